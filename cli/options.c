@@ -1,0 +1,129 @@
+/* The one reader of options, so that every command takes them alike. */
+#include "options.h"
+
+#include "usage.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_OPTIONS = 16, NAME_SIZE = 64 };
+
+/* The option that arg names, up to a '='; *value then points behind it, else is NULL. */
+static const struct option *find(const char *arg, const struct option *options, size_t count, const char **value)
+{
+    const char *name = strcmp(arg, "-h") == 0 ? "help" : arg + 2;
+    const char *equals = strchr(name, '=');
+    size_t length = equals ? (size_t)(equals - name) : strlen(name);
+    *value = equals ? equals + 1 : NULL;
+    if (name == arg + 2 && strncmp(arg, "--", 2) != 0) {
+        return NULL;
+    }
+    for (size_t n = 0; n < count; n++) {
+        if (strlen(options[n].name) == length && strncmp(options[n].name, name, length) == 0) {
+            return &options[n];
+        }
+    }
+    return NULL;
+}
+
+static int unknown(const char *command, const char *arg, const struct option *options, size_t count)
+{
+    const char *names[MAX_OPTIONS];
+    char word[NAME_SIZE];
+    size_t length = strcspn(arg, "=");
+    length = length < sizeof word ? length : sizeof word - 1;
+    memcpy(word, arg, length);
+    word[length] = '\0';
+    for (size_t n = 0; n < count && n < MAX_OPTIONS; n++) {
+        names[n] = options[n].name;
+    }
+    const char *near = nearest_name(word + strspn(word, "-"), names, count < MAX_OPTIONS ? count : MAX_OPTIONS);
+    if (near) {
+        return usage_error(command, "unknown option '%s' (did you mean '--%s'?)", word, near);
+    }
+    return usage_error(command, "unknown option '%s'", word);
+}
+
+static int read_integer(const char *command, const struct option *option, const char *text)
+{
+    char *end;
+    errno = 0;
+    long long number = strtoll(text, &end, 10);
+    if (end == text || *end != '\0' || text[strspn(text, "-0123456789")] != '\0') {
+        return usage_error(command, "--%s: '%s' is not a whole number", option->name, text);
+    }
+    if (errno == ERANGE || number < option->min || number > option->max) {
+        return usage_error(command, "--%s: %s is not from %" PRId64 " to %" PRId64, option->name, text,
+                           option->min, option->max);
+    }
+    *(int64_t *)option->value = number;
+    return 0;
+}
+
+static int read_seed(const char *command, const struct option *option, const char *text)
+{
+    char *end;
+    errno = 0;
+    bool hex = text[0] == '0' && (text[1] == 'x' || text[1] == 'X');
+    unsigned long long number = strtoull(text, &end, hex ? 16 : 10);
+    if (text[0] < '0' || text[0] > '9' || *end != '\0') {
+        return usage_error(command, "--%s: '%s' is not a whole number from 0", option->name, text);
+    }
+    if (errno == ERANGE) {
+        return usage_error(command, "--%s: %s does not fit into 64 bits", option->name, text);
+    }
+    *(uint64_t *)option->value = number;
+    return 0;
+}
+
+/* Reads one option and counts in *used how many words it took. */
+static int read_option(const char *command, char **argv, const struct option *option, const char *value, int *used)
+{
+    if (option->kind == OPTION_FLAG) {
+        if (value) {
+            return usage_error(command, "--%s takes no value", option->name);
+        }
+        *(bool *)option->value = true;
+        return 0;
+    }
+    if (!value) {
+        value = argv[1];
+        *used = 2;
+    }
+    if (!value || *value == '\0') {
+        return usage_error(command, "--%s needs a value", option->name);
+    }
+    return option->kind == OPTION_SEED ? read_seed(command, option, value) : read_integer(command, option, value);
+}
+
+static int add_operand(const char *command, struct operands *operands, const char *word)
+{
+    if (operands->count == operands->capacity) {
+        return usage_error(command, "unexpected argument '%s'", word);
+    }
+    operands->words[operands->count++] = word;
+    return 0;
+}
+
+int options_parse(int argc, char **argv, const struct option *options, size_t count, struct operands *operands)
+{
+    const char *command = argv[0];
+    bool only_operands = false;
+    int status = 0;
+    for (int a = 1, used = 1; a < argc && status == 0; a += used) {
+        const char *value;
+        used = 1;
+        if (only_operands || argv[a][0] != '-' || argv[a][1] == '\0') {
+            status = add_operand(command, operands, argv[a]);
+        } else if (strcmp(argv[a], "--") == 0) {
+            only_operands = true;
+        } else {
+            const struct option *option = find(argv[a], options, count, &value);
+            status = option ? read_option(command, argv + a, option, value, &used)
+                            : unknown(command, argv[a], options, count);
+        }
+    }
+    return status;
+}

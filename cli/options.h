@@ -1,0 +1,33 @@
+/* Reading of a command's options from a table: "--name value" and "--name=value", flags without value,
+ * "--" before operands that start with a dash. */
+#ifndef ATTNGRAD_CLI_OPTIONS_H
+#define ATTNGRAD_CLI_OPTIONS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum option_kind {
+    OPTION_FLAG,    /* value: bool *; takes no value, becomes true */
+    OPTION_INTEGER, /* value: int64_t *; from min to max */
+    OPTION_SEED     /* value: uint64_t *; any 64-bit number, decimal or 0x... */
+};
+
+struct option {
+    const char *name; /* without the dashes; "help" is also read from -h */
+    enum option_kind kind;
+    void *value; /* keeps what it holds where the option is absent; the last of several counts */
+    int64_t min, max;
+};
+
+/* The words that are no options. */
+struct operands {
+    const char **words; /* [capacity] */
+    int capacity;       /* more words than this are a usage error */
+    int count;
+};
+
+/* argv[0] is the command's own name. Returns 0, or prints what is wrong and returns EXIT_USAGE. */
+int options_parse(int argc, char **argv, const struct option *options, size_t count, struct operands *operands);
+
+#endif
