@@ -1,0 +1,54 @@
+# Thin front of the CMake build. `make help` lists the targets.
+# BUILD: folder of all builds. PREFIX, DESTDIR: where `make install` installs. JOBS: parallel jobs.
+BUILD   = build
+PREFIX  = /usr/local
+JOBS   := $(shell nproc 2>/dev/null || echo 2)
+DEEP    = asan tsan valgrind fuzz
+CTEST   = ctest --output-on-failure --no-label-summary -j $(JOBS)
+
+.NOTPARALLEL:
+.PHONY: help demo test test-deep lint format install clean
+
+help:
+	@echo 'make demo        build, then show the worked example, every variable of it'
+	@echo 'make test        build, then run the tests'
+	@echo 'make test-deep   sanitizers, fuzzing for 60 s a target, valgrind'
+	@echo 'make lint        format, static analysis, layering'
+	@echo 'make format      rewrite the sources in the format that lint wants'
+	@echo 'make install     into PREFIX (now $(PREFIX)), below DESTDIR'
+	@echo 'make clean       remove $(BUILD)/'
+	@echo 'demo, test, test-deep and lint install what they need where it is missing (Debian, Ubuntu).'
+
+demo:
+	@scripts/setup demo
+	@scripts/build release $(BUILD) $(JOBS)
+	@$(BUILD)/release/cli/attngrad demo
+
+test:
+	@scripts/setup test
+	@scripts/build dev $(BUILD) $(JOBS)
+	@$(CTEST) --test-dir $(BUILD)/dev
+
+# One ctest run over all instrumented builds, so that it ends in one summary.
+test-deep:
+	@scripts/setup test-deep
+	@for preset in $(DEEP); do scripts/build $$preset $(BUILD) $(JOBS) || exit 1; done
+	@mkdir -p $(BUILD)/deep
+	@for preset in $(DEEP); do echo "subdirs(\"$(abspath $(BUILD))/$$preset\")"; done >$(BUILD)/deep/CTestTestfile.cmake
+	@$(CTEST) --test-dir $(BUILD)/deep
+
+lint:
+	@scripts/setup lint
+	@scripts/lint
+
+format:
+	@scripts/setup lint
+	@scripts/lint --fix-format
+
+install:
+	@scripts/setup demo
+	@scripts/build release $(BUILD) $(JOBS) -DCMAKE_INSTALL_PREFIX=$(abspath $(PREFIX))
+	@DESTDIR=$(DESTDIR) cmake --install $(BUILD)/release
+
+clean:
+	rm -rf $(BUILD)

@@ -1,0 +1,25 @@
+# What `make install` puts where: the command, both libraries, the headers, attngrad.pc, the CMake package
+# (attngrad::attngrad is the shared library, attngrad::static the static one), the man page.
+include(CMakePackageConfigHelpers)
+
+install(TARGETS attngrad RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(TARGETS attngrad_static attngrad_shared EXPORT attngrad-targets
+    ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
+    LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+
+file(GLOB public_headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/include/attngrad*.h)
+install(FILES ${public_headers} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(FILES docs/attngrad.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+
+configure_file(cmake/attngrad.pc.in attngrad.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/attngrad.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/attngrad)
+configure_package_config_file(cmake/attngrad-config.cmake.in attngrad-config.cmake
+    INSTALL_DESTINATION ${package_dir})
+write_basic_package_version_file(attngrad-config-version.cmake COMPATIBILITY SameMajorVersion)
+install(EXPORT attngrad-targets NAMESPACE attngrad:: DESTINATION ${package_dir})
+install(FILES
+    ${PROJECT_BINARY_DIR}/attngrad-config.cmake
+    ${PROJECT_BINARY_DIR}/attngrad-config-version.cmake
+    DESTINATION ${package_dir})
