@@ -1,0 +1,146 @@
+/* Fuzzes the arguments of a call. The bytes choose one of a few small problems and a map, then drop pointers,
+ * misalign them, let tensors meet, change strides, lengths, offsets and sizes. Each tensor lies in the middle
+ * of a buffer that its view cannot leave: what the library does not refuse must run without touching other
+ * memory, and what it refuses must leave every buffer as it was. */
+#include <attngrad.h>
+#include <arrays.h>
+#include <string.h>
+
+#include "target.h"
+
+/* No axis below has more than 6 elements and no stride is over 16: a view reaches at most
+ * 4 * 5 * 16 * 8 = 2560 bytes to either side. */
+enum { MIDDLE = 2560, BUFFER = 2 * MIDDLE + 64, MAX_BATCH = 3, MAX_CHANGES = 12 };
+
+static const char *const problems[] = {
+    "b2 h2 kv1 q3 k4 d2 dv3 f64 causal",
+    "b2 h2 q3 k3 d2 f32 sink bias=1hqk mask=b1qk",
+    "b1 h2 q3 k3 d2 bf16 grad=f32 table=2 dropout=0.5",
+    "b3 h2 kv1 q2 k3 d2 f16 packed=5,6 alibi softcap=2",
+    "b2 h1 q2 k4 d2 f64 causal align=bottom-right window=2,0 sink",
+};
+enum { PROBLEMS = sizeof problems / sizeof problems[0] };
+
+/* One call: the arguments, the memory they point to, and a copy of it from before the call. */
+struct call {
+    const ag_plan *plan;
+    uint32_t map;
+    ag_args args;
+    int64_t lengths[4][MAX_BATCH + 1];
+    size_t workspace_bytes;
+    unsigned char memory[T_COUNT][BUFFER], before[T_COUNT][BUFFER];
+};
+
+/* Plans and right arguments, made once. */
+static const struct arrays *right_call(int64_t n)
+{
+    static struct arrays made[PROBLEMS];
+    if (made[n].plan == NULL) {
+        ag_problem p = AG_PROBLEM_INIT;
+        ag_options options = AG_OPTIONS_INIT;
+        options.threads = 1;
+        FUZZ_REQUIRE(ag_problem_parse(problems[n], &p) == AG_OK);
+        FUZZ_REQUIRE(arrays_create(&made[n], &p, &options, 1) == AG_OK);
+    }
+    return &made[n];
+}
+
+static ag_tensor *view(struct call *c, int64_t t)
+{
+    return (ag_tensor *)(void *)((char *)&c->args + tensor_info[t].offset);
+}
+
+static void start_right(struct call *c, struct bytes *x)
+{
+    const struct arrays *right = right_call(next_below(x, PROBLEMS));
+    c->plan = right->plan;
+    c->map = 1U << next_below(x, 4);
+    c->args = right->args;
+    memset(c->lengths, 0, sizeof c->lengths);
+    FUZZ_REQUIRE(ag_plan_workspace(c->plan, c->map, &c->workspace_bytes) == AG_OK);
+    /* 0x3c3c...: a small normal number in every dtype. */
+    memset(c->memory, 0x3c, sizeof c->memory);
+    for (int t = 0; t < T_COUNT; t++) {
+        if (right->data[t] != NULL)
+            view(c, t)->data = c->memory[t] + MIDDLE;
+    }
+}
+
+/* A length or an offset: mostly near the legal ones, at times any 64 bits. */
+static int64_t some_length(struct bytes *x)
+{
+    int64_t small = next_below(x, 9) - 1;
+    return small == 7 ? (int64_t)next_word(x) : small;
+}
+
+static void change_lengths(struct call *c, struct bytes *x)
+{
+    const int64_t **pointers[] = {&c->args.q_lengths, &c->args.kv_lengths, &c->args.q_packed,
+                                  &c->args.k_packed};
+    int64_t which = next_below(x, 4);
+    for (int n = 0; n <= MAX_BATCH; n++)
+        c->lengths[which][n] = some_length(x);
+    *pointers[which] = next_bit(x) ? c->lengths[which] : NULL;
+}
+
+static void change_view(struct call *c, struct bytes *x)
+{
+    int64_t t = next_below(x, T_COUNT);
+    switch (next_below(x, 5)) {
+    case 0: view(c, t)->data = NULL; break;
+    case 1: view(c, t)->data = c->memory[t] + MIDDLE + next_below(x, 16); break;
+    case 2: view(c, t)->data = c->memory[next_below(x, T_COUNT)] + MIDDLE; break;
+    default: view(c, t)->strides[next_below(x, 4)] = next_below(x, 33) - 16; break;
+    }
+}
+
+static void change_number(struct call *c, struct bytes *x)
+{
+    switch (next_below(x, 7)) {
+    case 0: c->args.q_offset = some_length(x); break;
+    case 1: c->args.k_offset = some_length(x); break;
+    case 2: c->args.batch_offset = some_length(x); break;
+    case 3: c->args.seed = next_word(x); break;
+    case 4: c->args.accumulate = (uint32_t)next_word(x); break;
+    case 5: c->args.struct_size = (uint32_t)(next_word(x) % (sizeof(ag_args) + 1)); break;
+    default: c->workspace_bytes -= c->workspace_bytes > 0 && next_bit(x); break;
+    }
+}
+
+static void change(struct call *c, struct bytes *x)
+{
+    switch (next_below(x, 4)) {
+    case 0: change_lengths(c, x); break;
+    case 1: change_number(c, x); break;
+    default: change_view(c, x); break;
+    }
+}
+
+static ag_status run(struct call *c, void *workspace)
+{
+    switch (c->map) {
+    case AG_MAP_FORWARD: return ag_forward(c->plan, &c->args, NULL, workspace, c->workspace_bytes);
+    case AG_MAP_VJP: return ag_vjp(c->plan, &c->args, NULL, workspace, c->workspace_bytes);
+    case AG_MAP_JVP: return ag_jvp(c->plan, &c->args, NULL, workspace, c->workspace_bytes);
+    default: return ag_vjp_jvp(c->plan, &c->args, NULL, workspace, c->workspace_bytes);
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static struct call c;
+    struct bytes x = {data, size};
+    start_right(&c, &x);
+    for (int n = 0; n < MAX_CHANGES && x.left > 0; n++)
+        change(&c, &x);
+    memcpy(c.before, c.memory, sizeof c.memory);
+    /* Of the exact size, so that AddressSanitizer sees a byte too many. */
+    void *workspace = malloc(c.workspace_bytes + (c.workspace_bytes == 0));
+    FUZZ_REQUIRE(workspace != NULL);
+    if (run(&c, workspace) != AG_OK) {
+        FUZZ_REQUIRE(ag_last_message()[0] != '\0');
+        FUZZ_REQUIRE(memcmp(c.before, c.memory, sizeof c.memory) == 0);
+    }
+    free(workspace);
+    return 0;
+}

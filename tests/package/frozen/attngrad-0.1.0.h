@@ -1,0 +1,412 @@
+/* attngrad: attention and all its exact derivatives.
+ *
+ * Attention is a problem; a problem becomes a plan; a plan runs four maps:
+ *
+ *     map       reads                                      writes
+ *     forward   q k v (bias mask table sink)               o lse
+ *     vjp       forward's inputs, o lse d_o (d_lse)        dq dk dv dbias dtable dsink
+ *     jvp       forward's inputs, tq tk tv (tbias ...)     o lse to mu
+ *     vjp_jvp   vjp's and jvp's inputs, to mu (td_o ...)   tdq tdk tdv tdbias tdtable tdsink
+ *
+ * dX is the cotangent of X (the gradient of a loss), tX its tangent (a direction), lse the logarithm
+ * of each row's sum of exponentials, mu the tangent of lse. docs/math.md derives every formula.
+ *
+ * Rules that hold everywhere:
+ *   - Zero is every field's default; a struct is initialised with its _INIT macro.
+ *   - A function that can fail returns an ag_status; ag_last_message() then says, for this thread,
+ *     which field was wrong and what it held.
+ *   - Maps allocate nothing; the caller gives a workspace whose size ag_plan_workspace() tells.
+ *   - A plan never changes: any number of threads may use one at once, each with its own workspace.
+ *   - The same inputs give the same bits for every number of threads. */
+#ifndef ATTNGRAD_H
+#define ATTNGRAD_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define AG_API __attribute__((visibility("default")))
+#else
+#define AG_API
+#endif
+
+#define AG_VERSION_MAJOR 0
+#define AG_VERSION_MINOR 1
+#define AG_VERSION_PATCH 0
+
+/* The version of the library that is linked: major * 10000 + minor * 100 + patch, and "0.1.0". */
+AG_API int32_t ag_version(void);
+AG_API const char *ag_version_string(void);
+
+/* ---- Status ------------------------------------------------------------------------------------ */
+
+typedef int32_t ag_status;
+enum {
+    AG_OK = 0,
+    AG_INVALID_PROBLEM = 1,  /* the problem, its text or the options are wrong */
+    AG_INVALID_ARGUMENT = 2, /* a call's argument is wrong; nothing was written */
+    AG_UNSUPPORTED = 3,      /* legal, but not by this build or backend */
+    AG_NO_MEMORY = 4,        /* the allocator returned NULL */
+    AG_WORKSPACE = 5         /* the workspace is NULL or too small */
+};
+
+AG_API const char *ag_status_string(ag_status status);
+
+/* One line about the last call on this thread that failed. Never NULL. */
+AG_API const char *ag_last_message(void);
+
+/* ---- Numbers ----------------------------------------------------------------------------------- */
+
+typedef int32_t ag_dtype;
+enum {
+    AG_F64 = 1,
+    AG_F32 = 2,
+    AG_F16 = 3,
+    AG_BF16 = 4,
+    AG_F8_E4M3 = 5, /* reserved: refused as AG_UNSUPPORTED */
+    AG_F8_E5M2 = 6  /* reserved: refused as AG_UNSUPPORTED */
+};
+
+AG_API size_t ag_dtype_size(ag_dtype dtype);      /* in bytes; 0 for what is not a dtype */
+AG_API const char *ag_dtype_name(ag_dtype dtype); /* "f32"; "?" for what is not a dtype */
+
+/* Converts n numbers, each rounded once, to nearest with ties to even. dst and src must not overlap. */
+AG_API ag_status ag_convert(void *dst, ag_dtype dst_dtype, const void *src, ag_dtype src_dtype, int64_t n);
+
+/* ---- Problem ----------------------------------------------------------------------------------- */
+
+/* Features that are switched on by a flag; the fields they name are read only then. */
+enum {
+    AG_CAUSAL = 1 << 0, /* a query sees no key at a later position */
+    AG_WINDOW = 1 << 1, /* window_left, window_right */
+    AG_SCALE = 1 << 2,  /* scale */
+    AG_SINK = 1 << 3,   /* one extra logit a head that takes weight and gives no value */
+    AG_BIAS = 1 << 4,   /* bias_size */
+    AG_MASK = 1 << 5,   /* mask_size */
+    AG_TABLE = 1 << 6,  /* table_radius, table_buckets, table_heads, buckets */
+    AG_ALIBI = 1 << 7,  /* default slopes */
+    AG_SLOPES = 1 << 8, /* ALiBi with alibi_slopes */
+    AG_PACKED = 1 << 9, /* q_total, kv_total: sequences of different lengths, one after another */
+    AG_PAGED = 1 << 10  /* reserved (a page table for K and V): refused as AG_UNSUPPORTED */
+};
+
+typedef int32_t ag_align;
+enum {
+    AG_ALIGN_TOP_LEFT = 0,    /* query 0 stands at key 0 */
+    AG_ALIGN_BOTTOM_RIGHT = 1 /* the last query stands at the last key */
+};
+
+/* Shapes, dtypes and constants: all that a plan needs. Query i stands at position
+ *     p_i = i + q_offset + (align == AG_ALIGN_BOTTOM_RIGHT ? n_k - n_q : 0)
+ * and key j at g_j = j + k_offset, with n_q and n_k the lengths of this sequence of the batch. Query i
+ * sees key j where j < n_k, and causal: g_j <= p_i, and window: p_i - left <= g_j <= p_i + right, and
+ * the mask is not zero, and the bias is not minus infinity. A query that sees no key gives zeros. */
+typedef struct ag_problem {
+    uint32_t struct_size; /* sizeof(ag_problem) */
+    uint32_t flags;       /* AG_CAUSAL and so on */
+
+    ag_dtype dtype;      /* q, k, v and their tangents; required */
+    ag_dtype out_dtype;  /* o, to, d_o, td_o: 0 = dtype; or the wider one: AG_F32 */
+    ag_dtype grad_dtype; /* dq, dk, dv, tdq, tdk, tdv: likewise */
+    ag_dtype aux_dtype;  /* bias, table, sink, their tangents and gradients: likewise */
+
+    ag_align align;
+    int32_t reserved; /* zero */
+
+    int64_t batch;    /* B >= 0: sequences */
+    int64_t heads;    /* H >= 1: query heads */
+    int64_t kv_heads; /* Hk divides H; 0 = H. Query head h uses kv head h / (H / Hk) */
+    int64_t q_len;    /* Nq >= 0; the longest sequence where packed */
+    int64_t kv_len;   /* Nk >= 0; likewise */
+    int64_t dim_qk;   /* Dk: 1 to 512 */
+    int64_t dim_v;    /* Dv: 1 to 512; 0 = dim_qk */
+
+    int64_t q_total;  /* AG_PACKED: rows of q, o and so on, all sequences together */
+    int64_t kv_total; /* AG_PACKED: rows of k and v */
+
+    double scale;   /* AG_SCALE; default 1 / sqrt(dim_qk) */
+    double softcap; /* c > 0: scores become c tanh(score / c), before any bias; 0 = none */
+    double dropout; /* in [0, 1): the probability that a weight is dropped */
+
+    int64_t window_left;  /* AG_WINDOW: keys this far before the query are seen; -1 = all */
+    int64_t window_right; /* AG_WINDOW: and this far behind it; -1 = all */
+
+    int64_t bias_size[4]; /* AG_BIAS: [1|B, 1|H, 1|Nq, 1|Nk] */
+    int64_t mask_size[4]; /* AG_MASK: likewise */
+
+    /* AG_TABLE: bias += T[h][buckets[clamp(g_j - p_i, -R, R) + R]] */
+    int64_t table_radius;   /* R >= 0 */
+    int64_t table_buckets;  /* columns of T; 0 = 2R + 1 */
+    int64_t table_heads;    /* rows of T: H (0 = H), or 1, shared by all heads */
+    const int32_t *buckets; /* [2R + 1], copied by the plan; NULL = identity, for 2R + 1 columns */
+
+    const double *alibi_slopes; /* AG_SLOPES: [H], copied by the plan; bias -= slope_h |p_i - g_j| */
+
+    int64_t head_offset; /* number of the first head, where the heads are a shard of more */
+} ag_problem;
+
+#define AG_PROBLEM_INIT {sizeof(ag_problem), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0, 0, 0, 0}, {0, 0, 0, 0}, 0, 0, 0, NULL, NULL, 0}
+
+/* A problem in one line of text: words in any order, separated by spaces, each at most once.
+ *
+ *     b2 h8 kv2 q128 k96 d64 dv32    batch, heads, kv_heads, q_len, kv_len, dim_qk, dim_v
+ *                                    q and d are required; b and h default to 1, k to q
+ *     f64 f32 f16 bf16               dtype; required
+ *     out=f32 grad=f32 aux=f32       wider outputs, gradients, biases
+ *     causal  align=bottom-right  window=L,R  scale=X  softcap=X  dropout=P  sink
+ *     bias  bias=1hqk  mask=b11k     sizes of the four axes: the letter for full, 1 for broadcast;
+ *                                    the bare word means bhqk
+ *     table=R  table=R,NB  table=R,shared  table=R,NB,shared
+ *     alibi  alibi=slopes            default slopes; slopes given by the caller
+ *     packed=QT,KT  head_offset=N
+ *
+ * The arrays buckets and alibi_slopes have no text: parse leaves them NULL for the caller to set.
+ * On failure p is left as it was. */
+AG_API ag_status ag_problem_parse(const char *text, ag_problem *p);
+
+/* Writes the text of p, terminated, into buf[size] and its length into *length (both may be absent:
+ * NULL, 0 and NULL). AG_INVALID_ARGUMENT where size is too small; *length is set all the same. */
+AG_API ag_status ag_problem_format(const ag_problem *p, char *buf, size_t size, size_t *length);
+
+/* ---- Plan -------------------------------------------------------------------------------------- */
+
+typedef struct ag_plan ag_plan;
+
+typedef int32_t ag_backend;
+enum {
+    AG_BACKEND_AUTO = 0,
+    AG_BACKEND_REFERENCE = 1, /* the formulas as written, float64 inside: slow, and the specification */
+    AG_BACKEND_CPU = 2,
+    AG_BACKEND_CUDA = 3
+};
+
+typedef int32_t ag_isa;
+enum { AG_ISA_AUTO = 0, AG_ISA_SCALAR = 1, AG_ISA_AVX2 = 2, AG_ISA_AVX512 = 3, AG_ISA_AMX = 4, AG_ISA_NEON = 5 };
+
+enum {
+    /* Reference only: round every named matrix to the dtype after its line, as an unfused
+     * implementation in that dtype would; scores to float32 at least. The error rule's baseline. */
+    AG_ROUND_NAMED = 1 << 0
+};
+
+typedef struct ag_options {
+    uint32_t struct_size; /* sizeof(ag_options) */
+    uint32_t flags;       /* AG_ROUND_NAMED */
+    ag_backend backend;   /* AUTO: the environment's ATTNGRAD_BACKEND (reference), else the fastest */
+    ag_isa isa;           /* AUTO: ATTNGRAD_ISA (scalar avx2 avx512 amx neon), else the best here */
+    int32_t threads;      /* 0: ATTNGRAD_THREADS, else one a processor; at most 1024 */
+    int32_t reserved;     /* zero */
+
+    /* For the plan's own memory; both or neither. alloc returns memory aligned as malloc's, or NULL. */
+    void *alloc_ctx;
+    void *(*alloc)(void *ctx, size_t size);
+    void (*release)(void *ctx, void *memory);
+} ag_options;
+
+#define AG_OPTIONS_INIT {sizeof(ag_options), 0, 0, 0, 0, 0, NULL, NULL, NULL}
+
+/* Checks the problem, chooses a backend, copies what it needs. options may be NULL. *plan is NULL on
+ * failure. */
+AG_API ag_status ag_plan_create(ag_plan **plan, const ag_problem *problem, const ag_options *options);
+AG_API void ag_plan_destroy(ag_plan *plan); /* NULL is allowed */
+
+/* "reference, 2 threads, deterministic"; lives as long as the plan. */
+AG_API const char *ag_plan_describe(const ag_plan *plan);
+
+/* The plan's problem with every default filled in; lives as long as the plan. */
+AG_API const ag_problem *ag_plan_problem(const ag_plan *plan);
+
+enum {
+    AG_MAP_FORWARD = 1 << 0,
+    AG_MAP_VJP = 1 << 1,
+    AG_MAP_JVP = 1 << 2,
+    AG_MAP_VJP_JVP = 1 << 3,
+    AG_MAP_JVP_JVP = 1 << 4 /* reserved: refused as AG_UNSUPPORTED */
+};
+
+/* Bytes of workspace, of any alignment, that serve each of the maps (bits of AG_MAP_*). */
+AG_API ag_status ag_plan_workspace(const ag_plan *plan, uint32_t maps, size_t *bytes);
+
+/* ---- The four maps ----------------------------------------------------------------------------- */
+
+/* A view: element (b, h, i, c) lies at data + b*strides[0] + h*strides[1] + i*strides[2] +
+ * c*strides[3], strides in elements, for the axes [batch, head, position, channel]. The stride of an
+ * axis of size 1 is ignored. Inputs may have zero strides; any may be negative; an output's must not
+ * let two elements overlap. data NULL: absent. */
+typedef struct ag_tensor {
+    void *data;
+    int64_t strides[4];
+} ag_tensor;
+
+/* Dense views: [batch][head][n][channel], and [batch][n][head][channel] (also [total][head][channel]
+ * for packed sequences, whose batch stride is not used). */
+static inline ag_tensor ag_bhnd(const void *data, int64_t heads, int64_t n, int64_t channels)
+{
+    ag_tensor t;
+    t.data = (void *)(uintptr_t)data;
+    t.strides[0] = heads * n * channels;
+    t.strides[1] = n * channels;
+    t.strides[2] = channels;
+    t.strides[3] = 1;
+    return t;
+}
+
+static inline ag_tensor ag_bnhd(const void *data, int64_t heads, int64_t n, int64_t channels)
+{
+    ag_tensor t = ag_bhnd(data, heads, n, channels);
+    t.strides[1] = channels;
+    t.strides[2] = heads * channels;
+    return t;
+}
+
+/* Bits of ag_args.accumulate: this output becomes round(what it held + the result). */
+enum {
+    AG_ACC_O = 1 << 0,
+    AG_ACC_LSE = 1 << 1,
+    AG_ACC_TO = 1 << 2,
+    AG_ACC_MU = 1 << 3,
+    AG_ACC_DQ = 1 << 4,
+    AG_ACC_DK = 1 << 5,
+    AG_ACC_DV = 1 << 6,
+    AG_ACC_DBIAS = 1 << 7,
+    AG_ACC_DTABLE = 1 << 8,
+    AG_ACC_DSINK = 1 << 9,
+    AG_ACC_TDQ = 1 << 10,
+    AG_ACC_TDK = 1 << 11,
+    AG_ACC_TDV = 1 << 12,
+    AG_ACC_TDBIAS = 1 << 13,
+    AG_ACC_TDTABLE = 1 << 14,
+    AG_ACC_TDSINK = 1 << 15
+};
+
+/* Every variable of the four maps under its own name; each map reads and writes its own (the table at
+ * the top) and does not look at the others, so one struct can serve forward, vjp, jvp and vjp_jvp in
+ * turn. Shapes, with padded | packed: */
+typedef struct ag_args {
+    uint32_t struct_size; /* sizeof(ag_args) */
+    uint32_t accumulate;  /* AG_ACC_* */
+
+    /* Host memory, read before the call returns. */
+    int64_t q_offset;          /* position of query 0 and of key 0: a shard's place in the whole */
+    int64_t k_offset;          /*   (not with AG_ALIGN_BOTTOM_RIGHT) */
+    int64_t batch_offset;      /* number of the first sequence, for dropout */
+    uint64_t seed;             /* dropout's seed: the same for all maps of one forward */
+    const int64_t *q_lengths;  /* [B], each in 0 .. q_len; NULL = q_len. Not where packed */
+    const int64_t *kv_lengths; /* [B], each in 0 .. kv_len; NULL = kv_len. Not where packed */
+    const int64_t *q_packed;   /* AG_PACKED: [B + 1]: sequence b has rows q_packed[b] .. q_packed[b + 1] - 1 */
+    const int64_t *k_packed;   /* AG_PACKED: [B + 1]; both start at 0; rows behind the last are padding */
+
+    /* Inputs of every map. */
+    ag_tensor q;     /* [B, H, Nq, Dk] | [1, H, q_total, Dk]    dtype */
+    ag_tensor k;     /* [B, Hk, Nk, Dk] | [1, Hk, kv_total, Dk] dtype */
+    ag_tensor v;     /* [B, Hk, Nk, Dv] | [1, Hk, kv_total, Dv] dtype */
+    ag_tensor bias;  /* bias_size; inside its sequence where packed; aux_dtype */
+    ag_tensor mask;  /* mask_size, uint8: not zero = may attend */
+    ag_tensor table; /* [1, table_heads, 1, table_buckets]      aux_dtype */
+    ag_tensor sink;  /* [1, H, 1, 1]                            aux_dtype */
+
+    /* Outputs of forward and jvp, inputs of vjp and vjp_jvp. lse may be absent from forward; o, lse
+     * and mu from jvp. */
+    ag_tensor o;   /* [B, H, Nq, Dv] | [1, H, q_total, Dv]      out_dtype */
+    ag_tensor lse; /* [B, H, Nq, 1]  | [1, H, q_total, 1]       float64 */
+
+    /* Cotangents; d_lse absent means zero. Gradients; an absent one is not wanted. */
+    ag_tensor d_o;    /* as o */
+    ag_tensor d_lse;  /* as lse */
+    ag_tensor dq;     /* as q, grad_dtype */
+    ag_tensor dk;     /* as k, grad_dtype */
+    ag_tensor dv;     /* as v, grad_dtype */
+    ag_tensor dbias;  /* as bias */
+    ag_tensor dtable; /* as table */
+    ag_tensor dsink;  /* as sink */
+
+    /* Tangents; an absent one means zero. */
+    ag_tensor tq, tk, tv, tbias, ttable, tsink;
+    ag_tensor to; /* as o: output of jvp, input of vjp_jvp */
+    ag_tensor mu; /* as lse: the tangent of lse; likewise */
+
+    /* Tangents of the cotangents (absent: zero), and of the gradients (absent: not wanted). */
+    ag_tensor td_o, td_lse;
+    ag_tensor tdq, tdk, tdv, tdbias, tdtable, tdsink;
+} ag_args;
+
+/* The parallel loop. run calls task(arg, index) once for each index 0 .. n_tasks - 1, at most one call
+ * an index at a time, in any order, on any threads or on none but the caller's, and returns when all
+ * are done. exec NULL or run NULL: the library's own pool of threads. */
+typedef void (*ag_task)(void *arg, int64_t index);
+
+typedef struct ag_exec {
+    uint32_t struct_size; /* sizeof(ag_exec) */
+    uint32_t reserved;    /* zero */
+    void *ctx;
+    void (*run)(void *ctx, int64_t n_tasks, ag_task task, void *arg);
+} ag_exec;
+
+#define AG_EXEC_INIT {sizeof(ag_exec), 0, NULL, NULL}
+
+AG_API ag_status ag_forward(const ag_plan *plan, const ag_args *args, const ag_exec *exec, void *workspace, size_t bytes);
+AG_API ag_status ag_vjp(const ag_plan *plan, const ag_args *args, const ag_exec *exec, void *workspace, size_t bytes);
+AG_API ag_status ag_jvp(const ag_plan *plan, const ag_args *args, const ag_exec *exec, void *workspace, size_t bytes);
+AG_API ag_status ag_vjp_jvp(const ag_plan *plan, const ag_args *args, const ag_exec *exec, void *workspace, size_t bytes);
+
+/* ---- Merging parts of the keys ----------------------------------------------------------------- */
+
+/* The results of two disjoint sets of keys become the result of both. The outputs may be the first
+ * part itself. A sink belongs to one part only. Give to and mu of all three, or of none. */
+typedef struct ag_merge_args {
+    uint32_t struct_size; /* sizeof(ag_merge_args) */
+    uint32_t reserved;    /* zero */
+    ag_tensor o1, lse1, to1, mu1;
+    ag_tensor o2, lse2, to2, mu2;
+    ag_tensor o, lse, to, mu; /* shapes and dtypes as in ag_args */
+} ag_merge_args;
+
+AG_API ag_status ag_merge(const ag_plan *plan, const ag_merge_args *args, const ag_exec *exec);
+
+/* ---- Trace: every intermediate of one head ----------------------------------------------------- */
+
+/* Float64 arrays of the caller; NULL: not wanted. Matrices are [q_len][kv_len], rows and columns
+ * beyond the sequence zero; hidden entries of S are minus infinity and zero in all that follows it.
+ * The names are those of docs/math.md. */
+typedef struct ag_trace_args {
+    uint32_t struct_size; /* sizeof(ag_trace_args) */
+    uint32_t reserved;    /* zero */
+    int64_t batch, head;  /* which sequence, which query head */
+    double *Z, *B, *S, *P, *M, *R;
+    double *dP, *dS, *dZ;
+    double *tZ, *tS, *tP;
+    double *tdP, *tdS, *tdZ;
+    double *phi1, *phi2;         /* phi'(Z), phi''(Z) */
+    double *L, *Ps, *D, *mu, *tD; /* [q_len] */
+    double *J;                   /* [kv_len][kv_len]: dP_row / dS_row, the softmax Jacobian */
+    int64_t jacobian_row;
+} ag_trace_args;
+
+/* Runs the formulas of one map (one bit of AG_MAP_*) for one head and gives what they compute on the
+ * way; args is what the map itself would take, and no tensor in it is written. The workspace is the
+ * map's own. Needs a plan made with AG_BACKEND_REFERENCE. */
+AG_API ag_status ag_trace(const ag_plan *plan, uint32_t map, const ag_args *args, const ag_trace_args *trace, void *workspace, size_t bytes);
+
+/* ---- Information ------------------------------------------------------------------------------- */
+
+typedef struct ag_info {
+    uint32_t struct_size; /* sizeof(ag_info), set by the caller */
+    int32_t threads;      /* what options.threads = 0 would give now */
+    char version[16];
+    char cpu[64];       /* the processor's own name */
+    char isa[128];      /* its instruction sets that matter here: "avx2 fma avx512f ..." */
+    char backends[64];  /* built into this library: "reference" */
+    char compiler[64];  /* what it was built with */
+} ag_info;
+
+AG_API ag_status ag_info_get(ag_info *info);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

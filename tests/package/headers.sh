@@ -1,0 +1,47 @@
+#!/bin/sh
+# Each public header alone: headers.sh INCLUDE CC CXX
+# Compiled as C99 and as C++11, pedantic, every warning an error; its _INIT macros used.
+set -eu
+include=$1 cc=$2 cxx=$3
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+passed=0 failed=0
+flags="-Wall -Wextra -pedantic -Werror -Wshadow -Wconversion -I $include -c -o $work/out.o"
+
+try() { # try NAME COMMAND...
+    name=$1
+    shift
+    if "$@" 2>"$work/errors"; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "$name:"
+        cat "$work/errors"
+    fi
+}
+
+for header in "$include"/attngrad*.h; do
+    name=$(basename "$header")
+    {
+        echo "#include \"$name\""
+        echo "int user(void);"
+        echo "int user(void)"
+        echo "{"
+        sed -n 's/^#define AG_\([A-Z_]*\)_INIT .*/\1/p' "$header" | while read -r macro; do
+            type=ag_$(echo "$macro" | tr '[:upper:]' '[:lower:]')
+            echo "    { $type x = AG_${macro}_INIT; if (x.struct_size != sizeof(x)) return 1; }"
+        done
+        echo "    return 0;"
+        echo "}"
+    } >"$work/user.c"
+    cp "$work/user.c" "$work/user.cc"
+    # The flags are words on purpose.
+    # shellcheck disable=SC2086
+    try "$name as C99" "$cc" -std=c99 $flags "$work/user.c"
+    # shellcheck disable=SC2086
+    try "$name as C11" "$cc" -std=c11 $flags "$work/user.c"
+    # shellcheck disable=SC2086
+    try "$name as C++11" "$cxx" -std=c++11 $flags "$work/user.cc"
+done
+echo "$passed checks passed, $failed failed"
+[ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]

@@ -1,0 +1,63 @@
+#!/bin/sh
+# The installation seen from outside: install.sh ROOT WORK CC
+# `make install` into a folder of its own; then a program built through pkg-config against the shared and
+# against the static library, and one through find_package against both; each is run. Then DESTDIR.
+set -eu
+root=$1 work=$2 cc=$3
+prefix=$work/prefix
+passed=0 failed=0
+
+try() { # try NAME COMMAND...
+    name=$1
+    shift
+    if "$@" >"$work/log" 2>&1; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "FAILED: $name: $*"
+        cat "$work/log"
+    fi
+}
+
+# The build is kept for the next run; what was installed is not.
+rm -rf "$prefix" "$work/stage" "$work/consumer"
+mkdir -p "$work"
+unset MAKEFLAGS MFLAGS MAKELEVEL DESTDIR
+try 'make install' make -C "$root" install BUILD="$work/build" PREFIX="$prefix"
+
+PKG_CONFIG_PATH=$(find "$prefix" -type d -name pkgconfig)
+export PKG_CONFIG_PATH
+libdir=$(dirname "$PKG_CONFIG_PATH")
+for file in bin/attngrad include/attngrad.h share/man/man1/attngrad.1; do
+    try "installed file" test -f "$prefix/$file"
+done
+for file in libattngrad.a libattngrad.so libattngrad.so.0; do
+    try "installed library" test -f "$libdir/$file"
+done
+try 'the command runs' "$prefix/bin/attngrad" --version
+try 'version of attngrad.pc' test "$(pkg-config --modversion attngrad)" = "$("$prefix/bin/attngrad" --version | awk '{ print $2 }')"
+
+# pkg-config gives words on purpose.
+# shellcheck disable=SC2046
+try 'pkg-config, shared' "$cc" "$root/tests/package/consumer/main.c" -o "$work/through-pc" \
+    $(pkg-config --cflags --libs attngrad) -lm
+try 'run, shared' env LD_LIBRARY_PATH="$libdir" "$work/through-pc"
+# shellcheck disable=SC2046
+try 'pkg-config, static' "$cc" -static "$root/tests/package/consumer/main.c" -o "$work/through-pc-static" \
+    $(pkg-config --static --cflags --libs attngrad)
+try 'run, static' "$work/through-pc-static"
+
+try 'find_package' cmake -S "$root/tests/package/consumer" -B "$work/consumer" -DCMAKE_PREFIX_PATH="$prefix" \
+    -DCMAKE_C_COMPILER="$cc"
+try 'build' cmake --build "$work/consumer"
+try 'run attngrad::attngrad' "$work/consumer/consumer_attngrad"
+try 'run attngrad::static' "$work/consumer/consumer_static"
+try 'attngrad::attngrad is shared' sh -c "ldd '$work/consumer/consumer_attngrad' | grep -q libattngrad.so.0"
+try 'attngrad::static is static' sh -c "! ldd '$work/consumer/consumer_static' | grep -q libattngrad"
+
+try 'make install below DESTDIR' make -C "$root" install BUILD="$work/build" PREFIX=/usr DESTDIR="$work/stage"
+try 'staged file' test -f "$work/stage/usr/include/attngrad.h"
+try 'no stage in attngrad.pc' sh -c "! grep -rq '$work/stage' '$work/stage' --include=attngrad.pc --include='*.cmake'"
+
+echo "$passed checks passed, $failed failed"
+[ "$failed" -eq 0 ]
