@@ -5,6 +5,11 @@
 #include <math.h>
 #include <stdlib.h>
 
+struct json json_to(FILE *file)
+{
+    return (struct json){.file = file};
+}
+
 static void write_string(FILE *file, const char *text)
 {
     putc('"', file);

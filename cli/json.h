@@ -17,7 +17,7 @@ struct json {
     char closer[JSON_DEPTH]; /* '}' or ']' of the levels that are open */
 };
 
-#define JSON_INIT(file) {file, 0, {false}, {0}}
+struct json json_to(FILE *file);
 
 /* key names an item of an object and is NULL in an array and at the top. */
 void json_begin_object(struct json *json, const char *key);

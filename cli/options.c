@@ -11,7 +11,8 @@
 enum { MAX_OPTIONS = 16, NAME_SIZE = 64 };
 
 /* The option that arg names, up to a '='; *value then points behind it, else is NULL. */
-static const struct option *find(const char *arg, const struct option *options, size_t count, const char **value)
+static const struct option *find(const char *arg, const struct option *options, size_t count,
+                                 const char **value)
 {
     const char *name = strcmp(arg, "-h") == 0 ? "help" : arg + 2;
     const char *equals = strchr(name, '=');
@@ -39,7 +40,8 @@ static int unknown(const char *command, const char *arg, const struct option *op
     for (size_t n = 0; n < count && n < MAX_OPTIONS; n++) {
         names[n] = options[n].name;
     }
-    const char *near = nearest_name(word + strspn(word, "-"), names, count < MAX_OPTIONS ? count : MAX_OPTIONS);
+    const char *near =
+        nearest_name(word + strspn(word, "-"), names, count < MAX_OPTIONS ? count : MAX_OPTIONS);
     if (near) {
         return usage_error(command, "unknown option '%s' (did you mean '--%s'?)", word, near);
     }
@@ -79,7 +81,8 @@ static int read_seed(const char *command, const struct option *option, const cha
 }
 
 /* Reads one option and counts in *used how many words it took. */
-static int read_option(const char *command, char **argv, const struct option *option, const char *value, int *used)
+static int read_option(const char *command, char **argv, const struct option *option, const char *value,
+                       int *used)
 {
     if (option->kind == OPTION_FLAG) {
         if (value) {
@@ -95,7 +98,8 @@ static int read_option(const char *command, char **argv, const struct option *op
     if (!value || *value == '\0') {
         return usage_error(command, "--%s needs a value", option->name);
     }
-    return option->kind == OPTION_SEED ? read_seed(command, option, value) : read_integer(command, option, value);
+    return option->kind == OPTION_SEED ? read_seed(command, option, value)
+                                       : read_integer(command, option, value);
 }
 
 static int add_operand(const char *command, struct operands *operands, const char *word)
@@ -107,7 +111,8 @@ static int add_operand(const char *command, struct operands *operands, const cha
     return 0;
 }
 
-int options_parse(int argc, char **argv, const struct option *options, size_t count, struct operands *operands)
+int options_parse(int argc, char **argv, const struct option *options, size_t count,
+                  struct operands *operands)
 {
     const char *command = argv[0];
     bool only_operands = false;

@@ -28,6 +28,7 @@ struct operands {
 };
 
 /* argv[0] is the command's own name. Returns 0, or prints what is wrong and returns EXIT_USAGE. */
-int options_parse(int argc, char **argv, const struct option *options, size_t count, struct operands *operands);
+int options_parse(int argc, char **argv, const struct option *options, size_t count,
+                  struct operands *operands);
 
 #endif

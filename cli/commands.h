@@ -1,0 +1,9 @@
+/* The subcommands that main.c dispatches to, besides check's own header. Each takes its own words,
+ * argv[0] being its name, and returns the exit code of the process. */
+#ifndef ATTNGRAD_CLI_COMMANDS_H
+#define ATTNGRAD_CLI_COMMANDS_H
+
+int demo_main(int argc, char **argv);
+int info_main(int argc, char **argv);
+
+#endif

@@ -1,0 +1,199 @@
+/* The checks of the worked example: its derivatives against finite differences, and identities that hold
+ * to rounding. Both go through the whole layer, so they test attention's four maps inside it. */
+#include "demo_example.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Five-point differences with step 1e-3 have a truncation error near h^4 = 1e-12 and a rounding error
+ * near 2^-52 / h = 2e-13, each times a small constant: 1e-10 leaves both room. An identity is a
+ * comparison of two sums of some 100 products: 1e-14 is 45 roundings. */
+static const double STEP = 1e-3;
+static const double DIFFERENCE_LIMIT = 1e-10;
+static const double IDENTITY_LIMIT = 1e-14;
+
+struct context {
+    struct layer *layer;
+    struct example *example;
+};
+
+/* ---- Finite differences ------------------------------------------------------------------------ */
+
+/* A function of the inputs, with INPUTS numbers of result at most. */
+typedef void (*function)(const struct context *c, const struct inputs *x, double *result);
+
+static void loss(const struct context *c, const struct inputs *x, double *result)
+{
+    struct activations a;
+    *result = example_loss(c->layer, c->example->T, x, &a);
+}
+
+static void output(const struct context *c, const struct inputs *x, double *result)
+{
+    struct activations a;
+    layer_forward(c->layer, x, &a);
+    memcpy(result, a.Y, sizeof a.Y);
+}
+
+static void gradient(const struct context *c, const struct inputs *x, double *result)
+{
+    struct activations a, da;
+    struct inputs dx;
+    example_gradient(c->layer, c->example->T, x, &a, &da, &dx);
+    memcpy(result, &dx, sizeof dx);
+}
+
+/* The derivative of n numbers of f at the example's inputs along direction:
+ *     (8 (f(h) - f(-h)) - (f(2h) - f(-2h))) / 12h */
+static void differentiate(const struct context *c, function f, int n, const double *direction, double *result)
+{
+    static const double place[4] = {1, -1, 2, -2}, weight[4] = {8, -8, -1, 1};
+    memset(result, 0, (size_t)n * sizeof *result);
+    for (int p = 0; p < 4; p++) {
+        double x[INPUTS], value[INPUTS];
+        struct inputs moved;
+        memcpy(x, &c->example->x, sizeof x);
+        for (int m = 0; m < INPUTS; m++) {
+            x[m] += place[p] * STEP * direction[m];
+        }
+        memcpy(&moved, x, sizeof moved);
+        f(c, &moved, value);
+        for (int m = 0; m < n; m++) {
+            result[m] += weight[p] * value[m] / (12 * STEP);
+        }
+    }
+}
+
+/* ---- Residuals --------------------------------------------------------------------------------- */
+
+/* The larger of the two; unlike fmax it keeps a NaN, which then fails its check. */
+static double worse(double a, double b)
+{
+    return isnan(a) || a >= b ? a : b;
+}
+
+/* The largest difference, relative to the largest entry of a. */
+static double distance(const double *a, const double *b, int n)
+{
+    double largest = 0, difference = 0;
+    for (int m = 0; m < n; m++) {
+        largest = worse(largest, fabs(a[m]));
+        difference = worse(difference, fabs(a[m] - b[m]));
+    }
+    return difference / largest;
+}
+
+static double dot(const double *a, const double *b, int n)
+{
+    double sum = 0;
+    for (int m = 0; m < n; m++) {
+        sum += a[m] * b[m];
+    }
+    return sum;
+}
+
+static double absolute_dot(const double *a, const double *b, int n)
+{
+    double sum = 0;
+    for (int m = 0; m < n; m++) {
+        sum += fabs(a[m] * b[m]);
+    }
+    return sum;
+}
+
+/* <a, b> = <c, d>, relative to the sum of the absolute terms. */
+static double dots_differ(const double *a, const double *b, int n, const double *c, const double *d, int m)
+{
+    return fabs(dot(a, b, n) - dot(c, d, m)) / (absolute_dot(a, b, n) + absolute_dot(c, d, m));
+}
+
+/* ---- First order ------------------------------------------------------------------------------- */
+
+/* Every entry of every gradient against the difference of the loss along it. */
+static void check_gradients(const struct context *c)
+{
+    struct example *e = c->example;
+    double found[INPUTS], dx[INPUTS];
+    for (int n = 0; n < INPUTS; n++) {
+        double direction[INPUTS] = {0};
+        direction[n] = 1;
+        differentiate(c, loss, 1, direction, &found[n]);
+    }
+    memcpy(dx, &e->dx, sizeof dx);
+    const char *names[] = {"dWq", "dWk", "dWv", "dWo"};
+    results_add(&e->checks, distance(dx, found, ROWS), DIFFERENCE_LIMIT, "dX: finite differences of f");
+    for (int w = 0; w < 4; w++) {
+        int first = ROWS + w * SQUARE;
+        double residual = distance(dx + first, found + first, SQUARE);
+        results_add(&e->checks, residual, DIFFERENCE_LIMIT, "%s: finite differences of f", names[w]);
+    }
+}
+
+/* The softmax Jacobian gives dS; a row of P always sums to 1, so its scores' gradients sum to 0. */
+static void check_softmax(struct example *e)
+{
+    static const double ones[SCORES] = {1, 1, 1, 1, 1, 1, 1, 1, 1};
+    const double *dS = &e->heads.dS[0][0];
+    double sum = 0;
+    for (int row = 0; row < HEADS * TOKENS; row++) {
+        const double *r = dS + row * TOKENS;
+        sum = worse(sum, fabs(dot(r, ones, TOKENS)) / absolute_dot(r, ones, TOKENS));
+    }
+    results_add(&e->checks, distance(dS, e->dP_J, TOKENS), IDENTITY_LIMIT, "dS: row 0 of head 0 = dP_0 J");
+    results_add(&e->checks, sum, IDENTITY_LIMIT, "dS: every row sums to 0");
+}
+
+/* ---- Directions -------------------------------------------------------------------------------- */
+
+/* Everything along one direction t: tY from jvp, H t (H the Hessian of f) from vjp_jvp. */
+struct along {
+    double t[INPUTS], tY[ROWS], Ht[INPUTS];
+};
+
+static void run_along(const struct context *c, double frequency, struct along *s)
+{
+    const struct example *e = c->example;
+    struct activations ta, tda;
+    struct inputs tx, tdx;
+    for (int n = 0; n < INPUTS; n++) {
+        s->t[n] = sin(frequency * (n + 1));
+    }
+    double length = sqrt(dot(s->t, s->t, INPUTS));
+    for (int n = 0; n < INPUTS; n++) {
+        s->t[n] /= length;
+    }
+    memcpy(&tx, s->t, sizeof tx);
+    layer_jvp(c->layer, &e->x, &tx, &e->a, &ta);
+    memcpy(tda.Y, ta.Y, sizeof tda.Y); /* dY = Y - T:  tdY = tY */
+    layer_vjp_jvp(c->layer, &(struct dual){&e->x, &tx, &e->a, &ta, &e->da}, &tda, &tdx);
+    memcpy(s->tY, ta.Y, sizeof s->tY);
+    memcpy(s->Ht, &tdx, sizeof s->Ht);
+}
+
+static void check_directions(const struct context *c)
+{
+    const struct example *e = c->example;
+    struct results *list = &c->example->checks;
+    struct along t, u;
+    double dx[INPUTS], found[INPUTS];
+    run_along(c, 1.0, &t);
+    run_along(c, 2.3, &u);
+    memcpy(dx, &e->dx, sizeof dx);
+    differentiate(c, output, ROWS, t.t, found);
+    results_add(list, distance(t.tY, found, ROWS), DIFFERENCE_LIMIT, "jvp: tY, finite differences of Y");
+    differentiate(c, gradient, INPUTS, t.t, found);
+    results_add(list, distance(t.Ht, found, INPUTS), DIFFERENCE_LIMIT,
+                "vjp_jvp: H t, differences of gradients");
+    results_add(list, dots_differ(e->da.Y, t.tY, ROWS, dx, t.t, INPUTS), IDENTITY_LIMIT,
+                "adjoint: <dY, tY> = <gradients, t>");
+    results_add(list, dots_differ(u.t, t.Ht, INPUTS, t.t, u.Ht, INPUTS), IDENTITY_LIMIT,
+                "symmetry: <u, H t> = <t, H u>");
+}
+
+void example_check(struct layer *layer, struct example *example)
+{
+    struct context context = {layer, example};
+    check_gradients(&context);
+    check_softmax(example);
+    check_directions(&context);
+}

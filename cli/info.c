@@ -1,0 +1,66 @@
+/* `attngrad info`: what the library is and what it runs on. */
+#include "attngrad.h"
+#include "commands.h"
+#include "json.h"
+#include "options.h"
+#include "usage.h"
+
+#include <stdio.h>
+
+static const char help[] = "usage: attngrad info [--json]\n"
+                           "\n"
+                           "Version of the library, processor, its instruction sets, threads that a plan\n"
+                           "uses by default, backends and compiler of the build.\n"
+                           "\n"
+                           "options:\n"
+                           "      --json    the same as one JSON object\n"
+                           "  -h, --help    this text\n";
+
+static void print_text(const ag_info *info)
+{
+    printf("version           %s\n", info->version);
+    printf("processor         %s\n", info->cpu);
+    printf("instruction sets  %s\n", info->isa);
+    printf("threads           %d\n", (int)info->threads);
+    printf("backends          %s\n", info->backends);
+    printf("compiler          %s\n", info->compiler);
+}
+
+static void print_json(const ag_info *info)
+{
+    struct json json = json_to(stdout);
+    json_begin_object(&json, NULL);
+    json_string(&json, "version", info->version);
+    json_string(&json, "processor", info->cpu);
+    json_string(&json, "instruction_sets", info->isa);
+    json_integer(&json, "threads", info->threads);
+    json_string(&json, "backends", info->backends);
+    json_string(&json, "compiler", info->compiler);
+    json_end(&json);
+}
+
+int info_main(int argc, char **argv)
+{
+    bool want_help = false, want_json = false;
+    const struct option options[] = {{"help", OPTION_FLAG, &want_help, 0, 0},
+                                     {"json", OPTION_FLAG, &want_json, 0, 0}};
+    struct operands none = {NULL, 0, 0};
+    int status = options_parse(argc, argv, options, 2, &none);
+    if (status != 0) {
+        return status;
+    }
+    if (want_help) {
+        fputs(help, stdout);
+        return EXIT_PASS;
+    }
+    ag_info info = {.struct_size = sizeof info};
+    if (ag_info_get(&info) != AG_OK) {
+        return run_error("info", "%s", ag_last_message());
+    }
+    if (want_json) {
+        print_json(&info);
+    } else {
+        print_text(&info);
+    }
+    return EXIT_PASS;
+}
