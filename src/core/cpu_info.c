@@ -1,0 +1,91 @@
+/* Processor name and features: by cpuid on x86-64; elsewhere what the target guarantees. */
+#include "cpu_info.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static void append_word(char *text, size_t size, const char *word)
+{
+    const size_t used = strlen(text);
+    snprintf(text + used, size - used, "%s%s", used ? " " : "", word);
+}
+
+#if defined(__x86_64__) || defined(__i386__)
+
+#include <cpuid.h>
+
+void agi_cpu_name(char *name, size_t size)
+{
+    unsigned words[12] = {0};
+    char brand[sizeof words + 1] = "";
+    if ((unsigned)__get_cpuid_max(0x80000000u, NULL) >= 0x80000004u) {
+        for (unsigned leaf = 0; leaf < 3; leaf++) {
+            unsigned *w = words + 4 * (size_t)leaf;
+            __get_cpuid(0x80000002u + leaf, &w[0], &w[1], &w[2], &w[3]);
+        }
+    }
+    memcpy(brand, words, sizeof words);
+    snprintf(name, size, "%s", brand[0] ? brand + strspn(brand, " ") : "x86");
+}
+
+/* AMX has no name for __builtin_cpu_supports in the compilers of today: cpuid, leaf 7, and the tile
+ * state in the register that tells what the operating system saves. */
+static int has_amx_bf16(void)
+{
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & (1u << 27))) {
+        return 0; /* no xgetbv */
+    }
+    unsigned low, high;
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    if ((low & (3u << 17)) != (3u << 17)) {
+        return 0;
+    }
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & (1u << 22)) && (d & (1u << 24));
+}
+
+void agi_cpu_features(char *features, size_t size)
+{
+    features[0] = '\0';
+    __builtin_cpu_init();
+    const struct {
+        const char *name;
+        int there;
+    } sets[] = {
+        {"sse4.2", __builtin_cpu_supports("sse4.2")},
+        {"avx2", __builtin_cpu_supports("avx2")},
+        {"fma", __builtin_cpu_supports("fma")},
+        {"avx512f", __builtin_cpu_supports("avx512f")},
+        {"avx512bw", __builtin_cpu_supports("avx512bw")},
+        {"avx512dq", __builtin_cpu_supports("avx512dq")},
+        {"avx512vl", __builtin_cpu_supports("avx512vl")},
+        {"avx512bf16", __builtin_cpu_supports("avx512bf16")},
+        {"amx-bf16", has_amx_bf16()},
+    };
+    for (size_t i = 0; i < sizeof sets / sizeof sets[0]; i++) {
+        if (sets[i].there) {
+            append_word(features, size, sets[i].name);
+        }
+    }
+}
+
+#else
+
+void agi_cpu_name(char *name, size_t size)
+{
+#if defined(__aarch64__)
+    snprintf(name, size, "aarch64");
+#else
+    snprintf(name, size, "unknown");
+#endif
+}
+
+void agi_cpu_features(char *features, size_t size)
+{
+    features[0] = '\0';
+#if defined(__aarch64__)
+    append_word(features, size, "neon");
+#endif
+}
+
+#endif

@@ -1,0 +1,14 @@
+/* What this processor is and can do. */
+#ifndef AGI_CPU_INFO_H
+#define AGI_CPU_INFO_H
+
+#include <stddef.h>
+
+/* Its own name, as "Intel(R) Xeon(R) Processor". */
+void agi_cpu_name(char *name, size_t size);
+
+/* The instruction sets that matter to this library, separated by spaces; what the operating system
+ * does not save and restore is not among them. */
+void agi_cpu_features(char *features, size_t size);
+
+#endif

@@ -1,0 +1,31 @@
+/* The plan: a checked problem, the backend that will run it, and the plan's own copies. It does not
+ * change after ag_plan_create. */
+#ifndef AGI_PLAN_H
+#define AGI_PLAN_H
+
+#include "problem.h"
+
+typedef enum { AGI_FORWARD, AGI_VJP, AGI_JVP, AGI_VJP_JVP, AGI_N_MAPS } agi_map;
+
+struct agi_backend;
+
+struct ag_plan {
+    ag_problem p; /* complete; its arrays are the plan's own */
+    const struct agi_backend *backend;
+    int32_t threads;
+    ag_isa isa;
+    uint32_t flags;         /* of the options */
+    int32_t *buckets;       /* NULL: identity */
+    double *slopes;         /* [heads]; NULL: no ALiBi */
+    size_t bytes[AGI_N_MAPS]; /* of workspace */
+    char description[160];
+
+    void *alloc_ctx;
+    void *(*alloc)(void *ctx, size_t size);
+    void (*release)(void *ctx, void *memory);
+};
+
+/* What threads = 0 means: ATTNGRAD_THREADS, else one a processor that this process may use. */
+ag_status agi_default_threads(int32_t *threads);
+
+#endif

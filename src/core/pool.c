@@ -1,0 +1,180 @@
+/* The thread pool. One mutex guards everything: a task is a share of a whole map, so its cost does not
+ * show. A job lives on the stack of the call that brought it; every thread that is free takes the next
+ * task of the first job that has one left. The caller works too, and so a job ends even where no
+ * thread could be started, and calls from within tasks cannot wait for each other in a circle.
+ *
+ * A generation number stands for one set of threads: threads whose generation is over leave. fork()
+ * is taken with the mutex held, and the child begins a new generation with no threads and no jobs;
+ * its first call starts new ones. */
+#define _POSIX_C_SOURCE 200809L
+#include "pool.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+typedef struct job {
+    int64_t n_tasks, next, done;
+    ag_task task;
+    void *arg;
+    struct job *later;
+} job;
+
+static struct {
+    pthread_mutex_t mutex;
+    pthread_cond_t work; /* a job came, or the generation is over */
+    pthread_cond_t done; /* a job's last task ended */
+    job *jobs;
+    uintptr_t generation;
+    int64_t plans;
+    int n_threads;
+    pthread_t threads[AGI_MAX_THREADS - 1];
+} pool = {.mutex = PTHREAD_MUTEX_INITIALIZER, .work = PTHREAD_COND_INITIALIZER, .done = PTHREAD_COND_INITIALIZER};
+
+static job *job_with_a_task_left(void)
+{
+    job *j = pool.jobs;
+    while (j != NULL && j->next == j->n_tasks) {
+        j = j->later;
+    }
+    return j;
+}
+
+/* With the mutex held before and after, but not while the task runs. */
+static void run_one_task(job *j)
+{
+    const int64_t index = j->next++;
+    pthread_mutex_unlock(&pool.mutex);
+    j->task(j->arg, index);
+    pthread_mutex_lock(&pool.mutex);
+    if (++j->done == j->n_tasks) {
+        pthread_cond_broadcast(&pool.done);
+    }
+}
+
+/* The thread is told its generation: by the time it first runs, that may be over. */
+static void *worker(void *generation)
+{
+    pthread_mutex_lock(&pool.mutex);
+    while ((uintptr_t)generation == pool.generation) {
+        job *j = job_with_a_task_left();
+        if (j != NULL) {
+            run_one_task(j);
+        } else {
+            pthread_cond_wait(&pool.work, &pool.mutex);
+        }
+    }
+    pthread_mutex_unlock(&pool.mutex);
+    return NULL;
+}
+
+/* With the mutex held. */
+static void start_threads(int64_t wanted)
+{
+    sigset_t all, before;
+    void *generation = (void *)pool.generation;
+    if (wanted > AGI_MAX_THREADS - 1) {
+        wanted = AGI_MAX_THREADS - 1;
+    }
+    if (pool.n_threads >= wanted) {
+        return;
+    }
+    sigfillset(&all); /* signals are the program's business, not the pool's */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    while (pool.n_threads < wanted && pthread_create(&pool.threads[pool.n_threads], NULL, worker, generation) == 0) {
+        pool.n_threads++;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+static void before_fork(void)
+{
+    pthread_mutex_lock(&pool.mutex);
+}
+
+static void after_fork_in_parent(void)
+{
+    pthread_mutex_unlock(&pool.mutex);
+}
+
+static void after_fork_in_child(void)
+{
+    pool.generation++;
+    pool.n_threads = 0;
+    pool.jobs = NULL;
+    pthread_cond_init(&pool.work, NULL);
+    pthread_cond_init(&pool.done, NULL);
+    pthread_mutex_unlock(&pool.mutex);
+}
+
+static void register_fork_handlers(void)
+{
+    pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+}
+
+void agi_pool_acquire(int threads)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, register_fork_handlers);
+    pthread_mutex_lock(&pool.mutex);
+    pool.plans++;
+    start_threads(threads - 1);
+    pthread_mutex_unlock(&pool.mutex);
+}
+
+void agi_pool_release(void)
+{
+    pthread_t leaving[AGI_MAX_THREADS - 1];
+    int n_leaving = 0;
+    pthread_mutex_lock(&pool.mutex);
+    if (--pool.plans == 0) {
+        for (; n_leaving < pool.n_threads; n_leaving++) {
+            leaving[n_leaving] = pool.threads[n_leaving];
+        }
+        pool.n_threads = 0;
+        pool.generation++;
+        pthread_cond_broadcast(&pool.work);
+    }
+    pthread_mutex_unlock(&pool.mutex);
+    while (n_leaving > 0) {
+        pthread_join(leaving[--n_leaving], NULL);
+    }
+}
+
+static void append(job *j)
+{
+    job **end = &pool.jobs;
+    while (*end != NULL) {
+        end = &(*end)->later;
+    }
+    *end = j;
+}
+
+static void unlink_job(job *j)
+{
+    job **at = &pool.jobs;
+    while (*at != j) {
+        at = &(*at)->later;
+    }
+    *at = j->later;
+}
+
+void agi_pool_run(int64_t n_tasks, ag_task task, void *arg)
+{
+    if (n_tasks == 1) {
+        task(arg, 0);
+        return;
+    }
+    job j = {n_tasks, 0, 0, task, arg, NULL};
+    pthread_mutex_lock(&pool.mutex);
+    start_threads(n_tasks - 1);
+    append(&j);
+    pthread_cond_broadcast(&pool.work);
+    while (j.next < j.n_tasks) {
+        run_one_task(&j);
+    }
+    while (j.done < j.n_tasks) {
+        pthread_cond_wait(&pool.done, &pool.mutex);
+    }
+    unlink_job(&j);
+    pthread_mutex_unlock(&pool.mutex);
+}

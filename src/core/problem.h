@@ -1,0 +1,36 @@
+/* A problem as the library keeps it: every default filled in, every field checked. */
+#ifndef AGI_PROBLEM_H
+#define AGI_PROBLEM_H
+
+#include <stdbool.h>
+
+#include "attngrad.h"
+
+/* Copies a public struct that begins with its own size: what the caller's (older) struct lacks becomes
+ * zero, what it has beyond ours must be zero. `name` is for the message, `status` what a bad size is. */
+ag_status agi_read_struct(void *ours, size_t our_size, const void *theirs, const char *name, ag_status status);
+
+/* Reads, checks and completes all but the arrays, which a problem's text does not hold. */
+ag_status agi_problem_complete(ag_problem *complete, const ag_problem *given);
+
+/* Of a complete problem: are buckets and alibi_slopes there and right? */
+ag_status agi_problem_check_arrays(const ag_problem *p);
+
+/* a * b * c * d <= limit, for non-negative numbers, without overflow. */
+bool agi_product_fits(int64_t a, int64_t b, int64_t c, int64_t d, int64_t limit);
+
+static inline bool agi_has(const ag_problem *p, uint32_t flag)
+{
+    return (p->flags & flag) != 0;
+}
+
+/* Elements of an array whose four axes have these sizes. */
+static inline int64_t agi_count(const int64_t size[4])
+{
+    return size[0] * size[1] * size[2] * size[3];
+}
+
+/* Offsets, windows and sizes stay below this, so that sums of a few of them cannot overflow. */
+#define AGI_MAX_POSITION (INT64_C(1) << 59)
+
+#endif

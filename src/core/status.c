@@ -1,0 +1,34 @@
+/* The thread-local message and the names of the status values. Prints nothing, allocates nothing. */
+#include "status.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+static _Thread_local char message[256] = "no call has failed on this thread";
+
+ag_status agi_fail(ag_status status, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    vsnprintf(message, sizeof message, format, args);
+    va_end(args);
+    return status;
+}
+
+const char *ag_last_message(void)
+{
+    return message;
+}
+
+const char *ag_status_string(ag_status status)
+{
+    switch (status) {
+    case AG_OK: return "ok";
+    case AG_INVALID_PROBLEM: return "invalid problem";
+    case AG_INVALID_ARGUMENT: return "invalid argument";
+    case AG_UNSUPPORTED: return "unsupported";
+    case AG_NO_MEMORY: return "out of memory";
+    case AG_WORKSPACE: return "workspace too small";
+    default: return "unknown status";
+    }
+}

@@ -1,0 +1,191 @@
+/* The backend's table and its loop over sequences and heads.
+ *
+ * A work item owns all that it adds to: the gradients of K and V are sums over a group of query heads,
+ * those of a broadcast bias, of the table and of the sink are sums over sequences and perhaps heads.
+ * So an item is one kv head of one sequence, joined with those that it shares a sum with, and inside
+ * an item the order is fixed: the same bits for any number of threads. */
+#include <stdio.h>
+#include <string.h>
+
+#include "../core/status.h"
+#include "head.h"
+#include "reference.h"
+
+/* ---- Workspace ---- */
+
+void agi_reference_lay_out(agi_reference_layout *layout, agi_arena *arena, const ag_plan *plan, agi_map map)
+{
+    const ag_problem *p = &plan->p;
+    const bool sums = map == AGI_VJP || map == AGI_VJP_JVP;
+    memset(layout, 0, sizeof *layout);
+    layout->counter = agi_take(arena, 1, sizeof *layout->counter);
+    if (sums && agi_has(p, AG_BIAS)) {
+        layout->sum_bias = agi_take(arena, agi_count(p->bias_size), sizeof(double));
+    }
+    if (sums && agi_has(p, AG_TABLE)) {
+        layout->sum_table = agi_take(arena, p->table_heads * p->table_buckets, sizeof(double));
+    }
+    if (sums && agi_has(p, AG_SINK)) {
+        layout->sum_sink = agi_take(arena, p->heads, sizeof(double));
+    }
+    layout->heads = agi_take(arena, plan->threads, sizeof(head));
+    for (int64_t slot = 0; slot < plan->threads; slot++) {
+        head dry;
+        agi_head_lay_out(layout->heads == NULL ? &dry : &layout->heads[slot], arena, plan, map);
+    }
+}
+
+static size_t workspace(const ag_plan *plan, agi_map map)
+{
+    agi_reference_layout layout;
+    agi_arena arena = agi_arena_begin(NULL);
+    agi_reference_lay_out(&layout, &arena, plan, map);
+    return agi_arena_bytes(&arena);
+}
+
+/* ---- The loop ---- */
+
+/* How many sequences and kv heads one item has. */
+typedef struct {
+    const agi_call *call;
+    agi_reference_layout *layout;
+    int64_t join_b, join_hk, items_hk;
+} job;
+
+static void join(job *x, const ag_problem *p)
+{
+    const bool sums = x->call->map == AGI_VJP || x->call->map == AGI_VJP_JVP;
+    const bool bias_b = agi_has(p, AG_BIAS) && p->bias_size[0] == 1;
+    const bool bias_h = agi_has(p, AG_BIAS) && p->bias_size[1] == 1;
+    const bool table_h = agi_has(p, AG_TABLE) && p->table_heads == 1;
+    x->join_b = sums && (bias_b || agi_has(p, AG_TABLE | AG_SINK)) && p->batch > 0 ? p->batch : 1;
+    x->join_hk = sums && (bias_h || table_h) ? p->kv_heads : 1;
+    x->items_hk = p->kv_heads / x->join_hk;
+}
+
+void agi_reference_run_head(head *x)
+{
+    agi_head_features(x);
+    switch (x->call->map) {
+    case AGI_FORWARD: agi_head_forward(x); break;
+    case AGI_VJP: agi_head_vjp(x); break;
+    case AGI_JVP: agi_head_jvp(x); break;
+    default: agi_head_vjp_jvp(x); break;
+    }
+}
+
+/* One kv head of one sequence: all query heads of its group, in order. */
+static void run_group(head *x, const agi_call *call, int64_t b, int64_t hk)
+{
+    const int64_t group = call->plan->p.heads / call->plan->p.kv_heads;
+    for (int64_t h = hk * group; h < (hk + 1) * group; h++) {
+        agi_head_begin(x, call, b, h);
+        if (h == hk * group) {
+            agi_head_load_keys(x);
+        }
+        agi_head_load_queries(x);
+        agi_reference_run_head(x);
+        agi_head_store_queries(x);
+    }
+    agi_head_store_keys(x);
+}
+
+static void run_item(void *arg, int64_t item, int64_t slot)
+{
+    const job *x = arg;
+    head *my_head = &x->layout->heads[slot];
+    const int64_t first_b = item / x->items_hk * x->join_b;
+    const int64_t first_hk = item % x->items_hk * x->join_hk;
+    my_head->sum_bias = x->layout->sum_bias;
+    my_head->sum_table = x->layout->sum_table;
+    my_head->sum_sink = x->layout->sum_sink;
+    for (int64_t b = first_b; b < first_b + x->join_b; b++) {
+        for (int64_t hk = first_hk; hk < first_hk + x->join_hk; hk++) {
+            run_group(my_head, x->call, b, hk);
+        }
+    }
+}
+
+/* ---- Sums over sequences and heads ---- */
+
+static void clear_sum(double *sum, int64_t n)
+{
+    if (sum != NULL) {
+        memset(sum, 0, (size_t)n * sizeof sum[0]);
+    }
+}
+
+static void clear_sums(const agi_reference_layout *layout, const ag_problem *p)
+{
+    clear_sum(layout->sum_bias, agi_count(p->bias_size));
+    clear_sum(layout->sum_table, p->table_heads * p->table_buckets);
+    clear_sum(layout->sum_sink, p->heads);
+}
+
+static void store_sum(const agi_call *call, const ag_tensor *t, uint32_t bit, agi_shape shape, const double *sum)
+{
+    const agi_output out = {t, call->plan->p.aux_dtype, (call->a.accumulate & bit) != 0};
+    int64_t size[4];
+    agi_shape_of(&call->plan->p, shape, size);
+    for (int64_t b = 0; b < size[0] && sum != NULL; b++) {
+        for (int64_t h = 0; h < size[1]; h++) {
+            agi_store_rows(out, b, h, 0, size[2], size[3], sum + (b * size[1] + h) * size[2] * size[3], 0);
+        }
+    }
+}
+
+static void store_sums(const agi_call *call, const agi_reference_layout *layout)
+{
+    const ag_args *a = &call->a;
+    const bool vjp = call->map == AGI_VJP;
+    store_sum(call, vjp ? &a->dbias : &a->tdbias, vjp ? AG_ACC_DBIAS : AG_ACC_TDBIAS, AGI_SHAPE_BIAS,
+              layout->sum_bias);
+    store_sum(call, vjp ? &a->dtable : &a->tdtable, vjp ? AG_ACC_DTABLE : AG_ACC_TDTABLE, AGI_SHAPE_TABLE,
+              layout->sum_table);
+    store_sum(call, vjp ? &a->dsink : &a->tdsink, vjp ? AG_ACC_DSINK : AG_ACC_TDSINK, AGI_SHAPE_SINK,
+              layout->sum_sink);
+}
+
+/* ---- The table ---- */
+
+static ag_status run(const agi_call *call, const ag_exec *exec, void *memory)
+{
+    const ag_problem *p = &call->plan->p;
+    agi_reference_layout layout;
+    agi_arena arena = agi_arena_begin(memory);
+    agi_reference_lay_out(&layout, &arena, call->plan, call->map);
+    job x = {.call = call, .layout = &layout};
+    join(&x, p);
+    clear_sums(&layout, p);
+    const int64_t n_items = p->batch / x.join_b * x.items_hk;
+    const ag_status status = agi_run_items(call->plan, exec, layout.counter, n_items, run_item, &x);
+    if (status == AG_OK) {
+        agi_store_packed_tails(call);
+        store_sums(call, &layout);
+    }
+    return status;
+}
+
+static ag_status accept(const ag_plan *plan)
+{
+    if (plan->isa != AG_ISA_AUTO && plan->isa != AG_ISA_SCALAR) {
+        return agi_fail(AG_UNSUPPORTED, "isa %d: the reference backend is scalar only", (int)plan->isa);
+    }
+    return AG_OK;
+}
+
+static void describe(const ag_plan *plan, char *text, size_t size)
+{
+    snprintf(text, size, "float64 inside%s", plan->flags & AG_ROUND_NAMED ? ", named matrices rounded" : "");
+}
+
+const agi_backend agi_reference_backend = {
+    .id = AG_BACKEND_REFERENCE,
+    .name = "reference",
+    .accept = accept,
+    .workspace = workspace,
+    .run = run,
+    .merge = agi_reference_merge,
+    .trace = agi_reference_trace,
+    .describe = describe,
+};

@@ -1,0 +1,359 @@
+/* The formulas: forward, vjp, jvp and vjp_jvp of one head, in the order and under the names of
+ * docs/math.md. Each line of a derivative stands beside the line that it differentiates.
+ *
+ * Hidden pairs are left out by selection, never by adding a large number: nothing of a pair that does
+ * not see each other, be it NaN, reaches a sum. A row with no visible key and no sink has L = -infinity
+ * and takes part in nothing.
+ *
+ * Where the plan asks for the error rule's baseline, every named matrix is rounded after its line. */
+#include <math.h>
+#include <string.h>
+
+#include "../core/number.h"
+#include "head.h"
+
+/* ---- Products ---- */
+
+/* C += a A B^T, over all pairs. A [n_q][D], B [n_k][D]. */
+static void add_dots(const head *x, double *C, double a, const double *A, const double *B, int64_t D)
+{
+    EACH_PAIR(x, i, j, ij) {
+        double sum = 0;
+        for (int64_t c = 0; c < D; c++) {
+            sum += A[i * D + c] * B[j * D + c];
+        }
+        C[ij] += a * sum;
+    }
+}
+
+/* Y += a C B, over the visible pairs. B [n_k][D], Y [n_q][D]. */
+static void add_rows(const head *x, double *Y, double a, const double *C, const double *B, int64_t D)
+{
+    EACH_PAIR(x, i, j, ij) {
+        if (x->visible[ij]) {
+            for (int64_t c = 0; c < D; c++) {
+                Y[i * D + c] += a * C[ij] * B[j * D + c];
+            }
+        }
+    }
+}
+
+/* Y += a C^T A, over the visible pairs. A [n_q][D], Y [n_k][D]. */
+static void add_columns(const head *x, double *Y, double a, const double *C, const double *A, int64_t D)
+{
+    EACH_PAIR(x, i, j, ij) {
+        if (x->visible[ij]) {
+            for (int64_t c = 0; c < D; c++) {
+                Y[j * D + c] += a * C[ij] * A[i * D + c];
+            }
+        }
+    }
+}
+
+static void clear(double *X, int64_t n)
+{
+    memset(X, 0, (size_t)n * sizeof X[0]);
+}
+
+static void clear_pairs(const head *x, double *C)
+{
+    clear(C, x->n_q * x->Nk);
+}
+
+/* a_i b_i, summed over the channels of row i. */
+static double row_dot(const double *A, const double *B, int64_t i, int64_t D)
+{
+    double sum = 0;
+    for (int64_t c = 0; c < D; c++) {
+        sum += A[i * D + c] * B[i * D + c];
+    }
+    return sum;
+}
+
+/* ---- Rounding of named matrices, for the error rule's baseline ---- */
+
+static void round_to(const head *x, ag_dtype dtype, double *C)
+{
+    if (x->call->plan->flags & AG_ROUND_NAMED) {
+        EACH_PAIR(x, i, j, ij) {
+            C[ij] = agi_round(dtype, C[ij]);
+        }
+    }
+}
+
+static void round_pairs(const head *x, double *C)
+{
+    round_to(x, x->call->plan->p.dtype, C);
+}
+
+/* Scores are kept in float32 at least, as every implementation does. */
+static void round_scores(const head *x, double *C)
+{
+    round_to(x, x->call->plan->p.dtype == AG_F64 ? AG_F64 : AG_F32, C);
+}
+
+/* Q's, O's and their like: [n_q][D]. */
+static void round_rows(const head *x, double *X, int64_t D)
+{
+    for (int64_t e = 0; e < x->n_q * D && x->call->plan->flags & AG_ROUND_NAMED; e++) {
+        X[e] = agi_round(x->call->plan->p.dtype, X[e]);
+    }
+}
+
+/* ---- The softcap phi and its derivatives ---- */
+
+double agi_phi(const head *x, double z)
+{
+    const double c = x->softcap;
+    return c == 0 ? z : c * tanh(z / c);
+}
+
+double agi_phi1(const head *x, double z)
+{
+    const double t = x->softcap == 0 ? 0 : tanh(z / x->softcap);
+    return 1 - t * t;
+}
+
+double agi_phi2(const head *x, double z)
+{
+    const double c = x->softcap;
+    return c == 0 ? 0 : -2 * tanh(z / c) * agi_phi1(x, z) / c;
+}
+
+/* ---- Forward ---- */
+
+static void scores(head *x)
+{
+    /* Z = scale * Q K^T */
+    clear_pairs(x, x->Z);
+    add_dots(x, x->Z, x->scale, x->Q, x->K, x->Dk);
+    round_scores(x, x->Z);
+
+    /* S = phi(Z) + B; hidden entries -infinity */
+    EACH_PAIR(x, i, j, ij) {
+        x->S[ij] = x->visible[ij] ? agi_phi(x, x->Z[ij]) + x->B[ij] : -INFINITY;
+    }
+    round_scores(x, x->S);
+}
+
+/* L = log( sum_j exp(S) + exp(s) ), shifted by the maximum so that nothing overflows */
+static void row_logarithms(head *x)
+{
+    EACH_ROW(x, i) {
+        const double *S = x->S + i * x->Nk;
+        double m = x->s, sum = 0;
+        for (int64_t j = 0; j < x->n_k; j++) {
+            m = S[j] > m || isnan(S[j]) ? S[j] : m;
+        }
+        for (int64_t j = 0; j < x->n_k; j++) {
+            sum += S[j] == -INFINITY ? 0 : exp(S[j] - m);
+        }
+        sum += x->s == -INFINITY ? 0 : exp(x->s - m);
+        x->L[i] = m == -INFINITY ? -INFINITY : m + log(sum);
+    }
+}
+
+static void weights(head *x)
+{
+    /* P = exp(S - L), and Ps = exp(s - L), the sink's share */
+    EACH_PAIR(x, i, j, ij) {
+        x->P[ij] = x->S[ij] == -INFINITY ? 0 : exp(x->S[ij] - x->L[i]);
+    }
+    EACH_ROW(x, i) {
+        x->Ps[i] = x->s == -INFINITY ? 0 : exp(x->s - x->L[i]);
+    }
+    round_pairs(x, x->P);
+
+    /* R = P o M */
+    EACH_PAIR(x, i, j, ij) {
+        x->R[ij] = x->P[ij] * x->M[ij];
+    }
+    round_pairs(x, x->R);
+}
+
+void agi_head_forward(head *x)
+{
+    scores(x);
+    row_logarithms(x);
+    weights(x);
+
+    /* O = R V */
+    clear(x->O, x->n_q * x->Dv);
+    add_rows(x, x->O, 1, x->R, x->V, x->Dv);
+    round_rows(x, x->O, x->Dv);
+}
+
+/* ---- vjp: the forward's lines, from the last to the first ---- */
+
+/* O = R V, R = P o M, P = exp(S - L)   ->   dP, D, dS, dZ */
+static void score_cotangents(head *x)
+{
+    /* D = rowsum(dO o O) - dL: what the row's normalisation takes back; = rowsum(P o dP) - dL */
+    EACH_ROW(x, i) {
+        x->D[i] = (x->sees[i] ? row_dot(x->dO, x->O, i, x->Dv) : 0) - x->dL[i];
+    }
+
+    /* O = R V, R = P o M    ->   dP = (dO V^T) o M */
+    clear_pairs(x, x->dP);
+    add_dots(x, x->dP, 1, x->dO, x->V, x->Dv);
+    EACH_PAIR(x, i, j, ij) {
+        x->dP[ij] = x->visible[ij] ? x->dP[ij] * x->M[ij] : 0;
+    }
+    round_pairs(x, x->dP);
+
+    /* P = exp(S - L)        ->   dS = P o (dP - D): computed once, used for dQ and dK */
+    EACH_PAIR(x, i, j, ij) {
+        x->dS[ij] = x->visible[ij] ? x->P[ij] * (x->dP[ij] - x->D[i]) : 0;
+    }
+    round_pairs(x, x->dS);
+
+    /* S = phi(Z) + B        ->   dZ = dS o phi'(Z) */
+    EACH_PAIR(x, i, j, ij) {
+        x->dZ[ij] = x->visible[ij] ? x->dS[ij] * agi_phi1(x, x->Z[ij]) : 0;
+    }
+    round_pairs(x, x->dZ);
+}
+
+void agi_head_vjp(head *x)
+{
+    scores(x);
+    weights(x); /* with the L that was given */
+    score_cotangents(x);
+
+    /* Z = scale * Q K^T     ->   dQ = scale * dZ K */
+    clear(x->dQ, x->n_q * x->Dk);
+    add_rows(x, x->dQ, x->scale, x->dZ, x->K, x->Dk);
+    round_rows(x, x->dQ, x->Dk);
+
+    /* Z = scale * Q K^T     ->   dK = scale * dZ^T Q, summed over the heads of the group */
+    add_columns(x, x->dK, x->scale, x->dZ, x->Q, x->Dk);
+
+    /* O = R V               ->   dV = R^T dO, likewise */
+    add_columns(x, x->dV, 1, x->R, x->dO, x->Dv);
+
+    /* S = phi(Z) + B        ->   dB = dS, summed over the axes along which B was broadcast */
+    agi_head_add_bias_gradient(x, x->dS);
+
+    /* L = log( ... + exp(s) )   ->   ds = - sum_i Ps D */
+    for (int64_t i = 0; i < x->n_q && x->sum_sink != NULL; i++) {
+        x->sum_sink[x->h] -= x->Ps[i] * x->D[i];
+    }
+}
+
+/* ---- jvp: the forward's lines, each followed by its tangent ---- */
+
+static void score_tangents(head *x)
+{
+    /* Z = scale * Q K^T     ->   tZ = scale * (tQ K^T + Q tK^T) */
+    clear_pairs(x, x->tZ);
+    add_dots(x, x->tZ, x->scale, x->tQ, x->K, x->Dk);
+    add_dots(x, x->tZ, x->scale, x->Q, x->tK, x->Dk);
+    round_scores(x, x->tZ);
+
+    /* S = phi(Z) + B        ->   tS = tZ o phi'(Z) + tB */
+    EACH_PAIR(x, i, j, ij) {
+        x->tS[ij] = x->visible[ij] ? x->tZ[ij] * agi_phi1(x, x->Z[ij]) + x->tB[ij] : 0;
+    }
+    round_scores(x, x->tS);
+}
+
+static void weight_tangents(head *x)
+{
+    /* P = exp(S - L)        ->   tP = P o (tS - mu) */
+    EACH_PAIR(x, i, j, ij) {
+        x->tP[ij] = x->visible[ij] ? x->P[ij] * (x->tS[ij] - x->mu[i]) : 0;
+    }
+    round_pairs(x, x->tP);
+
+    /* R = P o M             ->   tR = tP o M */
+    EACH_PAIR(x, i, j, ij) {
+        x->tR[ij] = x->tP[ij] * x->M[ij];
+    }
+}
+
+void agi_head_jvp(head *x)
+{
+    agi_head_forward(x);
+    score_tangents(x);
+
+    /* L = log( sum exp(S) + exp(s) )   ->   mu = rowsum(P o tS) + Ps ts */
+    EACH_ROW(x, i) {
+        x->mu[i] = x->Ps[i] * x->ts;
+        for (int64_t j = 0; j < x->n_k; j++) {
+            x->mu[i] += x->P[i * x->Nk + j] * x->tS[i * x->Nk + j];
+        }
+    }
+    weight_tangents(x);
+
+    /* O = R V, R = P o M    ->   tO = (tP o M) V + R tV */
+    clear(x->tO, x->n_q * x->Dv);
+    add_rows(x, x->tO, 1, x->tR, x->V, x->Dv);
+    add_rows(x, x->tO, 1, x->R, x->tV, x->Dv);
+    round_rows(x, x->tO, x->Dv);
+}
+
+/* ---- vjp_jvp: the vjp's lines, each followed by its tangent ---- */
+
+static void score_cotangent_tangents(head *x)
+{
+    /* dP = (dO V^T) o M     ->   tdP = (dO tV^T + tdO V^T) o M */
+    clear_pairs(x, x->tdP);
+    add_dots(x, x->tdP, 1, x->dO, x->tV, x->Dv);
+    add_dots(x, x->tdP, 1, x->tdO, x->V, x->Dv);
+    EACH_PAIR(x, i, j, ij) {
+        x->tdP[ij] = x->visible[ij] ? x->tdP[ij] * x->M[ij] : 0;
+    }
+    round_pairs(x, x->tdP);
+
+    /* D = rowsum(dO o O) - dL   ->   tD = rowsum(tO o dO + O o tdO) - tdL */
+    EACH_ROW(x, i) {
+        const double sums = row_dot(x->tO, x->dO, i, x->Dv) + row_dot(x->O, x->tdO, i, x->Dv);
+        x->tD[i] = (x->sees[i] ? sums : 0) - x->tdL[i];
+    }
+
+    /* dS = P o (dP - D)     ->   tdS = P o ( (tS - mu) o (dP - D) + tdP - tD ) */
+    EACH_PAIR(x, i, j, ij) {
+        const double tangent = (x->tS[ij] - x->mu[i]) * (x->dP[ij] - x->D[i]) + x->tdP[ij] - x->tD[i];
+        x->tdS[ij] = x->visible[ij] ? x->P[ij] * tangent : 0;
+    }
+    round_pairs(x, x->tdS);
+
+    /* dZ = dS o phi'(Z)     ->   tdZ = tdS o phi'(Z) + dS o phi''(Z) o tZ */
+    EACH_PAIR(x, i, j, ij) {
+        const double tangent = x->tdS[ij] * agi_phi1(x, x->Z[ij]) + x->dS[ij] * agi_phi2(x, x->Z[ij]) * x->tZ[ij];
+        x->tdZ[ij] = x->visible[ij] ? tangent : 0;
+    }
+    round_pairs(x, x->tdZ);
+}
+
+void agi_head_vjp_jvp(head *x)
+{
+    scores(x);
+    weights(x);
+    score_tangents(x);
+    weight_tangents(x); /* with the mu that was given */
+    score_cotangents(x);
+    score_cotangent_tangents(x);
+
+    /* dQ = scale * dZ K     ->   tdQ = scale * (tdZ K + dZ tK) */
+    clear(x->tdQ, x->n_q * x->Dk);
+    add_rows(x, x->tdQ, x->scale, x->tdZ, x->K, x->Dk);
+    add_rows(x, x->tdQ, x->scale, x->dZ, x->tK, x->Dk);
+    round_rows(x, x->tdQ, x->Dk);
+
+    /* dK = scale * dZ^T Q   ->   tdK = scale * (tdZ^T Q + dZ^T tQ) */
+    add_columns(x, x->tdK, x->scale, x->tdZ, x->Q, x->Dk);
+    add_columns(x, x->tdK, x->scale, x->dZ, x->tQ, x->Dk);
+
+    /* dV = R^T dO           ->   tdV = (tP o M)^T dO + R^T tdO */
+    add_columns(x, x->tdV, 1, x->tR, x->dO, x->Dv);
+    add_columns(x, x->tdV, 1, x->R, x->tdO, x->Dv);
+
+    /* dB = dS               ->   tdB = tdS, reduced like dB */
+    agi_head_add_bias_gradient(x, x->tdS);
+
+    /* ds = - sum_i Ps D     ->   tds = - sum_i ( Ps (ts - mu) D + Ps tD ) */
+    for (int64_t i = 0; i < x->n_q && x->sum_sink != NULL; i++) {
+        x->sum_sink[x->h] -= x->Ps[i] * (x->ts - x->mu[i]) * x->D[i] + x->Ps[i] * x->tD[i];
+    }
+}

@@ -1,0 +1,100 @@
+/* One head of one sequence: all of its variables, as float64 matrices in row-major order. This is what
+ * the formulas work on; the other files of this folder fill it and empty it.
+ *
+ *     i  query row, 0 .. n_q - 1        B H Hk     sequences, query heads, kv heads
+ *     j  key column, 0 .. n_k - 1       Nq Nk      longest lengths: the rows' lengths in memory
+ *     dX cotangent of X                 Dk Dv      channels of Q and K, of V and O
+ *     tX tangent of X
+ */
+#ifndef AGI_REFERENCE_HEAD_H
+#define AGI_REFERENCE_HEAD_H
+
+#include "../core/arena.h"
+#include "../core/call.h"
+
+typedef struct head {
+    const agi_call *call;
+    agi_sequence seq;
+    int64_t h;
+    int64_t n_q, n_k, Nk, Dk, Dv;
+    double scale, softcap; /* softcap 0: none */
+    double s, ts;          /* the head's sink logit and its tangent; no sink: -infinity and 0 */
+
+    uint8_t *visible;            /* [Nq][Nk] */
+    uint8_t *sees;               /* [Nq]: the row sees at least one key */
+    double *Q, *K, *V, *O;       /* [Nq][Dk] [Nk][Dk] [Nk][Dv] [Nq][Dv] */
+    double *Z, *B, *S, *P, *M, *R; /* [Nq][Nk] */
+    double *L, *Ps;              /* [Nq] */
+
+    double *dO, *dL, *D;    /* [Nq][Dv] [Nq] [Nq] */
+    double *dP, *dS, *dZ;   /* [Nq][Nk] */
+    double *dQ, *dK, *dV;   /* as Q, K, V; dK and dV are summed over the heads of a group */
+
+    double *tQ, *tK, *tV, *tO;
+    double *tB, *tZ, *tS, *tP, *tR; /* [Nq][Nk]; tR = tP o M */
+    double *mu;                /* [Nq] */
+
+    double *tdO, *tdL, *tD;
+    double *tdP, *tdS, *tdZ;
+    double *tdQ, *tdK, *tdV;
+
+    /* Sums over heads and sequences, of this map's gradients: dB or tdB and so on. Shared between
+     * heads; NULL: not summed. */
+    double *sum_bias, *sum_table, *sum_sink;
+} head;
+
+/* Loops over the rows, and over the pairs (with ij the place of (i, j) in a matrix), of a head. */
+#define EACH_ROW(x, i) for (int64_t i = 0; i < (x)->n_q; i++)
+#define EACH_PAIR(x, i, j, ij)                                                                                  \
+    for (int64_t i = 0; i < (x)->n_q; i++)                                                                      \
+        for (int64_t j = 0, ij = i * (x)->Nk; j < (x)->n_k; j++, ij++)
+
+/* formulas.c: the four maps of one head. */
+void agi_head_forward(head *x);
+void agi_head_vjp(head *x);
+void agi_head_jvp(head *x);
+void agi_head_vjp_jvp(head *x);
+double agi_phi(const head *x, double z);
+double agi_phi1(const head *x, double z);
+double agi_phi2(const head *x, double z);
+
+/* features.c: which pairs see each other, what is added to their scores, which weights are dropped;
+ * and the way back, from dS (or tdS) to the sums over bias and table. */
+void agi_head_features(head *x);
+void agi_head_add_bias_gradient(head *x, const double *dS);
+
+/* storage.c: one head's variables in memory, and their way from and to the caller's tensors. */
+void agi_head_lay_out(head *x, agi_arena *arena, const ag_plan *plan, agi_map map);
+void agi_head_begin(head *x, const agi_call *call, int64_t b, int64_t h);
+void agi_head_load_keys(head *x);
+void agi_head_load_queries(head *x);
+void agi_head_store_keys(const head *x);
+void agi_head_store_queries(const head *x);
+void agi_store_packed_tails(const agi_call *call);
+
+/* Rows row0 .. row0 + n_rows - 1 of one head of a view, from a dense matrix; NULL: all have the value
+ * `fill`. accumulate: added to what is there, then rounded. */
+typedef struct {
+    const ag_tensor *t;
+    ag_dtype dtype;
+    bool accumulate;
+} agi_output;
+void agi_store_rows(agi_output out, int64_t b, int64_t h, int64_t row0, int64_t n_rows, int64_t n_cols,
+                    const double *values, double fill);
+
+/* merge.c and trace.c: entries of the backend's table. */
+ag_status agi_reference_merge(const ag_plan *plan, const ag_merge_args *args, const ag_exec *exec);
+ag_status agi_reference_trace(const agi_call *call, const ag_trace_args *trace, void *workspace);
+
+/* Lays out the whole workspace of a map. */
+typedef struct {
+    _Atomic int64_t *counter;
+    head *heads; /* one a thread */
+    double *sum_bias, *sum_table, *sum_sink;
+} agi_reference_layout;
+void agi_reference_lay_out(agi_reference_layout *layout, agi_arena *arena, const ag_plan *plan, agi_map map);
+
+/* One map on one head whose inputs are loaded. */
+void agi_reference_run_head(head *x);
+
+#endif

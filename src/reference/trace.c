@@ -1,0 +1,100 @@
+/* The trace: runs one map's formulas for one head and gives the caller what they computed. */
+#include <string.h>
+
+#include "head.h"
+
+/* An array of the trace and the head's variable that it shows. */
+typedef struct {
+    size_t trace, value;
+} pair;
+
+#define PAIR(name) offsetof(ag_trace_args, name), offsetof(head, name)
+
+static const pair matrices[] = {{PAIR(Z)},  {PAIR(B)},  {PAIR(S)},  {PAIR(P)},   {PAIR(M)},
+                                {PAIR(R)},  {PAIR(dP)}, {PAIR(dS)}, {PAIR(dZ)},  {PAIR(tZ)},
+                                {PAIR(tS)}, {PAIR(tP)}, {PAIR(tdP)}, {PAIR(tdS)}, {PAIR(tdZ)}};
+static const pair rows[] = {{PAIR(L)}, {PAIR(Ps)}, {PAIR(D)}, {PAIR(mu)}, {PAIR(tD)}};
+
+static double *field(const void *of, size_t offset)
+{
+    double *pointer;
+    memcpy(&pointer, (const char *)of + offset, sizeof pointer);
+    return pointer;
+}
+
+static void clear(double *to, int64_t rows_n, int64_t columns)
+{
+    memset(to, 0, (size_t)rows_n * (size_t)columns * sizeof to[0]);
+}
+
+static void show_matrices(const head *x, const ag_trace_args *t, int64_t Nq)
+{
+    for (size_t m = 0; m < sizeof matrices / sizeof matrices[0]; m++) {
+        double *to = field(t, matrices[m].trace);
+        const double *from = field(x, matrices[m].value);
+        if (to != NULL) {
+            clear(to, Nq, x->Nk);
+            EACH_PAIR(x, i, j, ij) {
+                to[ij] = from == NULL ? 0 : from[ij];
+            }
+        }
+    }
+}
+
+static void show_rows(const head *x, const ag_trace_args *t, int64_t Nq)
+{
+    for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++) {
+        double *to = field(t, rows[r].trace);
+        const double *from = field(x, rows[r].value);
+        if (to != NULL) {
+            clear(to, Nq, 1);
+            EACH_ROW(x, i) {
+                to[i] = from == NULL ? 0 : from[i];
+            }
+        }
+    }
+}
+
+static void show_softcap(const head *x, double *to, double (*derivative)(const head *, double), int64_t Nq)
+{
+    if (to != NULL) {
+        clear(to, Nq, x->Nk);
+        EACH_PAIR(x, i, j, ij) {
+            to[ij] = x->visible[ij] ? derivative(x, x->Z[ij]) : 0;
+        }
+    }
+}
+
+/* J = diag(P_i) - P_i^T P_i: dS_i = dP_i J without a cotangent of L, and J is symmetric. */
+static void show_jacobian(const head *x, double *J, int64_t i)
+{
+    if (J == NULL) {
+        return;
+    }
+    clear(J, x->Nk, x->Nk);
+    const double *P = x->P + i * x->Nk;
+    for (int64_t j = 0; j < x->n_k && i < x->n_q; j++) {
+        for (int64_t k = 0; k < x->n_k; k++) {
+            J[j * x->Nk + k] = (j == k ? P[j] : 0) - P[j] * P[k];
+        }
+    }
+}
+
+ag_status agi_reference_trace(const agi_call *call, const ag_trace_args *t, void *workspace)
+{
+    const int64_t Nq = call->plan->p.q_len;
+    agi_reference_layout layout;
+    agi_arena arena = agi_arena_begin(workspace);
+    agi_reference_lay_out(&layout, &arena, call->plan, call->map);
+    head *x = &layout.heads[0];
+    agi_head_begin(x, call, t->batch, t->head);
+    agi_head_load_keys(x);
+    agi_head_load_queries(x);
+    agi_reference_run_head(x);
+    show_matrices(x, t, Nq);
+    show_rows(x, t, Nq);
+    show_softcap(x, t->phi1, agi_phi1, Nq);
+    show_softcap(x, t->phi2, agi_phi2, Nq);
+    show_jacobian(x, t->J, t->jacobian_row);
+    return AG_OK;
+}
