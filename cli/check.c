@@ -1,0 +1,193 @@
+/* `attngrad check`: reads the arguments, runs all checks on one problem or on many random ones. */
+#define _POSIX_C_SOURCE 200809L /* isatty */
+#include "check.h"
+
+#include "battery.h"
+#include "check_print.h"
+#include "check_tally.h"
+#include "options.h"
+#include "usage.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char help[] =
+    "usage: attngrad check PROBLEM [OPTION]...\n"
+    "       attngrad check --random N [OPTION]...\n"
+    "\n"
+    "Fills a problem with random numbers and tests all derivatives on it:\n"
+    "  differences  every gradient and tangent against finite differences, in f64\n"
+    "  identities   adjoint, symmetry of the Hessian, sums, shifts, permutations,\n"
+    "               split and merge, in f64\n"
+    "  rounding     the error of f32, f16 and bf16 against the f64 result\n"
+    "\n"
+    "PROBLEM is one argument of words in any order, for example\n"
+    "  \"b2 h8 kv2 q128 k96 d64 dv32 f32 causal softcap=30 sink\"\n"
+    "  b h kv q k d dv     batch, heads, kv heads, queries, keys, channels\n"
+    "  f64 f32 f16 bf16    number format; out= grad= aux=f32: wider ones\n"
+    "  causal  align=bottom-right  window=L,R  scale=X  softcap=X  dropout=P  sink\n"
+    "  bias=bhqk  mask=b11k  table=R,NB,shared  alibi  alibi=slopes\n"
+    "  packed=QT,KT  head_offset=N\n"
+    "\n"
+    "options:\n"
+    "      --random N          N random problems over all features\n"
+    "      --seed S            of the random numbers; default 1\n"
+    "      --threads T         default: one a processor\n"
+    "      --q-offset N        position of query 0\n"
+    "      --k-offset N        position of key 0\n"
+    "      --batch-offset N    number of sequence 0, for dropout\n"
+    "      --lengths           random lengths of the sequences\n"
+    "      --json              the results as JSON\n"
+    "  -h, --help              this text\n"
+    "\n"
+    "exit codes: 0 all checks passed, 1 a check failed, 2 wrong arguments\n";
+
+/* What the command line asks for. */
+struct request {
+    const char *text; /* NULL: random problems */
+    int64_t random, threads;
+    bool help, json, lengths;
+    struct setup setup;
+};
+
+static int read_request(int argc, char **argv, struct request *r)
+{
+    const struct option options[] = {
+        {"help", OPTION_FLAG, &r->help, 0, 0},
+        {"json", OPTION_FLAG, &r->json, 0, 0},
+        {"lengths", OPTION_FLAG, &r->lengths, 0, 0},
+        {"random", OPTION_INTEGER, &r->random, 1, 1000000000},
+        {"seed", OPTION_SEED, &r->setup.seed, 0, 0},
+        {"threads", OPTION_INTEGER, &r->threads, 1, 1024},
+        {"q-offset", OPTION_INTEGER, &r->setup.q_offset, INT64_MIN, INT64_MAX},
+        {"k-offset", OPTION_INTEGER, &r->setup.k_offset, INT64_MIN, INT64_MAX},
+        {"batch-offset", OPTION_INTEGER, &r->setup.batch_offset, 0, INT64_MAX},
+    };
+    struct operands operands = {&r->text, 1, 0};
+    int status = options_parse(argc, argv, options, sizeof options / sizeof options[0], &operands);
+    r->setup.lengths = r->lengths;
+    return status;
+}
+
+/* What options_parse cannot see: which options go together. */
+static int check_request(const struct request *r)
+{
+    const struct setup *s = &r->setup;
+    if (r->text == NULL && r->random == 0) {
+        return usage_error("check", "no problem given: \"q8 d4 f64 causal\", for example, or --random N");
+    }
+    if (r->text != NULL && r->random > 0) {
+        return usage_error("check", "'%s' and --random: one of them", r->text);
+    }
+    if (r->random > 0 && (s->lengths || s->q_offset != 0 || s->k_offset != 0 || s->batch_offset != 0)) {
+        return usage_error("check", "--random draws offsets and lengths itself");
+    }
+    return 0;
+}
+
+/* ---- One problem ------------------------------------------------------------------------------- */
+
+static int check_one(struct request *r, const ag_options *options)
+{
+    struct results results = {.count = 0};
+    ag_plan *plan = NULL;
+    ag_status status = battery_run(&r->setup, options, &results);
+    if (status == AG_OK) {
+        status = ag_plan_create(&plan, &r->setup.problem, options);
+    }
+    if (status != AG_OK) {
+        return usage_error("check", "%s", ag_last_message());
+    }
+    (r->json ? print_problem_json : print_problem)(&r->setup, ag_plan_describe(plan), &results);
+    ag_plan_destroy(plan);
+    return results_failed(&results) > 0 ? EXIT_FAIL : EXIT_PASS;
+}
+
+static int check_text(struct request *r, const ag_options *options)
+{
+    ag_problem problem = AG_PROBLEM_INIT;
+    if (ag_problem_parse(r->text, &problem) != AG_OK) {
+        return usage_error("check", "%s", ag_last_message());
+    }
+    if (r->lengths && (problem.flags & AG_PACKED)) {
+        return usage_error("check", "--lengths: packed sequences have random lengths anyway");
+    }
+    r->setup.problem = problem;
+    return check_one(r, options);
+}
+
+/* ---- Many problems ----------------------------------------------------------------------------- */
+
+static void show_progress(int64_t done, int64_t all)
+{
+    if (isatty(STDERR_FILENO)) {
+        fprintf(stderr, "\r%lld of %lld%s", (long long)done, (long long)all, done == all ? "\r\033[K" : "");
+    }
+}
+
+static void check_drawn(const struct request *r, const ag_options *options, int64_t n, struct tally *tally,
+                        struct json *json)
+{
+    struct rng rng;
+    struct setup s;
+    struct results results = {.count = 0};
+    rng_init(&rng, r->setup.seed, (uint64_t)n);
+    draw_setup(&s, &rng);
+    ag_status status = battery_run(&s, options, &results);
+    const char *message = status == AG_OK ? NULL : ag_last_message();
+    tally_add(tally, &results);
+    tally->problems++;
+    if (status == AG_OK && results_failed(&results) == 0) {
+        return;
+    }
+    tally->failed_problems++;
+    if (json != NULL) {
+        print_failure_json(json, &s, &results, message);
+    } else {
+        print_failure(&s, &results, message);
+    }
+}
+
+static int check_random(const struct request *r, const ag_options *options)
+{
+    struct tally tally = {.count = 0};
+    struct json json = json_to(stdout);
+    if (r->json) {
+        json_begin_object(&json, NULL);
+        json_begin_array(&json, "failures");
+    }
+    for (int64_t n = 0; n < r->random; n++) {
+        check_drawn(r, options, n, &tally, r->json ? &json : NULL);
+        show_progress(n + 1, r->random);
+    }
+    if (r->json) {
+        json_end(&json);
+        print_tally_json(&json, &tally);
+        json_end(&json);
+    } else {
+        print_tally(&tally);
+    }
+    return tally.failed_problems > 0 ? EXIT_FAIL : EXIT_PASS;
+}
+
+int check_main(int argc, char **argv)
+{
+    struct request r;
+    ag_options options = AG_OPTIONS_INIT;
+    memset(&r, 0, sizeof r);
+    r.setup.seed = 1;
+    int status = read_request(argc, argv, &r);
+    if (status == 0 && r.help) {
+        fputs(help, stdout);
+        return EXIT_PASS;
+    }
+    if (status == 0) {
+        status = check_request(&r);
+    }
+    if (status != 0) {
+        return status;
+    }
+    options.threads = (int32_t)r.threads;
+    return r.text != NULL ? check_text(&r, &options) : check_random(&r, &options);
+}
