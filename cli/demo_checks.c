@@ -113,7 +113,7 @@ static double dots_differ(const double *a, const double *b, int n, const double 
 static void check_gradients(const struct context *c)
 {
     struct example *e = c->example;
-    double found[INPUTS], dx[INPUTS];
+    double found[INPUTS] = {0}, dx[INPUTS];
     for (int n = 0; n < INPUTS; n++) {
         double direction[INPUTS] = {0};
         direction[n] = 1;

@@ -52,7 +52,7 @@ static void write_checks(struct json *json, const struct example *e)
     for (int n = 0; n < e->checks.count; n++) {
         const struct result *check = &e->checks.items[n];
         json_begin_object(json, NULL);
-        json_string(json, "name", check->name);
+        json_string(json, "check", check->name);
         json_number(json, "residual", check->residual);
         json_number(json, "limit", check->limit);
         json_bool(json, "passed", result_passed(check));

@@ -95,10 +95,10 @@ static void print_checks(const struct example *e, const struct style *style)
 {
     printf("\n%s-- Checks --%s\n", style->strong, style->reset);
     printf("t, u: two directions for all inputs at once; H: the Hessian of f\n\n");
-    printf("%-40s residual    limit\n", "check");
+    printf("%-38s %9s %9s\n", "check", "residual", "limit");
     for (int n = 0; n < e->checks.count; n++) {
         const struct result *check = &e->checks.items[n];
-        printf("%-40s %8.1e %8.0e  ", check->name, check->residual, check->limit);
+        printf("%-38s %9.1e %9.1e  ", check->name, check->residual, check->limit);
         print_verdict(result_passed(check), style);
     }
 }
