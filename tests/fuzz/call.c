@@ -94,6 +94,12 @@ static void change_view(struct call *c, struct bytes *x)
     }
 }
 
+/* Of an older header: it ends between two fields, none of which is a half of a pointer. */
+static uint32_t some_struct_size(struct bytes *x)
+{
+    return (uint32_t)(8 * (next_word(x) % (sizeof(ag_args) / 8 + 1)));
+}
+
 static void change_number(struct call *c, struct bytes *x)
 {
     switch (next_below(x, 7)) {
@@ -102,7 +108,7 @@ static void change_number(struct call *c, struct bytes *x)
     case 2: c->args.batch_offset = some_length(x); break;
     case 3: c->args.seed = next_word(x); break;
     case 4: c->args.accumulate = (uint32_t)next_word(x); break;
-    case 5: c->args.struct_size = (uint32_t)(next_word(x) % (sizeof(ag_args) + 1)); break;
+    case 5: c->args.struct_size = some_struct_size(x); break;
     default: c->workspace_bytes -= c->workspace_bytes > 0 && next_bit(x); break;
     }
 }

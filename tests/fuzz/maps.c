@@ -65,13 +65,13 @@ static void spoil(struct bytes *x, ag_problem *p)
     memcpy((char *)p + at, &word, sizeof word);
 }
 
-/* Whether the arrays of this problem are small: a spoilt one may be legal and huge. */
+/* Whether arrays of this problem can be made: a spoilt one may be legal and huge, or wrong. */
 static int is_small(const ag_problem *p)
 {
     const int64_t sizes[] = {p->batch,        p->heads,         p->kv_heads, p->q_len,   p->kv_len,
                              p->table_radius, p->table_buckets, p->q_total,  p->kv_total};
     for (size_t n = 0; n < sizeof sizes / sizeof sizes[0]; n++) {
-        if (sizes[n] > 32)
+        if (sizes[n] < 0 || sizes[n] > 32)
             return 0;
     }
     return 1;

@@ -77,12 +77,13 @@ static void check_merge(const ag_plan *plan)
 
 static void check_trace(const ag_plan *plan, void *workspace, size_t bytes)
 {
-    double P[2], J[4];
+    double o[1] = {0.0}, P[2], J[4];
     ag_args args = {.struct_size = sizeof(ag_args)};
     ag_trace_args trace = {.struct_size = sizeof(ag_trace_args)};
     args.q = ag_bhnd(q, 1, 1, 1);
     args.k = ag_bhnd(k, 1, 2, 1);
     args.v = ag_bhnd(v, 1, 2, 1);
+    args.o = ag_bhnd(o, 1, 1, 1);
     trace.P = P;
     trace.J = J;
     check(ag_trace(plan, AG_MAP_FORWARD, &args, &trace, workspace, bytes) == AG_OK, "ag_trace");
