@@ -25,7 +25,7 @@ struct example {
 };
 
 /* Runs the example, without its checks. Errors are left in layer->status. */
-void example_run(struct layer *layer, struct example *example);
+void example_run(struct layer *layer, struct example *e);
 
 /* f for any inputs; a is filled on the way. */
 double example_loss(struct layer *layer, const double *T, const struct inputs *x, struct activations *a);
@@ -34,10 +34,10 @@ double example_loss(struct layer *layer, const double *T, const struct inputs *x
 void example_gradient(struct layer *layer, const double *T, const struct inputs *x, struct activations *a,
                       struct activations *da, struct inputs *dx);
 
-/* Fills example->checks. (demo_checks.c) */
-void example_check(struct layer *layer, struct example *example);
+/* Fills e->checks. (demo_checks.c) */
+void example_check(struct layer *layer, struct example *e);
 
 /* Whether every check passed and the step lowered the loss. */
-bool example_passed(const struct example *example);
+bool example_passed(const struct example *e);
 
 #endif

@@ -4,7 +4,7 @@
 
 #include "demo_example.h"
 
-void print_example_text(const struct example *example);
-void print_example_json(const struct example *example);
+void print_example_text(const struct example *e);
+void print_example_json(const struct example *e);
 
 #endif
