@@ -1,0 +1,346 @@
+/* Nothing to attend to: empty batches, no queries, no keys, and rows that see no key, hidden in every
+ * way there is, with and without a sink. Such a row gives O = 0, tO = 0, and lse = -inf, mu = 0 or, with
+ * a sink, lse = s_h, mu = ts_h; through it only the sink has derivatives. Nothing may become NaN, even
+ * where the queries, cotangents and tangents of such rows, the keys and values that no query sees and
+ * the biases of hidden entries are all NaN. */
+#include "outputs.h"
+
+#include <math.h>
+
+/* ---- What is visible, by the words of the contract ---------------------------------------------- */
+
+static double value_at(const struct arrays *x, enum tensor t, int64_t b, int64_t h, int64_t i, int64_t c)
+{
+    const size_t at = (size_t)arrays_index(x, t, b, h, i, c) * element_size(x, t);
+    return element_value(x, t, (const char *)x->data[t] + at);
+}
+
+/* By position and mask alone: what a bias of minus infinity may further hide. */
+static int in_sight(const struct arrays *x, int64_t b, int64_t h, int64_t i, int64_t j)
+{
+    const ag_problem *p = x->p;
+    const int64_t n_q = arrays_q_length(x, b), n_k = arrays_k_length(x, b);
+    const int64_t shift = p->align == AG_ALIGN_BOTTOM_RIGHT ? n_k - n_q : 0;
+    const int64_t position = i + x->args.q_offset + shift, g = j + x->args.k_offset;
+    if (i >= n_q || j >= n_k || ((p->flags & AG_CAUSAL) && g > position)) {
+        return 0;
+    }
+    if ((p->flags & AG_WINDOW) && ((p->window_left >= 0 && g < position - p->window_left) ||
+                                   (p->window_right >= 0 && g > position + p->window_right))) {
+        return 0;
+    }
+    return !(p->flags & AG_MASK) ||
+           ((const uint8_t *)x->data[T_MASK])[arrays_index(x, T_MASK, b, h, i, j)] != 0;
+}
+
+static int visible(const struct arrays *x, int64_t b, int64_t h, int64_t i, int64_t j)
+{
+    return in_sight(x, b, h, i, j) &&
+           !((x->p->flags & AG_BIAS) && value_at(x, T_BIAS, b, h, i, j) == -(double)INFINITY);
+}
+
+static int row_sees(const struct arrays *x, int64_t b, int64_t h, int64_t i)
+{
+    for (int64_t j = 0; j < x->p->kv_len; j++) {
+        if (visible(x, b, h, i, j)) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static int key_is_seen(const struct arrays *x, int64_t b, int64_t kv_head, int64_t j)
+{
+    const int64_t group = x->p->heads / x->p->kv_heads;
+    for (int64_t h = kv_head * group; h < (kv_head + 1) * group; h++) {
+        for (int64_t i = 0; i < x->p->q_len; i++) {
+            if (visible(x, b, h, i, j)) {
+                return 1;
+            }
+        }
+    }
+    return 0;
+}
+
+/* ---- Poison ------------------------------------------------------------------------------------- */
+
+static void poison(struct arrays *x, enum tensor t, int64_t b, int64_t h, int64_t i)
+{
+    const double nan = (double)NAN;
+    for (int64_t c = 0; c < x->size[t][3]; c++) {
+        const size_t at = (size_t)arrays_index(x, t, b, h, i, c) * element_size(x, t);
+        ag_convert((char *)x->data[t] + at, x->dtype[t], &nan, AG_F64, 1);
+    }
+}
+
+/* With a sink, the cotangent of lse of a row inside the sequence does count. */
+static void poison_row(struct arrays *x, int64_t b, int64_t h, int64_t i)
+{
+    static const enum tensor used[] = {T_Q, T_D_O, T_TQ, T_TD_O}, of_lse[] = {T_D_LSE, T_TD_LSE};
+    for (int n = 0; n < 4; n++) {
+        poison(x, used[n], b, h, i);
+    }
+    for (int n = 0; n < 2 && (i >= arrays_q_length(x, b) || !(x->p->flags & AG_SINK)); n++) {
+        poison(x, of_lse[n], b, h, i);
+    }
+}
+
+static void poison_all_unseen(struct arrays *x)
+{
+    static const enum tensor of_keys[] = {T_K, T_V, T_TK, T_TV};
+    for (int64_t b = 0; b < x->p->batch; b++) {
+        for (int64_t h = 0; h < x->p->heads; h++) {
+            for (int64_t i = 0; i < x->p->q_len; i++) {
+                if (!row_sees(x, b, h, i)) {
+                    poison_row(x, b, h, i);
+                }
+            }
+        }
+        for (int64_t h = 0; h < x->p->kv_heads; h++) {
+            for (int64_t j = 0; j < x->p->kv_len; j++) {
+                for (int n = 0; n < 4 && !key_is_seen(x, b, h, j); n++) {
+                    poison(x, of_keys[n], b, h, j);
+                }
+            }
+        }
+    }
+}
+
+/* The bias has its own element for each entry here. Entries hidden by others become NaN; of those that
+ * it hides itself, the tangent does. */
+static void poison_hidden_biases(struct arrays *x)
+{
+    const double nan = (double)NAN;
+    for (int64_t e = 0; e < x->count[T_BIAS]; e++) {
+        const int64_t j = e % x->p->kv_len, i = e / x->p->kv_len % x->p->q_len;
+        const int64_t h = e / (x->p->kv_len * x->p->q_len) % x->p->heads;
+        const int64_t b = e / (x->p->kv_len * x->p->q_len * x->p->heads);
+        const size_t at = (size_t)e * element_size(x, T_BIAS);
+        if (!visible(x, b, h, i, j)) {
+            ag_convert((char *)x->data[T_TBIAS] + at, x->dtype[T_BIAS], &nan, AG_F64, 1);
+        }
+        if (!in_sight(x, b, h, i, j)) {
+            ag_convert((char *)x->data[T_BIAS] + at, x->dtype[T_BIAS], &nan, AG_F64, 1);
+        }
+    }
+}
+
+/* ---- Checks ------------------------------------------------------------------------------------- */
+
+static void no_output_is_nan(const struct arrays *x, const char *text)
+{
+    for (enum tensor t = 0; t < T_COUNT; t++) {
+        for (int64_t n = 0; is_output(x, t, ALL_MAPS) && n < x->count[t]; n++) {
+            const double value =
+                element_value(x, t, (const char *)x->data[t] + (size_t)n * element_size(x, t));
+            CHECK(isfinite(value) || (t == T_LSE && value == -(double)INFINITY),
+                  "'%s': %s element %lld is %g", text, tensor_info[t].name, (long long)n, value);
+        }
+    }
+}
+
+static void check_value(const struct arrays *x, enum tensor t, const int64_t at[4], double wanted,
+                        const char *text)
+{
+    for (int64_t c = 0; c < x->size[t][3]; c++) {
+        const double value = value_at(x, t, at[0], at[1], at[2], c);
+        CHECK(value == wanted, "'%s': %s[%d][%d][%d][%d] is %g instead of %g", text, tensor_info[t].name,
+              (int)at[0], (int)at[1], (int)at[2], (int)c, value, wanted);
+    }
+}
+
+/* Every row that sees nothing and every key that is not seen; returns how many rows there were. */
+static int check_unseen(const struct arrays *x, const char *text)
+{
+    static const enum tensor zero_rows[] = {T_O, T_TO, T_DQ, T_TDQ}, zero_keys[] = {T_DK, T_DV, T_TDK, T_TDV};
+    int rows = 0;
+    for (int64_t b = 0; b < x->p->batch; b++) {
+        for (int64_t h = 0; h < x->p->heads; h++) {
+            for (int64_t i = 0; i < x->p->q_len; i++) {
+                const int64_t at[4] = {b, h, i, 0};
+                const int sinks = (x->p->flags & AG_SINK) && i < arrays_q_length(x, b);
+                if (row_sees(x, b, h, i)) {
+                    continue;
+                }
+                rows++;
+                check_value(x, T_LSE, at, sinks ? value_at(x, T_SINK, 0, h, 0, 0) : -(double)INFINITY, text);
+                check_value(x, T_MU, at, sinks ? value_at(x, T_TSINK, 0, h, 0, 0) : 0, text);
+                for (int n = 0; n < 4; n++) {
+                    check_value(x, zero_rows[n], at, 0, text);
+                }
+            }
+        }
+        for (int64_t h = 0; h < x->p->kv_heads; h++) {
+            for (int64_t j = 0; j < x->p->kv_len; j++) {
+                const int64_t at[4] = {b, h, j, 0};
+                for (int n = 0; n < 4 && !key_is_seen(x, b, h, j); n++) {
+                    check_value(x, zero_keys[n], at, 0, text);
+                }
+            }
+        }
+    }
+    return rows;
+}
+
+/* ---- Rows that see nothing ---------------------------------------------------------------------- */
+
+/* Every third row of the bias hides all its keys. */
+static void hide_rows_by_bias(struct arrays *x)
+{
+    const double hide = -(double)INFINITY;
+    for (int64_t e = 0; e < x->count[T_BIAS]; e++) {
+        if (e / x->size[T_BIAS][3] % 3 == 1) {
+            ag_convert((char *)x->data[T_BIAS] + (size_t)e * element_size(x, T_BIAS), x->dtype[T_BIAS], &hide,
+                       AG_F64, 1);
+        }
+    }
+}
+
+/* Poisoned or not, the outputs are the same bits. */
+static void check_rows(const char *text, const int64_t *q_lengths, const int64_t *kv_lengths,
+                       int64_t q_offset)
+{
+    struct arrays x;
+    void *wanted[T_COUNT];
+    make_arrays(&x, text, NULL, 13);
+    if (q_lengths != NULL) {
+        arrays_random_lengths(&x);
+        for (int64_t b = 0; b < x.p->batch; b++) {
+            x.q_lengths[b] = q_lengths[b];
+            x.kv_lengths[b] = kv_lengths[b] < x.p->kv_len ? kv_lengths[b] : x.p->kv_len;
+        }
+    }
+    if (x.p->flags & AG_BIAS) {
+        hide_rows_by_bias(&x);
+    }
+    x.args.q_offset = q_offset;
+    CHECK_OK(arrays_run_all(&x));
+    no_output_is_nan(&x, text);
+    CHECK(check_unseen(&x, text) > 0, "'%s' has no row that sees nothing: it tests nothing", text);
+    keep_outputs(&x, wanted);
+    poison_all_unseen(&x);
+    if ((x.p->flags & AG_BIAS) && x.count[T_BIAS] == x.p->batch * x.p->heads * x.p->q_len * x.p->kv_len) {
+        poison_hidden_biases(&x);
+    }
+    CHECK_OK(arrays_run_all(&x));
+    for (enum tensor t = 0; t < T_COUNT; t++) {
+        if (wanted[t] != NULL) {
+            same_tensor(&x, t, x.data[t], wanted[t], text);
+        }
+    }
+    free_outputs(wanted);
+    arrays_destroy(&x);
+}
+
+static void rows_that_see_nothing(void)
+{
+    static const int64_t q_lengths[] = {4, 0, 6}, kv_lengths[] = {7, 5, 0};
+    static const char *const hidden[] = {
+        "k7 causal window=-1,-1", /* with q_offset -2: the first rows come before every key */
+        "k7 window=0,0",
+        "k7 mask=b1qk",
+        "k7 mask=11q1 bias",
+        "k7 bias=b1q1",
+        "k7 causal bias mask softcap=2 dropout=0.2 table=3",
+        "k2 causal align=bottom-right",
+        "k7 causal align=bottom-right window=2,-1 alibi",
+    };
+    static const char *const sinks[] = {"f64", "f64 sink", "f32 sink", "bf16", "f16 sink"};
+    for (size_t n = 0; n < sizeof hidden / sizeof hidden[0]; n++) {
+        for (size_t s = 0; s < sizeof sinks / sizeof sinks[0]; s++) {
+            char text[256];
+            const int64_t offset = n < 2 ? -2 : 0;
+            snprintf(text, sizeof text, "b3 h4 kv2 q6 d4 dv3 %s %s", hidden[n], sinks[s]);
+            check_rows(text, q_lengths, kv_lengths, offset);
+            if (n != 7) { /* bottom-right, full lengths, more keys than queries: all rows see some */
+                check_rows(text, NULL, NULL, offset);
+            }
+        }
+    }
+}
+
+/* ---- Sizes of zero ------------------------------------------------------------------------------ */
+
+static void sizes_of_zero(void)
+{
+    static const char *const shapes[] = {"b0 h2 q3 k4",
+                                         "b2 h2 q0 k4",
+                                         "b2 h2 q3 k0",
+                                         "b2 h2 q0 k0",
+                                         "b0 h2 q0 k0",
+                                         "b2 h2 q0 k0 packed=0,0",
+                                         "b0 h2 q0 k0 packed=0,0",
+                                         "b0 h2 q3 k4 packed=5,6",
+                                         "b2 h2 q0 k4 packed=0,6",
+                                         "b2 h2 q3 k0 packed=5,0"};
+    static const char *const features[] = {
+        "", "sink", "causal align=bottom-right sink bias mask table=2 alibi",
+        "bias=1111 mask=1111 dropout=0.5 softcap=2 table=1,shared window=1,1"};
+    for (size_t n = 0; n < sizeof shapes / sizeof shapes[0]; n++) {
+        for (size_t f = 0; f < sizeof features / sizeof features[0]; f++) {
+            struct arrays x;
+            char text[256];
+            snprintf(text, sizeof text, "%s d3 dv2 f64 %s", shapes[n], features[f]);
+            make_arrays(&x, text, NULL, 3);
+            CHECK(arrays_run_all(&x) == AG_OK, "'%s': %s", text, ag_last_message());
+            no_output_is_nan(&x, text);
+            for (enum tensor t = 0; t < T_COUNT;
+                 t++) { /* no pair is visible: all but lse, mu, dsink is zero */
+                int only_zeros = t != T_LSE && t != T_MU && tensor_info[t].shape != SHAPE_SINK;
+                for (int64_t e = 0; only_zeros && is_output(&x, t, ALL_MAPS) && e < x.count[t]; e++) {
+                    const double value = ((const double *)x.data[t])[e];
+                    CHECK(value == 0, "'%s': %s element %d is %g", text, tensor_info[t].name, (int)e, value);
+                }
+            }
+            arrays_destroy(&x);
+        }
+    }
+}
+
+/* Without keys all weight is the sink's: dsink = sum dL and tdsink = sum tdL over the rows of a head. */
+static void without_keys_the_sink_takes_all(void)
+{
+    struct arrays x;
+    make_arrays(&x, "b3 h2 q5 k0 d3 f64 sink", NULL, 17);
+    arrays_random_lengths(&x);
+    CHECK_OK(arrays_run_all(&x));
+    for (int64_t h = 0; h < 2; h++) {
+        double dsink = 0, tdsink = 0;
+        for (int64_t b = 0; b < 3; b++) {
+            for (int64_t i = 0; i < arrays_q_length(&x, b); i++) {
+                dsink += value_at(&x, T_D_LSE, b, h, i, 0);
+                tdsink += value_at(&x, T_TD_LSE, b, h, i, 0);
+            }
+        }
+        const double got = value_at(&x, T_DSINK, 0, h, 0, 0), tgot = value_at(&x, T_TDSINK, 0, h, 0, 0);
+        CHECK(fabs(got - dsink) < 1e-14 * 15, "dsink[%d] is %.17g instead of %.17g", (int)h, got, dsink);
+        CHECK(fabs(tgot - tdsink) < 1e-14 * 15, "tdsink[%d] is %.17g instead of %.17g", (int)h, tgot, tdsink);
+    }
+    arrays_destroy(&x);
+}
+
+/* A sink of minus infinity is no sink: it takes no weight, and no row becomes NaN by it. */
+static void a_sink_that_takes_nothing(void)
+{
+    struct arrays with, without;
+    make_arrays(&without, "b2 h2 q4 k5 d3 f64 causal mask", NULL, 19);
+    make_arrays(&with, "b2 h2 q4 k5 d3 f64 causal mask sink", NULL, 19);
+    for (int h = 0; h < 2; h++) {
+        arrays_f64(&with, T_SINK)[h] = -INFINITY;
+    }
+    CHECK_OK(arrays_run(&without, AG_MAP_FORWARD));
+    CHECK_OK(arrays_run(&with, AG_MAP_FORWARD));
+    same_tensor(&with, T_O, with.data[T_O], without.data[T_O], "sink -inf");
+    same_tensor(&with, T_LSE, with.data[T_LSE], without.data[T_LSE], "sink -inf");
+    arrays_destroy(&with);
+    arrays_destroy(&without);
+}
+
+int main(void)
+{
+    rows_that_see_nothing();
+    sizes_of_zero();
+    without_keys_the_sink_takes_all();
+    a_sink_that_takes_nothing();
+    return test_summary();
+}

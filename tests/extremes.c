@@ -1,0 +1,443 @@
+/* Extreme numbers: scores of 1e4 against the plain formulas in long double; NaN and infinities that
+ * reach only the rows that see them; subnormal numbers; softcaps that are tiny or huge. */
+#include "outputs.h"
+
+#include <float.h>
+#include <math.h>
+
+typedef long double real;
+
+/* ---- The four maps of one head, as plain formulas ----------------------------------------------- */
+
+enum { N = 6, M = 7, DK = 4, DV = 3 }; /* queries, keys, channels */
+
+struct head {
+    real Q[N][DK], K[M][DK], V[M][DV], dO[N][DV], dL[N];
+    real tQ[N][DK], tK[M][DK], tV[M][DV], tdO[N][DV], tdL[N];
+    real scale;
+    int causal;
+};
+
+/* Results, and beside each the same sum with every term by its absolute value: what errors go by. */
+struct results {
+    real O[N][DV], L[N], dQ[N][DK], dK[M][DK], dV[M][DV];
+    real tO[N][DV], mu[N], tdQ[N][DK], tdK[M][DK], tdV[M][DV];
+};
+
+struct row {
+    real Z[M], P[M], dS[M], tZ[M], tS[M], tP[M], tdS[M]; /* tS less mu */
+    real aS[M], atS[M];                                  /* the terms of dS and tdS by absolute value */
+};
+
+static real dot(const real *a, const real *b, int n)
+{
+    real sum = 0;
+    for (int c = 0; c < n; c++) {
+        sum += a[c] * b[c];
+    }
+    return sum;
+}
+
+static real dot_abs(const real *a, const real *b, int n)
+{
+    real sum = 0;
+    for (int c = 0; c < n; c++) {
+        sum += fabsl(a[c] * b[c]);
+    }
+    return sum;
+}
+
+/* Scores, weights and their tangents of row i, which sees keys 0 .. n - 1. */
+static void weights(const struct head *x, int i, int n, struct row *r, struct results *out)
+{
+    real largest = -HUGE_VALL, sum = 0, mu = 0;
+    for (int j = 0; j < n; j++) {
+        r->Z[j] = x->scale * dot(x->Q[i], x->K[j], DK);
+        r->tZ[j] = x->scale * (dot(x->tQ[i], x->K[j], DK) + dot(x->Q[i], x->tK[j], DK));
+        largest = r->Z[j] > largest ? r->Z[j] : largest;
+    }
+    for (int j = 0; j < n; j++) {
+        sum += expl(r->Z[j] - largest);
+    }
+    out->L[i] = largest + logl(sum);
+    for (int j = 0; j < n; j++) {
+        r->P[j] = expl(r->Z[j] - out->L[i]);
+        mu += r->P[j] * r->tZ[j];
+    }
+    out->mu[i] = mu;
+    for (int j = 0; j < n; j++) {
+        r->tS[j] = r->tZ[j] - mu;
+        r->tP[j] = r->P[j] * r->tS[j];
+        for (int c = 0; c < DV; c++) {
+            out->O[i][c] += r->P[j] * x->V[j][c];
+            out->tO[i][c] += r->tP[j] * x->V[j][c] + r->P[j] * x->tV[j][c];
+        }
+    }
+}
+
+/* dS and its tangent, with their absolute forms. */
+static void scores_backward(const struct head *x, int i, int n, struct row *r, const struct results *out)
+{
+    const real D = dot(x->dO[i], out->O[i], DV) - x->dL[i];
+    const real tD = dot(x->dO[i], out->tO[i], DV) + dot(x->tdO[i], out->O[i], DV) - x->tdL[i];
+    const real aD = dot_abs(x->dO[i], out->O[i], DV) + fabsl(x->dL[i]);
+    const real atD = dot_abs(x->dO[i], out->tO[i], DV) + dot_abs(x->tdO[i], out->O[i], DV) + fabsl(x->tdL[i]);
+    for (int j = 0; j < n; j++) {
+        const real dP = dot(x->dO[i], x->V[j], DV), aP = dot_abs(x->dO[i], x->V[j], DV);
+        const real tdP = dot(x->dO[i], x->tV[j], DV) + dot(x->tdO[i], x->V[j], DV);
+        const real atP = dot_abs(x->dO[i], x->tV[j], DV) + dot_abs(x->tdO[i], x->V[j], DV);
+        r->dS[j] = r->P[j] * (dP - D);
+        r->tdS[j] = r->P[j] * (r->tS[j] * (dP - D) + tdP - tD);
+        r->aS[j] = r->P[j] * (aP + aD);
+        r->atS[j] = r->P[j] * ((fabsl(r->tZ[j]) + fabsl(out->mu[i])) * (aP + aD) + atP + atD);
+    }
+}
+
+static void inputs_backward(const struct head *x, int i, int n, const struct row *r, struct results *out,
+                            struct results *size)
+{
+    for (int j = 0; j < n; j++) {
+        const real dZ = x->scale * r->dS[j], tdZ = x->scale * r->tdS[j];
+        const real aZ = fabsl(x->scale) * r->aS[j], atZ = fabsl(x->scale) * r->atS[j];
+        for (int c = 0; c < DK; c++) {
+            out->dQ[i][c] += dZ * x->K[j][c];
+            out->dK[j][c] += dZ * x->Q[i][c];
+            out->tdQ[i][c] += tdZ * x->K[j][c] + dZ * x->tK[j][c];
+            out->tdK[j][c] += tdZ * x->Q[i][c] + dZ * x->tQ[i][c];
+            size->dQ[i][c] += aZ * fabsl(x->K[j][c]);
+            size->dK[j][c] += aZ * fabsl(x->Q[i][c]);
+            size->tdQ[i][c] += atZ * fabsl(x->K[j][c]) + aZ * fabsl(x->tK[j][c]);
+            size->tdK[j][c] += atZ * fabsl(x->Q[i][c]) + aZ * fabsl(x->tQ[i][c]);
+        }
+        for (int c = 0; c < DV; c++) {
+            out->dV[j][c] += r->P[j] * x->dO[i][c];
+            out->tdV[j][c] += r->tP[j] * x->dO[i][c] + r->P[j] * x->tdO[i][c];
+            size->dV[j][c] += r->P[j] * fabsl(x->dO[i][c]);
+            size->tdV[j][c] +=
+                r->P[j] * ((fabsl(r->tZ[j]) + fabsl(out->mu[i])) * fabsl(x->dO[i][c]) + fabsl(x->tdO[i][c]));
+            size->O[i][c] += r->P[j] * fabsl(x->V[j][c]);
+            size->tO[i][c] +=
+                r->P[j] * ((fabsl(r->tZ[j]) + fabsl(out->mu[i])) * fabsl(x->V[j][c]) + fabsl(x->tV[j][c]));
+        }
+        size->mu[i] += r->P[j] * fabsl(r->tZ[j]);
+    }
+    size->L[i] = 1; /* its error is relative to the largest score, which the tolerance has */
+}
+
+/* The largest |Z| is returned. */
+static real plain_formulas(const struct head *x, struct results *out, struct results *size)
+{
+    real largest = 0;
+    memset(out, 0, sizeof *out);
+    memset(size, 0, sizeof *size);
+    for (int i = 0; i < N; i++) {
+        const int n = x->causal && i + 1 < M ? i + 1 : M;
+        struct row r;
+        weights(x, i, n, &r, out);
+        scores_backward(x, i, n, &r, out);
+        inputs_backward(x, i, n, &r, out, size);
+        for (int j = 0; j < n; j++) {
+            largest = fabsl(r.Z[j]) > largest ? fabsl(r.Z[j]) : largest;
+        }
+    }
+    return largest;
+}
+
+/* ---- Large scores ------------------------------------------------------------------------------- */
+
+static void read_into(const struct arrays *x, enum tensor t, real *to)
+{
+    double *values = arrays_read_new(x, t);
+    for (int64_t n = 0; n < x->count[t]; n++) {
+        to[n] = values[n];
+    }
+    free(values);
+}
+
+static void read_head(const struct arrays *x, struct head *h)
+{
+    memset(h, 0, sizeof *h);
+    read_into(x, T_Q, h->Q[0]);
+    read_into(x, T_K, h->K[0]);
+    read_into(x, T_V, h->V[0]);
+    read_into(x, T_D_O, h->dO[0]);
+    read_into(x, T_D_LSE, h->dL);
+    read_into(x, T_TQ, h->tQ[0]);
+    read_into(x, T_TK, h->tK[0]);
+    read_into(x, T_TV, h->tV[0]);
+    read_into(x, T_TD_O, h->tdO[0]);
+    read_into(x, T_TD_LSE, h->tdL);
+    h->scale = x->p->scale;
+    h->causal = (x->p->flags & AG_CAUSAL) != 0;
+}
+
+static void scale_tensor(struct arrays *x, enum tensor t, double factor)
+{
+    double *values = arrays_read_new(x, t);
+    for (int64_t n = 0; n < x->count[t]; n++) {
+        values[n] *= factor;
+    }
+    arrays_write(x, t, values);
+    free(values);
+}
+
+/* In norms: |got - truth| <= 8 eps (1 + max |S|) A for float64. Float32's own rounding of the outputs
+ * comes on top: with float64 inside it is half a unit of each. */
+static void compare(const struct arrays *x, enum tensor t, const real *truth, const real *size, real largest,
+                    const char *label)
+{
+    double *got = arrays_read_new(x, t);
+    real error = 0, a = 0, norm = 0;
+    for (int64_t n = 0; n < x->count[t]; n++) {
+        error += (got[n] - truth[n]) * (got[n] - truth[n]);
+        a += size[n] * size[n];
+        norm += truth[n] * truth[n];
+        CHECK(isfinite(got[n]), "%s: %s element %d is %g", label, tensor_info[t].name, (int)n, got[n]);
+    }
+    const real unit = x->dtype[t] == AG_F32 ? FLT_EPSILON : DBL_EPSILON;
+    const real from_lse =
+        x->p->dtype == AG_F32 ? 4 * FLT_EPSILON * sqrtl(a) : 0; /* o and to were rounded to f32 */
+    const real most = 8 * DBL_EPSILON * (1 + largest) * sqrtl(a) + unit * sqrtl(norm) + from_lse;
+    CHECK(sqrtl(error) <= most, "%s: %s is off by %Lg, allowed %Lg of %Lg", label, tensor_info[t].name,
+          sqrtl(error), most, sqrtl(norm));
+    free(got);
+}
+
+static void large_scores(const char *text, double factor)
+{
+    struct arrays x;
+    struct head h;
+    struct results truth, size;
+    char label[128];
+    ag_options options = AG_OPTIONS_INIT;
+    options.backend = AG_BACKEND_REFERENCE;
+    make_arrays(&x, text, &options, 61);
+    scale_tensor(&x, T_Q, factor);
+    scale_tensor(&x, T_K, factor);
+    CHECK_OK(arrays_run_all(&x));
+    read_head(&x, &h);
+    const real largest = plain_formulas(&h, &truth, &size);
+    snprintf(label, sizeof label, "'%s', scores up to %Lg", text, largest);
+    const struct {
+        enum tensor t;
+        const real *truth, *size;
+    } pairs[] = {
+        {T_O, truth.O[0], size.O[0]},       {T_LSE, truth.L, size.L},
+        {T_DQ, truth.dQ[0], size.dQ[0]},    {T_DK, truth.dK[0], size.dK[0]},
+        {T_DV, truth.dV[0], size.dV[0]},    {T_TO, truth.tO[0], size.tO[0]},
+        {T_MU, truth.mu, size.mu},          {T_TDQ, truth.tdQ[0], size.tdQ[0]},
+        {T_TDK, truth.tdK[0], size.tdK[0]}, {T_TDV, truth.tdV[0], size.tdV[0]},
+    };
+    for (size_t n = 0; n < sizeof pairs / sizeof pairs[0]; n++) {
+        compare(&x, pairs[n].t, pairs[n].truth, pairs[n].size, largest, label);
+    }
+    arrays_destroy(&x);
+}
+
+static void scores_of_any_size(void)
+{
+    static const double factors[] = {1e-8, 0.1, 1, 10, 80, 1000};
+    for (size_t n = 0; n < sizeof factors / sizeof factors[0]; n++) {
+        large_scores("q6 k7 d4 dv3 f64", factors[n]);
+        large_scores("q6 k7 d4 dv3 f64 causal", factors[n]);
+        large_scores("q6 k7 d4 dv3 f64 scale=-1", factors[n]);
+        large_scores("q6 k7 d4 dv3 f32", factors[n]);
+        large_scores("q6 k7 d4 dv3 f32 causal scale=2", factors[n]);
+    }
+}
+
+/* ---- NaN and infinities ------------------------------------------------------------------------- */
+
+/* Key `key` gets this value in K or V: rows before it, which do not see it, keep their bits, and
+ * where `spreads`, rows that see it show it. */
+static void one_bad_key(enum tensor t, double value, int spreads, const char *text)
+{
+    struct arrays x;
+    void *clean[T_COUNT];
+    const int64_t key = 4;
+    make_arrays(&x, text, NULL, 71);
+    CHECK_OK(arrays_run(&x, AG_MAP_FORWARD));
+    keep_outputs(&x, clean);
+    const size_t at = (size_t)arrays_index(&x, t, 0, 0, key, 1) * element_size(&x, t);
+    ag_convert((char *)x.data[t] + at, x.dtype[t], &value, AG_F64, 1);
+    CHECK_OK(arrays_run(&x, AG_MAP_FORWARD));
+    for (int64_t i = 0; i < x.p->q_len; i++) {
+        const size_t o = (size_t)arrays_index(&x, T_O, 0, 0, i, 0) * element_size(&x, T_O);
+        const size_t row = (size_t)x.p->dim_v * element_size(&x, T_O), lse = (size_t)i * sizeof(double);
+        if (i < key) {
+            CHECK(memcmp((char *)x.data[T_O] + o, (char *)clean[T_O] + o, row) == 0 &&
+                      memcmp((char *)x.data[T_LSE] + lse, (char *)clean[T_LSE] + lse, sizeof(double)) == 0,
+                  "'%s': %g in %s[%d] changed row %d, which does not see it", text, value,
+                  tensor_info[t].name, (int)key, (int)i);
+        } else if (spreads) {
+            const size_t second = o + element_size(&x, T_O);
+            const double got = element_value(&x, T_O, (char *)x.data[T_O] + second);
+            CHECK(isnan(value) ? isnan(got) : got == value, "'%s': %g in %s[%d] gave O[%d][1] = %g", text,
+                  value, tensor_info[t].name, (int)key, (int)i, got);
+        }
+    }
+    free_outputs(clean);
+    arrays_destroy(&x);
+}
+
+static void nan_reaches_only_who_sees_it(void)
+{
+    static const char *const texts[] = {"q7 k7 d3 f64 causal", "q7 k7 d3 f32 causal sink",
+                                        "q7 k7 d3 bf16 causal alibi", "q7 k7 d3 f16 window=-1,0"};
+    for (size_t n = 0; n < sizeof texts / sizeof texts[0]; n++) {
+        one_bad_key(T_K, NAN, 1, texts[n]);
+        one_bad_key(T_V, NAN, 1, texts[n]);
+        one_bad_key(T_V, INFINITY, 1, texts[n]);
+        one_bad_key(T_V, -INFINITY, 1, texts[n]);
+        one_bad_key(T_K, INFINITY, 0, texts[n]);
+        one_bad_key(T_K, -INFINITY, 0, texts[n]);
+    }
+}
+
+/* A NaN in one query row stays in its row. */
+static void nan_in_a_query(void)
+{
+    struct arrays x;
+    make_arrays(&x, "b2 h2 q5 k6 d3 f64", NULL, 73);
+    arrays_f64(&x, T_Q)[arrays_index(&x, T_Q, 1, 0, 2, 1)] = NAN;
+    CHECK_OK(arrays_run(&x, AG_MAP_FORWARD));
+    for (int64_t row = 0; row < 20; row++) {
+        const int bad = row == (1 * 2 + 0) * 5 + 2;
+        CHECK(bad == (isnan(arrays_f64(&x, T_LSE)[row]) ? 1 : 0) &&
+                  bad == (isnan(arrays_f64(&x, T_O)[row * 3]) ? 1 : 0),
+              "row %d: O %g, lse %g", (int)row, arrays_f64(&x, T_O)[row * 3], arrays_f64(&x, T_LSE)[row]);
+    }
+    arrays_destroy(&x);
+}
+
+/* ---- Subnormal numbers -------------------------------------------------------------------------- */
+
+/* With one key the weight is exactly 1: O = V, dV = dO, tO = tV, tdV = tdO, to the last bit. */
+static void subnormals_pass_unharmed(const char *text, double least)
+{
+    static const enum tensor in[] = {T_V, T_D_O, T_TV, T_TD_O}, out[] = {T_O, T_DV, T_TO, T_TDV};
+    struct arrays x;
+    make_arrays(&x, text, NULL, 81);
+    memset(x.data[T_TQ], 0, tensor_bytes(&x, T_TQ));
+    memset(x.data[T_TK], 0, tensor_bytes(&x, T_TK));
+    for (int n = 0; n < 4; n++) { /* multiples of the least number there is, both signs */
+        for (int64_t e = 0; e < x.count[in[n]]; e++) {
+            const double value = (e % 2 ? -least : least) * (double)(e + n + 1);
+            ag_convert((char *)x.data[in[n]] + (size_t)e * element_size(&x, in[n]), x.dtype[in[n]], &value,
+                       AG_F64, 1);
+        }
+    }
+    CHECK_OK(arrays_run_all(&x));
+    for (int n = 0; n < 4; n++) {
+        same_tensor(&x, out[n], x.data[out[n]], x.data[in[n]], text);
+    }
+    arrays_destroy(&x);
+}
+
+/* Numbers so small that their products underflow give scores of zero: equal weights, finite all. */
+static void subnormal_queries_and_keys(void)
+{
+    struct arrays x;
+    make_arrays(&x, "q5 k4 d3 f64", NULL, 83);
+    scale_tensor(&x, T_Q, 1e-310);
+    scale_tensor(&x, T_K, 1e-310);
+    CHECK_OK(arrays_run_all(&x));
+    for (int i = 0; i < 5; i++) {
+        CHECK(fabs(arrays_f64(&x, T_LSE)[i] - log(4)) < 1e-15 * 4, "lse[%d] is %.17g", i,
+              arrays_f64(&x, T_LSE)[i]);
+    }
+    for (enum tensor t = 0; t < T_COUNT; t++) {
+        for (int64_t e = 0; is_output(&x, t, ALL_MAPS) && e < x.count[t]; e++) {
+            CHECK(isfinite(arrays_f64(&x, t)[e]), "%s element %d is %g", tensor_info[t].name, (int)e,
+                  arrays_f64(&x, t)[e]);
+        }
+    }
+    arrays_destroy(&x);
+}
+
+/* ---- Softcap ------------------------------------------------------------------------------------ */
+
+/* A softcap far above every score is none. */
+static void huge_softcap(double cap)
+{
+    struct arrays with, without;
+    char text[128];
+    snprintf(text, sizeof text, "b2 h2 q5 k6 d4 f64 causal softcap=%g", cap);
+    make_arrays(&with, text, NULL, 91);
+    make_arrays(&without, "b2 h2 q5 k6 d4 f64 causal", NULL, 91);
+    CHECK_OK(arrays_run_all(&with));
+    CHECK_OK(arrays_run_all(&without));
+    for (enum tensor t = 0; t < T_COUNT; t++) {
+        for (int64_t e = 0; is_output(&with, t, ALL_MAPS) && e < with.count[t]; e++) {
+            const double a = arrays_f64(&with, t)[e], b = arrays_f64(&without, t)[e];
+            CHECK(fabs(a - b) <= 1e-12 * (1 + fabs(b)), "softcap %g: %s element %d is %.17g instead of %.17g",
+                  cap, tensor_info[t].name, (int)e, a, b);
+        }
+    }
+    arrays_destroy(&with);
+    arrays_destroy(&without);
+}
+
+/* A softcap far below every score makes all weights equal; the scores no longer depend on Q and K. */
+static void tiny_softcap(double cap)
+{
+    struct arrays x;
+    char text[128];
+    snprintf(text, sizeof text, "q5 k6 d4 dv1 f64 softcap=%.17g", cap);
+    make_arrays(&x, text, NULL, 93);
+    CHECK_OK(arrays_run_all(&x));
+    double mean = 0;
+    for (int j = 0; j < 6; j++) {
+        mean += arrays_f64(&x, T_V)[j] / 6;
+    }
+    for (int i = 0; i < 5; i++) {
+        CHECK(fabs(arrays_f64(&x, T_O)[i] - mean) < 1e-12, "softcap %g: O[%d] is %.17g instead of %.17g", cap,
+              i, arrays_f64(&x, T_O)[i], mean);
+    }
+    for (enum tensor t = 0; t < T_COUNT; t++) {
+        const int zero = t == T_DQ || t == T_DK || t == T_TDQ || t == T_TDK;
+        for (int64_t e = 0; is_output(&x, t, ALL_MAPS) && e < x.count[t]; e++) {
+            const double value = arrays_f64(&x, t)[e];
+            CHECK(zero ? fabs(value) < 1e-12 : isfinite(value), "softcap %g: %s element %d is %g", cap,
+                  tensor_info[t].name, (int)e, value);
+        }
+    }
+    arrays_destroy(&x);
+}
+
+/* A score of exactly zero under the least softcap: no 0 / 0, no 0 * inf. */
+static void zero_scores_under_a_tiny_softcap(void)
+{
+    struct arrays x;
+    make_arrays(&x, "q3 k3 d2 f64 softcap=1e-300", NULL, 95);
+    memset(x.data[T_Q], 0, tensor_bytes(&x, T_Q));
+    memset(x.data[T_TQ], 0, tensor_bytes(&x, T_TQ));
+    CHECK_OK(arrays_run_all(&x));
+    for (enum tensor t = 0; t < T_COUNT; t++) {
+        for (int64_t e = 0; is_output(&x, t, ALL_MAPS) && e < x.count[t]; e++) {
+            CHECK(isfinite(arrays_f64(&x, t)[e]), "%s element %d is %g", tensor_info[t].name, (int)e,
+                  arrays_f64(&x, t)[e]);
+        }
+    }
+    arrays_destroy(&x);
+}
+
+int main(void)
+{
+    scores_of_any_size();
+    nan_reaches_only_who_sees_it();
+    nan_in_a_query();
+    subnormals_pass_unharmed("h2 q1 k1 d3 f64", 5e-324);
+    subnormals_pass_unharmed("h2 q1 k1 d3 f32", 0x1p-149);
+    subnormals_pass_unharmed("h2 q1 k1 d3 f16", 0x1p-24);
+    subnormals_pass_unharmed("h2 q1 k1 d3 bf16", 0x1p-133);
+    subnormal_queries_and_keys();
+    huge_softcap(1e9);
+    huge_softcap(1e30);
+    huge_softcap(1e300);
+    tiny_softcap(1e-30);
+    tiny_softcap(1e-300);
+    tiny_softcap(5e-324);
+    zero_scores_under_a_tiny_softcap();
+    return test_summary();
+}

@@ -1,0 +1,119 @@
+/* What the tests of whole maps share: a map by its bit, arrays from a text, and the comparison of
+ * outputs bit by bit. */
+#ifndef AG_TEST_OUTPUTS_H
+#define AG_TEST_OUTPUTS_H
+
+#include "arrays.h"
+#include "test.h"
+
+enum { ALL_MAPS = AG_MAP_FORWARD | AG_MAP_VJP | AG_MAP_JVP | AG_MAP_VJP_JVP, MAPS = 4 };
+
+/* In the order in which one needs what the other gives. */
+static const uint32_t map_bit[MAPS] = {AG_MAP_FORWARD, AG_MAP_VJP, AG_MAP_JVP, AG_MAP_VJP_JVP};
+static const char *const map_name[MAPS] = {"forward", "vjp", "jvp", "vjp_jvp"};
+
+static inline ag_status call_map(int map, const ag_plan *plan, const ag_args *args, const ag_exec *exec,
+                                 void *workspace, size_t bytes)
+{
+    static ag_status (*const maps[MAPS])(const ag_plan *, const ag_args *, const ag_exec *, void *,
+                                         size_t) = {ag_forward, ag_vjp, ag_jvp, ag_vjp_jvp};
+    return maps[map](plan, args, exec, workspace, bytes);
+}
+
+/* The arrays of a problem in text; without them the test cannot go on. */
+static inline void make_arrays(struct arrays *x, const char *text, const ag_options *options, uint64_t seed)
+{
+    ag_problem p = AG_PROBLEM_INIT;
+    if (ag_problem_parse(text, &p) != AG_OK || arrays_create(x, &p, options, seed) != AG_OK) {
+        printf("'%s': %s\n", text, ag_last_message());
+        exit(1);
+    }
+}
+
+static inline size_t element_size(const struct arrays *x, enum tensor t)
+{
+    return x->dtype[t] == 0 ? 1 : ag_dtype_size(x->dtype[t]);
+}
+
+static inline size_t tensor_bytes(const struct arrays *x, enum tensor t)
+{
+    return (size_t)x->count[t] * element_size(x, t);
+}
+
+/* Whether the problem has this tensor and one of these maps writes it. */
+static inline int is_output(const struct arrays *x, enum tensor t, uint32_t maps)
+{
+    return (tensor_info[t].writers & maps) != 0 && x->data[t] != NULL && x->count[t] > 0;
+}
+
+static inline double element_value(const struct arrays *x, enum tensor t, const void *at)
+{
+    double value = 0;
+    ag_convert(&value, AG_F64, at, x->dtype[t], 1);
+    return value;
+}
+
+/* One line for the first element in which two equally laid out tensors differ. */
+static inline int same_tensor(const struct arrays *x, enum tensor t, const void *got, const void *wanted,
+                              const char *label)
+{
+    const size_t size = element_size(x, t);
+    for (int64_t n = 0; n < x->count[t]; n++) {
+        const char *a = (const char *)got + (size_t)n * size, *b = (const char *)wanted + (size_t)n * size;
+        if (memcmp(a, b, size) != 0) {
+            return CHECK(0, "%s: %s element %lld of %lld is %.17g instead of %.17g", label,
+                         tensor_info[t].name, (long long)n, (long long)x->count[t], element_value(x, t, a),
+                         element_value(x, t, b));
+        }
+    }
+    return CHECK(1, "%s", label);
+}
+
+/* Both are of the same problem and the same layout. */
+static inline void same_outputs(const struct arrays *got, const struct arrays *wanted, uint32_t maps,
+                                const char *label)
+{
+    for (enum tensor t = 0; t < T_COUNT; t++) {
+        if (is_output(wanted, t, maps)) {
+            same_tensor(wanted, t, got->data[t], wanted->data[t], label);
+        }
+    }
+}
+
+/* A copy of every output, to compare with later; free each. */
+static inline void keep_outputs(const struct arrays *x, void *kept[T_COUNT])
+{
+    for (enum tensor t = 0; t < T_COUNT; t++) {
+        kept[t] = NULL;
+        if (is_output(x, t, ALL_MAPS)) {
+            kept[t] = arrays_alloc(x->count[t], element_size(x, t));
+            memcpy(kept[t], x->data[t], tensor_bytes(x, t));
+        }
+    }
+}
+
+static inline void put_back(struct arrays *x, void *kept[T_COUNT])
+{
+    for (enum tensor t = 0; t < T_COUNT; t++) {
+        if (kept[t] != NULL) {
+            memcpy(x->data[t], kept[t], tensor_bytes(x, t));
+        }
+    }
+}
+
+static inline void free_outputs(void *kept[T_COUNT])
+{
+    for (enum tensor t = 0; t < T_COUNT; t++) {
+        free(kept[t]);
+    }
+}
+
+/* One problem with every feature, padded and packed; a dtype goes behind it. */
+#define EVERY_FEATURE                                                                                        \
+    "b3 h4 kv2 q7 k9 d5 dv3 window=6,4 softcap=3 dropout=0.2 sink bias=1hqk mask=b1qk table=4,3 "            \
+    "alibi=slopes head_offset=2 "
+#define EVERY_FEATURE_PACKED                                                                                 \
+    "b3 h4 kv2 q7 k9 d5 dv3 packed=15,20 causal align=bottom-right softcap=3 dropout=0.2 sink "              \
+    "bias=b11k mask=1hq1 table=4,shared alibi "
+
+#endif

@@ -1,0 +1,181 @@
+/* Packed sequences against the same sequences padded, bit for bit: the four maps with every feature,
+ * empty sequences among them, and NaN in all rows that belong to no sequence. Such rows come out as
+ * zeros, with lse minus infinity. */
+#include "outputs.h"
+
+#include <math.h>
+
+enum { BATCH = 5 };
+
+static const struct {
+    const char *name;
+    int64_t q[BATCH], k[BATCH];
+} lengths[] = {
+    {"all full", {6, 6, 6, 6, 6}, {8, 8, 8, 8, 8}},
+    {"different", {1, 6, 3, 2, 5}, {8, 1, 4, 7, 2}},
+    {"some empty", {0, 6, 0, 4, 0}, {3, 0, 8, 2, 0}},
+    {"first and last empty", {0, 2, 6, 1, 0}, {0, 8, 3, 6, 0}},
+    {"all empty", {0, 0, 0, 0, 0}, {0, 0, 0, 0, 0}},
+    {"no keys", {6, 1, 2, 3, 4}, {0, 0, 0, 0, 0}},
+};
+
+static int by_keys(enum tensor t)
+{
+    return tensor_info[t].shape == SHAPE_K || tensor_info[t].shape == SHAPE_V;
+}
+
+static int by_rows(enum tensor t)
+{
+    return tensor_info[t].shape <= SHAPE_ROW;
+}
+
+static int64_t rows_of(const struct arrays *x, enum tensor t, int64_t b)
+{
+    return by_keys(t) ? arrays_k_length(x, b) : arrays_q_length(x, b);
+}
+
+static void set_lengths(struct arrays *packed, struct arrays *padded, size_t n)
+{
+    padded->args.q_lengths = padded->q_lengths = arrays_alloc(BATCH, sizeof(int64_t));
+    padded->args.kv_lengths = padded->kv_lengths = arrays_alloc(BATCH, sizeof(int64_t));
+    for (int b = 0; b < BATCH; b++) {
+        padded->q_lengths[b] = lengths[n].q[b];
+        padded->kv_lengths[b] = lengths[n].k[b];
+        packed->q_packed[b + 1] = packed->q_packed[b] + lengths[n].q[b];
+        packed->k_packed[b + 1] = packed->k_packed[b] + lengths[n].k[b];
+    }
+}
+
+static void fill_with_nan(struct arrays *x, enum tensor t)
+{
+    for (int64_t n = 0; n < x->count[t]; n++) {
+        const double nan = (double)NAN;
+        ag_convert((char *)x->data[t] + (size_t)n * element_size(x, t), x->dtype[t], &nan, AG_F64, 1);
+    }
+}
+
+static char *at(const struct arrays *x, enum tensor t, int64_t b, int64_t h, int64_t i)
+{
+    return (char *)x->data[t] + (size_t)arrays_index(x, t, b, h, i, 0) * element_size(x, t);
+}
+
+/* The packed inputs become those of the padded form; rows of no sequence become NaN in both. */
+static void share_inputs(struct arrays *packed, struct arrays *padded)
+{
+    for (enum tensor t = 0; t < T_COUNT; t++) {
+        if (packed->data[t] == NULL || tensor_info[t].writers != 0) {
+            continue;
+        }
+        if (!by_rows(t)) {
+            memcpy(packed->data[t], padded->data[t], tensor_bytes(padded, t));
+            continue;
+        }
+        const size_t row = (size_t)padded->size[t][3] * element_size(padded, t);
+        fill_with_nan(packed, t);
+        for (int64_t b = 0; b < BATCH; b++) {
+            for (int64_t h = 0; h < padded->size[t][1]; h++) {
+                for (int64_t i = 0; i < rows_of(padded, t, b); i++) {
+                    memcpy(at(packed, t, b, h, i), at(padded, t, b, h, i), row);
+                }
+            }
+        }
+        fill_with_nan(padded, t);
+        for (int64_t b = 0; b < BATCH; b++) {
+            for (int64_t h = 0; h < padded->size[t][1]; h++) {
+                for (int64_t i = 0; i < rows_of(padded, t, b); i++) {
+                    memcpy(at(padded, t, b, h, i), at(packed, t, b, h, i), row);
+                }
+            }
+        }
+    }
+}
+
+/* Zero, but minus infinity for lse. */
+static void check_row_of_nothing(const struct arrays *x, enum tensor t, const char *row, const char *label)
+{
+    for (int64_t c = 0; c < x->size[t][3]; c++) {
+        const double value = element_value(x, t, row + (size_t)c * element_size(x, t));
+        CHECK(value == (t == T_LSE ? -(double)INFINITY : 0), "%s: %s of a row of no sequence is %g", label,
+              tensor_info[t].name, value);
+    }
+}
+
+static void compare(const struct arrays *packed, const struct arrays *padded, enum tensor t,
+                    const char *label)
+{
+    const int64_t *size = padded->size[t];
+    const size_t row = (size_t)size[3] * element_size(padded, t);
+    for (int64_t b = 0; b < BATCH; b++) {
+        for (int64_t h = 0; h < size[1]; h++) {
+            for (int64_t i = 0; i < size[2]; i++) {
+                if (i >= rows_of(padded, t, b)) {
+                    check_row_of_nothing(padded, t, at(padded, t, b, h, i), label);
+                    continue;
+                }
+                const char *got = at(packed, t, b, h, i), *wanted = at(padded, t, b, h, i);
+                CHECK(memcmp(got, wanted, row) == 0,
+                      "%s: %s[%d][%d][%d] begins with %.17g packed, %.17g padded", label, tensor_info[t].name,
+                      (int)b, (int)h, (int)i, element_value(packed, t, got),
+                      element_value(padded, t, wanted));
+            }
+        }
+    }
+    const int64_t used = by_keys(t) ? packed->k_packed[BATCH] : packed->q_packed[BATCH];
+    for (int64_t h = 0; h < size[1]; h++) {
+        for (int64_t i = used; i < packed->size[t][2]; i++) {
+            check_row_of_nothing(packed, t, at(packed, t, 0, h, i), label);
+        }
+    }
+}
+
+static void check_case(const char *features, const char *dtype, size_t n)
+{
+    struct arrays packed, padded;
+    char text[256], label[320];
+    snprintf(text, sizeof text, "b5 h4 kv2 q6 k8 d5 dv3 %s %s", features, dtype);
+    make_arrays(&padded, text, NULL, 77 + n);
+    snprintf(text, sizeof text, "b5 h4 kv2 q6 k8 d5 dv3 packed=33,43 %s %s", features, dtype);
+    make_arrays(&packed, text, NULL, 77 + n);
+    snprintf(label, sizeof label, "'%s', lengths %s", text, lengths[n].name);
+    set_lengths(&packed, &padded, n);
+    share_inputs(&packed, &padded);
+    padded.args.batch_offset = packed.args.batch_offset = 3;
+    CHECK_OK(arrays_run_all(&packed));
+    CHECK_OK(arrays_run_all(&padded));
+    for (enum tensor t = 0; t < T_COUNT; t++) {
+        if (is_output(&padded, t, ALL_MAPS)) {
+            if (by_rows(t)) {
+                compare(&packed, &padded, t, label);
+            } else {
+                same_tensor(&padded, t, packed.data[t], padded.data[t], label);
+            }
+        }
+    }
+    arrays_destroy(&padded);
+    arrays_destroy(&packed);
+}
+
+int main(void)
+{
+    static const char *const features[] = {
+        "",
+        "causal",
+        "causal align=bottom-right window=3,-1",
+        "dropout=0.3",
+        "alibi",
+        "table=4",
+        "bias",
+        "bias=b1q1 mask=1h1k",
+        "sink softcap=2 causal",
+        "causal align=bottom-right window=5,0 softcap=3 dropout=0.2 sink bias=1hqk mask=b1qk "
+        "table=4,3,shared alibi",
+        "window=2,2 sink bias=b11k mask dropout=0.5 table=2 alibi=slopes head_offset=3",
+    };
+    static const char *const dtypes[] = {"f64", "f32", "f16", "bf16"};
+    for (size_t f = 0; f < sizeof features / sizeof features[0]; f++) {
+        for (size_t n = 0; n < sizeof lengths / sizeof lengths[0]; n++) {
+            check_case(features[f], dtypes[(f + n) % 4], n);
+        }
+    }
+    return test_summary();
+}

@@ -1,0 +1,78 @@
+/* The few words in which every test program is written: counted checks that print one line where
+ * they fail, with the numbers, and a closing summary that becomes the exit code. One test is one
+ * program, so the counts are static. Checks may be made from several threads. */
+#ifndef AG_TEST_H
+#define AG_TEST_H
+
+#include <attngrad.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { TEST_LINES = 50 }; /* failures printed; the rest are only counted */
+
+static atomic_int test_passed, test_failed;
+
+#if defined(__GNUC__)
+__attribute__((format(printf, 4, 5)))
+#endif
+static inline int
+test_check(int holds, const char *file, int line, const char *format, ...)
+{
+    if (holds) {
+        atomic_fetch_add(&test_passed, 1);
+        return 1;
+    }
+    if (atomic_fetch_add(&test_failed, 1) < TEST_LINES) {
+        char text[1024];
+        va_list values;
+        va_start(values, format);
+        vsnprintf(text, sizeof text, format, values);
+        va_end(values);
+        printf("%s:%d: %s\n", file, line, text);
+    }
+    return 0;
+}
+
+static inline int test_status(ag_status got, ag_status wanted, const char *file, int line, const char *call)
+{
+    return test_check(got == wanted, file, line, "%s: %s instead of %s: %s", call, ag_status_string(got),
+                      ag_status_string(wanted), got == AG_OK ? "" : ag_last_message());
+}
+
+/* All give 1 where the check holds, 0 where it does not. The format says what was compared. */
+#define CHECK(holds, ...) test_check((holds) ? 1 : 0, __FILE__, __LINE__, __VA_ARGS__)
+#define CHECK_OK(call) test_status((call), AG_OK, __FILE__, __LINE__, #call)
+#define CHECK_STATUS(call, wanted) test_status((call), (wanted), __FILE__, __LINE__, #call)
+#define CHECK_INT(got, wanted)                                                                               \
+    test_check((int64_t)(got) == (int64_t)(wanted), __FILE__, __LINE__, "%s is %lld instead of %lld", #got,  \
+               (long long)(got), (long long)(wanted))
+
+/* How often a long loop runs: AG_TEST_COUNT where the environment has it and it is smaller. */
+static inline int test_count(int usual)
+{
+    const char *text = getenv("AG_TEST_COUNT");
+    int count = text != NULL ? atoi(text) : 0;
+    return count > 0 && count < usual ? count : usual;
+}
+
+/* For what the test itself cannot do without: memory, threads. */
+static inline void test_need(int holds, const char *what)
+{
+    if (!holds) {
+        printf("cannot test: %s\n", what);
+        exit(1);
+    }
+}
+
+/* The closing line; main returns this. A program in which nothing was checked has failed. */
+static inline int test_summary(void)
+{
+    int passed = atomic_load(&test_passed), failed = atomic_load(&test_failed);
+    printf("%d checks passed, %d failed\n", passed, failed);
+    return failed != 0 || passed == 0;
+}
+
+#endif

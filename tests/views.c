@@ -1,0 +1,477 @@
+/* Views: whatever the strides, their signs, their order and the alignment of data and workspace, a map
+ * gives the bits of the dense call and touches no byte that is not an element of an output. Then what
+ * may be left out, what may be added to, and which dtype the outputs may have. */
+#include "outputs.h"
+
+enum { GUARD = 0xA5, GUARD_BYTES = 128 };
+
+/* How the elements of a tensor lie: axes from the slowest to the fastest, elements left out between
+ * the steps of each axis, the stride of the fastest axis, reversed axes, and a shift of the base. */
+struct layout {
+    const char *name;
+    int order[4];
+    int gap, step;
+    int negative[4];
+    size_t shift;
+};
+
+static const struct layout layouts[] = {
+    {"dense", {0, 1, 2, 3}, 0, 1, {0, 0, 0, 0}, 0},
+    {"batch, position, head, channel", {0, 2, 1, 3}, 0, 1, {0, 0, 0, 0}, 0},
+    {"gaps", {0, 1, 2, 3}, 3, 1, {0, 0, 0, 0}, 0},
+    {"off by one element", {0, 1, 2, 3}, 0, 1, {0, 0, 0, 0}, 1},
+    {"all negative", {0, 1, 2, 3}, 1, 1, {1, 1, 1, 1}, 3},
+    {"negative positions", {0, 1, 2, 3}, 0, 1, {0, 0, 1, 0}, 0},
+    {"channel stride 3", {0, 1, 2, 3}, 0, 3, {0, 0, 0, 0}, 1},
+    {"channels slowest", {3, 0, 1, 2}, 0, 1, {0, 0, 0, 0}, 0},
+    {"positions fastest, mixed signs", {1, 3, 0, 2}, 2, 2, {0, 1, 0, 1}, 5},
+};
+
+/* A tensor laid out anew in memory of its own, with guard bytes in all that is no element. */
+struct view {
+    char *memory;
+    size_t bytes;
+    ag_tensor tensor;
+};
+
+static char *element(const ag_tensor *tensor, size_t size, const int64_t at[4])
+{
+    int64_t index = 0;
+    for (int axis = 0; axis < 4; axis++) {
+        index += at[axis] * tensor->strides[axis];
+    }
+    return (char *)tensor->data + index * (int64_t)size;
+}
+
+/* The odometer over [b, h, n, c]; 0 at the end. */
+static int next_place(const int64_t size[4], int64_t at[4])
+{
+    for (int axis = 3; axis >= 0; axis--) {
+        if (++at[axis] < size[axis]) {
+            return 1;
+        }
+        at[axis] = 0;
+    }
+    return 0;
+}
+
+/* A view with its strides honest on axes of size 1, which the library must not look at. */
+static ag_tensor honest(const ag_tensor *tensor, const int64_t size[4])
+{
+    ag_tensor t = *tensor;
+    for (int axis = 0; axis < 4; axis++) {
+        t.strides[axis] = size[axis] == 1 ? 0 : t.strides[axis];
+    }
+    return t;
+}
+
+static void copy_elements(const ag_tensor *to, const ag_tensor *from, const int64_t shape[4], size_t size)
+{
+    const ag_tensor a = honest(to, shape), b = honest(from, shape);
+    int64_t at[4] = {0, 0, 0, 0};
+    do {
+        memcpy(element(&a, size, at), element(&b, size, at), size);
+    } while (next_place(shape, at));
+}
+
+static struct view make_view(const struct layout *l, const ag_tensor *dense, const int64_t shape[4],
+                             size_t size)
+{
+    struct view v;
+    int64_t extent = l->step, first = 0;
+    for (int n = 3; n >= 0; n--) {
+        const int axis = l->order[n];
+        const int64_t stride = extent;
+        v.tensor.strides[axis] = l->negative[axis] ? -stride : stride;
+        first += l->negative[axis] ? (shape[axis] - 1) * stride : 0;
+        extent = stride * shape[axis] + l->gap;
+    }
+    v.bytes = ((size_t)extent + l->shift) * size + 2 * GUARD_BYTES;
+    v.memory = arrays_alloc((int64_t)v.bytes, 1);
+    memset(v.memory, GUARD, v.bytes);
+    v.tensor.data = v.memory + GUARD_BYTES + ((size_t)first + l->shift) * size;
+    copy_elements(&v.tensor, dense, shape, size);
+    for (int axis = 0; axis < 4; axis++) {
+        if (shape[axis] == 1) {
+            v.tensor.strides[axis] = INT64_MIN + axis;
+        }
+    }
+    return v;
+}
+
+/* Writes guard bytes over the elements: then all must be guard bytes. */
+static void check_guards(struct view *v, const int64_t shape[4], size_t size, const char *label,
+                         const char *name)
+{
+    const ag_tensor tensor = honest(&v->tensor, shape);
+    int64_t at[4] = {0, 0, 0, 0};
+    size_t byte = 0;
+    do {
+        memset(element(&tensor, size, at), GUARD, size);
+    } while (next_place(shape, at));
+    while (byte < v->bytes && (unsigned char)v->memory[byte] == GUARD) {
+        byte++;
+    }
+    CHECK(byte == v->bytes, "%s: %s: byte %zu of %zu, which is no element, was written", label, name, byte,
+          v->bytes);
+}
+
+/* Runs the four maps with every tensor in this layout and a workspace of exactly the size asked for,
+ * at an odd address; the outputs must be the bits that x holds. */
+static void check_layout(struct arrays *x, const struct layout *l, const char *text)
+{
+    struct view views[T_COUNT];
+    ag_args dense = x->args;
+    void *wanted[T_COUNT];
+    char label[512];
+    char *workspace = arrays_alloc((int64_t)x->workspace_bytes + 1, 1);
+    snprintf(label, sizeof label, "'%s' in layout '%s'", text, l->name);
+    keep_outputs(x, wanted);
+    for (enum tensor t = 0; t < T_COUNT; t++) {
+        if (x->data[t] != NULL) {
+            ag_tensor *tensor = arrays_tensor(x, t);
+            views[t] = make_view(l, tensor, x->size[t], element_size(x, t));
+            *tensor = views[t].tensor;
+        }
+    }
+    for (int map = 0; map < MAPS; map++) {
+        CHECK_OK(call_map(map, x->plan, &x->args, NULL, workspace + 1, x->workspace_bytes));
+    }
+    x->args = dense;
+    for (enum tensor t = 0; t < T_COUNT; t++) {
+        if (x->data[t] != NULL) {
+            copy_elements(arrays_tensor(x, t), &views[t].tensor, x->size[t], element_size(x, t));
+            if (wanted[t] != NULL) {
+                same_tensor(x, t, x->data[t], wanted[t], label);
+            }
+            check_guards(&views[t], x->size[t], element_size(x, t), label, tensor_info[t].name);
+            free(views[t].memory);
+        }
+    }
+    put_back(x, wanted);
+    free_outputs(wanted);
+    free(workspace);
+}
+
+static const char *const dtypes[] = {"f64", "f32", "f16", "bf16", "f16 out=f32", "bf16 grad=f32 aux=f32"};
+enum { DTYPES = sizeof dtypes / sizeof dtypes[0], LAYOUTS = sizeof layouts / sizeof layouts[0] };
+
+static void layouts_give_the_same_bits(void)
+{
+    static const char *const problems[] = {
+        EVERY_FEATURE,
+        EVERY_FEATURE_PACKED,
+        "b2 h2 q5 k6 d4 causal ",
+        "b1 h1 q1 k1 d1 sink bias mask table=0 ",
+        "b2 h3 kv1 q1 k8 d2 dv7 bias=b1q1 ",
+    };
+    for (size_t n = 0; n < sizeof problems / sizeof problems[0]; n++) {
+        for (int d = 0; d < DTYPES; d++) {
+            struct arrays x;
+            char text[256];
+            snprintf(text, sizeof text, "%s%s", problems[n], dtypes[d]);
+            make_arrays(&x, text, NULL, 11 + n);
+            CHECK_OK(arrays_run_all(&x));
+            for (int l = 0; l < LAYOUTS; l++) {
+                check_layout(&x, &layouts[l], text);
+            }
+            arrays_destroy(&x);
+        }
+    }
+}
+
+/* ---- Zero strides ------------------------------------------------------------------------------- */
+
+/* An input that repeats itself along an axis, once in memory and once by a stride of zero. */
+static void check_zero_stride(struct arrays *x, enum tensor t, int axis)
+{
+    ag_tensor *tensor = arrays_tensor(x, t), dense = *tensor;
+    const size_t size = element_size(x, t);
+    void *wanted[T_COUNT];
+    char label[64];
+    int64_t at[4] = {0, 0, 0, 0};
+    snprintf(label, sizeof label, "%s with stride[%d] = 0", tensor_info[t].name, axis);
+    do {
+        int64_t first[4] = {at[0], at[1], at[2], at[3]};
+        first[axis] = 0;
+        memmove(element(&dense, size, at), element(&dense, size, first), size);
+    } while (next_place(x->size[t], at));
+    CHECK_OK(arrays_run_all(x));
+    keep_outputs(x, wanted);
+    tensor->strides[axis] = 0;
+    CHECK_OK(arrays_run_all(x));
+    *tensor = dense;
+    for (enum tensor o = 0; o < T_COUNT; o++) {
+        if (wanted[o] != NULL) {
+            same_tensor(x, o, x->data[o], wanted[o], label);
+        }
+    }
+    free_outputs(wanted);
+}
+
+static void zero_strides(void)
+{
+    static const char *const problems[] = {EVERY_FEATURE "f64", EVERY_FEATURE "bf16",
+                                           EVERY_FEATURE_PACKED "f32"};
+    for (size_t n = 0; n < sizeof problems / sizeof problems[0]; n++) {
+        struct arrays x;
+        for (enum tensor t = 0; t < T_COUNT; t++) {
+            make_arrays(&x, problems[n], NULL, 5);
+            for (int axis = 0; axis < 4 && tensor_info[t].writers == 0 && x.data[t] != NULL; axis++) {
+                if (x.size[t][axis] > 1) {
+                    check_zero_stride(&x, t, axis);
+                }
+            }
+            arrays_destroy(&x);
+        }
+    }
+}
+
+/* ---- Interleaved Q, K, V ------------------------------------------------------------------------ */
+
+/* One array [batch][position][H + 2 Hk][channel] holds Q, K and V, another their gradients and so on. */
+static char *interleave(struct arrays *x, const enum tensor parts[3])
+{
+    const int64_t heads = x->p->heads + 2 * x->p->kv_heads, channels = x->p->dim_qk;
+    const int64_t *shape = x->size[parts[0]];
+    const size_t size = element_size(x, parts[0]);
+    char *memory = arrays_alloc(shape[0] * shape[2] * heads * channels, size);
+    int64_t head = 0;
+    for (int n = 0; n < 3; n++) {
+        ag_tensor *tensor = arrays_tensor(x, parts[n]);
+        ag_tensor part = ag_bnhd(memory + (size_t)(head * channels) * size, heads, shape[2], channels);
+        copy_elements(&part, tensor, x->size[parts[n]], size);
+        *tensor = part;
+        head += x->size[parts[n]][1];
+    }
+    return memory;
+}
+
+static void interleaved(void)
+{
+    static const char *const problems[] = {"b2 h4 kv2 q6 d8 f64 causal sink",
+                                           "b2 h3 q6 d4 f16 softcap=2 dropout=0.3",
+                                           "b3 h4 kv1 q5 d4 packed=13,13 bf16 causal"};
+    static const enum tensor sets[4][3] = {
+        {T_Q, T_K, T_V}, {T_DQ, T_DK, T_DV}, {T_TQ, T_TK, T_TV}, {T_TDQ, T_TDK, T_TDV}};
+    for (size_t n = 0; n < sizeof problems / sizeof problems[0]; n++) {
+        struct arrays x;
+        void *wanted[T_COUNT];
+        char *memory[4];
+        make_arrays(&x, problems[n], NULL, 21);
+        CHECK_OK(arrays_run_all(&x));
+        keep_outputs(&x, wanted);
+        ag_args dense = x.args;
+        for (int set = 0; set < 4; set++) {
+            memory[set] = interleave(&x, sets[set]);
+        }
+        for (int map = 0; map < MAPS; map++) {
+            CHECK_OK(call_map(map, x.plan, &x.args, NULL, x.workspace, x.workspace_bytes));
+        }
+        for (int set = 0; set < 4; set++) {
+            for (int part = 0; part < 3; part++) {
+                const enum tensor t = sets[set][part];
+                const ag_tensor *from = arrays_tensor(&x, t);
+                ag_tensor *to = (ag_tensor *)(void *)((char *)&dense + tensor_info[t].offset);
+                copy_elements(to, from, x.size[t], element_size(&x, t));
+            }
+            free(memory[set]);
+        }
+        for (enum tensor t = 0; t < T_COUNT; t++) {
+            if (wanted[t] != NULL) {
+                same_tensor(&x, t, x.data[t], wanted[t], problems[n]);
+            }
+        }
+        free_outputs(wanted);
+        arrays_destroy(&x);
+    }
+}
+
+/* ---- Absent outputs ----------------------------------------------------------------------------- */
+
+/* o of forward and to of jvp are what the call is for; all other outputs may be absent. */
+static int may_be_absent(enum tensor t, uint32_t map)
+{
+    return !(map == AG_MAP_FORWARD && t == T_O) && !(map == AG_MAP_JVP && t == T_TO);
+}
+
+/* Runs one map with these outputs absent: the others keep their bits, and the absent are not written. */
+static void check_absent(struct arrays *x, int map, const int absent[T_COUNT], const char *label)
+{
+    ag_args all = x->args;
+    void *wanted[T_COUNT];
+    keep_outputs(x, wanted);
+    for (enum tensor t = 0; t < T_COUNT; t++) {
+        if (is_output(x, t, map_bit[map])) {
+            memset(x->data[t], GUARD, tensor_bytes(x, t));
+            if (absent[t]) {
+                arrays_tensor(x, t)->data = NULL;
+            }
+        }
+    }
+    CHECK_OK(call_map(map, x->plan, &x->args, NULL, x->workspace, x->workspace_bytes));
+    for (enum tensor t = 0; t < T_COUNT; t++) {
+        if (is_output(x, t, map_bit[map]) && !absent[t]) {
+            same_tensor(x, t, x->data[t], wanted[t], label);
+        }
+    }
+    x->args = all;
+    put_back(x, wanted);
+    free_outputs(wanted);
+}
+
+static void outputs_may_be_absent(void)
+{
+    static const char *const problems[] = {EVERY_FEATURE "f32", EVERY_FEATURE_PACKED "f16", "q3 d2 f64"};
+    for (size_t n = 0; n < sizeof problems / sizeof problems[0]; n++) {
+        struct arrays x;
+        make_arrays(&x, problems[n], NULL, 31);
+        CHECK_OK(arrays_run_all(&x));
+        for (int map = 0; map < MAPS; map++) {
+            for (enum tensor t = 0; t < T_COUNT; t++) {
+                int one[T_COUNT] = {0}, others[T_COUNT];
+                char label[64];
+                if (!is_output(&x, t, map_bit[map])) {
+                    continue;
+                }
+                for (enum tensor o = 0; o < T_COUNT; o++) {
+                    others[o] = o != t && may_be_absent(o, map_bit[map]);
+                }
+                one[t] = may_be_absent(t, map_bit[map]);
+                snprintf(label, sizeof label, "%s without %s", map_name[map], tensor_info[t].name);
+                check_absent(&x, map, one, label);
+                snprintf(label, sizeof label, "%s of %s alone", map_name[map], tensor_info[t].name);
+                check_absent(&x, map, others, label);
+            }
+        }
+        arrays_destroy(&x);
+    }
+}
+
+/* An absent tangent or cotangent of lse is one of zeros. */
+static void absent_inputs_are_zeros(void)
+{
+    static const enum tensor optional[] = {T_D_LSE,  T_TQ,    T_TK,   T_TV,    T_TBIAS,
+                                           T_TTABLE, T_TSINK, T_TD_O, T_TD_LSE};
+    for (size_t n = 0; n < 2 * sizeof optional / sizeof optional[0]; n++) {
+        struct arrays x;
+        void *wanted[T_COUNT];
+        const enum tensor t = optional[n / 2];
+        make_arrays(&x, n % 2 ? EVERY_FEATURE "f64" : EVERY_FEATURE_PACKED "bf16", NULL, 41);
+        memset(x.data[t], 0, tensor_bytes(&x, t));
+        CHECK_OK(arrays_run_all(&x));
+        keep_outputs(&x, wanted);
+        arrays_tensor(&x, t)->data = NULL;
+        CHECK_OK(arrays_run_all(&x));
+        for (enum tensor o = 0; o < T_COUNT; o++) {
+            if (wanted[o] != NULL) {
+                same_tensor(&x, o, x.data[o], wanted[o], tensor_info[t].name);
+            }
+        }
+        free_outputs(wanted);
+        arrays_destroy(&x);
+    }
+}
+
+/* ---- Outputs of other dtypes, and added to ------------------------------------------------------- */
+
+/* The reference computes in float64 whatever the dtype: its float64 twin on the same inputs, among them
+ * the rounded o, lse, to and mu, has each result before it is rounded. */
+static void exact_twin(struct arrays *y, const struct arrays *x, const ag_options *options)
+{
+    static const enum tensor given[] = {T_O, T_LSE, T_TO, T_MU};
+    test_need(arrays_twin(y, x, AG_F64, options) == AG_OK, "no float64 twin");
+    CHECK_OK(arrays_run(y, AG_MAP_FORWARD));
+    CHECK_OK(arrays_run(y, AG_MAP_JVP));
+    void *exact[4];
+    for (int n = 0; n < 4; n++) {
+        double *values = arrays_read_new(x, given[n]);
+        exact[n] = arrays_read_new(y, given[n]);
+        arrays_write(y, given[n], values);
+        free(values);
+    }
+    CHECK_OK(arrays_run(y, AG_MAP_VJP));
+    CHECK_OK(arrays_run(y, AG_MAP_VJP_JVP));
+    for (int n = 0; n < 4; n++) {
+        arrays_write(y, given[n], exact[n]);
+        free(exact[n]);
+    }
+}
+
+/* Each output of one map is round(old + result) where its bit is set, round(result) where not. */
+static void check_sums(struct arrays *x, const struct arrays *exact, int map, uint32_t bits, const char *text)
+{
+    void *clean[T_COUNT];
+    double *old[T_COUNT] = {NULL};
+    keep_outputs(x, clean);
+    for (enum tensor t = 0; t < T_COUNT; t++) {
+        if (is_output(x, t, map_bit[map])) {
+            old[t] = arrays_read_new(x, t);
+            for (int64_t n = 0; n < x->count[t]; n++) {
+                old[t][n] = (double)(n % 7) - 2.75;
+            }
+            arrays_write(x, t, old[t]);
+        }
+    }
+    x->args.accumulate = bits;
+    CHECK_OK(call_map(map, x->plan, &x->args, NULL, x->workspace, x->workspace_bytes));
+    x->args.accumulate = 0;
+    for (enum tensor t = 0; t < T_COUNT; t++) {
+        if (old[t] == NULL) {
+            continue;
+        }
+        double *result = arrays_read_new(exact, t);
+        void *got = arrays_alloc(x->count[t], element_size(x, t));
+        char label[512];
+        for (int64_t n = 0; n < x->count[t]; n++) {
+            result[n] += tensor_info[t].accumulate & bits ? old[t][n] : 0;
+        }
+        memcpy(got, x->data[t], tensor_bytes(x, t));
+        arrays_write(x, t, result);
+        snprintf(label, sizeof label, "'%s' %s with accumulate %#x", text, map_name[map], bits);
+        same_tensor(x, t, got, x->data[t], label);
+        free(result);
+        free(got);
+        free(old[t]);
+    }
+    put_back(x, clean);
+    free_outputs(clean);
+}
+
+static void sums_and_dtypes(void)
+{
+    static const char *const problems[] = {EVERY_FEATURE, EVERY_FEATURE_PACKED, "b2 q3 d2 "};
+    static const char *const kinds[] = {
+        "f64",         "f32",           "f16",         "bf16",
+        "f16 out=f32", "bf16 grad=f32", "f16 aux=f32", "bf16 out=f32 grad=f32 aux=f32"};
+    ag_options options = AG_OPTIONS_INIT;
+    options.backend = AG_BACKEND_REFERENCE;
+    for (size_t n = 0; n < 3 * sizeof kinds / sizeof kinds[0]; n++) {
+        struct arrays x, exact;
+        char text[256];
+        snprintf(text, sizeof text, "%s%s", problems[n % 3], kinds[n / 3]);
+        make_arrays(&x, text, &options, 51);
+        CHECK_OK(arrays_run_all(&x));
+        exact_twin(&exact, &x, &options);
+        for (int map = 0; map < MAPS; map++) {
+            check_sums(&x, &exact, map, 0, text);
+            check_sums(&x, &exact, map, 0xffff, text);
+            for (uint32_t bit = 1; bit < 0x10000; bit <<= 1) {
+                check_sums(&x, &exact, map, bit, text);
+            }
+        }
+        arrays_destroy(&exact);
+        arrays_destroy(&x);
+    }
+}
+
+int main(void)
+{
+    layouts_give_the_same_bits();
+    zero_strides();
+    interleaved();
+    outputs_may_be_absent();
+    absent_inputs_are_zeros();
+    sums_and_dtypes();
+    return test_summary();
+}
