@@ -167,8 +167,7 @@ int main(void)
         "bias",
         "bias=b1q1 mask=1h1k",
         "sink softcap=2 causal",
-        "causal align=bottom-right window=5,0 softcap=3 dropout=0.2 sink bias=1hqk mask=b1qk "
-        "table=4,3,shared alibi",
+        "align=bottom-right window=5,0 softcap=3 dropout=0.2 sink bias=1hqk mask=b1qk table=4,3 alibi",
         "window=2,2 sink bias=b11k mask dropout=0.5 table=2 alibi=slopes head_offset=3",
     };
     static const char *const dtypes[] = {"f64", "f32", "f16", "bf16"};

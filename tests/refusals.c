@@ -314,7 +314,7 @@ static void refuse_call(struct arrays *x, int map, const ag_exec *exec, void *wo
 {
     void *before[T_COUNT];
     for (enum tensor t = 0; t < T_COUNT; t++) {
-        if (is_output(x, t, map_bit[map])) {
+        if (is_output(x, t, ALL_MAPS)) {
             memset(x->data[t], PATTERN, tensor_bytes(x, t));
         }
     }
