@@ -185,12 +185,19 @@ void agi_head_forward(head *x)
 
 /* ---- vjp: the forward's lines, from the last to the first ---- */
 
+/* Has the row an output? One that sees no key has none, unless these keys are a part of more and its O
+ * and L are those of the whole: then L is not the sink's logit alone. */
+static bool has_output(const head *x, int64_t i)
+{
+    return x->sees[i] || x->L[i] != x->s;
+}
+
 /* O = R V, R = P o M, P = exp(S - L)   ->   dP, D, dS, dZ */
 static void score_cotangents(head *x)
 {
     /* D = rowsum(dO o O) - dL: what the row's normalisation takes back; = rowsum(P o dP) - dL */
     EACH_ROW(x, i) {
-        x->D[i] = (x->sees[i] ? row_dot(x->dO, x->O, i, x->Dv) : 0) - x->dL[i];
+        x->D[i] = (has_output(x, i) ? row_dot(x->dO, x->O, i, x->Dv) : 0) - x->dL[i];
     }
 
     /* O = R V, R = P o M    ->   dP = (dO V^T) o M */
@@ -308,7 +315,7 @@ static void score_cotangent_tangents(head *x)
     /* D = rowsum(dO o O) - dL   ->   tD = rowsum(tO o dO + O o tdO) - tdL */
     EACH_ROW(x, i) {
         const double sums = row_dot(x->tO, x->dO, i, x->Dv) + row_dot(x->O, x->tdO, i, x->Dv);
-        x->tD[i] = (x->sees[i] ? sums : 0) - x->tdL[i];
+        x->tD[i] = (has_output(x, i) ? sums : 0) - x->tdL[i];
     }
 
     /* dS = P o (dP - D)     ->   tdS = P o ( (tS - mu) o (dP - D) + tdP - tD ) */
