@@ -3,6 +3,7 @@
  * as it was. */
 #include "test.h"
 
+#include <locale.h>
 #include <math.h>
 #include <stddef.h>
 
@@ -465,6 +466,28 @@ static void problems_without_text(void)
     CHECK(ag_problem_format(&p, text, sizeof text, NULL) != AG_OK, "flags %#x became '%s'", p.flags, text);
 }
 
+/* A program's locale may write a half as 0,5; the text form does not. */
+static void other_locales(void)
+{
+    static const char *const with_comma[] = {"de_DE.UTF-8", "de_DE.utf8", "fr_FR.UTF-8", "fr_FR.utf8",
+                                             "es_ES.UTF-8", "es_ES.utf8", "ru_RU.UTF-8", "pt_BR.UTF-8"};
+    size_t n = 0;
+    while (n < sizeof with_comma / sizeof with_comma[0] && setlocale(LC_NUMERIC, with_comma[n]) == NULL) {
+        n++;
+    }
+    if (strcmp(localeconv()->decimal_point, ".") == 0) {
+        printf("no locale with a decimal comma is installed: texts are tested in the C locale only\n");
+        return;
+    }
+    ag_problem p = parsed("q4 d4 f32 scale=0.5");
+    char text[128] = "";
+    CHECK(p.scale == 0.5, "in a locale with a comma scale=0.5 is read as %g", p.scale);
+    CHECK_OK(ag_problem_format(&p, text, sizeof text, NULL));
+    CHECK(strstr(text, "scale=0.5") != NULL, "in a locale with a comma the text is '%s'", text);
+    CHECK_STATUS(ag_problem_parse("q4 d4 f32 scale=0,5", &p), AG_INVALID_PROBLEM);
+    setlocale(LC_NUMERIC, "C");
+}
+
 int main(void)
 {
     words_set_their_fields();
@@ -480,5 +503,6 @@ int main(void)
     a_very_long_text();
     absent_arguments();
     problems_without_text();
+    other_locales();
     return test_summary();
 }
