@@ -9,7 +9,7 @@
 #include <string.h>
 
 const struct tensor_info tensor_info[T_COUNT] = {
-#define ARRAYS_INFO(field, number, shape, kind, role, writers, acc) \
+#define ARRAYS_INFO(field, number, shape, kind, role, writers, acc)                                          \
     {#field, offsetof(ag_args, field), shape, kind, role, writers, acc},
     ARRAYS_TENSORS(ARRAYS_INFO)
 #undef ARRAYS_INFO
@@ -37,7 +37,7 @@ void *arrays_alloc(int64_t count, size_t size)
         memory = malloc(n * size);
     }
     if (memory == NULL) {
-        fprintf(stderr, "attngrad: no memory for %lld numbers of %zu bytes\ntake a smaller problem\n",
+        fprintf(stderr, "attngrad: no memory for %lld numbers of %zu bytes\ntry a smaller problem\n",
                 (long long)count, size);
         exit(2);
     }
@@ -106,24 +106,47 @@ static ag_dtype kind_dtype(const ag_problem *p, enum tensor_kind kind)
     return 0;
 }
 
+int tensor_size(const ag_problem *p, enum tensor t, int64_t size[4])
+{
+    if (!has_shape(p, tensor_info[t].shape)) {
+        return 0;
+    }
+    shape_size(p, tensor_info[t].shape, size);
+    return 1;
+}
+
+ag_dtype tensor_dtype(const ag_problem *p, enum tensor t)
+{
+    return kind_dtype(p, tensor_info[t].kind);
+}
+
 static size_t element_size(const struct arrays *x, enum tensor t)
 {
     return tensor_info[t].kind == KIND_U8 ? 1 : ag_dtype_size(x->dtype[t]);
 }
 
 /* Rows of packed sequences have all heads side by side; everything else is dense in the axes' order. */
+static int is_packed_tensor(const ag_problem *p, enum tensor t)
+{
+    return (p->flags & AG_PACKED) != 0 && tensor_info[t].shape <= SHAPE_ROW;
+}
+
 static int is_packed(const struct arrays *x, enum tensor t)
 {
-    return (x->p->flags & AG_PACKED) != 0 && tensor_info[t].shape <= SHAPE_ROW;
+    return is_packed_tensor(x->p, t);
+}
+
+ag_tensor tensor_view(const ag_problem *p, enum tensor t, const void *data)
+{
+    int64_t size[4] = {0, 0, 0, 0};
+    tensor_size(p, t, size);
+    return is_packed_tensor(p, t) ? ag_bnhd(data, size[1], size[2], size[3])
+                                  : ag_bhnd(data, size[1], size[2], size[3]);
 }
 
 static ag_tensor dense_view(const struct arrays *x, enum tensor t)
 {
-    const int64_t *size = x->size[t];
-    if (is_packed(x, t)) {
-        return ag_bnhd(x->data[t], size[1], size[2], size[3]);
-    }
-    return ag_bhnd(x->data[t], size[1], size[2], size[3]);
+    return tensor_view(x->p, t, x->data[t]);
 }
 
 ag_tensor *arrays_tensor(struct arrays *x, enum tensor t)
@@ -314,7 +337,8 @@ static void take_buckets(struct arrays *x)
     struct rng r;
     const ag_problem *p = &x->given;
     int64_t count = 2 * p->table_radius + 1;
-    if (!(p->flags & AG_TABLE) || p->table_buckets <= 0 || p->table_radius < 0 || p->table_radius > INT32_MAX) {
+    if (!(p->flags & AG_TABLE) || p->table_buckets <= 0 || p->table_radius < 0 ||
+        p->table_radius > INT32_MAX) {
         return;
     }
     if (p->buckets != NULL) {
@@ -367,21 +391,20 @@ static ag_status make_plan(struct arrays *x, const ag_options *options)
 static void make_tensors(struct arrays *x)
 {
     for (enum tensor t = 0; t < T_COUNT; t++) {
-        const struct tensor_info *info = &tensor_info[t];
         int64_t *size = x->size[t];
-        if (!has_shape(x->p, info->shape)) {
+        if (!tensor_size(x->p, t, size)) {
             continue;
         }
-        shape_size(x->p, info->shape, size);
         x->count[t] = size[0] * size[1] * size[2] * size[3];
-        x->dtype[t] = kind_dtype(x->p, info->kind);
+        x->dtype[t] = tensor_dtype(x->p, t);
         x->data[t] = arrays_alloc(x->count[t], element_size(x, t));
         *arrays_tensor(x, t) = dense_view(x, t);
     }
 }
 
 /* Everything but the contents of the tensors and the lengths. */
-static ag_status prepare(struct arrays *x, const ag_problem *problem, const ag_options *options, uint64_t seed)
+static ag_status prepare(struct arrays *x, const ag_problem *problem, const ag_options *options,
+                         uint64_t seed)
 {
     memset(x, 0, sizeof *x);
     x->given = *problem;
@@ -472,7 +495,8 @@ static void copy_tensors(struct arrays *y, const struct arrays *x)
     }
 }
 
-ag_status arrays_like(struct arrays *y, const struct arrays *x, const ag_problem *problem, const ag_options *options)
+ag_status arrays_like(struct arrays *y, const struct arrays *x, const ag_problem *problem,
+                      const ag_options *options)
 {
     ag_status status = prepare(y, problem, options, x->seed);
     if (status == AG_OK) {
@@ -498,7 +522,8 @@ ag_status arrays_run(struct arrays *x, uint32_t map)
 {
     for (enum tensor t = 0; t < T_COUNT; t++) {
         const struct tensor_info *info = &tensor_info[t];
-        if (x->data[t] != NULL && (info->writers & map) != 0 && (info->accumulate & x->args.accumulate) == 0) {
+        if (x->data[t] != NULL && (info->writers & map) != 0 &&
+            (info->accumulate & x->args.accumulate) == 0) {
             memset(x->data[t], 0xff, (size_t)x->count[t] * element_size(x, t)); /* NaN in every dtype */
         }
     }

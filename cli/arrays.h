@@ -8,46 +8,46 @@
 
 /* The tensors of ag_args in its order: field, number, shape, element type, role, maps that write it,
  * bit of accumulate. */
-#define ARRAYS_TENSORS(X)                                                      \
-    X(q, T_Q, SHAPE_Q, KIND_MAIN, ROLE_INPUT, 0, 0)                            \
-    X(k, T_K, SHAPE_K, KIND_MAIN, ROLE_INPUT, 0, 0)                            \
-    X(v, T_V, SHAPE_V, KIND_MAIN, ROLE_INPUT, 0, 0)                            \
-    X(bias, T_BIAS, SHAPE_BIAS, KIND_AUX, ROLE_INPUT, 0, 0)                    \
-    X(mask, T_MASK, SHAPE_MASK, KIND_U8, ROLE_INPUT, 0, 0)                     \
-    X(table, T_TABLE, SHAPE_TABLE, KIND_AUX, ROLE_INPUT, 0, 0)                 \
-    X(sink, T_SINK, SHAPE_SINK, KIND_AUX, ROLE_INPUT, 0, 0)                    \
-    X(o, T_O, SHAPE_O, KIND_OUT, ROLE_OUTPUT, AG_MAP_FORWARD | AG_MAP_JVP, AG_ACC_O)      \
-    X(lse, T_LSE, SHAPE_ROW, KIND_F64, ROLE_OUTPUT, AG_MAP_FORWARD | AG_MAP_JVP, AG_ACC_LSE) \
-    X(d_o, T_D_O, SHAPE_O, KIND_OUT, ROLE_COTANGENT, 0, 0)                     \
-    X(d_lse, T_D_LSE, SHAPE_ROW, KIND_F64, ROLE_COTANGENT, 0, 0)               \
-    X(dq, T_DQ, SHAPE_Q, KIND_GRAD, ROLE_OUTPUT, AG_MAP_VJP, AG_ACC_DQ)        \
-    X(dk, T_DK, SHAPE_K, KIND_GRAD, ROLE_OUTPUT, AG_MAP_VJP, AG_ACC_DK)        \
-    X(dv, T_DV, SHAPE_V, KIND_GRAD, ROLE_OUTPUT, AG_MAP_VJP, AG_ACC_DV)        \
-    X(dbias, T_DBIAS, SHAPE_BIAS, KIND_AUX, ROLE_OUTPUT, AG_MAP_VJP, AG_ACC_DBIAS)        \
-    X(dtable, T_DTABLE, SHAPE_TABLE, KIND_AUX, ROLE_OUTPUT, AG_MAP_VJP, AG_ACC_DTABLE)    \
-    X(dsink, T_DSINK, SHAPE_SINK, KIND_AUX, ROLE_OUTPUT, AG_MAP_VJP, AG_ACC_DSINK)        \
-    X(tq, T_TQ, SHAPE_Q, KIND_MAIN, ROLE_TANGENT, 0, 0)                        \
-    X(tk, T_TK, SHAPE_K, KIND_MAIN, ROLE_TANGENT, 0, 0)                        \
-    X(tv, T_TV, SHAPE_V, KIND_MAIN, ROLE_TANGENT, 0, 0)                        \
-    X(tbias, T_TBIAS, SHAPE_BIAS, KIND_AUX, ROLE_TANGENT, 0, 0)                \
-    X(ttable, T_TTABLE, SHAPE_TABLE, KIND_AUX, ROLE_TANGENT, 0, 0)             \
-    X(tsink, T_TSINK, SHAPE_SINK, KIND_AUX, ROLE_TANGENT, 0, 0)                \
-    X(to, T_TO, SHAPE_O, KIND_OUT, ROLE_OUTPUT, AG_MAP_JVP, AG_ACC_TO)         \
-    X(mu, T_MU, SHAPE_ROW, KIND_F64, ROLE_OUTPUT, AG_MAP_JVP, AG_ACC_MU)       \
-    X(td_o, T_TD_O, SHAPE_O, KIND_OUT, ROLE_COTANGENT, 0, 0)                   \
-    X(td_lse, T_TD_LSE, SHAPE_ROW, KIND_F64, ROLE_COTANGENT, 0, 0)             \
-    X(tdq, T_TDQ, SHAPE_Q, KIND_GRAD, ROLE_OUTPUT, AG_MAP_VJP_JVP, AG_ACC_TDQ) \
-    X(tdk, T_TDK, SHAPE_K, KIND_GRAD, ROLE_OUTPUT, AG_MAP_VJP_JVP, AG_ACC_TDK) \
-    X(tdv, T_TDV, SHAPE_V, KIND_GRAD, ROLE_OUTPUT, AG_MAP_VJP_JVP, AG_ACC_TDV) \
-    X(tdbias, T_TDBIAS, SHAPE_BIAS, KIND_AUX, ROLE_OUTPUT, AG_MAP_VJP_JVP, AG_ACC_TDBIAS)    \
-    X(tdtable, T_TDTABLE, SHAPE_TABLE, KIND_AUX, ROLE_OUTPUT, AG_MAP_VJP_JVP, AG_ACC_TDTABLE) \
+#define ARRAYS_TENSORS(X)                                                                                    \
+    X(q, T_Q, SHAPE_Q, KIND_MAIN, ROLE_INPUT, 0, 0)                                                          \
+    X(k, T_K, SHAPE_K, KIND_MAIN, ROLE_INPUT, 0, 0)                                                          \
+    X(v, T_V, SHAPE_V, KIND_MAIN, ROLE_INPUT, 0, 0)                                                          \
+    X(bias, T_BIAS, SHAPE_BIAS, KIND_AUX, ROLE_INPUT, 0, 0)                                                  \
+    X(mask, T_MASK, SHAPE_MASK, KIND_U8, ROLE_INPUT, 0, 0)                                                   \
+    X(table, T_TABLE, SHAPE_TABLE, KIND_AUX, ROLE_INPUT, 0, 0)                                               \
+    X(sink, T_SINK, SHAPE_SINK, KIND_AUX, ROLE_INPUT, 0, 0)                                                  \
+    X(o, T_O, SHAPE_O, KIND_OUT, ROLE_OUTPUT, AG_MAP_FORWARD | AG_MAP_JVP, AG_ACC_O)                         \
+    X(lse, T_LSE, SHAPE_ROW, KIND_F64, ROLE_OUTPUT, AG_MAP_FORWARD | AG_MAP_JVP, AG_ACC_LSE)                 \
+    X(d_o, T_D_O, SHAPE_O, KIND_OUT, ROLE_COTANGENT, 0, 0)                                                   \
+    X(d_lse, T_D_LSE, SHAPE_ROW, KIND_F64, ROLE_COTANGENT, 0, 0)                                             \
+    X(dq, T_DQ, SHAPE_Q, KIND_GRAD, ROLE_OUTPUT, AG_MAP_VJP, AG_ACC_DQ)                                      \
+    X(dk, T_DK, SHAPE_K, KIND_GRAD, ROLE_OUTPUT, AG_MAP_VJP, AG_ACC_DK)                                      \
+    X(dv, T_DV, SHAPE_V, KIND_GRAD, ROLE_OUTPUT, AG_MAP_VJP, AG_ACC_DV)                                      \
+    X(dbias, T_DBIAS, SHAPE_BIAS, KIND_AUX, ROLE_OUTPUT, AG_MAP_VJP, AG_ACC_DBIAS)                           \
+    X(dtable, T_DTABLE, SHAPE_TABLE, KIND_AUX, ROLE_OUTPUT, AG_MAP_VJP, AG_ACC_DTABLE)                       \
+    X(dsink, T_DSINK, SHAPE_SINK, KIND_AUX, ROLE_OUTPUT, AG_MAP_VJP, AG_ACC_DSINK)                           \
+    X(tq, T_TQ, SHAPE_Q, KIND_MAIN, ROLE_TANGENT, 0, 0)                                                      \
+    X(tk, T_TK, SHAPE_K, KIND_MAIN, ROLE_TANGENT, 0, 0)                                                      \
+    X(tv, T_TV, SHAPE_V, KIND_MAIN, ROLE_TANGENT, 0, 0)                                                      \
+    X(tbias, T_TBIAS, SHAPE_BIAS, KIND_AUX, ROLE_TANGENT, 0, 0)                                              \
+    X(ttable, T_TTABLE, SHAPE_TABLE, KIND_AUX, ROLE_TANGENT, 0, 0)                                           \
+    X(tsink, T_TSINK, SHAPE_SINK, KIND_AUX, ROLE_TANGENT, 0, 0)                                              \
+    X(to, T_TO, SHAPE_O, KIND_OUT, ROLE_OUTPUT, AG_MAP_JVP, AG_ACC_TO)                                       \
+    X(mu, T_MU, SHAPE_ROW, KIND_F64, ROLE_OUTPUT, AG_MAP_JVP, AG_ACC_MU)                                     \
+    X(td_o, T_TD_O, SHAPE_O, KIND_OUT, ROLE_COTANGENT, 0, 0)                                                 \
+    X(td_lse, T_TD_LSE, SHAPE_ROW, KIND_F64, ROLE_COTANGENT, 0, 0)                                           \
+    X(tdq, T_TDQ, SHAPE_Q, KIND_GRAD, ROLE_OUTPUT, AG_MAP_VJP_JVP, AG_ACC_TDQ)                               \
+    X(tdk, T_TDK, SHAPE_K, KIND_GRAD, ROLE_OUTPUT, AG_MAP_VJP_JVP, AG_ACC_TDK)                               \
+    X(tdv, T_TDV, SHAPE_V, KIND_GRAD, ROLE_OUTPUT, AG_MAP_VJP_JVP, AG_ACC_TDV)                               \
+    X(tdbias, T_TDBIAS, SHAPE_BIAS, KIND_AUX, ROLE_OUTPUT, AG_MAP_VJP_JVP, AG_ACC_TDBIAS)                    \
+    X(tdtable, T_TDTABLE, SHAPE_TABLE, KIND_AUX, ROLE_OUTPUT, AG_MAP_VJP_JVP, AG_ACC_TDTABLE)                \
     X(tdsink, T_TDSINK, SHAPE_SINK, KIND_AUX, ROLE_OUTPUT, AG_MAP_VJP_JVP, AG_ACC_TDSINK)
 
 enum tensor {
 #define ARRAYS_NUMBER(field, number, shape, kind, role, writers, acc) number,
     ARRAYS_TENSORS(ARRAYS_NUMBER)
 #undef ARRAYS_NUMBER
-    T_COUNT
+        T_COUNT
 };
 
 enum tensor_shape {
@@ -66,16 +66,24 @@ enum tensor_kind { KIND_MAIN, KIND_OUT, KIND_GRAD, KIND_AUX, KIND_F64, KIND_U8 }
 enum tensor_role { ROLE_INPUT, ROLE_COTANGENT, ROLE_TANGENT, ROLE_OUTPUT };
 
 struct tensor_info {
-    const char *name;       /* "dq" */
-    size_t offset;          /* of the ag_tensor in ag_args */
+    const char *name; /* "dq" */
+    size_t offset;    /* of the ag_tensor in ag_args */
     enum tensor_shape shape;
     enum tensor_kind kind;
     enum tensor_role role;
-    uint32_t writers;       /* AG_MAP_*: the maps whose output it is */
-    uint32_t accumulate;    /* AG_ACC_* of an output */
+    uint32_t writers;    /* AG_MAP_*: the maps whose output it is */
+    uint32_t accumulate; /* AG_ACC_* of an output */
 };
 
 extern const struct tensor_info tensor_info[T_COUNT];
+
+/* Of a plan's problem: the tensor's four axes, 0 where the problem has no such tensor; its element type,
+ * 0 for the mask. */
+int tensor_size(const ag_problem *p, enum tensor t, int64_t size[4]);
+ag_dtype tensor_dtype(const ag_problem *p, enum tensor t);
+
+/* The view of data laid out as [b][h][n][c], packed rows as [total][h][c]. */
+ag_tensor tensor_view(const ag_problem *p, enum tensor t, const void *data);
 
 /* A variable x with its cotangent d, tangent t and the tangent td of its cotangent. The first six are
  * what the loss is differentiated by, the last two what attention gives. */
@@ -89,7 +97,7 @@ struct arrays {
     ag_problem given;    /* the problem as given, with this struct's own buckets and slopes */
     const ag_problem *p; /* the plan's: every default filled in */
     ag_plan *plan;
-    ag_args args;        /* a dense view of every tensor the problem has; may be changed by the owner */
+    ag_args args; /* a dense view of every tensor the problem has; may be changed by the owner */
     uint64_t seed;
 
     int64_t size[T_COUNT][4]; /* [batch, head, position, channel]; all zero: the problem has no such tensor */
@@ -111,7 +119,8 @@ struct arrays {
  * Buckets and slopes are taken from the problem or, where it has none, drawn; packed sequences have
  * random lengths. q_offset, k_offset and batch_offset are zero: set them in x->args. options may be
  * NULL. On failure the status of ag_plan_create or ag_plan_workspace, and nothing to destroy. */
-ag_status arrays_create(struct arrays *x, const ag_problem *problem, const ag_options *options, uint64_t seed);
+ag_status arrays_create(struct arrays *x, const ag_problem *problem, const ag_options *options,
+                        uint64_t seed);
 void arrays_destroy(struct arrays *x);
 
 /* Padded problems only: random q_lengths and kv_lengths, some of them zero, from x's seed. */
@@ -124,7 +133,8 @@ ag_status arrays_twin(struct arrays *y, const struct arrays *x, ag_dtype dtype, 
 
 /* x's call on another problem of the same batch and packing: tensors of the same size are copied, inputs
  * of another size, and those x does not have, are zero. */
-ag_status arrays_like(struct arrays *y, const struct arrays *x, const ag_problem *problem, const ag_options *options);
+ag_status arrays_like(struct arrays *y, const struct arrays *x, const ag_problem *problem,
+                      const ag_options *options);
 
 /* Runs one map (AG_MAP_*) on x->args. Every output that does not accumulate is first filled with NaN,
  * so that an element the map leaves unwritten is seen. */

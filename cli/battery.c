@@ -5,6 +5,7 @@
 #include "gradcheck.h"
 #include "identities.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static ag_status float64_checks(struct arrays *x, const ag_options *options, struct results *results)
@@ -36,12 +37,16 @@ static ag_status rounding_checks(struct arrays *x, const ag_options *options, st
     return status == AG_OK ? error_rule_results(x, options != NULL ? options->threads : 0, results) : status;
 }
 
-ag_status battery_run(const struct setup *s, const ag_options *options, struct results *results)
+ag_status battery_run(const struct setup *s, const ag_options *options, struct results *results,
+                      char plan[PLAN_TEXT])
 {
     struct arrays x;
     ag_status status = setup_arrays(&x, s, options);
     if (status != AG_OK) {
         return status;
+    }
+    if (plan != NULL) {
+        snprintf(plan, PLAN_TEXT, "%s", ag_plan_describe(x.plan));
     }
     status = x.p->dtype == AG_F64 ? float64_checks(&x, options, results) : twin_checks(&x, options, results);
     if (status == AG_OK) {

@@ -6,7 +6,11 @@
 #include "draw.h"
 #include "results.h"
 
-/* Adds to results. On failure the library's status, and its message tells why. */
-ag_status battery_run(const struct setup *s, const ag_options *options, struct results *results);
+enum { PLAN_TEXT = 160 };
+
+/* Adds to results, and writes the plan's description into plan (NULL: not wanted). On failure the library's
+ * status, and its message tells why. */
+ag_status battery_run(const struct setup *s, const ag_options *options, struct results *results,
+                      char plan[PLAN_TEXT]);
 
 #endif

@@ -4,7 +4,7 @@
 
 #include "battery.h"
 #include "check_print.h"
-#include "check_tally.h"
+#include "tally.h"
 #include "options.h"
 #include "usage.h"
 
@@ -12,36 +12,35 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char help[] =
-    "usage: attngrad check PROBLEM [OPTION]...\n"
-    "       attngrad check --random N [OPTION]...\n"
-    "\n"
-    "Fills a problem with random numbers and tests all derivatives on it:\n"
-    "  differences  every gradient and tangent against finite differences, in f64\n"
-    "  identities   adjoint, symmetry of the Hessian, sums, shifts, permutations,\n"
-    "               split and merge, in f64\n"
-    "  rounding     the error of f32, f16 and bf16 against the f64 result\n"
-    "\n"
-    "PROBLEM is one argument of words in any order, for example\n"
-    "  \"b2 h8 kv2 q128 k96 d64 dv32 f32 causal softcap=30 sink\"\n"
-    "  b h kv q k d dv     batch, heads, kv heads, queries, keys, channels\n"
-    "  f64 f32 f16 bf16    number format; out= grad= aux=f32: wider ones\n"
-    "  causal  align=bottom-right  window=L,R  scale=X  softcap=X  dropout=P  sink\n"
-    "  bias=bhqk  mask=b11k  table=R,NB,shared  alibi  alibi=slopes\n"
-    "  packed=QT,KT  head_offset=N\n"
-    "\n"
-    "options:\n"
-    "      --random N          N random problems over all features\n"
-    "      --seed S            of the random numbers; default 1\n"
-    "      --threads T         default: one a processor\n"
-    "      --q-offset N        position of query 0\n"
-    "      --k-offset N        position of key 0\n"
-    "      --batch-offset N    number of sequence 0, for dropout\n"
-    "      --lengths           random lengths of the sequences\n"
-    "      --json              the results as JSON\n"
-    "  -h, --help              this text\n"
-    "\n"
-    "exit codes: 0 all checks passed, 1 a check failed, 2 wrong arguments\n";
+static const char help[] = "usage: attngrad check PROBLEM [OPTION]...\n"
+                           "       attngrad check --random N [OPTION]...\n"
+                           "\n"
+                           "Fills a problem with random numbers and tests all derivatives on it:\n"
+                           "  differences  every gradient and tangent against finite differences, in f64\n"
+                           "  identities   adjoint, symmetry of the Hessian, sums, shifts, permutations,\n"
+                           "               split and merge, in f64\n"
+                           "  rounding     the error of f32, f16 and bf16 against the f64 result\n"
+                           "\n"
+                           "PROBLEM is one argument of words in any order, for example\n"
+                           "  \"b2 h8 kv2 q128 k96 d64 dv32 f32 causal softcap=30 sink\"\n"
+                           "  b h kv q k d dv     batch, heads, kv heads, queries, keys, channels\n"
+                           "  f64 f32 f16 bf16    number format; out= grad= aux=f32: wider ones\n"
+                           "  causal  align=bottom-right  window=L,R  scale=X  softcap=X  dropout=P  sink\n"
+                           "  bias=bhqk  mask=b11k  table=R,NB,shared  alibi  alibi=slopes\n"
+                           "  packed=QT,KT  head_offset=N\n"
+                           "\n"
+                           "options:\n"
+                           "      --random N          N random problems over all features\n"
+                           "      --seed S            of the random numbers; default 1\n"
+                           "      --threads T         default: one a processor\n"
+                           "      --q-offset N        position of query 0\n"
+                           "      --k-offset N        position of key 0\n"
+                           "      --batch-offset N    number of sequence 0, for dropout\n"
+                           "      --lengths           random lengths of the sequences\n"
+                           "      --json              the results as JSON\n"
+                           "  -h, --help              this text\n"
+                           "\n"
+                           "exit codes: 0 all checks passed, 1 a check failed, 2 wrong arguments\n";
 
 /* What the command line asks for. */
 struct request {
@@ -91,16 +90,12 @@ static int check_request(const struct request *r)
 static int check_one(struct request *r, const ag_options *options)
 {
     struct results results = {.count = 0};
-    ag_plan *plan = NULL;
-    ag_status status = battery_run(&r->setup, options, &results);
-    if (status == AG_OK) {
-        status = ag_plan_create(&plan, &r->setup.problem, options);
-    }
+    char plan[PLAN_TEXT];
+    ag_status status = battery_run(&r->setup, options, &results, plan);
     if (status != AG_OK) {
         return usage_error("check", "%s", ag_last_message());
     }
-    (r->json ? print_problem_json : print_problem)(&r->setup, ag_plan_describe(plan), &results);
-    ag_plan_destroy(plan);
+    (r->json ? print_problem_json : print_problem)(&r->setup, plan, &results);
     return results_failed(&results) > 0 ? EXIT_FAIL : EXIT_PASS;
 }
 
@@ -134,7 +129,7 @@ static void check_drawn(const struct request *r, const ag_options *options, int6
     struct results results = {.count = 0};
     rng_init(&rng, r->setup.seed, (uint64_t)n);
     draw_setup(&s, &rng);
-    ag_status status = battery_run(&s, options, &results);
+    ag_status status = battery_run(&s, options, &results, NULL);
     const char *message = status == AG_OK ? NULL : ag_last_message();
     tally_add(tally, &results);
     tally->problems++;

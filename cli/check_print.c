@@ -47,8 +47,8 @@ static void print_call(const struct setup *s)
 {
     printf("%-*s%" PRIu64, LABEL, "seed", s->seed);
     if (s->q_offset != 0 || s->k_offset != 0 || s->batch_offset != 0) {
-        printf("; q_offset %" PRId64 ", k_offset %" PRId64 ", batch_offset %" PRId64, s->q_offset, s->k_offset,
-               s->batch_offset);
+        printf("; q_offset %" PRId64 ", k_offset %" PRId64 ", batch_offset %" PRId64, s->q_offset,
+               s->k_offset, s->batch_offset);
     }
     printf("%s\n\n", s->lengths ? "; random lengths" : "");
 }
@@ -132,7 +132,8 @@ void print_failure(const struct setup *s, const struct results *results, const c
     }
 }
 
-void print_failure_json(struct json *json, const struct setup *s, const struct results *results, const char *message)
+void print_failure_json(struct json *json, const struct setup *s, const struct results *results,
+                        const char *message)
 {
     json_begin_object(json, NULL);
     json_setup(json, s);
@@ -147,8 +148,8 @@ void print_tally(const struct tally *tally)
 {
     struct style style = style_of(stdout);
     int passed = 0, failed = 0;
-    printf("%s%-38s %7s %5s %5s %9s %9s%s\n", style.strong, "check", "passed", "FAIL", "n/a", "residual", "limit",
-           style.reset);
+    printf("%s%-38s %7s %5s %5s %9s %9s%s\n", style.strong, "check", "passed", "FAIL", "n/a", "residual",
+           "limit", style.reset);
     for (int n = 0; n < tally->count; n++) {
         const struct tally_line *l = &tally->lines[n];
         printf("%-38s %7d %5d %5d", l->name, l->passed, l->failed, l->not_applicable);
@@ -160,8 +161,8 @@ void print_tally(const struct tally *tally)
         failed += l->failed;
     }
     printf("\n(residual and limit: of the problem that came closest to its limit)\n");
-    printf("%d problems, %d failed; %d checks passed, %d failed\n", tally->problems, tally->failed_problems, passed,
-           failed);
+    printf("%d problems, %d failed; %d checks passed, %d failed\n", tally->problems, tally->failed_problems,
+           passed, failed);
 }
 
 void print_tally_json(struct json *json, const struct tally *tally)

@@ -3,7 +3,7 @@
 #define ATTNGRAD_CLI_CHECK_PRINT_H
 
 #include "battery.h"
-#include "check_tally.h"
+#include "tally.h"
 #include "json.h"
 
 /* One problem with all its results. */
@@ -13,7 +13,8 @@ void print_problem_json(const struct setup *s, const char *plan, const struct re
 /* One failing problem of many: the command that repeats it and what failed; message: why it could not run
  * at all, or NULL. json: an item of the array of failures. */
 void print_failure(const struct setup *s, const struct results *results, const char *message);
-void print_failure_json(struct json *json, const struct setup *s, const struct results *results, const char *message);
+void print_failure_json(struct json *json, const struct setup *s, const struct results *results,
+                        const char *message);
 
 /* What came of many problems. */
 void print_tally(const struct tally *tally);

@@ -106,7 +106,7 @@ static void draw_call(struct setup *s, struct rng *r)
     s->batch_offset = rng_chance(r, 0.1) ? rng_range(r, 1, 1000) : 0;
     s->q_offset = s->k_offset = 0;
     if (s->problem.align == AG_ALIGN_TOP_LEFT && rng_chance(r, 0.3)) {
-        s->q_offset = rng_range(r, 0, 20);
+        s->q_offset = rng_range(r, -10, 20);
         s->k_offset = rng_range(r, 0, 20);
     }
 }
@@ -151,9 +151,10 @@ void setup_command(const struct setup *s, char *text, size_t size)
     } options[] = {{"q-offset", s->q_offset}, {"k-offset", s->k_offset}, {"batch-offset", s->batch_offset}};
     for (int n = 0; n < 3; n++) {
         if (options[n].value != 0) {
-            length += snprintf(offsets + length, sizeof offsets - (size_t)length, " --%s %" PRId64, options[n].name,
-                               options[n].value);
+            length += snprintf(offsets + length, sizeof offsets - (size_t)length, " --%s %" PRId64,
+                               options[n].name, options[n].value);
         }
     }
-    snprintf(text, size, "\"%s\" --seed %" PRIu64 "%s%s", problem, s->seed, offsets, s->lengths ? " --lengths" : "");
+    snprintf(text, size, "\"%s\" --seed %" PRIu64 "%s%s", problem, s->seed, offsets,
+             s->lengths ? " --lengths" : "");
 }

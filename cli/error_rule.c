@@ -97,7 +97,8 @@ ag_status error_rule_results(const struct arrays *x, int32_t threads, struct res
     int count;
     ag_status status = error_rule(x, threads, entries, &count);
     for (int n = 0; n < count && status == AG_OK; n++) {
-        results_add(results, entries[n].error, entries[n].limit, "rounding %s", tensor_info[entries[n].t].name);
+        results_add(results, entries[n].error, entries[n].limit, "rounding %s",
+                    tensor_info[entries[n].t].name);
     }
     return status;
 }

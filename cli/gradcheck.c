@@ -3,7 +3,7 @@
  * The step is STEP over the rate at which scores move, so that truncation, about STEP^4 / 500 = 3e-14 of the
  * output's bound, and rounding, about eps / STEP = 1e-13 of it, both stay far below what is asked for:
  * a difference of at most LIMIT of the larger of the output and a thousandth of its bound (scales.h),
- * that is 1e-12 of the bound. The largest residual of 2000 random problems is 6e-11. */
+ * that is 1e-12 of the bound. The largest residual of 20000 random problems is 8e-11. */
 #include "gradcheck.h"
 
 #include "groups.h"
@@ -18,7 +18,7 @@ static const double LIMIT = 1e-9;
 static const double FLOOR = 1e-3; /* of the bound */
 
 enum {
-    MOST_SLOTS = 32,      /* elements tested of each set that reaches the same rows */
+    MOST_SLOTS = 32, /* elements tested of each set that reaches the same rows */
     FEWEST_SLOTS = 3,
     WORK = 1000 * 1000 * 500 /* multiplications spent on one variable, before FEWEST_SLOTS */
 };
@@ -145,7 +145,8 @@ static void add_loss(const struct gradcheck *g, const struct groups *groups, dou
 }
 
 /* Perturbs the element with this slot of every set at once; sums[set] becomes its difference. */
-static ag_status perturb(struct gradcheck *g, int family, const struct groups *groups, int64_t slot, double *sums)
+static ag_status perturb(struct gradcheck *g, int family, const struct groups *groups, int64_t slot,
+                         double *sums)
 {
     enum tensor t = families[family].x;
     const double *from = arrays_f64(g->x, t);

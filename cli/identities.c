@@ -294,9 +294,10 @@ static ag_status jvp_is_forward(struct identity *id)
         return status;
     }
     status = arrays_run(&y, AG_MAP_FORWARD);
-    double worst = larger(
-        scaled_difference(&id->scales, T_O, arrays_f64(&y, T_O), arrays_f64(id->x, T_O), y.count[T_O]),
-        scaled_difference(&id->scales, T_LSE, arrays_f64(&y, T_LSE), arrays_f64(id->x, T_LSE), y.count[T_LSE]));
+    double worst =
+        larger(scaled_difference(&id->scales, T_O, arrays_f64(&y, T_O), arrays_f64(id->x, T_O), y.count[T_O]),
+               scaled_difference(&id->scales, T_LSE, arrays_f64(&y, T_LSE), arrays_f64(id->x, T_LSE),
+                                 y.count[T_LSE]));
     arrays_destroy(&y);
     results_add(id->results, worst, IDENTITY_LIMIT, "o, lse of jvp and forward");
     return status;

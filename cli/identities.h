@@ -15,8 +15,8 @@ struct identity {
 };
 
 /* Residuals are in units of the bounds of scales.h, which hold the growth of rounding errors with the
- * scores; what is left is a few eps = 2e-16, more where a sum cancels. The largest of 2000 random problems
- * is 2e-15. */
+ * scores; what is left is a few eps = 2e-16, more where a sum cancels. The largest of 20000 random problems
+ * is 8e-15. */
 #define IDENTITY_LIMIT 1e-13
 
 /* All identities of this page, each one result (or the reason why it does not apply). options: those of

@@ -68,7 +68,8 @@ static ag_status permute_run_compare(struct identity *id, struct arrays *y, enum
             }
             double *values = permuted(x, t, order, permutation);
             if (outputs) {
-                *worst = larger(scaled_difference(&id->scales, t, arrays_f64(y, t), values, x->count[t]), *worst);
+                *worst =
+                    larger(scaled_difference(&id->scales, t, arrays_f64(y, t), values, x->count[t]), *worst);
             } else {
                 arrays_write(y, t, values);
             }

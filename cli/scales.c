@@ -22,7 +22,8 @@ double larger(double a, double b)
     return a >= b || isnan(a) ? a : b;
 }
 
-double scaled_difference(const struct scales *s, enum tensor t, const double *got, const double *wanted, int64_t count)
+double scaled_difference(const struct scales *s, enum tensor t, const double *got, const double *wanted,
+                         int64_t count)
 {
     double worst = 0;
     for (int64_t n = 0; n < count; n++) {

@@ -18,7 +18,8 @@ struct scales {
 void scales_of(struct scales *s, const struct arrays *x);
 
 /* The largest |got - wanted|, in units of the output t; equal infinities differ by 0, NaN stays NaN. */
-double scaled_difference(const struct scales *s, enum tensor t, const double *got, const double *wanted, int64_t count);
+double scaled_difference(const struct scales *s, enum tensor t, const double *got, const double *wanted,
+                         int64_t count);
 
 double largest(const double *values, int64_t count); /* finite absolute value; 0 of nothing */
 double larger(double a, double b);                   /* of two; NaN where either is */

@@ -1,6 +1,6 @@
 /* The results of many problems, gathered by check. */
-#ifndef ATTNGRAD_CLI_CHECK_TALLY_H
-#define ATTNGRAD_CLI_CHECK_TALLY_H
+#ifndef ATTNGRAD_CLI_TALLY_H
+#define ATTNGRAD_CLI_TALLY_H
 
 #include "results.h"
 

@@ -1,5 +1,5 @@
-/* The sums of check_tally.h. */
-#include "check_tally.h"
+/* The sums of tally.h. */
+#include "tally.h"
 
 #include <math.h>
 #include <stdio.h>

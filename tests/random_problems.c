@@ -1,0 +1,34 @@
+/* All checks on random problems over all features and dtypes, with one thread and with two. */
+#include "battery.h"
+#include "feature_pairs.h"
+#include "tally.h"
+
+enum { PROBLEMS = 1000, SEED = 20 };
+
+static void test(int n, struct tally *tally)
+{
+    struct rng r;
+    struct setup s;
+    struct results results = {.count = 0};
+    ag_options options = AG_OPTIONS_INIT;
+    options.threads = 1 + n % 2;
+    rng_init(&r, SEED, (uint64_t)n);
+    draw_setup(&s, &r);
+    ag_status status = battery_run(&s, &options, &results, NULL);
+    features_report(&s, status, &results);
+    tally_add(tally, &results);
+}
+
+int main(void)
+{
+    static struct tally tally;
+    for (int n = 0; n < test_count(PROBLEMS); n++) {
+        test(n, &tally);
+    }
+    for (int n = 0; n < tally.count; n++) {
+        const struct tally_line *l = &tally.lines[n];
+        printf("%-38s %d problems, closest to its limit %.1e of %.1e\n", l->name, l->passed + l->failed,
+               l->residual, l->limit);
+    }
+    return test_summary();
+}
