@@ -13,7 +13,10 @@ struct command {
     int (*run)(int argc, char **argv);
 };
 
-static const struct command commands[] = {{"demo", demo_main}, {"check", check_main}, {"info", info_main}};
+static const struct command commands[] = {
+    {"demo", demo_main}, {"check", check_main}, {"forward", forward_main}, {"grad", grad_main},
+    {"jvp", jvp_main},   {"hvp", hvp_main},     {"info", info_main},
+};
 enum { COMMANDS = sizeof commands / sizeof commands[0] };
 
 static const char help[] = "usage: attngrad COMMAND [OPTION]...\n"
@@ -21,17 +24,21 @@ static const char help[] = "usage: attngrad COMMAND [OPTION]...\n"
                            "Attention and its exact derivatives.\n"
                            "\n"
                            "commands:\n"
-                           "  demo    a worked example: every variable of one attention layer, forward,\n"
-                           "          backward, checked, and one step of gradient descent\n"
-                           "  check   test the derivatives of a problem: finite differences, identities,\n"
-                           "          rounding errors\n"
-                           "  info    version, processor, instruction sets, threads, backends\n"
+                           "  demo     a worked example: every variable of one attention layer, forward,\n"
+                           "           backward, checked, and one step of gradient descent\n"
+                           "  check    test the derivatives of a problem: finite differences, identities,\n"
+                           "           rounding errors\n"
+                           "  forward  attention of arrays in files\n"
+                           "  grad     and its gradients\n"
+                           "  jvp      and its derivative along tangents\n"
+                           "  hvp      and the derivative of its gradients along tangents\n"
+                           "  info     version, processor, instruction sets, threads, backends\n"
                            "\n"
                            "options:\n"
                            "  -h, --help       this text; 'attngrad COMMAND --help' tells of a command\n"
                            "      --version    the version\n"
                            "\n"
-                           "exit codes: 0 done, 1 a check or the output failed, 2 wrong arguments\n";
+                           "exit codes: 0 done, 1 a check or the output failed, 2 wrong arguments or files\n";
 
 static int unknown_command(const char *word)
 {
@@ -50,7 +57,7 @@ static int unknown_command(const char *word)
 static int dispatch(int argc, char **argv)
 {
     if (argc < 2) {
-        return usage_error(NULL, "no command given: demo, check or info");
+        return usage_error(NULL, "no command given");
     }
     for (size_t n = 0; n < COMMANDS; n++) {
         if (strcmp(argv[1], commands[n].name) == 0) {

@@ -5,10 +5,11 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_OPTIONS = 16, NAME_SIZE = 64 };
+enum { MAX_OPTIONS = 64, NAME_SIZE = 64 };
 
 /* The option that arg names, up to a '='; *value then points behind it, else is NULL. */
 static const struct option *find(const char *arg, const struct option *options, size_t count,
@@ -80,6 +81,31 @@ static int read_seed(const char *command, const struct option *option, const cha
     return 0;
 }
 
+static int read_number(const char *command, const struct option *option, const char *text)
+{
+    char *end;
+    double number = strtod(text, &end);
+    if (end == text || *end != '\0' || !isfinite(number)) {
+        return usage_error(command, "--%s: '%s' is not a finite number", option->name, text);
+    }
+    *(double *)option->value = number;
+    return 0;
+}
+
+int option_read(const char *command, const struct option *option, const char *text)
+{
+    switch (option->kind) {
+    case OPTION_INTEGER: return read_integer(command, option, text);
+    case OPTION_SEED: return read_seed(command, option, text);
+    case OPTION_NUMBER: return read_number(command, option, text);
+    case OPTION_TEXT:
+    case OPTION_OPTIONAL: *(const char **)option->value = text; return 0;
+    case OPTION_FLAG: break;
+    }
+    *(bool *)option->value = true;
+    return 0;
+}
+
 /* Reads one option and counts in *used how many words it took. */
 static int read_option(const char *command, char **argv, const struct option *option, const char *value,
                        int *used)
@@ -88,8 +114,10 @@ static int read_option(const char *command, char **argv, const struct option *op
         if (value) {
             return usage_error(command, "--%s takes no value", option->name);
         }
-        *(bool *)option->value = true;
-        return 0;
+        return option_read(command, option, NULL);
+    }
+    if (!value && option->kind == OPTION_OPTIONAL) {
+        return option_read(command, option, "");
     }
     if (!value) {
         value = argv[1];
@@ -98,8 +126,7 @@ static int read_option(const char *command, char **argv, const struct option *op
     if (!value || *value == '\0') {
         return usage_error(command, "--%s needs a value", option->name);
     }
-    return option->kind == OPTION_SEED ? read_seed(command, option, value)
-                                       : read_integer(command, option, value);
+    return option_read(command, option, value);
 }
 
 static int add_operand(const char *command, struct operands *operands, const char *word)

@@ -10,7 +10,10 @@
 enum option_kind {
     OPTION_FLAG,    /* value: bool *; takes no value, becomes true */
     OPTION_INTEGER, /* value: int64_t *; from min to max */
-    OPTION_SEED     /* value: uint64_t *; any 64-bit number, decimal or 0x... */
+    OPTION_SEED,    /* value: uint64_t *; any 64-bit number, decimal or 0x... */
+    OPTION_NUMBER,  /* value: double *; any finite number */
+    OPTION_TEXT,    /* value: const char **; any text that is not empty */
+    OPTION_OPTIONAL /* value: const char **; "--name" gives "", "--name=text" the text */
 };
 
 struct option {
@@ -30,5 +33,8 @@ struct operands {
 /* argv[0] is the command's own name. Returns 0, or prints what is wrong and returns EXIT_USAGE. */
 int options_parse(int argc, char **argv, const struct option *options, size_t count,
                   struct operands *operands);
+
+/* Reads one value of that option, as options_parse does. */
+int option_read(const char *command, const struct option *option, const char *text);
 
 #endif

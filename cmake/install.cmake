@@ -1,18 +1,23 @@
-# What `make install` puts where: the command, both libraries, the headers, attngrad.pc, the CMake package
-# (attngrad::attngrad is the shared library, attngrad::static the static one), the man page.
+# What `make install` puts where: the command, the libraries, the headers, attngrad.pc and attngrad_io.pc, the
+# CMake package (attngrad::attngrad and attngrad::io are the shared libraries, attngrad::static and
+# attngrad::io_static the static ones), the man page, the completion for bash.
 include(CMakePackageConfigHelpers)
 
 install(TARGETS attngrad RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
-install(TARGETS attngrad_static attngrad_shared EXPORT attngrad-targets
+install(TARGETS attngrad_static attngrad_shared attngrad_io_static attngrad_io_shared EXPORT attngrad-targets
     ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
     LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 
 file(GLOB public_headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/include/attngrad*.h)
 install(FILES ${public_headers} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(FILES docs/attngrad.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+install(FILES completions/attngrad.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions
+    RENAME attngrad)
 
-configure_file(cmake/attngrad.pc.in attngrad.pc @ONLY)
-install(FILES ${PROJECT_BINARY_DIR}/attngrad.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+foreach(name attngrad attngrad_io)
+    configure_file(cmake/${name}.pc.in ${name}.pc @ONLY)
+    install(FILES ${PROJECT_BINARY_DIR}/${name}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+endforeach()
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/attngrad)
 configure_package_config_file(cmake/attngrad-config.cmake.in attngrad-config.cmake

@@ -1,10 +1,20 @@
 #!/bin/sh
-# The library's symbols: symbols.sh ROOT SHARED STATIC
-# The shared library exports exactly the functions that the public headers declare, which are exactly those
-# of symbols.txt; the static one defines no global name that does not start with ag_ or agi_.
+# A library's symbols: symbols.sh ROOT LIBRARY SHARED STATIC, LIBRARY being attngrad or attngrad_io
+# The shared library exports exactly the functions that its public headers declare, which are exactly those
+# of symbols.txt or symbols_io.txt; the static one defines no global name that does not start with ag_ or
+# agi_. attngrad_io.h is attngrad_io's, every other header attngrad's.
 set -eu
-root=$1 shared=$2 static=$3
-kept=$root/tests/package/symbols.txt
+root=$1 library=$2 shared=$3 static=$4
+case $library in
+attngrad_io)
+    kept=$root/tests/package/symbols_io.txt
+    headers=$root/include/attngrad_io.h
+    ;;
+*)
+    kept=$root/tests/package/symbols.txt
+    headers=$(find "$root/include" -name 'attngrad*.h' ! -name attngrad_io.h)
+    ;;
+esac
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 passed=0 failed=0
@@ -19,7 +29,9 @@ same() { # same NAME LEFT RIGHT
     fi
 }
 
-cat "$root"/include/attngrad*.h | sed -n 's/^AG_API .*[ *]\(ag_[a-z0-9_]*\)(.*/\1/p' | LC_ALL=C sort >"$work/declared"
+# The list is words on purpose.
+# shellcheck disable=SC2086
+cat $headers | sed -n 's/^AG_API .*[ *]\(ag_[a-z0-9_]*\)(.*/\1/p' | LC_ALL=C sort >"$work/declared"
 nm -D --defined-only "$shared" | awk '{ print $3 }' | LC_ALL=C sort >"$work/exported"
 nm -g --defined-only "$static" | awk 'NF == 3 && $3 !~ /^agi?_/ { print $3 }' >"$work/strangers"
 : >"$work/none"
@@ -30,10 +42,10 @@ same 'global names without the prefix in the static library' "$work/strangers" "
 [ -s "$work/exported" ] || { echo "no symbols found in $shared" && failed=$((failed + 1)); }
 
 soname=$(readelf -d "$shared" | sed -n 's/.*SONAME.*\[\(.*\)\].*/\1/p')
-if [ "$soname" = libattngrad.so.0 ]; then
+if [ "$soname" = "lib$library.so.0" ]; then
     passed=$((passed + 1))
 else
-    echo "SONAME is '$soname', not libattngrad.so.0"
+    echo "SONAME is '$soname', not lib$library.so.0"
     failed=$((failed + 1))
 fi
 echo "$passed checks passed, $failed failed"

@@ -1,0 +1,62 @@
+/* Memory for the results, the maps in their order, and the end of it all. */
+#include "run.h"
+
+#include "usage.h"
+
+#include <stdlib.h>
+
+typedef ag_status (*map_function)(const ag_plan *plan, const ag_args *args, const ag_exec *exec,
+                                  void *workspace, size_t bytes);
+
+/* forward and jvp give what vjp and vjp_jvp read. */
+static const struct {
+    uint32_t map;
+    map_function run;
+} maps_in_order[] = {
+    {AG_MAP_FORWARD, ag_forward}, {AG_MAP_JVP, ag_jvp}, {AG_MAP_VJP, ag_vjp}, {AG_MAP_VJP_JVP, ag_vjp_jvp}};
+
+static void make_results(struct run *run)
+{
+    for (enum tensor t = 0; t < T_COUNT; t++) {
+        int64_t size[4];
+        if ((tensor_info[t].writers & run->maps) == 0 || !tensor_size(run->p, t, size)) {
+            continue;
+        }
+        run->results[t] =
+            arrays_alloc(size[0] * size[1] * size[2] * size[3], ag_dtype_size(tensor_dtype(run->p, t)));
+        *run_tensor(run, t) = tensor_view(run->p, t, run->results[t]);
+    }
+}
+
+int run_maps(struct run *run)
+{
+    size_t bytes = 0;
+    ag_status status = ag_plan_workspace(run->plan, run->maps, &bytes);
+    if (status != AG_OK) {
+        return usage_error(run->command, "%s", ag_last_message());
+    }
+    make_results(run);
+    void *workspace = arrays_alloc((int64_t)bytes, 1);
+    for (size_t n = 0; n < sizeof maps_in_order / sizeof maps_in_order[0] && status == AG_OK; n++) {
+        if (run->maps & maps_in_order[n].map) {
+            status = maps_in_order[n].run(run->plan, &run->args, NULL, workspace, bytes);
+        }
+    }
+    free(workspace);
+    return status == AG_OK ? EXIT_PASS : usage_error(run->command, "%s", ag_last_message());
+}
+
+void run_free(struct run *run)
+{
+    for (enum tensor t = 0; t < T_COUNT; t++) {
+        ag_io_close(run->tensors[t].file);
+        free(run->results[t]);
+    }
+    for (enum list l = 0; l < LIST_COUNT; l++) {
+        ag_io_close(run->lists[l].file);
+        free(run->integers[l]);
+    }
+    ag_plan_destroy(run->plan);
+    free(run->buckets);
+    free(run->slopes);
+}

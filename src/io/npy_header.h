@@ -1,0 +1,10 @@
+/* The header of a .npy file: a Python dictionary of three items, in text. */
+#ifndef AGI_IO_NPY_HEADER_H
+#define AGI_IO_NPY_HEADER_H
+
+#include "io.h"
+
+/* Reads the text[length] of the header into array's dtype, ndim and shape, and the order of its bytes. */
+ag_io_status agi_io_npy_header(const char *text, size_t length, ag_io_array *array, agi_io_order *order);
+
+#endif

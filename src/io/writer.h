@@ -1,0 +1,16 @@
+/* Writing files whole or not at all. */
+#ifndef AGI_IO_WRITER_H
+#define AGI_IO_WRITER_H
+
+#include "io.h"
+
+/* Bytes that follow each other in a file. */
+typedef struct {
+    const void *data;
+    size_t size;
+} agi_io_part;
+
+/* Writes the parts as one file of writer; writer NULL: alone, committed at once. */
+ag_io_status agi_io_write(ag_io_writer *writer, const char *path, const agi_io_part *parts, int64_t count);
+
+#endif
