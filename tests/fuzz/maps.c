@@ -7,6 +7,19 @@
 
 #include "target.h"
 
+/* A legal problem may need more memory than there is, for example the slopes of 2^32 heads. */
+static void *small_alloc(void *ctx, size_t size)
+{
+    (void)ctx;
+    return size > (size_t)1 << 26 ? NULL : malloc(size);
+}
+
+static void release(void *ctx, void *memory)
+{
+    (void)ctx;
+    free(memory);
+}
+
 static void choose_sizes(struct bytes *x, ag_problem *p)
 {
     static const ag_dtype dtypes[] = {AG_F64, AG_F32, AG_F16, AG_BF16};
@@ -112,6 +125,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     ag_problem p = AG_PROBLEM_INIT;
     ag_options options = AG_OPTIONS_INIT;
     options.threads = 1;
+    options.alloc = small_alloc;
+    options.release = release;
     options.flags = next_bit(&x) ? AG_ROUND_NAMED : 0;
     choose_sizes(&x, &p);
     choose_features(&x, &p);
