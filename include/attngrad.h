@@ -12,7 +12,8 @@
  * of each row's sum of exponentials, mu the tangent of lse. docs/math.md derives every formula.
  *
  * Rules that hold everywhere:
- *   - Zero is every field's default; a struct is initialised with its _INIT macro.
+ *   - Zero is every field's default. A struct that is passed by pointer starts with its own size: set
+ *     struct_size to sizeof, or initialise with the _INIT macro where there is one.
  *   - A function that can fail returns an ag_status; ag_last_message() then says, for this thread,
  *     which field was wrong and what it held.
  *   - Maps allocate nothing; the caller gives a workspace whose size ag_plan_workspace() tells.
@@ -149,7 +150,10 @@ typedef struct ag_problem {
     int64_t head_offset; /* number of the first head, where the heads are a shard of more */
 } ag_problem;
 
-#define AG_PROBLEM_INIT {sizeof(ag_problem), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0, 0, 0, 0}, {0, 0, 0, 0}, 0, 0, 0, NULL, NULL, 0}
+/* clang-format off */
+#define AG_PROBLEM_INIT {sizeof(ag_problem), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
+                         {0, 0, 0, 0}, {0, 0, 0, 0}, 0, 0, 0, NULL, NULL, 0}
+/* clang-format on */
 
 /* A problem in one line of text: words in any order, separated by spaces, each at most once.
  *
@@ -185,7 +189,14 @@ enum {
 };
 
 typedef int32_t ag_isa;
-enum { AG_ISA_AUTO = 0, AG_ISA_SCALAR = 1, AG_ISA_AVX2 = 2, AG_ISA_AVX512 = 3, AG_ISA_AMX = 4, AG_ISA_NEON = 5 };
+enum {
+    AG_ISA_AUTO = 0,
+    AG_ISA_SCALAR = 1,
+    AG_ISA_AVX2 = 2,
+    AG_ISA_AVX512 = 3,
+    AG_ISA_AMX = 4,
+    AG_ISA_NEON = 5
+};
 
 enum {
     /* Reference only: round every named matrix to the dtype after its line, as an unfused
@@ -207,7 +218,9 @@ typedef struct ag_options {
     void (*release)(void *ctx, void *memory);
 } ag_options;
 
+/* clang-format off */
 #define AG_OPTIONS_INIT {sizeof(ag_options), 0, 0, 0, 0, 0, NULL, NULL, NULL}
+/* clang-format on */
 
 /* Checks the problem, chooses a backend, copies what it needs. options may be NULL. *plan is NULL on
  * failure. */
@@ -297,8 +310,8 @@ typedef struct ag_args {
     uint64_t seed;             /* dropout's seed: the same for all maps of one forward */
     const int64_t *q_lengths;  /* [B], each in 0 .. q_len; NULL = q_len. Not where packed */
     const int64_t *kv_lengths; /* [B], each in 0 .. kv_len; NULL = kv_len. Not where packed */
-    const int64_t *q_packed;   /* AG_PACKED: [B + 1]: sequence b has rows q_packed[b] .. q_packed[b + 1] - 1 */
-    const int64_t *k_packed;   /* AG_PACKED: [B + 1]; both start at 0; rows behind the last are padding */
+    const int64_t *q_packed; /* AG_PACKED: [B + 1]: sequence b has rows q_packed[b] .. q_packed[b + 1] - 1 */
+    const int64_t *k_packed; /* AG_PACKED: [B + 1]; both start at 0; rows behind the last are padding */
 
     /* Inputs of every map. */
     ag_tensor q;     /* [B, H, Nq, Dk] | [1, H, q_total, Dk]    dtype */
@@ -346,12 +359,18 @@ typedef struct ag_exec {
     void (*run)(void *ctx, int64_t n_tasks, ag_task task, void *arg);
 } ag_exec;
 
+/* clang-format off */
 #define AG_EXEC_INIT {sizeof(ag_exec), 0, NULL, NULL}
+/* clang-format on */
 
-AG_API ag_status ag_forward(const ag_plan *plan, const ag_args *args, const ag_exec *exec, void *workspace, size_t bytes);
-AG_API ag_status ag_vjp(const ag_plan *plan, const ag_args *args, const ag_exec *exec, void *workspace, size_t bytes);
-AG_API ag_status ag_jvp(const ag_plan *plan, const ag_args *args, const ag_exec *exec, void *workspace, size_t bytes);
-AG_API ag_status ag_vjp_jvp(const ag_plan *plan, const ag_args *args, const ag_exec *exec, void *workspace, size_t bytes);
+AG_API ag_status ag_forward(const ag_plan *plan, const ag_args *args, const ag_exec *exec, void *workspace,
+                            size_t bytes);
+AG_API ag_status ag_vjp(const ag_plan *plan, const ag_args *args, const ag_exec *exec, void *workspace,
+                        size_t bytes);
+AG_API ag_status ag_jvp(const ag_plan *plan, const ag_args *args, const ag_exec *exec, void *workspace,
+                        size_t bytes);
+AG_API ag_status ag_vjp_jvp(const ag_plan *plan, const ag_args *args, const ag_exec *exec, void *workspace,
+                            size_t bytes);
 
 /* ---- Merging parts of the keys ----------------------------------------------------------------- */
 
@@ -380,16 +399,17 @@ typedef struct ag_trace_args {
     double *dP, *dS, *dZ;
     double *tZ, *tS, *tP;
     double *tdP, *tdS, *tdZ;
-    double *phi1, *phi2;         /* phi'(Z), phi''(Z) */
+    double *phi1, *phi2;          /* phi'(Z), phi''(Z) */
     double *L, *Ps, *D, *mu, *tD; /* [q_len] */
-    double *J;                   /* [kv_len][kv_len]: dP_row / dS_row, the softmax Jacobian */
+    double *J;                    /* [kv_len][kv_len]: dP_row / dS_row, the softmax Jacobian */
     int64_t jacobian_row;
 } ag_trace_args;
 
 /* Runs the formulas of one map (one bit of AG_MAP_*) for one head and gives what they compute on the
  * way; args is what the map itself would take, and no tensor in it is written. The workspace is the
  * map's own. Needs a plan made with AG_BACKEND_REFERENCE. */
-AG_API ag_status ag_trace(const ag_plan *plan, uint32_t map, const ag_args *args, const ag_trace_args *trace, void *workspace, size_t bytes);
+AG_API ag_status ag_trace(const ag_plan *plan, uint32_t map, const ag_args *args, const ag_trace_args *trace,
+                          void *workspace, size_t bytes);
 
 /* ---- Information ------------------------------------------------------------------------------- */
 
@@ -397,10 +417,10 @@ typedef struct ag_info {
     uint32_t struct_size; /* sizeof(ag_info), set by the caller */
     int32_t threads;      /* what options.threads = 0 would give now */
     char version[16];
-    char cpu[64];       /* the processor's own name */
-    char isa[128];      /* its instruction sets that matter here: "avx2 fma avx512f ..." */
-    char backends[64];  /* built into this library: "reference" */
-    char compiler[64];  /* what it was built with */
+    char cpu[64];      /* the processor's own name */
+    char isa[128];     /* its instruction sets that matter here: "avx2 fma avx512f ..." */
+    char backends[64]; /* built into this library: "reference" */
+    char compiler[64]; /* what it was built with */
 } ag_info;
 
 AG_API ag_status ag_info_get(ag_info *info);

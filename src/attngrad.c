@@ -38,7 +38,8 @@ ag_status ag_info_get(ag_info *info)
     ag_info full;
     if (info == NULL || info->struct_size < 2 * sizeof(uint32_t)) {
         return agi_fail(AG_INVALID_ARGUMENT, "ag_info_get: %s",
-                        info == NULL ? "info is NULL" : "struct_size is too small: set it to sizeof(ag_info)");
+                        info == NULL ? "info is NULL"
+                                     : "struct_size is too small: set it to sizeof(ag_info)");
     }
     memset(&full, 0, sizeof full);
     const ag_status status = agi_default_threads(&full.threads);

@@ -9,8 +9,8 @@
 #define AGI_CACHE_LINE 64
 
 typedef struct {
-    char *base;    /* NULL: a dry run */
-    size_t used;   /* SIZE_MAX: more than a size_t can hold */
+    char *base;  /* NULL: a dry run */
+    size_t used; /* SIZE_MAX: more than a size_t can hold */
 } agi_arena;
 
 /* Over the caller's memory, of any alignment. */

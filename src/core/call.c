@@ -119,8 +119,8 @@ static ag_status check_pointer(const operand *x)
                    : AG_OK;
     }
     if ((uintptr_t)x->t->data % x->bytes != 0) {
-        return agi_fail(AG_INVALID_ARGUMENT, "%s: %s is %p: not aligned to its elements of %zu bytes", x->call, x->name,
-                        x->t->data, x->bytes);
+        return agi_fail(AG_INVALID_ARGUMENT, "%s: %s is %p: not aligned to its elements of %zu bytes",
+                        x->call, x->name, x->t->data, x->bytes);
     }
     return AG_OK;
 }
@@ -135,8 +135,9 @@ static ag_status check_extent(const operand *x)
         const uint64_t step = stride < 0 ? 0 - (uint64_t)stride : (uint64_t)stride;
         const uint64_t steps = x->size[axis] > 1 ? (uint64_t)(x->size[axis] - 1) : 0;
         if (steps > 0 && step > room / steps) {
-            return agi_fail(AG_INVALID_ARGUMENT, "%s: strides[%d] of %s is %lld: overflows over %lld elements", x->call,
-                            axis, x->name, (long long)stride, (long long)x->size[axis]);
+            return agi_fail(AG_INVALID_ARGUMENT,
+                            "%s: strides[%d] of %s is %lld: overflows over %lld elements", x->call, axis,
+                            x->name, (long long)stride, (long long)x->size[axis]);
         }
         room -= step * steps;
     }
@@ -165,8 +166,8 @@ static ag_status check_no_overlap(const operand *x)
     qsort(axes, 4, sizeof axes[0], by_step);
     for (int axis = 0; axis < 4; axis++) {
         if (axes[axis].size > 1 && axes[axis].step <= extent) {
-            return agi_fail(AG_INVALID_ARGUMENT, "%s: a stride of %s is %lld: its elements overlap", x->call, x->name,
-                            (long long)axes[axis].step);
+            return agi_fail(AG_INVALID_ARGUMENT, "%s: a stride of %s is %lld: its elements overlap", x->call,
+                            x->name, (long long)axes[axis].step);
         }
         extent += axes[axis].step * (axes[axis].size - 1);
     }
@@ -188,12 +189,13 @@ static ag_status check_aliases(const operand *x, int n, bool (*allowed)(const op
 {
     for (int i = 0; i < n; i++) {
         for (int j = 0; j < n && x[i].output && x[i].t->data != NULL; j++) {
-            if (i == j || x[i].t->data != x[j].t->data || agi_count(x[i].size) == 0 || agi_count(x[j].size) == 0) {
+            if (i == j || x[i].t->data != x[j].t->data || agi_count(x[i].size) == 0 ||
+                agi_count(x[j].size) == 0) {
                 continue;
             }
             if (allowed == NULL || !allowed(&x[i], &x[j])) {
-                return agi_fail(AG_INVALID_ARGUMENT, "%s: output %s is %p, which is also %s %s", x[i].call, x[i].name,
-                                x[i].t->data, x[j].output ? "output" : "input", x[j].name);
+                return agi_fail(AG_INVALID_ARGUMENT, "%s: output %s is %p, which is also %s %s", x[i].call,
+                                x[i].name, x[i].t->data, x[j].output ? "output" : "input", x[j].name);
             }
         }
     }
@@ -280,13 +282,14 @@ static ag_status check_lengths(const agi_call *call, const char *name, const int
         return AG_OK;
     }
     if (agi_has(&call->plan->p, AG_PACKED)) {
-        return agi_fail(AG_INVALID_ARGUMENT, "%s: %s is given, but packed sequences have their lengths in the offsets",
+        return agi_fail(AG_INVALID_ARGUMENT,
+                        "%s: %s is given, but packed sequences have their lengths in the offsets",
                         map_names[call->map], name);
     }
     for (int64_t b = 0; b < call->plan->p.batch; b++) {
         if (lengths[b] < 0 || lengths[b] > most) {
-            return agi_fail(AG_INVALID_ARGUMENT, "%s: %s[%lld] is %lld: must be from 0 to %lld", map_names[call->map],
-                            name, (long long)b, (long long)lengths[b], (long long)most);
+            return agi_fail(AG_INVALID_ARGUMENT, "%s: %s[%lld] is %lld: must be from 0 to %lld",
+                            map_names[call->map], name, (long long)b, (long long)lengths[b], (long long)most);
         }
     }
     return AG_OK;
@@ -298,24 +301,27 @@ static ag_status check_packed(const agi_call *call, const char *name, const int6
     const char *map = map_names[call->map];
     if (!agi_has(&call->plan->p, AG_PACKED)) {
         return offsets == NULL ? AG_OK
-                               : agi_fail(AG_INVALID_ARGUMENT, "%s: %s is given, but the problem is not packed", map,
-                                          name);
+                               : agi_fail(AG_INVALID_ARGUMENT,
+                                          "%s: %s is given, but the problem is not packed", map, name);
     }
     if (offsets == NULL) {
         return agi_fail(AG_INVALID_ARGUMENT, "%s: %s is NULL: the problem is packed", map, name);
     }
     if (offsets[0] != 0) {
-        return agi_fail(AG_INVALID_ARGUMENT, "%s: %s[0] is %lld: must be 0", map, name, (long long)offsets[0]);
+        return agi_fail(AG_INVALID_ARGUMENT, "%s: %s[0] is %lld: must be 0", map, name,
+                        (long long)offsets[0]);
     }
     for (int64_t b = 0; b < call->plan->p.batch; b++) {
         if (offsets[b + 1] < offsets[b] || offsets[b + 1] > total) {
-            return agi_fail(AG_INVALID_ARGUMENT, "%s: %s[%lld] is %lld: must be from %lld, the offset before, to %lld",
-                            map, name, (long long)b + 1, (long long)offsets[b + 1], (long long)offsets[b],
+            return agi_fail(AG_INVALID_ARGUMENT,
+                            "%s: %s[%lld] is %lld: must be from %lld, the offset before, to %lld", map, name,
+                            (long long)b + 1, (long long)offsets[b + 1], (long long)offsets[b],
                             (long long)total);
         }
         if (offsets[b + 1] - offsets[b] > longest) {
-            return agi_fail(AG_INVALID_ARGUMENT, "%s: %s[%lld] is %lld: sequence %lld is longer than %lld", map, name,
-                            (long long)b + 1, (long long)offsets[b + 1], (long long)b, (long long)longest);
+            return agi_fail(AG_INVALID_ARGUMENT, "%s: %s[%lld] is %lld: sequence %lld is longer than %lld",
+                            map, name, (long long)b + 1, (long long)offsets[b + 1], (long long)b,
+                            (long long)longest);
         }
     }
     return AG_OK;
@@ -324,13 +330,14 @@ static ag_status check_packed(const agi_call *call, const char *name, const int6
 static ag_status check_position(const agi_call *call, const char *name, int64_t offset)
 {
     if (offset < -AGI_MAX_POSITION || offset > AGI_MAX_POSITION) {
-        return agi_fail(AG_INVALID_ARGUMENT, "%s: %s is %lld: must be within 2^59 of 0", map_names[call->map], name,
-                        (long long)offset);
+        return agi_fail(AG_INVALID_ARGUMENT, "%s: %s is %lld: must be within 2^59 of 0", map_names[call->map],
+                        name, (long long)offset);
     }
     if (offset != 0 && call->plan->p.align == AG_ALIGN_BOTTOM_RIGHT) {
-        return agi_fail(AG_INVALID_ARGUMENT,
-                        "%s: %s is %lld: bottom-right alignment allows no offset; put the shift into q_offset",
-                        map_names[call->map], name, (long long)offset);
+        return agi_fail(
+            AG_INVALID_ARGUMENT,
+            "%s: %s is %lld: bottom-right alignment allows no offset; put the shift into q_offset",
+            map_names[call->map], name, (long long)offset);
     }
     return AG_OK;
 }
@@ -344,8 +351,9 @@ static ag_status check_host_arguments(const agi_call *call)
         status = check_position(call, "k_offset", a->k_offset);
     }
     if (status == AG_OK && (a->batch_offset < 0 || a->batch_offset > (int64_t)UINT32_MAX + 1 - p->batch)) {
-        status = agi_fail(AG_INVALID_ARGUMENT, "%s: batch_offset is %lld: must be from 0 to %lld", map_names[call->map],
-                          (long long)a->batch_offset, (long long)UINT32_MAX + 1 - (long long)p->batch);
+        status = agi_fail(AG_INVALID_ARGUMENT, "%s: batch_offset is %lld: must be from 0 to %lld",
+                          map_names[call->map], (long long)a->batch_offset,
+                          (long long)UINT32_MAX + 1 - (long long)p->batch);
     }
     if (status == AG_OK) {
         status = check_lengths(call, "q_lengths", a->q_lengths, p->q_len);
@@ -364,8 +372,8 @@ static ag_status check_host_arguments(const agi_call *call)
 
 /* ---- The whole call ---- */
 
-ag_status agi_call_check(agi_call *call, const ag_plan *plan, agi_map map, agi_purpose purpose, const ag_args *args,
-                         const void *workspace, size_t bytes)
+ag_status agi_call_check(agi_call *call, const ag_plan *plan, agi_map map, agi_purpose purpose,
+                         const ag_args *args, const void *workspace, size_t bytes)
 {
     operand x[N_FIELDS];
     int n = 0;
@@ -391,8 +399,8 @@ ag_status agi_call_check(agi_call *call, const ag_plan *plan, agi_map map, agi_p
         status = check_host_arguments(call);
     }
     if (status == AG_OK && (workspace == NULL || bytes < plan->bytes[map])) {
-        status = agi_fail(AG_WORKSPACE, "%s: workspace is %p with %zu bytes: needs %zu", map_names[map], workspace,
-                          bytes, plan->bytes[map]);
+        status = agi_fail(AG_WORKSPACE, "%s: workspace is %p with %zu bytes: needs %zu", map_names[map],
+                          workspace, bytes, plan->bytes[map]);
     }
     return status;
 }
@@ -415,9 +423,11 @@ ag_status agi_merge_check(ag_merge_args *m, const ag_plan *plan, const ag_merge_
         return status;
     }
     if (m->reserved != 0) {
-        return agi_fail(AG_INVALID_ARGUMENT, "ag_merge: reserved is %lu: must be zero", (unsigned long)m->reserved);
+        return agi_fail(AG_INVALID_ARGUMENT, "ag_merge: reserved is %lu: must be zero",
+                        (unsigned long)m->reserved);
     }
-    const bool tangents = m->to1.data || m->mu1.data || m->to2.data || m->mu2.data || m->to.data || m->mu.data;
+    const bool tangents =
+        m->to1.data || m->mu1.data || m->to2.data || m->mu2.data || m->to.data || m->mu.data;
     static const char *const names[N_MERGE] = {"o1",  "lse1", "to1", "mu1", "o2", "lse2",
                                                "to2", "mu2",  "o",   "lse", "to", "mu"};
     operand x[N_MERGE];
@@ -440,7 +450,8 @@ ag_status agi_exec_check(ag_exec *checked, const ag_exec *exec)
     }
     const ag_status status = agi_read_struct(checked, sizeof *checked, exec, "exec", AG_INVALID_ARGUMENT);
     if (status == AG_OK && checked->reserved != 0) {
-        return agi_fail(AG_INVALID_ARGUMENT, "exec: reserved is %lu: must be zero", (unsigned long)checked->reserved);
+        return agi_fail(AG_INVALID_ARGUMENT, "exec: reserved is %lu: must be zero",
+                        (unsigned long)checked->reserved);
     }
     return status;
 }
@@ -498,7 +509,8 @@ ag_status agi_run_items(const ag_plan *plan, const ag_exec *exec, _Atomic int64_
     }
     /* Every task draws until none is left, so one task that ran has seen to all. */
     if (atomic_load(counter) < n_items) {
-        return agi_fail(AG_INVALID_ARGUMENT, "exec: run returned, but ran none of its %lld tasks", (long long)n_tasks);
+        return agi_fail(AG_INVALID_ARGUMENT, "exec: run returned, but ran none of its %lld tasks",
+                        (long long)n_tasks);
     }
     return AG_OK;
 }

@@ -15,8 +15,8 @@ typedef struct {
 
 /* Checks everything about a call before anything is written. A trace needs no outputs. */
 typedef enum { AGI_RUN, AGI_TRACE } agi_purpose;
-ag_status agi_call_check(agi_call *call, const ag_plan *plan, agi_map map, agi_purpose purpose, const ag_args *args,
-                         const void *workspace, size_t bytes);
+ag_status agi_call_check(agi_call *call, const ag_plan *plan, agi_map map, agi_purpose purpose,
+                         const ag_args *args, const void *workspace, size_t bytes);
 ag_status agi_merge_check(ag_merge_args *checked, const ag_plan *plan, const ag_merge_args *args);
 ag_status agi_exec_check(ag_exec *checked, const ag_exec *exec);
 

@@ -2,8 +2,8 @@
 #include "backend.h"
 #include "status.h"
 
-static ag_status run(agi_map map, const ag_plan *plan, const ag_args *args, const ag_exec *exec, void *workspace,
-                     size_t bytes)
+static ag_status run(agi_map map, const ag_plan *plan, const ag_args *args, const ag_exec *exec,
+                     void *workspace, size_t bytes)
 {
     agi_call call;
     ag_exec loop;
@@ -14,7 +14,8 @@ static ag_status run(agi_map map, const ag_plan *plan, const ag_args *args, cons
     return status == AG_OK ? plan->backend->run(&call, &loop, workspace) : status;
 }
 
-ag_status ag_forward(const ag_plan *plan, const ag_args *args, const ag_exec *exec, void *workspace, size_t bytes)
+ag_status ag_forward(const ag_plan *plan, const ag_args *args, const ag_exec *exec, void *workspace,
+                     size_t bytes)
 {
     return run(AGI_FORWARD, plan, args, exec, workspace, bytes);
 }
@@ -29,7 +30,8 @@ ag_status ag_jvp(const ag_plan *plan, const ag_args *args, const ag_exec *exec, 
     return run(AGI_JVP, plan, args, exec, workspace, bytes);
 }
 
-ag_status ag_vjp_jvp(const ag_plan *plan, const ag_args *args, const ag_exec *exec, void *workspace, size_t bytes)
+ag_status ag_vjp_jvp(const ag_plan *plan, const ag_args *args, const ag_exec *exec, void *workspace,
+                     size_t bytes)
 {
     return run(AGI_VJP_JVP, plan, args, exec, workspace, bytes);
 }
@@ -53,9 +55,10 @@ static ag_status map_of_bit(uint32_t bit, agi_map *map)
             return AG_OK;
         }
     }
-    return bit == AG_MAP_JVP_JVP ? agi_fail(AG_UNSUPPORTED, "ag_trace: AG_MAP_JVP_JVP is reserved")
-                                 : agi_fail(AG_INVALID_ARGUMENT, "ag_trace: map is 0x%lx: must be one bit of AG_MAP_*",
-                                            (unsigned long)bit);
+    return bit == AG_MAP_JVP_JVP
+               ? agi_fail(AG_UNSUPPORTED, "ag_trace: AG_MAP_JVP_JVP is reserved")
+               : agi_fail(AG_INVALID_ARGUMENT, "ag_trace: map is 0x%lx: must be one bit of AG_MAP_*",
+                          (unsigned long)bit);
 }
 
 static ag_status check_trace(const ag_plan *plan, const ag_trace_args *t)
@@ -68,8 +71,8 @@ static ag_status check_trace(const ag_plan *plan, const ag_trace_args *t)
                   {"jacobian_row", t->J == NULL ? 0 : t->jacobian_row, t->J == NULL ? 1 : plan->p.q_len}};
     for (int i = 0; i < 3; i++) {
         if (fields[i].value < 0 || fields[i].value >= fields[i].below) {
-            return agi_fail(AG_INVALID_ARGUMENT, "ag_trace: %s is %lld: must be from 0 to %lld", fields[i].name,
-                            (long long)fields[i].value, (long long)fields[i].below - 1);
+            return agi_fail(AG_INVALID_ARGUMENT, "ag_trace: %s is %lld: must be from 0 to %lld",
+                            fields[i].name, (long long)fields[i].value, (long long)fields[i].below - 1);
         }
     }
     return t->reserved == 0 ? AG_OK
@@ -77,8 +80,8 @@ static ag_status check_trace(const ag_plan *plan, const ag_trace_args *t)
                                        (unsigned long)t->reserved);
 }
 
-ag_status ag_trace(const ag_plan *plan, uint32_t map, const ag_args *args, const ag_trace_args *trace, void *workspace,
-                   size_t bytes)
+ag_status ag_trace(const ag_plan *plan, uint32_t map, const ag_args *args, const ag_trace_args *trace,
+                   void *workspace, size_t bytes)
 {
     agi_call call;
     ag_trace_args t;
@@ -94,8 +97,9 @@ ag_status ag_trace(const ag_plan *plan, uint32_t map, const ag_args *args, const
         status = check_trace(plan, &t);
     }
     if (status == AG_OK && plan->backend->trace == NULL) {
-        status = agi_fail(AG_UNSUPPORTED, "ag_trace: the %s backend has no trace: plan with AG_BACKEND_REFERENCE",
-                          plan->backend->name);
+        status =
+            agi_fail(AG_UNSUPPORTED, "ag_trace: the %s backend has no trace: plan with AG_BACKEND_REFERENCE",
+                     plan->backend->name);
     }
     return status == AG_OK ? plan->backend->trace(&call, &t, workspace) : status;
 }

@@ -126,10 +126,16 @@ const char *ag_dtype_name(ag_dtype dtype)
     return dtype >= AG_F64 && dtype <= AG_BF16 ? names[dtype] : "?";
 }
 
+static int reserved(ag_dtype dtype)
+{
+    return dtype == AG_F8_E4M3 || dtype == AG_F8_E5M2;
+}
+
 ag_status ag_convert(void *dst, ag_dtype dst_dtype, const void *src, ag_dtype src_dtype, int64_t n)
 {
     if (ag_dtype_size(dst_dtype) == 0 || ag_dtype_size(src_dtype) == 0) {
-        return agi_fail(AG_INVALID_ARGUMENT, "ag_convert: no such dtype: dst_dtype %d, src_dtype %d", (int)dst_dtype,
+        return agi_fail(reserved(dst_dtype) || reserved(src_dtype) ? AG_UNSUPPORTED : AG_INVALID_ARGUMENT,
+                        "ag_convert: no such dtype: dst_dtype %d, src_dtype %d", (int)dst_dtype,
                         (int)src_dtype);
     }
     if (n < 0 || (n > 0 && (dst == NULL || src == NULL))) {

@@ -52,8 +52,8 @@ ag_status agi_default_threads(int32_t *threads)
     errno = 0;
     const long n = strtol(text, &end, 10);
     if (errno != 0 || *end != '\0' || n < 1 || n > AGI_MAX_THREADS) {
-        return agi_fail(AG_INVALID_PROBLEM, "environment: ATTNGRAD_THREADS is '%.40s': must be from 1 to %d", text,
-                        AGI_MAX_THREADS);
+        return agi_fail(AG_INVALID_PROBLEM, "environment: ATTNGRAD_THREADS is '%.40s': must be from 1 to %d",
+                        text, AGI_MAX_THREADS);
     }
     *threads = (int32_t)n;
     return AG_OK;
@@ -169,7 +169,8 @@ static double default_slope(int64_t h, int64_t H)
     while (2 * n <= H) {
         n *= 2;
     }
-    return h < n ? exp2(-8.0 * (double)(h + 1) / (double)n) : exp2(-4.0 * (double)(2 * (h - n) + 1) / (double)n);
+    return h < n ? exp2(-8.0 * (double)(h + 1) / (double)n)
+                 : exp2(-4.0 * (double)(2 * (h - n) + 1) / (double)n);
 }
 
 static ag_status copy_slopes(ag_plan *plan)
@@ -200,8 +201,9 @@ static ag_status choose_backend(ag_plan *plan, ag_backend wanted)
             }
         }
     }
-    return status != AG_OK ? status
-                           : agi_fail(AG_UNSUPPORTED, "backend %d is not built into this library", (int)wanted);
+    return status != AG_OK
+               ? status
+               : agi_fail(AG_UNSUPPORTED, "backend %d is not built into this library", (int)wanted);
 }
 
 static ag_status size_workspaces(ag_plan *plan)
@@ -209,7 +211,8 @@ static ag_status size_workspaces(ag_plan *plan)
     for (agi_map map = AGI_FORWARD; map < AGI_N_MAPS; map++) {
         plan->bytes[map] = plan->backend->workspace(plan, map);
         if (plan->bytes[map] == SIZE_MAX) {
-            return agi_fail(AG_UNSUPPORTED, "q_len %lld x kv_len %lld: the %s backend's workspace exceeds all memory",
+            return agi_fail(AG_UNSUPPORTED,
+                            "q_len %lld x kv_len %lld: the %s backend's workspace exceeds all memory",
                             (long long)plan->p.q_len, (long long)plan->p.kv_len, plan->backend->name);
         }
     }
@@ -220,8 +223,9 @@ static void describe(ag_plan *plan)
 {
     char detail[96] = "";
     plan->backend->describe(plan, detail, sizeof detail);
-    snprintf(plan->description, sizeof plan->description, "%s%s%s, %d thread%s, deterministic", plan->backend->name,
-             detail[0] ? ", " : "", detail, (int)plan->threads, plan->threads == 1 ? "" : "s");
+    snprintf(plan->description, sizeof plan->description, "%s%s%s, %d thread%s, deterministic",
+             plan->backend->name, detail[0] ? ", " : "", detail, (int)plan->threads,
+             plan->threads == 1 ? "" : "s");
 }
 
 /* ---- Public ---- */
@@ -316,7 +320,8 @@ const ag_problem *ag_plan_problem(const ag_plan *plan)
 ag_status ag_plan_workspace(const ag_plan *plan, uint32_t maps, size_t *bytes)
 {
     if (plan == NULL || bytes == NULL) {
-        return agi_fail(AG_INVALID_ARGUMENT, "ag_plan_workspace: %s is NULL", plan == NULL ? "plan" : "bytes");
+        return agi_fail(AG_INVALID_ARGUMENT, "ag_plan_workspace: %s is NULL",
+                        plan == NULL ? "plan" : "bytes");
     }
     if (maps & AG_MAP_JVP_JVP) {
         return agi_fail(AG_UNSUPPORTED, "ag_plan_workspace: AG_MAP_JVP_JVP is reserved");

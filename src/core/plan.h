@@ -14,9 +14,9 @@ struct ag_plan {
     const struct agi_backend *backend;
     int32_t threads;
     ag_isa isa;
-    uint32_t flags;         /* of the options */
-    int32_t *buckets;       /* NULL: identity */
-    double *slopes;         /* [heads]; NULL: no ALiBi */
+    uint32_t flags;           /* of the options */
+    int32_t *buckets;         /* NULL: identity */
+    double *slopes;           /* [heads]; NULL: no ALiBi */
     size_t bytes[AGI_N_MAPS]; /* of workspace */
     char description[160];
 

@@ -28,7 +28,8 @@ static struct {
     int64_t plans;
     int n_threads;
     pthread_t threads[AGI_MAX_THREADS - 1];
-} pool = {.mutex = PTHREAD_MUTEX_INITIALIZER, .work = PTHREAD_COND_INITIALIZER, .done = PTHREAD_COND_INITIALIZER};
+} pool = {
+    .mutex = PTHREAD_MUTEX_INITIALIZER, .work = PTHREAD_COND_INITIALIZER, .done = PTHREAD_COND_INITIALIZER};
 
 static job *job_with_a_task_left(void)
 {
@@ -80,7 +81,8 @@ static void start_threads(int64_t wanted)
     }
     sigfillset(&all); /* signals are the program's business, not the pool's */
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    while (pool.n_threads < wanted && pthread_create(&pool.threads[pool.n_threads], NULL, worker, generation) == 0) {
+    while (pool.n_threads < wanted &&
+           pthread_create(&pool.threads[pool.n_threads], NULL, worker, generation) == 0) {
         pool.n_threads++;
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);

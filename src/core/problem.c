@@ -8,8 +8,9 @@
 #include "status.h"
 
 #define MAX_DIM 512
-#define ALL_FLAGS                                                                                               \
-    (AG_CAUSAL | AG_WINDOW | AG_SCALE | AG_SINK | AG_BIAS | AG_MASK | AG_TABLE | AG_ALIBI | AG_SLOPES | AG_PACKED)
+#define ALL_FLAGS                                                                                            \
+    (AG_CAUSAL | AG_WINDOW | AG_SCALE | AG_SINK | AG_BIAS | AG_MASK | AG_TABLE | AG_ALIBI | AG_SLOPES |      \
+     AG_PACKED)
 
 ag_status agi_read_struct(void *ours, size_t our_size, const void *theirs, const char *name, ag_status status)
 {
@@ -18,13 +19,14 @@ ag_status agi_read_struct(void *ours, size_t our_size, const void *theirs, const
         return agi_fail(status, "%s is NULL", name);
     }
     memcpy(&size, theirs, sizeof size);
-    if (size < 2 * sizeof size) {
-        return agi_fail(status, "%s: struct_size is %lu: initialise it, for example with sizeof", name,
+    if (size < 2 * sizeof size || size % sizeof(void *) != 0) {
+        return agi_fail(status, "%s: struct_size is %lu: set it to sizeof the struct", name,
                         (unsigned long)size);
     }
     for (size_t i = our_size; i < size; i++) {
         if (((const unsigned char *)theirs)[i] != 0) {
-            return agi_fail(status, "%s: struct_size is %lu, ours %zu, and byte %zu, unknown here, is not zero", name,
+            return agi_fail(status,
+                            "%s: struct_size is %lu, ours %zu, and byte %zu, unknown here, is not zero", name,
                             (unsigned long)size, our_size, i);
         }
     }
@@ -66,7 +68,8 @@ static ag_status check_flags(const ag_problem *p)
                         (unsigned long)(p->flags & ~(uint32_t)ALL_FLAGS));
     }
     if (agi_has(p, AG_ALIBI) && agi_has(p, AG_SLOPES)) {
-        return agi_fail(AG_INVALID_PROBLEM, "flags: AG_ALIBI (default slopes) and AG_SLOPES exclude each other");
+        return agi_fail(AG_INVALID_PROBLEM,
+                        "flags: AG_ALIBI (default slopes) and AG_SLOPES exclude each other");
     }
     if (p->reserved != 0) {
         return bad_integer("reserved", p->reserved, "must be zero");
@@ -99,8 +102,8 @@ static ag_status complete_wider(const char *field, ag_dtype *wider, ag_dtype dty
         return status;
     }
     if (*wider != dtype && !(*wider == AG_F32 && dtype != AG_F64)) {
-        return agi_fail(AG_INVALID_PROBLEM, "%s is %s: for dtype %s it must be %s%s", field, ag_dtype_name(*wider),
-                        ag_dtype_name(dtype), ag_dtype_name(dtype),
+        return agi_fail(AG_INVALID_PROBLEM, "%s is %s: for dtype %s it must be %s%s", field,
+                        ag_dtype_name(*wider), ag_dtype_name(dtype), ag_dtype_name(dtype),
                         dtype == AG_F16 || dtype == AG_BF16 ? " or f32" : "");
     }
     return AG_OK;
@@ -154,8 +157,8 @@ static ag_status complete_sizes(ag_problem *p)
         }
     }
     if (p->heads % p->kv_heads != 0) {
-        return agi_fail(AG_INVALID_PROBLEM, "heads is %lld: must be a multiple of kv_heads, %lld", (long long)p->heads,
-                        (long long)p->kv_heads);
+        return agi_fail(AG_INVALID_PROBLEM, "heads is %lld: must be a multiple of kv_heads, %lld",
+                        (long long)p->heads, (long long)p->kv_heads);
     }
     return check_range("head_offset", p->head_offset, 0, UINT32_MAX - p->heads + 1);
 }
@@ -189,11 +192,13 @@ static ag_status check_products(const ag_problem *p)
     const int64_t k_rows = packed ? p->kv_total : p->kv_len;
     const int64_t dim = p->dim_qk > p->dim_v ? p->dim_qk : p->dim_v;
     if (!agi_product_fits(batch, p->heads, q_rows, dim, limit)) {
-        return agi_fail(AG_INVALID_PROBLEM, "batch %lld x heads %lld x query rows %lld x channels %lld overflows",
+        return agi_fail(AG_INVALID_PROBLEM,
+                        "batch %lld x heads %lld x query rows %lld x channels %lld overflows",
                         (long long)batch, (long long)p->heads, (long long)q_rows, (long long)dim);
     }
     if (!agi_product_fits(batch, p->kv_heads, k_rows, dim, limit)) {
-        return agi_fail(AG_INVALID_PROBLEM, "batch %lld x kv_heads %lld x key rows %lld x channels %lld overflows",
+        return agi_fail(AG_INVALID_PROBLEM,
+                        "batch %lld x kv_heads %lld x key rows %lld x channels %lld overflows",
                         (long long)batch, (long long)p->kv_heads, (long long)k_rows, (long long)dim);
     }
     return AG_OK;
@@ -215,8 +220,8 @@ static ag_status complete_broadcast(const ag_problem *p, uint32_t flag, const ch
         }
     }
     if (!agi_product_fits(size[0], size[1], size[2], size[3], INT64_MAX / 8)) {
-        return agi_fail(AG_INVALID_PROBLEM, "%s is %lld x %lld x %lld x %lld: overflows", field, (long long)size[0],
-                        (long long)size[1], (long long)size[2], (long long)size[3]);
+        return agi_fail(AG_INVALID_PROBLEM, "%s is %lld x %lld x %lld x %lld: overflows", field,
+                        (long long)size[0], (long long)size[1], (long long)size[2], (long long)size[3]);
     }
     return AG_OK;
 }
@@ -244,7 +249,8 @@ static ag_status complete_table(ag_problem *p)
 static ag_status complete_slopes(ag_problem *p)
 {
     if (agi_has(p, AG_ALIBI) && p->head_offset != 0) {
-        return bad_integer("head_offset", p->head_offset, "ALiBi's default slopes need all heads: give the slopes");
+        return bad_integer("head_offset", p->head_offset,
+                           "ALiBi's default slopes need all heads: give the slopes");
     }
     if (!agi_has(p, AG_SLOPES)) {
         p->alibi_slopes = NULL;
@@ -258,14 +264,16 @@ static ag_status check_buckets(const ag_problem *p)
     if (p->buckets == NULL) {
         return p->table_buckets == n
                    ? AG_OK
-                   : agi_fail(AG_INVALID_PROBLEM,
-                              "table_buckets is %lld: without a buckets array it must be 2 table_radius + 1, %lld",
-                              (long long)p->table_buckets, (long long)n);
+                   : agi_fail(
+                         AG_INVALID_PROBLEM,
+                         "table_buckets is %lld: without a buckets array it must be 2 table_radius + 1, %lld",
+                         (long long)p->table_buckets, (long long)n);
     }
     for (int64_t r = 0; r < n; r++) {
         if (p->buckets[r] < 0 || p->buckets[r] >= p->table_buckets) {
-            return agi_fail(AG_INVALID_PROBLEM, "buckets[%lld] is %ld: must be from 0 to table_buckets - 1, %lld",
-                            (long long)r, (long)p->buckets[r], (long long)p->table_buckets - 1);
+            return agi_fail(AG_INVALID_PROBLEM,
+                            "buckets[%lld] is %ld: must be from 0 to table_buckets - 1, %lld", (long long)r,
+                            (long)p->buckets[r], (long long)p->table_buckets - 1);
         }
     }
     return AG_OK;
@@ -324,9 +332,9 @@ ag_status agi_problem_complete(ag_problem *complete, const ag_problem *given)
 {
     ag_problem p;
     ag_status status = agi_read_struct(&p, sizeof p, given, "problem", AG_INVALID_PROBLEM);
-    ag_status (*const in_place[])(ag_problem *) = {complete_dtypes, complete_sizes,  complete_totals,
-                                                    complete_table,  complete_slopes, complete_window,
-                                                    complete_constants};
+    ag_status (*const in_place[])(ag_problem *) = {complete_dtypes,   complete_sizes,  complete_totals,
+                                                   complete_table,    complete_slopes, complete_window,
+                                                   complete_constants};
     if (status == AG_OK) {
         status = check_flags(&p);
     }

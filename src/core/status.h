@@ -8,6 +8,7 @@
 #if defined(__GNUC__)
 __attribute__((format(printf, 2, 3)))
 #endif
-ag_status agi_fail(ag_status status, const char *format, ...);
+ag_status
+agi_fail(ag_status status, const char *format, ...);
 
 #endif

@@ -26,15 +26,17 @@ typedef struct key key;
 struct key {
     const char *name;
     ag_status (*set)(parser *x, const key *k, const char *value); /* value NULL: the bare word */
-    size_t offset;  /* of the field, where one is set */
-    uint32_t flag;  /* the feature, where one is switched on */
-    ag_dtype dtype; /* for words that name one */
+    size_t offset;                                                /* of the field, where one is set */
+    uint32_t flag;                                                /* the feature, where one is switched on */
+    ag_dtype dtype;                                               /* for words that name one */
+    bool size;                                                    /* written without '=' */
 };
 
+/* Names the word as it was written: b2, but softcap=30. */
 static ag_status bad_word(const key *k, const char *value, const char *rule)
 {
-    return agi_fail(AG_INVALID_PROBLEM, "problem text: '%s%s%s': %s", k->name, value ? "=" : "", value ? value : "",
-                    rule);
+    return agi_fail(AG_INVALID_PROBLEM, "problem text: '%s%s%s': %s", k->name, value && !k->size ? "=" : "",
+                    value ? value : "", rule);
 }
 
 static int64_t *integer_field(parser *x, size_t offset)
@@ -183,7 +185,8 @@ static ag_status set_broadcast(parser *x, const key *k, const char *value)
 static ag_status set_table(parser *x, const key *k, const char *value)
 {
     const char *text = value == NULL ? "" : value;
-    const char *rule = "needs a radius, then perhaps a number of buckets, then perhaps shared, as in 16,32,shared";
+    const char *rule =
+        "needs a radius, then perhaps a number of buckets, then perhaps shared, as in 16,32,shared";
     x->p.flags |= AG_TABLE;
     if (!read_integer(&text, &x->p.table_radius)) {
         return bad_word(k, value, rule);
@@ -201,33 +204,36 @@ static ag_status set_table(parser *x, const key *k, const char *value)
 
 /* The sizes are written without '=': b2 h8. */
 static const key sizes[] = {
-    {"kv", set_integer, offsetof(ag_problem, kv_heads), 0, 0}, {"dv", set_integer, offsetof(ag_problem, dim_v), 0, 0},
-    {"b", set_integer, offsetof(ag_problem, batch), 0, 0},     {"h", set_integer, offsetof(ag_problem, heads), 0, 0},
-    {"q", set_integer, offsetof(ag_problem, q_len), 0, 0},     {"k", set_integer, offsetof(ag_problem, kv_len), 0, 0},
-    {"d", set_integer, offsetof(ag_problem, dim_qk), 0, 0},
+    {"kv", set_integer, offsetof(ag_problem, kv_heads), 0, 0, true},
+    {"dv", set_integer, offsetof(ag_problem, dim_v), 0, 0, true},
+    {"b", set_integer, offsetof(ag_problem, batch), 0, 0, true},
+    {"h", set_integer, offsetof(ag_problem, heads), 0, 0, true},
+    {"q", set_integer, offsetof(ag_problem, q_len), 0, 0, true},
+    {"k", set_integer, offsetof(ag_problem, kv_len), 0, 0, true},
+    {"d", set_integer, offsetof(ag_problem, dim_qk), 0, 0, true},
 };
 
 static const key words[] = {
-    {"f64", set_dtype, 0, 0, AG_F64},
-    {"f32", set_dtype, 0, 0, AG_F32},
-    {"f16", set_dtype, 0, 0, AG_F16},
-    {"bf16", set_dtype, 0, 0, AG_BF16},
-    {"out", set_wider, offsetof(ag_problem, out_dtype), 0, 0},
-    {"grad", set_wider, offsetof(ag_problem, grad_dtype), 0, 0},
-    {"aux", set_wider, offsetof(ag_problem, aux_dtype), 0, 0},
-    {"causal", set_flag, 0, AG_CAUSAL, 0},
-    {"align", set_align, 0, 0, 0},
-    {"window", set_two_integers, offsetof(ag_problem, window_left), AG_WINDOW, 0},
-    {"scale", set_real, offsetof(ag_problem, scale), AG_SCALE, 0},
-    {"softcap", set_real, offsetof(ag_problem, softcap), 0, 0},
-    {"dropout", set_real, offsetof(ag_problem, dropout), 0, 0},
-    {"sink", set_flag, 0, AG_SINK, 0},
-    {"bias", set_broadcast, 0, AG_BIAS, 0},
-    {"mask", set_broadcast, 0, AG_MASK, 0},
-    {"table", set_table, 0, 0, 0},
-    {"alibi", set_alibi, 0, 0, 0},
-    {"packed", set_two_integers, offsetof(ag_problem, q_total), AG_PACKED, 0},
-    {"head_offset", set_integer, offsetof(ag_problem, head_offset), 0, 0},
+    {"f64", set_dtype, 0, 0, AG_F64, false},
+    {"f32", set_dtype, 0, 0, AG_F32, false},
+    {"f16", set_dtype, 0, 0, AG_F16, false},
+    {"bf16", set_dtype, 0, 0, AG_BF16, false},
+    {"out", set_wider, offsetof(ag_problem, out_dtype), 0, 0, false},
+    {"grad", set_wider, offsetof(ag_problem, grad_dtype), 0, 0, false},
+    {"aux", set_wider, offsetof(ag_problem, aux_dtype), 0, 0, false},
+    {"causal", set_flag, 0, AG_CAUSAL, 0, false},
+    {"align", set_align, 0, 0, 0, false},
+    {"window", set_two_integers, offsetof(ag_problem, window_left), AG_WINDOW, 0, false},
+    {"scale", set_real, offsetof(ag_problem, scale), AG_SCALE, 0, false},
+    {"softcap", set_real, offsetof(ag_problem, softcap), 0, 0, false},
+    {"dropout", set_real, offsetof(ag_problem, dropout), 0, 0, false},
+    {"sink", set_flag, 0, AG_SINK, 0, false},
+    {"bias", set_broadcast, 0, AG_BIAS, 0, false},
+    {"mask", set_broadcast, 0, AG_MASK, 0, false},
+    {"table", set_table, 0, 0, 0, false},
+    {"alibi", set_alibi, 0, 0, 0, false},
+    {"packed", set_two_integers, offsetof(ag_problem, q_total), AG_PACKED, 0, false},
+    {"head_offset", set_integer, offsetof(ag_problem, head_offset), 0, 0, false},
 };
 
 enum { N_SIZES = sizeof sizes / sizeof sizes[0], N_WORDS = sizeof words / sizeof words[0] };
@@ -370,7 +376,8 @@ typedef struct {
 #if defined(__GNUC__)
 __attribute__((format(printf, 2, 3)))
 #endif
-static void put(writer *w, const char *format, ...);
+static void
+put(writer *w, const char *format, ...);
 
 static void put(writer *w, const char *format, ...)
 {
@@ -522,7 +529,8 @@ ag_status ag_problem_format(const ag_problem *p, char *buf, size_t size, size_t 
         *length = w.length;
     }
     if (buf != NULL && w.length >= size) {
-        return agi_fail(AG_INVALID_ARGUMENT, "ag_problem_format: size is %zu: the text needs %zu", size, w.length + 1);
+        return agi_fail(AG_INVALID_ARGUMENT, "ag_problem_format: size is %zu: the text needs %zu", size,
+                        w.length + 1);
     }
     return AG_OK;
 }

@@ -122,7 +122,8 @@ static void clear_sums(const agi_reference_layout *layout, const ag_problem *p)
     clear_sum(layout->sum_sink, p->heads);
 }
 
-static void store_sum(const agi_call *call, const ag_tensor *t, uint32_t bit, agi_shape shape, const double *sum)
+static void store_sum(const agi_call *call, const ag_tensor *t, uint32_t bit, agi_shape shape,
+                      const double *sum)
 {
     const agi_output out = {t, call->plan->p.aux_dtype, (call->a.accumulate & bit) != 0};
     int64_t size[4];

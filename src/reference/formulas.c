@@ -327,7 +327,8 @@ static void score_cotangent_tangents(head *x)
 
     /* dZ = dS o phi'(Z)     ->   tdZ = tdS o phi'(Z) + dS o phi''(Z) o tZ */
     EACH_PAIR(x, i, j, ij) {
-        const double tangent = x->tdS[ij] * agi_phi1(x, x->Z[ij]) + x->dS[ij] * agi_phi2(x, x->Z[ij]) * x->tZ[ij];
+        const double tangent =
+            x->tdS[ij] * agi_phi1(x, x->Z[ij]) + x->dS[ij] * agi_phi2(x, x->Z[ij]) * x->tZ[ij];
         x->tdZ[ij] = x->visible[ij] ? tangent : 0;
     }
     round_pairs(x, x->tdZ);

@@ -20,19 +20,19 @@ typedef struct head {
     double scale, softcap; /* softcap 0: none */
     double s, ts;          /* the head's sink logit and its tangent; no sink: -infinity and 0 */
 
-    uint8_t *visible;            /* [Nq][Nk] */
-    uint8_t *sees;               /* [Nq]: the row sees at least one key */
-    double *Q, *K, *V, *O;       /* [Nq][Dk] [Nk][Dk] [Nk][Dv] [Nq][Dv] */
+    uint8_t *visible;              /* [Nq][Nk] */
+    uint8_t *sees;                 /* [Nq]: the row sees at least one key */
+    double *Q, *K, *V, *O;         /* [Nq][Dk] [Nk][Dk] [Nk][Dv] [Nq][Dv] */
     double *Z, *B, *S, *P, *M, *R; /* [Nq][Nk] */
-    double *L, *Ps;              /* [Nq] */
+    double *L, *Ps;                /* [Nq] */
 
-    double *dO, *dL, *D;    /* [Nq][Dv] [Nq] [Nq] */
-    double *dP, *dS, *dZ;   /* [Nq][Nk] */
-    double *dQ, *dK, *dV;   /* as Q, K, V; dK and dV are summed over the heads of a group */
+    double *dO, *dL, *D;  /* [Nq][Dv] [Nq] [Nq] */
+    double *dP, *dS, *dZ; /* [Nq][Nk] */
+    double *dQ, *dK, *dV; /* as Q, K, V; dK and dV are summed over the heads of a group */
 
     double *tQ, *tK, *tV, *tO;
     double *tB, *tZ, *tS, *tP, *tR; /* [Nq][Nk]; tR = tP o M */
-    double *mu;                /* [Nq] */
+    double *mu;                     /* [Nq] */
 
     double *tdO, *tdL, *tD;
     double *tdP, *tdS, *tdZ;
@@ -45,8 +45,8 @@ typedef struct head {
 
 /* Loops over the rows, and over the pairs (with ij the place of (i, j) in a matrix), of a head. */
 #define EACH_ROW(x, i) for (int64_t i = 0; i < (x)->n_q; i++)
-#define EACH_PAIR(x, i, j, ij)                                                                                  \
-    for (int64_t i = 0; i < (x)->n_q; i++)                                                                      \
+#define EACH_PAIR(x, i, j, ij)                                                                               \
+    for (int64_t i = 0; i < (x)->n_q; i++)                                                                   \
         for (int64_t j = 0, ij = i * (x)->Nk; j < (x)->n_k; j++, ij++)
 
 /* formulas.c: the four maps of one head. */

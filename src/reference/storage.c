@@ -11,7 +11,8 @@
 /* A product that overflows is left to the arena to refuse. */
 static void *take(agi_arena *arena, int64_t rows, int64_t columns, size_t size)
 {
-    return agi_take(arena, agi_product_fits(rows, columns, 1, 1, INT64_MAX) ? rows * columns : INT64_MAX, size);
+    return agi_take(arena, agi_product_fits(rows, columns, 1, 1, INT64_MAX) ? rows * columns : INT64_MAX,
+                    size);
 }
 
 static void take_all(agi_arena *arena, double **const fields[], int n, int64_t rows, int64_t columns)
@@ -21,8 +22,8 @@ static void take_all(agi_arena *arena, double **const fields[], int n, int64_t r
     }
 }
 
-#define TAKE(arena, rows, columns, ...)                                                                         \
-    take_all(arena, (double **const[]){__VA_ARGS__},                                                            \
+#define TAKE(arena, rows, columns, ...)                                                                      \
+    take_all(arena, (double **const[]){__VA_ARGS__},                                                         \
              (int)(sizeof((double **const[]){__VA_ARGS__}) / sizeof(double **)), rows, columns)
 
 void agi_head_lay_out(head *x, agi_arena *arena, const ag_plan *plan, agi_map map)
@@ -101,7 +102,8 @@ static void load_rows(double *X, const ag_tensor *t, ag_dtype dtype, int64_t b, 
 {
     for (int64_t i = 0; i < n_rows && X != NULL; i++) {
         for (int64_t c = 0; c < n_cols; c++) {
-            const int64_t at = b * t->strides[0] + h * t->strides[1] + (row0 + i) * t->strides[2] + c * t->strides[3];
+            const int64_t at =
+                b * t->strides[0] + h * t->strides[1] + (row0 + i) * t->strides[2] + c * t->strides[3];
             X[i * n_cols + c] = t->data == NULL ? 0 : agi_load(dtype, t->data, at);
         }
     }
@@ -180,8 +182,8 @@ typedef struct {
     agi_map map;
     uint32_t accumulate;
     agi_shape shape;
-    int32_t dtype;  /* a dtype, or which of the problem's */
-    double fill;    /* of rows that no sequence has */
+    int32_t dtype; /* a dtype, or which of the problem's */
+    double fill;   /* of rows that no sequence has */
 } row_output;
 
 enum { OUT_DTYPE = -1, GRAD_DTYPE = -2 };

@@ -10,8 +10,8 @@ typedef struct {
 
 #define PAIR(name) offsetof(ag_trace_args, name), offsetof(head, name)
 
-static const pair matrices[] = {{PAIR(Z)},  {PAIR(B)},  {PAIR(S)},  {PAIR(P)},   {PAIR(M)},
-                                {PAIR(R)},  {PAIR(dP)}, {PAIR(dS)}, {PAIR(dZ)},  {PAIR(tZ)},
+static const pair matrices[] = {{PAIR(Z)},  {PAIR(B)},  {PAIR(S)},   {PAIR(P)},   {PAIR(M)},
+                                {PAIR(R)},  {PAIR(dP)}, {PAIR(dS)},  {PAIR(dZ)},  {PAIR(tZ)},
                                 {PAIR(tS)}, {PAIR(tP)}, {PAIR(tdP)}, {PAIR(tdS)}, {PAIR(tdZ)}};
 static const pair rows[] = {{PAIR(L)}, {PAIR(Ps)}, {PAIR(D)}, {PAIR(mu)}, {PAIR(tD)}};
 

@@ -1,0 +1,314 @@
+/* attngrad: the multi-head attention layer, and what trains it.
+ *
+ *     Q = Xq Wq + bq    K = Xk Wk + bk    V = Xv Wv + bv    C = concat_h attention(Q_h, K_h, V_h)    Y = C Wo + bo
+ *
+ *     map       reads                                           writes
+ *     forward   params x (attention)                            y saved
+ *     vjp       forward's inputs, saved dy                      dx d_params d_saved
+ *     jvp       forward's inputs, tx t_params                   y ty saved t_saved
+ *     vjp_jvp   vjp's and jvp's inputs, all three saved, tdy    tdx td_params
+ *
+ * The rules of attngrad.h hold here too: zero is every field's default, what can fail returns an
+ * ag_status, maps allocate nothing, a layer never changes, the same inputs give the same bits for every
+ * number of threads. docs/layer.md has the formulas and an example. */
+#ifndef ATTNGRAD_NN_H
+#define ATTNGRAD_NN_H
+
+#include "attngrad.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Layer ------------------------------------------------------------------------------------- */
+
+enum {
+    AG_LAYER_SELF = 1 << 0,      /* x_q is also the input of keys and values; dx_q is the sum of three */
+    AG_LAYER_SHARED_KV = 1 << 1, /* x_k is also the input of values; dx_k is the sum of two */
+    AG_LAYER_BIAS_Q = 1 << 2,    /* the parameter bq, and so on */
+    AG_LAYER_BIAS_K = 1 << 3,
+    AG_LAYER_BIAS_V = 1 << 4,
+    AG_LAYER_BIAS_O = 1 << 5,
+    AG_LAYER_BIASES = AG_LAYER_BIAS_Q | AG_LAYER_BIAS_K | AG_LAYER_BIAS_V | AG_LAYER_BIAS_O
+};
+
+/* The attention inside is a problem of attngrad.h with all its features: heads, lengths, dtypes and the
+ * rest are its own. Of the layer's arrays, x, the parameters and their tangents have its dtype; y, ty, dy
+ * and tdy its out_dtype; all gradients and their tangents its grad_dtype. */
+typedef struct ag_layer_desc {
+    uint32_t struct_size; /* sizeof(ag_layer_desc) */
+    uint32_t flags;       /* AG_LAYER_* */
+    const ag_problem *attention;
+    int64_t d_model; /* the width of y; 0 = q_width; one of the two is required */
+    int64_t q_width; /* the width of x_q; 0 = d_model */
+    int64_t k_width; /* of x_k: 0 = q_width */
+    int64_t v_width; /* of x_v: 0 = k_width */
+} ag_layer_desc;
+
+#define AG_LAYER_DESC_INIT                                                                                   \
+    {                                                                                                        \
+        sizeof(ag_layer_desc), 0, NULL, 0, 0, 0, 0                                                           \
+    }
+
+typedef struct ag_layer ag_layer;
+
+/* options may be NULL; its allocator serves the layer and its plan. *layer is NULL on failure. */
+AG_API ag_status ag_layer_create(ag_layer **layer, const ag_layer_desc *desc, const ag_options *options);
+AG_API void ag_layer_destroy(ag_layer *layer); /* NULL is allowed */
+
+/* The plan of the attention inside; lives as long as the layer. */
+AG_API const ag_plan *ag_layer_plan(const ag_layer *layer);
+
+/* The parameters are one block of ag_layer_size() elements: wq bq wk bk wv bv wo bo, each a row-major
+ * matrix, one after another; a bias that its flag did not ask for is not there. */
+typedef struct ag_param_view {
+    uint32_t struct_size; /* sizeof(ag_param_view), set by the caller */
+    int32_t reserved;
+    const char *name;   /* "wq", "bq" ...; lives as long as the program */
+    int64_t offset;     /* of its first element in the block */
+    int64_t rows, cols; /* a bias has one row */
+    int64_t count;      /* rows * cols */
+} ag_param_view;
+
+#define AG_PARAM_VIEW_INIT                                                                                   \
+    {                                                                                                        \
+        sizeof(ag_param_view), 0, NULL, 0, 0, 0, 0                                                           \
+    }
+
+AG_API int64_t ag_layer_size(const ag_layer *layer);        /* elements of the block */
+AG_API int64_t ag_layer_param_count(const ag_layer *layer); /* matrices and biases in it: 4 to 8 */
+AG_API ag_status ag_layer_param(const ag_layer *layer, int64_t index, ag_param_view *view);
+
+typedef int32_t ag_init;
+enum {
+    AG_INIT_NORMAL = 0, /* normal, mean 0, standard deviation sqrt(2 / d_model) */
+    AG_INIT_XAVIER = 1  /* uniform in +-sqrt(6 / (rows + cols)) */
+};
+
+/* Fills a block of ag_layer_size() elements of any dtype; biases become zero. Element and seed alone
+ * decide each number: the same on every platform, for every dtype up to its rounding. */
+AG_API ag_status ag_layer_init(const ag_layer *layer, ag_init how, uint64_t seed, void *params,
+                               ag_dtype dtype);
+
+/* What one map computes on the way and a later one needs. The buffers are the caller's, of any alignment;
+ * their contents belong to the layer that wrote them. */
+typedef int32_t ag_saved;
+enum {
+    AG_SAVED = 0,  /* saved and, with the tangents of the same, t_saved: Q K V C lse */
+    AG_D_SAVED = 1 /* d_saved: dQ dK dV dC */
+};
+
+AG_API ag_status ag_layer_saved(const ag_layer *layer, ag_saved which, size_t *bytes);
+
+/* Views into such a buffer, for looking at it: q, k, v, o (which is C, head by head) and, in saved and
+ * t_saved, lse (there mu). */
+typedef struct ag_saved_views {
+    uint32_t struct_size; /* sizeof(ag_saved_views), set by the caller */
+    int32_t reserved;
+    ag_tensor q, k, v, o, lse;
+} ag_saved_views;
+
+AG_API ag_status ag_layer_saved_views(const ag_layer *layer, ag_saved which, void *buffer,
+                                      ag_saved_views *views);
+
+/* ---- The layer's maps -------------------------------------------------------------------------- */
+
+/* Bits of ag_layer_args.accumulate: this output becomes round(what it held + the result). */
+enum {
+    AG_LAYER_ACC_Y = 1 << 0,
+    AG_LAYER_ACC_TY = 1 << 1,
+    AG_LAYER_ACC_DX_Q = 1 << 2,
+    AG_LAYER_ACC_DX_K = 1 << 3,
+    AG_LAYER_ACC_DX_V = 1 << 4,
+    AG_LAYER_ACC_D_PARAMS = 1 << 5,
+    AG_LAYER_ACC_TDX_Q = 1 << 6,
+    AG_LAYER_ACC_TDX_K = 1 << 7,
+    AG_LAYER_ACC_TDX_V = 1 << 8,
+    AG_LAYER_ACC_TD_PARAMS = 1 << 9
+};
+
+/* Arrays are dense and row-major: [batch][length][width], or [total][width] where the problem is packed.
+ * Each map reads and writes its own fields (the table at the top) and does not look at the others. x_k
+ * and x_v, with their tangents and gradients, are not given where a flag says that another input serves
+ * for them. Rows at or past a sequence's length are never read, give zeros in y and receive zeros. */
+typedef struct ag_layer_args {
+    uint32_t struct_size; /* sizeof(ag_layer_args) */
+    uint32_t accumulate;  /* AG_LAYER_ACC_* */
+
+    /* Lengths, offsets, seed; bias, mask, table, sink, their tangents, gradients and accumulate bits;
+     * d_lse and td_lse. Its other tensors must be absent: they are the layer's own. NULL: none of it. */
+    const ag_args *attention;
+
+    const void *params;
+    const void *x_q, *x_k, *x_v;
+    void *y;     /* may be absent from jvp */
+    void *saved; /* output of forward and jvp, input of vjp and vjp_jvp */
+
+    const void *dy;
+    void *dx_q, *dx_k, *dx_v, *d_params; /* absent: not wanted */
+    void *d_saved;                       /* output of vjp, input of vjp_jvp */
+
+    const void *tx_q, *tx_k, *tx_v, *t_params; /* absent: zero */
+    void *ty;
+    void *t_saved; /* output of jvp, input of vjp_jvp */
+
+    const void *tdy;                         /* absent: zero */
+    void *tdx_q, *tdx_k, *tdx_v, *td_params; /* absent: not wanted */
+} ag_layer_args;
+
+#define AG_LAYER_ARGS_INIT                                                                                   \
+    {                                                                                                        \
+        sizeof(ag_layer_args), 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,    \
+            NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL                           \
+    }
+
+/* Bytes of workspace, of any alignment, that serve each of the maps (bits of AG_MAP_*). */
+AG_API ag_status ag_layer_workspace(const ag_layer *layer, uint32_t maps, size_t *bytes);
+
+AG_API ag_status ag_layer_forward(const ag_layer *layer, const ag_layer_args *args, const ag_exec *exec,
+                                  void *workspace, size_t bytes);
+AG_API ag_status ag_layer_vjp(const ag_layer *layer, const ag_layer_args *args, const ag_exec *exec,
+                              void *workspace, size_t bytes);
+AG_API ag_status ag_layer_jvp(const ag_layer *layer, const ag_layer_args *args, const ag_exec *exec,
+                              void *workspace, size_t bytes);
+AG_API ag_status ag_layer_vjp_jvp(const ag_layer *layer, const ag_layer_args *args, const ag_exec *exec,
+                                  void *workspace, size_t bytes);
+
+/* ---- Optimisers -------------------------------------------------------------------------------- */
+
+enum {
+    AG_PARAM_NO_DECAY = 1 << 0 /* weight_decay leaves it alone: biases, sinks */
+};
+
+/* One flat array of parameters with its gradient and the optimiser's state. An optimiser takes a list of
+ * them: any number of layers and other arrays, any split of them. Frozen, like ag_tensor. */
+typedef struct ag_param {
+    int64_t count;
+    ag_dtype dtype;      /* of value and state: AG_F32 or AG_F64 */
+    ag_dtype grad_dtype; /* of grad: any */
+    ag_dtype copy_dtype; /* of copy: any; read only where copy is given */
+    uint32_t flags;      /* AG_PARAM_* */
+    void *value;
+    const void *grad;
+    void *state1; /* AdamW: first moment; SGD with momentum: velocity. Zero before the first step */
+    void *state2; /* AdamW: second moment. Likewise */
+    void *copy;   /* receives value, rounded, after each step: the weights in the dtype that computes */
+} ag_param;
+
+/* The norm of all gradients together, each divided by loss_scale (0 = 1), by one sum in a fixed order, and
+ * how many of their elements are not finite (then the norm is of no use). */
+AG_API ag_status ag_grad_norm(const ag_param *list, int64_t n, double loss_scale, double *norm,
+                              int64_t *non_finite);
+
+/* What a step did. Where a gradient is not finite, nothing at all is written and applied is 0. */
+typedef struct ag_step_report {
+    uint32_t struct_size; /* sizeof(ag_step_report), set by the caller */
+    int32_t applied;
+    int64_t non_finite; /* elements of gradients */
+    double norm;        /* of all gradients, after loss_scale, before clipping */
+    double clip;        /* the factor that clipping gave: 1 or less */
+} ag_step_report;
+
+#define AG_STEP_REPORT_INIT                                                                                  \
+    {                                                                                                        \
+        sizeof(ag_step_report), 0, 0, 0, 0                                                                   \
+    }
+
+/* g: the gradient / loss_scale * clip;  w: value;  m, v: state1, state2;  t: the step's number from 1
+ *
+ *     sgd     g += weight_decay w;  m = momentum m + g;  w -= rate m    (momentum 0: w -= rate g, no state)
+ *     adamw   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g g
+ *             w -= rate (weight_decay w + m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + epsilon))
+ *
+ * computed in float64 and rounded to dtype. clip = min(1, max_norm / norm). */
+typedef struct ag_sgd {
+    uint32_t struct_size; /* sizeof(ag_sgd) */
+    uint32_t reserved;    /* zero */
+    double rate;
+    double momentum; /* in [0, 1) */
+    double weight_decay;
+    double max_norm;   /* of all gradients together; 0: no clipping */
+    double loss_scale; /* what the loss was multiplied by; 0 = 1 */
+    int64_t steps;     /* that were applied; the library counts */
+} ag_sgd;
+
+#define AG_SGD_INIT                                                                                          \
+    {                                                                                                        \
+        sizeof(ag_sgd), 0, 0, 0, 0, 0, 0, 0                                                                  \
+    }
+
+typedef struct ag_adamw {
+    uint32_t struct_size; /* sizeof(ag_adamw) */
+    uint32_t reserved;    /* zero */
+    double rate;
+    double beta1;   /* in (0, 1); 0 = 0.9 */
+    double beta2;   /* in (0, 1); 0 = 0.999 */
+    double epsilon; /* 0 = 1e-8 */
+    double weight_decay;
+    double max_norm;   /* as in ag_sgd */
+    double loss_scale; /* as in ag_sgd */
+    int64_t steps;     /* that were applied: t - 1; the library counts, a checkpoint keeps it */
+} ag_adamw;
+
+#define AG_ADAMW_INIT                                                                                        \
+    {                                                                                                        \
+        sizeof(ag_adamw), 0, 0, 0, 0, 0, 0, 0, 0, 0                                                          \
+    }
+
+/* One step on all parameters of the list, after all their gradients were taken. report may be NULL. */
+AG_API ag_status ag_sgd_step(ag_sgd *sgd, const ag_param *list, int64_t n, ag_step_report *report);
+AG_API ag_status ag_adamw_step(ag_adamw *adamw, const ag_param *list, int64_t n, ag_step_report *report);
+
+/* ---- Learning rate ----------------------------------------------------------------------------- */
+
+typedef int32_t ag_schedule_kind;
+enum {
+    AG_SCHEDULE_CONSTANT = 0,
+    AG_SCHEDULE_COSINE = 1 /* after the warm-up down from rate to final_rate, reached at step `steps` */
+};
+
+typedef struct ag_schedule {
+    uint32_t struct_size; /* sizeof(ag_schedule) */
+    ag_schedule_kind kind;
+    double rate;
+    double final_rate; /* AG_SCHEDULE_COSINE */
+    int64_t warmup;    /* steps 0 .. warmup - 1 have rate (step + 1) / warmup */
+    int64_t steps;     /* AG_SCHEDULE_COSINE: more than warmup; final_rate from here on */
+} ag_schedule;
+
+#define AG_SCHEDULE_INIT                                                                                     \
+    {                                                                                                        \
+        sizeof(ag_schedule), 0, 0, 0, 0, 0                                                                   \
+    }
+
+AG_API ag_status ag_schedule_rate(const ag_schedule *schedule, int64_t step, double *rate);
+
+/* ---- Loss scaling ------------------------------------------------------------------------------ */
+
+/* Float16 loses gradients below 6e-8: the loss, and so dy, is multiplied by scale, and the step divides
+ * the gradients by it again. After each step ag_loss_scale_update() halves scale where the step was not
+ * applied, and doubles it after `interval` applied steps in a row. */
+typedef struct ag_loss_scale {
+    uint32_t struct_size; /* sizeof(ag_loss_scale) */
+    uint32_t reserved;    /* zero */
+    double scale;         /* now; 0 = 65536 */
+    double growth;        /* more than 1; 0 = 2 */
+    double backoff;       /* in (0, 1); 0 = 0.5 */
+    double most;          /* scale never exceeds it; 0 = 2^24 */
+    int64_t interval;     /* 0 = 2000 */
+    int64_t in_a_row;     /* applied steps since scale last changed; the library counts */
+    int64_t skipped;      /* steps that were not applied, in all; likewise */
+} ag_loss_scale;
+
+#define AG_LOSS_SCALE_INIT                                                                                   \
+    {                                                                                                        \
+        sizeof(ag_loss_scale), 0, 65536, 0, 0, 0, 0, 0, 0                                                    \
+    }
+
+AG_API ag_status ag_loss_scale_update(ag_loss_scale *loss_scale, int32_t applied);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
