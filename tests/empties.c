@@ -3,41 +3,9 @@
  * a sink, lse = s_h, mu = ts_h; through it only the sink has derivatives. Nothing may become NaN, even
  * where the queries, cotangents and tangents of such rows, the keys and values that no query sees and
  * the biases of hidden entries are all NaN. */
-#include "outputs.h"
+#include "visible.h"
 
-#include <math.h>
-
-/* ---- What is visible, by the words of the contract ---------------------------------------------- */
-
-static double value_at(const struct arrays *x, enum tensor t, int64_t b, int64_t h, int64_t i, int64_t c)
-{
-    const size_t at = (size_t)arrays_index(x, t, b, h, i, c) * element_size(x, t);
-    return element_value(x, t, (const char *)x->data[t] + at);
-}
-
-/* By position and mask alone: what a bias of minus infinity may further hide. */
-static int in_sight(const struct arrays *x, int64_t b, int64_t h, int64_t i, int64_t j)
-{
-    const ag_problem *p = x->p;
-    const int64_t n_q = arrays_q_length(x, b), n_k = arrays_k_length(x, b);
-    const int64_t shift = p->align == AG_ALIGN_BOTTOM_RIGHT ? n_k - n_q : 0;
-    const int64_t position = i + x->args.q_offset + shift, g = j + x->args.k_offset;
-    if (i >= n_q || j >= n_k || ((p->flags & AG_CAUSAL) && g > position)) {
-        return 0;
-    }
-    if ((p->flags & AG_WINDOW) && ((p->window_left >= 0 && g < position - p->window_left) ||
-                                   (p->window_right >= 0 && g > position + p->window_right))) {
-        return 0;
-    }
-    return !(p->flags & AG_MASK) ||
-           ((const uint8_t *)x->data[T_MASK])[arrays_index(x, T_MASK, b, h, i, j)] != 0;
-}
-
-static int visible(const struct arrays *x, int64_t b, int64_t h, int64_t i, int64_t j)
-{
-    return in_sight(x, b, h, i, j) &&
-           !((x->p->flags & AG_BIAS) && value_at(x, T_BIAS, b, h, i, j) == -(double)INFINITY);
-}
+/* ---- Who sees, and who is seen ---------------------------------------------------------------------- */
 
 static int row_sees(const struct arrays *x, int64_t b, int64_t h, int64_t i)
 {

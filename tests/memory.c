@@ -115,10 +115,14 @@ static void arrays_are_copied(void)
     CHECK_OK(arrays_run_all(&x));
     keep_outputs(&x, wanted);
     for (int n = 0; n < 9; n++) {
+        CHECK_INT(x.p->buckets[n], x.buckets[n]);
         x.buckets[n] = INT32_MAX;
+        CHECK(x.p->buckets[n] < 3, "the plan's buckets are the caller's");
     }
     for (int h = 0; h < 4; h++) {
+        CHECK(x.p->alibi_slopes[h] == x.slopes[h], "slope %g became %g", x.slopes[h], x.p->alibi_slopes[h]);
         x.slopes[h] = 1e300;
+        CHECK(x.p->alibi_slopes[h] < 1e300, "the plan's slopes are the caller's");
     }
     CHECK_OK(arrays_run_all(&x));
     for (enum tensor t = 0; t < T_COUNT; t++) {

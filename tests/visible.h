@@ -1,0 +1,52 @@
+/* Which query sees which key, by the words of the contract and by nothing of the library: what the tests
+ * compare it with. */
+#ifndef AG_TEST_VISIBLE_H
+#define AG_TEST_VISIBLE_H
+
+#include "outputs.h"
+
+#include <math.h>
+
+static inline double value_at(const struct arrays *x, enum tensor t, int64_t b, int64_t h, int64_t i,
+                              int64_t c)
+{
+    const size_t at = (size_t)arrays_index(x, t, b, h, i, c) * element_size(x, t);
+    return element_value(x, t, (const char *)x->data[t] + at);
+}
+
+/* p_i and g_j. */
+static inline int64_t query_position(const struct arrays *x, int64_t b, int64_t i)
+{
+    const int bottom_right = x->p->align == AG_ALIGN_BOTTOM_RIGHT;
+    return i + x->args.q_offset + (bottom_right ? arrays_k_length(x, b) - arrays_q_length(x, b) : 0);
+}
+
+static inline int64_t key_position(const struct arrays *x, int64_t j)
+{
+    return j + x->args.k_offset;
+}
+
+/* By position and mask alone: what a bias of minus infinity may further hide. */
+static inline int in_sight(const struct arrays *x, int64_t b, int64_t h, int64_t i, int64_t j)
+{
+    const ag_problem *p = x->p;
+    const int64_t position = query_position(x, b, i), g = key_position(x, j);
+    if (i >= arrays_q_length(x, b) || j >= arrays_k_length(x, b) ||
+        ((p->flags & AG_CAUSAL) && g > position)) {
+        return 0;
+    }
+    if ((p->flags & AG_WINDOW) && ((p->window_left >= 0 && g < position - p->window_left) ||
+                                   (p->window_right >= 0 && g > position + p->window_right))) {
+        return 0;
+    }
+    return !(p->flags & AG_MASK) ||
+           ((const uint8_t *)x->data[T_MASK])[arrays_index(x, T_MASK, b, h, i, j)] != 0;
+}
+
+static inline int visible(const struct arrays *x, int64_t b, int64_t h, int64_t i, int64_t j)
+{
+    return in_sight(x, b, h, i, j) &&
+           !((x->p->flags & AG_BIAS) && value_at(x, T_BIAS, b, h, i, j) == -(double)INFINITY);
+}
+
+#endif
