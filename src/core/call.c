@@ -409,8 +409,11 @@ ag_status agi_call_check(agi_call *call, const ag_plan *plan, agi_map map, agi_p
 static bool same_of_first_part(const operand *a, const operand *b)
 {
     const size_t n = strlen(a->name);
-    return strncmp(a->name, b->name, n) == 0 && strcmp(b->name + n, "1") == 0 &&
-           memcmp(a->t->strides, b->t->strides, sizeof a->t->strides) == 0;
+    bool same = strncmp(a->name, b->name, n) == 0 && strcmp(b->name + n, "1") == 0;
+    for (int axis = 0; axis < 4; axis++) {
+        same &= a->size[axis] == 1 || a->t->strides[axis] == b->t->strides[axis];
+    }
+    return same;
 }
 
 ag_status agi_merge_check(ag_merge_args *m, const ag_plan *plan, const ag_merge_args *args)

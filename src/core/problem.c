@@ -8,6 +8,7 @@
 #include "status.h"
 
 #define MAX_DIM 512
+#define MAX_STRUCT (UINT32_C(1) << 16) /* no struct will ever be larger: it was not initialised */
 #define ALL_FLAGS                                                                                            \
     (AG_CAUSAL | AG_WINDOW | AG_SCALE | AG_SINK | AG_BIAS | AG_MASK | AG_TABLE | AG_ALIBI | AG_SLOPES |      \
      AG_PACKED)
@@ -19,7 +20,7 @@ ag_status agi_read_struct(void *ours, size_t our_size, const void *theirs, const
         return agi_fail(status, "%s is NULL", name);
     }
     memcpy(&size, theirs, sizeof size);
-    if (size < 2 * sizeof size || size % sizeof(void *) != 0) {
+    if (size < 2 * sizeof size || size % sizeof(void *) != 0 || size > MAX_STRUCT) {
         return agi_fail(status, "%s: struct_size is %lu: set it to sizeof the struct", name,
                         (unsigned long)size);
     }
