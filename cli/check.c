@@ -147,19 +147,19 @@ static void check_drawn(const struct request *r, const ag_options *options, int6
 static int check_random(const struct request *r, const ag_options *options)
 {
     struct tally tally = {.count = 0};
-    struct json json = json_to(stdout);
+    struct json json = emit_to(stdout);
     if (r->json) {
-        json_begin_object(&json, NULL);
-        json_begin_array(&json, "failures");
+        emit_begin_object(&json, NULL);
+        emit_begin_array(&json, "failures");
     }
     for (int64_t n = 0; n < r->random; n++) {
         check_drawn(r, options, n, &tally, r->json ? &json : NULL);
         show_progress(n + 1, r->random);
     }
     if (r->json) {
-        json_end(&json);
+        emit_end(&json);
         print_tally_json(&json, &tally);
-        json_end(&json);
+        emit_end(&json);
     } else {
         print_tally(&tally);
     }

@@ -71,48 +71,48 @@ void print_problem(const struct setup *s, const char *plan, const struct results
 
 static void json_results(struct json *json, const struct results *results, int only_failed)
 {
-    json_begin_array(json, "checks");
+    emit_begin_array(json, "checks");
     for (int n = 0; n < results->count; n++) {
         const struct result *r = &results->items[n];
         if (only_failed && result_passed(r)) {
             continue;
         }
-        json_begin_object(json, NULL);
-        json_string(json, "check", r->name);
+        emit_begin_object(json, NULL);
+        emit_string(json, "check", r->name);
         if (r->not_applicable != NULL) {
-            json_string(json, "not_applicable", r->not_applicable);
+            emit_string(json, "not_applicable", r->not_applicable);
         } else {
-            json_number(json, "residual", r->residual);
-            json_number(json, "limit", r->limit);
-            json_bool(json, "passed", result_passed(r));
+            emit_number(json, "residual", r->residual);
+            emit_number(json, "limit", r->limit);
+            emit_bool(json, "passed", result_passed(r));
         }
-        json_end(json);
+        emit_end(json);
     }
-    json_end(json);
+    emit_end(json);
 }
 
 static void json_setup(struct json *json, const struct setup *s)
 {
     char text[TEXT_SIZE];
     problem_text(s, text);
-    json_string(json, "problem", text);
+    emit_string(json, "problem", text);
     snprintf(text, sizeof text, "%" PRIu64, s->seed); /* a string: JSON's numbers lose bits of 64 */
-    json_string(json, "seed", text);
-    json_integer(json, "q_offset", s->q_offset);
-    json_integer(json, "k_offset", s->k_offset);
-    json_integer(json, "batch_offset", s->batch_offset);
-    json_bool(json, "random_lengths", s->lengths != 0);
+    emit_string(json, "seed", text);
+    emit_integer(json, "q_offset", s->q_offset);
+    emit_integer(json, "k_offset", s->k_offset);
+    emit_integer(json, "batch_offset", s->batch_offset);
+    emit_bool(json, "random_lengths", s->lengths != 0);
 }
 
 void print_problem_json(const struct setup *s, const char *plan, const struct results *results)
 {
-    struct json json = json_to(stdout);
-    json_begin_object(&json, NULL);
+    struct json json = emit_to(stdout);
+    emit_begin_object(&json, NULL);
     json_setup(&json, s);
-    json_string(&json, "plan", plan);
+    emit_string(&json, "plan", plan);
     json_results(&json, results, 0);
-    json_bool(&json, "passed", results_failed(results) == 0);
-    json_end(&json);
+    emit_bool(&json, "passed", results_failed(results) == 0);
+    emit_end(&json);
 }
 
 void print_failure(const struct setup *s, const struct results *results, const char *message)
@@ -135,13 +135,13 @@ void print_failure(const struct setup *s, const struct results *results, const c
 void print_failure_json(struct json *json, const struct setup *s, const struct results *results,
                         const char *message)
 {
-    json_begin_object(json, NULL);
+    emit_begin_object(json, NULL);
     json_setup(json, s);
     if (message != NULL) {
-        json_string(json, "message", message);
+        emit_string(json, "message", message);
     }
     json_results(json, results, 1);
-    json_end(json);
+    emit_end(json);
 }
 
 void print_tally(const struct tally *tally)
@@ -167,22 +167,22 @@ void print_tally(const struct tally *tally)
 
 void print_tally_json(struct json *json, const struct tally *tally)
 {
-    json_begin_array(json, "checks");
+    emit_begin_array(json, "checks");
     for (int n = 0; n < tally->count; n++) {
         const struct tally_line *l = &tally->lines[n];
-        json_begin_object(json, NULL);
-        json_string(json, "check", l->name);
-        json_integer(json, "passed", l->passed);
-        json_integer(json, "failed", l->failed);
-        json_integer(json, "not_applicable", l->not_applicable);
+        emit_begin_object(json, NULL);
+        emit_string(json, "check", l->name);
+        emit_integer(json, "passed", l->passed);
+        emit_integer(json, "failed", l->failed);
+        emit_integer(json, "not_applicable", l->not_applicable);
         if (l->passed + l->failed > 0) {
-            json_number(json, "residual", l->residual);
-            json_number(json, "limit", l->limit);
+            emit_number(json, "residual", l->residual);
+            emit_number(json, "limit", l->limit);
         }
-        json_end(json);
+        emit_end(json);
     }
-    json_end(json);
-    json_integer(json, "problems", tally->problems);
-    json_integer(json, "failed_problems", tally->failed_problems);
-    json_bool(json, "passed", tally->failed_problems == 0);
+    emit_end(json);
+    emit_integer(json, "problems", tally->problems);
+    emit_integer(json, "failed_problems", tally->failed_problems);
+    emit_bool(json, "passed", tally->failed_problems == 0);
 }

@@ -28,15 +28,15 @@ static void print_text(const ag_info *info)
 
 static void print_json(const ag_info *info)
 {
-    struct json json = json_to(stdout);
-    json_begin_object(&json, NULL);
-    json_string(&json, "version", info->version);
-    json_string(&json, "processor", info->cpu);
-    json_string(&json, "instruction_sets", info->isa);
-    json_integer(&json, "threads", info->threads);
-    json_string(&json, "backends", info->backends);
-    json_string(&json, "compiler", info->compiler);
-    json_end(&json);
+    struct json json = emit_to(stdout);
+    emit_begin_object(&json, NULL);
+    emit_string(&json, "version", info->version);
+    emit_string(&json, "processor", info->cpu);
+    emit_string(&json, "instruction_sets", info->isa);
+    emit_integer(&json, "threads", info->threads);
+    emit_string(&json, "backends", info->backends);
+    emit_string(&json, "compiler", info->compiler);
+    emit_end(&json);
 }
 
 int info_main(int argc, char **argv)

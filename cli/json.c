@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-struct json json_to(FILE *file)
+struct json emit_to(FILE *file)
 {
     return (struct json){.file = file};
 }
@@ -71,17 +71,17 @@ static void begin_level(struct json *json, const char *key, char opener, char cl
     json->depth++;
 }
 
-void json_begin_object(struct json *json, const char *key)
+void emit_begin_object(struct json *json, const char *key)
 {
     begin_level(json, key, '{', '}');
 }
 
-void json_begin_array(struct json *json, const char *key)
+void emit_begin_array(struct json *json, const char *key)
 {
     begin_level(json, key, '[', ']');
 }
 
-void json_end(struct json *json)
+void emit_end(struct json *json)
 {
     json->depth--;
     if (json->filled[json->depth]) {
@@ -93,31 +93,31 @@ void json_end(struct json *json)
     }
 }
 
-void json_string(struct json *json, const char *key, const char *text)
+void emit_string(struct json *json, const char *key, const char *text)
 {
     begin_item(json, key);
     write_string(json->file, text);
 }
 
-void json_bool(struct json *json, const char *key, bool value)
+void emit_bool(struct json *json, const char *key, bool value)
 {
     begin_item(json, key);
     fputs(value ? "true" : "false", json->file);
 }
 
-void json_integer(struct json *json, const char *key, int64_t value)
+void emit_integer(struct json *json, const char *key, int64_t value)
 {
     begin_item(json, key);
     fprintf(json->file, "%" PRId64, value);
 }
 
-void json_number(struct json *json, const char *key, double value)
+void emit_number(struct json *json, const char *key, double value)
 {
     begin_item(json, key);
     write_number(json->file, value);
 }
 
-void json_integers(struct json *json, const char *key, const int64_t *values, int64_t count)
+void emit_integers(struct json *json, const char *key, const int64_t *values, int64_t count)
 {
     begin_item(json, key);
     putc('[', json->file);
@@ -127,7 +127,7 @@ void json_integers(struct json *json, const char *key, const int64_t *values, in
     putc(']', json->file);
 }
 
-void json_numbers(struct json *json, const char *key, const double *values, int64_t count)
+void emit_numbers(struct json *json, const char *key, const double *values, int64_t count)
 {
     begin_item(json, key);
     putc('[', json->file);

@@ -1,6 +1,7 @@
 /* A writer of JSON: indented, valid by construction as long as begins and ends pair up. Numbers are
  * written with the fewest digits that read back to the same float64. JSON has no NaN and no
- * infinities: they are written as the strings "NaN", "Infinity" and "-Infinity". */
+ * infinities: they are written as the strings "NaN", "Infinity" and "-Infinity". The functions are not called
+ * json_..., since those names are jansson's, which the command links. */
 #ifndef ATTNGRAD_CLI_JSON_H
 #define ATTNGRAD_CLI_JSON_H
 
@@ -17,20 +18,20 @@ struct json {
     char closer[JSON_DEPTH]; /* '}' or ']' of the levels that are open */
 };
 
-struct json json_to(FILE *file);
+struct json emit_to(FILE *file);
 
 /* key names an item of an object and is NULL in an array and at the top. */
-void json_begin_object(struct json *json, const char *key);
-void json_begin_array(struct json *json, const char *key);
-void json_end(struct json *json); /* the innermost; the last one also ends the line */
+void emit_begin_object(struct json *json, const char *key);
+void emit_begin_array(struct json *json, const char *key);
+void emit_end(struct json *json); /* the innermost; the last one also ends the line */
 
-void json_string(struct json *json, const char *key, const char *text);
-void json_bool(struct json *json, const char *key, bool value);
-void json_integer(struct json *json, const char *key, int64_t value);
-void json_number(struct json *json, const char *key, double value);
+void emit_string(struct json *json, const char *key, const char *text);
+void emit_bool(struct json *json, const char *key, bool value);
+void emit_integer(struct json *json, const char *key, int64_t value);
+void emit_number(struct json *json, const char *key, double value);
 
 /* An array on one line. */
-void json_integers(struct json *json, const char *key, const int64_t *values, int64_t count);
-void json_numbers(struct json *json, const char *key, const double *values, int64_t count);
+void emit_integers(struct json *json, const char *key, const int64_t *values, int64_t count);
+void emit_numbers(struct json *json, const char *key, const double *values, int64_t count);
 
 #endif
