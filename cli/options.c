@@ -114,7 +114,7 @@ static int read_option(const char *command, char **argv, const struct option *op
         if (value) {
             return usage_error(command, "--%s takes no value", option->name);
         }
-        return option_read(command, option, NULL);
+        return option_read(command, option, "");
     }
     if (!value && option->kind == OPTION_OPTIONAL) {
         return option_read(command, option, "");

@@ -31,8 +31,8 @@ static const char help_second[] = "  --tdo F, --tdlse F  of the cotangents\n";
 
 static const char help_options[] =
     "options:\n"
-    "  --causal[=bottom-right]  a query sees no later key; query 0 stands at key 0, or\n"
-    "                           the last query at the last key\n"
+    "  --causal[=bottom-right]  a query sees no later key; query 0 stands at key 0,\n"
+    "                           or the last query at the last key\n"
     "  --window L,R             keys this far before and behind are seen; -1 = all\n"
     "  --softcap C              scores become C tanh(score / C)\n"
     "  --scale S                of the scores; default 1 / sqrt(d)\n"

@@ -3,76 +3,7 @@
 # output. usage: cli.sh PATH_TO_ATTNGRAD
 set -u
 [ $# -eq 1 ] || { echo "usage: cli.sh PATH_TO_ATTNGRAD" >&2; exit 2; }
-
-attngrad=$1
-dir=$(mktemp -d) || exit 2
-trap 'rm -rf "$dir"' EXIT
-out=$dir/out err=$dir/err
-passed=0 failed=0
-
-# check DESCRIPTION COMMAND...: one check that passes where the command succeeds
-check() {
-    what=$1
-    shift
-    if "$@"; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        echo "FAIL: $what (exit code $code)"
-        sed 's/^/    stdout: /' "$out" | head -n 5
-        sed 's/^/    stderr: /' "$err" | head -n 5
-    fi
-}
-
-# run ARGUMENT...: runs the command piped, with its streams in files and its exit code in $code
-run() {
-    "$attngrad" "$@" </dev/null >"$out" 2>"$err"
-    code=$?
-}
-
-is_refusal() {
-    [ "$code" -eq 2 ] && [ ! -s "$out" ] && [ "$(wc -l <"$err")" -eq 2 ] &&
-        sed -n 1p "$err" | grep -q '^attngrad.*: .' && sed -n 2p "$err" | grep -q "^try 'attngrad.* --help'$"
-}
-
-is_success() {
-    [ "$code" -eq 0 ] && [ -s "$out" ] && [ ! -s "$err" ]
-}
-
-# refused ARGUMENT...: exit code 2, one error line and a hint, nothing on stdout
-refused() {
-    run "$@"
-    check "refused: attngrad $*" is_refusal
-}
-
-# refused_with TEXT ARGUMENT...: and the error line holds TEXT
-refused_with() {
-    text=$1
-    shift
-    refused "$@"
-    check "attngrad $* says '$text'" grep -qF -e "$text" "$err"
-}
-
-works() {
-    run "$@"
-    check "works: attngrad $*" is_success
-}
-
-# works_with TEXT ARGUMENT...: success, and stdout holds TEXT
-works_with() {
-    text=$1
-    shift
-    works "$@"
-    check "attngrad $* prints '$text'" grep -qF -e "$text" "$out"
-}
-
-narrow() {
-    awk 'length($0) > 80 { wide = 1 } END { exit wide }' "$out"
-}
-
-plain() {
-    ! grep -q "$(printf '\033')" "$out"
-}
+. "$(dirname "$0")/command.sh"
 
 # Validates $out as JSON by the first of jq and python3 that is there.
 is_json() {
@@ -106,7 +37,7 @@ works_with "usage: attngrad COMMAND" -h
 check "help is at most 80 columns wide" narrow
 works --version
 check "the version is one line" grep -q '^attngrad [0-9]*\.[0-9]*\.[0-9]*$' "$out"
-for command in demo check info; do
+for command in demo check forward grad jvp hvp info; do
     works_with "usage: attngrad $command" $command --help
     check "help of $command is at most 80 columns wide" narrow
     works_with "usage: attngrad $command" $command -h
@@ -184,5 +115,4 @@ else
     echo "not checked: a full disk, as there is no /dev/full here"
 fi
 
-echo "$passed checks passed, $failed failed"
-[ "$failed" -eq 0 ]
+finish

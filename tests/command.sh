@@ -1,0 +1,78 @@
+# What the tests of the command share; sourced with the path of the command as $1.
+# Streams and exit code of the last run are in $out, $err and $code.
+
+attngrad=$1
+dir=$(mktemp -d) || exit 2
+trap 'rm -rf "$dir"' EXIT
+out=$dir/out err=$dir/err
+passed=0 failed=0
+
+# check DESCRIPTION COMMAND...: one check that passes where the command succeeds
+check() {
+    what=$1
+    shift
+    if "$@"; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "FAIL: $what (exit code $code)"
+        sed 's/^/    stdout: /' "$out" | head -n 5
+        sed 's/^/    stderr: /' "$err" | head -n 5
+    fi
+}
+
+# run ARGUMENT...: runs the command piped, with its streams in files and its exit code in $code
+run() {
+    "$attngrad" "$@" </dev/null >"$out" 2>"$err"
+    code=$?
+}
+
+is_refusal() {
+    [ "$code" -eq 2 ] && [ ! -s "$out" ] && [ "$(wc -l <"$err")" -eq 2 ] &&
+        sed -n 1p "$err" | grep -q '^attngrad.*: .' && sed -n 2p "$err" | grep -q "^try 'attngrad.* --help'$"
+}
+
+is_success() {
+    [ "$code" -eq 0 ] && [ -s "$out" ] && [ ! -s "$err" ]
+}
+
+# refused ARGUMENT...: exit code 2, one error line and a hint, nothing on stdout
+refused() {
+    run "$@"
+    check "refused: attngrad $*" is_refusal
+}
+
+# refused_with TEXT ARGUMENT...: and the error line holds TEXT
+refused_with() {
+    text=$1
+    shift
+    refused "$@"
+    check "attngrad $* says '$text'" grep -qF -e "$text" "$err"
+}
+
+works() {
+    run "$@"
+    check "works: attngrad $*" is_success
+}
+
+# works_with TEXT ARGUMENT...: success, and stdout holds TEXT
+works_with() {
+    text=$1
+    shift
+    works "$@"
+    check "attngrad $* prints '$text'" grep -qF -e "$text" "$out"
+}
+
+narrow() {
+    awk 'length($0) > 80 { wide = 1 } END { exit wide }' "$out"
+}
+
+plain() {
+    ! grep -q "$(printf '\033')" "$out"
+}
+
+# finish: the closing line, and the exit code of the test
+finish() {
+    echo "$passed checks passed, $failed failed"
+    [ "$failed" -eq 0 ]
+}

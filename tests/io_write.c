@@ -1,0 +1,339 @@
+/* Writing of files: what is written is read back the same; whatever stops a writer, the old file is whole and
+ * nothing else is left in the folder. */
+#define _XOPEN_SOURCE 700
+#include "io_folder.h"
+
+#include <attngrad_io.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+
+enum { LARGE = 3 << 20 }; /* bytes: several steps of a writer */
+
+static const double numbers[6] = {0.5, -1.0, 2.0, 1e300, -0.0, 3.25};
+static unsigned char large[LARGE];
+
+static ag_io_array array_of(const char *name, ag_io_dtype dtype, int64_t rows, int64_t columns,
+                            const void *data)
+{
+    return (ag_io_array){name, data, dtype, 2, {rows, columns}};
+}
+
+static void same_array(const ag_io_array *got, const ag_io_array *wanted)
+{
+    size_t bytes = (size_t)ag_io_elements(wanted) * ag_io_dtype_size(wanted->dtype);
+    CHECK(got->dtype == wanted->dtype && got->ndim == wanted->ndim &&
+              memcmp(got->shape, wanted->shape, (size_t)wanted->ndim * sizeof wanted->shape[0]) == 0,
+          "%s: another dtype or shape", wanted->name);
+    CHECK(bytes == 0 || memcmp(got->data, wanted->data, bytes) == 0, "%s: other bytes", wanted->name);
+}
+
+static int io_ok(ag_io_status status, const char *what)
+{
+    return CHECK(status == AG_IO_OK, "%s: status %d: %s", what, (int)status, ag_io_last_message());
+}
+
+static void io_refused(ag_io_status status, ag_io_status wanted, const char *says)
+{
+    CHECK(status == wanted && strstr(ag_io_last_message(), says) != NULL,
+          "status %d instead of %d, '%s' says no '%s'", (int)status, (int)wanted, ag_io_last_message(), says);
+}
+
+/* ---- Read back ---- */
+
+static void check_npy(ag_io_dtype dtype, int ndim)
+{
+    ag_io_file *file;
+    const ag_io_array *got;
+    ag_io_array array = {"x", numbers, dtype, ndim, {1, 2, 1, 1, 1, 1, 1, 1}};
+    if (io_ok(ag_npy_write(NULL, folder_path("x.npy"), &array), "write") &&
+        io_ok(ag_npy_open(&file, folder_path("x.npy")), "open")) {
+        ag_io_arrays(file, &got);
+        same_array(got, &array);
+        ag_io_close(file);
+    }
+}
+
+static void check_safetensors(void)
+{
+    const ag_io_array arrays[] = {
+        array_of("flags", AG_IO_BOOL, 1, 3, numbers), array_of("half", AG_IO_BF16, 1, 3, numbers),
+        array_of("a \"b\" \xc3\xbc\n", AG_IO_F64, 2, 3, numbers), array_of("none", AG_IO_F32, 0, 3, NULL),
+        array_of("", AG_IO_I32, 1, 1, numbers)};
+    const ag_io_pair pairs[] = {{"key", "value"}, {"text", "two\nlines"}};
+    ag_io_file *file;
+    const ag_io_array *got;
+    const ag_io_pair *read;
+    const char *path = folder_path("x.safetensors");
+    if (!io_ok(ag_safetensors_write(NULL, path, arrays, 5, pairs, 2), "write") ||
+        !io_ok(ag_safetensors_open(&file, path), "open")) {
+        return;
+    }
+    CHECK_INT(ag_io_arrays(file, &got), 5);
+    for (int n = 0; n < 5; n++) {
+        if (io_ok(ag_io_find(file, arrays[n].name, &got), "find")) {
+            same_array(got, &arrays[n]);
+        }
+    }
+    CHECK_INT(ag_io_metadata(file, &read), 2);
+    CHECK(strcmp(read[1].key, "text") == 0 && strcmp(read[1].value, "two\nlines") == 0, "%s", read[1].value);
+    ag_io_close(file);
+}
+
+/* A file stays readable while it is replaced. */
+static void check_replace(void)
+{
+    ag_io_array first = array_of("x", AG_IO_F64, 2, 3, numbers),
+                second = array_of("x", AG_IO_U8, 1, LARGE, large);
+    ag_io_file *file;
+    const ag_io_array *got;
+    io_ok(ag_npy_write(NULL, folder_path("x.npy"), &first), "first");
+    if (io_ok(ag_npy_open(&file, folder_path("x.npy")), "open")) {
+        io_ok(ag_npy_write(NULL, folder_path("x.npy"), &second), "second");
+        ag_io_arrays(file, &got);
+        same_array(got, &first);
+        ag_io_close(file);
+    }
+    check_npy(AG_IO_F32, 2);
+}
+
+/* ---- Stopped ---- */
+
+/* Old contents under a.npy, b.npy and c.safetensors; true where they are what the folder holds. */
+static void write_old(void)
+{
+    ag_io_array old = array_of("x", AG_IO_F64, 2, 3, numbers);
+    folder_files(1);
+    io_ok(ag_npy_write(NULL, folder_path("a.npy"), &old), "old a");
+    io_ok(ag_safetensors_write(NULL, folder_path("c.safetensors"), &old, 1, NULL, 0), "old c");
+}
+
+static void check_old(const char *what)
+{
+    ag_io_file *file = NULL;
+    const ag_io_array *got;
+    ag_io_array old = array_of("x", AG_IO_F64, 2, 3, numbers);
+    CHECK(folder_files(0) == 2, "%s: %d files instead of the 2 old ones", what, folder_files(0));
+    if (io_ok(ag_npy_open(&file, folder_path("a.npy")), what)) {
+        ag_io_arrays(file, &got);
+        same_array(got, &old);
+        ag_io_close(file);
+    }
+    if (io_ok(ag_safetensors_open(&file, folder_path("c.safetensors")), what)) {
+        ag_io_arrays(file, &got);
+        same_array(got, &old);
+        ag_io_close(file);
+    }
+}
+
+/* Writes three files as one; stops where the writer says so. */
+static ag_io_status write_new(uint32_t flags, int (*cancelled)(void *ctx), void *ctx)
+{
+    ag_io_writer *writer;
+    ag_io_writer_options options = {sizeof options, flags, cancelled, ctx};
+    ag_io_array wide = array_of("x", AG_IO_U8, 1, LARGE, large);
+    ag_io_status status = ag_io_writer_create(&writer, &options);
+    if (status == AG_IO_OK) {
+        status = ag_npy_write(writer, folder_path("a.npy"), &wide);
+    }
+    if (status == AG_IO_OK) {
+        status = ag_npy_write(writer, folder_path("b.npy"), &wide);
+    }
+    if (status == AG_IO_OK) {
+        status = ag_safetensors_write(writer, folder_path("c.safetensors"), &wide, 1, NULL, 0);
+    }
+    if (status == AG_IO_OK) {
+        status = ag_io_writer_commit(writer);
+    }
+    ag_io_writer_destroy(writer);
+    return status;
+}
+
+static int countdown(void *ctx)
+{
+    return --*(int *)ctx < 0;
+}
+
+/* Cancelled at the first, second, ... question until it is never asked that often. */
+static void check_cancel(uint32_t flags)
+{
+    int stops = 0;
+    for (int left = 0;; left++, stops++) {
+        int counter = left;
+        write_old();
+        ag_io_status status = write_new(flags, countdown, &counter);
+        if (status == AG_IO_OK) {
+            break;
+        }
+        io_refused(status, AG_IO_CANCELLED, "cancelled");
+        check_old("cancelled");
+    }
+    CHECK(stops > 12, "a writer of 9 MiB was asked %d times only", stops);
+    CHECK_INT(folder_files(0), 3);
+}
+
+/* What was written is not in place before commit, and gone where commit never comes. */
+static void check_destroy(uint32_t flags)
+{
+    ag_io_writer *writer;
+    ag_io_writer_options options = {sizeof options, flags, NULL, NULL};
+    ag_io_array wide = array_of("x", AG_IO_U8, 1, 8, large);
+    write_old();
+    io_ok(ag_io_writer_create(&writer, &options), "create");
+    io_ok(ag_npy_write(writer, folder_path("a.npy"), &wide), "write");
+    io_refused(ag_npy_write(writer, folder_path("a.npy"), &wide), AG_IO_INVALID_ARGUMENT, "written twice");
+    /* A named temporary file is seen; the other kind is not, where the file system has it. */
+    CHECK(folder_files(0) == 3 || (flags == 0 && folder_files(0) == 2), "%d files", folder_files(0));
+    ag_io_writer_destroy(writer);
+    check_old("destroyed");
+}
+
+/* A limit of the file's size stands for a full disk: the writer's third file is too large. */
+static void check_full(uint32_t flags)
+{
+    struct rlimit old_limit, limit;
+    write_old();
+    test_need(getrlimit(RLIMIT_FSIZE, &old_limit) == 0, "no limit of the size of files");
+    limit = old_limit;
+    limit.rlim_cur = LARGE / 2;
+    signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &limit);
+    io_refused(write_new(flags, NULL, NULL), AG_IO_SYSTEM, "a.npy': File too large");
+    setrlimit(RLIMIT_FSIZE, &old_limit);
+    check_old("full");
+}
+
+/* Killed at some moment, again and again: there is a whole file each time, old or new. */
+static void check_killed(uint32_t flags)
+{
+    uint32_t random = 1;
+    for (int round = 0, rounds = test_count(60); round < rounds; round++) {
+        ag_io_file *file;
+        write_old();
+        pid_t child = fork();
+        test_need(child >= 0, "no fork");
+        if (child == 0) {
+            for (;;) {
+                write_new(flags, NULL, NULL);
+            }
+        }
+        random = random * 1664525U + 1013904223U;
+        struct timespec pause = {0, (long)(random >> 8) % 20000000L};
+        nanosleep(&pause, NULL);
+        kill(child, SIGKILL);
+        waitpid(child, NULL, 0);
+        if (io_ok(ag_npy_open(&file, folder_path("a.npy")), "killed")) {
+            ag_io_close(file);
+        }
+        if (io_ok(ag_safetensors_open(&file, folder_path("c.safetensors")), "killed")) {
+            ag_io_close(file);
+        }
+    }
+}
+
+/* ---- Refused ---- */
+
+static void check_targets(void)
+{
+    ag_io_array array = array_of("x", AG_IO_F64, 2, 3, numbers);
+    write_old();
+    mkdir(folder_path("d"), 0777);
+    io_refused(ag_npy_write(NULL, folder_path("d"), &array), AG_IO_SYSTEM, "it is a directory");
+    io_refused(ag_npy_write(NULL, folder_path("d/"), &array), AG_IO_SYSTEM, "not the name of a file");
+    io_refused(ag_npy_write(NULL, "/dev/null", &array), AG_IO_SYSTEM, "not a regular file");
+    io_refused(ag_npy_write(NULL, folder_path("no/x.npy"), &array), AG_IO_SYSTEM,
+               "No such file or directory");
+    io_refused(ag_npy_write(NULL, folder_path("a.npy/x.npy"), &array), AG_IO_SYSTEM, "Not a directory");
+    io_refused(ag_npy_write(NULL, "", &array), AG_IO_SYSTEM, "not the name of a file");
+    rmdir(folder_path("d"));
+    check_old("refused");
+}
+
+static void check_arguments(void)
+{
+    const char *path = folder_path("a.npy");
+    ag_io_array array = array_of("x", AG_IO_F64, 2, 3, numbers), two[2] = {array, array};
+    const ag_io_pair pairs[2] = {{"a", "1"}, {"a", "2"}}, null = {"a", NULL};
+    write_old();
+    io_refused(ag_npy_write(NULL, NULL, &array), AG_IO_INVALID_ARGUMENT, "path is NULL");
+    io_refused(ag_npy_write(NULL, path, NULL), AG_IO_INVALID_ARGUMENT, "array is NULL");
+    io_refused(ag_safetensors_write(NULL, path, two, 2, NULL, 0), AG_IO_INVALID_ARGUMENT, "'x' stands twice");
+    io_refused(ag_safetensors_write(NULL, path, two, 1, pairs, 2), AG_IO_INVALID_ARGUMENT,
+               "'a' stands twice");
+    io_refused(ag_safetensors_write(NULL, path, two, 1, &null, 1), AG_IO_INVALID_ARGUMENT, "NULL");
+    io_refused(ag_safetensors_write(NULL, path, NULL, 1, NULL, 0), AG_IO_INVALID_ARGUMENT, "NULL");
+    io_refused(ag_safetensors_write(NULL, path, two, -1, NULL, 0), AG_IO_INVALID_ARGUMENT, "count is -1");
+    array.dtype = AG_IO_BF16;
+    io_refused(ag_npy_write(NULL, path, &array), AG_IO_INVALID_ARGUMENT, "bf16");
+    array.dtype = 5;
+    io_refused(ag_npy_write(NULL, path, &array), AG_IO_INVALID_ARGUMENT, "dtype is 5");
+    array = array_of("__metadata__", AG_IO_F64, 2, 3, numbers);
+    io_refused(ag_safetensors_write(NULL, path, &array, 1, NULL, 0), AG_IO_INVALID_ARGUMENT, "__metadata__");
+    array.name = "\xff";
+    io_refused(ag_safetensors_write(NULL, path, &array, 1, NULL, 0), AG_IO_INVALID_ARGUMENT, "UTF-8");
+    array.name = NULL;
+    io_refused(ag_safetensors_write(NULL, path, &array, 1, NULL, 0), AG_IO_INVALID_ARGUMENT, "NULL");
+    array = array_of("x", AG_IO_F64, -1, 3, numbers);
+    io_refused(ag_npy_write(NULL, path, &array), AG_IO_INVALID_ARGUMENT, "out of range");
+    array = array_of("x", AG_IO_F64, INT64_MAX, 3, numbers);
+    io_refused(ag_npy_write(NULL, path, &array), AG_IO_INVALID_ARGUMENT, "out of range");
+    array = array_of("x", AG_IO_F64, 2, 3, NULL);
+    io_refused(ag_npy_write(NULL, path, &array), AG_IO_INVALID_ARGUMENT, "data is NULL");
+    array.ndim = 9;
+    io_refused(ag_npy_write(NULL, path, &array), AG_IO_INVALID_ARGUMENT, "ndim is 9");
+    check_old("arguments");
+}
+
+/* An older caller's options are shorter, a newer one's longer with zeros. */
+static void check_options(void)
+{
+    ag_io_writer *writer;
+    struct {
+        ag_io_writer_options options;
+        uint64_t more;
+    } newer = {AG_IO_WRITER_OPTIONS_INIT, 0};
+    io_refused(ag_io_writer_create(NULL, NULL), AG_IO_INVALID_ARGUMENT, "NULL");
+    io_refused(ag_io_writer_commit(NULL), AG_IO_INVALID_ARGUMENT, "NULL");
+    newer.options.struct_size = 4;
+    io_refused(ag_io_writer_create(&writer, &newer.options), AG_IO_INVALID_ARGUMENT, "struct_size is 4");
+    CHECK(writer == NULL, "a writer came of a refusal");
+    newer.options.struct_size = 8;
+    io_ok(ag_io_writer_create(&writer, &newer.options), "an older caller");
+    io_ok(ag_io_writer_commit(writer), "nothing to commit");
+    ag_io_writer_destroy(writer);
+    newer.options.struct_size = sizeof newer;
+    io_ok(ag_io_writer_create(&writer, &newer.options), "a newer caller");
+    ag_io_writer_destroy(writer);
+    newer.more = 1;
+    io_refused(ag_io_writer_create(&writer, &newer.options), AG_IO_INVALID_ARGUMENT, "not known here");
+    newer.more = 0;
+    newer.options.flags = 2;
+    io_refused(ag_io_writer_create(&writer, &newer.options), AG_IO_INVALID_ARGUMENT, "flags is 0x2");
+    ag_io_writer_destroy(NULL);
+}
+
+int main(void)
+{
+    static const ag_io_dtype dtypes[] = {AG_IO_F64, AG_IO_F32, AG_IO_F16, AG_IO_I64,
+                                         AG_IO_I32, AG_IO_U8,  AG_IO_BOOL};
+    folder_make();
+    for (int n = 0; n < 7; n++) {
+        check_npy(dtypes[n], n);
+    }
+    check_npy(AG_IO_F64, 8);
+    check_safetensors();
+    check_replace();
+    for (uint32_t flags = 0; flags <= AG_IO_NAMED_TEMPORARY; flags++) {
+        check_cancel(flags);
+        check_destroy(flags);
+        check_full(flags);
+        check_killed(flags);
+    }
+    check_targets();
+    check_arguments();
+    check_options();
+    folder_remove();
+    return test_summary();
+}
