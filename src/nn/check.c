@@ -1,0 +1,296 @@
+/* Checking a call of the layer. One table has a row for each array of ag_layer_args: its shape, its number
+ * format and its role in each map; all checks walk that table. What is attention's own, core checks. */
+#include "layer.h"
+
+#include "../core/status.h"
+
+typedef enum { NONE, IN, IN_OPTIONAL, OUT, OUT_OPTIONAL } role;
+typedef enum { X_Q, X_K, X_V, Y, PARAMS, SAVED, D_SAVED } shape;
+typedef enum { DTYPE, OUT_DTYPE, GRAD_DTYPE, BYTE } number_kind;
+
+typedef struct {
+    const char *name;
+    size_t offset;
+    shape shape;
+    number_kind number;
+    role role[AGI_N_MAPS]; /* forward, vjp, jvp, vjp_jvp */
+} field;
+
+#define AT(member) #member, offsetof(ag_layer_args, member)
+
+static const field fields[] = {
+    {AT(params), PARAMS, DTYPE, {IN, IN, IN, IN}},
+    {AT(x_q), X_Q, DTYPE, {IN, IN, IN, IN}},
+    {AT(x_k), X_K, DTYPE, {IN, IN, IN, IN}},
+    {AT(x_v), X_V, DTYPE, {IN, IN, IN, IN}},
+    {AT(y), Y, OUT_DTYPE, {OUT, NONE, OUT_OPTIONAL, NONE}},
+    {AT(saved), SAVED, BYTE, {OUT, IN, OUT, IN}},
+
+    {AT(dy), Y, OUT_DTYPE, {NONE, IN, NONE, IN}},
+    {AT(dx_q), X_Q, GRAD_DTYPE, {NONE, OUT_OPTIONAL, NONE, NONE}},
+    {AT(dx_k), X_K, GRAD_DTYPE, {NONE, OUT_OPTIONAL, NONE, NONE}},
+    {AT(dx_v), X_V, GRAD_DTYPE, {NONE, OUT_OPTIONAL, NONE, NONE}},
+    {AT(d_params), PARAMS, GRAD_DTYPE, {NONE, OUT_OPTIONAL, NONE, NONE}},
+    {AT(d_saved), D_SAVED, BYTE, {NONE, OUT, NONE, IN}},
+
+    {AT(tx_q), X_Q, DTYPE, {NONE, NONE, IN_OPTIONAL, IN_OPTIONAL}},
+    {AT(tx_k), X_K, DTYPE, {NONE, NONE, IN_OPTIONAL, IN_OPTIONAL}},
+    {AT(tx_v), X_V, DTYPE, {NONE, NONE, IN_OPTIONAL, IN_OPTIONAL}},
+    {AT(t_params), PARAMS, DTYPE, {NONE, NONE, IN_OPTIONAL, IN_OPTIONAL}},
+    {AT(ty), Y, OUT_DTYPE, {NONE, NONE, OUT, NONE}},
+    {AT(t_saved), SAVED, BYTE, {NONE, NONE, OUT, IN}},
+
+    {AT(tdy), Y, OUT_DTYPE, {NONE, NONE, NONE, IN_OPTIONAL}},
+    {AT(tdx_q), X_Q, GRAD_DTYPE, {NONE, NONE, NONE, OUT_OPTIONAL}},
+    {AT(tdx_k), X_K, GRAD_DTYPE, {NONE, NONE, NONE, OUT_OPTIONAL}},
+    {AT(tdx_v), X_V, GRAD_DTYPE, {NONE, NONE, NONE, OUT_OPTIONAL}},
+    {AT(td_params), PARAMS, GRAD_DTYPE, {NONE, NONE, NONE, OUT_OPTIONAL}},
+};
+
+#undef AT
+
+enum { N_FIELDS = sizeof fields / sizeof fields[0] };
+
+static const char *const map_names[AGI_N_MAPS] = {"ag_layer_forward", "ag_layer_vjp", "ag_layer_jvp",
+                                                  "ag_layer_vjp_jvp"};
+
+/* ---- The layer's arrays ---- */
+
+/* An array of a call with all that the checks ask about it. */
+typedef struct {
+    const char *name;
+    const char *data;
+    size_t bytes, element;
+    bool output, required;
+} operand;
+
+static int64_t elements(const ag_layer *layer, shape s)
+{
+    switch (s) {
+    case X_Q: return layer->q_rows * layer->projection[AGI_Q].rows;
+    case X_K: return layer->k_rows * layer->projection[AGI_K].rows;
+    case X_V: return layer->k_rows * layer->projection[AGI_V].rows;
+    case Y: return layer->q_rows * layer->d_model;
+    case PARAMS: return layer->size;
+    case SAVED: return (int64_t)layer->saved_bytes[AG_SAVED];
+    default: return (int64_t)layer->saved_bytes[AG_D_SAVED];
+    }
+}
+
+static size_t element_bytes(const ag_problem *p, number_kind number)
+{
+    switch (number) {
+    case DTYPE: return ag_dtype_size(p->dtype);
+    case OUT_DTYPE: return ag_dtype_size(p->out_dtype);
+    case GRAD_DTYPE: return ag_dtype_size(p->grad_dtype);
+    default: return 1;
+    }
+}
+
+/* Keys or values of a layer whose other input serves for them have no array of their own. */
+static bool has_input(const ag_layer *layer, shape s)
+{
+    return !(s == X_K && layer->projection[AGI_K].input != AGI_K) &&
+           !(s == X_V && layer->projection[AGI_V].input != AGI_V);
+}
+
+static ag_status gather(const agi_layer_call *call, operand x[N_FIELDS], int *n)
+{
+    const ag_layer *layer = call->layer;
+    *n = 0;
+    for (int i = 0; i < N_FIELDS; i++) {
+        const field *f = &fields[i];
+        const role part = f->role[call->map];
+        const char *const data = *(const char *const *)(const void *)((const char *)&call->a + f->offset);
+        if (part == NONE) {
+            continue;
+        }
+        if (!has_input(layer, f->shape)) {
+            if (data != NULL) {
+                return agi_fail(AG_INVALID_ARGUMENT, "%s: %s is given, but %s serves for it in this layer",
+                                map_names[call->map], f->name,
+                                layer->projection[AGI_K].input == AGI_Q ? "x_q" : "x_k");
+            }
+            continue;
+        }
+        const size_t element = element_bytes(&layer->plan->p, f->number);
+        x[(*n)++] = (operand){.name = f->name,
+                              .data = data,
+                              .element = element,
+                              .bytes = (size_t)elements(layer, f->shape) * element,
+                              .output = part == OUT || part == OUT_OPTIONAL,
+                              .required = part == IN || part == OUT};
+    }
+    return AG_OK;
+}
+
+static ag_status check_pointers(const agi_layer_call *call, const operand *x, int n)
+{
+    for (int i = 0; i < n; i++) {
+        if (x[i].data == NULL && x[i].required && x[i].bytes > 0) {
+            return agi_fail(AG_INVALID_ARGUMENT, "%s: %s is NULL", map_names[call->map], x[i].name);
+        }
+        if ((uintptr_t)x[i].data % x[i].element != 0) {
+            return agi_fail(AG_INVALID_ARGUMENT, "%s: %s is %p: not aligned to its elements of %zu bytes",
+                            map_names[call->map], x[i].name, (const void *)x[i].data, x[i].element);
+        }
+    }
+    return AG_OK;
+}
+
+/* Arrays are dense, so that two of them overlap exactly where their ranges do. */
+static bool overlap(const operand *a, const operand *b)
+{
+    const uintptr_t at_a = (uintptr_t)a->data, at_b = (uintptr_t)b->data;
+    return a->data != NULL && b->data != NULL && at_a < at_b + b->bytes && at_b < at_a + a->bytes;
+}
+
+static ag_status check_overlaps(const agi_layer_call *call, const operand *x, int n)
+{
+    for (int i = 0; i < n; i++) {
+        for (int j = 0; j < n && x[i].output; j++) {
+            if (i != j && overlap(&x[i], &x[j])) {
+                return agi_fail(AG_INVALID_ARGUMENT, "%s: output %s at %p overlaps %s %s",
+                                map_names[call->map], x[i].name, (const void *)x[i].data,
+                                x[j].output ? "output" : "input", x[j].name);
+            }
+        }
+    }
+    return AG_OK;
+}
+
+static ag_status check_arrays(const agi_layer_call *call)
+{
+    operand x[N_FIELDS];
+    int n = 0;
+    ag_status status = gather(call, x, &n);
+    if (status == AG_OK) {
+        status = check_pointers(call, x, n);
+    }
+    if (status == AG_OK) {
+        status = check_overlaps(call, x, n);
+    }
+    if (status == AG_OK && call->a.accumulate >= 2 * AG_LAYER_ACC_TD_PARAMS) {
+        status = agi_fail(AG_INVALID_ARGUMENT, "%s: accumulate is 0x%lx: unknown bits", map_names[call->map],
+                          (unsigned long)call->a.accumulate);
+    }
+    return status;
+}
+
+/* ---- Attention's arguments ---- */
+
+/* Those that the layer fills in itself. */
+#define OWN(member)                                                                                          \
+    {                                                                                                        \
+#member, offsetof(ag_args, member)                                                                   \
+    }
+
+static const struct {
+    const char *name;
+    size_t offset;
+} own_tensors[] = {
+    OWN(q),  OWN(k),  OWN(v),  OWN(o),  OWN(lse), OWN(d_o),  OWN(dq),  OWN(dk),  OWN(dv),
+    OWN(tq), OWN(tk), OWN(tv), OWN(to), OWN(mu),  OWN(td_o), OWN(tdq), OWN(tdk), OWN(tdv),
+};
+
+#undef OWN
+
+static ag_status check_given(const agi_layer_call *call, const ag_args *given)
+{
+    const uint32_t bits =
+        AG_ACC_DBIAS | AG_ACC_DTABLE | AG_ACC_DSINK | AG_ACC_TDBIAS | AG_ACC_TDTABLE | AG_ACC_TDSINK;
+    for (size_t i = 0; i < sizeof own_tensors / sizeof own_tensors[0]; i++) {
+        const ag_tensor *t = (const void *)((const char *)given + own_tensors[i].offset);
+        if (t->data != NULL) {
+            return agi_fail(AG_INVALID_ARGUMENT, "%s: attention has %s, which is the layer's own",
+                            map_names[call->map], own_tensors[i].name);
+        }
+    }
+    if (given->accumulate & ~bits) {
+        return agi_fail(AG_INVALID_ARGUMENT,
+                        "%s: accumulate of attention is 0x%lx: only gradients of bias, table "
+                        "and sink are not the layer's own",
+                        map_names[call->map], (unsigned long)given->accumulate);
+    }
+    return AG_OK;
+}
+
+static void fill_in(ag_args *x, const agi_layer_call *call)
+{
+    const ag_layer *layer = call->layer;
+    const struct {
+        ag_tensor *tensor[AGI_N_PROJECTIONS];
+        const agi_activations *from;
+    } groups[] = {{{&x->q, &x->k, &x->v, &x->o}, &call->saved},
+                  {{&x->dq, &x->dk, &x->dv, &x->d_o}, &call->d_saved},
+                  {{&x->tq, &x->tk, &x->tv, &x->to}, &call->t_saved},
+                  {{&x->tdq, &x->tdk, &x->tdv, &x->td_o}, &call->space.td}};
+    for (int g = 0; g < 4; g++) {
+        for (int w = 0; w < AGI_N_PROJECTIONS; w++) {
+            *groups[g].tensor[w] = agi_heads_view(layer, (agi_projection)w, groups[g].from->at[w]);
+        }
+    }
+    x->lse = agi_row_view(layer, call->saved.lse);
+    x->mu = agi_row_view(layer, call->t_saved.lse);
+}
+
+static ag_status check_attention(agi_layer_call *call)
+{
+    ag_args x = {.struct_size = sizeof x};
+    ag_status status = AG_OK;
+    if (call->a.attention != NULL) {
+        status = agi_read_struct(&x, sizeof x, call->a.attention, "attention", AG_INVALID_ARGUMENT);
+        x.struct_size = sizeof x;
+    }
+    if (status == AG_OK) {
+        status = check_given(call, &x);
+    }
+    if (status == AG_OK) {
+        fill_in(&x, call);
+        status = agi_call_check(&call->attention, call->layer->plan, call->map, AGI_RUN, &x,
+                                call->space.attention, call->space.attention_bytes);
+    }
+    return status;
+}
+
+/* ---- The whole call ---- */
+
+static void lay_out_saved(agi_activations *x, const agi_layer_call *call, void *buffer, ag_saved which)
+{
+    agi_arena arena = agi_arena_begin(buffer);
+    agi_activations_lay_out(x, &arena, call->layer, which);
+}
+
+static void lay_out(agi_layer_call *call, void *workspace)
+{
+    const bool backward = call->map == AGI_VJP || call->map == AGI_VJP_JVP;
+    const bool tangent = call->map == AGI_JVP || call->map == AGI_VJP_JVP;
+    agi_arena arena = agi_arena_begin(workspace);
+    agi_layer_lay_out(&call->space, &arena, call->layer, call->map);
+    lay_out_saved(&call->saved, call, call->a.saved, AG_SAVED);
+    lay_out_saved(&call->t_saved, call, tangent ? call->a.t_saved : NULL, AG_SAVED);
+    lay_out_saved(&call->d_saved, call, backward ? call->a.d_saved : NULL, AG_D_SAVED);
+}
+
+ag_status agi_layer_check(agi_layer_call *call, const ag_layer *layer, agi_map map, const ag_layer_args *args,
+                          const ag_exec *exec, void *workspace, size_t bytes)
+{
+    if (layer == NULL) {
+        return agi_fail(AG_INVALID_ARGUMENT, "%s: layer is NULL", map_names[map]);
+    }
+    call->layer = layer;
+    call->map = map;
+    ag_status status = agi_read_struct(&call->a, sizeof call->a, args, "args", AG_INVALID_ARGUMENT);
+    if (status == AG_OK) {
+        status = check_arrays(call);
+    }
+    if (status == AG_OK && (workspace == NULL || bytes < layer->bytes[map])) {
+        status = agi_fail(AG_WORKSPACE, "%s: workspace is %p with %zu bytes: needs %zu", map_names[map],
+                          workspace, bytes, layer->bytes[map]);
+    }
+    if (status == AG_OK) {
+        lay_out(call, workspace);
+        status = check_attention(call);
+    }
+    return status == AG_OK ? agi_exec_check(&call->exec, exec) : status;
+}

@@ -1,0 +1,77 @@
+/* A layer as the library keeps it, and one call of a map, checked. */
+#ifndef AGI_NN_LAYER_H
+#define AGI_NN_LAYER_H
+
+#include "attngrad_nn.h"
+#include "../core/backend.h"
+#include "../core/matmul.h"
+
+/* The projections: three before attention, one behind it. */
+typedef enum { AGI_Q, AGI_K, AGI_V, AGI_O, AGI_N_PROJECTIONS } agi_projection;
+
+typedef struct {
+    int64_t rows, cols;    /* of the weights */
+    int64_t weights, bias; /* their offsets in the block; bias -1: there is none */
+    agi_projection input;  /* whose x it reads: AGI_Q, AGI_K or AGI_V; itself for AGI_O */
+} agi_weights;
+
+struct ag_layer {
+    ag_plan *plan;
+    const agi_matmul_table *matmul;
+    int64_t d_model;
+    int64_t size;
+    int64_t q_rows, k_rows; /* of x_q and y; of x_k and x_v: all sequences together */
+    int64_t n_params;
+    ag_param_view params[2 * AGI_N_PROJECTIONS];
+    agi_weights projection[AGI_N_PROJECTIONS];
+    size_t bytes[AGI_N_MAPS]; /* of workspace */
+    size_t saved_bytes[2];    /* by ag_saved */
+};
+
+/* ---- Buffers ---- */
+
+/* Q K V C lse, or their tangents; or dQ dK dV dC, without lse; or the tangents of those. By projection:
+ * at[AGI_O] is C. */
+typedef struct {
+    void *at[AGI_N_PROJECTIONS];
+    double *lse;
+} agi_activations;
+
+void agi_activations_lay_out(agi_activations *x, agi_arena *arena, const ag_layer *layer, ag_saved which);
+
+typedef struct {
+    agi_activations td; /* vjp_jvp only */
+    agi_matmul_space matmul;
+    void *attention; /* its workspace, over that of the products: they never run at once */
+    size_t attention_bytes;
+} agi_layer_space;
+
+void agi_layer_lay_out(agi_layer_space *space, agi_arena *arena, const ag_layer *layer, agi_map map);
+
+/* Fills in bytes and saved_bytes. */
+ag_status agi_layer_size_buffers(ag_layer *layer);
+
+/* Writes as much of ours as the caller's struct, which begins with its size, has room for. */
+ag_status agi_write_struct(void *theirs, void *ours, size_t our_size, const char *name);
+
+/* As attention sees them: q, k, v, o by heads; lse and mu by rows. */
+ag_tensor agi_heads_view(const ag_layer *layer, agi_projection which, const void *data);
+ag_tensor agi_row_view(const ag_layer *layer, const double *lse);
+
+/* ---- Calls ---- */
+
+typedef struct {
+    const ag_layer *layer;
+    agi_map map;
+    ag_layer_args a; /* complete */
+    ag_exec exec;
+    agi_layer_space space;
+    agi_activations saved, t_saved, d_saved; /* those that the map uses */
+    agi_call attention;                      /* checked */
+} agi_layer_call;
+
+/* Checks everything about a call before anything is written. */
+ag_status agi_layer_check(agi_layer_call *call, const ag_layer *layer, agi_map map, const ag_layer_args *args,
+                          const ag_exec *exec, void *workspace, size_t bytes);
+
+#endif

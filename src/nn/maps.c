@@ -1,0 +1,293 @@
+/* The four maps of the layer. Each projection is one line, R = A W + b, with A an input and R = Q, K or V
+ * before attention, A = C and R = Y behind it; its derivatives are
+ *
+ *     vjp      dA = sum dR W^T               dW = A^T dR              db = 1^T dR
+ *     jvp      tR = tA W + A tW + tb
+ *     vjp_jvp  tdA = sum tdR W^T + dR tW^T   tdW = tA^T dR + A^T tdR  tdb = 1^T tdR
+ *
+ * where dA sums over the projections that read A. Each left side is one sum of products, rounded once. */
+#include "layer.h"
+
+/* One kind of variable (primal, t, d or td) of all projections. NULL: zero where it is read, not wanted
+ * where it is written. */
+typedef struct {
+    const void *in[AGI_N_PROJECTIONS];  /* A, by the projection whose input it is */
+    const void *out[AGI_N_PROJECTIONS]; /* R */
+    const void *params;
+    bool gradient; /* in grad_dtype, where it has the choice */
+} variables;
+
+typedef struct {
+    const agi_layer_call *call;
+    variables x, t, d, td;
+    ag_status status; /* of the first step that failed; nothing runs from then on */
+} layer_run;
+
+/* ---- Matrices ---- */
+
+static ag_dtype activation_dtype(const layer_run *r, const variables *v, agi_projection w)
+{
+    const ag_problem *p = &r->call->layer->plan->p;
+    return w == AGI_O ? p->out_dtype : v->gradient ? p->grad_dtype : p->dtype;
+}
+
+static ag_dtype param_dtype(const layer_run *r, const variables *v)
+{
+    const ag_problem *p = &r->call->layer->plan->p;
+    return v->gradient ? p->grad_dtype : p->dtype;
+}
+
+static agi_matrix dense(const void *data, ag_dtype dtype, int64_t rows, int64_t cols)
+{
+    return (agi_matrix){
+        .data = data, .dtype = dtype, .rows = rows, .cols = cols, .row_stride = cols, .col_stride = 1};
+}
+
+static bool of_keys(agi_projection w)
+{
+    return w == AGI_K || w == AGI_V;
+}
+
+/* The rows of activations: only those inside their sequence count. */
+static agi_matrix activations(const layer_run *r, agi_projection w, const void *data, ag_dtype dtype,
+                              int64_t cols)
+{
+    const ag_layer *layer = r->call->layer;
+    const ag_problem *p = &layer->plan->p;
+    const ag_args *a = &r->call->attention.a;
+    const int64_t *packed = of_keys(w) ? a->k_packed : a->q_packed;
+    agi_matrix m = dense(data, dtype, of_keys(w) ? layer->k_rows : layer->q_rows, cols);
+    if (agi_has(p, AG_PACKED)) {
+        m.group = m.rows;
+        m.lengths = &packed[p->batch];
+    } else {
+        m.group = of_keys(w) ? p->kv_len : p->q_len;
+        m.lengths = of_keys(w) ? a->kv_lengths : a->q_lengths;
+    }
+    return m;
+}
+
+static agi_matrix in(const layer_run *r, const variables *v, agi_projection w)
+{
+    const agi_weights *x = &r->call->layer->projection[w];
+    return activations(r, w, v->in[x->input], activation_dtype(r, v, w), x->rows);
+}
+
+static agi_matrix out(const layer_run *r, const variables *v, agi_projection w)
+{
+    return activations(r, w, v->out[w], activation_dtype(r, v, w), r->call->layer->projection[w].cols);
+}
+
+/* A column of ones: times a bias it is that bias in every row, and it sums rows. */
+static agi_matrix ones(const layer_run *r, agi_projection w)
+{
+    static const double one64 = 1;
+    static const float one32 = 1;
+    const bool f64 = r->call->layer->plan->p.dtype == AG_F64;
+    agi_matrix m = activations(r, w, f64 ? (const void *)&one64 : &one32, f64 ? AG_F64 : AG_F32, 1);
+    m.row_stride = 0;
+    return m;
+}
+
+static const void *param_at(const layer_run *r, const variables *v, int64_t offset)
+{
+    if (v->params == NULL || offset < 0) {
+        return NULL;
+    }
+    return (const char *)v->params + offset * (int64_t)ag_dtype_size(param_dtype(r, v));
+}
+
+static agi_matrix weights(const layer_run *r, const variables *v, agi_projection w)
+{
+    const agi_weights *x = &r->call->layer->projection[w];
+    return dense(param_at(r, v, x->weights), param_dtype(r, v), x->rows, x->cols);
+}
+
+static agi_matrix bias(const layer_run *r, const variables *v, agi_projection w)
+{
+    const agi_weights *x = &r->call->layer->projection[w];
+    return dense(param_at(r, v, x->bias), param_dtype(r, v), 1, x->cols);
+}
+
+static agi_matrix transposed(agi_matrix m)
+{
+    m.transposed = true;
+    return m;
+}
+
+/* ---- Sums of products ---- */
+
+static void add(agi_matmul_op *op, agi_matrix a, agi_matrix b)
+{
+    if (a.data != NULL && b.data != NULL) {
+        op->products[op->n_products++] = (agi_product){a, b};
+    }
+}
+
+/* to = the sum. Only here is what the caller gave for writing written. */
+static void store(layer_run *r, agi_matmul_op *op, agi_matrix to, uint32_t accumulate)
+{
+    const ag_layer *layer = r->call->layer;
+    if (to.data == NULL || r->status != AG_OK) {
+        return;
+    }
+    op->c = (void *)(uintptr_t)to.data;
+    op->dtype = to.dtype;
+    op->m = to.rows;
+    op->n = to.cols;
+    op->accumulate = (r->call->a.accumulate & accumulate) != 0;
+    r->status = agi_matmul(layer->matmul, op, layer->plan, &r->call->exec, &r->call->space.matmul);
+}
+
+/* R = A W + b */
+static void project(layer_run *r, agi_projection w)
+{
+    agi_matmul_op op = {.n_products = 0};
+    add(&op, in(r, &r->x, w), weights(r, &r->x, w));
+    add(&op, ones(r, w), bias(r, &r->x, w));
+    store(r, &op, out(r, &r->x, w), w == AGI_O ? AG_LAYER_ACC_Y : 0);
+}
+
+/* tR = tA W + A tW + tb */
+static void project_tangent(layer_run *r, agi_projection w)
+{
+    agi_matmul_op op = {.n_products = 0};
+    add(&op, in(r, &r->t, w), weights(r, &r->x, w));
+    add(&op, in(r, &r->x, w), weights(r, &r->t, w));
+    add(&op, ones(r, w), bias(r, &r->t, w));
+    store(r, &op, out(r, &r->t, w), w == AGI_O ? AG_LAYER_ACC_TY : 0);
+}
+
+/* dA = sum dR W^T; tdA = sum tdR W^T + dR tW^T. w is the projection whose input A is. */
+static void input_gradient(layer_run *r, agi_projection w)
+{
+    const agi_weights *all = r->call->layer->projection;
+    const bool second = r->call->map == AGI_VJP_JVP;
+    const uint32_t first_bit = second ? AG_LAYER_ACC_TDX_Q : AG_LAYER_ACC_DX_Q;
+    agi_matmul_op op = {.n_products = 0};
+    for (int u = 0; u < AGI_N_PROJECTIONS; u++) {
+        const agi_projection reader = (agi_projection)u;
+        if (all[reader].input == w) {
+            add(&op, out(r, second ? &r->td : &r->d, reader), transposed(weights(r, &r->x, reader)));
+            if (second) {
+                add(&op, out(r, &r->d, reader), transposed(weights(r, &r->t, reader)));
+            }
+        }
+    }
+    if (all[w].input == w) {
+        store(r, &op, in(r, second ? &r->td : &r->d, w), w == AGI_O ? 0 : first_bit << w);
+    }
+}
+
+/* dW = A^T dR, db = 1^T dR; tdW = tA^T dR + A^T tdR, tdb = 1^T tdR */
+static void param_gradients(layer_run *r, agi_projection w)
+{
+    const bool second = r->call->map == AGI_VJP_JVP;
+    const uint32_t bit = second ? AG_LAYER_ACC_TD_PARAMS : AG_LAYER_ACC_D_PARAMS;
+    const variables *d = second ? &r->td : &r->d;
+    agi_matmul_op op = {.n_products = 0}, sum = {.n_products = 0};
+    if (second) {
+        add(&op, transposed(in(r, &r->t, w)), out(r, &r->d, w));
+    }
+    add(&op, transposed(in(r, &r->x, w)), out(r, d, w));
+    store(r, &op, weights(r, d, w), bit);
+    add(&sum, transposed(ones(r, w)), out(r, d, w));
+    store(r, &sum, bias(r, d, w), bit);
+}
+
+/* ---- The maps ---- */
+
+static void attend(layer_run *r)
+{
+    const agi_layer_call *call = r->call;
+    if (r->status == AG_OK) {
+        r->status = call->layer->plan->backend->run(&call->attention, &call->exec, call->space.attention);
+    }
+}
+
+static void forward(layer_run *r)
+{
+    project(r, AGI_Q);
+    project(r, AGI_K);
+    project(r, AGI_V);
+    attend(r);
+    project(r, AGI_O);
+}
+
+static void jvp(layer_run *r)
+{
+    for (agi_projection w = AGI_Q; w <= AGI_V; w++) {
+        project(r, w);
+        project_tangent(r, w);
+    }
+    attend(r);
+    project(r, AGI_O);
+    project_tangent(r, AGI_O);
+}
+
+/* vjp, and with the tangents vjp_jvp: the same order of the same steps. */
+static void backward(layer_run *r)
+{
+    param_gradients(r, AGI_O);
+    input_gradient(r, AGI_O);
+    attend(r);
+    for (agi_projection w = AGI_Q; w <= AGI_V; w++) {
+        param_gradients(r, w);
+        input_gradient(r, w);
+    }
+}
+
+static variables gather(const void *q, const void *k, const void *v, const agi_activations *on_the_way,
+                        const void *y, const void *params)
+{
+    void *const *at = on_the_way->at;
+    return (variables){
+        .in = {q, k, v, at[AGI_O]}, .out = {at[AGI_Q], at[AGI_K], at[AGI_V], y}, .params = params};
+}
+
+static ag_status run(agi_map map, const ag_layer *layer, const ag_layer_args *args, const ag_exec *exec,
+                     void *workspace, size_t bytes)
+{
+    agi_layer_call call;
+    const ag_status status = agi_layer_check(&call, layer, map, args, exec, workspace, bytes);
+    if (status != AG_OK) {
+        return status;
+    }
+    const ag_layer_args *a = &call.a;
+    layer_run r = {.call = &call,
+                   .x = gather(a->x_q, a->x_k, a->x_v, &call.saved, a->y, a->params),
+                   .t = gather(a->tx_q, a->tx_k, a->tx_v, &call.t_saved, a->ty, a->t_params),
+                   .d = gather(a->dx_q, a->dx_k, a->dx_v, &call.d_saved, a->dy, a->d_params),
+                   .td = gather(a->tdx_q, a->tdx_k, a->tdx_v, &call.space.td, a->tdy, a->td_params)};
+    r.d.gradient = r.td.gradient = true;
+    switch (map) {
+    case AGI_FORWARD: forward(&r); break;
+    case AGI_JVP: jvp(&r); break;
+    default: backward(&r); break;
+    }
+    return r.status;
+}
+
+ag_status ag_layer_forward(const ag_layer *layer, const ag_layer_args *args, const ag_exec *exec,
+                           void *workspace, size_t bytes)
+{
+    return run(AGI_FORWARD, layer, args, exec, workspace, bytes);
+}
+
+ag_status ag_layer_vjp(const ag_layer *layer, const ag_layer_args *args, const ag_exec *exec, void *workspace,
+                       size_t bytes)
+{
+    return run(AGI_VJP, layer, args, exec, workspace, bytes);
+}
+
+ag_status ag_layer_jvp(const ag_layer *layer, const ag_layer_args *args, const ag_exec *exec, void *workspace,
+                       size_t bytes)
+{
+    return run(AGI_JVP, layer, args, exec, workspace, bytes);
+}
+
+ag_status ag_layer_vjp_jvp(const ag_layer *layer, const ag_layer_args *args, const ag_exec *exec,
+                           void *workspace, size_t bytes)
+{
+    return run(AGI_VJP_JVP, layer, args, exec, workspace, bytes);
+}

@@ -1,0 +1,342 @@
+/* SGD with momentum and AdamW over a list of flat arrays. A step first looks at every gradient, one sum in
+ * one order for the norm, and writes only where all of them are finite; then it updates array by array, in
+ * float64 by blocks, rounding each result once. */
+#include <math.h>
+#include <string.h>
+
+#include "layer.h"
+#include "../core/number.h"
+#include "../core/status.h"
+
+/* ---- Checks ---- */
+
+/* What a step reads of each parameter: gradients only, or as many states. */
+typedef struct {
+    const char *call;
+    bool update;
+    int states;
+} needs;
+
+static bool misaligned(const void *data, ag_dtype dtype)
+{
+    return (uintptr_t)data % ag_dtype_size(dtype) != 0;
+}
+
+static ag_status bad_param(const needs *what, int64_t i, const char *field, const char *rule)
+{
+    return agi_fail(AG_INVALID_ARGUMENT, "%s: %s of parameter %lld %s", what->call, field, (long long)i,
+                    rule);
+}
+
+static ag_status check_array(const needs *what, int64_t i, const char *field, const void *data,
+                             ag_dtype dtype)
+{
+    if (data == NULL) {
+        return bad_param(what, i, field, "is NULL");
+    }
+    return misaligned(data, dtype) ? bad_param(what, i, field, "is not aligned to its elements") : AG_OK;
+}
+
+static ag_status check_updated(const needs *what, int64_t i, const ag_param *p)
+{
+    if (p->dtype != AG_F32 && p->dtype != AG_F64) {
+        return bad_param(what, i, "dtype", "must be AG_F32 or AG_F64");
+    }
+    if (p->flags & ~(uint32_t)AG_PARAM_NO_DECAY) {
+        return bad_param(what, i, "flags", "has unknown bits");
+    }
+    if (p->copy != NULL && ag_dtype_size(p->copy_dtype) == 0) {
+        return bad_param(what, i, "copy_dtype", "is no dtype");
+    }
+    ag_status status = p->count > 0 ? check_array(what, i, "value", p->value, p->dtype) : AG_OK;
+    if (status == AG_OK && p->count > 0 && what->states > 0) {
+        status = check_array(what, i, "state1", p->state1, p->dtype);
+    }
+    if (status == AG_OK && p->count > 0 && what->states > 1) {
+        status = check_array(what, i, "state2", p->state2, p->dtype);
+    }
+    if (status == AG_OK && p->copy != NULL) {
+        status = check_array(what, i, "copy", p->copy, p->copy_dtype);
+    }
+    return status;
+}
+
+static ag_status check_list(const needs *what, const ag_param *list, int64_t n)
+{
+    if (n < 0 || (n > 0 && list == NULL)) {
+        return agi_fail(AG_INVALID_ARGUMENT, "%s: list is %p with %lld parameters", what->call,
+                        (const void *)list, (long long)n);
+    }
+    ag_status status = AG_OK;
+    for (int64_t i = 0; i < n && status == AG_OK; i++) {
+        if (list[i].count < 0) {
+            status = bad_param(what, i, "count", "is negative");
+        } else if (ag_dtype_size(list[i].grad_dtype) == 0) {
+            status = bad_param(what, i, "grad_dtype", "is no dtype");
+        } else if (list[i].count > 0) {
+            status = check_array(what, i, "grad", list[i].grad, list[i].grad_dtype);
+        }
+        if (status == AG_OK && what->update) {
+            status = check_updated(what, i, &list[i]);
+        }
+    }
+    return status;
+}
+
+/* A number of the optimiser's own: least <= value < most. */
+static ag_status check_number(const char *call, const char *name, double value, double least, double most)
+{
+    return value >= least && value < most
+               ? AG_OK
+               : agi_fail(AG_INVALID_ARGUMENT, "%s: %s is %g: must be at least %g and below %g", call, name,
+                          value, least, most);
+}
+
+/* ---- Gradients ---- */
+
+/* Their sum of squares, scaled by the largest so that no square overflows or is lost, and how many are not
+ * finite. */
+static void measure(const ag_param *list, int64_t n, double *norm, int64_t *non_finite)
+{
+    double largest = 0, sum = 0;
+    *non_finite = 0;
+    for (int64_t i = 0; i < n; i++) {
+        for (int64_t e = 0; e < list[i].count; e++) {
+            const double g = fabs(agi_load(list[i].grad_dtype, list[i].grad, e));
+            *non_finite += !(g < INFINITY);
+            largest = g > largest ? g : largest;
+        }
+    }
+    for (int64_t i = 0; i < n && largest > 0; i++) {
+        for (int64_t e = 0; e < list[i].count; e++) {
+            const double g = agi_load(list[i].grad_dtype, list[i].grad, e) / largest;
+            sum += g * g;
+        }
+    }
+    *norm = largest * sqrt(sum);
+}
+
+ag_status ag_grad_norm(const ag_param *list, int64_t n, double loss_scale, double *norm, int64_t *non_finite)
+{
+    const needs what = {"ag_grad_norm", false, 0};
+    if (norm == NULL || non_finite == NULL) {
+        return agi_fail(AG_INVALID_ARGUMENT, "ag_grad_norm: %s is NULL",
+                        norm == NULL ? "norm" : "non_finite");
+    }
+    ag_status status = check_list(&what, list, n);
+    if (status == AG_OK) {
+        status = check_number(what.call, "loss_scale", loss_scale, 0, INFINITY);
+    }
+    if (status == AG_OK) {
+        measure(list, n, norm, non_finite);
+        *norm /= loss_scale == 0 ? 1 : loss_scale;
+    }
+    return status;
+}
+
+/* ---- Updates ---- */
+
+enum { BLOCK = 256 };
+
+/* Part of one array: w, m, v are read and written, g is only read. */
+typedef struct {
+    int64_t n;
+    double w[BLOCK], g[BLOCK], m[BLOCK], v[BLOCK];
+} block;
+
+/* What all updates know. */
+typedef struct {
+    double rate, decay, factor; /* factor: of the gradient */
+    double momentum;
+    double beta1, beta2, epsilon, correction1, correction2;
+} numbers;
+
+typedef void (*update)(block *x, const numbers *k);
+
+static void update_sgd(block *x, const numbers *k)
+{
+    for (int64_t i = 0; i < x->n; i++) {
+        x->m[i] = k->momentum * x->m[i] + (x->g[i] + k->decay * x->w[i]);
+        x->w[i] -= k->rate * x->m[i];
+    }
+}
+
+static void update_adamw(block *x, const numbers *k)
+{
+    for (int64_t i = 0; i < x->n; i++) {
+        x->m[i] = k->beta1 * x->m[i] + (1 - k->beta1) * x->g[i];
+        x->v[i] = k->beta2 * x->v[i] + (1 - k->beta2) * x->g[i] * x->g[i];
+        const double step = x->m[i] / k->correction1 / (sqrt(x->v[i] / k->correction2) + k->epsilon);
+        x->w[i] -= k->rate * (k->decay * x->w[i] + step);
+    }
+}
+
+static void load(double *to, ag_dtype dtype, const void *from, int64_t first, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        to[i] = from == NULL ? 0 : agi_load(dtype, from, first + i);
+    }
+}
+
+static void store(const double *from, ag_dtype dtype, void *to, int64_t first, int64_t n)
+{
+    for (int64_t i = 0; i < n && to != NULL; i++) {
+        agi_store(dtype, to, first + i, from[i]);
+    }
+}
+
+/* The copy is what the value became, rounded again from there: a value that is read back gives it. */
+static void store_copy(const ag_param *p, int64_t first, int64_t n)
+{
+    for (int64_t i = 0; i < n && p->copy != NULL; i++) {
+        agi_store(p->copy_dtype, p->copy, first + i, agi_load(p->dtype, p->value, first + i));
+    }
+}
+
+static void update_param(const ag_param *p, update run, const numbers *k, int states)
+{
+    numbers mine = *k;
+    mine.decay = p->flags & AG_PARAM_NO_DECAY ? 0 : k->decay;
+    void *const m = states > 0 ? p->state1 : NULL, *const v = states > 1 ? p->state2 : NULL;
+    for (int64_t first = 0; first < p->count; first += BLOCK) {
+        block x = {.n = p->count - first < BLOCK ? p->count - first : BLOCK};
+        load(x.w, p->dtype, p->value, first, x.n);
+        load(x.g, p->grad_dtype, p->grad, first, x.n);
+        load(x.m, p->dtype, m, first, x.n);
+        load(x.v, p->dtype, v, first, x.n);
+        for (int64_t i = 0; i < x.n; i++) {
+            x.g[i] *= mine.factor;
+        }
+        run(&x, &mine);
+        store(x.w, p->dtype, p->value, first, x.n);
+        store(x.m, p->dtype, m, first, x.n);
+        store(x.v, p->dtype, v, first, x.n);
+        store_copy(p, first, x.n);
+    }
+}
+
+/* ---- A step ---- */
+
+/* How the gradients are treated. */
+typedef struct {
+    double max_norm, loss_scale;
+} treatment;
+
+/* Looks at the gradients, decides, updates, counts. */
+static ag_status step(const needs *what, update run, numbers *k, treatment how, const ag_param *list,
+                      int64_t n, ag_step_report *report, int64_t *steps)
+{
+    ag_step_report r = {.clip = 1};
+    const double unscale = 1 / (how.loss_scale == 0 ? 1 : how.loss_scale);
+    measure(list, n, &r.norm, &r.non_finite);
+    r.norm *= unscale;
+    if (how.max_norm > 0 && r.norm > how.max_norm) {
+        r.clip = how.max_norm / r.norm;
+    }
+    r.applied = r.non_finite == 0;
+    k->factor = unscale * r.clip;
+    const ag_status status = report == NULL ? AG_OK : agi_write_struct(report, &r, sizeof r, "report");
+    for (int64_t i = 0; i < n && r.applied && status == AG_OK; i++) {
+        update_param(&list[i], run, k, what->states);
+    }
+    *steps += status == AG_OK && r.applied;
+    return status;
+}
+
+/* The struct counts the steps, so it must be whole. */
+static ag_status read_optimiser(void *ours, size_t size, const void *theirs, const char *name)
+{
+    const ag_status status = agi_read_struct(ours, size, theirs, name, AG_INVALID_ARGUMENT);
+    uint32_t given[2] = {0, 0};
+    if (status == AG_OK) {
+        memcpy(given, theirs, sizeof given);
+        if (given[0] < size || given[1] != 0) {
+            return agi_fail(AG_INVALID_ARGUMENT, "%s: struct_size is %lu, reserved %lu: must be %zu and 0",
+                            name, (unsigned long)given[0], (unsigned long)given[1], size);
+        }
+    }
+    return status;
+}
+
+static ag_status check_common(const char *call, double rate, double decay, double max_norm, double loss_scale)
+{
+    ag_status status = check_number(call, "rate", rate, 0, INFINITY);
+    if (status == AG_OK) {
+        status = check_number(call, "weight_decay", decay, 0, INFINITY);
+    }
+    if (status == AG_OK) {
+        status = check_number(call, "max_norm", max_norm, 0, INFINITY);
+    }
+    return status == AG_OK ? check_number(call, "loss_scale", loss_scale, 0, INFINITY) : status;
+}
+
+ag_status ag_sgd_step(ag_sgd *sgd, const ag_param *list, int64_t n, ag_step_report *report)
+{
+    ag_sgd o;
+    ag_status status = read_optimiser(&o, sizeof o, sgd, "sgd");
+    if (status != AG_OK) {
+        return status;
+    }
+    const needs what = {"ag_sgd_step", true, o.momentum > 0 ? 1 : 0};
+    numbers k = {.rate = o.rate, .decay = o.weight_decay, .momentum = o.momentum};
+    status = check_common(what.call, o.rate, o.weight_decay, o.max_norm, o.loss_scale);
+    if (status == AG_OK) {
+        status = check_number(what.call, "momentum", o.momentum, 0, 1);
+    }
+    if (status == AG_OK) {
+        status = check_list(&what, list, n);
+    }
+    if (status == AG_OK) {
+        status =
+            step(&what, update_sgd, &k, (treatment){o.max_norm, o.loss_scale}, list, n, report, &sgd->steps);
+    }
+    return status;
+}
+
+static ag_status complete_adamw(ag_adamw *o, const char *call)
+{
+    o->beta1 = o->beta1 == 0 ? 0.9 : o->beta1;
+    o->beta2 = o->beta2 == 0 ? 0.999 : o->beta2;
+    o->epsilon = o->epsilon == 0 ? 1e-8 : o->epsilon;
+    ag_status status = check_common(call, o->rate, o->weight_decay, o->max_norm, o->loss_scale);
+    if (status == AG_OK) {
+        status = check_number(call, "beta1", o->beta1, 0, 1);
+    }
+    if (status == AG_OK) {
+        status = check_number(call, "beta2", o->beta2, 0, 1);
+    }
+    if (status == AG_OK) {
+        status = check_number(call, "epsilon", o->epsilon, 0, INFINITY);
+    }
+    if (status == AG_OK && o->steps < 0) {
+        status = agi_fail(AG_INVALID_ARGUMENT, "%s: steps is %lld: must not be negative", call,
+                          (long long)o->steps);
+    }
+    return status;
+}
+
+ag_status ag_adamw_step(ag_adamw *adamw, const ag_param *list, int64_t n, ag_step_report *report)
+{
+    const needs what = {"ag_adamw_step", true, 2};
+    ag_adamw o;
+    ag_status status = read_optimiser(&o, sizeof o, adamw, "adamw");
+    if (status == AG_OK) {
+        status = complete_adamw(&o, what.call);
+    }
+    if (status == AG_OK) {
+        status = check_list(&what, list, n);
+    }
+    if (status != AG_OK) {
+        return status;
+    }
+    const double t = (double)o.steps + 1;
+    numbers k = {.rate = o.rate,
+                 .decay = o.weight_decay,
+                 .beta1 = o.beta1,
+                 .beta2 = o.beta2,
+                 .epsilon = o.epsilon,
+                 .correction1 = 1 - pow(o.beta1, t),
+                 .correction2 = 1 - pow(o.beta2, t)};
+    return step(&what, update_adamw, &k, (treatment){o.max_norm, o.loss_scale}, list, n, report,
+                &adamw->steps);
+}
