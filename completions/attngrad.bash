@@ -23,16 +23,15 @@ _attngrad_files() {
 # _attngrad_value OPTION WORD: what may follow an option that takes a value; fails for one that takes none
 _attngrad_value() {
     case $1 in
-    --q | --k | --v | --do | --dlse | --t[a-z]* | --bias | --mask | --bias-table | --buckets | --sink | --*-lengths | --*-packed)
-        case $1 in --threads) return 0 ;; esac
-        compopt -o nospace -o filenames 2>/dev/null
-        _attngrad_files "$2"
-        ;;
+    --threads | --window | --softcap | --scale | --dropout | --seed | --random | --*-offset) ;;
     --out)
         compopt -o filenames 2>/dev/null
         mapfile -t COMPREPLY < <(compgen -d -- "$2")
         ;;
-    --window | --softcap | --scale | --dropout | --q-offset | --k-offset | --seed | --random) ;;
+    --q | --k | --v | --do | --dlse | --t[a-z]* | --bias | --mask | --bias-table | --buckets | --sink | --*-lengths | --*-packed)
+        compopt -o nospace -o filenames 2>/dev/null
+        _attngrad_files "$2"
+        ;;
     *) return 1 ;;
     esac
 }

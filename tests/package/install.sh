@@ -28,10 +28,11 @@ try 'make install' make -C "$root" install BUILD="$work/build" PREFIX="$prefix"
 PKG_CONFIG_PATH=$(find "$prefix" -type d -name pkgconfig)
 export PKG_CONFIG_PATH
 libdir=$(dirname "$PKG_CONFIG_PATH")
-for file in bin/attngrad include/attngrad.h share/man/man1/attngrad.1; do
+for file in bin/attngrad include/attngrad.h include/attngrad_io.h share/man/man1/attngrad.1 \
+    share/bash-completion/completions/attngrad; do
     try "installed file" test -f "$prefix/$file"
 done
-for file in libattngrad.a libattngrad.so libattngrad.so.0; do
+for file in libattngrad.a libattngrad.so libattngrad.so.0 libattngrad_io.a libattngrad_io.so libattngrad_io.so.0; do
     try "installed library" test -f "$libdir/$file"
 done
 try 'the command runs' "$prefix/bin/attngrad" --version
@@ -46,12 +47,22 @@ try 'run, shared' env LD_LIBRARY_PATH="$libdir" "$work/through-pc"
 try 'pkg-config, static' "$cc" -static "$root/tests/package/consumer/main.c" -o "$work/through-pc-static" \
     $(pkg-config --static --cflags --libs attngrad)
 try 'run, static' "$work/through-pc-static"
+# shellcheck disable=SC2046
+try 'pkg-config, io, shared' "$cc" "$root/tests/package/consumer/io.c" -o "$work/io-through-pc" \
+    $(pkg-config --cflags --libs attngrad_io)
+try 'run, io, shared' env LD_LIBRARY_PATH="$libdir" "$work/io-through-pc" "$work/x.safetensors"
+# shellcheck disable=SC2046
+try 'pkg-config, io, static' "$cc" -static "$root/tests/package/consumer/io.c" -o "$work/io-through-pc-static" \
+    $(pkg-config --static --cflags --libs attngrad_io)
+try 'run, io, static' "$work/io-through-pc-static" "$work/x.safetensors"
 
 try 'find_package' cmake -S "$root/tests/package/consumer" -B "$work/consumer" -DCMAKE_PREFIX_PATH="$prefix" \
     -DCMAKE_C_COMPILER="$cc"
 try 'build' cmake --build "$work/consumer"
 try 'run attngrad::attngrad' "$work/consumer/consumer_attngrad"
 try 'run attngrad::static' "$work/consumer/consumer_static"
+try 'run attngrad::io' "$work/consumer/consumer_io" "$work/x.safetensors"
+try 'run attngrad::io_static' "$work/consumer/consumer_io_static" "$work/x.safetensors"
 try 'attngrad::attngrad is shared' sh -c "ldd '$work/consumer/consumer_attngrad' | grep -q libattngrad.so.0"
 try 'attngrad::static is static' sh -c "! ldd '$work/consumer/consumer_static' | grep -q libattngrad"
 

@@ -1,6 +1,7 @@
 /* The layout of every public struct on a machine with 64-bit pointers and longs (LP64), written down: a
  * compiled program relies on these numbers, so a new field goes behind the last one and no line here ever
  * changes, except the sizes, which may grow. */
+#include <attngrad_io.h>
 #include <attngrad_nn.h>
 #include <stdio.h>
 
@@ -261,6 +262,20 @@ static const struct {
     {FIELD(ag_loss_scale, interval), 40},
     {FIELD(ag_loss_scale, in_a_row), 48},
     {FIELD(ag_loss_scale, skipped), 56},
+    {SIZE(ag_io_array), 88},
+    {FIELD(ag_io_array, name), 0},
+    {FIELD(ag_io_array, data), 8},
+    {FIELD(ag_io_array, dtype), 16},
+    {FIELD(ag_io_array, ndim), 20},
+    {FIELD(ag_io_array, shape), 24},
+    {SIZE(ag_io_pair), 16},
+    {FIELD(ag_io_pair, key), 0},
+    {FIELD(ag_io_pair, value), 8},
+    {SIZE(ag_io_writer_options), 24},
+    {FIELD(ag_io_writer_options, struct_size), 0},
+    {FIELD(ag_io_writer_options, flags), 4},
+    {FIELD(ag_io_writer_options, cancelled), 8},
+    {FIELD(ag_io_writer_options, ctx), 16},
 };
 
 int main(void)

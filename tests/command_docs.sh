@@ -1,0 +1,67 @@
+#!/bin/bash
+# The man page and the completion for bash know every command and every option that the help names:
+# command_docs.sh PATH_TO_ATTNGRAD ROOT
+set -u
+attngrad=$1 root=$2
+page=$root/docs/attngrad.1
+passed=0 failed=0
+
+check() { # check DESCRIPTION COMMAND...
+    local what=$1
+    shift
+    if "$@"; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "FAIL: $what"
+    fi
+}
+
+# complete_words WORD...: the completion's answers to a line whose last word is under the cursor
+complete_words() {
+    COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
+    _attngrad "$attngrad" "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}" 2>/dev/null
+    printf '%s\n' "${COMPREPLY[@]}"
+}
+
+offers() { # offers ANSWER WORD...
+    local answer=$1
+    shift
+    complete_words "$@" | grep -qxF -e "$answer"
+}
+
+# The page writes a dash as \-.
+page_has() {
+    sed 's/\\-/-/g' "$page" | grep -qE -e "(^|[^a-z-])$1([^a-z-]|\$)"
+}
+
+# shellcheck source=/dev/null
+. "$root/completions/attngrad.bash"
+commands=$("$attngrad" --help | awk '/^commands:/ { inside = 1; next } /^$/ { inside = 0 } inside && /^  [a-z]/ { print $1 }')
+check "the help names commands" [ "$(echo "$commands" | wc -l)" -ge 7 ]
+for command in $commands; do
+    check "the completion offers $command" offers "$command" attngrad ""
+    check "the man page has $command" page_has "$command"
+    options=$("$attngrad" "$command" --help | grep -oE -- '--[a-z][a-z-]*' | sort -u)
+    check "the help of $command names options" [ -n "$options" ]
+    for option in $options; do
+        check "the completion offers $command $option" offers "$option" attngrad "$command" --
+        check "the man page has $option" page_has "$option"
+    done
+done
+check "a command is completed" offers forward attngrad forw
+check "an option is completed" offers --causal attngrad grad --cau
+
+work=$(mktemp -d) || exit 2
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 2
+mkdir folder && touch q.npy x.safetensors other.txt
+check "an array is completed" offers q.npy attngrad grad --q ""
+check "a file of tensors is completed" offers x.safetensors attngrad grad --q x
+check "a folder is completed" offers folder/ attngrad grad --bias f
+check "no other file is" sh -c '[ "$1" -eq 1 ]' - "$(offers other.txt attngrad grad --q ""; echo $?)"
+check "the folder of results is completed" offers folder attngrad grad --out f
+check "a number is not completed" [ -z "$(complete_words attngrad grad --threads '')" ]
+
+echo "$passed checks passed, $failed failed"
+[ "$failed" -eq 0 ]
