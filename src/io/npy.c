@@ -62,7 +62,7 @@ static ag_io_status check_size(const ag_io_file *file, size_t data)
 
 ag_io_status agi_io_read_npy(ag_io_file *file)
 {
-    size_t start, length;
+    size_t start = 0, length = 0;
     agi_io_order order = {false, false};
     ag_io_status status = find_header(file, &start, &length);
     if (status == AG_IO_OK) {
