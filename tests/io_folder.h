@@ -19,7 +19,7 @@ static inline void folder_make(void)
 /* FOLDER/NAME, until the next call but three. */
 static inline const char *folder_path(const char *name)
 {
-    static char paths[4][128];
+    static char paths[4][512];
     static int next;
     char *path = paths[next = (next + 1) % 4];
     snprintf(path, sizeof paths[0], "%s/%s", folder, name);
