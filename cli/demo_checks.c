@@ -153,7 +153,6 @@ struct along {
 static void run_along(const struct context *c, double frequency, struct along *s)
 {
     const struct example *e = c->example;
-    struct activations ta, tda;
     struct inputs tx, tdx;
     for (int n = 0; n < INPUTS; n++) {
         s->t[n] = sin(frequency * (n + 1));
@@ -163,10 +162,7 @@ static void run_along(const struct context *c, double frequency, struct along *s
         s->t[n] /= length;
     }
     memcpy(&tx, s->t, sizeof tx);
-    layer_jvp(c->layer, &e->x, &tx, &e->a, &ta);
-    memcpy(tda.Y, ta.Y, sizeof tda.Y); /* dY = Y - T:  tdY = tY */
-    layer_vjp_jvp(c->layer, &(struct dual){&e->x, &tx, &e->a, &ta, &e->da}, &tda, &tdx);
-    memcpy(s->tY, ta.Y, sizeof s->tY);
+    layer_along(c->layer, &e->x, &tx, e->da.Y, s->tY, &tdx); /* dY = Y - T:  tdY = tY */
     memcpy(s->Ht, &tdx, sizeof s->Ht);
 }
 

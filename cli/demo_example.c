@@ -64,7 +64,7 @@ void example_gradient(struct layer *layer, const double *T, const struct inputs 
     for (int n = 0; n < ROWS; n++) {
         da->Y[n] = a->Y[n] - T[n];
     }
-    layer_vjp(layer, x, a, da, dx);
+    layer_vjp(layer, x, da, dx);
 }
 
 static void descend(double *new_w, const double *w, const double *dw, double rate)

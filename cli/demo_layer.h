@@ -1,10 +1,9 @@
-/* The self-attention layer of the demo in float64: projections, heads, concatenation, and the same four
- * maps as attention itself. Attention runs through the public API; Q, K, V and C = concat(O_h) are
- * [token][head][channel], so a head is a view of two columns and concatenation needs no copy. */
+/* The self-attention layer of the demo: one of the library's, in float64, with every variable of it laid
+ * open. Q, K, V and C = concat(O_h) are [token][head][channel]. */
 #ifndef ATTNGRAD_CLI_DEMO_LAYER_H
 #define ATTNGRAD_CLI_DEMO_LAYER_H
 
-#include "attngrad.h"
+#include "attngrad_nn.h"
 
 enum {
     TOKENS = 3,
@@ -25,8 +24,8 @@ struct inputs {
 
 enum { INPUTS = sizeof(struct inputs) / sizeof(double) }; /* how many numbers that is */
 
-/* What the layer computes on the way. L is the logarithm of each row's sum of exponentials; in the
- * tangents it holds mu; in cotangents it is not used: the loss does not depend on L. */
+/* What the layer computes on the way. L is the logarithm of each row's sum of exponentials; in cotangents
+ * it is not used: the loss does not depend on L. */
 struct activations {
     double Q[ROWS], K[ROWS], V[ROWS];
     double L[HEADS * TOKENS];
@@ -43,9 +42,9 @@ struct heads {
 };
 
 struct layer {
-    ag_plan *plan;
-    void *workspace;
-    size_t bytes;
+    ag_layer *layer;
+    void *workspace, *saved, *t_saved, *d_saved;
+    size_t bytes;     /* of the workspace */
     ag_status status; /* of the first call that failed; the maps do nothing from then on */
 };
 
@@ -57,21 +56,11 @@ void layer_destroy(struct layer *layer);
 void layer_forward(struct layer *layer, const struct inputs *x, struct activations *a);
 
 /* Reads da->Y, writes the rest of da (but L) and dx. */
-void layer_vjp(struct layer *layer, const struct inputs *x, const struct activations *a,
-               struct activations *da, struct inputs *dx);
+void layer_vjp(struct layer *layer, const struct inputs *x, struct activations *da, struct inputs *dx);
 
-/* Writes all of ta. */
-void layer_jvp(struct layer *layer, const struct inputs *x, const struct inputs *tx,
-               const struct activations *a, struct activations *ta);
-
-/* Everything at one point x along one direction tx. */
-struct dual {
-    const struct inputs *x, *tx;
-    const struct activations *a, *ta, *da;
-};
-
-/* Reads tda->Y, writes the rest of tda (but L) and tdx. */
-void layer_vjp_jvp(struct layer *layer, const struct dual *at, struct activations *tda, struct inputs *tdx);
+/* Along tx: the tangent of Y and, where dY moves by tY too, those of the gradients. */
+void layer_along(struct layer *layer, const struct inputs *x, const struct inputs *tx, const double *dY,
+                 double *tY, struct inputs *tdx);
 
 void layer_trace(struct layer *layer, const struct activations *a, const struct activations *da,
                  struct heads *heads);
