@@ -72,8 +72,8 @@ static void begin(formula *f, const nn_model *m, const nn_config *c)
     f->Wk = c->k_width ? c->k_width : f->Wq;
     f->Wv = c->v_width ? c->v_width : f->Wk;
     for (int s = 0; s < 3; s++) {
-        f->x[s] = m->count[s] > 0 ? numbers(m, VALUE, s) : f->x[s - 1];
-        f->dx[s] = m->count[s] > 0 ? zeros(m->count[s]) : f->dx[s - 1];
+        f->x[s] = m->count[s] > 0 ? numbers(m, VALUE, s) : f->x[s > 0 ? s - 1 : 0];
+        f->dx[s] = m->count[s] > 0 ? zeros(m->count[s]) : f->dx[s > 0 ? s - 1 : 0];
     }
     double *all = numbers(m, VALUE, PARAMS), *d_all = zeros(m->count[PARAMS]);
     for (int64_t i = 0; i < ag_layer_param_count(m->layer); i++) {

@@ -455,7 +455,7 @@ static void step_flags(training *t)
 }
 static void step_misaligned(training *t)
 {
-    t->p.value = (char *)t->w + 1;
+    t->p.value = (void *)((uintptr_t)t->w + 1);
 }
 
 static void check_optimisers(void)

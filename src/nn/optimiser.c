@@ -222,9 +222,9 @@ typedef struct {
     double max_norm, loss_scale;
 } treatment;
 
-/* Looks at the gradients, decides, updates, counts. */
+/* Looks at the gradients, decides, updates. */
 static ag_status step(const needs *what, update run, numbers *k, treatment how, const ag_param *list,
-                      int64_t n, ag_step_report *report, int64_t *steps)
+                      int64_t n, ag_step_report *report, bool *applied)
 {
     ag_step_report r = {.clip = 1};
     const double unscale = 1 / (how.loss_scale == 0 ? 1 : how.loss_scale);
@@ -239,7 +239,7 @@ static ag_status step(const needs *what, update run, numbers *k, treatment how, 
     for (int64_t i = 0; i < n && r.applied && status == AG_OK; i++) {
         update_param(&list[i], run, k, what->states);
     }
-    *steps += status == AG_OK && r.applied;
+    *applied = status == AG_OK && r.applied;
     return status;
 }
 
@@ -287,8 +287,10 @@ ag_status ag_sgd_step(ag_sgd *sgd, const ag_param *list, int64_t n, ag_step_repo
         status = check_list(&what, list, n);
     }
     if (status == AG_OK) {
-        status =
-            step(&what, update_sgd, &k, (treatment){o.max_norm, o.loss_scale}, list, n, report, &sgd->steps);
+        const treatment how = {o.max_norm, o.loss_scale};
+        bool applied = false;
+        status = step(&what, update_sgd, &k, how, list, n, report, &applied);
+        sgd->steps += applied;
     }
     return status;
 }
@@ -337,6 +339,9 @@ ag_status ag_adamw_step(ag_adamw *adamw, const ag_param *list, int64_t n, ag_ste
                  .epsilon = o.epsilon,
                  .correction1 = 1 - pow(o.beta1, t),
                  .correction2 = 1 - pow(o.beta2, t)};
-    return step(&what, update_adamw, &k, (treatment){o.max_norm, o.loss_scale}, list, n, report,
-                &adamw->steps);
+    const treatment how = {o.max_norm, o.loss_scale};
+    bool applied = false;
+    status = step(&what, update_adamw, &k, how, list, n, report, &applied);
+    adamw->steps += applied;
+    return status;
 }
