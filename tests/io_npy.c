@@ -62,9 +62,10 @@ static void check_ramp(const char *header, int major, const void *data, const fl
 static void check_orders(void)
 {
     static const float across[6] = {0, 2, 4, 1, 3, 5}; /* element (i, j) of the ramp is i + 2 j */
-    unsigned char swapped[sizeof ramp];
+    unsigned char plain[sizeof ramp], swapped[sizeof ramp];
+    memcpy(plain, ramp, sizeof ramp);
     for (size_t n = 0; n < sizeof ramp; n++) {
-        swapped[n] = ((const unsigned char *)ramp)[n / 4 * 4 + 3 - n % 4];
+        swapped[n] = plain[n / 4 * 4 + 3 - n % 4];
     }
     for (int major = 1; major <= 3; major++) {
         check_ramp("{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }\n", major, ramp, ramp);

@@ -233,6 +233,29 @@ static void check_killed(uint32_t flags)
     }
 }
 
+/* Read again and again while it is replaced: there is a whole file at every moment. */
+static void check_readers(void)
+{
+    ag_io_array array = array_of("x", AG_IO_F64, 2, 3, numbers);
+    int missing = 0, reads = test_count(20000);
+    write_old();
+    pid_t child = fork();
+    test_need(child >= 0, "no fork");
+    if (child == 0) {
+        for (;;) {
+            ag_npy_write(NULL, folder_path("a.npy"), &array);
+        }
+    }
+    for (int n = 0; n < reads; n++) {
+        ag_io_file *file;
+        missing += ag_npy_open(&file, folder_path("a.npy")) != AG_IO_OK;
+        ag_io_close(file);
+    }
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    CHECK(missing == 0, "%d of %d times the file was not there: %s", missing, reads, ag_io_last_message());
+}
+
 /* ---- Refused ---- */
 
 static void check_targets(void)
@@ -331,6 +354,7 @@ int main(void)
         check_full(flags);
         check_killed(flags);
     }
+    check_readers();
     check_targets();
     check_arguments();
     check_options();
