@@ -7,9 +7,10 @@
 #include "core/backend.h"
 #include "core/cpu_info.h"
 #include "core/status.h"
+#include "cpu/cpu.h"
 #include "reference/reference.h"
 
-const agi_backend *const agi_backends[] = {&agi_reference_backend, NULL};
+const agi_backend *const agi_backends[] = {&agi_cpu_backend, &agi_reference_backend, NULL};
 
 #define TEXT(x) #x
 #define VERSION_TEXT(major, minor, patch) TEXT(major) "." TEXT(minor) "." TEXT(patch)

@@ -9,8 +9,8 @@ typedef struct agi_backend {
     ag_backend id;
     const char *name;
 
-    /* Can it run this plan's problem and options? The plan is complete but for its workspace sizes. */
-    ag_status (*accept)(const ag_plan *plan);
+    /* Can it run this plan's problem and options? It may choose what the options left open. */
+    ag_status (*accept)(ag_plan *plan);
 
     /* The dry run of the map's layout. SIZE_MAX: more than memory can be. */
     size_t (*workspace)(const ag_plan *plan, agi_map map);
@@ -18,6 +18,7 @@ typedef struct agi_backend {
     /* One map on a checked call. */
     ag_status (*run)(const agi_call *call, const ag_exec *exec, void *workspace);
 
+    /* NULL: the specification's, which is the last of the list. */
     ag_status (*merge)(const ag_plan *plan, const ag_merge_args *args, const ag_exec *exec);
 
     /* NULL where the backend never has the matrices. */

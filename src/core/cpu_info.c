@@ -69,7 +69,32 @@ void agi_cpu_features(char *features, size_t size)
     }
 }
 
+bool agi_cpu_supports(ag_isa isa)
+{
+    __builtin_cpu_init();
+    switch (isa) {
+    case AG_ISA_AUTO:
+    case AG_ISA_SCALAR: return true;
+    case AG_ISA_AVX2: return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    case AG_ISA_AVX512:
+        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+               __builtin_cpu_supports("fma");
+    case AG_ISA_AMX: return has_amx_bf16();
+    default: return false;
+    }
+}
+
 #else
+
+bool agi_cpu_supports(ag_isa isa)
+{
+#if defined(__aarch64__)
+    return isa == AG_ISA_AUTO || isa == AG_ISA_SCALAR || isa == AG_ISA_NEON;
+#else
+    return isa == AG_ISA_AUTO || isa == AG_ISA_SCALAR;
+#endif
+}
 
 void agi_cpu_name(char *name, size_t size)
 {

@@ -2,7 +2,10 @@
 #ifndef AGI_CPU_INFO_H
 #define AGI_CPU_INFO_H
 
+#include <stdbool.h>
 #include <stddef.h>
+
+#include "attngrad.h"
 
 /* Its own name, as "Intel(R) Xeon(R) Processor". */
 void agi_cpu_name(char *name, size_t size);
@@ -10,5 +13,8 @@ void agi_cpu_name(char *name, size_t size);
 /* The instruction sets that matter to this library, separated by spaces; what the operating system
  * does not save and restore is not among them. */
 void agi_cpu_features(char *features, size_t size);
+
+/* Can code for this set run here? */
+bool agi_cpu_supports(ag_isa isa);
 
 #endif

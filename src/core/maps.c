@@ -44,7 +44,11 @@ ag_status ag_merge(const ag_plan *plan, const ag_merge_args *args, const ag_exec
     if (status == AG_OK) {
         status = agi_exec_check(&loop, exec);
     }
-    return status == AG_OK ? plan->backend->merge(plan, &m, &loop) : status;
+    const agi_backend *backend = plan == NULL ? NULL : plan->backend;
+    for (int i = 0; status == AG_OK && backend->merge == NULL; i++) {
+        backend = agi_backends[i]; /* the last of the list has one */
+    }
+    return status == AG_OK ? backend->merge(plan, &m, &loop) : status;
 }
 
 static ag_status map_of_bit(uint32_t bit, agi_map *map)

@@ -84,7 +84,7 @@ static ag_status complete_from_environment(ag_options *o)
     if (o->backend == AG_BACKEND_AUTO) {
         status = choose_by_name("ATTNGRAD_BACKEND", backends, 3, &o->backend);
     }
-    if (status == AG_OK && o->isa == AG_ISA_AUTO) {
+    if (status == AG_OK && o->isa == AG_ISA_AUTO && o->backend != AG_BACKEND_REFERENCE) {
         status = choose_by_name("ATTNGRAD_ISA", sets, 5, &o->isa);
     }
     if (status == AG_OK && o->threads == 0) {
@@ -198,6 +198,9 @@ static ag_status choose_backend(ag_plan *plan, ag_backend wanted)
             if (status == AG_OK) {
                 plan->backend = agi_backends[i];
                 return AG_OK;
+            }
+            if (plan->isa != AG_ISA_AUTO) {
+                return status; /* a set that was asked for: another backend would not have it */
             }
         }
     }

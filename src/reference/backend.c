@@ -167,7 +167,7 @@ static ag_status run(const agi_call *call, const ag_exec *exec, void *memory)
     return status;
 }
 
-static ag_status accept(const ag_plan *plan)
+static ag_status accept(ag_plan *plan)
 {
     if (plan->isa != AG_ISA_AUTO && plan->isa != AG_ISA_SCALAR) {
         return agi_fail(AG_UNSUPPORTED, "isa %d: the reference backend is scalar only", (int)plan->isa);

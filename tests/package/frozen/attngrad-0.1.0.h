@@ -207,7 +207,7 @@ enum {
 typedef struct ag_options {
     uint32_t struct_size; /* sizeof(ag_options) */
     uint32_t flags;       /* AG_ROUND_NAMED */
-    ag_backend backend;   /* AUTO: the environment's ATTNGRAD_BACKEND (reference), else the fastest */
+    ag_backend backend;   /* AUTO: the environment's ATTNGRAD_BACKEND (cpu reference), else the fastest */
     ag_isa isa;           /* AUTO: ATTNGRAD_ISA (scalar avx2 avx512 amx neon), else the best here */
     int32_t threads;      /* 0: ATTNGRAD_THREADS, else one a processor; at most 1024 */
     int32_t reserved;     /* zero */

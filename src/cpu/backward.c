@@ -1,0 +1,618 @@
+/* The order of vjp's and vjp_jvp's work: see backward.h. */
+#include "backward.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "../core/number.h"
+
+/* One call: what its items are given. */
+typedef struct {
+    const agi_call *call;
+    const NAME(agi_kernels) * k;
+    agi_schedule plan;
+    NAME(agi_backward_layout) y;
+    int64_t pass;
+    bool tangents;
+    /* The map's own outputs, under vjp's names. */
+    const ag_tensor *dq, *dk, *dv, *dbias, *dtable, *dsink;
+    uint32_t acc_dq, acc_dk, acc_dv, acc_dbias, acc_dtable, acc_dsink;
+} job;
+
+static int64_t group_of(const ag_problem *p)
+{
+    return p->heads / p->kv_heads;
+}
+
+/* ---- Workspace ---- */
+
+static real *take(agi_arena *arena, int64_t n)
+{
+    return agi_take(arena, n, sizeof(real));
+}
+
+static void lay_out_tile(NAME(agi_query_tile) * t, agi_arena *arena, int64_t Dk_pad, int64_t Dv_pad,
+                         int64_t tangents)
+{
+    t->QT = take(arena, TILE_ROWS * Dk_pad);
+    t->dOT = take(arena, TILE_ROWS * Dv_pad);
+    t->tQT = take(arena, tangents * TILE_ROWS * Dk_pad);
+    t->tdOT = take(arena, tangents * TILE_ROWS * Dv_pad);
+    t->rows[0] = take(arena, TILE_ROWS * Dk_pad);
+    t->rows[1] = take(arena, TILE_ROWS * Dv_pad);
+    t->rows[2] = take(arena, tangents * TILE_ROWS * Dk_pad);
+    t->rows[3] = take(arena, tangents * TILE_ROWS * Dv_pad);
+    t->high = take(arena, TILE_ROWS);
+    t->low = take(arena, TILE_ROWS);
+    t->D = take(arena, TILE_ROWS);
+    t->mu = take(arena, TILE_ROWS);
+    t->tD = take(arena, TILE_ROWS);
+    t->Ps = agi_take(arena, TILE_ROWS, sizeof(double));
+    t->dead = agi_take(arena, TILE_ROWS, 1);
+    t->dQ = take(arena, TILE_ROWS * Dk_pad);
+}
+
+static void lay_out_scratch(NAME(agi_backward_scratch) * s, agi_arena *arena, const ag_plan *plan,
+                            const NAME(agi_kernels) * k, agi_map map)
+{
+    const ag_problem *p = &plan->p;
+    const agi_schedule x = agi_schedule_of(plan, map);
+    const int64_t Dk_pad = agi_round_up(p->dim_qk, k->lanes), Dv_pad = agi_round_up(p->dim_v, k->lanes);
+    const int64_t tangents = map == AGI_VJP_JVP, tile = x.block * TILE_LD;
+    const int64_t softcap = p->softcap > 0, whole = x.parts == 1;
+    const int64_t features =
+        agi_has(p, AG_BIAS | AG_MASK | AG_TABLE | AG_ALIBI | AG_SLOPES) || softcap || p->scale <= 0;
+    lay_out_tile(&s->tile, arena, Dk_pad, Dv_pad, tangents);
+    s->P = take(arena, tile);
+    s->U = take(arena, tangents * tile);
+    s->dS = take(arena, tile);
+    s->tdS = take(arena, tangents * tile);
+    s->X = take(arena, features * tile);
+    s->tX = take(arena, features * tangents * tile);
+    s->F = take(arena, softcap * tile);
+    s->G = take(arena, softcap * tangents * tile);
+    s->M = take(arena, (p->dropout > 0) * tile);
+    s->K = take(arena, x.block * Dk_pad);
+    s->V = take(arena, x.block * Dv_pad);
+    s->tK = take(arena, tangents * x.block * Dk_pad);
+    s->tV = take(arena, tangents * x.block * Dv_pad);
+    s->clean = take(arena, features * x.block * Dk_pad);
+    s->tclean = take(arena, features * tangents * x.block * Dk_pad);
+    s->unseen = agi_take(arena, x.block, 1);
+    s->unseen_panel = agi_take(arena, x.block, 1);
+    s->dK = take(arena, whole * x.span * Dk_pad);
+    s->dV = take(arena, whole * x.span * Dv_pad);
+    s->dQ = take(arena, whole * (x.n_spans > 1) * group_of(p) * p->q_len * Dk_pad);
+    s->row[0] = take(arena, Dv_pad);
+    s->row[1] = take(arena, Dv_pad);
+}
+
+/* Has the bias an element for each pair of a head? */
+static bool bias_is_full(const ag_problem *p)
+{
+    return p->bias_size[2] == p->q_len && p->bias_size[3] == p->kv_len;
+}
+
+/* Then its gradient is summed in the caller's array, unless that would round each sum. */
+static bool bias_needs_copy(const ag_problem *p)
+{
+    const bool sum = (p->bias_size[0] == 1 && p->batch > 1) || (p->bias_size[1] == 1 && p->heads > 1);
+    return bias_is_full(p) && sum && p->aux_dtype != REAL_DTYPE;
+}
+
+void NAME(agi_backward_lay_out)(NAME(agi_backward_layout) * y, agi_arena *arena, const ag_plan *plan,
+                                const NAME(agi_kernels) * k, agi_map map)
+{
+    const ag_problem *p = &plan->p;
+    const agi_schedule x = agi_schedule_of(plan, map);
+    const int64_t Dk_pad = agi_round_up(p->dim_qk, k->lanes), Dv_pad = agi_round_up(p->dim_v, k->lanes);
+    const int64_t split = x.parts > 1, bias = agi_has(p, AG_BIAS), full = bias && bias_is_full(p);
+    y->counter = agi_take(arena, 1, sizeof *y->counter);
+    y->dK = take(arena, split * x.chains * x.parts * x.span * Dk_pad);
+    y->dV = take(arena, split * x.chains * x.parts * x.span * Dv_pad);
+    y->dQ = take(arena, split * (x.n_spans > 1) * x.chains * group_of(p) * p->q_len * Dk_pad);
+    y->bias_full = take(arena, (bias && bias_needs_copy(p)) * agi_count(p->bias_size));
+    y->bias_small = agi_take(arena, (bias && !full) * x.parts * agi_count(p->bias_size), sizeof(double));
+    y->table = agi_take(arena, agi_has(p, AG_TABLE) * p->heads * x.parts * p->table_buckets, sizeof(double));
+    y->sink = agi_take(arena, agi_has(p, AG_SINK) * p->batch * p->heads * x.parts, sizeof(double));
+    y->scratch = agi_take(arena, plan->threads, sizeof *y->scratch);
+    for (int64_t slot = 0; slot < plan->threads; slot++) {
+        NAME(agi_backward_scratch) dry;
+        lay_out_scratch(y->scratch == NULL ? &dry : &y->scratch[slot], arena, plan, k, map);
+    }
+}
+
+/* ---- Loading a tile of queries ---- */
+
+/* Row sums of products of rows: sum_c A_c B_c, in float64. */
+static double dot(const real *A, const real *B, int64_t n)
+{
+    double sum = 0;
+    for (int64_t c = 0; c < n; c++) {
+        sum += (double)A[c] * (double)B[c];
+    }
+    return sum;
+}
+
+static const real *one_row(const NAME(agi_head) * x, const ag_tensor *t, int64_t i, real *scratch)
+{
+    const agi_slice slice = NAME(agi_query_slice)(x, t, x->call->plan->p.out_dtype, x->Dv);
+    return NAME(agi_get_rows)(slice, i, 1, x->k->lanes, NULL, scratch).p;
+}
+
+/* L, mu, D = rowsum(dO o O) - dL, tD = rowsum(tO o dO + O o tdO) - tdL of row r of the tile. A query
+ * without an output (L = -infinity, or the sink's logit alone) has weights 0: L counts as infinite. */
+static void load_statistics(NAME(agi_backward_scratch) * s, const NAME(agi_head) * x,
+                            NAME(agi_query_tile) * t, int64_t r)
+{
+    const ag_args *a = &x->call->a;
+    const int64_t i = t->i0 + r;
+    const bool tangents = x->call->map == AGI_VJP_JVP;
+    const double L = NAME(agi_get_stat)(x, &a->lse, i), L2 = L * LOG2_E;
+    double D = -NAME(agi_get_stat)(x, &a->d_lse, i),
+           tD = tangents ? -NAME(agi_get_stat)(x, &a->td_lse, i) : 0;
+    t->dead[r] = L == -INFINITY || L == x->sink;
+    if (!t->dead[r]) {
+        const real *O = one_row(x, &a->o, i, s->row[0]), *dO = t->dO.p + r * t->dO.ld;
+        D += dot(dO, O, x->Dv);
+        if (tangents) {
+            tD += dot(dO, one_row(x, &a->to, i, s->row[1]), x->Dv);
+            tD += a->td_o.data == NULL ? 0 : dot(t->tdO.p + r * t->tdO.ld, O, x->Dv);
+        }
+    }
+    t->high[r] = t->dead[r] ? (real)INFINITY : (real)L2;
+    t->low[r] = t->dead[r] ? 0 : (real)(L2 - (double)(real)L2);
+    t->D[r] = (real)D;
+    t->tD[r] = (real)tD;
+    t->mu[r] = tangents ? (real)NAME(agi_get_stat)(x, &a->mu, i) : 0;
+    t->Ps[r] = x->sink == -INFINITY ? 0 : exp(x->sink - L);
+}
+
+static NAME(agi_rows)
+    query_rows(const NAME(agi_head) * x, const NAME(agi_query_tile) * t, const ag_tensor *from,
+               ag_dtype dtype, int64_t D, const uint8_t *skip, real *scratch)
+{
+    const NAME(agi_rows) absent = {NULL, 0};
+    const agi_slice slice = NAME(agi_query_slice)(x, from, dtype, D);
+    return from->data == NULL ? absent : NAME(agi_get_rows)(slice, t->i0, t->ni, x->k->lanes, skip, scratch);
+}
+
+static void query_panels(const NAME(agi_head) * x, const NAME(agi_query_tile) * t, const ag_tensor *from,
+                         ag_dtype dtype, int64_t D, real *panels)
+{
+    const agi_slice slice = NAME(agi_query_slice)(x, from, dtype, D);
+    for (int64_t i = 0; i < t->ni && from->data != NULL; i += PANEL) {
+        NAME(agi_get_panel)(slice, t->i0 + i, agi_min(PANEL, t->ni - i), t->dead + i, panels + i * D);
+    }
+}
+
+/* Rows of Q, dO and their tangents; those of queries without an output count as zero. */
+static void load_rows(const NAME(agi_head) * x, NAME(agi_query_tile) * t, const uint8_t *skip)
+{
+    const ag_args *a = &x->call->a;
+    const ag_problem *p = &x->call->plan->p;
+    const bool tangents = x->call->map == AGI_VJP_JVP;
+    t->Q = query_rows(x, t, &a->q, p->dtype, x->Dk, skip, t->rows[0]);
+    t->dO = query_rows(x, t, &a->d_o, p->out_dtype, x->Dv, skip, t->rows[1]);
+    if (tangents) {
+        t->tQ = query_rows(x, t, &a->tq, p->dtype, x->Dk, skip, t->rows[2]);
+        t->tdO = query_rows(x, t, &a->td_o, p->out_dtype, x->Dv, skip, t->rows[3]);
+    }
+}
+
+static void load_tile(NAME(agi_backward_scratch) * s, const NAME(agi_head) * x, int64_t i0)
+{
+    NAME(agi_query_tile) *t = &s->tile;
+    const ag_args *a = &x->call->a;
+    const ag_problem *p = &x->call->plan->p;
+    t->i0 = i0;
+    t->ni = agi_min(TILE_ROWS, x->seq.n_q - i0);
+    load_rows(x, t, NULL);
+    for (int64_t r = 0; r < t->ni; r++) {
+        load_statistics(s, x, t, r);
+    }
+    for (int64_t r = t->ni; r < TILE_ROWS; r++) { /* lanes behind the last query weigh nothing */
+        t->high[r] = (real)INFINITY;
+        t->low[r] = t->D[r] = t->mu[r] = t->tD[r] = 0;
+    }
+    if (memchr(t->dead, 1, (size_t)t->ni) != NULL) {
+        load_rows(x, t, t->dead);
+    }
+    query_panels(x, t, &a->q, p->dtype, x->Dk, t->QT);
+    query_panels(x, t, &a->d_o, p->out_dtype, x->Dv, t->dOT);
+    if (x->call->map == AGI_VJP_JVP) {
+        query_panels(x, t, &a->tq, p->dtype, x->Dk, t->tQT);
+        query_panels(x, t, &a->td_o, p->out_dtype, x->Dv, t->tdOT);
+    }
+    memset(t->dQ, 0, (size_t)(TILE_ROWS * x->Dk_pad) * sizeof(real));
+}
+
+/* ---- One tile of queries against one span of keys ---- */
+
+static NAME(agi_rows)
+    key_rows(const NAME(agi_head) * x, const ag_tensor *t, int64_t D, int64_t j0, int64_t nj, real *scratch)
+{
+    const NAME(agi_rows) absent = {NULL, 0};
+    return t->data == NULL
+               ? absent
+               : NAME(agi_get_rows)(NAME(agi_key_slice)(x, t, D), j0, nj, x->k->lanes, NULL, scratch);
+}
+
+static void run_blocks(const job *w, NAME(agi_backward_scratch) * s, const NAME(agi_head) * x,
+                       const NAME(agi_sums) * sums, int64_t span0, int64_t from, int64_t to, real *dK,
+                       real *dV)
+{
+    const ag_args *a = &x->call->a;
+    const int64_t block = w->plan.block;
+    for (int64_t j0 = from / block * block; j0 < to; j0 += block) {
+        NAME(agi_key_tile) keys = {.j0 = agi_max(j0, from)};
+        keys.nj = agi_min(j0 + block, to) - keys.j0;
+        keys.K = key_rows(x, &a->k, x->Dk, keys.j0, keys.nj, s->K);
+        keys.V = key_rows(x, &a->v, x->Dv, keys.j0, keys.nj, s->V);
+        keys.dK = dK + (keys.j0 - span0) * x->Dk_pad;
+        keys.dV = dV + (keys.j0 - span0) * x->Dv_pad;
+        if (w->tangents) {
+            keys.tK = key_rows(x, &a->tk, x->Dk, keys.j0, keys.nj, s->tK);
+            keys.tV = key_rows(x, &a->tv, x->Dv, keys.j0, keys.nj, s->tV);
+            NAME(agi_vjp_jvp_tile)(s, x, sums, &s->tile, &keys);
+        } else {
+            NAME(agi_vjp_tile)(s, x, sums, &s->tile, &keys);
+        }
+    }
+}
+
+/* ds = - sum Ps D; tds = - sum ( Ps (ts - mu) D + Ps tD ) */
+static double sink_gradient(const NAME(agi_head) * x, const NAME(agi_query_tile) * t, bool tangents)
+{
+    double sum = 0;
+    for (int64_t r = 0; r < t->ni; r++) {
+        const double D = (double)t->D[r];
+        sum -= tangents ? t->Ps[r] * ((x->tsink - (double)t->mu[r]) * D + (double)t->tD[r]) : t->Ps[r] * D;
+    }
+    return sum;
+}
+
+/* The tile's dQ to its place: the caller's array where it can hold the sum, else a float copy that is
+ * rounded after the last span. */
+static void put_queries(const job *w, const NAME(agi_head) * x, const NAME(agi_query_tile) * t, int64_t span,
+                        real *sum)
+{
+    const ag_problem *p = &x->call->plan->p;
+    const agi_slice slice = NAME(agi_query_slice)(x, w->dq, p->grad_dtype, x->Dk);
+    const bool accumulate = (x->call->a.accumulate & w->acc_dq) != 0;
+    if (w->dq->data == NULL) {
+        return;
+    }
+    if (w->plan.n_spans == 1 || (p->grad_dtype == REAL_DTYPE && !accumulate)) {
+        NAME(agi_put_rows)(slice, t->i0, t->ni, accumulate || span > 0, p->scale, t->dQ, x->Dk_pad);
+        return;
+    }
+    sum += t->i0 * x->Dk_pad;
+    for (int64_t e = 0; e < t->ni * x->Dk_pad; e++) {
+        sum[e] = span == 0 ? t->dQ[e] : sum[e] + t->dQ[e];
+    }
+    if (span == w->plan.n_spans - 1) {
+        NAME(agi_put_rows)(slice, t->i0, t->ni, accumulate, p->scale, sum, x->Dk_pad);
+    }
+}
+
+/* ---- One pass of one part of a chain ---- */
+
+typedef struct {
+    int64_t chain, part, b, hk, span;
+} where;
+
+static where locate(const job *w, int64_t chain, int64_t part, int64_t pass)
+{
+    const agi_schedule *x = &w->plan;
+    const int64_t items_hk = w->call->plan->p.kv_heads / x->join_hk;
+    const int64_t group = pass / x->n_spans;
+    return (where){chain, part, chain / items_hk * x->join_b + group / x->join_hk,
+                   chain % items_hk * x->join_hk + group % x->join_hk, pass % x->n_spans};
+}
+
+static void begin_sums(const job *w, const where *at, const NAME(agi_head) * x, NAME(agi_sums) * sums)
+{
+    const ag_problem *p = &w->call->plan->p;
+    const int64_t *size = p->bias_size;
+    int64_t dense[4] = {size[1] * size[2] * size[3], size[2] * size[3], size[3], 1};
+    memset(sums, 0, sizeof *sums);
+    if (w->dbias->data != NULL) {
+        const bool full = bias_is_full(p), copy = full && bias_needs_copy(p);
+        sums->full = !full ? NULL : copy ? (void *)w->y.bias_full : w->dbias->data;
+        sums->dtype = copy ? REAL_DTYPE : p->aux_dtype;
+        sums->small = full ? NULL : w->y.bias_small + at->part * agi_count(size);
+        for (int axis = 0; axis < 4; axis++) {
+            sums->strides[axis] = size[axis] == 1 ? 0 : full && !copy ? w->dbias->strides[axis] : dense[axis];
+        }
+    }
+    if (w->dtable->data != NULL) {
+        sums->table = w->y.table + (x->h * w->plan.parts + at->part) * p->table_buckets;
+    }
+}
+
+static void run_head(const job *w, NAME(agi_backward_scratch) * s, const where *at, int64_t h, real *dK,
+                     real *dV)
+{
+    const ag_problem *p = &w->call->plan->p;
+    const agi_schedule *plan = &w->plan;
+    const int64_t span0 = at->span * plan->span, last = plan->n_spans - 1;
+    NAME(agi_head) x;
+    NAME(agi_sums) sums;
+    NAME(agi_head_begin)(&x, w->call, w->k, at->b, h);
+    begin_sums(w, at, &x, &sums);
+    const int64_t g = h % group_of(p), Nq = p->q_len;
+    real *dQ = plan->parts == 1 ? s->dQ + g * Nq * x.Dk_pad
+                                : w->y.dQ + (at->chain * group_of(p) + g) * Nq * x.Dk_pad;
+    for (int64_t i0 = at->part * TILE_ROWS; i0 < x.seq.n_q; i0 += plan->parts * TILE_ROWS) {
+        int64_t from, to;
+        NAME(agi_key_range)(&x, i0, agi_min(TILE_ROWS, x.seq.n_q - i0), &from, &to);
+        from = agi_max(from, span0);
+        to = agi_min(to, span0 + plan->span);
+        if (from >= to && at->span != 0 && at->span != last) {
+            continue;
+        }
+        load_tile(s, &x, i0);
+        if (at->span == 0 && w->dsink->data != NULL) {
+            w->y.sink[(at->b * p->heads + h) * plan->parts + at->part] +=
+                sink_gradient(&x, &s->tile, w->tangents);
+        }
+        if (from < to) {
+            run_blocks(w, s, &x, &sums, span0, from, to, dK, dV);
+        }
+        put_queries(w, &x, &s->tile, at->span, dQ);
+    }
+    if (at->span == 0 && at->part == 0 && !agi_has(p, AG_PACKED)) { /* rows behind the sequence's end */
+        NAME(agi_put_rows)
+        (NAME(agi_query_slice)(&x, w->dq, p->grad_dtype, x.Dk), x.seq.n_q, Nq - x.seq.n_q,
+         (w->call->a.accumulate & w->acc_dq) != 0, 1, NULL, 0);
+    }
+}
+
+/* Rows [from, to) of the span to the caller's arrays; those behind the sequence's end are zero. */
+static void put_keys(const job *w, const where *at, int64_t from, int64_t to, const real *dK, const real *dV)
+{
+    const ag_problem *p = &w->call->plan->p;
+    NAME(agi_head) x;
+    NAME(agi_head_begin)(&x, w->call, w->k, at->b, at->hk * group_of(p));
+    const int64_t row0 = at->span * w->plan.span + from;
+    const int64_t end = agi_has(p, AG_PACKED) ? x.seq.n_k : p->kv_len;
+    const int64_t n = agi_max(0, agi_min(row0 + to - from, x.seq.n_k) - row0);
+    const int64_t all = agi_max(n, agi_min(row0 + to - from, end) - row0);
+    agi_slice slices[2] = {NAME(agi_key_slice)(&x, w->dk, x.Dk), NAME(agi_key_slice)(&x, w->dv, x.Dv)};
+    const bool accumulate[2] = {(w->call->a.accumulate & w->acc_dk) != 0,
+                                (w->call->a.accumulate & w->acc_dv) != 0};
+    const real *rows[2] = {dK, dV};
+    const int64_t ld[2] = {x.Dk_pad, x.Dv_pad};
+    const double factor[2] = {p->scale, 1};
+    for (int o = 0; o < 2; o++) {
+        slices[o].dtype = p->grad_dtype;
+        NAME(agi_put_rows)(slices[o], row0, n, accumulate[o], factor[o], rows[o], ld[o]);
+        NAME(agi_put_rows)(slices[o], row0 + n, all - n, accumulate[o], 1, NULL, 0);
+    }
+}
+
+static void run_pass(const job *w, NAME(agi_backward_scratch) * s, const where *at)
+{
+    const ag_problem *p = &w->call->plan->p;
+    const agi_schedule *plan = &w->plan;
+    const int64_t Dk_pad = agi_round_up(p->dim_qk, w->k->lanes), Dv_pad = agi_round_up(p->dim_v, w->k->lanes);
+    const int64_t mine = (at->chain * plan->parts + at->part) * plan->span;
+    real *dK = plan->parts == 1 ? s->dK : w->y.dK + mine * Dk_pad;
+    real *dV = plan->parts == 1 ? s->dV : w->y.dV + mine * Dv_pad;
+    memset(dK, 0, (size_t)(plan->span * Dk_pad) * sizeof(real));
+    memset(dV, 0, (size_t)(plan->span * Dv_pad) * sizeof(real));
+    for (int64_t h = at->hk * group_of(p); h < (at->hk + 1) * group_of(p); h++) {
+        run_head(w, s, at, h, dK, dV);
+    }
+    if (plan->parts == 1) {
+        put_keys(w, at, 0, plan->span, dK, dV);
+    }
+}
+
+/* ---- Work items ---- */
+
+static void run_chain(void *arg, int64_t item, int64_t slot)
+{
+    const job *w = arg;
+    for (int64_t pass = 0; pass < w->plan.passes; pass++) {
+        const where at = locate(w, item, 0, pass);
+        run_pass(w, &w->y.scratch[slot], &at);
+    }
+}
+
+static void run_part(void *arg, int64_t item, int64_t slot)
+{
+    const job *w = arg;
+    const where at = locate(w, item / w->plan.parts, item % w->plan.parts, w->pass);
+    run_pass(w, &w->y.scratch[slot], &at);
+}
+
+/* The parts' sums, added up in order, in the place of the first part. */
+static void add_parts(real *first, int64_t distance, int64_t parts, int64_t n)
+{
+    for (int64_t part = 1; part < parts; part++) {
+        for (int64_t e = 0; e < n; e++) {
+            first[e] += first[part * distance + e];
+        }
+    }
+}
+
+enum { REDUCE_ROWS = 64 };
+
+static void reduce_keys(void *arg, int64_t item, int64_t slot)
+{
+    const job *w = arg;
+    const agi_schedule *plan = &w->plan;
+    const ag_problem *p = &w->call->plan->p;
+    const int64_t chunks = (plan->span + REDUCE_ROWS - 1) / REDUCE_ROWS;
+    const where at = locate(w, item / chunks, 0, w->pass);
+    const int64_t from = item % chunks * REDUCE_ROWS, to = agi_min(from + REDUCE_ROWS, plan->span);
+    const int64_t Dk_pad = agi_round_up(p->dim_qk, w->k->lanes), Dv_pad = agi_round_up(p->dim_v, w->k->lanes);
+    const int64_t first = at.chain * plan->parts * plan->span + from;
+    real *dK = w->y.dK + first * Dk_pad, *dV = w->y.dV + first * Dv_pad;
+    (void)slot;
+    add_parts(dK, plan->span * Dk_pad, plan->parts, (to - from) * Dk_pad);
+    add_parts(dV, plan->span * Dv_pad, plan->parts, (to - from) * Dv_pad);
+    put_keys(w, &at, from, to, dK, dV);
+}
+
+static ag_status run_in_parts(job *w, const ag_exec *exec)
+{
+    const agi_schedule *plan = &w->plan;
+    const int64_t chunks = (plan->span + REDUCE_ROWS - 1) / REDUCE_ROWS;
+    ag_status status = AG_OK;
+    for (w->pass = 0; w->pass < plan->passes && status == AG_OK; w->pass++) {
+        status = agi_run_items(w->call->plan, exec, w->y.counter, plan->chains * plan->parts, run_part, w);
+        if (status == AG_OK) {
+            status = agi_run_items(w->call->plan, exec, w->y.counter, plan->chains * chunks, reduce_keys, w);
+        }
+    }
+    return status;
+}
+
+/* ---- Sums over sequences and heads: bias, table, sink ---- */
+
+/* The place of element e, counted densely, of a view. */
+static int64_t place(const ag_tensor *t, const int64_t size[4], int64_t e)
+{
+    int64_t at = 0;
+    for (int axis = 3; axis >= 0; axis--) {
+        at += size[axis] == 1 ? 0 : e % size[axis] * t->strides[axis];
+        e /= size[axis];
+    }
+    return at;
+}
+
+static void put(const ag_tensor *t, ag_dtype dtype, int64_t at, bool accumulate, double value)
+{
+    agi_store(dtype, t->data, at, accumulate ? agi_load(dtype, t->data, at) + value : value);
+}
+
+static void clear(void *sum, int64_t n, size_t size)
+{
+    memset(sum, 0, (size_t)n * size);
+}
+
+static void clear_sums(const job *w)
+{
+    const ag_problem *p = &w->call->plan->p;
+    const int64_t parts = w->plan.parts, n = agi_count(p->bias_size);
+    if (w->dtable->data != NULL) {
+        clear(w->y.table, p->heads * parts * p->table_buckets, sizeof(double));
+    }
+    if (w->dsink->data != NULL) {
+        clear(w->y.sink, p->batch * p->heads * parts, sizeof(double));
+    }
+    if (w->dbias->data == NULL) {
+        return;
+    }
+    if (!bias_is_full(p)) {
+        clear(w->y.bias_small, parts * n, sizeof(double));
+    } else if (bias_needs_copy(p)) {
+        clear(w->y.bias_full, n, sizeof(real));
+    } else if (!(w->call->a.accumulate & w->acc_dbias)) {
+        for (int64_t e = 0; e < n; e++) {
+            put(w->dbias, p->aux_dtype, place(w->dbias, p->bias_size, e), false, 0);
+        }
+    }
+}
+
+/* The sum of `count` numbers, `step` apart. */
+static double strided_sum(const double *x, int64_t count, int64_t step)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < count; i++) {
+        sum += x[i * step];
+    }
+    return sum;
+}
+
+static void put_bias(const job *w)
+{
+    const ag_problem *p = &w->call->plan->p;
+    const int64_t n = agi_count(p->bias_size);
+    const bool accumulate = (w->call->a.accumulate & w->acc_dbias) != 0, full = bias_is_full(p);
+    for (int64_t e = 0; e < n && (!full || bias_needs_copy(p)); e++) {
+        const double sum =
+            full ? (double)w->y.bias_full[e] : strided_sum(w->y.bias_small + e, w->plan.parts, n);
+        put(w->dbias, p->aux_dtype, place(w->dbias, p->bias_size, e), accumulate, sum);
+    }
+}
+
+static void put_table(const job *w)
+{
+    const ag_problem *p = &w->call->plan->p;
+    const int64_t size[4] = {1, p->table_heads, 1, p->table_buckets}, nb = p->table_buckets;
+    const int64_t count = p->table_heads == 1 ? p->heads * w->plan.parts : w->plan.parts;
+    const bool accumulate = (w->call->a.accumulate & w->acc_dtable) != 0;
+    for (int64_t e = 0; e < p->table_heads * nb; e++) {
+        const double *first = w->y.table + e / nb * w->plan.parts * nb + e % nb;
+        put(w->dtable, p->aux_dtype, place(w->dtable, size, e), accumulate, strided_sum(first, count, nb));
+    }
+}
+
+static void put_sink(const job *w)
+{
+    const ag_problem *p = &w->call->plan->p;
+    const int64_t size[4] = {1, p->heads, 1, 1}, parts = w->plan.parts;
+    const bool accumulate = (w->call->a.accumulate & w->acc_dsink) != 0;
+    for (int64_t h = 0; h < p->heads; h++) {
+        double sum = 0;
+        for (int64_t b = 0; b < p->batch; b++) {
+            sum += strided_sum(w->y.sink + (b * p->heads + h) * parts, parts, 1);
+        }
+        put(w->dsink, p->aux_dtype, place(w->dsink, size, h), accumulate, sum);
+    }
+}
+
+static void put_sums(const job *w)
+{
+    if (w->dbias->data != NULL) {
+        put_bias(w);
+    }
+    if (w->dtable->data != NULL) {
+        put_table(w);
+    }
+    if (w->dsink->data != NULL) {
+        put_sink(w);
+    }
+}
+
+/* ---- The whole ---- */
+
+static void name_outputs(job *w)
+{
+    const ag_args *a = &w->call->a;
+    const bool t = w->tangents;
+    w->dq = t ? &a->tdq : &a->dq;
+    w->dk = t ? &a->tdk : &a->dk;
+    w->dv = t ? &a->tdv : &a->dv;
+    w->dbias = t ? &a->tdbias : &a->dbias;
+    w->dtable = t ? &a->tdtable : &a->dtable;
+    w->dsink = t ? &a->tdsink : &a->dsink;
+    w->acc_dq = t ? AG_ACC_TDQ : AG_ACC_DQ;
+    w->acc_dk = t ? AG_ACC_TDK : AG_ACC_DK;
+    w->acc_dv = t ? AG_ACC_TDV : AG_ACC_DV;
+    w->acc_dbias = t ? AG_ACC_TDBIAS : AG_ACC_DBIAS;
+    w->acc_dtable = t ? AG_ACC_TDTABLE : AG_ACC_DTABLE;
+    w->acc_dsink = t ? AG_ACC_TDSINK : AG_ACC_DSINK;
+}
+
+ag_status NAME(agi_backward_run)(const agi_call *call, const NAME(agi_kernels) * k, const ag_exec *exec,
+                                 void *memory)
+{
+    agi_arena arena = agi_arena_begin(memory);
+    job w = {.call = call, .k = k, .plan = agi_schedule_of(call->plan, call->map)};
+    w.tangents = call->map == AGI_VJP_JVP;
+    name_outputs(&w);
+    NAME(agi_backward_lay_out)(&w.y, &arena, call->plan, k, call->map);
+    clear_sums(&w);
+    const ag_status status = w.plan.parts > 1
+                                 ? run_in_parts(&w, exec)
+                                 : agi_run_items(call->plan, exec, w.y.counter, w.plan.chains, run_chain, &w);
+    if (status == AG_OK) {
+        put_sums(&w);
+    }
+    return status;
+}

@@ -1,0 +1,131 @@
+/* vjp and vjp_jvp: the order of their work, and what their tiles share. Compiled for each real.
+ *
+ * Keys are taken in spans of a few blocks. For one span a thread walks over tiles of queries; the
+ * gradients of the span's keys are summed in its own memory, and the gradient of a tile's queries in
+ * registers and cache, added to its place once a span.
+ *
+ *     chain    sequences and kv heads that share a sum (a broadcast bias, a table), else one kv head
+ *              of one sequence: chains are independent of each other
+ *     pass     one span of one kv head of one sequence of a chain, with all query heads of its group
+ *     part     tiles of queries g, g + G, g + 2 G ... of every pass, where chains are few; the key
+ *              gradients of the parts are added up after each pass
+ *
+ * All of it is a function of the shape. In vjp_jvp the gradients are tdQ, tdK, tdV and so on; they go by
+ * the same names here. */
+#ifndef AGI_CPU_BACKWARD_H
+#define AGI_CPU_BACKWARD_H
+
+#include "tile.h"
+
+enum {
+    TILE_PANELS = 3,
+    TILE_ROWS = TILE_PANELS * PANEL, /* queries of a tile */
+    TILE_LD = TILE_ROWS + 16,        /* an odd number of cache lines, so that columns spread over the cache */
+    MAX_PARTS = 8
+};
+
+/* What the shape decides. */
+typedef struct {
+    int64_t block;           /* keys of a tile */
+    int64_t span;            /* keys of a pass: whole blocks */
+    int64_t n_spans;         /* of the longest sequence */
+    int64_t join_b, join_hk; /* sequences and kv heads of a chain */
+    int64_t chains, passes;  /* passes of a chain */
+    int64_t parts;           /* G */
+} agi_schedule;
+
+agi_schedule agi_schedule_of(const ag_plan *plan, agi_map map);
+
+/* A tile of queries, loaded. */
+typedef struct {
+    int64_t i0, ni;
+    real *QT, *dOT, *tQT, *tdOT;    /* [TILE_PANELS][D][PANEL] */
+    NAME(agi_rows) Q, dO, tQ, tdO;  /* as rows */
+    real *rows[4];                  /* scratch for them */
+    real *high, *low, *D, *mu, *tD; /* [TILE_ROWS]: log2(e) L in two parts, and the statistics */
+    double *Ps;                     /* [TILE_ROWS]: the sink's share */
+    uint8_t *dead;                  /* [TILE_ROWS]: the query has no output */
+    real *dQ;                       /* [TILE_ROWS][Dk_pad] */
+} NAME(agi_query_tile);
+
+/* A block of keys, loaded; dK and dV are its place in the span's sums. */
+typedef struct {
+    int64_t j0, nj;
+    NAME(agi_rows) K, V, tK, tV;
+    real *dK, *dV; /* [nj][Dk_pad], [nj][Dv_pad] */
+} NAME(agi_key_tile);
+
+/* One thread's scratch. */
+typedef struct {
+    NAME(agi_query_tile) tile;
+    real *P, *U, *dS, *tdS;   /* [block][TILE_LD] */
+    real *X, *tX, *F, *G, *M; /* features of the tile, likewise */
+    real *K, *V, *tK, *tV;    /* converted rows of a block */
+    real *clean, *tclean;     /* K and tK without the keys that nobody sees */
+    uint8_t *unseen, *unseen_panel;
+    real *dK, *dV; /* the span's sums, where there is one part */
+    real *dQ;      /* [group][Nq][Dk_pad]: sums over spans, where there is one part */
+    real *row[2];  /* rows of O and tO */
+} NAME(agi_backward_scratch);
+
+/* What all threads share. */
+typedef struct {
+    _Atomic int64_t *counter;
+    real *dK, *dV;      /* [chains][parts][span][D_pad], where there are parts */
+    real *dQ;           /* [chains][group][Nq][Dk_pad], likewise */
+    real *bias_full;    /* a copy of the bias's gradient, where it is a sum and its dtype is narrow */
+    double *bias_small; /* [parts] times the bias's own sizes */
+    double *table;      /* [heads][parts][buckets] */
+    double *sink;       /* [batch][heads][parts] */
+    NAME(agi_backward_scratch) * scratch; /* one a thread */
+} NAME(agi_backward_layout);
+
+void NAME(agi_backward_lay_out)(NAME(agi_backward_layout) * y, agi_arena *arena, const ag_plan *plan,
+                                const NAME(agi_kernels) * k, agi_map map);
+ag_status NAME(agi_backward_run)(const agi_call *call, const NAME(agi_kernels) * k, const ag_exec *exec,
+                                 void *memory);
+
+/* One tile of each map. */
+void NAME(agi_vjp_tile)(NAME(agi_backward_scratch) * s, const NAME(agi_head) * x, const NAME(agi_sums) * sums,
+                        NAME(agi_query_tile) * tile, const NAME(agi_key_tile) * keys);
+void NAME(agi_vjp_jvp_tile)(NAME(agi_backward_scratch) * s, const NAME(agi_head) * x,
+                            const NAME(agi_sums) * sums, NAME(agi_query_tile) * tile,
+                            const NAME(agi_key_tile) * keys);
+
+/* ---- backward_tile.c: what the tiles of both maps do ---- */
+
+/* The part of a tile that one panel of queries sees: keys [from, from + nj), as pointers into the tiles. */
+typedef struct {
+    int64_t q;        /* its number */
+    int64_t i0, ni;   /* its queries in the tile */
+    int64_t W;        /* lanes */
+    int64_t from, nj; /* its keys in the block */
+    int64_t at;       /* its corner in a score tile */
+} agi_patch;
+
+agi_patch NAME(agi_patch_of)(const NAME(agi_head) * x, const NAME(agi_query_tile) * tile,
+                             const NAME(agi_key_tile) * keys, int64_t q);
+
+/* Zero where the patch is not, in its own lanes. */
+void NAME(agi_clear_around)(real *T, const agi_patch *patch, int64_t nj);
+
+/* P from the scores, in its place; the features' tiles are filled on the way. */
+void NAME(agi_patch_weights)(NAME(agi_backward_scratch) * s, const NAME(agi_head) * x,
+                             const NAME(agi_query_tile) * tile, const NAME(agi_key_tile) * keys,
+                             const agi_patch *patch);
+
+/* rows [K], or a copy without the keys that no query of the tile sees. */
+NAME(agi_rows)
+NAME(agi_seen_rows)(const NAME(agi_backward_scratch) * s, const NAME(agi_head) * x, NAME(agi_rows) rows,
+                    int64_t nj, real *clean);
+
+/* dK += T A (rows are keys: A the queries' rows), and dQ += T^T B (rows are queries: B the keys' rows),
+ * without what the band empties. */
+void NAME(agi_add_key_gradient)(const NAME(agi_head) * x, const NAME(agi_query_tile) * tile,
+                                const NAME(agi_key_tile) * keys, const real *T, NAME(agi_rows) A,
+                                int64_t width, real *dK);
+void NAME(agi_add_query_gradient)(const NAME(agi_head) * x, const NAME(agi_query_tile) * tile,
+                                  const NAME(agi_key_tile) * keys, const real *T, NAME(agi_rows) B,
+                                  int64_t width, real *dQ);
+
+#endif

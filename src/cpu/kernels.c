@@ -1,0 +1,437 @@
+/* The tile kernels: one source over the verbs of vec.h, compiled once for each instruction set and each
+ * real. Knows tiles, lanes and rows; knows no problem. */
+#include "kernels.h"
+
+#include <math.h>
+
+#include "../core/philox.h"
+#include "vec.h"
+
+#define LOG2_E 1.4426950408889634
+
+/* ---- The product ---- */
+
+/* C[mr][nv vectors]: every C stays in a register while k runs. mr and nv are constants at each of the
+ * places below, so that this is a template. */
+INLINE void micro(const int mr, const int nv, int64_t K, const real *A, int64_t ars, int64_t aks,
+                  const real *B, int64_t ldb, real *C, int64_t ldc, bool add)
+{
+    vec c[8][MAX_NV];
+    for (int r = 0; r < mr; r++) {
+        for (int v = 0; v < nv; v++) {
+            c[r][v] = add ? v_load(C + r * ldc + v * LANES) : v_set1(0);
+        }
+    }
+    for (int64_t k = 0; k < K; k++) {
+        vec b[MAX_NV];
+        for (int v = 0; v < nv; v++) {
+            b[v] = v_load(B + v * LANES);
+        }
+        for (int r = 0; r < mr; r++) {
+            const vec a = v_set1(A[r * ars]);
+            for (int v = 0; v < nv; v++) {
+                c[r][v] = v_fma(a, b[v], c[r][v]);
+            }
+        }
+        A += aks;
+        B += ldb;
+    }
+    for (int r = 0; r < mr; r++) {
+        for (int v = 0; v < nv; v++) {
+            v_store(C + r * ldc + v * LANES, c[r][v]);
+        }
+    }
+}
+
+#define ARGS K, A, ars, aks, B, ldb, C, ldc, add
+#define PARAMETERS                                                                                           \
+    int64_t K, const real *A, int64_t ars, int64_t aks, const real *B, int64_t ldb, real *C, int64_t ldc,    \
+        bool add
+
+/* The instances: mr rows of nv vectors. */
+INLINE void micro_rows(const int nv, int64_t mr, PARAMETERS)
+{
+    switch (mr) {
+    case 1: micro(1, nv, ARGS); break;
+    case 2: micro(2, nv, ARGS); break;
+    case 3: micro(3, nv, ARGS); break;
+    case 4: micro(4, nv, ARGS); break;
+    case 5: micro(5, nv, ARGS); break;
+    case 6: micro(6, nv, ARGS); break;
+#if MAX_MR(1) == 8
+    case 7: micro(7, nv, ARGS); break;
+    default: micro(8, nv, ARGS); break;
+#endif
+    }
+}
+
+static void micro_1(int64_t mr, PARAMETERS)
+{
+    micro_rows(1, mr, ARGS);
+}
+static void micro_2(int64_t mr, PARAMETERS)
+{
+    micro_rows(2, mr, ARGS);
+}
+#if MAX_NV == 4
+static void micro_3(int64_t mr, PARAMETERS)
+{
+    micro_rows(3, mr, ARGS);
+}
+static void micro_4(int64_t mr, PARAMETERS)
+{
+    switch (mr) {
+    case 1: micro(1, 4, ARGS); break;
+    case 2: micro(2, 4, ARGS); break;
+    case 3: micro(3, 4, ARGS); break;
+    case 4: micro(4, 4, ARGS); break;
+    case 5: micro(5, 4, ARGS); break;
+    default: micro(6, 4, ARGS); break;
+    }
+}
+static void (*const micros[])(int64_t mr, PARAMETERS) = {NULL, micro_1, micro_2, micro_3, micro_4};
+#else
+static void (*const micros[])(int64_t mr, PARAMETERS) = {NULL, micro_1, micro_2};
+#endif
+
+static void product(int64_t M, int64_t N, int64_t K, const real *A, int64_t ars, int64_t aks, const real *B,
+                    int64_t ldb, real *C, int64_t ldc, bool add)
+{
+    const int64_t vectors = N / LANES, groups = (vectors + MAX_NV - 1) / MAX_NV;
+    for (int64_t g = 0; g < groups; g++) {
+        /* Groups as even as can be: 5 vectors are 3 and 2, not 4 and 1. */
+        const int64_t first = vectors * g / groups, nv = vectors * (g + 1) / groups - first;
+        const int64_t step = MAX_MR(nv);
+        for (int64_t r = 0; r < M; r += step) {
+            micros[nv](M - r < step ? M - r : step, K, A + r * ars, ars, aks, B + first * LANES, ldb,
+                       C + r * ldc + first * LANES, ldc, add);
+        }
+    }
+}
+
+/* ---- Scores ---- */
+
+/* tanh: an odd polynomial near 0, where 1 - 2/(e^2x + 1) would cancel. The double version is the C
+ * library's: softcap in float64 is for checking, not for speed. */
+INLINE vec v_tanh(vec x)
+{
+#ifdef AGI_REAL64
+    real a[LANES];
+    v_store(a, x);
+    for (int i = 0; i < LANES; i++) {
+        a[i] = tanh(a[i]);
+    }
+    return v_load(a);
+#else
+    /* x (1 + x^2 p(x^2)) where |x| < 0.65: within 2.6e-8 of itself */
+    const vec one = v_set1(1), size = v_max(x, v_sub(v_set1(0), x)), y = v_mul(x, x);
+    vec p = v_set1(-0.00592372620602f);
+    p = v_fma(p, y, v_set1(0.0208734605776f));
+    p = v_fma(p, y, v_set1(-0.0538237588699f));
+    p = v_fma(p, y, v_set1(0.133325837052f));
+    p = v_fma(p, y, v_set1(-0.333333270206f));
+    const vec near = v_fma(v_mul(p, y), x, x);
+    const vec e = v_exp2(v_mul(size, v_set1((real)(2 * LOG2_E))));
+    const vec far = v_sub(one, v_div(v_set1(2), v_add(e, one)));
+    const vec signed_far = v_select(v_less(x, v_set1(0)), v_sub(v_set1(0), far), far);
+    return v_select(v_less(size, v_set1(0.65f)), near, signed_far);
+#endif
+}
+
+static void scores(real *T, const real *X, real *F, real *G, int64_t ld, int64_t nj, int64_t W, real scale,
+                   real softcap)
+{
+    const vec log2_e = v_set1((real)LOG2_E);
+    const vec factor = v_set1(softcap > 0 ? scale / softcap : scale);
+    for (int64_t j = 0; j < nj; j++) {
+        for (int64_t i = 0; i < W; i += LANES) {
+            const int64_t at = j * ld + i;
+            vec s = v_mul(v_load(T + at), factor);
+            if (softcap > 0) {
+                const vec t = v_tanh(s), phi1 = v_fma(v_sub(v_set1(0), t), t, v_set1(1));
+                s = v_mul(t, v_set1(softcap));
+                if (F != NULL) {
+                    v_store(F + at, phi1);
+                }
+                if (G != NULL) {
+                    v_store(G + at, v_mul(v_mul(t, phi1), v_set1(-2 / softcap)));
+                }
+            }
+            if (X != NULL) { /* hidden by selection: s and phi' may be NaN there */
+                const vec add = v_load(X + at);
+                const vmask hidden = v_less(add, v_set1(-REAL_MAX));
+                s = v_select(hidden, add, v_add(s, add));
+                if (softcap > 0 && F != NULL) {
+                    v_store(F + at, v_select(hidden, v_set1(0), v_load(F + at)));
+                }
+            }
+            v_store(T + at, v_mul(s, log2_e));
+        }
+    }
+}
+
+static void hide(real *T, int64_t ld, int64_t nj, int64_t W, int64_t low, int64_t high)
+{
+    const vec hidden = v_set1((real)-INFINITY);
+    const int64_t far = 4 * (int64_t)PANEL; /* beyond any lane, and exact in any real */
+    for (int64_t j = 0; j < nj; j++) {
+        /* low <= j - i <= high, for the lanes i */
+        const int64_t from = j - high < -1 ? -1 : j - high > far ? far : j - high;
+        const int64_t to = j - low > far ? far : j - low < -1 ? -1 : j - low;
+        for (int64_t i = 0; i < W; i += LANES) {
+            const vec lane = v_add(v_iota(), v_set1((real)i));
+            const vec t = v_select(v_less(lane, v_set1((real)from)), hidden, v_load(T + j * ld + i));
+            v_store(T + j * ld + i, v_select(v_less(v_set1((real)to), lane), hidden, t));
+        }
+    }
+}
+
+/* ---- Softmax, online, in base 2 ---- */
+
+/* The sums so far are multiplied only when the maximum grew by more than this. */
+#define LAZY 8
+
+/* m where it is a number, else 0, so that 2^(c T - m) of a lane that has seen nothing is 0, not NaN. */
+INLINE vec v_shift(vec m)
+{
+    return v_select(v_less(v_set1((real)-INFINITY), m), m, v_set1(0));
+}
+
+/* The new shift of a lane, given the maximum of its column. A lane that is NaN becomes NaN. */
+INLINE vec v_grow(vec m, vec highest)
+{
+    const vmask keep = v_less(highest, v_add(m, v_set1(LAZY)));
+    const vmask nothing = v_less(highest, v_set1(-REAL_MAX));
+    return v_select(keep, m, v_select(nothing, m, highest));
+}
+
+static bool softmax(real *T, int64_t ld, int64_t nj, int64_t W, real c, real *m, real *l, real *alpha)
+{
+    const vec vc = v_set1(c);
+    bool rescaled = false;
+    for (int64_t i = 0; i < W; i += LANES) {
+        vec highest = v_load(T + i), sum = v_set1(0), sum2 = v_set1(0);
+        for (int64_t j = 1; j < nj; j++) {
+            highest = v_max(v_load(T + j * ld + i), highest);
+        }
+        const vec before = v_load(m + i), after = v_grow(before, v_mul(highest, vc)), shift = v_shift(after);
+        const vmask grown = v_less(before, after);
+        const vec factor = v_select(grown, v_exp2(v_sub(before, shift)), v_set1(1));
+        int64_t j = 0;
+        for (; j + 2 <= nj; j += 2) {
+            const vec p = v_exp2(v_fms(v_load(T + j * ld + i), vc, shift));
+            const vec q = v_exp2(v_fms(v_load(T + (j + 1) * ld + i), vc, shift));
+            v_store(T + j * ld + i, p);
+            v_store(T + (j + 1) * ld + i, q);
+            sum = v_add(sum, p);
+            sum2 = v_add(sum2, q);
+        }
+        if (j < nj) {
+            const vec p = v_exp2(v_fms(v_load(T + j * ld + i), vc, shift));
+            v_store(T + j * ld + i, p);
+            sum = v_add(sum, p);
+        }
+        v_store(l + i, v_fma(v_load(l + i), factor, v_add(sum, sum2)));
+        v_store(m + i, after);
+        v_store(alpha + i, factor);
+        rescaled |= v_any(grown);
+    }
+    return rescaled;
+}
+
+static bool softmax_tangent(real *T, real *U, int64_t ld, int64_t nj, int64_t W, real c, real *m, real *l,
+                            real *r, real *a, real *alpha, real *delta)
+{
+    const vec vc = v_set1(c);
+    bool rescaled = false;
+    for (int64_t i = 0; i < W; i += LANES) {
+        vec highest = v_load(T + i), at_highest = v_load(U + i), tangent = v_set1(0);
+        vec sum[2] = {v_set1(0), v_set1(0)}; /* as softmax adds up: the same bits */
+        for (int64_t j = 1; j < nj; j++) {
+            const vec t = v_load(T + j * ld + i);
+            const vmask higher = v_less(highest, t);
+            highest = v_select(higher, t, highest);
+            at_highest = v_select(higher, v_load(U + j * ld + i), at_highest);
+        }
+        const vec before = v_load(m + i), after = v_grow(before, v_mul(highest, vc)), shift = v_shift(after);
+        const vmask grown = v_less(before, after);
+        const vec factor = v_select(grown, v_exp2(v_sub(before, shift)), v_set1(1));
+        const vec r_before = v_load(r + i), r_after = v_select(grown, at_highest, r_before);
+        for (int64_t j = 0; j < nj; j++) {
+            const vec p = v_exp2(v_fms(v_load(T + j * ld + i), vc, shift));
+            /* A hidden key has weight 0, and its tangent may be anything. */
+            const vec u =
+                v_select(v_less(v_set1(0), p), v_mul(p, v_sub(v_load(U + j * ld + i), r_after)), v_set1(0));
+            v_store(T + j * ld + i, p);
+            v_store(U + j * ld + i, u);
+            sum[j & 1] = v_add(sum[j & 1], p);
+            tangent = v_add(tangent, u);
+        }
+        const vec l_before = v_load(l + i), change = v_sub(r_before, r_after);
+        const vec a_before = v_mul(v_fma(change, l_before, v_load(a + i)), factor);
+        v_store(a + i, v_add(a_before, tangent));
+        v_store(l + i, v_fma(l_before, factor, v_add(sum[0], sum[1])));
+        v_store(m + i, after);
+        v_store(r + i, r_after);
+        v_store(alpha + i, factor);
+        v_store(delta + i, change);
+        rescaled |= v_any(grown);
+    }
+    return rescaled;
+}
+
+/* ---- Weights and gradients, from statistics that are known ---- */
+
+/* Where the weight is 0 the pair is hidden, or as good as: its other numbers may be anything, and what
+ * comes of them is 0 by selection. */
+
+static void weights(real *T, int64_t ld, int64_t nj, int64_t W, real c, const real *high, const real *low)
+{
+    const vec vc = v_set1(c);
+    for (int64_t j = 0; j < nj; j++) {
+        for (int64_t i = 0; i < W; i += LANES) {
+            const vec x = v_fms(v_load(T + j * ld + i), vc, v_load(high + i));
+            v_store(T + j * ld + i, v_exp2(v_sub(x, v_load(low + i))));
+        }
+    }
+}
+
+static void score_tangents(real *U, const real *F, real *G, const real *X, int64_t ld, int64_t nj, int64_t W,
+                           real scale)
+{
+    for (int64_t j = 0; j < nj; j++) {
+        for (int64_t i = 0; i < W; i += LANES) {
+            const int64_t at = j * ld + i;
+            vec u = v_mul(v_load(U + at), v_set1(scale));
+            if (G != NULL) {
+                v_store(G + at, v_mul(v_load(G + at), u));
+            }
+            u = F == NULL ? u : v_mul(u, v_load(F + at));
+            v_store(U + at, X == NULL ? u : v_add(u, v_load(X + at)));
+        }
+    }
+}
+
+static void score_gradients(real *dP, const real *P, const real *M, int64_t ld, int64_t nj, int64_t W,
+                            const real *D)
+{
+    for (int64_t j = 0; j < nj; j++) {
+        for (int64_t i = 0; i < W; i += LANES) {
+            const int64_t at = j * ld + i;
+            const vec raw = v_load(dP + at), d = M == NULL ? raw : v_mul(raw, v_load(M + at));
+            const vec p = v_load(P + at), ds = v_mul(p, v_sub(d, v_load(D + i)));
+            v_store(dP + at, v_select(v_less(v_set1(0), p), ds, v_set1(0)));
+        }
+    }
+}
+
+static void score_gradient_tangents(real *P, real *U, real *dP, real *tdP, const real *M, int64_t ld,
+                                    int64_t nj, int64_t W, const real *mu, const real *D, const real *tD)
+{
+    const vec one = v_set1(1);
+    for (int64_t j = 0; j < nj; j++) {
+        for (int64_t i = 0; i < W; i += LANES) {
+            const int64_t at = j * ld + i;
+            const vec mask = M == NULL ? one : v_load(M + at);
+            const vec p = v_load(P + at), zero = v_set1(0);
+            const vmask seen = v_less(zero, p);
+            const vec w = v_sub(v_load(U + at), v_load(mu + i));
+            const vec e = v_fms(v_load(dP + at), mask, v_load(D + i));
+            const vec td = v_fms(v_load(tdP + at), mask, v_load(tD + i));
+            v_store(dP + at, v_select(seen, v_mul(p, e), zero));
+            v_store(tdP + at, v_select(seen, v_mul(p, v_fma(w, e, td)), zero));
+            v_store(U + at, v_select(seen, v_mul(v_mul(p, w), mask), zero));
+            v_store(P + at, v_mul(p, mask));
+        }
+    }
+}
+
+static void softcap_gradients(real *dS, real *tdS, const real *F, const real *G, int64_t ld, int64_t nj,
+                              int64_t W)
+{
+    for (int64_t j = 0; j < nj; j++) {
+        for (int64_t i = 0; i < W; i += LANES) {
+            const int64_t at = j * ld + i;
+            const vec d = v_load(dS + at), f = v_load(F + at), zero = v_set1(0);
+            const vmask live = v_less(zero, f); /* phi' is 0 where hidden, and where phi'' is 0 too */
+            if (tdS != NULL) {
+                const vec td = v_fma(v_load(tdS + at), f, v_mul(d, v_load(G + at)));
+                v_store(tdS + at, v_select(live, td, zero));
+            }
+            v_store(dS + at, v_select(live, v_mul(d, f), zero));
+        }
+    }
+}
+
+static void multiply(real *T, const real *M, int64_t ld, int64_t nj, int64_t W)
+{
+    for (int64_t j = 0; j < nj; j++) {
+        for (int64_t i = 0; i < W; i += LANES) {
+            v_store(T + j * ld + i, v_mul(v_load(T + j * ld + i), v_load(M + j * ld + i)));
+        }
+    }
+}
+
+/* ---- Dropout ---- */
+
+/* Four keys, g to g + 3, of W queries: word[key][query]. The lanes are independent: the compiler
+ * makes vectors of them. */
+static void philox_lanes(uint32_t word[4][PANEL], int64_t W, uint32_t g4, uint32_t p0, uint32_t head,
+                         uint32_t sequence, uint64_t seed)
+{
+    for (int64_t i = 0; i < W; i++) {
+        const uint32_t counter[4] = {g4, p0 + (uint32_t)i, head, sequence};
+        const uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
+        uint32_t out[4];
+        agi_philox4x32_10(counter, key, out);
+        for (int w = 0; w < 4; w++) {
+            word[w][i] = out[w];
+        }
+    }
+}
+
+static void dropout(real *M, int64_t ld, int64_t nj, int64_t W, int64_t g0, int64_t p0, uint32_t head,
+                    uint32_t sequence, uint64_t seed, uint32_t threshold, real keep)
+{
+    uint32_t word[4][PANEL];
+    for (int64_t j = 0; j < nj; j++) {
+        const uint64_t g = (uint64_t)(g0 + j);
+        if (j == 0 || (g & 3) == 0) {
+            philox_lanes(word, W, (uint32_t)(g >> 2), (uint32_t)p0, head, sequence, seed);
+        }
+        for (int64_t i = 0; i < W; i++) {
+            M[j * ld + i] = word[g & 3][i] < threshold ? 0 : keep;
+        }
+    }
+}
+
+#if defined(AGI_KERNELS_AVX512)
+#define TABLE NAME(agi_kernels_avx512)
+#define TABLE_NAME "avx512"
+#elif defined(AGI_KERNELS_AVX2)
+#define TABLE NAME(agi_kernels_avx2)
+#define TABLE_NAME "avx2"
+#elif defined(AGI_KERNELS_NEON)
+#define TABLE NAME(agi_kernels_neon)
+#define TABLE_NAME "neon"
+#else
+#define TABLE NAME(agi_kernels_scalar)
+#define TABLE_NAME "scalar"
+#endif
+
+const NAME(agi_kernels) TABLE = {
+    .name = TABLE_NAME,
+    .lanes = LANES,
+    .product = product,
+    .scores = scores,
+    .hide = hide,
+    .softmax = softmax,
+    .softmax_tangent = softmax_tangent,
+    .weights = weights,
+    .score_tangents = score_tangents,
+    .score_gradients = score_gradients,
+    .score_gradient_tangents = score_gradient_tangents,
+    .softcap_gradients = softcap_gradients,
+    .multiply = multiply,
+    .dropout = dropout,
+};

@@ -1,0 +1,137 @@
+/* The maps for one real: the table of kernels, the workspace, the work items. */
+#include "maps.h"
+
+#include <math.h>
+
+#include "backward.h"
+#include "rowwise.h"
+
+static const NAME(agi_kernels) * kernels_of(const ag_plan *plan)
+{
+    switch (plan->isa) {
+#if defined(__x86_64__)
+    case AG_ISA_AVX512: return &NAME(agi_kernels_avx512);
+    case AG_ISA_AVX2: return &NAME(agi_kernels_avx2);
+#elif defined(__aarch64__)
+    case AG_ISA_NEON: return &NAME(agi_kernels_neon);
+#endif
+    default: return &NAME(agi_kernels_scalar);
+    }
+}
+
+/* ---- Forward and jvp ---- */
+
+typedef struct {
+    const agi_call *call;
+    const NAME(agi_kernels) * k;
+    _Atomic int64_t *counter;
+    NAME(agi_row_scratch) * scratch; /* one a thread */
+} row_job;
+
+static void lay_out_rows(row_job *x, agi_arena *arena, const ag_plan *plan, agi_map map)
+{
+    x->counter = agi_take(arena, 1, sizeof *x->counter);
+    x->scratch = agi_take(arena, plan->threads, sizeof *x->scratch);
+    for (int64_t slot = 0; slot < plan->threads; slot++) {
+        NAME(agi_row_scratch) dry;
+        NAME(agi_row_lay_out)(x->scratch == NULL ? &dry : &x->scratch[slot], arena, plan, x->k, map);
+    }
+}
+
+static void run_row_item(void *arg, int64_t item, int64_t slot)
+{
+    const row_job *x = arg;
+    NAME(agi_row_item)(&x->scratch[slot], x->call, x->k, item);
+}
+
+static ag_status run_rows(const agi_call *call, const NAME(agi_kernels) * k, const ag_exec *exec,
+                          void *workspace)
+{
+    agi_arena arena = agi_arena_begin(workspace);
+    row_job x = {.call = call, .k = k};
+    lay_out_rows(&x, &arena, call->plan, call->map);
+    return agi_run_items(call->plan, exec, x.counter, agi_row_items(&call->plan->p), run_row_item, &x);
+}
+
+/* ---- Rows of packed arrays behind the last sequence ---- */
+
+static void fill_tail(const agi_call *call, const ag_tensor *t, agi_shape shape, ag_dtype dtype,
+                      bool accumulate)
+{
+    const ag_problem *p = &call->plan->p;
+    const bool keys = shape == AGI_SHAPE_K || shape == AGI_SHAPE_V;
+    int64_t size[4];
+    agi_shape_of(p, shape, size);
+    const int64_t end = (keys ? call->a.k_packed : call->a.q_packed)[p->batch];
+    for (int64_t h = 0; h < size[1]; h++) {
+        const agi_slice slice = {t, dtype, 0, h, 0, size[3]};
+        NAME(agi_put_rows)(slice, end, size[2] - end, accumulate, 1, NULL, 0);
+    }
+}
+
+static void fill_lse_tail(const agi_call *call)
+{
+    const ag_problem *p = &call->plan->p;
+    const ag_tensor *t = &call->a.lse;
+    for (int64_t h = 0; h < p->heads && t->data != NULL; h++) {
+        for (int64_t i = call->a.q_packed[p->batch]; i < p->q_total; i++) {
+            double *to = (double *)t->data + h * t->strides[1] + i * t->strides[2];
+            *to = call->a.accumulate & AG_ACC_LSE ? *to - INFINITY : -INFINITY;
+        }
+    }
+}
+
+static void fill_tails(const agi_call *call)
+{
+    const ag_args *a = &call->a;
+    const ag_dtype out = call->plan->p.out_dtype, grad = call->plan->p.grad_dtype;
+    const uint32_t acc = a->accumulate;
+    switch (call->map) {
+    case AGI_JVP:
+        fill_tail(call, &a->to, AGI_SHAPE_O, out, (acc & AG_ACC_TO) != 0);
+        fill_tail(call, &a->mu, AGI_SHAPE_ROW, AG_F64, (acc & AG_ACC_MU) != 0);
+        /* fall through */
+    case AGI_FORWARD:
+        fill_tail(call, &a->o, AGI_SHAPE_O, out, (acc & AG_ACC_O) != 0);
+        fill_lse_tail(call);
+        break;
+    case AGI_VJP:
+        fill_tail(call, &a->dq, AGI_SHAPE_Q, grad, (acc & AG_ACC_DQ) != 0);
+        fill_tail(call, &a->dk, AGI_SHAPE_K, grad, (acc & AG_ACC_DK) != 0);
+        fill_tail(call, &a->dv, AGI_SHAPE_V, grad, (acc & AG_ACC_DV) != 0);
+        break;
+    default:
+        fill_tail(call, &a->tdq, AGI_SHAPE_Q, grad, (acc & AG_ACC_TDQ) != 0);
+        fill_tail(call, &a->tdk, AGI_SHAPE_K, grad, (acc & AG_ACC_TDK) != 0);
+        fill_tail(call, &a->tdv, AGI_SHAPE_V, grad, (acc & AG_ACC_TDV) != 0);
+        break;
+    }
+}
+
+/* ---- What the backend calls ---- */
+
+size_t NAME(agi_cpu_workspace)(const ag_plan *plan, agi_map map)
+{
+    const NAME(agi_kernels) *k = kernels_of(plan);
+    agi_arena arena = agi_arena_begin(NULL);
+    if (map == AGI_FORWARD || map == AGI_JVP) {
+        row_job x = {.k = k};
+        lay_out_rows(&x, &arena, plan, map);
+    } else {
+        NAME(agi_backward_layout) y;
+        NAME(agi_backward_lay_out)(&y, &arena, plan, k, map);
+    }
+    return agi_arena_bytes(&arena);
+}
+
+ag_status NAME(agi_cpu_run)(const agi_call *call, const ag_exec *exec, void *workspace)
+{
+    const NAME(agi_kernels) *k = kernels_of(call->plan);
+    const bool rows = call->map == AGI_FORWARD || call->map == AGI_JVP;
+    const ag_status status =
+        rows ? run_rows(call, k, exec, workspace) : NAME(agi_backward_run)(call, k, exec, workspace);
+    if (status == AG_OK && agi_has(&call->plan->p, AG_PACKED)) {
+        fill_tails(call);
+    }
+    return status;
+}

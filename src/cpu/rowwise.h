@@ -1,0 +1,65 @@
+/* Forward and jvp: blocks of query rows, each walking over all the keys it sees, with the online
+ * softmax's state beside it. Compiled for each real. */
+#ifndef AGI_CPU_ROWWISE_H
+#define AGI_CPU_ROWWISE_H
+
+#include "tile.h"
+
+enum {
+    ROW_PANELS = 3,                 /* panels of a block of rows */
+    ROW_BLOCK = ROW_PANELS * PANEL, /* queries of a work item */
+    ROW_KEYS = 128                  /* keys of a tile */
+};
+
+/* The state of one panel of queries. */
+typedef struct {
+    int64_t i0, ni; /* its queries */
+    int64_t W;      /* lanes: ni, rounded up to whole vectors */
+    real *QT, *tQT; /* [Dk][PANEL] */
+    real *O, *tO;   /* [PANEL][Dv_pad]: O' and T' */
+    real *m, *l;    /* [PANEL] */
+    real *r, *a;
+} NAME(agi_row_panel);
+
+/* One thread's scratch. */
+typedef struct {
+    NAME(agi_row_panel) panel[ROW_PANELS];
+    real *T, *U;           /* score tiles, [ROW_KEYS][PANEL] */
+    real *X, *tX, *F, *M;  /* features of the tile */
+    real *K, *V, *tK, *tV; /* converted rows */
+    real *clean;           /* V or tV without the keys that nobody sees */
+    real *alpha, *delta;   /* [PANEL] */
+    uint8_t *unseen;       /* [ROW_KEYS] */
+} NAME(agi_row_scratch);
+
+/* The rows of a block of keys, as the products want them. */
+typedef struct {
+    int64_t j0, nj;
+    NAME(agi_rows) K, V, tK, tV;
+} NAME(agi_key_block);
+
+void NAME(agi_row_lay_out)(NAME(agi_row_scratch) * s, agi_arena *arena, const ag_plan *plan,
+                           const NAME(agi_kernels) * k, agi_map map);
+int64_t agi_row_items(const ag_problem *p);
+void NAME(agi_row_item)(NAME(agi_row_scratch) * s, const agi_call *call, const NAME(agi_kernels) * k,
+                        int64_t item);
+
+/* One tile of each map. */
+void NAME(agi_forward_tile)(NAME(agi_row_scratch) * s, const NAME(agi_head) * x, NAME(agi_row_panel) * panel,
+                            const NAME(agi_key_block) * keys);
+void NAME(agi_jvp_tile)(NAME(agi_row_scratch) * s, const NAME(agi_head) * x, NAME(agi_row_panel) * panel,
+                        const NAME(agi_key_block) * keys);
+
+/* The keys of the block that the panel sees: the block's rows from *from on, *n of them. */
+bool NAME(agi_clip_keys)(const NAME(agi_head) * x, const NAME(agi_row_panel) * panel,
+                         const NAME(agi_key_block) * keys, int64_t *from, int64_t *n);
+
+/* Scores in T become what softmax takes; returns whether some key is seen by no query of the panel. */
+bool NAME(agi_row_scores)(NAME(agi_row_scratch) * s, const NAME(agi_head) * x,
+                          const NAME(agi_row_panel) * panel, int64_t j0, int64_t nj);
+
+/* rows, or a copy in which the unseen ones are zero: their weight is 0, but 0 times NaN is NaN. */
+NAME(agi_rows)
+NAME(agi_clean_rows)(NAME(agi_rows) rows, int64_t n, int64_t width, const uint8_t *unseen, real *clean);
+
+#endif

@@ -1,0 +1,35 @@
+/* How the work of vjp and vjp_jvp is cut: a function of the shape alone. */
+#include "backward.h"
+
+enum {
+    CACHE = 256 * 1024, /* numbers that a tile's working set may have: half of a 2 MiB cache in float32 */
+    ENOUGH_CHAINS = 8   /* independent chains that need no parts */
+};
+
+/* Keys of a tile: the block's K, V, dK, dV and its score tiles stay in the cache. */
+static int64_t block_of(const ag_problem *p, bool tangents)
+{
+    const int64_t tiles = (tangents ? 4 : 2) * TILE_LD;
+    const int64_t rows = (tangents ? 3 : 2) * (p->dim_qk + p->dim_v);
+    const int64_t narrow = p->dtype == AG_F64 ? 2 : 1;
+    return agi_max(48, agi_min(384, CACHE / (tiles + rows) / narrow / 48 * 48));
+}
+
+agi_schedule agi_schedule_of(const ag_plan *plan, agi_map map)
+{
+    const ag_problem *p = &plan->p;
+    const bool bias_b = agi_has(p, AG_BIAS) && p->bias_size[0] == 1;
+    const bool bias_h = agi_has(p, AG_BIAS) && p->bias_size[1] == 1;
+    agi_schedule x;
+    x.block = block_of(p, map == AGI_VJP_JVP);
+    x.span = x.block * agi_max(1, 131072 / (p->dim_qk + p->dim_v) / x.block);
+    x.n_spans = agi_max(1, (p->kv_len + x.span - 1) / x.span);
+    x.join_b = (bias_b || agi_has(p, AG_TABLE)) && p->batch > 0 ? p->batch : 1;
+    x.join_hk = bias_h ? p->kv_heads : 1;
+    x.chains = p->batch / x.join_b * (p->kv_heads / x.join_hk);
+    x.passes = x.join_b * x.join_hk * x.n_spans;
+    const int64_t tiles = (p->q_len + TILE_ROWS - 1) / TILE_ROWS;
+    const int64_t wanted = x.chains >= ENOUGH_CHAINS ? 1 : MAX_PARTS / agi_max(1, x.chains);
+    x.parts = agi_max(1, agi_min(agi_min(wanted, MAX_PARTS), tiles));
+    return x;
+}

@@ -1,0 +1,197 @@
+/* Geometry and rows: see tile.h. */
+#include "tile.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "../core/number.h"
+
+/* ---- The head ---- */
+
+static double sink_of(const agi_call *call, const ag_tensor *t, int64_t h)
+{
+    return agi_load(call->plan->p.aux_dtype, t->data, call->plan->p.heads == 1 ? 0 : h * t->strides[1]);
+}
+
+void NAME(agi_head_begin)(NAME(agi_head) * x, const agi_call *call, const NAME(agi_kernels) * k, int64_t b,
+                          int64_t h)
+{
+    const ag_problem *p = &call->plan->p;
+    const bool sink = agi_has(p, AG_SINK);
+    const bool tangent = (call->map == AGI_JVP || call->map == AGI_VJP_JVP) && call->a.tsink.data != NULL;
+    x->call = call;
+    x->k = k;
+    x->seq = agi_sequence_of(call, b);
+    x->h = h;
+    x->hk = h / (p->heads / p->kv_heads);
+    x->Dk = p->dim_qk;
+    x->Dv = p->dim_v;
+    x->Dk_pad = agi_round_up(x->Dk, k->lanes);
+    x->Dv_pad = agi_round_up(x->Dv, k->lanes);
+    x->hides = agi_has(p, AG_MASK | AG_BIAS | AG_TABLE);
+    x->scale = (real)p->scale;
+    /* One so small that 2 / c overflows caps everything to 0 all the same. */
+    x->softcap = p->softcap == 0 ? 0 : (real)fmax(p->softcap, 16 * (double)REAL_MIN);
+    /* -infinity times c must stay -infinity, so c must be positive. */
+    x->plain = !x->hides && !agi_has(p, AG_ALIBI | AG_SLOPES) && p->softcap == 0 && x->scale > 0;
+    x->c = x->plain ? (real)(p->scale * LOG2_E) : 1;
+    x->sink = sink ? sink_of(call, &call->a.sink, h) : -INFINITY;
+    x->tsink = sink && tangent ? sink_of(call, &call->a.tsink, h) : 0;
+}
+
+/* ---- Geometry ---- */
+
+agi_band NAME(agi_band_at)(const NAME(agi_head) * x, int64_t i0, int64_t j0)
+{
+    const ag_problem *p = &x->call->plan->p;
+    /* g_j - p_i = (j - i) + offset */
+    const int64_t offset = (j0 + x->call->a.k_offset) - (i0 + x->seq.shift);
+    int64_t low = INT64_MIN / 4, high = INT64_MAX / 4;
+    if (p->window_left >= 0) {
+        low = -p->window_left - offset;
+    }
+    if (p->window_right >= 0) {
+        high = p->window_right - offset;
+    }
+    if (agi_has(p, AG_CAUSAL)) {
+        high = agi_min(high, -offset);
+    }
+    return (agi_band){low, high};
+}
+
+void NAME(agi_key_range)(const NAME(agi_head) * x, int64_t i0, int64_t ni, int64_t *from, int64_t *to)
+{
+    agi_keys_of(NAME(agi_band_at)(x, i0, 0), 0, ni, x->seq.n_k, from, to);
+}
+
+/* ---- Rows in ---- */
+
+agi_slice NAME(agi_query_slice)(const NAME(agi_head) * x, const ag_tensor *t, ag_dtype dtype, int64_t D)
+{
+    return (agi_slice){t, dtype, x->seq.view, x->h, x->seq.q0, D};
+}
+
+agi_slice NAME(agi_key_slice)(const NAME(agi_head) * x, const ag_tensor *t, int64_t D)
+{
+    return (agi_slice){t, x->call->plan->p.dtype, x->seq.view, x->hk, x->seq.k0, D};
+}
+
+/* The place of a row's first channel, in elements. */
+static int64_t row_at(agi_slice s, int64_t row)
+{
+    return s.view * s.t->strides[0] + s.head * s.t->strides[1] + (s.row0 + row) * s.t->strides[2];
+}
+
+#ifndef AGI_REAL64
+static float from_bits(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* As agi_load, without its branches, so that loops over it become vectors. The product moves the
+ * exponent from float16's bias to float32's and makes subnormals right. */
+static float from_f16(uint16_t h)
+{
+    const float size = from_bits((uint32_t)(h & 0x7fff) << 13) * 0x1p112f;
+    const uint32_t special = (h & 0x7c00) == 0x7c00 ? 0x7f800000u : 0;
+    uint32_t bits;
+    memcpy(&bits, &size, sizeof bits);
+    return from_bits(bits | special | (uint32_t)(h & 0x8000) << 16);
+}
+
+static void convert_f16(const uint16_t *from, int64_t stride, int64_t n, int64_t step, real *to)
+{
+    for (int64_t c = 0; c < n; c++) {
+        to[c * step] = from_f16(from[c * stride]);
+    }
+}
+
+static void convert_bf16(const uint16_t *from, int64_t stride, int64_t n, int64_t step, real *to)
+{
+    for (int64_t c = 0; c < n; c++) {
+        to[c * step] = from_bits((uint32_t)from[c * stride] << 16);
+    }
+}
+#endif
+
+/* One row into to[0], to[step], ... */
+static void get_row(agi_slice s, int64_t row, int64_t step, real *to)
+{
+    const int64_t at = row_at(s, row), stride = s.t->strides[3];
+#ifndef AGI_REAL64
+    if (s.dtype == AG_F16) {
+        convert_f16((const uint16_t *)s.t->data + at, stride, s.D, step, to);
+        return;
+    }
+    if (s.dtype == AG_BF16) {
+        convert_bf16((const uint16_t *)s.t->data + at, stride, s.D, step, to);
+        return;
+    }
+#endif
+    const real *from = (const real *)s.t->data + at;
+    for (int64_t c = 0; c < s.D; c++) {
+        to[c * step] = from[c * stride];
+    }
+}
+
+NAME(agi_rows)
+NAME(agi_get_rows)(agi_slice s, int64_t first, int64_t n, int64_t lanes, const uint8_t *skip, real *scratch)
+{
+    const int64_t D_pad = agi_round_up(s.D, lanes);
+    if (s.dtype == REAL_DTYPE && s.t->strides[3] == 1 && s.D == D_pad && skip == NULL) {
+        return (NAME(agi_rows)){(const real *)s.t->data + row_at(s, first), s.t->strides[2]};
+    }
+    for (int64_t r = 0; r < n; r++) {
+        real *to = scratch + r * D_pad;
+        memset(to + s.D, 0, (size_t)(D_pad - s.D) * sizeof(real));
+        if (skip != NULL && skip[r]) {
+            memset(to, 0, (size_t)s.D * sizeof(real));
+        } else {
+            get_row(s, first + r, 1, to);
+        }
+    }
+    return (NAME(agi_rows)){scratch, D_pad};
+}
+
+void NAME(agi_get_panel)(agi_slice s, int64_t first, int64_t n, const uint8_t *skip, real *out)
+{
+    memset(out, 0, (size_t)(s.D * PANEL) * sizeof(real));
+    for (int64_t i = 0; i < n; i++) {
+        if (skip == NULL || !skip[i]) {
+            get_row(s, first + i, PANEL, out + i);
+        }
+    }
+}
+
+/* ---- Rows out ---- */
+
+void NAME(agi_put_rows)(agi_slice s, int64_t first, int64_t n, bool accumulate, double factor,
+                        const real *rows, int64_t ld)
+{
+    for (int64_t r = 0; r < n && s.t->data != NULL; r++) {
+        const int64_t at = row_at(s, first + r);
+        for (int64_t c = 0; c < s.D; c++) {
+            const int64_t place = at + c * s.t->strides[3];
+            const double value = rows == NULL ? 0 : factor * (double)rows[r * ld + c];
+            agi_store(s.dtype, s.t->data, place,
+                      accumulate ? agi_load(s.dtype, s.t->data, place) + value : value);
+        }
+    }
+}
+
+double NAME(agi_get_stat)(const NAME(agi_head) * x, const ag_tensor *t, int64_t i)
+{
+    const agi_slice s = NAME(agi_query_slice)(x, t, AG_F64, 1);
+    return t->data == NULL ? 0 : ((const double *)t->data)[row_at(s, i)];
+}
+
+void NAME(agi_put_stat)(const NAME(agi_head) * x, const ag_tensor *t, bool accumulate, int64_t i,
+                        double value)
+{
+    if (t->data != NULL) {
+        double *to = (double *)t->data + row_at(NAME(agi_query_slice)(x, t, AG_F64, 1), i);
+        *to = accumulate ? *to + value : value;
+    }
+}

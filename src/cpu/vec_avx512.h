@@ -1,0 +1,150 @@
+/* The verbs for AVX-512: 16 floats or 8 doubles. */
+#include <immintrin.h>
+
+#ifdef AGI_REAL64
+
+#define LANES 8
+typedef __m512d vec;
+typedef __mmask8 vmask;
+INLINE vec v_load(const real *p)
+{
+    return _mm512_loadu_pd(p);
+}
+INLINE void v_store(real *p, vec a)
+{
+    _mm512_storeu_pd(p, a);
+}
+INLINE vec v_set1(real a)
+{
+    return _mm512_set1_pd(a);
+}
+INLINE vec v_add(vec a, vec b)
+{
+    return _mm512_add_pd(a, b);
+}
+INLINE vec v_sub(vec a, vec b)
+{
+    return _mm512_sub_pd(a, b);
+}
+INLINE vec v_mul(vec a, vec b)
+{
+    return _mm512_mul_pd(a, b);
+}
+INLINE vec v_div(vec a, vec b)
+{
+    return _mm512_div_pd(a, b);
+}
+INLINE vec v_max(vec a, vec b)
+{
+    return _mm512_max_pd(a, b);
+}
+INLINE vec v_fma(vec a, vec b, vec c)
+{
+    return _mm512_fmadd_pd(a, b, c);
+}
+INLINE vec v_fms(vec a, vec b, vec c)
+{
+    return _mm512_fmsub_pd(a, b, c);
+}
+INLINE vmask v_less(vec a, vec b)
+{
+    return _mm512_cmp_pd_mask(a, b, _CMP_LT_OQ);
+}
+INLINE vec v_select(vmask m, vec a, vec b)
+{
+    return _mm512_mask_blend_pd(m, b, a);
+}
+INLINE vec v_fraction(vec a)
+{
+    return _mm512_reduce_pd(a, 1);
+}
+INLINE vec v_scale2(vec a, vec x)
+{
+    return _mm512_scalef_pd(a, x);
+}
+INLINE vec v_iota(void)
+{
+    return _mm512_set_pd(7, 6, 5, 4, 3, 2, 1, 0);
+}
+
+#else
+
+#define LANES 16
+typedef __m512 vec;
+typedef __mmask16 vmask;
+INLINE vec v_load(const real *p)
+{
+    return _mm512_loadu_ps(p);
+}
+INLINE void v_store(real *p, vec a)
+{
+    _mm512_storeu_ps(p, a);
+}
+INLINE vec v_set1(real a)
+{
+    return _mm512_set1_ps(a);
+}
+INLINE vec v_add(vec a, vec b)
+{
+    return _mm512_add_ps(a, b);
+}
+INLINE vec v_sub(vec a, vec b)
+{
+    return _mm512_sub_ps(a, b);
+}
+INLINE vec v_mul(vec a, vec b)
+{
+    return _mm512_mul_ps(a, b);
+}
+INLINE vec v_div(vec a, vec b)
+{
+    return _mm512_div_ps(a, b);
+}
+INLINE vec v_max(vec a, vec b)
+{
+    return _mm512_max_ps(a, b);
+}
+INLINE vec v_fma(vec a, vec b, vec c)
+{
+    return _mm512_fmadd_ps(a, b, c);
+}
+INLINE vec v_fms(vec a, vec b, vec c)
+{
+    return _mm512_fmsub_ps(a, b, c);
+}
+INLINE vmask v_less(vec a, vec b)
+{
+    return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ);
+}
+INLINE vec v_select(vmask m, vec a, vec b)
+{
+    return _mm512_mask_blend_ps(m, b, a);
+}
+/* a - floor(a), 0 for infinities; and a 2^floor(x), where 2^-infinity is 0. */
+INLINE vec v_fraction(vec a)
+{
+    return _mm512_reduce_ps(a, 1);
+}
+INLINE vec v_scale2(vec a, vec x)
+{
+    return _mm512_scalef_ps(a, x);
+}
+INLINE vec v_iota(void)
+{
+    return _mm512_set_ps(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+}
+
+#endif
+
+#define MAX_NV 4
+#define MAX_MR(nv) ((nv) == 4 ? 6 : 8)
+
+INLINE bool v_any(vmask m)
+{
+    return m != 0;
+}
+INLINE vec v_exp2_fraction(vec f);
+INLINE vec v_exp2(vec x)
+{
+    return v_scale2(v_exp2_fraction(v_fraction(x)), x);
+}

@@ -1,0 +1,128 @@
+/* The verbs in the compilers' own vectors of 16 bytes: any machine, NEON on aarch64. Products are
+ * fused where the machine has a fused instruction by default (aarch64), else not; a table is the same
+ * in all of its kernels. */
+#include <string.h>
+
+#ifdef AGI_REAL64
+
+#define LANES 2
+typedef double vec __attribute__((vector_size(16)));
+typedef int64_t vmask __attribute__((vector_size(16)));
+#define LEAST_POWER (-1022)
+#define EXPONENT_SHIFT 52
+#define EXPONENT_BIAS 1023
+
+#else
+
+#define LANES 4
+typedef float vec __attribute__((vector_size(16)));
+typedef int32_t vmask __attribute__((vector_size(16)));
+#define LEAST_POWER (-126)
+#define EXPONENT_SHIFT 23
+#define EXPONENT_BIAS 127
+
+#endif
+
+INLINE vec v_load(const real *p)
+{
+    vec a;
+    memcpy(&a, p, sizeof a);
+    return a;
+}
+INLINE void v_store(real *p, vec a)
+{
+    memcpy(p, &a, sizeof a);
+}
+INLINE vec v_set1(real a)
+{
+    const vec zero = {0};
+    return a - zero;
+}
+INLINE vec v_add(vec a, vec b)
+{
+    return a + b;
+}
+INLINE vec v_sub(vec a, vec b)
+{
+    return a - b;
+}
+INLINE vec v_mul(vec a, vec b)
+{
+    return a * b;
+}
+INLINE vec v_div(vec a, vec b)
+{
+    return a / b;
+}
+INLINE vec v_select(vmask m, vec a, vec b)
+{
+    return (vec)(((vmask)a & m) | ((vmask)b & ~m));
+}
+INLINE vmask v_less(vec a, vec b)
+{
+    return a < b;
+}
+INLINE vec v_max(vec a, vec b)
+{
+    return v_select(b < a, a, b);
+}
+
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#ifdef AGI_REAL64
+INLINE vec v_fma(vec a, vec b, vec c)
+{
+    return (vec)vfmaq_f64((float64x2_t)c, (float64x2_t)a, (float64x2_t)b);
+}
+#else
+INLINE vec v_fma(vec a, vec b, vec c)
+{
+    return (vec)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+}
+#endif
+#define MAX_NV 4
+#define MAX_MR(nv) ((nv) == 4 ? 6 : 8)
+#else
+INLINE vec v_fma(vec a, vec b, vec c)
+{
+    return a * b + c;
+}
+#define MAX_NV 2
+#define MAX_MR(nv) 6
+#endif
+INLINE vec v_fms(vec a, vec b, vec c)
+{
+    return v_fma(a, b, -c);
+}
+
+INLINE bool v_any(vmask m)
+{
+    bool any = false;
+    for (int i = 0; i < LANES; i++) {
+        any |= m[i] != 0;
+    }
+    return any;
+}
+
+INLINE vec v_iota(void)
+{
+    vec a;
+    for (int i = 0; i < LANES; i++) {
+        a[i] = (real)i;
+    }
+    return a;
+}
+
+INLINE vec v_exp2_fraction(vec f);
+
+/* What lies below the least power becomes 0, above the greatest infinity, and NaN stays. */
+INLINE vec v_exp2(vec x)
+{
+    const vec least = v_set1(LEAST_POWER), most = v_set1(-LEAST_POWER + 1);
+    const vec inside = v_select(v_less(x, least), least, v_select(v_less(most, x), most, x));
+    vmask whole = __builtin_convertvector(inside, vmask);  /* towards zero */
+    whole += __builtin_convertvector(whole, vec) > inside; /* true is -1 */
+    const vec fraction = inside - __builtin_convertvector(whole, vec);
+    const vec power = v_mul(v_exp2_fraction(fraction), (vec)((whole + EXPONENT_BIAS) << EXPONENT_SHIFT));
+    return v_select(v_less(x, least), v_set1(0), v_select(v_less(most, x), v_set1((real)INFINITY), power));
+}
