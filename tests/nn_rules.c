@@ -242,6 +242,38 @@ static void check_packed(void)
     nn_free(&b);
 }
 
+/* Rows behind the last packed sequence count as little as those past a length. */
+static void check_packed_tail(void)
+{
+    const nn_config c = {"f32 b2 h2 q5 d4 packed=14,14", AG_LAYER_SELF | AG_LAYER_BIASES, 6, 0, 0, 0, 0};
+    const int64_t offsets[3] = {0, 4, 9};
+    nn_model clean, dirty;
+    nn_make(&clean, &c, 2, 30);
+    nn_make(&dirty, &c, 2, 30);
+    clean.attention.q_packed = clean.attention.k_packed = offsets;
+    dirty.attention.q_packed = dirty.attention.k_packed = offsets;
+    for (int64_t i = 9 * 6; i < 14 * 6; i++) {
+        nn_set(&dirty, VALUE, X_Q, i, NAN);
+        nn_set(&dirty, T, X_Q, i, NAN);
+        nn_set(&dirty, D, Y, i, NAN);
+        nn_set(&dirty, TD, Y, i, NAN);
+    }
+    nn_run_all(&clean);
+    nn_run_all(&dirty);
+    for (int o = 0; o < N_OUTPUTS; o++) {
+        const output *x = &outputs[o];
+        const size_t bytes = array_bytes(&clean, x->kind, x->array);
+        CHECK(bytes == 0 || memcmp(clean.at[x->kind][x->array], dirty.at[x->kind][x->array], bytes) == 0,
+              "%s of kind %d sees what stands behind the last sequence", nn_names[x->array], x->kind);
+    }
+    for (int64_t i = 9 * 6; i < 14 * 6; i++) {
+        CHECK(nn_get(&clean, VALUE, Y, i) == 0, "y[%lld], behind the last sequence, is not zero",
+              (long long)i);
+    }
+    nn_free(&clean);
+    nn_free(&dirty);
+}
+
 /* ---- Empty ---- */
 
 static void check_empty(void)
@@ -310,6 +342,7 @@ int main(void)
     check_accumulate(&configs[2]);
     check_padding();
     check_packed();
+    check_packed_tail();
     check_empty();
     check_views();
     return test_summary();
