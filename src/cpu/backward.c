@@ -9,9 +9,9 @@
 /* One call: what its items are given. */
 typedef struct {
     const agi_call *call;
-    const NAME(agi_kernels) * k;
+    const agi_kernels *k;
     agi_schedule plan;
-    NAME(agi_backward_layout) y;
+    agi_backward_layout y;
     int64_t pass;
     bool tangents;
     /* The map's own outputs, under vjp's names. */
@@ -31,7 +31,7 @@ static real *take(agi_arena *arena, int64_t n)
     return agi_take(arena, n, sizeof(real));
 }
 
-static void lay_out_tile(NAME(agi_query_tile) * t, agi_arena *arena, int64_t Dk_pad, int64_t Dv_pad,
+static void lay_out_tile(agi_query_tile *t, agi_arena *arena, int64_t Dk_pad, int64_t Dv_pad,
                          int64_t tangents)
 {
     t->QT = take(arena, TILE_ROWS * Dk_pad);
@@ -52,8 +52,8 @@ static void lay_out_tile(NAME(agi_query_tile) * t, agi_arena *arena, int64_t Dk_
     t->dQ = take(arena, TILE_ROWS * Dk_pad);
 }
 
-static void lay_out_scratch(NAME(agi_backward_scratch) * s, agi_arena *arena, const ag_plan *plan,
-                            const NAME(agi_kernels) * k, agi_map map)
+static void lay_out_scratch(agi_backward_scratch *s, agi_arena *arena, const ag_plan *plan,
+                            const agi_kernels *k, agi_map map)
 {
     const ag_problem *p = &plan->p;
     const agi_schedule x = agi_schedule_of(plan, map);
@@ -100,8 +100,8 @@ static bool bias_needs_copy(const ag_problem *p)
     return bias_is_full(p) && sum && p->aux_dtype != REAL_DTYPE;
 }
 
-void NAME(agi_backward_lay_out)(NAME(agi_backward_layout) * y, agi_arena *arena, const ag_plan *plan,
-                                const NAME(agi_kernels) * k, agi_map map)
+void agi_backward_lay_out(agi_backward_layout *y, agi_arena *arena, const ag_plan *plan, const agi_kernels *k,
+                          agi_map map)
 {
     const ag_problem *p = &plan->p;
     const agi_schedule x = agi_schedule_of(plan, map);
@@ -117,77 +117,64 @@ void NAME(agi_backward_lay_out)(NAME(agi_backward_layout) * y, agi_arena *arena,
     y->sink = agi_take(arena, agi_has(p, AG_SINK) * p->batch * p->heads * x.parts, sizeof(double));
     y->scratch = agi_take(arena, plan->threads, sizeof *y->scratch);
     for (int64_t slot = 0; slot < plan->threads; slot++) {
-        NAME(agi_backward_scratch) dry;
+        agi_backward_scratch dry;
         lay_out_scratch(y->scratch == NULL ? &dry : &y->scratch[slot], arena, plan, k, map);
     }
 }
 
 /* ---- Loading a tile of queries ---- */
 
-/* Row sums of products of rows: sum_c A_c B_c, in float64. */
-static double dot(const real *A, const real *B, int64_t n)
+static const real *one_row(const agi_head *x, const ag_tensor *t, int64_t i, real *scratch)
 {
-    double sum = 0;
-    for (int64_t c = 0; c < n; c++) {
-        sum += (double)A[c] * (double)B[c];
-    }
-    return sum;
-}
-
-static const real *one_row(const NAME(agi_head) * x, const ag_tensor *t, int64_t i, real *scratch)
-{
-    const agi_slice slice = NAME(agi_query_slice)(x, t, x->call->plan->p.out_dtype, x->Dv);
-    return NAME(agi_get_rows)(slice, i, 1, x->k->lanes, NULL, scratch).p;
+    const agi_slice slice = agi_query_slice(x, t, x->call->plan->p.out_dtype, x->Dv);
+    return agi_get_rows(slice, i, 1, x->k->lanes, NULL, scratch).p;
 }
 
 /* L, mu, D = rowsum(dO o O) - dL, tD = rowsum(tO o dO + O o tdO) - tdL of row r of the tile. A query
  * without an output (L = -infinity, or the sink's logit alone) has weights 0: L counts as infinite. */
-static void load_statistics(NAME(agi_backward_scratch) * s, const NAME(agi_head) * x,
-                            NAME(agi_query_tile) * t, int64_t r)
+static void load_statistics(agi_backward_scratch *s, const agi_head *x, agi_query_tile *t, int64_t r)
 {
     const ag_args *a = &x->call->a;
     const int64_t i = t->i0 + r;
     const bool tangents = x->call->map == AGI_VJP_JVP;
-    const double L = NAME(agi_get_stat)(x, &a->lse, i), L2 = L * LOG2_E;
-    double D = -NAME(agi_get_stat)(x, &a->d_lse, i),
-           tD = tangents ? -NAME(agi_get_stat)(x, &a->td_lse, i) : 0;
+    const double L = agi_get_stat(x, &a->lse, i), L2 = L * LOG2_E;
+    double D = -agi_get_stat(x, &a->d_lse, i), tD = tangents ? -agi_get_stat(x, &a->td_lse, i) : 0;
     t->dead[r] = L == -INFINITY || L == x->sink;
     if (!t->dead[r]) {
         const real *O = one_row(x, &a->o, i, s->row[0]), *dO = t->dO.p + r * t->dO.ld;
-        D += dot(dO, O, x->Dv);
+        D += x->k->dot(dO, O, x->Dv);
         if (tangents) {
-            tD += dot(dO, one_row(x, &a->to, i, s->row[1]), x->Dv);
-            tD += a->td_o.data == NULL ? 0 : dot(t->tdO.p + r * t->tdO.ld, O, x->Dv);
+            tD += x->k->dot(dO, one_row(x, &a->to, i, s->row[1]), x->Dv);
+            tD += a->td_o.data == NULL ? 0 : x->k->dot(t->tdO.p + r * t->tdO.ld, O, x->Dv);
         }
     }
     t->high[r] = t->dead[r] ? (real)INFINITY : (real)L2;
     t->low[r] = t->dead[r] ? 0 : (real)(L2 - (double)(real)L2);
     t->D[r] = (real)D;
     t->tD[r] = (real)tD;
-    t->mu[r] = tangents ? (real)NAME(agi_get_stat)(x, &a->mu, i) : 0;
+    t->mu[r] = tangents ? (real)agi_get_stat(x, &a->mu, i) : 0;
     t->Ps[r] = x->sink == -INFINITY ? 0 : exp(x->sink - L);
 }
 
-static NAME(agi_rows)
-    query_rows(const NAME(agi_head) * x, const NAME(agi_query_tile) * t, const ag_tensor *from,
-               ag_dtype dtype, int64_t D, const uint8_t *skip, real *scratch)
+static agi_rows query_rows(const agi_head *x, const agi_query_tile *t, const ag_tensor *from, ag_dtype dtype,
+                           int64_t D, const uint8_t *skip, real *scratch)
 {
-    const NAME(agi_rows) absent = {NULL, 0};
-    const agi_slice slice = NAME(agi_query_slice)(x, from, dtype, D);
-    return from->data == NULL ? absent : NAME(agi_get_rows)(slice, t->i0, t->ni, x->k->lanes, skip, scratch);
+    const agi_rows absent = {NULL, 0};
+    const agi_slice slice = agi_query_slice(x, from, dtype, D);
+    return from->data == NULL ? absent : agi_get_rows(slice, t->i0, t->ni, x->k->lanes, skip, scratch);
 }
 
-static void query_panels(const NAME(agi_head) * x, const NAME(agi_query_tile) * t, const ag_tensor *from,
-                         ag_dtype dtype, int64_t D, real *panels)
+static void query_panels(const agi_head *x, const agi_query_tile *t, const ag_tensor *from, ag_dtype dtype,
+                         int64_t D, real *panels)
 {
-    const agi_slice slice = NAME(agi_query_slice)(x, from, dtype, D);
+    const agi_slice slice = agi_query_slice(x, from, dtype, D);
     for (int64_t i = 0; i < t->ni && from->data != NULL; i += PANEL) {
-        NAME(agi_get_panel)(slice, t->i0 + i, agi_min(PANEL, t->ni - i), t->dead + i, panels + i * D);
+        agi_get_panel(x->k, slice, t->i0 + i, agi_min(PANEL, t->ni - i), t->dead + i, panels + i * D);
     }
 }
 
 /* Rows of Q, dO and their tangents; those of queries without an output count as zero. */
-static void load_rows(const NAME(agi_head) * x, NAME(agi_query_tile) * t, const uint8_t *skip)
+static void load_rows(const agi_head *x, agi_query_tile *t, const uint8_t *skip)
 {
     const ag_args *a = &x->call->a;
     const ag_problem *p = &x->call->plan->p;
@@ -200,9 +187,9 @@ static void load_rows(const NAME(agi_head) * x, NAME(agi_query_tile) * t, const 
     }
 }
 
-static void load_tile(NAME(agi_backward_scratch) * s, const NAME(agi_head) * x, int64_t i0)
+static void load_tile(agi_backward_scratch *s, const agi_head *x, int64_t i0)
 {
-    NAME(agi_query_tile) *t = &s->tile;
+    agi_query_tile *t = &s->tile;
     const ag_args *a = &x->call->a;
     const ag_problem *p = &x->call->plan->p;
     t->i0 = i0;
@@ -229,23 +216,21 @@ static void load_tile(NAME(agi_backward_scratch) * s, const NAME(agi_head) * x, 
 
 /* ---- One tile of queries against one span of keys ---- */
 
-static NAME(agi_rows)
-    key_rows(const NAME(agi_head) * x, const ag_tensor *t, int64_t D, int64_t j0, int64_t nj, real *scratch)
+static agi_rows key_rows(const agi_head *x, const ag_tensor *t, int64_t D, int64_t j0, int64_t nj,
+                         real *scratch)
 {
-    const NAME(agi_rows) absent = {NULL, 0};
-    return t->data == NULL
-               ? absent
-               : NAME(agi_get_rows)(NAME(agi_key_slice)(x, t, D), j0, nj, x->k->lanes, NULL, scratch);
+    const agi_rows absent = {NULL, 0};
+    return t->data == NULL ? absent
+                           : agi_get_rows(agi_key_slice(x, t, D), j0, nj, x->k->lanes, NULL, scratch);
 }
 
-static void run_blocks(const job *w, NAME(agi_backward_scratch) * s, const NAME(agi_head) * x,
-                       const NAME(agi_sums) * sums, int64_t span0, int64_t from, int64_t to, real *dK,
-                       real *dV)
+static void run_blocks(const job *w, agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
+                       int64_t span0, int64_t from, int64_t to, real *dK, real *dV)
 {
     const ag_args *a = &x->call->a;
     const int64_t block = w->plan.block;
     for (int64_t j0 = from / block * block; j0 < to; j0 += block) {
-        NAME(agi_key_tile) keys = {.j0 = agi_max(j0, from)};
+        agi_key_tile keys = {.j0 = agi_max(j0, from)};
         keys.nj = agi_min(j0 + block, to) - keys.j0;
         keys.K = key_rows(x, &a->k, x->Dk, keys.j0, keys.nj, s->K);
         keys.V = key_rows(x, &a->v, x->Dv, keys.j0, keys.nj, s->V);
@@ -254,15 +239,15 @@ static void run_blocks(const job *w, NAME(agi_backward_scratch) * s, const NAME(
         if (w->tangents) {
             keys.tK = key_rows(x, &a->tk, x->Dk, keys.j0, keys.nj, s->tK);
             keys.tV = key_rows(x, &a->tv, x->Dv, keys.j0, keys.nj, s->tV);
-            NAME(agi_vjp_jvp_tile)(s, x, sums, &s->tile, &keys);
+            agi_vjp_jvp_tile(s, x, sums, &s->tile, &keys);
         } else {
-            NAME(agi_vjp_tile)(s, x, sums, &s->tile, &keys);
+            agi_vjp_tile(s, x, sums, &s->tile, &keys);
         }
     }
 }
 
 /* ds = - sum Ps D; tds = - sum ( Ps (ts - mu) D + Ps tD ) */
-static double sink_gradient(const NAME(agi_head) * x, const NAME(agi_query_tile) * t, bool tangents)
+static double sink_gradient(const agi_head *x, const agi_query_tile *t, bool tangents)
 {
     double sum = 0;
     for (int64_t r = 0; r < t->ni; r++) {
@@ -274,17 +259,16 @@ static double sink_gradient(const NAME(agi_head) * x, const NAME(agi_query_tile)
 
 /* The tile's dQ to its place: the caller's array where it can hold the sum, else a float copy that is
  * rounded after the last span. */
-static void put_queries(const job *w, const NAME(agi_head) * x, const NAME(agi_query_tile) * t, int64_t span,
-                        real *sum)
+static void put_queries(const job *w, const agi_head *x, const agi_query_tile *t, int64_t span, real *sum)
 {
     const ag_problem *p = &x->call->plan->p;
-    const agi_slice slice = NAME(agi_query_slice)(x, w->dq, p->grad_dtype, x->Dk);
+    const agi_slice slice = agi_query_slice(x, w->dq, p->grad_dtype, x->Dk);
     const bool accumulate = (x->call->a.accumulate & w->acc_dq) != 0;
     if (w->dq->data == NULL) {
         return;
     }
     if (w->plan.n_spans == 1 || (p->grad_dtype == REAL_DTYPE && !accumulate)) {
-        NAME(agi_put_rows)(slice, t->i0, t->ni, accumulate || span > 0, p->scale, t->dQ, x->Dk_pad);
+        agi_put_rows(x->k, slice, t->i0, t->ni, accumulate || span > 0, p->scale, t->dQ, x->Dk_pad);
         return;
     }
     sum += t->i0 * x->Dk_pad;
@@ -292,7 +276,7 @@ static void put_queries(const job *w, const NAME(agi_head) * x, const NAME(agi_q
         sum[e] = span == 0 ? t->dQ[e] : sum[e] + t->dQ[e];
     }
     if (span == w->plan.n_spans - 1) {
-        NAME(agi_put_rows)(slice, t->i0, t->ni, accumulate, p->scale, sum, x->Dk_pad);
+        agi_put_rows(x->k, slice, t->i0, t->ni, accumulate, p->scale, sum, x->Dk_pad);
     }
 }
 
@@ -311,7 +295,7 @@ static where locate(const job *w, int64_t chain, int64_t part, int64_t pass)
                    chain % items_hk * x->join_hk + group % x->join_hk, pass % x->n_spans};
 }
 
-static void begin_sums(const job *w, const where *at, const NAME(agi_head) * x, NAME(agi_sums) * sums)
+static void begin_sums(const job *w, const where *at, const agi_head *x, agi_sums *sums)
 {
     const ag_problem *p = &w->call->plan->p;
     const int64_t *size = p->bias_size;
@@ -331,22 +315,21 @@ static void begin_sums(const job *w, const where *at, const NAME(agi_head) * x, 
     }
 }
 
-static void run_head(const job *w, NAME(agi_backward_scratch) * s, const where *at, int64_t h, real *dK,
-                     real *dV)
+static void run_head(const job *w, agi_backward_scratch *s, const where *at, int64_t h, real *dK, real *dV)
 {
     const ag_problem *p = &w->call->plan->p;
     const agi_schedule *plan = &w->plan;
     const int64_t span0 = at->span * plan->span, last = plan->n_spans - 1;
-    NAME(agi_head) x;
-    NAME(agi_sums) sums;
-    NAME(agi_head_begin)(&x, w->call, w->k, at->b, h);
+    agi_head x;
+    agi_sums sums;
+    agi_head_begin(&x, w->call, w->k, at->b, h);
     begin_sums(w, at, &x, &sums);
     const int64_t g = h % group_of(p), Nq = p->q_len;
     real *dQ = plan->parts == 1 ? s->dQ + g * Nq * x.Dk_pad
                                 : w->y.dQ + (at->chain * group_of(p) + g) * Nq * x.Dk_pad;
     for (int64_t i0 = at->part * TILE_ROWS; i0 < x.seq.n_q; i0 += plan->parts * TILE_ROWS) {
         int64_t from, to;
-        NAME(agi_key_range)(&x, i0, agi_min(TILE_ROWS, x.seq.n_q - i0), &from, &to);
+        agi_key_range(&x, i0, agi_min(TILE_ROWS, x.seq.n_q - i0), &from, &to);
         from = agi_max(from, span0);
         to = agi_min(to, span0 + plan->span);
         if (from >= to && at->span != 0 && at->span != last) {
@@ -363,9 +346,8 @@ static void run_head(const job *w, NAME(agi_backward_scratch) * s, const where *
         put_queries(w, &x, &s->tile, at->span, dQ);
     }
     if (at->span == 0 && at->part == 0 && !agi_has(p, AG_PACKED)) { /* rows behind the sequence's end */
-        NAME(agi_put_rows)
-        (NAME(agi_query_slice)(&x, w->dq, p->grad_dtype, x.Dk), x.seq.n_q, Nq - x.seq.n_q,
-         (w->call->a.accumulate & w->acc_dq) != 0, 1, NULL, 0);
+        agi_put_rows(w->k, agi_query_slice(&x, w->dq, p->grad_dtype, x.Dk), x.seq.n_q, Nq - x.seq.n_q,
+                     (w->call->a.accumulate & w->acc_dq) != 0, 1, NULL, 0);
     }
 }
 
@@ -373,13 +355,13 @@ static void run_head(const job *w, NAME(agi_backward_scratch) * s, const where *
 static void put_keys(const job *w, const where *at, int64_t from, int64_t to, const real *dK, const real *dV)
 {
     const ag_problem *p = &w->call->plan->p;
-    NAME(agi_head) x;
-    NAME(agi_head_begin)(&x, w->call, w->k, at->b, at->hk * group_of(p));
+    agi_head x;
+    agi_head_begin(&x, w->call, w->k, at->b, at->hk * group_of(p));
     const int64_t row0 = at->span * w->plan.span + from;
     const int64_t end = agi_has(p, AG_PACKED) ? x.seq.n_k : p->kv_len;
     const int64_t n = agi_max(0, agi_min(row0 + to - from, x.seq.n_k) - row0);
     const int64_t all = agi_max(n, agi_min(row0 + to - from, end) - row0);
-    agi_slice slices[2] = {NAME(agi_key_slice)(&x, w->dk, x.Dk), NAME(agi_key_slice)(&x, w->dv, x.Dv)};
+    agi_slice slices[2] = {agi_key_slice(&x, w->dk, x.Dk), agi_key_slice(&x, w->dv, x.Dv)};
     const bool accumulate[2] = {(w->call->a.accumulate & w->acc_dk) != 0,
                                 (w->call->a.accumulate & w->acc_dv) != 0};
     const real *rows[2] = {dK, dV};
@@ -387,12 +369,12 @@ static void put_keys(const job *w, const where *at, int64_t from, int64_t to, co
     const double factor[2] = {p->scale, 1};
     for (int o = 0; o < 2; o++) {
         slices[o].dtype = p->grad_dtype;
-        NAME(agi_put_rows)(slices[o], row0, n, accumulate[o], factor[o], rows[o], ld[o]);
-        NAME(agi_put_rows)(slices[o], row0 + n, all - n, accumulate[o], 1, NULL, 0);
+        agi_put_rows(w->k, slices[o], row0, n, accumulate[o], factor[o], rows[o], ld[o]);
+        agi_put_rows(w->k, slices[o], row0 + n, all - n, accumulate[o], 1, NULL, 0);
     }
 }
 
-static void run_pass(const job *w, NAME(agi_backward_scratch) * s, const where *at)
+static void run_pass(const job *w, agi_backward_scratch *s, const where *at)
 {
     const ag_problem *p = &w->call->plan->p;
     const agi_schedule *plan = &w->plan;
@@ -599,14 +581,13 @@ static void name_outputs(job *w)
     w->acc_dsink = t ? AG_ACC_TDSINK : AG_ACC_DSINK;
 }
 
-ag_status NAME(agi_backward_run)(const agi_call *call, const NAME(agi_kernels) * k, const ag_exec *exec,
-                                 void *memory)
+ag_status agi_backward_run(const agi_call *call, const agi_kernels *k, const ag_exec *exec, void *memory)
 {
     agi_arena arena = agi_arena_begin(memory);
     job w = {.call = call, .k = k, .plan = agi_schedule_of(call->plan, call->map)};
     w.tangents = call->map == AGI_VJP_JVP;
     name_outputs(&w);
-    NAME(agi_backward_lay_out)(&w.y, &arena, call->plan, k, call->map);
+    agi_backward_lay_out(&w.y, &arena, call->plan, k, call->map);
     clear_sums(&w);
     const ag_status status = w.plan.parts > 1
                                  ? run_in_parts(&w, exec)

@@ -40,24 +40,24 @@ agi_schedule agi_schedule_of(const ag_plan *plan, agi_map map);
 typedef struct {
     int64_t i0, ni;
     real *QT, *dOT, *tQT, *tdOT;    /* [TILE_PANELS][D][PANEL] */
-    NAME(agi_rows) Q, dO, tQ, tdO;  /* as rows */
+    agi_rows Q, dO, tQ, tdO;        /* as rows */
     real *rows[4];                  /* scratch for them */
     real *high, *low, *D, *mu, *tD; /* [TILE_ROWS]: log2(e) L in two parts, and the statistics */
     double *Ps;                     /* [TILE_ROWS]: the sink's share */
     uint8_t *dead;                  /* [TILE_ROWS]: the query has no output */
     real *dQ;                       /* [TILE_ROWS][Dk_pad] */
-} NAME(agi_query_tile);
+} agi_query_tile;
 
 /* A block of keys, loaded; dK and dV are its place in the span's sums. */
 typedef struct {
     int64_t j0, nj;
-    NAME(agi_rows) K, V, tK, tV;
+    agi_rows K, V, tK, tV;
     real *dK, *dV; /* [nj][Dk_pad], [nj][Dv_pad] */
-} NAME(agi_key_tile);
+} agi_key_tile;
 
 /* One thread's scratch. */
 typedef struct {
-    NAME(agi_query_tile) tile;
+    agi_query_tile tile;
     real *P, *U, *dS, *tdS;   /* [block][TILE_LD] */
     real *X, *tX, *F, *G, *M; /* features of the tile, likewise */
     real *K, *V, *tK, *tV;    /* converted rows of a block */
@@ -66,7 +66,7 @@ typedef struct {
     real *dK, *dV; /* the span's sums, where there is one part */
     real *dQ;      /* [group][Nq][Dk_pad]: sums over spans, where there is one part */
     real *row[2];  /* rows of O and tO */
-} NAME(agi_backward_scratch);
+} agi_backward_scratch;
 
 /* What all threads share. */
 typedef struct {
@@ -77,20 +77,18 @@ typedef struct {
     double *bias_small; /* [parts] times the bias's own sizes */
     double *table;      /* [heads][parts][buckets] */
     double *sink;       /* [batch][heads][parts] */
-    NAME(agi_backward_scratch) * scratch; /* one a thread */
-} NAME(agi_backward_layout);
+    agi_backward_scratch *scratch; /* one a thread */
+} agi_backward_layout;
 
-void NAME(agi_backward_lay_out)(NAME(agi_backward_layout) * y, agi_arena *arena, const ag_plan *plan,
-                                const NAME(agi_kernels) * k, agi_map map);
-ag_status NAME(agi_backward_run)(const agi_call *call, const NAME(agi_kernels) * k, const ag_exec *exec,
-                                 void *memory);
+void agi_backward_lay_out(agi_backward_layout *y, agi_arena *arena, const ag_plan *plan, const agi_kernels *k,
+                          agi_map map);
+ag_status agi_backward_run(const agi_call *call, const agi_kernels *k, const ag_exec *exec, void *memory);
 
 /* One tile of each map. */
-void NAME(agi_vjp_tile)(NAME(agi_backward_scratch) * s, const NAME(agi_head) * x, const NAME(agi_sums) * sums,
-                        NAME(agi_query_tile) * tile, const NAME(agi_key_tile) * keys);
-void NAME(agi_vjp_jvp_tile)(NAME(agi_backward_scratch) * s, const NAME(agi_head) * x,
-                            const NAME(agi_sums) * sums, NAME(agi_query_tile) * tile,
-                            const NAME(agi_key_tile) * keys);
+void agi_vjp_tile(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums, agi_query_tile *tile,
+                  const agi_key_tile *keys);
+void agi_vjp_jvp_tile(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums, agi_query_tile *tile,
+                      const agi_key_tile *keys);
 
 /* ---- backward_tile.c: what the tiles of both maps do ---- */
 
@@ -103,29 +101,24 @@ typedef struct {
     int64_t at;       /* its corner in a score tile */
 } agi_patch;
 
-agi_patch NAME(agi_patch_of)(const NAME(agi_head) * x, const NAME(agi_query_tile) * tile,
-                             const NAME(agi_key_tile) * keys, int64_t q);
+agi_patch agi_patch_of(const agi_head *x, const agi_query_tile *tile, const agi_key_tile *keys, int64_t q);
 
 /* Zero where the patch is not, in its own lanes. */
-void NAME(agi_clear_around)(real *T, const agi_patch *patch, int64_t nj);
+void agi_clear_around(real *T, const agi_patch *patch, int64_t nj);
 
 /* P from the scores, in its place; the features' tiles are filled on the way. */
-void NAME(agi_patch_weights)(NAME(agi_backward_scratch) * s, const NAME(agi_head) * x,
-                             const NAME(agi_query_tile) * tile, const NAME(agi_key_tile) * keys,
-                             const agi_patch *patch);
+void agi_patch_weights(agi_backward_scratch *s, const agi_head *x, const agi_query_tile *tile,
+                       const agi_key_tile *keys, const agi_patch *patch);
 
 /* rows [K], or a copy without the keys that no query of the tile sees. */
-NAME(agi_rows)
-NAME(agi_seen_rows)(const NAME(agi_backward_scratch) * s, const NAME(agi_head) * x, NAME(agi_rows) rows,
-                    int64_t nj, real *clean);
+agi_rows agi_seen_rows(const agi_backward_scratch *s, const agi_head *x, agi_rows rows, int64_t nj,
+                       real *clean);
 
 /* dK += T A (rows are keys: A the queries' rows), and dQ += T^T B (rows are queries: B the keys' rows),
  * without what the band empties. */
-void NAME(agi_add_key_gradient)(const NAME(agi_head) * x, const NAME(agi_query_tile) * tile,
-                                const NAME(agi_key_tile) * keys, const real *T, NAME(agi_rows) A,
-                                int64_t width, real *dK);
-void NAME(agi_add_query_gradient)(const NAME(agi_head) * x, const NAME(agi_query_tile) * tile,
-                                  const NAME(agi_key_tile) * keys, const real *T, NAME(agi_rows) B,
-                                  int64_t width, real *dQ);
+void agi_add_key_gradient(const agi_head *x, const agi_query_tile *tile, const agi_key_tile *keys,
+                          const real *T, agi_rows A, int64_t width, real *dK);
+void agi_add_query_gradient(const agi_head *x, const agi_query_tile *tile, const agi_key_tile *keys,
+                            const real *T, agi_rows B, int64_t width, real *dQ);
 
 #endif

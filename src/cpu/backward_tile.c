@@ -7,21 +7,20 @@
 /* Where the band crosses a tile, products are cut into strips of this many rows. */
 #define STRIP 24
 
-agi_patch NAME(agi_patch_of)(const NAME(agi_head) * x, const NAME(agi_query_tile) * tile,
-                             const NAME(agi_key_tile) * keys, int64_t q)
+agi_patch agi_patch_of(const agi_head *x, const agi_query_tile *tile, const agi_key_tile *keys, int64_t q)
 {
     agi_patch patch = {.q = q, .i0 = q * PANEL};
     int64_t to;
     patch.ni = agi_min(PANEL, tile->ni - patch.i0);
     patch.W = agi_round_up(patch.ni, x->k->lanes);
-    agi_keys_of(NAME(agi_band_at)(x, tile->i0, keys->j0), patch.i0, patch.i0 + patch.ni, keys->nj,
-                &patch.from, &to);
+    agi_keys_of(agi_band_at(x, tile->i0, keys->j0), patch.i0, patch.i0 + patch.ni, keys->nj, &patch.from,
+                &to);
     patch.nj = agi_max(0, to - patch.from);
     patch.at = patch.from * TILE_LD + patch.i0;
     return patch;
 }
 
-void NAME(agi_clear_around)(real *T, const agi_patch *patch, int64_t nj)
+void agi_clear_around(real *T, const agi_patch *patch, int64_t nj)
 {
     for (int64_t j = 0; j < nj; j++) {
         if (j == patch->from) {
@@ -34,7 +33,7 @@ void NAME(agi_clear_around)(real *T, const agi_patch *patch, int64_t nj)
 }
 
 /* A key is unseen by the tile where it is unseen by every panel. */
-static void note_unseen(NAME(agi_backward_scratch) * s, const agi_patch *patch, int64_t nj, bool some)
+static void note_unseen(agi_backward_scratch *s, const agi_patch *patch, int64_t nj, bool some)
 {
     for (int64_t j = 0; j < nj; j++) {
         const bool inside = j >= patch->from && j < patch->from + patch->nj;
@@ -43,13 +42,12 @@ static void note_unseen(NAME(agi_backward_scratch) * s, const agi_patch *patch, 
     }
 }
 
-void NAME(agi_patch_weights)(NAME(agi_backward_scratch) * s, const NAME(agi_head) * x,
-                             const NAME(agi_query_tile) * tile, const NAME(agi_key_tile) * keys,
-                             const agi_patch *patch)
+void agi_patch_weights(agi_backward_scratch *s, const agi_head *x, const agi_query_tile *tile,
+                       const agi_key_tile *keys, const agi_patch *patch)
 {
-    const NAME(agi_kernels) *k = x->k;
+    const agi_kernels *k = x->k;
     const int64_t i0 = tile->i0 + patch->i0, j0 = keys->j0 + patch->from, at = patch->at;
-    const agi_band band = NAME(agi_band_at)(x, i0, j0);
+    const agi_band band = agi_band_at(x, i0, j0);
     const bool tangents = x->call->map == AGI_VJP_JVP;
     bool some_unseen = false;
 
@@ -58,8 +56,8 @@ void NAME(agi_patch_weights)(NAME(agi_backward_scratch) * s, const NAME(agi_head
         k->product(patch->nj, patch->W, x->Dk, keys->K.p + patch->from * keys->K.ld, keys->K.ld, 1,
                    tile->QT + patch->q * x->Dk * PANEL, PANEL, s->P + at, TILE_LD, false);
         if (!x->plain) {
-            some_unseen = NAME(agi_additive)(x, i0, patch->ni, j0, patch->nj, s->X + at,
-                                             tangents ? s->tX + at : NULL, TILE_LD, s->unseen_panel);
+            some_unseen = agi_additive(x, i0, patch->ni, j0, patch->nj, s->X + at,
+                                       tangents ? s->tX + at : NULL, TILE_LD, s->unseen_panel);
             k->scores(s->P + at, s->X + at, s->F + at, tangents ? s->G + at : NULL, TILE_LD, patch->nj,
                       patch->W, x->scale, x->softcap);
         }
@@ -73,13 +71,12 @@ void NAME(agi_patch_weights)(NAME(agi_backward_scratch) * s, const NAME(agi_head
         note_unseen(s, patch, keys->nj, some_unseen);
     }
     if (x->call->plan->p.dropout > 0 && patch->nj > 0) {
-        NAME(agi_dropout_tile)(x, i0, patch->W, j0, patch->nj, s->M + at, TILE_LD);
+        agi_dropout_tile(x, i0, patch->W, j0, patch->nj, s->M + at, TILE_LD);
     }
 }
 
-NAME(agi_rows)
-NAME(agi_seen_rows)(const NAME(agi_backward_scratch) * s, const NAME(agi_head) * x, NAME(agi_rows) rows,
-                    int64_t nj, real *clean)
+agi_rows agi_seen_rows(const agi_backward_scratch *s, const agi_head *x, agi_rows rows, int64_t nj,
+                       real *clean)
 {
     if (!x->hides || memchr(s->unseen, 1, (size_t)nj) == NULL) {
         return rows;
@@ -91,14 +88,13 @@ NAME(agi_seen_rows)(const NAME(agi_backward_scratch) * s, const NAME(agi_head) *
             memcpy(clean + j * x->Dk_pad, rows.p + j * rows.ld, (size_t)x->Dk_pad * sizeof(real));
         }
     }
-    return (NAME(agi_rows)){clean, x->Dk_pad};
+    return (agi_rows){clean, x->Dk_pad};
 }
 
-void NAME(agi_add_key_gradient)(const NAME(agi_head) * x, const NAME(agi_query_tile) * tile,
-                                const NAME(agi_key_tile) * keys, const real *T, NAME(agi_rows) A,
-                                int64_t width, real *dK)
+void agi_add_key_gradient(const agi_head *x, const agi_query_tile *tile, const agi_key_tile *keys,
+                          const real *T, agi_rows A, int64_t width, real *dK)
 {
-    const agi_band band = NAME(agi_band_at)(x, tile->i0, keys->j0);
+    const agi_band band = agi_band_at(x, tile->i0, keys->j0);
     const int64_t strip = agi_inside(band, tile->ni, keys->nj) ? keys->nj : STRIP;
     for (int64_t j = 0; j < keys->nj; j += strip) {
         const int64_t n = agi_min(strip, keys->nj - j);
@@ -111,11 +107,10 @@ void NAME(agi_add_key_gradient)(const NAME(agi_head) * x, const NAME(agi_query_t
     }
 }
 
-void NAME(agi_add_query_gradient)(const NAME(agi_head) * x, const NAME(agi_query_tile) * tile,
-                                  const NAME(agi_key_tile) * keys, const real *T, NAME(agi_rows) B,
-                                  int64_t width, real *dQ)
+void agi_add_query_gradient(const agi_head *x, const agi_query_tile *tile, const agi_key_tile *keys,
+                            const real *T, agi_rows B, int64_t width, real *dQ)
 {
-    const agi_band band = NAME(agi_band_at)(x, tile->i0, keys->j0);
+    const agi_band band = agi_band_at(x, tile->i0, keys->j0);
     const int64_t strip = agi_inside(band, tile->ni, keys->nj) ? tile->ni : STRIP;
     for (int64_t i = 0; i < tile->ni; i += strip) {
         const int64_t n = agi_min(strip, tile->ni - i);

@@ -14,13 +14,13 @@ static void effective(const int64_t size[4], const int64_t given[4], int64_t str
 }
 
 /* The first element of this head's tile in a broadcast array. */
-static int64_t corner(const NAME(agi_head) * x, const int64_t stride[4], int64_t i0, int64_t j0)
+static int64_t corner(const agi_head *x, const int64_t stride[4], int64_t i0, int64_t j0)
 {
     return x->seq.b * stride[0] + x->h * stride[1] + i0 * stride[2] + j0 * stride[3];
 }
 
-static void add_bias(const NAME(agi_head) * x, const ag_tensor *t, int64_t i0, int64_t ni, int64_t j0,
-                     int64_t nj, real *X, int64_t ld)
+static void add_bias(const agi_head *x, const ag_tensor *t, int64_t i0, int64_t ni, int64_t j0, int64_t nj,
+                     real *X, int64_t ld)
 {
     const ag_problem *p = &x->call->plan->p;
     int64_t stride[4];
@@ -41,8 +41,8 @@ static int64_t bucket(const ag_plan *plan, int64_t distance)
     return plan->buckets == NULL ? place : plan->buckets[place];
 }
 
-static void add_table(const NAME(agi_head) * x, const ag_tensor *t, int64_t i0, int64_t ni, int64_t j0,
-                      int64_t nj, real *X, int64_t ld)
+static void add_table(const agi_head *x, const ag_tensor *t, int64_t i0, int64_t ni, int64_t j0, int64_t nj,
+                      real *X, int64_t ld)
 {
     const ag_problem *p = &x->call->plan->p;
     const int64_t row = p->table_heads == 1 ? 0 : x->h * t->strides[1];
@@ -58,8 +58,7 @@ static void add_table(const NAME(agi_head) * x, const ag_tensor *t, int64_t i0, 
     }
 }
 
-static void add_alibi(const NAME(agi_head) * x, int64_t i0, int64_t ni, int64_t j0, int64_t nj, real *X,
-                      int64_t ld)
+static void add_alibi(const agi_head *x, int64_t i0, int64_t ni, int64_t j0, int64_t nj, real *X, int64_t ld)
 {
     const double slope = x->call->plan->slopes[x->h];
     const int64_t offset = (j0 + x->call->a.k_offset) - (i0 + x->seq.shift);
@@ -70,7 +69,7 @@ static void add_alibi(const NAME(agi_head) * x, int64_t i0, int64_t ni, int64_t 
     }
 }
 
-static void hide_masked(const NAME(agi_head) * x, int64_t i0, int64_t ni, int64_t j0, int64_t nj, real *X,
+static void hide_masked(const agi_head *x, int64_t i0, int64_t ni, int64_t j0, int64_t nj, real *X,
                         int64_t ld)
 {
     const ag_tensor *t = &x->call->a.mask;
@@ -107,8 +106,8 @@ static void clear_rows(real *X, int64_t nj, int64_t ld)
     }
 }
 
-bool NAME(agi_additive)(const NAME(agi_head) * x, int64_t i0, int64_t ni, int64_t j0, int64_t nj, real *X,
-                        real *tX, int64_t ld, uint8_t *unseen)
+bool agi_additive(const agi_head *x, int64_t i0, int64_t ni, int64_t j0, int64_t nj, real *X, real *tX,
+                  int64_t ld, uint8_t *unseen)
 {
     const ag_args *a = &x->call->a;
     const ag_problem *p = &x->call->plan->p;
@@ -134,11 +133,10 @@ bool NAME(agi_additive)(const NAME(agi_head) * x, int64_t i0, int64_t ni, int64_
             add_table(x, &a->ttable, i0, ni, j0, nj, tX, ld);
         }
     }
-    return x->hides && find_unseen(ni, nj, NAME(agi_band_at)(x, i0, j0), X, ld, unseen);
+    return x->hides && find_unseen(ni, nj, agi_band_at(x, i0, j0), X, ld, unseen);
 }
 
-void NAME(agi_dropout_tile)(const NAME(agi_head) * x, int64_t i0, int64_t W, int64_t j0, int64_t nj, real *M,
-                            int64_t ld)
+void agi_dropout_tile(const agi_head *x, int64_t i0, int64_t W, int64_t j0, int64_t nj, real *M, int64_t ld)
 {
     const ag_problem *p = &x->call->plan->p;
     const ag_args *a = &x->call->a;
@@ -149,8 +147,8 @@ void NAME(agi_dropout_tile)(const NAME(agi_head) * x, int64_t i0, int64_t W, int
 
 /* ---- The way back ---- */
 
-static void add_bias_sums(const NAME(agi_head) * x, const NAME(agi_sums) * sums, int64_t i0, int64_t ni,
-                          int64_t j0, int64_t nj, const real *dS, int64_t ld)
+static void add_bias_sums(const agi_head *x, const agi_sums *sums, int64_t i0, int64_t ni, int64_t j0,
+                          int64_t nj, const real *dS, int64_t ld)
 {
     const int64_t at = corner(x, sums->strides, i0, j0), si = sums->strides[2], sj = sums->strides[3];
     for (int64_t i = 0; i < ni; i++) {
@@ -166,8 +164,8 @@ static void add_bias_sums(const NAME(agi_head) * x, const NAME(agi_sums) * sums,
     }
 }
 
-static void add_table_sums(const NAME(agi_head) * x, double *table, int64_t i0, int64_t ni, int64_t j0,
-                           int64_t nj, const real *dS, int64_t ld)
+static void add_table_sums(const agi_head *x, double *table, int64_t i0, int64_t ni, int64_t j0, int64_t nj,
+                           const real *dS, int64_t ld)
 {
     const int64_t offset = (j0 + x->call->a.k_offset) - (i0 + x->seq.shift);
     for (int64_t d = 1 - ni; d < nj; d++) {
@@ -179,8 +177,8 @@ static void add_table_sums(const NAME(agi_head) * x, double *table, int64_t i0, 
     }
 }
 
-void NAME(agi_add_sums)(const NAME(agi_head) * x, const NAME(agi_sums) * sums, int64_t i0, int64_t ni,
-                        int64_t j0, int64_t nj, const real *dS, int64_t ld)
+void agi_add_sums(const agi_head *x, const agi_sums *sums, int64_t i0, int64_t ni, int64_t j0, int64_t nj,
+                  const real *dS, int64_t ld)
 {
     if (sums->full != NULL || sums->small != NULL) {
         add_bias_sums(x, sums, i0, ni, j0, nj, dS, ld);

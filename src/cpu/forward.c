@@ -2,7 +2,7 @@
 #include "rowwise.h"
 
 /* When a row's maximum grew, what was summed so far is worth less. */
-static void rescale(NAME(agi_row_panel) * panel, const real *alpha, int64_t width)
+static void rescale(agi_row_panel *panel, const real *alpha, int64_t width)
 {
     for (int64_t i = 0; i < panel->ni; i++) {
         for (int64_t c = 0; c < width && alpha[i] != 1; c++) {
@@ -11,31 +11,30 @@ static void rescale(NAME(agi_row_panel) * panel, const real *alpha, int64_t widt
     }
 }
 
-void NAME(agi_forward_tile)(NAME(agi_row_scratch) * s, const NAME(agi_head) * x, NAME(agi_row_panel) * panel,
-                            const NAME(agi_key_block) * keys)
+void agi_forward_tile(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel, const agi_key_block *keys)
 {
-    const NAME(agi_kernels) *k = x->k;
+    const agi_kernels *k = x->k;
     int64_t from, nj;
-    if (!NAME(agi_clip_keys)(x, panel, keys, &from, &nj)) {
+    if (!agi_clip_keys(x, panel, keys, &from, &nj)) {
         return;
     }
 
     /* S^T = K Q^T */
     k->product(nj, panel->W, x->Dk, keys->K.p + from * keys->K.ld, keys->K.ld, 1, panel->QT, PANEL, s->T,
                PANEL, false);
-    const bool unseen = NAME(agi_row_scores)(s, x, panel, keys->j0 + from, nj);
+    const bool unseen = agi_row_scores(s, x, panel, keys->j0 + from, nj);
     if (k->softmax(s->T, PANEL, nj, panel->W, x->c, panel->m, panel->l, s->alpha)) {
         rescale(panel, s->alpha, x->Dv_pad);
     }
 
     /* R = P o M */
     if (x->call->plan->p.dropout > 0) {
-        NAME(agi_dropout_tile)(x, panel->i0, panel->W, keys->j0 + from, nj, s->M, PANEL);
+        agi_dropout_tile(x, panel->i0, panel->W, keys->j0 + from, nj, s->M, PANEL);
         k->multiply(s->T, s->M, PANEL, nj, panel->W);
     }
 
     /* O' += R V */
-    NAME(agi_rows) V = {keys->V.p + from * keys->V.ld, keys->V.ld};
-    V = unseen ? NAME(agi_clean_rows)(V, nj, x->Dv_pad, s->unseen, s->clean) : V;
+    agi_rows V = {keys->V.p + from * keys->V.ld, keys->V.ld};
+    V = unseen ? agi_clean_rows(V, nj, x->Dv_pad, s->unseen, s->clean) : V;
     k->product(panel->ni, x->Dv_pad, nj, s->T, 1, PANEL, V.p, V.ld, panel->O, x->Dv_pad, true);
 }

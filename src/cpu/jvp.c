@@ -3,7 +3,7 @@
 #include "rowwise.h"
 
 /* When m grew, all sums are worth less; r changed with it: T' += (r_old - r_new) O'. */
-static void rescale(NAME(agi_row_panel) * panel, const real *alpha, const real *delta, int64_t width)
+static void rescale(agi_row_panel *panel, const real *alpha, const real *delta, int64_t width)
 {
     for (int64_t i = 0; i < panel->ni; i++) {
         for (int64_t c = 0; c < width && (alpha[i] != 1 || delta[i] != 0); c++) {
@@ -15,11 +15,10 @@ static void rescale(NAME(agi_row_panel) * panel, const real *alpha, const real *
 }
 
 /* U = tQ K^T + Q tK^T, transposed. Absent tangents are zero. */
-static void tangent_products(NAME(agi_row_scratch) * s, const NAME(agi_head) * x,
-                             const NAME(agi_row_panel) * panel, const NAME(agi_key_block) * keys,
-                             int64_t from, int64_t nj)
+static void tangent_products(agi_row_scratch *s, const agi_head *x, const agi_row_panel *panel,
+                             const agi_key_block *keys, int64_t from, int64_t nj)
 {
-    const NAME(agi_rows) K = keys->K, tK = keys->tK;
+    const agi_rows K = keys->K, tK = keys->tK;
     const int64_t Dk_q = x->call->a.tq.data == NULL ? 0 : x->Dk;
     x->k->product(nj, panel->W, Dk_q, K.p + from * K.ld, K.ld, 1, panel->tQT, PANEL, s->U, PANEL, false);
     if (tK.p != NULL) {
@@ -28,12 +27,11 @@ static void tangent_products(NAME(agi_row_scratch) * s, const NAME(agi_head) * x
     }
 }
 
-void NAME(agi_jvp_tile)(NAME(agi_row_scratch) * s, const NAME(agi_head) * x, NAME(agi_row_panel) * panel,
-                        const NAME(agi_key_block) * keys)
+void agi_jvp_tile(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel, const agi_key_block *keys)
 {
-    const NAME(agi_kernels) *k = x->k;
+    const agi_kernels *k = x->k;
     int64_t from, nj;
-    if (!NAME(agi_clip_keys)(x, panel, keys, &from, &nj)) {
+    if (!agi_clip_keys(x, panel, keys, &from, &nj)) {
         return;
     }
 
@@ -41,7 +39,7 @@ void NAME(agi_jvp_tile)(NAME(agi_row_scratch) * s, const NAME(agi_head) * x, NAM
     k->product(nj, panel->W, x->Dk, keys->K.p + from * keys->K.ld, keys->K.ld, 1, panel->QT, PANEL, s->T,
                PANEL, false);
     tangent_products(s, x, panel, keys, from, nj);
-    const bool unseen = NAME(agi_row_scores)(s, x, panel, keys->j0 + from, nj);
+    const bool unseen = agi_row_scores(s, x, panel, keys->j0 + from, nj);
     k->score_tangents(s->U, x->softcap > 0 ? s->F : NULL, NULL, x->plain ? NULL : s->tX, PANEL, nj, panel->W,
                       x->scale);
     if (k->softmax_tangent(s->T, s->U, PANEL, nj, panel->W, x->c, panel->m, panel->l, panel->r, panel->a,
@@ -49,19 +47,19 @@ void NAME(agi_jvp_tile)(NAME(agi_row_scratch) * s, const NAME(agi_head) * x, NAM
         rescale(panel, s->alpha, s->delta, x->Dv_pad);
     }
     if (x->call->plan->p.dropout > 0) {
-        NAME(agi_dropout_tile)(x, panel->i0, panel->W, keys->j0 + from, nj, s->M, PANEL);
+        agi_dropout_tile(x, panel->i0, panel->W, keys->j0 + from, nj, s->M, PANEL);
         k->multiply(s->T, s->M, PANEL, nj, panel->W);
         k->multiply(s->U, s->M, PANEL, nj, panel->W);
     }
 
     /* O' += R V, T' += (tS - r) R V + R tV */
-    NAME(agi_rows) V = {keys->V.p + from * keys->V.ld, keys->V.ld};
-    V = unseen ? NAME(agi_clean_rows)(V, nj, x->Dv_pad, s->unseen, s->clean) : V;
+    agi_rows V = {keys->V.p + from * keys->V.ld, keys->V.ld};
+    V = unseen ? agi_clean_rows(V, nj, x->Dv_pad, s->unseen, s->clean) : V;
     k->product(panel->ni, x->Dv_pad, nj, s->T, 1, PANEL, V.p, V.ld, panel->O, x->Dv_pad, true);
     k->product(panel->ni, x->Dv_pad, nj, s->U, 1, PANEL, V.p, V.ld, panel->tO, x->Dv_pad, true);
     if (keys->tV.p != NULL) {
-        NAME(agi_rows) tV = {keys->tV.p + from * keys->tV.ld, keys->tV.ld};
-        tV = unseen ? NAME(agi_clean_rows)(tV, nj, x->Dv_pad, s->unseen, s->clean) : tV;
+        agi_rows tV = {keys->tV.p + from * keys->tV.ld, keys->tV.ld};
+        tV = unseen ? agi_clean_rows(tV, nj, x->Dv_pad, s->unseen, s->clean) : tV;
         k->product(panel->ni, x->Dv_pad, nj, s->T, 1, PANEL, tV.p, tV.ld, panel->tO, x->Dv_pad, true);
     }
 }

@@ -11,87 +11,109 @@
 
 /* ---- The product ---- */
 
-/* C[mr][nv vectors]: every C stays in a register while k runs. mr and nv are constants at each of the
- * places below, so that this is a template. */
-INLINE void micro(const int mr, const int nv, int64_t K, const real *A, int64_t ars, int64_t aks,
-                  const real *B, int64_t ldb, real *C, int64_t ldc, bool add)
+/* Loops whose count is a constant are written out, so that every C is a register. */
+#if defined(__clang__)
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL _Pragma("GCC unroll 8")
+#endif
+
+/* C[mr][nv vectors]: every C stays in a register while k runs. mr, nv and add are constants at each of
+ * the places below, so that this is a template. */
+INLINE void micro(const int mr, const int nv, const bool add, int64_t K, const real *A, int64_t ars,
+                  int64_t aks, const real *B, int64_t ldb, real *C, int64_t ldc)
 {
     vec c[8][MAX_NV];
-    for (int r = 0; r < mr; r++) {
-        for (int v = 0; v < nv; v++) {
+    UNROLL for (int r = 0; r < mr; r++)
+    {
+        UNROLL for (int v = 0; v < nv; v++)
+        {
             c[r][v] = add ? v_load(C + r * ldc + v * LANES) : v_set1(0);
         }
     }
     for (int64_t k = 0; k < K; k++) {
         vec b[MAX_NV];
-        for (int v = 0; v < nv; v++) {
+        UNROLL for (int v = 0; v < nv; v++)
+        {
             b[v] = v_load(B + v * LANES);
         }
-        for (int r = 0; r < mr; r++) {
+        UNROLL for (int r = 0; r < mr; r++)
+        {
             const vec a = v_set1(A[r * ars]);
-            for (int v = 0; v < nv; v++) {
+            UNROLL for (int v = 0; v < nv; v++)
+            {
                 c[r][v] = v_fma(a, b[v], c[r][v]);
             }
         }
         A += aks;
         B += ldb;
     }
-    for (int r = 0; r < mr; r++) {
-        for (int v = 0; v < nv; v++) {
+    UNROLL for (int r = 0; r < mr; r++)
+    {
+        UNROLL for (int v = 0; v < nv; v++)
+        {
             v_store(C + r * ldc + v * LANES, c[r][v]);
         }
     }
 }
 
-#define ARGS K, A, ars, aks, B, ldb, C, ldc, add
 #define PARAMETERS                                                                                           \
-    int64_t K, const real *A, int64_t ars, int64_t aks, const real *B, int64_t ldb, real *C, int64_t ldc,    \
-        bool add
+    int64_t mr, int64_t K, const real *A, int64_t ars, int64_t aks, const real *B, int64_t ldb, real *C,     \
+        int64_t ldc
+#define ARGS K, A, ars, aks, B, ldb, C, ldc
 
-/* The instances: mr rows of nv vectors. */
-INLINE void micro_rows(const int nv, int64_t mr, PARAMETERS)
+/* The instances: mr rows of nv vectors, C = or C +=. */
+INLINE void instances(const int nv, const bool add, PARAMETERS)
 {
     switch (mr) {
-    case 1: micro(1, nv, ARGS); break;
-    case 2: micro(2, nv, ARGS); break;
-    case 3: micro(3, nv, ARGS); break;
-    case 4: micro(4, nv, ARGS); break;
-    case 5: micro(5, nv, ARGS); break;
-    case 6: micro(6, nv, ARGS); break;
-#if MAX_MR(1) == 8
-    case 7: micro(7, nv, ARGS); break;
-    default: micro(8, nv, ARGS); break;
-#endif
+    case 1: micro(1, nv, add, ARGS); break;
+    case 2: micro(2, nv, add, ARGS); break;
+    case 3: micro(3, nv, add, ARGS); break;
+    case 4: micro(4, nv, add, ARGS); break;
+    case 5: micro(5, nv, add, ARGS); break;
+    case 6: micro(6, nv, add, ARGS); break;
+    case 7: micro(MAX_MR(nv) < 7 ? 1 : 7, nv, add, ARGS); break;
+    default: micro(MAX_MR(nv) < 8 ? 1 : 8, nv, add, ARGS); break;
     }
 }
 
-static void micro_1(int64_t mr, PARAMETERS)
+static void set_1(PARAMETERS)
 {
-    micro_rows(1, mr, ARGS);
+    instances(1, false, mr, ARGS);
 }
-static void micro_2(int64_t mr, PARAMETERS)
+static void add_1(PARAMETERS)
 {
-    micro_rows(2, mr, ARGS);
+    instances(1, true, mr, ARGS);
+}
+static void set_2(PARAMETERS)
+{
+    instances(2, false, mr, ARGS);
+}
+static void add_2(PARAMETERS)
+{
+    instances(2, true, mr, ARGS);
 }
 #if MAX_NV == 4
-static void micro_3(int64_t mr, PARAMETERS)
+static void set_3(PARAMETERS)
 {
-    micro_rows(3, mr, ARGS);
+    instances(3, false, mr, ARGS);
 }
-static void micro_4(int64_t mr, PARAMETERS)
+static void add_3(PARAMETERS)
 {
-    switch (mr) {
-    case 1: micro(1, 4, ARGS); break;
-    case 2: micro(2, 4, ARGS); break;
-    case 3: micro(3, 4, ARGS); break;
-    case 4: micro(4, 4, ARGS); break;
-    case 5: micro(5, 4, ARGS); break;
-    default: micro(6, 4, ARGS); break;
-    }
+    instances(3, true, mr, ARGS);
 }
-static void (*const micros[])(int64_t mr, PARAMETERS) = {NULL, micro_1, micro_2, micro_3, micro_4};
+static void set_4(PARAMETERS)
+{
+    instances(4, false, mr, ARGS);
+}
+static void add_4(PARAMETERS)
+{
+    instances(4, true, mr, ARGS);
+}
+static void (*const micros[][2])(PARAMETERS) = {
+    {NULL}, {set_1, add_1}, {set_2, add_2}, {set_3, add_3}, {set_4, add_4}};
 #else
-static void (*const micros[])(int64_t mr, PARAMETERS) = {NULL, micro_1, micro_2};
+static void (*const micros[][2])(PARAMETERS) = {{NULL}, {set_1, add_1}, {set_2, add_2}};
 #endif
 
 static void product(int64_t M, int64_t N, int64_t K, const real *A, int64_t ars, int64_t aks, const real *B,
@@ -103,8 +125,8 @@ static void product(int64_t M, int64_t N, int64_t K, const real *A, int64_t ars,
         const int64_t first = vectors * g / groups, nv = vectors * (g + 1) / groups - first;
         const int64_t step = MAX_MR(nv);
         for (int64_t r = 0; r < M; r += step) {
-            micros[nv](M - r < step ? M - r : step, K, A + r * ars, ars, aks, B + first * LANES, ldb,
-                       C + r * ldc + first * LANES, ldc, add);
+            micros[nv][add](M - r < step ? M - r : step, K, A + r * ars, ars, aks, B + first * LANES, ldb,
+                            C + r * ldc + first * LANES, ldc);
         }
     }
 }
@@ -372,6 +394,52 @@ static void multiply(real *T, const real *M, int64_t ld, int64_t nj, int64_t W)
     }
 }
 
+/* ---- Rows: plain loops that the compiler makes vectors of ---- */
+
+static void put(real *to, const real *from, int64_t n, double factor, bool add)
+{
+    if (add) {
+        for (int64_t i = 0; i < n; i++) {
+            to[i] = (real)((double)to[i] + factor * (double)from[i]);
+        }
+    } else {
+        for (int64_t i = 0; i < n; i++) {
+            to[i] = (real)(factor * (double)from[i]);
+        }
+    }
+}
+
+static double dot(const real *A, const real *B, int64_t n)
+{
+    double part[8] = {0}, sum = 0;
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        for (int p = 0; p < 8; p++) {
+            part[p] += (double)A[i + p] * (double)B[i + p];
+        }
+    }
+    for (; i < n; i++) {
+        sum += (double)A[i] * (double)B[i];
+    }
+    for (int p = 0; p < 8; p++) {
+        sum += part[p];
+    }
+    return sum;
+}
+
+/* In squares of 8 by 8, so that a cache line is written while it is near. */
+static void transpose(real *out, const real *rows, int64_t ld, int64_t n, int64_t D)
+{
+    for (int64_t i0 = 0; i0 < n; i0 += 8) {
+        const int64_t i1 = i0 + 8 < n ? i0 + 8 : n;
+        for (int64_t c = 0; c < D; c++) {
+            for (int64_t i = i0; i < i1; i++) {
+                out[c * PANEL + i] = rows[i * ld + c];
+            }
+        }
+    }
+}
+
 /* ---- Dropout ---- */
 
 /* Four keys, g to g + 3, of W queries: word[key][query]. The lanes are independent: the compiler
@@ -406,20 +474,20 @@ static void dropout(real *M, int64_t ld, int64_t nj, int64_t W, int64_t g0, int6
 }
 
 #if defined(AGI_KERNELS_AVX512)
-#define TABLE NAME(agi_kernels_avx512)
+#define TABLE agi_kernels_avx512
 #define TABLE_NAME "avx512"
 #elif defined(AGI_KERNELS_AVX2)
-#define TABLE NAME(agi_kernels_avx2)
+#define TABLE agi_kernels_avx2
 #define TABLE_NAME "avx2"
 #elif defined(AGI_KERNELS_NEON)
-#define TABLE NAME(agi_kernels_neon)
+#define TABLE agi_kernels_neon
 #define TABLE_NAME "neon"
 #else
-#define TABLE NAME(agi_kernels_scalar)
+#define TABLE agi_kernels_scalar
 #define TABLE_NAME "scalar"
 #endif
 
-const NAME(agi_kernels) TABLE = {
+const agi_kernels TABLE = {
     .name = TABLE_NAME,
     .lanes = LANES,
     .product = product,
@@ -433,5 +501,8 @@ const NAME(agi_kernels) TABLE = {
     .score_gradient_tangents = score_gradient_tangents,
     .softcap_gradients = softcap_gradients,
     .multiply = multiply,
+    .put = put,
+    .dot = dot,
+    .transpose = transpose,
     .dropout = dropout,
 };

@@ -64,19 +64,28 @@ typedef struct {
     /* T *= M. */
     void (*multiply)(real *T, const real *M, int64_t ld, int64_t nj, int64_t W);
 
+    /* to = or += factor * from, n numbers, computed in float64 and rounded once. */
+    void (*put)(real *to, const real *from, int64_t n, double factor, bool add);
+
+    /* The sum of n products, in float64. */
+    double (*dot)(const real *A, const real *B, int64_t n);
+
+    /* out[D][PANEL]: n rows of D numbers, ld apart, as columns. */
+    void (*transpose)(real *out, const real *rows, int64_t ld, int64_t n, int64_t D);
+
     /* M: 0 where dropped, else keep. Philox at counter (g / 4, p, head, sequence) for keys g = g0 + j and
      * queries p = p0 + i; word g % 4; dropped below threshold. */
     void (*dropout)(real *M, int64_t ld, int64_t nj, int64_t W, int64_t g0, int64_t p0, uint32_t head,
                     uint32_t sequence, uint64_t seed, uint32_t threshold, real keep);
-} NAME(agi_kernels);
+} agi_kernels;
 
 /* What was built in, by instruction set. */
-extern const NAME(agi_kernels) NAME(agi_kernels_scalar);
+extern const agi_kernels agi_kernels_scalar;
 #if defined(__x86_64__)
-extern const NAME(agi_kernels) NAME(agi_kernels_avx2);
-extern const NAME(agi_kernels) NAME(agi_kernels_avx512);
+extern const agi_kernels agi_kernels_avx2;
+extern const agi_kernels agi_kernels_avx512;
 #elif defined(__aarch64__)
-extern const NAME(agi_kernels) NAME(agi_kernels_neon);
+extern const agi_kernels agi_kernels_neon;
 #endif
 
 #endif

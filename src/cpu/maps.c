@@ -6,16 +6,16 @@
 #include "backward.h"
 #include "rowwise.h"
 
-static const NAME(agi_kernels) * kernels_of(const ag_plan *plan)
+static const agi_kernels *kernels_of(const ag_plan *plan)
 {
     switch (plan->isa) {
 #if defined(__x86_64__)
-    case AG_ISA_AVX512: return &NAME(agi_kernels_avx512);
-    case AG_ISA_AVX2: return &NAME(agi_kernels_avx2);
+    case AG_ISA_AVX512: return &agi_kernels_avx512;
+    case AG_ISA_AVX2: return &agi_kernels_avx2;
 #elif defined(__aarch64__)
-    case AG_ISA_NEON: return &NAME(agi_kernels_neon);
+    case AG_ISA_NEON: return &agi_kernels_neon;
 #endif
-    default: return &NAME(agi_kernels_scalar);
+    default: return &agi_kernels_scalar;
     }
 }
 
@@ -23,9 +23,9 @@ static const NAME(agi_kernels) * kernels_of(const ag_plan *plan)
 
 typedef struct {
     const agi_call *call;
-    const NAME(agi_kernels) * k;
+    const agi_kernels *k;
     _Atomic int64_t *counter;
-    NAME(agi_row_scratch) * scratch; /* one a thread */
+    agi_row_scratch *scratch; /* one a thread */
 } row_job;
 
 static void lay_out_rows(row_job *x, agi_arena *arena, const ag_plan *plan, agi_map map)
@@ -33,19 +33,18 @@ static void lay_out_rows(row_job *x, agi_arena *arena, const ag_plan *plan, agi_
     x->counter = agi_take(arena, 1, sizeof *x->counter);
     x->scratch = agi_take(arena, plan->threads, sizeof *x->scratch);
     for (int64_t slot = 0; slot < plan->threads; slot++) {
-        NAME(agi_row_scratch) dry;
-        NAME(agi_row_lay_out)(x->scratch == NULL ? &dry : &x->scratch[slot], arena, plan, x->k, map);
+        agi_row_scratch dry;
+        agi_row_lay_out(x->scratch == NULL ? &dry : &x->scratch[slot], arena, plan, x->k, map);
     }
 }
 
 static void run_row_item(void *arg, int64_t item, int64_t slot)
 {
     const row_job *x = arg;
-    NAME(agi_row_item)(&x->scratch[slot], x->call, x->k, item);
+    agi_row_item(&x->scratch[slot], x->call, x->k, item);
 }
 
-static ag_status run_rows(const agi_call *call, const NAME(agi_kernels) * k, const ag_exec *exec,
-                          void *workspace)
+static ag_status run_rows(const agi_call *call, const agi_kernels *k, const ag_exec *exec, void *workspace)
 {
     agi_arena arena = agi_arena_begin(workspace);
     row_job x = {.call = call, .k = k};
@@ -65,7 +64,7 @@ static void fill_tail(const agi_call *call, const ag_tensor *t, agi_shape shape,
     const int64_t end = (keys ? call->a.k_packed : call->a.q_packed)[p->batch];
     for (int64_t h = 0; h < size[1]; h++) {
         const agi_slice slice = {t, dtype, 0, h, 0, size[3]};
-        NAME(agi_put_rows)(slice, end, size[2] - end, accumulate, 1, NULL, 0);
+        agi_put_rows(kernels_of(call->plan), slice, end, size[2] - end, accumulate, 1, NULL, 0);
     }
 }
 
@@ -110,26 +109,26 @@ static void fill_tails(const agi_call *call)
 
 /* ---- What the backend calls ---- */
 
-size_t NAME(agi_cpu_workspace)(const ag_plan *plan, agi_map map)
+size_t REAL_NAME(agi_cpu_workspace)(const ag_plan *plan, agi_map map)
 {
-    const NAME(agi_kernels) *k = kernels_of(plan);
+    const agi_kernels *k = kernels_of(plan);
     agi_arena arena = agi_arena_begin(NULL);
     if (map == AGI_FORWARD || map == AGI_JVP) {
         row_job x = {.k = k};
         lay_out_rows(&x, &arena, plan, map);
     } else {
-        NAME(agi_backward_layout) y;
-        NAME(agi_backward_lay_out)(&y, &arena, plan, k, map);
+        agi_backward_layout y;
+        agi_backward_lay_out(&y, &arena, plan, k, map);
     }
     return agi_arena_bytes(&arena);
 }
 
-ag_status NAME(agi_cpu_run)(const agi_call *call, const ag_exec *exec, void *workspace)
+ag_status REAL_NAME(agi_cpu_run)(const agi_call *call, const ag_exec *exec, void *workspace)
 {
-    const NAME(agi_kernels) *k = kernels_of(call->plan);
+    const agi_kernels *k = kernels_of(call->plan);
     const bool rows = call->map == AGI_FORWARD || call->map == AGI_JVP;
     const ag_status status =
-        rows ? run_rows(call, k, exec, workspace) : NAME(agi_backward_run)(call, k, exec, workspace);
+        rows ? run_rows(call, k, exec, workspace) : agi_backward_run(call, k, exec, workspace);
     if (status == AG_OK && agi_has(&call->plan->p, AG_PACKED)) {
         fill_tails(call);
     }

@@ -1,6 +1,6 @@
 /* The number that a file of this folder computes in. Files that include this are compiled twice: for
  * float32 (also float16 and bfloat16 problems, converted at the tiles' edges), and, with AGI_REAL64,
- * for float64. NAME() keeps the two apart. */
+ * for float64. The names that such files share get an ending, so that the two can be linked together. */
 #ifndef AGI_CPU_REAL_H
 #define AGI_CPU_REAL_H
 
@@ -11,16 +11,51 @@
 
 #ifdef AGI_REAL64
 typedef double real;
-#define NAME(x) x##_f64
+#define REAL_NAME(x) x##_f64
 #define REAL_DTYPE AG_F64
 #define REAL_MAX DBL_MAX
 #define REAL_MIN DBL_MIN
 #else
 typedef float real;
-#define NAME(x) x##_f32
+#define REAL_NAME(x) x##_f32
 #define REAL_DTYPE AG_F32
 #define REAL_MAX FLT_MAX
 #define REAL_MIN FLT_MIN
 #endif
+
+#define agi_add_key_gradient REAL_NAME(agi_add_key_gradient)
+#define agi_add_query_gradient REAL_NAME(agi_add_query_gradient)
+#define agi_add_sums REAL_NAME(agi_add_sums)
+#define agi_additive REAL_NAME(agi_additive)
+#define agi_backward_lay_out REAL_NAME(agi_backward_lay_out)
+#define agi_backward_run REAL_NAME(agi_backward_run)
+#define agi_band_at REAL_NAME(agi_band_at)
+#define agi_clean_rows REAL_NAME(agi_clean_rows)
+#define agi_clear_around REAL_NAME(agi_clear_around)
+#define agi_clip_keys REAL_NAME(agi_clip_keys)
+#define agi_dropout_tile REAL_NAME(agi_dropout_tile)
+#define agi_forward_tile REAL_NAME(agi_forward_tile)
+#define agi_get_panel REAL_NAME(agi_get_panel)
+#define agi_get_rows REAL_NAME(agi_get_rows)
+#define agi_get_stat REAL_NAME(agi_get_stat)
+#define agi_head_begin REAL_NAME(agi_head_begin)
+#define agi_jvp_tile REAL_NAME(agi_jvp_tile)
+#define agi_kernels_avx2 REAL_NAME(agi_kernels_avx2)
+#define agi_kernels_avx512 REAL_NAME(agi_kernels_avx512)
+#define agi_kernels_neon REAL_NAME(agi_kernels_neon)
+#define agi_kernels_scalar REAL_NAME(agi_kernels_scalar)
+#define agi_key_range REAL_NAME(agi_key_range)
+#define agi_key_slice REAL_NAME(agi_key_slice)
+#define agi_patch_of REAL_NAME(agi_patch_of)
+#define agi_patch_weights REAL_NAME(agi_patch_weights)
+#define agi_put_rows REAL_NAME(agi_put_rows)
+#define agi_put_stat REAL_NAME(agi_put_stat)
+#define agi_query_slice REAL_NAME(agi_query_slice)
+#define agi_row_item REAL_NAME(agi_row_item)
+#define agi_row_lay_out REAL_NAME(agi_row_lay_out)
+#define agi_row_scores REAL_NAME(agi_row_scores)
+#define agi_seen_rows REAL_NAME(agi_seen_rows)
+#define agi_vjp_jvp_tile REAL_NAME(agi_vjp_jvp_tile)
+#define agi_vjp_tile REAL_NAME(agi_vjp_tile)
 
 #endif

@@ -11,14 +11,14 @@ static real *take(agi_arena *arena, int64_t n)
     return agi_take(arena, n, sizeof(real));
 }
 
-void NAME(agi_row_lay_out)(NAME(agi_row_scratch) * s, agi_arena *arena, const ag_plan *plan,
-                           const NAME(agi_kernels) * k, agi_map map)
+void agi_row_lay_out(agi_row_scratch *s, agi_arena *arena, const ag_plan *plan, const agi_kernels *k,
+                     agi_map map)
 {
     const int64_t Dk = plan->p.dim_qk, Dk_pad = agi_round_up(Dk, k->lanes),
                   Dv_pad = agi_round_up(plan->p.dim_v, k->lanes);
     const int64_t tangents = map == AGI_JVP;
     for (int i = 0; i < ROW_PANELS; i++) {
-        NAME(agi_row_panel) *panel = &s->panel[i];
+        agi_row_panel *panel = &s->panel[i];
         panel->QT = take(arena, Dk * PANEL);
         panel->tQT = take(arena, tangents * Dk * PANEL);
         panel->O = take(arena, PANEL * Dv_pad);
@@ -46,23 +46,22 @@ void NAME(agi_row_lay_out)(NAME(agi_row_scratch) * s, agi_arena *arena, const ag
 
 /* ---- What the tiles of both maps do ---- */
 
-bool NAME(agi_clip_keys)(const NAME(agi_head) * x, const NAME(agi_row_panel) * panel,
-                         const NAME(agi_key_block) * keys, int64_t *from, int64_t *n)
+bool agi_clip_keys(const agi_head *x, const agi_row_panel *panel, const agi_key_block *keys, int64_t *from,
+                   int64_t *n)
 {
     int64_t to;
-    agi_keys_of(NAME(agi_band_at)(x, panel->i0, keys->j0), 0, panel->ni, keys->nj, from, &to);
+    agi_keys_of(agi_band_at(x, panel->i0, keys->j0), 0, panel->ni, keys->nj, from, &to);
     *n = to - *from;
     return *n > 0;
 }
 
-bool NAME(agi_row_scores)(NAME(agi_row_scratch) * s, const NAME(agi_head) * x,
-                          const NAME(agi_row_panel) * panel, int64_t j0, int64_t nj)
+bool agi_row_scores(agi_row_scratch *s, const agi_head *x, const agi_row_panel *panel, int64_t j0, int64_t nj)
 {
-    const agi_band band = NAME(agi_band_at)(x, panel->i0, j0);
+    const agi_band band = agi_band_at(x, panel->i0, j0);
     bool unseen = false;
     if (!x->plain) {
-        unseen = NAME(agi_additive)(x, panel->i0, panel->ni, j0, nj, s->X,
-                                    x->call->map == AGI_JVP ? s->tX : NULL, PANEL, s->unseen);
+        unseen = agi_additive(x, panel->i0, panel->ni, j0, nj, s->X, x->call->map == AGI_JVP ? s->tX : NULL,
+                              PANEL, s->unseen);
         x->k->scores(s->T, s->X, x->call->map == AGI_JVP ? s->F : NULL, NULL, PANEL, nj, panel->W, x->scale,
                      x->softcap);
     }
@@ -72,8 +71,7 @@ bool NAME(agi_row_scores)(NAME(agi_row_scratch) * s, const NAME(agi_head) * x,
     return unseen;
 }
 
-NAME(agi_rows)
-NAME(agi_clean_rows)(NAME(agi_rows) rows, int64_t n, int64_t width, const uint8_t *unseen, real *clean)
+agi_rows agi_clean_rows(agi_rows rows, int64_t n, int64_t width, const uint8_t *unseen, real *clean)
 {
     for (int64_t j = 0; j < n; j++) {
         if (unseen[j]) {
@@ -82,26 +80,26 @@ NAME(agi_clean_rows)(NAME(agi_rows) rows, int64_t n, int64_t width, const uint8_
             memcpy(clean + j * width, rows.p + j * rows.ld, (size_t)width * sizeof(real));
         }
     }
-    return (NAME(agi_rows)){clean, width};
+    return (agi_rows){clean, width};
 }
 
 /* ---- A block of queries ---- */
 
 /* The sink's term of the sum, at the shift that a row starts with. */
-static real sink_weight(const NAME(agi_head) * x)
+static real sink_weight(const agi_head *x)
 {
     const double s = x->sink * LOG2_E;
     return x->sink == -INFINITY ? 0 : (real)exp2(s - (double)(real)s);
 }
 
-static void begin_panel(NAME(agi_row_panel) * panel, const NAME(agi_head) * x, int64_t i0)
+static void begin_panel(agi_row_panel *panel, const agi_head *x, int64_t i0)
 {
     const ag_args *a = &x->call->a;
     const ag_dtype dtype = x->call->plan->p.dtype;
     panel->i0 = i0;
     panel->ni = agi_min(PANEL, x->seq.n_q - i0);
     panel->W = agi_round_up(panel->ni, x->k->lanes);
-    NAME(agi_get_panel)(NAME(agi_query_slice)(x, &a->q, dtype, x->Dk), i0, panel->ni, NULL, panel->QT);
+    agi_get_panel(x->k, agi_query_slice(x, &a->q, dtype, x->Dk), i0, panel->ni, NULL, panel->QT);
     memset(panel->O, 0, (size_t)(PANEL * x->Dv_pad) * sizeof(real));
     for (int64_t i = 0; i < PANEL; i++) {
         panel->m[i] = (real)(x->sink * LOG2_E);
@@ -112,26 +110,23 @@ static void begin_panel(NAME(agi_row_panel) * panel, const NAME(agi_head) * x, i
     if (x->call->map == AGI_JVP) {
         memset(panel->tO, 0, (size_t)(PANEL * x->Dv_pad) * sizeof(real));
         if (a->tq.data != NULL) {
-            NAME(agi_get_panel)
-            (NAME(agi_query_slice)(x, &a->tq, dtype, x->Dk), i0, panel->ni, NULL, panel->tQT);
+            agi_get_panel(x->k, agi_query_slice(x, &a->tq, dtype, x->Dk), i0, panel->ni, NULL, panel->tQT);
         }
     }
 }
 
-static NAME(agi_rows)
-    key_rows(const NAME(agi_head) * x, const ag_tensor *t, int64_t D, int64_t j0, int64_t nj, real *scratch)
+static agi_rows key_rows(const agi_head *x, const ag_tensor *t, int64_t D, int64_t j0, int64_t nj,
+                         real *scratch)
 {
-    const NAME(agi_rows) absent = {NULL, 0};
-    return t->data == NULL
-               ? absent
-               : NAME(agi_get_rows)(NAME(agi_key_slice)(x, t, D), j0, nj, x->k->lanes, NULL, scratch);
+    const agi_rows absent = {NULL, 0};
+    return t->data == NULL ? absent
+                           : agi_get_rows(agi_key_slice(x, t, D), j0, nj, x->k->lanes, NULL, scratch);
 }
 
-static NAME(agi_key_block)
-    load_keys(NAME(agi_row_scratch) * s, const NAME(agi_head) * x, int64_t j0, int64_t nj)
+static agi_key_block load_keys(agi_row_scratch *s, const agi_head *x, int64_t j0, int64_t nj)
 {
     const ag_args *a = &x->call->a;
-    NAME(agi_key_block) keys = {.j0 = j0, .nj = nj};
+    agi_key_block keys = {.j0 = j0, .nj = nj};
     keys.K = key_rows(x, &a->k, x->Dk, j0, nj, s->K);
     keys.V = key_rows(x, &a->v, x->Dv, j0, nj, s->V);
     if (x->call->map == AGI_JVP) {
@@ -142,7 +137,7 @@ static NAME(agi_key_block)
 }
 
 /* L = m + log l, exactly the sink's logit where nothing was added to its term. */
-static double row_logarithm(const NAME(agi_head) * x, const NAME(agi_row_panel) * panel, int64_t i)
+static double row_logarithm(const agi_head *x, const agi_row_panel *panel, int64_t i)
 {
     if (panel->l[i] == 0) {
         return -INFINITY;
@@ -152,46 +147,40 @@ static double row_logarithm(const NAME(agi_head) * x, const NAME(agi_row_panel) 
 }
 
 /* O = O' / l, L as above, mu = r + a / l, tO = T' / l - (mu - r) O; l = 0 is the empty row. */
-static void finish_row(const NAME(agi_head) * x, NAME(agi_row_panel) * panel, int64_t i)
+static void finish_row(const agi_head *x, agi_row_panel *panel, int64_t i)
 {
     const ag_args *a = &x->call->a;
     const double l = (double)panel->l[i];
     const bool empty = l == 0;
     const double shift = empty ? 0 : (double)panel->a[i] / l;
     real *O = panel->O + i * x->Dv_pad, *tO = panel->tO + i * x->Dv_pad;
-    for (int64_t c = 0; c < x->Dv; c++) {
-        O[c] = empty ? 0 : (real)((double)O[c] / l);
-    }
+    x->k->put(O, O, x->Dv, empty ? 0 : 1 / l, false);
     if (x->call->map == AGI_JVP) {
-        for (int64_t c = 0; c < x->Dv; c++) {
-            tO[c] = empty ? 0 : (real)((double)tO[c] / l - shift * (double)O[c]);
-        }
-        NAME(agi_put_stat)
-        (x, &a->mu, (a->accumulate & AG_ACC_MU) != 0, panel->i0 + i, empty ? 0 : (double)panel->r[i] + shift);
+        x->k->put(tO, tO, x->Dv, empty ? 0 : 1 / l, false);
+        x->k->put(tO, O, x->Dv, -shift, true);
+        agi_put_stat(x, &a->mu, (a->accumulate & AG_ACC_MU) != 0, panel->i0 + i,
+                     empty ? 0 : (double)panel->r[i] + shift);
     }
-    NAME(agi_put_stat)
-    (x, &a->lse, (a->accumulate & AG_ACC_LSE) != 0, panel->i0 + i, row_logarithm(x, panel, i));
+    agi_put_stat(x, &a->lse, (a->accumulate & AG_ACC_LSE) != 0, panel->i0 + i, row_logarithm(x, panel, i));
 }
 
-static void finish_panel(const NAME(agi_head) * x, NAME(agi_row_panel) * panel)
+static void finish_panel(const agi_head *x, agi_row_panel *panel)
 {
     const ag_args *a = &x->call->a;
     const ag_dtype dtype = x->call->plan->p.out_dtype;
     for (int64_t i = 0; i < panel->ni; i++) {
         finish_row(x, panel, i);
     }
-    NAME(agi_put_rows)
-    (NAME(agi_query_slice)(x, &a->o, dtype, x->Dv), panel->i0, panel->ni, (a->accumulate & AG_ACC_O) != 0, 1,
-     panel->O, x->Dv_pad);
+    agi_put_rows(x->k, agi_query_slice(x, &a->o, dtype, x->Dv), panel->i0, panel->ni,
+                 (a->accumulate & AG_ACC_O) != 0, 1, panel->O, x->Dv_pad);
     if (x->call->map == AGI_JVP) {
-        NAME(agi_put_rows)
-        (NAME(agi_query_slice)(x, &a->to, dtype, x->Dv), panel->i0, panel->ni,
-         (a->accumulate & AG_ACC_TO) != 0, 1, panel->tO, x->Dv_pad);
+        agi_put_rows(x->k, agi_query_slice(x, &a->to, dtype, x->Dv), panel->i0, panel->ni,
+                     (a->accumulate & AG_ACC_TO) != 0, 1, panel->tO, x->Dv_pad);
     }
 }
 
 /* Rows of a padded batch behind the end of their sequence. */
-static void fill_rows(const NAME(agi_head) * x, int64_t from, int64_t to)
+static void fill_rows(const agi_head *x, int64_t from, int64_t to)
 {
     const ag_args *a = &x->call->a;
     const ag_dtype dtype = x->call->plan->p.out_dtype;
@@ -199,33 +188,31 @@ static void fill_rows(const NAME(agi_head) * x, int64_t from, int64_t to)
         return;
     }
     for (int64_t i = from; i < to; i++) {
-        NAME(agi_put_stat)(x, &a->lse, (a->accumulate & AG_ACC_LSE) != 0, i, -INFINITY);
+        agi_put_stat(x, &a->lse, (a->accumulate & AG_ACC_LSE) != 0, i, -INFINITY);
         if (x->call->map == AGI_JVP) {
-            NAME(agi_put_stat)(x, &a->mu, (a->accumulate & AG_ACC_MU) != 0, i, 0);
+            agi_put_stat(x, &a->mu, (a->accumulate & AG_ACC_MU) != 0, i, 0);
         }
     }
-    NAME(agi_put_rows)
-    (NAME(agi_query_slice)(x, &a->o, dtype, x->Dv), from, to - from, (a->accumulate & AG_ACC_O) != 0, 1, NULL,
-     0);
+    agi_put_rows(x->k, agi_query_slice(x, &a->o, dtype, x->Dv), from, to - from,
+                 (a->accumulate & AG_ACC_O) != 0, 1, NULL, 0);
     if (x->call->map == AGI_JVP) {
-        NAME(agi_put_rows)
-        (NAME(agi_query_slice)(x, &a->to, dtype, x->Dv), from, to - from, (a->accumulate & AG_ACC_TO) != 0, 1,
-         NULL, 0);
+        agi_put_rows(x->k, agi_query_slice(x, &a->to, dtype, x->Dv), from, to - from,
+                     (a->accumulate & AG_ACC_TO) != 0, 1, NULL, 0);
     }
 }
 
-static void walk_keys(NAME(agi_row_scratch) * s, const NAME(agi_head) * x, int64_t i0, int64_t n_panels)
+static void walk_keys(agi_row_scratch *s, const agi_head *x, int64_t i0, int64_t n_panels)
 {
     int64_t from, to;
-    NAME(agi_key_range)(x, i0, agi_min(ROW_BLOCK, x->seq.n_q - i0), &from, &to);
+    agi_key_range(x, i0, agi_min(ROW_BLOCK, x->seq.n_q - i0), &from, &to);
     for (int64_t j0 = from / ROW_KEYS * ROW_KEYS; j0 < to; j0 += ROW_KEYS) {
         const int64_t first = agi_max(j0, from);
-        const NAME(agi_key_block) keys = load_keys(s, x, first, agi_min(j0 + ROW_KEYS, to) - first);
+        const agi_key_block keys = load_keys(s, x, first, agi_min(j0 + ROW_KEYS, to) - first);
         for (int64_t q = 0; q < n_panels; q++) {
             if (x->call->map == AGI_JVP) {
-                NAME(agi_jvp_tile)(s, x, &s->panel[q], &keys);
+                agi_jvp_tile(s, x, &s->panel[q], &keys);
             } else {
-                NAME(agi_forward_tile)(s, x, &s->panel[q], &keys);
+                agi_forward_tile(s, x, &s->panel[q], &keys);
             }
         }
     }
@@ -245,13 +232,12 @@ int64_t agi_row_items(const ag_problem *p)
 }
 #endif
 
-void NAME(agi_row_item)(NAME(agi_row_scratch) * s, const agi_call *call, const NAME(agi_kernels) * k,
-                        int64_t item)
+void agi_row_item(agi_row_scratch *s, const agi_call *call, const agi_kernels *k, int64_t item)
 {
     const ag_problem *p = &call->plan->p;
     const int64_t blocks = blocks_of(p), i0 = item % blocks * ROW_BLOCK;
-    NAME(agi_head) x;
-    NAME(agi_head_begin)(&x, call, k, item / blocks / p->heads, item / blocks % p->heads);
+    agi_head x;
+    agi_head_begin(&x, call, k, item / blocks / p->heads, item / blocks % p->heads);
     int64_t n_panels = 0;
     for (int64_t i = i0; i < agi_min(i0 + ROW_BLOCK, x.seq.n_q); i += PANEL) {
         begin_panel(&s->panel[n_panels++], &x, i);

@@ -19,47 +19,43 @@ typedef struct {
     real *O, *tO;   /* [PANEL][Dv_pad]: O' and T' */
     real *m, *l;    /* [PANEL] */
     real *r, *a;
-} NAME(agi_row_panel);
+} agi_row_panel;
 
 /* One thread's scratch. */
 typedef struct {
-    NAME(agi_row_panel) panel[ROW_PANELS];
+    agi_row_panel panel[ROW_PANELS];
     real *T, *U;           /* score tiles, [ROW_KEYS][PANEL] */
     real *X, *tX, *F, *M;  /* features of the tile */
     real *K, *V, *tK, *tV; /* converted rows */
     real *clean;           /* V or tV without the keys that nobody sees */
     real *alpha, *delta;   /* [PANEL] */
     uint8_t *unseen;       /* [ROW_KEYS] */
-} NAME(agi_row_scratch);
+} agi_row_scratch;
 
 /* The rows of a block of keys, as the products want them. */
 typedef struct {
     int64_t j0, nj;
-    NAME(agi_rows) K, V, tK, tV;
-} NAME(agi_key_block);
+    agi_rows K, V, tK, tV;
+} agi_key_block;
 
-void NAME(agi_row_lay_out)(NAME(agi_row_scratch) * s, agi_arena *arena, const ag_plan *plan,
-                           const NAME(agi_kernels) * k, agi_map map);
+void agi_row_lay_out(agi_row_scratch *s, agi_arena *arena, const ag_plan *plan, const agi_kernels *k,
+                     agi_map map);
 int64_t agi_row_items(const ag_problem *p);
-void NAME(agi_row_item)(NAME(agi_row_scratch) * s, const agi_call *call, const NAME(agi_kernels) * k,
-                        int64_t item);
+void agi_row_item(agi_row_scratch *s, const agi_call *call, const agi_kernels *k, int64_t item);
 
 /* One tile of each map. */
-void NAME(agi_forward_tile)(NAME(agi_row_scratch) * s, const NAME(agi_head) * x, NAME(agi_row_panel) * panel,
-                            const NAME(agi_key_block) * keys);
-void NAME(agi_jvp_tile)(NAME(agi_row_scratch) * s, const NAME(agi_head) * x, NAME(agi_row_panel) * panel,
-                        const NAME(agi_key_block) * keys);
+void agi_forward_tile(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel, const agi_key_block *keys);
+void agi_jvp_tile(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel, const agi_key_block *keys);
 
 /* The keys of the block that the panel sees: the block's rows from *from on, *n of them. */
-bool NAME(agi_clip_keys)(const NAME(agi_head) * x, const NAME(agi_row_panel) * panel,
-                         const NAME(agi_key_block) * keys, int64_t *from, int64_t *n);
+bool agi_clip_keys(const agi_head *x, const agi_row_panel *panel, const agi_key_block *keys, int64_t *from,
+                   int64_t *n);
 
 /* Scores in T become what softmax takes; returns whether some key is seen by no query of the panel. */
-bool NAME(agi_row_scores)(NAME(agi_row_scratch) * s, const NAME(agi_head) * x,
-                          const NAME(agi_row_panel) * panel, int64_t j0, int64_t nj);
+bool agi_row_scores(agi_row_scratch *s, const agi_head *x, const agi_row_panel *panel, int64_t j0,
+                    int64_t nj);
 
 /* rows, or a copy in which the unseen ones are zero: their weight is 0, but 0 times NaN is NaN. */
-NAME(agi_rows)
-NAME(agi_clean_rows)(NAME(agi_rows) rows, int64_t n, int64_t width, const uint8_t *unseen, real *clean);
+agi_rows agi_clean_rows(agi_rows rows, int64_t n, int64_t width, const uint8_t *unseen, real *clean);
 
 #endif

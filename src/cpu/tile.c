@@ -13,8 +13,7 @@ static double sink_of(const agi_call *call, const ag_tensor *t, int64_t h)
     return agi_load(call->plan->p.aux_dtype, t->data, call->plan->p.heads == 1 ? 0 : h * t->strides[1]);
 }
 
-void NAME(agi_head_begin)(NAME(agi_head) * x, const agi_call *call, const NAME(agi_kernels) * k, int64_t b,
-                          int64_t h)
+void agi_head_begin(agi_head *x, const agi_call *call, const agi_kernels *k, int64_t b, int64_t h)
 {
     const ag_problem *p = &call->plan->p;
     const bool sink = agi_has(p, AG_SINK);
@@ -41,7 +40,7 @@ void NAME(agi_head_begin)(NAME(agi_head) * x, const agi_call *call, const NAME(a
 
 /* ---- Geometry ---- */
 
-agi_band NAME(agi_band_at)(const NAME(agi_head) * x, int64_t i0, int64_t j0)
+agi_band agi_band_at(const agi_head *x, int64_t i0, int64_t j0)
 {
     const ag_problem *p = &x->call->plan->p;
     /* g_j - p_i = (j - i) + offset */
@@ -59,19 +58,19 @@ agi_band NAME(agi_band_at)(const NAME(agi_head) * x, int64_t i0, int64_t j0)
     return (agi_band){low, high};
 }
 
-void NAME(agi_key_range)(const NAME(agi_head) * x, int64_t i0, int64_t ni, int64_t *from, int64_t *to)
+void agi_key_range(const agi_head *x, int64_t i0, int64_t ni, int64_t *from, int64_t *to)
 {
-    agi_keys_of(NAME(agi_band_at)(x, i0, 0), 0, ni, x->seq.n_k, from, to);
+    agi_keys_of(agi_band_at(x, i0, 0), 0, ni, x->seq.n_k, from, to);
 }
 
 /* ---- Rows in ---- */
 
-agi_slice NAME(agi_query_slice)(const NAME(agi_head) * x, const ag_tensor *t, ag_dtype dtype, int64_t D)
+agi_slice agi_query_slice(const agi_head *x, const ag_tensor *t, ag_dtype dtype, int64_t D)
 {
     return (agi_slice){t, dtype, x->seq.view, x->h, x->seq.q0, D};
 }
 
-agi_slice NAME(agi_key_slice)(const NAME(agi_head) * x, const ag_tensor *t, int64_t D)
+agi_slice agi_key_slice(const agi_head *x, const ag_tensor *t, int64_t D)
 {
     return (agi_slice){t, x->call->plan->p.dtype, x->seq.view, x->hk, x->seq.k0, D};
 }
@@ -136,12 +135,12 @@ static void get_row(agi_slice s, int64_t row, int64_t step, real *to)
     }
 }
 
-NAME(agi_rows)
-NAME(agi_get_rows)(agi_slice s, int64_t first, int64_t n, int64_t lanes, const uint8_t *skip, real *scratch)
+agi_rows agi_get_rows(agi_slice s, int64_t first, int64_t n, int64_t lanes, const uint8_t *skip,
+                      real *scratch)
 {
     const int64_t D_pad = agi_round_up(s.D, lanes);
     if (s.dtype == REAL_DTYPE && s.t->strides[3] == 1 && s.D == D_pad && skip == NULL) {
-        return (NAME(agi_rows)){(const real *)s.t->data + row_at(s, first), s.t->strides[2]};
+        return (agi_rows){(const real *)s.t->data + row_at(s, first), s.t->strides[2]};
     }
     for (int64_t r = 0; r < n; r++) {
         real *to = scratch + r * D_pad;
@@ -152,12 +151,18 @@ NAME(agi_get_rows)(agi_slice s, int64_t first, int64_t n, int64_t lanes, const u
             get_row(s, first + r, 1, to);
         }
     }
-    return (NAME(agi_rows)){scratch, D_pad};
+    return (agi_rows){scratch, D_pad};
 }
 
-void NAME(agi_get_panel)(agi_slice s, int64_t first, int64_t n, const uint8_t *skip, real *out)
+void agi_get_panel(const agi_kernels *k, agi_slice s, int64_t first, int64_t n, const uint8_t *skip,
+                   real *out)
 {
     memset(out, 0, (size_t)(s.D * PANEL) * sizeof(real));
+    if (s.dtype == REAL_DTYPE && s.t->strides[3] == 1 &&
+        (skip == NULL || memchr(skip, 1, (size_t)n) == NULL)) {
+        k->transpose(out, (const real *)s.t->data + row_at(s, first), s.t->strides[2], n, s.D);
+        return;
+    }
     for (int64_t i = 0; i < n; i++) {
         if (skip == NULL || !skip[i]) {
             get_row(s, first + i, PANEL, out + i);
@@ -167,31 +172,41 @@ void NAME(agi_get_panel)(agi_slice s, int64_t first, int64_t n, const uint8_t *s
 
 /* ---- Rows out ---- */
 
-void NAME(agi_put_rows)(agi_slice s, int64_t first, int64_t n, bool accumulate, double factor,
-                        const real *rows, int64_t ld)
+/* One row, element by element: any dtype, any stride. */
+static void put_row(agi_slice s, int64_t row, bool accumulate, double factor, const real *from)
 {
+    const int64_t at = row_at(s, row);
+    for (int64_t c = 0; c < s.D; c++) {
+        const int64_t place = at + c * s.t->strides[3];
+        const double value = from == NULL ? 0 : factor * (double)from[c];
+        agi_store(s.dtype, s.t->data, place,
+                  accumulate ? agi_load(s.dtype, s.t->data, place) + value : value);
+    }
+}
+
+void agi_put_rows(const agi_kernels *k, agi_slice s, int64_t first, int64_t n, bool accumulate, double factor,
+                  const real *rows, int64_t ld)
+{
+    const bool direct = s.dtype == REAL_DTYPE && s.t->strides[3] == 1 && rows != NULL;
     for (int64_t r = 0; r < n && s.t->data != NULL; r++) {
-        const int64_t at = row_at(s, first + r);
-        for (int64_t c = 0; c < s.D; c++) {
-            const int64_t place = at + c * s.t->strides[3];
-            const double value = rows == NULL ? 0 : factor * (double)rows[r * ld + c];
-            agi_store(s.dtype, s.t->data, place,
-                      accumulate ? agi_load(s.dtype, s.t->data, place) + value : value);
+        if (direct) {
+            k->put((real *)s.t->data + row_at(s, first + r), rows + r * ld, s.D, factor, accumulate);
+        } else {
+            put_row(s, first + r, accumulate, factor, rows == NULL ? NULL : rows + r * ld);
         }
     }
 }
 
-double NAME(agi_get_stat)(const NAME(agi_head) * x, const ag_tensor *t, int64_t i)
+double agi_get_stat(const agi_head *x, const ag_tensor *t, int64_t i)
 {
-    const agi_slice s = NAME(agi_query_slice)(x, t, AG_F64, 1);
+    const agi_slice s = agi_query_slice(x, t, AG_F64, 1);
     return t->data == NULL ? 0 : ((const double *)t->data)[row_at(s, i)];
 }
 
-void NAME(agi_put_stat)(const NAME(agi_head) * x, const ag_tensor *t, bool accumulate, int64_t i,
-                        double value)
+void agi_put_stat(const agi_head *x, const ag_tensor *t, bool accumulate, int64_t i, double value)
 {
     if (t->data != NULL) {
-        double *to = (double *)t->data + row_at(NAME(agi_query_slice)(x, t, AG_F64, 1), i);
+        double *to = (double *)t->data + row_at(agi_query_slice(x, t, AG_F64, 1), i);
         *to = accumulate ? *to + value : value;
     }
 }

@@ -34,7 +34,7 @@ static inline int64_t agi_round_up(int64_t n, int64_t step)
 /* One query head of one sequence of a call. */
 typedef struct {
     const agi_call *call;
-    const NAME(agi_kernels) * k;
+    const agi_kernels *k;
     agi_sequence seq;
     int64_t h, hk;
     int64_t Dk, Dv;         /* channels */
@@ -44,10 +44,9 @@ typedef struct {
     real scale, softcap;
     real c;             /* scores in base 2 are c times the tile: scale log2(e) where plain, else 1 */
     double sink, tsink; /* -infinity and 0 without one */
-} NAME(agi_head);
+} agi_head;
 
-void NAME(agi_head_begin)(NAME(agi_head) * x, const agi_call *call, const NAME(agi_kernels) * k, int64_t b,
-                          int64_t h);
+void agi_head_begin(agi_head *x, const agi_call *call, const agi_kernels *k, int64_t b, int64_t h);
 
 /* ---- Geometry ---- */
 
@@ -56,10 +55,10 @@ typedef struct {
 } agi_band;
 
 /* The band of the tile whose corner is query i0, key j0. */
-agi_band NAME(agi_band_at)(const NAME(agi_head) * x, int64_t i0, int64_t j0);
+agi_band agi_band_at(const agi_head *x, int64_t i0, int64_t j0);
 
 /* Keys that any of the queries i0 .. i0 + ni - 1 sees lie in [*from, *to); the whole sequence's keys. */
-void NAME(agi_key_range)(const NAME(agi_head) * x, int64_t i0, int64_t ni, int64_t *from, int64_t *to);
+void agi_key_range(const agi_head *x, int64_t i0, int64_t ni, int64_t *from, int64_t *to);
 
 /* Of a tile with this band: the keys seen by queries [i0, i1), clipped to [0, nj); and the queries that
  * see keys [j0, j1), clipped to [0, ni). Empty ranges have *to <= *from. */
@@ -88,7 +87,7 @@ static inline bool agi_inside(agi_band band, int64_t ni, int64_t nj)
 typedef struct {
     const real *p;
     int64_t ld;
-} NAME(agi_rows);
+} agi_rows;
 
 /* Which rows of a tensor: one head's, from row0 on. */
 typedef struct {
@@ -97,35 +96,34 @@ typedef struct {
     int64_t view, head, row0, D;
 } agi_slice;
 
-agi_slice NAME(agi_query_slice)(const NAME(agi_head) * x, const ag_tensor *t, ag_dtype dtype, int64_t D);
-agi_slice NAME(agi_key_slice)(const NAME(agi_head) * x, const ag_tensor *t, int64_t D);
+agi_slice agi_query_slice(const agi_head *x, const ag_tensor *t, ag_dtype dtype, int64_t D);
+agi_slice agi_key_slice(const agi_head *x, const ag_tensor *t, int64_t D);
 
 /* Rows first .. first + n - 1 of the slice: where they are, if they are whole vectors of reals; else
  * converted into scratch[n][D_pad], padded with zeros. skip[row] != 0, where given: the row is zero. */
-NAME(agi_rows)
-NAME(agi_get_rows)(agi_slice s, int64_t first, int64_t n, int64_t lanes, const uint8_t *skip, real *scratch);
+agi_rows agi_get_rows(agi_slice s, int64_t first, int64_t n, int64_t lanes, const uint8_t *skip,
+                      real *scratch);
 
 /* The same rows transposed: out[D][PANEL], zero in the lanes behind the n rows. */
-void NAME(agi_get_panel)(agi_slice s, int64_t first, int64_t n, const uint8_t *skip, real *out);
+void agi_get_panel(const agi_kernels *k, agi_slice s, int64_t first, int64_t n, const uint8_t *skip,
+                   real *out);
 
 /* Writes factor * rows, rounded once; accumulate: added to what is there. rows NULL: zeros. */
-void NAME(agi_put_rows)(agi_slice s, int64_t first, int64_t n, bool accumulate, double factor,
-                        const real *rows, int64_t ld);
+void agi_put_rows(const agi_kernels *k, agi_slice s, int64_t first, int64_t n, bool accumulate, double factor,
+                  const real *rows, int64_t ld);
 
 /* One float64 of a row of lse, mu and their like; 0 where the tensor is absent. */
-double NAME(agi_get_stat)(const NAME(agi_head) * x, const ag_tensor *t, int64_t i);
-void NAME(agi_put_stat)(const NAME(agi_head) * x, const ag_tensor *t, bool accumulate, int64_t i,
-                        double value);
+double agi_get_stat(const agi_head *x, const ag_tensor *t, int64_t i);
+void agi_put_stat(const agi_head *x, const ag_tensor *t, bool accumulate, int64_t i, double value);
 
 /* ---- Features of a tile: queries i0 .. i0 + ni - 1, keys j0 .. j0 + nj - 1 ---- */
 
 /* X: what is added to the scores, minus infinity where hidden by mask or bias. tX, where given: its
  * tangent. unseen[j]: no query of the tile may see key j. Returns whether there is such a key. */
-bool NAME(agi_additive)(const NAME(agi_head) * x, int64_t i0, int64_t ni, int64_t j0, int64_t nj, real *X,
-                        real *tX, int64_t ld, uint8_t *unseen);
+bool agi_additive(const agi_head *x, int64_t i0, int64_t ni, int64_t j0, int64_t nj, real *X, real *tX,
+                  int64_t ld, uint8_t *unseen);
 
-void NAME(agi_dropout_tile)(const NAME(agi_head) * x, int64_t i0, int64_t W, int64_t j0, int64_t nj, real *M,
-                            int64_t ld);
+void agi_dropout_tile(const agi_head *x, int64_t i0, int64_t W, int64_t j0, int64_t nj, real *M, int64_t ld);
 
 /* Where the gradient of a bias goes. With both a query and a key axis every pair has its own element,
  * or shares it with other heads and sequences: `full`, in the caller's own array or a copy. Otherwise
@@ -136,8 +134,8 @@ typedef struct {
     double *small;
     int64_t strides[4]; /* of whichever is there; 0 along an axis of size 1 */
     double *table;      /* [table_buckets], of this head and this part of the queries */
-} NAME(agi_sums);
-void NAME(agi_add_sums)(const NAME(agi_head) * x, const NAME(agi_sums) * sums, int64_t i0, int64_t ni,
-                        int64_t j0, int64_t nj, const real *dS, int64_t ld);
+} agi_sums;
+void agi_add_sums(const agi_head *x, const agi_sums *sums, int64_t i0, int64_t ni, int64_t j0, int64_t nj,
+                  const real *dS, int64_t ld);
 
 #endif

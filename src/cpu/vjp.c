@@ -1,18 +1,18 @@
 /* vjp, one tile: S^T, P, dP^T, dS and the three gradients. A score tile is T[key][query]. */
 #include "backward.h"
 
-void NAME(agi_vjp_tile)(NAME(agi_backward_scratch) * s, const NAME(agi_head) * x, const NAME(agi_sums) * sums,
-                        NAME(agi_query_tile) * tile, const NAME(agi_key_tile) * keys)
+void agi_vjp_tile(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums, agi_query_tile *tile,
+                  const agi_key_tile *keys)
 {
-    const NAME(agi_kernels) *k = x->k;
+    const agi_kernels *k = x->k;
     const ag_args *a = &x->call->a;
     const bool dropout = x->call->plan->p.dropout > 0;
     for (int64_t q = 0; q * PANEL < tile->ni; q++) {
-        const agi_patch patch = NAME(agi_patch_of)(x, tile, keys, q);
+        const agi_patch patch = agi_patch_of(x, tile, keys, q);
         const int64_t at = patch.at;
-        NAME(agi_clear_around)(s->P, &patch, keys->nj);
-        NAME(agi_clear_around)(s->dS, &patch, keys->nj);
-        NAME(agi_patch_weights)(s, x, tile, keys, &patch);
+        agi_clear_around(s->P, &patch, keys->nj);
+        agi_clear_around(s->dS, &patch, keys->nj);
+        agi_patch_weights(s, x, tile, keys, &patch);
         if (patch.nj == 0) {
             continue;
         }
@@ -24,8 +24,8 @@ void NAME(agi_vjp_tile)(NAME(agi_backward_scratch) * s, const NAME(agi_head) * x
                            tile->D + patch.i0);
 
         /* dB = dS, dZ = dS o phi'(Z), R = P o M */
-        NAME(agi_add_sums)
-        (x, sums, tile->i0 + patch.i0, patch.ni, keys->j0 + patch.from, patch.nj, s->dS + at, TILE_LD);
+        agi_add_sums(x, sums, tile->i0 + patch.i0, patch.ni, keys->j0 + patch.from, patch.nj, s->dS + at,
+                     TILE_LD);
         if (x->softcap > 0) {
             k->softcap_gradients(s->dS + at, NULL, s->F + at, NULL, TILE_LD, patch.nj, patch.W);
         }
@@ -36,13 +36,13 @@ void NAME(agi_vjp_tile)(NAME(agi_backward_scratch) * s, const NAME(agi_head) * x
 
     /* dV = R^T dO, dK = dZ^T Q, dQ = dZ K; the scale is applied where they are stored */
     if (a->dv.data != NULL) {
-        NAME(agi_add_key_gradient)(x, tile, keys, s->P, tile->dO, x->Dv_pad, keys->dV);
+        agi_add_key_gradient(x, tile, keys, s->P, tile->dO, x->Dv_pad, keys->dV);
     }
     if (a->dk.data != NULL) {
-        NAME(agi_add_key_gradient)(x, tile, keys, s->dS, tile->Q, x->Dk_pad, keys->dK);
+        agi_add_key_gradient(x, tile, keys, s->dS, tile->Q, x->Dk_pad, keys->dK);
     }
     if (a->dq.data != NULL) {
-        NAME(agi_add_query_gradient)
-        (x, tile, keys, s->dS, NAME(agi_seen_rows)(s, x, keys->K, keys->nj, s->clean), x->Dk_pad, tile->dQ);
+        agi_add_query_gradient(x, tile, keys, s->dS, agi_seen_rows(s, x, keys->K, keys->nj, s->clean),
+                               x->Dk_pad, tile->dQ);
     }
 }

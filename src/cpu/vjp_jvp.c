@@ -2,8 +2,8 @@
 #include "backward.h"
 
 /* T = or += A B^T, transposed: rows of keys times a panel of queries. Absent operands are zero. */
-static void add_scores(const NAME(agi_head) * x, const agi_patch *patch, NAME(agi_rows) keys,
-                       const real *panels, bool present, int64_t D, real *T, bool add)
+static void add_scores(const agi_head *x, const agi_patch *patch, agi_rows keys, const real *panels,
+                       bool present, int64_t D, real *T, bool add)
 {
     const int64_t K = present && keys.p != NULL ? D : 0;
     if (K > 0 || !add) {
@@ -13,11 +13,10 @@ static void add_scores(const NAME(agi_head) * x, const agi_patch *patch, NAME(ag
 }
 
 /* P becomes R, U becomes tR, dS becomes dZ, tdS becomes tdZ. */
-static void patch_gradients(NAME(agi_backward_scratch) * s, const NAME(agi_head) * x,
-                            const NAME(agi_sums) * sums, const NAME(agi_query_tile) * tile,
-                            const NAME(agi_key_tile) * keys, const agi_patch *patch)
+static void patch_gradients(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
+                            const agi_query_tile *tile, const agi_key_tile *keys, const agi_patch *patch)
 {
-    const NAME(agi_kernels) *k = x->k;
+    const agi_kernels *k = x->k;
     const ag_args *a = &x->call->a;
     const int64_t at = patch->at, i = patch->i0;
     const bool softcap = x->softcap > 0;
@@ -36,25 +35,23 @@ static void patch_gradients(NAME(agi_backward_scratch) * s, const NAME(agi_head)
     k->score_gradient_tangents(s->P + at, s->U + at, s->dS + at, s->tdS + at,
                                x->call->plan->p.dropout > 0 ? s->M + at : NULL, TILE_LD, patch->nj, patch->W,
                                tile->mu + i, tile->D + i, tile->tD + i);
-    NAME(agi_add_sums)
-    (x, sums, tile->i0 + i, patch->ni, keys->j0 + patch->from, patch->nj, s->tdS + at, TILE_LD);
+    agi_add_sums(x, sums, tile->i0 + i, patch->ni, keys->j0 + patch->from, patch->nj, s->tdS + at, TILE_LD);
     if (softcap) {
         k->softcap_gradients(s->dS + at, s->tdS + at, s->F + at, s->G + at, TILE_LD, patch->nj, patch->W);
     }
 }
 
-void NAME(agi_vjp_jvp_tile)(NAME(agi_backward_scratch) * s, const NAME(agi_head) * x,
-                            const NAME(agi_sums) * sums, NAME(agi_query_tile) * tile,
-                            const NAME(agi_key_tile) * keys)
+void agi_vjp_jvp_tile(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums, agi_query_tile *tile,
+                      const agi_key_tile *keys)
 {
     const ag_args *a = &x->call->a;
     real *const tiles[] = {s->P, s->U, s->dS, s->tdS};
     for (int64_t q = 0; q * PANEL < tile->ni; q++) {
-        const agi_patch patch = NAME(agi_patch_of)(x, tile, keys, q);
+        const agi_patch patch = agi_patch_of(x, tile, keys, q);
         for (int t = 0; t < 4; t++) {
-            NAME(agi_clear_around)(tiles[t], &patch, keys->nj);
+            agi_clear_around(tiles[t], &patch, keys->nj);
         }
-        NAME(agi_patch_weights)(s, x, tile, keys, &patch);
+        agi_patch_weights(s, x, tile, keys, &patch);
         if (patch.nj > 0) {
             patch_gradients(s, x, sums, tile, keys, &patch);
         }
@@ -62,26 +59,25 @@ void NAME(agi_vjp_jvp_tile)(NAME(agi_backward_scratch) * s, const NAME(agi_head)
 
     /* tdV = tR^T dO + R^T tdO */
     if (a->tdv.data != NULL) {
-        NAME(agi_add_key_gradient)(x, tile, keys, s->U, tile->dO, x->Dv_pad, keys->dV);
+        agi_add_key_gradient(x, tile, keys, s->U, tile->dO, x->Dv_pad, keys->dV);
         if (a->td_o.data != NULL) {
-            NAME(agi_add_key_gradient)(x, tile, keys, s->P, tile->tdO, x->Dv_pad, keys->dV);
+            agi_add_key_gradient(x, tile, keys, s->P, tile->tdO, x->Dv_pad, keys->dV);
         }
     }
     /* tdK = tdZ^T Q + dZ^T tQ */
     if (a->tdk.data != NULL) {
-        NAME(agi_add_key_gradient)(x, tile, keys, s->tdS, tile->Q, x->Dk_pad, keys->dK);
+        agi_add_key_gradient(x, tile, keys, s->tdS, tile->Q, x->Dk_pad, keys->dK);
         if (a->tq.data != NULL) {
-            NAME(agi_add_key_gradient)(x, tile, keys, s->dS, tile->tQ, x->Dk_pad, keys->dK);
+            agi_add_key_gradient(x, tile, keys, s->dS, tile->tQ, x->Dk_pad, keys->dK);
         }
     }
     /* tdQ = tdZ K + dZ tK */
     if (a->tdq.data != NULL) {
-        NAME(agi_add_query_gradient)
-        (x, tile, keys, s->tdS, NAME(agi_seen_rows)(s, x, keys->K, keys->nj, s->clean), x->Dk_pad, tile->dQ);
+        agi_add_query_gradient(x, tile, keys, s->tdS, agi_seen_rows(s, x, keys->K, keys->nj, s->clean),
+                               x->Dk_pad, tile->dQ);
         if (a->tk.data != NULL) {
-            NAME(agi_add_query_gradient)
-            (x, tile, keys, s->dS, NAME(agi_seen_rows)(s, x, keys->tK, keys->nj, s->tclean), x->Dk_pad,
-             tile->dQ);
+            agi_add_query_gradient(x, tile, keys, s->dS, agi_seen_rows(s, x, keys->tK, keys->nj, s->tclean),
+                                   x->Dk_pad, tile->dQ);
         }
     }
 }
