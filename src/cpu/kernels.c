@@ -13,7 +13,7 @@
 
 /* Loops whose count is a constant are written out, so that every C is a register. */
 #if defined(__clang__)
-#define UNROLL _Pragma("unroll")
+#define UNROLL _Pragma("clang loop unroll(full)")
 #else
 #define UNROLL _Pragma("GCC unroll 8")
 #endif

@@ -106,7 +106,7 @@ INLINE bool v_any(vmask m)
 
 INLINE vec v_iota(void)
 {
-    vec a;
+    vec a = {0};
     for (int i = 0; i < LANES; i++) {
         a[i] = (real)i;
     }
