@@ -106,6 +106,13 @@ agi_patch agi_patch_of(const agi_head *x, const agi_query_tile *tile, const agi_
 /* Zero where the patch is not, in its own lanes. */
 void agi_clear_around(real *T, const agi_patch *patch, int64_t nj);
 
+/* The patch in pieces of a few keys, whose tiles stay in the first cache from one stage to the next:
+ * the piece behind `before`, the first one for NULL; the last has nj = 0. */
+agi_patch agi_next_chunk(const agi_patch *patch, const agi_patch *before);
+
+/* After all pieces of a panel: a key is unseen by the tile where it is unseen by every panel. */
+void agi_note_unseen(agi_backward_scratch *s, const agi_patch *patch, int64_t nj);
+
 /* P from the scores, in its place; the features' tiles are filled on the way. */
 void agi_patch_weights(agi_backward_scratch *s, const agi_head *x, const agi_query_tile *tile,
                        const agi_key_tile *keys, const agi_patch *patch);

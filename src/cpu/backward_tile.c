@@ -7,6 +7,9 @@
 /* Where the band crosses a tile, products are cut into strips of this many rows. */
 #define STRIP 24
 
+#define NEAR_KEYS 96
+#define CHUNK 64
+
 agi_patch agi_patch_of(const agi_head *x, const agi_query_tile *tile, const agi_key_tile *keys, int64_t q)
 {
     agi_patch patch = {.q = q, .i0 = q * PANEL};
@@ -32,12 +35,22 @@ void agi_clear_around(real *T, const agi_patch *patch, int64_t nj)
     }
 }
 
-/* A key is unseen by the tile where it is unseen by every panel. */
-static void note_unseen(agi_backward_scratch *s, const agi_patch *patch, int64_t nj, bool some)
+agi_patch agi_next_chunk(const agi_patch *patch, const agi_patch *before)
+{
+    agi_patch chunk = *patch;
+    if (before != NULL) {
+        chunk.from = before->from + before->nj;
+    }
+    chunk.nj = agi_min(CHUNK, patch->from + patch->nj - chunk.from);
+    chunk.at = chunk.from * TILE_LD + chunk.i0;
+    return chunk;
+}
+
+void agi_note_unseen(agi_backward_scratch *s, const agi_patch *patch, int64_t nj)
 {
     for (int64_t j = 0; j < nj; j++) {
         const bool inside = j >= patch->from && j < patch->from + patch->nj;
-        const bool unseen = !inside || (some && s->unseen_panel[j - patch->from]);
+        const bool unseen = !inside || s->unseen_panel[j];
         s->unseen[j] = (uint8_t)(unseen && (patch->q == 0 || s->unseen[j]));
     }
 }
@@ -49,28 +62,22 @@ void agi_patch_weights(agi_backward_scratch *s, const agi_head *x, const agi_que
     const int64_t i0 = tile->i0 + patch->i0, j0 = keys->j0 + patch->from, at = patch->at;
     const agi_band band = agi_band_at(x, i0, j0);
     const bool tangents = x->call->map == AGI_VJP_JVP;
-    bool some_unseen = false;
 
     /* S^T = K Q^T */
-    if (patch->nj > 0) {
-        k->product(patch->nj, patch->W, x->Dk, keys->K.p + patch->from * keys->K.ld, keys->K.ld, 1,
-                   tile->QT + patch->q * x->Dk * PANEL, PANEL, s->P + at, TILE_LD, false);
-        if (!x->plain) {
-            some_unseen = agi_additive(x, i0, patch->ni, j0, patch->nj, s->X + at,
-                                       tangents ? s->tX + at : NULL, TILE_LD, s->unseen_panel);
-            k->scores(s->P + at, s->X + at, s->F + at, tangents ? s->G + at : NULL, TILE_LD, patch->nj,
-                      patch->W, x->scale, x->softcap);
-        }
-        if (!agi_inside(band, patch->ni, patch->nj)) {
-            k->hide(s->P + at, TILE_LD, patch->nj, patch->W, band.low, band.high);
-        }
-        k->weights(s->P + at, TILE_LD, patch->nj, patch->W, x->c, tile->high + patch->i0,
-                   tile->low + patch->i0);
+    k->product(patch->nj, patch->W, x->Dk, keys->K.p + patch->from * keys->K.ld, keys->K.ld, 1,
+               tile->QT + patch->q * x->Dk * PANEL, PANEL, s->P + at, TILE_LD, false);
+    if (!x->plain) {
+        agi_additive(x, i0, patch->ni, j0, patch->nj, s->X + at, tangents ? s->tX + at : NULL, TILE_LD,
+                     s->unseen_panel + patch->from);
+        k->scores(s->P + at, s->X + at, x->softcap > 0 ? s->F + at : NULL,
+                  tangents && x->softcap > 0 ? s->G + at : NULL, TILE_LD, patch->nj, patch->W, x->scale,
+                  x->softcap);
     }
-    if (x->hides) {
-        note_unseen(s, patch, keys->nj, some_unseen);
+    if (!agi_inside(band, patch->ni, patch->nj)) {
+        k->hide(s->P + at, TILE_LD, patch->nj, patch->W, band.low, band.high);
     }
-    if (x->call->plan->p.dropout > 0 && patch->nj > 0) {
+    k->weights(s->P + at, TILE_LD, patch->nj, patch->W, x->c, tile->high + patch->i0, tile->low + patch->i0);
+    if (x->call->plan->p.dropout > 0) {
         agi_dropout_tile(x, i0, patch->W, j0, patch->nj, s->M + at, TILE_LD);
     }
 }
@@ -107,18 +114,24 @@ void agi_add_key_gradient(const agi_head *x, const agi_query_tile *tile, const a
     }
 }
 
+/* Of the keys, as many at a time as stay in the first cache while the strips of queries pass by. */
 void agi_add_query_gradient(const agi_head *x, const agi_query_tile *tile, const agi_key_tile *keys,
                             const real *T, agi_rows B, int64_t width, real *dQ)
 {
     const agi_band band = agi_band_at(x, tile->i0, keys->j0);
     const int64_t strip = agi_inside(band, tile->ni, keys->nj) ? tile->ni : STRIP;
-    for (int64_t i = 0; i < tile->ni; i += strip) {
-        const int64_t n = agi_min(strip, tile->ni - i);
-        int64_t from, to;
-        agi_keys_of(band, i, i + n, keys->nj, &from, &to);
-        if (from < to) {
-            x->k->product(n, width, to - from, T + from * TILE_LD + i, 1, TILE_LD, B.p + from * B.ld, B.ld,
-                          dQ + i * width, width, true);
+    for (int64_t j = 0; j < keys->nj; j += NEAR_KEYS) {
+        const int64_t end = agi_min(j + NEAR_KEYS, keys->nj);
+        for (int64_t i = 0; i < tile->ni; i += strip) {
+            const int64_t n = agi_min(strip, tile->ni - i);
+            int64_t from, to;
+            agi_keys_of(band, i, i + n, keys->nj, &from, &to);
+            from = agi_max(from, j);
+            to = agi_min(to, end);
+            if (from < to) {
+                x->k->product(n, width, to - from, T + from * TILE_LD + i, 1, TILE_LD, B.p + from * B.ld,
+                              B.ld, dQ + i * width, width, true);
+            }
         }
     }
 }

@@ -46,6 +46,8 @@ typedef float real;
 #define agi_kernels_scalar REAL_NAME(agi_kernels_scalar)
 #define agi_key_range REAL_NAME(agi_key_range)
 #define agi_key_slice REAL_NAME(agi_key_slice)
+#define agi_next_chunk REAL_NAME(agi_next_chunk)
+#define agi_note_unseen REAL_NAME(agi_note_unseen)
 #define agi_patch_of REAL_NAME(agi_patch_of)
 #define agi_patch_weights REAL_NAME(agi_patch_weights)
 #define agi_put_rows REAL_NAME(agi_put_rows)

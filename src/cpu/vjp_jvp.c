@@ -13,7 +13,7 @@ static void add_scores(const agi_head *x, const agi_patch *patch, agi_rows keys,
 }
 
 /* P becomes R, U becomes tR, dS becomes dZ, tdS becomes tdZ. */
-static void patch_gradients(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
+static void chunk_gradients(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
                             const agi_query_tile *tile, const agi_key_tile *keys, const agi_patch *patch)
 {
     const agi_kernels *k = x->k;
@@ -51,9 +51,12 @@ void agi_vjp_jvp_tile(agi_backward_scratch *s, const agi_head *x, const agi_sums
         for (int t = 0; t < 4; t++) {
             agi_clear_around(tiles[t], &patch, keys->nj);
         }
-        agi_patch_weights(s, x, tile, keys, &patch);
-        if (patch.nj > 0) {
-            patch_gradients(s, x, sums, tile, keys, &patch);
+        for (agi_patch c = agi_next_chunk(&patch, NULL); c.nj > 0; c = agi_next_chunk(&patch, &c)) {
+            agi_patch_weights(s, x, tile, keys, &c);
+            chunk_gradients(s, x, sums, tile, keys, &c);
+        }
+        if (x->hides) {
+            agi_note_unseen(s, &patch, keys->nj);
         }
     }
 
