@@ -43,10 +43,7 @@ ag_status ag_info_get(ag_info *info)
                                      : "struct_size is too small: set it to sizeof(ag_info)");
     }
     memset(&full, 0, sizeof full);
-    const ag_status status = agi_default_threads(&full.threads);
-    if (status != AG_OK) {
-        return status;
-    }
+    full.threads = agi_processors();
     full.struct_size = info->struct_size;
     snprintf(full.version, sizeof full.version, "%s", ag_version_string());
     agi_cpu_name(full.cpu, sizeof full.cpu);

@@ -29,23 +29,24 @@ static void default_release(void *ctx, void *memory)
     free(memory);
 }
 
-static int32_t processors(void)
+int32_t agi_processors(void)
 {
 #if defined(__linux__)
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0) {
-        return CPU_COUNT(&set);
+        return CPU_COUNT(&set) > AGI_MAX_THREADS ? AGI_MAX_THREADS : CPU_COUNT(&set);
     }
 #endif
     const long n = sysconf(_SC_NPROCESSORS_ONLN);
     return n < 1 ? 1 : n > AGI_MAX_THREADS ? AGI_MAX_THREADS : (int32_t)n;
 }
 
-ag_status agi_default_threads(int32_t *threads)
+/* What threads = 0 means: ATTNGRAD_THREADS, else one a processor. */
+static ag_status default_threads(int32_t *threads)
 {
     const char *text = getenv("ATTNGRAD_THREADS");
     if (text == NULL || *text == '\0') {
-        *threads = processors();
+        *threads = agi_processors();
         return AG_OK;
     }
     char *end;
@@ -88,7 +89,7 @@ static ag_status complete_from_environment(ag_options *o)
         status = choose_by_name("ATTNGRAD_ISA", sets, 5, &o->isa);
     }
     if (status == AG_OK && o->threads == 0) {
-        status = agi_default_threads(&o->threads);
+        status = default_threads(&o->threads);
     }
     return status;
 }
@@ -189,24 +190,20 @@ static ag_status copy_slopes(ag_plan *plan)
 
 /* ---- The backend ---- */
 
+/* The one that was asked for; else the fastest. Nothing falls back to a slower one in silence: only what
+ * the reference alone can do, rounding named matrices, chooses it. */
 static ag_status choose_backend(ag_plan *plan, ag_backend wanted)
 {
-    ag_status status = AG_OK;
+    if (wanted == AG_BACKEND_AUTO && plan->flags & AG_ROUND_NAMED) {
+        wanted = AG_BACKEND_REFERENCE;
+    }
     for (int i = 0; agi_backends[i] != NULL; i++) {
         if (wanted == AG_BACKEND_AUTO || wanted == agi_backends[i]->id) {
-            status = agi_backends[i]->accept(plan);
-            if (status == AG_OK) {
-                plan->backend = agi_backends[i];
-                return AG_OK;
-            }
-            if (plan->isa != AG_ISA_AUTO) {
-                return status; /* a set that was asked for: another backend would not have it */
-            }
+            plan->backend = agi_backends[i];
+            return agi_backends[i]->accept(plan);
         }
     }
-    return status != AG_OK
-               ? status
-               : agi_fail(AG_UNSUPPORTED, "backend %d is not built into this library", (int)wanted);
+    return agi_fail(AG_UNSUPPORTED, "backend %d is not built into this library", (int)wanted);
 }
 
 static ag_status size_workspaces(ag_plan *plan)

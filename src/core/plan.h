@@ -25,7 +25,7 @@ struct ag_plan {
     void (*release)(void *ctx, void *memory);
 };
 
-/* What threads = 0 means: ATTNGRAD_THREADS, else one a processor that this process may use. */
-ag_status agi_default_threads(int32_t *threads);
+/* How many this process may use, at most AGI_MAX_THREADS. */
+int32_t agi_processors(void);
 
 #endif

@@ -49,6 +49,11 @@ bool agi_product_fits(int64_t a, int64_t b, int64_t c, int64_t d, int64_t limit)
     return room > 0;
 }
 
+int64_t agi_saturated(int64_t a, int64_t b, int64_t c, int64_t d)
+{
+    return agi_product_fits(a, b, c, d, INT64_MAX) ? a * b * c * d : INT64_MAX;
+}
+
 static ag_status bad_integer(const char *field, int64_t value, const char *rule)
 {
     return agi_fail(AG_INVALID_PROBLEM, "%s is %lld: %s", field, (long long)value, rule);
@@ -192,7 +197,9 @@ static ag_status check_products(const ag_problem *p)
     const int64_t q_rows = packed ? p->q_total : p->q_len;
     const int64_t k_rows = packed ? p->kv_total : p->kv_len;
     const int64_t dim = p->dim_qk > p->dim_v ? p->dim_qk : p->dim_v;
-    if (!agi_product_fits(batch, p->heads, q_rows, dim, limit)) {
+    /* An empty sequence still has its heads. */
+    if (!agi_product_fits(p->batch, p->heads, 1, dim, limit) ||
+        !agi_product_fits(batch, p->heads, q_rows, dim, limit)) {
         return agi_fail(AG_INVALID_PROBLEM,
                         "batch %lld x heads %lld x query rows %lld x channels %lld overflows",
                         (long long)batch, (long long)p->heads, (long long)q_rows, (long long)dim);

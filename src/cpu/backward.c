@@ -82,7 +82,7 @@ static void lay_out_scratch(agi_backward_scratch *s, agi_arena *arena, const ag_
     s->unseen_panel = agi_take(arena, x.block, 1);
     s->dK = take(arena, whole * x.span * Dk_pad);
     s->dV = take(arena, whole * x.span * Dv_pad);
-    s->dQ = take(arena, whole * (x.n_spans > 1) * group_of(p) * p->q_len * Dk_pad);
+    s->dQ = take(arena, whole * (x.n_spans > 1) * agi_saturated(group_of(p), p->q_len, Dk_pad, 1));
     s->row[0] = take(arena, Dv_pad);
     s->row[1] = take(arena, Dv_pad);
 }
@@ -108,13 +108,16 @@ void agi_backward_lay_out(agi_backward_layout *y, agi_arena *arena, const ag_pla
     const int64_t Dk_pad = agi_round_up(p->dim_qk, k->lanes), Dv_pad = agi_round_up(p->dim_v, k->lanes);
     const int64_t split = x.parts > 1, bias = agi_has(p, AG_BIAS), full = bias && bias_is_full(p);
     y->counter = agi_take(arena, 1, sizeof *y->counter);
-    y->dK = take(arena, split * x.chains * x.parts * x.span * Dk_pad);
-    y->dV = take(arena, split * x.chains * x.parts * x.span * Dv_pad);
-    y->dQ = take(arena, split * (x.n_spans > 1) * x.chains * group_of(p) * p->q_len * Dk_pad);
+    y->dK = take(arena, split * agi_saturated(x.chains, x.parts, x.span, Dk_pad));
+    y->dV = take(arena, split * agi_saturated(x.chains, x.parts, x.span, Dv_pad));
+    y->dQ = take(arena, split * (x.n_spans > 1) * agi_saturated(x.chains, group_of(p), p->q_len, Dk_pad));
     y->bias_full = take(arena, (bias && bias_needs_copy(p)) * agi_count(p->bias_size));
-    y->bias_small = agi_take(arena, (bias && !full) * x.parts * agi_count(p->bias_size), sizeof(double));
-    y->table = agi_take(arena, agi_has(p, AG_TABLE) * p->heads * x.parts * p->table_buckets, sizeof(double));
-    y->sink = agi_take(arena, agi_has(p, AG_SINK) * p->batch * p->heads * x.parts, sizeof(double));
+    y->bias_small = agi_take(arena, (bias && !full) * agi_saturated(x.parts, agi_count(p->bias_size), 1, 1),
+                             sizeof(double));
+    y->table = agi_take(arena, agi_has(p, AG_TABLE) * agi_saturated(p->heads, x.parts, p->table_buckets, 1),
+                        sizeof(double));
+    y->sink =
+        agi_take(arena, agi_has(p, AG_SINK) * agi_saturated(p->batch, p->heads, x.parts, 1), sizeof(double));
     y->scratch = agi_take(arena, plan->threads, sizeof *y->scratch);
     for (int64_t slot = 0; slot < plan->threads; slot++) {
         agi_backward_scratch dry;
@@ -130,8 +133,22 @@ static const real *one_row(const agi_head *x, const ag_tensor *t, int64_t i, rea
     return agi_get_rows(slice, i, 1, x->k->lanes, NULL, scratch).p;
 }
 
+/* Asked only of rows whose L is the sink's logit: they see no key, or none that counts. */
+static bool sees_a_key(agi_backward_scratch *s, const agi_head *x, int64_t i)
+{
+    int64_t from, to;
+    agi_key_range(x, i, 1, &from, &to);
+    bool sees = from < to && !x->hides;
+    for (int64_t j = from; j < to && !sees; j++) {
+        agi_additive(x, i, 1, j, 1, s->X, NULL, TILE_LD, s->unseen);
+        sees = !s->unseen[0];
+    }
+    return sees;
+}
+
 /* L, mu, D = rowsum(dO o O) - dL, tD = rowsum(tO o dO + O o tdO) - tdL of row r of the tile. A query
- * without an output (L = -infinity, or the sink's logit alone) has weights 0: L counts as infinite. */
+ * without an output (L = -infinity, or the sink's logit and no key seen) has weights 0: L counts as
+ * infinite. */
 static void load_statistics(agi_backward_scratch *s, const agi_head *x, agi_query_tile *t, int64_t r)
 {
     const ag_args *a = &x->call->a;
@@ -139,7 +156,7 @@ static void load_statistics(agi_backward_scratch *s, const agi_head *x, agi_quer
     const bool tangents = x->call->map == AGI_VJP_JVP;
     const double L = agi_get_stat(x, &a->lse, i), L2 = L * LOG2_E;
     double D = -agi_get_stat(x, &a->d_lse, i), tD = tangents ? -agi_get_stat(x, &a->td_lse, i) : 0;
-    t->dead[r] = L == -INFINITY || L == x->sink;
+    t->dead[r] = L == -INFINITY || (L == x->sink && !sees_a_key(s, x, i));
     if (!t->dead[r]) {
         const real *O = one_row(x, &a->o, i, s->row[0]), *dO = t->dO.p + r * t->dO.ld;
         D += x->k->dot(dO, O, x->Dv);

@@ -164,7 +164,10 @@ static void scores(real *T, const real *X, real *F, real *G, int64_t ld, int64_t
                    real softcap)
 {
     const vec log2_e = v_set1((real)LOG2_E);
-    const vec factor = v_set1(softcap > 0 ? scale / softcap : scale);
+    const double raw = softcap > 0 ? (double)scale / (double)softcap : (double)scale;
+    const vec factor = v_set1((real)(raw > REAL_MAX ? REAL_MAX : raw < -REAL_MAX ? -REAL_MAX : raw));
+    /* Only minus infinity hides: the lowest finite bias must not overflow in base 2. NaN stays. */
+    const vec least = v_set1((real)(-REAL_MAX / 1.4427));
     for (int64_t j = 0; j < nj; j++) {
         for (int64_t i = 0; i < W; i += LANES) {
             const int64_t at = j * ld + i;
@@ -182,7 +185,7 @@ static void scores(real *T, const real *X, real *F, real *G, int64_t ld, int64_t
             if (X != NULL) { /* hidden by selection: s and phi' may be NaN there */
                 const vec add = v_load(X + at);
                 const vmask hidden = v_less(add, v_set1(-REAL_MAX));
-                s = v_select(hidden, add, v_add(s, add));
+                s = v_select(hidden, add, v_max(least, v_add(s, add)));
                 if (softcap > 0 && F != NULL) {
                     v_store(F + at, v_select(hidden, v_set1(0), v_load(F + at)));
                 }

@@ -85,13 +85,6 @@ agi_rows agi_clean_rows(agi_rows rows, int64_t n, int64_t width, const uint8_t *
 
 /* ---- A block of queries ---- */
 
-/* The sink's term of the sum, at the shift that a row starts with. */
-static real sink_weight(const agi_head *x)
-{
-    const double s = x->sink * LOG2_E;
-    return x->sink == -INFINITY ? 0 : (real)exp2(s - (double)(real)s);
-}
-
 static void begin_panel(agi_row_panel *panel, const agi_head *x, int64_t i0)
 {
     const ag_args *a = &x->call->a;
@@ -103,7 +96,7 @@ static void begin_panel(agi_row_panel *panel, const agi_head *x, int64_t i0)
     memset(panel->O, 0, (size_t)(PANEL * x->Dv_pad) * sizeof(real));
     for (int64_t i = 0; i < PANEL; i++) {
         panel->m[i] = (real)(x->sink * LOG2_E);
-        panel->l[i] = sink_weight(x);
+        panel->l[i] = 0; /* the sink's own term is added at the end, where nothing can drown in it */
         panel->r[i] = (real)x->tsink;
         panel->a[i] = 0;
     }
@@ -136,32 +129,25 @@ static agi_key_block load_keys(agi_row_scratch *s, const agi_head *x, int64_t j0
     return keys;
 }
 
-/* L = m + log l, exactly the sink's logit where nothing was added to its term. */
-static double row_logarithm(const agi_head *x, const agi_row_panel *panel, int64_t i)
-{
-    if (panel->l[i] == 0) {
-        return -INFINITY;
-    }
-    const bool sink_alone = panel->m[i] == (real)(x->sink * LOG2_E) && panel->l[i] == sink_weight(x);
-    return sink_alone ? x->sink : ((double)panel->m[i] + log2((double)panel->l[i])) * LN_2;
-}
-
-/* O = O' / l, L as above, mu = r + a / l, tO = T' / l - (mu - r) O; l = 0 is the empty row. */
+/* With the sink's term w = 2^(log2(e) s - m): L = m + log(l + w), O = O' / (l + w),
+ * mu = r + (a + w (ts - r)) / (l + w), tO = T' / (l + w) - (mu - r) O. l + w = 0 is the empty row. */
 static void finish_row(const agi_head *x, agi_row_panel *panel, int64_t i)
 {
     const ag_args *a = &x->call->a;
-    const double l = (double)panel->l[i];
-    const bool empty = l == 0;
-    const double shift = empty ? 0 : (double)panel->a[i] / l;
+    const double m = (double)panel->m[i], l = (double)panel->l[i], r = (double)panel->r[i];
+    const double w = x->sink == -INFINITY ? 0 : exp2(x->sink * LOG2_E - m);
+    const double inverse = l + w == 0 ? 0 : 1 / (l + w);
+    const double L = l == 0 ? x->sink : (m + log2(l + w)) * LN_2;
     real *O = panel->O + i * x->Dv_pad, *tO = panel->tO + i * x->Dv_pad;
-    x->k->put(O, O, x->Dv, empty ? 0 : 1 / l, false);
+    x->k->put(O, O, x->Dv, inverse, false);
     if (x->call->map == AGI_JVP) {
-        x->k->put(tO, tO, x->Dv, empty ? 0 : 1 / l, false);
+        const double shift = ((double)panel->a[i] + (w == 0 ? 0 : w * (x->tsink - r))) * inverse;
+        x->k->put(tO, tO, x->Dv, inverse, false);
         x->k->put(tO, O, x->Dv, -shift, true);
         agi_put_stat(x, &a->mu, (a->accumulate & AG_ACC_MU) != 0, panel->i0 + i,
-                     empty ? 0 : (double)panel->r[i] + shift);
+                     inverse == 0 ? 0 : r + shift);
     }
-    agi_put_stat(x, &a->lse, (a->accumulate & AG_ACC_LSE) != 0, panel->i0 + i, row_logarithm(x, panel, i));
+    agi_put_stat(x, &a->lse, (a->accumulate & AG_ACC_LSE) != 0, panel->i0 + i, L);
 }
 
 static void finish_panel(const agi_head *x, agi_row_panel *panel)
@@ -228,7 +214,7 @@ static int64_t blocks_of(const ag_problem *p)
 #ifndef AGI_REAL64
 int64_t agi_row_items(const ag_problem *p)
 {
-    return p->batch * p->heads * blocks_of(p);
+    return p->q_len == 0 ? 0 : p->batch * p->heads * blocks_of(p);
 }
 #endif
 

@@ -26,8 +26,8 @@ agi_schedule agi_schedule_of(const ag_plan *plan, agi_map map)
     x.n_spans = agi_max(1, (p->kv_len + x.span - 1) / x.span);
     x.join_b = (bias_b || agi_has(p, AG_TABLE)) && p->batch > 0 ? p->batch : 1;
     x.join_hk = bias_h ? p->kv_heads : 1;
-    x.chains = p->batch / x.join_b * (p->kv_heads / x.join_hk);
-    x.passes = x.join_b * x.join_hk * x.n_spans;
+    x.chains = agi_saturated(p->batch / x.join_b, p->kv_heads / x.join_hk, 1, 1);
+    x.passes = agi_saturated(x.join_b, x.join_hk, x.n_spans, 1);
     const int64_t tiles = (p->q_len + TILE_ROWS - 1) / TILE_ROWS;
     const int64_t wanted = x.chains >= ENOUGH_CHAINS ? 1 : MAX_PARTS / agi_max(1, x.chains);
     x.parts = agi_max(1, agi_min(agi_min(wanted, MAX_PARTS), tiles));

@@ -28,7 +28,7 @@ void agi_head_begin(agi_head *x, const agi_call *call, const agi_kernels *k, int
     x->Dk_pad = agi_round_up(x->Dk, k->lanes);
     x->Dv_pad = agi_round_up(x->Dv, k->lanes);
     x->hides = agi_has(p, AG_MASK | AG_BIAS | AG_TABLE);
-    x->scale = (real)p->scale;
+    x->scale = (real)fmax(-(double)REAL_MAX, fmin((double)REAL_MAX, p->scale));
     /* One so small that 2 / c overflows caps everything to 0 all the same. */
     x->softcap = p->softcap == 0 ? 0 : (real)fmax(p->softcap, 16 * (double)REAL_MIN);
     /* -infinity times c must stay -infinity, so c must be positive. */

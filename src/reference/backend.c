@@ -23,7 +23,8 @@ void agi_reference_lay_out(agi_reference_layout *layout, agi_arena *arena, const
         layout->sum_bias = agi_take(arena, agi_count(p->bias_size), sizeof(double));
     }
     if (sums && agi_has(p, AG_TABLE)) {
-        layout->sum_table = agi_take(arena, p->table_heads * p->table_buckets, sizeof(double));
+        layout->sum_table =
+            agi_take(arena, agi_saturated(p->table_heads, p->table_buckets, 1, 1), sizeof(double));
     }
     if (sums && agi_has(p, AG_SINK)) {
         layout->sum_sink = agi_take(arena, p->heads, sizeof(double));

@@ -11,8 +11,7 @@
 /* A product that overflows is left to the arena to refuse. */
 static void *take(agi_arena *arena, int64_t rows, int64_t columns, size_t size)
 {
-    return agi_take(arena, agi_product_fits(rows, columns, 1, 1, INT64_MAX) ? rows * columns : INT64_MAX,
-                    size);
+    return agi_take(arena, agi_saturated(rows, columns, 1, 1), size);
 }
 
 static void take_all(agi_arena *arena, double **const fields[], int n, int64_t rows, int64_t columns)

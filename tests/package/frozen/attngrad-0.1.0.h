@@ -227,7 +227,7 @@ typedef struct ag_options {
 AG_API ag_status ag_plan_create(ag_plan **plan, const ag_problem *problem, const ag_options *options);
 AG_API void ag_plan_destroy(ag_plan *plan); /* NULL is allowed */
 
-/* "reference, 2 threads, deterministic"; lives as long as the plan. */
+/* "cpu, avx512, float32 inside, tile 192x384, 2 threads, deterministic"; lives as long as the plan. */
 AG_API const char *ag_plan_describe(const ag_plan *plan);
 
 /* The plan's problem with every default filled in; lives as long as the plan. */
@@ -415,11 +415,11 @@ AG_API ag_status ag_trace(const ag_plan *plan, uint32_t map, const ag_args *args
 
 typedef struct ag_info {
     uint32_t struct_size; /* sizeof(ag_info), set by the caller */
-    int32_t threads;      /* what options.threads = 0 would give now */
+    int32_t threads;      /* processors that this process may use */
     char version[16];
     char cpu[64];      /* the processor's own name */
     char isa[128];     /* its instruction sets that matter here: "avx2 fma avx512f ..." */
-    char backends[64]; /* built into this library: "reference" */
+    char backends[64]; /* built into this library: "cpu reference" */
     char compiler[64]; /* what it was built with */
 } ag_info;
 
