@@ -35,6 +35,17 @@ static void mean_10(struct arrays *x)
     free(v);
 }
 
+/* A sink that takes nearly all the weight: what is left must keep its digits. */
+static void heavy_sinks(struct arrays *x)
+{
+    double *sink = arrays_read_new(x, T_SINK);
+    for (int64_t n = 0; n < x->count[T_SINK]; n++) {
+        sink[n] = 10 + 15 * (double)n;
+    }
+    arrays_write(x, T_SINK, sink);
+    free(sink);
+}
+
 static void tangent_is_q(struct arrays *x)
 {
     double *q = arrays_read_new(x, T_Q);
@@ -59,7 +70,7 @@ static void test_text(const char *text, void (*change)(struct arrays *x))
 
 static void test_list(const char *dtype)
 {
-    char text[128];
+    char text[192];
     const int length = test_count(16384);
     const struct {
         const char *words;
@@ -71,6 +82,14 @@ static void test_list(const char *dtype)
         {"h2 q24 k32 d16", mean_10},
         {"h2 q24 k32 d16", tangent_is_q},
         {"b2 h2 q24 k32 d8 softcap=2 sink dropout=0.2 bias=1hqk table=4 alibi", nothing},
+        {"h4 q20 k24 d16 sink causal", heavy_sinks},
+        {"h4 q20 k24 d16 sink mask=11qk", heavy_sinks},
+        /* several tiles, spans and parts */
+        {"h1 q400 k700 d16 causal align=bottom-right", nothing},
+        {"b2 h4 kv2 q210 k330 d20 dv12 bias=11qk table=20,shared dropout=0.1 causal sink softcap=5", nothing},
+        {"b2 h2 q200 k260 d24 window=70,20 bias=1hqk mask=b1qk alibi", nothing},
+        {"b4 h2 kv1 q200 k250 d8 packed=500,700 causal dropout=0.2 bias=11qk table=10 sink", nothing},
+        {"h2 q70 k300 d512 bias=111k", nothing},
     };
     for (size_t n = 0; n < sizeof list / sizeof list[0]; n++) {
         snprintf(text, sizeof text, "%s %s", list[n].words, dtype);

@@ -21,6 +21,15 @@ static const char *const problems[] = {
 };
 enum { PROBLEMS = sizeof problems / sizeof problems[0] };
 
+/* Of several tiles, spans and parts, in every dtype: what one thread does alone here, others share. */
+static const char *const large[] = {
+    "h1 q700 k300 d64 f32 causal",
+    "h2 kv1 q400 k300 d256 f32 bias=11qk sink",
+    "b2 h2 q250 k300 d256 bf16",
+    "h1 q500 k900 d40 f64 window=70,200 table=9 dropout=0.1",
+};
+enum { LARGE = sizeof large / sizeof large[0] };
+
 static void hang(int signal_number)
 {
     static const char text[] = "a call hangs\n";
@@ -46,14 +55,15 @@ static void start(pthread_t *thread, void *(*function)(void *), void *arg)
 static void any_number_of_threads(void)
 {
     static const int32_t numbers[] = {1, 2, 3, 8, 64};
-    for (int n = 0; n < PROBLEMS; n++) {
+    for (int n = 0; n < PROBLEMS + LARGE; n++) {
         struct arrays one;
-        for (int m = 0; m < 5; m++) {
+        const char *text = n < PROBLEMS ? problems[n] : large[n - PROBLEMS];
+        for (int m = 0; m < (n < PROBLEMS ? 5 : 4); m++) {
             struct arrays x;
             char label[64];
             const ag_options options = with_threads(numbers[m]);
             snprintf(label, sizeof label, "problem %d with %d threads", n, (int)numbers[m]);
-            make_arrays(&x, problems[n], &options, 101);
+            make_arrays(&x, text, &options, 101);
             CHECK_OK(arrays_run_all(&x));
             if (m == 0) {
                 one = x;
