@@ -10,7 +10,7 @@
 typedef struct {
     const agi_call *call;
     const agi_kernels *k;
-    agi_schedule plan;
+    agi_schedule schedule;
     agi_backward_layout y;
     int64_t pass;
     bool tangents;
@@ -26,30 +26,25 @@ static int64_t group_of(const ag_problem *p)
 
 /* ---- Workspace ---- */
 
-static real *take(agi_arena *arena, int64_t n)
-{
-    return agi_take(arena, n, sizeof(real));
-}
-
 static void lay_out_tile(agi_query_tile *t, agi_arena *arena, int64_t Dk_pad, int64_t Dv_pad,
                          int64_t tangents)
 {
-    t->QT = take(arena, TILE_ROWS * Dk_pad);
-    t->dOT = take(arena, TILE_ROWS * Dv_pad);
-    t->tQT = take(arena, tangents * TILE_ROWS * Dk_pad);
-    t->tdOT = take(arena, tangents * TILE_ROWS * Dv_pad);
-    t->rows[0] = take(arena, TILE_ROWS * Dk_pad);
-    t->rows[1] = take(arena, TILE_ROWS * Dv_pad);
-    t->rows[2] = take(arena, tangents * TILE_ROWS * Dk_pad);
-    t->rows[3] = take(arena, tangents * TILE_ROWS * Dv_pad);
-    t->high = take(arena, TILE_ROWS);
-    t->low = take(arena, TILE_ROWS);
-    t->D = take(arena, TILE_ROWS);
-    t->mu = take(arena, TILE_ROWS);
-    t->tD = take(arena, TILE_ROWS);
+    t->QT = agi_take_reals(arena, TILE_ROWS * Dk_pad);
+    t->dOT = agi_take_reals(arena, TILE_ROWS * Dv_pad);
+    t->tQT = agi_take_reals(arena, tangents * TILE_ROWS * Dk_pad);
+    t->tdOT = agi_take_reals(arena, tangents * TILE_ROWS * Dv_pad);
+    t->rows[0] = agi_take_reals(arena, TILE_ROWS * Dk_pad);
+    t->rows[1] = agi_take_reals(arena, TILE_ROWS * Dv_pad);
+    t->rows[2] = agi_take_reals(arena, tangents * TILE_ROWS * Dk_pad);
+    t->rows[3] = agi_take_reals(arena, tangents * TILE_ROWS * Dv_pad);
+    t->high = agi_take_reals(arena, TILE_ROWS);
+    t->low = agi_take_reals(arena, TILE_ROWS);
+    t->D = agi_take_reals(arena, TILE_ROWS);
+    t->mu = agi_take_reals(arena, TILE_ROWS);
+    t->tD = agi_take_reals(arena, TILE_ROWS);
     t->Ps = agi_take(arena, TILE_ROWS, sizeof(double));
     t->dead = agi_take(arena, TILE_ROWS, 1);
-    t->dQ = take(arena, TILE_ROWS * Dk_pad);
+    t->dQ = agi_take_reals(arena, TILE_ROWS * Dk_pad);
 }
 
 static void lay_out_scratch(agi_backward_scratch *s, agi_arena *arena, const ag_plan *plan,
@@ -63,28 +58,28 @@ static void lay_out_scratch(agi_backward_scratch *s, agi_arena *arena, const ag_
     const int64_t features =
         agi_has(p, AG_BIAS | AG_MASK | AG_TABLE | AG_ALIBI | AG_SLOPES) || softcap || p->scale <= 0;
     lay_out_tile(&s->tile, arena, Dk_pad, Dv_pad, tangents);
-    s->P = take(arena, tile);
-    s->U = take(arena, tangents * tile);
-    s->dS = take(arena, tile);
-    s->tdS = take(arena, tangents * tile);
-    s->X = take(arena, features * tile);
-    s->tX = take(arena, features * tangents * tile);
-    s->F = take(arena, softcap * tile);
-    s->G = take(arena, softcap * tangents * tile);
-    s->M = take(arena, (p->dropout > 0) * tile);
-    s->K = take(arena, x.block * Dk_pad);
-    s->V = take(arena, x.block * Dv_pad);
-    s->tK = take(arena, tangents * x.block * Dk_pad);
-    s->tV = take(arena, tangents * x.block * Dv_pad);
-    s->clean = take(arena, features * x.block * Dk_pad);
-    s->tclean = take(arena, features * tangents * x.block * Dk_pad);
+    s->P = agi_take_reals(arena, tile);
+    s->U = agi_take_reals(arena, tangents * tile);
+    s->dS = agi_take_reals(arena, tile);
+    s->tdS = agi_take_reals(arena, tangents * tile);
+    s->X = agi_take_reals(arena, features * tile);
+    s->tX = agi_take_reals(arena, features * tangents * tile);
+    s->F = agi_take_reals(arena, softcap * tile);
+    s->G = agi_take_reals(arena, softcap * tangents * tile);
+    s->M = agi_take_reals(arena, (p->dropout > 0) * tile);
+    s->K = agi_take_reals(arena, x.block * Dk_pad);
+    s->V = agi_take_reals(arena, x.block * Dv_pad);
+    s->tK = agi_take_reals(arena, tangents * x.block * Dk_pad);
+    s->tV = agi_take_reals(arena, tangents * x.block * Dv_pad);
+    s->clean = agi_take_reals(arena, features * x.block * Dk_pad);
+    s->tclean = agi_take_reals(arena, features * tangents * x.block * Dk_pad);
     s->unseen = agi_take(arena, x.block, 1);
     s->unseen_panel = agi_take(arena, x.block, 1);
-    s->dK = take(arena, whole * x.span * Dk_pad);
-    s->dV = take(arena, whole * x.span * Dv_pad);
-    s->dQ = take(arena, whole * (x.n_spans > 1) * agi_saturated(group_of(p), p->q_len, Dk_pad, 1));
-    s->row[0] = take(arena, Dv_pad);
-    s->row[1] = take(arena, Dv_pad);
+    s->dK = agi_take_reals(arena, whole * x.span * Dk_pad);
+    s->dV = agi_take_reals(arena, whole * x.span * Dv_pad);
+    s->dQ = agi_take_reals(arena, whole * (x.n_spans > 1) * agi_saturated(group_of(p), p->q_len, Dk_pad, 1));
+    s->row[0] = agi_take_reals(arena, Dv_pad);
+    s->row[1] = agi_take_reals(arena, Dv_pad);
 }
 
 /* Has the bias an element for each pair of a head? */
@@ -108,10 +103,11 @@ void agi_backward_lay_out(agi_backward_layout *y, agi_arena *arena, const ag_pla
     const int64_t Dk_pad = agi_round_up(p->dim_qk, k->lanes), Dv_pad = agi_round_up(p->dim_v, k->lanes);
     const int64_t split = x.parts > 1, bias = agi_has(p, AG_BIAS), full = bias && bias_is_full(p);
     y->counter = agi_take(arena, 1, sizeof *y->counter);
-    y->dK = take(arena, split * agi_saturated(x.chains, x.parts, x.span, Dk_pad));
-    y->dV = take(arena, split * agi_saturated(x.chains, x.parts, x.span, Dv_pad));
-    y->dQ = take(arena, split * (x.n_spans > 1) * agi_saturated(x.chains, group_of(p), p->q_len, Dk_pad));
-    y->bias_full = take(arena, (bias && bias_needs_copy(p)) * agi_count(p->bias_size));
+    y->dK = agi_take_reals(arena, split * agi_saturated(x.chains, x.parts, x.span, Dk_pad));
+    y->dV = agi_take_reals(arena, split * agi_saturated(x.chains, x.parts, x.span, Dv_pad));
+    y->dQ = agi_take_reals(arena,
+                           split * (x.n_spans > 1) * agi_saturated(x.chains, group_of(p), p->q_len, Dk_pad));
+    y->bias_full = agi_take_reals(arena, (bias && bias_needs_copy(p)) * agi_count(p->bias_size));
     y->bias_small = agi_take(arena, (bias && !full) * agi_saturated(x.parts, agi_count(p->bias_size), 1, 1),
                              sizeof(double));
     y->table = agi_take(arena, agi_has(p, AG_TABLE) * agi_saturated(p->heads, x.parts, p->table_buckets, 1),
@@ -233,29 +229,21 @@ static void load_tile(agi_backward_scratch *s, const agi_head *x, int64_t i0)
 
 /* ---- One tile of queries against one span of keys ---- */
 
-static agi_rows key_rows(const agi_head *x, const ag_tensor *t, int64_t D, int64_t j0, int64_t nj,
-                         real *scratch)
-{
-    const agi_rows absent = {NULL, 0};
-    return t->data == NULL ? absent
-                           : agi_get_rows(agi_key_slice(x, t, D), j0, nj, x->k->lanes, NULL, scratch);
-}
-
 static void run_blocks(const job *w, agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
                        int64_t span0, int64_t from, int64_t to, real *dK, real *dV)
 {
     const ag_args *a = &x->call->a;
-    const int64_t block = w->plan.block;
+    const int64_t block = w->schedule.block;
     for (int64_t j0 = from / block * block; j0 < to; j0 += block) {
         agi_key_tile keys = {.j0 = agi_max(j0, from)};
         keys.nj = agi_min(j0 + block, to) - keys.j0;
-        keys.K = key_rows(x, &a->k, x->Dk, keys.j0, keys.nj, s->K);
-        keys.V = key_rows(x, &a->v, x->Dv, keys.j0, keys.nj, s->V);
+        keys.K = agi_key_rows(x, &a->k, x->Dk, keys.j0, keys.nj, s->K);
+        keys.V = agi_key_rows(x, &a->v, x->Dv, keys.j0, keys.nj, s->V);
         keys.dK = dK + (keys.j0 - span0) * x->Dk_pad;
         keys.dV = dV + (keys.j0 - span0) * x->Dv_pad;
         if (w->tangents) {
-            keys.tK = key_rows(x, &a->tk, x->Dk, keys.j0, keys.nj, s->tK);
-            keys.tV = key_rows(x, &a->tv, x->Dv, keys.j0, keys.nj, s->tV);
+            keys.tK = agi_key_rows(x, &a->tk, x->Dk, keys.j0, keys.nj, s->tK);
+            keys.tV = agi_key_rows(x, &a->tv, x->Dv, keys.j0, keys.nj, s->tV);
             agi_vjp_jvp_tile(s, x, sums, &s->tile, &keys);
         } else {
             agi_vjp_tile(s, x, sums, &s->tile, &keys);
@@ -284,7 +272,7 @@ static void put_queries(const job *w, const agi_head *x, const agi_query_tile *t
     if (w->dq->data == NULL) {
         return;
     }
-    if (w->plan.n_spans == 1 || (p->grad_dtype == REAL_DTYPE && !accumulate)) {
+    if (w->schedule.n_spans == 1 || (p->grad_dtype == REAL_DTYPE && !accumulate)) {
         agi_put_rows(x->k, slice, t->i0, t->ni, accumulate || span > 0, p->scale, t->dQ, x->Dk_pad);
         return;
     }
@@ -292,7 +280,7 @@ static void put_queries(const job *w, const agi_head *x, const agi_query_tile *t
     for (int64_t e = 0; e < t->ni * x->Dk_pad; e++) {
         sum[e] = span == 0 ? t->dQ[e] : sum[e] + t->dQ[e];
     }
-    if (span == w->plan.n_spans - 1) {
+    if (span == w->schedule.n_spans - 1) {
         agi_put_rows(x->k, slice, t->i0, t->ni, accumulate, p->scale, sum, x->Dk_pad);
     }
 }
@@ -305,7 +293,7 @@ typedef struct {
 
 static where locate(const job *w, int64_t chain, int64_t part, int64_t pass)
 {
-    const agi_schedule *x = &w->plan;
+    const agi_schedule *x = &w->schedule;
     const int64_t items_hk = w->call->plan->p.kv_heads / x->join_hk;
     const int64_t group = pass / x->n_spans;
     return (where){chain, part, chain / items_hk * x->join_b + group / x->join_hk,
@@ -328,33 +316,33 @@ static void begin_sums(const job *w, const where *at, const agi_head *x, agi_sum
         }
     }
     if (w->dtable->data != NULL) {
-        sums->table = w->y.table + (x->h * w->plan.parts + at->part) * p->table_buckets;
+        sums->table = w->y.table + (x->h * w->schedule.parts + at->part) * p->table_buckets;
     }
 }
 
 static void run_head(const job *w, agi_backward_scratch *s, const where *at, int64_t h, real *dK, real *dV)
 {
     const ag_problem *p = &w->call->plan->p;
-    const agi_schedule *plan = &w->plan;
-    const int64_t span0 = at->span * plan->span, last = plan->n_spans - 1;
+    const agi_schedule *schedule = &w->schedule;
+    const int64_t span0 = at->span * schedule->span, last = schedule->n_spans - 1;
     agi_head x;
     agi_sums sums;
     agi_head_begin(&x, w->call, w->k, at->b, h);
     begin_sums(w, at, &x, &sums);
     const int64_t g = h % group_of(p), Nq = p->q_len;
-    real *dQ = plan->parts == 1 ? s->dQ + g * Nq * x.Dk_pad
-                                : w->y.dQ + (at->chain * group_of(p) + g) * Nq * x.Dk_pad;
-    for (int64_t i0 = at->part * TILE_ROWS; i0 < x.seq.n_q; i0 += plan->parts * TILE_ROWS) {
+    real *dQ = schedule->parts == 1 ? s->dQ + g * Nq * x.Dk_pad
+                                    : w->y.dQ + (at->chain * group_of(p) + g) * Nq * x.Dk_pad;
+    for (int64_t i0 = at->part * TILE_ROWS; i0 < x.seq.n_q; i0 += schedule->parts * TILE_ROWS) {
         int64_t from, to;
         agi_key_range(&x, i0, agi_min(TILE_ROWS, x.seq.n_q - i0), &from, &to);
         from = agi_max(from, span0);
-        to = agi_min(to, span0 + plan->span);
+        to = agi_min(to, span0 + schedule->span);
         if (from >= to && at->span != 0 && at->span != last) {
             continue;
         }
         load_tile(s, &x, i0);
         if (at->span == 0 && w->dsink->data != NULL) {
-            w->y.sink[(at->b * p->heads + h) * plan->parts + at->part] +=
+            w->y.sink[(at->b * p->heads + h) * schedule->parts + at->part] +=
                 sink_gradient(&x, &s->tile, w->tangents);
         }
         if (from < to) {
@@ -374,7 +362,7 @@ static void put_keys(const job *w, const where *at, int64_t from, int64_t to, co
     const ag_problem *p = &w->call->plan->p;
     agi_head x;
     agi_head_begin(&x, w->call, w->k, at->b, at->hk * group_of(p));
-    const int64_t row0 = at->span * w->plan.span + from;
+    const int64_t row0 = at->span * w->schedule.span + from;
     const int64_t end = agi_has(p, AG_PACKED) ? x.seq.n_k : p->kv_len;
     const int64_t n = agi_max(0, agi_min(row0 + to - from, x.seq.n_k) - row0);
     const int64_t all = agi_max(n, agi_min(row0 + to - from, end) - row0);
@@ -394,18 +382,18 @@ static void put_keys(const job *w, const where *at, int64_t from, int64_t to, co
 static void run_pass(const job *w, agi_backward_scratch *s, const where *at)
 {
     const ag_problem *p = &w->call->plan->p;
-    const agi_schedule *plan = &w->plan;
+    const agi_schedule *schedule = &w->schedule;
     const int64_t Dk_pad = agi_round_up(p->dim_qk, w->k->lanes), Dv_pad = agi_round_up(p->dim_v, w->k->lanes);
-    const int64_t mine = (at->chain * plan->parts + at->part) * plan->span;
-    real *dK = plan->parts == 1 ? s->dK : w->y.dK + mine * Dk_pad;
-    real *dV = plan->parts == 1 ? s->dV : w->y.dV + mine * Dv_pad;
-    memset(dK, 0, (size_t)(plan->span * Dk_pad) * sizeof(real));
-    memset(dV, 0, (size_t)(plan->span * Dv_pad) * sizeof(real));
+    const int64_t mine = (at->chain * schedule->parts + at->part) * schedule->span;
+    real *dK = schedule->parts == 1 ? s->dK : w->y.dK + mine * Dk_pad;
+    real *dV = schedule->parts == 1 ? s->dV : w->y.dV + mine * Dv_pad;
+    memset(dK, 0, (size_t)(schedule->span * Dk_pad) * sizeof(real));
+    memset(dV, 0, (size_t)(schedule->span * Dv_pad) * sizeof(real));
     for (int64_t h = at->hk * group_of(p); h < (at->hk + 1) * group_of(p); h++) {
         run_head(w, s, at, h, dK, dV);
     }
-    if (plan->parts == 1) {
-        put_keys(w, at, 0, plan->span, dK, dV);
+    if (schedule->parts == 1) {
+        put_keys(w, at, 0, schedule->span, dK, dV);
     }
 }
 
@@ -414,7 +402,7 @@ static void run_pass(const job *w, agi_backward_scratch *s, const where *at)
 static void run_chain(void *arg, int64_t item, int64_t slot)
 {
     const job *w = arg;
-    for (int64_t pass = 0; pass < w->plan.passes; pass++) {
+    for (int64_t pass = 0; pass < w->schedule.passes; pass++) {
         const where at = locate(w, item, 0, pass);
         run_pass(w, &w->y.scratch[slot], &at);
     }
@@ -423,7 +411,7 @@ static void run_chain(void *arg, int64_t item, int64_t slot)
 static void run_part(void *arg, int64_t item, int64_t slot)
 {
     const job *w = arg;
-    const where at = locate(w, item / w->plan.parts, item % w->plan.parts, w->pass);
+    const where at = locate(w, item / w->schedule.parts, item % w->schedule.parts, w->pass);
     run_pass(w, &w->y.scratch[slot], &at);
 }
 
@@ -442,29 +430,31 @@ enum { REDUCE_ROWS = 64 };
 static void reduce_keys(void *arg, int64_t item, int64_t slot)
 {
     const job *w = arg;
-    const agi_schedule *plan = &w->plan;
+    const agi_schedule *schedule = &w->schedule;
     const ag_problem *p = &w->call->plan->p;
-    const int64_t chunks = (plan->span + REDUCE_ROWS - 1) / REDUCE_ROWS;
+    const int64_t chunks = (schedule->span + REDUCE_ROWS - 1) / REDUCE_ROWS;
     const where at = locate(w, item / chunks, 0, w->pass);
-    const int64_t from = item % chunks * REDUCE_ROWS, to = agi_min(from + REDUCE_ROWS, plan->span);
+    const int64_t from = item % chunks * REDUCE_ROWS, to = agi_min(from + REDUCE_ROWS, schedule->span);
     const int64_t Dk_pad = agi_round_up(p->dim_qk, w->k->lanes), Dv_pad = agi_round_up(p->dim_v, w->k->lanes);
-    const int64_t first = at.chain * plan->parts * plan->span + from;
+    const int64_t first = at.chain * schedule->parts * schedule->span + from;
     real *dK = w->y.dK + first * Dk_pad, *dV = w->y.dV + first * Dv_pad;
     (void)slot;
-    add_parts(dK, plan->span * Dk_pad, plan->parts, (to - from) * Dk_pad);
-    add_parts(dV, plan->span * Dv_pad, plan->parts, (to - from) * Dv_pad);
+    add_parts(dK, schedule->span * Dk_pad, schedule->parts, (to - from) * Dk_pad);
+    add_parts(dV, schedule->span * Dv_pad, schedule->parts, (to - from) * Dv_pad);
     put_keys(w, &at, from, to, dK, dV);
 }
 
 static ag_status run_in_parts(job *w, const ag_exec *exec)
 {
-    const agi_schedule *plan = &w->plan;
-    const int64_t chunks = (plan->span + REDUCE_ROWS - 1) / REDUCE_ROWS;
+    const agi_schedule *schedule = &w->schedule;
+    const int64_t chunks = (schedule->span + REDUCE_ROWS - 1) / REDUCE_ROWS;
     ag_status status = AG_OK;
-    for (w->pass = 0; w->pass < plan->passes && status == AG_OK; w->pass++) {
-        status = agi_run_items(w->call->plan, exec, w->y.counter, plan->chains * plan->parts, run_part, w);
+    for (w->pass = 0; w->pass < schedule->passes && status == AG_OK; w->pass++) {
+        status =
+            agi_run_items(w->call->plan, exec, w->y.counter, schedule->chains * schedule->parts, run_part, w);
         if (status == AG_OK) {
-            status = agi_run_items(w->call->plan, exec, w->y.counter, plan->chains * chunks, reduce_keys, w);
+            status =
+                agi_run_items(w->call->plan, exec, w->y.counter, schedule->chains * chunks, reduce_keys, w);
         }
     }
     return status;
@@ -496,7 +486,7 @@ static void clear(void *sum, int64_t n, size_t size)
 static void clear_sums(const job *w)
 {
     const ag_problem *p = &w->call->plan->p;
-    const int64_t parts = w->plan.parts, n = agi_count(p->bias_size);
+    const int64_t parts = w->schedule.parts, n = agi_count(p->bias_size);
     if (w->dtable->data != NULL) {
         clear(w->y.table, p->heads * parts * p->table_buckets, sizeof(double));
     }
@@ -534,7 +524,7 @@ static void put_bias(const job *w)
     const bool accumulate = (w->call->a.accumulate & w->acc_dbias) != 0, full = bias_is_full(p);
     for (int64_t e = 0; e < n && (!full || bias_needs_copy(p)); e++) {
         const double sum =
-            full ? (double)w->y.bias_full[e] : strided_sum(w->y.bias_small + e, w->plan.parts, n);
+            full ? (double)w->y.bias_full[e] : strided_sum(w->y.bias_small + e, w->schedule.parts, n);
         put(w->dbias, p->aux_dtype, place(w->dbias, p->bias_size, e), accumulate, sum);
     }
 }
@@ -543,10 +533,10 @@ static void put_table(const job *w)
 {
     const ag_problem *p = &w->call->plan->p;
     const int64_t size[4] = {1, p->table_heads, 1, p->table_buckets}, nb = p->table_buckets;
-    const int64_t count = p->table_heads == 1 ? p->heads * w->plan.parts : w->plan.parts;
+    const int64_t count = p->table_heads == 1 ? p->heads * w->schedule.parts : w->schedule.parts;
     const bool accumulate = (w->call->a.accumulate & w->acc_dtable) != 0;
     for (int64_t e = 0; e < p->table_heads * nb; e++) {
-        const double *first = w->y.table + e / nb * w->plan.parts * nb + e % nb;
+        const double *first = w->y.table + e / nb * w->schedule.parts * nb + e % nb;
         put(w->dtable, p->aux_dtype, place(w->dtable, size, e), accumulate, strided_sum(first, count, nb));
     }
 }
@@ -554,7 +544,7 @@ static void put_table(const job *w)
 static void put_sink(const job *w)
 {
     const ag_problem *p = &w->call->plan->p;
-    const int64_t size[4] = {1, p->heads, 1, 1}, parts = w->plan.parts;
+    const int64_t size[4] = {1, p->heads, 1, 1}, parts = w->schedule.parts;
     const bool accumulate = (w->call->a.accumulate & w->acc_dsink) != 0;
     for (int64_t h = 0; h < p->heads; h++) {
         double sum = 0;
@@ -601,14 +591,14 @@ static void name_outputs(job *w)
 ag_status agi_backward_run(const agi_call *call, const agi_kernels *k, const ag_exec *exec, void *memory)
 {
     agi_arena arena = agi_arena_begin(memory);
-    job w = {.call = call, .k = k, .plan = agi_schedule_of(call->plan, call->map)};
+    job w = {.call = call, .k = k, .schedule = agi_schedule_of(call->plan, call->map)};
     w.tangents = call->map == AGI_VJP_JVP;
     name_outputs(&w);
     agi_backward_lay_out(&w.y, &arena, call->plan, k, call->map);
     clear_sums(&w);
-    const ag_status status = w.plan.parts > 1
-                                 ? run_in_parts(&w, exec)
-                                 : agi_run_items(call->plan, exec, w.y.counter, w.plan.chains, run_chain, &w);
+    const ag_status status =
+        w.schedule.parts > 1 ? run_in_parts(&w, exec)
+                             : agi_run_items(call->plan, exec, w.y.counter, w.schedule.chains, run_chain, &w);
     if (status == AG_OK) {
         put_sums(&w);
     }

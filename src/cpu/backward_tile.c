@@ -85,17 +85,8 @@ void agi_patch_weights(agi_backward_scratch *s, const agi_head *x, const agi_que
 agi_rows agi_seen_rows(const agi_backward_scratch *s, const agi_head *x, agi_rows rows, int64_t nj,
                        real *clean)
 {
-    if (!x->hides || memchr(s->unseen, 1, (size_t)nj) == NULL) {
-        return rows;
-    }
-    for (int64_t j = 0; j < nj; j++) {
-        if (s->unseen[j]) {
-            memset(clean + j * x->Dk_pad, 0, (size_t)x->Dk_pad * sizeof(real));
-        } else {
-            memcpy(clean + j * x->Dk_pad, rows.p + j * rows.ld, (size_t)x->Dk_pad * sizeof(real));
-        }
-    }
-    return (agi_rows){clean, x->Dk_pad};
+    const bool all_seen = !x->hides || memchr(s->unseen, 1, (size_t)nj) == NULL;
+    return all_seen ? rows : agi_clean_rows(rows, nj, x->Dk_pad, s->unseen, clean);
 }
 
 void agi_add_key_gradient(const agi_head *x, const agi_query_tile *tile, const agi_key_tile *keys,

@@ -7,8 +7,6 @@
 #include "../core/philox.h"
 #include "vec.h"
 
-#define LOG2_E 1.4426950408889634
-
 /* ---- The product ---- */
 
 /* Loops whose count is a constant are written out, so that every C is a register. */

@@ -10,6 +10,9 @@
 
 #include "real.h"
 
+#define LOG2_E 1.4426950408889634
+#define LN_2 0.6931471805599453
+
 /* Lanes of a panel: the queries that are worked on at once. */
 #define PANEL 64
 

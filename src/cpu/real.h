@@ -45,6 +45,7 @@ typedef float real;
 #define agi_kernels_neon REAL_NAME(agi_kernels_neon)
 #define agi_kernels_scalar REAL_NAME(agi_kernels_scalar)
 #define agi_key_range REAL_NAME(agi_key_range)
+#define agi_key_rows REAL_NAME(agi_key_rows)
 #define agi_key_slice REAL_NAME(agi_key_slice)
 #define agi_next_chunk REAL_NAME(agi_next_chunk)
 #define agi_note_unseen REAL_NAME(agi_note_unseen)

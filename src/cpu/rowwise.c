@@ -6,11 +6,6 @@
 
 /* ---- Workspace ---- */
 
-static real *take(agi_arena *arena, int64_t n)
-{
-    return agi_take(arena, n, sizeof(real));
-}
-
 void agi_row_lay_out(agi_row_scratch *s, agi_arena *arena, const ag_plan *plan, const agi_kernels *k,
                      agi_map map)
 {
@@ -19,28 +14,28 @@ void agi_row_lay_out(agi_row_scratch *s, agi_arena *arena, const ag_plan *plan, 
     const int64_t tangents = map == AGI_JVP;
     for (int i = 0; i < ROW_PANELS; i++) {
         agi_row_panel *panel = &s->panel[i];
-        panel->QT = take(arena, Dk * PANEL);
-        panel->tQT = take(arena, tangents * Dk * PANEL);
-        panel->O = take(arena, PANEL * Dv_pad);
-        panel->tO = take(arena, tangents * PANEL * Dv_pad);
-        panel->m = take(arena, PANEL);
-        panel->l = take(arena, PANEL);
-        panel->r = take(arena, PANEL);
-        panel->a = take(arena, PANEL);
+        panel->QT = agi_take_reals(arena, Dk * PANEL);
+        panel->tQT = agi_take_reals(arena, tangents * Dk * PANEL);
+        panel->O = agi_take_reals(arena, PANEL * Dv_pad);
+        panel->tO = agi_take_reals(arena, tangents * PANEL * Dv_pad);
+        panel->m = agi_take_reals(arena, PANEL);
+        panel->l = agi_take_reals(arena, PANEL);
+        panel->r = agi_take_reals(arena, PANEL);
+        panel->a = agi_take_reals(arena, PANEL);
     }
-    s->T = take(arena, ROW_KEYS * PANEL);
-    s->U = take(arena, tangents * ROW_KEYS * PANEL);
-    s->X = take(arena, ROW_KEYS * PANEL);
-    s->tX = take(arena, tangents * ROW_KEYS * PANEL);
-    s->F = take(arena, tangents * ROW_KEYS * PANEL);
-    s->M = take(arena, ROW_KEYS * PANEL);
-    s->K = take(arena, ROW_KEYS * Dk_pad);
-    s->V = take(arena, ROW_KEYS * Dv_pad);
-    s->tK = take(arena, tangents * ROW_KEYS * Dk_pad);
-    s->tV = take(arena, tangents * ROW_KEYS * Dv_pad);
-    s->clean = take(arena, ROW_KEYS * Dv_pad);
-    s->alpha = take(arena, PANEL);
-    s->delta = take(arena, PANEL);
+    s->T = agi_take_reals(arena, ROW_KEYS * PANEL);
+    s->U = agi_take_reals(arena, tangents * ROW_KEYS * PANEL);
+    s->X = agi_take_reals(arena, ROW_KEYS * PANEL);
+    s->tX = agi_take_reals(arena, tangents * ROW_KEYS * PANEL);
+    s->F = agi_take_reals(arena, tangents * ROW_KEYS * PANEL);
+    s->M = agi_take_reals(arena, ROW_KEYS * PANEL);
+    s->K = agi_take_reals(arena, ROW_KEYS * Dk_pad);
+    s->V = agi_take_reals(arena, ROW_KEYS * Dv_pad);
+    s->tK = agi_take_reals(arena, tangents * ROW_KEYS * Dk_pad);
+    s->tV = agi_take_reals(arena, tangents * ROW_KEYS * Dv_pad);
+    s->clean = agi_take_reals(arena, ROW_KEYS * Dv_pad);
+    s->alpha = agi_take_reals(arena, PANEL);
+    s->delta = agi_take_reals(arena, PANEL);
     s->unseen = agi_take(arena, ROW_KEYS, 1);
 }
 
@@ -71,18 +66,6 @@ bool agi_row_scores(agi_row_scratch *s, const agi_head *x, const agi_row_panel *
     return unseen;
 }
 
-agi_rows agi_clean_rows(agi_rows rows, int64_t n, int64_t width, const uint8_t *unseen, real *clean)
-{
-    for (int64_t j = 0; j < n; j++) {
-        if (unseen[j]) {
-            memset(clean + j * width, 0, (size_t)width * sizeof(real));
-        } else {
-            memcpy(clean + j * width, rows.p + j * rows.ld, (size_t)width * sizeof(real));
-        }
-    }
-    return (agi_rows){clean, width};
-}
-
 /* ---- A block of queries ---- */
 
 static void begin_panel(agi_row_panel *panel, const agi_head *x, int64_t i0)
@@ -108,23 +91,15 @@ static void begin_panel(agi_row_panel *panel, const agi_head *x, int64_t i0)
     }
 }
 
-static agi_rows key_rows(const agi_head *x, const ag_tensor *t, int64_t D, int64_t j0, int64_t nj,
-                         real *scratch)
-{
-    const agi_rows absent = {NULL, 0};
-    return t->data == NULL ? absent
-                           : agi_get_rows(agi_key_slice(x, t, D), j0, nj, x->k->lanes, NULL, scratch);
-}
-
 static agi_key_block load_keys(agi_row_scratch *s, const agi_head *x, int64_t j0, int64_t nj)
 {
     const ag_args *a = &x->call->a;
     agi_key_block keys = {.j0 = j0, .nj = nj};
-    keys.K = key_rows(x, &a->k, x->Dk, j0, nj, s->K);
-    keys.V = key_rows(x, &a->v, x->Dv, j0, nj, s->V);
+    keys.K = agi_key_rows(x, &a->k, x->Dk, j0, nj, s->K);
+    keys.V = agi_key_rows(x, &a->v, x->Dv, j0, nj, s->V);
     if (x->call->map == AGI_JVP) {
-        keys.tK = key_rows(x, &a->tk, x->Dk, j0, nj, s->tK);
-        keys.tV = key_rows(x, &a->tv, x->Dv, j0, nj, s->tV);
+        keys.tK = agi_key_rows(x, &a->tk, x->Dk, j0, nj, s->tK);
+        keys.tV = agi_key_rows(x, &a->tv, x->Dv, j0, nj, s->tV);
     }
     return keys;
 }

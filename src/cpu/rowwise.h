@@ -55,7 +55,4 @@ bool agi_clip_keys(const agi_head *x, const agi_row_panel *panel, const agi_key_
 bool agi_row_scores(agi_row_scratch *s, const agi_head *x, const agi_row_panel *panel, int64_t j0,
                     int64_t nj);
 
-/* rows, or a copy in which the unseen ones are zero: their weight is 0, but 0 times NaN is NaN. */
-agi_rows agi_clean_rows(agi_rows rows, int64_t n, int64_t width, const uint8_t *unseen, real *clean);
-
 #endif

@@ -154,6 +154,24 @@ agi_rows agi_get_rows(agi_slice s, int64_t first, int64_t n, int64_t lanes, cons
     return (agi_rows){scratch, D_pad};
 }
 
+agi_rows agi_key_rows(const agi_head *x, const ag_tensor *t, int64_t D, int64_t j0, int64_t n, real *scratch)
+{
+    const agi_rows absent = {NULL, 0};
+    return t->data == NULL ? absent : agi_get_rows(agi_key_slice(x, t, D), j0, n, x->k->lanes, NULL, scratch);
+}
+
+agi_rows agi_clean_rows(agi_rows rows, int64_t n, int64_t width, const uint8_t *unseen, real *clean)
+{
+    for (int64_t j = 0; j < n; j++) {
+        if (unseen[j]) {
+            memset(clean + j * width, 0, (size_t)width * sizeof(real));
+        } else {
+            memcpy(clean + j * width, rows.p + j * rows.ld, (size_t)width * sizeof(real));
+        }
+    }
+    return (agi_rows){clean, width};
+}
+
 void agi_get_panel(const agi_kernels *k, agi_slice s, int64_t first, int64_t n, const uint8_t *skip,
                    real *out)
 {

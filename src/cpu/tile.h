@@ -1,7 +1,7 @@
 /* What the four maps share: the geometry of tiles, the way of rows between the caller's tensors and the
  * tiles, the features of a problem on a tile. Compiled for each real.
  *
- *     block    BLOCK_J keys, a piece of the sequence that the maps walk over
+ *     block    some keys, a piece of the sequence that the maps walk over: the rows of a score tile
  *     panel    PANEL queries, the lanes of a score tile T[j][i]
  *     band     visible is low <= j - i <= high, with i and j counted from the tile's corner: what
  *              causal and window come to
@@ -12,9 +12,6 @@
 #include "../core/arena.h"
 #include "../core/call.h"
 #include "kernels.h"
-
-#define LN_2 0.6931471805599453
-#define LOG2_E 1.4426950408889634
 
 static inline int64_t agi_min(int64_t a, int64_t b)
 {
@@ -47,6 +44,12 @@ typedef struct {
 } agi_head;
 
 void agi_head_begin(agi_head *x, const agi_call *call, const agi_kernels *k, int64_t b, int64_t h);
+
+/* Memory for n reals. */
+static inline real *agi_take_reals(agi_arena *arena, int64_t n)
+{
+    return agi_take(arena, n, sizeof(real));
+}
 
 /* ---- Geometry ---- */
 
@@ -103,6 +106,12 @@ agi_slice agi_key_slice(const agi_head *x, const ag_tensor *t, int64_t D);
  * converted into scratch[n][D_pad], padded with zeros. skip[row] != 0, where given: the row is zero. */
 agi_rows agi_get_rows(agi_slice s, int64_t first, int64_t n, int64_t lanes, const uint8_t *skip,
                       real *scratch);
+
+/* Rows j0 .. j0 + n - 1 of K, V or a tangent of theirs; p is NULL where the tensor is absent. */
+agi_rows agi_key_rows(const agi_head *x, const ag_tensor *t, int64_t D, int64_t j0, int64_t n, real *scratch);
+
+/* A copy of rows in which those that are unseen are zero: their weight is 0, but 0 times NaN is NaN. */
+agi_rows agi_clean_rows(agi_rows rows, int64_t n, int64_t width, const uint8_t *unseen, real *clean);
 
 /* The same rows transposed: out[D][PANEL], zero in the lanes behind the n rows. */
 void agi_get_panel(const agi_kernels *k, agi_slice s, int64_t first, int64_t n, const uint8_t *skip,
