@@ -1,5 +1,6 @@
 # Thin front of the CMake build. `make help` lists the targets.
 # BUILD: folder of all builds. PREFIX, DESTDIR: where `make install` installs. JOBS: parallel jobs.
+# ARGS: options of `make bench`.
 BUILD   = build
 PREFIX  = /usr/local
 JOBS   := $(shell nproc 2>/dev/null || echo 2)
@@ -7,17 +8,18 @@ DEEP    = asan tsan valgrind fuzz
 CTEST   = ctest --output-on-failure --no-label-summary -j $(JOBS)
 
 .NOTPARALLEL:
-.PHONY: help demo test test-deep lint format install clean
+.PHONY: help demo test test-deep bench lint format install clean
 
 help:
 	@echo 'make demo        build, then show the worked example, every variable of it'
 	@echo 'make test        build, then run the tests'
 	@echo 'make test-deep   sanitizers, fuzzing for 60 s a target, valgrind'
+	@echo 'make bench       our maps and PyTorch side by side, under 30 minutes; ARGS=--quick: about 2'
 	@echo 'make lint        format, static analysis, layering'
 	@echo 'make format      rewrite the sources in the format that lint wants'
 	@echo 'make install     into PREFIX (now $(PREFIX)), below DESTDIR'
 	@echo 'make clean       remove $(BUILD)/'
-	@echo 'demo, test, test-deep and lint install what they need where it is missing (Debian, Ubuntu).'
+	@echo 'demo, test, test-deep, bench and lint install what they need where it is missing (Debian, Ubuntu).'
 
 demo:
 	@scripts/setup demo
@@ -36,6 +38,12 @@ test-deep:
 	@mkdir -p $(BUILD)/deep
 	@for preset in $(DEEP); do echo "subdirs(\"$(abspath $(BUILD))/$$preset\")"; done >$(BUILD)/deep/CTestTestfile.cmake
 	@$(CTEST) --test-dir $(BUILD)/deep
+
+bench:
+	@scripts/setup bench
+	@scripts/build release $(BUILD) $(JOBS)
+	@cmake --build $(BUILD)/release --target attngrad_probe
+	@bench/run $(BUILD)/release $(ARGS)
 
 lint:
 	@scripts/setup lint

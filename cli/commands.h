@@ -4,6 +4,7 @@
 #define ATTNGRAD_CLI_COMMANDS_H
 
 int demo_main(int argc, char **argv);
+int bench_main(int argc, char **argv);
 int info_main(int argc, char **argv);
 
 /* The four maps on arrays from files. */

@@ -15,7 +15,7 @@ struct command {
 
 static const struct command commands[] = {
     {"demo", demo_main}, {"check", check_main}, {"forward", forward_main}, {"grad", grad_main},
-    {"jvp", jvp_main},   {"hvp", hvp_main},     {"info", info_main},
+    {"jvp", jvp_main},   {"hvp", hvp_main},     {"info", info_main},       {"bench", bench_main},
 };
 enum { COMMANDS = sizeof commands / sizeof commands[0] };
 
@@ -32,6 +32,7 @@ static const char help[] = "usage: attngrad COMMAND [OPTION]...\n"
                            "  grad     and its gradients\n"
                            "  jvp      and its derivative along tangents\n"
                            "  hvp      and the derivative of its gradients along tangents\n"
+                           "  bench    time the maps of a problem, beside the processor's ceiling\n"
                            "  info     version, processor, instruction sets, threads, backends\n"
                            "\n"
                            "options:\n"

@@ -23,7 +23,8 @@ _attngrad_files() {
 # _attngrad_value OPTION WORD: what may follow an option that takes a value; fails for one that takes none
 _attngrad_value() {
     case $1 in
-    --threads | --window | --softcap | --scale | --dropout | --seed | --random | --*-offset) ;;
+    --threads | --window | --softcap | --scale | --dropout | --seed | --random | --rounds | --*-offset) ;;
+    --map) mapfile -t COMPREPLY < <(compgen -W 'forward vjp jvp vjp_jvp' -- "$2") ;;
     --out)
         compopt -o filenames 2>/dev/null
         mapfile -t COMPREPLY < <(compgen -d -- "$2")

@@ -1,0 +1,213 @@
+"""The library and the probes through ctypes: only what the benchmark calls, so that our maps and PyTorch's
+run in one process on the same arrays."""
+
+import ctypes
+import random
+from array import array
+from ctypes import (
+    POINTER,
+    Structure,
+    byref,
+    c_char_p,
+    c_double,
+    c_int,
+    c_int32,
+    c_int64,
+    c_size_t,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
+from pathlib import Path
+
+MAPS = {
+    "forward": (1, 4),
+    "vjp": (2, 10),
+    "jvp": (4, 12),
+    "vjp_jvp": (8, 24),
+}  # bit, flops a pair and channel
+ISAS = {"auto": 0, "scalar": 1, "avx2": 2, "avx512": 3, "neon": 5}
+PROBE_F32, PROBE_F64, PROBE_EXP2 = 0, 1, 2
+
+
+class Problem(Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("flags", c_uint32),
+        ("dtypes", c_int32 * 4),
+        ("align", c_int32),
+        ("reserved", c_int32),
+        ("sizes", c_int64 * 7),
+        ("totals", c_int64 * 2),
+        ("scale", c_double),
+        ("softcap", c_double),
+        ("dropout", c_double),
+        ("window", c_int64 * 2),
+        ("bias_size", c_int64 * 4),
+        ("mask_size", c_int64 * 4),
+        ("table", c_int64 * 3),
+        ("buckets", c_void_p),
+        ("slopes", c_void_p),
+        ("head_offset", c_int64),
+    ]
+
+
+class Options(Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("flags", c_uint32),
+        ("backend", c_int32),
+        ("isa", c_int32),
+        ("threads", c_int32),
+        ("reserved", c_int32),
+        ("alloc_ctx", c_void_p),
+        ("alloc", c_void_p),
+        ("release", c_void_p),
+    ]
+
+
+class Tensor(Structure):
+    _fields_ = [("data", c_void_p), ("strides", c_int64 * 4)]
+
+
+TENSORS = (
+    "q k v bias mask table sink o lse d_o d_lse dq dk dv dbias dtable dsink tq tk tv tbias ttable tsink "
+    "to mu td_o td_lse tdq tdk tdv tdbias tdtable tdsink"
+).split()
+
+
+class Args(Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("accumulate", c_uint32),
+        ("q_offset", c_int64),
+        ("k_offset", c_int64),
+        ("batch_offset", c_int64),
+        ("seed", c_uint64),
+        ("q_lengths", c_void_p),
+        ("kv_lengths", c_void_p),
+        ("q_packed", c_void_p),
+        ("k_packed", c_void_p),
+    ] + [(name, Tensor) for name in TENSORS]
+
+
+class Info(Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("threads", c_int32),
+        ("version", ctypes.c_char * 16),
+        ("cpu", ctypes.c_char * 64),
+        ("isa", ctypes.c_char * 128),
+        ("backends", ctypes.c_char * 64),
+        ("compiler", ctypes.c_char * 64),
+    ]
+
+
+class Library:
+    def __init__(self, build):
+        self.lib = ctypes.CDLL(str(Path(build) / "src" / "libattngrad.so"))
+        self.probes = ctypes.CDLL(str(next((Path(build) / "cli").glob("libattngrad_probe.*"))))
+        self.lib.ag_last_message.restype = c_char_p
+        self.lib.ag_plan_describe.restype = c_char_p
+        self.lib.ag_plan_describe.argtypes = [c_void_p]
+        self.lib.ag_plan_destroy.argtypes = [c_void_p]
+        self.lib.ag_plan_workspace.argtypes = [c_void_p, c_uint32, POINTER(c_size_t)]
+        for name in MAPS:
+            getattr(self.lib, "ag_" + name).argtypes = [c_void_p, POINTER(Args), c_void_p, c_void_p, c_size_t]
+        self.probes.probe_rate.restype = c_double
+        self.probes.probe_rate.argtypes = [c_char_p, c_int, c_int, c_double, c_double]
+
+    def check(self, status):
+        if status != 0:
+            raise RuntimeError(self.lib.ag_last_message().decode())
+
+    def probe(self, isa, kind, threads, settle, seconds):
+        """Operations a second."""
+        return self.probes.probe_rate(isa.encode(), kind, threads, settle, seconds)
+
+    def info(self):
+        info = Info(struct_size=ctypes.sizeof(Info))
+        self.check(self.lib.ag_info_get(byref(info)))
+        return {name: getattr(info, name).decode() for name in ("version", "cpu", "isa", "compiler")}
+
+
+class Plan:
+    def __init__(self, library, text, threads, isa="auto"):
+        self.library = library
+        self.plan = c_void_p()
+        problem = Problem(struct_size=ctypes.sizeof(Problem))
+        options = Options(struct_size=ctypes.sizeof(Options), isa=ISAS[isa], threads=threads)
+        library.check(library.lib.ag_problem_parse(text.encode(), byref(problem)))
+        library.check(library.lib.ag_plan_create(byref(self.plan), byref(problem), byref(options)))
+        self.description = library.lib.ag_plan_describe(self.plan).decode()
+        self.isa = next((name for name in ISAS if f", {name}," in self.description), "scalar")
+
+    def workspace(self, maps):
+        size = c_size_t()
+        self.library.check(self.library.lib.ag_plan_workspace(self.plan, maps, byref(size)))
+        return size.value
+
+    def runner(self, name, arrays, workspace):
+        """A function without arguments that runs one map, and keeps the memory that the map uses."""
+        call, check, plan = getattr(self.library.lib, "ag_" + name), self.library.check, self.plan
+        pointer = byref(arrays.args)
+
+        def run():
+            check(call(plan, pointer, None, workspace.address, workspace.size))
+
+        run.memory = arrays
+        return run
+
+    def close(self):
+        self.library.lib.ag_plan_destroy(self.plan)
+
+
+class Buffer:
+    """Aligned memory."""
+
+    def __init__(self, size):
+        self.size = size
+        self.bytes = bytearray(size + 64)
+        view = (ctypes.c_char * len(self.bytes)).from_buffer(self.bytes)
+        self.offset = -ctypes.addressof(view) % 64
+        self.address = ctypes.addressof(view) + self.offset
+        self.view = view
+
+
+class Arrays:
+    """Every tensor of one case, the inputs filled with normal random numbers."""
+
+    _pools = {}
+
+    def __init__(self, code, heads, n_q, n_k, dim):
+        self.code, self.heads, self.dim = code, heads, dim
+        self.args = Args(struct_size=ctypes.sizeof(Args))
+        self.buffers = {}
+        for name in TENSORS:
+            rows = {"q": n_q, "k": n_k, "v": n_k, "o": n_q}.get(name[-1])
+            if name in ("lse", "mu"):
+                self._add(name, "d", n_q, 1)
+            elif name[:-1].rstrip("_") in ("", "d", "t", "td") and rows is not None:
+                self._add(name, code, rows, dim)
+        for name in "q k v d_o tq tk tv td_o".split():
+            self._fill(self.buffers[name])
+
+    def _add(self, name, code, rows, channels):
+        count = self.heads * rows * channels
+        self.buffers[name] = Buffer(count * array(code).itemsize)
+        strides = (c_int64 * 4)(count, rows * channels, channels, 1)
+        setattr(self.args, name, Tensor(self.buffers[name].address, strides))
+
+    def _fill(self, buffer):
+        pool = self._pools.get(self.code)
+        if pool is None:
+            numbers = random.Random(1)
+            pool = array(self.code, (numbers.gauss(0, 1) for _ in range(1 << 20)))
+            self._pools[self.code] = pool
+        source, size = pool.buffer_info()[0], pool.itemsize * len(pool)
+        done = 0
+        while done < buffer.size:  # from another place each time, so that rows do not repeat
+            start = random.randrange(len(pool) // 2) * pool.itemsize
+            length = min(size - start, buffer.size - done)
+            ctypes.memmove(buffer.address + done, source + start, length)
+            done += length

@@ -1,0 +1,200 @@
+/* `attngrad bench`: how long the maps of one problem take, and what share of the ceiling that is. */
+#define _POSIX_C_SOURCE 200809L /* isatty */
+#include "bench_time.h"
+#include "commands.h"
+#include "json.h"
+#include "options.h"
+#include "usage.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char help[] = "usage: attngrad bench PROBLEM [OPTION]...\n"
+                           "\n"
+                           "Times the maps of a problem on random numbers. Each round takes, before each\n"
+                           "map, a probe of the ceiling: the multiply-adds a second that as many threads\n"
+                           "do on numbers in registers, with the same instruction set, after 0.2 seconds\n"
+                           "of the same load. The best round counts, for the maps and for the probe.\n"
+                           "\n"
+                           "Flops: forward 4, vjp 10, jvp 12, vjp_jvp 24 for each pair of a query and a key\n"
+                           "that it sees by causal, window and lengths, and each channel (d + dv) / 2.\n"
+                           "\n"
+                           "PROBLEM is one argument; 'attngrad check --help' lists its words. For example\n"
+                           "  \"b1 h12 q2048 k2048 d64 f32 causal\"\n"
+                           "\n"
+                           "options:\n"
+                           "      --map M         forward, vjp, jvp or vjp_jvp; default: all four\n"
+                           "      --threads T     default: one a processor\n"
+                           "      --rounds R      at least 5, the default\n"
+                           "      --seed S        of the random numbers; default 1\n"
+                           "      --json          an array with an object for each map: map ms gflops\n"
+                           "                      percent_of_probe workspace_bytes threads isa\n"
+                           "  -h, --help          this text\n";
+
+struct request {
+    const char *text, *map;
+    int64_t threads, rounds;
+    uint64_t seed;
+    bool help, json;
+};
+
+static int read_request(int argc, char **argv, struct request *r)
+{
+    const struct option options[] = {
+        {"help", OPTION_FLAG, &r->help, 0, 0},
+        {"json", OPTION_FLAG, &r->json, 0, 0},
+        {"map", OPTION_TEXT, &r->map, 0, 0},
+        {"threads", OPTION_INTEGER, &r->threads, 1, 1024},
+        {"rounds", OPTION_INTEGER, &r->rounds, 5, 1000000},
+        {"seed", OPTION_SEED, &r->seed, 0, 0},
+    };
+    struct operands operands = {&r->text, 1, 0};
+    return options_parse(argc, argv, options, sizeof options / sizeof options[0], &operands);
+}
+
+/* The bits of the maps that --map asks for; 0 where there is no such map. */
+static uint32_t wanted_maps(const char *name)
+{
+    uint32_t maps = 0;
+    for (int n = 0; n < BENCH_MAPS; n++) {
+        if (name == NULL || strcmp(name, bench_maps[n].name) == 0) {
+            maps |= bench_maps[n].bit;
+        }
+    }
+    return maps;
+}
+
+static int unknown_map(const char *name)
+{
+    const char *names[BENCH_MAPS];
+    for (int n = 0; n < BENCH_MAPS; n++) {
+        names[n] = bench_maps[n].name;
+    }
+    const char *near = nearest_name(name, names, BENCH_MAPS);
+    if (near != NULL) {
+        return usage_error("bench", "--map: no map '%s' (did you mean '%s'?)", name, near);
+    }
+    return usage_error("bench", "--map: no map '%s': forward, vjp, jvp or vjp_jvp", name);
+}
+
+/* ---- Printing ---- */
+
+static double gflops(const struct bench_result *r)
+{
+    return 1e-9 * r->flops / r->seconds;
+}
+
+/* "1.5 MiB" */
+static void print_bytes(char *text, size_t size, size_t bytes)
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    double value = (double)bytes;
+    int unit = 0;
+    while (value >= 1024 && unit < 4) {
+        value /= 1024;
+        unit++;
+    }
+    snprintf(text, size, "%.*f %s", unit == 0 ? 0 : 1, value, units[unit]);
+}
+
+static void print_text(const struct bench *b, const char *problem)
+{
+    const char *kind = b->arrays->p->dtype == AG_F64 ? "f64" : "f32";
+    printf("problem  %s\n", problem);
+    printf("plan     %s\n", ag_plan_describe(b->arrays->plan));
+    printf("probe    %s %s fma: %.1f GFLOP/s", b->isa, kind, 1e-9 * b->probe);
+    if (b->threads > 1) {
+        printf(" (one thread %.1f)", 1e-9 * b->probe_one);
+    }
+    printf("; f32 exp2: %.1f G/s\n\n", 1e-9 * b->exp2);
+    printf("%-8s %12s %10s %10s %12s\n", "map", "ms", "GFLOP/s", "% of probe", "workspace");
+    for (int n = 0; n < b->count; n++) {
+        const struct bench_result *r = &b->results[n];
+        char bytes[32];
+        print_bytes(bytes, sizeof bytes, r->workspace_bytes);
+        printf("%-8s %12.4f %10.1f %10.1f %12s\n", r->map->name, 1e3 * r->seconds, gflops(r),
+               bench_percent(b, r), bytes);
+    }
+}
+
+static void print_json(const struct bench *b)
+{
+    struct json json = emit_to(stdout);
+    emit_begin_array(&json, NULL);
+    for (int n = 0; n < b->count; n++) {
+        const struct bench_result *r = &b->results[n];
+        emit_begin_object(&json, NULL);
+        emit_string(&json, "map", r->map->name);
+        emit_number(&json, "ms", 1e3 * r->seconds);
+        emit_number(&json, "gflops", gflops(r));
+        emit_number(&json, "percent_of_probe", bench_percent(b, r));
+        emit_integer(&json, "workspace_bytes", (int64_t)r->workspace_bytes);
+        emit_integer(&json, "threads", b->threads);
+        emit_string(&json, "isa", b->isa);
+        emit_end(&json);
+    }
+    emit_end(&json);
+}
+
+/* ---- Running ---- */
+
+static void show_progress(int64_t done, int64_t all)
+{
+    if (isatty(STDERR_FILENO)) {
+        fprintf(stderr, "\rround %lld of %lld%s", (long long)done, (long long)all,
+                done == all ? "\r\033[K" : "");
+    }
+}
+
+static int time_problem(const struct request *r, struct arrays *x)
+{
+    struct bench b;
+    ag_status status = bench_begin(&b, x, wanted_maps(r->map), r->rounds);
+    for (int64_t n = 0; n < r->rounds && status == AG_OK; n++) {
+        show_progress(n, r->rounds);
+        status = bench_round(&b);
+    }
+    if (status != AG_OK) {
+        return run_error("bench", "%s", ag_last_message());
+    }
+    show_progress(r->rounds, r->rounds);
+    if (r->json) {
+        print_json(&b);
+    } else {
+        print_text(&b, r->text);
+    }
+    return EXIT_PASS;
+}
+
+static int bench_text(const struct request *r)
+{
+    ag_problem problem = AG_PROBLEM_INIT;
+    ag_options options = AG_OPTIONS_INIT;
+    struct arrays x;
+    options.threads = (int32_t)r->threads;
+    if (ag_problem_parse(r->text, &problem) != AG_OK ||
+        arrays_create(&x, &problem, &options, r->seed) != AG_OK) {
+        return usage_error("bench", "%s", ag_last_message());
+    }
+    const int status = time_problem(r, &x);
+    arrays_destroy(&x);
+    return status;
+}
+
+int bench_main(int argc, char **argv)
+{
+    struct request r = {.rounds = 5, .seed = 1};
+    int status = read_request(argc, argv, &r);
+    if (status != 0) {
+        return status;
+    }
+    if (r.help) {
+        fputs(help, stdout);
+        return EXIT_PASS;
+    }
+    if (r.text == NULL) {
+        return usage_error("bench", "no problem given: \"h12 q2048 d64 f32 causal\", for example");
+    }
+    return wanted_maps(r.map) == 0 ? unknown_map(r.map) : bench_text(&r);
+}

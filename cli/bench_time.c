@@ -1,0 +1,158 @@
+/* Rounds of probes and maps: see bench_time.h. Maps and probes are counted over windows of like length and
+ * follow each other at once, so that both see the processor in the state of long load. */
+#define _POSIX_C_SOURCE 200809L /* clock_gettime */
+#include "bench_time.h"
+
+#include "probe.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static const double settle_seconds = 0.2, window_seconds = 0.05;
+
+const struct bench_map bench_maps[BENCH_MAPS] = {
+    {"forward", AG_MAP_FORWARD, ag_forward, 0, 4},
+    {"vjp", AG_MAP_VJP, ag_vjp, AG_MAP_FORWARD, 10},
+    {"jvp", AG_MAP_JVP, ag_jvp, 0, 12},
+    {"vjp_jvp", AG_MAP_VJP_JVP, ag_vjp_jvp, AG_MAP_JVP, 24},
+};
+
+static double now_seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* ---- The size of the work ---- */
+
+/* Keys that query i of a sequence sees, masks and biases apart. */
+static int64_t visible_keys(const ag_problem *p, int64_t i, int64_t n_q, int64_t n_k)
+{
+    const int64_t at = i + (p->align == AG_ALIGN_BOTTOM_RIGHT ? n_k - n_q : 0);
+    int64_t first = 0, last = n_k - 1;
+    if ((p->flags & AG_CAUSAL) && last > at) {
+        last = at;
+    }
+    if ((p->flags & AG_WINDOW) && p->window_right >= 0 && last - at > p->window_right) {
+        last = at + p->window_right;
+    }
+    if ((p->flags & AG_WINDOW) && p->window_left >= 0 && at - first > p->window_left) {
+        first = at - p->window_left;
+    }
+    return last < first ? 0 : last - first + 1;
+}
+
+static double visible_pairs(const struct arrays *x)
+{
+    double pairs = 0;
+    for (int64_t b = 0; b < x->p->batch; b++) {
+        const int64_t n_q = arrays_q_length(x, b), n_k = arrays_k_length(x, b);
+        for (int64_t i = 0; i < n_q; i++) {
+            pairs += (double)visible_keys(x->p, i, n_q, n_k);
+        }
+    }
+    return pairs * (double)x->p->heads;
+}
+
+/* ---- Beginning ---- */
+
+/* The description lists its parts: "cpu, avx512, float32 inside, 2 threads". */
+static void read_description(struct bench *b, const char *text)
+{
+    static const char *const names[] = {"avx512", "avx2", "neon"};
+    const char *threads = strstr(text, " thread");
+    char part[BENCH_ISA + 4];
+    snprintf(b->isa, sizeof b->isa, "scalar");
+    for (size_t n = 0; n < sizeof names / sizeof names[0]; n++) {
+        snprintf(part, sizeof part, ", %s,", names[n]);
+        if (strstr(text, part) != NULL) {
+            snprintf(b->isa, sizeof b->isa, "%s", names[n]);
+        }
+    }
+    while (threads != NULL && threads > text && threads[-1] >= '0' && threads[-1] <= '9') {
+        threads--;
+    }
+    b->threads = threads == NULL ? 1 : (int)strtol(threads, NULL, 10);
+}
+
+ag_status bench_begin(struct bench *b, struct arrays *x, uint32_t maps, int64_t rounds)
+{
+    const double channels = 0.5 * (double)(x->p->dim_qk + x->p->dim_v);
+    const double work = visible_pairs(x) * channels;
+    ag_status status = AG_OK;
+    memset(b, 0, sizeof *b);
+    b->arrays = x;
+    b->rounds = rounds;
+    read_description(b, ag_plan_describe(x->plan));
+    for (int n = 0; n < BENCH_MAPS && status == AG_OK; n++) {
+        const struct bench_map *map = &bench_maps[n];
+        if ((maps & map->bit) == 0) {
+            continue;
+        }
+        struct bench_result *r = &b->results[b->count++];
+        *r = (struct bench_result){.map = map, .flops = map->flops * work};
+        status = ag_plan_workspace(x->plan, map->bit, &r->workspace_bytes);
+        if (status == AG_OK && map->before != 0) {
+            status = arrays_run(x, map->before);
+        }
+    }
+    return status;
+}
+
+/* ---- Rounds ---- */
+
+static void keep_highest(double *best, double value)
+{
+    *best = value > *best ? value : *best;
+}
+
+static enum probe_kind probe_of(const struct bench *b)
+{
+    return b->arrays->p->dtype == AG_F64 ? PROBE_FMA_F64 : PROBE_FMA_F32;
+}
+
+/* Calls until the window is full; the mean of them is the round's time. */
+static ag_status time_map(struct bench *b, struct bench_result *r)
+{
+    struct arrays *x = b->arrays;
+    const double start = now_seconds();
+    double elapsed = 0;
+    int64_t calls = 0;
+    do {
+        const ag_status status = r->map->run(x->plan, &x->args, NULL, x->workspace, x->workspace_bytes);
+        if (status != AG_OK) {
+            return status;
+        }
+        calls++;
+        elapsed = now_seconds() - start;
+    } while (elapsed < window_seconds);
+    const double seconds = elapsed / (double)calls;
+    r->seconds = r->seconds == 0 || seconds < r->seconds ? seconds : r->seconds;
+    return AG_OK;
+}
+
+ag_status bench_round(struct bench *b)
+{
+    const enum probe_kind kind = probe_of(b);
+    ag_status status = AG_OK;
+    keep_highest(&b->exp2, probe_rate(b->isa, PROBE_EXP2_F32, b->threads, settle_seconds, window_seconds));
+    if (b->threads > 1) {
+        keep_highest(&b->probe_one, probe_rate(b->isa, kind, 1, settle_seconds, window_seconds));
+    }
+    for (int n = 0; n < b->count && status == AG_OK; n++) {
+        keep_highest(&b->probe, probe_rate(b->isa, kind, b->threads, settle_seconds, window_seconds));
+        status = time_map(b, &b->results[n]);
+    }
+    if (b->threads == 1) {
+        b->probe_one = b->probe;
+    }
+    return status;
+}
+
+double bench_percent(const struct bench *b, const struct bench_result *r)
+{
+    return b->probe > 0 && r->seconds > 0 ? 100 * r->flops / r->seconds / b->probe : 0;
+}

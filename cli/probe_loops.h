@@ -1,0 +1,89 @@
+/* The loops of probe.c for one instruction set: included once for each, with
+ *     PROBE_TARGET       the attribute that turns the set on
+ *     PROBE_BYTES        the size of its vectors
+ *     PROBE_NAME(loop)   the name of this set's loop
+ * Every loop takes VALUES random numbers, does ROUNDS times its operations, and leaves its state in out,
+ * so that none of it can be left out. Vectors are the compiler's own: one source serves every set. */
+
+typedef float PROBE_NAME(vec_f32) __attribute__((vector_size(PROBE_BYTES)));
+typedef double PROBE_NAME(vec_f64) __attribute__((vector_size(PROBE_BYTES)));
+typedef int32_t PROBE_NAME(vec_i32) __attribute__((vector_size(PROBE_BYTES)));
+
+/* c = c x + y with |x| < 1 in turn for two x and y: c stays bounded, and its bits change every time. */
+PROBE_TARGET static void PROBE_NAME(fma_f32)(const double *values, void *out)
+{
+    PROBE_NAME(vec_f32) c[CHAINS], x[2], y[2];
+    const int lanes = PROBE_BYTES / (int)sizeof(float);
+    for (int i = 0; i < lanes; i++) {
+        for (int a = 0; a < CHAINS; a++) {
+            c[a][i] = (float)values[a * lanes + i];
+        }
+        for (int a = 0; a < 2; a++) {
+            x[a][i] = (float)values[(CHAINS + a) * lanes + i];
+            y[a][i] = (float)values[(CHAINS + 2 + a) * lanes + i];
+        }
+    }
+    for (int n = 0; n < ROUNDS; n++) {
+        UNROLL for (int a = 0; a < CHAINS; a++)
+        {
+            c[a] = c[a] * x[0] + y[0];
+        }
+        UNROLL for (int a = 0; a < CHAINS; a++)
+        {
+            c[a] = c[a] * x[1] + y[1];
+        }
+    }
+    memcpy(out, c, sizeof c);
+}
+
+PROBE_TARGET static void PROBE_NAME(fma_f64)(const double *values, void *out)
+{
+    PROBE_NAME(vec_f64) c[CHAINS], x[2], y[2];
+    const int lanes = PROBE_BYTES / (int)sizeof(double);
+    memcpy(c, values, sizeof c);
+    memcpy(x, values + CHAINS * lanes, sizeof x);
+    memcpy(y, values + (CHAINS + 2) * lanes, sizeof y);
+    for (int n = 0; n < ROUNDS; n++) {
+        UNROLL for (int a = 0; a < CHAINS; a++)
+        {
+            c[a] = c[a] * x[0] + y[0];
+        }
+        UNROLL for (int a = 0; a < CHAINS; a++)
+        {
+            c[a] = c[a] * x[1] + y[1];
+        }
+    }
+    memcpy(out, c, sizeof c);
+}
+
+/* x = 3 - 2^x stays between -5 and 3 and does not come to rest. */
+PROBE_TARGET static void PROBE_NAME(exp2_f32)(const double *values, void *out)
+{
+    PROBE_NAME(vec_f32) x[CHAINS];
+    const int lanes = PROBE_BYTES / (int)sizeof(float);
+    for (int a = 0; a < CHAINS; a++) {
+        for (int i = 0; i < lanes; i++) {
+            x[a][i] = (float)values[a * lanes + i];
+        }
+    }
+    for (int n = 0; n < ROUNDS; n++) {
+        UNROLL for (int a = 0; a < CHAINS; a++)
+        {
+#ifdef PROBE_EXP2
+            x[a] = 3 - PROBE_EXP2(x[a]);
+#else
+            PROBE_NAME(vec_i32) whole = __builtin_convertvector(x[a], PROBE_NAME(vec_i32));
+            whole += __builtin_convertvector(whole, PROBE_NAME(vec_f32)) > x[a]; /* floor: true is -1 */
+            const PROBE_NAME(vec_f32) f = x[a] - __builtin_convertvector(whole, PROBE_NAME(vec_f32));
+            const PROBE_NAME(vec_f32) p = EXP2_POLYNOMIAL(f);
+            x[a] = 3 - (PROBE_NAME(vec_f32))((PROBE_NAME(vec_i32))p + whole * (1 << 23));
+#endif
+        }
+    }
+    memcpy(out, x, sizeof x);
+}
+
+#undef PROBE_TARGET
+#undef PROBE_BYTES
+#undef PROBE_NAME
+#undef PROBE_EXP2
