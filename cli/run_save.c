@@ -3,67 +3,21 @@
 #define _XOPEN_SOURCE 700
 #include "run.h"
 
+#include "signals.h"
 #include "usage.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* ---- Signals ---- */
-
-static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
-enum { SIGNALS = sizeof signals / sizeof signals[0] };
-
-static volatile sig_atomic_t stopped; /* the signal that came */
-
-static void on_signal(int number)
-{
-    stopped = number;
-}
-
 static int is_stopped(void *ctx)
 {
     (void)ctx;
-    return stopped != 0;
+    return signals_held() > 0;
 }
-
-struct old_actions {
-    struct sigaction stop[SIGNALS], size;
-};
-
-/* What was ignored stays so. A file beyond the limit of size is an error of write, not the end. */
-static void catch_signals(struct old_actions *old)
-{
-    struct sigaction action = {.sa_handler = on_signal};
-    sigemptyset(&action.sa_mask);
-    stopped = 0;
-    for (int n = 0; n < SIGNALS; n++) {
-        sigaction(signals[n], NULL, &old->stop[n]);
-        if (old->stop[n].sa_handler != SIG_IGN) {
-            sigaction(signals[n], &action, NULL);
-        }
-    }
-    action.sa_handler = SIG_IGN;
-    sigaction(SIGXFSZ, &action, &old->size);
-}
-
-/* Ends the program by the signal that came meanwhile, if any. */
-static void release_signals(const struct old_actions *old)
-{
-    for (int n = 0; n < SIGNALS; n++) {
-        sigaction(signals[n], &old->stop[n], NULL);
-    }
-    sigaction(SIGXFSZ, &old->size, NULL);
-    if (stopped != 0) {
-        raise(stopped);
-    }
-}
-
-/* ---- Files ---- */
 
 struct results {
     ag_io_array arrays[T_COUNT];
@@ -129,13 +83,12 @@ static void print_results(const struct run *run, const struct results *results)
 int run_save(struct run *run)
 {
     struct results results;
-    struct old_actions old;
     list_results(run, &results);
-    catch_signals(&old);
+    signals_hold();
     bool made = mkdir(run->out, 0777) == 0;
     if (!made && errno != EEXIST) {
         run_error(run->command, "cannot make the folder '%s': %s", run->out, strerror(errno));
-        release_signals(&old);
+        signals_release();
         return EXIT_USAGE;
     }
     ag_io_status status = write_all(run, &results);
@@ -145,7 +98,7 @@ int run_save(struct run *run)
     if (status != AG_IO_OK) {
         run_error(run->command, "%s", ag_io_last_message());
     }
-    release_signals(&old);
+    signals_release();
     if (status == AG_IO_OK) {
         print_results(run, &results);
     }
