@@ -1,0 +1,282 @@
+/* The model's forward and backward pass: the lines of model.h, each backward step beside the line that it
+ * differentiates. */
+#include "model.h"
+
+#include "model_rows.h"
+
+#include <string.h>
+
+/* ---- Parts ---- */
+
+static int64_t numbers_of(const struct model *m)
+{
+    return m->rows * m->shape.width;
+}
+
+/* Where layer l's norm begins; behind it its shift, weights and table. l = layers: the last norm, the output. */
+static int64_t layer_at(const struct model *m, int64_t l)
+{
+    return MODEL_BYTES * m->shape.width + l * m->layer_count;
+}
+
+static float *stream_at(const struct model *m, int64_t l)
+{
+    return m->stream + l * numbers_of(m);
+}
+
+static struct norm layer_norm(const struct model *m, int64_t l)
+{
+    return (struct norm){.rows = m->rows,
+                         .width = m->shape.width,
+                         .x = stream_at(m, l),
+                         .gain = m->value + layer_at(m, l),
+                         .r = m->norm_r + l * m->rows,
+                         .dgain = m->grad + layer_at(m, l),
+                         .partial = m->partial};
+}
+
+static struct shift layer_shift(const struct model *m, int64_t l)
+{
+    const int64_t at = layer_at(m, l) + m->shape.width;
+    return (struct shift){.rows = m->rows,
+                          .width = m->shape.width,
+                          .context = m->shape.context,
+                          .shift = m->value + at,
+                          .dshift = m->grad + at,
+                          .partial = m->partial};
+}
+
+static struct norm last_norm(const struct model *m)
+{
+    const int64_t at = layer_at(m, m->shape.layers);
+    return (struct norm){.rows = m->picked,
+                         .width = m->shape.width,
+                         .x = m->pick_x,
+                         .gain = m->value + at,
+                         .y = m->pick_y,
+                         .r = m->pick_r,
+                         .dgain = m->grad + at,
+                         .partial = m->partial};
+}
+
+static struct entropy entropy_of(const struct model *m)
+{
+    return (struct entropy){.rows = m->picked,
+                            .classes = MODEL_BYTES,
+                            .logits = m->logits,
+                            .targets = m->targets,
+                            .losses = m->losses,
+                            .best = m->best};
+}
+
+/* What both maps of layer l take. */
+static ag_layer_args layer_args(const struct model *m, const ag_args *attention, int64_t l)
+{
+    const int64_t weights = layer_at(m, l) + 2 * m->shape.width, count = ag_layer_size(m->layer);
+    const int64_t narrow = (int64_t)ag_dtype_size(m->shape.dtype);
+    ag_layer_args a = AG_LAYER_ARGS_INIT;
+    a.attention = attention;
+    a.params = m->value + weights;
+    if (m->copy != NULL) {
+        a.params = m->copy + l * count * narrow;
+    }
+    a.x_q = a.x_v = m->normed + l * numbers_of(m) * narrow;
+    a.x_k = m->keyed + l * numbers_of(m) * narrow;
+    a.saved = m->saved + (size_t)l * m->saved_bytes;
+    a.d_saved = m->d_saved;
+    a.d_params = m->grad + weights;
+    return a;
+}
+
+static ag_args attention_args(const struct model *m, const struct model_batch *batch, int64_t l)
+{
+    const int64_t at = layer_at(m, l) + 2 * m->shape.width + ag_layer_size(m->layer);
+    ag_args a = {.struct_size = sizeof a};
+    a.q_lengths = a.kv_lengths = batch->lengths;
+    a.table = ag_bhnd(m->value + at, m->shape.heads, 1, m->reach + 1);
+    a.dtable = ag_bhnd(m->grad + at, m->shape.heads, 1, m->reach + 1);
+    return a;
+}
+
+/* ---- Forward ---- */
+
+/* X_0 = embedding[token] */
+static void embed(struct model *m, const unsigned char *tokens)
+{
+    const int64_t width = m->shape.width;
+    for (int64_t i = 0; i < m->rows; i++) {
+        memcpy(m->stream + i * width, m->value + tokens[i] * width, (size_t)width * sizeof(float));
+    }
+}
+
+/* N = norm_l(X_l), M = (1 - shift_l) o N + shift_l o N', both rounded to the layer's dtype */
+static void forward_inputs(struct model *m, int64_t l)
+{
+    const ag_dtype dtype = m->shape.dtype;
+    const int64_t numbers = numbers_of(m), offset = l * numbers * (int64_t)ag_dtype_size(dtype);
+    struct norm norm = layer_norm(m, l);
+    struct shift shift = layer_shift(m, l);
+    norm.y = m->row_buffer[0];
+    shift.n = m->row_buffer[0];
+    shift.m = m->row_buffer[1];
+    rows_norm(m->crew, &norm);
+    rows_shift(m->crew, &shift);
+    ag_convert(m->normed + offset, dtype, norm.y, AG_F32, numbers);
+    ag_convert(m->keyed + offset, dtype, shift.m, AG_F32, numbers);
+}
+
+/* X_{l+1} = X_l + attention_l(N, M, N) */
+static ag_status forward_layer(struct model *m, const struct model_batch *batch, int64_t l)
+{
+    const int64_t numbers = numbers_of(m);
+    const float *x = stream_at(m, l), *y = m->row_buffer[0];
+    float *next = stream_at(m, l + 1);
+    const ag_args attention = attention_args(m, batch, l);
+    ag_layer_args a = layer_args(m, &attention, l);
+    forward_inputs(m, l);
+    a.y = m->y;
+    const ag_status status = ag_layer_forward(m->layer, &a, &m->exec, m->workspace, m->workspace_bytes);
+    ag_convert(m->row_buffer[0], AG_F32, m->y, m->shape.dtype, numbers);
+    for (int64_t i = 0; i < numbers; i++) {
+        next[i] = x[i] + y[i];
+    }
+    return status;
+}
+
+static void pick_rows(struct model *m, const int16_t *targets)
+{
+    const int64_t width = m->shape.width;
+    const float *x = stream_at(m, m->shape.layers);
+    m->picked = 0;
+    for (int64_t i = 0; i < m->rows; i++) {
+        if (targets[i] >= 0) {
+            m->pick[m->picked] = i;
+            m->targets[m->picked] = targets[i];
+            memcpy(m->pick_x + m->picked * width, x + i * width, (size_t)width * sizeof(float));
+            m->picked++;
+        }
+    }
+}
+
+/* logits = norm(X) output; the loss */
+static void forward_output(struct model *m, struct model_score *score)
+{
+    const int64_t width = m->shape.width;
+    const float *output = m->value + layer_at(m, m->shape.layers) + width;
+    const struct norm norm = last_norm(m);
+    const struct product logits = {m->logits, m->pick_y, output, m->picked, width, MODEL_BYTES, width, 1};
+    const struct entropy entropy = entropy_of(m);
+    rows_norm(m->crew, &norm);
+    rows_multiply(m->crew, &logits);
+    rows_entropy(m->crew, &entropy);
+    *score = (struct model_score){.targets = m->picked};
+    for (int64_t i = 0; i < m->picked; i++) {
+        score->loss += m->losses[i] / (double)m->picked;
+        score->right += m->best[i] == m->targets[i];
+    }
+}
+
+ag_status model_forward(struct model *m, const struct model_batch *batch, struct model_score *score)
+{
+    ag_status status = AG_OK;
+    embed(m, batch->tokens);
+    for (int64_t l = 0; l < m->shape.layers && status == AG_OK; l++) {
+        status = forward_layer(m, batch, l);
+    }
+    pick_rows(m, batch->targets);
+    forward_output(m, score);
+    return status;
+}
+
+/* ---- Backward ---- */
+
+/* Of logits = norm(X) output: doutput = norm(X)^T dlogits, dnorm = dlogits output^T, and dX of the rows that
+ * were picked. */
+static void backward_output(struct model *m, double loss_scale)
+{
+    const int64_t width = m->shape.width, at = layer_at(m, m->shape.layers) + width;
+    const float *output = m->value + at;
+    const struct entropy entropy = entropy_of(m);
+    const struct product d_output = {m->grad + at, m->pick_y,   m->logits, width,
+                                     m->picked,    MODEL_BYTES, 1,         width};
+    const struct product d_norm = {m->row_buffer[0], m->logits, m->transposed, m->picked,
+                                   MODEL_BYTES,      width,     MODEL_BYTES,   1};
+    for (int64_t v = 0; v < MODEL_BYTES; v++) {
+        for (int64_t c = 0; c < width; c++) {
+            m->transposed[v * width + c] = output[c * MODEL_BYTES + v];
+        }
+    }
+    rows_entropy_backward(m->crew, &entropy, (float)(loss_scale / (double)m->picked));
+    rows_multiply(m->crew, &d_output);
+    rows_multiply(m->crew, &d_norm);
+    struct norm norm = last_norm(m);
+    norm.dy = m->row_buffer[0];
+    norm.dx = m->pick_y; /* which was read for the last time above */
+    memset(norm.dx, 0, (size_t)(m->picked * width) * sizeof(float));
+    rows_norm_backward(m->crew, &norm);
+    memset(m->d_stream, 0, (size_t)numbers_of(m) * sizeof(float));
+    for (int64_t i = 0; i < m->picked; i++) {
+        memcpy(m->d_stream + m->pick[i] * width, norm.dx + i * width, (size_t)width * sizeof(float));
+    }
+}
+
+/* Of N and M: what the layer gave back for its three inputs goes through the shift and the norm to dX_l, to
+ * which dX_{l+1} has already come along the residual. */
+static void backward_inputs(struct model *m, int64_t l)
+{
+    const int64_t numbers = numbers_of(m);
+    float *dn = m->row_buffer[0], *dm = m->row_buffer[1], *dv = m->row_buffer[2], *n = m->row_buffer[2];
+    struct shift shift = layer_shift(m, l);
+    struct norm norm = layer_norm(m, l);
+    for (int64_t i = 0; i < numbers; i++) {
+        dn[i] += dv[i];
+    }
+    ag_convert(n, AG_F32, m->normed + l * numbers * (int64_t)ag_dtype_size(m->shape.dtype), m->shape.dtype,
+               numbers);
+    shift.n = n;
+    shift.dm = dm;
+    shift.dn = dn;
+    rows_shift_backward(m->crew, &shift);
+    norm.dy = dn;
+    norm.dx = m->d_stream;
+    rows_norm_backward(m->crew, &norm);
+}
+
+/* Of X_{l+1} = X_l + attention_l(N, M, N) */
+static ag_status backward_layer(struct model *m, const struct model_batch *batch, int64_t l)
+{
+    const ag_args attention = attention_args(m, batch, l);
+    ag_layer_args a = layer_args(m, &attention, l);
+    ag_convert(m->y, m->shape.dtype, m->d_stream, AG_F32, numbers_of(m));
+    a.dy = m->y;
+    a.dx_q = m->row_buffer[0];
+    a.dx_k = m->row_buffer[1];
+    a.dx_v = m->row_buffer[2];
+    const ag_status status = ag_layer_vjp(m->layer, &a, &m->exec, m->workspace, m->workspace_bytes);
+    backward_inputs(m, l);
+    return status;
+}
+
+/* Of X_0 = embedding[token]: each row goes to its token. */
+static void backward_embedding(struct model *m, const unsigned char *tokens)
+{
+    const int64_t width = m->shape.width;
+    memset(m->grad, 0, (size_t)(MODEL_BYTES * width) * sizeof(float));
+    for (int64_t i = 0; i < m->rows; i++) {
+        float *to = m->grad + tokens[i] * width;
+        for (int64_t c = 0; c < width; c++) {
+            to[c] += m->d_stream[i * width + c];
+        }
+    }
+}
+
+ag_status model_backward(struct model *m, const struct model_batch *batch, double loss_scale)
+{
+    ag_status status = AG_OK;
+    backward_output(m, loss_scale);
+    for (int64_t l = m->shape.layers - 1; l >= 0 && status == AG_OK; l--) {
+        status = backward_layer(m, batch, l);
+    }
+    backward_embedding(m, batch->tokens);
+    return status;
+}
