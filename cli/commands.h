@@ -13,4 +13,7 @@ int grad_main(int argc, char **argv);
 int jvp_main(int argc, char **argv);
 int hvp_main(int argc, char **argv);
 
+int train_main(int argc, char **argv);
+int sample_main(int argc, char **argv);
+
 #endif

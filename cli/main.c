@@ -15,7 +15,8 @@ struct command {
 
 static const struct command commands[] = {
     {"demo", demo_main}, {"check", check_main}, {"forward", forward_main}, {"grad", grad_main},
-    {"jvp", jvp_main},   {"hvp", hvp_main},     {"info", info_main},       {"bench", bench_main},
+    {"jvp", jvp_main},   {"hvp", hvp_main},     {"train", train_main},     {"sample", sample_main},
+    {"info", info_main}, {"bench", bench_main},
 };
 enum { COMMANDS = sizeof commands / sizeof commands[0] };
 
@@ -32,6 +33,8 @@ static const char help[] = "usage: attngrad COMMAND [OPTION]...\n"
                            "  grad     and its gradients\n"
                            "  jvp      and its derivative along tangents\n"
                            "  hvp      and the derivative of its gradients along tangents\n"
+                           "  train    train a small model of attention layers, on a text or on recall\n"
+                           "  sample   continue a prompt with it\n"
                            "  bench    time the maps of a problem, beside the processor's ceiling\n"
                            "  info     version, processor, instruction sets, threads, backends\n"
                            "\n"

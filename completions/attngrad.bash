@@ -24,12 +24,19 @@ _attngrad_files() {
 _attngrad_value() {
     case $1 in
     --threads | --window | --softcap | --scale | --dropout | --seed | --random | --rounds | --*-offset) ;;
+    --heads | --layers | --width | --context | --batch | --steps | --rate | --save-every | --log-every) ;;
+    --length | --count | --temperature) ;;
+    --dtype) mapfile -t COMPREPLY < <(compgen -W 'f32 bf16 f16' -- "$2") ;;
+    --plot)
+        compopt -o filenames 2>/dev/null
+        mapfile -t COMPREPLY < <(compgen -f -- "$2")
+        ;;
     --map) mapfile -t COMPREPLY < <(compgen -W 'forward vjp jvp vjp_jvp' -- "$2") ;;
     --out)
         compopt -o filenames 2>/dev/null
         mapfile -t COMPREPLY < <(compgen -d -- "$2")
         ;;
-    --q | --k | --v | --do | --dlse | --t[a-z]* | --bias | --mask | --bias-table | --buckets | --sink | --*-lengths | --*-packed)
+    --model | --q | --k | --v | --do | --dlse | --t[a-z]* | --bias | --mask | --bias-table | --buckets | --sink | --*-lengths | --*-packed)
         compopt -o nospace -o filenames 2>/dev/null
         _attngrad_files "$2"
         ;;

@@ -1,0 +1,28 @@
+/* How a long run is shown on standard error: one line that is drawn again and again where that is a terminal,
+ * else a plain line every so many steps. */
+#ifndef ATTNGRAD_CLI_PROGRESS_H
+#define ATTNGRAD_CLI_PROGRESS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct progress {
+    int64_t first, steps; /* this run's first step, and the step at which it ends */
+    int64_t log_every;
+    int64_t tokens; /* of a step */
+    bool terminal;
+    double started, drawn; /* seconds */
+    double loss, right;    /* mean over the steps since the last line; on a terminal of the last 50 or so */
+    int64_t seen;          /* steps in these means */
+};
+
+/* right: the share of right answers, NaN: not shown. */
+struct progress_values {
+    double loss, right;
+};
+
+void progress_begin(struct progress *p);
+void progress_step(struct progress *p, int64_t step, struct progress_values now); /* `step` steps are done */
+void progress_end(struct progress *p); /* leaves a terminal at the beginning of a line */
+
+#endif

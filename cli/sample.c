@@ -1,0 +1,195 @@
+/* `attngrad sample`: a checkpoint's model continues a prompt, byte by byte. Positions are relative, so that
+ * the context is a window that slides over all that was written. */
+#define _XOPEN_SOURCE 700
+#include "arrays.h"
+#include "commands.h"
+#include "options.h"
+#include "rng.h"
+#include "train.h"
+#include "usage.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { LENGTH_OF_TEXT = 200, LENGTH_OF_RECALL = 1, MOST_LENGTH = 100000000, MOST_COUNT = 10000 };
+
+static const char help[] = "usage: attngrad sample PROMPT [OPTION]...\n"
+                           "\n"
+                           "Continues a prompt with the model of a checkpoint that 'attngrad train' wrote.\n"
+                           "A model of the recall task answers a key: sample kQbTaCb should give T.\n"
+                           "\n"
+                           "options:\n"
+                           "      --model F          the checkpoint (model.safetensors)\n"
+                           "      --length N         bytes to add (200; for the recall task 1)\n"
+                           "      --count N          continuations of the same prompt (1)\n"
+                           "      --temperature T    of the choice; 0 takes the likeliest byte (0.8)\n"
+                           "      --seed S           of the choice (1)\n"
+                           "      --threads T        default: one a processor; gives the same bytes\n"
+                           "  -h, --help             this text\n"
+                           "\n"
+                           "exit codes: 0 done, 1 the output failed, 2 wrong arguments or files\n";
+
+struct sample {
+    const char *prompt, *model;
+    int64_t length, count, threads;
+    double temperature;
+    uint64_t seed;
+    bool help;
+};
+
+static int read_options(struct sample *s, int argc, char **argv)
+{
+    *s = (struct sample){
+        .model = "model.safetensors", .length = -1, .count = 1, .temperature = 0.8, .seed = 1};
+    const struct option options[] = {
+        {"model", OPTION_TEXT, &s->model, 0, 0},
+        {"length", OPTION_INTEGER, &s->length, 1, MOST_LENGTH},
+        {"count", OPTION_INTEGER, &s->count, 1, MOST_COUNT},
+        {"temperature", OPTION_NUMBER, &s->temperature, 0, 0},
+        {"seed", OPTION_SEED, &s->seed, 0, 0},
+        {"threads", OPTION_INTEGER, &s->threads, 0, MOST_THREADS},
+        {"help", OPTION_FLAG, &s->help, 0, 0},
+    };
+    struct operands prompts = {&s->prompt, 1, 0};
+    ag_info info = {.struct_size = sizeof info};
+    int status = options_parse(argc, argv, options, sizeof options / sizeof options[0], &prompts);
+    if (status != 0 || s->help) {
+        return status;
+    }
+    if (s->prompt == NULL || *s->prompt == '\0') {
+        return usage_error("sample", "no prompt given");
+    }
+    if (s->temperature < 0) {
+        return usage_error("sample", "--temperature: %g is less than 0", s->temperature);
+    }
+    if (s->threads == 0 && ag_info_get(&info) == AG_OK) {
+        s->threads = info.threads;
+    }
+    return 0;
+}
+
+/* A byte with probability proportional to p^(1 / temperature). */
+static unsigned char choose(const float *p, double temperature, struct rng *r)
+{
+    double weights[MODEL_BYTES], sum = 0;
+    int best = 0;
+    for (int v = 0; v < MODEL_BYTES; v++) {
+        best = p[v] > p[best] ? v : best;
+    }
+    for (int v = 0; v < MODEL_BYTES; v++) {
+        weights[v] = temperature > 0 ? pow((double)p[v] / (double)p[best], 1 / temperature) : v == best;
+        sum += weights[v];
+    }
+    double rest = rng_uniform(r) * sum;
+    for (int v = 0; v < MODEL_BYTES; v++) {
+        rest -= weights[v];
+        if (rest < 0) {
+            return (unsigned char)v;
+        }
+    }
+    return (unsigned char)best; /* where rounding left a rest */
+}
+
+/* The model sees the last bytes of text[length]; the probabilities of the next are the only row. */
+static ag_status predict(struct model *model, struct model_batch *batch, const unsigned char *text,
+                         int64_t length)
+{
+    const int64_t context = model->shape.context, seen = length < context ? length : context;
+    struct model_score score;
+    memset(batch->tokens, 0, (size_t)context);
+    memcpy(batch->tokens, text + length - seen, (size_t)seen);
+    for (int64_t i = 0; i < context; i++) {
+        batch->targets[i] = i == seen - 1 ? 0 : -1;
+    }
+    batch->lengths = &seen;
+    const ag_status status = model_forward(model, batch, &score);
+    batch->lengths = NULL;
+    return status;
+}
+
+/* A terminal gets no control characters but line ends and tabs. */
+static void print_text(const unsigned char *text, int64_t length)
+{
+    const bool terminal = isatty(STDOUT_FILENO) != 0;
+    for (int64_t i = 0; i < length; i++) {
+        const bool control = (text[i] < ' ' && text[i] != '\n' && text[i] != '\t') || text[i] == 0x7f;
+        putchar(terminal && control ? '?' : text[i]);
+    }
+    putchar('\n');
+}
+
+static ag_status write_one(const struct sample *s, struct model *model, struct model_batch *batch,
+                           unsigned char *text, int64_t number)
+{
+    const int64_t prompt = (int64_t)strlen(s->prompt);
+    ag_status status = AG_OK;
+    struct rng r;
+    rng_init(&r, s->seed, (uint64_t)number);
+    memcpy(text, s->prompt, (size_t)prompt);
+    for (int64_t n = prompt; n < prompt + s->length && status == AG_OK; n++) {
+        status = predict(model, batch, text, n);
+        text[n] = choose(model->logits, s->temperature, &r);
+    }
+    if (status == AG_OK) {
+        print_text(text, prompt + s->length);
+    }
+    return status;
+}
+
+static int write_all(const struct sample *s, struct model *model)
+{
+    ag_status status = AG_OK;
+    struct model_batch batch = {.lengths = NULL};
+    unsigned char *text = arrays_alloc((int64_t)strlen(s->prompt) + s->length, 1);
+    batch.tokens = arrays_alloc(model->rows, sizeof *batch.tokens);
+    batch.targets = arrays_alloc(model->rows, sizeof *batch.targets);
+    for (int64_t n = 0; n < s->count && status == AG_OK; n++) {
+        status = write_one(s, model, &batch, text, n);
+    }
+    free(batch.tokens);
+    free(batch.targets);
+    free(text);
+    return status == AG_OK ? EXIT_PASS : run_error("sample", "%s", ag_last_message());
+}
+
+static int sample_from(struct sample *s, const struct checkpoint *c)
+{
+    struct model model;
+    struct model_shape shape = c->settings.shape;
+    shape.batch = 1;
+    if (s->length < 0) {
+        s->length = c->settings.text ? LENGTH_OF_TEXT : LENGTH_OF_RECALL;
+    }
+    if (model_create(&model, &shape, s->threads) != AG_OK) {
+        return usage_error("sample", "%s", ag_last_message());
+    }
+    int status = checkpoint_read_values(c, &model);
+    if (status == EXIT_PASS) {
+        status = write_all(s, &model);
+    }
+    model_destroy(&model);
+    return status;
+}
+
+int sample_main(int argc, char **argv)
+{
+    struct sample s;
+    struct checkpoint c;
+    int status = read_options(&s, argc, argv);
+    if (status != EXIT_PASS) {
+        return status;
+    }
+    if (s.help) {
+        fputs(help, stdout);
+        return EXIT_PASS;
+    }
+    status = checkpoint_open(&c, "sample", s.model);
+    if (status == EXIT_PASS) {
+        status = sample_from(&s, &c);
+        ag_io_close(c.file);
+    }
+    return status;
+}

@@ -1,0 +1,110 @@
+/* `attngrad train`: the parts of a run, each in a file of its own. What can fail prints what is wrong and
+ * returns the exit code.
+ *
+ *     train_options      the words of the command line, and what a checkpoint says to them
+ *     train_data         batches from a text or from the recall task
+ *     train_checkpoint   all of a run's state in one .safetensors file, and back
+ *     train_run          the loop
+ *     train              the command */
+#ifndef ATTNGRAD_CLI_TRAIN_H
+#define ATTNGRAD_CLI_TRAIN_H
+
+#include "model.h"
+
+#include <attngrad_io.h>
+#include <stdbool.h>
+
+/* ---- Settings: what decides every bit of a run ---- */
+
+struct settings {
+    struct model_shape shape;
+    bool text; /* trained on a text; else on the recall task */
+    int64_t text_bytes;
+    uint64_t text_hash;
+    int64_t steps;
+    double rate;
+    uint64_t seed;
+};
+
+/* ---- Data ---- */
+
+struct data {
+    bool text;
+    unsigned char *bytes; /* the text */
+    int64_t size;
+    uint64_t hash; /* FNV-1a of the bytes */
+};
+
+/* path NULL: the recall task. The context says how long a text must be at least. */
+int data_open(struct data *data, const char *path, int64_t context);
+void data_close(struct data *data);
+
+/* Fills a batch from seed and number alone. Held out: from the end of the text, which is not trained on;
+ * recall draws new sequences for every number. */
+struct draw {
+    uint64_t seed, number;
+    bool held_out;
+};
+void data_draw(const struct data *data, const struct model_shape *shape, struct draw draw,
+               struct model_batch *batch);
+
+/* ---- State ---- */
+
+struct state {
+    int64_t step; /* steps that were made; also the position of the random numbers */
+    ag_adamw adamw;
+    ag_loss_scale scale;
+    float *losses; /* [step] */
+};
+
+/* ---- Checkpoints ---- */
+
+/* Writes all of it, or leaves the old file. cancelled: of ag_io_writer_options. */
+int checkpoint_save(const char *path, const struct settings *settings, const struct state *state,
+                    const struct model *model, int (*cancelled)(void *));
+
+/* A checkpoint that is open; close it with ag_io_close(file). */
+struct checkpoint {
+    const char *command, *path;
+    ag_io_file *file;
+    struct settings settings;
+    struct state state; /* losses NULL */
+};
+
+int checkpoint_open(struct checkpoint *c, const char *command, const char *path);
+int checkpoint_read_values(const struct checkpoint *c, struct model *model);
+
+/* And the optimiser's moments and the losses: room for steps of them, the settings' or more. */
+int checkpoint_read_state(const struct checkpoint *c, struct model *model, struct state *state);
+
+/* ---- The command line ---- */
+
+struct train {
+    struct settings settings; /* as given on the command line; -1, NaN: not given */
+    bool seed_given;
+    const char *text, *model, *plot;
+    int64_t threads, save_every, log_every;
+    bool resume, overwrite, help;
+};
+
+/* Reads the words, and fills in what was not given: from a checkpoint or, where c is NULL, the defaults. */
+int train_options(struct train *train, int argc, char **argv);
+int train_complete(struct train *train, const struct checkpoint *c);
+int shape_check(const char *command, const struct model_shape *shape);
+
+/* The limits of a model's sizes, for options and checkpoints. */
+enum {
+    MOST_HEADS = 256,
+    MOST_LAYERS = 256,
+    MOST_WIDTH = 16384,
+    MOST_CONTEXT = 65536,
+    MOST_BATCH = 65536,
+    MOST_STEPS = 100000000,
+    MOST_THREADS = 1024
+};
+
+/* ---- The loop ---- */
+
+int train_run(struct train *train, const struct data *data, struct model *model, struct state *state);
+
+#endif

@@ -1,0 +1,210 @@
+#!/bin/sh
+# train and sample: the loss goes down on a text and on recall in every dtype; a run that is stopped and resumed
+# ends in the bytes of one that was not, for any number of threads; signals, full disks, wrong arguments and
+# wrong checkpoints. usage: train.sh PATH_TO_ATTNGRAD
+set -u
+[ $# -eq 1 ] || { echo "usage: train.sh PATH_TO_ATTNGRAD" >&2; exit 2; }
+. "$(dirname "$0")/command.sh"
+cd "$dir" || exit 2
+
+# trains ARGUMENT...: success, with something on both streams
+trains() {
+    run train "$@"
+    check "works: attngrad train $*" sh -c '[ "$1" -eq 0 ] && [ -s "$2" ] && [ -s "$3" ]' - "$code" "$out" "$err"
+}
+
+# value NAME: the number behind NAME in the line of stdout about the test
+value() {
+    sed -n "s/^\(new sequences\|text not trained on\):.*$1 \([0-9.]*\).*/\2/p" "$out"
+}
+
+below() { # below NUMBER NUMBER
+    awk -v a="$1" -v b="$2" 'BEGIN { exit !(a != "" && a + 0 < b + 0) }'
+}
+
+same() {
+    cmp -s "$1" "$2"
+}
+
+only() { # only FOLDER NAME: the folder holds that file alone
+    [ "$(ls -A "$1")" = "$2" ]
+}
+
+for command in train sample; do
+    works_with "usage: attngrad $command" $command --help
+    check "help of $command is at most 80 columns wide" narrow
+done
+
+# ---- Learning ----
+awk 'BEGIN { for (i = 0; i < 150; i++) print "the cat sat on the mat and the dog on the log, " i % 7 }' >text
+for dtype in f32 bf16 f16; do
+    trains --model recall-$dtype --dtype $dtype --width 32 --heads 2 --context 16 --steps 300 --rate 0.01
+    check "recall in $dtype: over 99%" below 99 "$(value recall)"
+    trains text --model text-$dtype --dtype $dtype --width 32 --heads 2 --context 16 --steps 200 --rate 0.01
+    check "text in $dtype: loss below 1, from 5.5" below "$(value loss)" 1
+done
+for prompt in aXbYcZa: bQxRmSx: zAyBxCwDz:; do
+    prompt=${prompt%:}
+    run sample "$prompt" --model recall-f32
+    answer=$(printf %s "$prompt" | sed 's/.*\(.\)$/\1/')
+    answer=$(printf %s "$prompt" | sed "s/.*$answer\(.\).*$answer\$/\1/")
+    check "recall: $prompt is answered by $answer" [ "$(cat "$out")" = "$prompt$answer" ]
+done
+
+# ---- Sampling ----
+works sample "the cat" --model text-f32 --length 40 --temperature 0
+check "the text is continued" grep -q '^the cat sat on the mat and the dog on the log' "$out"
+works sample "the cat" --model text-f32 --length 30 --count 3 --seed 5 --temperature 2
+cp "$out" three
+check "three continuations" [ "$(grep -ac '^the cat' three)" -ge 3 ]
+works sample "the cat" --model text-f32 --length 30 --count 3 --seed 5 --temperature 2 --threads 2
+check "the same seed continues alike, for any number of threads" same "$out" three
+works sample "the cat" --model text-f32 --length 30 --count 3 --seed 6 --temperature 2
+check "another seed does not" sh -c '! cmp -s "$1" "$2"' - "$out" three
+works sample "the cat sat on the mat and the dog on the log" --model text-f32 --length 20
+check "a prompt longer than the context" grep -q 'on the log, [0-9]' "$out"
+
+# ---- The same bits ----
+small="--width 16 --heads 2 --context 16 --batch 4 --save-every 7"
+# The words are split on purpose, here and below.
+# shellcheck disable=SC2086
+{
+    trains $small --model whole --steps 60 --threads 1
+    trains $small --model two --steps 60 --threads 2
+    check "two threads give the same bytes" same whole two
+    for dtype in f32 f16; do
+        for data in "" text; do
+            trains $data $small --dtype $dtype --model uncut --overwrite --steps 500 --plot uncut.svg
+            # INT after the first checkpoint, wherever the run then is
+            timeout --preserve-status -s INT 0.3 "$attngrad" train $data $small --dtype $dtype --model cut --overwrite \
+                --steps 500 --plot cut.svg >"$out" 2>"$err"
+            code=$?
+            if [ "$code" -eq 0 ]; then
+                echo "not checked: Ctrl-C for $dtype ${data:-recall}, as the run was over before it"
+            else
+                check "Ctrl-C ends as by the signal" [ "$code" -eq 130 ]
+                check "Ctrl-C says where it stopped" grep -q '^stopped: cut holds step [0-9]* of 500; --resume' "$err"
+                works sample abc --model cut
+            fi
+            trains $data --resume --model cut --plot cut.svg --threads 2
+            check "$dtype ${data:-recall}: resumed, it ends in the bytes of a run that was not stopped" same uncut cut
+            check "$dtype ${data:-recall}: and draws the same curve" same uncut.svg cut.svg
+        done
+    done
+}
+trains --resume --model whole
+check "a run that is over is tested again and left alone" same whole two
+trains --resume --model whole --steps 80
+check "more steps may be asked for" grep -q '^whole: step 80 of 80' "$out"
+
+# ---- The curve ----
+if command -v xmllint >/dev/null 2>&1; then
+    check "the curve is well-formed XML" xmllint --noout uncut.svg
+elif python3 -c '' 2>/dev/null; then
+    check "the curve is well-formed XML" python3 -c 'import sys, xml.dom.minidom as m; m.parse(sys.argv[1])' uncut.svg
+else
+    echo "not checked: that the curve is well-formed XML, as neither xmllint nor python3 is here"
+fi
+check "the curve has its labels" sh -c 'grep -q ">step<" "$1" && grep -q ">loss<" "$1" && grep -q ">500<" "$1"' - uncut.svg
+check "and two lines" [ "$(grep -c '<polyline' uncut.svg)" -eq 2 ]
+
+# ---- A terminal ----
+if script -qec true /dev/null >/dev/null 2>&1; then
+    # shellcheck disable=SC2086
+    script -qec "$attngrad train --model bar --steps 40 --width 16 --heads 2 --context 16" /dev/null </dev/null >"$out"
+    code=$?
+    check "a terminal shows a bar that is drawn again" sh -c 'grep -q "\[=*>* *\].*tokens/s.*left" "$1" &&
+        [ "$(tr "\r" "\n" <"$1" | grep -c tokens/s)" -ge 1 ] && ! grep -q "^step 20 " "$1"' - "$out"
+else
+    echo "not checked: the progress bar, as 'script' gives no terminal here"
+fi
+
+# ---- Wrong arguments ----
+refused_with "unknown option '--step'" train --step 5
+refused_with "--heads: 0 is not from" train --heads 0
+refused_with "no multiple of --heads" train --width 10 --heads 4 --model new
+refused_with "is not f32, bf16 or f16" train --dtype f64
+refused_with "is not more than 0" train --rate 0
+refused_with "not a finite number" train --rate fast
+refused_with "needs an even one" train --context 15 --model new
+refused_with "4 or more" train --context 2 --model new
+refused_with "exclude each other" train --resume --overwrite
+refused_with "unexpected argument" train text text2
+refused_with "No such file" train nothing --model new
+refused_with "Is a directory" train . --model new
+refused_with "needs 650 or more" train three --context 64 --model new
+refused_with "is there already" train --model whole
+refused_with "No such file" train --resume --model nothing
+refused_with "no prompt given" sample
+refused_with "no prompt given" sample ""
+refused_with "is less than 0" sample a --temperature -1 --model whole
+refused_with "No such file" sample a
+check "nothing was written" [ ! -e new ]
+
+# ---- Wrong checkpoints ----
+cp whole before
+refused_with "width 16, not 32; context 16, not 8" train --resume --model whole --width 32 --context 8
+refused_with "heads 2, not 4" train --resume --model whole --heads 4
+refused_with "layers 2, not 3" train --resume --model whole --layers 3
+refused_with "batch 4, not 5" train --resume --model whole --batch 5
+refused_with "dtype f32, not bf16" train --resume --model whole --dtype bf16
+refused_with "seed 1, not 2" train --resume --model whole --seed 2
+refused_with "recall task, not on a text" train text --resume --model whole
+refused_with "is at step 80 already" train --resume --model whole --steps 40
+refused_with "name it again" train --resume --model cut
+{ cat text && echo more; } >text2
+refused_with "is not the text that 'cut' was trained on" train text2 --resume --model cut
+for bytes in 0 7 100 5000 60000; do
+    head -c $bytes whole >short
+    refused train --resume --model short
+    refused sample a --model short
+done
+# changed FROM TO: the checkpoint with one text of its header changed into another of the same length
+changed() {
+    LC_ALL=C sed "1s/$1/$2/" whole >changed
+    check "the test changed $1" sh -c '! cmp -s whole changed'
+}
+changed '"width":"16"' '"width":"18"'
+refused_with "'embedding' is f32 [256, 16]: the model needs f32 [256, 18]" sample a --model changed
+refused_with "'embedding' is f32 [256, 16]: the model needs f32 [256, 18]" train --resume --model changed
+changed '"layer.1.wk":' '"layer.9.wk":'
+refused_with "there is no tensor 'layer.1.wk'" sample a --model changed
+changed '"norm.moment2":' '"norm.moment9":'
+refused_with "there is no tensor 'norm.moment2'" train --resume --model changed
+works sample a --model changed
+changed '"heads":"2"' '"heads":"x"'
+refused_with "its heads is 'x'" sample a --model changed
+changed '"heads":"2"' '"heads":"0"'
+refused_with "its heads is '0'" sample a --model changed
+changed '"heads":"2"' '"heads":"3"'
+refused_with "contradict each other" sample a --model changed
+changed '"step":"80"' '"step":"81"'
+refused_with "'losses' is f32 [80]: the model needs f32 [81]" train --resume --model changed --steps 90
+changed '"seed":"1"' '"sead":"1"'
+refused_with "its seed is 'missing'" sample a --model changed
+changed 'attngrad train 1' 'attngrad train 9'
+refused_with "no checkpoint of 'attngrad train'" sample a --model changed
+refused_with "it is a directory" sample a --model .
+check "a checkpoint that was refused is left alone" same whole before
+
+# ---- What cannot be written ----
+mkdir limited && cp whole limited/model
+printf '#!/bin/sh\nulimit -f 40\nexec "%s" "$@"\n' "$attngrad" >limit && chmod +x limit
+old_attngrad=$attngrad
+attngrad=./limit
+run train --resume --model limited/model --steps 90
+attngrad=$old_attngrad
+check "a file that would be too large" sh -c '[ "$1" -eq 2 ] && grep -q "File too large" "$2"' - "$code" "$err"
+check "leaves the old checkpoint" same limited/model whole
+check "and no other file" only limited model
+run train --model no/folder
+check "a checkpoint in no folder" sh -c '[ "$1" -eq 2 ] && grep -q "No such file" "$2"' - "$code" "$err"
+mkdir plots
+run train --model new --steps 5 --plot plots/no/curve.svg
+check "a curve in no folder" sh -c '[ "$1" -eq 2 ] && grep -q "cannot write" "$2"' - "$code" "$err"
+check "is refused before the first step" sh -c '! grep -q "^step [0-9]" "$1"' - "$err"
+run train --model new --overwrite --steps 5 --plot plots
+check "a folder in the place of the curve" [ "$code" -eq 2 ]
+check "no litter" [ -z "$(ls -A plots)" ]
+
+finish
