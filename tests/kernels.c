@@ -1,0 +1,182 @@
+/* Each entry of each table of tile kernels that this processor can run, against plain loops in long double
+ * and against the scalar table, over many shapes. Compiled twice, for float32 and float64. With --bench it
+ * times the same calls instead. With its headers kernels_*.h the one test that sees src/cpu. */
+#include <time.h>
+
+#include "core/cpu_info.h"
+#include "kernels_gradients.h"
+#include "kernels_rows.h"
+#include "kernels_scores.h"
+
+/* ---- The entries ---- */
+
+static const struct entry {
+    const char *name;
+    void (*draw)(struct trial *);
+    void (*call)(const agi_kernels *, struct trial *);
+    void (*expect)(struct trial *); /* sees the results too: a kernel may choose its shift */
+    double (*work)(const struct trial *);
+    void (*again)(struct trial *); /* what else shall hold; or NULL */
+} entries[] = {
+    {"product", draw_product, call_product, expect_product, product_work, product_alone},
+    {"scores", draw_scores, call_scores, expect_scores, tile_elements, NULL},
+    {"hide", draw_hide, call_hide, expect_hide, tile_elements, NULL},
+    {"softmax", draw_softmax, call_softmax, expect_softmax, tile_elements, NULL},
+    {"softmax_tangent", draw_softmax_tangent, call_softmax_tangent, expect_softmax_tangent, tile_elements,
+     softmax_again},
+    {"weights", draw_weights, call_weights, expect_weights, tile_elements, NULL},
+    {"score_tangents", draw_score_tangents, call_score_tangents, expect_score_tangents, tile_elements, NULL},
+    {"score_gradients", draw_score_gradients, call_score_gradients, expect_score_gradients, tile_elements,
+     NULL},
+    {"score_gradient_tangents", draw_score_gradient_tangents, call_score_gradient_tangents,
+     expect_score_gradient_tangents, tile_elements, NULL},
+    {"softcap_gradients", draw_softcap_gradients, call_softcap_gradients, expect_softcap_gradients,
+     tile_elements, NULL},
+    {"multiply", draw_multiply, call_multiply, expect_multiply, tile_elements, NULL},
+    {"put", draw_put, call_put, expect_put, row_elements, NULL},
+    {"dot", draw_dot, call_dot, expect_dot, row_elements, NULL},
+    {"transpose", draw_transpose, call_transpose, expect_transpose, transposed_elements, NULL},
+    {"dropout", draw_dropout, call_dropout, expect_dropout, tile_elements, NULL},
+};
+enum { ENTRIES = sizeof entries / sizeof entries[0] };
+
+static const struct {
+    ag_isa isa;
+    const agi_kernels *k;
+} tables[] = {
+    {AG_ISA_SCALAR, &agi_kernels_scalar},
+#if defined(__x86_64__)
+    {AG_ISA_AVX2, &agi_kernels_avx2},
+    {AG_ISA_AVX512, &agi_kernels_avx512},
+#elif defined(__aarch64__)
+    {AG_ISA_NEON, &agi_kernels_neon},
+#endif
+};
+enum { TABLES = sizeof tables / sizeof tables[0] };
+
+static void begin(struct trial *t, const agi_kernels *k, int entry, uint64_t seed, bool bench)
+{
+    *t = (struct trial){.k = k, .bench = bench};
+    rng_init(&t->random, seed, (uint64_t)entry);
+    entries[entry].draw(t);
+}
+
+/* ---- Checking ---- */
+
+static void check(const agi_kernels *k, int entry, uint64_t seed)
+{
+    struct trial t;
+    begin(&t, k, entry, seed, false);
+    copy_arrays(&t);
+    entries[entry].call(&agi_kernels_scalar, &t);
+    keep_scalar(&t);
+    copy_arrays(&t);
+    entries[entry].call(k, &t);
+    expect_unchanged(&t);
+    entries[entry].expect(&t);
+    check_arrays(&t, entries[entry].name);
+    if (entries[entry].again != NULL) {
+        entries[entry].again(&t);
+    }
+    free_arrays(&t);
+}
+
+/* On a foreign processor, AG_TEST_ISA says which table a plan must choose there. */
+static void check_choice(const char *wanted)
+{
+    ag_problem p = AG_PROBLEM_INIT;
+    ag_plan *plan = NULL;
+    CHECK_OK(ag_problem_parse("q1 d1 f32", &p));
+    CHECK_OK(ag_plan_create(&plan, &p, NULL));
+    const char *text = plan != NULL ? ag_plan_describe(plan) : "";
+    CHECK(strstr(text, wanted) != NULL, "a plan says '%s', not '%s'", text, wanted);
+    ag_plan_destroy(plan);
+}
+
+static int check_all(void)
+{
+    const char *wanted = getenv("AG_TEST_ISA");
+    if (wanted != NULL) {
+        check_choice(wanted);
+    }
+    for (int n = 0; n < TABLES; n++) {
+        if (!agi_cpu_supports(tables[n].isa)) {
+            printf("%s: not tested, this processor cannot run it\n", tables[n].k->name);
+            continue;
+        }
+        for (int entry = 0; entry < ENTRIES; entry++) {
+            for (int seed = 0; seed < test_count(200); seed++) {
+                check(tables[n].k, entry, (uint64_t)seed);
+            }
+        }
+    }
+    return test_summary();
+}
+
+/* ---- Timing ---- */
+
+static double now(void)
+{
+    struct timespec time;
+    timespec_get(&time, TIME_UTC);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+/* Work a second in thousand millions, the best of 100 rounds of at least 1 ms. */
+static double rate(const agi_kernels *k, int entry)
+{
+    struct trial t;
+    double best = INFINITY;
+    int64_t calls = 1;
+    begin(&t, k, entry, 1, true);
+    copy_arrays(&t);
+    for (int round = 0; round < 100;) {
+        const double start = now();
+        for (int64_t n = 0; n < calls; n++) {
+            entries[entry].call(k, &t);
+        }
+        const double seconds = now() - start;
+        if (seconds < 0.001) {
+            calls *= 2;
+            continue;
+        }
+        best = seconds / (double)calls < best ? seconds / (double)calls : best;
+        round++;
+    }
+    const double work = entries[entry].work(&t);
+    free_arrays(&t);
+    return work / best * 1e-9;
+}
+
+static int bench_all(void)
+{
+    printf("float%d, one thread; product: GFLOP/s, the rest: 10^9 elements a second\n%-24s",
+           (int)(8 * sizeof(real)), "");
+    for (int n = 0; n < TABLES; n++) {
+        printf("%10s", tables[n].k->name);
+    }
+    for (int entry = 0; entry < ENTRIES; entry++) {
+        printf("\n%-24s", entries[entry].name);
+        for (int n = 0; n < TABLES; n++) {
+            if (agi_cpu_supports(tables[n].isa)) {
+                printf("%10.2f", rate(tables[n].k, entry));
+            } else {
+                printf("%10s", "-");
+            }
+        }
+    }
+    printf("\n");
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 2 && strcmp(argv[1], "--bench") == 0) {
+        return bench_all();
+    }
+    if (argc > 1) {
+        printf("usage: %s [--bench]\n", argv[0]);
+        return 2;
+    }
+    return check_all();
+}

@@ -1,0 +1,209 @@
+/* The entries that are no stage of the scores: draws, calls and truths of product, put, dot, transpose and
+ * dropout. */
+#ifndef AG_KERNELS_ROWS_H
+#define AG_KERNELS_ROWS_H
+
+#include "core/philox.h"
+#include "kernels_tiles.h"
+
+/* ---- product ---- */
+
+/* A with either stride the greater, and numbers between its elements. */
+static void draw_a(struct trial *t)
+{
+    const bool across = sometimes(t);
+    const int64_t rows = across ? t->K : t->M, columns = across ? t->M : t->K;
+    const int64_t step = sometimes(t) ? 3 : 1, width = columns > 0 ? (columns - 1) * step + 1 : 0;
+    make_array(t, A, false, rows, width, width + (sometimes(t) ? 5 : 0), number);
+    t->ars = across ? step : t->a[A].ld;
+    t->aks = across ? t->a[A].ld : step;
+    for (int64_t r = 0; r < rows; r++) {
+        for (int64_t i = 0; i < width; i++) {
+            if (i % step != 0) {
+                *given(t, A, r, i) = (real)NAN;
+            }
+        }
+    }
+}
+
+static void draw_product(struct trial *t)
+{
+    t->M = t->bench ? 128 : rng_range(&t->random, 1, 20);
+    t->N = t->bench ? PANEL : t->k->lanes * rng_range(&t->random, 1, 16);
+    t->K = t->bench ? 64 : rng_range(&t->random, 0, 70);
+    t->add = sometimes(t);
+    draw_a(t);
+    make_array(t, B, false, t->K, t->N, t->N + (sometimes(t) ? 7 : 0), number);
+    make_array(t, C, true, t->M, t->N, t->N + (sometimes(t) ? 3 : 0), t->add ? number : nothing);
+}
+
+static void call_product(const agi_kernels *k, struct trial *t)
+{
+    k->product(t->M, t->N, t->K, at(t, A), t->ars, t->aks, at(t, B), t->a[B].ld, at(t, C), t->a[C].ld,
+               t->add);
+}
+
+static void expect_product(struct trial *t)
+{
+    for (int64_t r = 0; r < t->M; r++) {
+        for (int64_t i = 0; i < t->N; i++) {
+            wide sum = t->add ? in(t, C, r, i) : 0, size = fabsl(sum);
+            for (int64_t k = 0; k < t->K; k++) {
+                const wide term = (wide)given(t, A, 0, 0)[r * t->ars + k * t->aks] * in(t, B, k, i);
+                sum += term;
+                size += fabsl(term);
+            }
+            expect(t, C, r, i, sum, 4 * EPS * size);
+        }
+    }
+}
+
+/* Each element is one sum over k in order: one row and one vector at a time give the same bits. */
+static void product_alone(struct trial *t)
+{
+    const int64_t lanes = t->k->lanes;
+    real c[PANEL];
+    for (int64_t r = 0; r < t->M; r++) {
+        for (int64_t i = 0; i < t->N; i += lanes) {
+            memcpy(c, given(t, C, r, i), (size_t)lanes * sizeof(real));
+            t->k->product(1, lanes, t->K, at(t, A) + r * t->ars, t->ars, t->aks, at(t, B) + i, t->a[B].ld, c,
+                          lanes, t->add);
+            CHECK(memcmp(c, at(t, C) + r * t->a[C].ld + i, (size_t)lanes * sizeof(real)) == 0,
+                  "%s product %lld x %lld x %lld: the bits of row %lld, columns %lld change with M and N",
+                  t->k->name, (long long)t->M, (long long)t->N, (long long)t->K, (long long)r, (long long)i);
+        }
+    }
+}
+
+static double product_work(const struct trial *t)
+{
+    return 2.0 * (double)(t->M * t->N * t->K);
+}
+
+/* ---- put, dot, transpose ---- */
+
+static void draw_rows(struct trial *t)
+{
+    t->n = t->bench ? 4096 : rng_range(&t->random, 0, 600);
+    t->add = sometimes(t);
+    t->factor = between(t, -2, 2);
+    make_array(t, A, false, 1, t->n, t->n, number);
+}
+
+static double row_elements(const struct trial *t)
+{
+    return (double)t->n;
+}
+
+static void draw_put(struct trial *t)
+{
+    draw_rows(t);
+    make_array(t, C, true, 1, t->n, t->n, t->add ? number : nothing);
+}
+
+static void call_put(const agi_kernels *k, struct trial *t)
+{
+    k->put(at(t, C), at(t, A), t->n, t->factor, t->add);
+}
+
+static void expect_put(struct trial *t)
+{
+    for (int64_t i = 0; i < t->n; i++) {
+        const double to = t->add ? (double)*given(t, C, 0, i) : 0, from = (double)*given(t, A, 0, i);
+        expect(t, C, 0, i, (wide)(real)(to + t->factor * from), 0);
+    }
+}
+
+static void draw_dot(struct trial *t)
+{
+    draw_rows(t);
+    make_array(t, B, false, 1, t->n, t->n, number);
+}
+
+static void call_dot(const agi_kernels *k, struct trial *t)
+{
+    t->result = k->dot(at(t, A), at(t, B), t->n);
+}
+
+static void expect_dot(struct trial *t)
+{
+    wide sum = 0, size = 0;
+    for (int64_t i = 0; i < t->n; i++) {
+        sum += in(t, A, 0, i) * in(t, B, 0, i);
+        size += fabsl(in(t, A, 0, i) * in(t, B, 0, i));
+    }
+    t->result_truth = sum;
+    t->result_bound = 4 * (wide)DBL_EPSILON * size;
+}
+
+static void draw_transpose(struct trial *t)
+{
+    t->n = t->bench ? PANEL : rng_range(&t->random, 0, PANEL);
+    t->K = t->bench ? 64 : rng_range(&t->random, 1, 70);
+    make_array(t, A, false, t->n, t->K, t->K + (sometimes(t) ? 3 : 0), number);
+    make_array(t, C, true, t->K, t->n, PANEL, nothing);
+}
+
+static void call_transpose(const agi_kernels *k, struct trial *t)
+{
+    k->transpose(at(t, C), at(t, A), t->a[A].ld, t->n, t->K);
+}
+
+static void expect_transpose(struct trial *t)
+{
+    for (int64_t r = 0; r < t->n; r++) {
+        for (int64_t i = 0; i < t->K; i++) {
+            expect(t, C, i, r, in(t, A, r, i), 0);
+        }
+    }
+}
+
+static double transposed_elements(const struct trial *t)
+{
+    return (double)(t->n * t->K);
+}
+
+/* ---- dropout ---- */
+
+/* Philox at counter (g / 4, p, head, sequence), word g % 4. */
+static uint32_t dropout_word(const struct trial *t, int64_t j, int64_t i)
+{
+    const uint64_t g = (uint64_t)(t->g0 + j), p = (uint64_t)(t->p0 + i);
+    const uint32_t counter[4] = {(uint32_t)(g / 4), (uint32_t)p, t->head, t->sequence};
+    const uint32_t key[2] = {(uint32_t)t->seed, (uint32_t)(t->seed >> 32)};
+    uint32_t word[4];
+    agi_philox4x32_10(counter, key, word);
+    return word[g % 4];
+}
+
+/* The threshold is one of the words itself: that one is kept. */
+static void draw_dropout(struct trial *t)
+{
+    const int64_t far = sometimes(t) ? INT64_C(1) << 40 : 200;
+    draw_tile(t);
+    t->g0 = rng_range(&t->random, -far, far);
+    t->p0 = rng_range(&t->random, -far, far);
+    t->seed = rng_next(&t->random);
+    t->head = (uint32_t)rng_next(&t->random);
+    t->sequence = (uint32_t)rng_next(&t->random);
+    t->threshold = dropout_word(t, rng_range(&t->random, 0, t->nj - 1), rng_range(&t->random, 0, t->W - 1));
+    t->scale = (real)between(t, 1, 3);
+    make_tile(t, M, true, nothing);
+}
+
+static void call_dropout(const agi_kernels *k, struct trial *t)
+{
+    k->dropout(at(t, M), t->ld, t->nj, t->W, t->g0, t->p0, t->head, t->sequence, t->seed, t->threshold,
+               t->scale);
+}
+
+static void expect_dropout(struct trial *t)
+{
+    for (int64_t j = 0; j < t->nj; j++) {
+        for (int64_t i = 0; i < t->W; i++) {
+            expect(t, M, j, i, dropout_word(t, j, i) < t->threshold ? 0 : (wide)t->scale, 0);
+        }
+    }
+}
+
+#endif

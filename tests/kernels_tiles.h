@@ -1,0 +1,61 @@
+/* What the kernels' test draws and allows on any tile: shapes, hidden entries, NaN behind them, the error of
+ * a power of two. */
+#ifndef AG_KERNELS_TILES_H
+#define AG_KERNELS_TILES_H
+
+#include "kernels_trial.h"
+
+static void draw_tile(struct trial *t)
+{
+    const int64_t lanes = t->k->lanes;
+    t->nj = t->bench ? 128 : rng_range(&t->random, 1, 130);
+    t->W = t->bench ? PANEL : lanes * rng_range(&t->random, 1, PANEL / lanes);
+    t->ld = t->bench ? PANEL : t->W + rng_range(&t->random, 0, 10);
+}
+
+static real number_or_hidden(struct trial *t)
+{
+    return rng_chance(&t->random, 0.2) ? (real)-INFINITY : number(t);
+}
+
+static real number_or_nan(struct trial *t)
+{
+    return rng_chance(&t->random, 0.1) ? (real)NAN : number(t);
+}
+
+/* A weight, some of them 0. */
+static real weight(struct trial *t)
+{
+    return !t->bench && rng_chance(&t->random, 0.2) ? 0 : factor(t);
+}
+
+static real dropped(struct trial *t)
+{
+    return rng_chance(&t->random, 0.3) ? 0 : (real)1.25;
+}
+
+/* NaN in array n wherever array `where` holds `value`: what is hidden must have no effect. */
+static void spoil(struct trial *t, int n, int where, real value)
+{
+    for (int64_t j = 0; there(t, n) && j < t->nj; j++) {
+        for (int64_t i = 0; i < t->W; i++) {
+            if (*given(t, where, j, i) == value) {
+                *given(t, n, j, i) = (real)NAN;
+            }
+        }
+    }
+}
+
+/* How far off 2^x may be where x itself is off by at most d. Powers below the least normal number may be 0;
+ * 2^-infinity is 0. */
+static wide exp2_bound(wide x, wide d)
+{
+    return is_infinite(x) ? 0 : exp2l(x) * (EXP2_ERROR + 0.7L * d) + REAL_MIN;
+}
+
+static double tile_elements(const struct trial *t)
+{
+    return (double)(t->nj * t->W);
+}
+
+#endif
