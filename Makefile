@@ -4,7 +4,7 @@
 BUILD   = build
 PREFIX  = /usr/local
 JOBS   := $(shell nproc 2>/dev/null || echo 2)
-DEEP    = asan tsan valgrind qemu-x86_64 qemu-aarch64 fuzz
+DEEP    = asan tsan valgrind limits qemu-x86_64 qemu-aarch64 fuzz
 CTEST   = ctest --output-on-failure --no-label-summary -j $(JOBS)
 
 .NOTPARALLEL:
@@ -13,7 +13,7 @@ CTEST   = ctest --output-on-failure --no-label-summary -j $(JOBS)
 help:
 	@echo 'make demo        build, then show the worked example, every variable of it'
 	@echo 'make test        build, then run the tests'
-	@echo 'make test-deep   sanitizers, fuzzing for 60 s a target, valgrind, foreign processors'
+	@echo 'make test-deep   sanitizers, fuzzing for 60 s a target, valgrind, memory, foreign processors'
 	@echo 'make bench       our maps and PyTorch side by side, under 30 minutes; ARGS=--quick: about 2'
 	@echo 'make lint        format, static analysis, layering'
 	@echo 'make format      rewrite the sources in the format that lint wants'
