@@ -8,7 +8,7 @@ set -u
 cd "$dir" || exit 2
 kills=$2
 model="--width 16 --heads 2 --context 16 --batch 4 --threads 1"
-steps=$((kills * 40 + 100))
+steps=$((kills * 120 + 100))
 
 # moment N: seconds from 0 to 0.4, as random as the seed says
 moment() {
