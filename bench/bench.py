@@ -18,7 +18,7 @@ from library import MAPS, PROBE_EXP2, PROBE_F32, PROBE_F64, Arrays, Buffer, Libr
 ROUNDS, WINDOW = 5, 0.05
 # The processor is faster for its first milliseconds under load than it can stay. A round starts with this
 # much of the probe's load; in it maps and probes follow each other, so that the state is that of long load.
-SETTLE, BETWEEN = 0.2, 0.02
+SETTLE, BETWEEN = 0.2, 0.1
 
 
 def seconds_of(run, best):
@@ -169,8 +169,9 @@ def main():
             file=sys.stderr,
         )
     start = time.monotonic()
-    finished = run_all((cases.quick_cases if options.quick else cases.full_cases)(threads), library)
-    about["seconds"] = round(time.monotonic() - start)
+    all_cases = (cases.quick_cases if options.quick else cases.full_cases)(threads)
+    finished = run_all(all_cases, library)
+    about |= {"seconds": round(time.monotonic() - start), "cases": len(all_cases), "finished": len(finished)}
     options.out.mkdir(parents=True, exist_ok=True)
     stem = options.out / time.strftime("%Y%m%d-%H%M%S")
     write(

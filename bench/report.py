@@ -209,13 +209,15 @@ def case_table(finished):
 
 def probe_lines(finished):
     def best(name, **wanted):
-        return max((case.results[name] for case in find(finished, **wanted)), default=0)
+        found = [case.results[name] for case in find(finished, **wanted)]
+        return f"{max(found):.1f}" if found else "not measured"
 
-    many = {"threads": lambda t: t > 1}
+    f32, f64, many = {"dtype": "f32", "isa": "auto"}, {"dtype": "f64"}, {"threads": lambda t: t > 1}
     return [
-        f"probes, the best of the run, one thread / all: float32 fma {best('probe_one', dtype='f32'):.1f} / "
-        f"{best('probe', dtype='f32', **many):.1f} GFLOP/s, exp2 {best('exp2', threads=1):.1f} / "
-        f"{best('exp2', **many):.1f} G/s; float64 fma {best('probe_one', dtype='f64'):.1f} GFLOP/s"
+        "probes, the best of the run, one thread / all:",
+        f"    float32 fma, GFLOP/s  {best('probe_one', **f32)} / {best('probe', **f32, **many)}",
+        f"    float64 fma, GFLOP/s  {best('probe_one', **f64)} / {best('probe', **f64, **many)}",
+        f"    float32 exp2, G/s     {best('exp2', threads=1, **f32)} / {best('exp2', **f32, **many)}",
     ]
 
 
