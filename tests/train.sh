@@ -77,7 +77,7 @@ small="--width 16 --heads 2 --context 16 --batch 4 --save-every 7"
             trains $data $small --dtype $dtype --model uncut --overwrite --steps 500 --plot uncut.svg
             # INT after the first checkpoint, wherever the run then is; once: without --foreground timeout sends it
             # to the program and to its group, and a second Ctrl-C means "at once"
-            timeout --foreground --preserve-status -s INT 0.3 "$attngrad" train $data $small --dtype $dtype --model cut --overwrite \
+            timeout --foreground --preserve-status -s INT 0.8 "$attngrad" train $data $small --dtype $dtype --model cut --overwrite \
                 --steps 500 --plot cut.svg >"$out" 2>"$err"
             code=$?
             if [ "$code" -eq 0 ]; then
