@@ -334,10 +334,10 @@ static ag_status check_position(const agi_call *call, const char *name, int64_t 
                         name, (long long)offset);
     }
     if (offset != 0 && call->plan->p.align == AG_ALIGN_BOTTOM_RIGHT) {
-        return agi_fail(
-            AG_INVALID_ARGUMENT,
-            "%s: %s is %lld: bottom-right alignment allows no offset; put the shift into q_offset",
-            map_names[call->map], name, (long long)offset);
+        return agi_fail(AG_INVALID_ARGUMENT,
+                        "%s: %s is %lld: bottom-right alignment allows no offset: take top-left and put the "
+                        "shift into q_offset",
+                        map_names[call->map], name, (long long)offset);
     }
     return AG_OK;
 }
