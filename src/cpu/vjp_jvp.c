@@ -5,10 +5,11 @@
 static void add_scores(const agi_head *x, const agi_patch *patch, agi_rows keys, const real *panels,
                        bool present, int64_t D, real *T, bool add)
 {
-    const int64_t K = present && keys.p != NULL ? D : 0;
-    if (K > 0 || !add) {
-        x->k->product(patch->nj, patch->W, K, K > 0 ? keys.p + patch->from * keys.ld : NULL, keys.ld, 1,
-                      panels + patch->q * D * PANEL, PANEL, T + patch->at, TILE_LD, add);
+    const bool there = present && keys.p != NULL;
+    const real *rows = keys.p == NULL ? T : keys.p + patch->from * keys.ld; /* T: never read */
+    if (there || !add) {
+        x->k->product(patch->nj, patch->W, there ? D : 0, rows, keys.ld, 1, panels + patch->q * D * PANEL,
+                      PANEL, T + patch->at, TILE_LD, add);
     }
 }
 
