@@ -15,7 +15,7 @@ enum { LAZY_MOST = 8 };
 static void draw_scores(struct trial *t)
 {
     draw_tile(t);
-    t->scale = (real)between(t, 0.1, 10);
+    t->scale = t->bench ? (real)(1 / LOG2_E_WIDE) : (real)between(t, 0.1, 10);
     t->softcap = sometimes(t) ? (real)between(t, 0.5, 30) : 0;
     make_tile(t, T, true, number);
     if (sometimes(t)) {
@@ -114,7 +114,15 @@ static void expect_hide(struct trial *t)
 
 static real score(struct trial *t)
 {
-    return !t->bench && rng_chance(&t->random, 0.2) ? (real)-INFINITY : (real)between(t, -20, 20);
+    return t->bench                      ? (real)between(t, -8, 0)
+           : rng_chance(&t->random, 0.2) ? (real)-INFINITY
+                                         : (real)between(t, -20, 20);
+}
+
+static real zero(struct trial *t)
+{
+    (void)t;
+    return 0;
 }
 
 static real positive(struct trial *t)
@@ -128,7 +136,7 @@ static void draw_online(struct trial *t)
     draw_tile(t);
     t->c = sometimes(t) ? (real)between(t, 0.05, 1.5) : 1;
     make_tile(t, T, true, score);
-    make_lanes(t, TOP, true, score);
+    make_lanes(t, TOP, true, t->bench ? zero : score);
     make_lanes(t, SUM, true, positive);
     make_lanes(t, ALPHA, true, nothing);
     for (int64_t i = 0; i < t->W; i++) {
@@ -321,19 +329,20 @@ static real small(struct trial *t)
     return (real)between(t, -1e-6, 1e-6);
 }
 
-static real zero(struct trial *t)
+/* 2^(T - 2) again and again goes to 0.3. */
+static real two(struct trial *t)
 {
     (void)t;
-    return 0;
+    return 2;
 }
 
 static void draw_weights(struct trial *t)
 {
     draw_tile(t);
     const bool bare = sometimes(t); /* 2^T and nothing else: the bare error of the power */
-    t->c = bare ? 1 : (real)between(t, 0.5, 1.5);
+    t->c = bare || t->bench ? 1 : (real)between(t, 0.5, 1.5);
     make_tile(t, T, true, exponent);
-    make_lanes(t, HIGH, false, bare ? zero : number);
+    make_lanes(t, HIGH, false, bare ? zero : t->bench ? two : number);
     make_lanes(t, LOW, false, bare ? zero : small);
 }
 
