@@ -196,15 +196,16 @@ typedef struct ag_param {
 } ag_param;
 
 /* The norm of all gradients together, each divided by loss_scale (0 = 1), by one sum in a fixed order, and
- * how many of their elements are not finite (then the norm is of no use). */
+ * how many of their elements, so divided, are not finite (then the norm is of no use). */
 AG_API ag_status ag_grad_norm(const ag_param *list, int64_t n, double loss_scale, double *norm,
                               int64_t *non_finite);
 
-/* What a step did. Where a gradient is not finite, nothing at all is written and applied is 0. */
+/* What a step did. It writes nothing at all, and applied is 0, where a gradient divided by loss_scale is not
+ * finite, or where, with all gradients finite, a new value, copy or state would not be. */
 typedef struct ag_step_report {
     uint32_t struct_size; /* sizeof(ag_step_report), set by the caller */
     int32_t applied;
-    int64_t non_finite; /* elements of gradients */
+    int64_t non_finite; /* elements of which that holds */
     double norm;        /* of all gradients, after loss_scale, before clipping */
     double clip;        /* the factor that clipping gave: 1 or less */
 } ag_step_report;

@@ -1,6 +1,8 @@
 /* Initialisation, optimisers, clipping, schedules and loss scaling, each against its formula written out
- * here. A gradient that is not finite is never applied. */
+ * here. A step that would write what is not finite writes nothing. */
 #include "nn.h"
+
+#include <stdbool.h>
 
 /* ---- Initialisation ---- */
 
@@ -231,6 +233,71 @@ static void check_skip(float bad)
     free(before);
 }
 
+/* Gradients that are finite, but not what would come of them: none of it is written. */
+typedef struct {
+    const char *what;
+    double rate, loss_scale, momentum;
+    float gradient, weight, moment; /* of the last element; moment: its velocity or second moment */
+    ag_dtype copy;
+    bool adamw;
+} overflow;
+
+static void check_overflow(const overflow *c)
+{
+    struct rng r;
+    rng_init(&r, 44, 0);
+    state *s = state_make(&r), *before = nn_alloc(sizeof *before);
+    ag_adamw adamw = AG_ADAMW_INIT;
+    ag_sgd sgd = AG_SGD_INIT;
+    ag_step_report report = AG_STEP_REPORT_INIT;
+    adamw.rate = sgd.rate = c->rate;
+    adamw.loss_scale = sgd.loss_scale = c->loss_scale;
+    sgd.momentum = c->momentum;
+    new_gradients(s, &r, c->loss_scale == 0 ? 1 : c->loss_scale);
+    s->fg[599] = c->gradient, s->fw[599] = c->weight;
+    *(c->adamw ? &s->fv[599] : &s->fm[599]) = c->moment;
+    s->p[0].copy_dtype = s->p[1].copy_dtype = c->copy;
+    memcpy(before, s, sizeof *s);
+    CHECK_OK(c->adamw ? ag_adamw_step(&adamw, s->p, 2, &report) : ag_sgd_step(&sgd, s->p, 2, &report));
+    CHECK(report.applied == 0 && report.non_finite == 1, "%s: applied %d, not finite %lld", c->what,
+          (int)report.applied, (long long)report.non_finite);
+    CHECK(adamw.steps == 0 && sgd.steps == 0, "%s: a skipped step was counted", c->what);
+    CHECK(memcmp(before, s, sizeof *s) == 0, "%s: a skipped step wrote", c->what);
+    free(s);
+    free(before);
+}
+
+static void check_overflows(void)
+{
+    static const overflow cases[] = {
+        {"second moment", 0.1, 0, 0, 1e21f, 1, 0, AG_BF16, true},
+        {"second moment that was there", 0.1, 0, 0, 1, 1, INFINITY, AG_BF16, true},
+        {"weight of adamw", 1e38, 0, 0, 1, -3e38f, 0, AG_BF16, true},
+        {"gradient / loss_scale", 1e-300, 1e-290, 0, 3e38f, 1, 0, AG_BF16, true},
+        {"gradient / loss_scale of sgd", 1e-300, 1e-290, 0, 3e38f, 1, 0, AG_BF16, false},
+        {"weight of sgd", 1e20, 0, 0, 1e20f, 1, 0, AG_BF16, false},
+        {"velocity", 1e-30, 0, 0.9, 3e38f, 1, 3e38f, AG_BF16, false},
+        {"float16 copy", 1, 0, 0, -1e5f, 1, 0, AG_F16, false},
+        {"weight that was there", 0.1, 0, 0, 1, NAN, 0, AG_BF16, false},
+    };
+    for (size_t n = 0; n < sizeof cases / sizeof cases[0]; n++) {
+        check_overflow(&cases[n]);
+    }
+}
+
+/* A norm beyond float64's range is clipped, not taken for a gradient of zero. */
+static void check_large_norm(void)
+{
+    double w[2] = {1, 1}, g[2] = {1.5e308, 1.5e308};
+    ag_param p = {2, AG_F64, AG_F64, 0, 0, w, g, NULL, NULL, NULL};
+    ag_sgd sgd = AG_SGD_INIT;
+    ag_step_report report = AG_STEP_REPORT_INIT;
+    sgd.rate = 1, sgd.max_norm = sqrt(2);
+    CHECK_OK(ag_sgd_step(&sgd, &p, 1, &report));
+    CHECK(report.applied == 1 && fabs(w[0]) < 1e-12 && fabs(w[1]) < 1e-12, "applied %d, w is %g, clip %g",
+          (int)report.applied, w[0], report.clip);
+}
+
 static void check_norms(void)
 {
     double g[3] = {3e200, 4e200, 0}, norm = 0;
@@ -242,6 +309,8 @@ static void check_norms(void)
     CHECK(fabs(norm / 5e200 - 1) < 1e-15 && count == 0, "a large norm is %g", norm);
     CHECK_OK(ag_grad_norm(&p[1], 1, 2, &norm, &count));
     CHECK(fabs(norm / 2.5e-30 - 1) < 1e-6 && count == 0, "a small norm is %g", norm);
+    CHECK_OK(ag_grad_norm(&p[0], 1, 1e-200, &norm, &count));
+    CHECK_INT(count, 2);
     g[1] = NAN, g[2] = -INFINITY;
     CHECK_OK(ag_grad_norm(p, 2, 0, &norm, &count));
     CHECK_INT(count, 2);
@@ -313,6 +382,8 @@ int main(void)
     check_skip(NAN);
     check_skip(INFINITY);
     check_skip(-INFINITY);
+    check_overflows();
+    check_large_norm();
     check_norms();
     check_schedules();
     check_loss_scale();

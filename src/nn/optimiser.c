@@ -1,6 +1,6 @@
-/* SGD with momentum and AdamW over a list of flat arrays. A step first looks at every gradient, one sum in
- * one order for the norm, and writes only where all of them are finite; then it updates array by array, in
- * float64 by blocks, rounding each result once. */
+/* SGD with momentum and AdamW over a list of flat arrays, in float64 by blocks, each result rounded once. A step
+ * looks at every gradient first, one sum in one order for the norm; then it computes all that it would write,
+ * and writes, by the same computation again, only where all of it is finite. */
 #include <math.h>
 #include <string.h>
 
@@ -92,28 +92,85 @@ static ag_status check_number(const char *call, const char *name, double value, 
                           value, least, most);
 }
 
+/* ---- Numbers, by blocks; float32 without a call for each ---- */
+
+enum { BLOCK = 256 };
+
+static int64_t block_size(const ag_param *p, int64_t first)
+{
+    return p->count - first < BLOCK ? p->count - first : BLOCK;
+}
+
+static void load(double *to, ag_dtype dtype, const void *from, int64_t first, int64_t n)
+{
+    const float *const narrow = dtype == AG_F32 ? from : NULL;
+    for (int64_t i = 0; i < n && from == NULL; i++) {
+        to[i] = 0;
+    }
+    for (int64_t i = 0; i < n && narrow != NULL; i++) {
+        to[i] = (double)narrow[first + i];
+    }
+    for (int64_t i = 0; i < n && from != NULL && narrow == NULL; i++) {
+        to[i] = agi_load(dtype, from, first + i);
+    }
+}
+
+static void store(const double *from, ag_dtype dtype, void *to, int64_t first, int64_t n)
+{
+    float *const narrow = dtype == AG_F32 ? to : NULL;
+    for (int64_t i = 0; i < n && narrow != NULL; i++) {
+        narrow[first + i] = (float)from[i];
+    }
+    for (int64_t i = 0; i < n && to != NULL && narrow == NULL; i++) {
+        agi_store(dtype, to, first + i, from[i]);
+    }
+}
+
 /* ---- Gradients ---- */
 
-/* Their sum of squares, scaled by the largest so that no square overflows or is lost, and how many are not
- * finite. */
-static void measure(const ag_param *list, int64_t n, double *norm, int64_t *non_finite)
+/* All gradients, each divided by the loss scale. */
+typedef struct {
+    double largest; /* of their absolute values */
+    double root;    /* the norm is largest * root: no square overflows or is lost */
+    int64_t non_finite;
+} gradients;
+
+static double divisor(double loss_scale)
 {
-    double largest = 0, sum = 0;
-    *non_finite = 0;
+    return loss_scale == 0 ? 1 : loss_scale;
+}
+
+/* Of one array: the largest and how many are not finite or, where that is known already, the sum of squares. */
+static void add_array(const ag_param *p, double scale, gradients *all, double *sum)
+{
+    double g[BLOCK];
+    for (int64_t first = 0; first < p->count; first += BLOCK) {
+        const int64_t n = block_size(p, first);
+        load(g, p->grad_dtype, p->grad, first, n);
+        for (int64_t i = 0; i < n && sum == NULL; i++) {
+            const double size = fabs(g[i] / scale);
+            all->non_finite += !(size < INFINITY);
+            all->largest = size > all->largest ? size : all->largest;
+        }
+        for (int64_t i = 0; i < n && sum != NULL; i++) {
+            const double part = g[i] / scale / all->largest;
+            *sum += part * part;
+        }
+    }
+}
+
+static gradients measure(const ag_param *list, int64_t n, double loss_scale)
+{
+    gradients all = {0, 0, 0};
+    double sum = 0;
     for (int64_t i = 0; i < n; i++) {
-        for (int64_t e = 0; e < list[i].count; e++) {
-            const double g = fabs(agi_load(list[i].grad_dtype, list[i].grad, e));
-            *non_finite += !(g < INFINITY);
-            largest = g > largest ? g : largest;
-        }
+        add_array(&list[i], divisor(loss_scale), &all, NULL);
     }
-    for (int64_t i = 0; i < n && largest > 0; i++) {
-        for (int64_t e = 0; e < list[i].count; e++) {
-            const double g = agi_load(list[i].grad_dtype, list[i].grad, e) / largest;
-            sum += g * g;
-        }
+    for (int64_t i = 0; i < n && all.largest > 0; i++) {
+        add_array(&list[i], divisor(loss_scale), &all, &sum);
     }
-    *norm = largest * sqrt(sum);
+    all.root = sqrt(sum);
+    return all;
 }
 
 ag_status ag_grad_norm(const ag_param *list, int64_t n, double loss_scale, double *norm, int64_t *non_finite)
@@ -128,15 +185,14 @@ ag_status ag_grad_norm(const ag_param *list, int64_t n, double loss_scale, doubl
         status = check_number(what.call, "loss_scale", loss_scale, 0, INFINITY);
     }
     if (status == AG_OK) {
-        measure(list, n, norm, non_finite);
-        *norm /= loss_scale == 0 ? 1 : loss_scale;
+        const gradients all = measure(list, n, loss_scale);
+        *norm = all.largest * all.root;
+        *non_finite = all.non_finite;
     }
     return status;
 }
 
 /* ---- Updates ---- */
-
-enum { BLOCK = 256 };
 
 /* Part of one array: w, m, v are read and written, g is only read. */
 typedef struct {
@@ -146,7 +202,7 @@ typedef struct {
 
 /* What all updates know. */
 typedef struct {
-    double rate, decay, factor; /* factor: of the gradient */
+    double rate, decay, scale, clip; /* the gradient is divided by scale, multiplied by clip */
     double momentum;
     double beta1, beta2, epsilon, correction1, correction2;
 } numbers;
@@ -171,20 +227,6 @@ static void update_adamw(block *x, const numbers *k)
     }
 }
 
-static void load(double *to, ag_dtype dtype, const void *from, int64_t first, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++) {
-        to[i] = from == NULL ? 0 : agi_load(dtype, from, first + i);
-    }
-}
-
-static void store(const double *from, ag_dtype dtype, void *to, int64_t first, int64_t n)
-{
-    for (int64_t i = 0; i < n && to != NULL; i++) {
-        agi_store(dtype, to, first + i, from[i]);
-    }
-}
-
 /* The copy is what the value became, rounded again from there: a value that is read back gives it. */
 static void store_copy(const ag_param *p, int64_t first, int64_t n)
 {
@@ -193,26 +235,57 @@ static void store_copy(const ag_param *p, int64_t first, int64_t n)
     }
 }
 
-static void update_param(const ag_param *p, update run, const numbers *k, int states)
+/* Values and states are float32 or float64. */
+static bool fits(ag_dtype dtype, double x)
+{
+    return dtype == AG_F32 ? isfinite((float)x) : isfinite(x);
+}
+
+static bool copy_fits(const ag_param *p, double w)
+{
+    return p->copy == NULL || isfinite(agi_round(p->copy_dtype, agi_round(p->dtype, w)));
+}
+
+/* How many of the block's elements would not be finite where they are stored. */
+static int64_t count_bad(const block *x, const ag_param *p, int states)
+{
+    int64_t bad = 0;
+    for (int64_t i = 0; i < x->n; i++) {
+        const bool good = fits(p->dtype, x->w[i]) && copy_fits(p, x->w[i]) &&
+                          (states < 1 || fits(p->dtype, x->m[i])) && (states < 2 || fits(p->dtype, x->v[i]));
+        bad += !good;
+    }
+    return bad;
+}
+
+/* What a step does to one array: writes it, or only returns how many elements would not be finite. */
+static int64_t update_param(const ag_param *p, update run, const numbers *k, int states, bool writes)
 {
     numbers mine = *k;
+    int64_t bad = 0;
     mine.decay = p->flags & AG_PARAM_NO_DECAY ? 0 : k->decay;
     void *const m = states > 0 ? p->state1 : NULL, *const v = states > 1 ? p->state2 : NULL;
     for (int64_t first = 0; first < p->count; first += BLOCK) {
-        block x = {.n = p->count - first < BLOCK ? p->count - first : BLOCK};
+        block x;
+        x.n = block_size(p, first);
         load(x.w, p->dtype, p->value, first, x.n);
         load(x.g, p->grad_dtype, p->grad, first, x.n);
         load(x.m, p->dtype, m, first, x.n);
         load(x.v, p->dtype, v, first, x.n);
         for (int64_t i = 0; i < x.n; i++) {
-            x.g[i] *= mine.factor;
+            x.g[i] = x.g[i] / mine.scale * mine.clip;
         }
         run(&x, &mine);
+        if (!writes) {
+            bad += count_bad(&x, p, states);
+            continue;
+        }
         store(x.w, p->dtype, p->value, first, x.n);
         store(x.m, p->dtype, m, first, x.n);
         store(x.v, p->dtype, v, first, x.n);
         store_copy(p, first, x.n);
     }
+    return bad;
 }
 
 /* ---- A step ---- */
@@ -222,22 +295,34 @@ typedef struct {
     double max_norm, loss_scale;
 } treatment;
 
-/* Looks at the gradients, decides, updates. */
+/* 1, or what brings the norm down to max_norm, also where the norm itself overflows. */
+static double clip_of(const gradients *all, double max_norm)
+{
+    const double norm = all->largest * all->root;
+    if (max_norm == 0 || norm <= max_norm) {
+        return 1;
+    }
+    return norm < INFINITY ? max_norm / norm : max_norm / all->largest / all->root;
+}
+
+/* Looks at the gradients, tries, decides, updates. */
 static ag_status step(const needs *what, update run, numbers *k, treatment how, const ag_param *list,
                       int64_t n, ag_step_report *report, bool *applied)
 {
-    ag_step_report r = {.clip = 1};
-    const double unscale = 1 / (how.loss_scale == 0 ? 1 : how.loss_scale);
-    measure(list, n, &r.norm, &r.non_finite);
-    r.norm *= unscale;
-    if (how.max_norm > 0 && r.norm > how.max_norm) {
-        r.clip = how.max_norm / r.norm;
+    const gradients all = measure(list, n, how.loss_scale);
+    ag_step_report r = {.clip = 1, .norm = all.largest * all.root, .non_finite = all.non_finite};
+    if (r.non_finite == 0) {
+        r.clip = clip_of(&all, how.max_norm);
+        k->scale = divisor(how.loss_scale);
+        k->clip = r.clip;
+        for (int64_t i = 0; i < n; i++) {
+            r.non_finite += update_param(&list[i], run, k, what->states, false);
+        }
     }
     r.applied = r.non_finite == 0;
-    k->factor = unscale * r.clip;
     const ag_status status = report == NULL ? AG_OK : agi_write_struct(report, &r, sizeof r, "report");
     for (int64_t i = 0; i < n && r.applied && status == AG_OK; i++) {
-        update_param(&list[i], run, k, what->states);
+        update_param(&list[i], run, k, what->states, true);
     }
     *applied = status == AG_OK && r.applied;
     return status;
