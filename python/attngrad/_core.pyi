@@ -1,0 +1,93 @@
+"""The extension module: attngrad.h on addresses. Nothing here checks that an address is what it says."""
+
+from collections.abc import Buffer, Sequence
+from typing import Final
+
+Tensor = tuple[int, tuple[int, int, int, int]]
+List = int | Buffer
+
+MAP_FORWARD: Final[int]
+MAP_VJP: Final[int]
+MAP_JVP: Final[int]
+MAP_VJP_JVP: Final[int]
+ACC_O: Final[int]
+ACC_LSE: Final[int]
+ACC_TO: Final[int]
+ACC_MU: Final[int]
+ACC_DQ: Final[int]
+ACC_DK: Final[int]
+ACC_DV: Final[int]
+ACC_DBIAS: Final[int]
+ACC_DTABLE: Final[int]
+ACC_DSINK: Final[int]
+ACC_TDQ: Final[int]
+ACC_TDK: Final[int]
+ACC_TDV: Final[int]
+ACC_TDBIAS: Final[int]
+ACC_TDTABLE: Final[int]
+ACC_TDSINK: Final[int]
+BACKEND_AUTO: Final[int]
+BACKEND_REFERENCE: Final[int]
+BACKEND_CPU: Final[int]
+ISA_AUTO: Final[int]
+ISA_SCALAR: Final[int]
+ISA_AVX2: Final[int]
+ISA_AVX512: Final[int]
+ISA_NEON: Final[int]
+ROUND_NAMED: Final[int]
+
+class Plan:
+    def run(
+        self,
+        map: int,
+        tensors: dict[str, Tensor | None],
+        /,
+        *,
+        accumulate: int = 0,
+        q_offset: int = 0,
+        k_offset: int = 0,
+        batch_offset: int = 0,
+        seed: int = 0,
+        q_lengths: List | None = None,
+        kv_lengths: List | None = None,
+        q_packed: List | None = None,
+        k_packed: List | None = None,
+    ) -> None: ...
+    def merge(self, tensors: dict[str, Tensor | None], /) -> None: ...
+    def trace(
+        self,
+        map: int,
+        tensors: dict[str, Tensor | None],
+        arrays: dict[str, int],
+        batch: int,
+        head: int,
+        jacobian_row: int = 0,
+        /,
+        *,
+        accumulate: int = 0,
+        q_offset: int = 0,
+        k_offset: int = 0,
+        batch_offset: int = 0,
+        seed: int = 0,
+        q_lengths: List | None = None,
+        kv_lengths: List | None = None,
+        q_packed: List | None = None,
+        k_packed: List | None = None,
+    ) -> None: ...
+    def workspace(self, maps: int, /) -> int: ...
+    def describe(self) -> str: ...
+    def problem(self) -> str: ...
+
+def plan(
+    problem: str,
+    *,
+    backend: int = 0,
+    isa: int = 0,
+    threads: int = 0,
+    flags: int = 0,
+    scale: float | None = None,
+    buckets: Buffer | Sequence[int] | None = None,
+    alibi_slopes: Buffer | Sequence[float] | None = None,
+) -> Plan: ...
+def info() -> dict[str, str | int]: ...
+def version() -> str: ...

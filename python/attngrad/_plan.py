@@ -1,0 +1,37 @@
+"""The cache of plans. A plan is made once for a problem and shared by all threads: it never changes, and the
+library sees to its threads after a fork. lru_cache holds no lock that a fork could leave locked; two threads
+that ask for a new problem at once may both make its plan, and one of the two stays."""
+
+from __future__ import annotations
+
+import functools
+
+from . import _core
+
+BACKENDS = {None: _core.BACKEND_AUTO, "reference": _core.BACKEND_REFERENCE, "cpu": _core.BACKEND_CPU}
+
+
+@functools.lru_cache(maxsize=256)
+def get(
+    problem: str,
+    *,
+    backend: int = 0,
+    isa: int = 0,
+    threads: int = 0,
+    flags: int = 0,
+    scale: float | None = None,
+    buckets: bytes | tuple[int, ...] | None = None,
+    alibi_slopes: bytes | tuple[float, ...] | None = None,
+) -> _core.Plan:
+    """The plan of a problem in its text form; every argument is hashable, for it is the key. get.cache_clear()
+    forgets all plans: the environment's ATTNGRAD_BACKEND, _ISA and _THREADS are read when a plan is made."""
+    return _core.plan(
+        problem,
+        backend=backend,
+        isa=isa,
+        threads=threads,
+        flags=flags,
+        scale=scale,
+        buckets=buckets,
+        alibi_slopes=alibi_slopes,
+    )

@@ -1,0 +1,321 @@
+/* From Python's objects to the structs of attngrad.h. Whatever is wrong with an object is an exception that
+ * names it; what is wrong with its value is left to the library where the library checks it. */
+#include "core.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Tensors ---- */
+
+static int by_name(const void *name, const void *slot)
+{
+    return strcmp(name, ((const core_slot *)slot)->name);
+}
+
+static const core_slot *find_slot(PyObject *name, const core_slot *slots, size_t n_slots)
+{
+    if (!PyUnicode_Check(name)) {
+        PyErr_Format(PyExc_TypeError, "tensors: the key %R is not a name", name);
+        return NULL;
+    }
+    const char *text = PyUnicode_AsUTF8AndSize(name, NULL);
+    if (text == NULL) {
+        return NULL;
+    }
+    const core_slot *slot = bsearch(text, slots, n_slots, sizeof *slots, by_name);
+    if (slot == NULL) {
+        PyErr_Format(PyExc_ValueError, "tensors: there is none called %R", name);
+    }
+    return slot;
+}
+
+static int read_address(PyObject *object, const char *name, void **address)
+{
+    if (!PyLong_Check(object)) {
+        PyErr_Format(PyExc_TypeError, "%s: the address is %R, not an int", name, object);
+        return -1;
+    }
+    *address = PyLong_AsVoidPtr(object);
+    return *address == NULL && PyErr_Occurred() ? -1 : 0;
+}
+
+/* (address, (stride, stride, stride, stride)) */
+static int read_tensor(PyObject *object, const char *name, ag_tensor *tensor)
+{
+    PyObject *strides = NULL;
+    if (PyTuple_Check(object) && PyTuple_Size(object) == 2) {
+        strides = PyTuple_GetItem(object, 1);
+    }
+    if (strides == NULL || !PyTuple_Check(strides) || PyTuple_Size(strides) != 4) {
+        PyErr_Format(PyExc_TypeError, "%s is %R, not (address, (stride, stride, stride, stride))", name,
+                     object);
+        return -1;
+    }
+    for (int axis = 0; axis < 4; axis++) {
+        tensor->strides[axis] = PyLong_AsLongLong(PyTuple_GetItem(strides, axis));
+        if (tensor->strides[axis] == -1 && PyErr_Occurred()) {
+            return -1;
+        }
+    }
+    return read_address(PyTuple_GetItem(object, 0), name, &tensor->data);
+}
+
+int core_read_tensors(PyObject *dict, const core_slot *slots, size_t n_slots, void *base)
+{
+    PyObject *name, *value;
+    Py_ssize_t at = 0;
+    while (PyDict_Next(dict, &at, &name, &value)) {
+        const core_slot *slot = find_slot(name, slots, n_slots);
+        if (slot == NULL) {
+            return -1;
+        }
+        ag_tensor *tensor = (ag_tensor *)(void *)((char *)base + slot->offset);
+        if (value != Py_None && read_tensor(value, slot->name, tensor) != 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+int core_read_pointers(PyObject *dict, const core_slot *slots, size_t n_slots, void *base)
+{
+    PyObject *name, *value;
+    Py_ssize_t at = 0;
+    while (PyDict_Next(dict, &at, &name, &value)) {
+        const core_slot *slot = find_slot(name, slots, n_slots);
+        void *address = NULL;
+        if (slot == NULL || read_address(value, slot->name, &address) != 0) {
+            return -1;
+        }
+        *(double **)(void *)((char *)base + slot->offset) = address;
+    }
+    return 0;
+}
+
+/* ---- The call ---- */
+
+#define AT(member)                                                                                           \
+    {                                                                                                        \
+#member, offsetof(ag_args, member)                                                                   \
+    }
+
+static const core_slot tensor_slots[] = {
+    AT(bias),   AT(d_lse), AT(d_o),    AT(dbias),  AT(dk),  AT(dq),     AT(dsink),   AT(dtable), AT(dv),
+    AT(k),      AT(lse),   AT(mask),   AT(mu),     AT(o),   AT(q),      AT(sink),    AT(table),  AT(tbias),
+    AT(td_lse), AT(td_o),  AT(tdbias), AT(tdk),    AT(tdq), AT(tdsink), AT(tdtable), AT(tdv),    AT(tk),
+    AT(to),     AT(tq),    AT(tsink),  AT(ttable), AT(tv),  AT(v),
+};
+
+enum { N_TENSORS = sizeof tensor_slots / sizeof tensor_slots[0] };
+
+static int is_format(const Py_buffer *view, const char *letters)
+{
+    const char *format = view->format != NULL ? view->format : "B";
+    format += *format == '@' || *format == '=' || *format == '<';
+    return format[0] != '\0' && format[1] == '\0' && strchr(letters, format[0]) != NULL;
+}
+
+/* A list of int64: None, its address, or a buffer of count of them, kept open for the call. */
+static int read_list(core_call *call, PyObject *object, const char *name, int64_t count, const int64_t **list)
+{
+    if (object == NULL || object == Py_None) {
+        return 0;
+    }
+    if (PyLong_Check(object)) {
+        void *address = NULL;
+        const int status = read_address(object, name, &address);
+        *list = address;
+        return status;
+    }
+    Py_buffer *view = &call->views[call->n_views];
+    if (PyObject_GetBuffer(object, view, PyBUF_ND | PyBUF_FORMAT) != 0) {
+        PyErr_Format(PyExc_TypeError, "%s: neither an address nor a contiguous buffer of int64", name);
+        return -1;
+    }
+    call->n_views++;
+    if (view->itemsize != 8 || !is_format(view, "lq") || view->ndim != 1) {
+        PyErr_Format(PyExc_TypeError, "%s: must be one axis of int64", name);
+        return -1;
+    }
+    if (view->shape[0] != count) {
+        PyErr_Format(PyExc_ValueError, "%s: has %zd entries instead of %lld", name, view->shape[0],
+                     (long long)count);
+        return -1;
+    }
+    *list = view->buf;
+    return 0;
+}
+
+static int read_seed(PyObject *object, void *seed)
+{
+    const unsigned long long value = PyLong_Check(object) ? PyLong_AsUnsignedLongLong(object) : 0;
+    if (!PyLong_Check(object)) {
+        PyErr_Format(PyExc_TypeError, "seed is %R, not an int", object);
+        return 0;
+    }
+    if (PyErr_Occurred()) {
+        PyErr_Format(PyExc_ValueError, "seed is %R: must be from 0 to 2^64 - 1", object);
+        return 0;
+    }
+    *(uint64_t *)seed = value;
+    return 1;
+}
+
+static int read_keywords(core_call *call, PyObject *keywords, PyObject *lists[4])
+{
+    static char *names[] = {"accumulate", "q_offset",   "k_offset", "batch_offset", "seed",
+                            "q_lengths",  "kv_lengths", "q_packed", "k_packed",     NULL};
+    long long q_offset = 0, k_offset = 0, batch_offset = 0;
+    unsigned accumulate = 0;
+    PyObject *none = PyTuple_New(0);
+    const int good = none != NULL && PyArg_ParseTupleAndKeywords(none, keywords, "|$ILLLO&OOOO", names,
+                                                                 &accumulate, &q_offset, &k_offset,
+                                                                 &batch_offset, read_seed, &call->args.seed,
+                                                                 &lists[0], &lists[1], &lists[2], &lists[3]);
+    Py_XDECREF(none);
+    call->args.accumulate = accumulate;
+    call->args.q_offset = q_offset;
+    call->args.k_offset = k_offset;
+    call->args.batch_offset = batch_offset;
+    return good ? 0 : -1;
+}
+
+int core_call_read(core_call *call, const ag_problem *p, PyObject *tensors, PyObject *keywords)
+{
+    PyObject *lists[4] = {NULL, NULL, NULL, NULL};
+    ag_args *a = &call->args;
+    memset(call, 0, sizeof *call);
+    a->struct_size = sizeof *a;
+    if (core_read_tensors(tensors, tensor_slots, N_TENSORS, a) != 0) {
+        return -1;
+    }
+    if (keywords == NULL) {
+        return 0;
+    }
+    const int64_t batch = p->batch;
+    return read_keywords(call, keywords, lists) != 0 ||
+                   read_list(call, lists[0], "q_lengths", batch, &a->q_lengths) != 0 ||
+                   read_list(call, lists[1], "kv_lengths", batch, &a->kv_lengths) != 0 ||
+                   read_list(call, lists[2], "q_packed", batch + 1, &a->q_packed) != 0 ||
+                   read_list(call, lists[3], "k_packed", batch + 1, &a->k_packed) != 0
+               ? -1
+               : 0;
+}
+
+void core_call_end(core_call *call)
+{
+    for (int n = 0; n < call->n_views; n++) {
+        PyBuffer_Release(&call->views[n]);
+    }
+}
+
+/* ---- Constants of a problem ---- */
+
+static void *out_of_memory(void)
+{
+    PyErr_NoMemory();
+    return NULL;
+}
+
+static int check_count(const char *name, Py_ssize_t count, int64_t wanted)
+{
+    if (count < 0) {
+        PyErr_Format(PyExc_TypeError, "%s: must be a sequence of numbers or a buffer", name);
+        return -1;
+    }
+    if (count != wanted) {
+        PyErr_Format(PyExc_ValueError, "%s: has %zd entries instead of %lld", name, count, (long long)wanted);
+        return -1;
+    }
+    return 0;
+}
+
+/* The bytes of a buffer of the letters' format, or of bytes. 1: copied; 0: not such a buffer; -1: wrong. */
+static int copy_buffer(PyObject *source, const char *name, const char *letters, Py_ssize_t itemsize,
+                       int64_t count, void *into)
+{
+    Py_buffer view;
+    if (!PyObject_CheckBuffer(source)) {
+        return 0;
+    }
+    if (PyObject_GetBuffer(source, &view, PyBUF_ND | PyBUF_FORMAT) != 0) {
+        PyErr_Clear();
+        return 0;
+    }
+    int status = 0;
+    if (is_format(&view, "Bbc") || (view.itemsize == itemsize && is_format(&view, letters))) {
+        status = check_count(name, view.len / itemsize, count) == 0 ? 1 : -1;
+    }
+    if (status == 1) {
+        memcpy(into, view.buf, (size_t)(count * itemsize));
+    }
+    PyBuffer_Release(&view);
+    return status;
+}
+
+static int copy_int32s(PyObject *source, const char *name, int64_t count, int32_t *into)
+{
+    if (check_count(name, PySequence_Size(source), count) != 0) {
+        return -1;
+    }
+    for (int64_t n = 0; n < count; n++) {
+        PyObject *item = PySequence_GetItem(source, n);
+        const long value = item != NULL ? PyLong_AsLong(item) : -1;
+        Py_XDECREF(item);
+        if (value == -1 && PyErr_Occurred()) {
+            return -1;
+        }
+        if (value < INT32_MIN || value > INT32_MAX) {
+            PyErr_Format(PyExc_ValueError, "%s: entry %lld is %ld: no int32", name, (long long)n, value);
+            return -1;
+        }
+        into[n] = (int32_t)value;
+    }
+    return 0;
+}
+
+static int copy_doubles(PyObject *source, const char *name, int64_t count, double *into)
+{
+    if (check_count(name, PySequence_Size(source), count) != 0) {
+        return -1;
+    }
+    for (int64_t n = 0; n < count; n++) {
+        PyObject *item = PySequence_GetItem(source, n);
+        into[n] = item != NULL ? PyFloat_AsDouble(item) : -1;
+        Py_XDECREF(item);
+        if (into[n] == -1 && PyErr_Occurred()) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+int32_t *core_read_int32s(PyObject *source, const char *name, int64_t count)
+{
+    int32_t *into = PyMem_Malloc((size_t)count * sizeof *into);
+    if (into == NULL) {
+        return out_of_memory();
+    }
+    int status = copy_buffer(source, name, "il", sizeof *into, count, into);
+    status = status == 0 ? copy_int32s(source, name, count, into) : status;
+    if (status < 0) {
+        PyMem_Free(into);
+        return NULL;
+    }
+    return into;
+}
+
+double *core_read_doubles(PyObject *source, const char *name, int64_t count)
+{
+    double *into = PyMem_Malloc((size_t)count * sizeof *into);
+    if (into == NULL) {
+        return out_of_memory();
+    }
+    int status = copy_buffer(source, name, "d", sizeof *into, count, into);
+    status = status == 0 ? copy_doubles(source, name, count, into) : status;
+    if (status < 0) {
+        PyMem_Free(into);
+        return NULL;
+    }
+    return into;
+}

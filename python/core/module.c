@@ -1,0 +1,140 @@
+/* The extension module attngrad._core: its functions and constants. */
+#include "core.h"
+
+PyObject *core_fail(ag_status status)
+{
+    PyObject *type = PyExc_RuntimeError;
+    switch (status) {
+    case AG_INVALID_PROBLEM:
+    case AG_INVALID_ARGUMENT: type = PyExc_ValueError; break;
+    case AG_UNSUPPORTED: type = PyExc_NotImplementedError; break;
+    case AG_NO_MEMORY: type = PyExc_MemoryError; break;
+    default: break;
+    }
+    PyErr_SetString(type, ag_last_message());
+    return NULL;
+}
+
+typedef struct {
+    PyTypeObject *plan_type;
+} module_state;
+
+static PyObject *module_plan(PyObject *module, PyObject *args, PyObject *keywords)
+{
+    const module_state *state = PyModule_GetState(module);
+    return core_plan_new(state->plan_type, args, keywords);
+}
+
+static PyObject *module_info(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    ag_info info = {.struct_size = sizeof info};
+    const ag_status status = ag_info_get(&info);
+    if (status != AG_OK) {
+        return core_fail(status);
+    }
+    return Py_BuildValue("{s:s,s:i,s:s,s:s,s:s,s:s}", "version", info.version, "threads", (int)info.threads,
+                         "cpu", info.cpu, "isa", info.isa, "backends", info.backends, "compiler",
+                         info.compiler);
+}
+
+static PyObject *module_version(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    return PyUnicode_FromString(ag_version_string());
+}
+
+static PyMethodDef module_methods[] = {
+    {"plan", (PyCFunction)(void (*)(void))module_plan, METH_VARARGS | METH_KEYWORDS,
+     PyDoc_STR("plan(problem, *, backend=0, isa=0, threads=0, flags=0, scale=None, buckets=None,\n"
+               "    alibi_slopes=None)\n\n"
+               "The plan of a problem in its text form, and what the text cannot say.")},
+    {"info", module_info, METH_NOARGS, PyDoc_STR("info(): the library, and the processor.")},
+    {"version", module_version, METH_NOARGS, PyDoc_STR("version(): the library's.")},
+    {NULL, NULL, 0, NULL}};
+
+static const struct {
+    const char *name;
+    long value;
+} constants[] = {
+    {"MAP_FORWARD", AG_MAP_FORWARD},
+    {"MAP_VJP", AG_MAP_VJP},
+    {"MAP_JVP", AG_MAP_JVP},
+    {"MAP_VJP_JVP", AG_MAP_VJP_JVP},
+    {"ACC_O", AG_ACC_O},
+    {"ACC_LSE", AG_ACC_LSE},
+    {"ACC_TO", AG_ACC_TO},
+    {"ACC_MU", AG_ACC_MU},
+    {"ACC_DQ", AG_ACC_DQ},
+    {"ACC_DK", AG_ACC_DK},
+    {"ACC_DV", AG_ACC_DV},
+    {"ACC_DBIAS", AG_ACC_DBIAS},
+    {"ACC_DTABLE", AG_ACC_DTABLE},
+    {"ACC_DSINK", AG_ACC_DSINK},
+    {"ACC_TDQ", AG_ACC_TDQ},
+    {"ACC_TDK", AG_ACC_TDK},
+    {"ACC_TDV", AG_ACC_TDV},
+    {"ACC_TDBIAS", AG_ACC_TDBIAS},
+    {"ACC_TDTABLE", AG_ACC_TDTABLE},
+    {"ACC_TDSINK", AG_ACC_TDSINK},
+    {"BACKEND_AUTO", AG_BACKEND_AUTO},
+    {"BACKEND_REFERENCE", AG_BACKEND_REFERENCE},
+    {"BACKEND_CPU", AG_BACKEND_CPU},
+    {"ISA_AUTO", AG_ISA_AUTO},
+    {"ISA_SCALAR", AG_ISA_SCALAR},
+    {"ISA_AVX2", AG_ISA_AVX2},
+    {"ISA_AVX512", AG_ISA_AVX512},
+    {"ISA_NEON", AG_ISA_NEON},
+    {"ROUND_NAMED", AG_ROUND_NAMED},
+};
+
+static int module_exec(PyObject *module)
+{
+    module_state *state = PyModule_GetState(module);
+    state->plan_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &core_plan_spec, NULL);
+    if (state->plan_type == NULL || PyModule_AddType(module, state->plan_type) != 0) {
+        return -1;
+    }
+    for (size_t n = 0; n < sizeof constants / sizeof constants[0]; n++) {
+        if (PyModule_AddIntConstant(module, constants[n].name, constants[n].value) != 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static int module_traverse(PyObject *module, visitproc visit, void *arg)
+{
+    const module_state *state = PyModule_GetState(module);
+    Py_VISIT(state->plan_type);
+    return 0;
+}
+
+static int module_clear(PyObject *module)
+{
+    module_state *state = PyModule_GetState(module);
+    Py_CLEAR(state->plan_type);
+    return 0;
+}
+
+static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, __extension__(void *) module_exec}, {0, NULL}};
+
+static struct PyModuleDef module_def = {
+    .m_base = PyModuleDef_HEAD_INIT,
+    .m_name = "attngrad._core",
+    .m_doc = PyDoc_STR("The C interface of attngrad: plans of problems, and their maps on addresses."),
+    .m_size = sizeof(module_state),
+    .m_methods = module_methods,
+    .m_slots = module_slots,
+    .m_traverse = module_traverse,
+    .m_clear = module_clear,
+};
+
+PyMODINIT_FUNC PyInit__core(void);
+
+PyMODINIT_FUNC PyInit__core(void)
+{
+    return PyModuleDef_Init(&module_def);
+}

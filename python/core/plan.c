@@ -1,0 +1,285 @@
+/* The type Plan: an ag_plan and its maps. A map runs without the interpreter's lock; the caller's frame keeps
+ * the plan alive meanwhile. */
+#include "core.h"
+
+typedef struct {
+    PyObject_HEAD ag_plan *plan;
+} plan_object;
+
+static const ag_plan *plan_of(PyObject *self)
+{
+    return ((plan_object *)(void *)self)->plan;
+}
+
+/* ---- Making ---- */
+
+typedef struct {
+    const char *text;
+    ag_options options;
+    PyObject *scale, *buckets, *slopes;
+} plan_wish;
+
+static int read_wish(plan_wish *wish, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"problem", "backend", "isa",          "threads", "flags",
+                            "scale",   "buckets", "alibi_slopes", NULL};
+    const plan_wish blank = {NULL, AG_OPTIONS_INIT, Py_None, Py_None, Py_None};
+    *wish = blank;
+    int backend = 0, isa = 0, threads = 0;
+    unsigned flags = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "s|$iiiIOOO:plan", names, &wish->text, &backend, &isa,
+                                     &threads, &flags, &wish->scale, &wish->buckets, &wish->slopes)) {
+        return -1;
+    }
+    wish->options.backend = backend;
+    wish->options.isa = isa;
+    wish->options.threads = threads;
+    wish->options.flags = flags;
+    return 0;
+}
+
+/* What the text of a problem cannot say. The new arrays are the caller's to free. */
+static int add_constants(const plan_wish *wish, ag_problem *p, int32_t **buckets, double **slopes)
+{
+    if (wish->scale != Py_None) {
+        p->flags |= AG_SCALE;
+        p->scale = PyFloat_AsDouble(wish->scale);
+        if (PyErr_Occurred()) {
+            return -1;
+        }
+    }
+    if (wish->buckets != Py_None) {
+        p->buckets = *buckets = core_read_int32s(wish->buckets, "buckets", 2 * p->table_radius + 1);
+    }
+    if (wish->slopes != Py_None && !PyErr_Occurred()) {
+        p->alibi_slopes = *slopes = core_read_doubles(wish->slopes, "alibi_slopes", p->heads);
+    }
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+static ag_plan *make_plan(const plan_wish *wish)
+{
+    ag_problem problem = AG_PROBLEM_INIT;
+    int32_t *buckets = NULL;
+    double *slopes = NULL;
+    ag_plan *plan = NULL;
+    ag_status status = ag_problem_parse(wish->text, &problem);
+    if (status == AG_OK && add_constants(wish, &problem, &buckets, &slopes) == 0) {
+        status = ag_plan_create(&plan, &problem, &wish->options);
+    }
+    PyMem_Free(buckets);
+    PyMem_Free(slopes);
+    if (status != AG_OK) {
+        core_fail(status);
+    }
+    return plan;
+}
+
+PyObject *core_plan_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
+{
+    plan_wish wish;
+    if (read_wish(&wish, args, keywords) != 0) {
+        return NULL;
+    }
+    ag_plan *plan = make_plan(&wish);
+    if (plan == NULL) {
+        return NULL;
+    }
+    const allocfunc allocate = __extension__(allocfunc) PyType_GetSlot(type, Py_tp_alloc);
+    PyObject *self = allocate(type, 0);
+    if (self == NULL) {
+        ag_plan_destroy(plan);
+        return NULL;
+    }
+    ((plan_object *)(void *)self)->plan = plan;
+    return self;
+}
+
+static void plan_dealloc(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    const freefunc release = __extension__(freefunc) PyType_GetSlot(type, Py_tp_free);
+    ag_plan_destroy(((plan_object *)(void *)self)->plan);
+    release(self);
+    Py_DECREF(type);
+}
+
+/* ---- Asking ---- */
+
+static PyObject *plan_describe(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    return PyUnicode_FromString(ag_plan_describe(plan_of(self)));
+}
+
+static PyObject *plan_problem(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    const ag_problem *p = ag_plan_problem(plan_of(self));
+    char text[1024];
+    size_t length;
+    const ag_status status = ag_problem_format(p, text, sizeof text, &length);
+    return status == AG_OK ? PyUnicode_FromStringAndSize(text, (Py_ssize_t)length) : core_fail(status);
+}
+
+static PyObject *plan_workspace(PyObject *self, PyObject *maps)
+{
+    const unsigned long bits = PyLong_AsUnsignedLong(maps);
+    size_t bytes;
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    const ag_status status = ag_plan_workspace(plan_of(self), (uint32_t)bits, &bytes);
+    return status == AG_OK ? PyLong_FromSize_t(bytes) : core_fail(status);
+}
+
+/* ---- Running ---- */
+
+typedef ag_status (*map_function)(const ag_plan *plan, const ag_args *args, const ag_exec *exec,
+                                  void *workspace, size_t bytes);
+
+static map_function map_of(unsigned bit)
+{
+    switch (bit) {
+    case AG_MAP_FORWARD: return ag_forward;
+    case AG_MAP_VJP: return ag_vjp;
+    case AG_MAP_JVP: return ag_jvp;
+    case AG_MAP_VJP_JVP: return ag_vjp_jvp;
+    default: PyErr_Format(PyExc_ValueError, "map is %u: must be one of MAP_*", bit); return NULL;
+    }
+}
+
+/* Runs a map, or traces it where trace is not NULL, in this thread's workspace. */
+static PyObject *run_job(const ag_plan *plan, unsigned bit, const ag_args *args, const ag_trace_args *trace)
+{
+    const map_function map = map_of(bit);
+    size_t bytes;
+    if (map == NULL) {
+        return NULL;
+    }
+    ag_status status = ag_plan_workspace(plan, bit, &bytes);
+    if (status != AG_OK) {
+        return core_fail(status);
+    }
+    const core_scratch scratch = core_scratch_take(bytes);
+    if (scratch.memory == NULL) {
+        return PyErr_Format(PyExc_MemoryError, "no memory for a workspace of %zu bytes", bytes);
+    }
+    Py_BEGIN_ALLOW_THREADS status = trace == NULL ? map(plan, args, NULL, scratch.memory, bytes)
+                                                  : ag_trace(plan, bit, args, trace, scratch.memory, bytes);
+    core_scratch_end(scratch);
+    Py_END_ALLOW_THREADS return status == AG_OK ? Py_NewRef(Py_None) : core_fail(status);
+}
+
+static PyObject *plan_run(PyObject *self, PyObject *args, PyObject *keywords)
+{
+    const ag_plan *plan = plan_of(self);
+    unsigned bit;
+    PyObject *tensors, *result = NULL;
+    if (!PyArg_ParseTuple(args, "IO!:run", &bit, &PyDict_Type, &tensors)) {
+        return NULL;
+    }
+    core_call call;
+    if (core_call_read(&call, ag_plan_problem(plan), tensors, keywords) == 0) {
+        result = run_job(plan, bit, &call.args, NULL);
+    }
+    core_call_end(&call);
+    return result;
+}
+
+/* ---- Merge ---- */
+
+#define AT(member)                                                                                           \
+    {                                                                                                        \
+#member, offsetof(ag_merge_args, member)                                                             \
+    }
+
+static const core_slot merge_slots[] = {AT(lse), AT(lse1), AT(lse2), AT(mu), AT(mu1), AT(mu2),
+                                        AT(o),   AT(o1),   AT(o2),   AT(to), AT(to1), AT(to2)};
+
+#undef AT
+
+static PyObject *plan_merge(PyObject *self, PyObject *tensors)
+{
+    ag_merge_args args = {.struct_size = sizeof args};
+    if (!PyDict_Check(tensors)) {
+        PyErr_SetString(PyExc_TypeError, "merge: tensors must be a dict");
+        return NULL;
+    }
+    if (core_read_tensors(tensors, merge_slots, sizeof merge_slots / sizeof merge_slots[0], &args) != 0) {
+        return NULL;
+    }
+    ag_status status;
+    Py_BEGIN_ALLOW_THREADS status = ag_merge(plan_of(self), &args, NULL);
+    Py_END_ALLOW_THREADS return status == AG_OK ? Py_NewRef(Py_None) : core_fail(status);
+}
+
+/* ---- Trace ---- */
+
+#define AT(member)                                                                                           \
+    {                                                                                                        \
+#member, offsetof(ag_trace_args, member)                                                             \
+    }
+
+static const core_slot trace_slots[] = {AT(B),  AT(D),  AT(J),  AT(L),  AT(M),   AT(P),   AT(Ps),   AT(R),
+                                        AT(S),  AT(Z),  AT(dP), AT(dS), AT(dZ),  AT(mu),  AT(phi1), AT(phi2),
+                                        AT(tD), AT(tP), AT(tS), AT(tZ), AT(tdP), AT(tdS), AT(tdZ)};
+
+#undef AT
+
+static PyObject *plan_trace(PyObject *self, PyObject *args, PyObject *keywords)
+{
+    ag_trace_args trace = {.struct_size = sizeof trace};
+    unsigned bit;
+    PyObject *tensors, *arrays, *result = NULL;
+    long long batch, head, row = 0;
+    if (!PyArg_ParseTuple(args, "IO!O!LL|L:trace", &bit, &PyDict_Type, &tensors, &PyDict_Type, &arrays,
+                          &batch, &head, &row) ||
+        core_read_pointers(arrays, trace_slots, sizeof trace_slots / sizeof trace_slots[0], &trace) != 0) {
+        return NULL;
+    }
+    trace.batch = batch;
+    trace.head = head;
+    trace.jacobian_row = row;
+    core_call call;
+    if (core_call_read(&call, ag_plan_problem(plan_of(self)), tensors, keywords) == 0) {
+        result = run_job(plan_of(self), bit, &call.args, &trace);
+    }
+    core_call_end(&call);
+    return result;
+}
+
+/* ---- The type ---- */
+
+/* A function with keywords has another signature than PyMethodDef's field; ml_flags says so. */
+#define WITH_KEYWORDS(function) (PyCFunction)(void (*)(void))(function), METH_VARARGS | METH_KEYWORDS
+
+static PyMethodDef plan_methods[] = {
+    {"run", WITH_KEYWORDS(plan_run),
+     PyDoc_STR("run(map, tensors, /, *, accumulate=0, q_offset=0, k_offset=0, batch_offset=0, seed=0,\n"
+               "    q_lengths=None, kv_lengths=None, q_packed=None, k_packed=None)\n\n"
+               "Runs one map (MAP_*) on tensors {name: (address, strides in elements of the 4 axes)}.")},
+    {"merge", plan_merge, METH_O, PyDoc_STR("merge(tensors, /): ag_merge on {name: (address, strides)}.")},
+    {"trace", WITH_KEYWORDS(plan_trace),
+     PyDoc_STR("trace(map, tensors, arrays, batch, head, jacobian_row=0, /, **as run)\n\n"
+               "ag_trace into float64 arrays {name: address}.")},
+    {"workspace", plan_workspace, METH_O,
+     PyDoc_STR("workspace(maps, /): bytes that serve each of the maps.")},
+    {"describe", plan_describe, METH_NOARGS, PyDoc_STR("describe(): what the plan runs on.")},
+    {"problem", plan_problem, METH_NOARGS, PyDoc_STR("problem(): the text of the problem.")},
+    {NULL, NULL, 0, NULL}};
+
+static PyType_Slot plan_slots[] = {
+    {Py_tp_dealloc, __extension__(void *) plan_dealloc},
+    {Py_tp_methods, plan_methods},
+    {Py_tp_doc, PyDoc_STR("A plan, made by plan().")},
+    {0, NULL},
+};
+
+PyType_Spec core_plan_spec = {
+    "attngrad._core.Plan",
+    sizeof(plan_object),
+    0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
+    plan_slots,
+};
