@@ -10,7 +10,7 @@
  *   - A function that can fail returns an ag_io_status; ag_io_last_message() then says in one line, for
  *     this thread, which file it was and what is wrong with it.
  *   - A reader believes nothing: every length, shape and offset is checked before it is used.
- *   - A file is written beside its place and moved there when it is whole and on the disk: whatever
+ *   - A file is written beside its place and put there when it is whole and on the disk: whatever
  *     happens, its old contents are there, or its new ones.
  *   - Nothing is printed, no signal is handled. */
 #ifndef ATTNGRAD_IO_H
@@ -97,9 +97,10 @@ AG_API ag_io_status ag_io_find(const ag_io_file *file, const char *name, const a
 /* ---- Writing ----------------------------------------------------------------------------------- */
 
 enum {
-    /* Temporary files carry a name (.attngrad-*.tmp in the folder of the file) from the start. Without
-     * it they get one only when they are whole, where the file system can do that: a process that is
-     * killed then leaves nothing behind. */
+    /* Temporary files carry a name (.attngrad-PID-N.tmp in the folder of the file) from the start. Without
+     * it, where the file system can do that, they have none while they are written, and get one only for
+     * the moment in which they replace a file. What a killed process leaves under such a name is removed by
+     * the next writing into that folder. */
     AG_IO_NAMED_TEMPORARY = 1 << 0
 };
 
@@ -118,8 +119,9 @@ typedef struct ag_io_writer_options {
         sizeof(ag_io_writer_options), 0, NULL, NULL                                                          \
     }
 
-/* Files that appear together: each is written and synchronised beside its place; commit puts all of
- * them in place. A writer belongs to one thread at a time. options may be NULL. */
+/* Files that belong together: each is written and synchronised beside its place; commit then puts one after
+ * the other in place. Until commit does that, whatever fails leaves all of them as they were. A writer
+ * belongs to one thread at a time. options may be NULL. */
 typedef struct ag_io_writer ag_io_writer;
 
 AG_API ag_io_status ag_io_writer_create(ag_io_writer **writer, const ag_io_writer_options *options);
@@ -130,8 +132,13 @@ AG_API ag_io_status ag_npy_write(ag_io_writer *writer, const char *path, const a
 AG_API ag_io_status ag_safetensors_write(ag_io_writer *writer, const char *path, const ag_io_array *arrays,
                                          int64_t count, const ag_io_pair *metadata, int64_t pairs);
 
-/* Puts all files in place, in the order in which they were written, and synchronises their folders. The
- * writer is empty afterwards, also where it failed; the message then says what is in place already. */
+/* Any other file, of these bytes. */
+AG_API ag_io_status ag_io_write(ag_io_writer *writer, const char *path, const void *bytes, size_t size);
+
+/* Puts all files in place, in the order in which they were written, and synchronises their folders. No system
+ * does that in one step: a process killed meanwhile leaves the first of them new and the others as they were,
+ * each of them whole; where a file cannot be put in place, the message says so and names those that are.
+ * The writer is empty afterwards, also where it failed. */
 AG_API ag_io_status ag_io_writer_commit(ag_io_writer *writer);
 
 /* Removes what was not committed. NULL is allowed. */

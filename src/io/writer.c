@@ -1,29 +1,23 @@
-/* Files that are whole or not there. Each is written into a temporary file in its own folder and
- * synchronised; commit renames all of them into place and synchronises the folders.
- *
- * Where the file system can (O_TMPFILE), the temporary file has no name until it is whole, so that even a
- * killed process leaves nothing behind; elsewhere it is called .attngrad-PID-N.tmp from the start. */
+/* Files that are whole or not there. Each is written into a temporary file in its own folder (temporary.h) and
+ * synchronised; commit puts all of them into place and synchronises the folders. */
 #define _GNU_SOURCE
+#include "temporary.h"
 #include "writer.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { CHUNK = 1 << 20, NAME_TRIES = 1000, PROC_SIZE = 32, TEMPORARY_SIZE = 64 };
+enum { CHUNK = 1 << 20, LIST_SIZE = 512 };
 
 /* A file that is written and not yet in its place. */
 typedef struct {
-    int fd;
+    agi_io_temporary temporary;
     char *path;
-    char *folder;
-    char *temporary; /* room for its name */
-    bool named;      /* there is a file of that name */
 } pending;
 
 struct ag_io_writer {
@@ -62,51 +56,6 @@ static ag_io_status check_target(const char *path)
     return AG_IO_OK;
 }
 
-static bool set_names(pending *file, const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    file->path = strdup(path);
-    file->folder = slash == NULL   ? strdup(".")
-                   : slash == path ? strdup("/")
-                                   : strndup(path, (size_t)(slash - path));
-    file->temporary = file->folder != NULL ? malloc(strlen(file->folder) + TEMPORARY_SIZE) : NULL;
-    return file->path != NULL && file->temporary != NULL;
-}
-
-static void next_name(pending *file)
-{
-    static atomic_uint numbers;
-    snprintf(file->temporary, strlen(file->folder) + TEMPORARY_SIZE, "%s/.attngrad-%ld-%u.tmp", file->folder,
-             (long)getpid(), atomic_fetch_add(&numbers, 1U));
-}
-
-/* A file without a name; -1 where the file system has no such thing. */
-static int open_unnamed(const pending *file)
-{
-#ifdef O_TMPFILE
-    /* The name is later given through /proc. */
-    if (access("/proc/self/fd", X_OK) == 0) {
-        return open(file->folder, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
-    }
-#endif
-    (void)file;
-    return -1;
-}
-
-static ag_io_status open_temporary(const ag_io_writer *writer, pending *file)
-{
-    file->fd = writer->options.flags & AG_IO_NAMED_TEMPORARY ? -1 : open_unnamed(file);
-    for (int tries = 0; file->fd < 0 && tries < NAME_TRIES; tries++) {
-        next_name(file);
-        file->fd = open(file->temporary, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666);
-        file->named = file->fd >= 0;
-        if (file->fd < 0 && errno != EEXIST) {
-            break;
-        }
-    }
-    return file->fd < 0 ? agi_io_fail_errno("write", file->path) : AG_IO_OK;
-}
-
 static ag_io_status write_part(const ag_io_writer *writer, const pending *file, const agi_io_part *part)
 {
     const char *data = part->data;
@@ -115,7 +64,7 @@ static ag_io_status write_part(const ag_io_writer *writer, const pending *file, 
         if (is_cancelled(writer)) {
             return cancelled();
         }
-        ssize_t written = write(file->fd, data, left < CHUNK ? left : CHUNK);
+        ssize_t written = write(file->temporary.fd, data, left < CHUNK ? left : CHUNK);
         if (written < 0 && errno == EINTR) {
             continue;
         }
@@ -131,11 +80,14 @@ static ag_io_status write_part(const ag_io_writer *writer, const pending *file, 
 
 static ag_io_status fill(const ag_io_writer *writer, pending *file, const agi_io_part *parts, int64_t count)
 {
-    ag_io_status status = open_temporary(writer, file);
+    ag_io_status status = AG_IO_OK;
+    if (!agi_io_temporary_open(&file->temporary, writer->options.flags & AG_IO_NAMED_TEMPORARY)) {
+        return agi_io_fail_errno("write", file->path);
+    }
     for (int64_t n = 0; n < count && status == AG_IO_OK; n++) {
         status = write_part(writer, file, &parts[n]);
     }
-    if (status == AG_IO_OK && fsync(file->fd) != 0) {
+    if (status == AG_IO_OK && fsync(file->temporary.fd) != 0) {
         status = agi_io_fail_errno("write", file->path);
     }
     return status;
@@ -143,15 +95,8 @@ static ag_io_status fill(const ag_io_writer *writer, pending *file, const agi_io
 
 static void discard(pending *file)
 {
-    if (file->fd >= 0) {
-        close(file->fd);
-    }
-    if (file->named) {
-        unlink(file->temporary);
-    }
+    agi_io_temporary_close(&file->temporary);
     free(file->path);
-    free(file->folder);
-    free(file->temporary);
 }
 
 /* ---- All of them ---- */
@@ -166,9 +111,20 @@ static bool is_pending(const ag_io_writer *writer, const char *path)
     return false;
 }
 
+/* No pending file is in it. */
+static bool is_new_folder(const ag_io_writer *writer, const char *folder)
+{
+    for (int64_t n = 0; n < writer->count; n++) {
+        if (strcmp(writer->files[n].temporary.folder, folder) == 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
 static ag_io_status add_file(ag_io_writer *writer, const char *path, const agi_io_part *parts, int64_t count)
 {
-    pending file = {.fd = -1};
+    pending file = {.temporary = {.fd = -1}};
     if (is_pending(writer, path)) {
         return agi_io_fail(AG_IO_INVALID_ARGUMENT, "'%s' is written twice", path);
     }
@@ -181,7 +137,14 @@ static ag_io_status add_file(ag_io_writer *writer, const char *path, const agi_i
         return agi_io_no_memory();
     }
     writer->files = files;
-    status = set_names(&file, path) ? fill(writer, &file, parts, count) : agi_io_no_memory();
+    file.path = strdup(path);
+    if (file.path == NULL || !agi_io_temporary_place(&file.temporary, path)) {
+        status = agi_io_no_memory();
+    }
+    if (status == AG_IO_OK && is_new_folder(writer, file.temporary.folder)) {
+        agi_io_remove_stale(file.temporary.folder);
+    }
+    status = status == AG_IO_OK ? fill(writer, &file, parts, count) : status;
     if (status != AG_IO_OK) {
         discard(&file);
         return status;
@@ -207,39 +170,54 @@ ag_io_status agi_io_write(ag_io_writer *writer, const char *path, const agi_io_p
     return status;
 }
 
-/* A file without a name gets its temporary one: it can then be renamed over another. */
-static ag_io_status give_name(pending *file)
+/* What is to be replaced must have a name, to be renamed; what is new is linked into its place without one. */
+static ag_io_status prepare(const ag_io_writer *writer)
 {
-    char proc[PROC_SIZE];
-    snprintf(proc, sizeof proc, "/proc/self/fd/%d", file->fd);
-    for (int tries = 0; !file->named && tries < NAME_TRIES; tries++) {
-        next_name(file);
-        file->named = linkat(AT_FDCWD, proc, AT_FDCWD, file->temporary, AT_SYMLINK_FOLLOW) == 0;
-        if (!file->named && errno != EEXIST) {
-            break;
-        }
-    }
-    return file->named ? AG_IO_OK : agi_io_fail_errno("write", file->path);
-}
-
-static ag_io_status give_names(ag_io_writer *writer)
-{
+    struct stat about;
     ag_io_status status = AG_IO_OK;
     for (int64_t n = 0; n < writer->count && status == AG_IO_OK; n++) {
-        status = give_name(&writer->files[n]);
+        status = check_target(writer->files[n].path);
     }
-    return status == AG_IO_OK && is_cancelled(writer) ? cancelled() : status;
+    if (status == AG_IO_OK && is_cancelled(writer)) {
+        return cancelled();
+    }
+    for (int64_t n = 0; n < writer->count && status == AG_IO_OK; n++) {
+        pending *file = &writer->files[n];
+        if (lstat(file->path, &about) == 0 && !agi_io_temporary_name(&file->temporary)) {
+            status = agi_io_fail_errno("write", file->path);
+        }
+    }
+    return status;
+}
+
+/* "; 2 of 3 files are in place: 'o.npy', 'lse.npy'": the first of them, in the order of writing. Where there is
+ * only one file, nothing is left to be said. */
+static void list_placed(const ag_io_writer *writer, int64_t placed, char text[LIST_SIZE])
+{
+    text[0] = '\0';
+    if (writer->count == 1) {
+        return;
+    }
+    size_t used = (size_t)snprintf(text, LIST_SIZE, "; %lld of %lld files are in place%s", (long long)placed,
+                                   (long long)writer->count, placed > 0 ? ":" : "");
+    for (int64_t n = 0; n < placed && used < LIST_SIZE; n++) {
+        const char *path = writer->files[n].path, *slash = strrchr(path, '/');
+        const int added = snprintf(text + used, LIST_SIZE - used, "%s '%s'", n > 0 ? "," : "",
+                                   slash != NULL ? slash + 1 : path);
+        used += added > 0 ? (size_t)added : 0;
+    }
 }
 
 static ag_io_status put_in_place(ag_io_writer *writer)
 {
     for (int64_t n = 0; n < writer->count; n++) {
         pending *file = &writer->files[n];
-        if (rename(file->temporary, file->path) != 0) {
-            return agi_io_fail(AG_IO_SYSTEM, "cannot write '%s': %s; %lld of %lld files are in place",
-                               file->path, strerror(errno), (long long)n, (long long)writer->count);
+        if (!agi_io_temporary_move(&file->temporary, file->path)) {
+            const int error = errno;
+            char placed[LIST_SIZE];
+            list_placed(writer, n, placed);
+            return agi_io_fail(AG_IO_SYSTEM, "cannot write '%s': %s%s", file->path, strerror(error), placed);
         }
-        file->named = false;
     }
     return AG_IO_OK;
 }
@@ -260,8 +238,8 @@ static ag_io_status sync_folders(const ag_io_writer *writer)
 {
     ag_io_status status = AG_IO_OK;
     for (int64_t n = 0; n < writer->count && status == AG_IO_OK; n++) {
-        const char *folder = writer->files[n].folder;
-        if (n == 0 || strcmp(folder, writer->files[n - 1].folder) != 0) {
+        const char *folder = writer->files[n].temporary.folder;
+        if (n == 0 || strcmp(folder, writer->files[n - 1].temporary.folder) != 0) {
             status = sync_folder(folder);
         }
     }
@@ -273,7 +251,7 @@ ag_io_status ag_io_writer_commit(ag_io_writer *writer)
     if (writer == NULL) {
         return agi_io_fail(AG_IO_INVALID_ARGUMENT, "writer is NULL");
     }
-    ag_io_status status = give_names(writer);
+    ag_io_status status = prepare(writer);
     if (status == AG_IO_OK) {
         status = put_in_place(writer);
     }
@@ -285,6 +263,15 @@ ag_io_status ag_io_writer_commit(ag_io_writer *writer)
     }
     writer->count = 0;
     return status;
+}
+
+ag_io_status ag_io_write(ag_io_writer *writer, const char *path, const void *bytes, size_t size)
+{
+    const agi_io_part part = {bytes, size};
+    if (bytes == NULL && size > 0) {
+        return agi_io_fail(AG_IO_INVALID_ARGUMENT, "bytes is NULL, size %zu", size);
+    }
+    return agi_io_write(writer, path, &part, 1);
 }
 
 /* The options of a caller built with an older or a newer header: fields that it does not have are zero,
