@@ -1,0 +1,322 @@
+"""scaled_dot_product_attention: PyTorch's own signature over the four maps. This file turns what PyTorch allows (any
+number of leading axes, broadcasting, masks of three kinds, autocast) into the thirteen arguments of the ops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from . import _features
+from ._functions import attention
+
+_FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+
+
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    align: str = "top-left",
+    window: Sequence[int | None] | None = None,
+    bias: Tensor | None = None,
+    bias_table: Tensor | None = None,
+    buckets: Sequence[int] | None = None,
+    alibi: bool | Sequence[float] | None = None,
+    softcap: float | None = None,
+    sink: Tensor | None = None,
+    seed: int | Tensor | None = None,
+    q_lengths: Tensor | Sequence[int] | None = None,
+    kv_lengths: Tensor | Sequence[int] | None = None,
+    q_packed: Tensor | Sequence[int] | None = None,
+    k_packed: Tensor | Sequence[int] | None = None,
+    q_offset: int = 0,
+    k_offset: int = 0,
+    return_lse: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Attention as torch.nn.functional.scaled_dot_product_attention computes it, differentiable in every mode to the
+    second order, in memory proportional to the sequence.
+
+    The first eight arguments mean what they mean there: query [..., heads, n, d], key [..., heads, m, d], value
+    [..., heads, m, dv]; a boolean attn_mask is True where a pair may attend, a float one is added to the scores and
+    has a gradient; is_causal is aligned top-left; dropout draws its seed from PyTorch's generator.
+
+    align        "bottom-right": the last query stands at the last key, for is_causal, window, alibi and bias_table
+    window       (left, right): a query sees this many keys before and behind it; None or -1: all
+    bias         a float tensor that is added to the scores, beside a boolean attn_mask
+    bias_table   [heads, 2R + 1], [1, 2R + 1] or [2R + 1]: added by the distance of key and query, cut off at R;
+                 with buckets (2R + 1 column numbers) the columns are buckets
+    alibi        True, or a slope for each head
+    softcap      c: scores become c tanh(score / c)
+    sink         [heads]: a logit that takes weight and gives no value
+    seed         dropout's seed, instead of one from PyTorch's generator
+    q_lengths, kv_lengths    one for each sequence, of the shape of the leading axes without heads
+    q_packed, k_packed       offsets of sequences packed one after another in query and key [heads, total, d]
+    q_offset, k_offset       positions of the first query and the first key
+    return_lse   also return the logarithm of each row's sum of exponentials, [..., heads, n], float64,
+                 differentiable like the output
+
+    >>> q, k, v = torch.randn(3, 2, 4, 8, 16, requires_grad=True)
+    >>> o = scaled_dot_product_attention(q, k, v, is_causal=True)
+    >>> o.shape
+    torch.Size([2, 4, 8, 16])
+    """
+    query, key, value = _autocast(query, key, value)
+    _check_inputs(query, key, value)
+    mask = None
+    if attn_mask is not None:
+        if attn_mask.dtype == torch.bool:
+            mask = attn_mask
+        elif bias is not None:
+            raise ValueError("bias: attn_mask is a float tensor, which is a bias already; add the two")
+        else:
+            bias = attn_mask
+    bias, table, sink = _check_aux(query, bias, bias_table, sink, "bias" if attn_mask is not bias else "attn_mask")
+    shape = _Shape(query, key, value, enable_gqa)
+    _check_device("attn_mask", mask, query)
+    offsets = (_packed("q_packed", q_packed, shape), _packed("k_packed", k_packed, shape))
+    if (offsets[0] is None) != (offsets[1] is None):
+        raise ValueError("q_packed, k_packed: give both or none")
+    is_packed = offsets[0] is not None
+    features = _features.write(
+        causal=is_causal,
+        align=align,
+        window=window,
+        scale=scale,
+        softcap=softcap,
+        dropout=dropout_p,
+        alibi=_slopes(alibi, shape.heads),
+        buckets=_buckets(buckets, bias_table),
+        q_offset=q_offset,
+        k_offset=k_offset,
+    )
+    o, lse = attention(
+        shape.fold(query, shape.heads),
+        shape.fold(shape.grouped(key), shape.kv_heads),
+        shape.fold(shape.grouped(value), shape.kv_heads),
+        shape.fold_bias("attn_mask" if attn_mask is bias else "bias", bias, is_packed),
+        _table(table, shape.heads, buckets),
+        _sink(sink, shape.heads),
+        shape.fold_bias("attn_mask", mask, is_packed),
+        shape.lengths("q_lengths", q_lengths),
+        shape.lengths("kv_lengths", kv_lengths),
+        *offsets,
+        _seed(seed, query) if dropout_p > 0 else None,
+        features,
+    )
+    o = shape.unfold(o)
+    return (o, shape.unfold(lse)) if return_lse else o
+
+
+# ---- Checks ----
+
+
+def _check_device(name: str, x: Tensor | None, query: Tensor) -> None:
+    if x is not None and x.device != query.device:
+        raise ValueError(f"{name}: device {x.device}, but query is on {query.device}")
+
+
+def _check_inputs(query: Tensor, key: Tensor, value: Tensor) -> None:
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        if not isinstance(x, Tensor):
+            raise TypeError(f"{name}: {type(x).__name__}, must be a Tensor")
+        if x.is_nested or x.layout != torch.strided:
+            raise TypeError(f"{name}: a nested or sparse tensor, must be a strided one")
+        if x.dtype not in _FLOATS:
+            raise TypeError(f"{name}: dtype {x.dtype}, must be float64, float32, float16 or bfloat16")
+        if x.dtype != query.dtype:
+            raise TypeError(f"{name}: dtype {x.dtype}, but query has {query.dtype}")
+        if x.device.type not in ("cpu", "meta"):
+            raise ValueError(f"{name}: device {x.device}, must be the CPU")
+        _check_device(name, x, query)
+        if x.dim() < 2:
+            raise ValueError(f"{name}: {x.dim()} axes, must have at least 2")
+    if key.shape[-1] != query.shape[-1]:
+        raise ValueError(f"key: head size {key.shape[-1]}, but query has {query.shape[-1]}")
+    if value.shape[-2] != key.shape[-2]:
+        raise ValueError(f"value: {value.shape[-2]} positions, but key has {key.shape[-2]}")
+
+
+def _check_aux(query: Tensor, bias, table, sink, bias_name: str) -> list[Tensor | None]:
+    """Bias, table and sink in one dtype: the query's, or float32 where one of them is."""
+    named = ((bias_name, bias), ("bias_table", table), ("sink", sink))
+    for name, x in named:
+        if x is not None and x.dtype not in (query.dtype, torch.float32):
+            raise TypeError(f"{name}: dtype {x.dtype}, must be bool (a mask), float32 or query's {query.dtype}")
+        _check_device(name, x, query)
+    dtype = query.dtype
+    if any(x is not None and x.dtype != dtype for _, x in named):
+        dtype = torch.promote_types(dtype, torch.float32)
+    return [None if x is None else x.to(dtype) for _, x in named]
+
+
+def _autocast(*tensors: Tensor) -> list[Tensor]:
+    """As PyTorch's own attention under autocast: float32 becomes autocast's dtype."""
+    if not torch.is_autocast_enabled("cpu"):
+        return list(tensors)
+    dtype = torch.get_autocast_dtype("cpu")
+    return [x.to(dtype) if isinstance(x, Tensor) and x.dtype == torch.float32 else x for x in tensors]
+
+
+# ---- Shapes ----
+
+
+def _broadcast(what: str, *shapes: Sequence[int]) -> tuple[int, ...]:
+    try:
+        return tuple(torch.broadcast_shapes(*shapes))
+    except RuntimeError:
+        texts = ", ".join(str(list(shape)) for shape in shapes)
+        raise ValueError(f"query, key, value: {what} {texts} do not broadcast") from None
+
+
+class _Shape:
+    """Leading axes folded into batch: what is broadcast over them has zero strides, not copies, where it can."""
+
+    def __init__(self, query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool):
+        self.flat = max(query.dim(), key.dim(), value.dim()) == 2
+        lead, heads = [], []
+        for x in (query, key, value):
+            lead.append(tuple(x.shape[:-3]))
+            heads.append(x.shape[-3] if x.dim() > 2 else 1)
+        self.lead = _broadcast("leading axes", *lead)
+        self.n_q, self.n_k, self.device = query.shape[-2], key.shape[-2], query.device
+        if enable_gqa:
+            self._set_groups(*heads)
+        else:
+            self.heads = _broadcast("heads", *([x] for x in heads))[0]
+            self.kv_heads = heads[1] if heads[1] == heads[2] else self.heads
+
+    def _set_groups(self, q: int, k: int, v: int) -> None:
+        for name, heads in (("key", k), ("value", v)):
+            if heads == 0 or q % heads != 0:
+                raise ValueError(f"{name}: {heads} heads, which do not divide query's {q}")
+        self.heads, self.kv_heads = q, k if k == v else q
+
+    def grouped(self, x: Tensor) -> Tensor:
+        """Key or value with kv_heads heads: groups are repeated only where the other has more."""
+        heads = x.shape[-3] if x.dim() > 2 else 1
+        if heads in (1, self.kv_heads):
+            return x
+        return x.repeat_interleave(self.kv_heads // heads, dim=-3)
+
+    @property
+    def batch(self) -> int:
+        batch = 1
+        for size in self.lead:
+            batch *= size
+        return batch
+
+    def fold(self, x: Tensor, heads: int) -> Tensor:
+        if x.dim() == 2:
+            x = x.unsqueeze(0)
+        n, d = x.shape[-2:]
+        return x.expand(*self.lead, heads, n, d).reshape(self.batch, heads, n, d)
+
+    def fold_bias(self, name: str, x: Tensor | None, is_packed: bool) -> Tensor | None:
+        """[1|B, 1|H, 1|Nq, 1|Nk]; packed sequences have sizes of their own, which the op checks."""
+        if x is None:
+            return None
+        if is_packed:
+            return x[(None,) * (4 - x.dim())]
+        full = (*self.lead, self.heads, self.n_q, self.n_k)
+        if x.dim() > len(full) or any(
+            size not in (1, whole) for size, whole in zip(reversed(x.shape), reversed(full), strict=False)
+        ):
+            raise ValueError(f"{name}: shape {list(x.shape)} does not broadcast to the weights' {list(full)}")
+        x = x[(None,) * (len(full) - x.dim())]
+        if all(size == 1 for size in x.shape[:-3]):
+            return x.reshape(1, *x.shape[-3:])
+        return x.expand(*self.lead, *x.shape[-3:]).reshape(self.batch, *x.shape[-3:])
+
+    def lengths(self, name: str, x) -> Tensor | None:
+        x = _integers(name, x, self.device)
+        if x is None:
+            return None
+        try:
+            return x.expand(self.lead).reshape(self.batch).contiguous()
+        except RuntimeError:
+            raise ValueError(f"{name}: shape {list(x.shape)}, must be {list(self.lead)}") from None
+
+    def unfold(self, x: Tensor) -> Tensor:
+        x = x.reshape(*self.lead, *x.shape[1:])
+        return x.squeeze(0) if self.flat else x
+
+
+def _integers(name: str, x, device: torch.device) -> Tensor | None:
+    if x is None:
+        return None
+    if not isinstance(x, Tensor):
+        x = torch.tensor([int(i) for i in x], dtype=torch.int64, device=device)
+    if x.dtype not in (torch.int64, torch.int32):
+        raise TypeError(f"{name}: dtype {x.dtype}, must be int64 or int32")
+    if x.device != device:
+        raise ValueError(f"{name}: device {x.device}, but query is on {device}")
+    return x.to(torch.int64)
+
+
+def _packed(name: str, x, shape: _Shape) -> Tensor | None:
+    x = _integers(name, x, shape.device)
+    if x is None:
+        return None
+    if shape.lead:
+        raise ValueError(f"{name}: packed sequences are [heads, total, d], but there are leading axes {shape.lead}")
+    if x.dim() != 1 or x.numel() == 0:
+        raise ValueError(f"{name}: shape {list(x.shape)}, must be [sequences + 1]")
+    return x.contiguous()
+
+
+# ---- Features ----
+
+
+def _table(table: Tensor | None, heads: int, buckets) -> Tensor | None:
+    if table is None:
+        return None
+    if table.dim() == 1:
+        table = table.unsqueeze(0)
+    if table.dim() != 2 or table.shape[0] not in (1, heads):
+        raise ValueError(f"bias_table: shape {list(table.shape)}, must be [{heads}, n] or [1, n]")
+    if buckets is None and table.shape[1] % 2 == 0:
+        raise ValueError(f"bias_table: {table.shape[1]} columns, must be 2R + 1 without buckets")
+    return table
+
+
+def _buckets(buckets, table: Tensor | None) -> list[int] | None:
+    if buckets is None:
+        return None
+    if table is None:
+        raise ValueError("buckets: given without bias_table")
+    buckets = buckets.tolist() if isinstance(buckets, Tensor) else list(buckets)
+    if len(buckets) % 2 == 0:
+        raise ValueError(f"buckets: {len(buckets)} numbers, must be 2R + 1")
+    return buckets
+
+
+def _sink(sink: Tensor | None, heads: int) -> Tensor | None:
+    if sink is not None and tuple(sink.shape) != (heads,):
+        raise ValueError(f"sink: shape {list(sink.shape)}, must be [{heads}]")
+    return sink
+
+
+def _slopes(alibi, heads: int):
+    if alibi is None or isinstance(alibi, bool):
+        return alibi
+    slopes = alibi.tolist() if isinstance(alibi, Tensor) else list(alibi)
+    if len(slopes) != heads:
+        raise ValueError(f"alibi: {len(slopes)} slopes, but there are {heads} heads")
+    return slopes
+
+
+def _seed(seed: int | Tensor | None, query: Tensor) -> Tensor:
+    """A tensor, so that a compiled graph draws it anew at every run."""
+    if seed is None:
+        return torch.randint(2**63 - 1, (), dtype=torch.int64, device=query.device)
+    if isinstance(seed, Tensor):
+        return seed
+    return torch.tensor(seed, dtype=torch.int64, device=query.device)

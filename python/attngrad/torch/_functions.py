@@ -1,0 +1,225 @@
+"""The derivatives of the maps, as autograd.Functions over the ops; no formula of attention is here.
+
+    Attention   its backward is Vjp, its jvp is Jvp
+    Vjp         its backward is Jvp (for d_o, d_lse) and VjpJvp (for the inputs: the Hessian is symmetric);
+                its jvp is VjpJvp
+    Jvp         its backward is Vjp (for the tangents) and VjpJvp (for the inputs)
+    VjpJvp      linear in the direction, and differentiable by it alone
+
+vjp and vjp_jvp take o, lse, to and mu only to save computing them again: their results are total derivatives in
+the inputs and cotangents, so no Function here returns a cotangent for o, lse, to or mu, which would count it twice.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.autograd import Function
+
+from . import _vmap
+from ._ops import N_COMMON, library
+
+_ops = torch.ops.attngrad
+_REST = (None,) * (N_COMMON - 6)
+
+
+def _save(ctx, inputs, output=()) -> None:
+    """Keeps all tensors, and ctx.rebuild, which returns inputs and outputs in their order."""
+    ctx.set_materialize_grads(False)
+    values = (*inputs, *output)
+    ctx.is_tensor = [x is None or isinstance(x, torch.Tensor) for x in values]
+    ctx.constants = [x for x, tensor in zip(values, ctx.is_tensor, strict=True) if not tensor]
+    tensors = [x for x, tensor in zip(values, ctx.is_tensor, strict=True) if tensor]
+    ctx.save_for_backward(*tensors)
+    ctx.save_for_forward(*tensors)
+
+
+def _saved(ctx) -> list:
+    tensors, constants = iter(ctx.saved_tensors), iter(ctx.constants)
+    return [next(tensors) if tensor else next(constants) for tensor in ctx.is_tensor]
+
+
+def _none(values) -> bool:
+    return all(x is None for x in values)
+
+
+def _bits(flags) -> int:
+    return sum(1 << i for i, flag in enumerate(flags) if flag)
+
+
+def _chosen(gradients, wanted: int) -> tuple:
+    return tuple(x if wanted >> i & 1 else None for i, x in enumerate(gradients))
+
+
+class Attention(Function):
+    """(common) -> o, lse"""
+
+    @staticmethod
+    def forward(*common):
+        return _ops.forward(*common)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        _save(ctx, inputs, output)
+
+    @staticmethod
+    def backward(ctx, d_o, d_lse):
+        *common, o, lse = _saved(ctx)
+        wanted = _bits(ctx.needs_input_grad[:6])
+        if _none((d_o, d_lse)) or wanted == 0:
+            return (None,) * N_COMMON
+        return *_chosen(Vjp.apply(*common, o, lse, d_o, d_lse, wanted), wanted), *_REST
+
+    @staticmethod
+    def jvp(ctx, *tangents):
+        *common, o, lse = _saved(ctx)
+        return Jvp.apply(*common, o, lse, *tangents[:6])
+
+    @staticmethod
+    def vmap(info, in_dims, *args):
+        return _vmap.run(Attention, _vmap.ATTENTION, info, in_dims, args)
+
+
+class Vjp(Function):
+    """(common, o, lse, d_o, d_lse, wanted) -> six gradients"""
+
+    @staticmethod
+    def forward(*args):
+        return _ops.vjp(*args)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        _save(ctx, inputs)
+
+    @staticmethod
+    def backward(ctx, *u):
+        *common, o, lse, d_o, d_lse, wanted = _saved(ctx)
+        u = _chosen(u, wanted)
+        if _none(u):
+            return (None,) * (N_COMMON + 5)
+        needs = ctx.needs_input_grad
+        to, mu = Jvp.apply(*common, o, lse, *u)
+        bits = _bits(needs[:6])
+        inputs = (None,) * 6
+        if bits:
+            inputs = VjpJvp.apply(*common, o, lse, d_o, d_lse, *u, to, mu, None, None, bits)
+        to, mu = (x if need else None for x, need in zip((to, mu), needs[15:17], strict=True))
+        return *_chosen(inputs, bits), *_REST, None, None, to, mu, None
+
+    @staticmethod
+    def jvp(ctx, *tangents):
+        *common, o, lse, d_o, d_lse, wanted = _saved(ctx)
+        t, (to, mu, td_o, td_lse) = tangents[:6], tangents[N_COMMON : N_COMMON + 4]
+        if _none(t):
+            return Vjp.apply(*common, o, lse, td_o, td_lse, wanted)
+        if to is None or mu is None:
+            to, mu = Jvp.apply(*common, o, lse, *t)
+        return VjpJvp.apply(*common, o, lse, d_o, d_lse, *t, to, mu, td_o, td_lse, wanted)
+
+    @staticmethod
+    def vmap(info, in_dims, *args):
+        return _vmap.run(Vjp, _vmap.VJP, info, in_dims, args)
+
+
+class Jvp(Function):
+    """(common, o, lse, six tangents) -> to, mu"""
+
+    @staticmethod
+    def forward(*args):
+        return _ops.jvp(*args)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        _save(ctx, inputs, output)
+
+    @staticmethod
+    def backward(ctx, w, x):
+        saved = _saved(ctx)
+        common, (o, lse), t, (to, mu) = saved[:N_COMMON], saved[N_COMMON : N_COMMON + 2], saved[15:21], saved[21:]
+        if _none((w, x)):
+            return (None,) * 21
+        bits, t_bits = _bits(ctx.needs_input_grad[:6]), _bits(ctx.needs_input_grad[15:21])
+        inputs = tangents = (None,) * 6
+        if bits:
+            inputs = VjpJvp.apply(*common, o, lse, w, x, *t, to, mu, None, None, bits)
+        if t_bits:
+            tangents = Vjp.apply(*common, o, lse, w, x, t_bits)
+        return *_chosen(inputs, bits), *_REST, None, None, *_chosen(tangents, t_bits)
+
+    @staticmethod
+    def jvp(ctx, *tangents):
+        saved = _saved(ctx)
+        if not _none(tangents[:6]):
+            raise NotImplementedError(
+                "attngrad.torch: forward over forward (a jvp of a jvp) is not among the maps: take forward over "
+                "reverse, torch.func.jvp of torch.func.grad, or jacfwd of jacrev, which give the same numbers"
+            )
+        return Jvp.apply(*saved[:15], *tangents[15:21])
+
+    @staticmethod
+    def vmap(info, in_dims, *args):
+        return _vmap.run(Jvp, _vmap.JVP, info, in_dims, args)
+
+
+def _refuse_third_order() -> None:
+    raise NotImplementedError(
+        "attngrad.torch: third derivatives are not among the maps, which end with the second: differentiate the "
+        "Hessian-vector product by finite differences, or take torch.nn.functional.scaled_dot_product_attention "
+        "under torch.nn.attention.sdpa_kernel(SDPBackend.MATH), whose memory grows with the square of the length"
+    )
+
+
+class VjpJvp(Function):
+    """(common, o, lse, d_o, d_lse, six tangents, to, mu, td_o, td_lse, wanted) -> six tangents of gradients"""
+
+    @staticmethod
+    def forward(*args):
+        return _ops.vjp_jvp(*args)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        _save(ctx, inputs)
+
+    @staticmethod
+    def backward(ctx, *u):
+        saved = _saved(ctx)
+        needs, u = ctx.needs_input_grad, _chosen(u, saved[-1])
+        if _none(u):
+            return (None,) * 28
+        if any(needs[:6]) or any(needs[15:17]):
+            _refuse_third_order()
+        t_bits = _bits(needs[17:23])
+        to, mu = Jvp.apply(*saved[:15], *u)
+        tangents = (None,) * 6
+        if t_bits:
+            tangents = VjpJvp.apply(*saved[:17], *u, to, mu, None, None, t_bits)
+        td_o, td_lse = (x if need else None for x, need in zip((to, mu), needs[25:27], strict=True))
+        return *(None,) * 17, *_chosen(tangents, t_bits), None, None, td_o, td_lse, None
+
+    @staticmethod
+    def jvp(ctx, *tangents):
+        saved = _saved(ctx)
+        if not _none(tangents[:6]) or not _none(tangents[15:17]):
+            _refuse_third_order()
+        t, (to, mu, td_o, td_lse) = tangents[17:23], tangents[23:27]
+        if _none(t):
+            return Vjp.apply(*saved[:15], td_o, td_lse, saved[-1])
+        if to is None or mu is None:
+            to, mu = Jvp.apply(*saved[:15], *t)
+        return VjpJvp.apply(*saved[:17], *t, to, mu, td_o, td_lse, saved[-1])
+
+    @staticmethod
+    def vmap(info, in_dims, *args):
+        return _vmap.run(VjpJvp, _vmap.VJP_JVP, info, in_dims, args)
+
+
+# The ops themselves are differentiable too, in reverse mode.
+for _name, _function in (("forward", Attention), ("vjp", Vjp), ("jvp", Jvp), ("vjp_jvp", VjpJvp)):
+    torch.library.register_autograd(
+        "attngrad::" + _name, _function.backward, setup_context=_function.setup_context, lib=library
+    )
+
+
+@torch.compiler.allow_in_graph
+def attention(*common):
+    """o and lse, with every derivative; torch.compile takes it as one node and traces the Functions below it."""
+    return Attention.apply(*common)

@@ -1,0 +1,221 @@
+"""The four maps as dispatcher ops: torch.ops.attngrad.forward, vjp, jvp and vjp_jvp, on four axes
+[batch, head, position, channel], with kernels for CPU tensors and for tensors without data.
+
+All begin with the same thirteen arguments (COMMON). Gradients come as six tensors in the order q k v bias table
+sink; `wanted` has a bit for each, and one that is not wanted comes as an empty tensor. These ops know nothing of
+derivatives: _functions.py makes them differentiable.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+
+import torch
+from torch import Tensor
+
+from .. import _core, _plan
+from . import _features
+
+COMMON = (
+    "Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? table, Tensor? sink, Tensor? mask, Tensor? q_lengths, "
+    "Tensor? kv_lengths, Tensor? q_packed, Tensor? k_packed, Tensor? seed, str features"
+)
+N_COMMON = 13
+INPUTS = ("q", "k", "v", "bias", "table", "sink")
+_TANGENTS = ", ".join(f"Tensor? t{name}" for name in INPUTS)
+_SIX = "(" + ", ".join(["Tensor"] * 6) + ")"
+SCHEMAS = {
+    "forward": f"({COMMON}) -> (Tensor o, Tensor lse)",
+    "vjp": f"({COMMON}, Tensor o, Tensor lse, Tensor? d_o, Tensor? d_lse, int wanted) -> {_SIX}",
+    # o and lse are for its backward alone
+    "jvp": f"({COMMON}, Tensor o, Tensor lse, {_TANGENTS}) -> (Tensor to, Tensor mu)",
+    "vjp_jvp": f"({COMMON}, Tensor o, Tensor lse, Tensor? d_o, Tensor? d_lse, {_TANGENTS}, Tensor to, Tensor mu, "
+    f"Tensor? td_o, Tensor? td_lse, int wanted) -> {_SIX}",
+}
+
+_DTYPES = {torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
+
+library = torch.library.Library("attngrad", "DEF")
+for _name, _schema in SCHEMAS.items():
+    library.define(_name + _schema)
+
+
+# ---- The problem ----
+
+
+def _pattern(name: str, shape: tuple[int, ...], full: tuple[int, ...]) -> str:
+    """The word of a bias or mask: a letter for an axis of full size, 1 for one that is broadcast."""
+    letters = []
+    for size, whole, letter in zip(shape, full, "bhqk", strict=True):
+        if size not in (1, whole):
+            raise ValueError(f"{name}: shape {list(shape)}, but the weights have {list(full)}")
+        letters.append(letter if size == whole else "1")
+    return f"{name}={''.join(letters)}"
+
+
+@functools.lru_cache(maxsize=1024)
+def _text(q, k, v, dtype, aux, bias, table, mask, sink, packed, buckets, words) -> str:
+    """The problem's text, from shapes; packed: batch, longest query and longest key, or None."""
+    batch, n_q, n_k = packed if packed is not None else (q[0], q[2], k[2])
+    text = [f"b{batch} h{q[1]} kv{k[1]} q{n_q} k{n_k} d{q[3]} dv{v[3]} {_DTYPES[dtype]}"]
+    full = (batch, q[1], n_q, n_k)
+    if aux is not None and aux != dtype:
+        text.append(f"aux={_DTYPES[aux]}")
+    if bias is not None:
+        text.append(_pattern("bias", bias, full))
+    if mask is not None:
+        text.append(_pattern("mask", mask, full))
+    if table is not None:
+        radius = ((buckets or table[1]) - 1) // 2
+        text.append(f"table={radius},{table[1]}" + (",shared" if table[0] == 1 and q[1] != 1 else ""))
+    if sink is not None:
+        text.append("sink")
+    if packed is not None:
+        text.append(f"packed={q[2]},{k[2]}")
+    return " ".join([*text, words])
+
+
+def _threads() -> int:
+    """PyTorch's number, unless the environment gives one to the library itself."""
+    return 0 if "ATTNGRAD_THREADS" in os.environ else min(torch.get_num_threads(), 1024)
+
+
+def _longest(name: str, offsets: Tensor) -> int:
+    steps = offsets.diff()
+    if steps.numel() and int(steps.min()) < 0:
+        raise ValueError(f"{name}: {offsets.tolist()}, must not decrease")
+    return int(steps.max()) if steps.numel() else 0
+
+
+def _plan_of(common: tuple, features: _features.Features):
+    q, k, v, bias, table, sink, mask, _, _, q_packed, k_packed = common[:11]
+    packed = None
+    if q_packed is not None:
+        packed = (q_packed.numel() - 1, _longest("q_packed", q_packed), _longest("k_packed", k_packed))
+    aux = next((x.dtype for x in (bias, table, sink) if x is not None), None)
+    text = _text(
+        tuple(q.shape),
+        tuple(k.shape),
+        tuple(v.shape),
+        q.dtype,
+        aux,
+        None if bias is None else tuple(bias.shape),
+        None if table is None else tuple(table.shape),
+        None if mask is None else tuple(mask.shape),
+        None if sink is None else tuple(sink.shape),
+        packed,
+        None if features.buckets is None else len(features.buckets) // 4,
+        features.words,
+    )
+    return _plan.get(text, buckets=features.buckets, alibi_slopes=features.slopes, threads=_threads())
+
+
+# ---- The call ----
+
+
+def _view(name: str, x: Tensor) -> tuple[int, tuple[int, ...]]:
+    """Address and strides on the four axes."""
+    strides = x.stride()
+    if x.dim() == 4:
+        return x.data_ptr(), strides
+    if x.dim() == 3:  # row statistics [batch, head, position]
+        return x.data_ptr(), (*strides, 0)
+    if x.dim() == 2:  # a table [head, bucket]
+        return x.data_ptr(), (0, strides[0], 0, strides[1])
+    return x.data_ptr(), (0, strides[0], 0, 0)  # a sink [head]
+
+
+def _run(bit: int, common: tuple, tensors: dict[str, Tensor | None]) -> None:
+    features = _features.read(common[12])
+    _, _, _, _, _, _, mask, q_lengths, kv_lengths, q_packed, k_packed, seed = common[:12]
+    tensors = dict(zip(INPUTS, common[:6], strict=True)) | {"mask": mask} | tensors
+    address = {
+        name: x.data_ptr()
+        for name, x in (
+            ("q_lengths", q_lengths),
+            ("kv_lengths", kv_lengths),
+            ("q_packed", q_packed),
+            ("k_packed", k_packed),
+        )
+        if x is not None
+    }
+    _plan_of(common, features).run(
+        bit,
+        {name: _view(name, x) for name, x in tensors.items() if x is not None},
+        q_offset=features.q_offset,
+        k_offset=features.k_offset,
+        seed=0 if seed is None else int(seed),
+        **address,
+    )
+
+
+def _outputs(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    shape = (*q.shape[:3], v.shape[3])
+    return q.new_empty(shape), q.new_empty(shape[:3], dtype=torch.float64)
+
+
+def _gradients(common: tuple, wanted: int) -> tuple[Tensor, ...]:
+    q = common[0]
+    return tuple(
+        x.new_empty(x.shape) if wanted >> i & 1 else q.new_empty(0)
+        for i, x in enumerate(common[:6])
+    )
+
+
+def _named(prefix: str, gradients: tuple[Tensor, ...], wanted: int) -> dict[str, Tensor]:
+    return {prefix + name: gradients[i] for i, name in enumerate(INPUTS) if wanted >> i & 1}
+
+
+def _tangents(tangents: tuple) -> dict[str, Tensor | None]:
+    return {"t" + name: x for name, x in zip(INPUTS, tangents, strict=True)}
+
+
+def _zero(like: Tensor) -> Tensor:
+    """Zeros of its shape in the memory of one."""
+    return like.new_zeros(()).expand(like.shape)
+
+
+def _forward(*common):
+    o, lse = _outputs(common[0], common[2])
+    _run(_core.MAP_FORWARD, common, {"o": o, "lse": lse})
+    return o, lse
+
+
+def _vjp(*args):
+    common, (o, lse, d_o, d_lse, wanted) = args[:N_COMMON], args[N_COMMON:]
+    gradients = _gradients(common, wanted)
+    cotangents = {"o": o, "lse": lse, "d_o": _zero(o) if d_o is None else d_o, "d_lse": d_lse}
+    _run(_core.MAP_VJP, common, cotangents | _named("d", gradients, wanted))
+    return gradients
+
+
+def _jvp(*args):
+    common, tangents = args[:N_COMMON], args[N_COMMON + 2 :]
+    to, mu = _outputs(common[0], common[2])
+    _run(_core.MAP_JVP, common, _tangents(tangents) | {"to": to, "mu": mu})
+    return to, mu
+
+
+def _vjp_jvp(*args):
+    common, (o, lse, d_o, d_lse) = args[:N_COMMON], args[N_COMMON : N_COMMON + 4]
+    tangents, (to, mu, td_o, td_lse, wanted) = args[N_COMMON + 4 : -5], args[-5:]
+    gradients = _gradients(common, wanted)
+    rest = {"o": o, "lse": lse, "d_o": _zero(o) if d_o is None else d_o, "d_lse": d_lse}
+    rest |= {"to": to, "mu": mu, "td_o": td_o, "td_lse": td_lse}
+    _run(_core.MAP_VJP_JVP, common, rest | _tangents(tangents) | _named("td", gradients, wanted))
+    return gradients
+
+
+_KERNELS = {"forward": _forward, "vjp": _vjp, "jvp": _jvp, "vjp_jvp": _vjp_jvp}
+
+
+def _fake(name: str):
+    if name in ("forward", "jvp"):
+        return lambda *args: _outputs(args[0], args[2])
+    return lambda *args: _gradients(args[:N_COMMON], args[-1])
+
+
+for _name, _kernel in _KERNELS.items():
+    library.impl(_name, _kernel, "CPU")
+    torch.library.register_fake("attngrad::" + _name, _fake(_name), lib=library)

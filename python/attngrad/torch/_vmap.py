@@ -1,0 +1,69 @@
+"""vmap over the maps. The mapped axis is folded into the batch, so that one call serves it, where that gives every
+result its own place; else the map runs once for each element of the axis.
+
+The role of an argument says what its first axis is: "batch" has the batch's size, "bias" that size or one,
+"own" is shared by the batch, None is no tensor.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from ._features import read
+
+_INPUTS = ["batch", "batch", "batch", "bias", "own", "own"]
+_COMMON = [*_INPUTS, "mask", "batch", "batch", "own", "own", "own", None]
+_ROWS = ["batch"] * 2
+ATTENTION = _COMMON
+VJP = [*_COMMON, *_ROWS, *_ROWS, None]
+JVP = [*_COMMON, *_ROWS, *_INPUTS]
+VJP_JVP = [*_COMMON, *_ROWS, *_ROWS, *_INPUTS, *_ROWS, *_ROWS, None]
+
+
+def run(function, roles, info, in_dims, args):
+    """The outputs of function.apply for all elements of the mapped axis, and their out_dims."""
+    size = info.batch_size
+    args = [x if dim is None else x.movedim(dim, 0) for x, dim in zip(args, in_dims, strict=True)]
+    mapped = [dim is not None for dim in in_dims]
+    wanted = args[-1] if roles[-1] is None and len(roles) > len(_COMMON) else 0
+    folded = _fold(roles, size, mapped, args, wanted)
+    if folded is None:
+        return _loop(function, size, mapped, args)
+    outputs = function.apply(*folded)
+    batch = args[0].shape[1] if mapped[0] else args[0].shape[0]
+    split = [x.unflatten(0, (size, batch)) if x.dim() > 1 else x for x in outputs]
+    return tuple(split), tuple(0 if x.dim() > 1 else None for x in outputs)
+
+
+def _fold(roles, size, mapped, args, wanted):
+    """The arguments of one call, or None where it takes several."""
+    batch = args[0].shape[1] if mapped[0] else args[0].shape[0]
+    own = any(x is not None for x in (args[9], args[10])) or wanted >> 4
+    if own or read(args[12]).dropout or any(m for m, role in zip(mapped, roles, strict=True) if role == "own"):
+        return None
+    moved = {
+        "bias": bool(wanted >> 3 & 1) or any(m for m, role in zip(mapped, roles, strict=True) if role == "bias"),
+        "mask": mapped[6],
+        "batch": True,
+    }
+    folded = []
+    for x, role, is_mapped in zip(args, roles, mapped, strict=True):
+        if x is None or not moved.get(role):
+            if role in ("bias", "mask") and x is not None and x.shape[0] != 1:
+                return None  # of the batch's size: it would have to be copied for each element
+            folded.append(x)
+            continue
+        if not is_mapped:
+            x = x.unsqueeze(0).expand(size, *x.shape)
+        if x.shape[1] != batch:
+            return None
+        folded.append(x.flatten(0, 1))
+    return folded
+
+
+def _loop(function, size, mapped, args):
+    rows = [
+        function.apply(*(x[i] if is_mapped else x for x, is_mapped in zip(args, mapped, strict=True)))
+        for i in range(size)
+    ]
+    return tuple(torch.stack(column) for column in zip(*rows, strict=True)), (0,) * len(rows[0])
