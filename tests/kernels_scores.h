@@ -221,13 +221,19 @@ static void expect_lane(struct trial *t, int64_t i, bool grew)
     expect(t, SUM, 0, i, sum, error + 8 * EPS * sum);
 }
 
+/* Sums are multiplied only in a lane that had seen something. */
+static void expect_rescaled(struct trial *t, int64_t i, bool grew)
+{
+    t->result_truth = grew && !is_infinite(in(t, TOP, 0, i)) ? 1 : t->result_truth;
+}
+
 static void expect_softmax(struct trial *t)
 {
     for (int64_t i = 0; i < t->W; i++) {
         if (!expect_nan_lane(t, i)) {
             const bool grew = expect_shift(t, i) >= 0;
             expect_lane(t, i, grew);
-            t->result_truth = grew ? 1 : t->result_truth;
+            expect_rescaled(t, i, grew);
         }
     }
 }
@@ -282,7 +288,7 @@ static void expect_softmax_tangent(struct trial *t)
         const int64_t highest = expect_shift(t, i);
         expect_lane(t, i, highest >= 0);
         expect_tangent_lane(t, i, highest);
-        t->result_truth = highest >= 0 ? 1 : t->result_truth;
+        expect_rescaled(t, i, highest >= 0);
     }
 }
 

@@ -2,11 +2,12 @@
 #include "rowwise.h"
 
 /* When a row's maximum grew, what was summed so far is worth less. */
-static void rescale(agi_row_panel *panel, const real *alpha, int64_t width)
+static void rescale(const agi_head *x, agi_row_panel *panel, const real *alpha)
 {
     for (int64_t i = 0; i < panel->ni; i++) {
-        for (int64_t c = 0; c < width && alpha[i] != 1; c++) {
-            panel->O[i * width + c] *= alpha[i];
+        if (alpha[i] != 1) {
+            real *O = panel->O + i * x->Dv_pad;
+            x->k->put(O, O, x->Dv_pad, (double)alpha[i], false);
         }
     }
 }
@@ -24,7 +25,7 @@ void agi_forward_tile(agi_row_scratch *s, const agi_head *x, agi_row_panel *pane
                PANEL, false);
     const bool unseen = agi_row_scores(s, x, panel, keys->j0 + from, nj);
     if (k->softmax(s->T, PANEL, nj, panel->W, x->c, panel->m, panel->l, s->alpha)) {
-        rescale(panel, s->alpha, x->Dv_pad);
+        rescale(x, panel, s->alpha);
     }
 
     /* R = P o M */

@@ -3,13 +3,14 @@
 #include "rowwise.h"
 
 /* When m grew, all sums are worth less; r changed with it: T' += (r_old - r_new) O'. */
-static void rescale(agi_row_panel *panel, const real *alpha, const real *delta, int64_t width)
+static void rescale(const agi_head *x, agi_row_panel *panel, const real *alpha, const real *delta)
 {
     for (int64_t i = 0; i < panel->ni; i++) {
-        for (int64_t c = 0; c < width && (alpha[i] != 1 || delta[i] != 0); c++) {
-            real *O = &panel->O[i * width + c], *tO = &panel->tO[i * width + c];
-            *O *= alpha[i];
-            *tO = *tO * alpha[i] + delta[i] * *O;
+        if (alpha[i] != 1 || delta[i] != 0) {
+            real *O = panel->O + i * x->Dv_pad, *tO = panel->tO + i * x->Dv_pad;
+            x->k->put(O, O, x->Dv_pad, (double)alpha[i], false);
+            x->k->put(tO, tO, x->Dv_pad, (double)alpha[i], false);
+            x->k->put(tO, O, x->Dv_pad, (double)delta[i], true);
         }
     }
 }
@@ -44,7 +45,7 @@ void agi_jvp_tile(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel, c
                       x->scale);
     if (k->softmax_tangent(s->T, s->U, PANEL, nj, panel->W, x->c, panel->m, panel->l, panel->r, panel->a,
                            s->alpha, s->delta)) {
-        rescale(panel, s->alpha, s->delta, x->Dv_pad);
+        rescale(x, panel, s->alpha, s->delta);
     }
     if (x->call->plan->p.dropout > 0) {
         agi_dropout_tile(x, panel->i0, panel->W, keys->j0 + from, nj, s->M, PANEL);

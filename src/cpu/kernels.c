@@ -13,7 +13,7 @@
 #if defined(__clang__)
 #define UNROLL _Pragma("clang loop unroll(full)")
 #else
-#define UNROLL _Pragma("GCC unroll 8")
+#define UNROLL _Pragma("GCC unroll 16")
 #endif
 
 /* C[mr][nv vectors]: every C stays in a register while k runs. mr, nv and add are constants at each of
@@ -228,36 +228,142 @@ INLINE vec v_grow(vec m, vec highest)
     return v_select(keep, m, v_select(nothing, m, highest));
 }
 
+/* The lanes of a row are taken in groups of GROUP vectors, whose chains of maxima and sums are independent of
+ * each other, and what is left by single vectors. */
+#define GROUP 4
+
+INLINE void exp2_row(const int nv, real *T, vec c, const vec *shift, vec *sum)
+{
+    UNROLL for (int v = 0; v < nv; v++)
+    {
+        const vec p = v_exp2(v_fms(v_load(T + v * LANES), c, shift[v]));
+        v_store(T + v * LANES, p);
+        sum[v] = v_add(sum[v], p);
+    }
+}
+
+INLINE bool softmax_group(const int nv, real *T, int64_t ld, int64_t nj, vec c, real *m, real *l, real *alpha)
+{
+    const vec nothing = v_set1((real)-INFINITY);
+    vec highest[GROUP], shift[GROUP], factor[GROUP], sum[2][GROUP];
+    bool rescaled = false;
+    UNROLL for (int v = 0; v < nv; v++)
+    {
+        highest[v] = v_load(T + v * LANES);
+        sum[0][v] = sum[1][v] = v_set1(0);
+    }
+    for (int64_t j = 1; j < nj; j++) {
+        UNROLL for (int v = 0; v < nv; v++)
+        {
+            highest[v] = v_max(v_load(T + j * ld + v * LANES), highest[v]);
+        }
+    }
+    UNROLL for (int v = 0; v < nv; v++)
+    {
+        const vec before = v_load(m + v * LANES), after = v_grow(before, v_mul(highest[v], c));
+        const vmask grown = v_less(before, after);
+        shift[v] = v_shift(after);
+        factor[v] = v_select(grown, v_exp2(v_sub(before, shift[v])), v_set1(1));
+        v_store(m + v * LANES, after);
+        v_store(alpha + v * LANES, factor[v]);
+        rescaled |= v_any(v_less(nothing, v_select(grown, before, nothing)));
+    }
+    int64_t j = 0;
+    for (; j + 2 <= nj; j += 2) {
+        exp2_row(nv, T + j * ld, c, shift, sum[0]);
+        exp2_row(nv, T + (j + 1) * ld, c, shift, sum[1]);
+    }
+    if (j < nj) {
+        exp2_row(nv, T + j * ld, c, shift, sum[0]);
+    }
+    UNROLL for (int v = 0; v < nv; v++)
+    {
+        v_store(l + v * LANES, v_fma(v_load(l + v * LANES), factor[v], v_add(sum[0][v], sum[1][v])));
+    }
+    return rescaled;
+}
+
 static bool softmax(real *T, int64_t ld, int64_t nj, int64_t W, real c, real *m, real *l, real *alpha)
 {
     const vec vc = v_set1(c);
     bool rescaled = false;
-    for (int64_t i = 0; i < W; i += LANES) {
-        vec highest = v_load(T + i), sum = v_set1(0), sum2 = v_set1(0);
-        for (int64_t j = 1; j < nj; j++) {
-            highest = v_max(v_load(T + j * ld + i), highest);
+    int64_t i = 0;
+    for (; i + GROUP * LANES <= W; i += GROUP * LANES) {
+        rescaled |= softmax_group(GROUP, T + i, ld, nj, vc, m + i, l + i, alpha + i);
+    }
+    for (; i < W; i += LANES) {
+        rescaled |= softmax_group(1, T + i, ld, nj, vc, m + i, l + i, alpha + i);
+    }
+    return rescaled;
+}
+
+#define TANGENT_GROUP 2
+
+INLINE void exp2_tangent_row(const int nv, real *T, real *U, vec c, const vec *shift, const vec *r, vec *sum,
+                             vec *tangent)
+{
+    UNROLL for (int v = 0; v < nv; v++)
+    {
+        const vec p = v_exp2(v_fms(v_load(T + v * LANES), c, shift[v]));
+        /* A hidden key has weight 0, and its tangent may be anything. */
+        const vec u = v_mul(p, v_sub(v_load(U + v * LANES), r[v]));
+        const vec seen = v_select(v_less(v_set1(0), p), u, v_set1(0));
+        v_store(T + v * LANES, p);
+        v_store(U + v * LANES, seen);
+        sum[v] = v_add(sum[v], p);
+        tangent[v] = v_add(tangent[v], seen);
+    }
+}
+
+INLINE bool softmax_tangent_group(const int nv, real *T, real *U, int64_t ld, int64_t nj, vec c, real *m,
+                                  real *l, real *r, real *a, real *alpha, real *delta)
+{
+    const vec nothing = v_set1((real)-INFINITY);
+    vec highest[TANGENT_GROUP], at_highest[TANGENT_GROUP], shift[TANGENT_GROUP], factor[TANGENT_GROUP],
+        r_after[TANGENT_GROUP], tangent[TANGENT_GROUP], sum[2][TANGENT_GROUP];
+    bool rescaled = false;
+    UNROLL for (int v = 0; v < nv; v++)
+    {
+        highest[v] = v_load(T + v * LANES);
+        at_highest[v] = v_load(U + v * LANES);
+        sum[0][v] = sum[1][v] = tangent[v] = v_set1(0);
+    }
+    for (int64_t j = 1; j < nj; j++) {
+        UNROLL for (int v = 0; v < nv; v++)
+        {
+            const vec t = v_load(T + j * ld + v * LANES);
+            const vmask higher = v_less(highest[v], t);
+            highest[v] = v_select(higher, t, highest[v]);
+            at_highest[v] = v_select(higher, v_load(U + j * ld + v * LANES), at_highest[v]);
         }
-        const vec before = v_load(m + i), after = v_grow(before, v_mul(highest, vc)), shift = v_shift(after);
+    }
+    UNROLL for (int v = 0; v < nv; v++)
+    {
+        const vec before = v_load(m + v * LANES), after = v_grow(before, v_mul(highest[v], c));
         const vmask grown = v_less(before, after);
-        const vec factor = v_select(grown, v_exp2(v_sub(before, shift)), v_set1(1));
-        int64_t j = 0;
-        for (; j + 2 <= nj; j += 2) {
-            const vec p = v_exp2(v_fms(v_load(T + j * ld + i), vc, shift));
-            const vec q = v_exp2(v_fms(v_load(T + (j + 1) * ld + i), vc, shift));
-            v_store(T + j * ld + i, p);
-            v_store(T + (j + 1) * ld + i, q);
-            sum = v_add(sum, p);
-            sum2 = v_add(sum2, q);
-        }
-        if (j < nj) {
-            const vec p = v_exp2(v_fms(v_load(T + j * ld + i), vc, shift));
-            v_store(T + j * ld + i, p);
-            sum = v_add(sum, p);
-        }
-        v_store(l + i, v_fma(v_load(l + i), factor, v_add(sum, sum2)));
-        v_store(m + i, after);
-        v_store(alpha + i, factor);
-        rescaled |= v_any(grown);
+        shift[v] = v_shift(after);
+        factor[v] = v_select(grown, v_exp2(v_sub(before, shift[v])), v_set1(1));
+        r_after[v] = v_select(grown, at_highest[v], v_load(r + v * LANES));
+        v_store(m + v * LANES, after);
+        v_store(alpha + v * LANES, factor[v]);
+        rescaled |= v_any(v_less(nothing, v_select(grown, before, nothing)));
+    }
+    int64_t j = 0;
+    for (; j + 2 <= nj; j += 2) { /* as softmax adds up: the same bits */
+        exp2_tangent_row(nv, T + j * ld, U + j * ld, c, shift, r_after, sum[0], tangent);
+        exp2_tangent_row(nv, T + (j + 1) * ld, U + (j + 1) * ld, c, shift, r_after, sum[1], tangent);
+    }
+    if (j < nj) {
+        exp2_tangent_row(nv, T + j * ld, U + j * ld, c, shift, r_after, sum[0], tangent);
+    }
+    UNROLL for (int v = 0; v < nv; v++)
+    {
+        const vec l_before = v_load(l + v * LANES), change = v_sub(v_load(r + v * LANES), r_after[v]);
+        const vec a_before = v_mul(v_fma(change, l_before, v_load(a + v * LANES)), factor[v]);
+        v_store(a + v * LANES, v_add(a_before, tangent[v]));
+        v_store(l + v * LANES, v_fma(l_before, factor[v], v_add(sum[0][v], sum[1][v])));
+        v_store(r + v * LANES, r_after[v]);
+        v_store(delta + v * LANES, change);
     }
     return rescaled;
 }
@@ -266,39 +372,16 @@ static bool softmax_tangent(real *T, real *U, int64_t ld, int64_t nj, int64_t W,
                             real *r, real *a, real *alpha, real *delta)
 {
     const vec vc = v_set1(c);
+    const int64_t step = TANGENT_GROUP * LANES;
     bool rescaled = false;
-    for (int64_t i = 0; i < W; i += LANES) {
-        vec highest = v_load(T + i), at_highest = v_load(U + i), tangent = v_set1(0);
-        vec sum[2] = {v_set1(0), v_set1(0)}; /* as softmax adds up: the same bits */
-        for (int64_t j = 1; j < nj; j++) {
-            const vec t = v_load(T + j * ld + i);
-            const vmask higher = v_less(highest, t);
-            highest = v_select(higher, t, highest);
-            at_highest = v_select(higher, v_load(U + j * ld + i), at_highest);
-        }
-        const vec before = v_load(m + i), after = v_grow(before, v_mul(highest, vc)), shift = v_shift(after);
-        const vmask grown = v_less(before, after);
-        const vec factor = v_select(grown, v_exp2(v_sub(before, shift)), v_set1(1));
-        const vec r_before = v_load(r + i), r_after = v_select(grown, at_highest, r_before);
-        for (int64_t j = 0; j < nj; j++) {
-            const vec p = v_exp2(v_fms(v_load(T + j * ld + i), vc, shift));
-            /* A hidden key has weight 0, and its tangent may be anything. */
-            const vec u =
-                v_select(v_less(v_set1(0), p), v_mul(p, v_sub(v_load(U + j * ld + i), r_after)), v_set1(0));
-            v_store(T + j * ld + i, p);
-            v_store(U + j * ld + i, u);
-            sum[j & 1] = v_add(sum[j & 1], p);
-            tangent = v_add(tangent, u);
-        }
-        const vec l_before = v_load(l + i), change = v_sub(r_before, r_after);
-        const vec a_before = v_mul(v_fma(change, l_before, v_load(a + i)), factor);
-        v_store(a + i, v_add(a_before, tangent));
-        v_store(l + i, v_fma(l_before, factor, v_add(sum[0], sum[1])));
-        v_store(m + i, after);
-        v_store(r + i, r_after);
-        v_store(alpha + i, factor);
-        v_store(delta + i, change);
-        rescaled |= v_any(grown);
+    int64_t i = 0;
+    for (; i + step <= W; i += step) {
+        rescaled |= softmax_tangent_group(TANGENT_GROUP, T + i, U + i, ld, nj, vc, m + i, l + i, r + i, a + i,
+                                          alpha + i, delta + i);
+    }
+    for (; i < W; i += LANES) {
+        rescaled |= softmax_tangent_group(1, T + i, U + i, ld, nj, vc, m + i, l + i, r + i, a + i, alpha + i,
+                                          delta + i);
     }
     return rescaled;
 }
@@ -428,14 +511,41 @@ static double dot(const real *A, const real *B, int64_t n)
     return sum;
 }
 
-/* In squares of 8 by 8, so that a cache line is written while it is near. */
+/* LANES rows of LANES numbers become columns: log2(LANES) times, the upper half of the vectors is dealt out
+ * between those of the lower. */
+INLINE void transpose_square(real *out, const real *rows, int64_t ld)
+{
+    vec a[LANES], b[LANES];
+    UNROLL for (int r = 0; r < LANES; r++)
+    {
+        a[r] = v_load(rows + r * ld);
+    }
+    for (int step = 1; step < LANES; step *= 2) {
+        UNROLL for (int r = 0; r < LANES / 2; r++)
+        {
+            v_zip(a[r], a[r + LANES / 2], &b[2 * r], &b[2 * r + 1]);
+        }
+        UNROLL for (int r = 0; r < LANES; r++)
+        {
+            a[r] = b[r];
+        }
+    }
+    UNROLL for (int r = 0; r < LANES; r++)
+    {
+        v_store(out + r * PANEL, a[r]);
+    }
+}
+
 static void transpose(real *out, const real *rows, int64_t ld, int64_t n, int64_t D)
 {
-    for (int64_t i0 = 0; i0 < n; i0 += 8) {
-        const int64_t i1 = i0 + 8 < n ? i0 + 8 : n;
-        for (int64_t c = 0; c < D; c++) {
-            for (int64_t i = i0; i < i1; i++) {
-                out[c * PANEL + i] = rows[i * ld + c];
+    for (int64_t i = 0; i < n; i += LANES) {
+        int64_t c = 0;
+        for (; n - i >= LANES && c + LANES <= D; c += LANES) {
+            transpose_square(out + c * PANEL + i, rows + i * ld + c, ld);
+        }
+        for (; c < D; c++) { /* what is no whole square */
+            for (int64_t r = i; r < i + LANES && r < n; r++) {
+                out[c * PANEL + r] = rows[r * ld + c];
             }
         }
     }

@@ -34,8 +34,8 @@ typedef struct {
     void (*hide)(real *T, int64_t ld, int64_t nj, int64_t W, int64_t low, int64_t high);
 
     /* One step of the online softmax in base 2: per lane the maximum m of c T, the sum l; T becomes
-     * 2^(c T - m). Where m grew by enough, alpha is what the sums so far were multiplied by, and the
-     * result is true; else alpha is 1. */
+     * 2^(c T - m). Where m grew by enough, alpha is what the sums so far were multiplied by; else alpha
+     * is 1. The result is whether a lane that had seen something was multiplied. */
     bool (*softmax)(real *T, int64_t ld, int64_t nj, int64_t W, real c, real *m, real *l, real *alpha);
 
     /* The same with tangents: U comes as tS. r is the shift of tS, a the sum of 2^(c T - m) (tS - r); U

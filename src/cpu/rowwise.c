@@ -105,39 +105,27 @@ static agi_key_block load_keys(agi_row_scratch *s, const agi_head *x, int64_t j0
 }
 
 /* With the sink's term w = 2^(log2(e) s - m): L = m + log(l + w), O = O' / (l + w),
- * mu = r + (a + w (ts - r)) / (l + w), tO = T' / (l + w) - (mu - r) O. l + w = 0 is the empty row. */
+ * mu = r + (a + w (ts - r)) / (l + w), tO = (T' - (mu - r) O') / (l + w). l + w = 0 is the empty row. */
 static void finish_row(const agi_head *x, agi_row_panel *panel, int64_t i)
 {
     const ag_args *a = &x->call->a;
+    const ag_dtype dtype = x->call->plan->p.out_dtype;
     const double m = (double)panel->m[i], l = (double)panel->l[i], r = (double)panel->r[i];
     const double w = x->sink == -INFINITY ? 0 : exp2(x->sink * LOG2_E - m);
     const double inverse = l + w == 0 ? 0 : 1 / (l + w);
     const double L = l == 0 ? x->sink : (m + log2(l + w)) * LN_2;
     real *O = panel->O + i * x->Dv_pad, *tO = panel->tO + i * x->Dv_pad;
-    x->k->put(O, O, x->Dv, inverse, false);
     if (x->call->map == AGI_JVP) {
         const double shift = ((double)panel->a[i] + (w == 0 ? 0 : w * (x->tsink - r))) * inverse;
-        x->k->put(tO, tO, x->Dv, inverse, false);
         x->k->put(tO, O, x->Dv, -shift, true);
+        agi_put_rows(x->k, agi_query_slice(x, &a->to, dtype, x->Dv), panel->i0 + i, 1,
+                     (a->accumulate & AG_ACC_TO) != 0, inverse, tO, x->Dv_pad);
         agi_put_stat(x, &a->mu, (a->accumulate & AG_ACC_MU) != 0, panel->i0 + i,
                      inverse == 0 ? 0 : r + shift);
     }
+    agi_put_rows(x->k, agi_query_slice(x, &a->o, dtype, x->Dv), panel->i0 + i, 1,
+                 (a->accumulate & AG_ACC_O) != 0, inverse, O, x->Dv_pad);
     agi_put_stat(x, &a->lse, (a->accumulate & AG_ACC_LSE) != 0, panel->i0 + i, L);
-}
-
-static void finish_panel(const agi_head *x, agi_row_panel *panel)
-{
-    const ag_args *a = &x->call->a;
-    const ag_dtype dtype = x->call->plan->p.out_dtype;
-    for (int64_t i = 0; i < panel->ni; i++) {
-        finish_row(x, panel, i);
-    }
-    agi_put_rows(x->k, agi_query_slice(x, &a->o, dtype, x->Dv), panel->i0, panel->ni,
-                 (a->accumulate & AG_ACC_O) != 0, 1, panel->O, x->Dv_pad);
-    if (x->call->map == AGI_JVP) {
-        agi_put_rows(x->k, agi_query_slice(x, &a->to, dtype, x->Dv), panel->i0, panel->ni,
-                     (a->accumulate & AG_ACC_TO) != 0, 1, panel->tO, x->Dv_pad);
-    }
 }
 
 /* Rows of a padded batch behind the end of their sequence. */
@@ -207,7 +195,9 @@ void agi_row_item(agi_row_scratch *s, const agi_call *call, const agi_kernels *k
         walk_keys(s, &x, i0, n_panels);
     }
     for (int64_t q = 0; q < n_panels; q++) {
-        finish_panel(&x, &s->panel[q]);
+        for (int64_t i = 0; i < s->panel[q].ni; i++) {
+            finish_row(&x, &s->panel[q], i);
+        }
     }
     if (!agi_has(p, AG_PACKED)) {
         fill_rows(&x, agi_max(i0, x.seq.n_q), agi_min(i0 + ROW_BLOCK, p->q_len));

@@ -66,6 +66,12 @@ INLINE vec v_iota(void)
 {
     return _mm256_set_pd(3, 2, 1, 0);
 }
+INLINE void v_zip(vec a, vec b, vec *low, vec *high)
+{
+    const vec even = _mm256_unpacklo_pd(a, b), odd = _mm256_unpackhi_pd(a, b);
+    *low = _mm256_permute2f128_pd(even, odd, 0x20);
+    *high = _mm256_permute2f128_pd(even, odd, 0x31);
+}
 /* 2^n for whole n in [-1022, 1023], by writing the exponent. */
 INLINE vec v_power2(vec n)
 {
@@ -138,6 +144,13 @@ INLINE vec v_floor(vec a)
 INLINE vec v_iota(void)
 {
     return _mm256_set_ps(7, 6, 5, 4, 3, 2, 1, 0);
+}
+/* The lanes of a and b in turn: the lower halves in *low, the upper ones in *high. */
+INLINE void v_zip(vec a, vec b, vec *low, vec *high)
+{
+    const vec even = _mm256_unpacklo_ps(a, b), odd = _mm256_unpackhi_ps(a, b);
+    *low = _mm256_permute2f128_ps(even, odd, 0x20);
+    *high = _mm256_permute2f128_ps(even, odd, 0x31);
 }
 /* 2^n for whole n in [-126, 127], by writing the exponent. */
 INLINE vec v_power2(vec n)

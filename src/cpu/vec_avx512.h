@@ -67,6 +67,12 @@ INLINE vec v_iota(void)
     return _mm512_set_pd(7, 6, 5, 4, 3, 2, 1, 0);
 }
 
+INLINE void v_zip(vec a, vec b, vec *low, vec *high)
+{
+    *low = _mm512_permutex2var_pd(a, _mm512_set_epi64(11, 3, 10, 2, 9, 1, 8, 0), b);
+    *high = _mm512_permutex2var_pd(a, _mm512_set_epi64(15, 7, 14, 6, 13, 5, 12, 4), b);
+}
+
 #else
 
 #define LANES 16
@@ -132,6 +138,14 @@ INLINE vec v_scale2(vec a, vec x)
 INLINE vec v_iota(void)
 {
     return _mm512_set_ps(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+}
+
+/* The lanes of a and b in turn: the lower halves in *low, the upper ones in *high. */
+INLINE void v_zip(vec a, vec b, vec *low, vec *high)
+{
+    const __m512i first = _mm512_set_epi32(23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    *low = _mm512_permutex2var_ps(a, first, b);
+    *high = _mm512_permutex2var_ps(a, _mm512_add_epi32(first, _mm512_set1_epi32(8)), b);
 }
 
 #endif

@@ -113,6 +113,18 @@ INLINE vec v_iota(void)
     return a;
 }
 
+/* The lanes of a and b in turn: the lower halves in *low, the upper ones in *high. */
+INLINE void v_zip(vec a, vec b, vec *low, vec *high)
+{
+#ifdef AGI_REAL64
+    *low = (vec){a[0], b[0]};
+    *high = (vec){a[1], b[1]};
+#else
+    *low = (vec){a[0], b[0], a[1], b[1]};
+    *high = (vec){a[2], b[2], a[3], b[3]};
+#endif
+}
+
 INLINE vec v_exp2_fraction(vec f);
 
 /* What lies below the least power becomes 0, above the greatest infinity, and NaN stays. */
