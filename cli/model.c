@@ -179,7 +179,6 @@ static void *zeros(int64_t count, size_t size)
 
 static void allocate_params(struct model *m)
 {
-    add_views(m);
     m->value = zeros(m->count, sizeof(float));
     m->grad = zeros(m->count, sizeof(float));
     m->moment1 = zeros(m->count, sizeof(float));
@@ -215,40 +214,64 @@ static void allocate_rows(struct model *m)
     m->best = zeros(m->rows, sizeof *m->best);
 }
 
-static ag_status allocate_layer(struct model *m)
+static void allocate_layer(struct model *m)
 {
-    size_t d_saved_bytes = 0;
+    m->workspace = arrays_alloc((int64_t)m->workspace_bytes, 1);
+    m->saved = arrays_alloc(m->shape.layers, m->saved_bytes);
+    m->d_saved = arrays_alloc((int64_t)m->d_saved_bytes, 1);
+}
+
+static ag_status find_sizes(struct model *m)
+{
     ag_status status = ag_layer_workspace(m->layer, AG_MAP_FORWARD | AG_MAP_VJP, &m->workspace_bytes);
     if (status == AG_OK) {
         status = ag_layer_saved(m->layer, AG_SAVED, &m->saved_bytes);
     }
-    if (status == AG_OK) {
-        status = ag_layer_saved(m->layer, AG_D_SAVED, &d_saved_bytes);
-    }
-    if (status == AG_OK) {
-        m->workspace = arrays_alloc((int64_t)m->workspace_bytes, 1);
-        m->saved = arrays_alloc(m->shape.layers, m->saved_bytes);
-        m->d_saved = arrays_alloc((int64_t)d_saved_bytes, 1);
-    }
-    return status;
+    return status == AG_OK ? ag_layer_saved(m->layer, AG_D_SAVED, &m->d_saved_bytes) : status;
 }
 
-ag_status model_create(struct model *m, const struct model_shape *shape, int64_t threads)
+ag_status model_plan(struct model *m, const struct model_shape *shape, int64_t threads)
 {
     *m = (struct model){.shape = *shape, .rows = shape->batch * shape->context, .exec = AG_EXEC_INIT};
     m->reach = shape->context <= MODEL_REACH ? shape->context - 1 : MODEL_REACH;
     ag_status status = create_layer(m, threads);
     if (status == AG_OK) {
-        status = allocate_layer(m);
+        status = find_sizes(m);
     }
     if (status == AG_OK) {
-        allocate_params(m);
-        allocate_rows(m);
-        m->crew = crew_create(threads);
-        m->exec.ctx = m->crew;
-        m->exec.run = crew_run;
+        add_views(m);
     } else {
         model_destroy(m);
+    }
+    return status;
+}
+
+/* What grows with the sizes; the arrays below that have one number a row are left out. */
+double model_bytes(const struct model *m)
+{
+    const double layers = (double)m->shape.layers, narrow = (double)ag_dtype_size(m->shape.dtype);
+    const double numbers = (double)m->rows * (double)m->shape.width;
+    const double rows = numbers * (4 * (layers + 8) + narrow * (2 * layers + 1));
+    const double logits = 4.0 * MODEL_BYTES * (double)m->rows;
+    return 4 * 4.0 * (double)m->count + rows + logits + layers * (double)m->saved_bytes +
+           (double)m->d_saved_bytes + (double)m->workspace_bytes;
+}
+
+void model_allocate(struct model *m, int64_t threads)
+{
+    allocate_layer(m);
+    allocate_params(m);
+    allocate_rows(m);
+    m->crew = crew_create(threads);
+    m->exec.ctx = m->crew;
+    m->exec.run = crew_run;
+}
+
+ag_status model_create(struct model *m, const struct model_shape *shape, int64_t threads)
+{
+    const ag_status status = model_plan(m, shape, threads);
+    if (status == AG_OK) {
+        model_allocate(m, threads);
     }
     return status;
 }

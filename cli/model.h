@@ -60,7 +60,7 @@ struct model {
     float *d_stream;       /* [rows][width] */
     float *partial;        /* scratch of sums over rows */
     char *workspace;
-    size_t saved_bytes, workspace_bytes;
+    size_t saved_bytes, d_saved_bytes, workspace_bytes;
 
     int64_t picked;                  /* rows that have a target */
     int64_t *pick;                   /* [picked] */
@@ -72,7 +72,12 @@ struct model {
     int64_t *best;
 };
 
-/* On failure ag_last_message() says why, and there is nothing to destroy. */
+/* A model takes its memory in two steps: plan finds its views and sizes, in little memory; allocate does the
+ * rest, about model_bytes of it. create is both. On failure ag_last_message() says why, and there is nothing
+ * to destroy. */
+ag_status model_plan(struct model *m, const struct model_shape *shape, int64_t threads);
+double model_bytes(const struct model *m);
+void model_allocate(struct model *m, int64_t threads);
 ag_status model_create(struct model *m, const struct model_shape *shape, int64_t threads);
 void model_destroy(struct model *m);
 

@@ -3,17 +3,10 @@
 #define _XOPEN_SOURCE 700
 #include "plot.h"
 
-#include "arrays.h"
-#include "usage.h"
-
-#include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 enum { WIDTH = 800, HEIGHT = 450, LEFT = 70, RIGHT = 20, TOP = 50, BOTTOM = 60, TICKS = 6, MEAN_SHARE = 50 };
 enum { INNER_WIDTH = WIDTH - LEFT - RIGHT, INNER_HEIGHT = HEIGHT - TOP - BOTTOM };
@@ -168,53 +161,19 @@ static void draw(const struct plot *p, const char *title)
     fputs("</svg>\n", p->file);
 }
 
-/* ---- The file: beside its place first, then moved there ---- */
-
-static FILE *open_beside(const char *path, char *name, size_t size)
+char *plot_losses(const char *title, const float *losses, int64_t count, size_t *size)
 {
-    snprintf(name, size, "%s.%ld.tmp", path, (long)getpid());
-    const int fd = open(name, O_CREAT | O_EXCL | O_WRONLY, 0666);
-    FILE *file = fd >= 0 ? fdopen(fd, "w") : NULL;
-    if (fd >= 0 && file == NULL) {
-        close(fd);
-        unlink(name);
+    char *text = NULL;
+    struct plot p = {.losses = losses, .count = count, .file = open_memstream(&text, size)};
+    if (p.file == NULL) {
+        return NULL;
     }
-    return file;
-}
-
-/* 0, or the error's number. */
-static int write_plot(struct plot *p, const char *path, const char *title, char *name, size_t size)
-{
-    errno = 0;
-    p->file = open_beside(path, name, size);
-    if (p->file == NULL) {
-        return errno;
-    }
-    draw(p, title);
-    const bool good = fflush(p->file) == 0 && !ferror(p->file) && fsync(fileno(p->file)) == 0;
-    int error = good ? 0 : errno;
-    if (fclose(p->file) != 0 && error == 0) {
-        error = errno;
-    }
-    if (error == 0 && rename(name, path) != 0) {
-        error = errno;
-    }
-    if (error != 0) {
-        unlink(name);
-    }
-    return error;
-}
-
-int plot_losses(const char *command, const char *path, const char *title, const float *losses, int64_t count)
-{
-    struct plot p = {.losses = losses, .count = count};
-    const size_t size = strlen(path) + 32;
-    char *name = arrays_alloc((int64_t)size, 1);
     set_axes(&p);
-    const int error = write_plot(&p, path, title, name, size);
-    free(name);
-    if (error != 0) {
-        run_error(command, "cannot write '%s': %s", path, strerror(error));
+    draw(&p, title);
+    const bool failed = ferror(p.file) != 0;
+    if (fclose(p.file) != 0 || failed) {
+        free(text);
+        return NULL;
     }
-    return error == 0 ? EXIT_PASS : EXIT_USAGE;
+    return text;
 }

@@ -76,8 +76,7 @@ static int run_command(int argc, char **argv, uint32_t maps, const char *words, 
 {
     struct run *run = calloc(1, sizeof *run);
     if (run == NULL) {
-        run_error(argv[0], "out of memory");
-        return EXIT_USAGE;
+        return file_error(argv[0], "out of memory");
     }
     run->command = argv[0];
     run->maps = maps;

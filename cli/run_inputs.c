@@ -26,17 +26,16 @@ static const char *find_colon(const char *path)
     return colon != NULL && end > path && colon[0] == ':' && colon[1] != '\0' ? colon : NULL;
 }
 
-static int file_error(const struct run *run, const struct input *input)
+static int input_error(const struct run *run, const struct input *input)
 {
-    run_error(run->command, "--%s: %s", input->option, ag_io_last_message());
-    return EXIT_USAGE;
+    return file_error(run->command, "--%s: %s", input->option, ag_io_last_message());
 }
 
 static int open_npy(const struct run *run, struct input *input)
 {
     const ag_io_array *arrays;
     if (ag_npy_open(&input->file, input->path) != AG_IO_OK) {
-        return file_error(run, input);
+        return input_error(run, input);
     }
     ag_io_arrays(input->file, &arrays);
     input->array = &arrays[0];
@@ -53,10 +52,9 @@ static int no_such_tensor(const struct run *run, const struct input *input, cons
         names[n] = arrays[n].name;
     }
     const char *near = nearest_name(name, names, (size_t)count);
-    run_error(run->command, "--%s: '%.*s': %s%s%s%s", input->option,
-              (int)(strlen(input->path) - strlen(name) - 1), input->path, ag_io_last_message(),
-              near ? " (did you mean '" : "", near ? near : "", near ? "'?)" : "");
-    return EXIT_USAGE;
+    return file_error(run->command, "--%s: '%.*s': %s%s%s%s", input->option,
+                      (int)(strlen(input->path) - strlen(name) - 1), input->path, ag_io_last_message(),
+                      near ? " (did you mean '" : "", near ? near : "", near ? "'?)" : "");
 }
 
 static int open_safetensors(const struct run *run, struct input *input, const char *colon)
@@ -64,15 +62,14 @@ static int open_safetensors(const struct run *run, struct input *input, const ch
     size_t length = (size_t)(colon - input->path);
     char *path = malloc(length + 1);
     if (path == NULL) {
-        run_error(run->command, "out of memory");
-        return EXIT_USAGE;
+        return file_error(run->command, "out of memory");
     }
     memcpy(path, input->path, length);
     path[length] = '\0';
     ag_io_status status = ag_safetensors_open(&input->file, path);
     free(path);
     if (status != AG_IO_OK) {
-        return file_error(run, input);
+        return input_error(run, input);
     }
     status = ag_io_find(input->file, colon + 1, &input->array);
     return status == AG_IO_OK ? EXIT_PASS : no_such_tensor(run, input, colon + 1);

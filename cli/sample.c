@@ -163,10 +163,11 @@ static int sample_from(struct sample *s, const struct checkpoint *c)
     if (s->length < 0) {
         s->length = c->settings.text ? LENGTH_OF_TEXT : LENGTH_OF_RECALL;
     }
-    if (model_create(&model, &shape, s->threads) != AG_OK) {
-        return usage_error("sample", "%s", ag_last_message());
+    int status = train_model("sample", &model, &shape, s->threads, c, false);
+    if (status != EXIT_PASS) {
+        return status;
     }
-    int status = checkpoint_read_values(c, &model);
+    status = checkpoint_read_values(c, &model);
     if (status == EXIT_PASS) {
         status = write_all(s, &model);
     }

@@ -61,9 +61,9 @@ static int run_model(struct train *train, const struct data *data, const struct 
 {
     struct model model;
     struct state state = {.adamw = AG_ADAMW_INIT, .scale = AG_LOSS_SCALE_INIT};
-    int status = EXIT_PASS;
-    if (model_create(&model, &train->settings.shape, train->threads) != AG_OK) {
-        return usage_error("train", "%s", ag_last_message());
+    int status = train_model("train", &model, &train->settings.shape, train->threads, c, true);
+    if (status != EXIT_PASS) {
+        return status;
     }
     state.losses = arrays_alloc(train->settings.steps, sizeof *state.losses);
     if (c == NULL) {

@@ -4,6 +4,7 @@
  *     train_options      the words of the command line, and what a checkpoint says to them
  *     train_data         batches from a text or from the recall task
  *     train_checkpoint   all of a run's state in one .safetensors file, and back
+ *     train_model        the model of the options or of a checkpoint, where there is memory for it
  *     train_run          the loop
  *     train              the command */
 #ifndef ATTNGRAD_CLI_TRAIN_H
@@ -59,9 +60,9 @@ struct state {
 
 /* ---- Checkpoints ---- */
 
-/* Writes all of it, or leaves the old file. cancelled: of ag_io_writer_options. */
-int checkpoint_save(const char *path, const struct settings *settings, const struct state *state,
-                    const struct model *model, int (*cancelled)(void *));
+/* Into a writer, which puts it in place as a whole. */
+ag_io_status checkpoint_write(ag_io_writer *writer, const char *path, const struct settings *settings,
+                              const struct state *state, const struct model *model);
 
 /* A checkpoint that is open; close it with ag_io_close(file). */
 struct checkpoint {
@@ -72,10 +73,22 @@ struct checkpoint {
 };
 
 int checkpoint_open(struct checkpoint *c, const char *command, const char *path);
+
+/* That the file has every tensor of a model that is planned, in its shape; state: also what continues a run. */
+int checkpoint_check(const struct checkpoint *c, const struct model *model, bool state);
+
+/* The weights, all of them finite, after checkpoint_check. */
 int checkpoint_read_values(const struct checkpoint *c, struct model *model);
 
 /* And the optimiser's moments and the losses: room for steps of them, the settings' or more. */
 int checkpoint_read_state(const struct checkpoint *c, struct model *model, struct state *state);
+
+/* ---- The model ---- */
+
+/* A model of this shape, of the command line where c is NULL, else of the checkpoint; state: to be trained. Its
+ * memory is taken only where the checkpoint has all its tensors and the machine has as much. */
+int train_model(const char *command, struct model *model, const struct model_shape *shape, int64_t threads,
+                const struct checkpoint *c, bool state);
 
 /* ---- The command line ---- */
 
@@ -97,6 +110,7 @@ enum {
     MOST_HEADS = 256,
     MOST_LAYERS = 256,
     MOST_WIDTH = 16384,
+    MOST_HEAD = 512, /* channels of a head */
     MOST_CONTEXT = 65536,
     MOST_BATCH = 65536,
     MOST_STEPS = 100000000,

@@ -104,7 +104,8 @@ static bool read_field(const struct field *field, const char *text)
 
 static ag_io_array array_of(const struct model_view *view, const float *block, const char *name)
 {
-    ag_io_array array = {.name = name, .data = block + view->offset, .dtype = AG_IO_F32};
+    ag_io_array array = {.name = name, .dtype = AG_IO_F32};
+    array.data = block != NULL ? block + view->offset : NULL;
     if (view->rows > 0) {
         array.shape[array.ndim++] = view->rows;
     }
@@ -127,25 +128,8 @@ static float *block_of(const struct model *model, int kind)
 
 /* ---- Saving ---- */
 
-static ag_io_status write_file(const char *path, const ag_io_array *arrays, int64_t count,
-                               const ag_io_pair *pairs, int (*cancelled)(void *))
-{
-    ag_io_writer_options options = AG_IO_WRITER_OPTIONS_INIT;
-    ag_io_writer *writer;
-    options.cancelled = cancelled;
-    ag_io_status status = ag_io_writer_create(&writer, &options);
-    if (status == AG_IO_OK) {
-        status = ag_safetensors_write(writer, path, arrays, count, pairs, PAIRS);
-    }
-    if (status == AG_IO_OK) {
-        status = ag_io_writer_commit(writer);
-    }
-    ag_io_writer_destroy(writer);
-    return status;
-}
-
-int checkpoint_save(const char *path, const struct settings *settings, const struct state *state,
-                    const struct model *model, int (*cancelled)(void *))
+ag_io_status checkpoint_write(ag_io_writer *writer, const char *path, const struct settings *settings,
+                              const struct state *state, const struct model *model)
 {
     struct settings s = *settings;
     struct state of_state = *state;
@@ -166,13 +150,10 @@ int checkpoint_save(const char *path, const struct settings *settings, const str
         arrays[n] = array_of(view, block_of(model, (int)(n % KINDS)), names[n]);
     }
     arrays[count - 1] = (ag_io_array){"losses", state->losses, AG_IO_F32, 1, {state->step}};
-    const ag_io_status status = write_file(path, arrays, count, pairs, cancelled);
+    const ag_io_status status = ag_safetensors_write(writer, path, arrays, count, pairs, PAIRS);
     free(names);
     free(arrays);
-    if (status != AG_IO_OK) {
-        run_error("train", "%s", ag_io_last_message());
-    }
-    return status == AG_IO_OK ? EXIT_PASS : EXIT_USAGE;
+    return status;
 }
 
 /* ---- Loading ---- */
@@ -194,19 +175,20 @@ static int read_metadata(struct checkpoint *c)
     struct field fields[FIELDS];
     const char *format = find_value(c, "format");
     if (format == NULL || strcmp(format, format_name) != 0) {
-        return usage_error(c->command, "'%s' is no checkpoint of 'attngrad train'", c->path);
+        return file_error(c->command, "'%s' is no checkpoint of 'attngrad train'", c->path);
     }
     list_fields(&c->settings, &c->state, fields);
     for (int n = 0; n < FIELDS; n++) {
         const char *text = find_value(c, fields[n].key);
         if (text == NULL || !read_field(&fields[n], text)) {
-            return usage_error(c->command, "'%s': wrong checkpoint: its %s is '%s'", c->path, fields[n].key,
-                               text != NULL ? text : "missing");
+            return file_error(c->command, "'%s': wrong checkpoint: its %s is '%s'", c->path, fields[n].key,
+                              text != NULL ? text : "missing");
         }
     }
     const struct settings *s = &c->settings;
-    if (s->shape.width % s->shape.heads != 0 || c->state.adamw.steps > c->state.step) {
-        return usage_error(c->command, "'%s': wrong checkpoint: its numbers contradict each other", c->path);
+    if (s->shape.width % s->shape.heads != 0 || s->shape.width / s->shape.heads > MOST_HEAD ||
+        c->state.adamw.steps > c->state.step) {
+        return file_error(c->command, "'%s': wrong checkpoint: its numbers contradict each other", c->path);
     }
     return EXIT_PASS;
 }
@@ -217,7 +199,7 @@ int checkpoint_open(struct checkpoint *c, const char *command, const char *path)
     c->state.adamw = (ag_adamw)AG_ADAMW_INIT;
     c->state.scale = (ag_loss_scale)AG_LOSS_SCALE_INIT;
     if (ag_safetensors_open(&c->file, path) != AG_IO_OK) {
-        return usage_error(command, "%s", ag_io_last_message());
+        return file_error(command, "%s", ag_io_last_message());
     }
     const int status = read_metadata(c);
     if (status != EXIT_PASS) {
@@ -241,53 +223,95 @@ static void print_shape(const ag_io_array *array, char *text, size_t size)
     }
 }
 
-static int read_array(const struct checkpoint *c, const ag_io_array *wanted, float *to)
+/* The tensor of that name, if it is as wanted. */
+static int find_array(const struct checkpoint *c, const ag_io_array *wanted, const ag_io_array **found)
 {
-    const ag_io_array *found;
-    if (ag_io_find(c->file, wanted->name, &found) != AG_IO_OK) {
-        return usage_error(c->command, "%s", ag_io_last_message());
+    if (ag_io_find(c->file, wanted->name, found) != AG_IO_OK) {
+        return file_error(c->command, "'%s': %s", c->path, ag_io_last_message());
     }
-    if (found->dtype != wanted->dtype || found->ndim != wanted->ndim ||
-        memcmp(found->shape, wanted->shape, (size_t)wanted->ndim * sizeof wanted->shape[0]) != 0) {
+    const ag_io_array *array = *found;
+    if (array->dtype != wanted->dtype || array->ndim != wanted->ndim ||
+        memcmp(array->shape, wanted->shape, (size_t)wanted->ndim * sizeof wanted->shape[0]) != 0) {
         char has[160], must[160];
-        print_shape(found, has, sizeof has);
+        print_shape(array, has, sizeof has);
         print_shape(wanted, must, sizeof must);
-        return usage_error(c->command, "'%s': '%s' is %s %s: the model needs %s %s", c->path, wanted->name,
-                           ag_io_dtype_name(found->dtype), has, ag_io_dtype_name(wanted->dtype), must);
+        return file_error(c->command, "'%s': '%s' is %s %s: the model needs %s %s", c->path, wanted->name,
+                          ag_io_dtype_name(array->dtype), has, ag_io_dtype_name(wanted->dtype), must);
     }
-    memcpy(to, found->data, (size_t)ag_io_elements(found) * sizeof *to);
     return EXIT_PASS;
 }
 
-static int read_block(const struct checkpoint *c, struct model *model, int kind)
+/* A weight or a moment that is not finite would spoil all that comes of it. */
+static int read_numbers(const struct checkpoint *c, const ag_io_array *found, float *to)
+{
+    const float *from = found->data;
+    const int64_t count = ag_io_elements(found);
+    for (int64_t i = 0; i < count; i++) {
+        if (!isfinite(from[i])) {
+            return file_error(c->command, "'%s': '%s' is not finite: its element %" PRId64 " is %s", c->path,
+                              found->name, i, isnan(from[i]) ? "nan" : "infinite");
+        }
+    }
+    memcpy(to, from, (size_t)count * sizeof *to);
+    return EXIT_PASS;
+}
+
+/* Finds the tensors of one kind and, where `read` says so, copies them into the model. */
+static int take_block(const struct checkpoint *c, const struct model *model, int kind, bool read)
 {
     int status = EXIT_PASS;
     for (int64_t n = 0; n < model->n_views && status == EXIT_PASS; n++) {
+        const struct model_view *view = &model->views[n];
+        const ag_io_array *found;
         char name[NAME_SIZE];
-        float *block = block_of(model, kind);
-        name_of(&model->views[n], kind, name);
-        const ag_io_array wanted = array_of(&model->views[n], block, name);
-        status = read_array(c, &wanted, block + model->views[n].offset);
+        name_of(view, kind, name);
+        const ag_io_array wanted = array_of(view, NULL, name);
+        status = find_array(c, &wanted, &found);
+        if (status == EXIT_PASS && read) {
+            status = read_numbers(c, found, block_of(model, kind) + view->offset);
+        }
     }
     return status;
 }
 
+static int find_losses(const struct checkpoint *c, const ag_io_array **found)
+{
+    const ag_io_array wanted = {"losses", NULL, AG_IO_F32, 1, {c->state.step}};
+    return find_array(c, &wanted, found);
+}
+
+int checkpoint_check(const struct checkpoint *c, const struct model *model, bool state)
+{
+    const ag_io_array *losses;
+    int status = EXIT_PASS;
+    for (int kind = 0; kind < (state ? KINDS : 1) && status == EXIT_PASS; kind++) {
+        status = take_block(c, model, kind, false);
+    }
+    return status == EXIT_PASS && state ? find_losses(c, &losses) : status;
+}
+
 int checkpoint_read_values(const struct checkpoint *c, struct model *model)
 {
-    const int status = read_block(c, model, 0);
+    const int status = take_block(c, model, 0, true);
     model_refresh(model);
     return status;
 }
 
 int checkpoint_read_state(const struct checkpoint *c, struct model *model, struct state *state)
 {
-    const ag_io_array losses = {"losses", NULL, AG_IO_F32, 1, {c->state.step}};
+    const ag_io_array *losses;
     float *room = state->losses;
     *state = c->state;
     state->losses = room;
-    int status = read_block(c, model, 1);
+    int status = take_block(c, model, 1, true);
     if (status == EXIT_PASS) {
-        status = read_block(c, model, 2);
+        status = take_block(c, model, 2, true);
     }
-    return status == EXIT_PASS ? read_array(c, &losses, room) : status;
+    if (status == EXIT_PASS) {
+        status = find_losses(c, &losses);
+    }
+    if (status == EXIT_PASS) {
+        memcpy(room, losses->data, (size_t)c->state.step * sizeof *room);
+    }
+    return status;
 }

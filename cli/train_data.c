@@ -63,13 +63,13 @@ int data_open(struct data *data, const char *path, int64_t context)
     }
     if (!read) {
         data_close(data);
-        return usage_error("train", "cannot read '%s': %s", path, strerror(error));
+        return file_error("train", "cannot read '%s': %s", path, strerror(error));
     }
     const int64_t needed = HELD_OUT * (context + 1);
     if (data->size < needed) {
         const long long size = data->size;
         data_close(data);
-        return usage_error("train", "'%s' has %lld bytes: a context of %lld needs %lld or more", path, size,
+        return usage_error("train", "'%s' has %lld bytes: --context %lld needs %lld or more", path, size,
                            (long long)context, (long long)needed);
     }
     data->hash = hash_of(data->bytes, data->size);

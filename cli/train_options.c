@@ -162,6 +162,11 @@ int shape_check(const char *command, const struct model_shape *shape)
         return usage_error(command, "--width %lld is no multiple of --heads %lld", (long long)shape->width,
                            (long long)shape->heads);
     }
+    if (shape->width / shape->heads > MOST_HEAD) {
+        return usage_error(command, "--width %lld: with --heads %lld a head has %lld channels, at most %d",
+                           (long long)shape->width, (long long)shape->heads,
+                           (long long)(shape->width / shape->heads), MOST_HEAD);
+    }
     return 0;
 }
 

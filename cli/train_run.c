@@ -68,8 +68,10 @@ static int judge(const struct loop *loop, const ag_step_report *report)
     if (report->applied || scaled) {
         return EXIT_PASS;
     }
-    return run_error("train", "step %lld: the gradients are not finite; a smaller --rate may help",
-                     (long long)loop->state->step);
+    return run_error(
+        "train",
+        "step %lld: the gradients, or the weights after it, are not finite; a smaller --rate may help",
+        (long long)loop->state->step);
 }
 
 static int make_step(struct loop *loop)
@@ -98,45 +100,56 @@ static int make_step(struct loop *loop)
 
 /* ---- What is kept ---- */
 
-static int save(const struct loop *loop)
-{
-    const struct train *train = loop->train;
-    return checkpoint_save(train->model, &train->settings, loop->state, loop->model, stopped_twice);
-}
-
-static int draw_plot(const struct loop *loop)
+static ag_io_status write_curve(const struct loop *loop, ag_io_writer *writer)
 {
     const struct settings *s = &loop->train->settings;
     char title[TITLE_SIZE];
-    if (loop->train->plot == NULL) {
-        return EXIT_PASS;
-    }
+    size_t size = 0;
     snprintf(title, sizeof title, "%s: layers %lld, heads %lld, width %lld, context %lld, batch %lld, %s",
              s->text ? "text" : "recall", (long long)s->shape.layers, (long long)s->shape.heads,
              (long long)s->shape.width, (long long)s->shape.context, (long long)s->shape.batch,
              ag_dtype_name(s->shape.dtype));
-    return plot_losses("train", loop->train->plot, title, loop->state->losses, loop->state->step);
+    char *text = plot_losses(title, loop->state->losses, loop->state->step, &size);
+    const ag_io_status status =
+        text != NULL ? ag_io_write(writer, loop->train->plot, text, size) : AG_IO_NO_MEMORY;
+    free(text);
+    return status;
 }
 
-/* A run that cannot write learns so before its first step; one that is killed in it leaves a checkpoint. */
-static int prepare(const struct loop *loop)
+/* The files of the run, both prepared before either is put in place. */
+static int keep(const struct loop *loop, bool model, bool curve)
 {
-    const int status = loop->train->resume ? EXIT_PASS : save(loop);
-    return status == EXIT_PASS ? draw_plot(loop) : status;
+    const struct train *train = loop->train;
+    ag_io_writer_options options = AG_IO_WRITER_OPTIONS_INIT;
+    ag_io_writer *writer;
+    options.cancelled = stopped_twice;
+    ag_io_status status = ag_io_writer_create(&writer, &options);
+    if (status == AG_IO_OK && model) {
+        status = checkpoint_write(writer, train->model, &train->settings, loop->state, loop->model);
+    }
+    if (status == AG_IO_OK && curve && train->plot != NULL) {
+        status = write_curve(loop, writer);
+    }
+    if (status == AG_IO_OK) {
+        status = ag_io_writer_commit(writer);
+    }
+    ag_io_writer_destroy(writer);
+    if (status == AG_IO_OK) {
+        return EXIT_PASS;
+    }
+    return file_error("train", "%s", status == AG_IO_NO_MEMORY ? "out of memory" : ag_io_last_message());
 }
 
 static int make_steps(struct loop *loop)
 {
     const int64_t steps = loop->train->settings.steps, every = loop->train->save_every;
-    int status = prepare(loop);
+    /* A run that cannot write learns so before its first step; one that is killed in it leaves a checkpoint. */
+    int status = keep(loop, loop->state->step < steps, true);
     while (status == EXIT_PASS && loop->state->step < steps) {
         status = make_step(loop);
         const bool last = loop->state->step == steps || signals_held() > 0;
         if (status == EXIT_PASS && (last || loop->state->step % every == 0)) {
-            status = save(loop);
-        }
-        if (status == EXIT_PASS && last) {
-            status = draw_plot(loop);
+            status = keep(loop, true, last);
         }
         if (signals_held() > 0) {
             break;
@@ -173,7 +186,7 @@ static int report(struct loop *loop)
         return run_error("train", "%s", ag_last_message());
     }
     if (state->scale.skipped > 0) {
-        printf("steps skipped, as their gradients were not finite: %lld; loss scale now %g\n",
+        printf("steps skipped, as gradients or new weights were not finite: %lld; loss scale now %g\n",
                (long long)state->scale.skipped, state->scale.scale);
     }
     if (loop->data->text) {

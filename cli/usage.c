@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LINE_SIZE = 512, NAME_SIZE = 32 };
+enum { LINE_SIZE = 1024, NAME_SIZE = 32 };
 
 static void print_line(const char *command, const char *format, va_list values)
 {
@@ -26,6 +26,15 @@ int usage_error(const char *command, const char *format, ...)
     print_line(command, format, values);
     va_end(values);
     fprintf(stderr, "try 'attngrad%s%s --help'\n", command ? " " : "", command ? command : "");
+    return EXIT_USAGE;
+}
+
+int file_error(const char *command, const char *format, ...)
+{
+    va_list values;
+    va_start(values, format);
+    print_line(command, format, values);
+    va_end(values);
     return EXIT_USAGE;
 }
 

@@ -1,5 +1,5 @@
-/* How every command answers a wrong argument: one line that says what was wrong, one line with a hint,
- * both on stderr, and exit code 2. */
+/* How every command answers what is wrong, on stderr: one line that says what; behind a wrong argument one more,
+ * with a hint. */
 #ifndef ATTNGRAD_CLI_USAGE_H
 #define ATTNGRAD_CLI_USAGE_H
 
@@ -19,7 +19,11 @@ enum { EXIT_PASS = 0, EXIT_FAIL = 1, EXIT_USAGE = 2 };
  * Returns EXIT_USAGE. */
 int usage_error(const char *command, const char *format, ...) CLI_PRINTF(2, 3);
 
-/* Prints "attngrad COMMAND: ..." alone, for what is not the user's mistake. Returns EXIT_FAIL. */
+/* Prints "attngrad COMMAND: ..." alone, for a file that cannot be read, written or believed: no help has
+ * more to say about it. Returns EXIT_USAGE. */
+int file_error(const char *command, const char *format, ...) CLI_PRINTF(2, 3);
+
+/* The same for what is not the user's mistake. Returns EXIT_FAIL. */
 int run_error(const char *command, const char *format, ...) CLI_PRINTF(2, 3);
 
 /* The name that is a likely slip away from word (at most two edits and fewer than its letters), or

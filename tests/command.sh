@@ -50,6 +50,16 @@ refused_with() {
     check "attngrad $* says '$text'" grep -qF -e "$text" "$err"
 }
 
+# unusable_with TEXT ARGUMENT...: a file's fault, not the arguments': exit code 2, one line that holds TEXT
+unusable_with() {
+    text=$1
+    shift
+    run "$@"
+    check "a wrong file: attngrad $*" [ "$code" -eq 2 ]
+    check "attngrad $*: one line, nothing on stdout" sh -c '[ "$(wc -l <"$1")" -eq 1 ] && [ ! -s "$2" ]' - "$err" "$out"
+    check "attngrad $* says '$text'" grep -qF -e "$text" "$err"
+}
+
 works() {
     run "$@"
     check "works: attngrad $*" is_success
@@ -61,6 +71,15 @@ works_with() {
     shift
     works "$@"
     check "attngrad $* prints '$text'" grep -qF -e "$text" "$out"
+}
+
+# octal NUMBER BYTES: the number, little-endian, as escapes of printf
+octal() {
+    number=$1
+    for _ in $(seq "$2"); do
+        printf '\\%03o' $((number % 256))
+        number=$((number / 256))
+    done
 }
 
 narrow() {
