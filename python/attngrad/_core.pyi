@@ -1,9 +1,10 @@
 """The extension module: attngrad.h on addresses. Nothing here checks that an address is what it says."""
 
 from collections.abc import Buffer, Sequence
-from typing import Final
+from typing import Any, Final
 
-Tensor = tuple[int, tuple[int, int, int, int]]
+# (address, strides in elements of the four axes); an array's __array_struct__ stands for its address.
+Tensor = tuple[int | Any, tuple[int, int, int, int]]
 List = int | Buffer
 
 MAP_FORWARD: Final[int]

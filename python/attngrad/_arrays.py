@@ -1,0 +1,147 @@
+"""From anything with DLPack or the buffer protocol to NumPy arrays, and from those to what _core takes: an
+address and the strides of four axes. Knows no attention. Memory is copied only where its elements are not
+aligned; every error names the argument."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import Any
+
+import numpy as np
+
+CPU_DEVICES = (1, 3)  # DLPack's numbers of the processor's memory: plain, and pinned for a CUDA device
+
+# How the axes of an array become [batch, head, position, channel].
+MAIN, ROWS, PACKED, PACKED_ROWS, LAST, TABLE, SINK = range(7)
+
+_AXES = {
+    (MAIN, 2): (None, None, 0, 1),
+    (MAIN, 3): (None, 0, 1, 2),
+    (MAIN, 4): (0, 1, 2, 3),
+    (ROWS, 1): (None, None, 0, None),
+    (ROWS, 2): (None, 0, 1, None),
+    (ROWS, 3): (0, 1, 2, None),
+    (PACKED, 3): (None, 1, 0, 2),
+    (PACKED_ROWS, 2): (None, 1, 0, None),
+    (LAST, 2): (None, None, 0, 1),
+    (LAST, 3): (None, 0, 1, 2),
+    (LAST, 4): (0, 1, 2, 3),
+    (TABLE, 1): (None, None, None, 0),
+    (TABLE, 2): (None, 0, None, 1),
+    (SINK, 1): (None, 0, None, None),
+}
+
+_codes = {np.dtype(np.float64): "f64", np.dtype(np.float32): "f32", np.dtype(np.float16): "f16"}
+_dtypes = {code: dtype for dtype, code in _codes.items()}
+
+
+def _bfloat16() -> np.dtype:
+    try:
+        import ml_dtypes
+    except ImportError:
+        raise TypeError("bfloat16 arrays need the package ml_dtypes") from None
+    dtype = np.dtype(ml_dtypes.bfloat16)
+    _codes[dtype] = "bf16"
+    _dtypes["bf16"] = dtype
+    return dtype
+
+
+def dtype_of(code: str) -> np.dtype:
+    """The NumPy dtype of f64, f32, f16 or bf16."""
+    return _dtypes[code] if code in _dtypes else _bfloat16()
+
+
+def code_of(dtype: Any, name: str) -> str:
+    """f64, f32, f16 or bf16; anything else is refused."""
+    code = _codes.get(dtype)
+    if code is not None:
+        return code
+    try:
+        dtype = np.dtype(dtype)
+    except TypeError:
+        raise TypeError(f"{name}: {dtype!r} is not a dtype") from None
+    if dtype.name == "bfloat16" and dtype == _bfloat16():
+        return "bf16"
+    if dtype.newbyteorder("=") in _codes and not dtype.isnative:
+        raise TypeError(f"{name}: {dtype.str} has another byte order than this machine")
+    if dtype in _codes:
+        return _codes[dtype]
+    raise TypeError(f"{name}: {dtype}: must be float64, float32, float16 or bfloat16")
+
+
+def _from_dlpack(x: Any, name: str) -> np.ndarray:
+    if x.__dlpack_device__()[0] not in CPU_DEVICES:
+        raise ValueError(f"{name}: is on {getattr(x, 'device', 'another device')}, must be in the processor's memory")
+    try:
+        if str(getattr(x, "dtype", "")).endswith("bfloat16"):  # NumPy's own DLPack has none
+            if type(x).__module__.partition(".")[0] == "torch":
+                return np.from_dlpack(x.view(sys.modules["torch"].int16)).view(_bfloat16())
+            return np.asarray(x)
+        return np.from_dlpack(x)
+    except (BufferError, RuntimeError, ValueError) as error:
+        raise TypeError(f"{name}: {error}") from None
+
+
+def as_array(x: Any, name: str) -> np.ndarray:
+    """The array that x is, or the NumPy array over the memory of x."""
+    if type(x) is np.ndarray:
+        return x
+    if isinstance(x, np.ma.MaskedArray):
+        raise TypeError(f"{name}: a masked array; give its data, and the mask as mask=")
+    if isinstance(x, np.ndarray):
+        return np.asarray(x)
+    if hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
+        return _from_dlpack(x, name)
+    try:
+        return np.asarray(memoryview(x))
+    except TypeError:
+        pass
+    except ValueError as error:
+        raise TypeError(f"{name}: {error}") from None
+    if hasattr(x, "__array_interface__") or hasattr(x, "__array__"):
+        return np.asarray(x)
+    raise TypeError(f"{name}: {type(x).__name__} is not an array: no DLPack, no buffer")
+
+
+def float_array(x: Any, name: str) -> tuple[np.ndarray, str]:
+    a = x if type(x) is np.ndarray else as_array(x, name)
+    return a, _codes.get(a.dtype) or code_of(a.dtype, name)
+
+
+def mask_array(x: Any, name: str) -> np.ndarray:
+    a = as_array(x, name)
+    if a.dtype != np.bool_ and a.dtype != np.uint8:
+        raise TypeError(f"{name}: {a.dtype}: must be bool or uint8, where not zero attends; floats go into bias=")
+    return a.view(np.uint8)
+
+
+def int_array(x: Any, name: str) -> np.ndarray:
+    """One axis of int64, from an array or a sequence of whole numbers."""
+    a = np.asarray(x) if isinstance(x, (list, tuple)) else as_array(x, name)
+    if a.size == 0 and isinstance(x, (list, tuple)):
+        a = a.astype(np.int64)
+    if a.ndim != 1:
+        raise ValueError(f"{name}: has {a.ndim} axes, must have 1")
+    if a.dtype.kind not in "iu":
+        raise TypeError(f"{name}: {a.dtype}: must be whole numbers")
+    return np.ascontiguousarray(a, np.int64)
+
+
+@functools.lru_cache(maxsize=4096)
+def _steps(strides: tuple[int, ...], itemsize: int, kind: int) -> tuple[int, int, int, int] | None:
+    """Strides in elements of the four axes; None: not whole numbers of elements."""
+    if any(step % itemsize for step in strides):
+        return None
+    steps = [0 if axis is None else strides[axis] // itemsize for axis in _AXES[kind, len(strides)]]
+    return (steps[0], steps[1], steps[2], steps[3])
+
+
+def view(a: np.ndarray, kind: int) -> tuple[Any, tuple[int, int, int, int]]:
+    """A tensor of _core, which keeps the memory alive."""
+    steps = _steps(a.strides, a.itemsize, kind)
+    if steps is None or not a.flags.aligned:
+        a = a.copy()
+        steps = _steps(a.strides, a.itemsize, kind)
+        assert steps is not None
+    return a.__array_struct__, steps

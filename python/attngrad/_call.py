@@ -1,0 +1,236 @@
+"""A call of a map: its arrays checked against the problem, as views for _core, and memory for its results. The
+table below says of each tensor which shape, dtype and kind of view it has."""
+
+from __future__ import annotations
+
+import difflib
+import operator
+from collections.abc import Sequence
+from typing import Any, Literal, TypedDict
+
+import numpy as np
+
+from . import _arrays, _core, _problem
+
+
+class Features(TypedDict, total=False):
+    """What all maps take, each by its keyword; docs/python.md describes them."""
+
+    causal: bool
+    align: Literal["top-left", "bottom-right"]
+    window: tuple[int | None, int | None] | None
+    scale: float | None
+    bias: Any
+    mask: Any
+    bias_table: Any
+    buckets: Any
+    alibi: Any
+    softcap: float | None
+    sink: Any
+    dropout: float | None
+    seed: int
+    q_lengths: Any
+    kv_lengths: Any
+    q_packed: Any
+    k_packed: Any
+    q_offset: int
+    k_offset: int
+    batch_offset: int
+    head_offset: int
+    backend: Literal["cpu", "reference"] | None
+    threads: int
+
+
+_CONSTANTS = frozenset("causal align scale softcap dropout head_offset backend threads".split())
+_CALL_NUMBERS = frozenset("seed q_offset k_offset batch_offset".split())
+_LISTS = frozenset("q_lengths kv_lengths q_packed k_packed".split())
+_AUX = {"bias": "bias", "bias_table": "table", "sink": "sink"}
+
+# tensor: (shape of, dtype of); its view follows from the shape.
+_TENSORS = {
+    "o": ("o", "out"),
+    "lse": ("lse", "rows"),
+    "d_o": ("o", "out"),
+    "d_lse": ("lse", "rows"),
+    "dq": ("q", "grad"),
+    "dk": ("k", "grad"),
+    "dv": ("v", "grad"),
+    "dbias": ("bias", "aux"),
+    "dtable": ("table", "aux"),
+    "dsink": ("sink", "aux"),
+    "tq": ("q", "main"),
+    "tk": ("k", "main"),
+    "tv": ("v", "main"),
+    "tbias": ("bias", "aux"),
+    "ttable": ("table", "aux"),
+    "tsink": ("sink", "aux"),
+    "to": ("o", "out"),
+    "mu": ("lse", "rows"),
+    "td_o": ("o", "out"),
+    "td_lse": ("lse", "rows"),
+    "tdq": ("q", "grad"),
+    "tdk": ("k", "grad"),
+    "tdv": ("v", "grad"),
+    "tdbias": ("bias", "aux"),
+    "tdtable": ("table", "aux"),
+    "tdsink": ("sink", "aux"),
+}
+_KINDS = {"bias": _arrays.LAST, "table": _arrays.TABLE, "sink": _arrays.SINK}
+
+
+def _unknown(name: str) -> TypeError:
+    near = difflib.get_close_matches(name, Features.__annotations__, 1)
+    return TypeError(f"unknown keyword {name!r}" + (f" (did you mean {near[0]!r}?)" if near else ""))
+
+
+class _Inputs:
+    """What the features of a call come to: the key of its problem, arrays by tensor name, keywords of run. None
+    is as good as absent."""
+
+    __slots__ = ("arrays", "keywords", "key")
+
+    def __init__(self, features: dict[str, Any]) -> None:
+        self.arrays: dict[str, tuple[np.ndarray, int]] = {}
+        self.keywords: dict[str, Any] = {}
+        self.key: dict[str, Any] = {}
+        constants = []
+        for name, value in features.items():
+            if value is None and name in Features.__annotations__:
+                continue
+            if name in _CONSTANTS:
+                constants.append((name, value))
+            elif name in _CALL_NUMBERS:
+                self.keywords[name] = value
+            elif name in _AUX:
+                self._take_aux(name, value)
+            elif name in _LISTS:
+                self.keywords[name] = _arrays.int_array(value, name)
+            elif name in _TO_CONSTANT:
+                constants.append((name, _TO_CONSTANT[name](value)))
+            elif name == "mask":
+                a = _arrays.mask_array(value, name)
+                self.key[name] = a.shape
+                self.arrays[name] = a, _arrays.LAST
+            else:
+                raise _unknown(name)
+        self.key["constants"] = tuple(constants)
+        if "q_packed" in self.keywords or "k_packed" in self.keywords:
+            self.key["packing"] = self._packing()
+
+    def _take_aux(self, name: str, value: Any) -> None:
+        a, code = _arrays.float_array(value, name)
+        if self.key.setdefault("aux", code) != code:
+            raise TypeError(f"{name}: {a.dtype}, but bias, bias_table and sink must have one dtype")
+        self.key[_AUX[name]] = a.shape
+        self.arrays[_AUX[name]] = a, _KINDS[_AUX[name]]
+
+    def _packing(self) -> _problem.Packing:
+        for name, other in (("q_packed", "k_packed"), ("k_packed", "q_packed")):
+            if name not in self.keywords:
+                raise ValueError(f"{name}: missing, but {other} is given")
+        q, k = self.keywords["q_packed"], self.keywords["k_packed"]
+        if len(q) < 1:
+            raise ValueError("q_packed: has no entries, must have one more than there are sequences")
+        if len(k) != len(q):
+            raise ValueError(f"k_packed: has {len(k)} entries, but q_packed has {len(q)}")
+        return _problem.Packing(len(q) - 1, *(int(np.diff(x).max(initial=0)) for x in (q, k)))
+
+
+def _window(window: Any) -> tuple[int, int]:
+    try:
+        left, right = (-1 if side is None else operator.index(side) for side in window)
+    except (TypeError, ValueError):
+        raise TypeError(f"window: {window!r} is not (left, right)") from None
+    return left, right
+
+
+def _buckets(buckets: Any) -> bytes:
+    a = _arrays.int_array(buckets, "buckets")
+    if len(a) % 2 == 0:
+        raise ValueError(f"buckets: has {len(a)} entries, must have 2R + 1, for distances -R to R")
+    if a.min() < 0 or a.max() > np.iinfo(np.int32).max:
+        raise ValueError(f"buckets: {a.min()} to {a.max()}: must be columns of bias_table")
+    return a.astype(np.int32).tobytes()
+
+
+def _alibi(alibi: Any) -> bool | bytes:
+    if isinstance(alibi, bool):
+        return alibi
+    a = np.asarray(alibi) if isinstance(alibi, (list, tuple)) else _arrays.as_array(alibi, "alibi")
+    if a.ndim != 1 or a.dtype.kind not in "fiu" and a.dtype.name != "bfloat16":
+        raise TypeError("alibi: must be True, or one slope a head")
+    return a.astype(np.float64).tobytes()
+
+
+_TO_CONSTANT = {"window": _window, "buckets": _buckets, "alibi": _alibi}
+_NO_FEATURES = _Inputs({})
+
+
+class Call:
+    """One problem, and the tensors of a call so far."""
+
+    __slots__ = ("problem", "tensors", "keywords")
+
+    def __init__(
+        self, q: Any, k: Any, v: Any, features: dict[str, Any], out: str | None = None, grad: str | None = None
+    ) -> None:
+        q, code = _arrays.float_array(q, "q")
+        k, k_code = _arrays.float_array(k, "k")
+        v, v_code = _arrays.float_array(v, "v")
+        if k_code != code:
+            raise TypeError(f"k: {k.dtype}, but q is {q.dtype}")
+        if v_code != code:
+            raise TypeError(f"v: {v.dtype}, but q is {q.dtype}")
+        inputs = _Inputs(features) if features else _NO_FEATURES
+        problem = _problem.get(_problem.Key(code, q.shape, k.shape, v.shape, out, grad, **inputs.key))
+        if inputs.keywords:
+            self._check_lists(problem, inputs.keywords)
+        self.problem = problem
+        self.keywords = inputs.keywords
+        view, main = _arrays.view, problem.main
+        self.tensors: dict[str, Any] = {"q": view(q, main), "k": view(k, main), "v": view(v, main)}
+        for name, (a, kind) in inputs.arrays.items():
+            self.tensors[name] = view(a, kind)
+
+    @staticmethod
+    def _check_lists(problem: _problem.Problem, keywords: dict[str, Any]) -> None:
+        for name in ("q_lengths", "kv_lengths"):
+            if name in keywords and len(keywords[name]) != problem.batch:
+                raise ValueError(f"{name}: has {len(keywords[name])} entries, but the batch is {problem.batch}")
+
+    def _kind(self, of: str) -> int:
+        return self.problem.rows if of == "lse" else _KINDS.get(of, self.problem.main)
+
+    def take(self, **inputs: Any) -> None:
+        """Further inputs; None is absent."""
+        for name, x in inputs.items():
+            if x is None:
+                continue
+            of, number = _TENSORS[name]
+            a = _arrays.as_array(x, name)
+            shape, dtype = self.problem.shapes[of], self.problem.dtypes[number]
+            if shape is None:
+                raise ValueError(f"{name}: given without {'bias_table' if of == 'table' else of}")
+            if a.shape != shape:
+                raise ValueError(f"{name}: shape {_problem._shape(a.shape)}, must be {_problem._shape(shape)}")
+            if a.dtype != dtype:
+                raise TypeError(f"{name}: {a.dtype}, must be {dtype}")
+            self.tensors[name] = _arrays.view(a, self._kind(of))
+
+    def make(self, names: Sequence[str]) -> list[np.ndarray | None]:
+        """New arrays for results; None for those of a feature that the problem lacks."""
+        results: list[np.ndarray | None] = []
+        for name in names:
+            of, number = _TENSORS[name]
+            shape = self.problem.shapes[of]
+            a = None if shape is None else np.empty(shape, self.problem.dtypes[number])
+            if a is not None:
+                self.tensors[name] = _arrays.view(a, self._kind(of))
+            results.append(a)
+        return results
+
+    def run(self, map: int) -> None:
+        if self.keywords:
+            self.problem.plan.run(map, self.tensors, **self.keywords)
+        else:
+            self.problem.plan.run(map, self.tensors)

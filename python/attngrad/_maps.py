@@ -1,0 +1,198 @@
+"""The four maps on arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, NamedTuple, Unpack
+
+import numpy as np
+
+from . import _arrays, _core
+from ._call import Call, Features
+
+
+class Forward(NamedTuple):
+    """Output and logarithm of each row's sum of exponentials (float64)."""
+
+    o: np.ndarray
+    lse: np.ndarray
+
+
+class Gradients(NamedTuple):
+    """Gradients of a loss; None where there is no such input, or it was not wanted."""
+
+    dq: np.ndarray | None
+    dk: np.ndarray | None
+    dv: np.ndarray | None
+    dbias: np.ndarray | None = None
+    dtable: np.ndarray | None = None
+    dsink: np.ndarray | None = None
+
+
+class Tangents(NamedTuple):
+    """Output and lse, and their derivatives along the direction."""
+
+    o: np.ndarray
+    lse: np.ndarray
+    to: np.ndarray
+    mu: np.ndarray
+
+
+class GradientTangents(NamedTuple):
+    """Derivatives of the gradients along the direction; None as in Gradients."""
+
+    tdq: np.ndarray | None
+    tdk: np.ndarray | None
+    tdv: np.ndarray | None
+    tdbias: np.ndarray | None = None
+    tdtable: np.ndarray | None = None
+    tdsink: np.ndarray | None = None
+
+
+def _code(dtype: Any, name: str) -> str | None:
+    return None if dtype is None else _arrays.code_of(dtype, name)
+
+
+def _wanted(all_names: tuple[str, ...], wanted: Collection[str] | None) -> tuple[str, ...]:
+    if wanted is None:
+        return all_names
+    for name in wanted:
+        if name not in all_names:
+            raise ValueError(f"wanted: {name!r} is none of {', '.join(all_names)}")
+    return tuple(name for name in all_names if name in wanted)
+
+
+def forward(q: Any, k: Any, v: Any, *, out_dtype: Any = None, **features: Unpack[Features]) -> Forward:
+    """Attention: o = softmax(scale q k^T + ...) v, and lse.
+
+    q is [n, d], [heads, n, d] or [batch, heads, n, d] (packed sequences: [total, heads, d]); k and v likewise, with
+    as many heads or fewer, by a whole factor. Arrays are anything with DLPack or the buffer protocol, float64,
+    float32, float16 or bfloat16. The keywords of all maps are those of `Features`.
+
+    >>> import numpy as np
+    >>> import attngrad
+    >>> q = k = v = np.eye(3)
+    >>> o, lse = attngrad.forward(q, k, v, causal=True)
+    >>> o.round(3)
+    array([[1.   , 0.   , 0.   ],
+           [0.36 , 0.64 , 0.   ],
+           [0.264, 0.264, 0.471]])
+    """
+    call = Call(q, k, v, features, _code(out_dtype, "out_dtype"))  # type: ignore[arg-type]
+    o, lse = call.make(("o", "lse"))
+    call.run(_core.MAP_FORWARD)
+    return Forward(o, lse)  # type: ignore[arg-type]
+
+
+def vjp(
+    q: Any,
+    k: Any,
+    v: Any,
+    o: Any,
+    lse: Any,
+    d_o: Any,
+    *,
+    d_lse: Any = None,
+    wanted: Collection[str] | None = None,
+    grad_dtype: Any = None,
+    **features: Unpack[Features],
+) -> Gradients:
+    """The gradients of a loss whose gradients in o and lse are d_o and d_lse; o and lse are forward's.
+
+    `wanted` names the gradients to compute, such as {"dq"}; without it all of them are.
+
+    >>> import numpy as np
+    >>> import attngrad
+    >>> q = k = v = np.eye(3)
+    >>> o, lse = attngrad.forward(q, k, v)
+    >>> g = attngrad.vjp(q, k, v, o, lse, np.ones((3, 3)))
+    >>> g.dv.sum(axis=0)
+    array([3., 3., 3.])
+    """
+    out = _arrays.float_array(o, "o")[1]
+    call = Call(q, k, v, features, out, _code(grad_dtype, "grad_dtype"))  # type: ignore[arg-type]
+    call.take(o=o, lse=lse, d_o=d_o, d_lse=d_lse)
+    return Gradients(**_results(call, Gradients._fields, wanted, _core.MAP_VJP))
+
+
+def jvp(
+    q: Any,
+    k: Any,
+    v: Any,
+    tq: Any = None,
+    tk: Any = None,
+    tv: Any = None,
+    *,
+    tbias: Any = None,
+    ttable: Any = None,
+    tsink: Any = None,
+    out_dtype: Any = None,
+    **features: Unpack[Features],
+) -> Tangents:
+    """o and lse, and their derivatives along the direction (tq, tk, tv, ...); an absent tangent is zero.
+
+    >>> import numpy as np
+    >>> import attngrad
+    >>> q = k = v = np.eye(3)
+    >>> attngrad.jvp(q, k, v, tv=np.ones((3, 3))).to.round(12)
+    array([[1., 1., 1.],
+           [1., 1., 1.],
+           [1., 1., 1.]])
+    """
+    call = Call(q, k, v, features, _code(out_dtype, "out_dtype"))  # type: ignore[arg-type]
+    call.take(tq=tq, tk=tk, tv=tv, tbias=tbias, ttable=ttable, tsink=tsink)
+    o, lse, to, mu = call.make(("o", "lse", "to", "mu"))
+    call.run(_core.MAP_JVP)
+    return Tangents(o, lse, to, mu)  # type: ignore[arg-type]
+
+
+def vjp_jvp(
+    q: Any,
+    k: Any,
+    v: Any,
+    o: Any,
+    lse: Any,
+    to: Any,
+    mu: Any,
+    d_o: Any,
+    tq: Any = None,
+    tk: Any = None,
+    tv: Any = None,
+    *,
+    d_lse: Any = None,
+    td_o: Any = None,
+    td_lse: Any = None,
+    tbias: Any = None,
+    ttable: Any = None,
+    tsink: Any = None,
+    wanted: Collection[str] | None = None,
+    grad_dtype: Any = None,
+    **features: Unpack[Features],
+) -> GradientTangents:
+    """The derivative of vjp's gradients along the direction (tq, tk, tv, ..., td_o, td_lse); o, lse, to and mu are
+    jvp's along the same tangents. With td_o and td_lse absent it is the Hessian-vector product.
+
+    >>> import numpy as np
+    >>> import attngrad
+    >>> q = k = v = np.eye(3)
+    >>> t = np.ones((3, 3)) / 3
+    >>> p = attngrad.jvp(q, k, v, t, t, t)
+    >>> h = attngrad.vjp_jvp(q, k, v, *p, np.eye(3), t, t, t)
+    >>> h.tdq.shape
+    (3, 3)
+    """
+    out = _arrays.float_array(o, "o")[1]
+    call = Call(q, k, v, features, out, _code(grad_dtype, "grad_dtype"))  # type: ignore[arg-type]
+    call.take(o=o, lse=lse, to=to, mu=mu, d_o=d_o, d_lse=d_lse, td_o=td_o, td_lse=td_lse)
+    call.take(tq=tq, tk=tk, tv=tv, tbias=tbias, ttable=ttable, tsink=tsink)
+    return GradientTangents(**_results(call, GradientTangents._fields, wanted, _core.MAP_VJP_JVP))
+
+
+def _results(
+    call: Call, fields: tuple[str, ...], wanted: Collection[str] | None, map: int
+) -> dict[str, np.ndarray | None]:
+    names = _wanted(fields, wanted)
+    results: dict[str, np.ndarray | None] = dict.fromkeys(fields)
+    results.update(zip(names, call.make(names)))
+    call.run(map)
+    return results

@@ -1,0 +1,217 @@
+"""From the shapes of arrays to the problem that they describe, as the command's files do it:
+
+    q k v and theirs      [n, d], [heads, n, d] or [batch, heads, n, d]; packed [total, heads, d]
+    lse mu and theirs     the same without the channel
+    bias mask             [nq, nk], [heads, nq, nk] or [batch, heads, nq, nk], each axis full or 1
+    bias_table            [columns] or [1, columns], shared by the heads, or [heads, columns]
+    sink                  [heads]
+
+A problem is cached by its shapes and constants, so that a call pays for one look-up."""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from . import _arrays, _core, _plan
+
+
+class Packing(NamedTuple):
+    """Sequences one after another: how many, and the longest of the queries and of the keys."""
+
+    batch: int
+    q_longest: int
+    k_longest: int
+
+
+class Key(NamedTuple):
+    """All that a problem is made of."""
+
+    dtype: str
+    q: tuple[int, ...]
+    k: tuple[int, ...]
+    v: tuple[int, ...]
+    out: str | None = None
+    grad: str | None = None
+    aux: str | None = None
+    bias: tuple[int, ...] | None = None
+    mask: tuple[int, ...] | None = None
+    table: tuple[int, ...] | None = None
+    sink: tuple[int, ...] | None = None
+    packing: Packing | None = None
+    constants: tuple[tuple[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A plan, and the shape and dtype of each array that its maps read or write."""
+
+    plan: _core.Plan
+    batch: int
+    q_len: int
+    kv_len: int
+    heads: int
+    main: int  # the kind of view of q, k, v and theirs
+    rows: int  # and of lse and its own
+    shapes: dict[str, tuple[int, ...] | None]
+    dtypes: dict[str, np.dtype]
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return "[" + ", ".join(map(str, shape)) + "]"
+
+
+def _check_axes(name: str, shape: tuple[int, ...], least: int, most: int) -> None:
+    if not least <= len(shape) <= most:
+        wanted = str(least) if least == most else f"{least} to {most}"
+        raise ValueError(f"{name}: shape {_shape(shape)} has {len(shape)} axes, must have {wanted}")
+
+
+def _check_main(key: Key) -> None:
+    """k and v against q."""
+    axes = (3, 3) if key.packing else (2, 4)
+    _check_axes("q", key.q, *axes)
+    for name, shape in (("k", key.k), ("v", key.v)):
+        _check_axes(name, shape, len(key.q), len(key.q))
+    if key.k[-1] != key.q[-1]:
+        raise ValueError(f"k: head size {key.k[-1]}, but q has {key.q[-1]}")
+    if key.k[:-1] != key.v[:-1]:
+        raise ValueError(f"v: shape {_shape(key.v)}, but k has {_shape(key.k)}: they may differ in the last axis only")
+    if len(key.q) == 4 and key.k[0] != key.q[0]:
+        raise ValueError(f"k: batch {key.k[0]}, but q has {key.q[0]}")
+    heads, kv_heads = _heads(key, key.q), _heads(key, key.k)
+    if kv_heads == 0 or heads % kv_heads:
+        raise ValueError(f"k: {kv_heads} heads, which do not divide the {heads} of q")
+
+
+def _heads(key: Key, shape: tuple[int, ...]) -> int:
+    if key.packing:
+        return shape[1]
+    return shape[-3] if len(shape) > 2 else 1
+
+
+def _broadcast(name: str, shape: tuple[int, ...], full: tuple[int, int, int, int]) -> str:
+    """The letters of a bias or mask: b h q k where full, 1 where broadcast."""
+    _check_axes(name, shape, 2, 4)
+    sizes = (1,) * (4 - len(shape)) + shape
+    for size, most in zip(sizes, full):
+        if size not in (1, most):
+            raise ValueError(f"{name}: shape {_shape(shape)}: each axis must be 1 or that of {_shape(full)}")
+    return "".join("1" if size == 1 else letter for size, letter in zip(sizes, "bhqk"))
+
+
+def _table(key: Key, heads: int, buckets: bytes | None) -> str:
+    shape = key.table
+    assert shape is not None
+    _check_axes("bias_table", shape, 1, 2)
+    columns = shape[-1]
+    if len(shape) == 2 and shape[0] not in (1, heads):
+        raise ValueError(f"bias_table: {shape[0]} rows, must be 1 or the {heads} heads")
+    radius = (len(buckets) // 4 if buckets is not None else columns) // 2
+    if buckets is None and columns % 2 == 0:
+        raise ValueError(f"bias_table: {columns} columns: without buckets it must have 2R + 1, for distances -R to R")
+    shared = len(shape) == 1 or shape[0] == 1
+    return f"table={radius},{columns}{',shared' if shared else ''}"
+
+
+def _real(name: str, value: Any) -> str:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name}: {value!r} is not a number") from None
+    if not math.isfinite(number):
+        raise ValueError(f"{name}: {number} is not finite")
+    return f"{name}={number!r}"
+
+
+def _constant_words(c: dict[str, Any]) -> list[str]:
+    words = []
+    if c.get("causal"):
+        words.append("causal")
+    align = c.get("align", "top-left")
+    if align not in ("top-left", "bottom-right"):
+        raise ValueError(f"align: {align!r}: must be 'top-left' or 'bottom-right'")
+    if align == "bottom-right":
+        words.append("align=bottom-right")
+    if "window" in c:
+        words.append("window={},{}".format(*c["window"]))
+    words += [_real(name, c[name]) for name in ("scale", "softcap", "dropout") if name in c]
+    if c.get("alibi", False) is not False:
+        words.append("alibi" if c["alibi"] is True else "alibi=slopes")
+    if "head_offset" in c:
+        words.append(f"head_offset={operator.index(c['head_offset'])}")
+    return words
+
+
+def _words(key: Key, c: dict[str, Any]) -> tuple[str, tuple[int, int, int, int]]:
+    """The text of the problem, and the full shape of a bias."""
+    p = key.packing
+    heads, kv_heads = _heads(key, key.q), _heads(key, key.k)
+    batch = p.batch if p else (key.q[0] if len(key.q) == 4 else 1)
+    q_len, kv_len = (p.q_longest, p.k_longest) if p else (key.q[-2], key.k[-2])
+    full = (batch, heads, q_len, kv_len)
+    words = [f"b{batch} h{heads} kv{kv_heads} q{q_len} k{kv_len} d{key.q[-1]} dv{key.v[-1]} {key.dtype}"]
+    words += [f"{name}={code}" for name, code in (("out", key.out), ("grad", key.grad), ("aux", key.aux)) if code]
+    words += _constant_words(c)
+    if p:
+        words.append(f"packed={key.q[0]},{key.k[0]}")
+    if key.bias is not None:
+        words.append("bias=" + _broadcast("bias", key.bias, full))
+    if key.mask is not None:
+        words.append("mask=" + _broadcast("mask", key.mask, full))
+    if key.table is None and "buckets" in c:
+        raise ValueError("buckets: given without bias_table")
+    if key.table is not None:
+        words.append(_table(key, heads, c.get("buckets")))
+    if key.sink is not None:
+        if key.sink != (heads,):
+            raise ValueError(f"sink: shape {_shape(key.sink)}, must be {_shape((heads,))}: one a head")
+        words.append("sink")
+    return " ".join(words), full
+
+
+@functools.lru_cache(maxsize=1024)
+def get(key: Key) -> Problem:
+    """The problem of these shapes and constants."""
+    _check_main(key)
+    c = dict(key.constants)
+    text, (batch, heads, q_len, kv_len) = _words(key, c)
+    slopes = c.get("alibi")
+    if c.get("backend") not in _plan.BACKENDS:
+        raise ValueError(f"backend: {c['backend']!r}: must be None, 'cpu' or 'reference'")
+    plan = _plan.get(
+        text,
+        backend=_plan.BACKENDS[c.get("backend")],
+        threads=operator.index(c.get("threads", 0)),
+        buckets=c.get("buckets"),
+        alibi_slopes=slopes if isinstance(slopes, bytes) else None,
+    )
+    o = key.q[:-1] + key.v[-1:]
+    dtype, out, grad, aux = (
+        _arrays.dtype_of(code or key.dtype) for code in (key.dtype, key.out, key.grad, key.aux)
+    )
+    return Problem(
+        plan=plan,
+        batch=batch,
+        q_len=q_len,
+        kv_len=kv_len,
+        heads=heads,
+        main=_arrays.PACKED if key.packing else _arrays.MAIN,
+        rows=_arrays.PACKED_ROWS if key.packing else _arrays.ROWS,
+        shapes={
+            "q": key.q,
+            "k": key.k,
+            "v": key.v,
+            "o": o,
+            "lse": o[:-1],
+            "bias": key.bias,
+            "table": key.table,
+            "sink": key.sink,
+        },
+        dtypes={"main": dtype, "out": out, "grad": grad, "aux": aux, "rows": np.dtype(np.float64)},
+    )
