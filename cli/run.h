@@ -5,11 +5,12 @@
  *     run_inputs    opens the files and finds the arrays
  *     run_problem   the problem that their shapes describe; every array against it
  *     run_maps      memory for the results; the maps
- *     run_save      the results' files, all or none */
+ *     run_save      the results' files, all prepared before the first is put in place */
 #ifndef ATTNGRAD_CLI_RUN_H
 #define ATTNGRAD_CLI_RUN_H
 
 #include "arrays.h"
+#include "usage.h"
 
 #include <attngrad_io.h>
 #include <stdbool.h>
@@ -70,6 +71,10 @@ ag_tensor *run_tensor(struct run *run, enum tensor t); /* &run->args.q and so on
 
 /* The array as it stands in a file: dtype, ndim and shape of tensor t. */
 ag_io_array run_file_array(const struct run *run, enum tensor t);
+
+/* "--k: 'k.npy' " and what is wrong with it, as usage_error. */
+int run_input_error(const struct run *run, const struct input *input, const char *format, ...)
+    CLI_PRINTF(3, 4);
 
 /* "f32 [2, 3]" of an array, into text[size]. */
 void run_describe(const ag_io_array *array, char *text, size_t size);

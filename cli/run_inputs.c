@@ -4,10 +4,12 @@
 
 #include "usage.h"
 
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_NAMES = 64 };
+enum { MAX_NAMES = 64, WHAT_SIZE = 512 };
 
 static const char npy_end[] = ".npy";
 static const char safetensors_end[] = ".safetensors";
@@ -24,6 +26,16 @@ static const char *find_colon(const char *path)
     const char *end = strstr(path, safetensors_end);
     const char *colon = end != NULL ? end + strlen(safetensors_end) : NULL;
     return colon != NULL && end > path && colon[0] == ':' && colon[1] != '\0' ? colon : NULL;
+}
+
+int run_input_error(const struct run *run, const struct input *input, const char *format, ...)
+{
+    char what[WHAT_SIZE];
+    va_list values;
+    va_start(values, format);
+    vsnprintf(what, sizeof what, format, values);
+    va_end(values);
+    return usage_error(run->command, "--%s: '%s' %s", input->option, input->path, what);
 }
 
 static int input_error(const struct run *run, const struct input *input)

@@ -20,8 +20,8 @@ static int64_t list_length(const struct run *run, enum list l)
 static int check_vector(const struct run *run, enum list l, const char *wanted)
 {
     if (list_array(run, l)->ndim != 1) {
-        return usage_error(run->command, "--%s has %d axes: it must be a list of %s", run->lists[l].option,
-                           (int)list_array(run, l)->ndim, wanted);
+        return run_input_error(run, &run->lists[l], "has %d axes: it must be a list of %s",
+                               (int)list_array(run, l)->ndim, wanted);
     }
     return EXIT_PASS;
 }
@@ -33,8 +33,8 @@ static int take_integers(struct run *run, enum list l)
         return EXIT_PASS;
     }
     if (array->dtype != AG_IO_I64 && array->dtype != AG_IO_I32) {
-        return usage_error(run->command, "--%s is %s: it must be i64 or i32", run->lists[l].option,
-                           ag_io_dtype_name(array->dtype));
+        return run_input_error(run, &run->lists[l], "is %s: it must be i64 or i32",
+                               ag_io_dtype_name(array->dtype));
     }
     int status = check_vector(run, l, "whole numbers");
     if (status != EXIT_PASS) {
@@ -52,8 +52,8 @@ static int take_integers(struct run *run, enum list l)
 static int check_count(const struct run *run, enum list l, int64_t wanted, const char *what)
 {
     if (run->integers[l] != NULL && list_length(run, l) != wanted) {
-        return usage_error(run->command, "--%s has %lld entries instead of %lld: %s", run->lists[l].option,
-                           (long long)list_length(run, l), (long long)wanted, what);
+        return run_input_error(run, &run->lists[l], "has %lld entries instead of %lld: %s",
+                               (long long)list_length(run, l), (long long)wanted, what);
     }
     return EXIT_PASS;
 }
@@ -65,10 +65,10 @@ static int find_longest(const struct run *run, enum list l, int64_t total, int64
     *longest = 0;
     for (int64_t b = 0; b + 1 < list_length(run, l); b++) {
         if (starts[b] < 0 || starts[b + 1] < starts[b] || starts[b + 1] > total) {
-            return usage_error(run->command,
-                               "--%s: sequence %lld has rows %lld to %lld: not in order, or not within %lld",
-                               run->lists[l].option, (long long)b, (long long)starts[b],
-                               (long long)starts[b + 1], (long long)total);
+            return run_input_error(run, &run->lists[l],
+                                   "has sequence %lld in rows %lld to %lld: not in order, or not within %lld",
+                                   (long long)b, (long long)starts[b], (long long)starts[b + 1],
+                                   (long long)total);
         }
         int64_t length = starts[b + 1] - starts[b];
         *longest = length > *longest ? length : *longest;
@@ -84,8 +84,8 @@ static int take_packed(struct run *run)
         return EXIT_PASS;
     }
     if (list_length(run, LIST_Q_PACKED) < 1) {
-        return usage_error(run->command,
-                           "--q-packed has no entries: it must have one more than there are sequences");
+        return run_input_error(run, &run->lists[LIST_Q_PACKED],
+                               "has no entries: it must have one more than there are sequences");
     }
     p->flags |= AG_PACKED;
     p->batch = list_length(run, LIST_Q_PACKED) - 1;
@@ -106,14 +106,15 @@ static int take_buckets(struct run *run)
     }
     int64_t count = list_length(run, LIST_BUCKETS);
     if (count % 2 == 0) {
-        return usage_error(run->command, "--buckets has %lld entries: it must have 2R + 1, for -R to R",
-                           (long long)count);
+        return run_input_error(run, &run->lists[LIST_BUCKETS],
+                               "has %lld entries: it must have 2R + 1, for -R to R", (long long)count);
     }
     run->buckets = arrays_alloc(count, sizeof *run->buckets);
     for (int64_t n = 0; n < count; n++) {
         if (values[n] < 0 || values[n] > INT32_MAX) {
-            return usage_error(run->command, "--buckets: entry %lld is %lld: it is no column of the table",
-                               (long long)n, (long long)values[n]);
+            return run_input_error(run, &run->lists[LIST_BUCKETS],
+                                   "has %lld as entry %lld: it is no column of the table",
+                                   (long long)values[n], (long long)n);
         }
         run->buckets[n] = (int32_t)values[n];
     }
@@ -129,16 +130,16 @@ static int take_slopes(struct run *run)
         return EXIT_PASS;
     }
     if (ag_dtype_size(array->dtype) == 0) {
-        return usage_error(run->command, "--alibi is %s: slopes must be floats",
-                           ag_io_dtype_name(array->dtype));
+        return run_input_error(run, &run->lists[LIST_SLOPES], "is %s: slopes must be f64, f32, f16 or bf16",
+                               ag_io_dtype_name(array->dtype));
     }
     int status = check_vector(run, LIST_SLOPES, "slopes");
     if (status != EXIT_PASS) {
         return status;
     }
     if (array->shape[0] != run->problem.heads) {
-        return usage_error(run->command, "--alibi has %lld slopes for %lld heads", (long long)array->shape[0],
-                           (long long)run->problem.heads);
+        return run_input_error(run, &run->lists[LIST_SLOPES], "has %lld slopes for %lld heads",
+                               (long long)array->shape[0], (long long)run->problem.heads);
     }
     run->slopes = arrays_alloc(array->shape[0], sizeof *run->slopes);
     ag_convert(run->slopes, AG_F64, array->data, array->dtype, array->shape[0]);

@@ -30,8 +30,8 @@ static int check_axes(const struct run *run, enum tensor t, int least, int most)
     if (array != NULL && (array->ndim < least || array->ndim > most)) {
         char range[16];
         snprintf(range, sizeof range, least == most ? "%d" : "%d to %d", least, most);
-        return usage_error(run->command, "--%s has %d axes: it must have %s", run->tensors[t].option,
-                           (int)array->ndim, range);
+        return run_input_error(run, &run->tensors[t], "has %d axes: it must have %s", (int)array->ndim,
+                               range);
     }
     return EXIT_PASS;
 }
@@ -105,9 +105,9 @@ static int take_table(struct run *run)
     if (run->lists[LIST_BUCKETS].path == NULL) {
         p->table_radius = columns / 2;
         if (columns % 2 == 0) {
-            return usage_error(run->command,
-                               "--bias-table has %lld columns: without --buckets it must have 2R + 1",
-                               (long long)columns);
+            return run_input_error(run, &run->tensors[T_TABLE],
+                                   "has %lld columns: without --buckets it must have 2R + 1",
+                                   (long long)columns);
         }
     }
     return EXIT_PASS;
@@ -149,16 +149,21 @@ static void take_constants(struct run *run)
     }
 }
 
-/* Every dtype that the problem takes from a file is one of attngrad.h's floats. */
-static int check_floats(const struct run *run)
+/* Every dtype that the problem takes from a file is one of attngrad.h's floats; a mask has bytes. */
+static int check_dtypes(const struct run *run)
 {
     static const enum tensor floats[] = {T_Q, T_BIAS, T_TABLE, T_SINK};
     for (size_t n = 0; n < sizeof floats / sizeof floats[0]; n++) {
         const struct input *input = &run->tensors[floats[n]];
         if (input->array != NULL && ag_dtype_size(input->array->dtype) == 0) {
-            return usage_error(run->command, "--%s is %s: it must be f64, f32, f16 or bf16", input->option,
-                               ag_io_dtype_name(input->array->dtype));
+            return run_input_error(run, input, "is %s: it must be f64, f32, f16 or bf16",
+                                   ag_io_dtype_name(input->array->dtype));
         }
+    }
+    const struct input *mask = &run->tensors[T_MASK];
+    if (mask->array != NULL && mask->array->dtype != AG_IO_U8 && mask->array->dtype != AG_IO_BOOL) {
+        return run_input_error(run, mask, "is %s: it must be bool or u8",
+                               ag_io_dtype_name(mask->array->dtype));
     }
     return EXIT_PASS;
 }
@@ -220,6 +225,26 @@ void run_describe(const ag_io_array *array, char *text, size_t size)
     }
 }
 
+/* Each axis of bias and mask is full or 1. */
+static int check_broadcast(const struct run *run, enum tensor t)
+{
+    const ag_problem *p = &run->problem;
+    const int64_t full[4] = {p->batch, p->heads, p->q_len, p->kv_len};
+    const int64_t *size = t == T_BIAS ? p->bias_size : p->mask_size;
+    for (int axis = 0; axis < 4 && array_of(run, t) != NULL; axis++) {
+        if (size[axis] != 1 && size[axis] != full[axis]) {
+            char here[160], there[160];
+            ag_io_array wanted = {.dtype = array_of(run, t)->dtype};
+            set_shape(&wanted, full, array_of(run, t)->ndim);
+            run_describe(array_of(run, t), here, sizeof here);
+            run_describe(&wanted, there, sizeof there);
+            return run_input_error(run, &run->tensors[t], "is %s: it must be %s, or 1 in any axis", here,
+                                   there);
+        }
+    }
+    return EXIT_PASS;
+}
+
 static bool same_form(const ag_io_array *a, const ag_io_array *b, bool mask)
 {
     bool bytes = a->dtype == AG_IO_U8 || a->dtype == AG_IO_BOOL;
@@ -237,7 +262,7 @@ static int check_tensor(const struct run *run, enum tensor t)
     wanted.dtype = t == T_MASK ? AG_IO_BOOL : wanted.dtype;
     run_describe(array_of(run, t), here, sizeof here);
     run_describe(&wanted, there, sizeof there);
-    return usage_error(run->command, "--%s is %s: it must be %s", run->tensors[t].option, here, there);
+    return run_input_error(run, &run->tensors[t], "is %s: it must be %s", here, there);
 }
 
 ag_tensor *run_tensor(struct run *run, enum tensor t)
@@ -282,7 +307,7 @@ int run_problem(struct run *run)
     run->args.struct_size = sizeof run->args;
     int status = check_ranks(run);
     if (status == EXIT_PASS) {
-        status = check_floats(run);
+        status = check_dtypes(run);
     }
     if (status != EXIT_PASS) {
         return status;
@@ -293,6 +318,12 @@ int run_problem(struct run *run)
     status = take_table(run);
     if (status == EXIT_PASS) {
         status = run_lists(run);
+    }
+    if (status == EXIT_PASS) {
+        status = check_broadcast(run, T_BIAS);
+    }
+    if (status == EXIT_PASS) {
+        status = check_broadcast(run, T_MASK);
     }
     if (status == EXIT_PASS) {
         status = make_plan(run);

@@ -1,8 +1,8 @@
 /* The results' files. All are written beside their places before the first is put there; a signal that
  * would end the program ends the writing first, so that no temporary file stays. */
-#define _XOPEN_SOURCE 700
 #include "run.h"
 
+#include "folders.h"
 #include "signals.h"
 #include "usage.h"
 
@@ -10,8 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 static int is_stopped(void *ctx)
 {
@@ -83,24 +81,20 @@ static void print_results(const struct run *run, const struct results *results)
 int run_save(struct run *run)
 {
     struct results results;
+    struct folders folders;
+    int status = EXIT_PASS;
     list_results(run, &results);
     signals_hold();
-    bool made = mkdir(run->out, 0777) == 0;
-    if (!made && errno != EEXIST) {
-        run_error(run->command, "cannot make the folder '%s': %s", run->out, strerror(errno));
-        signals_release();
-        return EXIT_USAGE;
+    if (!folders_make(&folders, run->out)) {
+        status = file_error(run->command, "cannot make the folder '%s': %s", run->out, strerror(errno));
+    } else if (write_all(run, &results) != AG_IO_OK) {
+        status = file_error(run->command, "%s", ag_io_last_message());
+        folders_unmake(&folders);
     }
-    ag_io_status status = write_all(run, &results);
-    if (status != AG_IO_OK && made) {
-        rmdir(run->out);
-    }
-    if (status != AG_IO_OK) {
-        run_error(run->command, "%s", ag_io_last_message());
-    }
+    folders_free(&folders);
     signals_release();
-    if (status == AG_IO_OK) {
+    if (status == EXIT_PASS) {
         print_results(run, &results);
     }
-    return status == AG_IO_OK ? EXIT_PASS : EXIT_USAGE;
+    return status;
 }

@@ -74,7 +74,8 @@ struct checkpoint {
 
 int checkpoint_open(struct checkpoint *c, const char *command, const char *path);
 
-/* That the file has every tensor of a model that is planned, in its shape; state: also what continues a run. */
+/* That the file has every tensor of a model that is planned, in its shape; state: also what continues a
+ * run. */
 int checkpoint_check(const struct checkpoint *c, const struct model *model, bool state);
 
 /* The weights, all of them finite, after checkpoint_check. */
@@ -85,8 +86,8 @@ int checkpoint_read_state(const struct checkpoint *c, struct model *model, struc
 
 /* ---- The model ---- */
 
-/* A model of this shape, of the command line where c is NULL, else of the checkpoint; state: to be trained. Its
- * memory is taken only where the checkpoint has all its tensors and the machine has as much. */
+/* A model of this shape, of the command line where c is NULL, else of the checkpoint; state: to be
+ * trained. Its memory is taken only where the checkpoint has all its tensors and the machine has as much. */
 int train_model(const char *command, struct model *model, const struct model_shape *shape, int64_t threads,
                 const struct checkpoint *c, bool state);
 

@@ -1,5 +1,5 @@
-/* The model of train and sample: planned first, held against its checkpoint and against the machine's memory, and
- * only then allocated. */
+/* The model of train and sample: planned first, held against its checkpoint and against the machine's
+ * memory, and only then allocated. */
 #define _DEFAULT_SOURCE
 #include "train.h"
 

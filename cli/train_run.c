@@ -1,5 +1,5 @@
-/* The loop of train: batch, loss, gradients, step; what it shows and what it keeps on the way. A signal ends it
- * behind a whole step, with a checkpoint; a second one ends the writing of that. */
+/* The loop of train: batch, loss, gradients, step; what it shows and what it keeps on the way. A signal
+ * ends it behind a whole step, with a checkpoint; a second one ends the writing of that. */
 #include "train.h"
 
 #include "arrays.h"
@@ -143,7 +143,8 @@ static int keep(const struct loop *loop, bool model, bool curve)
 static int make_steps(struct loop *loop)
 {
     const int64_t steps = loop->train->settings.steps, every = loop->train->save_every;
-    /* A run that cannot write learns so before its first step; one that is killed in it leaves a checkpoint. */
+    /* A run that cannot write learns so before its first step; one that is killed in it leaves a
+     * checkpoint. */
     int status = keep(loop, loop->state->step < steps, true);
     while (status == EXIT_PASS && loop->state->step < steps) {
         status = make_step(loop);

@@ -58,6 +58,7 @@ npy in/do.npy '<f8' '(2, 4, 3, 7)' 1344
 npy in/dlse.npy '<f8' '(2, 4, 3)' 192
 npy in/bias.npy '<f8' '(1, 3, 6)' 144
 npy in/mask.npy '|b1' '(3, 6)' 18
+npy in/odd.npy '|b1' '(2, 6)' 12
 npy in/table.npy '<f8' '(4, 5)' 160
 npy in/table2.npy '<f8' '(3,)' 24
 npy in/even.npy '<f8' '(4, 4)' 128
@@ -153,17 +154,21 @@ rm -rf results
     refused_with "unexpected argument" forward $qkv extra --out results
     refused_with "bottom-right" forward $qkv --causal=bottom-right --q-offset 1 --out results
     refused_with "must be f64 [2, 2, 6, 5]" forward --q in/q.npy --k in/k.npy --v in/q.npy --out results
-    refused_with "--k is f32" forward --q in/q.npy --k in/f32.npy --v in/v.npy --out results
+    refused_with "--k: 'in/f32.npy' is f32" forward --q in/q.npy --k in/f32.npy --v in/v.npy --out results
     refused_with "must be f64, f32, f16 or bf16" forward --q in/ints.npy --k in/k.npy --v in/v.npy --out results
-    refused_with "--k has 2 axes" forward --q in/q.npy --k in/even.npy --v in/v.npy --out results
-    refused_with "--q has 1 axes" forward --q in/sink.npy --k in/k.npy --v in/v.npy --out results
-    refused_with "--mask is f64" forward $qkv --mask in/bias.npy --out results
-    refused_with "bias_size" forward $qkv --bias in/even.npy --out results
-    refused_with "--sink is f64 [2]" forward $qkv --sink in/two.npy --out results
+    refused_with "--k: 'in/even.npy' has 2 axes" forward --q in/q.npy --k in/even.npy --v in/v.npy --out results
+    refused_with "--q: 'in/sink.npy' has 1 axes" forward --q in/sink.npy --k in/k.npy --v in/v.npy --out results
+    refused_with "--mask: 'in/bias.npy' is f64: it must be bool or u8" forward $qkv --mask in/bias.npy --out results
+    refused_with "--mask: 'in/even.npy' is f64: it must be bool or u8" forward $qkv --mask in/even.npy --out results
+    refused_with "--mask: 'in/odd.npy' is bool [2, 6]: it must be bool [3, 6], or 1 in any axis" \
+        forward $qkv --mask in/odd.npy --out results
+    refused_with "--bias: 'in/even.npy' is f64 [4, 4]: it must be f64 [3, 6], or 1 in any axis" \
+        forward $qkv --bias in/even.npy --out results
+    refused_with "--sink: 'in/two.npy' is f64 [2]" forward $qkv --sink in/two.npy --out results
     refused_with "4 columns" forward $qkv --bias-table in/even.npy --out results
-    refused_with "--q-lengths has 7 entries instead of 2" forward $qkv --q-lengths in/buckets.npy --out results
+    refused_with "--q-lengths: 'in/buckets.npy' has 7 entries instead of 2" forward $qkv --q-lengths in/buckets.npy --out results
     refused_with "must be i64 or i32" forward $qkv --q-lengths in/sink.npy --out results
-    refused_with "--alibi has 3 slopes" forward $qkv --alibi=in/table2.npy --out results
+    refused_with "--alibi: 'in/table2.npy' has 3 slopes" forward $qkv --alibi=in/table2.npy --out results
     check "wrong arguments write nothing" [ ! -e results ]
 }
 
@@ -241,10 +246,14 @@ npy in/wide.npy '<f8' '(1, 512)' 4096
 large="--q in/rows.npy --k in/one.npy --v in/wide.npy" # its o has 82 MB
 # shellcheck disable=SC2086
 {
-    run forward $qkv --out no/folder
-    check "a folder in no folder" [ "$code" -eq 2 ]
-    run forward $qkv --out old
-    check "a file as the folder" [ "$code" -eq 2 ]
+    works forward $qkv --out deep/er//folder/
+    check "folders are made on the way" results deep/er/folder o lse
+    works forward $qkv --out "$dir/deep/../deeper/still"
+    check "also with dots" results deeper/still o lse
+    unusable_with "Not a directory" forward $qkv --out new/folder/../../old/x
+    check "those that were made go again" [ ! -e new ]
+    unusable_with "cannot make the folder 'old/x/y': Not a directory" forward $qkv --out old/x/y
+    unusable_with "cannot make the folder 'old': Not a directory" forward $qkv --out old
     check "which stays" [ "$(cat old)" = old ]
     mkdir blocked blocked/lse.npy
     run forward $qkv --out blocked

@@ -209,8 +209,8 @@ static void check_full(uint32_t flags)
     check_old("full");
 }
 
-/* Killed at some moment, again and again: there is a whole file each time, old or new, and no other behind the
- * next writing. */
+/* Killed at some moment, again and again: there is a whole file each time, old or new, and no other behind
+ * the next writing. */
 static void check_killed(uint32_t flags)
 {
     uint32_t random = 1;

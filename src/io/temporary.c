@@ -47,8 +47,8 @@ static int open_unnamed(const agi_io_temporary *file)
     return -1;
 }
 
-/* False where another process took the file for a stale one before it was locked. A file system without locks is
- * no reason not to write: nothing is ever taken for stale there. */
+/* False where another process took the file for a stale one before it was locked. A file system without
+ * locks is no reason not to write: nothing is ever taken for stale there. */
 static bool keep(int fd)
 {
     struct stat about;

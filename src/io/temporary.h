@@ -1,9 +1,9 @@
 /* A file that is to become another one: written in the folder of its place, moved there when it is whole.
  *
- * Where the file system can (O_TMPFILE) it has no name while it is written, and none ever where nothing stands in
- * its place; else it is called .attngrad-PID-N.tmp from the start, or for the moment before it replaces a file. Its
- * writer holds a lock on it as long as it lives, so that one that has a name and no lock belongs to a process that
- * was killed, on whatever machine, and can be removed. */
+ * Where the file system can (O_TMPFILE) it has no name while it is written, and none ever where nothing
+ * stands in its place; else it is called .attngrad-PID-N.tmp from the start, or for the moment before it
+ * replaces a file. Its writer holds a lock on it as long as it lives, so that one that has a name and no
+ * lock belongs to a process that was killed, on whatever machine, and can be removed. */
 #ifndef AGI_IO_TEMPORARY_H
 #define AGI_IO_TEMPORARY_H
 

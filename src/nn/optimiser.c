@@ -1,6 +1,6 @@
-/* SGD with momentum and AdamW over a list of flat arrays, in float64 by blocks, each result rounded once. A step
- * looks at every gradient first, one sum in one order for the norm; then it computes all that it would write,
- * and writes, by the same computation again, only where all of it is finite. */
+/* SGD with momentum and AdamW over a list of flat arrays, in float64 by blocks, each result rounded once.
+ * A step looks at every gradient first, one sum in one order for the norm; then it computes all that it
+ * would write, and writes, by the same computation again, only where all of it is finite. */
 #include <math.h>
 #include <string.h>
 
@@ -140,7 +140,8 @@ static double divisor(double loss_scale)
     return loss_scale == 0 ? 1 : loss_scale;
 }
 
-/* Of one array: the largest and how many are not finite or, where that is known already, the sum of squares. */
+/* Of one array: the largest and how many are not finite or, where that is known already, the sum of
+ * squares. */
 static void add_array(const ag_param *p, double scale, gradients *all, double *sum)
 {
     double g[BLOCK];
