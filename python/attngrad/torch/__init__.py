@@ -1,5 +1,12 @@
-"""attngrad for PyTorch: scaled_dot_product_attention with backward, double backward, forward mode and torch.func."""
+"""attngrad for PyTorch: attention with backward, double backward, forward mode and torch.func.
+
+>>> import torch
+>>> from attngrad.torch import scaled_dot_product_attention
+>>> x = torch.randn(1, 4, 8, 16)
+>>> o, to = torch.func.jvp(lambda q: scaled_dot_product_attention(q, x, x, is_causal=True), (x,), (x,))
+"""
 
 from ._attention import scaled_dot_product_attention
+from ._multihead import MultiheadAttention, replace
 
-__all__ = ["scaled_dot_product_attention"]
+__all__ = ["MultiheadAttention", "replace", "scaled_dot_product_attention"]

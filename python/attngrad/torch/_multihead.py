@@ -1,0 +1,160 @@
+"""MultiheadAttention over our attention, and replace, which puts it into a model. Parameters, names and masks are those
+of torch.nn.MultiheadAttention, whose boolean masks are True where a pair may not attend: the other way round."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ._attention import scaled_dot_product_attention
+
+
+class MultiheadAttention(nn.MultiheadAttention):
+    """torch.nn.MultiheadAttention with attngrad's attention: the same parameters, arguments and results, and
+    derivatives in every mode to the second order.
+
+    need_weights=True, the default there and here, returns the weights and so takes memory and time that grow with
+    the square of the length; need_weights=False is the fused path. is_causal=True needs no attn_mask; where one is
+    given beside it, it is taken to be the causal mask, as there. A query that sees no key gives zeros for its heads.
+
+    >>> layer = MultiheadAttention(16, 4, batch_first=True)
+    >>> x = torch.randn(2, 8, 16)
+    >>> y, _ = layer(x, x, x, need_weights=False, is_causal=True)
+    >>> y.shape
+    torch.Size([2, 8, 16])
+    """
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        is_batched = query.dim() == 3
+        if query.is_nested or key.is_nested or value.is_nested:
+            raise TypeError("query, key, value: nested tensors, must be strided ones")
+        if not query.dim() == key.dim() == value.dim() or query.dim() not in (2, 3):
+            raise ValueError(f"query, key, value: {query.dim()}, {key.dim()}, {value.dim()} axes, must be 2 or 3 each")
+        q, k, v = (self._heads(x, is_batched) for x in self._project(query, key, value))
+        own_keys = (self.bias_k is not None) + bool(self.add_zero_attn)
+        fused_causal = is_causal and not need_weights and own_keys == 0
+        if fused_causal:
+            attn_mask = None
+        elif is_causal and attn_mask is None:
+            attn_mask = _future(q, k)
+        k, v = self._own_keys(k, v)
+        hidden, bias = self._masks(q, k, key_padding_mask, attn_mask, own_keys)
+        p = self.dropout if self.training else 0.0
+        if need_weights:
+            o, weights = _plain(q, k, v, hidden, bias, p)
+            weights = weights.mean(dim=1) if average_attn_weights else weights
+            weights = weights if is_batched else weights.squeeze(0)
+        else:
+            visible = None if hidden is None else ~hidden
+            o, weights = scaled_dot_product_attention(q, k, v, visible, p, fused_causal, bias=bias), None
+        return self.out_proj(self._join(o, is_batched)), weights
+
+    def _project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
+        bias = self.in_proj_bias
+        if query is key is value and self.in_proj_weight is not None:
+            return F.linear(query, self.in_proj_weight, bias).chunk(3, dim=-1)
+        if self.in_proj_weight is not None:
+            weights = self.in_proj_weight.chunk(3)
+        else:
+            weights = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+        biases = (None,) * 3 if bias is None else bias.chunk(3)
+        return tuple(F.linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases, strict=True))
+
+    def _heads(self, x: Tensor, is_batched: bool) -> Tensor:
+        """[batch, head, position, channel], a view."""
+        x = x.unflatten(-1, (self.num_heads, self.head_dim))
+        if not is_batched:
+            return x.transpose(0, 1).unsqueeze(0)
+        return x.transpose(1, 2) if self.batch_first else x.permute(1, 2, 0, 3)
+
+    def _join(self, o: Tensor, is_batched: bool) -> Tensor:
+        if not is_batched:
+            return o.squeeze(0).transpose(0, 1).flatten(-2)
+        return (o.transpose(1, 2) if self.batch_first else o.permute(2, 0, 1, 3)).flatten(-2)
+
+    def _own_keys(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """With the keys and values of add_bias_kv and add_zero_attn behind the others."""
+        own = (k.shape[0], self.num_heads, 1, self.head_dim)
+        if self.bias_k is not None:
+            bias_k, bias_v = (x.view(1, self.num_heads, 1, self.head_dim) for x in (self.bias_k, self.bias_v))
+            k, v = torch.cat([k, bias_k.expand(own)], dim=2), torch.cat([v, bias_v.expand(own)], dim=2)
+        if self.add_zero_attn:
+            k, v = torch.cat([k, k.new_zeros(own)], dim=2), torch.cat([v, v.new_zeros(own)], dim=2)
+        return k, v
+
+    def _masks(self, q, k, key_padding_mask, attn_mask, own_keys) -> tuple[Tensor | None, Tensor | None]:
+        """What is hidden, a boolean tensor, and what is added to the scores; own keys are always seen."""
+        batch, heads, n_q = q.shape[:3]
+        n_k = k.shape[2] - own_keys
+        named = []
+        if attn_mask is not None:
+            shape = (n_q, n_k) if attn_mask.dim() == 2 else (batch * heads, n_q, n_k)
+            _check_mask("attn_mask", attn_mask, shape)
+            named.append(attn_mask if attn_mask.dim() == 2 else attn_mask.unflatten(0, (batch, heads)))
+        if key_padding_mask is not None:
+            shape = (n_k,) if key_padding_mask.dim() == 1 else (batch, n_k)
+            _check_mask("key_padding_mask", key_padding_mask, shape)
+            named.append(key_padding_mask.reshape(-1, 1, 1, n_k))
+        hidden = bias = None
+        for mask in (F.pad(mask, (0, own_keys)) if own_keys else mask for mask in named):
+            if mask.dtype == torch.bool:
+                hidden = mask if hidden is None else hidden | mask
+            else:
+                bias = mask if bias is None else bias + mask
+        return hidden, bias
+
+
+def _check_mask(name: str, mask: Tensor, shape: tuple[int, ...]) -> None:
+    if mask.dtype != torch.bool and not mask.is_floating_point():
+        raise TypeError(f"{name}: dtype {mask.dtype}, must be bool or floating point")
+    if tuple(mask.shape) != shape:
+        raise ValueError(f"{name}: shape {list(mask.shape)}, must be {list(shape)}")
+
+
+def _future(q: Tensor, k: Tensor) -> Tensor:
+    """True where the key stands behind the query."""
+    return torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).triu(1)
+
+
+def _plain(q: Tensor, k: Tensor, v: Tensor, hidden, bias, dropout: float) -> tuple[Tensor, Tensor]:
+    """Attention by its formula, for the weights themselves."""
+    scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
+    if bias is not None:
+        scores = scores + bias
+    if hidden is not None:
+        scores = scores.masked_fill(hidden, float("-inf"))
+    empty = scores.isneginf().all(dim=-1, keepdim=True)
+    weights = scores.masked_fill(empty, 0).softmax(dim=-1).masked_fill(empty, 0)
+    weights = F.dropout(weights, dropout)
+    return weights @ v, weights
+
+
+def replace(model: nn.Module) -> nn.Module:
+    """Gives every torch.nn.MultiheadAttention inside the model our attention, in place, and returns the model.
+
+    Parameters, buffers and hooks stay what they are. Subclasses of torch.nn.MultiheadAttention are left alone. The
+    layers of torch.nn.TransformerEncoder lose the shortcut past their attention that PyTorch takes in evaluation.
+
+    >>> layer = replace(nn.TransformerEncoderLayer(16, 4, 32, batch_first=True))
+    >>> type(layer.self_attn).__module__
+    'attngrad.torch._multihead'
+    """
+    for module in model.modules():
+        if type(module) is nn.MultiheadAttention:
+            module.__class__ = MultiheadAttention
+        elif isinstance(module, nn.TransformerEncoderLayer):
+            module.activation_relu_or_gelu = 0
+        elif isinstance(module, nn.TransformerEncoder):
+            module.use_nested_tensor = False
+    return model

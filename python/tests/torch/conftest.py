@@ -1,0 +1,20 @@
+"""Fixtures of the PyTorch tests."""
+
+import pytest
+import torch
+
+from attngrad import _plan
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(7)
+
+
+@pytest.fixture(params=["cpu", "reference"])
+def backend(request, monkeypatch):
+    """Runs a test with each backend; the library reads the environment when it makes a plan."""
+    monkeypatch.setenv("ATTNGRAD_BACKEND", request.param)
+    _plan.get.cache_clear()
+    yield request.param
+    _plan.get.cache_clear()

@@ -1,0 +1,119 @@
+"""torch.compile and the dispatcher ops: whole graphs, forward and backward, with the numbers of eager mode."""
+
+import pytest
+import torch
+from torch import func
+from torch_cases import BY_NAME, F64
+
+import attngrad.torch
+from attngrad.torch import scaled_dot_product_attention
+
+NAMES = ("plain", "all", "gqa", "five_axes", "buckets", "kv_lengths", "packed", "dropout", "float_mask")
+
+
+@pytest.fixture(autouse=True)
+def _fresh():
+    torch.compiler.reset()
+
+
+def compiled(function, **options):
+    """aot_eager traces forward and backward as the default backend does, and builds no C++."""
+    return torch.compile(function, fullgraph=True, backend="aot_eager", **options)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_whole_graph(name):
+    case = BY_NAME[name]
+    inputs = case.inputs()
+    results = []
+    for run in (case.function(), compiled(case.function())):
+        parts = run(*inputs)
+        loss = sum(part.sin().sum() for part in parts)
+        results.append([*parts, *torch.autograd.grad(loss, inputs)])
+    for x, y in zip(*results, strict=True):
+        assert torch.equal(x, y)
+
+
+def test_default_backend():
+    q, k, v = torch.randn(3, 1, 2, 16, 8, requires_grad=True)
+    run = lambda q, k, v: scaled_dot_product_attention(q.cos(), k, v, is_causal=True).sin()  # noqa: E731
+    eager, built = run(q, k, v), torch.compile(run, fullgraph=True)(q, k, v)
+    torch.testing.assert_close(built, eager)
+    torch.testing.assert_close(*(torch.autograd.grad(x.sum(), q) for x in (built, eager)))
+
+
+def test_sizes_change():
+    run = compiled(lambda x: scaled_dot_product_attention(x, x, x, is_causal=True), dynamic=True)
+    for n in (5, 8, 11):
+        x = torch.randn(2, 3, n, 4, dtype=F64, requires_grad=True)
+        eager = scaled_dot_product_attention(x, x, x, is_causal=True)
+        assert torch.equal(run(x), eager)
+        assert torch.equal(*(torch.autograd.grad(y.sin().sum(), x)[0] for y in (run(x), eager)))
+
+
+def test_dropout_is_drawn_at_each_run():
+    x = torch.randn(2, 16, 8)
+    run = compiled(lambda x: scaled_dot_product_attention(x, x, x, dropout_p=0.5))
+    assert not torch.equal(run(x), run(x))
+    torch.manual_seed(1)
+    first = run(x)
+    torch.manual_seed(1)
+    assert torch.equal(run(x), first)
+
+
+@pytest.mark.parametrize("name", ("plain", "all", "gqa"))
+def test_compiled_jvp(name):
+    case = BY_NAME[name]
+    inputs, tangents = case.inputs(requires_grad=False), case.inputs(requires_grad=False)
+    run = lambda *x: func.jvp(case.function(), x[: len(inputs)], x[len(inputs) :])  # noqa: E731
+    torch.testing.assert_close(compiled(run)(*inputs, *tangents), run(*inputs, *tangents), rtol=0, atol=0)
+
+
+def test_compiled_hessian_vector_product():
+    x, t = torch.randn(2, 2, 5, 4, dtype=F64)
+    loss = lambda x: scaled_dot_product_attention(x, x, x, is_causal=True).sin().sum()  # noqa: E731
+    run = lambda x, t: func.jvp(func.grad(loss), (x,), (t,))[1]  # noqa: E731
+    torch.testing.assert_close(compiled(run)(x, t), run(x, t), rtol=0, atol=0)
+
+
+def test_compiled_module():
+    layer = attngrad.torch.MultiheadAttention(8, 2, batch_first=True, dtype=F64)
+    x = torch.randn(2, 6, 8, dtype=F64)
+    run = lambda x: layer(x, x, x, need_weights=False, is_causal=True)[0]  # noqa: E731
+    torch.testing.assert_close(compiled(run)(x), run(x), rtol=0, atol=0)
+
+
+def op_arguments(case):
+    q, k, v, *rest = case.inputs()
+    named = dict(zip(case.tensors, rest, strict=True))
+    bias = named.get("bias")
+    common = [q, k, v, bias, named.get("bias_table"), named.get("sink"), *[None] * 6, "causal softcap=1.5"]
+    o, lse = (x.detach() for x in torch.ops.attngrad.forward(*common))
+    d_o, d_lse = torch.randn_like(o, requires_grad=True), torch.randn_like(lse, requires_grad=True)
+    tangents = [None if x is None else torch.randn_like(x) for x in common[:6]]
+    wanted = sum(1 << i for i, x in enumerate(common[:6]) if x is not None)
+    to, mu = (x.detach() for x in torch.ops.attngrad.jvp(*common, o, lse, *tangents))
+    return {
+        "forward": common,
+        "vjp": [*common, o, lse, d_o, d_lse, wanted],
+        "jvp": [*common, o, lse, *tangents],
+        "vjp_jvp": [*common, o, lse, d_o, d_lse, *tangents, to, mu, None, None, wanted],
+    }
+
+
+@pytest.mark.parametrize("name", ("plain", "all"))
+@pytest.mark.parametrize("op", ("forward", "vjp", "jvp", "vjp_jvp"))
+def test_ops(op, name):
+    """PyTorch's own checks of a dispatcher op: schema, fake kernel, autograd registration."""
+    checks = ["test_schema", "test_faketensor", "test_autograd_registration"]
+    if op in ("forward", "vjp", "jvp"):
+        checks.append("test_aot_dispatch_dynamic")
+    torch.library.opcheck(getattr(torch.ops.attngrad, op).default, op_arguments(BY_NAME[name])[op], test_utils=checks)
+
+
+def test_meta_tensors():
+    q = torch.randn(2, 3, 4, 8, device="meta", requires_grad=True)
+    o, lse = scaled_dot_product_attention(q, q, q[..., :5], return_lse=True)
+    assert o.shape == (2, 3, 4, 5) and lse.shape == (2, 3, 4) and lse.dtype == F64 and o.device.type == "meta"
+    o.sum().backward()
+    assert q.grad.shape == q.shape

@@ -1,0 +1,166 @@
+"""What the PyTorch tests share: attention by its formula in plain PyTorch, one case for each feature, and the rule by
+which an error is judged beside a peer's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from attngrad.torch import scaled_dot_product_attention
+
+F64 = torch.float64
+# Relative errors that are no error: of the result itself, rounded once and summed in the inner precision.
+FLOOR = {torch.float64: 1e-13, torch.float32: 1e-6, torch.float16: 6e-4, torch.bfloat16: 4e-3}
+
+
+def within_rule(ours, peer, truth, dtype):
+    """(passes, our error, the peer's), errors relative to truth's norm: ours is at most twice the peer's, or one
+    that means nothing in this dtype."""
+    norm = truth.norm().item()
+    error, beside = ((x.to(truth.dtype) - truth).norm().item() for x in (ours, peer))
+    scale = norm if norm > 0 else 1.0
+    return error <= max(2 * beside, FLOOR[dtype] * norm), error / scale, beside / scale
+
+
+# ---- The formula ----
+
+
+def positions(n_q, n_k, align="top-left", q_offset=0, k_offset=0):
+    shift = n_k - n_q if align == "bottom-right" else 0
+    return torch.arange(n_q)[:, None] + q_offset + shift, torch.arange(n_k)[None, :] + k_offset
+
+
+def visible_pairs(n_q, n_k, *, is_causal=False, window=None, **where):
+    p, g = positions(n_q, n_k, **where)
+    seen = torch.ones(n_q, n_k, dtype=torch.bool)
+    if is_causal:
+        seen &= g <= p
+    if window is not None:
+        left, right = window
+        seen &= (g >= p - left) if left >= 0 else seen
+        seen &= (g <= p + right) if right >= 0 else seen
+    return seen
+
+
+def table_bias(table, buckets, n_q, n_k, **where):
+    p, g = positions(n_q, n_k, **where)
+    radius = (len(buckets) - 1) // 2 if buckets is not None else (table.shape[-1] - 1) // 2
+    distance = (g - p).clamp(-radius, radius) + radius
+    columns = distance if buckets is None else torch.tensor(buckets)[distance]
+    return table[..., columns]
+
+
+def default_slopes(heads):
+    return torch.tensor([2.0 ** (-8 * (h + 1) / heads) for h in range(heads)], dtype=F64)
+
+
+def plain(
+    q, k, v, attn_mask=None, is_causal=False, scale=None, enable_gqa=False, *, align="top-left", window=None,
+    bias=None, bias_table=None, buckets=None, alibi=None, softcap=None, sink=None, kv_lengths=None, q_offset=0,
+    k_offset=0, keep=None, return_lse=True,
+):  # fmt: skip
+    """Attention by its formula, N x N, in the inputs' dtype: o, lse. keep: dropout's mask over 1 - p."""
+    where = {"align": align, "q_offset": q_offset, "k_offset": k_offset}
+    n_q, n_k = q.shape[-2], k.shape[-2]
+    if enable_gqa:
+        k, v = (x.repeat_interleave(q.shape[-3] // x.shape[-3], dim=-3) for x in (k, v))
+    s = q @ k.transpose(-2, -1) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    if softcap is not None:
+        s = softcap * torch.tanh(s / softcap)
+    seen = visible_pairs(n_q, n_k, is_causal=is_causal, window=window, **where)
+    if kv_lengths is not None:
+        seen = seen & (torch.arange(n_k) < torch.as_tensor(kv_lengths)[..., None, None, None])
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        seen = seen & attn_mask
+    elif attn_mask is not None:
+        s = s + attn_mask
+    if bias is not None:
+        s = s + bias
+    if bias_table is not None:
+        s = s + table_bias(bias_table, buckets, n_q, n_k, **where)
+    if alibi is not None:
+        p, g = positions(n_q, n_k, **where)
+        slopes = default_slopes(q.shape[-3]) if alibi is True else torch.tensor(alibi, dtype=F64)
+        s = s - slopes[:, None, None].to(s.dtype) * (p - g).abs()
+    s = s.masked_fill(~seen, float("-inf"))
+    column = s if sink is None else torch.cat([s, sink[:, None, None].expand(*s.shape[:-1], 1)], dim=-1)
+    empty = column.isneginf().all(dim=-1, keepdim=True)
+    lse = column.masked_fill(empty, 0).logsumexp(dim=-1, keepdim=True)
+    weights = torch.exp(s - lse).masked_fill(empty, 0)
+    if keep is not None:
+        weights = weights * keep
+    o = weights @ v
+    return (o, lse.masked_fill(empty, float("-inf")).squeeze(-1)) if return_lse else o
+
+
+# ---- Cases ----
+
+
+@dataclass
+class Case:
+    """One feature: shapes of q, k, v, keywords, and tensors with gradients by their keyword."""
+
+    name: str
+    q: tuple[int, ...] = (1, 2, 3, 2)
+    k: tuple[int, ...] = (1, 2, 4, 2)
+    v: tuple[int, ...] = (1, 2, 4, 3)
+    keywords: dict = field(default_factory=dict)
+    tensors: dict = field(default_factory=dict)
+    lse: bool = True  # whether lse is finite everywhere
+    formula: bool = True  # whether `plain` has it
+
+    def inputs(self, requires_grad=True):
+        """q, k, v, then the tensors of `tensors`."""
+        shapes = [self.q, self.k, self.v, *self.tensors.values()]
+        return tuple(torch.randn(shape, dtype=F64, requires_grad=requires_grad) for shape in shapes)
+
+    def function(self, attention=scaled_dot_product_attention, **more):
+        def run(q, k, v, *rest):
+            named = dict(zip(self.tensors, rest, strict=True))
+            result = attention(q, k, v, **self.keywords, **named, **more, return_lse=self.lse)
+            return result
+
+        return run
+
+
+_MASK = torch.tensor([[1, 0, 1, 1], [0, 1, 1, 0], [1, 1, 0, 0]], dtype=torch.bool)
+_EMPTY_ROW = torch.tensor([[1, 0, 1, 1], [0, 0, 0, 0], [1, 1, 0, 0]], dtype=torch.bool)
+
+CASES = [
+    Case("plain"),
+    Case("flat", (3, 2), (4, 2), (4, 3)),
+    Case("three_axes", (2, 3, 2), (2, 4, 2), (2, 4, 3)),
+    Case("five_axes", (2, 1, 1, 3, 2), (1, 2, 1, 4, 2), (2, 2, 1, 4, 2)),
+    Case("broadcast_batch", (2, 1, 3, 2), (1, 1, 4, 2), (1, 1, 4, 2)),
+    Case("causal", keywords={"is_causal": True}),
+    Case("bottom_right", keywords={"is_causal": True, "align": "bottom-right"}),
+    Case("window", keywords={"window": (1, 1)}),
+    Case("scale", keywords={"scale": 0.3}),
+    Case("softcap", keywords={"softcap": 0.8}),
+    Case("mask", keywords={"attn_mask": _MASK}),
+    Case("empty_row", keywords={"attn_mask": _EMPTY_ROW}, lse=False),
+    Case("float_mask", tensors={"attn_mask": (3, 4)}),
+    Case("float_mask_of_keys", (2, 2, 2, 2), (2, 2, 3, 2), (2, 2, 3, 2), tensors={"attn_mask": (2, 1, 1, 3)}),
+    Case("mask_and_bias", keywords={"attn_mask": _MASK}, tensors={"bias": (2, 3, 1)}),
+    Case("table", keywords={"is_causal": True}, tensors={"bias_table": (2, 5)}),
+    Case("buckets", keywords={"buckets": [0, 1, 1, 2, 0]}, tensors={"bias_table": (1, 3)}),
+    Case("alibi", keywords={"alibi": True, "is_causal": True}),
+    Case("slopes", keywords={"alibi": [0.5, 0.1]}),
+    Case("sink", tensors={"sink": (2,)}),
+    Case("sink_of_empty_row", keywords={"attn_mask": _EMPTY_ROW}, tensors={"sink": (2,)}),
+    Case("dropout", keywords={"dropout_p": 0.4, "seed": 11}, formula=False),
+    Case("gqa", (1, 4, 2, 2), (1, 2, 3, 2), (1, 2, 3, 2), {"enable_gqa": True}),
+    Case("gqa_keys_and_values_differ", (1, 4, 2, 2), (1, 2, 3, 2), (1, 1, 3, 2), {"enable_gqa": True}),
+    Case("one_kv_head", (1, 2, 3, 2), (1, 1, 3, 2), (1, 1, 3, 2)),
+    Case("kv_lengths", (2, 1, 2, 2), (2, 1, 3, 2), (2, 1, 3, 2), {"kv_lengths": [1, 3]}),
+    Case("q_lengths", (2, 1, 2, 2), (2, 1, 3, 2), (2, 1, 3, 2), {"q_lengths": [1, 2]}, lse=False, formula=False),
+    Case("packed", (1, 4, 2), (1, 5, 2), (1, 5, 2), {"q_packed": [0, 1, 4], "k_packed": [0, 3, 5]}, formula=False),
+    Case("offsets", keywords={"is_causal": True, "q_offset": 4, "k_offset": 2}),
+    Case(
+        "all",
+        keywords={"is_causal": True, "align": "bottom-right", "window": (2, -1), "softcap": 1.5, "alibi": True},
+        tensors={"bias": (1, 1, 3, 4), "bias_table": (2, 3), "sink": (2,)},
+    ),
+]
+BY_NAME = {case.name: case for case in CASES}
