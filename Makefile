@@ -1,6 +1,6 @@
 # Thin front of the CMake build. `make help` lists the targets.
 # BUILD: folder of all builds. PREFIX, DESTDIR: where `make install` installs. JOBS: parallel jobs.
-# ARGS: options of `make bench`.
+# ARGS: options of `make bench` and of `make test-python`.
 BUILD   = build
 PREFIX  = /usr/local
 JOBS   := $(shell nproc 2>/dev/null || echo 2)
@@ -8,18 +8,19 @@ DEEP    = asan tsan valgrind limits qemu-x86_64 qemu-aarch64 fuzz
 CTEST   = ctest --output-on-failure --no-label-summary -j $(JOBS)
 
 .NOTPARALLEL:
-.PHONY: help demo test test-deep bench lint format install clean
+.PHONY: help demo test test-deep test-python bench lint format install clean
 
 help:
 	@echo 'make demo        build, then show the worked example, every variable of it'
 	@echo 'make test        build, then run the tests'
 	@echo 'make test-deep   sanitizers, fuzzing for 60 s a target, valgrind, memory, foreign processors'
+	@echo 'make test-python build the Python package, install it, run its tests; ARGS: options of pytest'
 	@echo 'make bench       our maps and PyTorch side by side, under 30 minutes; ARGS=--quick: about 2'
 	@echo 'make lint        format, static analysis, layering'
 	@echo 'make format      rewrite the sources in the format that lint wants'
 	@echo 'make install     into PREFIX (now $(PREFIX)), below DESTDIR'
 	@echo 'make clean       remove $(BUILD)/'
-	@echo 'demo, test, test-deep, bench and lint install what they need where it is missing (Debian, Ubuntu).'
+	@echo 'demo, test, test-deep, test-python, bench and lint install what they need where it is missing (Debian, Ubuntu).'
 
 demo:
 	@scripts/setup demo
@@ -38,6 +39,10 @@ test-deep:
 	@mkdir -p $(BUILD)/deep
 	@for preset in $(DEEP); do echo "subdirs(\"$(abspath $(BUILD))/$$preset\")"; done >$(BUILD)/deep/CTestTestfile.cmake
 	@$(CTEST) --test-dir $(BUILD)/deep
+
+test-python:
+	@scripts/setup test-python
+	@python/test $(BUILD)/python $(ARGS)
 
 bench:
 	@scripts/setup bench

@@ -2,19 +2,28 @@
 
 `attngrad.torch` is the same for PyTorch, with every derivative of it."""
 
+from ._call import Features
+from ._check import check
 from ._core import info, version
+from ._explain import explain
 from ._maps import Forward, Gradients, GradientTangents, Tangents, forward, jvp, vjp, vjp_jvp
+from ._merge import Merged, merge
 
 __version__ = version()
 __all__ = [
+    "Features",
     "Forward",
     "GradientTangents",
     "Gradients",
+    "Merged",
     "Tangents",
     "__version__",
+    "check",
+    "explain",
     "forward",
     "info",
     "jvp",
+    "merge",
     "vjp",
     "vjp_jvp",
 ]

@@ -165,10 +165,12 @@ static PyObject *run_job(const ag_plan *plan, unsigned bit, const ag_args *args,
     if (scratch.memory == NULL) {
         return PyErr_Format(PyExc_MemoryError, "no memory for a workspace of %zu bytes", bytes);
     }
-    Py_BEGIN_ALLOW_THREADS status = trace == NULL ? map(plan, args, NULL, scratch.memory, bytes)
-                                                  : ag_trace(plan, bit, args, trace, scratch.memory, bytes);
+    PyThreadState *python = PyEval_SaveThread();
+    status = trace == NULL ? map(plan, args, NULL, scratch.memory, bytes)
+                           : ag_trace(plan, bit, args, trace, scratch.memory, bytes);
     core_scratch_end(scratch);
-    Py_END_ALLOW_THREADS return status == AG_OK ? Py_NewRef(Py_None) : core_fail(status);
+    PyEval_RestoreThread(python);
+    return status == AG_OK ? Py_NewRef(Py_None) : core_fail(status);
 }
 
 static PyObject *plan_run(PyObject *self, PyObject *args, PyObject *keywords)
@@ -209,9 +211,10 @@ static PyObject *plan_merge(PyObject *self, PyObject *tensors)
     if (core_read_tensors(tensors, merge_slots, sizeof merge_slots / sizeof merge_slots[0], &args) != 0) {
         return NULL;
     }
-    ag_status status;
-    Py_BEGIN_ALLOW_THREADS status = ag_merge(plan_of(self), &args, NULL);
-    Py_END_ALLOW_THREADS return status == AG_OK ? Py_NewRef(Py_None) : core_fail(status);
+    PyThreadState *python = PyEval_SaveThread();
+    const ag_status status = ag_merge(plan_of(self), &args, NULL);
+    PyEval_RestoreThread(python);
+    return status == AG_OK ? Py_NewRef(Py_None) : core_fail(status);
 }
 
 /* ---- Trace ---- */

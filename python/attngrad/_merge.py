@@ -1,0 +1,72 @@
+"""Results of two disjoint sets of keys become the result of both. Rows are merged one by one, so that every layout
+of them is as good as [batch, heads, n]."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from . import _arrays, _plan
+
+
+class Merged(NamedTuple):
+    """As forward's or, with tangents, as jvp's."""
+
+    o: np.ndarray
+    lse: np.ndarray
+    to: np.ndarray | None = None
+    mu: np.ndarray | None = None
+
+
+def _take(name: str, x: Any, like: np.ndarray, dtype: Any) -> np.ndarray:
+    a = _arrays.as_array(x, name)
+    if a.shape != like.shape:
+        raise ValueError(f"{name}: shape {list(a.shape)}, must be {list(like.shape)}")
+    if a.dtype != dtype:
+        raise TypeError(f"{name}: {a.dtype}, must be {np.dtype(dtype)}")
+    return a
+
+
+def merge(
+    o1: Any,
+    lse1: Any,
+    o2: Any,
+    lse2: Any,
+    *,
+    to1: Any = None,
+    mu1: Any = None,
+    to2: Any = None,
+    mu2: Any = None,
+) -> Merged:
+    """The attention over both sets of keys, from that over each: outputs and lse, and their tangents where all four
+    of them are given. A sink belongs to one of the parts only.
+
+    >>> import numpy as np
+    >>> import attngrad
+    >>> q = k = v = np.eye(4)
+    >>> left, right = attngrad.forward(q, k[:1], v[:1]), attngrad.forward(q, k[1:], v[1:])
+    >>> np.allclose(attngrad.merge(*left, *right).o, attngrad.forward(q, k, v).o)
+    True
+    """
+    o, code = _arrays.float_array(o1, "o1")
+    if not 2 <= o.ndim <= 4:
+        raise ValueError(f"o1: has {o.ndim} axes, must have 2 to 4")
+    tangents = {"to1": to1, "mu1": mu1, "to2": to2, "mu2": mu2}
+    given = [name for name, x in tangents.items() if x is not None]
+    if given and len(given) < len(tangents):
+        raise ValueError(f"{next(n for n in tangents if n not in given)}: missing, but {given[0]} is given")
+    inputs = {"o1": o, "lse1": lse1, "o2": o2, "lse2": lse2} | (tangents if given else {})
+    rows = o[..., 0]
+    outputs = {"o": np.empty(o.shape, o.dtype), "lse": np.empty(rows.shape)}
+    if given:
+        outputs |= {"to": np.empty(o.shape, o.dtype), "mu": np.empty(rows.shape)}
+    tensors = {}
+    for name, x in (inputs | outputs).items():
+        is_rows = name.startswith(("lse", "mu"))
+        a = _take(name, x, rows if is_rows else o, np.float64 if is_rows else o.dtype)
+        tensors[name] = _arrays.view(a, _arrays.ROWS if is_rows else _arrays.MAIN)
+    b, h, n, d = (1,) * (4 - o.ndim) + o.shape
+    if o.size:
+        _plan.get(f"b{b} h{h} q{n} k0 d{d} {code}").merge(tensors)
+    return Merged(**outputs)

@@ -1,0 +1,18 @@
+"""The package in an environment that has NumPy and nothing else: it imports, computes, and says what is missing."""
+
+import importlib.util
+
+import numpy as np
+
+import attngrad
+
+for other in ("torch", "ml_dtypes", "jax"):
+    assert importlib.util.find_spec(other) is None, f"{other} is here: this environment proves nothing"
+errors = attngrad.check("h4 kv2 q33 k47 d16 f32 causal softcap=20 sink bias=1h1k")
+assert max(errors.values()) < 1e-8, errors
+try:
+    attngrad.forward(*[np.zeros((4, 8), np.float32)] * 3, out_dtype="bfloat16")
+except TypeError as error:
+    assert "bfloat16" in str(error)
+else:
+    raise AssertionError("bfloat16 without ml_dtypes was taken")
