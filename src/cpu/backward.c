@@ -44,7 +44,6 @@ static void lay_out_tile(agi_query_tile *t, agi_arena *arena, int64_t Dk_pad, in
     t->tD = agi_take_reals(arena, TILE_ROWS);
     t->Ps = agi_take(arena, TILE_ROWS, sizeof(double));
     t->dead = agi_take(arena, TILE_ROWS, 1);
-    t->dQ = agi_take_reals(arena, TILE_ROWS * Dk_pad);
 }
 
 static void lay_out_scratch(agi_backward_scratch *s, agi_arena *arena, const ag_plan *plan,
@@ -55,6 +54,7 @@ static void lay_out_scratch(agi_backward_scratch *s, agi_arena *arena, const ag_
     const int64_t Dk_pad = agi_round_up(p->dim_qk, k->lanes), Dv_pad = agi_round_up(p->dim_v, k->lanes);
     const int64_t tangents = map == AGI_VJP_JVP, tile = x.block * TILE_LD;
     const int64_t softcap = p->softcap > 0, whole = x.parts == 1;
+    const int64_t rows = agi_saturated(group_of(p), p->q_len, 1, 1);
     const int64_t features =
         agi_has(p, AG_BIAS | AG_MASK | AG_TABLE | AG_ALIBI | AG_SLOPES) || softcap || p->scale <= 0;
     lay_out_tile(&s->tile, arena, Dk_pad, Dv_pad, tangents);
@@ -77,7 +77,9 @@ static void lay_out_scratch(agi_backward_scratch *s, agi_arena *arena, const ag_
     s->unseen_panel = agi_take(arena, x.block, 1);
     s->dK = agi_take_reals(arena, whole * x.span * Dk_pad);
     s->dV = agi_take_reals(arena, whole * x.span * Dv_pad);
-    s->dQ = agi_take_reals(arena, whole * (x.n_spans > 1) * agi_saturated(group_of(p), p->q_len, Dk_pad, 1));
+    s->dQ = agi_take_reals(arena,
+                           x.n_spans == 1 ? TILE_ROWS * Dk_pad : whole * agi_saturated(rows, Dk_pad, 1, 1));
+    s->products = agi_take_reals(arena, whole * (x.n_spans > 1) * agi_saturated(rows, 2, 1, 1));
     s->row[0] = agi_take_reals(arena, Dv_pad);
     s->row[1] = agi_take_reals(arena, Dv_pad);
 }
@@ -105,8 +107,9 @@ void agi_backward_lay_out(agi_backward_layout *y, agi_arena *arena, const ag_pla
     y->counter = agi_take(arena, 1, sizeof *y->counter);
     y->dK = agi_take_reals(arena, split * agi_saturated(x.chains, x.parts, x.span, Dk_pad));
     y->dV = agi_take_reals(arena, split * agi_saturated(x.chains, x.parts, x.span, Dv_pad));
-    y->dQ = agi_take_reals(arena,
-                           split * (x.n_spans > 1) * agi_saturated(x.chains, group_of(p), p->q_len, Dk_pad));
+    const int64_t rows = split * (x.n_spans > 1) * agi_saturated(x.chains, group_of(p), p->q_len, 1);
+    y->dQ = agi_take_reals(arena, agi_saturated(rows, Dk_pad, 1, 1));
+    y->products = agi_take_reals(arena, agi_saturated(rows, 2, 1, 1));
     y->bias_full = agi_take_reals(arena, (bias && bias_needs_copy(p)) * agi_count(p->bias_size));
     y->bias_small = agi_take(arena, (bias && !full) * agi_saturated(x.parts, agi_count(p->bias_size), 1, 1),
                              sizeof(double));
@@ -142,17 +145,27 @@ static bool sees_a_key(agi_backward_scratch *s, const agi_head *x, int64_t i)
     return sees;
 }
 
-/* L, mu, D = rowsum(dO o O) - dL, tD = rowsum(tO o dO + O o tdO) - tdL of row r of the tile. A query
- * without an output (L = -infinity, or the sink's logit and no key seen) has weights 0: L counts as
- * infinite. */
+/* L and mu of row r of the tile. A query without an output (L = -infinity, or the sink's logit and no key
+ * seen) has weights 0: L counts as infinite. */
 static void load_statistics(agi_backward_scratch *s, const agi_head *x, agi_query_tile *t, int64_t r)
 {
     const ag_args *a = &x->call->a;
     const int64_t i = t->i0 + r;
-    const bool tangents = x->call->map == AGI_VJP_JVP;
     const double L = agi_get_stat(x, &a->lse, i), L2 = L * LOG2_E;
-    double D = -agi_get_stat(x, &a->d_lse, i), tD = tangents ? -agi_get_stat(x, &a->td_lse, i) : 0;
     t->dead[r] = L == -INFINITY || (L == x->sink && !sees_a_key(s, x, i));
+    t->high[r] = t->dead[r] ? (real)INFINITY : (real)L2;
+    t->low[r] = t->dead[r] ? 0 : (real)(L2 - (double)(real)L2);
+    t->mu[r] = x->call->map == AGI_VJP_JVP ? (real)agi_get_stat(x, &a->mu, i) : 0;
+    t->Ps[r] = x->sink == -INFINITY ? 0 : exp(x->sink - L);
+}
+
+/* D = rowsum(dO o O) - dL and tD = rowsum(tO o dO + O o tdO) - tdL of row r of the tile. */
+static void row_products(agi_backward_scratch *s, const agi_head *x, agi_query_tile *t, int64_t r)
+{
+    const ag_args *a = &x->call->a;
+    const int64_t i = t->i0 + r;
+    const bool tangents = x->call->map == AGI_VJP_JVP;
+    double D = -agi_get_stat(x, &a->d_lse, i), tD = tangents ? -agi_get_stat(x, &a->td_lse, i) : 0;
     if (!t->dead[r]) {
         const real *O = one_row(x, &a->o, i, s->row[0]), *dO = t->dO.p + r * t->dO.ld;
         D += x->k->dot(dO, O, x->Dv);
@@ -161,12 +174,28 @@ static void load_statistics(agi_backward_scratch *s, const agi_head *x, agi_quer
             tD += a->td_o.data == NULL ? 0 : x->k->dot(t->tdO.p + r * t->tdO.ld, O, x->Dv);
         }
     }
-    t->high[r] = t->dead[r] ? (real)INFINITY : (real)L2;
-    t->low[r] = t->dead[r] ? 0 : (real)(L2 - (double)(real)L2);
     t->D[r] = (real)D;
     t->tD[r] = (real)tD;
-    t->mu[r] = tangents ? (real)agi_get_stat(x, &a->mu, i) : 0;
-    t->Ps[r] = x->sink == -INFINITY ? 0 : exp(x->sink - L);
+}
+
+/* They take as long as a few keys, so that the first span that loads a tile keeps them for the others. */
+static void load_products(agi_backward_scratch *s, const agi_head *x, agi_query_tile *t, real *kept,
+                          bool first)
+{
+    const size_t size = (size_t)t->ni * sizeof(real);
+    const int64_t Nq = x->call->plan->p.q_len;
+    if (kept != NULL && !first) {
+        memcpy(t->D, kept + t->i0, size);
+        memcpy(t->tD, kept + Nq + t->i0, size);
+        return;
+    }
+    for (int64_t r = 0; r < t->ni; r++) {
+        row_products(s, x, t, r);
+    }
+    if (kept != NULL) {
+        memcpy(kept + t->i0, t->D, size);
+        memcpy(kept + Nq + t->i0, t->tD, size);
+    }
 }
 
 static agi_rows query_rows(const agi_head *x, const agi_query_tile *t, const ag_tensor *from, ag_dtype dtype,
@@ -200,7 +229,7 @@ static void load_rows(const agi_head *x, agi_query_tile *t, const uint8_t *skip)
     }
 }
 
-static void load_tile(agi_backward_scratch *s, const agi_head *x, int64_t i0)
+static void load_tile(agi_backward_scratch *s, const agi_head *x, int64_t i0, real *kept, bool first)
 {
     agi_query_tile *t = &s->tile;
     const ag_args *a = &x->call->a;
@@ -211,6 +240,7 @@ static void load_tile(agi_backward_scratch *s, const agi_head *x, int64_t i0)
     for (int64_t r = 0; r < t->ni; r++) {
         load_statistics(s, x, t, r);
     }
+    load_products(s, x, t, kept, first);
     for (int64_t r = t->ni; r < TILE_ROWS; r++) { /* lanes behind the last query weigh nothing */
         t->high[r] = (real)INFINITY;
         t->low[r] = t->D[r] = t->mu[r] = t->tD[r] = 0;
@@ -224,7 +254,6 @@ static void load_tile(agi_backward_scratch *s, const agi_head *x, int64_t i0)
         query_panels(x, t, &a->tq, p->dtype, x->Dk, t->tQT);
         query_panels(x, t, &a->td_o, p->out_dtype, x->Dv, t->tdOT);
     }
-    memset(t->dQ, 0, (size_t)(TILE_ROWS * x->Dk_pad) * sizeof(real));
 }
 
 /* ---- One tile of queries against one span of keys ---- */
@@ -262,27 +291,12 @@ static double sink_gradient(const agi_head *x, const agi_query_tile *t, bool tan
     return sum;
 }
 
-/* The tile's dQ to its place: the caller's array where it can hold the sum, else a float copy that is
- * rounded after the last span. */
-static void put_queries(const job *w, const agi_head *x, const agi_query_tile *t, int64_t span, real *sum)
+/* Rounded once, after the last span. */
+static void put_queries(const job *w, const agi_head *x, int64_t i0, int64_t ni, const real *dQ)
 {
     const ag_problem *p = &x->call->plan->p;
-    const agi_slice slice = agi_query_slice(x, w->dq, p->grad_dtype, x->Dk);
-    const bool accumulate = (x->call->a.accumulate & w->acc_dq) != 0;
-    if (w->dq->data == NULL) {
-        return;
-    }
-    if (w->schedule.n_spans == 1 || (p->grad_dtype == REAL_DTYPE && !accumulate)) {
-        agi_put_rows(x->k, slice, t->i0, t->ni, accumulate || span > 0, p->scale, t->dQ, x->Dk_pad);
-        return;
-    }
-    sum += t->i0 * x->Dk_pad;
-    for (int64_t e = 0; e < t->ni * x->Dk_pad; e++) {
-        sum[e] = span == 0 ? t->dQ[e] : sum[e] + t->dQ[e];
-    }
-    if (span == w->schedule.n_spans - 1) {
-        agi_put_rows(x->k, slice, t->i0, t->ni, accumulate, p->scale, sum, x->Dk_pad);
-    }
+    agi_put_rows(x->k, agi_query_slice(x, w->dq, p->grad_dtype, x->Dk), i0, ni,
+                 (x->call->a.accumulate & w->acc_dq) != 0, p->scale, dQ, x->Dk_pad);
 }
 
 /* ---- One pass of one part of a chain ---- */
@@ -298,6 +312,24 @@ static where locate(const job *w, int64_t chain, int64_t part, int64_t pass)
     const int64_t group = pass / x->n_spans;
     return (where){chain, part, chain / items_hk * x->join_b + group / x->join_hk,
                    chain % items_hk * x->join_hk + group % x->join_hk, pass % x->n_spans};
+}
+
+/* The sums of a head that live from span to span, where there are several: dQ[Nq][Dk_pad], and D and tD. */
+typedef struct {
+    real *dQ, *products;
+} kept_sums;
+
+static kept_sums sums_of_head(const job *w, const agi_backward_scratch *s, const where *at, const agi_head *x)
+{
+    const ag_problem *p = &w->call->plan->p;
+    const int64_t group = group_of(p), g = x->h % group, Nq = p->q_len;
+    const int64_t n = w->schedule.parts == 1 ? g : at->chain * group + g;
+    const bool own = w->schedule.parts == 1;
+    if (w->schedule.n_spans == 1) {
+        return (kept_sums){NULL, NULL};
+    }
+    return (kept_sums){(own ? s->dQ : w->y.dQ) + n * Nq * x->Dk_pad,
+                       (own ? s->products : w->y.products) + n * 2 * Nq};
 }
 
 static void begin_sums(const job *w, const where *at, const agi_head *x, agi_sums *sums)
@@ -320,38 +352,51 @@ static void begin_sums(const job *w, const where *at, const agi_head *x, agi_sum
     }
 }
 
+/* One tile of queries against the span's keys; nothing is loaded where it sees none of them. */
+static void run_tile(const job *w, agi_backward_scratch *s, const where *at, const agi_head *x, int64_t i0,
+                     real *products, real *dK, real *dV)
+{
+    const int64_t span = w->schedule.span, span0 = at->span * span;
+    const bool sink = w->dsink->data != NULL;
+    int64_t from, to;
+    agi_key_range(x, i0, agi_min(TILE_ROWS, x->seq.n_q - i0), &from, &to);
+    const int64_t first = sink ? 0 : from / span;
+    from = agi_max(from, span0);
+    to = agi_min(to, span0 + span);
+    if (from < to || (sink && at->span == 0)) {
+        load_tile(s, x, i0, products, at->span == first);
+    }
+    if (sink && at->span == 0) {
+        w->y.sink[(at->b * w->call->plan->p.heads + x->h) * w->schedule.parts + at->part] +=
+            sink_gradient(x, &s->tile, w->tangents);
+    }
+    if (from < to) {
+        agi_sums sums;
+        begin_sums(w, at, x, &sums);
+        run_blocks(w, s, x, &sums, span0, from, to, dK, dV);
+    }
+}
+
 static void run_head(const job *w, agi_backward_scratch *s, const where *at, int64_t h, real *dK, real *dV)
 {
     const ag_problem *p = &w->call->plan->p;
     const agi_schedule *schedule = &w->schedule;
-    const int64_t span0 = at->span * schedule->span, last = schedule->n_spans - 1;
     agi_head x;
-    agi_sums sums;
     agi_head_begin(&x, w->call, w->k, at->b, h);
-    begin_sums(w, at, &x, &sums);
-    const int64_t g = h % group_of(p), Nq = p->q_len;
-    real *dQ = schedule->parts == 1 ? s->dQ + g * Nq * x.Dk_pad
-                                    : w->y.dQ + (at->chain * group_of(p) + g) * Nq * x.Dk_pad;
+    const kept_sums kept = sums_of_head(w, s, at, &x);
     for (int64_t i0 = at->part * TILE_ROWS; i0 < x.seq.n_q; i0 += schedule->parts * TILE_ROWS) {
-        int64_t from, to;
-        agi_key_range(&x, i0, agi_min(TILE_ROWS, x.seq.n_q - i0), &from, &to);
-        from = agi_max(from, span0);
-        to = agi_min(to, span0 + schedule->span);
-        if (from >= to && at->span != 0 && at->span != last) {
-            continue;
+        const int64_t ni = agi_min(TILE_ROWS, x.seq.n_q - i0);
+        s->tile.dQ = kept.dQ == NULL ? s->dQ : kept.dQ + i0 * x.Dk_pad;
+        if (at->span == 0) {
+            memset(s->tile.dQ, 0, (size_t)(ni * x.Dk_pad) * sizeof(real));
         }
-        load_tile(s, &x, i0);
-        if (at->span == 0 && w->dsink->data != NULL) {
-            w->y.sink[(at->b * p->heads + h) * schedule->parts + at->part] +=
-                sink_gradient(&x, &s->tile, w->tangents);
+        run_tile(w, s, at, &x, i0, kept.products, dK, dV);
+        if (at->span == schedule->n_spans - 1) {
+            put_queries(w, &x, i0, ni, s->tile.dQ);
         }
-        if (from < to) {
-            run_blocks(w, s, &x, &sums, span0, from, to, dK, dV);
-        }
-        put_queries(w, &x, &s->tile, at->span, dQ);
     }
     if (at->span == 0 && at->part == 0 && !agi_has(p, AG_PACKED)) { /* rows behind the sequence's end */
-        agi_put_rows(w->k, agi_query_slice(&x, w->dq, p->grad_dtype, x.Dk), x.seq.n_q, Nq - x.seq.n_q,
+        agi_put_rows(w->k, agi_query_slice(&x, w->dq, p->grad_dtype, x.Dk), x.seq.n_q, p->q_len - x.seq.n_q,
                      (w->call->a.accumulate & w->acc_dq) != 0, 1, NULL, 0);
     }
 }

@@ -1,8 +1,8 @@
 /* vjp and vjp_jvp: the order of their work, and what their tiles share. Compiled for each real.
  *
  * Keys are taken in spans of a few blocks. For one span a thread walks over tiles of queries; the
- * gradients of the span's keys are summed in its own memory, and the gradient of a tile's queries in
- * registers and cache, added to its place once a span.
+ * gradients of the span's keys are summed in its own memory, and that of the tile's queries, where there
+ * are several spans, in a float array of the whole sequence, rounded to its dtype after the last.
  *
  *     chain    sequences and kv heads that share a sum (a broadcast bias, a table), else one kv head
  *              of one sequence: chains are independent of each other
@@ -45,7 +45,7 @@ typedef struct {
     real *high, *low, *D, *mu, *tD; /* [TILE_ROWS]: log2(e) L in two parts, and the statistics */
     double *Ps;                     /* [TILE_ROWS]: the sink's share */
     uint8_t *dead;                  /* [TILE_ROWS]: the query has no output */
-    real *dQ;                       /* [TILE_ROWS][Dk_pad] */
+    real *dQ;                       /* [TILE_ROWS][Dk_pad]: its place in the sums */
 } agi_query_tile;
 
 /* A block of keys, loaded; dK and dV are its place in the span's sums. */
@@ -63,9 +63,10 @@ typedef struct {
     real *K, *V, *tK, *tV;    /* converted rows of a block */
     real *clean, *tclean;     /* K and tK without the keys that nobody sees */
     uint8_t *unseen, *unseen_panel;
-    real *dK, *dV; /* the span's sums, where there is one part */
-    real *dQ;      /* [group][Nq][Dk_pad]: sums over spans, where there is one part */
-    real *row[2];  /* rows of O and tO */
+    real *dK, *dV;  /* the span's sums, where there is one part */
+    real *dQ;       /* [group][Nq][Dk_pad]: sums over spans, where there is one part; one span: one tile */
+    real *products; /* [group][2][Nq]: D and tD, where there are several spans and one part */
+    real *row[2];   /* rows of O and tO */
 } agi_backward_scratch;
 
 /* What all threads share. */
@@ -73,6 +74,7 @@ typedef struct {
     _Atomic int64_t *counter;
     real *dK, *dV;      /* [chains][parts][span][D_pad], where there are parts */
     real *dQ;           /* [chains][group][Nq][Dk_pad], likewise */
+    real *products;     /* [chains][group][2][Nq], likewise */
     real *bias_full;    /* a copy of the bias's gradient, where it is a sum and its dtype is narrow */
     double *bias_small; /* [parts] times the bias's own sizes */
     double *table;      /* [heads][parts][buckets] */

@@ -3,16 +3,27 @@
 
 enum {
     CACHE = 256 * 1024, /* numbers that a tile's working set may have: half of a 2 MiB cache in float32 */
+    SPAN = 128 * 1024,  /* numbers of a span's dK and dV */
     ENOUGH_CHAINS = 8   /* independent chains that need no parts */
 };
 
-/* Keys of a tile: the block's K, V, dK, dV and its score tiles stay in the cache. */
-static int64_t block_of(const ag_problem *p, bool tangents)
+/* The most keys of a tile: the block's K, V, dK, dV and its score tiles stay in the cache. */
+static int64_t most_keys(const ag_problem *p, bool tangents)
 {
     const int64_t tiles = (tangents ? 4 : 2) * TILE_LD;
     const int64_t rows = (tangents ? 3 : 2) * (p->dim_qk + p->dim_v);
     const int64_t narrow = p->dtype == AG_F64 ? 2 : 1;
-    return agi_max(48, agi_min(384, CACHE / (tiles + rows) / narrow / 48 * 48));
+    return agi_max(48, agi_min(192, CACHE / (tiles + rows) / narrow / 48 * 48));
+}
+
+/* Spans of about the same length, in blocks of about the same length. */
+static void cut_keys(agi_schedule *x, int64_t n, int64_t block, int64_t span)
+{
+    const int64_t most = agi_max(block, span), spans = agi_max(1, (n + most - 1) / most);
+    const int64_t each = agi_max(1, (n + spans - 1) / spans), blocks = (each + block - 1) / block;
+    x->block = agi_round_up((each + blocks - 1) / blocks, 16);
+    x->span = x->block * blocks;
+    x->n_spans = agi_max(1, (n + x->span - 1) / x->span);
 }
 
 agi_schedule agi_schedule_of(const ag_plan *plan, agi_map map)
@@ -21,9 +32,7 @@ agi_schedule agi_schedule_of(const ag_plan *plan, agi_map map)
     const bool bias_b = agi_has(p, AG_BIAS) && p->bias_size[0] == 1;
     const bool bias_h = agi_has(p, AG_BIAS) && p->bias_size[1] == 1;
     agi_schedule x;
-    x.block = block_of(p, map == AGI_VJP_JVP);
-    x.span = x.block * agi_max(1, 131072 / (p->dim_qk + p->dim_v) / x.block);
-    x.n_spans = agi_max(1, (p->kv_len + x.span - 1) / x.span);
+    cut_keys(&x, p->kv_len, most_keys(p, map == AGI_VJP_JVP), SPAN / (p->dim_qk + p->dim_v));
     x.join_b = (bias_b || agi_has(p, AG_TABLE)) && p->batch > 0 ? p->batch : 1;
     x.join_hk = bias_h ? p->kv_heads : 1;
     x.chains = agi_saturated(p->batch / x.join_b, p->kv_heads / x.join_hk, 1, 1);
