@@ -1,0 +1,101 @@
+"""Random inputs of a problem, the library's four maps on them, and the rule by which errors are judged."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import formulas
+import ml_dtypes
+import numpy as np
+
+import attngrad
+from attngrad import _core, _plan, _problem
+
+DTYPES = {"f64": np.float64, "f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
+FLOOR = {"f64": 1e-13, "f32": 1e-6, "f16": 6e-4, "bf16": 4e-3}
+EPS = {"f64": 2.0**-52, "f32": 2.0**-23, "f16": 2.0**-10, "bf16": 2.0**-7}
+
+
+class Trial:
+    """Inputs, tangents and cotangents; features may have arrays (bias, bias_table, sink), given as shapes."""
+
+    def __init__(self, q, k, v, dtype="f64", seed=0, aux=None, **features: Any) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.dtype = dtype
+        self.aux = aux or dtype
+        self.x = {"q": self.draw(q), "k": self.draw(k), "v": self.draw(v)}
+        self.features = dict(features)
+        o = tuple(q[:-1]) + (v[-1],)
+        self.cot = {"d_o": self.draw(o), "td_o": self.draw(o)}
+        self.cot |= {"d_lse": self.rng.standard_normal(o[:-1]), "td_lse": self.rng.standard_normal(o[:-1])}
+        for name in ("bias", "bias_table", "sink"):
+            if name in features:
+                self.features[name] = self.draw(features[name], self.aux)
+        if "mask" in features:
+            self.features["mask"] = self.rng.random(features["mask"]) < 0.6
+        self.t = {n: self.draw(x.shape) for n, x in self.x.items()}
+        for name, tensor in (("bias", "bias"), ("bias_table", "table"), ("sink", "sink")):
+            if name in features:
+                self.t[tensor] = self.draw(features[name], self.aux)
+
+    def draw(self, shape, dtype=None):
+        return self.rng.standard_normal(shape).astype(DTYPES[dtype or self.dtype])
+
+    def truth(self) -> dict[str, np.ndarray]:
+        wide = lambda d: {n: np.asarray(x, np.float64) for n, x in d.items()}  # noqa: E731
+        f = self.features | wide({n: x for n, x in self.features.items() if n in ("bias", "bias_table", "sink")})
+        return formulas.maps(**wide(self.x), **wide(self.cot), t=wide(self.t), **f)
+
+    def run(self, **more: Any) -> dict[str, np.ndarray]:
+        f = self.features | more
+        qkv = list(self.x.values())
+        tangents = {"t" + n: t for n, t in self.t.items()}
+        forward = attngrad.forward(*qkv, **f)
+        grads = attngrad.vjp(*qkv, *forward, self.cot["d_o"], d_lse=self.cot["d_lse"], **f)
+        along = attngrad.jvp(*qkv, **tangents, **f)
+        turn = attngrad.vjp_jvp(*qkv, *along, **self.cot, **tangents, **f)
+        # The same in each backend: jvp repeats forward's bits.
+        np.testing.assert_array_equal(along.o, forward.o)
+        np.testing.assert_array_equal(along.lse, forward.lse)
+        results = {**forward._asdict(), **grads._asdict(), "to": along.to, "mu": along.mu, **turn._asdict()}
+        return {n: x for n, x in results.items() if x is not None}
+
+    def judge(self, got: dict[str, np.ndarray], truth: dict[str, np.ndarray], beside: dict[str, np.ndarray]) -> None:
+        """|x - truth| within twice that of `beside`, the unfused formula in the same dtype, or within the floor, or
+        within 8 eps, as the absolute values of the terms of each sum here have a norm above 1. The unfused formula
+        is the library's own: in float64, where it could only hide a common slip, it has no say."""
+        assert got.keys() == truth.keys()
+        for name, x in got.items():
+            assert x.shape == truth[name].shape, name
+            error, other = distance(x, truth[name]), distance(beside[name], truth[name])
+            size = np.linalg.norm(finite(truth[name]))
+            limit = max(2 * other if self.dtype != "f64" else 0, FLOOR[self.dtype] * size, 8 * EPS[self.dtype])
+            assert error <= limit, f"{name}: error {error:.3g}, limit {limit:.3g}, unfused {other:.3g}, of {size:.3g}"
+
+
+def finite(x):
+    x = np.asarray(x, np.float64)
+    return np.where(np.isneginf(x), 0.0, x)
+
+
+def distance(x, truth):
+    np.testing.assert_array_equal(np.isneginf(np.asarray(x, np.float64)), np.isneginf(truth))
+    return np.linalg.norm(finite(x) - finite(truth))
+
+
+@contextlib.contextmanager
+def unfused():
+    """Plans are the reference's that rounds each named matrix: the baseline of the error rule."""
+    cached = _plan.get
+
+    def make(text, **options):
+        return _core.plan(text, **options | {"backend": _core.BACKEND_REFERENCE, "flags": _core.ROUND_NAMED})
+
+    _problem.get.cache_clear()
+    _plan.get = make
+    try:
+        yield
+    finally:
+        _plan.get = cached
+        _problem.get.cache_clear()
