@@ -1,7 +1,7 @@
 /* `attngrad check`: reads the arguments, runs all checks on one problem or on many random ones. */
-#define _POSIX_C_SOURCE 200809L /* isatty */
 #include "check.h"
 
+#include "bar.h"
 #include "battery.h"
 #include "check_print.h"
 #include "tally.h"
@@ -10,7 +10,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 static const char help[] = "usage: attngrad check PROBLEM [OPTION]...\n"
                            "       attngrad check --random N [OPTION]...\n"
@@ -114,15 +113,8 @@ static int check_text(struct request *r, const ag_options *options)
 
 /* ---- Many problems ----------------------------------------------------------------------------- */
 
-static void show_progress(int64_t done, int64_t all)
-{
-    if (isatty(STDERR_FILENO)) {
-        fprintf(stderr, "\r%lld of %lld%s", (long long)done, (long long)all, done == all ? "\r\033[K" : "");
-    }
-}
-
 static void check_drawn(const struct request *r, const ag_options *options, int64_t n, struct tally *tally,
-                        struct json *json)
+                        struct json *json, struct counter *counter)
 {
     struct rng rng;
     struct setup s;
@@ -137,6 +129,7 @@ static void check_drawn(const struct request *r, const ag_options *options, int6
         return;
     }
     tally->failed_problems++;
+    counter_clear(counter);
     if (json != NULL) {
         print_failure_json(json, &s, &results, message);
     } else {
@@ -148,14 +141,17 @@ static int check_random(const struct request *r, const ag_options *options)
 {
     struct tally tally = {.count = 0};
     struct json json = emit_to(stdout);
+    struct counter counter;
+    counter_begin(&counter, r->random);
     if (r->json) {
         emit_begin_object(&json, NULL);
         emit_begin_array(&json, "failures");
     }
     for (int64_t n = 0; n < r->random; n++) {
-        check_drawn(r, options, n, &tally, r->json ? &json : NULL);
-        show_progress(n + 1, r->random);
+        check_drawn(r, options, n, &tally, r->json ? &json : NULL, &counter);
+        counter_step(&counter, n + 1);
     }
+    counter_clear(&counter);
     if (r->json) {
         emit_end(&json);
         print_tally_json(&json, &tally);

@@ -21,6 +21,8 @@ struct progress_values {
     double loss, right;
 };
 
+double progress_loss(double loss); /* which prints as nan, never as -nan */
+
 void progress_begin(struct progress *p);
 void progress_step(struct progress *p, int64_t step, struct progress_values now); /* `step` steps are done */
 void progress_end(struct progress *p); /* leaves a terminal at the beginning of a line */

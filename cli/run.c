@@ -46,9 +46,9 @@ static const char help_options[] =
     "  -h, --help               this text\n"
     "\n"
     "Results are DIR/NAME.npy in the inputs' dtype, lse and mu in f64; bf16 inputs\n"
-    "give DIR/out.safetensors. All are written and on the disk before the first is put\n"
-    "in place; what fails before that changes no file. Where one cannot be put in\n"
-    "place behind others, the message names those.\n"
+    "give DIR/out.safetensors. All are written and on the disk before the first is\n"
+    "put in place; what fails before that changes no file. Where one cannot be put\n"
+    "in place behind others, the message names those.\n"
     "\n"
     "exit codes: 0 done, 1 the output failed, 2 wrong arguments or files\n";
 

@@ -1,6 +1,7 @@
 /* Memory for the results, the maps in their order, and the end of it all. */
 #include "run.h"
 
+#include "bar.h"
 #include "usage.h"
 
 #include <stdlib.h>
@@ -12,8 +13,12 @@ typedef ag_status (*map_function)(const ag_plan *plan, const ag_args *args, cons
 static const struct {
     uint32_t map;
     map_function run;
-} maps_in_order[] = {
-    {AG_MAP_FORWARD, ag_forward}, {AG_MAP_JVP, ag_jvp}, {AG_MAP_VJP, ag_vjp}, {AG_MAP_VJP_JVP, ag_vjp_jvp}};
+    const char *name;
+} maps_in_order[] = {{AG_MAP_FORWARD, ag_forward, "forward"},
+                     {AG_MAP_JVP, ag_jvp, "jvp"},
+                     {AG_MAP_VJP, ag_vjp, "vjp"},
+                     {AG_MAP_VJP_JVP, ag_vjp_jvp, "vjp_jvp"}};
+enum { MAPS = sizeof maps_in_order / sizeof maps_in_order[0] };
 
 static void make_results(struct run *run)
 {
@@ -28,6 +33,25 @@ static void make_results(struct run *run)
     }
 }
 
+/* A map is one call, which does not say how far it is. */
+static ag_status call_maps(struct run *run, void *workspace, size_t bytes)
+{
+    ag_status status = AG_OK;
+    int64_t asked = 0, done = 0;
+    for (int n = 0; n < MAPS; n++) {
+        asked += (run->maps & maps_in_order[n].map) != 0;
+    }
+    ticker_begin(asked);
+    for (int n = 0; n < MAPS && status == AG_OK; n++) {
+        if (run->maps & maps_in_order[n].map) {
+            ticker_part(done++, maps_in_order[n].name);
+            status = maps_in_order[n].run(run->plan, &run->args, NULL, workspace, bytes);
+        }
+    }
+    ticker_end();
+    return status;
+}
+
 int run_maps(struct run *run)
 {
     size_t bytes = 0;
@@ -37,11 +61,7 @@ int run_maps(struct run *run)
     }
     make_results(run);
     void *workspace = arrays_alloc((int64_t)bytes, 1);
-    for (size_t n = 0; n < sizeof maps_in_order / sizeof maps_in_order[0] && status == AG_OK; n++) {
-        if (run->maps & maps_in_order[n].map) {
-            status = maps_in_order[n].run(run->plan, &run->args, NULL, workspace, bytes);
-        }
-    }
+    status = call_maps(run, workspace, bytes);
     free(workspace);
     return status == AG_OK ? EXIT_PASS : usage_error(run->command, "%s", ag_last_message());
 }

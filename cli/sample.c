@@ -2,6 +2,7 @@
  * the context is a window that slides over all that was written. */
 #define _XOPEN_SOURCE 700
 #include "arrays.h"
+#include "bar.h"
 #include "commands.h"
 #include "options.h"
 #include "rng.h"
@@ -122,7 +123,7 @@ static void print_text(const unsigned char *text, int64_t length)
 }
 
 static ag_status write_one(const struct sample *s, struct model *model, struct model_batch *batch,
-                           unsigned char *text, int64_t number)
+                           unsigned char *text, int64_t number, struct counter *counter)
 {
     const int64_t prompt = (int64_t)strlen(s->prompt);
     ag_status status = AG_OK;
@@ -132,7 +133,9 @@ static ag_status write_one(const struct sample *s, struct model *model, struct m
     for (int64_t n = prompt; n < prompt + s->length && status == AG_OK; n++) {
         status = predict(model, batch, text, n);
         text[n] = choose(model->logits, s->temperature, &r);
+        counter_step(counter, number * s->length + n - prompt + 1);
     }
+    counter_clear(counter);
     if (status == AG_OK) {
         print_text(text, prompt + s->length);
     }
@@ -143,11 +146,13 @@ static int write_all(const struct sample *s, struct model *model)
 {
     ag_status status = AG_OK;
     struct model_batch batch = {.lengths = NULL};
+    struct counter counter;
+    counter_begin(&counter, s->count * s->length);
     unsigned char *text = arrays_alloc((int64_t)strlen(s->prompt) + s->length, 1);
     batch.tokens = arrays_alloc(model->rows, sizeof *batch.tokens);
     batch.targets = arrays_alloc(model->rows, sizeof *batch.targets);
     for (int64_t n = 0; n < s->count && status == AG_OK; n++) {
-        status = write_one(s, model, &batch, text, n);
+        status = write_one(s, model, &batch, text, n, &counter);
     }
     free(batch.tokens);
     free(batch.targets);

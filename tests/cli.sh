@@ -105,6 +105,14 @@ works check "q0 k3 d2 f64"
 works check --random 3 --seed 1
 json_works check "q3 d2 f64" --json
 
+# ---- A terminal ----
+if script -qec true /dev/null >/dev/null 2>&1; then
+    terminal 4 40 check --random 1000000
+    check "many random problems show how far they are" bar_within 40 '/1000000  [0-9:]* left'
+else
+    echo "not checked: the progress bar, as 'script' gives no terminal here"
+fi
+
 # ---- A full disk ----
 if [ -c /dev/full ]; then
     full_disk --help

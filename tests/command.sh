@@ -82,6 +82,21 @@ octal() {
     done
 }
 
+# terminal SECONDS COLUMNS ARGUMENT...: runs the command on a terminal so wide, ends it after so long; what was
+# drawn is in $out, each drawing on a line of its own
+terminal() {
+    seconds=$1 columns=$2
+    shift 2
+    timeout "$seconds" script -qec "stty cols $columns; exec '$attngrad' $*" /dev/null </dev/null >"$err" 2>/dev/null
+    code=$?
+    tr '\r' '\n' <"$err" | sed "s/$(printf '\033')\[[0-9;]*[mK]//g" >"$out"
+}
+
+# bar_within COLUMNS TEXT: bars were drawn, with TEXT in one of them, and none wraps
+bar_within() {
+    grep -q "^\[.*$2" "$out" && awk -v most="$1" '/^\[=*>? *\]/ && length($0) >= most { wide = 1 } END { exit wide }' "$out"
+}
+
 narrow() {
     awk 'length($0) > 80 { wide = 1 } END { exit wide }' "$out"
 }

@@ -123,6 +123,18 @@ packed="--q in/pq.npy --k in/pk.npy --v in/pk.npy --q-packed in/cq.npy"
     refused_with "instead of 3" forward $packed --k-packed in/lengths.npy --out packed
 }
 
+# ---- A terminal ----
+if script -qec true /dev/null >/dev/null 2>&1; then
+    npy in/long.npy '<f8' '(200000, 1)' 1600000
+    terminal 5 40 hvp --q in/long.npy --k in/long.npy --v in/long.npy --do in/long.npy --tq in/long.npy --out shown
+    check "a terminal shows which map runs, and for how long" bar_within 40 '0/3  jvp  0:0[0-9]'
+    terminal 60 40 forward --q in/pq.npy --k in/pk.npy --v in/pk.npy --out shown
+    check "nothing where it takes no time" sh -c '! grep -q "0/1" "$1"' - "$out"
+    rm in/long.npy
+else
+    echo "not checked: the progress bar, as 'script' gives no terminal here"
+fi
+
 # ---- Wrong arguments ----
 rm -rf results
 # shellcheck disable=SC2086

@@ -115,14 +115,22 @@ check "and two lines" [ "$(grep -c '<polyline' uncut.svg)" -eq 2 ]
 
 # ---- A terminal ----
 if script -qec true /dev/null >/dev/null 2>&1; then
-    # shellcheck disable=SC2086
-    script -qec "$attngrad train --model bar --steps 40 --width 16 --heads 2 --context 16" /dev/null </dev/null >"$out"
-    code=$?
-    check "a terminal shows a bar that is drawn again" sh -c 'grep -q "\[=*>* *\].*tokens/s.*left" "$1" &&
-        [ "$(tr "\r" "\n" <"$1" | grep -c tokens/s)" -ge 1 ] && ! grep -q "^step 20 " "$1"' - "$out"
+    terminal 60 80 train --model bar --steps 40 --width 16 --heads 2 --context 16
+    check "a terminal shows a bar that is drawn again" sh -c 'grep -q "^\[=*>* *\].*tokens/s.*left" "$1" &&
+        ! grep -q "^step 20 " "$1"' - "$out"
+    terminal 60 40 train --model bar --overwrite --steps 40 --width 16 --heads 2 --context 16
+    check "on 40 columns it shows less, and does not wrap" sh -c 'grep -q "/40  loss [0-9.]*" "$1" &&
+        ! grep "/40  loss" "$1" | grep -q "^.\{40\}"' - "$out"
+    terminal 4 60 sample a --model recall-f32 --length 100000000
+    check "sample shows how far it is" bar_within 60 '/100000000  [0-9:]* left'
 else
     echo "not checked: the progress bar, as 'script' gives no terminal here"
 fi
+
+run train --model none --steps 5 --log-every 1 --rate 1e12 --width 16 --heads 2 --context 16
+check "a rate too large ends the run, with its loss as nan" sh -c '[ "$1" -eq 1 ] && grep -q "loss nan" "$2" &&
+    ! grep -q -e "-nan" "$2" && grep -q "step 2: the gradients, or the weights after it, are not finite" "$2"' - "$code" "$err"
+works sample a --model none
 
 # ---- Wrong arguments ----
 refused_with "unknown option '--step'" train --step 5

@@ -1,0 +1,113 @@
+/* The line of bar.h, and the counter over it. */
+#define _DEFAULT_SOURCE
+#include "bar.h"
+
+#include "style.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { TEXT_SIZE = 256, MIN_BAR = 10, MAX_BAR = 40, USUAL_COLUMNS = 80 };
+static const double first_seconds = 1, redraw_seconds = 0.1;
+
+bool bar_possible(void)
+{
+    return isatty(STDERR_FILENO) != 0;
+}
+
+double bar_seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+void bar_time(double seconds, char *text, size_t size)
+{
+    const long long whole = seconds < 1e9 ? (long long)(seconds + 0.5) : 1000000000;
+    if (whole >= 3600) {
+        snprintf(text, size, "%lld:%02lld:%02lld", whole / 3600, whole / 60 % 60, whole % 60);
+    } else {
+        snprintf(text, size, "%lld:%02lld", whole / 60, whole % 60);
+    }
+}
+
+/* A line that fills the last column may wrap: it is left empty. */
+static int columns_of_terminal(void)
+{
+    struct winsize size;
+    const bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+    return (known ? size.ws_col : USUAL_COLUMNS) - 1;
+}
+
+/* Leaves out parts from the end until the rest fits. */
+static void shorten(char *text, int room)
+{
+    while ((int)strlen(text) > room) {
+        char *gap = NULL;
+        for (char *at = strstr(text, "  "); at != NULL; at = strstr(at + 2, "  ")) {
+            gap = at;
+        }
+        text[gap != NULL ? gap - text : room > 0 ? room : 0] = '\0';
+    }
+}
+
+void bar_draw(int64_t done, int64_t all, const char *text)
+{
+    char bar[MAX_BAR + 4] = "", line[TEXT_SIZE];
+    const struct style style = style_of(stderr);
+    const int columns = columns_of_terminal();
+    snprintf(line, sizeof line, "%lld/%lld%s%s", (long long)done, (long long)all, *text != '\0' ? "  " : "",
+             text);
+    shorten(line, columns);
+    int room = columns - (int)strlen(line) - 3;
+    room = room > MAX_BAR ? MAX_BAR : room;
+    if (room >= MIN_BAR) {
+        const int filled = all > 0 ? (int)((double)room * (double)done / (double)all) : 0;
+        memset(bar, ' ', (size_t)room + 3);
+        memset(bar + 1, '=', (size_t)filled);
+        bar[0] = '[';
+        bar[filled + 1] = filled < room ? '>' : ']';
+        bar[room + 1] = ']';
+        bar[room + 3] = '\0';
+    }
+    fprintf(stderr, "\r%s%s%s%s\033[K", style.strong, bar, line, style.reset);
+    fflush(stderr);
+}
+
+void bar_clear(void)
+{
+    fputs("\r\033[K", stderr);
+    fflush(stderr);
+}
+
+/* ---- A counter ---- */
+
+void counter_begin(struct counter *c, int64_t all)
+{
+    *c = (struct counter){.all = all, .started = bar_seconds()};
+}
+
+void counter_step(struct counter *c, int64_t done)
+{
+    char left[32], text[64];
+    const double now = bar_seconds(), elapsed = now - c->started;
+    if (!bar_possible() || elapsed < first_seconds || now - c->drawn < redraw_seconds) {
+        return;
+    }
+    bar_time((double)(c->all - done) * elapsed / (double)(done > 0 ? done : 1), left, sizeof left);
+    snprintf(text, sizeof text, "%s left", left);
+    bar_draw(done, c->all, text);
+    c->drawn = now;
+}
+
+void counter_clear(struct counter *c)
+{
+    if (c->drawn > 0) {
+        bar_clear();
+        c->drawn = 0;
+    }
+}

@@ -1,0 +1,97 @@
+/* The ticker of bar.h: a thread that wakes up now and then and draws. Signals are left to the other
+ * threads. */
+#define _XOPEN_SOURCE 700
+#include "bar.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <time.h>
+
+static const double first_seconds = 1, redraw_seconds = 0.25;
+
+static struct {
+    pthread_mutex_t mutex;
+    pthread_cond_t wake;
+    pthread_t thread;
+    bool running, leaving, drawn;
+    int64_t parts, number;
+    const char *name;
+    double started;
+} ticker = {.mutex = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER};
+
+/* Both with the mutex held. */
+static void wait_for(double seconds)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    const long nanoseconds = until.tv_nsec + (long)(1e9 * (seconds - (double)(long)seconds));
+    until.tv_sec += (time_t)seconds + nanoseconds / 1000000000;
+    until.tv_nsec = nanoseconds % 1000000000;
+    while (!ticker.leaving && pthread_cond_timedwait(&ticker.wake, &ticker.mutex, &until) != ETIMEDOUT) {
+    }
+}
+
+static void draw(void)
+{
+    char elapsed[32], text[96];
+    bar_time(bar_seconds() - ticker.started, elapsed, sizeof elapsed);
+    snprintf(text, sizeof text, "%s  %s", ticker.name, elapsed);
+    bar_draw(ticker.number, ticker.parts, text);
+    ticker.drawn = true;
+}
+
+static void *tick(void *arg)
+{
+    (void)arg;
+    pthread_mutex_lock(&ticker.mutex);
+    wait_for(first_seconds);
+    while (!ticker.leaving) {
+        draw();
+        wait_for(redraw_seconds);
+    }
+    pthread_mutex_unlock(&ticker.mutex);
+    return NULL;
+}
+
+void ticker_begin(int64_t parts)
+{
+    sigset_t all, old;
+    if (!bar_possible()) {
+        return;
+    }
+    ticker.parts = parts;
+    ticker.number = 0;
+    ticker.name = "";
+    ticker.started = bar_seconds();
+    ticker.leaving = ticker.drawn = false;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    ticker.running = pthread_create(&ticker.thread, NULL, tick, NULL) == 0;
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+}
+
+void ticker_part(int64_t number, const char *name)
+{
+    pthread_mutex_lock(&ticker.mutex);
+    ticker.number = number;
+    ticker.name = name;
+    pthread_mutex_unlock(&ticker.mutex);
+}
+
+void ticker_end(void)
+{
+    if (!ticker.running) {
+        return;
+    }
+    pthread_mutex_lock(&ticker.mutex);
+    ticker.leaving = true;
+    pthread_cond_signal(&ticker.wake);
+    pthread_mutex_unlock(&ticker.mutex);
+    pthread_join(ticker.thread, NULL);
+    ticker.running = false;
+    if (ticker.drawn) {
+        bar_clear();
+    }
+}
