@@ -12,12 +12,29 @@ _attngrad_commands() {
 # Files of arrays, and the folders on the way to them.
 _attngrad_files() {
     local file
+    compopt -o nospace -o filenames 2>/dev/null
     while IFS= read -r file; do
         case $file in
         *.npy | *.safetensors) COMPREPLY+=("$file") ;;
         *) [ -d "$file" ] && COMPREPLY+=("$file/") ;;
         esac
     done < <(compgen -f -- "$1")
+}
+
+# _attngrad_any KIND WORD: files (f) or folders (d)
+_attngrad_any() {
+    compopt -o filenames 2>/dev/null
+    mapfile -t COMPREPLY < <(compgen "-$1" -- "$2")
+}
+
+# The tensors of a .safetensors file: the keys of its header, whose length its first eight bytes hold.
+_attngrad_tensors() {
+    local size
+    [ -r "$1" ] || return 0
+    size=$(od -An -tu8 -N8 "$1" 2>/dev/null | tr -d ' ')
+    [ -n "$size" ] && [ "${#size}" -lt 8 ] || return 0
+    head -c "$((size + 8))" "$1" | tail -c +9 | tr -d '\000' | grep -oE '"[^"\\]*": *\{[^{}]*"dtype"' |
+        sed 's/^"\([^"]*\)".*/\1/' | grep -vxF __metadata__
 }
 
 # _attngrad_value OPTION WORD: what may follow an option that takes a value; fails for one that takes none
@@ -27,21 +44,39 @@ _attngrad_value() {
     --heads | --layers | --width | --context | --batch | --steps | --rate | --save-every | --log-every) ;;
     --length | --count | --temperature) ;;
     --dtype) mapfile -t COMPREPLY < <(compgen -W 'f32 bf16 f16' -- "$2") ;;
-    --plot)
-        compopt -o filenames 2>/dev/null
-        mapfile -t COMPREPLY < <(compgen -f -- "$2")
-        ;;
+    --plot) _attngrad_any f "$2" ;;
     --map) mapfile -t COMPREPLY < <(compgen -W 'forward vjp jvp vjp_jvp' -- "$2") ;;
-    --out)
-        compopt -o filenames 2>/dev/null
-        mapfile -t COMPREPLY < <(compgen -d -- "$2")
-        ;;
+    --out) _attngrad_any d "$2" ;;
     --model | --q | --k | --v | --do | --dlse | --t[a-z]* | --bias | --mask | --bias-table | --buckets | --sink | --*-lengths | --*-packed)
-        compopt -o nospace -o filenames 2>/dev/null
         _attngrad_files "$2"
         ;;
     *) return 1 ;;
     esac
+}
+
+# Options whose value stands only behind a '='.
+_attngrad_optional() {
+    case $1 in
+    --causal) mapfile -t COMPREPLY < <(compgen -W 'bottom-right top-left' -- "$2") ;;
+    --alibi) _attngrad_files "$2" ;;
+    *) _attngrad_value "$1" "$2" ;;
+    esac
+}
+
+# Words that bash splits at '=' and ':': --option=value and file.safetensors:tensor, the sign being a word of its
+# own. Fails where the word under the cursor is no such part.
+_attngrad_part() {
+    local at=$COMP_CWORD word=${COMP_WORDS[COMP_CWORD]} sign
+    case $word in
+    = | :) sign=$word word='' ;;
+    *) at=$((at - 1)) sign=${COMP_WORDS[COMP_CWORD - 1]} ;;
+    esac
+    case $sign in
+    =) _attngrad_optional "${COMP_WORDS[at - 1]}" "$word" ;;
+    :) mapfile -t COMPREPLY < <(compgen -W "$(_attngrad_tensors "${COMP_WORDS[at - 1]}")" -- "$word") ;;
+    *) return 1 ;;
+    esac
+    return 0
 }
 
 _attngrad() {
@@ -49,7 +84,11 @@ _attngrad() {
     COMPREPLY=()
     if [ "$COMP_CWORD" -eq 1 ]; then
         mapfile -t COMPREPLY < <(compgen -W "$(_attngrad_commands "$program") --help --version" -- "$word")
-    elif ! _attngrad_value "$previous" "$word"; then
+    elif _attngrad_part || _attngrad_value "$previous" "$word"; then
+        :
+    elif [ "$command" = train ] && [ "${word#-}" = "$word" ]; then
+        _attngrad_any f "$word"
+    else
         mapfile -t COMPREPLY < <(compgen -W "$(_attngrad_options "$program" "$command")" -- "$word")
     fi
 }

@@ -31,8 +31,31 @@ offers() { # offers ANSWER WORD...
 }
 
 # The page writes a dash as \-.
+page_text() {
+    sed 's/\\-/-/g' "$page"
+}
+
 page_has() {
-    sed 's/\\-/-/g' "$page" | grep -qE -e "(^|[^a-z-])$1([^a-z-]|\$)"
+    page_text | grep -qE -e "(^|[^a-z-])$1([^a-z-]|\$)"
+}
+
+# page_of COMMAND: what the page says about its options: the entries of COMMANDS that start with its name, the
+# options of all commands, and the part that begins with "Of" and its name, or for arrays in files their section
+page_of() {
+    page_text | awk -v command="$1" '
+        /^\.SH/ {
+            section = $0
+            arrays = section ~ /FILES OF ARRAYS/ && command ~ /^(forward|grad|jvp|hvp)$/
+            part = section ~ /^\.SH OPTIONS/
+        }
+        section ~ /^\.SH COMMANDS/ && /^\.TP/ { getline; entry = $0 ~ "^\\.[A-Z]+ \"?" command "( |$)" }
+        section ~ /^\.SH COMMANDS/ && entry { print }
+        section ~ /^\.SH OPTIONS/ && /^Of$/ { getline; part = $2 == command }
+        part || arrays { print }'
+}
+
+page_of_has() {
+    page_of "$1" | grep -qE -e "(^|[^a-z-])$2([^a-z-]|\$)"
 }
 
 # shellcheck source=/dev/null
@@ -46,7 +69,7 @@ for command in $commands; do
     check "the help of $command names options" [ -n "$options" ]
     for option in $options; do
         check "the completion offers $command $option" offers "$option" attngrad "$command" --
-        check "the man page has $option" page_has "$option"
+        check "the man page has $option of $command" page_of_has "$command" "$option"
     done
 done
 check "a command is completed" offers forward attngrad forw
@@ -62,6 +85,21 @@ check "a folder is completed" offers folder/ attngrad grad --bias f
 check "no other file is" sh -c '[ "$1" -eq 1 ]' - "$(offers other.txt attngrad grad --q ""; echo $?)"
 check "the folder of results is completed" offers folder attngrad grad --out f
 check "a number is not completed" [ -z "$(complete_words attngrad grad --threads '')" ]
+check "the text of train is completed" offers other.txt attngrad train oth
+check "and the folder on the way to it" offers folder attngrad train fol
+check "also behind an option and its value" offers other.txt attngrad train --steps 5 ""
+check "train's options still are" offers --steps attngrad train --st
+check "the prompt of sample is not a file" [ -z "$(complete_words attngrad sample oth)" ]
+# Bash takes --causal=x for three words, and file:name too.
+check "--causal's values" offers bottom-right attngrad grad --causal = bot
+check "--causal's values, behind the sign" offers top-left attngrad grad --causal =
+check "slopes of --alibi=F" offers q.npy attngrad grad --alibi = q
+check "the value of --out=DIR" offers folder attngrad grad --out = f
+"$attngrad" train --steps 1 --width 8 --heads 1 --context 4 --batch 1 --model m.safetensors >/dev/null 2>&1
+check "names of tensors" offers embedding.moment1 attngrad grad --q m.safetensors : embed
+check "all names of tensors" offers layer.0.wq attngrad grad --q m.safetensors :
+check "no metadata among them" sh -c '[ "$1" -eq 1 ]' - "$(offers __metadata__ attngrad grad --q m.safetensors :; echo $?)"
+check "none of what is no such file" [ -z "$(complete_words attngrad grad --q x.safetensors :)" ]
 
 echo "$passed checks passed, $failed failed"
 [ "$failed" -eq 0 ]
