@@ -216,8 +216,9 @@ class _Shape:
     def fold(self, x: Tensor, heads: int) -> Tensor:
         if x.dim() == 2:
             x = x.unsqueeze(0)
-        n, d = x.shape[-2:]
-        return x.expand(*self.lead, heads, n, d).reshape(self.batch, heads, n, d)
+        shape = (*self.lead, heads, *x.shape[-2:])
+        x = x if tuple(x.shape) == shape else x.expand(shape)
+        return x if x.dim() == 4 else x.reshape(self.batch, *shape[-3:])
 
     def fold_bias(self, name: str, x: Tensor | None, is_packed: bool) -> Tensor | None:
         """[1|B, 1|H, 1|Nq, 1|Nk]; packed sequences have sizes of their own, which the op checks."""
@@ -245,7 +246,8 @@ class _Shape:
             raise ValueError(f"{name}: shape {list(x.shape)}, must be {list(self.lead)}") from None
 
     def unfold(self, x: Tensor) -> Tensor:
-        x = x.reshape(*self.lead, *x.shape[1:])
+        if len(self.lead) != 1:
+            x = x.reshape(*self.lead, *x.shape[1:])
         return x.squeeze(0) if self.flat else x
 
 

@@ -50,6 +50,16 @@ def _chosen(gradients, wanted: int) -> tuple:
     return tuple(x if wanted >> i & 1 else None for i, x in enumerate(gradients))
 
 
+def _refuse() -> None:
+    raise NotImplementedError(
+        "attngrad.torch: a third derivative, or forward over forward: the maps end with second derivatives. For these "
+        "take forward over reverse (torch.func.jvp of torch.func.grad, torch.func.hessian) or jacrev of jacfwd; for "
+        "third ones finite differences of a Hessian-vector product, or "
+        "torch.nn.functional.scaled_dot_product_attention under sdpa_kernel(SDPBackend.MATH), whose memory grows with "
+        "the square of the length"
+    )
+
+
 class Attention(Function):
     """(common) -> o, lse"""
 
@@ -149,23 +159,12 @@ class Jvp(Function):
     def jvp(ctx, *tangents):
         saved = _saved(ctx)
         if not _none(tangents[:6]):
-            raise NotImplementedError(
-                "attngrad.torch: forward over forward (a jvp of a jvp) is not among the maps: take forward over "
-                "reverse, torch.func.jvp of torch.func.grad, or jacfwd of jacrev, which give the same numbers"
-            )
+            _refuse()
         return Jvp.apply(*saved[:15], *tangents[15:21])
 
     @staticmethod
     def vmap(info, in_dims, *args):
         return _vmap.run(Jvp, _vmap.JVP, info, in_dims, args)
-
-
-def _refuse_third_order() -> None:
-    raise NotImplementedError(
-        "attngrad.torch: third derivatives are not among the maps, which end with the second: differentiate the "
-        "Hessian-vector product by finite differences, or take torch.nn.functional.scaled_dot_product_attention "
-        "under torch.nn.attention.sdpa_kernel(SDPBackend.MATH), whose memory grows with the square of the length"
-    )
 
 
 class VjpJvp(Function):
@@ -186,7 +185,7 @@ class VjpJvp(Function):
         if _none(u):
             return (None,) * 28
         if any(needs[:6]) or any(needs[15:17]):
-            _refuse_third_order()
+            _refuse()
         t_bits = _bits(needs[17:23])
         to, mu = Jvp.apply(*saved[:15], *u)
         tangents = (None,) * 6
@@ -199,7 +198,7 @@ class VjpJvp(Function):
     def jvp(ctx, *tangents):
         saved = _saved(ctx)
         if not _none(tangents[:6]) or not _none(tangents[15:17]):
-            _refuse_third_order()
+            _refuse()
         t, (to, mu, td_o, td_lse) = tangents[17:23], tangents[23:27]
         if _none(t):
             return Vjp.apply(*saved[:15], td_o, td_lse, saved[-1])

@@ -10,17 +10,19 @@ import torch
 from attngrad.torch import scaled_dot_product_attention
 
 F64 = torch.float64
-# Relative errors that are no error: of the result itself, rounded once and summed in the inner precision.
+# The error rule: what rounding the result alone may cost, relative to it, and the step of the dtype.
 FLOOR = {torch.float64: 1e-13, torch.float32: 1e-6, torch.float16: 6e-4, torch.bfloat16: 4e-3}
+EPSILON = {torch.float64: 2**-52, torch.float32: 2**-23, torch.float16: 2**-10, torch.bfloat16: 2**-7}
 
 
-def within_rule(ours, peer, truth, dtype):
-    """(passes, our error, the peer's), errors relative to truth's norm: ours is at most twice the peer's, or one
-    that means nothing in this dtype."""
-    norm = truth.norm().item()
+def within_rule(ours, peer, truth, dtype, amplitude=0.0, scale=0.0):
+    """(passes, our error, the peer's), errors relative to the largest of truth's norm and `scale`. Ours is at most
+    twice the peer's, or 8 epsilons of `amplitude`, the norm of the formula with each term by its absolute value."""
+    norm = max(truth.norm().item(), scale)
     error, beside = ((x.to(truth.dtype) - truth).norm().item() for x in (ours, peer))
-    scale = norm if norm > 0 else 1.0
-    return error <= max(2 * beside, FLOOR[dtype] * norm), error / scale, beside / scale
+    unit = norm if norm > 0 else 1.0
+    allowed = max(2 * beside, 8 * EPSILON[dtype] * amplitude, FLOOR[dtype] * norm)
+    return error <= allowed, error / unit, beside / unit
 
 
 # ---- The formula ----
@@ -92,6 +94,28 @@ def plain(
         weights = weights * keep
     o = weights @ v
     return (o, lse.masked_fill(empty, float("-inf")).squeeze(-1)) if return_lse else o
+
+
+def amplitudes(q, k, v, d_o, **keywords):
+    """Norms of o and of the gradients of q, k, v and a bias, with each term of the formula by its absolute value; in
+    float64 scaled by the largest score, whose own rounding the exponential carries on."""
+    is_wide = q.dtype == F64
+    q, k, v, d_o = (x.detach().double() for x in (q, k, v, d_o))
+    keywords = {name: x.double() if torch.is_tensor(x) and x.is_floating_point() else x for name, x in keywords.items()}
+    groups = q.shape[-3] // k.shape[-3]
+    keys = torch.eye(k.shape[-2], dtype=F64).expand(*k.shape[:-1], k.shape[-2])
+    weights = plain(q, k, keys, **keywords)[0]
+    k, v = (x.abs().repeat_interleave(groups, dim=-3) for x in (k, v))
+    q, d_o, o = q.abs(), d_o.abs(), weights @ v
+    terms = weights * (d_o @ v.transpose(-2, -1) + (d_o * o).sum(dim=-1, keepdim=True))
+    scale = keywords.get("scale") or q.shape[-1] ** -0.5
+    grouped = lambda x: x.unflatten(-3, (-1, groups)).sum(dim=-3)  # noqa: E731
+    results = [o, scale * terms @ k, grouped(scale * terms.transpose(-2, -1) @ q), grouped(weights.transpose(-2, -1) @ d_o)]
+    bias = keywords.get("attn_mask")
+    if bias is not None and bias.dtype != torch.bool:
+        results.append(terms.sum_to_size(bias.shape) if bias.dim() == terms.dim() else terms.flatten(0, -3).sum(dim=0))
+    largest = 1 + scale * (q @ k.transpose(-2, -1)).max().item() if is_wide else 1
+    return [x.norm().item() * largest for x in results]
 
 
 # ---- Cases ----
