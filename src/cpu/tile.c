@@ -140,7 +140,8 @@ agi_rows agi_get_rows(agi_slice s, int64_t first, int64_t n, int64_t lanes, cons
 {
     const int64_t D_pad = agi_round_up(s.D, lanes);
     if (s.dtype == REAL_DTYPE && s.t->strides[3] == 1 && s.D == D_pad && skip == NULL) {
-        return (agi_rows){(const real *)s.t->data + row_at(s, first), s.t->strides[2]};
+        /* The stride of a single row may be anything. */
+        return (agi_rows){(const real *)s.t->data + row_at(s, first), n == 1 ? D_pad : s.t->strides[2]};
     }
     for (int64_t r = 0; r < n; r++) {
         real *to = scratch + r * D_pad;
