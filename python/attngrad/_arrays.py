@@ -71,15 +71,17 @@ def code_of(dtype: Any, name: str) -> str:
 
 
 def _from_dlpack(x: Any, name: str) -> np.ndarray:
-    if x.__dlpack_device__()[0] not in CPU_DEVICES:
-        raise ValueError(f"{name}: is on {getattr(x, 'device', 'another device')}, must be in the processor's memory")
     try:
+        if x.__dlpack_device__()[0] not in CPU_DEVICES:
+            raise ValueError(f"is on {getattr(x, 'device', 'another device')}, must be in the processor's memory")
         if str(getattr(x, "dtype", "")).endswith("bfloat16"):  # NumPy's own DLPack has none
             if type(x).__module__.partition(".")[0] == "torch":
                 return np.from_dlpack(x.view(sys.modules["torch"].int16)).view(_bfloat16())
             return np.asarray(x)
         return np.from_dlpack(x)
-    except (BufferError, RuntimeError, ValueError) as error:
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+    except (BufferError, RuntimeError, TypeError) as error:
         raise TypeError(f"{name}: {error}") from None
 
 

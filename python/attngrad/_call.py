@@ -4,8 +4,9 @@ table below says of each tensor which shape, dtype and kind of view it has."""
 from __future__ import annotations
 
 import difflib
+import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypedDict
 
 import numpy as np
@@ -41,7 +42,6 @@ class Features(TypedDict, total=False):
     threads: int
 
 
-_CONSTANTS = frozenset("causal align scale softcap dropout head_offset backend threads".split())
 _CALL_NUMBERS = frozenset("seed q_offset k_offset batch_offset".split())
 _LISTS = frozenset("q_lengths kv_lengths q_packed k_packed".split())
 _AUX = {"bias": "bias", "bias_table": "table", "sink": "sink"}
@@ -97,16 +97,14 @@ class _Inputs:
         for name, value in features.items():
             if value is None and name in Features.__annotations__:
                 continue
-            if name in _CONSTANTS:
-                constants.append((name, value))
+            if name in _TO_CONSTANT:
+                constants.append((name, _TO_CONSTANT[name](value, name)))
             elif name in _CALL_NUMBERS:
-                self.keywords[name] = value
+                self.keywords[name] = _integer(value, name)
             elif name in _AUX:
                 self._take_aux(name, value)
             elif name in _LISTS:
                 self.keywords[name] = _arrays.int_array(value, name)
-            elif name in _TO_CONSTANT:
-                constants.append((name, _TO_CONSTANT[name](value)))
             elif name == "mask":
                 a = _arrays.mask_array(value, name)
                 self.key[name] = a.shape
@@ -136,33 +134,80 @@ class _Inputs:
         return _problem.Packing(len(q) - 1, *(int(np.diff(x).max(initial=0)) for x in (q, k)))
 
 
-def _window(window: Any) -> tuple[int, int]:
+def _integer(value: Any, name: str) -> int:
     try:
-        left, right = (-1 if side is None else operator.index(side) for side in window)
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name}: {value!r} is not a whole number") from None
+    if not -(2**63) <= number < 2**64:
+        raise ValueError(f"{name}: {number} does not fit into 64 bits")
+    return number
+
+
+def _real(value: Any, name: str) -> float:
+    try:
+        number = float(value)
     except (TypeError, ValueError):
-        raise TypeError(f"window: {window!r} is not (left, right)") from None
+        raise TypeError(f"{name}: {value!r} is not a number") from None
+    if not math.isfinite(number):
+        raise ValueError(f"{name}: {number} is not finite")
+    return number
+
+
+def _flag(value: Any, name: str) -> bool:
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{name}: {value!r} is neither True nor False")
+    return bool(value)
+
+
+def _word(*words: str) -> Callable[[Any, str], str]:
+    def word(value: Any, name: str) -> str:
+        if value not in words:
+            raise ValueError(f"{name}: {value!r}: must be {' or '.join(map(repr, words))}")
+        return value
+
+    return word
+
+
+def _window(value: Any, name: str) -> tuple[int, int]:
+    try:
+        left, right = (-1 if side is None else operator.index(side) for side in value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name}: {value!r} is not (left, right)") from None
     return left, right
 
 
-def _buckets(buckets: Any) -> bytes:
-    a = _arrays.int_array(buckets, "buckets")
+def _buckets(value: Any, name: str) -> bytes:
+    a = _arrays.int_array(value, name)
     if len(a) % 2 == 0:
-        raise ValueError(f"buckets: has {len(a)} entries, must have 2R + 1, for distances -R to R")
+        raise ValueError(f"{name}: has {len(a)} entries, must have 2R + 1, for distances -R to R")
     if a.min() < 0 or a.max() > np.iinfo(np.int32).max:
-        raise ValueError(f"buckets: {a.min()} to {a.max()}: must be columns of bias_table")
+        raise ValueError(f"{name}: {a.min()} to {a.max()}: must be columns of bias_table")
     return a.astype(np.int32).tobytes()
 
 
-def _alibi(alibi: Any) -> bool | bytes:
-    if isinstance(alibi, bool):
-        return alibi
-    a = np.asarray(alibi) if isinstance(alibi, (list, tuple)) else _arrays.as_array(alibi, "alibi")
+def _alibi(value: Any, name: str) -> bool | bytes:
+    if isinstance(value, bool):
+        return value
+    a = np.asarray(value) if isinstance(value, (list, tuple)) else _arrays.as_array(value, name)
     if a.ndim != 1 or a.dtype.kind not in "fiu" and a.dtype.name != "bfloat16":
-        raise TypeError("alibi: must be True, or one slope a head")
+        raise TypeError(f"{name}: must be True, or one slope a head")
     return a.astype(np.float64).tobytes()
 
 
-_TO_CONSTANT = {"window": _window, "buckets": _buckets, "alibi": _alibi}
+_TO_CONSTANT: dict[str, Callable[[Any, str], Any]] = {
+    "causal": _flag,
+    "align": _word("top-left", "bottom-right"),
+    "window": _window,
+    "scale": _real,
+    "softcap": _real,
+    "dropout": _real,
+    "buckets": _buckets,
+    "alibi": _alibi,
+    "head_offset": _integer,
+    "backend": _word("cpu", "reference"),
+    "threads": _integer,
+}
 _NO_FEATURES = _Inputs({})
 
 
@@ -203,27 +248,29 @@ class Call:
 
     def take(self, **inputs: Any) -> None:
         """Further inputs; None is absent."""
+        problem = self.problem
         for name, x in inputs.items():
             if x is None:
                 continue
             of, number = _TENSORS[name]
-            a = _arrays.as_array(x, name)
-            shape, dtype = self.problem.shapes[of], self.problem.dtypes[number]
+            a = x if type(x) is np.ndarray else _arrays.as_array(x, name)
+            shape, dtype = problem.shapes[of], problem.dtypes[number]
             if shape is None:
                 raise ValueError(f"{name}: given without {'bias_table' if of == 'table' else of}")
             if a.shape != shape:
                 raise ValueError(f"{name}: shape {_problem._shape(a.shape)}, must be {_problem._shape(shape)}")
-            if a.dtype != dtype:
+            if a.dtype is not dtype and a.dtype != dtype:
                 raise TypeError(f"{name}: {a.dtype}, must be {dtype}")
             self.tensors[name] = _arrays.view(a, self._kind(of))
 
     def make(self, names: Sequence[str]) -> list[np.ndarray | None]:
         """New arrays for results; None for those of a feature that the problem lacks."""
+        problem = self.problem
         results: list[np.ndarray | None] = []
         for name in names:
             of, number = _TENSORS[name]
-            shape = self.problem.shapes[of]
-            a = None if shape is None else np.empty(shape, self.problem.dtypes[number])
+            shape = problem.shapes[of]
+            a = None if shape is None else np.empty(shape, problem.dtypes[number])
             if a is not None:
                 self.tensors[name] = _arrays.view(a, self._kind(of))
             results.append(a)

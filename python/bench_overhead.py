@@ -1,0 +1,57 @@
+"""What a call from Python costs above the C call: python python/bench_overhead.py
+
+A small forward and vjp on one thread. The C call is not timed by itself: Plan.run on ready views is, less Plan.run on
+an empty batch, which has the binding's part and no work. Processor time of this thread, the least of several rounds.
+"""
+
+import time
+
+import numpy as np
+
+import attngrad
+from attngrad import _core
+from attngrad._call import Call
+
+
+def least(work, rounds=30, calls=300):
+    """Microseconds a call."""
+    work()
+    times = []
+    for _ in range(rounds):
+        start = time.thread_time()
+        for _ in range(calls):
+            work()
+        times.append((time.thread_time() - start) / calls)
+    return 1e6 * min(times)
+
+
+def ready(map, outputs, arrays, features, **inputs):
+    call = Call(*arrays, features)
+    call.take(**inputs)
+    results = call.make(outputs)
+    return lambda: (call.run(map), results)
+
+
+def measure() -> dict[str, float]:
+    """Microseconds above the C call, by the name of the case."""
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((2, 4, 8, 16), dtype=np.float32) for _ in range(3))
+    none = [x[:0] for x in (q, k, v)]
+    plain, some = {"threads": 1}, {"threads": 1, "causal": True, "softcap": 20.0, "window": (4, 0), "kv_lengths": [8, 5]}
+    results = {}
+    for name, features in (("forward", plain), ("forward with features", some)):
+        empty = features | ({"kv_lengths": []} if "kv_lengths" in features else {})
+        bare = least(ready(_core.MAP_FORWARD, ("o", "lse"), (q, k, v), features))
+        nothing = least(ready(_core.MAP_FORWARD, ("o", "lse"), none, empty))
+        results[name] = least(lambda f=features: attngrad.forward(q, k, v, **f)) - bare + nothing
+    o, lse = attngrad.forward(q, k, v, **plain)
+    gradients = ("dq", "dk", "dv")
+    bare = least(ready(_core.MAP_VJP, gradients, (q, k, v), plain, o=o, lse=lse, d_o=o))
+    nothing = least(ready(_core.MAP_VJP, gradients, none, plain, o=o[:0], lse=lse[:0], d_o=o[:0]))
+    results["vjp"] = least(lambda: attngrad.vjp(q, k, v, o, lse, o, **plain)) - bare + nothing
+    return results
+
+
+if __name__ == "__main__":
+    for name, microseconds in measure().items():
+        print(f"{name:24}{microseconds:6.1f} microseconds above the C call")

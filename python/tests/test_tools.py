@@ -1,0 +1,210 @@
+"""merge, explain, check, and the binding underneath."""
+
+import ctypes
+import re
+
+import formulas
+import numpy as np
+import pytest
+from trials import DTYPES, Trial
+
+import attngrad
+from attngrad import _core
+
+RNG = np.random.default_rng(11)
+
+
+# ---- merge ----
+
+
+@pytest.mark.parametrize("dtype", ["f64", "f32", "f16", "bf16"])
+@pytest.mark.parametrize("shape", [(6, 4), (3, 6, 4), (2, 3, 6, 4)])
+def test_merge(shape, dtype):
+    q, k, v, tq, tk, tv = (RNG.standard_normal(shape).astype(DTYPES[dtype]) for _ in range(6))
+    whole = attngrad.jvp(q, k, v, tq, tk, tv)
+    at = lambda x, part: x[..., part, :]  # noqa: E731
+    parts = [
+        attngrad.jvp(q, at(k, s), at(v, s), tq, at(tk, s), at(tv, s)) for s in (slice(0, 2), slice(2, None))
+    ]
+    (o1, l1, t1, m1), (o2, l2, t2, m2) = parts
+    both = attngrad.merge(o1, l1, o2, l2, to1=t1, mu1=m1, to2=t2, mu2=m2)
+    tolerance = {"f64": 1e-13, "f32": 2e-6, "f16": 4e-3, "bf16": 3e-2}[dtype]
+    for name, x in both._asdict().items():
+        want = np.asarray(getattr(whole, name), np.float64)
+        assert np.linalg.norm(np.asarray(x, np.float64) - want) <= tolerance * np.linalg.norm(want), name
+    without = attngrad.merge(o1, l1, o2, l2)
+    np.testing.assert_array_equal(without.o, both.o)
+    assert without.to is without.mu is None
+
+
+def test_merge_errors():
+    o, lse = np.zeros((3, 4)), np.zeros(3)
+    with pytest.raises(ValueError, match=re.escape("lse2: shape [2], must be [3]")):
+        attngrad.merge(o, lse, o, lse[:2])
+    with pytest.raises(TypeError, match="o2: float32, must be float64"):
+        attngrad.merge(o, lse, o.astype(np.float32), lse)
+    with pytest.raises(ValueError, match="mu1: missing, but to1 is given"):
+        attngrad.merge(o, lse, o, lse, to1=o)
+    assert attngrad.merge(o[:0], lse[:0], o[:0], lse[:0]).o.shape == (0, 4)
+
+
+# ---- explain ----
+
+
+def test_explain():
+    trial = Trial((2, 4, 5, 6), (2, 2, 7, 6), (2, 2, 7, 3), softcap=2.0, sink=(4,), dropout=0.3, seed=4, mask=(2, 1, 5, 7))
+    x, f, cot, truth = trial.x, trial.features, trial.cot, trial.truth()
+    tangents = {"t" + n: t for n, t in trial.t.items()}
+    e = attngrad.explain(**x, d_o=cot["d_o"], d_lse=cot["d_lse"], td_o=cot["td_o"], td_lse=cot["td_lse"], **tangents,
+                         batch=1, head=2, jacobian_row=3, **f)
+    v = x["v"][1, 1]
+    np.testing.assert_allclose(e["R"] @ v, truth["o"][1, 2], atol=1e-14)
+    np.testing.assert_allclose(e["L"], truth["lse"][1, 2], atol=1e-14)
+    np.testing.assert_allclose(e["mu"], truth["mu"][1, 2], atol=1e-13)
+    np.testing.assert_allclose(6**-0.5 * e["dZ"] @ x["k"][1, 1], truth["dq"][1, 2], atol=1e-14)
+    np.testing.assert_allclose(
+        6**-0.5 * (e["tdZ"] @ x["k"][1, 1] + e["dZ"] @ trial.t["k"][1, 1]), truth["tdq"][1, 2], atol=1e-13
+    )
+    np.testing.assert_allclose(e["P"].sum(1) + e["Ps"], 1, atol=1e-14)
+    np.testing.assert_allclose(e["J"], np.diag(e["P"][3]) - np.outer(e["P"][3], e["P"][3]), atol=1e-15)
+    assert set(attngrad.explain(**x, **f)) == set("Z B S P M R phi1 L Ps".split())
+    assert "dS" in attngrad.explain(**x, d_o=cot["d_o"], **f) and "tP" in attngrad.explain(**x, tq=trial.t["q"], **f)
+    with pytest.raises(ValueError, match="d_o: missing"):
+        attngrad.explain(**x, d_lse=cot["d_lse"], **f)
+    with pytest.raises(ValueError, match="head"):
+        attngrad.explain(**x, head=4, **f)
+
+
+# ---- check ----
+
+PROBLEMS = [
+    "q5 d4 f32",
+    "b2 h4 kv2 q7 k9 d8 dv3 bf16 causal align=bottom-right softcap=3 sink bias=1hqk mask=b11k table=3,5,shared "
+    "dropout=.3 window=4,2 alibi=slopes",
+    "b3 h2 q6 k5 d4 f64 packed=12,11 alibi",
+    "h2 q4 d4 f64 table=2",
+    "q3 k1 d4 f64",
+    "q3 k0 d4 f32 sink",
+    "b0 q3 d2 f64",
+]
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_check(problem, backend):
+    for seed in range(3):
+        errors = attngrad.check(problem, seed=seed, backend=backend)
+        assert errors.keys() == {"jvp", "vjp_jvp", "adjoint", "symmetry"}
+        assert errors["jvp"] < 1e-9 and errors["vjp_jvp"] < 1e-8, errors
+        assert errors["adjoint"] < 1e-14 and errors["symmetry"] < 1e-14, errors
+
+
+def test_check_finds_errors(monkeypatch):
+    """A wrong gradient, a wrong tangent and a wrong second derivative are seen."""
+    from attngrad import _maps
+
+    def scaled(map, field):
+        right = getattr(_maps, map)
+
+        def wrong(*arrays, **keywords):
+            result = right(*arrays, **keywords)
+            return result._replace(**{field: getattr(result, field) * 1.0001})
+
+        monkeypatch.setattr(_maps, map, wrong)
+
+    for map, field, seen in (("jvp", "to", "jvp"), ("vjp", "dk", "adjoint"), ("vjp_jvp", "tdv", "vjp_jvp")):
+        with monkeypatch.context() as patch:
+            patch.setattr(_maps, map, getattr(_maps, map))
+            scaled(map, field)
+            assert attngrad.check("h2 q5 d4 f64")[seen] > 1e-7
+        monkeypatch.undo()
+
+
+def test_check_refuses():
+    with pytest.raises(ValueError, match="needs d"):
+        attngrad.check("q5")
+    with pytest.raises(ValueError, match="cusal"):
+        attngrad.check("q5 d4 f32 cusal")
+
+
+# ---- _core ----
+
+
+def test_every_tensor_has_its_name():
+    """An address that is not aligned is refused by the library, under the name of where it went."""
+    names = "q k v bias table sink o lse d_o d_lse dq dk dv dbias dtable dsink tq tk tv tbias ttable tsink to mu td_o"
+    names = (names + " td_lse tdq tdk tdv tdbias tdtable tdsink").split()
+    plan = _core.plan("q1 d1 f64 bias mask table=1 sink")
+    x = np.zeros(64 * len(names))
+    views = {n: (x.ctypes.data + 512 * i, (0, 0, 0, 8)) for i, n in enumerate(names)}
+    for name in names:
+        with pytest.raises(TypeError, match=f"^{name} is 1, not"):
+            plan.run(_core.MAP_FORWARD, {name: 1})
+        odd = {name: (views[name][0] + 1, views[name][1])}
+        said = set()
+        for map in (_core.MAP_FORWARD, _core.MAP_VJP, _core.MAP_JVP, _core.MAP_VJP_JVP):
+            try:
+                plan.run(map, views | odd | {"mask": (x.ctypes.data + 500, (0, 0, 0, 0))})
+            except ValueError as error:
+                said.add(re.search(": ([a-z_]+) is 0x", str(error))[1])
+        assert said == {name}
+    with pytest.raises(ValueError, match="mask is NULL"):
+        plan.run(_core.MAP_FORWARD, views | {"mask": None})
+
+
+def test_accumulate():
+    """out = round(out + result), by the bit of each output."""
+    q = RNG.standard_normal((3, 4))
+    o, lse = attngrad.forward(q, q, q)
+    more = np.ones((3, 4))
+    tensor = lambda x: (x.__array_struct__, (0, 0, 4, 1))  # noqa: E731
+    plan = _core.plan("q3 d4 f64")
+    plan.run(_core.MAP_FORWARD, {"q": tensor(q), "k": tensor(q), "v": tensor(q), "o": tensor(more)}, accumulate=_core.ACC_O)
+    np.testing.assert_allclose(more, 1 + o, rtol=1e-15)
+
+
+def test_exceptions():
+    with pytest.raises(ValueError, match="needs d"):
+        _core.plan("q5")
+    with pytest.raises(NotImplementedError):
+        _core.plan("q5 d4 f32", backend=3)
+    with pytest.raises(TypeError, match="cannot create"):
+        _core.Plan()
+    plan = _core.plan("q5 d4 f32")
+    with pytest.raises(ValueError, match="map is 3"):
+        plan.run(3, {})
+    with pytest.raises(ValueError, match="none called 'x'"):
+        plan.run(1, {"x": None})
+    with pytest.raises(TypeError, match="neither int nor __array_struct__"):
+        plan.run(1, {"q": ("here", (0, 0, 0, 0))})
+    with pytest.raises(ValueError, match="q is NULL"):
+        plan.run(1, {})
+    assert plan.workspace(_core.MAP_VJP) > 0 and plan.problem() == "b1 h1 q5 k5 d4 f32" and "threads" in plan.describe()
+
+
+def test_lists():
+    plan = _core.plan("b2 q0 d4 f32")
+    good = np.array([0, 0])
+    plan.run(1, {}, q_lengths=good, kv_lengths=good.ctypes.data)
+    with pytest.raises(TypeError, match="q_lengths: must be one axis of int64"):
+        plan.run(1, {}, q_lengths=good.astype(np.int32))
+    with pytest.raises(TypeError, match="q_lengths: must be one axis of int64"):
+        plan.run(1, {}, q_lengths=good.astype(np.float64))
+    with pytest.raises(ValueError, match="kv_lengths: has 1 entries instead of 2"):
+        plan.run(1, {}, kv_lengths=good[:1])
+    with pytest.raises(TypeError, match="neither an address nor"):
+        plan.run(1, {}, q_lengths=[0, 0])
+
+
+def test_the_library_is_hidden():
+    """Two libraries in one process, this and a shared one, must not mix their symbols."""
+    library = ctypes.CDLL(_core.__file__)
+    assert library.PyInit__core
+    with pytest.raises(AttributeError):
+        library.ag_version
+
+
+def test_philox():
+    """The known answer of Philox 4x32-10 to zeros: the tests' own generator is the published one."""
+    words = formulas.philox([np.zeros(1, np.uint64)] * 4, 0)
+    assert [int(w[0]) for w in words] == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
