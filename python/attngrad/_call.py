@@ -270,9 +270,11 @@ class Call:
         for name in names:
             of, number = _TENSORS[name]
             shape = problem.shapes[of]
-            a = None if shape is None else np.empty(shape, problem.dtypes[number])
-            if a is not None:
-                self.tensors[name] = _arrays.view(a, self._kind(of))
+            if shape is None:
+                results.append(None)
+                continue
+            a = np.empty(shape, problem.dtypes[number])
+            self.tensors[name] = _arrays.view(a, self._kind(of))
             results.append(a)
         return results
 

@@ -53,15 +53,6 @@ def _code(dtype: Any, name: str) -> str | None:
     return None if dtype is None else _arrays.code_of(dtype, name)
 
 
-def _wanted(all_names: tuple[str, ...], wanted: Collection[str] | None) -> tuple[str, ...]:
-    if wanted is None:
-        return all_names
-    for name in wanted:
-        if name not in all_names:
-            raise ValueError(f"wanted: {name!r} is none of {', '.join(all_names)}")
-    return tuple(name for name in all_names if name in wanted)
-
-
 def forward(q: Any, k: Any, v: Any, *, out_dtype: Any = None, **features: Unpack[Features]) -> Forward:
     """Attention: o = softmax(scale q k^T + ...) v, and lse.
 
@@ -112,7 +103,7 @@ def vjp(
     out = _arrays.float_array(o, "o")[1]
     call = Call(q, k, v, features, out, _code(grad_dtype, "grad_dtype"))  # type: ignore[arg-type]
     call.take(o=o, lse=lse, d_o=d_o, d_lse=d_lse)
-    return Gradients(**_results(call, Gradients._fields, wanted, _core.MAP_VJP))
+    return Gradients(*_results(call, Gradients._fields, wanted, _core.MAP_VJP))
 
 
 def jvp(
@@ -185,14 +176,17 @@ def vjp_jvp(
     call = Call(q, k, v, features, out, _code(grad_dtype, "grad_dtype"))  # type: ignore[arg-type]
     call.take(o=o, lse=lse, to=to, mu=mu, d_o=d_o, d_lse=d_lse, td_o=td_o, td_lse=td_lse)
     call.take(tq=tq, tk=tk, tv=tv, tbias=tbias, ttable=ttable, tsink=tsink)
-    return GradientTangents(**_results(call, GradientTangents._fields, wanted, _core.MAP_VJP_JVP))
+    return GradientTangents(*_results(call, GradientTangents._fields, wanted, _core.MAP_VJP_JVP))
 
 
-def _results(
-    call: Call, fields: tuple[str, ...], wanted: Collection[str] | None, map: int
-) -> dict[str, np.ndarray | None]:
-    names = _wanted(fields, wanted)
-    results: dict[str, np.ndarray | None] = dict.fromkeys(fields)
-    results.update(zip(names, call.make(names)))
+def _results(call: Call, fields: tuple[str, ...], wanted: Collection[str] | None, map: int) -> list[np.ndarray | None]:
+    """The gradients that are wanted, in the order of the fields; None for the others."""
+    if wanted is None:
+        results = call.make(fields)
+    else:
+        for name in wanted:
+            if name not in fields:
+                raise ValueError(f"wanted: {name!r} is none of {', '.join(fields)}")
+        results = [call.make((name,))[0] if name in wanted else None for name in fields]
     call.run(map)
     return results
