@@ -82,9 +82,11 @@ def scaled_dot_product_attention(
     shape = _Shape(query, key, value, enable_gqa)
     _check_device("attn_mask", mask, query)
     offsets = (_packed("q_packed", q_packed, shape), _packed("k_packed", k_packed, shape))
-    if (offsets[0] is None) != (offsets[1] is None):
-        raise ValueError("q_packed, k_packed: give both or none")
     is_packed = offsets[0] is not None
+    if is_packed != (offsets[1] is not None):
+        raise ValueError("q_packed, k_packed: give both or none")
+    if is_packed and offsets[0].shape != offsets[1].shape:
+        raise ValueError(f"k_packed: {offsets[1].numel()} offsets, but q_packed has {offsets[0].numel()}")
     features = _features.write(
         causal=is_causal,
         align=align,

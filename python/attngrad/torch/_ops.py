@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .. import _core, _plan
-from . import _features
+from . import _exit, _features
 
 COMMON = (
     "Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? table, Tensor? sink, Tensor? mask, Tensor? q_lengths, "
@@ -81,18 +81,19 @@ def _threads() -> int:
     return 0 if "ATTNGRAD_THREADS" in os.environ else min(torch.get_num_threads(), 1024)
 
 
-def _longest(name: str, offsets: Tensor) -> int:
-    steps = offsets.diff()
-    if steps.numel() and int(steps.min()) < 0:
-        raise ValueError(f"{name}: {offsets.tolist()}, must not decrease")
-    return int(steps.max()) if steps.numel() else 0
+def _longest(name: str, offsets: Tensor, rows: int) -> int:
+    ends = offsets.tolist()
+    if ends[0] != 0 or ends != sorted(ends) or ends[-1] > rows:
+        raise ValueError(f"{name}: {ends}, must begin with 0, not decrease, and end within {rows} rows")
+    return max((end - start for start, end in zip(ends, ends[1:], strict=False)), default=0)
 
 
 def _plan_of(common: tuple, features: _features.Features):
     q, k, v, bias, table, sink, mask, _, _, q_packed, k_packed = common[:11]
     packed = None
     if q_packed is not None:
-        packed = (q_packed.numel() - 1, _longest("q_packed", q_packed), _longest("k_packed", k_packed))
+        n_q, n_k = _longest("q_packed", q_packed, q.shape[2]), _longest("k_packed", k_packed, k.shape[2])
+        packed = (q_packed.numel() - 1, n_q, n_k)
     aux = next((x.dtype for x in (bias, table, sink) if x is not None), None)
     text = _text(
         tuple(q.shape),
@@ -114,7 +115,7 @@ def _plan_of(common: tuple, features: _features.Features):
 # ---- The call ----
 
 
-def _view(name: str, x: Tensor) -> tuple[int, tuple[int, ...]]:
+def _view(x: Tensor) -> tuple[int, tuple[int, ...]]:
     """Address and strides on the four axes."""
     strides = x.stride()
     if x.dim() == 4:
@@ -140,14 +141,19 @@ def _run(bit: int, common: tuple, tensors: dict[str, Tensor | None]) -> None:
         )
         if x is not None
     }
-    _plan_of(common, features).run(
-        bit,
-        {name: _view(name, x) for name, x in tensors.items() if x is not None},
-        q_offset=features.q_offset,
-        k_offset=features.k_offset,
-        seed=0 if seed is None else int(seed),
-        **address,
-    )
+    plan = _plan_of(common, features)
+    _exit.enter()
+    try:
+        plan.run(
+            bit,
+            {name: _view(x) for name, x in tensors.items() if x is not None},
+            q_offset=features.q_offset,
+            k_offset=features.k_offset,
+            seed=0 if seed is None else int(seed),
+            **address,
+        )
+    finally:
+        _exit.leave()
 
 
 def _outputs(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,145 @@
+"""What is wrong is refused with an exception that names the argument; what is merely odd works."""
+
+import pytest
+import torch
+from torch import nn
+from torch_cases import F64
+
+import attngrad.torch
+from attngrad.torch import scaled_dot_product_attention
+
+
+def q(*shape, **keywords):
+    return torch.randn(shape or (2, 3, 4, 8), **keywords)
+
+
+WRONG = [
+    ("query: list", TypeError, lambda: ([1.0], q(), q()), {}),
+    ("query: dtype torch.int64", TypeError, lambda: (q().long(), q().long(), q().long()), {}),
+    ("query: dtype torch.complex64", TypeError, lambda: (q().cfloat(),) * 3, {}),
+    ("key: dtype torch.float64, but query has torch.float32", TypeError, lambda: (q(), q().double(), q()), {}),
+    ("value: dtype torch.bfloat16", TypeError, lambda: (q(), q(), q().bfloat16()), {}),
+    ("key: device meta, but query is on cpu", ValueError, lambda: (q(), q(device="meta"), q()), {}),
+    ("key: device cpu, but query is on meta", ValueError, lambda: (q(device="meta"), q(), q()), {}),
+    ("query: 1 axes", ValueError, lambda: (q(4), q(), q()), {}),
+    ("key: head size 7, but query has 8", ValueError, lambda: (q(), q(2, 3, 4, 7), q()), {}),
+    ("value: 5 positions, but key has 4", ValueError, lambda: (q(), q(), q(2, 3, 5, 8)), {}),
+    ("leading axes", ValueError, lambda: (q(), q(5, 3, 4, 8), q(5, 3, 4, 8)), {}),
+    ("heads", ValueError, lambda: (q(), q(2, 2, 4, 8), q(2, 2, 4, 8)), {}),
+    ("key: 2 heads, which do not divide query's 3", ValueError, lambda: (q(), q(2, 2, 4, 8), q()), {"enable_gqa": True}),
+    ("sparse", TypeError, lambda: (q().to_sparse(), q(), q()), {}),
+    ("dim_qk", ValueError, lambda: (q(1, 1, 2, 600),) * 3, {}),
+    ("dim_qk", ValueError, lambda: (q(1, 1, 2, 0), q(1, 1, 2, 0), q(1, 1, 2, 4)), {}),
+    ("attn_mask: dtype torch.int64", TypeError, None, {"attn_mask": torch.ones(4, 4, dtype=torch.int64)}),
+    ("attn_mask: dtype torch.float64", TypeError, None, {"attn_mask": torch.ones(4, 4, dtype=F64)}),
+    ("attn_mask: shape", ValueError, None, {"attn_mask": torch.ones(4, 5)}),
+    ("attn_mask: shape", ValueError, None, {"attn_mask": torch.ones(7, 1, 1, 1, 4, 4, dtype=torch.bool)}),
+    ("attn_mask: device meta", ValueError, None, {"attn_mask": torch.ones(4, 4, device="meta")}),
+    ("attn_mask: device meta", ValueError, None, {"attn_mask": torch.ones(4, 4, dtype=torch.bool, device="meta")}),
+    ("bias: attn_mask is a float", ValueError, None, {"attn_mask": torch.ones(4, 4), "bias": torch.ones(4, 4)}),
+    ("bias: dtype torch.bool", TypeError, None, {"bias": torch.ones(4, 4, dtype=torch.bool)}),
+    ("dropout_p: 1.0", ValueError, None, {"dropout_p": 1.0}),
+    ("dropout_p: -0.1", ValueError, None, {"dropout_p": -0.1}),
+    ("dropout_p: nan", ValueError, None, {"dropout_p": float("nan")}),
+    ("softcap", ValueError, None, {"softcap": -1.0}),
+    ("scale", ValueError, None, {"scale": float("nan")}),
+    ("align: 'middle'", ValueError, None, {"align": "middle"}),
+    ("window: 3", ValueError, None, {"window": 3}),
+    ("window", ValueError, None, {"window": (-2, 0)}),
+    ("sink: shape \\[2\\], must be \\[3\\]", ValueError, None, {"sink": torch.ones(2)}),
+    ("bias_table: shape", ValueError, None, {"bias_table": torch.ones(2, 5)}),
+    ("bias_table: 4 columns", ValueError, None, {"bias_table": torch.ones(3, 4)}),
+    ("buckets: given without bias_table", ValueError, None, {"buckets": [0, 1, 2]}),
+    ("buckets: 2 numbers", ValueError, None, {"buckets": [0, 1], "bias_table": torch.ones(3, 2)}),
+    ("buckets", ValueError, None, {"buckets": [0, 1, 7], "bias_table": torch.ones(3, 2)}),
+    ("alibi: 2 slopes, but there are 3 heads", ValueError, None, {"alibi": [0.1, 0.2]}),
+    ("kv_lengths: shape", ValueError, None, {"kv_lengths": [1, 2, 3]}),
+    ("kv_lengths\\[1\\] is 9", ValueError, None, {"kv_lengths": [1, 9]}),
+    ("kv_lengths: dtype torch.float32", TypeError, None, {"kv_lengths": torch.ones(2)}),
+    ("kv_lengths: device meta", ValueError, None, {"kv_lengths": torch.ones(2, dtype=torch.int64, device="meta")}),
+    ("q_packed, k_packed: give both", ValueError, lambda: (q(3, 4, 8),) * 3, {"q_packed": [0, 4]}),
+    ("q_packed: packed sequences", ValueError, None, {"q_packed": [0, 4], "k_packed": [0, 4]}),
+    ("k_packed: \\[0, 3, 2\\]", ValueError, lambda: (q(3, 4, 8),) * 3, {"q_packed": [0, 2, 4], "k_packed": [0, 3, 2]}),
+    ("k_packed: \\[0, 9\\]", ValueError, lambda: (q(3, 4, 8),) * 3, {"q_packed": [0, 4], "k_packed": [0, 9]}),
+    ("q_packed: \\[1, 4\\]", ValueError, lambda: (q(3, 4, 8),) * 3, {"q_packed": [1, 4], "k_packed": [0, 4]}),
+    ("k_packed: 3 offsets, but q_packed has 2", ValueError, lambda: (q(3, 4, 8),) * 3, {"q_packed": [0, 4], "k_packed": [0, 2, 4]}),
+    ("q_offset", ValueError, None, {"q_offset": 1, "align": "bottom-right"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("message", "kind", "inputs", "keywords"), WRONG, ids=[str(i) for i in range(len(WRONG))])
+def test_refused(message, kind, inputs, keywords):
+    with pytest.raises(kind, match=message):
+        scaled_dot_product_attention(*(inputs() if inputs else (q(), q(), q())), **keywords)
+
+
+def test_nested_tensors_refused():
+    nested = torch.nested.nested_tensor([q(3, 4, 8), q(3, 5, 8)], layout=torch.jagged)
+    with pytest.raises(TypeError, match="nested"):
+        scaled_dot_product_attention(nested, nested, nested)
+    with pytest.raises(TypeError, match="nested"):
+        attngrad.torch.MultiheadAttention(8, 2, batch_first=True)(nested, nested, nested)
+
+
+def test_integer_mask_cannot_require_gradients():
+    """PyTorch refuses it before we see it."""
+    with pytest.raises(RuntimeError, match="floating point"):
+        torch.ones(4, 4, dtype=torch.uint8, requires_grad=True)
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        ((0, 3, 4, 8), (0, 3, 5, 8)),
+        ((2, 3, 0, 8), (2, 3, 5, 8)),
+        ((2, 3, 4, 8), (2, 3, 0, 8)),
+        ((2, 3, 0, 8), (2, 3, 0, 8)),
+        ((0, 8), (5, 8)),
+    ],
+)
+def test_empty_tensors(shapes):
+    """No sequences, no queries or no keys: zeros of the right shape, in every map."""
+    query, key = (torch.randn(shape, dtype=F64, requires_grad=True) for shape in shapes)
+    o, lse = scaled_dot_product_attention(query, key, key, return_lse=True)
+    assert o.shape == query.shape and (o == 0).all() and lse.isneginf().all()
+    gradients = torch.autograd.grad(o.sum(), (query, key), create_graph=True)
+    assert all((x == 0).all() for x in gradients)
+    twice = torch.autograd.grad(sum(x.sum() for x in gradients), (query, key), materialize_grads=True)
+    assert all((x == 0).all() for x in twice)
+    _, tangent = torch.func.jvp(lambda x: scaled_dot_product_attention(x, key, key), (query,), (query,))
+    assert (tangent == 0).all()
+
+
+def test_sink_without_keys():
+    query, key = q(2, 3, 4, 8), q(2, 3, 0, 8)
+    sink = torch.randn(3, requires_grad=True)
+    o, lse = scaled_dot_product_attention(query, key, key, sink=sink, return_lse=True)
+    torch.testing.assert_close(lse, sink.double()[None, :, None].expand(2, 3, 4))
+    assert (o == 0).all()
+    lse.sum().backward()
+    torch.testing.assert_close(sink.grad, torch.full((3,), 8.0))
+
+
+def test_changed_in_place():
+    """PyTorch notices that a saved tensor changed."""
+    x = q(requires_grad=True)
+    y = x * 1
+    o = scaled_dot_product_attention(y, y, y)
+    y.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        o.sum().backward()
+
+
+def test_module_refusals():
+    layer = attngrad.torch.MultiheadAttention(8, 2, batch_first=True)
+    x = q(2, 4, 8)
+    for message, kind, keywords in (
+        ("attn_mask: dtype torch.int64", TypeError, {"attn_mask": torch.ones(4, 4, dtype=torch.int64)}),
+        ("attn_mask: shape", ValueError, {"attn_mask": torch.ones(4, 5)}),
+        ("key_padding_mask: shape", ValueError, {"key_padding_mask": torch.ones(2, 5)}),
+    ):
+        with pytest.raises(kind, match=message):
+            layer(x, x, x, **keywords)
+    with pytest.raises(ValueError, match="axes"):
+        layer(x[None], x[None], x[None])
+    assert isinstance(layer, nn.MultiheadAttention)

@@ -1,0 +1,113 @@
+"""Threads, forks, workers and exits: the same bits, no hang."""
+
+import gc
+import subprocess
+import sys
+import threading
+import weakref
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from attngrad.torch import scaled_dot_product_attention
+
+X = torch.linspace(-1, 1, 2 * 4 * 96 * 16).sin().view(2, 4, 96, 16)
+
+
+def gradient():
+    x = X.clone().requires_grad_()
+    scaled_dot_product_attention(x, x, x, is_causal=True).square().sum().backward()
+    return x.grad
+
+
+class Gradients(Dataset):
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, i):
+        return gradient()
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_data_loader(method):
+    """Workers call us after the parent has used its own threads."""
+    expected = gradient()
+    loader = DataLoader(Gradients(), num_workers=2, multiprocessing_context=method, timeout=120)
+    for batch in loader:
+        assert torch.equal(batch[0], expected)
+
+
+def test_threads_at_once():
+    expected, wrong = gradient(), []
+
+    def work():
+        for _ in range(10):
+            if not torch.equal(gradient(), expected):
+                wrong.append(threading.get_ident())
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=120)
+    assert not any(thread.is_alive() for thread in threads) and not wrong
+
+
+def test_number_of_threads_changes_no_bit():
+    before = torch.get_num_threads()
+    try:
+        results = []
+        for n in (1, 2, 5):
+            torch.set_num_threads(n)
+            results.append(gradient())
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(results[0], results[1]) and torch.equal(results[0], results[2])
+
+
+def test_freed_during_a_call():
+    """Other threads drop every reference they have while a map runs."""
+    stop, box = threading.Event(), [X.clone()]
+
+    def drop():
+        while not stop.is_set():
+            box[0] = X.clone()
+            gc.collect(0)
+
+    dropper = threading.Thread(target=drop)
+    dropper.start()
+    expected = scaled_dot_product_attention(X, X, X)
+    try:
+        for _ in range(50):
+            assert torch.equal(scaled_dot_product_attention(box[0], box[0], box[0]), expected)
+    finally:
+        stop.set()
+        dropper.join()
+
+
+def test_graph_is_freed():
+    x = X.clone().requires_grad_()
+    o = scaled_dot_product_attention(x, x, x)
+    alive = weakref.ref(o)
+    del o
+    gc.collect()
+    assert alive() is None
+
+
+def test_exit_while_threads_run():
+    code = """
+import threading, torch
+from attngrad.torch import scaled_dot_product_attention
+x = torch.randn(1, 8, 2048, 64)
+started = threading.Event()
+def work():
+    while True:
+        scaled_dot_product_attention(x, x, x)
+        started.set()
+for _ in range(3):
+    threading.Thread(target=work, daemon=True).start()
+started.wait()
+"""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], timeout=120, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
