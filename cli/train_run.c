@@ -147,7 +147,9 @@ static int make_steps(struct loop *loop)
      * checkpoint. */
     int status = keep(loop, loop->state->step < steps, true);
     while (status == EXIT_PASS && loop->state->step < steps) {
+        signals_second_ends(true);
         status = make_step(loop);
+        signals_second_ends(false);
         const bool last = loop->state->step == steps || signals_held() > 0;
         if (status == EXIT_PASS && (last || loop->state->step % every == 0)) {
             status = keep(loop, true, last);
@@ -231,6 +233,7 @@ int train_run(struct train *train, const struct data *data, struct model *model,
         fprintf(stderr, "stopped: %s holds step %lld of %lld; --resume continues\n", train->model,
                 (long long)state->step, (long long)train->settings.steps);
     } else if (status == EXIT_PASS) {
+        signals_second_ends(true);
         status = report(&loop);
     }
     free(loop.batch.tokens);

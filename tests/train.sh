@@ -97,6 +97,20 @@ small="--width 16 --heads 2 --context 16 --batch 4 --save-every 7"
         done
     done
 }
+# A step that takes minutes, or at least longer than the two signals.
+"$attngrad" train --context 32768 --batch 2 --threads 1 --model slow --log-every 1 >"$out" 2>"$err" &
+child=$!
+sleep 1.5
+kill -TERM $child
+sleep 0.5
+kill -TERM $child
+wait $child 2>/dev/null
+code=$?
+check "a second signal ends at once, in the midst of a step" [ "$code" -eq 143 ]
+check "no step was finished" sh -c '! grep -q -e "^step " -e "^stopped" "$1"' - "$err"
+works sample a --model slow
+rm slow
+
 trains --resume --model whole
 check "a run that is over is tested again and left alone" same whole two
 trains --resume --model whole --steps 80
