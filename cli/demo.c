@@ -44,17 +44,10 @@ static int run(bool want_json)
 
 int demo_main(int argc, char **argv)
 {
-    bool want_help = false, want_json = false;
-    const struct option options[] = {{"help", OPTION_FLAG, &want_help, 0, 0},
-                                     {"json", OPTION_FLAG, &want_json, 0, 0}};
-    struct operands none = {NULL, 0, 0};
-    int status = options_parse(argc, argv, options, 2, &none);
-    if (status != 0) {
+    bool want_json;
+    int status;
+    if (!options_json(argc, argv, help, &want_json, &status)) {
         return status;
-    }
-    if (want_help) {
-        fputs(help, stdout);
-        return EXIT_PASS;
     }
     return run(want_json);
 }

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -158,4 +159,18 @@ int options_parse(int argc, char **argv, const struct option *options, size_t co
         }
     }
     return status;
+}
+
+bool options_json(int argc, char **argv, const char *help, bool *json, int *status)
+{
+    bool want_help = false;
+    const struct option options[] = {{"help", OPTION_FLAG, &want_help, 0, 0},
+                                     {"json", OPTION_FLAG, json, 0, 0}};
+    struct operands none = {NULL, 0, 0};
+    *json = false;
+    *status = options_parse(argc, argv, options, 2, &none);
+    if (*status == 0 && want_help) {
+        fputs(help, stdout);
+    }
+    return *status == 0 && !want_help;
 }

@@ -34,6 +34,10 @@ struct operands {
 int options_parse(int argc, char **argv, const struct option *options, size_t count,
                   struct operands *operands);
 
+/* For a command whose only options are --json and --help. False: it is over, with *status; help was
+ * printed where it was asked for. */
+bool options_json(int argc, char **argv, const char *help, bool *json, int *status);
+
 /* Reads one value of that option, as options_parse does. */
 int option_read(const char *command, const struct option *option, const char *text);
 

@@ -9,8 +9,8 @@
 void signals_hold(void);
 int signals_held(void); /* how many came */
 
-/* True: there is nothing to finish but a computation, of which the second signal need not await the end: it ends
- * the program at once. False again from signals_hold on. */
+/* True: there is nothing to finish but a computation, of which the second signal need not await the end:
+ * it ends the program at once. False again from signals_hold on. */
 void signals_second_ends(bool at_once);
 
 /* All is as it was before signals_hold. Ends the program by the last signal that came meanwhile, if any. */
