@@ -41,5 +41,6 @@ wait $child
 code=$?
 check "the last run comes to its end" [ "$code" -eq 0 ]
 check "in the bytes of the run that was not killed" cmp -s whole killed
+check "no temporary file of a killed run is left" [ -z "$(ls -A | grep -F .attngrad-)" ]
 echo "$kills kills, $done_before of them after the run's end"
 finish
