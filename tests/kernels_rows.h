@@ -62,7 +62,7 @@ static void expect_product(struct trial *t)
 static void product_alone(struct trial *t)
 {
     const int64_t lanes = t->k->lanes;
-    real c[PANEL];
+    real c[64];
     for (int64_t r = 0; r < t->M; r++) {
         for (int64_t i = 0; i < t->N; i += lanes) {
             memcpy(c, given(t, C, r, i), (size_t)lanes * sizeof(real));

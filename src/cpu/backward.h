@@ -18,9 +18,10 @@
 #include "tile.h"
 
 enum {
-    TILE_PANELS = 3,
-    TILE_ROWS = TILE_PANELS * PANEL, /* queries of a tile */
-    TILE_LD = TILE_ROWS + 16,        /* an odd number of cache lines, so that columns spread over the cache */
+    TILE_ROWS = 192, /* queries of a tile */
+    TILE_PANELS = TILE_ROWS / PANEL,
+    TILE_LD = TILE_ROWS + 64 / (int)sizeof(real), /* an odd number of cache lines, so that columns spread over
+                                                   * the cache */
     MAX_PARTS = 8
 };
 

@@ -196,7 +196,7 @@ static void scores(real *T, const real *X, real *F, real *G, int64_t ld, int64_t
 static void hide(real *T, int64_t ld, int64_t nj, int64_t W, int64_t low, int64_t high)
 {
     const vec hidden = v_set1((real)-INFINITY);
-    const int64_t far = 4 * (int64_t)PANEL; /* beyond any lane, and exact in any real */
+    const int64_t far = 4 * PANEL; /* beyond any lane, and exact in any real */
     for (int64_t j = 0; j < nj; j++) {
         /* low <= j - i <= high, for the lanes i */
         const int64_t from = j - high < -1 ? -1 : j - high > far ? far : j - high;

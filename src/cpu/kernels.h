@@ -13,8 +13,8 @@
 #define LOG2_E 1.4426950408889634
 #define LN_2 0.6931471805599453
 
-/* Lanes of a panel: the queries that are worked on at once. */
-#define PANEL 64
+/* Lanes of a panel: the queries that are worked on at once, 256 bytes of each row of a score tile. */
+#define PANEL (256 / (int)sizeof(real))
 
 typedef struct {
     const char *name;

@@ -6,9 +6,9 @@
 #include "tile.h"
 
 enum {
-    ROW_PANELS = 3,                 /* panels of a block of rows */
-    ROW_BLOCK = ROW_PANELS * PANEL, /* queries of a work item */
-    ROW_KEYS = 128                  /* keys of a tile */
+    ROW_BLOCK = 192,                   /* queries of a work item */
+    ROW_PANELS = ROW_BLOCK / PANEL,    /* panels of a block of rows */
+    ROW_KEYS = 512 / (int)sizeof(real) /* keys of a tile */
 };
 
 /* The state of one panel of queries. */
