@@ -1,4 +1,4 @@
-"""What a call from Python costs above the C call: python python/bench_overhead.py
+"""What a call from Python costs above the C call: python bench/overhead.py
 
 A small forward and vjp on one thread. The C call is not timed by itself: Plan.run on ready views is, less Plan.run on
 an empty batch, which has the binding's part and no work. Processor time of this thread, the least of several rounds.
