@@ -24,9 +24,14 @@ def percents(finished, name, **wanted):
     return [(case.results[name]["percent_of_probe"], case.label) for case in find(finished, **wanted)]
 
 
+def rate_ratio(a, name_a, b, name_b):
+    """Of two rates, each taken as a part of the probe beside it, so that the machine's pace cancels."""
+    return a.results[name_a]["percent_of_probe"] / b.results[name_b]["percent_of_probe"]
+
+
 def rates_against(finished, name, other, **wanted):
     return [
-        (case.results[name]["gflops"] / case.results[other]["gflops"], case.label)
+        (rate_ratio(case, name, case, other), case.label)
         for case in find(finished, maps=lambda maps: name in maps and other in maps, **wanted)
     ]
 
@@ -50,7 +55,7 @@ def causal_rates(finished, name):
         "threads",
         "heads",
     )
-    return [(a.results[name]["gflops"] / b.results[name]["gflops"], a.label) for a, b in found]
+    return [(rate_ratio(a, name, b, name), a.label) for a, b in found]
 
 
 def scaling(finished, name, **wanted):
@@ -63,22 +68,13 @@ def scaling(finished, name, **wanted):
         "dim",
         "heads",
     )
-    return [
-        (
-            a.results[name]["gflops"]
-            / b.results[name]["gflops"]
-            * a.results["probe_one"]
-            / a.results["probe"],
-            a.label,
-        )
-        for a, b in found
-    ]
+    return [(rate_ratio(a, name, b, name), a.label) for a, b in found]
 
 
 def window_gain(finished, name):
     square = {"causal": True, "n_q": 8192, "dim": 64, "threads": 1}
     found = pairs_of(find(finished, window=256, **square), find(finished, window=0, **square), "heads")
-    return [(b.results[name]["ms"] / a.results[name]["ms"], a.label) for a, b in found]
+    return [(rate_ratio(a, name, b, name) * b.pairs / a.pairs, a.label) for a, b in found]
 
 
 def rows(finished):
