@@ -1,8 +1,8 @@
 """What a call from Python costs above the C call: python bench/overhead.py
 
-A small forward and vjp on one thread. The C call is not timed by itself: Plan.run on ready views is, less Plan.run on
-an empty batch, which has the binding's part and no work. Processor time of this thread, the least of several rounds.
-"""
+A small forward and vjp on one thread. The C call is not timed by itself: Plan.run on ready views is, less
+Plan.run on an empty batch, which has the binding's part and no work. Processor time of this thread, the least
+of several rounds."""
 
 import time
 
@@ -37,7 +37,10 @@ def measure() -> dict[str, float]:
     rng = np.random.default_rng(0)
     q, k, v = (rng.standard_normal((2, 4, 8, 16), dtype=np.float32) for _ in range(3))
     none = [x[:0] for x in (q, k, v)]
-    plain, some = {"threads": 1}, {"threads": 1, "causal": True, "softcap": 20.0, "window": (4, 0), "kv_lengths": [8, 5]}
+    plain, some = (
+        {"threads": 1},
+        {"threads": 1, "causal": True, "softcap": 20.0, "window": (4, 0), "kv_lengths": [8, 5]},
+    )
     results = {}
     for name, features in (("forward", plain), ("forward with features", some)):
         empty = features | ({"kv_lengths": []} if "kv_lengths" in features else {})

@@ -73,7 +73,9 @@ def code_of(dtype: Any, name: str) -> str:
 def _from_dlpack(x: Any, name: str) -> np.ndarray:
     try:
         if x.__dlpack_device__()[0] not in CPU_DEVICES:
-            raise ValueError(f"is on {getattr(x, 'device', 'another device')}, must be in the processor's memory")
+            raise ValueError(
+                f"is on {getattr(x, 'device', 'another device')}, must be in the processor's memory"
+            )
         if str(getattr(x, "dtype", "")).endswith("bfloat16"):  # NumPy's own DLPack has none
             if type(x).__module__.partition(".")[0] == "torch":
                 return np.from_dlpack(x.view(sys.modules["torch"].int16)).view(_bfloat16())
@@ -114,7 +116,9 @@ def float_array(x: Any, name: str) -> tuple[np.ndarray, str]:
 def mask_array(x: Any, name: str) -> np.ndarray:
     a = as_array(x, name)
     if a.dtype != np.bool_ and a.dtype != np.uint8:
-        raise TypeError(f"{name}: {a.dtype}: must be bool or uint8, where not zero attends; floats go into bias=")
+        raise TypeError(
+            f"{name}: {a.dtype}: must be bool or uint8, where not zero attends; floats go into bias="
+        )
     return a.view(np.uint8)
 
 

@@ -1,5 +1,4 @@
-"""A call of a map: its arrays checked against the problem, as views for _core, and memory for its results. The
-table below says of each tensor which shape, dtype and kind of view it has."""
+"""A call of a map: its arrays checked against the problem, as views for _core, and memory for its results."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from typing import Any, Literal, TypedDict
 
 import numpy as np
 
-from . import _arrays, _core, _problem
+from . import _arrays, _problem
 
 
 class Features(TypedDict, total=False):
@@ -46,37 +45,6 @@ _CALL_NUMBERS = frozenset("seed q_offset k_offset batch_offset".split())
 _LISTS = frozenset("q_lengths kv_lengths q_packed k_packed".split())
 _AUX = {"bias": "bias", "bias_table": "table", "sink": "sink"}
 
-# tensor: (shape of, dtype of); its view follows from the shape.
-_TENSORS = {
-    "o": ("o", "out"),
-    "lse": ("lse", "rows"),
-    "d_o": ("o", "out"),
-    "d_lse": ("lse", "rows"),
-    "dq": ("q", "grad"),
-    "dk": ("k", "grad"),
-    "dv": ("v", "grad"),
-    "dbias": ("bias", "aux"),
-    "dtable": ("table", "aux"),
-    "dsink": ("sink", "aux"),
-    "tq": ("q", "main"),
-    "tk": ("k", "main"),
-    "tv": ("v", "main"),
-    "tbias": ("bias", "aux"),
-    "ttable": ("table", "aux"),
-    "tsink": ("sink", "aux"),
-    "to": ("o", "out"),
-    "mu": ("lse", "rows"),
-    "td_o": ("o", "out"),
-    "td_lse": ("lse", "rows"),
-    "tdq": ("q", "grad"),
-    "tdk": ("k", "grad"),
-    "tdv": ("v", "grad"),
-    "tdbias": ("bias", "aux"),
-    "tdtable": ("table", "aux"),
-    "tdsink": ("sink", "aux"),
-}
-_KINDS = {"bias": _arrays.LAST, "table": _arrays.TABLE, "sink": _arrays.SINK}
-
 
 def _unknown(name: str) -> TypeError:
     near = difflib.get_close_matches(name, Features.__annotations__, 1)
@@ -84,8 +52,8 @@ def _unknown(name: str) -> TypeError:
 
 
 class _Inputs:
-    """What the features of a call come to: the key of its problem, arrays by tensor name, keywords of run. None
-    is as good as absent."""
+    """What the features of a call come to: the key of its problem, arrays by tensor name, keywords of run.
+    None is as good as absent."""
 
     __slots__ = ("arrays", "keywords", "key")
 
@@ -120,7 +88,7 @@ class _Inputs:
         if self.key.setdefault("aux", code) != code:
             raise TypeError(f"{name}: {a.dtype}, but bias, bias_table and sink must have one dtype")
         self.key[_AUX[name]] = a.shape
-        self.arrays[_AUX[name]] = a, _KINDS[_AUX[name]]
+        self.arrays[_AUX[name]] = a, _problem.KINDS[_AUX[name]]
 
     def _packing(self) -> _problem.Packing:
         for name, other in (("q_packed", "k_packed"), ("k_packed", "q_packed")):
@@ -217,7 +185,13 @@ class Call:
     __slots__ = ("problem", "tensors", "keywords")
 
     def __init__(
-        self, q: Any, k: Any, v: Any, features: dict[str, Any], out: str | None = None, grad: str | None = None
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        features: dict[str, Any],
+        out: str | None = None,
+        grad: str | None = None,
     ) -> None:
         q, code = _arrays.float_array(q, "q")
         k, k_code = _arrays.float_array(k, "k")
@@ -241,40 +215,35 @@ class Call:
     def _check_lists(problem: _problem.Problem, keywords: dict[str, Any]) -> None:
         for name in ("q_lengths", "kv_lengths"):
             if name in keywords and len(keywords[name]) != problem.batch:
-                raise ValueError(f"{name}: has {len(keywords[name])} entries, but the batch is {problem.batch}")
-
-    def _kind(self, of: str) -> int:
-        return self.problem.rows if of == "lse" else _KINDS.get(of, self.problem.main)
+                raise ValueError(
+                    f"{name}: has {len(keywords[name])} entries, but the batch is {problem.batch}"
+                )
 
     def take(self, **inputs: Any) -> None:
         """Further inputs; None is absent."""
-        problem = self.problem
         for name, x in inputs.items():
             if x is None:
                 continue
-            of, number = _TENSORS[name]
             a = x if type(x) is np.ndarray else _arrays.as_array(x, name)
-            shape, dtype = problem.shapes[of], problem.dtypes[number]
+            shape, dtype, kind = self.problem.tensors[name]
             if shape is None:
-                raise ValueError(f"{name}: given without {'bias_table' if of == 'table' else of}")
+                raise ValueError(f"{name}: given without {_problem.argument_of(name)}")
             if a.shape != shape:
-                raise ValueError(f"{name}: shape {_problem._shape(a.shape)}, must be {_problem._shape(shape)}")
+                raise ValueError(f"{name}: shape {list(a.shape)}, must be {list(shape)}")
             if a.dtype is not dtype and a.dtype != dtype:
                 raise TypeError(f"{name}: {a.dtype}, must be {dtype}")
-            self.tensors[name] = _arrays.view(a, self._kind(of))
+            self.tensors[name] = _arrays.view(a, kind)
 
     def make(self, names: Sequence[str]) -> list[np.ndarray | None]:
         """New arrays for results; None for those of a feature that the problem lacks."""
-        problem = self.problem
         results: list[np.ndarray | None] = []
         for name in names:
-            of, number = _TENSORS[name]
-            shape = problem.shapes[of]
+            shape, dtype, kind = self.problem.tensors[name]
             if shape is None:
                 results.append(None)
                 continue
-            a = np.empty(shape, problem.dtypes[number])
-            self.tensors[name] = _arrays.view(a, self._kind(of))
+            a = np.empty(shape, dtype)
+            self.tensors[name] = _arrays.view(a, kind)
             results.append(a)
         return results
 

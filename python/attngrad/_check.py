@@ -1,5 +1,5 @@
-"""A problem in its text form, held against itself: finite differences of forward and of vjp, the adjoint identity,
-the symmetry of the Hessian. In float64, on random inputs; the features are those of the text."""
+"""A problem in its text form, held against itself: finite differences of forward and of vjp, the adjoint
+identity, the symmetry of the Hessian. In float64, on random inputs; the features are those of the text."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ Arrays = dict[str, np.ndarray]
 
 
 def check(problem: str, *, seed: int = 0, backend: str | None = None, threads: int = 0) -> dict[str, float]:
-    """Relative errors of a problem's derivatives in float64, whatever its dtype, on random inputs: `jvp` against
-    differences of forward and `vjp_jvp` against those of vjp (about 1e-11 where right); `adjoint`, which ties vjp to
-    jvp, and `symmetry` of the Hessian, which need no differences (about 1e-16).
+    """Relative errors of a problem's derivatives in float64, whatever its dtype, on random inputs: `jvp`
+    against differences of forward and `vjp_jvp` against those of vjp (about 1e-11 where right); `adjoint`,
+    which ties vjp to jvp, and `symmetry` of the Hessian, which need no differences (about 1e-16).
 
     >>> import attngrad
     >>> errors = attngrad.check("h4 kv2 q6 k9 d8 f64 causal softcap=5 sink")
     >>> errors["jvp"] < 1e-8 and errors["vjp_jvp"] < 1e-8 and errors["adjoint"] < 1e-12
     True
     """
-    trial = _Trial(problem, np.random.default_rng(seed), {"backend": backend, "threads": threads, "seed": seed})
+    trial = _Trial(
+        problem, np.random.default_rng(seed), {"backend": backend, "threads": threads, "seed": seed}
+    )
     x, t, u = trial.inputs, trial.draw_like(trial.inputs), trial.draw_like(trial.inputs)
     cot = trial.cotangents()
     along = trial.jvp(x, t)
@@ -44,8 +46,8 @@ def check(problem: str, *, seed: int = 0, backend: str | None = None, threads: i
 
 
 class _Trial:
-    """The random inputs of a problem, and its maps as functions of them. A gradient has the name of its input, a
-    tangent that of its output."""
+    """The random inputs of a problem, and its maps as functions of them. A gradient has the name of its
+    input, a tangent that of its output."""
 
     def __init__(self, text: str, rng: np.random.Generator, features: dict[str, Any]) -> None:
         self.rng = rng
@@ -205,8 +207,8 @@ def _residual(a: float, b: float, size: float) -> float:
 
 
 def _error(x: Arrays, y: Arrays) -> float:
-    """The largest error of an array, relative to its norm and a hundredth of the largest: one that is zero in exact
-    arithmetic has only noise in its differences."""
+    """The largest error of an array, relative to its norm and a hundredth of the largest: one that is zero in
+    exact arithmetic has only noise in its differences."""
     norms = {name: float(np.linalg.norm(a)) for name, a in y.items()}
     least = 0.01 * max(norms.values())
     return max(_residual(float(np.linalg.norm(x[n] - y[n])), 0.0, norms[n] + least) for n in y)

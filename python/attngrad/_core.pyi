@@ -1,7 +1,9 @@
 """The extension module: attngrad.h on addresses. Nothing here checks that an address is what it says."""
 
-from collections.abc import Buffer, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
+
+from typing_extensions import Buffer
 
 # (address, strides in elements of the four axes); an array's __array_struct__ stands for its address.
 Tensor = tuple[int | Any, tuple[int, int, int, int]]

@@ -43,9 +43,9 @@ def explain(
     jacobian_row: int | None = None,
     **features: Unpack[Features],
 ) -> dict[str, np.ndarray]:
-    """The variables of one head by their names in docs/math.md, as float64 arrays: of forward, of vjp where d_o is
-    given, of jvp where a tangent is given, of vjp_jvp where both are. jacobian_row adds J, the softmax Jacobian of
-    one query. Matrices are [queries, keys]: meant for small problems.
+    """The variables of one head by their names in docs/math.md, as float64 arrays: of forward, of vjp where
+    d_o is given, of jvp where a tangent is given, of vjp_jvp where both are. jacobian_row adds J, the softmax
+    Jacobian of one query. Matrices are [queries, keys]: meant for small problems.
 
     >>> import numpy as np
     >>> import attngrad
@@ -62,8 +62,15 @@ def explain(
         call.take(**tangents)
     map = _core.MAP_JVP if has_tangent else _core.MAP_FORWARD
     if d_o is not None:
-        along = _maps.jvp(q, k, v, **tangents, **features) if has_tangent else _maps.forward(q, k, v, **features)
-        call.take(**along._asdict(), d_o=d_o, d_lse=d_lse, **({"td_o": td_o, "td_lse": td_lse} if has_tangent else {}))
+        along = (
+            _maps.jvp(q, k, v, **tangents, **features) if has_tangent else _maps.forward(q, k, v, **features)
+        )
+        call.take(
+            **along._asdict(),
+            d_o=d_o,
+            d_lse=d_lse,
+            **({"td_o": td_o, "td_lse": td_lse} if has_tangent else {}),
+        )
         map = _core.MAP_VJP_JVP if has_tangent else _core.MAP_VJP
     elif not (d_lse is td_o is td_lse is None):
         raise ValueError("d_o: missing, but another cotangent is given")

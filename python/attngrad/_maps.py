@@ -56,9 +56,9 @@ def _code(dtype: Any, name: str) -> str | None:
 def forward(q: Any, k: Any, v: Any, *, out_dtype: Any = None, **features: Unpack[Features]) -> Forward:
     """Attention: o = softmax(scale q k^T + ...) v, and lse.
 
-    q is [n, d], [heads, n, d] or [batch, heads, n, d] (packed sequences: [total, heads, d]); k and v likewise, with
-    as many heads or fewer, by a whole factor. Arrays are anything with DLPack or the buffer protocol, float64,
-    float32, float16 or bfloat16. The keywords of all maps are those of `Features`.
+    q is [n, d], [heads, n, d] or [batch, heads, n, d] (packed sequences: [total, heads, d]); k and v
+    likewise, with as many heads or fewer, by a whole factor. Arrays are anything with DLPack or the buffer
+    protocol, float64, float32, float16 or bfloat16. The keywords of all maps are those of `Features`.
 
     >>> import numpy as np
     >>> import attngrad
@@ -160,8 +160,8 @@ def vjp_jvp(
     grad_dtype: Any = None,
     **features: Unpack[Features],
 ) -> GradientTangents:
-    """The derivative of vjp's gradients along the direction (tq, tk, tv, ..., td_o, td_lse); o, lse, to and mu are
-    jvp's along the same tangents. With td_o and td_lse absent it is the Hessian-vector product.
+    """The derivative of vjp's gradients along the direction (tq, tk, tv, ..., td_o, td_lse); o, lse, to and
+    mu are jvp's along the same tangents. With td_o and td_lse absent it is the Hessian-vector product.
 
     >>> import numpy as np
     >>> import attngrad
@@ -179,7 +179,9 @@ def vjp_jvp(
     return GradientTangents(*_results(call, GradientTangents._fields, wanted, _core.MAP_VJP_JVP))
 
 
-def _results(call: Call, fields: tuple[str, ...], wanted: Collection[str] | None, map: int) -> list[np.ndarray | None]:
+def _results(
+    call: Call, fields: tuple[str, ...], wanted: Collection[str] | None, map: int
+) -> list[np.ndarray | None]:
     """The gradients that are wanted, in the order of the fields; None for the others."""
     if wanted is None:
         results = call.make(fields)

@@ -1,5 +1,5 @@
-"""Results of two disjoint sets of keys become the result of both. Rows are merged one by one, so that every layout
-of them is as good as [batch, heads, n]."""
+"""Results of two disjoint sets of keys become the result of both. Rows are merged one by one, so that every
+layout of them is as good as [batch, heads, n]."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def merge(
     to2: Any = None,
     mu2: Any = None,
 ) -> Merged:
-    """The attention over both sets of keys, from that over each: outputs and lse, and their tangents where all four
-    of them are given. A sink belongs to one of the parts only.
+    """The attention over both sets of keys, from that over each: outputs and lse, and their tangents where
+    all four of them are given. A sink belongs to one of the parts only.
 
     >>> import numpy as np
     >>> import attngrad

@@ -23,8 +23,9 @@ def get(
     buckets: bytes | tuple[int, ...] | None = None,
     alibi_slopes: bytes | tuple[float, ...] | None = None,
 ) -> _core.Plan:
-    """The plan of a problem in its text form; every argument is hashable, for it is the key. get.cache_clear()
-    forgets all plans: the environment's ATTNGRAD_BACKEND, _ISA and _THREADS are read when a plan is made."""
+    """The plan of a problem in its text form; every argument is hashable, for it is the key.
+    get.cache_clear() forgets all plans: the environment's ATTNGRAD_BACKEND, _ISA and _THREADS are read when a
+    plan is made."""
     return _core.plan(
         problem,
         backend=backend,

@@ -19,6 +19,38 @@ import numpy as np
 from . import _arrays, _core, _plan
 
 
+# tensor: (shape of, dtype of); its kind of view follows from the shape.
+_TENSORS = {
+    "o": ("o", "out"),
+    "lse": ("lse", "rows"),
+    "d_o": ("o", "out"),
+    "d_lse": ("lse", "rows"),
+    "dq": ("q", "grad"),
+    "dk": ("k", "grad"),
+    "dv": ("v", "grad"),
+    "dbias": ("bias", "aux"),
+    "dtable": ("table", "aux"),
+    "dsink": ("sink", "aux"),
+    "tq": ("q", "main"),
+    "tk": ("k", "main"),
+    "tv": ("v", "main"),
+    "tbias": ("bias", "aux"),
+    "ttable": ("table", "aux"),
+    "tsink": ("sink", "aux"),
+    "to": ("o", "out"),
+    "mu": ("lse", "rows"),
+    "td_o": ("o", "out"),
+    "td_lse": ("lse", "rows"),
+    "tdq": ("q", "grad"),
+    "tdk": ("k", "grad"),
+    "tdv": ("v", "grad"),
+    "tdbias": ("bias", "aux"),
+    "tdtable": ("table", "aux"),
+    "tdsink": ("sink", "aux"),
+}
+KINDS = {"bias": _arrays.LAST, "table": _arrays.TABLE, "sink": _arrays.SINK}
+
+
 class Packing(NamedTuple):
     """Sequences one after another: how many, and the longest of the queries and of the keys."""
 
@@ -47,17 +79,21 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True)
 class Problem:
-    """A plan, and the shape and dtype of each array that its maps read or write."""
+    """A plan; the shape, dtype and kind of view of each array that its maps read or write beside q, k and
+    v."""
 
     plan: _core.Plan
     batch: int
     q_len: int
     kv_len: int
-    heads: int
-    main: int  # the kind of view of q, k, v and theirs
-    rows: int  # and of lse and its own
-    shapes: dict[str, tuple[int, ...] | None]
-    dtypes: dict[str, np.dtype]
+    main: int  # the kind of view of q, k and v
+    tensors: dict[str, tuple[tuple[int, ...] | None, np.dtype, int]]
+
+
+def argument_of(tensor: str) -> str:
+    """The argument that a tensor of a feature belongs to."""
+    of = _TENSORS[tensor][0]
+    return "bias_table" if of == "table" else of
 
 
 def _shape(shape: tuple[int, ...]) -> str:
@@ -79,7 +115,9 @@ def _check_main(key: Key) -> None:
     if key.k[-1] != key.q[-1]:
         raise ValueError(f"k: head size {key.k[-1]}, but q has {key.q[-1]}")
     if key.k[:-1] != key.v[:-1]:
-        raise ValueError(f"v: shape {_shape(key.v)}, but k has {_shape(key.k)}: they may differ in the last axis only")
+        raise ValueError(
+            f"v: shape {_shape(key.v)}, but k has {_shape(key.k)}: they may differ in the last axis only"
+        )
     if len(key.q) == 4 and key.k[0] != key.q[0]:
         raise ValueError(f"k: batch {key.k[0]}, but q has {key.q[0]}")
     heads, kv_heads = _heads(key, key.q), _heads(key, key.k)
@@ -112,7 +150,9 @@ def _table(key: Key, heads: int, buckets: bytes | None) -> str:
         raise ValueError(f"bias_table: {shape[0]} rows, must be 1 or the {heads} heads")
     radius = (len(buckets) // 4 if buckets is not None else columns) // 2
     if buckets is None and columns % 2 == 0:
-        raise ValueError(f"bias_table: {columns} columns: without buckets it must have 2R + 1, for distances -R to R")
+        raise ValueError(
+            f"bias_table: {columns} columns: without buckets it must have 2R + 1, for distances -R to R"
+        )
     shared = len(shape) == 1 or shape[0] == 1
     return f"table={radius},{columns}{',shared' if shared else ''}"
 
@@ -137,7 +177,9 @@ def _words(key: Key, c: dict[str, Any]) -> tuple[str, tuple[int, int, int, int]]
     q_len, kv_len = (p.q_longest, p.k_longest) if p else (key.q[-2], key.k[-2])
     full = (batch, heads, q_len, kv_len)
     words = [f"b{batch} h{heads} kv{kv_heads} q{q_len} k{kv_len} d{key.q[-1]} dv{key.v[-1]} {key.dtype}"]
-    words += [f"{name}={code}" for name, code in (("out", key.out), ("grad", key.grad), ("aux", key.aux)) if code]
+    words += [
+        f"{name}={code}" for name, code in (("out", key.out), ("grad", key.grad), ("aux", key.aux)) if code
+    ]
     words += _constant_words(c)
     if p:
         words.append(f"packed={key.q[0]},{key.k[0]}")
@@ -172,27 +214,18 @@ def get(key: Key) -> Problem:
         buckets=c.get("buckets"),
         alibi_slopes=slopes if isinstance(slopes, bytes) else None,
     )
+    main = _arrays.PACKED if key.packing else _arrays.MAIN
+    return Problem(plan, batch, q_len, kv_len, main, _tensors(key, main))
+
+
+def _tensors(key: Key, main: int) -> dict[str, tuple[tuple[int, ...] | None, np.dtype, int]]:
     o = key.q[:-1] + key.v[-1:]
-    dtype, out, grad, aux = (
-        _arrays.dtype_of(code or key.dtype) for code in (key.dtype, key.out, key.grad, key.aux)
-    )
-    return Problem(
-        plan=plan,
-        batch=batch,
-        q_len=q_len,
-        kv_len=kv_len,
-        heads=heads,
-        main=_arrays.PACKED if key.packing else _arrays.MAIN,
-        rows=_arrays.PACKED_ROWS if key.packing else _arrays.ROWS,
-        shapes={
-            "q": key.q,
-            "k": key.k,
-            "v": key.v,
-            "o": o,
-            "lse": o[:-1],
-            "bias": key.bias,
-            "table": key.table,
-            "sink": key.sink,
-        },
-        dtypes={"main": dtype, "out": out, "grad": grad, "aux": aux, "rows": np.dtype(np.float64)},
-    )
+    shapes = {"q": key.q, "k": key.k, "v": key.v, "o": o, "lse": o[:-1]}
+    shapes |= {"bias": key.bias, "table": key.table, "sink": key.sink}
+    codes = {"main": key.dtype, "out": key.out or key.dtype, "grad": key.grad or key.dtype, "rows": "f64"}
+    codes["aux"] = key.aux or key.dtype
+    kinds = KINDS | {"lse": _arrays.PACKED_ROWS if key.packing else _arrays.ROWS}
+    return {
+        name: (shapes[of], _arrays.dtype_of(codes[number]), kinds.get(of, main))
+        for name, (of, number) in _TENSORS.items()
+    }

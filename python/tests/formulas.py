@@ -1,5 +1,5 @@
-"""The formulas of docs/math.md in plain NumPy and float64, all four maps at once, written apart from the library:
-what the tests hold its results against."""
+"""The formulas of docs/math.md in plain NumPy and float64, all four maps at once, written apart from the
+library: what the tests hold its results against."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 
 
 def maps(q, k, v, *, d_o, d_lse, t, td_o, td_lse, **f: Any) -> dict[str, np.ndarray]:
-    """o lse dq ... to mu tdq ... of float64 arrays, each in the shape that the library gives; t has the tangents by
-    the names of their inputs."""
+    """o lse dq ... to mu tdq ... of float64 arrays, each in the shape that the library gives; t has the
+    tangents by the names of their inputs."""
     if "q_packed" in f:
         return _packed(q, k, v, d_o=d_o, d_lse=d_lse, t=t, td_o=td_o, td_lse=td_lse, **f)
     lead = 4 - q.ndim
@@ -38,7 +38,10 @@ def _packed(q, k, v, *, q_packed, k_packed, d_o, d_lse, t, td_o, td_lse, **f):
                 cut[name] = _cut(f[name], b, n_q, n_k)
         if "bias" in t:
             tb["bias"] = _cut(t["bias"], b, n_q, n_k)
-        rows = {n: head_first(x[at]) for n, x in (("d_o", d_o), ("d_lse", d_lse), ("td_o", td_o), ("td_lse", td_lse))}
+        rows = {
+            n: head_first(x[at])
+            for n, x in (("d_o", d_o), ("d_lse", d_lse), ("td_o", td_o), ("td_lse", td_lse))
+        }
         cut["batch_offset"] = f.get("batch_offset", 0) + b
         part = maps(head_first(q[at]), head_first(k[keys]), head_first(v[keys]), t=tb, **rows, **cut)
         for name, x in part.items():

@@ -1,4 +1,5 @@
-"""The package in an environment that has NumPy and nothing else: it imports, computes, and says what is missing."""
+"""The package in an environment that has NumPy and nothing else: it imports, computes, and says what is
+missing."""
 
 import importlib.util
 

@@ -71,7 +71,10 @@ def test_layouts_give_the_same_bits(name, backend):
     change = LAYOUTS[name]
     kept = [x.copy() for x in (Q, K, V)]
     given = [change(x) for x in (Q, K, V)]
-    same(attngrad.forward(*given, causal=True, backend=backend), attngrad.forward(Q, K, V, causal=True, backend=backend))
+    same(
+        attngrad.forward(*given, causal=True, backend=backend),
+        attngrad.forward(Q, K, V, causal=True, backend=backend),
+    )
     same(given, kept)
 
 
@@ -151,7 +154,12 @@ def test_buffers():
 F = np.float32
 ERRORS = [
     ((draw(4, 8), draw(4, 6), draw(4, 6)), {}, ValueError, "k: head size 6, but q has 8"),
-    ((Q, K, V[:, :, :5]), {}, ValueError, "v: shape [2, 2, 5, 5], but k has [2, 2, 7, 8]: they may differ in the last axis only"),
+    (
+        (Q, K, V[:, :, :5]),
+        {},
+        ValueError,
+        "v: shape [2, 2, 5, 5], but k has [2, 2, 7, 8]: they may differ in the last axis only",
+    ),
     ((Q, K[:1], V[:1]), {}, ValueError, "k: batch 1, but q has 2"),
     ((Q[:, :3], K, V), {}, ValueError, "k: 2 heads, which do not divide the 3 of q"),
     ((Q, K[0], V), {}, ValueError, "k: shape [2, 7, 8] has 3 axes, must have 4"),
@@ -181,7 +189,12 @@ ERRORS = [
     ((Q, K, V), {"q_offset": 1, "align": "bottom-right"}, ValueError, "q_offset"),
     ((Q, K, V), {"threads": -1}, ValueError, "threads"),
     ((Q, K, V), {"backend": "gpu"}, ValueError, "backend: 'gpu': must be 'cpu' or 'reference'"),
-    ((Q, K, V), {"bias": draw(5, 7)}, ValueError, "bias: shape [5, 7]: each axis must be 1 or that of [2, 4, 6, 7]"),
+    (
+        (Q, K, V),
+        {"bias": draw(5, 7)},
+        ValueError,
+        "bias: shape [5, 7]: each axis must be 1 or that of [2, 4, 6, 7]",
+    ),
     ((Q, K, V), {"bias": draw(7)}, ValueError, "bias: shape [7] has 1 axes, must have 2 to 4"),
     ((Q, K, V), {"bias": np.ones((6, 7), bool)}, TypeError, "bias: bool: must be float64"),
     ((Q, K, V), {"bias": draw(6, 7).astype(F)}, ValueError, "aux"),
@@ -193,26 +206,48 @@ ERRORS = [
     ((Q, K, V), {"buckets": [0, 1], "bias_table": draw(4, 2)}, ValueError, "buckets: has 2 entries"),
     ((Q, K, V), {"buckets": [0, 9, 0], "bias_table": draw(4, 2)}, ValueError, "buckets"),
     ((Q, K, V), {"buckets": [0, -1, 0], "bias_table": draw(4, 2)}, ValueError, "buckets: -1 to 0"),
-    ((Q, K, V), {"buckets": [0.5, 1, 0], "bias_table": draw(4, 2)}, TypeError, "buckets: float64: must be whole"),
+    (
+        (Q, K, V),
+        {"buckets": [0.5, 1, 0], "bias_table": draw(4, 2)},
+        TypeError,
+        "buckets: float64: must be whole",
+    ),
     ((Q, K, V), {"alibi": [0.5]}, ValueError, "alibi: has 1 slopes, but q has 4 heads"),
     ((Q, K, V), {"alibi": "steep"}, TypeError, "alibi: str is not an array"),
     ((Q, K, V), {"sink": draw(3)}, ValueError, "sink: shape [3], must be [4]"),
-    ((Q, K, V), {"sink": draw(4).astype(F), "bias": draw(6, 7)}, TypeError, "bias: float64, but bias, bias_table"),
+    (
+        (Q, K, V),
+        {"sink": draw(4).astype(F), "bias": draw(6, 7)},
+        TypeError,
+        "bias: float64, but bias, bias_table",
+    ),
     ((Q, K, V), {"kv_lengths": [7]}, ValueError, "kv_lengths: has 1 entries, but the batch is 2"),
     ((Q, K, V), {"kv_lengths": [7, 8]}, ValueError, "kv_lengths[1] is 8: must be from 0 to 7"),
     ((Q, K, V), {"q_lengths": [-1, 6]}, ValueError, "q_lengths[0] is -1"),
     ((Q, K, V), {"q_lengths": [[6, 6]]}, ValueError, "q_lengths: has 2 axes, must have 1"),
     ((Q, K, V), {"q_packed": [0, 2]}, ValueError, "k_packed: missing, but q_packed is given"),
     ((Q[0], K[0], V[0]), {"q_packed": [], "k_packed": []}, ValueError, "q_packed: has no entries"),
-    ((Q[0], K[0], V[0]), {"q_packed": [0, 4], "k_packed": [0, 1, 2]}, ValueError, "k_packed: has 3 entries, but q_packed has 2"),
-    ((Q, K, V), {"q_packed": [0, 2], "k_packed": [0, 2]}, ValueError, "q: shape [2, 4, 6, 8] has 4 axes, must have 3"),
+    (
+        (Q[0], K[0], V[0]),
+        {"q_packed": [0, 4], "k_packed": [0, 1, 2]},
+        ValueError,
+        "k_packed: has 3 entries, but q_packed has 2",
+    ),
+    (
+        (Q, K, V),
+        {"q_packed": [0, 2], "k_packed": [0, 2]},
+        ValueError,
+        "q: shape [2, 4, 6, 8] has 4 axes, must have 3",
+    ),
     ((Q, K, V), {"out_dtype": "float16"}, ValueError, "out"),
     ((Q, K, V), {"out_dtype": "int8"}, TypeError, "out_dtype: int8: must be float64"),
     ((draw(2, 600), draw(2, 600), draw(2, 600)), {}, ValueError, "dim_qk"),
 ]
 
 
-@pytest.mark.parametrize("arrays, keywords, kind, message", ERRORS, ids=[re.sub(r"\W+", "-", e[3]) for e in ERRORS])
+@pytest.mark.parametrize(
+    "arrays, keywords, kind, message", ERRORS, ids=[re.sub(r"\W+", "-", e[3]) for e in ERRORS]
+)
 def test_errors(arrays, keywords, kind, message):
     with pytest.raises(kind, match=re.escape(message)):
         attngrad.forward(*arrays, **keywords)

@@ -1,6 +1,6 @@
 """Forward against the Attention operator of ONNX, by the reference evaluator of its own package: random
-configurations over all that both have. Truth is the formula in float64; our error may be twice the peer's, or the
-floor of the error rule."""
+configurations over all that both have. Truth is the formula in float64; our error may be twice the peer's, or
+the floor of the error rule."""
 
 import numpy as np
 import onnx
@@ -68,7 +68,8 @@ class Config:
         full = [self.B, self.H, self.Nq, self.Nk]
         shape = [1 if self.rng.random() < 0.3 else n for n in full[:3]] + [self.Nk]
         if self.ours["causal"]:
-            # The evaluator counts the queries by the mask: one that is broadcast over them is taken for one query.
+            # The evaluator counts the queries by the mask: one that is broadcast over them is taken for one
+            # query.
             shape[2] = self.Nq
         shape = shape[self.rng.integers(0, 3) :]
         if kind == "bool":
@@ -139,11 +140,19 @@ def test_attention_of_onnx(part):
         truth = c.truth()
         size = np.linalg.norm(finite(truth))
         errors = {f"onnx {onnx.__version__}": (peer := distance(c.peer(), truth))}
-        assert peer <= 100 * EPS[c.dtype] * max(size, 1), f"configuration {number}: the peer means something else"
+        assert peer <= 100 * EPS[c.dtype] * max(size, 1), (
+            f"configuration {number}: the peer means something else"
+        )
         for backend in ("cpu", "reference"):
-            ours = errors[backend] = distance(attngrad.forward(c.q, c.k, c.v, backend=backend, **c.ours).o, truth)
+            ours = errors[backend] = distance(
+                attngrad.forward(c.q, c.k, c.v, backend=backend, **c.ours).o, truth
+            )
             limit = max(2 * peer, FLOOR[c.dtype] * size)
-            assert ours <= limit, f"configuration {number}, {backend}: {ours:.3g}; the peer {peer:.3g}, of {size:.3g}"
+            assert ours <= limit, (
+                f"configuration {number}, {backend}: {ours:.3g}; the peer {peer:.3g}, of {size:.3g}"
+            )
         for name, error in errors.items():
             worst[name] = max(worst[name], error / (size or 1) / EPS[c.dtype])
-    print("largest relative errors in eps:", ", ".join(f"{name} {error:.2f}" for name, error in worst.items()))
+    print(
+        "largest relative errors in eps:", ", ".join(f"{name} {error:.2f}" for name, error in worst.items())
+    )

@@ -68,7 +68,8 @@ def test_every_feature_is_documented():
 
 
 def test_overhead():
-    """Under 20 microseconds where the machine is quiet, as bench/overhead.py prints; here three times that."""
+    """Under 20 microseconds where the machine is quiet, as bench/overhead.py prints; here three times
+    that."""
     result = subprocess.run([sys.executable, ROOT / "bench" / "overhead.py"], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     times = [float(x) for x in re.findall(r"([0-9.]+) microseconds", result.stdout)]

@@ -45,7 +45,8 @@ def run_threads(work, n=8):
 
 
 def test_threads_at_once():
-    """Also new problems, so that plans are made and dropped meanwhile, and errors, each with its own message."""
+    """Also new problems, so that plans are made and dropped meanwhile, and errors, each with its own
+    message."""
 
     def work(number):
         for n in range(40):

@@ -52,11 +52,30 @@ def test_merge_errors():
 
 
 def test_explain():
-    trial = Trial((2, 4, 5, 6), (2, 2, 7, 6), (2, 2, 7, 3), softcap=2.0, sink=(4,), dropout=0.3, seed=4, mask=(2, 1, 5, 7))
+    trial = Trial(
+        (2, 4, 5, 6),
+        (2, 2, 7, 6),
+        (2, 2, 7, 3),
+        softcap=2.0,
+        sink=(4,),
+        dropout=0.3,
+        seed=4,
+        mask=(2, 1, 5, 7),
+    )
     x, f, cot, truth = trial.x, trial.features, trial.cot, trial.truth()
     tangents = {"t" + n: t for n, t in trial.t.items()}
-    e = attngrad.explain(**x, d_o=cot["d_o"], d_lse=cot["d_lse"], td_o=cot["td_o"], td_lse=cot["td_lse"], **tangents,
-                         batch=1, head=2, jacobian_row=3, **f)
+    e = attngrad.explain(
+        **x,
+        d_o=cot["d_o"],
+        d_lse=cot["d_lse"],
+        td_o=cot["td_o"],
+        td_lse=cot["td_lse"],
+        **tangents,
+        batch=1,
+        head=2,
+        jacobian_row=3,
+        **f,
+    )
     v = x["v"][1, 1]
     np.testing.assert_allclose(e["R"] @ v, truth["o"][1, 2], atol=1e-14)
     np.testing.assert_allclose(e["L"], truth["lse"][1, 2], atol=1e-14)
@@ -68,7 +87,9 @@ def test_explain():
     np.testing.assert_allclose(e["P"].sum(1) + e["Ps"], 1, atol=1e-14)
     np.testing.assert_allclose(e["J"], np.diag(e["P"][3]) - np.outer(e["P"][3], e["P"][3]), atol=1e-15)
     assert set(attngrad.explain(**x, **f)) == set("Z B S P M R phi1 L Ps".split())
-    assert "dS" in attngrad.explain(**x, d_o=cot["d_o"], **f) and "tP" in attngrad.explain(**x, tq=trial.t["q"], **f)
+    assert "dS" in attngrad.explain(**x, d_o=cot["d_o"], **f) and "tP" in attngrad.explain(
+        **x, tq=trial.t["q"], **f
+    )
     with pytest.raises(ValueError, match="d_o: missing"):
         attngrad.explain(**x, d_lse=cot["d_lse"], **f)
     with pytest.raises(ValueError, match="head"):
@@ -79,8 +100,8 @@ def test_explain():
 
 PROBLEMS = [
     "q5 d4 f32",
-    "b2 h4 kv2 q7 k9 d8 dv3 bf16 causal align=bottom-right softcap=3 sink bias=1hqk mask=b11k table=3,5,shared "
-    "dropout=.3 window=4,2 alibi=slopes",
+    "b2 h4 kv2 q7 k9 d8 dv3 bf16 causal align=bottom-right softcap=3 sink bias=1hqk mask=b11k "
+    "table=3,5,shared dropout=.3 window=4,2 alibi=slopes",
     "b3 h2 q6 k5 d4 f64 packed=12,11 alibi",
     "h2 q4 d4 f64 table=2",
     "q3 k1 d4 f64",
@@ -132,8 +153,8 @@ def test_check_refuses():
 
 def test_every_tensor_has_its_name():
     """An address that is not aligned is refused by the library, under the name of where it went."""
-    names = "q k v bias table sink o lse d_o d_lse dq dk dv dbias dtable dsink tq tk tv tbias ttable tsink to mu td_o"
-    names = (names + " td_lse tdq tdk tdv tdbias tdtable tdsink").split()
+    names = "q k v bias table sink o lse d_o d_lse dq dk dv dbias dtable dsink tq tk tv tbias ttable tsink to"
+    names = (names + " mu td_o td_lse tdq tdk tdv tdbias tdtable tdsink").split()
     plan = _core.plan("q1 d1 f64 bias mask table=1 sink")
     x = np.zeros(64 * len(names))
     views = {n: (x.ctypes.data + 512 * i, (0, 0, 0, 8)) for i, n in enumerate(names)}
@@ -159,7 +180,11 @@ def test_accumulate():
     more = np.ones((3, 4))
     tensor = lambda x: (x.__array_struct__, (0, 0, 4, 1))  # noqa: E731
     plan = _core.plan("q3 d4 f64")
-    plan.run(_core.MAP_FORWARD, {"q": tensor(q), "k": tensor(q), "v": tensor(q), "o": tensor(more)}, accumulate=_core.ACC_O)
+    plan.run(
+        _core.MAP_FORWARD,
+        {"q": tensor(q), "k": tensor(q), "v": tensor(q), "o": tensor(more)},
+        accumulate=_core.ACC_O,
+    )
     np.testing.assert_allclose(more, 1 + o, rtol=1e-15)
 
 
@@ -179,7 +204,11 @@ def test_exceptions():
         plan.run(1, {"q": ("here", (0, 0, 0, 0))})
     with pytest.raises(ValueError, match="q is NULL"):
         plan.run(1, {})
-    assert plan.workspace(_core.MAP_VJP) > 0 and plan.problem() == "b1 h1 q5 k5 d4 f32" and "threads" in plan.describe()
+    assert (
+        plan.workspace(_core.MAP_VJP) > 0
+        and plan.problem() == "b1 h1 q5 k5 d4 f32"
+        and "threads" in plan.describe()
+    )
 
 
 def test_lists():

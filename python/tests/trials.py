@@ -44,7 +44,9 @@ class Trial:
 
     def truth(self) -> dict[str, np.ndarray]:
         wide = lambda d: {n: np.asarray(x, np.float64) for n, x in d.items()}  # noqa: E731
-        f = self.features | wide({n: x for n, x in self.features.items() if n in ("bias", "bias_table", "sink")})
+        f = self.features | wide(
+            {n: x for n, x in self.features.items() if n in ("bias", "bias_table", "sink")}
+        )
         return formulas.maps(**wide(self.x), **wide(self.cot), t=wide(self.t), **f)
 
     def run(self, **more: Any) -> dict[str, np.ndarray]:
@@ -61,17 +63,24 @@ class Trial:
         results = {**forward._asdict(), **grads._asdict(), "to": along.to, "mu": along.mu, **turn._asdict()}
         return {n: x for n, x in results.items() if x is not None}
 
-    def judge(self, got: dict[str, np.ndarray], truth: dict[str, np.ndarray], beside: dict[str, np.ndarray]) -> None:
-        """|x - truth| within twice that of `beside`, the unfused formula in the same dtype, or within the floor, or
-        within 8 eps, as the absolute values of the terms of each sum here have a norm above 1. The unfused formula
-        is the library's own: in float64, where it could only hide a common slip, it has no say."""
+    def judge(
+        self, got: dict[str, np.ndarray], truth: dict[str, np.ndarray], beside: dict[str, np.ndarray]
+    ) -> None:
+        """|x - truth| within twice that of `beside`, the unfused formula in the same dtype, or within the
+        floor, or within 8 eps, as the absolute values of the terms of each sum here have a norm above 1. The
+        unfused formula is the library's own: in float64, where it could only hide a common slip, it has no
+        say."""
         assert got.keys() == truth.keys()
         for name, x in got.items():
             assert x.shape == truth[name].shape, name
             error, other = distance(x, truth[name]), distance(beside[name], truth[name])
             size = np.linalg.norm(finite(truth[name]))
-            limit = max(2 * other if self.dtype != "f64" else 0, FLOOR[self.dtype] * size, 8 * EPS[self.dtype])
-            assert error <= limit, f"{name}: error {error:.3g}, limit {limit:.3g}, unfused {other:.3g}, of {size:.3g}"
+            limit = max(
+                2 * other if self.dtype != "f64" else 0, FLOOR[self.dtype] * size, 8 * EPS[self.dtype]
+            )
+            assert error <= limit, (
+                f"{name}: error {error:.3g}, limit {limit:.3g}, unfused {other:.3g}, of {size:.3g}"
+            )
 
 
 def finite(x):
