@@ -104,6 +104,8 @@ static void test_large(const char *dtype)
         "b2 h2 q200 k260 d24 window=70,20 bias=1hqk mask=b1qk alibi",
         "b4 h2 kv1 q200 k250 d8 packed=500,700 causal dropout=0.2 bias=11qk table=10 sink",
         "h2 q70 k300 d512 bias=111k",
+        "h1 q9 k3000 d16 causal align=bottom-right sink",
+        "b2 h2 kv1 q70 k2300 d8 dv20 window=1500,10 align=bottom-right mask=b11k softcap=4 dropout=0.1",
     };
     char text[192];
     for (size_t n = 0; n < sizeof list / sizeof list[0] && test_count(1000) == 1000; n++) {

@@ -26,11 +26,13 @@ typedef struct {
     const agi_kernels *k;
     _Atomic int64_t *counter;
     agi_row_scratch *scratch; /* one a thread */
+    real *states;             /* of the parts, where the keys are cut */
 } row_job;
 
 static void lay_out_rows(row_job *x, agi_arena *arena, const ag_plan *plan, agi_map map)
 {
     x->counter = agi_take(arena, 1, sizeof *x->counter);
+    x->states = agi_take_reals(arena, agi_row_states(plan, x->k, map));
     x->scratch = agi_take(arena, plan->threads, sizeof *x->scratch);
     for (int64_t slot = 0; slot < plan->threads; slot++) {
         agi_row_scratch dry;
@@ -41,7 +43,13 @@ static void lay_out_rows(row_job *x, agi_arena *arena, const ag_plan *plan, agi_
 static void run_row_item(void *arg, int64_t item, int64_t slot)
 {
     const row_job *x = arg;
-    agi_row_item(&x->scratch[slot], x->call, x->k, item);
+    agi_row_item(&x->scratch[slot], x->call, x->k, x->states, item);
+}
+
+static void run_row_join(void *arg, int64_t item, int64_t slot)
+{
+    const row_job *x = arg;
+    agi_row_join(&x->scratch[slot], x->call, x->k, x->states, item);
 }
 
 static ag_status run_rows(const agi_call *call, const agi_kernels *k, const ag_exec *exec, void *workspace)
@@ -49,7 +57,12 @@ static ag_status run_rows(const agi_call *call, const agi_kernels *k, const ag_e
     agi_arena arena = agi_arena_begin(workspace);
     row_job x = {.call = call, .k = k};
     lay_out_rows(&x, &arena, call->plan, call->map);
-    return agi_run_items(call->plan, exec, x.counter, agi_row_items(&call->plan->p), run_row_item, &x);
+    const agi_row_schedule schedule = agi_row_schedule_of(&call->plan->p);
+    const ag_status status =
+        agi_run_items(call->plan, exec, x.counter, schedule.items * schedule.parts, run_row_item, &x);
+    return status != AG_OK || schedule.parts == 1
+               ? status
+               : agi_run_items(call->plan, exec, x.counter, schedule.items, run_row_join, &x);
 }
 
 /* ---- Rows of packed arrays behind the last sequence ---- */

@@ -68,13 +68,11 @@ bool agi_row_scores(agi_row_scratch *s, const agi_head *x, const agi_row_panel *
 
 /* ---- A block of queries ---- */
 
-static void begin_panel(agi_row_panel *panel, const agi_head *x, int64_t i0)
+static void begin_panel(agi_row_panel *panel, const agi_head *x)
 {
     const ag_args *a = &x->call->a;
     const ag_dtype dtype = x->call->plan->p.dtype;
-    panel->i0 = i0;
-    panel->ni = agi_min(PANEL, x->seq.n_q - i0);
-    panel->W = agi_round_up(panel->ni, x->k->lanes);
+    const int64_t i0 = panel->i0;
     agi_get_panel(x->k, agi_query_slice(x, &a->q, dtype, x->Dk), i0, panel->ni, NULL, panel->QT);
     memset(panel->O, 0, (size_t)(PANEL * x->Dv_pad) * sizeof(real));
     for (int64_t i = 0; i < PANEL; i++) {
@@ -150,56 +148,87 @@ static void fill_rows(const agi_head *x, int64_t from, int64_t to)
     }
 }
 
-static void walk_keys(agi_row_scratch *s, const agi_head *x, int64_t i0, int64_t n_panels)
+/* The keys [first_key, end_key) that the block sees. */
+static void walk_keys(agi_row_scratch *s, const agi_head *x, agi_row_panel *panels, int64_t n_panels,
+                      int64_t first_key, int64_t end_key)
 {
+    const int64_t i0 = panels[0].i0;
     int64_t from, to;
     agi_key_range(x, i0, agi_min(ROW_BLOCK, x->seq.n_q - i0), &from, &to);
+    from = agi_max(from, first_key);
+    to = agi_min(to, end_key);
     for (int64_t j0 = from / ROW_KEYS * ROW_KEYS; j0 < to; j0 += ROW_KEYS) {
         const int64_t first = agi_max(j0, from);
         const agi_key_block keys = load_keys(s, x, first, agi_min(j0 + ROW_KEYS, to) - first);
         for (int64_t q = 0; q < n_panels; q++) {
             if (x->call->map == AGI_JVP) {
-                agi_jvp_tile(s, x, &s->panel[q], &keys);
+                agi_jvp_tile(s, x, &panels[q], &keys);
             } else {
-                agi_forward_tile(s, x, &s->panel[q], &keys);
+                agi_forward_tile(s, x, &panels[q], &keys);
             }
         }
     }
 }
 
-/* ---- Work items: blocks of queries ---- */
+/* ---- Work items: blocks of queries, parts of the keys ---- */
 
-static int64_t blocks_of(const ag_problem *p)
+static int64_t begin_item(const agi_call *call, const agi_kernels *k, int64_t item, agi_head *x)
 {
-    return agi_max(1, (p->q_len + ROW_BLOCK - 1) / ROW_BLOCK);
+    const agi_row_schedule schedule = agi_row_schedule_of(&call->plan->p);
+    const int64_t bh = item / schedule.blocks, heads = call->plan->p.heads;
+    agi_head_begin(x, call, k, bh / heads, bh % heads);
+    return item % schedule.blocks * ROW_BLOCK;
 }
 
-#ifndef AGI_REAL64
-int64_t agi_row_items(const ag_problem *p)
+static void finish_item(const agi_head *x, agi_row_panel *panels, int64_t n_panels, int64_t i0)
 {
-    return p->q_len == 0 ? 0 : p->batch * p->heads * blocks_of(p);
-}
-#endif
-
-void agi_row_item(agi_row_scratch *s, const agi_call *call, const agi_kernels *k, int64_t item)
-{
-    const ag_problem *p = &call->plan->p;
-    const int64_t blocks = blocks_of(p), i0 = item % blocks * ROW_BLOCK;
-    agi_head x;
-    agi_head_begin(&x, call, k, item / blocks / p->heads, item / blocks % p->heads);
-    int64_t n_panels = 0;
-    for (int64_t i = i0; i < agi_min(i0 + ROW_BLOCK, x.seq.n_q); i += PANEL) {
-        begin_panel(&s->panel[n_panels++], &x, i);
-    }
-    if (n_panels > 0) {
-        walk_keys(s, &x, i0, n_panels);
-    }
+    const ag_problem *p = &x->call->plan->p;
     for (int64_t q = 0; q < n_panels; q++) {
-        for (int64_t i = 0; i < s->panel[q].ni; i++) {
-            finish_row(&x, &s->panel[q], i);
+        for (int64_t i = 0; i < panels[q].ni; i++) {
+            finish_row(x, &panels[q], i);
         }
     }
     if (!agi_has(p, AG_PACKED)) {
-        fill_rows(&x, agi_max(i0, x.seq.n_q), agi_min(i0 + ROW_BLOCK, p->q_len));
+        fill_rows(x, agi_max(i0, x->seq.n_q), agi_min(i0 + ROW_BLOCK, p->q_len));
     }
+}
+
+void agi_row_item(agi_row_scratch *s, const agi_call *call, const agi_kernels *k, real *states,
+                  int64_t number)
+{
+    const agi_row_schedule schedule = agi_row_schedule_of(&call->plan->p);
+    const int64_t part = number % schedule.parts;
+    agi_row_panel panels[ROW_PANELS];
+    agi_head x;
+    const int64_t i0 = begin_item(call, k, number / schedule.parts, &x);
+    int64_t n_panels = 0;
+    for (int64_t i = i0; i < agi_min(i0 + ROW_BLOCK, x.seq.n_q); i += PANEL, n_panels++) {
+        panels[n_panels] = agi_row_panel_of(s, &x, i0, n_panels, states, number);
+        begin_panel(&panels[n_panels], &x);
+    }
+    if (n_panels > 0) {
+        walk_keys(s, &x, panels, n_panels, part * schedule.keys, (part + 1) * schedule.keys);
+    }
+    if (schedule.parts == 1) {
+        finish_item(&x, panels, n_panels, i0);
+    }
+}
+
+void agi_row_join(agi_row_scratch *s, const agi_call *call, const agi_kernels *k, real *states, int64_t item)
+{
+    const int64_t parts = agi_row_schedule_of(&call->plan->p).parts;
+    agi_row_panel panels[ROW_PANELS];
+    agi_head x;
+    const int64_t i0 = begin_item(call, k, item, &x);
+    int64_t n_panels = 0;
+    for (int64_t i = i0; i < agi_min(i0 + ROW_BLOCK, x.seq.n_q); i += PANEL, n_panels++) {
+        panels[n_panels] = agi_row_panel_of(s, &x, i0, n_panels, states, item * parts);
+        for (int64_t part = 1; part < parts; part++) {
+            const agi_row_panel other = agi_row_panel_of(s, &x, i0, n_panels, states, item * parts + part);
+            for (int64_t row = 0; row < other.ni; row++) {
+                agi_row_join_row(&x, &panels[n_panels], &other, row);
+            }
+        }
+    }
+    finish_item(&x, panels, n_panels, i0);
 }

@@ -1,5 +1,6 @@
 /* Forward and jvp: blocks of query rows, each walking over all the keys it sees, with the online
- * softmax's state beside it. Compiled for each real. */
+ * softmax's state beside it. Where blocks are few the keys are walked in parts, each with a state of its
+ * own, and the states are joined. Compiled for each real. */
 #ifndef AGI_CPU_ROWWISE_H
 #define AGI_CPU_ROWWISE_H
 
@@ -10,6 +11,16 @@ enum {
     ROW_PANELS = ROW_BLOCK / PANEL,    /* panels of a block of rows */
     ROW_KEYS = 512 / (int)sizeof(real) /* keys of a tile */
 };
+
+/* How the work is cut: a function of the shape alone. */
+typedef struct {
+    int64_t blocks; /* of a head's queries */
+    int64_t items;  /* blocks of all heads */
+    int64_t parts;  /* of the keys */
+    int64_t keys;   /* of a part */
+} agi_row_schedule;
+
+agi_row_schedule agi_row_schedule_of(const ag_problem *p);
 
 /* The state of one panel of queries. */
 typedef struct {
@@ -40,10 +51,28 @@ typedef struct {
 
 void agi_row_lay_out(agi_row_scratch *s, agi_arena *arena, const ag_plan *plan, const agi_kernels *k,
                      agi_map map);
-int64_t agi_row_items(const ag_problem *p);
-void agi_row_item(agi_row_scratch *s, const agi_call *call, const agi_kernels *k, int64_t item);
 
-/* One tile of each map. */
+/* Part number % parts of item number / parts. */
+void agi_row_item(agi_row_scratch *s, const agi_call *call, const agi_kernels *k, real *states,
+                  int64_t number);
+
+/* Makes one of an item's parts, where there are several. */
+void agi_row_join(agi_row_scratch *s, const agi_call *call, const agi_kernels *k, real *states, int64_t item);
+
+/* ---- rowwise_parts.c ---- */
+
+/* Numbers that the states of all items' parts take; 0 where there is one part. */
+int64_t agi_row_states(const ag_plan *plan, const agi_kernels *k, agi_map map);
+
+/* Panel q of the block at i0; its state in the scratch, or, with parts, in the memory of part `number`. */
+agi_row_panel agi_row_panel_of(const agi_row_scratch *s, const agi_head *x, int64_t i0, int64_t q,
+                               real *states, int64_t number);
+
+/* Row i of another part is added to the panel's; the other's state is used up. */
+void agi_row_join_row(const agi_head *x, agi_row_panel *panel, const agi_row_panel *other, int64_t i);
+
+/* ---- forward.c, jvp.c: one tile of each map ---- */
+
 void agi_forward_tile(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel, const agi_key_block *keys);
 void agi_jvp_tile(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel, const agi_key_block *keys);
 

@@ -1,9 +1,12 @@
-/* How the work of vjp and vjp_jvp is cut: a function of the shape alone. */
+/* How the work of the maps is cut: a function of the shape alone. */
 #include "backward.h"
+#include "rowwise.h"
 
 enum {
     CACHE = 256 * 1024, /* numbers that a tile's working set may have: half of a 2 MiB cache in float32 */
     SPAN = 128 * 1024,  /* numbers of a span's dK and dV */
+    ENOUGH_ITEMS = 32,  /* blocks of queries that need no parts of the keys */
+    LEAST_KEYS = 1024,  /* of such a part */
     ENOUGH_CHAINS = 8   /* independent chains that need no parts */
 };
 
@@ -40,5 +43,16 @@ agi_schedule agi_schedule_of(const ag_plan *plan, agi_map map)
     const int64_t tiles = (p->q_len + TILE_ROWS - 1) / TILE_ROWS;
     const int64_t wanted = x.chains >= ENOUGH_CHAINS ? 1 : MAX_PARTS / agi_max(1, x.chains);
     x.parts = agi_max(1, agi_min(agi_min(wanted, MAX_PARTS), tiles));
+    return x;
+}
+
+agi_row_schedule agi_row_schedule_of(const ag_problem *p)
+{
+    agi_row_schedule x;
+    x.blocks = agi_max(1, (p->q_len + ROW_BLOCK - 1) / ROW_BLOCK);
+    x.items = p->q_len == 0 ? 0 : agi_saturated(p->batch, p->heads, x.blocks, 1);
+    x.parts = agi_min(ENOUGH_ITEMS / agi_max(1, x.items), p->kv_len / LEAST_KEYS);
+    x.parts = agi_max(1, x.parts);
+    x.keys = agi_round_up((p->kv_len + x.parts - 1) / x.parts, LEAST_KEYS / 8);
     return x;
 }
