@@ -171,6 +171,8 @@ def _autocast(*tensors: Tensor) -> list[Tensor]:
 
 
 def _broadcast(what: str, *shapes: Sequence[int]) -> tuple[int, ...]:
+    if all(shape == shapes[0] for shape in shapes):
+        return tuple(shapes[0])
     try:
         return tuple(torch.broadcast_shapes(*shapes))
     except RuntimeError:

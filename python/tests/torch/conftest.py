@@ -7,8 +7,10 @@ from attngrad import _plan
 
 
 @pytest.fixture(autouse=True)
-def _seed():
+def _seed_and_threads():
+    """One thread: the tensors are small, and test_torch_processes.py sets others."""
     torch.manual_seed(7)
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(params=["cpu", "reference"])

@@ -12,6 +12,12 @@ from torch.utils.data import DataLoader, Dataset
 
 from attngrad.torch import scaled_dot_product_attention
 
+
+@pytest.fixture(autouse=True)
+def _two_threads():
+    torch.set_num_threads(2)
+
+
 X = torch.linspace(-1, 1, 2 * 4 * 96 * 16).sin().view(2, 4, 96, 16)
 
 
@@ -55,14 +61,10 @@ def test_threads_at_once():
 
 
 def test_number_of_threads_changes_no_bit():
-    before = torch.get_num_threads()
-    try:
-        results = []
-        for n in (1, 2, 5):
-            torch.set_num_threads(n)
-            results.append(gradient())
-    finally:
-        torch.set_num_threads(before)
+    results = []
+    for n in (1, 2, 5):
+        torch.set_num_threads(n)
+        results.append(gradient())
     assert torch.equal(results[0], results[1]) and torch.equal(results[0], results[2])
 
 

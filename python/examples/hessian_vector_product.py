@@ -1,0 +1,64 @@
+"""A Hessian-vector product of a small transformer's loss: forward over reverse, and double backward, beside differences
+of gradients. Only `replace` is attngrad's; the model is PyTorch's."""
+
+import torch
+from torch import func, nn
+
+from attngrad.torch import replace
+
+WORDS, WIDTH, LENGTH = 11, 24, 12
+
+
+class Model(nn.Module):
+    """Next-word prediction by two layers of causal attention."""
+
+    def __init__(self):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(WIDTH, 4, 2 * WIDTH, dropout=0.0, activation="gelu", batch_first=True)
+        self.words = nn.Embedding(WORDS, WIDTH)
+        self.places = nn.Parameter(0.1 * torch.randn(LENGTH, WIDTH))
+        self.layers = nn.TransformerEncoder(layer, 2)
+        self.head = nn.Linear(WIDTH, WORDS)
+
+    def forward(self, text):
+        causal = nn.Transformer.generate_square_subsequent_mask(text.shape[1], dtype=self.places.dtype)
+        return self.head(self.layers(self.words(text) + self.places, mask=causal, is_causal=True))
+
+
+def main():
+    torch.manual_seed(0)
+    model = replace(Model().double())
+    text = torch.randint(WORDS, (4, LENGTH + 1))
+    parameters = {name: p.detach() for name, p in model.named_parameters()}
+    direction = {name: torch.randn_like(p) for name, p in parameters.items()}
+
+    def loss(parameters):
+        logits = func.functional_call(model, parameters, (text[:, :-1],))
+        return nn.functional.cross_entropy(logits.flatten(0, 1), text[:, 1:].flatten())
+
+    def flat(tree):
+        return torch.cat([tree[name].flatten() for name in parameters])
+
+    gradient = func.grad(loss)
+    forward_over_reverse = flat(func.jvp(gradient, (parameters,), (direction,))[1])
+
+    leaves = {name: p.clone().requires_grad_() for name, p in parameters.items()}
+    first = torch.autograd.grad(loss(leaves), list(leaves.values()), create_graph=True)
+    slope = sum((g * t).sum() for g, t in zip(first, direction.values(), strict=True))
+    double_backward = torch.cat([x.flatten() for x in torch.autograd.grad(slope, list(leaves.values()))])
+
+    step = 1e-5
+    moved = [{name: p + sign * step * direction[name] for name, p in parameters.items()} for sign in (1, -1)]
+    differences = (flat(gradient(moved[0])) - flat(gradient(moved[1]))) / (2 * step)
+
+    print(f"{flat(parameters).numel()} parameters, loss {loss(parameters):.4f}, |H t| {forward_over_reverse.norm():.4f}")
+    for name, product, limit in (
+        ("double backward", double_backward, 1e-12),
+        ("differences of gradients", differences, 1e-7),
+    ):
+        error = ((product - forward_over_reverse).norm() / forward_over_reverse.norm()).item()
+        print(f"{name:26}{error:8.1e} relative to |H t|, limit {limit:.0e}: {'ok' if error < limit else 'WRONG'}")
+
+
+if __name__ == "__main__":
+    main()
