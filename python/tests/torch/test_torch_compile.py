@@ -76,6 +76,14 @@ def test_compiled_hessian_vector_product():
     torch.testing.assert_close(compiled(run)(x, t), run(x, t), rtol=0, atol=0)
 
 
+def test_compiled_double_backward_is_refused_by_pytorch():
+    x = torch.randn(2, 5, 4, dtype=F64, requires_grad=True)
+    run = compiled(lambda x: scaled_dot_product_attention(x, x, x).sin().sum())
+    (g,) = torch.autograd.grad(run(x), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="double backward"):
+        g.sum().backward()
+
+
 def test_compiled_module():
     layer = attngrad.torch.MultiheadAttention(8, 2, batch_first=True, dtype=F64)
     x = torch.randn(2, 6, 8, dtype=F64)

@@ -2,6 +2,7 @@
 
 import doctest
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,8 @@ from torch import nn
 
 from attngrad.torch import _attention, _multihead
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+ROOT = Path(__file__).parents[3]
+EXAMPLES = ROOT / "python" / "examples"
 
 
 def run(name, *options, folder):
@@ -36,6 +38,19 @@ def test_mean_flow(tmp_path):
 def test_top_eigenvalues(tmp_path):
     assert run("top_eigenvalues.py", "--plot", "plot.svg", folder=tmp_path).count(": ok") == 2
     assert (tmp_path / "plot.svg").read_text().rstrip().endswith("</svg>")
+
+
+def test_readme():
+    """The block of the first screen: both derivatives are what other ways to them give."""
+    (block,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
+    space = {}
+    exec(compile(block, "README.md", "exec"), space)
+    q, t, attend = space["q"].detach(), space["t"].detach(), space["attend"]
+    loss = lambda q: attend(q).square().sum()  # noqa: E731
+    product = torch.func.jvp(torch.func.grad(loss), (q,), (t,))[1]
+    assert (product - space["h"]).norm() < 1e-5 * product.norm()
+    slope = 2 * (space["o"] * space["to"]).sum()
+    assert (slope - (space["g"] * t).sum()).abs() < 1e-3 * slope.abs().clamp(min=1)
 
 
 @pytest.mark.parametrize("module", [_attention, _multihead], ids=["attention", "multihead"])
