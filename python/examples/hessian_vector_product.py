@@ -1,5 +1,5 @@
-"""A Hessian-vector product of a small transformer's loss: forward over reverse, and double backward, beside differences
-of gradients. Only `replace` is attngrad's; the model is PyTorch's."""
+"""A Hessian-vector product of a small transformer's loss: forward over reverse, and double backward, beside
+differences of gradients. Only `replace` is attngrad's; the model is PyTorch's."""
 
 import torch
 from torch import func, nn
@@ -14,7 +14,9 @@ class Model(nn.Module):
 
     def __init__(self):
         super().__init__()
-        layer = nn.TransformerEncoderLayer(WIDTH, 4, 2 * WIDTH, dropout=0.0, activation="gelu", batch_first=True)
+        layer = nn.TransformerEncoderLayer(
+            WIDTH, 4, 2 * WIDTH, dropout=0.0, activation="gelu", batch_first=True
+        )
         self.words = nn.Embedding(WORDS, WIDTH)
         self.places = nn.Parameter(0.1 * torch.randn(LENGTH, WIDTH))
         self.layers = nn.TransformerEncoder(layer, 2)
@@ -51,13 +53,15 @@ def main():
     moved = [{name: p + sign * step * direction[name] for name, p in parameters.items()} for sign in (1, -1)]
     differences = (flat(gradient(moved[0])) - flat(gradient(moved[1]))) / (2 * step)
 
-    print(f"{flat(parameters).numel()} parameters, loss {loss(parameters):.4f}, |H t| {forward_over_reverse.norm():.4f}")
+    size = forward_over_reverse.norm()
+    print(f"{flat(parameters).numel()} parameters, loss {loss(parameters):.4f}, |H t| {size:.4f}")
     for name, product, limit in (
         ("double backward", double_backward, 1e-12),
         ("differences of gradients", differences, 1e-7),
     ):
-        error = ((product - forward_over_reverse).norm() / forward_over_reverse.norm()).item()
-        print(f"{name:26}{error:8.1e} relative to |H t|, limit {limit:.0e}: {'ok' if error < limit else 'WRONG'}")
+        error = ((product - forward_over_reverse).norm() / size).item()
+        verdict = "ok" if error < limit else "WRONG"
+        print(f"{name:26}{error:8.1e} relative to |H t|, limit {limit:.0e}: {verdict}")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 """Training a one-step generative model with the JVP of an attention network.
 
-Consistency-style models learn the mean velocity u(z, r, t) of a flow from noise (t = 1) to data (t = 0). It satisfies
-u = v - (t - r) du/dt along the flow, and du/dt is a directional derivative of the network: one torch.func.jvp along
-(v, 0, 1). The fused attention of PyTorch refuses that; attngrad's gives it, and its output and gradient besides. A
-sample is a set of points on a circle whose radius and centre vary, so the points have to agree with each other."""
+Consistency-style models learn the mean velocity u(z, r, t) of a flow from noise (t = 1) to data (t = 0). It
+satisfies u = v - (t - r) du/dt along the flow, and du/dt is a directional derivative of the network: one
+torch.func.jvp along (v, 0, 1). The fused attention of PyTorch refuses that; attngrad's gives it, and its
+output and gradient besides. A sample is a set of points on a circle whose radius and centre vary, so the
+points have to agree with each other."""
 
 import argparse
 
@@ -88,7 +89,8 @@ def main():
         if step % max(1, steps // 10) == 0:
             print(f"step {step:5d}  error {error.item():.4f}  out of round {roundness(model):.3f}")
     after = roundness(model)
-    print(f"one-step samples: out of round {before:.3f} before, {after:.3f} after: {'ok' if after < before else 'WRONG'}")
+    verdict = "ok" if after < before else "WRONG"
+    print(f"one-step samples: out of round {before:.3f} before, {after:.3f} after: {verdict}")
 
 
 if __name__ == "__main__":

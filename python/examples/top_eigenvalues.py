@@ -1,5 +1,6 @@
-"""The top eigenvalues of the Hessian of a small attention model's loss, by Lanczos iteration on Hessian-vector products,
-before and after training; a plot of them. The model is small enough to check the result against the whole Hessian."""
+"""The top eigenvalues of the Hessian of a small attention model's loss, by Lanczos iteration on
+Hessian-vector products, before and after training; a plot of them. The model is small enough to check the
+result against the whole Hessian."""
 
 import argparse
 from pathlib import Path
@@ -76,9 +77,16 @@ def plot(path, results):
 
     figure, axes = pyplot.subplots(figsize=(7, 4))
     for name, (found, whole) in results.items():
-        (line,) = axes.plot(range(1, len(whole) + 1), whole, ".", markersize=4, label=f"{name}: whole Hessian")
+        (line,) = axes.plot(
+            range(1, len(whole) + 1), whole, ".", markersize=4, label=f"{name}: whole Hessian"
+        )
         axes.plot(range(1, TOP + 1), found, "o", mfc="none", color=line.get_color(), label=f"{name}: Lanczos")
-    axes.set(xlabel="eigenvalue number", ylabel="eigenvalue", yscale="symlog", title="Hessian of an attention model")
+    axes.set(
+        xlabel="eigenvalue number",
+        ylabel="eigenvalue",
+        yscale="symlog",
+        title="Hessian of an attention model",
+    )
     axes.set_yscale("symlog", linthresh=1e-4)
     axes.legend()
     figure.tight_layout()
@@ -88,7 +96,9 @@ def plot(path, results):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--plot", type=Path, default=Path("eigenvalues.svg"), help="the file of the plot")
-    parser.add_argument("--steps", type=int, default=60, help="Lanczos steps, one Hessian-vector product each")
+    parser.add_argument(
+        "--steps", type=int, default=60, help="Lanczos steps, one Hessian-vector product each"
+    )
     options = parser.parse_args()
     torch.manual_seed(0)
     torch.set_default_dtype(torch.float64)

@@ -1,5 +1,6 @@
-"""scaled_dot_product_attention: PyTorch's own signature over the four maps. This file turns what PyTorch allows (any
-number of leading axes, broadcasting, masks of three kinds, autocast) into the thirteen arguments of the ops."""
+"""scaled_dot_product_attention: PyTorch's own signature over the four maps. This file turns what PyTorch
+allows (any number of leading axes, broadcasting, masks of three kinds, autocast) into the thirteen arguments
+of the ops."""
 
 from __future__ import annotations
 
@@ -41,18 +42,19 @@ def scaled_dot_product_attention(
     k_offset: int = 0,
     return_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Attention as torch.nn.functional.scaled_dot_product_attention computes it, differentiable in every mode to the
-    second order, in memory proportional to the sequence.
+    """Attention as torch.nn.functional.scaled_dot_product_attention computes it, differentiable in every mode
+    to the second order, in memory proportional to the sequence.
 
-    The first eight arguments mean what they mean there: query [..., heads, n, d], key [..., heads, m, d], value
-    [..., heads, m, dv]; a boolean attn_mask is True where a pair may attend, a float one is added to the scores and
-    has a gradient; is_causal is aligned top-left; dropout draws its seed from PyTorch's generator.
+    The first eight arguments mean what they mean there: query [..., heads, n, d], key [..., heads, m, d],
+    value [..., heads, m, dv]; a boolean attn_mask is True where a pair may attend, a float one is added to
+    the scores and has a gradient; is_causal is aligned top-left; dropout draws its seed from PyTorch's
+    generator.
 
-    align        "bottom-right": the last query stands at the last key, for is_causal, window, alibi and bias_table
+    align        "bottom-right": the last query stands at the last key, for causal, window, alibi, bias_table
     window       (left, right): a query sees this many keys before and behind it; None or -1: all
     bias         a float tensor that is added to the scores, beside a boolean attn_mask
-    bias_table   [heads, 2R + 1], [1, 2R + 1] or [2R + 1]: added by the distance of key and query, cut off at R;
-                 with buckets (2R + 1 column numbers) the columns are buckets
+    bias_table   [heads, 2R + 1], [1, 2R + 1] or [2R + 1]: added by the distance of key and query, cut off
+                 at R; with buckets (2R + 1 column numbers) the columns are buckets
     alibi        True, or a slope for each head
     softcap      c: scores become c tanh(score / c)
     sink         [heads]: a logit that takes weight and gives no value
@@ -70,23 +72,12 @@ def scaled_dot_product_attention(
     """
     query, key, value = _autocast(query, key, value)
     _check_inputs(query, key, value)
-    mask = None
-    if attn_mask is not None:
-        if attn_mask.dtype == torch.bool:
-            mask = attn_mask
-        elif bias is not None:
-            raise ValueError("bias: attn_mask is a float tensor, which is a bias already; add the two")
-        else:
-            bias = attn_mask
-    bias, table, sink = _check_aux(query, bias, bias_table, sink, "bias" if attn_mask is not bias else "attn_mask")
-    shape = _Shape(query, key, value, enable_gqa)
+    mask, bias, bias_name = _split_mask(attn_mask, bias)
     _check_device("attn_mask", mask, query)
-    offsets = (_packed("q_packed", q_packed, shape), _packed("k_packed", k_packed, shape))
+    bias, table, sink = _check_aux(query, bias, bias_table, sink, bias_name)
+    shape = _Shape(query, key, value, enable_gqa)
+    offsets = _both_packed(q_packed, k_packed, shape)
     is_packed = offsets[0] is not None
-    if is_packed != (offsets[1] is not None):
-        raise ValueError("q_packed, k_packed: give both or none")
-    if is_packed and offsets[0].shape != offsets[1].shape:
-        raise ValueError(f"k_packed: {offsets[1].numel()} offsets, but q_packed has {offsets[0].numel()}")
     features = _features.write(
         causal=is_causal,
         align=align,
@@ -103,7 +94,7 @@ def scaled_dot_product_attention(
         shape.fold(query, shape.heads),
         shape.fold(shape.grouped(key), shape.kv_heads),
         shape.fold(shape.grouped(value), shape.kv_heads),
-        shape.fold_bias("attn_mask" if attn_mask is bias else "bias", bias, is_packed),
+        shape.fold_bias(bias_name, bias, is_packed),
         _table(table, shape.heads, buckets),
         _sink(sink, shape.heads),
         shape.fold_bias("attn_mask", mask, is_packed),
@@ -118,6 +109,15 @@ def scaled_dot_product_attention(
 
 
 # ---- Checks ----
+
+
+def _split_mask(attn_mask: Tensor | None, bias: Tensor | None) -> tuple[Tensor | None, Tensor | None, str]:
+    """The boolean mask, the float one, and the argument that the float one came by."""
+    if attn_mask is None or attn_mask.dtype == torch.bool:
+        return attn_mask, bias, "bias"
+    if bias is not None:
+        raise ValueError("bias: attn_mask is a float tensor, which is a bias already; add the two")
+    return None, attn_mask, "attn_mask"
 
 
 def _check_device(name: str, x: Tensor | None, query: Tensor) -> None:
@@ -151,7 +151,9 @@ def _check_aux(query: Tensor, bias, table, sink, bias_name: str) -> list[Tensor 
     named = ((bias_name, bias), ("bias_table", table), ("sink", sink))
     for name, x in named:
         if x is not None and x.dtype not in (query.dtype, torch.float32):
-            raise TypeError(f"{name}: dtype {x.dtype}, must be bool (a mask), float32 or query's {query.dtype}")
+            raise TypeError(
+                f"{name}: dtype {x.dtype}, must be bool (a mask), float32 or query's {query.dtype}"
+            )
         _check_device(name, x, query)
     dtype = query.dtype
     if any(x is not None and x.dtype != dtype for _, x in named):
@@ -181,7 +183,8 @@ def _broadcast(what: str, *shapes: Sequence[int]) -> tuple[int, ...]:
 
 
 class _Shape:
-    """Leading axes folded into batch: what is broadcast over them has zero strides, not copies, where it can."""
+    """Leading axes folded into batch: what is broadcast over them has zero strides, not copies, where it
+    can."""
 
     def __init__(self, query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool):
         self.flat = max(query.dim(), key.dim(), value.dim()) == 2
@@ -272,10 +275,21 @@ def _packed(name: str, x, shape: _Shape) -> Tensor | None:
     if x is None:
         return None
     if shape.lead:
-        raise ValueError(f"{name}: packed sequences are [heads, total, d], but there are leading axes {shape.lead}")
+        raise ValueError(
+            f"{name}: packed sequences are [heads, total, d], but there are leading axes {shape.lead}"
+        )
     if x.dim() != 1 or x.numel() == 0:
         raise ValueError(f"{name}: shape {list(x.shape)}, must be [sequences + 1]")
     return x.contiguous()
+
+
+def _both_packed(q_packed, k_packed, shape: _Shape) -> tuple[Tensor | None, Tensor | None]:
+    q, k = _packed("q_packed", q_packed, shape), _packed("k_packed", k_packed, shape)
+    if (q is None) != (k is None):
+        raise ValueError("q_packed, k_packed: give both or none")
+    if q is not None and q.shape != k.shape:
+        raise ValueError(f"k_packed: {k.numel()} offsets, but q_packed has {q.numel()}")
+    return q, k
 
 
 # ---- Features ----

@@ -1,6 +1,6 @@
 """The end of the interpreter while other threads run. Python ends a daemon thread when it next asks for the
-interpreter's lock; with C++ frames of the dispatcher on its stack that aborts the process. So the exit waits for the
-calls that are under way, and a thread that calls later waits for the end of the process instead.
+interpreter's lock; with C++ frames of the dispatcher on its stack that aborts the process. So the exit waits
+for the calls that are under way, and a thread that calls later waits for the end of the process instead.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The features of a problem as one string, the only form in which a dispatcher op can take them.
 
-Most words are those of the library's text form of a problem. A few say what that text leaves to the call or to
-arrays, and are taken out again by `read`: q_offset=N, k_offset=N, buckets=I,I,..., slopes=X,X,...
+Most words are those of the library's text form of a problem. A few say what that text leaves to the call or
+to arrays, and are taken out again by `read`: q_offset=N, k_offset=N, buckets=I,I,..., slopes=X,X,...
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ _ALIGN = ("top-left", "bottom-right")
 
 
 class Features(NamedTuple):
-    """What `read` makes of the string: the words of the problem's text, the plan's arrays, the call's numbers."""
+    """What `read` makes of the string: the words of the problem's text, the plan's arrays, the call's
+    numbers."""
 
     words: str
     buckets: bytes | None
@@ -48,7 +49,9 @@ def write(
         words.append(f"align={align}")
     if window is not None:
         if isinstance(window, (int, str)) or len(window) != 2:
-            raise ValueError(f"window: {window!r}, must be two numbers (left, right); None or -1 is unbounded")
+            raise ValueError(
+                f"window: {window!r}, must be two numbers (left, right); None or -1 is unbounded"
+            )
         words.append("window=" + ",".join("-1" if side is None else str(int(side)) for side in window))
     if not 0 <= dropout < 1:
         raise ValueError(f"dropout_p: {dropout}, must be at least 0 and below 1")

@@ -6,8 +6,9 @@
     Jvp         its backward is Vjp (for the tangents) and VjpJvp (for the inputs)
     VjpJvp      linear in the direction, and differentiable by it alone
 
-vjp and vjp_jvp take o, lse, to and mu only to save computing them again: their results are total derivatives in
-the inputs and cotangents, so no Function here returns a cotangent for o, lse, to or mu, which would count it twice.
+vjp and vjp_jvp take o, lse, to and mu only to save computing them again: their results are total derivatives
+in the inputs and cotangents, so no Function here returns a cotangent for o, lse, to or mu, which would count
+it twice.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from ._ops import N_COMMON, library
 
 _ops = torch.ops.attngrad
 _REST = (None,) * (N_COMMON - 6)
+# Positions of arguments. 0 .. 12 are common to all; o and lse are 13 and 14. Vjp and VjpJvp: d_o and d_lse are
+# 15 and 16. Jvp: the tangents are 15 .. 20. VjpJvp: the tangents are 17 .. 22, to and mu 23 and 24, td_o and
+# td_lse 25 and 26.
 
 
 def _save(ctx, inputs, output=()) -> None:
@@ -54,11 +58,11 @@ def _chosen(gradients, wanted: int) -> tuple:
 
 def _refuse() -> None:
     raise NotImplementedError(
-        "attngrad.torch: a third derivative, or forward over forward: the maps end with second derivatives. For these "
-        "take forward over reverse (torch.func.jvp of torch.func.grad, torch.func.hessian) or jacrev of jacfwd; for "
-        "third ones finite differences of a Hessian-vector product, or "
-        "torch.nn.functional.scaled_dot_product_attention under sdpa_kernel(SDPBackend.MATH), whose memory grows with "
-        "the square of the length"
+        "attngrad.torch: a third derivative, or forward over forward: the maps end with second derivatives. "
+        "For these take forward over reverse (torch.func.jvp of torch.func.grad, torch.func.hessian) or "
+        "jacrev of jacfwd; for third ones finite differences of a Hessian-vector product, or "
+        "torch.nn.functional.scaled_dot_product_attention under sdpa_kernel(SDPBackend.MATH), whose memory "
+        "grows with the square of the length"
     )
 
 
@@ -146,7 +150,7 @@ class Jvp(Function):
     @staticmethod
     def backward(ctx, w, x):
         saved = _saved(ctx)
-        common, (o, lse), t, (to, mu) = saved[:N_COMMON], saved[N_COMMON : N_COMMON + 2], saved[15:21], saved[21:]
+        common, (o, lse), t, (to, mu) = saved[:N_COMMON], saved[13:15], saved[15:21], saved[21:]
         if _none((w, x)):
             return (None,) * 21
         bits, t_bits = _bits(ctx.needs_input_grad[:6]), _bits(ctx.needs_input_grad[15:21])
@@ -170,7 +174,8 @@ class Jvp(Function):
 
 
 class VjpJvp(Function):
-    """(common, o, lse, d_o, d_lse, six tangents, to, mu, td_o, td_lse, wanted) -> six tangents of gradients"""
+    """(common, o, lse, d_o, d_lse, six tangents, to, mu, td_o, td_lse, wanted) -> six tangents of
+    gradients"""
 
     @staticmethod
     def forward(*args):
@@ -213,8 +218,8 @@ class VjpJvp(Function):
         return _vmap.run(VjpJvp, _vmap.VJP_JVP, info, in_dims, args)
 
 
-# The ops themselves are differentiable too, in reverse mode. Function.apply asks for the signature of forward at every
-# call: one that is already there is found faster.
+# The ops themselves are differentiable too, in reverse mode. Function.apply asks for the signature of forward
+# at every call: one that is already there is found faster.
 for _name, _function in (("forward", Attention), ("vjp", Vjp), ("jvp", Jvp), ("vjp_jvp", VjpJvp)):
     _function.forward.__signature__ = inspect.signature(_function.forward)
     torch.library.register_autograd(
@@ -224,5 +229,6 @@ for _name, _function in (("forward", Attention), ("vjp", Vjp), ("jvp", Jvp), ("v
 
 @torch.compiler.allow_in_graph
 def attention(*common):
-    """o and lse, with every derivative; torch.compile takes it as one node and traces the Functions below it."""
+    """o and lse, with every derivative; torch.compile takes it as one node and traces the Functions below
+    it."""
     return Attention.apply(*common)

@@ -1,5 +1,6 @@
-"""MultiheadAttention over our attention, and replace, which puts it into a model. Parameters, names and masks are those
-of torch.nn.MultiheadAttention, whose boolean masks are True where a pair may not attend: the other way round."""
+"""MultiheadAttention over our attention, and replace, which puts it into a model. Parameters, names and masks
+are those of torch.nn.MultiheadAttention, whose boolean masks are True where a pair may not attend: the other
+way round."""
 
 from __future__ import annotations
 
@@ -14,9 +15,10 @@ class MultiheadAttention(nn.MultiheadAttention):
     """torch.nn.MultiheadAttention with attngrad's attention: the same parameters, arguments and results, and
     derivatives in every mode to the second order.
 
-    need_weights=True, the default there and here, returns the weights and so takes memory and time that grow with
-    the square of the length; need_weights=False is the fused path. is_causal=True needs no attn_mask; where one is
-    given beside it, it is taken to be the causal mask, as there. A query that sees no key gives zeros for its heads.
+    need_weights=True, the default there and here, returns the weights and so takes memory and time that grow
+    with the square of the length; need_weights=False is the fused path. is_causal=True needs no attn_mask;
+    where one is given beside it, it is taken to be the causal mask, as there. A query that sees no key gives
+    zeros for its heads.
 
     >>> layer = MultiheadAttention(16, 4, batch_first=True)
     >>> x = torch.randn(2, 8, 16)
@@ -40,7 +42,9 @@ class MultiheadAttention(nn.MultiheadAttention):
         if query.is_nested or key.is_nested or value.is_nested:
             raise TypeError("query, key, value: nested tensors, must be strided ones")
         if not query.dim() == key.dim() == value.dim() or query.dim() not in (2, 3):
-            raise ValueError(f"query, key, value: {query.dim()}, {key.dim()}, {value.dim()} axes, must be 2 or 3 each")
+            raise ValueError(
+                f"query, key, value: {query.dim()}, {key.dim()}, {value.dim()} axes, must be 2 or 3 each"
+            )
         q, k, v = (self._heads(x, is_batched) for x in self._project(query, key, value))
         own_keys = (self.bias_k is not None) + bool(self.add_zero_attn)
         fused_causal = is_causal and not need_weights and own_keys == 0
@@ -141,10 +145,12 @@ def _plain(q: Tensor, k: Tensor, v: Tensor, hidden, bias, dropout: float) -> tup
 
 
 def replace(model: nn.Module) -> nn.Module:
-    """Gives every torch.nn.MultiheadAttention inside the model our attention, in place, and returns the model.
+    """Gives every torch.nn.MultiheadAttention inside the model our attention, in place, and returns the
+    model.
 
-    Parameters, buffers and hooks stay what they are. Subclasses of torch.nn.MultiheadAttention are left alone. The
-    layers of torch.nn.TransformerEncoder lose the shortcut past their attention that PyTorch takes in evaluation.
+    Parameters, buffers and hooks stay what they are. Subclasses of torch.nn.MultiheadAttention are left
+    alone. The layers of torch.nn.TransformerEncoder lose the shortcut past their attention that PyTorch takes
+    in evaluation.
 
     >>> layer = replace(nn.TransformerEncoderLayer(16, 4, 32, batch_first=True))
     >>> type(layer.self_attn).__module__

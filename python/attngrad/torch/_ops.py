@@ -1,9 +1,9 @@
 """The four maps as dispatcher ops: torch.ops.attngrad.forward, vjp, jvp and vjp_jvp, on four axes
 [batch, head, position, channel], with kernels for CPU tensors and for tensors without data.
 
-All begin with the same thirteen arguments (COMMON). Gradients come as six tensors in the order q k v bias table
-sink; `wanted` has a bit for each, and one that is not wanted comes as an empty tensor. These ops know nothing of
-derivatives: _functions.py makes them differentiable.
+All begin with the same thirteen arguments (COMMON). Gradients come as six tensors in the order q k v bias
+table sink; `wanted` has a bit for each, and one that is not wanted comes as an empty tensor. These ops know
+nothing of derivatives: _functions.py makes them differentiable.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from .. import _core, _plan
 from . import _exit, _features
 
 COMMON = (
-    "Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? table, Tensor? sink, Tensor? mask, Tensor? q_lengths, "
-    "Tensor? kv_lengths, Tensor? q_packed, Tensor? k_packed, Tensor? seed, str features"
+    "Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? table, Tensor? sink, Tensor? mask, "
+    "Tensor? q_lengths, Tensor? kv_lengths, Tensor? q_packed, Tensor? k_packed, Tensor? seed, str features"
 )
 N_COMMON = 13
 INPUTS = ("q", "k", "v", "bias", "table", "sink")
@@ -30,8 +30,8 @@ SCHEMAS = {
     "vjp": f"({COMMON}, Tensor o, Tensor lse, Tensor? d_o, Tensor? d_lse, int wanted) -> {_SIX}",
     # o and lse are for its backward alone
     "jvp": f"({COMMON}, Tensor o, Tensor lse, {_TANGENTS}) -> (Tensor to, Tensor mu)",
-    "vjp_jvp": f"({COMMON}, Tensor o, Tensor lse, Tensor? d_o, Tensor? d_lse, {_TANGENTS}, Tensor to, Tensor mu, "
-    f"Tensor? td_o, Tensor? td_lse, int wanted) -> {_SIX}",
+    "vjp_jvp": f"({COMMON}, Tensor o, Tensor lse, Tensor? d_o, Tensor? d_lse, {_TANGENTS}, Tensor to, "
+    f"Tensor mu, Tensor? td_o, Tensor? td_lse, int wanted) -> {_SIX}",
 }
 
 _DTYPES = {torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
@@ -164,8 +164,7 @@ def _outputs(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 def _gradients(common: tuple, wanted: int) -> tuple[Tensor, ...]:
     q = common[0]
     return tuple(
-        x.new_empty(x.shape) if wanted >> i & 1 else q.new_empty(0)
-        for i, x in enumerate(common[:6])
+        x.new_empty(x.shape) if wanted >> i & 1 else q.new_empty(0) for i, x in enumerate(common[:6])
     )
 
 

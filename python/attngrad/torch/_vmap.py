@@ -1,5 +1,5 @@
-"""vmap over the maps. The mapped axis is folded into the batch, so that one call serves it, where that gives every
-result its own place; else the map runs once for each element of the axis.
+"""vmap over the maps. The mapped axis is folded into the batch, so that one call serves it, where that gives
+every result its own place; else the map runs once for each element of the axis.
 
 The role of an argument says what its first axis is: "batch" has the batch's size, "bias" that size or one,
 "own" is shared by the batch, None is no tensor.
@@ -39,10 +39,15 @@ def _fold(roles, size, mapped, args, wanted):
     """The arguments of one call, or None where it takes several."""
     batch = args[0].shape[1] if mapped[0] else args[0].shape[0]
     own = any(x is not None for x in (args[9], args[10])) or wanted >> 4
-    if own or read(args[12]).dropout or any(m for m, role in zip(mapped, roles, strict=True) if role == "own"):
+    if (
+        own
+        or read(args[12]).dropout
+        or any(m for m, role in zip(mapped, roles, strict=True) if role == "own")
+    ):
         return None
     moved = {
-        "bias": bool(wanted >> 3 & 1) or any(m for m, role in zip(mapped, roles, strict=True) if role == "bias"),
+        "bias": bool(wanted >> 3 & 1)
+        or any(m for m, role in zip(mapped, roles, strict=True) if role == "bias"),
         "mask": mapped[6],
         "batch": True,
     }

@@ -17,7 +17,12 @@ WRONG = [
     ("query: list", TypeError, lambda: ([1.0], q(), q()), {}),
     ("query: dtype torch.int64", TypeError, lambda: (q().long(), q().long(), q().long()), {}),
     ("query: dtype torch.complex64", TypeError, lambda: (q().cfloat(),) * 3, {}),
-    ("key: dtype torch.float64, but query has torch.float32", TypeError, lambda: (q(), q().double(), q()), {}),
+    (
+        "key: dtype torch.float64, but query has torch.float32",
+        TypeError,
+        lambda: (q(), q().double(), q()),
+        {},
+    ),
     ("value: dtype torch.bfloat16", TypeError, lambda: (q(), q(), q().bfloat16()), {}),
     ("key: device meta, but query is on cpu", ValueError, lambda: (q(), q(device="meta"), q()), {}),
     ("key: device cpu, but query is on meta", ValueError, lambda: (q(device="meta"), q(), q()), {}),
@@ -26,7 +31,12 @@ WRONG = [
     ("value: 5 positions, but key has 4", ValueError, lambda: (q(), q(), q(2, 3, 5, 8)), {}),
     ("leading axes", ValueError, lambda: (q(), q(5, 3, 4, 8), q(5, 3, 4, 8)), {}),
     ("heads", ValueError, lambda: (q(), q(2, 2, 4, 8), q(2, 2, 4, 8)), {}),
-    ("key: 2 heads, which do not divide query's 3", ValueError, lambda: (q(), q(2, 2, 4, 8), q()), {"enable_gqa": True}),
+    (
+        "key: 2 heads, which do not divide query's 3",
+        ValueError,
+        lambda: (q(), q(2, 2, 4, 8), q()),
+        {"enable_gqa": True},
+    ),
     ("sparse", TypeError, lambda: (q().to_sparse(), q(), q()), {}),
     ("dim_qk", ValueError, lambda: (q(1, 1, 2, 600),) * 3, {}),
     ("dim_qk", ValueError, lambda: (q(1, 1, 2, 0), q(1, 1, 2, 0), q(1, 1, 2, 4)), {}),
@@ -35,8 +45,18 @@ WRONG = [
     ("attn_mask: shape", ValueError, None, {"attn_mask": torch.ones(4, 5)}),
     ("attn_mask: shape", ValueError, None, {"attn_mask": torch.ones(7, 1, 1, 1, 4, 4, dtype=torch.bool)}),
     ("attn_mask: device meta", ValueError, None, {"attn_mask": torch.ones(4, 4, device="meta")}),
-    ("attn_mask: device meta", ValueError, None, {"attn_mask": torch.ones(4, 4, dtype=torch.bool, device="meta")}),
-    ("bias: attn_mask is a float", ValueError, None, {"attn_mask": torch.ones(4, 4), "bias": torch.ones(4, 4)}),
+    (
+        "attn_mask: device meta",
+        ValueError,
+        None,
+        {"attn_mask": torch.ones(4, 4, dtype=torch.bool, device="meta")},
+    ),
+    (
+        "bias: attn_mask is a float",
+        ValueError,
+        None,
+        {"attn_mask": torch.ones(4, 4), "bias": torch.ones(4, 4)},
+    ),
     ("bias: dtype torch.bool", TypeError, None, {"bias": torch.ones(4, 4, dtype=torch.bool)}),
     ("dropout_p: 1.0", ValueError, None, {"dropout_p": 1.0}),
     ("dropout_p: -0.1", ValueError, None, {"dropout_p": -0.1}),
@@ -56,18 +76,35 @@ WRONG = [
     ("kv_lengths: shape", ValueError, None, {"kv_lengths": [1, 2, 3]}),
     ("kv_lengths\\[1\\] is 9", ValueError, None, {"kv_lengths": [1, 9]}),
     ("kv_lengths: dtype torch.float32", TypeError, None, {"kv_lengths": torch.ones(2)}),
-    ("kv_lengths: device meta", ValueError, None, {"kv_lengths": torch.ones(2, dtype=torch.int64, device="meta")}),
+    (
+        "kv_lengths: device meta",
+        ValueError,
+        None,
+        {"kv_lengths": torch.ones(2, dtype=torch.int64, device="meta")},
+    ),
     ("q_packed, k_packed: give both", ValueError, lambda: (q(3, 4, 8),) * 3, {"q_packed": [0, 4]}),
     ("q_packed: packed sequences", ValueError, None, {"q_packed": [0, 4], "k_packed": [0, 4]}),
-    ("k_packed: \\[0, 3, 2\\]", ValueError, lambda: (q(3, 4, 8),) * 3, {"q_packed": [0, 2, 4], "k_packed": [0, 3, 2]}),
+    (
+        "k_packed: \\[0, 3, 2\\]",
+        ValueError,
+        lambda: (q(3, 4, 8),) * 3,
+        {"q_packed": [0, 2, 4], "k_packed": [0, 3, 2]},
+    ),
     ("k_packed: \\[0, 9\\]", ValueError, lambda: (q(3, 4, 8),) * 3, {"q_packed": [0, 4], "k_packed": [0, 9]}),
     ("q_packed: \\[1, 4\\]", ValueError, lambda: (q(3, 4, 8),) * 3, {"q_packed": [1, 4], "k_packed": [0, 4]}),
-    ("k_packed: 3 offsets, but q_packed has 2", ValueError, lambda: (q(3, 4, 8),) * 3, {"q_packed": [0, 4], "k_packed": [0, 2, 4]}),
+    (
+        "k_packed: 3 offsets, but q_packed has 2",
+        ValueError,
+        lambda: (q(3, 4, 8),) * 3,
+        {"q_packed": [0, 4], "k_packed": [0, 2, 4]},
+    ),
     ("q_offset", ValueError, None, {"q_offset": 1, "align": "bottom-right"}),
-]  # fmt: skip
+]
 
 
-@pytest.mark.parametrize(("message", "kind", "inputs", "keywords"), WRONG, ids=[str(i) for i in range(len(WRONG))])
+@pytest.mark.parametrize(
+    ("message", "kind", "inputs", "keywords"), WRONG, ids=[str(i) for i in range(len(WRONG))]
+)
 def test_refused(message, kind, inputs, keywords):
     with pytest.raises(kind, match=message):
         scaled_dot_product_attention(*(inputs() if inputs else (q(), q(), q())), **keywords)

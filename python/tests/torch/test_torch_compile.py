@@ -1,4 +1,5 @@
-"""torch.compile and the dispatcher ops: whole graphs, forward and backward, with the numbers of eager mode."""
+"""torch.compile and the dispatcher ops: whole graphs, forward and backward, with the numbers of eager
+mode."""
 
 import pytest
 import torch
@@ -116,7 +117,9 @@ def test_ops(op, name):
     checks = ["test_schema", "test_faketensor", "test_autograd_registration"]
     if op in ("forward", "vjp", "jvp"):
         checks.append("test_aot_dispatch_dynamic")
-    torch.library.opcheck(getattr(torch.ops.attngrad, op).default, op_arguments(BY_NAME[name])[op], test_utils=checks)
+    torch.library.opcheck(
+        getattr(torch.ops.attngrad, op).default, op_arguments(BY_NAME[name])[op], test_utils=checks
+    )
 
 
 def test_meta_tensors():

@@ -1,5 +1,5 @@
-"""torch.func: each transform and each order of two of them beside the plain formula, vmap beside a loop, and the
-orders that the maps do not reach."""
+"""torch.func: each transform and each order of two of them beside the plain formula, vmap beside a loop, and
+the orders that the maps do not reach."""
 
 import pytest
 import torch
@@ -11,7 +11,9 @@ from attngrad.torch import scaled_dot_product_attention
 
 formula_cases = pytest.mark.parametrize("case", [c for c in CASES if c.formula], ids=lambda case: case.name)
 some_cases = pytest.mark.parametrize(
-    "case", [BY_NAME[name] for name in ("all", "mask_and_bias", "gqa", "five_axes", "kv_lengths")], ids=lambda c: c.name
+    "case",
+    [BY_NAME[name] for name in ("all", "mask_and_bias", "gqa", "five_axes", "kv_lengths")],
+    ids=lambda c: c.name,
 )
 
 
@@ -66,12 +68,17 @@ def test_mixed_second_order(case):
 def test_first_order(case):
     inputs, tangents = case.inputs(requires_grad=False), case.inputs(requires_grad=False)
     close(func.jvp(case.function(), inputs, tangents), func.jvp(case.function(plain), inputs, tangents))
-    (o, back), (p, plain_back) = (func.vjp(case.function(a), *inputs) for a in (scaled_dot_product_attention, plain))
+    (o, back), (p, plain_back) = (
+        func.vjp(case.function(a), *inputs) for a in (scaled_dot_product_attention, plain)
+    )
     cotangent = tuple(torch.randn_like(x) for x in o)
     close(back(cotangent), plain_back(cotangent))
     everything = tuple(range(len(inputs)))
     for jacobian in (func.jacrev, func.jacfwd):
-        close(jacobian(case.function(), everything)(*inputs), jacobian(case.function(plain), everything)(*inputs))
+        close(
+            jacobian(case.function(), everything)(*inputs),
+            jacobian(case.function(plain), everything)(*inputs),
+        )
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -81,7 +88,9 @@ def test_vmap_per_sample(case):
     n = len(samples[0])
     for shared in ((), (0,), (1, 2), tuple(range(3, n))):
         dims = tuple(None if i in shared else 1 for i in range(n))
-        stacked = [samples[0][i] if i in shared else torch.stack([s[i] for s in samples], dim=1) for i in range(n)]
+        stacked = [
+            samples[0][i] if i in shared else torch.stack([s[i] for s in samples], dim=1) for i in range(n)
+        ]
 
         def gradients(*inputs):
             loss = lambda *x: scalar_of(case, None, 0, x)(x[0])  # noqa: E731

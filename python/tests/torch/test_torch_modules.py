@@ -51,15 +51,18 @@ def models():
         "encoder": (nn.TransformerEncoder(layer, 2), lambda m, x: m(x)),
         "padded": (nn.TransformerEncoder(layer, 2), lambda m, x: m(x, src_key_padding_mask=padding)[:, :3]),
         "causal": (nn.TransformerEncoder(layer, 2), lambda m, x: m(x, mask=causal, is_causal=True)),
-        "decoder": (nn.TransformerDecoder(pair, 2), lambda m, x: m(x, x.flip(1), tgt_mask=causal, tgt_is_causal=True)),
+        "decoder": (
+            nn.TransformerDecoder(pair, 2),
+            lambda m, x: m(x, x.flip(1), tgt_mask=causal, tgt_is_causal=True),
+        ),
     }
 
 
 @pytest.mark.parametrize("name", ["encoder", "padded", "causal", "decoder"])
 @pytest.mark.parametrize("training", [True, False])
 def test_replace(name, training):
-    """The same outputs and gradients as before, in training and evaluation, with and without recording; then jvp and
-    Hessian-vector products, which agree with differences of gradients."""
+    """The same outputs and gradients as before, in training and evaluation, with and without recording; then
+    jvp and Hessian-vector products, which agree with differences of gradients."""
     model, run = models()[name]
     model.train(training)
     ours = replace(copy.deepcopy(model))
@@ -69,7 +72,9 @@ def test_replace(name, training):
     with torch.no_grad():
         close(run(ours, x), run(model, x))
     losses = [run(m, x).sin().sum() for m in (ours, model)]
-    gradients = [torch.autograd.grad(y, [x, *m.parameters()]) for y, m in zip(losses, (ours, model), strict=True)]
+    gradients = [
+        torch.autograd.grad(y, [x, *m.parameters()]) for y, m in zip(losses, (ours, model), strict=True)
+    ]
     close(*gradients)
     point, t = x.detach(), torch.randn_like(x)
     loss = lambda x: run(ours, x).sin().sum()  # noqa: E731

@@ -29,7 +29,10 @@ def judge(tally, what, ours, peer, truth, dtype, **scales):
 
 def report(name, tally):
     worst = max(tally)
-    print(f"{name}: {len(tally)} results; largest error {worst[0]:.1e}, the peer's there {worst[1]:.1e}, ", end="")
+    print(
+        f"{name}: {len(tally)} results; largest error {worst[0]:.1e}, the peer's there {worst[1]:.1e}, ",
+        end="",
+    )
     print(f"the peer's largest {max(b for _, b in tally):.1e}")
 
 
@@ -48,7 +51,9 @@ def compare(tally, what, dtype, tensors, keywords):
     leaves = [x for x in (*tensors, keywords.get("attn_mask")) if x is not None and x.requires_grad]
     wide_leaves = [x for x in (*wide, wide_keywords.get("attn_mask")) if x is not None and x.requires_grad]
     gradients = {
-        name: torch.autograd.grad(o[name], wide_leaves if name == "truth" else leaves, cotangent.to(o[name].dtype))
+        name: torch.autograd.grad(
+            o[name], wide_leaves if name == "truth" else leaves, cotangent.to(o[name].dtype)
+        )
         for name in o
     }
     for i, triple in enumerate(zip(gradients["ours"], gradients["peer"], gradients["truth"], strict=True)):
@@ -80,11 +85,19 @@ def drop_beside(tensors, keywords):
 
 def draw(rng, dtype):
     """A random configuration that PyTorch's own function takes."""
-    batch, heads, d, dv = rng.randint(1, 3), rng.choice((1, 2, 4, 6)), rng.choice((1, 3, 8, 16, 40)), rng.choice((1, 8, 24))
+    batch, heads, d, dv = (
+        rng.randint(1, 3),
+        rng.choice((1, 2, 4, 6)),
+        rng.choice((1, 3, 8, 16, 40)),
+        rng.choice((1, 8, 24)),
+    )
     n_q, n_k = rng.choice((1, 2, 7, 16, 33, 70)), rng.choice((1, 3, 8, 31, 65))
     gqa = rng.random() < 0.3
     kv_heads = rng.choice([h for h in range(1, heads + 1) if heads % h == 0]) if gqa else heads
-    make = lambda *shape: torch.randn(shape).mul(rng.choice((0.3, 1, 3))).to(dtype).requires_grad_()  # noqa: E731
+
+    def make(*shape):
+        return torch.randn(shape).mul(rng.choice((0.3, 1, 3))).to(dtype).requires_grad_()
+
     tensors = (make(batch, heads, n_q, d), make(batch, kv_heads, n_k, d), make(batch, kv_heads, n_k, dv))
     keywords = {"enable_gqa": gqa}
     if rng.random() < 0.3:
@@ -113,7 +126,11 @@ def test_random_configurations(dtype):
 def draw_layer(rng, dtype):
     heads = rng.choice((1, 2, 4))
     width = heads * rng.choice((2, 5, 8))
-    options = {"bias": rng.random() < 0.7, "batch_first": rng.random() < 0.5, "add_zero_attn": rng.random() < 0.2}
+    options = {
+        "bias": rng.random() < 0.7,
+        "batch_first": rng.random() < 0.5,
+        "add_zero_attn": rng.random() < 0.2,
+    }
     options["add_bias_kv"] = rng.random() < 0.2
     self_attention = rng.random() < 0.5
     if not self_attention and rng.random() < 0.5:

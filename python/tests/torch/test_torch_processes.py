@@ -111,5 +111,7 @@ for _ in range(3):
     threading.Thread(target=work, daemon=True).start()
 started.wait()
 """
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], timeout=120, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], timeout=120, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,5 @@
-"""That the function behaves as PyTorch's own does: shapes, masks, dropout, autocast, checkpointing, memory layouts."""
+"""That the function behaves as PyTorch's own does: shapes, masks, dropout, autocast, checkpointing, memory
+layouts."""
 
 import pytest
 import torch
@@ -35,7 +36,9 @@ def test_broadcasting(shapes):
     torch.testing.assert_close(*(torch.autograd.grad(x, (q, k, v), cotangent) for x in (ours, theirs)))
 
 
-@pytest.mark.parametrize("shape", [(5,), (1, 5), (4, 5), (4, 1), (3, 4, 5), (3, 1, 5), (2, 1, 4, 5), (2, 3, 1, 1)])
+@pytest.mark.parametrize(
+    "shape", [(5,), (1, 5), (4, 5), (4, 1), (3, 4, 5), (3, 1, 5), (2, 1, 4, 5), (2, 3, 1, 1)]
+)
 @pytest.mark.parametrize("kind", ["bool", "float"])
 def test_masks(shape, kind):
     q, k, v = randn(2, 3, 4, 6), randn(2, 3, 5, 6), randn(2, 3, 5, 6)
@@ -86,7 +89,9 @@ def test_layouts(layout):
         "flipped": lambda: randn(2, 3, 5, 4).flip(-1),
     }[layout]()
     dense = x.contiguous()
-    assert torch.equal(scaled_dot_product_attention(x, x, x), scaled_dot_product_attention(dense, dense, dense))
+    assert torch.equal(
+        scaled_dot_product_attention(x, x, x), scaled_dot_product_attention(dense, dense, dense)
+    )
 
 
 def test_views_are_not_copied():
@@ -198,8 +203,8 @@ def test_no_grad_keeps_nothing():
 
 
 def test_long_sequence_in_little_memory():
-    """A Hessian-vector product over 4096 positions: the weights alone would take 512 MiB in float64, and the formula
-    several times that."""
+    """A Hessian-vector product over 4096 positions: the weights alone would take 512 MiB in float64, and the
+    formula several times that."""
     import resource
 
     x, t = (torch.randn(4, 4096, 8) for _ in range(2))

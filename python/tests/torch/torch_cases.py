@@ -1,5 +1,5 @@
-"""What the PyTorch tests share: attention by its formula in plain PyTorch, one case for each feature, and the rule by
-which an error is judged beside a peer's."""
+"""What the PyTorch tests share: attention by its formula in plain PyTorch, one case for each feature, and the
+rule by which an error is judged beside a peer's."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ EPSILON = {torch.float64: 2**-52, torch.float32: 2**-23, torch.float16: 2**-10, 
 
 
 def within_rule(ours, peer, truth, dtype, amplitude=0.0, scale=0.0):
-    """(passes, our error, the peer's), errors relative to the largest of truth's norm and `scale`. Ours is at most
-    twice the peer's, or 8 epsilons of `amplitude`, the norm of the formula with each term by its absolute value."""
+    """(passes, our error, the peer's), errors relative to the largest of truth's norm and `scale`. Ours is at
+    most twice the peer's, or 8 epsilons of `amplitude`, the norm of the formula with each term by its
+    absolute value."""
     norm = max(truth.norm().item(), scale)
     error, beside = ((x.to(truth.dtype) - truth).norm().item() for x in (ours, peer))
     unit = norm if norm > 0 else 1.0
@@ -58,10 +59,28 @@ def default_slopes(heads):
 
 
 def plain(
-    q, k, v, attn_mask=None, is_causal=False, scale=None, enable_gqa=False, *, align="top-left", window=None,
-    bias=None, bias_table=None, buckets=None, alibi=None, softcap=None, sink=None, kv_lengths=None, q_offset=0,
-    k_offset=0, keep=None, return_lse=True,
-):  # fmt: skip
+    q,
+    k,
+    v,
+    attn_mask=None,
+    is_causal=False,
+    scale=None,
+    enable_gqa=False,
+    *,
+    align="top-left",
+    window=None,
+    bias=None,
+    bias_table=None,
+    buckets=None,
+    alibi=None,
+    softcap=None,
+    sink=None,
+    kv_lengths=None,
+    q_offset=0,
+    k_offset=0,
+    keep=None,
+    return_lse=True,
+):
     """Attention by its formula, N x N, in the inputs' dtype: o, lse. keep: dropout's mask over 1 - p."""
     where = {"align": align, "q_offset": q_offset, "k_offset": k_offset}
     n_q, n_k = q.shape[-2], k.shape[-2]
@@ -97,11 +116,14 @@ def plain(
 
 
 def amplitudes(q, k, v, d_o, **keywords):
-    """Norms of o and of the gradients of q, k, v and a bias, with each term of the formula by its absolute value; in
-    float64 scaled by the largest score, whose own rounding the exponential carries on."""
+    """Norms of o and of the gradients of q, k, v and a bias, with each term of the formula by its absolute
+    value; in float64 scaled by the largest score, whose own rounding the exponential carries on."""
     is_wide = q.dtype == F64
     q, k, v, d_o = (x.detach().double() for x in (q, k, v, d_o))
-    keywords = {name: x.double() if torch.is_tensor(x) and x.is_floating_point() else x for name, x in keywords.items()}
+    keywords = {
+        name: x.double() if torch.is_tensor(x) and x.is_floating_point() else x
+        for name, x in keywords.items()
+    }
     groups = q.shape[-3] // k.shape[-3]
     keys = torch.eye(k.shape[-2], dtype=F64).expand(*k.shape[:-1], k.shape[-2])
     weights = plain(q, k, keys, **keywords)[0]
@@ -110,10 +132,17 @@ def amplitudes(q, k, v, d_o, **keywords):
     terms = weights * (d_o @ v.transpose(-2, -1) + (d_o * o).sum(dim=-1, keepdim=True))
     scale = keywords.get("scale") or q.shape[-1] ** -0.5
     grouped = lambda x: x.unflatten(-3, (-1, groups)).sum(dim=-3)  # noqa: E731
-    results = [o, scale * terms @ k, grouped(scale * terms.transpose(-2, -1) @ q), grouped(weights.transpose(-2, -1) @ d_o)]
+    results = [
+        o,
+        scale * terms @ k,
+        grouped(scale * terms.transpose(-2, -1) @ q),
+        grouped(weights.transpose(-2, -1) @ d_o),
+    ]
     bias = keywords.get("attn_mask")
     if bias is not None and bias.dtype != torch.bool:
-        results.append(terms.sum_to_size(bias.shape) if bias.dim() == terms.dim() else terms.flatten(0, -3).sum(dim=0))
+        results.append(
+            terms.sum_to_size(bias.shape) if bias.dim() == terms.dim() else terms.flatten(0, -3).sum(dim=0)
+        )
     largest = 1 + scale * (q @ k.transpose(-2, -1)).max().item() if is_wide else 1
     return [x.norm().item() * largest for x in results]
 
@@ -178,12 +207,27 @@ CASES = [
     Case("gqa_keys_and_values_differ", (1, 4, 2, 2), (1, 2, 3, 2), (1, 1, 3, 2), {"enable_gqa": True}),
     Case("one_kv_head", (1, 2, 3, 2), (1, 1, 3, 2), (1, 1, 3, 2)),
     Case("kv_lengths", (2, 1, 2, 2), (2, 1, 3, 2), (2, 1, 3, 2), {"kv_lengths": [1, 3]}),
-    Case("q_lengths", (2, 1, 2, 2), (2, 1, 3, 2), (2, 1, 3, 2), {"q_lengths": [1, 2]}, lse=False, formula=False),
-    Case("packed", (1, 4, 2), (1, 5, 2), (1, 5, 2), {"q_packed": [0, 1, 4], "k_packed": [0, 3, 5]}, formula=False),
+    Case(
+        "q_lengths", (2, 1, 2, 2), (2, 1, 3, 2), (2, 1, 3, 2), {"q_lengths": [1, 2]}, lse=False, formula=False
+    ),
+    Case(
+        "packed",
+        (1, 4, 2),
+        (1, 5, 2),
+        (1, 5, 2),
+        {"q_packed": [0, 1, 4], "k_packed": [0, 3, 5]},
+        formula=False,
+    ),
     Case("offsets", keywords={"is_causal": True, "q_offset": 4, "k_offset": 2}),
     Case(
         "all",
-        keywords={"is_causal": True, "align": "bottom-right", "window": (2, -1), "softcap": 1.5, "alibi": True},
+        keywords={
+            "is_causal": True,
+            "align": "bottom-right",
+            "window": (2, -1),
+            "softcap": 1.5,
+            "alibi": True,
+        },
         tensors={"bias": (1, 1, 3, 4), "bias_table": (2, 3), "sink": (2,)},
     ),
 ]
