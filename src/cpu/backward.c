@@ -424,6 +424,34 @@ static void put_keys(const job *w, const where *at, int64_t from, int64_t to, co
     }
 }
 
+/* The span's keys that some tile of the part sees, counted from the span's first. A window leaves most of
+ * them to other parts. */
+static void keys_of_part(const job *w, const where *at, int64_t *from, int64_t *to)
+{
+    const int64_t span = w->schedule.span, span0 = at->span * span;
+    agi_head x;
+    agi_head_begin(&x, w->call, w->k, at->b, at->hk * group_of(&w->call->plan->p));
+    *from = span;
+    *to = 0;
+    for (int64_t i0 = at->part * TILE_ROWS; i0 < x.seq.n_q; i0 += w->schedule.parts * TILE_ROWS) {
+        int64_t first, end;
+        agi_key_range(&x, i0, agi_min(TILE_ROWS, x.seq.n_q - i0), &first, &end);
+        first = agi_max(first - span0, 0);
+        end = agi_min(end - span0, span);
+        if (first < end) {
+            *from = agi_min(*from, first);
+            *to = agi_max(*to, end);
+        }
+    }
+}
+
+static void clear_rows(real *rows, int64_t from, int64_t to, int64_t width)
+{
+    if (from < to) {
+        memset(rows + from * width, 0, (size_t)((to - from) * width) * sizeof(real));
+    }
+}
+
 static void run_pass(const job *w, agi_backward_scratch *s, const where *at)
 {
     const ag_problem *p = &w->call->plan->p;
@@ -432,8 +460,12 @@ static void run_pass(const job *w, agi_backward_scratch *s, const where *at)
     const int64_t mine = (at->chain * schedule->parts + at->part) * schedule->span;
     real *dK = schedule->parts == 1 ? s->dK : w->y.dK + mine * Dk_pad;
     real *dV = schedule->parts == 1 ? s->dV : w->y.dV + mine * Dv_pad;
-    memset(dK, 0, (size_t)(schedule->span * Dk_pad) * sizeof(real));
-    memset(dV, 0, (size_t)(schedule->span * Dv_pad) * sizeof(real));
+    int64_t from = 0, to = schedule->span;
+    if (at->part > 0) { /* the first part's place is that of the sum */
+        keys_of_part(w, at, &from, &to);
+    }
+    clear_rows(dK, from, to, Dk_pad);
+    clear_rows(dV, from, to, Dv_pad);
     for (int64_t h = at->hk * group_of(p); h < (at->hk + 1) * group_of(p); h++) {
         run_head(w, s, at, h, dK, dV);
     }
@@ -460,33 +492,38 @@ static void run_part(void *arg, int64_t item, int64_t slot)
     run_pass(w, &w->y.scratch[slot], &at);
 }
 
-/* The parts' sums, added up in order, in the place of the first part. */
-static void add_parts(real *first, int64_t distance, int64_t parts, int64_t n)
+static void add_rows(real *to, const real *from, int64_t n)
 {
-    for (int64_t part = 1; part < parts; part++) {
-        for (int64_t e = 0; e < n; e++) {
-            first[e] += first[part * distance + e];
-        }
+    for (int64_t e = 0; e < n; e++) {
+        to[e] += from[e];
     }
 }
 
 enum { REDUCE_ROWS = 64 };
 
+/* The parts' sums of some rows, added up in order, in the place of the first part. */
 static void reduce_keys(void *arg, int64_t item, int64_t slot)
 {
     const job *w = arg;
     const agi_schedule *schedule = &w->schedule;
     const ag_problem *p = &w->call->plan->p;
     const int64_t chunks = (schedule->span + REDUCE_ROWS - 1) / REDUCE_ROWS;
-    const where at = locate(w, item / chunks, 0, w->pass);
+    where at = locate(w, item / chunks, 0, w->pass);
     const int64_t from = item % chunks * REDUCE_ROWS, to = agi_min(from + REDUCE_ROWS, schedule->span);
     const int64_t Dk_pad = agi_round_up(p->dim_qk, w->k->lanes), Dv_pad = agi_round_up(p->dim_v, w->k->lanes);
-    const int64_t first = at.chain * schedule->parts * schedule->span + from;
+    const int64_t first = at.chain * schedule->parts * schedule->span;
     real *dK = w->y.dK + first * Dk_pad, *dV = w->y.dV + first * Dv_pad;
     (void)slot;
-    add_parts(dK, schedule->span * Dk_pad, schedule->parts, (to - from) * Dk_pad);
-    add_parts(dV, schedule->span * Dv_pad, schedule->parts, (to - from) * Dv_pad);
-    put_keys(w, &at, from, to, dK, dV);
+    for (at.part = 1; at.part < schedule->parts; at.part++) {
+        const int64_t other = at.part * schedule->span;
+        int64_t j, end;
+        keys_of_part(w, &at, &j, &end);
+        j = agi_max(j, from);
+        const int64_t n = agi_max(0, agi_min(end, to) - j);
+        add_rows(dK + j * Dk_pad, dK + (other + j) * Dk_pad, n * Dk_pad);
+        add_rows(dV + j * Dv_pad, dV + (other + j) * Dv_pad, n * Dv_pad);
+    }
+    put_keys(w, &at, from, to, dK + from * Dk_pad, dV + from * Dv_pad);
 }
 
 static ag_status run_in_parts(job *w, const ag_exec *exec)

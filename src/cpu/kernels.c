@@ -201,7 +201,8 @@ static void hide(real *T, int64_t ld, int64_t nj, int64_t W, int64_t low, int64_
         /* low <= j - i <= high, for the lanes i */
         const int64_t from = j - high < -1 ? -1 : j - high > far ? far : j - high;
         const int64_t to = j - low > far ? far : j - low < -1 ? -1 : j - low;
-        for (int64_t i = 0; i < W; i += LANES) {
+        for (int64_t i = from <= 0 && to >= W - 1 ? W : 0; i < W;
+             i += LANES) { /* nothing where all is seen */
             const vec lane = v_add(v_iota(), v_set1((real)i));
             const vec t = v_select(v_less(lane, v_set1((real)from)), hidden, v_load(T + j * ld + i));
             v_store(T + j * ld + i, v_select(v_less(v_set1((real)to), lane), hidden, t));

@@ -177,7 +177,8 @@ static int64_t begin_item(const agi_call *call, const agi_kernels *k, int64_t it
     const agi_row_schedule schedule = agi_row_schedule_of(&call->plan->p);
     const int64_t bh = item / schedule.blocks, heads = call->plan->p.heads;
     agi_head_begin(x, call, k, bh / heads, bh % heads);
-    return item % schedule.blocks * ROW_BLOCK;
+    /* From the last block on: where causal, it is the longest. */
+    return (schedule.blocks - 1 - item % schedule.blocks) * ROW_BLOCK;
 }
 
 static void finish_item(const agi_head *x, agi_row_panel *panels, int64_t n_panels, int64_t i0)

@@ -38,6 +38,10 @@ INLINE vec v_max(vec a, vec b)
 {
     return _mm256_max_pd(a, b);
 }
+INLINE vec v_min(vec a, vec b)
+{
+    return _mm256_min_pd(a, b);
+}
 INLINE vec v_fma(vec a, vec b, vec c)
 {
     return _mm256_fmadd_pd(a, b, c);
@@ -72,7 +76,7 @@ INLINE void v_zip(vec a, vec b, vec *low, vec *high)
     *low = _mm256_permute2f128_pd(even, odd, 0x20);
     *high = _mm256_permute2f128_pd(even, odd, 0x31);
 }
-/* 2^n for whole n in [-1022, 1023], by writing the exponent. */
+/* 2^n for whole n in [-1023, 1024], by writing the exponent: 0 and infinity at the ends. */
 INLINE vec v_power2(vec n)
 {
     const __m256d shifted = _mm256_add_pd(n, _mm256_set1_pd(0x1.8p52 + 1023));
@@ -117,6 +121,10 @@ INLINE vec v_max(vec a, vec b)
 {
     return _mm256_max_ps(a, b);
 }
+INLINE vec v_min(vec a, vec b)
+{
+    return _mm256_min_ps(a, b);
+}
 INLINE vec v_fma(vec a, vec b, vec c)
 {
     return _mm256_fmadd_ps(a, b, c);
@@ -152,7 +160,7 @@ INLINE void v_zip(vec a, vec b, vec *low, vec *high)
     *low = _mm256_permute2f128_ps(even, odd, 0x20);
     *high = _mm256_permute2f128_ps(even, odd, 0x31);
 }
-/* 2^n for whole n in [-126, 127], by writing the exponent. */
+/* 2^n for whole n in [-127, 128], by writing the exponent: 0 and infinity at the ends. */
 INLINE vec v_power2(vec n)
 {
     const __m256i exponent = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
@@ -167,12 +175,11 @@ INLINE vec v_power2(vec n)
 
 INLINE vec v_exp2_fraction(vec f);
 
-/* What lies below the least power becomes 0, above the greatest infinity, and NaN stays. */
+/* One power below the least is written as 0 and one above the greatest as infinity, so that nothing else
+ * needs to be done for what lies beyond them; NaN stays, being the second operand. */
 INLINE vec v_exp2(vec x)
 {
-    const vec least = v_set1(LEAST_POWER), most = v_set1(-LEAST_POWER + 1);
-    const vec inside = v_select(v_less(x, least), least, v_select(v_less(most, x), most, x));
+    const vec inside = v_min(v_set1(2 - LEAST_POWER), v_max(v_set1(LEAST_POWER - 1), x));
     const vec whole = v_floor(inside);
-    const vec power = v_mul(v_exp2_fraction(v_sub(inside, whole)), v_power2(whole));
-    return v_select(v_less(x, least), v_set1(0), v_select(v_less(most, x), v_set1((real)INFINITY), power));
+    return v_mul(v_exp2_fraction(v_sub(inside, whole)), v_power2(whole));
 }
