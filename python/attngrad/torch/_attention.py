@@ -338,5 +338,10 @@ def _seed(seed: int | Tensor | None, query: Tensor) -> Tensor:
     if seed is None:
         return torch.randint(2**63 - 1, (), dtype=torch.int64, device=query.device)
     if isinstance(seed, Tensor):
+        if seed.dtype != torch.int64 or seed.dim() != 0:
+            raise TypeError(f"seed: {seed.dtype} of shape {list(seed.shape)}, must be one int64")
+        _check_device("seed", seed, query)
         return seed
+    if not isinstance(seed, int) or not 0 <= seed < 2**63:
+        raise ValueError(f"seed: {seed}, must be a whole number from 0 to 2^63 - 1")
     return torch.tensor(seed, dtype=torch.int64, device=query.device)
