@@ -236,14 +236,17 @@ class Call:
 
     def make(self, names: Sequence[str]) -> list[np.ndarray | None]:
         """New arrays for results; None for those of a feature that the problem lacks."""
+        problem = self.problem
         results: list[np.ndarray | None] = []
         for name in names:
-            shape, dtype, kind = self.problem.tensors[name]
+            shape, dtype, kind = problem.tensors[name]
             if shape is None:
                 results.append(None)
                 continue
             a = np.empty(shape, dtype)
-            self.tensors[name] = _arrays.view(a, kind)
+            if name not in problem.dense:
+                problem.dense[name] = _arrays.view(a, kind)[1]
+            self.tensors[name] = (a.__array_struct__, problem.dense[name])
             results.append(a)
         return results
 

@@ -88,6 +88,7 @@ class Problem:
     kv_len: int
     main: int  # the kind of view of q, k and v
     tensors: dict[str, tuple[tuple[int, ...] | None, np.dtype, int]]
+    dense: dict[str, tuple[int, int, int, int]]  # the strides of results, by the first call that made them
 
 
 def argument_of(tensor: str) -> str:
@@ -215,7 +216,7 @@ def get(key: Key) -> Problem:
         alibi_slopes=slopes if isinstance(slopes, bytes) else None,
     )
     main = _arrays.PACKED if key.packing else _arrays.MAIN
-    return Problem(plan, batch, q_len, kv_len, main, _tensors(key, main))
+    return Problem(plan, batch, q_len, kv_len, main, _tensors(key, main), {})
 
 
 def _tensors(key: Key, main: int) -> dict[str, tuple[tuple[int, ...] | None, np.dtype, int]]:
