@@ -21,8 +21,7 @@ void agi_forward_tile(agi_row_scratch *s, const agi_head *x, agi_row_panel *pane
     }
 
     /* S^T = K Q^T */
-    k->product(nj, panel->W, x->Dk, keys->K.p + from * keys->K.ld, keys->K.ld, 1, panel->QT, PANEL, s->T,
-               PANEL, false);
+    agi_row_product(s, x, panel, keys, from, nj);
     const bool unseen = agi_row_scores(s, x, panel, keys->j0 + from, nj);
     if (k->softmax(s->T, PANEL, nj, panel->W, x->c, panel->m, panel->l, s->alpha)) {
         rescale(x, panel, s->alpha);

@@ -37,8 +37,7 @@ void agi_jvp_tile(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel, c
     }
 
     /* S^T = K Q^T, and tS^T */
-    k->product(nj, panel->W, x->Dk, keys->K.p + from * keys->K.ld, keys->K.ld, 1, panel->QT, PANEL, s->T,
-               PANEL, false);
+    agi_row_product(s, x, panel, keys, from, nj);
     tangent_products(s, x, panel, keys, from, nj);
     const bool unseen = agi_row_scores(s, x, panel, keys->j0 + from, nj);
     k->score_tangents(s->U, x->softcap > 0 ? s->F : NULL, NULL, x->plain ? NULL : s->tX, PANEL, nj, panel->W,

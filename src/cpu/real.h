@@ -59,6 +59,7 @@ typedef float real;
 #define agi_row_join_row REAL_NAME(agi_row_join_row)
 #define agi_row_lay_out REAL_NAME(agi_row_lay_out)
 #define agi_row_panel_of REAL_NAME(agi_row_panel_of)
+#define agi_row_product REAL_NAME(agi_row_product)
 #define agi_row_scores REAL_NAME(agi_row_scores)
 #define agi_row_states REAL_NAME(agi_row_states)
 #define agi_seen_rows REAL_NAME(agi_seen_rows)

@@ -50,6 +50,34 @@ bool agi_clip_keys(const agi_head *x, const agi_row_panel *panel, const agi_key_
     return *n > 0;
 }
 
+static void prefetch_row(agi_rows rows, int64_t row, int64_t width)
+{
+    const char *p = (const char *)(rows.p + row * rows.ld);
+    for (int64_t b = 0; b < width * (int64_t)sizeof(real); b += AGI_CACHE_LINE) {
+        __builtin_prefetch(p + b, 0, 2);
+    }
+}
+
+/* A single vector of queries does too little with a row to hide its way from memory: rows of V are asked for
+ * here, before their product, and those of K a block ahead. */
+void agi_row_product(agi_row_scratch *s, const agi_head *x, const agi_row_panel *panel,
+                     const agi_key_block *keys, int64_t from, int64_t nj)
+{
+    const bool few = panel->W == x->k->lanes;
+    const int64_t step = few ? 8 : nj;
+    for (int64_t j = 0; j < nj; j += step) {
+        const int64_t n = agi_min(step, nj - j), row = from + j;
+        for (int64_t r = row; few && r < row + n; r++) {
+            prefetch_row(keys->V, r, x->Dv);
+            if (r + ROW_KEYS < keys->ahead) {
+                prefetch_row(keys->K, r + ROW_KEYS, x->Dk);
+            }
+        }
+        x->k->product(n, panel->W, x->Dk, keys->K.p + row * keys->K.ld, keys->K.ld, 1, panel->QT, PANEL,
+                      s->T + j * PANEL, PANEL, false);
+    }
+}
+
 bool agi_row_scores(agi_row_scratch *s, const agi_head *x, const agi_row_panel *panel, int64_t j0, int64_t nj)
 {
     const agi_band band = agi_band_at(x, panel->i0, j0);
@@ -94,6 +122,7 @@ static agi_key_block load_keys(agi_row_scratch *s, const agi_head *x, int64_t j0
     const ag_args *a = &x->call->a;
     agi_key_block keys = {.j0 = j0, .nj = nj};
     keys.K = agi_key_rows(x, &a->k, x->Dk, j0, nj, s->K);
+    keys.ahead = keys.K.p == s->K ? nj : x->seq.n_k - j0;
     keys.V = agi_key_rows(x, &a->v, x->Dv, j0, nj, s->V);
     if (x->call->map == AGI_JVP) {
         keys.tK = agi_key_rows(x, &a->tk, x->Dk, j0, nj, s->tK);

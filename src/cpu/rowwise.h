@@ -46,6 +46,7 @@ typedef struct {
 /* The rows of a block of keys, as the products want them. */
 typedef struct {
     int64_t j0, nj;
+    int64_t ahead; /* rows of K from the first on that lie in one array: the block's, or the sequence's */
     agi_rows K, V, tK, tV;
 } agi_key_block;
 
@@ -79,6 +80,10 @@ void agi_jvp_tile(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel, c
 /* The keys of the block that the panel sees: the block's rows from *from on, *n of them. */
 bool agi_clip_keys(const agi_head *x, const agi_row_panel *panel, const agi_key_block *keys, int64_t *from,
                    int64_t *n);
+
+/* T = S^T = K Q^T for the block's rows from .. from + nj - 1. */
+void agi_row_product(agi_row_scratch *s, const agi_head *x, const agi_row_panel *panel,
+                     const agi_key_block *keys, int64_t from, int64_t nj);
 
 /* Scores in T become what softmax takes; returns whether some key is seen by no query of the panel. */
 bool agi_row_scores(agi_row_scratch *s, const agi_head *x, const agi_row_panel *panel, int64_t j0,
