@@ -235,7 +235,7 @@ class _Shape:
             return x[(None,) * (4 - x.dim())]
         full = (*self.lead, self.heads, self.n_q, self.n_k)
         if x.dim() > len(full) or any(
-            size not in (1, whole) for size, whole in zip(reversed(x.shape), reversed(full), strict=False)
+            size not in (1, whole) for size, whole in zip(x.shape, full[len(full) - x.dim() :], strict=True)
         ):
             raise ValueError(f"{name}: shape {list(x.shape)} does not broadcast to the weights' {list(full)}")
         x = x[(None,) * (len(full) - x.dim())]

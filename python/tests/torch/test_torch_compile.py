@@ -81,7 +81,7 @@ def test_compiled_double_backward_is_refused_by_pytorch():
     x = torch.randn(2, 5, 4, dtype=F64, requires_grad=True)
     run = compiled(lambda x: scaled_dot_product_attention(x, x, x).sin().sum())
     (g,) = torch.autograd.grad(run(x), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="double backward"):
+    with pytest.raises(RuntimeError, match="double backward|does not require grad"):
         g.sum().backward()
 
 
