@@ -72,9 +72,13 @@ ag_tensor *run_tensor(struct run *run, enum tensor t); /* &run->args.q and so on
 /* The array as it stands in a file: dtype, ndim and shape of tensor t. */
 ag_io_array run_file_array(const struct run *run, enum tensor t);
 
-/* "--k: 'k.npy' " and what is wrong with it, as usage_error. */
+/* "--k: 'k.npy' " and what is wrong with it, as file_error. */
 int run_input_error(const struct run *run, const struct input *input, const char *format, ...)
     CLI_PRINTF(3, 4);
+
+/* What the library refused last, with the option and the file that it came from; as file_error where there is a
+ * file, else as usage_error. */
+int run_library_error(const struct run *run);
 
 /* "f32 [2, 3]" of an array, into text[size]. */
 void run_describe(const ag_io_array *array, char *text, size_t size);

@@ -35,7 +35,7 @@ int run_input_error(const struct run *run, const struct input *input, const char
     va_start(values, format);
     vsnprintf(what, sizeof what, format, values);
     va_end(values);
-    return usage_error(run->command, "--%s: '%s' %s", input->option, input->path, what);
+    return file_error(run->command, "--%s: '%s' %s", input->option, input->path, what);
 }
 
 static int input_error(const struct run *run, const struct input *input)
@@ -54,7 +54,8 @@ static int open_npy(const struct run *run, struct input *input)
     return EXIT_PASS;
 }
 
-static int no_such_tensor(const struct run *run, const struct input *input, const char *name)
+/* missing: there is no such tensor, or else one that cannot be used. */
+static int no_tensor(const struct run *run, const struct input *input, const char *name, bool missing)
 {
     const char *names[MAX_NAMES];
     const ag_io_array *arrays;
@@ -63,7 +64,7 @@ static int no_such_tensor(const struct run *run, const struct input *input, cons
     for (int64_t n = 0; n < count; n++) {
         names[n] = arrays[n].name;
     }
-    const char *near = nearest_name(name, names, (size_t)count);
+    const char *near = missing ? nearest_name(name, names, (size_t)count) : NULL;
     return file_error(run->command, "--%s: '%.*s': %s%s%s%s", input->option,
                       (int)(strlen(input->path) - strlen(name) - 1), input->path, ag_io_last_message(),
                       near ? " (did you mean '" : "", near ? near : "", near ? "'?)" : "");
@@ -84,7 +85,7 @@ static int open_safetensors(const struct run *run, struct input *input, const ch
         return input_error(run, input);
     }
     status = ag_io_find(input->file, colon + 1, &input->array);
-    return status == AG_IO_OK ? EXIT_PASS : no_such_tensor(run, input, colon + 1);
+    return status == AG_IO_OK ? EXIT_PASS : no_tensor(run, input, colon + 1, status == AG_IO_NOT_FOUND);
 }
 
 static int open_input(const struct run *run, struct input *input)

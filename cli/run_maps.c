@@ -57,13 +57,13 @@ int run_maps(struct run *run)
     size_t bytes = 0;
     ag_status status = ag_plan_workspace(run->plan, run->maps, &bytes);
     if (status != AG_OK) {
-        return usage_error(run->command, "%s", ag_last_message());
+        return run_library_error(run);
     }
     make_results(run);
     void *workspace = arrays_alloc((int64_t)bytes, 1);
     status = call_maps(run, workspace, bytes);
     free(workspace);
-    return status == AG_OK ? EXIT_PASS : usage_error(run->command, "%s", ag_last_message());
+    return status == AG_OK ? EXIT_PASS : run_library_error(run);
 }
 
 void run_free(struct run *run)

@@ -173,7 +173,7 @@ static int make_plan(struct run *run)
     ag_options options = AG_OPTIONS_INIT;
     options.threads = (int32_t)run->threads;
     if (ag_plan_create(&run->plan, &run->problem, &options) != AG_OK) {
-        return usage_error(run->command, "%s", ag_last_message());
+        return run_library_error(run);
     }
     run->p = ag_plan_problem(run->plan);
     return EXIT_PASS;

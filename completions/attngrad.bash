@@ -16,7 +16,7 @@ _attngrad_files() {
     while IFS= read -r file; do
         case $file in
         *.npy | *.safetensors) COMPREPLY+=("$file") ;;
-        *) [ -d "$file" ] && COMPREPLY+=("$file/") ;;
+        *) [ ! -d "$file" ] || COMPREPLY+=("$file/") ;;
         esac
     done < <(compgen -f -- "$1")
 }

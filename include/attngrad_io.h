@@ -11,7 +11,7 @@
  *     this thread, which file it was and what is wrong with it.
  *   - A reader believes nothing: every length, shape and offset is checked before it is used.
  *   - A file is written beside its place and put there when it is whole and on the disk: whatever
- *     happens, its old contents are there, or its new ones.
+ *     happens, its old contents are there, or its new ones. It keeps the mode of the file that it replaces.
  *   - Nothing is printed, no signal is handled. */
 #ifndef ATTNGRAD_IO_H
 #define ATTNGRAD_IO_H
@@ -88,7 +88,8 @@ AG_API ag_io_status ag_safetensors_open_memory(ag_io_file **file, const void *by
 
 AG_API void ag_io_close(ag_io_file *file); /* NULL is allowed; all that came from file ends with it */
 
-/* The arrays in the order of their bytes, the metadata; both return how many. */
+/* The arrays in the order of their bytes, the metadata; both return how many. Tensors of a dtype that is not
+ * known here are left out: ag_io_find says AG_IO_INVALID_FILE of one of them, and what its dtype is. */
 AG_API int64_t ag_io_arrays(const ag_io_file *file, const ag_io_array **arrays);
 AG_API int64_t ag_io_metadata(const ag_io_file *file, const ag_io_pair **pairs);
 

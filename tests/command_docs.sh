@@ -82,6 +82,10 @@ mkdir folder && touch q.npy x.safetensors other.txt
 check "an array is completed" offers q.npy attngrad grad --q ""
 check "a file of tensors is completed" offers x.safetensors attngrad grad --q x
 check "a folder is completed" offers folder/ attngrad grad --bias f
+touch zz.txt
+check "no option is offered in the place of a file, whatever stands last in the folder" sh -c '[ "$1" -eq 1 ]' - \
+    "$(offers --causal attngrad grad --q ""; echo $?)"
+check "nor where there is no array" [ -z "$(complete_words attngrad grad --q zz)" ]
 check "no other file is" sh -c '[ "$1" -eq 1 ]' - "$(offers other.txt attngrad grad --q ""; echo $?)"
 check "the folder of results is completed" offers folder attngrad grad --out f
 check "a number is not completed" [ -z "$(complete_words attngrad grad --threads '')" ]

@@ -119,9 +119,18 @@ packed="--q in/pq.npy --k in/pk.npy --v in/pk.npy --q-packed in/cq.npy"
     check "shape of packed lse" shape_is packed/lse.npy '(5, 4)'
     check "shape of packed dk" shape_is packed/dk.npy '(5, 2, 3)'
     refused_with "need each other" forward $packed --out packed
-    refused_with "rows 1 to 9" forward $packed --k-packed in/beyond.npy --out packed
-    refused_with "instead of 3" forward $packed --k-packed in/lengths.npy --out packed
+    unusable_with "rows 1 to 9" forward $packed --k-packed in/beyond.npy --out packed
+    unusable_with "instead of 3" forward $packed --k-packed in/lengths.npy --out packed
 }
+
+{ npy in/late.npy '<i8' '(3,)' 0 && printf "$(octal 1 8)$(octal 3 8)$(octal 5 8)" >>in/late.npy; }
+{ npy in/nines.npy '<i8' '(2,)' 0 && printf "$(octal 9 8)$(octal 9 8)" >>in/nines.npy; }
+{ npy in/large.npy '<i4' '(1,)' 0 && printf "$(octal 7 4)" >>in/large.npy; }
+{ npy in/nan.npy '<f4' '(4,)' 0 && printf '\000\000\300\177\000\000\000\000\000\000\000\000\000\000\000\000' >>in/nan.npy; }
+npy in/wide.npy '<f4' '(2, 600)' 4800
+npy in/three.npy '<f8' '(2, 3, 6, 5)' 1440
+npy in/bias32.npy '<f4' '(3, 6)' 72
+npy in/two-rows.npy '<f8' '(2, 5)' 80
 
 # ---- A terminal ----
 if script -qec true /dev/null >/dev/null 2>&1; then
@@ -158,29 +167,46 @@ rm -rf results
     refused_with "is not a whole number" forward $qkv --window 3,x --out results
     refused_with "is not from -1" forward $qkv --window -2,0 --out results
     refused_with "two values" forward $qkv --dropout 0.5 --out results
-    refused_with "dropout" forward $qkv --dropout 1.5,1 --out results
     refused_with "not a finite number" forward $qkv --scale nan --out results
     refused_with "not a finite number" forward $qkv --softcap 1x --out results
-    refused_with "softcap" forward $qkv --softcap -1 --out results
     refused_with "needs a value" forward $qkv --out
     refused_with "unexpected argument" forward $qkv extra --out results
-    refused_with "bottom-right" forward $qkv --causal=bottom-right --q-offset 1 --out results
-    refused_with "must be f64 [2, 2, 6, 5]" forward --q in/q.npy --k in/k.npy --v in/q.npy --out results
-    refused_with "--k: 'in/f32.npy' is f32" forward --q in/q.npy --k in/f32.npy --v in/v.npy --out results
-    refused_with "must be f64, f32, f16 or bf16" forward --q in/ints.npy --k in/k.npy --v in/v.npy --out results
-    refused_with "--k: 'in/even.npy' has 2 axes" forward --q in/q.npy --k in/even.npy --v in/v.npy --out results
-    refused_with "--q: 'in/sink.npy' has 1 axes" forward --q in/sink.npy --k in/k.npy --v in/v.npy --out results
-    refused_with "--mask: 'in/bias.npy' is f64: it must be bool or u8" forward $qkv --mask in/bias.npy --out results
-    refused_with "--mask: 'in/even.npy' is f64: it must be bool or u8" forward $qkv --mask in/even.npy --out results
-    refused_with "--mask: 'in/odd.npy' is bool [2, 6]: it must be bool [3, 6], or 1 in any axis" \
+    unusable_with "must be f64 [2, 2, 6, 5]" forward --q in/q.npy --k in/k.npy --v in/q.npy --out results
+    unusable_with "--k: 'in/f32.npy' is f32" forward --q in/q.npy --k in/f32.npy --v in/v.npy --out results
+    unusable_with "must be f64, f32, f16 or bf16" forward --q in/ints.npy --k in/k.npy --v in/v.npy --out results
+    unusable_with "--k: 'in/even.npy' has 2 axes" forward --q in/q.npy --k in/even.npy --v in/v.npy --out results
+    unusable_with "--q: 'in/sink.npy' has 1 axes" forward --q in/sink.npy --k in/k.npy --v in/v.npy --out results
+    unusable_with "--mask: 'in/bias.npy' is f64: it must be bool or u8" forward $qkv --mask in/bias.npy --out results
+    unusable_with "--mask: 'in/even.npy' is f64: it must be bool or u8" forward $qkv --mask in/even.npy --out results
+    unusable_with "--mask: 'in/odd.npy' is bool [2, 6]: it must be bool [3, 6], or 1 in any axis" \
         forward $qkv --mask in/odd.npy --out results
-    refused_with "--bias: 'in/even.npy' is f64 [4, 4]: it must be f64 [3, 6], or 1 in any axis" \
+    unusable_with "--bias: 'in/even.npy' is f64 [4, 4]: it must be f64 [3, 6], or 1 in any axis" \
         forward $qkv --bias in/even.npy --out results
-    refused_with "--sink: 'in/two.npy' is f64 [2]" forward $qkv --sink in/two.npy --out results
-    refused_with "4 columns" forward $qkv --bias-table in/even.npy --out results
-    refused_with "--q-lengths: 'in/buckets.npy' has 7 entries instead of 2" forward $qkv --q-lengths in/buckets.npy --out results
-    refused_with "must be i64 or i32" forward $qkv --q-lengths in/sink.npy --out results
-    refused_with "--alibi: 'in/table2.npy' has 3 slopes" forward $qkv --alibi=in/table2.npy --out results
+    unusable_with "--sink: 'in/two.npy' is f64 [2]" forward $qkv --sink in/two.npy --out results
+    unusable_with "4 columns" forward $qkv --bias-table in/even.npy --out results
+    unusable_with "--q-lengths: 'in/buckets.npy' has 7 entries instead of 2" forward $qkv --q-lengths in/buckets.npy --out results
+    unusable_with "must be i64 or i32" forward $qkv --q-lengths in/sink.npy --out results
+    unusable_with "--alibi: 'in/table2.npy' has 3 slopes" forward $qkv --alibi=in/table2.npy --out results
+    # What the library refuses names the option and its file too.
+    unusable_with "--kv-lengths: 'in/nines.npy': kv_lengths[0] is 9: must be from 0 to 6" \
+        forward $qkv --kv-lengths in/nines.npy --out results
+    unusable_with "--q-lengths: 'in/nines.npy': q_lengths[0] is 9" forward $qkv --q-lengths in/nines.npy --out results
+    unusable_with "--q-packed: 'in/late.npy': q_packed[0] is 1: must be 0" forward --q in/pq.npy --k in/pk.npy \
+        --v in/pk.npy --q-packed in/late.npy --k-packed in/ck.npy --out results
+    unusable_with "--kv-lengths: 'in/lengths.npy': kv_lengths is given, but packed" \
+        forward $packed --k-packed in/ck.npy --kv-lengths in/lengths.npy --out results
+    unusable_with "--buckets: 'in/large.npy': buckets[0] is 7: must be from 0 to" \
+        forward $qkv --bias-table in/table2.npy --buckets in/large.npy --out results
+    unusable_with "--q: 'in/wide.npy': dim_qk is 600: must be from" forward --q in/wide.npy --k in/wide.npy \
+        --v in/wide.npy --out results
+    unusable_with "--k: 'in/three.npy': heads is 4: must be a multiple of kv_heads, 3" forward --q in/q.npy \
+        --k in/three.npy --v in/three.npy --out results
+    unusable_with "--bias: 'in/bias32.npy': aux_dtype is f32: for dtype f64" forward $qkv --bias in/bias32.npy --out results
+    unusable_with "--bias-table: 'in/two-rows.npy': table_heads is 2" forward $qkv --bias-table in/two-rows.npy --out results
+    unusable_with "--alibi: 'in/nan.npy': alibi_slopes[0] is nan" forward $qkv --alibi=in/nan.npy --out results
+    refused_with "--softcap: softcap is -1" forward $qkv --softcap -1 --out results
+    refused_with "--dropout: dropout is 1.5" forward $qkv --dropout 1.5,1 --out results
+    refused_with "--q-offset: q_offset is 1: bottom-right" forward $qkv --causal=bottom-right --q-offset 1 --out results
     check "wrong arguments write nothing" [ ! -e results ]
 }
 
@@ -203,6 +229,7 @@ safetensors in/twice.safetensors "{$good,$good}" 960
 safetensors in/overlap.safetensors "{$(tensor q F64 '[2]' '[0,16]'),$(tensor k F64 '[2]' '[8,24]')}" 24
 safetensors in/overflow.safetensors "{$(tensor q F64 '[4611686018427387904,4]' '[0,0]')}" 0
 safetensors in/dtype.safetensors "{$(tensor q F8_E5M2 '[24]' '[0,24]')}" 24
+safetensors in/mixed.safetensors "{$(tensor e F8_E5M2 '[24]' '[960,984]'),$good}" 984
 safetensors in/named.safetensors "{$(tensor query F64 '[2]' '[0,16]')}" 16
 safetensors in/json.safetensors "{nonsense}" 0
 { printf "$(octal 99999999999 8)" && cat in/good.safetensors; } >in/absurd.safetensors
@@ -231,6 +258,8 @@ safetensors in/json.safetensors "{nonsense}" 0
     bad_file "there is no tensor 'keys'" forward --q in/good.safetensors:keys $rest
     bad_file "did you mean 'query'" forward --q in/named.safetensors:qeury $rest
     works forward --q in/good.safetensors:q $rest --out good
+    bad_file "--q: 'in/mixed.safetensors': tensor 'e': unknown dtype 'F8_E5M2'; known are" forward --q in/mixed.safetensors:e $rest
+    works forward --q in/mixed.safetensors:q $rest --out good
 }
 if [ "$(id -u)" -ne 0 ]; then
     chmod 0 in/stub.npy

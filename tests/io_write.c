@@ -103,6 +103,36 @@ static void check_replace(void)
     check_npy(AG_IO_F32, 2);
 }
 
+static int mode_of(const char *path)
+{
+    struct stat about;
+    return stat(path, &about) == 0 ? (int)(about.st_mode & 07777) : -1;
+}
+
+/* A file that is replaced keeps its mode, whatever the umask; a new one follows that. */
+static void check_mode(uint32_t flags)
+{
+    static const mode_t modes[] = {0600, 0640, 0644, 0400, 0666};
+    ag_io_array array = array_of("x", AG_IO_F64, 2, 3, numbers);
+    ag_io_writer_options options = AG_IO_WRITER_OPTIONS_INIT;
+    ag_io_writer *writer;
+    const mode_t old = umask(027);
+    options.flags = flags;
+    unlink(folder_path("x.npy"));
+    for (size_t n = 0; n <= sizeof modes / sizeof modes[0]; n++) {
+        const int wanted = n == 0 ? 0640 : (int)modes[n - 1];
+        CHECK(n == 0 || chmod(folder_path("x.npy"), modes[n - 1]) == 0, "chmod");
+        if (io_ok(ag_io_writer_create(&writer, &options), "create")) {
+            io_ok(ag_npy_write(writer, folder_path("x.npy"), &array), "write");
+            io_ok(ag_io_writer_commit(writer), "commit");
+            ag_io_writer_destroy(writer);
+        }
+        CHECK(mode_of(folder_path("x.npy")) == wanted, "mode %o instead of %o",
+              (unsigned)mode_of(folder_path("x.npy")), (unsigned)wanted);
+    }
+    umask(old);
+}
+
 /* ---- Stopped ---- */
 
 /* Old contents under a.npy, b.npy and c.safetensors; true where they are what the folder holds. */
@@ -479,6 +509,7 @@ int main(void)
     check_safetensors();
     check_replace();
     for (uint32_t flags = 0; flags <= AG_IO_NAMED_TEMPORARY; flags++) {
+        check_mode(flags);
         check_cancel(flags);
         check_destroy(flags);
         check_full(flags);

@@ -115,12 +115,13 @@ ag_io_status ag_safetensors_open_memory(ag_io_file **file, const void *bytes, si
     return open_memory(file, bytes, size, agi_io_read_safetensors);
 }
 
-ag_io_status agi_io_reserve(ag_io_file *file, int64_t count)
+ag_io_status agi_io_reserve(ag_io_file *file, int64_t count, int64_t skipped)
 {
     size_t room = count > 0 ? (size_t)count : 1;
     file->arrays = calloc(room, sizeof *file->arrays);
     file->copies = calloc(room, sizeof *file->copies);
-    if (file->arrays == NULL || file->copies == NULL) {
+    file->skipped = calloc((size_t)skipped + 1, sizeof *file->skipped);
+    if (file->arrays == NULL || file->copies == NULL || file->skipped == NULL) {
         return agi_io_no_memory();
     }
     file->count = count;
@@ -143,6 +144,7 @@ void ag_io_close(ag_io_file *file)
     }
     free(file->arrays);
     free(file->copies);
+    free(file->skipped);
     free(file->pairs);
     free(file);
 }
@@ -169,6 +171,12 @@ ag_io_status ag_io_find(const ag_io_file *file, const char *name, const ag_io_ar
         if (strcmp(file->arrays[n].name, name) == 0) {
             *array = &file->arrays[n];
             return AG_IO_OK;
+        }
+    }
+    for (int64_t n = 0; n < file->skipped_count; n++) {
+        if (strcmp(file->skipped[n].name, name) == 0) {
+            return agi_io_fail(AG_IO_INVALID_FILE, "tensor '%s': unknown dtype '%.24s'; known are %s", name,
+                               file->skipped[n].dtype, agi_io_known_safetensors());
         }
     }
     return agi_io_fail(AG_IO_NOT_FOUND, "there is no tensor '%s'", name);

@@ -50,6 +50,11 @@ ag_io_status agi_io_check_array(const ag_io_array *array);
 
 /* ---- An open file ---- */
 
+/* A tensor whose dtype is not known: it is there, but cannot be handed out. */
+typedef struct {
+    const char *name, *dtype;
+} agi_io_skipped;
+
 struct ag_io_file {
     const unsigned char *bytes;
     size_t size;
@@ -58,19 +63,21 @@ struct ag_io_file {
     ag_io_array *arrays; /* [count] */
     void **copies;       /* [count]: an array's own memory, NULL where its data lie in bytes */
     int64_t count;
+    agi_io_skipped *skipped; /* [skipped_count] */
+    int64_t skipped_count;
     ag_io_pair *pairs; /* [pair_count] */
     int64_t pair_count;
     void *json; /* the header, whose strings are the names; NULL for .npy */
 };
 
-/* Readers fill arrays, copies, pairs and json from bytes; what they leave on failure is freed by close. */
+/* Readers fill arrays, copies, skipped, pairs and json from bytes; what they leave on failure is freed by close. */
 typedef ag_io_status (*agi_io_reader)(ag_io_file *file);
 ag_io_status agi_io_read_npy(ag_io_file *file);
 ag_io_status agi_io_read_safetensors(ag_io_file *file);
 void agi_io_release_json(void *json);
 
-/* Room for count arrays. */
-ag_io_status agi_io_reserve(ag_io_file *file, int64_t count);
+/* Room for count arrays and for so many that are skipped, which the reader counts. */
+ag_io_status agi_io_reserve(ag_io_file *file, int64_t count, int64_t skipped);
 
 /* How the bytes of an array stand in a file. */
 typedef struct {

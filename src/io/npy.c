@@ -66,7 +66,7 @@ ag_io_status agi_io_read_npy(ag_io_file *file)
     agi_io_order order = {false, false};
     ag_io_status status = find_header(file, &start, &length);
     if (status == AG_IO_OK) {
-        status = agi_io_reserve(file, 1);
+        status = agi_io_reserve(file, 1, 0);
     }
     if (status == AG_IO_OK) {
         file->arrays[0].name = "";

@@ -5,7 +5,8 @@
  *     {"__metadata__": {"key": "value"}, "name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}}
  *
  * Offsets count from the end of the header. Together the tensors must cover the bytes exactly: no two
- * overlap, none leaves the file, no byte is left over. */
+ * overlap, none leaves the file, no byte is left over. That holds for tensors of an unknown dtype too, which are
+ * then left alone: they are an error only for who asks for them. */
 #include "io.h"
 
 #include <inttypes.h>
@@ -76,9 +77,10 @@ static ag_io_status read_metadata(ag_io_file *file, const json_t *metadata)
     return AG_IO_OK;
 }
 
-/* A tensor and where its bytes stand behind the header. */
+/* A tensor and where its bytes stand behind the header; unknown: its dtype, where that is not known. */
 typedef struct {
     ag_io_array array;
+    const char *unknown;
     int64_t begin, end;
 } entry;
 
@@ -90,10 +92,10 @@ static ag_io_status read_dtype(entry *e, const json_t *dtype)
     }
     const agi_io_format *format = agi_io_format_safetensors(text);
     if (format == NULL) {
-        return agi_io_fail(AG_IO_INVALID_FILE, "tensor '%s': unknown dtype '%.24s'; known are %s",
-                           e->array.name, text, agi_io_known_safetensors());
+        e->unknown = text;
+    } else {
+        e->array.dtype = format->dtype;
     }
-    e->array.dtype = format->dtype;
     return AG_IO_OK;
 }
 
@@ -119,10 +121,24 @@ static ag_io_status read_shape(entry *e, const json_t *shape)
     return AG_IO_OK;
 }
 
+/* The shape needs as many bytes as there are. */
+static ag_io_status check_bytes(const entry *e)
+{
+    int64_t bytes;
+    if (!agi_io_array_bytes(&e->array, &bytes)) {
+        return agi_io_fail(AG_IO_INVALID_FILE, "tensor '%s': the product of its shape's axes overflows",
+                           e->array.name);
+    }
+    if (e->end - e->begin != bytes) {
+        return agi_io_fail(AG_IO_INVALID_FILE, "tensor '%s' has %" PRId64 " bytes, its shape needs %" PRId64,
+                           e->array.name, e->end - e->begin, bytes);
+    }
+    return AG_IO_OK;
+}
+
 static ag_io_status read_offsets(entry *e, const json_t *offsets, int64_t available)
 {
     const json_t *begin = json_array_get(offsets, 0), *end = json_array_get(offsets, 1);
-    int64_t bytes;
     if (json_array_size(offsets) != 2 || !json_is_integer(begin) || !json_is_integer(end)) {
         return agi_io_fail(AG_IO_INVALID_FILE, "tensor '%s': data_offsets are not two whole numbers",
                            e->array.name);
@@ -135,15 +151,7 @@ static ag_io_status read_offsets(entry *e, const json_t *offsets, int64_t availa
                            " are not within the file's %" PRId64,
                            e->array.name, e->begin, e->end, available);
     }
-    if (!agi_io_array_bytes(&e->array, &bytes)) {
-        return agi_io_fail(AG_IO_INVALID_FILE, "tensor '%s': the product of its shape's axes overflows",
-                           e->array.name);
-    }
-    if (e->end - e->begin != bytes) {
-        return agi_io_fail(AG_IO_INVALID_FILE, "tensor '%s' has %" PRId64 " bytes, its shape needs %" PRId64,
-                           e->array.name, e->end - e->begin, bytes);
-    }
-    return AG_IO_OK;
+    return e->unknown == NULL ? check_bytes(e) : AG_IO_OK;
 }
 
 static ag_io_status read_entry(entry *e, const char *name, const json_t *value, int64_t available)
@@ -202,17 +210,33 @@ static ag_io_status check_cover(const entry *entries, int64_t count, int64_t ava
     return AG_IO_OK;
 }
 
+static int64_t count_unknown(const entry *entries, int64_t count)
+{
+    int64_t unknown = 0;
+    for (int64_t n = 0; n < count; n++) {
+        unknown += entries[n].unknown != NULL;
+    }
+    return unknown;
+}
+
 static ag_io_status take_entries(ag_io_file *file, entry *entries, int64_t count, size_t data)
 {
     const agi_io_order order = {false, false};
+    const int64_t unknown = count_unknown(entries, count);
+    int64_t taken = 0;
     qsort(entries, (size_t)count, sizeof *entries, by_offset);
     ag_io_status status = check_cover(entries, count, (int64_t)(file->size - data));
     if (status == AG_IO_OK) {
-        status = agi_io_reserve(file, count);
+        status = agi_io_reserve(file, count - unknown, unknown);
     }
     for (int64_t n = 0; n < count && status == AG_IO_OK; n++) {
-        file->arrays[n] = entries[n].array;
-        status = agi_io_place(file, n, data + (size_t)entries[n].begin, order);
+        if (entries[n].unknown != NULL) {
+            file->skipped[file->skipped_count++] =
+                (agi_io_skipped){entries[n].array.name, entries[n].unknown};
+            continue;
+        }
+        file->arrays[taken] = entries[n].array;
+        status = agi_io_place(file, taken++, data + (size_t)entries[n].begin, order);
     }
     return status;
 }

@@ -38,22 +38,40 @@ static ag_io_status cancelled(void)
 
 /* ---- One temporary file ---- */
 
-/* What must not be renamed over: a directory, and above all a device. */
-static ag_io_status check_target(const char *path)
+/* What must not be renamed over: a directory, and above all a device. *there: a file is replaced, which *about
+ * describes. */
+static ag_io_status check_target(const char *path, struct stat *about, bool *there)
 {
-    struct stat about;
     size_t length = strlen(path);
+    *there = false;
     if (length == 0 || path[length - 1] == '/') {
         return agi_io_fail(AG_IO_SYSTEM, "cannot write '%s': it is not the name of a file", path);
     }
-    if (stat(path, &about) != 0) {
+    if (stat(path, about) != 0) {
         return errno == ENOENT ? AG_IO_OK : agi_io_fail_errno("write", path);
     }
-    if (!S_ISREG(about.st_mode)) {
+    if (!S_ISREG(about->st_mode)) {
         return agi_io_fail(AG_IO_SYSTEM, "cannot write '%s': it is %s", path,
-                           S_ISDIR(about.st_mode) ? "a directory" : "not a regular file");
+                           S_ISDIR(about->st_mode) ? "a directory" : "not a regular file");
     }
+    *there = true;
     return AG_IO_OK;
+}
+
+/* Who could read the old file can read the new one, and no one else: where the group cannot be kept, it gets
+ * nothing. */
+static bool keep_access(int fd, const struct stat *old)
+{
+    struct stat mine;
+    mode_t mode = old->st_mode & 0777;
+    if (fstat(fd, &mine) != 0) {
+        return false;
+    }
+    const bool moved = mine.st_uid != old->st_uid || mine.st_gid != old->st_gid;
+    if (moved && fchown(fd, old->st_uid, old->st_gid) != 0 && fchown(fd, (uid_t)-1, old->st_gid) != 0) {
+        mode &= ~(mode_t)070;
+    }
+    return mode == (mine.st_mode & 0777) || fchmod(fd, mode) == 0;
 }
 
 static ag_io_status write_part(const ag_io_writer *writer, const pending *file, const agi_io_part *part)
@@ -78,10 +96,13 @@ static ag_io_status write_part(const ag_io_writer *writer, const pending *file, 
     return AG_IO_OK;
 }
 
-static ag_io_status fill(const ag_io_writer *writer, pending *file, const agi_io_part *parts, int64_t count)
+/* old: what is replaced, or NULL. Its mode is taken over before the first byte is written. */
+static ag_io_status fill(const ag_io_writer *writer, pending *file, const struct stat *old,
+                         const agi_io_part *parts, int64_t count)
 {
     ag_io_status status = AG_IO_OK;
-    if (!agi_io_temporary_open(&file->temporary, writer->options.flags & AG_IO_NAMED_TEMPORARY)) {
+    if (!agi_io_temporary_open(&file->temporary, writer->options.flags & AG_IO_NAMED_TEMPORARY) ||
+        (old != NULL && !keep_access(file->temporary.fd, old))) {
         return agi_io_fail_errno("write", file->path);
     }
     for (int64_t n = 0; n < count && status == AG_IO_OK; n++) {
@@ -125,10 +146,12 @@ static bool is_new_folder(const ag_io_writer *writer, const char *folder)
 static ag_io_status add_file(ag_io_writer *writer, const char *path, const agi_io_part *parts, int64_t count)
 {
     pending file = {.temporary = {.fd = -1}};
+    struct stat old;
+    bool there;
     if (is_pending(writer, path)) {
         return agi_io_fail(AG_IO_INVALID_ARGUMENT, "'%s' is written twice", path);
     }
-    ag_io_status status = check_target(path);
+    ag_io_status status = check_target(path, &old, &there);
     if (status != AG_IO_OK) {
         return status;
     }
@@ -144,7 +167,7 @@ static ag_io_status add_file(ag_io_writer *writer, const char *path, const agi_i
     if (status == AG_IO_OK && is_new_folder(writer, file.temporary.folder)) {
         agi_io_remove_stale(file.temporary.folder);
     }
-    status = status == AG_IO_OK ? fill(writer, &file, parts, count) : status;
+    status = status == AG_IO_OK ? fill(writer, &file, there ? &old : NULL, parts, count) : status;
     if (status != AG_IO_OK) {
         discard(&file);
         return status;
@@ -174,9 +197,10 @@ ag_io_status agi_io_write(ag_io_writer *writer, const char *path, const agi_io_p
 static ag_io_status prepare(const ag_io_writer *writer)
 {
     struct stat about;
+    bool there;
     ag_io_status status = AG_IO_OK;
     for (int64_t n = 0; n < writer->count && status == AG_IO_OK; n++) {
-        status = check_target(writer->files[n].path);
+        status = check_target(writer->files[n].path, &about, &there);
     }
     if (status == AG_IO_OK && is_cancelled(writer)) {
         return cancelled();
