@@ -352,9 +352,36 @@ static void begin_sums(const job *w, const where *at, const agi_head *x, agi_sum
     }
 }
 
+/* The sums of a part's keys: rows from .. to - 1 of the span have been begun, at zero. */
+typedef struct {
+    real *dK, *dV;
+    int64_t from, to;
+} key_sums;
+
+static void clear_rows(real *rows, int64_t from, int64_t to, int64_t width)
+{
+    if (from < to) {
+        memset(rows + from * width, 0, (size_t)((to - from) * width) * sizeof(real));
+    }
+}
+
+/* Begins rows from .. to - 1, and those between them and what was begun before: when they are about to be
+ * used, so that they are near. */
+static void begin_keys(key_sums *s, int64_t from, int64_t to, int64_t Dk_pad, int64_t Dv_pad)
+{
+    const bool none = s->from == s->to;
+    const int64_t low = none ? to : s->from, high = none ? to : s->to;
+    clear_rows(s->dK, from, low, Dk_pad);
+    clear_rows(s->dV, from, low, Dv_pad);
+    clear_rows(s->dK, high, to, Dk_pad);
+    clear_rows(s->dV, high, to, Dv_pad);
+    s->from = agi_min(from, low);
+    s->to = agi_max(to, high);
+}
+
 /* One tile of queries against the span's keys; nothing is loaded where it sees none of them. */
 static void run_tile(const job *w, agi_backward_scratch *s, const where *at, const agi_head *x, int64_t i0,
-                     real *products, real *dK, real *dV)
+                     real *products, key_sums *keys)
 {
     const int64_t span = w->schedule.span, span0 = at->span * span;
     const bool sink = w->dsink->data != NULL;
@@ -373,11 +400,12 @@ static void run_tile(const job *w, agi_backward_scratch *s, const where *at, con
     if (from < to) {
         agi_sums sums;
         begin_sums(w, at, x, &sums);
-        run_blocks(w, s, x, &sums, span0, from, to, dK, dV);
+        begin_keys(keys, from - span0, to - span0, x->Dk_pad, x->Dv_pad);
+        run_blocks(w, s, x, &sums, span0, from, to, keys->dK, keys->dV);
     }
 }
 
-static void run_head(const job *w, agi_backward_scratch *s, const where *at, int64_t h, real *dK, real *dV)
+static void run_head(const job *w, agi_backward_scratch *s, const where *at, int64_t h, key_sums *keys)
 {
     const ag_problem *p = &w->call->plan->p;
     const agi_schedule *schedule = &w->schedule;
@@ -390,7 +418,7 @@ static void run_head(const job *w, agi_backward_scratch *s, const where *at, int
         if (at->span == 0) {
             memset(s->tile.dQ, 0, (size_t)(ni * x.Dk_pad) * sizeof(real));
         }
-        run_tile(w, s, at, &x, i0, kept.products, dK, dV);
+        run_tile(w, s, at, &x, i0, kept.products, keys);
         if (at->span == schedule->n_spans - 1) {
             put_queries(w, &x, i0, ni, s->tile.dQ);
         }
@@ -445,13 +473,6 @@ static void keys_of_part(const job *w, const where *at, int64_t *from, int64_t *
     }
 }
 
-static void clear_rows(real *rows, int64_t from, int64_t to, int64_t width)
-{
-    if (from < to) {
-        memset(rows + from * width, 0, (size_t)((to - from) * width) * sizeof(real));
-    }
-}
-
 static void run_pass(const job *w, agi_backward_scratch *s, const where *at)
 {
     const ag_problem *p = &w->call->plan->p;
@@ -460,14 +481,12 @@ static void run_pass(const job *w, agi_backward_scratch *s, const where *at)
     const int64_t mine = (at->chain * schedule->parts + at->part) * schedule->span;
     real *dK = schedule->parts == 1 ? s->dK : w->y.dK + mine * Dk_pad;
     real *dV = schedule->parts == 1 ? s->dV : w->y.dV + mine * Dv_pad;
-    int64_t from = 0, to = schedule->span;
-    if (at->part > 0) { /* the first part's place is that of the sum */
-        keys_of_part(w, at, &from, &to);
-    }
-    clear_rows(dK, from, to, Dk_pad);
-    clear_rows(dV, from, to, Dv_pad);
+    key_sums sums = {.dK = dK, .dV = dV};
     for (int64_t h = at->hk * group_of(p); h < (at->hk + 1) * group_of(p); h++) {
-        run_head(w, s, at, h, dK, dV);
+        run_head(w, s, at, h, &sums);
+    }
+    if (at->part == 0) { /* the place of the sum of all parts */
+        begin_keys(&sums, 0, schedule->span, Dk_pad, Dv_pad);
     }
     if (schedule->parts == 1) {
         put_keys(w, at, 0, schedule->span, dK, dV);

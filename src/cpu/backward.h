@@ -97,16 +97,17 @@ void agi_vjp_jvp_tile(agi_backward_scratch *s, const agi_head *x, const agi_sums
 
 /* The part of a tile that one panel of queries sees: keys [from, from + nj), as pointers into the tiles. */
 typedef struct {
-    int64_t q;        /* its number */
-    int64_t i0, ni;   /* its queries in the tile */
-    int64_t W;        /* lanes */
-    int64_t from, nj; /* its keys in the block */
-    int64_t at;       /* its corner in a score tile */
+    int64_t q;         /* its number */
+    int64_t i0, ni;    /* its queries in the tile */
+    int64_t W;         /* lanes */
+    int64_t low, high; /* its keys, were the block without end: low .. high - 1 */
+    int64_t from, nj;  /* its keys in the block */
+    int64_t at;        /* its corner in a score tile */
 } agi_patch;
 
 agi_patch agi_patch_of(const agi_head *x, const agi_query_tile *tile, const agi_key_tile *keys, int64_t q);
 
-/* Zero where the patch is not, in its own lanes. */
+/* Zero beside the patch, in its own lanes, as far as a strip of a product reaches. */
 void agi_clear_around(real *T, const agi_patch *patch, int64_t nj);
 
 /* The patch in pieces of a few keys, whose tiles stay in the first cache from one stage to the next:

@@ -13,27 +13,30 @@
 
 agi_patch agi_patch_of(const agi_head *x, const agi_query_tile *tile, const agi_key_tile *keys, int64_t q)
 {
+    const agi_band band = agi_band_at(x, tile->i0, keys->j0);
     agi_patch patch = {.q = q, .i0 = q * PANEL};
     int64_t to;
     patch.ni = agi_min(PANEL, tile->ni - patch.i0);
     patch.W = agi_round_up(patch.ni, x->k->lanes);
-    agi_keys_of(agi_band_at(x, tile->i0, keys->j0), patch.i0, patch.i0 + patch.ni, keys->nj, &patch.from,
-                &to);
+    patch.low = patch.i0 + band.low;
+    patch.high = patch.i0 + patch.ni + band.high;
+    agi_keys_of(band, patch.i0, patch.i0 + patch.ni, keys->nj, &patch.from, &to);
     patch.nj = agi_max(0, to - patch.from);
     patch.at = patch.from * TILE_LD + patch.i0;
     return patch;
 }
 
+static void clear_rows(real *T, const agi_patch *patch, int64_t from, int64_t to)
+{
+    for (int64_t j = from; j < to; j++) {
+        memset(T + j * TILE_LD + patch->i0, 0, (size_t)patch->W * sizeof(real));
+    }
+}
+
 void agi_clear_around(real *T, const agi_patch *patch, int64_t nj)
 {
-    for (int64_t j = 0; j < nj; j++) {
-        if (j == patch->from) {
-            j += patch->nj;
-        }
-        if (j < nj) {
-            memset(T + j * TILE_LD + patch->i0, 0, (size_t)patch->W * sizeof(real));
-        }
-    }
+    clear_rows(T, patch, agi_max(0, patch->low - STRIP), agi_min(nj, patch->low));
+    clear_rows(T, patch, agi_max(0, patch->high), agi_min(nj, patch->high + STRIP));
 }
 
 agi_patch agi_next_chunk(const agi_patch *patch, const agi_patch *before)

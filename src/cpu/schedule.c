@@ -29,6 +29,18 @@ static void cut_keys(agi_schedule *x, int64_t n, int64_t block, int64_t span)
     x->n_spans = agi_max(1, (n + x->span - 1) / x->span);
 }
 
+/* Tiles of queries that give a part of a span something to do. Behind a window few see a span, and a part
+ * should have two of them, so that its sums are worth their place. */
+static int64_t tiles_of_span(const ag_problem *p, int64_t span)
+{
+    const int64_t all = (p->q_len + TILE_ROWS - 1) / TILE_ROWS;
+    const int64_t right = agi_has(p, AG_CAUSAL) ? 0 : p->window_right;
+    if (!agi_has(p, AG_WINDOW) || p->window_left < 0 || right < 0 || p->window_left > p->q_len - right) {
+        return all;
+    }
+    return agi_min(all, ((span + p->window_left + right) / TILE_ROWS + 2) / 2);
+}
+
 agi_schedule agi_schedule_of(const ag_plan *plan, agi_map map)
 {
     const ag_problem *p = &plan->p;
@@ -40,7 +52,7 @@ agi_schedule agi_schedule_of(const ag_plan *plan, agi_map map)
     x.join_hk = bias_h ? p->kv_heads : 1;
     x.chains = agi_saturated(p->batch / x.join_b, p->kv_heads / x.join_hk, 1, 1);
     x.passes = agi_saturated(x.join_b, x.join_hk, x.n_spans, 1);
-    const int64_t tiles = (p->q_len + TILE_ROWS - 1) / TILE_ROWS;
+    const int64_t tiles = tiles_of_span(p, x.span);
     const int64_t wanted = x.chains >= ENOUGH_CHAINS ? 1 : MAX_PARTS / agi_max(1, x.chains);
     x.parts = agi_max(1, agi_min(agi_min(wanted, MAX_PARTS), tiles));
     return x;

@@ -176,9 +176,11 @@ agi_rows agi_clean_rows(agi_rows rows, int64_t n, int64_t width, const uint8_t *
 void agi_get_panel(const agi_kernels *k, agi_slice s, int64_t first, int64_t n, const uint8_t *skip,
                    real *out)
 {
-    memset(out, 0, (size_t)(s.D * PANEL) * sizeof(real));
-    if (s.dtype == REAL_DTYPE && s.t->strides[3] == 1 &&
-        (skip == NULL || memchr(skip, 1, (size_t)n) == NULL)) {
+    const bool whole = skip == NULL || memchr(skip, 1, (size_t)n) == NULL;
+    if (n < PANEL || !whole) {
+        memset(out, 0, (size_t)(s.D * PANEL) * sizeof(real));
+    }
+    if (s.dtype == REAL_DTYPE && s.t->strides[3] == 1 && whole) {
         k->transpose(out, (const real *)s.t->data + row_at(s, first), s.t->strides[2], n, s.D);
         return;
     }
