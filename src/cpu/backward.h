@@ -85,6 +85,24 @@ typedef struct {
 
 void agi_backward_lay_out(agi_backward_layout *y, agi_arena *arena, const ag_plan *plan, const agi_kernels *k,
                           agi_map map);
+/* One call: what its items are given. */
+typedef struct {
+    const agi_call *call;
+    const agi_kernels *k;
+    agi_schedule schedule;
+    agi_backward_layout y;
+    int64_t pass;
+    bool tangents;
+    /* The map's own outputs, under vjp's names. */
+    const ag_tensor *dq, *dk, *dv, *dbias, *dtable, *dsink;
+    uint32_t acc_dq, acc_dk, acc_dv, acc_dbias, acc_dtable, acc_dsink;
+} agi_backward_job;
+
+static inline int64_t agi_group_of(const ag_problem *p)
+{
+    return p->heads / p->kv_heads;
+}
+
 ag_status agi_backward_run(const agi_call *call, const agi_kernels *k, const ag_exec *exec, void *memory);
 
 /* One tile of each map. */
@@ -92,6 +110,23 @@ void agi_vjp_tile(agi_backward_scratch *s, const agi_head *x, const agi_sums *su
                   const agi_key_tile *keys);
 void agi_vjp_jvp_tile(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums, agi_query_tile *tile,
                       const agi_key_tile *keys);
+
+/* ---- backward_load.c ---- */
+
+/* Loads the tile at i0. kept, where not NULL: D and tD of the head, stored at the first load and read at
+ * the others. */
+void agi_load_tile(agi_backward_scratch *s, const agi_head *x, int64_t i0, real *kept, bool first);
+
+/* ---- backward_sums.c: the gradients of bias, table and sink ---- */
+
+/* Has the bias an element for each pair of a head? Then its gradient is summed in the caller's array, unless
+ * that would round each sum. */
+bool agi_bias_is_full(const ag_problem *p);
+bool agi_bias_needs_copy(const ag_problem *p);
+
+void agi_clear_sums(const agi_backward_job *w);
+void agi_begin_sums(const agi_backward_job *w, int64_t part, const agi_head *x, agi_sums *sums);
+void agi_put_sums(const agi_backward_job *w);
 
 /* ---- backward_tile.c: what the tiles of both maps do ---- */
 
