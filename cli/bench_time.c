@@ -150,7 +150,7 @@ static ag_status round_of_map(struct bench *b, struct bench_result *r)
     const ag_status status = time_map(b, r, &seconds);
     if (status == AG_OK) {
         const double behind = probe_now(b, resettle_seconds), ceiling = before > behind ? before : behind;
-        keep_highest(&r->percent, ceiling > 0 && seconds > 0 ? 100 * r->flops / seconds / ceiling : 0);
+        r->percents[r->n_percents++] = ceiling > 0 && seconds > 0 ? 100 * r->flops / seconds / ceiling : 0;
     }
     return status;
 }
@@ -169,4 +169,19 @@ ag_status bench_round(struct bench *b)
         b->probe_one = b->probe;
     }
     return status;
+}
+
+static int compare_doubles(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double bench_percent(const struct bench_result *r)
+{
+    const int n = r->n_percents;
+    double sorted[BENCH_ROUNDS] = {0};
+    memcpy(sorted, r->percents, sizeof sorted);
+    qsort(sorted, (size_t)n, sizeof sorted[0], compare_doubles);
+    return n == 0 ? 0 : (sorted[(n - 1) / 2] + sorted[n / 2]) / 2;
 }
