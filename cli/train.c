@@ -1,5 +1,4 @@
 /* The command train: opens what it needs, runs, closes it again. */
-#define _XOPEN_SOURCE 700
 #include "train.h"
 
 #include "arrays.h"
@@ -8,7 +7,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 static const char help[] =
     "usage: attngrad train [TEXT] [OPTION]...\n"
@@ -36,8 +34,8 @@ static const char help[] =
     "      --model F         the checkpoint (model.safetensors)\n"
     "      --save-every N    steps between checkpoints (100); Ctrl-C writes one too\n"
     "      --resume          continue it, bit for bit; --steps and --rate may change\n"
-    "      --overwrite       start anew where there is one\n"
-    "      --plot F          draw the loss curve as SVG\n"
+    "      --overwrite       start anew where there is one; replace F of --plot\n"
+    "      --plot F          draw the loss curve as SVG, with every checkpoint\n"
     "      --log-every N     steps between lines where no terminal shows a bar\n"
     "  -h, --help            this text\n"
     "\n"
@@ -49,8 +47,8 @@ static int check_text(struct train *train, const struct data *data)
 {
     struct settings *s = &train->settings;
     if (train->resume && (s->text_bytes != data->size || s->text_hash != data->hash)) {
-        return usage_error("train", "'%s' is not the text that '%s' was trained on", train->text,
-                           train->model);
+        return file_error("train", "'%s' is not the text that '%s' was trained on", train->text,
+                          train->model);
     }
     s->text_bytes = data->size;
     s->text_hash = data->hash;
@@ -115,9 +113,9 @@ int train_main(int argc, char **argv)
         fputs(help, stdout);
         return EXIT_PASS;
     }
-    if (!train.resume && !train.overwrite && access(train.model, F_OK) == 0) {
-        return usage_error("train", "'%s' is there already: --resume continues it, --overwrite starts anew",
-                           train.model);
+    status = train_files(&train);
+    if (status != EXIT_PASS) {
+        return status;
     }
     if (!train.resume) {
         return run(&train, NULL);

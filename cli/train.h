@@ -2,6 +2,7 @@
  * returns the exit code.
  *
  *     train_options      the words of the command line, and what a checkpoint says to them
+ *     train_files        that its files are different ones, and replaced only where asked for
  *     train_data         batches from a text or from the recall task
  *     train_checkpoint   all of a run's state in one .safetensors file, and back
  *     train_model        the model of the options or of a checkpoint, where there is memory for it
@@ -105,6 +106,9 @@ struct train {
 int train_options(struct train *train, int argc, char **argv);
 int train_complete(struct train *train, const struct checkpoint *c);
 int shape_check(const char *command, const struct model_shape *shape);
+
+/* No two of text, model and plot are one file; without --resume and --overwrite the last two are not there. */
+int train_files(const struct train *train);
 
 /* The limits of a model's sizes, for options and checkpoints. */
 enum {

@@ -15,7 +15,10 @@
 
 static const char format_name[] = "attngrad train 1";
 
-enum { FIELDS = 17, PAIRS = FIELDS + 1, VALUE_SIZE = 40, KINDS = 3, NAME_SIZE = MODEL_NAME + 16 };
+enum { FIELDS = 17, PAIRS = FIELDS + 1, VALUE_SIZE = 40, NAME_SIZE = MODEL_NAME + 16 };
+
+/* The blocks of numbers. */
+enum { WEIGHTS, FIRST_MOMENT, SECOND_MOMENT, KINDS };
 
 /* ---- Metadata: one table for both ways ---- */
 
@@ -241,12 +244,17 @@ static int find_array(const struct checkpoint *c, const ag_io_array *wanted, con
     return EXIT_PASS;
 }
 
-/* A weight or a moment that is not finite would spoil all that comes of it. */
-static int read_numbers(const struct checkpoint *c, const ag_io_array *found, float *to)
+/* A weight or a moment that is not finite would spoil all that comes of it, a second moment, which is a mean of
+ * squares, also where it is negative. */
+static int read_numbers(const struct checkpoint *c, const ag_io_array *found, int kind, float *to)
 {
     const float *from = found->data;
     const int64_t count = ag_io_elements(found);
     for (int64_t i = 0; i < count; i++) {
+        if (kind == SECOND_MOMENT && from[i] < 0) {
+            return file_error(c->command, "'%s': '%s' is negative: its element %" PRId64 " is %g", c->path,
+                              found->name, i, (double)from[i]);
+        }
         if (!isfinite(from[i])) {
             return file_error(c->command, "'%s': '%s' is not finite: its element %" PRId64 " is %s", c->path,
                               found->name, i, isnan(from[i]) ? "nan" : "infinite");
@@ -268,7 +276,7 @@ static int take_block(const struct checkpoint *c, const struct model *model, int
         const ag_io_array wanted = array_of(view, NULL, name);
         status = find_array(c, &wanted, &found);
         if (status == EXIT_PASS && read) {
-            status = read_numbers(c, found, block_of(model, kind) + view->offset);
+            status = read_numbers(c, found, kind, block_of(model, kind) + view->offset);
         }
     }
     return status;
@@ -292,7 +300,7 @@ int checkpoint_check(const struct checkpoint *c, const struct model *model, bool
 
 int checkpoint_read_values(const struct checkpoint *c, struct model *model)
 {
-    const int status = take_block(c, model, 0, true);
+    const int status = take_block(c, model, WEIGHTS, true);
     model_refresh(model);
     return status;
 }
@@ -303,9 +311,9 @@ int checkpoint_read_state(const struct checkpoint *c, struct model *model, struc
     float *room = state->losses;
     *state = c->state;
     state->losses = room;
-    int status = take_block(c, model, 1, true);
+    int status = take_block(c, model, FIRST_MOMENT, true);
     if (status == EXIT_PASS) {
-        status = take_block(c, model, 2, true);
+        status = take_block(c, model, SECOND_MOMENT, true);
     }
     if (status == EXIT_PASS) {
         status = find_losses(c, &losses);

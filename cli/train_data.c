@@ -69,8 +69,8 @@ int data_open(struct data *data, const char *path, int64_t context)
     if (data->size < needed) {
         const long long size = data->size;
         data_close(data);
-        return usage_error("train", "'%s' has %lld bytes: --context %lld needs %lld or more", path, size,
-                           (long long)context, (long long)needed);
+        return file_error("train", "'%s' has %lld bytes: --context %lld needs %lld or more", path, size,
+                          (long long)context, (long long)needed);
     }
     data->hash = hash_of(data->bytes, data->size);
     return EXIT_PASS;

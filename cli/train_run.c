@@ -1,8 +1,10 @@
 /* The loop of train: batch, loss, gradients, step; what it shows and what it keeps on the way. A signal
- * ends it behind a whole step, with a checkpoint; a second one ends the writing of that. */
+ * ends it behind a whole step, with a checkpoint; a second one ends the writing of that. The test at the end,
+ * behind which nothing is to be kept, ends with the first. */
 #include "train.h"
 
 #include "arrays.h"
+#include "bar.h"
 #include "plot.h"
 #include "progress.h"
 #include "signals.h"
@@ -12,7 +14,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { WARMUP_SHARE = 10, MOST_WARMUP = 100, TEST_SEQUENCES = 512, TITLE_SIZE = 160 };
+enum { WARMUP_SHARE = 10, MOST_WARMUP = 100, TITLE_SIZE = 160 };
+
+/* The test at the end: as many sequences, but no more bytes, and at least one batch. */
+enum { TEST_SEQUENCES = 512, TEST_BYTES = 32768 };
 
 struct loop {
     struct train *train;
@@ -116,8 +121,9 @@ static ag_io_status write_curve(const struct loop *loop, ag_io_writer *writer)
     return status;
 }
 
-/* The files of the run, both prepared before either is put in place. */
-static int keep(const struct loop *loop, bool model, bool curve)
+/* The files of the run, both prepared before either is put in place. Where the model stays as it is, the
+ * curve is drawn alone. */
+static int keep(const struct loop *loop, bool model)
 {
     const struct train *train = loop->train;
     ag_io_writer_options options = AG_IO_WRITER_OPTIONS_INIT;
@@ -127,7 +133,7 @@ static int keep(const struct loop *loop, bool model, bool curve)
     if (status == AG_IO_OK && model) {
         status = checkpoint_write(writer, train->model, &train->settings, loop->state, loop->model);
     }
-    if (status == AG_IO_OK && curve && train->plot != NULL) {
+    if (status == AG_IO_OK && train->plot != NULL) {
         status = write_curve(loop, writer);
     }
     if (status == AG_IO_OK) {
@@ -145,17 +151,17 @@ static int make_steps(struct loop *loop)
     const int64_t steps = loop->train->settings.steps, every = loop->train->save_every;
     /* A run that cannot write learns so before its first step; one that is killed in it leaves a
      * checkpoint. */
-    int status = keep(loop, loop->state->step < steps, true);
-    while (status == EXIT_PASS && loop->state->step < steps) {
+    int status = keep(loop, loop->state->step < steps);
+    bool stop = false;
+    while (status == EXIT_PASS && loop->state->step < steps && !stop) {
         signals_second_ends(true);
         status = make_step(loop);
         signals_second_ends(false);
-        const bool last = loop->state->step == steps || signals_held() > 0;
-        if (status == EXIT_PASS && (last || loop->state->step % every == 0)) {
-            status = keep(loop, true, last);
-        }
-        if (signals_held() > 0) {
-            break;
+        /* Asked once: a signal from here on is the next step's, so that none ends a run without its
+         * checkpoint. */
+        stop = signals_held() > 0;
+        if (status == EXIT_PASS && (stop || loop->state->step == steps || loop->state->step % every == 0)) {
+            status = keep(loop, true);
         }
     }
     return status;
@@ -167,17 +173,23 @@ static int make_steps(struct loop *loop)
 static ag_status test(struct loop *loop, struct model_score *mean)
 {
     const struct settings *s = &loop->train->settings;
-    const int64_t batches = (TEST_SEQUENCES + s->shape.batch - 1) / s->shape.batch;
+    const int64_t most = TEST_BYTES / s->shape.context,
+                  sequences = most < TEST_SEQUENCES ? most : TEST_SEQUENCES;
+    const int64_t batches =
+        sequences > s->shape.batch ? (sequences + s->shape.batch - 1) / s->shape.batch : 1;
     ag_status status = AG_OK;
     *mean = (struct model_score){.loss = 0};
+    ticker_begin(batches);
     for (int64_t n = 0; n < batches && status == AG_OK; n++) {
         struct model_score score;
+        ticker_part(n, "test");
         data_draw(loop->data, &s->shape, (struct draw){s->seed, (uint64_t)n, true}, &loop->batch);
         status = model_forward(loop->model, &loop->batch, &score);
         mean->loss += score.loss / (double)batches;
         mean->targets += score.targets;
         mean->right += score.right;
     }
+    ticker_end();
     return status;
 }
 
@@ -230,15 +242,15 @@ int train_run(struct train *train, const struct data *data, struct model *model,
     int status = make_steps(&loop);
     progress_end(&loop.progress);
     if (signals_held() > 0 && status == EXIT_PASS) {
-        fprintf(stderr, "stopped: %s holds step %lld of %lld; --resume continues\n", train->model,
-                (long long)state->step, (long long)train->settings.steps);
-    } else if (status == EXIT_PASS) {
-        signals_second_ends(true);
+        fprintf(stderr, "stopped: %s holds step %lld of %lld; --resume %s\n", train->model,
+                (long long)state->step, (long long)train->settings.steps,
+                state->step < train->settings.steps ? "continues" : "tests it");
+    }
+    signals_release(); /* which ends the program where a signal came */
+    if (status == EXIT_PASS) {
         status = report(&loop);
     }
     free(loop.batch.tokens);
     free(loop.batch.targets);
-    fflush(stdout);
-    signals_release();
     return status;
 }

@@ -162,8 +162,8 @@ refused_with "exclude each other" train --resume --overwrite
 refused_with "unexpected argument" train text text2
 unusable_with "No such file" train nothing --model new
 unusable_with "Is a directory" train . --model new
-refused_with "'three' has" train three --context 64 --model new
-refused_with "--context 64 needs 650 or more" train three --context 64 --model new
+unusable_with "'three' has" train three --context 64 --model new
+unusable_with "--context 64 needs 650 or more" train three --context 64 --model new
 refused_with "is there already" train --model whole
 unusable_with "No such file" train --resume --model nothing
 refused_with "no prompt given" sample
@@ -184,7 +184,7 @@ refused_with "recall task, not on a text" train text --resume --model whole
 refused_with "is at step 80 already" train --resume --model whole --steps 40
 refused_with "name it again" train --resume --model cut
 { cat text && echo more; } >text2
-refused_with "is not the text that 'cut' was trained on" train text2 --resume --model cut
+unusable_with "is not the text that 'cut' was trained on" train text2 --resume --model cut
 for bytes in 0 7 100 5000 60000; do
     head -c $bytes whole >short
     unusable_with "'short': " train --resume --model short
@@ -259,6 +259,11 @@ unusable_with "'changed': 'embedding' is not finite: its element 5 is nan" train
 spoilt $((256 * 16 * 4 + 8))
 works sample a --model changed
 unusable_with "'changed': 'embedding.moment1' is not finite: its element 2 is nan" train --resume --model changed --steps 90
+# The second moment of the first weight, which is a mean of squares.
+cp whole changed
+printf '\000\000\200\277' | dd of=changed bs=1 seek=$((8 + $(od -An -tu8 -N8 whole) + 2 * 256 * 16 * 4)) conv=notrunc 2>/dev/null
+works sample a --model changed
+unusable_with "'changed': 'embedding.moment2' is negative: its element 0 is -1" train --resume --model changed --steps 90
 changed 'attngrad train 1' 'attngrad train 9'
 unusable_with "no checkpoint of 'attngrad train'" sample a --model changed
 unusable_with "it is a directory" sample a --model .
@@ -284,8 +289,74 @@ check "and before the model is written" [ ! -e new ]
 run train --model new --steps 5 --plot plots
 check "a folder in the place of the curve" [ "$code" -eq 2 ]
 check "no model is written then" [ ! -e new ]
-run train --model new --steps 5 --plot new
-check "a curve in the place of the model" sh -c '[ "$1" -eq 2 ] && grep -q "written twice" "$2"' - "$code" "$err"
 check "no litter" [ -z "$(ls -A plots)" ]
+
+# ---- Files that are one, files that are there ----
+# Whatever two of text, model and curve are called, they are not the same file.
+mkdir same && cp text same/text && cp whole same/model && ln -s text same/link && ln same/text same/hard
+(cd same && cksum ./*) >sums
+twice="are the same file"
+refused_with "$twice" train --model new --plot new
+refused_with "$twice" train --model new --plot ./new
+refused_with "$twice" train --model same/new --plot "same/../same/new"
+refused_with "$twice" train --model no/new --plot no/new
+refused_with "$twice" train --resume --model same/model --plot ./same/model
+refused_with "$twice" train --overwrite --model same/model --plot "$dir/same/model"
+for name in same/text ./same/text same/link same/hard "$dir/same/text"; do
+    refused_with "--plot '$name' and the text" train same/text --model new --overwrite --plot "$name"
+    refused_with "--model '$name' and the text" train same/text --model "$name" --overwrite
+done
+echo mine >mine
+refused_with "--plot: 'mine' is there already" train --model new --steps 5 --plot mine
+check "a file in the place of the curve is left alone" [ "$(cat mine)" = mine ]
+check "and the model not begun" [ ! -e new ]
+check "nothing was changed" sh -c 'cd same && cksum ./* | cmp -s - ../sums'
+trains --model new --steps 5 --width 16 --heads 2 --context 16 --plot mine --overwrite
+check "--overwrite replaces it" grep -q '<svg' mine
+chmod 600 new mine
+trains --model new --steps 8 --resume --plot mine
+check "what is replaced keeps its mode" [ "$(stat -c %a new mine | tr '\n' ' ')" = "600 600 " ]
+rm new mine
+
+# ---- The curve holds what the checkpoint holds ----
+for moment in 0.05 0.13 0.21 0.34 0.55; do
+    for every in 1 1000; do
+        timeout --foreground --preserve-status -s INT $moment "$attngrad" train --width 16 --heads 2 --context 16 --batch 4 \
+            --steps 100000 --save-every $every --model now --plot now.svg --overwrite >"$out" 2>"$err"
+        code=$?
+        [ -e now ] || continue # not yet begun
+        step=$(sed -n 's/^stopped: now holds step \([0-9]*\) .*/\1/p' "$err")
+        check "Ctrl-C after $moment s: the checkpoint is at the step it says, $step" grep -qa "\"step\":\"$step\"" now
+        cp now then
+        trains --resume --model then --plot then.svg --steps "$step"
+        check "and the curve too" same now.svg then.svg
+    done
+done
+
+# ---- The test at the end ----
+# one FILE: the checkpoint is there, at step 1
+one() {
+    grep -qa '"step":"1"' "$1" 2>/dev/null
+}
+# Ctrl-C by the background, as a shell lets what runs there ignore it.
+(
+    for _ in $(seq 600); do
+        ! one tested || break
+        sleep 0.1
+    done
+    kill -INT "$(cat pid)"
+) &
+sh -c 'echo $$ >pid && exec "$@"' - "$attngrad" train --context 8192 --batch 3 --threads 1 --steps 1 --layers 1 \
+    --model tested >"$out" 2>"$err"
+code=$?
+wait
+check "Ctrl-C in the test at the end does not wait for it" sh -c '[ "$1" -eq 130 ] && [ ! -s "$2" ]' - "$code" "$out"
+check "behind the last checkpoint" one tested
+if script -qec true /dev/null >/dev/null 2>&1; then
+    terminal 100 60 train --context 8192 --batch 3 --threads 1 --steps 1 --layers 1 --model tested --overwrite
+    check "a long test shows a bar" bar_within 60 '0/1  test  0:0[0-9]'
+fi
+trains --context 2048 --batch 1 --steps 1 --layers 1 --width 16 --heads 2 --model tested --overwrite
+check "fewer sequences are tested where they are long: 16 of 2048 bytes" grep -q 'of 15968)' "$out"
 
 finish
