@@ -181,7 +181,8 @@ enum {
 };
 
 /* One flat array of parameters with its gradient and the optimiser's state. An optimiser takes a list of
- * them: any number of layers and other arrays, any split of them. Frozen, like ag_tensor. */
+ * them: any number of layers and other arrays, any split of them. What a step writes must overlap no other
+ * array of the list; gradients may overlap each other. Frozen, like ag_tensor. */
 typedef struct ag_param {
     int64_t count;
     ag_dtype dtype;      /* of value and state: AG_F32 or AG_F64 */

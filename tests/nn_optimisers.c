@@ -298,6 +298,27 @@ static void check_large_norm(void)
           (int)report.applied, w[0], report.clip);
 }
 
+/* A factor too small for a number of its own is applied all the same: each gradient has its share of max_norm,
+ * to rounding. */
+static void check_small_clip(void)
+{
+    static const double largest[] = {1e308, 1.5e308, 1e300}, most[] = {1e-20, 1e-9, 1e-15, 3e-308};
+    for (int n = 0; n < 12; n++) {
+        const double max_norm = most[n % 4];
+        double w[3] = {0, 0, 0}, g[3] = {largest[n / 4], -largest[n / 4] / 2, 0};
+        ag_param p = {3, AG_F64, AG_F64, 0, 0, w, g, NULL, NULL, NULL};
+        ag_sgd sgd = AG_SGD_INIT;
+        ag_step_report report = AG_STEP_REPORT_INIT;
+        sgd.rate = 1, sgd.max_norm = max_norm;
+        CHECK_OK(ag_sgd_step(&sgd, &p, 1, &report));
+        const double wanted = -max_norm / sqrt(1.25), least = 5e-324;
+        CHECK(report.applied == 1 && fabs(w[0] - wanted) <= 1e-15 * fabs(wanted) + 2 * least &&
+                  fabs(w[1] + wanted / 2) <= 1e-15 * fabs(wanted) + 2 * least && w[2] == 0,
+              "gradient %g, max_norm %g: w is %g, %g, %g, clip %g", g[0], max_norm, w[0], w[1], w[2],
+              report.clip);
+    }
+}
+
 static void check_norms(void)
 {
     double g[3] = {3e200, 4e200, 0}, norm = 0;
@@ -384,6 +405,7 @@ int main(void)
     check_skip(-INFINITY);
     check_overflows();
     check_large_norm();
+    check_small_clip();
     check_norms();
     check_schedules();
     check_loss_scale();

@@ -453,6 +453,26 @@ static void step_flags(training *t)
 {
     t->p.flags = 2;
 }
+static void step_state_is_value(training *t)
+{
+    t->p.state1 = t->w;
+}
+
+static void step_grad_is_value(training *t)
+{
+    t->p.grad = t->w;
+}
+
+static void step_grad_is_state(training *t)
+{
+    t->p.grad = t->m;
+}
+
+static void step_copy_in_value(training *t)
+{
+    t->p.copy = (char *)t->w + 2;
+}
+
 static void step_misaligned(training *t)
 {
     t->p.value = (void *)((uintptr_t)t->w + 1);
@@ -479,6 +499,10 @@ static void check_optimisers(void)
     REFUSED_STEP(step_copy_dtype, "copy_dtype");
     REFUSED_STEP(step_flags, "flags");
     REFUSED_STEP(step_misaligned, "not aligned");
+    REFUSED_STEP(step_state_is_value, "state1 of parameter 0 overlaps value of parameter 0");
+    REFUSED_STEP(step_grad_is_value, "grad of parameter 0 overlaps value of parameter 0");
+    REFUSED_STEP(step_grad_is_state, "grad of parameter 0 overlaps state1 of parameter 0");
+    REFUSED_STEP(step_copy_in_value, "copy of parameter 0 overlaps value of parameter 0");
     training_link(&t);
     t.sgd.momentum = 1;
     REFUSED(ag_sgd_step(&t.sgd, &t.p, 1, NULL), AG_INVALID_ARGUMENT, "momentum is 1");
@@ -549,8 +573,49 @@ static void check_schedules(void)
     REFUSED(ag_loss_scale_update(NULL, 1), AG_INVALID_ARGUMENT, "loss_scale");
 }
 
+/* Arrays of different parameters, in lists longer and shorter than what is looked at in one go. */
+static void check_aliased(void)
+{
+    enum { PARAMS_MOST = 600, SIZE = 3 };
+    static float w[PARAMS_MOST][SIZE], g[PARAMS_MOST][SIZE], m[PARAMS_MOST][SIZE], v[PARAMS_MOST][SIZE];
+    static const int64_t pairs[][3] = {{0, 1, 2}, {0, 599, 600}, {100, 63, 600}, {599, 300, 600}};
+    static ag_param list[PARAMS_MOST];
+    ag_adamw adamw = AG_ADAMW_INIT;
+    adamw.rate = 0.1;
+    for (int n = 0; n < 4; n++) {
+        const int64_t a = pairs[n][0], b = pairs[n][1], count = pairs[n][2];
+        char word[64];
+        for (int64_t i = 0; i < count; i++) {
+            const int64_t at = n % 2 == 0 ? i : count - 1 - i; /* upwards and downwards in memory */
+            list[i] = (ag_param){SIZE, AG_F32, AG_F32, 0, 0, w[at], g[at], m[at], v[at], NULL};
+        }
+        CHECK_OK(ag_adamw_step(&adamw, list, count, NULL));
+        const ag_param right = list[b];
+        list[b].grad = list[a].grad; /* which is only read */
+        CHECK_OK(ag_adamw_step(&adamw, list, count, NULL));
+        snprintf(word, sizeof word, "value of parameter %lld overlaps value of parameter %lld",
+                 (long long)(a > b ? a : b), (long long)(a < b ? a : b));
+        list[b].value = (float *)list[a].value + SIZE - 1;
+        list[b].count = 1;
+        REFUSED(ag_adamw_step(&adamw, list, count, NULL), AG_INVALID_ARGUMENT, word);
+        list[b] = right;
+        list[b].state2 = list[a].state1;
+        REFUSED(ag_adamw_step(&adamw, list, count, NULL), AG_INVALID_ARGUMENT, " overlaps ");
+        list[b] = right;
+        list[b].grad = list[a].state2;
+        REFUSED(ag_adamw_step(&adamw, list, count, NULL), AG_INVALID_ARGUMENT, "state2 of parameter");
+    }
+    training t = training_make();
+    training_link(&t);
+    t.p.state2 = t.m;
+    REFUSED(ag_adamw_step(&t.adamw, &t.p, 1, NULL), AG_INVALID_ARGUMENT,
+            "state2 of parameter 0 overlaps state1 of parameter 0");
+    CHECK_OK(ag_sgd_step(&t.sgd, &t.p, 1, NULL)); /* which has no second state */
+}
+
 int main(void)
 {
+    check_aliased();
     check_descriptions();
     check_allocation();
     check_calls();

@@ -74,4 +74,10 @@ typedef struct {
 ag_status agi_layer_check(agi_layer_call *call, const ag_layer *layer, agi_map map, const ag_layer_args *args,
                           const ag_exec *exec, void *workspace, size_t bytes);
 
+/* ---- Optimisers ---- */
+
+/* Refuses a list, each entry of which is right by itself, where an array that a step with so many states writes
+ * overlaps another one. */
+ag_status agi_check_overlaps(const char *call, const ag_param *list, int64_t n, int states);
+
 #endif

@@ -1,6 +1,7 @@
 /* SGD with momentum and AdamW over a list of flat arrays, in float64 by blocks, each result rounded once.
  * A step looks at every gradient first, one sum in one order for the norm; then it computes all that it
  * would write, and writes, by the same computation again, only where all of it is finite. */
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -80,7 +81,7 @@ static ag_status check_list(const needs *what, const ag_param *list, int64_t n)
             status = check_updated(what, i, &list[i]);
         }
     }
-    return status;
+    return status == AG_OK && what->update ? agi_check_overlaps(what->call, list, n, what->states) : status;
 }
 
 /* A number of the optimiser's own: least <= value < most. */
@@ -203,7 +204,8 @@ typedef struct {
 
 /* What all updates know. */
 typedef struct {
-    double rate, decay, scale, clip; /* the gradient is divided by scale, multiplied by clip */
+    double rate, decay, scale, clip; /* the gradient is divided by scale, multiplied by clip 2^exponent */
+    int exponent;
     double momentum;
     double beta1, beta2, epsilon, correction1, correction2;
 } numbers;
@@ -259,6 +261,18 @@ static int64_t count_bad(const block *x, const ag_param *p, int states)
     return bad;
 }
 
+/* A factor of which a number of its own would be lost is applied in two steps, of which the second is exact
+ * or the rounding of the result. */
+static void treat(block *x, const numbers *k)
+{
+    for (int64_t i = 0; i < x->n; i++) {
+        x->g[i] = x->g[i] / k->scale * k->clip;
+    }
+    for (int64_t i = 0; i < x->n && k->exponent != 0; i++) {
+        x->g[i] = ldexp(x->g[i], k->exponent);
+    }
+}
+
 /* What a step does to one array: writes it, or only returns how many elements would not be finite. */
 static int64_t update_param(const ag_param *p, update run, const numbers *k, int states, bool writes)
 {
@@ -273,9 +287,7 @@ static int64_t update_param(const ag_param *p, update run, const numbers *k, int
         load(x.g, p->grad_dtype, p->grad, first, x.n);
         load(x.m, p->dtype, m, first, x.n);
         load(x.v, p->dtype, v, first, x.n);
-        for (int64_t i = 0; i < x.n; i++) {
-            x.g[i] = x.g[i] / mine.scale * mine.clip;
-        }
+        treat(&x, &mine);
         run(&x, &mine);
         if (!writes) {
             bad += count_bad(&x, p, states);
@@ -296,14 +308,19 @@ typedef struct {
     double max_norm, loss_scale;
 } treatment;
 
-/* 1, or what brings the norm down to max_norm, also where the norm itself overflows. */
-static double clip_of(const gradients *all, double max_norm)
+/* The factor clip 2^exponent is 1, or what brings the norm down to max_norm, also where the norm overflows or
+ * the factor as one number would be subnormal or zero; then clip is less than 1. */
+static void set_clip(numbers *k, const gradients *all, double max_norm)
 {
     const double norm = all->largest * all->root;
-    if (max_norm == 0 || norm <= max_norm) {
-        return 1;
+    const bool clips = max_norm != 0 && !(norm <= max_norm);
+    k->clip = !clips ? 1 : norm < INFINITY ? max_norm / norm : max_norm / all->largest / all->root;
+    k->exponent = 0;
+    if (k->clip < DBL_MIN) {
+        int above, below, root;
+        k->clip = frexp(max_norm, &above) / frexp(all->largest, &below) / frexp(all->root, &root) / 4;
+        k->exponent = above - below - root + 2;
     }
-    return norm < INFINITY ? max_norm / norm : max_norm / all->largest / all->root;
 }
 
 /* Looks at the gradients, tries, decides, updates. */
@@ -313,9 +330,9 @@ static ag_status step(const needs *what, update run, numbers *k, treatment how, 
     const gradients all = measure(list, n, how.loss_scale);
     ag_step_report r = {.clip = 1, .norm = all.largest * all.root, .non_finite = all.non_finite};
     if (r.non_finite == 0) {
-        r.clip = clip_of(&all, how.max_norm);
         k->scale = divisor(how.loss_scale);
-        k->clip = r.clip;
+        set_clip(k, &all, how.max_norm);
+        r.clip = ldexp(k->clip, k->exponent);
         for (int64_t i = 0; i < n; i++) {
             r.non_finite += update_param(&list[i], run, k, what->states, false);
         }
