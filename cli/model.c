@@ -148,24 +148,30 @@ void model_refresh(struct model *m)
 /* ---- Memory ---- */
 
 /* Distance d = 0 .. reach before a key has column d; later keys are hidden and share column 0. */
-static ag_status create_layer(struct model *m, int64_t threads)
+void model_attention(const struct model *m, ag_problem *p, int32_t buckets[2 * MODEL_REACH + 1])
 {
     const struct model_shape *s = &m->shape;
-    int32_t buckets[2 * MODEL_REACH + 1] = {0};
-    ag_problem p = AG_PROBLEM_INIT;
-    ag_layer_desc desc = AG_LAYER_DESC_INIT;
-    ag_options options = AG_OPTIONS_INIT;
+    memset(buckets, 0, (2 * MODEL_REACH + 1) * sizeof *buckets);
     for (int64_t d = 0; d <= m->reach; d++) {
         buckets[m->reach - d] = (int32_t)d;
     }
-    p.flags = AG_CAUSAL | AG_TABLE;
-    p.dtype = s->dtype;
-    p.grad_dtype = p.aux_dtype = AG_F32;
-    p.batch = s->batch, p.heads = s->heads, p.dim_qk = s->width / s->heads;
-    p.q_len = p.kv_len = s->context;
-    p.table_radius = m->reach, p.table_buckets = m->reach + 1, p.buckets = buckets;
+    p->flags = AG_CAUSAL | AG_TABLE;
+    p->dtype = s->dtype;
+    p->grad_dtype = p->aux_dtype = AG_F32;
+    p->batch = s->batch, p->heads = s->heads, p->dim_qk = s->width / s->heads;
+    p->q_len = p->kv_len = s->context;
+    p->table_radius = m->reach, p->table_buckets = m->reach + 1, p->buckets = buckets;
+}
+
+static ag_status create_layer(struct model *m, int64_t threads)
+{
+    int32_t buckets[2 * MODEL_REACH + 1];
+    ag_problem p = AG_PROBLEM_INIT;
+    ag_layer_desc desc = AG_LAYER_DESC_INIT;
+    ag_options options = AG_OPTIONS_INIT;
+    model_attention(m, &p, buckets);
     desc.attention = &p;
-    desc.d_model = s->width;
+    desc.d_model = m->shape.width;
     options.threads = (int32_t)threads;
     return ag_layer_create(&m->layer, &desc, &options);
 }

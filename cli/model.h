@@ -97,6 +97,13 @@ struct model_score {
 
 ag_status model_forward(struct model *m, const struct model_batch *batch, struct model_score *score);
 
+/* Parts of it, for who computes the stream by other means. model_attention: the problem of the layers, whose table
+ * points to buckets. model_layer_at: where layer l's norm begins in the block of parameters; behind it its shift,
+ * weights and table; l = layers: the last norm and the output. model_output: from the rows picked to the score. */
+void model_attention(const struct model *m, ag_problem *p, int32_t buckets[2 * MODEL_REACH + 1]);
+int64_t model_layer_at(const struct model *m, int64_t l);
+void model_output(struct model *m, struct model_score *score);
+
 /* The gradients of loss_scale times the loss, of the batch that forward was just called with. */
 ag_status model_backward(struct model *m, const struct model_batch *batch, double loss_scale);
 

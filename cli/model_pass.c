@@ -13,8 +13,7 @@ static int64_t numbers_of(const struct model *m)
     return m->rows * m->shape.width;
 }
 
-/* Where layer l's norm begins; behind it its shift, weights and table. l = layers: the last norm, the output. */
-static int64_t layer_at(const struct model *m, int64_t l)
+int64_t model_layer_at(const struct model *m, int64_t l)
 {
     return MODEL_BYTES * m->shape.width + l * m->layer_count;
 }
@@ -29,15 +28,15 @@ static struct norm layer_norm(const struct model *m, int64_t l)
     return (struct norm){.rows = m->rows,
                          .width = m->shape.width,
                          .x = stream_at(m, l),
-                         .gain = m->value + layer_at(m, l),
+                         .gain = m->value + model_layer_at(m, l),
                          .r = m->norm_r + l * m->rows,
-                         .dgain = m->grad + layer_at(m, l),
+                         .dgain = m->grad + model_layer_at(m, l),
                          .partial = m->partial};
 }
 
 static struct shift layer_shift(const struct model *m, int64_t l)
 {
-    const int64_t at = layer_at(m, l) + m->shape.width;
+    const int64_t at = model_layer_at(m, l) + m->shape.width;
     return (struct shift){.rows = m->rows,
                           .width = m->shape.width,
                           .context = m->shape.context,
@@ -48,7 +47,7 @@ static struct shift layer_shift(const struct model *m, int64_t l)
 
 static struct norm last_norm(const struct model *m)
 {
-    const int64_t at = layer_at(m, m->shape.layers);
+    const int64_t at = model_layer_at(m, m->shape.layers);
     return (struct norm){.rows = m->picked,
                          .width = m->shape.width,
                          .x = m->pick_x,
@@ -72,7 +71,7 @@ static struct entropy entropy_of(const struct model *m)
 /* What both maps of layer l take. */
 static ag_layer_args layer_args(const struct model *m, const ag_args *attention, int64_t l)
 {
-    const int64_t weights = layer_at(m, l) + 2 * m->shape.width, count = ag_layer_size(m->layer);
+    const int64_t weights = model_layer_at(m, l) + 2 * m->shape.width, count = ag_layer_size(m->layer);
     const int64_t narrow = (int64_t)ag_dtype_size(m->shape.dtype);
     ag_layer_args a = AG_LAYER_ARGS_INIT;
     a.attention = attention;
@@ -90,7 +89,7 @@ static ag_layer_args layer_args(const struct model *m, const ag_args *attention,
 
 static ag_args attention_args(const struct model *m, const struct model_batch *batch, int64_t l)
 {
-    const int64_t at = layer_at(m, l) + 2 * m->shape.width + ag_layer_size(m->layer);
+    const int64_t at = model_layer_at(m, l) + 2 * m->shape.width + ag_layer_size(m->layer);
     ag_args a = {.struct_size = sizeof a};
     a.q_lengths = a.kv_lengths = batch->lengths;
     a.table = ag_bhnd(m->value + at, m->shape.heads, 1, m->reach + 1);
@@ -159,10 +158,10 @@ static void pick_rows(struct model *m, const int16_t *targets)
 }
 
 /* logits = norm(X) output; the loss */
-static void forward_output(struct model *m, struct model_score *score)
+void model_output(struct model *m, struct model_score *score)
 {
     const int64_t width = m->shape.width;
-    const float *output = m->value + layer_at(m, m->shape.layers) + width;
+    const float *output = m->value + model_layer_at(m, m->shape.layers) + width;
     const struct norm norm = last_norm(m);
     const struct product logits = {m->logits, m->pick_y, output, m->picked, width, MODEL_BYTES, width, 1};
     const struct entropy entropy = entropy_of(m);
@@ -184,7 +183,7 @@ ag_status model_forward(struct model *m, const struct model_batch *batch, struct
         status = forward_layer(m, batch, l);
     }
     pick_rows(m, batch->targets);
-    forward_output(m, score);
+    model_output(m, score);
     return status;
 }
 
@@ -194,7 +193,7 @@ ag_status model_forward(struct model *m, const struct model_batch *batch, struct
  * were picked. */
 static void backward_output(struct model *m, double loss_scale)
 {
-    const int64_t width = m->shape.width, at = layer_at(m, m->shape.layers) + width;
+    const int64_t width = m->shape.width, at = model_layer_at(m, m->shape.layers) + width;
     const float *output = m->value + at;
     const struct entropy entropy = entropy_of(m);
     const struct product d_output = {m->grad + at, m->pick_y,   m->logits, width,

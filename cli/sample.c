@@ -1,9 +1,12 @@
 /* `attngrad sample`: a checkpoint's model continues a prompt, byte by byte. Positions are relative, so that
- * the context is a window that slides over all that was written. */
+ * the context is a window that slides over all that was written. While all of it is in the window, keys and values
+ * are kept (model_cache.h); a window that slides begins with another byte each time, on which every row of it
+ * depends, and is computed anew. */
 #define _XOPEN_SOURCE 700
 #include "arrays.h"
 #include "bar.h"
 #include "commands.h"
+#include "model_cache.h"
 #include "options.h"
 #include "rng.h"
 #include "train.h"
@@ -94,20 +97,38 @@ static unsigned char choose(const float *p, double temperature, struct rng *r)
     return (unsigned char)best; /* where rounding left a rest */
 }
 
-/* The model sees the last bytes of text[length]; the probabilities of the next are the only row. */
-static ag_status predict(struct model *model, struct model_batch *batch, const unsigned char *text,
-                         int64_t length)
+/* What a continuation is written with. */
+struct pen {
+    struct model *model;
+    struct model_cache cache;
+    struct model_batch batch;
+    unsigned char *text;
+    struct counter counter;
+};
+
+/* The last bytes of text[length], as many as the window has; the next is the only row with a target. */
+static ag_status predict_window(struct pen *pen, int64_t length)
 {
-    const int64_t context = model->shape.context, seen = length < context ? length : context;
+    const int64_t context = pen->model->shape.context;
     struct model_score score;
-    memset(batch->tokens, 0, (size_t)context);
-    memcpy(batch->tokens, text + length - seen, (size_t)seen);
+    memcpy(pen->batch.tokens, pen->text + length - context, (size_t)context);
     for (int64_t i = 0; i < context; i++) {
-        batch->targets[i] = i == seen - 1 ? 0 : -1;
+        pen->batch.targets[i] = i == context - 1 ? 0 : -1;
     }
-    batch->lengths = &seen;
-    const ag_status status = model_forward(model, batch, &score);
-    batch->lengths = NULL;
+    return model_forward(pen->model, &pen->batch, &score);
+}
+
+/* The probabilities of the byte behind text[length], in the first row of the logits. */
+static ag_status predict(struct pen *pen, int64_t length)
+{
+    ag_status status = AG_OK;
+    if (length > pen->model->shape.context) {
+        return predict_window(pen, length);
+    }
+    while (pen->cache.length < length && status == AG_OK) {
+        status = model_cache_add(&pen->cache, pen->model, pen->text[pen->cache.length]);
+    }
+    model_cache_predict(&pen->cache, pen->model);
     return status;
 }
 
@@ -122,41 +143,41 @@ static void print_text(const unsigned char *text, int64_t length)
     putchar('\n');
 }
 
-static ag_status write_one(const struct sample *s, struct model *model, struct model_batch *batch,
-                           unsigned char *text, int64_t number, struct counter *counter)
+static ag_status write_one(const struct sample *s, struct pen *pen, int64_t number)
 {
     const int64_t prompt = (int64_t)strlen(s->prompt);
     ag_status status = AG_OK;
     struct rng r;
     rng_init(&r, s->seed, (uint64_t)number);
-    memcpy(text, s->prompt, (size_t)prompt);
+    memcpy(pen->text, s->prompt, (size_t)prompt);
+    pen->cache.length = 0;
     for (int64_t n = prompt; n < prompt + s->length && status == AG_OK; n++) {
-        status = predict(model, batch, text, n);
-        text[n] = choose(model->logits, s->temperature, &r);
-        counter_step(counter, number * s->length + n - prompt + 1);
+        status = predict(pen, n);
+        pen->text[n] = choose(pen->model->logits, s->temperature, &r);
+        counter_step(&pen->counter, number * s->length + n - prompt + 1);
     }
-    counter_clear(counter);
+    counter_clear(&pen->counter);
     if (status == AG_OK) {
-        print_text(text, prompt + s->length);
+        print_text(pen->text, prompt + s->length);
     }
     return status;
 }
 
 static int write_all(const struct sample *s, struct model *model)
 {
-    ag_status status = AG_OK;
-    struct model_batch batch = {.lengths = NULL};
-    struct counter counter;
-    counter_begin(&counter, s->count * s->length);
-    unsigned char *text = arrays_alloc((int64_t)strlen(s->prompt) + s->length, 1);
-    batch.tokens = arrays_alloc(model->rows, sizeof *batch.tokens);
-    batch.targets = arrays_alloc(model->rows, sizeof *batch.targets);
+    struct pen pen = {.model = model};
+    ag_status status = model_cache_create(&pen.cache, model, s->threads);
+    counter_begin(&pen.counter, s->count * s->length);
+    pen.text = arrays_alloc((int64_t)strlen(s->prompt) + s->length, 1);
+    pen.batch.tokens = arrays_alloc(model->rows, sizeof *pen.batch.tokens);
+    pen.batch.targets = arrays_alloc(model->rows, sizeof *pen.batch.targets);
     for (int64_t n = 0; n < s->count && status == AG_OK; n++) {
-        status = write_one(s, model, &batch, text, n, &counter);
+        status = write_one(s, &pen, n);
     }
-    free(batch.tokens);
-    free(batch.targets);
-    free(text);
+    free(pen.batch.tokens);
+    free(pen.batch.targets);
+    free(pen.text);
+    model_cache_destroy(&pen.cache);
     return status == AG_OK ? EXIT_PASS : run_error("sample", "%s", ag_last_message());
 }
 

@@ -1,9 +1,10 @@
 /* The model of `attngrad train`: its gradients against finite differences of its loss, parameter by parameter,
- * in every dtype; the same bits for any number of threads; rows past a sequence's length have no effect. */
+ * in every dtype; the same bits for any number of threads; rows past a sequence's length have no effect; byte by
+ * byte, with keys and values kept, it gives the probabilities of the whole. */
 #include "test.h"
 
 #include "arrays.h"
-#include "model.h"
+#include "model_cache.h"
 #include "rng.h"
 
 #include <math.h>
@@ -182,6 +183,40 @@ static void check_lengths(void)
     model_destroy(&m);
 }
 
+/* The probabilities behind each prefix: one byte after another, against all of it at once. Twice, as the cache can
+ * begin anew; all the targets of a batch of one are asked for. */
+static void check_cache(ag_dtype dtype, double limit)
+{
+    struct model_shape shape = shape_f32;
+    struct model whole, m;
+    struct model_cache cache;
+    struct model_score score;
+    int16_t all[CONTEXT] = {0};
+    struct model_batch one = {tokens, all, NULL};
+    double worst = 0;
+    shape.dtype = dtype;
+    shape.batch = 1;
+    make(&whole, &shape, 1);
+    make(&m, &shape, 2);
+    CHECK_OK(model_cache_create(&cache, &m, 2));
+    CHECK_OK(model_forward(&whole, &one, &score));
+    for (int n = 0; n < 2 * CONTEXT; n++) {
+        const int i = n % CONTEXT;
+        cache.length = i == 0 ? 0 : cache.length;
+        CHECK_OK(model_cache_add(&cache, &m, tokens[i]));
+        CHECK_INT(cache.length, i + 1);
+        model_cache_predict(&cache, &m);
+        for (int v = 0; v < MODEL_BYTES; v++) {
+            const double a = (double)whole.logits[i * MODEL_BYTES + v], b = (double)m.logits[v];
+            worst = fmax(worst, fabs(log(a) - log(b)));
+        }
+    }
+    CHECK(worst < limit, "%s: byte by byte a logit is off by %g", ag_dtype_name(dtype), worst);
+    model_cache_destroy(&cache);
+    model_destroy(&whole);
+    model_destroy(&m);
+}
+
 int main(void)
 {
     fill_batch();
@@ -191,5 +226,8 @@ int main(void)
     check_threads();
     check_scale();
     check_lengths();
+    check_cache(AG_F32, 1e-4);
+    check_cache(AG_BF16, 0.2);
+    check_cache(AG_F16, 0.03);
     return test_summary();
 }

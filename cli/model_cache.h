@@ -1,0 +1,32 @@
+/* The model one byte after another: the keys and values of all bytes so far are kept, so that the next costs one
+ * row of each layer and one query against them. Positions before the first byte are none, as in a batch that
+ * begins there; the numbers are those of model_forward, to rounding. */
+#ifndef ATTNGRAD_CLI_MODEL_CACHE_H
+#define ATTNGRAD_CLI_MODEL_CACHE_H
+
+#include "model.h"
+
+struct model_cache {
+    int64_t length; /* bytes so far, at most the context */
+    ag_plan *plan;  /* one query against the context */
+    char *workspace;
+    size_t workspace_bytes;
+    float *weights; /* of the layers, as their dtype has them; NULL: the model's own */
+    char *k, *v;    /* [layers][context][width] in dtype */
+    float *normed;  /* [layers][2][width]: N of the byte before and of this one */
+    float *x;       /* [width]: the residual stream of the last byte */
+    float *row[4];  /* [2][width] each: scratch */
+    char *q, *o;    /* [width] in dtype */
+};
+
+/* For this model, whose weights do not change meanwhile. On failure ag_last_message() says why. */
+ag_status model_cache_create(struct model_cache *c, const struct model *m, int64_t threads);
+void model_cache_destroy(struct model_cache *c);
+
+/* One more byte; there must be room. length = 0 begins anew. */
+ag_status model_cache_add(struct model_cache *c, struct model *m, unsigned char byte);
+
+/* The probabilities of the byte behind the last that was added, in m->logits. */
+void model_cache_predict(const struct model_cache *c, struct model *m);
+
+#endif
