@@ -5,7 +5,6 @@ import argparse
 import json
 import os
 import platform
-import statistics
 import sys
 import time
 from dataclasses import asdict
@@ -19,7 +18,7 @@ from library import MAPS, PROBE_EXP2, PROBE_F32, PROBE_F64, Arrays, Buffer, Libr
 ROUNDS, WINDOW = 5, 0.05
 # The processor is faster for its first milliseconds under load than it can stay. A round starts with this
 # much of the probe's load; in it maps and probes follow each other, so that the state is that of long load.
-SETTLE, BETWEEN, BEHIND = 0.2, 0.1, 0.02
+SETTLE, BETWEEN = 0.2, 0.1
 
 
 def seconds_of(run):
@@ -31,10 +30,6 @@ def seconds_of(run):
         elapsed = time.perf_counter() - start
         if elapsed >= WINDOW:
             return elapsed / calls
-
-
-def flops_of(case, name):
-    return MAPS[name][1] * case.pairs * case.dim
 
 
 def prepare(case, library):
@@ -55,24 +50,16 @@ def run_round(case, library, isa, ours, theirs, best):
     kind = PROBE_F64 if case.dtype == "f64" else PROBE_F32
 
     def probe(name, what, threads, settle):
-        rate = library.probe(isa, what, threads, settle, WINDOW)
-        best[name] = max(best.get(name, 0), rate)
-        return rate
+        best[name] = max(best.get(name, 0), library.probe(isa, what, threads, settle, WINDOW))
 
     def timed(name, run):
-        seconds = seconds_of(run)
-        best[name] = min(best.get(name, float("inf")), seconds)
-        return seconds
+        best[name] = min(best.get(name, float("inf")), seconds_of(run))
 
     probe("probe_one", kind, 1, SETTLE)
     probe("exp2", PROBE_EXP2, case.threads, BETWEEN)
     for name, run in ours.items():
-        # A shared machine changes its pace by seconds: a map is held against the probes beside it.
-        before = probe("probe", kind, case.threads, SETTLE if name == "forward" else BETWEEN)
-        seconds = timed(name, run)
-        ceiling = max(before, probe("probe", kind, case.threads, BEHIND))
-        share = flops_of(case, name) / seconds / ceiling
-        best.setdefault((name, "shares"), []).append(share)
+        probe("probe", kind, case.threads, SETTLE if name == "forward" else BETWEEN)
+        timed(name, run)
     for name, run in theirs.items():
         timed(name, run)
 
@@ -86,11 +73,13 @@ def run_case(case, library):
     if case.threads == 1:
         best["probe"] = best["probe_one"] = max(best["probe"], best["probe_one"])
     for name in case.maps:
+        bit, flops = MAPS[name]
+        rate = flops * case.pairs * case.dim / best[name]
         case.results[name] = {
             "ms": 1e3 * best[name],
-            "gflops": 1e-9 * flops_of(case, name) / best[name],
-            "percent_of_probe": 100 * statistics.median(best[name, "shares"]),
-            "workspace_bytes": plan.workspace(MAPS[name][0]),
+            "gflops": 1e-9 * rate,
+            "percent_of_probe": 100 * rate / best["probe"],
+            "workspace_bytes": plan.workspace(bit),
         }
     for name in theirs:
         case.results[name] = {"ms": 1e3 * best[name]}

@@ -25,7 +25,7 @@ def percents(finished, name, **wanted):
 
 
 def rate_ratio(a, name_a, b, name_b):
-    """Of two rates, each taken as a part of the probe beside it, so that the machine's pace cancels."""
+    """Of two rates, each as a part of its own case's probe, so that the machine's pace cancels."""
     return a.results[name_a]["percent_of_probe"] / b.results[name_b]["percent_of_probe"]
 
 

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <time.h>
 
-static const double settle_seconds = 0.2, resettle_seconds = 0.02, window_seconds = 0.05;
+static const double settle_seconds = 0.2, window_seconds = 0.05;
 
 const struct bench_map bench_maps[BENCH_MAPS] = {
     {"forward", AG_MAP_FORWARD, ag_forward, 0, 4},
@@ -115,7 +115,7 @@ static enum probe_kind probe_of(const struct bench *b)
 }
 
 /* Calls until the window is full; the mean of them is the round's time. */
-static ag_status time_map(struct bench *b, struct bench_result *r, double *seconds)
+static ag_status time_map(struct bench *b, struct bench_result *r)
 {
     struct arrays *x = b->arrays;
     const double start = now_seconds();
@@ -129,41 +129,22 @@ static ag_status time_map(struct bench *b, struct bench_result *r, double *secon
         calls++;
         elapsed = now_seconds() - start;
     } while (elapsed < window_seconds);
-    *seconds = elapsed / (double)calls;
-    r->seconds = r->seconds == 0 || *seconds < r->seconds ? *seconds : r->seconds;
+    const double seconds = elapsed / (double)calls;
+    r->seconds = r->seconds == 0 || seconds < r->seconds ? seconds : r->seconds;
     return AG_OK;
-}
-
-static double probe_now(struct bench *b, double settle)
-{
-    const double rate = probe_rate(b->isa, probe_of(b), b->threads, settle, window_seconds);
-    keep_highest(&b->probe, rate);
-    return rate;
-}
-
-/* A shared machine changes its pace by seconds, so a map is held against the probes beside it, not against
- * the best of the run. */
-static ag_status round_of_map(struct bench *b, struct bench_result *r)
-{
-    const double before = probe_now(b, settle_seconds);
-    double seconds;
-    const ag_status status = time_map(b, r, &seconds);
-    if (status == AG_OK) {
-        const double behind = probe_now(b, resettle_seconds), ceiling = before > behind ? before : behind;
-        r->percents[r->n_percents++] = ceiling > 0 && seconds > 0 ? 100 * r->flops / seconds / ceiling : 0;
-    }
-    return status;
 }
 
 ag_status bench_round(struct bench *b)
 {
+    const enum probe_kind kind = probe_of(b);
     ag_status status = AG_OK;
     keep_highest(&b->exp2, probe_rate(b->isa, PROBE_EXP2_F32, b->threads, settle_seconds, window_seconds));
     if (b->threads > 1) {
-        keep_highest(&b->probe_one, probe_rate(b->isa, probe_of(b), 1, settle_seconds, window_seconds));
+        keep_highest(&b->probe_one, probe_rate(b->isa, kind, 1, settle_seconds, window_seconds));
     }
     for (int n = 0; n < b->count && status == AG_OK; n++) {
-        status = round_of_map(b, &b->results[n]);
+        keep_highest(&b->probe, probe_rate(b->isa, kind, b->threads, settle_seconds, window_seconds));
+        status = time_map(b, &b->results[n]);
     }
     if (b->threads == 1) {
         b->probe_one = b->probe;
@@ -171,17 +152,7 @@ ag_status bench_round(struct bench *b)
     return status;
 }
 
-static int compare_doubles(const void *a, const void *b)
+double bench_percent(const struct bench *b, const struct bench_result *r)
 {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-double bench_percent(const struct bench_result *r)
-{
-    const int n = r->n_percents;
-    double sorted[BENCH_ROUNDS] = {0};
-    memcpy(sorted, r->percents, sizeof sorted);
-    qsort(sorted, (size_t)n, sizeof sorted[0], compare_doubles);
-    return n == 0 ? 0 : (sorted[(n - 1) / 2] + sorted[n / 2]) / 2;
+    return b->probe > 0 && r->seconds > 0 ? 100 * r->flops / r->seconds / b->probe : 0;
 }

@@ -4,7 +4,7 @@
 
 #include "arrays.h"
 
-enum { BENCH_MAPS = 4, BENCH_ISA = 16, BENCH_ROUNDS = 1000 };
+enum { BENCH_MAPS = 4, BENCH_ISA = 16 };
 
 struct bench_map {
     const char *name;
@@ -18,10 +18,8 @@ extern const struct bench_map bench_maps[BENCH_MAPS];
 
 struct bench_result {
     const struct bench_map *map;
-    double seconds;                /* of one call, the best round */
-    double percents[BENCH_ROUNDS]; /* of the higher of the probes before and behind it, each round */
-    int n_percents;
-    double flops; /* of one call */
+    double seconds; /* of one call, the best round */
+    double flops;   /* of one call */
     size_t workspace_bytes;
 };
 
@@ -39,10 +37,9 @@ struct bench {
 /* Which maps are timed: bits of AG_MAP_*. threads and isa are read from the plan's description. */
 ag_status bench_begin(struct bench *b, struct arrays *x, uint32_t maps, int64_t rounds);
 
-/* One round: for each map a probe, the map, a probe. Call it `rounds` times, at most BENCH_ROUNDS. The status is
- * the maps'. */
+/* One round: for each map a probe, then the map. Call it `rounds` times. The status is the maps'. */
 ag_status bench_round(struct bench *b);
 
-double bench_percent(const struct bench_result *r); /* the median of the rounds */
+double bench_percent(const struct bench *b, const struct bench_result *r); /* of the probe; 0 without one */
 
 #endif
