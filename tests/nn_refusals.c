@@ -470,7 +470,7 @@ static void step_grad_is_state(training *t)
 
 static void step_copy_in_value(training *t)
 {
-    t->p.copy = (char *)t->w + 2;
+    t->p.copy = (uint16_t *)(void *)t->w + 1;
 }
 
 static void step_misaligned(training *t)
