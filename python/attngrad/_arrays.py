@@ -70,8 +70,20 @@ def code_of(dtype: Any, name: str) -> str:
     raise TypeError(f"{name}: {dtype}: must be float64, float32, float16 or bfloat16")
 
 
+def _resolved(x: Any) -> Any:
+    """PyTorch keeps a sign or a conjugation that is still to be applied beside the memory, and has zeros with
+    no memory; DLPack sees none of that. x as its memory should have it."""
+    if hasattr(x, "_is_zerotensor") and x._is_zerotensor():
+        return x.new_zeros(x.shape)
+    for pending, resolve in (("is_neg", "resolve_neg"), ("is_conj", "resolve_conj")):
+        if hasattr(x, resolve) and getattr(x, pending)():
+            x = getattr(x, resolve)()
+    return x
+
+
 def _from_dlpack(x: Any, name: str) -> np.ndarray:
     try:
+        x = _resolved(x)
         if x.__dlpack_device__()[0] not in CPU_DEVICES:
             raise ValueError(
                 f"is on {getattr(x, 'device', 'another device')}, must be in the processor's memory"

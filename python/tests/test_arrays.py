@@ -110,6 +110,34 @@ def test_torch(dtype):
     same(attngrad.forward(*turned), attngrad.forward(*numpy))
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+def test_torch_pending_sign(dtype):
+    """A tensor that stands for the negative of its memory, in each place of an array."""
+    torch = pytest.importorskip("torch")
+    q, k, v = (torch.from_numpy(x).to(getattr(torch, dtype)) for x in (Q, K, V))
+    pending = [torch._neg_view(x) for x in (q, k, v)]
+    assert all(x.is_neg() for x in pending)
+    negative = [-x for x in (q, k, v)]
+    want = attngrad.forward(*negative, sink=-v[0, 0, :4, 0])
+    same(attngrad.forward(*pending, sink=torch._neg_view(v[0, 0, :4, 0])), want)
+    lse = torch.from_numpy(want.lse)
+    same(
+        attngrad.vjp(*pending, *want, torch._neg_view(q[..., :5]), d_lse=torch._neg_view(lse))[:3],
+        attngrad.vjp(*negative, *want, -q[..., :5], d_lse=-lse)[:3],
+    )
+    if dtype in ("float64", "float32"):
+        imaginary = [torch.complex(x, x).conj().imag for x in (q, k, v)]
+        assert all(x.is_neg() for x in imaginary)
+        same(attngrad.forward(*imaginary), attngrad.forward(*negative))
+
+
+def test_torch_zeros_without_memory():
+    torch = pytest.importorskip("torch")
+    zeros = torch._efficientzerotensor(Q.shape, dtype=torch.float64)
+    assert zeros._is_zerotensor()
+    same(attngrad.forward(zeros, K, V), attngrad.forward(np.zeros_like(Q), K, V))
+
+
 def test_torch_refused():
     torch = pytest.importorskip("torch")
     q = torch.zeros(4, 8)
