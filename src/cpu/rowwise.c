@@ -52,9 +52,9 @@ bool agi_clip_keys(const agi_head *x, const agi_row_panel *panel, const agi_key_
 
 static void prefetch_row(agi_rows rows, int64_t row, int64_t width)
 {
-    const char *p = (const char *)(rows.p + row * rows.ld);
-    for (int64_t b = 0; b < width * (int64_t)sizeof(real); b += AGI_CACHE_LINE) {
-        __builtin_prefetch(p + b, 0, 2);
+    const int64_t line = AGI_CACHE_LINE / (int64_t)sizeof(real);
+    for (int64_t c = 0; c < width; c += line) {
+        __builtin_prefetch(rows.p + row * rows.ld + c, 0, 2);
     }
 }
 
