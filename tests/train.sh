@@ -353,8 +353,8 @@ wait
 check "Ctrl-C in the test at the end does not wait for it" sh -c '[ "$1" -eq 130 ] && [ ! -s "$2" ]' - "$code" "$out"
 check "behind the last checkpoint" one tested
 if script -qec true /dev/null >/dev/null 2>&1; then
-    terminal 100 60 train --context 8192 --batch 3 --threads 1 --steps 1 --layers 1 --model tested --overwrite
-    check "a long test shows a bar" bar_within 60 '0/1  test  0:0[0-9]'
+    terminal 300 60 train --context 8192 --batch 6 --threads 1 --steps 1 --layers 1 --model tested --overwrite
+    check "a long test shows a bar" bar_within 60 '0/1  test  0:[0-9]'
 fi
 trains --context 2048 --batch 1 --steps 1 --layers 1 --width 16 --heads 2 --model tested --overwrite
 check "fewer sequences are tested where they are long: 16 of 2048 bytes" grep -q 'of 15968)' "$out"
