@@ -120,6 +120,14 @@ def as_array(x: Any, name: str) -> np.ndarray:
     raise TypeError(f"{name}: {type(x).__name__} is not an array: no DLPack, no buffer")
 
 
+def check_wider(name: str, code: str, narrow: str) -> None:
+    """16-bit problems may have results and biases of float32; otherwise there is one dtype."""
+    allowed = [narrow, "f32"] if narrow in ("f16", "bf16") else [narrow]
+    if code not in allowed:
+        words = " or ".join(str(dtype_of(c)) for c in allowed)
+        raise TypeError(f"{name}: {dtype_of(code)}, must be {words} beside q of {dtype_of(narrow)}")
+
+
 def float_array(x: Any, name: str) -> tuple[np.ndarray, str]:
     a = x if type(x) is np.ndarray else as_array(x, name)
     return a, _codes.get(a.dtype) or code_of(a.dtype, name)
@@ -134,9 +142,19 @@ def mask_array(x: Any, name: str) -> np.ndarray:
     return a.view(np.uint8)
 
 
+def list_array(x: Any, name: str) -> np.ndarray:
+    """The array that x is, or that the numbers of a list or tuple make."""
+    if not isinstance(x, (list, tuple)):
+        return as_array(x, name)
+    try:
+        return np.asarray(x)
+    except ValueError:
+        raise ValueError(f"{name}: its entries have different lengths") from None
+
+
 def int_array(x: Any, name: str) -> np.ndarray:
     """One axis of int64, from an array or a sequence of whole numbers."""
-    a = np.asarray(x) if isinstance(x, (list, tuple)) else as_array(x, name)
+    a = list_array(x, name)
     if a.size == 0 and isinstance(x, (list, tuple)):
         a = a.astype(np.int64)
     if a.ndim != 1:

@@ -43,6 +43,7 @@ class Features(TypedDict, total=False):
 
 _CALL_NUMBERS = frozenset("seed q_offset k_offset batch_offset".split())
 _LISTS = frozenset("q_lengths kv_lengths q_packed k_packed".split())
+_NEEDED = frozenset("o lse to mu".split())
 _AUX = {"bias": "bias", "bias_table": "table", "sink": "sink"}
 
 
@@ -68,7 +69,7 @@ class _Inputs:
             if name in _TO_CONSTANT:
                 constants.append((name, _TO_CONSTANT[name](value, name)))
             elif name in _CALL_NUMBERS:
-                self.keywords[name] = _integer(value, name)
+                self.keywords[name] = integer(value, name)
             elif name in _AUX:
                 self._take_aux(name, value)
             elif name in _LISTS:
@@ -102,13 +103,19 @@ class _Inputs:
         return _problem.Packing(len(q) - 1, *(int(np.diff(x).max(initial=0)) for x in (q, k)))
 
 
-def _integer(value: Any, name: str) -> int:
+def integer(value: Any, name: str) -> int:
+    """A whole number that _core can take; whether its value makes sense is for the library to say."""
     try:
         number = operator.index(value)
     except TypeError:
         raise TypeError(f"{name}: {value!r} is not a whole number") from None
-    if not -(2**63) <= number < 2**64:
-        raise ValueError(f"{name}: {number} does not fit into 64 bits")
+    if name == "seed":
+        if not 0 <= number < 2**64:
+            raise ValueError(f"seed: {number}: must be from 0 to 2^64 - 1")
+        return number
+    bits = 32 if name == "threads" else 64
+    if not -(2 ** (bits - 1)) <= number < 2 ** (bits - 1):
+        raise ValueError(f"{name}: {number} does not fit into {bits} bits with a sign")
     return number
 
 
@@ -117,6 +124,8 @@ def _real(value: Any, name: str) -> float:
         number = float(value)
     except (TypeError, ValueError):
         raise TypeError(f"{name}: {value!r} is not a number") from None
+    except OverflowError:
+        raise ValueError(f"{name}: a whole number too large for a float") from None
     if not math.isfinite(number):
         raise ValueError(f"{name}: {number} is not finite")
     return number
@@ -130,7 +139,7 @@ def _flag(value: Any, name: str) -> bool:
 
 def _word(*words: str) -> Callable[[Any, str], str]:
     def word(value: Any, name: str) -> str:
-        if value not in words:
+        if not isinstance(value, str) or value not in words:
             raise ValueError(f"{name}: {value!r}: must be {' or '.join(map(repr, words))}")
         return value
 
@@ -142,6 +151,8 @@ def _window(value: Any, name: str) -> tuple[int, int]:
         left, right = (-1 if side is None else operator.index(side) for side in value)
     except (TypeError, ValueError):
         raise TypeError(f"{name}: {value!r} is not (left, right)") from None
+    if not (-1 <= left < 2**63 and -1 <= right < 2**63):
+        raise ValueError(f"{name}: ({left}, {right}): a side must be None, or from -1 to 2^63 - 1")
     return left, right
 
 
@@ -155,12 +166,15 @@ def _buckets(value: Any, name: str) -> bytes:
 
 
 def _alibi(value: Any, name: str) -> bool | bytes:
-    if isinstance(value, bool):
-        return value
-    a = np.asarray(value) if isinstance(value, (list, tuple)) else _arrays.as_array(value, name)
+    if isinstance(value, (bool, np.bool_)):
+        return bool(value)
+    a = _arrays.list_array(value, name)
     if a.ndim != 1 or a.dtype.kind not in "fiu" and a.dtype.name != "bfloat16":
         raise TypeError(f"{name}: must be True, or one slope a head")
-    return a.astype(np.float64).tobytes()
+    slopes = a.astype(np.float64)
+    if not np.isfinite(slopes).all():
+        raise ValueError(f"{name}: a slope is not finite")
+    return slopes.tobytes()
 
 
 _TO_CONSTANT: dict[str, Callable[[Any, str], Any]] = {
@@ -172,9 +186,9 @@ _TO_CONSTANT: dict[str, Callable[[Any, str], Any]] = {
     "dropout": _real,
     "buckets": _buckets,
     "alibi": _alibi,
-    "head_offset": _integer,
+    "head_offset": integer,
     "backend": _word("cpu", "reference"),
-    "threads": _integer,
+    "threads": integer,
 }
 _NO_FEATURES = _Inputs({})
 
@@ -192,6 +206,7 @@ class Call:
         features: dict[str, Any],
         out: str | None = None,
         grad: str | None = None,
+        out_name: str = "out_dtype",
     ) -> None:
         q, code = _arrays.float_array(q, "q")
         k, k_code = _arrays.float_array(k, "k")
@@ -200,6 +215,8 @@ class Call:
             raise TypeError(f"k: {k.dtype}, but q is {q.dtype}")
         if v_code != code:
             raise TypeError(f"v: {v.dtype}, but q is {q.dtype}")
+        if out is not None and out != code:
+            _arrays.check_wider(out_name, out, code)
         inputs = _Inputs(features) if features else _NO_FEATURES
         problem = _problem.get(_problem.Key(code, q.shape, k.shape, v.shape, out, grad, **inputs.key))
         if inputs.keywords:
@@ -220,9 +237,9 @@ class Call:
                 )
 
     def take(self, **inputs: Any) -> None:
-        """Further inputs; None is absent."""
+        """Further inputs; None is absent, unless no map does without it."""
         for name, x in inputs.items():
-            if x is None:
+            if x is None and name not in _NEEDED:
                 continue
             a = x if type(x) is np.ndarray else _arrays.as_array(x, name)
             shape, dtype, kind = self.problem.tensors[name]
@@ -233,6 +250,11 @@ class Call:
             if a.dtype is not dtype and a.dtype != dtype:
                 raise TypeError(f"{name}: {a.dtype}, must be {dtype}")
             self.tensors[name] = _arrays.view(a, kind)
+
+    def zeros(self, name: str) -> np.ndarray:
+        """What an absent input is, where the library needs an array: one element that stands for all."""
+        shape, dtype, _ = self.problem.tensors[name]
+        return np.broadcast_to(np.zeros((), dtype), shape or ())
 
     def make(self, names: Sequence[str]) -> list[np.ndarray | None]:
         """New arrays for results; None for those of a feature that the problem lacks."""
@@ -251,7 +273,10 @@ class Call:
         return results
 
     def run(self, map: int) -> None:
-        if self.keywords:
-            self.problem.plan.run(map, self.tensors, **self.keywords)
-        else:
-            self.problem.plan.run(map, self.tensors)
+        try:
+            if self.keywords:
+                self.problem.plan.run(map, self.tensors, **self.keywords)
+            else:
+                self.problem.plan.run(map, self.tensors)
+        except ValueError as error:
+            raise _problem.plain(error) from None

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from . import _core, _maps, _plan
+from . import _core, _maps
+from ._call import integer
 
 STEP = 1e-3
 STENCIL = ((-2, 1 / 12), (-1, -2 / 3), (1, 2 / 3), (2, -1 / 12))  # the derivative, to order 4
@@ -25,6 +26,9 @@ def check(problem: str, *, seed: int = 0, backend: str | None = None, threads: i
     >>> errors["jvp"] < 1e-8 and errors["vjp_jvp"] < 1e-8 and errors["adjoint"] < 1e-12
     True
     """
+    if not isinstance(problem, str):
+        raise TypeError(f"problem: {problem!r} is not the text of a problem")
+    seed = integer(seed, "seed")
     trial = _Trial(
         problem, np.random.default_rng(seed), {"backend": backend, "threads": threads, "seed": seed}
     )
@@ -149,7 +153,10 @@ def _plan_words(text: str) -> dict[str, Any]:
     except ValueError:
         # Only the arrays may be missing that have no text: then give any.
         buckets, slopes = _guess_arrays(text)
-        plan = _core.plan(text, buckets=buckets, alibi_slopes=slopes)
+        try:
+            plan = _core.plan(text, buckets=buckets, alibi_slopes=slopes)
+        except ValueError as error:
+            raise ValueError("problem: " + str(error).removeprefix("problem text: ")) from None
     words: dict[str, Any] = {"sizes": {}}
     for word in plan.problem().split():
         name, equals, value = word.partition("=")

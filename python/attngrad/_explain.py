@@ -6,8 +6,8 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from . import _core, _maps
-from ._call import Call, Features
+from . import _core, _maps, _problem
+from ._call import Call, Features, integer
 
 _MATRICES = {
     _core.MAP_FORWARD: "Z B S P M R phi1",
@@ -43,8 +43,8 @@ def explain(
     jacobian_row: int | None = None,
     **features: Unpack[Features],
 ) -> dict[str, np.ndarray]:
-    """The variables of one head by their names in docs/math.md, as float64 arrays: of forward, of vjp where
-    d_o is given, of jvp where a tangent is given, of vjp_jvp where both are. jacobian_row adds J, the softmax
+    """The variables of one head by their names in docs/math.md, as float64 arrays: of forward, of vjp where a
+    cotangent is given, of jvp where a tangent is given, of vjp_jvp where both are. jacobian_row adds J, the softmax
     Jacobian of one query. Matrices are [queries, keys]: meant for small problems.
 
     >>> import numpy as np
@@ -56,24 +56,23 @@ def explain(
     """
     features["backend"] = "reference"
     tangents = {"tq": tq, "tk": tk, "tv": tv, "tbias": tbias, "ttable": ttable, "tsink": tsink}
-    has_tangent = any(t is not None for t in tangents.values())
+    has_cotangent = not (d_o is d_lse is td_o is td_lse is None)
+    has_tangent = not (td_o is td_lse is None) or any(t is not None for t in tangents.values())
     call = Call(q, k, v, features)  # type: ignore[arg-type]
     if has_tangent:
         call.take(**tangents)
     map = _core.MAP_JVP if has_tangent else _core.MAP_FORWARD
-    if d_o is not None:
+    if has_cotangent:
         along = (
             _maps.jvp(q, k, v, **tangents, **features) if has_tangent else _maps.forward(q, k, v, **features)
         )
         call.take(
             **along._asdict(),
-            d_o=d_o,
+            d_o=call.zeros("d_o") if d_o is None else d_o,
             d_lse=d_lse,
             **({"td_o": td_o, "td_lse": td_lse} if has_tangent else {}),
         )
         map = _core.MAP_VJP_JVP if has_tangent else _core.MAP_VJP
-    elif not (d_lse is td_o is td_lse is None):
-        raise ValueError("d_o: missing, but another cotangent is given")
     return _trace(call, map, batch, head, jacobian_row)
 
 
@@ -83,6 +82,11 @@ def _trace(call: Call, map: int, batch: int, head: int, jacobian_row: int | None
     arrays |= {name: np.zeros(p.q_len) for name in _ROWS[map].split()}
     if jacobian_row is not None:
         arrays["J"] = np.zeros((p.kv_len, p.kv_len))
+    row = 0 if jacobian_row is None else integer(jacobian_row, "jacobian_row")
+    place = integer(batch, "batch"), integer(head, "head"), row
     structs = {name: a.__array_struct__ for name, a in arrays.items()}
-    p.plan.trace(map, call.tensors, structs, batch, head, jacobian_row or 0, **call.keywords)
+    try:
+        p.plan.trace(map, call.tensors, structs, *place, **call.keywords)
+    except ValueError as error:
+        raise _problem.plain(error) from None
     return arrays

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
@@ -101,8 +101,8 @@ def vjp(
     array([3., 3., 3.])
     """
     out = _arrays.float_array(o, "o")[1]
-    call = Call(q, k, v, features, out, _code(grad_dtype, "grad_dtype"))  # type: ignore[arg-type]
-    call.take(o=o, lse=lse, d_o=d_o, d_lse=d_lse)
+    call = Call(q, k, v, features, out, _code(grad_dtype, "grad_dtype"), "o")  # type: ignore[arg-type]
+    call.take(o=o, lse=lse, d_o=call.zeros("d_o") if d_o is None else d_o, d_lse=d_lse)
     return Gradients(*_results(call, Gradients._fields, wanted, _core.MAP_VJP))
 
 
@@ -173,10 +173,21 @@ def vjp_jvp(
     (3, 3)
     """
     out = _arrays.float_array(o, "o")[1]
-    call = Call(q, k, v, features, out, _code(grad_dtype, "grad_dtype"))  # type: ignore[arg-type]
+    call = Call(q, k, v, features, out, _code(grad_dtype, "grad_dtype"), "o")  # type: ignore[arg-type]
+    d_o = call.zeros("d_o") if d_o is None else d_o
     call.take(o=o, lse=lse, to=to, mu=mu, d_o=d_o, d_lse=d_lse, td_o=td_o, td_lse=td_lse)
     call.take(tq=tq, tk=tk, tv=tv, tbias=tbias, ttable=ttable, tsink=tsink)
     return GradientTangents(*_results(call, GradientTangents._fields, wanted, _core.MAP_VJP_JVP))
+
+
+def _names(wanted: Any, fields: tuple[str, ...]) -> tuple[str, ...]:
+    if isinstance(wanted, str) or not isinstance(wanted, Iterable):
+        raise TypeError(f"wanted: {wanted!r} is not a collection of names, such as {{{fields[0]!r}}}")
+    names = tuple(wanted)
+    for name in names:
+        if name not in fields:
+            raise ValueError(f"wanted: {name!r} is none of {', '.join(fields)}")
+    return names
 
 
 def _results(
@@ -186,9 +197,10 @@ def _results(
     if wanted is None:
         results = call.make(fields)
     else:
-        for name in wanted:
-            if name not in fields:
-                raise ValueError(f"wanted: {name!r} is none of {', '.join(fields)}")
-        results = [call.make((name,))[0] if name in wanted else None for name in fields]
+        names = _names(wanted, fields)
+        results = [call.make((name,))[0] if name in names else None for name in fields]
+        if all(a is None for a in results):
+            lacking = ", ".join(names)
+            raise ValueError("wanted: " + (f"{lacking}: there is no such input" if names else "is empty, must name a gradient"))
     call.run(map)
     return results

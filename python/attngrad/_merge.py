@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import _arrays, _plan
+from . import _arrays, _plan, _problem
 
 
 class Merged(NamedTuple):
@@ -52,6 +52,7 @@ def merge(
     o, code = _arrays.float_array(o1, "o1")
     if not 2 <= o.ndim <= 4:
         raise ValueError(f"o1: has {o.ndim} axes, must have 2 to 4")
+    _problem.check_head_size("o1", o.shape[-1])
     tangents = {"to1": to1, "mu1": mu1, "to2": to2, "mu2": mu2}
     given = [name for name, x in tangents.items() if x is not None]
     if given and len(given) < len(tangents):

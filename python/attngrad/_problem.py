@@ -11,6 +11,7 @@ A problem is cached by its shapes and constants, so that a call pays for one loo
 from __future__ import annotations
 
 import functools
+import re
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -48,6 +49,7 @@ _TENSORS = {
     "tdtable": ("table", "aux"),
     "tdsink": ("sink", "aux"),
 }
+MAX_HEAD_SIZE = 512
 KINDS = {"bias": _arrays.LAST, "table": _arrays.TABLE, "sink": _arrays.SINK}
 
 
@@ -91,6 +93,32 @@ class Problem:
     dense: dict[str, tuple[int, int, int, int]]  # the strides of results, by the first call that made them
 
 
+# What the library calls by another name than Python.
+_RENAMED = {
+    "batch": "q",
+    "heads": "q",
+    "q_len": "q",
+    "q_total": "q",
+    "kv_heads": "k",
+    "kv_len": "k",
+    "kv_total": "k",
+    "table_radius": "bias_table",
+    "table_buckets": "bias_table",
+}
+
+
+def plain(error: ValueError) -> ValueError:
+    """What the library says about a call, without the name of its function: it begins with an argument's."""
+    return ValueError(re.sub(r"^(ag_\w+|options): ", "", str(error)))
+
+
+def _renamed(error: ValueError) -> ValueError:
+    """The same for what it says about a problem."""
+    text = str(plain(error))
+    argument = _RENAMED.get(re.split(r"\W", text, maxsplit=1)[0])
+    return ValueError(f"{argument}: {text}" if argument else text)
+
+
 def argument_of(tensor: str) -> str:
     """The argument that a tensor of a feature belongs to."""
     of = _TENSORS[tensor][0]
@@ -121,9 +149,36 @@ def _check_main(key: Key) -> None:
         )
     if len(key.q) == 4 and key.k[0] != key.q[0]:
         raise ValueError(f"k: batch {key.k[0]}, but q has {key.q[0]}")
+    for name, shape in (("q", key.q), ("v", key.v)):
+        check_head_size(name, shape[-1])
     heads, kv_heads = _heads(key, key.q), _heads(key, key.k)
+    if heads == 0:
+        raise ValueError("q: 0 heads, must have 1 at least")
     if kv_heads == 0 or heads % kv_heads:
         raise ValueError(f"k: {kv_heads} heads, which do not divide the {heads} of q")
+
+
+def check_head_size(name: str, size: int) -> None:
+    if not 1 <= size <= MAX_HEAD_SIZE:
+        raise ValueError(f"{name}: head size {size}, must be from 1 to {MAX_HEAD_SIZE}")
+
+
+def _check_dtypes(key: Key) -> None:
+    if key.grad is not None:
+        _arrays.check_wider("grad_dtype", key.grad, key.dtype)
+    for name, shape in (("bias", key.bias), ("bias_table", key.table), ("sink", key.sink)):
+        if shape is not None and key.aux is not None:
+            _arrays.check_wider(name, key.aux, key.dtype)
+
+
+def _check_packing(key: Key) -> None:
+    if key.packing:
+        for name, longest, rows in (
+            ("q", key.packing.q_longest, key.q[0]),
+            ("k", key.packing.k_longest, key.k[0]),
+        ):
+            if longest > rows:
+                raise ValueError(f"{name}_packed: a sequence of {longest} rows, but {name} has {rows}")
 
 
 def _heads(key: Key, shape: tuple[int, ...]) -> int:
@@ -147,6 +202,8 @@ def _table(key: Key, heads: int, buckets: bytes | None) -> str:
     assert shape is not None
     _check_axes("bias_table", shape, 1, 2)
     columns = shape[-1]
+    if columns == 0:
+        raise ValueError("bias_table: 0 columns, must have 1 at least")
     if len(shape) == 2 and shape[0] not in (1, heads):
         raise ValueError(f"bias_table: {shape[0]} rows, must be 1 or the {heads} heads")
     radius = (len(buckets) // 4 if buckets is not None else columns) // 2
@@ -154,6 +211,8 @@ def _table(key: Key, heads: int, buckets: bytes | None) -> str:
         raise ValueError(
             f"bias_table: {columns} columns: without buckets it must have 2R + 1, for distances -R to R"
         )
+    if buckets is not None and (most := int(np.frombuffer(buckets, np.int32).max())) >= columns:
+        raise ValueError(f"buckets: {most}: must be columns of bias_table, 0 to {columns - 1}")
     shared = len(shape) == 1 or shape[0] == 1
     return f"table={radius},{columns}{',shared' if shared else ''}"
 
@@ -203,18 +262,23 @@ def _words(key: Key, c: dict[str, Any]) -> tuple[str, tuple[int, int, int, int]]
 def get(key: Key) -> Problem:
     """The problem of these shapes and constants."""
     _check_main(key)
+    _check_dtypes(key)
+    _check_packing(key)
     c = dict(key.constants)
     text, (batch, heads, q_len, kv_len) = _words(key, c)
     slopes = c.get("alibi")
     if isinstance(slopes, bytes) and len(slopes) != 8 * heads:
         raise ValueError(f"alibi: has {len(slopes) // 8} slopes, but q has {heads} heads")
-    plan = _plan.get(
-        text,
-        backend=_plan.BACKENDS[c.get("backend")],
-        threads=min(c.get("threads", 0), 2**31 - 1),
-        buckets=c.get("buckets"),
-        alibi_slopes=slopes if isinstance(slopes, bytes) else None,
-    )
+    try:
+        plan = _plan.get(
+            text,
+            backend=_plan.BACKENDS[c.get("backend")],
+            threads=c.get("threads", 0),
+            buckets=c.get("buckets"),
+            alibi_slopes=slopes if isinstance(slopes, bytes) else None,
+        )
+    except ValueError as error:
+        raise _renamed(error) from None
     main = _arrays.PACKED if key.packing else _arrays.MAIN
     return Problem(plan, batch, q_len, kv_len, main, _tensors(key, main), {})
 

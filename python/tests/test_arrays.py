@@ -219,16 +219,24 @@ ERRORS = [
     ((Q, K, V), {"align": "left"}, ValueError, "align: 'left': must be 'top-left' or 'bottom-right'"),
     ((Q, K, V), {"window": 3}, TypeError, "window: 3 is not (left, right)"),
     ((Q, K, V), {"window": (1, 2, 3)}, TypeError, "window: (1, 2, 3) is not (left, right)"),
-    ((Q, K, V), {"window": (-2, 3)}, ValueError, "window"),
+    ((Q, K, V), {"window": (-2, 3)}, ValueError, "window: (-2, 3): a side must be"),
+    ((Q, K, V), {"window": (2**63, 3)}, ValueError, "window: (9223372036854775808, 3): a side must be"),
     ((Q, K, V), {"scale": "big"}, TypeError, "scale: 'big' is not a number"),
     ((Q, K, V), {"scale": float("nan")}, ValueError, "scale: nan is not finite"),
+    ((Q, K, V), {"scale": 10**400}, ValueError, "scale: a whole number too large"),
     ((Q, K, V), {"softcap": -1.0}, ValueError, "softcap"),
     ((Q, K, V), {"dropout": 1.0}, ValueError, "dropout"),
-    ((Q, K, V), {"seed": -1}, ValueError, "seed is -1: must be from 0"),
+    ((Q, K, V), {"seed": -1}, ValueError, "seed: -1: must be from 0"),
     ((Q, K, V), {"seed": 0.5}, TypeError, "seed: 0.5 is not a whole number"),
     ((Q, K, V), {"q_offset": 2**70}, ValueError, "q_offset: 1180591620717411303424 does not fit"),
+    ((Q, K, V), {"q_offset": 2**63}, ValueError, "q_offset: 9223372036854775808 does not fit"),
+    ((Q, K, V), {"k_offset": 2**62}, ValueError, "k_offset is 4611686018427387904: must be within"),
+    ((Q, K, V), {"batch_offset": -1}, ValueError, "batch_offset is -1: must be from 0"),
+    ((Q, K, V), {"head_offset": 2**63}, ValueError, "head_offset: 9223372036854775808 does not fit"),
     ((Q, K, V), {"q_offset": 1, "align": "bottom-right"}, ValueError, "q_offset"),
-    ((Q, K, V), {"threads": -1}, ValueError, "threads"),
+    ((Q, K, V), {"threads": -1}, ValueError, "threads is -1: must be from 0"),
+    ((Q, K, V), {"threads": -(2**40)}, ValueError, "threads: -1099511627776 does not fit"),
+    ((Q, K, V), {"align": np.zeros(2)}, ValueError, "align: array([0., 0.]): must be"),
     ((Q, K, V), {"backend": "gpu"}, ValueError, "backend: 'gpu': must be 'cpu' or 'reference'"),
     (
         (Q, K, V),
@@ -238,14 +246,23 @@ ERRORS = [
     ),
     ((Q, K, V), {"bias": draw(7)}, ValueError, "bias: shape [7] has 1 axes, must have 2 to 4"),
     ((Q, K, V), {"bias": np.ones((6, 7), bool)}, TypeError, "bias: bool: must be float64"),
-    ((Q, K, V), {"bias": draw(6, 7).astype(F)}, ValueError, "aux"),
+    ((Q, K, V), {"bias": draw(6, 7).astype(F)}, TypeError, "bias: float32, must be float64"),
+    ((Q, K, V), {"sink": draw(4).astype(F)}, TypeError, "sink: float32, must be float64"),
+    ((Q, K, V), {"bias_table": draw(4, 3).astype(F)}, TypeError, "bias_table: float32, must be float64"),
+    (
+        [x.astype(np.float16) for x in (Q, K, V)],
+        {"bias": draw(6, 7)},
+        TypeError,
+        "bias: float64, must be float16 or float32 beside q of float16",
+    ),
     ((Q, K, V), {"mask": draw(6, 7)}, TypeError, "mask: float64: must be bool or uint8"),
     ((Q, K, V), {"mask": np.ones((3, 1, 6, 7), bool)}, ValueError, "mask: shape [3, 1, 6, 7]"),
     ((Q, K, V), {"bias_table": draw(4, 6)}, ValueError, "bias_table: 6 columns"),
     ((Q, K, V), {"bias_table": draw(3, 5)}, ValueError, "bias_table: 3 rows, must be 1 or the 4 heads"),
     ((Q, K, V), {"buckets": [0, 1, 0]}, ValueError, "buckets: given without bias_table"),
     ((Q, K, V), {"buckets": [0, 1], "bias_table": draw(4, 2)}, ValueError, "buckets: has 2 entries"),
-    ((Q, K, V), {"buckets": [0, 9, 0], "bias_table": draw(4, 2)}, ValueError, "buckets"),
+    ((Q, K, V), {"buckets": [0, 9, 0], "bias_table": draw(4, 2)}, ValueError, "buckets: 9: must be columns"),
+    ((Q, K, V), {"buckets": [0], "bias_table": draw(4, 0)}, ValueError, "bias_table: 0 columns"),
     ((Q, K, V), {"buckets": [0, -1, 0], "bias_table": draw(4, 2)}, ValueError, "buckets: -1 to 0"),
     (
         (Q, K, V),
@@ -254,6 +271,8 @@ ERRORS = [
         "buckets: float64: must be whole",
     ),
     ((Q, K, V), {"alibi": [0.5]}, ValueError, "alibi: has 1 slopes, but q has 4 heads"),
+    ((Q, K, V), {"alibi": [1.0, 2.0, 3.0, np.nan]}, ValueError, "alibi: a slope is not finite"),
+    ((Q, K, V), {"alibi": [[1.0], [2.0, 3.0]]}, ValueError, "alibi: its entries have different lengths"),
     ((Q, K, V), {"alibi": "steep"}, TypeError, "alibi: str is not an array"),
     ((Q, K, V), {"sink": draw(3)}, ValueError, "sink: shape [3], must be [4]"),
     (
@@ -275,14 +294,31 @@ ERRORS = [
         "k_packed: has 3 entries, but q_packed has 2",
     ),
     (
+        (Q[0, :, :4], K[0, :, :4], V[0, :, :4]),
+        {"q_packed": [0, 9], "k_packed": [0, 2]},
+        ValueError,
+        "q_packed: a sequence of 9 rows, but q has 4",
+    ),
+    (
+        (Q[0, :, :4], K[0, :, :4], V[0, :, :4]),
+        {"q_packed": [0, 4], "k_packed": [1, 2]},
+        ValueError,
+        "k_packed[0] is 1: must be 0",
+    ),
+    (
         (Q, K, V),
         {"q_packed": [0, 2], "k_packed": [0, 2]},
         ValueError,
         "q: shape [2, 4, 6, 8] has 4 axes, must have 3",
     ),
-    ((Q, K, V), {"out_dtype": "float16"}, ValueError, "out"),
+    ((Q, K, V), {"out_dtype": "float16"}, TypeError, "out_dtype: float16, must be float64"),
     ((Q, K, V), {"out_dtype": "int8"}, TypeError, "out_dtype: int8: must be float64"),
-    ((draw(2, 600), draw(2, 600), draw(2, 600)), {}, ValueError, "dim_qk"),
+    ((draw(2, 600), draw(2, 600), draw(2, 6)), {}, ValueError, "q: head size 600, must be from 1 to 512"),
+    ((draw(2, 0), draw(2, 0), draw(2, 6)), {}, ValueError, "q: head size 0, must be from 1 to 512"),
+    ((Q, K, draw(2, 2, 7, 513)), {}, ValueError, "v: head size 513, must be from 1 to 512"),
+    ((Q, K, V[..., :0]), {}, ValueError, "v: head size 0, must be from 1 to 512"),
+    ((Q[:, :0], K, V), {}, ValueError, "q: 0 heads, must have 1"),
+    ((np.broadcast_to(0.0, (2**40, 1, 0, 1)),) * 3, {}, ValueError, "q: batch is 1099511627776"),
 ]
 
 
@@ -290,7 +326,7 @@ ERRORS = [
     "arrays, keywords, kind, message", ERRORS, ids=[re.sub(r"\W+", "-", e[3]) for e in ERRORS]
 )
 def test_errors(arrays, keywords, kind, message):
-    with pytest.raises(kind, match=re.escape(message)):
+    with pytest.raises(kind, match="^" + re.escape(message)):
         attngrad.forward(*arrays, **keywords)
 
 
@@ -308,13 +344,58 @@ def test_errors_of_derivatives():
         attngrad.jvp(Q, K, V, ttable=np.zeros((4, 3)))
     with pytest.raises(TypeError, match="tk: list is not an array"):
         attngrad.jvp(Q, K, V, tk=K.tolist())
-    with pytest.raises(ValueError, match="mu is NULL"):
+    with pytest.raises(TypeError, match="^mu: NoneType is not an array"):
         attngrad.vjp_jvp(Q, K, V, o, lse, o, None, o)
     with pytest.raises(ValueError, match="wanted: 'dz'"):
         attngrad.vjp(Q, K, V, o, lse, o, wanted={"dz"})
-    with pytest.raises(ValueError, match="every output is NULL"):
+    with pytest.raises(ValueError, match="^wanted: is empty"):
         attngrad.vjp(Q, K, V, o, lse, o, wanted=())
+    with pytest.raises(ValueError, match="^wanted: dbias: there is no such input"):
+        attngrad.vjp(Q, K, V, o, lse, o, wanted=["dbias"])
+    with pytest.raises(TypeError, match="^wanted: 'dq' is not a collection of names"):
+        attngrad.vjp(Q, K, V, o, lse, o, wanted="dq")
+    with pytest.raises(TypeError, match="^wanted: 5 is not a collection"):
+        attngrad.vjp(Q, K, V, o, lse, o, wanted=5)
+    with pytest.raises(TypeError, match="^grad_dtype: float32, must be float64"):
+        attngrad.vjp(Q, K, V, o, lse, o, grad_dtype=F)
+    with pytest.raises(TypeError, match="^o: float32, must be float64"):
+        attngrad.vjp(Q, K, V, o.astype(F), lse, o)
     with pytest.raises(TypeError, match="^o: NoneType is not an array"):
         attngrad.vjp(Q, K, V, None, lse, o)
-    with pytest.raises(ValueError, match="lse is NULL"):
+    with pytest.raises(TypeError, match="^lse: NoneType is not an array"):
         attngrad.vjp(Q, K, V, o, None, o)
+
+
+def test_errors_of_tools():
+    wide = np.ones((3, 600))
+    for call, kind, message in (
+        (lambda: attngrad.explain(Q, K, V, batch=2), ValueError, "batch is 2: must be from 0 to 1"),
+        (lambda: attngrad.explain(Q, K, V, head=2**63), ValueError, "head: 9223372036854775808 does"),
+        (lambda: attngrad.explain(Q, K, V, jacobian_row=0.5), TypeError, "jacobian_row: 0.5 is not"),
+        (lambda: attngrad.merge(wide, wide[:, 0], wide, wide[:, 0]), ValueError, "o1: head size 600"),
+        (lambda: attngrad.merge(wide[:, :0], wide[:, 0], wide, wide[:, 0]), ValueError, "o1: head size 0"),
+        (lambda: attngrad.check("q3 d600 f32"), ValueError, "problem: dim_qk is 600"),
+        (lambda: attngrad.check("q3 d6 f32 casual"), ValueError, "problem: 'casual' is no word"),
+        (lambda: attngrad.check(3), TypeError, "problem: 3 is not"),
+        (lambda: attngrad.check("q3 d6 f32", seed=-1), ValueError, "seed: -1: must be from 0"),
+    ):
+        with pytest.raises(kind, match="^" + message):
+            call()
+
+
+def test_absent_cotangent_is_zero():
+    p = attngrad.jvp(Q, K, V, Q)
+    zero = np.zeros_like(p.o)
+    want = attngrad.vjp(Q, K, V, p.o, p.lse, zero, d_lse=p.lse)
+    same(attngrad.vjp(Q, K, V, p.o, p.lse, None, d_lse=p.lse)[:3], want[:3])
+    assert not any(x.any() for x in attngrad.vjp(Q, K, V, p.o, p.lse, None)[:3])
+    want = attngrad.vjp_jvp(Q, K, V, *p, zero, Q, td_o=p.o)
+    same(attngrad.vjp_jvp(Q, K, V, *p, None, Q, td_o=p.o)[:3], want[:3])
+    for given in ({"d_lse": p.lse}, {"d_lse": p.lse, "tq": Q}, {"td_o": p.o}):
+        got = attngrad.explain(Q, K, V, **given)
+        same(got.values(), attngrad.explain(Q, K, V, d_o=zero, **given).values())
+
+
+def test_numpy_flags():
+    same(attngrad.forward(Q, K, V, alibi=np.True_), attngrad.forward(Q, K, V, alibi=True))
+    same(attngrad.forward(Q, K, V, alibi=np.False_), WANT)
