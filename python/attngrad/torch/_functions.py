@@ -16,7 +16,7 @@ from __future__ import annotations
 import inspect
 
 import torch
-from torch.autograd import Function
+from torch.autograd import Function, forward_ad
 
 from . import _vmap
 from ._ops import N_COMMON, library
@@ -54,6 +54,20 @@ def _bits(flags) -> int:
 
 def _chosen(gradients, wanted: int) -> tuple:
     return tuple(x if wanted >> i & 1 else None for i, x in enumerate(gradients))
+
+
+def _reaches(ctx, inputs, positions) -> bool:
+    """Whether the backward pass under way goes on through one of these inputs. needs_input_grad says only
+    that it could: torch.autograd.functional.hvp records the point too, and asks for the direction alone."""
+    tensors = (i for i, x in enumerate(inputs) if isinstance(x, torch.Tensor))
+    for i, (node, _) in zip(tensors, ctx.next_functions, strict=True):
+        if i in positions and node is not None:
+            try:
+                if torch._C._will_engine_execute_node(node):
+                    return True
+            except RuntimeError:  # PyTorch does not answer for a leaf that is asked for
+                return True
+    return False
 
 
 def _refuse() -> None:
@@ -191,7 +205,7 @@ class VjpJvp(Function):
         needs, u = ctx.needs_input_grad, _chosen(u, saved[-1])
         if _none(u):
             return (None,) * 28
-        if any(needs[:6]) or any(needs[15:17]):
+        if _reaches(ctx, saved, {*range(6), 15, 16}):
             _refuse()
         t_bits = _bits(needs[17:23])
         to, mu = Jvp.apply(*saved[:15], *u)
@@ -218,13 +232,37 @@ class VjpJvp(Function):
         return _vmap.run(VjpJvp, _vmap.VJP_JVP, info, in_dims, args)
 
 
-# The ops themselves are differentiable too, in reverse mode. Function.apply asks for the signature of forward
-# at every call: one that is already there is found faster.
+# ---- The ops themselves ----
+
+
+def _register(name: str, function: type[Function]) -> None:
+    """Makes the op differentiable as the Function is, in both modes, for graphs that call it directly.
+    register_autograd would not do: it knows reverse mode alone and drops tangents without a word."""
+    op = getattr(_ops, name).default
+
+    def below(*args):
+        with torch._C._AutoDispatchBelowAutograd():
+            return op(*args)
+
+    below.__signature__ = inspect.signature(function.forward)
+    own = type(function.__name__, (function,), {"forward": staticmethod(below)})
+
+    def differentiable(*args):
+        recorded = torch.is_grad_enabled() and any(
+            isinstance(x, torch.Tensor) and x.requires_grad for x in args
+        )
+        if recorded or (forward_ad._current_level >= 0 and torch._C._is_fwd_grad_enabled()):
+            return own.apply(*args)
+        return below(*args)
+
+    library.impl(name, differentiable, "Autograd")
+    library.impl(name, function.apply, "FuncTorchDynamicLayerFrontMode")
+
+
+# Function.apply asks for the signature of forward at every call: one that is already there is found faster.
 for _name, _function in (("forward", Attention), ("vjp", Vjp), ("jvp", Jvp), ("vjp_jvp", VjpJvp)):
     _function.forward.__signature__ = inspect.signature(_function.forward)
-    torch.library.register_autograd(
-        "attngrad::" + _name, _function.backward, setup_context=_function.setup_context, lib=library
-    )
+    _register(_name, _function)
 
 
 @torch.compiler.allow_in_graph

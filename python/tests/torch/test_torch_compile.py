@@ -4,6 +4,8 @@ mode."""
 import pytest
 import torch
 from torch import func
+from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch_cases import BY_NAME, F64
 
 import attngrad.torch
@@ -120,6 +122,54 @@ def test_ops(op, name):
     torch.library.opcheck(
         getattr(torch.ops.attngrad, op).default, op_arguments(BY_NAME[name])[op], test_utils=checks
     )
+
+
+def as_graphs(x):
+    """A call by way of the ops alone: directly, as make_fx records it and as torch.export does."""
+    run = lambda x: scaled_dot_product_attention(x, x, x, is_causal=True)  # noqa: E731
+
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            return run(x)
+
+    return run, {
+        "op": lambda x: torch.ops.attngrad.forward(x, x, x, *[None] * 9, "causal")[0],
+        "make_fx": make_fx(run)(x),
+        "export": torch.export.export(Model(), (x,)).module(),
+    }
+
+
+def test_every_derivative_through_the_ops():
+    """Forward mode too: register_autograd alone would lose tangents in silence."""
+    x, t = (torch.randn(2, 3, 5, 4, dtype=F64) for _ in range(2))
+
+    def dual(f):
+        with forward_ad.dual_level():
+            return forward_ad.unpack_dual(f(forward_ad.make_dual(x, t))).tangent
+
+    def sine(f):
+        return lambda x: f(x).sin().sum()
+
+    def double(f):
+        y = x.clone().requires_grad_()
+        (g,) = torch.autograd.grad(sine(f)(y), y, create_graph=True)
+        return torch.autograd.grad(g, y, t)[0]
+
+    orders = {
+        "jvp": lambda f: func.jvp(f, (x,), (t,))[1],
+        "dual": dual,
+        "grad": lambda f: func.grad(sine(f))(x),
+        "forward over reverse": lambda f: func.jvp(func.grad(sine(f)), (x,), (t,))[1],
+        "reverse over forward": lambda f: func.grad(lambda x: func.jvp(sine(f), (x,), (t,))[1])(x),
+        "double backward": double,
+        "vmap": lambda f: func.vmap(f)(torch.stack([x, t])),
+    }
+    run, graphs = as_graphs(x)
+    for order, derive in orders.items():
+        expected = derive(run)
+        assert expected.abs().max() > 0.1
+        for name, graph in graphs.items():
+            torch.testing.assert_close(derive(graph), expected, msg=lambda m, k=(order, name): f"{k}: {m}")
 
 
 def test_meta_tensors():

@@ -178,3 +178,16 @@ def test_forward_over_forward_refused():
         func.jacfwd(func.jacfwd(loss))(x)
     with pytest.raises(NotImplementedError, match="forward over forward"):
         func.jacfwd(func.hessian(loss))(x)
+
+
+def test_functional_products():
+    """torch.autograd.functional.hvp differentiates a double backward by its direction alone: second order,
+    though the point is recorded beside it."""
+    x, t = (torch.randn(2, 3, 5, 4, dtype=F64) for _ in range(2))
+    loss = lambda x: scaled_dot_product_attention(x, x, x, is_causal=True).sin().sum()  # noqa: E731
+    expected = func.jvp(func.grad(loss), (x,), (t,))[1]
+    for product in (torch.autograd.functional.hvp, torch.autograd.functional.vhp):
+        close(product(loss, x, t)[1], expected)
+    y = x.clone().requires_grad_()
+    with pytest.raises(NotImplementedError, match="third"):
+        torch.autograd.functional.hvp(loss, y, t, create_graph=True)[1].sum().backward()
