@@ -2,10 +2,10 @@
 
 `attngrad.torch` is the same for PyTorch, with every derivative of it."""
 
-from ._call import Features
 from ._check import check
 from ._core import info, version
 from ._explain import explain
+from ._features import Features
 from ._maps import Forward, Gradients, GradientTangents, Tangents, forward, jvp, vjp, vjp_jvp
 from ._merge import Merged, merge
 

@@ -6,39 +6,12 @@ import difflib
 import math
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypedDict
+from typing import Any
 
 import numpy as np
 
 from . import _arrays, _problem
-
-
-class Features(TypedDict, total=False):
-    """What all maps take, each by its keyword; docs/python.md describes them."""
-
-    causal: bool
-    align: Literal["top-left", "bottom-right"]
-    window: tuple[int | None, int | None] | None
-    scale: float | None
-    bias: Any
-    mask: Any
-    bias_table: Any
-    buckets: Any
-    alibi: Any
-    softcap: float | None
-    sink: Any
-    dropout: float | None
-    seed: int
-    q_lengths: Any
-    kv_lengths: Any
-    q_packed: Any
-    k_packed: Any
-    q_offset: int
-    k_offset: int
-    batch_offset: int
-    head_offset: int
-    backend: Literal["cpu", "reference"] | None
-    threads: int
+from ._features import Features
 
 
 _CALL_NUMBERS = frozenset("seed q_offset k_offset batch_offset".split())

@@ -7,7 +7,8 @@ from typing import Any, Unpack
 import numpy as np
 
 from . import _core, _maps, _problem
-from ._call import Call, Features, integer
+from ._call import Call, integer
+from ._features import Features, shown
 
 _MATRICES = {
     _core.MAP_FORWARD: "Z B S P M R phi1",
@@ -23,6 +24,7 @@ _ROWS = {
 }
 
 
+@shown
 def explain(
     q: Any,
     k: Any,
@@ -43,9 +45,11 @@ def explain(
     jacobian_row: int | None = None,
     **features: Unpack[Features],
 ) -> dict[str, np.ndarray]:
-    """The variables of one head by their names in docs/math.md, as float64 arrays: of forward, of vjp where a
-    cotangent is given, of jvp where a tangent is given, of vjp_jvp where both are. jacobian_row adds J, the softmax
-    Jacobian of one query. Matrices are [queries, keys]: meant for small problems.
+    """The variables of one head by their names in docs/math.md, as float64 arrays: of forward; of vjp where a
+    cotangent is given, d_o or d_lse; of jvp where a tangent is, tq, tk, tv, tbias, ttable or tsink; of
+    vjp_jvp where both are, or td_o or td_lse. `batch` and `head` say which head; `jacobian_row` adds J, the
+    softmax Jacobian of one query. Matrices are [queries, keys]: meant for small problems. The backend is the
+    reference, whatever `backend` says.
 
     >>> import numpy as np
     >>> import attngrad

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple, Unpack
 import numpy as np
 
 from . import _arrays, _core
-from ._call import Call, Features
+from ._call import Call
+from ._features import Features, shown
 
 
 class Forward(NamedTuple):
@@ -53,12 +54,14 @@ def _code(dtype: Any, name: str) -> str | None:
     return None if dtype is None else _arrays.code_of(dtype, name)
 
 
+@shown
 def forward(q: Any, k: Any, v: Any, *, out_dtype: Any = None, **features: Unpack[Features]) -> Forward:
     """Attention: o = softmax(scale q k^T + ...) v, and lse.
 
     q is [n, d], [heads, n, d] or [batch, heads, n, d] (packed sequences: [total, heads, d]); k and v
     likewise, with as many heads or fewer, by a whole factor. Arrays are anything with DLPack or the buffer
-    protocol, float64, float32, float16 or bfloat16. The keywords of all maps are those of `Features`.
+    protocol, float64, float32, float16 or bfloat16, one dtype for all; a head size is from 1 to 512.
+    `out_dtype` may be float32 beside 16-bit inputs.
 
     >>> import numpy as np
     >>> import attngrad
@@ -75,6 +78,7 @@ def forward(q: Any, k: Any, v: Any, *, out_dtype: Any = None, **features: Unpack
     return Forward(o, lse)  # type: ignore[arg-type]
 
 
+@shown
 def vjp(
     q: Any,
     k: Any,
@@ -88,9 +92,11 @@ def vjp(
     grad_dtype: Any = None,
     **features: Unpack[Features],
 ) -> Gradients:
-    """The gradients of a loss whose gradients in o and lse are d_o and d_lse; o and lse are forward's.
+    """The gradients of a loss whose gradients in o and lse are d_o and d_lse; o and lse are forward's,
+    with the same keywords. A cotangent that is None is zero.
 
-    `wanted` names the gradients to compute, such as {"dq"}; without it all of them are.
+    `wanted` names the gradients to compute, such as {"dq"}; without it all of them are. `grad_dtype` may be
+    float32 beside 16-bit inputs.
 
     >>> import numpy as np
     >>> import attngrad
@@ -106,6 +112,7 @@ def vjp(
     return Gradients(*_results(call, Gradients._fields, wanted, _core.MAP_VJP))
 
 
+@shown
 def jvp(
     q: Any,
     k: Any,
@@ -120,7 +127,8 @@ def jvp(
     out_dtype: Any = None,
     **features: Unpack[Features],
 ) -> Tangents:
-    """o and lse, and their derivatives along the direction (tq, tk, tv, ...); an absent tangent is zero.
+    """o and lse, and their derivatives to and mu along the direction (tq, tk, tv, tbias, ttable, tsink), each
+    of its input's shape and dtype; an absent tangent is zero. q, k, v and `out_dtype` are as forward's.
 
     >>> import numpy as np
     >>> import attngrad
@@ -137,6 +145,7 @@ def jvp(
     return Tangents(o, lse, to, mu)  # type: ignore[arg-type]
 
 
+@shown
 def vjp_jvp(
     q: Any,
     k: Any,
@@ -160,8 +169,10 @@ def vjp_jvp(
     grad_dtype: Any = None,
     **features: Unpack[Features],
 ) -> GradientTangents:
-    """The derivative of vjp's gradients along the direction (tq, tk, tv, ..., td_o, td_lse); o, lse, to and
-    mu are jvp's along the same tangents. With td_o and td_lse absent it is the Hessian-vector product.
+    """The derivative of vjp's gradients along the direction (tq, tk, tv, tbias, ttable, tsink, td_o, td_lse);
+    o, lse, to and mu are jvp's along the same tangents, d_o and d_lse the cotangents of vjp; any that is None
+    is zero. With td_o and td_lse absent it is the Hessian-vector product. `wanted`, such as {"tdq"}, and
+    `grad_dtype` are as vjp's.
 
     >>> import numpy as np
     >>> import attngrad
@@ -201,6 +212,7 @@ def _results(
         results = [call.make((name,))[0] if name in names else None for name in fields]
         if all(a is None for a in results):
             lacking = ", ".join(names)
-            raise ValueError("wanted: " + (f"{lacking}: there is no such input" if names else "is empty, must name a gradient"))
+            why = f"{lacking}: there is no such input" if names else "is empty, must name a gradient"
+            raise ValueError(f"wanted: {why}")
     call.run(map)
     return results

@@ -5,11 +5,13 @@ import importlib
 import importlib.metadata
 import inspect
 import pkgutil
+import pydoc
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import attngrad
@@ -65,6 +67,35 @@ def test_every_feature_is_documented():
     text = (ROOT / "docs" / "python.md").read_text()
     for name in attngrad.Features.__annotations__:
         assert f"`{name}`" in text or f"`{name}=" in text, name
+
+
+@pytest.mark.parametrize("name", ["forward", "vjp", "jvp", "vjp_jvp", "explain"])
+def test_signatures_are_written_out(name):
+    """help() shows each keyword, and says what it is."""
+    function = getattr(attngrad, name)
+    parameters = inspect.signature(function).parameters
+    assert all(p.kind is not p.VAR_KEYWORD for p in parameters.values())
+    assert set(attngrad.Features.__annotations__) <= set(parameters)
+    text = pydoc.plain(pydoc.render_doc(function))
+    assert "causal: 'bool' = False" in text and "seed: 'int' = 0" in text and "bias: 'Any' = None" in text
+    for keyword in parameters:
+        assert re.search(rf"\b{keyword}\b", function.__doc__), keyword
+
+
+def test_every_feature_is_described():
+    text = inspect.cleandoc(attngrad.Features.__doc__)
+    described = re.findall(r"^(\w+) {2,}\S", text, re.M)
+    assert described == list(attngrad.Features.__annotations__)
+
+
+def test_defaults_are_as_written():
+    """Each default of the signature, given by hand, changes nothing."""
+    q = np.random.default_rng(3).standard_normal((2, 5, 4))
+    want = attngrad.forward(q, q, q)
+    for name, p in inspect.signature(attngrad.forward).parameters.items():
+        if p.default is not p.empty:
+            got = attngrad.forward(q, q, q, **{name: p.default})
+            assert all(np.array_equal(x, y) for x, y in zip(got, want)), name
 
 
 def test_overhead():
