@@ -191,7 +191,7 @@ class Call:
         if out is not None and out != code:
             _arrays.check_wider(out_name, out, code)
         inputs = _Inputs(features) if features else _NO_FEATURES
-        problem = _problem.get(_problem.Key(code, q.shape, k.shape, v.shape, out, grad, **inputs.key))
+        problem = _problem.get(code, q.shape, k.shape, v.shape, out, grad, **inputs.key)
         if inputs.keywords:
             self._check_lists(problem, inputs.keywords)
         self.problem = problem

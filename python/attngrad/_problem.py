@@ -259,8 +259,10 @@ def _words(key: Key, c: dict[str, Any]) -> tuple[str, tuple[int, int, int, int]]
 
 
 @functools.lru_cache(maxsize=1024)
-def get(key: Key) -> Problem:
-    """The problem of these shapes and constants."""
+def get(*fields: Any, **named: Any) -> Problem:
+    """The problem of these shapes and constants, which are the fields of a Key; one is made only for a
+    problem that is new."""
+    key = Key(*fields, **named)
     _check_main(key)
     _check_dtypes(key)
     _check_packing(key)
