@@ -1,18 +1,26 @@
 """The end of the interpreter while other threads run. Python ends a daemon thread when it next asks for the
 interpreter's lock; with C++ frames of the dispatcher on its stack that aborts the process. So the exit waits
 for the calls that are under way, and a thread that calls later waits for the end of the process instead.
+
+All this must come after the program's own exit handlers, which may wait for those very threads. Handlers run
+from the newest to the oldest, so a handler of ours would run before older ones; but when the last has run the
+interpreter drops them all, and with ours an object whose end is that moment.
 """
 
 from __future__ import annotations
 
 import atexit
 import os
+import sys
 import threading
 import time
+from threading import get_ident
 
 _running: list[None] = []  # one entry for each call under way; append and pop need no lock
+_last: dict[int, float] = {}  # when each thread's last call ended
+_parked: set[int] = set()
 _never = threading.Event()
-_GRACE = 0.05  # seconds in which a thread comes from the end of one call to the beginning of its next
+_GRACE = 0.5  # seconds in which a thread that is at work, around our calls, comes to its next
 
 
 class _State:
@@ -21,21 +29,47 @@ class _State:
 
 def enter() -> None:
     if _State.closing and threading.current_thread() is not threading.main_thread():
+        _parked.add(get_ident())
         _never.wait()
     _running.append(None)
 
 
 def leave() -> None:
     _running.pop()
+    _last[get_ident()] = time.monotonic()
+
+
+def _on_its_way() -> bool:
+    """Whether some other thread may still stand between two calls, in PyTorch's frames."""
+    since = time.monotonic() - _GRACE
+    recent = {thread for thread, ended in _last.copy().items() if ended > since}
+    return bool(recent & sys._current_frames().keys() - _parked - {get_ident()})
 
 
 def _close() -> None:
     _State.closing = True
-    if _running:
-        while _running:
-            time.sleep(0.001)
-        time.sleep(_GRACE)
+    while _running or _on_its_way():
+        time.sleep(0.001)
 
 
-atexit.register(_close)
-os.register_at_fork(after_in_child=_running.clear)
+def _forked() -> None:
+    _running.clear()
+    _last.clear()
+
+
+class _Last:
+    """Held by the list of exit handlers alone. A list that is cleared without being run, as in a child
+    process, means nothing."""
+
+    ran = False
+
+    def __call__(self) -> None:
+        self.ran = True
+
+    def __del__(self) -> None:
+        if self.ran:
+            _close()
+
+
+atexit.register(_Last())
+os.register_at_fork(after_in_child=_forked)

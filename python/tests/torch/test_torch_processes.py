@@ -97,21 +97,53 @@ def test_graph_is_freed():
     assert alive() is None
 
 
-def test_exit_while_threads_run():
+def ends(code):
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], timeout=120, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("n", "more"), [(2048, ""), (64, ".sum().backward()")], ids=["long calls", "short calls"]
+)
+def test_exit_while_threads_run(n, more):
     code = """
 import threading, torch
 from attngrad.torch import scaled_dot_product_attention
-x = torch.randn(1, 8, 2048, 64)
+x = torch.randn(1, 8, N, 64, requires_grad=True)
 started = threading.Event()
 def work():
     while True:
-        scaled_dot_product_attention(x, x, x)
+        scaled_dot_product_attention(x, x, x)MORE
         started.set()
 for _ in range(3):
     threading.Thread(target=work, daemon=True).start()
 started.wait()
 """
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code], timeout=120, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
+    ends(code.replace("N,", f"{n},").replace("MORE", more))
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_exit_handler_waits_for_a_thread(when):
+    """A handler that the program registered, before our import or after it, sees its thread finish."""
+    code = """
+import atexit, threading, torch
+calls = []
+def work():
+    for _ in range(200):
+        calls.append(scaled_dot_product_attention(x, x, x).sum())
+thread = threading.Thread(target=work, daemon=True)
+def finish():
+    thread.join()
+    print(len(calls))
+BEFORE
+from attngrad.torch import scaled_dot_product_attention
+AFTER
+x = torch.randn(1, 2, 64, 16, requires_grad=True)
+thread.start()
+"""
+    handler = "atexit.register(finish)"
+    code = code.replace(when.upper(), handler).replace("BEFORE", "").replace("AFTER", "")
+    assert ends(code) == "200\n"
