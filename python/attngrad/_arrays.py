@@ -1,6 +1,6 @@
 """From anything with DLPack or the buffer protocol to NumPy arrays, and from those to what _core takes: an
 address and the strides of four axes. Knows no attention. Memory is copied only where its elements are not
-aligned; every error names the argument."""
+aligned or not yet what they stand for; every error names the argument."""
 
 from __future__ import annotations
 
@@ -161,6 +161,8 @@ def int_array(x: Any, name: str) -> np.ndarray:
         raise ValueError(f"{name}: has {a.ndim} axes, must have 1")
     if a.dtype.kind not in "iu":
         raise TypeError(f"{name}: {a.dtype}: must be whole numbers")
+    if a.dtype.kind == "u" and a.size and int(a.max()) >= 2**63:
+        raise ValueError(f"{name}: {a.max()} does not fit into 64 bits with a sign")
     return np.ascontiguousarray(a, np.int64)
 
 

@@ -283,6 +283,12 @@ ERRORS = [
     ),
     ((Q, K, V), {"kv_lengths": [7]}, ValueError, "kv_lengths: has 1 entries, but the batch is 2"),
     ((Q, K, V), {"kv_lengths": [7, 8]}, ValueError, "kv_lengths[1] is 8: must be from 0 to 7"),
+    (
+        (Q, K, V),
+        {"kv_lengths": np.array([7, 2**64 - 1], np.uint64)},
+        ValueError,
+        "kv_lengths: 18446744073709551615 does not fit into 64 bits",
+    ),
     ((Q, K, V), {"q_lengths": [-1, 6]}, ValueError, "q_lengths[0] is -1"),
     ((Q, K, V), {"q_lengths": [[6, 6]]}, ValueError, "q_lengths: has 2 axes, must have 1"),
     ((Q, K, V), {"q_packed": [0, 2]}, ValueError, "k_packed: missing, but q_packed is given"),
