@@ -13,6 +13,7 @@ from . import _features
 from ._functions import attention
 
 _FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+_MAX_DIM = 512
 
 
 def scaled_dot_product_attention(
@@ -40,6 +41,10 @@ def scaled_dot_product_attention(
     k_packed: Tensor | Sequence[int] | None = None,
     q_offset: int = 0,
     k_offset: int = 0,
+    batch_offset: int = 0,
+    head_offset: int = 0,
+    backend: str | None = None,
+    threads: int = 0,
     return_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Attention as torch.nn.functional.scaled_dot_product_attention computes it, differentiable in every mode
@@ -62,6 +67,9 @@ def scaled_dot_product_attention(
     q_lengths, kv_lengths    one for each sequence, of the shape of the leading axes without heads
     q_packed, k_packed       offsets of sequences packed one after another in query and key [heads, total, d]
     q_offset, k_offset       positions of the first query and the first key
+    batch_offset, head_offset    numbers of the first sequence and the first head, for dropout
+    backend      "cpu" or "reference"; None: the environment's, or the best
+    threads      0: as many as torch.get_num_threads() says, or ATTNGRAD_THREADS
     return_lse   also return the logarithm of each row's sum of exponentials, [..., heads, n], float64,
                  differentiable like the output
 
@@ -72,10 +80,10 @@ def scaled_dot_product_attention(
     """
     query, key, value = _autocast(query, key, value)
     _check_inputs(query, key, value)
+    _check_extras(query, attn_mask=attn_mask, bias=bias, bias_table=bias_table, sink=sink)
     mask, bias, bias_name = _split_mask(attn_mask, bias)
-    _check_device("attn_mask", mask, query)
-    bias, table, sink = _check_aux(query, bias, bias_table, sink, bias_name)
-    shape = _Shape(query, key, value, enable_gqa)
+    bias, table, sink = _one_dtype(query, bias, bias_table, sink, bias_name)
+    shape = _Shape(query, key, value, _features.flag("enable_gqa", enable_gqa))
     offsets = _both_packed(q_packed, k_packed, shape)
     is_packed = offsets[0] is not None
     features = _features.write(
@@ -86,9 +94,13 @@ def scaled_dot_product_attention(
         softcap=softcap,
         dropout=dropout_p,
         alibi=_slopes(alibi, shape.heads),
-        buckets=_buckets(buckets, bias_table),
+        buckets=_buckets(buckets, table),
         q_offset=q_offset,
         k_offset=k_offset,
+        batch_offset=batch_offset,
+        head_offset=head_offset,
+        backend=backend,
+        threads=threads,
     )
     o, lse = attention(
         shape.fold(query, shape.heads),
@@ -101,11 +113,11 @@ def scaled_dot_product_attention(
         shape.lengths("q_lengths", q_lengths),
         shape.lengths("kv_lengths", kv_lengths),
         *offsets,
-        _seed(seed, query) if dropout_p > 0 else None,
+        _seed(seed, query) if dropout_p > 0 or seed is not None else None,
         features,
     )
     o = shape.unfold(o)
-    return (o, shape.unfold(lse)) if return_lse else o
+    return (o, shape.unfold(lse)) if _features.flag("return_lse", return_lse) else o
 
 
 # ---- Checks ----
@@ -120,17 +132,28 @@ def _split_mask(attn_mask: Tensor | None, bias: Tensor | None) -> tuple[Tensor |
     return None, attn_mask, "attn_mask"
 
 
-def _check_device(name: str, x: Tensor | None, query: Tensor) -> None:
-    if x is not None and x.device != query.device:
+def _check_device(name: str, x: Tensor, query: Tensor) -> None:
+    if x.device != query.device:
         raise ValueError(f"{name}: device {x.device}, but query is on {query.device}")
+
+
+def _check_strided(name: str, x) -> None:
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name}: {type(x).__name__}, must be a Tensor")
+    if x.is_nested or x.layout != torch.strided:
+        raise TypeError(f"{name}: a nested or sparse tensor, must be a strided one")
+
+
+def _check_extras(query: Tensor, **named) -> None:
+    for name, x in named.items():
+        if x is not None:
+            _check_strided(name, x)
+            _check_device(name, x, query)
 
 
 def _check_inputs(query: Tensor, key: Tensor, value: Tensor) -> None:
     for name, x in (("query", query), ("key", key), ("value", value)):
-        if not isinstance(x, Tensor):
-            raise TypeError(f"{name}: {type(x).__name__}, must be a Tensor")
-        if x.is_nested or x.layout != torch.strided:
-            raise TypeError(f"{name}: a nested or sparse tensor, must be a strided one")
+        _check_strided(name, x)
         if x.dtype not in _FLOATS:
             raise TypeError(f"{name}: dtype {x.dtype}, must be float64, float32, float16 or bfloat16")
         if x.dtype != query.dtype:
@@ -140,33 +163,42 @@ def _check_inputs(query: Tensor, key: Tensor, value: Tensor) -> None:
         _check_device(name, x, query)
         if x.dim() < 2:
             raise ValueError(f"{name}: {x.dim()} axes, must have at least 2")
+        if not 1 <= x.shape[-1] <= _MAX_DIM:
+            raise ValueError(f"{name}: head size {x.shape[-1]}, must be from 1 to {_MAX_DIM}")
+        if x.dim() > 2 and x.shape[-3] == 0:
+            raise ValueError(f"{name}: 0 heads, must have at least 1")
     if key.shape[-1] != query.shape[-1]:
         raise ValueError(f"key: head size {key.shape[-1]}, but query has {query.shape[-1]}")
     if value.shape[-2] != key.shape[-2]:
         raise ValueError(f"value: {value.shape[-2]} positions, but key has {key.shape[-2]}")
 
 
-def _check_aux(query: Tensor, bias, table, sink, bias_name: str) -> list[Tensor | None]:
+def _one_dtype(query: Tensor, bias, table, sink, bias_name: str) -> list[Tensor | None]:
     """Bias, table and sink in one dtype: the query's, or float32 where one of them is."""
-    named = ((bias_name, bias), ("bias_table", table), ("sink", sink))
+    named = [(bias_name, bias), ("bias_table", table), ("sink", sink)]
+    if torch.is_autocast_enabled("cpu"):
+        named = [(name, x.to(query.dtype) if _is_half(x) else x) for name, x in named]
+    dtype = query.dtype
     for name, x in named:
         if x is not None and x.dtype not in (query.dtype, torch.float32):
-            raise TypeError(
-                f"{name}: dtype {x.dtype}, must be bool (a mask), float32 or query's {query.dtype}"
-            )
-        _check_device(name, x, query)
-    dtype = query.dtype
-    if any(x is not None and x.dtype != dtype for _, x in named):
-        dtype = torch.promote_types(dtype, torch.float32)
+            allowed = "bool (a mask), float32" if name == "attn_mask" else "float32"
+            raise TypeError(f"{name}: dtype {x.dtype}, must be {allowed} or query's {query.dtype}")
+        if x is not None and x.dtype != query.dtype:
+            dtype = torch.promote_types(query.dtype, torch.float32)
     return [None if x is None else x.to(dtype) for _, x in named]
 
 
+def _is_half(x) -> bool:
+    return isinstance(x, Tensor) and x.dtype in (torch.float16, torch.bfloat16)
+
+
 def _autocast(*tensors: Tensor) -> list[Tensor]:
-    """As PyTorch's own attention under autocast: float32 becomes autocast's dtype."""
+    """As PyTorch's own attention under autocast: every float but float64 becomes autocast's dtype."""
     if not torch.is_autocast_enabled("cpu"):
         return list(tensors)
     dtype = torch.get_autocast_dtype("cpu")
-    return [x.to(dtype) if isinstance(x, Tensor) and x.dtype == torch.float32 else x for x in tensors]
+    lower = [_is_half(x) or (isinstance(x, Tensor) and x.dtype == torch.float32) for x in tensors]
+    return [x.to(dtype) if low else x for x, low in zip(tensors, lower, strict=True)]
 
 
 # ---- Shapes ----
@@ -232,6 +264,8 @@ class _Shape:
         if x is None:
             return None
         if is_packed:
+            if x.dim() > 4:
+                raise ValueError(f"{name}: {x.dim()} axes, must have at most 4 beside packed sequences")
             return x[(None,) * (4 - x.dim())]
         full = (*self.lead, self.heads, self.n_q, self.n_k)
         if x.dim() > len(full) or any(
@@ -262,7 +296,8 @@ def _integers(name: str, x, device: torch.device) -> Tensor | None:
     if x is None:
         return None
     if not isinstance(x, Tensor):
-        x = torch.tensor([int(i) for i in x], dtype=torch.int64, device=device)
+        numbers = [_features.whole(name, i) for i in _features.listed(name, x)]
+        x = torch.tensor(numbers, dtype=torch.int64, device=device)
     if x.dtype not in (torch.int64, torch.int32):
         raise TypeError(f"{name}: dtype {x.dtype}, must be int64 or int32")
     if x.device != device:
@@ -300,7 +335,7 @@ def _table(table: Tensor | None, heads: int, buckets) -> Tensor | None:
         return None
     if table.dim() == 1:
         table = table.unsqueeze(0)
-    if table.dim() != 2 or table.shape[0] not in (1, heads):
+    if table.dim() != 2 or table.shape[1] == 0 or table.shape[0] not in (1, heads):
         raise ValueError(f"bias_table: shape {list(table.shape)}, must be [{heads}, n] or [1, n]")
     if buckets is None and table.shape[1] % 2 == 0:
         raise ValueError(f"bias_table: {table.shape[1]} columns, must be 2R + 1 without buckets")
@@ -312,7 +347,8 @@ def _buckets(buckets, table: Tensor | None) -> list[int] | None:
         return None
     if table is None:
         raise ValueError("buckets: given without bias_table")
-    buckets = buckets.tolist() if isinstance(buckets, Tensor) else list(buckets)
+    columns = table.shape[-1]
+    buckets = [_features.whole("buckets", x, 0, columns - 1) for x in _features.listed("buckets", buckets)]
     if len(buckets) % 2 == 0:
         raise ValueError(f"buckets: {len(buckets)} numbers, must be 2R + 1")
     return buckets
@@ -327,7 +363,7 @@ def _sink(sink: Tensor | None, heads: int) -> Tensor | None:
 def _slopes(alibi, heads: int):
     if alibi is None or isinstance(alibi, bool):
         return alibi
-    slopes = alibi.tolist() if isinstance(alibi, Tensor) else list(alibi)
+    slopes = [_features.number("alibi", x) for x in _features.listed("alibi", alibi)]
     if len(slopes) != heads:
         raise ValueError(f"alibi: {len(slopes)} slopes, but there are {heads} heads")
     return slopes
@@ -342,6 +378,5 @@ def _seed(seed: int | Tensor | None, query: Tensor) -> Tensor:
             raise TypeError(f"seed: {seed.dtype} of shape {list(seed.shape)}, must be one int64")
         _check_device("seed", seed, query)
         return seed
-    if not isinstance(seed, int) or not 0 <= seed < 2**63:
-        raise ValueError(f"seed: {seed}, must be a whole number from 0 to 2^63 - 1")
-    return torch.tensor(seed, dtype=torch.int64, device=query.device)
+    number = _features.whole("seed", seed, 0)
+    return torch.tensor(number, dtype=torch.int64, device=query.device)

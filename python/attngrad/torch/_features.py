@@ -1,17 +1,70 @@
 """The features of a problem as one string, the only form in which a dispatcher op can take them.
 
 Most words are those of the library's text form of a problem. A few say what that text leaves to the call or
-to arrays, and are taken out again by `read`: q_offset=N, k_offset=N, buckets=I,I,..., slopes=X,X,...
+to arrays, and are taken out again by `read`: those of _OWN.
+
+What the string is made of is checked here too: a number that is not of the kind an argument wants is refused
+by the argument's name, never rounded.
 """
 
 from __future__ import annotations
 
 import functools
+import operator
 from array import array
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+from torch import Tensor
+
+from .. import _plan
+
 _ALIGN = ("top-left", "bottom-right")
+_OWN = frozenset("buckets slopes q_offset k_offset batch_offset backend threads".split())
+
+
+def whole(name: str, x, low: int = -(2**63), high: int = 2**63 - 1) -> int:
+    """A whole number; under torch.compile a constant of the graph."""
+    if isinstance(x, Tensor) and x.dim() > 0:
+        raise TypeError(f"{name}: a tensor of shape {list(x.shape)}, must be a whole number")
+    try:
+        n = operator.index(x)
+    except TypeError:
+        raise TypeError(f"{name}: {x!r}, must be a whole number") from None
+    if not low <= n <= high:
+        raise ValueError(f"{name}: {n}, must be from {low} to {high}")
+    return n
+
+
+def number(name: str, x) -> float:
+    if isinstance(x, Tensor) and x.requires_grad:
+        raise TypeError(f"{name}: requires a gradient, but has none here; detach it, or give numbers")
+    if isinstance(x, str):
+        raise TypeError(f"{name}: {x!r}, must be a number")
+    try:
+        return float(x)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name}: {type(x).__name__}, must be a number") from None
+
+
+def flag(name: str, x) -> bool:
+    if not isinstance(x, (bool, np.bool_)):
+        raise TypeError(f"{name}: {type(x).__name__}, must be a bool")
+    return bool(x)
+
+
+def listed(name: str, x) -> list:
+    """The elements of a sequence or of a tensor's one axis."""
+    if isinstance(x, Tensor) and x.requires_grad:
+        raise TypeError(f"{name}: requires a gradient, but has none here; detach it, or give numbers")
+    if isinstance(x, str) or not (hasattr(x, "__len__") and hasattr(x, "__getitem__")):
+        raise TypeError(f"{name}: {type(x).__name__}, must be a sequence of numbers")
+    if isinstance(x, (Tensor, np.ndarray)):
+        if x.ndim != 1:
+            raise ValueError(f"{name}: shape {list(x.shape)}, must have one axis")
+        return x.tolist()
+    return list(x)
 
 
 class Features(NamedTuple):
@@ -23,6 +76,9 @@ class Features(NamedTuple):
     slopes: bytes | None
     q_offset: int
     k_offset: int
+    batch_offset: int
+    backend: int
+    threads: int
     dropout: bool
 
 
@@ -38,34 +94,55 @@ def write(
     buckets: Sequence[int] | None = None,
     q_offset: int = 0,
     k_offset: int = 0,
+    batch_offset: int = 0,
+    head_offset: int = 0,
+    backend: str | None = None,
+    threads: int = 0,
 ) -> str:
     """The string of these features; equal features give equal strings."""
     words = []
     if align not in _ALIGN:
         raise ValueError(f"align: {align!r}, must be one of {', '.join(_ALIGN)}")
-    if causal:
+    if backend not in _plan.BACKENDS:
+        raise ValueError(f"backend: {backend!r}, must be None, 'cpu' or 'reference'")
+    if flag("is_causal", causal):
         words.append("causal")
     if align != "top-left":
         words.append(f"align={align}")
     if window is not None:
-        if isinstance(window, (int, str)) or len(window) != 2:
-            raise ValueError(
-                f"window: {window!r}, must be two numbers (left, right); None or -1 is unbounded"
-            )
-        words.append("window=" + ",".join("-1" if side is None else str(int(side)) for side in window))
-    if not 0 <= dropout < 1:
+        words.append(f"window={_window(window)}")
+    if not 0 <= number("dropout_p", dropout) < 1:
         raise ValueError(f"dropout_p: {dropout}, must be at least 0 and below 1")
     for name, value in (("scale", scale), ("softcap", softcap), ("dropout", dropout or None)):
         if value is not None:
-            words.append(f"{name}={float(value)!r}")
+            words.append(f"{name}={number(name, value)!r}")
     if alibi is not None and alibi is not False:
-        words.append("alibi" if alibi is True else "slopes=" + ",".join(repr(float(x)) for x in alibi))
+        words.append("alibi" if alibi is True else f"slopes={_joined(alibi)}")
     if buckets is not None:
-        words.append("buckets=" + ",".join(str(int(x)) for x in buckets))
+        words.append(f"buckets={_joined(buckets)}")
     for name, value in (("q_offset", q_offset), ("k_offset", k_offset)):
-        if value:
-            words.append(f"{name}={int(value)}")
+        words += _unless_0(name, whole(name, value))
+    for name, value in (("batch_offset", batch_offset), ("head_offset", head_offset)):
+        words += _unless_0(name, whole(name, value, 0))
+    words += _unless_0("threads", whole("threads", threads, 0, 1024))
+    if backend is not None:
+        words.append(f"backend={backend}")
     return " ".join(words)
+
+
+def _unless_0(name: str, n: int) -> list[str]:
+    return [f"{name}={n}"] if n else []
+
+
+def _window(window) -> str:
+    sides = None if isinstance(window, (int, float)) else listed("window", window)
+    if sides is None or len(sides) != 2:
+        raise ValueError(f"window: {window!r}, must be two numbers (left, right); None or -1 is unbounded")
+    return _joined([-1 if side is None else whole("window", side, -1) for side in sides])
+
+
+def _joined(values) -> str:
+    return ",".join([f"{x!r}" for x in values])
 
 
 @functools.lru_cache(maxsize=256)
@@ -73,7 +150,7 @@ def read(features: str) -> Features:
     words, own = [], {}
     for word in features.split():
         name, _, value = word.partition("=")
-        if name in ("buckets", "slopes", "q_offset", "k_offset"):
+        if name in _OWN:
             own[name] = value
         else:
             words.append(word)
@@ -85,5 +162,8 @@ def read(features: str) -> Features:
         array("d", map(float, own["slopes"].split(","))).tobytes() if "slopes" in own else None,
         int(own.get("q_offset", 0)),
         int(own.get("k_offset", 0)),
+        int(own.get("batch_offset", 0)),
+        _plan.BACKENDS[own.get("backend")],
+        int(own.get("threads", 0)),
         any(word.startswith("dropout=") for word in words),
     )

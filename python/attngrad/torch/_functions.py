@@ -248,12 +248,7 @@ def _register(name: str, function: type[Function]) -> None:
     own = type(function.__name__, (function,), {"forward": staticmethod(below)})
 
     def differentiable(*args):
-        recorded = torch.is_grad_enabled() and any(
-            isinstance(x, torch.Tensor) and x.requires_grad for x in args
-        )
-        if recorded or (forward_ad._current_level >= 0 and torch._C._is_fwd_grad_enabled()):
-            return own.apply(*args)
-        return below(*args)
+        return (own.apply if _recorded(args) or _is_dual() else below)(*args)
 
     library.impl(name, differentiable, "Autograd")
     library.impl(name, function.apply, "FuncTorchDynamicLayerFrontMode")
@@ -265,8 +260,19 @@ for _name, _function in (("forward", Attention), ("vjp", Vjp), ("jvp", Jvp), ("v
     _register(_name, _function)
 
 
+def _recorded(args) -> bool:
+    return torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in args)
+
+
+def _is_dual() -> bool:
+    """Whether tensors may have tangents."""
+    return forward_ad._current_level >= 0 and torch._C._is_fwd_grad_enabled()
+
+
 @torch.compiler.allow_in_graph
 def attention(*common):
     """o and lse, with every derivative; torch.compile takes it as one node and traces the Functions below
-    it."""
-    return Attention.apply(*common)
+    it. Where nothing is recorded the op alone is faster."""
+    if _recorded(common) or _is_dual() or torch._C._are_functorch_transforms_active():
+        return Attention.apply(*common)
+    return _ops.forward(*common)

@@ -4,6 +4,8 @@ way round."""
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -148,19 +150,24 @@ def replace(model: nn.Module) -> nn.Module:
     """Gives every torch.nn.MultiheadAttention inside the model our attention, in place, and returns the
     model.
 
-    Parameters, buffers and hooks stay what they are. Subclasses of torch.nn.MultiheadAttention are left
-    alone. The layers of torch.nn.TransformerEncoder lose the shortcut past their attention that PyTorch takes
+    Parameters, buffers and hooks stay what they are. Subclasses of torch.nn.MultiheadAttention, and layers
+    with parametrizations, whose class PyTorch makes anew, are left alone, and a warning names them. The layers of torch.nn.TransformerEncoder lose the shortcut past their attention that PyTorch takes
     in evaluation.
 
     >>> layer = replace(nn.TransformerEncoderLayer(16, 4, 32, batch_first=True))
     >>> type(layer.self_attn).__module__
     'attngrad.torch._multihead'
     """
-    for module in model.modules():
+    left = []
+    for name, module in model.named_modules():
         if type(module) is nn.MultiheadAttention:
             module.__class__ = MultiheadAttention
+        elif isinstance(module, nn.MultiheadAttention) and not isinstance(module, MultiheadAttention):
+            left.append(f"{name or 'the model itself'} ({type(module).__name__})")
         elif isinstance(module, nn.TransformerEncoderLayer):
             module.activation_relu_or_gelu = 0
         elif isinstance(module, nn.TransformerEncoder):
             module.use_nested_tensor = False
+    if left:
+        warnings.warn(f"attngrad.torch.replace left alone: {', '.join(left)}", stacklevel=2)
     return model

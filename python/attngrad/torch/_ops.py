@@ -109,7 +109,13 @@ def _plan_of(common: tuple, features: _features.Features):
         None if features.buckets is None else len(features.buckets) // 4,
         features.words,
     )
-    return _plan.get(text, buckets=features.buckets, alibi_slopes=features.slopes, threads=_threads())
+    return _plan.get(
+        text,
+        backend=features.backend,
+        buckets=features.buckets,
+        alibi_slopes=features.slopes,
+        threads=features.threads or _threads(),
+    )
 
 
 # ---- The call ----
@@ -149,6 +155,7 @@ def _run(bit: int, common: tuple, tensors: dict[str, Tensor | None]) -> None:
             {name: _view(x) for name, x in tensors.items() if x is not None},
             q_offset=features.q_offset,
             k_offset=features.k_offset,
+            batch_offset=features.batch_offset,
             seed=0 if seed is None else int(seed),
             **address,
         )
@@ -157,8 +164,16 @@ def _run(bit: int, common: tuple, tensors: dict[str, Tensor | None]) -> None:
 
 
 def _outputs(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """o has its axes in memory in the order of q's, so that a caller who transposed q can go back by a
+    view."""
     shape = (*q.shape[:3], v.shape[3])
-    return q.new_empty(shape), q.new_empty(shape[:3], dtype=torch.float64)
+    lse = q.new_empty(shape[:3], dtype=torch.float64)
+    strides = q.stride()
+    if strides[0] >= strides[1] >= strides[2] or 0 in strides[:3]:
+        return q.new_empty(shape), lse
+    order = sorted(range(3), key=strides.__getitem__, reverse=True)
+    o = q.new_empty([shape[i] for i in (*order, 3)])
+    return o.permute([order.index(i) for i in range(3)] + [3]), lse
 
 
 def _gradients(common: tuple, wanted: int) -> tuple[Tensor, ...]:

@@ -1,5 +1,6 @@
 """What is wrong is refused with an exception that names the argument; what is merely odd works."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -38,8 +39,10 @@ WRONG = [
         {"enable_gqa": True},
     ),
     ("sparse", TypeError, lambda: (q().to_sparse(), q(), q()), {}),
-    ("dim_qk", ValueError, lambda: (q(1, 1, 2, 600),) * 3, {}),
-    ("dim_qk", ValueError, lambda: (q(1, 1, 2, 0), q(1, 1, 2, 0), q(1, 1, 2, 4)), {}),
+    ("query: head size 600, must be from 1 to 512", ValueError, lambda: (q(1, 1, 2, 600),) * 3, {}),
+    ("query: head size 0", ValueError, lambda: (q(1, 1, 2, 0), q(1, 1, 2, 0), q(1, 1, 2, 4)), {}),
+    ("value: head size 0", ValueError, lambda: (q(), q(), q(2, 3, 4, 0)), {}),
+    ("query: 0 heads", ValueError, lambda: (q(2, 0, 4, 8),) * 3, {}),
     ("attn_mask: dtype torch.int64", TypeError, None, {"attn_mask": torch.ones(4, 4, dtype=torch.int64)}),
     ("attn_mask: dtype torch.float64", TypeError, None, {"attn_mask": torch.ones(4, 4, dtype=F64)}),
     ("attn_mask: shape", ValueError, None, {"attn_mask": torch.ones(4, 5)}),
@@ -62,7 +65,7 @@ WRONG = [
     ("dropout_p: -0.1", ValueError, None, {"dropout_p": -0.1}),
     ("dropout_p: nan", ValueError, None, {"dropout_p": float("nan")}),
     ("seed: -1", ValueError, None, {"dropout_p": 0.5, "seed": -1}),
-    ("seed: 1.5", ValueError, None, {"dropout_p": 0.5, "seed": 1.5}),
+    ("seed: 1.5", TypeError, None, {"dropout_p": 0.5, "seed": 1.5}),
     ("seed: torch.int64 of shape \\[2\\]", TypeError, None, {"dropout_p": 0.5, "seed": torch.tensor([1, 2])}),
     ("seed is -5", ValueError, None, {"dropout_p": 0.5, "seed": torch.tensor(-5)}),
     ("softcap", ValueError, None, {"softcap": -1.0}),
@@ -103,6 +106,49 @@ WRONG = [
         {"q_packed": [0, 4], "k_packed": [0, 2, 4]},
     ),
     ("q_offset", ValueError, None, {"q_offset": 1, "align": "bottom-right"}),
+    # What is not whole is refused, not rounded.
+    ("window: 1.7", TypeError, None, {"window": (1.7, 2)}),
+    ("window: 'a'", TypeError, None, {"window": ("a", "b")}),
+    ("q_offset: 1.5", TypeError, None, {"q_offset": 1.5}),
+    ("q_offset: 1180591620717411303424", ValueError, None, {"q_offset": 2**70}),
+    ("k_offset: '1'", TypeError, None, {"k_offset": "1"}),
+    ("batch_offset: -1", ValueError, None, {"batch_offset": -1}),
+    ("head_offset: 0.5", TypeError, None, {"head_offset": 0.5}),
+    ("threads: -1", ValueError, None, {"threads": -1}),
+    ("backend: 'gpu'", ValueError, None, {"backend": "gpu"}),
+    ("buckets: 0.5", TypeError, None, {"buckets": [0.5, 1, 1], "bias_table": torch.ones(3, 2)}),
+    ("buckets: 1099511627776", ValueError, None, {"buckets": [0, 1, 2**40], "bias_table": torch.ones(3, 2)}),
+    ("kv_lengths: 1.9", TypeError, None, {"kv_lengths": [1.9, 2.0]}),
+    ("kv_lengths: int", TypeError, None, {"kv_lengths": 3}),
+    ("kv_lengths: \\[1, 2\\]", TypeError, None, {"kv_lengths": [[1, 2]]}),
+    ("is_causal: int", TypeError, None, {"is_causal": 1}),
+    ("is_causal: Tensor", TypeError, None, {"is_causal": torch.tensor(True)}),
+    ("enable_gqa: int", TypeError, None, {"enable_gqa": 1}),
+    ("return_lse: str", TypeError, None, {"return_lse": "no"}),
+    ("seed: 1.5", TypeError, None, {"seed": 1.5}),
+    ("softcap: 'a'", TypeError, None, {"softcap": "a"}),
+    ("scale: list", TypeError, None, {"scale": [1.0]}),
+    ("dropout_p: NoneType", TypeError, None, {"dropout_p": None}),
+    # Constants have no gradient.
+    ("alibi: requires a gradient", TypeError, None, {"alibi": torch.ones(3, requires_grad=True)}),
+    ("alibi: requires a gradient", TypeError, None, {"alibi": list(torch.ones(3, requires_grad=True))}),
+    ("softcap: requires a gradient", TypeError, None, {"softcap": torch.ones((), requires_grad=True)}),
+    ("scale: requires a gradient", TypeError, None, {"scale": torch.ones((), requires_grad=True)}),
+    ("alibi: float", TypeError, None, {"alibi": 0.5}),
+    ("alibi: shape", ValueError, None, {"alibi": torch.ones(3, 1)}),
+    # What must be a tensor
+    ("attn_mask: list", TypeError, None, {"attn_mask": [[True] * 4] * 4}),
+    ("bias: list", TypeError, None, {"bias": [0.0] * 4}),
+    ("sink: list", TypeError, None, {"sink": [0.0] * 3}),
+    ("bias_table: list", TypeError, None, {"bias_table": [0.0] * 3}),
+    ("attn_mask: a nested or sparse", TypeError, None, {"attn_mask": torch.ones(4, 4).to_sparse()}),
+    ("bias: dtype torch.bool, must be float32", TypeError, None, {"bias": torch.ones(4, 4, dtype=torch.bool)}),
+    (
+        "attn_mask: 5 axes",
+        ValueError,
+        lambda: (q(3, 4, 8),) * 3,
+        {"attn_mask": torch.ones(1, 1, 1, 4, 4), "q_packed": [0, 4], "k_packed": [0, 4]},
+    ),
 ]
 
 
@@ -112,6 +158,21 @@ WRONG = [
 def test_refused(message, kind, inputs, keywords):
     with pytest.raises(kind, match=message):
         scaled_dot_product_attention(*(inputs() if inputs else (q(), q(), q())), **keywords)
+
+
+def test_numbers_of_numpy():
+    """Whole numbers and truths of NumPy are as good as Python's."""
+    x = q()
+    plain = {"is_causal": True, "window": (1, 0), "q_offset": 1, "dropout_p": 0.5, "seed": 3}
+    theirs = {
+        "is_causal": np.True_,
+        "window": np.array([1, 0]),
+        "q_offset": np.int32(1),
+        "dropout_p": np.float32(0.5),
+        "seed": np.int64(3),
+    }
+    both = (scaled_dot_product_attention(x, x, x, **features) for features in (plain, theirs))
+    assert torch.equal(*both)
 
 
 def test_nested_tensors_refused():

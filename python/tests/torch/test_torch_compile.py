@@ -54,6 +54,28 @@ def test_sizes_change():
         assert torch.equal(*(torch.autograd.grad(y.sin().sum(), x)[0] for y in (run(x), eager)))
 
 
+CHANGING = {
+    "window": [(1, 0), (2, 0), (3, 1)],
+    "softcap": [1.0, 2.0, 3.5],
+    "scale": [1.0, 2.0, 3.5],
+    "q_offset": [1, 2, 3],
+    "alibi": [[0.1, 0.2], [0.2, 0.3], [0.3, 0.4]],
+    "buckets": [[0, 1, 2], [0, 1, 1], [2, 2, 1]],
+    "kv_lengths": [[1], [2], [3]],
+}
+
+
+@pytest.mark.parametrize("name", CHANGING)
+def test_features_change(name):
+    """The second value of a number makes it a variable of the graph."""
+    x, table = torch.randn(1, 2, 6, 4), torch.randn(2, 3)
+    more = {"bias_table": table} if name == "buckets" else {"is_causal": True}
+    run = lambda x, value: scaled_dot_product_attention(x, x, x, **more, **{name: value})  # noqa: E731
+    built = compiled(run)
+    for value in CHANGING[name]:
+        assert torch.equal(built(x, value), run(x, value))
+
+
 def test_dropout_is_drawn_at_each_run():
     x = torch.randn(2, 16, 8)
     run = compiled(lambda x: scaled_dot_product_attention(x, x, x, dropout_p=0.5))

@@ -1,6 +1,7 @@
 """MultiheadAttention beyond its comparison with nn.MultiheadAttention, and replace."""
 
 import copy
+import warnings
 
 import pytest
 import torch
@@ -95,7 +96,8 @@ def test_replace_keeps_hooks_sharing_and_subclasses():
     shared.register_forward_hook(lambda *_: calls.append(1))
     model = nn.ModuleDict({"a": shared, "b": shared, "c": Special(8, 2)})
     weight = shared.in_proj_weight
-    assert replace(model) is model
+    with pytest.warns(UserWarning, match=r"left alone: c \(Special\)$"):
+        assert replace(model) is model
     assert model["a"] is model["b"] and isinstance(model["a"], MultiheadAttention)
     assert type(model["c"]) is Special and model["a"].in_proj_weight is weight
     x = torch.randn(4, 1, 8)
@@ -106,6 +108,16 @@ def test_replace_keeps_hooks_sharing_and_subclasses():
 def test_replace_a_single_layer():
     layer = nn.MultiheadAttention(8, 2)
     assert isinstance(replace(layer), MultiheadAttention)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        replace(layer)
+
+
+def test_replace_names_parametrized_layers():
+    model = nn.TransformerEncoderLayer(8, 2, 16)
+    nn.utils.parametrizations.weight_norm(model.self_attn, "in_proj_weight")
+    with pytest.warns(UserWarning, match="left alone: self_attn"):
+        replace(model)
 
 
 def test_per_sample_gradients():

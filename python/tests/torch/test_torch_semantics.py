@@ -188,6 +188,42 @@ def test_second_order_in_narrow_dtypes(dtype):
     assert (ours - truth).norm() <= 2 * (theirs - truth).norm()
 
 
+def test_autocast_of_other_dtypes():
+    """Every float but float64 becomes autocast's dtype, in any mixture, as in PyTorch's attention."""
+    q = torch.randn(2, 3, 8, 4)
+    peer = F.scaled_dot_product_attention
+    half, double, mask = q.half(), q.double(), torch.randn(8, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        for inputs in ((half,) * 3, (q, q, half), (q, q, q, mask.half()), (q, half, q, mask), (double,) * 3):
+            ours, theirs = (f(*inputs) for f in (scaled_dot_product_attention, peer))
+            assert ours.dtype == theirs.dtype
+            torch.testing.assert_close(ours, theirs, rtol=0.03, atol=0.03)
+
+
+def test_output_has_the_layout_of_the_query():
+    """Who transposed [batch, position, head, channel] for the call gets back by views alone."""
+    x = torch.randn(2, 5, 3, 8)
+    y = x.transpose(1, 2)
+    o = scaled_dot_product_attention(y, y, y)
+    assert torch.equal(o, scaled_dot_product_attention(*[y.contiguous()] * 3))
+    assert o.transpose(1, 2).view(2, 5, 24).shape == (2, 5, 24)
+    first = torch.randn(5, 2, 3, 8).permute(1, 2, 0, 3)
+    scaled_dot_product_attention(first, y, y).permute(2, 0, 1, 3).view(5, 2, 24)
+    qkv = torch.randn(2, 5, 72).unflatten(-1, (3, 3, 8)).permute(2, 0, 3, 1, 4)
+    _, to = torch.func.jvp(lambda q: scaled_dot_product_attention(q, qkv[1], qkv[2]), (qkv[0],), (y,))
+    to.transpose(1, 2).view(2, 5, 24)
+    assert scaled_dot_product_attention(x[:1].expand(4, 5, 3, 8), x[:1], x[:1]).is_contiguous()
+
+
+def test_offsets_threads_and_backend():
+    """Part of a batch and of the heads draws the dropout that it has in the whole."""
+    x = randn(4, 6, 8, 4)
+    features = {"dropout_p": 0.5, "seed": 5, "threads": 1, "backend": "reference"}
+    whole = scaled_dot_product_attention(x, x, x, **features)
+    part = scaled_dot_product_attention(*[x[1:3, 2:5]] * 3, **features, batch_offset=1, head_offset=2)
+    torch.testing.assert_close(part, whole[1:3, 2:5])
+
+
 def test_wider_bias():
     """A float32 bias beside bfloat16 queries keeps its digits, and so does its gradient."""
     q = torch.randn(1, 2, 8, 16).bfloat16()
