@@ -235,6 +235,19 @@ class VjpJvp(Function):
 # ---- The ops themselves ----
 
 
+def _is_recorded(args) -> bool:
+    if torch.is_grad_enabled():
+        for x in args:
+            if isinstance(x, torch.Tensor) and x.requires_grad:
+                return True
+    return False
+
+
+def _is_dual() -> bool:
+    """Whether tensors may have tangents."""
+    return forward_ad._current_level >= 0 and torch._C._is_fwd_grad_enabled()
+
+
 def _register(name: str, function: type[Function]) -> None:
     """Makes the op differentiable as the Function is, in both modes, for graphs that call it directly.
     register_autograd would not do: it knows reverse mode alone and drops tangents without a word."""
@@ -245,12 +258,13 @@ def _register(name: str, function: type[Function]) -> None:
             return op(*args)
 
     below.__signature__ = inspect.signature(function.forward)
-    own = type(function.__name__, (function,), {"forward": staticmethod(below)})
+    own = type(function.__name__, (function,), {"forward": staticmethod(below)}).apply
 
     def differentiable(*args):
-        return (own.apply if _recorded(args) or _is_dual() else below)(*args)
+        return (own if _is_recorded(args) or _is_dual() else below)(*args)
 
     library.impl(name, differentiable, "Autograd")
+    # The transforms of torch.func come before that, and know how to go through a Function.
     library.impl(name, function.apply, "FuncTorchDynamicLayerFrontMode")
 
 
@@ -260,19 +274,8 @@ for _name, _function in (("forward", Attention), ("vjp", Vjp), ("jvp", Jvp), ("v
     _register(_name, _function)
 
 
-def _recorded(args) -> bool:
-    return torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in args)
-
-
-def _is_dual() -> bool:
-    """Whether tensors may have tangents."""
-    return forward_ad._current_level >= 0 and torch._C._is_fwd_grad_enabled()
-
-
 @torch.compiler.allow_in_graph
 def attention(*common):
     """o and lse, with every derivative; torch.compile takes it as one node and traces the Functions below
-    it. Where nothing is recorded the op alone is faster."""
-    if _recorded(common) or _is_dual() or torch._C._are_functorch_transforms_active():
-        return Attention.apply(*common)
+    it."""
     return _ops.forward(*common)
