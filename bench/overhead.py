@@ -1,9 +1,11 @@
-"""What a call from Python costs above the C call: python bench/overhead.py
+"""What a call from Python costs above the C call: python bench/overhead.py [torch]
 
-A small forward and vjp on one thread. The C call is not timed by itself: Plan.run on ready views is, less
-Plan.run on an empty batch, which has the binding's part and no work. Processor time of this thread, the least
-of several rounds, which take turns, so that other work beside them meets all alike."""
+A small forward and vjp on one thread; with `torch` the same forward by attngrad.torch. The C call is not
+timed by itself: Plan.run on ready views is, less Plan.run on an empty batch, which has the binding's part and
+no work. Processor time of this thread, the least of several rounds, which take turns, so that other work
+beside them meets all alike."""
 
+import sys
 import time
 
 import numpy as np
@@ -25,6 +27,11 @@ def least(*works, rounds=60, calls=150):
     return [1e6 * min(taken) for taken in times]
 
 
+def above(whole, bare, nothing):
+    whole, bare, nothing = least(whole, bare, nothing)
+    return whole - bare + nothing
+
+
 def ready(map, outputs, arrays, features, **inputs):
     call = Call(*arrays, features)
     call.take(**inputs)
@@ -42,11 +49,6 @@ def measure() -> dict[str, float]:
         {"threads": 1, "causal": True, "softcap": 20.0, "window": (4, 0), "kv_lengths": [8, 5]},
     )
     results = {}
-
-    def above(whole, bare, nothing):
-        whole, bare, nothing = least(whole, bare, nothing)
-        return whole - bare + nothing
-
     for name, features in (("forward", plain), ("forward with features", some)):
         empty = features | ({"kv_lengths": []} if "kv_lengths" in features else {})
         results[name] = above(
@@ -64,6 +66,23 @@ def measure() -> dict[str, float]:
     return results
 
 
+def measure_torch() -> dict[str, float]:
+    import torch
+
+    from attngrad.torch import scaled_dot_product_attention
+
+    torch.set_num_threads(1)
+    q, k, v = torch.randn(3, 2, 4, 8, 16)
+    arrays = [x.numpy() for x in (q, k, v)]
+    bare = ready(_core.MAP_FORWARD, ("o", "lse"), arrays, {"threads": 1})
+    nothing = ready(_core.MAP_FORWARD, ("o", "lse"), [x[:0] for x in arrays], {"threads": 1})
+    results = {}
+    for name, recorded in (("torch, nothing recorded", False), ("torch, recorded", True)):
+        q.requires_grad_(recorded)
+        results[name] = above(lambda: scaled_dot_product_attention(q, k, v), bare, nothing)
+    return results
+
+
 if __name__ == "__main__":
-    for name, microseconds in measure().items():
+    for name, microseconds in (measure_torch if sys.argv[1:] == ["torch"] else measure)().items():
         print(f"{name:24}{microseconds:6.1f} microseconds above the C call")
