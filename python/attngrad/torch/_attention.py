@@ -84,6 +84,7 @@ def scaled_dot_product_attention(
     mask, bias, bias_name = _split_mask(attn_mask, bias)
     bias, table, sink = _one_dtype(query, bias, bias_table, sink, bias_name)
     shape = _Shape(query, key, value, _features.flag("enable_gqa", enable_gqa))
+    table = _table(table, shape.heads, buckets)
     offsets = _both_packed(q_packed, k_packed, shape)
     is_packed = offsets[0] is not None
     features = _features.write(
@@ -107,7 +108,7 @@ def scaled_dot_product_attention(
         shape.fold(shape.grouped(key), shape.kv_heads),
         shape.fold(shape.grouped(value), shape.kv_heads),
         shape.fold_bias(bias_name, bias, is_packed),
-        _table(table, shape.heads, buckets),
+        table,
         _sink(sink, shape.heads),
         shape.fold_bias("attn_mask", mask, is_packed),
         shape.lengths("q_lengths", q_lengths),

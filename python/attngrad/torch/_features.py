@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from .. import _plan
 
@@ -37,9 +38,17 @@ def whole(name: str, x, low: int = -(2**63), high: int = 2**63 - 1) -> int:
     return n
 
 
-def number(name: str, x) -> float:
-    if isinstance(x, Tensor) and x.requires_grad:
+def _check_constant(name: str, x) -> None:
+    if not isinstance(x, Tensor):
+        return
+    if x.requires_grad:
         raise TypeError(f"{name}: requires a gradient, but has none here; detach it, or give numbers")
+    if forward_ad._current_level >= 0 and forward_ad.unpack_dual(x).tangent is not None:
+        raise TypeError(f"{name}: has a tangent, but no derivative here; give numbers")
+
+
+def number(name: str, x) -> float:
+    _check_constant(name, x)
     if isinstance(x, str):
         raise TypeError(f"{name}: {x!r}, must be a number")
     try:
@@ -56,8 +65,7 @@ def flag(name: str, x) -> bool:
 
 def listed(name: str, x) -> list:
     """The elements of a sequence or of a tensor's one axis."""
-    if isinstance(x, Tensor) and x.requires_grad:
-        raise TypeError(f"{name}: requires a gradient, but has none here; detach it, or give numbers")
+    _check_constant(name, x)
     if isinstance(x, str) or not (hasattr(x, "__len__") and hasattr(x, "__getitem__")):
         raise TypeError(f"{name}: {type(x).__name__}, must be a sequence of numbers")
     if isinstance(x, (Tensor, np.ndarray)):
@@ -103,7 +111,7 @@ def write(
     words = []
     if align not in _ALIGN:
         raise ValueError(f"align: {align!r}, must be one of {', '.join(_ALIGN)}")
-    if backend not in _plan.BACKENDS:
+    if not (backend is None or (isinstance(backend, str) and backend in _plan.BACKENDS)):
         raise ValueError(f"backend: {backend!r}, must be None, 'cpu' or 'reference'")
     if flag("is_causal", causal):
         words.append("causal")

@@ -134,6 +134,9 @@ WRONG = [
     ("alibi: requires a gradient", TypeError, None, {"alibi": list(torch.ones(3, requires_grad=True))}),
     ("softcap: requires a gradient", TypeError, None, {"softcap": torch.ones((), requires_grad=True)}),
     ("scale: requires a gradient", TypeError, None, {"scale": torch.ones((), requires_grad=True)}),
+    ("bias_table: shape \\[\\]", ValueError, None, {"bias_table": torch.ones(()), "buckets": [0]}),
+    ("bias_table: shape", ValueError, None, {"bias_table": torch.ones(3, 0), "buckets": [0]}),
+    ("backend: \\['cpu'\\]", ValueError, None, {"backend": ["cpu"]}),
     ("alibi: float", TypeError, None, {"alibi": 0.5}),
     ("alibi: shape", ValueError, None, {"alibi": torch.ones(3, 1)}),
     # What must be a tensor
@@ -158,6 +161,17 @@ WRONG = [
 def test_refused(message, kind, inputs, keywords):
     with pytest.raises(kind, match=message):
         scaled_dot_product_attention(*(inputs() if inputs else (q(), q(), q())), **keywords)
+
+
+@pytest.mark.parametrize(("name", "shape"), [("scale", ()), ("softcap", ()), ("alibi", (3,))])
+def test_constants_have_no_derivative(name, shape):
+    """Refused in both modes: the derivative would be zero in silence."""
+    x, value = q(), torch.ones(shape)
+    run = lambda value: scaled_dot_product_attention(x, x, x, **{name: value}).sum()  # noqa: E731
+    with pytest.raises(TypeError, match=f"{name}: has a tangent"):
+        torch.func.jvp(run, (value,), (value,))
+    with pytest.raises(TypeError, match=f"{name}: requires a gradient"):
+        torch.func.grad(run)(value)
 
 
 def test_numbers_of_numpy():
