@@ -19,6 +19,7 @@ from threading import get_ident
 _running: list[None] = []  # one entry for each call under way; append and pop need no lock
 _last: dict[int, float] = {}  # when each thread's last call ended
 _parked: set[int] = set()
+_FOLDER = os.path.dirname(__file__) + os.sep
 _never = threading.Event()
 _GRACE = 0.5  # seconds in which a thread that is at work, around our calls, comes to its next
 
@@ -39,11 +40,22 @@ def leave() -> None:
     _last[get_ident()] = time.monotonic()
 
 
+def _is_inside(frame) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(_FOLDER):
+            return True
+        frame = frame.f_back
+    return False
+
+
 def _on_its_way() -> bool:
-    """Whether some other thread may still stand between two calls, in PyTorch's frames."""
+    """Whether some other thread stands in a call that has not come to its map yet, or was in one just now and
+    may stand between two of them, in PyTorch's frames."""
     since = time.monotonic() - _GRACE
     recent = {thread for thread, ended in _last.copy().items() if ended > since}
-    return bool(recent & sys._current_frames().keys() - _parked - {get_ident()})
+    frames = sys._current_frames()
+    others = frames.keys() - _parked - {get_ident()}
+    return any(thread in recent or _is_inside(frames[thread]) for thread in others)
 
 
 def _close() -> None:

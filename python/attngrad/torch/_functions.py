@@ -23,9 +23,9 @@ from ._ops import N_COMMON, library
 
 _ops = torch.ops.attngrad
 _REST = (None,) * (N_COMMON - 6)
-# Positions of arguments. 0 .. 12 are common to all; o and lse are 13 and 14. Vjp and VjpJvp: d_o and d_lse are
-# 15 and 16. Jvp: the tangents are 15 .. 20. VjpJvp: the tangents are 17 .. 22, to and mu 23 and 24, td_o and
-# td_lse 25 and 26.
+# Positions of arguments. 0 .. 12 are common to all; o and lse are 13 and 14. Vjp and VjpJvp: d_o and d_lse
+# are 15 and 16. Jvp: the tangents are 15 .. 20. VjpJvp: the tangents are 17 .. 22, to and mu 23 and 24, td_o
+# and td_lse 25 and 26.
 
 
 def _save(ctx, inputs, output=()) -> None:

@@ -151,8 +151,9 @@ def replace(model: nn.Module) -> nn.Module:
     model.
 
     Parameters, buffers and hooks stay what they are. Subclasses of torch.nn.MultiheadAttention, and layers
-    with parametrizations, whose class PyTorch makes anew, are left alone, and a warning names them. The layers of torch.nn.TransformerEncoder lose the shortcut past their attention that PyTorch takes
-    in evaluation.
+    with parametrizations, whose class PyTorch makes anew, are left alone, and a warning names them. The
+    layers of torch.nn.TransformerEncoder lose the shortcut past their attention that PyTorch takes in
+    evaluation.
 
     >>> layer = replace(nn.TransformerEncoderLayer(16, 4, 32, batch_first=True))
     >>> type(layer.self_attn).__module__

@@ -112,12 +112,13 @@ def test_exit_while_threads_run(n, more):
     code = """
 import threading, torch
 from attngrad.torch import scaled_dot_product_attention
-x = torch.randn(1, 8, N, 64, requires_grad=True)
-started = threading.Event()
+started = threading.Barrier(4)
 def work():
+    x = torch.randn(1, 8, N, 64, requires_grad=True)
+    scaled_dot_product_attention(x, x, x)MORE
+    started.wait()
     while True:
         scaled_dot_product_attention(x, x, x)MORE
-        started.set()
 for _ in range(3):
     threading.Thread(target=work, daemon=True).start()
 started.wait()
