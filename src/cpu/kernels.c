@@ -16,6 +16,17 @@
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 
+/* The same for the stages; not under clang's AddressSanitizer, which would take minutes to compile the checks of
+ * all their accesses. */
+#if defined(__clang__)
+#if __has_feature(address_sanitizer)
+#define UNROLL_STAGE
+#endif
+#endif
+#ifndef UNROLL_STAGE
+#define UNROLL_STAGE UNROLL
+#endif
+
 /* C[mr][nv vectors]: every C stays in a register while k runs. mr, nv and add are constants at each of
  * the places below, so that this is a template. */
 INLINE void micro(const int mr, const int nv, const bool add, int64_t K, const real *A, int64_t ars,
@@ -235,7 +246,7 @@ INLINE vec v_grow(vec m, vec highest)
 
 INLINE void exp2_row(const int nv, real *T, vec c, const vec *shift, vec *sum)
 {
-    UNROLL for (int v = 0; v < nv; v++)
+    UNROLL_STAGE for (int v = 0; v < nv; v++)
     {
         const vec p = v_exp2(v_fms(v_load(T + v * LANES), c, shift[v]));
         v_store(T + v * LANES, p);
@@ -248,18 +259,18 @@ INLINE bool softmax_group(const int nv, real *T, int64_t ld, int64_t nj, vec c, 
     const vec nothing = v_set1((real)-INFINITY);
     vec highest[GROUP], shift[GROUP], factor[GROUP], sum[2][GROUP];
     bool rescaled = false;
-    UNROLL for (int v = 0; v < nv; v++)
+    UNROLL_STAGE for (int v = 0; v < nv; v++)
     {
         highest[v] = v_load(T + v * LANES);
         sum[0][v] = sum[1][v] = v_set1(0);
     }
     for (int64_t j = 1; j < nj; j++) {
-        UNROLL for (int v = 0; v < nv; v++)
+        UNROLL_STAGE for (int v = 0; v < nv; v++)
         {
             highest[v] = v_max(v_load(T + j * ld + v * LANES), highest[v]);
         }
     }
-    UNROLL for (int v = 0; v < nv; v++)
+    UNROLL_STAGE for (int v = 0; v < nv; v++)
     {
         const vec before = v_load(m + v * LANES), after = v_grow(before, v_mul(highest[v], c));
         const vmask grown = v_less(before, after);
@@ -277,7 +288,7 @@ INLINE bool softmax_group(const int nv, real *T, int64_t ld, int64_t nj, vec c, 
     if (j < nj) {
         exp2_row(nv, T + j * ld, c, shift, sum[0]);
     }
-    UNROLL for (int v = 0; v < nv; v++)
+    UNROLL_STAGE for (int v = 0; v < nv; v++)
     {
         v_store(l + v * LANES, v_fma(v_load(l + v * LANES), factor[v], v_add(sum[0][v], sum[1][v])));
     }
@@ -303,7 +314,7 @@ static bool softmax(real *T, int64_t ld, int64_t nj, int64_t W, real c, real *m,
 INLINE void exp2_tangent_row(const int nv, real *T, real *U, vec c, const vec *shift, const vec *r, vec *sum,
                              vec *tangent)
 {
-    UNROLL for (int v = 0; v < nv; v++)
+    UNROLL_STAGE for (int v = 0; v < nv; v++)
     {
         const vec p = v_exp2(v_fms(v_load(T + v * LANES), c, shift[v]));
         /* A hidden key has weight 0, and its tangent may be anything. */
@@ -323,14 +334,14 @@ INLINE bool softmax_tangent_group(const int nv, real *T, real *U, int64_t ld, in
     vec highest[TANGENT_GROUP], at_highest[TANGENT_GROUP], shift[TANGENT_GROUP], factor[TANGENT_GROUP],
         r_after[TANGENT_GROUP], tangent[TANGENT_GROUP], sum[2][TANGENT_GROUP];
     bool rescaled = false;
-    UNROLL for (int v = 0; v < nv; v++)
+    UNROLL_STAGE for (int v = 0; v < nv; v++)
     {
         highest[v] = v_load(T + v * LANES);
         at_highest[v] = v_load(U + v * LANES);
         sum[0][v] = sum[1][v] = tangent[v] = v_set1(0);
     }
     for (int64_t j = 1; j < nj; j++) {
-        UNROLL for (int v = 0; v < nv; v++)
+        UNROLL_STAGE for (int v = 0; v < nv; v++)
         {
             const vec t = v_load(T + j * ld + v * LANES);
             const vmask higher = v_less(highest[v], t);
@@ -338,7 +349,7 @@ INLINE bool softmax_tangent_group(const int nv, real *T, real *U, int64_t ld, in
             at_highest[v] = v_select(higher, v_load(U + j * ld + v * LANES), at_highest[v]);
         }
     }
-    UNROLL for (int v = 0; v < nv; v++)
+    UNROLL_STAGE for (int v = 0; v < nv; v++)
     {
         const vec before = v_load(m + v * LANES), after = v_grow(before, v_mul(highest[v], c));
         const vmask grown = v_less(before, after);
@@ -357,7 +368,7 @@ INLINE bool softmax_tangent_group(const int nv, real *T, real *U, int64_t ld, in
     if (j < nj) {
         exp2_tangent_row(nv, T + j * ld, U + j * ld, c, shift, r_after, sum[0], tangent);
     }
-    UNROLL for (int v = 0; v < nv; v++)
+    UNROLL_STAGE for (int v = 0; v < nv; v++)
     {
         const vec l_before = v_load(l + v * LANES), change = v_sub(v_load(r + v * LANES), r_after[v]);
         const vec a_before = v_mul(v_fma(change, l_before, v_load(a + v * LANES)), factor[v]);
@@ -517,21 +528,21 @@ static double dot(const real *A, const real *B, int64_t n)
 INLINE void transpose_square(real *out, const real *rows, int64_t ld)
 {
     vec a[LANES], b[LANES];
-    UNROLL for (int r = 0; r < LANES; r++)
+    UNROLL_STAGE for (int r = 0; r < LANES; r++)
     {
         a[r] = v_load(rows + r * ld);
     }
     for (int step = 1; step < LANES; step *= 2) {
-        UNROLL for (int r = 0; r < LANES / 2; r++)
+        UNROLL_STAGE for (int r = 0; r < LANES / 2; r++)
         {
             v_zip(a[r], a[r + LANES / 2], &b[2 * r], &b[2 * r + 1]);
         }
-        UNROLL for (int r = 0; r < LANES; r++)
+        UNROLL_STAGE for (int r = 0; r < LANES; r++)
         {
             a[r] = b[r];
         }
     }
-    UNROLL for (int r = 0; r < LANES; r++)
+    UNROLL_STAGE for (int r = 0; r < LANES; r++)
     {
         v_store(out + r * PANEL, a[r]);
     }
