@@ -4,7 +4,8 @@ for the calls that are under way, and a thread that calls later waits for the en
 
 All this must come after the program's own exit handlers, which may wait for those very threads. Handlers run
 from the newest to the oldest, so a handler of ours would run before older ones; but when the last has run the
-interpreter drops them all, and with ours an object whose end is that moment.
+interpreter drops them all, and with ours an object whose end is that moment. Until then our ops must stay: one
+of those handlers, weakref's, would else remove them from PyTorch's dispatcher while threads call them.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from threading import get_ident
 
 _running: list[None] = []  # one entry for each call under way; append and pop need no lock
@@ -62,6 +64,14 @@ def _close() -> None:
     _State.closing = True
     while _running or _on_its_way():
         time.sleep(0.001)
+
+
+def keep(library) -> None:
+    """Takes the library's finalizer out of those that run with the exit handlers."""
+    for finalizer in list(weakref.finalize._registry):
+        alive = finalizer.peek()
+        if alive and alive[0] is library:
+            finalizer.atexit = False
 
 
 def _forked() -> None:

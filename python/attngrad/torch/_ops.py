@@ -39,6 +39,7 @@ _DTYPES = {torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", tor
 library = torch.library.Library("attngrad", "DEF")
 for _name, _schema in SCHEMAS.items():
     library.define(_name + _schema)
+_exit.keep(library)
 
 
 # ---- The problem ----

@@ -126,11 +126,14 @@ started.wait()
     ends(code.replace("N,", f"{n},").replace("MORE", more))
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", ["first", "before", "after"])
 def test_exit_handler_waits_for_a_thread(when):
-    """A handler that the program registered, before our import or after it, sees its thread finish."""
+    """A handler that the program registered, before all other imports, before ours or after it, sees its thread
+    finish."""
     code = """
-import atexit, threading, torch
+import atexit, threading
+FIRST
+import torch
 calls = []
 def work():
     for _ in range(200):
@@ -145,6 +148,7 @@ AFTER
 x = torch.randn(1, 2, 64, 16, requires_grad=True)
 thread.start()
 """
-    handler = "atexit.register(finish)"
-    code = code.replace(when.upper(), handler).replace("BEFORE", "").replace("AFTER", "")
+    code = code.replace(when.upper(), "atexit.register(lambda: finish())")
+    for other in ("FIRST", "BEFORE", "AFTER"):
+        code = code.replace(other, "")
     assert ends(code) == "200\n"
