@@ -1,4 +1,5 @@
 /* Processor name and features: by cpuid on x86-64; elsewhere what the target guarantees. */
+#define _GNU_SOURCE /* syscall */
 #include "cpu_info.h"
 
 #include <stdio.h>
@@ -13,6 +14,10 @@ static void append_word(char *text, size_t size, const char *word)
 #if defined(__x86_64__) || defined(__i386__)
 
 #include <cpuid.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 void agi_cpu_name(char *name, size_t size)
 {
@@ -30,18 +35,40 @@ void agi_cpu_name(char *name, size_t size)
 
 /* AMX has no name for __builtin_cpu_supports in the compilers of today: cpuid, leaf 7, and the tile
  * state in the register that tells what the operating system saves. */
-static int has_amx_bf16(void)
+static bool has_amx_bf16(void)
 {
     unsigned a = 0, b = 0, c = 0, d = 0;
     if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & (1u << 27))) {
-        return 0; /* no xgetbv */
+        return false; /* no xgetbv */
     }
     unsigned low, high;
     __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
     if ((low & (3u << 17)) != (3u << 17)) {
-        return 0;
+        return false;
     }
     return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & (1u << 22)) && (d & (1u << 24));
+}
+
+/* Linux gives a process the tiles' state only where it asks for it, once. Elsewhere nobody can ask. */
+static bool may_use_tiles(void)
+{
+#if defined(__linux__)
+    static _Atomic int answer; /* 0: not asked yet; every thread would get the same one */
+    enum { REQUEST = 0x1023, TILE_DATA = 18 };
+    if (answer == 0) {
+        answer = syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0 ? 1 : -1;
+    }
+    return answer > 0;
+#else
+    return false;
+#endif
+}
+
+static bool has_avx512(void)
+{
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+           __builtin_cpu_supports("fma");
 }
 
 void agi_cpu_features(char *features, size_t size)
@@ -76,11 +103,9 @@ bool agi_cpu_supports(ag_isa isa)
     case AG_ISA_AUTO:
     case AG_ISA_SCALAR: return true;
     case AG_ISA_AVX2: return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    case AG_ISA_AVX512:
-        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-               __builtin_cpu_supports("fma");
-    case AG_ISA_AMX: return has_amx_bf16();
+    case AG_ISA_AVX512: return has_avx512();
+    case AG_ISA_AMX:
+        return has_amx_bf16() && has_avx512() && __builtin_cpu_supports("avx512bf16") && may_use_tiles();
     default: return false;
     }
 }
