@@ -15,7 +15,9 @@ static const char help[] = "usage: attngrad bench PROBLEM [OPTION]...\n"
                            "Times the maps of a problem on random numbers. Each round takes, before each\n"
                            "map, a probe of the ceiling: the multiply-adds a second that as many threads\n"
                            "do on numbers in registers, with the same instruction set, after 0.2 seconds\n"
-                           "of the same load. The best round counts, for the maps and for the probe.\n"
+                           "of the same load; for bf16 on AMX those of its tiles. f16, and bf16 without\n"
+                           "AMX, are computed in f32 and compared with f32's probe. The best round counts,\n"
+                           "for the maps and for the probe.\n"
                            "\n"
                            "Flops: forward 4, vjp 10, jvp 12, vjp_jvp 24 for each pair of a query and a key\n"
                            "that it sees by causal, window and lengths, and each channel (d + dv) / 2.\n"
@@ -98,16 +100,28 @@ static void print_bytes(char *text, size_t size, size_t bytes)
     snprintf(text, size, "%.*f %s", unit == 0 ? 0 : 1, value, units[unit]);
 }
 
-static void print_text(const struct bench *b, const char *problem)
+static void print_probe(const struct bench *b)
 {
-    const char *kind = b->arrays->p->dtype == AG_F64 ? "f64" : "f32";
-    printf("problem  %s\n", problem);
-    printf("plan     %s\n", ag_plan_describe(b->arrays->plan));
-    printf("probe    %s %s fma: %.1f GFLOP/s", b->isa, kind, 1e-9 * b->probe);
+    static const char *const kinds[PROBE_KINDS] = {
+        [PROBE_FMA_F32] = "f32 fma", [PROBE_FMA_F64] = "f64 fma", [PROBE_AMX_BF16] = "bf16 tiles"};
+    const ag_dtype dtype = b->arrays->p->dtype;
+    printf("probe    %s %s: %.1f GFLOP/s", b->isa, kinds[b->kind], 1e-9 * b->probe);
     if (b->threads > 1) {
         printf(" (one thread %.1f)", 1e-9 * b->probe_one);
     }
-    printf("; f32 exp2: %.1f G/s\n\n", 1e-9 * b->exp2);
+    printf("; f32 exp2: %.1f G/s\n", 1e-9 * b->exp2);
+    if (b->kind == PROBE_FMA_F32 && dtype != AG_F32) {
+        printf("         %s is computed in f32 here, so it is compared with f32\n",
+               dtype == AG_F16 ? "f16" : "bf16");
+    }
+}
+
+static void print_text(const struct bench *b, const char *problem)
+{
+    printf("problem  %s\n", problem);
+    printf("plan     %s\n", ag_plan_describe(b->arrays->plan));
+    print_probe(b);
+    printf("\n");
     printf("%-8s %12s %10s %10s %12s\n", "map", "ms", "GFLOP/s", "% of probe", "workspace");
     for (int n = 0; n < b->count; n++) {
         const struct bench_result *r = &b->results[n];

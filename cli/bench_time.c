@@ -3,8 +3,6 @@
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #include "bench_time.h"
 
-#include "probe.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,10 +57,20 @@ static double visible_pairs(const struct arrays *x)
 
 /* ---- Beginning ---- */
 
+/* The unit that the plan's products run on: tiles take bfloat16 alone. */
+static enum probe_kind probe_of(const struct bench *b)
+{
+    const ag_dtype dtype = b->arrays->p->dtype;
+    if (dtype == AG_BF16 && strcmp(b->isa, "amx") == 0) {
+        return PROBE_AMX_BF16;
+    }
+    return dtype == AG_F64 ? PROBE_FMA_F64 : PROBE_FMA_F32;
+}
+
 /* The description lists its parts: "cpu, avx512, float32 inside, 2 threads". */
 static void read_description(struct bench *b, const char *text)
 {
-    static const char *const names[] = {"avx512", "avx2", "neon"};
+    static const char *const names[] = {"amx", "avx512", "avx2", "neon"};
     const char *threads = strstr(text, " thread");
     char part[BENCH_ISA + 4];
     snprintf(b->isa, sizeof b->isa, "scalar");
@@ -87,6 +95,7 @@ ag_status bench_begin(struct bench *b, struct arrays *x, uint32_t maps, int64_t 
     b->arrays = x;
     b->rounds = rounds;
     read_description(b, ag_plan_describe(x->plan));
+    b->kind = probe_of(b);
     for (int n = 0; n < BENCH_MAPS && status == AG_OK; n++) {
         const struct bench_map *map = &bench_maps[n];
         if ((maps & map->bit) == 0) {
@@ -107,11 +116,6 @@ ag_status bench_begin(struct bench *b, struct arrays *x, uint32_t maps, int64_t 
 static void keep_highest(double *best, double value)
 {
     *best = value > *best ? value : *best;
-}
-
-static enum probe_kind probe_of(const struct bench *b)
-{
-    return b->arrays->p->dtype == AG_F64 ? PROBE_FMA_F64 : PROBE_FMA_F32;
 }
 
 /* Calls until the window is full; the mean of them is the round's time. */
@@ -136,14 +140,13 @@ static ag_status time_map(struct bench *b, struct bench_result *r)
 
 ag_status bench_round(struct bench *b)
 {
-    const enum probe_kind kind = probe_of(b);
     ag_status status = AG_OK;
     keep_highest(&b->exp2, probe_rate(b->isa, PROBE_EXP2_F32, b->threads, settle_seconds, window_seconds));
     if (b->threads > 1) {
-        keep_highest(&b->probe_one, probe_rate(b->isa, kind, 1, settle_seconds, window_seconds));
+        keep_highest(&b->probe_one, probe_rate(b->isa, b->kind, 1, settle_seconds, window_seconds));
     }
     for (int n = 0; n < b->count && status == AG_OK; n++) {
-        keep_highest(&b->probe, probe_rate(b->isa, kind, b->threads, settle_seconds, window_seconds));
+        keep_highest(&b->probe, probe_rate(b->isa, b->kind, b->threads, settle_seconds, window_seconds));
         status = time_map(b, &b->results[n]);
     }
     if (b->threads == 1) {

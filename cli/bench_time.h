@@ -3,6 +3,7 @@
 #define ATTNGRAD_CLI_BENCH_TIME_H
 
 #include "arrays.h"
+#include "probe.h"
 
 enum { BENCH_MAPS = 4, BENCH_ISA = 16 };
 
@@ -28,13 +29,14 @@ struct bench {
     int threads;
     int64_t rounds;
     char isa[BENCH_ISA];
+    enum probe_kind kind; /* of the probe that the maps are compared with */
     int count;
     struct bench_result results[BENCH_MAPS];
     double probe, probe_one; /* operations a second of all threads and of one: the best round's */
     double exp2;             /* exponentials a second of all threads */
 };
 
-/* Which maps are timed: bits of AG_MAP_*. threads and isa are read from the plan's description. */
+/* Which maps are timed: bits of AG_MAP_*. threads, isa and kind follow from the plan's description. */
 ag_status bench_begin(struct bench *b, struct arrays *x, uint32_t maps, int64_t rounds);
 
 /* One round: for each map a probe, then the map. Call it `rounds` times. The status is the maps'. */

@@ -3,6 +3,7 @@
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #include "probe.h"
 
+#include "probe_amx.h"
 #include "rng.h"
 
 #include <pthread.h>
@@ -22,6 +23,12 @@ enum {
     MAX_BYTES = 64,
     VALUES = (CHAINS + 4) * MAX_BYTES / 4,
     MAX_THREADS = 1024
+};
+
+/* What the loops compute with, random. */
+struct numbers {
+    double values[VALUES];
+    uint16_t tiles[PROBE_TILES * PROBE_TILE]; /* bfloat16 */
 };
 
 #if defined(__clang__)
@@ -54,21 +61,30 @@ enum {
 #include "probe_loops.h"
 #endif
 
-typedef void (*loop)(const double *values, void *out);
+#if defined(__x86_64__)
+static void products_amx(const struct numbers *x, void *out)
+{
+    (void)out; /* a compiler leaves none of it out: it does not know the unit */
+    probe_amx_products(x->tiles, ROUNDS);
+}
+#endif
+
+typedef void (*loop)(const struct numbers *x, void *out);
 
 struct set {
     const char *isa;
     int bytes;
-    loop loops[3]; /* by enum probe_kind */
+    loop loops[PROBE_KINDS]; /* by enum probe_kind; NULL: the set has no such operation */
 };
 
 static const struct set sets[] = {
-    {"scalar", 16, {fma_f32_plain, fma_f64_plain, exp2_f32_plain}},
+    {"scalar", 16, {fma_f32_plain, fma_f64_plain, exp2_f32_plain, NULL}},
 #if defined(__x86_64__)
-    {"avx2", 32, {fma_f32_avx2, fma_f64_avx2, exp2_f32_avx2}},
-    {"avx512", 64, {fma_f32_avx512, fma_f64_avx512, exp2_f32_avx512}},
+    {"avx2", 32, {fma_f32_avx2, fma_f64_avx2, exp2_f32_avx2, NULL}},
+    {"avx512", 64, {fma_f32_avx512, fma_f64_avx512, exp2_f32_avx512, NULL}},
+    {"amx", 64, {fma_f32_avx512, fma_f64_avx512, exp2_f32_avx512, products_amx}},
 #else
-    {"neon", 16, {fma_f32_plain, fma_f64_plain, exp2_f32_plain}},
+    {"neon", 16, {fma_f32_plain, fma_f64_plain, exp2_f32_plain, NULL}},
 #endif
 };
 enum { SETS = sizeof sets / sizeof sets[0] };
@@ -76,11 +92,15 @@ enum { SETS = sizeof sets / sizeof sets[0] };
 static int processor_has(const char *isa)
 {
 #if defined(__x86_64__)
+    const int avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq");
     if (strcmp(isa, "avx2") == 0) {
         return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     }
     if (strcmp(isa, "avx512") == 0) {
-        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq");
+        return avx512;
+    }
+    if (strcmp(isa, "amx") == 0) {
+        return avx512 && probe_amx_usable();
     }
 #else
     (void)isa;
@@ -101,6 +121,9 @@ static const struct set *find_set(const char *isa)
 /* Operations of one call of a loop. */
 static double operations(const struct set *set, enum probe_kind kind)
 {
+    if (kind == PROBE_AMX_BF16) {
+        return (double)PROBE_TILE_OPERATIONS * PROBE_TILES * ROUNDS;
+    }
     const double lanes = set->bytes / (kind == PROBE_FMA_F64 ? 8.0 : 4.0);
     return lanes * CHAINS * ROUNDS * (kind == PROBE_EXP2_F32 ? 1 : 4);
 }
@@ -120,30 +143,42 @@ struct worker {
     double calls_per_second;
 };
 
-/* Starting values, then multipliers below 1, then summands; each fills one register or more. */
-static void draw_values(double *values, uint64_t seed)
+/* The upper half of a float32; what is cut off was random too. */
+static uint16_t bfloat16(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return (uint16_t)(bits >> 16);
+}
+
+/* Starting values, then multipliers below 1, then summands; each fills one register or more. Tiles have
+ * numbers of both signs, so that their sums do not only grow. */
+static void draw_numbers(struct numbers *x, uint64_t seed)
 {
     struct rng r;
     rng_init(&r, seed, 0);
     for (int n = 0; n < VALUES; n++) {
-        values[n] = 0.25 + 0.5 * rng_uniform(&r);
+        x->values[n] = 0.25 + 0.5 * rng_uniform(&r);
+    }
+    for (int n = 0; n < PROBE_TILES * PROBE_TILE; n++) {
+        x->tiles[n] = bfloat16((float)(2 * rng_uniform(&r) - 1));
     }
 }
 
 static void *work(void *arg)
 {
     struct worker *w = arg;
-    double values[VALUES];
+    _Alignas(MAX_BYTES) struct numbers numbers;
     char out[CHAINS * MAX_BYTES];
     int64_t calls = 0;
-    draw_values(values, w->seed);
+    draw_numbers(&numbers, w->seed);
     do {
-        w->run(values, out);
+        w->run(&numbers, out);
     } while (now_seconds() < w->counted_from);
     const double start = now_seconds();
     double end;
     do {
-        w->run(values, out);
+        w->run(&numbers, out);
         calls++;
         end = now_seconds();
     } while (end < w->until);
@@ -173,7 +208,7 @@ static double run_workers(struct worker *workers, int threads)
 double probe_rate(const char *isa, enum probe_kind kind, int threads, double settle, double seconds)
 {
     const struct set *set = find_set(isa);
-    if (set == NULL || threads < 1 || threads > MAX_THREADS) {
+    if (set == NULL || set->loops[kind] == NULL || threads < 1 || threads > MAX_THREADS) {
         return 0;
     }
     struct worker *workers = calloc((size_t)threads, sizeof *workers);

@@ -6,11 +6,13 @@
 enum probe_kind {
     PROBE_FMA_F32 = 0, /* multiply and add: two operations each */
     PROBE_FMA_F64 = 1,
-    PROBE_EXP2_F32 = 2 /* 2^x by a polynomial of degree 5: one operation each */
+    PROBE_EXP2_F32 = 2, /* 2^x by a polynomial of degree 5: one operation each */
+    PROBE_AMX_BF16 = 3, /* products of tiles of bfloat16, "amx" only; multiply-adds count two */
+    PROBE_KINDS = 4
 };
 
 /* Operations a second of `threads` threads at once, in the vectors of an instruction set ("scalar": those of
- * every processor of this kind, "avx2", "avx512", "neon"). A processor is faster for its first milliseconds
+ * every processor of this kind, "avx2", "avx512", "neon"; "amx": AVX-512 beside the tiles). A processor is faster for its first milliseconds
  * under load than it can stay: the same work runs for `settle` seconds before `seconds` of it are counted. 0
  * where the processor has no such set or a thread cannot be started. */
 double probe_rate(const char *isa, enum probe_kind kind, int threads, double settle, double seconds);

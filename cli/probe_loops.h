@@ -2,7 +2,7 @@
  *     PROBE_TARGET       the attribute that turns the set on
  *     PROBE_BYTES        the size of its vectors
  *     PROBE_NAME(loop)   the name of this set's loop
- * Every loop takes VALUES random numbers, does ROUNDS times its operations, and leaves its state in out,
+ * Every loop takes random numbers, does ROUNDS times its operations, and leaves its state in out,
  * so that none of it can be left out. Vectors are the compiler's own: one source serves every set. */
 
 typedef float PROBE_NAME(vec_f32) __attribute__((vector_size(PROBE_BYTES)));
@@ -10,8 +10,9 @@ typedef double PROBE_NAME(vec_f64) __attribute__((vector_size(PROBE_BYTES)));
 typedef int32_t PROBE_NAME(vec_i32) __attribute__((vector_size(PROBE_BYTES)));
 
 /* c = c x + y with |x| < 1 in turn for two x and y: c stays bounded, and its bits change every time. */
-PROBE_TARGET static void PROBE_NAME(fma_f32)(const double *values, void *out)
+PROBE_TARGET static void PROBE_NAME(fma_f32)(const struct numbers *numbers, void *out)
 {
+    const double *values = numbers->values;
     PROBE_NAME(vec_f32) c[CHAINS], x[2], y[2];
     const int lanes = PROBE_BYTES / (int)sizeof(float);
     for (int i = 0; i < lanes; i++) {
@@ -36,8 +37,9 @@ PROBE_TARGET static void PROBE_NAME(fma_f32)(const double *values, void *out)
     memcpy(out, c, sizeof c);
 }
 
-PROBE_TARGET static void PROBE_NAME(fma_f64)(const double *values, void *out)
+PROBE_TARGET static void PROBE_NAME(fma_f64)(const struct numbers *numbers, void *out)
 {
+    const double *values = numbers->values;
     PROBE_NAME(vec_f64) c[CHAINS], x[2], y[2];
     const int lanes = PROBE_BYTES / (int)sizeof(double);
     memcpy(c, values, sizeof c);
@@ -57,8 +59,9 @@ PROBE_TARGET static void PROBE_NAME(fma_f64)(const double *values, void *out)
 }
 
 /* x = 3 - 2^x stays between -5 and 3 and does not come to rest. */
-PROBE_TARGET static void PROBE_NAME(exp2_f32)(const double *values, void *out)
+PROBE_TARGET static void PROBE_NAME(exp2_f32)(const struct numbers *numbers, void *out)
 {
+    const double *values = numbers->values;
     PROBE_NAME(vec_f32) x[CHAINS];
     const int lanes = PROBE_BYTES / (int)sizeof(float);
     for (int a = 0; a < CHAINS; a++) {

@@ -33,6 +33,24 @@ for map in forward vjp jvp vjp_jvp; do
         grep -Eq "^$map +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9.]+ [KMG]?i?B\$" "$out"
 done
 
+# ---- The probe that a rate is compared with ----
+probe_fits_plan() { # on AMX the tiles', else float32's and the reason
+    if grep -q '^plan .*, amx,' "$out"; then
+        grep -q '^probe    amx bf16 tiles: [1-9]' "$out"
+    else
+        grep -q '^probe    [a-z0-9]* f32 fma: [1-9]' "$out" && grep -q 'bf16 is computed in f32 here' "$out"
+    fi
+}
+works bench "h2 q64 d32 bf16" --map vjp --threads 2
+check "bf16 is compared with the unit that its plan uses" probe_fits_plan
+check "bench of bf16 is at most 80 columns wide" narrow
+works_with "f16 is computed in f32 here, so it is compared with f32" bench "q64 d32 f16" --map forward
+ATTNGRAD_ISA=scalar
+export ATTNGRAD_ISA
+works_with "probe    scalar f32 fma" bench "q64 d32 bf16" --map forward --threads 1
+check "bf16 on the forced scalar kernels is compared with them" probe_fits_plan
+unset ATTNGRAD_ISA
+
 # ---- JSON ----
 works bench "h2 q64 d32 f64" --threads 2 --json --seed 3
 if python3 -c '' 2>/dev/null; then
@@ -51,6 +69,12 @@ if python3 -c '' 2>/dev/null; then
     works bench "q50 d8 f32 window=3,2" --map jvp --json --threads=1
     check "a window counts the pairs that are seen: 50 x 6 - 9" json_holds \
         'abs(maps[0]["ms"] * maps[0]["gflops"] / (12 * 291 * 8 * 1e-6) - 1) < 1e-9'
+    works bench "h2 q65 d32 bf16 causal" --json --threads 1
+    check "bf16 has the same keys" json_holds \
+        'all(" ".join(m) == "map ms gflops percent_of_probe workspace_bytes threads isa" for m in maps)'
+    check "bf16 has a share of its probe" json_holds 'all(m["percent_of_probe"] > 0 for m in maps)'
+    check "bf16 names its instruction set" json_holds \
+        '{m["isa"] for m in maps} < {"amx", "avx512", "avx2", "neon", "scalar"}'
 else
     echo "not checked: the contents of the JSON, as python3 is not here"
 fi

@@ -1,0 +1,77 @@
+/* The AMX probe: see probe_amx.h. The command sees the public headers only, so it asks the processor and the
+ * system itself. */
+#define _GNU_SOURCE /* syscall */
+#include "probe_amx.h"
+
+#if defined(__x86_64__) && defined(__linux__)
+
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* The kernel refuses where the processor has no tiles. */
+int probe_amx_usable(void)
+{
+    enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18, AMX_BF16 = 1 << 22 };
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & AMX_BF16) != 0 &&
+           syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+}
+
+/* What ldtilecfg reads. */
+struct tile_config {
+    uint8_t palette, start_row, reserved[14];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+};
+
+static void configure(struct tile_config *before)
+{
+    struct tile_config ours = {.palette = 1};
+    for (int t = 0; t < 8; t++) {
+        ours.row_bytes[t] = 64;
+        ours.rows[t] = 16;
+    }
+    __asm__ volatile("sttilecfg %0" : "=m"(*before)::"memory");
+    __asm__ volatile("ldtilecfg %0" ::"m"(ours) : "memory");
+}
+
+static void restore(const struct tile_config *before)
+{
+    if (before->palette == 0) {
+        __asm__ volatile("tilerelease" ::: "memory");
+    } else {
+        __asm__ volatile("ldtilecfg %0" ::"m"(*before) : "memory");
+    }
+}
+
+void probe_amx_products(const uint16_t *numbers, int rounds)
+{
+    struct tile_config before;
+    configure(&before);
+    __asm__ volatile("tileloadd (%0,%4,1), %%tmm4\n\ttileloadd (%1,%4,1), %%tmm5\n\t"
+                     "tileloadd (%2,%4,1), %%tmm6\n\ttileloadd (%3,%4,1), %%tmm7" ::"r"(numbers),
+                     "r"(numbers + PROBE_TILE), "r"(numbers + 2 * PROBE_TILE), "r"(numbers + 3 * PROBE_TILE),
+                     "r"((int64_t)64)
+                     : "memory");
+    for (int n = 0; n < rounds; n++) {
+        __asm__ volatile("tdpbf16ps %%tmm6, %%tmm4, %%tmm0\n\ttdpbf16ps %%tmm7, %%tmm4, %%tmm1\n\t"
+                         "tdpbf16ps %%tmm6, %%tmm5, %%tmm2\n\ttdpbf16ps %%tmm7, %%tmm5, %%tmm3" ::);
+    }
+    restore(&before);
+}
+
+#else
+
+int probe_amx_usable(void)
+{
+    return 0;
+}
+
+void probe_amx_products(const uint16_t *numbers, int rounds)
+{
+    (void)numbers;
+    (void)rounds;
+}
+
+#endif
