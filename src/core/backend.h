@@ -4,6 +4,7 @@
 #define AGI_BACKEND_H
 
 #include "call.h"
+#include "matmul.h"
 
 typedef struct agi_backend {
     ag_backend id;
@@ -23,6 +24,9 @@ typedef struct agi_backend {
 
     /* NULL where the backend never has the matrices. */
     ag_status (*trace)(const agi_call *call, const ag_trace_args *trace, void *workspace);
+
+    /* Who computes the layer's matrix products. NULL: the portable ones. */
+    const agi_matmul_table *(*matmul)(const ag_plan *plan);
 
     /* What follows the name in ag_plan_describe, for example "tile 64x128". May be empty. */
     void (*describe)(const ag_plan *plan, char *text, size_t size);

@@ -1,54 +1,36 @@
-/* The loop of a matrix product over tiles of C, and the portable kernels. A tile is packed into panels of
- * the accumulator's format, whatever dtype, stride or transposition it came with, so that one kernel
- * serves all of them and its inner loops run over constants, which a compiler turns into vectors. */
+/* Matrix products as work items: the tiles of all products of a list. Knows no kernel. */
 #include "matmul.h"
 
-#include <string.h>
+#include "backend.h"
 
-#include "number.h"
-
-/* Where a tile stands in C. */
-typedef struct {
-    int64_t i0, m, j0, n;
-} span;
-
-/* What is packed of one operand: lines of panels, depth along the sum. */
-typedef struct {
-    int64_t width, line0, lines, depth0, depth;
-} block;
+/* Tiles for each thread, so that threads end at about the same time. */
+enum { TILES_A_THREAD = 4 };
 
 typedef struct {
+    const ag_plan *plan;
     const agi_matmul_table *table;
-    const agi_matmul_op *op;
+    const agi_matmul_op *ops;
+    int n_ops;
     const agi_matmul_space *space;
+    agi_matmul_tile size[AGI_MAX_OPS]; /* of a whole tile of each op */
+    int64_t across[AGI_MAX_OPS];       /* tiles beside each other */
+    int64_t end[AGI_MAX_OPS];          /* number behind the last item of each op */
 } job;
 
-typedef void (*load_function32)(float *to, ag_dtype dtype, const void *from, int64_t stride, int64_t n);
-typedef void (*load_function64)(double *to, ag_dtype dtype, const void *from, int64_t stride, int64_t n);
-
-#define REAL float
-#define NAME(x) x##32
-#include "matmul_tile.h"
-#undef REAL
-#undef NAME
-
-#define REAL double
-#define NAME(x) x##64
-#include "matmul_tile.h"
-#undef REAL
-#undef NAME
-
-/* ---- The loop ---- */
+const agi_matmul_table *agi_matmul_of(const ag_plan *plan)
+{
+    return plan->backend->matmul == NULL ? &agi_matmul_portable : plan->backend->matmul(plan);
+}
 
 void agi_matmul_lay_out(agi_matmul_space *space, agi_arena *arena, const ag_plan *plan)
 {
-    const size_t tile = plan->p.dtype == AG_F64 ? sizeof(tile64) : sizeof(tile32);
-    space->slot_bytes = (tile + AGI_CACHE_LINE - 1) / AGI_CACHE_LINE * AGI_CACHE_LINE;
+    const size_t bytes = agi_matmul_of(plan)->scratch(plan);
+    space->slot_bytes = (bytes + AGI_CACHE_LINE - 1) / AGI_CACHE_LINE * AGI_CACHE_LINE;
     space->counter = agi_take(arena, 1, sizeof *space->counter);
     space->scratch = agi_take(arena, plan->threads, space->slot_bytes);
 }
 
-static int64_t tiles(int64_t n, int64_t size)
+static int64_t pieces(int64_t n, int64_t size)
 {
     return (n + size - 1) / size;
 }
@@ -56,91 +38,48 @@ static int64_t tiles(int64_t n, int64_t size)
 static void run_item(void *arg, int64_t item, int64_t slot)
 {
     const job *x = arg;
-    const int64_t across = tiles(x->op->n, AGI_TILE_N);
-    span at = {.i0 = item / across * AGI_TILE_M, .j0 = item % across * AGI_TILE_N};
-    at.m = x->op->m - at.i0 < AGI_TILE_M ? x->op->m - at.i0 : AGI_TILE_M;
-    at.n = x->op->n - at.j0 < AGI_TILE_N ? x->op->n - at.j0 : AGI_TILE_N;
-    if (x->op->dtype == AG_F64) {
-        run_tile64(x, &at, slot);
-    } else {
-        run_tile32(x, &at, slot);
+    int o = 0;
+    while (item >= x->end[o]) {
+        o++;
     }
+    const agi_matmul_op *op = &x->ops[o];
+    const agi_matmul_tile *size = &x->size[o];
+    const int64_t place = o == 0 ? item : item - x->end[o - 1];
+    agi_matmul_tile at = {.i0 = place / x->across[o] * size->m, .j0 = place % x->across[o] * size->n};
+    at.m = op->m - at.i0 < size->m ? op->m - at.i0 : size->m;
+    at.n = op->n - at.j0 < size->n ? op->n - at.j0 : size->n;
+    x->table->run(x->plan, op, &at, x->space->scratch + (size_t)slot * x->space->slot_bytes);
 }
 
-ag_status agi_matmul(const agi_matmul_table *table, const agi_matmul_op *op, const ag_plan *plan,
-                     const ag_exec *exec, const agi_matmul_space *space)
+/* Multiplications of an op; at least one for each element of C, so that an empty sum is work too. */
+static double work_of(const agi_matmul_op *op)
 {
-    job x = {table, op, space};
-    const int64_t n_items = tiles(op->m, AGI_TILE_M) * tiles(op->n, AGI_TILE_N);
-    return agi_run_items(plan, exec, space->counter, n_items, run_item, &x);
+    double depth = 1;
+    for (int p = 0; p < op->n_products; p++) {
+        depth += (double)agi_depth(&op->products[p]);
+    }
+    return depth * (double)op->m * (double)op->n;
 }
 
-/* ---- The portable kernels ---- */
-
-enum { MR = 4, NR32 = 8, NR64 = 4 };
-
-/* Both start from zero, so that the error of a long sum grows with the number of blocks, not of terms. */
-static void kernel32(int64_t k, const float *restrict a, const float *restrict b, float *restrict c,
-                     int64_t ldc)
+ag_status agi_matmul(const agi_matmul_op *ops, int n_ops, const ag_plan *plan, const ag_exec *exec,
+                     const agi_matmul_space *space)
 {
-    float sum[MR][NR32] = {{0}};
-    for (int64_t l = 0; l < k; l++) {
-        for (int i = 0; i < MR; i++) {
-            for (int j = 0; j < NR32; j++) {
-                sum[i][j] += a[l * MR + i] * b[l * NR32 + j];
-            }
+    job x = {.plan = plan, .table = agi_matmul_of(plan), .ops = ops, .n_ops = n_ops, .space = space};
+    double work = 0;
+    int64_t items = 0;
+    for (int o = 0; o < n_ops; o++) {
+        work += work_of(&ops[o]);
+    }
+    if (plan->threads > 1) {
+        work /= TILES_A_THREAD * (double)plan->threads;
+    }
+    for (int o = 0; o < n_ops; o++) {
+        if (ops[o].m > 0 && ops[o].n > 0) {
+            x.table->cut(plan, &ops[o], work, &x.size[o]);
+            x.across[o] = pieces(ops[o].n, x.size[o].n);
+            items += pieces(ops[o].m, x.size[o].m) * x.across[o];
         }
+        x.end[o] = items;
     }
-    for (int i = 0; i < MR; i++) {
-        for (int j = 0; j < NR32; j++) {
-            c[i * ldc + j] += sum[i][j];
-        }
-    }
+    return agi_run_items(plan, exec, space->counter, items, run_item, &x);
 }
-
-static void kernel64(int64_t k, const double *restrict a, const double *restrict b, double *restrict c,
-                     int64_t ldc)
-{
-    double sum[MR][NR64] = {{0}};
-    for (int64_t l = 0; l < k; l++) {
-        for (int i = 0; i < MR; i++) {
-            for (int j = 0; j < NR64; j++) {
-                sum[i][j] += a[l * MR + i] * b[l * NR64 + j];
-            }
-        }
-    }
-    for (int i = 0; i < MR; i++) {
-        for (int j = 0; j < NR64; j++) {
-            c[i * ldc + j] += sum[i][j];
-        }
-    }
-}
-
-static void load32(float *to, ag_dtype dtype, const void *from, int64_t stride, int64_t n)
-{
-    for (int64_t i = 0; i < n && dtype == AG_F32; i++) {
-        to[i] = ((const float *)from)[i * stride];
-    }
-    for (int64_t i = 0; i < n && dtype != AG_F32; i++) {
-        to[i] = (float)agi_load(dtype, from, i * stride);
-    }
-}
-
-static void load64(double *to, ag_dtype dtype, const void *from, int64_t stride, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++) {
-        to[i] = agi_load(dtype, from, i * stride);
-    }
-}
-
-const agi_matmul_table agi_matmul_portable = {
-    .name = "portable",
-    .mr32 = MR,
-    .nr32 = NR32,
-    .mr64 = MR,
-    .nr64 = NR64,
-    .kernel32 = kernel32,
-    .kernel64 = kernel64,
-    .load32 = load32,
-    .load64 = load64,
-};

@@ -1,6 +1,6 @@
 /* Matrix products of any number format: C = sum of A_t B_t, or C + that sum, rounded once at the end.
- * Accumulation is in float32, float64 where C is float64. Each tile of C has one owner, which adds up in
- * one order fixed by the shapes: the same bits for any number of threads. */
+ * Accumulation is in float32, float64 where C is float64. Each element of C is summed by one thread in one
+ * order fixed by the shapes: the same bits for any number of threads. */
 #ifndef AGI_MATMUL_H
 #define AGI_MATMUL_H
 
@@ -34,22 +34,37 @@ typedef struct {
     agi_product products[AGI_MAX_PRODUCTS];
 } agi_matmul_op;
 
-/* The kernels. Packed A is panels of mr rows, each [k][mr]; packed B panels of nr columns, each [k][nr];
- * kernel adds the product of two panels to mr x nr of c, whose rows lie ldc apart. load reads n elements
- * that lie stride apart. All of one float64 kernel, and of one float32 kernel that serves the other
- * dtypes. mr and nr divide AGI_TILE_M and AGI_TILE_N. */
+/* Length of the sum of one product. */
+static inline int64_t agi_depth(const agi_product *p)
+{
+    return p->a.transposed ? p->a.rows : p->a.cols;
+}
+
+static inline bool agi_row_counts(const agi_matrix *x, int64_t row)
+{
+    return x->lengths == NULL || row % x->group < x->lengths[row / x->group];
+}
+
+/* Rows i0 .. i0 + m - 1, columns j0 .. j0 + n - 1 of C. */
 typedef struct {
-    const char *name;
-    int64_t mr32, nr32, mr64, nr64;
-    void (*kernel32)(int64_t k, const float *a, const float *b, float *c, int64_t ldc);
-    void (*kernel64)(int64_t k, const double *a, const double *b, double *c, int64_t ldc);
-    void (*load32)(float *to, ag_dtype dtype, const void *from, int64_t stride, int64_t n);
-    void (*load64)(double *to, ag_dtype dtype, const void *from, int64_t stride, int64_t n);
+    int64_t i0, m, j0, n;
+} agi_matmul_tile;
+
+/* Who computes tiles. How C is cut may not change a bit of it. */
+typedef struct {
+    /* Bytes that one thread needs. */
+    size_t (*scratch)(const ag_plan *plan);
+
+    /* The largest tile, m and n of at, of about so many multiplications, that pays. */
+    void (*cut)(const ag_plan *plan, const agi_matmul_op *op, double work, agi_matmul_tile *at);
+
+    void (*run)(const ag_plan *plan, const agi_matmul_op *op, const agi_matmul_tile *at, void *scratch);
 } agi_matmul_table;
 
-enum { AGI_TILE_M = 64, AGI_TILE_N = 128, AGI_TILE_K = 256 };
-
 extern const agi_matmul_table agi_matmul_portable;
+
+/* The one that the plan's backend has for it. */
+const agi_matmul_table *agi_matmul_of(const ag_plan *plan);
 
 /* What every thread of a plan needs to run products. */
 typedef struct {
@@ -60,7 +75,10 @@ typedef struct {
 
 void agi_matmul_lay_out(agi_matmul_space *space, agi_arena *arena, const ag_plan *plan);
 
-ag_status agi_matmul(const agi_matmul_table *table, const agi_matmul_op *op, const ag_plan *plan,
-                     const ag_exec *exec, const agi_matmul_space *space);
+#define AGI_MAX_OPS 12
+
+/* All ops, in any order and at once: none may read or write what another writes. */
+ag_status agi_matmul(const agi_matmul_op *ops, int n_ops, const ag_plan *plan, const ag_exec *exec,
+                     const agi_matmul_space *space);
 
 #endif

@@ -6,6 +6,7 @@
 #include "backward.h"
 #include "cpu.h"
 #include "maps.h"
+#include "matmul.h"
 
 static bool is_f64(const ag_plan *plan)
 {
@@ -64,5 +65,6 @@ const agi_backend agi_cpu_backend = {
     .accept = accept,
     .workspace = workspace,
     .run = run,
+    .matmul = agi_cpu_matmul,
     .describe = describe,
 };

@@ -150,7 +150,6 @@ static ag_status build(ag_layer *layer, const ag_layer_desc *d)
 {
     const ag_problem *p = &layer->plan->p;
     const bool packed = agi_has(p, AG_PACKED);
-    layer->matmul = &agi_matmul_portable;
     layer->d_model = d->d_model;
     layer->q_rows = packed ? p->q_total : p->batch * p->q_len;
     layer->k_rows = packed ? p->kv_total : p->batch * p->kv_len;

@@ -17,7 +17,6 @@ typedef struct {
 
 struct ag_layer {
     ag_plan *plan;
-    const agi_matmul_table *matmul;
     int64_t d_model;
     int64_t size;
     int64_t q_rows, k_rows; /* of x_q and y; of x_k and x_v: all sequences together */

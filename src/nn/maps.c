@@ -20,6 +20,8 @@ typedef struct {
 typedef struct {
     const agi_layer_call *call;
     variables x, t, d, td;
+    int n_ops; /* that wait for each other's company: products which do not depend on each other run at once */
+    agi_matmul_op ops[AGI_MAX_OPS];
     ag_status status; /* of the first step that failed; nothing runs from then on */
 } layer_run;
 
@@ -124,38 +126,45 @@ static void add(agi_matmul_op *op, agi_matrix a, agi_matrix b)
     }
 }
 
-/* to = the sum. Only here is what the caller gave for writing written. */
-static void store(layer_run *r, agi_matmul_op *op, agi_matrix to, uint32_t accumulate)
+/* The op that becomes to = a sum, an empty one at first, where that is wanted; else one that nobody runs. Only
+ * here does what the caller gave for writing become an output. */
+static agi_matmul_op *begin(layer_run *r, agi_matrix to, uint32_t accumulate)
 {
-    const ag_layer *layer = r->call->layer;
-    if (to.data == NULL || r->status != AG_OK) {
-        return;
+    agi_matmul_op *op = &r->ops[r->n_ops];
+    r->n_ops += to.data != NULL;
+    *op = (agi_matmul_op){.c = (void *)(uintptr_t)to.data,
+                          .dtype = to.dtype,
+                          .accumulate = (r->call->a.accumulate & accumulate) != 0,
+                          .m = to.rows,
+                          .n = to.cols};
+    return op;
+}
+
+/* Runs what was begun. */
+static void finish(layer_run *r)
+{
+    if (r->status == AG_OK) {
+        r->status =
+            agi_matmul(r->ops, r->n_ops, r->call->layer->plan, &r->call->exec, &r->call->space.matmul);
     }
-    op->c = (void *)(uintptr_t)to.data;
-    op->dtype = to.dtype;
-    op->m = to.rows;
-    op->n = to.cols;
-    op->accumulate = (r->call->a.accumulate & accumulate) != 0;
-    r->status = agi_matmul(layer->matmul, op, layer->plan, &r->call->exec, &r->call->space.matmul);
+    r->n_ops = 0;
 }
 
 /* R = A W + b */
 static void project(layer_run *r, agi_projection w)
 {
-    agi_matmul_op op = {.n_products = 0};
-    add(&op, in(r, &r->x, w), weights(r, &r->x, w));
-    add(&op, ones(r, w), bias(r, &r->x, w));
-    store(r, &op, out(r, &r->x, w), w == AGI_O ? AG_LAYER_ACC_Y : 0);
+    agi_matmul_op *op = begin(r, out(r, &r->x, w), w == AGI_O ? AG_LAYER_ACC_Y : 0);
+    add(op, in(r, &r->x, w), weights(r, &r->x, w));
+    add(op, ones(r, w), bias(r, &r->x, w));
 }
 
 /* tR = tA W + A tW + tb */
 static void project_tangent(layer_run *r, agi_projection w)
 {
-    agi_matmul_op op = {.n_products = 0};
-    add(&op, in(r, &r->t, w), weights(r, &r->x, w));
-    add(&op, in(r, &r->x, w), weights(r, &r->t, w));
-    add(&op, ones(r, w), bias(r, &r->t, w));
-    store(r, &op, out(r, &r->t, w), w == AGI_O ? AG_LAYER_ACC_TY : 0);
+    agi_matmul_op *op = begin(r, out(r, &r->t, w), w == AGI_O ? AG_LAYER_ACC_TY : 0);
+    add(op, in(r, &r->t, w), weights(r, &r->x, w));
+    add(op, in(r, &r->x, w), weights(r, &r->t, w));
+    add(op, ones(r, w), bias(r, &r->t, w));
 }
 
 /* dA = sum dR W^T; tdA = sum tdR W^T + dR tW^T. w is the projection whose input A is. */
@@ -164,18 +173,18 @@ static void input_gradient(layer_run *r, agi_projection w)
     const agi_weights *all = r->call->layer->projection;
     const bool second = r->call->map == AGI_VJP_JVP;
     const uint32_t first_bit = second ? AG_LAYER_ACC_TDX_Q : AG_LAYER_ACC_DX_Q;
-    agi_matmul_op op = {.n_products = 0};
+    if (all[w].input != w) {
+        return;
+    }
+    agi_matmul_op *op = begin(r, in(r, second ? &r->td : &r->d, w), w == AGI_O ? 0 : first_bit << w);
     for (int u = 0; u < AGI_N_PROJECTIONS; u++) {
         const agi_projection reader = (agi_projection)u;
         if (all[reader].input == w) {
-            add(&op, out(r, second ? &r->td : &r->d, reader), transposed(weights(r, &r->x, reader)));
+            add(op, out(r, second ? &r->td : &r->d, reader), transposed(weights(r, &r->x, reader)));
             if (second) {
-                add(&op, out(r, &r->d, reader), transposed(weights(r, &r->t, reader)));
+                add(op, out(r, &r->d, reader), transposed(weights(r, &r->t, reader)));
             }
         }
-    }
-    if (all[w].input == w) {
-        store(r, &op, in(r, second ? &r->td : &r->d, w), w == AGI_O ? 0 : first_bit << w);
     }
 }
 
@@ -185,14 +194,12 @@ static void param_gradients(layer_run *r, agi_projection w)
     const bool second = r->call->map == AGI_VJP_JVP;
     const uint32_t bit = second ? AG_LAYER_ACC_TD_PARAMS : AG_LAYER_ACC_D_PARAMS;
     const variables *d = second ? &r->td : &r->d;
-    agi_matmul_op op = {.n_products = 0}, sum = {.n_products = 0};
+    agi_matmul_op *op = begin(r, weights(r, d, w), bit);
     if (second) {
-        add(&op, transposed(in(r, &r->t, w)), out(r, &r->d, w));
+        add(op, transposed(in(r, &r->t, w)), out(r, &r->d, w));
     }
-    add(&op, transposed(in(r, &r->x, w)), out(r, d, w));
-    store(r, &op, weights(r, d, w), bit);
-    add(&sum, transposed(ones(r, w)), out(r, d, w));
-    store(r, &sum, bias(r, d, w), bit);
+    add(op, transposed(in(r, &r->x, w)), out(r, d, w));
+    add(begin(r, bias(r, d, w), bit), transposed(ones(r, w)), out(r, d, w));
 }
 
 /* ---- The maps ---- */
@@ -210,8 +217,10 @@ static void forward(layer_run *r)
     project(r, AGI_Q);
     project(r, AGI_K);
     project(r, AGI_V);
+    finish(r);
     attend(r);
     project(r, AGI_O);
+    finish(r);
 }
 
 static void jvp(layer_run *r)
@@ -220,9 +229,11 @@ static void jvp(layer_run *r)
         project(r, w);
         project_tangent(r, w);
     }
+    finish(r);
     attend(r);
     project(r, AGI_O);
     project_tangent(r, AGI_O);
+    finish(r);
 }
 
 /* vjp, and with the tangents vjp_jvp: the same order of the same steps. */
@@ -230,11 +241,13 @@ static void backward(layer_run *r)
 {
     param_gradients(r, AGI_O);
     input_gradient(r, AGI_O);
+    finish(r);
     attend(r);
     for (agi_projection w = AGI_Q; w <= AGI_V; w++) {
-        param_gradients(r, w);
         input_gradient(r, w);
+        param_gradients(r, w);
     }
+    finish(r);
 }
 
 static variables gather(const void *q, const void *k, const void *v, const agi_activations *on_the_way,
