@@ -1,5 +1,6 @@
-"""The benchmark: our four maps and PyTorch's attention, interleaved in one process on the same random arrays,
-beside probes of the processor's ceiling. usage: bench.py BUILD [--quick] [--out FOLDER]"""
+"""The benchmark: our four maps and PyTorch's attention, our layer and PyTorch's, our matrix products and
+oneDNN's, interleaved in one process on the same random arrays, beside probes of the processor's ceiling.
+usage: bench.py BUILD [--quick] [--out FOLDER]"""
 
 import argparse
 import json
@@ -11,89 +12,27 @@ from dataclasses import asdict
 from pathlib import Path
 
 import cases
+import layer
+import maps
 import peers
+import plot
 import report
-from library import MAPS, PROBE_EXP2, PROBE_F32, PROBE_F64, Arrays, Buffer, Library, Plan
+from library import Library
+from timing import ROUNDS
 
-ROUNDS, WINDOW = 5, 0.05
-# The processor is faster for its first milliseconds under load than it can stay. A round starts with this
-# much of the probe's load; in it maps and probes follow each other, so that the state is that of long load.
-SETTLE, BETWEEN = 0.2, 0.1
-
-
-def seconds_of(run):
-    """The mean over calls that fill a window."""
-    calls, start = 0, time.perf_counter()
-    while True:
-        run()
-        calls += 1
-        elapsed = time.perf_counter() - start
-        if elapsed >= WINDOW:
-            return elapsed / calls
-
-
-def prepare(case, library):
-    """Runs each map and each of PyTorch's once, in an order that gives each its inputs."""
-    plan = Plan(library, case.text, case.threads, case.isa)
-    arrays = Arrays("d" if case.dtype == "f64" else "f", case.heads, case.n_q, case.n_k, case.dim)
-    bits = sum(MAPS[name][0] for name in case.maps)
-    workspace = Buffer(plan.workspace(bits))
-    ours = {name: plan.runner(name, arrays, workspace) for name in case.maps}
-    theirs = peers.runners(case, arrays)
-    if not case.once:
-        for run in [*ours.values(), *theirs.values()]:
-            run()
-    return plan, ours, theirs
-
-
-def run_round(case, library, isa, ours, theirs, best):
-    kind = PROBE_F64 if case.dtype == "f64" else PROBE_F32
-
-    def probe(name, what, threads, settle):
-        best[name] = max(best.get(name, 0), library.probe(isa, what, threads, settle, WINDOW))
-
-    def timed(name, run):
-        best[name] = min(best.get(name, float("inf")), seconds_of(run))
-
-    probe("probe_one", kind, 1, SETTLE)
-    probe("exp2", PROBE_EXP2, case.threads, BETWEEN)
-    for name, run in ours.items():
-        probe("probe", kind, case.threads, SETTLE if name == "forward" else BETWEEN)
-        timed(name, run)
-    for name, run in theirs.items():
-        timed(name, run)
-
-
-def run_case(case, library):
-    peers.set_threads(case.threads)
-    plan, ours, theirs = prepare(case, library)
-    best = {}
-    for _ in range(1 if case.once else ROUNDS):
-        run_round(case, library, plan.isa, ours, theirs, best)
-    if case.threads == 1:
-        best["probe"] = best["probe_one"] = max(best["probe"], best["probe_one"])
-    for name in case.maps:
-        bit, flops = MAPS[name]
-        rate = flops * case.pairs * case.dim / best[name]
-        case.results[name] = {
-            "ms": 1e3 * best[name],
-            "gflops": 1e-9 * rate,
-            "percent_of_probe": 100 * rate / best["probe"],
-            "workspace_bytes": plan.workspace(bit),
-        }
-    for name in theirs:
-        case.results[name] = {"ms": 1e3 * best[name]}
-    for name in ("probe", "probe_one", "exp2"):
-        case.results[name] = 1e-9 * best[name]
-    case.results["isa"] = plan.isa
-    plan.close()
+RUN = {
+    "maps": maps.run,
+    "error": maps.run_error,
+    "layer": layer.run_layer,
+    "product": layer.run_product,
+}
 
 
 class Progress:
-    """A bar where standard error is a terminal, else a line a case. The time left goes by the cases' work."""
+    """A bar where standard error is a terminal, else a line a case. The time left goes by estimates."""
 
     def __init__(self, all_cases):
-        self.count, self.total = len(all_cases), sum(case.work() for case in all_cases)
+        self.count, self.total = len(all_cases), sum(case.seconds() for case in all_cases)
         self.done, self.finished, self.start = 0.0, 0, time.monotonic()
         self.terminal = sys.stderr.isatty()
 
@@ -114,7 +53,7 @@ class Progress:
             print(f"{self.finished + 1}/{self.count}  {label}  {clock}", file=sys.stderr, flush=True)
 
     def step(self, case):
-        self.done += case.work()
+        self.done += case.seconds()
         self.finished += 1
 
     def end(self):
@@ -128,7 +67,8 @@ def run_all(all_cases, library):
     try:
         for case in all_cases:
             progress.show(case.label)
-            run_case(case, library)
+            peers.set_threads(case.threads)
+            RUN[case.kind](case, library)
             finished.append(case)
             progress.step(case)
     except KeyboardInterrupt:
@@ -143,11 +83,25 @@ def write(path, text):
     new.replace(path)
 
 
+def say_what_is_missing(about):
+    def say(text):
+        print(f"bench: {text}", file=sys.stderr)
+
+    if about["threads"] == 1:
+        say("one processor here: no case with several threads")
+    if not about["amx"]:
+        say("no AMX that this process may use: bf16 is compared with the float32 probe")
+    if about["no_onednn"]:
+        say(f"no comparison of matrix products: {about['no_onednn']}")
+    if about["load_before"] > 0.5:
+        say(f"the load is {about['load_before']:.1f}: other programs will disturb the figures")
+
+
 def main():
     parser = argparse.ArgumentParser(description="Times attngrad's maps beside PyTorch's attention.")
     parser.add_argument("build", help="the folder of a release build")
     parser.add_argument(
-        "--quick", action="store_true", help="the cases of the closing table, about two minutes"
+        "--quick", action="store_true", help="the cases of the closing table, under four minutes"
     )
     parser.add_argument(
         "--out", type=Path, default=Path(__file__).parent / "results", help="the folder of the results"
@@ -159,18 +113,15 @@ def main():
         "date": time.strftime("%Y-%m-%d %H:%M"),
         "threads": threads,
         "torch": peers.version(),
+        "amx": library.has_amx(),
+        "onednn": layer.one_dnn_version(),
+        "no_onednn": layer.why_no_one_dnn(),
         "rounds": ROUNDS,
         "python": platform.python_version(),
         "load_before": os.getloadavg()[0],
         "mode": "quick" if options.quick else "full",
     }
-    if threads == 1:
-        print("bench: one processor here: no case with several threads", file=sys.stderr)
-    if about["load_before"] > 0.5:
-        print(
-            f"bench: the load is {about['load_before']:.1f}: other programs will disturb the figures",
-            file=sys.stderr,
-        )
+    say_what_is_missing(about)
     start = time.monotonic()
     all_cases = (cases.quick_cases if options.quick else cases.full_cases)(threads)
     finished = run_all(all_cases, library)
@@ -182,7 +133,7 @@ def main():
         json.dumps({"about": about, "cases": [asdict(case) for case in finished]}, indent=1),
     )
     print(report.text(about, finished))
-    for line in report.plot(about, finished, stem) + [f"results: {stem.with_suffix('.json')}"]:
+    for line in plot.plot(about, finished, stem) + [f"results: {stem.with_suffix('.json')}"]:
         print(line)
 
 

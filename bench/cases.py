@@ -1,14 +1,23 @@
-"""What is timed: the problems, their sizes and threads."""
+"""What is measured: the problems, their sizes and threads. A case has a label, the seconds that it may take,
+for the time left, and the results, once it has run."""
 
 from dataclasses import dataclass, field
 
 LENGTHS, DIMS = (128, 512, 1024, 2048, 4096, 8192), (64, 128, 256)
+BF16_LENGTHS, BF16_DIMS = (1024, 2048, 4096), (64, 128)
 HEADS = {64: 12, 128: 6, 256: 4}
 UNFUSED_LENGTH = 2048  # beyond it the unfused formulas take too much memory and time
+PRODUCTS = ((2048, 768, 768), (320, 128, 128), (4096, 1024, 1024))
+
+
+def thread_words(threads):
+    return f"{threads} thread{'s' * (threads > 1)}"
 
 
 @dataclass
 class Case:
+    """The maps of one problem."""
+
     heads: int
     n_q: int
     n_k: int
@@ -22,6 +31,7 @@ class Case:
     torch: bool = True
     unfused: bool = False
     once: bool = False
+    kind: str = "maps"
     results: dict = field(default_factory=dict)
 
     @property
@@ -34,7 +44,7 @@ class Case:
     @property
     def label(self):
         isa = "" if self.isa == "auto" else f" {self.isa}"
-        return f"{self.text}{isa}, {self.threads} thread{'s' * (self.threads > 1)}"
+        return f"{self.text}{isa}, {thread_words(self.threads)}"
 
     @property
     def pairs(self):
@@ -44,14 +54,84 @@ class Case:
         width = self.window + 1 if self.window else self.n_q
         return self.heads * sum(min(i + 1, width) for i in range(self.n_q))
 
-    def work(self):
-        """Flops of one round, ours and PyTorch's, as one thread would do them: for the time left."""
+    def seconds(self):
         ours = {"forward": 4, "vjp": 10, "jvp": 12, "vjp_jvp": 24}
         units = (
             sum(ours[name] for name in self.maps) + (25 if self.torch else 0) + (250 if self.unfused else 0)
         )
-        slow = {"auto": 1, "avx2": 2}[self.isa] * (2 if self.dtype == "f64" else 1)
-        return units * self.pairs * self.dim * slow / self.threads + 1e11
+        slow = {"auto": 1, "avx2": 2}[self.isa] * {"f64": 2, "f32": 1, "bf16": 0.5}[self.dtype]
+        once = units * self.pairs * self.dim * slow / self.threads / 1.3e11
+        return once + 1 if self.once else 6 * once + 6
+
+
+@dataclass
+class LayerCase:
+    """Forward and backward of a small multi-head layer."""
+
+    dtype: str
+    threads: int
+    batch: int = 32
+    length: int = 10
+    width: int = 128
+    heads: int = 4
+    kind: str = "layer"
+    results: dict = field(default_factory=dict)
+
+    @property
+    def text(self):
+        return f"b{self.batch} h{self.heads} q{self.length} d{self.width // self.heads} {self.dtype}"
+
+    @property
+    def label(self):
+        return f"layer {self.text}, width {self.width}, {thread_words(self.threads)}"
+
+    def seconds(self):
+        return 3
+
+
+@dataclass
+class ProductCase:
+    """The layer's projection of m rows from k channels to n."""
+
+    m: int
+    k: int
+    n: int
+    dtype: str
+    threads: int
+    kind: str = "product"
+    results: dict = field(default_factory=dict)
+
+    @property
+    def label(self):
+        return f"product {self.m}x{self.k}x{self.n} {self.dtype}, {thread_words(self.threads)}"
+
+    def seconds(self):
+        return 4
+
+
+@dataclass
+class ErrorCase:
+    """The error of the bf16 gradients."""
+
+    heads: int
+    length: int
+    dim: int
+    threads: int
+    causal: bool = False
+    kind: str = "error"
+    results: dict = field(default_factory=dict)
+
+    @property
+    def text(self):
+        causal = " causal" if self.causal else ""
+        return f"h{self.heads} q{self.length} k{self.length} d{self.dim} bf16{causal}"
+
+    @property
+    def label(self):
+        return f"error of {self.text}"
+
+    def seconds(self):
+        return 2
 
 
 def heads_of(length, dim):
@@ -75,29 +155,63 @@ def special_cases(threads):
     ]
 
 
+def layer_cases(counts):
+    return [LayerCase(dtype, threads) for threads in counts for dtype in ("f32", "bf16")] + [
+        ProductCase(*shape, dtype, threads)
+        for threads in counts
+        for shape in PRODUCTS
+        for dtype in ("f32", "bf16")
+    ]
+
+
+def error_cases(threads):
+    return [ErrorCase(2, 2048, dim, threads, causal=causal) for dim in BF16_DIMS for causal in (False, True)]
+
+
+def distinct(cases):
+    """With one processor some are there twice."""
+    return list({case.label: case for case in reversed(cases)}.values())[::-1]
+
+
 def quick_cases(threads):
-    return [
-        Case(12, 1024, 1024, 64, 1),
+    cases = [
         Case(6, 1024, 1024, 128, 1),
         Case(12, 2048, 2048, 64, 1),
         Case(12, 2048, 2048, 64, 1, causal=True),
         Case(12, 2048, 2048, 64, threads, unfused=True),
     ] + special_cases(threads)
+    cases += [
+        Case(heads_of(2048, dim), 2048, 2048, dim, t, dtype="bf16")
+        for dim in BF16_DIMS
+        for t in sorted({1, threads})
+    ]
+    cases += [Case(12, 2048, 2048, 64, 1, causal=True, dtype="bf16")]
+    return distinct(cases + layer_cases([threads]) + error_cases(threads))
 
 
 def full_cases(threads):
+    """The unfused formulas, which take the longest, only for one head size and without a mask."""
+    counts = sorted({1, threads})
     cases = [
-        Case(heads_of(n, d), n, n, d, t, causal=causal, unfused=n <= UNFUSED_LENGTH)
+        Case(
+            heads_of(n, d), n, n, d, t, causal=causal, unfused=n <= UNFUSED_LENGTH and d == 64 and not causal
+        )
         for n in LENGTHS
         for d in DIMS
         for causal in (False, True)
-        for t in sorted({1, threads})
+        for t in counts
     ]
-    seen = {case.label for case in cases}
-    cases += [case for case in special_cases(threads) if case.label not in seen]
+    cases += special_cases(threads)
     cases += [
         Case(6, 1024, 1024, 128, 1, dtype="f64", torch=False, maps=("forward", "vjp")),
         Case(6, 1024, 1024, 128, 1, isa="avx2", torch=False, maps=("forward", "vjp")),
-        Case(1, 131072, 131072, 64, threads, torch=False, once=True),
     ]
-    return cases
+    cases += [
+        Case(heads_of(n, d), n, n, d, t, causal=causal, dtype="bf16")
+        for n in BF16_LENGTHS
+        for d in BF16_DIMS
+        for causal in (False, True)
+        for t in counts
+    ]
+    cases += layer_cases(counts) + error_cases(threads)
+    return distinct(cases + [Case(1, 131072, 131072, 64, threads, torch=False, once=True)])

@@ -1,8 +1,9 @@
 """The library and the probes through ctypes: only what the benchmark calls, so that our maps and PyTorch's
-run in one process on the same arrays."""
+run in one process on the same arrays. The layer is in layer.py."""
 
 import ctypes
 import random
+import sys
 from array import array
 from ctypes import (
     POINTER,
@@ -26,8 +27,9 @@ MAPS = {
     "jvp": (4, 12),
     "vjp_jvp": (8, 24),
 }  # bit, flops a pair and channel
-ISAS = {"auto": 0, "scalar": 1, "avx2": 2, "avx512": 3, "neon": 5}
-PROBE_F32, PROBE_F64, PROBE_EXP2 = 0, 1, 2
+ISAS = {"auto": 0, "scalar": 1, "avx2": 2, "avx512": 3, "amx": 4, "neon": 5}
+PROBE_F32, PROBE_F64, PROBE_EXP2, PROBE_AMX = 0, 1, 2, 3
+SIZES = {"f64": 8, "f32": 4, "bf16": 2}
 
 
 class Problem(Structure):
@@ -125,6 +127,10 @@ class Library:
         """Operations a second."""
         return self.probes.probe_rate(isa.encode(), kind, threads, settle, seconds)
 
+    def has_amx(self):
+        """Does the processor have the unit, and may this process use it?"""
+        return self.probe("amx", PROBE_AMX, 1, 0, 0.001) > 0
+
     def info(self):
         info = Info(struct_size=ctypes.sizeof(Info))
         self.check(self.lib.ag_info_get(byref(info)))
@@ -174,40 +180,52 @@ class Buffer:
         self.view = view
 
 
+_pools = {}
+
+
+def _random_pool(dtype):
+    """A million normal random numbers. Those of bf16 are the upper halves of float32's."""
+    if dtype not in _pools:
+        numbers = random.Random(1)
+        code = "d" if dtype == "f64" else "f"
+        pool = array(code, (numbers.gauss(0, 1) for _ in range(1 << 20)))
+        if dtype == "bf16":
+            first = 1 if sys.byteorder == "little" else 0
+            pool = array("H", pool.tobytes())[first::2]
+        _pools[dtype] = pool
+    return _pools[dtype]
+
+
+def fill(buffer, dtype):
+    """With normal random numbers."""
+    pool = _random_pool(dtype)
+    source, size = pool.buffer_info()[0], pool.itemsize * len(pool)
+    done = 0
+    while done < buffer.size:  # from another place each time, so that rows do not repeat
+        start = random.randrange(len(pool) // 2) * pool.itemsize
+        length = min(size - start, buffer.size - done)
+        ctypes.memmove(buffer.address + done, source + start, length)
+        done += length
+
+
 class Arrays:
     """Every tensor of one case, the inputs filled with normal random numbers."""
 
-    _pools = {}
-
-    def __init__(self, code, heads, n_q, n_k, dim):
-        self.code, self.heads, self.dim = code, heads, dim
+    def __init__(self, dtype, heads, n_q, n_k, dim):
+        self.dtype, self.heads, self.dim = dtype, heads, dim
         self.args = Args(struct_size=ctypes.sizeof(Args))
         self.buffers = {}
         for name in TENSORS:
             rows = {"q": n_q, "k": n_k, "v": n_k, "o": n_q}.get(name[-1])
             if name in ("lse", "mu"):
-                self._add(name, "d", n_q, 1)
+                self._add(name, "f64", n_q, 1)
             elif name[:-1].rstrip("_") in ("", "d", "t", "td") and rows is not None:
-                self._add(name, code, rows, dim)
+                self._add(name, dtype, rows, dim)
         for name in "q k v d_o tq tk tv td_o".split():
-            self._fill(self.buffers[name])
+            fill(self.buffers[name], dtype)
 
-    def _add(self, name, code, rows, channels):
+    def _add(self, name, dtype, rows, channels):
         count = self.heads * rows * channels
-        self.buffers[name] = Buffer(count * array(code).itemsize)
+        self.buffers[name] = Buffer(count * SIZES[dtype])
         strides = (c_int64 * 4)(count, rows * channels, channels, 1)
         setattr(self.args, name, Tensor(self.buffers[name].address, strides))
-
-    def _fill(self, buffer):
-        pool = self._pools.get(self.code)
-        if pool is None:
-            numbers = random.Random(1)
-            pool = array(self.code, (numbers.gauss(0, 1) for _ in range(1 << 20)))
-            self._pools[self.code] = pool
-        source, size = pool.buffer_info()[0], pool.itemsize * len(pool)
-        done = 0
-        while done < buffer.size:  # from another place each time, so that rows do not repeat
-            start = random.randrange(len(pool) // 2) * pool.itemsize
-            length = min(size - start, buffer.size - done)
-            ctypes.memmove(buffer.address + done, source + start, length)
-            done += length

@@ -25,20 +25,41 @@ def unfused(q, k, v, hidden):
     return torch.softmax(scores, -1) @ v
 
 
-def _tensor(arrays, name):
-    buffer = arrays.buffers[name]
-    dtype = {"f": torch.float32, "d": torch.float64}[arrays.code]
-    flat = torch.frombuffer(
-        buffer.bytes, dtype=dtype, offset=buffer.offset, count=buffer.size // dtype.itemsize
-    )
-    return flat.view(1, arrays.heads, -1, arrays.dim)
+def tensor(buffer, dtype, *shape, start=0):
+    """The same memory, from a byte on."""
+    dtype = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16}[dtype]
+    count = (buffer.size - start) // dtype.itemsize if -1 in shape else math.prod(shape)
+    flat = torch.frombuffer(buffer.bytes, dtype=dtype, offset=buffer.offset + start, count=count)
+    return flat.view(*shape)
+
+
+def tensors(arrays, *names):
+    return [tensor(arrays.buffers[name], arrays.dtype, 1, arrays.heads, -1, arrays.dim) for name in names]
+
+
+def hidden_of(length, causal):
+    """What the unfused formula hides; the cases with a mask are square."""
+    return torch.ones(length, length, dtype=torch.bool).triu(1) if causal else None
+
+
+def fused_gradients(case, arrays):
+    inputs = [x.requires_grad_() for x in tensors(arrays, "q", "k", "v")]
+    output = torch.nn.functional.scaled_dot_product_attention(*inputs, is_causal=case.causal)
+    return torch.autograd.grad(output, inputs, *tensors(arrays, "d_o"))
+
+
+def true_gradients(case, arrays):
+    """In float64, by the formula."""
+    inputs = [x.double().requires_grad_() for x in tensors(arrays, "q", "k", "v")]
+    output = unfused(*inputs, hidden_of(case.length, case.causal))
+    return torch.autograd.grad(output, inputs, tensors(arrays, "d_o")[0].double())
 
 
 def runners(case, arrays):
     """Functions without arguments, by name."""
     if not torch or not case.torch:
         return {}
-    q, k, v, d_o, tq, tk, tv = (_tensor(arrays, name) for name in ("q", "k", "v", "d_o", "tq", "tk", "tv"))
+    q, k, v, d_o, tq, tk, tv = tensors(arrays, "q", "k", "v", "d_o", "tq", "tk", "tv")
     inputs = tuple(x.detach().requires_grad_() for x in (q, k, v))
     attention = torch.nn.functional.scaled_dot_product_attention
     output = attention(*inputs, is_causal=case.causal)
@@ -60,6 +81,6 @@ def runners(case, arrays):
 
     found = {"torch forward": forward, "torch backward": backward}
     if case.unfused:
-        hidden = torch.ones(case.n_q, case.n_k, dtype=torch.bool).triu(1) if case.causal else None
+        hidden = hidden_of(case.n_q, case.causal)
         found |= {"torch jvp": jvp, "torch forward+backward+double": all_orders}
     return found

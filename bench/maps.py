@@ -1,0 +1,86 @@
+"""The maps of one problem beside PyTorch's and beside the probes; and the error of the bf16 gradients."""
+
+import peers
+from library import MAPS, PROBE_AMX, PROBE_EXP2, PROBE_F32, PROBE_F64, Arrays, Buffer, Plan
+from timing import BETWEEN, ROUNDS, SETTLE, Best
+
+
+def prepare(case, library):
+    """Runs each map and each of PyTorch's once, in an order that gives each its inputs."""
+    plan = Plan(library, case.text, case.threads, case.isa)
+    arrays = Arrays(case.dtype, case.heads, case.n_q, case.n_k, case.dim)
+    bits = sum(MAPS[name][0] for name in case.maps)
+    workspace = Buffer(plan.workspace(bits))
+    ours = {name: plan.runner(name, arrays, workspace) for name in case.maps}
+    theirs = peers.runners(case, arrays)
+    if not case.once:
+        for run in [*ours.values(), *theirs.values()]:
+            run()
+    return plan, ours, theirs
+
+
+def probe_of(case, isa):
+    """The unit that the products run on: AMX takes bf16 alone."""
+    if case.dtype == "bf16" and isa == "amx":
+        return PROBE_AMX
+    return PROBE_F64 if case.dtype == "f64" else PROBE_F32
+
+
+def run_round(case, kind, ours, theirs, best):
+    best.probe("exp2", PROBE_EXP2, case.threads, SETTLE)
+    if case.threads > 1:
+        best.probe("probe_one", kind, 1, SETTLE)
+    for name, run in ours.items():
+        best.probe("probe", kind, case.threads, SETTLE if name == "forward" else BETWEEN)
+        best.time(name, run)
+    for name, run in theirs.items():
+        best.time(name, run)
+
+
+def run(case, library):
+    plan, ours, theirs = prepare(case, library)
+    kind, best = probe_of(case, plan.isa), Best(library, plan.isa)
+    for _ in range(1 if case.once else ROUNDS):
+        run_round(case, kind, ours, theirs, best)
+    values = best.values
+    values.setdefault("probe_one", values["probe"])
+    for name in case.maps:
+        bit, flops = MAPS[name]
+        rate = flops * case.pairs * case.dim / values[name]
+        case.results[name] = {
+            "ms": 1e3 * values[name],
+            "gflops": 1e-9 * rate,
+            "percent_of_probe": 100 * rate / values["probe"],
+            "workspace_bytes": plan.workspace(bit),
+        }
+    for name in theirs:
+        case.results[name] = {"ms": 1e3 * values[name]}
+    for name in ("probe", "probe_one", "exp2"):
+        case.results[name] = 1e-9 * values[name]
+    case.results["isa"] = plan.isa
+    case.results["on_amx"] = kind == PROBE_AMX
+    plan.close()
+
+
+def run_error(case, library):
+    """Of dQ, dK and dV, each over the norm of the true one: ours and PyTorch's from the same bf16 inputs, and
+    the least there is, that of the true one rounded."""
+    if not peers.torch:
+        return
+    plan = Plan(library, case.text, case.threads)
+    arrays = Arrays("bf16", case.heads, case.length, case.length, case.dim)
+    workspace = Buffer(plan.workspace(MAPS["forward"][0] | MAPS["vjp"][0]))
+    for name in ("forward", "vjp"):
+        plan.runner(name, arrays, workspace)()
+    plan.close()
+    true = peers.true_gradients(case, arrays)
+    found = {
+        "ours": peers.tensors(arrays, "dq", "dk", "dv"),
+        "torch": peers.fused_gradients(case, arrays),
+        "rounding": [x.bfloat16() for x in true],
+    }
+    for n, name in enumerate(("dq", "dk", "dv")):
+        case.results[name] = {
+            who: float((gradients[n].double() - true[n]).norm() / true[n].norm())
+            for who, gradients in found.items()
+        }

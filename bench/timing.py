@@ -1,0 +1,46 @@
+"""How one function is timed, and several beside each other."""
+
+import time
+
+ROUNDS, WINDOW = 5, 0.05
+# The processor is faster for its first milliseconds under load than it can stay. A round starts with this
+# much of the probe's load; in it maps and probes follow each other, so that the state is that of long load.
+SETTLE, BETWEEN = 0.2, 0.1
+
+
+def seconds_of(run):
+    """The mean over calls that fill a window."""
+    calls, start = 0, time.perf_counter()
+    while True:
+        run()
+        calls += 1
+        elapsed = time.perf_counter() - start
+        if elapsed >= WINDOW:
+            return elapsed / calls
+
+
+class Best:
+    """The best of what was measured under each name."""
+
+    def __init__(self, library, isa):
+        self.library, self.isa, self.values = library, isa, {}
+
+    def probe(self, name, kind, threads, settle):
+        rate = self.library.probe(self.isa, kind, threads, settle, WINDOW)
+        self.values[name] = max(self.values.get(name, 0), rate)
+
+    def time(self, name, run):
+        self.values[name] = min(self.values.get(name, float("inf")), seconds_of(run))
+
+
+def side_by_side(runs):
+    """The least milliseconds of each of some short functions, which take turns. The threads of the one before
+    may wait for work for some milliseconds more, so that a turn begins with calls that are not counted."""
+    best = Best(None, None)
+    for _ in range(2 * ROUNDS):
+        for name, run in runs.items():
+            until = time.perf_counter() + 0.01
+            while time.perf_counter() < until:
+                run()
+            best.time(name, run)
+    return {name: 1e3 * seconds for name, seconds in best.values.items()}
