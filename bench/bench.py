@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import cases
+import goals
 import layer
 import maps
 import peers
@@ -132,8 +133,11 @@ def main():
         stem.with_suffix(".json"),
         json.dumps({"about": about, "cases": [asdict(case) for case in finished]}, indent=1),
     )
+    write(stem.with_suffix(".md"), goals.markdown(about, finished))
     print(report.text(about, finished))
-    for line in plot.plot(about, finished, stem) + [f"results: {stem.with_suffix('.json')}"]:
+    for line in plot.plot(about, finished, stem) + [
+        f"results: {stem.with_suffix('.json')}, the table also .md"
+    ]:
         print(line)
 
 

@@ -87,22 +87,23 @@ def layer_gains(finished, dtype):
     """Over nn.MultiheadAttention, on as many threads as there are."""
     most = max((case.threads for case in of_kind(finished, "layer")), default=1)
     return [
-        (case.results["torch"] / case.results["ours"], case.label)
+        (fastest_peer(case) / case.results["ours"], case.label)
         for case in find(of_kind(finished, "layer"), dtype=dtype, threads=most)
-        if "torch" in case.results
+        if fastest_peer(case)
     ]
 
 
-def fastest_one_dnn(case):
-    """Milliseconds, or None where there is none."""
-    return min((ms for name, ms in case.results.items() if name.startswith("onednn")), default=None)
+def fastest_peer(case):
+    """Milliseconds of the fastest way that a layer's or a product's peer has; None where there is none."""
+    peers = ("torch", "onednn")
+    return min((ms for name, ms in case.results.items() if name.startswith(peers)), default=None)
 
 
 def product_gains(finished, dtype):
     return [
-        (fastest_one_dnn(case) / case.results["ours"], case.label)
+        (fastest_peer(case) / case.results["ours"], case.label)
         for case in find(of_kind(finished, "product"), dtype=dtype)
-        if fastest_one_dnn(case)
+        if fastest_peer(case)
     ]
 
 
@@ -216,22 +217,37 @@ def number(value, unit):
     return f"{value:.1f}%" if unit == "%" else f"{value:.2f} x"
 
 
-def ratio_table(about, finished):
-    """The worst and the best case of each row, against what it must and should reach; or why it has none."""
-    lines = [f"{'':48} {'must':>8} {'aim':>8} {'worst':>8} {'best':>8}  cases  worst case"]
+def table_of(about, finished):
+    """The rows, and for those of which nothing was measured, the reason in its place."""
     maps = of_kind(finished, "maps")
     table = float32_rows(maps) + bfloat16_rows(maps, about["amx"]) + layer_rows(finished, about["no_onednn"])
     for what, must, aim, unit, found in table:
-        goals = f"{what:48} {number(must, unit):>8} {number(aim, unit):>8}"
         if not found and not about["torch"] and ("PyTorch" in what or "Multihead" in what):
             found = "no PyTorch"
-        if not found or isinstance(found, str):
-            lines.append(f"{goals} not measured{': ' + found if found else ' in this run'}")
+        yield what, must, aim, unit, found or "not in this run"
+
+
+def ratio_table(about, finished):
+    """The worst and the best case of each row, against what it must and should reach."""
+    lines = [f"{'':48} {'must':>8} {'aim':>8} {'worst':>8} {'best':>8}  cases  worst case"]
+    for what, must, aim, unit, found in table_of(about, finished):
+        wanted = f"{what:48} {number(must, unit):>8} {number(aim, unit):>8}"
+        if isinstance(found, str):
+            lines.append(f"{wanted} not measured: {found}")
             continue
         worst, best = min(found), max(found)
         missed = "" if worst[0] >= must else "  MISSED"
         lines.append(
-            f"{goals} {number(worst[0], unit):>8} {number(best[0], unit):>8} {len(found):6}  "
-            f"{worst[1]}{missed}"
+            f"{wanted} {number(worst[0], unit):>8} {number(best[0], unit):>8} {len(found):6}  {worst[1]}{missed}"
         )
     return lines
+
+
+def markdown(about, finished):
+    """The same for a document."""
+    lines = ["| | must | aim | worst | best |", "|---|---|---|---|---|"]
+    for what, must, aim, unit, found in table_of(about, finished):
+        ends = ("not measured", found) if isinstance(found, str) else (min(found)[0], max(found)[0])
+        cells = [x if isinstance(x, str) else number(x, unit) for x in (what, must, aim, *ends)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"

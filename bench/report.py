@@ -1,7 +1,7 @@
 """The tables of one run, as text."""
 
 import goals
-from goals import GRADIENTS, fastest_one_dnn, find, of_kind
+from goals import GRADIENTS, fastest_peer, find, of_kind
 
 
 def map_table(finished):
@@ -26,17 +26,14 @@ def layer_table(finished):
     lines = [
         f"{'layer, forward and backward; product':61} {'ms':>10} {'GFLOP/s':>8} {'peer ms':>11} {'ratio':>6}"
     ]
+    names = {"layer": "nn.MultiheadAttention", "product": "oneDNN"}
     for case in finished:
-        peers = {
-            "layer": ("nn.MultiheadAttention", case.results.get("torch")),
-            "product": ("oneDNN", fastest_one_dnn(case)),
-        }
-        if case.kind not in peers:
+        if case.kind not in names:
             continue
-        name, theirs = peers[case.kind]
+        theirs = fastest_peer(case)
         ours = case.results["ours"]
         rate = f"{case.results['gflops']:8.1f}" if "gflops" in case.results else ""
-        right = f" {theirs:11.3f} {theirs / ours:6.2f}  {name}" if theirs else ""
+        right = f" {theirs:11.3f} {theirs / ours:6.2f}  {names[case.kind]}" if theirs else ""
         lines.append(f"{case.label:61} {ours:10.3f} {rate:8}{right}")
     return lines if len(lines) > 1 else []
 
