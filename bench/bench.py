@@ -69,8 +69,12 @@ def run_all(all_cases, library):
         for case in all_cases:
             progress.show(case.label)
             peers.set_threads(case.threads)
-            RUN[case.kind](case, library)
-            finished.append(case)
+            try:
+                RUN[case.kind](case, library)
+                finished.append(case)
+            except RuntimeError as error:  # the library refuses, or results do not agree
+                progress.end()
+                print(f"bench: {case.label}: {error}", file=sys.stderr)
             progress.step(case)
     except KeyboardInterrupt:
         print(f"\nbench: stopped after {len(finished)} of {len(all_cases)} cases", file=sys.stderr)
@@ -139,7 +143,8 @@ def main():
         f"results: {stem.with_suffix('.json')}, the table also .md"
     ]:
         print(line)
+    return 0 if len(finished) == len(all_cases) else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
