@@ -8,11 +8,10 @@ static size_t scratch(const ag_plan *plan)
 
 static void cut(const ag_plan *plan, const agi_matmul_op *op, double work, agi_matmul_tile *at)
 {
-    (void)plan;
     if (op->dtype == AG_F64) {
-        agi_product_cut_f64(op, work, at);
+        agi_product_cut_f64(plan, op, work, at);
     } else {
-        agi_product_cut_f32(op, work, at);
+        agi_product_cut_f32(plan, op, work, at);
     }
 }
 

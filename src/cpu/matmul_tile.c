@@ -8,15 +8,19 @@
 #include "matmul_round.h"
 #include "tile.h"
 
-/* DEPTH: terms of the sum at once. A panel of B with DEPTH rows stays in the cache that is nearest while all rows
- * of A go by; the whole tile's B and C stay in the next one. */
-enum { DEPTH = 128, COLS = 8 * PANEL, ROWS = 256, PACK_ROWS = 96 };
+/* Reals of B that a tile has packed at once, which stay in the cache of a core while all rows of A go by; of C,
+ * where it is not in place. */
+enum { B_SIZE = 768 * 1024 / sizeof(real), C_SIZE = 512 * 1024 / sizeof(real) };
+
+/* Terms of a sum between which C is not touched, at most; A stored across has fewer, as more columns of B then pay
+ * for copying it. Rows of A at once. */
+enum { DEPTH = 1024, DEPTH_ACROSS = 384, ROWS = 48, ROWS_ACROSS = 96 };
 
 typedef struct {
-    real b[DEPTH * COLS];
-    real a[DEPTH * PACK_ROWS];
-    real c[ROWS * COLS];
-    uint8_t skip[ROWS > DEPTH ? ROWS : DEPTH];
+    real b[B_SIZE];
+    real a[DEPTH * ROWS];
+    real c[C_SIZE];
+    uint8_t skip[DEPTH];
 } scratch;
 
 /* Where the kernel reads an operand: element (row, column) at p[row * rows + column * cols]. */
@@ -111,7 +115,7 @@ static operand rows_of_a(const part *x, int64_t i, int64_t m)
 }
 
 /* Bytes of B that may stay where they are. */
-enum { SMALL = 128 * 1024 };
+enum { SMALL = 192 * 1024 };
 
 static bool b_in_place(const part *x)
 {
@@ -141,20 +145,29 @@ static void add_part(const part *x, real *c, int64_t ldc, bool add)
     const agi_matmul_tile *at = x->at;
     const bool in_place = b_in_place(x);
     for (int64_t j = 0; j < at->n && !in_place; j += PANEL) {
-        pack_panel(x, at->j0 + j, agi_min(PANEL, at->n - j), x->s->b + j * DEPTH);
+        pack_panel(x, at->j0 + j, agi_min(PANEL, at->n - j), x->s->b + j * x->k);
     }
     const int64_t lanes = x->kernels->lanes;
-    for (int64_t i = 0; i < at->m; i += PACK_ROWS) {
-        const int64_t m = agi_min(PACK_ROWS, at->m - i);
+    const int64_t rows = x->p->a.transposed ? ROWS_ACROSS : ROWS;
+    for (int64_t i = 0; i < at->m; i += rows) {
+        const int64_t m = agi_min(rows, at->m - i);
         const operand a = rows_of_a(x, at->i0 + i, m);
         for (int64_t j = 0; j < at->n; j += PANEL) {
             const int64_t n = agi_round_up(agi_min(PANEL, at->n - j), lanes);
             const real *b = in_place ? (const real *)x->p->b.data + x->k0 * x->p->b.row_stride + at->j0 + j
-                                     : x->s->b + j * DEPTH;
+                                     : x->s->b + j * x->k;
             const int64_t ldb = in_place ? x->p->b.row_stride : x->p->b.transposed ? PANEL : n;
             x->kernels->product(m, n, x->k, a.p, a.rows, a.cols, b, ldb, c + i * ldc + j, ldc, add);
         }
     }
+}
+
+/* How many terms of a product are added at once: pieces as even as can be. A function of the shapes alone. */
+static int64_t piece_of(const agi_product *p)
+{
+    const int64_t K = agi_depth(p), limit = p->a.transposed ? DEPTH_ACROSS : DEPTH;
+    const int64_t pieces = (K + limit - 1) / limit;
+    return pieces == 0 ? 0 : (K + pieces - 1) / pieces;
 }
 
 static void add_all(part *x, const agi_matmul_op *op, real *c, int64_t ldc)
@@ -162,9 +175,9 @@ static void add_all(part *x, const agi_matmul_op *op, real *c, int64_t ldc)
     bool add = false;
     for (int p = 0; p < op->n_products; p++) {
         x->p = &op->products[p];
-        const int64_t K = agi_depth(x->p);
-        for (x->k0 = 0; x->k0 < K; x->k0 += DEPTH) {
-            x->k = agi_min(DEPTH, K - x->k0);
+        const int64_t K = agi_depth(x->p), piece = piece_of(x->p);
+        for (x->k0 = 0; x->k0 < K; x->k0 += piece) {
+            x->k = agi_min(piece, K - x->k0);
             add_part(x, c, ldc, add);
             add = true;
         }
@@ -205,20 +218,25 @@ size_t REAL_NAME(agi_product_scratch)(void)
     return sizeof(scratch);
 }
 
-/* Columns before rows: what a tile packs of B serves all of its rows. */
-void REAL_NAME(agi_product_cut)(const agi_matmul_op *op, double work, agi_matmul_tile *at)
+/* n cut into the fewest pieces of at most `limit`, as even as can be, each but the last a multiple of step. */
+static int64_t even(int64_t n, int64_t limit, int64_t step)
 {
-    double depth = 1;
+    const int64_t pieces = (n + limit - 1) / limit;
+    return agi_round_up((n + pieces - 1) / pieces, step);
+}
+
+/* Columns before rows: what a tile packs of B serves all of its rows. */
+void REAL_NAME(agi_product_cut)(const ag_plan *plan, const agi_matmul_op *op, double work,
+                                agi_matmul_tile *at)
+{
+    int64_t depth = 1, piece = 1;
     for (int p = 0; p < op->n_products; p++) {
-        depth += (double)agi_depth(&op->products[p]);
+        depth += agi_depth(&op->products[p]);
+        piece = agi_max(piece, piece_of(&op->products[p]));
     }
-    at->m = op->m;
-    at->n = agi_min(COLS, agi_round_up(op->n, PANEL));
-    while (at->n > PANEL && depth * (double)at->m * (double)at->n > work) {
-        at->n = agi_round_up(at->n / 2, PANEL);
-    }
-    while (at->m > PACK_ROWS && depth * (double)at->m * (double)at->n > work) {
-        at->m = agi_round_up(at->m / 2, 24);
-    }
-    at->m = agi_min(at->m, ROWS);
+    const int64_t wanted = (int64_t)(work / (double)depth); /* elements of C */
+    const int64_t cols = agi_max(PANEL, wanted / op->m / PANEL * PANEL);
+    at->n = even(op->n, agi_min(agi_min(16, B_SIZE / piece / PANEL) * PANEL, cols), PANEL);
+    const int64_t most = c_in_place(op, kernels_of(plan)->lanes) ? op->m : C_SIZE / at->n / 24 * 24;
+    at->m = even(op->m, agi_min(most, agi_max(ROWS, wanted / at->n)), 24);
 }
