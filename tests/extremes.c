@@ -315,7 +315,19 @@ static void nan_in_a_query(void)
 
 /* ---- Subnormal numbers -------------------------------------------------------------------------- */
 
-/* With one key the weight is exactly 1: O = V, dV = dO, tO = tV, tdV = tdO, to the last bit. */
+static void flushed_or_same(const struct arrays *x, enum tensor out, enum tensor in, const char *text)
+{
+    const size_t size = element_size(x, out);
+    for (int64_t e = 0; e < x->count[out]; e++) {
+        const double got = element_value(x, out, (const char *)x->data[out] + (size_t)e * size);
+        const double given = element_value(x, in, (const char *)x->data[in] + (size_t)e * size);
+        CHECK(got == 0 || got == given, "%s: %s element %lld is %.17g, neither 0 nor %.17g", text,
+              tensor_info[out].name, (long long)e, got, given);
+    }
+}
+
+/* With one key the weight is exactly 1: O = V, dV = dO, tO = tV, tdV = tdO, to the last bit. The AMX unit, and it
+ * alone, may take subnormal numbers as zero. */
 static void subnormals_pass_unharmed(const char *text, double least)
 {
     static const enum tensor in[] = {T_V, T_D_O, T_TV, T_TD_O}, out[] = {T_O, T_DV, T_TO, T_TDV};
@@ -331,8 +343,13 @@ static void subnormals_pass_unharmed(const char *text, double least)
         }
     }
     CHECK_OK(arrays_run_all(&x));
+    const int amx = strstr(ag_plan_describe(x.plan), "amx") != NULL;
     for (int n = 0; n < 4; n++) {
-        same_tensor(&x, out[n], x.data[out[n]], x.data[in[n]], text);
+        if (amx) {
+            flushed_or_same(&x, out[n], in[n], text);
+        } else {
+            same_tensor(&x, out[n], x.data[out[n]], x.data[in[n]], text);
+        }
     }
     arrays_destroy(&x);
 }

@@ -21,6 +21,8 @@ typedef struct {
     uint8_t rows[16];
 } amx_config;
 
+#if defined(__x86_64__)
+
 /* t = 16 rows of 64 bytes at p, stride bytes apart. */
 #define AMX_LOAD(t, p, stride)                                                                               \
     __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #t ::"r"(p), "r"((int64_t)(stride)) : "memory")
@@ -50,5 +52,7 @@ static inline void amx_end(const amx_config *before)
         __asm__ volatile("ldtilecfg %0" ::"m"(*before) : "memory");
     }
 }
+
+#endif
 
 #endif

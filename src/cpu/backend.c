@@ -15,11 +15,11 @@ static bool is_f64(const ag_plan *plan)
 
 static const char *const set_names[] = {"auto", "scalar", "avx2", "avx512", "amx", "neon"};
 
-/* The best set that is built in and that this processor has. */
-static ag_isa best_isa(void)
+/* The best set that is built in and that this processor has. AMX is for bfloat16 alone. */
+static ag_isa best_isa(const ag_plan *plan)
 {
-    static const ag_isa from_best[] = {AG_ISA_AVX512, AG_ISA_AVX2, AG_ISA_NEON};
-    for (int i = 0; i < 3; i++) {
+    static const ag_isa from_best[] = {AG_ISA_AMX, AG_ISA_AVX512, AG_ISA_AVX2, AG_ISA_NEON};
+    for (int i = plan->p.dtype == AG_BF16 ? 0 : 1; i < 4; i++) {
         if (agi_cpu_supports(from_best[i])) {
             return from_best[i];
         }
@@ -32,13 +32,12 @@ static ag_status accept(ag_plan *plan)
     if (plan->flags & AG_ROUND_NAMED) {
         return agi_fail(AG_UNSUPPORTED, "options: AG_ROUND_NAMED is the reference backend's");
     }
-    if (plan->isa == AG_ISA_AMX) {
-        return agi_fail(AG_UNSUPPORTED, "isa amx: the cpu backend has no kernels for it");
-    }
     if (plan->isa != AG_ISA_AUTO && !agi_cpu_supports(plan->isa)) {
         return agi_fail(AG_UNSUPPORTED, "isa %s: this processor does not have it", set_names[plan->isa]);
     }
-    plan->isa = plan->isa == AG_ISA_AUTO ? best_isa() : plan->isa;
+    if (plan->isa == AG_ISA_AUTO || plan->isa == AG_ISA_AMX) {
+        plan->isa = best_isa(plan);
+    }
     return AG_OK;
 }
 

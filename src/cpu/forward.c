@@ -22,7 +22,7 @@ void agi_forward_tile(agi_row_scratch *s, const agi_head *x, agi_row_panel *pane
 
     /* S^T = K Q^T */
     agi_row_product(s, x, panel, keys, from, nj);
-    const bool unseen = agi_row_scores(s, x, panel, keys->j0 + from, nj);
+    const bool unseen = agi_row_scores(s, x, panel, s->T, keys->j0 + from, nj);
     if (k->softmax(s->T, PANEL, nj, panel->W, x->c, panel->m, panel->l, s->alpha)) {
         rescale(x, panel, s->alpha);
     }

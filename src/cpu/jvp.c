@@ -39,7 +39,7 @@ void agi_jvp_tile(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel, c
     /* S^T = K Q^T, and tS^T */
     agi_row_product(s, x, panel, keys, from, nj);
     tangent_products(s, x, panel, keys, from, nj);
-    const bool unseen = agi_row_scores(s, x, panel, keys->j0 + from, nj);
+    const bool unseen = agi_row_scores(s, x, panel, s->T, keys->j0 + from, nj);
     k->score_tangents(s->U, x->softcap > 0 ? s->F : NULL, NULL, x->plain ? NULL : s->tX, PANEL, nj, panel->W,
                       x->scale);
     if (k->softmax_tangent(s->T, s->U, PANEL, nj, panel->W, x->c, panel->m, panel->l, panel->r, panel->a,

@@ -3,29 +3,12 @@
 #include "kernels.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "../core/philox.h"
-#include "vec.h"
+#include "online.h"
 
 /* ---- The product ---- */
-
-/* Loops whose count is a constant are written out, so that every C is a register. */
-#if defined(__clang__)
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
-
-/* The same for the stages; not under clang's AddressSanitizer, which would take minutes to compile the checks of
- * all their accesses. */
-#if defined(__clang__)
-#if __has_feature(address_sanitizer)
-#define UNROLL_STAGE
-#endif
-#endif
-#ifndef UNROLL_STAGE
-#define UNROLL_STAGE UNROLL
-#endif
 
 /* C[mr][nv vectors]: every C stays in a register while k runs. mr, nv and add are constants at each of
  * the places below, so that this is a template. */
@@ -223,23 +206,6 @@ static void hide(real *T, int64_t ld, int64_t nj, int64_t W, int64_t low, int64_
 
 /* ---- Softmax, online, in base 2 ---- */
 
-/* The sums so far are multiplied only when the maximum grew by more than this. */
-#define LAZY 8
-
-/* m where it is a number, else 0, so that 2^(c T - m) of a lane that has seen nothing is 0, not NaN. */
-INLINE vec v_shift(vec m)
-{
-    return v_select(v_less(v_set1((real)-INFINITY), m), m, v_set1(0));
-}
-
-/* The new shift of a lane, given the maximum of its column. A lane that is NaN becomes NaN. */
-INLINE vec v_grow(vec m, vec highest)
-{
-    const vmask keep = v_less(highest, v_add(m, v_set1(LAZY)));
-    const vmask nothing = v_less(highest, v_set1(-REAL_MAX));
-    return v_select(keep, m, v_select(nothing, m, highest));
-}
-
 /* The lanes of a row are taken in groups of GROUP vectors, whose chains of maxima and sums are independent of
  * each other, and what is left by single vectors. */
 #define GROUP 4
@@ -256,7 +222,6 @@ INLINE void exp2_row(const int nv, real *T, vec c, const vec *shift, vec *sum)
 
 INLINE bool softmax_group(const int nv, real *T, int64_t ld, int64_t nj, vec c, real *m, real *l, real *alpha)
 {
-    const vec nothing = v_set1((real)-INFINITY);
     vec highest[GROUP], shift[GROUP], factor[GROUP], sum[2][GROUP];
     bool rescaled = false;
     UNROLL_STAGE for (int v = 0; v < nv; v++)
@@ -272,13 +237,9 @@ INLINE bool softmax_group(const int nv, real *T, int64_t ld, int64_t nj, vec c, 
     }
     UNROLL_STAGE for (int v = 0; v < nv; v++)
     {
-        const vec before = v_load(m + v * LANES), after = v_grow(before, v_mul(highest[v], c));
-        const vmask grown = v_less(before, after);
-        shift[v] = v_shift(after);
-        factor[v] = v_select(grown, v_exp2(v_sub(before, shift[v])), v_set1(1));
-        v_store(m + v * LANES, after);
+        vmask grown;
+        rescaled |= v_move_shift(v_mul(highest[v], c), m + v * LANES, &shift[v], &factor[v], &grown);
         v_store(alpha + v * LANES, factor[v]);
-        rescaled |= v_any(v_less(nothing, v_select(grown, before, nothing)));
     }
     int64_t j = 0;
     for (; j + 2 <= nj; j += 2) {
@@ -330,7 +291,6 @@ INLINE void exp2_tangent_row(const int nv, real *T, real *U, vec c, const vec *s
 INLINE bool softmax_tangent_group(const int nv, real *T, real *U, int64_t ld, int64_t nj, vec c, real *m,
                                   real *l, real *r, real *a, real *alpha, real *delta)
 {
-    const vec nothing = v_set1((real)-INFINITY);
     vec highest[TANGENT_GROUP], at_highest[TANGENT_GROUP], shift[TANGENT_GROUP], factor[TANGENT_GROUP],
         r_after[TANGENT_GROUP], tangent[TANGENT_GROUP], sum[2][TANGENT_GROUP];
     bool rescaled = false;
@@ -351,14 +311,10 @@ INLINE bool softmax_tangent_group(const int nv, real *T, real *U, int64_t ld, in
     }
     UNROLL_STAGE for (int v = 0; v < nv; v++)
     {
-        const vec before = v_load(m + v * LANES), after = v_grow(before, v_mul(highest[v], c));
-        const vmask grown = v_less(before, after);
-        shift[v] = v_shift(after);
-        factor[v] = v_select(grown, v_exp2(v_sub(before, shift[v])), v_set1(1));
+        vmask grown;
+        rescaled |= v_move_shift(v_mul(highest[v], c), m + v * LANES, &shift[v], &factor[v], &grown);
         r_after[v] = v_select(grown, at_highest[v], v_load(r + v * LANES));
-        v_store(m + v * LANES, after);
         v_store(alpha + v * LANES, factor[v]);
-        rescaled |= v_any(v_less(nothing, v_select(grown, before, nothing)));
     }
     int64_t j = 0;
     for (; j + 2 <= nj; j += 2) { /* as softmax adds up: the same bits */
@@ -505,6 +461,54 @@ static void put(real *to, const real *from, int64_t n, double factor, bool add)
     }
 }
 
+/* The bits of x in float32, rounded to odd: cut off, the last bit set where that lost something. What then rounds
+ * to fewer digits, to nearest, is as if rounded once. No branches, so that loops over these become vectors. */
+INLINE uint32_t round_to_odd(double x)
+{
+    const float near = (float)x;
+    const double lost = fabs((double)near) - fabs(x);
+    uint32_t bits;
+    memcpy(&bits, &near, sizeof bits);
+    return (bits - (lost > 0)) | (lost != 0);
+}
+
+INLINE uint16_t to_bf16(double x)
+{
+    const uint32_t bits = round_to_odd(x);
+    const uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+    return (uint16_t)(x != x ? (bits >> 16) | 0x40 : rounded);
+}
+
+/* Beside normal numbers: subnormals have their last place where 0.5 has its own in float32. */
+INLINE uint16_t to_f16(double x)
+{
+    const uint32_t bits = round_to_odd(x), size = bits & 0x7fffffff;
+    const uint32_t normal = (size - (112u << 23) + 0xfff + (size >> 13 & 1)) >> 13;
+    float small;
+    uint32_t subnormal;
+    memcpy(&small, &size, sizeof small);
+    small += 0.5f;
+    memcpy(&subnormal, &small, sizeof subnormal);
+    subnormal -= 126u << 23;
+    const uint32_t finite = size < 113u << 23 ? subnormal : normal;
+    const uint32_t rounded = size >= 0x477ff000 ? 0x7c00 : finite; /* from 65520 on: infinity */
+    return (uint16_t)((bits >> 16 & 0x8000) | (x != x ? 0x7e00 : rounded));
+}
+
+static void put_bf16(uint16_t *to, const real *from, int64_t n, double factor)
+{
+    for (int64_t i = 0; i < n; i++) {
+        to[i] = to_bf16(factor * (double)from[i]);
+    }
+}
+
+static void put_f16(uint16_t *to, const real *from, int64_t n, double factor)
+{
+    for (int64_t i = 0; i < n; i++) {
+        to[i] = to_f16(factor * (double)from[i]);
+    }
+}
+
 static double dot(const real *A, const real *B, int64_t n)
 {
     double part[8] = {0}, sum = 0;
@@ -523,25 +527,14 @@ static double dot(const real *A, const real *B, int64_t n)
     return sum;
 }
 
-/* LANES rows of LANES numbers become columns: log2(LANES) times, the upper half of the vectors is dealt out
- * between those of the lower. */
 INLINE void transpose_square(real *out, const real *rows, int64_t ld)
 {
-    vec a[LANES], b[LANES];
+    vec a[LANES];
     UNROLL_STAGE for (int r = 0; r < LANES; r++)
     {
         a[r] = v_load(rows + r * ld);
     }
-    for (int step = 1; step < LANES; step *= 2) {
-        UNROLL_STAGE for (int r = 0; r < LANES / 2; r++)
-        {
-            v_zip(a[r], a[r + LANES / 2], &b[2 * r], &b[2 * r + 1]);
-        }
-        UNROLL_STAGE for (int r = 0; r < LANES; r++)
-        {
-            a[r] = b[r];
-        }
-    }
+    v_transpose(a);
     UNROLL_STAGE for (int r = 0; r < LANES; r++)
     {
         v_store(out + r * PANEL, a[r]);
@@ -625,6 +618,8 @@ const agi_kernels TABLE = {
     .softcap_gradients = softcap_gradients,
     .multiply = multiply,
     .put = put,
+    .put_bf16 = put_bf16,
+    .put_f16 = put_f16,
     .dot = dot,
     .transpose = transpose,
     .dropout = dropout,

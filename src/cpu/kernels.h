@@ -70,6 +70,10 @@ typedef struct {
     /* to = or += factor * from, n numbers, computed in float64 and rounded once. */
     void (*put)(real *to, const real *from, int64_t n, double factor, bool add);
 
+    /* to = factor * from in a narrow format, rounded once, to nearest even. */
+    void (*put_bf16)(uint16_t *to, const real *from, int64_t n, double factor);
+    void (*put_f16)(uint16_t *to, const real *from, int64_t n, double factor);
+
     /* The sum of n products, in float64. */
     double (*dot)(const real *A, const real *B, int64_t n);
 

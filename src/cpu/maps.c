@@ -10,6 +10,7 @@ static const agi_kernels *kernels_of(const ag_plan *plan)
 {
     switch (plan->isa) {
 #if defined(__x86_64__)
+    case AG_ISA_AMX:
     case AG_ISA_AVX512: return &agi_kernels_avx512;
     case AG_ISA_AVX2: return &agi_kernels_avx2;
 #elif defined(__aarch64__)

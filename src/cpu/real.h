@@ -15,12 +15,14 @@ typedef double real;
 #define REAL_DTYPE AG_F64
 #define REAL_MAX DBL_MAX
 #define REAL_MIN DBL_MIN
+#define AGI_HAS_AMX 0 /* the unit computes in float32 alone */
 #else
 typedef float real;
 #define REAL_NAME(x) x##_f32
 #define REAL_DTYPE AG_F32
 #define REAL_MAX FLT_MAX
 #define REAL_MIN FLT_MIN
+#define AGI_HAS_AMX 1
 #endif
 
 #define agi_add_key_gradient REAL_NAME(agi_add_key_gradient)

@@ -1,5 +1,5 @@
 /* The loop of forward and jvp over blocks of queries and of keys. */
-#include "rowwise.h"
+#include "amx_rowwise.h"
 
 #include <math.h>
 #include <string.h>
@@ -11,11 +11,11 @@ void agi_row_lay_out(agi_row_scratch *s, agi_arena *arena, const ag_plan *plan, 
 {
     const int64_t Dk = plan->p.dim_qk, Dk_pad = agi_round_up(Dk, k->lanes),
                   Dv_pad = agi_round_up(plan->p.dim_v, k->lanes);
-    const int64_t tangents = map == AGI_JVP;
+    const int64_t tangents = map == AGI_JVP, amx = AGI_HAS_AMX && agi_amx_of(plan, map) != NULL;
     for (int i = 0; i < ROW_PANELS; i++) {
         agi_row_panel *panel = &s->panel[i];
-        panel->QT = agi_take_reals(arena, Dk * PANEL);
-        panel->tQT = agi_take_reals(arena, tangents * Dk * PANEL);
+        panel->QT = agi_take_reals(arena, !amx * Dk * PANEL);
+        panel->tQT = agi_take_reals(arena, !amx * tangents * Dk * PANEL);
         panel->O = agi_take_reals(arena, PANEL * Dv_pad);
         panel->tO = agi_take_reals(arena, tangents * PANEL * Dv_pad);
         panel->m = agi_take_reals(arena, PANEL);
@@ -23,20 +23,23 @@ void agi_row_lay_out(agi_row_scratch *s, agi_arena *arena, const ag_plan *plan, 
         panel->r = agi_take_reals(arena, PANEL);
         panel->a = agi_take_reals(arena, PANEL);
     }
-    s->T = agi_take_reals(arena, ROW_KEYS * PANEL);
-    s->U = agi_take_reals(arena, tangents * ROW_KEYS * PANEL);
+    s->T = agi_take_reals(arena, !amx * ROW_KEYS * PANEL);
+    s->U = agi_take_reals(arena, !amx * tangents * ROW_KEYS * PANEL);
     s->X = agi_take_reals(arena, ROW_KEYS * PANEL);
     s->tX = agi_take_reals(arena, tangents * ROW_KEYS * PANEL);
     s->F = agi_take_reals(arena, tangents * ROW_KEYS * PANEL);
     s->M = agi_take_reals(arena, ROW_KEYS * PANEL);
-    s->K = agi_take_reals(arena, ROW_KEYS * Dk_pad);
-    s->V = agi_take_reals(arena, ROW_KEYS * Dv_pad);
-    s->tK = agi_take_reals(arena, tangents * ROW_KEYS * Dk_pad);
-    s->tV = agi_take_reals(arena, tangents * ROW_KEYS * Dv_pad);
-    s->clean = agi_take_reals(arena, ROW_KEYS * Dv_pad);
+    s->K = agi_take_reals(arena, !amx * ROW_KEYS * Dk_pad);
+    s->V = agi_take_reals(arena, !amx * ROW_KEYS * Dv_pad);
+    s->tK = agi_take_reals(arena, !amx * tangents * ROW_KEYS * Dk_pad);
+    s->tV = agi_take_reals(arena, !amx * tangents * ROW_KEYS * Dv_pad);
+    s->clean = agi_take_reals(arena, !amx * ROW_KEYS * Dv_pad);
     s->alpha = agi_take_reals(arena, PANEL);
     s->delta = agi_take_reals(arena, PANEL);
     s->unseen = agi_take(arena, ROW_KEYS, 1);
+    if (AGI_HAS_AMX) {
+        agi_amx_row_lay_out(&s->amx, arena, plan, map);
+    }
 }
 
 /* ---- What the tiles of both maps do ---- */
@@ -78,23 +81,34 @@ void agi_row_product(agi_row_scratch *s, const agi_head *x, const agi_row_panel 
     }
 }
 
-bool agi_row_scores(agi_row_scratch *s, const agi_head *x, const agi_row_panel *panel, int64_t j0, int64_t nj)
+bool agi_row_scores(agi_row_scratch *s, const agi_head *x, const agi_row_panel *panel, real *T, int64_t j0,
+                    int64_t nj)
 {
     const agi_band band = agi_band_at(x, panel->i0, j0);
     bool unseen = false;
     if (!x->plain) {
         unseen = agi_additive(x, panel->i0, panel->ni, j0, nj, s->X, x->call->map == AGI_JVP ? s->tX : NULL,
                               PANEL, s->unseen);
-        x->k->scores(s->T, s->X, x->call->map == AGI_JVP ? s->F : NULL, NULL, PANEL, nj, panel->W, x->scale,
+        x->k->scores(T, s->X, x->call->map == AGI_JVP ? s->F : NULL, NULL, PANEL, nj, panel->W, x->scale,
                      x->softcap);
     }
     if (!agi_inside(band, panel->ni, nj)) {
-        x->k->hide(s->T, PANEL, nj, panel->W, band.low, band.high);
+        x->k->hide(T, PANEL, nj, panel->W, band.low, band.high);
     }
     return unseen;
 }
 
 /* ---- A block of queries ---- */
+
+static void begin_statistics(agi_row_panel *panel, const agi_head *x)
+{
+    for (int64_t i = 0; i < PANEL; i++) {
+        panel->m[i] = (real)(x->sink * LOG2_E);
+        panel->l[i] = 0; /* the sink's own term is added at the end, where nothing can drown in it */
+        panel->r[i] = (real)x->tsink;
+        panel->a[i] = 0;
+    }
+}
 
 static void begin_panel(agi_row_panel *panel, const agi_head *x)
 {
@@ -103,12 +117,6 @@ static void begin_panel(agi_row_panel *panel, const agi_head *x)
     const int64_t i0 = panel->i0;
     agi_get_panel(x->k, agi_query_slice(x, &a->q, dtype, x->Dk), i0, panel->ni, NULL, panel->QT);
     memset(panel->O, 0, (size_t)(PANEL * x->Dv_pad) * sizeof(real));
-    for (int64_t i = 0; i < PANEL; i++) {
-        panel->m[i] = (real)(x->sink * LOG2_E);
-        panel->l[i] = 0; /* the sink's own term is added at the end, where nothing can drown in it */
-        panel->r[i] = (real)x->tsink;
-        panel->a[i] = 0;
-    }
     if (x->call->map == AGI_JVP) {
         memset(panel->tO, 0, (size_t)(PANEL * x->Dv_pad) * sizeof(real));
         if (a->tq.data != NULL) {
@@ -186,9 +194,14 @@ static void walk_keys(agi_row_scratch *s, const agi_head *x, agi_row_panel *pane
     agi_key_range(x, i0, agi_min(ROW_BLOCK, x->seq.n_q - i0), &from, &to);
     from = agi_max(from, first_key);
     to = agi_min(to, end_key);
-    for (int64_t j0 = from / ROW_KEYS * ROW_KEYS; j0 < to; j0 += ROW_KEYS) {
-        const int64_t first = agi_max(j0, from);
-        const agi_key_block keys = load_keys(s, x, first, agi_min(j0 + ROW_KEYS, to) - first);
+    const int64_t step = x->amx != NULL ? AMX_KEYS : ROW_KEYS;
+    for (int64_t j0 = from / step * step; j0 < to; j0 += step) {
+        const int64_t first = agi_max(j0, from), n = agi_min(j0 + step, to) - first;
+        if (AGI_HAS_AMX && x->amx != NULL) {
+            agi_amx_row_block(s, x, panels, n_panels, first, n);
+            continue;
+        }
+        const agi_key_block keys = load_keys(s, x, first, n);
         for (int64_t q = 0; q < n_panels; q++) {
             if (x->call->map == AGI_JVP) {
                 agi_jvp_tile(s, x, &panels[q], &keys);
@@ -223,6 +236,30 @@ static void finish_item(const agi_head *x, agi_row_panel *panels, int64_t n_pane
     }
 }
 
+static void run_panels(agi_row_scratch *s, const agi_head *x, agi_row_panel *panels, int64_t n_panels,
+                       int64_t first_key, int64_t end_key)
+{
+    for (int64_t q = 0; q < n_panels; q++) {
+        begin_panel(&panels[q], x);
+    }
+    walk_keys(s, x, panels, n_panels, first_key, end_key);
+}
+
+static void run_on_amx(agi_row_scratch *s, const agi_head *x, agi_row_panel *panels, int64_t n_panels,
+                       int64_t first_key, int64_t end_key)
+{
+    amx_config before;
+    x->amx->begin(&before);
+    for (int64_t q = 0; q < n_panels; q++) {
+        agi_amx_begin_panel(&s->amx, x, &panels[q], q);
+    }
+    walk_keys(s, x, panels, n_panels, first_key, end_key);
+    for (int64_t q = 0; q < n_panels; q++) {
+        agi_amx_end_panel(&s->amx, x, &panels[q], q);
+    }
+    x->amx->end(&before);
+}
+
 void agi_row_item(agi_row_scratch *s, const agi_call *call, const agi_kernels *k, real *states,
                   int64_t number)
 {
@@ -234,10 +271,12 @@ void agi_row_item(agi_row_scratch *s, const agi_call *call, const agi_kernels *k
     int64_t n_panels = 0;
     for (int64_t i = i0; i < agi_min(i0 + ROW_BLOCK, x.seq.n_q); i += PANEL, n_panels++) {
         panels[n_panels] = agi_row_panel_of(s, &x, i0, n_panels, states, number);
-        begin_panel(&panels[n_panels], &x);
+        begin_statistics(&panels[n_panels], &x);
     }
-    if (n_panels > 0) {
-        walk_keys(s, &x, panels, n_panels, part * schedule.keys, (part + 1) * schedule.keys);
+    if (n_panels > 0 && AGI_HAS_AMX && x.amx != NULL) {
+        run_on_amx(s, &x, panels, n_panels, part * schedule.keys, (part + 1) * schedule.keys);
+    } else if (n_panels > 0) {
+        run_panels(s, &x, panels, n_panels, part * schedule.keys, (part + 1) * schedule.keys);
     }
     if (schedule.parts == 1) {
         finish_item(&x, panels, n_panels, i0);

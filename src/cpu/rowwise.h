@@ -4,12 +4,14 @@
 #ifndef AGI_CPU_ROWWISE_H
 #define AGI_CPU_ROWWISE_H
 
-#include "tile.h"
+#include "amx_rows.h"
 
 enum {
-    ROW_BLOCK = 192,                   /* queries of a work item */
-    ROW_PANELS = ROW_BLOCK / PANEL,    /* panels of a block of rows */
-    ROW_KEYS = 512 / (int)sizeof(real) /* keys of a tile */
+    ROW_BLOCK = 192,                    /* queries of a work item */
+    ROW_PANELS = ROW_BLOCK / PANEL,     /* panels of a block of rows */
+    ROW_KEYS = 512 / (int)sizeof(real), /* keys of a tile */
+    AMX_KEYS = 512,                     /* keys of a block on the AMX unit */
+    AMX_WAITING = 8                     /* groups of keys whose weights wait for their product with V */
 };
 
 /* How the work is cut: a function of the shape alone. */
@@ -32,6 +34,23 @@ typedef struct {
     real *r, *a;
 } agi_row_panel;
 
+/* What a panel has beside that on the AMX unit: operands, and the sums O'^T and T'^T. */
+typedef struct {
+    amx_operand columns, t_columns;
+    uint16_t *Q, *tQ;
+    real *O, *tO; /* [Dv_pad][PANEL] */
+} agi_amx_panel;
+
+/* One thread's scratch there. */
+typedef struct {
+    agi_amx_panel panel[ROW_PANELS];
+    uint16_t *K, *tK, *V, *tV; /* operands of a block of keys */
+    real *T[2], *U[2];         /* score tiles of a group, one filled while the other is used */
+    uint16_t *P, *tP;          /* weights that wait, as pairs, and their tangents */
+    uint16_t *rows, *clean;
+    uint8_t *keep; /* [AMX_WAITING][GROUP_KEYS]: the panel sees the key */
+} agi_amx_row_scratch;
+
 /* One thread's scratch. */
 typedef struct {
     agi_row_panel panel[ROW_PANELS];
@@ -41,6 +60,7 @@ typedef struct {
     real *clean;           /* V or tV without the keys that nobody sees */
     real *alpha, *delta;   /* [PANEL] */
     uint8_t *unseen;       /* [ROW_KEYS] */
+    agi_amx_row_scratch amx;
 } agi_row_scratch;
 
 /* The rows of a block of keys, as the products want them. */
@@ -86,7 +106,7 @@ void agi_row_product(agi_row_scratch *s, const agi_head *x, const agi_row_panel 
                      const agi_key_block *keys, int64_t from, int64_t nj);
 
 /* Scores in T become what softmax takes; returns whether some key is seen by no query of the panel. */
-bool agi_row_scores(agi_row_scratch *s, const agi_head *x, const agi_row_panel *panel, int64_t j0,
+bool agi_row_scores(agi_row_scratch *s, const agi_head *x, const agi_row_panel *panel, real *T, int64_t j0,
                     int64_t nj);
 
 #endif

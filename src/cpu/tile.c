@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "../core/number.h"
+#include "amx_rows.h"
 
 /* ---- The head ---- */
 
@@ -20,6 +21,7 @@ void agi_head_begin(agi_head *x, const agi_call *call, const agi_kernels *k, int
     const bool tangent = (call->map == AGI_JVP || call->map == AGI_VJP_JVP) && call->a.tsink.data != NULL;
     x->call = call;
     x->k = k;
+    x->amx = AGI_HAS_AMX ? agi_amx_of(call->plan, call->map) : NULL;
     x->seq = agi_sequence_of(call, b);
     x->h = h;
     x->hk = h / (p->heads / p->kv_heads);
@@ -75,12 +77,6 @@ agi_slice agi_key_slice(const agi_head *x, const ag_tensor *t, int64_t D)
     return (agi_slice){t, x->call->plan->p.dtype, x->seq.view, x->hk, x->seq.k0, D};
 }
 
-/* The place of a row's first channel, in elements. */
-static int64_t row_at(agi_slice s, int64_t row)
-{
-    return s.view * s.t->strides[0] + s.head * s.t->strides[1] + (s.row0 + row) * s.t->strides[2];
-}
-
 #ifndef AGI_REAL64
 static float from_bits(uint32_t bits)
 {
@@ -118,7 +114,7 @@ static void convert_bf16(const uint16_t *from, int64_t stride, int64_t n, int64_
 /* One row into to[0], to[step], ... */
 static void get_row(agi_slice s, int64_t row, int64_t step, real *to)
 {
-    const int64_t at = row_at(s, row), stride = s.t->strides[3];
+    const int64_t at = agi_row_at(s, row), stride = s.t->strides[3];
 #ifndef AGI_REAL64
     if (s.dtype == AG_F16) {
         convert_f16((const uint16_t *)s.t->data + at, stride, s.D, step, to);
@@ -141,7 +137,7 @@ agi_rows agi_get_rows(agi_slice s, int64_t first, int64_t n, int64_t lanes, cons
     const int64_t D_pad = agi_round_up(s.D, lanes);
     if (s.dtype == REAL_DTYPE && s.t->strides[3] == 1 && s.D == D_pad && skip == NULL) {
         /* The stride of a single row may be anything. */
-        return (agi_rows){(const real *)s.t->data + row_at(s, first), n == 1 ? D_pad : s.t->strides[2]};
+        return (agi_rows){(const real *)s.t->data + agi_row_at(s, first), n == 1 ? D_pad : s.t->strides[2]};
     }
     for (int64_t r = 0; r < n; r++) {
         real *to = scratch + r * D_pad;
@@ -181,7 +177,7 @@ void agi_get_panel(const agi_kernels *k, agi_slice s, int64_t first, int64_t n, 
         memset(out, 0, (size_t)(s.D * PANEL) * sizeof(real));
     }
     if (s.dtype == REAL_DTYPE && s.t->strides[3] == 1 && whole) {
-        k->transpose(out, (const real *)s.t->data + row_at(s, first), s.t->strides[2], n, s.D);
+        k->transpose(out, (const real *)s.t->data + agi_row_at(s, first), s.t->strides[2], n, s.D);
         return;
     }
     for (int64_t i = 0; i < n; i++) {
@@ -196,7 +192,7 @@ void agi_get_panel(const agi_kernels *k, agi_slice s, int64_t first, int64_t n, 
 /* One row, element by element: any dtype, any stride. */
 static void put_row(agi_slice s, int64_t row, bool accumulate, double factor, const real *from)
 {
-    const int64_t at = row_at(s, row);
+    const int64_t at = agi_row_at(s, row);
     for (int64_t c = 0; c < s.D; c++) {
         const int64_t place = at + c * s.t->strides[3];
         const double value = from == NULL ? 0 : factor * (double)from[c];
@@ -208,10 +204,15 @@ static void put_row(agi_slice s, int64_t row, bool accumulate, double factor, co
 void agi_put_rows(const agi_kernels *k, agi_slice s, int64_t first, int64_t n, bool accumulate, double factor,
                   const real *rows, int64_t ld)
 {
-    const bool direct = s.dtype == REAL_DTYPE && s.t->strides[3] == 1 && rows != NULL;
+    const bool dense = s.t->strides[3] == 1 && rows != NULL, narrow = dense && !accumulate;
     for (int64_t r = 0; r < n && s.t->data != NULL; r++) {
-        if (direct) {
-            k->put((real *)s.t->data + row_at(s, first + r), rows + r * ld, s.D, factor, accumulate);
+        uint16_t *const to16 = (uint16_t *)s.t->data + agi_row_at(s, first + r);
+        if (narrow && s.dtype == AG_BF16) {
+            k->put_bf16(to16, rows + r * ld, s.D, factor);
+        } else if (narrow && s.dtype == AG_F16) {
+            k->put_f16(to16, rows + r * ld, s.D, factor);
+        } else if (dense && s.dtype == REAL_DTYPE) {
+            k->put((real *)s.t->data + agi_row_at(s, first + r), rows + r * ld, s.D, factor, accumulate);
         } else {
             put_row(s, first + r, accumulate, factor, rows == NULL ? NULL : rows + r * ld);
         }
@@ -221,13 +222,13 @@ void agi_put_rows(const agi_kernels *k, agi_slice s, int64_t first, int64_t n, b
 double agi_get_stat(const agi_head *x, const ag_tensor *t, int64_t i)
 {
     const agi_slice s = agi_query_slice(x, t, AG_F64, 1);
-    return t->data == NULL ? 0 : ((const double *)t->data)[row_at(s, i)];
+    return t->data == NULL ? 0 : ((const double *)t->data)[agi_row_at(s, i)];
 }
 
 void agi_put_stat(const agi_head *x, const ag_tensor *t, bool accumulate, int64_t i, double value)
 {
     if (t->data != NULL) {
-        double *to = (double *)t->data + row_at(agi_query_slice(x, t, AG_F64, 1), i);
+        double *to = (double *)t->data + agi_row_at(agi_query_slice(x, t, AG_F64, 1), i);
         *to = accumulate ? *to + value : value;
     }
 }

@@ -11,6 +11,7 @@
 
 #include "../core/arena.h"
 #include "../core/call.h"
+#include "amx_kernels.h"
 #include "kernels.h"
 
 static inline int64_t agi_min(int64_t a, int64_t b)
@@ -32,6 +33,7 @@ static inline int64_t agi_round_up(int64_t n, int64_t step)
 typedef struct {
     const agi_call *call;
     const agi_kernels *k;
+    const agi_amx_kernels *amx; /* NULL: this map's products are the table's own */
     agi_sequence seq;
     int64_t h, hk;
     int64_t Dk, Dv;         /* channels */
@@ -98,6 +100,12 @@ typedef struct {
     ag_dtype dtype;
     int64_t view, head, row0, D;
 } agi_slice;
+
+/* The place of a row's first channel, in elements. */
+static inline int64_t agi_row_at(agi_slice s, int64_t row)
+{
+    return s.view * s.t->strides[0] + s.head * s.t->strides[1] + (s.row0 + row) * s.t->strides[2];
+}
 
 agi_slice agi_query_slice(const agi_head *x, const ag_tensor *t, ag_dtype dtype, int64_t D);
 agi_slice agi_key_slice(const agi_head *x, const ag_tensor *t, int64_t D);

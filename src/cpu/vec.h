@@ -9,6 +9,24 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
+/* Loops whose count is a constant are written out, so that every C is a register. */
+#if defined(__clang__)
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
+/* The same for the stages; not under clang's AddressSanitizer, which would take minutes to compile the checks of
+ * all their accesses. */
+#if defined(__clang__)
+#if __has_feature(address_sanitizer)
+#define UNROLL_STAGE
+#endif
+#endif
+#ifndef UNROLL_STAGE
+#define UNROLL_STAGE UNROLL
+#endif
+
 #if defined(AGI_KERNELS_AVX512)
 #include "vec_avx512.h"
 #elif defined(AGI_KERNELS_AVX2)
@@ -35,6 +53,23 @@ INLINE vec v_exp2_fraction(vec f)
         p = v_fma(p, f, v_set1(c[i]));
     }
     return p;
+}
+
+/* LANES vectors, as rows, become columns: log2(LANES) times, the upper half of them is dealt out between those
+ * of the lower. */
+INLINE void v_transpose(vec *a)
+{
+    vec b[LANES];
+    for (int step = 1; step < LANES; step *= 2) {
+        UNROLL_STAGE for (int r = 0; r < LANES / 2; r++)
+        {
+            v_zip(a[r], a[r + LANES / 2], &b[2 * r], &b[2 * r + 1]);
+        }
+        UNROLL_STAGE for (int r = 0; r < LANES; r++)
+        {
+            a[r] = b[r];
+        }
+    }
 }
 
 #endif

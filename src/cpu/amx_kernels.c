@@ -1,0 +1,345 @@
+/* The kernels of amx_kernels.h. Compiled for AVX-512 and AMX, and reached only where the processor has both. */
+#include "amx_kernels.h"
+
+#include <immintrin.h>
+
+#include "kernels.h"
+#include "online.h"
+
+static void begin(amx_config *before)
+{
+    amx_begin(before);
+}
+
+static void end(const amx_config *before)
+{
+    amx_end(before);
+}
+
+/* ---- The product ---- */
+
+/* Four tiles of C: 2 x 2, so that each load of a tile serves two products. */
+static void product_2x2(int64_t K, const uint16_t *A, const amx_operand *a, const uint16_t *B,
+                        const amx_operand *b, float *C, int64_t ldc, bool add)
+{
+    const int64_t row = 2 * a->row, c_row = 4 * ldc;
+    float *const below = C + AMX_ROWS * ldc;
+    if (add) {
+        AMX_LOAD(0, C, c_row);
+        AMX_LOAD(1, C + AMX_LANES, c_row);
+        AMX_LOAD(2, below, c_row);
+        AMX_LOAD(3, below + AMX_LANES, c_row);
+    } else {
+        AMX_ZERO(0);
+        AMX_ZERO(1);
+        AMX_ZERO(2);
+        AMX_ZERO(3);
+    }
+    for (int64_t k = 0; k < K; k++) {
+        AMX_LOAD(4, A, row);
+        AMX_LOAD(6, B, 64);
+        AMX_ADD_PRODUCT(0, 4, 6);
+        AMX_LOAD(7, B + b->line, 64);
+        AMX_ADD_PRODUCT(1, 4, 7);
+        AMX_LOAD(5, A + a->line, row);
+        AMX_ADD_PRODUCT(2, 5, 6);
+        AMX_ADD_PRODUCT(3, 5, 7);
+        A += a->step;
+        B += b->step;
+    }
+    AMX_STORE(0, C, c_row);
+    AMX_STORE(1, C + AMX_LANES, c_row);
+    AMX_STORE(2, below, c_row);
+    AMX_STORE(3, below + AMX_LANES, c_row);
+}
+
+/* What an odd number of tiles leaves: one. */
+static void product_1x1(int64_t K, const uint16_t *A, const amx_operand *a, const uint16_t *B,
+                        const amx_operand *b, float *C, int64_t ldc, bool add)
+{
+    if (add) {
+        AMX_LOAD(0, C, 4 * ldc);
+    } else {
+        AMX_ZERO(0);
+    }
+    for (int64_t k = 0; k < K; k++) {
+        AMX_LOAD(4, A, 2 * a->row);
+        AMX_LOAD(6, B, 64);
+        AMX_ADD_PRODUCT(0, 4, 6);
+        A += a->step;
+        B += b->step;
+    }
+    AMX_STORE(0, C, 4 * ldc);
+}
+
+static void product(int64_t M, int64_t N, int64_t K, const amx_operand *A, const amx_operand *B, float *C,
+                    int64_t ldc, bool add)
+{
+    for (int64_t m = 0; m < M; m += 2) {
+        const uint16_t *const a = A->p + m * A->line;
+        for (int64_t n = 0; n < N; n += 2) {
+            const uint16_t *const b = B->p + n * B->line;
+            float *const c = C + m * AMX_ROWS * ldc + n * AMX_LANES;
+            if (m + 2 <= M && n + 2 <= N) {
+                product_2x2(K, a, A, b, B, c, ldc, add);
+                continue;
+            }
+            product_1x1(K, a, A, b, B, c, ldc, add);
+            if (m + 2 <= M) {
+                product_1x1(K, a + A->line, A, b, B, c + AMX_ROWS * ldc, ldc, add);
+            } else if (n + 2 <= N) {
+                product_1x1(K, a, A, b + B->line, B, c + AMX_LANES, ldc, add);
+            }
+        }
+    }
+}
+
+/* ---- Operands ---- */
+
+INLINE void load_dwords(vec *a, const uint16_t *rows, int64_t ld)
+{
+    UNROLL for (int r = 0; r < LANES; r++)
+    {
+        a[r] = v_load((const float *)(const void *)(rows + r * ld));
+    }
+}
+
+INLINE void store_tile(uint16_t *tile, const vec *a)
+{
+    UNROLL for (int r = 0; r < LANES; r++)
+    {
+        v_store((float *)(void *)(tile + 32 * r), a[r]);
+    }
+}
+
+static void columns(uint16_t *tile, const uint16_t *rows, int64_t ld)
+{
+    vec a[LANES];
+    load_dwords(a, rows, ld);
+    v_transpose(a);
+    store_tile(tile, a);
+}
+
+/* 16 numbers of one row and 16 of another, in turn. */
+INLINE vec zip_rows(const uint16_t *first, const uint16_t *second)
+{
+    const __m512i low = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i_u *)(const void *)first));
+    const __m512i high = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i_u *)(const void *)second));
+    return _mm512_castsi512_ps(_mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
+}
+
+static void far_pairs(uint16_t *tile, const uint16_t *rows, int64_t ld)
+{
+    vec a[LANES];
+    UNROLL for (int r = 0; r < LANES; r++)
+    {
+        a[r] = zip_rows(rows + r * ld, rows + (r + 16) * ld);
+    }
+    store_tile(tile, a);
+}
+
+static void turned(uint16_t *tile, const uint16_t *rows, int64_t ld)
+{
+    vec a[LANES];
+    UNROLL for (int r = 0; r < LANES; r++)
+    {
+        a[r] = zip_rows(rows + 2 * r * ld, rows + (2 * r + 1) * ld);
+    }
+    v_transpose(a);
+    store_tile(tile, a);
+}
+
+static void transpose(float *to, int64_t ld_to, const float *from, int64_t ld_from, int64_t m, int64_t n,
+                      bool add)
+{
+    for (int64_t i = 0; i < m; i += LANES) {
+        for (int64_t j = 0; j < n; j += LANES) {
+            vec a[LANES];
+            for (int r = 0; r < LANES; r++) {
+                a[r] = v_load(from + (i + r) * ld_from + j);
+            }
+            v_transpose(a);
+            for (int r = 0; r < LANES; r++) {
+                float *const place = to + (j + r) * ld_to + i;
+                v_store(place, add ? v_add(v_load(place), a[r]) : a[r]);
+            }
+        }
+    }
+}
+
+/* ---- Rounding ---- */
+
+/* Half of a bfloat16's last place is added to both, so that what is cut off rounds to nearest; a tie, which
+ * only a number with 16 zeros behind it is, goes away from zero. a is the lower half of each dword. */
+INLINE vec round_pair(vec a, vec b)
+{
+    const __m512i half = _mm512_set1_epi32(0x8000);
+    const __m512i low = _mm512_srli_epi32(_mm512_add_epi32(_mm512_castps_si512(a), half), 16);
+    const __m512i high = _mm512_add_epi32(_mm512_castps_si512(b), half);
+    return _mm512_castsi512_ps(_mm512_mask_blend_epi16(0xaaaaaaaau, low, high));
+}
+
+INLINE void store_pair(uint16_t *to, vec a, vec b)
+{
+    v_store((float *)(void *)to, round_pair(a, b));
+}
+
+static void round_pairs(uint16_t *pairs, const float *T, int64_t W)
+{
+    for (int64_t i = 0; i < W; i += LANES) {
+        for (int j = 0; j < GROUP_KEYS; j += 2) {
+            store_pair(pairs + i * 32 + j * 16, v_load(T + j * PANEL + i), v_load(T + (j + 1) * PANEL + i));
+        }
+    }
+}
+
+static void round_rows(uint16_t *rows, int64_t ld, const float *T, int64_t W)
+{
+    for (int j = 0; j < GROUP_KEYS; j++) {
+        for (int64_t i = 0; i < W; i += 2 * LANES) {
+            store_pair(rows + j * ld + i, v_load(T + j * PANEL + i), v_load(T + j * PANEL + i + LANES));
+        }
+    }
+}
+
+/* ---- Stages ---- */
+
+/* 2^x within 2.6e-6 of itself: the polynomial of degree 4, enough for what is rounded to bfloat16. */
+INLINE vec exp2_short(vec x)
+{
+    const vec f = v_fraction(x);
+    vec p = v_set1(0.013534167916043185f);
+    p = v_fma(p, f, v_set1(0.052011460610471585f));
+    p = v_fma(p, f, v_set1(0.24144275689141106f));
+    p = v_fma(p, f, v_set1(0.69300383446999225f));
+    p = v_fma(p, f, v_set1(1.000002593370694f));
+    return v_scale2(p, x);
+}
+
+/* Two vectors of lanes, so that a row of far pairs is whole and chains are short. */
+enum { PAIR = 2 };
+
+INLINE bool softmax_pair(uint16_t *pairs, const float *T, vec c, float *m, float *l, float *alpha)
+{
+    vec highest[PAIR], shift[PAIR], factor[PAIR], sum[2][PAIR];
+    bool rescaled = false;
+    UNROLL for (int v = 0; v < PAIR; v++)
+    {
+        vec even = v_load(T + v * LANES), odd = v_load(T + PANEL + v * LANES);
+        for (int j = 2; j < GROUP_KEYS; j += 2) {
+            even = v_max(v_load(T + j * PANEL + v * LANES), even);
+            odd = v_max(v_load(T + (j + 1) * PANEL + v * LANES), odd);
+        }
+        highest[v] = v_max(odd, even);
+    }
+    UNROLL for (int v = 0; v < PAIR; v++)
+    {
+        vmask grown;
+        rescaled |= v_move_shift(v_mul(highest[v], c), m + v * LANES, &shift[v], &factor[v], &grown);
+        v_store(alpha + v * LANES, factor[v]);
+        sum[0][v] = sum[1][v] = v_set1(0);
+    }
+    for (int j = 0; j < GROUP_KEYS; j += 2) {
+        UNROLL for (int v = 0; v < PAIR; v++)
+        {
+            const float *const t = T + j * PANEL + v * LANES;
+            const vec a = exp2_short(v_fms(v_load(t), c, shift[v]));
+            const vec b = exp2_short(v_fms(v_load(t + PANEL), c, shift[v]));
+            sum[0][v] = v_add(sum[0][v], a);
+            sum[1][v] = v_add(sum[1][v], b);
+            store_pair(pairs + v * AMX_AB + j * 16, a, b);
+        }
+    }
+    UNROLL for (int v = 0; v < PAIR; v++)
+    {
+        v_store(l + v * LANES, v_fma(v_load(l + v * LANES), factor[v], v_add(sum[0][v], sum[1][v])));
+    }
+    return rescaled;
+}
+
+static bool softmax(uint16_t *pairs, const float *T, int64_t W, float c, float *m, float *l, float *alpha)
+{
+    bool rescaled = false;
+    for (int64_t i = 0; i < W; i += PAIR * LANES) {
+        rescaled |= softmax_pair(pairs + i * 32, T + i, v_set1(c), m + i, l + i, alpha + i);
+    }
+    return rescaled;
+}
+
+/* Two keys by two vectors of lanes. */
+INLINE void gradients_square(uint16_t *P, uint16_t *dS, int64_t ld, uint16_t *dS_pairs, const float *T,
+                             const float *dP, vec c, const vec *L, const vec *D)
+{
+    vec p[2][PAIR], ds[2][PAIR];
+    UNROLL for (int j = 0; j < 2; j++)
+    {
+        UNROLL for (int v = 0; v < PAIR; v++)
+        {
+            const int64_t at = j * PANEL + v * LANES;
+            p[j][v] = exp2_short(v_fms(v_load(T + at), c, L[v]));
+            ds[j][v] = v_mul(p[j][v], v_sub(v_load(dP + at), D[v]));
+        }
+        store_pair(P + j * ld, p[j][0], p[j][1]);
+        store_pair(dS + j * ld, ds[j][0], ds[j][1]);
+    }
+    UNROLL for (int v = 0; v < PAIR; v++)
+    {
+        store_pair(dS_pairs + v * AMX_AB, ds[0][v], ds[1][v]);
+    }
+}
+
+static void gradients(uint16_t *P, uint16_t *dS, int64_t ld, uint16_t *dS_pairs, const float *T,
+                      const float *dP, int64_t W, float c, const float *L, const float *D)
+{
+    for (int64_t i = 0; i < W; i += PAIR * LANES) {
+        const vec l[PAIR] = {v_load(L + i), v_load(L + i + LANES)};
+        const vec d[PAIR] = {v_load(D + i), v_load(D + i + LANES)};
+        for (int j = 0; j < GROUP_KEYS; j += 2) {
+            gradients_square(P + j * ld + i, dS + j * ld + i, ld, dS_pairs + i * 32 + j * 16,
+                             T + j * PANEL + i, dP + j * PANEL + i, v_set1(c), l, d);
+        }
+    }
+}
+
+/* ---- Rows ---- */
+
+static double widen(uint16_t x)
+{
+    const uint32_t bits = (uint32_t)x << 16;
+    float wide;
+    memcpy(&wide, &bits, sizeof wide);
+    return (double)wide;
+}
+
+static double dot(const uint16_t *A, const uint16_t *B, int64_t n)
+{
+    double part[8] = {0}, sum = 0;
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        for (int p = 0; p < 8; p++) {
+            part[p] += widen(A[i + p]) * widen(B[i + p]);
+        }
+    }
+    for (; i < n; i++) {
+        sum += widen(A[i]) * widen(B[i]);
+    }
+    for (int p = 0; p < 8; p++) {
+        sum += part[p];
+    }
+    return sum;
+}
+
+const agi_amx_kernels agi_amx_table = {
+    .begin = begin,
+    .end = end,
+    .product = product,
+    .columns = columns,
+    .far_pairs = far_pairs,
+    .turned = turned,
+    .transpose = transpose,
+    .round_pairs = round_pairs,
+    .round_rows = round_rows,
+    .softmax = softmax,
+    .gradients = gradients,
+    .dot = dot,
+};

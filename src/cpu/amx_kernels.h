@@ -1,0 +1,70 @@
+/* The table of what the maps do on the AMX unit: products of bfloat16 matrices with sums in float32, and the stages
+ * that are next to them. A score tile is T[j][i] here too, in float32, PANEL numbers from row to row, in groups
+ * of GROUP_KEYS keys.
+ *
+ * Operands are bfloat16 in tiles of 1 KiB or rows of whole 64 bytes:
+ *     rows      A[m][k], k in a row
+ *     turned    A^T of what is stored: 32 stored rows by 16 columns become a tile of 16 rows
+ *     columns   B = A^T of what is stored: 16 stored rows by 32 columns become a tile of pairs
+ *     pairs     B, stored rows two by two
+ *
+ * Products of key gradients run over queries, and the order in which a sum takes them is free: there, in each 32
+ * queries, number r and number r + 16 are neighbours ("far" pairs), because two vectors of a row then become one by
+ * a shift and a blend. */
+#ifndef AGI_CPU_AMX_KERNELS_H
+#define AGI_CPU_AMX_KERNELS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "amx.h"
+
+enum { GROUP_KEYS = 32 };
+
+/* Where the tiles of an operand are: tile (n, k) at p + n * line + k * step. */
+typedef struct {
+    const uint16_t *p;
+    int64_t line, step;
+    int64_t row; /* of A: numbers from row to row of a tile */
+} amx_operand;
+
+typedef struct {
+    void (*begin)(amx_config *before);
+    void (*end)(const amx_config *before);
+
+    /* C = or += A B, sizes in tiles: M x N of C, K of the sum. */
+    void (*product)(int64_t M, int64_t N, int64_t K, const amx_operand *A, const amx_operand *B, float *C,
+                    int64_t ldc, bool add);
+
+    /* One tile of an operand, from rows that lie ld apart: 16 rows by 32 to columns; 32 rows by 16 to far
+     * pairs, and to a turned tile. */
+    void (*columns)(uint16_t *tile, const uint16_t *rows, int64_t ld);
+    void (*far_pairs)(uint16_t *tile, const uint16_t *rows, int64_t ld);
+    void (*turned)(uint16_t *tile, const uint16_t *rows, int64_t ld);
+
+    /* to[n][m] = or += from[m][n]; m, n multiples of 16. */
+    void (*transpose)(float *to, int64_t ld_to, const float *from, int64_t ld_from, int64_t m, int64_t n,
+                      bool add);
+
+    /* A group of T, W lanes, W a multiple of 32, rounded: to pairs of keys, tile by tile of 16 lanes; to rows of
+     * far pairs, ld apart. */
+    void (*round_pairs)(uint16_t *pairs, const float *T, int64_t W);
+    void (*round_rows)(uint16_t *rows, int64_t ld, const float *T, int64_t W);
+
+    /* agi_kernels.softmax on a group whose weights go to pairs of keys; T stays. */
+    bool (*softmax)(uint16_t *pairs, const float *T, int64_t W, float c, float *m, float *l, float *alpha);
+
+    /* The vjp's stages on a group without features that all queries see: P = 2^(c T - L), dS = P (dP - D),
+     * rounded to rows, and dS also to pairs. */
+    void (*gradients)(uint16_t *P, uint16_t *dS, int64_t ld, uint16_t *dS_pairs, const float *T,
+                      const float *dP, int64_t W, float c, const float *L, const float *D);
+
+    /* The sum of n products. */
+    double (*dot)(const uint16_t *A, const uint16_t *B, int64_t n);
+} agi_amx_kernels;
+
+#if defined(__x86_64__)
+extern const agi_amx_kernels agi_amx_table;
+#endif
+
+#endif

@@ -1,0 +1,111 @@
+/* From rows to operands: see amx_rows.h. */
+#include "amx_rows.h"
+
+#include <string.h>
+
+const agi_amx_kernels *agi_amx_of(const ag_plan *plan, agi_map map)
+{
+#if defined(__x86_64__)
+    const bool rows_alone = map == AGI_FORWARD || map == AGI_JVP;
+    /* dO has the output's dtype: a wider one would lose digits in a product of bfloat16. */
+    if (plan->isa == AG_ISA_AMX && plan->p.dtype == AG_BF16 && (rows_alone || plan->p.out_dtype == AG_BF16)) {
+        return &agi_amx_table;
+    }
+#endif
+    (void)plan;
+    (void)map;
+    return NULL;
+}
+
+static const uint16_t *row_of(agi_slice s, int64_t row)
+{
+    return (const uint16_t *)s.t->data + agi_row_at(s, row);
+}
+
+static void copy_row(uint16_t *to, agi_slice s, int64_t row)
+{
+    const int64_t stride = s.t->strides[3];
+    const uint16_t *const from = row_of(s, row);
+    if (stride == 1) {
+        memcpy(to, from, (size_t)s.D * sizeof *to);
+        return;
+    }
+    for (int64_t c = 0; c < s.D; c++) {
+        to[c] = from[c * stride];
+    }
+}
+
+agi_rows16 agi_get_rows16(agi_slice s, int64_t first, int64_t n, int64_t rows, int64_t width,
+                          const uint8_t *skip, uint16_t *scratch)
+{
+    if (s.t->strides[3] == 1 && s.D == width && n == rows && skip == NULL) {
+        return (agi_rows16){row_of(s, first), s.t->strides[2]};
+    }
+    for (int64_t r = 0; r < rows; r++) {
+        uint16_t *const to = scratch + r * width;
+        const bool there = r < n && (skip == NULL || !skip[r]);
+        if (there) {
+            copy_row(to, s, first + r);
+        }
+        const int64_t used = there ? s.D : 0;
+        memset(to + used, 0, (size_t)(width - used) * sizeof *to);
+    }
+    return (agi_rows16){scratch, width};
+}
+
+amx_operand agi_amx_key_rows(const agi_head *x, const ag_tensor *t, int64_t D, int64_t j0, int64_t n,
+                             uint16_t *scratch)
+{
+    const agi_rows16 rows = agi_get_rows16(agi_key_slice(x, t, D), j0, n, agi_round_up(n, GROUP_KEYS),
+                                           agi_round_up(D, AMX_DEPTH), NULL, scratch);
+    return (amx_operand){rows.p, AMX_ROWS * rows.ld, AMX_DEPTH, rows.ld};
+}
+
+amx_operand agi_amx_key_columns(const agi_head *x, const ag_tensor *t, int64_t D, int64_t j0, int64_t n,
+                                uint16_t *out, uint16_t *scratch)
+{
+    const int64_t width = agi_round_up(D, AMX_ROWS), group = width * GROUP_KEYS;
+    for (int64_t j = 0; j < n; j += GROUP_KEYS) {
+        const agi_rows16 rows = agi_get_rows16(agi_key_slice(x, t, D), j0 + j, agi_min(GROUP_KEYS, n - j),
+                                               GROUP_KEYS, width, NULL, scratch);
+        for (int64_t c = 0; c < width; c += AMX_ROWS) {
+            x->amx->turned(out + j / GROUP_KEYS * group + c * GROUP_KEYS, rows.p + c, rows.ld);
+        }
+    }
+    return (amx_operand){out, AMX_AB, group, GROUP_KEYS};
+}
+
+void agi_amx_clean(uint16_t *to, const uint16_t *from, int64_t tiles, const uint8_t *keep)
+{
+    for (int64_t row = 0; row < tiles * AMX_ROWS; row++) {
+        for (int64_t j = 0; j < GROUP_KEYS; j++) {
+            to[row * GROUP_KEYS + j] = keep[j] ? from[row * GROUP_KEYS + j] : 0;
+        }
+    }
+}
+
+amx_operand agi_amx_query_columns(const agi_head *x, agi_slice s, int64_t first, int64_t n, int64_t W,
+                                  const uint8_t *skip, uint16_t *out, uint16_t *scratch)
+{
+    const int64_t width = agi_round_up(s.D, AMX_DEPTH);
+    const agi_rows16 rows = agi_get_rows16(s, first, n, W, width, skip, scratch);
+    for (int64_t i = 0; i < W; i += AMX_LANES) {
+        for (int64_t c = 0; c < width; c += AMX_DEPTH) {
+            x->amx->columns(out + i * width + c * AMX_LANES, rows.p + i * rows.ld + c, rows.ld);
+        }
+    }
+    return (amx_operand){out, AMX_LANES * width, AMX_AB, AMX_DEPTH};
+}
+
+amx_operand agi_amx_query_rows(const agi_head *x, agi_slice s, int64_t first, int64_t n, int64_t rows,
+                               const uint8_t *skip, uint16_t *out, uint16_t *scratch)
+{
+    const int64_t width = agi_round_up(s.D, AMX_LANES);
+    const agi_rows16 from = agi_get_rows16(s, first, n, rows, width, skip, scratch);
+    for (int64_t c = 0; c < width; c += AMX_LANES) {
+        for (int64_t i = 0; i < rows; i += AMX_DEPTH) {
+            x->amx->far_pairs(out + c * rows + i * AMX_LANES, from.p + i * from.ld + c, from.ld);
+        }
+    }
+    return (amx_operand){out, AMX_LANES * rows, AMX_AB, AMX_DEPTH};
+}

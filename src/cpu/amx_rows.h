@@ -1,0 +1,47 @@
+/* Operands of the AMX unit from the caller's bfloat16 rows. All are filled up with zeros to whole tiles; rows are
+ * read where they lie if they are whole themselves. For float32's instance of the maps alone. */
+#ifndef AGI_CPU_AMX_ROWS_H
+#define AGI_CPU_AMX_ROWS_H
+
+#include "amx_kernels.h"
+#include "tile.h"
+
+/* The table, where this map of the plan runs on the AMX unit; else NULL. */
+const agi_amx_kernels *agi_amx_of(const ag_plan *plan, agi_map map);
+
+typedef struct {
+    const uint16_t *p;
+    int64_t ld;
+} agi_rows16;
+
+/* Rows first .. first + n - 1 of the slice as `rows` rows of `width` numbers; skip[row] != 0, where given: the row
+ * is zero. scratch: rows * width. */
+agi_rows16 agi_get_rows16(agi_slice s, int64_t first, int64_t n, int64_t rows, int64_t width,
+                          const uint8_t *skip, uint16_t *scratch);
+
+/* A, by rows: keys by channels. */
+amx_operand agi_amx_key_rows(const agi_head *x, const ag_tensor *t, int64_t D, int64_t j0, int64_t n,
+                             uint16_t *scratch);
+
+/* A, turned: channels by keys, the tiles of 32 keys together. The scratch has 32 rows. */
+amx_operand agi_amx_key_columns(const agi_head *x, const ag_tensor *t, int64_t D, int64_t j0, int64_t n,
+                                uint16_t *out, uint16_t *scratch);
+
+/* The tiles of one group of keys, without the keys that are not to be kept: their weight is 0, but 0 times NaN is
+ * NaN. */
+void agi_amx_clean(uint16_t *to, const uint16_t *from, int64_t tiles, const uint8_t *keep);
+
+/* B: channels by queries. W lanes, the scratch has as many rows. */
+amx_operand agi_amx_query_columns(const agi_head *x, agi_slice s, int64_t first, int64_t n, int64_t W,
+                                  const uint8_t *skip, uint16_t *out, uint16_t *scratch);
+
+/* B: queries, in far pairs, by channels. `rows` is a multiple of 32, the scratch has as many. */
+amx_operand agi_amx_query_rows(const agi_head *x, agi_slice s, int64_t first, int64_t n, int64_t rows,
+                               const uint8_t *skip, uint16_t *out, uint16_t *scratch);
+
+static inline uint16_t *agi_take16(agi_arena *arena, int64_t n)
+{
+    return agi_take(arena, n, sizeof(uint16_t));
+}
+
+#endif

@@ -1,0 +1,19 @@
+/* Forward and jvp on the AMX unit: see amx_rowwise.c. For float32's instance of the maps alone. */
+#ifndef AGI_CPU_AMX_ROWWISE_H
+#define AGI_CPU_AMX_ROWWISE_H
+
+#include "rowwise.h"
+
+void agi_amx_row_lay_out(agi_amx_row_scratch *s, agi_arena *arena, const ag_plan *plan, agi_map map);
+
+/* Panel q of an item: its operands, its sums at zero. */
+void agi_amx_begin_panel(agi_amx_row_scratch *s, const agi_head *x, const agi_row_panel *panel, int64_t q);
+
+/* Its sums, as rows, into the panel's own. */
+void agi_amx_end_panel(const agi_amx_row_scratch *s, const agi_head *x, agi_row_panel *panel, int64_t q);
+
+/* All panels against keys j0 .. j0 + nj - 1. */
+void agi_amx_row_block(agi_row_scratch *s, const agi_head *x, agi_row_panel *panels, int64_t n_panels,
+                       int64_t j0, int64_t nj);
+
+#endif
