@@ -137,7 +137,7 @@ typedef struct {
     int64_t W;         /* lanes */
     int64_t low, high; /* its keys, were the block without end: low .. high - 1 */
     int64_t from, nj;  /* its keys in the block */
-    int64_t at;        /* its corner in a score tile */
+    int64_t at, ld;    /* its corner in a score tile, and the numbers from row to row there */
 } agi_patch;
 
 agi_patch agi_patch_of(const agi_head *x, const agi_query_tile *tile, const agi_key_tile *keys, int64_t q);
@@ -152,9 +152,15 @@ agi_patch agi_next_chunk(const agi_patch *patch, const agi_patch *before);
 /* After all pieces of a panel: a key is unseen by the tile where it is unseen by every panel. */
 void agi_note_unseen(agi_backward_scratch *s, const agi_patch *patch, int64_t nj);
 
-/* P from the scores, in its place; the features' tiles are filled on the way. */
+/* P from the scores S^T, in their place; the features' tiles are filled on the way. */
 void agi_patch_weights(agi_backward_scratch *s, const agi_head *x, const agi_query_tile *tile,
                        const agi_key_tile *keys, const agi_patch *patch);
+
+/* From P and the products dP^T, tdP^T and tQ K^T + Q tK^T of a patch to R and dZ, tR and tdZ, in their places. */
+void agi_vjp_patch(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
+                   const agi_query_tile *tile, const agi_key_tile *keys, const agi_patch *patch);
+void agi_vjp_jvp_patch(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
+                       const agi_query_tile *tile, const agi_key_tile *keys, const agi_patch *patch);
 
 /* rows [K], or a copy without the keys that no query of the tile sees. */
 agi_rows agi_seen_rows(const agi_backward_scratch *s, const agi_head *x, agi_rows rows, int64_t nj,

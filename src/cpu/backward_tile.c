@@ -14,7 +14,7 @@
 agi_patch agi_patch_of(const agi_head *x, const agi_query_tile *tile, const agi_key_tile *keys, int64_t q)
 {
     const agi_band band = agi_band_at(x, tile->i0, keys->j0);
-    agi_patch patch = {.q = q, .i0 = q * PANEL};
+    agi_patch patch = {.q = q, .i0 = q * PANEL, .ld = TILE_LD};
     int64_t to;
     patch.ni = agi_min(PANEL, tile->ni - patch.i0);
     patch.W = agi_round_up(patch.ni, x->k->lanes);
@@ -63,26 +63,22 @@ void agi_patch_weights(agi_backward_scratch *s, const agi_head *x, const agi_que
                        const agi_key_tile *keys, const agi_patch *patch)
 {
     const agi_kernels *k = x->k;
-    const int64_t i0 = tile->i0 + patch->i0, j0 = keys->j0 + patch->from, at = patch->at;
+    const int64_t i0 = tile->i0 + patch->i0, j0 = keys->j0 + patch->from, at = patch->at, ld = patch->ld;
     const agi_band band = agi_band_at(x, i0, j0);
     const bool tangents = x->call->map == AGI_VJP_JVP;
-
-    /* S^T = K Q^T */
-    k->product(patch->nj, patch->W, x->Dk, keys->K.p + patch->from * keys->K.ld, keys->K.ld, 1,
-               tile->QT + patch->q * x->Dk * PANEL, PANEL, s->P + at, TILE_LD, false);
     if (!x->plain) {
-        agi_additive(x, i0, patch->ni, j0, patch->nj, s->X + at, tangents ? s->tX + at : NULL, TILE_LD,
+        agi_additive(x, i0, patch->ni, j0, patch->nj, s->X + at, tangents ? s->tX + at : NULL, ld,
                      s->unseen_panel + patch->from);
         k->scores(s->P + at, s->X + at, x->softcap > 0 ? s->F + at : NULL,
-                  tangents && x->softcap > 0 ? s->G + at : NULL, TILE_LD, patch->nj, patch->W, x->scale,
+                  tangents && x->softcap > 0 ? s->G + at : NULL, ld, patch->nj, patch->W, x->scale,
                   x->softcap);
     }
     if (!agi_inside(band, patch->ni, patch->nj)) {
-        k->hide(s->P + at, TILE_LD, patch->nj, patch->W, band.low, band.high);
+        k->hide(s->P + at, ld, patch->nj, patch->W, band.low, band.high);
     }
-    k->weights(s->P + at, TILE_LD, patch->nj, patch->W, x->c, tile->high + patch->i0, tile->low + patch->i0);
+    k->weights(s->P + at, ld, patch->nj, patch->W, x->c, tile->high + patch->i0, tile->low + patch->i0);
     if (x->call->plan->p.dropout > 0) {
-        agi_dropout_tile(x, i0, patch->W, j0, patch->nj, s->M + at, TILE_LD);
+        agi_dropout_tile(x, i0, patch->W, j0, patch->nj, s->M + at, ld);
     }
 }
 

@@ -1,28 +1,39 @@
 /* vjp, one tile: S^T, P, dP^T, dS and the three gradients. A score tile is T[key][query]. */
 #include "backward.h"
 
-/* One piece: P becomes R = P o M, dS becomes dZ. */
-static void chunk_gradients(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
-                            const agi_query_tile *tile, const agi_key_tile *keys, const agi_patch *c)
+void agi_vjp_patch(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
+                   const agi_query_tile *tile, const agi_key_tile *keys, const agi_patch *patch)
 {
     const agi_kernels *k = x->k;
     const bool dropout = x->call->plan->p.dropout > 0;
-    const int64_t at = c->at;
+    const int64_t at = patch->at, ld = patch->ld, nj = patch->nj, W = patch->W;
 
-    /* dP^T = V dO^T, dS = P o (dP o M - D) */
-    k->product(c->nj, c->W, x->Dv, keys->V.p + c->from * keys->V.ld, keys->V.ld, 1,
-               tile->dOT + c->q * x->Dv * PANEL, PANEL, s->dS + at, TILE_LD, false);
-    k->score_gradients(s->dS + at, s->P + at, dropout ? s->M + at : NULL, TILE_LD, c->nj, c->W,
-                       tile->D + c->i0);
+    /* dS = P o (dP o M - D) */
+    k->score_gradients(s->dS + at, s->P + at, dropout ? s->M + at : NULL, ld, nj, W, tile->D + patch->i0);
 
     /* dB = dS, dZ = dS o phi'(Z) */
-    agi_add_sums(x, sums, tile->i0 + c->i0, c->ni, keys->j0 + c->from, c->nj, s->dS + at, TILE_LD);
+    agi_add_sums(x, sums, tile->i0 + patch->i0, patch->ni, keys->j0 + patch->from, nj, s->dS + at, ld);
     if (x->softcap > 0) {
-        k->softcap_gradients(s->dS + at, NULL, s->F + at, NULL, TILE_LD, c->nj, c->W);
+        k->softcap_gradients(s->dS + at, NULL, s->F + at, NULL, ld, nj, W);
     }
     if (dropout) {
-        k->multiply(s->P + at, s->M + at, TILE_LD, c->nj, c->W);
+        k->multiply(s->P + at, s->M + at, ld, nj, W);
     }
+}
+
+/* One piece: P becomes R = P o M, dS becomes dZ. */
+static void run_chunk(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
+                      const agi_query_tile *tile, const agi_key_tile *keys, const agi_patch *c)
+{
+    const agi_kernels *k = x->k;
+    /* S^T = K Q^T */
+    k->product(c->nj, c->W, x->Dk, keys->K.p + c->from * keys->K.ld, keys->K.ld, 1,
+               tile->QT + c->q * x->Dk * PANEL, PANEL, s->P + c->at, c->ld, false);
+    agi_patch_weights(s, x, tile, keys, c);
+    /* dP^T = V dO^T */
+    k->product(c->nj, c->W, x->Dv, keys->V.p + c->from * keys->V.ld, keys->V.ld, 1,
+               tile->dOT + c->q * x->Dv * PANEL, PANEL, s->dS + c->at, c->ld, false);
+    agi_vjp_patch(s, x, sums, tile, keys, c);
 }
 
 void agi_vjp_tile(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums, agi_query_tile *tile,
@@ -34,8 +45,7 @@ void agi_vjp_tile(agi_backward_scratch *s, const agi_head *x, const agi_sums *su
         agi_clear_around(s->P, &patch, keys->nj);
         agi_clear_around(s->dS, &patch, keys->nj);
         for (agi_patch c = agi_next_chunk(&patch, NULL); c.nj > 0; c = agi_next_chunk(&patch, &c)) {
-            agi_patch_weights(s, x, tile, keys, &c);
-            chunk_gradients(s, x, sums, tile, keys, &c);
+            run_chunk(s, x, sums, tile, keys, &c);
         }
         if (x->hides) {
             agi_note_unseen(s, &patch, keys->nj);

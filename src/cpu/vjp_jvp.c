@@ -9,37 +9,46 @@ static void add_scores(const agi_head *x, const agi_patch *patch, agi_rows keys,
     const real *rows = keys.p == NULL ? T : keys.p + patch->from * keys.ld; /* T: never read */
     if (there || !add) {
         x->k->product(patch->nj, patch->W, there ? D : 0, rows, keys.ld, 1, panels + patch->q * D * PANEL,
-                      PANEL, T + patch->at, TILE_LD, add);
+                      PANEL, T + patch->at, patch->ld, add);
     }
 }
 
-/* P becomes R, U becomes tR, dS becomes dZ, tdS becomes tdZ. */
-static void chunk_gradients(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
-                            const agi_query_tile *tile, const agi_key_tile *keys, const agi_patch *patch)
+void agi_vjp_jvp_patch(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
+                       const agi_query_tile *tile, const agi_key_tile *keys, const agi_patch *patch)
 {
     const agi_kernels *k = x->k;
-    const ag_args *a = &x->call->a;
-    const int64_t at = patch->at, i = patch->i0;
+    const int64_t at = patch->at, i = patch->i0, ld = patch->ld, nj = patch->nj, W = patch->W;
     const bool softcap = x->softcap > 0;
 
     /* tZ = scale (tQ K^T + Q tK^T), tS = tZ o phi'(Z) + tB */
-    add_scores(x, patch, keys->K, tile->tQT, a->tq.data != NULL, x->Dk, s->U, false);
-    add_scores(x, patch, keys->tK, tile->QT, true, x->Dk, s->U, true);
     k->score_tangents(s->U + at, softcap ? s->F + at : NULL, softcap ? s->G + at : NULL,
-                      x->plain ? NULL : s->tX + at, TILE_LD, patch->nj, patch->W, x->scale);
+                      x->plain ? NULL : s->tX + at, ld, nj, W, x->scale);
+    k->score_gradient_tangents(s->P + at, s->U + at, s->dS + at, s->tdS + at,
+                               x->call->plan->p.dropout > 0 ? s->M + at : NULL, ld, nj, W, tile->mu + i,
+                               tile->D + i, tile->tD + i);
+    agi_add_sums(x, sums, tile->i0 + i, patch->ni, keys->j0 + patch->from, nj, s->tdS + at, ld);
+    if (softcap) {
+        k->softcap_gradients(s->dS + at, s->tdS + at, s->F + at, s->G + at, ld, nj, W);
+    }
+}
+
+/* One piece: P becomes R, U becomes tR, dS becomes dZ, tdS becomes tdZ. */
+static void run_chunk(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
+                      const agi_query_tile *tile, const agi_key_tile *keys, const agi_patch *c)
+{
+    const ag_args *a = &x->call->a;
+    add_scores(x, c, keys->K, tile->QT, true, x->Dk, s->P, false);
+    agi_patch_weights(s, x, tile, keys, c);
+
+    /* tQ K^T + Q tK^T */
+    add_scores(x, c, keys->K, tile->tQT, a->tq.data != NULL, x->Dk, s->U, false);
+    add_scores(x, c, keys->tK, tile->QT, true, x->Dk, s->U, true);
 
     /* dP = dO V^T, tdP = dO tV^T + tdO V^T */
-    add_scores(x, patch, keys->V, tile->dOT, true, x->Dv, s->dS, false);
-    add_scores(x, patch, keys->tV, tile->dOT, true, x->Dv, s->tdS, false);
-    add_scores(x, patch, keys->V, tile->tdOT, a->td_o.data != NULL, x->Dv, s->tdS, true);
-
-    k->score_gradient_tangents(s->P + at, s->U + at, s->dS + at, s->tdS + at,
-                               x->call->plan->p.dropout > 0 ? s->M + at : NULL, TILE_LD, patch->nj, patch->W,
-                               tile->mu + i, tile->D + i, tile->tD + i);
-    agi_add_sums(x, sums, tile->i0 + i, patch->ni, keys->j0 + patch->from, patch->nj, s->tdS + at, TILE_LD);
-    if (softcap) {
-        k->softcap_gradients(s->dS + at, s->tdS + at, s->F + at, s->G + at, TILE_LD, patch->nj, patch->W);
-    }
+    add_scores(x, c, keys->V, tile->dOT, true, x->Dv, s->dS, false);
+    add_scores(x, c, keys->tV, tile->dOT, true, x->Dv, s->tdS, false);
+    add_scores(x, c, keys->V, tile->tdOT, a->td_o.data != NULL, x->Dv, s->tdS, true);
+    agi_vjp_jvp_patch(s, x, sums, tile, keys, c);
 }
 
 void agi_vjp_jvp_tile(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums, agi_query_tile *tile,
@@ -53,8 +62,7 @@ void agi_vjp_jvp_tile(agi_backward_scratch *s, const agi_head *x, const agi_sums
             agi_clear_around(tiles[t], &patch, keys->nj);
         }
         for (agi_patch c = agi_next_chunk(&patch, NULL); c.nj > 0; c = agi_next_chunk(&patch, &c)) {
-            agi_patch_weights(s, x, tile, keys, &c);
-            chunk_gradients(s, x, sums, tile, keys, &c);
+            run_chunk(s, x, sums, tile, keys, &c);
         }
         if (x->hides) {
             agi_note_unseen(s, &patch, keys->nj);
