@@ -1,21 +1,22 @@
 /* The order of vjp's and vjp_jvp's work: see backward.h. */
-#include "backward.h"
+#include "amx_backward.h"
 
 #include <string.h>
 
 /* ---- Workspace ---- */
 
-static void lay_out_tile(agi_query_tile *t, agi_arena *arena, int64_t Dk_pad, int64_t Dv_pad,
+/* rows: 0 where the AMX unit has its own. */
+static void lay_out_tile(agi_query_tile *t, agi_arena *arena, int64_t rows, int64_t Dk_pad, int64_t Dv_pad,
                          int64_t tangents)
 {
-    t->QT = agi_take_reals(arena, TILE_ROWS * Dk_pad);
-    t->dOT = agi_take_reals(arena, TILE_ROWS * Dv_pad);
-    t->tQT = agi_take_reals(arena, tangents * TILE_ROWS * Dk_pad);
-    t->tdOT = agi_take_reals(arena, tangents * TILE_ROWS * Dv_pad);
-    t->rows[0] = agi_take_reals(arena, TILE_ROWS * Dk_pad);
-    t->rows[1] = agi_take_reals(arena, TILE_ROWS * Dv_pad);
-    t->rows[2] = agi_take_reals(arena, tangents * TILE_ROWS * Dk_pad);
-    t->rows[3] = agi_take_reals(arena, tangents * TILE_ROWS * Dv_pad);
+    t->QT = agi_take_reals(arena, rows * Dk_pad);
+    t->dOT = agi_take_reals(arena, rows * Dv_pad);
+    t->tQT = agi_take_reals(arena, tangents * rows * Dk_pad);
+    t->tdOT = agi_take_reals(arena, tangents * rows * Dv_pad);
+    t->rows[0] = agi_take_reals(arena, rows * Dk_pad);
+    t->rows[1] = agi_take_reals(arena, rows * Dv_pad);
+    t->rows[2] = agi_take_reals(arena, tangents * rows * Dk_pad);
+    t->rows[3] = agi_take_reals(arena, tangents * rows * Dv_pad);
     t->high = agi_take_reals(arena, TILE_ROWS);
     t->low = agi_take_reals(arena, TILE_ROWS);
     t->D = agi_take_reals(arena, TILE_ROWS);
@@ -31,27 +32,28 @@ static void lay_out_scratch(agi_backward_scratch *s, agi_arena *arena, const ag_
     const ag_problem *p = &plan->p;
     const agi_schedule x = agi_schedule_of(plan, map);
     const int64_t Dk_pad = agi_round_up(p->dim_qk, k->lanes), Dv_pad = agi_round_up(p->dim_v, k->lanes);
-    const int64_t tangents = map == AGI_VJP_JVP, tile = x.block * TILE_LD;
+    const int64_t tangents = map == AGI_VJP_JVP, amx = AGI_HAS_AMX && agi_amx_of(plan, map) != NULL;
+    const int64_t tile = amx ? GROUP_KEYS * PANEL : x.block * TILE_LD, block = amx ? 0 : x.block;
     const int64_t softcap = p->softcap > 0, whole = x.parts == 1;
     const int64_t rows = agi_saturated(agi_group_of(p), p->q_len, 1, 1);
     const int64_t features =
         agi_has(p, AG_BIAS | AG_MASK | AG_TABLE | AG_ALIBI | AG_SLOPES) || softcap || p->scale <= 0;
-    lay_out_tile(&s->tile, arena, Dk_pad, Dv_pad, tangents);
-    s->P = agi_take_reals(arena, tile);
-    s->U = agi_take_reals(arena, tangents * tile);
-    s->dS = agi_take_reals(arena, tile);
-    s->tdS = agi_take_reals(arena, tangents * tile);
+    lay_out_tile(&s->tile, arena, amx ? 0 : TILE_ROWS, Dk_pad, Dv_pad, tangents);
+    s->P = agi_take_reals(arena, !amx * tile);
+    s->U = agi_take_reals(arena, !amx * tangents * tile);
+    s->dS = agi_take_reals(arena, !amx * tile);
+    s->tdS = agi_take_reals(arena, !amx * tangents * tile);
     s->X = agi_take_reals(arena, features * tile);
     s->tX = agi_take_reals(arena, features * tangents * tile);
     s->F = agi_take_reals(arena, softcap * tile);
     s->G = agi_take_reals(arena, softcap * tangents * tile);
     s->M = agi_take_reals(arena, (p->dropout > 0) * tile);
-    s->K = agi_take_reals(arena, x.block * Dk_pad);
-    s->V = agi_take_reals(arena, x.block * Dv_pad);
-    s->tK = agi_take_reals(arena, tangents * x.block * Dk_pad);
-    s->tV = agi_take_reals(arena, tangents * x.block * Dv_pad);
-    s->clean = agi_take_reals(arena, features * x.block * Dk_pad);
-    s->tclean = agi_take_reals(arena, features * tangents * x.block * Dk_pad);
+    s->K = agi_take_reals(arena, block * Dk_pad);
+    s->V = agi_take_reals(arena, block * Dv_pad);
+    s->tK = agi_take_reals(arena, tangents * block * Dk_pad);
+    s->tV = agi_take_reals(arena, tangents * block * Dv_pad);
+    s->clean = agi_take_reals(arena, features * block * Dk_pad);
+    s->tclean = agi_take_reals(arena, features * tangents * block * Dk_pad);
     s->unseen = agi_take(arena, x.block, 1);
     s->unseen_panel = agi_take(arena, x.block, 1);
     s->dK = agi_take_reals(arena, whole * x.span * Dk_pad);
@@ -61,6 +63,9 @@ static void lay_out_scratch(agi_backward_scratch *s, agi_arena *arena, const ag_
     s->products = agi_take_reals(arena, whole * (x.n_spans > 1) * agi_saturated(rows, 2, 1, 1));
     s->row[0] = agi_take_reals(arena, Dv_pad);
     s->row[1] = agi_take_reals(arena, Dv_pad);
+    if (AGI_HAS_AMX) {
+        agi_amx_backward_lay_out(&s->amx, arena, plan, map);
+    }
 }
 
 void agi_backward_lay_out(agi_backward_layout *y, agi_arena *arena, const ag_plan *plan, const agi_kernels *k,
@@ -100,10 +105,14 @@ static void run_blocks(const agi_backward_job *w, agi_backward_scratch *s, const
     for (int64_t j0 = from / block * block; j0 < to; j0 += block) {
         agi_key_tile keys = {.j0 = agi_max(j0, from)};
         keys.nj = agi_min(j0 + block, to) - keys.j0;
-        keys.K = agi_key_rows(x, &a->k, x->Dk, keys.j0, keys.nj, s->K);
-        keys.V = agi_key_rows(x, &a->v, x->Dv, keys.j0, keys.nj, s->V);
         keys.dK = dK + (keys.j0 - span0) * x->Dk_pad;
         keys.dV = dV + (keys.j0 - span0) * x->Dv_pad;
+        if (AGI_HAS_AMX && x->amx != NULL) {
+            agi_amx_backward_block(s, x, sums, &keys);
+            continue;
+        }
+        keys.K = agi_key_rows(x, &a->k, x->Dk, keys.j0, keys.nj, s->K);
+        keys.V = agi_key_rows(x, &a->v, x->Dv, keys.j0, keys.nj, s->V);
         if (w->tangents) {
             keys.tK = agi_key_rows(x, &a->tk, x->Dk, keys.j0, keys.nj, s->tK);
             keys.tV = agi_key_rows(x, &a->tv, x->Dv, keys.j0, keys.nj, s->tV);
@@ -112,6 +121,17 @@ static void run_blocks(const agi_backward_job *w, agi_backward_scratch *s, const
             agi_vjp_tile(s, x, sums, &s->tile, &keys);
         }
     }
+}
+
+static void run_on_amx(const agi_backward_job *w, agi_backward_scratch *s, const agi_head *x,
+                       const agi_sums *sums, int64_t span0, int64_t from, int64_t to, real *dK, real *dV)
+{
+    amx_config before;
+    x->amx->begin(&before);
+    agi_amx_begin_tile(s, x);
+    run_blocks(w, s, x, sums, span0, from, to, dK, dV);
+    agi_amx_end_tile(s, x);
+    x->amx->end(&before);
 }
 
 /* ds = - sum Ps D; tds = - sum ( Ps (ts - mu) D + Ps tD ) */
@@ -216,7 +236,11 @@ static void run_tile(const agi_backward_job *w, agi_backward_scratch *s, const w
         agi_sums sums;
         agi_begin_sums(w, at->part, x, &sums);
         begin_keys(keys, from - span0, to - span0, x->Dk_pad, x->Dv_pad);
-        run_blocks(w, s, x, &sums, span0, from, to, keys->dK, keys->dV);
+        if (AGI_HAS_AMX && x->amx != NULL) {
+            run_on_amx(w, s, x, &sums, span0, from, to, keys->dK, keys->dV);
+        } else {
+            run_blocks(w, s, x, &sums, span0, from, to, keys->dK, keys->dV);
+        }
     }
 }
 

@@ -15,7 +15,7 @@
 #ifndef AGI_CPU_BACKWARD_H
 #define AGI_CPU_BACKWARD_H
 
-#include "tile.h"
+#include "amx_rows.h"
 
 enum {
     TILE_ROWS = 192, /* queries of a tile */
@@ -56,6 +56,19 @@ typedef struct {
     real *dK, *dV; /* [nj][Dk_pad], [nj][Dv_pad] */
 } agi_key_tile;
 
+/* What a thread has beside that on the AMX unit. By fours: of Q, dO, tQ, tdO, or of K, V, tK, tV. */
+typedef struct {
+    amx_operand columns[4], pairs[4]; /* the tile's queries */
+    uint16_t *column_tiles[4], *pair_tiles[4];
+    uint16_t *key_rows[4], *turned[2]; /* the block's keys; turned: K, tK */
+    uint16_t *rounded[4];              /* R, dZ, tR, tdZ of the block, [block][TILE_ROWS] */
+    uint16_t *pairs_of_keys[2];   /* dZ of vjp, tdZ and dZ of vjp_jvp, [block / 32][TILE_ROWS / 16] tiles */
+    real *T[2], *dP[2], *U, *tdP; /* score tiles of a group */
+    real *dQ;                     /* [Dk_pad][TILE_ROWS], transposed */
+    real *tail;
+    uint16_t *rows;
+} agi_amx_backward_scratch;
+
 /* One thread's scratch. */
 typedef struct {
     agi_query_tile tile;
@@ -68,6 +81,7 @@ typedef struct {
     real *dQ;       /* [group][Nq][Dk_pad]: sums over spans, where there is one part; one span: one tile */
     real *products; /* [group][2][Nq]: D and tD, where there are several spans and one part */
     real *row[2];   /* rows of O and tO */
+    agi_amx_backward_scratch amx;
 } agi_backward_scratch;
 
 /* What all threads share. */

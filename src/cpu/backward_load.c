@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "backward.h"
+#include "amx_backward.h"
 
 static const real *one_row(const agi_head *x, const ag_tensor *t, int64_t i, real *scratch)
 {
@@ -44,7 +44,12 @@ static void row_products(agi_backward_scratch *s, const agi_head *x, agi_query_t
     const int64_t i = t->i0 + r;
     const bool tangents = x->call->map == AGI_VJP_JVP;
     double D = -agi_get_stat(x, &a->d_lse, i), tD = tangents ? -agi_get_stat(x, &a->td_lse, i) : 0;
-    if (!t->dead[r]) {
+    if (AGI_HAS_AMX && x->amx != NULL && !t->dead[r]) {
+        double own, tangent;
+        agi_amx_row_products(s, x, i, &own, &tangent);
+        D += own;
+        tD += tangent;
+    } else if (!t->dead[r]) {
         const real *O = one_row(x, &a->o, i, s->row[0]), *dO = t->dO.p + r * t->dO.ld;
         D += x->k->dot(dO, O, x->Dv);
         if (tangents) {
@@ -114,7 +119,10 @@ void agi_load_tile(agi_backward_scratch *s, const agi_head *x, int64_t i0, real 
     const ag_problem *p = &x->call->plan->p;
     t->i0 = i0;
     t->ni = agi_min(TILE_ROWS, x->seq.n_q - i0);
-    load_rows(x, t, NULL);
+    const bool rows = x->amx == NULL; /* else it has operands of its own */
+    if (rows) {
+        load_rows(x, t, NULL);
+    }
     for (int64_t r = 0; r < t->ni; r++) {
         load_statistics(s, x, t, r);
     }
@@ -122,6 +130,9 @@ void agi_load_tile(agi_backward_scratch *s, const agi_head *x, int64_t i0, real 
     for (int64_t r = t->ni; r < TILE_ROWS; r++) { /* lanes behind the last query weigh nothing */
         t->high[r] = (real)INFINITY;
         t->low[r] = t->D[r] = t->mu[r] = t->tD[r] = 0;
+    }
+    if (!rows) {
+        return;
     }
     if (memchr(t->dead, 1, (size_t)t->ni) != NULL) {
         load_rows(x, t, t->dead);

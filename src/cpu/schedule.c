@@ -20,11 +20,11 @@ static int64_t most_keys(const ag_problem *p, bool tangents)
 }
 
 /* Spans of about the same length, in blocks of about the same length. */
-static void cut_keys(agi_schedule *x, int64_t n, int64_t block, int64_t span)
+static void cut_keys(agi_schedule *x, int64_t n, int64_t block, int64_t span, int64_t step)
 {
     const int64_t most = agi_max(block, span), spans = agi_max(1, (n + most - 1) / most);
     const int64_t each = agi_max(1, (n + spans - 1) / spans), blocks = (each + block - 1) / block;
-    x->block = agi_round_up((each + blocks - 1) / blocks, 16);
+    x->block = agi_round_up((each + blocks - 1) / blocks, step);
     x->span = x->block * blocks;
     x->n_spans = agi_max(1, (n + x->span - 1) / x->span);
 }
@@ -47,7 +47,8 @@ agi_schedule agi_schedule_of(const ag_plan *plan, agi_map map)
     const bool bias_b = agi_has(p, AG_BIAS) && p->bias_size[0] == 1;
     const bool bias_h = agi_has(p, AG_BIAS) && p->bias_size[1] == 1;
     agi_schedule x;
-    cut_keys(&x, p->kv_len, most_keys(p, map == AGI_VJP_JVP), SPAN / (p->dim_qk + p->dim_v));
+    cut_keys(&x, p->kv_len, most_keys(p, map == AGI_VJP_JVP), SPAN / (p->dim_qk + p->dim_v),
+             agi_amx_of(plan, map) == NULL ? 16 : GROUP_KEYS);
     x.join_b = (bias_b || agi_has(p, AG_TABLE)) && p->batch > 0 ? p->batch : 1;
     x.join_hk = bias_h ? p->kv_heads : 1;
     x.chains = agi_saturated(p->batch / x.join_b, p->kv_heads / x.join_hk, 1, 1);

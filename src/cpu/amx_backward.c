@@ -1,0 +1,398 @@
+/* vjp and vjp_jvp on the AMX unit: a tile of queries against a block of keys. Score tiles are float32 for one panel
+ * and one group of keys at a time; what they become is rounded into tiles of the whole block, from which the
+ * gradients are summed:
+ *     dV += R^T dO, dK += dZ^T Q        rows of keys: R^T and dZ^T by rows, queries in far pairs
+ *     dQ^T += K^T dZ^T                  dZ^T in pairs of keys, K turned */
+#include "amx_backward.h"
+
+#include <string.h>
+
+enum { Q_, DO_, TQ_, TDO_ };
+enum { K_, V_, TK_, TV_ };
+
+/* ---- Workspace ---- */
+
+void agi_amx_backward_lay_out(agi_amx_backward_scratch *s, agi_arena *arena, const ag_plan *plan, agi_map map)
+{
+    const int64_t on = agi_amx_of(plan, map) != NULL, tangents = on * (map == AGI_VJP_JVP);
+    const int64_t Dk = agi_round_up(plan->p.dim_qk, AMX_DEPTH), Dv = agi_round_up(plan->p.dim_v, AMX_DEPTH);
+    const int64_t block = agi_round_up(agi_schedule_of(plan, map).block, GROUP_KEYS);
+    for (int t = 0; t < 4; t++) {
+        const int64_t there = t < 2 ? on : tangents, D = t % 2 ? Dv : Dk;
+        s->column_tiles[t] = agi_take16(arena, there * TILE_ROWS * D);
+        s->pair_tiles[t] = agi_take16(arena, there * TILE_ROWS * D);
+        s->key_rows[t] = agi_take16(arena, there * block * D);
+        s->rounded[t] = agi_take16(arena, there * block * TILE_ROWS);
+    }
+    for (int t = 0; t < 2; t++) {
+        const int64_t there = t == 0 ? on : tangents;
+        s->turned[t] = agi_take16(arena, there * block * Dk);
+        s->pairs_of_keys[t] = agi_take16(arena, there * block * TILE_ROWS);
+        s->T[t] = agi_take_reals(arena, on * GROUP_KEYS * PANEL);
+        s->dP[t] = agi_take_reals(arena, on * GROUP_KEYS * PANEL);
+    }
+    s->U = agi_take_reals(arena, tangents * GROUP_KEYS * PANEL);
+    s->tdP = agi_take_reals(arena, tangents * GROUP_KEYS * PANEL);
+    s->dQ = agi_take_reals(arena, on * TILE_ROWS * Dk);
+    s->tail = agi_take_reals(arena, on * AMX_ROWS * agi_max(Dk, Dv));
+    s->rows = agi_take16(arena, on * agi_max(TILE_ROWS, GROUP_KEYS) * agi_max(Dk, Dv));
+}
+
+/* ---- A tile of queries ---- */
+
+static void load_queries(agi_amx_backward_scratch *s, const agi_head *x, const agi_query_tile *t, int which,
+                         const ag_tensor *from, ag_dtype dtype, int64_t D)
+{
+    const int64_t rows = agi_round_up(t->ni, AMX_DEPTH);
+    const uint8_t *const skip = memchr(t->dead, 1, (size_t)t->ni) == NULL ? NULL : t->dead;
+    const agi_slice slice = agi_query_slice(x, from, dtype, D);
+    if (from->data != NULL) {
+        s->columns[which] =
+            agi_amx_query_columns(x, slice, t->i0, t->ni, rows, skip, s->column_tiles[which], s->rows);
+        s->pairs[which] =
+            agi_amx_query_rows(x, slice, t->i0, t->ni, rows, skip, s->pair_tiles[which], s->rows);
+    }
+}
+
+void agi_amx_begin_tile(agi_backward_scratch *s, const agi_head *x)
+{
+    const ag_args *a = &x->call->a;
+    const ag_problem *p = &x->call->plan->p;
+    load_queries(&s->amx, x, &s->tile, Q_, &a->q, p->dtype, x->Dk);
+    load_queries(&s->amx, x, &s->tile, DO_, &a->d_o, p->out_dtype, x->Dv);
+    if (x->call->map == AGI_VJP_JVP) {
+        load_queries(&s->amx, x, &s->tile, TQ_, &a->tq, p->dtype, x->Dk);
+        load_queries(&s->amx, x, &s->tile, TDO_, &a->td_o, p->out_dtype, x->Dv);
+    }
+    memset(s->amx.dQ, 0, (size_t)(x->Dk_pad * TILE_ROWS) * sizeof(float));
+}
+
+void agi_amx_end_tile(agi_backward_scratch *s, const agi_head *x)
+{
+    const agi_query_tile *t = &s->tile;
+    const int64_t whole = t->ni / AMX_ROWS * AMX_ROWS;
+    float *const tail = s->amx.tail;
+    x->amx->transpose(t->dQ, x->Dk_pad, s->amx.dQ, TILE_ROWS, x->Dk_pad, whole, true);
+    if (whole < t->ni) {
+        x->amx->transpose(tail, x->Dk_pad, s->amx.dQ + whole, TILE_ROWS, x->Dk_pad, AMX_ROWS, false);
+    }
+    for (int64_t n = 0; n < (t->ni - whole) * x->Dk_pad; n++) {
+        t->dQ[whole * x->Dk_pad + n] += tail[n];
+    }
+}
+
+static double row_product(agi_backward_scratch *s, const agi_head *x, const ag_tensor *A, const ag_tensor *B,
+                          int64_t i)
+{
+    const ag_dtype dtype = x->call->plan->p.out_dtype;
+    uint16_t *const scratch = s->amx.rows;
+    const agi_rows16 a = agi_get_rows16(agi_query_slice(x, A, dtype, x->Dv), i, 1, 1, x->Dv, NULL, scratch);
+    const agi_rows16 b =
+        agi_get_rows16(agi_query_slice(x, B, dtype, x->Dv), i, 1, 1, x->Dv, NULL, scratch + x->Dv);
+    return x->amx->dot(a.p, b.p, x->Dv);
+}
+
+void agi_amx_row_products(agi_backward_scratch *s, const agi_head *x, int64_t i, double *D, double *tD)
+{
+    const ag_args *a = &x->call->a;
+    *D = row_product(s, x, &a->d_o, &a->o, i);
+    *tD = 0;
+    if (x->call->map == AGI_VJP_JVP) {
+        *tD += row_product(s, x, &a->d_o, &a->to, i);
+        *tD += a->td_o.data == NULL ? 0 : row_product(s, x, &a->td_o, &a->o, i);
+    }
+}
+
+/* ---- A block of keys ---- */
+
+typedef struct {
+    amx_operand rows[4];   /* K, V, tK, tV; p NULL where absent */
+    amx_operand turned[2]; /* K, tK */
+} key_operands;
+
+static key_operands load_keys(agi_amx_backward_scratch *s, const agi_head *x, int64_t j0, int64_t nj)
+{
+    const ag_args *a = &x->call->a;
+    const ag_tensor *const from[4] = {&a->k, &a->v, &a->tk, &a->tv};
+    const bool wanted = (x->call->map == AGI_VJP_JVP ? a->tdq : a->dq).data != NULL;
+    key_operands keys = {.rows = {{0}}};
+    for (int t = 0; t < (x->call->map == AGI_VJP_JVP ? 4 : 2); t++) {
+        const int64_t D = t % 2 ? x->Dv : x->Dk;
+        if (from[t]->data == NULL) {
+            continue;
+        }
+        keys.rows[t] = agi_amx_key_rows(x, from[t], D, j0, nj, s->key_rows[t]);
+        if (wanted && t % 2 == 0) {
+            keys.turned[t / 2] = agi_amx_key_columns(x, from[t], D, j0, nj, s->turned[t / 2], s->rows);
+        }
+    }
+    return keys;
+}
+
+/* K without the keys that no query of the tile sees. */
+static void clean_keys(const agi_backward_scratch *s, const agi_head *x, const key_operands *keys, int64_t nj)
+{
+    if (!x->hides || memchr(s->unseen, 1, (size_t)nj) == NULL) {
+        return;
+    }
+    for (int64_t j = 0; j < nj; j += GROUP_KEYS) {
+        uint8_t keep[GROUP_KEYS];
+        for (int64_t r = 0; r < GROUP_KEYS; r++) {
+            keep[r] = j + r < nj && !s->unseen[j + r];
+        }
+        for (int t = 0; t < 2; t++) {
+            uint16_t *const tiles = s->amx.turned[t] + j * x->Dk_pad;
+            if (keys->turned[t].p != NULL) {
+                agi_amx_clean(tiles, tiles, x->Dk_pad / AMX_ROWS, keep);
+            }
+        }
+    }
+}
+
+/* ---- A patch: one panel of queries, one group of keys ---- */
+
+/* T = or += A B^T transposed, for the group's keys and the panel's queries. */
+static void add_scores(const agi_backward_scratch *s, const agi_head *x, const agi_patch *c, amx_operand keys,
+                       int queries, bool present, int64_t D, float *T, bool add)
+{
+    if (present && keys.p != NULL) {
+        amx_operand B = s->amx.columns[queries];
+        keys.p += c->from / GROUP_KEYS * GROUP_KEYS * keys.row;
+        B.p += c->q * (PANEL / AMX_LANES) * B.line;
+        x->amx->product(GROUP_KEYS / AMX_ROWS, c->W / AMX_LANES, agi_round_up(D, AMX_DEPTH) / AMX_DEPTH,
+                        &keys, &B, T, PANEL, add);
+    } else if (!add) {
+        memset(T, 0, GROUP_KEYS * PANEL * sizeof *T);
+    }
+}
+
+static void clear_beside(float *T, const agi_patch *c)
+{
+    const int64_t from = c->from % GROUP_KEYS, to = from + c->nj;
+    memset(T, 0, (size_t)(from * PANEL) * sizeof *T);
+    memset(T + to * PANEL, 0, (size_t)((GROUP_KEYS - to) * PANEL) * sizeof *T);
+}
+
+/* Rounds a score tile into its place in the block: by rows, and in pairs where asked for. */
+static void round_patch(const agi_backward_scratch *s, const agi_head *x, const agi_patch *c, float *T,
+                        int rows, int pairs)
+{
+    const int64_t j = c->from / GROUP_KEYS * GROUP_KEYS;
+    clear_beside(T, c);
+    x->amx->round_rows(s->amx.rounded[rows] + j * TILE_ROWS + c->i0, TILE_ROWS, T, c->W);
+    if (pairs >= 0) {
+        x->amx->round_pairs(s->amx.pairs_of_keys[pairs] + (j * TILE_ROWS + c->i0 * GROUP_KEYS), T, c->W);
+    }
+}
+
+enum { R_, DZ_, TR_, TDZ_ };
+
+static void vjp_products(const agi_backward_scratch *s, const agi_head *x, const key_operands *keys,
+                         const agi_patch *c)
+{
+    const int64_t g = c->from / GROUP_KEYS % 2;
+    add_scores(s, x, c, keys->rows[K_], Q_, true, x->Dk, s->amx.T[g], false);
+    add_scores(s, x, c, keys->rows[V_], DO_, true, x->Dv, s->amx.dP[g], false);
+}
+
+static void vjp_patch(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
+                      const agi_key_tile *keys, const agi_patch *c)
+{
+    const int64_t j = c->from / GROUP_KEYS * GROUP_KEYS, g = c->from / GROUP_KEYS % 2;
+    const agi_query_tile *t = &s->tile;
+    const bool inside =
+        c->nj == GROUP_KEYS && agi_inside(agi_band_at(x, t->i0 + c->i0, keys->j0 + j), c->W, c->nj);
+    if (x->plain && inside && x->call->plan->p.dropout == 0) {
+        x->amx->gradients(s->amx.rounded[R_] + j * TILE_ROWS + c->i0,
+                          s->amx.rounded[DZ_] + j * TILE_ROWS + c->i0, TILE_ROWS,
+                          s->amx.pairs_of_keys[0] + (j * TILE_ROWS + c->i0 * GROUP_KEYS), s->amx.T[g],
+                          s->amx.dP[g], c->W, x->c, t->high + c->i0, t->D + c->i0);
+        return;
+    }
+    s->P = s->amx.T[g];
+    s->dS = s->amx.dP[g];
+    agi_patch_weights(s, x, t, keys, c);
+    agi_vjp_patch(s, x, sums, t, keys, c);
+    round_patch(s, x, c, s->P, R_, -1);
+    round_patch(s, x, c, s->dS, DZ_, 0);
+}
+
+static void vjp_jvp_patch(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
+                          const key_operands *operands, const agi_key_tile *keys, const agi_patch *c)
+{
+    const ag_args *a = &x->call->a;
+    const amx_operand *const rows = operands->rows;
+    const bool tq = a->tq.data != NULL, tdo = a->td_o.data != NULL;
+    s->P = s->amx.T[0];
+    s->U = s->amx.U;
+    s->dS = s->amx.dP[0];
+    s->tdS = s->amx.tdP;
+    add_scores(s, x, c, rows[K_], Q_, true, x->Dk, s->P, false);
+    agi_patch_weights(s, x, &s->tile, keys, c);
+    add_scores(s, x, c, rows[K_], TQ_, tq, x->Dk, s->U, false);
+    add_scores(s, x, c, rows[TK_], Q_, true, x->Dk, s->U, true);
+    add_scores(s, x, c, rows[V_], DO_, true, x->Dv, s->dS, false);
+    add_scores(s, x, c, rows[TV_], DO_, true, x->Dv, s->tdS, false);
+    add_scores(s, x, c, rows[V_], TDO_, tdo, x->Dv, s->tdS, true);
+    agi_vjp_jvp_patch(s, x, sums, &s->tile, keys, c);
+    round_patch(s, x, c, s->P, R_, -1);
+    round_patch(s, x, c, s->U, TR_, -1);
+    round_patch(s, x, c, s->dS, DZ_, 1);
+    round_patch(s, x, c, s->tdS, TDZ_, 0);
+}
+
+/* Group g of the panel's patch. */
+static agi_patch group_of(const agi_patch *patch, int64_t g)
+{
+    agi_patch c = *patch;
+    c.from = agi_max(patch->from, g * GROUP_KEYS);
+    c.nj = agi_min(patch->from + patch->nj, (g + 1) * GROUP_KEYS) - c.from;
+    c.W = agi_round_up(patch->ni, AMX_DEPTH);
+    c.ld = PANEL;
+    c.at = c.from % GROUP_KEYS * PANEL;
+    return c;
+}
+
+static void run_panel(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
+                      const key_operands *operands, const agi_key_tile *keys, const agi_patch *patch)
+{
+    const int64_t first = patch->from / GROUP_KEYS;
+    const int64_t end = (patch->from + patch->nj + GROUP_KEYS - 1) / GROUP_KEYS;
+    const bool tangents = x->call->map == AGI_VJP_JVP;
+    agi_patch next = group_of(patch, first);
+    if (!tangents) {
+        vjp_products(s, x, operands, &next);
+    }
+    for (int64_t g = first; g < end; g++) {
+        const agi_patch c = next;
+        next = group_of(patch, g + 1);
+        if (tangents) {
+            vjp_jvp_patch(s, x, sums, operands, keys, &c);
+            continue;
+        }
+        if (g + 1 < end) {
+            vjp_products(s, x, operands, &next);
+        }
+        vjp_patch(s, x, sums, keys, &c);
+    }
+}
+
+/* ---- Gradients ---- */
+
+/* Rows j .. j + n - 1 of dK += T^T B over queries from .. to - 1, in whole tiles. */
+static void add_key_rows(const agi_backward_scratch *s, const agi_head *x, const uint16_t *T, amx_operand B,
+                         int64_t j, int64_t n, int64_t from, int64_t to, int64_t width, float *dK)
+{
+    const int64_t first = from / AMX_DEPTH, depth = (to + AMX_DEPTH - 1) / AMX_DEPTH - first;
+    const int64_t whole = n / AMX_ROWS * AMX_ROWS;
+    amx_operand A = {T + j * TILE_ROWS + first * AMX_DEPTH, AMX_ROWS * TILE_ROWS, AMX_DEPTH, TILE_ROWS};
+    B.p += first * B.step;
+    x->amx->product(whole / AMX_ROWS, width / AMX_LANES, depth, &A, &B, dK + j * width, width, true);
+    if (whole < n) { /* rows behind the last are not ours */
+        A.p += whole * TILE_ROWS;
+        x->amx->product(1, width / AMX_LANES, depth, &A, &B, s->amx.tail, width, false);
+        for (int64_t e = 0; e < (n - whole) * width; e++) {
+            dK[(j + whole) * width + e] += s->amx.tail[e];
+        }
+    }
+}
+
+/* Where the band crosses the tile, group by group, without what it empties. */
+static void add_key_gradient(const agi_backward_scratch *s, const agi_head *x, const agi_key_tile *keys,
+                             const uint16_t *T, amx_operand B, int64_t width, float *dK)
+{
+    const agi_band band = agi_band_at(x, s->tile.i0, keys->j0);
+    const int64_t strip = agi_inside(band, s->tile.ni, keys->nj) ? keys->nj : GROUP_KEYS;
+    for (int64_t j = 0; j < keys->nj; j += strip) {
+        const int64_t n = agi_min(strip, keys->nj - j);
+        int64_t from, to;
+        agi_queries_of(band, j, j + n, s->tile.ni, &from, &to);
+        if (from < to) {
+            add_key_rows(s, x, T, B, j, n, from, to, width, dK);
+        }
+    }
+}
+
+static void add_query_gradient(const agi_backward_scratch *s, const agi_head *x, const agi_key_tile *keys,
+                               const uint16_t *T, amx_operand A)
+{
+    const agi_band band = agi_band_at(x, s->tile.i0, keys->j0);
+    const int64_t ni = s->tile.ni, strip = agi_inside(band, ni, keys->nj) ? ni : AMX_DEPTH;
+    for (int64_t i = 0; i < ni; i += strip) {
+        const int64_t n = agi_min(strip, ni - i);
+        int64_t from, to;
+        agi_keys_of(band, i, i + n, keys->nj, &from, &to);
+        if (from < to) {
+            const int64_t first = from / GROUP_KEYS, depth = (to + GROUP_KEYS - 1) / GROUP_KEYS - first;
+            const int64_t group = TILE_ROWS * GROUP_KEYS;
+            const amx_operand B = {T + first * group + i * GROUP_KEYS, AMX_AB, group, 0};
+            const amx_operand K = {A.p + first * A.step, A.line, A.step, A.row};
+            x->amx->product(x->Dk_pad / AMX_ROWS, (n + AMX_LANES - 1) / AMX_LANES, depth, &K, &B,
+                            s->amx.dQ + i, TILE_ROWS, true);
+        }
+    }
+}
+
+/* dV = R^T dO, dK = dZ^T Q, dQ = dZ K */
+static void vjp_gradients(const agi_backward_scratch *s, const agi_head *x, const key_operands *operands,
+                          const agi_key_tile *keys)
+{
+    const ag_args *a = &x->call->a;
+    const agi_amx_backward_scratch *m = &s->amx;
+    if (a->dv.data != NULL) {
+        add_key_gradient(s, x, keys, m->rounded[R_], m->pairs[DO_], x->Dv_pad, keys->dV);
+    }
+    if (a->dk.data != NULL) {
+        add_key_gradient(s, x, keys, m->rounded[DZ_], m->pairs[Q_], x->Dk_pad, keys->dK);
+    }
+    if (a->dq.data != NULL) {
+        add_query_gradient(s, x, keys, m->pairs_of_keys[0], operands->turned[0]);
+    }
+}
+
+/* tdV = tR^T dO + R^T tdO, tdK = tdZ^T Q + dZ^T tQ, tdQ = tdZ K + dZ tK */
+static void vjp_jvp_gradients(const agi_backward_scratch *s, const agi_head *x, const key_operands *operands,
+                              const agi_key_tile *keys)
+{
+    const ag_args *a = &x->call->a;
+    const agi_amx_backward_scratch *m = &s->amx;
+    if (a->tdv.data != NULL) {
+        add_key_gradient(s, x, keys, m->rounded[TR_], m->pairs[DO_], x->Dv_pad, keys->dV);
+        if (a->td_o.data != NULL) {
+            add_key_gradient(s, x, keys, m->rounded[R_], m->pairs[TDO_], x->Dv_pad, keys->dV);
+        }
+    }
+    if (a->tdk.data != NULL) {
+        add_key_gradient(s, x, keys, m->rounded[TDZ_], m->pairs[Q_], x->Dk_pad, keys->dK);
+        if (a->tq.data != NULL) {
+            add_key_gradient(s, x, keys, m->rounded[DZ_], m->pairs[TQ_], x->Dk_pad, keys->dK);
+        }
+    }
+    if (a->tdq.data != NULL) {
+        add_query_gradient(s, x, keys, m->pairs_of_keys[0], operands->turned[0]);
+        if (a->tk.data != NULL) {
+            add_query_gradient(s, x, keys, m->pairs_of_keys[1], operands->turned[1]);
+        }
+    }
+}
+
+void agi_amx_backward_block(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
+                            const agi_key_tile *keys)
+{
+    const key_operands operands = load_keys(&s->amx, x, keys->j0, keys->nj);
+    for (int64_t q = 0; q * PANEL < s->tile.ni; q++) {
+        const agi_patch patch = agi_patch_of(x, &s->tile, keys, q);
+        if (patch.nj > 0) {
+            run_panel(s, x, sums, &operands, keys, &patch);
+        }
+        if (x->hides) {
+            agi_note_unseen(s, &patch, keys->nj);
+        }
+    }
+    clean_keys(s, x, &operands, keys->nj);
+    if (x->call->map == AGI_VJP_JVP) {
+        vjp_jvp_gradients(s, x, &operands, keys);
+    } else {
+        vjp_gradients(s, x, &operands, keys);
+    }
+}

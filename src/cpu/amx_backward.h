@@ -1,0 +1,21 @@
+/* vjp and vjp_jvp on the AMX unit: see amx_backward.c. For float32's instance of the maps alone. */
+#ifndef AGI_CPU_AMX_BACKWARD_H
+#define AGI_CPU_AMX_BACKWARD_H
+
+#include "backward.h"
+
+void agi_amx_backward_lay_out(agi_amx_backward_scratch *s, agi_arena *arena, const ag_plan *plan,
+                              agi_map map);
+
+/* The operands of the tile whose statistics are loaded, its dQ^T at zero; and dQ^T to the tile's dQ. */
+void agi_amx_begin_tile(agi_backward_scratch *s, const agi_head *x);
+void agi_amx_end_tile(agi_backward_scratch *s, const agi_head *x);
+
+/* D and tD of row i of the tile, without dL and tdL. */
+void agi_amx_row_products(agi_backward_scratch *s, const agi_head *x, int64_t i, double *D, double *tD);
+
+/* The tile against one block of keys; of `keys`, j0, nj, dK and dV are given. */
+void agi_amx_backward_block(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
+                            const agi_key_tile *keys);
+
+#endif
