@@ -166,11 +166,17 @@ static void add_scores(const agi_backward_scratch *s, const agi_head *x, const a
     }
 }
 
+/* Zero beside the keys and queries of the patch: NaN may stand there. */
 static void clear_beside(float *T, const agi_patch *c)
 {
     const int64_t from = c->from % GROUP_KEYS, to = from + c->nj;
     memset(T, 0, (size_t)(from * PANEL) * sizeof *T);
     memset(T + to * PANEL, 0, (size_t)((GROUP_KEYS - to) * PANEL) * sizeof *T);
+    for (int64_t j = from; j < to; j++) {
+        for (int64_t i = c->ni; i < c->W; i++) {
+            T[j * PANEL + i] = 0;
+        }
+    }
 }
 
 /* Rounds a score tile into its place in the block: by rows, and in pairs where asked for. */
@@ -200,8 +206,8 @@ static void vjp_patch(agi_backward_scratch *s, const agi_head *x, const agi_sums
 {
     const int64_t j = c->from / GROUP_KEYS * GROUP_KEYS, g = c->from / GROUP_KEYS % 2;
     const agi_query_tile *t = &s->tile;
-    const bool inside =
-        c->nj == GROUP_KEYS && agi_inside(agi_band_at(x, t->i0 + c->i0, keys->j0 + j), c->W, c->nj);
+    const bool inside = c->nj == GROUP_KEYS && c->ni == c->W &&
+                        agi_inside(agi_band_at(x, t->i0 + c->i0, keys->j0 + j), c->ni, c->nj);
     if (x->plain && inside && x->call->plan->p.dropout == 0) {
         x->amx->gradients(s->amx.rounded[R_] + j * TILE_ROWS + c->i0,
                           s->amx.rounded[DZ_] + j * TILE_ROWS + c->i0, TILE_ROWS,
