@@ -82,6 +82,8 @@ static void test_list(const char *dtype)
         {"h2 q24 k32 d16", mean_10},
         {"h2 q24 k32 d16", tangent_is_q},
         {"b2 h2 q24 k32 d8 softcap=2 sink dropout=0.2 bias=1hqk table=4 alibi", nothing},
+        {"h1 q64 k64 d64 softcap=30 scale=30", nothing}, /* scores at the cap: phi' of 1e-2 to 1e-20 */
+        {"h2 q24 k32 d16 softcap=0.5 scale=2", nothing},
         {"h4 q20 k24 d16 sink causal", heavy_sinks},
         {"h4 q20 k24 d16 sink mask=11qk", heavy_sinks},
     };

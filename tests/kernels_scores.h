@@ -39,7 +39,8 @@ static void call_scores(const agi_kernels *k, struct trial *t)
 static void expect_softcap(struct trial *t, int64_t j, int64_t i, wide z, wide *s, wide *e)
 {
     const wide c = (wide)t->softcap, th = tanhl(z / c), th_error = 2 * EPS * fabsl(th);
-    const wide phi1 = 1 - th * th, phi1_error = 2 * fabsl(th) * th_error + 2 * EPS;
+    const wide phi1 = 1 / (coshl(z / c) * coshl(z / c));
+    const wide phi1_error = phi1 * (EXP2_ERROR + 4 * EPS * (1 + fabsl(z / c))) + REAL_MIN;
     *s = c * th;
     *e = c * th_error + EPS * fabsl(*s);
     if (there(t, F)) {

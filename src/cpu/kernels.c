@@ -125,30 +125,60 @@ static void product(int64_t M, int64_t N, int64_t K, const real *A, int64_t ars,
 
 /* ---- Scores ---- */
 
-/* tanh: an odd polynomial near 0, where 1 - 2/(e^2x + 1) would cancel. The double version is the C
- * library's: softcap in float64 is for checking, not for speed. */
-INLINE vec v_tanh(vec x)
+/* The softcap's x = factor T, and 2 log2(e) x = (high + low) T: a power keeps the digits that its exponent has. */
+typedef struct {
+    vec factor, high, low;
+} cap;
+
+INLINE real within_reals(double x)
 {
+    return (real)(x > REAL_MAX ? REAL_MAX : x < -REAL_MAX ? -REAL_MAX : x);
+}
+
+INLINE cap cap_of(real scale, real softcap)
+{
+    const double x = (double)within_reals((double)scale / (double)softcap), exponent = 2 * LOG2_E * x;
+    const real high = within_reals(exponent);
+    return (cap){v_set1((real)x), v_set1(high), v_set1(within_reals(exponent - (double)high))};
+}
+
+/* tanh x, and its derivative in *slope: 1 / cosh^2 x, because 1 - tanh^2 x has no digits left where x is large.
+ * The double version is the C library's: softcap in float64 is for checking, not for speed. */
+INLINE vec v_tanh(vec T, cap c, vec *slope)
+{
+    const vec x = v_mul(T, c.factor);
 #ifdef AGI_REAL64
-    real a[LANES];
-    v_store(a, x);
+    real t[LANES], d[LANES];
+    v_store(t, x);
     for (int i = 0; i < LANES; i++) {
-        a[i] = tanh(a[i]);
+        const real inverse = 1 / cosh(t[i]);
+        t[i] = tanh(t[i]);
+        d[i] = inverse * inverse;
     }
-    return v_load(a);
+    *slope = v_load(d);
+    return v_load(t);
 #else
     /* x (1 + x^2 p(x^2)) where |x| < 0.65: within 2.6e-8 of itself */
-    const vec one = v_set1(1), size = v_max(x, v_sub(v_set1(0), x)), y = v_mul(x, x);
+    const vec zero = v_set1(0), one = v_set1(1), size = v_max(x, v_sub(zero, x)), y = v_mul(x, x);
     vec p = v_set1(-0.00592372620602f);
     p = v_fma(p, y, v_set1(0.0208734605776f));
     p = v_fma(p, y, v_set1(-0.0538237588699f));
     p = v_fma(p, y, v_set1(0.133325837052f));
     p = v_fma(p, y, v_set1(-0.333333270206f));
     const vec near = v_fma(v_mul(p, y), x, x);
-    const vec e = v_exp2(v_mul(size, v_set1((real)(2 * LOG2_E))));
-    const vec far = v_sub(one, v_div(v_set1(2), v_add(e, one)));
-    const vec signed_far = v_select(v_less(x, v_set1(0)), v_sub(v_set1(0), far), far);
-    return v_select(v_less(size, v_set1(0.65f)), near, signed_far);
+
+    /* with e = e^(-2 |x|), elsewhere: 1 - 2 e / (1 + e) and 4 e / (1 + e)^2; e = 0 where the rest would overflow */
+    const vec high = v_mul(T, c.high), rest = v_fma(T, c.low, v_fms(T, c.high, high));
+    const vmask negative = v_less(high, zero);
+    const vec up = v_select(negative, high, v_sub(zero, high)),
+              more = v_select(negative, rest, v_sub(zero, rest));
+    const vec power = v_exp2(up), exact = v_fma(power, v_mul(more, v_set1((real)LN_2)), power);
+    const vec e = v_select(v_less(up, v_set1(-160)), zero, exact), d = v_div(one, v_add(one, e));
+    const vec far = v_fma(v_mul(v_set1(-2), e), d, one);
+    const vec signed_far = v_select(v_less(x, zero), v_sub(zero, far), far);
+    const vmask is_near = v_less(size, v_set1(0.65f));
+    *slope = v_select(is_near, v_fma(v_sub(zero, near), near, one), v_mul(v_mul(v_set1(4), e), v_mul(d, d)));
+    return v_select(is_near, near, signed_far);
 #endif
 }
 
@@ -156,16 +186,16 @@ static void scores(real *T, const real *X, real *F, real *G, int64_t ld, int64_t
                    real softcap)
 {
     const vec log2_e = v_set1((real)LOG2_E);
-    const double raw = softcap > 0 ? (double)scale / (double)softcap : (double)scale;
-    const vec factor = v_set1((real)(raw > REAL_MAX ? REAL_MAX : raw < -REAL_MAX ? -REAL_MAX : raw));
+    const cap capped = softcap > 0 ? cap_of(scale, softcap) : (cap){.factor = v_set1(scale)};
     /* Only minus infinity hides: the lowest finite bias must not overflow in base 2. NaN stays. */
     const vec least = v_set1((real)(-REAL_MAX / 1.4427));
     for (int64_t j = 0; j < nj; j++) {
         for (int64_t i = 0; i < W; i += LANES) {
             const int64_t at = j * ld + i;
-            vec s = v_mul(v_load(T + at), factor);
+            vec s = v_mul(v_load(T + at), capped.factor);
             if (softcap > 0) {
-                const vec t = v_tanh(s), phi1 = v_fma(v_sub(v_set1(0), t), t, v_set1(1));
+                vec phi1;
+                const vec t = v_tanh(v_load(T + at), capped, &phi1);
                 s = v_mul(t, v_set1(softcap));
                 if (F != NULL) {
                     v_store(F + at, phi1);

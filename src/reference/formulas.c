@@ -108,10 +108,11 @@ double agi_phi(const head *x, double z)
     return c == 0 ? z : c * tanh(z / c);
 }
 
+/* 1 - tanh^2, in the form that keeps its digits where the cap is reached. */
 double agi_phi1(const head *x, double z)
 {
-    const double t = x->softcap == 0 ? 0 : tanh(z / x->softcap);
-    return 1 - t * t;
+    const double inverse = x->softcap == 0 ? 1 : 1 / cosh(z / x->softcap);
+    return inverse * inverse;
 }
 
 double agi_phi2(const head *x, double z)
