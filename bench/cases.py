@@ -150,8 +150,6 @@ def special_cases(threads):
         Case(1, 8192, 8192, 64, 1, causal=True, window=256, torch=False),
         Case(12, 1024, 1024, 64, 1, dtype="f64", **first),
         Case(12, 1024, 1024, 64, 1, isa="avx2", **first),
-        Case(12, 1, 16384, 64, 1),
-        Case(12, 1, 16384, 64, threads),
     ]
 
 
@@ -202,6 +200,7 @@ def full_cases(threads):
         for t in counts
     ]
     cases += special_cases(threads)
+    cases += [Case(12, 1, 16384, 64, t) for t in counts]
     cases += [
         Case(6, 1024, 1024, 128, 1, dtype="f64", torch=False, maps=("forward", "vjp")),
         Case(6, 1024, 1024, 128, 1, isa="avx2", torch=False, maps=("forward", "vjp")),

@@ -171,7 +171,7 @@ def bfloat16_rows(finished, amx):
 
     def share(name, dim, must, aim):
         found = percents(on_amx, name, dim=dim, **one)
-        if not found:
+        if not found and percents(finished, name, dim=dim, **one):
             found = "no plan uses AMX" if amx else "no AMX that this process may use"
         return f"bf16 {name}, 1 thread, D {dim}, of the AMX probe", must, aim, "%", found
 
