@@ -218,13 +218,6 @@ size_t REAL_NAME(agi_product_scratch)(void)
     return sizeof(scratch);
 }
 
-/* n cut into the fewest pieces of at most `limit`, as even as can be, each but the last a multiple of step. */
-static int64_t even(int64_t n, int64_t limit, int64_t step)
-{
-    const int64_t pieces = (n + limit - 1) / limit;
-    return agi_round_up((n + pieces - 1) / pieces, step);
-}
-
 /* Columns before rows: what a tile packs of B serves all of its rows. */
 void REAL_NAME(agi_product_cut)(const ag_plan *plan, const agi_matmul_op *op, double work,
                                 agi_matmul_tile *at)
@@ -236,7 +229,7 @@ void REAL_NAME(agi_product_cut)(const ag_plan *plan, const agi_matmul_op *op, do
     }
     const int64_t wanted = (int64_t)(work / (double)depth); /* elements of C */
     const int64_t cols = agi_max(PANEL, wanted / op->m / PANEL * PANEL);
-    at->n = even(op->n, agi_min(agi_min(16, B_SIZE / piece / PANEL) * PANEL, cols), PANEL);
+    at->n = agi_even(op->n, agi_min(agi_min(16, B_SIZE / piece / PANEL) * PANEL, cols), PANEL);
     const int64_t most = c_in_place(op, kernels_of(plan)->lanes) ? op->m : C_SIZE / at->n / 24 * 24;
-    at->m = even(op->m, agi_min(most, agi_max(ROWS, wanted / at->n)), 24);
+    at->m = agi_even(op->m, agi_min(most, agi_max(ROWS, wanted / at->n)), 24);
 }

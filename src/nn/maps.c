@@ -80,13 +80,17 @@ static agi_matrix out(const layer_run *r, const variables *v, agi_projection w)
     return activations(r, w, v->out[w], activation_dtype(r, v, w), r->call->layer->projection[w].cols);
 }
 
-/* A column of ones: times a bias it is that bias in every row, and it sums rows. */
+/* A column of ones, of a dtype that goes well with the others: times a bias it is that bias in every row, and it
+ * sums rows. */
 static agi_matrix ones(const layer_run *r, agi_projection w)
 {
     static const double one64 = 1;
     static const float one32 = 1;
-    const bool f64 = r->call->layer->plan->p.dtype == AG_F64;
-    agi_matrix m = activations(r, w, f64 ? (const void *)&one64 : &one32, f64 ? AG_F64 : AG_F32, 1);
+    static const uint16_t one_bf16 = 0x3f80;
+    const ag_dtype dtype = r->call->layer->plan->p.dtype;
+    agi_matrix m = dtype == AG_F64    ? activations(r, w, &one64, AG_F64, 1)
+                   : dtype == AG_BF16 ? activations(r, w, &one_bf16, AG_BF16, 1)
+                                      : activations(r, w, &one32, AG_F32, 1);
     m.row_stride = 0;
     return m;
 }

@@ -1,0 +1,432 @@
+/* One tile of a matrix product of bfloat16 on the AMX unit: 2 x 2 of its tiles of C at once, A where it stands,
+ * where the unit can read it there, B in tiles of pairs; sums in float32, rounded once. Compiled for AVX-512 and
+ * AMX, and reached only where the processor has both. */
+#include <string.h>
+
+#include "amx.h"
+#include "matmul.h"
+#include "matmul_round.h"
+#include "tile.h"
+#include "vec.h"
+
+/* A step is AMX_DEPTH terms of a sum. STEPS: as many of them as are added before C is visited. B_SIZE: numbers of B
+ * that are packed at once and stay in the cache of a core. C_SIZE: of C, where it is visited more than once. */
+enum {
+    STEPS = 64,
+    STEPS_TURNED = 16,
+    B_SIZE = 512 * 1024,
+    C_SIZE = 256 * 1024,
+    BLOCK = 2 * AMX_ROWS,
+    COLS = 1024
+};
+
+/* Numbers of a product that stay near by themselves; steps that B is asked for before it is packed. */
+enum { NEAR = 512 * 1024, AHEAD = 2 };
+
+/* One step of a strip of A: two tiles, whose rows lie stride bytes apart. */
+typedef struct {
+    const uint16_t *upper, *lower;
+    int64_t stride;
+} a_step;
+
+typedef struct {
+    uint16_t b[B_SIZE];             /* [panel][step][2][AMX_AB] */
+    uint16_t a[STEPS * 2 * AMX_AB]; /* [step][2][AMX_AB] */
+    float c[C_SIZE];
+    float out[2][BLOCK * BLOCK];
+    float bias[COLS];
+    a_step strip[STEPS];
+} scratch;
+
+/* Which part of which product each step is. */
+typedef struct {
+    const agi_product *p;
+    int64_t k0, k;
+} step;
+
+/* 32 x 32 of C, at row i and column j of the tile, that are summed up. */
+typedef struct {
+    int64_t i, j, ldc;
+    float *c; /* NULL: nothing */
+} block;
+
+typedef struct {
+    const agi_matmul_op *op;
+    const agi_matmul_tile *at;
+    bool far;                    /* does the product exceed the cache of a core? */
+    block waiting;               /* for its way out, while the unit is busy with the next one */
+    const agi_product *constant; /* one that adds the same row to all rows that count; or NULL */
+    int64_t n_steps, limit;      /* of this piece of the sum, and of a piece */
+    bool first, last;            /* is it the sum's first, or last, piece? */
+    step steps[STEPS];
+    scratch *s;
+} job;
+
+/* ---- Packing ---- */
+
+/* Elements col .. of a stored row, NULL where it does not count or is not there. */
+static const uint16_t *row_at(const agi_matrix *x, int64_t row, int64_t end, int64_t col)
+{
+    return row < end && agi_row_counts(x, row) ? (const uint16_t *)x->data + row * x->row_stride + col : NULL;
+}
+
+/* The first of 16 or 32 numbers, zeros behind them. */
+INLINE __m512i load_32(const uint16_t *p, __mmask32 which)
+{
+    return p == NULL ? _mm512_setzero_si512() : _mm512_maskz_loadu_epi16(which, p);
+}
+
+INLINE __m512i load_16(const uint16_t *p, __mmask16 which)
+{
+    return _mm512_cvtepu16_epi32(p == NULL ? _mm256_setzero_si256() : _mm256_maskz_loadu_epi16(which, p));
+}
+
+static int64_t clip(int64_t n, int64_t most)
+{
+    return n < 0 ? 0 : n < most ? n : most;
+}
+
+/* Sixteen lines (rows of A, columns of B) from `line` on by the step's 32 terms. Where the stored rows are lines:
+ * a line in each vector. Where they are terms: a pair of terms in each, 16 lines wide. */
+INLINE void get_lines(vec *z, const agi_matrix *x, bool across, int64_t line, int64_t end, const step *t)
+{
+    const int64_t behind = t->k0 + t->k;
+    if (!across) {
+        const __mmask32 terms = (__mmask32)(((uint64_t)1 << t->k) - 1);
+        UNROLL for (int r = 0; r < AMX_ROWS; r++)
+        {
+            z[r] = _mm512_castsi512_ps(load_32(row_at(x, line + r, end, t->k0), terms));
+        }
+        return;
+    }
+    const __mmask16 lines = (__mmask16)((1u << clip(end - line, AMX_ROWS)) - 1);
+    UNROLL for (int r = 0; r < AMX_ROWS; r++)
+    {
+        const __m512i even = load_16(row_at(x, t->k0 + 2 * r, behind, line), lines);
+        const __m512i odd = load_16(row_at(x, t->k0 + 2 * r + 1, behind, line), lines);
+        z[r] = _mm512_castsi512_ps(_mm512_or_si512(even, _mm512_slli_epi32(odd, 16)));
+    }
+}
+
+/* The same where all of it is there. */
+INLINE void get_whole(vec *z, const agi_matrix *x, bool across, int64_t line, const step *t)
+{
+    const uint16_t *p =
+        (const uint16_t *)x->data + (across ? t->k0 * x->row_stride + line : line * x->row_stride + t->k0);
+    UNROLL for (int r = 0; r < AMX_ROWS; r++)
+    {
+        if (across) {
+            const __m512i even = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)p));
+            const __m512i odd = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)(p + x->row_stride)));
+            z[r] = _mm512_castsi512_ps(_mm512_or_si512(even, _mm512_slli_epi32(odd, 16)));
+            p += 2 * x->row_stride;
+        } else {
+            z[r] = _mm512_loadu_ps(p);
+            p += x->row_stride;
+        }
+    }
+}
+
+/* One tile of either operand: turned where lines and terms are stored the other way round. */
+static void pack(uint16_t *tile, const agi_matrix *x, bool across, bool turned, int64_t line, int64_t end,
+                 const step *t)
+{
+    vec z[AMX_ROWS];
+    if (x->lengths == NULL && t->k == AMX_DEPTH && line + AMX_ROWS <= end) {
+        get_whole(z, x, across, line, t);
+    } else {
+        get_lines(z, x, across, line, end, t);
+    }
+    if (turned) {
+        v_transpose(z);
+    }
+    for (int r = 0; r < AMX_ROWS; r++) {
+        _mm512_storeu_ps(tile + 32 * r, z[r]);
+    }
+}
+
+/* Asks for 64 bytes of each of 32 rows: tiles take a line from each of many rows, which no processor foresees. The
+ * rows may end before: asking for what is not there does nothing. */
+static void prefetch(const void *data, int64_t at, int64_t row_stride, int64_t size)
+{
+    uintptr_t line = (uintptr_t)data + (uintptr_t)(at * size);
+    for (int r = 0; r < BLOCK; r++) {
+        _mm_prefetch((const char *)line, _MM_HINT_T0);
+        line += (uintptr_t)(row_stride * size);
+    }
+}
+
+/* The same for what a step reads of an operand, in 32 lines of it. */
+static void prefetch_step(const agi_matrix *x, bool across, int64_t line, const step *t)
+{
+    prefetch(x->data, across ? t->k0 * x->row_stride + line : line * x->row_stride + t->k0, x->row_stride, 2);
+}
+
+static void pack_b(const job *x)
+{
+    uint16_t *to = x->s->b;
+    for (int64_t j = x->at->j0; j < x->at->j0 + x->at->n; j += BLOCK) {
+        for (int64_t n = 0; n < x->n_steps; n++) {
+            const agi_matrix *b = &x->steps[n].p->b;
+            if (x->far && n + AHEAD < x->n_steps) {
+                const agi_matrix *next = &x->steps[n + AHEAD].p->b;
+                prefetch_step(next, !next->transposed, j, &x->steps[n + AHEAD]);
+            }
+            pack(to, b, !b->transposed, b->transposed, j, x->op->n, &x->steps[n]);
+            pack(to + AMX_AB, b, !b->transposed, b->transposed, j + AMX_LANES, x->op->n, &x->steps[n]);
+            to += 2 * AMX_AB;
+        }
+    }
+}
+
+/* May the unit read 32 rows from i on, and the step's terms, where they are? */
+static bool a_in_place(const agi_matrix *a, int64_t i, const step *t)
+{
+    bool all = !a->transposed && t->k == AMX_DEPTH && i + BLOCK <= a->rows;
+    for (int64_t r = 0; r < BLOCK && all && a->lengths != NULL; r++) {
+        all = agi_row_counts(a, i + r);
+    }
+    return all;
+}
+
+static void get_strip(const job *x, int64_t i)
+{
+    uint16_t *to = x->s->a;
+    for (int64_t n = 0; n < x->n_steps; n++) {
+        const step *t = &x->steps[n];
+        const agi_matrix *a = &t->p->a;
+        if (a_in_place(a, i, t)) {
+            const uint16_t *p = (const uint16_t *)a->data + i * a->row_stride + t->k0;
+            x->s->strip[n] = (a_step){p, p + AMX_ROWS * a->row_stride, 2 * a->row_stride};
+            continue;
+        }
+        pack(to, a, a->transposed, a->transposed, i, x->op->m, t);
+        pack(to + AMX_AB, a, a->transposed, a->transposed, i + AMX_ROWS, x->op->m, t);
+        x->s->strip[n] = (a_step){to, to + AMX_AB, 64};
+        to += 2 * AMX_AB;
+    }
+}
+
+/* ---- The product ---- */
+
+/* c[32][32], its rows ldc apart: = or += the sum over the steps. */
+static void multiply(const a_step *a, const uint16_t *b, int64_t n_steps, float *c, int64_t ldc, bool add)
+{
+    float *const below = c + AMX_ROWS * ldc;
+    if (add) {
+        AMX_LOAD(0, c, 4 * ldc);
+        AMX_LOAD(1, c + AMX_LANES, 4 * ldc);
+        AMX_LOAD(2, below, 4 * ldc);
+        AMX_LOAD(3, below + AMX_LANES, 4 * ldc);
+    } else {
+        AMX_ZERO(0);
+        AMX_ZERO(1);
+        AMX_ZERO(2);
+        AMX_ZERO(3);
+    }
+    for (int64_t n = 0; n < n_steps; n++) {
+        AMX_LOAD(4, a[n].upper, a[n].stride);
+        AMX_LOAD(6, b, 64);
+        AMX_ADD_PRODUCT(0, 4, 6);
+        AMX_LOAD(7, b + AMX_AB, 64);
+        AMX_ADD_PRODUCT(1, 4, 7);
+        AMX_LOAD(5, a[n].lower, a[n].stride);
+        AMX_ADD_PRODUCT(2, 5, 6);
+        AMX_ADD_PRODUCT(3, 5, 7);
+        b += 2 * AMX_AB;
+    }
+    AMX_STORE(0, c, 4 * ldc);
+    AMX_STORE(1, c + AMX_LANES, 4 * ldc);
+    AMX_STORE(2, below, 4 * ldc);
+    AMX_STORE(3, below + AMX_LANES, 4 * ldc);
+}
+
+/* ---- The way out ---- */
+
+/* The row that is added to all. */
+static void get_bias(const job *x)
+{
+    memset(x->s->bias, 0, (size_t)agi_round_up(x->at->n, BLOCK) * sizeof x->s->bias[0]);
+    if (x->constant == NULL) {
+        return;
+    }
+    const agi_matrix *a = &x->constant->a, *b = &x->constant->b;
+    const double factor = agi_load(a->dtype, a->data, 0);
+    const int64_t stride = b->transposed ? b->row_stride : b->col_stride;
+    for (int64_t j = 0; j < x->at->n; j++) {
+        x->s->bias[j] = (float)(factor * agi_load(b->dtype, b->data, (x->at->j0 + j) * stride));
+    }
+}
+
+/* One row, whatever there is to be done with it. */
+static void put_row(const job *x, const block *b, int64_t r, int64_t n)
+{
+    const agi_matmul_op *op = x->op;
+    const int64_t row = x->at->i0 + b->i + r;
+    float *sums = b->c + r * b->ldc;
+    for (int64_t j = 0; j < n && x->constant != NULL && agi_row_counts(&x->constant->a, row); j++) {
+        sums[j] += x->s->bias[b->j + j];
+    }
+    agi_round_row(op->dtype, op->c, row * op->n + x->at->j0 + b->j, sums, n, op->accumulate);
+}
+
+/* All of a block to bfloat16; bias may be zeros. */
+static void put_bf16(const job *x, const block *b, const float *bias)
+{
+    const vec low = v_load(bias), high = v_load(bias + LANES);
+    uint16_t *to = (uint16_t *)x->op->c + (x->at->i0 + b->i) * x->op->n + x->at->j0 + b->j;
+    for (int r = 0; r < BLOCK; r++) {
+        const vec first = v_add(v_load(b->c + r * b->ldc), low);
+        const vec second = v_add(v_load(b->c + r * b->ldc + LANES), high);
+        _mm512_storeu_si512(to, (__m512i)_mm512_cvtne2ps_pbh(second, first));
+        to += x->op->n;
+    }
+}
+
+static void put_waiting(job *x)
+{
+    const block *b = &x->waiting;
+    const bool all_rows = x->constant == NULL || x->constant->a.lengths == NULL;
+    if (b->c == NULL) {
+        return;
+    }
+    if (x->op->dtype == AG_BF16 && !x->op->accumulate && all_rows && b->i + BLOCK <= x->at->m &&
+        b->j + BLOCK <= x->at->n) {
+        put_bf16(x, b, x->s->bias + b->j);
+    } else {
+        for (int64_t r = 0; r < clip(x->at->m - b->i, BLOCK); r++) {
+            put_row(x, b, r, clip(x->at->n - b->j, BLOCK));
+        }
+    }
+    x->waiting.c = NULL;
+}
+
+static void run_block(job *x, int64_t i, int64_t j)
+{
+    const agi_matmul_op *op = x->op;
+    const agi_matmul_tile *at = x->at;
+    const bool whole = x->first && x->last;
+    const int64_t width = agi_round_up(at->n, BLOCK);
+    block b = {i, j, whole ? BLOCK : width, whole ? x->s->out[0] : x->s->c + i * width + j};
+    if (x->waiting.c == x->s->out[0]) {
+        b.c = x->s->out[1];
+    }
+    if (x->last && x->far) {
+        prefetch(op->c, (at->i0 + i) * op->n + at->j0 + j, op->n, (int64_t)ag_dtype_size(op->dtype));
+    }
+    multiply(x->s->strip, x->s->b + j * x->n_steps * AMX_DEPTH, x->n_steps, b.c, b.ldc, !x->first);
+    put_waiting(x);
+    if (x->last) {
+        x->waiting = b;
+    }
+}
+
+/* ---- The tile ---- */
+
+static void run_piece(job *x)
+{
+    pack_b(x);
+    for (int64_t i = 0; i < x->at->m; i += BLOCK) {
+        int64_t asked = x->far && i + BLOCK < x->at->m ? 0 : x->n_steps;
+        get_strip(x, x->at->i0 + i);
+        for (int64_t j = 0; j < x->at->n; j += BLOCK) {
+            for (; asked * x->at->n < x->n_steps * (j + BLOCK) && asked < x->n_steps; asked++) {
+                const agi_matrix *a = &x->steps[asked].p->a;
+                prefetch_step(a, a->transposed, x->at->i0 + i + BLOCK, &x->steps[asked]);
+            }
+            run_block(x, i, j);
+        }
+    }
+    x->n_steps = 0;
+    x->first = false;
+}
+
+/* The same row times a number for every row: a bias. */
+static bool is_constant(const agi_product *p)
+{
+    return agi_depth(p) == 1 && !p->a.transposed && p->a.row_stride == 0;
+}
+
+/* Steps of a piece: turning A takes long, so that many columns of B should share it. */
+static int64_t steps_of(const agi_matmul_op *op)
+{
+    bool turned = false;
+    for (int p = 0; p < op->n_products; p++) {
+        turned |= op->products[p].a.transposed;
+    }
+    return turned ? STEPS_TURNED : STEPS;
+}
+
+static bool is_far(const agi_matmul_op *op)
+{
+    int64_t numbers = op->m * op->n;
+    for (int p = 0; p < op->n_products; p++) {
+        numbers += agi_depth(&op->products[p]) * (op->m + op->n);
+    }
+    return numbers > NEAR;
+}
+
+static void add_step(job *x, const agi_product *p, int64_t k0)
+{
+    if (x->n_steps == x->limit) {
+        run_piece(x);
+    }
+    x->steps[x->n_steps++] = (step){p, k0, clip(agi_depth(p) - k0, AMX_DEPTH)};
+}
+
+void agi_product_run_amx(const agi_matmul_op *op, const agi_matmul_tile *at, void *memory)
+{
+    job x = {.op = op, .at = at, .s = memory, .first = true, .far = is_far(op), .limit = steps_of(op)};
+    amx_config before;
+    for (int p = 0; p < op->n_products; p++) {
+        if (is_constant(&op->products[p])) {
+            x.constant = &op->products[p];
+        }
+    }
+    get_bias(&x);
+    amx_begin(&before);
+    for (int p = 0; p < op->n_products; p++) {
+        for (int64_t k0 = 0; &op->products[p] != x.constant && k0 < agi_depth(&op->products[p]);
+             k0 += AMX_DEPTH) {
+            add_step(&x, &op->products[p], k0);
+        }
+    }
+    x.last = true;
+    run_piece(&x);
+    put_waiting(&x);
+    amx_end(&before);
+}
+
+size_t agi_product_scratch_amx(void)
+{
+    return sizeof(scratch);
+}
+
+/* The unit reads rows as they are, and writes these two formats. */
+static bool readable(const agi_matrix *x)
+{
+    return x->dtype == AG_BF16 && x->col_stride == 1;
+}
+
+bool agi_product_on_amx(const agi_matmul_op *op)
+{
+    bool all = op->dtype == AG_BF16 || op->dtype == AG_F32;
+    for (int p = 0; p < op->n_products && all; p++) {
+        all = readable(&op->products[p].a) && readable(&op->products[p].b);
+    }
+    return all;
+}
+
+void agi_product_cut_amx(const agi_matmul_op *op, double work, agi_matmul_tile *at)
+{
+    int64_t depth = 1;
+    for (int p = 0; p < op->n_products; p++) {
+        depth += agi_depth(&op->products[p]);
+    }
+    const int64_t limit = steps_of(op), all = depth / AMX_DEPTH + op->n_products, steps = agi_min(limit, all);
+    const int64_t wanted = (int64_t)(work / (double)depth); /* elements of C */
+    const int64_t most = agi_min(COLS, B_SIZE / (steps * AMX_DEPTH) / BLOCK * BLOCK);
+    at->n = agi_even(op->n, agi_min(most, agi_max(BLOCK, wanted / op->m / BLOCK * BLOCK)), BLOCK);
+    const int64_t rows = all <= limit ? op->m : C_SIZE / at->n / BLOCK * BLOCK;
+    at->m = agi_even(op->m, agi_min(rows, agi_max(BLOCK, wanted / at->n)), BLOCK);
+}
