@@ -103,7 +103,9 @@ def say_what_is_missing(about):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Times attngrad's maps beside PyTorch's attention.")
+    parser = argparse.ArgumentParser(
+        description="Times attngrad's maps, layer and products beside PyTorch's and oneDNN's."
+    )
     parser.add_argument("build", help="the folder of a release build")
     parser.add_argument(
         "--quick", action="store_true", help="the cases of the closing table, under four minutes"
