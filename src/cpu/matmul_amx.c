@@ -344,7 +344,7 @@ static void run_piece(job *x)
 /* The same row times a number for every row: a bias. */
 static bool is_constant(const agi_product *p)
 {
-    return agi_depth(p) == 1 && !p->a.transposed && p->a.row_stride == 0;
+    return agi_depth(p) == 1 && !p->a.transposed && p->a.row_stride == 0 && p->b.lengths == NULL;
 }
 
 /* Steps of a piece: turning A takes long, so that many columns of B should share it. */
@@ -423,7 +423,8 @@ void agi_product_cut_amx(const agi_matmul_op *op, double work, agi_matmul_tile *
     for (int p = 0; p < op->n_products; p++) {
         depth += agi_depth(&op->products[p]);
     }
-    const int64_t limit = steps_of(op), all = depth / AMX_DEPTH + op->n_products, steps = agi_min(limit, all);
+    const int64_t limit = steps_of(op), all = depth / AMX_DEPTH + op->n_products,
+                  steps = agi_max(1, agi_min(limit, all));
     const int64_t wanted = (int64_t)(work / (double)depth); /* elements of C */
     const int64_t most = agi_min(COLS, B_SIZE / (steps * AMX_DEPTH) / BLOCK * BLOCK);
     at->n = agi_even(op->n, agi_min(most, agi_max(BLOCK, wanted / op->m / BLOCK * BLOCK)), BLOCK);
