@@ -11,26 +11,21 @@ static const real *one_row(const agi_head *x, const ag_tensor *t, int64_t i, rea
 }
 
 /* Asked only of rows whose L is the sink's logit: they see no key, or none that counts. */
-static bool sees_a_key(agi_backward_scratch *s, const agi_head *x, int64_t i)
+static bool sees_a_key(const agi_head *x, int64_t i)
 {
     int64_t from, to;
     agi_key_range(x, i, 1, &from, &to);
-    bool sees = from < to && !x->hides;
-    for (int64_t j = from; j < to && !sees; j++) {
-        agi_additive(x, i, 1, j, 1, s->X, NULL, TILE_LD, s->unseen);
-        sees = !s->unseen[0];
-    }
-    return sees;
+    return from < to && !agi_all_hidden(x, i, 1, from, to - from);
 }
 
 /* L and mu of row r of the tile. A query without an output (L = -infinity, or the sink's logit and no key
  * seen) has weights 0: L counts as infinite. */
-static void load_statistics(agi_backward_scratch *s, const agi_head *x, agi_query_tile *t, int64_t r)
+static void load_statistics(const agi_head *x, agi_query_tile *t, int64_t r)
 {
     const ag_args *a = &x->call->a;
     const int64_t i = t->i0 + r;
     const double L = agi_get_stat(x, &a->lse, i), L2 = L * LOG2_E;
-    t->dead[r] = L == -INFINITY || (L == x->sink && !sees_a_key(s, x, i));
+    t->dead[r] = L == -INFINITY || (L == x->sink && !sees_a_key(x, i));
     t->high[r] = t->dead[r] ? (real)INFINITY : (real)L2;
     t->low[r] = t->dead[r] ? 0 : (real)(L2 - (double)(real)L2);
     t->mu[r] = x->call->map == AGI_VJP_JVP ? (real)agi_get_stat(x, &a->mu, i) : 0;
@@ -124,7 +119,7 @@ void agi_load_tile(agi_backward_scratch *s, const agi_head *x, int64_t i0, real 
         load_rows(x, t, NULL);
     }
     for (int64_t r = 0; r < t->ni; r++) {
-        load_statistics(s, x, t, r);
+        load_statistics(x, t, r);
     }
     load_products(s, x, t, kept, first);
     for (int64_t r = t->ni; r < TILE_ROWS; r++) { /* lanes behind the last query weigh nothing */

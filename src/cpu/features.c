@@ -69,6 +69,21 @@ static void add_alibi(const agi_head *x, int64_t i0, int64_t ni, int64_t j0, int
     }
 }
 
+static void add_features(const agi_head *x, int64_t i0, int64_t ni, int64_t j0, int64_t nj, real *X,
+                         int64_t ld)
+{
+    const ag_problem *p = &x->call->plan->p;
+    if (agi_has(p, AG_BIAS)) {
+        add_bias(x, &x->call->a.bias, i0, ni, j0, nj, X, ld);
+    }
+    if (agi_has(p, AG_TABLE)) {
+        add_table(x, &x->call->a.table, i0, ni, j0, nj, X, ld);
+    }
+    if (agi_has(p, AG_ALIBI | AG_SLOPES)) {
+        add_alibi(x, i0, ni, j0, nj, X, ld);
+    }
+}
+
 static void hide_masked(const agi_head *x, int64_t i0, int64_t ni, int64_t j0, int64_t nj, real *X,
                         int64_t ld)
 {
@@ -81,6 +96,94 @@ static void hide_masked(const agi_head *x, int64_t i0, int64_t ni, int64_t j0, i
             X[j * ld + i] = mask[i * stride[2] + j * stride[3]] ? X[j * ld + i] : (real)-INFINITY;
         }
     }
+}
+
+/* ---- Tiles that mask or bias empty ---- */
+
+enum { BLOCK = 128 };
+
+/* An array in which a pattern hides: 0 in a mask, minus infinity in a bias. */
+typedef struct {
+    const char *corner; /* the tile's first element */
+    int64_t size;       /* of an element, in bytes */
+    int64_t strides[2]; /* from query to query, from key to key */
+    char pattern[BLOCK];
+} hider;
+
+static hider hider_of(const agi_head *x, const ag_tensor *t, const int64_t size[4], ag_dtype dtype,
+                      int64_t i0, int64_t j0)
+{
+    const bool mask = t == &x->call->a.mask;
+    hider h = {.size = mask ? 1 : dtype == AG_F64 ? 8 : dtype == AG_F32 ? 4 : 2};
+    int64_t stride[4];
+    effective(size, t->strides, stride);
+    h.corner = (const char *)t->data + corner(x, stride, i0, j0) * h.size;
+    h.strides[0] = stride[2];
+    h.strides[1] = stride[3];
+    for (int64_t e = 0; !mask && e < BLOCK / h.size; e++) {
+        agi_store(dtype, h.pattern, e, -INFINITY);
+    }
+    return h;
+}
+
+/* The first of the keys j .. to - 1 that the array does not hide from query i; `to` where there is none. */
+static int64_t skip_hidden(const hider *h, int64_t i, int64_t j, int64_t to)
+{
+    const char *row = h->corner + i * h->strides[0] * h->size;
+    if (h->strides[1] != 1) {
+        for (; j < to && memcmp(row + j * h->strides[1] * h->size, h->pattern, (size_t)h->size) == 0; j++) {
+            if (h->strides[1] == 0) {
+                return to;
+            }
+        }
+        return j;
+    }
+    for (int64_t n = BLOCK / h->size; n > 0; n /= 2) {
+        while (j + n <= to && memcmp(row + j * h->size, h->pattern, (size_t)(n * h->size)) == 0) {
+            j += n;
+        }
+    }
+    return j;
+}
+
+/* What is added to one score. */
+static real additive_of(const agi_head *x, int64_t i, int64_t j)
+{
+    real X[1] = {0};
+    add_features(x, i, 1, j, 1, X, 1);
+    return X[0];
+}
+
+bool agi_all_hidden(const agi_head *x, int64_t i0, int64_t ni, int64_t j0, int64_t nj)
+{
+    const ag_problem *p = &x->call->plan->p;
+    const agi_band band = agi_band_at(x, i0, j0);
+    hider hiders[2];
+    int n = 0;
+    if (!x->hides) {
+        return false;
+    }
+    if (agi_has(p, AG_MASK)) {
+        hiders[n++] = hider_of(x, &x->call->a.mask, p->mask_size, AG_F32, i0, j0);
+    }
+    if (agi_has(p, AG_BIAS) && !agi_has(p, AG_TABLE)) { /* a NaN of the table's is not hidden */
+        hiders[n++] = hider_of(x, &x->call->a.bias, p->bias_size, p->aux_dtype, i0, j0);
+    }
+    for (int64_t i = 0; i < ni; i++) {
+        int64_t j, to;
+        agi_keys_of(band, i, i + 1, nj, &j, &to);
+        while (j < to) {
+            int64_t next = j;
+            for (int h = 0; h < n; h++) {
+                next = skip_hidden(&hiders[h], i, next, to);
+            }
+            if (next == j && additive_of(x, i0 + i, j0 + j) != (real)-INFINITY) {
+                return false;
+            }
+            j = agi_max(next, j + 1);
+        }
+    }
+    return true;
 }
 
 /* Of bias and table alone: X must not be NaN where the band hides, which only -infinity can undo. */
@@ -112,15 +215,7 @@ bool agi_additive(const agi_head *x, int64_t i0, int64_t ni, int64_t j0, int64_t
     const ag_args *a = &x->call->a;
     const ag_problem *p = &x->call->plan->p;
     clear_rows(X, nj, ld);
-    if (agi_has(p, AG_BIAS)) {
-        add_bias(x, &a->bias, i0, ni, j0, nj, X, ld);
-    }
-    if (agi_has(p, AG_TABLE)) {
-        add_table(x, &a->table, i0, ni, j0, nj, X, ld);
-    }
-    if (agi_has(p, AG_ALIBI | AG_SLOPES)) {
-        add_alibi(x, i0, ni, j0, nj, X, ld);
-    }
+    add_features(x, i0, ni, j0, nj, X, ld);
     if (agi_has(p, AG_MASK)) {
         hide_masked(x, i0, ni, j0, nj, X, ld);
     }

@@ -29,6 +29,7 @@ typedef float real;
 #define agi_add_query_gradient REAL_NAME(agi_add_query_gradient)
 #define agi_add_sums REAL_NAME(agi_add_sums)
 #define agi_additive REAL_NAME(agi_additive)
+#define agi_all_hidden REAL_NAME(agi_all_hidden)
 #define agi_backward_lay_out REAL_NAME(agi_backward_lay_out)
 #define agi_backward_run REAL_NAME(agi_backward_run)
 #define agi_band_at REAL_NAME(agi_band_at)

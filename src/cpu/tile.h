@@ -140,6 +140,9 @@ void agi_put_stat(const agi_head *x, const ag_tensor *t, bool accumulate, int64_
 bool agi_additive(const agi_head *x, int64_t i0, int64_t ni, int64_t j0, int64_t nj, real *X, real *tX,
                   int64_t ld, uint8_t *unseen);
 
+/* Is every pair of the tile that the band leaves hidden by mask or bias? The answer costs little next to a tile. */
+bool agi_all_hidden(const agi_head *x, int64_t i0, int64_t ni, int64_t j0, int64_t nj);
+
 void agi_dropout_tile(const agi_head *x, int64_t i0, int64_t W, int64_t j0, int64_t nj, real *M, int64_t ld);
 
 /* Where the gradient of a bias goes. With both a query and a key axis every pair has its own element,
