@@ -1,6 +1,7 @@
 /* One tile of a matrix product of bfloat16 on the AMX unit: 2 x 2 of its tiles of C at once, A where it stands,
- * where the unit can read it there, B in tiles of pairs; sums in float32, rounded once. Compiled for AVX-512 and
- * AMX, and reached only where the processor has both. */
+ * where the unit can read it there, B in tiles of pairs; sums in float32, rounded once. Where one operand of a
+ * product is float32, it is the sum of three bfloat16, 8 bits of its 24 each, and takes three steps. Compiled for
+ * AVX-512 and AMX, and reached only where the processor has both. */
 #include <string.h>
 
 #include "amx.h"
@@ -38,10 +39,12 @@ typedef struct {
     a_step strip[STEPS];
 } scratch;
 
-/* Which part of which product each step is. */
+/* Which terms of which product each step is, and which of the PARTS of a float32 operand. */
+enum { PARTS = 3 };
 typedef struct {
     const agi_product *p;
     int64_t k0, k;
+    int part;
 } step;
 
 /* 32 x 32 of C, at row i and column j of the tile, that are summed up. */
@@ -64,10 +67,17 @@ typedef struct {
 
 /* ---- Packing ---- */
 
-/* Elements col .. of a stored row, NULL where it does not count or is not there. */
-static const uint16_t *row_at(const agi_matrix *x, int64_t row, int64_t end, int64_t col)
+static int64_t size_of(const agi_matrix *x)
 {
-    return row < end && agi_row_counts(x, row) ? (const uint16_t *)x->data + row * x->row_stride + col : NULL;
+    return x->dtype == AG_F32 ? 4 : 2;
+}
+
+/* Elements col .. of a stored row, NULL where it does not count or is not there. */
+static const void *row_at(const agi_matrix *x, int64_t row, int64_t end, int64_t col)
+{
+    return row < end && agi_row_counts(x, row)
+               ? (const char *)x->data + (row * x->row_stride + col) * size_of(x)
+               : NULL;
 }
 
 /* The first of 16 or 32 numbers, zeros behind them. */
@@ -79,6 +89,19 @@ INLINE __m512i load_32(const uint16_t *p, __mmask32 which)
 INLINE __m512i load_16(const uint16_t *p, __mmask16 which)
 {
     return _mm512_cvtepu16_epi32(p == NULL ? _mm256_setzero_si256() : _mm256_maskz_loadu_epi16(which, p));
+}
+
+/* One part of 16 float32, in the upper halves: the first 8 bits of what the parts before leave. Exact; infinity is
+ * its own first part, with zeros behind it. */
+INLINE __m512i load_part(const void *p, __mmask16 which, int part)
+{
+    const __m512i upper = _mm512_set1_epi32((int)0xffff0000);
+    vec x = p == NULL ? v_set1(0) : _mm512_maskz_loadu_ps(which, p);
+    for (int i = 0; i < part; i++) {
+        const vec cut = _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(x), upper));
+        x = _mm512_maskz_sub_ps((__mmask16)~_mm512_fpclass_ps_mask(x, 0x18), x, cut);
+    }
+    return _mm512_and_si512(_mm512_castps_si512(x), upper);
 }
 
 static int64_t clip(int64_t n, int64_t most)
@@ -108,6 +131,29 @@ INLINE void get_lines(vec *z, const agi_matrix *x, bool across, int64_t line, in
     }
 }
 
+/* The same of a part of float32. */
+INLINE void get_part(vec *z, const agi_matrix *x, bool across, int64_t line, int64_t end, const step *t)
+{
+    const __m512i joined = _mm512_set_epi16(63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35, 33,
+                                            31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
+    const int64_t first = across ? clip(end - line, AMX_ROWS) : clip(t->k, AMX_ROWS);
+    const __mmask16 low = (__mmask16)((1u << first) - 1);
+    const __mmask16 high = (__mmask16)((1u << clip(t->k - AMX_ROWS, AMX_ROWS)) - 1);
+    for (int r = 0; r < AMX_ROWS; r++) {
+        if (across) {
+            const void *even = row_at(x, t->k0 + 2 * r, t->k0 + t->k, line);
+            const void *odd = row_at(x, t->k0 + 2 * r + 1, t->k0 + t->k, line);
+            z[r] = _mm512_castsi512_ps(_mm512_or_si512(_mm512_srli_epi32(load_part(even, low, t->part), 16),
+                                                       load_part(odd, low, t->part)));
+        } else {
+            const float *row = row_at(x, line + r, end, t->k0);
+            const __m512i a = load_part(row, low, t->part);
+            const __m512i b = load_part(row == NULL || high == 0 ? NULL : row + AMX_ROWS, high, t->part);
+            z[r] = _mm512_castsi512_ps(_mm512_permutex2var_epi16(a, joined, b));
+        }
+    }
+}
+
 /* The same where all of it is there. */
 INLINE void get_whole(vec *z, const agi_matrix *x, bool across, int64_t line, const step *t)
 {
@@ -132,7 +178,9 @@ static void pack(uint16_t *tile, const agi_matrix *x, bool across, bool turned, 
                  const step *t)
 {
     vec z[AMX_ROWS];
-    if (x->lengths == NULL && t->k == AMX_DEPTH && line + AMX_ROWS <= end) {
+    if (x->dtype == AG_F32) {
+        get_part(z, x, across, line, end, t);
+    } else if (x->lengths == NULL && t->k == AMX_DEPTH && line + AMX_ROWS <= end) {
         get_whole(z, x, across, line, t);
     } else {
         get_lines(z, x, across, line, end, t);
@@ -159,7 +207,8 @@ static void prefetch(const void *data, int64_t at, int64_t row_stride, int64_t s
 /* The same for what a step reads of an operand, in 32 lines of it. */
 static void prefetch_step(const agi_matrix *x, bool across, int64_t line, const step *t)
 {
-    prefetch(x->data, across ? t->k0 * x->row_stride + line : line * x->row_stride + t->k0, x->row_stride, 2);
+    prefetch(x->data, across ? t->k0 * x->row_stride + line : line * x->row_stride + t->k0, x->row_stride,
+             size_of(x));
 }
 
 static void pack_b(const job *x)
@@ -182,7 +231,7 @@ static void pack_b(const job *x)
 /* May the unit read 32 rows from i on, and the step's terms, where they are? */
 static bool a_in_place(const agi_matrix *a, int64_t i, const step *t)
 {
-    bool all = !a->transposed && t->k == AMX_DEPTH && i + BLOCK <= a->rows;
+    bool all = a->dtype == AG_BF16 && !a->transposed && t->k == AMX_DEPTH && i + BLOCK <= a->rows;
     for (int64_t r = 0; r < BLOCK && all && a->lengths != NULL; r++) {
         all = agi_row_counts(a, i + r);
     }
@@ -366,12 +415,21 @@ static bool is_far(const agi_matmul_op *op)
     return numbers > NEAR;
 }
 
-static void add_step(job *x, const agi_product *p, int64_t k0)
+static int parts_of(const agi_product *p)
 {
-    if (x->n_steps == x->limit) {
-        run_piece(x);
+    return p->a.dtype == AG_F32 || p->b.dtype == AG_F32 ? PARTS : 1;
+}
+
+static void add_steps(job *x, const agi_product *p)
+{
+    for (int64_t k0 = 0; k0 < agi_depth(p); k0 += AMX_DEPTH) {
+        for (int part = parts_of(p) - 1; part >= 0; part--) { /* small ones first */
+            if (x->n_steps == x->limit) {
+                run_piece(x);
+            }
+            x->steps[x->n_steps++] = (step){p, k0, clip(agi_depth(p) - k0, AMX_DEPTH), part};
+        }
     }
-    x->steps[x->n_steps++] = (step){p, k0, clip(agi_depth(p) - k0, AMX_DEPTH)};
 }
 
 void agi_product_run_amx(const agi_matmul_op *op, const agi_matmul_tile *at, void *memory)
@@ -386,9 +444,8 @@ void agi_product_run_amx(const agi_matmul_op *op, const agi_matmul_tile *at, voi
     get_bias(&x);
     amx_begin(&before);
     for (int p = 0; p < op->n_products; p++) {
-        for (int64_t k0 = 0; &op->products[p] != x.constant && k0 < agi_depth(&op->products[p]);
-             k0 += AMX_DEPTH) {
-            add_step(&x, &op->products[p], k0);
+        if (&op->products[p] != x.constant) {
+            add_steps(&x, &op->products[p]);
         }
     }
     x.last = true;
@@ -402,17 +459,19 @@ size_t agi_product_scratch_amx(void)
     return sizeof(scratch);
 }
 
-/* The unit reads rows as they are, and writes these two formats. */
-static bool readable(const agi_matrix *x)
+/* The unit reads rows as they are; one operand may be made of parts. */
+static bool readable(const agi_product *p)
 {
-    return x->dtype == AG_BF16 && x->col_stride == 1;
+    const bool a32 = p->a.dtype == AG_F32, b32 = p->b.dtype == AG_F32;
+    return (a32 || p->a.dtype == AG_BF16) && (b32 || p->b.dtype == AG_BF16) && !(a32 && b32) &&
+           p->a.col_stride == 1 && p->b.col_stride == 1;
 }
 
 bool agi_product_on_amx(const agi_matmul_op *op)
 {
     bool all = op->dtype == AG_BF16 || op->dtype == AG_F32;
     for (int p = 0; p < op->n_products && all; p++) {
-        all = readable(&op->products[p].a) && readable(&op->products[p].b);
+        all = readable(&op->products[p]);
     }
     return all;
 }
@@ -421,9 +480,9 @@ void agi_product_cut_amx(const agi_matmul_op *op, double work, agi_matmul_tile *
 {
     int64_t depth = 1;
     for (int p = 0; p < op->n_products; p++) {
-        depth += agi_depth(&op->products[p]);
+        depth += agi_depth(&op->products[p]) * parts_of(&op->products[p]);
     }
-    const int64_t limit = steps_of(op), all = depth / AMX_DEPTH + op->n_products,
+    const int64_t limit = steps_of(op), all = depth / AMX_DEPTH + PARTS * op->n_products,
                   steps = agi_max(1, agi_min(limit, all));
     const int64_t wanted = (int64_t)(work / (double)depth); /* elements of C */
     const int64_t most = agi_min(COLS, B_SIZE / (steps * AMX_DEPTH) / BLOCK * BLOCK);
