@@ -3,6 +3,10 @@
  * task of the first job that has one left. The caller works too, and so a job ends even where no
  * thread could be started, and calls from within tasks cannot wait for each other in a circle.
  *
+ * A thread that finds nothing to do looks again for a short while before it sleeps, as the next step of a map often
+ * follows at once and waking a thread costs more than a small step; but never more threads than there are
+ * processors beside the caller's.
+ *
  * A generation number stands for one set of threads: threads whose generation is over leave. fork()
  * is taken with the mutex held, and the child begins a new generation with no threads and no jobs;
  * its first call starts new ones. */
@@ -11,9 +15,17 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
+#include <time.h>
+
+#include "plan.h"
+
+/* How long a thread looks for work, or a caller for the end of its job, before it sleeps. */
+#define PATIENCE_NS 30000
 
 typedef struct job {
-    int64_t n_tasks, next, done;
+    int64_t n_tasks, next;
+    _Atomic int64_t done;
     ag_task task;
     void *arg;
     struct job *later;
@@ -24,6 +36,8 @@ static struct {
     pthread_cond_t work; /* a job came, or the generation is over */
     pthread_cond_t done; /* a job's last task ended */
     job *jobs;
+    _Atomic uint64_t news;  /* how often `work` was signalled */
+    int watching, watchers; /* threads that look for work now, and at most */
     uintptr_t generation;
     int64_t plans;
     int n_threads;
@@ -52,6 +66,56 @@ static void run_one_task(job *j)
     }
 }
 
+static int64_t nanoseconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static void pause_briefly(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+/* With the mutex held before and after: looks out for news. False: there were none, or others look already. */
+static bool watch_for_news(void)
+{
+    const uint64_t old = pool.news;
+    if (pool.watching >= pool.watchers) {
+        return false;
+    }
+    pool.watching++;
+    pthread_mutex_unlock(&pool.mutex);
+    const int64_t end = nanoseconds() + PATIENCE_NS;
+    while (pool.news == old && nanoseconds() < end) {
+        pause_briefly();
+    }
+    pthread_mutex_lock(&pool.mutex);
+    pool.watching--;
+    return pool.news != old;
+}
+
+/* With the mutex held before and after. */
+static void wait_for_job(const job *j)
+{
+    if (j->done < j->n_tasks && pool.watchers > 0) {
+        pthread_mutex_unlock(&pool.mutex);
+        const int64_t end = nanoseconds() + PATIENCE_NS;
+        while (j->done < j->n_tasks && nanoseconds() < end) {
+            pause_briefly();
+        }
+        pthread_mutex_lock(&pool.mutex);
+    }
+    while (j->done < j->n_tasks) {
+        pthread_cond_wait(&pool.done, &pool.mutex);
+    }
+}
+
 /* The thread is told its generation: by the time it first runs, that may be over. */
 static void *worker(void *generation)
 {
@@ -60,7 +124,7 @@ static void *worker(void *generation)
         job *j = job_with_a_task_left();
         if (j != NULL) {
             run_one_task(j);
-        } else {
+        } else if (!watch_for_news()) {
             pthread_cond_wait(&pool.work, &pool.mutex);
         }
     }
@@ -103,6 +167,7 @@ static void after_fork_in_child(void)
     pool.generation++;
     pool.n_threads = 0;
     pool.jobs = NULL;
+    pool.watching = 0;
     pthread_cond_init(&pool.work, NULL);
     pthread_cond_init(&pool.done, NULL);
     pthread_mutex_unlock(&pool.mutex);
@@ -119,6 +184,7 @@ void agi_pool_acquire(int threads)
     pthread_once(&once, register_fork_handlers);
     pthread_mutex_lock(&pool.mutex);
     pool.plans++;
+    pool.watchers = agi_processors() - 1;
     start_threads(threads - 1);
     pthread_mutex_unlock(&pool.mutex);
 }
@@ -134,6 +200,7 @@ void agi_pool_release(void)
         }
         pool.n_threads = 0;
         pool.generation++;
+        pool.news++;
         pthread_cond_broadcast(&pool.work);
     }
     pthread_mutex_unlock(&pool.mutex);
@@ -170,13 +237,12 @@ void agi_pool_run(int64_t n_tasks, ag_task task, void *arg)
     pthread_mutex_lock(&pool.mutex);
     start_threads(n_tasks - 1);
     append(&j);
+    pool.news++;
     pthread_cond_broadcast(&pool.work);
     while (j.next < j.n_tasks) {
         run_one_task(&j);
     }
-    while (j.done < j.n_tasks) {
-        pthread_cond_wait(&pool.done, &pool.mutex);
-    }
+    wait_for_job(&j);
     unlink_job(&j);
     pthread_mutex_unlock(&pool.mutex);
 }
