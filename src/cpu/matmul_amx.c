@@ -24,27 +24,29 @@ enum {
 /* Numbers of a product that stay near by themselves; steps that B is asked for before it is packed. */
 enum { NEAR = 512 * 1024, AHEAD = 2 };
 
-/* One step of a strip of A: two tiles, whose rows lie stride bytes apart. */
+/* Where one step finds its tiles: two of A, whose rows lie stride bytes apart; two of a panel of B. */
 typedef struct {
     const uint16_t *upper, *lower;
-    int64_t stride;
-} a_step;
+    int64_t stride, b;
+} places;
 
 typedef struct {
-    uint16_t b[B_SIZE];             /* [panel][step][2][AMX_AB] */
+    uint16_t b[B_SIZE];             /* [panel][step that has its own][2][AMX_AB] */
     uint16_t a[STEPS * 2 * AMX_AB]; /* [step][2][AMX_AB] */
     float c[C_SIZE];
     float out[2][BLOCK * BLOCK];
     float bias[COLS];
-    a_step strip[STEPS];
+    places strip[STEPS];
 } scratch;
 
-/* Which terms of which product each step is, and which of the PARTS of a float32 operand. */
+/* Which terms of which product each step is, and which of the PARTS of a float32 operand. The other operand's tiles
+ * may be those of the step before. */
 enum { PARTS = 3 };
 typedef struct {
     const agi_product *p;
     int64_t k0, k;
     int part;
+    bool same_a, same_b;
 } step;
 
 /* 32 x 32 of C, at row i and column j of the tile, that are summed up. */
@@ -59,6 +61,7 @@ typedef struct {
     bool far;                    /* does the product exceed the cache of a core? */
     block waiting;               /* for its way out, while the unit is busy with the next one */
     const agi_product *constant; /* one that adds the same row to all rows that count; or NULL */
+    int64_t n_own;               /* steps that have tiles of B of their own */
     int64_t n_steps, limit;      /* of this piece of the sum, and of a piece */
     bool first, last;            /* is it the sum's first, or last, piece? */
     step steps[STEPS];
@@ -217,6 +220,9 @@ static void pack_b(const job *x)
     for (int64_t j = x->at->j0; j < x->at->j0 + x->at->n; j += BLOCK) {
         for (int64_t n = 0; n < x->n_steps; n++) {
             const agi_matrix *b = &x->steps[n].p->b;
+            if (x->steps[n].same_b) {
+                continue;
+            }
             if (x->far && n + AHEAD < x->n_steps) {
                 const agi_matrix *next = &x->steps[n + AHEAD].p->b;
                 prefetch_step(next, !next->transposed, j, &x->steps[n + AHEAD]);
@@ -241,17 +247,24 @@ static bool a_in_place(const agi_matrix *a, int64_t i, const step *t)
 static void get_strip(const job *x, int64_t i)
 {
     uint16_t *to = x->s->a;
+    int64_t b = -2 * AMX_AB;
     for (int64_t n = 0; n < x->n_steps; n++) {
         const step *t = &x->steps[n];
         const agi_matrix *a = &t->p->a;
+        b += t->same_b ? 0 : 2 * AMX_AB;
+        if (t->same_a) {
+            x->s->strip[n] = x->s->strip[n - 1];
+            x->s->strip[n].b = b;
+            continue;
+        }
         if (a_in_place(a, i, t)) {
             const uint16_t *p = (const uint16_t *)a->data + i * a->row_stride + t->k0;
-            x->s->strip[n] = (a_step){p, p + AMX_ROWS * a->row_stride, 2 * a->row_stride};
+            x->s->strip[n] = (places){p, p + AMX_ROWS * a->row_stride, 2 * a->row_stride, b};
             continue;
         }
         pack(to, a, a->transposed, a->transposed, i, x->op->m, t);
         pack(to + AMX_AB, a, a->transposed, a->transposed, i + AMX_ROWS, x->op->m, t);
-        x->s->strip[n] = (a_step){to, to + AMX_AB, 64};
+        x->s->strip[n] = (places){to, to + AMX_AB, 64, b};
         to += 2 * AMX_AB;
     }
 }
@@ -259,7 +272,7 @@ static void get_strip(const job *x, int64_t i)
 /* ---- The product ---- */
 
 /* c[32][32], its rows ldc apart: = or += the sum over the steps. */
-static void multiply(const a_step *a, const uint16_t *b, int64_t n_steps, float *c, int64_t ldc, bool add)
+static void multiply(const places *at, const uint16_t *b, int64_t n_steps, float *c, int64_t ldc, bool add)
 {
     float *const below = c + AMX_ROWS * ldc;
     if (add) {
@@ -274,15 +287,14 @@ static void multiply(const a_step *a, const uint16_t *b, int64_t n_steps, float 
         AMX_ZERO(3);
     }
     for (int64_t n = 0; n < n_steps; n++) {
-        AMX_LOAD(4, a[n].upper, a[n].stride);
-        AMX_LOAD(6, b, 64);
+        AMX_LOAD(4, at[n].upper, at[n].stride);
+        AMX_LOAD(6, b + at[n].b, 64);
         AMX_ADD_PRODUCT(0, 4, 6);
-        AMX_LOAD(7, b + AMX_AB, 64);
+        AMX_LOAD(7, b + at[n].b + AMX_AB, 64);
         AMX_ADD_PRODUCT(1, 4, 7);
-        AMX_LOAD(5, a[n].lower, a[n].stride);
+        AMX_LOAD(5, at[n].lower, at[n].stride);
         AMX_ADD_PRODUCT(2, 5, 6);
         AMX_ADD_PRODUCT(3, 5, 7);
-        b += 2 * AMX_AB;
     }
     AMX_STORE(0, c, 4 * ldc);
     AMX_STORE(1, c + AMX_LANES, 4 * ldc);
@@ -363,7 +375,7 @@ static void run_block(job *x, int64_t i, int64_t j)
     if (x->last && x->far) {
         prefetch(op->c, (at->i0 + i) * op->n + at->j0 + j, op->n, (int64_t)ag_dtype_size(op->dtype));
     }
-    multiply(x->s->strip, x->s->b + j * x->n_steps * AMX_DEPTH, x->n_steps, b.c, b.ldc, !x->first);
+    multiply(x->s->strip, x->s->b + j * x->n_own * AMX_DEPTH, x->n_steps, b.c, b.ldc, !x->first);
     put_waiting(x);
     if (x->last) {
         x->waiting = b;
@@ -386,7 +398,7 @@ static void run_piece(job *x)
             run_block(x, i, j);
         }
     }
-    x->n_steps = 0;
+    x->n_steps = x->n_own = 0;
     x->first = false;
 }
 
@@ -427,7 +439,12 @@ static void add_steps(job *x, const agi_product *p)
             if (x->n_steps == x->limit) {
                 run_piece(x);
             }
-            x->steps[x->n_steps++] = (step){p, k0, clip(agi_depth(p) - k0, AMX_DEPTH), part};
+            const bool more = x->n_steps > 0 && part < parts_of(p) - 1;
+            x->steps[x->n_steps] =
+                (step){.p = p, .k0 = k0, .k = clip(agi_depth(p) - k0, AMX_DEPTH), .part = part};
+            x->steps[x->n_steps].same_a = more && p->a.dtype == AG_BF16;
+            x->steps[x->n_steps].same_b = more && p->b.dtype == AG_BF16;
+            x->n_own += !x->steps[x->n_steps++].same_b;
         }
     }
 }
