@@ -104,7 +104,10 @@ static void run_blocks(const agi_backward_job *w, agi_backward_scratch *s, const
     const int64_t block = w->schedule.block;
     for (int64_t j0 = from / block * block; j0 < to; j0 += block) {
         agi_key_tile keys = {.j0 = agi_max(j0, from)};
-        keys.nj = agi_min(j0 + block, to) - keys.j0;
+        keys.nj = agi_trim_hidden(x, s->tile.i0, s->tile.ni, &keys.j0, agi_min(j0 + block, to));
+        if (keys.nj == 0) {
+            continue;
+        }
         keys.dK = dK + (keys.j0 - span0) * x->Dk_pad;
         keys.dV = dV + (keys.j0 - span0) * x->Dv_pad;
         if (AGI_HAS_AMX && x->amx != NULL) {

@@ -74,8 +74,12 @@ void agi_clear_sums(const agi_backward_job *w)
     } else if (agi_bias_needs_copy(p)) {
         clear(w->y.bias_full, n, sizeof(real));
     } else if (!(w->call->a.accumulate & w->acc_dbias)) {
-        for (int64_t e = 0; e < n; e++) {
-            put(w->dbias, p->aux_dtype, place(w->dbias, p->bias_size, e), false, 0);
+        const int64_t Nk = p->bias_size[3], step = w->dbias->strides[3];
+        for (int64_t row = 0; row < n; row += Nk) { /* a place is dear, a step is not */
+            const int64_t at = place(w->dbias, p->bias_size, row);
+            for (int64_t j = 0; j < Nk; j++) {
+                put(w->dbias, p->aux_dtype, at + j * step, false, 0);
+            }
         }
     }
 }

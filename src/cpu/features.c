@@ -186,6 +186,18 @@ bool agi_all_hidden(const agi_head *x, int64_t i0, int64_t ni, int64_t j0, int64
     return true;
 }
 
+int64_t agi_trim_hidden(const agi_head *x, int64_t i0, int64_t ni, int64_t *j0, int64_t end)
+{
+    const int64_t step = 64; /* about the queries of a panel */
+    while (*j0 < end && agi_all_hidden(x, i0, ni, *j0, agi_min(step, end - *j0))) {
+        *j0 += agi_min(step, end - *j0);
+    }
+    while (end - *j0 > step && agi_all_hidden(x, i0, ni, end - step, step)) {
+        end -= step;
+    }
+    return agi_max(0, end - *j0);
+}
+
 /* Of bias and table alone: X must not be NaN where the band hides, which only -infinity can undo. */
 static bool find_unseen(int64_t ni, int64_t nj, agi_band band, const real *X, int64_t ld, uint8_t *unseen)
 {

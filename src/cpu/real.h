@@ -72,6 +72,7 @@ typedef float real;
 #define agi_row_scores REAL_NAME(agi_row_scores)
 #define agi_row_states REAL_NAME(agi_row_states)
 #define agi_seen_rows REAL_NAME(agi_seen_rows)
+#define agi_trim_hidden REAL_NAME(agi_trim_hidden)
 #define agi_vjp_jvp_patch REAL_NAME(agi_vjp_jvp_patch)
 #define agi_vjp_jvp_tile REAL_NAME(agi_vjp_jvp_tile)
 #define agi_vjp_patch REAL_NAME(agi_vjp_patch)

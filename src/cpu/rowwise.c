@@ -49,7 +49,9 @@ bool agi_clip_keys(const agi_head *x, const agi_row_panel *panel, const agi_key_
 {
     int64_t to;
     agi_keys_of(agi_band_at(x, panel->i0, keys->j0), 0, panel->ni, keys->nj, from, &to);
-    *n = to - *from;
+    *from += keys->j0;
+    *n = agi_trim_hidden(x, panel->i0, panel->ni, from, to + keys->j0);
+    *from -= keys->j0;
     return *n > 0;
 }
 

@@ -97,7 +97,8 @@ void agi_row_join_row(const agi_head *x, agi_row_panel *panel, const agi_row_pan
 void agi_forward_tile(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel, const agi_key_block *keys);
 void agi_jvp_tile(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel, const agi_key_block *keys);
 
-/* The keys of the block that the panel sees: the block's rows from *from on, *n of them. */
+/* The keys of the block that the panel sees: the block's rows from *from on, *n of them. False where
+ * band, mask and bias leave none. */
 bool agi_clip_keys(const agi_head *x, const agi_row_panel *panel, const agi_key_block *keys, int64_t *from,
                    int64_t *n);
 

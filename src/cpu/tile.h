@@ -143,6 +143,10 @@ bool agi_additive(const agi_head *x, int64_t i0, int64_t ni, int64_t j0, int64_t
 /* Is every pair of the tile that the band leaves hidden by mask or bias? The answer costs little next to a tile. */
 bool agi_all_hidden(const agi_head *x, int64_t i0, int64_t ni, int64_t j0, int64_t nj);
 
+/* The keys from *j0 to end - 1 without most of those at either side that all of the queries are hidden from: moves
+ * *j0, returns how many are left. */
+int64_t agi_trim_hidden(const agi_head *x, int64_t i0, int64_t ni, int64_t *j0, int64_t end);
+
 void agi_dropout_tile(const agi_head *x, int64_t i0, int64_t W, int64_t j0, int64_t nj, real *M, int64_t ld);
 
 /* Where the gradient of a bias goes. With both a query and a key axis every pair has its own element,
