@@ -5,6 +5,7 @@
  */
 #include "number.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 #include "status.h"
@@ -131,6 +132,26 @@ static int reserved(ag_dtype dtype)
     return dtype == AG_F8_E4M3 || dtype == AG_F8_E5M2;
 }
 
+/* Within a format, and between float32 and a narrower one: true where that was it. */
+static bool convert_quickly(void *dst, ag_dtype dst_dtype, const void *src, ag_dtype src_dtype, int64_t n)
+{
+    const bool narrow = src_dtype == AG_F32 && (dst_dtype == AG_BF16 || dst_dtype == AG_F16);
+    const bool widen = src_dtype == AG_BF16 && dst_dtype == AG_F32, same = src_dtype == dst_dtype;
+    if (same && n > 0) {
+        memmove(dst, src, (size_t)n * ag_dtype_size(src_dtype));
+    }
+    for (int64_t i = 0; i < n && narrow && dst_dtype == AG_BF16; i++) {
+        ((uint16_t *)dst)[i] = agi_to_bf16(((const float *)src)[i]);
+    }
+    for (int64_t i = 0; i < n && narrow && dst_dtype == AG_F16; i++) {
+        ((uint16_t *)dst)[i] = agi_to_f16(((const float *)src)[i]);
+    }
+    for (int64_t i = 0; i < n && widen; i++) {
+        ((float *)dst)[i] = agi_from_bits((uint32_t)((const uint16_t *)src)[i] << 16);
+    }
+    return narrow || widen || same;
+}
+
 ag_status ag_convert(void *dst, ag_dtype dst_dtype, const void *src, ag_dtype src_dtype, int64_t n)
 {
     if (ag_dtype_size(dst_dtype) == 0 || ag_dtype_size(src_dtype) == 0) {
@@ -141,8 +162,10 @@ ag_status ag_convert(void *dst, ag_dtype dst_dtype, const void *src, ag_dtype sr
     if (n < 0 || (n > 0 && (dst == NULL || src == NULL))) {
         return agi_fail(AG_INVALID_ARGUMENT, "ag_convert: n is %lld, dst %p, src %p", (long long)n, dst, src);
     }
-    for (int64_t i = 0; i < n; i++) {
-        agi_store(dst_dtype, dst, i, agi_load(src_dtype, src, i));
+    if (!convert_quickly(dst, dst_dtype, src, src_dtype, n)) {
+        for (int64_t i = 0; i < n; i++) {
+            agi_store(dst_dtype, dst, i, agi_load(src_dtype, src, i));
+        }
     }
     return AG_OK;
 }

@@ -2,6 +2,8 @@
 #ifndef AGI_NUMBER_H
 #define AGI_NUMBER_H
 
+#include <string.h>
+
 #include "attngrad.h"
 
 /* Element `index` of an array of that dtype. */
@@ -13,5 +15,39 @@ void agi_store(ag_dtype dtype, void *data, int64_t index, double x);
 
 /* What a store and a load would give back. */
 double agi_round(ag_dtype dtype, double x);
+
+/* The same from float32, without branches, so that loops over them become vectors. */
+static inline uint32_t agi_bits_of(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+static inline float agi_from_bits(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static inline uint16_t agi_to_bf16(float x)
+{
+    const uint32_t bits = agi_bits_of(x), rounded = bits + 0x7fff + (bits >> 16 & 1);
+    const uint32_t quiet = bits | 0x400000;
+    return (uint16_t)(((bits & 0x7fffffff) > 0x7f800000 ? quiet : rounded) >> 16);
+}
+
+/* Where the result is subnormal, adding 1/2 leaves it in the last bits, rounded; else the exponent's bias is
+ * changed and the carry of the rounding may go into it. */
+static inline uint16_t agi_to_f16(float x)
+{
+    const uint32_t bits = agi_bits_of(x), size = bits & 0x7fffffff;
+    const uint32_t small = agi_bits_of(agi_from_bits(size) + 0.5f) - 0x3f000000;
+    const uint32_t normal = (size - 0x38000000 + 0xfff + (size >> 13 & 1)) >> 13;
+    const uint32_t large = size > 0x7f800000 ? 0x7e00 : 0x7c00;
+    const uint32_t finite = size < 0x38800000 ? small : normal;
+    return (uint16_t)((size < 0x477ff000 ? finite : large) | (bits >> 16 & 0x8000));
+}
 
 #endif

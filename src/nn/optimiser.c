@@ -233,8 +233,10 @@ static void update_adamw(block *x, const numbers *k)
 /* The copy is what the value became, rounded again from there: a value that is read back gives it. */
 static void store_copy(const ag_param *p, int64_t first, int64_t n)
 {
-    for (int64_t i = 0; i < n && p->copy != NULL; i++) {
-        agi_store(p->copy_dtype, p->copy, first + i, agi_load(p->dtype, p->value, first + i));
+    if (p->copy != NULL) {
+        char *to = (char *)p->copy + (size_t)first * ag_dtype_size(p->copy_dtype);
+        ag_convert(to, p->copy_dtype, (const char *)p->value + (size_t)first * ag_dtype_size(p->dtype),
+                   p->dtype, n);
     }
 }
 
@@ -244,9 +246,20 @@ static bool fits(ag_dtype dtype, double x)
     return dtype == AG_F32 ? isfinite((float)x) : isfinite(x);
 }
 
+/* The smallest size that a format rounds to infinity. */
+static double overflow_of(ag_dtype dtype)
+{
+    switch (dtype) {
+    case AG_F64: return INFINITY;
+    case AG_F32: return 0x1.ffffffp127;
+    case AG_F16: return 65520;
+    default: return 0x1.ffp127;
+    }
+}
+
 static bool copy_fits(const ag_param *p, double w)
 {
-    return p->copy == NULL || isfinite(agi_round(p->copy_dtype, agi_round(p->dtype, w)));
+    return p->copy == NULL || fabs(agi_round(p->dtype, w)) < overflow_of(p->copy_dtype);
 }
 
 /* How many of the block's elements would not be finite where they are stored. */
