@@ -4,7 +4,7 @@
 #include "backend.h"
 
 /* Tiles for each thread, so that threads end at about the same time. */
-enum { TILES_A_THREAD = 4 };
+enum { TILES_A_THREAD = 3 };
 
 typedef struct {
     const ag_plan *plan;
@@ -70,12 +70,10 @@ ag_status agi_matmul(const agi_matmul_op *ops, int n_ops, const ag_plan *plan, c
     for (int o = 0; o < n_ops; o++) {
         work += work_of(&ops[o]);
     }
-    if (plan->threads > 1) {
-        work /= TILES_A_THREAD * (double)plan->threads;
-    }
+    const double share = plan->threads == 1 ? work : work / (TILES_A_THREAD * (double)plan->threads);
     for (int o = 0; o < n_ops; o++) {
         if (ops[o].m > 0 && ops[o].n > 0) {
-            x.table->cut(plan, &ops[o], work, &x.size[o]);
+            x.table->cut(plan, &ops[o], 1 + (int64_t)(0.9 * work_of(&ops[o]) / share), &x.size[o]);
             x.across[o] = pieces(ops[o].n, x.size[o].n);
             items += pieces(ops[o].m, x.size[o].m) * x.across[o];
         }

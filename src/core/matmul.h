@@ -55,8 +55,8 @@ typedef struct {
     /* Bytes that one thread needs. */
     size_t (*scratch)(const ag_plan *plan);
 
-    /* The largest tile, m and n of at, of about so many multiplications, that pays. */
-    void (*cut)(const ag_plan *plan, const agi_matmul_op *op, double work, agi_matmul_tile *at);
+    /* The size of a tile, m and n of at, that cuts C into about so many tiles, or into more where that pays. */
+    void (*cut)(const ag_plan *plan, const agi_matmul_op *op, int64_t tiles, agi_matmul_tile *at);
 
     void (*run)(const ag_plan *plan, const agi_matmul_op *op, const agi_matmul_tile *at, void *scratch);
 } agi_matmul_table;

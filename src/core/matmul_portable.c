@@ -36,9 +36,9 @@ static size_t scratch(const ag_plan *plan)
     return plan->p.dtype == AG_F64 ? sizeof(tile64) : sizeof(tile32);
 }
 
-static void cut(const ag_plan *plan, const agi_matmul_op *op, double work, agi_matmul_tile *at)
+static void cut(const ag_plan *plan, const agi_matmul_op *op, int64_t tiles, agi_matmul_tile *at)
 {
-    (void)plan, (void)op, (void)work;
+    (void)plan, (void)op, (void)tiles;
     at->m = TILE_M;
     at->n = TILE_N;
 }

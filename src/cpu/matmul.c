@@ -1,6 +1,35 @@
 /* The table of matrix products: which unit, which real. */
 #include "matmul.h"
 
+static int64_t pieces(int64_t n, int64_t size)
+{
+    return (n + size - 1) / size;
+}
+
+/* Each column of tiles reads all of A, each row of them all of B; what must be packed costs more. */
+static int64_t cost_of(const agi_matmul_op *op, int64_t down, int64_t across)
+{
+    const int64_t a = op->n_products > 0 && op->products[0].a.transposed ? 4 : 1, b = 4;
+    return across * op->m * a + down * op->n * b;
+}
+
+void agi_cut_evenly(const agi_matmul_op *op, int64_t tiles, const agi_cut_limits *limits, agi_matmul_tile *at)
+{
+    const int64_t least_down = pieces(op->m, limits->rows), least_across = pieces(op->n, limits->cols);
+    const int64_t most_down = pieces(op->m, limits->row_step), most_across = pieces(op->n, limits->col_step);
+    int64_t down = most_down, across = most_across;
+    for (int64_t x = least_across; x <= most_across && x < least_across + tiles; x++) {
+        int64_t y = pieces(tiles, x) < least_down ? least_down : pieces(tiles, x);
+        y = y > most_down ? most_down : y;
+        if ((x * y >= tiles || x == most_across) && cost_of(op, y, x) < cost_of(op, down, across)) {
+            down = y;
+            across = x;
+        }
+    }
+    at->m = pieces(pieces(op->m, down), limits->row_step) * limits->row_step;
+    at->n = pieces(pieces(op->n, across), limits->col_step) * limits->col_step;
+}
+
 static bool on_amx(const ag_plan *plan, const agi_matmul_op *op)
 {
 #if defined(__x86_64__)
@@ -22,16 +51,16 @@ static size_t scratch(const ag_plan *plan)
     return bytes;
 }
 
-static void cut(const ag_plan *plan, const agi_matmul_op *op, double work, agi_matmul_tile *at)
+static void cut(const ag_plan *plan, const agi_matmul_op *op, int64_t tiles, agi_matmul_tile *at)
 {
     if (on_amx(plan, op)) {
 #if defined(__x86_64__)
-        agi_product_cut_amx(op, work, at);
+        agi_product_cut_amx(op, tiles, at);
 #endif
     } else if (op->dtype == AG_F64) {
-        agi_product_cut_f64(plan, op, work, at);
+        agi_product_cut_f64(plan, op, tiles, at);
     } else {
-        agi_product_cut_f32(plan, op, work, at);
+        agi_product_cut_f32(plan, op, tiles, at);
     }
 }
 

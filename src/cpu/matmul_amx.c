@@ -493,17 +493,18 @@ bool agi_product_on_amx(const agi_matmul_op *op)
     return all;
 }
 
-void agi_product_cut_amx(const agi_matmul_op *op, double work, agi_matmul_tile *at)
+void agi_product_cut_amx(const agi_matmul_op *op, int64_t tiles, agi_matmul_tile *at)
 {
     int64_t depth = 1;
     for (int p = 0; p < op->n_products; p++) {
         depth += agi_depth(&op->products[p]) * parts_of(&op->products[p]);
     }
-    const int64_t limit = steps_of(op), all = depth / AMX_DEPTH + PARTS * op->n_products,
-                  steps = agi_max(1, agi_min(limit, all));
-    const int64_t wanted = (int64_t)(work / (double)depth); /* elements of C */
-    const int64_t most = agi_min(COLS, B_SIZE / (steps * AMX_DEPTH) / BLOCK * BLOCK);
-    at->n = agi_even(op->n, agi_min(most, agi_max(BLOCK, wanted / op->m / BLOCK * BLOCK)), BLOCK);
-    const int64_t rows = all <= limit ? op->m : C_SIZE / at->n / BLOCK * BLOCK;
-    at->m = agi_even(op->m, agi_min(rows, agi_max(BLOCK, wanted / at->n)), BLOCK);
+    const int64_t limit = steps_of(op), all = depth / AMX_DEPTH + PARTS * op->n_products;
+    const int64_t steps = agi_max(1, agi_min(limit, all));
+    agi_cut_limits limits = {op->m, BLOCK, agi_min(COLS, B_SIZE / (steps * AMX_DEPTH) / BLOCK * BLOCK),
+                             BLOCK};
+    if (all > limit) {
+        limits.rows = C_SIZE / limits.cols / BLOCK * BLOCK;
+    }
+    agi_cut_evenly(op, tiles, &limits, at);
 }

@@ -218,18 +218,16 @@ size_t REAL_NAME(agi_product_scratch)(void)
     return sizeof(scratch);
 }
 
-/* Columns before rows: what a tile packs of B serves all of its rows. */
-void REAL_NAME(agi_product_cut)(const ag_plan *plan, const agi_matmul_op *op, double work,
+void REAL_NAME(agi_product_cut)(const ag_plan *plan, const agi_matmul_op *op, int64_t tiles,
                                 agi_matmul_tile *at)
 {
-    int64_t depth = 1, piece = 1;
+    int64_t piece = 1;
     for (int p = 0; p < op->n_products; p++) {
-        depth += agi_depth(&op->products[p]);
         piece = agi_max(piece, piece_of(&op->products[p]));
     }
-    const int64_t wanted = (int64_t)(work / (double)depth); /* elements of C */
-    const int64_t cols = agi_max(PANEL, wanted / op->m / PANEL * PANEL);
-    at->n = agi_even(op->n, agi_min(agi_min(16, B_SIZE / piece / PANEL) * PANEL, cols), PANEL);
-    const int64_t most = c_in_place(op, kernels_of(plan)->lanes) ? op->m : C_SIZE / at->n / 24 * 24;
-    at->m = agi_even(op->m, agi_min(most, agi_max(ROWS, wanted / at->n)), 24);
+    agi_cut_limits limits = {op->m, 24, agi_min(16, B_SIZE / piece / PANEL) * PANEL, PANEL};
+    if (!c_in_place(op, kernels_of(plan)->lanes)) {
+        limits.rows = C_SIZE / limits.cols / 24 * 24;
+    }
+    agi_cut_evenly(op, tiles, &limits, at);
 }
