@@ -179,48 +179,99 @@ static void clear_beside(float *T, const agi_patch *c)
     }
 }
 
+/* Tiles of rounded rows: [key / 16][query / 32]. */
+enum { ROUNDED_LINE = TILE_ROWS / AMX_DEPTH * AMX_AB };
+
+/* The places of a patch's group in the tiles of rows, and of pairs. */
+static int64_t rows_at(const agi_patch *c)
+{
+    return c->from / GROUP_KEYS * (GROUP_KEYS / AMX_ROWS) * ROUNDED_LINE + c->i0 * AMX_ROWS;
+}
+
+static int64_t pairs_at(const agi_patch *c)
+{
+    return c->from / GROUP_KEYS * GROUP_KEYS * TILE_ROWS + c->i0 * GROUP_KEYS;
+}
+
 /* Rounds a score tile into its place in the block: by rows, and in pairs where asked for. */
 static void round_patch(const agi_backward_scratch *s, const agi_head *x, const agi_patch *c, float *T,
                         int rows, int pairs)
 {
-    const int64_t j = c->from / GROUP_KEYS * GROUP_KEYS;
     clear_beside(T, c);
-    x->amx->round_rows(s->amx.rounded[rows] + j * TILE_ROWS + c->i0, TILE_ROWS, T, c->W);
+    x->amx->round_rows(s->amx.rounded[rows] + rows_at(c), ROUNDED_LINE, T, c->W);
     if (pairs >= 0) {
-        x->amx->round_pairs(s->amx.pairs_of_keys[pairs] + (j * TILE_ROWS + c->i0 * GROUP_KEYS), T, c->W);
+        x->amx->round_pairs(s->amx.pairs_of_keys[pairs] + pairs_at(c), T, c->W);
     }
 }
 
 enum { R_, DZ_, TR_, TDZ_ };
 
-static void vjp_products(const agi_backward_scratch *s, const agi_head *x, const key_operands *keys,
-                         const agi_patch *c)
+/* The products of a group go to one of two pairs of score tiles, while the other is used. */
+static void add_vjp_scores(const agi_backward_scratch *s, const agi_head *x, const key_operands *keys,
+                           const agi_patch *c)
 {
-    const int64_t g = c->from / GROUP_KEYS % 2;
-    add_scores(s, x, c, keys->rows[K_], Q_, true, x->Dk, s->amx.T[g], false);
-    add_scores(s, x, c, keys->rows[V_], DO_, true, x->Dv, s->amx.dP[g], false);
+    add_scores(s, x, c, keys->rows[K_], Q_, true, x->Dk, s->amx.T[c->from / GROUP_KEYS % 2], false);
+}
+
+static void add_vjp_weights(const agi_backward_scratch *s, const agi_head *x, const key_operands *keys,
+                            const agi_patch *c)
+{
+    add_scores(s, x, c, keys->rows[V_], DO_, true, x->Dv, s->amx.dP[c->from / GROUP_KEYS % 2], false);
+}
+
+/* The stages of a group without features that all queries of the patch see: lanes from .. from + W - 1. */
+static void plain_gradients(const agi_backward_scratch *s, const agi_head *x, const agi_patch *c,
+                            int64_t from, int64_t W)
+{
+    const int64_t g = c->from / GROUP_KEYS % 2, rows = rows_at(c) + from * AMX_ROWS, lane = c->i0 + from;
+    x->amx->gradients(s->amx.rounded[R_] + rows, s->amx.rounded[DZ_] + rows, ROUNDED_LINE,
+                      s->amx.pairs_of_keys[0] + pairs_at(c) + from * GROUP_KEYS, s->amx.T[g] + from,
+                      s->amx.dP[g] + from, W, x->c, s->tile.high + lane, s->tile.D + lane);
 }
 
 static void vjp_patch(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
                       const agi_key_tile *keys, const agi_patch *c)
 {
-    const int64_t j = c->from / GROUP_KEYS * GROUP_KEYS, g = c->from / GROUP_KEYS % 2;
-    const agi_query_tile *t = &s->tile;
-    const bool inside = c->nj == GROUP_KEYS && c->ni == c->W &&
-                        agi_inside(agi_band_at(x, t->i0 + c->i0, keys->j0 + j), c->ni, c->nj);
-    if (x->plain && inside && x->call->plan->p.dropout == 0) {
-        x->amx->gradients(s->amx.rounded[R_] + j * TILE_ROWS + c->i0,
-                          s->amx.rounded[DZ_] + j * TILE_ROWS + c->i0, TILE_ROWS,
-                          s->amx.pairs_of_keys[0] + (j * TILE_ROWS + c->i0 * GROUP_KEYS), s->amx.T[g],
-                          s->amx.dP[g], c->W, x->c, t->high + c->i0, t->D + c->i0);
-        return;
-    }
+    const int64_t g = c->from / GROUP_KEYS % 2;
     s->P = s->amx.T[g];
     s->dS = s->amx.dP[g];
-    agi_patch_weights(s, x, t, keys, c);
-    agi_vjp_patch(s, x, sums, t, keys, c);
+    agi_patch_weights(s, x, &s->tile, keys, c);
+    agi_vjp_patch(s, x, sums, &s->tile, keys, c);
     round_patch(s, x, c, s->P, R_, -1);
     round_patch(s, x, c, s->dS, DZ_, 0);
+}
+
+static bool is_plain(const agi_backward_scratch *s, const agi_head *x, const agi_key_tile *keys,
+                     const agi_patch *c)
+{
+    const agi_band band = agi_band_at(x, s->tile.i0 + c->i0, keys->j0 + c->from);
+    return x->plain && x->call->plan->p.dropout == 0 && c->nj == GROUP_KEYS && c->ni == c->W &&
+           agi_inside(band, c->ni, c->nj);
+}
+
+/* One group's stages beside the products of the next, c NULL before the first and next NULL behind the last. The
+ * unit falls asleep when it has nothing to do for some 1,000 cycles, and then takes 600 to wake; and vectors
+ * wait for their ports while it works. So it gets its products by small portions. */
+static void vjp_step(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
+                     const key_operands *operands, const agi_key_tile *keys, const agi_patch *c,
+                     const agi_patch *next)
+{
+    const bool plain = c != NULL && is_plain(s, x, keys, c);
+    const int64_t half = plain ? agi_min(AMX_DEPTH, c->W) : 0;
+    if (next != NULL) {
+        add_vjp_scores(s, x, operands, next);
+    }
+    if (plain) {
+        plain_gradients(s, x, c, 0, half);
+    } else if (c != NULL) {
+        vjp_patch(s, x, sums, keys, c);
+    }
+    if (next != NULL) {
+        add_vjp_weights(s, x, operands, next);
+    }
+    if (plain && half < c->W) {
+        plain_gradients(s, x, c, half, c->W - half);
+    }
 }
 
 static void vjp_jvp_patch(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
@@ -267,19 +318,16 @@ static void run_panel(agi_backward_scratch *s, const agi_head *x, const agi_sums
     const bool tangents = x->call->map == AGI_VJP_JVP;
     agi_patch next = group_of(patch, first);
     if (!tangents) {
-        vjp_products(s, x, operands, &next);
+        vjp_step(s, x, sums, operands, keys, NULL, &next);
     }
     for (int64_t g = first; g < end; g++) {
         const agi_patch c = next;
         next = group_of(patch, g + 1);
         if (tangents) {
             vjp_jvp_patch(s, x, sums, operands, keys, &c);
-            continue;
+        } else {
+            vjp_step(s, x, sums, operands, keys, &c, g + 1 < end ? &next : NULL);
         }
-        if (g + 1 < end) {
-            vjp_products(s, x, operands, &next);
-        }
-        vjp_patch(s, x, sums, keys, &c);
     }
 }
 
@@ -291,11 +339,11 @@ static void add_key_rows(const agi_backward_scratch *s, const agi_head *x, const
 {
     const int64_t first = from / AMX_DEPTH, depth = (to + AMX_DEPTH - 1) / AMX_DEPTH - first;
     const int64_t whole = n / AMX_ROWS * AMX_ROWS;
-    amx_operand A = {T + j * TILE_ROWS + first * AMX_DEPTH, AMX_ROWS * TILE_ROWS, AMX_DEPTH, TILE_ROWS};
+    amx_operand A = {T + j / AMX_ROWS * ROUNDED_LINE + first * AMX_AB, ROUNDED_LINE, AMX_AB, AMX_DEPTH};
     B.p += first * B.step;
     x->amx->product(whole / AMX_ROWS, width / AMX_LANES, depth, &A, &B, dK + j * width, width, true);
     if (whole < n) { /* rows behind the last are not ours */
-        A.p += whole * TILE_ROWS;
+        A.p += whole / AMX_ROWS * ROUNDED_LINE;
         x->amx->product(1, width / AMX_LANES, depth, &A, &B, s->amx.tail, width, false);
         for (int64_t e = 0; e < (n - whole) * width; e++) {
             dK[(j + whole) * width + e] += s->amx.tail[e];

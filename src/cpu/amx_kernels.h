@@ -21,6 +21,9 @@
 
 enum { GROUP_KEYS = 32 };
 
+/* What weights are multiplied by before they are cut to bfloat16: 1 + 2^-8 times the mean of 1/p over mantissas p. */
+#define AMX_CENTRED 1.002818
+
 /* Where the tiles of an operand are: tile (n, k) at p + n * line + k * step. */
 typedef struct {
     const uint16_t *p;
@@ -47,16 +50,16 @@ typedef struct {
                       bool add);
 
     /* A group of T, W lanes, W a multiple of 32, rounded: to pairs of keys, tile by tile of 16 lanes; to rows of
-     * far pairs, ld apart. */
+     * far pairs, tiles of 16 keys by 32 lanes, those of the second 16 keys `line` behind those of the first. */
     void (*round_pairs)(uint16_t *pairs, const float *T, int64_t W);
-    void (*round_rows)(uint16_t *rows, int64_t ld, const float *T, int64_t W);
+    void (*round_rows)(uint16_t *rows, int64_t line, const float *T, int64_t W);
 
-    /* agi_kernels.softmax on a group whose weights go to pairs of keys; T stays. */
+    /* agi_kernels.softmax on a group whose weights go to pairs of keys; T stays; l is AMX_CENTRED times the sum. */
     bool (*softmax)(uint16_t *pairs, const float *T, int64_t W, float c, float *m, float *l, float *alpha);
 
     /* The vjp's stages on a group without features that all queries see: P = 2^(c T - L), dS = P (dP - D),
      * rounded to rows, and dS also to pairs. */
-    void (*gradients)(uint16_t *P, uint16_t *dS, int64_t ld, uint16_t *dS_pairs, const float *T,
+    void (*gradients)(uint16_t *P, uint16_t *dS, int64_t line, uint16_t *dS_pairs, const float *T,
                       const float *dP, int64_t W, float c, const float *L, const float *D);
 
     /* The sum of n products. */

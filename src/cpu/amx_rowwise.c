@@ -63,6 +63,10 @@ void agi_amx_begin_panel(agi_amx_row_scratch *s, const agi_head *x, const agi_ro
 void agi_amx_end_panel(const agi_amx_row_scratch *s, const agi_head *x, agi_row_panel *panel, int64_t q)
 {
     const agi_amx_panel *from = &s->panel[q];
+    const bool centred = x->call->map == AGI_FORWARD && x->call->plan->p.dropout == 0;
+    for (int64_t i = 0; i < PANEL && centred; i++) {
+        panel->l[i] *= (float)(1 / AMX_CENTRED);
+    }
     x->amx->transpose(panel->O, x->Dv_pad, from->O, PANEL, x->Dv_pad, PANEL, false);
     if (x->call->map == AGI_JVP) {
         x->amx->transpose(panel->tO, x->Dv_pad, from->tO, PANEL, x->Dv_pad, PANEL, false);
