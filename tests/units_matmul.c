@@ -136,6 +136,35 @@ static agi_product draw_product(struct rng *r, const kind *t, int64_t m, int64_t
     return p;
 }
 
+/* A matrix as it is multiplied, in float64. */
+static double *dense(const agi_matrix *x, int64_t rows, int64_t cols)
+{
+    double *all = malloc((size_t)(rows * cols) * sizeof *all);
+    test_need(all != NULL, "memory");
+    for (int64_t i = 0; i < rows * cols; i++) {
+        all[i] = element(x, i / cols, i % cols);
+    }
+    return all;
+}
+
+static void add_expected(sum *s, const agi_product *p)
+{
+    const int64_t m = s->op.m, n = s->op.n, depth = agi_depth(p);
+    double *a = dense(&p->a, m, depth), *b = dense(&p->b, depth, n);
+    for (int64_t i = 0; i < m; i++) {
+        for (int64_t k = 0; k < depth; k++) {
+            for (int64_t j = 0; j < n; j++) {
+                const double term = a[i * depth + k] * b[k * n + j];
+                s->expected[i * n + j] += term;
+                s->largest[i * n + j] += fabs(term);
+            }
+        }
+    }
+    s->depth += depth;
+    free(a);
+    free(b);
+}
+
 static void expect(sum *s)
 {
     const agi_matmul_op *op = &s->op;
@@ -145,17 +174,7 @@ static void expect(sum *s)
         s->largest[e] = fabs(held);
     }
     for (int p = 0; p < op->n_products; p++) {
-        const agi_product *x = &op->products[p];
-        for (int64_t i = 0; i < op->m; i++) {
-            for (int64_t j = 0; j < op->n; j++) {
-                for (int64_t k = 0; k < agi_depth(x); k++) {
-                    const double term = element(&x->a, i, k) * element(&x->b, k, j);
-                    s->expected[i * op->n + j] += term;
-                    s->largest[i * op->n + j] += fabs(term);
-                }
-            }
-        }
-        s->depth += agi_depth(x);
+        add_expected(s, &op->products[p]);
     }
 }
 
