@@ -64,7 +64,8 @@ static void add_alibi(const agi_head *x, int64_t i0, int64_t ni, int64_t j0, int
     const int64_t offset = (j0 + x->call->a.k_offset) - (i0 + x->seq.shift);
     for (int64_t j = 0; j < nj; j++) {
         for (int64_t i = 0; i < ni; i++) {
-            X[j * ld + i] -= (real)(slope * fabs((double)(offset + j - i)));
+            /* rounded once: it may be by far the largest part of a score */
+            X[j * ld + i] = (real)((double)X[j * ld + i] - slope * fabs((double)(offset + j - i)));
         }
     }
 }

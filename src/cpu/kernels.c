@@ -182,6 +182,15 @@ INLINE vec v_tanh(vec T, cap c, vec *slope)
 #endif
 }
 
+/* What a + b = sum lost; 0 where that is no small number. */
+INLINE vec v_lost(vec a, vec b, vec sum)
+{
+    const vec part = v_sub(sum, a), lost = v_add(v_sub(a, v_sub(sum, part)), v_sub(b, part));
+    const vec size = v_max(lost, v_sub(v_set1(0), lost)),
+              most = v_set1((real)(REAL_MAX * (double)REAL_EPSILON));
+    return v_select(v_less(size, most), lost, v_set1(0));
+}
+
 static void scores(real *T, const real *X, real *F, real *G, int64_t ld, int64_t nj, int64_t W, real scale,
                    real softcap)
 {
@@ -204,15 +213,17 @@ static void scores(real *T, const real *X, real *F, real *G, int64_t ld, int64_t
                     v_store(G + at, v_mul(v_mul(t, phi1), v_set1(-2 / softcap)));
                 }
             }
+            vec rest = v_set1(0);
             if (X != NULL) { /* hidden by selection: s and phi' may be NaN there */
-                const vec add = v_load(X + at);
+                const vec add = v_load(X + at), sum = v_add(s, add);
                 const vmask hidden = v_less(add, v_set1(-REAL_MAX));
-                s = v_select(hidden, add, v_max(least, v_add(s, add)));
+                rest = v_mul(v_lost(s, add, sum), log2_e);
+                s = v_select(hidden, add, v_max(least, sum));
                 if (softcap > 0 && F != NULL) {
                     v_store(F + at, v_select(hidden, v_set1(0), v_load(F + at)));
                 }
             }
-            v_store(T + at, v_mul(s, log2_e));
+            v_store(T + at, v_fma(s, log2_e, rest));
         }
     }
 }

@@ -15,6 +15,7 @@ typedef double real;
 #define REAL_DTYPE AG_F64
 #define REAL_MAX DBL_MAX
 #define REAL_MIN DBL_MIN
+#define REAL_EPSILON DBL_EPSILON
 #define AGI_HAS_AMX 0 /* the unit computes in float32 alone */
 #else
 typedef float real;
@@ -22,6 +23,7 @@ typedef float real;
 #define REAL_DTYPE AG_F32
 #define REAL_MAX FLT_MAX
 #define REAL_MIN FLT_MIN
+#define REAL_EPSILON FLT_EPSILON
 #define AGI_HAS_AMX 1
 #endif
 
