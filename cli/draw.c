@@ -15,21 +15,40 @@ static void draw_dtypes(ag_problem *p, struct rng *r)
     }
 }
 
+/* What a size class draws from. Sequences and heads of the large one are few, so that a problem takes about a
+ * second. */
+struct sizes {
+    int64_t batch, kv_heads, group;          /* at most */
+    int64_t q, k;                            /* at most */
+    int64_t usual_d, most_d;                 /* most channels have the former, some the latter */
+    double unusual;                          /* how many */
+    int64_t window, radius, buckets, offset; /* at most */
+};
+
+static const struct sizes small = {3, 3, 3, 12, 12, 8, 24, 0.2, 6, 6, 9, 20};
+static const struct sizes large = {2, 2, 2, 420, 700, 64, 160, 0.15, 250, 150, 40, 300};
+
 /* Rows of a packed array: room for the longest sequence at least, and perhaps some at the end. */
 static int64_t draw_total(struct rng *r, int64_t batch, int64_t longest)
 {
     return rng_range(r, longest, (batch > 1 ? batch : 1) * longest + 2);
 }
 
-static void draw_sizes(ag_problem *p, struct rng *r)
+static int64_t draw_channels(struct rng *r, const struct sizes *most)
 {
-    p->batch = rng_chance(r, 0.02) ? 0 : rng_range(r, 1, 3);
-    p->kv_heads = rng_range(r, 1, 3);
-    p->heads = p->kv_heads * rng_range(r, 1, 3);
-    p->q_len = rng_chance(r, 0.03) ? 0 : rng_range(r, 1, 12);
-    p->kv_len = rng_chance(r, 0.03) ? 0 : rng_range(r, 1, 12);
-    p->dim_qk = rng_chance(r, 0.2) ? rng_range(r, 9, 24) : rng_range(r, 1, 8);
-    p->dim_v = rng_chance(r, 0.3) ? 0 : rng_chance(r, 0.2) ? rng_range(r, 9, 24) : rng_range(r, 1, 8);
+    return rng_chance(r, most->unusual) ? rng_range(r, most->usual_d + 1, most->most_d)
+                                        : rng_range(r, 1, most->usual_d);
+}
+
+static void draw_sizes(ag_problem *p, struct rng *r, const struct sizes *most)
+{
+    p->batch = rng_chance(r, 0.02) ? 0 : rng_range(r, 1, most->batch);
+    p->kv_heads = rng_range(r, 1, most->kv_heads);
+    p->heads = p->kv_heads * rng_range(r, 1, most->group);
+    p->q_len = rng_chance(r, 0.03) ? 0 : rng_range(r, 1, most->q);
+    p->kv_len = rng_chance(r, 0.03) ? 0 : rng_range(r, 1, most->k);
+    p->dim_qk = draw_channels(r, most);
+    p->dim_v = rng_chance(r, 0.3) ? 0 : draw_channels(r, most);
     if (rng_chance(r, 0.2)) {
         p->flags |= AG_PACKED;
         p->q_total = draw_total(r, p->batch, p->q_len);
@@ -37,15 +56,15 @@ static void draw_sizes(ag_problem *p, struct rng *r)
     }
 }
 
-static void draw_visibility(ag_problem *p, struct rng *r)
+static void draw_visibility(ag_problem *p, struct rng *r, const struct sizes *most)
 {
     if (rng_chance(r, 0.3)) {
         p->flags |= AG_CAUSAL;
     }
     if (rng_chance(r, 0.3)) {
         p->flags |= AG_WINDOW;
-        p->window_left = rng_range(r, -1, 6);
-        p->window_right = rng_range(r, -1, 6);
+        p->window_left = rng_range(r, -1, most->window);
+        p->window_right = rng_range(r, -1, most->window);
     }
     p->align = rng_chance(r, 0.3) ? AG_ALIGN_BOTTOM_RIGHT : AG_ALIGN_TOP_LEFT;
 }
@@ -55,6 +74,9 @@ static void draw_scores(ag_problem *p, struct rng *r)
     if (rng_chance(r, 0.3)) {
         p->flags |= AG_SCALE;
         p->scale = rng_chance(r, 0.2) ? -0.5 : 0.1 + rng_uniform(r);
+        if (p->dim_qk > small.most_d) { /* scores of about the size that they have there */
+            p->scale /= 4;
+        }
     }
     if (rng_chance(r, 0.3)) {
         p->softcap = rng_chance(r, 0.5) ? 0.5 + rng_uniform(r) : 30;
@@ -76,7 +98,7 @@ static void draw_broadcast(const ag_problem *p, struct rng *r, int64_t size[4])
     }
 }
 
-static void draw_biases(ag_problem *p, struct rng *r)
+static void draw_biases(ag_problem *p, struct rng *r, const struct sizes *most)
 {
     if (rng_chance(r, 0.3)) {
         p->flags |= AG_BIAS;
@@ -88,8 +110,8 @@ static void draw_biases(ag_problem *p, struct rng *r)
     }
     if (rng_chance(r, 0.3)) {
         p->flags |= AG_TABLE;
-        p->table_radius = rng_range(r, 0, 6);
-        p->table_buckets = rng_chance(r, 0.5) ? 0 : rng_range(r, 1, 9);
+        p->table_radius = rng_range(r, 0, most->radius);
+        p->table_buckets = rng_chance(r, 0.5) ? 0 : rng_range(r, 1, most->buckets);
         p->table_heads = rng_chance(r, 0.3) ? 1 : 0;
     }
     p->head_offset = rng_chance(r, 0.1) ? rng_range(r, 1, 40) : 0;
@@ -99,28 +121,38 @@ static void draw_biases(ag_problem *p, struct rng *r)
 }
 
 /* Offsets about as large as the sequences, so that causal and window cut through them. */
-static void draw_call(struct setup *s, struct rng *r)
+static void draw_call(struct setup *s, struct rng *r, const struct sizes *most)
 {
     s->seed = rng_next(r) >> 40; /* short enough to type */
     s->lengths = (s->problem.flags & AG_PACKED) == 0 && rng_chance(r, 0.3);
     s->batch_offset = rng_chance(r, 0.1) ? rng_range(r, 1, 1000) : 0;
     s->q_offset = s->k_offset = 0;
     if (s->problem.align == AG_ALIGN_TOP_LEFT && rng_chance(r, 0.3)) {
-        s->q_offset = rng_range(r, -10, 20);
-        s->k_offset = rng_range(r, 0, 20);
+        s->q_offset = rng_range(r, -most->offset / 2, most->offset);
+        s->k_offset = rng_range(r, 0, most->offset);
     }
+}
+
+static void draw(struct setup *s, struct rng *r, const struct sizes *most)
+{
+    ag_problem problem = AG_PROBLEM_INIT;
+    draw_dtypes(&problem, r);
+    draw_sizes(&problem, r, most);
+    draw_visibility(&problem, r, most);
+    draw_scores(&problem, r);
+    draw_biases(&problem, r, most);
+    s->problem = problem;
+    draw_call(s, r, most);
 }
 
 void draw_setup(struct setup *s, struct rng *r)
 {
-    ag_problem problem = AG_PROBLEM_INIT;
-    draw_dtypes(&problem, r);
-    draw_sizes(&problem, r);
-    draw_visibility(&problem, r);
-    draw_scores(&problem, r);
-    draw_biases(&problem, r);
-    s->problem = problem;
-    draw_call(s, r);
+    draw(s, r, &small);
+}
+
+void draw_large_setup(struct setup *s, struct rng *r)
+{
+    draw(s, r, &large);
 }
 
 ag_status setup_arrays(struct arrays *x, const struct setup *s, const ag_options *options)

@@ -1,5 +1,5 @@
-/* Random problems over all features, small enough that thousands run in seconds, and what a call needs
- * beside its problem. */
+/* Random problems over all features: small ones, of which thousands run in seconds, and large ones, of several tiles,
+ * blocks and parts; and what a call needs beside its problem. */
 #ifndef ATTNGRAD_CLI_DRAW_H
 #define ATTNGRAD_CLI_DRAW_H
 
@@ -15,6 +15,7 @@ struct setup {
 };
 
 void draw_setup(struct setup *s, struct rng *r);
+void draw_large_setup(struct setup *s, struct rng *r);
 
 ag_status setup_arrays(struct arrays *x, const struct setup *s, const ag_options *options);
 

@@ -125,7 +125,11 @@ static void test_random(int n)
     ag_options options = AG_OPTIONS_INIT;
     options.threads = 1;
     rng_init(&r, 30, (uint64_t)n);
-    draw_setup(&s, &r);
+    if (n % 10 == 5) {
+        draw_large_setup(&s, &r);
+    } else {
+        draw_setup(&s, &r);
+    }
     setup_command(&s, command, sizeof command);
     if (CHECK_OK(setup_arrays(&x, &s, &options))) {
         CHECK_OK(arrays_run_all(&x));
@@ -175,7 +179,7 @@ static void test_breaks(const char *dtype, double factor)
 int main(void)
 {
     if (test_count(1000) < 1000) {
-        printf("large problems: not run, AG_TEST_COUNT asks for little\n");
+        printf("the list of large problems: not run, AG_TEST_COUNT asks for little; random ones are\n");
     }
     for (int n = 0; n < 4; n++) {
         test_list(dtypes[n]);

@@ -1,9 +1,10 @@
-/* All checks on random problems over all features and dtypes, with one thread and with two. */
+/* All checks on random problems over all features and dtypes, with one thread and with two: small ones, and some of
+ * several tiles. */
 #include "battery.h"
 #include "feature_pairs.h"
 #include "tally.h"
 
-enum { PROBLEMS = 1000, SEED = 20 };
+enum { PROBLEMS = 1000, SEED = 20, LARGE_EACH = 25 };
 
 static void test(int n, struct tally *tally)
 {
@@ -13,7 +14,11 @@ static void test(int n, struct tally *tally)
     ag_options options = AG_OPTIONS_INIT;
     options.threads = 1 + n % 2;
     rng_init(&r, SEED, (uint64_t)n);
-    draw_setup(&s, &r);
+    if (n % LARGE_EACH == LARGE_EACH / 2) {
+        draw_large_setup(&s, &r);
+    } else {
+        draw_setup(&s, &r);
+    }
     ag_status status = battery_run(&s, &options, &results, NULL);
     features_report(&s, status, &results);
     tally_add(tally, &results);

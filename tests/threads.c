@@ -24,6 +24,7 @@ enum { PROBLEMS = sizeof problems / sizeof problems[0] };
 /* Of several tiles, spans and parts, in every dtype: what one thread does alone here, others share. */
 static const char *const large[] = {
     "h1 q700 k300 d64 f32 causal",
+    "h1 q210 k330 d40 bf16 causal",
     "h2 kv1 q400 k300 d256 f32 bias=11qk sink",
     "b2 h2 q250 k300 d256 bf16",
     "h1 q500 k900 d40 f64 window=70,200 table=9 dropout=0.1",
@@ -56,7 +57,7 @@ static void start(pthread_t *thread, void *(*function)(void *), void *arg)
 static void any_number_of_threads(void)
 {
     static const int32_t numbers[] = {1, 2, 3, 8, 64};
-    const int count = test_count(1000), n_large = count == 1000 ? LARGE : count >= 500 ? 1 : 0;
+    const int count = test_count(1000), n_large = count == 1000 ? LARGE : count >= 500 ? 2 : 0;
     if (n_large < LARGE) {
         printf("large problems: %d of %d, AG_TEST_COUNT asks for little\n", n_large, (int)LARGE);
     }
