@@ -6,15 +6,45 @@
 #include "usage.h"
 
 #include <stdio.h>
+#include <string.h>
 
 static const char help[] = "usage: attngrad info [--json]\n"
                            "\n"
                            "Version of the library, processor, its instruction sets, threads that a plan\n"
-                           "uses by default, backends and compiler of the build.\n"
+                           "uses by default, backends and compiler of the build; and what plans in float32\n"
+                           "and bfloat16 choose here, ATTNGRAD_BACKEND and ATTNGRAD_ISA obeyed: backend,\n"
+                           "instruction set, the format it computes in.\n"
                            "\n"
                            "options:\n"
                            "      --json    the same as one JSON object\n"
                            "  -h, --help    this text\n";
+
+struct choice {
+    char text[160];
+};
+
+/* What a plan in this dtype chooses, or why there is none. Of its description only what does not depend on the
+ * problem: up to "inside". */
+static struct choice choice_of(const char *dtype)
+{
+    static const char last[] = " inside";
+    struct choice choice;
+    char problem_text[16];
+    ag_plan *plan = NULL;
+    ag_problem problem = AG_PROBLEM_INIT;
+    snprintf(problem_text, sizeof problem_text, "q1 d1 %s", dtype);
+    if (ag_problem_parse(problem_text, &problem) != AG_OK || ag_plan_create(&plan, &problem, NULL) != AG_OK) {
+        snprintf(choice.text, sizeof choice.text, "none: %s", ag_last_message());
+        return choice;
+    }
+    snprintf(choice.text, sizeof choice.text, "%s", ag_plan_describe(plan));
+    ag_plan_destroy(plan);
+    char *end = strstr(choice.text, last);
+    if (end != NULL) {
+        end[strlen(last)] = '\0';
+    }
+    return choice;
+}
 
 static void print_text(const ag_info *info)
 {
@@ -24,6 +54,8 @@ static void print_text(const ag_info *info)
     printf("threads           %d\n", (int)info->threads);
     printf("backends          %s\n", info->backends);
     printf("compiler          %s\n", info->compiler);
+    printf("plan in float32   %s\n", choice_of("f32").text);
+    printf("plan in bfloat16  %s\n", choice_of("bf16").text);
 }
 
 static void print_json(const ag_info *info)
@@ -36,6 +68,8 @@ static void print_json(const ag_info *info)
     emit_integer(&json, "threads", info->threads);
     emit_string(&json, "backends", info->backends);
     emit_string(&json, "compiler", info->compiler);
+    emit_string(&json, "plan_f32", choice_of("f32").text);
+    emit_string(&json, "plan_bf16", choice_of("bf16").text);
     emit_end(&json);
 }
 

@@ -94,6 +94,16 @@ check "demo --json failed nowhere" sh -c "! grep -q '\"passed\": false' '$out'"
 # ---- info ----
 works_with "threads" info
 json_works info --json
+ATTNGRAD_BACKEND='' ATTNGRAD_ISA=scalar "$attngrad" info >"$dir/scalar"
+for format in float32 bfloat16; do
+    check "info: ATTNGRAD_ISA=scalar is what a plan in $format uses" \
+        grep -qE "^plan in $format +cpu, scalar, float32 inside$" "$dir/scalar"
+done
+ATTNGRAD_BACKEND=reference "$attngrad" info --json >"$dir/reference"
+check "info --json: the reference is what a plan uses" \
+    grep -qF '"plan_bf16": "reference, float64 inside"' "$dir/reference"
+ATTNGRAD_BACKEND='' ATTNGRAD_ISA=nothing "$attngrad" info >"$dir/nothing"
+check "info says why there is no plan" grep -qE "^plan in float32 +none: .*ATTNGRAD_ISA is 'nothing'" "$dir/nothing"
 
 # ---- check ----
 works check "b2 h4 kv2 q5 k6 d4 dv3 f64 causal softcap=30 sink"
