@@ -34,15 +34,15 @@ static int64_t rows_of(const struct arrays *x, enum tensor t, int64_t b)
     return by_keys(t) ? arrays_k_length(x, b) : arrays_q_length(x, b);
 }
 
-static void set_lengths(struct arrays *packed, struct arrays *padded, size_t n)
+static void set_lengths(struct arrays *packed, struct arrays *padded, size_t n, int64_t times)
 {
     padded->args.q_lengths = padded->q_lengths = arrays_alloc(BATCH, sizeof(int64_t));
     padded->args.kv_lengths = padded->kv_lengths = arrays_alloc(BATCH, sizeof(int64_t));
     for (int b = 0; b < BATCH; b++) {
-        padded->q_lengths[b] = lengths[n].q[b];
-        padded->kv_lengths[b] = lengths[n].k[b];
-        packed->q_packed[b + 1] = packed->q_packed[b] + lengths[n].q[b];
-        packed->k_packed[b + 1] = packed->k_packed[b] + lengths[n].k[b];
+        padded->q_lengths[b] = times * lengths[n].q[b];
+        padded->kv_lengths[b] = times * lengths[n].k[b];
+        packed->q_packed[b + 1] = packed->q_packed[b] + padded->q_lengths[b];
+        packed->k_packed[b + 1] = packed->k_packed[b] + padded->kv_lengths[b];
     }
 }
 
@@ -128,16 +128,19 @@ static void compare(const struct arrays *packed, const struct arrays *padded, en
     }
 }
 
-static void check_case(const char *features, const char *dtype, size_t n)
+/* Sequences of so many times the listed lengths. */
+static void check_case(const char *features, const char *dtype, size_t n, int times)
 {
     struct arrays packed, padded;
     char text[256], label[320];
-    snprintf(text, sizeof text, "b5 h4 kv2 q6 k8 d5 dv3 %s %s", features, dtype);
+    const char *heads = times == 1 ? "h4 kv2" : "h2 kv1";
+    snprintf(text, sizeof text, "b5 %s q%d k%d d5 dv3 %s %s", heads, 6 * times, 8 * times, features, dtype);
     make_arrays(&padded, text, NULL, 77 + n);
-    snprintf(text, sizeof text, "b5 h4 kv2 q6 k8 d5 dv3 packed=33,43 %s %s", features, dtype);
+    snprintf(text, sizeof text, "b5 %s q%d k%d d5 dv3 packed=%d,%d %s %s", heads, 6 * times, 8 * times,
+             30 * times + 3, 40 * times + 3, features, dtype);
     make_arrays(&packed, text, NULL, 77 + n);
     snprintf(label, sizeof label, "'%s', lengths %s", text, lengths[n].name);
-    set_lengths(&packed, &padded, n);
+    set_lengths(&packed, &padded, n, times);
     share_inputs(&packed, &padded);
     padded.args.batch_offset = packed.args.batch_offset = 3;
     CHECK_OK(arrays_run_all(&packed));
@@ -171,9 +174,16 @@ int main(void)
         "window=2,2 sink bias=b11k mask dropout=0.5 table=2 alibi=slopes head_offset=3",
     };
     static const char *const dtypes[] = {"f64", "f32", "f16", "bf16"};
+    const int several_tiles = test_count(1000) >= 500;
+    if (!several_tiles) {
+        printf("sequences of several tiles: not run, AG_TEST_COUNT asks for little\n");
+    }
     for (size_t f = 0; f < sizeof features / sizeof features[0]; f++) {
         for (size_t n = 0; n < sizeof lengths / sizeof lengths[0]; n++) {
-            check_case(features[f], dtypes[(f + n) % 4], n);
+            check_case(features[f], dtypes[(f + n) % 4], n, 1);
+            if (several_tiles) {
+                check_case(features[f], dtypes[(f + n) % 4], n, 30);
+            }
         }
     }
     return test_summary();

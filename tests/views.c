@@ -3,6 +3,8 @@
  * may be left out, what may be added to, and which dtype the outputs may have. */
 #include "outputs.h"
 
+#include <math.h>
+
 enum { GUARD = 0xA5, GUARD_BYTES = 128 };
 
 /* How the elements of a tensor lie: axes from the slowest to the fastest, elements left out between
@@ -156,6 +158,12 @@ static void check_layout(struct arrays *x, const struct layout *l, const char *t
 static const char *const dtypes[] = {"f64", "f32", "f16", "bf16", "f16 out=f32", "bf16 grad=f32 aux=f32"};
 enum { DTYPES = sizeof dtypes / sizeof dtypes[0], LAYOUTS = sizeof layouts / sizeof layouts[0] };
 
+/* Problems of several tiles are left out where a test asks for little. */
+static size_t with_large(size_t small, size_t large)
+{
+    return test_count(1000) >= 500 ? small + large : small;
+}
+
 static void layouts_give_the_same_bits(void)
 {
     static const char *const problems[] = {
@@ -164,8 +172,10 @@ static void layouts_give_the_same_bits(void)
         "b2 h2 q5 k6 d4 causal ",
         "b1 h1 q1 k1 d1 sink bias mask table=0 ",
         "b2 h3 kv1 q1 k8 d2 dv7 bias=b1q1 ",
+        "h2 kv1 q210 k330 d40 dv24 causal align=bottom-right sink bias=11qk mask=11qk ",
+        "b2 h1 q180 k240 d24 packed=300,400 window=90,40 softcap=3 dropout=0.2 table=9 ",
     };
-    for (size_t n = 0; n < sizeof problems / sizeof problems[0]; n++) {
+    for (size_t n = 0; n < with_large(5, 2); n++) {
         for (int d = 0; d < DTYPES; d++) {
             struct arrays x;
             char text[256];
@@ -375,6 +385,11 @@ static void absent_inputs_are_zeros(void)
 
 /* ---- Outputs of other dtypes, and added to ------------------------------------------------------- */
 
+static const char *const kinds[] = {
+    "f64",         "f32",           "f16",         "bf16",
+    "f16 out=f32", "bf16 grad=f32", "f16 aux=f32", "bf16 out=f32 grad=f32 aux=f32"};
+enum { KINDS = sizeof kinds / sizeof kinds[0] };
+
 /* The reference computes in float64 whatever the dtype: its float64 twin on the same inputs, among them
  * the rounded o, lse, to and mu, has each result before it is rounded. */
 static void exact_twin(struct arrays *y, const struct arrays *x, const ag_options *options)
@@ -441,12 +456,9 @@ static void check_sums(struct arrays *x, const struct arrays *exact, int map, ui
 static void sums_and_dtypes(void)
 {
     static const char *const problems[] = {EVERY_FEATURE, EVERY_FEATURE_PACKED, "b2 q3 d2 "};
-    static const char *const kinds[] = {
-        "f64",         "f32",           "f16",         "bf16",
-        "f16 out=f32", "bf16 grad=f32", "f16 aux=f32", "bf16 out=f32 grad=f32 aux=f32"};
     ag_options options = AG_OPTIONS_INIT;
     options.backend = AG_BACKEND_REFERENCE;
-    for (size_t n = 0; n < 3 * sizeof kinds / sizeof kinds[0]; n++) {
+    for (size_t n = 0; n < 3 * KINDS; n++) {
         struct arrays x, exact;
         char text[256];
         snprintf(text, sizeof text, "%s%s", problems[n % 3], kinds[n / 3]);
@@ -465,13 +477,104 @@ static void sums_and_dtypes(void)
     }
 }
 
+/* Half a unit in the last place of numbers near 1, and of the least ones. */
+static void roundings(ag_dtype dtype, double *relative, double *least)
+{
+    *relative = dtype == AG_F64 ? 0x1p-53 : dtype == AG_F32 ? 0x1p-24 : dtype == AG_F16 ? 0x1p-11 : 0x1p-8;
+    *least = dtype == AG_F64 ? 0 : dtype == AG_F16 ? 0x1p-25 : 0x1p-134;
+}
+
+/* What was stored once as `clean` and once added to `old`: the same bits without the bit, else what is added is the
+ * same number, before either was rounded. lse and mu are float64 as they are computed. */
+static void check_near_sum(const struct arrays *x, enum tensor t, const double *clean, const double *old,
+                           const double *got, uint32_t bits, const char *label)
+{
+    /* bias, table and sink may be added to more than once */
+    const double times = tensor_info[t].shape <= SHAPE_ROW ? 1 : 32;
+    const int adds = (tensor_info[t].accumulate & bits) != 0;
+    double unit, least;
+    roundings(x->dtype[t], &unit, &least);
+    for (int64_t n = 0; n < x->count[t]; n++) {
+        const double wanted = adds ? old[n] + clean[n] : clean[n];
+        const double size = fabs(wanted) + (tensor_info[t].kind == KIND_F64 ? 0 : fabs(clean[n]));
+        const double limit = adds ? times * (1.0001 * unit * size + 2 * least) : 0;
+        if (got[n] != wanted && !(fabs(got[n] - wanted) <= limit)) {
+            CHECK(0, "%s: %s element %lld is %.17g instead of %.17g within %g", label, tensor_info[t].name,
+                  (long long)n, got[n], wanted, limit);
+            return;
+        }
+    }
+    CHECK(1, "%s", label);
+}
+
+static void check_near_sums(struct arrays *x, int map, uint32_t bits, const char *text)
+{
+    void *kept[T_COUNT];
+    double *clean[T_COUNT] = {NULL}, *old[T_COUNT] = {NULL};
+    char label[512];
+    snprintf(label, sizeof label, "'%s' %s with accumulate %#x", text, map_name[map], bits);
+    keep_outputs(x, kept);
+    for (enum tensor t = 0; t < T_COUNT; t++) {
+        if (is_output(x, t, map_bit[map])) {
+            clean[t] = arrays_read_new(x, t);
+            old[t] = arrays_read_new(x, t);
+            for (int64_t n = 0; n < x->count[t]; n++) {
+                old[t][n] = (double)(n % 7) - 2.75;
+            }
+            arrays_write(x, t, old[t]);
+        }
+    }
+    x->args.accumulate = bits;
+    CHECK_OK(call_map(map, x->plan, &x->args, NULL, x->workspace, x->workspace_bytes));
+    x->args.accumulate = 0;
+    for (enum tensor t = 0; t < T_COUNT; t++) {
+        if (clean[t] != NULL) {
+            double *got = arrays_read_new(x, t);
+            check_near_sum(x, t, clean[t], old[t], got, bits, label);
+            free(got);
+            free(clean[t]);
+            free(old[t]);
+        }
+    }
+    put_back(x, kept);
+    free_outputs(kept);
+}
+
+/* On the backend that plans choose, whose results nobody has unrounded. */
+static void sums_of_the_default(void)
+{
+    static const char *const problems[] = {
+        EVERY_FEATURE, EVERY_FEATURE_PACKED, "b2 q3 d2 ",
+        "h2 kv1 q210 k330 d40 dv24 causal align=bottom-right sink bias=11qk "};
+    for (size_t n = 0; n < with_large(3, 1) * KINDS; n++) {
+        struct arrays x;
+        char text[256];
+        snprintf(text, sizeof text, "%s%s", problems[n / KINDS], kinds[n % KINDS]);
+        make_arrays(&x, text, NULL, 52);
+        CHECK_OK(arrays_run_all(&x));
+        for (int map = 0; map < MAPS; map++) {
+            CHECK_OK(arrays_run(&x, map_bit[map])); /* o and lse are forward's, then jvp's */
+            check_near_sums(&x, map, 0, text);
+            check_near_sums(&x, map, 0xffff, text);
+            for (uint32_t bit = 1; bit < 0x10000; bit <<= 1) {
+                check_near_sums(&x, map, bit, text);
+            }
+        }
+        arrays_destroy(&x);
+    }
+}
+
 int main(void)
 {
+    if (with_large(0, 1) == 0) {
+        printf("problems of several tiles: not run, AG_TEST_COUNT asks for little\n");
+    }
     layouts_give_the_same_bits();
     zero_strides();
     interleaved();
     outputs_may_be_absent();
     absent_inputs_are_zeros();
     sums_and_dtypes();
+    sums_of_the_default();
     return test_summary();
 }
