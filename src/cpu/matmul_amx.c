@@ -21,8 +21,8 @@ enum {
     COLS = 1024
 };
 
-/* Numbers of a product that stay near by themselves; steps that B is asked for before it is packed. */
-enum { NEAR = 512 * 1024, AHEAD = 2 };
+/* Numbers of a product that stay in the cache of a core by themselves. */
+enum { NEAR = 512 * 1024 };
 
 /* Where one step finds its tiles: two of A, whose rows lie stride bytes apart; two of a panel of B. */
 typedef struct {
@@ -47,6 +47,7 @@ typedef struct {
     int64_t k0, k;
     int part;
     bool same_a, same_b;
+    int64_t own; /* number of its tiles of B */
 } step;
 
 /* 32 x 32 of C, at row i and column j of the tile, that are summed up. */
@@ -196,40 +197,31 @@ static void pack(uint16_t *tile, const agi_matrix *x, bool across, bool turned, 
     }
 }
 
-/* Asks for 64 bytes of each of 32 rows: tiles take a line from each of many rows, which no processor foresees. The
- * rows may end before: asking for what is not there does nothing. */
-static void prefetch(const void *data, int64_t at, int64_t row_stride, int64_t size)
+/* Panel q of B, one step of it. */
+static void pack_pair(const job *x, const step *t, int64_t q)
 {
-    uintptr_t line = (uintptr_t)data + (uintptr_t)(at * size);
-    for (int r = 0; r < BLOCK; r++) {
-        _mm_prefetch((const char *)line, _MM_HINT_T0);
-        line += (uintptr_t)(row_stride * size);
+    const agi_matrix *b = &t->p->b;
+    const int64_t j = x->at->j0 + q * BLOCK;
+    uint16_t *to = x->s->b + (q * x->n_own + t->own) * 2 * AMX_AB;
+    if (!t->same_b) {
+        pack(to, b, !b->transposed, b->transposed, j, x->op->n, t);
+        pack(to + AMX_AB, b, !b->transposed, b->transposed, j + AMX_LANES, x->op->n, t);
     }
 }
 
-/* The same for what a step reads of an operand, in 32 lines of it. */
-static void prefetch_step(const agi_matrix *x, bool across, int64_t line, const step *t)
-{
-    prefetch(x->data, across ? t->k0 * x->row_stride + line : line * x->row_stride + t->k0, x->row_stride,
-             size_of(x));
-}
-
+/* Where B is far: along its stored rows, which the processor foresees. */
 static void pack_b(const job *x)
 {
-    uint16_t *to = x->s->b;
-    for (int64_t j = x->at->j0; j < x->at->j0 + x->at->n; j += BLOCK) {
+    const int64_t panels = (x->at->n + BLOCK - 1) / BLOCK;
+    const bool by_steps = x->far && x->n_steps > 0 && !x->steps[0].p->b.transposed;
+    for (int64_t n = 0; n < x->n_steps && by_steps; n++) {
+        for (int64_t q = 0; q < panels; q++) {
+            pack_pair(x, &x->steps[n], q);
+        }
+    }
+    for (int64_t q = 0; q < panels && !by_steps; q++) {
         for (int64_t n = 0; n < x->n_steps; n++) {
-            const agi_matrix *b = &x->steps[n].p->b;
-            if (x->steps[n].same_b) {
-                continue;
-            }
-            if (x->far && n + AHEAD < x->n_steps) {
-                const agi_matrix *next = &x->steps[n + AHEAD].p->b;
-                prefetch_step(next, !next->transposed, j, &x->steps[n + AHEAD]);
-            }
-            pack(to, b, !b->transposed, b->transposed, j, x->op->n, &x->steps[n]);
-            pack(to + AMX_AB, b, !b->transposed, b->transposed, j + AMX_LANES, x->op->n, &x->steps[n]);
-            to += 2 * AMX_AB;
+            pack_pair(x, &x->steps[n], q);
         }
     }
 }
@@ -247,11 +239,10 @@ static bool a_in_place(const agi_matrix *a, int64_t i, const step *t)
 static void get_strip(const job *x, int64_t i)
 {
     uint16_t *to = x->s->a;
-    int64_t b = -2 * AMX_AB;
     for (int64_t n = 0; n < x->n_steps; n++) {
         const step *t = &x->steps[n];
         const agi_matrix *a = &t->p->a;
-        b += t->same_b ? 0 : 2 * AMX_AB;
+        const int64_t b = t->own * 2 * AMX_AB;
         if (t->same_a) {
             x->s->strip[n] = x->s->strip[n - 1];
             x->s->strip[n].b = b;
@@ -271,8 +262,23 @@ static void get_strip(const job *x, int64_t i)
 
 /* ---- The product ---- */
 
+/* Where a block goes, whose lines are asked for while the unit is busy, two a step: more at once would keep its own
+ * loads waiting. */
+typedef struct {
+    uintptr_t c; /* 0: nothing is asked for */
+    int64_t stride;
+} goal;
+
+INLINE void ask(const goal *to, int64_t n)
+{
+    for (int64_t r = 2 * n; r < 2 * n + 2 && r < BLOCK && to->c != 0; r++) {
+        _mm_prefetch((const char *)(to->c + (uintptr_t)(r * to->stride)), _MM_HINT_T0);
+    }
+}
+
 /* c[32][32], its rows ldc apart: = or += the sum over the steps. */
-static void multiply(const places *at, const uint16_t *b, int64_t n_steps, float *c, int64_t ldc, bool add)
+static void multiply(const places *at, const uint16_t *b, int64_t n_steps, float *c, int64_t ldc, bool add,
+                     const goal *to)
 {
     float *const below = c + AMX_ROWS * ldc;
     if (add) {
@@ -287,6 +293,7 @@ static void multiply(const places *at, const uint16_t *b, int64_t n_steps, float
         AMX_ZERO(3);
     }
     for (int64_t n = 0; n < n_steps; n++) {
+        ask(to, n);
         AMX_LOAD(4, at[n].upper, at[n].stride);
         AMX_LOAD(6, b + at[n].b, 64);
         AMX_ADD_PRODUCT(0, 4, 6);
@@ -372,10 +379,13 @@ static void run_block(job *x, int64_t i, int64_t j)
     if (x->waiting.c == x->s->out[0]) {
         b.c = x->s->out[1];
     }
-    if (x->last && x->far) {
-        prefetch(op->c, (at->i0 + i) * op->n + at->j0 + j, op->n, (int64_t)ag_dtype_size(op->dtype));
+    goal to = {.c = 0};
+    if (x->far && x->last) {
+        const int64_t size = (int64_t)ag_dtype_size(op->dtype);
+        to.c = (uintptr_t)op->c + (uintptr_t)(((at->i0 + i) * op->n + at->j0 + j) * size);
+        to.stride = op->n * size;
     }
-    multiply(x->s->strip, x->s->b + j * x->n_own * AMX_DEPTH, x->n_steps, b.c, b.ldc, !x->first);
+    multiply(x->s->strip, x->s->b + j * x->n_own * AMX_DEPTH, x->n_steps, b.c, b.ldc, !x->first, &to);
     put_waiting(x);
     if (x->last) {
         x->waiting = b;
@@ -388,13 +398,8 @@ static void run_piece(job *x)
 {
     pack_b(x);
     for (int64_t i = 0; i < x->at->m; i += BLOCK) {
-        int64_t asked = x->far && i + BLOCK < x->at->m ? 0 : x->n_steps;
         get_strip(x, x->at->i0 + i);
         for (int64_t j = 0; j < x->at->n; j += BLOCK) {
-            for (; asked * x->at->n < x->n_steps * (j + BLOCK) && asked < x->n_steps; asked++) {
-                const agi_matrix *a = &x->steps[asked].p->a;
-                prefetch_step(a, a->transposed, x->at->i0 + i + BLOCK, &x->steps[asked]);
-            }
             run_block(x, i, j);
         }
     }
@@ -440,11 +445,10 @@ static void add_steps(job *x, const agi_product *p)
                 run_piece(x);
             }
             const bool more = x->n_steps > 0 && part < parts_of(p) - 1;
-            x->steps[x->n_steps] =
-                (step){.p = p, .k0 = k0, .k = clip(agi_depth(p) - k0, AMX_DEPTH), .part = part};
-            x->steps[x->n_steps].same_a = more && p->a.dtype == AG_BF16;
-            x->steps[x->n_steps].same_b = more && p->b.dtype == AG_BF16;
-            x->n_own += !x->steps[x->n_steps++].same_b;
+            const bool same_a = more && p->a.dtype == AG_BF16, same_b = more && p->b.dtype == AG_BF16;
+            x->n_own += !same_b;
+            x->steps[x->n_steps++] =
+                (step){p, k0, clip(agi_depth(p) - k0, AMX_DEPTH), part, same_a, same_b, x->n_own - 1};
         }
     }
 }
@@ -495,11 +499,12 @@ bool agi_product_on_amx(const agi_matmul_op *op)
 
 void agi_product_cut_amx(const agi_matmul_op *op, int64_t tiles, agi_matmul_tile *at)
 {
-    int64_t depth = 1;
+    const int64_t limit = steps_of(op);
+    int64_t all = 0;
     for (int p = 0; p < op->n_products; p++) {
-        depth += agi_depth(&op->products[p]) * parts_of(&op->products[p]);
+        const int64_t depth = is_constant(&op->products[p]) ? 0 : agi_depth(&op->products[p]);
+        all += (depth + AMX_DEPTH - 1) / AMX_DEPTH * parts_of(&op->products[p]);
     }
-    const int64_t limit = steps_of(op), all = depth / AMX_DEPTH + PARTS * op->n_products;
     const int64_t steps = agi_max(1, agi_min(limit, all));
     agi_cut_limits limits = {op->m, BLOCK, agi_min(COLS, B_SIZE / (steps * AMX_DEPTH) / BLOCK * BLOCK),
                              BLOCK};
