@@ -28,11 +28,8 @@ void agi_amx_backward_lay_out(agi_amx_backward_scratch *s, agi_arena *arena, con
         const int64_t there = t == 0 ? on : tangents;
         s->turned[t] = agi_take16(arena, there * block * Dk);
         s->pairs_of_keys[t] = agi_take16(arena, there * block * TILE_ROWS);
-        s->T[t] = agi_take_reals(arena, on * GROUP_KEYS * PANEL);
-        s->dP[t] = agi_take_reals(arena, on * GROUP_KEYS * PANEL);
+        s->T[t] = agi_take_reals(arena, there * GROUP_KEYS * PANEL);
     }
-    s->U = agi_take_reals(arena, tangents * GROUP_KEYS * PANEL);
-    s->tdP = agi_take_reals(arena, tangents * GROUP_KEYS * PANEL);
     s->dQ = agi_take_reals(arena, on * TILE_ROWS * Dk);
     s->tail = agi_take_reals(arena, on * AMX_ROWS * agi_max(Dk, Dv));
     s->rows = agi_take16(arena, on * agi_max(TILE_ROWS, GROUP_KEYS) * agi_max(Dk, Dv));
@@ -149,20 +146,25 @@ static void clean_keys(const agi_backward_scratch *s, const agi_head *x, const k
     }
 }
 
-/* ---- A patch: one panel of queries, one group of keys ---- */
+/* ---- A patch: one stripe of queries, one group of keys ---- */
 
-/* T = or += A B^T transposed, for the group's keys and the panel's queries. */
+/* Queries of a stripe: two vectors, so that all score tiles of a patch stay in the first cache. Two of them lie side by
+ * side in PANEL lanes. */
+enum { STRIPE = AMX_DEPTH };
+
+/* T = or += A B^T transposed, for the group's keys and the stripe's queries. */
 static void add_scores(const agi_backward_scratch *s, const agi_head *x, const agi_patch *c, amx_operand keys,
                        int queries, bool present, int64_t D, float *T, bool add)
 {
     if (present && keys.p != NULL) {
         amx_operand B = s->amx.columns[queries];
         keys.p += c->from / GROUP_KEYS * GROUP_KEYS * keys.row;
-        B.p += c->q * (PANEL / AMX_LANES) * B.line;
+        B.p += c->i0 / AMX_LANES * B.line;
         x->amx->product(GROUP_KEYS / AMX_ROWS, c->W / AMX_LANES, agi_round_up(D, AMX_DEPTH) / AMX_DEPTH,
                         &keys, &B, T, PANEL, add);
-    } else if (!add) {
-        memset(T, 0, GROUP_KEYS * PANEL * sizeof *T);
+    }
+    for (int64_t j = 0; j < GROUP_KEYS && !add && (!present || keys.p == NULL); j++) {
+        memset(T + j * PANEL, 0, STRIPE * sizeof *T);
     }
 }
 
@@ -206,72 +208,31 @@ static void round_patch(const agi_backward_scratch *s, const agi_head *x, const 
 
 enum { R_, DZ_, TR_, TDZ_ };
 
-/* The products of a group go to one of two pairs of score tiles, while the other is used. */
-static void add_vjp_scores(const agi_backward_scratch *s, const agi_head *x, const key_operands *keys,
-                           const agi_patch *c)
-{
-    add_scores(s, x, c, keys->rows[K_], Q_, true, x->Dk, s->amx.T[c->from / GROUP_KEYS % 2], false);
-}
-
-static void add_vjp_weights(const agi_backward_scratch *s, const agi_head *x, const key_operands *keys,
-                            const agi_patch *c)
-{
-    add_scores(s, x, c, keys->rows[V_], DO_, true, x->Dv, s->amx.dP[c->from / GROUP_KEYS % 2], false);
-}
-
-/* The stages of a group without features that all queries of the patch see: lanes from .. from + W - 1. */
-static void plain_gradients(const agi_backward_scratch *s, const agi_head *x, const agi_patch *c,
-                            int64_t from, int64_t W)
-{
-    const int64_t g = c->from / GROUP_KEYS % 2, rows = rows_at(c) + from * AMX_ROWS, lane = c->i0 + from;
-    x->amx->gradients(s->amx.rounded[R_] + rows, s->amx.rounded[DZ_] + rows, ROUNDED_LINE,
-                      s->amx.pairs_of_keys[0] + pairs_at(c) + from * GROUP_KEYS, s->amx.T[g] + from,
-                      s->amx.dP[g] + from, W, x->c, s->tile.high + lane, s->tile.D + lane);
-}
-
-static void vjp_patch(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
-                      const agi_key_tile *keys, const agi_patch *c)
-{
-    const int64_t g = c->from / GROUP_KEYS % 2;
-    s->P = s->amx.T[g];
-    s->dS = s->amx.dP[g];
-    agi_patch_weights(s, x, &s->tile, keys, c);
-    agi_vjp_patch(s, x, sums, &s->tile, keys, c);
-    round_patch(s, x, c, s->P, R_, -1);
-    round_patch(s, x, c, s->dS, DZ_, 0);
-}
-
 static bool is_plain(const agi_backward_scratch *s, const agi_head *x, const agi_key_tile *keys,
                      const agi_patch *c)
 {
     const agi_band band = agi_band_at(x, s->tile.i0 + c->i0, keys->j0 + c->from);
-    return x->plain && x->call->plan->p.dropout == 0 && c->nj == GROUP_KEYS && c->ni == c->W &&
+    return x->plain && x->call->plan->p.dropout == 0 && c->nj == GROUP_KEYS && c->ni == STRIPE &&
            agi_inside(band, c->ni, c->nj);
 }
 
-/* One group's stages beside the products of the next, c NULL before the first and next NULL behind the last. The
- * unit falls asleep when it has nothing to do for some 1,000 cycles, and then takes 600 to wake; and vectors
- * wait for their ports while it works. So it gets its products by small portions. */
-static void vjp_step(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
-                     const key_operands *operands, const agi_key_tile *keys, const agi_patch *c,
-                     const agi_patch *next)
+static void vjp_patch(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
+                      const key_operands *operands, const agi_key_tile *keys, const agi_patch *c)
 {
-    const bool plain = c != NULL && is_plain(s, x, keys, c);
-    const int64_t half = plain ? agi_min(AMX_DEPTH, c->W) : 0;
-    if (next != NULL) {
-        add_vjp_scores(s, x, operands, next);
+    s->P = s->amx.T[0];
+    s->dS = s->amx.T[0] + STRIPE;
+    add_scores(s, x, c, operands->rows[K_], Q_, true, x->Dk, s->P, false);
+    add_scores(s, x, c, operands->rows[V_], DO_, true, x->Dv, s->dS, false);
+    if (is_plain(s, x, keys, c)) {
+        x->amx->gradients(s->amx.rounded[R_] + rows_at(c), s->amx.rounded[DZ_] + rows_at(c), ROUNDED_LINE,
+                          s->amx.pairs_of_keys[0] + pairs_at(c), s->P, s->dS, STRIPE, x->c,
+                          s->tile.high + c->i0, s->tile.D + c->i0);
+        return;
     }
-    if (plain) {
-        plain_gradients(s, x, c, 0, half);
-    } else if (c != NULL) {
-        vjp_patch(s, x, sums, keys, c);
-    }
-    if (next != NULL) {
-        add_vjp_weights(s, x, operands, next);
-    }
-    if (plain && half < c->W) {
-        plain_gradients(s, x, c, half, c->W - half);
-    }
+    agi_patch_weights(s, x, &s->tile, keys, c);
+    agi_vjp_patch(s, x, sums, &s->tile, keys, c);
+    round_patch(s, x, c, s->P, R_, -1);
+    round_patch(s, x, c, s->dS, DZ_, 0);
 }
 
 static void vjp_jvp_patch(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
@@ -281,14 +242,14 @@ static void vjp_jvp_patch(agi_backward_scratch *s, const agi_head *x, const agi_
     const amx_operand *const rows = operands->rows;
     const bool tq = a->tq.data != NULL, tdo = a->td_o.data != NULL;
     s->P = s->amx.T[0];
-    s->U = s->amx.U;
-    s->dS = s->amx.dP[0];
-    s->tdS = s->amx.tdP;
+    s->dS = s->amx.T[0] + STRIPE;
+    s->U = s->amx.T[1];
+    s->tdS = s->amx.T[1] + STRIPE;
     add_scores(s, x, c, rows[K_], Q_, true, x->Dk, s->P, false);
+    add_scores(s, x, c, rows[V_], DO_, true, x->Dv, s->dS, false);
     agi_patch_weights(s, x, &s->tile, keys, c);
     add_scores(s, x, c, rows[K_], TQ_, tq, x->Dk, s->U, false);
     add_scores(s, x, c, rows[TK_], Q_, true, x->Dk, s->U, true);
-    add_scores(s, x, c, rows[V_], DO_, true, x->Dv, s->dS, false);
     add_scores(s, x, c, rows[TV_], DO_, true, x->Dv, s->tdS, false);
     add_scores(s, x, c, rows[V_], TDO_, tdo, x->Dv, s->tdS, true);
     agi_vjp_jvp_patch(s, x, sums, &s->tile, keys, c);
@@ -298,35 +259,41 @@ static void vjp_jvp_patch(agi_backward_scratch *s, const agi_head *x, const agi_
     round_patch(s, x, c, s->tdS, TDZ_, 0);
 }
 
-/* Group g of the panel's patch. */
-static agi_patch group_of(const agi_patch *patch, int64_t g)
+/* The stripe's queries from i0 on; its keys, counted from the block's first. */
+static agi_patch stripe_of(const agi_head *x, const agi_query_tile *tile, const agi_key_tile *keys,
+                           int64_t i0)
 {
-    agi_patch c = *patch;
-    c.from = agi_max(patch->from, g * GROUP_KEYS);
-    c.nj = agi_min(patch->from + patch->nj, (g + 1) * GROUP_KEYS) - c.from;
-    c.W = agi_round_up(patch->ni, AMX_DEPTH);
-    c.ld = PANEL;
+    agi_patch stripe = {.q = i0 / PANEL, .i0 = i0, .W = STRIPE, .ld = PANEL};
+    int64_t to;
+    stripe.ni = agi_min(STRIPE, tile->ni - i0);
+    agi_keys_of(agi_band_at(x, tile->i0, keys->j0), i0, i0 + stripe.ni, keys->nj, &stripe.from, &to);
+    stripe.nj = agi_max(0, to - stripe.from);
+    return stripe;
+}
+
+/* Group g of the stripe's keys. */
+static agi_patch group_of(const agi_patch *stripe, int64_t g)
+{
+    agi_patch c = *stripe;
+    c.from = agi_max(stripe->from, g * GROUP_KEYS);
+    c.nj = agi_min(stripe->from + stripe->nj, (g + 1) * GROUP_KEYS) - c.from;
     c.at = c.from % GROUP_KEYS * PANEL;
     return c;
 }
 
-static void run_panel(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
-                      const key_operands *operands, const agi_key_tile *keys, const agi_patch *patch)
+static void run_stripe(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
+                       const key_operands *operands, const agi_key_tile *keys, const agi_patch *stripe)
 {
-    const int64_t first = patch->from / GROUP_KEYS;
-    const int64_t end = (patch->from + patch->nj + GROUP_KEYS - 1) / GROUP_KEYS;
-    const bool tangents = x->call->map == AGI_VJP_JVP;
-    agi_patch next = group_of(patch, first);
-    if (!tangents) {
-        vjp_step(s, x, sums, operands, keys, NULL, &next);
-    }
-    for (int64_t g = first; g < end; g++) {
-        const agi_patch c = next;
-        next = group_of(patch, g + 1);
-        if (tangents) {
+    const int64_t end = (stripe->from + stripe->nj + GROUP_KEYS - 1) / GROUP_KEYS;
+    for (int64_t g = stripe->from / GROUP_KEYS; g < end; g++) {
+        const agi_patch c = group_of(stripe, g);
+        if (x->call->map == AGI_VJP_JVP) {
             vjp_jvp_patch(s, x, sums, operands, keys, &c);
         } else {
-            vjp_step(s, x, sums, operands, keys, &c, g + 1 < end ? &next : NULL);
+            vjp_patch(s, x, sums, operands, keys, &c);
+        }
+        for (int64_t j = c.from; j < c.from + c.nj && x->hides; j++) {
+            s->unseen[j] &= s->unseen_panel[j];
         }
     }
 }
@@ -387,45 +354,33 @@ static void add_query_gradient(const agi_backward_scratch *s, const agi_head *x,
     }
 }
 
-/* dV = R^T dO, dK = dZ^T Q, dQ = dZ K */
-static void vjp_gradients(const agi_backward_scratch *s, const agi_head *x, const key_operands *operands,
-                          const agi_key_tile *keys)
+/* dV = R^T dO, dK = dZ^T Q; tdV = tR^T dO + R^T tdO, tdK = tdZ^T Q + dZ^T tQ */
+static void add_key_gradients(const agi_backward_scratch *s, const agi_head *x, const agi_key_tile *keys)
 {
     const ag_args *a = &x->call->a;
     const agi_amx_backward_scratch *m = &s->amx;
-    if (a->dv.data != NULL) {
-        add_key_gradient(s, x, keys, m->rounded[R_], m->pairs[DO_], x->Dv_pad, keys->dV);
-    }
-    if (a->dk.data != NULL) {
-        add_key_gradient(s, x, keys, m->rounded[DZ_], m->pairs[Q_], x->Dk_pad, keys->dK);
-    }
-    if (a->dq.data != NULL) {
-        add_query_gradient(s, x, keys, m->pairs_of_keys[0], operands->turned[0]);
-    }
-}
-
-/* tdV = tR^T dO + R^T tdO, tdK = tdZ^T Q + dZ^T tQ, tdQ = tdZ K + dZ tK */
-static void vjp_jvp_gradients(const agi_backward_scratch *s, const agi_head *x, const key_operands *operands,
-                              const agi_key_tile *keys)
-{
-    const ag_args *a = &x->call->a;
-    const agi_amx_backward_scratch *m = &s->amx;
-    if (a->tdv.data != NULL) {
-        add_key_gradient(s, x, keys, m->rounded[TR_], m->pairs[DO_], x->Dv_pad, keys->dV);
-        if (a->td_o.data != NULL) {
+    const bool tangents = x->call->map == AGI_VJP_JVP;
+    if ((tangents ? a->tdv : a->dv).data != NULL) {
+        add_key_gradient(s, x, keys, m->rounded[tangents ? TR_ : R_], m->pairs[DO_], x->Dv_pad, keys->dV);
+        if (tangents && a->td_o.data != NULL) {
             add_key_gradient(s, x, keys, m->rounded[R_], m->pairs[TDO_], x->Dv_pad, keys->dV);
         }
     }
-    if (a->tdk.data != NULL) {
-        add_key_gradient(s, x, keys, m->rounded[TDZ_], m->pairs[Q_], x->Dk_pad, keys->dK);
-        if (a->tq.data != NULL) {
+    if ((tangents ? a->tdk : a->dk).data != NULL) {
+        add_key_gradient(s, x, keys, m->rounded[tangents ? TDZ_ : DZ_], m->pairs[Q_], x->Dk_pad, keys->dK);
+        if (tangents && a->tq.data != NULL) {
             add_key_gradient(s, x, keys, m->rounded[DZ_], m->pairs[TQ_], x->Dk_pad, keys->dK);
         }
     }
-    if (a->tdq.data != NULL) {
-        add_query_gradient(s, x, keys, m->pairs_of_keys[0], operands->turned[0]);
-        if (a->tk.data != NULL) {
-            add_query_gradient(s, x, keys, m->pairs_of_keys[1], operands->turned[1]);
+}
+
+/* dQ = dZ K; tdQ = tdZ K + dZ tK */
+static void add_query_gradients(const agi_backward_scratch *s, const agi_head *x,
+                                const key_operands *operands, const agi_key_tile *keys)
+{
+    for (int t = 0; t < 2; t++) {
+        if (operands->turned[t].p != NULL) {
+            add_query_gradient(s, x, keys, s->amx.pairs_of_keys[t], operands->turned[t]);
         }
     }
 }
@@ -434,19 +389,14 @@ void agi_amx_backward_block(agi_backward_scratch *s, const agi_head *x, const ag
                             const agi_key_tile *keys)
 {
     const key_operands operands = load_keys(&s->amx, x, keys->j0, keys->nj);
-    for (int64_t q = 0; q * PANEL < s->tile.ni; q++) {
-        const agi_patch patch = agi_patch_of(x, &s->tile, keys, q);
-        if (patch.nj > 0) {
-            run_panel(s, x, sums, &operands, keys, &patch);
-        }
-        if (x->hides) {
-            agi_note_unseen(s, &patch, keys->nj);
+    memset(s->unseen, 1, (size_t)keys->nj);
+    for (int64_t i = 0; i < s->tile.ni; i += STRIPE) {
+        const agi_patch stripe = stripe_of(x, &s->tile, keys, i);
+        if (stripe.nj > 0) {
+            run_stripe(s, x, sums, &operands, keys, &stripe);
         }
     }
     clean_keys(s, x, &operands, keys->nj);
-    if (x->call->map == AGI_VJP_JVP) {
-        vjp_jvp_gradients(s, x, &operands, keys);
-    } else {
-        vjp_gradients(s, x, &operands, keys);
-    }
+    add_key_gradients(s, x, keys);
+    add_query_gradients(s, x, &operands, keys);
 }

@@ -61,10 +61,10 @@ typedef struct {
     amx_operand columns[4], pairs[4]; /* the tile's queries */
     uint16_t *column_tiles[4], *pair_tiles[4];
     uint16_t *key_rows[4], *turned[2]; /* the block's keys; turned: K, tK */
-    uint16_t *rounded[4];              /* R, dZ, tR, tdZ of the block, [block][TILE_ROWS] */
-    uint16_t *pairs_of_keys[2];   /* dZ of vjp, tdZ and dZ of vjp_jvp, [block / 32][TILE_ROWS / 16] tiles */
-    real *T[2], *dP[2], *U, *tdP; /* score tiles of a group */
-    real *dQ;                     /* [Dk_pad][TILE_ROWS], transposed */
+    uint16_t *rounded[4];              /* R, dZ, tR, tdZ of the block, in tiles of rows */
+    uint16_t *pairs_of_keys[2]; /* dZ of vjp, tdZ and dZ of vjp_jvp, [block / 32][TILE_ROWS / 16] tiles */
+    real *T[2];                 /* score tiles of a patch: S beside dP, tS beside tdP */
+    real *dQ;                   /* [Dk_pad][TILE_ROWS], transposed */
     real *tail;
     uint16_t *rows;
 } agi_amx_backward_scratch;
