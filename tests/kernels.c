@@ -5,8 +5,15 @@
 
 #include "core/cpu_info.h"
 #include "kernels_gradients.h"
+#include "kernels_narrow.h"
 #include "kernels_rows.h"
 #include "kernels_scores.h"
+#if defined(__x86_64__) && !defined(AGI_REAL64)
+#define HAS_AMX_TABLE 1
+#include "kernels_amx.h"
+#else
+#define HAS_AMX_TABLE 0
+#endif
 
 /* ---- The entries ---- */
 
@@ -109,7 +116,14 @@ static int check_all(void)
                 check(tables[n].k, entry, (uint64_t)seed);
             }
         }
+        for (int seed = 0; seed < test_count(200); seed++) {
+            check_narrow(tables[n].k, AG_BF16, (uint64_t)seed);
+            check_narrow(tables[n].k, AG_F16, (uint64_t)seed);
+        }
     }
+#if HAS_AMX_TABLE
+    check_amx(test_count(200));
+#endif
     return test_summary();
 }
 

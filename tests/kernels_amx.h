@@ -1,0 +1,394 @@
+/* The table of the AMX unit against plain loops: operands, products, roundings and stages, with guards around what they
+ * write, and the caller's tile configuration before and after. */
+#ifndef AG_KERNELS_AMX_H
+#define AG_KERNELS_AMX_H
+
+#include "core/cpu_info.h"
+#include "core/number.h"
+#include "cpu/amx_kernels.h"
+#include "kernels_trial.h"
+
+enum { AMX_GUARD = 256 };
+
+/* ---- Memory with guards ---- */
+
+struct guarded {
+    unsigned char *memory;
+    size_t bytes;
+};
+
+/* Room for n elements, filled with guard bytes as all around them. */
+static struct guarded guard(int64_t n, size_t size)
+{
+    struct guarded g = {.bytes = (size_t)n * size};
+    g.memory = malloc(g.bytes + 2 * AMX_GUARD);
+    test_need(g.memory != NULL, "memory");
+    memset(g.memory, 0xa5, g.bytes + 2 * AMX_GUARD);
+    return g;
+}
+
+static uint16_t *narrow_of(const struct guarded *g)
+{
+    return (uint16_t *)(void *)(g->memory + AMX_GUARD);
+}
+
+static float *floats_of(const struct guarded *g)
+{
+    return (float *)(void *)(g->memory + AMX_GUARD);
+}
+
+static void release(struct guarded *g, const char *what)
+{
+    size_t wrong = 0;
+    for (size_t b = 0; b < AMX_GUARD; b++) {
+        wrong += g->memory[b] != 0xa5 || g->memory[AMX_GUARD + g->bytes + b] != 0xa5;
+    }
+    CHECK(wrong == 0, "amx %s: %zu bytes around the array were written", what, wrong);
+    free(g->memory);
+}
+
+/* Bfloat16 numbers in [-2, 2), and the same as doubles. */
+static struct guarded narrow_numbers(struct rng *r, int64_t n)
+{
+    const struct guarded g = guard(n, sizeof(uint16_t));
+    for (int64_t i = 0; i < n; i++) {
+        agi_store(AG_BF16, narrow_of(&g), i, 4 * rng_uniform(r) - 2);
+    }
+    return g;
+}
+
+static double narrow_at(const uint16_t *p, int64_t i)
+{
+    return agi_load(AG_BF16, p, i);
+}
+
+static struct guarded float_numbers(struct rng *r, int64_t n, double low, double high)
+{
+    const struct guarded g = guard(n, sizeof(float));
+    for (int64_t i = 0; i < n; i++) {
+        floats_of(&g)[i] = (float)(low + (high - low) * rng_uniform(r));
+    }
+    return g;
+}
+
+/* Counts what is wrong, and says where the first of it is. */
+struct faults {
+    int64_t count, first;
+    double got, wanted;
+};
+
+static void expect_near(struct faults *f, int64_t at, double got, double wanted, double bound)
+{
+    if (!(fabs(got - wanted) <= bound)) {
+        if (f->count++ == 0) {
+            *f = (struct faults){1, at, got, wanted};
+        }
+    }
+}
+
+static void report(const struct faults *f, const char *what)
+{
+    CHECK(f->count == 0, "amx %s: %lld numbers are wrong, number %lld is %.9g, not %.9g", what,
+          (long long)f->count, (long long)f->first, f->got, f->wanted);
+}
+
+/* ---- The configuration ---- */
+
+/* begin keeps what the caller had, end brings it back; a caller without one has none after. */
+static void check_amx_configuration(void)
+{
+    amx_config none, ours, seen, again, last;
+    agi_amx_table.begin(&none);
+    agi_amx_table.begin(&ours);
+    CHECK(ours.palette == 1 && ours.rows[7] == AMX_ROWS && ours.row_bytes[7] == 64,
+          "amx begin: no whole tiles");
+    amx_config own = ours;
+    own.rows[0] = 8;
+    own.row_bytes[3] = 32;
+    agi_amx_table.end(&own); /* now as if a caller had configured that */
+    agi_amx_table.begin(&seen);
+    agi_amx_table.end(&seen);
+    agi_amx_table.begin(&again);
+    CHECK(memcmp(&seen, &own, sizeof own) == 0, "amx begin does not keep the caller's configuration");
+    CHECK(memcmp(&again, &own, sizeof own) == 0, "amx end does not bring the caller's configuration back");
+    agi_amx_table.end(&none);
+    agi_amx_table.begin(&last);
+    CHECK(none.palette == 0 && last.palette == 0, "amx end leaves a configuration to a caller without one");
+    agi_amx_table.end(&last);
+}
+
+/* ---- The product ---- */
+
+static void check_amx_product(struct rng *r)
+{
+    const int64_t tall = rng_range(r, 1, 5), wide_n = rng_range(r, 1, 5), deep = rng_range(r, 1, 7);
+    const bool add = rng_chance(r, 0.5);
+    const int64_t row = 32 * (deep + rng_range(r, 0, 2)), ldc = 16 * (wide_n + rng_range(r, 0, 2));
+    struct guarded a = narrow_numbers(r, 16 * tall * row), b = narrow_numbers(r, wide_n * deep * AMX_AB);
+    struct guarded c = float_numbers(r, 16 * tall * ldc, -2, 2),
+                   before = guard(16 * tall * ldc, sizeof(float));
+    const amx_operand left = {narrow_of(&a), 16 * row, AMX_DEPTH, row};
+    const amx_operand right = {narrow_of(&b), deep * AMX_AB, AMX_AB, 0};
+    struct faults faults = {0};
+    amx_config caller;
+    memcpy(floats_of(&before), floats_of(&c), before.bytes);
+    agi_amx_table.begin(&caller);
+    agi_amx_table.product(tall, wide_n, deep, &left, &right, floats_of(&c), ldc, add);
+    agi_amx_table.end(&caller);
+    for (int64_t at = 0; at < 16 * tall * ldc; at++) {
+        const int64_t m = at / ldc, n = at % ldc;
+        const double old = (double)floats_of(&before)[at];
+        double sum = add && n < 16 * wide_n ? old : 0, size = fabs(sum);
+        for (int64_t k = 0; k < 32 * deep && n < 16 * wide_n; k++) {
+            const int64_t tile = n / 16 * right.line + k / 32 * right.step,
+                          pair = k % 32 / 2 * 32 + n % 16 * 2 + k % 2;
+            const double term = narrow_at(left.p, m * row + k) * narrow_at(right.p, tile + pair);
+            sum += term;
+            size += fabs(term);
+        }
+        expect_near(&faults, at, (double)floats_of(&c)[at], n < 16 * wide_n ? sum : old, 1e-6 * size);
+    }
+    report(&faults, "product");
+    release(&a, "product");
+    release(&b, "product");
+    release(&c, "product");
+    release(&before, "product");
+}
+
+/* ---- Operands: each number of a tile is one of the stored ---- */
+
+static void check_amx_tile(struct rng *r, const char *what, int64_t rows,
+                           void (*make)(uint16_t *, const uint16_t *, int64_t),
+                           int64_t (*source)(int64_t line, int64_t column, int64_t ld))
+{
+    const int64_t columns = AMX_AB / rows, ld = columns + rng_range(r, 0, 20);
+    struct guarded from = narrow_numbers(r, (rows - 1) * ld + columns),
+                   tile = guard(AMX_AB, sizeof(uint16_t));
+    struct faults faults = {0};
+    make(narrow_of(&tile), narrow_of(&from), ld);
+    for (int64_t at = 0; at < AMX_AB; at++) {
+        expect_near(&faults, at, narrow_of(&tile)[at], narrow_of(&from)[source(at / 32, at % 32, ld)], 0);
+    }
+    report(&faults, what);
+    release(&from, what);
+    release(&tile, what);
+}
+
+/* B[2 line + s][n] = stored[n][2 line + s], at 2 n + s */
+static int64_t columns_source(int64_t line, int64_t column, int64_t ld)
+{
+    return column / 2 * ld + 2 * line + column % 2;
+}
+
+/* rows `line` and `line` + 16 in turn */
+static int64_t far_source(int64_t line, int64_t column, int64_t ld)
+{
+    return (line + 16 * (column % 2)) * ld + column / 2;
+}
+
+static int64_t turned_source(int64_t line, int64_t column, int64_t ld)
+{
+    return column * ld + line;
+}
+
+static void check_amx_transpose(struct rng *r)
+{
+    const int64_t m = 16 * rng_range(r, 1, 4), n = 16 * rng_range(r, 1, 4);
+    const int64_t ld_from = n + rng_range(r, 0, 9), ld_to = m + rng_range(r, 0, 9);
+    const bool add = rng_chance(r, 0.5);
+    struct guarded from = float_numbers(r, (m - 1) * ld_from + n, -2, 2);
+    struct guarded to = float_numbers(r, (n - 1) * ld_to + m, -2, 2), before = guard((n - 1) * ld_to + m, 4);
+    struct faults faults = {0};
+    memcpy(floats_of(&before), floats_of(&to), before.bytes);
+    agi_amx_table.transpose(floats_of(&to), ld_to, floats_of(&from), ld_from, m, n, add);
+    for (int64_t at = 0; at < (n - 1) * ld_to + m; at++) {
+        const float old = floats_of(&before)[at];
+        const bool inside = at % ld_to < m;
+        const float moved = inside ? floats_of(&from)[at % ld_to * ld_from + at / ld_to] : 0;
+        const float wanted = !inside ? old : add ? old + moved : moved;
+        expect_near(&faults, at, (double)floats_of(&to)[at], (double)wanted, 0);
+    }
+    report(&faults, "transpose");
+    release(&from, "transpose");
+    release(&to, "transpose");
+    release(&before, "transpose");
+}
+
+/* ---- Roundings: a group of keys by W lanes ---- */
+
+/* Where key j, lane i goes: to pairs of keys, and to rows of far pairs. */
+static int64_t pairs_place(int64_t j, int64_t i)
+{
+    return i / 16 * AMX_AB + j / 2 * 32 + i % 16 * 2 + j % 2;
+}
+
+static int64_t rows_place(int64_t j, int64_t i, int64_t line)
+{
+    return j / 16 * line + i / 32 * AMX_AB + j % 16 * 32 + i % 16 * 2 + i % 32 / 16;
+}
+
+/* Half a unit in the last of bfloat16's 8 digits. */
+static double half_place(double x)
+{
+    int exponent;
+    frexp(x, &exponent);
+    return ldexp(0.5, exponent - 8);
+}
+
+static void check_amx_rounding(struct rng *r)
+{
+    const int64_t W = 32 * rng_range(r, 1, PANEL / 32), line = PANEL / 32 * AMX_AB;
+    struct guarded scores = float_numbers(r, GROUP_KEYS * PANEL, -3, 3);
+    struct guarded pairs = guard(W / 16 * AMX_AB, 2), rows = guard(2 * line, 2);
+    struct faults wrong_pairs = {0}, wrong_rows = {0};
+    agi_amx_table.round_pairs(narrow_of(&pairs), floats_of(&scores), W);
+    agi_amx_table.round_rows(narrow_of(&rows), line, floats_of(&scores), W);
+    for (int64_t j = 0; j < GROUP_KEYS; j++) {
+        for (int64_t i = 0; i < W; i++) {
+            const double t = (double)floats_of(&scores)[j * PANEL + i];
+            expect_near(&wrong_pairs, j * W + i, narrow_at(narrow_of(&pairs), pairs_place(j, i)), t,
+                        half_place(t));
+            expect_near(&wrong_rows, j * W + i, narrow_at(narrow_of(&rows), rows_place(j, i, line)), t,
+                        half_place(t));
+        }
+    }
+    report(&wrong_pairs, "round_pairs");
+    report(&wrong_rows, "round_rows");
+    release(&scores, "round_pairs");
+    release(&pairs, "round_pairs");
+    release(&rows, "round_rows");
+}
+
+/* ---- Stages ---- */
+
+/* Weights are within this of themselves, cut off or rounded; their sums within that. */
+#define AMX_WEIGHT_ERROR (0x1p-7 + 1e-3)
+#define AMX_SUM_ERROR 1e-4
+
+/* Scores in base 2, some hidden; lanes that see nothing, and lanes that have seen nothing yet. */
+static void draw_amx_lanes(struct rng *r, float *scores, float *m, float *l)
+{
+    for (int64_t i = 0; i < PANEL; i++) {
+        const bool fresh = rng_chance(r, 0.3), blind = rng_chance(r, 0.1);
+        const double level = rng_chance(r, 0.3) ? 40 * rng_uniform(r) : 0;
+        m[i] = fresh ? -INFINITY : (float)(10 * rng_uniform(r) - 5);
+        l[i] = fresh ? 0 : (float)(1 + 50 * rng_uniform(r));
+        for (int64_t j = 0; j < GROUP_KEYS; j++) {
+            const double t = level + 12 * rng_uniform(r) - 8;
+            scores[j * PANEL + i] = blind || rng_chance(r, 0.1) ? -INFINITY : (float)t;
+        }
+    }
+}
+
+static void check_amx_softmax(struct rng *r)
+{
+    const int64_t W = 32 * rng_range(r, 1, PANEL / 32);
+    const float c = (float)(0.5 + rng_uniform(r));
+    float m[2][PANEL], l[2][PANEL], alpha[PANEL];
+    struct guarded scores = guard(GROUP_KEYS * PANEL, 4), pairs = guard(W / 16 * AMX_AB, 2);
+    struct faults weights = {0}, sums = {0}, factors = {0};
+    bool wanted = false;
+    draw_amx_lanes(r, floats_of(&scores), m[0], l[0]);
+    memcpy(m[1], m[0], sizeof m[0]);
+    memcpy(l[1], l[0], sizeof l[0]);
+    const bool rescaled =
+        agi_amx_table.softmax(narrow_of(&pairs), floats_of(&scores), W, c, m[1], l[1], alpha);
+    for (int64_t i = 0; i < W; i++) {
+        const double before = (double)m[0][i], after = (double)m[1][i], shift = isinf(after) ? 0 : after;
+        const double factor = after == before ? 1 : exp2(before - after);
+        const double alpha_error = isinf(before) ? 0 : 3e-7 * (1 + fabs(before - after));
+        double sum = (double)l[0][i] * factor;
+        for (int64_t j = 0; j < GROUP_KEYS; j++) {
+            const double p = exp2((double)c * (double)floats_of(&scores)[j * PANEL + i] - shift);
+            CHECK(p < 0x1p9, "amx softmax: a weight of %g with its shift", p);
+            expect_near(&weights, j * W + i, narrow_at(narrow_of(&pairs), pairs_place(j, i)), p,
+                        AMX_WEIGHT_ERROR * p);
+            sum += AMX_CENTRED * p;
+        }
+        wanted |= after != before && !isinf(before);
+        expect_near(&factors, i, (double)alpha[i], factor, factor == 1 ? 0 : alpha_error * factor);
+        expect_near(&sums, i, (double)l[1][i], sum, AMX_SUM_ERROR * sum);
+    }
+    report(&weights, "softmax: weights");
+    report(&factors, "softmax: alpha");
+    report(&sums, "softmax: l");
+    CHECK(rescaled == wanted, "amx softmax says %d, lanes that had seen something moved: %d", rescaled,
+          wanted);
+    CHECK(memcmp(m[0] + W, m[1] + W, (size_t)(PANEL - W) * sizeof(float)) == 0,
+          "amx softmax: lanes behind W");
+    release(&scores, "softmax");
+    release(&pairs, "softmax");
+}
+
+static void check_amx_gradients(struct rng *r)
+{
+    const int64_t W = 32 * rng_range(r, 1, PANEL / 32), line = PANEL / 32 * AMX_AB;
+    const float c = (float)(0.5 + rng_uniform(r));
+    struct guarded scores = float_numbers(r, GROUP_KEYS * PANEL, -10, 2),
+                   dP = float_numbers(r, GROUP_KEYS * PANEL, -2, 2);
+    struct guarded logs = float_numbers(r, PANEL, 3, 9), shifts = float_numbers(r, PANEL, -1, 1);
+    struct guarded weights_out = guard(2 * line, 2), dS = guard(2 * line, 2),
+                   pairs = guard(W / 16 * AMX_AB, 2);
+    struct faults weights = {0}, gradients = {0}, turned = {0};
+    agi_amx_table.gradients(narrow_of(&weights_out), narrow_of(&dS), line, narrow_of(&pairs),
+                            floats_of(&scores), floats_of(&dP), W, c, floats_of(&logs), floats_of(&shifts));
+    for (int64_t j = 0; j < GROUP_KEYS; j++) {
+        for (int64_t i = 0; i < W; i++) {
+            const int64_t at = j * PANEL + i;
+            const double p = exp2((double)c * (double)floats_of(&scores)[at] - (double)floats_of(&logs)[i]);
+            const double ds = p * ((double)floats_of(&dP)[at] - (double)floats_of(&shifts)[i]);
+            const double error = AMX_WEIGHT_ERROR * fabs(ds) + 1e-6 * p;
+            expect_near(&weights, at, narrow_at(narrow_of(&weights_out), rows_place(j, i, line)), p,
+                        AMX_WEIGHT_ERROR * p);
+            expect_near(&gradients, at, narrow_at(narrow_of(&dS), rows_place(j, i, line)), ds, error);
+            expect_near(&turned, at, narrow_at(narrow_of(&pairs), pairs_place(j, i)), ds, error);
+        }
+    }
+    report(&weights, "gradients: P");
+    report(&gradients, "gradients: dS");
+    report(&turned, "gradients: pairs of dS");
+    struct guarded *const all[] = {&scores, &dP, &logs, &shifts, &weights_out, &dS, &pairs};
+    for (int n = 0; n < 7; n++) {
+        release(all[n], "gradients");
+    }
+}
+
+static void check_amx_dot(struct rng *r)
+{
+    const int64_t n = rng_range(r, 0, 300);
+    struct guarded a = narrow_numbers(r, n), b = narrow_numbers(r, n);
+    double sum = 0, size = 0;
+    for (int64_t i = 0; i < n; i++) {
+        sum += narrow_at(narrow_of(&a), i) * narrow_at(narrow_of(&b), i);
+        size += fabs(narrow_at(narrow_of(&a), i) * narrow_at(narrow_of(&b), i));
+    }
+    struct faults faults = {0};
+    expect_near(&faults, 0, agi_amx_table.dot(narrow_of(&a), narrow_of(&b), n), sum, 1e-15 * size);
+    report(&faults, "dot");
+    release(&a, "dot");
+    release(&b, "dot");
+}
+
+static void check_amx(int rounds)
+{
+    if (!agi_cpu_supports(AG_ISA_AMX)) {
+        printf("amx: not tested, this processor cannot run it\n");
+        return;
+    }
+    check_amx_configuration();
+    for (int n = 0; n < rounds; n++) {
+        struct rng r;
+        rng_init(&r, (uint64_t)n, 99);
+        check_amx_product(&r);
+        check_amx_tile(&r, "columns", 16, agi_amx_table.columns, columns_source);
+        check_amx_tile(&r, "far_pairs", 32, agi_amx_table.far_pairs, far_source);
+        check_amx_tile(&r, "turned", 32, agi_amx_table.turned, turned_source);
+        check_amx_transpose(&r);
+        check_amx_rounding(&r);
+        check_amx_softmax(&r);
+        check_amx_gradients(&r);
+        check_amx_dot(&r);
+    }
+}
+
+#endif

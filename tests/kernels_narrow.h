@@ -1,0 +1,68 @@
+/* put_bf16 and put_f16: each number is what one rounding of factor times it gives, as agi_store rounds. */
+#ifndef AG_KERNELS_NARROW_H
+#define AG_KERNELS_NARROW_H
+
+#include "core/number.h"
+#include "kernels_trial.h"
+
+enum { NARROW_GUARD = 32, NARROW_MOST = 600 };
+
+/* A number of the narrow format, or in the middle between two: from it, the kernels have a tie to break. */
+static double narrow_or_tie(struct rng *r, ag_dtype dtype)
+{
+    const uint16_t bits[2] = {(uint16_t)rng_next(r), 0};
+    const double here = agi_load(dtype, bits, 0);
+    const uint16_t next[2] = {(uint16_t)(bits[0] + 1), 0};
+    const double there = agi_load(dtype, next, 0);
+    return rng_chance(r, 0.5) || !isfinite(there) ? here : here / 2 + there / 2;
+}
+
+/* Of every kind: near and far, subnormal, too large, infinite, NaN. */
+static real narrow_input(struct rng *r, ag_dtype dtype)
+{
+    const double kind = rng_uniform(r), sign = rng_chance(r, 0.5) ? -1 : 1;
+    return (real)(kind < 0.4   ? narrow_or_tie(r, dtype)
+                  : kind < 0.6 ? sign * (rng_uniform(r) + 0.5)
+                  : kind < 0.9 ? sign * exp2(300 * rng_uniform(r) - 150)
+                  : kind < 0.92
+                      ? sign * 65520 * (1 + (rng_uniform(r) - 0.5) * 0x1p-10) /* the end of float16 */
+                  : kind < 0.94 ? sign * 0x1.ffp127 * (1 + (rng_uniform(r) - 0.5) * 0x1p-10)
+                  : kind < 0.96 ? sign * (double)INFINITY
+                  : kind < 0.98 ? (double)NAN
+                                : sign * 0.0);
+}
+
+static void check_narrow(const agi_kernels *k, ag_dtype dtype, uint64_t seed)
+{
+    static const double factors[] = {1, 1 + 0x1p-40, 1 - 0x1p-40, 0x1p-20, -1, 1.0 / 3};
+    struct rng r;
+    rng_init(&r, seed, (uint64_t)dtype);
+    const int64_t n = rng_range(&r, 0, NARROW_MOST);
+    const double factor = factors[rng_range(&r, 0, 5)];
+    real *from = malloc((size_t)(n + 1) * sizeof *from);
+    uint16_t to[NARROW_MOST + 2 * NARROW_GUARD], wanted[NARROW_MOST + 2 * NARROW_GUARD];
+    test_need(from != NULL, "memory");
+    memset(to, 0xa5, sizeof to);
+    memset(wanted, 0xa5, sizeof wanted);
+    for (int64_t i = 0; i < n; i++) {
+        from[i] = narrow_input(&r, dtype);
+        agi_store(dtype, wanted + NARROW_GUARD, i, factor * (double)from[i]);
+    }
+    (dtype == AG_BF16 ? k->put_bf16 : k->put_f16)(to + NARROW_GUARD, from, n, factor);
+    const char *name = dtype == AG_BF16 ? "put_bf16" : "put_f16";
+    for (int64_t i = 0; i < NARROW_MOST + 2 * NARROW_GUARD; i++) {
+        const int64_t at = i - NARROW_GUARD;
+        const bool inside = at >= 0 && at < n;
+        const bool both_nan = inside && isnan(agi_load(dtype, to, i)) && isnan(agi_load(dtype, wanted, i));
+        if (to[i] != wanted[i] && !both_nan) {
+            CHECK(false, "%s %s: number %lld of %lld, from %a times %a: %#x, not %#x", k->name, name,
+                  (long long)at, (long long)n, inside ? (double)from[at] : 0.0, factor, to[i], wanted[i]);
+            free(from);
+            return;
+        }
+    }
+    CHECK(true, "%s", name);
+    free(from);
+}
+
+#endif
