@@ -11,7 +11,7 @@ enum {
     ROW_PANELS = ROW_BLOCK / PANEL,     /* panels of a block of rows */
     ROW_KEYS = 512 / (int)sizeof(real), /* keys of a tile */
     AMX_KEYS = 512,                     /* keys of a block on the AMX unit */
-    AMX_WAITING = 16                     /* groups of keys whose weights wait for their product with V */
+    AMX_WAITING = 16                    /* groups of keys whose weights wait for their product with V */
 };
 
 /* How the work is cut: a function of the shape alone. */
