@@ -8,7 +8,7 @@
 #include <string.h>
 
 enum { Q_, DO_, TQ_, TDO_ };
-enum { K_, V_, TK_, TV_ };
+enum { K_, V_ };
 
 /* ---- Workspace ---- */
 
@@ -19,13 +19,13 @@ void agi_amx_backward_lay_out(agi_amx_backward_scratch *s, agi_arena *arena, con
     const int64_t block = agi_round_up(agi_schedule_of(plan, map).block, GROUP_KEYS);
     for (int t = 0; t < 4; t++) {
         const int64_t there = t < 2 ? on : tangents, D = t % 2 ? Dv : Dk;
-        s->column_tiles[t] = agi_take16(arena, there * TILE_ROWS * D);
         s->pair_tiles[t] = agi_take16(arena, there * TILE_ROWS * D);
-        s->key_rows[t] = agi_take16(arena, there * block * D);
         s->rounded[t] = agi_take16(arena, there * block * TILE_ROWS);
     }
     for (int t = 0; t < 2; t++) {
-        const int64_t there = t == 0 ? on : tangents;
+        const int64_t there = t == 0 ? on : tangents, D = t == 0 ? Dk : Dv;
+        s->column_tiles[t] = agi_take16(arena, (on + tangents) * TILE_ROWS * D);
+        s->key_rows[t] = agi_take16(arena, (on + tangents) * block * D);
         s->turned[t] = agi_take16(arena, there * block * Dk);
         s->pairs_of_keys[t] = agi_take16(arena, there * block * TILE_ROWS);
         s->T[t] = agi_take_reals(arena, there * GROUP_KEYS * PANEL);
@@ -37,15 +37,19 @@ void agi_amx_backward_lay_out(agi_amx_backward_scratch *s, agi_arena *arena, con
 
 /* ---- A tile of queries ---- */
 
+/* Columns of tQ and Q, or of tdO and dO, in one line for each 16 queries. */
 static void load_queries(agi_amx_backward_scratch *s, const agi_head *x, const agi_query_tile *t, int which,
                          const ag_tensor *from, ag_dtype dtype, int64_t D)
 {
-    const int64_t rows = agi_round_up(t->ni, AMX_DEPTH);
+    const int64_t rows = agi_round_up(t->ni, AMX_DEPTH), own = AMX_LANES * agi_round_up(D, AMX_DEPTH);
+    const bool tangents = x->call->map == AGI_VJP_JVP, tangent = which >= TQ_;
+    const int64_t line = tangents ? 2 * own : own, behind = tangents && !tangent ? own : 0;
     const uint8_t *const skip = memchr(t->dead, 1, (size_t)t->ni) == NULL ? NULL : t->dead;
     const agi_slice slice = agi_query_slice(x, from, dtype, D);
+    s->columns[which] = (amx_operand){s->column_tiles[which % 2], line, AMX_AB, 0};
     if (from->data != NULL) {
-        s->columns[which] =
-            agi_amx_query_columns(x, slice, t->i0, t->ni, rows, skip, s->column_tiles[which], s->rows);
+        s->columns[which] = agi_amx_query_columns(x, slice, t->i0, t->ni, rows, skip,
+                                                  s->column_tiles[which % 2] + behind, line, s->rows);
         s->pairs[which] =
             agi_amx_query_rows(x, slice, t->i0, t->ni, rows, skip, s->pair_tiles[which], s->rows);
     }
@@ -103,25 +107,27 @@ void agi_amx_row_products(agi_backward_scratch *s, const agi_head *x, int64_t i,
 /* ---- A block of keys ---- */
 
 typedef struct {
-    amx_operand rows[4];   /* K, V, tK, tV; p NULL where absent */
-    amx_operand turned[2]; /* K, tK */
+    amx_operand rows[2];   /* K, V, with the rows of tK and tV behind them where there are such */
+    amx_operand turned[2]; /* K, tK; p NULL where not wanted */
 } key_operands;
 
 static key_operands load_keys(agi_amx_backward_scratch *s, const agi_head *x, int64_t j0, int64_t nj)
 {
     const ag_args *a = &x->call->a;
-    const ag_tensor *const from[4] = {&a->k, &a->v, &a->tk, &a->tv};
-    const bool wanted = (x->call->map == AGI_VJP_JVP ? a->tdq : a->dq).data != NULL;
+    const bool tangents = x->call->map == AGI_VJP_JVP;
+    const bool wanted = (tangents ? a->tdq : a->dq).data != NULL;
+    const ag_tensor none = {NULL, {0}};
+    const ag_tensor *const own[2] = {&a->k, &a->v}, *const tangent[2] = {&a->tk, &a->tv};
     key_operands keys = {.rows = {{0}}};
-    for (int t = 0; t < (x->call->map == AGI_VJP_JVP ? 4 : 2); t++) {
-        const int64_t D = t % 2 ? x->Dv : x->Dk;
-        if (from[t]->data == NULL) {
-            continue;
-        }
-        keys.rows[t] = agi_amx_key_rows(x, from[t], D, j0, nj, s->key_rows[t]);
-        if (wanted && t % 2 == 0) {
-            keys.turned[t / 2] = agi_amx_key_columns(x, from[t], D, j0, nj, s->turned[t / 2], s->rows);
-        }
+    for (int t = 0; t < 2; t++) {
+        keys.rows[t] = agi_amx_key_rows_and_tangents(x, own[t], tangents ? tangent[t] : &none,
+                                                     t == K_ ? x->Dk : x->Dv, j0, nj, s->key_rows[t]);
+    }
+    if (wanted) {
+        keys.turned[0] = agi_amx_key_columns(x, &a->k, x->Dk, j0, nj, s->turned[0], s->rows);
+    }
+    if (wanted && tangents && a->tk.data != NULL) {
+        keys.turned[1] = agi_amx_key_columns(x, &a->tk, x->Dk, j0, nj, s->turned[1], s->rows);
     }
     return keys;
 }
@@ -152,20 +158,34 @@ static void clean_keys(const agi_backward_scratch *s, const agi_head *x, const k
  * side in PANEL lanes. */
 enum { STRIPE = AMX_DEPTH };
 
-/* T = or += A B^T transposed, for the group's keys and the stripe's queries. */
-static void add_scores(const agi_backward_scratch *s, const agi_head *x, const agi_patch *c, amx_operand keys,
-                       int queries, bool present, int64_t D, float *T, bool add)
+/* T = A B^T transposed, for the group's keys and the stripe's queries. */
+static void put_scores(const agi_head *x, const agi_patch *c, amx_operand keys, amx_operand queries,
+                       int64_t depth, float *T)
 {
-    if (present && keys.p != NULL) {
-        amx_operand B = s->amx.columns[queries];
-        keys.p += c->from / GROUP_KEYS * GROUP_KEYS * keys.row;
-        B.p += c->i0 / AMX_LANES * B.line;
-        x->amx->product(GROUP_KEYS / AMX_ROWS, c->W / AMX_LANES, agi_round_up(D, AMX_DEPTH) / AMX_DEPTH,
-                        &keys, &B, T, PANEL, add);
-    }
-    for (int64_t j = 0; j < GROUP_KEYS && !add && (!present || keys.p == NULL); j++) {
-        memset(T + j * PANEL, 0, STRIPE * sizeof *T);
-    }
+    keys.p += c->from / GROUP_KEYS * GROUP_KEYS * keys.row;
+    queries.p += c->i0 / AMX_LANES * queries.line;
+    x->amx->product(GROUP_KEYS / AMX_ROWS, c->W / AMX_LANES, depth, &keys, &queries, T, PANEL, false);
+}
+
+/* S^T or dP^T: the products with K or V. */
+static void put_own_scores(const agi_backward_scratch *s, const agi_head *x, const agi_patch *c,
+                           const key_operands *keys, int which, float *T)
+{
+    const int64_t D = which == K_ ? x->Dk : x->Dv;
+    put_scores(x, c, keys->rows[which], s->amx.columns[which], agi_round_up(D, AMX_DEPTH) / AMX_DEPTH, T);
+}
+
+/* tQ K^T + Q tK^T, or dO tV^T + tdO V^T; absent tangents are zero. */
+static void put_tangent_scores(const agi_backward_scratch *s, const agi_head *x, const agi_patch *c,
+                               const key_operands *keys, int which, float *T)
+{
+    const ag_args *a = &x->call->a;
+    const bool of_k = which == K_;
+    const agi_amx_sum sum =
+        agi_amx_tangent_sum(keys->rows[which], (of_k ? a->tk : a->tv).data != NULL,
+                            (amx_operand){s->amx.column_tiles[which], s->amx.columns[which].line, AMX_AB, 0},
+                            (of_k ? a->tq : a->td_o).data != NULL, of_k ? x->Dk : x->Dv);
+    put_scores(x, c, sum.rows, sum.columns, sum.depth, T);
 }
 
 /* Zero beside the keys and queries of the patch: NaN may stand there. */
@@ -221,8 +241,8 @@ static void vjp_patch(agi_backward_scratch *s, const agi_head *x, const agi_sums
 {
     s->P = s->amx.T[0];
     s->dS = s->amx.T[0] + STRIPE;
-    add_scores(s, x, c, operands->rows[K_], Q_, true, x->Dk, s->P, false);
-    add_scores(s, x, c, operands->rows[V_], DO_, true, x->Dv, s->dS, false);
+    put_own_scores(s, x, c, operands, K_, s->P);
+    put_own_scores(s, x, c, operands, V_, s->dS);
     if (is_plain(s, x, keys, c)) {
         x->amx->gradients(s->amx.rounded[R_] + rows_at(c), s->amx.rounded[DZ_] + rows_at(c), ROUNDED_LINE,
                           s->amx.pairs_of_keys[0] + pairs_at(c), s->P, s->dS, STRIPE, x->c,
@@ -238,20 +258,15 @@ static void vjp_patch(agi_backward_scratch *s, const agi_head *x, const agi_sums
 static void vjp_jvp_patch(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
                           const key_operands *operands, const agi_key_tile *keys, const agi_patch *c)
 {
-    const ag_args *a = &x->call->a;
-    const amx_operand *const rows = operands->rows;
-    const bool tq = a->tq.data != NULL, tdo = a->td_o.data != NULL;
     s->P = s->amx.T[0];
     s->dS = s->amx.T[0] + STRIPE;
     s->U = s->amx.T[1];
     s->tdS = s->amx.T[1] + STRIPE;
-    add_scores(s, x, c, rows[K_], Q_, true, x->Dk, s->P, false);
-    add_scores(s, x, c, rows[V_], DO_, true, x->Dv, s->dS, false);
+    put_own_scores(s, x, c, operands, K_, s->P);
+    put_own_scores(s, x, c, operands, V_, s->dS);
     agi_patch_weights(s, x, &s->tile, keys, c);
-    add_scores(s, x, c, rows[K_], TQ_, tq, x->Dk, s->U, false);
-    add_scores(s, x, c, rows[TK_], Q_, true, x->Dk, s->U, true);
-    add_scores(s, x, c, rows[TV_], DO_, true, x->Dv, s->tdS, false);
-    add_scores(s, x, c, rows[V_], TDO_, tdo, x->Dv, s->tdS, true);
+    put_tangent_scores(s, x, c, operands, K_, s->U);
+    put_tangent_scores(s, x, c, operands, V_, s->tdS);
     agi_vjp_jvp_patch(s, x, sums, &s->tile, keys, c);
     round_patch(s, x, c, s->P, R_, -1);
     round_patch(s, x, c, s->U, TR_, -1);

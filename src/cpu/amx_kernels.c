@@ -19,7 +19,7 @@ static void end(const amx_config *before)
 /* ---- The product ---- */
 
 /* Tiles of a sum that is short. */
-enum { SHORT = 4 };
+enum { SHORT = 8 };
 
 /* Four tiles of C: 2 x 2, so that each load of a tile serves two products. */
 INLINE void product_2x2(int64_t K, const uint16_t *A, const amx_operand *a, const uint16_t *B,
@@ -119,7 +119,7 @@ INLINE void product_square(int64_t m, int64_t M, int64_t n, int64_t N, int64_t K
     const uint16_t *const a = A->p + m * A->line, *const b = B->p + n * B->line;
     float *const c = C + m * AMX_ROWS * ldc + n * AMX_LANES;
     if (m + 2 <= M && n + 2 <= N) {
-        if (add || K > SHORT) {
+        if (add || K > SHORT || K == 0) {
             product_2x2(K, a, A, b, B, c, ldc, add);
         } else {
             product_short(K, a, A, b, B, c, ldc);

@@ -35,6 +35,19 @@ static void copy_row(uint16_t *to, agi_slice s, int64_t row)
     }
 }
 
+static void copy_rows(agi_slice s, int64_t first, int64_t n, int64_t rows, int64_t width, const uint8_t *skip,
+                      uint16_t *to, int64_t ld)
+{
+    for (int64_t r = 0; r < rows; r++, to += ld) {
+        const bool there = r < n && (skip == NULL || !skip[r]);
+        const int64_t used = there ? s.D : 0;
+        if (there) {
+            copy_row(to, s, first + r);
+        }
+        memset(to + used, 0, (size_t)(width - used) * sizeof *to);
+    }
+}
+
 agi_rows16 agi_get_rows16(agi_slice s, int64_t first, int64_t n, int64_t rows, int64_t width,
                           const uint8_t *skip, uint16_t *scratch)
 {
@@ -44,24 +57,43 @@ agi_rows16 agi_get_rows16(agi_slice s, int64_t first, int64_t n, int64_t rows, i
     if (whole && aligned) {
         return (agi_rows16){row_of(s, first), s.t->strides[2]};
     }
-    for (int64_t r = 0; r < rows; r++) {
-        uint16_t *const to = scratch + r * width;
-        const bool there = r < n && (skip == NULL || !skip[r]);
-        if (there) {
-            copy_row(to, s, first + r);
-        }
-        const int64_t used = there ? s.D : 0;
-        memset(to + used, 0, (size_t)(width - used) * sizeof *to);
-    }
+    copy_rows(s, first, n, rows, width, skip, scratch, width);
     return (agi_rows16){scratch, width};
+}
+
+static amx_operand operand_of_rows(agi_rows16 rows)
+{
+    return (amx_operand){rows.p, AMX_ROWS * rows.ld, AMX_DEPTH, rows.ld};
 }
 
 amx_operand agi_amx_key_rows(const agi_head *x, const ag_tensor *t, int64_t D, int64_t j0, int64_t n,
                              uint16_t *scratch)
 {
-    const agi_rows16 rows = agi_get_rows16(agi_key_slice(x, t, D), j0, n, agi_round_up(n, GROUP_KEYS),
-                                           agi_round_up(D, AMX_DEPTH), NULL, scratch);
-    return (amx_operand){rows.p, AMX_ROWS * rows.ld, AMX_DEPTH, rows.ld};
+    return operand_of_rows(agi_get_rows16(agi_key_slice(x, t, D), j0, n, agi_round_up(n, GROUP_KEYS),
+                                          agi_round_up(D, AMX_DEPTH), NULL, scratch));
+}
+
+amx_operand agi_amx_key_rows_and_tangents(const agi_head *x, const ag_tensor *t, const ag_tensor *tangent,
+                                          int64_t D, int64_t j0, int64_t n, uint16_t *scratch)
+{
+    const int64_t width = agi_round_up(D, AMX_DEPTH), rows = agi_round_up(n, GROUP_KEYS), ld = 2 * width;
+    if (tangent->data == NULL) {
+        return agi_amx_key_rows(x, t, D, j0, n, scratch);
+    }
+    copy_rows(agi_key_slice(x, t, D), j0, n, rows, width, NULL, scratch, ld);
+    copy_rows(agi_key_slice(x, tangent, D), j0, n, rows, width, NULL, scratch + width, ld);
+    return operand_of_rows((agi_rows16){scratch, ld});
+}
+
+agi_amx_sum agi_amx_tangent_sum(amx_operand rows, bool row_tangents, amx_operand columns,
+                                bool column_tangents, int64_t D)
+{
+    const int64_t width = agi_round_up(D, AMX_DEPTH), tiles = width / AMX_DEPTH;
+    if (!column_tangents) {
+        rows.p += width;
+        columns.p += AMX_LANES * width;
+    }
+    return (agi_amx_sum){rows, columns, (row_tangents + column_tangents) * tiles};
 }
 
 amx_operand agi_amx_key_columns(const agi_head *x, const ag_tensor *t, int64_t D, int64_t j0, int64_t n,
@@ -88,16 +120,16 @@ void agi_amx_clean(uint16_t *to, const uint16_t *from, int64_t tiles, const uint
 }
 
 amx_operand agi_amx_query_columns(const agi_head *x, agi_slice s, int64_t first, int64_t n, int64_t W,
-                                  const uint8_t *skip, uint16_t *out, uint16_t *scratch)
+                                  const uint8_t *skip, uint16_t *out, int64_t line, uint16_t *scratch)
 {
     const int64_t width = agi_round_up(s.D, AMX_DEPTH);
     const agi_rows16 rows = agi_get_rows16(s, first, n, W, width, skip, scratch);
     for (int64_t i = 0; i < W; i += AMX_LANES) {
         for (int64_t c = 0; c < width; c += AMX_DEPTH) {
-            x->amx->columns(out + i * width + c * AMX_LANES, rows.p + i * rows.ld + c, rows.ld);
+            x->amx->columns(out + i / AMX_LANES * line + c * AMX_LANES, rows.p + i * rows.ld + c, rows.ld);
         }
     }
-    return (amx_operand){out, AMX_LANES * width, AMX_AB, AMX_DEPTH};
+    return (amx_operand){out, line, AMX_AB, AMX_DEPTH};
 }
 
 amx_operand agi_amx_query_rows(const agi_head *x, agi_slice s, int64_t first, int64_t n, int64_t rows,

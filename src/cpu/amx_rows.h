@@ -23,6 +23,10 @@ agi_rows16 agi_get_rows16(agi_slice s, int64_t first, int64_t n, int64_t rows, i
 amx_operand agi_amx_key_rows(const agi_head *x, const ag_tensor *t, int64_t D, int64_t j0, int64_t n,
                              uint16_t *scratch);
 
+/* The same with the tangent's channels behind the tensor's own, where there is one. */
+amx_operand agi_amx_key_rows_and_tangents(const agi_head *x, const ag_tensor *t, const ag_tensor *tangent,
+                                          int64_t D, int64_t j0, int64_t n, uint16_t *scratch);
+
 /* A, turned: channels by keys, the tiles of 32 keys together. The scratch has 32 rows. */
 amx_operand agi_amx_key_columns(const agi_head *x, const ag_tensor *t, int64_t D, int64_t j0, int64_t n,
                                 uint16_t *out, uint16_t *scratch);
@@ -31,9 +35,19 @@ amx_operand agi_amx_key_columns(const agi_head *x, const ag_tensor *t, int64_t D
  * NaN. */
 void agi_amx_clean(uint16_t *to, const uint16_t *from, int64_t tiles, const uint8_t *keep);
 
-/* B: channels by queries. W lanes, the scratch has as many rows. */
+/* B: channels by queries. W lanes, the scratch has as many rows; line: numbers from 16 queries to the next in out. */
 amx_operand agi_amx_query_columns(const agi_head *x, agi_slice s, int64_t first, int64_t n, int64_t W,
-                                  const uint8_t *skip, uint16_t *out, uint16_t *scratch);
+                                  const uint8_t *skip, uint16_t *out, int64_t line, uint16_t *scratch);
+
+/* The operands of A tB^T + tA B^T, as one sum over channels: rows [A | tA], columns [tB | B]. */
+typedef struct {
+    amx_operand rows, columns;
+    int64_t depth; /* in tiles; 0: both tangents are absent */
+} agi_amx_sum;
+
+/* rows: of A, with tA's behind where that is there; columns: of tB, B's `width` channels behind. */
+agi_amx_sum agi_amx_tangent_sum(amx_operand rows, bool row_tangents, amx_operand columns,
+                                bool column_tangents, int64_t D);
 
 /* B: queries, in far pairs, by channels. `rows` is a multiple of 32, the scratch has as many. */
 amx_operand agi_amx_query_rows(const agi_head *x, agi_slice s, int64_t first, int64_t n, int64_t rows,

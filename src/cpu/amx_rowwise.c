@@ -14,13 +14,11 @@ void agi_amx_row_lay_out(agi_amx_row_scratch *s, agi_arena *arena, const ag_plan
     const int64_t Dk = agi_round_up(plan->p.dim_qk, AMX_DEPTH), Dv = agi_round_up(plan->p.dim_v, AMX_ROWS);
     for (int q = 0; q < ROW_PANELS; q++) {
         agi_amx_panel *panel = &s->panel[q];
-        panel->Q = agi_take16(arena, on * PANEL * Dk);
-        panel->tQ = agi_take16(arena, tangents * PANEL * Dk);
+        panel->Q = agi_take16(arena, (on + tangents) * PANEL * Dk);
         panel->O = agi_take_reals(arena, on * PANEL * Dv);
         panel->tO = agi_take_reals(arena, tangents * PANEL * Dv);
     }
-    s->K = agi_take16(arena, on * AMX_KEYS * Dk);
-    s->tK = agi_take16(arena, tangents * AMX_KEYS * Dk);
+    s->K = agi_take16(arena, (on + tangents) * AMX_KEYS * Dk);
     s->V = agi_take16(arena, on * AMX_KEYS * Dv);
     s->tV = agi_take16(arena, tangents * AMX_KEYS * Dv);
     for (int n = 0; n < 2; n++) {
@@ -47,16 +45,20 @@ void agi_amx_begin_panel(agi_amx_row_scratch *s, const agi_head *x, const agi_ro
     const ag_dtype dtype = x->call->plan->p.dtype;
     const int64_t W = lanes_of(panel);
     const size_t size = (size_t)(PANEL * x->Dv_pad) * sizeof(float);
+    const int64_t width = agi_round_up(x->Dk, AMX_DEPTH), own = AMX_LANES * width;
+    const bool tangents = x->call->map == AGI_JVP;
+    const int64_t line = tangents ? 2 * own : own, behind = tangents ? own : 0;
     agi_amx_panel *to = &s->panel[q];
     to->columns = agi_amx_query_columns(x, agi_query_slice(x, &a->q, dtype, x->Dk), panel->i0, panel->ni, W,
-                                        NULL, to->Q, s->rows);
+                                        NULL, to->Q + behind, line, s->rows);
     memset(to->O, 0, size);
-    if (x->call->map == AGI_JVP) {
+    if (tangents) {
         memset(to->tO, 0, size);
-        if (a->tq.data != NULL) {
-            to->t_columns = agi_amx_query_columns(x, agi_query_slice(x, &a->tq, dtype, x->Dk), panel->i0,
-                                                  panel->ni, W, NULL, to->tQ, s->rows);
-        }
+        to->t_columns = (amx_operand){to->Q, line, AMX_AB, 0};
+    }
+    if (tangents && a->tq.data != NULL) {
+        agi_amx_query_columns(x, agi_query_slice(x, &a->tq, dtype, x->Dk), panel->i0, panel->ni, W, NULL,
+                              to->Q, line, s->rows);
     }
 }
 
@@ -93,7 +95,7 @@ static void rescale(const agi_head *x, const agi_amx_panel *panel, int64_t lanes
 
 typedef struct {
     int64_t j0, nj;
-    amx_operand K, tK, V, tV; /* p NULL where absent */
+    amx_operand K, V, tV; /* K's rows with tK's behind them, where there are tangents; tV.p NULL: absent */
 } key_operands;
 
 static key_operands load_keys(agi_amx_row_scratch *s, const agi_head *x, int64_t j0, int64_t nj)
@@ -101,11 +103,9 @@ static key_operands load_keys(agi_amx_row_scratch *s, const agi_head *x, int64_t
     const ag_args *a = &x->call->a;
     const bool tangents = x->call->map == AGI_JVP;
     key_operands keys = {.j0 = j0, .nj = nj};
-    keys.K = agi_amx_key_rows(x, &a->k, x->Dk, j0, nj, s->K);
+    const ag_tensor none = {NULL, {0}};
+    keys.K = agi_amx_key_rows_and_tangents(x, &a->k, tangents ? &a->tk : &none, x->Dk, j0, nj, s->K);
     keys.V = agi_amx_key_columns(x, &a->v, x->Dv, j0, nj, s->V, s->rows);
-    if (tangents && a->tk.data != NULL) {
-        keys.tK = agi_amx_key_rows(x, &a->tk, x->Dk, j0, nj, s->tK);
-    }
     if (tangents && a->tv.data != NULL) {
         keys.tV = agi_amx_key_columns(x, &a->tv, x->Dv, j0, nj, s->tV, s->rows);
     }
@@ -185,31 +185,22 @@ typedef struct {
 } key_group;
 
 static void scores_of(const agi_head *x, amx_operand keys, int64_t g, const amx_operand *queries,
-                      int64_t lanes, float *T, bool add)
+                      int64_t depth, int64_t lanes, float *T)
 {
     keys.p += g * GROUP_KEYS * keys.row;
-    x->amx->product(GROUP_KEYS / AMX_ROWS, lanes / AMX_LANES, agi_round_up(x->Dk, AMX_DEPTH) / AMX_DEPTH,
-                    &keys, queries, T, PANEL, add);
+    x->amx->product(GROUP_KEYS / AMX_ROWS, lanes / AMX_LANES, depth, &keys, queries, T, PANEL, false);
 }
 
 /* T = S^T = K Q^T, U = tQ K^T + Q tK^T transposed. Absent tangents are zero. */
 static void group_products(const agi_amx_row_scratch *s, const agi_head *x, const agi_amx_panel *panel,
                            const key_operands *keys, int64_t g, int64_t lanes)
 {
-    const bool tq = x->call->a.tq.data != NULL, tk = keys->tK.p != NULL;
-    float *const U = s->U[g % 2];
-    scores_of(x, keys->K, g, &panel->columns, lanes, s->T[g % 2], false);
-    if (x->call->map != AGI_JVP) {
-        return;
-    }
-    if (tq) {
-        scores_of(x, keys->K, g, &panel->t_columns, lanes, U, false);
-    }
-    if (tk) {
-        scores_of(x, keys->tK, g, &panel->columns, lanes, U, tq);
-    }
-    if (!tq && !tk) {
-        memset(U, 0, GROUP_KEYS * PANEL * sizeof(float));
+    const ag_args *a = &x->call->a;
+    scores_of(x, keys->K, g, &panel->columns, agi_round_up(x->Dk, AMX_DEPTH) / AMX_DEPTH, lanes, s->T[g % 2]);
+    if (x->call->map == AGI_JVP) {
+        const agi_amx_sum sum =
+            agi_amx_tangent_sum(keys->K, a->tk.data != NULL, panel->t_columns, a->tq.data != NULL, x->Dk);
+        scores_of(x, sum.rows, g, &sum.columns, sum.depth, lanes, s->U[g % 2]);
     }
 }
 

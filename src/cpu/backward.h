@@ -58,9 +58,9 @@ typedef struct {
 
 /* What a thread has beside that on the AMX unit. By fours: of Q, dO, tQ, tdO, or of K, V, tK, tV. */
 typedef struct {
-    amx_operand columns[4], pairs[4]; /* the tile's queries */
-    uint16_t *column_tiles[4], *pair_tiles[4];
-    uint16_t *key_rows[4], *turned[2]; /* the block's keys; turned: K, tK */
+    amx_operand columns[4], pairs[4];          /* the tile's queries */
+    uint16_t *column_tiles[2], *pair_tiles[4]; /* columns of tQ and Q, tdO and dO */
+    uint16_t *key_rows[2], *turned[2]; /* the block's keys: K and tK, V and tV by rows; K, tK turned */
     uint16_t *rounded[4];              /* R, dZ, tR, tdZ of the block, in tiles of rows */
     uint16_t *pairs_of_keys[2]; /* dZ of vjp, tdZ and dZ of vjp_jvp, [block / 32][TILE_ROWS / 16] tiles */
     real *T[2];                 /* score tiles of a patch: S beside dP, tS beside tdP */

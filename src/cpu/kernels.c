@@ -502,28 +502,47 @@ static void put(real *to, const real *from, int64_t n, double factor, bool add)
     }
 }
 
-/* The bits of x in float32, rounded to odd: cut off, the last bit set where that lost something. What then rounds
- * to fewer digits, to nearest, is as if rounded once. No branches, so that loops over these become vectors. */
-INLINE uint32_t round_to_odd(double x)
+/* The bits of factor * from in float32, and in *odd those rounded to odd: cut off, the last bit set where that lost
+ * something. What then rounds to fewer digits, to nearest, is as if rounded once. No branches, so that loops over
+ * these become vectors; where there is an fma, in float32 alone. */
+#if !defined(AGI_REAL64) && (defined(__FMA__) || defined(__ARM_FEATURE_FMA))
+INLINE uint32_t round_to_odd(real from, double factor, uint32_t *odd)
 {
+    const float high = (float)factor, low = (float)(factor - (double)high);
+    const float near = from * high, rest = fmaf(from, low, fmaf(from, high, -near));
+    uint32_t bits, sign;
+    memcpy(&bits, &near, sizeof bits);
+    memcpy(&sign, &rest, sizeof sign);
+    const uint32_t lost = rest != 0;
+    *odd = (bits - (((bits ^ sign) >> 31) & lost)) | lost;
+    return bits;
+}
+#else
+INLINE uint32_t round_to_odd(real from, double factor, uint32_t *odd)
+{
+    const double x = factor * (double)from;
     const float near = (float)x;
     const double lost = fabs((double)near) - fabs(x);
     uint32_t bits;
     memcpy(&bits, &near, sizeof bits);
-    return (bits - (lost > 0)) | (lost != 0);
+    *odd = (bits - (lost > 0)) | (lost != 0);
+    return bits;
 }
+#endif
 
-INLINE uint16_t to_bf16(double x)
+INLINE uint16_t to_bf16(real from, double factor)
 {
-    const uint32_t bits = round_to_odd(x);
-    const uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-    return (uint16_t)(x != x ? (bits >> 16) | 0x40 : rounded);
+    uint32_t odd;
+    const uint32_t near = round_to_odd(from, factor, &odd);
+    const uint32_t rounded = (odd + 0x7fff + (odd >> 16 & 1)) >> 16;
+    return (uint16_t)((near & 0x7fffffff) > 0x7f800000 ? near >> 16 | 0x40 : rounded);
 }
 
 /* Beside normal numbers: subnormals have their last place where 0.5 has its own in float32. */
-INLINE uint16_t to_f16(double x)
+INLINE uint16_t to_f16(real from, double factor)
 {
-    const uint32_t bits = round_to_odd(x), size = bits & 0x7fffffff;
+    uint32_t odd;
+    const uint32_t near = round_to_odd(from, factor, &odd), size = odd & 0x7fffffff;
     const uint32_t normal = (size - (112u << 23) + 0xfff + (size >> 13 & 1)) >> 13;
     float small;
     uint32_t subnormal;
@@ -533,20 +552,20 @@ INLINE uint16_t to_f16(double x)
     subnormal -= 126u << 23;
     const uint32_t finite = size < 113u << 23 ? subnormal : normal;
     const uint32_t rounded = size >= 0x477ff000 ? 0x7c00 : finite; /* from 65520 on: infinity */
-    return (uint16_t)((bits >> 16 & 0x8000) | (x != x ? 0x7e00 : rounded));
+    return (uint16_t)((near >> 16 & 0x8000) | ((near & 0x7fffffff) > 0x7f800000 ? 0x7e00 : rounded));
 }
 
 static void put_bf16(uint16_t *to, const real *from, int64_t n, double factor)
 {
     for (int64_t i = 0; i < n; i++) {
-        to[i] = to_bf16(factor * (double)from[i]);
+        to[i] = to_bf16(from[i], factor);
     }
 }
 
 static void put_f16(uint16_t *to, const real *from, int64_t n, double factor)
 {
     for (int64_t i = 0; i < n; i++) {
-        to[i] = to_f16(factor * (double)from[i]);
+        to[i] = to_f16(from[i], factor);
     }
 }
 

@@ -37,16 +37,16 @@ typedef struct {
 /* What a panel has beside that on the AMX unit: operands, and the sums O'^T and T'^T. */
 typedef struct {
     amx_operand columns, t_columns;
-    uint16_t *Q, *tQ;
+    uint16_t *Q;  /* with tQ before it, where there are tangents */
     real *O, *tO; /* [Dv_pad][PANEL] */
 } agi_amx_panel;
 
 /* One thread's scratch there. */
 typedef struct {
     agi_amx_panel panel[ROW_PANELS];
-    uint16_t *K, *tK, *V, *tV; /* operands of a block of keys */
-    real *T[2], *U[2];         /* score tiles of a group, one filled while the other is used */
-    uint16_t *P, *tP;          /* weights that wait, as pairs, and their tangents */
+    uint16_t *K, *V, *tV; /* operands of a block of keys; K with tK */
+    real *T[2], *U[2];    /* score tiles of a group, one filled while the other is used */
+    uint16_t *P, *tP;     /* weights that wait, as pairs, and their tangents */
     uint16_t *rows, *clean;
     uint8_t *keep; /* [AMX_WAITING][GROUP_KEYS]: the panel sees the key */
 } agi_amx_row_scratch;
