@@ -12,7 +12,8 @@ void agi_amx_row_lay_out(agi_amx_row_scratch *s, agi_arena *arena, const ag_plan
 {
     const int64_t on = agi_amx_of(plan, map) != NULL, tangents = on * (map == AGI_JVP);
     const int64_t Dk = agi_round_up(plan->p.dim_qk, AMX_DEPTH), Dv = agi_round_up(plan->p.dim_v, AMX_ROWS);
-    for (int q = 0; q < ROW_PANELS; q++) {
+    const int64_t panels = agi_row_schedule_of(plan, map).rows / PANEL;
+    for (int64_t q = 0; q < panels; q++) {
         agi_amx_panel *panel = &s->panel[q];
         panel->Q = agi_take16(arena, (on + tangents) * PANEL * Dk);
         panel->O = agi_take_reals(arena, on * PANEL * Dv);

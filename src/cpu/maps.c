@@ -58,7 +58,7 @@ static ag_status run_rows(const agi_call *call, const agi_kernels *k, const ag_e
     agi_arena arena = agi_arena_begin(workspace);
     row_job x = {.call = call, .k = k};
     lay_out_rows(&x, &arena, call->plan, call->map);
-    const agi_row_schedule schedule = agi_row_schedule_of(&call->plan->p);
+    const agi_row_schedule schedule = agi_row_schedule_of(call->plan, call->map);
     const ag_status status =
         agi_run_items(call->plan, exec, x.counter, schedule.items * schedule.parts, run_row_item, &x);
     return status != AG_OK || schedule.parts == 1

@@ -12,7 +12,8 @@ void agi_row_lay_out(agi_row_scratch *s, agi_arena *arena, const ag_plan *plan, 
     const int64_t Dk = plan->p.dim_qk, Dk_pad = agi_round_up(Dk, k->lanes),
                   Dv_pad = agi_round_up(plan->p.dim_v, k->lanes);
     const int64_t tangents = map == AGI_JVP, amx = AGI_HAS_AMX && agi_amx_of(plan, map) != NULL;
-    for (int i = 0; i < ROW_PANELS; i++) {
+    const int64_t panels = agi_row_schedule_of(plan, map).rows / PANEL;
+    for (int64_t i = 0; i < panels; i++) {
         agi_row_panel *panel = &s->panel[i];
         panel->QT = agi_take_reals(arena, !amx * Dk * PANEL);
         panel->tQT = agi_take_reals(arena, !amx * tangents * Dk * PANEL);
@@ -193,7 +194,8 @@ static void walk_keys(agi_row_scratch *s, const agi_head *x, agi_row_panel *pane
 {
     const int64_t i0 = panels[0].i0;
     int64_t from, to;
-    agi_key_range(x, i0, agi_min(ROW_BLOCK, x->seq.n_q - i0), &from, &to);
+    const agi_row_panel *last = &panels[n_panels - 1];
+    agi_key_range(x, i0, last->i0 + last->ni - i0, &from, &to);
     from = agi_max(from, first_key);
     to = agi_min(to, end_key);
     const int64_t step = x->amx != NULL ? AMX_KEYS : ROW_KEYS;
@@ -218,11 +220,11 @@ static void walk_keys(agi_row_scratch *s, const agi_head *x, agi_row_panel *pane
 
 static int64_t begin_item(const agi_call *call, const agi_kernels *k, int64_t item, agi_head *x)
 {
-    const agi_row_schedule schedule = agi_row_schedule_of(&call->plan->p);
+    const agi_row_schedule schedule = agi_row_schedule_of(call->plan, call->map);
     const int64_t bh = item / schedule.blocks, heads = call->plan->p.heads;
     agi_head_begin(x, call, k, bh / heads, bh % heads);
     /* From the last block on: where causal, it is the longest. */
-    return (schedule.blocks - 1 - item % schedule.blocks) * ROW_BLOCK;
+    return (schedule.blocks - 1 - item % schedule.blocks) * schedule.rows;
 }
 
 static void finish_item(const agi_head *x, agi_row_panel *panels, int64_t n_panels, int64_t i0)
@@ -234,7 +236,8 @@ static void finish_item(const agi_head *x, agi_row_panel *panels, int64_t n_pane
         }
     }
     if (!agi_has(p, AG_PACKED)) {
-        fill_rows(x, agi_max(i0, x->seq.n_q), agi_min(i0 + ROW_BLOCK, p->q_len));
+        const int64_t rows = agi_row_schedule_of(x->call->plan, x->call->map).rows;
+        fill_rows(x, agi_max(i0, x->seq.n_q), agi_min(i0 + rows, p->q_len));
     }
 }
 
@@ -265,13 +268,13 @@ static void run_on_amx(agi_row_scratch *s, const agi_head *x, agi_row_panel *pan
 void agi_row_item(agi_row_scratch *s, const agi_call *call, const agi_kernels *k, real *states,
                   int64_t number)
 {
-    const agi_row_schedule schedule = agi_row_schedule_of(&call->plan->p);
+    const agi_row_schedule schedule = agi_row_schedule_of(call->plan, call->map);
     const int64_t part = number % schedule.parts;
     agi_row_panel panels[ROW_PANELS];
     agi_head x;
     const int64_t i0 = begin_item(call, k, number / schedule.parts, &x);
     int64_t n_panels = 0;
-    for (int64_t i = i0; i < agi_min(i0 + ROW_BLOCK, x.seq.n_q); i += PANEL, n_panels++) {
+    for (int64_t i = i0; i < agi_min(i0 + schedule.rows, x.seq.n_q); i += PANEL, n_panels++) {
         panels[n_panels] = agi_row_panel_of(s, &x, i0, n_panels, states, number);
         begin_statistics(&panels[n_panels], &x);
     }
@@ -287,12 +290,13 @@ void agi_row_item(agi_row_scratch *s, const agi_call *call, const agi_kernels *k
 
 void agi_row_join(agi_row_scratch *s, const agi_call *call, const agi_kernels *k, real *states, int64_t item)
 {
-    const int64_t parts = agi_row_schedule_of(&call->plan->p).parts;
+    const agi_row_schedule schedule = agi_row_schedule_of(call->plan, call->map);
+    const int64_t parts = schedule.parts;
     agi_row_panel panels[ROW_PANELS];
     agi_head x;
     const int64_t i0 = begin_item(call, k, item, &x);
     int64_t n_panels = 0;
-    for (int64_t i = i0; i < agi_min(i0 + ROW_BLOCK, x.seq.n_q); i += PANEL, n_panels++) {
+    for (int64_t i = i0; i < agi_min(i0 + schedule.rows, x.seq.n_q); i += PANEL, n_panels++) {
         panels[n_panels] = agi_row_panel_of(s, &x, i0, n_panels, states, item * parts);
         for (int64_t part = 1; part < parts; part++) {
             const agi_row_panel other = agi_row_panel_of(s, &x, i0, n_panels, states, item * parts + part);

@@ -7,8 +7,9 @@
 #include "amx_rows.h"
 
 enum {
-    ROW_BLOCK = 384,                    /* queries of a work item */
-    ROW_PANELS = ROW_BLOCK / PANEL,     /* panels of a block of rows */
+    ROW_BLOCK = 192,     /* queries of a work item */
+    AMX_ROW_BLOCK = 768, /* at most, on the AMX unit: its operands of the keys take longer to make */
+    ROW_PANELS = 12,     /* panels of a work item, at most */
     ROW_KEYS = 512 / (int)sizeof(real), /* keys of a tile */
     AMX_KEYS = 512,                     /* keys of a block on the AMX unit */
     AMX_WAITING = 16                    /* groups of keys whose weights wait for their product with V */
@@ -16,13 +17,14 @@ enum {
 
 /* How the work is cut: a function of the shape alone. */
 typedef struct {
+    int64_t rows;   /* queries of a block */
     int64_t blocks; /* of a head's queries */
     int64_t items;  /* blocks of all heads */
     int64_t parts;  /* of the keys */
     int64_t keys;   /* of a part */
 } agi_row_schedule;
 
-agi_row_schedule agi_row_schedule_of(const ag_problem *p);
+agi_row_schedule agi_row_schedule_of(const ag_plan *plan, agi_map map);
 
 /* The state of one panel of queries. */
 typedef struct {

@@ -5,6 +5,7 @@
 enum {
     CACHE = 256 * 1024, /* numbers that a tile's working set may have: half of a 2 MiB cache in float32 */
     SPAN = 128 * 1024,  /* numbers of a span's dK and dV */
+    ENOUGH_BLOCKS = 24, /* large blocks of queries, where they could be smaller */
     ENOUGH_ITEMS = 32,  /* blocks of queries that need no parts of the keys */
     LEAST_KEYS = 1024,  /* of such a part */
     ENOUGH_CHAINS = 8   /* independent chains that need no parts */
@@ -59,10 +60,28 @@ agi_schedule agi_schedule_of(const ag_plan *plan, agi_map map)
     return x;
 }
 
-agi_row_schedule agi_row_schedule_of(const ag_problem *p)
+/* On the AMX unit as many as leave enough blocks for all threads; blocks of about the same size. */
+static int64_t rows_of_block(const ag_plan *plan, agi_map map)
 {
+    const ag_problem *p = &plan->p;
+    int64_t rows = AMX_ROW_BLOCK;
+    if (agi_amx_of(plan, map) == NULL) {
+        return ROW_BLOCK;
+    }
+    while (rows > ROW_BLOCK &&
+           agi_saturated(p->batch, p->heads, (p->q_len + rows - 1) / rows, 1) < ENOUGH_BLOCKS) {
+        rows /= 2;
+    }
+    const int64_t blocks = agi_max(1, (p->q_len + rows - 1) / rows);
+    return agi_round_up(agi_max(1, (p->q_len + blocks - 1) / blocks), ROW_BLOCK / 3);
+}
+
+agi_row_schedule agi_row_schedule_of(const ag_plan *plan, agi_map map)
+{
+    const ag_problem *p = &plan->p;
     agi_row_schedule x;
-    x.blocks = agi_max(1, (p->q_len + ROW_BLOCK - 1) / ROW_BLOCK);
+    x.rows = rows_of_block(plan, map);
+    x.blocks = agi_max(1, (p->q_len + x.rows - 1) / x.rows);
     x.items = p->q_len == 0 ? 0 : agi_saturated(p->batch, p->heads, x.blocks, 1);
     x.parts = agi_min(ENOUGH_ITEMS / agi_max(1, x.items), p->kv_len / LEAST_KEYS);
     x.parts = agi_max(1, x.parts);
