@@ -255,6 +255,21 @@ static void vjp_patch(agi_backward_scratch *s, const agi_head *x, const agi_sums
     round_patch(s, x, c, s->dS, DZ_, 0);
 }
 
+static void plain_tangents(const agi_backward_scratch *s, const agi_head *x, const agi_patch *c)
+{
+    const agi_query_tile *t = &s->tile;
+    const float *const scores[4] = {s->P, s->dS, s->U, s->tdS};
+    uint16_t *rows[4], *pairs[2];
+    for (int n = 0; n < 4; n++) {
+        rows[n] = s->amx.rounded[n] + rows_at(c);
+    }
+    for (int n = 0; n < 2; n++) {
+        pairs[n] = s->amx.pairs_of_keys[n] + pairs_at(c);
+    }
+    x->amx->gradient_tangents(rows, ROUNDED_LINE, pairs, scores, x->c, x->scale, t->high + c->i0,
+                              t->mu + c->i0, t->D + c->i0, t->tD + c->i0);
+}
+
 static void vjp_jvp_patch(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
                           const key_operands *operands, const agi_key_tile *keys, const agi_patch *c)
 {
@@ -264,9 +279,13 @@ static void vjp_jvp_patch(agi_backward_scratch *s, const agi_head *x, const agi_
     s->tdS = s->amx.T[1] + STRIPE;
     put_own_scores(s, x, c, operands, K_, s->P);
     put_own_scores(s, x, c, operands, V_, s->dS);
-    agi_patch_weights(s, x, &s->tile, keys, c);
     put_tangent_scores(s, x, c, operands, K_, s->U);
     put_tangent_scores(s, x, c, operands, V_, s->tdS);
+    if (is_plain(s, x, keys, c)) {
+        plain_tangents(s, x, c);
+        return;
+    }
+    agi_patch_weights(s, x, &s->tile, keys, c);
     agi_vjp_jvp_patch(s, x, sums, &s->tile, keys, c);
     round_patch(s, x, c, s->P, R_, -1);
     round_patch(s, x, c, s->U, TR_, -1);

@@ -392,6 +392,51 @@ static void gradients(uint16_t *P, uint16_t *dS, int64_t line, uint16_t *dS_pair
     }
 }
 
+/* What vjp_jvp makes of one vector of scores. */
+typedef struct {
+    vec r, ds, tr, tds;
+} tangent_stage;
+
+INLINE tangent_stage tangents_at(const float *const scores[4], int64_t at, vec c, vec scale, vec L, vec mu,
+                                 vec D, vec tD)
+{
+    tangent_stage x;
+    const vec e = v_sub(v_load(scores[1] + at), D), w = v_fms(v_load(scores[2] + at), scale, mu);
+    x.r = exp2_centred(v_fms(v_load(scores[0] + at), c, L));
+    x.ds = v_mul(x.r, e);
+    x.tr = v_mul(x.r, w);
+    x.tds = v_mul(x.r, v_fma(w, e, v_sub(v_load(scores[3] + at), tD)));
+    return x;
+}
+
+static void gradient_tangents(uint16_t *const rows[4], int64_t line, uint16_t *const pairs[2],
+                              const float *const scores[4], float c, float scale, const float *L,
+                              const float *mu, const float *D, const float *tD)
+{
+    for (int j = 0; j < GROUP_KEYS; j += 2) {
+        tangent_stage x[2][PAIR];
+        UNROLL for (int r = 0; r < 2; r++)
+        {
+            const int64_t to = row_place(j + r, line);
+            UNROLL for (int v = 0; v < PAIR; v++)
+            {
+                const int64_t i = v * LANES;
+                x[r][v] = tangents_at(scores, (j + r) * PANEL + i, v_set1(c), v_set1(scale), v_load(L + i),
+                                      v_load(mu + i), v_load(D + i), v_load(tD + i));
+            }
+            store_cut_pair(rows[0] + to, x[r][0].r, x[r][1].r);
+            store_cut_pair(rows[1] + to, x[r][0].ds, x[r][1].ds);
+            store_cut_pair(rows[2] + to, x[r][0].tr, x[r][1].tr);
+            store_cut_pair(rows[3] + to, x[r][0].tds, x[r][1].tds);
+        }
+        UNROLL for (int v = 0; v < PAIR; v++)
+        {
+            store_cut_pair(pairs[0] + v * AMX_AB + j * 16, x[0][v].tds, x[1][v].tds);
+            store_cut_pair(pairs[1] + v * AMX_AB + j * 16, x[0][v].ds, x[1][v].ds);
+        }
+    }
+}
+
 /* ---- Rows ---- */
 
 static double widen(uint16_t x)
@@ -432,5 +477,6 @@ const agi_amx_kernels agi_amx_table = {
     .round_rows = round_rows,
     .softmax = softmax,
     .gradients = gradients,
+    .gradient_tangents = gradient_tangents,
     .dot = dot,
 };

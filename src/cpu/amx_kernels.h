@@ -62,6 +62,13 @@ typedef struct {
     void (*gradients)(uint16_t *P, uint16_t *dS, int64_t line, uint16_t *dS_pairs, const float *T,
                       const float *dP, int64_t W, float c, const float *L, const float *D);
 
+    /* The same for vjp_jvp, on 32 lanes. Of the scores S, dP, U and tdP, with tS = scale U:
+     *     R = 2^(c S - L), dS = R (dP - D), tR = R (tS - mu), tdS = R ((tS - mu)(dP - D) + tdP - tD)
+     * rows, in this order, and pairs of tdS and of dS. */
+    void (*gradient_tangents)(uint16_t *const rows[4], int64_t line, uint16_t *const pairs[2],
+                              const float *const scores[4], float c, float scale, const float *L,
+                              const float *mu, const float *D, const float *tD);
+
     /* The sum of n products. */
     double (*dot)(const uint16_t *A, const uint16_t *B, int64_t n);
 } agi_amx_kernels;
