@@ -32,6 +32,16 @@ static real narrow_input(struct rng *r, ag_dtype dtype)
                                 : sign * 0.0);
 }
 
+/* The product in float64 is itself rounded: with what that lost, it may be no tie but lie beside one. */
+static uint16_t narrow_beside(ag_dtype dtype, double from, double factor)
+{
+    const double product = factor * from, lost = fma(factor, from, -product);
+    uint16_t bits;
+    agi_store(dtype, &bits, 0,
+              lost == 0 || isnan(lost) ? product : nextafter(product, lost < 0 ? -INFINITY : INFINITY));
+    return bits;
+}
+
 static void check_narrow(const agi_kernels *k, ag_dtype dtype, uint64_t seed)
 {
     static const double factors[] = {1, 1 + 0x1p-40, 1 - 0x1p-40, 0x1p-20, -1, 1.0 / 3};
@@ -54,7 +64,8 @@ static void check_narrow(const agi_kernels *k, ag_dtype dtype, uint64_t seed)
         const int64_t at = i - NARROW_GUARD;
         const bool inside = at >= 0 && at < n;
         const bool both_nan = inside && isnan(agi_load(dtype, to, i)) && isnan(agi_load(dtype, wanted, i));
-        if (to[i] != wanted[i] && !both_nan) {
+        const bool beside = inside && to[i] == narrow_beside(dtype, (double)from[at], factor);
+        if (to[i] != wanted[i] && !both_nan && !beside) {
             CHECK(false, "%s %s: number %lld of %lld, from %a times %a: %#x, not %#x", k->name, name,
                   (long long)at, (long long)n, inside ? (double)from[at] : 0.0, factor, to[i], wanted[i]);
             free(from);

@@ -509,7 +509,9 @@ static void put(real *to, const real *from, int64_t n, double factor, bool add)
 INLINE uint32_t round_to_odd(real from, double factor, uint32_t *odd)
 {
     const float high = (float)factor, low = (float)(factor - (double)high);
-    const float near = from * high, rest = fmaf(from, low, fmaf(from, high, -near));
+    const float near = from * high,
+                up = fabsf(near) < 0x1p-60f ? 0x1p60f : 1; /* else the rest may underflow */
+    const float rest = fmaf(from * up, low, fmaf(from * up, high, -near * up));
     uint32_t bits, sign;
     memcpy(&bits, &near, sizeof bits);
     memcpy(&sign, &rest, sizeof sign);
