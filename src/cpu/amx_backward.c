@@ -192,12 +192,9 @@ static void put_tangent_scores(const agi_backward_scratch *s, const agi_head *x,
 static void clear_beside(float *T, const agi_patch *c)
 {
     const int64_t from = c->from % GROUP_KEYS, to = from + c->nj;
-    memset(T, 0, (size_t)(from * PANEL) * sizeof *T);
-    memset(T + to * PANEL, 0, (size_t)((GROUP_KEYS - to) * PANEL) * sizeof *T);
-    for (int64_t j = from; j < to; j++) {
-        for (int64_t i = c->ni; i < c->W; i++) {
-            T[j * PANEL + i] = 0;
-        }
+    for (int64_t j = 0; j < GROUP_KEYS; j++) {
+        const int64_t seen = j < from || j >= to ? 0 : c->ni;
+        memset(T + j * PANEL + seen, 0, (size_t)(STRIPE - seen) * sizeof *T);
     }
 }
 
