@@ -1,0 +1,52 @@
+/* bfloat16 and float16 near the unfused formula's own error. The error rule also allows 8 eps A, which for these dtypes
+ * may be as large as the result: here a result must be within four times the error of the baseline, or of rounding
+ * the truth, on random problems of several tiles. */
+#include "error_rule.h"
+#include "feature_pairs.h"
+
+#include <math.h>
+
+enum { PROBLEMS = 60, SEED = 31 };
+
+static void check_entries(const struct arrays *x, const char *what)
+{
+    struct error_entry entries[T_COUNT];
+    const double floor = x->given.dtype == AG_BF16 ? 4e-3 : 6e-4;
+    int count = 0;
+    CHECK(error_rule(x, 2, entries, &count) == AG_OK, "%s: %s", what, ag_last_message());
+    for (int n = 0; n < count; n++) {
+        const struct error_entry *e = &entries[n];
+        CHECK(e->error <= 4 * fmax(e->baseline, floor * e->truth),
+              "%s: %s: |x - truth| %g; unfused %g, A %g, |truth| %g", what, tensor_info[e->t].name, e->error,
+              e->baseline, e->size, e->truth);
+    }
+    CHECK(count > 0, "%s: nothing compared", what);
+}
+
+static void test(int n)
+{
+    struct rng r;
+    struct setup s;
+    struct arrays x;
+    char what[512];
+    ag_options options = AG_OPTIONS_INIT;
+    options.threads = 1 + n % 2;
+    rng_init(&r, SEED, (uint64_t)n);
+    draw_large_setup(&s, &r);
+    s.problem.dtype = n % 4 == 3 ? AG_F16 : AG_BF16;
+    s.problem.out_dtype = s.problem.grad_dtype = s.problem.aux_dtype = 0;
+    setup_command(&s, what, sizeof what);
+    if (CHECK(setup_arrays(&x, &s, &options) == AG_OK, "%s: %s", what, ag_last_message())) {
+        CHECK_OK(arrays_run_all(&x));
+        check_entries(&x, what);
+        arrays_destroy(&x);
+    }
+}
+
+int main(void)
+{
+    for (int n = 0; n < test_count(PROBLEMS); n++) {
+        test(n);
+    }
+    return test_summary();
+}
