@@ -333,13 +333,15 @@ static agi_row_panel stripe_of(const agi_head *x, const agi_row_panel *panel, in
     return stripe;
 }
 
-static agi_amx_panel amx_stripe_of(const agi_amx_panel *panel, int64_t lane)
+static agi_amx_panel amx_stripe_of(const agi_amx_panel *panel, int64_t lane, bool tangents)
 {
     agi_amx_panel stripe = *panel;
     stripe.columns.p += lane / AMX_LANES * panel->columns.line;
-    stripe.t_columns.p += lane / AMX_LANES * panel->t_columns.line;
     stripe.O += lane;
-    stripe.tO += lane;
+    if (tangents) {
+        stripe.t_columns.p += lane / AMX_LANES * panel->t_columns.line;
+        stripe.tO += lane;
+    }
     return stripe;
 }
 
@@ -350,7 +352,7 @@ void agi_amx_row_block(agi_row_scratch *s, const agi_head *x, agi_row_panel *pan
     for (int64_t q = 0; q < n_panels; q++) {
         for (int64_t lane = 0; lane < panels[q].ni; lane += STRIPE) {
             agi_row_panel panel = stripe_of(x, &panels[q], lane);
-            const agi_amx_panel own = amx_stripe_of(&s->amx.panel[q], lane);
+            const agi_amx_panel own = amx_stripe_of(&s->amx.panel[q], lane, x->call->map == AGI_JVP);
             run_tile(s, x, &panel, &own, &keys);
         }
     }
