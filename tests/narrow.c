@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-enum { PROBLEMS = 60, SEED = 31 };
+enum { ALL = 1000, PROBLEMS = 60, SEED = 31 };
 
 static void check_entries(const struct arrays *x, const char *what)
 {
@@ -45,7 +45,8 @@ static void test(int n)
 
 int main(void)
 {
-    for (int n = 0; n < test_count(PROBLEMS); n++) {
+    const int count = test_count(ALL); /* fewer where a test asks for few: these are large */
+    for (int n = 0; n < (count == ALL ? PROBLEMS : count / 50); n++) {
         test(n);
     }
     return test_summary();
