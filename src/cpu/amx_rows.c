@@ -6,9 +6,8 @@
 const agi_amx_kernels *agi_amx_of(const ag_plan *plan, agi_map map)
 {
 #if defined(__x86_64__)
-    const bool rows_alone = map == AGI_FORWARD || map == AGI_JVP;
-    /* dO has the output's dtype: a wider one would lose digits in a product of bfloat16. */
-    if (plan->isa == AG_ISA_AMX && plan->p.dtype == AG_BF16 && (rows_alone || plan->p.out_dtype == AG_BF16)) {
+    /* A wider output is asked for by who wants more digits than weights in bfloat16 leave; and dO has its dtype. */
+    if (plan->isa == AG_ISA_AMX && plan->p.dtype == AG_BF16 && plan->p.out_dtype == AG_BF16) {
         return &agi_amx_table;
     }
 #endif
