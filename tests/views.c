@@ -413,6 +413,17 @@ static void exact_twin(struct arrays *y, const struct arrays *x, const ag_option
     }
 }
 
+/* Gives an output numbers to be added to; the result are these. */
+static double *fill_output(struct arrays *x, enum tensor t)
+{
+    double *old = arrays_read_new(x, t);
+    for (int64_t n = 0; n < x->count[t]; n++) {
+        old[n] = (double)(n % 7) - 2.75;
+    }
+    arrays_write(x, t, old);
+    return old;
+}
+
 /* Each output of one map is round(old + result) where its bit is set, round(result) where not. */
 static void check_sums(struct arrays *x, const struct arrays *exact, int map, uint32_t bits, const char *text)
 {
@@ -421,11 +432,7 @@ static void check_sums(struct arrays *x, const struct arrays *exact, int map, ui
     keep_outputs(x, clean);
     for (enum tensor t = 0; t < T_COUNT; t++) {
         if (is_output(x, t, map_bit[map])) {
-            old[t] = arrays_read_new(x, t);
-            for (int64_t n = 0; n < x->count[t]; n++) {
-                old[t][n] = (double)(n % 7) - 2.75;
-            }
-            arrays_write(x, t, old[t]);
+            old[t] = fill_output(x, t);
         }
     }
     x->args.accumulate = bits;
@@ -517,11 +524,7 @@ static void check_near_sums(struct arrays *x, int map, uint32_t bits, const char
     for (enum tensor t = 0; t < T_COUNT; t++) {
         if (is_output(x, t, map_bit[map])) {
             clean[t] = arrays_read_new(x, t);
-            old[t] = arrays_read_new(x, t);
-            for (int64_t n = 0; n < x->count[t]; n++) {
-                old[t][n] = (double)(n % 7) - 2.75;
-            }
-            arrays_write(x, t, old[t]);
+            old[t] = fill_output(x, t);
         }
     }
     x->args.accumulate = bits;

@@ -6,20 +6,6 @@
 #include "backward.h"
 #include "rowwise.h"
 
-static const agi_kernels *kernels_of(const ag_plan *plan)
-{
-    switch (plan->isa) {
-#if defined(__x86_64__)
-    case AG_ISA_AMX:
-    case AG_ISA_AVX512: return &agi_kernels_avx512;
-    case AG_ISA_AVX2: return &agi_kernels_avx2;
-#elif defined(__aarch64__)
-    case AG_ISA_NEON: return &agi_kernels_neon;
-#endif
-    default: return &agi_kernels_scalar;
-    }
-}
-
 /* ---- Forward and jvp ---- */
 
 typedef struct {
@@ -78,7 +64,7 @@ static void fill_tail(const agi_call *call, const ag_tensor *t, agi_shape shape,
     const int64_t end = (keys ? call->a.k_packed : call->a.q_packed)[p->batch];
     for (int64_t h = 0; h < size[1]; h++) {
         const agi_slice slice = {t, dtype, 0, h, 0, size[3]};
-        agi_put_rows(kernels_of(call->plan), slice, end, size[2] - end, accumulate, 1, NULL, 0);
+        agi_put_rows(agi_kernels_of(call->plan), slice, end, size[2] - end, accumulate, 1, NULL, 0);
     }
 }
 
@@ -125,7 +111,7 @@ static void fill_tails(const agi_call *call)
 
 size_t REAL_NAME(agi_cpu_workspace)(const ag_plan *plan, agi_map map)
 {
-    const agi_kernels *k = kernels_of(plan);
+    const agi_kernels *k = agi_kernels_of(plan);
     agi_arena arena = agi_arena_begin(NULL);
     if (map == AGI_FORWARD || map == AGI_JVP) {
         row_job x = {.k = k};
@@ -139,7 +125,7 @@ size_t REAL_NAME(agi_cpu_workspace)(const ag_plan *plan, agi_map map)
 
 ag_status REAL_NAME(agi_cpu_run)(const agi_call *call, const ag_exec *exec, void *workspace)
 {
-    const agi_kernels *k = kernels_of(call->plan);
+    const agi_kernels *k = agi_kernels_of(call->plan);
     const bool rows = call->map == AGI_FORWARD || call->map == AGI_JVP;
     const ag_status status =
         rows ? run_rows(call, k, exec, workspace) : agi_backward_run(call, k, exec, workspace);

@@ -38,20 +38,6 @@ typedef struct {
     scratch *s;
 } part;
 
-static const agi_kernels *kernels_of(const ag_plan *plan)
-{
-    switch (plan->isa) {
-#if defined(__x86_64__)
-    case AG_ISA_AMX:
-    case AG_ISA_AVX512: return &agi_kernels_avx512;
-    case AG_ISA_AVX2: return &agi_kernels_avx2;
-#elif defined(__aarch64__)
-    case AG_ISA_NEON: return &agi_kernels_neon;
-#endif
-    default: return &agi_kernels_scalar;
-    }
-}
-
 /* ---- Operands ---- */
 
 /* skip[i]: stored row first + i does not count. NULL where all n do. */
@@ -203,7 +189,7 @@ static bool c_in_place(const agi_matmul_op *op, int64_t lanes)
 void REAL_NAME(agi_product_run)(const ag_plan *plan, const agi_matmul_op *op, const agi_matmul_tile *at,
                                 void *memory)
 {
-    part x = {.kernels = kernels_of(plan), .at = at, .s = memory};
+    part x = {.kernels = agi_kernels_of(plan), .at = at, .s = memory};
     if (c_in_place(op, x.kernels->lanes)) {
         add_all(&x, op, (real *)op->c + at->i0 * op->n + at->j0, op->n);
     } else {
@@ -226,7 +212,7 @@ void REAL_NAME(agi_product_cut)(const ag_plan *plan, const agi_matmul_op *op, in
         piece = agi_max(piece, piece_of(&op->products[p]));
     }
     agi_cut_limits limits = {op->m, 24, agi_min(16, B_SIZE / piece / PANEL) * PANEL, PANEL};
-    if (!c_in_place(op, kernels_of(plan)->lanes)) {
+    if (!c_in_place(op, agi_kernels_of(plan)->lanes)) {
         limits.rows = C_SIZE / limits.cols / 24 * 24;
     }
     agi_cut_evenly(op, tiles, &limits, at);

@@ -52,6 +52,7 @@ typedef float real;
 #define agi_kernels_avx2 REAL_NAME(agi_kernels_avx2)
 #define agi_kernels_avx512 REAL_NAME(agi_kernels_avx512)
 #define agi_kernels_neon REAL_NAME(agi_kernels_neon)
+#define agi_kernels_of REAL_NAME(agi_kernels_of)
 #define agi_kernels_scalar REAL_NAME(agi_kernels_scalar)
 #define agi_key_range REAL_NAME(agi_key_range)
 #define agi_key_rows REAL_NAME(agi_key_rows)

@@ -9,6 +9,20 @@
 
 /* ---- The head ---- */
 
+const agi_kernels *agi_kernels_of(const ag_plan *plan)
+{
+    switch (plan->isa) {
+#if defined(__x86_64__)
+    case AG_ISA_AMX:
+    case AG_ISA_AVX512: return &agi_kernels_avx512;
+    case AG_ISA_AVX2: return &agi_kernels_avx2;
+#elif defined(__aarch64__)
+    case AG_ISA_NEON: return &agi_kernels_neon;
+#endif
+    default: return &agi_kernels_scalar;
+    }
+}
+
 static double sink_of(const agi_call *call, const ag_tensor *t, int64_t h)
 {
     return agi_load(call->plan->p.aux_dtype, t->data, call->plan->p.heads == 1 ? 0 : h * t->strides[1]);

@@ -45,6 +45,9 @@ typedef struct {
     double sink, tsink; /* -infinity and 0 without one */
 } agi_head;
 
+/* The table of the instruction set that the plan has chosen; AMX has the vectors of AVX-512 beside it. */
+const agi_kernels *agi_kernels_of(const ag_plan *plan);
+
 void agi_head_begin(agi_head *x, const agi_call *call, const agi_kernels *k, int64_t b, int64_t h);
 
 /* Memory for n reals. */
