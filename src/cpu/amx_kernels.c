@@ -262,7 +262,7 @@ static void round_rows(uint16_t *rows, int64_t line, const float *T, int64_t W)
 }
 
 /* The same by cutting off: for numbers that are greater by CENTRED than they should be, so that what is cut off is
- * made up for on average. Their errors are 5.5 percent larger than rounding's, without a bias, for half the work. */
+ * made up for on average. Their errors are slightly larger than rounding's, without a bias, for half the work. */
 INLINE void store_cut_pair(uint16_t *to, vec a, vec b)
 {
     const __m512i low = _mm512_srli_epi32(_mm512_castps_si512(a), 16);
