@@ -43,8 +43,60 @@ static void test(int n)
     }
 }
 
+static int make(struct arrays *x, const char *text)
+{
+    ag_problem problem = AG_PROBLEM_INIT;
+    return CHECK_OK(ag_problem_parse(text, &problem)) && CHECK_OK(arrays_create(x, &problem, NULL, 5));
+}
+
+/* Keys that grow, so that each group's maximum is far above the last: what was summed must be worth less. */
+static void growing_scores(const char *text)
+{
+    struct arrays x;
+    if (make(&x, text)) {
+        const int64_t width = x.p->dim_qk;
+        double *k = arrays_read_new(&x, T_K);
+        for (int64_t n = 0; n < x.count[T_K]; n++) {
+            k[n] *= 0.05 * (double)(n / width);
+        }
+        arrays_write(&x, T_K, k);
+        free(k);
+        CHECK_OK(arrays_run_all(&x));
+        check_entries(&x, text);
+        arrays_destroy(&x);
+    }
+}
+
+/* V of ones gives O of ones: weights and their sum are rounded without a bias. */
+static void weights_add_up(const char *text)
+{
+    struct arrays x;
+    if (make(&x, text)) {
+        double *v = arrays_read_new(&x, T_V), sum = 0;
+        for (int64_t n = 0; n < x.count[T_V]; n++) {
+            v[n] = 1;
+        }
+        arrays_write(&x, T_V, v);
+        CHECK_OK(arrays_run(&x, AG_MAP_FORWARD));
+        double *o = arrays_read_new(&x, T_O);
+        for (int64_t n = 0; n < x.count[T_O]; n++) {
+            sum += o[n];
+        }
+        CHECK(fabs(sum / (double)x.count[T_O] - 1) < 1e-3, "%s: O of ones has mean %g", text,
+              sum / (double)x.count[T_O]);
+        free(v);
+        free(o);
+        arrays_destroy(&x);
+    }
+}
+
 int main(void)
 {
+    growing_scores("h1 q70 k400 d32 bf16");
+    growing_scores("h1 q70 k400 d32 f16");
+    weights_add_up("h2 q70 k700 d32 bf16");
+    weights_add_up("h2 q70 k700 d32 f16");
+
     const int count = test_count(ALL); /* fewer where a test asks for few: these are large */
     for (int n = 0; n < (count == ALL ? PROBLEMS : count / 50); n++) {
         test(n);
