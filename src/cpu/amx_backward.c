@@ -16,7 +16,9 @@ void agi_amx_backward_lay_out(agi_amx_backward_scratch *s, agi_arena *arena, con
 {
     const int64_t on = agi_amx_of(plan, map) != NULL, tangents = on * (map == AGI_VJP_JVP);
     const int64_t Dk = agi_round_up(plan->p.dim_qk, AMX_DEPTH), Dv = agi_round_up(plan->p.dim_v, AMX_DEPTH);
-    const int64_t block = agi_round_up(agi_schedule_of(plan, map).block, GROUP_KEYS);
+    const agi_schedule schedule = agi_schedule_of(plan, map);
+    const int64_t block = agi_round_up(schedule.block, GROUP_KEYS);
+    const int64_t span = agi_round_up(schedule.span, GROUP_KEYS);
     for (int t = 0; t < 4; t++) {
         const int64_t there = t < 2 ? on : tangents, D = t % 2 ? Dv : Dk;
         s->pair_tiles[t] = agi_take16(arena, there * TILE_ROWS * D);
@@ -25,14 +27,113 @@ void agi_amx_backward_lay_out(agi_amx_backward_scratch *s, agi_arena *arena, con
     for (int t = 0; t < 2; t++) {
         const int64_t there = t == 0 ? on : tangents, D = t == 0 ? Dk : Dv;
         s->column_tiles[t] = agi_take16(arena, (on + tangents) * TILE_ROWS * D);
-        s->key_rows[t] = agi_take16(arena, (on + tangents) * block * D);
-        s->turned[t] = agi_take16(arena, there * block * Dk);
+        s->key_rows[t] = agi_take16(arena, (on + tangents) * span * D);
+        s->turned[t] = agi_take16(arena, there * span * Dk);
         s->pairs_of_keys[t] = agi_take16(arena, there * block * TILE_ROWS);
         s->T[t] = agi_take_reals(arena, there * GROUP_KEYS * PANEL);
     }
+    s->clean = agi_take16(arena, on * block * Dk);
     s->dQ = agi_take_reals(arena, on * TILE_ROWS * Dk);
     s->tail = agi_take_reals(arena, on * AMX_ROWS * agi_max(Dk, Dv));
     s->rows = agi_take16(arena, on * agi_max(TILE_ROWS, GROUP_KEYS) * agi_max(Dk, Dv));
+}
+
+/* ---- The keys of a span ---- */
+
+typedef struct {
+    amx_operand rows[2];   /* K, V, with the rows of tK and tV behind them where there are such */
+    amx_operand turned[2]; /* K, tK; p NULL where not wanted */
+} key_operands;
+
+/* Which of the tensors are there: tK, tV. */
+static const ag_tensor *key_tangent(const agi_head *x, int t)
+{
+    static const ag_tensor none = {NULL, {0}};
+    const ag_args *a = &x->call->a;
+    return x->call->map != AGI_VJP_JVP ? &none : t == K_ ? &a->tk : &a->tv;
+}
+
+static bool is_turned(const agi_head *x, int t)
+{
+    const ag_args *a = &x->call->a;
+    const bool tangents = x->call->map == AGI_VJP_JVP;
+    return (tangents ? a->tdq : a->dq).data != NULL && (t == 0 || key_tangent(x, K_)->data != NULL);
+}
+
+/* Keys first .. end - 1 of the span, whole groups. */
+static void load_keys(const agi_amx_backward_scratch *s, const agi_head *x, int64_t first, int64_t end)
+{
+    const ag_args *a = &x->call->a;
+    const ag_tensor *const own[2] = {&a->k, &a->v}, *const turned[2] = {&a->k, &a->tk};
+    const int64_t j0 = s->span0 + first, n = agi_max(0, agi_min(s->span0 + end, x->seq.n_k) - j0);
+    for (int t = 0; t < 2 && first < end; t++) {
+        const int64_t D = t == K_ ? x->Dk : x->Dv;
+        const int64_t width = agi_round_up(D, AMX_DEPTH) * (key_tangent(x, t)->data == NULL ? 1 : 2);
+        agi_amx_copy_keys(x, own[t], key_tangent(x, t), D, j0, n, s->key_rows[t] + first * width);
+        if (is_turned(x, t)) {
+            agi_amx_key_columns(x, turned[t], x->Dk, j0, n, s->turned[t] + first * x->Dk_pad, s->rows);
+        }
+    }
+}
+
+void agi_amx_begin_pass(agi_backward_scratch *s, int64_t span0)
+{
+    s->amx.span0 = span0;
+    s->amx.from = s->amx.to = 0;
+}
+
+/* Keys between those that are there and those wanted come with them. */
+static void want_keys(agi_amx_backward_scratch *s, const agi_head *x, int64_t from, int64_t to)
+{
+    const int64_t first = (from - s->span0) / GROUP_KEYS * GROUP_KEYS,
+                  end = agi_round_up(to - s->span0, GROUP_KEYS);
+    if (s->from == s->to) {
+        s->from = s->to = first;
+    }
+    load_keys(s, x, first, s->from);
+    load_keys(s, x, s->to, end);
+    s->from = agi_min(first, s->from);
+    s->to = agi_max(end, s->to);
+}
+
+/* Those of a block of keys. */
+static key_operands operands_of(const agi_amx_backward_scratch *s, const agi_head *x, int64_t j0)
+{
+    const int64_t first = j0 - s->span0;
+    key_operands keys = {.rows = {{0}}};
+    for (int t = 0; t < 2; t++) {
+        const int64_t D = t == K_ ? x->Dk : x->Dv;
+        const int64_t width = agi_round_up(D, AMX_DEPTH) * (key_tangent(x, t)->data == NULL ? 1 : 2);
+        keys.rows[t] = (amx_operand){s->key_rows[t] + first * width, AMX_ROWS * width, AMX_DEPTH, width};
+        if (is_turned(x, t)) {
+            keys.turned[t] =
+                (amx_operand){s->turned[t] + first * x->Dk_pad, AMX_AB, x->Dk_pad * GROUP_KEYS, GROUP_KEYS};
+        }
+    }
+    return keys;
+}
+
+/* K turned, or a copy without the keys that no query of the tile sees: their dZ is 0, but 0 times NaN is NaN. */
+static amx_operand seen_keys(const agi_backward_scratch *s, const agi_head *x, amx_operand K,
+                             const agi_key_tile *keys)
+{
+    int64_t from, to;
+    agi_key_range(x, s->tile.i0, s->tile.ni, &from, &to);
+    const int64_t n = agi_round_up(keys->nj, GROUP_KEYS);
+    const bool inside = keys->j0 >= from && (keys->j0 + n <= to || to == x->seq.n_k);
+    if (inside && (!x->hides || memchr(s->unseen, 1, (size_t)keys->nj) == NULL)) {
+        return K;
+    }
+    for (int64_t j = 0; j < n; j += GROUP_KEYS) {
+        uint8_t keep[GROUP_KEYS];
+        for (int64_t r = 0; r < GROUP_KEYS; r++) {
+            const int64_t key = keys->j0 + j + r;
+            keep[r] = key >= from && key < to && j + r < keys->nj && !(x->hides && s->unseen[j + r]);
+        }
+        agi_amx_clean(s->amx.clean + j * x->Dk_pad, K.p + j * x->Dk_pad, x->Dk_pad / AMX_ROWS, keep);
+    }
+    K.p = s->amx.clean;
+    return K;
 }
 
 /* ---- A tile of queries ---- */
@@ -55,10 +156,11 @@ static void load_queries(agi_amx_backward_scratch *s, const agi_head *x, const a
     }
 }
 
-void agi_amx_begin_tile(agi_backward_scratch *s, const agi_head *x)
+void agi_amx_begin_tile(agi_backward_scratch *s, const agi_head *x, int64_t from, int64_t to)
 {
     const ag_args *a = &x->call->a;
     const ag_problem *p = &x->call->plan->p;
+    want_keys(&s->amx, x, from, to);
     load_queries(&s->amx, x, &s->tile, Q_, &a->q, p->dtype, x->Dk);
     load_queries(&s->amx, x, &s->tile, DO_, &a->d_o, p->out_dtype, x->Dv);
     if (x->call->map == AGI_VJP_JVP) {
@@ -101,54 +203,6 @@ void agi_amx_row_products(agi_backward_scratch *s, const agi_head *x, int64_t i,
     if (x->call->map == AGI_VJP_JVP) {
         *tD += row_product(s, x, &a->d_o, &a->to, i);
         *tD += a->td_o.data == NULL ? 0 : row_product(s, x, &a->td_o, &a->o, i);
-    }
-}
-
-/* ---- A block of keys ---- */
-
-typedef struct {
-    amx_operand rows[2];   /* K, V, with the rows of tK and tV behind them where there are such */
-    amx_operand turned[2]; /* K, tK; p NULL where not wanted */
-} key_operands;
-
-static key_operands load_keys(agi_amx_backward_scratch *s, const agi_head *x, int64_t j0, int64_t nj)
-{
-    const ag_args *a = &x->call->a;
-    const bool tangents = x->call->map == AGI_VJP_JVP;
-    const bool wanted = (tangents ? a->tdq : a->dq).data != NULL;
-    const ag_tensor none = {NULL, {0}};
-    const ag_tensor *const own[2] = {&a->k, &a->v}, *const tangent[2] = {&a->tk, &a->tv};
-    key_operands keys = {.rows = {{0}}};
-    for (int t = 0; t < 2; t++) {
-        keys.rows[t] = agi_amx_key_rows_and_tangents(x, own[t], tangents ? tangent[t] : &none,
-                                                     t == K_ ? x->Dk : x->Dv, j0, nj, s->key_rows[t]);
-    }
-    if (wanted) {
-        keys.turned[0] = agi_amx_key_columns(x, &a->k, x->Dk, j0, nj, s->turned[0], s->rows);
-    }
-    if (wanted && tangents && a->tk.data != NULL) {
-        keys.turned[1] = agi_amx_key_columns(x, &a->tk, x->Dk, j0, nj, s->turned[1], s->rows);
-    }
-    return keys;
-}
-
-/* K without the keys that no query of the tile sees. */
-static void clean_keys(const agi_backward_scratch *s, const agi_head *x, const key_operands *keys, int64_t nj)
-{
-    if (!x->hides || memchr(s->unseen, 1, (size_t)nj) == NULL) {
-        return;
-    }
-    for (int64_t j = 0; j < nj; j += GROUP_KEYS) {
-        uint8_t keep[GROUP_KEYS];
-        for (int64_t r = 0; r < GROUP_KEYS; r++) {
-            keep[r] = j + r < nj && !s->unseen[j + r];
-        }
-        for (int t = 0; t < 2; t++) {
-            uint16_t *const tiles = s->amx.turned[t] + j * x->Dk_pad;
-            if (keys->turned[t].p != NULL) {
-                agi_amx_clean(tiles, tiles, x->Dk_pad / AMX_ROWS, keep);
-            }
-        }
     }
 }
 
@@ -411,23 +465,35 @@ static void add_query_gradients(const agi_backward_scratch *s, const agi_head *x
 {
     for (int t = 0; t < 2; t++) {
         if (operands->turned[t].p != NULL) {
-            add_query_gradient(s, x, keys, s->amx.pairs_of_keys[t], operands->turned[t]);
+            const amx_operand K = seen_keys(s, x, operands->turned[t], keys);
+            add_query_gradient(s, x, keys, s->amx.pairs_of_keys[t], K);
         }
     }
 }
 
-void agi_amx_backward_block(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
-                            const agi_key_tile *keys)
+/* From the first key of a group on. The keys before the given ones are hidden. */
+static agi_key_tile whole_groups(const agi_amx_backward_scratch *s, const agi_head *x,
+                                 const agi_key_tile *keys)
 {
-    const key_operands operands = load_keys(&s->amx, x, keys->j0, keys->nj);
-    memset(s->unseen, 1, (size_t)keys->nj);
+    const int64_t before = (keys->j0 - s->span0) % GROUP_KEYS;
+    agi_key_tile whole = {.j0 = keys->j0 - before, .nj = keys->nj + before};
+    whole.dK = keys->dK - before * x->Dk_pad;
+    whole.dV = keys->dV - before * x->Dv_pad;
+    return whole;
+}
+
+void agi_amx_backward_block(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
+                            const agi_key_tile *given)
+{
+    const agi_key_tile keys = whole_groups(&s->amx, x, given);
+    const key_operands operands = operands_of(&s->amx, x, keys.j0);
+    memset(s->unseen, 1, (size_t)keys.nj);
     for (int64_t i = 0; i < s->tile.ni; i += STRIPE) {
-        const agi_patch stripe = stripe_of(x, &s->tile, keys, i);
+        const agi_patch stripe = stripe_of(x, &s->tile, &keys, i);
         if (stripe.nj > 0) {
-            run_stripe(s, x, sums, &operands, keys, &stripe);
+            run_stripe(s, x, sums, &operands, &keys, &stripe);
         }
     }
-    clean_keys(s, x, &operands, keys->nj);
-    add_key_gradients(s, x, keys);
-    add_query_gradients(s, x, &operands, keys);
+    add_key_gradients(s, x, &keys);
+    add_query_gradients(s, x, &operands, &keys);
 }

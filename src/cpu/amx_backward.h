@@ -7,8 +7,12 @@
 void agi_amx_backward_lay_out(agi_amx_backward_scratch *s, agi_arena *arena, const ag_plan *plan,
                               agi_map map);
 
-/* The operands of the tile whose statistics are loaded, its dQ^T at zero; and dQ^T to the tile's dQ. */
-void agi_amx_begin_tile(agi_backward_scratch *s, const agi_head *x);
+/* A pass begins: none of its span's keys is there. */
+void agi_amx_begin_pass(agi_backward_scratch *s, int64_t span0);
+
+/* The operands of the tile whose statistics are loaded, its dQ^T at zero, and those of keys from .. to - 1 of the
+ * sequence; and dQ^T to the tile's dQ. */
+void agi_amx_begin_tile(agi_backward_scratch *s, const agi_head *x, int64_t from, int64_t to);
 void agi_amx_end_tile(agi_backward_scratch *s, const agi_head *x);
 
 /* D and tD of row i of the tile, without dL and tdL. */

@@ -148,28 +148,51 @@ static void product(int64_t M, int64_t N, int64_t K, const amx_operand *A, const
 
 /* ---- Operands ---- */
 
-INLINE void load_dwords(vec *a, const uint16_t *rows, int64_t ld)
+/* Four times 128 bits, at p and 1, 2, 3 steps behind it: from memory, so that only what is left to do inside of
+ * lanes takes the one port that can shuffle. */
+INLINE __m512i load_quads(const void *p, int64_t step)
 {
-    UNROLL for (int r = 0; r < LANES; r++)
-    {
-        a[r] = v_load((const float *)(const void *)(rows + r * ld));
-    }
+    const char *const at = p;
+    const __m128i_u *const second = (const void *)(at + step), *const third = (const void *)(at + 2 * step),
+                           *const fourth = (const void *)(at + 3 * step);
+    __m512i q = _mm512_castsi128_si512(_mm_loadu_si128(p));
+    q = _mm512_inserti32x4(q, _mm_loadu_si128(second), 1);
+    q = _mm512_inserti32x4(q, _mm_loadu_si128(third), 2);
+    return _mm512_inserti32x4(q, _mm_loadu_si128(fourth), 3);
 }
 
-INLINE void store_tile(uint16_t *tile, const vec *a)
+/* 16 rows of 16 dwords, ld bytes apart: columns 4 q .. 4 q + 3. */
+INLINE void load_columns(__m512i column[4], const void *rows, int64_t ld, int q)
 {
-    UNROLL for (int r = 0; r < LANES; r++)
+    const char *const p = (const char *)rows + 16 * q;
+    __m512i a[4], b[4];
+    UNROLL for (int r = 0; r < 4; r++)
     {
-        v_store((float *)(void *)(tile + 32 * r), a[r]);
+        a[r] = load_quads(p + r * ld, 4 * ld);
+    }
+    UNROLL for (int r = 0; r < 4; r += 2)
+    {
+        b[r] = _mm512_unpacklo_epi32(a[r], a[r + 1]);
+        b[r + 1] = _mm512_unpackhi_epi32(a[r], a[r + 1]);
+    }
+    UNROLL for (int r = 0; r < 2; r++)
+    {
+        column[2 * r] = _mm512_unpacklo_epi64(b[r], b[r + 2]);
+        column[2 * r + 1] = _mm512_unpackhi_epi64(b[r], b[r + 2]);
     }
 }
 
 static void columns(uint16_t *tile, const uint16_t *rows, int64_t ld)
 {
-    vec a[LANES];
-    load_dwords(a, rows, ld);
-    v_transpose(a);
-    store_tile(tile, a);
+    UNROLL for (int q = 0; q < 4; q++)
+    {
+        __m512i column[4];
+        load_columns(column, rows, 2 * ld, q);
+        UNROLL for (int c = 0; c < 4; c++)
+        {
+            _mm512_storeu_si512(tile + (4 * q + c) * AMX_DEPTH, column[c]);
+        }
+    }
 }
 
 /* 16 numbers of one row and 16 of another, in turn. */
@@ -182,23 +205,44 @@ INLINE vec zip_rows(const uint16_t *first, const uint16_t *second)
 
 static void far_pairs(uint16_t *tile, const uint16_t *rows, int64_t ld)
 {
-    vec a[LANES];
-    UNROLL for (int r = 0; r < LANES; r++)
+    UNROLL for (int r = 0; r < AMX_ROWS; r++)
     {
-        a[r] = zip_rows(rows + r * ld, rows + (r + 16) * ld);
+        v_store((float *)(void *)(tile + AMX_DEPTH * r), zip_rows(rows + r * ld, rows + (r + AMX_ROWS) * ld));
     }
-    store_tile(tile, a);
+}
+
+/* Eight columns of 32 rows: 8 by 8 numbers in each lane. */
+INLINE void turn_half(uint16_t *tile, const uint16_t *rows, int64_t ld)
+{
+    __m512i a[8], b[8];
+    UNROLL for (int r = 0; r < 8; r++)
+    {
+        a[r] = load_quads(rows + r * ld, 16 * ld);
+    }
+    UNROLL for (int r = 0; r < 8; r += 2)
+    {
+        b[r] = _mm512_unpacklo_epi16(a[r], a[r + 1]);
+        b[r + 1] = _mm512_unpackhi_epi16(a[r], a[r + 1]);
+    }
+    UNROLL for (int r = 0; r < 8; r += 4)
+    {
+        UNROLL for (int h = 0; h < 2; h++)
+        {
+            a[r + 2 * h] = _mm512_unpacklo_epi32(b[r + h], b[r + h + 2]);
+            a[r + 2 * h + 1] = _mm512_unpackhi_epi32(b[r + h], b[r + h + 2]);
+        }
+    }
+    UNROLL for (int r = 0; r < 4; r++)
+    {
+        _mm512_storeu_si512(tile + 2 * r * AMX_DEPTH, _mm512_unpacklo_epi64(a[r], a[r + 4]));
+        _mm512_storeu_si512(tile + (2 * r + 1) * AMX_DEPTH, _mm512_unpackhi_epi64(a[r], a[r + 4]));
+    }
 }
 
 static void turned(uint16_t *tile, const uint16_t *rows, int64_t ld)
 {
-    vec a[LANES];
-    UNROLL for (int r = 0; r < LANES; r++)
-    {
-        a[r] = zip_rows(rows + 2 * r * ld, rows + (2 * r + 1) * ld);
-    }
-    v_transpose(a);
-    store_tile(tile, a);
+    turn_half(tile, rows, ld);
+    turn_half(tile + 8 * AMX_DEPTH, rows + 8, ld);
 }
 
 static void transpose(float *to, int64_t ld_to, const float *from, int64_t ld_from, int64_t m, int64_t n,
@@ -206,14 +250,16 @@ static void transpose(float *to, int64_t ld_to, const float *from, int64_t ld_fr
 {
     for (int64_t i = 0; i < m; i += LANES) {
         for (int64_t j = 0; j < n; j += LANES) {
-            vec a[LANES];
-            for (int r = 0; r < LANES; r++) {
-                a[r] = v_load(from + (i + r) * ld_from + j);
-            }
-            v_transpose(a);
-            for (int r = 0; r < LANES; r++) {
-                float *const place = to + (j + r) * ld_to + i;
-                v_store(place, add ? v_add(v_load(place), a[r]) : a[r]);
+            UNROLL for (int q = 0; q < 4; q++)
+            {
+                __m512i column[4];
+                load_columns(column, from + i * ld_from + j, 4 * ld_from, q);
+                UNROLL for (int c = 0; c < 4; c++)
+                {
+                    float *const place = to + (j + 4 * q + c) * ld_to + i;
+                    const vec a = _mm512_castsi512_ps(column[c]);
+                    v_store(place, add ? v_add(v_load(place), a) : a);
+                }
             }
         }
     }
@@ -439,30 +485,23 @@ static void gradient_tangents(uint16_t *const rows[4], int64_t line, uint16_t *c
 
 /* ---- Rows ---- */
 
-static double widen(uint16_t x)
+INLINE __m512 widen(const uint16_t *p, __mmask16 there)
 {
-    const uint32_t bits = (uint32_t)x << 16;
-    float wide;
-    memcpy(&wide, &bits, sizeof wide);
-    return (double)wide;
+    return _mm512_castsi512_ps(
+        _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(there, p)), 16));
 }
 
+/* Products are exact in float32. */
 static double dot(const uint16_t *A, const uint16_t *B, int64_t n)
 {
-    double part[8] = {0}, sum = 0;
-    int64_t i = 0;
-    for (; i + 8 <= n; i += 8) {
-        for (int p = 0; p < 8; p++) {
-            part[p] += widen(A[i + p]) * widen(B[i + p]);
-        }
+    __m512d low = _mm512_setzero_pd(), high = low;
+    for (int64_t i = 0; i < n; i += LANES) {
+        const __mmask16 there = n - i < LANES ? (__mmask16)((1 << (n - i)) - 1) : 0xffff;
+        const __m512 products = _mm512_mul_ps(widen(A + i, there), widen(B + i, there));
+        low = _mm512_add_pd(low, _mm512_cvtps_pd(_mm512_castps512_ps256(products)));
+        high = _mm512_add_pd(high, _mm512_cvtps_pd(_mm512_extractf32x8_ps(products, 1)));
     }
-    for (; i < n; i++) {
-        sum += widen(A[i]) * widen(B[i]);
-    }
-    for (int p = 0; p < 8; p++) {
-        sum += part[p];
-    }
-    return sum;
+    return _mm512_reduce_add_pd(_mm512_add_pd(low, high));
 }
 
 const agi_amx_kernels agi_amx_table = {

@@ -72,15 +72,25 @@ amx_operand agi_amx_key_rows(const agi_head *x, const ag_tensor *t, int64_t D, i
                                           agi_round_up(D, AMX_DEPTH), NULL, scratch));
 }
 
+void agi_amx_copy_keys(const agi_head *x, const ag_tensor *t, const ag_tensor *tangent, int64_t D, int64_t j0,
+                       int64_t n, uint16_t *to)
+{
+    const int64_t width = agi_round_up(D, AMX_DEPTH), rows = agi_round_up(n, GROUP_KEYS);
+    const int64_t ld = tangent->data == NULL ? width : 2 * width;
+    copy_rows(agi_key_slice(x, t, D), j0, n, rows, width, NULL, to, ld);
+    if (tangent->data != NULL) {
+        copy_rows(agi_key_slice(x, tangent, D), j0, n, rows, width, NULL, to + width, ld);
+    }
+}
+
 amx_operand agi_amx_key_rows_and_tangents(const agi_head *x, const ag_tensor *t, const ag_tensor *tangent,
                                           int64_t D, int64_t j0, int64_t n, uint16_t *scratch)
 {
-    const int64_t width = agi_round_up(D, AMX_DEPTH), rows = agi_round_up(n, GROUP_KEYS), ld = 2 * width;
+    const int64_t ld = 2 * agi_round_up(D, AMX_DEPTH);
     if (tangent->data == NULL) {
         return agi_amx_key_rows(x, t, D, j0, n, scratch);
     }
-    copy_rows(agi_key_slice(x, t, D), j0, n, rows, width, NULL, scratch, ld);
-    copy_rows(agi_key_slice(x, tangent, D), j0, n, rows, width, NULL, scratch + width, ld);
+    agi_amx_copy_keys(x, t, tangent, D, j0, n, scratch);
     return operand_of_rows((agi_rows16){scratch, ld});
 }
 

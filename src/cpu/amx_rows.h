@@ -23,6 +23,10 @@ agi_rows16 agi_get_rows16(agi_slice s, int64_t first, int64_t n, int64_t rows, i
 amx_operand agi_amx_key_rows(const agi_head *x, const ag_tensor *t, int64_t D, int64_t j0, int64_t n,
                              uint16_t *scratch);
 
+/* Rows of keys, filled up to whole groups, with the tangent's channels behind the tensor's own, where there is one. */
+void agi_amx_copy_keys(const agi_head *x, const ag_tensor *t, const ag_tensor *tangent, int64_t D, int64_t j0,
+                       int64_t n, uint16_t *to);
+
 /* The same with the tangent's channels behind the tensor's own, where there is one. */
 amx_operand agi_amx_key_rows_and_tangents(const agi_head *x, const ag_tensor *t, const ag_tensor *tangent,
                                           int64_t D, int64_t j0, int64_t n, uint16_t *scratch);

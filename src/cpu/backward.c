@@ -131,7 +131,7 @@ static void run_on_amx(const agi_backward_job *w, agi_backward_scratch *s, const
 {
     amx_config before;
     x->amx->begin(&before);
-    agi_amx_begin_tile(s, x);
+    agi_amx_begin_tile(s, x, from, to);
     run_blocks(w, s, x, sums, span0, from, to, dK, dV);
     agi_amx_end_tile(s, x);
     x->amx->end(&before);
@@ -326,6 +326,9 @@ static void run_pass(const agi_backward_job *w, agi_backward_scratch *s, const w
     real *dK = schedule->parts == 1 ? s->dK : w->y.dK + mine * Dk_pad;
     real *dV = schedule->parts == 1 ? s->dV : w->y.dV + mine * Dv_pad;
     key_sums sums = {.dK = dK, .dV = dV};
+    if (AGI_HAS_AMX) {
+        agi_amx_begin_pass(s, at->span * schedule->span);
+    }
     for (int64_t h = at->hk * agi_group_of(p); h < (at->hk + 1) * agi_group_of(p); h++) {
         run_head(w, s, at, h, &sums);
     }

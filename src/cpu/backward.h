@@ -60,8 +60,10 @@ typedef struct {
 typedef struct {
     amx_operand columns[4], pairs[4];          /* the tile's queries */
     uint16_t *column_tiles[2], *pair_tiles[4]; /* columns of tQ and Q, tdO and dO */
-    uint16_t *key_rows[2], *turned[2]; /* the block's keys: K and tK, V and tV by rows; K, tK turned */
-    uint16_t *rounded[4];              /* R, dZ, tR, tdZ of the block, in tiles of rows */
+    uint16_t *key_rows[2], *turned[2];         /* the span's keys: K and tK, V and tV by rows; K, tK turned */
+    int64_t span0, from, to;    /* the span's first key, and the keys that are there, from it on */
+    uint16_t *clean;            /* K or tK of a block, turned, without the keys that the tile does not see */
+    uint16_t *rounded[4];       /* R, dZ, tR, tdZ of the block, in tiles of rows */
     uint16_t *pairs_of_keys[2]; /* dZ of vjp, tdZ and dZ of vjp_jvp, [block / 32][TILE_ROWS / 16] tiles */
     real *T[2];                 /* score tiles of a patch: S beside dP, tS beside tdP */
     real *dQ;                   /* [Dk_pad][TILE_ROWS], transposed */
