@@ -120,6 +120,10 @@ static int check_all(void)
             check_narrow(tables[n].k, AG_BF16, (uint64_t)seed);
             check_narrow(tables[n].k, AG_F16, (uint64_t)seed);
         }
+        for (int64_t stride = 1; stride <= 3; stride += 2) {
+            check_widened(tables[n].k, AG_BF16, stride);
+            check_widened(tables[n].k, AG_F16, stride);
+        }
     }
 #if HAS_AMX_TABLE
     check_amx(test_count(200));

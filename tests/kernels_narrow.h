@@ -1,4 +1,5 @@
-/* put_bf16 and put_f16: each number is what one rounding of factor times it gives, as agi_store rounds. */
+/* put_bf16 and put_f16: each number is what one rounding of factor times it gives, as agi_store rounds. get_bf16 and
+ * get_f16: each is what agi_load gives. */
 #ifndef AG_KERNELS_NARROW_H
 #define AG_KERNELS_NARROW_H
 
@@ -74,6 +75,29 @@ static void check_narrow(const agi_kernels *k, ag_dtype dtype, uint64_t seed)
     }
     CHECK(true, "%s", name);
     free(from);
+}
+
+/* All the numbers that the format has, `stride` apart. */
+static void check_widened(const agi_kernels *k, ag_dtype dtype, int64_t stride)
+{
+    enum { ALL = 1 << 16, MOST_APART = 3 };
+    uint16_t *from = calloc(ALL * MOST_APART, sizeof *from);
+    real *to = malloc(ALL * sizeof *to);
+    int64_t wrong = 0;
+    test_need(from != NULL && to != NULL, "memory");
+    for (int64_t i = 0; i < ALL; i++) {
+        from[i * stride] = (uint16_t)i;
+    }
+    (dtype == AG_BF16 ? k->get_bf16 : k->get_f16)(to, from, stride, ALL);
+    for (int64_t i = 0; i < ALL; i++) {
+        const double truth = agi_load(dtype, from, i * stride);
+        wrong += (double)to[i] != truth && !(isnan((double)to[i]) && isnan(truth));
+        wrong += truth == 0 && signbit((double)to[i]) != signbit(truth);
+    }
+    CHECK(wrong == 0, "%s %s: %lld numbers, %lld apart, are not their own", k->name,
+          dtype == AG_BF16 ? "get_bf16" : "get_f16", (long long)wrong, (long long)stride);
+    free(from);
+    free(to);
 }
 
 #endif

@@ -3,11 +3,15 @@
 
 #include <string.h>
 
+/* Of fewer keys most of a group's tiles would be zeros: the vectors are faster there. */
+enum { ENOUGH_KEYS = 24 };
+
 const agi_amx_kernels *agi_amx_of(const ag_plan *plan, agi_map map)
 {
 #if defined(__x86_64__)
     /* A wider output is asked for by who wants more digits than weights in bfloat16 leave; and dO has its dtype. */
-    if (plan->isa == AG_ISA_AMX && plan->p.dtype == AG_BF16 && plan->p.out_dtype == AG_BF16) {
+    if (plan->isa == AG_ISA_AMX && plan->p.dtype == AG_BF16 && plan->p.out_dtype == AG_BF16 &&
+        plan->p.kv_len >= ENOUGH_KEYS) {
         return &agi_amx_table;
     }
 #endif

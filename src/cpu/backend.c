@@ -51,10 +51,17 @@ static ag_status run(const agi_call *call, const ag_exec *exec, void *memory)
     return is_f64(call->plan) ? agi_cpu_run_f64(call, exec, memory) : agi_cpu_run_f32(call, exec, memory);
 }
 
+/* What the maps run on: AMX is not for every problem of a plan that has it. */
+static const char *set_of_maps(const ag_plan *plan)
+{
+    const bool vectors = plan->isa == AG_ISA_AMX && agi_amx_of(plan, AGI_VJP) == NULL;
+    return set_names[vectors ? AG_ISA_AVX512 : plan->isa];
+}
+
 static void describe(const ag_plan *plan, char *text, size_t size)
 {
     const agi_schedule x = agi_schedule_of(plan, AGI_VJP);
-    snprintf(text, size, "%s, float%d inside, tile %dx%lld", set_names[plan->isa], is_f64(plan) ? 64 : 32,
+    snprintf(text, size, "%s, float%d inside, tile %dx%lld", set_of_maps(plan), is_f64(plan) ? 64 : 32,
              TILE_ROWS, (long long)x.block);
 }
 

@@ -61,8 +61,8 @@ static void lay_out_scratch(agi_backward_scratch *s, agi_arena *arena, const ag_
     s->dQ = agi_take_reals(arena,
                            x.n_spans == 1 ? TILE_ROWS * Dk_pad : whole * agi_saturated(rows, Dk_pad, 1, 1));
     s->products = agi_take_reals(arena, whole * (x.n_spans > 1) * agi_saturated(rows, 2, 1, 1));
-    s->row[0] = agi_take_reals(arena, Dv_pad);
-    s->row[1] = agi_take_reals(arena, Dv_pad);
+    s->row[0] = agi_take_reals(arena, SOME_ROWS * Dv_pad);
+    s->row[1] = agi_take_reals(arena, tangents * SOME_ROWS * Dv_pad);
     if (AGI_HAS_AMX) {
         agi_amx_backward_lay_out(&s->amx, arena, plan, map);
     }

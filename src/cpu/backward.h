@@ -22,6 +22,7 @@ enum {
     TILE_PANELS = TILE_ROWS / PANEL,
     TILE_LD = TILE_ROWS + 64 / (int)sizeof(real), /* an odd number of cache lines, so that columns spread over
                                                    * the cache */
+    SOME_ROWS = 16,                               /* rows of O that are converted at once */
     MAX_PARTS = 8
 };
 
@@ -82,7 +83,7 @@ typedef struct {
     real *dK, *dV;  /* the span's sums, where there is one part */
     real *dQ;       /* [group][Nq][Dk_pad]: sums over spans, where there is one part; one span: one tile */
     real *products; /* [group][2][Nq]: D and tD, where there are several spans and one part */
-    real *row[2];   /* rows of O and tO */
+    real *row[2];   /* [SOME_ROWS][Dv_pad]: rows of O and tO */
     agi_amx_backward_scratch amx;
 } agi_backward_scratch;
 

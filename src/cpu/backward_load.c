@@ -4,12 +4,6 @@
 
 #include "amx_backward.h"
 
-static const real *one_row(const agi_head *x, const ag_tensor *t, int64_t i, real *scratch)
-{
-    const agi_slice slice = agi_query_slice(x, t, x->call->plan->p.out_dtype, x->Dv);
-    return agi_get_rows(slice, i, 1, x->k->lanes, NULL, scratch).p;
-}
-
 /* Asked only of rows whose L is the sink's logit: they see no key, or none that counts. */
 static bool sees_a_key(const agi_head *x, int64_t i)
 {
@@ -32,28 +26,35 @@ static void load_statistics(const agi_head *x, agi_query_tile *t, int64_t r)
     t->Ps[r] = x->sink == -INFINITY ? 0 : exp(x->sink - L);
 }
 
-/* D = rowsum(dO o O) - dL and tD = rowsum(tO o dO + O o tdO) - tdL of row r of the tile. */
-static void row_products(agi_backward_scratch *s, const agi_head *x, agi_query_tile *t, int64_t r)
+static agi_rows output_rows(const agi_head *x, const ag_tensor *t, int64_t i, int64_t n, real *scratch)
+{
+    return agi_get_rows(x->k, agi_query_slice(x, t, x->call->plan->p.out_dtype, x->Dv), i, n, NULL, scratch);
+}
+
+/* D = rowsum(dO o O) - dL and tD = rowsum(tO o dO + O o tdO) - tdL of rows r0 .. r0 + n - 1 of the tile. */
+static void row_products(agi_backward_scratch *s, const agi_head *x, agi_query_tile *t, int64_t r0, int64_t n)
 {
     const ag_args *a = &x->call->a;
-    const int64_t i = t->i0 + r;
-    const bool tangents = x->call->map == AGI_VJP_JVP;
-    double D = -agi_get_stat(x, &a->d_lse, i), tD = tangents ? -agi_get_stat(x, &a->td_lse, i) : 0;
-    if (AGI_HAS_AMX && x->amx != NULL && !t->dead[r]) {
-        double own, tangent;
-        agi_amx_row_products(s, x, i, &own, &tangent);
-        D += own;
-        tD += tangent;
-    } else if (!t->dead[r]) {
-        const real *O = one_row(x, &a->o, i, s->row[0]), *dO = t->dO.p + r * t->dO.ld;
-        D += x->k->dot(dO, O, x->Dv);
-        if (tangents) {
-            tD += x->k->dot(dO, one_row(x, &a->to, i, s->row[1]), x->Dv);
-            tD += a->td_o.data == NULL ? 0 : x->k->dot(t->tdO.p + r * t->tdO.ld, O, x->Dv);
-        }
+    const bool tangents = x->call->map == AGI_VJP_JVP, amx = AGI_HAS_AMX && x->amx != NULL;
+    agi_rows O = {NULL, 0}, tO = {NULL, 0};
+    if (!amx) {
+        O = output_rows(x, &a->o, t->i0 + r0, n, s->row[0]);
+        tO = tangents ? output_rows(x, &a->to, t->i0 + r0, n, s->row[1]) : tO;
     }
-    t->D[r] = (real)D;
-    t->tD[r] = (real)tD;
+    for (int64_t r = r0; r < r0 + n; r++) {
+        const int64_t i = t->i0 + r;
+        double D = 0, tD = 0;
+        if (amx && !t->dead[r]) {
+            agi_amx_row_products(s, x, i, &D, &tD);
+        } else if (!t->dead[r]) {
+            const real *dO = t->dO.p + r * t->dO.ld, *own = O.p + (r - r0) * O.ld;
+            D = x->k->dot(dO, own, x->Dv);
+            tD = tangents ? x->k->dot(dO, tO.p + (r - r0) * tO.ld, x->Dv) : 0;
+            tD += tangents && a->td_o.data != NULL ? x->k->dot(t->tdO.p + r * t->tdO.ld, own, x->Dv) : 0;
+        }
+        t->D[r] = (real)(D - agi_get_stat(x, &a->d_lse, i));
+        t->tD[r] = tangents ? (real)(tD - agi_get_stat(x, &a->td_lse, i)) : 0;
+    }
 }
 
 /* They take as long as a few keys, so that the first span that loads a tile keeps them for the others. */
@@ -67,8 +68,8 @@ static void load_products(agi_backward_scratch *s, const agi_head *x, agi_query_
         memcpy(t->tD, kept + Nq + t->i0, size);
         return;
     }
-    for (int64_t r = 0; r < t->ni; r++) {
-        row_products(s, x, t, r);
+    for (int64_t r = 0; r < t->ni; r += SOME_ROWS) {
+        row_products(s, x, t, r, agi_min(SOME_ROWS, t->ni - r));
     }
     if (kept != NULL) {
         memcpy(kept + t->i0, t->D, size);
@@ -81,15 +82,13 @@ static agi_rows query_rows(const agi_head *x, const agi_query_tile *t, const ag_
 {
     const agi_rows absent = {NULL, 0};
     const agi_slice slice = agi_query_slice(x, from, dtype, D);
-    return from->data == NULL ? absent : agi_get_rows(slice, t->i0, t->ni, x->k->lanes, skip, scratch);
+    return from->data == NULL ? absent : agi_get_rows(x->k, slice, t->i0, t->ni, skip, scratch);
 }
 
-static void query_panels(const agi_head *x, const agi_query_tile *t, const ag_tensor *from, ag_dtype dtype,
-                         int64_t D, real *panels)
+static void query_panels(const agi_head *x, const agi_query_tile *t, agi_rows rows, int64_t D, real *panels)
 {
-    const agi_slice slice = agi_query_slice(x, from, dtype, D);
-    for (int64_t i = 0; i < t->ni && from->data != NULL; i += PANEL) {
-        agi_get_panel(x->k, slice, t->i0 + i, agi_min(PANEL, t->ni - i), t->dead + i, panels + i * D);
+    for (int64_t i = 0; i < t->ni && rows.p != NULL; i += PANEL) {
+        x->k->transpose(panels + i * D, rows.p + i * rows.ld, rows.ld, agi_min(PANEL, t->ni - i), D);
     }
 }
 
@@ -110,8 +109,6 @@ static void load_rows(const agi_head *x, agi_query_tile *t, const uint8_t *skip)
 void agi_load_tile(agi_backward_scratch *s, const agi_head *x, int64_t i0, real *kept, bool first)
 {
     agi_query_tile *t = &s->tile;
-    const ag_args *a = &x->call->a;
-    const ag_problem *p = &x->call->plan->p;
     t->i0 = i0;
     t->ni = agi_min(TILE_ROWS, x->seq.n_q - i0);
     const bool rows = x->amx == NULL; /* else it has operands of its own */
@@ -122,7 +119,8 @@ void agi_load_tile(agi_backward_scratch *s, const agi_head *x, int64_t i0, real 
         load_statistics(x, t, r);
     }
     load_products(s, x, t, kept, first);
-    for (int64_t r = t->ni; r < TILE_ROWS; r++) { /* lanes behind the last query weigh nothing */
+    for (int64_t r = t->ni; r < agi_round_up(t->ni, PANEL);
+         r++) { /* lanes behind the last query weigh nothing */
         t->high[r] = (real)INFINITY;
         t->low[r] = t->D[r] = t->mu[r] = t->tD[r] = 0;
     }
@@ -132,10 +130,10 @@ void agi_load_tile(agi_backward_scratch *s, const agi_head *x, int64_t i0, real 
     if (memchr(t->dead, 1, (size_t)t->ni) != NULL) {
         load_rows(x, t, t->dead);
     }
-    query_panels(x, t, &a->q, p->dtype, x->Dk, t->QT);
-    query_panels(x, t, &a->d_o, p->out_dtype, x->Dv, t->dOT);
+    query_panels(x, t, t->Q, x->Dk, t->QT);
+    query_panels(x, t, t->dO, x->Dv, t->dOT);
     if (x->call->map == AGI_VJP_JVP) {
-        query_panels(x, t, &a->tq, p->dtype, x->Dk, t->tQT);
-        query_panels(x, t, &a->td_o, p->out_dtype, x->Dv, t->tdOT);
+        query_panels(x, t, t->tQ, x->Dk, t->tQT);
+        query_panels(x, t, t->tdO, x->Dv, t->tdOT);
     }
 }

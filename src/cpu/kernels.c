@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "../core/number.h"
 #include "../core/philox.h"
 #include "online.h"
 
@@ -557,6 +558,23 @@ INLINE uint16_t to_f16(real from, double factor)
     return (uint16_t)((near >> 16 & 0x8000) | ((near & 0x7fffffff) > 0x7f800000 ? 0x7e00 : rounded));
 }
 
+static void get_bf16(real *to, const uint16_t *from, int64_t stride, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        to[i] = (real)agi_from_bits((uint32_t)from[i * stride] << 16);
+    }
+}
+
+/* The product moves the exponent from float16's bias to float32's and makes subnormals right. */
+static void get_f16(real *to, const uint16_t *from, int64_t stride, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        const uint32_t h = from[i * stride], special = (h & 0x7c00) == 0x7c00 ? 0x7f800000u : 0;
+        const float size = agi_from_bits((h & 0x7fff) << 13) * 0x1p112f;
+        to[i] = (real)agi_from_bits(agi_bits_of(size) | special | (h & 0x8000) << 16);
+    }
+}
+
 static void put_bf16(uint16_t *to, const real *from, int64_t n, double factor)
 {
     for (int64_t i = 0; i < n; i++) {
@@ -571,49 +589,64 @@ static void put_f16(uint16_t *to, const real *from, int64_t n, double factor)
     }
 }
 
+typedef double eight __attribute__((vector_size(8 * sizeof(double))));
+typedef real eight_reals __attribute__((vector_size(8 * sizeof(real))));
+
 static double dot(const real *A, const real *B, int64_t n)
 {
-    double part[8] = {0}, sum = 0;
+    eight part = {0};
     int64_t i = 0;
     for (; i + 8 <= n; i += 8) {
-        for (int p = 0; p < 8; p++) {
-            part[p] += (double)A[i + p] * (double)B[i + p];
-        }
+        eight_reals a, b;
+        memcpy(&a, A + i, sizeof a);
+        memcpy(&b, B + i, sizeof b);
+        part += __builtin_convertvector(a, eight) * __builtin_convertvector(b, eight);
     }
     for (; i < n; i++) {
-        sum += (double)A[i] * (double)B[i];
+        part[0] += (double)A[i] * (double)B[i];
     }
-    for (int p = 0; p < 8; p++) {
-        sum += part[p];
-    }
-    return sum;
+    return ((part[0] + part[1]) + (part[2] + part[3])) + ((part[4] + part[5]) + (part[6] + part[7]));
 }
 
-INLINE void transpose_square(real *out, const real *rows, int64_t ld)
+/* Rows 0 .. n - 1 of a square, the others zero, as columns; the first D of those. */
+INLINE void transpose_square(real *out, const real *rows, int64_t ld, int64_t n, int64_t D)
 {
     vec a[LANES];
     UNROLL_STAGE for (int r = 0; r < LANES; r++)
     {
-        a[r] = v_load(rows + r * ld);
+        a[r] = r < n ? v_load(rows + r * ld) : v_set1(0);
     }
     v_transpose(a);
     UNROLL_STAGE for (int r = 0; r < LANES; r++)
     {
-        v_store(out + r * PANEL, a[r]);
+        if (r < D) {
+            v_store(out + r * PANEL, a[r]);
+        }
     }
+}
+
+/* Fewer channels than a vector has. */
+static void transpose_edge(real *out, const real *rows, int64_t ld, int64_t n, int64_t D)
+{
+    real edge[LANES * LANES] = {0};
+    for (int64_t r = 0; r < n && r < LANES; r++) {
+        memcpy(edge + r * LANES, rows + r * ld, (size_t)D * sizeof(real));
+    }
+    transpose_square(out, edge, LANES, n, D);
 }
 
 static void transpose(real *out, const real *rows, int64_t ld, int64_t n, int64_t D)
 {
     for (int64_t i = 0; i < n; i += LANES) {
         int64_t c = 0;
-        for (; n - i >= LANES && c + LANES <= D; c += LANES) {
-            transpose_square(out + c * PANEL + i, rows + i * ld + c, ld);
+        for (; c + LANES <= D && n - i >= LANES; c += LANES) {
+            transpose_square(out + c * PANEL + i, rows + i * ld + c, ld, LANES, LANES);
         }
-        for (; c < D; c++) { /* what is no whole square */
-            for (int64_t r = i; r < i + LANES && r < n; r++) {
-                out[c * PANEL + r] = rows[r * ld + c];
-            }
+        for (; c + LANES <= D; c += LANES) {
+            transpose_square(out + c * PANEL + i, rows + i * ld + c, ld, n - i, LANES);
+        }
+        if (c < D) {
+            transpose_edge(out + c * PANEL + i, rows + i * ld + c, ld, n - i, D - c);
         }
     }
 }
@@ -680,6 +713,8 @@ const agi_kernels TABLE = {
     .softcap_gradients = softcap_gradients,
     .multiply = multiply,
     .put = put,
+    .get_bf16 = get_bf16,
+    .get_f16 = get_f16,
     .put_bf16 = put_bf16,
     .put_f16 = put_f16,
     .dot = dot,

@@ -70,6 +70,10 @@ typedef struct {
     /* to = or += factor * from, n numbers, computed in float64 and rounded once. */
     void (*put)(real *to, const real *from, int64_t n, double factor, bool add);
 
+    /* n numbers of a narrow format, `stride` apart, made wider. */
+    void (*get_bf16)(real *to, const uint16_t *from, int64_t stride, int64_t n);
+    void (*get_f16)(real *to, const uint16_t *from, int64_t stride, int64_t n);
+
     /* to = factor * from in a narrow format, rounded once, to nearest even. */
     void (*put_bf16)(uint16_t *to, const real *from, int64_t n, double factor);
     void (*put_f16)(uint16_t *to, const real *from, int64_t n, double factor);
@@ -77,7 +81,7 @@ typedef struct {
     /* The sum of n products, in float64. */
     double (*dot)(const real *A, const real *B, int64_t n);
 
-    /* out[D][PANEL]: n rows of D numbers, ld apart, as columns. */
+    /* out[D][PANEL]: n rows of D numbers, ld apart, as columns; zero behind the last, up to a whole vector. */
     void (*transpose)(real *out, const real *rows, int64_t ld, int64_t n, int64_t D);
 
     /* M: 0 where dropped, else keep. Philox at counter (g / 4, p, head, sequence) for keys g = g0 + j and

@@ -8,15 +8,7 @@
 
 /* ---- Forward and jvp ---- */
 
-typedef struct {
-    const agi_call *call;
-    const agi_kernels *k;
-    _Atomic int64_t *counter;
-    agi_row_scratch *scratch; /* one a thread */
-    real *states;             /* of the parts, where the keys are cut */
-} row_job;
-
-static void lay_out_rows(row_job *x, agi_arena *arena, const ag_plan *plan, agi_map map)
+static void lay_out_rows(agi_row_job *x, agi_arena *arena, const ag_plan *plan, agi_map map)
 {
     x->counter = agi_take(arena, 1, sizeof *x->counter);
     x->states = agi_take_reals(arena, agi_row_states(plan, x->k, map));
@@ -29,27 +21,26 @@ static void lay_out_rows(row_job *x, agi_arena *arena, const ag_plan *plan, agi_
 
 static void run_row_item(void *arg, int64_t item, int64_t slot)
 {
-    const row_job *x = arg;
-    agi_row_item(&x->scratch[slot], x->call, x->k, x->states, item);
+    const agi_row_job *x = arg;
+    agi_row_item(x, &x->scratch[slot], item);
 }
 
 static void run_row_join(void *arg, int64_t item, int64_t slot)
 {
-    const row_job *x = arg;
-    agi_row_join(&x->scratch[slot], x->call, x->k, x->states, item);
+    const agi_row_job *x = arg;
+    agi_row_join(x, &x->scratch[slot], item);
 }
 
 static ag_status run_rows(const agi_call *call, const agi_kernels *k, const ag_exec *exec, void *workspace)
 {
     agi_arena arena = agi_arena_begin(workspace);
-    row_job x = {.call = call, .k = k};
+    agi_row_job x = {.call = call, .k = k, .schedule = agi_row_schedule_of(call->plan, call->map)};
     lay_out_rows(&x, &arena, call->plan, call->map);
-    const agi_row_schedule schedule = agi_row_schedule_of(call->plan, call->map);
     const ag_status status =
-        agi_run_items(call->plan, exec, x.counter, schedule.items * schedule.parts, run_row_item, &x);
-    return status != AG_OK || schedule.parts == 1
+        agi_run_items(call->plan, exec, x.counter, x.schedule.items * x.schedule.parts, run_row_item, &x);
+    return status != AG_OK || x.schedule.parts == 1
                ? status
-               : agi_run_items(call->plan, exec, x.counter, schedule.items, run_row_join, &x);
+               : agi_run_items(call->plan, exec, x.counter, x.schedule.items, run_row_join, &x);
 }
 
 /* ---- Rows of packed arrays behind the last sequence ---- */
@@ -114,7 +105,7 @@ size_t REAL_NAME(agi_cpu_workspace)(const ag_plan *plan, agi_map map)
     const agi_kernels *k = agi_kernels_of(plan);
     agi_arena arena = agi_arena_begin(NULL);
     if (map == AGI_FORWARD || map == AGI_JVP) {
-        row_job x = {.k = k};
+        agi_row_job x = {.k = k};
         lay_out_rows(&x, &arena, plan, map);
     } else {
         agi_backward_layout y;

@@ -79,7 +79,7 @@ static int64_t pack_rows(const part *x, const agi_matrix *m, int64_t row, int64_
     if (m->dtype == REAL_DTYPE && m->col_stride == 1 && skip == NULL && width == cols) {
         copy_rows(to, width, (const real *)m->data + row * m->row_stride + col, m->row_stride, n, cols);
     } else {
-        agi_get_rows(slice_of(m, col, cols, &t), row, n, x->kernels->lanes, skip, to);
+        agi_get_rows(x->kernels, slice_of(m, col, cols, &t), row, n, skip, to);
     }
     return width;
 }

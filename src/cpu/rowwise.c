@@ -105,7 +105,8 @@ bool agi_row_scores(agi_row_scratch *s, const agi_head *x, const agi_row_panel *
 
 static void begin_statistics(agi_row_panel *panel, const agi_head *x)
 {
-    for (int64_t i = 0; i < PANEL; i++) {
+    const int64_t lanes = x->amx == NULL ? panel->W : PANEL;
+    for (int64_t i = 0; i < lanes; i++) {
         panel->m[i] = (real)(x->sink * LOG2_E);
         panel->l[i] = 0; /* the sink's own term is added at the end, where nothing can drown in it */
         panel->r[i] = (real)x->tsink;
@@ -119,9 +120,10 @@ static void begin_panel(agi_row_panel *panel, const agi_head *x)
     const ag_dtype dtype = x->call->plan->p.dtype;
     const int64_t i0 = panel->i0;
     agi_get_panel(x->k, agi_query_slice(x, &a->q, dtype, x->Dk), i0, panel->ni, NULL, panel->QT);
-    memset(panel->O, 0, (size_t)(PANEL * x->Dv_pad) * sizeof(real));
+    const size_t size = (size_t)(panel->ni * x->Dv_pad) * sizeof(real);
+    memset(panel->O, 0, size);
     if (x->call->map == AGI_JVP) {
-        memset(panel->tO, 0, (size_t)(PANEL * x->Dv_pad) * sizeof(real));
+        memset(panel->tO, 0, size);
         if (a->tq.data != NULL) {
             agi_get_panel(x->k, agi_query_slice(x, &a->tq, dtype, x->Dk), i0, panel->ni, NULL, panel->tQT);
         }
@@ -143,27 +145,39 @@ static agi_key_block load_keys(agi_row_scratch *s, const agi_head *x, int64_t j0
 }
 
 /* With the sink's term w = 2^(log2(e) s - m): L = m + log(l + w), O = O' / (l + w),
- * mu = r + (a + w (ts - r)) / (l + w), tO = (T' - (mu - r) O') / (l + w). l + w = 0 is the empty row. */
-static void finish_row(const agi_head *x, agi_row_panel *panel, int64_t i)
+ * mu = r + (a + w (ts - r)) / (l + w), tO = (T' - (mu - r) O') / (l + w). l + w = 0 is the empty row. Stores L and
+ * mu, makes T' ready, returns 1 / (l + w). */
+static double finish_statistics(const agi_head *x, agi_row_panel *panel, int64_t i)
 {
     const ag_args *a = &x->call->a;
-    const ag_dtype dtype = x->call->plan->p.out_dtype;
     const double m = (double)panel->m[i], l = (double)panel->l[i], r = (double)panel->r[i];
     const double w = x->sink == -INFINITY ? 0 : exp2(x->sink * LOG2_E - m);
     const double inverse = l + w == 0 ? 0 : 1 / (l + w);
-    const double L = l == 0 ? x->sink : (m + log2(l + w)) * LN_2;
-    real *O = panel->O + i * x->Dv_pad, *tO = panel->tO + i * x->Dv_pad;
     if (x->call->map == AGI_JVP) {
         const double shift = ((double)panel->a[i] + (w == 0 ? 0 : w * (x->tsink - r))) * inverse;
-        x->k->put(tO, O, x->Dv, -shift, true);
-        agi_put_rows(x->k, agi_query_slice(x, &a->to, dtype, x->Dv), panel->i0 + i, 1,
-                     (a->accumulate & AG_ACC_TO) != 0, inverse, tO, x->Dv_pad);
+        x->k->put(panel->tO + i * x->Dv_pad, panel->O + i * x->Dv_pad, x->Dv, -shift, true);
         agi_put_stat(x, &a->mu, (a->accumulate & AG_ACC_MU) != 0, panel->i0 + i,
                      inverse == 0 ? 0 : r + shift);
     }
-    agi_put_rows(x->k, agi_query_slice(x, &a->o, dtype, x->Dv), panel->i0 + i, 1,
-                 (a->accumulate & AG_ACC_O) != 0, inverse, O, x->Dv_pad);
-    agi_put_stat(x, &a->lse, (a->accumulate & AG_ACC_LSE) != 0, panel->i0 + i, L);
+    agi_put_stat(x, &a->lse, (a->accumulate & AG_ACC_LSE) != 0, panel->i0 + i,
+                 l == 0 ? x->sink : (m + log2(l + w)) * LN_2);
+    return inverse;
+}
+
+static void finish_panel(const agi_head *x, agi_row_panel *panel)
+{
+    const ag_args *a = &x->call->a;
+    const ag_dtype dtype = x->call->plan->p.out_dtype;
+    double inverse[PANEL];
+    for (int64_t i = 0; i < panel->ni; i++) {
+        inverse[i] = finish_statistics(x, panel, i);
+    }
+    if (x->call->map == AGI_JVP) {
+        agi_scale_and_put_rows(x->k, agi_query_slice(x, &a->to, dtype, x->Dv), panel->i0, panel->ni,
+                               (a->accumulate & AG_ACC_TO) != 0, inverse, 1, panel->tO, x->Dv_pad);
+    }
+    agi_scale_and_put_rows(x->k, agi_query_slice(x, &a->o, dtype, x->Dv), panel->i0, panel->ni,
+                           (a->accumulate & AG_ACC_O) != 0, inverse, 1, panel->O, x->Dv_pad);
 }
 
 /* Rows of a padded batch behind the end of their sequence. */
@@ -218,26 +232,24 @@ static void walk_keys(agi_row_scratch *s, const agi_head *x, agi_row_panel *pane
 
 /* ---- Work items: blocks of queries, parts of the keys ---- */
 
-static int64_t begin_item(const agi_call *call, const agi_kernels *k, int64_t item, agi_head *x)
+static int64_t begin_item(const agi_row_job *w, int64_t item, agi_head *x)
 {
-    const agi_row_schedule schedule = agi_row_schedule_of(call->plan, call->map);
-    const int64_t bh = item / schedule.blocks, heads = call->plan->p.heads;
-    agi_head_begin(x, call, k, bh / heads, bh % heads);
+    const agi_row_schedule *schedule = &w->schedule;
+    const int64_t bh = item / schedule->blocks, heads = w->call->plan->p.heads;
+    agi_head_begin(x, w->call, w->k, bh / heads, bh % heads);
     /* From the last block on: where causal, it is the longest. */
-    return (schedule.blocks - 1 - item % schedule.blocks) * schedule.rows;
+    return (schedule->blocks - 1 - item % schedule->blocks) * schedule->rows;
 }
 
-static void finish_item(const agi_head *x, agi_row_panel *panels, int64_t n_panels, int64_t i0)
+static void finish_item(const agi_row_job *w, const agi_head *x, agi_row_panel *panels, int64_t n_panels,
+                        int64_t i0)
 {
     const ag_problem *p = &x->call->plan->p;
     for (int64_t q = 0; q < n_panels; q++) {
-        for (int64_t i = 0; i < panels[q].ni; i++) {
-            finish_row(x, &panels[q], i);
-        }
+        finish_panel(x, &panels[q]);
     }
     if (!agi_has(p, AG_PACKED)) {
-        const int64_t rows = agi_row_schedule_of(x->call->plan, x->call->map).rows;
-        fill_rows(x, agi_max(i0, x->seq.n_q), agi_min(i0 + rows, p->q_len));
+        fill_rows(x, agi_max(i0, x->seq.n_q), agi_min(i0 + w->schedule.rows, p->q_len));
     }
 }
 
@@ -265,45 +277,43 @@ static void run_on_amx(agi_row_scratch *s, const agi_head *x, agi_row_panel *pan
     x->amx->end(&before);
 }
 
-void agi_row_item(agi_row_scratch *s, const agi_call *call, const agi_kernels *k, real *states,
-                  int64_t number)
+void agi_row_item(const agi_row_job *w, agi_row_scratch *s, int64_t number)
 {
-    const agi_row_schedule schedule = agi_row_schedule_of(call->plan, call->map);
-    const int64_t part = number % schedule.parts;
+    const agi_row_schedule *schedule = &w->schedule;
+    const int64_t part = number % schedule->parts;
     agi_row_panel panels[ROW_PANELS];
     agi_head x;
-    const int64_t i0 = begin_item(call, k, number / schedule.parts, &x);
+    const int64_t i0 = begin_item(w, number / schedule->parts, &x);
     int64_t n_panels = 0;
-    for (int64_t i = i0; i < agi_min(i0 + schedule.rows, x.seq.n_q); i += PANEL, n_panels++) {
-        panels[n_panels] = agi_row_panel_of(s, &x, i0, n_panels, states, number);
+    for (int64_t i = i0; i < agi_min(i0 + schedule->rows, x.seq.n_q); i += PANEL, n_panels++) {
+        panels[n_panels] = agi_row_panel_of(w, s, &x, i0, n_panels, number);
         begin_statistics(&panels[n_panels], &x);
     }
     if (n_panels > 0 && AGI_HAS_AMX && x.amx != NULL) {
-        run_on_amx(s, &x, panels, n_panels, part * schedule.keys, (part + 1) * schedule.keys);
+        run_on_amx(s, &x, panels, n_panels, part * schedule->keys, (part + 1) * schedule->keys);
     } else if (n_panels > 0) {
-        run_panels(s, &x, panels, n_panels, part * schedule.keys, (part + 1) * schedule.keys);
+        run_panels(s, &x, panels, n_panels, part * schedule->keys, (part + 1) * schedule->keys);
     }
-    if (schedule.parts == 1) {
-        finish_item(&x, panels, n_panels, i0);
+    if (schedule->parts == 1) {
+        finish_item(w, &x, panels, n_panels, i0);
     }
 }
 
-void agi_row_join(agi_row_scratch *s, const agi_call *call, const agi_kernels *k, real *states, int64_t item)
+void agi_row_join(const agi_row_job *w, agi_row_scratch *s, int64_t item)
 {
-    const agi_row_schedule schedule = agi_row_schedule_of(call->plan, call->map);
-    const int64_t parts = schedule.parts;
+    const int64_t parts = w->schedule.parts;
     agi_row_panel panels[ROW_PANELS];
     agi_head x;
-    const int64_t i0 = begin_item(call, k, item, &x);
+    const int64_t i0 = begin_item(w, item, &x);
     int64_t n_panels = 0;
-    for (int64_t i = i0; i < agi_min(i0 + schedule.rows, x.seq.n_q); i += PANEL, n_panels++) {
-        panels[n_panels] = agi_row_panel_of(s, &x, i0, n_panels, states, item * parts);
+    for (int64_t i = i0; i < agi_min(i0 + w->schedule.rows, x.seq.n_q); i += PANEL, n_panels++) {
+        panels[n_panels] = agi_row_panel_of(w, s, &x, i0, n_panels, item * parts);
         for (int64_t part = 1; part < parts; part++) {
-            const agi_row_panel other = agi_row_panel_of(s, &x, i0, n_panels, states, item * parts + part);
+            const agi_row_panel other = agi_row_panel_of(w, s, &x, i0, n_panels, item * parts + part);
             for (int64_t row = 0; row < other.ni; row++) {
                 agi_row_join_row(&x, &panels[n_panels], &other, row);
             }
         }
     }
-    finish_item(&x, panels, n_panels, i0);
+    finish_item(w, &x, panels, n_panels, i0);
 }

@@ -75,12 +75,21 @@ typedef struct {
 void agi_row_lay_out(agi_row_scratch *s, agi_arena *arena, const ag_plan *plan, const agi_kernels *k,
                      agi_map map);
 
+/* One call: what its items are given. */
+typedef struct {
+    const agi_call *call;
+    const agi_kernels *k;
+    agi_row_schedule schedule;
+    _Atomic int64_t *counter;
+    agi_row_scratch *scratch; /* one a thread */
+    real *states;             /* of the parts, where the keys are cut */
+} agi_row_job;
+
 /* Part number % parts of item number / parts. */
-void agi_row_item(agi_row_scratch *s, const agi_call *call, const agi_kernels *k, real *states,
-                  int64_t number);
+void agi_row_item(const agi_row_job *w, agi_row_scratch *s, int64_t number);
 
 /* Makes one of an item's parts, where there are several. */
-void agi_row_join(agi_row_scratch *s, const agi_call *call, const agi_kernels *k, real *states, int64_t item);
+void agi_row_join(const agi_row_job *w, agi_row_scratch *s, int64_t item);
 
 /* ---- rowwise_parts.c ---- */
 
@@ -88,8 +97,8 @@ void agi_row_join(agi_row_scratch *s, const agi_call *call, const agi_kernels *k
 int64_t agi_row_states(const ag_plan *plan, const agi_kernels *k, agi_map map);
 
 /* Panel q of the block at i0; its state in the scratch, or, with parts, in the memory of part `number`. */
-agi_row_panel agi_row_panel_of(const agi_row_scratch *s, const agi_head *x, int64_t i0, int64_t q,
-                               real *states, int64_t number);
+agi_row_panel agi_row_panel_of(const agi_row_job *w, const agi_row_scratch *s, const agi_head *x, int64_t i0,
+                               int64_t q, int64_t number);
 
 /* Row i of another part is added to the panel's; the other's state is used up. */
 void agi_row_join_row(const agi_head *x, agi_row_panel *panel, const agi_row_panel *other, int64_t i);

@@ -10,29 +10,28 @@ static int64_t panel_state(int64_t Dv_pad, agi_map map)
     return PANEL * (Dv_pad + 4 + (map == AGI_JVP ? Dv_pad : 0));
 }
 
-static int64_t panels_of(const ag_plan *plan, agi_map map)
+static int64_t panels_of(const ag_plan *plan, const agi_row_schedule *schedule)
 {
-    return agi_min(agi_row_schedule_of(plan, map).rows, agi_round_up(plan->p.q_len, PANEL)) / PANEL;
+    return agi_min(schedule->rows, agi_round_up(plan->p.q_len, PANEL)) / PANEL;
 }
 
 int64_t agi_row_states(const ag_plan *plan, const agi_kernels *k, agi_map map)
 {
     const agi_row_schedule x = agi_row_schedule_of(plan, map);
     const int64_t size = panel_state(agi_round_up(plan->p.dim_v, k->lanes), map);
-    return x.parts == 1 ? 0 : agi_saturated(x.items, x.parts, panels_of(plan, map), size);
+    return x.parts == 1 ? 0 : agi_saturated(x.items, x.parts, panels_of(plan, &x), size);
 }
 
-agi_row_panel agi_row_panel_of(const agi_row_scratch *s, const agi_head *x, int64_t i0, int64_t q,
-                               real *states, int64_t number)
+agi_row_panel agi_row_panel_of(const agi_row_job *w, const agi_row_scratch *s, const agi_head *x, int64_t i0,
+                               int64_t q, int64_t number)
 {
-    const ag_plan *plan = x->call->plan;
-    const agi_map map = x->call->map;
     agi_row_panel panel = s->panel[q];
     panel.i0 = i0 + q * PANEL;
     panel.ni = agi_min(PANEL, x->seq.n_q - panel.i0);
     panel.W = agi_round_up(panel.ni, x->k->lanes);
-    if (agi_row_schedule_of(plan, map).parts > 1) {
-        panel.O = states + (number * panels_of(plan, map) + q) * panel_state(x->Dv_pad, map);
+    if (w->schedule.parts > 1) {
+        const int64_t panels = panels_of(x->call->plan, &w->schedule);
+        panel.O = w->states + (number * panels + q) * panel_state(x->Dv_pad, x->call->map);
         panel.m = panel.O + PANEL * x->Dv_pad;
         panel.l = panel.m + PANEL;
         panel.r = panel.l + PANEL;

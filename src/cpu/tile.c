@@ -81,74 +81,25 @@ void agi_key_range(const agi_head *x, int64_t i0, int64_t ni, int64_t *from, int
 
 /* ---- Rows in ---- */
 
-agi_slice agi_query_slice(const agi_head *x, const ag_tensor *t, ag_dtype dtype, int64_t D)
+/* Channels c0 .. c0 + n - 1 of one row. */
+static void get_row(const agi_kernels *k, agi_slice s, int64_t row, int64_t c0, int64_t n, real *to)
 {
-    return (agi_slice){t, dtype, x->seq.view, x->h, x->seq.q0, D};
-}
-
-agi_slice agi_key_slice(const agi_head *x, const ag_tensor *t, int64_t D)
-{
-    return (agi_slice){t, x->call->plan->p.dtype, x->seq.view, x->hk, x->seq.k0, D};
-}
-
-#ifndef AGI_REAL64
-static float from_bits(uint32_t bits)
-{
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
-/* As agi_load, without its branches, so that loops over it become vectors. The product moves the
- * exponent from float16's bias to float32's and makes subnormals right. */
-static float from_f16(uint16_t h)
-{
-    const float size = from_bits((uint32_t)(h & 0x7fff) << 13) * 0x1p112f;
-    const uint32_t special = (h & 0x7c00) == 0x7c00 ? 0x7f800000u : 0;
-    uint32_t bits;
-    memcpy(&bits, &size, sizeof bits);
-    return from_bits(bits | special | (uint32_t)(h & 0x8000) << 16);
-}
-
-static void convert_f16(const uint16_t *from, int64_t stride, int64_t n, int64_t step, real *to)
-{
-    for (int64_t c = 0; c < n; c++) {
-        to[c * step] = from_f16(from[c * stride]);
-    }
-}
-
-static void convert_bf16(const uint16_t *from, int64_t stride, int64_t n, int64_t step, real *to)
-{
-    for (int64_t c = 0; c < n; c++) {
-        to[c * step] = from_bits((uint32_t)from[c * stride] << 16);
-    }
-}
-#endif
-
-/* One row into to[0], to[step], ... */
-static void get_row(agi_slice s, int64_t row, int64_t step, real *to)
-{
-    const int64_t at = agi_row_at(s, row), stride = s.t->strides[3];
-#ifndef AGI_REAL64
-    if (s.dtype == AG_F16) {
-        convert_f16((const uint16_t *)s.t->data + at, stride, s.D, step, to);
-        return;
-    }
+    const int64_t stride = s.t->strides[3], at = agi_row_at(s, row) + c0 * stride;
     if (s.dtype == AG_BF16) {
-        convert_bf16((const uint16_t *)s.t->data + at, stride, s.D, step, to);
-        return;
-    }
-#endif
-    const real *from = (const real *)s.t->data + at;
-    for (int64_t c = 0; c < s.D; c++) {
-        to[c * step] = from[c * stride];
+        k->get_bf16(to, (const uint16_t *)s.t->data + at, stride, n);
+    } else if (s.dtype == AG_F16) {
+        k->get_f16(to, (const uint16_t *)s.t->data + at, stride, n);
+    } else {
+        for (int64_t c = 0; c < n; c++) {
+            to[c] = ((const real *)s.t->data)[at + c * stride];
+        }
     }
 }
 
-agi_rows agi_get_rows(agi_slice s, int64_t first, int64_t n, int64_t lanes, const uint8_t *skip,
+agi_rows agi_get_rows(const agi_kernels *k, agi_slice s, int64_t first, int64_t n, const uint8_t *skip,
                       real *scratch)
 {
-    const int64_t D_pad = agi_round_up(s.D, lanes);
+    const int64_t D_pad = agi_round_up(s.D, k->lanes);
     if (s.dtype == REAL_DTYPE && s.t->strides[3] == 1 && s.D == D_pad && skip == NULL) {
         /* The stride of a single row may be anything. */
         return (agi_rows){(const real *)s.t->data + agi_row_at(s, first), n == 1 ? D_pad : s.t->strides[2]};
@@ -159,7 +110,7 @@ agi_rows agi_get_rows(agi_slice s, int64_t first, int64_t n, int64_t lanes, cons
         if (skip != NULL && skip[r]) {
             memset(to, 0, (size_t)s.D * sizeof(real));
         } else {
-            get_row(s, first + r, 1, to);
+            get_row(k, s, first + r, 0, s.D, to);
         }
     }
     return (agi_rows){scratch, D_pad};
@@ -168,7 +119,7 @@ agi_rows agi_get_rows(agi_slice s, int64_t first, int64_t n, int64_t lanes, cons
 agi_rows agi_key_rows(const agi_head *x, const ag_tensor *t, int64_t D, int64_t j0, int64_t n, real *scratch)
 {
     const agi_rows absent = {NULL, 0};
-    return t->data == NULL ? absent : agi_get_rows(agi_key_slice(x, t, D), j0, n, x->k->lanes, NULL, scratch);
+    return t->data == NULL ? absent : agi_get_rows(x->k, agi_key_slice(x, t, D), j0, n, NULL, scratch);
 }
 
 agi_rows agi_clean_rows(agi_rows rows, int64_t n, int64_t width, const uint8_t *unseen, real *clean)
@@ -186,17 +137,25 @@ agi_rows agi_clean_rows(agi_rows rows, int64_t n, int64_t width, const uint8_t *
 void agi_get_panel(const agi_kernels *k, agi_slice s, int64_t first, int64_t n, const uint8_t *skip,
                    real *out)
 {
+    enum { LINE = 64, LINES = 16 }; /* of the piece that is converted at once */
+    real piece[LINES * LINE];
     const bool whole = skip == NULL || memchr(skip, 1, (size_t)n) == NULL;
-    if (n < PANEL || !whole) {
-        memset(out, 0, (size_t)(s.D * PANEL) * sizeof(real));
-    }
     if (s.dtype == REAL_DTYPE && s.t->strides[3] == 1 && whole) {
         k->transpose(out, (const real *)s.t->data + agi_row_at(s, first), s.t->strides[2], n, s.D);
         return;
     }
-    for (int64_t i = 0; i < n; i++) {
-        if (skip == NULL || !skip[i]) {
-            get_row(s, first + i, PANEL, out + i);
+    for (int64_t i = 0; i < n; i += LINES) {
+        const int64_t rows = agi_min(LINES, n - i);
+        for (int64_t c = 0; c < s.D; c += LINE) {
+            const int64_t width = agi_min(LINE, s.D - c);
+            for (int64_t r = 0; r < rows; r++) {
+                if (skip != NULL && skip[i + r]) {
+                    memset(piece + r * LINE, 0, (size_t)width * sizeof(real));
+                } else {
+                    get_row(k, s, first + i + r, c, width, piece + r * LINE);
+                }
+            }
+            k->transpose(out + c * PANEL + i, piece, LINE, rows, width);
         }
     }
 }
@@ -215,34 +174,21 @@ static void put_row(agi_slice s, int64_t row, bool accumulate, double factor, co
     }
 }
 
-void agi_put_rows(const agi_kernels *k, agi_slice s, int64_t first, int64_t n, bool accumulate, double factor,
-                  const real *rows, int64_t ld)
+void agi_scale_and_put_rows(const agi_kernels *k, agi_slice s, int64_t first, int64_t n, bool accumulate,
+                            const double *factor, int64_t step, const real *rows, int64_t ld)
 {
     const bool dense = s.t->strides[3] == 1 && rows != NULL, narrow = dense && !accumulate;
     for (int64_t r = 0; r < n && s.t->data != NULL; r++) {
         uint16_t *const to16 = (uint16_t *)s.t->data + agi_row_at(s, first + r);
         if (narrow && s.dtype == AG_BF16) {
-            k->put_bf16(to16, rows + r * ld, s.D, factor);
+            k->put_bf16(to16, rows + r * ld, s.D, factor[r * step]);
         } else if (narrow && s.dtype == AG_F16) {
-            k->put_f16(to16, rows + r * ld, s.D, factor);
+            k->put_f16(to16, rows + r * ld, s.D, factor[r * step]);
         } else if (dense && s.dtype == REAL_DTYPE) {
-            k->put((real *)s.t->data + agi_row_at(s, first + r), rows + r * ld, s.D, factor, accumulate);
+            k->put((real *)s.t->data + agi_row_at(s, first + r), rows + r * ld, s.D, factor[r * step],
+                   accumulate);
         } else {
-            put_row(s, first + r, accumulate, factor, rows == NULL ? NULL : rows + r * ld);
+            put_row(s, first + r, accumulate, factor[r * step], rows == NULL ? NULL : rows + r * ld);
         }
-    }
-}
-
-double agi_get_stat(const agi_head *x, const ag_tensor *t, int64_t i)
-{
-    const agi_slice s = agi_query_slice(x, t, AG_F64, 1);
-    return t->data == NULL ? 0 : ((const double *)t->data)[agi_row_at(s, i)];
-}
-
-void agi_put_stat(const agi_head *x, const ag_tensor *t, bool accumulate, int64_t i, double value)
-{
-    if (t->data != NULL) {
-        double *to = (double *)t->data + agi_row_at(agi_query_slice(x, t, AG_F64, 1), i);
-        *to = accumulate ? *to + value : value;
     }
 }

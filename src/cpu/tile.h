@@ -110,12 +110,19 @@ static inline int64_t agi_row_at(agi_slice s, int64_t row)
     return s.view * s.t->strides[0] + s.head * s.t->strides[1] + (s.row0 + row) * s.t->strides[2];
 }
 
-agi_slice agi_query_slice(const agi_head *x, const ag_tensor *t, ag_dtype dtype, int64_t D);
-agi_slice agi_key_slice(const agi_head *x, const ag_tensor *t, int64_t D);
+static inline agi_slice agi_query_slice(const agi_head *x, const ag_tensor *t, ag_dtype dtype, int64_t D)
+{
+    return (agi_slice){t, dtype, x->seq.view, x->h, x->seq.q0, D};
+}
+
+static inline agi_slice agi_key_slice(const agi_head *x, const ag_tensor *t, int64_t D)
+{
+    return (agi_slice){t, x->call->plan->p.dtype, x->seq.view, x->hk, x->seq.k0, D};
+}
 
 /* Rows first .. first + n - 1 of the slice: where they are, if they are whole vectors of reals; else
  * converted into scratch[n][D_pad], padded with zeros. skip[row] != 0, where given: the row is zero. */
-agi_rows agi_get_rows(agi_slice s, int64_t first, int64_t n, int64_t lanes, const uint8_t *skip,
+agi_rows agi_get_rows(const agi_kernels *k, agi_slice s, int64_t first, int64_t n, const uint8_t *skip,
                       real *scratch);
 
 /* Rows j0 .. j0 + n - 1 of K, V or a tangent of theirs; p is NULL where the tensor is absent. */
@@ -124,17 +131,35 @@ agi_rows agi_key_rows(const agi_head *x, const ag_tensor *t, int64_t D, int64_t 
 /* A copy of rows in which those that are unseen are zero: their weight is 0, but 0 times NaN is NaN. */
 agi_rows agi_clean_rows(agi_rows rows, int64_t n, int64_t width, const uint8_t *unseen, real *clean);
 
-/* The same rows transposed: out[D][PANEL], zero in the lanes behind the n rows. */
+/* The same rows transposed: out[D][PANEL], zero behind the n rows up to a whole vector. */
 void agi_get_panel(const agi_kernels *k, agi_slice s, int64_t first, int64_t n, const uint8_t *skip,
                    real *out);
 
-/* Writes factor * rows, rounded once; accumulate: added to what is there. rows NULL: zeros. */
-void agi_put_rows(const agi_kernels *k, agi_slice s, int64_t first, int64_t n, bool accumulate, double factor,
-                  const real *rows, int64_t ld);
+/* Writes rows, each times its factor[row * step], rounded once; accumulate: added to what is there. rows NULL:
+ * zeros. */
+void agi_scale_and_put_rows(const agi_kernels *k, agi_slice s, int64_t first, int64_t n, bool accumulate,
+                            const double *factor, int64_t step, const real *rows, int64_t ld);
+
+static inline void agi_put_rows(const agi_kernels *k, agi_slice s, int64_t first, int64_t n, bool accumulate,
+                                double factor, const real *rows, int64_t ld)
+{
+    agi_scale_and_put_rows(k, s, first, n, accumulate, &factor, 0, rows, ld);
+}
 
 /* One float64 of a row of lse, mu and their like; 0 where the tensor is absent. */
-double agi_get_stat(const agi_head *x, const ag_tensor *t, int64_t i);
-void agi_put_stat(const agi_head *x, const ag_tensor *t, bool accumulate, int64_t i, double value);
+static inline double agi_get_stat(const agi_head *x, const ag_tensor *t, int64_t i)
+{
+    return t->data == NULL ? 0 : ((const double *)t->data)[agi_row_at(agi_query_slice(x, t, AG_F64, 1), i)];
+}
+
+static inline void agi_put_stat(const agi_head *x, const ag_tensor *t, bool accumulate, int64_t i,
+                                double value)
+{
+    if (t->data != NULL) {
+        double *to = (double *)t->data + agi_row_at(agi_query_slice(x, t, AG_F64, 1), i);
+        *to = accumulate ? *to + value : value;
+    }
+}
 
 /* ---- Features of a tile: queries i0 .. i0 + ni - 1, keys j0 .. j0 + nj - 1 ---- */
 
