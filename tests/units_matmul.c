@@ -188,7 +188,7 @@ static void draw_sum(struct rng *r, sum *s, const kind *t, bool large)
     *s = (sum){.op = {.dtype = t->c, .accumulate = rng_chance(r, 0.3)}};
     agi_matmul_op *op = &s->op;
     op->m = rng_chance(r, 0.1) ? 1 : rng_range(r, 1, large ? 90 : 70);
-    op->n = rng_range(r, 1, large ? 90 : 70);
+    op->n = rng_range(r, 1, large ? 300 : 70);
     op->n_products = (int)rng_range(r, large ? 1 : 0, large ? 2 : 3);
     for (int p = 0; p < op->n_products; p++) {
         op->products[p] = draw_product(r, t, op->m, op->n, draw_depth(r, large));

@@ -1,4 +1,4 @@
-/* One tile of a matrix product of bfloat16 on the AMX unit: 2 x 2 of its tiles of C at once, A where it stands,
+/* One tile of a matrix product of bfloat16 on the AMX unit: 3 x 2 of its tiles of C at once, A where it stands,
  * where the unit can read it there, B in tiles of pairs; sums in float32, rounded once. Where one operand of a
  * product is float32, it is the sum of three bfloat16, 8 bits of its 24 each, and takes three steps. Compiled for
  * AVX-512 and AMX, and reached only where the processor has both. */
@@ -12,29 +12,31 @@
 
 /* A step is AMX_DEPTH terms of a sum. STEPS: as many of them as are added before C is visited. B_SIZE: numbers of B
  * that are packed at once and stay in the cache of a core. C_SIZE: of C, where it is visited more than once. */
-enum {
-    STEPS = 64,
-    STEPS_TURNED = 16,
-    B_SIZE = 512 * 1024,
-    C_SIZE = 256 * 1024,
-    BLOCK = 2 * AMX_ROWS,
-    COLS = 1024
-};
+enum { STEPS = 64, STEPS_TURNED = 16, B_SIZE = 576 * 1024, C_SIZE = 256 * 1024, COLS = 1024 };
+
+/* A strip is the rows of A that are multiplied at once, a panel the columns of B. The more of the unit's tiles are
+ * sums, the fewer operands they need each: what is read from a core's second cache limits the speed. */
+enum { STRIP = 3 * AMX_ROWS, PANEL_COLS = 2 * AMX_LANES, STRIP_AB = 3 * AMX_AB };
+
+/* Steps whose operands stay in the first cache while they pass it. A longer sum runs forward and backward by
+ * turns, from one panel to the next, to find in that cache what it left there. */
+enum { SHORT = 8 };
 
 /* Numbers of a product that stay in the cache of a core by themselves. */
 enum { NEAR = 512 * 1024 };
 
-/* Where one step finds its tiles: two of A, whose rows lie stride bytes apart; two of a panel of B. */
+/* Where one step finds its tiles: those of A lie `tile` numbers apart, their rows stride bytes; two of a panel of
+ * B. */
 typedef struct {
-    const uint16_t *upper, *lower;
-    int64_t stride, b;
+    const uint16_t *a;
+    int64_t tile, stride, b;
 } places;
 
 typedef struct {
-    uint16_t b[B_SIZE];             /* [panel][step that has its own][2][AMX_AB] */
-    uint16_t a[STEPS * 2 * AMX_AB]; /* [step][2][AMX_AB] */
+    uint16_t b[B_SIZE];           /* [panel][step that has its own][2][AMX_AB] */
+    uint16_t a[STEPS * STRIP_AB]; /* [step][3][AMX_AB] */
     float c[C_SIZE];
-    float out[2][BLOCK * BLOCK];
+    float out[STRIP * PANEL_COLS];
     float bias[COLS];
     places strip[STEPS];
 } scratch;
@@ -50,17 +52,17 @@ typedef struct {
     int64_t own; /* number of its tiles of B */
 } step;
 
-/* 32 x 32 of C, at row i and column j of the tile, that are summed up. */
+/* A strip by a panel of C, at row i and column j of the tile; `tiles` of the unit's tiles high. */
 typedef struct {
-    int64_t i, j, ldc;
-    float *c; /* NULL: nothing */
+    int64_t i, j, tiles, ldc;
+    float *c;
 } block;
 
 typedef struct {
     const agi_matmul_op *op;
     const agi_matmul_tile *at;
+    int64_t strip;               /* rows of a strip, STRIP at most */
     bool far;                    /* does the product exceed the cache of a core? */
-    block waiting;               /* for its way out, while the unit is busy with the next one */
     const agi_product *constant; /* one that adds the same row to all rows that count; or NULL */
     int64_t n_own;               /* steps that have tiles of B of their own */
     int64_t n_steps, limit;      /* of this piece of the sum, and of a piece */
@@ -111,6 +113,12 @@ INLINE __m512i load_part(const void *p, __mmask16 which, int part)
 static int64_t clip(int64_t n, int64_t most)
 {
     return n < 0 ? 0 : n < most ? n : most;
+}
+
+/* Of the strip at row i, high. */
+static int64_t tiles_of(const job *x, int64_t i)
+{
+    return (clip(x->at->m - i, x->strip) + AMX_ROWS - 1) / AMX_ROWS;
 }
 
 /* Sixteen lines (rows of A, columns of B) from `line` on by the step's 32 terms. Where the stored rows are lines:
@@ -201,7 +209,7 @@ static void pack(uint16_t *tile, const agi_matrix *x, bool across, bool turned, 
 static void pack_pair(const job *x, const step *t, int64_t q)
 {
     const agi_matrix *b = &t->p->b;
-    const int64_t j = x->at->j0 + q * BLOCK;
+    const int64_t j = x->at->j0 + q * PANEL_COLS;
     uint16_t *to = x->s->b + (q * x->n_own + t->own) * 2 * AMX_AB;
     if (!t->same_b) {
         pack(to, b, !b->transposed, b->transposed, j, x->op->n, t);
@@ -212,7 +220,7 @@ static void pack_pair(const job *x, const step *t, int64_t q)
 /* Where B is far: along its stored rows, which the processor foresees. */
 static void pack_b(const job *x)
 {
-    const int64_t panels = (x->at->n + BLOCK - 1) / BLOCK;
+    const int64_t panels = (x->at->n + PANEL_COLS - 1) / PANEL_COLS;
     const bool by_steps = x->far && x->n_steps > 0 && !x->steps[0].p->b.transposed;
     for (int64_t n = 0; n < x->n_steps && by_steps; n++) {
         for (int64_t q = 0; q < panels; q++) {
@@ -226,87 +234,175 @@ static void pack_b(const job *x)
     }
 }
 
-/* May the unit read 32 rows from i on, and the step's terms, where they are? */
-static bool a_in_place(const agi_matrix *a, int64_t i, const step *t)
+/* May the unit read `rows` rows from i on, and the step's terms, where they are? */
+static bool a_in_place(const agi_matrix *a, int64_t i, int64_t rows, const step *t)
 {
-    bool all = a->dtype == AG_BF16 && !a->transposed && t->k == AMX_DEPTH && i + BLOCK <= a->rows;
-    for (int64_t r = 0; r < BLOCK && all && a->lengths != NULL; r++) {
+    bool all = a->dtype == AG_BF16 && !a->transposed && t->k == AMX_DEPTH && i + rows <= a->rows;
+    for (int64_t r = 0; r < rows && all && a->lengths != NULL; r++) {
         all = agi_row_counts(a, i + r);
     }
     return all;
 }
 
-static void get_strip(const job *x, int64_t i)
+/* A strip, from row i on, as the steps find it. The result: is a part of it where it stood? */
+static bool get_strip(const job *x, int64_t i, int64_t tiles)
 {
-    uint16_t *to = x->s->a;
+    bool in_place = false;
     for (int64_t n = 0; n < x->n_steps; n++) {
         const step *t = &x->steps[n];
         const agi_matrix *a = &t->p->a;
-        const int64_t b = t->own * 2 * AMX_AB;
+        uint16_t *to = x->s->a + n * STRIP_AB;
+        places *at = &x->s->strip[n];
         if (t->same_a) {
-            x->s->strip[n] = x->s->strip[n - 1];
-            x->s->strip[n].b = b;
-            continue;
+            *at = at[-1];
+        } else if (a_in_place(a, i, tiles * AMX_ROWS, t)) {
+            *at = (places){.a = (const uint16_t *)a->data + i * a->row_stride + t->k0,
+                           .tile = AMX_ROWS * a->row_stride,
+                           .stride = 2 * a->row_stride};
+            in_place = true;
+        } else {
+            for (int64_t r = 0; r < tiles; r++) {
+                pack(to + r * AMX_AB, a, a->transposed, a->transposed, i + r * AMX_ROWS, x->op->m, t);
+            }
+            *at = (places){.a = to, .tile = AMX_AB, .stride = 64};
         }
-        if (a_in_place(a, i, t)) {
-            const uint16_t *p = (const uint16_t *)a->data + i * a->row_stride + t->k0;
-            x->s->strip[n] = (places){p, p + AMX_ROWS * a->row_stride, 2 * a->row_stride, b};
-            continue;
-        }
-        pack(to, a, a->transposed, a->transposed, i, x->op->m, t);
-        pack(to + AMX_AB, a, a->transposed, a->transposed, i + AMX_ROWS, x->op->m, t);
-        x->s->strip[n] = (places){to, to + AMX_AB, 64, b};
-        to += 2 * AMX_AB;
+        at->b = t->own * 2 * AMX_AB;
+    }
+    return in_place;
+}
+
+/* The strip is now where multiply() kept it. */
+static void use_kept(const job *x)
+{
+    for (int64_t n = 0; n < x->n_steps; n++) {
+        x->s->strip[n].a = x->s->a + n * STRIP_AB;
+        x->s->strip[n].tile = AMX_AB;
+        x->s->strip[n].stride = 64;
     }
 }
 
 /* ---- The product ---- */
 
-/* Where a block goes, whose lines are asked for while the unit is busy, two a step: more at once would keep its own
- * loads waiting. */
+/* What will be needed, and is asked for while the unit is busy, a little a step: more at once would keep its own
+ * loads waiting. Rows of C, two a step; some rows of the next strip, where it stands, a step of each. */
 typedef struct {
-    uintptr_t c; /* 0: nothing is asked for */
-    int64_t stride;
+    uintptr_t c, a; /* 0: nothing is asked for */
+    int64_t c_stride, a_stride, a_rows;
 } goal;
 
 INLINE void ask(const goal *to, int64_t n)
 {
-    for (int64_t r = 2 * n; r < 2 * n + 2 && r < BLOCK && to->c != 0; r++) {
-        _mm_prefetch((const char *)(to->c + (uintptr_t)(r * to->stride)), _MM_HINT_T0);
+    for (int64_t r = 2 * n; r < 2 * n + 2 && r < STRIP && to->c != 0; r++) {
+        _mm_prefetch((const char *)(to->c + (uintptr_t)(r * to->c_stride)), _MM_HINT_T0);
+    }
+    for (int64_t r = 0; r < to->a_rows; r++) {
+        _mm_prefetch((const char *)(to->a + (uintptr_t)(r * to->a_stride + 64 * n)), _MM_HINT_T1);
     }
 }
 
-/* c[32][32], its rows ldc apart: = or += the sum over the steps. */
-static void multiply(const places *at, const uint16_t *b, int64_t n_steps, float *c, int64_t ldc, bool add,
-                     const goal *to)
+/* What one panel is multiplied from, in which order. */
+typedef struct {
+    const places *at;
+    const uint16_t *b;
+    int64_t n_steps;
+    bool back;      /* from the last step to the first */
+    uint16_t *keep; /* where the strip's tiles are kept as they pass; or NULL */
+    goal to;
+} pass;
+
+/* One step. There are tiles for no more than one operand of each kind: A's are loaded once, B's, which lie together,
+ * for every one of A's, first and second by turns. */
+INLINE void multiply_step(const places *at, const uint16_t *b, int tiles, uint16_t *keep)
 {
-    float *const below = c + AMX_ROWS * ldc;
+    AMX_LOAD(7, at->a, at->stride);
+    AMX_LOAD(6, b, 64);
+    AMX_ADD_PRODUCT(0, 7, 6);
+    AMX_LOAD(6, b + AMX_AB, 64);
+    AMX_ADD_PRODUCT(1, 7, 6);
+    if (keep != NULL) {
+        AMX_STORE(7, keep, 64);
+    }
+    if (tiles > 1) {
+        AMX_LOAD(7, at->a + at->tile, at->stride);
+        AMX_ADD_PRODUCT(3, 7, 6);
+        AMX_LOAD(6, b, 64);
+        AMX_ADD_PRODUCT(2, 7, 6);
+        if (keep != NULL) {
+            AMX_STORE(7, keep + AMX_AB, 64);
+        }
+    }
+    if (tiles > 2) {
+        AMX_LOAD(7, at->a + 2 * at->tile, at->stride);
+        AMX_ADD_PRODUCT(4, 7, 6);
+        AMX_LOAD(6, b + AMX_AB, 64);
+        AMX_ADD_PRODUCT(5, 7, 6);
+        if (keep != NULL) {
+            AMX_STORE(7, keep + 2 * AMX_AB, 64);
+        }
+    }
+}
+
+INLINE void multiply_steps(const pass *x, int tiles, bool keep)
+{
+    for (int64_t n = 0; n < x->n_steps; n++) {
+        const int64_t own = x->back ? x->n_steps - 1 - n : n;
+        ask(&x->to, n);
+        multiply_step(&x->at[own], x->b + x->at[own].b, tiles, keep ? x->keep + own * STRIP_AB : NULL);
+    }
+}
+
+static void begin_sums(const block *c, bool add)
+{
+    const int64_t stride = 4 * c->ldc, tile = AMX_ROWS * c->ldc;
+    AMX_ZERO(0);
+    AMX_ZERO(1);
+    AMX_ZERO(2);
+    AMX_ZERO(3);
+    AMX_ZERO(4);
+    AMX_ZERO(5);
     if (add) {
-        AMX_LOAD(0, c, 4 * ldc);
-        AMX_LOAD(1, c + AMX_LANES, 4 * ldc);
-        AMX_LOAD(2, below, 4 * ldc);
-        AMX_LOAD(3, below + AMX_LANES, 4 * ldc);
+        AMX_LOAD(0, c->c, stride);
+        AMX_LOAD(1, c->c + AMX_LANES, stride);
+    }
+    if (add && c->tiles > 1) {
+        AMX_LOAD(2, c->c + tile, stride);
+        AMX_LOAD(3, c->c + tile + AMX_LANES, stride);
+    }
+    if (add && c->tiles > 2) {
+        AMX_LOAD(4, c->c + 2 * tile, stride);
+        AMX_LOAD(5, c->c + 2 * tile + AMX_LANES, stride);
+    }
+}
+
+static void end_sums(const block *c)
+{
+    const int64_t stride = 4 * c->ldc, tile = AMX_ROWS * c->ldc;
+    AMX_STORE(0, c->c, stride);
+    AMX_STORE(1, c->c + AMX_LANES, stride);
+    if (c->tiles > 1) {
+        AMX_STORE(2, c->c + tile, stride);
+        AMX_STORE(3, c->c + tile + AMX_LANES, stride);
+    }
+    if (c->tiles > 2) {
+        AMX_STORE(4, c->c + 2 * tile, stride);
+        AMX_STORE(5, c->c + 2 * tile + AMX_LANES, stride);
+    }
+}
+
+/* The block = or += the sum over the steps. */
+static void multiply(const pass *x, const block *c, bool add)
+{
+    begin_sums(c, add);
+    if (c->tiles == 3 && x->keep != NULL) {
+        multiply_steps(x, 3, true);
+    } else if (c->tiles == 3) {
+        multiply_steps(x, 3, false);
+    } else if (c->tiles == 2) {
+        multiply_steps(x, 2, false);
     } else {
-        AMX_ZERO(0);
-        AMX_ZERO(1);
-        AMX_ZERO(2);
-        AMX_ZERO(3);
+        multiply_steps(x, 1, false);
     }
-    for (int64_t n = 0; n < n_steps; n++) {
-        ask(to, n);
-        AMX_LOAD(4, at[n].upper, at[n].stride);
-        AMX_LOAD(6, b + at[n].b, 64);
-        AMX_ADD_PRODUCT(0, 4, 6);
-        AMX_LOAD(7, b + at[n].b + AMX_AB, 64);
-        AMX_ADD_PRODUCT(1, 4, 7);
-        AMX_LOAD(5, at[n].lower, at[n].stride);
-        AMX_ADD_PRODUCT(2, 5, 6);
-        AMX_ADD_PRODUCT(3, 5, 7);
-    }
-    AMX_STORE(0, c, 4 * ldc);
-    AMX_STORE(1, c + AMX_LANES, 4 * ldc);
-    AMX_STORE(2, below, 4 * ldc);
-    AMX_STORE(3, below + AMX_LANES, 4 * ldc);
+    end_sums(c);
 }
 
 /* ---- The way out ---- */
@@ -314,7 +410,7 @@ static void multiply(const places *at, const uint16_t *b, int64_t n_steps, float
 /* The row that is added to all. */
 static void get_bias(const job *x)
 {
-    memset(x->s->bias, 0, (size_t)agi_round_up(x->at->n, BLOCK) * sizeof x->s->bias[0]);
+    memset(x->s->bias, 0, (size_t)agi_round_up(x->at->n, PANEL_COLS) * sizeof x->s->bias[0]);
     if (x->constant == NULL) {
         return;
     }
@@ -338,70 +434,100 @@ static void put_row(const job *x, const block *b, int64_t r, int64_t n)
     agi_round_row(op->dtype, op->c, row * op->n + x->at->j0 + b->j, sums, n, op->accumulate);
 }
 
-/* All of a block to bfloat16; bias may be zeros. */
-static void put_bf16(const job *x, const block *b, const float *bias)
+/* Whole rows of a block to bfloat16. */
+INLINE void put_bf16(const job *x, const block *b, int64_t rows, bool biased)
 {
-    const vec low = v_load(bias), high = v_load(bias + LANES);
+    const vec low = v_load(x->s->bias + b->j), high = v_load(x->s->bias + b->j + LANES);
     uint16_t *to = (uint16_t *)x->op->c + (x->at->i0 + b->i) * x->op->n + x->at->j0 + b->j;
-    for (int r = 0; r < BLOCK; r++) {
-        const vec first = v_add(v_load(b->c + r * b->ldc), low);
-        const vec second = v_add(v_load(b->c + r * b->ldc + LANES), high);
+    for (int64_t r = 0; r < rows; r++) {
+        vec first = v_load(b->c + r * b->ldc), second = v_load(b->c + r * b->ldc + LANES);
+        if (biased) {
+            first = v_add(first, low);
+            second = v_add(second, high);
+        }
         _mm512_storeu_si512(to, (__m512i)_mm512_cvtne2ps_pbh(second, first));
         to += x->op->n;
     }
 }
 
-static void put_waiting(job *x)
+static void put_block(const job *x, const block *b)
 {
-    const block *b = &x->waiting;
+    const int64_t rows = clip(x->at->m - b->i, x->strip);
     const bool all_rows = x->constant == NULL || x->constant->a.lengths == NULL;
-    if (b->c == NULL) {
-        return;
-    }
-    if (x->op->dtype == AG_BF16 && !x->op->accumulate && all_rows && b->i + BLOCK <= x->at->m &&
-        b->j + BLOCK <= x->at->n) {
-        put_bf16(x, b, x->s->bias + b->j);
-    } else {
-        for (int64_t r = 0; r < clip(x->at->m - b->i, BLOCK); r++) {
-            put_row(x, b, r, clip(x->at->n - b->j, BLOCK));
+    if (x->op->dtype != AG_BF16 || x->op->accumulate || !all_rows || b->j + PANEL_COLS > x->at->n) {
+        for (int64_t r = 0; r < rows; r++) {
+            put_row(x, b, r, clip(x->at->n - b->j, PANEL_COLS));
         }
+    } else if (x->constant == NULL) {
+        put_bf16(x, b, rows, false);
+    } else {
+        put_bf16(x, b, rows, true);
     }
-    x->waiting.c = NULL;
 }
 
-static void run_block(job *x, int64_t i, int64_t j)
+/* A share of the strip at row i of the tile, for the panel at column j. */
+static void ask_next_strip(const job *x, int64_t i, int64_t j, goal *to)
+{
+    const agi_matrix *a = &x->steps[0].p->a;
+    const int64_t share = (STRIP * PANEL_COLS + x->at->n - 1) / x->at->n, row = j / PANEL_COLS * share;
+    if (a->dtype == AG_BF16 && !a->transposed) {
+        to->a_stride = 2 * a->row_stride;
+        to->a = (uintptr_t)a->data + (uintptr_t)((x->at->i0 + i + row) * to->a_stride + 2 * x->steps[0].k0);
+        to->a_rows = clip(STRIP - row, share);
+    }
+}
+
+/* The block at row i, column j. keep: of the strip's first panel. */
+static void run_block(const job *x, int64_t i, int64_t j, bool keep)
 {
     const agi_matmul_op *op = x->op;
     const agi_matmul_tile *at = x->at;
     const bool whole = x->first && x->last;
-    const int64_t width = agi_round_up(at->n, BLOCK);
-    block b = {i, j, whole ? BLOCK : width, whole ? x->s->out[0] : x->s->c + i * width + j};
-    if (x->waiting.c == x->s->out[0]) {
-        b.c = x->s->out[1];
-    }
-    goal to = {.c = 0};
+    const int64_t width = agi_round_up(at->n, PANEL_COLS), tiles = tiles_of(x, i);
+    const block b = {i, j, tiles, whole ? PANEL_COLS : width, whole ? x->s->out : x->s->c + i * width + j};
+    pass over = {.at = x->s->strip,
+                 .b = x->s->b + j * x->n_own * AMX_DEPTH,
+                 .n_steps = x->n_steps,
+                 .back = x->n_steps > SHORT && (at->j0 + j) / PANEL_COLS % 2 != 0,
+                 .keep = keep ? x->s->a : NULL};
     if (x->far && x->last) {
         const int64_t size = (int64_t)ag_dtype_size(op->dtype);
-        to.c = (uintptr_t)op->c + (uintptr_t)(((at->i0 + i) * op->n + at->j0 + j) * size);
-        to.stride = op->n * size;
+        over.to.c = (uintptr_t)op->c + (uintptr_t)(((at->i0 + i) * op->n + at->j0 + j) * size);
+        over.to.c_stride = op->n * size;
     }
-    multiply(x->s->strip, x->s->b + j * x->n_own * AMX_DEPTH, x->n_steps, b.c, b.ldc, !x->first, &to);
-    put_waiting(x);
+    if (x->far && x->n_steps > SHORT && i + x->strip < at->m) {
+        ask_next_strip(x, i + x->strip, j, &over.to);
+    }
+    multiply(&over, &b, !x->first);
     if (x->last) {
-        x->waiting = b;
+        put_block(x, &b);
     }
 }
 
 /* ---- The tile ---- */
 
+/* Panels from which on a strip that stood in place is read from a copy: its rows may lie so that few of them fit
+ * in the first cache together. */
+enum { MANY = 4 };
+
+static void run_strip(const job *x, int64_t i)
+{
+    const int64_t tiles = tiles_of(x, i);
+    const bool in_place = get_strip(x, x->at->i0 + i, tiles);
+    const bool keep = in_place && tiles == 3 && x->n_steps > SHORT && x->at->n > MANY * PANEL_COLS;
+    for (int64_t j = 0; j < x->at->n; j += PANEL_COLS) {
+        run_block(x, i, j, keep && j == 0);
+        if (keep && j == 0) {
+            use_kept(x);
+        }
+    }
+}
+
 static void run_piece(job *x)
 {
     pack_b(x);
-    for (int64_t i = 0; i < x->at->m; i += BLOCK) {
-        get_strip(x, x->at->i0 + i);
-        for (int64_t j = 0; j < x->at->n; j += BLOCK) {
-            run_block(x, i, j);
-        }
+    for (int64_t i = 0; i < x->at->m; i += x->strip) {
+        run_strip(x, i);
     }
     x->n_steps = x->n_own = 0;
     x->first = false;
@@ -456,6 +582,8 @@ static void add_steps(job *x, const agi_product *p)
 void agi_product_run_amx(const agi_matmul_op *op, const agi_matmul_tile *at, void *memory)
 {
     job x = {.op = op, .at = at, .s = memory, .first = true, .far = is_far(op), .limit = steps_of(op)};
+    x.strip =
+        at->m == STRIP + AMX_ROWS ? 2 * AMX_ROWS : STRIP; /* two of two tiles: better than three and one */
     amx_config before;
     for (int p = 0; p < op->n_products; p++) {
         if (is_constant(&op->products[p])) {
@@ -471,7 +599,6 @@ void agi_product_run_amx(const agi_matmul_op *op, const agi_matmul_tile *at, voi
     }
     x.last = true;
     run_piece(&x);
-    put_waiting(&x);
     amx_end(&before);
 }
 
@@ -497,6 +624,9 @@ bool agi_product_on_amx(const agi_matmul_op *op)
     return all;
 }
 
+/* Fewer rows are shared among threads more evenly without a thought for strips. */
+enum { FEW_ROWS = 16 * STRIP };
+
 void agi_product_cut_amx(const agi_matmul_op *op, int64_t tiles, agi_matmul_tile *at)
 {
     const int64_t limit = steps_of(op);
@@ -506,10 +636,10 @@ void agi_product_cut_amx(const agi_matmul_op *op, int64_t tiles, agi_matmul_tile
         all += (depth + AMX_DEPTH - 1) / AMX_DEPTH * parts_of(&op->products[p]);
     }
     const int64_t steps = agi_max(1, agi_min(limit, all));
-    agi_cut_limits limits = {op->m, BLOCK, agi_min(COLS, B_SIZE / (steps * AMX_DEPTH) / BLOCK * BLOCK),
-                             BLOCK};
+    const int64_t cols = agi_min(COLS, B_SIZE / (steps * AMX_DEPTH) / PANEL_COLS * PANEL_COLS);
+    agi_cut_limits limits = {op->m, op->m < FEW_ROWS ? 2 * AMX_ROWS : STRIP, cols, PANEL_COLS};
     if (all > limit) {
-        limits.rows = C_SIZE / limits.cols / BLOCK * BLOCK;
+        limits.rows = C_SIZE / limits.cols / STRIP * STRIP;
     }
     agi_cut_evenly(op, tiles, &limits, at);
 }
