@@ -482,7 +482,7 @@ agi_sequence agi_sequence_of(const agi_call *call, int64_t b)
 
 typedef struct {
     _Atomic int64_t *counter;
-    int64_t n_items;
+    int64_t n_items, at_once;
     agi_work work;
     void *arg;
 } items;
@@ -491,19 +491,25 @@ static void draw_items(void *arg, int64_t index)
 {
     const items *x = arg;
     for (;;) {
-        const int64_t item = atomic_fetch_add_explicit(x->counter, 1, memory_order_relaxed);
-        if (item >= x->n_items) {
+        const int64_t first = atomic_fetch_add_explicit(x->counter, x->at_once, memory_order_relaxed);
+        if (first >= x->n_items) {
             return;
         }
-        x->work(x->arg, item, index);
+        for (int64_t item = first; item < x->n_items && item < first + x->at_once; item++) {
+            x->work(x->arg, item, index);
+        }
     }
 }
 
-ag_status agi_run_items(const ag_plan *plan, const ag_exec *exec, _Atomic int64_t *counter, int64_t n_items,
-                        agi_work work, void *arg)
+/* Tasks draw at least this often, so that they end at about the same time. */
+enum { DRAWS_A_TASK = 4 };
+
+ag_status agi_run_small_items(const ag_plan *plan, const ag_exec *exec, _Atomic int64_t *counter,
+                              int64_t n_items, int64_t at_once, agi_work work, void *arg)
 {
-    items x = {counter, n_items, work, arg};
     const int64_t n_tasks = n_items < plan->threads ? n_items : plan->threads;
+    const int64_t share = n_tasks == 0 ? 0 : n_items / (n_tasks * DRAWS_A_TASK);
+    items x = {counter, n_items, at_once < share ? at_once : share > 1 ? share : 1, work, arg};
     atomic_store(counter, 0);
     if (exec->run == NULL) {
         agi_pool_run(n_tasks, draw_items, &x);
@@ -516,4 +522,10 @@ ag_status agi_run_items(const ag_plan *plan, const ag_exec *exec, _Atomic int64_
                         (long long)n_tasks);
     }
     return AG_OK;
+}
+
+ag_status agi_run_items(const ag_plan *plan, const ag_exec *exec, _Atomic int64_t *counter, int64_t n_items,
+                        agi_work work, void *arg)
+{
+    return agi_run_small_items(plan, exec, counter, n_items, 1, work, arg);
 }

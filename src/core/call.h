@@ -52,4 +52,8 @@ typedef void (*agi_work)(void *arg, int64_t item, int64_t slot);
 ag_status agi_run_items(const ag_plan *plan, const ag_exec *exec, _Atomic int64_t *counter, int64_t n_items,
                         agi_work work, void *arg);
 
+/* The same for items that take little longer than the drawing of one: up to at_once of them are drawn together. */
+ag_status agi_run_small_items(const ag_plan *plan, const ag_exec *exec, _Atomic int64_t *counter,
+                              int64_t n_items, int64_t at_once, agi_work work, void *arg);
+
 #endif

@@ -436,9 +436,10 @@ ag_status agi_backward_run(const agi_call *call, const agi_kernels *k, const ag_
     name_outputs(&w);
     agi_backward_lay_out(&w.y, &arena, call->plan, k, call->map);
     agi_clear_sums(&w);
-    const ag_status status =
-        w.schedule.parts > 1 ? run_in_parts(&w, exec)
-                             : agi_run_items(call->plan, exec, w.y.counter, w.schedule.chains, run_chain, &w);
+    const ag_status status = w.schedule.parts > 1
+                                 ? run_in_parts(&w, exec)
+                                 : agi_run_small_items(call->plan, exec, w.y.counter, w.schedule.chains,
+                                                       agi_heads_at_once(call->plan), run_chain, &w);
     if (status == AG_OK) {
         agi_put_sums(&w);
     }

@@ -37,7 +37,8 @@ static ag_status run_rows(const agi_call *call, const agi_kernels *k, const ag_e
     agi_row_job x = {.call = call, .k = k, .schedule = agi_row_schedule_of(call->plan, call->map)};
     lay_out_rows(&x, &arena, call->plan, call->map);
     const ag_status status =
-        agi_run_items(call->plan, exec, x.counter, x.schedule.items * x.schedule.parts, run_row_item, &x);
+        agi_run_small_items(call->plan, exec, x.counter, x.schedule.items * x.schedule.parts,
+                            agi_heads_at_once(call->plan), run_row_item, &x);
     return status != AG_OK || x.schedule.parts == 1
                ? status
                : agi_run_items(call->plan, exec, x.counter, x.schedule.items, run_row_join, &x);
