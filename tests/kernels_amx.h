@@ -259,6 +259,67 @@ static void check_amx_rounding(struct rng *r)
     release(&rows, "round_rows");
 }
 
+/* to[n][m] = factor[n] from[m][n] in bfloat16, and nothing between the rows. */
+static void check_amx_put_turned(struct rng *r)
+{
+    const int64_t m = rng_range(r, 1, 100), n = rng_range(r, 1, PANEL), ld = m + rng_range(r, 0, 40);
+    struct guarded from = float_numbers(r, (m + 31) / 32 * 32 * PANEL, -2, 2),
+                   factor = float_numbers(r, n, 0, 1), to = guard((n - 1) * ld + m, 2);
+    struct faults wrong = {0};
+    agi_amx_table.put_turned(narrow_of(&to), ld, floats_of(&from), PANEL, floats_of(&factor), m, n);
+    for (int64_t i = 0; i < n; i++) {
+        for (int64_t c = 0; c < ld && i * ld + c < (n - 1) * ld + m; c++) {
+            const float wanted = floats_of(&factor)[i] * floats_of(&from)[(c < m ? c : 0) * PANEL + i];
+            uint16_t rounded = 0xa5a5;
+            if (c < m) {
+                agi_store(AG_BF16, &rounded, 0, (double)wanted);
+            }
+            expect_near(&wrong, i * ld + c, narrow_of(&to)[i * ld + c], rounded, 0);
+        }
+    }
+    report(&wrong, "put_turned");
+    release(&from, "put_turned");
+    release(&factor, "put_turned");
+    release(&to, "put_turned");
+}
+
+/* Of the columns of tiles; and of rows a bound that no row exceeds, not a number where one is in them. */
+static void check_amx_norms(struct rng *r)
+{
+    const int64_t tiles = rng_range(r, 1, 4), rows = rng_range(r, 1, 40), width = 32 * tiles;
+    const int64_t ld = width + rng_range(r, 0, 9);
+    struct guarded columns = narrow_numbers(r, tiles * AMX_AB), matrix = narrow_numbers(r, rows * ld);
+    struct guarded norms = guard(16, 4);
+    struct faults wrong = {0};
+    double largest = 0;
+    agi_amx_table.column_norms(floats_of(&norms), narrow_of(&columns), tiles);
+    for (int64_t lane = 0; lane < 16; lane++) {
+        double sum = 0;
+        for (int64_t k = 0; k < width; k++) {
+            const double a = narrow_at(narrow_of(&columns), k / 2 * 32 + 2 * lane + k % 2);
+            sum += a * a;
+        }
+        expect_near(&wrong, lane, (double)floats_of(&norms)[lane], sqrt(sum), 1e-5 * sqrt(sum));
+    }
+    report(&wrong, "column_norms");
+    for (int64_t row = 0; row < rows; row++) {
+        double sum = 0;
+        for (int64_t c = 0; c < width; c++) {
+            sum += pow(narrow_at(narrow_of(&matrix), row * ld + c), 2);
+        }
+        largest = fmax(largest, sqrt(sum));
+    }
+    const double bound = (double)agi_amx_table.largest_norm(narrow_of(&matrix), ld, rows, width);
+    CHECK(bound >= largest * (1 - 1e-5) && bound <= 4.1 * largest, "amx largest_norm: %g, a row has %g",
+          bound, largest);
+    narrow_of(&matrix)[rng_range(r, 0, rows - 1) * ld + rng_range(r, 0, width - 1)] = 0x7fc0;
+    CHECK(isnan(agi_amx_table.largest_norm(narrow_of(&matrix), ld, rows, width)),
+          "amx largest_norm hides NaN");
+    release(&columns, "column_norms");
+    release(&matrix, "largest_norm");
+    release(&norms, "column_norms");
+}
+
 /* ---- Stages ---- */
 
 /* Weights are within this of themselves, cut off or rounded; their sums within that. */
@@ -292,7 +353,7 @@ static void check_amx_softmax(struct rng *r)
     memcpy(m[1], m[0], sizeof m[0]);
     memcpy(l[1], l[0], sizeof l[0]);
     const bool rescaled =
-        agi_amx_table.softmax(narrow_of(&pairs), floats_of(&scores), W, c, m[1], l[1], alpha);
+        agi_amx_table.softmax(narrow_of(&pairs), floats_of(&scores), W, c, l[0], INFINITY, m[1], l[1], alpha);
     for (int64_t i = 0; i < W; i++) {
         const double before = (double)m[0][i], after = (double)m[1][i], shift = isinf(after) ? 0 : after;
         const double factor = after == before ? 1 : exp2(before - after);
@@ -318,6 +379,99 @@ static void check_amx_softmax(struct rng *r)
           "amx softmax: lanes behind W");
     release(&scores, "softmax");
     release(&pairs, "softmax");
+}
+
+/* With a known reach weights come by a table: within 6e-3, on average right, in all of the reach. Beyond it they are
+ * those of an unknown reach. */
+static void check_amx_curve(struct rng *r)
+{
+    const int64_t W = 32 * rng_range(r, 1, PANEL / 32);
+    const double reach = rng_chance(r, 0.3) ? 110 : 5 + 5 * rng_uniform(r);
+    float m[PANEL], l[3][PANEL], norms[PANEL], alpha[PANEL];
+    struct guarded scores = guard(GROUP_KEYS * PANEL, 4), by_curve = guard(W / 16 * AMX_AB, 2),
+                   beyond = guard(W / 16 * AMX_AB, 2), exact = guard(W / 16 * AMX_AB, 2);
+    struct faults weights = {0};
+    double mean = 0;
+    for (int64_t i = 0; i < PANEL; i++) {
+        m[i] = (float)rng_range(r, reach > 100 ? 128 : -128, 512) / 128;
+        l[0][i] = l[1][i] = l[2][i] = 0;
+        norms[i] = (float)(reach / 2);
+        for (int64_t j = 0; j < GROUP_KEYS; j++) {
+            const double highest = reach > 100 ? 5 : fmin(reach, (double)m[i] + 2);
+            floats_of(&scores)[j * PANEL + i] = (float)(highest - (highest + reach) * rng_uniform(r));
+        }
+    }
+    agi_amx_table.softmax(narrow_of(&by_curve), floats_of(&scores), W, 1, norms, 2, m, l[0], alpha);
+    agi_amx_table.softmax(narrow_of(&beyond), floats_of(&scores), W, 1, norms, 60, m, l[1], alpha);
+    agi_amx_table.softmax(narrow_of(&exact), floats_of(&scores), W, 1, norms, INFINITY, m, l[2], alpha);
+    for (int64_t n = 0; n < W * GROUP_KEYS; n++) {
+        const int64_t i = n % W, j = n / W;
+        const double p = exp2((double)floats_of(&scores)[j * PANEL + i] - (double)m[i]);
+        const double got = narrow_at(narrow_of(&by_curve), pairs_place(j, i));
+        expect_near(&weights, n, got, p, 6e-3 * p);
+        mean += (got / p - 1) / (double)(W * GROUP_KEYS);
+    }
+    report(&weights, "softmax: weights by table");
+    CHECK(fabs(mean) < 6e-4, "amx softmax: weights by table are wrong by %g on average", mean);
+    CHECK(memcmp(narrow_of(&exact), narrow_of(&beyond), exact.bytes) == 0,
+          "amx softmax: reach is not obeyed");
+    CHECK(memcmp(narrow_of(&exact), narrow_of(&by_curve), exact.bytes) != 0, "amx softmax: no table is used");
+    for (int64_t i = 0; i < W; i++) {
+        CHECK(fabsf(l[0][i] / l[2][i] - 1) < 6e-3F, "amx softmax: sums by table, lane %d", (int)i);
+    }
+    struct guarded *const all[] = {&scores, &by_curve, &beyond, &exact};
+    for (int n = 0; n < 4; n++) {
+        release(all[n], "softmax");
+    }
+}
+
+/* Weights and their tangents where m stays; nothing where it would have to move. */
+static void check_amx_softmax_tangent(struct rng *r)
+{
+    const int64_t W = 32 * rng_range(r, 1, PANEL / 32),
+                  moving = rng_chance(r, 0.3) ? rng_range(r, 0, W - 1) : -1;
+    const float c = (float)(0.5 + rng_uniform(r)), scale = (float)(0.5 + rng_uniform(r));
+    struct guarded scores = float_numbers(r, GROUP_KEYS * PANEL, -10, 2),
+                   raw = float_numbers(r, GROUP_KEYS * PANEL, -2, 2);
+    struct guarded shifts = float_numbers(r, PANEL, 0, 2), refs = float_numbers(r, PANEL, -1, 1);
+    struct guarded pairs = guard(W / 16 * AMX_AB, 2), t_pairs = guard(W / 16 * AMX_AB, 2);
+    float l[PANEL], a[PANEL];
+    struct faults weights = {0}, tangents = {0}, sums = {0};
+    for (int64_t i = 0; i < PANEL; i++) {
+        l[i] = (float)i;
+        a[i] = (float)-i;
+    }
+    if (moving >= 0) {
+        floats_of(&shifts)[moving] = rng_chance(r, 0.5) ? -INFINITY : -10;
+    }
+    const bool done = agi_amx_table.softmax_tangent(narrow_of(&pairs), narrow_of(&t_pairs),
+                                                    floats_of(&scores), floats_of(&raw), W, c, scale,
+                                                    floats_of(&shifts), l, floats_of(&refs), a);
+    CHECK(done == (moving < 0), "amx softmax_tangent says %d, lane %d would have to move", done, (int)moving);
+    for (int64_t i = 0; i < W; i++) {
+        double sum = (double)i, tangent = (double)-i, size = 1;
+        for (int64_t j = 0; j < GROUP_KEYS && done; j++) {
+            const int64_t at = j * PANEL + i;
+            const double p = exp2((double)c * (double)floats_of(&scores)[at] - (double)floats_of(&shifts)[i]);
+            const double u = p * ((double)scale * (double)floats_of(&raw)[at] - (double)floats_of(&refs)[i]);
+            expect_near(&weights, at, narrow_at(narrow_of(&pairs), pairs_place(j, i)), p,
+                        AMX_WEIGHT_ERROR * p);
+            expect_near(&tangents, at, narrow_at(narrow_of(&t_pairs), pairs_place(j, i)), u,
+                        AMX_WEIGHT_ERROR * fabs(u) + 1e-6 * p);
+            sum += p;
+            tangent += u;
+            size += p + fabs(u);
+        }
+        expect_near(&sums, i, (double)l[i], sum, AMX_SUM_ERROR * (size + sum));
+        expect_near(&sums, i, (double)a[i], tangent, AMX_SUM_ERROR * (size + sum));
+    }
+    report(&weights, "softmax_tangent: weights");
+    report(&tangents, "softmax_tangent: their tangents");
+    report(&sums, "softmax_tangent: sums");
+    struct guarded *const all[] = {&scores, &raw, &shifts, &refs, &pairs, &t_pairs};
+    for (int n = 0; n < 6; n++) {
+        release(all[n], "softmax_tangent");
+    }
 }
 
 static void check_amx_gradients(struct rng *r)
@@ -385,7 +539,11 @@ static void check_amx(int rounds)
         check_amx_tile(&r, "turned", 32, agi_amx_table.turned, turned_source);
         check_amx_transpose(&r);
         check_amx_rounding(&r);
+        check_amx_put_turned(&r);
+        check_amx_norms(&r);
         check_amx_softmax(&r);
+        check_amx_curve(&r);
+        check_amx_softmax_tangent(&r);
         check_amx_gradients(&r);
         check_amx_dot(&r);
     }

@@ -2,6 +2,7 @@
 #include "amx_kernels.h"
 
 #include <immintrin.h>
+#include <math.h>
 
 #include "kernels.h"
 #include "online.h"
@@ -245,6 +246,31 @@ static void turned(uint16_t *tile, const uint16_t *rows, int64_t ld)
     turn_half(tile + 8 * AMX_DEPTH, rows + 8, ld);
 }
 
+static void column_norms(float *norms, const uint16_t *tiles, int64_t n)
+{
+    vec sum = v_set1(0);
+    for (int64_t row = 0; row < n * AMX_ROWS; row++) {
+        const __m512bh pairs = (__m512bh)_mm512_loadu_si512(tiles + row * AMX_DEPTH);
+        sum = _mm512_dpbf16_ps(sum, pairs, pairs);
+    }
+    v_store(norms, _mm512_sqrt_ps(sum));
+}
+
+/* The largest sums of each lane, of whatever row, are together no less than those of any one row. */
+static float largest_norm(const uint16_t *rows, int64_t ld, int64_t n, int64_t width)
+{
+    __m512i largest = _mm512_setzero_si512(); /* as integers, where NaN is larger than any number */
+    for (int64_t r = 0; r < n; r++) {
+        vec sum = v_set1(0);
+        for (int64_t c = 0; c < width; c += AMX_DEPTH) {
+            const __m512bh pairs = (__m512bh)_mm512_loadu_si512(rows + r * ld + c);
+            sum = _mm512_dpbf16_ps(sum, pairs, pairs);
+        }
+        largest = _mm512_max_epu32(largest, _mm512_castps_si512(sum));
+    }
+    return sqrtf(_mm512_reduce_add_ps(_mm512_castsi512_ps(largest)));
+}
+
 static void transpose(float *to, int64_t ld_to, const float *from, int64_t ld_from, int64_t m, int64_t n,
                       bool add)
 {
@@ -261,6 +287,35 @@ static void transpose(float *to, int64_t ld_to, const float *from, int64_t ld_fr
                     v_store(place, add ? v_add(v_load(place), a) : a);
                 }
             }
+        }
+    }
+}
+
+/* Of 16 lanes and at most 32 channels. */
+INLINE void put_turned_block(uint16_t *to, int64_t ld, const float *from, int64_t ld_from,
+                             const float *factor, int64_t m, int64_t n)
+{
+    const __mmask32 there = m < 32 ? (1u << m) - 1 : 0xffffffffu;
+    UNROLL for (int q = 0; q < 4; q++)
+    {
+        __m512i low[4], high[4];
+        load_columns(low, from, 4 * ld_from, q);
+        load_columns(high, from + LANES * ld_from, 4 * ld_from, q);
+        for (int c = 0; c < 4 && 4 * q + c < n; c++) {
+            const vec f = v_set1(factor[4 * q + c]);
+            const __m512bh row = _mm512_cvtne2ps_pbh(v_mul(_mm512_castsi512_ps(high[c]), f),
+                                                     v_mul(_mm512_castsi512_ps(low[c]), f));
+            _mm512_mask_storeu_epi16(to + (4 * q + c) * ld, there, (__m512i)row);
+        }
+    }
+}
+
+static void put_turned(uint16_t *to, int64_t ld, const float *from, int64_t ld_from, const float *factor,
+                       int64_t m, int64_t n)
+{
+    for (int64_t j = 0; j < n; j += LANES) {
+        for (int64_t i = 0; i < m; i += AMX_DEPTH) {
+            put_turned_block(to + j * ld + i, ld, from + i * ld_from + j, ld_from, factor + j, m - i, n - j);
         }
     }
 }
@@ -373,14 +428,73 @@ static bool move_shifts(const float *T, vec c, float *m, vec *shift, vec *factor
     return rescaled;
 }
 
+/* A number in 256ths, of 16 bits, has the exponent and the mantissa of its own 2^x, but for a curve: how much less the
+ * mantissa is, by the first six of the eight bits behind the point. In 256ths, with what rounding to 128ths adds. */
+static const uint8_t curve[64] = {1,  2,  3,  4,  5,  6,  8,  8,  10, 10, 11, 12, 13, 14, 15, 16,
+                                  16, 17, 18, 18, 19, 19, 20, 20, 21, 21, 21, 22, 22, 22, 22, 22,
+                                  22, 23, 23, 23, 22, 22, 22, 22, 22, 21, 21, 21, 20, 20, 19, 19,
+                                  18, 17, 17, 16, 15, 14, 13, 12, 11, 10, 9,  7,  6,  5,  3,  2};
+
+/* The same weights in half the instructions, for exponents between -126 and 126. They are 1.00015 times smaller on
+ * average, and all of a lane by what its shift is rounded by, at most 2^(1/512); their errors are larger than rounding's
+ * by a sixth. */
+#define CURVED ((float)(AMX_CENTRED * 1.000155))
+INLINE void weights_by_curve(uint16_t *pairs, const float *T, vec c, const vec *shift, vec *sum)
+{
+    const vec scale = v_mul(c, v_set1(256)), bias = v_set1(0x1.8p23f + 127 * 256 + 1);
+    const __m512i less = _mm512_loadu_si512(curve);
+    const __m512bh ones = (__m512bh)_mm512_set1_epi16(0x3f80);
+    vec start[PAIR];
+    UNROLL for (int v = 0; v < PAIR; v++)
+    {
+        start[v] = v_fma(shift[v], v_set1(-256), bias);
+        sum[v] = v_set1(0);
+    }
+    for (int j = 0; j < GROUP_KEYS; j += 2) {
+        UNROLL for (int v = 0; v < PAIR; v++)
+        {
+            const float *const t = T + j * PANEL + v * LANES;
+            const __m512i a = _mm512_castps_si512(v_fma(v_load(t), scale, start[v]));
+            const __m512i b = _mm512_castps_si512(v_fma(v_load(t + PANEL), scale, start[v]));
+            const __m512i x = _mm512_mask_blend_epi16(0xaaaaaaaau, a, _mm512_slli_epi32(b, 16));
+            const __m512i l =
+                _mm512_maskz_permutexvar_epi8(0x5555555555555555u, _mm512_srli_epi16(x, 2), less);
+            const __m512i p = _mm512_srli_epi16(_mm512_sub_epi16(x, l), 1);
+            _mm512_storeu_si512(pairs + v * AMX_AB + j * 16, p);
+            sum[v] = _mm512_dpbf16_ps(sum[v], (__m512bh)p, ones);
+        }
+    }
+    UNROLL for (int v = 0; v < PAIR; v++)
+    {
+        sum[v] = v_mul(sum[v], v_set1(CURVED));
+    }
+}
+
+/* Are all exponents between -126 and 126? |q| |k| is the most that a product can be. */
+INLINE bool within_reach(const float *norms, float reach, const vec *shift)
+{
+    vmask within = 0xffff;
+    UNROLL for (int v = 0; v < PAIR; v++)
+    {
+        const vec most = v_fma(v_load(norms + v * LANES), v_set1(reach), _mm512_abs_ps(shift[v]));
+        within &= v_less(most, v_set1(125));
+    }
+    return within == 0xffff;
+}
+
 /* As long as the sums of a group are small, no weight is large, and nobody need know the maximum: the shift
  * stays. Else, and for lanes that have seen nothing, or NaN, it is looked for. */
-INLINE bool softmax_pair(uint16_t *pairs, const float *T, vec c, float *m, float *l, float *alpha)
+INLINE bool softmax_pair(uint16_t *pairs, const float *T, vec c, const float *norms, float reach, float *m,
+                         float *l, float *alpha)
 {
     const vec most = v_set1(256), least = v_set1(-REAL_MAX);
     vec shift[PAIR] = {v_load(m), v_load(m + LANES)}, factor[PAIR] = {v_set1(1), v_set1(1)}, sum[PAIR];
     bool rescaled = false;
-    weights_of_pair(pairs, T, c, shift, sum);
+    if (within_reach(norms, reach, shift)) {
+        weights_by_curve(pairs, T, c, shift, sum);
+    } else {
+        weights_of_pair(pairs, T, c, shift, sum);
+    }
     const vmask fine[PAIR] = {v_less(sum[0], most) & v_less(least, shift[0]),
                               v_less(sum[1], most) & v_less(least, shift[1])};
     if ((fine[0] & fine[1]) != 0xffff) {
@@ -394,13 +508,55 @@ INLINE bool softmax_pair(uint16_t *pairs, const float *T, vec c, float *m, float
     return rescaled;
 }
 
-static bool softmax(uint16_t *pairs, const float *T, int64_t W, float c, float *m, float *l, float *alpha)
+static bool softmax(uint16_t *pairs, const float *T, int64_t W, float c, const float *norms, float reach,
+                    float *m, float *l, float *alpha)
 {
     bool rescaled = false;
     for (int64_t i = 0; i < W; i += PAIR * LANES) {
-        rescaled |= softmax_pair(pairs + i * 32, T + i, v_set1(c), m + i, l + i, alpha + i);
+        rescaled |= softmax_pair(pairs + i * 32, T + i, v_set1(c), norms + i, reach, m + i, l + i, alpha + i);
     }
     return rescaled;
+}
+
+/* Weights and their tangents at two keys of one vector of lanes; both are added up. */
+INLINE void weight_tangents(uint16_t *pairs, uint16_t *t_pairs, const float *T, const float *U, vec c,
+                            vec scale, vec shift, vec r, vec *sum, vec *tangent)
+{
+    vec p[2], u[2];
+    UNROLL for (int j = 0; j < 2; j++)
+    {
+        p[j] = exp2_centred(v_fms(v_load(T + j * PANEL), c, shift));
+        u[j] = v_mul(p[j], v_fms(v_load(U + j * PANEL), scale, r));
+    }
+    *sum = v_add(*sum, v_add(p[0], p[1]));
+    *tangent = v_add(*tangent, v_add(u[0], u[1]));
+    store_cut_pair(pairs, p[0], p[1]);
+    store_cut_pair(t_pairs, u[0], u[1]);
+}
+
+static bool softmax_tangent(uint16_t *pairs, uint16_t *t_pairs, const float *T, const float *U, int64_t W,
+                            float c, float scale, const float *m, float *l, const float *r, float *a)
+{
+    float sums[PANEL], tangents[PANEL];
+    vmask fine = 0xffff;
+    for (int64_t i = 0; i < W; i += LANES) {
+        const vec shift = v_load(m + i);
+        vec sum = v_set1(0), tangent = sum;
+        for (int j = 0; j < GROUP_KEYS; j += 2) {
+            weight_tangents(pairs + i * 32 + j * 16, t_pairs + i * 32 + j * 16, T + j * PANEL + i,
+                            U + j * PANEL + i, v_set1(c), v_set1(scale), shift, v_load(r + i), &sum,
+                            &tangent);
+        }
+        fine &= v_less(sum, v_set1(256)) & v_less(v_set1(-REAL_MAX), shift);
+        v_store(sums + i, sum);
+        v_store(tangents + i, tangent);
+    }
+    for (int64_t i = 0; i < W && fine == 0xffff; i += LANES) {
+        const vec centre = v_set1(1 / CENTRED);
+        v_store(l + i, v_fma(v_load(sums + i), centre, v_load(l + i)));
+        v_store(a + i, v_fma(v_load(tangents + i), centre, v_load(a + i)));
+    }
+    return fine == 0xffff;
 }
 
 /* Two keys by two vectors of lanes. */
@@ -511,10 +667,14 @@ const agi_amx_kernels agi_amx_table = {
     .columns = columns,
     .far_pairs = far_pairs,
     .turned = turned,
+    .column_norms = column_norms,
+    .largest_norm = largest_norm,
     .transpose = transpose,
+    .put_turned = put_turned,
     .round_pairs = round_pairs,
     .round_rows = round_rows,
     .softmax = softmax,
+    .softmax_tangent = softmax_tangent,
     .gradients = gradients,
     .gradient_tangents = gradient_tangents,
     .dot = dot,

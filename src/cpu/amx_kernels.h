@@ -49,13 +49,29 @@ typedef struct {
     void (*transpose)(float *to, int64_t ld_to, const float *from, int64_t ld_from, int64_t m, int64_t n,
                       bool add);
 
+    /* to[n][m] = factor[n] from[m][n], rounded to bfloat16. from: m and n filled up to multiples of 32 and 16. */
+    void (*put_turned)(uint16_t *to, int64_t ld, const float *from, int64_t ld_from, const float *factor,
+                       int64_t m, int64_t n);
+
+    /* Norms of the 16 columns of n tiles below each other; no less than the norm of any of n rows of whole
+     * tiles, and not a number where one of theirs is not. */
+    void (*column_norms)(float *norms, const uint16_t *tiles, int64_t n);
+    float (*largest_norm)(const uint16_t *rows, int64_t ld, int64_t n, int64_t width);
+
     /* A group of T, W lanes, W a multiple of 32, rounded: to pairs of keys, tile by tile of 16 lanes; to rows of
      * far pairs, tiles of 16 keys by 32 lanes, those of the second 16 keys `line` behind those of the first. */
     void (*round_pairs)(uint16_t *pairs, const float *T, int64_t W);
     void (*round_rows)(uint16_t *rows, int64_t line, const float *T, int64_t W);
 
-    /* agi_kernels.softmax on a group whose weights go to pairs of keys; T stays; l is AMX_CENTRED times the sum. */
-    bool (*softmax)(uint16_t *pairs, const float *T, int64_t W, float c, float *m, float *l, float *alpha);
+    /* agi_kernels.softmax on a group whose weights go to pairs of keys; T stays; l is AMX_CENTRED times the sum.
+     * norms[lane] * reach: no less than |c T|, where that is known; else one of them is infinite. */
+    bool (*softmax)(uint16_t *pairs, const float *T, int64_t W, float c, const float *norms, float reach,
+                    float *m, float *l, float *alpha);
+
+    /* agi_kernels.softmax_tangent on a group of plain scores, with tS = scale U; T and U stay. False, and nothing is
+     * added to l and a, where m and r would have to move. */
+    bool (*softmax_tangent)(uint16_t *pairs, uint16_t *t_pairs, const float *T, const float *U, int64_t W,
+                            float c, float scale, const float *m, float *l, const float *r, float *a);
 
     /* The vjp's stages on a group without features that all queries see: P = 2^(c T - L), dS = P (dP - D),
      * rounded to rows, and dS also to pairs. */

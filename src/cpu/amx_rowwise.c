@@ -11,13 +11,14 @@
 void agi_amx_row_lay_out(agi_amx_row_scratch *s, agi_arena *arena, const ag_plan *plan, agi_map map)
 {
     const int64_t on = agi_amx_of(plan, map) != NULL, tangents = on * (map == AGI_JVP);
-    const int64_t Dk = agi_round_up(plan->p.dim_qk, AMX_DEPTH), Dv = agi_round_up(plan->p.dim_v, AMX_ROWS);
+    const int64_t Dk = agi_round_up(plan->p.dim_qk, AMX_DEPTH), Dv = agi_round_up(plan->p.dim_v, AMX_DEPTH);
     const int64_t panels = agi_row_schedule_of(plan, map).rows / PANEL;
     for (int64_t q = 0; q < panels; q++) {
         agi_amx_panel *panel = &s->panel[q];
         panel->Q = agi_take16(arena, (on + tangents) * PANEL * Dk);
         panel->O = agi_take_reals(arena, on * PANEL * Dv);
         panel->tO = agi_take_reals(arena, tangents * PANEL * Dv);
+        panel->norms = agi_take_reals(arena, on * PANEL);
     }
     s->K = agi_take16(arena, (on + tangents) * AMX_KEYS * Dk);
     s->V = agi_take16(arena, on * AMX_KEYS * Dv);
@@ -40,26 +41,53 @@ static int64_t lanes_of(const agi_row_panel *panel)
     return agi_round_up(panel->ni, AMX_DEPTH);
 }
 
+/* Weights of many keys may be less exact: their errors cancel out. */
+enum { MANY_KEYS = 512 };
+
+/* Norms of the queries, or infinity, where nothing is to be made of them. */
+static void begin_norms(const agi_amx_panel *to, const agi_head *x, const agi_row_panel *panel, int64_t line,
+                        int64_t behind)
+{
+    const int64_t tiles = agi_round_up(x->Dk, AMX_DEPTH) / AMX_DEPTH;
+    int64_t first, end;
+    agi_key_range(x, panel->i0, 1, &first, &end);
+    for (int64_t i = 0; i < lanes_of(panel); i += AMX_LANES) {
+        x->amx->column_norms(to->norms + i, to->Q + i / AMX_LANES * line + behind, tiles);
+    }
+    for (int64_t i = 0; i < PANEL && end - first < MANY_KEYS; i++) {
+        to->norms[i] = INFINITY;
+    }
+}
+
 void agi_amx_begin_panel(agi_amx_row_scratch *s, const agi_head *x, const agi_row_panel *panel, int64_t q)
 {
     const ag_args *a = &x->call->a;
     const ag_dtype dtype = x->call->plan->p.dtype;
     const int64_t W = lanes_of(panel);
-    const size_t size = (size_t)(PANEL * x->Dv_pad) * sizeof(float);
     const int64_t width = agi_round_up(x->Dk, AMX_DEPTH), own = AMX_LANES * width;
     const bool tangents = x->call->map == AGI_JVP;
     const int64_t line = tangents ? 2 * own : own, behind = tangents ? own : 0;
     agi_amx_panel *to = &s->panel[q];
     to->columns = agi_amx_query_columns(x, agi_query_slice(x, &a->q, dtype, x->Dk), panel->i0, panel->ni, W,
                                         NULL, to->Q + behind, line, s->rows);
-    memset(to->O, 0, size);
+    to->empty = true;
+    begin_norms(to, x, panel, line, behind);
     if (tangents) {
-        memset(to->tO, 0, size);
         to->t_columns = (amx_operand){to->Q, line, AMX_AB, 0};
     }
     if (tangents && a->tq.data != NULL) {
         agi_amx_query_columns(x, agi_query_slice(x, &a->tq, dtype, x->Dk), panel->i0, panel->ni, W, NULL,
                               to->Q, line, s->rows);
+    }
+}
+
+/* Sums of a panel that saw no key. */
+static void clear_sums(const agi_head *x, const agi_amx_panel *panel)
+{
+    const size_t size = (size_t)(PANEL * x->Dv_pad) * sizeof(float);
+    memset(panel->O, 0, size);
+    if (x->call->map == AGI_JVP) {
+        memset(panel->tO, 0, size);
     }
 }
 
@@ -70,10 +98,32 @@ void agi_amx_end_panel(const agi_amx_row_scratch *s, const agi_head *x, agi_row_
     for (int64_t i = 0; i < PANEL && centred; i++) {
         panel->l[i] *= (float)(1 / AMX_CENTRED);
     }
-    x->amx->transpose(panel->O, x->Dv_pad, from->O, PANEL, x->Dv_pad, PANEL, false);
-    if (x->call->map == AGI_JVP) {
-        x->amx->transpose(panel->tO, x->Dv_pad, from->tO, PANEL, x->Dv_pad, PANEL, false);
+    if (from->empty) {
+        clear_sums(x, from);
     }
+}
+
+void agi_amx_turn_panel(const agi_amx_row_scratch *s, const agi_head *x, agi_row_panel *panel, int64_t q)
+{
+    const agi_amx_panel *from = &s->panel[q];
+    const int64_t W = lanes_of(panel);
+    x->amx->transpose(panel->O, x->Dv_pad, from->O, PANEL, x->Dv_pad, W, false);
+    if (x->call->map == AGI_JVP) {
+        x->amx->transpose(panel->tO, x->Dv_pad, from->tO, PANEL, x->Dv_pad, W, false);
+    }
+}
+
+void agi_amx_put_panel(const agi_amx_row_scratch *s, const agi_head *x, const agi_row_panel *panel, int64_t q,
+                       const double *factor)
+{
+    const ag_tensor *o = &x->call->a.o;
+    const agi_slice slice = agi_query_slice(x, o, AG_BF16, x->Dv);
+    float rounded[PANEL];
+    for (int64_t i = 0; i < panel->ni; i++) {
+        rounded[i] = (float)factor[i];
+    }
+    x->amx->put_turned((uint16_t *)o->data + agi_row_at(slice, panel->i0), o->strides[2], s->panel[q].O,
+                       PANEL, rounded, x->Dv, panel->ni);
 }
 
 /* When m grew, sums are worth less; where r changed with it, T' += (r_old - r_new) O'. */
@@ -81,7 +131,7 @@ static void rescale(const agi_head *x, const agi_amx_panel *panel, int64_t lanes
                     const float *delta)
 {
     const bool tangents = x->call->map == AGI_JVP;
-    for (int64_t c = 0; c < x->Dv_pad; c++) {
+    for (int64_t c = 0; c < x->Dv_pad && !panel->empty; c++) {
         float *O = panel->O + c * PANEL, *tO = panel->tO + c * PANEL;
         for (int64_t i = 0; i < lanes && tangents; i++) {
             tO[i] = alpha[i] * (tO[i] + delta[i] * O[i]);
@@ -97,6 +147,7 @@ static void rescale(const agi_head *x, const agi_amx_panel *panel, int64_t lanes
 typedef struct {
     int64_t j0, nj;
     amx_operand K, V, tV; /* K's rows with tK's behind them, where there are tangents; tV.p NULL: absent */
+    float reach;          /* times the norm of a query: no less than its scores, in base 2 */
 } key_operands;
 
 static key_operands load_keys(agi_amx_row_scratch *s, const agi_head *x, int64_t j0, int64_t nj)
@@ -106,6 +157,7 @@ static key_operands load_keys(agi_amx_row_scratch *s, const agi_head *x, int64_t
     key_operands keys = {.j0 = j0, .nj = nj};
     const ag_tensor none = {NULL, {0}};
     keys.K = agi_amx_key_rows_and_tangents(x, &a->k, tangents ? &a->tk : &none, x->Dk, j0, nj, s->K);
+    keys.reach = fabsf(x->c) * x->amx->largest_norm(keys.K.p, keys.K.row, nj, agi_round_up(x->Dk, AMX_DEPTH));
     keys.V = agi_amx_key_columns(x, &a->v, x->Dv, j0, nj, s->V, s->rows);
     if (tangents && a->tv.data != NULL) {
         keys.tV = agi_amx_key_columns(x, &a->tv, x->Dv, j0, nj, s->tV, s->rows);
@@ -118,62 +170,67 @@ typedef struct {
     int64_t first, n;
 } waiting_groups;
 
-/* C += V^T P^T for n waiting groups from number `at` on; A is V of the first of them. */
+/* C = or += V^T P^T for n waiting groups from number `at` on; A is V of the first of them. */
 static void add_values(const agi_head *x, const uint16_t *V, const amx_operand *like, const uint16_t *weights,
-                       int64_t lanes, int64_t at, int64_t n, float *C)
+                       int64_t lanes, int64_t at, int64_t n, float *C, bool add)
 {
     const amx_operand A = {V, like->line, like->step, like->row};
     const amx_operand B = {weights + at * GROUP_KEYS * PANEL, AMX_AB, GROUP_KEYS * PANEL, 0};
-    x->amx->product(x->Dv_pad / AMX_ROWS, lanes / AMX_LANES, n, &A, &B, C, PANEL, true);
+    x->amx->product(x->Dv_pad / AMX_ROWS, lanes / AMX_LANES, n, &A, &B, C, PANEL, add);
+}
+
+/* O' += R V, T' += (tS - r) R V for n groups, V being that of the first. */
+static void add_groups(const agi_amx_row_scratch *s, const agi_head *x, agi_amx_panel *panel,
+                       const amx_operand *like, const uint16_t *V, int64_t lanes, int64_t at, int64_t n)
+{
+    add_values(x, V, like, s->P, lanes, at, n, panel->O, !panel->empty);
+    if (x->call->map == AGI_JVP) {
+        add_values(x, V, like, s->tP, lanes, at, n, panel->tO, !panel->empty);
+    }
+    panel->empty = false;
 }
 
 /* O' += R V, T' += (tS - r) R V + R tV for n whole groups. */
-static void add_groups(const agi_amx_row_scratch *s, const agi_head *x, const agi_amx_panel *panel,
-                       const key_operands *keys, int64_t lanes, const waiting_groups *w, int64_t at,
-                       int64_t n)
+static void add_whole_groups(const agi_amx_row_scratch *s, const agi_head *x, agi_amx_panel *panel,
+                             const key_operands *keys, int64_t lanes, const waiting_groups *w, int64_t at,
+                             int64_t n)
 {
     const int64_t offset = (w->first + at) * keys->V.step;
-    add_values(x, keys->V.p + offset, &keys->V, s->P, lanes, at, n, panel->O);
-    if (x->call->map == AGI_JVP) {
-        add_values(x, keys->V.p + offset, &keys->V, s->tP, lanes, at, n, panel->tO);
-        if (keys->tV.p != NULL) {
-            add_values(x, keys->tV.p + offset, &keys->V, s->P, lanes, at, n, panel->tO);
-        }
+    add_groups(s, x, panel, &keys->V, keys->V.p + offset, lanes, at, n);
+    if (keys->tV.p != NULL) {
+        add_values(x, keys->tV.p + offset, &keys->V, s->P, lanes, at, n, panel->tO, true);
     }
 }
 
 /* The same for one group of which some keys are not to be kept. */
-static void add_clean_group(const agi_amx_row_scratch *s, const agi_head *x, const agi_amx_panel *panel,
+static void add_clean_group(const agi_amx_row_scratch *s, const agi_head *x, agi_amx_panel *panel,
                             const key_operands *keys, int64_t lanes, const waiting_groups *w, int64_t at)
 {
     const int64_t tiles = x->Dv_pad / AMX_ROWS, offset = (w->first + at) * keys->V.step;
     const uint8_t *const keep = s->keep + at * GROUP_KEYS;
     agi_amx_clean(s->clean, keys->V.p + offset, tiles, keep);
-    add_values(x, s->clean, &keys->V, s->P, lanes, at, 1, panel->O);
-    if (x->call->map == AGI_JVP) {
-        add_values(x, s->clean, &keys->V, s->tP, lanes, at, 1, panel->tO);
-        if (keys->tV.p != NULL) {
-            agi_amx_clean(s->clean, keys->tV.p + offset, tiles, keep);
-            add_values(x, s->clean, &keys->V, s->P, lanes, at, 1, panel->tO);
-        }
+    add_groups(s, x, panel, &keys->V, s->clean, lanes, at, 1);
+    if (keys->tV.p != NULL) {
+        agi_amx_clean(s->clean, keys->tV.p + offset, tiles, keep);
+        add_values(x, s->clean, &keys->V, s->P, lanes, at, 1, panel->tO, true);
     }
 }
 
-static void flush(const agi_amx_row_scratch *s, const agi_head *x, const agi_amx_panel *panel,
+static void flush(const agi_amx_row_scratch *s, const agi_head *x, agi_amx_panel *panel,
                   const key_operands *keys, int64_t lanes, const waiting_groups *w)
 {
     int64_t whole = 0;
     for (int64_t at = 0; at < w->n; at++) {
         if (memchr(s->keep + at * GROUP_KEYS, 0, GROUP_KEYS) != NULL) {
             if (whole < at) {
-                add_groups(s, x, panel, keys, lanes, w, whole, at - whole);
+                add_whole_groups(s, x, panel, keys, lanes, w, whole, at - whole);
             }
             add_clean_group(s, x, panel, keys, lanes, w, at);
             whole = at + 1;
         }
     }
     if (whole < w->n) {
-        add_groups(s, x, panel, keys, lanes, w, whole, w->n - whole);
+        add_whole_groups(s, x, panel, keys, lanes, w, whole, w->n - whole);
     }
 }
 
@@ -212,6 +269,13 @@ static void hide_rows(float *T, int64_t from, int64_t to)
     }
 }
 
+/* Do all queries of the panel see all keys of the group, with plain scores? */
+static bool is_clear(const agi_head *x, const agi_row_panel *panel, int64_t j0, const key_group *group)
+{
+    return x->plain && group->from == 0 && group->to == GROUP_KEYS &&
+           agi_inside(agi_band_at(x, panel->i0, j0 + group->g * GROUP_KEYS), panel->ni, GROUP_KEYS);
+}
+
 /* Features on the rows that are seen; the others get no weight, and their V none of its NaN. */
 static void group_features(agi_row_scratch *s, const agi_head *x, const agi_row_panel *panel, int64_t j0,
                            const key_group *group)
@@ -220,10 +284,6 @@ static void group_features(agi_row_scratch *s, const agi_head *x, const agi_row_
     uint8_t *const keep = s->amx.keep + group->at * GROUP_KEYS;
     const bool unseen =
         agi_row_scores(s, x, panel, group->T + row, j0 + group->g * GROUP_KEYS + group->from, n);
-    if (x->call->map == AGI_JVP) {
-        x->k->score_tangents(group->U + row, x->softcap > 0 ? s->F : NULL, NULL, x->plain ? NULL : s->tX,
-                             PANEL, n, panel->W, x->scale);
-    }
     hide_rows(group->T, 0, group->from);
     hide_rows(group->T, group->to, GROUP_KEYS);
     memset(keep, 0, GROUP_KEYS);
@@ -232,35 +292,59 @@ static void group_features(agi_row_scratch *s, const agi_head *x, const agi_row_
     }
 }
 
+/* Weights and their tangents, both rounded, of a group with features, or where m moves. */
+static bool tangents_with_features(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel, int64_t j0,
+                                   const key_group *group)
+{
+    const int64_t W = lanes_of(panel), to = group->at * GROUP_KEYS * PANEL, row = group->from * PANEL;
+    x->k->score_tangents(group->U + row, x->softcap > 0 ? s->F : NULL, NULL, x->plain ? NULL : s->tX, PANEL,
+                         group->to - group->from, panel->W, x->scale);
+    const bool rescaled = x->k->softmax_tangent(group->T, group->U, PANEL, GROUP_KEYS, W, x->c, panel->m,
+                                                panel->l, panel->r, panel->a, s->alpha, s->delta);
+    if (x->call->plan->p.dropout > 0) {
+        agi_dropout_tile(x, panel->i0, W, j0 + group->g * GROUP_KEYS, GROUP_KEYS, s->M, PANEL);
+        x->k->multiply(group->T, s->M, PANEL, GROUP_KEYS, W);
+        x->k->multiply(group->U, s->M, PANEL, GROUP_KEYS, W);
+    }
+    x->amx->round_pairs(s->amx.P + to, group->T, W);
+    x->amx->round_pairs(s->amx.tP + to, group->U, W);
+    return rescaled;
+}
+
+static bool weights_with_dropout(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel, int64_t j0,
+                                 const key_group *group)
+{
+    const int64_t W = lanes_of(panel);
+    const bool rescaled = x->k->softmax(group->T, PANEL, GROUP_KEYS, W, x->c, panel->m, panel->l, s->alpha);
+    agi_dropout_tile(x, panel->i0, W, j0 + group->g * GROUP_KEYS, GROUP_KEYS, s->M, PANEL);
+    x->k->multiply(group->T, s->M, PANEL, GROUP_KEYS, W);
+    x->amx->round_pairs(s->amx.P + group->at * GROUP_KEYS * PANEL, group->T, W);
+    return rescaled;
+}
+
 /* Weights of a group, rounded. Returns whether what was summed so far is worth less. */
-static bool group_weights(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel, int64_t j0,
-                          const key_group *group)
+static bool group_weights(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel,
+                          const agi_amx_panel *own, const key_operands *keys, const key_group *group)
 {
     const int64_t W = lanes_of(panel), to = group->at * GROUP_KEYS * PANEL;
-    const bool dropout = x->call->plan->p.dropout > 0, tangents = x->call->map == AGI_JVP;
-    float *const T = group->T, *const U = group->U;
-    bool rescaled;
-    if (!tangents && !dropout) {
-        return x->amx->softmax(s->amx.P + to, T, W, x->c, panel->m, panel->l, s->alpha);
-    }
-    if (tangents) {
-        rescaled = x->k->softmax_tangent(T, U, PANEL, GROUP_KEYS, W, x->c, panel->m, panel->l, panel->r,
-                                         panel->a, s->alpha, s->delta);
+    const bool clear = is_clear(x, panel, keys->j0, group), dropout = x->call->plan->p.dropout > 0;
+    uint16_t *const P = s->amx.P + to, *const tP = s->amx.tP + to;
+    if (clear) {
+        memset(s->amx.keep + group->at * GROUP_KEYS, 1, GROUP_KEYS);
     } else {
-        rescaled = x->k->softmax(T, PANEL, GROUP_KEYS, W, x->c, panel->m, panel->l, s->alpha);
+        group_features(s, x, panel, keys->j0, group);
+    }
+    if (x->call->map == AGI_JVP) {
+        const bool done = clear && !dropout &&
+                          x->amx->softmax_tangent(P, tP, group->T, group->U, W, x->c, x->scale, panel->m,
+                                                  panel->l, panel->r, panel->a);
+        return !done && tangents_with_features(s, x, panel, keys->j0, group);
     }
     if (dropout) {
-        agi_dropout_tile(x, panel->i0, W, j0 + group->g * GROUP_KEYS, GROUP_KEYS, s->M, PANEL);
-        x->k->multiply(T, s->M, PANEL, GROUP_KEYS, W);
-        if (tangents) {
-            x->k->multiply(U, s->M, PANEL, GROUP_KEYS, W);
-        }
+        return weights_with_dropout(s, x, panel, keys->j0, group);
     }
-    x->amx->round_pairs(s->amx.P + to, T, W);
-    if (tangents) {
-        x->amx->round_pairs(s->amx.tP + to, U, W);
-    }
-    return rescaled;
+    return x->amx->softmax(P, group->T, W, x->c, own->norms, clear ? keys->reach : INFINITY, panel->m,
+                           panel->l, s->alpha);
 }
 
 /* ---- A tile ---- */
@@ -280,7 +364,7 @@ static void move_down(const agi_amx_row_scratch *s, int64_t at, bool tangents)
 
 /* The scores of a group are computed while those of the group before it are used: the unit works beside the
  * vectors, and nothing waits for its stores. */
-static void run_tile(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel, const agi_amx_panel *own,
+static void run_tile(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel, agi_amx_panel *own,
                      const key_operands *keys)
 {
     const int64_t lanes = lanes_of(panel);
@@ -296,14 +380,13 @@ static void run_tile(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel
         if (g + 1 < end) {
             group_products(&s->amx, x, own, keys, g + 1, lanes);
         }
-        key_group group = {g,
-                           waiting.n,
-                           agi_max(0, from - g * GROUP_KEYS),
-                           agi_min(GROUP_KEYS, from + n - g * GROUP_KEYS),
-                           s->amx.T[g % 2],
-                           s->amx.U[g % 2]};
-        group_features(s, x, panel, keys->j0, &group);
-        if (group_weights(s, x, panel, keys->j0, &group)) {
+        const key_group group = {g,
+                                 waiting.n,
+                                 agi_max(0, from - g * GROUP_KEYS),
+                                 agi_min(GROUP_KEYS, from + n - g * GROUP_KEYS),
+                                 s->amx.T[g % 2],
+                                 s->amx.U[g % 2]};
+        if (group_weights(s, x, panel, own, keys, &group)) {
             flush(&s->amx, x, own, keys, lanes, &waiting);
             rescale(x, own, lanes, s->alpha, s->delta);
             move_down(&s->amx, waiting.n, x->call->map == AGI_JVP);
@@ -317,43 +400,11 @@ static void run_tile(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel
     }
 }
 
-/* Lanes of a panel that run over the keys at once: so few that scores, weights and sums stay in the first cache. */
-#define STRIPE 64
-
-static agi_row_panel stripe_of(const agi_head *x, const agi_row_panel *panel, int64_t lane)
-{
-    agi_row_panel stripe = *panel;
-    stripe.i0 += lane;
-    stripe.ni = agi_min(STRIPE, panel->ni - lane);
-    stripe.W = agi_round_up(stripe.ni, x->k->lanes);
-    stripe.m += lane;
-    stripe.l += lane;
-    stripe.r += lane;
-    stripe.a += lane;
-    return stripe;
-}
-
-static agi_amx_panel amx_stripe_of(const agi_amx_panel *panel, int64_t lane, bool tangents)
-{
-    agi_amx_panel stripe = *panel;
-    stripe.columns.p += lane / AMX_LANES * panel->columns.line;
-    stripe.O += lane;
-    if (tangents) {
-        stripe.t_columns.p += lane / AMX_LANES * panel->t_columns.line;
-        stripe.tO += lane;
-    }
-    return stripe;
-}
-
 void agi_amx_row_block(agi_row_scratch *s, const agi_head *x, agi_row_panel *panels, int64_t n_panels,
                        int64_t j0, int64_t nj)
 {
     const key_operands keys = load_keys(&s->amx, x, j0, nj);
     for (int64_t q = 0; q < n_panels; q++) {
-        for (int64_t lane = 0; lane < panels[q].ni; lane += STRIPE) {
-            agi_row_panel panel = stripe_of(x, &panels[q], lane);
-            const agi_amx_panel own = amx_stripe_of(&s->amx.panel[q], lane, x->call->map == AGI_JVP);
-            run_tile(s, x, &panel, &own, &keys);
-        }
+        run_tile(s, x, &panels[q], &s->amx.panel[q], &keys);
     }
 }

@@ -9,8 +9,14 @@ void agi_amx_row_lay_out(agi_amx_row_scratch *s, agi_arena *arena, const ag_plan
 /* Panel q of an item: its operands, its sums at zero. */
 void agi_amx_begin_panel(agi_amx_row_scratch *s, const agi_head *x, const agi_row_panel *panel, int64_t q);
 
-/* Its sums, as rows, into the panel's own. */
 void agi_amx_end_panel(const agi_amx_row_scratch *s, const agi_head *x, agi_row_panel *panel, int64_t q);
+
+/* Its sums, as rows, into the panel's own. */
+void agi_amx_turn_panel(const agi_amx_row_scratch *s, const agi_head *x, agi_row_panel *panel, int64_t q);
+
+/* Or its O, times a factor for each row, straight to where it belongs. */
+void agi_amx_put_panel(const agi_amx_row_scratch *s, const agi_head *x, const agi_row_panel *panel, int64_t q,
+                       const double *factor);
 
 /* All panels against keys j0 .. j0 + nj - 1. */
 void agi_amx_row_block(agi_row_scratch *s, const agi_head *x, agi_row_panel *panels, int64_t n_panels,

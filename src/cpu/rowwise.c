@@ -164,13 +164,26 @@ static double finish_statistics(const agi_head *x, agi_row_panel *panel, int64_t
     return inverse;
 }
 
-static void finish_panel(const agi_head *x, agi_row_panel *panel)
+/* Does O go from the AMX unit's sums straight to its place? */
+static bool puts_sums(const agi_row_job *w, const agi_head *x)
+{
+    const ag_args *a = &x->call->a;
+    return AGI_HAS_AMX && x->amx != NULL && x->call->map == AGI_FORWARD && w->schedule.parts == 1 &&
+           (a->accumulate & AG_ACC_O) == 0 && a->o.strides[3] == 1;
+}
+
+static void finish_panel(const agi_row_job *w, const agi_row_scratch *s, const agi_head *x,
+                         agi_row_panel *panel, int64_t q)
 {
     const ag_args *a = &x->call->a;
     const ag_dtype dtype = x->call->plan->p.out_dtype;
     double inverse[PANEL];
     for (int64_t i = 0; i < panel->ni; i++) {
         inverse[i] = finish_statistics(x, panel, i);
+    }
+    if (AGI_HAS_AMX && puts_sums(w, x)) {
+        agi_amx_put_panel(&s->amx, x, panel, q, inverse);
+        return;
     }
     if (x->call->map == AGI_JVP) {
         agi_scale_and_put_rows(x->k, agi_query_slice(x, &a->to, dtype, x->Dv), panel->i0, panel->ni,
@@ -241,12 +254,12 @@ static int64_t begin_item(const agi_row_job *w, int64_t item, agi_head *x)
     return (schedule->blocks - 1 - item % schedule->blocks) * schedule->rows;
 }
 
-static void finish_item(const agi_row_job *w, const agi_head *x, agi_row_panel *panels, int64_t n_panels,
-                        int64_t i0)
+static void finish_item(const agi_row_job *w, const agi_row_scratch *s, const agi_head *x,
+                        agi_row_panel *panels, int64_t n_panels, int64_t i0)
 {
     const ag_problem *p = &x->call->plan->p;
     for (int64_t q = 0; q < n_panels; q++) {
-        finish_panel(x, &panels[q]);
+        finish_panel(w, s, x, &panels[q], q);
     }
     if (!agi_has(p, AG_PACKED)) {
         fill_rows(x, agi_max(i0, x->seq.n_q), agi_min(i0 + w->schedule.rows, p->q_len));
@@ -262,8 +275,8 @@ static void run_panels(agi_row_scratch *s, const agi_head *x, agi_row_panel *pan
     walk_keys(s, x, panels, n_panels, first_key, end_key);
 }
 
-static void run_on_amx(agi_row_scratch *s, const agi_head *x, agi_row_panel *panels, int64_t n_panels,
-                       int64_t first_key, int64_t end_key)
+static void run_on_amx(const agi_row_job *w, agi_row_scratch *s, const agi_head *x, agi_row_panel *panels,
+                       int64_t n_panels, int64_t first_key, int64_t end_key)
 {
     amx_config before;
     x->amx->begin(&before);
@@ -273,6 +286,9 @@ static void run_on_amx(agi_row_scratch *s, const agi_head *x, agi_row_panel *pan
     walk_keys(s, x, panels, n_panels, first_key, end_key);
     for (int64_t q = 0; q < n_panels; q++) {
         agi_amx_end_panel(&s->amx, x, &panels[q], q);
+        if (!puts_sums(w, x)) {
+            agi_amx_turn_panel(&s->amx, x, &panels[q], q);
+        }
     }
     x->amx->end(&before);
 }
@@ -290,12 +306,12 @@ void agi_row_item(const agi_row_job *w, agi_row_scratch *s, int64_t number)
         begin_statistics(&panels[n_panels], &x);
     }
     if (n_panels > 0 && AGI_HAS_AMX && x.amx != NULL) {
-        run_on_amx(s, &x, panels, n_panels, part * schedule->keys, (part + 1) * schedule->keys);
+        run_on_amx(w, s, &x, panels, n_panels, part * schedule->keys, (part + 1) * schedule->keys);
     } else if (n_panels > 0) {
         run_panels(s, &x, panels, n_panels, part * schedule->keys, (part + 1) * schedule->keys);
     }
     if (schedule->parts == 1) {
-        finish_item(w, &x, panels, n_panels, i0);
+        finish_item(w, s, &x, panels, n_panels, i0);
     }
 }
 
@@ -315,5 +331,5 @@ void agi_row_join(const agi_row_job *w, agi_row_scratch *s, int64_t item)
             }
         }
     }
-    finish_item(w, &x, panels, n_panels, i0);
+    finish_item(w, s, &x, panels, n_panels, i0);
 }

@@ -11,8 +11,8 @@ enum {
     AMX_ROW_BLOCK = 768, /* at most, on the AMX unit: its operands of the keys take longer to make */
     ROW_PANELS = 12,     /* panels of a work item, at most */
     ROW_KEYS = 512 / (int)sizeof(real), /* keys of a tile */
-    AMX_KEYS = 512,                     /* keys of a block on the AMX unit */
-    AMX_WAITING = 16                    /* groups of keys whose weights wait for their product with V */
+    AMX_KEYS = 1024,                    /* keys of a block on the AMX unit */
+    AMX_WAITING = 32                    /* groups of keys whose weights wait for their product with V */
 };
 
 /* How the work is cut: a function of the shape alone. */
@@ -41,6 +41,8 @@ typedef struct {
     amx_operand columns, t_columns;
     uint16_t *Q;  /* with tQ before it, where there are tangents */
     real *O, *tO; /* [Dv_pad][PANEL] */
+    real *norms;  /* [PANEL]: of Q */
+    bool empty;   /* nothing has been added to the sums, and they are not zero yet */
 } agi_amx_panel;
 
 /* One thread's scratch there. */
