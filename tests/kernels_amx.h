@@ -507,20 +507,26 @@ static void check_amx_gradients(struct rng *r)
     }
 }
 
-static void check_amx_dot(struct rng *r)
+static void check_amx_dots(struct rng *r)
 {
-    const int64_t n = rng_range(r, 0, 300);
-    struct guarded a = narrow_numbers(r, n), b = narrow_numbers(r, n);
-    double sum = 0, size = 0;
-    for (int64_t i = 0; i < n; i++) {
-        sum += narrow_at(narrow_of(&a), i) * narrow_at(narrow_of(&b), i);
-        size += fabs(narrow_at(narrow_of(&a), i) * narrow_at(narrow_of(&b), i));
-    }
+    const int64_t n = rng_range(r, 1, 20), width = rng_range(r, 1, 300), ld = width + rng_range(r, 0, 9);
+    struct guarded a = narrow_numbers(r, n * ld), b = narrow_numbers(r, n * ld),
+                   out = guard(n, sizeof(float));
     struct faults faults = {0};
-    expect_near(&faults, 0, agi_amx_table.dot(narrow_of(&a), narrow_of(&b), n), sum, 1e-15 * size);
-    report(&faults, "dot");
-    release(&a, "dot");
-    release(&b, "dot");
+    agi_amx_table.dots(floats_of(&out), narrow_of(&a), ld, narrow_of(&b), ld, n, width);
+    for (int64_t i = 0; i < n; i++) {
+        double sum = 0, size = 0;
+        for (int64_t c = 0; c < width; c++) {
+            const double term = narrow_at(narrow_of(&a), i * ld + c) * narrow_at(narrow_of(&b), i * ld + c);
+            sum += term;
+            size += fabs(term);
+        }
+        expect_near(&faults, i, (double)floats_of(&out)[i], sum, 1e-6 * size);
+    }
+    report(&faults, "dots");
+    release(&a, "dots");
+    release(&b, "dots");
+    release(&out, "dots");
 }
 
 static void check_amx(int rounds)
@@ -545,7 +551,7 @@ static void check_amx(int rounds)
         check_amx_curve(&r);
         check_amx_softmax_tangent(&r);
         check_amx_gradients(&r);
-        check_amx_dot(&r);
+        check_amx_dots(&r);
     }
 }
 

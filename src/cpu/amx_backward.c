@@ -167,42 +167,59 @@ void agi_amx_begin_tile(agi_backward_scratch *s, const agi_head *x, int64_t from
         load_queries(&s->amx, x, &s->tile, TQ_, &a->tq, p->dtype, x->Dk);
         load_queries(&s->amx, x, &s->tile, TDO_, &a->td_o, p->out_dtype, x->Dv);
     }
-    memset(s->amx.dQ, 0, (size_t)(x->Dk_pad * TILE_ROWS) * sizeof(float));
 }
 
-void agi_amx_end_tile(agi_backward_scratch *s, const agi_head *x)
+void agi_amx_put_queries(agi_backward_scratch *s, const agi_head *x, agi_slice dq, int64_t i0, int64_t ni,
+                         bool accumulate)
 {
-    const agi_query_tile *t = &s->tile;
-    const int64_t whole = t->ni / AMX_ROWS * AMX_ROWS;
-    float *const tail = s->amx.tail;
-    x->amx->transpose(t->dQ, x->Dk_pad, s->amx.dQ, TILE_ROWS, x->Dk_pad, whole, true);
-    if (whole < t->ni) {
-        x->amx->transpose(tail, x->Dk_pad, s->amx.dQ + whole, TILE_ROWS, x->Dk_pad, AMX_ROWS, false);
-    }
-    for (int64_t n = 0; n < (t->ni - whole) * x->Dk_pad; n++) {
-        t->dQ[whole * x->Dk_pad + n] += tail[n];
+    const double scale = x->call->plan->p.scale;
+    float factor[TILE_ROWS];
+    if (dq.t->data != NULL && dq.dtype == AG_BF16 && dq.t->strides[3] == 1 && !accumulate) {
+        for (int64_t i = 0; i < ni; i++) {
+            factor[i] = (float)scale;
+        }
+        x->amx->put_turned((uint16_t *)dq.t->data + agi_row_at(dq, i0), dq.t->strides[2], s->tile.dQ,
+                           TILE_ROWS, factor, x->Dk, ni);
+    } else if (dq.t->data != NULL) {
+        x->amx->transpose(s->amx.dQ, x->Dk_pad, s->tile.dQ, TILE_ROWS, x->Dk_pad, agi_round_up(ni, AMX_ROWS),
+                          false);
+        agi_put_rows(x->k, dq, i0, ni, accumulate, scale, s->amx.dQ, x->Dk_pad);
     }
 }
 
-static double row_product(agi_backward_scratch *s, const agi_head *x, const ag_tensor *A, const ag_tensor *B,
-                          int64_t i)
+/* Rows i .. i + n - 1 of dO, O or a tangent, as they lie or copied to the scratch. */
+static agi_rows16 output_rows(const agi_head *x, const ag_tensor *t, int64_t i, int64_t n, uint16_t *scratch)
 {
-    const ag_dtype dtype = x->call->plan->p.out_dtype;
-    uint16_t *const scratch = s->amx.rows;
-    const agi_rows16 a = agi_get_rows16(agi_query_slice(x, A, dtype, x->Dv), i, 1, 1, x->Dv, NULL, scratch);
-    const agi_rows16 b =
-        agi_get_rows16(agi_query_slice(x, B, dtype, x->Dv), i, 1, 1, x->Dv, NULL, scratch + x->Dv);
-    return x->amx->dot(a.p, b.p, x->Dv);
+    const agi_slice slice = agi_query_slice(x, t, x->call->plan->p.out_dtype, x->Dv);
+    if (t->strides[3] == 1) {
+        return (agi_rows16){(const uint16_t *)t->data + agi_row_at(slice, i), t->strides[2]};
+    }
+    return agi_get_rows16(slice, i, n, n, x->Dv, NULL, scratch);
 }
 
-void agi_amx_row_products(agi_backward_scratch *s, const agi_head *x, int64_t i, double *D, double *tD)
+/* sums[r] += rowsum(A o B) of rows i .. i + n - 1 */
+static void add_row_products(const agi_backward_scratch *s, const agi_head *x, const ag_tensor *A,
+                             const ag_tensor *B, int64_t i, int64_t n, double *sums)
+{
+    const agi_rows16 a = output_rows(x, A, i, n, s->amx.rows);
+    const agi_rows16 b = output_rows(x, B, i, n, s->amx.rows + n * x->Dv);
+    float products[SOME_ROWS];
+    x->amx->dots(products, a.p, a.ld, b.p, b.ld, n, x->Dv);
+    for (int64_t r = 0; r < n; r++) {
+        sums[r] += (double)products[r];
+    }
+}
+
+void agi_amx_row_products(const agi_backward_scratch *s, const agi_head *x, int64_t i, int64_t n, double *D,
+                          double *tD)
 {
     const ag_args *a = &x->call->a;
-    *D = row_product(s, x, &a->d_o, &a->o, i);
-    *tD = 0;
+    add_row_products(s, x, &a->d_o, &a->o, i, n, D);
     if (x->call->map == AGI_VJP_JVP) {
-        *tD += row_product(s, x, &a->d_o, &a->to, i);
-        *tD += a->td_o.data == NULL ? 0 : row_product(s, x, &a->td_o, &a->o, i);
+        add_row_products(s, x, &a->d_o, &a->to, i, n, tD);
+        if (a->td_o.data != NULL) {
+            add_row_products(s, x, &a->td_o, &a->o, i, n, tD);
+        }
     }
 }
 
@@ -434,7 +451,7 @@ static void add_query_gradient(const agi_backward_scratch *s, const agi_head *x,
             const amx_operand B = {T + first * group + i * GROUP_KEYS, AMX_AB, group, 0};
             const amx_operand K = {A.p + first * A.step, A.line, A.step, A.row};
             x->amx->product(x->Dk_pad / AMX_ROWS, (n + AMX_LANES - 1) / AMX_LANES, depth, &K, &B,
-                            s->amx.dQ + i, TILE_ROWS, true);
+                            s->tile.dQ + i, TILE_ROWS, true);
         }
     }
 }

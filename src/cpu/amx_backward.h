@@ -10,13 +10,16 @@ void agi_amx_backward_lay_out(agi_amx_backward_scratch *s, agi_arena *arena, con
 /* A pass begins: none of its span's keys is there. */
 void agi_amx_begin_pass(agi_backward_scratch *s, int64_t span0);
 
-/* The operands of the tile whose statistics are loaded, its dQ^T at zero, and those of keys from .. to - 1 of the
- * sequence; and dQ^T to the tile's dQ. */
+/* The operands of the tile whose statistics are loaded, and those of keys from .. to - 1 of the sequence. */
 void agi_amx_begin_tile(agi_backward_scratch *s, const agi_head *x, int64_t from, int64_t to);
-void agi_amx_end_tile(agi_backward_scratch *s, const agi_head *x);
 
-/* D and tD of row i of the tile, without dL and tdL. */
-void agi_amx_row_products(agi_backward_scratch *s, const agi_head *x, int64_t i, double *D, double *tD);
+/* The tile's dQ, scaled, to rows i0 .. i0 + ni - 1 of the caller's. */
+void agi_amx_put_queries(agi_backward_scratch *s, const agi_head *x, agi_slice dq, int64_t i0, int64_t ni,
+                         bool accumulate);
+
+/* Added to D and tD: those of rows i .. i + n - 1 of the sequence, at most SOME_ROWS, without dL and tdL. */
+void agi_amx_row_products(const agi_backward_scratch *s, const agi_head *x, int64_t i, int64_t n, double *D,
+                          double *tD);
 
 /* The tile against one block of keys; of `keys`, j0, nj, dK and dV are given. */
 void agi_amx_backward_block(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,

@@ -641,23 +641,23 @@ static void gradient_tangents(uint16_t *const rows[4], int64_t line, uint16_t *c
 
 /* ---- Rows ---- */
 
-INLINE __m512 widen(const uint16_t *p, __mmask16 there)
+INLINE float dot(const uint16_t *A, const uint16_t *B, int64_t n)
 {
-    return _mm512_castsi512_ps(
-        _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(there, p)), 16));
+    vec sum = v_set1(0);
+    for (int64_t i = 0; i < n; i += AMX_DEPTH) {
+        const __mmask32 there = n - i < AMX_DEPTH ? (1u << (n - i)) - 1 : 0xffffffffu;
+        sum = _mm512_dpbf16_ps(sum, (__m512bh)_mm512_maskz_loadu_epi16(there, A + i),
+                               (__m512bh)_mm512_maskz_loadu_epi16(there, B + i));
+    }
+    return _mm512_reduce_add_ps(sum);
 }
 
-/* Products are exact in float32. */
-static double dot(const uint16_t *A, const uint16_t *B, int64_t n)
+static void dots(float *out, const uint16_t *A, int64_t lda, const uint16_t *B, int64_t ldb, int64_t n,
+                 int64_t width)
 {
-    __m512d low = _mm512_setzero_pd(), high = low;
-    for (int64_t i = 0; i < n; i += LANES) {
-        const __mmask16 there = n - i < LANES ? (__mmask16)((1 << (n - i)) - 1) : 0xffff;
-        const __m512 products = _mm512_mul_ps(widen(A + i, there), widen(B + i, there));
-        low = _mm512_add_pd(low, _mm512_cvtps_pd(_mm512_castps512_ps256(products)));
-        high = _mm512_add_pd(high, _mm512_cvtps_pd(_mm512_extractf32x8_ps(products, 1)));
+    for (int64_t r = 0; r < n; r++) {
+        out[r] = dot(A + r * lda, B + r * ldb, width);
     }
-    return _mm512_reduce_add_pd(_mm512_add_pd(low, high));
 }
 
 const agi_amx_kernels agi_amx_table = {
@@ -677,5 +677,5 @@ const agi_amx_kernels agi_amx_table = {
     .softmax_tangent = softmax_tangent,
     .gradients = gradients,
     .gradient_tangents = gradient_tangents,
-    .dot = dot,
+    .dots = dots,
 };

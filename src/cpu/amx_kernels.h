@@ -85,8 +85,9 @@ typedef struct {
                               const float *const scores[4], float c, float scale, const float *L,
                               const float *mu, const float *D, const float *tD);
 
-    /* The sum of n products. */
-    double (*dot)(const uint16_t *A, const uint16_t *B, int64_t n);
+    /* out[r] = sum over channels of A[r] B[r]. */
+    void (*dots)(float *out, const uint16_t *A, int64_t lda, const uint16_t *B, int64_t ldb, int64_t n,
+                 int64_t width);
 } agi_amx_kernels;
 
 #if defined(__x86_64__)

@@ -26,6 +26,26 @@ static void lay_out_tile(agi_query_tile *t, agi_arena *arena, int64_t rows, int6
     t->dead = agi_take(arena, TILE_ROWS, 1);
 }
 
+/* Numbers of a tile's row in the sums of dQ, and rows of `rows` queries there. On the AMX unit dQ is transposed, in
+ * whole tiles. */
+static int64_t dq_width(const ag_plan *plan, const agi_kernels *k, agi_map map)
+{
+    const bool amx = AGI_HAS_AMX && agi_amx_of(plan, map) != NULL;
+    return agi_round_up(plan->p.dim_qk, amx ? AMX_DEPTH : k->lanes);
+}
+
+static int64_t dq_rows(const ag_plan *plan, agi_map map)
+{
+    const bool amx = AGI_HAS_AMX && agi_amx_of(plan, map) != NULL;
+    return amx ? agi_round_up(plan->p.q_len, TILE_ROWS) : plan->p.q_len;
+}
+
+/* Numbers of the sums of a chain's dQ. */
+static int64_t dq_numbers(const ag_plan *plan, const agi_kernels *k, agi_map map)
+{
+    return agi_saturated(agi_group_of(&plan->p), dq_rows(plan, map), dq_width(plan, k, map), 1);
+}
+
 static void lay_out_scratch(agi_backward_scratch *s, agi_arena *arena, const ag_plan *plan,
                             const agi_kernels *k, agi_map map)
 {
@@ -58,8 +78,8 @@ static void lay_out_scratch(agi_backward_scratch *s, agi_arena *arena, const ag_
     s->unseen_panel = agi_take(arena, x.block, 1);
     s->dK = agi_take_reals(arena, whole * x.span * Dk_pad);
     s->dV = agi_take_reals(arena, whole * x.span * Dv_pad);
-    s->dQ = agi_take_reals(arena,
-                           x.n_spans == 1 ? TILE_ROWS * Dk_pad : whole * agi_saturated(rows, Dk_pad, 1, 1));
+    s->dQ = agi_take_reals(arena, x.n_spans == 1 ? TILE_ROWS * dq_width(plan, k, map)
+                                                 : whole * dq_numbers(plan, k, map));
     s->products = agi_take_reals(arena, whole * (x.n_spans > 1) * agi_saturated(rows, 2, 1, 1));
     s->row[0] = agi_take_reals(arena, SOME_ROWS * Dv_pad);
     s->row[1] = agi_take_reals(arena, tangents * SOME_ROWS * Dv_pad);
@@ -78,9 +98,9 @@ void agi_backward_lay_out(agi_backward_layout *y, agi_arena *arena, const ag_pla
     y->counter = agi_take(arena, 1, sizeof *y->counter);
     y->dK = agi_take_reals(arena, split * agi_saturated(x.chains, x.parts, x.span, Dk_pad));
     y->dV = agi_take_reals(arena, split * agi_saturated(x.chains, x.parts, x.span, Dv_pad));
-    const int64_t rows = split * (x.n_spans > 1) * agi_saturated(x.chains, agi_group_of(p), p->q_len, 1);
-    y->dQ = agi_take_reals(arena, agi_saturated(rows, Dk_pad, 1, 1));
-    y->products = agi_take_reals(arena, agi_saturated(rows, 2, 1, 1));
+    const int64_t kept = split * (x.n_spans > 1);
+    y->dQ = agi_take_reals(arena, kept * agi_saturated(x.chains, dq_numbers(plan, k, map), 1, 1));
+    y->products = agi_take_reals(arena, kept * agi_saturated(x.chains, agi_group_of(p), p->q_len, 2));
     y->bias_full = agi_take_reals(arena, (bias && agi_bias_needs_copy(p)) * agi_count(p->bias_size));
     y->bias_small = agi_take(arena, (bias && !full) * agi_saturated(x.parts, agi_count(p->bias_size), 1, 1),
                              sizeof(double));
@@ -133,7 +153,6 @@ static void run_on_amx(const agi_backward_job *w, agi_backward_scratch *s, const
     x->amx->begin(&before);
     agi_amx_begin_tile(s, x, from, to);
     run_blocks(w, s, x, sums, span0, from, to, dK, dV);
-    agi_amx_end_tile(s, x);
     x->amx->end(&before);
 }
 
@@ -149,11 +168,17 @@ static double sink_gradient(const agi_head *x, const agi_query_tile *t, bool tan
 }
 
 /* Rounded once, after the last span. */
-static void put_queries(const agi_backward_job *w, const agi_head *x, int64_t i0, int64_t ni, const real *dQ)
+static void put_queries(const agi_backward_job *w, agi_backward_scratch *s, const agi_head *x, int64_t i0,
+                        int64_t ni)
 {
     const ag_problem *p = &x->call->plan->p;
-    agi_put_rows(x->k, agi_query_slice(x, w->dq, p->grad_dtype, x->Dk), i0, ni,
-                 (x->call->a.accumulate & w->acc_dq) != 0, p->scale, dQ, x->Dk_pad);
+    const agi_slice dq = agi_query_slice(x, w->dq, p->grad_dtype, x->Dk);
+    const bool accumulate = (x->call->a.accumulate & w->acc_dq) != 0;
+    if (AGI_HAS_AMX && x->amx != NULL) {
+        agi_amx_put_queries(s, x, dq, i0, ni, accumulate);
+    } else {
+        agi_put_rows(x->k, dq, i0, ni, accumulate, p->scale, s->tile.dQ, x->Dk_pad);
+    }
 }
 
 /* ---- One pass of one part of a chain ---- */
@@ -171,11 +196,12 @@ static where locate(const agi_backward_job *w, int64_t chain, int64_t part, int6
                    chain % items_hk * x->join_hk + group % x->join_hk, pass % x->n_spans};
 }
 
-/* The sums of a head that live from span to span, where there are several: dQ[Nq][Dk_pad], and D and tD. */
+/* The sums of a head that live from span to span, where there are several: dQ, and D and tD. */
 typedef struct {
     real *dQ, *products;
 } kept_sums;
 
+/* dQ[Nq][Dk_pad], or, on the AMX unit, [tiles][Dk][TILE_ROWS]. */
 static kept_sums sums_of_head(const agi_backward_job *w, const agi_backward_scratch *s, const where *at,
                               const agi_head *x)
 {
@@ -186,8 +212,8 @@ static kept_sums sums_of_head(const agi_backward_job *w, const agi_backward_scra
     if (w->schedule.n_spans == 1) {
         return (kept_sums){NULL, NULL};
     }
-    return (kept_sums){(own ? s->dQ : w->y.dQ) + n * Nq * x->Dk_pad,
-                       (own ? s->products : w->y.products) + n * 2 * Nq};
+    const int64_t head = dq_rows(w->call->plan, w->call->map) * dq_width(w->call->plan, w->k, w->call->map);
+    return (kept_sums){(own ? s->dQ : w->y.dQ) + n * head, (own ? s->products : w->y.products) + n * 2 * Nq};
 }
 
 /* The sums of a part's keys: rows from .. to - 1 of the span have been begun, at zero. */
@@ -255,15 +281,16 @@ static void run_head(const agi_backward_job *w, agi_backward_scratch *s, const w
     agi_head x;
     agi_head_begin(&x, w->call, w->k, at->b, h);
     const kept_sums kept = sums_of_head(w, s, at, &x);
+    const int64_t width = dq_width(w->call->plan, w->k, w->call->map);
     for (int64_t i0 = at->part * TILE_ROWS; i0 < x.seq.n_q; i0 += schedule->parts * TILE_ROWS) {
         const int64_t ni = agi_min(TILE_ROWS, x.seq.n_q - i0);
-        s->tile.dQ = kept.dQ == NULL ? s->dQ : kept.dQ + i0 * x.Dk_pad;
+        s->tile.dQ = kept.dQ == NULL ? s->dQ : kept.dQ + i0 * width;
         if (at->span == 0) {
-            memset(s->tile.dQ, 0, (size_t)(ni * x.Dk_pad) * sizeof(real));
+            memset(s->tile.dQ, 0, (size_t)((x.amx == NULL ? ni : TILE_ROWS) * width) * sizeof(real));
         }
         run_tile(w, s, at, &x, i0, kept.products, keys);
         if (at->span == schedule->n_spans - 1) {
-            put_queries(w, &x, i0, ni, s->tile.dQ);
+            put_queries(w, s, &x, i0, ni);
         }
     }
     if (at->span == 0 && at->part == 0 && !agi_has(p, AG_PACKED)) { /* rows behind the sequence's end */

@@ -47,7 +47,7 @@ typedef struct {
     real *high, *low, *D, *mu, *tD; /* [TILE_ROWS]: log2(e) L in two parts, and the statistics */
     double *Ps;                     /* [TILE_ROWS]: the sink's share */
     uint8_t *dead;                  /* [TILE_ROWS]: the query has no output */
-    real *dQ;                       /* [TILE_ROWS][Dk_pad]: its place in the sums */
+    real *dQ; /* its place in the sums: [TILE_ROWS][Dk_pad], on the AMX unit [Dk][TILE_ROWS] */
 } agi_query_tile;
 
 /* A block of keys, loaded; dK and dV are its place in the span's sums. */
@@ -67,7 +67,7 @@ typedef struct {
     uint16_t *rounded[4];       /* R, dZ, tR, tdZ of the block, in tiles of rows */
     uint16_t *pairs_of_keys[2]; /* dZ of vjp, tdZ and dZ of vjp_jvp, [block / 32][TILE_ROWS / 16] tiles */
     real *T[2];                 /* score tiles of a patch: S beside dP, tS beside tdP */
-    real *dQ;                   /* [Dk_pad][TILE_ROWS], transposed */
+    real *dQ;                   /* [TILE_ROWS][Dk_pad]: a tile of it by rows */
     real *tail;
     uint16_t *rows;
 } agi_amx_backward_scratch;

@@ -36,8 +36,11 @@ static void row_products(agi_backward_scratch *s, const agi_head *x, agi_query_t
 {
     const ag_args *a = &x->call->a;
     const bool tangents = x->call->map == AGI_VJP_JVP, amx = AGI_HAS_AMX && x->amx != NULL;
+    double amx_D[SOME_ROWS] = {0}, amx_tD[SOME_ROWS] = {0};
     agi_rows O = {NULL, 0}, tO = {NULL, 0};
-    if (!amx) {
+    if (AGI_HAS_AMX && amx) {
+        agi_amx_row_products(s, x, t->i0 + r0, n, amx_D, amx_tD);
+    } else {
         O = output_rows(x, &a->o, t->i0 + r0, n, s->row[0]);
         tO = tangents ? output_rows(x, &a->to, t->i0 + r0, n, s->row[1]) : tO;
     }
@@ -45,7 +48,8 @@ static void row_products(agi_backward_scratch *s, const agi_head *x, agi_query_t
         const int64_t i = t->i0 + r;
         double D = 0, tD = 0;
         if (amx && !t->dead[r]) {
-            agi_amx_row_products(s, x, i, &D, &tD);
+            D = amx_D[r - r0];
+            tD = amx_tD[r - r0];
         } else if (!t->dead[r]) {
             const real *dO = t->dO.p + r * t->dO.ld, *own = O.p + (r - r0) * O.ld;
             D = x->k->dot(dO, own, x->Dv);
