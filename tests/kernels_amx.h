@@ -283,6 +283,37 @@ static void check_amx_put_turned(struct rng *r)
     release(&to, "put_turned");
 }
 
+/* Zeros where the band hides, in rows and in pairs, and nothing else changes. */
+static void check_amx_hide(struct rng *r)
+{
+    const int64_t low = rng_range(r, -80, 40), high = low + rng_range(r, 0, 80), line = 3 * AMX_AB;
+    struct guarded rows = narrow_numbers(r, line + AMX_AB), pairs = narrow_numbers(r, 2 * AMX_AB);
+    struct guarded old_rows = guard(line + AMX_AB, 2), old_pairs = guard(2 * AMX_AB, 2);
+    struct faults wrong_rows = {0}, wrong_pairs = {0};
+    memcpy(old_rows.memory, rows.memory, rows.bytes + 2 * AMX_GUARD);
+    memcpy(old_pairs.memory, pairs.memory, pairs.bytes + 2 * AMX_GUARD);
+    agi_amx_table.hide_rows(narrow_of(&rows), line, low, high);
+    agi_amx_table.hide_pairs(narrow_of(&pairs), low, high);
+    for (int64_t j = 0; j < GROUP_KEYS; j++) {
+        for (int64_t i = 0; i < 32; i++) {
+            const bool seen = low <= j - i && j - i <= high;
+            const int64_t at = rows_place(j, i, line), pair = pairs_place(j, i);
+            expect_near(&wrong_rows, at, narrow_at(narrow_of(&rows), at),
+                        seen ? narrow_at(narrow_of(&old_rows), at) : 0, 0);
+            expect_near(&wrong_pairs, pair, narrow_at(narrow_of(&pairs), pair),
+                        seen ? narrow_at(narrow_of(&old_pairs), pair) : 0, 0);
+        }
+    }
+    report(&wrong_rows, "hide_rows");
+    report(&wrong_pairs, "hide_pairs");
+    CHECK(memcmp(narrow_of(&rows) + AMX_AB, narrow_of(&old_rows) + AMX_AB, (size_t)(line - AMX_AB) * 2) == 0,
+          "amx hide_rows writes between its tiles");
+    struct guarded *const all[] = {&rows, &pairs, &old_rows, &old_pairs};
+    for (int n = 0; n < 4; n++) {
+        release(all[n], "hide_rows");
+    }
+}
+
 /* Of the columns of tiles; and of rows a bound that no row exceeds, not a number where one is in them. */
 static void check_amx_norms(struct rng *r)
 {
@@ -312,7 +343,7 @@ static void check_amx_norms(struct rng *r)
     const double bound = (double)agi_amx_table.largest_norm(narrow_of(&matrix), ld, rows, width);
     CHECK(bound >= largest * (1 - 1e-5) && bound <= 4.1 * largest, "amx largest_norm: %g, a row has %g",
           bound, largest);
-    narrow_of(&matrix)[rng_range(r, 0, rows - 1) * ld + rng_range(r, 0, width - 1)] = 0x7fc0;
+    agi_store(AG_BF16, narrow_of(&matrix), rng_range(r, 0, rows - 1) * ld + rng_range(r, 0, width - 1), NAN);
     CHECK(isnan(agi_amx_table.largest_norm(narrow_of(&matrix), ld, rows, width)),
           "amx largest_norm hides NaN");
     release(&columns, "column_norms");
@@ -547,6 +578,7 @@ static void check_amx(int rounds)
         check_amx_rounding(&r);
         check_amx_put_turned(&r);
         check_amx_norms(&r);
+        check_amx_hide(&r);
         check_amx_softmax(&r);
         check_amx_curve(&r);
         check_amx_softmax_tangent(&r);

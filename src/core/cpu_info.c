@@ -105,8 +105,9 @@ bool agi_cpu_supports(ag_isa isa)
     case AG_ISA_AVX2: return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     case AG_ISA_AVX512: return has_avx512();
     case AG_ISA_AMX:
-        return has_amx_bf16() && has_avx512() && __builtin_cpu_supports("avx512bf16") &&
-               __builtin_cpu_supports("avx512vbmi") && may_use_tiles();
+        return has_amx_bf16() && has_avx512() && __builtin_cpu_supports("bmi2") &&
+               __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi") &&
+               may_use_tiles();
     default: return false;
     }
 }

@@ -296,12 +296,37 @@ static void round_patch(const agi_backward_scratch *s, const agi_head *x, const 
 
 enum { R_, DZ_, TR_, TDZ_ };
 
-static bool is_plain(const agi_backward_scratch *s, const agi_head *x, const agi_key_tile *keys,
-                     const agi_patch *c)
+/* Do all queries of a whole patch see all its keys, but for the band? */
+static bool is_plain(const agi_head *x, const agi_patch *c)
+{
+    return x->plain && x->call->plan->p.dropout == 0 && c->nj == GROUP_KEYS && c->ni == STRIPE;
+}
+
+/* Takes what the band hides out of n tensors of rounded rows, and of pairs. */
+static void hide_patch(const agi_backward_scratch *s, const agi_head *x, const agi_key_tile *keys,
+                       const agi_patch *c, uint16_t *const *rows, int n_rows, uint16_t *const *pairs,
+                       int n_pairs)
 {
     const agi_band band = agi_band_at(x, s->tile.i0 + c->i0, keys->j0 + c->from);
-    return x->plain && x->call->plan->p.dropout == 0 && c->nj == GROUP_KEYS && c->ni == STRIPE &&
-           agi_inside(band, c->ni, c->nj);
+    if (agi_inside(band, c->ni, c->nj)) {
+        return;
+    }
+    for (int n = 0; n < n_rows; n++) {
+        x->amx->hide_rows(rows[n], ROUNDED_LINE, band.low, band.high);
+    }
+    for (int n = 0; n < n_pairs; n++) {
+        x->amx->hide_pairs(pairs[n], band.low, band.high);
+    }
+}
+
+static void plain_gradients(const agi_backward_scratch *s, const agi_head *x, const agi_key_tile *keys,
+                            const agi_patch *c)
+{
+    uint16_t *const rows[2] = {s->amx.rounded[R_] + rows_at(c), s->amx.rounded[DZ_] + rows_at(c)};
+    uint16_t *const pairs = s->amx.pairs_of_keys[0] + pairs_at(c);
+    x->amx->gradients(rows[0], rows[1], ROUNDED_LINE, pairs, s->P, s->dS, STRIPE, x->c, s->tile.high + c->i0,
+                      s->tile.D + c->i0);
+    hide_patch(s, x, keys, c, rows, 2, &pairs, 1);
 }
 
 static void vjp_patch(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
@@ -311,10 +336,8 @@ static void vjp_patch(agi_backward_scratch *s, const agi_head *x, const agi_sums
     s->dS = s->amx.T[0] + STRIPE;
     put_own_scores(s, x, c, operands, K_, s->P);
     put_own_scores(s, x, c, operands, V_, s->dS);
-    if (is_plain(s, x, keys, c)) {
-        x->amx->gradients(s->amx.rounded[R_] + rows_at(c), s->amx.rounded[DZ_] + rows_at(c), ROUNDED_LINE,
-                          s->amx.pairs_of_keys[0] + pairs_at(c), s->P, s->dS, STRIPE, x->c,
-                          s->tile.high + c->i0, s->tile.D + c->i0);
+    if (is_plain(x, c)) {
+        plain_gradients(s, x, keys, c);
         return;
     }
     agi_patch_weights(s, x, &s->tile, keys, c);
@@ -323,7 +346,8 @@ static void vjp_patch(agi_backward_scratch *s, const agi_head *x, const agi_sums
     round_patch(s, x, c, s->dS, DZ_, 0);
 }
 
-static void plain_tangents(const agi_backward_scratch *s, const agi_head *x, const agi_patch *c)
+static void plain_tangents(const agi_backward_scratch *s, const agi_head *x, const agi_key_tile *keys,
+                           const agi_patch *c)
 {
     const agi_query_tile *t = &s->tile;
     const float *const scores[4] = {s->P, s->dS, s->U, s->tdS};
@@ -336,6 +360,7 @@ static void plain_tangents(const agi_backward_scratch *s, const agi_head *x, con
     }
     x->amx->gradient_tangents(rows, ROUNDED_LINE, pairs, scores, x->c, x->scale, t->high + c->i0,
                               t->mu + c->i0, t->D + c->i0, t->tD + c->i0);
+    hide_patch(s, x, keys, c, rows, 4, pairs, 2);
 }
 
 static void vjp_jvp_patch(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
@@ -349,8 +374,8 @@ static void vjp_jvp_patch(agi_backward_scratch *s, const agi_head *x, const agi_
     put_own_scores(s, x, c, operands, V_, s->dS);
     put_tangent_scores(s, x, c, operands, K_, s->U);
     put_tangent_scores(s, x, c, operands, V_, s->tdS);
-    if (is_plain(s, x, keys, c)) {
-        plain_tangents(s, x, c);
+    if (is_plain(x, c)) {
+        plain_tangents(s, x, keys, c);
         return;
     }
     agi_patch_weights(s, x, &s->tile, keys, c);

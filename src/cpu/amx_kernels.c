@@ -362,6 +362,42 @@ static void round_rows(uint16_t *rows, int64_t line, const float *T, int64_t W)
     }
 }
 
+/* Queries i of a patch with low <= j - i <= high, as bits. */
+INLINE uint32_t seen_queries(int64_t j, int64_t low, int64_t high)
+{
+    const int64_t from = j - high < 0 ? 0 : j - high > 32 ? 32 : j - high;
+    const int64_t to = j - low < 0 ? 0 : j - low > 31 ? 32 : j - low + 1;
+    return (uint32_t)((1ull << to) - 1) & ~(uint32_t)((1ull << from) - 1);
+}
+
+/* Bit n of both, next to each other. */
+INLINE __mmask32 interleave(uint32_t even, uint32_t odd)
+{
+    return _pdep_u32(even, 0x55555555u) | _pdep_u32(odd, 0xaaaaaaaau);
+}
+
+INLINE void keep_numbers(uint16_t *p, __mmask32 kept)
+{
+    _mm512_storeu_si512(p, _mm512_maskz_loadu_epi16(kept, p));
+}
+
+static void hide_rows(uint16_t *rows, int64_t line, int64_t low, int64_t high)
+{
+    for (int j = 0; j < GROUP_KEYS; j++) {
+        const uint32_t seen = seen_queries(j, low, high);
+        keep_numbers(rows + row_place(j, line), interleave(seen & 0xffff, seen >> 16));
+    }
+}
+
+static void hide_pairs(uint16_t *pairs, int64_t low, int64_t high)
+{
+    for (int j = 0; j < GROUP_KEYS; j += 2) {
+        const uint32_t even = seen_queries(j, low, high), odd = seen_queries(j + 1, low, high);
+        keep_numbers(pairs + j * 16, interleave(even & 0xffff, odd & 0xffff));
+        keep_numbers(pairs + j * 16 + AMX_AB, interleave(even >> 16, odd >> 16));
+    }
+}
+
 /* The same by cutting off: for numbers that are greater by CENTRED than they should be, so that what is cut off is
  * made up for on average. Their errors are slightly larger than rounding's, without a bias, for half the work. */
 INLINE void store_cut_pair(uint16_t *to, vec a, vec b)
@@ -470,8 +506,9 @@ INLINE void weights_by_curve(uint16_t *pairs, const float *T, vec c, const vec *
     }
 }
 
-/* Are all exponents between -126 and 126? |q| |k| is the most that a product can be. */
-INLINE bool within_reach(const float *norms, float reach, const vec *shift)
+/* |q| |k| is the most that a product can be. */
+INLINE void some_weights(uint16_t *pairs, const float *T, vec c, const float *norms, float reach,
+                         const vec *shift, vec *sum)
 {
     vmask within = 0xffff;
     UNROLL for (int v = 0; v < PAIR; v++)
@@ -479,7 +516,11 @@ INLINE bool within_reach(const float *norms, float reach, const vec *shift)
         const vec most = v_fma(v_load(norms + v * LANES), v_set1(reach), _mm512_abs_ps(shift[v]));
         within &= v_less(most, v_set1(125));
     }
-    return within == 0xffff;
+    if (within == 0xffff) {
+        weights_by_curve(pairs, T, c, shift, sum);
+    } else {
+        weights_of_pair(pairs, T, c, shift, sum);
+    }
 }
 
 /* As long as the sums of a group are small, no weight is large, and nobody need know the maximum: the shift
@@ -489,17 +530,15 @@ INLINE bool softmax_pair(uint16_t *pairs, const float *T, vec c, const float *no
 {
     const vec most = v_set1(256), least = v_set1(-REAL_MAX);
     vec shift[PAIR] = {v_load(m), v_load(m + LANES)}, factor[PAIR] = {v_set1(1), v_set1(1)}, sum[PAIR];
+    vmask fine = v_less(least, shift[0]) & v_less(least, shift[1]);
     bool rescaled = false;
-    if (within_reach(norms, reach, shift)) {
-        weights_by_curve(pairs, T, c, shift, sum);
-    } else {
-        weights_of_pair(pairs, T, c, shift, sum);
+    if (fine == 0xffff) {
+        some_weights(pairs, T, c, norms, reach, shift, sum);
+        fine = v_less(sum[0], most) & v_less(sum[1], most);
     }
-    const vmask fine[PAIR] = {v_less(sum[0], most) & v_less(least, shift[0]),
-                              v_less(sum[1], most) & v_less(least, shift[1])};
-    if ((fine[0] & fine[1]) != 0xffff) {
+    if (fine != 0xffff) {
         rescaled = move_shifts(T, c, m, shift, factor);
-        weights_of_pair(pairs, T, c, shift, sum);
+        some_weights(pairs, T, c, norms, reach, shift, sum);
     }
     for (int v = 0; v < PAIR; v++) {
         v_store(alpha + v * LANES, factor[v]);
@@ -673,6 +712,8 @@ const agi_amx_kernels agi_amx_table = {
     .put_turned = put_turned,
     .round_pairs = round_pairs,
     .round_rows = round_rows,
+    .hide_rows = hide_rows,
+    .hide_pairs = hide_pairs,
     .softmax = softmax,
     .softmax_tangent = softmax_tangent,
     .gradients = gradients,

@@ -63,6 +63,10 @@ typedef struct {
     void (*round_pairs)(uint16_t *pairs, const float *T, int64_t W);
     void (*round_rows)(uint16_t *rows, int64_t line, const float *T, int64_t W);
 
+    /* Zeros in such a group of 32 lanes where a query i does not see a key j: seen is low <= j - i <= high. */
+    void (*hide_rows)(uint16_t *rows, int64_t line, int64_t low, int64_t high);
+    void (*hide_pairs)(uint16_t *pairs, int64_t low, int64_t high);
+
     /* agi_kernels.softmax on a group whose weights go to pairs of keys; T stays; l is AMX_CENTRED times the sum.
      * norms[lane] * reach: no less than |c T|, where that is known; else one of them is infinite. */
     bool (*softmax)(uint16_t *pairs, const float *T, int64_t W, float c, const float *norms, float reach,

@@ -229,20 +229,24 @@ static void scores(real *T, const real *X, real *F, real *G, int64_t ld, int64_t
     }
 }
 
+/* Lanes from .. to - 1 of a row. */
+INLINE void hide_lanes(real *row, int64_t from, int64_t to)
+{
+    const vec first = v_set1((real)from), end = v_set1((real)to);
+    for (int64_t i = from / LANES * LANES; i < to; i += LANES) {
+        const vec lane = v_add(v_iota(), v_set1((real)i)), t = v_load(row + i);
+        const vec hidden = v_select(v_less(lane, end), v_set1((real)-INFINITY), t);
+        v_store(row + i, v_select(v_less(lane, first), t, hidden));
+    }
+}
+
 static void hide(real *T, int64_t ld, int64_t nj, int64_t W, int64_t low, int64_t high)
 {
-    const vec hidden = v_set1((real)-INFINITY);
-    const int64_t far = 4 * PANEL; /* beyond any lane, and exact in any real */
     for (int64_t j = 0; j < nj; j++) {
         /* low <= j - i <= high, for the lanes i */
-        const int64_t from = j - high < -1 ? -1 : j - high > far ? far : j - high;
-        const int64_t to = j - low > far ? far : j - low < -1 ? -1 : j - low;
-        for (int64_t i = from <= 0 && to >= W - 1 ? W : 0; i < W;
-             i += LANES) { /* nothing where all is seen */
-            const vec lane = v_add(v_iota(), v_set1((real)i));
-            const vec t = v_select(v_less(lane, v_set1((real)from)), hidden, v_load(T + j * ld + i));
-            v_store(T + j * ld + i, v_select(v_less(v_set1((real)to), lane), hidden, t));
-        }
+        const int64_t from = j - high < W ? j - high : W, to = j - low < 0 ? 0 : j - low + 1;
+        hide_lanes(T + j * ld, 0, from);
+        hide_lanes(T + j * ld, to, W);
     }
 }
 

@@ -178,6 +178,10 @@ void agi_scale_and_put_rows(const agi_kernels *k, agi_slice s, int64_t first, in
                             const double *factor, int64_t step, const real *rows, int64_t ld)
 {
     const bool dense = s.t->strides[3] == 1 && rows != NULL, narrow = dense && !accumulate;
+    if (dense && step == 0 && n > 0 && ld == s.D && s.t->strides[2] == s.D) { /* they are one long row */
+        s.D *= n;
+        n = 1;
+    }
     for (int64_t r = 0; r < n && s.t->data != NULL; r++) {
         uint16_t *const to16 = (uint16_t *)s.t->data + agi_row_at(s, first + r);
         if (narrow && s.dtype == AG_BF16) {
