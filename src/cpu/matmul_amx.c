@@ -385,6 +385,13 @@ bool agi_product_on_amx(const agi_matmul_op *op)
 /* Fewer rows are shared among threads more evenly without a thought for strips. */
 enum { FEW_ROWS = 16 * STRIP };
 
+/* Tiles beside each other read A again, those below each other pack B again, and the unit leaves little time for
+ * either: two where three are asked for. */
+static int64_t fewer(int64_t tiles)
+{
+    return (2 * tiles + 2) / 3;
+}
+
 void agi_product_cut_amx(const agi_matmul_op *op, int64_t tiles, agi_matmul_tile *at)
 {
     const int64_t limit = steps_of(op);
@@ -399,5 +406,5 @@ void agi_product_cut_amx(const agi_matmul_op *op, int64_t tiles, agi_matmul_tile
     if (all > limit) {
         limits.rows = C_SIZE / limits.cols / STRIP * STRIP;
     }
-    agi_cut_evenly(op, tiles, &limits, at);
+    agi_cut_evenly(op, fewer(tiles), &limits, at);
 }
