@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "arena.h"
 #include "backend.h"
 #include "pool.h"
 #include "status.h"
@@ -480,52 +481,57 @@ agi_sequence agi_sequence_of(const agi_call *call, int64_t b)
     return s;
 }
 
+/* Lanes at most: more tasks than that share them. */
+enum { MAX_LANES = 64 };
+
+/* A share of the items, on a cache line of its own: tasks meet there only at the end. */
 typedef struct {
-    _Atomic int64_t *counter;
-    int64_t n_items, at_once;
+    _Alignas(AGI_CACHE_LINE) _Atomic int64_t next;
+    int64_t end;
+} lane;
+
+typedef struct {
+    lane lanes[MAX_LANES];
+    int64_t n_lanes;
     agi_work work;
     void *arg;
 } items;
 
 static void draw_items(void *arg, int64_t index)
 {
-    const items *x = arg;
-    for (;;) {
-        const int64_t first = atomic_fetch_add_explicit(x->counter, x->at_once, memory_order_relaxed);
-        if (first >= x->n_items) {
-            return;
-        }
-        for (int64_t item = first; item < x->n_items && item < first + x->at_once; item++) {
+    items *x = arg;
+    for (int64_t l = 0; l < x->n_lanes; l++) {
+        lane *from = &x->lanes[(index + l) % x->n_lanes];
+        int64_t item = atomic_fetch_add_explicit(&from->next, 1, memory_order_relaxed);
+        while (item < from->end) {
             x->work(x->arg, item, index);
+            item = atomic_fetch_add_explicit(&from->next, 1, memory_order_relaxed);
         }
     }
 }
 
-/* Tasks draw at least this often, so that they end at about the same time. */
-enum { DRAWS_A_TASK = 4 };
-
-ag_status agi_run_small_items(const ag_plan *plan, const ag_exec *exec, _Atomic int64_t *counter,
-                              int64_t n_items, int64_t at_once, agi_work work, void *arg)
+ag_status agi_run_items(const ag_plan *plan, const ag_exec *exec, int64_t n_items, agi_work work, void *arg)
 {
     const int64_t n_tasks = n_items < plan->threads ? n_items : plan->threads;
-    const int64_t share = n_tasks == 0 ? 0 : n_items / (n_tasks * DRAWS_A_TASK);
-    items x = {counter, n_items, at_once < share ? at_once : share > 1 ? share : 1, work, arg};
-    atomic_store(counter, 0);
+    items x;
+    x.n_lanes = n_tasks < MAX_LANES ? n_tasks : MAX_LANES;
+    x.work = work;
+    x.arg = arg;
+    for (int64_t l = 0; l < x.n_lanes; l++) {
+        atomic_init(&x.lanes[l].next, agi_share(n_items, l, x.n_lanes));
+        x.lanes[l].end = agi_share(n_items, l + 1, x.n_lanes);
+    }
     if (exec->run == NULL) {
         agi_pool_run(n_tasks, draw_items, &x);
     } else if (n_tasks > 0) {
         exec->run(exec->ctx, n_tasks, draw_items, &x);
     }
     /* Every task draws until none is left, so one task that ran has seen to all. */
-    if (atomic_load(counter) < n_items) {
-        return agi_fail(AG_INVALID_ARGUMENT, "exec: run returned, but ran none of its %lld tasks",
-                        (long long)n_tasks);
+    for (int64_t l = 0; l < x.n_lanes; l++) {
+        if (atomic_load(&x.lanes[l].next) < x.lanes[l].end) {
+            return agi_fail(AG_INVALID_ARGUMENT, "exec: run returned, but ran none of its %lld tasks",
+                            (long long)n_tasks);
+        }
     }
     return AG_OK;
-}
-
-ag_status agi_run_items(const ag_plan *plan, const ag_exec *exec, _Atomic int64_t *counter, int64_t n_items,
-                        agi_work work, void *arg)
-{
-    return agi_run_small_items(plan, exec, counter, n_items, 1, work, arg);
 }

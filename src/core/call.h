@@ -46,14 +46,16 @@ typedef struct {
 
 agi_sequence agi_sequence_of(const agi_call *call, int64_t b);
 
-/* Work items 0 .. n_items - 1, fixed by the shape, drawn from a counter by as many tasks as the plan has
- * threads; slot names the task's scratch. Fails where exec's loop left items undone. */
+/* Work items 0 .. n_items - 1, fixed by the shape. As many tasks as the plan has threads draw them: each from its own
+ * share first, so that it finds in its cache what it wrote in the step before, then from those of the others. slot
+ * names the task's scratch. Fails where exec's loop left items undone. */
 typedef void (*agi_work)(void *arg, int64_t item, int64_t slot);
-ag_status agi_run_items(const ag_plan *plan, const ag_exec *exec, _Atomic int64_t *counter, int64_t n_items,
-                        agi_work work, void *arg);
+ag_status agi_run_items(const ag_plan *plan, const ag_exec *exec, int64_t n_items, agi_work work, void *arg);
 
-/* The same for items that take little longer than the drawing of one: up to at_once of them are drawn together. */
-ag_status agi_run_small_items(const ag_plan *plan, const ag_exec *exec, _Atomic int64_t *counter,
-                              int64_t n_items, int64_t at_once, agi_work work, void *arg);
+/* Where the share of task number `task` of n begins. */
+static inline int64_t agi_share(int64_t n_items, int64_t task, int64_t n)
+{
+    return n_items / n * task + n_items % n * task / n;
+}
 
 #endif

@@ -26,7 +26,6 @@ void agi_matmul_lay_out(agi_matmul_space *space, agi_arena *arena, const ag_plan
 {
     const size_t bytes = agi_matmul_of(plan)->scratch(plan);
     space->slot_bytes = (bytes + AGI_CACHE_LINE - 1) / AGI_CACHE_LINE * AGI_CACHE_LINE;
-    space->counter = agi_take(arena, 1, sizeof *space->counter);
     space->scratch = agi_take(arena, plan->threads, space->slot_bytes);
 }
 
@@ -79,5 +78,5 @@ ag_status agi_matmul(const agi_matmul_op *ops, int n_ops, const ag_plan *plan, c
         }
         x.end[o] = items;
     }
-    return agi_run_items(plan, exec, space->counter, items, run_item, &x);
+    return agi_run_items(plan, exec, items, run_item, &x);
 }

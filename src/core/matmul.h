@@ -68,7 +68,6 @@ const agi_matmul_table *agi_matmul_of(const ag_plan *plan);
 
 /* What every thread of a plan needs to run products. */
 typedef struct {
-    _Atomic int64_t *counter;
     char *scratch;
     size_t slot_bytes;
 } agi_matmul_space;

@@ -95,7 +95,6 @@ void agi_backward_lay_out(agi_backward_layout *y, agi_arena *arena, const ag_pla
     const agi_schedule x = agi_schedule_of(plan, map);
     const int64_t Dk_pad = agi_round_up(p->dim_qk, k->lanes), Dv_pad = agi_round_up(p->dim_v, k->lanes);
     const int64_t split = x.parts > 1, bias = agi_has(p, AG_BIAS), full = bias && agi_bias_is_full(p);
-    y->counter = agi_take(arena, 1, sizeof *y->counter);
     y->dK = agi_take_reals(arena, split * agi_saturated(x.chains, x.parts, x.span, Dk_pad));
     y->dV = agi_take_reals(arena, split * agi_saturated(x.chains, x.parts, x.span, Dv_pad));
     const int64_t kept = split * (x.n_spans > 1);
@@ -425,11 +424,9 @@ static ag_status run_in_parts(agi_backward_job *w, const ag_exec *exec)
     const int64_t chunks = (schedule->span + REDUCE_ROWS - 1) / REDUCE_ROWS;
     ag_status status = AG_OK;
     for (w->pass = 0; w->pass < schedule->passes && status == AG_OK; w->pass++) {
-        status =
-            agi_run_items(w->call->plan, exec, w->y.counter, schedule->chains * schedule->parts, run_part, w);
+        status = agi_run_items(w->call->plan, exec, schedule->chains * schedule->parts, run_part, w);
         if (status == AG_OK) {
-            status =
-                agi_run_items(w->call->plan, exec, w->y.counter, schedule->chains * chunks, reduce_keys, w);
+            status = agi_run_items(w->call->plan, exec, schedule->chains * chunks, reduce_keys, w);
         }
     }
     return status;
@@ -465,8 +462,7 @@ ag_status agi_backward_run(const agi_call *call, const agi_kernels *k, const ag_
     agi_clear_sums(&w);
     const ag_status status = w.schedule.parts > 1
                                  ? run_in_parts(&w, exec)
-                                 : agi_run_small_items(call->plan, exec, w.y.counter, w.schedule.chains,
-                                                       agi_heads_at_once(call->plan), run_chain, &w);
+                                 : agi_run_items(call->plan, exec, w.schedule.chains, run_chain, &w);
     if (status == AG_OK) {
         agi_put_sums(&w);
     }

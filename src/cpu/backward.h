@@ -89,7 +89,6 @@ typedef struct {
 
 /* What all threads share. */
 typedef struct {
-    _Atomic int64_t *counter;
     real *dK, *dV;      /* [chains][parts][span][D_pad], where there are parts */
     real *dQ;           /* [chains][group][Nq][Dk_pad], likewise */
     real *products;     /* [chains][group][2][Nq], likewise */

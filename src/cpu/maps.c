@@ -10,7 +10,6 @@
 
 static void lay_out_rows(agi_row_job *x, agi_arena *arena, const ag_plan *plan, agi_map map)
 {
-    x->counter = agi_take(arena, 1, sizeof *x->counter);
     x->states = agi_take_reals(arena, agi_row_states(plan, x->k, map));
     x->scratch = agi_take(arena, plan->threads, sizeof *x->scratch);
     for (int64_t slot = 0; slot < plan->threads; slot++) {
@@ -37,11 +36,10 @@ static ag_status run_rows(const agi_call *call, const agi_kernels *k, const ag_e
     agi_row_job x = {.call = call, .k = k, .schedule = agi_row_schedule_of(call->plan, call->map)};
     lay_out_rows(&x, &arena, call->plan, call->map);
     const ag_status status =
-        agi_run_small_items(call->plan, exec, x.counter, x.schedule.items * x.schedule.parts,
-                            agi_heads_at_once(call->plan), run_row_item, &x);
+        agi_run_items(call->plan, exec, x.schedule.items * x.schedule.parts, run_row_item, &x);
     return status != AG_OK || x.schedule.parts == 1
                ? status
-               : agi_run_items(call->plan, exec, x.counter, x.schedule.items, run_row_join, &x);
+               : agi_run_items(call->plan, exec, x.schedule.items, run_row_join, &x);
 }
 
 /* ---- Rows of packed arrays behind the last sequence ---- */

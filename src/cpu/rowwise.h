@@ -82,7 +82,6 @@ typedef struct {
     const agi_call *call;
     const agi_kernels *k;
     agi_row_schedule schedule;
-    _Atomic int64_t *counter;
     agi_row_scratch *scratch; /* one a thread */
     real *states;             /* of the parts, where the keys are cut */
 } agi_row_job;

@@ -8,8 +8,7 @@ enum {
     ENOUGH_BLOCKS = 24, /* large blocks of queries, where they could be smaller */
     ENOUGH_ITEMS = 32,  /* blocks of queries that need no parts of the keys */
     LEAST_KEYS = 1024,  /* of such a part */
-    ENOUGH_CHAINS = 8,  /* independent chains that need no parts */
-    DRAW = 128 * 1024   /* products of numbers in the heads that are drawn at once */
+    ENOUGH_CHAINS = 8   /* independent chains that need no parts */
 };
 
 /* The most keys of a tile: the block's K, V, dK, dV and its score tiles stay in the cache. */
@@ -88,10 +87,4 @@ agi_row_schedule agi_row_schedule_of(const ag_plan *plan, agi_map map)
     x.parts = agi_max(1, x.parts);
     x.keys = agi_round_up((p->kv_len + x.parts - 1) / x.parts, LEAST_KEYS / 8);
     return x;
-}
-
-int64_t agi_heads_at_once(const ag_plan *plan)
-{
-    const ag_problem *p = &plan->p;
-    return agi_max(1, DRAW / agi_max(1, agi_saturated(p->q_len, p->kv_len, p->dim_qk + p->dim_v, 1)));
 }

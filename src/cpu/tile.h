@@ -50,9 +50,6 @@ const agi_kernels *agi_kernels_of(const ag_plan *plan);
 
 void agi_head_begin(agi_head *x, const agi_call *call, const agi_kernels *k, int64_t b, int64_t h);
 
-/* Heads that a task takes at a time: more than one where they are tiny. */
-int64_t agi_heads_at_once(const ag_plan *plan);
-
 /* Memory for n reals. */
 static inline real *agi_take_reals(agi_arena *arena, int64_t n)
 {

@@ -18,7 +18,6 @@ void agi_reference_lay_out(agi_reference_layout *layout, agi_arena *arena, const
     const ag_problem *p = &plan->p;
     const bool sums = map == AGI_VJP || map == AGI_VJP_JVP;
     memset(layout, 0, sizeof *layout);
-    layout->counter = agi_take(arena, 1, sizeof *layout->counter);
     if (sums && agi_has(p, AG_BIAS)) {
         layout->sum_bias = agi_take(arena, agi_count(p->bias_size), sizeof(double));
     }
@@ -160,7 +159,7 @@ static ag_status run(const agi_call *call, const ag_exec *exec, void *memory)
     join(&x, p);
     clear_sums(&layout, p);
     const int64_t n_items = p->batch / x.join_b * x.items_hk;
-    const ag_status status = agi_run_items(call->plan, exec, layout.counter, n_items, run_item, &x);
+    const ag_status status = agi_run_items(call->plan, exec, n_items, run_item, &x);
     if (status == AG_OK) {
         agi_store_packed_tails(call);
         store_sums(call, &layout);

@@ -88,7 +88,6 @@ ag_status agi_reference_trace(const agi_call *call, const ag_trace_args *trace, 
 
 /* Lays out the whole workspace of a map. */
 typedef struct {
-    _Atomic int64_t *counter;
     head *heads; /* one a thread */
     double *sum_bias, *sum_table, *sum_sink;
 } agi_reference_layout;

@@ -68,9 +68,8 @@ static void merge_head(void *arg, int64_t item, int64_t slot)
 
 ag_status agi_reference_merge(const ag_plan *plan, const ag_merge_args *args, const ag_exec *exec)
 {
-    _Atomic int64_t counter;
     job x = {plan, args};
     int64_t size[4];
     agi_shape_of(&plan->p, AGI_SHAPE_ROW, size);
-    return agi_run_items(plan, exec, &counter, size[0] * size[1], merge_head, &x);
+    return agi_run_items(plan, exec, size[0] * size[1], merge_head, &x);
 }
