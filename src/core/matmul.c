@@ -4,7 +4,7 @@
 #include "backend.h"
 
 /* Tiles for each thread, so that threads end at about the same time. */
-enum { TILES_A_THREAD = 3 };
+enum { TILES_A_THREAD = 2 };
 
 typedef struct {
     const ag_plan *plan;
@@ -14,7 +14,8 @@ typedef struct {
     const agi_matmul_space *space;
     agi_matmul_tile size[AGI_MAX_OPS]; /* of a whole tile of each op */
     int64_t across[AGI_MAX_OPS];       /* tiles beside each other */
-    int64_t end[AGI_MAX_OPS];          /* number behind the last item of each op */
+    int64_t tiles[AGI_MAX_OPS];        /* of each op */
+    int64_t items;                     /* tiles of all ops */
 } job;
 
 const agi_matmul_table *agi_matmul_of(const ag_plan *plan)
@@ -34,20 +35,45 @@ static int64_t pieces(int64_t n, int64_t size)
     return (n + size - 1) / size;
 }
 
-static void run_item(void *arg, int64_t item, int64_t slot)
+static void run_tile(const job *x, int o, int64_t place, int64_t slot)
 {
-    const job *x = arg;
-    int o = 0;
-    while (item >= x->end[o]) {
-        o++;
-    }
     const agi_matmul_op *op = &x->ops[o];
     const agi_matmul_tile *size = &x->size[o];
-    const int64_t place = o == 0 ? item : item - x->end[o - 1];
     agi_matmul_tile at = {.i0 = place / x->across[o] * size->m, .j0 = place % x->across[o] * size->n};
     at.m = op->m - at.i0 < size->m ? op->m - at.i0 : size->m;
     at.n = op->n - at.j0 < size->n ? op->n - at.j0 : size->n;
     x->table->run(x->plan, op, &at, x->space->scratch + (size_t)slot * x->space->slot_bytes);
+}
+
+/* Items before those of a thread. Each has its share of every op, and not some of the ops: the same rows of all of
+ * them, which it also has in the steps before and after. */
+static int64_t items_before(const job *x, int64_t thread)
+{
+    int64_t n = 0;
+    for (int o = 0; o < x->n_ops; o++) {
+        n += agi_share(x->tiles[o], thread, x->plan->threads);
+    }
+    return n;
+}
+
+static void run_item(void *arg, int64_t item, int64_t slot)
+{
+    const job *x = arg;
+    const int64_t threads = x->plan->threads;
+    int64_t thread = item * threads / x->items; /* or a later one, where shares are uneven */
+    while (item >= items_before(x, thread + 1)) {
+        thread++;
+    }
+    item -= items_before(x, thread);
+    for (int o = 0; o < x->n_ops; o++) {
+        const int64_t first = agi_share(x->tiles[o], thread, threads);
+        const int64_t n = agi_share(x->tiles[o], thread + 1, threads) - first;
+        if (item < n) {
+            run_tile(x, o, first + item, slot);
+            return;
+        }
+        item -= n;
+    }
 }
 
 /* Multiplications of an op; at least one for each element of C, so that an empty sum is work too. */
@@ -65,18 +91,18 @@ ag_status agi_matmul(const agi_matmul_op *ops, int n_ops, const ag_plan *plan, c
 {
     job x = {.plan = plan, .table = agi_matmul_of(plan), .ops = ops, .n_ops = n_ops, .space = space};
     double work = 0;
-    int64_t items = 0;
     for (int o = 0; o < n_ops; o++) {
         work += work_of(&ops[o]);
     }
-    const double share = plan->threads == 1 ? work : work / (TILES_A_THREAD * (double)plan->threads);
     for (int o = 0; o < n_ops; o++) {
         if (ops[o].m > 0 && ops[o].n > 0) {
-            x.table->cut(plan, &ops[o], 1 + (int64_t)(0.9 * work_of(&ops[o]) / share), &x.size[o]);
+            const int64_t a_thread = (int64_t)(TILES_A_THREAD * work_of(&ops[o]) / work + 0.5);
+            const int64_t wanted = plan->threads == 1 ? 1 : plan->threads * (a_thread > 1 ? a_thread : 1);
+            x.table->cut(plan, &ops[o], wanted, &x.size[o]);
             x.across[o] = pieces(ops[o].n, x.size[o].n);
-            items += pieces(ops[o].m, x.size[o].m) * x.across[o];
+            x.tiles[o] = pieces(ops[o].m, x.size[o].m) * x.across[o];
+            x.items += x.tiles[o];
         }
-        x.end[o] = items;
     }
-    return agi_run_items(plan, exec, items, run_item, &x);
+    return agi_run_items(plan, exec, x.items, run_item, &x);
 }

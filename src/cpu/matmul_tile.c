@@ -1,6 +1,6 @@
 /* One tile of a matrix product over the tile kernels: C in place where it is of this real, else in scratch and
- * rounded once; A in place where the kernel can read it; B in panels of PANEL columns, [depth][PANEL], or in
- * place where it is so small that its rows stay in the cache. Compiled for each real. */
+ * rounded once; A in place where the kernel can read it; B in panels of PANEL columns, [depth][PANEL]; both in
+ * place where they are so small that their rows stay in the cache. Compiled for each real. */
 #include <string.h>
 
 #include "../core/number.h"
@@ -13,8 +13,8 @@
 enum { B_SIZE = 768 * 1024 / sizeof(real), C_SIZE = 512 * 1024 / sizeof(real) };
 
 /* Terms of a sum between which C is not touched, at most; A stored across has fewer, as more columns of B then pay
- * for copying it. Rows of A at once. */
-enum { DEPTH = 1024, DEPTH_ACROSS = 384, ROWS = 48, ROWS_ACROSS = 96 };
+ * for copying it. Rows of A at once; where a panel of B has no more bytes than NEAR, more of them. */
+enum { DEPTH = 1024, DEPTH_ACROSS = 384, ROWS = 48, ROWS_ACROSS = 96, ROWS_NEAR = 336, NEAR = 32 * 1024 };
 
 typedef struct {
     real b[B_SIZE];
@@ -84,13 +84,21 @@ static int64_t pack_rows(const part *x, const agi_matrix *m, int64_t row, int64_
     return width;
 }
 
-/* Rows i .. i + m - 1 of A. Stored across, it is copied: its terms lie far from each other. */
+/* Bytes of an operand that may stay where they are, though its terms lie far from each other. */
+enum { SMALL = 192 * 1024 };
+
+static bool small(const agi_matrix *m, int64_t rows)
+{
+    return m->row_stride * rows <= SMALL / (int64_t)sizeof(real);
+}
+
+/* Rows i .. i + m - 1 of A. */
 static operand rows_of_a(const part *x, int64_t i, int64_t m)
 {
     const agi_matrix *a = &x->p->a;
     const int64_t row = a->transposed ? x->k0 : i, n = a->transposed ? x->k : m;
     const int64_t col = a->transposed ? i : x->k0, cols = a->transposed ? m : x->k;
-    const bool near = !a->transposed || a->row_stride == 0;
+    const bool near = !a->transposed || small(a, n);
     if (a->dtype == REAL_DTYPE && near && skipped(x->s, a, row, n) == NULL) {
         const real *p = (const real *)a->data + row * a->row_stride + col * a->col_stride;
         return a->transposed ? (operand){p, a->col_stride, a->row_stride}
@@ -100,15 +108,11 @@ static operand rows_of_a(const part *x, int64_t i, int64_t m)
     return a->transposed ? (operand){x->s->a, 1, width} : (operand){x->s->a, width, 1};
 }
 
-/* Bytes of B that may stay where they are. */
-enum { SMALL = 192 * 1024 };
-
 static bool b_in_place(const part *x)
 {
     const agi_matrix *b = &x->p->b;
     return b->dtype == REAL_DTYPE && !b->transposed && b->col_stride == 1 &&
-           x->at->n % x->kernels->lanes == 0 && b->row_stride * x->k <= SMALL / (int64_t)sizeof(real) &&
-           skipped(x->s, b, x->k0, x->k) == NULL;
+           x->at->n % x->kernels->lanes == 0 && small(b, x->k) && skipped(x->s, b, x->k0, x->k) == NULL;
 }
 
 /* B's panel of columns j .. j + n - 1, counted in C. */
@@ -125,6 +129,16 @@ static void pack_panel(const part *x, int64_t j, int64_t n, real *to)
 
 /* ---- The tile ---- */
 
+/* Where a panel of B stays in the first cache, as many rows as there is place for pass by it; else some rows stay
+ * there while the panels pass by. */
+static int64_t rows_at_once(const part *x)
+{
+    if (x->k * PANEL * (int64_t)sizeof(real) <= NEAR) {
+        return ROWS_NEAR;
+    }
+    return x->p->a.transposed ? ROWS_ACROSS : ROWS;
+}
+
 /* c += or = this part's product. */
 static void add_part(const part *x, real *c, int64_t ldc, bool add)
 {
@@ -133,8 +147,7 @@ static void add_part(const part *x, real *c, int64_t ldc, bool add)
     for (int64_t j = 0; j < at->n && !in_place; j += PANEL) {
         pack_panel(x, at->j0 + j, agi_min(PANEL, at->n - j), x->s->b + j * x->k);
     }
-    const int64_t lanes = x->kernels->lanes;
-    const int64_t rows = x->p->a.transposed ? ROWS_ACROSS : ROWS;
+    const int64_t lanes = x->kernels->lanes, rows = rows_at_once(x);
     for (int64_t i = 0; i < at->m; i += rows) {
         const int64_t m = agi_min(rows, at->m - i);
         const operand a = rows_of_a(x, at->i0 + i, m);
@@ -211,9 +224,9 @@ void REAL_NAME(agi_product_cut)(const ag_plan *plan, const agi_matmul_op *op, in
     for (int p = 0; p < op->n_products; p++) {
         piece = agi_max(piece, piece_of(&op->products[p]));
     }
-    agi_cut_limits limits = {op->m, 24, agi_min(16, B_SIZE / piece / PANEL) * PANEL, PANEL};
+    agi_cut_limits limits = {op->m, 4, agi_min(16, B_SIZE / piece / PANEL) * PANEL, PANEL};
     if (!c_in_place(op, agi_kernels_of(plan)->lanes)) {
-        limits.rows = C_SIZE / limits.cols / 24 * 24;
+        limits.rows = C_SIZE / limits.cols / 4 * 4;
     }
     agi_cut_evenly(op, tiles, &limits, at);
 }
