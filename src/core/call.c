@@ -462,23 +462,22 @@ ag_status agi_exec_check(ag_exec *checked, const ag_exec *exec)
 
 /* ---- Sequences and work ---- */
 
-agi_sequence agi_sequence_of(const agi_call *call, int64_t b)
+void agi_sequence_of(agi_sequence *s, const agi_call *call, int64_t b)
 {
     const ag_problem *p = &call->plan->p;
     const ag_args *a = &call->a;
-    agi_sequence s = {.b = b, .view = b};
+    *s = (agi_sequence){.b = b, .view = b};
     if (agi_has(p, AG_PACKED)) {
-        s.view = 0;
-        s.q0 = a->q_packed[b];
-        s.k0 = a->k_packed[b];
-        s.n_q = a->q_packed[b + 1] - s.q0;
-        s.n_k = a->k_packed[b + 1] - s.k0;
+        s->view = 0;
+        s->q0 = a->q_packed[b];
+        s->k0 = a->k_packed[b];
+        s->n_q = a->q_packed[b + 1] - s->q0;
+        s->n_k = a->k_packed[b + 1] - s->k0;
     } else {
-        s.n_q = a->q_lengths == NULL ? p->q_len : a->q_lengths[b];
-        s.n_k = a->kv_lengths == NULL ? p->kv_len : a->kv_lengths[b];
+        s->n_q = a->q_lengths == NULL ? p->q_len : a->q_lengths[b];
+        s->n_k = a->kv_lengths == NULL ? p->kv_len : a->kv_lengths[b];
     }
-    s.shift = a->q_offset + (p->align == AG_ALIGN_BOTTOM_RIGHT ? s.n_k - s.n_q : 0);
-    return s;
+    s->shift = a->q_offset + (p->align == AG_ALIGN_BOTTOM_RIGHT ? s->n_k - s->n_q : 0);
 }
 
 /* Lanes at most: more tasks than that share them. */

@@ -44,7 +44,7 @@ typedef struct {
     int64_t shift;    /* query i stands at p_i = i + shift; key j at g_j = j + k_offset */
 } agi_sequence;
 
-agi_sequence agi_sequence_of(const agi_call *call, int64_t b);
+void agi_sequence_of(agi_sequence *s, const agi_call *call, int64_t b);
 
 /* Work items 0 .. n_items - 1, fixed by the shape. As many tasks as the plan has threads draw them: each from its own
  * share first, so that it finds in its cache what it wrote in the step before, then from those of the others. slot

@@ -123,7 +123,7 @@ void agi_load_tile(agi_backward_scratch *s, const agi_head *x, int64_t i0, real 
         load_statistics(x, t, r);
     }
     load_products(s, x, t, kept, first);
-    for (int64_t r = t->ni; r < agi_round_up(t->ni, PANEL);
+    for (int64_t r = t->ni; r < agi_round_up(t->ni, rows ? x->k->lanes : PANEL);
          r++) { /* lanes behind the last query weigh nothing */
         t->high[r] = (real)INFINITY;
         t->low[r] = t->D[r] = t->mu[r] = t->tD[r] = 0;

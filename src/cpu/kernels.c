@@ -16,7 +16,7 @@
 INLINE void micro(const int mr, const int nv, const bool add, int64_t K, const real *A, int64_t ars,
                   int64_t aks, const real *B, int64_t ldb, real *C, int64_t ldc)
 {
-    vec c[8][MAX_NV];
+    vec c[12][MAX_NV];
     UNROLL for (int r = 0; r < mr; r++)
     {
         UNROLL for (int v = 0; v < nv; v++)
@@ -66,7 +66,11 @@ INLINE void instances(const int nv, const bool add, PARAMETERS)
     case 5: micro(5, nv, add, ARGS); break;
     case 6: micro(6, nv, add, ARGS); break;
     case 7: micro(MAX_MR(nv) < 7 ? 1 : 7, nv, add, ARGS); break;
-    default: micro(MAX_MR(nv) < 8 ? 1 : 8, nv, add, ARGS); break;
+    case 8: micro(MAX_MR(nv) < 8 ? 1 : 8, nv, add, ARGS); break;
+    case 9: micro(MAX_MR(nv) < 9 ? 1 : 9, nv, add, ARGS); break;
+    case 10: micro(MAX_MR(nv) < 10 ? 1 : 10, nv, add, ARGS); break;
+    case 11: micro(MAX_MR(nv) < 11 ? 1 : 11, nv, add, ARGS); break;
+    default: micro(MAX_MR(nv) < 12 ? 1 : 12, nv, add, ARGS); break;
     }
 }
 
@@ -115,7 +119,8 @@ static void product(int64_t M, int64_t N, int64_t K, const real *A, int64_t ars,
     const int64_t vectors = N / LANES, groups = (vectors + MAX_NV - 1) / MAX_NV;
     for (int64_t g = 0; g < groups; g++) {
         /* Groups as even as can be: 5 vectors are 3 and 2, not 4 and 1. */
-        const int64_t first = vectors * g / groups, nv = vectors * (g + 1) / groups - first;
+        const int64_t first = groups == 1 ? 0 : vectors * g / groups;
+        const int64_t nv = groups == 1 ? vectors : vectors * (g + 1) / groups - first;
         const int64_t step = MAX_MR(nv);
         for (int64_t r = 0; r < M; r += step) {
             micros[nv][add](M - r < step ? M - r : step, K, A + r * ars, ars, aks, B + first * LANES, ldb,

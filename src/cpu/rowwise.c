@@ -70,7 +70,7 @@ void agi_row_product(agi_row_scratch *s, const agi_head *x, const agi_row_panel 
                      const agi_key_block *keys, int64_t from, int64_t nj)
 {
     const bool few = panel->W == x->k->lanes;
-    const int64_t step = few ? 8 : nj;
+    const int64_t step = few ? 12 : nj;
     for (int64_t j = 0; j < nj; j += step) {
         const int64_t n = agi_min(step, nj - j), row = from + j;
         for (int64_t r = row; few && r < row + n; r++) {

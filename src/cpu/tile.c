@@ -36,7 +36,7 @@ void agi_head_begin(agi_head *x, const agi_call *call, const agi_kernels *k, int
     x->call = call;
     x->k = k;
     x->amx = AGI_HAS_AMX ? agi_amx_of(call->plan, call->map) : NULL;
-    x->seq = agi_sequence_of(call, b);
+    agi_sequence_of(&x->seq, call, b);
     x->h = h;
     x->hk = h / (p->heads / p->kv_heads);
     x->Dk = p->dim_qk;
@@ -96,14 +96,10 @@ static void get_row(const agi_kernels *k, agi_slice s, int64_t row, int64_t c0, 
     }
 }
 
-agi_rows agi_get_rows(const agi_kernels *k, agi_slice s, int64_t first, int64_t n, const uint8_t *skip,
-                      real *scratch)
+agi_rows agi_convert_rows(const agi_kernels *k, agi_slice s, int64_t first, int64_t n, const uint8_t *skip,
+                          real *scratch)
 {
     const int64_t D_pad = agi_round_up(s.D, k->lanes);
-    if (s.dtype == REAL_DTYPE && s.t->strides[3] == 1 && s.D == D_pad && skip == NULL) {
-        /* The stride of a single row may be anything. */
-        return (agi_rows){(const real *)s.t->data + agi_row_at(s, first), n == 1 ? D_pad : s.t->strides[2]};
-    }
     for (int64_t r = 0; r < n; r++) {
         real *to = scratch + r * D_pad;
         memset(to + s.D, 0, (size_t)(D_pad - s.D) * sizeof(real));
@@ -114,12 +110,6 @@ agi_rows agi_get_rows(const agi_kernels *k, agi_slice s, int64_t first, int64_t 
         }
     }
     return (agi_rows){scratch, D_pad};
-}
-
-agi_rows agi_key_rows(const agi_head *x, const ag_tensor *t, int64_t D, int64_t j0, int64_t n, real *scratch)
-{
-    const agi_rows absent = {NULL, 0};
-    return t->data == NULL ? absent : agi_get_rows(x->k, agi_key_slice(x, t, D), j0, n, NULL, scratch);
 }
 
 agi_rows agi_clean_rows(agi_rows rows, int64_t n, int64_t width, const uint8_t *unseen, real *clean)

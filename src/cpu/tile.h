@@ -24,9 +24,10 @@ static inline int64_t agi_max(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
+/* Mostly to whole vectors, a power of two: a tiny head has no time for divisions. */
 static inline int64_t agi_round_up(int64_t n, int64_t step)
 {
-    return (n + step - 1) / step * step;
+    return (step & (step - 1)) == 0 ? (n + step - 1) & -step : (n + step - 1) / step * step;
 }
 
 /* One query head of one sequence of a call. */
@@ -120,13 +121,29 @@ static inline agi_slice agi_key_slice(const agi_head *x, const ag_tensor *t, int
     return (agi_slice){t, x->call->plan->p.dtype, x->seq.view, x->hk, x->seq.k0, D};
 }
 
-/* Rows first .. first + n - 1 of the slice: where they are, if they are whole vectors of reals; else
- * converted into scratch[n][D_pad], padded with zeros. skip[row] != 0, where given: the row is zero. */
-agi_rows agi_get_rows(const agi_kernels *k, agi_slice s, int64_t first, int64_t n, const uint8_t *skip,
-                      real *scratch);
+/* Rows first .. first + n - 1 of the slice, converted into scratch[n][D_pad], padded with zeros. skip[row] != 0,
+ * where given: the row is zero. */
+agi_rows agi_convert_rows(const agi_kernels *k, agi_slice s, int64_t first, int64_t n, const uint8_t *skip,
+                          real *scratch);
+
+/* The same rows where they are, if they are whole vectors of reals; else converted. */
+static inline agi_rows agi_get_rows(const agi_kernels *k, agi_slice s, int64_t first, int64_t n,
+                                    const uint8_t *skip, real *scratch)
+{
+    if (s.dtype == REAL_DTYPE && s.t->strides[3] == 1 && agi_round_up(s.D, k->lanes) == s.D && skip == NULL) {
+        /* The stride of a single row may be anything. */
+        return (agi_rows){(const real *)s.t->data + agi_row_at(s, first), n == 1 ? s.D : s.t->strides[2]};
+    }
+    return agi_convert_rows(k, s, first, n, skip, scratch);
+}
 
 /* Rows j0 .. j0 + n - 1 of K, V or a tangent of theirs; p is NULL where the tensor is absent. */
-agi_rows agi_key_rows(const agi_head *x, const ag_tensor *t, int64_t D, int64_t j0, int64_t n, real *scratch);
+static inline agi_rows agi_key_rows(const agi_head *x, const ag_tensor *t, int64_t D, int64_t j0, int64_t n,
+                                    real *scratch)
+{
+    const agi_rows absent = {NULL, 0};
+    return t->data == NULL ? absent : agi_get_rows(x->k, agi_key_slice(x, t, D), j0, n, NULL, scratch);
+}
 
 /* A copy of rows in which those that are unseen are zero: their weight is 0, but 0 times NaN is NaN. */
 agi_rows agi_clean_rows(agi_rows rows, int64_t n, int64_t width, const uint8_t *unseen, real *clean);

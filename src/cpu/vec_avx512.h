@@ -151,7 +151,7 @@ INLINE void v_zip(vec a, vec b, vec *low, vec *high)
 #endif
 
 #define MAX_NV 4
-#define MAX_MR(nv) ((nv) == 4 ? 6 : 8)
+#define MAX_MR(nv) ((nv) == 4 ? 6 : (nv) == 3 ? 8 : 12)
 
 INLINE bool v_any(vmask m)
 {

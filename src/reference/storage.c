@@ -81,7 +81,7 @@ void agi_head_begin(head *x, const agi_call *call, int64_t b, int64_t h)
     const bool sink = agi_has(p, AG_SINK);
     const bool tangent = x->tQ != NULL && sink && call->a.tsink.data != NULL;
     x->call = call;
-    x->seq = agi_sequence_of(call, b);
+    agi_sequence_of(&x->seq, call, b);
     x->h = h;
     x->n_q = x->seq.n_q;
     x->n_k = x->seq.n_k;
