@@ -179,7 +179,7 @@ def quick_cases(threads):
         Case(12, 2048, 2048, 64, threads, unfused=True),
     ] + special_cases(threads)
     cases += [
-        Case(heads_of(2048, dim), 2048, 2048, dim, t, dtype="bf16")
+        Case(HEADS[dim], 2048, 2048, dim, t, dtype="bf16")
         for dim in BF16_DIMS
         for t in sorted({1, threads})
     ]
@@ -206,7 +206,7 @@ def full_cases(threads):
         Case(6, 1024, 1024, 128, 1, isa="avx2", torch=False, maps=("forward", "vjp")),
     ]
     cases += [
-        Case(heads_of(n, d), n, n, d, t, causal=causal, dtype="bf16")
+        Case(HEADS[d], n, n, d, t, causal=causal, dtype="bf16")
         for n in BF16_LENGTHS
         for d in BF16_DIMS
         for causal in (False, True)

@@ -5,10 +5,11 @@
 enum {
     CACHE = 256 * 1024, /* numbers that a tile's working set may have: half of a 2 MiB cache in float32 */
     SPAN = 128 * 1024,  /* numbers of a span's dK and dV */
-    ENOUGH_BLOCKS = 24, /* large blocks of queries, where they could be smaller */
-    ENOUGH_ITEMS = 32,  /* blocks of queries that need no parts of the keys */
-    LEAST_KEYS = 1024,  /* of such a part */
-    ENOUGH_CHAINS = 8   /* independent chains that need no parts */
+    ENOUGH_BLOCKS =
+        12, /* large blocks of queries, on the AMX unit, where they could be smaller or have parts */
+    ENOUGH_ITEMS = 32, /* blocks of queries that need no parts of the keys */
+    LEAST_KEYS = 1024, /* of such a part */
+    ENOUGH_CHAINS = 8  /* independent chains that need no parts */
 };
 
 /* The most keys of a tile: the block's K, V, dK, dV and its score tiles stay in the cache. */
@@ -84,7 +85,7 @@ agi_row_schedule agi_row_schedule_of(const ag_plan *plan, agi_map map)
     x.blocks = agi_max(1, (p->q_len + x.rows - 1) / x.rows);
     x.items = p->q_len == 0 ? 0 : agi_saturated(p->batch, p->heads, x.blocks, 1);
     x.parts = agi_min(ENOUGH_ITEMS / agi_max(1, x.items), p->kv_len / LEAST_KEYS);
-    x.parts = agi_max(1, x.parts);
+    x.parts = agi_amx_of(plan, map) != NULL && x.items >= ENOUGH_BLOCKS ? 1 : agi_max(1, x.parts);
     x.keys = agi_round_up((p->kv_len + x.parts - 1) / x.parts, LEAST_KEYS / 8);
     return x;
 }
