@@ -121,7 +121,7 @@ static void check_amx_configuration(void)
 
 static void check_amx_product(struct rng *r)
 {
-    const int64_t tall = rng_range(r, 1, 5), wide_n = rng_range(r, 1, 5), deep = rng_range(r, 1, 7);
+    const int64_t tall = rng_range(r, 1, 5), wide_n = rng_range(r, 1, 5), deep = rng_range(r, 0, 10);
     const bool add = rng_chance(r, 0.5);
     const int64_t row = 32 * (deep + rng_range(r, 0, 2)), ldc = 16 * (wide_n + rng_range(r, 0, 2));
     struct guarded a = narrow_numbers(r, 16 * tall * row), b = narrow_numbers(r, wide_n * deep * AMX_AB);
@@ -195,17 +195,16 @@ static void check_amx_transpose(struct rng *r)
 {
     const int64_t m = 16 * rng_range(r, 1, 4), n = 16 * rng_range(r, 1, 4);
     const int64_t ld_from = n + rng_range(r, 0, 9), ld_to = m + rng_range(r, 0, 9);
-    const bool add = rng_chance(r, 0.5);
     struct guarded from = float_numbers(r, (m - 1) * ld_from + n, -2, 2);
     struct guarded to = float_numbers(r, (n - 1) * ld_to + m, -2, 2), before = guard((n - 1) * ld_to + m, 4);
     struct faults faults = {0};
     memcpy(floats_of(&before), floats_of(&to), before.bytes);
-    agi_amx_table.transpose(floats_of(&to), ld_to, floats_of(&from), ld_from, m, n, add);
+    agi_amx_table.transpose(floats_of(&to), ld_to, floats_of(&from), ld_from, m, n);
     for (int64_t at = 0; at < (n - 1) * ld_to + m; at++) {
         const float old = floats_of(&before)[at];
         const bool inside = at % ld_to < m;
         const float moved = inside ? floats_of(&from)[at % ld_to * ld_from + at / ld_to] : 0;
-        const float wanted = !inside ? old : add ? old + moved : moved;
+        const float wanted = inside ? moved : old;
         expect_near(&faults, at, (double)floats_of(&to)[at], (double)wanted, 0);
     }
     report(&faults, "transpose");
@@ -424,7 +423,7 @@ static void check_amx_curve(struct rng *r)
     struct faults weights = {0};
     double mean = 0;
     for (int64_t i = 0; i < PANEL; i++) {
-        m[i] = (float)rng_range(r, reach > 100 ? 128 : -128, 512) / 128;
+        m[i] = (float)rng_range(r, reach > 100 ? 256 : -256, 1024) / 256;
         l[0][i] = l[1][i] = l[2][i] = 0;
         norms[i] = (float)(reach / 2);
         for (int64_t j = 0; j < GROUP_KEYS; j++) {
@@ -538,6 +537,69 @@ static void check_amx_gradients(struct rng *r)
     }
 }
 
+static void check_amx_gradient_tangents(struct rng *r)
+{
+    const int64_t line = 2 * AMX_AB;
+    const float c = (float)(0.5 + rng_uniform(r)), scale = (float)(0.5 + rng_uniform(r));
+    struct guarded in[8], rows[4], pairs[2]; /* S, dP, U, tdP; L, mu, D, tD */
+    struct faults wrong_rows = {0}, wrong_pairs = {0};
+    const float *scores[4];
+    uint16_t *to_rows[4], *to_pairs[2];
+    for (int n = 0; n < 8; n++) {
+        in[n] = float_numbers(r, n < 4 ? GROUP_KEYS * PANEL : PANEL,
+                              n == 0   ? -10
+                              : n == 4 ? 3
+                                       : -2,
+                              n == 4 ? 9 : 2);
+    }
+    for (int n = 0; n < 4; n++) {
+        rows[n] = guard(2 * line, 2);
+        scores[n] = floats_of(&in[n]);
+        to_rows[n] = narrow_of(&rows[n]);
+    }
+    for (int n = 0; n < 2; n++) {
+        pairs[n] = guard(2 * AMX_AB, 2);
+        to_pairs[n] = narrow_of(&pairs[n]);
+    }
+    agi_amx_table.gradient_tangents(to_rows, line, to_pairs, scores, c, scale, floats_of(&in[4]),
+                                    floats_of(&in[5]), floats_of(&in[6]), floats_of(&in[7]));
+    for (int64_t j = 0; j < GROUP_KEYS; j++) {
+        for (int64_t i = 0; i < 32; i++) {
+            double x[4], at_lane[4], wanted[4];
+            for (int n = 0; n < 4; n++) {
+                x[n] = (double)scores[n][j * PANEL + i];
+                at_lane[n] = (double)floats_of(&in[4 + n])[i];
+            }
+            const double p = exp2((double)c * x[0] - at_lane[0]), e = x[1] - at_lane[2];
+            const double w = (double)scale * x[2] - at_lane[1];
+            wanted[0] = p;
+            wanted[1] = p * e;
+            wanted[2] = p * w;
+            wanted[3] = p * (w * e + x[3] - at_lane[3]);
+            for (int n = 0; n < 4; n++) {
+                const double error = AMX_WEIGHT_ERROR * fabs(wanted[n]) + 1e-5 * p;
+                expect_near(&wrong_rows, j * 32 + i, narrow_at(to_rows[n], rows_place(j, i, line)), wanted[n],
+                            error);
+                if (n % 2 == 1) { /* pairs: tdS, dS */
+                    expect_near(&wrong_pairs, j * 32 + i, narrow_at(to_pairs[n == 1], pairs_place(j, i)),
+                                wanted[n], error);
+                }
+            }
+        }
+    }
+    report(&wrong_rows, "gradient_tangents: rows");
+    report(&wrong_pairs, "gradient_tangents: pairs");
+    for (int n = 0; n < 8; n++) {
+        release(&in[n], "gradient_tangents");
+    }
+    for (int n = 0; n < 4; n++) {
+        release(&rows[n], "gradient_tangents");
+    }
+    for (int n = 0; n < 2; n++) {
+        release(&pairs[n], "gradient_tangents");
+    }
+}
+
 static void check_amx_dots(struct rng *r)
 {
     const int64_t n = rng_range(r, 1, 20), width = rng_range(r, 1, 300), ld = width + rng_range(r, 0, 9);
@@ -583,6 +645,7 @@ static void check_amx(int rounds)
         check_amx_curve(&r);
         check_amx_softmax_tangent(&r);
         check_amx_gradients(&r);
+        check_amx_gradient_tangents(&r);
         check_amx_dots(&r);
     }
 }

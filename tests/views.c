@@ -174,8 +174,9 @@ static void layouts_give_the_same_bits(void)
         "b2 h3 kv1 q1 k8 d2 dv7 bias=b1q1 ",
         "h2 kv1 q210 k330 d40 dv24 causal align=bottom-right sink bias=11qk mask=11qk ",
         "b2 h1 q180 k240 d24 packed=300,400 window=90,40 softcap=3 dropout=0.2 table=9 ",
+        "h2 q70 k1100 d40 dv24 sink ",
     };
-    for (size_t n = 0; n < with_large(5, 2); n++) {
+    for (size_t n = 0; n < with_large(5, 3); n++) {
         for (int d = 0; d < DTYPES; d++) {
             struct arrays x;
             char text[256];

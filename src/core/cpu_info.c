@@ -82,11 +82,13 @@ void agi_cpu_features(char *features, size_t size)
         {"sse4.2", __builtin_cpu_supports("sse4.2")},
         {"avx2", __builtin_cpu_supports("avx2")},
         {"fma", __builtin_cpu_supports("fma")},
+        {"bmi2", __builtin_cpu_supports("bmi2")},
         {"avx512f", __builtin_cpu_supports("avx512f")},
         {"avx512bw", __builtin_cpu_supports("avx512bw")},
         {"avx512dq", __builtin_cpu_supports("avx512dq")},
         {"avx512vl", __builtin_cpu_supports("avx512vl")},
         {"avx512bf16", __builtin_cpu_supports("avx512bf16")},
+        {"avx512vbmi", __builtin_cpu_supports("avx512vbmi")},
         {"amx-bf16", has_amx_bf16()},
     };
     for (size_t i = 0; i < sizeof sets / sizeof sets[0]; i++) {

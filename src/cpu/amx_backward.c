@@ -120,7 +120,8 @@ static amx_operand seen_keys(const agi_backward_scratch *s, const agi_head *x, a
     int64_t from, to;
     agi_key_range(x, s->tile.i0, s->tile.ni, &from, &to);
     const int64_t n = agi_round_up(keys->nj, GROUP_KEYS);
-    const bool inside = keys->j0 >= from && (keys->j0 + n <= to || to == x->seq.n_k);
+    const int64_t end = keys->j0 + keys->nj; /* rows behind the sequence's last are zeros */
+    const bool inside = keys->j0 >= from && end <= to && (keys->nj == n || end == x->seq.n_k);
     if (inside && (!x->hides || memchr(s->unseen, 1, (size_t)keys->nj) == NULL)) {
         return K;
     }
@@ -173,16 +174,10 @@ void agi_amx_put_queries(agi_backward_scratch *s, const agi_head *x, agi_slice d
                          bool accumulate)
 {
     const double scale = x->call->plan->p.scale;
-    float factor[TILE_ROWS];
-    if (dq.t->data != NULL && dq.dtype == AG_BF16 && dq.t->strides[3] == 1 && !accumulate) {
-        for (int64_t i = 0; i < ni; i++) {
-            factor[i] = (float)scale;
-        }
-        x->amx->put_turned((uint16_t *)dq.t->data + agi_row_at(dq, i0), dq.t->strides[2], s->tile.dQ,
-                           TILE_ROWS, factor, x->Dk, ni);
+    if (dq.t->data != NULL && dq.dtype == AG_BF16 && !accumulate) {
+        agi_amx_put_turned(x, dq, i0, ni, s->tile.dQ, TILE_ROWS, &scale, 0, s->amx.rows);
     } else if (dq.t->data != NULL) {
-        x->amx->transpose(s->amx.dQ, x->Dk_pad, s->tile.dQ, TILE_ROWS, x->Dk_pad, agi_round_up(ni, AMX_ROWS),
-                          false);
+        x->amx->transpose(s->amx.dQ, x->Dk_pad, s->tile.dQ, TILE_ROWS, x->Dk_pad, agi_round_up(ni, AMX_ROWS));
         agi_put_rows(x->k, dq, i0, ni, accumulate, scale, s->amx.dQ, x->Dk_pad);
     }
 }

@@ -271,8 +271,7 @@ static float largest_norm(const uint16_t *rows, int64_t ld, int64_t n, int64_t w
     return sqrtf(_mm512_reduce_add_ps(_mm512_castsi512_ps(largest)));
 }
 
-static void transpose(float *to, int64_t ld_to, const float *from, int64_t ld_from, int64_t m, int64_t n,
-                      bool add)
+static void transpose(float *to, int64_t ld_to, const float *from, int64_t ld_from, int64_t m, int64_t n)
 {
     for (int64_t i = 0; i < m; i += LANES) {
         for (int64_t j = 0; j < n; j += LANES) {
@@ -282,9 +281,7 @@ static void transpose(float *to, int64_t ld_to, const float *from, int64_t ld_fr
                 load_columns(column, from + i * ld_from + j, 4 * ld_from, q);
                 UNROLL for (int c = 0; c < 4; c++)
                 {
-                    float *const place = to + (j + 4 * q + c) * ld_to + i;
-                    const vec a = _mm512_castsi512_ps(column[c]);
-                    v_store(place, add ? v_add(v_load(place), a) : a);
+                    v_store(to + (j + 4 * q + c) * ld_to + i, _mm512_castsi512_ps(column[c]));
                 }
             }
         }
@@ -449,8 +446,8 @@ INLINE void weights_of_pair(uint16_t *pairs, const float *T, vec c, const vec *s
     }
 }
 
-/* Sets the shift by the maxima of the columns. */
-static bool move_shifts(const float *T, vec c, float *m, vec *shift, vec *factor)
+/* Sets the shift by the maxima of the columns, in 256ths where asked. */
+static bool move_shifts(const float *T, vec c, bool rounded, float *m, vec *shift, vec *factor)
 {
     bool rescaled = false;
     for (int v = 0; v < PAIR; v++) {
@@ -459,7 +456,9 @@ static bool move_shifts(const float *T, vec c, float *m, vec *shift, vec *factor
         for (int j = 1; j < GROUP_KEYS; j++) {
             highest = v_max(v_load(T + j * PANEL + v * LANES), highest);
         }
-        rescaled |= v_move_shift(v_mul(highest, c), m + v * LANES, &shift[v], &factor[v], &grown);
+        highest = v_mul(highest, c);
+        highest = rounded ? _mm512_roundscale_ps(highest, 8 << 4) : highest;
+        rescaled |= v_move_shift(highest, m + v * LANES, &shift[v], &factor[v], &grown);
     }
     return rescaled;
 }
@@ -472,7 +471,7 @@ static const uint8_t curve[64] = {1,  2,  3,  4,  5,  6,  8,  8,  10, 10, 11, 12
                                   18, 17, 17, 16, 15, 14, 13, 12, 11, 10, 9,  7,  6,  5,  3,  2};
 
 /* The same weights in half the instructions, for exponents between -126 and 126. They are 1.00015 times smaller on
- * average, and all of a lane by what its shift is rounded by, at most 2^(1/512); their errors are larger than rounding's
+ * average; shifts are in 256ths. Their errors are larger than rounding's
  * by a sixth. */
 #define CURVED ((float)(AMX_CENTRED * 1.000155))
 INLINE void weights_by_curve(uint16_t *pairs, const float *T, vec c, const vec *shift, vec *sum)
@@ -537,7 +536,7 @@ INLINE bool softmax_pair(uint16_t *pairs, const float *T, vec c, const float *no
         fine = v_less(sum[0], most) & v_less(sum[1], most);
     }
     if (fine != 0xffff) {
-        rescaled = move_shifts(T, c, m, shift, factor);
+        rescaled = move_shifts(T, c, norms[0] < INFINITY, m, shift, factor);
         some_weights(pairs, T, c, norms, reach, shift, sum);
     }
     for (int v = 0; v < PAIR; v++) {

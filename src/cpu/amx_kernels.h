@@ -45,9 +45,8 @@ typedef struct {
     void (*far_pairs)(uint16_t *tile, const uint16_t *rows, int64_t ld);
     void (*turned)(uint16_t *tile, const uint16_t *rows, int64_t ld);
 
-    /* to[n][m] = or += from[m][n]; m, n multiples of 16. */
-    void (*transpose)(float *to, int64_t ld_to, const float *from, int64_t ld_from, int64_t m, int64_t n,
-                      bool add);
+    /* to[n][m] = from[m][n]; m, n multiples of 16. */
+    void (*transpose)(float *to, int64_t ld_to, const float *from, int64_t ld_from, int64_t m, int64_t n);
 
     /* to[n][m] = factor[n] from[m][n], rounded to bfloat16. from: m and n filled up to multiples of 32 and 16. */
     void (*put_turned)(uint16_t *to, int64_t ld, const float *from, int64_t ld_from, const float *factor,
@@ -68,7 +67,8 @@ typedef struct {
     void (*hide_pairs)(uint16_t *pairs, int64_t low, int64_t high);
 
     /* agi_kernels.softmax on a group whose weights go to pairs of keys; T stays; l is AMX_CENTRED times the sum.
-     * norms[lane] * reach: no less than |c T|, where that is known; else one of them is infinite. */
+     * norms[lane] * reach: no less than |c T|, where that is known; else one of them is infinite. Where it is known
+     * and small, weights come from a table, exact to 0.6 percent. Where norms are finite, m is in 256ths. */
     bool (*softmax)(uint16_t *pairs, const float *T, int64_t W, float c, const float *norms, float reach,
                     float *m, float *l, float *alpha);
 
@@ -77,7 +77,7 @@ typedef struct {
     bool (*softmax_tangent)(uint16_t *pairs, uint16_t *t_pairs, const float *T, const float *U, int64_t W,
                             float c, float scale, const float *m, float *l, const float *r, float *a);
 
-    /* The vjp's stages on a group without features that all queries see: P = 2^(c T - L), dS = P (dP - D),
+    /* The vjp's stages on a group without features: P = 2^(c T - L), dS = P (dP - D),
      * rounded to rows, and dS also to pairs. */
     void (*gradients)(uint16_t *P, uint16_t *dS, int64_t line, uint16_t *dS_pairs, const float *T,
                       const float *dP, int64_t W, float c, const float *L, const float *D);

@@ -123,6 +123,36 @@ amx_operand agi_amx_key_columns(const agi_head *x, const ag_tensor *t, int64_t D
     return (amx_operand){out, AMX_AB, group, GROUP_KEYS};
 }
 
+/* Of at most PANEL rows. */
+static void put_some(const agi_head *x, agi_slice to, int64_t first, int64_t n, const float *from, int64_t ld,
+                     const double *factor, int64_t step, uint16_t *scratch)
+{
+    const int64_t stride = to.t->strides[3];
+    uint16_t *const place = (uint16_t *)to.t->data + agi_row_at(to, first);
+    float factors[PANEL];
+    for (int64_t r = 0; r < n; r++) {
+        factors[r] = (float)factor[r * step];
+    }
+    if (stride == 1) {
+        x->amx->put_turned(place, to.t->strides[2], from, ld, factors, to.D, n);
+        return;
+    }
+    x->amx->put_turned(scratch, to.D, from, ld, factors, to.D, n);
+    for (int64_t r = 0; r < n; r++) {
+        for (int64_t c = 0; c < to.D; c++) {
+            place[r * to.t->strides[2] + c * stride] = scratch[r * to.D + c];
+        }
+    }
+}
+
+void agi_amx_put_turned(const agi_head *x, agi_slice to, int64_t first, int64_t n, const float *from,
+                        int64_t ld, const double *factor, int64_t step, uint16_t *scratch)
+{
+    for (int64_t r = 0; r < n; r += PANEL) {
+        put_some(x, to, first + r, agi_min(PANEL, n - r), from + r, ld, factor + r * step, step, scratch);
+    }
+}
+
 void agi_amx_clean(uint16_t *to, const uint16_t *from, int64_t tiles, const uint8_t *keep)
 {
     for (int64_t row = 0; row < tiles * AMX_ROWS; row++) {

@@ -35,6 +35,11 @@ amx_operand agi_amx_key_rows_and_tangents(const agi_head *x, const ag_tensor *t,
 amx_operand agi_amx_key_columns(const agi_head *x, const ag_tensor *t, int64_t D, int64_t j0, int64_t n,
                                 uint16_t *out, uint16_t *scratch);
 
+/* Rows first .. first + n - 1 of a bfloat16 output from sums that lie transposed, [D][ld], row r times
+ * factor[r * step]. The scratch has PANEL rows. */
+void agi_amx_put_turned(const agi_head *x, agi_slice to, int64_t first, int64_t n, const float *from,
+                        int64_t ld, const double *factor, int64_t step, uint16_t *scratch);
+
 /* The tiles of one group of keys, without the keys that are not to be kept: their weight is 0, but 0 times NaN is
  * NaN. */
 void agi_amx_clean(uint16_t *to, const uint16_t *from, int64_t tiles, const uint8_t *keep);

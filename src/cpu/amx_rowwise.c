@@ -1,6 +1,6 @@
 /* Forward and jvp on the AMX unit: one block of keys against the panels of a block of queries. Sums are transposed,
- * O'^T[channel][query], so that P^T is an operand as it stands. A panel takes the keys in groups; weights of a few
- * groups wait until their product with V, because a longer sum is a cheaper one. */
+ * O'^T[channel][query], so that P^T is an operand as it stands. A panel takes the keys in groups; their weights wait
+ * until the product with V of the whole block, because a longer sum is a cheaper one. */
 #include "amx_rowwise.h"
 
 #include <math.h>
@@ -41,21 +41,33 @@ static int64_t lanes_of(const agi_row_panel *panel)
     return agi_round_up(panel->ni, AMX_DEPTH);
 }
 
+/* May weights come from the table? */
+static bool has_table(const agi_head *x)
+{
+    return x->call->map == AGI_FORWARD && x->plain && x->call->plan->p.dropout == 0;
+}
+
 /* Weights of many keys may be less exact: their errors cancel out. */
 enum { MANY_KEYS = 512 };
 
-/* Norms of the queries, or infinity, where nothing is to be made of them. */
-static void begin_norms(const agi_amx_panel *to, const agi_head *x, const agi_row_panel *panel, int64_t line,
-                        int64_t behind)
+/* Norms of the queries, with m in 256ths; or infinity, where nothing is to be made of them. */
+static void begin_norms(const agi_amx_panel *to, const agi_head *x, const agi_row_panel *panel)
 {
-    const int64_t tiles = agi_round_up(x->Dk, AMX_DEPTH) / AMX_DEPTH;
     int64_t first, end;
     agi_key_range(x, panel->i0, 1, &first, &end);
-    for (int64_t i = 0; i < lanes_of(panel); i += AMX_LANES) {
-        x->amx->column_norms(to->norms + i, to->Q + i / AMX_LANES * line + behind, tiles);
+    if (!has_table(x) || end - first < MANY_KEYS) {
+        for (int64_t i = 0; i < PANEL; i++) {
+            to->norms[i] = INFINITY;
+        }
+        return;
     }
-    for (int64_t i = 0; i < PANEL && end - first < MANY_KEYS; i++) {
-        to->norms[i] = INFINITY;
+    const amx_operand *q = &to->columns;
+    for (int64_t i = 0; i < lanes_of(panel); i += AMX_LANES) {
+        x->amx->column_norms(to->norms + i, q->p + i / AMX_LANES * q->line,
+                             agi_round_up(x->Dk, AMX_DEPTH) / AMX_DEPTH);
+    }
+    for (int64_t i = 0; i < PANEL; i++) { /* the sink's logit, where there is one */
+        panel->m[i] = roundf(256 * panel->m[i]) / 256;
     }
 }
 
@@ -71,7 +83,7 @@ void agi_amx_begin_panel(agi_amx_row_scratch *s, const agi_head *x, const agi_ro
     to->columns = agi_amx_query_columns(x, agi_query_slice(x, &a->q, dtype, x->Dk), panel->i0, panel->ni, W,
                                         NULL, to->Q + behind, line, s->rows);
     to->empty = true;
-    begin_norms(to, x, panel, line, behind);
+    begin_norms(to, x, panel);
     if (tangents) {
         to->t_columns = (amx_operand){to->Q, line, AMX_AB, 0};
     }
@@ -107,23 +119,17 @@ void agi_amx_turn_panel(const agi_amx_row_scratch *s, const agi_head *x, agi_row
 {
     const agi_amx_panel *from = &s->panel[q];
     const int64_t W = lanes_of(panel);
-    x->amx->transpose(panel->O, x->Dv_pad, from->O, PANEL, x->Dv_pad, W, false);
+    x->amx->transpose(panel->O, x->Dv_pad, from->O, PANEL, x->Dv_pad, W);
     if (x->call->map == AGI_JVP) {
-        x->amx->transpose(panel->tO, x->Dv_pad, from->tO, PANEL, x->Dv_pad, W, false);
+        x->amx->transpose(panel->tO, x->Dv_pad, from->tO, PANEL, x->Dv_pad, W);
     }
 }
 
 void agi_amx_put_panel(const agi_amx_row_scratch *s, const agi_head *x, const agi_row_panel *panel, int64_t q,
                        const double *factor)
 {
-    const ag_tensor *o = &x->call->a.o;
-    const agi_slice slice = agi_query_slice(x, o, AG_BF16, x->Dv);
-    float rounded[PANEL];
-    for (int64_t i = 0; i < panel->ni; i++) {
-        rounded[i] = (float)factor[i];
-    }
-    x->amx->put_turned((uint16_t *)o->data + agi_row_at(slice, panel->i0), o->strides[2], s->panel[q].O,
-                       PANEL, rounded, x->Dv, panel->ni);
+    agi_amx_put_turned(x, agi_query_slice(x, &x->call->a.o, AG_BF16, x->Dv), panel->i0, panel->ni,
+                       s->panel[q].O, PANEL, factor, 1, s->rows);
 }
 
 /* When m grew, sums are worth less; where r changed with it, T' += (r_old - r_new) O'. */
@@ -147,7 +153,7 @@ static void rescale(const agi_head *x, const agi_amx_panel *panel, int64_t lanes
 typedef struct {
     int64_t j0, nj;
     amx_operand K, V, tV; /* K's rows with tK's behind them, where there are tangents; tV.p NULL: absent */
-    float reach;          /* times the norm of a query: no less than its scores, in base 2 */
+    float reach[AMX_KEYS / GROUP_KEYS]; /* times the norm of a query: no less than a score, in base 2 */
 } key_operands;
 
 static key_operands load_keys(agi_amx_row_scratch *s, const agi_head *x, int64_t j0, int64_t nj)
@@ -157,7 +163,11 @@ static key_operands load_keys(agi_amx_row_scratch *s, const agi_head *x, int64_t
     key_operands keys = {.j0 = j0, .nj = nj};
     const ag_tensor none = {NULL, {0}};
     keys.K = agi_amx_key_rows_and_tangents(x, &a->k, tangents ? &a->tk : &none, x->Dk, j0, nj, s->K);
-    keys.reach = fabsf(x->c) * x->amx->largest_norm(keys.K.p, keys.K.row, nj, agi_round_up(x->Dk, AMX_DEPTH));
+    for (int64_t j = 0; j < nj && has_table(x); j += GROUP_KEYS) {
+        keys.reach[j / GROUP_KEYS] =
+            fabsf(x->c) * x->amx->largest_norm(keys.K.p + j * keys.K.row, keys.K.row,
+                                               agi_min(GROUP_KEYS, nj - j), agi_round_up(x->Dk, AMX_DEPTH));
+    }
     keys.V = agi_amx_key_columns(x, &a->v, x->Dv, j0, nj, s->V, s->rows);
     if (tangents && a->tv.data != NULL) {
         keys.tV = agi_amx_key_columns(x, &a->tv, x->Dv, j0, nj, s->tV, s->rows);
@@ -343,8 +353,8 @@ static bool group_weights(agi_row_scratch *s, const agi_head *x, agi_row_panel *
     if (dropout) {
         return weights_with_dropout(s, x, panel, keys->j0, group);
     }
-    return x->amx->softmax(P, group->T, W, x->c, own->norms, clear ? keys->reach : INFINITY, panel->m,
-                           panel->l, s->alpha);
+    return x->amx->softmax(P, group->T, W, x->c, own->norms, clear ? keys->reach[group->g] : INFINITY,
+                           panel->m, panel->l, s->alpha);
 }
 
 /* ---- A tile ---- */
@@ -393,11 +403,8 @@ static void run_tile(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel
             waiting = (waiting_groups){g, 0};
         }
         waiting.n++;
-        if (waiting.n == AMX_WAITING || g + 1 == end) {
-            flush(&s->amx, x, own, keys, lanes, &waiting);
-            waiting = (waiting_groups){g + 1, 0};
-        }
     }
+    flush(&s->amx, x, own, keys, lanes, &waiting);
 }
 
 void agi_amx_row_block(agi_row_scratch *s, const agi_head *x, agi_row_panel *panels, int64_t n_panels,

@@ -26,8 +26,8 @@ static void lay_out_tile(agi_query_tile *t, agi_arena *arena, int64_t rows, int6
     t->dead = agi_take(arena, TILE_ROWS, 1);
 }
 
-/* Numbers of a tile's row in the sums of dQ, and rows of `rows` queries there. On the AMX unit dQ is transposed, in
- * whole tiles. */
+/* Numbers of a query in the sums of dQ, and queries of a head there. On the AMX unit dQ is transposed, in whole
+ * tiles. */
 static int64_t dq_width(const ag_plan *plan, const agi_kernels *k, agi_map map)
 {
     const bool amx = AGI_HAS_AMX && agi_amx_of(plan, map) != NULL;

@@ -337,17 +337,23 @@ static void add_steps(job *x, const agi_product *p)
     }
 }
 
+/* The product that is a bias: sums begin with it. NULL: none. */
+static const agi_product *constant_of(const agi_matmul_op *op)
+{
+    const agi_product *found = NULL;
+    for (int p = 0; p < op->n_products; p++) {
+        found = is_constant(&op->products[p]) ? &op->products[p] : found;
+    }
+    return found;
+}
+
 void agi_product_run_amx(const agi_matmul_op *op, const agi_matmul_tile *at, void *memory)
 {
     job x = {.op = op, .at = at, .s = memory, .first = true, .far = is_far(op), .limit = steps_of(op)};
     x.strip =
         at->m == STRIP + AMX_ROWS ? 2 * AMX_ROWS : STRIP; /* two of two tiles: better than three and one */
     amx_config before;
-    for (int p = 0; p < op->n_products; p++) {
-        if (is_constant(&op->products[p])) {
-            x.constant = &op->products[p];
-        }
-    }
+    x.constant = constant_of(op);
     get_bias(&x);
     amx_begin(&before);
     for (int p = 0; p < op->n_products; p++) {
@@ -385,19 +391,13 @@ bool agi_product_on_amx(const agi_matmul_op *op)
 /* Fewer rows are shared among threads more evenly without a thought for strips. */
 enum { FEW_ROWS = 16 * STRIP };
 
-/* Tiles beside each other read A again, those below each other pack B again, and the unit leaves little time for
- * either: two where three are asked for. */
-static int64_t fewer(int64_t tiles)
-{
-    return (2 * tiles + 2) / 3;
-}
-
 void agi_product_cut_amx(const agi_matmul_op *op, int64_t tiles, agi_matmul_tile *at)
 {
+    const agi_product *const constant = constant_of(op);
     const int64_t limit = steps_of(op);
     int64_t all = 0;
     for (int p = 0; p < op->n_products; p++) {
-        const int64_t depth = is_constant(&op->products[p]) ? 0 : agi_depth(&op->products[p]);
+        const int64_t depth = &op->products[p] == constant ? 0 : agi_depth(&op->products[p]);
         all += (depth + AMX_DEPTH - 1) / AMX_DEPTH * parts_of(&op->products[p]);
     }
     const int64_t steps = agi_max(1, agi_min(limit, all));
@@ -406,5 +406,5 @@ void agi_product_cut_amx(const agi_matmul_op *op, int64_t tiles, agi_matmul_tile
     if (all > limit) {
         limits.rows = C_SIZE / limits.cols / STRIP * STRIP;
     }
-    agi_cut_evenly(op, fewer(tiles), &limits, at);
+    agi_cut_evenly(op, tiles, &limits, at);
 }

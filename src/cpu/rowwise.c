@@ -169,7 +169,7 @@ static bool puts_sums(const agi_row_job *w, const agi_head *x)
 {
     const ag_args *a = &x->call->a;
     return AGI_HAS_AMX && x->amx != NULL && x->call->map == AGI_FORWARD && w->schedule.parts == 1 &&
-           (a->accumulate & AG_ACC_O) == 0 && a->o.strides[3] == 1;
+           (a->accumulate & AG_ACC_O) == 0;
 }
 
 static void finish_panel(const agi_row_job *w, const agi_row_scratch *s, const agi_head *x,
@@ -226,6 +226,8 @@ static void walk_keys(agi_row_scratch *s, const agi_head *x, agi_row_panel *pane
     from = agi_max(from, first_key);
     to = agi_min(to, end_key);
     const int64_t step = x->amx != NULL ? AMX_KEYS : ROW_KEYS;
+    /* Groups as in the backward: the order of a score's sum depends on its place in the group. */
+    from = x->amx != NULL ? from / GROUP_KEYS * GROUP_KEYS : from;
     for (int64_t j0 = from / step * step; j0 < to; j0 += step) {
         const int64_t first = agi_max(j0, from), n = agi_min(j0 + step, to) - first;
         if (AGI_HAS_AMX && x->amx != NULL) {
@@ -250,8 +252,9 @@ static int64_t begin_item(const agi_row_job *w, int64_t item, agi_head *x)
     const agi_row_schedule *schedule = &w->schedule;
     const int64_t bh = item / schedule->blocks, heads = w->call->plan->p.heads;
     agi_head_begin(x, w->call, w->k, bh / heads, bh % heads);
-    /* From the last block on: where causal, it is the longest. */
-    return (schedule->blocks - 1 - item % schedule->blocks) * schedule->rows;
+    /* From the last block on, and from the first on, in turns: where causal, each thread's share has long and short ones. */
+    const int64_t n = item % schedule->blocks;
+    return (n % 2 == 0 ? schedule->blocks - 1 - n / 2 : n / 2) * schedule->rows;
 }
 
 static void finish_item(const agi_row_job *w, const agi_row_scratch *s, const agi_head *x,

@@ -12,7 +12,7 @@ enum {
     ROW_PANELS = 16,      /* panels of a work item, at most */
     ROW_KEYS = 512 / (int)sizeof(real), /* keys of a tile */
     AMX_KEYS = 1024,                    /* keys of a block on the AMX unit */
-    AMX_WAITING = 32                    /* groups of keys whose weights wait for their product with V */
+    AMX_WAITING = AMX_KEYS / GROUP_KEYS /* groups of keys whose weights wait for their product with V */
 };
 
 /* How the work is cut: a function of the shape alone. */
