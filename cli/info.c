@@ -23,16 +23,16 @@ struct choice {
     char text[160];
 };
 
-/* What a plan in this dtype chooses, or why there is none. Of its description only what does not depend on the
- * problem: up to "inside". */
+/* What a plan in this dtype chooses for a problem that is not tiny, or why there is none. Of its description only what
+ * does not depend on the problem: up to "inside". */
 static struct choice choice_of(const char *dtype)
 {
     static const char last[] = " inside";
     struct choice choice;
-    char problem_text[16];
+    char problem_text[32];
     ag_plan *plan = NULL;
     ag_problem problem = AG_PROBLEM_INIT;
-    snprintf(problem_text, sizeof problem_text, "q1 d1 %s", dtype);
+    snprintf(problem_text, sizeof problem_text, "q64 k64 d64 %s", dtype);
     if (ag_problem_parse(problem_text, &problem) != AG_OK || ag_plan_create(&plan, &problem, NULL) != AG_OK) {
         snprintf(choice.text, sizeof choice.text, "none: %s", ag_last_message());
         return choice;

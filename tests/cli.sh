@@ -99,6 +99,12 @@ for format in float32 bfloat16; do
     check "info: ATTNGRAD_ISA=scalar is what a plan in $format uses" \
         grep -qE "^plan in $format +cpu, scalar, float32 inside$" "$dir/scalar"
 done
+ATTNGRAD_BACKEND='' ATTNGRAD_ISA='' "$attngrad" info >"$dir/best"
+if grep -q "amx-bf16" "$dir/best"; then
+    check "info: AMX is what a plan in bfloat16 uses" grep -qE "^plan in bfloat16 +cpu, amx," "$dir/best"
+else
+    echo "info: AMX is not looked for, this processor has none"
+fi
 ATTNGRAD_BACKEND=reference "$attngrad" info --json >"$dir/reference"
 check "info --json: the reference is what a plan uses" \
     grep -qF '"plan_bf16": "reference, float64 inside"' "$dir/reference"
