@@ -9,6 +9,11 @@
 /* The table, where this map of the plan runs on the AMX unit; else NULL. */
 const agi_amx_kernels *agi_amx_of(const ag_plan *plan, agi_map map);
 
+static inline bool agi_on_amx(const ag_plan *plan, agi_map map)
+{
+    return AGI_HAS_AMX && agi_amx_of(plan, map) != NULL;
+}
+
 typedef struct {
     const uint16_t *p;
     int64_t ld;

@@ -30,14 +30,12 @@ static void lay_out_tile(agi_query_tile *t, agi_arena *arena, int64_t rows, int6
  * tiles. */
 static int64_t dq_width(const ag_plan *plan, const agi_kernels *k, agi_map map)
 {
-    const bool amx = AGI_HAS_AMX && agi_amx_of(plan, map) != NULL;
-    return agi_round_up(plan->p.dim_qk, amx ? AMX_DEPTH : k->lanes);
+    return agi_round_up(plan->p.dim_qk, agi_on_amx(plan, map) ? AMX_DEPTH : k->lanes);
 }
 
 static int64_t dq_rows(const ag_plan *plan, agi_map map)
 {
-    const bool amx = AGI_HAS_AMX && agi_amx_of(plan, map) != NULL;
-    return amx ? agi_round_up(plan->p.q_len, TILE_ROWS) : plan->p.q_len;
+    return agi_on_amx(plan, map) ? agi_round_up(plan->p.q_len, TILE_ROWS) : plan->p.q_len;
 }
 
 /* Numbers of the sums of a chain's dQ. */
@@ -52,7 +50,7 @@ static void lay_out_scratch(agi_backward_scratch *s, agi_arena *arena, const ag_
     const ag_problem *p = &plan->p;
     const agi_schedule x = agi_schedule_of(plan, map);
     const int64_t Dk_pad = agi_round_up(p->dim_qk, k->lanes), Dv_pad = agi_round_up(p->dim_v, k->lanes);
-    const int64_t tangents = map == AGI_VJP_JVP, amx = AGI_HAS_AMX && agi_amx_of(plan, map) != NULL;
+    const int64_t tangents = map == AGI_VJP_JVP, amx = agi_on_amx(plan, map);
     const int64_t tile = amx ? GROUP_KEYS * PANEL : x.block * TILE_LD, block = amx ? 0 : x.block;
     const int64_t softcap = p->softcap > 0, whole = x.parts == 1;
     const int64_t rows = agi_saturated(agi_group_of(p), p->q_len, 1, 1);

@@ -11,7 +11,7 @@ void agi_row_lay_out(agi_row_scratch *s, agi_arena *arena, const ag_plan *plan, 
 {
     const int64_t Dk = plan->p.dim_qk, Dk_pad = agi_round_up(Dk, k->lanes),
                   Dv_pad = agi_round_up(plan->p.dim_v, k->lanes);
-    const int64_t tangents = map == AGI_JVP, amx = AGI_HAS_AMX && agi_amx_of(plan, map) != NULL;
+    const int64_t tangents = map == AGI_JVP, amx = agi_on_amx(plan, map);
     const int64_t panels = agi_row_schedule_of(plan, map).rows / PANEL;
     for (int64_t i = 0; i < panels; i++) {
         agi_row_panel *panel = &s->panel[i];

@@ -50,7 +50,7 @@ agi_schedule agi_schedule_of(const ag_plan *plan, agi_map map)
     const bool bias_h = agi_has(p, AG_BIAS) && p->bias_size[1] == 1;
     agi_schedule x;
     cut_keys(&x, p->kv_len, most_keys(p, map == AGI_VJP_JVP), SPAN / (p->dim_qk + p->dim_v),
-             agi_amx_of(plan, map) == NULL ? 16 : GROUP_KEYS);
+             agi_on_amx(plan, map) ? GROUP_KEYS : 16);
     x.join_b = (bias_b || agi_has(p, AG_TABLE)) && p->batch > 0 ? p->batch : 1;
     x.join_hk = bias_h ? p->kv_heads : 1;
     x.chains = agi_saturated(p->batch / x.join_b, p->kv_heads / x.join_hk, 1, 1);
@@ -66,7 +66,7 @@ static int64_t rows_of_block(const ag_plan *plan, agi_map map)
 {
     const ag_problem *p = &plan->p;
     int64_t rows = AMX_ROW_BLOCK;
-    if (agi_amx_of(plan, map) == NULL) {
+    if (!agi_on_amx(plan, map)) {
         return ROW_BLOCK;
     }
     while (rows > ROW_BLOCK &&
@@ -85,7 +85,7 @@ agi_row_schedule agi_row_schedule_of(const ag_plan *plan, agi_map map)
     x.blocks = agi_max(1, (p->q_len + x.rows - 1) / x.rows);
     x.items = p->q_len == 0 ? 0 : agi_saturated(p->batch, p->heads, x.blocks, 1);
     x.parts = agi_min(ENOUGH_ITEMS / agi_max(1, x.items), p->kv_len / LEAST_KEYS);
-    x.parts = agi_amx_of(plan, map) != NULL && x.items >= ENOUGH_BLOCKS ? 1 : agi_max(1, x.parts);
+    x.parts = agi_on_amx(plan, map) && x.items >= ENOUGH_BLOCKS ? 1 : agi_max(1, x.parts);
     x.keys = agi_round_up((p->kv_len + x.parts - 1) / x.parts, LEAST_KEYS / 8);
     return x;
 }
