@@ -119,6 +119,16 @@ static void check_amx_configuration(void)
 
 /* ---- The product ---- */
 
+/* Leaves numbers in all of the unit's tiles, as the product before has. */
+static void fill_amx_tiles(struct rng *r)
+{
+    struct guarded ab = narrow_numbers(r, 2 * AMX_AB), c = float_numbers(r, 32 * 32, -2, 2);
+    const amx_operand some = {narrow_of(&ab), AMX_AB, 0, AMX_DEPTH};
+    agi_amx_table.product(2, 2, 1, &some, &some, floats_of(&c), 32, true);
+    release(&ab, "product");
+    release(&c, "product");
+}
+
 static void check_amx_product(struct rng *r)
 {
     const int64_t tall = rng_range(r, 1, 5), wide_n = rng_range(r, 1, 5), deep = rng_range(r, 0, 10);
@@ -133,6 +143,7 @@ static void check_amx_product(struct rng *r)
     amx_config caller;
     memcpy(floats_of(&before), floats_of(&c), before.bytes);
     agi_amx_table.begin(&caller);
+    fill_amx_tiles(r);
     agi_amx_table.product(tall, wide_n, deep, &left, &right, floats_of(&c), ldc, add);
     agi_amx_table.end(&caller);
     for (int64_t at = 0; at < 16 * tall * ldc; at++) {
