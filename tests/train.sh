@@ -86,9 +86,9 @@ small="--width 16 --heads 2 --context 16 --batch 4 --save-every 7"
                 echo "not checked: Ctrl-C for $dtype ${data:-recall}, as the run was over before it"
             else
                 check "Ctrl-C ends as by the signal" [ "$code" -eq 130 ]
-                # A run that was past its last step when the signal came has said so on stdout instead.
+                # A run that was past its last step when the signal came has nothing to stop: its test ends at once.
                 check "Ctrl-C says where it stopped" grep -q -e '^stopped: cut holds step [0-9]* of 500; --resume' \
-                    -e '^cut: step 500 of 500' "$err" "$out"
+                    -e '^step 500 ' "$err"
                 works sample abc --model cut
             fi
             trains $data --resume --model cut --plot cut.svg --threads 2
