@@ -40,8 +40,8 @@ static const struct entry {
     {"softcap_gradients", draw_softcap_gradients, call_softcap_gradients, expect_softcap_gradients,
      tile_elements, NULL},
     {"multiply", draw_multiply, call_multiply, expect_multiply, tile_elements, NULL},
-    {"put", draw_put, call_put, expect_put, row_elements, NULL},
-    {"dot", draw_dot, call_dot, expect_dot, row_elements, NULL},
+    {"put", draw_put, call_put, expect_put, row_elements, put_in_place},
+    {"dots", draw_dots, call_dots, expect_dots, row_elements, NULL},
     {"transpose", draw_transpose, call_transpose, expect_transpose, transposed_elements, NULL},
     {"dropout", draw_dropout, call_dropout, expect_dropout, tile_elements, NULL},
 };

@@ -1,4 +1,4 @@
-/* The entries that are no stage of the scores: draws, calls and truths of product, put, dot, transpose and
+/* The entries that are no stage of the scores: draws, calls and truths of product, put, dots, transpose and
  * dropout. */
 #ifndef AG_KERNELS_ROWS_H
 #define AG_KERNELS_ROWS_H
@@ -80,14 +80,17 @@ static double product_work(const struct trial *t)
     return 2.0 * (double)(t->M * t->N * t->K);
 }
 
-/* ---- put, dot, transpose ---- */
+/* ---- put, dots, transpose ---- */
+
+enum { MOST_ROWS = 5 };
 
 static void draw_rows(struct trial *t)
 {
+    t->M = t->bench ? 1 : rng_range(&t->random, 0, MOST_ROWS);
     t->n = t->bench ? 4096 : rng_range(&t->random, 0, 600);
     t->add = sometimes(t);
     t->factor = between(t, -2, 2);
-    make_array(t, A, false, 1, t->n, t->n, number);
+    make_array(t, A, false, t->M, t->n, t->n + (sometimes(t) ? 3 : 0), number);
 }
 
 static double row_elements(const struct trial *t)
@@ -95,45 +98,84 @@ static double row_elements(const struct trial *t)
     return (double)t->n;
 }
 
+/* The factor of row r; every third trial has one for all rows. */
+static int64_t factor_step(const struct trial *t)
+{
+    return t->n % 3 != 0;
+}
+
+static double factor_of(const struct trial *t, int64_t r)
+{
+    return t->factor + 0.3 * (double)(r * factor_step(t));
+}
+
 static void draw_put(struct trial *t)
 {
     draw_rows(t);
-    make_array(t, C, true, 1, t->n, t->n, t->add ? number : nothing);
+    make_array(t, C, true, t->M, t->n, t->n + (sometimes(t) ? 5 : 0), t->add ? number : nothing);
 }
 
 static void call_put(const agi_kernels *k, struct trial *t)
 {
-    k->put(at(t, C), at(t, A), t->n, t->factor, t->add);
+    double factor[MOST_ROWS];
+    for (int64_t r = 0; r < MOST_ROWS; r++) {
+        factor[r] = factor_of(t, r);
+    }
+    k->put(at(t, C), t->a[C].ld, at(t, A), t->a[A].ld, t->M, t->n, factor, factor_step(t), t->add);
 }
 
 static void expect_put(struct trial *t)
 {
-    for (int64_t i = 0; i < t->n; i++) {
-        const double to = t->add ? (double)*given(t, C, 0, i) : 0, from = (double)*given(t, A, 0, i);
-        expect(t, C, 0, i, (wide)(real)(to + t->factor * from), 0);
+    for (int64_t r = 0; r < t->M; r++) {
+        for (int64_t i = 0; i < t->n; i++) {
+            const double to = t->add ? (double)*given(t, C, r, i) : 0, from = (double)*given(t, A, r, i);
+            expect(t, C, r, i, (wide)(real)(to + factor_of(t, r) * from), 0);
+        }
     }
 }
 
-static void draw_dot(struct trial *t)
+/* In place it gives the same bits. */
+static void put_in_place(struct trial *t)
+{
+    double factor = t->factor;
+    real row[600], twin[600];
+    const size_t size = (size_t)t->n * sizeof(real);
+    if (t->M == 0) {
+        return;
+    }
+    memcpy(row, given(t, A, 0, 0), size);
+    memcpy(twin, given(t, A, 0, 0), size);
+    t->k->put(row, t->n, row, t->n, 1, t->n, &factor, 0, t->add);
+    t->k->put(twin, t->n, given(t, A, 0, 0), t->n, 1, t->n, &factor, 0, t->add);
+    CHECK(memcmp(row, twin, size) == 0, "%s put of %lld numbers in place: other bits", t->k->name,
+          (long long)t->n);
+}
+
+static void draw_dots(struct trial *t)
 {
     draw_rows(t);
-    make_array(t, B, false, 1, t->n, t->n, number);
+    make_array(t, B, false, t->M, t->n, t->n + (sometimes(t) ? 5 : 0), number);
 }
 
-static void call_dot(const agi_kernels *k, struct trial *t)
+static void call_dots(const agi_kernels *k, struct trial *t)
 {
-    t->result = k->dot(at(t, A), at(t, B), t->n);
+    t->results[t->M] = 7; /* behind the last */
+    k->dots(t->results, at(t, A), t->a[A].ld, at(t, B), t->a[B].ld, t->M, t->n);
 }
 
-static void expect_dot(struct trial *t)
+static void expect_dots(struct trial *t)
 {
-    wide sum = 0, size = 0;
-    for (int64_t i = 0; i < t->n; i++) {
-        sum += in(t, A, 0, i) * in(t, B, 0, i);
-        size += fabsl(in(t, A, 0, i) * in(t, B, 0, i));
+    CHECK(t->results[t->M] == 7, "%s dots: writes behind %lld rows", t->k->name, (long long)t->M);
+    for (int64_t r = 0; r < t->M; r++) {
+        wide sum = 0, size = 0;
+        for (int64_t i = 0; i < t->n; i++) {
+            sum += in(t, A, r, i) * in(t, B, r, i);
+            size += fabsl(in(t, A, r, i) * in(t, B, r, i));
+        }
+        CHECK(fabsl((wide)t->results[r] - sum) <= 4 * (wide)DBL_EPSILON * size,
+              "%s dots: row %lld of %lld numbers is %g", t->k->name, (long long)r, (long long)t->n,
+              t->results[r]);
     }
-    t->result_truth = sum;
-    t->result_bound = 4 * (wide)DBL_EPSILON * size;
 }
 
 static int64_t whole_vectors(const agi_kernels *k, int64_t n)

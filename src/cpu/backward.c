@@ -1,5 +1,6 @@
 /* The order of vjp's and vjp_jvp's work: see backward.h. */
 #include "amx_backward.h"
+#include "small.h"
 
 #include <string.h>
 
@@ -341,6 +342,14 @@ static void keys_of_part(const agi_backward_job *w, const where *at, int64_t *fr
     }
 }
 
+/* The head by itself, if it is a small one; else false. */
+static bool run_small(const agi_backward_job *w, agi_backward_scratch *s, const where *at)
+{
+    agi_head x;
+    agi_head_begin(&x, w->call, w->k, at->b, at->hk);
+    return agi_small_head(&x) && agi_small_vjp(s, &x);
+}
+
 static void run_pass(const agi_backward_job *w, agi_backward_scratch *s, const where *at)
 {
     const ag_problem *p = &w->call->plan->p;
@@ -350,6 +359,9 @@ static void run_pass(const agi_backward_job *w, agi_backward_scratch *s, const w
     real *dK = schedule->parts == 1 ? s->dK : w->y.dK + mine * Dk_pad;
     real *dV = schedule->parts == 1 ? s->dV : w->y.dV + mine * Dv_pad;
     key_sums sums = {.dK = dK, .dV = dV};
+    if (w->small && run_small(w, s, at)) {
+        return;
+    }
     if (AGI_HAS_AMX) {
         agi_amx_begin_pass(s, at->span * schedule->span);
     }
@@ -455,6 +467,7 @@ ag_status agi_backward_run(const agi_call *call, const agi_kernels *k, const ag_
     agi_arena arena = agi_arena_begin(memory);
     agi_backward_job w = {.call = call, .k = k, .schedule = agi_schedule_of(call->plan, call->map)};
     w.tangents = call->map == AGI_VJP_JVP;
+    w.small = w.schedule.parts == 1 && w.schedule.n_spans == 1 && agi_small_call(call, k);
     name_outputs(&w);
     agi_backward_lay_out(&w.y, &arena, call->plan, k, call->map);
     agi_clear_sums(&w);

@@ -109,6 +109,7 @@ typedef struct {
     agi_backward_layout y;
     int64_t pass;
     bool tangents;
+    bool small; /* short heads are for small.c */
     /* The map's own outputs, under vjp's names. */
     const ag_tensor *dq, *dk, *dv, *dbias, *dtable, *dsink;
     uint32_t acc_dq, acc_dk, acc_dv, acc_dbias, acc_dtable, acc_dsink;

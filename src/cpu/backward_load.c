@@ -36,28 +36,26 @@ static void row_products(agi_backward_scratch *s, const agi_head *x, agi_query_t
 {
     const ag_args *a = &x->call->a;
     const bool tangents = x->call->map == AGI_VJP_JVP, amx = AGI_HAS_AMX && x->amx != NULL;
-    double amx_D[SOME_ROWS] = {0}, amx_tD[SOME_ROWS] = {0};
-    agi_rows O = {NULL, 0}, tO = {NULL, 0};
+    double D[SOME_ROWS] = {0}, tD[SOME_ROWS] = {0}, more[SOME_ROWS] = {0};
     if (AGI_HAS_AMX && amx) {
-        agi_amx_row_products(s, x, t->i0 + r0, n, amx_D, amx_tD);
+        agi_amx_row_products(s, x, t->i0 + r0, n, D, tD);
     } else {
-        O = output_rows(x, &a->o, t->i0 + r0, n, s->row[0]);
-        tO = tangents ? output_rows(x, &a->to, t->i0 + r0, n, s->row[1]) : tO;
-    }
-    for (int64_t r = r0; r < r0 + n; r++) {
-        const int64_t i = t->i0 + r;
-        double D = 0, tD = 0;
-        if (amx && !t->dead[r]) {
-            D = amx_D[r - r0];
-            tD = amx_tD[r - r0];
-        } else if (!t->dead[r]) {
-            const real *dO = t->dO.p + r * t->dO.ld, *own = O.p + (r - r0) * O.ld;
-            D = x->k->dot(dO, own, x->Dv);
-            tD = tangents ? x->k->dot(dO, tO.p + (r - r0) * tO.ld, x->Dv) : 0;
-            tD += tangents && a->td_o.data != NULL ? x->k->dot(t->tdO.p + r * t->tdO.ld, own, x->Dv) : 0;
+        const agi_rows O = output_rows(x, &a->o, t->i0 + r0, n, s->row[0]);
+        const real *dO = t->dO.p + r0 * t->dO.ld;
+        x->k->dots(D, dO, t->dO.ld, O.p, O.ld, n, x->Dv);
+        if (tangents) {
+            const agi_rows tO = output_rows(x, &a->to, t->i0 + r0, n, s->row[1]);
+            x->k->dots(tD, dO, t->dO.ld, tO.p, tO.ld, n, x->Dv);
         }
-        t->D[r] = (real)(D - agi_get_stat(x, &a->d_lse, i));
-        t->tD[r] = tangents ? (real)(tD - agi_get_stat(x, &a->td_lse, i)) : 0;
+        if (tangents && a->td_o.data != NULL) {
+            x->k->dots(more, t->tdO.p + r0 * t->tdO.ld, t->tdO.ld, O.p, O.ld, n, x->Dv);
+        }
+    }
+    for (int64_t r = 0; r < n; r++) {
+        const int64_t i = t->i0 + r0 + r;
+        const bool dead = t->dead[r0 + r];
+        t->D[r0 + r] = (real)((dead ? 0 : D[r]) - agi_get_stat(x, &a->d_lse, i));
+        t->tD[r0 + r] = tangents ? (real)((dead ? 0 : tD[r] + more[r]) - agi_get_stat(x, &a->td_lse, i)) : 0;
     }
 }
 

@@ -7,7 +7,7 @@ static void rescale(const agi_head *x, agi_row_panel *panel, const real *alpha)
     for (int64_t i = 0; i < panel->ni; i++) {
         if (alpha[i] != 1) {
             real *O = panel->O + i * x->Dv_pad;
-            x->k->put(O, O, x->Dv_pad, (double)alpha[i], false);
+            agi_put_row(x->k, O, O, x->Dv_pad, (double)alpha[i], false);
         }
     }
 }

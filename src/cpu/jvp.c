@@ -8,9 +8,9 @@ static void rescale(const agi_head *x, agi_row_panel *panel, const real *alpha, 
     for (int64_t i = 0; i < panel->ni; i++) {
         if (alpha[i] != 1 || delta[i] != 0) {
             real *O = panel->O + i * x->Dv_pad, *tO = panel->tO + i * x->Dv_pad;
-            x->k->put(O, O, x->Dv_pad, (double)alpha[i], false);
-            x->k->put(tO, tO, x->Dv_pad, (double)alpha[i], false);
-            x->k->put(tO, O, x->Dv_pad, (double)delta[i], true);
+            agi_put_row(x->k, O, O, x->Dv_pad, (double)alpha[i], false);
+            agi_put_row(x->k, tO, tO, x->Dv_pad, (double)alpha[i], false);
+            agi_put_row(x->k, tO, O, x->Dv_pad, (double)delta[i], true);
         }
     }
 }

@@ -499,15 +499,21 @@ static void multiply(real *T, const real *M, int64_t ld, int64_t nj, int64_t W)
 
 /* ---- Rows: plain loops that the compiler makes vectors of ---- */
 
-static void put(real *to, const real *from, int64_t n, double factor, bool add)
+static void put(real *to, int64_t ldt, const real *from, int64_t ldf, int64_t rows, int64_t n,
+                const double *factor, int64_t step, bool add)
 {
-    if (add) {
-        for (int64_t i = 0; i < n; i++) {
-            to[i] = (real)((double)to[i] + factor * (double)from[i]);
-        }
-    } else {
-        for (int64_t i = 0; i < n; i++) {
-            to[i] = (real)(factor * (double)from[i]);
+    for (int64_t r = 0; r < rows; r++, to += ldt, from += ldf) {
+        const double f = factor[r * step];
+        if (add) {
+            INDEPENDENT for (int64_t i = 0; i < n; i++)
+            {
+                to[i] = (real)((double)to[i] + f * (double)from[i]);
+            }
+        } else {
+            INDEPENDENT for (int64_t i = 0; i < n; i++)
+            {
+                to[i] = (real)(f * (double)from[i]);
+            }
         }
     }
 }
@@ -598,23 +604,27 @@ static void put_f16(uint16_t *to, const real *from, int64_t n, double factor)
     }
 }
 
-typedef double eight __attribute__((vector_size(8 * sizeof(double))));
-typedef real eight_reals __attribute__((vector_size(8 * sizeof(real))));
-
-static double dot(const real *A, const real *B, int64_t n)
+INLINE double dot(const real *A, const real *B, int64_t n)
 {
     eight part = {0};
     int64_t i = 0;
     for (; i + 8 <= n; i += 8) {
-        eight_reals a, b;
-        memcpy(&a, A + i, sizeof a);
-        memcpy(&b, B + i, sizeof b);
-        part += __builtin_convertvector(a, eight) * __builtin_convertvector(b, eight);
+        eight a, b;
+        v_eight(A + i, &a);
+        v_eight(B + i, &b);
+        part += a * b;
     }
     for (; i < n; i++) {
         part[0] += (double)A[i] * (double)B[i];
     }
     return ((part[0] + part[1]) + (part[2] + part[3])) + ((part[4] + part[5]) + (part[6] + part[7]));
+}
+
+static void dots(double *out, const real *A, int64_t lda, const real *B, int64_t ldb, int64_t rows, int64_t n)
+{
+    for (int64_t r = 0; r < rows; r++) {
+        out[r] = dot(A + r * lda, B + r * ldb, n);
+    }
 }
 
 /* Rows 0 .. n - 1 of a square, the others zero, as columns; the first D of those. */
@@ -726,7 +736,7 @@ const agi_kernels TABLE = {
     .get_f16 = get_f16,
     .put_bf16 = put_bf16,
     .put_f16 = put_f16,
-    .dot = dot,
+    .dots = dots,
     .transpose = transpose,
     .dropout = dropout,
 };

@@ -67,8 +67,10 @@ typedef struct {
     /* T *= M. */
     void (*multiply)(real *T, const real *M, int64_t ld, int64_t nj, int64_t W);
 
-    /* to = or += factor * from, n numbers, computed in float64 and rounded once. */
-    void (*put)(real *to, const real *from, int64_t n, double factor, bool add);
+    /* Rows of n numbers, ld apart: to = or += factor * from, computed in float64 and rounded once. The factor of row r
+     * is factor[r * step]. The rows may be the same ones. */
+    void (*put)(real *to, int64_t ldt, const real *from, int64_t ldf, int64_t rows, int64_t n,
+                const double *factor, int64_t step, bool add);
 
     /* n numbers of a narrow format, `stride` apart, made wider. */
     void (*get_bf16)(real *to, const uint16_t *from, int64_t stride, int64_t n);
@@ -78,8 +80,9 @@ typedef struct {
     void (*put_bf16)(uint16_t *to, const real *from, int64_t n, double factor);
     void (*put_f16)(uint16_t *to, const real *from, int64_t n, double factor);
 
-    /* The sum of n products, in float64. */
-    double (*dot)(const real *A, const real *B, int64_t n);
+    /* out[r]: the sum of the n products of row r of A and of B, in float64. */
+    void (*dots)(double *out, const real *A, int64_t lda, const real *B, int64_t ldb, int64_t rows,
+                 int64_t n);
 
     /* out[D][PANEL]: n rows of D numbers, ld apart, as columns; zero behind the last, up to a whole vector. */
     void (*transpose)(real *out, const real *rows, int64_t ld, int64_t n, int64_t D);

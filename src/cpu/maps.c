@@ -3,8 +3,7 @@
 
 #include <math.h>
 
-#include "backward.h"
-#include "rowwise.h"
+#include "small.h"
 
 /* ---- Forward and jvp ---- */
 
@@ -34,6 +33,7 @@ static ag_status run_rows(const agi_call *call, const agi_kernels *k, const ag_e
 {
     agi_arena arena = agi_arena_begin(workspace);
     agi_row_job x = {.call = call, .k = k, .schedule = agi_row_schedule_of(call->plan, call->map)};
+    x.small = x.schedule.parts == 1 && x.schedule.blocks == 1 && agi_small_call(call, k);
     lay_out_rows(&x, &arena, call->plan, call->map);
     const ag_status status =
         agi_run_items(call->plan, exec, x.schedule.items * x.schedule.parts, run_row_item, &x);

@@ -1,5 +1,6 @@
 /* The loop of forward and jvp over blocks of queries and of keys. */
 #include "amx_rowwise.h"
+#include "small.h"
 
 #include <math.h>
 #include <string.h>
@@ -155,7 +156,7 @@ static double finish_statistics(const agi_head *x, agi_row_panel *panel, int64_t
     const double inverse = l + w == 0 ? 0 : 1 / (l + w);
     if (x->call->map == AGI_JVP) {
         const double shift = ((double)panel->a[i] + (w == 0 ? 0 : w * (x->tsink - r))) * inverse;
-        x->k->put(panel->tO + i * x->Dv_pad, panel->O + i * x->Dv_pad, x->Dv, -shift, true);
+        agi_put_row(x->k, panel->tO + i * x->Dv_pad, panel->O + i * x->Dv_pad, x->Dv, -shift, true);
         agi_put_stat(x, &a->mu, (a->accumulate & AG_ACC_MU) != 0, panel->i0 + i,
                      inverse == 0 ? 0 : r + shift);
     }
@@ -304,6 +305,10 @@ void agi_row_item(const agi_row_job *w, agi_row_scratch *s, int64_t number)
     agi_head x;
     const int64_t i0 = begin_item(w, number / schedule->parts, &x);
     int64_t n_panels = 0;
+    if (w->small && agi_small_head(&x)) {
+        agi_small_forward(s, &x);
+        return;
+    }
     for (int64_t i = i0; i < agi_min(i0 + schedule->rows, x.seq.n_q); i += PANEL, n_panels++) {
         panels[n_panels] = agi_row_panel_of(w, s, &x, i0, n_panels, number);
         begin_statistics(&panels[n_panels], &x);

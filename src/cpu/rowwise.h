@@ -84,6 +84,7 @@ typedef struct {
     agi_row_schedule schedule;
     agi_row_scratch *scratch; /* one a thread */
     real *states;             /* of the parts, where the keys are cut */
+    bool small;               /* short heads are for small.c */
 } agi_row_job;
 
 /* Part number % parts of item number / parts. */

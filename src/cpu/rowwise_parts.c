@@ -52,11 +52,11 @@ static void scale_row(const agi_head *x, const agi_row_panel *panel, int64_t i, 
     real *O = panel->O + i * x->Dv_pad;
     if (x->call->map == AGI_JVP) {
         real *tO = panel->tO + i * x->Dv_pad;
-        x->k->put(tO, O, x->Dv, delta, true);
-        x->k->put(tO, tO, x->Dv, alpha, false);
+        agi_put_row(x->k, tO, O, x->Dv, delta, true);
+        agi_put_row(x->k, tO, tO, x->Dv, alpha, false);
         panel->a[i] = (real)(alpha * ((double)panel->a[i] + delta * (double)panel->l[i]));
     }
-    x->k->put(O, O, x->Dv, alpha, false);
+    agi_put_row(x->k, O, O, x->Dv, alpha, false);
     panel->l[i] = (real)(alpha * (double)panel->l[i]);
 }
 
@@ -66,9 +66,9 @@ void agi_row_join_row(const agi_head *x, agi_row_panel *panel, const agi_row_pan
     const real m = higher ? other->m[i] : panel->m[i], r = higher ? other->r[i] : panel->r[i];
     scale_row(x, panel, i, (double)m, (double)r);
     scale_row(x, other, i, (double)m, (double)r);
-    x->k->put(panel->O + i * x->Dv_pad, other->O + i * x->Dv_pad, x->Dv, 1, true);
+    agi_put_row(x->k, panel->O + i * x->Dv_pad, other->O + i * x->Dv_pad, x->Dv, 1, true);
     if (x->call->map == AGI_JVP) {
-        x->k->put(panel->tO + i * x->Dv_pad, other->tO + i * x->Dv_pad, x->Dv, 1, true);
+        agi_put_row(x->k, panel->tO + i * x->Dv_pad, other->tO + i * x->Dv_pad, x->Dv, 1, true);
         panel->a[i] += other->a[i];
     }
     panel->l[i] += other->l[i];

@@ -172,15 +172,17 @@ void agi_scale_and_put_rows(const agi_kernels *k, agi_slice s, int64_t first, in
         s.D *= n;
         n = 1;
     }
+    if (dense && s.dtype == REAL_DTYPE && s.t->data != NULL) {
+        k->put((real *)s.t->data + agi_row_at(s, first), s.t->strides[2], rows, ld, n, s.D, factor, step,
+               accumulate);
+        return;
+    }
     for (int64_t r = 0; r < n && s.t->data != NULL; r++) {
         uint16_t *const to16 = (uint16_t *)s.t->data + agi_row_at(s, first + r);
         if (narrow && s.dtype == AG_BF16) {
             k->put_bf16(to16, rows + r * ld, s.D, factor[r * step]);
         } else if (narrow && s.dtype == AG_F16) {
             k->put_f16(to16, rows + r * ld, s.D, factor[r * step]);
-        } else if (dense && s.dtype == REAL_DTYPE) {
-            k->put((real *)s.t->data + agi_row_at(s, first + r), rows + r * ld, s.D, factor[r * step],
-                   accumulate);
         } else {
             put_row(s, first + r, accumulate, factor[r * step], rows == NULL ? NULL : rows + r * ld);
         }

@@ -157,6 +157,13 @@ void agi_get_panel(const agi_kernels *k, agi_slice s, int64_t first, int64_t n, 
 void agi_scale_and_put_rows(const agi_kernels *k, agi_slice s, int64_t first, int64_t n, bool accumulate,
                             const double *factor, int64_t step, const real *rows, int64_t ld);
 
+/* A single row of a tile. */
+static inline void agi_put_row(const agi_kernels *k, real *to, const real *from, int64_t n, double factor,
+                               bool add)
+{
+    k->put(to, n, from, n, 1, n, &factor, 0, add);
+}
+
 static inline void agi_put_rows(const agi_kernels *k, agi_slice s, int64_t first, int64_t n, bool accumulate,
                                 double factor, const real *rows, int64_t ld)
 {

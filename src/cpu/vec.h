@@ -4,6 +4,7 @@
 #define AGI_CPU_VEC_H
 
 #include <math.h>
+#include <string.h>
 
 #include "real.h"
 
@@ -27,12 +28,31 @@
 #define UNROLL_STAGE UNROLL
 #endif
 
+/* No turn of the loop reads what another one writes, though the compiler cannot see it. */
+#if defined(__clang__)
+#define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define INDEPENDENT _Pragma("GCC ivdep")
+#endif
+
+/* Eight numbers as doubles, whatever the vector is. */
+typedef double eight __attribute__((vector_size(8 * sizeof(double))));
+
 #if defined(AGI_KERNELS_AVX512)
 #include "vec_avx512.h"
 #elif defined(AGI_KERNELS_AVX2)
 #include "vec_avx2.h"
 #else
 #include "vec_portable.h"
+#endif
+
+#ifndef HAS_EIGHT
+INLINE void v_eight(const real *p, eight *to)
+{
+    real a __attribute__((vector_size(8 * sizeof(real))));
+    memcpy(&a, p, sizeof a);
+    *to = __builtin_convertvector(a, eight);
+}
 #endif
 
 /* 2^f for f in [0, 1), within 7.5e-8 (float) and 3.1e-18 (double) of itself, before rounding: the

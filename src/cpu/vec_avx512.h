@@ -135,6 +135,12 @@ INLINE vec v_scale2(vec a, vec x)
 {
     return _mm512_scalef_ps(a, x);
 }
+/* The compiler would widen it by halves. */
+#define HAS_EIGHT
+INLINE void v_eight(const real *p, eight *to)
+{
+    *to = (eight)_mm512_cvtps_pd(_mm256_loadu_ps(p));
+}
 INLINE vec v_iota(void)
 {
     return _mm512_set_ps(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);

@@ -1,0 +1,172 @@
+/* See small.h. Score tiles are T[key][query], WIDTH numbers a row. */
+#include "small.h"
+
+#include <math.h>
+
+/* Queries and keys of a small head, at most. */
+enum { WIDTH = AGI_CACHE_LINE / (int)sizeof(real) };
+
+/* ---- Which heads ---- */
+
+/* There, and by rows of whole vectors? */
+static bool by_rows(const ag_tensor *t)
+{
+    return t->data != NULL && t->strides[3] == 1;
+}
+
+bool agi_small_call(const agi_call *call, const agi_kernels *k)
+{
+    const ag_problem *p = &call->plan->p;
+    const ag_args *a = &call->a;
+    const uint32_t features =
+        AG_CAUSAL | AG_WINDOW | AG_MASK | AG_BIAS | AG_TABLE | AG_ALIBI | AG_SLOPES | AG_SINK;
+    const bool reals = p->dtype == REAL_DTYPE && p->out_dtype == REAL_DTYPE && p->grad_dtype == REAL_DTYPE;
+    const bool whole = p->dim_qk % k->lanes == 0 && p->dim_v % k->lanes == 0;
+    const bool plain = !agi_has(p, features) && p->softcap == 0 && p->dropout == 0 && p->scale > 0;
+    const bool forward = call->map == AGI_FORWARD && by_rows(&a->o);
+    const bool vjp = call->map == AGI_VJP && p->heads == p->kv_heads && by_rows(&a->o) && by_rows(&a->d_o) &&
+                     by_rows(&a->dq) && by_rows(&a->dk) && by_rows(&a->dv);
+    return reals && whole && plain && a->accumulate == 0 && (forward || vjp) && by_rows(&a->q) &&
+           by_rows(&a->k) && by_rows(&a->v);
+}
+
+bool agi_small_head(const agi_head *x)
+{
+    const ag_problem *p = &x->call->plan->p;
+    const agi_sequence *s = &x->seq;
+    const bool all = agi_has(p, AG_PACKED) || (s->n_q == p->q_len && s->n_k == p->kv_len);
+    return x->plain && all && s->n_q > 0 && s->n_k > 0 && s->n_q <= WIDTH && s->n_k <= WIDTH;
+}
+
+/* ---- Rows, where they lie ---- */
+
+typedef struct {
+    real *p;
+    int64_t ld;
+} rows;
+
+/* The stride of a single row may be anything. */
+static rows query_rows(const agi_head *x, const ag_tensor *t)
+{
+    return (rows){(real *)t->data + agi_row_at(agi_query_slice(x, t, REAL_DTYPE, 1), 0),
+                  x->seq.n_q == 1 ? 0 : t->strides[2]};
+}
+
+static rows key_rows(const agi_head *x, const ag_tensor *t)
+{
+    return (rows){(real *)t->data + agi_row_at(agi_key_slice(x, t, 1), 0),
+                  x->seq.n_k == 1 ? 0 : t->strides[2]};
+}
+
+/* Asks for rows that will be written, in time: another thread may have read them in a step after the last such call,
+ * and a store would wait until its copies are gone. */
+static void expect_rows(rows to, int64_t n, int64_t width)
+{
+    for (int64_t r = 0; r < n; r++) {
+        for (int64_t c = 0; c < width; c += WIDTH) {
+#if defined(__x86_64__)
+            __asm__ volatile("prefetchw %0" : : "m"(to.p[r * to.ld + c]));
+#else
+            __builtin_prefetch(&to.p[r * to.ld + c], 1);
+#endif
+        }
+    }
+}
+
+/* ---- Forward ---- */
+
+void agi_small_forward(const agi_row_scratch *s, const agi_head *x)
+{
+    const agi_kernels *k = x->k;
+    const ag_args *a = &x->call->a;
+    const int64_t Nq = x->seq.n_q, Nk = x->seq.n_k, W = agi_round_up(Nq, k->lanes);
+    const rows Q = query_rows(x, &a->q), K = key_rows(x, &a->k), V = key_rows(x, &a->v),
+               O = query_rows(x, &a->o);
+    real *QT = s->panel[0].QT, m[WIDTH], l[WIDTH], alpha[WIDTH];
+    double inverse[WIDTH];
+    expect_rows(O, Nq, x->Dv);
+    for (int64_t i = 0; i < W; i++) {
+        m[i] = (real)-INFINITY;
+        l[i] = 0;
+    }
+
+    /* S^T = K Q^T, P' = 2^(c S - m), O' = P' V */
+    k->transpose(QT, Q.p, Q.ld, Nq, x->Dk);
+    k->product(Nk, W, x->Dk, K.p, K.ld, 1, QT, PANEL, s->T, WIDTH, false);
+    k->softmax(s->T, WIDTH, Nk, W, x->c, m, l, alpha);
+    k->product(Nq, x->Dv, Nk, s->T, 1, WIDTH, V.p, V.ld, O.p, O.ld, false);
+
+    /* O = O' / l, L = m + log l */
+    for (int64_t i = 0; i < Nq; i++) {
+        const double sum = (double)l[i];
+        inverse[i] = sum == 0 ? 0 : 1 / sum;
+        agi_put_stat(x, &a->lse, false, i, sum == 0 ? -INFINITY : ((double)m[i] + log2(sum)) * LN_2);
+    }
+    k->put(O.p, O.ld, O.p, O.ld, Nq, x->Dv, inverse, 1, false);
+}
+
+/* ---- Vjp ---- */
+
+/* What a lane's query brings: log2(e) L in two parts, and D. */
+typedef struct {
+    real high[WIDTH], low[WIDTH], D[WIDTH];
+} statistics;
+
+/* False where a query has no output. */
+static bool load_statistics(const agi_head *x, int64_t W, rows dO, rows O, statistics *to)
+{
+    const ag_args *a = &x->call->a;
+    const int64_t Nq = x->seq.n_q;
+    double D[WIDTH];
+    x->k->dots(D, dO.p, dO.ld, O.p, O.ld, Nq, x->Dv);
+    for (int64_t i = Nq; i < W; i++) { /* lanes behind the last query weigh nothing */
+        to->high[i] = (real)INFINITY;
+        to->low[i] = to->D[i] = 0;
+    }
+    for (int64_t i = 0; i < Nq; i++) {
+        const double L = agi_get_stat(x, &a->lse, i), L2 = L * LOG2_E;
+        if (L == -INFINITY) {
+            return false;
+        }
+        to->high[i] = (real)L2;
+        to->low[i] = (real)(L2 - (double)(real)L2);
+        to->D[i] = (real)(D[i] - agi_get_stat(x, &a->d_lse, i));
+    }
+    return true;
+}
+
+bool agi_small_vjp(agi_backward_scratch *s, const agi_head *x)
+{
+    const agi_kernels *k = x->k;
+    const ag_args *a = &x->call->a;
+    const int64_t Nq = x->seq.n_q, Nk = x->seq.n_k, W = agi_round_up(Nq, k->lanes);
+    const rows Q = query_rows(x, &a->q), dO = query_rows(x, &a->d_o), O = query_rows(x, &a->o);
+    const rows K = key_rows(x, &a->k), V = key_rows(x, &a->v);
+    const rows dQ = query_rows(x, &a->dq), dK = key_rows(x, &a->dk), dV = key_rows(x, &a->dv);
+    real *QT = s->tile.QT, *dOT = s->tile.dOT, *P = s->P, *dS = s->dS;
+    statistics row;
+    expect_rows(dQ, Nq, x->Dk);
+    expect_rows(dK, Nk, x->Dk);
+    expect_rows(dV, Nk, x->Dv);
+    if (!load_statistics(x, W, dO, O, &row)) {
+        return false;
+    }
+
+    /* S^T = K Q^T, P = 2^(c S - log2(e) L) */
+    k->transpose(QT, Q.p, Q.ld, Nq, x->Dk);
+    k->product(Nk, W, x->Dk, K.p, K.ld, 1, QT, PANEL, P, WIDTH, false);
+    k->weights(P, WIDTH, Nk, W, x->c, row.high, row.low);
+
+    /* dP^T = V dO^T, dS = P o (dP - D) */
+    k->transpose(dOT, dO.p, dO.ld, Nq, x->Dv);
+    k->product(Nk, W, x->Dv, V.p, V.ld, 1, dOT, PANEL, dS, WIDTH, false);
+    k->score_gradients(dS, P, NULL, WIDTH, Nk, W, row.D);
+
+    /* dV = P^T dO, dK = scale dS^T Q, dQ = scale dS K */
+    k->product(Nk, x->Dv, Nq, P, WIDTH, 1, dO.p, dO.ld, dV.p, dV.ld, false);
+    k->product(Nk, x->Dk, Nq, dS, WIDTH, 1, Q.p, Q.ld, dK.p, dK.ld, false);
+    k->product(Nq, x->Dk, Nk, dS, 1, WIDTH, K.p, K.ld, dQ.p, dQ.ld, false);
+    k->put(dK.p, dK.ld, dK.p, dK.ld, Nk, x->Dk, &x->call->plan->p.scale, 0, false);
+    k->put(dQ.p, dQ.ld, dQ.p, dQ.ld, Nq, x->Dk, &x->call->plan->p.scale, 0, false);
+    return true;
+}
