@@ -26,6 +26,7 @@ static const struct entry {
     void (*again)(struct trial *); /* what else shall hold; or NULL */
 } entries[] = {
     {"product", draw_product, call_product, expect_product, product_work, product_alone},
+    {"product_ahead", draw_product, call_product_ahead, expect_product, product_work, product_alone},
     {"scores", draw_scores, call_scores, expect_scores, tile_elements, NULL},
     {"hide", draw_hide, call_hide, expect_hide, tile_elements, NULL},
     {"softmax", draw_softmax, call_softmax, expect_softmax, tile_elements, NULL},

@@ -43,6 +43,18 @@ static void call_product(const agi_kernels *k, struct trial *t)
                t->add);
 }
 
+/* Ranges of any length, none among them: they may end in the middle of the product, or behind it. */
+static void call_product_ahead(const agi_kernels *k, struct trial *t)
+{
+    const char *a = (const char *)at(t, A), *b = (const char *)at(t, B);
+    agi_ahead ahead = {.n = (int)(t->K % 4), .ranges = {{a, a + 40}, {b, b}, {b, b + 200 * t->N}}};
+    k->product_ahead(t->M, t->N, t->K, at(t, A), t->ars, t->aks, at(t, B), t->a[B].ld, at(t, C), t->a[C].ld,
+                     t->add, &ahead);
+    CHECK(t->N < 4 * k->lanes || t->M * t->K < 20 || ahead.n == 0 || ahead.first > 0 ||
+              ahead.ranges[0].at > a,
+          "%s product_ahead asks for nothing", k->name);
+}
+
 static void expect_product(struct trial *t)
 {
     for (int64_t r = 0; r < t->M; r++) {

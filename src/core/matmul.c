@@ -35,6 +35,37 @@ static int64_t pieces(int64_t n, int64_t size)
     return (n + size - 1) / size;
 }
 
+/* Bytes of an operand that is asked for ahead, at most: all of them shall stay in a core's cache. */
+enum { NEAR = 256 * 1024 };
+
+static void add_range(agi_ahead *ahead, const agi_matrix *m)
+{
+    const int64_t bytes = m->rows * m->row_stride * (int64_t)ag_dtype_size(m->dtype);
+    bool wanted = ahead->n < AGI_MAX_RANGES && m->col_stride == 1 && bytes > 0 && bytes <= NEAR;
+    for (int i = 0; i < ahead->n; i++) {
+        wanted &= ahead->ranges[i].at != m->data;
+    }
+    if (wanted) {
+        ahead->ranges[ahead->n++] = (agi_range){m->data, (const char *)m->data + bytes};
+    }
+}
+
+/* While a thread has the first op's rows to do, which it has had in the step before: what the sums over all rows read
+ * after it, most of which others have written. */
+static void gather_ahead(const job *x, agi_ahead *ahead)
+{
+    ahead->first = ahead->n = 0;
+    for (int o = 1; o < x->n_ops; o++) {
+        for (int p = 0; p < x->ops[o].n_products; p++) {
+            const agi_product *product = &x->ops[o].products[p];
+            if (product->a.transposed) {
+                add_range(ahead, &product->b);
+                add_range(ahead, &product->a);
+            }
+        }
+    }
+}
+
 static void run_tile(const job *x, int o, int64_t place, int64_t slot)
 {
     const agi_matmul_op *op = &x->ops[o];
@@ -42,6 +73,11 @@ static void run_tile(const job *x, int o, int64_t place, int64_t slot)
     agi_matmul_tile at = {.i0 = place / x->across[o] * size->m, .j0 = place % x->across[o] * size->n};
     at.m = op->m - at.i0 < size->m ? op->m - at.i0 : size->m;
     at.n = op->n - at.j0 < size->n ? op->n - at.j0 : size->n;
+    agi_ahead ahead;
+    if (o == 0 && x->plan->threads > 1) {
+        gather_ahead(x, &ahead);
+        at.ahead = ahead.n > 0 ? &ahead : NULL;
+    }
     x->table->run(x->plan, op, &at, x->space->scratch + (size_t)slot * x->space->slot_bytes);
 }
 

@@ -4,6 +4,7 @@
 #ifndef AGI_MATMUL_H
 #define AGI_MATMUL_H
 
+#include "ahead.h"
 #include "arena.h"
 #include "call.h"
 
@@ -48,6 +49,7 @@ static inline bool agi_row_counts(const agi_matrix *x, int64_t row)
 /* Rows i0 .. i0 + m - 1, columns j0 .. j0 + n - 1 of C. */
 typedef struct {
     int64_t i0, m, j0, n;
+    agi_ahead *ahead; /* what the thread reads after this tile; NULL: nothing that pays */
 } agi_matmul_tile;
 
 /* Who computes tiles. How C is cut may not change a bit of it. */

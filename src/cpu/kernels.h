@@ -8,6 +8,7 @@
 #ifndef AGI_CPU_KERNELS_H
 #define AGI_CPU_KERNELS_H
 
+#include "../core/ahead.h"
 #include "real.h"
 
 #define LOG2_E 1.4426950408889634
@@ -24,6 +25,10 @@ typedef struct {
      * multiple of lanes. Each element is one sum over k in order: the same bits for any M and N. */
     void (*product)(int64_t M, int64_t N, int64_t K, const real *A, int64_t ars, int64_t aks, const real *B,
                     int64_t ldb, real *C, int64_t ldc, bool add);
+
+    /* The same, and asks for what is read later. */
+    void (*product_ahead)(int64_t M, int64_t N, int64_t K, const real *A, int64_t ars, int64_t aks,
+                          const real *B, int64_t ldb, real *C, int64_t ldc, bool add, agi_ahead *ahead);
 
     /* T = log2(e) (phi(scale T) + X), X the additive features or NULL. Softcap c > 0: phi is c tanh(z/c);
      * then F, where not NULL, becomes phi', and G, where not NULL, phi''. */

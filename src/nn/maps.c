@@ -243,8 +243,8 @@ static void jvp(layer_run *r)
 /* vjp, and with the tangents vjp_jvp: the same order of the same steps. */
 static void backward(layer_run *r)
 {
-    param_gradients(r, AGI_O);
     input_gradient(r, AGI_O);
+    param_gradients(r, AGI_O);
     finish(r);
     attend(r);
     for (agi_projection w = AGI_Q; w <= AGI_V; w++) {
