@@ -19,7 +19,7 @@ import peers
 import plot
 import report
 from library import Library
-from timing import ROUNDS
+from timing import SWEEPS, Best
 
 RUN = {
     "maps": maps.run,
@@ -32,8 +32,8 @@ RUN = {
 class Progress:
     """A bar where standard error is a terminal, else a line a case. The time left goes by estimates."""
 
-    def __init__(self, all_cases):
-        self.count, self.total = len(all_cases), sum(case.seconds() for case in all_cases)
+    def __init__(self, turns):
+        self.count, self.total = len(turns), sum(case.seconds(sweep, rounds) for case, sweep, rounds in turns)
         self.done, self.finished, self.start = 0.0, 0, time.monotonic()
         self.terminal = sys.stderr.isatty()
 
@@ -53,8 +53,8 @@ class Progress:
         elif label:
             print(f"{self.finished + 1}/{self.count}  {label}  {clock}", file=sys.stderr, flush=True)
 
-    def step(self, case):
-        self.done += case.seconds()
+    def step(self, seconds):
+        self.done += seconds
         self.finished += 1
 
     def end(self):
@@ -62,24 +62,37 @@ class Progress:
             print("\r\033[K", end="", file=sys.stderr)
 
 
+def turns_of(all_cases):
+    """Case, number of the sweep, rounds: a case after the other, then all that are not run once again."""
+    return [
+        (case, sweep, rounds)
+        for sweep, rounds in enumerate(SWEEPS)
+        for case in all_cases
+        if sweep == 0 or not case.once
+    ]
+
+
 def run_all(all_cases, library):
-    """The cases that were finished; fewer than all where the user stops it."""
-    progress, finished = Progress(all_cases), []
+    """The cases that have results; fewer than all where the user stops it or one fails."""
+    turns = turns_of(all_cases)
+    progress, failed = Progress(turns), set()
+    best = {case.label: Best(library) for case in all_cases}
     try:
-        for case in all_cases:
+        for case, sweep, rounds in turns:
             progress.show(case.label)
             peers.set_threads(case.threads)
             try:
-                RUN[case.kind](case, library)
-                finished.append(case)
+                if case.label not in failed:
+                    RUN[case.kind](case, library, best[case.label], rounds)
             except RuntimeError as error:  # the library refuses, or results do not agree
+                failed.add(case.label)
                 progress.end()
                 print(f"bench: {case.label}: {error}", file=sys.stderr)
-            progress.step(case)
+            progress.step(case.seconds(sweep, rounds))
     except KeyboardInterrupt:
-        print(f"\nbench: stopped after {len(finished)} of {len(all_cases)} cases", file=sys.stderr)
+        print(f"\nbench: stopped after {progress.finished} of {progress.count} turns", file=sys.stderr)
     progress.end()
-    return finished
+    return [case for case in all_cases if case.results and case.label not in failed]
 
 
 def write(path, text):
@@ -123,7 +136,7 @@ def main():
         "amx": library.has_amx(),
         "onednn": layer.one_dnn_version(),
         "no_onednn": layer.why_no_one_dnn(),
-        "rounds": ROUNDS,
+        "rounds": sum(SWEEPS),
         "python": platform.python_version(),
         "load_before": os.getloadavg()[0],
         "mode": "quick" if options.quick else "full",

@@ -141,7 +141,7 @@ def multihead(case, layer):
     return {"torch": lambda: run(False), "torch, unfused": lambda: run(True)}
 
 
-def run_layer(case, library):
+def run_layer(case, library, best, rounds):
     maps = ("forward", "vjp")
     layer = Layer(library, case.text, case.threads, maps, flags=SELF | BIASES, d_model=case.width)
     elements = case.batch * case.length * case.width
@@ -158,7 +158,7 @@ def run_layer(case, library):
         for name, true in zip(("y", "dx_q"), theirs["torch"]()):
             must_agree(name, peers.tensor(layer.buffers[name], case.dtype, *true.shape), true, case.dtype)
         runs |= theirs
-    case.results |= side_by_side(runs) | {"plan": layer.description}
+    case.results |= side_by_side(runs, best, rounds) | {"plan": layer.description}
     layer.close()
 
 
@@ -194,7 +194,7 @@ def why_no_one_dnn():
     return None
 
 
-def run_product(case, library):
+def run_product(case, library, best, rounds):
     """A layer with keys and no queries has two products, K = X Wk and V = X Wv, and nothing else to do."""
     text = f"h{case.n // 64} q0 k{case.m} d64 {case.dtype}"
     layer = Layer(library, text, case.threads, ("forward",), flags=SHARED_KV, d_model=case.k)
@@ -207,7 +207,7 @@ def run_product(case, library):
     runs["ours"]()
     missing = why_no_one_dnn()
     runs |= {} if missing else peer_products(case, layer)
-    case.results |= {name: ms / 2 for name, ms in side_by_side(runs).items()}
+    case.results |= {name: ms / 2 for name, ms in side_by_side(runs, best, rounds).items()}
     case.results |= {"plan": layer.description} | ({"missing": missing} if missing else {})
     case.results["gflops"] = 2e-6 * case.m * case.k * case.n / case.results["ours"]
     layer.close()

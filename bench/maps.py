@@ -2,17 +2,18 @@
 
 import peers
 from library import MAPS, PROBE_AMX, PROBE_EXP2, PROBE_F32, PROBE_F64, Arrays, Buffer, Plan
-from timing import BETWEEN, ROUNDS, SETTLE, Best
+from timing import BETWEEN, SETTLE
 
 
-def prepare(case, library):
-    """Runs each map and each of PyTorch's once, in an order that gives each its inputs."""
+def prepare(case, library, again):
+    """Runs each map and each of PyTorch's once, in an order that gives each its inputs. The unfused formulas take too
+    long to be timed again."""
     plan = Plan(library, case.text, case.threads, case.isa)
     arrays = Arrays(case.dtype, case.heads, case.n_q, case.n_k, case.dim)
     bits = sum(MAPS[name][0] for name in case.maps)
     workspace = Buffer(plan.workspace(bits))
     ours = {name: plan.runner(name, arrays, workspace) for name in case.maps}
-    theirs = peers.runners(case, arrays)
+    theirs = peers.runners(case, arrays, case.unfused and not again)
     if not case.once:
         for run in [*ours.values(), *theirs.values()]:
             run()
@@ -26,23 +27,22 @@ def probe_of(case, isa):
     return PROBE_F64 if case.dtype == "f64" else PROBE_F32
 
 
-def run_round(case, kind, ours, theirs, best):
-    best.probe("exp2", PROBE_EXP2, case.threads, SETTLE)
+def run_round(case, isa, kind, ours, theirs, best):
+    best.probe("exp2", isa, PROBE_EXP2, case.threads, SETTLE)
     if case.threads > 1:
-        best.probe("probe_one", kind, 1, SETTLE)
+        best.probe("probe_one", isa, kind, 1, SETTLE)
     for name, run in ours.items():
-        best.probe("probe", kind, case.threads, SETTLE if name == "forward" else BETWEEN)
+        best.probe("probe", isa, kind, case.threads, SETTLE if name == "forward" else BETWEEN)
         best.time(name, run)
     for name, run in theirs.items():
         best.time(name, run)
 
 
-def run(case, library):
-    plan, ours, theirs = prepare(case, library)
-    kind, best = probe_of(case, plan.isa), Best(library, plan.isa)
-    for _ in range(1 if case.once else ROUNDS):
-        run_round(case, kind, ours, theirs, best)
-    values = best.values
+def run(case, library, best, rounds):
+    plan, ours, theirs = prepare(case, library, again=bool(best.values))
+    kind, values = probe_of(case, plan.isa), best.values
+    for _ in range(1 if case.once else rounds):
+        run_round(case, plan.isa, kind, ours, theirs, best)
     values.setdefault("probe_one", values["probe"])
     for name in case.maps:
         bit, flops = MAPS[name]
@@ -62,7 +62,7 @@ def run(case, library):
     plan.close()
 
 
-def run_error(case, library):
+def run_error(case, library, _best, _rounds):
     """Of dQ, dK and dV, each over the norm of the true one: ours and PyTorch's from the same bf16 inputs, and
     the least there is, that of the true one rounded."""
     if not peers.torch:

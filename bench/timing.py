@@ -2,7 +2,9 @@
 
 import time
 
-ROUNDS, WINDOW = 5, 0.05
+# All cases are swept over several times, with so many rounds each: what disturbs a shared machine for seconds then
+# meets one sweep of a case and not all of its rounds.
+SWEEPS, WINDOW = (3, 2), 0.05
 # The processor is faster for its first milliseconds under load than it can stay. A round starts with this
 # much of the probe's load; in it maps and probes follow each other, so that the state is that of long load.
 SETTLE, BETWEEN = 0.2, 0.1
@@ -22,11 +24,11 @@ def seconds_of(run):
 class Best:
     """The best of what was measured under each name."""
 
-    def __init__(self, library, isa):
-        self.library, self.isa, self.values = library, isa, {}
+    def __init__(self, library):
+        self.library, self.values = library, {}
 
-    def probe(self, name, kind, threads, settle):
-        rate = self.library.probe(self.isa, kind, threads, settle, WINDOW)
+    def probe(self, name, isa, kind, threads, settle):
+        rate = self.library.probe(isa, kind, threads, settle, WINDOW)
         self.values[name] = max(self.values.get(name, 0), rate)
 
     def time(self, name, run):
@@ -40,13 +42,12 @@ def fill_seconds(run, seconds):
         run()
 
 
-def side_by_side(runs):
-    """The least milliseconds of each of some functions, which take turns. The threads of the one before may
+def side_by_side(runs, best, rounds):
+    """The least milliseconds so far of each of some functions, which take turns. The threads of the one before may
     wait for work for some milliseconds more: a turn of a short function begins with calls that are not
     counted, and it has more turns."""
-    best = Best(None, None)
     short = all(seconds_of(run) < WINDOW / 5 for run in runs.values())
-    for _ in range(2 * ROUNDS if short else ROUNDS):
+    for _ in range(2 * rounds if short else rounds):
         for name, run in runs.items():
             fill_seconds(run, 0.01 if short else 0)
             best.time(name, run)
