@@ -27,6 +27,7 @@ static const struct entry {
 } entries[] = {
     {"product", draw_product, call_product, expect_product, product_work, product_alone},
     {"product_ahead", draw_product, call_product_ahead, expect_product, product_work, product_alone},
+    {"few_scores", draw_few_scores, call_few_scores, expect_few_scores, few_work, few_scores_alone},
     {"scores", draw_scores, call_scores, expect_scores, tile_elements, NULL},
     {"hide", draw_hide, call_hide, expect_hide, tile_elements, NULL},
     {"softmax", draw_softmax, call_softmax, expect_softmax, tile_elements, NULL},

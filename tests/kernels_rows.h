@@ -1,4 +1,4 @@
-/* The entries that are no stage of the scores: draws, calls and truths of product, put, dots, transpose and
+/* The entries that are no stage of the scores: draws, calls and truths of the products, put, dots, transpose and
  * dropout. */
 #ifndef AG_KERNELS_ROWS_H
 #define AG_KERNELS_ROWS_H
@@ -90,6 +90,57 @@ static void product_alone(struct trial *t)
 static double product_work(const struct trial *t)
 {
     return 2.0 * (double)(t->M * t->N * t->K);
+}
+
+/* ---- few_scores ---- */
+
+static void draw_few_scores(struct trial *t)
+{
+    draw_tile(t);
+    t->M = t->bench ? 1 : rng_range(&t->random, 1, t->W < 4 ? t->W : 4);
+    t->K = t->bench ? 64 : t->k->lanes * rng_range(&t->random, 1, 6);
+    t->add = sometimes(t);
+    make_array(t, A, false, t->nj, t->K, t->K + (sometimes(t) ? 5 : 0), number);
+    make_array(t, B, false, t->M, t->K, t->K, number);
+    make_array(t, T, true, t->nj, t->W, t->ld, t->add ? number : nothing);
+}
+
+static void call_few_scores(const agi_kernels *k, struct trial *t)
+{
+    k->few_scores(at(t, T), t->ld, t->nj, t->W, at(t, A), t->a[A].ld, at(t, B), t->M, t->K, t->add);
+}
+
+static void expect_few_scores(struct trial *t)
+{
+    for (int64_t j = 0; j < t->nj; j++) {
+        for (int64_t i = 0; i < t->W; i++) {
+            wide sum = t->add ? in(t, T, j, i) : 0, size = fabsl(sum);
+            for (int64_t c = 0; c < t->K && i < t->M; c++) {
+                sum += in(t, A, j, c) * in(t, B, i, c);
+                size += fabsl(in(t, A, j, c) * in(t, B, i, c));
+            }
+            expect(t, T, j, i, sum, 4 * EPS * size);
+        }
+    }
+}
+
+/* One key at a time gives the same bits. */
+static void few_scores_alone(struct trial *t)
+{
+    real row[PANEL];
+    const size_t size = (size_t)t->W * sizeof(real);
+    for (int64_t j = 0; j < t->nj; j++) {
+        memcpy(row, given(t, T, j, 0), size);
+        t->k->few_scores(row, PANEL, 1, t->W, at(t, A) + j * t->a[A].ld, t->K, at(t, B), t->M, t->K, t->add);
+        CHECK(memcmp(row, at(t, T) + j * t->ld, size) == 0,
+              "%s few_scores: key %lld of %lld alone has other bits", t->k->name, (long long)j,
+              (long long)t->nj);
+    }
+}
+
+static double few_work(const struct trial *t)
+{
+    return 2.0 * (double)(t->nj * t->M * t->K);
 }
 
 /* ---- put, dots, transpose ---- */

@@ -19,12 +19,15 @@ static void rescale(const agi_head *x, agi_row_panel *panel, const real *alpha, 
 static void tangent_products(agi_row_scratch *s, const agi_head *x, const agi_row_panel *panel,
                              const agi_key_block *keys, int64_t from, int64_t nj)
 {
-    const agi_rows K = keys->K, tK = keys->tK;
-    const int64_t Dk_q = x->call->a.tq.data == NULL ? 0 : x->Dk;
-    x->k->product(nj, panel->W, Dk_q, K.p + from * K.ld, K.ld, 1, panel->tQT, PANEL, s->U, PANEL, false);
+    const agi_rows K = {keys->K.p + from * keys->K.ld, keys->K.ld}, tK = keys->tK;
+    const bool tq = x->call->a.tq.data != NULL;
+    if (tq) {
+        agi_scores_of(x, panel, panel->tQT, K, nj, s->U, false);
+    } else {
+        x->k->product(nj, panel->W, 0, K.p, K.ld, 1, panel->tQT, PANEL, s->U, PANEL, false); /* zero */
+    }
     if (tK.p != NULL) {
-        x->k->product(nj, panel->W, x->Dk, tK.p + from * tK.ld, tK.ld, 1, panel->QT, PANEL, s->U, PANEL,
-                      true);
+        agi_scores_of(x, panel, panel->QT, (agi_rows){tK.p + from * tK.ld, tK.ld}, nj, s->U, true);
     }
 }
 

@@ -182,6 +182,65 @@ static void product_ahead(int64_t M, int64_t N, int64_t K, const real *A, int64_
     }
 }
 
+/* ---- The product for few queries ---- */
+
+/* Lane r: the sum of the lanes of s[r]. Each time the two halves of a vector are added, and so two vectors become one. */
+INLINE vec v_sums(vec *s)
+{
+    for (int n = LANES / 2; n > 0; n /= 2) {
+        UNROLL_STAGE for (int r = 0; r < LANES / 2; r++)
+        {
+            if (r < n) {
+                vec low, high;
+                v_zip(s[r], s[r + n], &low, &high);
+                s[r] = v_add(low, high);
+            }
+        }
+    }
+    return s[0];
+}
+
+/* The products of n rows of K, LANES at most, and one of Q. */
+INLINE vec row_sums(const int64_t n, const real *K, int64_t ldk, const real *q, int64_t D)
+{
+    vec s[LANES];
+    UNROLL_STAGE for (int r = 0; r < LANES; r++)
+    {
+        s[r] = v_set1(0);
+    }
+    for (int64_t c = 0; c < D; c += LANES) {
+        const vec b = v_load(q + c);
+        UNROLL_STAGE for (int r = 0; r < LANES; r++)
+        {
+            if (r < n) {
+                s[r] = v_fma(v_load(K + r * ldk + c), b, s[r]);
+            }
+        }
+    }
+    return v_sums(s);
+}
+
+static void few_scores(real *T, int64_t ld, int64_t nj, int64_t W, const real *K, int64_t ldk, const real *Q,
+                       int64_t ni, int64_t D, bool add)
+{
+    real sums[LANES];
+    for (int64_t j = 0; j < nj && !add; j++) {
+        for (int64_t i = 0; i < W; i += LANES) {
+            v_store(T + j * ld + i, v_set1(0));
+        }
+    }
+    for (int64_t j = 0; j < nj; j += LANES) {
+        const int64_t n = nj - j < LANES ? nj - j : LANES;
+        for (int64_t i = 0; i < ni; i++) {
+            const real *rows = K + j * ldk, *q = Q + i * D;
+            v_store(sums, n == LANES ? row_sums(LANES, rows, ldk, q, D) : row_sums(n, rows, ldk, q, D));
+            for (int64_t r = 0; r < n; r++) {
+                T[(j + r) * ld + i] += sums[r];
+            }
+        }
+    }
+}
+
 /* ---- Scores ---- */
 
 /* The softcap's x = factor T, and 2 log2(e) x = (high + low) T: a power keeps the digits that its exponent has. */
@@ -775,6 +834,7 @@ const agi_kernels TABLE = {
     .lanes = LANES,
     .product = product,
     .product_ahead = product_ahead,
+    .few_scores = few_scores,
     .scores = scores,
     .hide = hide,
     .softmax = softmax,

@@ -30,6 +30,12 @@ typedef struct {
     void (*product_ahead)(int64_t M, int64_t N, int64_t K, const real *A, int64_t ars, int64_t aks,
                           const real *B, int64_t ldb, real *C, int64_t ldc, bool add, agi_ahead *ahead);
 
+    /* The same for the few queries of Q[ni][D], with channels in the lanes: T = or += K Q^T, where K[nj][D], D whole
+     * vectors. Each element is one sum of the lanes' sums: the same bits for any nj and ni. T = leaves zero in the lanes
+     * ni .. W - 1. */
+    void (*few_scores)(real *T, int64_t ld, int64_t nj, int64_t W, const real *K, int64_t ldk, const real *Q,
+                       int64_t ni, int64_t D, bool add);
+
     /* T = log2(e) (phi(scale T) + X), X the additive features or NULL. Softcap c > 0: phi is c tanh(z/c);
      * then F, where not NULL, becomes phi', and G, where not NULL, phi''. */
     void (*scores)(real *T, const real *X, real *F, real *G, int64_t ld, int64_t nj, int64_t W, real scale,

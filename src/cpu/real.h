@@ -69,6 +69,7 @@ typedef float real;
 #define agi_row_scores REAL_NAME(agi_row_scores)
 #define agi_row_states REAL_NAME(agi_row_states)
 #define agi_scale_and_put_rows REAL_NAME(agi_scale_and_put_rows)
+#define agi_scores_of REAL_NAME(agi_scores_of)
 #define agi_seen_rows REAL_NAME(agi_seen_rows)
 #define agi_small_call REAL_NAME(agi_small_call)
 #define agi_small_forward REAL_NAME(agi_small_forward)

@@ -65,23 +65,38 @@ static void prefetch_row(agi_rows rows, int64_t row, int64_t width)
     }
 }
 
+static bool are_few(const agi_head *x)
+{
+    return x->seq.n_q <= FEW_QUERIES;
+}
+
 /* A single vector of queries does too little with a row to hide its way from memory: rows of V are asked for
  * here, before their product, and those of K a block ahead. */
 void agi_row_product(agi_row_scratch *s, const agi_head *x, const agi_row_panel *panel,
                      const agi_key_block *keys, int64_t from, int64_t nj)
 {
-    const bool few = panel->W == x->k->lanes;
-    const int64_t step = few ? 12 : nj;
+    const agi_rows K = {keys->K.p + from * keys->K.ld, keys->K.ld};
+    const bool near = panel->W == x->k->lanes;
+    const int64_t step = near ? 16 : nj;
     for (int64_t j = 0; j < nj; j += step) {
-        const int64_t n = agi_min(step, nj - j), row = from + j;
-        for (int64_t r = row; few && r < row + n; r++) {
+        const int64_t n = agi_min(step, nj - j);
+        for (int64_t r = from + j; near && r < from + j + n; r++) {
             prefetch_row(keys->V, r, x->Dv);
             if (r + ROW_KEYS < keys->ahead) {
                 prefetch_row(keys->K, r + ROW_KEYS, x->Dk);
             }
         }
-        x->k->product(n, panel->W, x->Dk, keys->K.p + row * keys->K.ld, keys->K.ld, 1, panel->QT, PANEL,
-                      s->T + j * PANEL, PANEL, false);
+        agi_scores_of(x, panel, panel->QT, (agi_rows){K.p + j * K.ld, K.ld}, n, s->T + j * PANEL, false);
+    }
+}
+
+void agi_scores_of(const agi_head *x, const agi_row_panel *panel, const real *QT, agi_rows K, int64_t nj,
+                   real *T, bool add)
+{
+    if (are_few(x)) {
+        x->k->few_scores(T, PANEL, nj, panel->W, K.p, K.ld, QT, panel->ni, x->Dk_pad, add);
+    } else {
+        x->k->product(nj, panel->W, x->Dk, K.p, K.ld, 1, QT, PANEL, T, PANEL, add);
     }
 }
 
@@ -115,18 +130,27 @@ static void begin_statistics(agi_row_panel *panel, const agi_head *x)
     }
 }
 
+/* Q or tQ. */
+static void get_queries(const agi_row_panel *panel, const agi_head *x, const ag_tensor *t, real *to)
+{
+    const agi_slice slice = agi_query_slice(x, t, x->call->plan->p.dtype, x->Dk);
+    if (are_few(x)) {
+        agi_convert_rows(x->k, slice, panel->i0, panel->ni, NULL, to);
+    } else {
+        agi_get_panel(x->k, slice, panel->i0, panel->ni, NULL, to);
+    }
+}
+
 static void begin_panel(agi_row_panel *panel, const agi_head *x)
 {
     const ag_args *a = &x->call->a;
-    const ag_dtype dtype = x->call->plan->p.dtype;
-    const int64_t i0 = panel->i0;
-    agi_get_panel(x->k, agi_query_slice(x, &a->q, dtype, x->Dk), i0, panel->ni, NULL, panel->QT);
+    get_queries(panel, x, &a->q, panel->QT);
     const size_t size = (size_t)(panel->ni * x->Dv_pad) * sizeof(real);
     memset(panel->O, 0, size);
     if (x->call->map == AGI_JVP) {
         memset(panel->tO, 0, size);
         if (a->tq.data != NULL) {
-            agi_get_panel(x->k, agi_query_slice(x, &a->tq, dtype, x->Dk), i0, panel->ni, NULL, panel->tQT);
+            get_queries(panel, x, &a->tq, panel->tQT);
         }
     }
 }

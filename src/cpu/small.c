@@ -35,7 +35,7 @@ bool agi_small_head(const agi_head *x)
     const ag_problem *p = &x->call->plan->p;
     const agi_sequence *s = &x->seq;
     const bool all = agi_has(p, AG_PACKED) || (s->n_q == p->q_len && s->n_k == p->kv_len);
-    return x->plain && all && s->n_q > 0 && s->n_k > 0 && s->n_q <= WIDTH && s->n_k <= WIDTH;
+    return x->plain && all && s->n_q > FEW_QUERIES && s->n_k > 0 && s->n_q <= WIDTH && s->n_k <= WIDTH;
 }
 
 /* ---- Rows, where they lie ---- */

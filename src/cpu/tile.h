@@ -30,6 +30,9 @@ static inline int64_t agi_round_up(int64_t n, int64_t step)
     return (step & (step - 1)) == 0 ? (n + step - 1) & -step : (n + step - 1) / step * step;
 }
 
+/* Queries of a sequence whose scores have channels in the lanes instead, at most: more of them fill the lanes. */
+enum { FEW_QUERIES = 4 };
+
 /* One query head of one sequence of a call. */
 typedef struct {
     const agi_call *call;
