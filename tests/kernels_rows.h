@@ -46,7 +46,7 @@ static void call_product(const agi_kernels *k, struct trial *t)
 /* Ranges of any length, none among them: they may end in the middle of the product, or behind it. */
 static void call_product_ahead(const agi_kernels *k, struct trial *t)
 {
-    const char *a = (const char *)at(t, A), *b = (const char *)at(t, B);
+    const char *a = (const void *)at(t, A), *b = (const void *)at(t, B);
     agi_ahead ahead = {.n = (int)(t->K % 4), .ranges = {{a, a + 40}, {b, b}, {b, b + 200 * t->N}}};
     k->product_ahead(t->M, t->N, t->K, at(t, A), t->ars, t->aks, at(t, B), t->a[B].ld, at(t, C), t->a[C].ld,
                      t->add, &ahead);
