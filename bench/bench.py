@@ -33,7 +33,7 @@ class Progress:
     """A bar where standard error is a terminal, else a line a case. The time left goes by estimates."""
 
     def __init__(self, turns):
-        self.count, self.total = len(turns), sum(case.seconds(sweep, rounds) for case, sweep, rounds in turns)
+        self.count, self.total = len(turns), sum(case.seconds(rounds) for case, rounds in turns)
         self.done, self.finished, self.start = 0.0, 0, time.monotonic()
         self.terminal = sys.stderr.isatty()
 
@@ -63,9 +63,9 @@ class Progress:
 
 
 def turns_of(all_cases):
-    """Case, number of the sweep, rounds: a case after the other, then all that are not run once again."""
+    """Case and rounds: one case after the other, then again all that are not run once."""
     return [
-        (case, sweep, rounds)
+        (case, rounds)
         for sweep, rounds in enumerate(SWEEPS)
         for case in all_cases
         if sweep == 0 or not case.once
@@ -73,26 +73,29 @@ def turns_of(all_cases):
 
 
 def run_all(all_cases, library):
-    """The cases that have results; fewer than all where the user stops it or one fails."""
+    """The cases that have results, fewer than all where the user stops it or one fails; and the rounds that all of
+    them had."""
     turns = turns_of(all_cases)
     progress, failed = Progress(turns), set()
     best = {case.label: Best(library) for case in all_cases}
     try:
-        for case, sweep, rounds in turns:
+        for case, rounds in turns:
             progress.show(case.label)
             peers.set_threads(case.threads)
             try:
                 if case.label not in failed:
                     RUN[case.kind](case, library, best[case.label], rounds)
+                    best[case.label].rounds += rounds
             except RuntimeError as error:  # the library refuses, or results do not agree
                 failed.add(case.label)
                 progress.end()
                 print(f"bench: {case.label}: {error}", file=sys.stderr)
-            progress.step(case.seconds(sweep, rounds))
+            progress.step(case.seconds(rounds))
     except KeyboardInterrupt:
         print(f"\nbench: stopped after {progress.finished} of {progress.count} turns", file=sys.stderr)
     progress.end()
-    return [case for case in all_cases if case.results and case.label not in failed]
+    finished = [case for case in all_cases if case.results and case.label not in failed]
+    return finished, min((best[case.label].rounds for case in finished if not case.once), default=1)
 
 
 def write(path, text):
@@ -136,7 +139,6 @@ def main():
         "amx": library.has_amx(),
         "onednn": layer.one_dnn_version(),
         "no_onednn": layer.why_no_one_dnn(),
-        "rounds": sum(SWEEPS),
         "python": platform.python_version(),
         "load_before": os.getloadavg()[0],
         "mode": "quick" if options.quick else "full",
@@ -144,8 +146,8 @@ def main():
     say_what_is_missing(about)
     start = time.monotonic()
     all_cases = (cases.quick_cases if options.quick else cases.full_cases)(threads)
-    finished = run_all(all_cases, library)
-    about |= {"seconds": round(time.monotonic() - start), "cases": len(all_cases), "finished": len(finished)}
+    finished, rounds = run_all(all_cases, library)
+    about |= {"rounds": rounds, "seconds": round(time.monotonic() - start), "cases": len(all_cases), "finished": len(finished)}
     options.out.mkdir(parents=True, exist_ok=True)
     stem = options.out / time.strftime("%Y%m%d-%H%M%S")
     write(

@@ -1,5 +1,5 @@
-"""What is measured: the problems, their sizes and threads. A case has a label, the seconds that a sweep's rounds of it
-may take, for the time left, and the results, once it has run. Once: it is not swept over again."""
+"""What is measured: the problems, their sizes and threads. A case has a label, the seconds that some
+rounds of it may take, for the time left, and the results, once it has run. Once: it is not swept over again."""
 
 from dataclasses import dataclass, field
 
@@ -54,10 +54,10 @@ class Case:
         width = self.window + 1 if self.window else self.n_q
         return self.heads * sum(min(i + 1, width) for i in range(self.n_q))
 
-    def seconds(self, sweep, rounds):
+    def seconds(self, rounds):
         ours = {"forward": 4, "vjp": 10, "jvp": 12, "vjp_jvp": 24}
         units = (
-            sum(ours[name] for name in self.maps) + (25 if self.torch else 0) + (250 if self.unfused and sweep == 0 else 0)
+            sum(ours[name] for name in self.maps) + (25 if self.torch else 0) + (250 if self.unfused else 0)
         )
         slow = {"auto": 1, "avx2": 2}[self.isa] * {"f64": 2, "f32": 1, "bf16": 0.5}[self.dtype]
         once = units * self.pairs * self.dim * slow / self.threads / 1.3e11
@@ -86,7 +86,7 @@ class LayerCase:
     def label(self):
         return f"layer {self.text}, width {self.width}, {thread_words(self.threads)}"
 
-    def seconds(self, _sweep, rounds):
+    def seconds(self, rounds):
         return 0.6 * rounds
 
 
@@ -107,7 +107,7 @@ class ProductCase:
     def label(self):
         return f"product {self.m}x{self.k}x{self.n} {self.dtype}, {thread_words(self.threads)}"
 
-    def seconds(self, _sweep, rounds):
+    def seconds(self, rounds):
         return 0.8 * rounds
 
 
@@ -133,7 +133,7 @@ class ErrorCase:
     def label(self):
         return f"error of {self.text}"
 
-    def seconds(self, _sweep, _rounds):
+    def seconds(self, _rounds):
         return 2
 
 

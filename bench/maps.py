@@ -5,15 +5,14 @@ from library import MAPS, PROBE_AMX, PROBE_EXP2, PROBE_F32, PROBE_F64, Arrays, B
 from timing import BETWEEN, SETTLE
 
 
-def prepare(case, library, again):
-    """Runs each map and each of PyTorch's once, in an order that gives each its inputs. The unfused formulas take too
-    long to be timed again."""
+def prepare(case, library):
+    """Runs each map and each of PyTorch's once, in an order that gives each its inputs."""
     plan = Plan(library, case.text, case.threads, case.isa)
     arrays = Arrays(case.dtype, case.heads, case.n_q, case.n_k, case.dim)
     bits = sum(MAPS[name][0] for name in case.maps)
     workspace = Buffer(plan.workspace(bits))
     ours = {name: plan.runner(name, arrays, workspace) for name in case.maps}
-    theirs = peers.runners(case, arrays, case.unfused and not again)
+    theirs = peers.runners(case, arrays)
     if not case.once:
         for run in [*ours.values(), *theirs.values()]:
             run()
@@ -39,7 +38,7 @@ def run_round(case, isa, kind, ours, theirs, best):
 
 
 def run(case, library, best, rounds):
-    plan, ours, theirs = prepare(case, library, again=bool(best.values))
+    plan, ours, theirs = prepare(case, library)
     kind, values = probe_of(case, plan.isa), best.values
     for _ in range(1 if case.once else rounds):
         run_round(case, plan.isa, kind, ours, theirs, best)

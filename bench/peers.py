@@ -55,7 +55,7 @@ def true_gradients(case, arrays):
     return torch.autograd.grad(output, inputs, tensors(arrays, "d_o")[0].double())
 
 
-def runners(case, arrays, with_unfused):
+def runners(case, arrays):
     """Functions without arguments, by name."""
     if not torch or not case.torch:
         return {}
@@ -80,7 +80,7 @@ def runners(case, arrays, with_unfused):
         torch.autograd.grad(gradients, inputs, (tq, tk, tv))
 
     found = {"torch forward": forward, "torch backward": backward}
-    if with_unfused:
+    if case.unfused:
         hidden = hidden_of(case.n_q, case.causal)
         found |= {"torch jvp": jvp, "torch forward+backward+double": all_orders}
     return found

@@ -25,7 +25,7 @@ class Best:
     """The best of what was measured under each name."""
 
     def __init__(self, library):
-        self.library, self.values = library, {}
+        self.library, self.values, self.rounds = library, {}, 0
 
     def probe(self, name, isa, kind, threads, settle):
         rate = self.library.probe(isa, kind, threads, settle, WINDOW)

@@ -246,6 +246,46 @@ static void scores_of_any_size(void)
     }
 }
 
+/* The backward's scores are forward's to the bit: at scores of 1e4, whose float32 neighbours are 1e-3 apart, its weights
+ * still sum to one, and so the rows of dV to those of dO. */
+static void weights_sum_to_one(const char *text)
+{
+    struct arrays x;
+    make_arrays(&x, text, NULL, 67);
+    scale_tensor(&x, T_Q, 100);
+    scale_tensor(&x, T_K, 100);
+    CHECK_OK(arrays_run_all(&x));
+    double *dV = arrays_read_new(&x, T_DV), *dO = arrays_read_new(&x, T_D_O);
+    for (int64_t h = 0; h < x.p->heads; h++) {
+        for (int64_t c = 0; c < x.p->dim_v; c++) {
+            double sum = 0, wanted = 0, size = 0;
+            for (int64_t j = 0; j < x.p->kv_len; j++) {
+                sum += dV[(h * x.p->kv_len + j) * x.p->dim_v + c];
+            }
+            for (int64_t i = 0; i < x.p->q_len; i++) {
+                wanted += dO[(h * x.p->q_len + i) * x.p->dim_v + c];
+                size += fabs(dO[(h * x.p->q_len + i) * x.p->dim_v + c]);
+            }
+            CHECK(fabs(sum - wanted) <= 1e-5 * size, "'%s': dV sums to %g, dO to %g", text, sum, wanted);
+        }
+    }
+    free(dV);
+    free(dO);
+    arrays_destroy(&x);
+}
+
+static void any_number_of_queries_at_large_scores(void)
+{
+    for (int q = 1; q <= 7; q++) {
+        char text[64];
+        snprintf(text, sizeof text, "h2 q%d k40 d64 dv5 f32 scale=1", q);
+        weights_sum_to_one(text);
+        snprintf(text, sizeof text, "h2 q%d k16 d64 dv16 f32 scale=1", q);
+        weights_sum_to_one(text);
+    }
+    weights_sum_to_one("h1 q70 k300 d24 f32 scale=1");
+}
+
 /* ---- NaN and infinities ------------------------------------------------------------------------- */
 
 /* Key `key` gets this value in K or V: rows before it, which do not see it, keep their bits, and
@@ -445,6 +485,7 @@ static void zero_scores_under_a_tiny_softcap(void)
 int main(void)
 {
     scores_of_any_size();
+    any_number_of_queries_at_large_scores();
     nan_reaches_only_who_sees_it();
     nan_in_a_query();
     subnormals_pass_unharmed("h2 q1 k1 d3 f64", 5e-324);

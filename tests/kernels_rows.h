@@ -46,8 +46,8 @@ static void call_product(const agi_kernels *k, struct trial *t)
 /* Ranges of any length, none among them: they may end in the middle of the product, or behind it. */
 static void call_product_ahead(const agi_kernels *k, struct trial *t)
 {
-    const char *a = (const void *)at(t, A), *b = (const void *)at(t, B);
-    agi_ahead ahead = {.n = (int)(t->K % 4), .ranges = {{a, a + 40}, {b, b}, {b, b + 200 * t->N}}};
+    const uintptr_t a = (uintptr_t)at(t, A), b = (uintptr_t)at(t, B);
+    agi_ahead ahead = {.n = (int)(t->K % 4), .ranges = {{a, a + 40}, {b, b}, {b, b + 200 * (uintptr_t)t->N}}};
     k->product_ahead(t->M, t->N, t->K, at(t, A), t->ars, t->aks, at(t, B), t->a[B].ld, at(t, C), t->a[C].ld,
                      t->add, &ahead);
     CHECK(t->N < 4 * k->lanes || t->M * t->K < 20 || ahead.n == 0 || ahead.first > 0 ||
@@ -101,13 +101,14 @@ static void draw_few_scores(struct trial *t)
     t->K = t->bench ? 64 : t->k->lanes * rng_range(&t->random, 1, 6);
     t->add = sometimes(t);
     make_array(t, A, false, t->nj, t->K, t->K + (sometimes(t) ? 5 : 0), number);
-    make_array(t, B, false, t->M, t->K, t->K, number);
+    make_array(t, B, false, t->M, t->K, t->K + (sometimes(t) ? 3 : 0), number);
     make_array(t, T, true, t->nj, t->W, t->ld, t->add ? number : nothing);
 }
 
 static void call_few_scores(const agi_kernels *k, struct trial *t)
 {
-    k->few_scores(at(t, T), t->ld, t->nj, t->W, at(t, A), t->a[A].ld, at(t, B), t->M, t->K, t->add);
+    k->few_scores(at(t, T), t->ld, t->nj, t->W, at(t, A), t->a[A].ld, at(t, B), t->a[B].ld, t->M, t->K,
+                  t->add);
 }
 
 static void expect_few_scores(struct trial *t)
@@ -131,7 +132,8 @@ static void few_scores_alone(struct trial *t)
     const size_t size = (size_t)t->W * sizeof(real);
     for (int64_t j = 0; j < t->nj; j++) {
         memcpy(row, given(t, T, j, 0), size);
-        t->k->few_scores(row, PANEL, 1, t->W, at(t, A) + j * t->a[A].ld, t->K, at(t, B), t->M, t->K, t->add);
+        t->k->few_scores(row, PANEL, 1, t->W, at(t, A) + j * t->a[A].ld, t->K, at(t, B), t->a[B].ld, t->M,
+                         t->K, t->add);
         CHECK(memcmp(row, at(t, T) + j * t->ld, size) == 0,
               "%s few_scores: key %lld of %lld alone has other bits", t->k->name, (long long)j,
               (long long)t->nj);
@@ -222,7 +224,9 @@ static void draw_dots(struct trial *t)
 
 static void call_dots(const agi_kernels *k, struct trial *t)
 {
-    t->results[t->M] = 7; /* behind the last */
+    for (int64_t r = 0; r <= t->M; r++) {
+        t->results[r] = 7; /* what stays behind the last */
+    }
     k->dots(t->results, at(t, A), t->a[A].ld, at(t, B), t->a[B].ld, t->M, t->n);
 }
 

@@ -188,7 +188,8 @@ int main(void)
     /* Short and plain: a sequence with all of its rows has a way of its own, one behind whose end there are more does
      * not. */
     for (size_t n = 0; n < sizeof lengths / sizeof lengths[0]; n++) {
-        check_case("h3 d16 dv32", "", dtypes[n % 2], n, 1);
+        check_case("h3 d16 dv32", "", "f32", n, 1);
+        check_case("h3 d16 dv32", "", "f64", n, 1);
     }
     return test_summary();
 }

@@ -3,8 +3,11 @@
 #ifndef AGI_AHEAD_H
 #define AGI_AHEAD_H
 
+#include <stdint.h>
+
+/* Addresses. */
 typedef struct {
-    const char *at, *end;
+    uintptr_t at, end;
 } agi_range;
 
 enum { AGI_MAX_RANGES = 8 };

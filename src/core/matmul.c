@@ -35,18 +35,21 @@ static int64_t pieces(int64_t n, int64_t size)
     return (n + size - 1) / size;
 }
 
-/* Bytes of an operand that is asked for ahead, at most: all of them shall stay in a core's cache. */
-enum { NEAR = 256 * 1024 };
+/* Bytes that are asked for ahead, at most: they shall stay in a core's cache until they are used. */
+enum { AHEAD_BYTES = 768 * 1024 };
 
 static void add_range(agi_ahead *ahead, const agi_matrix *m)
 {
     const int64_t bytes = m->rows * m->row_stride * (int64_t)ag_dtype_size(m->dtype);
-    bool wanted = ahead->n < AGI_MAX_RANGES && m->col_stride == 1 && bytes > 0 && bytes <= NEAR;
+    const uintptr_t at = (uintptr_t)m->data;
+    bool wanted = ahead->n < AGI_MAX_RANGES && m->col_stride == 1 && bytes > 0;
+    int64_t sum = bytes;
     for (int i = 0; i < ahead->n; i++) {
-        wanted &= ahead->ranges[i].at != m->data;
+        wanted &= ahead->ranges[i].at != at;
+        sum += (int64_t)(ahead->ranges[i].end - ahead->ranges[i].at);
     }
-    if (wanted) {
-        ahead->ranges[ahead->n++] = (agi_range){m->data, (const char *)m->data + bytes};
+    if (wanted && sum <= AHEAD_BYTES) {
+        ahead->ranges[ahead->n++] = (agi_range){at, at + (uintptr_t)bytes};
     }
 }
 

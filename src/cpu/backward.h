@@ -159,6 +159,10 @@ typedef struct {
 
 agi_patch agi_patch_of(const agi_head *x, const agi_query_tile *tile, const agi_key_tile *keys, int64_t q);
 
+/* T = or += A B^T, transposed, in the patch: its keys' rows of K, V or a tangent times its queries of Q, dO or a tangent. */
+void agi_patch_product(const agi_head *x, const agi_patch *patch, agi_rows keys, int64_t D,
+                       const real *panels, agi_rows queries, real *T, bool add);
+
 /* Zero beside the patch, in its own lanes, as far as a strip of a product reaches. */
 void agi_clear_around(real *T, const agi_patch *patch, int64_t nj);
 

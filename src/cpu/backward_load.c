@@ -89,7 +89,7 @@ static agi_rows query_rows(const agi_head *x, const agi_query_tile *t, const ag_
 
 static void query_panels(const agi_head *x, const agi_query_tile *t, agi_rows rows, int64_t D, real *panels)
 {
-    for (int64_t i = 0; i < t->ni && rows.p != NULL; i += PANEL) {
+    for (int64_t i = 0; i < t->ni && rows.p != NULL && !x->few; i += PANEL) {
         x->k->transpose(panels + i * D, rows.p + i * rows.ld, rows.ld, agi_min(PANEL, t->ni - i), D);
     }
 }

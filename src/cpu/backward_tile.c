@@ -26,6 +26,15 @@ agi_patch agi_patch_of(const agi_head *x, const agi_query_tile *tile, const agi_
     return patch;
 }
 
+void agi_patch_product(const agi_head *x, const agi_patch *patch, agi_rows keys, int64_t D,
+                       const real *panels, agi_rows queries, real *T, bool add)
+{
+    const agi_rows rows = {keys.p + patch->from * keys.ld, keys.ld};
+    queries.p += patch->i0 * queries.ld;
+    agi_score_product(x, rows, patch->nj, D, panels + patch->q * D * PANEL, queries, patch->ni, T + patch->at,
+                      patch->ld, add);
+}
+
 static void clear_rows(real *T, const agi_patch *patch, int64_t from, int64_t to)
 {
     for (int64_t j = from; j < to; j++) {

@@ -20,14 +20,14 @@ static void tangent_products(agi_row_scratch *s, const agi_head *x, const agi_ro
                              const agi_key_block *keys, int64_t from, int64_t nj)
 {
     const agi_rows K = {keys->K.p + from * keys->K.ld, keys->K.ld}, tK = keys->tK;
-    const bool tq = x->call->a.tq.data != NULL;
-    if (tq) {
-        agi_scores_of(x, panel, panel->tQT, K, nj, s->U, false);
+    if (x->call->a.tq.data != NULL) {
+        agi_score_product(x, K, nj, x->Dk, panel->tQT, panel->tQ, panel->ni, s->U, PANEL, false);
     } else {
         x->k->product(nj, panel->W, 0, K.p, K.ld, 1, panel->tQT, PANEL, s->U, PANEL, false); /* zero */
     }
     if (tK.p != NULL) {
-        agi_scores_of(x, panel, panel->QT, (agi_rows){tK.p + from * tK.ld, tK.ld}, nj, s->U, true);
+        agi_score_product(x, (agi_rows){tK.p + from * tK.ld, tK.ld}, nj, x->Dk, panel->QT, panel->Q,
+                          panel->ni, s->U, PANEL, true);
     }
 }
 

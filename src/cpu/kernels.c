@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "../core/arena.h"
 #include "../core/number.h"
 #include "../core/philox.h"
 #include "online.h"
@@ -15,9 +16,9 @@
 enum { AHEAD_STEP = 32 };
 
 /* C[mr][nv vectors]: every C stays in a register while k runs. mr, nv and add are constants at each of
- * the places below, and so is whether something is asked for ahead: this is a template. */
+ * the places below, and ahead is 0 at most of them: this is a template. */
 INLINE void micro(const int mr, const int nv, const bool add, int64_t K, const real *A, int64_t ars,
-                  int64_t aks, const real *B, int64_t ldb, real *C, int64_t ldc, const char *ahead)
+                  int64_t aks, const real *B, int64_t ldb, real *C, int64_t ldc, uintptr_t ahead)
 {
     vec c[12][MAX_NV];
     UNROLL for (int r = 0; r < mr; r++)
@@ -41,8 +42,8 @@ INLINE void micro(const int mr, const int nv, const bool add, int64_t K, const r
                 c[r][v] = v_fma(a, b[v], c[r][v]);
             }
         }
-        if (ahead != NULL) {
-            __builtin_prefetch(ahead, 0, 2);
+        if (ahead != 0) {
+            __builtin_prefetch((const void *)ahead, 0, 2);
             ahead += AHEAD_STEP;
         }
         A += aks;
@@ -63,7 +64,7 @@ INLINE void micro(const int mr, const int nv, const bool add, int64_t K, const r
 #define ARGS K, A, ars, aks, B, ldb, C, ldc
 
 /* The instances: mr rows of nv vectors, C = or C +=. */
-INLINE void instances(const int nv, const bool add, PARAMETERS, const char *ahead)
+INLINE void instances(const int nv, const bool add, PARAMETERS, uintptr_t ahead)
 {
     switch (mr) {
     case 1: micro(1, nv, add, ARGS, ahead); break;
@@ -83,36 +84,36 @@ INLINE void instances(const int nv, const bool add, PARAMETERS, const char *ahea
 
 static void set_1(PARAMETERS)
 {
-    instances(1, false, mr, ARGS, NULL);
+    instances(1, false, mr, ARGS, 0);
 }
 static void add_1(PARAMETERS)
 {
-    instances(1, true, mr, ARGS, NULL);
+    instances(1, true, mr, ARGS, 0);
 }
 static void set_2(PARAMETERS)
 {
-    instances(2, false, mr, ARGS, NULL);
+    instances(2, false, mr, ARGS, 0);
 }
 static void add_2(PARAMETERS)
 {
-    instances(2, true, mr, ARGS, NULL);
+    instances(2, true, mr, ARGS, 0);
 }
 #if MAX_NV == 4
 static void set_3(PARAMETERS)
 {
-    instances(3, false, mr, ARGS, NULL);
+    instances(3, false, mr, ARGS, 0);
 }
 static void add_3(PARAMETERS)
 {
-    instances(3, true, mr, ARGS, NULL);
+    instances(3, true, mr, ARGS, 0);
 }
 static void set_4(PARAMETERS)
 {
-    instances(4, false, mr, ARGS, NULL);
+    instances(4, false, mr, ARGS, 0);
 }
 static void add_4(PARAMETERS)
 {
-    instances(4, true, mr, ARGS, NULL);
+    instances(4, true, mr, ARGS, 0);
 }
 static void (*const micros[][2])(PARAMETERS) = {
     {NULL}, {set_1, add_1}, {set_2, add_2}, {set_3, add_3}, {set_4, add_4}};
@@ -120,11 +121,11 @@ static void (*const micros[][2])(PARAMETERS) = {
 static void (*const micros[][2])(PARAMETERS) = {{NULL}, {set_1, add_1}, {set_2, add_2}};
 #endif
 
-static void set_ahead(PARAMETERS, const char *ahead)
+static void set_ahead(PARAMETERS, uintptr_t ahead)
 {
     instances(MAX_NV, false, mr, ARGS, ahead);
 }
-static void add_ahead(PARAMETERS, const char *ahead)
+static void add_ahead(PARAMETERS, uintptr_t ahead)
 {
     instances(MAX_NV, true, mr, ARGS, ahead);
 }
@@ -145,18 +146,18 @@ static void product(int64_t M, int64_t N, int64_t K, const real *A, int64_t ars,
     }
 }
 
-/* Where the next `bytes` that are asked for begin; NULL: all has been. */
-static const char *next_ahead(agi_ahead *ahead, int64_t bytes)
+/* Where the next `bytes` that are asked for begin; 0: all has been. */
+static uintptr_t next_ahead(agi_ahead *ahead, int64_t bytes)
 {
     while (ahead->first < ahead->n && ahead->ranges[ahead->first].at >= ahead->ranges[ahead->first].end) {
         ahead->first++;
     }
     if (ahead->first == ahead->n) {
-        return NULL;
+        return 0;
     }
     agi_range *range = &ahead->ranges[ahead->first];
-    const char *at = range->at;
-    range->at += bytes;
+    const uintptr_t at = range->at;
+    range->at += (uintptr_t)bytes;
     return at;
 }
 
@@ -168,8 +169,8 @@ static void product_ahead(int64_t M, int64_t N, int64_t K, const real *A, int64_
     for (; i + width <= N; i += width) {
         for (int64_t r = 0; r < M; r += step) {
             const int64_t mr = M - r < step ? M - r : step;
-            const char *lines = next_ahead(ahead, AHEAD_STEP * K);
-            if (lines == NULL) { /* the rest */
+            const uintptr_t lines = next_ahead(ahead, AHEAD_STEP * K);
+            if (lines == 0) { /* the rest */
                 product(M - r, width, K, A + r * ars, ars, aks, B + i, ldb, C + r * ldc + i, ldc, add);
                 break;
             }
@@ -221,7 +222,7 @@ INLINE vec row_sums(const int64_t n, const real *K, int64_t ldk, const real *q, 
 }
 
 static void few_scores(real *T, int64_t ld, int64_t nj, int64_t W, const real *K, int64_t ldk, const real *Q,
-                       int64_t ni, int64_t D, bool add)
+                       int64_t ldq, int64_t ni, int64_t D, bool add)
 {
     real sums[LANES];
     for (int64_t j = 0; j < nj && !add; j++) {
@@ -232,7 +233,7 @@ static void few_scores(real *T, int64_t ld, int64_t nj, int64_t W, const real *K
     for (int64_t j = 0; j < nj; j += LANES) {
         const int64_t n = nj - j < LANES ? nj - j : LANES;
         for (int64_t i = 0; i < ni; i++) {
-            const real *rows = K + j * ldk, *q = Q + i * D;
+            const real *rows = K + j * ldk, *q = Q + i * ldq;
             v_store(sums, n == LANES ? row_sums(LANES, rows, ldk, q, D) : row_sums(n, rows, ldk, q, D));
             for (int64_t r = 0; r < n; r++) {
                 T[(j + r) * ld + i] += sums[r];
@@ -614,18 +615,39 @@ static void multiply(real *T, const real *M, int64_t ld, int64_t nj, int64_t W)
 static void put(real *to, int64_t ldt, const real *from, int64_t ldf, int64_t rows, int64_t n,
                 const double *factor, int64_t step, bool add)
 {
-    for (int64_t r = 0; r < rows; r++, to += ldt, from += ldf) {
+    for (int64_t r = 0; r < rows; r++) {
+        real *out = to + r * ldt;
+        const real *in = from + r * ldf;
         const double f = factor[r * step];
         if (add) {
             INDEPENDENT for (int64_t i = 0; i < n; i++)
             {
-                to[i] = (real)((double)to[i] + f * (double)from[i]);
+                out[i] = (real)((double)out[i] + f * (double)in[i]);
             }
         } else {
             INDEPENDENT for (int64_t i = 0; i < n; i++)
             {
-                to[i] = (real)(f * (double)from[i]);
+                out[i] = (real)(f * (double)in[i]);
             }
+        }
+    }
+}
+
+/* Where it is not known, a hint for reading: processors without AVX2 may lack the instruction. */
+INLINE void expect_line(const real *p)
+{
+#if defined(__AVX2__)
+    __asm__ volatile("prefetchw %0" : : "m"(*p));
+#else
+    __builtin_prefetch(p, 1);
+#endif
+}
+
+static void expect(const real *rows_at, int64_t ld, int64_t rows, int64_t n)
+{
+    for (int64_t r = 0; r < rows; r++) {
+        for (int64_t c = 0; c < n; c += AGI_CACHE_LINE / (int64_t)sizeof(real)) {
+            expect_line(rows_at + r * ld + c);
         }
     }
 }
@@ -846,6 +868,7 @@ const agi_kernels TABLE = {
     .softcap_gradients = softcap_gradients,
     .multiply = multiply,
     .put = put,
+    .expect = expect,
     .get_bf16 = get_bf16,
     .get_f16 = get_f16,
     .put_bf16 = put_bf16,

@@ -26,15 +26,15 @@ typedef struct {
     void (*product)(int64_t M, int64_t N, int64_t K, const real *A, int64_t ars, int64_t aks, const real *B,
                     int64_t ldb, real *C, int64_t ldc, bool add);
 
-    /* The same, and asks for what is read later. */
+    /* The same product, which asks for what is read later. */
     void (*product_ahead)(int64_t M, int64_t N, int64_t K, const real *A, int64_t ars, int64_t aks,
                           const real *B, int64_t ldb, real *C, int64_t ldc, bool add, agi_ahead *ahead);
 
-    /* The same for the few queries of Q[ni][D], with channels in the lanes: T = or += K Q^T, where K[nj][D], D whole
-     * vectors. Each element is one sum of the lanes' sums: the same bits for any nj and ni. T = leaves zero in the lanes
+    /* T = or += K Q^T for few queries, with channels in the lanes: K[nj][D], Q[ni][D], D whole vectors. Each
+     * element is one sum of the lanes' sums: the same bits for any nj and ni. T = leaves zero in lanes
      * ni .. W - 1. */
     void (*few_scores)(real *T, int64_t ld, int64_t nj, int64_t W, const real *K, int64_t ldk, const real *Q,
-                       int64_t ni, int64_t D, bool add);
+                       int64_t ldq, int64_t ni, int64_t D, bool add);
 
     /* T = log2(e) (phi(scale T) + X), X the additive features or NULL. Softcap c > 0: phi is c tanh(z/c);
      * then F, where not NULL, becomes phi', and G, where not NULL, phi''. */
@@ -82,6 +82,9 @@ typedef struct {
      * is factor[r * step]. The rows may be the same ones. */
     void (*put)(real *to, int64_t ldt, const real *from, int64_t ldf, int64_t rows, int64_t n,
                 const double *factor, int64_t step, bool add);
+
+    /* Asks for rows of n numbers, ld apart, that will be written. */
+    void (*expect)(const real *rows_at, int64_t ld, int64_t rows, int64_t n);
 
     /* n numbers of a narrow format, `stride` apart, made wider. */
     void (*get_bf16)(real *to, const uint16_t *from, int64_t stride, int64_t n);

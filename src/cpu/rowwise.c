@@ -65,11 +65,6 @@ static void prefetch_row(agi_rows rows, int64_t row, int64_t width)
     }
 }
 
-static bool are_few(const agi_head *x)
-{
-    return x->seq.n_q <= FEW_QUERIES;
-}
-
 /* A single vector of queries does too little with a row to hide its way from memory: rows of V are asked for
  * here, before their product, and those of K a block ahead. */
 void agi_row_product(agi_row_scratch *s, const agi_head *x, const agi_row_panel *panel,
@@ -86,17 +81,8 @@ void agi_row_product(agi_row_scratch *s, const agi_head *x, const agi_row_panel 
                 prefetch_row(keys->K, r + ROW_KEYS, x->Dk);
             }
         }
-        agi_scores_of(x, panel, panel->QT, (agi_rows){K.p + j * K.ld, K.ld}, n, s->T + j * PANEL, false);
-    }
-}
-
-void agi_scores_of(const agi_head *x, const agi_row_panel *panel, const real *QT, agi_rows K, int64_t nj,
-                   real *T, bool add)
-{
-    if (are_few(x)) {
-        x->k->few_scores(T, PANEL, nj, panel->W, K.p, K.ld, QT, panel->ni, x->Dk_pad, add);
-    } else {
-        x->k->product(nj, panel->W, x->Dk, K.p, K.ld, 1, QT, PANEL, T, PANEL, add);
+        agi_score_product(x, (agi_rows){K.p + j * K.ld, K.ld}, n, x->Dk, panel->QT, panel->Q, panel->ni,
+                          s->T + j * PANEL, PANEL, false);
     }
 }
 
@@ -130,27 +116,27 @@ static void begin_statistics(agi_row_panel *panel, const agi_head *x)
     }
 }
 
-/* Q or tQ. */
-static void get_queries(const agi_row_panel *panel, const agi_head *x, const ag_tensor *t, real *to)
+/* Q or tQ: its rows where queries are few, else the panel. */
+static agi_rows get_queries(const agi_row_panel *panel, const agi_head *x, const ag_tensor *t, real *QT)
 {
     const agi_slice slice = agi_query_slice(x, t, x->call->plan->p.dtype, x->Dk);
-    if (are_few(x)) {
-        agi_convert_rows(x->k, slice, panel->i0, panel->ni, NULL, to);
-    } else {
-        agi_get_panel(x->k, slice, panel->i0, panel->ni, NULL, to);
+    if (x->few) {
+        return agi_get_rows(x->k, slice, panel->i0, panel->ni, NULL, QT);
     }
+    agi_get_panel(x->k, slice, panel->i0, panel->ni, NULL, QT);
+    return (agi_rows){NULL, 0};
 }
 
 static void begin_panel(agi_row_panel *panel, const agi_head *x)
 {
     const ag_args *a = &x->call->a;
-    get_queries(panel, x, &a->q, panel->QT);
+    panel->Q = get_queries(panel, x, &a->q, panel->QT);
     const size_t size = (size_t)(panel->ni * x->Dv_pad) * sizeof(real);
     memset(panel->O, 0, size);
     if (x->call->map == AGI_JVP) {
         memset(panel->tO, 0, size);
         if (a->tq.data != NULL) {
-            get_queries(panel, x, &a->tq, panel->tQT);
+            panel->tQ = get_queries(panel, x, &a->tq, panel->tQT);
         }
     }
 }

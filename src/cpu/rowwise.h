@@ -30,7 +30,8 @@ agi_row_schedule agi_row_schedule_of(const ag_plan *plan, agi_map map);
 typedef struct {
     int64_t i0, ni; /* its queries */
     int64_t W;      /* lanes: ni, rounded up to whole vectors */
-    real *QT, *tQT; /* [Dk][PANEL]; of few queries their rows, [ni][Dk_pad] */
+    real *QT, *tQT; /* [Dk][PANEL] */
+    agi_rows Q, tQ; /* of few queries instead; QT and tQT are the scratch for them */
     real *O, *tO;   /* [PANEL][Dv_pad]: O' and T' */
     real *m, *l;    /* [PANEL] */
     real *r, *a;
@@ -114,10 +115,6 @@ void agi_jvp_tile(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel, c
  * band, mask and bias leave none. */
 bool agi_clip_keys(const agi_head *x, const agi_row_panel *panel, const agi_key_block *keys, int64_t *from,
                    int64_t *n);
-
-/* T = or += K Q^T, for rows of K or tK, and Q or tQ. */
-void agi_scores_of(const agi_head *x, const agi_row_panel *panel, const real *QT, agi_rows K, int64_t nj,
-                   real *T, bool add);
 
 /* T = S^T = K Q^T for the block's rows from .. from + nj - 1. */
 void agi_row_product(agi_row_scratch *s, const agi_head *x, const agi_row_panel *panel,

@@ -45,32 +45,16 @@ typedef struct {
     int64_t ld;
 } rows;
 
-/* The stride of a single row may be anything. */
 static rows query_rows(const agi_head *x, const ag_tensor *t)
 {
-    return (rows){(real *)t->data + agi_row_at(agi_query_slice(x, t, REAL_DTYPE, 1), 0),
-                  x->seq.n_q == 1 ? 0 : t->strides[2]};
+    return (rows){(real *)t->data + agi_row_at(agi_query_slice(x, t, REAL_DTYPE, 1), 0), t->strides[2]};
 }
 
+/* The stride of a single row may be anything. */
 static rows key_rows(const agi_head *x, const ag_tensor *t)
 {
     return (rows){(real *)t->data + agi_row_at(agi_key_slice(x, t, 1), 0),
                   x->seq.n_k == 1 ? 0 : t->strides[2]};
-}
-
-/* Asks for rows that will be written, in time: another thread may have read them in a step after the last such call,
- * and a store would wait until its copies are gone. */
-static void expect_rows(rows to, int64_t n, int64_t width)
-{
-    for (int64_t r = 0; r < n; r++) {
-        for (int64_t c = 0; c < width; c += WIDTH) {
-#if defined(__x86_64__)
-            __asm__ volatile("prefetchw %0" : : "m"(to.p[r * to.ld + c]));
-#else
-            __builtin_prefetch(&to.p[r * to.ld + c], 1);
-#endif
-        }
-    }
 }
 
 /* ---- Forward ---- */
@@ -84,7 +68,7 @@ void agi_small_forward(const agi_row_scratch *s, const agi_head *x)
                O = query_rows(x, &a->o);
     real *QT = s->panel[0].QT, m[WIDTH], l[WIDTH], alpha[WIDTH];
     double inverse[WIDTH];
-    expect_rows(O, Nq, x->Dv);
+    k->expect(O.p, O.ld, Nq, x->Dv);
     for (int64_t i = 0; i < W; i++) {
         m[i] = (real)-INFINITY;
         l[i] = 0;
@@ -145,9 +129,9 @@ bool agi_small_vjp(agi_backward_scratch *s, const agi_head *x)
     const rows dQ = query_rows(x, &a->dq), dK = key_rows(x, &a->dk), dV = key_rows(x, &a->dv);
     real *QT = s->tile.QT, *dOT = s->tile.dOT, *P = s->P, *dS = s->dS;
     statistics row;
-    expect_rows(dQ, Nq, x->Dk);
-    expect_rows(dK, Nk, x->Dk);
-    expect_rows(dV, Nk, x->Dv);
+    k->expect(dQ.p, dQ.ld, Nq, x->Dk); /* another thread may have read them since they were written last, */
+    k->expect(dK.p, dK.ld, Nk, x->Dk); /* and a store waits until its copies are gone */
+    k->expect(dV.p, dV.ld, Nk, x->Dv);
     if (!load_statistics(x, W, dO, O, &row)) {
         return false;
     }

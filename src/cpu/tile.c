@@ -37,6 +37,7 @@ void agi_head_begin(agi_head *x, const agi_call *call, const agi_kernels *k, int
     x->k = k;
     x->amx = AGI_HAS_AMX ? agi_amx_of(call->plan, call->map) : NULL;
     agi_sequence_of(&x->seq, call, b);
+    x->few = x->seq.n_q <= FEW_QUERIES;
     x->h = h;
     x->hk = h / (p->heads / p->kv_heads);
     x->Dk = p->dim_qk;
@@ -147,6 +148,21 @@ void agi_get_panel(const agi_kernels *k, agi_slice s, int64_t first, int64_t n, 
             }
             k->transpose(out + c * PANEL + i, piece, LINE, rows, width);
         }
+    }
+}
+
+/* ---- Scores ---- */
+
+void agi_score_product(const agi_head *x, agi_rows keys, int64_t nj, int64_t D, const real *panel,
+                       agi_rows queries, int64_t ni, real *T, int64_t ld, bool add)
+{
+    const agi_kernels *k = x->k;
+    const int64_t W = agi_round_up(ni, k->lanes);
+    if (x->few) {
+        k->few_scores(T, ld, nj, W, keys.p, keys.ld, queries.p, queries.ld, ni, agi_round_up(D, k->lanes),
+                      add);
+    } else {
+        k->product(nj, W, D, keys.p, keys.ld, 1, panel, PANEL, T, ld, add);
     }
 }
 

@@ -39,6 +39,7 @@ typedef struct {
     const agi_kernels *k;
     const agi_amx_kernels *amx; /* NULL: this map's products are the table's own */
     agi_sequence seq;
+    bool few; /* queries */
     int64_t h, hk;
     int64_t Dk, Dv;         /* channels */
     int64_t Dk_pad, Dv_pad; /* channels of a row in a tile: whole vectors */
@@ -147,6 +148,12 @@ static inline agi_rows agi_key_rows(const agi_head *x, const ag_tensor *t, int64
     const agi_rows absent = {NULL, 0};
     return t->data == NULL ? absent : agi_get_rows(x->k, agi_key_slice(x, t, D), j0, n, NULL, scratch);
 }
+
+/* T = or += A B^T, transposed: nj rows of keys (K, V, a tangent) times the queries' rows (Q, dO, a tangent), D channels.
+ * Many queries are taken from their panel, few from their rows; the same way in all maps, so that recomputed scores
+ * repeat forward's bits. */
+void agi_score_product(const agi_head *x, agi_rows keys, int64_t nj, int64_t D, const real *panel,
+                       agi_rows queries, int64_t ni, real *T, int64_t ld, bool add);
 
 /* A copy of rows in which those that are unseen are zero: their weight is 0, but 0 times NaN is NaN. */
 agi_rows agi_clean_rows(agi_rows rows, int64_t n, int64_t width, const uint8_t *unseen, real *clean);

@@ -25,14 +25,11 @@ void agi_vjp_patch(agi_backward_scratch *s, const agi_head *x, const agi_sums *s
 static void run_chunk(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
                       const agi_query_tile *tile, const agi_key_tile *keys, const agi_patch *c)
 {
-    const agi_kernels *k = x->k;
     /* S^T = K Q^T */
-    k->product(c->nj, c->W, x->Dk, keys->K.p + c->from * keys->K.ld, keys->K.ld, 1,
-               tile->QT + c->q * x->Dk * PANEL, PANEL, s->P + c->at, c->ld, false);
+    agi_patch_product(x, c, keys->K, x->Dk, tile->QT, tile->Q, s->P, false);
     agi_patch_weights(s, x, tile, keys, c);
     /* dP^T = V dO^T */
-    k->product(c->nj, c->W, x->Dv, keys->V.p + c->from * keys->V.ld, keys->V.ld, 1,
-               tile->dOT + c->q * x->Dv * PANEL, PANEL, s->dS + c->at, c->ld, false);
+    agi_patch_product(x, c, keys->V, x->Dv, tile->dOT, tile->dO, s->dS, false);
     agi_vjp_patch(s, x, sums, tile, keys, c);
 }
 

@@ -1,15 +1,14 @@
 /* vjp_jvp, one tile: the vjp's lines and their tangents. A score tile is T[key][query]. */
 #include "backward.h"
 
-/* T = or += A B^T, transposed: rows of keys times a panel of queries. Absent operands are zero. */
-static void add_scores(const agi_head *x, const agi_patch *patch, agi_rows keys, const real *panels,
-                       bool present, int64_t D, real *T, bool add)
+/* T = or += A B^T, transposed. Absent operands are zero. */
+static void add_scores(const agi_head *x, const agi_patch *patch, agi_rows keys, int64_t D,
+                       const real *panels, agi_rows queries, real *T, bool add)
 {
-    const bool there = present && keys.p != NULL;
-    const real *rows = keys.p == NULL ? T : keys.p + patch->from * keys.ld; /* T: never read */
-    if (there || !add) {
-        x->k->product(patch->nj, patch->W, there ? D : 0, rows, keys.ld, 1, panels + patch->q * D * PANEL,
-                      PANEL, T + patch->at, patch->ld, add);
+    if (keys.p != NULL && queries.p != NULL) {
+        agi_patch_product(x, patch, keys, D, panels, queries, T, add);
+    } else if (!add) {
+        x->k->product(patch->nj, patch->W, 0, T, 0, 1, panels, PANEL, T + patch->at, patch->ld, false);
     }
 }
 
@@ -36,18 +35,17 @@ void agi_vjp_jvp_patch(agi_backward_scratch *s, const agi_head *x, const agi_sum
 static void run_chunk(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
                       const agi_query_tile *tile, const agi_key_tile *keys, const agi_patch *c)
 {
-    const ag_args *a = &x->call->a;
-    add_scores(x, c, keys->K, tile->QT, true, x->Dk, s->P, false);
+    add_scores(x, c, keys->K, x->Dk, tile->QT, tile->Q, s->P, false);
     agi_patch_weights(s, x, tile, keys, c);
 
     /* tQ K^T + Q tK^T */
-    add_scores(x, c, keys->K, tile->tQT, a->tq.data != NULL, x->Dk, s->U, false);
-    add_scores(x, c, keys->tK, tile->QT, true, x->Dk, s->U, true);
+    add_scores(x, c, keys->K, x->Dk, tile->tQT, tile->tQ, s->U, false);
+    add_scores(x, c, keys->tK, x->Dk, tile->QT, tile->Q, s->U, true);
 
     /* dP = dO V^T, tdP = dO tV^T + tdO V^T */
-    add_scores(x, c, keys->V, tile->dOT, true, x->Dv, s->dS, false);
-    add_scores(x, c, keys->tV, tile->dOT, true, x->Dv, s->tdS, false);
-    add_scores(x, c, keys->V, tile->tdOT, a->td_o.data != NULL, x->Dv, s->tdS, true);
+    add_scores(x, c, keys->V, x->Dv, tile->dOT, tile->dO, s->dS, false);
+    add_scores(x, c, keys->tV, x->Dv, tile->dOT, tile->dO, s->tdS, false);
+    add_scores(x, c, keys->V, x->Dv, tile->tdOT, tile->tdO, s->tdS, true);
     agi_vjp_jvp_patch(s, x, sums, tile, keys, c);
 }
 
