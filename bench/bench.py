@@ -147,7 +147,8 @@ def main():
     start = time.monotonic()
     all_cases = (cases.quick_cases if options.quick else cases.full_cases)(threads)
     finished, rounds = run_all(all_cases, library)
-    about |= {"rounds": rounds, "seconds": round(time.monotonic() - start), "cases": len(all_cases), "finished": len(finished)}
+    about |= {"rounds": rounds, "seconds": round(time.monotonic() - start)}
+    about |= {"cases": len(all_cases), "finished": len(finished)}
     options.out.mkdir(parents=True, exist_ok=True)
     stem = options.out / time.strftime("%Y%m%d-%H%M%S")
     write(

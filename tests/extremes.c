@@ -246,7 +246,7 @@ static void scores_of_any_size(void)
     }
 }
 
-/* The backward's scores are forward's to the bit: at scores of 1e4, whose float32 neighbours are 1e-3 apart, its weights
+/* The backward's scores are forward's to the bit: at scores of 1e4, whose float32 neighbours are 1e-3 apart, weights
  * still sum to one, and so the rows of dV to those of dO. */
 static void weights_sum_to_one(const char *text)
 {

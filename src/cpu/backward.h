@@ -159,7 +159,7 @@ typedef struct {
 
 agi_patch agi_patch_of(const agi_head *x, const agi_query_tile *tile, const agi_key_tile *keys, int64_t q);
 
-/* T = or += A B^T, transposed, in the patch: its keys' rows of K, V or a tangent times its queries of Q, dO or a tangent. */
+/* T = or += A B^T, transposed, in the patch: its keys of K, V or a tangent, its queries of Q, dO or a tangent. */
 void agi_patch_product(const agi_head *x, const agi_patch *patch, agi_rows keys, int64_t D,
                        const real *panels, agi_rows queries, real *T, bool add);
 

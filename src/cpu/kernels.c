@@ -185,7 +185,7 @@ static void product_ahead(int64_t M, int64_t N, int64_t K, const real *A, int64_
 
 /* ---- The product for few queries ---- */
 
-/* Lane r: the sum of the lanes of s[r]. Each time the two halves of a vector are added, and so two vectors become one. */
+/* Lane r: the sum of the lanes of s[r]. Each time the halves of two vectors are added, and they become one. */
 INLINE vec v_sums(vec *s)
 {
     for (int n = LANES / 2; n > 0; n /= 2) {

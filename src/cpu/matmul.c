@@ -6,8 +6,8 @@ static int64_t pieces(int64_t n, int64_t size)
     return (n + size - 1) / size;
 }
 
-/* Each column of tiles reads all of A, each row of them all of B. A stored across is packed, unless small. So may be B, but rows of
- * A lie in the cache of the thread that has written them, and fetching them from there costs as much. */
+/* Each column of tiles reads all of A, each row of them all of B. A stored across is packed, unless small. So may be B,
+ * but rows of A lie in the cache of the thread that has written them, and fetching them from there costs as much. */
 static int64_t cost_of(const agi_matmul_op *op, int64_t down, int64_t across)
 {
     const int64_t a = op->n_products > 0 && op->products[0].a.transposed ? 2 : 1;

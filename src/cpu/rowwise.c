@@ -263,7 +263,7 @@ static int64_t begin_item(const agi_row_job *w, int64_t item, agi_head *x)
     const agi_row_schedule *schedule = &w->schedule;
     const int64_t bh = item / schedule->blocks, heads = w->call->plan->p.heads;
     agi_head_begin(x, w->call, w->k, bh / heads, bh % heads);
-    /* From the last block on, and from the first on, in turns: where causal, each thread's share has long and short ones. */
+    /* From the last block on and from the first on, in turns: where causal, each share has long and short ones. */
     const int64_t n = item % schedule->blocks;
     return (n % 2 == 0 ? schedule->blocks - 1 - n / 2 : n / 2) * schedule->rows;
 }

@@ -1,4 +1,4 @@
-/* Heads whose queries and keys are no more than the numbers of a cache line: forward and vjp without blocks, spans and tiles,
+/* Heads whose queries and keys are no more than a cache line's numbers: forward and vjp without blocks, spans and tiles,
  * whose keeping takes longer than such a head's arithmetic. The kernels are the table's own, in the order in which
  * the loops call them, so that the bits are the same. Compiled for each real. */
 #ifndef AGI_CPU_SMALL_H

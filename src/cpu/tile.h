@@ -149,7 +149,7 @@ static inline agi_rows agi_key_rows(const agi_head *x, const ag_tensor *t, int64
     return t->data == NULL ? absent : agi_get_rows(x->k, agi_key_slice(x, t, D), j0, n, NULL, scratch);
 }
 
-/* T = or += A B^T, transposed: nj rows of keys (K, V, a tangent) times the queries' rows (Q, dO, a tangent), D channels.
+/* T = or += A B^T, transposed: nj rows of keys (K, V, a tangent) times rows of queries (Q, dO, a tangent), D channels.
  * Many queries are taken from their panel, few from their rows; the same way in all maps, so that recomputed scores
  * repeat forward's bits. */
 void agi_score_product(const agi_head *x, agi_rows keys, int64_t nj, int64_t D, const real *panel,
