@@ -8,8 +8,8 @@
 #define STRIP 24
 
 /* Keys whose rows stay in the first cache: of dQ's product, and from stage to stage of a panel. */
-#define NEAR_KEYS (384 / (int64_t)sizeof(real))
-#define CHUNK (256 / (int64_t)sizeof(real))
+#define NEAR_KEYS 96
+#define CHUNK 64
 
 agi_patch agi_patch_of(const agi_head *x, const agi_query_tile *tile, const agi_key_tile *keys, int64_t q)
 {

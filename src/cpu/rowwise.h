@@ -10,8 +10,8 @@ enum {
     ROW_BLOCK = 192,      /* queries of a work item */
     AMX_ROW_BLOCK = 1024, /* at most, on the AMX unit: its operands of the keys take longer to make */
     ROW_PANELS = 16,      /* panels of a work item, at most */
-    ROW_KEYS = 512 / (int)sizeof(real), /* keys of a tile */
-    AMX_KEYS = 1024,                    /* keys of a block on the AMX unit */
+    ROW_KEYS = 128,       /* keys of a tile */
+    AMX_KEYS = 1024,      /* keys of a block on the AMX unit */
     AMX_WAITING = AMX_KEYS / GROUP_KEYS /* groups of keys whose weights wait for their product with V */
 };
 
