@@ -26,7 +26,7 @@ typedef struct {
     void (*product)(int64_t M, int64_t N, int64_t K, const real *A, int64_t ars, int64_t aks, const real *B,
                     int64_t ldb, real *C, int64_t ldc, bool add);
 
-    /* The same product, which asks for what is read later. */
+    /* The same product, which asks for what is read later; ahead NULL: for nothing. */
     void (*product_ahead)(int64_t M, int64_t N, int64_t K, const real *A, int64_t ars, int64_t aks,
                           const real *B, int64_t ldb, real *C, int64_t ldc, bool add, agi_ahead *ahead);
 

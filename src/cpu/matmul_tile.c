@@ -156,12 +156,8 @@ static void add_part(const part *x, real *c, int64_t ldc, bool add)
             const real *b = in_place ? (const real *)x->p->b.data + x->k0 * x->p->b.row_stride + at->j0 + j
                                      : x->s->b + j * x->k;
             const int64_t ldb = in_place ? x->p->b.row_stride : x->p->b.transposed ? PANEL : n;
-            if (at->ahead != NULL) {
-                x->kernels->product_ahead(m, n, x->k, a.p, a.rows, a.cols, b, ldb, c + i * ldc + j, ldc, add,
-                                          at->ahead);
-            } else {
-                x->kernels->product(m, n, x->k, a.p, a.rows, a.cols, b, ldb, c + i * ldc + j, ldc, add);
-            }
+            x->kernels->product_ahead(m, n, x->k, a.p, a.rows, a.cols, b, ldb, c + i * ldc + j, ldc, add,
+                                      at->ahead);
         }
     }
 }

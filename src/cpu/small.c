@@ -8,7 +8,7 @@ enum { WIDTH = AGI_CACHE_LINE / (int)sizeof(real) };
 
 /* ---- Which heads ---- */
 
-/* There, and by rows of whole vectors? */
+/* There, with a row's channels beside each other? */
 static bool by_rows(const ag_tensor *t)
 {
     return t->data != NULL && t->strides[3] == 1;
@@ -18,15 +18,14 @@ bool agi_small_call(const agi_call *call, const agi_kernels *k)
 {
     const ag_problem *p = &call->plan->p;
     const ag_args *a = &call->a;
-    const uint32_t features =
-        AG_CAUSAL | AG_WINDOW | AG_MASK | AG_BIAS | AG_TABLE | AG_ALIBI | AG_SLOPES | AG_SINK;
     const bool reals = p->dtype == REAL_DTYPE && p->out_dtype == REAL_DTYPE && p->grad_dtype == REAL_DTYPE;
     const bool whole = p->dim_qk % k->lanes == 0 && p->dim_v % k->lanes == 0;
-    const bool plain = !agi_has(p, features) && p->softcap == 0 && p->dropout == 0 && p->scale > 0;
+    const bool bare =
+        !agi_has(p, AG_CAUSAL | AG_WINDOW | AG_SINK) && p->dropout == 0; /* if its heads are plain */
     const bool forward = call->map == AGI_FORWARD && by_rows(&a->o);
     const bool vjp = call->map == AGI_VJP && p->heads == p->kv_heads && by_rows(&a->o) && by_rows(&a->d_o) &&
                      by_rows(&a->dq) && by_rows(&a->dk) && by_rows(&a->dv);
-    return reals && whole && plain && a->accumulate == 0 && (forward || vjp) && by_rows(&a->q) &&
+    return reals && whole && bare && a->accumulate == 0 && (forward || vjp) && by_rows(&a->q) &&
            by_rows(&a->k) && by_rows(&a->v);
 }
 
