@@ -293,7 +293,7 @@ static void group_features(agi_row_scratch *s, const agi_head *x, const agi_row_
     const int64_t n = group->to - group->from, row = group->from * PANEL;
     uint8_t *const keep = s->amx.keep + group->at * GROUP_KEYS;
     const bool unseen =
-        agi_row_scores(s, x, panel, group->T + row, j0 + group->g * GROUP_KEYS + group->from, n);
+        agi_row_scores(s, x, panel, group->T + row, PANEL, j0 + group->g * GROUP_KEYS + group->from, n);
     hide_rows(group->T, 0, group->from);
     hide_rows(group->T, group->to, GROUP_KEYS);
     memset(keep, 0, GROUP_KEYS);

@@ -84,7 +84,7 @@ static agi_rows query_rows(const agi_head *x, const agi_query_tile *t, const ag_
 {
     const agi_rows absent = {NULL, 0};
     const agi_slice slice = agi_query_slice(x, from, dtype, D);
-    return from->data == NULL ? absent : agi_get_rows(x->k, slice, t->i0, t->ni, skip, scratch);
+    return from->data == NULL ? absent : agi_near_rows(x, slice, t->i0, t->ni, skip, scratch);
 }
 
 static void query_panels(const agi_head *x, const agi_query_tile *t, agi_rows rows, int64_t D, real *panels)

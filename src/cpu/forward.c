@@ -22,19 +22,19 @@ void agi_forward_tile(agi_row_scratch *s, const agi_head *x, agi_row_panel *pane
 
     /* S^T = K Q^T */
     agi_row_product(s, x, panel, keys, from, nj);
-    const bool unseen = agi_row_scores(s, x, panel, s->T, keys->j0 + from, nj);
-    if (k->softmax(s->T, PANEL, nj, panel->W, x->c, panel->m, panel->l, s->alpha)) {
+    const bool unseen = agi_row_scores(s, x, panel, s->T, ROW_LD, keys->j0 + from, nj);
+    if (k->softmax(s->T, ROW_LD, nj, panel->W, x->c, panel->m, panel->l, s->alpha)) {
         rescale(x, panel, s->alpha);
     }
 
     /* R = P o M */
     if (x->call->plan->p.dropout > 0) {
-        agi_dropout_tile(x, panel->i0, panel->W, keys->j0 + from, nj, s->M, PANEL);
-        k->multiply(s->T, s->M, PANEL, nj, panel->W);
+        agi_dropout_tile(x, panel->i0, panel->W, keys->j0 + from, nj, s->M, ROW_LD);
+        k->multiply(s->T, s->M, ROW_LD, nj, panel->W);
     }
 
     /* O' += R V */
     agi_rows V = {keys->V.p + from * keys->V.ld, keys->V.ld};
     V = unseen ? agi_clean_rows(V, nj, x->Dv_pad, s->unseen, s->clean) : V;
-    k->product(panel->ni, x->Dv_pad, nj, s->T, 1, PANEL, V.p, V.ld, panel->O, x->Dv_pad, true);
+    k->product(panel->ni, x->Dv_pad, nj, s->T, 1, ROW_LD, V.p, V.ld, panel->O, x->Dv_pad, true);
 }

@@ -125,18 +125,36 @@ static void add_ahead(PARAMETERS, uintptr_t ahead)
     instances(MAX_NV, true, mr, ARGS, ahead);
 }
 
+/* M rows in strips of at most `step`, as even as can be: 32 are 6, 6, 5, 5, 5, 5, not five times 6 and 2. */
+typedef struct {
+    int64_t each, more; /* rows of a strip; that many of the first ones have one more */
+} strips;
+
+INLINE strips strips_of(int64_t M, int64_t step)
+{
+    const int64_t n = M <= step ? 1 : (M + step - 1) / step, each = n == 1 ? M : M / n;
+    return (strips){each, M - n * each};
+}
+
+/* Rows of the strip that begins at row r. */
+INLINE int64_t strip_at(strips s, int64_t r)
+{
+    return s.each + (r < s.more * (s.each + 1));
+}
+
 static void product(int64_t M, int64_t N, int64_t K, const real *A, int64_t ars, int64_t aks, const real *B,
                     int64_t ldb, real *C, int64_t ldc, bool add)
 {
     const int64_t vectors = N / LANES, groups = (vectors + MAX_NV - 1) / MAX_NV;
     for (int64_t g = 0; g < groups; g++) {
-        /* Groups as even as can be: 5 vectors are 3 and 2, not 4 and 1. */
+        /* Groups likewise: 5 vectors are 3 and 2, not 4 and 1. */
         const int64_t first = groups == 1 ? 0 : vectors * g / groups;
         const int64_t nv = groups == 1 ? vectors : vectors * (g + 1) / groups - first;
-        const int64_t step = MAX_MR(nv);
-        for (int64_t r = 0; r < M; r += step) {
-            micros[nv][add](M - r < step ? M - r : step, K, A + r * ars, ars, aks, B + first * LANES, ldb,
-                            C + r * ldc + first * LANES, ldc);
+        const strips cut = strips_of(M, MAX_MR(nv));
+        for (int64_t r = 0, mr; r < M; r += mr) {
+            mr = strip_at(cut, r);
+            micros[nv][add](mr, K, A + r * ars, ars, aks, B + first * LANES, ldb, C + r * ldc + first * LANES,
+                            ldc);
         }
     }
 }
@@ -159,11 +177,12 @@ static uintptr_t next_ahead(agi_ahead *ahead, int64_t bytes)
 static void product_ahead(int64_t M, int64_t N, int64_t K, const real *A, int64_t ars, int64_t aks,
                           const real *B, int64_t ldb, real *C, int64_t ldc, bool add, agi_ahead *ahead)
 {
-    const int64_t step = MAX_MR(MAX_NV), width = MAX_NV * LANES;
+    const strips cut = strips_of(M, MAX_MR(MAX_NV));
+    const int64_t width = MAX_NV * LANES;
     int64_t i = 0;
     for (; ahead != NULL && i + width <= N; i += width) {
-        for (int64_t r = 0; r < M; r += step) {
-            const int64_t mr = M - r < step ? M - r : step;
+        for (int64_t r = 0, mr; r < M; r += mr) {
+            mr = strip_at(cut, r);
             const uintptr_t lines = next_ahead(ahead, AHEAD_STEP * K);
             if (lines == 0) { /* the rest */
                 product(M - r, width, K, A + r * ars, ars, aks, B + i, ldb, C + r * ldc + i, ldc, add);

@@ -25,12 +25,12 @@ void agi_row_lay_out(agi_row_scratch *s, agi_arena *arena, const ag_plan *plan, 
         panel->r = agi_take_reals(arena, PANEL);
         panel->a = agi_take_reals(arena, PANEL);
     }
-    s->T = agi_take_reals(arena, !amx * ROW_KEYS * PANEL);
-    s->U = agi_take_reals(arena, !amx * tangents * ROW_KEYS * PANEL);
-    s->X = agi_take_reals(arena, ROW_KEYS * PANEL);
-    s->tX = agi_take_reals(arena, tangents * ROW_KEYS * PANEL);
-    s->F = agi_take_reals(arena, tangents * ROW_KEYS * PANEL);
-    s->M = agi_take_reals(arena, ROW_KEYS * PANEL);
+    s->T = agi_take_reals(arena, !amx * ROW_KEYS * ROW_LD);
+    s->U = agi_take_reals(arena, !amx * tangents * ROW_KEYS * ROW_LD);
+    s->X = agi_take_reals(arena, ROW_KEYS * ROW_LD);
+    s->tX = agi_take_reals(arena, tangents * ROW_KEYS * ROW_LD);
+    s->F = agi_take_reals(arena, tangents * ROW_KEYS * ROW_LD);
+    s->M = agi_take_reals(arena, ROW_KEYS * ROW_LD);
     s->K = agi_take_reals(arena, !amx * ROW_KEYS * Dk_pad);
     s->V = agi_take_reals(arena, !amx * ROW_KEYS * Dv_pad);
     s->tK = agi_take_reals(arena, !amx * tangents * ROW_KEYS * Dk_pad);
@@ -82,23 +82,23 @@ void agi_row_product(agi_row_scratch *s, const agi_head *x, const agi_row_panel 
             }
         }
         agi_score_product(x, (agi_rows){K.p + j * K.ld, K.ld}, n, x->Dk, panel->QT, panel->Q, panel->ni,
-                          s->T + j * PANEL, PANEL, false);
+                          s->T + j * ROW_LD, ROW_LD, false);
     }
 }
 
-bool agi_row_scores(agi_row_scratch *s, const agi_head *x, const agi_row_panel *panel, real *T, int64_t j0,
-                    int64_t nj)
+bool agi_row_scores(agi_row_scratch *s, const agi_head *x, const agi_row_panel *panel, real *T, int64_t ld,
+                    int64_t j0, int64_t nj)
 {
     const agi_band band = agi_band_at(x, panel->i0, j0);
     bool unseen = false;
     if (!x->plain) {
         unseen = agi_additive(x, panel->i0, panel->ni, j0, nj, s->X, x->call->map == AGI_JVP ? s->tX : NULL,
-                              PANEL, s->unseen);
-        x->k->scores(T, s->X, x->call->map == AGI_JVP ? s->F : NULL, NULL, PANEL, nj, panel->W, x->scale,
+                              ld, s->unseen);
+        x->k->scores(T, s->X, x->call->map == AGI_JVP ? s->F : NULL, NULL, ld, nj, panel->W, x->scale,
                      x->softcap);
     }
     if (!agi_inside(band, panel->ni, nj)) {
-        x->k->hide(T, PANEL, nj, panel->W, band.low, band.high);
+        x->k->hide(T, ld, nj, panel->W, band.low, band.high);
     }
     return unseen;
 }

@@ -11,7 +11,10 @@ enum {
     AMX_ROW_BLOCK = 1024, /* at most, on the AMX unit: its operands of the keys take longer to make */
     ROW_PANELS = 16,      /* panels of a work item, at most */
     ROW_KEYS = 128,       /* keys of a tile */
-    AMX_KEYS = 1024,      /* keys of a block on the AMX unit */
+    ROW_LD =
+        PANEL + AGI_CACHE_LINE / (int)sizeof(real), /* an odd number of cache lines: columns spread over the
+                                                          * cache */
+    AMX_KEYS = 1024,                                /* keys of a block on the AMX unit */
     AMX_WAITING = AMX_KEYS / GROUP_KEYS /* groups of keys whose weights wait for their product with V */
 };
 
@@ -59,7 +62,7 @@ typedef struct {
 /* One thread's scratch. */
 typedef struct {
     agi_row_panel panel[ROW_PANELS];
-    real *T, *U;           /* score tiles, [ROW_KEYS][PANEL] */
+    real *T, *U;           /* score tiles, [ROW_KEYS][ROW_LD] */
     real *X, *tX, *F, *M;  /* features of the tile */
     real *K, *V, *tK, *tV; /* converted rows */
     real *clean;           /* V or tV without the keys that nobody sees */
@@ -121,7 +124,7 @@ void agi_row_product(agi_row_scratch *s, const agi_head *x, const agi_row_panel 
                      const agi_key_block *keys, int64_t from, int64_t nj);
 
 /* Scores in T become what softmax takes; returns whether some key is seen by no query of the panel. */
-bool agi_row_scores(agi_row_scratch *s, const agi_head *x, const agi_row_panel *panel, real *T, int64_t j0,
-                    int64_t nj);
+bool agi_row_scores(agi_row_scratch *s, const agi_head *x, const agi_row_panel *panel, real *T, int64_t ld,
+                    int64_t j0, int64_t nj);
 
 #endif

@@ -90,6 +90,8 @@ static void get_row(const agi_kernels *k, agi_slice s, int64_t row, int64_t c0, 
         k->get_bf16(to, (const uint16_t *)s.t->data + at, stride, n);
     } else if (s.dtype == AG_F16) {
         k->get_f16(to, (const uint16_t *)s.t->data + at, stride, n);
+    } else if (stride == 1) {
+        memcpy(to, (const real *)s.t->data + at, (size_t)n * sizeof(real));
     } else {
         for (int64_t c = 0; c < n; c++) {
             to[c] = ((const real *)s.t->data)[at + c * stride];

@@ -125,8 +125,8 @@ static inline agi_slice agi_key_slice(const agi_head *x, const ag_tensor *t, int
     return (agi_slice){t, x->call->plan->p.dtype, x->seq.view, x->hk, x->seq.k0, D};
 }
 
-/* Rows first .. first + n - 1 of the slice, converted into scratch[n][D_pad], padded with zeros. skip[row] != 0,
- * where given: the row is zero. */
+/* Rows first .. first + n - 1 of the slice, converted into scratch[n][D_pad], padded with zeros. skip[row] != 0, where
+ * given: the row is zero. */
 agi_rows agi_convert_rows(const agi_kernels *k, agi_slice s, int64_t first, int64_t n, const uint8_t *skip,
                           real *scratch);
 
@@ -141,12 +141,21 @@ static inline agi_rows agi_get_rows(const agi_kernels *k, agi_slice s, int64_t f
     return agi_convert_rows(k, s, first, n, skip, scratch);
 }
 
+/* The same for rows that many queries meet: also copied where they lie apart. */
+static inline agi_rows agi_near_rows(const agi_head *x, agi_slice s, int64_t first, int64_t n,
+                                     const uint8_t *skip, real *scratch)
+{
+    const bool near = s.t->strides[2] == s.D || x->seq.n_q < PANEL;
+    return near ? agi_get_rows(x->k, s, first, n, skip, scratch)
+                : agi_convert_rows(x->k, s, first, n, skip, scratch);
+}
+
 /* Rows j0 .. j0 + n - 1 of K, V or a tangent of theirs; p is NULL where the tensor is absent. */
 static inline agi_rows agi_key_rows(const agi_head *x, const ag_tensor *t, int64_t D, int64_t j0, int64_t n,
                                     real *scratch)
 {
     const agi_rows absent = {NULL, 0};
-    return t->data == NULL ? absent : agi_get_rows(x->k, agi_key_slice(x, t, D), j0, n, NULL, scratch);
+    return t->data == NULL ? absent : agi_near_rows(x, agi_key_slice(x, t, D), j0, n, NULL, scratch);
 }
 
 /* T = or += A B^T, transposed: nj rows of keys (K, V, a tangent) times rows of queries (Q, dO, a tangent), D channels.
