@@ -69,11 +69,17 @@ static amx_operand operand_of_rows(agi_rows16 rows)
     return (amx_operand){rows.p, AMX_ROWS * rows.ld, AMX_DEPTH, rows.ld};
 }
 
+/* Rows that lie apart are copied: many queries meet them, and they would share few sets of the caches. */
 amx_operand agi_amx_key_rows(const agi_head *x, const ag_tensor *t, int64_t D, int64_t j0, int64_t n,
                              uint16_t *scratch)
 {
-    return operand_of_rows(agi_get_rows16(agi_key_slice(x, t, D), j0, n, agi_round_up(n, GROUP_KEYS),
-                                          agi_round_up(D, AMX_DEPTH), NULL, scratch));
+    const int64_t width = agi_round_up(D, AMX_DEPTH), rows = agi_round_up(n, GROUP_KEYS);
+    const agi_slice slice = agi_key_slice(x, t, D);
+    if (t->strides[2] == width) {
+        return operand_of_rows(agi_get_rows16(slice, j0, n, rows, width, NULL, scratch));
+    }
+    copy_rows(slice, j0, n, rows, width, NULL, scratch, width);
+    return operand_of_rows((agi_rows16){scratch, width});
 }
 
 void agi_amx_copy_keys(const agi_head *x, const ag_tensor *t, const ag_tensor *tangent, int64_t D, int64_t j0,

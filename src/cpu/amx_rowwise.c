@@ -372,10 +372,38 @@ static void move_down(const agi_amx_row_scratch *s, int64_t at, bool tangents)
     }
 }
 
+/* Rows of the next block of keys, first .. first + n - 1. They come from far away, and are asked for a few at a time
+ * beside the products. */
+typedef struct {
+    int64_t first, n;
+} rows_ahead;
+
+static void ask_for_row(const agi_head *x, const ag_tensor *t, int64_t D, int64_t row)
+{
+    const agi_slice slice = agi_key_slice(x, t, D);
+    const uint16_t *const p = (const uint16_t *)t->data + agi_row_at(slice, row);
+    for (int64_t c = 0; c < D && t->data != NULL; c += AGI_CACHE_LINE / 2) {
+        __builtin_prefetch(p + c, 0, 2);
+    }
+}
+
+/* Share number `share` of `shares`. */
+static void ask_ahead(const agi_head *x, rows_ahead ahead, int64_t share, int64_t shares)
+{
+    const ag_args *a = &x->call->a;
+    const ag_tensor *const tensors[] = {&a->k, &a->v, &a->tk, &a->tv};
+    const int n = x->call->map == AGI_JVP ? 4 : 2;
+    for (int64_t r = ahead.n * share / shares; r < ahead.n * (share + 1) / shares; r++) {
+        for (int i = 0; i < n; i++) {
+            ask_for_row(x, tensors[i], i % 2 == 0 ? x->Dk : x->Dv, ahead.first + r);
+        }
+    }
+}
+
 /* The scores of a group are computed while those of the group before it are used: the unit works beside the
  * vectors, and nothing waits for its stores. */
 static void run_tile(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel, agi_amx_panel *own,
-                     const key_operands *keys)
+                     const key_operands *keys, rows_ahead ahead)
 {
     const int64_t lanes = lanes_of(panel);
     const agi_key_block block = {.j0 = keys->j0, .nj = keys->nj};
@@ -383,13 +411,14 @@ static void run_tile(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel
     if (!agi_clip_keys(x, panel, &block, &from, &n)) {
         return;
     }
-    const int64_t end = (from + n + GROUP_KEYS - 1) / GROUP_KEYS;
-    waiting_groups waiting = {.first = from / GROUP_KEYS};
-    group_products(&s->amx, x, own, keys, waiting.first, lanes);
-    for (int64_t g = waiting.first; g < end; g++) {
+    const int64_t first = from / GROUP_KEYS, end = (from + n + GROUP_KEYS - 1) / GROUP_KEYS;
+    waiting_groups waiting = {.first = first};
+    group_products(&s->amx, x, own, keys, first, lanes);
+    for (int64_t g = first; g < end; g++) {
         if (g + 1 < end) {
             group_products(&s->amx, x, own, keys, g + 1, lanes);
         }
+        ask_ahead(x, ahead, g - first, end - first);
         const key_group group = {g,
                                  waiting.n,
                                  agi_max(0, from - g * GROUP_KEYS),
@@ -408,10 +437,13 @@ static void run_tile(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel
 }
 
 void agi_amx_row_block(agi_row_scratch *s, const agi_head *x, agi_row_panel *panels, int64_t n_panels,
-                       int64_t j0, int64_t nj)
+                       int64_t j0, int64_t nj, int64_t end)
 {
     const key_operands keys = load_keys(&s->amx, x, j0, nj);
+    const int64_t next = j0 + nj, n = agi_min(AMX_KEYS, end - next);
     for (int64_t q = 0; q < n_panels; q++) {
-        run_tile(s, x, &panels[q], &s->amx.panel[q], &keys);
+        const int64_t at = n * q / n_panels;
+        run_tile(s, x, &panels[q], &s->amx.panel[q], &keys,
+                 (rows_ahead){next + at, n * (q + 1) / n_panels - at});
     }
 }

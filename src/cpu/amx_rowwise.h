@@ -18,8 +18,8 @@ void agi_amx_turn_panel(const agi_amx_row_scratch *s, const agi_head *x, agi_row
 void agi_amx_put_panel(const agi_amx_row_scratch *s, const agi_head *x, const agi_row_panel *panel, int64_t q,
                        const double *factor);
 
-/* All panels against keys j0 .. j0 + nj - 1. */
+/* All panels against keys j0 .. j0 + nj - 1; those up to end - 1 come next. */
 void agi_amx_row_block(agi_row_scratch *s, const agi_head *x, agi_row_panel *panels, int64_t n_panels,
-                       int64_t j0, int64_t nj);
+                       int64_t j0, int64_t nj, int64_t end);
 
 #endif

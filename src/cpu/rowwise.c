@@ -242,7 +242,7 @@ static void walk_keys(agi_row_scratch *s, const agi_head *x, agi_row_panel *pane
     for (int64_t j0 = from / step * step; j0 < to; j0 += step) {
         const int64_t first = agi_max(j0, from), n = agi_min(j0 + step, to) - first;
         if (AGI_HAS_AMX && x->amx != NULL) {
-            agi_amx_row_block(s, x, panels, n_panels, first, n);
+            agi_amx_row_block(s, x, panels, n_panels, first, n, to);
             continue;
         }
         const agi_key_block keys = load_keys(s, x, first, n);
