@@ -19,7 +19,7 @@ import peers
 import plot
 import report
 from library import Library
-from timing import SWEEPS, Best
+from timing import FIRST, LATER, Best
 
 RUN = {
     "maps": maps.run,
@@ -62,20 +62,20 @@ class Progress:
             print("\r\033[K", end="", file=sys.stderr)
 
 
-def turns_of(all_cases):
+def turns_of(all_cases, sweeps):
     """Case and rounds: one case after the other, then again all that are not run once."""
     return [
-        (case, rounds)
-        for sweep, rounds in enumerate(SWEEPS)
+        (case, LATER if sweep else FIRST)
+        for sweep in range(sweeps)
         for case in all_cases
         if sweep == 0 or not case.once
     ]
 
 
-def run_all(all_cases, library):
+def run_all(all_cases, library, sweeps):
     """The cases that have results, fewer than all where the user stops it or one fails; and the rounds that all of
     them had."""
-    turns = turns_of(all_cases)
+    turns = turns_of(all_cases, sweeps)
     progress, failed = Progress(turns), set()
     best = {case.label: Best(library) for case in all_cases}
     try:
@@ -118,6 +118,13 @@ def say_what_is_missing(about):
         say(f"the load is {about['load_before']:.1f}: other programs will disturb the figures")
 
 
+def sweeps(text):
+    number = int(text)
+    if number < 2:
+        raise argparse.ArgumentTypeError("five rounds are the least: 2 sweeps or more")
+    return number
+
+
 def main():
     parser = argparse.ArgumentParser(
         description="Times attngrad's maps, layer and products beside PyTorch's and oneDNN's."
@@ -128,6 +135,9 @@ def main():
     )
     parser.add_argument(
         "--out", type=Path, default=Path(__file__).parent / "results", help="the folder of the results"
+    )
+    parser.add_argument(
+        "--sweeps", type=sweeps, default=2, help="over all cases: 3 rounds, then 2 more in each (2: five rounds)"
     )
     options = parser.parse_args()
     library = Library(options.build)
@@ -146,7 +156,7 @@ def main():
     say_what_is_missing(about)
     start = time.monotonic()
     all_cases = (cases.quick_cases if options.quick else cases.full_cases)(threads)
-    finished, rounds = run_all(all_cases, library)
+    finished, rounds = run_all(all_cases, library, options.sweeps)
     about |= {"rounds": rounds, "seconds": round(time.monotonic() - start)}
     about |= {"cases": len(all_cases), "finished": len(finished)}
     options.out.mkdir(parents=True, exist_ok=True)

@@ -123,7 +123,8 @@ def float32_rows(finished):
     large = f32 | {"n_q": lambda n: n >= 1024, "dim": lambda d: d <= 128, "window": 0}
     twelve = f32 | {"heads": 12, "n_q": 2048, "dim": 64, "window": 0}
     single = f32 | {"heads": 1, "n_q": 8192, "dim": 64, "window": 0}
-    unfused = f32 | {"n_q": 2048, "dim": 64, "causal": False, "threads": lambda t: t > 1}
+    alone, all_threads = {"threads": 1}, {"threads": lambda t: t > 1}
+    unfused = f32 | {"n_q": 2048, "dim": 64, "causal": False} | all_threads
 
     def share(name, dim):
         return f"{name}, 1 thread, D {dim}, of the probe"
@@ -144,8 +145,10 @@ def float32_rows(finished):
         ("causal over not, N >= 2048", 0.9, 0.97, "x", causal_rates(finished, "f32")),
         ("all threads over one, of the probe's: 12 heads", 0.95, 0.98, "x", scaling(finished, **twelve)),
         ("all threads over one, of the probe's: 1 head", 0.88, 0.98, "x", scaling(finished, **single)),
-        ("forward against PyTorch", 1.2, 1.4, "x", gain(["forward"], "torch forward", large)),
-        ("vjp against PyTorch", 1.3, 1.5, "x", gain(["vjp"], "torch backward", large)),
+        ("forward against PyTorch, 1 thread", 1.2, 1.4, "x", gain(["forward"], "torch forward", large | alone)),
+        ("forward against PyTorch, all threads", 1.2, 1.4, "x", gain(["forward"], "torch forward", large | all_threads)),
+        ("vjp against PyTorch, 1 thread", 1.3, 1.5, "x", gain(["vjp"], "torch backward", large | alone)),
+        ("vjp against PyTorch, all threads", 1.3, 1.5, "x", gain(["vjp"], "torch backward", large | all_threads)),
         ("jvp against PyTorch unfused", 6, 7.3, "x", gain(["jvp"], "torch jvp", unfused)),
         (
             "all maps against PyTorch unfused",

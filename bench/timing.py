@@ -2,9 +2,9 @@
 
 import time
 
-# All cases are swept over several times, with so many rounds each: what disturbs a shared machine for seconds then
-# meets one sweep of a case and not all of its rounds.
-SWEEPS, WINDOW = (3, 2), 0.05
+# All cases are swept over several times, with so many rounds in the first sweep and in each later one: what disturbs a
+# shared machine for seconds then meets one sweep of a case and not all of its rounds.
+FIRST, LATER, WINDOW = 3, 2, 0.05
 # The processor is faster for its first milliseconds under load than it can stay. A round starts with this
 # much of the probe's load; in it maps and probes follow each other, so that the state is that of long load.
 SETTLE, BETWEEN = 0.2, 0.1
