@@ -1,6 +1,6 @@
 """The benchmark: our four maps and PyTorch's attention, our layer and PyTorch's, our matrix products and
 oneDNN's, interleaved in one process on the same random arrays, beside probes of the processor's ceiling.
-usage: bench.py BUILD [--quick] [--out FOLDER]"""
+usage: bench.py BUILD [--quick] [--sweeps N] [--out FOLDER]"""
 
 import argparse
 import json

@@ -209,10 +209,11 @@ def fill(buffer, dtype):
 
 
 class Arrays:
-    """Every tensor of one case, the inputs filled with normal random numbers."""
+    """Every tensor of one case, the inputs filled with normal random numbers. Interleaved: [N, H, D] in memory, as a
+    projection leaves them, instead of [H, N, D]."""
 
-    def __init__(self, dtype, heads, n_q, n_k, dim):
-        self.dtype, self.heads, self.dim = dtype, heads, dim
+    def __init__(self, dtype, heads, n_q, n_k, dim, interleaved=False):
+        self.dtype, self.heads, self.dim, self.interleaved = dtype, heads, dim, interleaved
         self.args = Args(struct_size=ctypes.sizeof(Args))
         self.buffers = {}
         for name in TENSORS:
@@ -227,5 +228,6 @@ class Arrays:
     def _add(self, name, dtype, rows, channels):
         count = self.heads * rows * channels
         self.buffers[name] = Buffer(count * SIZES[dtype])
-        strides = (c_int64 * 4)(count, rows * channels, channels, 1)
+        apart = (channels, self.heads * channels) if self.interleaved else (rows * channels, channels)
+        strides = (c_int64 * 4)(count, *apart, 1)
         setattr(self.args, name, Tensor(self.buffers[name].address, strides))

@@ -380,7 +380,7 @@ typedef struct {
 
 static void ask_for_row(const agi_head *x, const ag_tensor *t, int64_t D, int64_t row)
 {
-    if (t->data == NULL) {
+    if (t->data == NULL || t->strides[3] != 1) {
         return;
     }
     const uint16_t *const p = (const uint16_t *)t->data + agi_row_at(agi_key_slice(x, t, D), row);
