@@ -7,6 +7,9 @@
  * follows at once and waking a thread costs more than a small step; but never more threads than there are
  * processors beside the caller's.
  *
+ * Where several threads call at the same time, say from a parallel region of the program, each of them works on its own
+ * job, and that many fewer of the pool's threads take tasks: all together never are more than one call's threads.
+ *
  * A generation number stands for one set of threads: threads whose generation is over leave. fork()
  * is taken with the mutex held, and the child begins a new generation with no threads and no jobs;
  * its first call starts new ones. */
@@ -38,6 +41,7 @@ static struct {
     job *jobs;
     _Atomic uint64_t news;  /* how often `work` was signalled */
     int watching, watchers; /* threads that look for work now, and at most */
+    int callers, busy;      /* calls under way, and the pool's threads in a task */
     uintptr_t generation;
     int64_t plans;
     int n_threads;
@@ -45,13 +49,21 @@ static struct {
 } pool = {
     .mutex = PTHREAD_MUTEX_INITIALIZER, .work = PTHREAD_COND_INITIALIZER, .done = PTHREAD_COND_INITIALIZER};
 
-static job *job_with_a_task_left(void)
+/* NULL also where there are callers enough. */
+static job *job_for_a_thread(void)
 {
-    job *j = pool.jobs;
+    job *j = pool.callers + pool.busy <= pool.n_threads ? pool.jobs : NULL;
     while (j != NULL && j->next == j->n_tasks) {
         j = j->later;
     }
     return j;
+}
+
+/* With the mutex held. */
+static void call_for_threads(void)
+{
+    pool.news++;
+    pthread_cond_broadcast(&pool.work);
 }
 
 /* With the mutex held before and after, but not while the task runs. */
@@ -121,9 +133,11 @@ static void *worker(void *generation)
 {
     pthread_mutex_lock(&pool.mutex);
     while ((uintptr_t)generation == pool.generation) {
-        job *j = job_with_a_task_left();
+        job *j = job_for_a_thread();
         if (j != NULL) {
+            pool.busy++;
             run_one_task(j);
+            pool.busy--;
         } else if (!watch_for_news()) {
             pthread_cond_wait(&pool.work, &pool.mutex);
         }
@@ -167,7 +181,7 @@ static void after_fork_in_child(void)
     pool.generation++;
     pool.n_threads = 0;
     pool.jobs = NULL;
-    pool.watching = 0;
+    pool.watching = pool.callers = pool.busy = 0;
     pthread_cond_init(&pool.work, NULL);
     pthread_cond_init(&pool.done, NULL);
     pthread_mutex_unlock(&pool.mutex);
@@ -200,8 +214,7 @@ void agi_pool_release(void)
         }
         pool.n_threads = 0;
         pool.generation++;
-        pool.news++;
-        pthread_cond_broadcast(&pool.work);
+        call_for_threads();
     }
     pthread_mutex_unlock(&pool.mutex);
     while (n_leaving > 0) {
@@ -236,13 +249,17 @@ void agi_pool_run(int64_t n_tasks, ag_task task, void *arg)
     job j = {n_tasks, 0, 0, task, arg, NULL};
     pthread_mutex_lock(&pool.mutex);
     start_threads(n_tasks - 1);
+    pool.callers++;
     append(&j);
-    pool.news++;
-    pthread_cond_broadcast(&pool.work);
+    call_for_threads();
     while (j.next < j.n_tasks) {
         run_one_task(&j);
     }
     wait_for_job(&j);
     unlink_job(&j);
+    pool.callers--;
+    if (pool.jobs != NULL) { /* a thread may help there now */
+        call_for_threads();
+    }
     pthread_mutex_unlock(&pool.mutex);
 }

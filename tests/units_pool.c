@@ -1,0 +1,89 @@
+/* The pool on its own: where several threads call at once, its own threads leave the processors to them. May see
+ * private headers. */
+#define _POSIX_C_SOURCE 200809L
+#include "test.h"
+
+#include "core/pool.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <time.h>
+
+enum { CALLERS = 2 };
+
+static void wait_a_millisecond(void)
+{
+    const struct timespec step = {0, 1000000};
+    nanosleep(&step, NULL);
+}
+
+/* For ten seconds at most. */
+static bool comes_true(const atomic_bool *what)
+{
+    for (int n = 0; n < 10000 && !*what; n++) {
+        wait_a_millisecond();
+    }
+    return *what;
+}
+
+/* ---- A caller of two tasks, each of which waits to be let go ------------------------------------- */
+
+typedef struct {
+    pthread_t thread;
+    atomic_bool begun[2], may_end[2];
+} caller;
+
+static void two_tasks(void *arg, int64_t index)
+{
+    caller *c = arg;
+    c->begun[index] = true;
+    CHECK(comes_true(&c->may_end[index]), "nobody let task %d go", (int)index);
+}
+
+static void *call(void *arg)
+{
+    agi_pool_run(2, two_tasks, arg);
+    return NULL;
+}
+
+static void start(caller *c)
+{
+    test_need(pthread_create(&c->thread, NULL, call, c) == 0, "a thread");
+}
+
+/* The pool's one thread is in a task of the first caller. The others call, and stay in their first tasks; the thread
+ * comes free, and must leave their second ones alone as long as all three are at work. */
+static void threads_leave_room_for_callers(void)
+{
+    static caller first, others[CALLERS];
+    agi_pool_acquire(2);
+    start(&first);
+    CHECK(comes_true(&first.begun[0]) && comes_true(&first.begun[1]), "the pool's thread took no task");
+    for (int c = 0; c < CALLERS; c++) {
+        start(&others[c]);
+        CHECK(comes_true(&others[c].begun[0]), "caller %d did not begin", c);
+    }
+    first.may_end[1] = true;
+    for (int n = 0; n < 50; n++) {
+        wait_a_millisecond();
+    }
+    for (int c = 0; c < CALLERS; c++) {
+        CHECK(!others[c].begun[1], "a thread beside three callers took caller %d's task", c);
+    }
+
+    /* The first and one more leave: now the thread helps the last. */
+    first.may_end[0] = others[0].may_end[0] = others[0].may_end[1] = true;
+    pthread_join(first.thread, NULL);
+    pthread_join(others[0].thread, NULL);
+    CHECK(comes_true(&others[1].begun[1]), "nobody helped the last caller");
+    others[1].may_end[0] = others[1].may_end[1] = true;
+    pthread_join(others[1].thread, NULL);
+    agi_pool_release();
+}
+
+int main(void)
+{
+    threads_leave_room_for_callers();
+    return test_summary();
+}
