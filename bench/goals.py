@@ -123,7 +123,7 @@ def float32_rows(finished):
     large = f32 | {"n_q": lambda n: n >= 1024, "dim": lambda d: d <= 128, "window": 0}
     twelve = f32 | {"heads": 12, "n_q": 2048, "dim": 64, "window": 0}
     single = f32 | {"heads": 1, "n_q": 8192, "dim": 64, "window": 0}
-    alone, all_threads = {"threads": 1}, {"threads": lambda t: t > 1}
+    all_threads = {"threads": lambda t: t > 1}
     unfused = f32 | {"n_q": 2048, "dim": 64, "causal": False} | all_threads
 
     def share(name, dim):
@@ -135,6 +135,10 @@ def float32_rows(finished):
     def gain(ours, theirs, wanted):
         return speedups(finished, ours, theirs, **wanted)
 
+    def against_torch(name, theirs, must, aim):
+        for label, threads in ("1 thread", {"threads": 1}), ("all threads", all_threads):
+            yield f"{name} against PyTorch, {label}", must, aim, "x", gain([name], theirs, large | threads)
+
     return [
         (share("forward", 64), 82, 87, "%", part("forward", dim=64, **one)),
         (share("forward", 128), 82, 91, "%", part("forward", dim=128, **one)),
@@ -145,10 +149,8 @@ def float32_rows(finished):
         ("causal over not, N >= 2048", 0.9, 0.97, "x", causal_rates(finished, "f32")),
         ("all threads over one, of the probe's: 12 heads", 0.95, 0.98, "x", scaling(finished, **twelve)),
         ("all threads over one, of the probe's: 1 head", 0.88, 0.98, "x", scaling(finished, **single)),
-        ("forward against PyTorch, 1 thread", 1.2, 1.4, "x", gain(["forward"], "torch forward", large | alone)),
-        ("forward against PyTorch, all threads", 1.2, 1.4, "x", gain(["forward"], "torch forward", large | all_threads)),
-        ("vjp against PyTorch, 1 thread", 1.3, 1.5, "x", gain(["vjp"], "torch backward", large | alone)),
-        ("vjp against PyTorch, all threads", 1.3, 1.5, "x", gain(["vjp"], "torch backward", large | all_threads)),
+        *against_torch("forward", "torch forward", 1.2, 1.4),
+        *against_torch("vjp", "torch backward", 1.3, 1.5),
         ("jvp against PyTorch unfused", 6, 7.3, "x", gain(["jvp"], "torch jvp", unfused)),
         (
             "all maps against PyTorch unfused",

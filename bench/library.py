@@ -107,7 +107,10 @@ class Info(Structure):
 
 class Library:
     def __init__(self, build):
-        self.lib = ctypes.CDLL(str(Path(build) / "src" / "libattngrad.so"))
+        try:
+            self.lib = ctypes.CDLL(str(Path(build) / "src" / "libattngrad.so"))
+        except OSError as error:
+            sys.exit(f"bench: {build} is no folder of a release build: {error}")
         self.probes = ctypes.CDLL(str(next((Path(build) / "cli").glob("libattngrad_probe.*"))))
         self.lib.ag_last_message.restype = c_char_p
         self.lib.ag_plan_describe.restype = c_char_p

@@ -8,7 +8,7 @@
  * processors beside the caller's.
  *
  * Where several threads call at the same time, say from a parallel region of the program, each of them works on its own
- * job, and that many fewer of the pool's threads take tasks: all together never are more than one call's threads.
+ * job, and that many fewer of the pool's threads begin tasks: only as many as make one call's threads with the callers.
  *
  * A generation number stands for one set of threads: threads whose generation is over leave. fork()
  * is taken with the mutex held, and the child begins a new generation with no threads and no jobs;

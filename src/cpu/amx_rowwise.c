@@ -380,12 +380,9 @@ typedef struct {
 
 static void ask_for_row(const agi_head *x, const ag_tensor *t, int64_t D, int64_t row)
 {
-    if (t->data == NULL || t->strides[3] != 1) {
-        return;
-    }
-    const uint16_t *const p = (const uint16_t *)t->data + agi_row_at(agi_key_slice(x, t, D), row);
-    for (int64_t c = 0; c < D; c += AGI_CACHE_LINE / 2) {
-        __builtin_prefetch(p + c, 0, 2);
+    if (t->data != NULL && t->strides[3] == 1) {
+        const uint16_t *const p = (const uint16_t *)t->data + agi_row_at(agi_key_slice(x, t, D), row);
+        agi_ask_for(p, D * (int64_t)sizeof *p);
     }
 }
 

@@ -57,14 +57,6 @@ bool agi_clip_keys(const agi_head *x, const agi_row_panel *panel, const agi_key_
     return *n > 0;
 }
 
-static void prefetch_row(agi_rows rows, int64_t row, int64_t width)
-{
-    const int64_t line = AGI_CACHE_LINE / (int64_t)sizeof(real);
-    for (int64_t c = 0; c < width; c += line) {
-        __builtin_prefetch(rows.p + row * rows.ld + c, 0, 2);
-    }
-}
-
 /* A single vector of queries does too little with a row to hide its way from memory: rows of V are asked for
  * here, before their product, and those of K a block ahead. */
 void agi_row_product(agi_row_scratch *s, const agi_head *x, const agi_row_panel *panel,
@@ -76,9 +68,9 @@ void agi_row_product(agi_row_scratch *s, const agi_head *x, const agi_row_panel 
     for (int64_t j = 0; j < nj; j += step) {
         const int64_t n = agi_min(step, nj - j);
         for (int64_t r = from + j; near && r < from + j + n; r++) {
-            prefetch_row(keys->V, r, x->Dv);
+            agi_ask_for(keys->V.p + r * keys->V.ld, x->Dv * (int64_t)sizeof(real));
             if (r + ROW_KEYS < keys->ahead) {
-                prefetch_row(keys->K, r + ROW_KEYS, x->Dk);
+                agi_ask_for(keys->K.p + (r + ROW_KEYS) * keys->K.ld, x->Dk * (int64_t)sizeof(real));
             }
         }
         agi_score_product(x, (agi_rows){K.p + j * K.ld, K.ld}, n, x->Dk, panel->QT, panel->Q, panel->ni,

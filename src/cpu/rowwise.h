@@ -11,10 +11,9 @@ enum {
     AMX_ROW_BLOCK = 1024, /* at most, on the AMX unit: its operands of the keys take longer to make */
     ROW_PANELS = 16,      /* panels of a work item, at most */
     ROW_KEYS = 128,       /* keys of a tile */
-    ROW_LD =
-        PANEL + AGI_CACHE_LINE / (int)sizeof(real), /* an odd number of cache lines: columns spread over the
-                                                          * cache */
-    AMX_KEYS = 1024,                                /* keys of a block on the AMX unit */
+    /* Numbers from key to key there: an odd number of cache lines, so that columns spread over the cache. */
+    ROW_LD = PANEL + AGI_CACHE_LINE / (int)sizeof(real),
+    AMX_KEYS = 1024,                    /* keys of a block on the AMX unit */
     AMX_WAITING = AMX_KEYS / GROUP_KEYS /* groups of keys whose weights wait for their product with V */
 };
 

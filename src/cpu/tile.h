@@ -150,6 +150,14 @@ static inline agi_rows agi_near_rows(const agi_head *x, agi_slice s, int64_t fir
                 : agi_convert_rows(x->k, s, first, n, skip, scratch);
 }
 
+/* Asks for memory that is read soon. */
+static inline void agi_ask_for(const void *p, int64_t bytes)
+{
+    for (int64_t at = 0; at < bytes; at += AGI_CACHE_LINE) {
+        __builtin_prefetch((const char *)p + at, 0, 2);
+    }
+}
+
 /* Rows j0 .. j0 + n - 1 of K, V or a tangent of theirs; p is NULL where the tensor is absent. */
 static inline agi_rows agi_key_rows(const agi_head *x, const ag_tensor *t, int64_t D, int64_t j0, int64_t n,
                                     real *scratch)
