@@ -26,7 +26,7 @@ struct sizes {
 };
 
 static const struct sizes small = {3, 3, 3, 12, 12, 8, 24, 0.2, 6, 6, 9, 20};
-static const struct sizes large = {2, 2, 2, 420, 700, 64, 160, 0.15, 250, 150, 40, 300};
+static const struct sizes large = {2, 2, 2, 420, 700, 64, 512, 0.15, 250, 150, 40, 300};
 
 /* Rows of a packed array: room for the longest sequence at least, and perhaps some at the end. */
 static int64_t draw_total(struct rng *r, int64_t batch, int64_t longest)

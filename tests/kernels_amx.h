@@ -466,6 +466,64 @@ static void check_amx_curve(struct rng *r)
     }
 }
 
+/* By the table alone: the weights of softmax where the band lets a query see, zeros elsewhere, and the sum of what is
+ * seen. Nothing is added where the table does not reach or a weight is too large. */
+static void check_amx_softmax_band(struct rng *r)
+{
+    const int64_t W = 32 * rng_range(r, 1, PANEL / 32);
+    const int64_t low = rng_chance(r, 0.5) ? -1000000 : rng_range(r, -80, 40);
+    const int64_t high = rng_chance(r, 0.3) ? 1000000 : rng_range(r, low < -80 ? -80 : low, 120);
+    const int64_t large = rng_chance(r, 0.3) ? rng_range(r, 0, W - 1) : -1;
+    float m[PANEL], l[2][PANEL], norms[PANEL], alpha[PANEL], far[PANEL];
+    struct guarded scores = guard(GROUP_KEYS * PANEL, 4), all = guard(W / 16 * AMX_AB, 2),
+                   seen = guard(W / 16 * AMX_AB, 2);
+    struct faults weights = {0}, sums = {0};
+    bool moves = false;
+    for (int64_t i = 0; i < PANEL; i++) {
+        m[i] = (float)rng_range(r, 0, 512) / 256;
+        norms[i] = 5;
+        far[i] = i == W - 1 ? INFINITY : 5;
+        l[0][i] = l[1][i] = (float)rng_uniform(r);
+        for (int64_t j = 0; j < GROUP_KEYS; j++) {
+            floats_of(&scores)[j * PANEL + i] = (float)(4 * rng_uniform(r) - 2);
+        }
+        if (i == large) { /* at one key, which may be hidden */
+            const int64_t j = rng_range(r, 0, GROUP_KEYS - 1);
+            floats_of(&scores)[j * PANEL + i] = m[i] + 9;
+            moves = low <= j - i && j - i <= high;
+        }
+    }
+    CHECK(
+        !agi_amx_table.softmax_band(narrow_of(&seen), floats_of(&scores), W, 1, far, 2, low, high, m, l[0]) &&
+            memcmp(l[0], l[1], sizeof l[0]) == 0,
+        "amx softmax_band: a lane beyond the table's reach");
+    const bool done =
+        agi_amx_table.softmax_band(narrow_of(&seen), floats_of(&scores), W, 1, norms, 2, low, high, m, l[0]);
+    CHECK(done == !moves, "amx softmax_band says %d, a weight too large: %d", done, moves);
+    CHECK(done || memcmp(l[0], l[1], sizeof l[0]) == 0, "amx softmax_band adds to l without being done");
+    if (done && large < 0) {
+        float before[PANEL];
+        memcpy(before, l[1], sizeof before);
+        agi_amx_table.softmax(narrow_of(&all), floats_of(&scores), W, 1, norms, 2, m, l[1], alpha);
+        for (int64_t i = 0; i < W; i++) {
+            double sum = (double)before[i];
+            for (int64_t j = 0; j < GROUP_KEYS; j++) {
+                const int64_t at = pairs_place(j, i);
+                const double wanted = low <= j - i && j - i <= high ? narrow_at(narrow_of(&all), at) : 0;
+                expect_near(&weights, at, narrow_at(narrow_of(&seen), at), wanted, 0);
+                sum += AMX_CENTRED * 1.000155 * wanted;
+            }
+            expect_near(&sums, i, (double)l[0][i], sum, 1e-5 * sum);
+        }
+    }
+    report(&weights, "softmax_band: weights");
+    report(&sums, "softmax_band: l");
+    struct guarded *const used[] = {&scores, &all, &seen};
+    for (int n = 0; n < 3; n++) {
+        release(used[n], "softmax_band");
+    }
+}
+
 /* Weights and their tangents where m stays; nothing where it would have to move. */
 static void check_amx_softmax_tangent(struct rng *r)
 {
@@ -654,6 +712,7 @@ static void check_amx(int rounds)
         check_amx_hide(&r);
         check_amx_softmax(&r);
         check_amx_curve(&r);
+        check_amx_softmax_band(&r);
         check_amx_softmax_tangent(&r);
         check_amx_gradients(&r);
         check_amx_gradient_tangents(&r);

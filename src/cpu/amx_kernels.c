@@ -31,6 +31,7 @@ const agi_amx_kernels agi_amx_table = {
     .hide_rows = hide_rows,
     .hide_pairs = hide_pairs,
     .softmax = softmax,
+    .softmax_band = softmax_band,
     .softmax_tangent = softmax_tangent,
     .gradients = gradients,
     .gradient_tangents = gradient_tangents,

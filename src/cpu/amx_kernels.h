@@ -72,6 +72,11 @@ typedef struct {
     bool (*softmax)(uint16_t *pairs, const float *T, int64_t W, float c, const float *norms, float reach,
                     float *m, float *l, float *alpha);
 
+    /* The same where a query i sees the keys j of the group with low <= j - i <= high alone, low <= high. False, and nothing is added
+     * to l, where that asks for more than the table and the shift that there is. */
+    bool (*softmax_band)(uint16_t *pairs, const float *T, int64_t W, float c, const float *norms, float reach,
+                         int64_t low, int64_t high, const float *m, float *l);
+
     /* agi_kernels.softmax_tangent on a group of plain scores, with tS = scale U; T and U stay. False, and nothing is
      * added to l and a, where m and r would have to move. */
     bool (*softmax_tangent)(uint16_t *pairs, uint16_t *t_pairs, const float *T, const float *U, int64_t W,

@@ -147,21 +147,30 @@ static void transpose(float *to, int64_t ld_to, const float *from, int64_t ld_fr
     }
 }
 
-/* Of 16 lanes and at most 32 channels. */
+/* Of 16 lanes and at most 32 channels: pairs of channels are dwords, which a tile's columns are made of. */
 INLINE void put_turned_block(uint16_t *to, int64_t ld, const float *from, int64_t ld_from,
                              const float *factor, int64_t m, int64_t n)
 {
     const __mmask32 there = m < 32 ? (1u << m) - 1 : 0xffffffffu;
+    const __m512i zip = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7,
+                                         22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    const vec f = _mm512_maskz_loadu_ps((__mmask16)(n < LANES ? (1u << n) - 1 : 0xffffu), factor);
+    uint16_t pairs[AMX_AB] __attribute__((aligned(64)));
+    UNROLL for (int r = 0; r < AMX_ROWS; r++)
+    {
+        const float *const row = from + 2 * r * ld_from;
+        const __m512bh both = _mm512_cvtne2ps_pbh(v_mul(v_load(row + ld_from), f), v_mul(v_load(row), f));
+        _mm512_store_si512(pairs + r * AMX_DEPTH, _mm512_permutexvar_epi16(zip, (__m512i)both));
+    }
     UNROLL for (int q = 0; q < 4; q++)
     {
-        __m512i low[4], high[4];
-        load_columns(low, from, 4 * ld_from, q);
-        load_columns(high, from + LANES * ld_from, 4 * ld_from, q);
-        for (int c = 0; c < 4 && 4 * q + c < n; c++) {
-            const vec f = v_set1(factor[4 * q + c]);
-            const __m512bh row = _mm512_cvtne2ps_pbh(v_mul(_mm512_castsi512_ps(high[c]), f),
-                                                     v_mul(_mm512_castsi512_ps(low[c]), f));
-            _mm512_mask_storeu_epi16(to + (4 * q + c) * ld, there, (__m512i)row);
+        __m512i column[4];
+        load_columns(column, pairs, 64, q);
+        UNROLL for (int c = 0; c < 4; c++)
+        {
+            if (4 * q + c < n) {
+                _mm512_mask_storeu_epi16(to + (4 * q + c) * ld, there, column[c]);
+            }
         }
     }
 }

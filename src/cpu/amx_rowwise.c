@@ -279,11 +279,10 @@ static void hide_rows(float *T, int64_t from, int64_t to)
     }
 }
 
-/* Do all queries of the panel see all keys of the group, with plain scores? */
-static bool is_clear(const agi_head *x, const agi_row_panel *panel, int64_t j0, const key_group *group)
+/* Do all queries of the panel see all keys of the group, but for the band, with plain scores? */
+static bool is_plain(const agi_head *x, const key_group *group)
 {
-    return x->plain && group->from == 0 && group->to == GROUP_KEYS &&
-           agi_inside(agi_band_at(x, panel->i0, j0 + group->g * GROUP_KEYS), panel->ni, GROUP_KEYS);
+    return x->plain && group->from == 0 && group->to == GROUP_KEYS;
 }
 
 /* Features on the rows that are seen; the others get no weight, and their V none of its NaN. */
@@ -337,11 +336,19 @@ static bool group_weights(agi_row_scratch *s, const agi_head *x, agi_row_panel *
                           const agi_amx_panel *own, const key_operands *keys, const key_group *group)
 {
     const int64_t W = lanes_of(panel), to = group->at * GROUP_KEYS * PANEL;
-    const bool clear = is_clear(x, panel, keys->j0, group), dropout = x->call->plan->p.dropout > 0;
+    const agi_band band = agi_band_at(x, panel->i0, keys->j0 + group->g * GROUP_KEYS);
+    const bool plain = is_plain(x, group), clear = plain && agi_inside(band, panel->ni, GROUP_KEYS);
+    const bool dropout = x->call->plan->p.dropout > 0;
     uint16_t *const P = s->amx.P + to, *const tP = s->amx.tP + to;
-    if (clear) {
+    if (plain) {
         memset(s->amx.keep + group->at * GROUP_KEYS, 1, GROUP_KEYS);
-    } else {
+    }
+    if (!clear && plain && has_table(x) &&
+        x->amx->softmax_band(P, group->T, W, x->c, own->norms, keys->reach[group->g], band.low, band.high,
+                             panel->m, panel->l)) {
+        return false;
+    }
+    if (!clear) {
         group_features(s, x, panel, keys->j0, group);
     }
     if (x->call->map == AGI_JVP) {

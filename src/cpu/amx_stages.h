@@ -162,11 +162,45 @@ static const uint8_t curve[64] = {1,  2,  3,  4,  5,  6,  8,  8,  10, 10, 11, 12
                                   22, 23, 23, 23, 22, 22, 22, 22, 22, 21, 21, 21, 20, 20, 19, 19,
                                   18, 17, 17, 16, 15, 14, 13, 12, 11, 10, 9,  7,  6,  5,  3,  2};
 
+/* A band low <= j - i <= high on pairs of keys j, j + 1 by lanes i: j - i - low, for the first pair of each vector of
+ * lanes, and the most that it may be. */
+typedef struct {
+    __m512i above[PAIR], most;
+} band_pairs;
+
+/* No two of a group are further apart than that. */
+INLINE int64_t within_group(int64_t distance)
+{
+    const int64_t far = 2 * GROUP_KEYS;
+    return distance < -far ? -far : distance > far ? far : distance;
+}
+
+INLINE band_pairs band_of_pairs(int64_t low, int64_t high)
+{
+    const int first = (int)within_group(low), last = (int)within_group(high);
+    const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    const __m512i lanes = _mm512_or_si512(lane, _mm512_slli_epi32(lane, 16));
+    const __m512i second = _mm512_set1_epi32(1 << 16);
+    band_pairs b = {.most = _mm512_set1_epi16((short)(last - first))};
+    for (int v = 0; v < PAIR; v++) {
+        const __m512i key = _mm512_add_epi16(_mm512_set1_epi16((short)(-first - v * LANES)), second);
+        b.above[v] = _mm512_sub_epi16(key, lanes);
+    }
+    return b;
+}
+
+INLINE __mmask32 seen_pairs(const band_pairs *band, int j, int v)
+{
+    const __m512i above = _mm512_add_epi16(band->above[v], _mm512_set1_epi16((short)j));
+    return _mm512_cmple_epu16_mask(above, band->most);
+}
+
 /* The same weights in half the instructions, for exponents between -126 and 126. They are 1.00015 times smaller on
  * average; shifts are in 256ths. Their errors are larger than rounding's
  * by a sixth. */
 #define CURVED ((float)(AMX_CENTRED * 1.000155))
-INLINE void weights_by_curve(uint16_t *pairs, const float *T, vec c, const vec *shift, vec *sum)
+INLINE void weights_by_curve(uint16_t *pairs, const float *T, vec c, const vec *shift, const band_pairs *band,
+                             vec *sum)
 {
     const vec scale = v_mul(c, v_set1(256)), bias = v_set1(0x1.8p23f + 127 * 256 + 1);
     const __m512i less = _mm512_loadu_si512(curve);
@@ -186,7 +220,8 @@ INLINE void weights_by_curve(uint16_t *pairs, const float *T, vec c, const vec *
             const __m512i x = _mm512_mask_blend_epi16(0xaaaaaaaau, a, _mm512_slli_epi32(b, 16));
             const __m512i l =
                 _mm512_maskz_permutexvar_epi8(0x5555555555555555u, _mm512_srli_epi16(x, 2), less);
-            const __m512i p = _mm512_srli_epi16(_mm512_sub_epi16(x, l), 1);
+            __m512i p = _mm512_srli_epi16(_mm512_sub_epi16(x, l), 1);
+            p = band == NULL ? p : _mm512_maskz_mov_epi16(seen_pairs(band, j, v), p);
             _mm512_storeu_si512(pairs + v * AMX_AB + j * 16, p);
             sum[v] = _mm512_dpbf16_ps(sum[v], (__m512bh)p, ones);
         }
@@ -197,9 +232,8 @@ INLINE void weights_by_curve(uint16_t *pairs, const float *T, vec c, const vec *
     }
 }
 
-/* |q| |k| is the most that a product can be. */
-INLINE void some_weights(uint16_t *pairs, const float *T, vec c, const float *norms, float reach,
-                         const vec *shift, vec *sum)
+/* |q| |k| is the most that a product can be. Are all exponents within the curve's? */
+INLINE bool has_curve(const float *norms, float reach, const vec *shift)
 {
     vmask within = 0xffff;
     UNROLL for (int v = 0; v < PAIR; v++)
@@ -207,8 +241,14 @@ INLINE void some_weights(uint16_t *pairs, const float *T, vec c, const float *no
         const vec most = v_fma(v_load(norms + v * LANES), v_set1(reach), _mm512_abs_ps(shift[v]));
         within &= v_less(most, v_set1(125));
     }
-    if (within == 0xffff) {
-        weights_by_curve(pairs, T, c, shift, sum);
+    return within == 0xffff;
+}
+
+INLINE void some_weights(uint16_t *pairs, const float *T, vec c, const float *norms, float reach,
+                         const vec *shift, vec *sum)
+{
+    if (has_curve(norms, reach, shift)) {
+        weights_by_curve(pairs, T, c, shift, NULL, sum);
     } else {
         weights_of_pair(pairs, T, c, shift, sum);
     }
@@ -246,6 +286,30 @@ static bool softmax(uint16_t *pairs, const float *T, int64_t W, float c, const f
         rescaled |= softmax_pair(pairs + i * 32, T + i, v_set1(c), norms + i, reach, m + i, l + i, alpha + i);
     }
     return rescaled;
+}
+
+static bool softmax_band(uint16_t *pairs, const float *T, int64_t W, float c, const float *norms, float reach,
+                         int64_t low, int64_t high, const float *m, float *l)
+{
+    float sums[PANEL];
+    for (int64_t i = 0; i < W; i += PAIR * LANES) {
+        const vec shift[PAIR] = {v_load(m + i), v_load(m + i + LANES)};
+        const band_pairs band = band_of_pairs(low + i, high + i);
+        vec sum[PAIR];
+        if (!has_curve(norms + i, reach, shift)) {
+            return false;
+        }
+        weights_by_curve(pairs + i * 32, T + i, v_set1(c), shift, &band, sum);
+        if ((v_less(sum[0], v_set1(256)) & v_less(sum[1], v_set1(256))) != 0xffff) {
+            return false;
+        }
+        v_store(sums + i, sum[0]);
+        v_store(sums + i + LANES, sum[1]);
+    }
+    for (int64_t i = 0; i < W; i += LANES) {
+        v_store(l + i, v_add(v_load(l + i), v_load(sums + i)));
+    }
+    return true;
 }
 
 /* Weights and their tangents at two keys of one vector of lanes; both are added up. */
