@@ -131,7 +131,7 @@ static amx_operand seen_keys(const agi_backward_scratch *s, const agi_head *x, a
             const int64_t key = keys->j0 + j + r;
             keep[r] = key >= from && key < to && j + r < keys->nj && !(x->hides && s->unseen[j + r]);
         }
-        agi_amx_clean(s->amx.clean + j * x->Dk_pad, K.p + j * x->Dk_pad, x->Dk_pad / AMX_ROWS, keep);
+        x->amx->clean(s->amx.clean + j * x->Dk_pad, K.p + j * x->Dk_pad, x->Dk_pad / AMX_ROWS, keep);
     }
     K.p = s->amx.clean;
     return K;

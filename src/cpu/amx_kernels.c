@@ -22,6 +22,7 @@ const agi_amx_kernels agi_amx_table = {
     .columns = columns,
     .far_pairs = far_pairs,
     .turned = turned,
+    .clean = clean,
     .column_norms = column_norms,
     .largest_norm = largest_norm,
     .transpose = transpose,

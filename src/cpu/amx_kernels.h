@@ -45,6 +45,9 @@ typedef struct {
     void (*far_pairs)(uint16_t *tile, const uint16_t *rows, int64_t ld);
     void (*turned)(uint16_t *tile, const uint16_t *rows, int64_t ld);
 
+    /* Turned tiles without the keys that are not to be kept: zeros there, as 0 times NaN is NaN. */
+    void (*clean)(uint16_t *to, const uint16_t *from, int64_t tiles, const uint8_t *keep);
+
     /* to[n][m] = from[m][n]; m, n multiples of 16. */
     void (*transpose)(float *to, int64_t ld_to, const float *from, int64_t ld_from, int64_t m, int64_t n);
 
@@ -77,10 +80,11 @@ typedef struct {
     bool (*softmax_band)(uint16_t *pairs, const float *T, int64_t W, float c, const float *norms, float reach,
                          int64_t low, int64_t high, const float *m, float *l);
 
-    /* agi_kernels.softmax_tangent on a group of plain scores, with tS = scale U; T and U stay. False, and nothing is
-     * added to l and a, where m and r would have to move. */
+    /* agi_kernels.softmax_tangent on a group of plain scores, with tS = scale U and such a band; T and U stay. False, and
+     * nothing is added to l and a, where m and r would have to move. */
     bool (*softmax_tangent)(uint16_t *pairs, uint16_t *t_pairs, const float *T, const float *U, int64_t W,
-                            float c, float scale, const float *m, float *l, const float *r, float *a);
+                            float c, float scale, int64_t low, int64_t high, const float *m, float *l,
+                            const float *r, float *a);
 
     /* The vjp's stages on a group without features: P = 2^(c T - L), dS = P (dP - D),
      * rounded to rows, and dS also to pairs. */

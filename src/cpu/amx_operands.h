@@ -105,6 +105,15 @@ static void turned(uint16_t *tile, const uint16_t *rows, int64_t ld)
     turn_half(tile + 8 * AMX_DEPTH, rows + 8, ld);
 }
 
+static void clean(uint16_t *to, const uint16_t *from, int64_t tiles, const uint8_t *keep)
+{
+    const __m256i bytes = _mm256_loadu_si256((const __m256i_u *)(const void *)keep);
+    const __mmask32 kept = _mm256_test_epi8_mask(bytes, bytes);
+    for (int64_t at = 0; at < tiles * AMX_AB; at += AMX_DEPTH) {
+        _mm512_storeu_si512(to + at, _mm512_maskz_loadu_epi16(kept, from + at));
+    }
+}
+
 static void column_norms(float *norms, const uint16_t *tiles, int64_t n)
 {
     vec sum = v_set1(0);

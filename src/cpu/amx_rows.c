@@ -159,15 +159,6 @@ void agi_amx_put_turned(const agi_head *x, agi_slice to, int64_t first, int64_t 
     }
 }
 
-void agi_amx_clean(uint16_t *to, const uint16_t *from, int64_t tiles, const uint8_t *keep)
-{
-    for (int64_t row = 0; row < tiles * AMX_ROWS; row++) {
-        for (int64_t j = 0; j < GROUP_KEYS; j++) {
-            to[row * GROUP_KEYS + j] = keep[j] ? from[row * GROUP_KEYS + j] : 0;
-        }
-    }
-}
-
 amx_operand agi_amx_query_columns(const agi_head *x, agi_slice s, int64_t first, int64_t n, int64_t W,
                                   const uint8_t *skip, uint16_t *out, int64_t line, uint16_t *scratch)
 {

@@ -45,10 +45,6 @@ amx_operand agi_amx_key_columns(const agi_head *x, const ag_tensor *t, int64_t D
 void agi_amx_put_turned(const agi_head *x, agi_slice to, int64_t first, int64_t n, const float *from,
                         int64_t ld, const double *factor, int64_t step, uint16_t *scratch);
 
-/* The tiles of one group of keys, without the keys that are not to be kept: their weight is 0, but 0 times NaN is
- * NaN. */
-void agi_amx_clean(uint16_t *to, const uint16_t *from, int64_t tiles, const uint8_t *keep);
-
 /* B: channels by queries. W lanes, the scratch has as many rows; line: numbers from 16 queries to the next in out. */
 amx_operand agi_amx_query_columns(const agi_head *x, agi_slice s, int64_t first, int64_t n, int64_t W,
                                   const uint8_t *skip, uint16_t *out, int64_t line, uint16_t *scratch);

@@ -218,10 +218,10 @@ static void add_clean_group(const agi_amx_row_scratch *s, const agi_head *x, agi
 {
     const int64_t tiles = x->Dv_pad / AMX_ROWS, offset = (w->first + at) * keys->V.step;
     const uint8_t *const keep = s->keep + at * GROUP_KEYS;
-    agi_amx_clean(s->clean, keys->V.p + offset, tiles, keep);
+    x->amx->clean(s->clean, keys->V.p + offset, tiles, keep);
     add_groups(s, x, panel, &keys->V, s->clean, lanes, at, 1);
     if (keys->tV.p != NULL) {
-        agi_amx_clean(s->clean, keys->tV.p + offset, tiles, keep);
+        x->amx->clean(s->clean, keys->tV.p + offset, tiles, keep);
         add_values(x, s->clean, &keys->V, s->P, lanes, at, 1, panel->tO, true);
     }
 }
@@ -279,10 +279,23 @@ static void hide_rows(float *T, int64_t from, int64_t to)
     }
 }
 
-/* Do all queries of the panel see all keys of the group, but for the band, with plain scores? */
-static bool is_plain(const agi_head *x, const key_group *group)
+/* Are scores plain, without dropout, and is it the band alone that hides keys of the group from the panel? */
+static bool is_plain(const agi_head *x, const agi_row_panel *panel, agi_band band, const key_group *group)
 {
-    return x->plain && group->from == 0 && group->to == GROUP_KEYS;
+    int64_t from, to;
+    agi_keys_of(band, 0, panel->ni, GROUP_KEYS, &from, &to);
+    return x->plain && x->call->plan->p.dropout == 0 && group->from == from && group->to == to;
+}
+
+/* Of the group's keys those that are seen. */
+static void keep_seen(const agi_amx_row_scratch *s, const key_group *group)
+{
+    uint8_t *const keep = s->keep + group->at * GROUP_KEYS;
+    memset(keep, 1, GROUP_KEYS);
+    if (group->to - group->from < GROUP_KEYS) {
+        memset(keep, 0, (size_t)group->from);
+        memset(keep + group->to, 0, (size_t)(GROUP_KEYS - group->to));
+    }
 }
 
 /* Features on the rows that are seen; the others get no weight, and their V none of its NaN. */
@@ -337,31 +350,33 @@ static bool group_weights(agi_row_scratch *s, const agi_head *x, agi_row_panel *
 {
     const int64_t W = lanes_of(panel), to = group->at * GROUP_KEYS * PANEL;
     const agi_band band = agi_band_at(x, panel->i0, keys->j0 + group->g * GROUP_KEYS);
-    const bool plain = is_plain(x, group), clear = plain && agi_inside(band, panel->ni, GROUP_KEYS);
-    const bool dropout = x->call->plan->p.dropout > 0;
-    uint16_t *const P = s->amx.P + to, *const tP = s->amx.tP + to;
+    const bool plain = is_plain(x, panel, band, group), tangents = x->call->map == AGI_JVP;
+    const float reach = keys->reach[group->g];
+    uint16_t *const P = s->amx.P + to;
     if (plain) {
-        memset(s->amx.keep + group->at * GROUP_KEYS, 1, GROUP_KEYS);
+        keep_seen(&s->amx, group);
     }
-    if (!clear && plain && has_table(x) &&
-        x->amx->softmax_band(P, group->T, W, x->c, own->norms, keys->reach[group->g], band.low, band.high,
-                             panel->m, panel->l)) {
+    if (plain && tangents &&
+        x->amx->softmax_tangent(P, s->amx.tP + to, group->T, group->U, W, x->c, x->scale, band.low, band.high,
+                                panel->m, panel->l, panel->r, panel->a)) {
         return false;
     }
-    if (!clear) {
-        group_features(s, x, panel, keys->j0, group);
+    if (plain && !tangents && agi_inside(band, panel->ni, GROUP_KEYS)) {
+        return x->amx->softmax(P, group->T, W, x->c, own->norms, reach, panel->m, panel->l, s->alpha);
     }
-    if (x->call->map == AGI_JVP) {
-        const bool done = clear && !dropout &&
-                          x->amx->softmax_tangent(P, tP, group->T, group->U, W, x->c, x->scale, panel->m,
-                                                  panel->l, panel->r, panel->a);
-        return !done && tangents_with_features(s, x, panel, keys->j0, group);
+    if (plain && !tangents &&
+        x->amx->softmax_band(P, group->T, W, x->c, own->norms, reach, band.low, band.high, panel->m,
+                             panel->l)) {
+        return false;
     }
-    if (dropout) {
+    group_features(s, x, panel, keys->j0, group);
+    if (tangents) {
+        return tangents_with_features(s, x, panel, keys->j0, group);
+    }
+    if (x->call->plan->p.dropout > 0) {
         return weights_with_dropout(s, x, panel, keys->j0, group);
     }
-    return x->amx->softmax(P, group->T, W, x->c, own->norms, clear ? keys->reach[group->g] : INFINITY,
-                           panel->m, panel->l, s->alpha);
+    return x->amx->softmax(P, group->T, W, x->c, own->norms, INFINITY, panel->m, panel->l, s->alpha);
 }
 
 /* ---- A tile ---- */

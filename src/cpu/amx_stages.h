@@ -113,8 +113,38 @@ INLINE vec exp2_centred(vec x)
 /* Two vectors of lanes at once, so that a row of far pairs is whole and chains are short. */
 enum { PAIR = 2 };
 
+/* A band low <= j - i <= high on keys j by lanes i: -i - low of each vector of lanes, and the most that j - i - low may
+ * be. */
+typedef struct {
+    __m512i above[PAIR], most;
+} lane_band;
+
+/* No two of a group are further apart than that. */
+INLINE int within_group(int64_t distance)
+{
+    const int far = 2 * GROUP_KEYS;
+    return distance < -far ? -far : distance > far ? far : (int)distance;
+}
+
+INLINE lane_band band_of(int64_t low, int64_t high)
+{
+    const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    const int first = within_group(low);
+    lane_band b = {.most = _mm512_set1_epi32(within_group(high) - first)};
+    for (int v = 0; v < PAIR; v++) {
+        b.above[v] = _mm512_sub_epi32(_mm512_set1_epi32(-first - v * LANES), lane);
+    }
+    return b;
+}
+
+INLINE __mmask16 seen_lanes(const lane_band *band, int j, int v)
+{
+    return _mm512_cmple_epu32_mask(_mm512_add_epi32(band->above[v], _mm512_set1_epi32(j)), band->most);
+}
+
 /* Weights and their sums, with the shift as it is. */
-INLINE void weights_of_pair(uint16_t *pairs, const float *T, vec c, const vec *shift, vec *sum)
+INLINE void weights_of_pair(uint16_t *pairs, const float *T, vec c, const vec *shift, const lane_band *band,
+                            vec *sum)
 {
     vec odd[PAIR];
     UNROLL for (int v = 0; v < PAIR; v++)
@@ -125,8 +155,10 @@ INLINE void weights_of_pair(uint16_t *pairs, const float *T, vec c, const vec *s
         UNROLL for (int v = 0; v < PAIR; v++)
         {
             const float *const t = T + j * PANEL + v * LANES;
-            const vec a = exp2_centred(v_fms(v_load(t), c, shift[v]));
-            const vec b = exp2_centred(v_fms(v_load(t + PANEL), c, shift[v]));
+            const vec p = exp2_centred(v_fms(v_load(t), c, shift[v]));
+            const vec q = exp2_centred(v_fms(v_load(t + PANEL), c, shift[v]));
+            const vec a = band == NULL ? p : _mm512_maskz_mov_ps(seen_lanes(band, j, v), p);
+            const vec b = band == NULL ? q : _mm512_maskz_mov_ps(seen_lanes(band, j + 1, v), q);
             sum[v] = v_add(sum[v], a);
             odd[v] = v_add(odd[v], b);
             store_cut_pair(pairs + v * AMX_AB + j * 16, a, b);
@@ -162,48 +194,16 @@ static const uint8_t curve[64] = {1,  2,  3,  4,  5,  6,  8,  8,  10, 10, 11, 12
                                   22, 23, 23, 23, 22, 22, 22, 22, 22, 21, 21, 21, 20, 20, 19, 19,
                                   18, 17, 17, 16, 15, 14, 13, 12, 11, 10, 9,  7,  6,  5,  3,  2};
 
-/* A band low <= j - i <= high on pairs of keys j, j + 1 by lanes i: j - i - low, for the first pair of each vector of
- * lanes, and the most that it may be. */
-typedef struct {
-    __m512i above[PAIR], most;
-} band_pairs;
-
-/* No two of a group are further apart than that. */
-INLINE int64_t within_group(int64_t distance)
-{
-    const int64_t far = 2 * GROUP_KEYS;
-    return distance < -far ? -far : distance > far ? far : distance;
-}
-
-INLINE band_pairs band_of_pairs(int64_t low, int64_t high)
-{
-    const int first = (int)within_group(low), last = (int)within_group(high);
-    const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-    const __m512i lanes = _mm512_or_si512(lane, _mm512_slli_epi32(lane, 16));
-    const __m512i second = _mm512_set1_epi32(1 << 16);
-    band_pairs b = {.most = _mm512_set1_epi16((short)(last - first))};
-    for (int v = 0; v < PAIR; v++) {
-        const __m512i key = _mm512_add_epi16(_mm512_set1_epi16((short)(-first - v * LANES)), second);
-        b.above[v] = _mm512_sub_epi16(key, lanes);
-    }
-    return b;
-}
-
-INLINE __mmask32 seen_pairs(const band_pairs *band, int j, int v)
-{
-    const __m512i above = _mm512_add_epi16(band->above[v], _mm512_set1_epi16((short)j));
-    return _mm512_cmple_epu16_mask(above, band->most);
-}
-
 /* The same weights in half the instructions, for exponents between -126 and 126. They are 1.00015 times smaller on
  * average; shifts are in 256ths. Their errors are larger than rounding's
  * by a sixth. */
 #define CURVED ((float)(AMX_CENTRED * 1.000155))
-INLINE void weights_by_curve(uint16_t *pairs, const float *T, vec c, const vec *shift, const band_pairs *band,
+INLINE void weights_by_curve(uint16_t *pairs, const float *T, vec c, const vec *shift, const lane_band *band,
                              vec *sum)
 {
     const vec scale = v_mul(c, v_set1(256)), bias = v_set1(0x1.8p23f + 127 * 256 + 1);
     const __m512i less = _mm512_loadu_si512(curve);
+    const __m512i none = _mm512_set1_epi32(curve[0]); /* comes to a weight of 0 */
     const __m512bh ones = (__m512bh)_mm512_set1_epi16(0x3f80);
     vec start[PAIR];
     UNROLL for (int v = 0; v < PAIR; v++)
@@ -215,13 +215,16 @@ INLINE void weights_by_curve(uint16_t *pairs, const float *T, vec c, const vec *
         UNROLL for (int v = 0; v < PAIR; v++)
         {
             const float *const t = T + j * PANEL + v * LANES;
-            const __m512i a = _mm512_castps_si512(v_fma(v_load(t), scale, start[v]));
-            const __m512i b = _mm512_castps_si512(v_fma(v_load(t + PANEL), scale, start[v]));
+            __m512i a = _mm512_castps_si512(v_fma(v_load(t), scale, start[v]));
+            __m512i b = _mm512_castps_si512(v_fma(v_load(t + PANEL), scale, start[v]));
+            if (band != NULL) {
+                a = _mm512_mask_mov_epi32(none, seen_lanes(band, j, v), a);
+                b = _mm512_mask_mov_epi32(none, seen_lanes(band, j + 1, v), b);
+            }
             const __m512i x = _mm512_mask_blend_epi16(0xaaaaaaaau, a, _mm512_slli_epi32(b, 16));
             const __m512i l =
                 _mm512_maskz_permutexvar_epi8(0x5555555555555555u, _mm512_srli_epi16(x, 2), less);
-            __m512i p = _mm512_srli_epi16(_mm512_sub_epi16(x, l), 1);
-            p = band == NULL ? p : _mm512_maskz_mov_epi16(seen_pairs(band, j, v), p);
+            const __m512i p = _mm512_srli_epi16(_mm512_sub_epi16(x, l), 1);
             _mm512_storeu_si512(pairs + v * AMX_AB + j * 16, p);
             sum[v] = _mm512_dpbf16_ps(sum[v], (__m512bh)p, ones);
         }
@@ -245,12 +248,12 @@ INLINE bool has_curve(const float *norms, float reach, const vec *shift)
 }
 
 INLINE void some_weights(uint16_t *pairs, const float *T, vec c, const float *norms, float reach,
-                         const vec *shift, vec *sum)
+                         const vec *shift, const lane_band *band, vec *sum)
 {
     if (has_curve(norms, reach, shift)) {
-        weights_by_curve(pairs, T, c, shift, NULL, sum);
+        weights_by_curve(pairs, T, c, shift, band, sum);
     } else {
-        weights_of_pair(pairs, T, c, shift, sum);
+        weights_of_pair(pairs, T, c, shift, band, sum);
     }
 }
 
@@ -264,12 +267,12 @@ INLINE bool softmax_pair(uint16_t *pairs, const float *T, vec c, const float *no
     vmask fine = v_less(least, shift[0]) & v_less(least, shift[1]);
     bool rescaled = false;
     if (fine == 0xffff) {
-        some_weights(pairs, T, c, norms, reach, shift, sum);
+        some_weights(pairs, T, c, norms, reach, shift, NULL, sum);
         fine = v_less(sum[0], most) & v_less(sum[1], most);
     }
     if (fine != 0xffff) {
         rescaled = move_shifts(T, c, norms[0] < INFINITY, m, shift, factor);
-        some_weights(pairs, T, c, norms, reach, shift, sum);
+        some_weights(pairs, T, c, norms, reach, shift, NULL, sum);
     }
     for (int v = 0; v < PAIR; v++) {
         v_store(alpha + v * LANES, factor[v]);
@@ -292,54 +295,60 @@ static bool softmax_band(uint16_t *pairs, const float *T, int64_t W, float c, co
                          int64_t low, int64_t high, const float *m, float *l)
 {
     float sums[PANEL];
+    vmask fine = 0xffff;
     for (int64_t i = 0; i < W; i += PAIR * LANES) {
         const vec shift[PAIR] = {v_load(m + i), v_load(m + i + LANES)};
-        const band_pairs band = band_of_pairs(low + i, high + i);
+        const lane_band band = band_of(low + i, high + i);
         vec sum[PAIR];
-        if (!has_curve(norms + i, reach, shift)) {
-            return false;
+        some_weights(pairs + i * 32, T + i, v_set1(c), norms + i, reach, shift, &band, sum);
+        for (int v = 0; v < PAIR; v++) {
+            fine &= v_less(sum[v], v_set1(256)) & v_less(v_set1(-REAL_MAX), shift[v]);
+            v_store(sums + i + v * LANES, sum[v]);
         }
-        weights_by_curve(pairs + i * 32, T + i, v_set1(c), shift, &band, sum);
-        if ((v_less(sum[0], v_set1(256)) & v_less(sum[1], v_set1(256))) != 0xffff) {
-            return false;
-        }
-        v_store(sums + i, sum[0]);
-        v_store(sums + i + LANES, sum[1]);
     }
-    for (int64_t i = 0; i < W; i += LANES) {
+    for (int64_t i = 0; i < W && fine == 0xffff; i += LANES) {
         v_store(l + i, v_add(v_load(l + i), v_load(sums + i)));
     }
-    return true;
+    return fine == 0xffff;
 }
 
-/* Weights and their tangents at two keys of one vector of lanes; both are added up. */
+/* Weights and their tangents of one vector of lanes; both are added up. */
 INLINE void weight_tangents(uint16_t *pairs, uint16_t *t_pairs, const float *T, const float *U, vec c,
-                            vec scale, vec shift, vec r, vec *sum, vec *tangent)
+                            vec scale, vec shift, vec r, const lane_band *band, vec *sum, vec *tangent)
 {
-    vec p[2], u[2];
-    UNROLL for (int j = 0; j < 2; j++)
-    {
-        p[j] = exp2_centred(v_fms(v_load(T + j * PANEL), c, shift));
-        u[j] = v_mul(p[j], v_fms(v_load(U + j * PANEL), scale, r));
+    *sum = *tangent = v_set1(0);
+    for (int k = 0; k < GROUP_KEYS; k += 2) {
+        vec p[2], u[2];
+        UNROLL for (int j = 0; j < 2; j++)
+        {
+            p[j] = exp2_centred(v_fms(v_load(T + (k + j) * PANEL), c, shift));
+            p[j] = band == NULL ? p[j] : _mm512_maskz_mov_ps(seen_lanes(band, k + j, 0), p[j]);
+            u[j] = v_mul(p[j], v_fms(v_load(U + (k + j) * PANEL), scale, r));
+            u[j] = band == NULL ? u[j] : _mm512_maskz_mov_ps(seen_lanes(band, k + j, 0), u[j]);
+        }
+        *sum = v_add(*sum, v_add(p[0], p[1]));
+        *tangent = v_add(*tangent, v_add(u[0], u[1]));
+        store_cut_pair(pairs + k * 16, p[0], p[1]);
+        store_cut_pair(t_pairs + k * 16, u[0], u[1]);
     }
-    *sum = v_add(*sum, v_add(p[0], p[1]));
-    *tangent = v_add(*tangent, v_add(u[0], u[1]));
-    store_cut_pair(pairs, p[0], p[1]);
-    store_cut_pair(t_pairs, u[0], u[1]);
 }
 
 static bool softmax_tangent(uint16_t *pairs, uint16_t *t_pairs, const float *T, const float *U, int64_t W,
-                            float c, float scale, const float *m, float *l, const float *r, float *a)
+                            float c, float scale, int64_t low, int64_t high, const float *m, float *l,
+                            const float *r, float *a)
 {
+    const bool whole = low <= 1 - W && high >= GROUP_KEYS - 1;
     float sums[PANEL], tangents[PANEL];
     vmask fine = 0xffff;
     for (int64_t i = 0; i < W; i += LANES) {
-        const vec shift = v_load(m + i);
-        vec sum = v_set1(0), tangent = sum;
-        for (int j = 0; j < GROUP_KEYS; j += 2) {
-            weight_tangents(pairs + i * 32 + j * 16, t_pairs + i * 32 + j * 16, T + j * PANEL + i,
-                            U + j * PANEL + i, v_set1(c), v_set1(scale), shift, v_load(r + i), &sum,
-                            &tangent);
+        const vec shift = v_load(m + i), by = v_set1(c), t_by = v_set1(scale), back = v_load(r + i);
+        uint16_t *const p = pairs + i * 32, *const t_p = t_pairs + i * 32;
+        vec sum, tangent;
+        if (whole) {
+            weight_tangents(p, t_p, T + i, U + i, by, t_by, shift, back, NULL, &sum, &tangent);
+        } else {
+            const lane_band band = band_of(low + i, high + i);
+            weight_tangents(p, t_p, T + i, U + i, by, t_by, shift, back, &band, &sum, &tangent);
         }
         fine &= v_less(sum, v_set1(256)) & v_less(v_set1(-REAL_MAX), shift);
         v_store(sums + i, sum);
