@@ -20,7 +20,7 @@ INLINE void micro(const int mr, const int nv, const bool add, int64_t K, const r
     {
         UNROLL for (int v = 0; v < nv; v++)
         {
-            c[r][v] = add ? v_load(C + r * ldc + v * LANES) : v_set1(0);
+            c[r][v] = v_set1(0);
         }
     }
     for (int64_t k = 0; k < K; k++) {
@@ -48,7 +48,8 @@ INLINE void micro(const int mr, const int nv, const bool add, int64_t K, const r
     {
         UNROLL for (int v = 0; v < nv; v++)
         {
-            v_store(C + r * ldc + v * LANES, c[r][v]);
+            real *const to = C + r * ldc + v * LANES;
+            v_store(to, add ? v_add(v_load(to), c[r][v]) : c[r][v]);
         }
     }
 }

@@ -155,6 +155,10 @@ void agi_get_panel(const agi_kernels *k, agi_slice s, int64_t first, int64_t n, 
 
 /* ---- Scores ---- */
 
+/* Channels of one sum. A longer one is a sum of sums: of 500 products in a row float32 would lose what a large score
+ * can least do without. */
+enum { SUM_CHANNELS = 64 };
+
 void agi_score_product(const agi_head *x, agi_rows keys, int64_t nj, int64_t D, const real *panel,
                        agi_rows queries, int64_t ni, real *T, int64_t ld, bool add)
 {
@@ -163,8 +167,11 @@ void agi_score_product(const agi_head *x, agi_rows keys, int64_t nj, int64_t D, 
     if (x->few) {
         k->few_scores(T, ld, nj, W, keys.p, keys.ld, queries.p, queries.ld, ni, agi_round_up(D, k->lanes),
                       add);
-    } else {
-        k->product(nj, W, D, keys.p, keys.ld, 1, panel, PANEL, T, ld, add);
+        return;
+    }
+    for (int64_t c = 0; c < D; c += SUM_CHANNELS) {
+        k->product(nj, W, agi_min(SUM_CHANNELS, D - c), keys.p + c, keys.ld, 1, panel + c * PANEL, PANEL, T,
+                   ld, add || c > 0);
     }
 }
 
