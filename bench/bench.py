@@ -1,6 +1,6 @@
 """The benchmark: our four maps and PyTorch's attention, our layer and PyTorch's, our matrix products and
 oneDNN's, interleaved in one process on the same random arrays, beside probes of the processor's ceiling.
-usage: bench.py BUILD [--quick] [--sweeps N] [--out FOLDER]"""
+usage: bench.py BUILD [--quick] [--only TEXT] [--sweeps N] [--out FOLDER]"""
 
 import argparse
 import json
@@ -125,6 +125,14 @@ def sweeps(text):
     return number
 
 
+def chosen_cases(cases_of, threads, text):
+    chosen = [case for case in cases_of(threads) if text in case.label]
+    if not chosen:
+        print(f"bench: no case has '{text}' in its name; one is '{cases_of(threads)[0].label}'", file=sys.stderr)
+        sys.exit(2)
+    return chosen
+
+
 def main():
     parser = argparse.ArgumentParser(
         description="Times attngrad's maps, layer and products beside PyTorch's and oneDNN's."
@@ -133,6 +141,7 @@ def main():
     parser.add_argument(
         "--quick", action="store_true", help="the cases of the closing table, under four minutes"
     )
+    parser.add_argument("--only", metavar="TEXT", default="", help="the cases whose name has this text in it")
     parser.add_argument(
         "--out", type=Path, default=Path(__file__).parent / "results", help="the folder of the results"
     )
@@ -142,6 +151,7 @@ def main():
     options = parser.parse_args()
     library = Library(options.build)
     threads = len(os.sched_getaffinity(0))
+    all_cases = chosen_cases(cases.quick_cases if options.quick else cases.full_cases, threads, options.only)
     about = library.info() | {
         "date": time.strftime("%Y-%m-%d %H:%M"),
         "threads": threads,
@@ -155,7 +165,6 @@ def main():
     }
     say_what_is_missing(about)
     start = time.monotonic()
-    all_cases = (cases.quick_cases if options.quick else cases.full_cases)(threads)
     finished, rounds = run_all(all_cases, library, options.sweeps)
     about |= {"rounds": rounds, "seconds": round(time.monotonic() - start)}
     about |= {"cases": len(all_cases), "finished": len(finished)}
