@@ -78,6 +78,8 @@ static void test_list(const char *dtype)
     } list[] = {
         {"b2 h4 kv2 q24 k32 d16 dv12", nothing},
         {"h2 q16 k32 d16 scale=2500", nothing}, /* scores of 1e4: near one-hot */
+        {"h4 kv2 q16 k16 d128 scale=3",
+         nothing}, /* short: forward and vjp compute the scores in two places */
         {"h2 q40 d16 causal", nothing},
         {"h2 q24 k32 d16", mean_10},
         {"h2 q24 k32 d16", tangent_is_q},

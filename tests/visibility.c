@@ -98,16 +98,18 @@ static void test_time(const char *words, const char *other_words, const char *dt
 
 /* ---- What is hidden has no effect ---- */
 
-/* Queries 70 .. 159 and some keys take part in no pair: whole tiles, and parts of others. */
-static struct {
+/* Some queries and keys take part in no pair: whole tiles, and parts of others. */
+typedef struct {
     int64_t first, end;
-} idle_keys;
+} rows;
+
+static rows idle_keys, idle_queries;
 
 static int is_idle(enum tensor t, int64_t row)
 {
-    return tensor_info[t].shape == SHAPE_K || tensor_info[t].shape == SHAPE_V
-               ? row >= idle_keys.first && row < idle_keys.end
-               : row >= 70 && row < 160;
+    const rows idle =
+        tensor_info[t].shape == SHAPE_K || tensor_info[t].shape == SHAPE_V ? idle_keys : idle_queries;
+    return row >= idle.first && row < idle.end;
 }
 
 static int without_idle(int64_t i, int64_t j)
@@ -129,15 +131,15 @@ static void spoil(struct arrays *x)
     }
 }
 
-static void test_nan(const char *words, const char *dtype, int64_t first, int64_t end)
+static void test_nan(const char *words, const char *dtype, visible sees, rows queries, rows keys)
 {
     struct arrays clean, spoiled;
     char text[128];
-    idle_keys.first = first;
-    idle_keys.end = end;
-    snprintf(text, sizeof text, "h1 q210 k330 d24 %s %s", words, dtype);
-    make(&clean, text, without_idle);
-    make(&spoiled, text, without_idle);
+    idle_queries = queries;
+    idle_keys = keys;
+    snprintf(text, sizeof text, "h1 %s %s", words, dtype);
+    make(&clean, text, sees);
+    make(&spoiled, text, sees);
     spoil(&spoiled);
     CHECK_OK(arrays_run_all(&spoiled));
     for (enum tensor t = 0; t < T_COUNT; t++) {
@@ -160,12 +162,19 @@ static void test_nan(const char *words, const char *dtype, int64_t first, int64_
 int main(void)
 {
     static const char *const dtypes[] = {"f32", "bf16", "f64", "f16"};
-    static const char *const hiders[] = {"mask=11qk", "bias=11qk", "mask=11qk sink", "bias=11qk sink"};
+    static const char *const hiders[] = {"q210 k330 d24 mask=11qk", "q210 k330 d24 bias=11qk",
+                                         "q210 k330 d24 mask=11qk sink", "q210 k330 d24 bias=11qk sink"};
+    const rows none = {0, 0}, some = {70, 160};
     for (int d = 0; d < 4; d++) {
         for (int h = 0; h < 4; h++) {
-            test_nan(hiders[h], dtypes[d], 64, 256);
-            test_nan(hiders[h], dtypes[d], 202, 330); /* 128 to the end, from the middle of a group on */
+            test_nan(hiders[h], dtypes[d], without_idle, some, (rows){64, 256});
+            test_nan(hiders[h], dtypes[d], without_idle, some,
+                     (rows){202, 330}); /* from amid a group to the end */
         }
+        /* Before the first and behind the last window: 512 keys and more, of which 32 meet the first and last rows. */
+        test_nan("q200 k1000 d32 window=600,0 align=bottom-right sink", dtypes[d], NULL, none,
+                 (rows){0, 200});
+        test_nan("q200 k1000 d32 window=0,610", dtypes[d], NULL, none, (rows){810, 1000});
     }
     if (test_count(1000) < 1000) {
         printf("times: not looked at, AG_TEST_COUNT asks for little\n");

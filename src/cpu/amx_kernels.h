@@ -75,16 +75,16 @@ typedef struct {
     bool (*softmax)(uint16_t *pairs, const float *T, int64_t W, float c, const float *norms, float reach,
                     float *m, float *l, float *alpha);
 
-    /* The same where a query i sees the keys j of the group with low <= j - i <= high alone, low <= high. False, and nothing is added
-     * to l, where that asks for more than the table and the shift that there is. */
-    bool (*softmax_band)(uint16_t *pairs, const float *T, int64_t W, float c, const float *norms, float reach,
-                         int64_t low, int64_t high, const float *m, float *l);
+    /* The same, never by the table, where a query i sees the keys j of the group with low <= j - i <= high alone,
+     * low <= high. What a query does not see has no effect on it. False, and nothing is added to l, where m would
+     * have to move. */
+    bool (*softmax_band)(uint16_t *pairs, const float *T, int64_t W, float c, int64_t low, int64_t high,
+                         const float *m, float *l);
 
-    /* agi_kernels.softmax_tangent on a group of plain scores, with tS = scale U and such a band; T and U stay. False, and
-     * nothing is added to l and a, where m and r would have to move. */
+    /* agi_kernels.softmax_tangent on a group of plain scores, with tS = scale U; T and U stay. False, and nothing is
+     * added to l and a, where m and r would have to move. */
     bool (*softmax_tangent)(uint16_t *pairs, uint16_t *t_pairs, const float *T, const float *U, int64_t W,
-                            float c, float scale, int64_t low, int64_t high, const float *m, float *l,
-                            const float *r, float *a);
+                            float c, float scale, const float *m, float *l, const float *r, float *a);
 
     /* The vjp's stages on a group without features: P = 2^(c T - L), dS = P (dP - D),
      * rounded to rows, and dS also to pairs. */

@@ -280,7 +280,8 @@ static void hide_rows(float *T, int64_t from, int64_t to)
 }
 
 /* Are scores plain, without dropout, and is it the band alone that hides keys of the group from the panel? */
-static bool is_plain(const agi_head *x, const agi_row_panel *panel, agi_band band, const key_group *group)
+static bool only_band_hides(const agi_head *x, const agi_row_panel *panel, agi_band band,
+                            const key_group *group)
 {
     int64_t from, to;
     agi_keys_of(band, 0, panel->ni, GROUP_KEYS, &from, &to);
@@ -292,10 +293,8 @@ static void keep_seen(const agi_amx_row_scratch *s, const key_group *group)
 {
     uint8_t *const keep = s->keep + group->at * GROUP_KEYS;
     memset(keep, 1, GROUP_KEYS);
-    if (group->to - group->from < GROUP_KEYS) {
-        memset(keep, 0, (size_t)group->from);
-        memset(keep + group->to, 0, (size_t)(GROUP_KEYS - group->to));
-    }
+    memset(keep, 0, (size_t)group->from);
+    memset(keep + group->to, 0, (size_t)(GROUP_KEYS - group->to));
 }
 
 /* Features on the rows that are seen; the others get no weight, and their V none of its NaN. */
@@ -344,33 +343,40 @@ static bool weights_with_dropout(agi_row_scratch *s, const agi_head *x, agi_row_
     return rescaled;
 }
 
+/* Weights of a group on which nothing but the band is: rounded already by what computes them. Returns whether they
+ * are done; where not, m moves. */
+static bool plain_weights(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel, agi_band band,
+                          const key_group *group)
+{
+    const int64_t W = lanes_of(panel), to = group->at * GROUP_KEYS * PANEL;
+    uint16_t *const P = s->amx.P + to;
+    keep_seen(&s->amx, group);
+    if (x->call->map == AGI_FORWARD) {
+        return x->amx->softmax_band(P, group->T, W, x->c, band.low, band.high, panel->m, panel->l);
+    }
+    return agi_inside(band, panel->ni, GROUP_KEYS) &&
+           x->amx->softmax_tangent(P, s->amx.tP + to, group->T, group->U, W, x->c, x->scale, panel->m,
+                                   panel->l, panel->r, panel->a);
+}
+
 /* Weights of a group, rounded. Returns whether what was summed so far is worth less. */
 static bool group_weights(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel,
                           const agi_amx_panel *own, const key_operands *keys, const key_group *group)
 {
-    const int64_t W = lanes_of(panel), to = group->at * GROUP_KEYS * PANEL;
+    const int64_t W = lanes_of(panel);
     const agi_band band = agi_band_at(x, panel->i0, keys->j0 + group->g * GROUP_KEYS);
-    const bool plain = is_plain(x, panel, band, group), tangents = x->call->map == AGI_JVP;
-    const float reach = keys->reach[group->g];
-    uint16_t *const P = s->amx.P + to;
-    if (plain) {
+    const bool plain = only_band_hides(x, panel, band, group);
+    uint16_t *const P = s->amx.P + group->at * GROUP_KEYS * PANEL;
+    if (plain && x->call->map == AGI_FORWARD && agi_inside(band, panel->ni, GROUP_KEYS)) {
         keep_seen(&s->amx, group);
+        return x->amx->softmax(P, group->T, W, x->c, own->norms, keys->reach[group->g], panel->m, panel->l,
+                               s->alpha);
     }
-    if (plain && tangents &&
-        x->amx->softmax_tangent(P, s->amx.tP + to, group->T, group->U, W, x->c, x->scale, band.low, band.high,
-                                panel->m, panel->l, panel->r, panel->a)) {
-        return false;
-    }
-    if (plain && !tangents && agi_inside(band, panel->ni, GROUP_KEYS)) {
-        return x->amx->softmax(P, group->T, W, x->c, own->norms, reach, panel->m, panel->l, s->alpha);
-    }
-    if (plain && !tangents &&
-        x->amx->softmax_band(P, group->T, W, x->c, own->norms, reach, band.low, band.high, panel->m,
-                             panel->l)) {
+    if (plain && plain_weights(s, x, panel, band, group)) {
         return false;
     }
     group_features(s, x, panel, keys->j0, group);
-    if (tangents) {
+    if (x->call->map == AGI_JVP) {
         return tangents_with_features(s, x, panel, keys->j0, group);
     }
     if (x->call->plan->p.dropout > 0) {

@@ -198,12 +198,10 @@ static const uint8_t curve[64] = {1,  2,  3,  4,  5,  6,  8,  8,  10, 10, 11, 12
  * average; shifts are in 256ths. Their errors are larger than rounding's
  * by a sixth. */
 #define CURVED ((float)(AMX_CENTRED * 1.000155))
-INLINE void weights_by_curve(uint16_t *pairs, const float *T, vec c, const vec *shift, const lane_band *band,
-                             vec *sum)
+INLINE void weights_by_curve(uint16_t *pairs, const float *T, vec c, const vec *shift, vec *sum)
 {
     const vec scale = v_mul(c, v_set1(256)), bias = v_set1(0x1.8p23f + 127 * 256 + 1);
     const __m512i less = _mm512_loadu_si512(curve);
-    const __m512i none = _mm512_set1_epi32(curve[0]); /* comes to a weight of 0 */
     const __m512bh ones = (__m512bh)_mm512_set1_epi16(0x3f80);
     vec start[PAIR];
     UNROLL for (int v = 0; v < PAIR; v++)
@@ -215,12 +213,8 @@ INLINE void weights_by_curve(uint16_t *pairs, const float *T, vec c, const vec *
         UNROLL for (int v = 0; v < PAIR; v++)
         {
             const float *const t = T + j * PANEL + v * LANES;
-            __m512i a = _mm512_castps_si512(v_fma(v_load(t), scale, start[v]));
-            __m512i b = _mm512_castps_si512(v_fma(v_load(t + PANEL), scale, start[v]));
-            if (band != NULL) {
-                a = _mm512_mask_mov_epi32(none, seen_lanes(band, j, v), a);
-                b = _mm512_mask_mov_epi32(none, seen_lanes(band, j + 1, v), b);
-            }
+            const __m512i a = _mm512_castps_si512(v_fma(v_load(t), scale, start[v]));
+            const __m512i b = _mm512_castps_si512(v_fma(v_load(t + PANEL), scale, start[v]));
             const __m512i x = _mm512_mask_blend_epi16(0xaaaaaaaau, a, _mm512_slli_epi32(b, 16));
             const __m512i l =
                 _mm512_maskz_permutexvar_epi8(0x5555555555555555u, _mm512_srli_epi16(x, 2), less);
@@ -235,8 +229,9 @@ INLINE void weights_by_curve(uint16_t *pairs, const float *T, vec c, const vec *
     }
 }
 
-/* |q| |k| is the most that a product can be. Are all exponents within the curve's? */
-INLINE bool has_curve(const float *norms, float reach, const vec *shift)
+/* |q| |k| is the most that a product can be. */
+INLINE void some_weights(uint16_t *pairs, const float *T, vec c, const float *norms, float reach,
+                         const vec *shift, vec *sum)
 {
     vmask within = 0xffff;
     UNROLL for (int v = 0; v < PAIR; v++)
@@ -244,16 +239,10 @@ INLINE bool has_curve(const float *norms, float reach, const vec *shift)
         const vec most = v_fma(v_load(norms + v * LANES), v_set1(reach), _mm512_abs_ps(shift[v]));
         within &= v_less(most, v_set1(125));
     }
-    return within == 0xffff;
-}
-
-INLINE void some_weights(uint16_t *pairs, const float *T, vec c, const float *norms, float reach,
-                         const vec *shift, const lane_band *band, vec *sum)
-{
-    if (has_curve(norms, reach, shift)) {
-        weights_by_curve(pairs, T, c, shift, band, sum);
+    if (within == 0xffff) {
+        weights_by_curve(pairs, T, c, shift, sum);
     } else {
-        weights_of_pair(pairs, T, c, shift, band, sum);
+        weights_of_pair(pairs, T, c, shift, NULL, sum);
     }
 }
 
@@ -267,12 +256,12 @@ INLINE bool softmax_pair(uint16_t *pairs, const float *T, vec c, const float *no
     vmask fine = v_less(least, shift[0]) & v_less(least, shift[1]);
     bool rescaled = false;
     if (fine == 0xffff) {
-        some_weights(pairs, T, c, norms, reach, shift, NULL, sum);
+        some_weights(pairs, T, c, norms, reach, shift, sum);
         fine = v_less(sum[0], most) & v_less(sum[1], most);
     }
     if (fine != 0xffff) {
         rescaled = move_shifts(T, c, norms[0] < INFINITY, m, shift, factor);
-        some_weights(pairs, T, c, norms, reach, shift, NULL, sum);
+        some_weights(pairs, T, c, norms, reach, shift, sum);
     }
     for (int v = 0; v < PAIR; v++) {
         v_store(alpha + v * LANES, factor[v]);
@@ -291,64 +280,59 @@ static bool softmax(uint16_t *pairs, const float *T, int64_t W, float c, const f
     return rescaled;
 }
 
-static bool softmax_band(uint16_t *pairs, const float *T, int64_t W, float c, const float *norms, float reach,
-                         int64_t low, int64_t high, const float *m, float *l)
+static bool softmax_band(uint16_t *pairs, const float *T, int64_t W, float c, int64_t low, int64_t high,
+                         const float *m, float *l)
 {
+    const vec most = v_set1(256), least = v_set1(-REAL_MAX);
     float sums[PANEL];
-    vmask fine = 0xffff;
     for (int64_t i = 0; i < W; i += PAIR * LANES) {
         const vec shift[PAIR] = {v_load(m + i), v_load(m + i + LANES)};
         const lane_band band = band_of(low + i, high + i);
         vec sum[PAIR];
-        some_weights(pairs + i * 32, T + i, v_set1(c), norms + i, reach, shift, &band, sum);
-        for (int v = 0; v < PAIR; v++) {
-            fine &= v_less(sum[v], v_set1(256)) & v_less(v_set1(-REAL_MAX), shift[v]);
-            v_store(sums + i + v * LANES, sum[v]);
+        if ((v_less(least, shift[0]) & v_less(least, shift[1])) != 0xffff) {
+            return false;
         }
+        weights_of_pair(pairs + i * 32, T + i, v_set1(c), shift, &band, sum);
+        if ((v_less(sum[0], most) & v_less(sum[1], most)) != 0xffff) {
+            return false;
+        }
+        v_store(sums + i, sum[0]);
+        v_store(sums + i + LANES, sum[1]);
     }
-    for (int64_t i = 0; i < W && fine == 0xffff; i += LANES) {
+    for (int64_t i = 0; i < W; i += LANES) {
         v_store(l + i, v_add(v_load(l + i), v_load(sums + i)));
     }
-    return fine == 0xffff;
+    return true;
 }
 
-/* Weights and their tangents of one vector of lanes; both are added up. */
+/* Weights and their tangents at two keys of one vector of lanes; both are added up. */
 INLINE void weight_tangents(uint16_t *pairs, uint16_t *t_pairs, const float *T, const float *U, vec c,
-                            vec scale, vec shift, vec r, const lane_band *band, vec *sum, vec *tangent)
+                            vec scale, vec shift, vec r, vec *sum, vec *tangent)
 {
-    *sum = *tangent = v_set1(0);
-    for (int k = 0; k < GROUP_KEYS; k += 2) {
-        vec p[2], u[2];
-        UNROLL for (int j = 0; j < 2; j++)
-        {
-            p[j] = exp2_centred(v_fms(v_load(T + (k + j) * PANEL), c, shift));
-            p[j] = band == NULL ? p[j] : _mm512_maskz_mov_ps(seen_lanes(band, k + j, 0), p[j]);
-            u[j] = v_mul(p[j], v_fms(v_load(U + (k + j) * PANEL), scale, r));
-            u[j] = band == NULL ? u[j] : _mm512_maskz_mov_ps(seen_lanes(band, k + j, 0), u[j]);
-        }
-        *sum = v_add(*sum, v_add(p[0], p[1]));
-        *tangent = v_add(*tangent, v_add(u[0], u[1]));
-        store_cut_pair(pairs + k * 16, p[0], p[1]);
-        store_cut_pair(t_pairs + k * 16, u[0], u[1]);
+    vec p[2], u[2];
+    UNROLL for (int j = 0; j < 2; j++)
+    {
+        p[j] = exp2_centred(v_fms(v_load(T + j * PANEL), c, shift));
+        u[j] = v_mul(p[j], v_fms(v_load(U + j * PANEL), scale, r));
     }
+    *sum = v_add(*sum, v_add(p[0], p[1]));
+    *tangent = v_add(*tangent, v_add(u[0], u[1]));
+    store_cut_pair(pairs, p[0], p[1]);
+    store_cut_pair(t_pairs, u[0], u[1]);
 }
 
 static bool softmax_tangent(uint16_t *pairs, uint16_t *t_pairs, const float *T, const float *U, int64_t W,
-                            float c, float scale, int64_t low, int64_t high, const float *m, float *l,
-                            const float *r, float *a)
+                            float c, float scale, const float *m, float *l, const float *r, float *a)
 {
-    const bool whole = low <= 1 - W && high >= GROUP_KEYS - 1;
     float sums[PANEL], tangents[PANEL];
     vmask fine = 0xffff;
     for (int64_t i = 0; i < W; i += LANES) {
-        const vec shift = v_load(m + i), by = v_set1(c), t_by = v_set1(scale), back = v_load(r + i);
-        uint16_t *const p = pairs + i * 32, *const t_p = t_pairs + i * 32;
-        vec sum, tangent;
-        if (whole) {
-            weight_tangents(p, t_p, T + i, U + i, by, t_by, shift, back, NULL, &sum, &tangent);
-        } else {
-            const lane_band band = band_of(low + i, high + i);
-            weight_tangents(p, t_p, T + i, U + i, by, t_by, shift, back, &band, &sum, &tangent);
+        const vec shift = v_load(m + i);
+        vec sum = v_set1(0), tangent = sum;
+        for (int j = 0; j < GROUP_KEYS; j += 2) {
+            weight_tangents(pairs + i * 32 + j * 16, t_pairs + i * 32 + j * 16, T + j * PANEL + i,
+                            U + j * PANEL + i, v_set1(c), v_set1(scale), shift, v_load(r + i), &sum,
+                            &tangent);
         }
         fine &= v_less(sum, v_set1(256)) & v_less(v_set1(-REAL_MAX), shift);
         v_store(sums + i, sum);

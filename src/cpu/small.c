@@ -58,6 +58,13 @@ static rows key_rows(const agi_head *x, const ag_tensor *t)
 
 /* ---- Forward ---- */
 
+/* T = keys queries^T, by the loops' own function. */
+static void score_product(const agi_head *x, rows keys, int64_t D, const real *queries, real *T)
+{
+    agi_score_product(x, (agi_rows){keys.p, keys.ld}, x->seq.n_k, D, queries, (agi_rows){NULL, 0}, x->seq.n_q,
+                      T, WIDTH, false);
+}
+
 void agi_small_forward(const agi_row_scratch *s, const agi_head *x)
 {
     const agi_kernels *k = x->k;
@@ -75,7 +82,7 @@ void agi_small_forward(const agi_row_scratch *s, const agi_head *x)
 
     /* S^T = K Q^T, P' = 2^(c S - m), O' = P' V */
     k->transpose(QT, Q.p, Q.ld, Nq, x->Dk);
-    k->product(Nk, W, x->Dk, K.p, K.ld, 1, QT, PANEL, s->T, WIDTH, false);
+    score_product(x, K, x->Dk, QT, s->T);
     k->softmax(s->T, WIDTH, Nk, W, x->c, m, l, alpha);
     k->product(Nq, x->Dv, Nk, s->T, 1, WIDTH, V.p, V.ld, O.p, O.ld, false);
 
@@ -137,12 +144,12 @@ bool agi_small_vjp(agi_backward_scratch *s, const agi_head *x)
 
     /* S^T = K Q^T, P = 2^(c S - log2(e) L) */
     k->transpose(QT, Q.p, Q.ld, Nq, x->Dk);
-    k->product(Nk, W, x->Dk, K.p, K.ld, 1, QT, PANEL, P, WIDTH, false);
+    score_product(x, K, x->Dk, QT, P);
     k->weights(P, WIDTH, Nk, W, x->c, row.high, row.low);
 
     /* dP^T = V dO^T, dS = P o (dP - D) */
     k->transpose(dOT, dO.p, dO.ld, Nq, x->Dv);
-    k->product(Nk, W, x->Dv, V.p, V.ld, 1, dOT, PANEL, dS, WIDTH, false);
+    score_product(x, V, x->Dv, dOT, dS);
     k->score_gradients(dS, P, NULL, WIDTH, Nk, W, row.D);
 
     /* dV = P^T dO, dK = scale dS^T Q, dQ = scale dS K */

@@ -155,7 +155,7 @@ void agi_get_panel(const agi_kernels *k, agi_slice s, int64_t first, int64_t n, 
 
 /* ---- Scores ---- */
 
-/* Channels of one sum. A longer one is a sum of sums: of 500 products in a row float32 would lose what a large score
+/* Channels of one sum, at most. A longer one is a sum of sums of the same length: of 500 products in a row float32 would lose what a large score
  * can least do without. */
 enum { SUM_CHANNELS = 64 };
 
@@ -169,9 +169,10 @@ void agi_score_product(const agi_head *x, agi_rows keys, int64_t nj, int64_t D, 
                       add);
         return;
     }
-    for (int64_t c = 0; c < D; c += SUM_CHANNELS) {
-        k->product(nj, W, agi_min(SUM_CHANNELS, D - c), keys.p + c, keys.ld, 1, panel + c * PANEL, PANEL, T,
-                   ld, add || c > 0);
+    const int64_t sums = (D + SUM_CHANNELS - 1) / SUM_CHANNELS;
+    for (int64_t n = 0; n < sums; n++) {
+        const int64_t c = D * n / sums, end = D * (n + 1) / sums;
+        k->product(nj, W, end - c, keys.p + c, keys.ld, 1, panel + c * PANEL, PANEL, T, ld, add || n > 0);
     }
 }
 
@@ -189,10 +190,31 @@ static void put_row(agi_slice s, int64_t row, bool accumulate, double factor, co
     }
 }
 
+/* One row of 16-bit numbers, any stride: by the kernel in either case, as a product that all but lies between two of
+ * them would be rounded in another way elsewhere. */
+static void put_row16(const agi_kernels *k, agi_slice s, int64_t row, double factor, const real *from)
+{
+    void (*const put)(uint16_t *, const real *, int64_t, double) =
+        s.dtype == AG_BF16 ? k->put_bf16 : k->put_f16;
+    uint16_t *const to = (uint16_t *)s.t->data + agi_row_at(s, row), some[64];
+    const int64_t stride = s.t->strides[3], step = (int64_t)(sizeof some / sizeof some[0]);
+    if (stride == 1) {
+        put(to, from, s.D, factor);
+        return;
+    }
+    for (int64_t c = 0; c < s.D; c++) {
+        if (c % step == 0) {
+            put(some, from + c, agi_min(step, s.D - c), factor);
+        }
+        to[c * stride] = some[c % step];
+    }
+}
+
 void agi_scale_and_put_rows(const agi_kernels *k, agi_slice s, int64_t first, int64_t n, bool accumulate,
                             const double *factor, int64_t step, const real *rows, int64_t ld)
 {
-    const bool dense = s.t->strides[3] == 1 && rows != NULL, narrow = dense && !accumulate;
+    const bool dense = s.t->strides[3] == 1 && rows != NULL;
+    const bool narrow = rows != NULL && !accumulate && (s.dtype == AG_BF16 || s.dtype == AG_F16);
     if (dense && step == 0 && n > 0 && ld == s.D && s.t->strides[2] == s.D) { /* they are one long row */
         s.D *= n;
         n = 1;
@@ -203,11 +225,8 @@ void agi_scale_and_put_rows(const agi_kernels *k, agi_slice s, int64_t first, in
         return;
     }
     for (int64_t r = 0; r < n && s.t->data != NULL; r++) {
-        uint16_t *const to16 = (uint16_t *)s.t->data + agi_row_at(s, first + r);
-        if (narrow && s.dtype == AG_BF16) {
-            k->put_bf16(to16, rows + r * ld, s.D, factor[r * step]);
-        } else if (narrow && s.dtype == AG_F16) {
-            k->put_f16(to16, rows + r * ld, s.D, factor[r * step]);
+        if (narrow) {
+            put_row16(k, s, first + r, factor[r * step], rows + r * ld);
         } else {
             put_row(s, first + r, accumulate, factor[r * step], rows == NULL ? NULL : rows + r * ld);
         }
