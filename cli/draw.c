@@ -25,6 +25,9 @@ struct sizes {
     int64_t window, radius, buckets, offset; /* at most */
 };
 
+/* Beyond them sequences are shorter, for the same reason. */
+enum { MANY_CHANNELS = 160 };
+
 static const struct sizes small = {3, 3, 3, 12, 12, 8, 24, 0.2, 6, 6, 9, 20};
 static const struct sizes large = {2, 2, 2, 420, 700, 64, 512, 0.15, 250, 150, 40, 300};
 
@@ -49,6 +52,10 @@ static void draw_sizes(ag_problem *p, struct rng *r, const struct sizes *most)
     p->kv_len = rng_chance(r, 0.03) ? 0 : rng_range(r, 1, most->k);
     p->dim_qk = draw_channels(r, most);
     p->dim_v = rng_chance(r, 0.3) ? 0 : draw_channels(r, most);
+    if (p->dim_qk > MANY_CHANNELS || p->dim_v > MANY_CHANNELS) {
+        p->q_len = (p->q_len + 3) / 4;
+        p->kv_len = (p->kv_len + 3) / 4;
+    }
     if (rng_chance(r, 0.2)) {
         p->flags |= AG_PACKED;
         p->q_total = draw_total(r, p->batch, p->q_len);
