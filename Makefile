@@ -15,7 +15,7 @@ help:
 	@echo 'make test        build, then run the tests'
 	@echo 'make test-deep   sanitizers, fuzzing for 60 s a target, valgrind, memory, foreign processors'
 	@echo 'make test-python build the Python package, install it, run its tests; ARGS: options of pytest'
-	@echo 'make bench       our maps, layer and products beside PyTorch and oneDNN, under 30 minutes; ARGS=--quick: 4'
+	@echo 'make bench       our maps, layer and products beside PyTorch and oneDNN, under 30 minutes; ARGS=--quick: 5'
 	@echo 'make lint        format, static analysis, layering'
 	@echo 'make format      rewrite the sources in the format that lint wants'
 	@echo 'make install     into PREFIX (now $(PREFIX)), below DESTDIR'

@@ -139,7 +139,7 @@ def main():
     )
     parser.add_argument("build", help="the folder of a release build")
     parser.add_argument(
-        "--quick", action="store_true", help="the cases of the closing table, under four minutes"
+        "--quick", action="store_true", help="the cases of the closing table, four to five minutes"
     )
     parser.add_argument("--only", metavar="TEXT", default="", help="the cases whose name has this text in it")
     parser.add_argument(

@@ -45,6 +45,8 @@ def shares(record):
     found = [re.match(r"\s*([\d.]+)%\s+(libattngrad\S*)\s+\[\S\]\s+(\S+)", line) for line in lines]
     ours = [(float(m[1]), m[3]) for m in found if m]
     total = sum(part for part, _ in ours)
+    if total == 0:
+        raise RuntimeError("perf has no samples of the library")
     return [(100 * part / total, name) for part, name in ours]
 
 
@@ -70,5 +72,5 @@ if __name__ == "__main__":
             run(*sys.argv[2:5], float(sys.argv[5]))
         else:
             main()
-    except (RuntimeError, ValueError) as error:  # the library refuses the problem; no seconds
+    except (RuntimeError, ValueError, subprocess.CalledProcessError) as error:  # a problem refused; no seconds; perf
         sys.exit(f"hotspots: {error}")

@@ -22,7 +22,8 @@ typedef struct {
     int64_t lanes; /* of a vector */
 
     /* C = A B, or C += A B. A[M][K] with element (r, k) at A[r*ars + k*aks], B[K][N], C[M][N]; N a
-     * multiple of lanes. Each element is one sum over k in order: the same bits for any M and N. */
+     * multiple of lanes. Each element is one sum over k in order, which C is added to at the end: the same bits for
+     * any M and N. */
     void (*product)(int64_t M, int64_t N, int64_t K, const real *A, int64_t ars, int64_t aks, const real *B,
                     int64_t ldb, real *C, int64_t ldc, bool add);
 
