@@ -111,7 +111,10 @@ class Library:
             self.lib = ctypes.CDLL(str(Path(build) / "src" / "libattngrad.so"))
         except OSError as error:
             sys.exit(f"bench: {build} is no folder of a release build: {error}")
-        self.probes = ctypes.CDLL(str(next((Path(build) / "cli").glob("libattngrad_probe.*"))))
+        probes = next((Path(build) / "cli").glob("libattngrad_probe.*"), None)
+        if probes is None:
+            sys.exit(f"bench: {build} has no probes yet: cmake --build {build} --target attngrad_probe")
+        self.probes = ctypes.CDLL(str(probes))
         self.lib.ag_last_message.restype = c_char_p
         self.lib.ag_plan_describe.restype = c_char_p
         self.lib.ag_plan_describe.argtypes = [c_void_p]

@@ -350,7 +350,6 @@ static bool plain_weights(agi_row_scratch *s, const agi_head *x, agi_row_panel *
 {
     const int64_t W = lanes_of(panel), to = group->at * GROUP_KEYS * PANEL;
     uint16_t *const P = s->amx.P + to;
-    keep_seen(&s->amx, group);
     if (x->call->map == AGI_FORWARD) {
         return x->amx->softmax_band(P, group->T, W, x->c, band.low, band.high, panel->m, panel->l);
     }
@@ -367,8 +366,10 @@ static bool group_weights(agi_row_scratch *s, const agi_head *x, agi_row_panel *
     const agi_band band = agi_band_at(x, panel->i0, keys->j0 + group->g * GROUP_KEYS);
     const bool plain = only_band_hides(x, panel, band, group);
     uint16_t *const P = s->amx.P + group->at * GROUP_KEYS * PANEL;
-    if (plain && x->call->map == AGI_FORWARD && agi_inside(band, panel->ni, GROUP_KEYS)) {
+    if (plain) {
         keep_seen(&s->amx, group);
+    }
+    if (plain && x->call->map == AGI_FORWARD && agi_inside(band, panel->ni, GROUP_KEYS)) {
         return x->amx->softmax(P, group->T, W, x->c, own->norms, keys->reach[group->g], panel->m, panel->l,
                                s->alpha);
     }

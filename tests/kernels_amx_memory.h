@@ -1,0 +1,93 @@
+/* What the tests of the AMX table share: arrays between guards, and faults that are counted and reported once. */
+#ifndef AG_KERNELS_AMX_MEMORY_H
+#define AG_KERNELS_AMX_MEMORY_H
+
+#include "core/number.h"
+#include "cpu/amx_kernels.h"
+#include "kernels_trial.h"
+
+enum { AMX_GUARD = 256 };
+
+/* ---- Memory with guards ---- */
+
+struct guarded {
+    unsigned char *memory;
+    size_t bytes;
+};
+
+/* Room for n elements, filled with guard bytes as all around them. */
+static struct guarded guard(int64_t n, size_t size)
+{
+    struct guarded g = {.bytes = (size_t)n * size};
+    g.memory = malloc(g.bytes + 2 * AMX_GUARD);
+    test_need(g.memory != NULL, "memory");
+    memset(g.memory, 0xa5, g.bytes + 2 * AMX_GUARD);
+    return g;
+}
+
+static uint16_t *narrow_of(const struct guarded *g)
+{
+    return (uint16_t *)(void *)(g->memory + AMX_GUARD);
+}
+
+static float *floats_of(const struct guarded *g)
+{
+    return (float *)(void *)(g->memory + AMX_GUARD);
+}
+
+static void release(struct guarded *g, const char *what)
+{
+    size_t wrong = 0;
+    for (size_t b = 0; b < AMX_GUARD; b++) {
+        wrong += g->memory[b] != 0xa5 || g->memory[AMX_GUARD + g->bytes + b] != 0xa5;
+    }
+    CHECK(wrong == 0, "amx %s: %zu bytes around the array were written", what, wrong);
+    free(g->memory);
+}
+
+/* Bfloat16 numbers in [-2, 2), and the same as doubles. */
+static struct guarded narrow_numbers(struct rng *r, int64_t n)
+{
+    const struct guarded g = guard(n, sizeof(uint16_t));
+    for (int64_t i = 0; i < n; i++) {
+        agi_store(AG_BF16, narrow_of(&g), i, 4 * rng_uniform(r) - 2);
+    }
+    return g;
+}
+
+static double narrow_at(const uint16_t *p, int64_t i)
+{
+    return agi_load(AG_BF16, p, i);
+}
+
+static struct guarded float_numbers(struct rng *r, int64_t n, double low, double high)
+{
+    const struct guarded g = guard(n, sizeof(float));
+    for (int64_t i = 0; i < n; i++) {
+        floats_of(&g)[i] = (float)(low + (high - low) * rng_uniform(r));
+    }
+    return g;
+}
+
+/* Counts what is wrong, and says where the first of it is. */
+struct faults {
+    int64_t count, first;
+    double got, wanted;
+};
+
+static void expect_near(struct faults *f, int64_t at, double got, double wanted, double bound)
+{
+    if (!(fabs(got - wanted) <= bound)) {
+        if (f->count++ == 0) {
+            *f = (struct faults){1, at, got, wanted};
+        }
+    }
+}
+
+static void report(const struct faults *f, const char *what)
+{
+    CHECK(f->count == 0, "amx %s: %lld numbers are wrong, number %lld is %.9g, not %.9g", what,
+          (long long)f->count, (long long)f->first, f->got, f->wanted);
+}
+
+#endif

@@ -1,0 +1,250 @@
+/* The AMX table: operands from rows, rounding, rows from sums, norms and products of rows. */
+#ifndef AG_KERNELS_AMX_OPERANDS_H
+#define AG_KERNELS_AMX_OPERANDS_H
+
+#include "kernels_amx_memory.h"
+
+/* ---- Operands: each number of a tile is one of the stored ---- */
+
+static void check_amx_tile(struct rng *r, const char *what, int64_t rows,
+                           void (*make)(uint16_t *, const uint16_t *, int64_t),
+                           int64_t (*source)(int64_t line, int64_t column, int64_t ld))
+{
+    const int64_t columns = AMX_AB / rows, ld = columns + rng_range(r, 0, 20);
+    struct guarded from = narrow_numbers(r, (rows - 1) * ld + columns),
+                   tile = guard(AMX_AB, sizeof(uint16_t));
+    struct faults faults = {0};
+    make(narrow_of(&tile), narrow_of(&from), ld);
+    for (int64_t at = 0; at < AMX_AB; at++) {
+        expect_near(&faults, at, narrow_of(&tile)[at], narrow_of(&from)[source(at / 32, at % 32, ld)], 0);
+    }
+    report(&faults, what);
+    release(&from, what);
+    release(&tile, what);
+}
+
+/* B[2 line + s][n] = stored[n][2 line + s], at 2 n + s */
+static int64_t columns_source(int64_t line, int64_t column, int64_t ld)
+{
+    return column / 2 * ld + 2 * line + column % 2;
+}
+
+/* rows `line` and `line` + 16 in turn */
+static int64_t far_source(int64_t line, int64_t column, int64_t ld)
+{
+    return (line + 16 * (column % 2)) * ld + column / 2;
+}
+
+static int64_t turned_source(int64_t line, int64_t column, int64_t ld)
+{
+    return column * ld + line;
+}
+
+static void check_amx_transpose(struct rng *r)
+{
+    const int64_t m = 16 * rng_range(r, 1, 4), n = 16 * rng_range(r, 1, 4);
+    const int64_t ld_from = n + rng_range(r, 0, 9), ld_to = m + rng_range(r, 0, 9);
+    struct guarded from = float_numbers(r, (m - 1) * ld_from + n, -2, 2);
+    struct guarded to = float_numbers(r, (n - 1) * ld_to + m, -2, 2), before = guard((n - 1) * ld_to + m, 4);
+    struct faults faults = {0};
+    memcpy(floats_of(&before), floats_of(&to), before.bytes);
+    agi_amx_table.transpose(floats_of(&to), ld_to, floats_of(&from), ld_from, m, n);
+    for (int64_t at = 0; at < (n - 1) * ld_to + m; at++) {
+        const float old = floats_of(&before)[at];
+        const bool inside = at % ld_to < m;
+        const float moved = inside ? floats_of(&from)[at % ld_to * ld_from + at / ld_to] : 0;
+        const float wanted = inside ? moved : old;
+        expect_near(&faults, at, (double)floats_of(&to)[at], (double)wanted, 0);
+    }
+    report(&faults, "transpose");
+    release(&from, "transpose");
+    release(&to, "transpose");
+    release(&before, "transpose");
+}
+
+/* ---- Roundings: a group of keys by W lanes ---- */
+
+/* Where key j, lane i goes: to pairs of keys, and to rows of far pairs. */
+static int64_t pairs_place(int64_t j, int64_t i)
+{
+    return i / 16 * AMX_AB + j / 2 * 32 + i % 16 * 2 + j % 2;
+}
+
+static int64_t rows_place(int64_t j, int64_t i, int64_t line)
+{
+    return j / 16 * line + i / 32 * AMX_AB + j % 16 * 32 + i % 16 * 2 + i % 32 / 16;
+}
+
+/* Half a unit in the last of bfloat16's 8 digits. */
+static double half_place(double x)
+{
+    int exponent;
+    frexp(x, &exponent);
+    return ldexp(0.5, exponent - 8);
+}
+
+static void check_amx_rounding(struct rng *r)
+{
+    const int64_t W = 32 * rng_range(r, 1, PANEL / 32), line = PANEL / 32 * AMX_AB;
+    struct guarded scores = float_numbers(r, GROUP_KEYS * PANEL, -3, 3);
+    struct guarded pairs = guard(W / 16 * AMX_AB, 2), rows = guard(2 * line, 2);
+    struct faults wrong_pairs = {0}, wrong_rows = {0};
+    agi_amx_table.round_pairs(narrow_of(&pairs), floats_of(&scores), W);
+    agi_amx_table.round_rows(narrow_of(&rows), line, floats_of(&scores), W);
+    for (int64_t j = 0; j < GROUP_KEYS; j++) {
+        for (int64_t i = 0; i < W; i++) {
+            const double t = (double)floats_of(&scores)[j * PANEL + i];
+            expect_near(&wrong_pairs, j * W + i, narrow_at(narrow_of(&pairs), pairs_place(j, i)), t,
+                        half_place(t));
+            expect_near(&wrong_rows, j * W + i, narrow_at(narrow_of(&rows), rows_place(j, i, line)), t,
+                        half_place(t));
+        }
+    }
+    report(&wrong_pairs, "round_pairs");
+    report(&wrong_rows, "round_rows");
+    release(&scores, "round_pairs");
+    release(&pairs, "round_pairs");
+    release(&rows, "round_rows");
+}
+
+/* to[n][m] = factor[n] from[m][n] in bfloat16, and nothing between the rows. */
+static void check_amx_put_turned(struct rng *r)
+{
+    const int64_t m = rng_range(r, 1, 100), n = rng_range(r, 1, PANEL), ld = m + rng_range(r, 0, 40);
+    struct guarded from = float_numbers(r, (m + 31) / 32 * 32 * PANEL, -2, 2),
+                   factor = float_numbers(r, n, 0, 1), to = guard((n - 1) * ld + m, 2);
+    struct faults wrong = {0};
+    agi_amx_table.put_turned(narrow_of(&to), ld, floats_of(&from), PANEL, floats_of(&factor), m, n);
+    for (int64_t i = 0; i < n; i++) {
+        for (int64_t c = 0; c < ld && i * ld + c < (n - 1) * ld + m; c++) {
+            const float wanted = floats_of(&factor)[i] * floats_of(&from)[(c < m ? c : 0) * PANEL + i];
+            uint16_t rounded = 0xa5a5;
+            if (c < m) {
+                agi_store(AG_BF16, &rounded, 0, (double)wanted);
+            }
+            expect_near(&wrong, i * ld + c, narrow_of(&to)[i * ld + c], rounded, 0);
+        }
+    }
+    report(&wrong, "put_turned");
+    release(&from, "put_turned");
+    release(&factor, "put_turned");
+    release(&to, "put_turned");
+}
+
+/* Zeros at the keys that are not kept, NaN or not. */
+static void check_amx_clean(struct rng *r)
+{
+    const int64_t tiles = rng_range(r, 1, 9);
+    struct guarded from = narrow_numbers(r, tiles * AMX_AB), to = guard(tiles * AMX_AB, 2),
+                   keep = guard(GROUP_KEYS, 1);
+    struct faults wrong = {0};
+    uint8_t *const kept = (uint8_t *)narrow_of(&keep);
+    for (int64_t j = 0; j < GROUP_KEYS; j++) {
+        kept[j] = (uint8_t)rng_chance(r, 0.6);
+    }
+    for (int64_t n = 0; n < tiles * AMX_AB; n++) {
+        if (!kept[n % GROUP_KEYS]) {
+            narrow_of(&from)[n] = 0x7fc0; /* NaN */
+        }
+    }
+    agi_amx_table.clean(narrow_of(&to), narrow_of(&from), tiles, kept);
+    for (int64_t n = 0; n < tiles * AMX_AB; n++) {
+        expect_near(&wrong, n, narrow_of(&to)[n], kept[n % GROUP_KEYS] ? narrow_of(&from)[n] : 0, 0);
+    }
+    report(&wrong, "clean");
+    release(&from, "clean");
+    release(&to, "clean");
+    release(&keep, "clean");
+}
+
+/* Zeros where the band hides, in rows and in pairs, and nothing else changes. */
+static void check_amx_hide(struct rng *r)
+{
+    const int64_t low = rng_range(r, -80, 40), high = low + rng_range(r, 0, 80), line = 3 * AMX_AB;
+    struct guarded rows = narrow_numbers(r, line + AMX_AB), pairs = narrow_numbers(r, 2 * AMX_AB);
+    struct guarded old_rows = guard(line + AMX_AB, 2), old_pairs = guard(2 * AMX_AB, 2);
+    struct faults wrong_rows = {0}, wrong_pairs = {0};
+    memcpy(old_rows.memory, rows.memory, rows.bytes + 2 * AMX_GUARD);
+    memcpy(old_pairs.memory, pairs.memory, pairs.bytes + 2 * AMX_GUARD);
+    agi_amx_table.hide_rows(narrow_of(&rows), line, low, high);
+    agi_amx_table.hide_pairs(narrow_of(&pairs), low, high);
+    for (int64_t j = 0; j < GROUP_KEYS; j++) {
+        for (int64_t i = 0; i < 32; i++) {
+            const bool seen = low <= j - i && j - i <= high;
+            const int64_t at = rows_place(j, i, line), pair = pairs_place(j, i);
+            expect_near(&wrong_rows, at, narrow_at(narrow_of(&rows), at),
+                        seen ? narrow_at(narrow_of(&old_rows), at) : 0, 0);
+            expect_near(&wrong_pairs, pair, narrow_at(narrow_of(&pairs), pair),
+                        seen ? narrow_at(narrow_of(&old_pairs), pair) : 0, 0);
+        }
+    }
+    report(&wrong_rows, "hide_rows");
+    report(&wrong_pairs, "hide_pairs");
+    CHECK(memcmp(narrow_of(&rows) + AMX_AB, narrow_of(&old_rows) + AMX_AB, (size_t)(line - AMX_AB) * 2) == 0,
+          "amx hide_rows writes between its tiles");
+    struct guarded *const all[] = {&rows, &pairs, &old_rows, &old_pairs};
+    for (int n = 0; n < 4; n++) {
+        release(all[n], "hide_rows");
+    }
+}
+
+/* Of the columns of tiles; and of rows a bound that no row exceeds, not a number where one is in them. */
+static void check_amx_norms(struct rng *r)
+{
+    const int64_t tiles = rng_range(r, 1, 4), rows = rng_range(r, 1, 40), width = 32 * tiles;
+    const int64_t ld = width + rng_range(r, 0, 9);
+    struct guarded columns = narrow_numbers(r, tiles * AMX_AB), matrix = narrow_numbers(r, rows * ld);
+    struct guarded norms = guard(16, 4);
+    struct faults wrong = {0};
+    double largest = 0;
+    agi_amx_table.column_norms(floats_of(&norms), narrow_of(&columns), tiles);
+    for (int64_t lane = 0; lane < 16; lane++) {
+        double sum = 0;
+        for (int64_t k = 0; k < width; k++) {
+            const double a = narrow_at(narrow_of(&columns), k / 2 * 32 + 2 * lane + k % 2);
+            sum += a * a;
+        }
+        expect_near(&wrong, lane, (double)floats_of(&norms)[lane], sqrt(sum), 1e-5 * sqrt(sum));
+    }
+    report(&wrong, "column_norms");
+    for (int64_t row = 0; row < rows; row++) {
+        double sum = 0;
+        for (int64_t c = 0; c < width; c++) {
+            sum += pow(narrow_at(narrow_of(&matrix), row * ld + c), 2);
+        }
+        largest = fmax(largest, sqrt(sum));
+    }
+    const double bound = (double)agi_amx_table.largest_norm(narrow_of(&matrix), ld, rows, width);
+    CHECK(bound >= largest * (1 - 1e-5) && bound <= 4.1 * largest, "amx largest_norm: %g, a row has %g",
+          bound, largest);
+    agi_store(AG_BF16, narrow_of(&matrix), rng_range(r, 0, rows - 1) * ld + rng_range(r, 0, width - 1), NAN);
+    CHECK(isnan(agi_amx_table.largest_norm(narrow_of(&matrix), ld, rows, width)),
+          "amx largest_norm hides NaN");
+    release(&columns, "column_norms");
+    release(&matrix, "largest_norm");
+    release(&norms, "column_norms");
+}
+
+static void check_amx_dots(struct rng *r)
+{
+    const int64_t n = rng_range(r, 1, 20), width = rng_range(r, 1, 300), ld = width + rng_range(r, 0, 9);
+    struct guarded a = narrow_numbers(r, n * ld), b = narrow_numbers(r, n * ld),
+                   out = guard(n, sizeof(float));
+    struct faults faults = {0};
+    agi_amx_table.dots(floats_of(&out), narrow_of(&a), ld, narrow_of(&b), ld, n, width);
+    for (int64_t i = 0; i < n; i++) {
+        double sum = 0, size = 0;
+        for (int64_t c = 0; c < width; c++) {
+            const double term = narrow_at(narrow_of(&a), i * ld + c) * narrow_at(narrow_of(&b), i * ld + c);
+            sum += term;
+            size += fabs(term);
+        }
+        expect_near(&faults, i, (double)floats_of(&out)[i], sum, 1e-6 * size);
+    }
+    report(&faults, "dots");
+    release(&a, "dots");
+    release(&b, "dots");
+    release(&out, "dots");
+}
+
+#endif

@@ -1,0 +1,308 @@
+/* The AMX table: what is done to score tiles. */
+#ifndef AG_KERNELS_AMX_STAGES_H
+#define AG_KERNELS_AMX_STAGES_H
+
+#include "kernels_amx_operands.h"
+
+/* Weights are within this of themselves, cut off or rounded; their sums within that. */
+#define AMX_WEIGHT_ERROR (0x1p-7 + 1e-3)
+#define AMX_SUM_ERROR 1e-4
+
+/* Scores in base 2, some hidden; lanes that see nothing, and lanes that have seen nothing yet. */
+static void draw_amx_lanes(struct rng *r, float *scores, float *m, float *l)
+{
+    for (int64_t i = 0; i < PANEL; i++) {
+        const bool fresh = rng_chance(r, 0.3), blind = rng_chance(r, 0.1);
+        const double level = rng_chance(r, 0.3) ? 40 * rng_uniform(r) : 0;
+        m[i] = fresh ? -INFINITY : (float)(10 * rng_uniform(r) - 5);
+        l[i] = fresh ? 0 : (float)(1 + 50 * rng_uniform(r));
+        for (int64_t j = 0; j < GROUP_KEYS; j++) {
+            const double t = level + 12 * rng_uniform(r) - 8;
+            scores[j * PANEL + i] = blind || rng_chance(r, 0.1) ? -INFINITY : (float)t;
+        }
+    }
+}
+
+static void check_amx_softmax(struct rng *r)
+{
+    const int64_t W = 32 * rng_range(r, 1, PANEL / 32);
+    const float c = (float)(0.5 + rng_uniform(r));
+    float m[2][PANEL], l[2][PANEL], alpha[PANEL];
+    struct guarded scores = guard(GROUP_KEYS * PANEL, 4), pairs = guard(W / 16 * AMX_AB, 2);
+    struct faults weights = {0}, sums = {0}, factors = {0};
+    bool wanted = false;
+    draw_amx_lanes(r, floats_of(&scores), m[0], l[0]);
+    memcpy(m[1], m[0], sizeof m[0]);
+    memcpy(l[1], l[0], sizeof l[0]);
+    const bool rescaled =
+        agi_amx_table.softmax(narrow_of(&pairs), floats_of(&scores), W, c, l[0], INFINITY, m[1], l[1], alpha);
+    for (int64_t i = 0; i < W; i++) {
+        const double before = (double)m[0][i], after = (double)m[1][i], shift = isinf(after) ? 0 : after;
+        const double factor = after == before ? 1 : exp2(before - after);
+        const double alpha_error = isinf(before) ? 0 : 3e-7 * (1 + fabs(before - after));
+        double sum = (double)l[0][i] * factor;
+        for (int64_t j = 0; j < GROUP_KEYS; j++) {
+            const double p = exp2((double)c * (double)floats_of(&scores)[j * PANEL + i] - shift);
+            CHECK(p < 0x1p9, "amx softmax: a weight of %g with its shift", p);
+            expect_near(&weights, j * W + i, narrow_at(narrow_of(&pairs), pairs_place(j, i)), p,
+                        AMX_WEIGHT_ERROR * p);
+            sum += AMX_CENTRED * p;
+        }
+        wanted |= after != before && !isinf(before);
+        expect_near(&factors, i, (double)alpha[i], factor, factor == 1 ? 0 : alpha_error * factor);
+        expect_near(&sums, i, (double)l[1][i], sum, AMX_SUM_ERROR * sum);
+    }
+    report(&weights, "softmax: weights");
+    report(&factors, "softmax: alpha");
+    report(&sums, "softmax: l");
+    CHECK(rescaled == wanted, "amx softmax says %d, lanes that had seen something moved: %d", rescaled,
+          wanted);
+    CHECK(memcmp(m[0] + W, m[1] + W, (size_t)(PANEL - W) * sizeof(float)) == 0,
+          "amx softmax: lanes behind W");
+    release(&scores, "softmax");
+    release(&pairs, "softmax");
+}
+
+/* With a known reach weights come by a table: within 6e-3, on average right, in all of the reach. Beyond it they are
+ * those of an unknown reach. */
+static void check_amx_curve(struct rng *r)
+{
+    const int64_t W = 32 * rng_range(r, 1, PANEL / 32);
+    const double reach = rng_chance(r, 0.3) ? 110 : 5 + 5 * rng_uniform(r);
+    float m[PANEL], l[3][PANEL], norms[PANEL], alpha[PANEL];
+    struct guarded scores = guard(GROUP_KEYS * PANEL, 4), by_curve = guard(W / 16 * AMX_AB, 2),
+                   beyond = guard(W / 16 * AMX_AB, 2), exact = guard(W / 16 * AMX_AB, 2);
+    struct faults weights = {0};
+    double mean = 0;
+    for (int64_t i = 0; i < PANEL; i++) {
+        m[i] = (float)rng_range(r, reach > 100 ? 256 : -256, 1024) / 256;
+        l[0][i] = l[1][i] = l[2][i] = 0;
+        norms[i] = (float)(reach / 2);
+        for (int64_t j = 0; j < GROUP_KEYS; j++) {
+            const double highest = reach > 100 ? 5 : fmin(reach, (double)m[i] + 2);
+            floats_of(&scores)[j * PANEL + i] = (float)(highest - (highest + reach) * rng_uniform(r));
+        }
+    }
+    agi_amx_table.softmax(narrow_of(&by_curve), floats_of(&scores), W, 1, norms, 2, m, l[0], alpha);
+    agi_amx_table.softmax(narrow_of(&beyond), floats_of(&scores), W, 1, norms, 60, m, l[1], alpha);
+    agi_amx_table.softmax(narrow_of(&exact), floats_of(&scores), W, 1, norms, INFINITY, m, l[2], alpha);
+    for (int64_t n = 0; n < W * GROUP_KEYS; n++) {
+        const int64_t i = n % W, j = n / W;
+        const double p = exp2((double)floats_of(&scores)[j * PANEL + i] - (double)m[i]);
+        const double got = narrow_at(narrow_of(&by_curve), pairs_place(j, i));
+        expect_near(&weights, n, got, p, 6e-3 * p);
+        mean += (got / p - 1) / (double)(W * GROUP_KEYS);
+    }
+    report(&weights, "softmax: weights by table");
+    CHECK(fabs(mean) < 6e-4, "amx softmax: weights by table are wrong by %g on average", mean);
+    CHECK(memcmp(narrow_of(&exact), narrow_of(&beyond), exact.bytes) == 0,
+          "amx softmax: reach is not obeyed");
+    CHECK(memcmp(narrow_of(&exact), narrow_of(&by_curve), exact.bytes) != 0, "amx softmax: no table is used");
+    for (int64_t i = 0; i < W; i++) {
+        CHECK(fabsf(l[0][i] / l[2][i] - 1) < 6e-3F, "amx softmax: sums by table, lane %d", (int)i);
+    }
+    struct guarded *const all[] = {&scores, &by_curve, &beyond, &exact};
+    for (int n = 0; n < 4; n++) {
+        release(all[n], "softmax");
+    }
+}
+
+/* The weights of softmax where the band lets a query see, zeros elsewhere, whatever is there, and the sum of what is
+ * seen. Nothing is added where a weight is too large or a lane has seen nothing before. */
+static void check_amx_softmax_band(struct rng *r)
+{
+    const int64_t W = 32 * rng_range(r, 1, PANEL / 32);
+    const int64_t low = rng_chance(r, 0.5) ? -1000000 : rng_range(r, -80, 40);
+    const int64_t high = rng_chance(r, 0.3) ? 1000000 : rng_range(r, low < -80 ? -80 : low, 120);
+    const int64_t large = rng_chance(r, 0.3) ? rng_range(r, 0, W - 1) : -1, key = rng_range(r, 0, 31);
+    const int64_t fresh = rng_chance(r, 0.2) ? rng_range(r, 0, W - 1) : -1;
+    float m[PANEL], l[2][PANEL], norms[PANEL], alpha[PANEL];
+    struct guarded scores = guard(GROUP_KEYS * PANEL, 4), all = guard(W / 16 * AMX_AB, 2),
+                   seen = guard(W / 16 * AMX_AB, 2);
+    struct faults weights = {0}, sums = {0};
+    for (int64_t i = 0; i < PANEL; i++) {
+        m[i] = i == fresh ? -INFINITY : (float)(2 * rng_uniform(r));
+        norms[i] = INFINITY;
+        l[0][i] = l[1][i] = (float)rng_uniform(r);
+        for (int64_t j = 0; j < GROUP_KEYS; j++) {
+            const bool hidden = j - i < low || j - i > high;
+            floats_of(&scores)[j * PANEL + i] =
+                hidden && (i + j) % 3 == 0 ? NAN : (float)(4 * rng_uniform(r) - 2);
+        }
+    }
+    if (large >= 0 && large != fresh) { /* at one key, which may be hidden */
+        floats_of(&scores)[key * PANEL + large] = m[large] + 9;
+    }
+    const bool moves = fresh >= 0 || (large >= 0 && low <= key - large && key - large <= high);
+    const bool done =
+        agi_amx_table.softmax_band(narrow_of(&seen), floats_of(&scores), W, 1, low, high, m, l[0]);
+    CHECK(done == !moves, "amx softmax_band says %d, m would have to move: %d", done, moves);
+    CHECK(done || memcmp(l[0], l[1], sizeof l[0]) == 0, "amx softmax_band adds to l without being done");
+    for (int64_t n = 0; n < GROUP_KEYS * PANEL; n++) {
+        float *const t = &floats_of(&scores)[n];
+        const int64_t distance = n / PANEL - n % PANEL;
+        *t = distance < low || distance > high ? -INFINITY : *t;
+    }
+    if (done) { /* softmax itself on what is hidden by minus infinity */
+        agi_amx_table.softmax(narrow_of(&all), floats_of(&scores), W, 1, norms, INFINITY, m, l[1], alpha);
+        for (int64_t n = 0; n < W / 16 * AMX_AB; n++) {
+            expect_near(&weights, n, narrow_of(&seen)[n], narrow_of(&all)[n], 0);
+        }
+        for (int64_t i = 0; i < W; i++) {
+            expect_near(&sums, i, (double)l[0][i], (double)l[1][i], 0);
+        }
+    }
+    report(&weights, "softmax_band: weights");
+    report(&sums, "softmax_band: l");
+    struct guarded *const used[] = {&scores, &all, &seen};
+    for (int n = 0; n < 3; n++) {
+        release(used[n], "softmax_band");
+    }
+}
+
+/* Weights and their tangents where m stays; nothing where it would have to move. */
+static void check_amx_softmax_tangent(struct rng *r)
+{
+    const int64_t W = 32 * rng_range(r, 1, PANEL / 32),
+                  moving = rng_chance(r, 0.3) ? rng_range(r, 0, W - 1) : -1;
+    const float c = (float)(0.5 + rng_uniform(r)), scale = (float)(0.5 + rng_uniform(r));
+    struct guarded scores = float_numbers(r, GROUP_KEYS * PANEL, -10, 2),
+                   raw = float_numbers(r, GROUP_KEYS * PANEL, -2, 2);
+    struct guarded shifts = float_numbers(r, PANEL, 0, 2), refs = float_numbers(r, PANEL, -1, 1);
+    struct guarded pairs = guard(W / 16 * AMX_AB, 2), t_pairs = guard(W / 16 * AMX_AB, 2);
+    float l[PANEL], a[PANEL];
+    struct faults weights = {0}, tangents = {0}, sums = {0};
+    for (int64_t i = 0; i < PANEL; i++) {
+        l[i] = (float)i;
+        a[i] = (float)-i;
+    }
+    if (moving >= 0) {
+        floats_of(&shifts)[moving] = rng_chance(r, 0.5) ? -INFINITY : -10;
+    }
+    const bool done = agi_amx_table.softmax_tangent(narrow_of(&pairs), narrow_of(&t_pairs),
+                                                    floats_of(&scores), floats_of(&raw), W, c, scale,
+                                                    floats_of(&shifts), l, floats_of(&refs), a);
+    CHECK(done == (moving < 0), "amx softmax_tangent says %d, lane %d would have to move", done, (int)moving);
+    for (int64_t i = 0; i < W; i++) {
+        double sum = (double)i, tangent = (double)-i, size = 1;
+        for (int64_t j = 0; j < GROUP_KEYS && done; j++) {
+            const int64_t at = j * PANEL + i;
+            const double p = exp2((double)c * (double)floats_of(&scores)[at] - (double)floats_of(&shifts)[i]);
+            const double u = p * ((double)scale * (double)floats_of(&raw)[at] - (double)floats_of(&refs)[i]);
+            expect_near(&weights, at, narrow_at(narrow_of(&pairs), pairs_place(j, i)), p,
+                        AMX_WEIGHT_ERROR * p);
+            expect_near(&tangents, at, narrow_at(narrow_of(&t_pairs), pairs_place(j, i)), u,
+                        AMX_WEIGHT_ERROR * fabs(u) + 1e-6 * p);
+            sum += p;
+            tangent += u;
+            size += p + fabs(u);
+        }
+        expect_near(&sums, i, (double)l[i], sum, AMX_SUM_ERROR * (size + sum));
+        expect_near(&sums, i, (double)a[i], tangent, AMX_SUM_ERROR * (size + sum));
+    }
+    report(&weights, "softmax_tangent: weights");
+    report(&tangents, "softmax_tangent: their tangents");
+    report(&sums, "softmax_tangent: sums");
+    struct guarded *const all[] = {&scores, &raw, &shifts, &refs, &pairs, &t_pairs};
+    for (int n = 0; n < 6; n++) {
+        release(all[n], "softmax_tangent");
+    }
+}
+
+static void check_amx_gradients(struct rng *r)
+{
+    const int64_t W = 32 * rng_range(r, 1, PANEL / 32), line = PANEL / 32 * AMX_AB;
+    const float c = (float)(0.5 + rng_uniform(r));
+    struct guarded scores = float_numbers(r, GROUP_KEYS * PANEL, -10, 2),
+                   dP = float_numbers(r, GROUP_KEYS * PANEL, -2, 2);
+    struct guarded logs = float_numbers(r, PANEL, 3, 9), shifts = float_numbers(r, PANEL, -1, 1);
+    struct guarded weights_out = guard(2 * line, 2), dS = guard(2 * line, 2),
+                   pairs = guard(W / 16 * AMX_AB, 2);
+    struct faults weights = {0}, gradients = {0}, turned = {0};
+    agi_amx_table.gradients(narrow_of(&weights_out), narrow_of(&dS), line, narrow_of(&pairs),
+                            floats_of(&scores), floats_of(&dP), W, c, floats_of(&logs), floats_of(&shifts));
+    for (int64_t j = 0; j < GROUP_KEYS; j++) {
+        for (int64_t i = 0; i < W; i++) {
+            const int64_t at = j * PANEL + i;
+            const double p = exp2((double)c * (double)floats_of(&scores)[at] - (double)floats_of(&logs)[i]);
+            const double ds = p * ((double)floats_of(&dP)[at] - (double)floats_of(&shifts)[i]);
+            const double error = AMX_WEIGHT_ERROR * fabs(ds) + 1e-6 * p;
+            expect_near(&weights, at, narrow_at(narrow_of(&weights_out), rows_place(j, i, line)), p,
+                        AMX_WEIGHT_ERROR * p);
+            expect_near(&gradients, at, narrow_at(narrow_of(&dS), rows_place(j, i, line)), ds, error);
+            expect_near(&turned, at, narrow_at(narrow_of(&pairs), pairs_place(j, i)), ds, error);
+        }
+    }
+    report(&weights, "gradients: P");
+    report(&gradients, "gradients: dS");
+    report(&turned, "gradients: pairs of dS");
+    struct guarded *const all[] = {&scores, &dP, &logs, &shifts, &weights_out, &dS, &pairs};
+    for (int n = 0; n < 7; n++) {
+        release(all[n], "gradients");
+    }
+}
+
+static void check_amx_gradient_tangents(struct rng *r)
+{
+    const int64_t line = 2 * AMX_AB;
+    const float c = (float)(0.5 + rng_uniform(r)), scale = (float)(0.5 + rng_uniform(r));
+    struct guarded in[8], rows[4], pairs[2]; /* S, dP, U, tdP; L, mu, D, tD */
+    struct faults wrong_rows = {0}, wrong_pairs = {0};
+    const float *scores[4];
+    uint16_t *to_rows[4], *to_pairs[2];
+    for (int n = 0; n < 8; n++) {
+        in[n] = float_numbers(r, n < 4 ? GROUP_KEYS * PANEL : PANEL,
+                              n == 0   ? -10
+                              : n == 4 ? 3
+                                       : -2,
+                              n == 4 ? 9 : 2);
+    }
+    for (int n = 0; n < 4; n++) {
+        rows[n] = guard(2 * line, 2);
+        scores[n] = floats_of(&in[n]);
+        to_rows[n] = narrow_of(&rows[n]);
+    }
+    for (int n = 0; n < 2; n++) {
+        pairs[n] = guard(2 * AMX_AB, 2);
+        to_pairs[n] = narrow_of(&pairs[n]);
+    }
+    agi_amx_table.gradient_tangents(to_rows, line, to_pairs, scores, c, scale, floats_of(&in[4]),
+                                    floats_of(&in[5]), floats_of(&in[6]), floats_of(&in[7]));
+    for (int64_t j = 0; j < GROUP_KEYS; j++) {
+        for (int64_t i = 0; i < 32; i++) {
+            double x[4], at_lane[4], wanted[4];
+            for (int n = 0; n < 4; n++) {
+                x[n] = (double)scores[n][j * PANEL + i];
+                at_lane[n] = (double)floats_of(&in[4 + n])[i];
+            }
+            const double p = exp2((double)c * x[0] - at_lane[0]), e = x[1] - at_lane[2];
+            const double w = (double)scale * x[2] - at_lane[1];
+            wanted[0] = p;
+            wanted[1] = p * e;
+            wanted[2] = p * w;
+            wanted[3] = p * (w * e + x[3] - at_lane[3]);
+            for (int n = 0; n < 4; n++) {
+                const double error = AMX_WEIGHT_ERROR * fabs(wanted[n]) + 1e-5 * p;
+                expect_near(&wrong_rows, j * 32 + i, narrow_at(to_rows[n], rows_place(j, i, line)), wanted[n],
+                            error);
+                if (n % 2 == 1) { /* pairs: tdS, dS */
+                    expect_near(&wrong_pairs, j * 32 + i, narrow_at(to_pairs[n == 1], pairs_place(j, i)),
+                                wanted[n], error);
+                }
+            }
+        }
+    }
+    report(&wrong_rows, "gradient_tangents: rows");
+    report(&wrong_pairs, "gradient_tangents: pairs");
+    for (int n = 0; n < 8; n++) {
+        release(&in[n], "gradient_tangents");
+    }
+    for (int n = 0; n < 4; n++) {
+        release(&rows[n], "gradient_tangents");
+    }
+    for (int n = 0; n < 2; n++) {
+        release(&pairs[n], "gradient_tangents");
+    }
+}
+
+#endif
