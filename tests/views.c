@@ -175,7 +175,7 @@ static void layouts_give_the_same_bits(void)
         "b2 h3 q7 k8 d32 dv16 ", /* short and plain: dense rows have a way of their own */
         "b2 h4 kv2 q5 k1 d16 ",
         "b3 h2 q16 k16 d16 packed=40,35 ",
-        "b3 h2 q16 k16 d96 packed=40,35 ",             /* and with sums of sums */
+        "b2 h3 q7 k8 d96 dv80 ",                       /* and with sums of sums */
         "b2 h2 q3 k40 d10 causal align=bottom-right ", /* few queries too */
         "h2 kv1 q210 k330 d40 dv24 causal align=bottom-right sink bias=11qk mask=11qk ",
         "b2 h1 q180 k240 d24 packed=300,400 window=90,40 softcap=3 dropout=0.2 table=9 ",
