@@ -38,46 +38,65 @@ static void fill_amx_tiles(struct rng *r)
 {
     struct guarded ab = narrow_numbers(r, 2 * AMX_AB), c = float_numbers(r, 32 * 32, -2, 2);
     const amx_operand some = {narrow_of(&ab), AMX_AB, 0, AMX_DEPTH};
-    agi_amx_table.product(2, 2, 1, &some, &some, floats_of(&c), 32, true);
+    const amx_sums sums = amx_scores(floats_of(&c), 32);
+    agi_amx_table.product(2, 2, 1, &some, &some, &sums, true);
     release(&ab, "product");
     release(&c, "product");
 }
 
+/* One of the ways in which `tall` by `wide_n` tiles of sums may lie, with some room beside them. */
+static amx_sums some_sums(struct rng *r, int64_t tall, int64_t wide_n, float *p)
+{
+    switch (rng_range(r, 0, 2)) {
+    case 0: return amx_scores(p, 16 * (wide_n + 1));
+    case 1: return amx_sums_by_rows(p, 16 * (wide_n + 1));
+    default: return amx_sums_by_columns(p, 16 * (tall + 1));
+    }
+}
+
 static void check_amx_product(struct rng *r)
 {
-    const int64_t tall = rng_range(r, 1, 5), wide_n = rng_range(r, 1, 5), deep = rng_range(r, 0, 10);
+    const int64_t tall = rng_range(r, 1, 7), wide_n = rng_range(r, 1, 7), deep = rng_range(r, 0, 10);
     const bool add = rng_chance(r, 0.5);
-    const int64_t row = 32 * (deep + rng_range(r, 0, 2)), ldc = 16 * (wide_n + rng_range(r, 0, 2));
+    const int64_t row = 32 * (deep + rng_range(r, 0, 2)), size_c = AMX_C * (tall + 1) * (wide_n + 1);
     struct guarded a = narrow_numbers(r, 16 * tall * row), b = narrow_numbers(r, wide_n * deep * AMX_AB);
-    struct guarded c = float_numbers(r, 16 * tall * ldc, -2, 2),
-                   before = guard(16 * tall * ldc, sizeof(float));
+    struct guarded c = float_numbers(r, size_c, -2, 2), before = guard(size_c, sizeof(float)),
+                   wanted = guard(size_c, sizeof(float)), bound = guard(size_c, sizeof(float));
     const amx_operand left = {narrow_of(&a), 16 * row, AMX_DEPTH, row};
     const amx_operand right = {narrow_of(&b), deep * AMX_AB, AMX_AB, 0};
+    const amx_sums sums = some_sums(r, tall, wide_n, floats_of(&c));
     struct faults faults = {0};
     amx_config caller;
     memcpy(floats_of(&before), floats_of(&c), before.bytes);
     agi_amx_table.begin(&caller);
     fill_amx_tiles(r);
-    agi_amx_table.product(tall, wide_n, deep, &left, &right, floats_of(&c), ldc, add);
+    agi_amx_table.product(tall, wide_n, deep, &left, &right, &sums, add);
     agi_amx_table.end(&caller);
-    for (int64_t at = 0; at < 16 * tall * ldc; at++) {
-        const int64_t m = at / ldc, n = at % ldc;
-        const double old = (double)floats_of(&before)[at];
-        double sum = add && n < 16 * wide_n ? old : 0, size = fabs(sum);
-        for (int64_t k = 0; k < 32 * deep && n < 16 * wide_n; k++) {
+    memcpy(floats_of(&wanted), floats_of(&before), before.bytes);
+    memset(floats_of(&bound), 0, bound.bytes);
+    for (int64_t e = 0; e < 16 * tall * 16 * wide_n; e++) {
+        const int64_t m = e / (16 * wide_n), n = e % (16 * wide_n);
+        const int64_t at = m / 16 * sums.line + n / 16 * sums.step + m % 16 * sums.row + n % 16;
+        double sum = add ? (double)floats_of(&before)[at] : 0, size = fabs(sum);
+        for (int64_t k = 0; k < 32 * deep; k++) {
             const int64_t tile = n / 16 * right.line + k / 32 * right.step,
                           pair = k % 32 / 2 * 32 + n % 16 * 2 + k % 2;
             const double term = narrow_at(left.p, m * row + k) * narrow_at(right.p, tile + pair);
             sum += term;
             size += fabs(term);
         }
-        expect_near(&faults, at, (double)floats_of(&c)[at], n < 16 * wide_n ? sum : old, 1e-6 * size);
+        floats_of(&wanted)[at] = (float)sum;
+        floats_of(&bound)[at] = (float)(2e-6 * size);
+    }
+    for (int64_t at = 0; at < size_c; at++) {
+        expect_near(&faults, at, (double)floats_of(&c)[at], (double)floats_of(&wanted)[at],
+                    (double)floats_of(&bound)[at]);
     }
     report(&faults, "product");
-    release(&a, "product");
-    release(&b, "product");
-    release(&c, "product");
-    release(&before, "product");
+    struct guarded *const all[] = {&a, &b, &c, &before, &wanted, &bound};
+    for (int n = 0; n < 6; n++) {
+        release(all[n], "product");
+    }
 }
 
 static void check_amx(int rounds)
@@ -94,9 +113,10 @@ static void check_amx(int rounds)
         check_amx_tile(&r, "columns", 16, agi_amx_table.columns, columns_source);
         check_amx_tile(&r, "far_pairs", 32, agi_amx_table.far_pairs, far_source);
         check_amx_tile(&r, "turned", 32, agi_amx_table.turned, turned_source);
-        check_amx_transpose(&r);
+        check_amx_turn(&r);
         check_amx_rounding(&r);
         check_amx_put_turned(&r);
+        check_amx_put_rows(&r);
         check_amx_norms(&r);
         check_amx_clean(&r);
         check_amx_hide(&r);

@@ -40,26 +40,30 @@ static int64_t turned_source(int64_t line, int64_t column, int64_t ld)
     return column * ld + line;
 }
 
-static void check_amx_transpose(struct rng *r)
+/* Row m, column n of sums that lie by columns. */
+static float sum_at(const struct guarded *sums, int64_t tall, int64_t m, int64_t n)
+{
+    return floats_of(sums)[n / 16 * 16 * tall + m * 16 + n % 16];
+}
+
+static void check_amx_turn(struct rng *r)
 {
     const int64_t m = 16 * rng_range(r, 1, 4), n = 16 * rng_range(r, 1, 4);
-    const int64_t ld_from = n + rng_range(r, 0, 9), ld_to = m + rng_range(r, 0, 9);
-    struct guarded from = float_numbers(r, (m - 1) * ld_from + n, -2, 2);
-    struct guarded to = float_numbers(r, (n - 1) * ld_to + m, -2, 2), before = guard((n - 1) * ld_to + m, 4);
+    const int64_t tall = m + 16 * rng_range(r, 0, 2), ld = m + rng_range(r, 0, 9);
+    struct guarded sums = float_numbers(r, tall * n, -2, 2);
+    struct guarded to = float_numbers(r, (n - 1) * ld + m, -2, 2), before = guard((n - 1) * ld + m, 4);
     struct faults faults = {0};
     memcpy(floats_of(&before), floats_of(&to), before.bytes);
-    agi_amx_table.transpose(floats_of(&to), ld_to, floats_of(&from), ld_from, m, n);
-    for (int64_t at = 0; at < (n - 1) * ld_to + m; at++) {
-        const float old = floats_of(&before)[at];
-        const bool inside = at % ld_to < m;
-        const float moved = inside ? floats_of(&from)[at % ld_to * ld_from + at / ld_to] : 0;
-        const float wanted = inside ? moved : old;
+    agi_amx_table.turn(floats_of(&to), ld, floats_of(&sums), tall, m, n);
+    for (int64_t at = 0; at < (n - 1) * ld + m; at++) {
+        const bool inside = at % ld < m;
+        const float wanted = inside ? sum_at(&sums, tall, at % ld, at / ld) : floats_of(&before)[at];
         expect_near(&faults, at, (double)floats_of(&to)[at], (double)wanted, 0);
     }
-    report(&faults, "transpose");
-    release(&from, "transpose");
-    release(&to, "transpose");
-    release(&before, "transpose");
+    report(&faults, "turn");
+    release(&sums, "turn");
+    release(&to, "turn");
+    release(&before, "turn");
 }
 
 /* ---- Roundings: a group of keys by W lanes ---- */
@@ -107,17 +111,18 @@ static void check_amx_rounding(struct rng *r)
     release(&rows, "round_rows");
 }
 
-/* to[n][m] = factor[n] from[m][n] in bfloat16, and nothing between the rows. */
+/* to[n][m] = factor[n] times the sum, in bfloat16, and nothing between the rows. */
 static void check_amx_put_turned(struct rng *r)
 {
     const int64_t m = rng_range(r, 1, 100), n = rng_range(r, 1, PANEL), ld = m + rng_range(r, 0, 40);
-    struct guarded from = float_numbers(r, (m + 31) / 32 * 32 * PANEL, -2, 2),
-                   factor = float_numbers(r, n, 0, 1), to = guard((n - 1) * ld + m, 2);
+    const int64_t tall = (m + 31) / 32 * 32 + 16 * rng_range(r, 0, 2);
+    struct guarded from = float_numbers(r, tall * PANEL, -2, 2), factor = float_numbers(r, n, 0, 1),
+                   to = guard((n - 1) * ld + m, 2);
     struct faults wrong = {0};
-    agi_amx_table.put_turned(narrow_of(&to), ld, floats_of(&from), PANEL, floats_of(&factor), m, n);
+    agi_amx_table.put_turned(narrow_of(&to), ld, floats_of(&from), tall, floats_of(&factor), m, n);
     for (int64_t i = 0; i < n; i++) {
         for (int64_t c = 0; c < ld && i * ld + c < (n - 1) * ld + m; c++) {
-            const float wanted = floats_of(&factor)[i] * floats_of(&from)[(c < m ? c : 0) * PANEL + i];
+            const float wanted = floats_of(&factor)[i] * sum_at(&from, tall, c < m ? c : 0, i);
             uint16_t rounded = 0xa5a5;
             if (c < m) {
                 agi_store(AG_BF16, &rounded, 0, (double)wanted);
@@ -129,6 +134,28 @@ static void check_amx_put_turned(struct rng *r)
     release(&from, "put_turned");
     release(&factor, "put_turned");
     release(&to, "put_turned");
+}
+
+/* Up to 16 rows of sums that lie by rows, and nothing between them. */
+static void check_amx_put_rows(struct rng *r)
+{
+    const int64_t m = rng_range(r, 1, 16), n = rng_range(r, 1, 100), ld = n + rng_range(r, 0, 40);
+    struct guarded sums = float_numbers(r, (n + 15) / 16 * AMX_C, -2, 2), to = guard((m - 1) * ld + n, 2);
+    struct faults wrong = {0};
+    const float factor = (float)rng_uniform(r);
+    agi_amx_table.put_rows(narrow_of(&to), ld, floats_of(&sums), factor, m, n);
+    for (int64_t at = 0; at < (m - 1) * ld + n; at++) {
+        const int64_t i = at / ld, c = at % ld;
+        uint16_t rounded = 0xa5a5;
+        if (c < n) {
+            agi_store(AG_BF16, &rounded, 0,
+                      (double)(factor * floats_of(&sums)[c / 16 * AMX_C + i * 16 + c % 16]));
+        }
+        expect_near(&wrong, at, narrow_of(&to)[at], rounded, 0);
+    }
+    report(&wrong, "put_rows");
+    release(&sums, "put_rows");
+    release(&to, "put_rows");
 }
 
 /* Zeros at the keys that are not kept, NaN or not. */

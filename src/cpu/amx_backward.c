@@ -34,7 +34,7 @@ void agi_amx_backward_lay_out(agi_amx_backward_scratch *s, agi_arena *arena, con
     }
     s->clean = agi_take16(arena, on * block * Dk);
     s->dQ = agi_take_reals(arena, on * TILE_ROWS * Dk);
-    s->tail = agi_take_reals(arena, on * AMX_ROWS * agi_max(Dk, Dv));
+    s->key_sums = agi_take_reals(arena, on * AMX_ROWS * agi_max(Dk, Dv));
     s->rows = agi_take16(arena, on * agi_max(TILE_ROWS, GROUP_KEYS) * agi_max(Dk, Dv));
 }
 
@@ -175,10 +175,29 @@ void agi_amx_put_queries(agi_backward_scratch *s, const agi_head *x, agi_slice d
 {
     const double scale = x->call->plan->p.scale;
     if (dq.t->data != NULL && dq.dtype == AG_BF16 && !accumulate) {
-        agi_amx_put_turned(x, dq, i0, ni, s->tile.dQ, TILE_ROWS, &scale, 0, s->amx.rows);
+        agi_amx_put_turned(x, dq, i0, ni, s->tile.dQ, &scale, 0, s->amx.rows);
     } else if (dq.t->data != NULL) {
-        x->amx->transpose(s->amx.dQ, x->Dk_pad, s->tile.dQ, TILE_ROWS, x->Dk_pad, agi_round_up(ni, AMX_ROWS));
+        x->amx->turn(s->amx.dQ, x->Dk_pad, s->tile.dQ, agi_round_up(x->Dk, AMX_DEPTH), x->Dk_pad,
+                     agi_round_up(ni, AMX_ROWS));
         agi_put_rows(x->k, dq, i0, ni, accumulate, scale, s->amx.dQ, x->Dk_pad);
+    }
+}
+
+void agi_amx_put_keys(const agi_backward_scratch *s, const agi_head *x, agi_slice to, int64_t first,
+                      int64_t n, bool accumulate, double factor, const real *sums, int64_t width)
+{
+    const size_t line = AMX_LANES * sizeof *sums;
+    if (to.t->data != NULL && to.dtype == AG_BF16 && !accumulate) {
+        agi_amx_put_rows(x, to, first, n, sums, factor, s->amx.rows);
+        return;
+    }
+    for (int64_t j = 0; j < n && to.t->data != NULL; j += AMX_ROWS) {
+        for (int64_t at = 0; at < AMX_ROWS * width; at += AMX_LANES) { /* a row of a tile */
+            const int64_t tile = at / AMX_C, row = at % AMX_C / AMX_LANES;
+            memcpy(s->amx.key_sums + row * width + tile * AMX_LANES, sums + j * width + at, line);
+        }
+        agi_put_rows(x->k, to, first + j, agi_min(AMX_ROWS, n - j), accumulate, factor, s->amx.key_sums,
+                     width);
     }
 }
 
@@ -230,7 +249,8 @@ static void put_scores(const agi_head *x, const agi_patch *c, amx_operand keys, 
 {
     keys.p += c->from / GROUP_KEYS * GROUP_KEYS * keys.row;
     queries.p += c->i0 / AMX_LANES * queries.line;
-    x->amx->product(GROUP_KEYS / AMX_ROWS, c->W / AMX_LANES, depth, &keys, &queries, T, PANEL, false);
+    const amx_sums scores = amx_scores(T, PANEL);
+    x->amx->product(GROUP_KEYS / AMX_ROWS, c->W / AMX_LANES, depth, &keys, &queries, &scores, false);
 }
 
 /* S^T or dP^T: the products with K or V. */
@@ -422,22 +442,16 @@ static void run_stripe(agi_backward_scratch *s, const agi_head *x, const agi_sum
 
 /* ---- Gradients ---- */
 
-/* Rows j .. j + n - 1 of dK += T^T B over queries from .. to - 1, in whole tiles. */
-static void add_key_rows(const agi_backward_scratch *s, const agi_head *x, const uint16_t *T, amx_operand B,
-                         int64_t j, int64_t n, int64_t from, int64_t to, int64_t width, float *dK)
+/* Rows j .. j + n - 1 of dK += T^T B over queries from .. to - 1, in whole tiles: nothing is added to rows behind the
+ * last. */
+static void add_key_rows(const agi_head *x, const uint16_t *T, amx_operand B, int64_t j, int64_t n,
+                         int64_t from, int64_t to, int64_t width, float *dK)
 {
     const int64_t first = from / AMX_DEPTH, depth = (to + AMX_DEPTH - 1) / AMX_DEPTH - first;
-    const int64_t whole = n / AMX_ROWS * AMX_ROWS;
-    amx_operand A = {T + j / AMX_ROWS * ROUNDED_LINE + first * AMX_AB, ROUNDED_LINE, AMX_AB, AMX_DEPTH};
+    const amx_operand A = {T + j / AMX_ROWS * ROUNDED_LINE + first * AMX_AB, ROUNDED_LINE, AMX_AB, AMX_DEPTH};
     B.p += first * B.step;
-    x->amx->product(whole / AMX_ROWS, width / AMX_LANES, depth, &A, &B, dK + j * width, width, true);
-    if (whole < n) { /* rows behind the last are not ours */
-        A.p += whole / AMX_ROWS * ROUNDED_LINE;
-        x->amx->product(1, width / AMX_LANES, depth, &A, &B, s->amx.tail, width, false);
-        for (int64_t e = 0; e < (n - whole) * width; e++) {
-            dK[(j + whole) * width + e] += s->amx.tail[e];
-        }
-    }
+    const amx_sums C = amx_sums_by_rows(dK + j * width, width);
+    x->amx->product((n + AMX_ROWS - 1) / AMX_ROWS, width / AMX_LANES, depth, &A, &B, &C, true);
 }
 
 /* Where the band crosses the tile, group by group, without what it empties. */
@@ -451,7 +465,7 @@ static void add_key_gradient(const agi_backward_scratch *s, const agi_head *x, c
         int64_t from, to;
         agi_queries_of(band, j, j + n, s->tile.ni, &from, &to);
         if (from < to) {
-            add_key_rows(s, x, T, B, j, n, from, to, width, dK);
+            add_key_rows(x, T, B, j, n, from, to, width, dK);
         }
     }
 }
@@ -461,6 +475,7 @@ static void add_query_gradient(const agi_backward_scratch *s, const agi_head *x,
 {
     const agi_band band = agi_band_at(x, s->tile.i0, keys->j0);
     const int64_t ni = s->tile.ni, strip = agi_inside(band, ni, keys->nj) ? ni : AMX_DEPTH;
+    const int64_t tall = agi_round_up(x->Dk, AMX_DEPTH);
     for (int64_t i = 0; i < ni; i += strip) {
         const int64_t n = agi_min(strip, ni - i);
         int64_t from, to;
@@ -470,8 +485,8 @@ static void add_query_gradient(const agi_backward_scratch *s, const agi_head *x,
             const int64_t group = TILE_ROWS * GROUP_KEYS;
             const amx_operand B = {T + first * group + i * GROUP_KEYS, AMX_AB, group, 0};
             const amx_operand K = {A.p + first * A.step, A.line, A.step, A.row};
-            x->amx->product(x->Dk_pad / AMX_ROWS, (n + AMX_LANES - 1) / AMX_LANES, depth, &K, &B,
-                            s->tile.dQ + i, TILE_ROWS, true);
+            const amx_sums C = amx_sums_by_columns(s->tile.dQ + i * tall, tall);
+            x->amx->product(x->Dk_pad / AMX_ROWS, (n + AMX_LANES - 1) / AMX_LANES, depth, &K, &B, &C, true);
         }
     }
 }

@@ -17,6 +17,10 @@ void agi_amx_begin_tile(agi_backward_scratch *s, const agi_head *x, int64_t from
 void agi_amx_put_queries(agi_backward_scratch *s, const agi_head *x, agi_slice dq, int64_t i0, int64_t ni,
                          bool accumulate);
 
+/* Sums of n keys, from the first of a tile on, times factor, to rows first .. first + n - 1 of the caller's. */
+void agi_amx_put_keys(const agi_backward_scratch *s, const agi_head *x, agi_slice to, int64_t first,
+                      int64_t n, bool accumulate, double factor, const real *sums, int64_t width);
+
 /* Added to D and tD: those of rows i .. i + n - 1 of the sequence, at most SOME_ROWS, without dL and tdL. */
 void agi_amx_row_products(const agi_backward_scratch *s, const agi_head *x, int64_t i, int64_t n, double *D,
                           double *tD);

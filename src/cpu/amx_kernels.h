@@ -31,13 +31,36 @@ typedef struct {
     int64_t row; /* of A: numbers from row to row of a tile */
 } amx_operand;
 
+/* Where the tiles of C are, in float32: tile (m, n) at p + m * line + n * step, its rows `row` apart. */
+typedef struct {
+    float *p;
+    int64_t line, step, row;
+} amx_sums;
+
+/* The two that are: score tiles, whose rows are those of a panel, and sums in whole tiles, which follow each other
+ * along n, or along m. A tile that lies together comes from the second cache twice as fast as one in pieces. */
+static inline amx_sums amx_scores(float *p, int64_t ld)
+{
+    return (amx_sums){p, AMX_ROWS * ld, AMX_LANES, ld};
+}
+
+static inline amx_sums amx_sums_by_rows(float *p, int64_t width)
+{
+    return (amx_sums){p, AMX_ROWS * width, AMX_C, AMX_LANES};
+}
+
+static inline amx_sums amx_sums_by_columns(float *p, int64_t tall)
+{
+    return (amx_sums){p, AMX_C, AMX_LANES * tall, AMX_LANES};
+}
+
 typedef struct {
     void (*begin)(amx_config *before);
     void (*end)(const amx_config *before);
 
     /* C = or += A B, sizes in tiles: M x N of C, K of the sum. */
-    void (*product)(int64_t M, int64_t N, int64_t K, const amx_operand *A, const amx_operand *B, float *C,
-                    int64_t ldc, bool add);
+    void (*product)(int64_t M, int64_t N, int64_t K, const amx_operand *A, const amx_operand *B,
+                    const amx_sums *C, bool add);
 
     /* One tile of an operand, from rows that lie ld apart: 16 rows by 32 to columns; 32 rows by 16 to far
      * pairs, and to a turned tile. */
@@ -48,12 +71,16 @@ typedef struct {
     /* Turned tiles without the keys that are not to be kept: zeros there, as 0 times NaN is NaN. */
     void (*clean)(uint16_t *to, const uint16_t *from, int64_t tiles, const uint8_t *keep);
 
-    /* to[n][m] = from[m][n]; m, n multiples of 16. */
-    void (*transpose)(float *to, int64_t ld_to, const float *from, int64_t ld_from, int64_t m, int64_t n);
+    /* to[n][m] = the sum of row m and column n, which lie by columns, `tall` rows; m, n multiples of 16. */
+    void (*turn)(float *to, int64_t ld, const float *sums, int64_t tall, int64_t m, int64_t n);
 
-    /* to[n][m] = factor[n] from[m][n], rounded to bfloat16. from: m and n filled up to multiples of 32 and 16. */
-    void (*put_turned)(uint16_t *to, int64_t ld, const float *from, int64_t ld_from, const float *factor,
+    /* The same, times factor[n], rounded to bfloat16, for any m and n. `tall` is no less than the next multiple of
+     * 32. */
+    void (*put_turned)(uint16_t *to, int64_t ld, const float *sums, int64_t tall, const float *factor,
                        int64_t m, int64_t n);
+
+    /* Rows 0 .. m - 1, at most 16, of sums that lie by rows: n channels times factor, rounded to bfloat16. */
+    void (*put_rows)(uint16_t *to, int64_t ld, const float *sums, float factor, int64_t m, int64_t n);
 
     /* Norms of the 16 columns of n tiles below each other; no less than the norm of any of n rows of whole
      * tiles, and not a number where one of theirs is not. */

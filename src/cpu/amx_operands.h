@@ -139,17 +139,17 @@ static float largest_norm(const uint16_t *rows, int64_t ld, int64_t n, int64_t w
     return sqrtf(_mm512_reduce_add_ps(_mm512_castsi512_ps(largest)));
 }
 
-static void transpose(float *to, int64_t ld_to, const float *from, int64_t ld_from, int64_t m, int64_t n)
+static void turn(float *to, int64_t ld, const float *sums, int64_t tall, int64_t m, int64_t n)
 {
-    for (int64_t i = 0; i < m; i += LANES) {
-        for (int64_t j = 0; j < n; j += LANES) {
+    for (int64_t j = 0; j < n; j += LANES) {
+        for (int64_t i = 0; i < m; i += LANES) {
             UNROLL for (int q = 0; q < 4; q++)
             {
                 __m512i column[4];
-                load_columns(column, from + i * ld_from + j, 4 * ld_from, q);
+                load_columns(column, sums + j * tall + i * LANES, 64, q);
                 UNROLL for (int c = 0; c < 4; c++)
                 {
-                    v_store(to + (j + 4 * q + c) * ld_to + i, _mm512_castsi512_ps(column[c]));
+                    v_store(to + (j + 4 * q + c) * ld + i, _mm512_castsi512_ps(column[c]));
                 }
             }
         }
@@ -157,8 +157,8 @@ static void transpose(float *to, int64_t ld_to, const float *from, int64_t ld_fr
 }
 
 /* Of 16 lanes and at most 32 channels: pairs of channels are dwords, which a tile's columns are made of. */
-INLINE void put_turned_block(uint16_t *to, int64_t ld, const float *from, int64_t ld_from,
-                             const float *factor, int64_t m, int64_t n)
+INLINE void put_turned_block(uint16_t *to, int64_t ld, const float *sums, const float *factor, int64_t m,
+                             int64_t n)
 {
     const __mmask32 there = m < 32 ? (1u << m) - 1 : 0xffffffffu;
     const __m512i zip = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7,
@@ -167,8 +167,8 @@ INLINE void put_turned_block(uint16_t *to, int64_t ld, const float *from, int64_
     uint16_t pairs[AMX_AB] __attribute__((aligned(64)));
     UNROLL for (int r = 0; r < AMX_ROWS; r++)
     {
-        const float *const row = from + 2 * r * ld_from;
-        const __m512bh both = _mm512_cvtne2ps_pbh(v_mul(v_load(row + ld_from), f), v_mul(v_load(row), f));
+        const float *const row = sums + 2 * r * LANES;
+        const __m512bh both = _mm512_cvtne2ps_pbh(v_mul(v_load(row + LANES), f), v_mul(v_load(row), f));
         _mm512_store_si512(pairs + r * AMX_DEPTH, _mm512_permutexvar_epi16(zip, (__m512i)both));
     }
     UNROLL for (int q = 0; q < 4; q++)
@@ -184,12 +184,27 @@ INLINE void put_turned_block(uint16_t *to, int64_t ld, const float *from, int64_
     }
 }
 
-static void put_turned(uint16_t *to, int64_t ld, const float *from, int64_t ld_from, const float *factor,
+static void put_turned(uint16_t *to, int64_t ld, const float *sums, int64_t tall, const float *factor,
                        int64_t m, int64_t n)
 {
     for (int64_t j = 0; j < n; j += LANES) {
         for (int64_t i = 0; i < m; i += AMX_DEPTH) {
-            put_turned_block(to + j * ld + i, ld, from + i * ld_from + j, ld_from, factor + j, m - i, n - j);
+            put_turned_block(to + j * ld + i, ld, sums + j * tall + i * LANES, factor + j, m - i, n - j);
+        }
+    }
+}
+
+static void put_rows(uint16_t *to, int64_t ld, const float *sums, float factor, int64_t m, int64_t n)
+{
+    const vec f = v_set1(factor);
+    for (int64_t c = 0; c < n; c += AMX_DEPTH) {
+        const __mmask32 there = n - c < AMX_DEPTH ? (1u << (n - c)) - 1 : 0xffffffffu;
+        const __mmask16 second = n - c > LANES ? 0xffff : 0;
+        for (int64_t r = 0; r < m; r++) {
+            const float *const row = sums + c * AMX_ROWS + r * LANES;
+            const vec high = _mm512_maskz_loadu_ps(second, row + AMX_C);
+            const __m512bh both = _mm512_cvtne2ps_pbh(v_mul(high, f), v_mul(v_load(row), f));
+            _mm512_mask_storeu_epi16(to + r * ld + c, there, (__m512i)both);
         }
     }
 }

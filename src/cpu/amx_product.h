@@ -8,24 +8,30 @@
 /* Tiles of a sum that is short. */
 enum { SHORT = 8 };
 
+/* Tiles of an operand that stay in the first cache, beside those of the other one and of C that pass. */
+enum { HELD = 24 };
+
+/* C = or += A B, one of them: its tile is t. */
+#define AMX_BEGIN(t, p, row, add)                                                                            \
+    do {                                                                                                     \
+        if (add) {                                                                                           \
+            AMX_LOAD(t, p, row);                                                                             \
+        } else {                                                                                             \
+            AMX_ZERO(t);                                                                                     \
+        }                                                                                                    \
+    } while (0)
+
 /* Four tiles of C: 2 x 2, so that each load of a tile serves two products. */
 INLINE void product_2x2(int64_t K, const uint16_t *A, const amx_operand *a, const uint16_t *B,
-                        const amx_operand *b, float *C, int64_t ldc, bool add)
+                        const amx_operand *b, float *C, const amx_sums *c, bool add)
 {
-    const int64_t row = 2 * a->row, c_row = 4 * ldc, a_line = a->line, a_step = a->step, b_line = b->line,
-                  b_step = b->step;
-    float *const below = C + AMX_ROWS * ldc;
-    if (add) {
-        AMX_LOAD(0, C, c_row);
-        AMX_LOAD(1, C + AMX_LANES, c_row);
-        AMX_LOAD(2, below, c_row);
-        AMX_LOAD(3, below + AMX_LANES, c_row);
-    } else {
-        AMX_ZERO(0);
-        AMX_ZERO(1);
-        AMX_ZERO(2);
-        AMX_ZERO(3);
-    }
+    const int64_t row = 2 * a->row, c_row = 4 * c->row, c_step = c->step, a_line = a->line, a_step = a->step,
+                  b_line = b->line, b_step = b->step;
+    float *const below = C + c->line;
+    AMX_BEGIN(0, C, c_row, add);
+    AMX_BEGIN(1, C + c_step, c_row, add);
+    AMX_BEGIN(2, below, c_row, add);
+    AMX_BEGIN(3, below + c_step, c_row, add);
     for (int64_t k = 0; k < K; k++) {
         AMX_LOAD(4, A, row);
         AMX_LOAD(6, B, 64);
@@ -39,22 +45,23 @@ INLINE void product_2x2(int64_t K, const uint16_t *A, const amx_operand *a, cons
         B += b_step;
     }
     AMX_STORE(0, C, c_row);
-    AMX_STORE(1, C + AMX_LANES, c_row);
+    AMX_STORE(1, C + c_step, c_row);
     AMX_STORE(2, below, c_row);
-    AMX_STORE(3, below + AMX_LANES, c_row);
+    AMX_STORE(3, below + c_step, c_row);
 }
 
-/* The same for C = A B with a short sum, where stores are what counts: a store waits for the end of its products, so
+/* The same for a short sum, where loads and stores of C are what counts: a store waits for the end of its products, so
  * the upper two tiles are stored among the products of the lower two. Those run over k backwards, from the tiles of B
  * that are there. */
 INLINE void product_short(int64_t K, const uint16_t *A, const amx_operand *a, const uint16_t *B,
-                          const amx_operand *b, float *C, int64_t ldc)
+                          const amx_operand *b, float *C, const amx_sums *c, bool add)
 {
-    const int64_t row = 2 * a->row, c_row = 4 * ldc, a_step = a->step, b_line = b->line, b_step = b->step;
+    const int64_t row = 2 * a->row, c_row = 4 * c->row, c_step = c->step, a_step = a->step, b_line = b->line,
+                  b_step = b->step;
     const uint16_t *const lower = A + a->line;
-    float *const below = C + AMX_ROWS * ldc;
-    AMX_ZERO(0);
-    AMX_ZERO(1);
+    float *const below = C + c->line;
+    AMX_BEGIN(0, C, c_row, add);
+    AMX_BEGIN(1, C + c_step, c_row, add);
     for (int64_t k = 0; k < K; k++) {
         AMX_LOAD(4, A + k * a_step, row);
         AMX_LOAD(6, B + k * b_step, 64);
@@ -62,13 +69,13 @@ INLINE void product_short(int64_t K, const uint16_t *A, const amx_operand *a, co
         AMX_LOAD(7, B + k * b_step + b_line, 64);
         AMX_ADD_PRODUCT(1, 4, 7);
     }
-    AMX_ZERO(2);
-    AMX_ZERO(3);
+    AMX_BEGIN(2, below, c_row, add);
+    AMX_BEGIN(3, below + c_step, c_row, add);
     AMX_LOAD(5, lower + (K - 1) * a_step, row);
     AMX_ADD_PRODUCT(2, 5, 6);
     AMX_ADD_PRODUCT(3, 5, 7);
     AMX_STORE(0, C, c_row);
-    AMX_STORE(1, C + AMX_LANES, c_row);
+    AMX_STORE(1, C + c_step, c_row);
     for (int64_t k = K - 2; k >= 0; k--) {
         AMX_LOAD(5, lower + k * a_step, row);
         AMX_LOAD(6, B + k * b_step, 64);
@@ -77,18 +84,14 @@ INLINE void product_short(int64_t K, const uint16_t *A, const amx_operand *a, co
         AMX_ADD_PRODUCT(3, 5, 7);
     }
     AMX_STORE(2, below, c_row);
-    AMX_STORE(3, below + AMX_LANES, c_row);
+    AMX_STORE(3, below + c_step, c_row);
 }
 
 /* What an odd number of tiles leaves: one. */
 INLINE void product_1x1(int64_t K, const uint16_t *A, const amx_operand *a, const uint16_t *B,
-                        const amx_operand *b, float *C, int64_t ldc, bool add)
+                        const amx_operand *b, float *C, int64_t row, bool add)
 {
-    if (add) {
-        AMX_LOAD(0, C, 4 * ldc);
-    } else {
-        AMX_ZERO(0);
-    }
+    AMX_BEGIN(0, C, 4 * row, add);
     for (int64_t k = 0; k < K; k++) {
         AMX_LOAD(4, A, 2 * a->row);
         AMX_LOAD(6, B, 64);
@@ -96,39 +99,44 @@ INLINE void product_1x1(int64_t K, const uint16_t *A, const amx_operand *a, cons
         A += a->step;
         B += b->step;
     }
-    AMX_STORE(0, C, 4 * ldc);
+    AMX_STORE(0, C, 4 * row);
 }
 
 /* Tiles m and m + 1 by n and n + 1 of C, as far as there are such. */
 INLINE void product_square(int64_t m, int64_t M, int64_t n, int64_t N, int64_t K, const amx_operand *A,
-                           const amx_operand *B, float *C, int64_t ldc, bool add)
+                           const amx_operand *B, const amx_sums *C, bool add)
 {
     const uint16_t *const a = A->p + m * A->line, *const b = B->p + n * B->line;
-    float *const c = C + m * AMX_ROWS * ldc + n * AMX_LANES;
+    float *const c = C->p + m * C->line + n * C->step;
     if (m + 2 <= M && n + 2 <= N) {
-        if (add || K > SHORT || K == 0) {
-            product_2x2(K, a, A, b, B, c, ldc, add);
+        if (K > SHORT || K == 0) {
+            product_2x2(K, a, A, b, B, c, C, add);
         } else {
-            product_short(K, a, A, b, B, c, ldc);
+            product_short(K, a, A, b, B, c, C, add);
         }
         return;
     }
-    product_1x1(K, a, A, b, B, c, ldc, add);
+    product_1x1(K, a, A, b, B, c, C->row, add);
     if (m + 2 <= M) {
-        product_1x1(K, a + A->line, A, b, B, c + AMX_ROWS * ldc, ldc, add);
+        product_1x1(K, a + A->line, A, b, B, c + C->line, C->row, add);
     } else if (n + 2 <= N) {
-        product_1x1(K, a, A, b + B->line, B, c + AMX_LANES, ldc, add);
+        product_1x1(K, a, A, b + B->line, B, c + C->step, C->row, add);
     }
 }
 
-/* The operand that is used more often for each of its tiles stays in the first cache. */
-static void product(int64_t M, int64_t N, int64_t K, const amx_operand *A, const amx_operand *B, float *C,
-                    int64_t ldc, bool add)
+/* The operand that is used more often for each of its tiles stays in the first cache: four tiles of it at a time, where
+ * they fit, so that the other one comes from the second cache half as often. */
+static void product(int64_t M, int64_t N, int64_t K, const amx_operand *A, const amx_operand *B,
+                    const amx_sums *C, bool add)
 {
     const bool high = M > N;
-    for (int64_t outer = 0; outer < (high ? N : M); outer += 2) {
-        for (int64_t inner = 0; inner < (high ? M : N); inner += 2) {
-            product_square(high ? inner : outer, M, high ? outer : inner, N, K, A, B, C, ldc, add);
+    const int64_t few = high ? N : M, many = high ? M : N, held = 4 * K <= HELD ? 4 : 2;
+    for (int64_t first = 0; first < few; first += held) {
+        const int64_t end = first + held < few ? first + held : few;
+        for (int64_t other = 0; other < many; other += 2) {
+            for (int64_t own = first; own < end; own += 2) {
+                product_square(high ? other : own, M, high ? own : other, N, K, A, B, C, add);
+            }
         }
     }
 }

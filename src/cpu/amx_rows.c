@@ -129,33 +129,57 @@ amx_operand agi_amx_key_columns(const agi_head *x, const ag_tensor *t, int64_t D
     return (amx_operand){out, AMX_AB, group, GROUP_KEYS};
 }
 
+/* n rows of the output, from the scratch, where they lie dense, to where they are apart. */
+static void scatter_rows(agi_slice to, int64_t first, int64_t n, const uint16_t *scratch)
+{
+    uint16_t *const place = (uint16_t *)to.t->data + agi_row_at(to, first);
+    for (int64_t r = 0; r < n; r++) {
+        for (int64_t c = 0; c < to.D; c++) {
+            place[r * to.t->strides[2] + c * to.t->strides[3]] = scratch[r * to.D + c];
+        }
+    }
+}
+
 /* Of at most PANEL rows. */
-static void put_some(const agi_head *x, agi_slice to, int64_t first, int64_t n, const float *from, int64_t ld,
+static void put_some(const agi_head *x, agi_slice to, int64_t first, int64_t n, const float *sums,
                      const double *factor, int64_t step, uint16_t *scratch)
 {
-    const int64_t stride = to.t->strides[3];
+    const int64_t tall = agi_round_up(to.D, AMX_DEPTH);
     uint16_t *const place = (uint16_t *)to.t->data + agi_row_at(to, first);
     float factors[PANEL];
     for (int64_t r = 0; r < n; r++) {
         factors[r] = (float)factor[r * step];
     }
-    if (stride == 1) {
-        x->amx->put_turned(place, to.t->strides[2], from, ld, factors, to.D, n);
+    if (to.t->strides[3] == 1) {
+        x->amx->put_turned(place, to.t->strides[2], sums, tall, factors, to.D, n);
         return;
     }
-    x->amx->put_turned(scratch, to.D, from, ld, factors, to.D, n);
-    for (int64_t r = 0; r < n; r++) {
-        for (int64_t c = 0; c < to.D; c++) {
-            place[r * to.t->strides[2] + c * stride] = scratch[r * to.D + c];
+    x->amx->put_turned(scratch, to.D, sums, tall, factors, to.D, n);
+    scatter_rows(to, first, n, scratch);
+}
+
+void agi_amx_put_rows(const agi_head *x, agi_slice to, int64_t first, int64_t n, const float *sums,
+                      double factor, uint16_t *scratch)
+{
+    const int64_t width = agi_round_up(to.D, AMX_LANES);
+    const bool dense = to.t->strides[3] == 1;
+    for (int64_t r = 0; r < n; r += AMX_ROWS) {
+        const int64_t some = agi_min(AMX_ROWS, n - r);
+        uint16_t *const place = (uint16_t *)to.t->data + agi_row_at(to, first + r);
+        x->amx->put_rows(dense ? place : scratch, dense ? to.t->strides[2] : to.D, sums + r * width,
+                         (float)factor, some, to.D);
+        if (!dense) {
+            scatter_rows(to, first + r, some, scratch);
         }
     }
 }
 
-void agi_amx_put_turned(const agi_head *x, agi_slice to, int64_t first, int64_t n, const float *from,
-                        int64_t ld, const double *factor, int64_t step, uint16_t *scratch)
+void agi_amx_put_turned(const agi_head *x, agi_slice to, int64_t first, int64_t n, const float *sums,
+                        const double *factor, int64_t step, uint16_t *scratch)
 {
     for (int64_t r = 0; r < n; r += PANEL) {
-        put_some(x, to, first + r, agi_min(PANEL, n - r), from + r, ld, factor + r * step, step, scratch);
+        put_some(x, to, first + r, agi_min(PANEL, n - r), sums + r * agi_round_up(to.D, AMX_DEPTH),
+                 factor + r * step, step, scratch);
     }
 }
 

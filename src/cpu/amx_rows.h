@@ -40,10 +40,15 @@ amx_operand agi_amx_key_rows_and_tangents(const agi_head *x, const ag_tensor *t,
 amx_operand agi_amx_key_columns(const agi_head *x, const ag_tensor *t, int64_t D, int64_t j0, int64_t n,
                                 uint16_t *out, uint16_t *scratch);
 
-/* Rows first .. first + n - 1 of a bfloat16 output from sums that lie transposed, [D][ld], row r times
- * factor[r * step]. The scratch has PANEL rows. */
-void agi_amx_put_turned(const agi_head *x, agi_slice to, int64_t first, int64_t n, const float *from,
-                        int64_t ld, const double *factor, int64_t step, uint16_t *scratch);
+/* Rows first .. first + n - 1 of a bfloat16 output from sums that lie by columns, whole tiles of AMX_DEPTH channels, row r
+ * times factor[r * step]. The scratch has PANEL rows. */
+void agi_amx_put_turned(const agi_head *x, agi_slice to, int64_t first, int64_t n, const float *sums,
+                        const double *factor, int64_t step, uint16_t *scratch);
+
+/* The same from sums that lie by rows, whole tiles of AMX_LANES channels, times one factor. The scratch has AMX_ROWS
+ * rows. */
+void agi_amx_put_rows(const agi_head *x, agi_slice to, int64_t first, int64_t n, const float *sums,
+                      double factor, uint16_t *scratch);
 
 /* B: channels by queries. W lanes, the scratch has as many rows; line: numbers from 16 queries to the next in out. */
 amx_operand agi_amx_query_columns(const agi_head *x, agi_slice s, int64_t first, int64_t n, int64_t W,

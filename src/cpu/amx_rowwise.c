@@ -93,10 +93,16 @@ void agi_amx_begin_panel(agi_amx_row_scratch *s, const agi_head *x, const agi_ro
     }
 }
 
+/* Rows of the sums. */
+static int64_t tall_of(const agi_head *x)
+{
+    return agi_round_up(x->Dv, AMX_DEPTH);
+}
+
 /* Sums of a panel that saw no key. */
 static void clear_sums(const agi_head *x, const agi_amx_panel *panel)
 {
-    const size_t size = (size_t)(PANEL * x->Dv_pad) * sizeof(float);
+    const size_t size = (size_t)(PANEL * tall_of(x)) * sizeof(float);
     memset(panel->O, 0, size);
     if (x->call->map == AGI_JVP) {
         memset(panel->tO, 0, size);
@@ -119,9 +125,9 @@ void agi_amx_turn_panel(const agi_amx_row_scratch *s, const agi_head *x, agi_row
 {
     const agi_amx_panel *from = &s->panel[q];
     const int64_t W = lanes_of(panel);
-    x->amx->transpose(panel->O, x->Dv_pad, from->O, PANEL, x->Dv_pad, W);
+    x->amx->turn(panel->O, x->Dv_pad, from->O, tall_of(x), x->Dv_pad, W);
     if (x->call->map == AGI_JVP) {
-        x->amx->transpose(panel->tO, x->Dv_pad, from->tO, PANEL, x->Dv_pad, W);
+        x->amx->turn(panel->tO, x->Dv_pad, from->tO, tall_of(x), x->Dv_pad, W);
     }
 }
 
@@ -129,7 +135,7 @@ void agi_amx_put_panel(const agi_amx_row_scratch *s, const agi_head *x, const ag
                        const double *factor)
 {
     agi_amx_put_turned(x, agi_query_slice(x, &x->call->a.o, AG_BF16, x->Dv), panel->i0, panel->ni,
-                       s->panel[q].O, PANEL, factor, 1, s->rows);
+                       s->panel[q].O, factor, 1, s->rows);
 }
 
 /* When m grew, sums are worth less; where r changed with it, T' += (r_old - r_new) O'. */
@@ -137,13 +143,15 @@ static void rescale(const agi_head *x, const agi_amx_panel *panel, int64_t lanes
                     const float *delta)
 {
     const bool tangents = x->call->map == AGI_JVP;
-    for (int64_t c = 0; c < x->Dv_pad && !panel->empty; c++) {
-        float *O = panel->O + c * PANEL, *tO = panel->tO + c * PANEL;
-        for (int64_t i = 0; i < lanes && tangents; i++) {
-            tO[i] = alpha[i] * (tO[i] + delta[i] * O[i]);
+    const int64_t tile = AMX_LANES * tall_of(x);
+    for (int64_t n = 0; n < lanes / AMX_LANES * tile && !panel->empty; n += AMX_LANES) {
+        const int64_t first = n / tile * AMX_LANES;
+        float *O = panel->O + n, *tO = panel->tO + n;
+        for (int64_t i = 0; i < AMX_LANES && tangents; i++) {
+            tO[i] = alpha[first + i] * (tO[i] + delta[first + i] * O[i]);
         }
-        for (int64_t i = 0; i < lanes; i++) {
-            O[i] *= alpha[i];
+        for (int64_t i = 0; i < AMX_LANES; i++) {
+            O[i] *= alpha[first + i];
         }
     }
 }
@@ -186,7 +194,8 @@ static void add_values(const agi_head *x, const uint16_t *V, const amx_operand *
 {
     const amx_operand A = {V, like->line, like->step, like->row};
     const amx_operand B = {weights + at * GROUP_KEYS * PANEL, AMX_AB, GROUP_KEYS * PANEL, 0};
-    x->amx->product(x->Dv_pad / AMX_ROWS, lanes / AMX_LANES, n, &A, &B, C, PANEL, add);
+    const amx_sums sums = amx_sums_by_columns(C, tall_of(x));
+    x->amx->product(x->Dv_pad / AMX_ROWS, lanes / AMX_LANES, n, &A, &B, &sums, add);
 }
 
 /* O' += R V, T' += (tS - r) R V for n groups, V being that of the first. */
@@ -256,7 +265,8 @@ static void scores_of(const agi_head *x, amx_operand keys, int64_t g, const amx_
                       int64_t depth, int64_t lanes, float *T)
 {
     keys.p += g * GROUP_KEYS * keys.row;
-    x->amx->product(GROUP_KEYS / AMX_ROWS, lanes / AMX_LANES, depth, &keys, queries, T, PANEL, false);
+    const amx_sums scores = amx_scores(T, PANEL);
+    x->amx->product(GROUP_KEYS / AMX_ROWS, lanes / AMX_LANES, depth, &keys, queries, &scores, false);
 }
 
 /* T = S^T = K Q^T, U = tQ K^T + Q tK^T transposed. Absent tangents are zero. */

@@ -199,7 +199,7 @@ typedef struct {
     real *dQ, *products;
 } kept_sums;
 
-/* dQ[Nq][Dk_pad], or, on the AMX unit, [tiles][Dk][TILE_ROWS]. */
+/* dQ[Nq][Dk_pad], or, on the AMX unit, in tiles by columns. */
 static kept_sums sums_of_head(const agi_backward_job *w, const agi_backward_scratch *s, const where *at,
                               const agi_head *x)
 {
@@ -219,6 +219,19 @@ typedef struct {
     real *dK, *dV;
     int64_t from, to;
 } key_sums;
+
+typedef struct {
+    int64_t from, to;
+} key_range;
+
+/* Rows of the sums that belong to keys from .. to - 1 of a span: on the AMX unit of whole groups. */
+static key_range rows_of_keys(const agi_head *x, int64_t from, int64_t to)
+{
+    if (AGI_HAS_AMX && x->amx != NULL) {
+        return (key_range){from / GROUP_KEYS * GROUP_KEYS, agi_round_up(to, GROUP_KEYS)};
+    }
+    return (key_range){from, to};
+}
 
 static void clear_rows(real *rows, int64_t from, int64_t to, int64_t width)
 {
@@ -260,9 +273,10 @@ static void run_tile(const agi_backward_job *w, agi_backward_scratch *s, const w
             sink_gradient(x, &s->tile, w->tangents);
     }
     if (from < to) {
+        const key_range rows = rows_of_keys(x, from - span0, to - span0);
         agi_sums sums;
         agi_begin_sums(w, at->part, x, &sums);
-        begin_keys(keys, from - span0, to - span0, x->Dk_pad, x->Dv_pad);
+        begin_keys(keys, rows.from, rows.to, x->Dk_pad, x->Dv_pad);
         if (AGI_HAS_AMX && x->amx != NULL) {
             run_on_amx(w, s, x, &sums, span0, from, to, keys->dK, keys->dV);
         } else {
@@ -298,8 +312,8 @@ static void run_head(const agi_backward_job *w, agi_backward_scratch *s, const w
 }
 
 /* Rows [from, to) of the span to the caller's arrays; those behind the sequence's end are zero. */
-static void put_keys(const agi_backward_job *w, const where *at, int64_t from, int64_t to, const real *dK,
-                     const real *dV)
+static void put_keys(const agi_backward_job *w, const agi_backward_scratch *s, const where *at, int64_t from,
+                     int64_t to, const real *dK, const real *dV)
 {
     const ag_problem *p = &w->call->plan->p;
     agi_head x;
@@ -316,12 +330,16 @@ static void put_keys(const agi_backward_job *w, const where *at, int64_t from, i
     const double factor[2] = {p->scale, 1};
     for (int o = 0; o < 2; o++) {
         slices[o].dtype = p->grad_dtype;
-        agi_put_rows(w->k, slices[o], row0, n, accumulate[o], factor[o], rows[o], ld[o]);
+        if (AGI_HAS_AMX && x.amx != NULL) {
+            agi_amx_put_keys(s, &x, slices[o], row0, n, accumulate[o], factor[o], rows[o], ld[o]);
+        } else {
+            agi_put_rows(w->k, slices[o], row0, n, accumulate[o], factor[o], rows[o], ld[o]);
+        }
         agi_put_rows(w->k, slices[o], row0 + n, all - n, accumulate[o], 1, NULL, 0);
     }
 }
 
-/* The span's keys that some tile of the part sees, counted from the span's first. A window leaves most of
+/* The rows of the span's keys that some tile of the part sees, counted from the span's first. A window leaves most of
  * them to other parts. */
 static void keys_of_part(const agi_backward_job *w, const where *at, int64_t *from, int64_t *to)
 {
@@ -336,8 +354,9 @@ static void keys_of_part(const agi_backward_job *w, const where *at, int64_t *fr
         first = agi_max(first - span0, 0);
         end = agi_min(end - span0, span);
         if (first < end) {
-            *from = agi_min(*from, first);
-            *to = agi_max(*to, end);
+            const key_range rows = rows_of_keys(&x, first, end);
+            *from = agi_min(*from, rows.from);
+            *to = agi_max(*to, rows.to);
         }
     }
 }
@@ -372,7 +391,7 @@ static void run_pass(const agi_backward_job *w, agi_backward_scratch *s, const w
         begin_keys(&sums, 0, schedule->span, Dk_pad, Dv_pad);
     }
     if (schedule->parts == 1) {
-        put_keys(w, at, 0, schedule->span, dK, dV);
+        put_keys(w, s, at, 0, schedule->span, dK, dV);
     }
 }
 
@@ -415,7 +434,6 @@ static void reduce_keys(void *arg, int64_t item, int64_t slot)
     const int64_t Dk_pad = agi_round_up(p->dim_qk, w->k->lanes), Dv_pad = agi_round_up(p->dim_v, w->k->lanes);
     const int64_t first = at.chain * schedule->parts * schedule->span;
     real *dK = w->y.dK + first * Dk_pad, *dV = w->y.dV + first * Dv_pad;
-    (void)slot;
     for (at.part = 1; at.part < schedule->parts; at.part++) {
         const int64_t other = at.part * schedule->span;
         int64_t j, end;
@@ -425,7 +443,7 @@ static void reduce_keys(void *arg, int64_t item, int64_t slot)
         add_rows(dK + j * Dk_pad, dK + (other + j) * Dk_pad, n * Dk_pad);
         add_rows(dV + j * Dv_pad, dV + (other + j) * Dv_pad, n * Dv_pad);
     }
-    put_keys(w, &at, from, to, dK + from * Dk_pad, dV + from * Dv_pad);
+    put_keys(w, &w->y.scratch[slot], &at, from, to, dK + from * Dk_pad, dV + from * Dv_pad);
 }
 
 static ag_status run_in_parts(agi_backward_job *w, const ag_exec *exec)

@@ -47,14 +47,14 @@ typedef struct {
     real *high, *low, *D, *mu, *tD; /* [TILE_ROWS]: log2(e) L in two parts, and the statistics */
     double *Ps;                     /* [TILE_ROWS]: the sink's share */
     uint8_t *dead;                  /* [TILE_ROWS]: the query has no output */
-    real *dQ; /* its place in the sums: [TILE_ROWS][Dk_pad], on the AMX unit [Dk][TILE_ROWS] */
+    real *dQ; /* its place in the sums: [TILE_ROWS][Dk_pad], on the AMX unit in tiles, by columns */
 } agi_query_tile;
 
 /* A block of keys, loaded; dK and dV are its place in the span's sums. */
 typedef struct {
     int64_t j0, nj;
     agi_rows K, V, tK, tV;
-    real *dK, *dV; /* [nj][Dk_pad], [nj][Dv_pad] */
+    real *dK, *dV; /* [nj][Dk_pad], [nj][Dv_pad], on the AMX unit in tiles, by rows */
 } agi_key_tile;
 
 /* What a thread has beside that on the AMX unit. By fours: of Q, dO, tQ, tdO, or of K, V, tK, tV. */
@@ -68,7 +68,7 @@ typedef struct {
     uint16_t *pairs_of_keys[2]; /* dZ of vjp, tdZ and dZ of vjp_jvp, [block / 32][TILE_ROWS / 16] tiles */
     real *T[2];                 /* score tiles of a patch: S beside dP, tS beside tdP */
     real *dQ;                   /* [TILE_ROWS][Dk_pad]: a tile of it by rows */
-    real *tail;
+    real *key_sums;             /* 16 rows of dK or dV by rows */
     uint16_t *rows;
 } agi_amx_backward_scratch;
 
