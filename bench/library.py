@@ -28,7 +28,7 @@ MAPS = {
     "vjp_jvp": (8, 24),
 }  # bit, flops a pair and channel
 ISAS = {"auto": 0, "scalar": 1, "avx2": 2, "avx512": 3, "amx": 4, "neon": 5}
-PROBE_F32, PROBE_F64, PROBE_EXP2, PROBE_AMX = 0, 1, 2, 3
+PROBE_F32, PROBE_F64, PROBE_EXP2, PROBE_AMX, PROBE_FED_F32, PROBE_FED_F64 = range(6)
 SIZES = {"f64": 8, "f32": 4, "bf16": 2}
 
 

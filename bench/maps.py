@@ -1,7 +1,7 @@
 """The maps of one problem beside PyTorch's and beside the probes; and the error of the bf16 gradients."""
 
 import peers
-from library import MAPS, PROBE_AMX, PROBE_EXP2, PROBE_F32, PROBE_F64, Arrays, Buffer, Plan
+from library import MAPS, PROBE_AMX, PROBE_EXP2, PROBE_F32, PROBE_F64, PROBE_FED_F32, PROBE_FED_F64, Arrays, Buffer, Plan
 from timing import BETWEEN, SETTLE
 
 
@@ -26,6 +26,10 @@ def probe_of(case, isa):
     return PROBE_F64 if case.dtype == "f64" else PROBE_F32
 
 
+# The same with factors from the first cache.
+FED = {PROBE_F32: PROBE_FED_F32, PROBE_F64: PROBE_FED_F64}
+
+
 def run_round(case, isa, kind, ours, theirs, best):
     best.probe("exp2", isa, PROBE_EXP2, case.threads, SETTLE)
     if case.threads > 1:
@@ -35,6 +39,8 @@ def run_round(case, isa, kind, ours, theirs, best):
         best.time(name, run)
     for name, run in theirs.items():
         best.time(name, run)
+    if kind in FED:
+        best.probe("fed", isa, FED[kind], case.threads, BETWEEN)
 
 
 def run(case, library, best, rounds):
@@ -55,8 +61,9 @@ def run(case, library, best, rounds):
         }
     for name in theirs:
         case.results[name] = {"ms": 1e3 * values[name]}
-    for name in ("probe", "probe_one", "exp2"):
-        case.results[name] = 1e-9 * values[name]
+    for name in ("probe", "probe_one", "exp2", "fed"):
+        if name in values:
+            case.results[name] = 1e-9 * values[name]
     case.results["isa"] = plan.isa
     case.results["on_amx"] = kind == PROBE_AMX
     plan.close()

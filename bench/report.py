@@ -67,7 +67,9 @@ def probe_lines(finished):
     return [
         "probes, the best of the run, one thread / all:",
         f"    float32 fma, GFLOP/s  {best('probe_one', **f32)} / {best('probe', **f32, **many)}",
+        f"        from the cache    {best('fed', threads=1, **f32)} / {best('fed', **f32, **many)}",
         f"    float64 fma, GFLOP/s  {best('probe_one', **f64)} / {best('probe', **f64, **many)}",
+        f"        from the cache    {best('fed', threads=1, **f64)} / {best('fed', **f64, **many)}",
         f"    AMX bf16, GFLOP/s     {best('probe_one', on_amx)} / {best('probe', on_amx, **many)}",
         f"    float32 exp2, G/s     {best('exp2', threads=1, **f32)} / {best('exp2', **f32, **many)}",
     ]

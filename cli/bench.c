@@ -110,6 +110,9 @@ static void print_probe(const struct bench *b)
         printf(" (one thread %.1f)", 1e-9 * b->probe_one);
     }
     printf("; f32 exp2: %.1f G/s\n", 1e-9 * b->exp2);
+    if (b->fed > 0) {
+        printf("         with factors from the first cache: %.1f GFLOP/s\n", 1e-9 * b->fed);
+    }
     if (b->kind == PROBE_FMA_F32 && dtype != AG_F32) {
         printf("         %s is computed in f32 here, so it is compared with f32\n",
                dtype == AG_F16 ? "f16" : "bf16");

@@ -149,6 +149,10 @@ ag_status bench_round(struct bench *b)
         keep_highest(&b->probe, probe_rate(b->isa, b->kind, b->threads, settle_seconds, window_seconds));
         status = time_map(b, &b->results[n]);
     }
+    if (b->kind != PROBE_AMX_BF16) {
+        const enum probe_kind fed = b->kind == PROBE_FMA_F64 ? PROBE_FED_F64 : PROBE_FED_F32;
+        keep_highest(&b->fed, probe_rate(b->isa, fed, b->threads, settle_seconds, window_seconds));
+    }
     if (b->threads == 1) {
         b->probe_one = b->probe;
     }

@@ -33,6 +33,7 @@ struct bench {
     int count;
     struct bench_result results[BENCH_MAPS];
     double probe, probe_one; /* operations a second of all threads and of one: the best round's */
+    double fed;              /* the same with factors from the first cache; 0: bf16 tiles */
     double exp2;             /* exponentials a second of all threads */
 };
 

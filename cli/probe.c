@@ -22,19 +22,29 @@ enum {
     ROUNDS = 2000,
     MAX_BYTES = 64,
     VALUES = (CHAINS + 4) * MAX_BYTES / 4,
+    FED_ROWS = 6,   /* a block of sums: rows by as many vectors as registers are left for */
+    FED_STEPS = 64, /* of the sum, the operands of which take a third of the first cache at most */
+    FED_ROUNDS = ROUNDS / 32,
+    FED_BYTES = FED_STEPS * 4 * MAX_BYTES,
+    MOST_SUMS = 4 * FED_ROWS,
     MAX_THREADS = 1024
 };
+
+/* Vectors of a row of sums: 32 registers, or 16. */
+#define FED_VECTORS(bytes) ((bytes) == 64 ? 4 : 2)
 
 /* What the loops compute with, random. */
 struct numbers {
     double values[VALUES];
     uint16_t tiles[PROBE_TILES * PROBE_TILE]; /* bfloat16 */
+    _Alignas(MAX_BYTES) float fed_f32[FED_BYTES / 4];
+    _Alignas(MAX_BYTES) double fed_f64[FED_BYTES / 8];
 };
 
 #if defined(__clang__)
 #define UNROLL _Pragma("clang loop unroll(full)")
 #else
-#define UNROLL _Pragma("GCC unroll 12")
+#define UNROLL _Pragma("GCC unroll 24")
 #endif
 
 #define EXP2_POLYNOMIAL(f)                                                                                   \
@@ -78,13 +88,15 @@ struct set {
 };
 
 static const struct set sets[] = {
-    {"scalar", 16, {fma_f32_plain, fma_f64_plain, exp2_f32_plain, NULL}},
+    {"scalar", 16, {fma_f32_plain, fma_f64_plain, exp2_f32_plain, NULL, fed_f32_plain, fed_f64_plain}},
 #if defined(__x86_64__)
-    {"avx2", 32, {fma_f32_avx2, fma_f64_avx2, exp2_f32_avx2, NULL}},
-    {"avx512", 64, {fma_f32_avx512, fma_f64_avx512, exp2_f32_avx512, NULL}},
-    {"amx", 64, {fma_f32_avx512, fma_f64_avx512, exp2_f32_avx512, products_amx}},
+    {"avx2", 32, {fma_f32_avx2, fma_f64_avx2, exp2_f32_avx2, NULL, fed_f32_avx2, fed_f64_avx2}},
+    {"avx512", 64, {fma_f32_avx512, fma_f64_avx512, exp2_f32_avx512, NULL, fed_f32_avx512, fed_f64_avx512}},
+    {"amx",
+     64,
+     {fma_f32_avx512, fma_f64_avx512, exp2_f32_avx512, products_amx, fed_f32_avx512, fed_f64_avx512}},
 #else
-    {"neon", 16, {fma_f32_plain, fma_f64_plain, exp2_f32_plain, NULL}},
+    {"neon", 16, {fma_f32_plain, fma_f64_plain, exp2_f32_plain, NULL, fed_f32_plain, fed_f64_plain}},
 #endif
 };
 enum { SETS = sizeof sets / sizeof sets[0] };
@@ -124,7 +136,10 @@ static double operations(const struct set *set, enum probe_kind kind)
     if (kind == PROBE_AMX_BF16) {
         return (double)PROBE_TILE_OPERATIONS * PROBE_TILES * ROUNDS;
     }
-    const double lanes = set->bytes / (kind == PROBE_FMA_F64 ? 8.0 : 4.0);
+    const double lanes = set->bytes / (kind == PROBE_FMA_F64 || kind == PROBE_FED_F64 ? 8.0 : 4.0);
+    if (kind == PROBE_FED_F32 || kind == PROBE_FED_F64) {
+        return lanes * 2 * FED_ROWS * FED_VECTORS(set->bytes) * FED_STEPS * FED_ROUNDS;
+    }
     return lanes * CHAINS * ROUNDS * (kind == PROBE_EXP2_F32 ? 1 : 4);
 }
 
@@ -163,13 +178,19 @@ static void draw_numbers(struct numbers *x, uint64_t seed)
     for (int n = 0; n < PROBE_TILES * PROBE_TILE; n++) {
         x->tiles[n] = bfloat16((float)(2 * rng_uniform(&r) - 1));
     }
+    for (int n = 0; n < FED_BYTES / 4; n++) {
+        x->fed_f32[n] = (float)(2 * rng_uniform(&r) - 1);
+    }
+    for (int n = 0; n < FED_BYTES / 8; n++) {
+        x->fed_f64[n] = 2 * rng_uniform(&r) - 1;
+    }
 }
 
 static void *work(void *arg)
 {
     struct worker *w = arg;
     _Alignas(MAX_BYTES) struct numbers numbers;
-    char out[CHAINS * MAX_BYTES];
+    char out[MOST_SUMS * MAX_BYTES];
     int64_t calls = 0;
     draw_numbers(&numbers, w->seed);
     do {

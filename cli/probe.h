@@ -1,5 +1,6 @@
 /* Probes of the processor: how many operations a second it does at most, on numbers that stay in registers.
- * The ceiling that a map's rate is compared with. */
+ * The ceiling that a map's rate is compared with. Where loads beside the multiply-adds lower a processor's clock, the
+ * probes that are fed from the first cache say by how much. */
 #ifndef ATTNGRAD_CLI_PROBE_H
 #define ATTNGRAD_CLI_PROBE_H
 
@@ -8,7 +9,10 @@ enum probe_kind {
     PROBE_FMA_F64 = 1,
     PROBE_EXP2_F32 = 2, /* 2^x by a polynomial of degree 5: one operation each */
     PROBE_AMX_BF16 = 3, /* products of tiles of bfloat16, "amx" only; multiply-adds count two */
-    PROBE_KINDS = 4
+    PROBE_FED_F32 =
+        4, /* multiply-adds whose factors come from the first cache, as in a product of matrices */
+    PROBE_FED_F64 = 5,
+    PROBE_KINDS = 6
 };
 
 /* Operations a second of `threads` threads at once, in the vectors of an instruction set ("scalar": those of

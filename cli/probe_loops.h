@@ -58,6 +58,49 @@ PROBE_TARGET static void PROBE_NAME(fma_f64)(const struct numbers *numbers, void
     memcpy(out, c, sizeof c);
 }
 
+/* The inner loop of a product of matrices: for each row of the block one factor, for each vector of a row another. */
+PROBE_TARGET static void PROBE_NAME(fed_f32)(const struct numbers *numbers, void *out)
+{
+    enum { WIDE = FED_VECTORS(PROBE_BYTES), LANES = PROBE_BYTES / (int)sizeof(float) };
+    PROBE_NAME(vec_f32) c[FED_ROWS * WIDE], b[WIDE];
+    memset(c, 0, sizeof c);
+    for (int n = 0; n < FED_ROUNDS; n++) {
+        const float *const a = numbers->fed_f32 + n % LANES; /* else one pass would do for all */
+        for (int s = 0; s < FED_STEPS; s++) {
+            UNROLL for (int v = 0; v < WIDE; v++)
+            {
+                memcpy(&b[v], numbers->fed_f32 + (s * WIDE + v) * LANES, sizeof b[v]);
+            }
+            UNROLL for (int e = 0; e < FED_ROWS * WIDE; e++)
+            {
+                c[e] += a[e / WIDE * FED_STEPS + s] * b[e % WIDE];
+            }
+        }
+    }
+    memcpy(out, c, sizeof c);
+}
+
+PROBE_TARGET static void PROBE_NAME(fed_f64)(const struct numbers *numbers, void *out)
+{
+    enum { WIDE = FED_VECTORS(PROBE_BYTES), LANES = PROBE_BYTES / (int)sizeof(double) };
+    PROBE_NAME(vec_f64) c[FED_ROWS * WIDE], b[WIDE];
+    memset(c, 0, sizeof c);
+    for (int n = 0; n < FED_ROUNDS; n++) {
+        const double *const a = numbers->fed_f64 + n % LANES; /* else one pass would do for all */
+        for (int s = 0; s < FED_STEPS; s++) {
+            UNROLL for (int v = 0; v < WIDE; v++)
+            {
+                memcpy(&b[v], numbers->fed_f64 + (s * WIDE + v) * LANES, sizeof b[v]);
+            }
+            UNROLL for (int e = 0; e < FED_ROWS * WIDE; e++)
+            {
+                c[e] += a[e / WIDE * FED_STEPS + s] * b[e % WIDE];
+            }
+        }
+    }
+    memcpy(out, c, sizeof c);
+}
+
 /* x = 3 - 2^x stays between -5 and 3 and does not come to rest. */
 PROBE_TARGET static void PROBE_NAME(exp2_f32)(const struct numbers *numbers, void *out)
 {
