@@ -61,9 +61,8 @@ def run(case, library, best, rounds):
         }
     for name in theirs:
         case.results[name] = {"ms": 1e3 * values[name]}
-    for name in ("probe", "probe_one", "exp2", "fed"):
-        if name in values:
-            case.results[name] = 1e-9 * values[name]
+    for name in ("probe", "probe_one", "exp2", "fed") if kind in FED else ("probe", "probe_one", "exp2"):
+        case.results[name] = 1e-9 * values[name]
     case.results["isa"] = plan.isa
     case.results["on_amx"] = kind == PROBE_AMX
     plan.close()

@@ -59,7 +59,7 @@ def probe_lines(finished):
     maps = of_kind(finished, "maps")
 
     def best(name, among=maps, **wanted):
-        found = [case.results[name] for case in find(among, **wanted)]
+        found = [case.results[name] for case in find(among, **wanted) if name in case.results]
         return f"{max(found):.1f}" if found else "not measured"
 
     f32, f64, many = {"dtype": "f32", "isa": "auto"}, {"dtype": "f64"}, {"threads": lambda t: t > 1}

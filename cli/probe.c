@@ -23,14 +23,14 @@ enum {
     MAX_BYTES = 64,
     VALUES = (CHAINS + 4) * MAX_BYTES / 4,
     FED_ROWS = 6,   /* a block of sums: rows by as many vectors as registers are left for */
-    FED_STEPS = 64, /* of the sum, the operands of which take a third of the first cache at most */
+    FED_STEPS = 64, /* of the sum, whose operands take 16 KiB at most */
     FED_ROUNDS = ROUNDS / 32,
     FED_BYTES = FED_STEPS * 4 * MAX_BYTES,
     MOST_SUMS = 4 * FED_ROWS,
     MAX_THREADS = 1024
 };
 
-/* Vectors of a row of sums: 32 registers, or 16. */
+/* Vectors of a row of sums: AVX-512 has twice the registers of AVX2. */
 #define FED_VECTORS(bytes) ((bytes) == 64 ? 4 : 2)
 
 /* What the loops compute with, random. */

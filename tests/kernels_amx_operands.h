@@ -142,7 +142,8 @@ static void check_amx_put_rows(struct rng *r)
     const int64_t m = rng_range(r, 1, 16), n = rng_range(r, 1, 100), ld = n + rng_range(r, 0, 40);
     struct guarded sums = float_numbers(r, (n + 15) / 16 * AMX_C, -2, 2), to = guard((m - 1) * ld + n, 2);
     struct faults wrong = {0};
-    const float factor = (float)rng_uniform(r);
+    const float factor = (float)(4 * rng_uniform(r) - 2);
+    floats_of(&sums)[0] = rng_chance(r, 0.5) ? INFINITY : -INFINITY;
     agi_amx_table.put_rows(narrow_of(&to), ld, floats_of(&sums), factor, m, n);
     for (int64_t at = 0; at < (m - 1) * ld + n; at++) {
         const int64_t i = at / ld, c = at % ld;

@@ -34,7 +34,7 @@ void agi_amx_backward_lay_out(agi_amx_backward_scratch *s, agi_arena *arena, con
     }
     s->clean = agi_take16(arena, on * block * Dk);
     s->dQ = agi_take_reals(arena, on * TILE_ROWS * Dk);
-    s->key_sums = agi_take_reals(arena, on * AMX_ROWS * agi_max(Dk, Dv));
+    s->some_keys = agi_take_reals(arena, on * AMX_ROWS * agi_max(Dk, Dv));
     s->rows = agi_take16(arena, on * agi_max(TILE_ROWS, GROUP_KEYS) * agi_max(Dk, Dv));
 }
 
@@ -194,9 +194,9 @@ void agi_amx_put_keys(const agi_backward_scratch *s, const agi_head *x, agi_slic
     for (int64_t j = 0; j < n && to.t->data != NULL; j += AMX_ROWS) {
         for (int64_t at = 0; at < AMX_ROWS * width; at += AMX_LANES) { /* a row of a tile */
             const int64_t tile = at / AMX_C, row = at % AMX_C / AMX_LANES;
-            memcpy(s->amx.key_sums + row * width + tile * AMX_LANES, sums + j * width + at, line);
+            memcpy(s->amx.some_keys + row * width + tile * AMX_LANES, sums + j * width + at, line);
         }
-        agi_put_rows(x->k, to, first + j, agi_min(AMX_ROWS, n - j), accumulate, factor, s->amx.key_sums,
+        agi_put_rows(x->k, to, first + j, agi_min(AMX_ROWS, n - j), accumulate, factor, s->amx.some_keys,
                      width);
     }
 }

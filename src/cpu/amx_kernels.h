@@ -71,7 +71,7 @@ typedef struct {
     /* Turned tiles without the keys that are not to be kept: zeros there, as 0 times NaN is NaN. */
     void (*clean)(uint16_t *to, const uint16_t *from, int64_t tiles, const uint8_t *keep);
 
-    /* to[n][m] = the sum of row m and column n, which lie by columns, `tall` rows; m, n multiples of 16. */
+    /* to[n][m] = C[m][n], of sums by columns, `tall` rows of them; m, n multiples of 16. */
     void (*turn)(float *to, int64_t ld, const float *sums, int64_t tall, int64_t m, int64_t n);
 
     /* The same, times factor[n], rounded to bfloat16, for any m and n. `tall` is no less than the next multiple of

@@ -52,7 +52,7 @@ INLINE void product_2x2(int64_t K, const uint16_t *A, const amx_operand *a, cons
 
 /* The same for a short sum, where loads and stores of C are what counts: a store waits for the end of its products, so
  * the upper two tiles are stored among the products of the lower two. Those run over k backwards, from the tiles of B
- * that are there. */
+ * that are there; so a sum's last bit may depend on where its tile is, and on whether it has a neighbour. */
 INLINE void product_short(int64_t K, const uint16_t *A, const amx_operand *a, const uint16_t *B,
                           const amx_operand *b, float *C, const amx_sums *c, bool add)
 {

@@ -1,5 +1,5 @@
 /* Forward and jvp on the AMX unit: one block of keys against the panels of a block of queries. Sums are transposed,
- * O'^T[channel][query], so that P^T is an operand as it stands. A panel takes the keys in groups; their weights wait
+ * O'^T, in tiles by columns, so that P^T is an operand as it stands. A panel takes the keys in groups; their weights wait
  * until the product with V of the whole block, because a longer sum is a cheaper one. */
 #include "amx_rowwise.h"
 
@@ -143,15 +143,15 @@ static void rescale(const agi_head *x, const agi_amx_panel *panel, int64_t lanes
                     const float *delta)
 {
     const bool tangents = x->call->map == AGI_JVP;
-    const int64_t tile = AMX_LANES * tall_of(x);
-    for (int64_t n = 0; n < lanes / AMX_LANES * tile && !panel->empty; n += AMX_LANES) {
-        const int64_t first = n / tile * AMX_LANES;
-        float *O = panel->O + n, *tO = panel->tO + n;
-        for (int64_t i = 0; i < AMX_LANES && tangents; i++) {
-            tO[i] = alpha[first + i] * (tO[i] + delta[first + i] * O[i]);
-        }
-        for (int64_t i = 0; i < AMX_LANES; i++) {
-            O[i] *= alpha[first + i];
+    for (int64_t q = 0; q < lanes && !panel->empty; q += AMX_LANES) {
+        for (int64_t c = 0; c < x->Dv_pad; c++) {
+            float *O = panel->O + q * tall_of(x) + c * AMX_LANES, *tO = panel->tO + (O - panel->O);
+            for (int64_t i = 0; i < AMX_LANES && tangents; i++) {
+                tO[i] = alpha[q + i] * (tO[i] + delta[q + i] * O[i]);
+            }
+            for (int64_t i = 0; i < AMX_LANES; i++) {
+                O[i] *= alpha[q + i];
+            }
         }
     }
 }

@@ -68,7 +68,7 @@ typedef struct {
     uint16_t *pairs_of_keys[2]; /* dZ of vjp, tdZ and dZ of vjp_jvp, [block / 32][TILE_ROWS / 16] tiles */
     real *T[2];                 /* score tiles of a patch: S beside dP, tS beside tdP */
     real *dQ;                   /* [TILE_ROWS][Dk_pad]: a tile of it by rows */
-    real *key_sums;             /* 16 rows of dK or dV by rows */
+    real *some_keys;            /* 16 rows of dK or dV by rows */
     uint16_t *rows;
 } agi_amx_backward_scratch;
 
@@ -80,7 +80,7 @@ typedef struct {
     real *K, *V, *tK, *tV;    /* converted rows of a block */
     real *clean, *tclean;     /* K and tK without the keys that nobody sees */
     uint8_t *unseen, *unseen_panel;
-    real *dK, *dV;  /* the span's sums, where there is one part */
+    real *dK, *dV;  /* the span's sums, where there is one part; on the AMX unit these and dQ are in tiles */
     real *dQ;       /* [group][Nq][Dk_pad]: sums over spans, where there is one part; one span: one tile */
     real *products; /* [group][2][Nq]: D and tD, where there are several spans and one part */
     real *row[2];   /* [SOME_ROWS][Dv_pad]: rows of O and tO */
@@ -89,7 +89,7 @@ typedef struct {
 
 /* What all threads share. */
 typedef struct {
-    real *dK, *dV;      /* [chains][parts][span][D_pad], where there are parts */
+    real *dK, *dV;      /* [chains][parts][span][D_pad], where there are parts; likewise in tiles there */
     real *dQ;           /* [chains][group][Nq][Dk_pad], likewise */
     real *products;     /* [chains][group][2][Nq], likewise */
     real *bias_full;    /* a copy of the bias's gradient, where it is a sum and its dtype is narrow */

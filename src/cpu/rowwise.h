@@ -43,7 +43,7 @@ typedef struct {
 typedef struct {
     amx_operand columns, t_columns;
     uint16_t *Q;  /* with tQ before it, where there are tangents */
-    real *O, *tO; /* [Dv_pad][PANEL] */
+    real *O, *tO; /* in tiles, by columns */
     real *norms;  /* [PANEL]: of Q */
     bool empty;   /* nothing has been added to the sums, and they are not zero yet */
 } agi_amx_panel;
