@@ -64,6 +64,36 @@ agi_rows16 agi_get_rows16(agi_slice s, int64_t first, int64_t n, int64_t rows, i
     return (agi_rows16){scratch, width};
 }
 
+void agi_amx_add_ahead(agi_amx_ahead *a, agi_slice s, int64_t first, int64_t n)
+{
+    if (s.t->data != NULL && s.t->strides[3] == 1 && n > 0) {
+        a->p[a->n] = row_of(s, first);
+        a->ld[a->n] = s.t->strides[2];
+        a->bytes[a->n] = s.D * (int64_t)sizeof(uint16_t);
+        a->rows[a->n] = n;
+        a->n++;
+    }
+}
+
+void agi_amx_begin_asking(agi_amx_ahead *a, int64_t steps)
+{
+    int64_t rows = 0;
+    for (int t = a->first; t < a->n; t++) {
+        rows += a->rows[t];
+    }
+    a->at_once = (rows + steps - 1) / steps;
+}
+
+void agi_amx_ask(agi_amx_ahead *a)
+{
+    for (int64_t left = a->at_once; left > 0 && a->first < a->n; left--) {
+        const int t = a->first;
+        agi_ask_for(a->p[t], a->bytes[t]);
+        a->p[t] += a->ld[t];
+        a->first += --a->rows[t] == 0;
+    }
+}
+
 static amx_operand operand_of_rows(agi_rows16 rows)
 {
     return (amx_operand){rows.p, AMX_ROWS * rows.ld, AMX_DEPTH, rows.ld};

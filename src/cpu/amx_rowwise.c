@@ -411,37 +411,52 @@ static void move_down(const agi_amx_row_scratch *s, int64_t at, bool tangents)
     }
 }
 
-/* Rows of the next block of keys, first .. first + n - 1. They come from far away, and are asked for a few at a time
- * beside the products. */
-typedef struct {
-    int64_t first, n;
-} rows_ahead;
+/* ---- What comes next ---- */
 
-static void ask_for_row(const agi_head *x, const ag_tensor *t, int64_t D, int64_t row)
+static void add_keys_ahead(agi_amx_ahead *to, const agi_head *x, int64_t first, int64_t n)
 {
-    if (t->data != NULL && t->strides[3] == 1) {
-        const uint16_t *const p = (const uint16_t *)t->data + agi_row_at(agi_key_slice(x, t, D), row);
-        agi_ask_for(p, D * (int64_t)sizeof *p);
+    const ag_args *a = &x->call->a;
+    agi_amx_add_ahead(to, agi_key_slice(x, &a->k, x->Dk), first, n);
+    agi_amx_add_ahead(to, agi_key_slice(x, &a->v, x->Dv), first, n);
+    if (x->call->map == AGI_JVP) {
+        agi_amx_add_ahead(to, agi_key_slice(x, &a->tk, x->Dk), first, n);
+        agi_amx_add_ahead(to, agi_key_slice(x, &a->tv, x->Dv), first, n);
     }
 }
 
-/* Share number `share` of `shares`. */
-static void ask_ahead(const agi_head *x, rows_ahead ahead, int64_t share, int64_t shares)
+/* Its queries and, where they are others, its first block of keys. jvp's cache has no room for them. */
+void agi_amx_expect_item(agi_amx_row_scratch *s, const agi_head *x, const agi_head *y, int64_t i0, int64_t n)
 {
     const ag_args *a = &x->call->a;
-    const ag_tensor *const tensors[] = {&a->k, &a->v, &a->tk, &a->tv};
-    const int n = x->call->map == AGI_JVP ? 4 : 2;
-    for (int64_t r = ahead.n * share / shares; r < ahead.n * (share + 1) / shares; r++) {
-        for (int i = 0; i < n; i++) {
-            ask_for_row(x, tensors[i], i % 2 == 0 ? x->Dk : x->Dv, ahead.first + r);
-        }
+    s->after = (agi_amx_ahead){.n = 0};
+    if (y == NULL || n <= 0 || x->call->map == AGI_JVP) {
+        return;
+    }
+    agi_amx_add_ahead(&s->after, agi_query_slice(y, &a->q, AG_BF16, y->Dk), i0, n);
+    if (y->seq.view != x->seq.view || y->seq.k0 != x->seq.k0 || y->hk != x->hk) {
+        int64_t from, to;
+        agi_key_range(y, i0, n, &from, &to);
+        add_keys_ahead(&s->after, y, from, agi_min(to, from / AMX_KEYS * AMX_KEYS + AMX_KEYS) - from);
+    }
+}
+
+/* The next block of keys, or behind the last the next item: where causal, the last block has half of its groups. */
+static void begin_asking(agi_amx_row_scratch *s, const agi_head *x, int64_t next, int64_t n, int64_t groups)
+{
+    if (n > 0) {
+        s->ahead = (agi_amx_ahead){.n = 0};
+        add_keys_ahead(&s->ahead, x, next, n);
+        agi_amx_begin_asking(&s->ahead, groups);
+    } else {
+        s->ahead = s->after;
+        agi_amx_begin_asking(&s->ahead, (groups + 1) / 2);
     }
 }
 
 /* The scores of a group are computed while those of the group before it are used: the unit works beside the
  * vectors, and nothing waits for its stores. */
 static void run_tile(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel, agi_amx_panel *own,
-                     const key_operands *keys, rows_ahead ahead)
+                     const key_operands *keys)
 {
     const int64_t lanes = lanes_of(panel);
     const agi_key_block block = {.j0 = keys->j0, .nj = keys->nj};
@@ -456,7 +471,7 @@ static void run_tile(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel
         if (g + 1 < end) {
             group_products(&s->amx, x, own, keys, g + 1, lanes);
         }
-        ask_ahead(x, ahead, g - first, end - first);
+        agi_amx_ask(&s->amx.ahead);
         const key_group group = {g,
                                  waiting.n,
                                  agi_max(0, from - g * GROUP_KEYS),
@@ -478,10 +493,9 @@ void agi_amx_row_block(agi_row_scratch *s, const agi_head *x, agi_row_panel *pan
                        int64_t j0, int64_t nj, int64_t end)
 {
     const key_operands keys = load_keys(&s->amx, x, j0, nj);
-    const int64_t next = j0 + nj, n = agi_min(AMX_KEYS, end - next);
+    const int64_t next = j0 + nj, groups = (nj + GROUP_KEYS - 1) / GROUP_KEYS;
+    begin_asking(&s->amx, x, next, agi_min(AMX_KEYS, end - next), n_panels * groups);
     for (int64_t q = 0; q < n_panels; q++) {
-        const int64_t at = n * q / n_panels;
-        run_tile(s, x, &panels[q], &s->amx.panel[q], &keys,
-                 (rows_ahead){next + at, n * (q + 1) / n_panels - at});
+        run_tile(s, x, &panels[q], &s->amx.panel[q], &keys);
     }
 }

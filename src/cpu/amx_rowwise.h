@@ -6,6 +6,9 @@
 
 void agi_amx_row_lay_out(agi_amx_row_scratch *s, agi_arena *arena, const ag_plan *plan, agi_map map);
 
+/* The item after this one is queries i0 .. i0 + n - 1 of head y; NULL: there is none. */
+void agi_amx_expect_item(agi_amx_row_scratch *s, const agi_head *x, const agi_head *y, int64_t i0, int64_t n);
+
 /* Panel q of an item: its operands, its sums at zero. */
 void agi_amx_begin_panel(agi_amx_row_scratch *s, const agi_head *x, const agi_row_panel *panel, int64_t q);
 

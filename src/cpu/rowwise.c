@@ -228,6 +228,9 @@ static void walk_keys(agi_row_scratch *s, const agi_head *x, agi_row_panel *pane
     agi_key_range(x, i0, last->i0 + last->ni - i0, &from, &to);
     from = agi_max(from, first_key);
     to = agi_min(to, end_key);
+    if (from >= to) {
+        return;
+    }
     const int64_t step = x->amx != NULL ? AMX_KEYS : ROW_KEYS;
     /* Groups as in the backward: the order of a score's sum depends on its place in the group. */
     from = x->amx != NULL ? from / GROUP_KEYS * GROUP_KEYS : from;
@@ -299,6 +302,16 @@ static void run_on_amx(const agi_row_job *w, agi_row_scratch *s, const agi_head 
     x->amx->end(&before);
 }
 
+/* A thread takes items in turn. Parts of the keys are short: no more is asked for. */
+static void expect_next(const agi_row_job *w, agi_row_scratch *s, const agi_head *x, int64_t number)
+{
+    const bool there = w->schedule.parts == 1 && number + 1 < w->schedule.items;
+    agi_head y;
+    const int64_t i0 = there ? begin_item(w, number + 1, &y) : 0;
+    agi_amx_expect_item(&s->amx, x, there ? &y : NULL, i0,
+                        there ? agi_min(w->schedule.rows, y.seq.n_q - i0) : 0);
+}
+
 void agi_row_item(const agi_row_job *w, agi_row_scratch *s, int64_t number)
 {
     const agi_row_schedule *schedule = &w->schedule;
@@ -316,6 +329,7 @@ void agi_row_item(const agi_row_job *w, agi_row_scratch *s, int64_t number)
         begin_statistics(&panels[n_panels], &x);
     }
     if (n_panels > 0 && AGI_HAS_AMX && x.amx != NULL) {
+        expect_next(w, s, &x, number);
         run_on_amx(w, s, &x, panels, n_panels, part * schedule->keys, (part + 1) * schedule->keys);
     } else if (n_panels > 0) {
         run_panels(s, &x, panels, n_panels, part * schedule->keys, (part + 1) * schedule->keys);

@@ -55,7 +55,8 @@ typedef struct {
     real *T[2], *U[2];    /* score tiles of a group, one filled while the other is used */
     uint16_t *P, *tP;     /* weights that wait, as pairs, and their tangents */
     uint16_t *rows, *clean;
-    uint8_t *keep; /* [AMX_WAITING][GROUP_KEYS]: the panel sees the key */
+    uint8_t *keep;              /* [AMX_WAITING][GROUP_KEYS]: the panel sees the key */
+    agi_amx_ahead ahead, after; /* what comes next, and what the item after this one begins with */
 } agi_amx_row_scratch;
 
 /* One thread's scratch. */
