@@ -177,7 +177,7 @@ void agi_amx_put_queries(agi_backward_scratch *s, const agi_head *x, agi_slice d
     if (dq.t->data != NULL && dq.dtype == AG_BF16 && !accumulate) {
         agi_amx_put_turned(x, dq, i0, ni, s->tile.dQ, &scale, 0, s->amx.rows);
     } else if (dq.t->data != NULL) {
-        x->amx->turn(s->amx.dQ, x->Dk_pad, s->tile.dQ, agi_round_up(x->Dk, AMX_DEPTH), x->Dk_pad,
+        x->amx->turn(s->amx.dQ, x->Dk_pad, s->tile.dQ, agi_amx_tall(x->Dk), x->Dk_pad,
                      agi_round_up(ni, AMX_ROWS));
         agi_put_rows(x->k, dq, i0, ni, accumulate, scale, s->amx.dQ, x->Dk_pad);
     }
@@ -475,7 +475,7 @@ static void add_query_gradient(const agi_backward_scratch *s, const agi_head *x,
 {
     const agi_band band = agi_band_at(x, s->tile.i0, keys->j0);
     const int64_t ni = s->tile.ni, strip = agi_inside(band, ni, keys->nj) ? ni : AMX_DEPTH;
-    const int64_t tall = agi_round_up(x->Dk, AMX_DEPTH);
+    const int64_t tall = agi_amx_tall(x->Dk);
     for (int64_t i = 0; i < ni; i += strip) {
         const int64_t n = agi_min(strip, ni - i);
         int64_t from, to;

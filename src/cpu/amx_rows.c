@@ -174,7 +174,7 @@ static void scatter_rows(agi_slice to, int64_t first, int64_t n, const uint16_t 
 static void put_some(const agi_head *x, agi_slice to, int64_t first, int64_t n, const float *sums,
                      const double *factor, int64_t step, uint16_t *scratch)
 {
-    const int64_t tall = agi_round_up(to.D, AMX_DEPTH);
+    const int64_t tall = agi_amx_tall(to.D);
     uint16_t *const place = (uint16_t *)to.t->data + agi_row_at(to, first);
     float factors[PANEL];
     for (int64_t r = 0; r < n; r++) {
@@ -208,8 +208,8 @@ void agi_amx_put_turned(const agi_head *x, agi_slice to, int64_t first, int64_t 
                         const double *factor, int64_t step, uint16_t *scratch)
 {
     for (int64_t r = 0; r < n; r += PANEL) {
-        put_some(x, to, first + r, agi_min(PANEL, n - r), sums + r * agi_round_up(to.D, AMX_DEPTH),
-                 factor + r * step, step, scratch);
+        put_some(x, to, first + r, agi_min(PANEL, n - r), sums + r * agi_amx_tall(to.D), factor + r * step,
+                 step, scratch);
     }
 }
 

@@ -59,8 +59,14 @@ amx_operand agi_amx_key_rows_and_tangents(const agi_head *x, const ag_tensor *t,
 amx_operand agi_amx_key_columns(const agi_head *x, const ag_tensor *t, int64_t D, int64_t j0, int64_t n,
                                 uint16_t *out, uint16_t *scratch);
 
-/* Rows first .. first + n - 1 of a bfloat16 output from sums that lie by columns, whole tiles of AMX_DEPTH channels,
- * row r times factor[r * step]. The scratch has PANEL rows. */
+/* Rows of sums that lie by columns, for D channels. */
+static inline int64_t agi_amx_tall(int64_t D)
+{
+    return agi_round_up(D, AMX_DEPTH);
+}
+
+/* Rows first .. first + n - 1 of a bfloat16 output from such sums, row r times factor[r * step]. The scratch has PANEL
+ * rows. */
 void agi_amx_put_turned(const agi_head *x, agi_slice to, int64_t first, int64_t n, const float *sums,
                         const double *factor, int64_t step, uint16_t *scratch);
 

@@ -93,16 +93,10 @@ void agi_amx_begin_panel(agi_amx_row_scratch *s, const agi_head *x, const agi_ro
     }
 }
 
-/* Rows of the sums. */
-static int64_t tall_of(const agi_head *x)
-{
-    return agi_round_up(x->Dv, AMX_DEPTH);
-}
-
 /* Sums of a panel that saw no key. */
 static void clear_sums(const agi_head *x, const agi_amx_panel *panel)
 {
-    const size_t size = (size_t)(PANEL * tall_of(x)) * sizeof(float);
+    const size_t size = (size_t)(PANEL * agi_amx_tall(x->Dv)) * sizeof(float);
     memset(panel->O, 0, size);
     if (x->call->map == AGI_JVP) {
         memset(panel->tO, 0, size);
@@ -125,9 +119,9 @@ void agi_amx_turn_panel(const agi_amx_row_scratch *s, const agi_head *x, agi_row
 {
     const agi_amx_panel *from = &s->panel[q];
     const int64_t W = lanes_of(panel);
-    x->amx->turn(panel->O, x->Dv_pad, from->O, tall_of(x), x->Dv_pad, W);
+    x->amx->turn(panel->O, x->Dv_pad, from->O, agi_amx_tall(x->Dv), x->Dv_pad, W);
     if (x->call->map == AGI_JVP) {
-        x->amx->turn(panel->tO, x->Dv_pad, from->tO, tall_of(x), x->Dv_pad, W);
+        x->amx->turn(panel->tO, x->Dv_pad, from->tO, agi_amx_tall(x->Dv), x->Dv_pad, W);
     }
 }
 
@@ -145,7 +139,7 @@ static void rescale(const agi_head *x, const agi_amx_panel *panel, int64_t lanes
     const bool tangents = x->call->map == AGI_JVP;
     for (int64_t q = 0; q < lanes && !panel->empty; q += AMX_LANES) {
         for (int64_t c = 0; c < x->Dv_pad; c++) {
-            float *O = panel->O + q * tall_of(x) + c * AMX_LANES, *tO = panel->tO + (O - panel->O);
+            float *O = panel->O + q * agi_amx_tall(x->Dv) + c * AMX_LANES, *tO = panel->tO + (O - panel->O);
             for (int64_t i = 0; i < AMX_LANES && tangents; i++) {
                 tO[i] = alpha[q + i] * (tO[i] + delta[q + i] * O[i]);
             }
@@ -194,7 +188,7 @@ static void add_values(const agi_head *x, const uint16_t *V, const amx_operand *
 {
     const amx_operand A = {V, like->line, like->step, like->row};
     const amx_operand B = {weights + at * GROUP_KEYS * PANEL, AMX_AB, GROUP_KEYS * PANEL, 0};
-    const amx_sums sums = amx_sums_by_columns(C, tall_of(x));
+    const amx_sums sums = amx_sums_by_columns(C, agi_amx_tall(x->Dv));
     x->amx->product(x->Dv_pad / AMX_ROWS, lanes / AMX_LANES, n, &A, &B, &sums, add);
 }
 

@@ -31,7 +31,7 @@ static void lay_out_tile(agi_query_tile *t, agi_arena *arena, int64_t rows, int6
  * tiles. */
 static int64_t dq_width(const ag_plan *plan, const agi_kernels *k, agi_map map)
 {
-    return agi_round_up(plan->p.dim_qk, agi_on_amx(plan, map) ? AMX_DEPTH : k->lanes);
+    return agi_on_amx(plan, map) ? agi_amx_tall(plan->p.dim_qk) : agi_round_up(plan->p.dim_qk, k->lanes);
 }
 
 static int64_t dq_rows(const ag_plan *plan, agi_map map)

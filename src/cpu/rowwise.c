@@ -305,11 +305,13 @@ static void run_on_amx(const agi_row_job *w, agi_row_scratch *s, const agi_head 
 /* A thread takes items in turn. Parts of the keys are short: no more is asked for. */
 static void expect_next(const agi_row_job *w, agi_row_scratch *s, const agi_head *x, int64_t number)
 {
-    const bool there = w->schedule.parts == 1 && number + 1 < w->schedule.items;
     agi_head y;
-    const int64_t i0 = there ? begin_item(w, number + 1, &y) : 0;
-    agi_amx_expect_item(&s->amx, x, there ? &y : NULL, i0,
-                        there ? agi_min(w->schedule.rows, y.seq.n_q - i0) : 0);
+    if (w->schedule.parts > 1 || number + 1 == w->schedule.items) {
+        agi_amx_expect_item(&s->amx, x, NULL, 0, 0);
+        return;
+    }
+    const int64_t i0 = begin_item(w, number + 1, &y);
+    agi_amx_expect_item(&s->amx, x, &y, i0, agi_min(w->schedule.rows, y.seq.n_q - i0));
 }
 
 void agi_row_item(const agi_row_job *w, agi_row_scratch *s, int64_t number)
