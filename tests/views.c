@@ -119,7 +119,7 @@ static void check_guards(struct view *v, const int64_t shape[4], size_t size, co
 }
 
 /* Runs the four maps with every tensor in this layout and a workspace of exactly the size asked for,
- * at an odd address; the outputs must be the bits that x holds. */
+ * at an odd address, full of NaN; the outputs must be the bits that x holds. */
 static void check_layout(struct arrays *x, const struct layout *l, const char *text)
 {
     struct view views[T_COUNT];
@@ -127,6 +127,7 @@ static void check_layout(struct arrays *x, const struct layout *l, const char *t
     void *wanted[T_COUNT];
     char label[512];
     char *workspace = arrays_alloc((int64_t)x->workspace_bytes + 1, 1);
+    memset(workspace, 0xff, x->workspace_bytes + 1);
     snprintf(label, sizeof label, "'%s' in layout '%s'", text, l->name);
     keep_outputs(x, wanted);
     for (enum tensor t = 0; t < T_COUNT; t++) {
