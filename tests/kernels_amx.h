@@ -120,9 +120,10 @@ static void check_amx(int rounds)
         check_amx_norms(&r);
         check_amx_clean(&r);
         check_amx_hide(&r);
+        check_amx_scores(&r);
         check_amx_softmax(&r);
         check_amx_curve(&r);
-        check_amx_softmax_band(&r);
+        check_amx_weights(&r);
         check_amx_softmax_tangent(&r);
         check_amx_gradients(&r);
         check_amx_gradient_tangents(&r);

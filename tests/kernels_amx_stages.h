@@ -8,6 +8,78 @@
 #define AMX_WEIGHT_ERROR (0x1p-7 + 1e-3)
 #define AMX_SUM_ERROR 1e-4
 
+/* ---- The next group's scores, which a stage computes beside its own work ---- */
+
+struct amx_beside {
+    amx_next next;
+    amx_config caller;
+    struct guarded rows[MOST_SQUARES], columns[MOST_SQUARES], T[MOST_SQUARES];
+};
+
+/* Squares of any depth, in one or the other half of a panel. */
+static void draw_amx_beside(struct rng *r, struct amx_beside *b)
+{
+    b->next.n = rng_range(r, 0, MOST_SQUARES);
+    for (int64_t n = 0; n < b->next.n; n++) {
+        amx_square *const q = &b->next.squares[n];
+        q->depth = rng_range(r, 1, 6);
+        q->ld = AMX_DEPTH * (q->depth + rng_range(r, 0, 2));
+        q->line = AMX_AB * (q->depth + rng_range(r, 0, 2));
+        b->rows[n] = narrow_numbers(r, 31 * q->ld + AMX_DEPTH * q->depth);
+        b->columns[n] = narrow_numbers(r, q->line + AMX_AB * q->depth);
+        b->T[n] = float_numbers(r, GROUP_KEYS * PANEL, -1, 1);
+        q->rows = narrow_of(&b->rows[n]);
+        q->columns = narrow_of(&b->columns[n]);
+        q->T = floats_of(&b->T[n]) + 32 * rng_range(r, 0, 1);
+        for (int64_t at = 0; at < GROUP_KEYS * PANEL; at++) { /* so that it shows where nothing is written */
+            floats_of(&b->T[n])[at] = 1e9F;
+        }
+    }
+    agi_amx_table.begin(&b->caller);
+}
+
+static void check_amx_beside(struct amx_beside *b, const char *what)
+{
+    struct faults faults = {0};
+    agi_amx_table.end(&b->caller);
+    for (int64_t n = 0; n < b->next.n; n++) {
+        const amx_square *const q = &b->next.squares[n];
+        const int64_t first = q->T - floats_of(&b->T[n]);
+        for (int64_t e = 0; e < GROUP_KEYS * PANEL; e++) {
+            const int64_t j = e / PANEL, i = e % PANEL - first;
+            double sum = 0, size = 0;
+            for (int64_t k = 0; k < AMX_DEPTH * q->depth; k++) {
+                const int64_t tile = i / 16 * q->line + k / 32 * AMX_AB,
+                              pair = k % 32 / 2 * 32 + i % 16 * 2 + k % 2;
+                const bool inside = i >= 0 && i < 32;
+                const double term =
+                    inside ? narrow_at(q->rows, j * q->ld + k) * narrow_at(q->columns, tile + pair) : 0;
+                sum += term;
+                size += fabs(term);
+            }
+            const bool inside = i >= 0 && i < 32;
+            expect_near(&faults, e, (double)floats_of(&b->T[n])[e], inside ? sum : (double)1e9F,
+                        1.1e-6 * size);
+        }
+    }
+    report(&faults, what);
+    for (int64_t n = 0; n < b->next.n; n++) {
+        release(&b->rows[n], what);
+        release(&b->columns[n], what);
+        release(&b->T[n], what);
+    }
+}
+
+static void check_amx_scores(struct rng *r)
+{
+    struct amx_beside b;
+    draw_amx_beside(r, &b);
+    agi_amx_table.scores(&b.next);
+    check_amx_beside(&b, "scores");
+}
+
+/* ---- Stages ---- */
+
 /* Scores in base 2, some hidden; lanes that see nothing, and lanes that have seen nothing yet. */
 static void draw_amx_lanes(struct rng *r, float *scores, float *m, float *l)
 {
@@ -109,11 +181,13 @@ static void check_amx_curve(struct rng *r)
 
 /* The weights of softmax where the band lets a query see, zeros elsewhere, whatever is there, and the sum of what is
  * seen. Nothing is added where a weight is too large or a lane has seen nothing before. */
-static void check_amx_softmax_band(struct rng *r)
+static void check_amx_weights(struct rng *r)
 {
-    const int64_t W = 32 * rng_range(r, 1, PANEL / 32);
+    const int64_t W = PANEL;
     const int64_t low = rng_chance(r, 0.5) ? -1000000 : rng_range(r, -80, 40);
     const int64_t high = rng_chance(r, 0.3) ? 1000000 : rng_range(r, low < -80 ? -80 : low, 120);
+    const bool known = low <= 1 - PANEL && high >= GROUP_KEYS - 1 && rng_chance(r, 0.5);
+    struct amx_beside b;
     const int64_t large = rng_chance(r, 0.3) ? rng_range(r, 0, W - 1) : -1, key = rng_range(r, 0, 31);
     const int64_t fresh = rng_chance(r, 0.2) ? rng_range(r, 0, W - 1) : -1;
     float m[PANEL], l[2][PANEL], norms[PANEL], alpha[PANEL];
@@ -121,8 +195,8 @@ static void check_amx_softmax_band(struct rng *r)
                    seen = guard(W / 16 * AMX_AB, 2);
     struct faults weights = {0}, sums = {0};
     for (int64_t i = 0; i < PANEL; i++) {
-        m[i] = i == fresh ? -INFINITY : (float)(2 * rng_uniform(r));
-        norms[i] = INFINITY;
+        m[i] = i == fresh ? -INFINITY : (float)rng_range(r, 0, 512) / 256;
+        norms[i] = known ? 6 : INFINITY;
         l[0][i] = l[1][i] = (float)rng_uniform(r);
         for (int64_t j = 0; j < GROUP_KEYS; j++) {
             const bool hidden = j - i < low || j - i > high;
@@ -134,17 +208,19 @@ static void check_amx_softmax_band(struct rng *r)
         floats_of(&scores)[key * PANEL + large] = m[large] + 9;
     }
     const bool moves = fresh >= 0 || (large >= 0 && low <= key - large && key - large <= high);
+    draw_amx_beside(r, &b);
     const bool done =
-        agi_amx_table.softmax_band(narrow_of(&seen), floats_of(&scores), W, 1, low, high, m, l[0]);
-    CHECK(done == !moves, "amx softmax_band says %d, m would have to move: %d", done, moves);
-    CHECK(done || memcmp(l[0], l[1], sizeof l[0]) == 0, "amx softmax_band adds to l without being done");
+        agi_amx_table.weights(narrow_of(&seen), floats_of(&scores), 1, norms, 2, low, high, m, l[0], &b.next);
+    check_amx_beside(&b, "weights: scores of the next group");
+    CHECK(done == !moves, "amx weights says %d, m would have to move: %d", done, moves);
+    CHECK(done || memcmp(l[0], l[1], sizeof l[0]) == 0, "amx weights adds to l without being done");
     for (int64_t n = 0; n < GROUP_KEYS * PANEL; n++) {
         float *const t = &floats_of(&scores)[n];
         const int64_t distance = n / PANEL - n % PANEL;
         *t = distance < low || distance > high ? -INFINITY : *t;
     }
     if (done) { /* softmax itself on what is hidden by minus infinity */
-        agi_amx_table.softmax(narrow_of(&all), floats_of(&scores), W, 1, norms, INFINITY, m, l[1], alpha);
+        agi_amx_table.softmax(narrow_of(&all), floats_of(&scores), W, 1, norms, 2, m, l[1], alpha);
         for (int64_t n = 0; n < W / 16 * AMX_AB; n++) {
             expect_near(&weights, n, narrow_of(&seen)[n], narrow_of(&all)[n], 0);
         }
@@ -152,19 +228,19 @@ static void check_amx_softmax_band(struct rng *r)
             expect_near(&sums, i, (double)l[0][i], (double)l[1][i], 0);
         }
     }
-    report(&weights, "softmax_band: weights");
-    report(&sums, "softmax_band: l");
+    report(&weights, "weights: weights");
+    report(&sums, "weights: l");
     struct guarded *const used[] = {&scores, &all, &seen};
     for (int n = 0; n < 3; n++) {
-        release(used[n], "softmax_band");
+        release(used[n], "weights");
     }
 }
 
 /* Weights and their tangents where m stays; nothing where it would have to move. */
 static void check_amx_softmax_tangent(struct rng *r)
 {
-    const int64_t W = 32 * rng_range(r, 1, PANEL / 32),
-                  moving = rng_chance(r, 0.3) ? rng_range(r, 0, W - 1) : -1;
+    const int64_t W = PANEL, moving = rng_chance(r, 0.3) ? rng_range(r, 0, W - 1) : -1;
+    struct amx_beside b;
     const float c = (float)(0.5 + rng_uniform(r)), scale = (float)(0.5 + rng_uniform(r));
     struct guarded scores = float_numbers(r, GROUP_KEYS * PANEL, -10, 2),
                    raw = float_numbers(r, GROUP_KEYS * PANEL, -2, 2);
@@ -179,9 +255,11 @@ static void check_amx_softmax_tangent(struct rng *r)
     if (moving >= 0) {
         floats_of(&shifts)[moving] = rng_chance(r, 0.5) ? -INFINITY : -10;
     }
+    draw_amx_beside(r, &b);
     const bool done = agi_amx_table.softmax_tangent(narrow_of(&pairs), narrow_of(&t_pairs),
-                                                    floats_of(&scores), floats_of(&raw), W, c, scale,
-                                                    floats_of(&shifts), l, floats_of(&refs), a);
+                                                    floats_of(&scores), floats_of(&raw), c, scale,
+                                                    floats_of(&shifts), l, floats_of(&refs), a, &b.next);
+    check_amx_beside(&b, "softmax_tangent: scores of the next group");
     CHECK(done == (moving < 0), "amx softmax_tangent says %d, lane %d would have to move", done, (int)moving);
     for (int64_t i = 0; i < W; i++) {
         double sum = (double)i, tangent = (double)-i, size = 1;
@@ -211,7 +289,7 @@ static void check_amx_softmax_tangent(struct rng *r)
 
 static void check_amx_gradients(struct rng *r)
 {
-    const int64_t W = 32 * rng_range(r, 1, PANEL / 32), line = PANEL / 32 * AMX_AB;
+    const int64_t W = 32, line = PANEL / 32 * AMX_AB;
     const float c = (float)(0.5 + rng_uniform(r));
     struct guarded scores = float_numbers(r, GROUP_KEYS * PANEL, -10, 2),
                    dP = float_numbers(r, GROUP_KEYS * PANEL, -2, 2);
@@ -220,7 +298,7 @@ static void check_amx_gradients(struct rng *r)
                    pairs = guard(W / 16 * AMX_AB, 2);
     struct faults weights = {0}, gradients = {0}, turned = {0};
     agi_amx_table.gradients(narrow_of(&weights_out), narrow_of(&dS), line, narrow_of(&pairs),
-                            floats_of(&scores), floats_of(&dP), W, c, floats_of(&logs), floats_of(&shifts));
+                            floats_of(&scores), floats_of(&dP), c, floats_of(&logs), floats_of(&shifts));
     for (int64_t j = 0; j < GROUP_KEYS; j++) {
         for (int64_t i = 0; i < W; i++) {
             const int64_t at = j * PANEL + i;
@@ -248,6 +326,7 @@ static void check_amx_gradient_tangents(struct rng *r)
     const float c = (float)(0.5 + rng_uniform(r)), scale = (float)(0.5 + rng_uniform(r));
     struct guarded in[8], rows[4], pairs[2]; /* S, dP, U, tdP; L, mu, D, tD */
     struct faults wrong_rows = {0}, wrong_pairs = {0};
+    struct amx_beside b;
     const float *scores[4];
     uint16_t *to_rows[4], *to_pairs[2];
     for (int n = 0; n < 8; n++) {
@@ -266,8 +345,10 @@ static void check_amx_gradient_tangents(struct rng *r)
         pairs[n] = guard(2 * AMX_AB, 2);
         to_pairs[n] = narrow_of(&pairs[n]);
     }
+    draw_amx_beside(r, &b);
     agi_amx_table.gradient_tangents(to_rows, line, to_pairs, scores, c, scale, floats_of(&in[4]),
-                                    floats_of(&in[5]), floats_of(&in[6]), floats_of(&in[7]));
+                                    floats_of(&in[5]), floats_of(&in[6]), floats_of(&in[7]), &b.next);
+    check_amx_beside(&b, "gradient_tangents: scores of the next group");
     for (int64_t j = 0; j < GROUP_KEYS; j++) {
         for (int64_t i = 0; i < 32; i++) {
             double x[4], at_lane[4], wanted[4];

@@ -26,6 +26,9 @@ typedef struct {
 /* t = 16 rows of 64 bytes at p, stride bytes apart. */
 #define AMX_LOAD(t, p, stride)                                                                               \
     __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #t ::"r"(p), "r"((int64_t)(stride)) : "memory")
+/* The same for what the first cache need not take in: what is there stays. */
+#define AMX_PASS(t, p, stride)                                                                               \
+    __asm__ volatile("tileloaddt1 (%0,%1,1), %%tmm" #t ::"r"(p), "r"((int64_t)(stride)) : "memory")
 #define AMX_STORE(t, p, stride)                                                                              \
     __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)" ::"r"(p), "r"((int64_t)(stride)) : "memory")
 #define AMX_ZERO(t) __asm__ volatile("tilezero %%tmm" #t ::)

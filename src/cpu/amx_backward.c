@@ -30,7 +30,9 @@ void agi_amx_backward_lay_out(agi_amx_backward_scratch *s, agi_arena *arena, con
         s->key_rows[t] = agi_take16(arena, (on + tangents) * span * D);
         s->turned[t] = agi_take16(arena, there * span * Dk);
         s->pairs_of_keys[t] = agi_take16(arena, there * block * TILE_ROWS);
-        s->T[t] = agi_take_reals(arena, there * GROUP_KEYS * PANEL);
+        for (int n = 0; n < 2; n++) {
+            s->T[n][t] = agi_take_reals(arena, there * GROUP_KEYS * PANEL);
+        }
     }
     s->clean = agi_take16(arena, on * block * Dk);
     s->dQ = agi_take_reals(arena, on * TILE_ROWS * Dk);
@@ -244,34 +246,37 @@ void agi_amx_row_products(const agi_backward_scratch *s, const agi_head *x, int6
 enum { STRIPE = AMX_DEPTH };
 
 /* T = A B^T transposed, for the group's keys and the stripe's queries. */
-static void put_scores(const agi_head *x, const agi_patch *c, amx_operand keys, amx_operand queries,
+static void add_square(amx_next *to, const agi_patch *c, const amx_operand *keys, const amx_operand *queries,
                        int64_t depth, float *T)
 {
-    keys.p += c->from / GROUP_KEYS * GROUP_KEYS * keys.row;
-    queries.p += c->i0 / AMX_LANES * queries.line;
-    const amx_sums scores = amx_scores(T, PANEL);
-    x->amx->product(GROUP_KEYS / AMX_ROWS, c->W / AMX_LANES, depth, &keys, &queries, &scores, false);
+    to->squares[to->n++] = (amx_square){keys->p + c->from / GROUP_KEYS * GROUP_KEYS * keys->row,
+                                        queries->p + c->i0 / AMX_LANES * queries->line,
+                                        keys->row,
+                                        queries->line,
+                                        depth,
+                                        T};
 }
 
-/* S^T or dP^T: the products with K or V. */
-static void put_own_scores(const agi_backward_scratch *s, const agi_head *x, const agi_patch *c,
-                           const key_operands *keys, int which, float *T)
-{
-    const int64_t D = which == K_ ? x->Dk : x->Dv;
-    put_scores(x, c, keys->rows[which], s->amx.columns[which], agi_round_up(D, AMX_DEPTH) / AMX_DEPTH, T);
-}
-
-/* tQ K^T + Q tK^T, or dO tV^T + tdO V^T; absent tangents are zero. */
-static void put_tangent_scores(const agi_backward_scratch *s, const agi_head *x, const agi_patch *c,
-                               const key_operands *keys, int which, float *T)
+/* S^T and dP^T: the products with K and V. With tangents tQ K^T + Q tK^T and dO tV^T + tdO V^T; absent ones are
+ * zero. */
+static void expect_patch(amx_next *to, const agi_backward_scratch *s, const agi_head *x, const agi_patch *c,
+                         const key_operands *keys, float *const T[2])
 {
     const ag_args *a = &x->call->a;
-    const bool of_k = which == K_;
-    const agi_amx_sum sum =
-        agi_amx_tangent_sum(keys->rows[which], (of_k ? a->tk : a->tv).data != NULL,
-                            (amx_operand){s->amx.column_tiles[which], s->amx.columns[which].line, AMX_AB, 0},
-                            (of_k ? a->tq : a->td_o).data != NULL, of_k ? x->Dk : x->Dv);
-    put_scores(x, c, sum.rows, sum.columns, sum.depth, T);
+    const ag_tensor *const of_keys[2] = {&a->tk, &a->tv}, *const of_queries[2] = {&a->tq, &a->td_o};
+    to->n = 0;
+    for (int t = K_; t <= V_; t++) {
+        const int64_t D = t == K_ ? x->Dk : x->Dv;
+        add_square(to, c, &keys->rows[t], &s->amx.columns[t], agi_round_up(D, AMX_DEPTH) / AMX_DEPTH,
+                   T[0] + t * STRIPE);
+        if (x->call->map == AGI_VJP_JVP) {
+            const agi_amx_sum sum =
+                agi_amx_tangent_sum(keys->rows[t], of_keys[t]->data != NULL,
+                                    (amx_operand){s->amx.column_tiles[t], s->amx.columns[t].line, AMX_AB, 0},
+                                    of_queries[t]->data != NULL, D);
+            add_square(to, c, &sum.rows, &sum.columns, sum.depth, T[1] + t * STRIPE);
+        }
+    }
 }
 
 /* Zero beside the keys and queries of the patch: NaN may stand there. */
@@ -339,18 +344,15 @@ static void plain_gradients(const agi_backward_scratch *s, const agi_head *x, co
 {
     uint16_t *const rows[2] = {s->amx.rounded[R_] + rows_at(c), s->amx.rounded[DZ_] + rows_at(c)};
     uint16_t *const pairs = s->amx.pairs_of_keys[0] + pairs_at(c);
-    x->amx->gradients(rows[0], rows[1], ROUNDED_LINE, pairs, s->P, s->dS, STRIPE, x->c, s->tile.high + c->i0,
+    x->amx->gradients(rows[0], rows[1], ROUNDED_LINE, pairs, s->P, s->dS, x->c, s->tile.high + c->i0,
                       s->tile.D + c->i0);
     hide_patch(s, x, keys, c, rows, 2, &pairs, 1);
 }
 
 static void vjp_patch(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
-                      const key_operands *operands, const agi_key_tile *keys, const agi_patch *c)
+                      const agi_key_tile *keys, const agi_patch *c, const amx_next *next)
 {
-    s->P = s->amx.T[0];
-    s->dS = s->amx.T[0] + STRIPE;
-    put_own_scores(s, x, c, operands, K_, s->P);
-    put_own_scores(s, x, c, operands, V_, s->dS);
+    x->amx->scores(next);
     if (is_plain(x, c)) {
         plain_gradients(s, x, keys, c);
         return;
@@ -362,7 +364,7 @@ static void vjp_patch(agi_backward_scratch *s, const agi_head *x, const agi_sums
 }
 
 static void plain_tangents(const agi_backward_scratch *s, const agi_head *x, const agi_key_tile *keys,
-                           const agi_patch *c)
+                           const agi_patch *c, const amx_next *next)
 {
     const agi_query_tile *t = &s->tile;
     const float *const scores[4] = {s->P, s->dS, s->U, s->tdS};
@@ -374,25 +376,18 @@ static void plain_tangents(const agi_backward_scratch *s, const agi_head *x, con
         pairs[n] = s->amx.pairs_of_keys[n] + pairs_at(c);
     }
     x->amx->gradient_tangents(rows, ROUNDED_LINE, pairs, scores, x->c, x->scale, t->high + c->i0,
-                              t->mu + c->i0, t->D + c->i0, t->tD + c->i0);
+                              t->mu + c->i0, t->D + c->i0, t->tD + c->i0, next);
     hide_patch(s, x, keys, c, rows, 4, pairs, 2);
 }
 
 static void vjp_jvp_patch(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
-                          const key_operands *operands, const agi_key_tile *keys, const agi_patch *c)
+                          const agi_key_tile *keys, const agi_patch *c, const amx_next *next)
 {
-    s->P = s->amx.T[0];
-    s->dS = s->amx.T[0] + STRIPE;
-    s->U = s->amx.T[1];
-    s->tdS = s->amx.T[1] + STRIPE;
-    put_own_scores(s, x, c, operands, K_, s->P);
-    put_own_scores(s, x, c, operands, V_, s->dS);
-    put_tangent_scores(s, x, c, operands, K_, s->U);
-    put_tangent_scores(s, x, c, operands, V_, s->tdS);
     if (is_plain(x, c)) {
-        plain_tangents(s, x, keys, c);
+        plain_tangents(s, x, keys, c, next);
         return;
     }
+    x->amx->scores(next);
     agi_patch_weights(s, x, &s->tile, keys, c);
     agi_vjp_jvp_patch(s, x, sums, &s->tile, keys, c);
     round_patch(s, x, c, s->P, R_, -1);
@@ -413,30 +408,67 @@ static agi_patch stripe_of(const agi_head *x, const agi_query_tile *tile, const 
     return stripe;
 }
 
-/* Group g of the stripe's keys. */
-static agi_patch group_of(const agi_patch *stripe, int64_t g)
+/* The patches of a block, stripe by stripe. */
+typedef struct {
+    agi_patch stripe;
+    int64_t g; /* the stripe's next group of keys */
+} patch_walk;
+
+static bool next_patch(const agi_backward_scratch *s, const agi_head *x, const agi_key_tile *keys,
+                       patch_walk *walk, agi_patch *c)
 {
-    agi_patch c = *stripe;
-    c.from = agi_max(stripe->from, g * GROUP_KEYS);
-    c.nj = agi_min(stripe->from + stripe->nj, (g + 1) * GROUP_KEYS) - c.from;
-    c.at = c.from % GROUP_KEYS * PANEL;
-    return c;
+    agi_patch *const stripe = &walk->stripe;
+    while (stripe->nj == 0 || walk->g * GROUP_KEYS >= stripe->from + stripe->nj) {
+        if (stripe->i0 + STRIPE >= s->tile.ni) {
+            return false;
+        }
+        *stripe = stripe_of(x, &s->tile, keys, stripe->i0 + STRIPE);
+        walk->g = stripe->from / GROUP_KEYS;
+    }
+    *c = *stripe;
+    c->from = agi_max(stripe->from, walk->g * GROUP_KEYS);
+    walk->g++;
+    c->nj = agi_min(stripe->from + stripe->nj, walk->g * GROUP_KEYS) - c->from;
+    c->at = c->from % GROUP_KEYS * PANEL;
+    return true;
 }
 
-static void run_stripe(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
-                       const key_operands *operands, const agi_key_tile *keys, const agi_patch *stripe)
+static void run_patch(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
+                      const agi_key_tile *keys, const agi_patch *c, float *const T[2], const amx_next *next)
 {
-    const int64_t end = (stripe->from + stripe->nj + GROUP_KEYS - 1) / GROUP_KEYS;
-    for (int64_t g = stripe->from / GROUP_KEYS; g < end; g++) {
-        const agi_patch c = group_of(stripe, g);
-        if (x->call->map == AGI_VJP_JVP) {
-            vjp_jvp_patch(s, x, sums, operands, keys, &c);
-        } else {
-            vjp_patch(s, x, sums, operands, keys, &c);
+    s->P = T[0];
+    s->dS = T[0] + STRIPE;
+    s->U = T[1];
+    s->tdS = T[1] + STRIPE;
+    if (x->call->map == AGI_VJP_JVP) {
+        vjp_jvp_patch(s, x, sums, keys, c, next);
+    } else {
+        vjp_patch(s, x, sums, keys, c, next);
+    }
+    for (int64_t j = c->from; j < c->from + c->nj && x->hides; j++) {
+        s->unseen[j] &= s->unseen_panel[j];
+    }
+}
+
+/* The scores of a patch are computed while those of the patch before it are used. */
+static void run_patches(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
+                        const key_operands *operands, const agi_key_tile *keys)
+{
+    patch_walk walk = {.stripe = {.i0 = -STRIPE}};
+    agi_patch patch[2];
+    amx_next next = {.n = 0};
+    bool there = next_patch(s, x, keys, &walk, &patch[0]);
+    if (there) {
+        expect_patch(&next, s, x, &patch[0], operands, s->amx.T[0]);
+        x->amx->scores(&next);
+    }
+    for (int turn = 0; there; turn = !turn) {
+        there = next_patch(s, x, keys, &walk, &patch[!turn]);
+        next.n = 0;
+        if (there) {
+            expect_patch(&next, s, x, &patch[!turn], operands, s->amx.T[!turn]);
         }
-        for (int64_t j = c.from; j < c.from + c.nj && x->hides; j++) {
-            s->unseen[j] &= s->unseen_panel[j];
-        }
+        run_patch(s, x, sums, keys, &patch[turn], s->amx.T[turn], &next);
     }
 }
 
@@ -540,12 +572,7 @@ void agi_amx_backward_block(agi_backward_scratch *s, const agi_head *x, const ag
     const agi_key_tile keys = whole_groups(&s->amx, x, given);
     const key_operands operands = operands_of(&s->amx, x, keys.j0);
     memset(s->unseen, 1, (size_t)keys.nj);
-    for (int64_t i = 0; i < s->tile.ni; i += STRIPE) {
-        const agi_patch stripe = stripe_of(x, &s->tile, &keys, i);
-        if (stripe.nj > 0) {
-            run_stripe(s, x, sums, &operands, &keys, &stripe);
-        }
-    }
+    run_patches(s, x, sums, &operands, &keys);
     add_key_gradients(s, x, &keys);
     add_query_gradients(s, x, &operands, &keys);
 }

@@ -1,9 +1,10 @@
 /* The kernels of amx_kernels.h. Compiled for AVX-512 and AMX, and reached only where the processor has both. */
 #include "amx_kernels.h"
 
+#include "amx_gradients.h"
 #include "amx_operands.h"
 #include "amx_product.h"
-#include "amx_stages.h"
+#include "amx_softmax.h"
 
 static void begin(amx_config *before)
 {
@@ -19,6 +20,7 @@ const agi_amx_kernels agi_amx_table = {
     .begin = begin,
     .end = end,
     .product = product,
+    .scores = scores,
     .columns = columns,
     .far_pairs = far_pairs,
     .turned = turned,
@@ -33,7 +35,7 @@ const agi_amx_kernels agi_amx_table = {
     .hide_rows = hide_rows,
     .hide_pairs = hide_pairs,
     .softmax = softmax,
-    .softmax_band = softmax_band,
+    .weights = weights,
     .softmax_tangent = softmax_tangent,
     .gradients = gradients,
     .gradient_tangents = gradient_tangents,

@@ -54,6 +54,22 @@ static inline amx_sums amx_sums_by_columns(float *p, int64_t tall)
     return (amx_sums){p, AMX_C, AMX_LANES * tall, AMX_LANES};
 }
 
+/* 2 x 2 tiles of scores: 32 rows of keys, `ld` numbers apart, by the columns of 32 queries, `line` numbers from 16 of
+ * them to the next; sums are `depth` tiles deep. */
+typedef struct {
+    const uint16_t *rows, *columns;
+    int64_t ld, line, depth;
+    float *T;
+} amx_square;
+
+enum { MOST_SQUARES = 4 };
+
+/* The scores of the group after this one, which are computed beside this one's stage. */
+typedef struct {
+    int64_t n;
+    amx_square squares[MOST_SQUARES];
+} amx_next;
+
 typedef struct {
     void (*begin)(amx_config *before);
     void (*end)(const amx_config *before);
@@ -61,6 +77,9 @@ typedef struct {
     /* C = or += A B, sizes in tiles: M x N of C, K of the sum. */
     void (*product)(int64_t M, int64_t N, int64_t K, const amx_operand *A, const amx_operand *B,
                     const amx_sums *C, bool add);
+
+    /* The scores of a group alone. */
+    void (*scores)(const amx_next *next);
 
     /* One tile of an operand, from rows that lie ld apart: 16 rows by 32 to columns; 32 rows by 16 to far
      * pairs, and to a turned tile. */
@@ -102,28 +121,31 @@ typedef struct {
     bool (*softmax)(uint16_t *pairs, const float *T, int64_t W, float c, const float *norms, float reach,
                     float *m, float *l, float *alpha);
 
-    /* The same, never by the table, where a query i sees the keys j of the group with low <= j - i <= high alone,
-     * low <= high. What a query does not see has no effect on it. False, and nothing is added to l, where m would
-     * have to move. */
-    bool (*softmax_band)(uint16_t *pairs, const float *T, int64_t W, float c, int64_t low, int64_t high,
-                         const float *m, float *l);
+    /* The same on PANEL lanes with m as it is, where a query i sees the keys j of the group with low <= j - i <= high alone,
+     * low <= high, beside the scores of the next group. What a query does not see has no effect on it. False, and
+     * nothing is added to l, where m would have to move. */
+    bool (*weights)(uint16_t *pairs, const float *T, float c, const float *norms, float reach, int64_t low,
+                    int64_t high, const float *m, float *l, const amx_next *next);
 
-    /* agi_kernels.softmax_tangent on a group of plain scores, with tS = scale U; T and U stay. False, and nothing is
+    /* agi_kernels.softmax_tangent on a group of plain scores, with tS = scale U, beside the next group's; T and U
+     * stay. False, and nothing is
      * added to l and a, where m and r would have to move. */
-    bool (*softmax_tangent)(uint16_t *pairs, uint16_t *t_pairs, const float *T, const float *U, int64_t W,
-                            float c, float scale, const float *m, float *l, const float *r, float *a);
+    bool (*softmax_tangent)(uint16_t *pairs, uint16_t *t_pairs, const float *T, const float *U, float c,
+                            float scale, const float *m, float *l, const float *r, float *a,
+                            const amx_next *next);
 
-    /* The vjp's stages on a group without features: P = 2^(c T - L), dS = P (dP - D),
-     * rounded to rows, and dS also to pairs. */
+    /* The vjp's stages on 32 lanes of a group without features: P = 2^(c T - L), dS = P (dP - D), rounded to rows,
+     * and dS also to pairs. Not beside the next group's scores: it is made of multiply-adds, of which there is one a
+     * cycle while the unit works, and two else. */
     void (*gradients)(uint16_t *P, uint16_t *dS, int64_t line, uint16_t *dS_pairs, const float *T,
-                      const float *dP, int64_t W, float c, const float *L, const float *D);
+                      const float *dP, float c, const float *L, const float *D);
 
-    /* The same for vjp_jvp, on 32 lanes. Of the scores S, dP, U and tdP, with tS = scale U:
+    /* The same for vjp_jvp, beside the next group's scores. Of the scores S, dP, U and tdP, with tS = scale U:
      *     R = 2^(c S - L), dS = R (dP - D), tR = R (tS - mu), tdS = R ((tS - mu)(dP - D) + tdP - tD)
      * rows, in this order, and pairs of tdS and of dS. */
     void (*gradient_tangents)(uint16_t *const rows[4], int64_t line, uint16_t *const pairs[2],
                               const float *const scores[4], float c, float scale, const float *L,
-                              const float *mu, const float *D, const float *tD);
+                              const float *mu, const float *D, const float *tD, const amx_next *next);
 
     /* out[r] = sum over channels of A[r] B[r]. */
     void (*dots)(float *out, const uint16_t *A, int64_t lda, const uint16_t *B, int64_t ldb, int64_t n,

@@ -255,24 +255,32 @@ typedef struct {
     float *T, *U;
 } key_group;
 
-static void scores_of(const agi_head *x, amx_operand keys, int64_t g, const amx_operand *queries,
-                      int64_t depth, int64_t lanes, float *T)
+/* The squares of T = K Q^T transposed, or of U, for group g. */
+static void add_squares(amx_next *to, amx_operand keys, int64_t g, amx_operand queries, int64_t depth,
+                        int64_t lanes, float *T)
 {
-    keys.p += g * GROUP_KEYS * keys.row;
-    const amx_sums scores = amx_scores(T, PANEL);
-    x->amx->product(GROUP_KEYS / AMX_ROWS, lanes / AMX_LANES, depth, &keys, queries, &scores, false);
+    for (int64_t i = 0; i < lanes; i += GROUP_KEYS) {
+        to->squares[to->n++] = (amx_square){keys.p + g * GROUP_KEYS * keys.row,
+                                            queries.p + i / AMX_LANES * queries.line,
+                                            keys.row,
+                                            queries.line,
+                                            depth,
+                                            T + i};
+    }
 }
 
-/* T = S^T = K Q^T, U = tQ K^T + Q tK^T transposed. Absent tangents are zero. */
-static void group_products(const agi_amx_row_scratch *s, const agi_head *x, const agi_amx_panel *panel,
-                           const key_operands *keys, int64_t g, int64_t lanes)
+/* T = S^T = K Q^T, U = tQ K^T + Q tK^T transposed, of group g. Absent tangents are zero. */
+static void expect_group(amx_next *to, const agi_amx_row_scratch *s, const agi_head *x,
+                         const agi_amx_panel *panel, const key_operands *keys, int64_t g, int64_t lanes)
 {
     const ag_args *a = &x->call->a;
-    scores_of(x, keys->K, g, &panel->columns, agi_round_up(x->Dk, AMX_DEPTH) / AMX_DEPTH, lanes, s->T[g % 2]);
+    to->n = 0;
+    add_squares(to, keys->K, g, panel->columns, agi_round_up(x->Dk, AMX_DEPTH) / AMX_DEPTH, lanes,
+                s->T[g % 2]);
     if (x->call->map == AGI_JVP) {
         const agi_amx_sum sum =
             agi_amx_tangent_sum(keys->K, a->tk.data != NULL, panel->t_columns, a->tq.data != NULL, x->Dk);
-        scores_of(x, sum.rows, g, &sum.columns, sum.depth, lanes, s->U[g % 2]);
+        add_squares(to, sum.rows, g, sum.columns, sum.depth, lanes, s->U[g % 2]);
     }
 }
 
@@ -347,41 +355,47 @@ static bool weights_with_dropout(agi_row_scratch *s, const agi_head *x, agi_row_
     return rescaled;
 }
 
-/* Weights of a group on which nothing but the band is: rounded already by what computes them. Returns whether they
- * are done; where not, m moves. */
-static bool plain_weights(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel, agi_band band,
-                          const key_group *group)
+/* Weights of a whole panel on which nothing but the band is: rounded already by what computes them, beside the next
+ * group's scores. Returns whether they are done; where not, m moves. */
+static bool plain_weights(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel,
+                          const agi_amx_panel *own, const key_operands *keys, agi_band band,
+                          const key_group *group, const amx_next *next)
 {
-    const int64_t W = lanes_of(panel), to = group->at * GROUP_KEYS * PANEL;
+    const int64_t to = group->at * GROUP_KEYS * PANEL;
     uint16_t *const P = s->amx.P + to;
+    keep_seen(&s->amx, group);
     if (x->call->map == AGI_FORWARD) {
-        return x->amx->softmax_band(P, group->T, W, x->c, band.low, band.high, panel->m, panel->l);
+        return x->amx->weights(P, group->T, x->c, own->norms, keys->reach[group->g], band.low, band.high,
+                               panel->m, panel->l, next);
     }
-    return agi_inside(band, panel->ni, GROUP_KEYS) &&
-           x->amx->softmax_tangent(P, s->amx.tP + to, group->T, group->U, W, x->c, x->scale, panel->m,
-                                   panel->l, panel->r, panel->a);
+    return x->amx->softmax_tangent(P, s->amx.tP + to, group->T, group->U, x->c, x->scale, panel->m, panel->l,
+                                   panel->r, panel->a, next);
 }
 
-/* Weights of a group, rounded. Returns whether what was summed so far is worth less. */
+/* Weights of a group, rounded, and the next group's scores. Returns whether what was summed so far is worth less. */
 static bool group_weights(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel,
-                          const agi_amx_panel *own, const key_operands *keys, const key_group *group)
+                          const agi_amx_panel *own, const key_operands *keys, const key_group *group,
+                          const amx_next *next)
 {
     const int64_t W = lanes_of(panel);
     const agi_band band = agi_band_at(x, panel->i0, keys->j0 + group->g * GROUP_KEYS);
+    const bool forward = x->call->map == AGI_FORWARD, inside = agi_inside(band, panel->ni, GROUP_KEYS);
     const bool plain = only_band_hides(x, panel, band, group);
-    uint16_t *const P = s->amx.P + group->at * GROUP_KEYS * PANEL;
-    if (plain) {
-        keep_seen(&s->amx, group);
+    if (plain && W == PANEL && (forward || inside)) {
+        if (plain_weights(s, x, panel, own, keys, band, group, next)) {
+            return false;
+        }
+    } else {
+        x->amx->scores(next);
     }
-    if (plain && x->call->map == AGI_FORWARD && agi_inside(band, panel->ni, GROUP_KEYS)) {
+    uint16_t *const P = s->amx.P + group->at * GROUP_KEYS * PANEL;
+    if (plain && inside && forward) {
+        keep_seen(&s->amx, group);
         return x->amx->softmax(P, group->T, W, x->c, own->norms, keys->reach[group->g], panel->m, panel->l,
                                s->alpha);
     }
-    if (plain && plain_weights(s, x, panel, band, group)) {
-        return false;
-    }
     group_features(s, x, panel, keys->j0, group);
-    if (x->call->map == AGI_JVP) {
+    if (!forward) {
         return tangents_with_features(s, x, panel, keys->j0, group);
     }
     if (x->call->plan->p.dropout > 0) {
@@ -447,8 +461,7 @@ static void begin_asking(agi_amx_row_scratch *s, const agi_head *x, int64_t next
     }
 }
 
-/* The scores of a group are computed while those of the group before it are used: the unit works beside the
- * vectors, and nothing waits for its stores. */
+/* The scores of a group are computed while those of the group before it are used. */
 static void run_tile(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel, agi_amx_panel *own,
                      const key_operands *keys)
 {
@@ -460,10 +473,13 @@ static void run_tile(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel
     }
     const int64_t first = from / GROUP_KEYS, end = (from + n + GROUP_KEYS - 1) / GROUP_KEYS;
     waiting_groups waiting = {.first = first};
-    group_products(&s->amx, x, own, keys, first, lanes);
+    amx_next next = {.n = 0};
+    expect_group(&next, &s->amx, x, own, keys, first, lanes);
+    x->amx->scores(&next);
     for (int64_t g = first; g < end; g++) {
+        next.n = 0;
         if (g + 1 < end) {
-            group_products(&s->amx, x, own, keys, g + 1, lanes);
+            expect_group(&next, &s->amx, x, own, keys, g + 1, lanes);
         }
         agi_amx_ask(&s->amx.ahead);
         const key_group group = {g,
@@ -472,7 +488,7 @@ static void run_tile(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel
                                  agi_min(GROUP_KEYS, from + n - g * GROUP_KEYS),
                                  s->amx.T[g % 2],
                                  s->amx.U[g % 2]};
-        if (group_weights(s, x, panel, own, keys, &group)) {
+        if (group_weights(s, x, panel, own, keys, &group, &next)) {
             flush(&s->amx, x, own, keys, lanes, &waiting);
             rescale(x, own, lanes, s->alpha, s->delta);
             move_down(&s->amx, waiting.n, x->call->map == AGI_JVP);

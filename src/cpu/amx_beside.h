@@ -1,0 +1,93 @@
+/* Scores of one group of keys, computed while a stage works on those of the group before: a part of amx_kernels.c.
+ *
+ * The unit and the vectors work side by side where their instructions are mixed finely. Stores leave in the order of the
+ * program: one that waits holds up all behind it, and in the end everything. So a tile is stored when the next one takes
+ * its place, four products after its own last one, and rows of keys pass by the first cache, which has to keep what is
+ * written. */
+#ifndef AGI_CPU_AMX_BESIDE_H
+#define AGI_CPU_AMX_BESIDE_H
+
+#include "amx_kernels.h"
+#include "kernels.h"
+#include "vec.h"
+
+/* A stage takes two keys at a time. */
+enum { STEPS = GROUP_KEYS / 2, SCORE_ROW = PANEL * (int)sizeof(float) };
+
+/* The stage's share after one product of `total`. */
+#define CATCH_UP()                                                                                           \
+    for (due += STEPS; due >= total; due -= total) {                                                         \
+        two_keys(stage);                                                                                     \
+    }
+
+/* Tile t of a square begins; the one of the square before, which it held, is stored. */
+#define BEGIN_SCORES(t, offset)                                                                              \
+    do {                                                                                                     \
+        if (k == 0) {                                                                                        \
+            if (before != NULL) {                                                                            \
+                AMX_STORE(t, before + (offset), SCORE_ROW);                                                  \
+            }                                                                                                \
+            AMX_ZERO(t);                                                                                     \
+        }                                                                                                    \
+    } while (0)
+
+enum { BELOW = AMX_ROWS * PANEL };
+
+/* The next group's squares, and all steps of a stage among their products. */
+INLINE void beside(const amx_next *next, void (*two_keys)(void *), void *stage)
+{
+    float *before = NULL;
+    int64_t total = 0, due = 0;
+    for (int64_t n = 0; n < next->n; n++) {
+        total += 4 * next->squares[n].depth;
+    }
+    for (int64_t n = 0; n < next->n; n++) {
+        const amx_square *const q = &next->squares[n];
+        const uint16_t *a = q->rows, *b = q->columns;
+        const int64_t row = q->ld * (int64_t)sizeof *a, lower = q->ld * AMX_ROWS, line = q->line,
+                      depth = q->depth;
+        for (int64_t k = 0; k < depth; k++) {
+            AMX_PASS(4, a, row);
+            AMX_LOAD(6, b, 64);
+            BEGIN_SCORES(0, 0);
+            AMX_ADD_PRODUCT(0, 4, 6);
+            CATCH_UP();
+            AMX_LOAD(7, b + line, 64);
+            BEGIN_SCORES(1, AMX_LANES);
+            AMX_ADD_PRODUCT(1, 4, 7);
+            CATCH_UP();
+            AMX_PASS(5, a + lower, row);
+            BEGIN_SCORES(2, BELOW);
+            AMX_ADD_PRODUCT(2, 5, 6);
+            CATCH_UP();
+            BEGIN_SCORES(3, BELOW + AMX_LANES);
+            AMX_ADD_PRODUCT(3, 5, 7);
+            CATCH_UP();
+            a += AMX_DEPTH;
+            b += AMX_AB;
+        }
+        before = q->T;
+    }
+    if (before == NULL) {
+        for (int step = 0; step < STEPS; step++) {
+            two_keys(stage);
+        }
+        return;
+    }
+    AMX_STORE(0, before, SCORE_ROW);
+    AMX_STORE(1, before + AMX_LANES, SCORE_ROW);
+    AMX_STORE(2, before + BELOW, SCORE_ROW);
+    AMX_STORE(3, before + BELOW + AMX_LANES, SCORE_ROW);
+}
+
+INLINE void nothing(void *stage)
+{
+    (void)stage;
+}
+
+static void scores(const amx_next *next)
+{
+    beside(next, nothing, NULL);
+}
+
+#endif
