@@ -56,7 +56,7 @@ static amx_sums some_sums(struct rng *r, int64_t tall, int64_t wide_n, float *p)
 
 static void check_amx_product(struct rng *r)
 {
-    const int64_t tall = rng_range(r, 1, 7), wide_n = rng_range(r, 1, 7), deep = rng_range(r, 0, 10);
+    const int64_t tall = rng_range(r, 1, 7), wide_n = rng_range(r, 1, 7), deep = rng_range(r, 1, 14);
     const bool add = rng_chance(r, 0.5);
     const int64_t row = 32 * (deep + rng_range(r, 0, 2)), size_c = AMX_C * (tall + 1) * (wide_n + 1);
     struct guarded a = narrow_numbers(r, 16 * tall * row), b = narrow_numbers(r, wide_n * deep * AMX_AB);

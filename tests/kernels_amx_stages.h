@@ -20,6 +20,8 @@ struct amx_beside {
 static void draw_amx_beside(struct rng *r, struct amx_beside *b)
 {
     b->next.n = rng_range(r, 0, MOST_SQUARES);
+    b->next.ask = (const char *)b; /* it is not read */
+    b->next.end = b->next.ask + 64 * rng_range(r, 0, MOST_LINES);
     for (int64_t n = 0; n < b->next.n; n++) {
         amx_square *const q = &b->next.squares[n];
         q->depth = rng_range(r, 1, 6);

@@ -7,6 +7,8 @@
 #ifndef AGI_CPU_AMX_BESIDE_H
 #define AGI_CPU_AMX_BESIDE_H
 
+#include <immintrin.h>
+
 #include "amx_kernels.h"
 #include "kernels.h"
 #include "vec.h"
@@ -14,10 +16,20 @@
 /* A stage takes two keys at a time. */
 enum { STEPS = GROUP_KEYS / 2, SCORE_ROW = PANEL * (int)sizeof(float) };
 
+/* One line after each step: requests that wait take the place of the loads behind them. */
+#define ASK()                                                                                                \
+    do {                                                                                                     \
+        if (ask < end) {                                                                                     \
+            _mm_prefetch(ask, _MM_HINT_T1);                                                                  \
+            ask += 64;                                                                                       \
+        }                                                                                                    \
+    } while (0)
+
 /* The stage's share after one product of `total`. */
 #define CATCH_UP()                                                                                           \
     for (due += STEPS; due >= total; due -= total) {                                                         \
         two_keys(stage);                                                                                     \
+        ASK();                                                                                               \
     }
 
 /* Tile t of a square begins; the one of the square before, which it held, is stored. */
@@ -33,9 +45,10 @@ enum { STEPS = GROUP_KEYS / 2, SCORE_ROW = PANEL * (int)sizeof(float) };
 
 enum { BELOW = AMX_ROWS * PANEL };
 
-/* The next group's squares, and all steps of a stage among their products. */
+/* The next group's squares, and all steps of a stage, with the lines to ask for, among their products. */
 INLINE void beside(const amx_next *next, void (*two_keys)(void *), void *stage)
 {
+    const char *ask = next->ask, *const end = next->end;
     float *before = NULL;
     int64_t total = 0, due = 0;
     for (int64_t n = 0; n < next->n; n++) {
@@ -71,6 +84,7 @@ INLINE void beside(const amx_next *next, void (*two_keys)(void *), void *stage)
     if (before == NULL) {
         for (int step = 0; step < STEPS; step++) {
             two_keys(stage);
+            ASK();
         }
         return;
     }

@@ -64,11 +64,16 @@ typedef struct {
 
 enum { MOST_SQUARES = 4 };
 
-/* The scores of the group after this one, which are computed beside this one's stage. */
+/* What is done beside a group's stage: the scores of the next group are computed, and lines of the cache, up to `end`,
+ * are asked for. */
 typedef struct {
     int64_t n;
     amx_square squares[MOST_SQUARES];
+    const char *ask, *end;
 } amx_next;
+
+/* As many lines, at most. */
+enum { MOST_LINES = GROUP_KEYS / 2 };
 
 typedef struct {
     void (*begin)(amx_config *before);
@@ -78,7 +83,7 @@ typedef struct {
     void (*product)(int64_t M, int64_t N, int64_t K, const amx_operand *A, const amx_operand *B,
                     const amx_sums *C, bool add);
 
-    /* The scores of a group alone. */
+    /* All that, without a stage. */
     void (*scores)(const amx_next *next);
 
     /* One tile of an operand, from rows that lie ld apart: 16 rows by 32 to columns; 32 rows by 16 to far

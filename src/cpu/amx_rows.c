@@ -84,13 +84,25 @@ void agi_amx_begin_asking(agi_amx_ahead *a, int64_t steps)
     a->at_once = (rows + steps - 1) / steps;
 }
 
-void agi_amx_ask(agi_amx_ahead *a)
+void agi_amx_ask(agi_amx_ahead *a, amx_next *beside)
 {
-    for (int64_t left = a->at_once; left > 0 && a->first < a->n; left--) {
-        const int t = a->first;
-        agi_ask_for(a->p[t], a->bytes[t]);
-        a->p[t] += a->ld[t];
-        a->first += --a->rows[t] == 0;
+    const int t = a->first;
+    beside->ask = beside->end = NULL;
+    if (t < a->n) {
+        const int64_t rows = agi_min(a->at_once, a->rows[t]), bytes = a->bytes[t];
+        const bool dense = a->ld[t] * (int64_t)sizeof *a->p[t] == bytes;
+        const int64_t beside_it = agi_min(dense ? rows * bytes : bytes, MOST_LINES * AGI_CACHE_LINE);
+        beside->ask = (const char *)a->p[t];
+        beside->end = beside->ask + beside_it;
+        if (dense) {
+            agi_ask_for(beside->end, rows * bytes - beside_it);
+        }
+        for (int64_t r = 1; r < rows && !dense; r++) {
+            agi_ask_for(a->p[t] + r * a->ld[t], bytes);
+        }
+        a->p[t] += rows * a->ld[t];
+        a->rows[t] -= rows;
+        a->first += a->rows[t] == 0;
     }
 }
 

@@ -24,7 +24,7 @@ typedef struct {
 agi_rows16 agi_get_rows16(agi_slice s, int64_t first, int64_t n, int64_t rows, int64_t width,
                           const uint8_t *skip, uint16_t *scratch);
 
-/* Rows that are read soon and come from far away: asked for a few at a time, beside products. Their places are numbers
+/* Rows that are read soon and come from far away: asked for a few at a time, beside stages. Their places are numbers
  * here, not slices: what is stored among stores of tiles and loaded in other pieces waits for all of them. */
 enum { MOST_AHEAD = 4 };
 
@@ -41,7 +41,8 @@ void agi_amx_add_ahead(agi_amx_ahead *a, agi_slice s, int64_t first, int64_t n);
 /* From now on all of them in so many steps. */
 void agi_amx_begin_asking(agi_amx_ahead *a, int64_t steps);
 
-void agi_amx_ask(agi_amx_ahead *a);
+/* One step's: lines that are asked for beside a stage, and at once those that are too many or lie apart. */
+void agi_amx_ask(agi_amx_ahead *a, amx_next *beside);
 
 /* A, by rows: keys by channels. */
 amx_operand agi_amx_key_rows(const agi_head *x, const ag_tensor *t, int64_t D, int64_t j0, int64_t n,

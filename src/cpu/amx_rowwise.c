@@ -481,7 +481,7 @@ static void run_tile(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel
         if (g + 1 < end) {
             expect_group(&next, &s->amx, x, own, keys, g + 1, lanes);
         }
-        agi_amx_ask(&s->amx.ahead);
+        agi_amx_ask(&s->amx.ahead, &next);
         const key_group group = {g,
                                  waiting.n,
                                  agi_max(0, from - g * GROUP_KEYS),
