@@ -6,7 +6,7 @@
 #include "vec.h"
 
 /* Tiles of an operand that stay in the first cache, beside those of the other one and of C that pass. */
-enum { HELD = 24 };
+enum { HELD = 12 };
 
 /* An operand's tile, which the first cache takes in only where it will be read again from there. */
 #define AMX_TAKE(held, t, p, row)                                                                            \

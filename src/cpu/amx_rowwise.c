@@ -177,10 +177,14 @@ static key_operands load_keys(agi_amx_row_scratch *s, const agi_head *x, int64_t
     return keys;
 }
 
-/* The groups whose weights wait: n of them, from group first of the block on. */
+/* The groups whose weights wait: n of them, from group first of the block on. Bits of those that have keys which are not
+ * to be kept. */
 typedef struct {
     int64_t first, n;
+    uint32_t partial;
 } waiting_groups;
+
+_Static_assert(AMX_WAITING <= 32, "a bit for each group that waits");
 
 /* C = or += V^T P^T for n waiting groups from number `at` on; A is V of the first of them. */
 static void add_values(const agi_head *x, const uint16_t *V, const amx_operand *like, const uint16_t *weights,
@@ -233,8 +237,8 @@ static void flush(const agi_amx_row_scratch *s, const agi_head *x, agi_amx_panel
                   const key_operands *keys, int64_t lanes, const waiting_groups *w)
 {
     int64_t whole = 0;
-    for (int64_t at = 0; at < w->n; at++) {
-        if (memchr(s->keep + at * GROUP_KEYS, 0, GROUP_KEYS) != NULL) {
+    for (int64_t at = 0; at < w->n && w->partial != 0; at++) {
+        if (w->partial >> at & 1) {
             if (whole < at) {
                 add_whole_groups(s, x, panel, keys, lanes, w, whole, at - whole);
             }
@@ -276,11 +280,11 @@ static void expect_group(amx_next *to, const agi_amx_row_scratch *s, const agi_h
     const ag_args *a = &x->call->a;
     to->n = 0;
     add_squares(to, keys->K, g, panel->columns, agi_round_up(x->Dk, AMX_DEPTH) / AMX_DEPTH, lanes,
-                s->T[g % 2]);
+                s->T[s->turn]);
     if (x->call->map == AGI_JVP) {
         const agi_amx_sum sum =
             agi_amx_tangent_sum(keys->K, a->tk.data != NULL, panel->t_columns, a->tq.data != NULL, x->Dk);
-        add_squares(to, sum.rows, g, sum.columns, sum.depth, lanes, s->U[g % 2]);
+        add_squares(to, sum.rows, g, sum.columns, sum.depth, lanes, s->U[s->turn]);
     }
 }
 
@@ -363,7 +367,6 @@ static bool plain_weights(agi_row_scratch *s, const agi_head *x, agi_row_panel *
 {
     const int64_t to = group->at * GROUP_KEYS * PANEL;
     uint16_t *const P = s->amx.P + to;
-    keep_seen(&s->amx, group);
     if (x->call->map == AGI_FORWARD) {
         return x->amx->weights(P, group->T, x->c, own->norms, keys->reach[group->g], band.low, band.high,
                                panel->m, panel->l, next);
@@ -372,36 +375,44 @@ static bool plain_weights(agi_row_scratch *s, const agi_head *x, agi_row_panel *
                                    panel->r, panel->a, next);
 }
 
-/* Weights of a group, rounded, and the next group's scores. Returns whether what was summed so far is worth less. */
-static bool group_weights(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel,
+/* The same where m may move, and with all features. whole: there are none, and all queries see all keys. Returns
+ * whether what was summed so far is worth less. */
+static bool other_weights(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel,
                           const agi_amx_panel *own, const key_operands *keys, const key_group *group,
-                          const amx_next *next)
+                          bool whole)
 {
-    const int64_t W = lanes_of(panel);
-    const agi_band band = agi_band_at(x, panel->i0, keys->j0 + group->g * GROUP_KEYS);
-    const bool forward = x->call->map == AGI_FORWARD, inside = agi_inside(band, panel->ni, GROUP_KEYS);
-    const bool plain = only_band_hides(x, panel, band, group);
-    if (plain && W == PANEL && (forward || inside)) {
-        if (plain_weights(s, x, panel, own, keys, band, group, next)) {
-            return false;
-        }
-    } else {
-        x->amx->scores(next);
+    const bool forward = x->call->map == AGI_FORWARD, by_table = whole && forward;
+    if (!by_table) {
+        group_features(s, x, panel, keys->j0, group);
     }
-    uint16_t *const P = s->amx.P + group->at * GROUP_KEYS * PANEL;
-    if (plain && inside && forward) {
-        keep_seen(&s->amx, group);
-        return x->amx->softmax(P, group->T, W, x->c, own->norms, keys->reach[group->g], panel->m, panel->l,
-                               s->alpha);
-    }
-    group_features(s, x, panel, keys->j0, group);
     if (!forward) {
         return tangents_with_features(s, x, panel, keys->j0, group);
     }
     if (x->call->plan->p.dropout > 0) {
         return weights_with_dropout(s, x, panel, keys->j0, group);
     }
-    return x->amx->softmax(P, group->T, W, x->c, own->norms, INFINITY, panel->m, panel->l, s->alpha);
+    return x->amx->softmax(s->amx.P + group->at * GROUP_KEYS * PANEL, group->T, lanes_of(panel), x->c,
+                           own->norms, by_table ? keys->reach[group->g] : INFINITY, panel->m, panel->l,
+                           s->alpha);
+}
+
+/* Weights of any group, rounded, and the next group's scores. */
+static bool group_weights(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel,
+                          const agi_amx_panel *own, const key_operands *keys, const key_group *group,
+                          const amx_next *next)
+{
+    const agi_band band = agi_band_at(x, panel->i0, keys->j0 + group->g * GROUP_KEYS);
+    const bool inside = agi_inside(band, panel->ni, GROUP_KEYS),
+               plain = only_band_hides(x, panel, band, group);
+    keep_seen(&s->amx, group);
+    if (plain && lanes_of(panel) == PANEL && (inside || x->call->map == AGI_FORWARD)) {
+        if (plain_weights(s, x, panel, own, keys, band, group, next)) {
+            return false;
+        }
+    } else {
+        x->amx->scores(next);
+    }
+    return other_weights(s, x, panel, own, keys, group, plain && inside);
 }
 
 /* ---- A tile ---- */
@@ -461,38 +472,102 @@ static void begin_asking(agi_amx_row_scratch *s, const agi_head *x, int64_t next
     }
 }
 
-/* The scores of a group are computed while those of the group before it are used. */
-static void run_tile(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel, agi_amx_panel *own,
-                     const key_operands *keys)
-{
-    const int64_t lanes = lanes_of(panel);
-    const agi_key_block block = {.j0 = keys->j0, .nj = keys->nj};
+/* A panel against a block of keys: it sees keys from .. from + n - 1 of the block, groups first .. end - 1. Of these all
+ * queries of a whole panel see all keys of groups whole .. whole_end - 1, and there are no features. */
+typedef struct {
+    int64_t q;
     int64_t from, n;
-    if (!agi_clip_keys(x, panel, &block, &from, &n)) {
-        return;
+    int64_t first, end;
+    int64_t whole, whole_end;
+} row_tile;
+
+static bool all_see(const agi_head *x, const agi_row_panel *panel, const key_operands *keys, int64_t g)
+{
+    return agi_inside(agi_band_at(x, panel->i0, keys->j0 + g * GROUP_KEYS), panel->ni, GROUP_KEYS);
+}
+
+static void find_whole_groups(const agi_head *x, const agi_row_panel *panel, const key_operands *keys,
+                              row_tile *t)
+{
+    t->whole = (t->from + GROUP_KEYS - 1) / GROUP_KEYS;
+    t->whole_end = (t->from + t->n) / GROUP_KEYS;
+    if (!x->plain || x->call->plan->p.dropout > 0 || lanes_of(panel) < PANEL) {
+        t->whole_end = t->whole;
     }
-    const int64_t first = from / GROUP_KEYS, end = (from + n + GROUP_KEYS - 1) / GROUP_KEYS;
-    waiting_groups waiting = {.first = first};
-    amx_next next = {.n = 0};
-    expect_group(&next, &s->amx, x, own, keys, first, lanes);
-    x->amx->scores(&next);
-    for (int64_t g = first; g < end; g++) {
+    while (t->whole < t->whole_end && !all_see(x, panel, keys, t->whole)) {
+        t->whole++;
+    }
+    while (t->whole < t->whole_end && !all_see(x, panel, keys, t->whole_end - 1)) {
+        t->whole_end--;
+    }
+}
+
+/* The next panel that sees a key of the block; q: panels before it are done. */
+static bool next_tile(const agi_head *x, const agi_row_panel *panels, int64_t n_panels,
+                      const key_operands *keys, int64_t q, row_tile *t)
+{
+    const agi_key_block block = {.j0 = keys->j0, .nj = keys->nj};
+    for (t->q = q; t->q < n_panels; t->q++) {
+        if (agi_clip_keys(x, &panels[t->q], &block, &t->from, &t->n)) {
+            t->first = t->from / GROUP_KEYS;
+            t->end = (t->from + t->n + GROUP_KEYS - 1) / GROUP_KEYS;
+            find_whole_groups(x, &panels[t->q], keys, t);
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Weights of group g of the tile. Returns whether what was summed so far is worth less. */
+static bool run_group(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel, const agi_amx_panel *own,
+                      const key_operands *keys, const row_tile *t, int64_t g, waiting_groups *waiting,
+                      float *T, float *U, const amx_next *next)
+{
+    static const agi_band everything = {INT64_MIN / 4, INT64_MAX / 4};
+    const key_group group = {g,
+                             waiting->n,
+                             agi_max(0, t->from - g * GROUP_KEYS),
+                             agi_min(GROUP_KEYS, t->from + t->n - g * GROUP_KEYS),
+                             T,
+                             U};
+    if (g >= t->whole && g < t->whole_end) {
+        return !plain_weights(s, x, panel, own, keys, everything, &group, next) &&
+               other_weights(s, x, panel, own, keys, &group, true);
+    }
+    const bool rescaled = group_weights(s, x, panel, own, keys, &group, next);
+    const bool partial = memchr(s->amx.keep + group.at * GROUP_KEYS, 0, GROUP_KEYS) != NULL;
+    waiting->partial |= (uint32_t)partial << group.at;
+    return rescaled;
+}
+
+/* All groups of a tile. The scores of a group are computed while those of the group before it are used, which may be the
+ * last one of the tile before. */
+static void run_tile(agi_row_scratch *s, const agi_head *x, agi_row_panel *panels, const key_operands *keys,
+                     const row_tile *t, const row_tile *after)
+{
+    agi_row_panel *const panel = &panels[t->q];
+    agi_amx_panel *const own = &s->amx.panel[t->q];
+    const int64_t lanes = lanes_of(panel);
+    waiting_groups waiting = {.first = t->first};
+    amx_next next;
+    for (int64_t g = t->first; g < t->end; g++) {
+        float *const T = s->amx.T[s->amx.turn], *const U = s->amx.U[s->amx.turn];
+        s->amx.turn = !s->amx.turn;
         next.n = 0;
-        if (g + 1 < end) {
+        if (g + 1 < t->end) {
             expect_group(&next, &s->amx, x, own, keys, g + 1, lanes);
+        } else if (after != NULL) {
+            expect_group(&next, &s->amx, x, &s->amx.panel[after->q], keys, after->first,
+                         lanes_of(&panels[after->q]));
         }
         agi_amx_ask(&s->amx.ahead, &next);
-        const key_group group = {g,
-                                 waiting.n,
-                                 agi_max(0, from - g * GROUP_KEYS),
-                                 agi_min(GROUP_KEYS, from + n - g * GROUP_KEYS),
-                                 s->amx.T[g % 2],
-                                 s->amx.U[g % 2]};
-        if (group_weights(s, x, panel, own, keys, &group, &next)) {
+        if (run_group(s, x, panel, own, keys, t, g, &waiting, T, U, &next)) {
+            const uint32_t partial = waiting.partial >> waiting.n & 1;
+            waiting.partial &= ~(partial << waiting.n);
             flush(&s->amx, x, own, keys, lanes, &waiting);
             rescale(x, own, lanes, s->alpha, s->delta);
             move_down(&s->amx, waiting.n, x->call->map == AGI_JVP);
-            waiting = (waiting_groups){g, 0};
+            waiting = (waiting_groups){g, 0, partial};
         }
         waiting.n++;
     }
@@ -504,8 +579,18 @@ void agi_amx_row_block(agi_row_scratch *s, const agi_head *x, agi_row_panel *pan
 {
     const key_operands keys = load_keys(&s->amx, x, j0, nj);
     const int64_t next = j0 + nj, groups = (nj + GROUP_KEYS - 1) / GROUP_KEYS;
+    row_tile tile[2];
+    bool there = next_tile(x, panels, n_panels, &keys, 0, &tile[0]);
     begin_asking(&s->amx, x, next, agi_min(AMX_KEYS, end - next), n_panels * groups);
-    for (int64_t q = 0; q < n_panels; q++) {
-        run_tile(s, x, &panels[q], &s->amx.panel[q], &keys);
+    if (there) {
+        amx_next first = {.n = 0};
+        s->amx.turn = 0;
+        expect_group(&first, &s->amx, x, &s->amx.panel[tile[0].q], &keys, tile[0].first,
+                     lanes_of(&panels[tile[0].q]));
+        x->amx->scores(&first);
+    }
+    for (int turn = 0; there; turn = !turn) {
+        there = next_tile(x, panels, n_panels, &keys, tile[turn].q + 1, &tile[!turn]);
+        run_tile(s, x, panels, &keys, &tile[turn], there ? &tile[!turn] : NULL);
     }
 }

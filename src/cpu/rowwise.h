@@ -53,6 +53,7 @@ typedef struct {
     agi_amx_panel panel[ROW_PANELS];
     uint16_t *K, *V, *tV; /* operands of a block of keys; K with tK */
     real *T[2], *U[2];    /* score tiles of a group, one filled while the other is used */
+    int turn;             /* the one that is filled next */
     uint16_t *P, *tP;     /* weights that wait, as pairs, and their tangents */
     uint16_t *rows, *clean;
     uint8_t *keep;              /* [AMX_WAITING][GROUP_KEYS]: the panel sees the key */
