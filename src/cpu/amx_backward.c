@@ -10,6 +10,10 @@
 enum { Q_, DO_, TQ_, TDO_ };
 enum { K_, V_ };
 
+/* Queries of a stripe: two vectors, so that all score tiles of a patch stay in the first cache. Two of them lie side by
+ * side in PANEL lanes. */
+enum { STRIPE = AMX_DEPTH };
+
 /* ---- Workspace ---- */
 
 void agi_amx_backward_lay_out(agi_amx_backward_scratch *s, agi_arena *arena, const ag_plan *plan, agi_map map)
@@ -159,10 +163,28 @@ static void load_queries(agi_amx_backward_scratch *s, const agi_head *x, const a
     }
 }
 
-void agi_amx_begin_tile(agi_backward_scratch *s, const agi_head *x, int64_t from, int64_t to)
+/* The rows of Q and dO that come next, and in the first pass those of O; not all of those that tangents add. They are
+ * asked for beside the patches of keys from .. to - 1. */
+static void begin_asking(agi_backward_scratch *s, const agi_head *x, int64_t from, int64_t to, int64_t after)
 {
     const ag_args *a = &x->call->a;
     const ag_problem *p = &x->call->plan->p;
+    const int64_t n = agi_min(TILE_ROWS, x->seq.n_q - after);
+    const int64_t patches = ((to - from) / GROUP_KEYS + 1) * (TILE_ROWS / STRIPE);
+    s->amx.ahead = (agi_amx_ahead){.n = 0};
+    agi_amx_add_ahead(&s->amx.ahead, agi_query_slice(x, &a->q, p->dtype, x->Dk), after, n);
+    agi_amx_add_ahead(&s->amx.ahead, agi_query_slice(x, &a->d_o, p->out_dtype, x->Dv), after, n);
+    if (s->amx.span0 == 0) {
+        agi_amx_add_ahead(&s->amx.ahead, agi_query_slice(x, &a->o, p->out_dtype, x->Dv), after, n);
+    }
+    agi_amx_begin_asking(&s->amx.ahead, patches);
+}
+
+void agi_amx_begin_tile(agi_backward_scratch *s, const agi_head *x, int64_t from, int64_t to, int64_t after)
+{
+    const ag_args *a = &x->call->a;
+    const ag_problem *p = &x->call->plan->p;
+    begin_asking(s, x, from, to, after);
     want_keys(&s->amx, x, from, to);
     load_queries(&s->amx, x, &s->tile, Q_, &a->q, p->dtype, x->Dk);
     load_queries(&s->amx, x, &s->tile, DO_, &a->d_o, p->out_dtype, x->Dv);
@@ -240,10 +262,6 @@ void agi_amx_row_products(const agi_backward_scratch *s, const agi_head *x, int6
 }
 
 /* ---- A patch: one stripe of queries, one group of keys ---- */
-
-/* Queries of a stripe: two vectors, so that all score tiles of a patch stay in the first cache. Two of them lie side by
- * side in PANEL lanes. */
-enum { STRIPE = AMX_DEPTH };
 
 /* T = A B^T transposed, for the group's keys and the stripe's queries. */
 static void add_square(amx_next *to, const agi_patch *c, const amx_operand *keys, const amx_operand *queries,
@@ -468,6 +486,7 @@ static void run_patches(agi_backward_scratch *s, const agi_head *x, const agi_su
         if (there) {
             expect_patch(&next, s, x, &patch[!turn], operands, s->amx.T[!turn]);
         }
+        agi_amx_ask(&s->amx.ahead, &next);
         run_patch(s, x, sums, keys, &patch[turn], s->amx.T[turn], &next);
     }
 }

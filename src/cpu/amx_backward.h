@@ -10,8 +10,9 @@ void agi_amx_backward_lay_out(agi_amx_backward_scratch *s, agi_arena *arena, con
 /* A pass begins: none of its span's keys is there. */
 void agi_amx_begin_pass(agi_backward_scratch *s, int64_t span0);
 
-/* The operands of the tile whose statistics are loaded, and those of keys from .. to - 1 of the sequence. */
-void agi_amx_begin_tile(agi_backward_scratch *s, const agi_head *x, int64_t from, int64_t to);
+/* The operands of the tile whose statistics are loaded, and those of keys from .. to - 1 of the sequence. The tile that
+ * follows begins with query `after`. */
+void agi_amx_begin_tile(agi_backward_scratch *s, const agi_head *x, int64_t from, int64_t to, int64_t after);
 
 /* The tile's dQ, scaled, to rows i0 .. i0 + ni - 1 of the caller's. */
 void agi_amx_put_queries(agi_backward_scratch *s, const agi_head *x, agi_slice dq, int64_t i0, int64_t ni,

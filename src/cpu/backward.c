@@ -149,7 +149,7 @@ static void run_on_amx(const agi_backward_job *w, agi_backward_scratch *s, const
 {
     amx_config before;
     x->amx->begin(&before);
-    agi_amx_begin_tile(s, x, from, to);
+    agi_amx_begin_tile(s, x, from, to, s->tile.i0 + w->schedule.parts * TILE_ROWS);
     run_blocks(w, s, x, sums, span0, from, to, dK, dV);
     x->amx->end(&before);
 }

@@ -66,6 +66,7 @@ typedef struct {
     uint16_t *clean;            /* K or tK of a block, turned, without the keys that the tile does not see */
     uint16_t *rounded[4];       /* R, dZ, tR, tdZ of the block, in tiles of rows */
     uint16_t *pairs_of_keys[2]; /* dZ of vjp, tdZ and dZ of vjp_jvp, [block / 32][TILE_ROWS / 16] tiles */
+    agi_amx_ahead ahead;        /* rows of the next tile */
     real *T[2][2];              /* score tiles of two patches: S beside dP, tS beside tdP */
     real *dQ;                   /* [TILE_ROWS][Dk_pad]: a tile of it by rows */
     real *some_keys;            /* 16 rows of dK or dV by rows */
