@@ -38,7 +38,7 @@ static void fill_amx_tiles(struct rng *r)
 {
     struct guarded ab = narrow_numbers(r, 2 * AMX_AB), c = float_numbers(r, 32 * 32, -2, 2);
     const amx_operand some = {narrow_of(&ab), AMX_AB, 0, AMX_DEPTH};
-    const amx_sums sums = amx_scores(floats_of(&c), 32);
+    const amx_sums sums = amx_sums_by_rows(floats_of(&c), 32);
     agi_amx_table.product(2, 2, 1, &some, &some, &sums, true);
     release(&ab, "product");
     release(&c, "product");
@@ -47,11 +47,8 @@ static void fill_amx_tiles(struct rng *r)
 /* One of the ways in which `tall` by `wide_n` tiles of sums may lie, with some room beside them. */
 static amx_sums some_sums(struct rng *r, int64_t tall, int64_t wide_n, float *p)
 {
-    switch (rng_range(r, 0, 2)) {
-    case 0: return amx_scores(p, 16 * (wide_n + 1));
-    case 1: return amx_sums_by_rows(p, 16 * (wide_n + 1));
-    default: return amx_sums_by_columns(p, 16 * (tall + 1));
-    }
+    return rng_chance(r, 0.5) ? amx_sums_by_rows(p, 16 * (wide_n + 1))
+                              : amx_sums_by_columns(p, 16 * (tall + 1));
 }
 
 static void check_amx_product(struct rng *r)
@@ -76,7 +73,7 @@ static void check_amx_product(struct rng *r)
     memset(floats_of(&bound), 0, bound.bytes);
     for (int64_t e = 0; e < 16 * tall * 16 * wide_n; e++) {
         const int64_t m = e / (16 * wide_n), n = e % (16 * wide_n);
-        const int64_t at = m / 16 * sums.line + n / 16 * sums.step + m % 16 * sums.row + n % 16;
+        const int64_t at = m / 16 * sums.line + n / 16 * sums.step + m % 16 * 16 + n % 16;
         double sum = add ? (double)floats_of(&before)[at] : 0, size = fabs(sum);
         for (int64_t k = 0; k < 32 * deep; k++) {
             const int64_t tile = n / 16 * right.line + k / 32 * right.step,

@@ -24,7 +24,7 @@ static void draw_amx_beside(struct rng *r, struct amx_beside *b)
     b->next.end = b->next.ask + 64 * rng_range(r, 0, MOST_LINES);
     for (int64_t n = 0; n < b->next.n; n++) {
         amx_square *const q = &b->next.squares[n];
-        q->depth = rng_range(r, 1, 6);
+        q->depth = rng_range(r, 0, 6);
         q->ld = AMX_DEPTH * (q->depth + rng_range(r, 0, 2));
         q->line = AMX_AB * (q->depth + rng_range(r, 0, 2));
         b->rows[n] = narrow_numbers(r, 31 * q->ld + AMX_DEPTH * q->depth);

@@ -159,6 +159,40 @@ static void test_nan(const char *words, const char *dtype, visible sees, rows qu
     arrays_destroy(&spoiled);
 }
 
+/* Causal, each query `offset` keys ahead: the first 64 see some keys of the third group, whose maximum is new, so that
+ * sums before it are worth less; V of a key behind these is NaN. */
+static void test_hidden_behind_maximum(const char *dtype, int64_t offset)
+{
+    struct arrays x;
+    char text[128];
+    snprintf(text, sizeof text, "h1 q128 k192 d64 %s causal", dtype);
+    make(&x, text, NULL);
+    x.args.q_offset = offset;
+    double *k = arrays_read_new(&x, T_K), *v = arrays_read_new(&x, T_V);
+    for (int64_t c = 0; c < 64; c++) {
+        for (int64_t j = 64; j < 64 + offset; j++) {
+            k[j * 64 + c] *= 30;
+        }
+        v[(64 + offset) * 64 + c] = NAN;
+    }
+    arrays_write(&x, T_K, k);
+    arrays_write(&x, T_V, v);
+    CHECK_OK(arrays_run(&x, AG_MAP_FORWARD));
+    CHECK_OK(arrays_run(&x, AG_MAP_JVP));
+    double *o = arrays_read_new(&x, T_O), *to = arrays_read_new(&x, T_TO);
+    int64_t wrong = 0;
+    for (int64_t n = 0; n < 64 * 64; n++) {
+        wrong += !isfinite(o[n]) || !isfinite(to[n]);
+    }
+    CHECK(wrong == 0, "%s, offset %lld: NaN in a hidden V behind a new maximum changed %lld numbers", text,
+          (long long)offset, (long long)wrong);
+    free(k);
+    free(v);
+    free(o);
+    free(to);
+    arrays_destroy(&x);
+}
+
 int main(void)
 {
     static const char *const dtypes[] = {"f32", "bf16", "f64", "f16"};
@@ -175,6 +209,9 @@ int main(void)
         test_nan("q200 k1000 d32 window=600,0 align=bottom-right sink", dtypes[d], NULL, none,
                  (rows){0, 200});
         test_nan("q200 k1000 d32 window=0,610", dtypes[d], NULL, none, (rows){810, 1000});
+        for (int64_t offset = 1; offset < 32; offset += 5) {
+            test_hidden_behind_maximum(dtypes[d], offset);
+        }
     }
     if (test_count(1000) < 1000) {
         printf("times: not looked at, AG_TEST_COUNT asks for little\n");

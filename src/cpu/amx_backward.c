@@ -163,7 +163,7 @@ static void load_queries(agi_amx_backward_scratch *s, const agi_head *x, const a
     }
 }
 
-/* The rows of Q and dO that come next, and in the first pass those of O; not all of those that tangents add. They are
+/* The rows of Q and dO that come next, and in the first pass those of O; not those of tangents. They are
  * asked for beside the patches of keys from .. to - 1. */
 static void begin_asking(agi_backward_scratch *s, const agi_head *x, int64_t from, int64_t to, int64_t after)
 {
@@ -263,16 +263,10 @@ void agi_amx_row_products(const agi_backward_scratch *s, const agi_head *x, int6
 
 /* ---- A patch: one stripe of queries, one group of keys ---- */
 
-/* T = A B^T transposed, for the group's keys and the stripe's queries. */
 static void add_square(amx_next *to, const agi_patch *c, const amx_operand *keys, const amx_operand *queries,
                        int64_t depth, float *T)
 {
-    to->squares[to->n++] = (amx_square){keys->p + c->from / GROUP_KEYS * GROUP_KEYS * keys->row,
-                                        queries->p + c->i0 / AMX_LANES * queries->line,
-                                        keys->row,
-                                        queries->line,
-                                        depth,
-                                        T};
+    agi_amx_add_square(to, keys, c->from / GROUP_KEYS * GROUP_KEYS, queries, c->i0, depth, T);
 }
 
 /* S^T and dP^T: the products with K and V. With tangents tQ K^T + Q tK^T and dO tV^T + tdO V^T; absent ones are

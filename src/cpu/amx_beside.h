@@ -45,6 +45,15 @@ enum { STEPS = GROUP_KEYS / 2, SCORE_ROW = PANEL * (int)sizeof(float) };
 
 enum { BELOW = AMX_ROWS * PANEL };
 
+/* A sum of nothing: both tangents are absent. */
+INLINE void clear_square(float *T)
+{
+    for (int j = 0; j < GROUP_KEYS; j++) {
+        v_store(T + j * PANEL, v_set1(0));
+        v_store(T + j * PANEL + LANES, v_set1(0));
+    }
+}
+
 /* The next group's squares, and all steps of a stage, with the lines to ask for, among their products. */
 INLINE void beside(const amx_next *next, void (*two_keys)(void *), void *stage)
 {
@@ -59,6 +68,10 @@ INLINE void beside(const amx_next *next, void (*two_keys)(void *), void *stage)
         const uint16_t *a = q->rows, *b = q->columns;
         const int64_t row = q->ld * (int64_t)sizeof *a, lower = q->ld * AMX_ROWS, line = q->line,
                       depth = q->depth;
+        if (depth == 0) {
+            clear_square(q->T);
+            continue;
+        }
         for (int64_t k = 0; k < depth; k++) {
             AMX_PASS(4, a, row);
             AMX_LOAD(6, b, 64);

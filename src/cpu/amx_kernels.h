@@ -31,31 +31,26 @@ typedef struct {
     int64_t row; /* of A: numbers from row to row of a tile */
 } amx_operand;
 
-/* Where the tiles of C are, in float32: tile (m, n) at p + m * line + n * step, its rows `row` apart. */
+/* Where the tiles of C are, in float32: tile (m, n) at p + m * line + n * step. Each lies together, so that it comes from
+ * the second cache twice as fast as in pieces. */
 typedef struct {
     float *p;
-    int64_t line, step, row;
+    int64_t line, step;
 } amx_sums;
 
-/* The two that are: score tiles, whose rows are those of a panel, and sums in whole tiles, which follow each other
- * along n, or along m. A tile that lies together comes from the second cache twice as fast as one in pieces. */
-static inline amx_sums amx_scores(float *p, int64_t ld)
-{
-    return (amx_sums){p, AMX_ROWS * ld, AMX_LANES, ld};
-}
-
+/* The tiles follow each other along n, or along m. */
 static inline amx_sums amx_sums_by_rows(float *p, int64_t width)
 {
-    return (amx_sums){p, AMX_ROWS * width, AMX_C, AMX_LANES};
+    return (amx_sums){p, AMX_ROWS * width, AMX_C};
 }
 
 static inline amx_sums amx_sums_by_columns(float *p, int64_t tall)
 {
-    return (amx_sums){p, AMX_C, AMX_LANES * tall, AMX_LANES};
+    return (amx_sums){p, AMX_C, AMX_LANES * tall};
 }
 
 /* 2 x 2 tiles of scores: 32 rows of keys, `ld` numbers apart, by the columns of 32 queries, `line` numbers from 16 of
- * them to the next; sums are `depth` tiles deep. */
+ * them to the next; sums are `depth` tiles deep, and zero where that is 0. */
 typedef struct {
     const uint16_t *rows, *columns;
     int64_t ld, line, depth;
@@ -79,11 +74,11 @@ typedef struct {
     void (*begin)(amx_config *before);
     void (*end)(const amx_config *before);
 
-    /* C = or += A B, sizes in tiles: M x N of C, K of the sum. */
+    /* C = or += A B, sizes in tiles: M x N of C, K > 0 of the sum. */
     void (*product)(int64_t M, int64_t N, int64_t K, const amx_operand *A, const amx_operand *B,
                     const amx_sums *C, bool add);
 
-    /* All that, without a stage. */
+    /* What is beside a stage, without one. */
     void (*scores)(const amx_next *next);
 
     /* One tile of an operand, from rows that lie ld apart: 16 rows by 32 to columns; 32 rows by 16 to far
@@ -126,15 +121,14 @@ typedef struct {
     bool (*softmax)(uint16_t *pairs, const float *T, int64_t W, float c, const float *norms, float reach,
                     float *m, float *l, float *alpha);
 
-    /* The same on PANEL lanes with m as it is, where a query i sees the keys j of the group with low <= j - i <= high alone,
-     * low <= high, beside the scores of the next group. What a query does not see has no effect on it. False, and
-     * nothing is added to l, where m would have to move. */
+    /* The same on PANEL lanes with m as it is, where a query i sees the keys j of the group with
+     * low <= j - i <= high alone, low <= high, beside the scores of the next group. What a query does not see has no
+     * effect on it. False, and nothing is added to l, where m would have to move. */
     bool (*weights)(uint16_t *pairs, const float *T, float c, const float *norms, float reach, int64_t low,
                     int64_t high, const float *m, float *l, const amx_next *next);
 
-    /* agi_kernels.softmax_tangent on a group of plain scores, with tS = scale U, beside the next group's; T and U
-     * stay. False, and nothing is
-     * added to l and a, where m and r would have to move. */
+    /* agi_kernels.softmax_tangent on PANEL lanes of plain scores, with tS = scale U, beside the next group's; T and U
+     * stay. False, and nothing is added to l and a, where m and r would have to move. */
     bool (*softmax_tangent)(uint16_t *pairs, uint16_t *t_pairs, const float *T, const float *U, float c,
                             float scale, const float *m, float *l, const float *r, float *a,
                             const amx_next *next);

@@ -18,10 +18,10 @@ enum { HELD = 12 };
         }                                                                                                    \
     } while (0)
 
-#define AMX_BEGIN(t, p, row, add)                                                                            \
+#define AMX_BEGIN(t, p, add)                                                                                 \
     do {                                                                                                     \
         if (add) {                                                                                           \
-            AMX_LOAD(t, p, row);                                                                             \
+            AMX_LOAD(t, p, 64);                                                                              \
         } else {                                                                                             \
             AMX_ZERO(t);                                                                                     \
         }                                                                                                    \
@@ -33,9 +33,9 @@ enum { HELD = 12 };
     do {                                                                                                     \
         if (k == 0) {                                                                                        \
             if (before != NULL) {                                                                            \
-                AMX_STORE(t, before + (offset), row);                                                        \
+                AMX_STORE(t, before + (offset), 64);                                                         \
             }                                                                                                \
-            AMX_BEGIN(t, C + (offset), row, add);                                                            \
+            AMX_BEGIN(t, C + (offset), add);                                                                 \
         }                                                                                                    \
     } while (0)
 
@@ -45,7 +45,7 @@ INLINE void product_square(int64_t K, const uint16_t *A, const amx_operand *a, b
                            const amx_operand *b, bool hold_b, float *before, float *C, const amx_sums *c,
                            bool add)
 {
-    const int64_t row = 4 * c->row, right = c->step, below = c->line;
+    const int64_t right = c->step, below = c->line;
     const int64_t a_row = 2 * a->row, a_line = a->line, a_step = a->step, b_line = b->line, b_step = b->step;
     for (int64_t k = 0; k < K; k++) {
         AMX_TAKE(hold_a, 4, A, a_row);
@@ -71,7 +71,7 @@ INLINE void product_squares(int64_t M, int64_t N, int64_t K, const amx_operand *
                             const amx_operand *B, bool hold_b, const amx_sums *C, bool add)
 {
     const bool high = M > N;
-    const int64_t few = high ? N / 2 * 2 : M / 2 * 2, many = high ? M / 2 * 2 : N / 2 * 2, row = 4 * C->row;
+    const int64_t few = high ? N / 2 * 2 : M / 2 * 2, many = high ? M / 2 * 2 : N / 2 * 2;
     float *before = NULL;
     for (int64_t own = 0; own < few; own += 2) {
         for (int64_t other = 0; other < many; other += 2) {
@@ -83,10 +83,10 @@ INLINE void product_squares(int64_t M, int64_t N, int64_t K, const amx_operand *
         }
     }
     if (before != NULL) {
-        AMX_STORE(0, before, row);
-        AMX_STORE(1, before + C->step, row);
-        AMX_STORE(2, before + C->line, row);
-        AMX_STORE(3, before + C->line + C->step, row);
+        AMX_STORE(0, before, 64);
+        AMX_STORE(1, before + C->step, 64);
+        AMX_STORE(2, before + C->line, 64);
+        AMX_STORE(3, before + C->line + C->step, 64);
     }
 }
 
@@ -96,13 +96,13 @@ static void product_tile(int64_t m, int64_t n, int64_t K, const amx_operand *A, 
 {
     const uint16_t *const a = A->p + m * A->line, *const b = B->p + n * B->line;
     float *const c = C->p + m * C->line + n * C->step;
-    AMX_BEGIN(0, c, 4 * C->row, add);
+    AMX_BEGIN(0, c, add);
     for (int64_t k = 0; k < K; k++) {
         AMX_LOAD(4, a + k * A->step, 2 * A->row);
         AMX_LOAD(6, b + k * B->step, 64);
         AMX_ADD_PRODUCT(0, 4, 6);
     }
-    AMX_STORE(0, c, 4 * C->row);
+    AMX_STORE(0, c, 64);
 }
 
 static void product(int64_t M, int64_t N, int64_t K, const amx_operand *A, const amx_operand *B,

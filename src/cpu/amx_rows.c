@@ -112,8 +112,8 @@ static amx_operand operand_of_rows(agi_rows16 rows)
 }
 
 /* Rows that lie apart are copied: many queries meet them, and they would share few sets of the caches. */
-amx_operand agi_amx_key_rows(const agi_head *x, const ag_tensor *t, int64_t D, int64_t j0, int64_t n,
-                             uint16_t *scratch)
+static amx_operand key_rows(const agi_head *x, const ag_tensor *t, int64_t D, int64_t j0, int64_t n,
+                            uint16_t *scratch)
 {
     const int64_t width = agi_round_up(D, AMX_DEPTH), rows = agi_round_up(n, GROUP_KEYS);
     const agi_slice slice = agi_key_slice(x, t, D);
@@ -140,7 +140,7 @@ amx_operand agi_amx_key_rows_and_tangents(const agi_head *x, const ag_tensor *t,
 {
     const int64_t ld = 2 * agi_round_up(D, AMX_DEPTH);
     if (tangent->data == NULL) {
-        return agi_amx_key_rows(x, t, D, j0, n, scratch);
+        return key_rows(x, t, D, j0, n, scratch);
     }
     agi_amx_copy_keys(x, t, tangent, D, j0, n, scratch);
     return operand_of_rows((agi_rows16){scratch, ld});

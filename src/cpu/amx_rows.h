@@ -44,15 +44,23 @@ void agi_amx_begin_asking(agi_amx_ahead *a, int64_t steps);
 /* One step's: lines that are asked for beside a stage, and at once those that are too many or lie apart. */
 void agi_amx_ask(agi_amx_ahead *a, amx_next *beside);
 
-/* A, by rows: keys by channels. */
-amx_operand agi_amx_key_rows(const agi_head *x, const ag_tensor *t, int64_t D, int64_t j0, int64_t n,
-                             uint16_t *scratch);
+/* T = A B^T transposed, for 32 keys and 32 queries from the given ones on. */
+static inline void agi_amx_add_square(amx_next *to, const amx_operand *keys, int64_t key,
+                                      const amx_operand *queries, int64_t query, int64_t depth, float *T)
+{
+    to->squares[to->n++] = (amx_square){keys->p + key * keys->row,
+                                        queries->p + query / AMX_LANES * queries->line,
+                                        keys->row,
+                                        queries->line,
+                                        depth,
+                                        T};
+}
 
 /* Rows of keys, filled up to whole groups, with the tangent's channels behind the tensor's own, where there is one. */
 void agi_amx_copy_keys(const agi_head *x, const ag_tensor *t, const ag_tensor *tangent, int64_t D, int64_t j0,
                        int64_t n, uint16_t *to);
 
-/* The same with the tangent's channels behind the tensor's own, where there is one. */
+/* A, by rows: keys by channels, with the tangent's channels behind the tensor's own, where there is one. */
 amx_operand agi_amx_key_rows_and_tangents(const agi_head *x, const ag_tensor *t, const ag_tensor *tangent,
                                           int64_t D, int64_t j0, int64_t n, uint16_t *scratch);
 

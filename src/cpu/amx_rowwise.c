@@ -260,16 +260,11 @@ typedef struct {
 } key_group;
 
 /* The squares of T = K Q^T transposed, or of U, for group g. */
-static void add_squares(amx_next *to, amx_operand keys, int64_t g, amx_operand queries, int64_t depth,
-                        int64_t lanes, float *T)
+static void add_squares(amx_next *to, const amx_operand *keys, int64_t g, const amx_operand *queries,
+                        int64_t depth, int64_t lanes, float *T)
 {
-    for (int64_t i = 0; i < lanes; i += GROUP_KEYS) {
-        to->squares[to->n++] = (amx_square){keys.p + g * GROUP_KEYS * keys.row,
-                                            queries.p + i / AMX_LANES * queries.line,
-                                            keys.row,
-                                            queries.line,
-                                            depth,
-                                            T + i};
+    for (int64_t i = 0; i < lanes; i += 2 * AMX_LANES) {
+        agi_amx_add_square(to, keys, g * GROUP_KEYS, queries, i, depth, T + i);
     }
 }
 
@@ -279,12 +274,12 @@ static void expect_group(amx_next *to, const agi_amx_row_scratch *s, const agi_h
 {
     const ag_args *a = &x->call->a;
     to->n = 0;
-    add_squares(to, keys->K, g, panel->columns, agi_round_up(x->Dk, AMX_DEPTH) / AMX_DEPTH, lanes,
+    add_squares(to, &keys->K, g, &panel->columns, agi_round_up(x->Dk, AMX_DEPTH) / AMX_DEPTH, lanes,
                 s->T[s->turn]);
     if (x->call->map == AGI_JVP) {
         const agi_amx_sum sum =
             agi_amx_tangent_sum(keys->K, a->tk.data != NULL, panel->t_columns, a->tq.data != NULL, x->Dk);
-        add_squares(to, sum.rows, g, sum.columns, sum.depth, lanes, s->U[s->turn]);
+        add_squares(to, &sum.rows, g, &sum.columns, sum.depth, lanes, s->U[s->turn]);
     }
 }
 
@@ -562,12 +557,10 @@ static void run_tile(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel
         }
         agi_amx_ask(&s->amx.ahead, &next);
         if (run_group(s, x, panel, own, keys, t, g, &waiting, T, U, &next)) {
-            const uint32_t partial = waiting.partial >> waiting.n & 1;
-            waiting.partial &= ~(partial << waiting.n);
             flush(&s->amx, x, own, keys, lanes, &waiting);
             rescale(x, own, lanes, s->alpha, s->delta);
             move_down(&s->amx, waiting.n, x->call->map == AGI_JVP);
-            waiting = (waiting_groups){g, 0, partial};
+            waiting = (waiting_groups){g, 0, waiting.partial >> waiting.n};
         }
         waiting.n++;
     }
