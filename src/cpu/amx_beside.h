@@ -9,9 +9,8 @@
 
 #include <immintrin.h>
 
-#include "amx_kernels.h"
+#include "amx_product.h"
 #include "kernels.h"
-#include "vec.h"
 
 /* A stage takes two keys at a time. */
 enum { STEPS = GROUP_KEYS / 2, SCORE_ROW = PANEL * (int)sizeof(float) };
@@ -32,17 +31,7 @@ enum { STEPS = GROUP_KEYS / 2, SCORE_ROW = PANEL * (int)sizeof(float) };
         ASK();                                                                                               \
     }
 
-/* Tile t of a square begins; the one of the square before, which it held, is stored. */
-#define BEGIN_SCORES(t, offset)                                                                              \
-    do {                                                                                                     \
-        if (k == 0) {                                                                                        \
-            if (before != NULL) {                                                                            \
-                AMX_STORE(t, before + (offset), SCORE_ROW);                                                  \
-            }                                                                                                \
-            AMX_ZERO(t);                                                                                     \
-        }                                                                                                    \
-    } while (0)
-
+/* From a tile of scores to the one below. */
 enum { BELOW = AMX_ROWS * PANEL };
 
 /* A sum of nothing: both tangents are absent. */
@@ -66,33 +55,34 @@ INLINE void beside(const amx_next *next, void (*two_keys)(void *), void *stage)
     for (int64_t n = 0; n < next->n; n++) {
         const amx_square *const q = &next->squares[n];
         const uint16_t *a = q->rows, *b = q->columns;
+        float *const C = q->T;
         const int64_t row = q->ld * (int64_t)sizeof *a, lower = q->ld * AMX_ROWS, line = q->line,
                       depth = q->depth;
         if (depth == 0) {
-            clear_square(q->T);
+            clear_square(C);
             continue;
         }
         for (int64_t k = 0; k < depth; k++) {
             AMX_PASS(4, a, row);
             AMX_LOAD(6, b, 64);
-            BEGIN_SCORES(0, 0);
+            AMX_FOLLOW(0, 0, SCORE_ROW, false);
             AMX_ADD_PRODUCT(0, 4, 6);
             CATCH_UP();
             AMX_LOAD(7, b + line, 64);
-            BEGIN_SCORES(1, AMX_LANES);
+            AMX_FOLLOW(1, AMX_LANES, SCORE_ROW, false);
             AMX_ADD_PRODUCT(1, 4, 7);
             CATCH_UP();
             AMX_PASS(5, a + lower, row);
-            BEGIN_SCORES(2, BELOW);
+            AMX_FOLLOW(2, BELOW, SCORE_ROW, false);
             AMX_ADD_PRODUCT(2, 5, 6);
             CATCH_UP();
-            BEGIN_SCORES(3, BELOW + AMX_LANES);
+            AMX_FOLLOW(3, BELOW + AMX_LANES, SCORE_ROW, false);
             AMX_ADD_PRODUCT(3, 5, 7);
             CATCH_UP();
             a += AMX_DEPTH;
             b += AMX_AB;
         }
-        before = q->T;
+        before = C;
     }
     if (before == NULL) {
         for (int step = 0; step < STEPS; step++) {
@@ -101,10 +91,7 @@ INLINE void beside(const amx_next *next, void (*two_keys)(void *), void *stage)
         }
         return;
     }
-    AMX_STORE(0, before, SCORE_ROW);
-    AMX_STORE(1, before + AMX_LANES, SCORE_ROW);
-    AMX_STORE(2, before + BELOW, SCORE_ROW);
-    AMX_STORE(3, before + BELOW + AMX_LANES, SCORE_ROW);
+    store_square(before, AMX_LANES, BELOW, SCORE_ROW);
 }
 
 INLINE void nothing(void *stage)

@@ -1,4 +1,4 @@
-/* The product of tiles: a part of amx_kernels.c. */
+/* The product of tiles, in squares of four: a part of amx_kernels.c. */
 #ifndef AGI_CPU_AMX_PRODUCT_H
 #define AGI_CPU_AMX_PRODUCT_H
 
@@ -18,26 +18,35 @@ enum { HELD = 12 };
         }                                                                                                    \
     } while (0)
 
-#define AMX_BEGIN(t, p, add)                                                                                 \
+#define AMX_BEGIN(t, p, row, add)                                                                            \
     do {                                                                                                     \
         if (add) {                                                                                           \
-            AMX_LOAD(t, p, 64);                                                                              \
+            AMX_LOAD(t, p, row);                                                                             \
         } else {                                                                                             \
             AMX_ZERO(t);                                                                                     \
         }                                                                                                    \
     } while (0)
 
-/* Tile t of C, `offset` behind its square's first, begins, and the one of the square before is stored: a store waits
- * for the end of its products, four of which have begun since. */
-#define AMX_FOLLOW(t, offset)                                                                                \
+/* Tile t of a square of C, `offset` behind its first, begins at k = 0, and the one of the square before is stored: a
+ * store waits for the end of its products, four of which have begun since. */
+#define AMX_FOLLOW(t, offset, row, add)                                                                      \
     do {                                                                                                     \
         if (k == 0) {                                                                                        \
             if (before != NULL) {                                                                            \
-                AMX_STORE(t, before + (offset), 64);                                                         \
+                AMX_STORE(t, before + (offset), row);                                                        \
             }                                                                                                \
-            AMX_BEGIN(t, C + (offset), add);                                                                 \
+            AMX_BEGIN(t, C + (offset), row, add);                                                            \
         }                                                                                                    \
     } while (0)
+
+/* The last square has none behind it. */
+INLINE void store_square(float *C, int64_t right, int64_t below, int64_t row)
+{
+    AMX_STORE(0, C, row);
+    AMX_STORE(1, C + right, row);
+    AMX_STORE(2, C + below, row);
+    AMX_STORE(3, C + below + right, row);
+}
 
 /* Four tiles of C, 2 x 2, so that each load of a tile serves two products. They stay in the unit; those of the square
  * before are stored. */
@@ -50,15 +59,15 @@ INLINE void product_square(int64_t K, const uint16_t *A, const amx_operand *a, b
     for (int64_t k = 0; k < K; k++) {
         AMX_TAKE(hold_a, 4, A, a_row);
         AMX_TAKE(hold_b, 6, B, 64);
-        AMX_FOLLOW(0, 0);
+        AMX_FOLLOW(0, 0, 64, add);
         AMX_ADD_PRODUCT(0, 4, 6);
         AMX_TAKE(hold_b, 7, B + b_line, 64);
-        AMX_FOLLOW(1, right);
+        AMX_FOLLOW(1, right, 64, add);
         AMX_ADD_PRODUCT(1, 4, 7);
         AMX_TAKE(hold_a, 5, A + a_line, a_row);
-        AMX_FOLLOW(2, below);
+        AMX_FOLLOW(2, below, 64, add);
         AMX_ADD_PRODUCT(2, 5, 6);
-        AMX_FOLLOW(3, below + right);
+        AMX_FOLLOW(3, below + right, 64, add);
         AMX_ADD_PRODUCT(3, 5, 7);
         A += a_step;
         B += b_step;
@@ -83,10 +92,7 @@ INLINE void product_squares(int64_t M, int64_t N, int64_t K, const amx_operand *
         }
     }
     if (before != NULL) {
-        AMX_STORE(0, before, 64);
-        AMX_STORE(1, before + C->step, 64);
-        AMX_STORE(2, before + C->line, 64);
-        AMX_STORE(3, before + C->line + C->step, 64);
+        store_square(before, C->step, C->line, 64);
     }
 }
 
@@ -96,7 +102,7 @@ static void product_tile(int64_t m, int64_t n, int64_t K, const amx_operand *A, 
 {
     const uint16_t *const a = A->p + m * A->line, *const b = B->p + n * B->line;
     float *const c = C->p + m * C->line + n * C->step;
-    AMX_BEGIN(0, c, add);
+    AMX_BEGIN(0, c, 64, add);
     for (int64_t k = 0; k < K; k++) {
         AMX_LOAD(4, a + k * A->step, 2 * A->row);
         AMX_LOAD(6, b + k * B->step, 64);
@@ -109,10 +115,8 @@ static void product(int64_t M, int64_t N, int64_t K, const amx_operand *A, const
                     const amx_sums *C, bool add)
 {
     const bool held = 2 * K <= HELD, high = M > N;
-    if (!held && add) {
-        product_squares(M, N, K, A, false, B, false, C, true);
-    } else if (!held) {
-        product_squares(M, N, K, A, false, B, false, C, false);
+    if (!held) {
+        product_squares(M, N, K, A, false, B, false, C, add);
     } else if (high) {
         product_squares(M, N, K, A, false, B, true, C, add);
     } else {

@@ -66,8 +66,7 @@ static const uint8_t curve[64] = {1,  2,  3,  4,  5,  6,  8,  8,  10, 10, 11, 12
                                   18, 17, 17, 16, 15, 14, 13, 12, 11, 10, 9,  7,  6,  5,  3,  2};
 
 /* The same weights in half the instructions, for exponents between -126 and 126. They are 1.00015 times smaller on
- * average; shifts are in 256ths. Their errors are larger than rounding's
- * by a sixth. */
+ * average; shifts are in 256ths. Their errors are larger than rounding's by a sixth. */
 #define CURVED ((float)(AMX_CENTRED * 1.000155))
 
 typedef struct {
@@ -195,7 +194,8 @@ static bool softmax(uint16_t *pairs, const float *T, int64_t W, float c, const f
 typedef struct {
     const float *T;
     uint16_t *pairs;
-    vec c, shift[VECTORS], sum[VECTORS]; /* by the curve, where it begins, not the shift */
+    vec c, sum[VECTORS];
+    vec shift[VECTORS]; /* by the curve what curve_start makes of it */
     curve_constants curve;
     lane_band band;
 } weight_stage;
