@@ -12,10 +12,16 @@ enum {
     ENOUGH_CHAINS = 8  /* independent chains that need no parts */
 };
 
+/* This file is compiled for float32 alone. */
+static int64_t tile_rows(const ag_problem *p)
+{
+    return p->dtype == AG_F64 ? TILE_ROWS_F64 : TILE_ROWS_F32;
+}
+
 /* The most keys of a tile: the block's K, V, dK, dV and its score tiles stay in the cache. */
 static int64_t most_keys(const ag_problem *p, bool tangents)
 {
-    const int64_t tiles = (tangents ? 4 : 2) * TILE_LD;
+    const int64_t tiles = (tangents ? 4 : 2) * (tile_rows(p) + TILE_LD - TILE_ROWS);
     const int64_t rows = (tangents ? 3 : 2) * (p->dim_qk + p->dim_v);
     const int64_t narrow = p->dtype == AG_F64 ? 2 : 1;
     return agi_max(48, agi_min(192, CACHE / (tiles + rows) / narrow / 48 * 48));
@@ -35,12 +41,12 @@ static void cut_keys(agi_schedule *x, int64_t n, int64_t block, int64_t span, in
  * should have two of them, so that its sums are worth their place. */
 static int64_t tiles_of_span(const ag_problem *p, int64_t span)
 {
-    const int64_t all = (p->q_len + TILE_ROWS - 1) / TILE_ROWS;
+    const int64_t rows = tile_rows(p), all = (p->q_len + rows - 1) / rows;
     const int64_t right = agi_has(p, AG_CAUSAL) ? 0 : p->window_right;
     if (!agi_has(p, AG_WINDOW) || p->window_left < 0 || right < 0 || p->window_left > p->q_len - right) {
         return all;
     }
-    return agi_min(all, ((span + p->window_left + right) / TILE_ROWS + 2) / 2);
+    return agi_min(all, ((span + p->window_left + right) / rows + 2) / 2);
 }
 
 agi_schedule agi_schedule_of(const ag_plan *plan, agi_map map)
