@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import platform
+import subprocess
 import sys
 import time
 from dataclasses import asdict
@@ -133,6 +134,15 @@ def chosen_cases(cases_of, threads, text):
     return chosen
 
 
+def commit():
+    """Of the source, with "-dirty" where files differ from it; without git: unknown."""
+    call = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    try:
+        return subprocess.run(call, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
 def main():
     parser = argparse.ArgumentParser(
         description="Times attngrad's maps, layer and products beside PyTorch's and oneDNN's."
@@ -154,6 +164,7 @@ def main():
     all_cases = chosen_cases(cases.quick_cases if options.quick else cases.full_cases, threads, options.only)
     about = library.info() | {
         "date": time.strftime("%Y-%m-%d %H:%M"),
+        "commit": commit(),
         "threads": threads,
         "torch": peers.version(),
         "amx": library.has_amx(),

@@ -78,7 +78,7 @@ def probe_lines(finished):
 def text(about, finished):
     torch = f"PyTorch {about['torch']} with oneDNN {about['onednn']}" if about["torch"] else "no PyTorch"
     head = [
-        f"attngrad {about['version']}, {about['compiler']}; {torch}; {about['cpu']}, "
+        f"attngrad {about['version']} at {about['commit']}, {about['compiler']}; {torch}; {about['cpu']}, "
         f"{about['threads']} threads",
         f"{about['date']}, {about['mode']}, {about['seconds']} s, best of {about['rounds']} rounds, "
         f"load before it {about['load_before']:.1f}",
