@@ -43,6 +43,7 @@ static const struct entry {
      tile_elements, NULL},
     {"multiply", draw_multiply, call_multiply, expect_multiply, tile_elements, NULL},
     {"put", draw_put, call_put, expect_put, row_elements, put_in_place},
+    {"logarithms", draw_logarithms, call_logarithms, expect_logarithms, row_elements, NULL},
     {"dots", draw_dots, call_dots, expect_dots, row_elements, NULL},
     {"transpose", draw_transpose, call_transpose, expect_transpose, transposed_elements, NULL},
     {"dropout", draw_dropout, call_dropout, expect_dropout, tile_elements, NULL},

@@ -1,5 +1,5 @@
-/* The entries that are no stage of the scores: draws, calls and truths of the products, put, dots, transpose and
- * dropout. */
+/* The entries that are no stage of the scores: draws, calls and truths of the products, put, dots,
+ * logarithms, transpose and dropout. */
 #ifndef AG_KERNELS_ROWS_H
 #define AG_KERNELS_ROWS_H
 
@@ -214,6 +214,36 @@ static void put_in_place(struct trial *t)
     t->k->put(twin, t->n, given(t, A, 0, 0), t->n, 1, t->n, &factor, 0, t->add);
     CHECK(memcmp(row, twin, size) == 0, "%s put of %lld numbers in place: other bits", t->k->name,
           (long long)t->n);
+}
+
+/* Sums of weights: from the smallest normal number on, and what stays. */
+static void draw_logarithms(struct trial *t)
+{
+    t->n = t->bench ? 64 : rng_range(&t->random, 0, 40);
+    for (int64_t i = 0; i < t->n; i++) {
+        const double near = 1 + between(t, -1, 1) * exp2(between(t, -52, 0) - 1);
+        t->numbers[i] = sometimes(t) ? near : exp2(between(t, -1021, 1023));
+        t->numbers[i] = t->bench || rng_range(&t->random, 0, 9) > 0 ? t->numbers[i]
+                        : sometimes(t)                              ? INFINITY
+                                                                    : NAN;
+    }
+}
+
+static void call_logarithms(const agi_kernels *k, struct trial *t)
+{
+    t->results[t->n] = 7; /* what stays behind the last */
+    k->logarithms(t->results, t->numbers, t->n);
+}
+
+static void expect_logarithms(struct trial *t)
+{
+    CHECK(t->results[t->n] == 7, "%s logarithms: writes behind %lld numbers", t->k->name, (long long)t->n);
+    for (int64_t i = 0; i < t->n; i++) {
+        const double x = t->numbers[i], y = t->results[i];
+        const wide truth = log2l((wide)x), error = fabsl((wide)y - truth);
+        const bool right = x < INFINITY ? error <= 5e-16L * fabsl(truth) : x == y || (isnan(x) && isnan(y));
+        CHECK(right, "%s logarithms: %.17g has %.17g instead of %.17g", t->k->name, x, y, (double)truth);
+    }
 }
 
 static void draw_dots(struct trial *t)

@@ -67,7 +67,7 @@ struct trial {
 
     double result, scalar_result; /* of the call itself, where it has one */
     wide result_truth, result_bound;
-    double results[8]; /* one a row */
+    double numbers[64], results[65]; /* in float64, where an entry takes or gives such */
 };
 
 /* ---- Drawing ---- */

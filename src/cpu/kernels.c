@@ -41,6 +41,7 @@ const agi_kernels TABLE = {
     .put_bf16 = put_bf16,
     .put_f16 = put_f16,
     .dots = dots,
+    .logarithms = logarithms,
     .transpose = transpose,
     .dropout = dropout,
 };

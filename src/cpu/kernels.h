@@ -99,6 +99,9 @@ typedef struct {
     void (*dots)(double *out, const real *A, int64_t lda, const real *B, int64_t ldb, int64_t rows,
                  int64_t n);
 
+    /* out[i] = log2 x[i] for n normal positive numbers; infinity and NaN stay what they are, and 0 becomes anything. */
+    void (*logarithms)(double *out, const double *x, int64_t n);
+
     /* out[D][PANEL]: n rows of D numbers, ld apart, as columns; zero behind the last, up to a whole vector. */
     void (*transpose)(real *out, const real *rows, int64_t ld, int64_t n, int64_t D);
 

@@ -161,6 +161,41 @@ static void dots(double *out, const real *A, int64_t lda, const real *B, int64_t
     }
 }
 
+/* log2 x = e + log2 m with x = 2^e m, m between the roots of 1/2 and 2; with s = (m - 1) / (m + 1), log2 m is
+ * 2 / ln 2 (s + s^3 / 3 + s^5 / 5 ...), whose tenth power of s^2 <= 0.0295 is beyond float64. */
+INLINE double log2_of(double x)
+{
+    const uint64_t root = 0x3fe6a09e667f3bcd, bias = (uint64_t)1024 << 52; /* so that e is not negative */
+    uint64_t bits, number;
+    double m, e;
+    memcpy(&bits, &x, sizeof bits);
+    number = (bits - root + bias) >> 52;
+    bits = bits + bias - (number << 52);
+    memcpy(&m, &bits, sizeof m);
+    number |= (uint64_t)0x433 << 52; /* 2^52 + number */
+    memcpy(&e, &number, sizeof e);
+    const double s = (m - 1) / (m + 1), z = s * s;
+    double p = 0.15186263588304877;
+    p = p * z + 0.16972882833987804;
+    p = p * z + 0.19235933878519512;
+    p = p * z + 0.22195308321368667;
+    p = p * z + 0.2623081892525388;
+    p = p * z + 0.3205988979753252;
+    p = p * z + 0.4121985831111324;
+    p = p * z + 0.5770780163555853;
+    p = p * z + 0.9617966939259756;
+    p = p * z + 2.8853900817779268;
+    const double y = (e - (0x1p52 + 1024)) + s * p;
+    return x < (double)INFINITY ? y : x;
+}
+
+static void logarithms(double *out, const double *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        out[i] = log2_of(x[i]);
+    }
+}
+
 /* Rows 0 .. n - 1 of a square, the others zero, as columns; the first D of those. */
 INLINE void transpose_square(real *out, const real *rows, int64_t ld, int64_t n, int64_t D)
 {

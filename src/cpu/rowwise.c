@@ -148,22 +148,30 @@ static agi_key_block load_keys(agi_row_scratch *s, const agi_head *x, int64_t j0
 }
 
 /* With the sink's term w = 2^(log2(e) s - m): L = m + log(l + w), O = O' / (l + w),
- * mu = r + (a + w (ts - r)) / (l + w), tO = (T' - (mu - r) O') / (l + w). l + w = 0 is the empty row. Stores L and
- * mu, makes T' ready, returns 1 / (l + w). */
-static double finish_statistics(const agi_head *x, agi_row_panel *panel, int64_t i)
+ * mu = r + (a + w (ts - r)) / (l + w), tO = (T' - (mu - r) O') / (l + w). l + w = 0 is the empty row. */
+typedef struct {
+    double w, sum, log; /* w, l + w, log2(l + w) */
+} row_sum;
+
+static double sink_term(const agi_head *x, const agi_row_panel *panel, int64_t i)
+{
+    return x->sink == -INFINITY ? 0 : exp2(x->sink * LOG2_E - (double)panel->m[i]);
+}
+
+/* Stores L and mu of row i, makes T' ready, returns 1 / (l + w). */
+static double finish_statistics(const agi_head *x, agi_row_panel *panel, int64_t i, row_sum s)
 {
     const ag_args *a = &x->call->a;
-    const double m = (double)panel->m[i], l = (double)panel->l[i], r = (double)panel->r[i];
-    const double w = x->sink == -INFINITY ? 0 : exp2(x->sink * LOG2_E - m);
-    const double inverse = l + w == 0 ? 0 : 1 / (l + w);
+    const double m = (double)panel->m[i], r = (double)panel->r[i];
+    const double inverse = s.sum == 0 ? 0 : 1 / s.sum;
     if (x->call->map == AGI_JVP) {
-        const double shift = ((double)panel->a[i] + (w == 0 ? 0 : w * (x->tsink - r))) * inverse;
+        const double shift = ((double)panel->a[i] + (s.w == 0 ? 0 : s.w * (x->tsink - r))) * inverse;
         agi_put_row(x->k, panel->tO + i * x->Dv_pad, panel->O + i * x->Dv_pad, x->Dv, -shift, true);
         agi_put_stat(x, &a->mu, (a->accumulate & AG_ACC_MU) != 0, panel->i0 + i,
                      inverse == 0 ? 0 : r + shift);
     }
     agi_put_stat(x, &a->lse, (a->accumulate & AG_ACC_LSE) != 0, panel->i0 + i,
-                 l == 0 ? x->sink : (m + log2(l + w)) * LN_2);
+                 panel->l[i] == 0 ? x->sink : (m + s.log) * LN_2);
     return inverse;
 }
 
@@ -175,16 +183,21 @@ static bool puts_sums(const agi_row_job *w, const agi_head *x)
            (a->accumulate & AG_ACC_O) == 0;
 }
 
-static void finish_panel(const agi_row_job *w, const agi_row_scratch *s, const agi_head *x,
+static void finish_panel(const agi_row_job *job, const agi_row_scratch *s, const agi_head *x,
                          agi_row_panel *panel, int64_t q)
 {
     const ag_args *a = &x->call->a;
     const ag_dtype dtype = x->call->plan->p.out_dtype;
-    double inverse[PANEL];
+    double w[PANEL], sum[PANEL], log[PANEL], inverse[PANEL];
     for (int64_t i = 0; i < panel->ni; i++) {
-        inverse[i] = finish_statistics(x, panel, i);
+        w[i] = sink_term(x, panel, i);
+        sum[i] = (double)panel->l[i] + w[i];
     }
-    if (AGI_HAS_AMX && puts_sums(w, x)) {
+    x->k->logarithms(log, sum, panel->ni);
+    for (int64_t i = 0; i < panel->ni; i++) {
+        inverse[i] = finish_statistics(x, panel, i, (row_sum){w[i], sum[i], log[i]});
+    }
+    if (AGI_HAS_AMX && puts_sums(job, x)) {
         agi_amx_put_panel(&s->amx, x, panel, q, inverse);
         return;
     }

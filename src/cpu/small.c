@@ -73,7 +73,7 @@ void agi_small_forward(const agi_row_scratch *s, const agi_head *x)
     const rows Q = query_rows(x, &a->q), K = key_rows(x, &a->k), V = key_rows(x, &a->v),
                O = query_rows(x, &a->o);
     real *QT = s->panel[0].QT, m[WIDTH], l[WIDTH], alpha[WIDTH];
-    double inverse[WIDTH];
+    double sum[WIDTH], inverse[WIDTH], log[WIDTH];
     k->expect(O.p, O.ld, Nq, x->Dv);
     for (int64_t i = 0; i < W; i++) {
         m[i] = (real)-INFINITY;
@@ -88,9 +88,12 @@ void agi_small_forward(const agi_row_scratch *s, const agi_head *x)
 
     /* O = O' / l, L = m + log l */
     for (int64_t i = 0; i < Nq; i++) {
-        const double sum = (double)l[i];
-        inverse[i] = sum == 0 ? 0 : 1 / sum;
-        agi_put_stat(x, &a->lse, false, i, sum == 0 ? -INFINITY : ((double)m[i] + log2(sum)) * LN_2);
+        sum[i] = (double)l[i];
+        inverse[i] = sum[i] == 0 ? 0 : 1 / sum[i];
+    }
+    k->logarithms(log, sum, Nq);
+    for (int64_t i = 0; i < Nq; i++) {
+        agi_put_stat(x, &a->lse, false, i, sum[i] == 0 ? -INFINITY : ((double)m[i] + log[i]) * LN_2);
     }
     k->put(O.p, O.ld, O.p, O.ld, Nq, x->Dv, inverse, 1, false);
 }
