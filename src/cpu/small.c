@@ -87,12 +87,12 @@ void agi_small_forward(const agi_row_scratch *s, const agi_head *x)
     k->product(Nq, x->Dv, Nk, s->T, 1, WIDTH, V.p, V.ld, O.p, O.ld, false);
 
     /* O = O' / l, L = m + log l */
-    for (int64_t i = 0; i < Nq; i++) {
+    for (int64_t i = 0; i < W; i++) {
         sum[i] = (double)l[i];
-        inverse[i] = sum[i] == 0 ? 0 : 1 / sum[i];
     }
-    k->logarithms(log, sum, Nq);
+    k->logarithms(log, sum, W); /* whole vectors */
     for (int64_t i = 0; i < Nq; i++) {
+        inverse[i] = sum[i] == 0 ? 0 : 1 / sum[i];
         agi_put_stat(x, &a->lse, false, i, sum[i] == 0 ? -INFINITY : ((double)m[i] + log[i]) * LN_2);
     }
     k->put(O.p, O.ld, O.p, O.ld, Nq, x->Dv, inverse, 1, false);
