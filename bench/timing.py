@@ -7,7 +7,7 @@ import time
 FIRST, LATER, WINDOW = 3, 2, 0.05
 # The processor is faster for its first milliseconds under load than it can stay. A round starts with this
 # much of the probe's load; in it maps and probes follow each other, so that the state is that of long load.
-SETTLE, BETWEEN = 0.2, 0.1
+SETTLE, BETWEEN = 0.2, 0.05
 
 
 def seconds_of(run):
