@@ -353,6 +353,59 @@ static void nan_in_a_query(void)
     arrays_destroy(&x);
 }
 
+/* ---- Sinks of any size -------------------------------------------------------------------------- */
+
+static void set_all(struct arrays *x, enum tensor t, double value)
+{
+    for (int64_t e = 0; e < x->count[t]; e++) {
+        ag_convert((char *)x->data[t] + (size_t)e * element_size(x, t), x->dtype[t], &value, AG_F64, 1);
+    }
+}
+
+static void run_with_sink(struct arrays *x, const char *text, double sink)
+{
+    make_arrays(x, text, NULL, 91);
+    x->args.q_offset = -5; /* where causal, the first queries see no key */
+    set_all(x, T_SINK, sink);
+    CHECK_OK(arrays_run_all(x));
+}
+
+/* Behind 10,000 all sinks are the same, but for the logarithm of a row in which they are alone. */
+static void sinks_of_any_size(const char *text, const double *sizes, int n)
+{
+    for (int sign = -1; sign <= 1; sign += 2) {
+        struct arrays large;
+        run_with_sink(&large, text, sign * 1e4);
+        const double large_sink = element_value(&large, T_SINK, large.data[T_SINK]);
+        for (int i = 0; i < n; i++) {
+            struct arrays huge;
+            char label[160];
+            run_with_sink(&huge, text, sign * sizes[i]);
+            const double sink = element_value(&huge, T_SINK, huge.data[T_SINK]);
+            for (int64_t e = 0; e < huge.count[T_LSE]; e++) {
+                double *const lse = &((double *)huge.data[T_LSE])[e];
+                *lse = *lse == sink ? large_sink : *lse;
+            }
+            snprintf(label, sizeof label, "'%s' with a sink of %g", text, sign * sizes[i]);
+            same_outputs(&huge, &large, ALL_MAPS, label);
+            arrays_destroy(&huge);
+        }
+        arrays_destroy(&large);
+    }
+}
+
+static void all_sinks(void)
+{
+    static const double sizes[] = {1e9, 3e10, 1e11, 1e30, 3e38, 1.5e308};
+    enum { SIZES = sizeof sizes / sizeof sizes[0] };
+    sinks_of_any_size("h2 q40 k60 d16 f32 sink causal", sizes, SIZES - 1);
+    sinks_of_any_size("h2 q9 k2100 d8 f32 sink", sizes, SIZES - 1);
+    sinks_of_any_size("h1 q70 k600 d32 bf16 aux=f32 sink causal", sizes, SIZES - 1);
+    sinks_of_any_size("h1 q70 k600 d32 bf16 aux=f32 sink", sizes, SIZES - 1);
+    sinks_of_any_size("h2 q40 k60 d16 f64 sink causal", sizes, SIZES);
+    sinks_of_any_size("h2 q9 k2100 d8 f64 sink", sizes, SIZES);
+}
+
 /* ---- Subnormal numbers -------------------------------------------------------------------------- */
 
 static void flushed_or_same(const struct arrays *x, enum tensor out, enum tensor in, const char *text)
@@ -488,6 +541,7 @@ int main(void)
     any_number_of_queries_at_large_scores();
     nan_reaches_only_who_sees_it();
     nan_in_a_query();
+    all_sinks();
     subnormals_pass_unharmed("h2 q1 k1 d3 f64", 5e-324);
     subnormals_pass_unharmed("h2 q1 k1 d3 f32", 0x1p-149);
     subnormals_pass_unharmed("h2 q1 k1 d3 f16", 0x1p-24);

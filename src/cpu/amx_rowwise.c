@@ -66,8 +66,8 @@ static void begin_norms(const agi_amx_panel *to, const agi_head *x, const agi_ro
         x->amx->column_norms(to->norms + i, q->p + i / AMX_LANES * q->line,
                              agi_round_up(x->Dk, AMX_DEPTH) / AMX_DEPTH);
     }
-    for (int64_t i = 0; i < PANEL; i++) { /* the sink's logit, where there is one */
-        panel->m[i] = roundf(256 * panel->m[i]) / 256;
+    for (int64_t i = 0; i < PANEL; i++) { /* the sink's logit, where there is one; large ones are in 256ths */
+        panel->m[i] = fabsf(panel->m[i]) < 0x1p16f ? roundf(256 * panel->m[i]) / 256 : panel->m[i];
     }
 }
 

@@ -18,10 +18,9 @@ static void load_statistics(const agi_head *x, agi_query_tile *t, int64_t r)
 {
     const ag_args *a = &x->call->a;
     const int64_t i = t->i0 + r;
-    const double L = agi_get_stat(x, &a->lse, i), L2 = L * LOG2_E;
+    const double L = agi_get_stat(x, &a->lse, i);
     t->dead[r] = L == -INFINITY || (L == x->sink && !sees_a_key(x, i));
-    t->high[r] = t->dead[r] ? (real)INFINITY : (real)L2;
-    t->low[r] = t->dead[r] ? 0 : (real)(L2 - (double)(real)L2);
+    agi_split_log(t->dead[r] ? INFINITY : L, &t->high[r], &t->low[r]);
     t->mu[r] = x->call->map == AGI_VJP_JVP ? (real)agi_get_stat(x, &a->mu, i) : 0;
     t->Ps[r] = x->sink == -INFINITY ? 0 : exp(x->sink - L);
 }

@@ -186,7 +186,8 @@ INLINE double log2_of(double x)
     p = p * z + 0.9617966939259756;
     p = p * z + 2.8853900817779268;
     const double y = (e - (0x1p52 + 1024)) + s * p;
-    return x < (double)INFINITY ? y : x;
+    return y +
+           (x < (double)INFINITY ? 0 : x); /* a choice between the two would keep compilers from vectors */
 }
 
 static void logarithms(double *out, const double *x, int64_t n)

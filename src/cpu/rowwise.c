@@ -100,8 +100,9 @@ bool agi_row_scores(agi_row_scratch *s, const agi_head *x, const agi_row_panel *
 static void begin_statistics(agi_row_panel *panel, const agi_head *x)
 {
     const int64_t lanes = x->amx == NULL ? panel->W : PANEL;
+    const double most = (double)REAL_MAX, sink = fmax(-most, fmin(most, x->sink * LOG2_E));
     for (int64_t i = 0; i < lanes; i++) {
-        panel->m[i] = (real)(x->sink * LOG2_E);
+        panel->m[i] = x->sink == -INFINITY ? (real)-INFINITY : (real)sink;
         panel->l[i] = 0; /* the sink's own term is added at the end, where nothing can drown in it */
         panel->r[i] = (real)x->tsink;
         panel->a[i] = 0;
@@ -153,9 +154,14 @@ typedef struct {
     double w, sum, log; /* w, l + w, log2(l + w) */
 } row_sum;
 
+/* Where it is alone any will do. Else m began with it, rounded: what a sink of 10^11 lost by that may be more than a
+ * power has place for. */
 static double sink_term(const agi_head *x, const agi_row_panel *panel, int64_t i)
 {
-    return x->sink == -INFINITY ? 0 : exp2(x->sink * LOG2_E - (double)panel->m[i]);
+    if (x->sink == -INFINITY || panel->l[i] == 0) {
+        return x->sink == -INFINITY ? 0 : 1;
+    }
+    return exp2(fmin(x->sink * LOG2_E - (double)panel->m[i], 1000));
 }
 
 /* Stores L and mu of row i, makes T' ready, returns 1 / (l + w). */

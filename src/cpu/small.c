@@ -117,12 +117,11 @@ static bool load_statistics(const agi_head *x, int64_t W, rows dO, rows O, stati
         to->low[i] = to->D[i] = 0;
     }
     for (int64_t i = 0; i < Nq; i++) {
-        const double L = agi_get_stat(x, &a->lse, i), L2 = L * LOG2_E;
+        const double L = agi_get_stat(x, &a->lse, i);
         if (L == -INFINITY) {
             return false;
         }
-        to->high[i] = (real)L2;
-        to->low[i] = (real)(L2 - (double)(real)L2);
+        agi_split_log(L, &to->high[i], &to->low[i]);
         to->D[i] = (real)(D[i] - agi_get_stat(x, &a->d_lse, i));
     }
     return true;

@@ -9,6 +9,8 @@
 #ifndef AGI_CPU_TILE_H
 #define AGI_CPU_TILE_H
 
+#include <math.h>
+
 #include "../core/arena.h"
 #include "../core/call.h"
 #include "amx_kernels.h"
@@ -210,6 +212,14 @@ static inline void agi_put_stat(const agi_head *x, const ag_tensor *t, bool accu
         double *to = (double *)t->data + agi_row_at(agi_query_slice(x, t, AG_F64, 1), i);
         *to = accumulate ? *to + value : value;
     }
+}
+
+/* log2(e) L in two parts; one that is beyond the reals' range has no second. */
+static inline void agi_split_log(double L, real *high, real *low)
+{
+    const double L2 = L * LOG2_E;
+    *high = (real)L2;
+    *low = isfinite(*high) ? (real)(L2 - (double)*high) : 0;
 }
 
 /* ---- Features of a tile: queries i0 .. i0 + ni - 1, keys j0 .. j0 + nj - 1 ---- */
