@@ -139,9 +139,8 @@ class ErrorCase:
 
 def heads_of(length, dim):
     """Enough work to fill every thread, little enough for the whole run to take under half an hour."""
-    if dim > 64 and length in (2048, 4096):
-        return 4096 // length
-    return {4096: 2, 8192: 1}.get(length, HEADS[dim])
+    few = {4096: 2, 8192: 1} if dim == 64 else {2048: 2, 4096: 1, 8192: 1}
+    return few.get(length, HEADS[dim])
 
 
 def special_cases(threads):

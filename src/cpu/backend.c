@@ -61,8 +61,8 @@ static const char *set_of_maps(const ag_plan *plan)
 static void describe(const ag_plan *plan, char *text, size_t size)
 {
     const agi_schedule x = agi_schedule_of(plan, AGI_VJP);
-    snprintf(text, size, "%s, float%d inside, tile %dx%lld", set_of_maps(plan), is_f64(plan) ? 64 : 32,
-             is_f64(plan) ? TILE_ROWS_F64 : TILE_ROWS_F32, (long long)x.block);
+    snprintf(text, size, "%s, float%d inside, tile %lldx%lld", set_of_maps(plan), is_f64(plan) ? 64 : 32,
+             (long long)x.rows, (long long)x.block);
 }
 
 const agi_backend agi_cpu_backend = {

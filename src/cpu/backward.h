@@ -23,14 +23,15 @@ enum { TILE_ROWS_F32 = 192, TILE_ROWS_F64 = 128 };
 enum {
     TILE_ROWS = sizeof(real) == sizeof(double) ? TILE_ROWS_F64 : TILE_ROWS_F32,
     TILE_PANELS = TILE_ROWS / PANEL,
-    TILE_LD = TILE_ROWS + 64 / (int)sizeof(real), /* an odd number of cache lines, so that columns spread over
-                                                   * the cache */
-    SOME_ROWS = 16,                               /* rows of O that are converted at once */
+    TILE_PAD = AGI_CACHE_LINE / (int)sizeof(real),
+    TILE_LD = TILE_ROWS + TILE_PAD, /* an odd number of cache lines, so that columns spread over the cache */
+    SOME_ROWS = 16,                 /* rows of O that are converted at once */
     MAX_PARTS = 8
 };
 
 /* What the shape decides. */
 typedef struct {
+    int64_t rows;            /* TILE_ROWS of the dtype */
     int64_t block;           /* keys of a tile */
     int64_t span;            /* keys of a pass: whole blocks */
     int64_t n_spans;         /* of the longest sequence */

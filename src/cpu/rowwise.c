@@ -158,10 +158,10 @@ typedef struct {
  * power has place for. */
 static double sink_term(const agi_head *x, const agi_row_panel *panel, int64_t i)
 {
-    if (x->sink == -INFINITY || panel->l[i] == 0) {
-        return x->sink == -INFINITY ? 0 : 1;
+    if (x->sink == -INFINITY) {
+        return 0;
     }
-    return exp2(fmin(x->sink * LOG2_E - (double)panel->m[i], 1000));
+    return panel->l[i] == 0 ? 1 : exp2(fmin(x->sink * LOG2_E - (double)panel->m[i], 1000));
 }
 
 /* Stores L and mu of row i, makes T' ready, returns 1 / (l + w). */
@@ -189,21 +189,21 @@ static bool puts_sums(const agi_row_job *w, const agi_head *x)
            (a->accumulate & AG_ACC_O) == 0;
 }
 
-static void finish_panel(const agi_row_job *job, const agi_row_scratch *s, const agi_head *x,
+static void finish_panel(const agi_row_job *w, const agi_row_scratch *s, const agi_head *x,
                          agi_row_panel *panel, int64_t q)
 {
     const ag_args *a = &x->call->a;
     const ag_dtype dtype = x->call->plan->p.out_dtype;
-    double w[PANEL], sum[PANEL], log[PANEL], inverse[PANEL];
+    double term[PANEL], sum[PANEL], log[PANEL], inverse[PANEL];
     for (int64_t i = 0; i < panel->ni; i++) {
-        w[i] = sink_term(x, panel, i);
-        sum[i] = (double)panel->l[i] + w[i];
+        term[i] = sink_term(x, panel, i);
+        sum[i] = (double)panel->l[i] + term[i];
     }
     x->k->logarithms(log, sum, panel->ni);
     for (int64_t i = 0; i < panel->ni; i++) {
-        inverse[i] = finish_statistics(x, panel, i, (row_sum){w[i], sum[i], log[i]});
+        inverse[i] = finish_statistics(x, panel, i, (row_sum){term[i], sum[i], log[i]});
     }
-    if (AGI_HAS_AMX && puts_sums(job, x)) {
+    if (AGI_HAS_AMX && puts_sums(w, x)) {
         agi_amx_put_panel(&s->amx, x, panel, q, inverse);
         return;
     }

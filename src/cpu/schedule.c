@@ -21,7 +21,7 @@ static int64_t tile_rows(const ag_problem *p)
 /* The most keys of a tile: the block's K, V, dK, dV and its score tiles stay in the cache. */
 static int64_t most_keys(const ag_problem *p, bool tangents)
 {
-    const int64_t tiles = (tangents ? 4 : 2) * (tile_rows(p) + TILE_LD - TILE_ROWS);
+    const int64_t tiles = (tangents ? 4 : 2) * (tile_rows(p) + TILE_PAD);
     const int64_t rows = (tangents ? 3 : 2) * (p->dim_qk + p->dim_v);
     const int64_t narrow = p->dtype == AG_F64 ? 2 : 1;
     return agi_max(48, agi_min(192, CACHE / (tiles + rows) / narrow / 48 * 48));
@@ -54,7 +54,7 @@ agi_schedule agi_schedule_of(const ag_plan *plan, agi_map map)
     const ag_problem *p = &plan->p;
     const bool bias_b = agi_has(p, AG_BIAS) && p->bias_size[0] == 1;
     const bool bias_h = agi_has(p, AG_BIAS) && p->bias_size[1] == 1;
-    agi_schedule x;
+    agi_schedule x = {.rows = tile_rows(p)};
     cut_keys(&x, p->kv_len, most_keys(p, map == AGI_VJP_JVP), SPAN / (p->dim_qk + p->dim_v),
              agi_on_amx(plan, map) ? GROUP_KEYS : 16);
     x.join_b = (bias_b || agi_has(p, AG_TABLE)) && p->batch > 0 ? p->batch : 1;
