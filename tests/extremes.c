@@ -401,7 +401,7 @@ static void all_sinks(void)
     sinks_of_any_size("h2 q40 k60 d16 f32 sink causal", sizes, SIZES - 1);
     sinks_of_any_size("h2 q9 k2100 d8 f32 sink", sizes, SIZES - 1);
     sinks_of_any_size("h1 q70 k600 d32 bf16 aux=f32 sink causal", sizes, SIZES - 1);
-    sinks_of_any_size("h1 q70 k600 d32 bf16 aux=f32 sink", sizes, SIZES - 1);
+    sinks_of_any_size("h1 q70 k2100 d32 bf16 aux=f32 sink", sizes, SIZES - 1);
     sinks_of_any_size("h2 q40 k60 d16 f64 sink causal", sizes, SIZES);
     sinks_of_any_size("h2 q9 k2100 d8 f64 sink", sizes, SIZES);
 }
