@@ -3,7 +3,7 @@
 #define AG_KERNELS_AMX_MEMORY_H
 
 #include "core/number.h"
-#include "cpu/amx_kernels.h"
+#include "cpu/amx/kernels/amx_kernels.h"
 #include "kernels_trial.h"
 
 enum { AMX_GUARD = 256 };

@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-#include "cpu/kernels.h"
+#include "cpu/vec/kernels/kernels.h"
 #include "rng.h"
 #include "test.h"
 

@@ -13,6 +13,9 @@ typedef struct agi_backend {
     /* Can it run this plan's problem and options? It may choose what the options left open. */
     ag_status (*accept)(ag_plan *plan);
 
+    /* Frees what accept keeps in plan->backend_data, also after an accept that failed. NULL: nothing is kept. */
+    void (*destroy)(ag_plan *plan);
+
     /* The dry run of the map's layout. SIZE_MAX: more than memory can be. */
     size_t (*workspace)(const ag_plan *plan, agi_map map);
 

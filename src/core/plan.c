@@ -139,7 +139,7 @@ static ag_status complete_options(ag_options *o, const ag_options *given)
 
 /* ---- The plan's own copies ---- */
 
-static void *plan_alloc(const ag_plan *plan, size_t size, ag_status *status)
+void *agi_plan_alloc(const ag_plan *plan, size_t size, ag_status *status)
 {
     void *memory = plan->alloc(plan->alloc_ctx, size);
     if (memory == NULL) {
@@ -153,7 +153,7 @@ static ag_status copy_buckets(ag_plan *plan)
     ag_status status = AG_OK;
     if (plan->p.buckets != NULL) {
         const size_t size = (size_t)(2 * plan->p.table_radius + 1) * sizeof plan->buckets[0];
-        plan->buckets = plan_alloc(plan, size, &status);
+        plan->buckets = agi_plan_alloc(plan, size, &status);
         if (plan->buckets != NULL) {
             memcpy(plan->buckets, plan->p.buckets, size);
         }
@@ -179,7 +179,7 @@ static ag_status copy_slopes(ag_plan *plan)
     ag_status status = AG_OK;
     const int64_t H = plan->p.heads;
     if (agi_has(&plan->p, AG_ALIBI | AG_SLOPES)) {
-        plan->slopes = plan_alloc(plan, (size_t)H * sizeof plan->slopes[0], &status);
+        plan->slopes = agi_plan_alloc(plan, (size_t)H * sizeof plan->slopes[0], &status);
         for (int64_t h = 0; h < H && plan->slopes != NULL; h++) {
             plan->slopes[h] = agi_has(&plan->p, AG_SLOPES) ? plan->p.alibi_slopes[h] : default_slope(h, H);
         }
@@ -253,6 +253,9 @@ static ag_status build(ag_plan *plan, const ag_options *o)
 
 static void release_all(ag_plan *plan)
 {
+    if (plan->backend != NULL && plan->backend->destroy != NULL) {
+        plan->backend->destroy(plan);
+    }
     void *const memory[] = {plan->buckets, plan->slopes, plan};
     void (*const release)(void *, void *) = plan->release;
     void *const ctx = plan->alloc_ctx;
@@ -284,7 +287,7 @@ ag_status ag_plan_create(ag_plan **plan, const ag_problem *problem, const ag_opt
     made.alloc_ctx = o.alloc_ctx;
     made.alloc = o.alloc;
     made.release = o.release;
-    ag_plan *kept = plan_alloc(&made, sizeof *kept, &status);
+    ag_plan *kept = agi_plan_alloc(&made, sizeof *kept, &status);
     if (kept == NULL) {
         return status;
     }

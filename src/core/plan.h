@@ -18,6 +18,7 @@ struct ag_plan {
     int32_t *buckets;         /* NULL: identity */
     double *slopes;           /* [heads]; NULL: no ALiBi */
     size_t bytes[AGI_N_MAPS]; /* of workspace */
+    void *backend_data;       /* made by the backend's accept, freed by its destroy */
     char description[160];
 
     void *alloc_ctx;
@@ -27,5 +28,8 @@ struct ag_plan {
 
 /* How many this process may use, at most AGI_MAX_THREADS. */
 int32_t agi_processors(void);
+
+/* Memory from the plan's allocator; NULL, with *status AG_NO_MEMORY and its message, if there is none. */
+void *agi_plan_alloc(const ag_plan *plan, size_t size, ag_status *status);
 
 #endif

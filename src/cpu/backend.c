@@ -1,12 +1,12 @@
 /* The backend's table: which instruction set, which real. */
 #include <stdio.h>
 
-#include "../core/cpu_info.h"
-#include "../core/status.h"
-#include "backward.h"
-#include "cpu.h"
-#include "maps.h"
-#include "matmul.h"
+#include "core/cpu_info.h"
+#include "core/status.h"
+#include "cpu/drivers/backward.h"
+#include "cpu/cpu.h"
+#include "cpu/drivers/run.h"
+#include "cpu/gemm/cpu_gemm.h"
 
 static bool is_f64(const ag_plan *plan)
 {

@@ -2,7 +2,7 @@
 #ifndef AGI_CPU_H
 #define AGI_CPU_H
 
-#include "../core/backend.h"
+#include "core/backend.h"
 
 extern const agi_backend agi_cpu_backend;
 

@@ -1,6 +1,6 @@
 /* How the work of the maps is cut: a function of the shape alone. */
-#include "backward.h"
-#include "rowwise.h"
+#include "cpu/drivers/backward.h"
+#include "cpu/drivers/rows.h"
 
 enum {
     CACHE = 256 * 1024, /* numbers that a tile's working set may have: half of a 2 MiB cache in float32 */

@@ -1,0 +1,252 @@
+/* From rows to operands: see amx_rows.h. */
+#include "cpu/amx/amx_operands.h"
+
+#include <string.h>
+
+/* Of fewer keys most of a group's tiles would be zeros: the vectors are faster there. */
+enum { ENOUGH_KEYS = 24 };
+
+const agi_amx_kernels *agi_amx_of(const ag_plan *plan, agi_map map)
+{
+#if defined(__x86_64__)
+    /* A wider output is asked for by who wants more digits than weights in bfloat16 leave; and dO has its dtype. */
+    if (plan->isa == AG_ISA_AMX && plan->p.dtype == AG_BF16 && plan->p.out_dtype == AG_BF16 &&
+        plan->p.kv_len >= ENOUGH_KEYS) {
+        return &agi_amx_table;
+    }
+#endif
+    (void)plan;
+    (void)map;
+    return NULL;
+}
+
+static const uint16_t *row_of(agi_slice s, int64_t row)
+{
+    return (const uint16_t *)s.t->data + agi_row_at(s, row);
+}
+
+static void copy_row(uint16_t *to, agi_slice s, int64_t row)
+{
+    const int64_t stride = s.t->strides[3];
+    const uint16_t *const from = row_of(s, row);
+    if (stride == 1) {
+        memcpy(to, from, (size_t)s.D * sizeof *to);
+        return;
+    }
+    for (int64_t c = 0; c < s.D; c++) {
+        to[c] = from[c * stride];
+    }
+}
+
+static void copy_rows(agi_slice s, int64_t first, int64_t n, int64_t rows, int64_t width, const uint8_t *skip,
+                      uint16_t *to, int64_t ld)
+{
+    for (int64_t r = 0; r < rows; r++, to += ld) {
+        const bool there = r < n && (skip == NULL || !skip[r]);
+        const int64_t used = there ? s.D : 0;
+        if (there) {
+            copy_row(to, s, first + r);
+        }
+        memset(to + used, 0, (size_t)(width - used) * sizeof *to);
+    }
+}
+
+agi_rows16 agi_get_rows16(agi_slice s, int64_t first, int64_t n, int64_t rows, int64_t width,
+                          const uint8_t *skip, uint16_t *scratch)
+{
+    const bool whole = s.t->strides[3] == 1 && s.D == width && n == rows && skip == NULL;
+    /* A tile's row that lies across two lines of the cache takes twice as long, more than a copy costs. */
+    const bool aligned = (uintptr_t)row_of(s, first) % 64 == 0 && s.t->strides[2] % 32 == 0;
+    if (whole && aligned) {
+        return (agi_rows16){row_of(s, first), s.t->strides[2]};
+    }
+    copy_rows(s, first, n, rows, width, skip, scratch, width);
+    return (agi_rows16){scratch, width};
+}
+
+void agi_amx_add_ahead(agi_amx_ahead *a, agi_slice s, int64_t first, int64_t n)
+{
+    if (s.t->data != NULL && s.t->strides[3] == 1 && n > 0) {
+        a->p[a->n] = row_of(s, first);
+        a->ld[a->n] = s.t->strides[2];
+        a->bytes[a->n] = s.D * (int64_t)sizeof(uint16_t);
+        a->rows[a->n] = n;
+        a->n++;
+    }
+}
+
+void agi_amx_begin_asking(agi_amx_ahead *a, int64_t steps)
+{
+    int64_t rows = 0;
+    for (int t = a->first; t < a->n; t++) {
+        rows += a->rows[t];
+    }
+    a->at_once = (rows + steps - 1) / steps;
+}
+
+void agi_amx_ask(agi_amx_ahead *a, amx_next *beside)
+{
+    const int t = a->first;
+    beside->ask = beside->end = NULL;
+    if (t < a->n) {
+        const int64_t rows = agi_min(a->at_once, a->rows[t]), bytes = a->bytes[t];
+        const bool dense = a->ld[t] * (int64_t)sizeof *a->p[t] == bytes;
+        const int64_t beside_it = agi_min(dense ? rows * bytes : bytes, MOST_LINES * AGI_CACHE_LINE);
+        beside->ask = (const char *)a->p[t];
+        beside->end = beside->ask + beside_it;
+        if (dense) {
+            agi_ask_for(beside->end, rows * bytes - beside_it);
+        }
+        for (int64_t r = 1; r < rows && !dense; r++) {
+            agi_ask_for(a->p[t] + r * a->ld[t], bytes);
+        }
+        a->p[t] += rows * a->ld[t];
+        a->rows[t] -= rows;
+        a->first += a->rows[t] == 0;
+    }
+}
+
+static amx_operand operand_of_rows(agi_rows16 rows)
+{
+    return (amx_operand){rows.p, AMX_ROWS * rows.ld, AMX_DEPTH, rows.ld};
+}
+
+/* Rows that lie apart are copied: many queries meet them, and they would share few sets of the caches. */
+static amx_operand key_rows(const agi_head *x, const ag_tensor *t, int64_t D, int64_t j0, int64_t n,
+                            uint16_t *scratch)
+{
+    const int64_t width = agi_round_up(D, AMX_DEPTH), rows = agi_round_up(n, GROUP_KEYS);
+    const agi_slice slice = agi_key_slice(x, t, D);
+    if (t->strides[2] == width) {
+        return operand_of_rows(agi_get_rows16(slice, j0, n, rows, width, NULL, scratch));
+    }
+    copy_rows(slice, j0, n, rows, width, NULL, scratch, width);
+    return operand_of_rows((agi_rows16){scratch, width});
+}
+
+void agi_amx_copy_keys(const agi_head *x, const ag_tensor *t, const ag_tensor *tangent, int64_t D, int64_t j0,
+                       int64_t n, uint16_t *to)
+{
+    const int64_t width = agi_round_up(D, AMX_DEPTH), rows = agi_round_up(n, GROUP_KEYS);
+    const int64_t ld = tangent->data == NULL ? width : 2 * width;
+    copy_rows(agi_key_slice(x, t, D), j0, n, rows, width, NULL, to, ld);
+    if (tangent->data != NULL) {
+        copy_rows(agi_key_slice(x, tangent, D), j0, n, rows, width, NULL, to + width, ld);
+    }
+}
+
+amx_operand agi_amx_key_rows_and_tangents(const agi_head *x, const ag_tensor *t, const ag_tensor *tangent,
+                                          int64_t D, int64_t j0, int64_t n, uint16_t *scratch)
+{
+    const int64_t ld = 2 * agi_round_up(D, AMX_DEPTH);
+    if (tangent->data == NULL) {
+        return key_rows(x, t, D, j0, n, scratch);
+    }
+    agi_amx_copy_keys(x, t, tangent, D, j0, n, scratch);
+    return operand_of_rows((agi_rows16){scratch, ld});
+}
+
+agi_amx_sum agi_amx_tangent_sum(amx_operand rows, bool row_tangents, amx_operand columns,
+                                bool column_tangents, int64_t D)
+{
+    const int64_t width = agi_round_up(D, AMX_DEPTH), tiles = width / AMX_DEPTH;
+    if (!column_tangents) {
+        rows.p += width;
+        columns.p += AMX_LANES * width;
+    }
+    return (agi_amx_sum){rows, columns, (row_tangents + column_tangents) * tiles};
+}
+
+amx_operand agi_amx_key_columns(const agi_head *x, const ag_tensor *t, int64_t D, int64_t j0, int64_t n,
+                                uint16_t *out, uint16_t *scratch)
+{
+    const int64_t width = agi_round_up(D, AMX_ROWS), group = width * GROUP_KEYS;
+    for (int64_t j = 0; j < n; j += GROUP_KEYS) {
+        const agi_rows16 rows = agi_get_rows16(agi_key_slice(x, t, D), j0 + j, agi_min(GROUP_KEYS, n - j),
+                                               GROUP_KEYS, width, NULL, scratch);
+        for (int64_t c = 0; c < width; c += AMX_ROWS) {
+            x->amx->turned(out + j / GROUP_KEYS * group + c * GROUP_KEYS, rows.p + c, rows.ld);
+        }
+    }
+    return (amx_operand){out, AMX_AB, group, GROUP_KEYS};
+}
+
+/* n rows of the output, from the scratch, where they lie dense, to where they are apart. */
+static void scatter_rows(agi_slice to, int64_t first, int64_t n, const uint16_t *scratch)
+{
+    uint16_t *const place = (uint16_t *)to.t->data + agi_row_at(to, first);
+    for (int64_t r = 0; r < n; r++) {
+        for (int64_t c = 0; c < to.D; c++) {
+            place[r * to.t->strides[2] + c * to.t->strides[3]] = scratch[r * to.D + c];
+        }
+    }
+}
+
+/* Of at most PANEL rows. */
+static void put_some(const agi_head *x, agi_slice to, int64_t first, int64_t n, const float *sums,
+                     const double *factor, int64_t step, uint16_t *scratch)
+{
+    const int64_t tall = agi_amx_tall(to.D);
+    uint16_t *const place = (uint16_t *)to.t->data + agi_row_at(to, first);
+    float factors[PANEL];
+    for (int64_t r = 0; r < n; r++) {
+        factors[r] = (float)factor[r * step];
+    }
+    if (to.t->strides[3] == 1) {
+        x->amx->put_turned(place, to.t->strides[2], sums, tall, factors, to.D, n);
+        return;
+    }
+    x->amx->put_turned(scratch, to.D, sums, tall, factors, to.D, n);
+    scatter_rows(to, first, n, scratch);
+}
+
+void agi_amx_put_rows(const agi_head *x, agi_slice to, int64_t first, int64_t n, const float *sums,
+                      double factor, uint16_t *scratch)
+{
+    const int64_t width = agi_round_up(to.D, AMX_LANES);
+    const bool dense = to.t->strides[3] == 1;
+    for (int64_t r = 0; r < n; r += AMX_ROWS) {
+        const int64_t some = agi_min(AMX_ROWS, n - r);
+        uint16_t *const place = (uint16_t *)to.t->data + agi_row_at(to, first + r);
+        x->amx->put_rows(dense ? place : scratch, dense ? to.t->strides[2] : to.D, sums + r * width,
+                         (float)factor, some, to.D);
+        if (!dense) {
+            scatter_rows(to, first + r, some, scratch);
+        }
+    }
+}
+
+void agi_amx_put_turned(const agi_head *x, agi_slice to, int64_t first, int64_t n, const float *sums,
+                        const double *factor, int64_t step, uint16_t *scratch)
+{
+    for (int64_t r = 0; r < n; r += PANEL) {
+        put_some(x, to, first + r, agi_min(PANEL, n - r), sums + r * agi_amx_tall(to.D), factor + r * step,
+                 step, scratch);
+    }
+}
+
+amx_operand agi_amx_query_columns(const agi_head *x, agi_slice s, int64_t first, int64_t n, int64_t W,
+                                  const uint8_t *skip, uint16_t *out, int64_t line, uint16_t *scratch)
+{
+    const int64_t width = agi_round_up(s.D, AMX_DEPTH);
+    const agi_rows16 rows = agi_get_rows16(s, first, n, W, width, skip, scratch);
+    for (int64_t i = 0; i < W; i += AMX_LANES) {
+        for (int64_t c = 0; c < width; c += AMX_DEPTH) {
+            x->amx->columns(out + i / AMX_LANES * line + c * AMX_LANES, rows.p + i * rows.ld + c, rows.ld);
+        }
+    }
+    return (amx_operand){out, line, AMX_AB, AMX_DEPTH};
+}
+
+amx_operand agi_amx_query_rows(const agi_head *x, agi_slice s, int64_t first, int64_t n, int64_t rows,
+                               const uint8_t *skip, uint16_t *out, uint16_t *scratch)
+{
+    const int64_t width = agi_round_up(s.D, AMX_LANES);
+    const agi_rows16 from = agi_get_rows16(s, first, n, rows, width, skip, scratch);
+    for (int64_t c = 0; c < width; c += AMX_LANES) {
+        for (int64_t i = 0; i < rows; i += AMX_DEPTH) {
+            x->amx->far_pairs(out + c * rows + i * AMX_LANES, from.p + i * from.ld + c, from.ld);
+        }
+    }
+    return (amx_operand){out, AMX_LANES * rows, AMX_AB, AMX_DEPTH};
+}

@@ -1,0 +1,146 @@
+/* The gradients that are sums over sequences, heads or parts: bias, table, sink. */
+#include <string.h>
+
+#include "core/number.h"
+#include "cpu/drivers/backward.h"
+
+bool agi_bias_is_full(const ag_problem *p)
+{
+    return p->bias_size[2] == p->q_len && p->bias_size[3] == p->kv_len;
+}
+
+bool agi_bias_needs_copy(const ag_problem *p)
+{
+    const bool sum = (p->bias_size[0] == 1 && p->batch > 1) || (p->bias_size[1] == 1 && p->heads > 1);
+    return agi_bias_is_full(p) && sum && p->aux_dtype != REAL_DTYPE;
+}
+
+void agi_begin_sums(const agi_backward_job *w, int64_t part, const agi_head *x, agi_sums *sums)
+{
+    const ag_problem *p = &w->call->plan->p;
+    const int64_t *size = p->bias_size;
+    int64_t dense[4] = {size[1] * size[2] * size[3], size[2] * size[3], size[3], 1};
+    memset(sums, 0, sizeof *sums);
+    if (w->dbias->data != NULL) {
+        const bool full = agi_bias_is_full(p), copy = full && agi_bias_needs_copy(p);
+        sums->full = !full ? NULL : copy ? (void *)w->y.bias_full : w->dbias->data;
+        sums->dtype = copy ? REAL_DTYPE : p->aux_dtype;
+        sums->small = full ? NULL : w->y.bias_small + part * agi_count(size);
+        for (int axis = 0; axis < 4; axis++) {
+            sums->strides[axis] = size[axis] == 1 ? 0 : full && !copy ? w->dbias->strides[axis] : dense[axis];
+        }
+    }
+    if (w->dtable->data != NULL) {
+        sums->table = w->y.table + (x->h * w->schedule.parts + part) * p->table_buckets;
+    }
+}
+
+/* The place of element e, counted densely, of a view. */
+static int64_t place(const ag_tensor *t, const int64_t size[4], int64_t e)
+{
+    int64_t at = 0;
+    for (int axis = 3; axis >= 0; axis--) {
+        at += size[axis] == 1 ? 0 : e % size[axis] * t->strides[axis];
+        e /= size[axis];
+    }
+    return at;
+}
+
+static void put(const ag_tensor *t, ag_dtype dtype, int64_t at, bool accumulate, double value)
+{
+    agi_store(dtype, t->data, at, accumulate ? agi_load(dtype, t->data, at) + value : value);
+}
+
+static void clear(void *sum, int64_t n, size_t size)
+{
+    memset(sum, 0, (size_t)n * size);
+}
+
+void agi_clear_sums(const agi_backward_job *w)
+{
+    const ag_problem *p = &w->call->plan->p;
+    const int64_t parts = w->schedule.parts, n = agi_count(p->bias_size);
+    if (w->dtable->data != NULL) {
+        clear(w->y.table, p->heads * parts * p->table_buckets, sizeof(double));
+    }
+    if (w->dsink->data != NULL) {
+        clear(w->y.sink, p->batch * p->heads * parts, sizeof(double));
+    }
+    if (w->dbias->data == NULL) {
+        return;
+    }
+    if (!agi_bias_is_full(p)) {
+        clear(w->y.bias_small, parts * n, sizeof(double));
+    } else if (agi_bias_needs_copy(p)) {
+        clear(w->y.bias_full, n, sizeof(real));
+    } else if (!(w->call->a.accumulate & w->acc_dbias)) {
+        const int64_t Nk = p->bias_size[3], step = w->dbias->strides[3];
+        for (int64_t row = 0; row < n; row += Nk) { /* a place is dear, a step is not */
+            const int64_t at = place(w->dbias, p->bias_size, row);
+            for (int64_t j = 0; j < Nk; j++) {
+                put(w->dbias, p->aux_dtype, at + j * step, false, 0);
+            }
+        }
+    }
+}
+
+/* The sum of `count` numbers, `step` apart. */
+static double strided_sum(const double *x, int64_t count, int64_t step)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < count; i++) {
+        sum += x[i * step];
+    }
+    return sum;
+}
+
+static void put_bias(const agi_backward_job *w)
+{
+    const ag_problem *p = &w->call->plan->p;
+    const int64_t n = agi_count(p->bias_size);
+    const bool accumulate = (w->call->a.accumulate & w->acc_dbias) != 0, full = agi_bias_is_full(p);
+    for (int64_t e = 0; e < n && (!full || agi_bias_needs_copy(p)); e++) {
+        const double sum =
+            full ? (double)w->y.bias_full[e] : strided_sum(w->y.bias_small + e, w->schedule.parts, n);
+        put(w->dbias, p->aux_dtype, place(w->dbias, p->bias_size, e), accumulate, sum);
+    }
+}
+
+static void put_table(const agi_backward_job *w)
+{
+    const ag_problem *p = &w->call->plan->p;
+    const int64_t size[4] = {1, p->table_heads, 1, p->table_buckets}, nb = p->table_buckets;
+    const int64_t count = p->table_heads == 1 ? p->heads * w->schedule.parts : w->schedule.parts;
+    const bool accumulate = (w->call->a.accumulate & w->acc_dtable) != 0;
+    for (int64_t e = 0; e < p->table_heads * nb; e++) {
+        const double *first = w->y.table + e / nb * w->schedule.parts * nb + e % nb;
+        put(w->dtable, p->aux_dtype, place(w->dtable, size, e), accumulate, strided_sum(first, count, nb));
+    }
+}
+
+static void put_sink(const agi_backward_job *w)
+{
+    const ag_problem *p = &w->call->plan->p;
+    const int64_t size[4] = {1, p->heads, 1, 1}, parts = w->schedule.parts;
+    const bool accumulate = (w->call->a.accumulate & w->acc_dsink) != 0;
+    for (int64_t h = 0; h < p->heads; h++) {
+        double sum = 0;
+        for (int64_t b = 0; b < p->batch; b++) {
+            sum += strided_sum(w->y.sink + (b * p->heads + h) * parts, parts, 1);
+        }
+        put(w->dsink, p->aux_dtype, place(w->dsink, size, h), accumulate, sum);
+    }
+}
+
+void agi_put_sums(const agi_backward_job *w)
+{
+    if (w->dbias->data != NULL) {
+        put_bias(w);
+    }
+    if (w->dtable->data != NULL) {
+        put_table(w);
+    }
+    if (w->dsink->data != NULL) {
+        put_sink(w);
+    }
+}

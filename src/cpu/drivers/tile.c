@@ -1,0 +1,234 @@
+/* Geometry and rows: see tile.h. */
+#include "cpu/drivers/tile.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "core/number.h"
+#include "cpu/amx/amx_operands.h"
+
+/* ---- The head ---- */
+
+const agi_kernels *agi_kernels_of(const ag_plan *plan)
+{
+    switch (plan->isa) {
+#if defined(__x86_64__)
+    case AG_ISA_AMX:
+    case AG_ISA_AVX512: return &agi_kernels_avx512;
+    case AG_ISA_AVX2: return &agi_kernels_avx2;
+#elif defined(__aarch64__)
+    case AG_ISA_NEON: return &agi_kernels_neon;
+#endif
+    default: return &agi_kernels_scalar;
+    }
+}
+
+static double sink_of(const agi_call *call, const ag_tensor *t, int64_t h)
+{
+    return agi_load(call->plan->p.aux_dtype, t->data, call->plan->p.heads == 1 ? 0 : h * t->strides[1]);
+}
+
+void agi_head_begin(agi_head *x, const agi_call *call, const agi_kernels *k, int64_t b, int64_t h)
+{
+    const ag_problem *p = &call->plan->p;
+    const bool sink = agi_has(p, AG_SINK);
+    const bool tangent = (call->map == AGI_JVP || call->map == AGI_VJP_JVP) && call->a.tsink.data != NULL;
+    x->call = call;
+    x->k = k;
+    x->amx = AGI_HAS_AMX ? agi_amx_of(call->plan, call->map) : NULL;
+    agi_sequence_of(&x->seq, call, b);
+    x->few = x->seq.n_q <= FEW_QUERIES;
+    x->h = h;
+    x->hk = h / (p->heads / p->kv_heads);
+    x->Dk = p->dim_qk;
+    x->Dv = p->dim_v;
+    x->Dk_pad = agi_round_up(x->Dk, k->lanes);
+    x->Dv_pad = agi_round_up(x->Dv, k->lanes);
+    x->hides = agi_has(p, AG_MASK | AG_BIAS | AG_TABLE);
+    x->scale = (real)fmax(-(double)REAL_MAX, fmin((double)REAL_MAX, p->scale));
+    /* One so small that 2 / c overflows caps everything to 0 all the same. */
+    x->softcap = p->softcap == 0 ? 0 : (real)fmax(p->softcap, 16 * (double)REAL_MIN);
+    /* -infinity times c must stay -infinity, so c must be positive. */
+    x->plain = !x->hides && !agi_has(p, AG_ALIBI | AG_SLOPES) && p->softcap == 0 && x->scale > 0;
+    x->c = x->plain ? (real)(p->scale * LOG2_E) : 1;
+    x->sink = sink ? sink_of(call, &call->a.sink, h) : -INFINITY;
+    x->tsink = sink && tangent ? sink_of(call, &call->a.tsink, h) : 0;
+}
+
+/* ---- Geometry ---- */
+
+agi_band agi_band_at(const agi_head *x, int64_t i0, int64_t j0)
+{
+    const ag_problem *p = &x->call->plan->p;
+    /* g_j - p_i = (j - i) + offset */
+    const int64_t offset = (j0 + x->call->a.k_offset) - (i0 + x->seq.shift);
+    int64_t low = INT64_MIN / 4, high = INT64_MAX / 4;
+    if (p->window_left >= 0) {
+        low = -p->window_left - offset;
+    }
+    if (p->window_right >= 0) {
+        high = p->window_right - offset;
+    }
+    if (agi_has(p, AG_CAUSAL)) {
+        high = agi_min(high, -offset);
+    }
+    return (agi_band){low, high};
+}
+
+void agi_key_range(const agi_head *x, int64_t i0, int64_t ni, int64_t *from, int64_t *to)
+{
+    agi_keys_of(agi_band_at(x, i0, 0), 0, ni, x->seq.n_k, from, to);
+}
+
+/* ---- Rows in ---- */
+
+/* Channels c0 .. c0 + n - 1 of one row. */
+static void get_row(const agi_kernels *k, agi_slice s, int64_t row, int64_t c0, int64_t n, real *to)
+{
+    const int64_t stride = s.t->strides[3], at = agi_row_at(s, row) + c0 * stride;
+    if (s.dtype == AG_BF16) {
+        k->get_bf16(to, (const uint16_t *)s.t->data + at, stride, n);
+    } else if (s.dtype == AG_F16) {
+        k->get_f16(to, (const uint16_t *)s.t->data + at, stride, n);
+    } else if (stride == 1) {
+        memcpy(to, (const real *)s.t->data + at, (size_t)n * sizeof(real));
+    } else {
+        for (int64_t c = 0; c < n; c++) {
+            to[c] = ((const real *)s.t->data)[at + c * stride];
+        }
+    }
+}
+
+agi_rows agi_convert_rows(const agi_kernels *k, agi_slice s, int64_t first, int64_t n, const uint8_t *skip,
+                          real *scratch)
+{
+    const int64_t D_pad = agi_round_up(s.D, k->lanes);
+    for (int64_t r = 0; r < n; r++) {
+        real *to = scratch + r * D_pad;
+        memset(to + s.D, 0, (size_t)(D_pad - s.D) * sizeof(real));
+        if (skip != NULL && skip[r]) {
+            memset(to, 0, (size_t)s.D * sizeof(real));
+        } else {
+            get_row(k, s, first + r, 0, s.D, to);
+        }
+    }
+    return (agi_rows){scratch, D_pad};
+}
+
+agi_rows agi_clean_rows(agi_rows rows, int64_t n, int64_t width, const uint8_t *unseen, real *clean)
+{
+    for (int64_t j = 0; j < n; j++) {
+        if (unseen[j]) {
+            memset(clean + j * width, 0, (size_t)width * sizeof(real));
+        } else {
+            memcpy(clean + j * width, rows.p + j * rows.ld, (size_t)width * sizeof(real));
+        }
+    }
+    return (agi_rows){clean, width};
+}
+
+void agi_get_panel(const agi_kernels *k, agi_slice s, int64_t first, int64_t n, const uint8_t *skip,
+                   real *out)
+{
+    enum { LINE = 64, LINES = 16 }; /* of the piece that is converted at once */
+    real piece[LINES * LINE];
+    const bool whole = skip == NULL || memchr(skip, 1, (size_t)n) == NULL;
+    if (s.dtype == REAL_DTYPE && s.t->strides[3] == 1 && whole) {
+        k->transpose(out, (const real *)s.t->data + agi_row_at(s, first), s.t->strides[2], n, s.D);
+        return;
+    }
+    for (int64_t i = 0; i < n; i += LINES) {
+        const int64_t rows = agi_min(LINES, n - i);
+        for (int64_t c = 0; c < s.D; c += LINE) {
+            const int64_t width = agi_min(LINE, s.D - c);
+            for (int64_t r = 0; r < rows; r++) {
+                if (skip != NULL && skip[i + r]) {
+                    memset(piece + r * LINE, 0, (size_t)width * sizeof(real));
+                } else {
+                    get_row(k, s, first + i + r, c, width, piece + r * LINE);
+                }
+            }
+            k->transpose(out + c * PANEL + i, piece, LINE, rows, width);
+        }
+    }
+}
+
+/* ---- Scores ---- */
+
+/* Channels of one sum, at most. A longer one is a sum of sums of the same length: of 500 products in a row float32 would lose what a large score
+ * can least do without. */
+enum { SUM_CHANNELS = 64 };
+
+void agi_score_product(const agi_head *x, agi_rows keys, int64_t nj, int64_t D, const real *panel,
+                       agi_rows queries, int64_t ni, real *T, int64_t ld, bool add)
+{
+    const agi_kernels *k = x->k;
+    const int64_t W = agi_round_up(ni, k->lanes);
+    if (x->few) {
+        k->few_scores(T, ld, nj, W, keys.p, keys.ld, queries.p, queries.ld, ni, agi_round_up(D, k->lanes),
+                      add);
+        return;
+    }
+    const int64_t sums = (D + SUM_CHANNELS - 1) / SUM_CHANNELS;
+    for (int64_t n = 0; n < sums; n++) {
+        const int64_t c = D * n / sums, end = D * (n + 1) / sums;
+        k->product(nj, W, end - c, keys.p + c, keys.ld, 1, panel + c * PANEL, PANEL, T, ld, add || n > 0);
+    }
+}
+
+/* ---- Rows out ---- */
+
+/* One row, element by element: any dtype, any stride. */
+static void put_row(agi_slice s, int64_t row, bool accumulate, double factor, const real *from)
+{
+    const int64_t at = agi_row_at(s, row);
+    for (int64_t c = 0; c < s.D; c++) {
+        const int64_t place = at + c * s.t->strides[3];
+        const double value = from == NULL ? 0 : factor * (double)from[c];
+        agi_store(s.dtype, s.t->data, place,
+                  accumulate ? agi_load(s.dtype, s.t->data, place) + value : value);
+    }
+}
+
+/* One row of 16-bit numbers, any stride: by the kernel in either case, as a product that all but lies between two of
+ * them would be rounded in another way elsewhere. */
+static void put_row16(const agi_kernels *k, agi_slice s, int64_t row, double factor, const real *from)
+{
+    void (*const put)(uint16_t *, const real *, int64_t, double) =
+        s.dtype == AG_BF16 ? k->put_bf16 : k->put_f16;
+    uint16_t *const to = (uint16_t *)s.t->data + agi_row_at(s, row), some[64];
+    const int64_t stride = s.t->strides[3], step = (int64_t)(sizeof some / sizeof some[0]);
+    if (stride == 1) {
+        put(to, from, s.D, factor);
+        return;
+    }
+    for (int64_t c = 0; c < s.D; c++) {
+        if (c % step == 0) {
+            put(some, from + c, agi_min(step, s.D - c), factor);
+        }
+        to[c * stride] = some[c % step];
+    }
+}
+
+void agi_scale_and_put_rows(const agi_kernels *k, agi_slice s, int64_t first, int64_t n, bool accumulate,
+                            const double *factor, int64_t step, const real *rows, int64_t ld)
+{
+    const bool dense = s.t->strides[3] == 1 && rows != NULL;
+    const bool narrow = rows != NULL && !accumulate && (s.dtype == AG_BF16 || s.dtype == AG_F16);
+    if (dense && step == 0 && n > 0 && ld == s.D && s.t->strides[2] == s.D) { /* they are one long row */
+        s.D *= n;
+        n = 1;
+    }
+    if (dense && s.dtype == REAL_DTYPE && s.t->data != NULL) {
+        k->put((real *)s.t->data + agi_row_at(s, first), s.t->strides[2], rows, ld, n, s.D, factor, step,
+               accumulate);
+        return;
+    }
+    for (int64_t r = 0; r < n && s.t->data != NULL; r++) {
+        if (narrow) {
+            put_row16(k, s, first + r, factor[r * step], rows + r * ld);
+        } else {
+            put_row(s, first + r, accumulate, factor[r * step], rows == NULL ? NULL : rows + r * ld);
+        }
+    }
+}

@@ -1,0 +1,243 @@
+/* Rows: put, converted, multiplied with each other, turned: a part of kernels.c. */
+#ifndef AGI_CPU_KERNELS_ROWS_H
+#define AGI_CPU_KERNELS_ROWS_H
+
+#include <math.h>
+#include <string.h>
+
+#include "core/arena.h"
+#include "core/number.h"
+#include "cpu/vec/kernels/kernels.h"
+#include "cpu/vec/kernels/vec.h"
+
+/* ---- Rows: plain loops that the compiler makes vectors of ---- */
+
+static void put(real *to, int64_t ldt, const real *from, int64_t ldf, int64_t rows, int64_t n,
+                const double *factor, int64_t step, bool add)
+{
+    for (int64_t r = 0; r < rows; r++) {
+        real *out = to + r * ldt;
+        const real *in = from + r * ldf;
+        const double f = factor[r * step];
+        if (add) {
+            INDEPENDENT for (int64_t i = 0; i < n; i++)
+            {
+                out[i] = (real)((double)out[i] + f * (double)in[i]);
+            }
+        } else {
+            INDEPENDENT for (int64_t i = 0; i < n; i++)
+            {
+                out[i] = (real)(f * (double)in[i]);
+            }
+        }
+    }
+}
+
+/* Where it is not known, a hint for reading: processors without AVX2 may lack the instruction. */
+INLINE void expect_line(const real *p)
+{
+#if defined(__AVX2__)
+    __asm__ volatile("prefetchw %0" : : "m"(*p));
+#else
+    __builtin_prefetch(p, 1);
+#endif
+}
+
+static void expect(const real *rows_at, int64_t ld, int64_t rows, int64_t n)
+{
+    for (int64_t r = 0; r < rows; r++) {
+        for (int64_t c = 0; c < n; c += AGI_CACHE_LINE / (int64_t)sizeof(real)) {
+            expect_line(rows_at + r * ld + c);
+        }
+    }
+}
+
+/* The bits of factor * from in float32, and in *odd those rounded to odd: cut off, the last bit set where that lost
+ * something. What then rounds to fewer digits, to nearest, is as if rounded once. No branches, so that loops over
+ * these become vectors; where there is an fma, in float32 alone. */
+#if !defined(AGI_REAL64) && (defined(__FMA__) || defined(__ARM_FEATURE_FMA))
+INLINE uint32_t round_to_odd(real from, double factor, uint32_t *odd)
+{
+    const float high = (float)factor, low = (float)(factor - (double)high);
+    const float near = from * high,
+                up = fabsf(near) < 0x1p-60f ? 0x1p60f : 1; /* else the rest may underflow */
+    const float rest = fmaf(from * up, low, fmaf(from * up, high, -near * up));
+    uint32_t bits, sign;
+    memcpy(&bits, &near, sizeof bits);
+    memcpy(&sign, &rest, sizeof sign);
+    const uint32_t lost = rest != 0;
+    *odd = (bits - (((bits ^ sign) >> 31) & lost)) | lost;
+    return bits;
+}
+#else
+INLINE uint32_t round_to_odd(real from, double factor, uint32_t *odd)
+{
+    const double x = factor * (double)from;
+    const float near = (float)x;
+    const double lost = fabs((double)near) - fabs(x);
+    uint32_t bits;
+    memcpy(&bits, &near, sizeof bits);
+    *odd = (bits - (lost > 0)) | (lost != 0);
+    return bits;
+}
+#endif
+
+INLINE uint16_t to_bf16(real from, double factor)
+{
+    uint32_t odd;
+    const uint32_t near = round_to_odd(from, factor, &odd);
+    const uint32_t rounded = (odd + 0x7fff + (odd >> 16 & 1)) >> 16;
+    return (uint16_t)((near & 0x7fffffff) > 0x7f800000 ? near >> 16 | 0x40 : rounded);
+}
+
+/* Beside normal numbers: subnormals have their last place where 0.5 has its own in float32. */
+INLINE uint16_t to_f16(real from, double factor)
+{
+    uint32_t odd;
+    const uint32_t near = round_to_odd(from, factor, &odd), size = odd & 0x7fffffff;
+    const uint32_t normal = (size - (112u << 23) + 0xfff + (size >> 13 & 1)) >> 13;
+    float small;
+    uint32_t subnormal;
+    memcpy(&small, &size, sizeof small);
+    small += 0.5f;
+    memcpy(&subnormal, &small, sizeof subnormal);
+    subnormal -= 126u << 23;
+    const uint32_t finite = size < 113u << 23 ? subnormal : normal;
+    const uint32_t rounded = size >= 0x477ff000 ? 0x7c00 : finite; /* from 65520 on: infinity */
+    return (uint16_t)((near >> 16 & 0x8000) | ((near & 0x7fffffff) > 0x7f800000 ? 0x7e00 : rounded));
+}
+
+static void get_bf16(real *to, const uint16_t *from, int64_t stride, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        to[i] = (real)agi_from_bits((uint32_t)from[i * stride] << 16);
+    }
+}
+
+/* The product moves the exponent from float16's bias to float32's and makes subnormals right. */
+static void get_f16(real *to, const uint16_t *from, int64_t stride, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        const uint32_t h = from[i * stride], special = (h & 0x7c00) == 0x7c00 ? 0x7f800000u : 0;
+        const float size = agi_from_bits((h & 0x7fff) << 13) * 0x1p112f;
+        to[i] = (real)agi_from_bits(agi_bits_of(size) | special | (h & 0x8000) << 16);
+    }
+}
+
+static void put_bf16(uint16_t *to, const real *from, int64_t n, double factor)
+{
+    for (int64_t i = 0; i < n; i++) {
+        to[i] = to_bf16(from[i], factor);
+    }
+}
+
+static void put_f16(uint16_t *to, const real *from, int64_t n, double factor)
+{
+    for (int64_t i = 0; i < n; i++) {
+        to[i] = to_f16(from[i], factor);
+    }
+}
+
+INLINE double dot(const real *A, const real *B, int64_t n)
+{
+    eight part = {0};
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        eight a, b;
+        v_eight(A + i, &a);
+        v_eight(B + i, &b);
+        part += a * b;
+    }
+    for (; i < n; i++) {
+        part[0] += (double)A[i] * (double)B[i];
+    }
+    return ((part[0] + part[1]) + (part[2] + part[3])) + ((part[4] + part[5]) + (part[6] + part[7]));
+}
+
+static void dots(double *out, const real *A, int64_t lda, const real *B, int64_t ldb, int64_t rows, int64_t n)
+{
+    for (int64_t r = 0; r < rows; r++) {
+        out[r] = dot(A + r * lda, B + r * ldb, n);
+    }
+}
+
+/* log2 x = e + log2 m with x = 2^e m, m between the roots of 1/2 and 2; with s = (m - 1) / (m + 1), log2 m is
+ * 2 / ln 2 (s + s^3 / 3 + s^5 / 5 ...), whose tenth power of s^2 <= 0.0295 is beyond float64. */
+INLINE double log2_of(double x)
+{
+    const uint64_t root = 0x3fe6a09e667f3bcd, bias = (uint64_t)1024 << 52; /* so that e is not negative */
+    uint64_t bits, number;
+    double m, e;
+    memcpy(&bits, &x, sizeof bits);
+    number = (bits - root + bias) >> 52;
+    bits = bits + bias - (number << 52);
+    memcpy(&m, &bits, sizeof m);
+    number |= (uint64_t)0x433 << 52; /* 2^52 + number */
+    memcpy(&e, &number, sizeof e);
+    const double s = (m - 1) / (m + 1), z = s * s;
+    double p = 0.15186263588304877;
+    p = p * z + 0.16972882833987804;
+    p = p * z + 0.19235933878519512;
+    p = p * z + 0.22195308321368667;
+    p = p * z + 0.2623081892525388;
+    p = p * z + 0.3205988979753252;
+    p = p * z + 0.4121985831111324;
+    p = p * z + 0.5770780163555853;
+    p = p * z + 0.9617966939259756;
+    p = p * z + 2.8853900817779268;
+    const double y = (e - (0x1p52 + 1024)) + s * p;
+    return y +
+           (x < (double)INFINITY ? 0 : x); /* a choice between the two would keep compilers from vectors */
+}
+
+static void logarithms(double *out, const double *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        out[i] = log2_of(x[i]);
+    }
+}
+
+/* Rows 0 .. n - 1 of a square, the others zero, as columns; the first D of those. */
+INLINE void transpose_square(real *out, const real *rows, int64_t ld, int64_t n, int64_t D)
+{
+    vec a[LANES];
+    UNROLL_STAGE for (int r = 0; r < LANES; r++)
+    {
+        a[r] = r < n ? v_load(rows + r * ld) : v_set1(0);
+    }
+    v_transpose(a);
+    UNROLL_STAGE for (int r = 0; r < LANES; r++)
+    {
+        if (r < D) {
+            v_store(out + r * PANEL, a[r]);
+        }
+    }
+}
+
+/* Fewer channels than a vector has. */
+static void transpose_edge(real *out, const real *rows, int64_t ld, int64_t n, int64_t D)
+{
+    real edge[LANES * LANES] = {0};
+    for (int64_t r = 0; r < n && r < LANES; r++) {
+        memcpy(edge + r * LANES, rows + r * ld, (size_t)D * sizeof(real));
+    }
+    transpose_square(out, edge, LANES, n, D);
+}
+
+static void transpose(real *out, const real *rows, int64_t ld, int64_t n, int64_t D)
+{
+    for (int64_t i = 0; i < n; i += LANES) {
+        int64_t c = 0;
+        for (; c + LANES <= D && n - i >= LANES; c += LANES) {
+            transpose_square(out + c * PANEL + i, rows + i * ld + c, ld, LANES, LANES);
+        }
+        for (; c + LANES <= D; c += LANES) {
+            transpose_square(out + c * PANEL + i, rows + i * ld + c, ld, n - i, LANES);
+        }
+        if (c < D) {
+            transpose_edge(out + c * PANEL + i, rows + i * ld + c, ld, n - i, D - c);
+        }
+    }
+}
+
+#endif
