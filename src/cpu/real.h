@@ -16,7 +16,6 @@ typedef double real;
 #define REAL_MAX DBL_MAX
 #define REAL_MIN DBL_MIN
 #define REAL_EPSILON DBL_EPSILON
-#define AGI_HAS_AMX 0 /* the unit computes in float32 alone */
 #else
 typedef float real;
 #define REAL_NAME(x) x##_f32
@@ -24,7 +23,13 @@ typedef float real;
 #define REAL_MAX FLT_MAX
 #define REAL_MIN FLT_MIN
 #define REAL_EPSILON FLT_EPSILON
+#endif
+
+/* Is the AMX implementation of the maps built for this real? */
+#if defined(__x86_64__) && !defined(AGI_REAL64)
 #define AGI_HAS_AMX 1
+#else
+#define AGI_HAS_AMX 0
 #endif
 
 #define agi_add_key_gradient REAL_NAME(agi_add_key_gradient)
@@ -50,8 +55,8 @@ typedef float real;
 #define agi_jvp_tile REAL_NAME(agi_jvp_tile)
 #define agi_kernels_avx2 REAL_NAME(agi_kernels_avx2)
 #define agi_kernels_avx512 REAL_NAME(agi_kernels_avx512)
-#define agi_kernels_neon REAL_NAME(agi_kernels_neon)
 #define agi_kernels_of REAL_NAME(agi_kernels_of)
+#define agi_kernels_neon REAL_NAME(agi_kernels_neon)
 #define agi_kernels_scalar REAL_NAME(agi_kernels_scalar)
 #define agi_key_range REAL_NAME(agi_key_range)
 #define agi_load_tile REAL_NAME(agi_load_tile)
@@ -61,9 +66,6 @@ typedef float real;
 #define agi_patch_of REAL_NAME(agi_patch_of)
 #define agi_patch_weights REAL_NAME(agi_patch_weights)
 #define agi_put_sums REAL_NAME(agi_put_sums)
-#define agi_row_item REAL_NAME(agi_row_item)
-#define agi_row_join REAL_NAME(agi_row_join)
-#define agi_row_join_row REAL_NAME(agi_row_join_row)
 #define agi_row_lay_out REAL_NAME(agi_row_lay_out)
 #define agi_row_panel_of REAL_NAME(agi_row_panel_of)
 #define agi_row_product REAL_NAME(agi_row_product)
@@ -74,12 +76,21 @@ typedef float real;
 #define agi_seen_rows REAL_NAME(agi_seen_rows)
 #define agi_small_call REAL_NAME(agi_small_call)
 #define agi_small_forward REAL_NAME(agi_small_forward)
-#define agi_small_head REAL_NAME(agi_small_head)
 #define agi_small_vjp REAL_NAME(agi_small_vjp)
 #define agi_trim_hidden REAL_NAME(agi_trim_hidden)
 #define agi_vjp_jvp_patch REAL_NAME(agi_vjp_jvp_patch)
 #define agi_vjp_jvp_tile REAL_NAME(agi_vjp_jvp_tile)
 #define agi_vjp_patch REAL_NAME(agi_vjp_patch)
 #define agi_vjp_tile REAL_NAME(agi_vjp_tile)
+#define agi_lay_out_features REAL_NAME(agi_lay_out_features)
+#define agi_row_run REAL_NAME(agi_row_run)
+#define agi_row_begin_item REAL_NAME(agi_row_begin_item)
+#define agi_row_store_panel REAL_NAME(agi_row_store_panel)
+#define agi_row_merge_row REAL_NAME(agi_row_merge_row)
+#define agi_row_schedule_of REAL_NAME(agi_row_schedule_of)
+#define agi_backward_schedule_of REAL_NAME(agi_backward_schedule_of)
+#define agi_vec_implementation REAL_NAME(agi_vec_implementation)
+#define agi_vec_row_ops REAL_NAME(agi_vec_row_ops)
+#define agi_vec_backward_ops REAL_NAME(agi_vec_backward_ops)
 
 #endif

@@ -31,7 +31,7 @@ void agi_begin_sums(const agi_backward_job *w, int64_t part, const agi_head *x, 
         }
     }
     if (w->dtable->data != NULL) {
-        sums->table = w->y.table + (x->h * w->schedule.parts + part) * p->table_buckets;
+        sums->table = w->y.table + (x->h * w->schedule->parts + part) * p->table_buckets;
     }
 }
 
@@ -59,7 +59,7 @@ static void clear(void *sum, int64_t n, size_t size)
 void agi_clear_sums(const agi_backward_job *w)
 {
     const ag_problem *p = &w->call->plan->p;
-    const int64_t parts = w->schedule.parts, n = agi_count(p->bias_size);
+    const int64_t parts = w->schedule->parts, n = agi_count(p->bias_size);
     if (w->dtable->data != NULL) {
         clear(w->y.table, p->heads * parts * p->table_buckets, sizeof(double));
     }
@@ -101,7 +101,7 @@ static void put_bias(const agi_backward_job *w)
     const bool accumulate = (w->call->a.accumulate & w->acc_dbias) != 0, full = agi_bias_is_full(p);
     for (int64_t e = 0; e < n && (!full || agi_bias_needs_copy(p)); e++) {
         const double sum =
-            full ? (double)w->y.bias_full[e] : strided_sum(w->y.bias_small + e, w->schedule.parts, n);
+            full ? (double)w->y.bias_full[e] : strided_sum(w->y.bias_small + e, w->schedule->parts, n);
         put(w->dbias, p->aux_dtype, place(w->dbias, p->bias_size, e), accumulate, sum);
     }
 }
@@ -110,10 +110,10 @@ static void put_table(const agi_backward_job *w)
 {
     const ag_problem *p = &w->call->plan->p;
     const int64_t size[4] = {1, p->table_heads, 1, p->table_buckets}, nb = p->table_buckets;
-    const int64_t count = p->table_heads == 1 ? p->heads * w->schedule.parts : w->schedule.parts;
+    const int64_t count = p->table_heads == 1 ? p->heads * w->schedule->parts : w->schedule->parts;
     const bool accumulate = (w->call->a.accumulate & w->acc_dtable) != 0;
     for (int64_t e = 0; e < p->table_heads * nb; e++) {
-        const double *first = w->y.table + e / nb * w->schedule.parts * nb + e % nb;
+        const double *first = w->y.table + e / nb * w->schedule->parts * nb + e % nb;
         put(w->dtable, p->aux_dtype, place(w->dtable, size, e), accumulate, strided_sum(first, count, nb));
     }
 }
@@ -121,7 +121,7 @@ static void put_table(const agi_backward_job *w)
 static void put_sink(const agi_backward_job *w)
 {
     const ag_problem *p = &w->call->plan->p;
-    const int64_t size[4] = {1, p->heads, 1, 1}, parts = w->schedule.parts;
+    const int64_t size[4] = {1, p->heads, 1, 1}, parts = w->schedule->parts;
     const bool accumulate = (w->call->a.accumulate & w->acc_dsink) != 0;
     for (int64_t h = 0; h < p->heads; h++) {
         double sum = 0;

@@ -5,52 +5,35 @@
 #include <string.h>
 
 #include "core/number.h"
-#include "cpu/amx/amx_operands.h"
-
 /* ---- The head ---- */
-
-const agi_kernels *agi_kernels_of(const ag_plan *plan)
-{
-    switch (plan->isa) {
-#if defined(__x86_64__)
-    case AG_ISA_AMX:
-    case AG_ISA_AVX512: return &agi_kernels_avx512;
-    case AG_ISA_AVX2: return &agi_kernels_avx2;
-#elif defined(__aarch64__)
-    case AG_ISA_NEON: return &agi_kernels_neon;
-#endif
-    default: return &agi_kernels_scalar;
-    }
-}
 
 static double sink_of(const agi_call *call, const ag_tensor *t, int64_t h)
 {
     return agi_load(call->plan->p.aux_dtype, t->data, call->plan->p.heads == 1 ? 0 : h * t->strides[1]);
 }
 
-void agi_head_begin(agi_head *x, const agi_call *call, const agi_kernels *k, int64_t b, int64_t h)
+void agi_head_begin(agi_head *x, const agi_call *call, int64_t b, int64_t h)
 {
     const ag_problem *p = &call->plan->p;
     const bool sink = agi_has(p, AG_SINK);
     const bool tangent = (call->map == AGI_JVP || call->map == AGI_VJP_JVP) && call->a.tsink.data != NULL;
     x->call = call;
-    x->k = k;
-    x->amx = AGI_HAS_AMX ? agi_amx_of(call->plan, call->map) : NULL;
+    x->cpu = agi_cpu_plan_of(call->plan);
+    x->k = x->cpu->k;
     agi_sequence_of(&x->seq, call, b);
     x->few = x->seq.n_q <= FEW_QUERIES;
     x->h = h;
     x->hk = h / (p->heads / p->kv_heads);
     x->Dk = p->dim_qk;
     x->Dv = p->dim_v;
-    x->Dk_pad = agi_round_up(x->Dk, k->lanes);
-    x->Dv_pad = agi_round_up(x->Dv, k->lanes);
-    x->hides = agi_has(p, AG_MASK | AG_BIAS | AG_TABLE);
-    x->scale = (real)fmax(-(double)REAL_MAX, fmin((double)REAL_MAX, p->scale));
-    /* One so small that 2 / c overflows caps everything to 0 all the same. */
-    x->softcap = p->softcap == 0 ? 0 : (real)fmax(p->softcap, 16 * (double)REAL_MIN);
-    /* -infinity times c must stay -infinity, so c must be positive. */
-    x->plain = !x->hides && !agi_has(p, AG_ALIBI | AG_SLOPES) && p->softcap == 0 && x->scale > 0;
-    x->c = x->plain ? (real)(p->scale * LOG2_E) : 1;
+    x->Dk_pad = x->cpu->Dk_pad;
+    x->Dv_pad = x->cpu->Dv_pad;
+    x->has = x->cpu->features;
+    x->scale = p->scale;
+    x->score_scale = agi_to_real(x->scale);
+    /* A softcap so small that 2 / softcap overflows still caps everything to 0. */
+    x->softcap = x->has.softcap ? (real)fmax(p->softcap, 16 * (double)REAL_MIN) : 0;
+    x->c = x->has.plain ? (real)(x->scale * LOG2_E) : 1;
     x->sink = sink ? sink_of(call, &call->a.sink, h) : -INFINITY;
     x->tsink = sink && tangent ? sink_of(call, &call->a.tsink, h) : 0;
 }

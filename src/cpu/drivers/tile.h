@@ -13,8 +13,7 @@
 
 #include "core/arena.h"
 #include "core/call.h"
-#include "cpu/amx/kernels/amx_kernels.h"
-#include "cpu/vec/kernels/kernels.h"
+#include "cpu/plan.h"
 
 static inline int64_t agi_min(int64_t a, int64_t b)
 {
@@ -38,24 +37,28 @@ enum { FEW_QUERIES = 4 };
 /* One query head of one sequence of a call. */
 typedef struct {
     const agi_call *call;
+    const agi_cpu_plan *cpu;
     const agi_kernels *k;
-    const agi_amx_kernels *amx; /* NULL: this map's products are the table's own */
     agi_sequence seq;
     bool few; /* queries */
     int64_t h, hk;
     int64_t Dk, Dv;         /* channels */
     int64_t Dk_pad, Dv_pad; /* channels of a row in a tile: whole vectors */
-    bool plain;             /* nothing but scale, causal and window on the scores */
-    bool hides;             /* a mask or a bias may hide single pairs */
-    real scale, softcap;
+    agi_features has;
+    double scale; /* the only one that code below the plan may read: scores, dQ and dK are multiplied by it */
+    real score_scale; /* the same, as kernels of scores take it */
+    real softcap;
     real c;             /* scores in base 2 are c times the tile: scale log2(e) where plain, else 1 */
     double sink, tsink; /* -infinity and 0 without one */
 } agi_head;
 
-/* The table of the instruction set that the plan has chosen; AMX has the vectors of AVX-512 beside it. */
-const agi_kernels *agi_kernels_of(const ag_plan *plan);
+void agi_head_begin(agi_head *x, const agi_call *call, int64_t b, int64_t h);
 
-void agi_head_begin(agi_head *x, const agi_call *call, const agi_kernels *k, int64_t b, int64_t h);
+/* Rounded, but never to an infinity. */
+static inline real agi_to_real(double x)
+{
+    return (real)fmax(-(double)REAL_MAX, fmin((double)REAL_MAX, x));
+}
 
 /* Memory for n reals. */
 static inline real *agi_take_reals(agi_arena *arena, int64_t n)
@@ -161,8 +164,8 @@ static inline void agi_ask_for(const void *p, int64_t bytes)
 }
 
 /* Rows j0 .. j0 + n - 1 of K, V or a tangent of theirs; p is NULL where the tensor is absent. */
-static inline agi_rows agi_key_rows(const agi_head *x, const ag_tensor *t, int64_t D, int64_t j0, int64_t n,
-                                    real *scratch)
+static inline agi_rows agi_load_keys(const agi_head *x, const ag_tensor *t, int64_t D, int64_t j0, int64_t n,
+                                     real *scratch)
 {
     const agi_rows absent = {NULL, 0};
     return t->data == NULL ? absent : agi_near_rows(x, agi_key_slice(x, t, D), j0, n, NULL, scratch);

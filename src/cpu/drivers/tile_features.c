@@ -161,7 +161,7 @@ bool agi_all_hidden(const agi_head *x, int64_t i0, int64_t ni, int64_t j0, int64
     const agi_band band = agi_band_at(x, i0, j0);
     hider hiders[2];
     int n = 0;
-    if (!x->hides) {
+    if (!x->has.pair_mask) {
         return false;
     }
     if (agi_has(p, AG_MASK)) {
@@ -241,7 +241,7 @@ bool agi_additive(const agi_head *x, int64_t i0, int64_t ni, int64_t j0, int64_t
             add_table(x, &a->ttable, i0, ni, j0, nj, tX, ld);
         }
     }
-    return x->hides && find_unseen(ni, nj, agi_band_at(x, i0, j0), X, ld, unseen);
+    return x->has.pair_mask && find_unseen(ni, nj, agi_band_at(x, i0, j0), X, ld, unseen);
 }
 
 void agi_dropout_tile(const agi_head *x, int64_t i0, int64_t W, int64_t j0, int64_t nj, real *M, int64_t ld)

@@ -1,8 +1,7 @@
-/* What the tiles of vjp and vjp_jvp have in common: see backward.h. */
-#include <math.h>
+/* What the tiles of vjp and vjp_jvp on vectors share: see vec.h. */
 #include <string.h>
 
-#include "cpu/drivers/backward.h"
+#include "cpu/vec/vec.h"
 
 /* Where the band crosses a tile, products are cut into strips of this many rows. */
 #define STRIP 24
@@ -68,33 +67,10 @@ void agi_note_unseen(agi_backward_scratch *s, const agi_patch *patch, int64_t nj
     }
 }
 
-void agi_patch_weights(agi_backward_scratch *s, const agi_head *x, const agi_query_tile *tile,
-                       const agi_key_tile *keys, const agi_patch *patch)
-{
-    const agi_kernels *k = x->k;
-    const int64_t i0 = tile->i0 + patch->i0, j0 = keys->j0 + patch->from, at = patch->at, ld = patch->ld;
-    const agi_band band = agi_band_at(x, i0, j0);
-    const bool tangents = x->call->map == AGI_VJP_JVP;
-    if (!x->plain) {
-        agi_additive(x, i0, patch->ni, j0, patch->nj, s->X + at, tangents ? s->tX + at : NULL, ld,
-                     s->unseen_panel + patch->from);
-        k->scores(s->P + at, s->X + at, x->softcap > 0 ? s->F + at : NULL,
-                  tangents && x->softcap > 0 ? s->G + at : NULL, ld, patch->nj, patch->W, x->scale,
-                  x->softcap);
-    }
-    if (!agi_inside(band, patch->ni, patch->nj)) {
-        k->hide(s->P + at, ld, patch->nj, patch->W, band.low, band.high);
-    }
-    k->weights(s->P + at, ld, patch->nj, patch->W, x->c, tile->high + patch->i0, tile->low + patch->i0);
-    if (x->call->plan->p.dropout > 0) {
-        agi_dropout_tile(x, i0, patch->W, j0, patch->nj, s->M + at, ld);
-    }
-}
-
 agi_rows agi_seen_rows(const agi_backward_scratch *s, const agi_head *x, agi_rows rows, int64_t nj,
                        real *clean)
 {
-    const bool all_seen = !x->hides || memchr(s->unseen, 1, (size_t)nj) == NULL;
+    const bool all_seen = !x->has.pair_mask || memchr(s->unseen, 1, (size_t)nj) == NULL;
     return all_seen ? rows : agi_clean_rows(rows, nj, x->Dk_pad, s->unseen, clean);
 }
 
