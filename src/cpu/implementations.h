@@ -4,7 +4,14 @@
 
 #include "cpu/plan.h"
 
-extern const agi_implementation agi_vec_implementation;
+/* Which are built for this real. */
+#if defined(__x86_64__) && !defined(AGI_REAL64)
+#define AGI_HAS_AMX 1
+#else
+#define AGI_HAS_AMX 0
+#endif
+
+extern const agi_implementation REAL(agi_vec_implementation);
 
 #if AGI_HAS_AMX
 extern const agi_implementation agi_amx_implementation;

@@ -12,7 +12,7 @@ static const agi_implementation *const implementations[] = {
 #if AGI_HAS_AMX
     &agi_amx_implementation,
 #endif
-    &agi_vec_implementation,
+    &REAL(agi_vec_implementation),
 };
 
 static const agi_implementation *implementation_of(const ag_plan *plan)
@@ -24,17 +24,17 @@ static const agi_implementation *implementation_of(const ag_plan *plan)
     return *x;
 }
 
-const agi_kernels *agi_kernels_of(const ag_plan *plan)
+const agi_kernels *REAL(agi_kernels_of)(const ag_plan *plan)
 {
     switch (plan->isa) {
 #if defined(__x86_64__)
     case AG_ISA_AMX: /* has AVX-512 beside it */
-    case AG_ISA_AVX512: return &agi_kernels_avx512;
-    case AG_ISA_AVX2: return &agi_kernels_avx2;
+    case AG_ISA_AVX512: return &REAL(agi_kernels_avx512);
+    case AG_ISA_AVX2: return &REAL(agi_kernels_avx2);
 #elif defined(__aarch64__)
-    case AG_ISA_NEON: return &agi_kernels_neon;
+    case AG_ISA_NEON: return &REAL(agi_kernels_neon);
 #endif
-    default: return &agi_kernels_scalar;
+    default: return &REAL(agi_kernels_scalar);
     }
 }
 
@@ -49,7 +49,7 @@ static agi_features features_of(const ag_problem *p)
                           .dropout = p->dropout > 0};
 }
 
-ag_status REAL_NAME(agi_cpu_plan_make)(ag_plan *plan)
+ag_status REAL(agi_cpu_plan_make)(ag_plan *plan)
 {
     ag_status status = AG_OK;
     agi_cpu_plan *cpu = agi_plan_alloc(plan, sizeof *cpu, &status);
@@ -57,15 +57,15 @@ ag_status REAL_NAME(agi_cpu_plan_make)(ag_plan *plan)
         return status;
     }
     const agi_implementation *x = implementation_of(plan);
-    *cpu = (agi_cpu_plan){.k = agi_kernels_of(plan),
+    *cpu = (agi_cpu_plan){.k = REAL(agi_kernels_of)(plan),
                           .row_ops = x->row_ops,
                           .backward_ops = x->backward_ops,
                           .features = features_of(&plan->p)};
     cpu->Dk_pad = agi_round_up(plan->p.dim_qk, cpu->k->lanes);
     cpu->Dv_pad = agi_round_up(plan->p.dim_v, cpu->k->lanes);
-    cpu->rows = agi_row_schedule_of(cpu, plan);
+    cpu->rows = REAL(agi_row_schedule_of)(cpu, plan);
     for (int map = 0; map < AGI_N_MAPS; map++) {
-        cpu->backward[map] = agi_backward_schedule_of(cpu, plan, (agi_map)map);
+        cpu->backward[map] = REAL(agi_backward_schedule_of)(cpu, plan, (agi_map)map);
     }
     cpu->facts =
         (agi_cpu_facts){x->name == NULL ? cpu->k->name : x->name, TILE_ROWS, cpu->backward[AGI_VJP].block};

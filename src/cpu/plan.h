@@ -53,11 +53,12 @@ static inline const agi_cpu_plan *agi_cpu_plan_of(const ag_plan *plan)
 }
 
 /* The vector kernels of the instruction set that the plan has chosen, for this real. */
-const agi_kernels *agi_kernels_of(const ag_plan *plan);
+const agi_kernels *REAL(agi_kernels_of)(const ag_plan *plan);
 
 /* schedule.c: needs everything above it in the struct. */
-agi_row_schedule agi_row_schedule_of(const agi_cpu_plan *cpu, const ag_plan *plan);
-agi_backward_schedule agi_backward_schedule_of(const agi_cpu_plan *cpu, const ag_plan *plan, agi_map map);
+agi_row_schedule REAL(agi_row_schedule_of)(const agi_cpu_plan *cpu, const ag_plan *plan);
+agi_backward_schedule REAL(agi_backward_schedule_of)(const agi_cpu_plan *cpu, const ag_plan *plan,
+                                                     agi_map map);
 
 /* A way to run the maps: a folder beside vec/ and amx/, and a line in plan.c. */
 typedef struct {

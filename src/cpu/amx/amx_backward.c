@@ -44,7 +44,7 @@ static void lay_out(agi_backward_scratch *s, agi_arena *arena, const ag_plan *pl
     amx_scratch dry, *m = agi_take(arena, 1, sizeof *m);
     s->own = m;
     m = m == NULL ? &dry : m;
-    agi_lay_out_features(s, arena, plan, map, GROUP_KEYS * PANEL);
+    REAL(agi_lay_out_features)(s, arena, plan, map, GROUP_KEYS * PANEL);
     for (int t = 0; t < 4; t++) {
         const int64_t there = t < 2 ? 1 : tangents, D = t % 2 ? Dv : Dk;
         m->pair_tiles[t] = agi_take16(arena, there * TILE_ROWS * D);
@@ -148,7 +148,7 @@ static amx_operand seen_keys(const agi_backward_scratch *s, const agi_head *x, a
 {
     amx_scratch *const m = s->own;
     int64_t from, to;
-    agi_key_range(x, s->tile.i0, s->tile.ni, &from, &to);
+    REAL(agi_key_range)(x, s->tile.i0, s->tile.ni, &from, &to);
     const int64_t n = agi_round_up(keys->nj, GROUP_KEYS);
     const int64_t end = keys->j0 + keys->nj; /* rows behind the sequence's last are zeros */
     const bool inside = keys->j0 >= from && end <= to && (keys->nj == n || end == x->seq.n_k);
@@ -369,7 +369,7 @@ static void hide_patch(const agi_backward_scratch *s, const agi_head *x, const a
                        const agi_patch *c, uint16_t *const *rows, int n_rows, uint16_t *const *pairs,
                        int n_pairs)
 {
-    const agi_band band = agi_band_at(x, s->tile.i0 + c->i0, keys->j0 + c->from);
+    const agi_band band = REAL(agi_band_at)(x, s->tile.i0 + c->i0, keys->j0 + c->from);
     if (agi_inside(band, c->ni, c->nj)) {
         return;
     }
@@ -401,8 +401,8 @@ static void vjp_patch(agi_backward_scratch *s, const agi_head *x, const agi_sums
         plain_gradients(s, x, keys, c, t);
         return;
     }
-    agi_patch_weights(s, x, keys, c, t);
-    agi_vjp_patch(s, x, sums, keys, c, t);
+    REAL(agi_patch_weights)(s, x, keys, c, t);
+    REAL(agi_vjp_patch)(s, x, sums, keys, c, t);
     round_patch(s, c, t->P, R_, -1);
     round_patch(s, c, t->dS, DZ_, 0);
 }
@@ -434,8 +434,8 @@ static void vjp_jvp_patch(agi_backward_scratch *s, const agi_head *x, const agi_
         return;
     }
     agi_amx_table.scores(next);
-    agi_patch_weights(s, x, keys, c, t);
-    agi_vjp_jvp_patch(s, x, sums, keys, c, t);
+    REAL(agi_patch_weights)(s, x, keys, c, t);
+    REAL(agi_vjp_jvp_patch)(s, x, sums, keys, c, t);
     round_patch(s, c, t->P, R_, -1);
     round_patch(s, c, t->U, TR_, -1);
     round_patch(s, c, t->dS, DZ_, 1);
@@ -449,7 +449,7 @@ static agi_patch stripe_of(const agi_head *x, const agi_query_tile *tile, const 
     agi_patch stripe = {.q = i0 / PANEL, .i0 = i0, .W = STRIPE, .ld = PANEL};
     int64_t to;
     stripe.ni = agi_min(STRIPE, tile->ni - i0);
-    agi_keys_of(agi_band_at(x, tile->i0, keys->j0), i0, i0 + stripe.ni, keys->nj, &stripe.from, &to);
+    agi_keys_of(REAL(agi_band_at)(x, tile->i0, keys->j0), i0, i0 + stripe.ni, keys->nj, &stripe.from, &to);
     stripe.nj = agi_max(0, to - stripe.from);
     return stripe;
 }
@@ -535,7 +535,7 @@ static void add_key_rows(const uint16_t *T, amx_operand B, int64_t j, int64_t n,
 static void add_key_gradient(const agi_backward_scratch *s, const agi_head *x, const agi_key_tile *keys,
                              const uint16_t *T, amx_operand B, int64_t width, float *dK)
 {
-    const agi_band band = agi_band_at(x, s->tile.i0, keys->j0);
+    const agi_band band = REAL(agi_band_at)(x, s->tile.i0, keys->j0);
     const int64_t strip = agi_inside(band, s->tile.ni, keys->nj) ? keys->nj : GROUP_KEYS;
     for (int64_t j = 0; j < keys->nj; j += strip) {
         const int64_t n = agi_min(strip, keys->nj - j);
@@ -550,7 +550,7 @@ static void add_key_gradient(const agi_backward_scratch *s, const agi_head *x, c
 static void add_query_gradient(const agi_backward_scratch *s, const agi_head *x, const agi_key_tile *keys,
                                const uint16_t *T, amx_operand A)
 {
-    const agi_band band = agi_band_at(x, s->tile.i0, keys->j0);
+    const agi_band band = REAL(agi_band_at)(x, s->tile.i0, keys->j0);
     const int64_t ni = s->tile.ni, strip = agi_inside(band, ni, keys->nj) ? ni : AMX_DEPTH;
     const int64_t tall = agi_amx_tall(x->Dk);
     for (int64_t i = 0; i < ni; i += strip) {

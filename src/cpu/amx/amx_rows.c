@@ -85,7 +85,7 @@ enum { MANY_KEYS = 512 };
 static void begin_norms(const amx_panel *to, const agi_head *x, const agi_row_panel *panel)
 {
     int64_t first, end;
-    agi_key_range(x, panel->i0, 1, &first, &end);
+    REAL(agi_key_range)(x, panel->i0, 1, &first, &end);
     if (!has_table(x) || end - first < MANY_KEYS) {
         for (int64_t i = 0; i < PANEL; i++) {
             to->norms[i] = INFINITY;
@@ -341,7 +341,7 @@ static void group_features(agi_row_scratch *s, const agi_head *x, const agi_row_
     const int64_t n = group->to - group->from, row = group->from * PANEL;
     uint8_t *const keep = m->keep + group->at * GROUP_KEYS;
     const bool unseen =
-        agi_row_scores(s, x, panel, group->T + row, PANEL, j0 + group->g * GROUP_KEYS + group->from, n);
+        REAL(agi_row_scores)(s, x, panel, group->T + row, PANEL, j0 + group->g * GROUP_KEYS + group->from, n);
     hide_rows(group->T, 0, group->from);
     hide_rows(group->T, group->to, GROUP_KEYS);
     memset(keep, 0, GROUP_KEYS);
@@ -361,7 +361,7 @@ static bool tangents_with_features(agi_row_scratch *s, const agi_head *x, agi_ro
     const bool rescaled = x->k->softmax_tangent(group->T, group->U, PANEL, GROUP_KEYS, W, x->c, panel->m,
                                                 panel->l, panel->r, panel->a, s->alpha, s->delta);
     if (x->has.dropout) {
-        agi_dropout_tile(x, panel->i0, W, j0 + group->g * GROUP_KEYS, GROUP_KEYS, s->M, PANEL);
+        REAL(agi_dropout_tile)(x, panel->i0, W, j0 + group->g * GROUP_KEYS, GROUP_KEYS, s->M, PANEL);
         x->k->multiply(group->T, s->M, PANEL, GROUP_KEYS, W);
         x->k->multiply(group->U, s->M, PANEL, GROUP_KEYS, W);
     }
@@ -376,7 +376,7 @@ static bool weights_with_dropout(agi_row_scratch *s, const agi_head *x, agi_row_
     amx_scratch *const m = s->own;
     const int64_t W = lanes_of(panel);
     const bool rescaled = x->k->softmax(group->T, PANEL, GROUP_KEYS, W, x->c, panel->m, panel->l, s->alpha);
-    agi_dropout_tile(x, panel->i0, W, j0 + group->g * GROUP_KEYS, GROUP_KEYS, s->M, PANEL);
+    REAL(agi_dropout_tile)(x, panel->i0, W, j0 + group->g * GROUP_KEYS, GROUP_KEYS, s->M, PANEL);
     x->k->multiply(group->T, s->M, PANEL, GROUP_KEYS, W);
     agi_amx_table.round_pairs(m->P + group->at * GROUP_KEYS * PANEL, group->T, W);
     return rescaled;
@@ -425,7 +425,7 @@ static bool group_weights(agi_row_scratch *s, const agi_head *x, agi_row_panel *
                           const key_operands *keys, const key_group *group, const amx_next *next)
 {
     amx_scratch *const m = s->own;
-    const agi_band band = agi_band_at(x, panel->i0, keys->j0 + group->g * GROUP_KEYS);
+    const agi_band band = REAL(agi_band_at)(x, panel->i0, keys->j0 + group->g * GROUP_KEYS);
     const bool inside = agi_inside(band, panel->ni, GROUP_KEYS),
                plain = only_band_hides(x, panel, band, group);
     keep_seen(m, group);
@@ -474,7 +474,7 @@ static void expect_item(amx_scratch *s, const agi_head *x, const agi_head *y, in
     agi_amx_add_ahead(&s->after, agi_query_slice(y, &a->q, AG_BF16, y->Dk), i0, n);
     if (y->seq.view != x->seq.view || y->seq.k0 != x->seq.k0 || y->hk != x->hk) {
         int64_t from, to;
-        agi_key_range(y, i0, n, &from, &to);
+        REAL(agi_key_range)(y, i0, n, &from, &to);
         add_keys_ahead(&s->after, y, from, agi_min(to, from / AMX_KEYS * AMX_KEYS + AMX_KEYS) - from);
     }
 }
@@ -486,7 +486,8 @@ static void expect_next(const agi_row_job *w, amx_scratch *s, const agi_head *x,
     s->after = (agi_amx_ahead){.n = 0};
     if (schedule->parts == 1 && item + 1 < schedule->items && x->call->map == AGI_FORWARD) {
         agi_head y;
-        const int64_t i0 = agi_row_begin_item(w, item + 1, &y), n = agi_min(schedule->rows, y.seq.n_q - i0);
+        const int64_t i0 = REAL(agi_row_begin_item)(w, item + 1, &y),
+                      n = agi_min(schedule->rows, y.seq.n_q - i0);
         if (n > 0) {
             expect_item(s, x, &y, i0, n);
         }
@@ -517,7 +518,7 @@ typedef struct {
 
 static bool all_see(const agi_head *x, const agi_row_panel *panel, const key_operands *keys, int64_t g)
 {
-    return agi_inside(agi_band_at(x, panel->i0, keys->j0 + g * GROUP_KEYS), panel->ni, GROUP_KEYS);
+    return agi_inside(REAL(agi_band_at)(x, panel->i0, keys->j0 + g * GROUP_KEYS), panel->ni, GROUP_KEYS);
 }
 
 static void find_whole_groups(const agi_head *x, const agi_row_panel *panel, const key_operands *keys,
@@ -541,7 +542,7 @@ static bool next_tile(const agi_head *x, const agi_row_panel *panels, int64_t n_
                       const key_operands *keys, int64_t q, row_tile *t)
 {
     for (t->q = q; t->q < n_panels; t->q++) {
-        if (agi_clip_keys(x, &panels[t->q], keys->j0, keys->nj, &t->from, &t->n)) {
+        if (REAL(agi_clip_keys)(x, &panels[t->q], keys->j0, keys->nj, &t->from, &t->n)) {
             t->first = t->from / GROUP_KEYS;
             t->end = (t->from + t->n + GROUP_KEYS - 1) / GROUP_KEYS;
             find_whole_groups(x, &panels[t->q], keys, t);
@@ -667,7 +668,7 @@ static void store(const agi_row_job *w, const agi_row_scratch *s, const agi_head
         agi_amx_put_turned(agi_query_slice(x, &x->call->a.o, AG_BF16, x->Dv), panel->i0, panel->ni,
                            m->panel[panel->q].O, factor, 1, m->rows);
     } else {
-        agi_row_store_panel(w, s, x, panel, factor);
+        REAL(agi_row_store_panel)(w, s, x, panel, factor);
     }
 }
 

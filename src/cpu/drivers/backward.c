@@ -16,8 +16,8 @@ static void lay_out_tile(agi_query_tile *t, agi_arena *arena)
     t->dead = agi_take(arena, TILE_ROWS, 1);
 }
 
-void agi_lay_out_features(agi_backward_scratch *s, agi_arena *arena, const ag_plan *plan, agi_map map,
-                          int64_t numbers)
+void REAL(agi_lay_out_features)(agi_backward_scratch *s, agi_arena *arena, const ag_plan *plan, agi_map map,
+                                int64_t numbers)
 {
     const agi_features *has = &agi_cpu_plan_of(plan)->features;
     const int64_t tangents = map == AGI_VJP_JVP;
@@ -50,18 +50,18 @@ static void lay_out_scratch(agi_backward_scratch *s, agi_arena *arena, const ag_
     cpu->backward_ops->lay_out(s, arena, plan, map);
 }
 
-void agi_backward_lay_out(agi_backward_layout *y, agi_arena *arena, const ag_plan *plan, agi_map map)
+void REAL(agi_backward_lay_out)(agi_backward_layout *y, agi_arena *arena, const ag_plan *plan, agi_map map)
 {
     const ag_problem *p = &plan->p;
     const agi_cpu_plan *cpu = agi_cpu_plan_of(plan);
     const agi_backward_schedule *x = &cpu->backward[map];
     const int64_t split = x->parts > 1, kept = split * (x->n_spans > 1);
-    const int64_t bias = agi_has(p, AG_BIAS), full = bias && agi_bias_is_full(p);
+    const int64_t bias = agi_has(p, AG_BIAS), full = bias && REAL(agi_bias_is_full)(p);
     y->dK = agi_take_reals(arena, split * agi_saturated(x->chains, x->parts, x->span, cpu->Dk_pad));
     y->dV = agi_take_reals(arena, split * agi_saturated(x->chains, x->parts, x->span, cpu->Dv_pad));
     y->dQ = agi_take_reals(arena, kept * agi_saturated(x->chains, dq_numbers(plan, x), 1, 1));
     y->products = agi_take_reals(arena, kept * agi_saturated(x->chains, agi_group_of(p), p->q_len, 2));
-    y->bias_full = agi_take_reals(arena, (bias && agi_bias_needs_copy(p)) * agi_count(p->bias_size));
+    y->bias_full = agi_take_reals(arena, (bias && REAL(agi_bias_needs_copy)(p)) * agi_count(p->bias_size));
     y->bias_small = agi_take(arena, (bias && !full) * agi_saturated(x->parts, agi_count(p->bias_size), 1, 1),
                              sizeof(double));
     y->table = agi_take(arena, agi_has(p, AG_TABLE) * agi_saturated(p->heads, x->parts, p->table_buckets, 1),
@@ -85,7 +85,7 @@ static void run_blocks(const agi_backward_job *w, agi_backward_scratch *s, const
     ops->begin_tile(s, x, from, to, s->tile.i0 + w->schedule->parts * TILE_ROWS);
     for (int64_t j0 = from / block * block; j0 < to; j0 += block) {
         agi_key_tile keys = {.j0 = agi_max(j0, from)};
-        keys.nj = agi_trim_hidden(x, s->tile.i0, s->tile.ni, &keys.j0, agi_min(j0 + block, to));
+        keys.nj = REAL(agi_trim_hidden)(x, s->tile.i0, s->tile.ni, &keys.j0, agi_min(j0 + block, to));
         if (keys.nj > 0) {
             keys.dK = dK + (keys.j0 - span0) * x->Dk_pad;
             keys.dV = dV + (keys.j0 - span0) * x->Dv_pad;
@@ -199,12 +199,12 @@ static void run_tile(const agi_backward_job *w, agi_backward_scratch *s, const w
     const int64_t span = w->schedule->span, span0 = at->span * span;
     const bool sink = w->dsink->data != NULL;
     int64_t from, to;
-    agi_key_range(x, i0, agi_min(TILE_ROWS, x->seq.n_q - i0), &from, &to);
+    REAL(agi_key_range)(x, i0, agi_min(TILE_ROWS, x->seq.n_q - i0), &from, &to);
     const int64_t first = sink ? 0 : from / span;
     from = agi_max(from, span0);
     to = agi_min(to, span0 + span);
     if (from < to || (sink && at->span == 0)) {
-        agi_load_tile(s, x, i0, products, at->span == first);
+        REAL(agi_load_tile)(s, x, i0, products, at->span == first);
     }
     if (sink && at->span == 0) {
         w->y.sink[(at->b * w->call->plan->p.heads + x->h) * w->schedule->parts + at->part] +=
@@ -213,7 +213,7 @@ static void run_tile(const agi_backward_job *w, agi_backward_scratch *s, const w
     if (from < to) {
         const key_range rows = rows_of_keys(w->cpu->backward_ops, from - span0, to - span0);
         agi_sums sums;
-        agi_begin_sums(w, at->part, x, &sums);
+        REAL(agi_begin_sums)(w, at->part, x, &sums);
         begin_keys(keys, rows.from, rows.to, x->Dk_pad, x->Dv_pad);
         run_blocks(w, s, x, &sums, span0, from, to, keys->dK, keys->dV);
     }
@@ -252,7 +252,7 @@ static void put_keys(const agi_backward_job *w, const agi_backward_scratch *s, c
 {
     const ag_problem *p = &w->call->plan->p;
     agi_head x;
-    agi_head_begin(&x, w->call, at->b, (at->hk + 1) * agi_group_of(p) - 1);
+    REAL(agi_head_begin)(&x, w->call, at->b, (at->hk + 1) * agi_group_of(p) - 1);
     const int64_t row0 = at->span * w->schedule->span + from;
     const int64_t end = agi_has(p, AG_PACKED) ? x.seq.n_k : p->kv_len;
     const int64_t n = agi_max(0, agi_min(row0 + to - from, x.seq.n_k) - row0);
@@ -276,12 +276,12 @@ static void keys_of_part(const agi_backward_job *w, const where *at, int64_t *fr
 {
     const int64_t span = w->schedule->span, span0 = at->span * span;
     agi_head x;
-    agi_head_begin(&x, w->call, at->b, at->hk * agi_group_of(&w->call->plan->p));
+    REAL(agi_head_begin)(&x, w->call, at->b, at->hk * agi_group_of(&w->call->plan->p));
     *from = span;
     *to = 0;
     for (int64_t i0 = at->part * TILE_ROWS; i0 < x.seq.n_q; i0 += w->schedule->parts * TILE_ROWS) {
         int64_t first, end;
-        agi_key_range(&x, i0, agi_min(TILE_ROWS, x.seq.n_q - i0), &first, &end);
+        REAL(agi_key_range)(&x, i0, agi_min(TILE_ROWS, x.seq.n_q - i0), &first, &end);
         first = agi_max(first - span0, 0);
         end = agi_min(end - span0, span);
         if (first < end) {
@@ -306,7 +306,7 @@ static void run_pass(const agi_backward_job *w, agi_backward_scratch *s, const w
     }
     for (int64_t h = at->hk * agi_group_of(p); h < (at->hk + 1) * agi_group_of(p); h++) {
         agi_head x;
-        agi_head_begin(&x, w->call, at->b, h);
+        REAL(agi_head_begin)(&x, w->call, at->b, h);
         if (w->small && ops->small_head(s, &x)) {
             return; /* it is the only one of its group */
         }
@@ -405,7 +405,7 @@ static void name_outputs(agi_backward_job *w)
     w->acc_dsink = t ? AG_ACC_TDSINK : AG_ACC_DSINK;
 }
 
-ag_status agi_backward_run(const agi_call *call, const ag_exec *exec, void *memory)
+ag_status REAL(agi_backward_run)(const agi_call *call, const ag_exec *exec, void *memory)
 {
     const agi_cpu_plan *cpu = agi_cpu_plan_of(call->plan);
     const agi_backward_schedule *schedule = &cpu->backward[call->map];
@@ -416,13 +416,13 @@ ag_status agi_backward_run(const agi_call *call, const ag_exec *exec, void *memo
     w.small =
         schedule->parts == 1 && schedule->n_spans == 1 && ops->small_call != NULL && ops->small_call(call);
     name_outputs(&w);
-    agi_backward_lay_out(&w.y, &arena, call->plan, call->map);
-    agi_clear_sums(&w);
+    REAL(agi_backward_lay_out)(&w.y, &arena, call->plan, call->map);
+    REAL(agi_clear_sums)(&w);
     const ag_status status = schedule->parts > 1
                                  ? run_in_parts(&w, exec)
                                  : agi_run_items(call->plan, exec, schedule->chains, run_chain, &w);
     if (status == AG_OK) {
-        agi_put_sums(&w);
+        REAL(agi_put_sums)(&w);
     }
     return status;
 }

@@ -73,7 +73,7 @@ typedef struct {
     agi_backward_scratch *scratch; /* one per thread */
 } agi_backward_layout;
 
-void agi_backward_lay_out(agi_backward_layout *y, agi_arena *arena, const ag_plan *plan, agi_map map);
+void REAL(agi_backward_lay_out)(agi_backward_layout *y, agi_arena *arena, const ag_plan *plan, agi_map map);
 
 /* One call: what its items are given. */
 typedef struct {
@@ -137,28 +137,28 @@ typedef struct agi_backward_ops {
     bool (*small_head)(agi_backward_scratch *s, const agi_head *x);
 } agi_backward_ops;
 
-ag_status agi_backward_run(const agi_call *call, const ag_exec *exec, void *memory);
+ag_status REAL(agi_backward_run)(const agi_call *call, const ag_exec *exec, void *memory);
 
 /* Takes the features' tiles, of so many numbers each, as far as the problem has them. For the ops' lay_out. */
-void agi_lay_out_features(agi_backward_scratch *s, agi_arena *arena, const ag_plan *plan, agi_map map,
-                          int64_t numbers);
+void REAL(agi_lay_out_features)(agi_backward_scratch *s, agi_arena *arena, const ag_plan *plan, agi_map map,
+                                int64_t numbers);
 
 /* ---- backward_load.c ---- */
 
 /* Loads the tile at i0. kept, where not NULL: D and tD of the head, stored at the first load and read at
  * the others. */
-void agi_load_tile(agi_backward_scratch *s, const agi_head *x, int64_t i0, real *kept, bool first);
+void REAL(agi_load_tile)(agi_backward_scratch *s, const agi_head *x, int64_t i0, real *kept, bool first);
 
 /* ---- feature_gradients.c: the gradients of bias, table and sink ---- */
 
 /* Has the bias an element for each pair of a head? Then its gradient is summed in the caller's array, unless
  * that would round each sum. */
-bool agi_bias_is_full(const ag_problem *p);
-bool agi_bias_needs_copy(const ag_problem *p);
+bool REAL(agi_bias_is_full)(const ag_problem *p);
+bool REAL(agi_bias_needs_copy)(const ag_problem *p);
 
-void agi_clear_sums(const agi_backward_job *w);
-void agi_begin_sums(const agi_backward_job *w, int64_t part, const agi_head *x, agi_sums *sums);
-void agi_put_sums(const agi_backward_job *w);
+void REAL(agi_clear_sums)(const agi_backward_job *w);
+void REAL(agi_begin_sums)(const agi_backward_job *w, int64_t part, const agi_head *x, agi_sums *sums);
+void REAL(agi_put_sums)(const agi_backward_job *w);
 
 /* ---- patch_stages.c: what all ops do to the scores of a patch ---- */
 
@@ -173,13 +173,13 @@ typedef struct {
 } agi_patch;
 
 /* P from the scores S^T, in their place; the features' tiles are filled on the way. */
-void agi_patch_weights(const agi_backward_scratch *s, const agi_head *x, const agi_key_tile *keys,
-                       const agi_patch *patch, const agi_score_tiles *t);
+void REAL(agi_patch_weights)(const agi_backward_scratch *s, const agi_head *x, const agi_key_tile *keys,
+                             const agi_patch *patch, const agi_score_tiles *t);
 
 /* From P and the products dP^T, tdP^T and tQ K^T + Q tK^T of a patch to R and dZ, tR and tdZ, in their places. */
-void agi_vjp_patch(const agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
-                   const agi_key_tile *keys, const agi_patch *patch, const agi_score_tiles *t);
-void agi_vjp_jvp_patch(const agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
-                       const agi_key_tile *keys, const agi_patch *patch, const agi_score_tiles *t);
+void REAL(agi_vjp_patch)(const agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
+                         const agi_key_tile *keys, const agi_patch *patch, const agi_score_tiles *t);
+void REAL(agi_vjp_jvp_patch)(const agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
+                             const agi_key_tile *keys, const agi_patch *patch, const agi_score_tiles *t);
 
 #endif

@@ -8,8 +8,8 @@
 static bool sees_a_key(const agi_head *x, int64_t i)
 {
     int64_t from, to;
-    agi_key_range(x, i, 1, &from, &to);
-    return from < to && !agi_all_hidden(x, i, 1, from, to - from);
+    REAL(agi_key_range)(x, i, 1, &from, &to);
+    return from < to && !REAL(agi_all_hidden)(x, i, 1, from, to - from);
 }
 
 /* L and mu of row r of the tile. A query without an output (L = -infinity, or the sink's logit and no key
@@ -60,7 +60,7 @@ static void load_products(agi_backward_scratch *s, const agi_head *x, agi_query_
     }
 }
 
-void agi_load_tile(agi_backward_scratch *s, const agi_head *x, int64_t i0, real *kept, bool first)
+void REAL(agi_load_tile)(agi_backward_scratch *s, const agi_head *x, int64_t i0, real *kept, bool first)
 {
     const agi_backward_ops *ops = x->cpu->backward_ops;
     const int64_t step = ops->query_step == 0 ? x->k->lanes : ops->query_step;

@@ -2,17 +2,18 @@
  * T[key][query]. */
 #include "cpu/drivers/backward.h"
 
-void agi_patch_weights(const agi_backward_scratch *s, const agi_head *x, const agi_key_tile *keys,
-                       const agi_patch *patch, const agi_score_tiles *t)
+void REAL(agi_patch_weights)(const agi_backward_scratch *s, const agi_head *x, const agi_key_tile *keys,
+                             const agi_patch *patch, const agi_score_tiles *t)
 {
     const agi_query_tile *tile = &s->tile;
     const agi_kernels *k = x->k;
     const int64_t i0 = tile->i0 + patch->i0, j0 = keys->j0 + patch->from, at = patch->at, ld = patch->ld;
-    const agi_band band = agi_band_at(x, i0, j0);
+    const agi_band band = REAL(agi_band_at)(x, i0, j0);
     const bool tangents = x->call->map == AGI_VJP_JVP;
     if (!x->has.plain) {
-        agi_additive(x, i0, patch->ni, j0, patch->nj, s->X + at, tangents ? s->tX + at : NULL, ld,
-                     s->unseen_panel + patch->from);
+        REAL(agi_additive)
+        (x, i0, patch->ni, j0, patch->nj, s->X + at, tangents ? s->tX + at : NULL, ld,
+         s->unseen_panel + patch->from);
         k->scores(t->P + at, s->X + at, x->has.softcap ? s->F + at : NULL,
                   tangents && x->has.softcap ? s->G + at : NULL, ld, patch->nj, patch->W, x->score_scale,
                   x->softcap);
@@ -22,12 +23,12 @@ void agi_patch_weights(const agi_backward_scratch *s, const agi_head *x, const a
     }
     k->weights(t->P + at, ld, patch->nj, patch->W, x->c, tile->high + patch->i0, tile->low + patch->i0);
     if (x->has.dropout) {
-        agi_dropout_tile(x, i0, patch->W, j0, patch->nj, s->M + at, ld);
+        REAL(agi_dropout_tile)(x, i0, patch->W, j0, patch->nj, s->M + at, ld);
     }
 }
 
-void agi_vjp_patch(const agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
-                   const agi_key_tile *keys, const agi_patch *patch, const agi_score_tiles *t)
+void REAL(agi_vjp_patch)(const agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
+                         const agi_key_tile *keys, const agi_patch *patch, const agi_score_tiles *t)
 {
     const agi_query_tile *tile = &s->tile;
     const agi_kernels *k = x->k;
@@ -38,7 +39,7 @@ void agi_vjp_patch(const agi_backward_scratch *s, const agi_head *x, const agi_s
     k->score_gradients(t->dS + at, t->P + at, dropout ? s->M + at : NULL, ld, nj, W, tile->D + patch->i0);
 
     /* dB = dS, dZ = dS o phi'(Z) */
-    agi_add_sums(x, sums, tile->i0 + patch->i0, patch->ni, keys->j0 + patch->from, nj, t->dS + at, ld);
+    REAL(agi_add_sums)(x, sums, tile->i0 + patch->i0, patch->ni, keys->j0 + patch->from, nj, t->dS + at, ld);
     if (x->has.softcap) {
         k->softcap_gradients(t->dS + at, NULL, s->F + at, NULL, ld, nj, W);
     }
@@ -47,8 +48,8 @@ void agi_vjp_patch(const agi_backward_scratch *s, const agi_head *x, const agi_s
     }
 }
 
-void agi_vjp_jvp_patch(const agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
-                       const agi_key_tile *keys, const agi_patch *patch, const agi_score_tiles *t)
+void REAL(agi_vjp_jvp_patch)(const agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
+                             const agi_key_tile *keys, const agi_patch *patch, const agi_score_tiles *t)
 {
     const agi_query_tile *tile = &s->tile;
     const agi_kernels *k = x->k;
@@ -61,7 +62,7 @@ void agi_vjp_jvp_patch(const agi_backward_scratch *s, const agi_head *x, const a
     k->score_gradient_tangents(t->P + at, t->U + at, t->dS + at, t->tdS + at,
                                x->has.dropout ? s->M + at : NULL, ld, nj, W, tile->mu + i, tile->D + i,
                                tile->tD + i);
-    agi_add_sums(x, sums, tile->i0 + i, patch->ni, keys->j0 + patch->from, nj, t->tdS + at, ld);
+    REAL(agi_add_sums)(x, sums, tile->i0 + i, patch->ni, keys->j0 + patch->from, nj, t->tdS + at, ld);
     if (softcap) {
         k->softcap_gradients(t->dS + at, t->tdS + at, s->F + at, s->G + at, ld, nj, W);
     }

@@ -28,9 +28,9 @@ static void lay_out_scratch(agi_row_scratch *s, agi_arena *arena, const ag_plan 
     cpu->row_ops->lay_out(s, arena, plan, map);
 }
 
-void agi_row_lay_out(agi_row_job *w, agi_arena *arena, const ag_plan *plan, agi_map map)
+void REAL(agi_row_lay_out)(agi_row_job *w, agi_arena *arena, const ag_plan *plan, agi_map map)
 {
-    w->states = agi_take_reals(arena, agi_row_states(plan, map));
+    w->states = agi_take_reals(arena, REAL(agi_row_states)(plan, map));
     w->scratch = agi_take(arena, plan->threads, sizeof *w->scratch);
     for (int64_t slot = 0; slot < plan->threads; slot++) {
         agi_row_scratch dry;
@@ -86,18 +86,20 @@ static double finish_statistics(const agi_head *x, agi_row_panel *panel, int64_t
     return inverse;
 }
 
-void agi_row_store_panel(const agi_row_job *w, const agi_row_scratch *s, const agi_head *x,
-                         const agi_row_panel *panel, const double *factor)
+void REAL(agi_row_store_panel)(const agi_row_job *w, const agi_row_scratch *s, const agi_head *x,
+                               const agi_row_panel *panel, const double *factor)
 {
     const ag_args *a = &x->call->a;
     const ag_dtype dtype = x->call->plan->p.out_dtype;
     (void)w, (void)s;
     if (x->call->map == AGI_JVP) {
-        agi_scale_and_put_rows(x->k, agi_query_slice(x, &a->to, dtype, x->Dv), panel->i0, panel->ni,
-                               (a->accumulate & AG_ACC_TO) != 0, factor, 1, panel->tO, x->Dv_pad);
+        REAL(agi_scale_and_put_rows)
+        (x->k, agi_query_slice(x, &a->to, dtype, x->Dv), panel->i0, panel->ni,
+         (a->accumulate & AG_ACC_TO) != 0, factor, 1, panel->tO, x->Dv_pad);
     }
-    agi_scale_and_put_rows(x->k, agi_query_slice(x, &a->o, dtype, x->Dv), panel->i0, panel->ni,
-                           (a->accumulate & AG_ACC_O) != 0, factor, 1, panel->O, x->Dv_pad);
+    REAL(agi_scale_and_put_rows)
+    (x->k, agi_query_slice(x, &a->o, dtype, x->Dv), panel->i0, panel->ni, (a->accumulate & AG_ACC_O) != 0,
+     factor, 1, panel->O, x->Dv_pad);
 }
 
 static void finish_panel(const agi_row_job *w, const agi_row_scratch *s, const agi_head *x,
@@ -145,7 +147,7 @@ static void walk_keys(agi_row_scratch *s, const agi_head *x, agi_row_panel *pane
     const int64_t i0 = panels[0].i0, step = ops->block_keys;
     int64_t from, to;
     const agi_row_panel *last = &panels[n_panels - 1];
-    agi_key_range(x, i0, last->i0 + last->ni - i0, &from, &to);
+    REAL(agi_key_range)(x, i0, last->i0 + last->ni - i0, &from, &to);
     from = agi_max(from, first_key);
     to = agi_min(to, end_key);
     if (from >= to) {
@@ -160,11 +162,11 @@ static void walk_keys(agi_row_scratch *s, const agi_head *x, agi_row_panel *pane
 
 /* ---- Work items: blocks of queries, parts of the keys ---- */
 
-int64_t agi_row_begin_item(const agi_row_job *w, int64_t item, agi_head *x)
+int64_t REAL(agi_row_begin_item)(const agi_row_job *w, int64_t item, agi_head *x)
 {
     const agi_row_schedule *schedule = &w->cpu->rows;
     const int64_t bh = item / schedule->blocks, heads = w->call->plan->p.heads;
-    agi_head_begin(x, w->call, bh / heads, bh % heads);
+    REAL(agi_head_begin)(x, w->call, bh / heads, bh % heads);
     /* Alternately from the last block and from the first: if causal, each share has long and short ones. */
     const int64_t n = item % schedule->blocks;
     return (n % 2 == 0 ? schedule->blocks - 1 - n / 2 : n / 2) * schedule->rows;
@@ -192,13 +194,13 @@ static void run_item(void *arg, int64_t number, int64_t slot)
     agi_row_scratch *s = &w->scratch[slot];
     agi_row_panel panels[ROW_PANELS];
     agi_head x;
-    const int64_t i0 = agi_row_begin_item(w, number / schedule->parts, &x);
+    const int64_t i0 = REAL(agi_row_begin_item)(w, number / schedule->parts, &x);
     int64_t n_panels = 0;
     if (w->small && ops->small_head(s, &x)) {
         return;
     }
     for (int64_t i = i0; i < agi_min(i0 + schedule->rows, x.seq.n_q); i += PANEL, n_panels++) {
-        panels[n_panels] = agi_row_panel_of(w, s, &x, i0, n_panels, number);
+        panels[n_panels] = REAL(agi_row_panel_of)(w, s, &x, i0, n_panels, number);
         begin_statistics(&panels[n_panels], &x);
     }
     if (n_panels > 0) {
@@ -221,21 +223,21 @@ static void merge_parts(void *arg, int64_t item, int64_t slot)
     const int64_t parts = w->cpu->rows.parts;
     agi_row_panel panels[ROW_PANELS];
     agi_head x;
-    const int64_t i0 = agi_row_begin_item(w, item, &x);
+    const int64_t i0 = REAL(agi_row_begin_item)(w, item, &x);
     int64_t n_panels = 0;
     for (int64_t i = i0; i < agi_min(i0 + w->cpu->rows.rows, x.seq.n_q); i += PANEL, n_panels++) {
-        panels[n_panels] = agi_row_panel_of(w, s, &x, i0, n_panels, item * parts);
+        panels[n_panels] = REAL(agi_row_panel_of)(w, s, &x, i0, n_panels, item * parts);
         for (int64_t part = 1; part < parts; part++) {
-            const agi_row_panel other = agi_row_panel_of(w, s, &x, i0, n_panels, item * parts + part);
+            const agi_row_panel other = REAL(agi_row_panel_of)(w, s, &x, i0, n_panels, item * parts + part);
             for (int64_t row = 0; row < other.ni; row++) {
-                agi_row_merge_row(&x, &panels[n_panels], &other, row);
+                REAL(agi_row_merge_row)(&x, &panels[n_panels], &other, row);
             }
         }
     }
     finish_item(w, s, &x, panels, n_panels, i0);
 }
 
-ag_status agi_row_run(const agi_call *call, const ag_exec *exec, void *memory)
+ag_status REAL(agi_row_run)(const agi_call *call, const ag_exec *exec, void *memory)
 {
     const agi_cpu_plan *cpu = agi_cpu_plan_of(call->plan);
     const agi_row_schedule *schedule = &cpu->rows;
@@ -244,7 +246,7 @@ ag_status agi_row_run(const agi_call *call, const ag_exec *exec, void *memory)
     agi_row_job w = {.call = call, .cpu = cpu};
     w.small =
         schedule->parts == 1 && schedule->blocks == 1 && ops->small_call != NULL && ops->small_call(call);
-    agi_row_lay_out(&w, &arena, call->plan, call->map);
+    REAL(agi_row_lay_out)(&w, &arena, call->plan, call->map);
     const ag_status status = agi_run_items(call->plan, exec, schedule->items * schedule->parts, run_item, &w);
     return status != AG_OK || schedule->parts == 1
                ? status

@@ -77,37 +77,37 @@ typedef struct agi_row_ops {
 
 /* ---- rows.c ---- */
 
-void agi_row_lay_out(agi_row_job *w, agi_arena *arena, const ag_plan *plan, agi_map map);
-ag_status agi_row_run(const agi_call *call, const ag_exec *exec, void *memory);
+void REAL(agi_row_lay_out)(agi_row_job *w, agi_arena *arena, const ag_plan *plan, agi_map map);
+ag_status REAL(agi_row_run)(const agi_call *call, const ag_exec *exec, void *memory);
 
 /* The head and the first query of a work item, not counting parts of the keys. */
-int64_t agi_row_begin_item(const agi_row_job *w, int64_t item, agi_head *x);
+int64_t REAL(agi_row_begin_item)(const agi_row_job *w, int64_t item, agi_head *x);
 
 /* The ops' store for O' and T' that lie in the panel, by rows. */
-void agi_row_store_panel(const agi_row_job *w, const agi_row_scratch *s, const agi_head *x,
-                         const agi_row_panel *panel, const double *factor);
+void REAL(agi_row_store_panel)(const agi_row_job *w, const agi_row_scratch *s, const agi_head *x,
+                               const agi_row_panel *panel, const double *factor);
 
 /* ---- rows_merge.c: parts of the keys ---- */
 
 /* Numbers that the states of all items' parts take; 0 if there is one part. */
-int64_t agi_row_states(const ag_plan *plan, agi_map map);
+int64_t REAL(agi_row_states)(const ag_plan *plan, agi_map map);
 
 /* Panel q of the block at i0; its state in the scratch, or, with parts, in the memory of part `number`. */
-agi_row_panel agi_row_panel_of(const agi_row_job *w, const agi_row_scratch *s, const agi_head *x, int64_t i0,
-                               int64_t q, int64_t number);
+agi_row_panel REAL(agi_row_panel_of)(const agi_row_job *w, const agi_row_scratch *s, const agi_head *x,
+                                     int64_t i0, int64_t q, int64_t number);
 
 /* Adds row i of another part to the panel's; the other's state is used up. */
-void agi_row_merge_row(const agi_head *x, agi_row_panel *panel, const agi_row_panel *other, int64_t i);
+void REAL(agi_row_merge_row)(const agi_head *x, agi_row_panel *panel, const agi_row_panel *other, int64_t i);
 
 /* ---- row_scores.c: what all ops do to scores ---- */
 
 /* Of keys j0 .. j0 + nj - 1 those that the panel sees: *n of them, from number *from on. False if band, mask and bias
  * leave none. */
-bool agi_clip_keys(const agi_head *x, const agi_row_panel *panel, int64_t j0, int64_t nj, int64_t *from,
-                   int64_t *n);
+bool REAL(agi_clip_keys)(const agi_head *x, const agi_row_panel *panel, int64_t j0, int64_t nj, int64_t *from,
+                         int64_t *n);
 
 /* Scores in T become what softmax takes; returns whether some key is seen by no query of the panel. */
-bool agi_row_scores(agi_row_scratch *s, const agi_head *x, const agi_row_panel *panel, real *T, int64_t ld,
-                    int64_t j0, int64_t nj);
+bool REAL(agi_row_scores)(agi_row_scratch *s, const agi_head *x, const agi_row_panel *panel, real *T,
+                          int64_t ld, int64_t j0, int64_t nj);
 
 #endif

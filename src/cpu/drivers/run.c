@@ -66,23 +66,23 @@ static bool is_rowwise(agi_map map)
     return map == AGI_FORWARD || map == AGI_JVP;
 }
 
-size_t REAL_NAME(agi_cpu_workspace)(const ag_plan *plan, agi_map map)
+size_t REAL(agi_cpu_workspace)(const ag_plan *plan, agi_map map)
 {
     agi_arena arena = agi_arena_begin(NULL);
     if (is_rowwise(map)) {
         agi_row_job w;
-        agi_row_lay_out(&w, &arena, plan, map);
+        REAL(agi_row_lay_out)(&w, &arena, plan, map);
     } else {
         agi_backward_layout y;
-        agi_backward_lay_out(&y, &arena, plan, map);
+        REAL(agi_backward_lay_out)(&y, &arena, plan, map);
     }
     return agi_arena_bytes(&arena);
 }
 
-ag_status REAL_NAME(agi_cpu_run)(const agi_call *call, const ag_exec *exec, void *workspace)
+ag_status REAL(agi_cpu_run)(const agi_call *call, const ag_exec *exec, void *workspace)
 {
-    const ag_status status =
-        is_rowwise(call->map) ? agi_row_run(call, exec, workspace) : agi_backward_run(call, exec, workspace);
+    const ag_status status = is_rowwise(call->map) ? REAL(agi_row_run)(call, exec, workspace)
+                                                   : REAL(agi_backward_run)(call, exec, workspace);
     if (status == AG_OK && agi_has(&call->plan->p, AG_PACKED)) {
         fill_tails(call);
     }

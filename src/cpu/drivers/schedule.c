@@ -26,7 +26,7 @@ static int64_t rows_of_block(const agi_row_ops *ops, const ag_problem *p)
     return agi_round_up(agi_max(1, (p->q_len + blocks - 1) / blocks), ROW_BLOCK / 3);
 }
 
-agi_row_schedule agi_row_schedule_of(const agi_cpu_plan *cpu, const ag_plan *plan)
+agi_row_schedule REAL(agi_row_schedule_of)(const agi_cpu_plan *cpu, const ag_plan *plan)
 {
     enum { ITEMS = 32 }; /* blocks and parts of keys, about */
     const ag_problem *p = &plan->p;
@@ -73,7 +73,8 @@ static int64_t tiles_of_span(const ag_problem *p, int64_t span)
     return agi_min(all, ((span + p->window_left + right) / rows + 2) / 2);
 }
 
-agi_backward_schedule agi_backward_schedule_of(const agi_cpu_plan *cpu, const ag_plan *plan, agi_map map)
+agi_backward_schedule REAL(agi_backward_schedule_of)(const agi_cpu_plan *cpu, const ag_plan *plan,
+                                                     agi_map map)
 {
     const ag_problem *p = &plan->p;
     const agi_backward_ops *ops = cpu->backward_ops;

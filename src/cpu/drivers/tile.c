@@ -12,7 +12,7 @@ static double sink_of(const agi_call *call, const ag_tensor *t, int64_t h)
     return agi_load(call->plan->p.aux_dtype, t->data, call->plan->p.heads == 1 ? 0 : h * t->strides[1]);
 }
 
-void agi_head_begin(agi_head *x, const agi_call *call, int64_t b, int64_t h)
+void REAL(agi_head_begin)(agi_head *x, const agi_call *call, int64_t b, int64_t h)
 {
     const ag_problem *p = &call->plan->p;
     const bool sink = agi_has(p, AG_SINK);
@@ -40,7 +40,7 @@ void agi_head_begin(agi_head *x, const agi_call *call, int64_t b, int64_t h)
 
 /* ---- Geometry ---- */
 
-agi_band agi_band_at(const agi_head *x, int64_t i0, int64_t j0)
+agi_band REAL(agi_band_at)(const agi_head *x, int64_t i0, int64_t j0)
 {
     const ag_problem *p = &x->call->plan->p;
     /* g_j - p_i = (j - i) + offset */
@@ -58,9 +58,9 @@ agi_band agi_band_at(const agi_head *x, int64_t i0, int64_t j0)
     return (agi_band){low, high};
 }
 
-void agi_key_range(const agi_head *x, int64_t i0, int64_t ni, int64_t *from, int64_t *to)
+void REAL(agi_key_range)(const agi_head *x, int64_t i0, int64_t ni, int64_t *from, int64_t *to)
 {
-    agi_keys_of(agi_band_at(x, i0, 0), 0, ni, x->seq.n_k, from, to);
+    agi_keys_of(REAL(agi_band_at)(x, i0, 0), 0, ni, x->seq.n_k, from, to);
 }
 
 /* ---- Rows in ---- */
@@ -82,8 +82,8 @@ static void get_row(const agi_kernels *k, agi_slice s, int64_t row, int64_t c0, 
     }
 }
 
-agi_rows agi_convert_rows(const agi_kernels *k, agi_slice s, int64_t first, int64_t n, const uint8_t *skip,
-                          real *scratch)
+agi_rows REAL(agi_convert_rows)(const agi_kernels *k, agi_slice s, int64_t first, int64_t n,
+                                const uint8_t *skip, real *scratch)
 {
     const int64_t D_pad = agi_round_up(s.D, k->lanes);
     for (int64_t r = 0; r < n; r++) {
@@ -98,7 +98,7 @@ agi_rows agi_convert_rows(const agi_kernels *k, agi_slice s, int64_t first, int6
     return (agi_rows){scratch, D_pad};
 }
 
-agi_rows agi_clean_rows(agi_rows rows, int64_t n, int64_t width, const uint8_t *unseen, real *clean)
+agi_rows REAL(agi_clean_rows)(agi_rows rows, int64_t n, int64_t width, const uint8_t *unseen, real *clean)
 {
     for (int64_t j = 0; j < n; j++) {
         if (unseen[j]) {
@@ -110,8 +110,8 @@ agi_rows agi_clean_rows(agi_rows rows, int64_t n, int64_t width, const uint8_t *
     return (agi_rows){clean, width};
 }
 
-void agi_get_panel(const agi_kernels *k, agi_slice s, int64_t first, int64_t n, const uint8_t *skip,
-                   real *out)
+void REAL(agi_get_panel)(const agi_kernels *k, agi_slice s, int64_t first, int64_t n, const uint8_t *skip,
+                         real *out)
 {
     enum { LINE = 64, LINES = 16 }; /* of the piece that is converted at once */
     real piece[LINES * LINE];
@@ -142,8 +142,8 @@ void agi_get_panel(const agi_kernels *k, agi_slice s, int64_t first, int64_t n, 
  * can least do without. */
 enum { SUM_CHANNELS = 64 };
 
-void agi_score_product(const agi_head *x, agi_rows keys, int64_t nj, int64_t D, const real *panel,
-                       agi_rows queries, int64_t ni, real *T, int64_t ld, bool add)
+void REAL(agi_score_product)(const agi_head *x, agi_rows keys, int64_t nj, int64_t D, const real *panel,
+                             agi_rows queries, int64_t ni, real *T, int64_t ld, bool add)
 {
     const agi_kernels *k = x->k;
     const int64_t W = agi_round_up(ni, k->lanes);
@@ -193,8 +193,9 @@ static void put_row16(const agi_kernels *k, agi_slice s, int64_t row, double fac
     }
 }
 
-void agi_scale_and_put_rows(const agi_kernels *k, agi_slice s, int64_t first, int64_t n, bool accumulate,
-                            const double *factor, int64_t step, const real *rows, int64_t ld)
+void REAL(agi_scale_and_put_rows)(const agi_kernels *k, agi_slice s, int64_t first, int64_t n,
+                                  bool accumulate, const double *factor, int64_t step, const real *rows,
+                                  int64_t ld)
 {
     const bool dense = s.t->strides[3] == 1 && rows != NULL;
     const bool narrow = rows != NULL && !accumulate && (s.dtype == AG_BF16 || s.dtype == AG_F16);

@@ -23,29 +23,31 @@ static void tangent_products(const agi_row_scratch *s, const agi_head *x, const 
     const agi_vec_panel *own = &v->panel[panel->q];
     const agi_rows K = {keys->K.p + from * keys->K.ld, keys->K.ld}, tK = keys->tK;
     if (x->call->a.tq.data != NULL) {
-        agi_score_product(x, K, nj, x->Dk, own->tQT, own->tQ, panel->ni, v->U, ROW_LD, false);
+        REAL(agi_score_product)(x, K, nj, x->Dk, own->tQT, own->tQ, panel->ni, v->U, ROW_LD, false);
     } else {
         x->k->product(nj, panel->W, 0, K.p, K.ld, 1, own->tQT, PANEL, v->U, ROW_LD, false); /* zero */
     }
     if (tK.p != NULL) {
-        agi_score_product(x, (agi_rows){tK.p + from * tK.ld, tK.ld}, nj, x->Dk, own->QT, own->Q, panel->ni,
-                          v->U, ROW_LD, true);
+        REAL(agi_score_product)
+        (x, (agi_rows){tK.p + from * tK.ld, tK.ld}, nj, x->Dk, own->QT, own->Q, panel->ni, v->U, ROW_LD,
+         true);
     }
 }
 
-void agi_jvp_tile(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel, const agi_key_block *keys)
+void REAL(agi_jvp_tile)(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel,
+                        const agi_key_block *keys)
 {
     const agi_kernels *k = x->k;
     const agi_vec_row_scratch *v = s->own;
     int64_t from, nj;
-    if (!agi_clip_keys(x, panel, keys->j0, keys->nj, &from, &nj)) {
+    if (!REAL(agi_clip_keys)(x, panel, keys->j0, keys->nj, &from, &nj)) {
         return;
     }
 
     /* S^T = K Q^T, and tS^T */
-    agi_row_product(s, x, panel, keys, from, nj);
+    REAL(agi_row_product)(s, x, panel, keys, from, nj);
     tangent_products(s, x, panel, keys, from, nj);
-    const bool unseen = agi_row_scores(s, x, panel, v->T, ROW_LD, keys->j0 + from, nj);
+    const bool unseen = REAL(agi_row_scores)(s, x, panel, v->T, ROW_LD, keys->j0 + from, nj);
     k->score_tangents(v->U, x->has.softcap ? s->F : NULL, NULL, x->has.plain ? NULL : s->tX, ROW_LD, nj,
                       panel->W, x->score_scale);
     if (k->softmax_tangent(v->T, v->U, ROW_LD, nj, panel->W, x->c, panel->m, panel->l, panel->r, panel->a,
@@ -53,19 +55,19 @@ void agi_jvp_tile(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel, c
         rescale(x, panel, s->alpha, s->delta);
     }
     if (x->has.dropout) {
-        agi_dropout_tile(x, panel->i0, panel->W, keys->j0 + from, nj, s->M, ROW_LD);
+        REAL(agi_dropout_tile)(x, panel->i0, panel->W, keys->j0 + from, nj, s->M, ROW_LD);
         k->multiply(v->T, s->M, ROW_LD, nj, panel->W);
         k->multiply(v->U, s->M, ROW_LD, nj, panel->W);
     }
 
     /* O' += R V, T' += (tS - r) R V + R tV */
     agi_rows V = {keys->V.p + from * keys->V.ld, keys->V.ld};
-    V = unseen ? agi_clean_rows(V, nj, x->Dv_pad, s->unseen, v->clean) : V;
+    V = unseen ? REAL(agi_clean_rows)(V, nj, x->Dv_pad, s->unseen, v->clean) : V;
     k->product(panel->ni, x->Dv_pad, nj, v->T, 1, ROW_LD, V.p, V.ld, panel->O, x->Dv_pad, true);
     k->product(panel->ni, x->Dv_pad, nj, v->U, 1, ROW_LD, V.p, V.ld, panel->tO, x->Dv_pad, true);
     if (keys->tV.p != NULL) {
         agi_rows tV = {keys->tV.p + from * keys->tV.ld, keys->tV.ld};
-        tV = unseen ? agi_clean_rows(tV, nj, x->Dv_pad, s->unseen, v->clean) : tV;
+        tV = unseen ? REAL(agi_clean_rows)(tV, nj, x->Dv_pad, s->unseen, v->clean) : tV;
         k->product(panel->ni, x->Dv_pad, nj, v->T, 1, ROW_LD, tV.p, tV.ld, panel->tO, x->Dv_pad, true);
     }
 }

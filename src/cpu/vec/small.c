@@ -16,7 +16,7 @@ static bool by_rows(const ag_tensor *t)
     return t->data != NULL && t->strides[3] == 1;
 }
 
-bool agi_small_call(const agi_call *call)
+bool REAL(agi_small_call)(const agi_call *call)
 {
     const ag_problem *p = &call->plan->p;
     const agi_cpu_plan *cpu = agi_cpu_plan_of(call->plan);
@@ -64,11 +64,12 @@ static rows key_rows(const agi_head *x, const ag_tensor *t)
 /* T = keys queries^T, by the loops' own function. */
 static void score_product(const agi_head *x, rows keys, int64_t D, const real *queries, real *T)
 {
-    agi_score_product(x, (agi_rows){keys.p, keys.ld}, x->seq.n_k, D, queries, (agi_rows){NULL, 0}, x->seq.n_q,
-                      T, WIDTH, false);
+    REAL(agi_score_product)
+    (x, (agi_rows){keys.p, keys.ld}, x->seq.n_k, D, queries, (agi_rows){NULL, 0}, x->seq.n_q, T, WIDTH,
+     false);
 }
 
-bool agi_small_forward(agi_row_scratch *s, const agi_head *x)
+bool REAL(agi_small_forward)(agi_row_scratch *s, const agi_head *x)
 {
     if (!is_small(x)) {
         return false;
@@ -135,7 +136,7 @@ static bool load_statistics(const agi_head *x, int64_t W, rows dO, rows O, stati
     return true;
 }
 
-bool agi_small_vjp(agi_backward_scratch *s, const agi_head *x)
+bool REAL(agi_small_vjp)(agi_backward_scratch *s, const agi_head *x)
 {
     if (!is_small(x)) {
         return false;

@@ -30,12 +30,14 @@ typedef struct {
 } agi_key_block;
 
 /* One panel against one block of keys. */
-void agi_forward_tile(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel, const agi_key_block *keys);
-void agi_jvp_tile(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel, const agi_key_block *keys);
+void REAL(agi_forward_tile)(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel,
+                            const agi_key_block *keys);
+void REAL(agi_jvp_tile)(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel,
+                        const agi_key_block *keys);
 
 /* T = S^T = K Q^T for the block's rows from .. from + nj - 1. */
-void agi_row_product(const agi_row_scratch *s, const agi_head *x, const agi_row_panel *panel,
-                     const agi_key_block *keys, int64_t from, int64_t nj);
+void REAL(agi_row_product)(const agi_row_scratch *s, const agi_head *x, const agi_row_panel *panel,
+                           const agi_key_block *keys, int64_t from, int64_t nj);
 
 /* ---- Vjp and vjp_jvp ---- */
 
@@ -56,54 +58,55 @@ typedef struct {
 } agi_key_rows;
 
 /* The tile against one block of keys. */
-void agi_vjp_tile(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums, const agi_key_tile *keys,
-                  const agi_key_rows *rows);
-void agi_vjp_jvp_tile(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
-                      const agi_key_tile *keys, const agi_key_rows *rows);
+void REAL(agi_vjp_tile)(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
+                        const agi_key_tile *keys, const agi_key_rows *rows);
+void REAL(agi_vjp_jvp_tile)(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
+                            const agi_key_tile *keys, const agi_key_rows *rows);
 
 /* ---- vec_patch.c: what vjp and vjp_jvp share ---- */
 
-agi_patch agi_patch_of(const agi_head *x, const agi_query_tile *tile, const agi_key_tile *keys, int64_t q);
+agi_patch REAL(agi_patch_of)(const agi_head *x, const agi_query_tile *tile, const agi_key_tile *keys,
+                             int64_t q);
 
 /* T = or += A B^T, transposed, in the patch: its keys of K, V or a tangent, its queries of Q, dO or a tangent. */
-void agi_patch_product(const agi_head *x, const agi_patch *patch, agi_rows keys, int64_t D,
-                       const real *panels, agi_rows queries, real *T, bool add);
+void REAL(agi_patch_product)(const agi_head *x, const agi_patch *patch, agi_rows keys, int64_t D,
+                             const real *panels, agi_rows queries, real *T, bool add);
 
 /* Zero beside the patch, in its own lanes, as far as a strip of a product reaches. */
-void agi_clear_around(real *T, const agi_patch *patch, int64_t nj);
+void REAL(agi_clear_around)(real *T, const agi_patch *patch, int64_t nj);
 
 /* The patch in pieces of a few keys, whose tiles stay in the first cache from one stage to the next:
  * the piece after `before`, the first one for NULL; the last has nj = 0. */
-agi_patch agi_next_chunk(const agi_patch *patch, const agi_patch *before);
+agi_patch REAL(agi_next_chunk)(const agi_patch *patch, const agi_patch *before);
 
 /* After all pieces of a panel: a key is unseen by the tile if it is unseen by every panel. */
-void agi_note_unseen(agi_backward_scratch *s, const agi_patch *patch, int64_t nj);
+void REAL(agi_note_unseen)(agi_backward_scratch *s, const agi_patch *patch, int64_t nj);
 
 /* rows [K], or a copy without the keys that no query of the tile sees. */
-agi_rows agi_seen_rows(const agi_backward_scratch *s, const agi_head *x, agi_rows rows, int64_t nj,
-                       real *clean);
+agi_rows REAL(agi_seen_rows)(const agi_backward_scratch *s, const agi_head *x, agi_rows rows, int64_t nj,
+                             real *clean);
 
 /* dK += T A (rows are keys: A the queries' rows), and dQ += T^T B (rows are queries: B the keys' rows),
  * without what the band empties. */
-void agi_add_key_gradient(const agi_head *x, const agi_query_tile *tile, const agi_key_tile *keys,
-                          const real *T, agi_rows A, int64_t width, real *dK);
-void agi_add_query_gradient(const agi_head *x, const agi_query_tile *tile, const agi_key_tile *keys,
-                            const real *T, agi_rows B, int64_t width, real *dQ);
+void REAL(agi_add_key_gradient)(const agi_head *x, const agi_query_tile *tile, const agi_key_tile *keys,
+                                const real *T, agi_rows A, int64_t width, real *dK);
+void REAL(agi_add_query_gradient)(const agi_head *x, const agi_query_tile *tile, const agi_key_tile *keys,
+                                  const real *T, agi_rows B, int64_t width, real *dQ);
 
 /* ---- small.c ---- */
 
 /* Does this call qualify for the small-head path? n_q and n_k are checked per head. Nothing but the scale on the
  * scores, every row whole vectors of reals where it lies, gradients of one head each. */
-bool agi_small_call(const agi_call *call);
+bool REAL(agi_small_call)(const agi_call *call);
 
 /* Runs the head, if it is small and all its rows are there; else false, and nothing is done. vjp also refuses a head
  * with a query that has no output. */
-bool agi_small_forward(agi_row_scratch *s, const agi_head *x);
-bool agi_small_vjp(agi_backward_scratch *s, const agi_head *x);
+bool REAL(agi_small_forward)(agi_row_scratch *s, const agi_head *x);
+bool REAL(agi_small_vjp)(agi_backward_scratch *s, const agi_head *x);
 
 /* ---- The ops ---- */
 
-extern const agi_row_ops agi_vec_row_ops;
-extern const agi_backward_ops agi_vec_backward_ops;
+extern const agi_row_ops REAL(agi_vec_row_ops);
+extern const agi_backward_ops REAL(agi_vec_backward_ops);
 
 #endif

@@ -31,7 +31,7 @@ static void lay_out(agi_backward_scratch *s, agi_arena *arena, const ag_plan *pl
     v->scores.U = agi_take_reals(arena, tangents * tile);
     v->scores.dS = agi_take_reals(arena, tile);
     v->scores.tdS = agi_take_reals(arena, tangents * tile);
-    agi_lay_out_features(s, arena, plan, map, tile);
+    REAL(agi_lay_out_features)(s, arena, plan, map, tile);
     v->K = agi_take_reals(arena, block * cpu->Dk_pad);
     v->V = agi_take_reals(arena, block * cpu->Dv_pad);
     v->tK = agi_take_reals(arena, tangents * block * cpu->Dk_pad);
@@ -133,9 +133,9 @@ static void block(agi_backward_scratch *s, const agi_head *x, const agi_sums *su
     if (x->call->map == AGI_VJP_JVP) {
         rows.tK = agi_load_keys(x, &a->tk, x->Dk, keys->j0, keys->nj, v->tK);
         rows.tV = agi_load_keys(x, &a->tv, x->Dv, keys->j0, keys->nj, v->tV);
-        agi_vjp_jvp_tile(s, x, sums, keys, &rows);
+        REAL(agi_vjp_jvp_tile)(s, x, sums, keys, &rows);
     } else {
-        agi_vjp_tile(s, x, sums, keys, &rows);
+        REAL(agi_vjp_tile)(s, x, sums, keys, &rows);
     }
 }
 
@@ -154,7 +154,7 @@ static void store_dkv(const agi_backward_scratch *s, const agi_head *x, agi_slic
     agi_put_rows(x->k, to, first, n, accumulate, factor, sums, width);
 }
 
-const agi_backward_ops agi_vec_backward_ops = {
+const agi_backward_ops REAL(agi_vec_backward_ops) = {
     .block_step = 16,
     .key_step = 1,
     .dq_row_step = 1,
@@ -165,11 +165,11 @@ const agi_backward_ops agi_vec_backward_ops = {
     .block = block,
     .store_dq = store_dq,
     .store_dkv = store_dkv,
-    .small_call = agi_small_call,
-    .small_head = agi_small_vjp,
+    .small_call = REAL(agi_small_call),
+    .small_head = REAL(agi_small_vjp),
 };
 
-const agi_implementation agi_vec_implementation = {
-    .row_ops = &agi_vec_row_ops,
-    .backward_ops = &agi_vec_backward_ops,
+const agi_implementation REAL(agi_vec_implementation) = {
+    .row_ops = &REAL(agi_vec_row_ops),
+    .backward_ops = &REAL(agi_vec_backward_ops),
 };

@@ -10,9 +10,10 @@
 #define NEAR_KEYS 96
 #define CHUNK 64
 
-agi_patch agi_patch_of(const agi_head *x, const agi_query_tile *tile, const agi_key_tile *keys, int64_t q)
+agi_patch REAL(agi_patch_of)(const agi_head *x, const agi_query_tile *tile, const agi_key_tile *keys,
+                             int64_t q)
 {
-    const agi_band band = agi_band_at(x, tile->i0, keys->j0);
+    const agi_band band = REAL(agi_band_at)(x, tile->i0, keys->j0);
     agi_patch patch = {.q = q, .i0 = q * PANEL, .ld = TILE_LD};
     int64_t to;
     patch.ni = agi_min(PANEL, tile->ni - patch.i0);
@@ -25,13 +26,13 @@ agi_patch agi_patch_of(const agi_head *x, const agi_query_tile *tile, const agi_
     return patch;
 }
 
-void agi_patch_product(const agi_head *x, const agi_patch *patch, agi_rows keys, int64_t D,
-                       const real *panels, agi_rows queries, real *T, bool add)
+void REAL(agi_patch_product)(const agi_head *x, const agi_patch *patch, agi_rows keys, int64_t D,
+                             const real *panels, agi_rows queries, real *T, bool add)
 {
     const agi_rows rows = {keys.p + patch->from * keys.ld, keys.ld};
     queries.p += patch->i0 * queries.ld;
-    agi_score_product(x, rows, patch->nj, D, panels + patch->q * D * PANEL, queries, patch->ni, T + patch->at,
-                      patch->ld, add);
+    REAL(agi_score_product)
+    (x, rows, patch->nj, D, panels + patch->q * D * PANEL, queries, patch->ni, T + patch->at, patch->ld, add);
 }
 
 static void clear_rows(real *T, const agi_patch *patch, int64_t from, int64_t to)
@@ -41,13 +42,13 @@ static void clear_rows(real *T, const agi_patch *patch, int64_t from, int64_t to
     }
 }
 
-void agi_clear_around(real *T, const agi_patch *patch, int64_t nj)
+void REAL(agi_clear_around)(real *T, const agi_patch *patch, int64_t nj)
 {
     clear_rows(T, patch, agi_max(0, patch->low - STRIP), agi_min(nj, patch->low));
     clear_rows(T, patch, agi_max(0, patch->high), agi_min(nj, patch->high + STRIP));
 }
 
-agi_patch agi_next_chunk(const agi_patch *patch, const agi_patch *before)
+agi_patch REAL(agi_next_chunk)(const agi_patch *patch, const agi_patch *before)
 {
     agi_patch chunk = *patch;
     if (before != NULL) {
@@ -58,7 +59,7 @@ agi_patch agi_next_chunk(const agi_patch *patch, const agi_patch *before)
     return chunk;
 }
 
-void agi_note_unseen(agi_backward_scratch *s, const agi_patch *patch, int64_t nj)
+void REAL(agi_note_unseen)(agi_backward_scratch *s, const agi_patch *patch, int64_t nj)
 {
     for (int64_t j = 0; j < nj; j++) {
         const bool inside = j >= patch->from && j < patch->from + patch->nj;
@@ -67,17 +68,17 @@ void agi_note_unseen(agi_backward_scratch *s, const agi_patch *patch, int64_t nj
     }
 }
 
-agi_rows agi_seen_rows(const agi_backward_scratch *s, const agi_head *x, agi_rows rows, int64_t nj,
-                       real *clean)
+agi_rows REAL(agi_seen_rows)(const agi_backward_scratch *s, const agi_head *x, agi_rows rows, int64_t nj,
+                             real *clean)
 {
     const bool all_seen = !x->has.pair_mask || memchr(s->unseen, 1, (size_t)nj) == NULL;
-    return all_seen ? rows : agi_clean_rows(rows, nj, x->Dk_pad, s->unseen, clean);
+    return all_seen ? rows : REAL(agi_clean_rows)(rows, nj, x->Dk_pad, s->unseen, clean);
 }
 
-void agi_add_key_gradient(const agi_head *x, const agi_query_tile *tile, const agi_key_tile *keys,
-                          const real *T, agi_rows A, int64_t width, real *dK)
+void REAL(agi_add_key_gradient)(const agi_head *x, const agi_query_tile *tile, const agi_key_tile *keys,
+                                const real *T, agi_rows A, int64_t width, real *dK)
 {
-    const agi_band band = agi_band_at(x, tile->i0, keys->j0);
+    const agi_band band = REAL(agi_band_at)(x, tile->i0, keys->j0);
     const int64_t strip = agi_inside(band, tile->ni, keys->nj) ? keys->nj : STRIP;
     for (int64_t j = 0; j < keys->nj; j += strip) {
         const int64_t n = agi_min(strip, keys->nj - j);
@@ -91,10 +92,10 @@ void agi_add_key_gradient(const agi_head *x, const agi_query_tile *tile, const a
 }
 
 /* Of the keys, as many at a time as stay in the first cache while the strips of queries pass by. */
-void agi_add_query_gradient(const agi_head *x, const agi_query_tile *tile, const agi_key_tile *keys,
-                            const real *T, agi_rows B, int64_t width, real *dQ)
+void REAL(agi_add_query_gradient)(const agi_head *x, const agi_query_tile *tile, const agi_key_tile *keys,
+                                  const real *T, agi_rows B, int64_t width, real *dQ)
 {
-    const agi_band band = agi_band_at(x, tile->i0, keys->j0);
+    const agi_band band = REAL(agi_band_at)(x, tile->i0, keys->j0);
     const int64_t strip = agi_inside(band, tile->ni, keys->nj) ? tile->ni : STRIP;
     for (int64_t j = 0; j < keys->nj; j += NEAR_KEYS) {
         const int64_t end = agi_min(j + NEAR_KEYS, keys->nj);

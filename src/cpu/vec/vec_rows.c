@@ -30,7 +30,7 @@ static agi_rows load_queries(const agi_row_panel *panel, const agi_head *x, cons
     if (x->few) {
         return agi_get_rows(x->k, slice, panel->i0, panel->ni, NULL, QT);
     }
-    agi_get_panel(x->k, slice, panel->i0, panel->ni, NULL, QT);
+    REAL(agi_get_panel)(x->k, slice, panel->i0, panel->ni, NULL, QT);
     return (agi_rows){NULL, 0};
 }
 
@@ -75,17 +75,17 @@ static void block(agi_row_scratch *s, const agi_head *x, agi_row_panel *panels, 
     (void)end;
     for (int64_t q = 0; q < n_panels; q++) {
         if (x->call->map == AGI_JVP) {
-            agi_jvp_tile(s, x, &panels[q], &keys);
+            REAL(agi_jvp_tile)(s, x, &panels[q], &keys);
         } else {
-            agi_forward_tile(s, x, &panels[q], &keys);
+            REAL(agi_forward_tile)(s, x, &panels[q], &keys);
         }
     }
 }
 
 /* A single vector of queries does too little with a row to hide its latency: rows of V are prefetched here, before
  * their product, and those of K a block ahead. */
-void agi_row_product(const agi_row_scratch *s, const agi_head *x, const agi_row_panel *panel,
-                     const agi_key_block *keys, int64_t from, int64_t nj)
+void REAL(agi_row_product)(const agi_row_scratch *s, const agi_head *x, const agi_row_panel *panel,
+                           const agi_key_block *keys, int64_t from, int64_t nj)
 {
     const agi_vec_row_scratch *v = s->own;
     const agi_vec_panel *own = &v->panel[panel->q];
@@ -100,12 +100,13 @@ void agi_row_product(const agi_row_scratch *s, const agi_head *x, const agi_row_
                 agi_ask_for(keys->K.p + (r + ROW_KEYS) * keys->K.ld, x->Dk * (int64_t)sizeof(real));
             }
         }
-        agi_score_product(x, (agi_rows){K.p + j * K.ld, K.ld}, n, x->Dk, own->QT, own->Q, panel->ni,
-                          v->T + j * ROW_LD, ROW_LD, false);
+        REAL(agi_score_product)
+        (x, (agi_rows){K.p + j * K.ld, K.ld}, n, x->Dk, own->QT, own->Q, panel->ni, v->T + j * ROW_LD, ROW_LD,
+         false);
     }
 }
 
-const agi_row_ops agi_vec_row_ops = {
+const agi_row_ops REAL(agi_vec_row_ops) = {
     .max_queries = ROW_BLOCK,
     .enough_blocks = 32,
     .block_keys = ROW_KEYS,
@@ -113,7 +114,7 @@ const agi_row_ops agi_vec_row_ops = {
     .lay_out = lay_out,
     .begin = begin,
     .block = block,
-    .store = agi_row_store_panel,
-    .small_call = agi_small_call,
-    .small_head = agi_small_forward,
+    .store = REAL(agi_row_store_panel),
+    .small_call = REAL(agi_small_call),
+    .small_head = REAL(agi_small_forward),
 };

@@ -7,41 +7,42 @@ static void run_chunk(agi_backward_scratch *s, const agi_head *x, const agi_sums
 {
     const agi_vec_backward_scratch *v = s->own;
     /* S^T = K Q^T */
-    agi_patch_product(x, c, rows->K, x->Dk, v->QT, v->Q, v->scores.P, false);
-    agi_patch_weights(s, x, keys, c, &v->scores);
+    REAL(agi_patch_product)(x, c, rows->K, x->Dk, v->QT, v->Q, v->scores.P, false);
+    REAL(agi_patch_weights)(s, x, keys, c, &v->scores);
     /* dP^T = V dO^T */
-    agi_patch_product(x, c, rows->V, x->Dv, v->dOT, v->dO, v->scores.dS, false);
-    agi_vjp_patch(s, x, sums, keys, c, &v->scores);
+    REAL(agi_patch_product)(x, c, rows->V, x->Dv, v->dOT, v->dO, v->scores.dS, false);
+    REAL(agi_vjp_patch)(s, x, sums, keys, c, &v->scores);
 }
 
-void agi_vjp_tile(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums, const agi_key_tile *keys,
-                  const agi_key_rows *rows)
+void REAL(agi_vjp_tile)(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
+                        const agi_key_tile *keys, const agi_key_rows *rows)
 {
     const ag_args *a = &x->call->a;
     const agi_query_tile *tile = &s->tile;
     const agi_vec_backward_scratch *v = s->own;
     const agi_score_tiles *t = &v->scores;
     for (int64_t q = 0; q * PANEL < tile->ni; q++) {
-        const agi_patch patch = agi_patch_of(x, tile, keys, q);
-        agi_clear_around(t->P, &patch, keys->nj);
-        agi_clear_around(t->dS, &patch, keys->nj);
-        for (agi_patch c = agi_next_chunk(&patch, NULL); c.nj > 0; c = agi_next_chunk(&patch, &c)) {
+        const agi_patch patch = REAL(agi_patch_of)(x, tile, keys, q);
+        REAL(agi_clear_around)(t->P, &patch, keys->nj);
+        REAL(agi_clear_around)(t->dS, &patch, keys->nj);
+        for (agi_patch c = REAL(agi_next_chunk)(&patch, NULL); c.nj > 0;
+             c = REAL(agi_next_chunk)(&patch, &c)) {
             run_chunk(s, x, sums, keys, rows, &c);
         }
         if (x->has.pair_mask) {
-            agi_note_unseen(s, &patch, keys->nj);
+            REAL(agi_note_unseen)(s, &patch, keys->nj);
         }
     }
 
     /* dV = R^T dO, dK = dZ^T Q, dQ = dZ K; the scale is applied where they are stored */
     if (a->dv.data != NULL) {
-        agi_add_key_gradient(x, tile, keys, t->P, v->dO, x->Dv_pad, keys->dV);
+        REAL(agi_add_key_gradient)(x, tile, keys, t->P, v->dO, x->Dv_pad, keys->dV);
     }
     if (a->dk.data != NULL) {
-        agi_add_key_gradient(x, tile, keys, t->dS, v->Q, x->Dk_pad, keys->dK);
+        REAL(agi_add_key_gradient)(x, tile, keys, t->dS, v->Q, x->Dk_pad, keys->dK);
     }
     if (a->dq.data != NULL) {
-        const agi_rows K = agi_seen_rows(s, x, rows->K, keys->nj, v->clean);
-        agi_add_query_gradient(x, tile, keys, t->dS, K, x->Dk_pad, tile->dQ);
+        const agi_rows K = REAL(agi_seen_rows)(s, x, rows->K, keys->nj, v->clean);
+        REAL(agi_add_query_gradient)(x, tile, keys, t->dS, K, x->Dk_pad, tile->dQ);
     }
 }

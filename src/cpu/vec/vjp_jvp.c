@@ -6,7 +6,7 @@ static void add_scores(const agi_head *x, const agi_patch *patch, agi_rows keys,
                        const real *panels, agi_rows queries, real *T, bool add)
 {
     if (keys.p != NULL && queries.p != NULL) {
-        agi_patch_product(x, patch, keys, D, panels, queries, T, add);
+        REAL(agi_patch_product)(x, patch, keys, D, panels, queries, T, add);
     } else if (!add) {
         x->k->product(patch->nj, patch->W, 0, T, 0, 1, panels, PANEL, T + patch->at, patch->ld, false);
     }
@@ -19,7 +19,7 @@ static void run_chunk(agi_backward_scratch *s, const agi_head *x, const agi_sums
     const agi_vec_backward_scratch *v = s->own;
     const agi_score_tiles *t = &v->scores;
     add_scores(x, c, rows->K, x->Dk, v->QT, v->Q, t->P, false);
-    agi_patch_weights(s, x, keys, c, t);
+    REAL(agi_patch_weights)(s, x, keys, c, t);
 
     /* tQ K^T + Q tK^T */
     add_scores(x, c, rows->K, x->Dk, v->tQT, v->tQ, t->U, false);
@@ -29,7 +29,7 @@ static void run_chunk(agi_backward_scratch *s, const agi_head *x, const agi_sums
     add_scores(x, c, rows->V, x->Dv, v->dOT, v->dO, t->dS, false);
     add_scores(x, c, rows->tV, x->Dv, v->dOT, v->dO, t->tdS, false);
     add_scores(x, c, rows->V, x->Dv, v->tdOT, v->tdO, t->tdS, true);
-    agi_vjp_jvp_patch(s, x, sums, keys, c, t);
+    REAL(agi_vjp_jvp_patch)(s, x, sums, keys, c, t);
 }
 
 static void run_patches(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
@@ -39,21 +39,22 @@ static void run_patches(agi_backward_scratch *s, const agi_head *x, const agi_su
     const agi_query_tile *tile = &s->tile;
     real *const tiles[] = {v->scores.P, v->scores.U, v->scores.dS, v->scores.tdS};
     for (int64_t q = 0; q * PANEL < tile->ni; q++) {
-        const agi_patch patch = agi_patch_of(x, tile, keys, q);
+        const agi_patch patch = REAL(agi_patch_of)(x, tile, keys, q);
         for (int t = 0; t < 4; t++) {
-            agi_clear_around(tiles[t], &patch, keys->nj);
+            REAL(agi_clear_around)(tiles[t], &patch, keys->nj);
         }
-        for (agi_patch c = agi_next_chunk(&patch, NULL); c.nj > 0; c = agi_next_chunk(&patch, &c)) {
+        for (agi_patch c = REAL(agi_next_chunk)(&patch, NULL); c.nj > 0;
+             c = REAL(agi_next_chunk)(&patch, &c)) {
             run_chunk(s, x, sums, keys, rows, &c);
         }
         if (x->has.pair_mask) {
-            agi_note_unseen(s, &patch, keys->nj);
+            REAL(agi_note_unseen)(s, &patch, keys->nj);
         }
     }
 }
 
-void agi_vjp_jvp_tile(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
-                      const agi_key_tile *keys, const agi_key_rows *rows)
+void REAL(agi_vjp_jvp_tile)(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
+                            const agi_key_tile *keys, const agi_key_rows *rows)
 {
     const ag_args *a = &x->call->a;
     const agi_query_tile *tile = &s->tile;
@@ -63,25 +64,26 @@ void agi_vjp_jvp_tile(agi_backward_scratch *s, const agi_head *x, const agi_sums
 
     /* tdV = tR^T dO + R^T tdO */
     if (a->tdv.data != NULL) {
-        agi_add_key_gradient(x, tile, keys, t->U, v->dO, x->Dv_pad, keys->dV);
+        REAL(agi_add_key_gradient)(x, tile, keys, t->U, v->dO, x->Dv_pad, keys->dV);
         if (a->td_o.data != NULL) {
-            agi_add_key_gradient(x, tile, keys, t->P, v->tdO, x->Dv_pad, keys->dV);
+            REAL(agi_add_key_gradient)(x, tile, keys, t->P, v->tdO, x->Dv_pad, keys->dV);
         }
     }
     /* tdK = tdZ^T Q + dZ^T tQ */
     if (a->tdk.data != NULL) {
-        agi_add_key_gradient(x, tile, keys, t->tdS, v->Q, x->Dk_pad, keys->dK);
+        REAL(agi_add_key_gradient)(x, tile, keys, t->tdS, v->Q, x->Dk_pad, keys->dK);
         if (a->tq.data != NULL) {
-            agi_add_key_gradient(x, tile, keys, t->dS, v->tQ, x->Dk_pad, keys->dK);
+            REAL(agi_add_key_gradient)(x, tile, keys, t->dS, v->tQ, x->Dk_pad, keys->dK);
         }
     }
     /* tdQ = tdZ K + dZ tK */
     if (a->tdq.data != NULL) {
-        agi_add_query_gradient(x, tile, keys, t->tdS, agi_seen_rows(s, x, rows->K, keys->nj, v->clean),
-                               x->Dk_pad, tile->dQ);
+        REAL(agi_add_query_gradient)
+        (x, tile, keys, t->tdS, REAL(agi_seen_rows)(s, x, rows->K, keys->nj, v->clean), x->Dk_pad, tile->dQ);
         if (a->tk.data != NULL) {
-            agi_add_query_gradient(x, tile, keys, t->dS, agi_seen_rows(s, x, rows->tK, keys->nj, v->tclean),
-                                   x->Dk_pad, tile->dQ);
+            REAL(agi_add_query_gradient)
+            (x, tile, keys, t->dS, REAL(agi_seen_rows)(s, x, rows->tK, keys->nj, v->tclean), x->Dk_pad,
+             tile->dQ);
         }
     }
 }
