@@ -2,7 +2,7 @@
  * 5, at times with a field of any 64 bits. A plan that is made for small sizes runs all four maps, which must
  * neither fail nor touch memory that is not theirs; a refused one has a message. */
 #include <attngrad.h>
-#include <arrays.h>
+#include "check/arrays.h"
 #include <string.h>
 
 #include "target.h"
