@@ -199,14 +199,14 @@ enum {
 };
 
 enum {
-    /* Reference only: round every named matrix to the dtype after its line, as an unfused
-     * implementation in that dtype would; scores to float32 at least. The error rule's baseline. */
-    AG_ROUND_NAMED = 1 << 0
+    /* Reference backend only: round every intermediate matrix to the dtype, as an unfused implementation
+     * in that dtype would; scores to float32 at least. The baseline of the error rule. */
+    AG_ROUND_INTERMEDIATES = 1 << 0
 };
 
 typedef struct ag_options {
     uint32_t struct_size; /* sizeof(ag_options) */
-    uint32_t flags;       /* AG_ROUND_NAMED */
+    uint32_t flags;       /* AG_ROUND_INTERMEDIATES */
     ag_backend backend;   /* AUTO: the environment's ATTNGRAD_BACKEND (cpu reference), else the fastest */
     ag_isa isa;           /* AUTO: ATTNGRAD_ISA (scalar avx2 avx512 amx neon), else the best here */
     int32_t threads;      /* 0: ATTNGRAD_THREADS, else one a processor; at most 1024 */

@@ -96,7 +96,7 @@ static ag_status complete_from_environment(ag_options *o)
 
 static ag_status check_options(const ag_options *o)
 {
-    if (o->flags & ~(uint32_t)AG_ROUND_NAMED) {
+    if (o->flags & ~(uint32_t)AG_ROUND_INTERMEDIATES) {
         return agi_fail(AG_INVALID_PROBLEM, "options: flags is 0x%lx: unknown bits", (unsigned long)o->flags);
     }
     if (o->backend < AG_BACKEND_AUTO || o->backend > AG_BACKEND_CUDA) {
@@ -191,10 +191,10 @@ static ag_status copy_slopes(ag_plan *plan)
 /* ---- The backend ---- */
 
 /* The one that was asked for; else the fastest. Nothing falls back to a slower one in silence: only what
- * the reference alone can do, rounding named matrices, chooses it. */
+ * the reference alone can do, rounding the intermediates, chooses it. */
 static ag_status choose_backend(ag_plan *plan, ag_backend wanted)
 {
-    if (wanted == AG_BACKEND_AUTO && plan->flags & AG_ROUND_NAMED) {
+    if (wanted == AG_BACKEND_AUTO && plan->flags & AG_ROUND_INTERMEDIATES) {
         wanted = AG_BACKEND_REFERENCE;
     }
     for (int i = 0; agi_backends[i] != NULL; i++) {

@@ -177,7 +177,8 @@ static ag_status accept(ag_plan *plan)
 
 static void describe(const ag_plan *plan, char *text, size_t size)
 {
-    snprintf(text, size, "float64 inside%s", plan->flags & AG_ROUND_NAMED ? ", named matrices rounded" : "");
+    snprintf(text, size, "float64 inside%s",
+             plan->flags & AG_ROUND_INTERMEDIATES ? ", intermediates rounded" : "");
 }
 
 const agi_backend agi_reference_backend = {
