@@ -28,11 +28,13 @@ static ag_isa best_isa(const ag_plan *plan)
 
 static ag_status accept(ag_plan *plan)
 {
-    if (plan->flags & AG_ROUND_NAMED) {
-        return agi_fail(AG_UNSUPPORTED, "options: AG_ROUND_NAMED is the reference backend's");
+    if (plan->flags & AG_ROUND_INTERMEDIATES) {
+        return agi_fail_field(AG_UNSUPPORTED, "options.flags",
+                              "options: AG_ROUND_INTERMEDIATES is the reference backend's");
     }
     if (plan->isa != AG_ISA_AUTO && !agi_cpu_supports(plan->isa)) {
-        return agi_fail(AG_UNSUPPORTED, "isa %s: this processor does not have it", set_names[plan->isa]);
+        return agi_fail_field(AG_UNSUPPORTED, "options.isa", "isa %s: this processor does not have it",
+                              set_names[plan->isa]);
     }
     if (plan->isa == AG_ISA_AUTO || plan->isa == AG_ISA_AMX) {
         plan->isa = best_isa(plan);

@@ -78,14 +78,16 @@ static bool is_bias(const ag_param_view *view)
 ag_status ag_layer_init(const ag_layer *layer, ag_init how, uint64_t seed, void *params, ag_dtype dtype)
 {
     if (layer == NULL || params == NULL) {
-        return agi_fail(AG_INVALID_ARGUMENT, "ag_layer_init: %s is NULL", layer == NULL ? "layer" : "params");
+        return agi_fail_field(AG_INVALID_ARGUMENT, layer == NULL ? "layer" : "params",
+                              "ag_layer_init: %s is NULL", layer == NULL ? "layer" : "params");
     }
     if (how != AG_INIT_NORMAL && how != AG_INIT_XAVIER) {
-        return agi_fail(AG_INVALID_ARGUMENT,
-                        "ag_layer_init: how is %d: must be AG_INIT_NORMAL or AG_INIT_XAVIER", (int)how);
+        return agi_fail_field(AG_INVALID_ARGUMENT, "how",
+                              "ag_layer_init: how is %d: must be AG_INIT_NORMAL or AG_INIT_XAVIER", (int)how);
     }
     if (ag_dtype_size(dtype) == 0) {
-        return agi_fail(AG_INVALID_ARGUMENT, "ag_layer_init: dtype is %d: no such dtype", (int)dtype);
+        return agi_fail_field(AG_INVALID_ARGUMENT, "dtype", "ag_layer_init: dtype is %d: no such dtype",
+                              (int)dtype);
     }
     for (int64_t p = 0; p < layer->n_params; p++) {
         const ag_param_view *view = &layer->params[p];
