@@ -1,31 +1,20 @@
-/* The number that a file of this folder computes in. Files that include this are compiled twice: for
- * float32 (also float16 and bfloat16 problems, converted at the tiles' edges), and, with AGI_REAL64,
- * for float64. The names that such files share get an ending, so that the two can be linked together. */
+/* The real of core/real.h, and this folder's external names with its suffix. */
 #ifndef AGI_CPU_REAL_H
 #define AGI_CPU_REAL_H
 
-#include <float.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/real.h"
+
 #ifdef AGI_REAL64
-typedef double real;
-#define REAL_NAME(x) x##_f64
-#define REAL_DTYPE AG_F64
-#define REAL_MAX DBL_MAX
-#define REAL_MIN DBL_MIN
-#define REAL_EPSILON DBL_EPSILON
-#define AGI_HAS_AMX 0 /* the unit computes in float32 alone */
+#define AGI_HAS_AMX 0 /* AMX computes in float32 alone */
 #else
-typedef float real;
-#define REAL_NAME(x) x##_f32
-#define REAL_DTYPE AG_F32
-#define REAL_MAX FLT_MAX
-#define REAL_MIN FLT_MIN
-#define REAL_EPSILON FLT_EPSILON
 #define AGI_HAS_AMX 1
 #endif
+
+#define REAL_NAME REAL
 
 #define agi_add_key_gradient REAL_NAME(agi_add_key_gradient)
 #define agi_add_query_gradient REAL_NAME(agi_add_query_gradient)
