@@ -71,6 +71,6 @@ const agi_backend agi_cpu_backend = {
     .accept = accept,
     .workspace = workspace,
     .run = run,
-    .matmul = agi_cpu_matmul,
+    .gemm = &agi_cpu_gemm,
     .describe = describe,
 };
