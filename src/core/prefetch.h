@@ -9,13 +9,13 @@
 #include "core/arena.h"
 
 /* One cache line, into the first-level cache. */
-static inline void agi_prefetch_l1(uintptr_t at)
+static inline __attribute__((always_inline)) void agi_prefetch_l1(uintptr_t at)
 {
     __builtin_prefetch((const void *)at, 0, 3);
 }
 
 /* One cache line, into the second-level cache. */
-static inline void agi_prefetch_l2(uintptr_t at)
+static inline __attribute__((always_inline)) void agi_prefetch_l2(uintptr_t at)
 {
     __builtin_prefetch((const void *)at, 0, 2);
 }
