@@ -73,6 +73,6 @@ const agi_backend agi_cpu_backend = {
     .destroy = destroy,
     .workspace = workspace,
     .run = run,
-    .matmul = agi_cpu_matmul,
+    .gemm = &agi_cpu_gemm,
     .describe = describe,
 };

@@ -1,10 +1,10 @@
 /* The layer's buffers: what is in the workspace and in the saved activations, where, and how large. Every
  * size is a dry run of its layout. */
-#include "layer.h"
+#include "nn/layer.h"
 
 #include <string.h>
 
-#include "../core/status.h"
+#include "core/status.h"
 
 static void *take_matrix(agi_arena *arena, int64_t rows, int64_t cols, ag_dtype dtype)
 {
@@ -26,7 +26,7 @@ void agi_activations_lay_out(agi_activations *x, agi_arena *arena, const ag_laye
 void agi_layer_lay_out(agi_layer_space *space, agi_arena *arena, const ag_layer *layer, agi_map map)
 {
     agi_arena products = agi_arena_begin(NULL);
-    agi_matmul_lay_out(&space->matmul, &products, layer->plan);
+    agi_gemm_lay_out(&space->gemm, &products, layer->plan);
     const size_t products_bytes = agi_arena_bytes(&products);
     const size_t attention_bytes = layer->plan->bytes[map];
     const size_t larger = products_bytes > attention_bytes ? products_bytes : attention_bytes;
@@ -38,7 +38,7 @@ void agi_layer_lay_out(agi_layer_space *space, agi_arena *arena, const ag_layer 
     space->attention = agi_take(arena, 1, larger);
     if (space->attention != NULL) {
         products = agi_arena_begin(space->attention);
-        agi_matmul_lay_out(&space->matmul, &products, layer->plan);
+        agi_gemm_lay_out(&space->gemm, &products, layer->plan);
     }
 }
 

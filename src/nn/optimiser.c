@@ -5,9 +5,9 @@
 #include <math.h>
 #include <string.h>
 
-#include "layer.h"
-#include "../core/number.h"
-#include "../core/status.h"
+#include "nn/layer.h"
+#include "core/number.h"
+#include "core/status.h"
 
 /* ---- Checks ---- */
 
