@@ -9,7 +9,7 @@
 #include "core/real.h"
 
 #define REAL_NAME REAL
-#define agi_get_panel REAL(agi_get_panel)
+#define agi_load_panel REAL(agi_load_panel)
 #define agi_kernels_avx2 REAL(agi_kernels_avx2)
 #define agi_kernels_avx512 REAL(agi_kernels_avx512)
 #define agi_kernels_of REAL(agi_kernels_of)
