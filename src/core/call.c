@@ -1,14 +1,15 @@
 /* Checking a call. One table has a row for each tensor of ag_args: its shape, its dtype, the feature
  * it belongs to and its role in each map; all checks walk that table. */
-#include "call.h"
+#include "core/call.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "arena.h"
-#include "backend.h"
-#include "pool.h"
-#include "status.h"
+#include "core/arena.h"
+#include "core/backend.h"
+#include "core/pool.h"
+#include "core/status.h"
+#include "core/structs.h"
 
 typedef enum { NONE, IN, IN_OPTIONAL, OUT, OUT_OPTIONAL } role;
 typedef enum { DTYPE, OUT_DTYPE, GRAD_DTYPE, AUX_DTYPE, FLOAT64, BYTE } number_kind;

@@ -5,7 +5,7 @@
 
 #include <stdatomic.h>
 
-#include "plan.h"
+#include "core/plan.h"
 
 typedef struct {
     const ag_plan *plan;

@@ -14,14 +14,15 @@
  * is taken with the mutex held, and the child begins a new generation with no threads and no jobs;
  * its first call starts new ones. */
 #define _POSIX_C_SOURCE 200809L
-#include "pool.h"
+#include "core/pool.h"
 
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <time.h>
 
-#include "plan.h"
+#include "core/cpu_info.h"
 
 /* How long a thread looks for work, or a caller for the end of its job, before it sleeps. */
 #define PATIENCE_NS 30000

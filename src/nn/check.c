@@ -1,8 +1,9 @@
 /* Checking a call of the layer. One table has a row for each array of ag_layer_args: its shape, its number
  * format and its role in each map; all checks walk that table. What is attention's own, core checks. */
-#include "layer.h"
+#include "nn/layer.h"
 
-#include "../core/status.h"
+#include "core/status.h"
+#include "core/structs.h"
 
 typedef enum { NONE, IN, IN_OPTIONAL, OUT, OUT_OPTIONAL } role;
 typedef enum { X_Q, X_K, X_V, Y, PARAMS, SAVED, D_SAVED } shape;

@@ -1,13 +1,13 @@
 /* Seeded initialisation. Each number is a function of seed, parameter and element alone, by Philox, and
  * uses only operations that IEEE 754 rounds in one way (+ - * / and the square root): no library's
  * logarithm or cosine, so that every platform gives the same bits. */
-#include "layer.h"
+#include "nn/layer.h"
 
 #include <math.h>
 
-#include "../core/number.h"
-#include "../core/philox.h"
-#include "../core/status.h"
+#include "core/number.h"
+#include "core/philox.h"
+#include "core/status.h"
 
 /* Tells these numbers from a dropout mask of the same seed, whose last word counts sequences. */
 #define STREAM UINT32_C(0xFFFFFFFF)

@@ -1,7 +1,8 @@
 /* Making a layer: its description checked, its plan, its parameters' places. */
-#include "layer.h"
+#include "nn/layer.h"
 
-#include "../core/status.h"
+#include "core/status.h"
+#include "core/structs.h"
 
 #define ALL_FLAGS (AG_LAYER_SELF | AG_LAYER_SHARED_KV | AG_LAYER_BIASES)
 

@@ -6,7 +6,7 @@
  *     vjp_jvp  tdA = sum tdR W^T + dR tW^T   tdW = tA^T dR + A^T tdR  tdb = 1^T tdR
  *
  * where dA sums over the projections that read A. Each left side is one sum of products, rounded once. */
-#include "layer.h"
+#include "nn/layer.h"
 
 /* One kind of variable (primal, t, d or td) of all projections. NULL: zero where it is read, not wanted
  * where it is written. */

@@ -5,9 +5,10 @@
 #include <math.h>
 #include <string.h>
 
-#include "layer.h"
-#include "../core/number.h"
-#include "../core/status.h"
+#include "nn/layer.h"
+#include "core/number.h"
+#include "core/status.h"
+#include "core/structs.h"
 
 /* ---- Checks ---- */
 

@@ -1,7 +1,7 @@
 /* That no array which a step writes shares memory with another array of its list. Without memory of its own: a
  * chunk of the arrays is sorted on the stack, and all others are looked up in it. */
-#include "layer.h"
-#include "../core/status.h"
+#include "nn/layer.h"
+#include "core/status.h"
 
 enum { COPY = 3, GRAD = 4, ROLES = 5, CHUNK = 256 };
 

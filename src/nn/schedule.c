@@ -3,8 +3,9 @@
 
 #include <math.h>
 
-#include "../core/problem.h"
-#include "../core/status.h"
+#include "core/problem.h"
+#include "core/status.h"
+#include "core/structs.h"
 
 static const double pi = 3.14159265358979323846;
 

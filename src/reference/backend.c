@@ -4,12 +4,10 @@
  * those of a broadcast bias, of the table and of the sink are sums over sequences and perhaps heads.
  * So an item is one kv head of one sequence, joined with those that it shares a sum with, and inside
  * an item the order is fixed: the same bits for any number of threads. */
-#include <stdio.h>
 #include <string.h>
 
-#include "../core/status.h"
-#include "head.h"
-#include "reference.h"
+#include "reference/head.h"
+#include "reference/reference.h"
 
 /* ---- Workspace ---- */
 
@@ -167,19 +165,18 @@ static ag_status run(const agi_call *call, const ag_exec *exec, void *memory)
     return status;
 }
 
+/* Every problem, with every option. */
 static ag_status accept(ag_plan *plan)
 {
-    if (plan->isa != AG_ISA_AUTO && plan->isa != AG_ISA_SCALAR) {
-        return agi_fail_field(AG_UNSUPPORTED, "options.isa", "isa %d: the reference backend is scalar only",
-                              (int)plan->isa);
-    }
+    (void)plan;
     return AG_OK;
 }
 
-static void describe(const ag_plan *plan, char *text, size_t size)
+static void info(const ag_plan *plan, ag_plan_info *facts)
 {
-    snprintf(text, size, "float64 inside%s",
-             plan->flags & AG_ROUND_INTERMEDIATES ? ", intermediates rounded" : "");
+    (void)plan;
+    facts->compute_dtype = AG_F64;
+    facts->deterministic = 1;
 }
 
 const agi_backend agi_reference_backend = {
@@ -190,5 +187,5 @@ const agi_backend agi_reference_backend = {
     .run = run,
     .merge = agi_reference_merge,
     .trace = agi_reference_trace,
-    .describe = describe,
+    .info = info,
 };

@@ -6,8 +6,8 @@
  * A part without keys has L_k = -infinity and w_k = 0, and is left out by selection. */
 #include <math.h>
 
-#include "../core/number.h"
-#include "head.h"
+#include "core/number.h"
+#include "reference/head.h"
 
 typedef struct {
     const ag_plan *plan;
