@@ -143,5 +143,5 @@ ag_status agi_matmul(const agi_matmul_op *ops, int n_ops, const ag_plan *plan, c
             x.items += x.tiles[o];
         }
     }
-    return agi_run_items(plan, exec, x.items, run_item, &x);
+    return agi_parallel_for(plan, exec, x.items, run_item, &x);
 }

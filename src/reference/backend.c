@@ -27,9 +27,9 @@ void agi_reference_lay_out(agi_reference_layout *layout, agi_arena *arena, const
         layout->sum_sink = agi_take(arena, p->heads, sizeof(double));
     }
     layout->heads = agi_take(arena, plan->threads, sizeof(head));
-    for (int64_t slot = 0; slot < plan->threads; slot++) {
+    for (int64_t scratch_index = 0; scratch_index < plan->threads; scratch_index++) {
         head dry;
-        agi_head_lay_out(layout->heads == NULL ? &dry : &layout->heads[slot], arena, plan, map);
+        agi_head_lay_out(layout->heads == NULL ? &dry : &layout->heads[scratch_index], arena, plan, map);
     }
 }
 
@@ -88,10 +88,10 @@ static void run_group(head *x, const agi_call *call, int64_t b, int64_t hk)
     agi_head_store_keys(x);
 }
 
-static void run_item(void *arg, int64_t item, int64_t slot)
+static void run_item(void *arg, int64_t item, int64_t scratch_index)
 {
     const job *x = arg;
-    head *my_head = &x->layout->heads[slot];
+    head *my_head = &x->layout->heads[scratch_index];
     const int64_t first_b = item / x->items_hk * x->join_b;
     const int64_t first_hk = item % x->items_hk * x->join_hk;
     my_head->sum_bias = x->layout->sum_bias;
@@ -157,7 +157,7 @@ static ag_status run(const agi_call *call, const ag_exec *exec, void *memory)
     join(&x, p);
     clear_sums(&layout, p);
     const int64_t n_items = p->batch / x.join_b * x.items_hk;
-    const ag_status status = agi_run_items(call->plan, exec, n_items, run_item, &x);
+    const ag_status status = agi_parallel_for(call->plan, exec, n_items, run_item, &x);
     if (status == AG_OK) {
         agi_store_packed_tails(call);
         store_sums(call, &layout);

@@ -452,9 +452,9 @@ static ag_status run_in_parts(agi_backward_job *w, const ag_exec *exec)
     const int64_t chunks = (schedule->span + REDUCE_ROWS - 1) / REDUCE_ROWS;
     ag_status status = AG_OK;
     for (w->pass = 0; w->pass < schedule->passes && status == AG_OK; w->pass++) {
-        status = agi_run_items(w->call->plan, exec, schedule->chains * schedule->parts, run_part, w);
+        status = agi_parallel_for(w->call->plan, exec, schedule->chains * schedule->parts, run_part, w);
         if (status == AG_OK) {
-            status = agi_run_items(w->call->plan, exec, schedule->chains * chunks, reduce_keys, w);
+            status = agi_parallel_for(w->call->plan, exec, schedule->chains * chunks, reduce_keys, w);
         }
     }
     return status;
@@ -491,7 +491,7 @@ ag_status agi_backward_run(const agi_call *call, const agi_kernels *k, const ag_
     agi_clear_sums(&w);
     const ag_status status = w.schedule.parts > 1
                                  ? run_in_parts(&w, exec)
-                                 : agi_run_items(call->plan, exec, w.schedule.chains, run_chain, &w);
+                                 : agi_parallel_for(call->plan, exec, w.schedule.chains, run_chain, &w);
     if (status == AG_OK) {
         agi_put_sums(&w);
     }

@@ -36,10 +36,10 @@ static ag_status run_rows(const agi_call *call, const agi_kernels *k, const ag_e
     x.small = x.schedule.parts == 1 && x.schedule.blocks == 1 && agi_small_call(call, k);
     lay_out_rows(&x, &arena, call->plan, call->map);
     const ag_status status =
-        agi_run_items(call->plan, exec, x.schedule.items * x.schedule.parts, run_row_item, &x);
+        agi_parallel_for(call->plan, exec, x.schedule.items * x.schedule.parts, run_row_item, &x);
     return status != AG_OK || x.schedule.parts == 1
                ? status
-               : agi_run_items(call->plan, exec, x.schedule.items, run_row_join, &x);
+               : agi_parallel_for(call->plan, exec, x.schedule.items, run_row_join, &x);
 }
 
 /* ---- Rows of packed arrays behind the last sequence ---- */
