@@ -6,7 +6,6 @@
 #include "check/identities.h"
 
 #include <stdio.h>
-#include <string.h>
 
 static ag_status float64_checks(struct arrays *x, const ag_options *options, struct results *results)
 {
@@ -28,12 +27,13 @@ static ag_status twin_checks(const struct arrays *x, const ag_options *options, 
 
 static ag_status rounding_checks(struct arrays *x, const ag_options *options, struct results *results)
 {
-    int reference = strncmp(ag_plan_describe(x->plan), "reference", strlen("reference")) == 0;
-    if (x->p->dtype == AG_F64 && reference) {
+    ag_plan_info info = {.struct_size = sizeof info};
+    ag_status status = ag_plan_info_get(x->plan, &info);
+    if (status == AG_OK && x->p->dtype == AG_F64 && info.backend == AG_BACKEND_REFERENCE) {
         results_not_applicable(results, "the reference in f64 is the truth", "rounding");
         return AG_OK;
     }
-    ag_status status = arrays_run_all(x);
+    status = status == AG_OK ? arrays_run_all(x) : status;
     return status == AG_OK ? error_rule_results(x, options != NULL ? options->threads : 0, results) : status;
 }
 

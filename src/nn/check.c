@@ -3,6 +3,7 @@
 #include "nn/layer.h"
 
 #include "core/status.h"
+#include "core/structs.h"
 
 typedef enum { NONE, IN, IN_OPTIONAL, OUT, OUT_OPTIONAL } role;
 typedef enum { X_Q, X_K, X_V, Y, PARAMS, SAVED, D_SAVED } shape;

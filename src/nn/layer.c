@@ -2,6 +2,7 @@
 #include "nn/layer.h"
 
 #include "core/status.h"
+#include "core/structs.h"
 
 #define ALL_FLAGS (AG_LAYER_SELF | AG_LAYER_SHARED_KV | AG_LAYER_BIASES)
 

@@ -50,9 +50,6 @@ void agi_layer_lay_out(agi_layer_space *space, agi_arena *arena, const ag_layer 
 /* Fills in bytes and saved_bytes. */
 ag_status agi_layer_size_buffers(ag_layer *layer);
 
-/* Writes as much of ours as the caller's struct, which begins with its size, has room for. */
-ag_status agi_write_struct(void *theirs, void *ours, size_t our_size, const char *name);
-
 /* As attention sees them: q, k, v, o by heads; lse and mu by rows. */
 ag_tensor agi_heads_view(const ag_layer *layer, agi_projection which, const void *data);
 ag_tensor agi_row_view(const ag_layer *layer, const double *lse);

@@ -8,6 +8,7 @@
 #include "nn/layer.h"
 #include "core/number.h"
 #include "core/status.h"
+#include "core/structs.h"
 
 /* ---- Checks ---- */
 

@@ -5,6 +5,7 @@
 
 #include "core/problem.h"
 #include "core/status.h"
+#include "core/structs.h"
 
 static const double pi = 3.14159265358979323846;
 

@@ -378,9 +378,9 @@ static ag_status run_splits(agi_backward_job *w, const ag_exec *exec)
     const int64_t chunks = (schedule->span + REDUCE_ROWS - 1) / REDUCE_ROWS;
     ag_status status = AG_OK;
     for (w->pass = 0; w->pass < schedule->passes && status == AG_OK; w->pass++) {
-        status = agi_run_items(w->call->plan, exec, schedule->groups * schedule->q_splits, run_split, w);
+        status = agi_parallel_for(w->call->plan, exec, schedule->groups * schedule->q_splits, run_split, w);
         if (status == AG_OK) {
-            status = agi_run_items(w->call->plan, exec, schedule->groups * chunks, reduce_keys, w);
+            status = agi_parallel_for(w->call->plan, exec, schedule->groups * chunks, reduce_keys, w);
         }
     }
     return status;
@@ -421,7 +421,7 @@ ag_status REAL(agi_backward_run)(const agi_call *call, const ag_exec *exec, void
     REAL(agi_clear_sums)(&w);
     const ag_status status = schedule->q_splits > 1
                                  ? run_splits(&w, exec)
-                                 : agi_run_items(call->plan, exec, schedule->groups, run_group, &w);
+                                 : agi_parallel_for(call->plan, exec, schedule->groups, run_group, &w);
     if (status == AG_OK) {
         REAL(agi_store_sums)(&w);
     }

@@ -249,8 +249,8 @@ ag_status REAL(agi_row_run)(const agi_call *call, const ag_exec *exec, void *mem
         schedule->kv_splits == 1 && schedule->blocks == 1 && ops->small_call != NULL && ops->small_call(call);
     REAL(agi_row_lay_out)(&w, &arena, call->plan, call->map);
     const ag_status status =
-        agi_run_items(call->plan, exec, schedule->items * schedule->kv_splits, run_item, &w);
+        agi_parallel_for(call->plan, exec, schedule->items * schedule->kv_splits, run_item, &w);
     return status != AG_OK || schedule->kv_splits == 1
                ? status
-               : agi_run_items(call->plan, exec, schedule->items, merge_splits, &w);
+               : agi_parallel_for(call->plan, exec, schedule->items, merge_splits, &w);
 }
