@@ -1,5 +1,5 @@
-/* The layer's buffers: what is in the workspace and in the saved activations, where, and how large. Every
- * size is a dry run of its layout. */
+/* The layout of the layer's buffers: the workspace and the saved activations. A size is found by a dry run of the
+ * layout. */
 #include "nn/layer.h"
 
 #include <string.h>
