@@ -4,18 +4,26 @@
 include(CMakePackageConfigHelpers)
 
 install(TARGETS attngrad RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
-install(TARGETS attngrad_static attngrad_shared attngrad_io_static attngrad_io_shared attngrad_check
-    EXPORT attngrad-targets
+set(libraries attngrad_static attngrad_shared attngrad_check)
+set(packages attngrad attngrad_check)
+if(ATTNGRAD_HAS_IO)
+    list(APPEND libraries attngrad_io_static attngrad_io_shared)
+    list(APPEND packages attngrad_io)
+endif()
+install(TARGETS ${libraries} EXPORT attngrad-targets
     ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
     LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 
 file(GLOB public_headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/include/attngrad*.h)
+if(NOT ATTNGRAD_HAS_IO)
+    list(FILTER public_headers EXCLUDE REGEX "attngrad_io.h$")
+endif()
 install(FILES ${public_headers} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(FILES docs/attngrad.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
 install(FILES completions/attngrad.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions
     RENAME attngrad)
 
-foreach(name attngrad attngrad_io attngrad_check)
+foreach(name ${packages})
     configure_file(cmake/${name}.pc.in ${name}.pc @ONLY)
     install(FILES ${PROJECT_BINARY_DIR}/${name}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 endforeach()
