@@ -51,6 +51,10 @@ static PyMethodDef module_methods[] = {
      PyDoc_STR("plan(problem, *, backend=0, isa=0, threads=0, flags=0, scale=None, buckets=None,\n"
                "    alibi_slopes=None)\n\n"
                "The plan of a problem in its text form, and what the text cannot say.")},
+    {"check", (PyCFunction)(void (*)(void))core_check, METH_VARARGS | METH_KEYWORDS,
+     PyDoc_STR("check(problem, *, seed=0, backend=0, threads=0)\n\n"
+               "All checks on a problem with random arrays:\n"
+               "[(name, residual, limit, why it does not apply, tensor, (b, h, i, c))].")},
     {"info", module_info, METH_NOARGS, PyDoc_STR("info(): the library, and the processor.")},
     {"version", module_version, METH_NOARGS, PyDoc_STR("version(): the library's.")},
     {NULL, NULL, 0, NULL}};
