@@ -79,6 +79,10 @@ static PyMethodDef module_methods[] = {
      PyDoc_STR("plan(problem, *, backend=0, isa=0, threads=0, flags=0, scale=None, buckets=None,\n"
                "    alibi_slopes=None)\n\n"
                "The plan of a problem in its text form, and what the text cannot say.")},
+    {"check", (PyCFunction)(void (*)(void))core_check, METH_VARARGS | METH_KEYWORDS,
+     PyDoc_STR("check(problem, *, seed=0, backend=0, threads=0)\n\n"
+               "All checks on a problem with random arrays:\n"
+               "[(name, residual, limit, why it does not apply, tensor, (b, h, i, c))].")},
     {"info", module_info, METH_NOARGS, PyDoc_STR("info(): the library, and the processor.")},
     {"isas", module_isas, METH_O,
      PyDoc_STR("isas(backend, /): the backend's tables of kernels, each a dict of isa, name, built_in,\n"
