@@ -16,9 +16,7 @@ static ag_status accept(ag_plan *plan)
         return agi_fail_field(AG_UNSUPPORTED, "options.flags",
                               "options: AG_ROUND_INTERMEDIATES is the reference backend's");
     }
-    if (plan->isa == AG_ISA_AUTO || plan->isa == AG_ISA_AMX) {
-        plan->isa = agi_cpu_best_isa(plan);
-    }
+    plan->isa = agi_cpu_choose_isa(plan);
     return is_f64(plan) ? agi_cpu_plan_make_f64(plan) : agi_cpu_plan_make_f32(plan);
 }
 

@@ -19,10 +19,13 @@ const agi_isa agi_cpu_isas[AGI_N_CPU_ISAS] = {
     {AG_ISA_NEON, "neon", AARCH64, agi_cpu_supports},
 };
 
-/* AMX multiplies bfloat16 only. */
-ag_isa agi_cpu_best_isa(const ag_plan *plan)
+/* AMX multiplies bfloat16 only: other dtypes take the best of the others. */
+ag_isa agi_cpu_choose_isa(const ag_plan *plan)
 {
     int best = AGI_N_CPU_ISAS - 1;
+    if (plan->isa != AG_ISA_AUTO && plan->isa != AG_ISA_AMX) {
+        return plan->isa;
+    }
     while (!agi_cpu_isas[best].built_in || !agi_cpu_supports(agi_cpu_isas[best].number) ||
            (agi_cpu_isas[best].number == AG_ISA_AMX && plan->p.dtype != AG_BF16)) {
         best--; /* the first one always serves */

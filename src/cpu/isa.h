@@ -7,7 +7,8 @@
 enum { AGI_N_CPU_ISAS = 5 };
 extern const agi_isa agi_cpu_isas[AGI_N_CPU_ISAS];
 
-/* The best that is built in, that this processor has, and that the plan's dtype can use. */
-ag_isa agi_cpu_best_isa(const ag_plan *plan);
+/* The one that the plan asks for, which this processor has; else the best that it has and that is built in. In either
+ * case one that the plan's dtype can use. */
+ag_isa agi_cpu_choose_isa(const ag_plan *plan);
 
 #endif
