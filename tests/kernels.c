@@ -54,12 +54,12 @@ static const struct {
     ag_isa isa;
     const agi_kernels *k;
 } tables[] = {
-    {AG_ISA_SCALAR, &agi_kernels_scalar},
+    {AG_ISA_SCALAR, &REAL(agi_kernels_scalar)},
 #if defined(__x86_64__)
-    {AG_ISA_AVX2, &agi_kernels_avx2},
-    {AG_ISA_AVX512, &agi_kernels_avx512},
+    {AG_ISA_AVX2, &REAL(agi_kernels_avx2)},
+    {AG_ISA_AVX512, &REAL(agi_kernels_avx512)},
 #elif defined(__aarch64__)
-    {AG_ISA_NEON, &agi_kernels_neon},
+    {AG_ISA_NEON, &REAL(agi_kernels_neon)},
 #endif
 };
 enum { TABLES = sizeof tables / sizeof tables[0] };
@@ -78,7 +78,7 @@ static void check(const agi_kernels *k, int entry, uint64_t seed)
     struct trial t;
     begin(&t, k, entry, seed, false);
     copy_arrays(&t);
-    entries[entry].call(&agi_kernels_scalar, &t);
+    entries[entry].call(&REAL(agi_kernels_scalar), &t);
     keep_scalar(&t);
     copy_arrays(&t);
     entries[entry].call(k, &t);

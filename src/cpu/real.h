@@ -11,6 +11,7 @@
 
 #ifdef AGI_REAL64
 typedef double real;
+#define REAL(x) x##_f64
 #define REAL_NAME(x) x##_f64
 #define REAL_DTYPE AG_F64
 #define REAL_MAX DBL_MAX
@@ -19,6 +20,7 @@ typedef double real;
 #define AGI_HAS_AMX 0 /* the unit computes in float32 alone */
 #else
 typedef float real;
+#define REAL(x) x##_f32
 #define REAL_NAME(x) x##_f32
 #define REAL_DTYPE AG_F32
 #define REAL_MAX FLT_MAX
