@@ -2,9 +2,9 @@
 #include "check.h"
 
 #include "bar.h"
-#include "battery.h"
+#include "check/check_all.h"
 #include "check_print.h"
-#include "tally.h"
+#include "check/summary.h"
 #include "options.h"
 #include "usage.h"
 

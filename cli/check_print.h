@@ -2,8 +2,8 @@
 #ifndef ATTNGRAD_CLI_CHECK_PRINT_H
 #define ATTNGRAD_CLI_CHECK_PRINT_H
 
-#include "battery.h"
-#include "tally.h"
+#include "check/check_all.h"
+#include "check/summary.h"
 #include "json.h"
 
 /* One problem with all its results. */

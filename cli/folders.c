@@ -2,7 +2,7 @@
 #define _XOPEN_SOURCE 700
 #include "folders.h"
 
-#include "arrays.h"
+#include "check/arrays.h"
 
 #include <errno.h>
 #include <fcntl.h>

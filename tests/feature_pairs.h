@@ -3,8 +3,8 @@
 #ifndef AG_TEST_FEATURE_PAIRS_H
 #define AG_TEST_FEATURE_PAIRS_H
 
-#include "draw.h"
-#include "results.h"
+#include "check/random_case.h"
+#include "check/results.h"
 #include "test.h"
 
 struct feature {

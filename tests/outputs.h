@@ -3,7 +3,7 @@
 #ifndef AG_TEST_OUTPUTS_H
 #define AG_TEST_OUTPUTS_H
 
-#include "arrays.h"
+#include "check/arrays.h"
 #include "test.h"
 
 enum { ALL_MAPS = AG_MAP_FORWARD | AG_MAP_VJP | AG_MAP_JVP | AG_MAP_VJP_JVP, MAPS = 4 };

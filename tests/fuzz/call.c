@@ -3,7 +3,7 @@
  * of a buffer that its view cannot leave: what the library does not refuse must run without touching other
  * memory, and what it refuses must leave every buffer as it was. */
 #include <attngrad.h>
-#include <arrays.h>
+#include "check/arrays.h"
 #include <string.h>
 
 #include "target.h"

@@ -2,7 +2,7 @@
  * 5, at times with a field of any 64 bits. A plan that is made for small sizes runs all four maps, which must
  * neither fail nor touch memory that is not theirs; a refused one has a message. */
 #include <attngrad.h>
-#include <arrays.h>
+#include "check/arrays.h"
 #include <string.h>
 
 #include "target.h"
@@ -127,7 +127,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     options.threads = 1;
     options.alloc = small_alloc;
     options.release = release;
-    options.flags = next_bit(&x) ? AG_ROUND_NAMED : 0;
+    options.flags = next_bit(&x) ? AG_ROUND_INTERMEDIATES : 0;
     choose_sizes(&x, &p);
     choose_features(&x, &p);
     if (next_below(&x, 4) == 3)

@@ -3,23 +3,6 @@
 
 #include <string.h>
 
-/* Of fewer keys most of a group's tiles would be zeros: the vectors are faster there. */
-enum { ENOUGH_KEYS = 24 };
-
-const agi_amx_kernels *agi_amx_of(const ag_plan *plan, agi_map map)
-{
-#if defined(__x86_64__)
-    /* A wider output is asked for by who wants more digits than weights in bfloat16 leave; and dO has its dtype. */
-    if (plan->isa == AG_ISA_AMX && plan->p.dtype == AG_BF16 && plan->p.out_dtype == AG_BF16 &&
-        plan->p.kv_len >= ENOUGH_KEYS) {
-        return &agi_amx_table;
-    }
-#endif
-    (void)plan;
-    (void)map;
-    return NULL;
-}
-
 static const uint16_t *row_of(agi_slice s, int64_t row)
 {
     return (const uint16_t *)s.t->data + agi_row_at(s, row);
@@ -165,7 +148,7 @@ amx_operand agi_amx_key_columns(const agi_head *x, const ag_tensor *t, int64_t D
         const agi_rows16 rows = agi_get_rows16(agi_key_slice(x, t, D), j0 + j, agi_min(GROUP_KEYS, n - j),
                                                GROUP_KEYS, width, NULL, scratch);
         for (int64_t c = 0; c < width; c += AMX_ROWS) {
-            x->amx->turned(out + j / GROUP_KEYS * group + c * GROUP_KEYS, rows.p + c, rows.ld);
+            agi_amx_table.turned(out + j / GROUP_KEYS * group + c * GROUP_KEYS, rows.p + c, rows.ld);
         }
     }
     return (amx_operand){out, AMX_AB, group, GROUP_KEYS};
@@ -183,8 +166,8 @@ static void scatter_rows(agi_slice to, int64_t first, int64_t n, const uint16_t 
 }
 
 /* Of at most PANEL rows. */
-static void put_some(const agi_head *x, agi_slice to, int64_t first, int64_t n, const float *sums,
-                     const double *factor, int64_t step, uint16_t *scratch)
+static void put_some(agi_slice to, int64_t first, int64_t n, const float *sums, const double *factor,
+                     int64_t step, uint16_t *scratch)
 {
     const int64_t tall = agi_amx_tall(to.D);
     uint16_t *const place = (uint16_t *)to.t->data + agi_row_at(to, first);
@@ -193,59 +176,60 @@ static void put_some(const agi_head *x, agi_slice to, int64_t first, int64_t n, 
         factors[r] = (float)factor[r * step];
     }
     if (to.t->strides[3] == 1) {
-        x->amx->put_turned(place, to.t->strides[2], sums, tall, factors, to.D, n);
+        agi_amx_table.put_turned(place, to.t->strides[2], sums, tall, factors, to.D, n);
         return;
     }
-    x->amx->put_turned(scratch, to.D, sums, tall, factors, to.D, n);
+    agi_amx_table.put_turned(scratch, to.D, sums, tall, factors, to.D, n);
     scatter_rows(to, first, n, scratch);
 }
 
-void agi_amx_put_rows(const agi_head *x, agi_slice to, int64_t first, int64_t n, const float *sums,
-                      double factor, uint16_t *scratch)
+void agi_amx_put_rows(agi_slice to, int64_t first, int64_t n, const float *sums, double factor,
+                      uint16_t *scratch)
 {
     const int64_t width = agi_round_up(to.D, AMX_LANES);
     const bool dense = to.t->strides[3] == 1;
     for (int64_t r = 0; r < n; r += AMX_ROWS) {
         const int64_t some = agi_min(AMX_ROWS, n - r);
         uint16_t *const place = (uint16_t *)to.t->data + agi_row_at(to, first + r);
-        x->amx->put_rows(dense ? place : scratch, dense ? to.t->strides[2] : to.D, sums + r * width,
-                         (float)factor, some, to.D);
+        agi_amx_table.put_rows(dense ? place : scratch, dense ? to.t->strides[2] : to.D, sums + r * width,
+                               (float)factor, some, to.D);
         if (!dense) {
             scatter_rows(to, first + r, some, scratch);
         }
     }
 }
 
-void agi_amx_put_turned(const agi_head *x, agi_slice to, int64_t first, int64_t n, const float *sums,
-                        const double *factor, int64_t step, uint16_t *scratch)
+void agi_amx_put_turned(agi_slice to, int64_t first, int64_t n, const float *sums, const double *factor,
+                        int64_t step, uint16_t *scratch)
 {
     for (int64_t r = 0; r < n; r += PANEL) {
-        put_some(x, to, first + r, agi_min(PANEL, n - r), sums + r * agi_amx_tall(to.D), factor + r * step,
-                 step, scratch);
+        put_some(to, first + r, agi_min(PANEL, n - r), sums + r * agi_amx_tall(to.D), factor + r * step, step,
+                 scratch);
     }
 }
 
-amx_operand agi_amx_query_columns(const agi_head *x, agi_slice s, int64_t first, int64_t n, int64_t W,
-                                  const uint8_t *skip, uint16_t *out, int64_t line, uint16_t *scratch)
+amx_operand agi_amx_query_columns(agi_slice s, int64_t first, int64_t n, int64_t W, const uint8_t *skip,
+                                  uint16_t *out, int64_t line, uint16_t *scratch)
 {
     const int64_t width = agi_round_up(s.D, AMX_DEPTH);
     const agi_rows16 rows = agi_get_rows16(s, first, n, W, width, skip, scratch);
     for (int64_t i = 0; i < W; i += AMX_LANES) {
         for (int64_t c = 0; c < width; c += AMX_DEPTH) {
-            x->amx->columns(out + i / AMX_LANES * line + c * AMX_LANES, rows.p + i * rows.ld + c, rows.ld);
+            agi_amx_table.columns(out + i / AMX_LANES * line + c * AMX_LANES, rows.p + i * rows.ld + c,
+                                  rows.ld);
         }
     }
     return (amx_operand){out, line, AMX_AB, AMX_DEPTH};
 }
 
-amx_operand agi_amx_query_rows(const agi_head *x, agi_slice s, int64_t first, int64_t n, int64_t rows,
-                               const uint8_t *skip, uint16_t *out, uint16_t *scratch)
+amx_operand agi_amx_query_rows(agi_slice s, int64_t first, int64_t n, int64_t rows, const uint8_t *skip,
+                               uint16_t *out, uint16_t *scratch)
 {
     const int64_t width = agi_round_up(s.D, AMX_LANES);
     const agi_rows16 from = agi_get_rows16(s, first, n, rows, width, skip, scratch);
     for (int64_t c = 0; c < width; c += AMX_LANES) {
         for (int64_t i = 0; i < rows; i += AMX_DEPTH) {
-            x->amx->far_pairs(out + c * rows + i * AMX_LANES, from.p + i * from.ld + c, from.ld);
+            agi_amx_table.far_pairs(out + c * rows + i * AMX_LANES, from.p + i * from.ld + c, from.ld);
         }
     }
     return (amx_operand){out, AMX_LANES * rows, AMX_AB, AMX_DEPTH};

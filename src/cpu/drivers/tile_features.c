@@ -155,13 +155,13 @@ static real additive_of(const agi_head *x, int64_t i, int64_t j)
     return X[0];
 }
 
-bool agi_all_hidden(const agi_head *x, int64_t i0, int64_t ni, int64_t j0, int64_t nj)
+bool REAL(agi_all_hidden)(const agi_head *x, int64_t i0, int64_t ni, int64_t j0, int64_t nj)
 {
     const ag_problem *p = &x->call->plan->p;
-    const agi_band band = agi_band_at(x, i0, j0);
+    const agi_band band = REAL(agi_band_at)(x, i0, j0);
     hider hiders[2];
     int n = 0;
-    if (!x->hides) {
+    if (!x->has.pair_mask) {
         return false;
     }
     if (agi_has(p, AG_MASK)) {
@@ -187,13 +187,13 @@ bool agi_all_hidden(const agi_head *x, int64_t i0, int64_t ni, int64_t j0, int64
     return true;
 }
 
-int64_t agi_trim_hidden(const agi_head *x, int64_t i0, int64_t ni, int64_t *j0, int64_t end)
+int64_t REAL(agi_trim_hidden)(const agi_head *x, int64_t i0, int64_t ni, int64_t *j0, int64_t end)
 {
     const int64_t step = 64; /* about the queries of a panel */
-    while (*j0 < end && agi_all_hidden(x, i0, ni, *j0, agi_min(step, end - *j0))) {
+    while (*j0 < end && REAL(agi_all_hidden)(x, i0, ni, *j0, agi_min(step, end - *j0))) {
         *j0 += agi_min(step, end - *j0);
     }
-    while (end - *j0 > step && agi_all_hidden(x, i0, ni, end - step, step)) {
+    while (end - *j0 > step && REAL(agi_all_hidden)(x, i0, ni, end - step, step)) {
         end -= step;
     }
     return agi_max(0, end - *j0);
@@ -222,8 +222,8 @@ static void clear_rows(real *X, int64_t nj, int64_t ld)
     }
 }
 
-bool agi_additive(const agi_head *x, int64_t i0, int64_t ni, int64_t j0, int64_t nj, real *X, real *tX,
-                  int64_t ld, uint8_t *unseen)
+bool REAL(agi_additive)(const agi_head *x, int64_t i0, int64_t ni, int64_t j0, int64_t nj, real *X, real *tX,
+                        int64_t ld, uint8_t *unseen)
 {
     const ag_args *a = &x->call->a;
     const ag_problem *p = &x->call->plan->p;
@@ -241,10 +241,11 @@ bool agi_additive(const agi_head *x, int64_t i0, int64_t ni, int64_t j0, int64_t
             add_table(x, &a->ttable, i0, ni, j0, nj, tX, ld);
         }
     }
-    return x->hides && find_unseen(ni, nj, agi_band_at(x, i0, j0), X, ld, unseen);
+    return x->has.pair_mask && find_unseen(ni, nj, REAL(agi_band_at)(x, i0, j0), X, ld, unseen);
 }
 
-void agi_dropout_tile(const agi_head *x, int64_t i0, int64_t W, int64_t j0, int64_t nj, real *M, int64_t ld)
+void REAL(agi_dropout_tile)(const agi_head *x, int64_t i0, int64_t W, int64_t j0, int64_t nj, real *M,
+                            int64_t ld)
 {
     const ag_problem *p = &x->call->plan->p;
     const ag_args *a = &x->call->a;
@@ -285,8 +286,8 @@ static void add_table_sums(const agi_head *x, double *table, int64_t i0, int64_t
     }
 }
 
-void agi_add_sums(const agi_head *x, const agi_sums *sums, int64_t i0, int64_t ni, int64_t j0, int64_t nj,
-                  const real *dS, int64_t ld)
+void REAL(agi_add_sums)(const agi_head *x, const agi_sums *sums, int64_t i0, int64_t ni, int64_t j0,
+                        int64_t nj, const real *dS, int64_t ld)
 {
     if (sums->full != NULL || sums->small != NULL) {
         add_bias_sums(x, sums, i0, ni, j0, nj, dS, ld);

@@ -3,8 +3,7 @@
  *
  * Stores leave in program order: one that waits for its product holds up all later ones, the stage's too. So blocks are
  * stored late (amx_block2x2.h), and keys are loaded past the first cache, which has to keep what the stage writes. */
-#include <immintrin.h>
-
+#include "core/prefetch.h"
 #include "cpu/amx/kernels/amx_block2x2.h"
 #include "cpu/amx/kernels/amx_kernels.h"
 #include "cpu/vec/kernels/kernels.h"
@@ -25,8 +24,8 @@ typedef struct {
 INLINE void prefetch_step(stage_pace *pace)
 {
     if (pace->prefetch < pace->prefetch_end) {
-        _mm_prefetch(pace->prefetch, _MM_HINT_T1);
-        pace->prefetch += 64;
+        agi_prefetch_l2((uintptr_t)pace->prefetch);
+        pace->prefetch += AGI_CACHE_LINE;
     }
 }
 

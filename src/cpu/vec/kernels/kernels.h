@@ -15,7 +15,7 @@
 #ifndef AGI_CPU_KERNELS_H
 #define AGI_CPU_KERNELS_H
 
-#include "core/ahead.h"
+#include "core/prefetch.h"
 #include "cpu/real.h"
 
 #define LOG2_E 1.4426950408889634
@@ -36,7 +36,8 @@ typedef struct {
 
     /* The same product, which also prefetches from the list what is read later; NULL: nothing. */
     void (*product_ahead)(int64_t M, int64_t N, int64_t K, const real *A, int64_t ars, int64_t aks,
-                          const real *B, int64_t ldb, real *C, int64_t ldc, bool add, agi_ahead *list);
+                          const real *B, int64_t ldb, real *C, int64_t ldc, bool add,
+                          agi_prefetch_list *list);
 
     /* T = or += K Q^T for few queries, by dot products along the channels: K[nj][D], Q[ni][D], D whole vectors. Each
      * element is a sum of the lanes' sums: the same bits for any nj and ni. T = leaves zero in lanes ni .. W - 1. */

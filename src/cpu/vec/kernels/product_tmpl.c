@@ -35,7 +35,7 @@ INLINE void micro(const int mr, const int nv, const bool add, int64_t K, const r
             }
         }
         if (prefetch != 0) {
-            __builtin_prefetch((const void *)prefetch, 0, 2);
+            agi_prefetch_l2(prefetch);
             prefetch += PREFETCH_STEP;
         }
         A += aks;
@@ -169,23 +169,9 @@ static void product(int64_t M, int64_t N, int64_t K, const real *A, int64_t ars,
     }
 }
 
-/* Where the next `bytes` of the list begin; 0: nothing is left. */
-static uintptr_t prefetch_next(agi_ahead *list, int64_t bytes)
-{
-    while (list->first < list->n && list->ranges[list->first].at >= list->ranges[list->first].end) {
-        list->first++;
-    }
-    if (list->first == list->n) {
-        return 0;
-    }
-    agi_range *range = &list->ranges[list->first];
-    const uintptr_t at = range->at;
-    range->at += (uintptr_t)bytes;
-    return at;
-}
-
 static void product_prefetch(int64_t M, int64_t N, int64_t K, const real *A, int64_t ars, int64_t aks,
-                             const real *B, int64_t ldb, real *C, int64_t ldc, bool add, agi_ahead *list)
+                             const real *B, int64_t ldb, real *C, int64_t ldc, bool add,
+                             agi_prefetch_list *list)
 {
     const strips cut = strips_of(M, MAX_MR(MAX_NV));
     const int64_t width = MAX_NV * LANES;
@@ -193,7 +179,7 @@ static void product_prefetch(int64_t M, int64_t N, int64_t K, const real *A, int
     for (; list != NULL && i + width <= N; i += width) {
         for (int64_t r = 0, mr; r < M; r += mr) {
             mr = strip_rows(cut, r);
-            const uintptr_t at = prefetch_next(list, PREFETCH_STEP * K);
+            const uintptr_t at = agi_prefetch_step(list, PREFETCH_STEP * K);
             if (at == 0) { /* the remaining rows without */
                 product(M - r, width, K, A + r * ars, ars, aks, B + i, ldb, C + r * ldc + i, ldc, add);
                 break;

@@ -1,0 +1,43 @@
+/* The worked example: its numbers, everything that follows from them, and the checks on it. */
+#ifndef ATTNGRAD_CLI_DEMO_EXAMPLE_H
+#define ATTNGRAD_CLI_DEMO_EXAMPLE_H
+
+#include "demo_layer.h"
+#include "check/results.h"
+
+#include <stdbool.h>
+
+struct example {
+    struct inputs x; /* X, Wq, Wk, Wv, Wo */
+    double T[ROWS];  /* the target that Y is compared with */
+    struct activations a;
+    double f;              /* the loss: half the squared distance of Y to T */
+    struct activations da; /* da.Y = dY, da.C = dC and so on */
+    struct inputs dx;
+    struct heads heads;
+    double dP_J[TOKENS]; /* the first row of dP times J */
+
+    struct results checks;
+
+    double rate;       /* of the one step of gradient descent */
+    struct inputs new; /* the weights after it; X is data and stays */
+    double new_f;
+};
+
+/* Runs the example, without its checks. Errors are left in layer->status. */
+void example_run(struct layer *layer, struct example *e);
+
+/* f for any inputs; a is filled on the way. */
+double example_loss(struct layer *layer, const double *T, const struct inputs *x, struct activations *a);
+
+/* The gradient of f, dx, at any inputs, with the activations and their cotangents. */
+void example_gradient(struct layer *layer, const double *T, const struct inputs *x, struct activations *a,
+                      struct activations *da, struct inputs *dx);
+
+/* Fills e->checks. (demo_checks.c) */
+void example_check(struct layer *layer, struct example *e);
+
+/* Whether every check passed and the step lowered the loss. */
+bool example_passed(const struct example *e);
+
+#endif

@@ -1,0 +1,82 @@
+/* Memory for the results, the maps in their order, and the end of it all. */
+#include "files.h"
+
+#include "bar.h"
+#include "usage.h"
+
+#include <stdlib.h>
+
+typedef ag_status (*map_function)(const ag_plan *plan, const ag_args *args, const ag_exec *exec,
+                                  void *workspace, size_t bytes);
+
+/* forward and jvp give what vjp and vjp_jvp read. */
+static const struct {
+    uint32_t map;
+    map_function run;
+    const char *name;
+} maps_in_order[] = {{AG_MAP_FORWARD, ag_forward, "forward"},
+                     {AG_MAP_JVP, ag_jvp, "jvp"},
+                     {AG_MAP_VJP, ag_vjp, "vjp"},
+                     {AG_MAP_VJP_JVP, ag_vjp_jvp, "vjp_jvp"}};
+enum { MAPS = sizeof maps_in_order / sizeof maps_in_order[0] };
+
+static void make_results(struct run *run)
+{
+    for (enum tensor t = 0; t < T_COUNT; t++) {
+        int64_t size[4];
+        if ((tensor_info[t].writers & run->maps) == 0 || !tensor_size(run->p, t, size)) {
+            continue;
+        }
+        run->results[t] =
+            arrays_alloc(size[0] * size[1] * size[2] * size[3], ag_dtype_size(tensor_dtype(run->p, t)));
+        *run_tensor(run, t) = tensor_view(run->p, t, run->results[t]);
+    }
+}
+
+/* A map is one call, which does not say how far it is. */
+static ag_status call_maps(struct run *run, void *workspace, size_t bytes)
+{
+    ag_status status = AG_OK;
+    int64_t asked = 0, done = 0;
+    for (int n = 0; n < MAPS; n++) {
+        asked += (run->maps & maps_in_order[n].map) != 0;
+    }
+    ticker_begin(asked);
+    for (int n = 0; n < MAPS && status == AG_OK; n++) {
+        if (run->maps & maps_in_order[n].map) {
+            ticker_part(done++, maps_in_order[n].name);
+            status = maps_in_order[n].run(run->plan, &run->args, NULL, workspace, bytes);
+        }
+    }
+    ticker_end();
+    return status;
+}
+
+int run_maps(struct run *run)
+{
+    size_t bytes = 0;
+    ag_status status = ag_plan_workspace(run->plan, run->maps, &bytes);
+    if (status != AG_OK) {
+        return run_library_error(run);
+    }
+    make_results(run);
+    void *workspace = arrays_alloc((int64_t)bytes, 1);
+    status = call_maps(run, workspace, bytes);
+    free(workspace);
+    return status == AG_OK ? EXIT_PASS : run_library_error(run);
+}
+
+void run_free(struct run *run)
+{
+    for (enum tensor t = 0; t < T_COUNT; t++) {
+        ag_io_close(run->tensors[t].file);
+        free(run->results[t]);
+    }
+    for (enum list l = 0; l < LIST_COUNT; l++) {
+        ag_io_close(run->lists[l].file);
+        free(run->integers[l]);
+    }
+    ag_plan_destroy(run->plan);
+    free(run->buckets);
+    free(run->slopes);
+}

@@ -1,0 +1,191 @@
+/* The command line of forward, grad, jvp and hvp. A command takes the tensors that its maps read; what
+ * belongs to other maps is an unknown option to it. */
+#include "files.h"
+
+#include "options.h"
+#include "usage.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX_OPTIONS = T_COUNT + LIST_COUNT + 16, MAX_THREADS = 1024, PART_SIZE = 64 };
+
+/* The inputs among the tensors, and a map that reads each. */
+static const struct {
+    const char *option;
+    enum tensor t;
+    uint32_t map;
+} tensor_options[] = {
+    {"q", T_Q, 0},
+    {"k", T_K, 0},
+    {"v", T_V, 0},
+    {"bias", T_BIAS, 0},
+    {"mask", T_MASK, 0},
+    {"bias-table", T_TABLE, 0},
+    {"sink", T_SINK, 0},
+    {"do", T_D_O, AG_MAP_VJP},
+    {"dlse", T_D_LSE, AG_MAP_VJP},
+    {"tq", T_TQ, AG_MAP_JVP},
+    {"tk", T_TK, AG_MAP_JVP},
+    {"tv", T_TV, AG_MAP_JVP},
+    {"tbias", T_TBIAS, AG_MAP_JVP},
+    {"ttable", T_TTABLE, AG_MAP_JVP},
+    {"tsink", T_TSINK, AG_MAP_JVP},
+    {"tdo", T_TD_O, AG_MAP_VJP_JVP},
+    {"tdlse", T_TD_LSE, AG_MAP_VJP_JVP},
+};
+enum { TENSOR_OPTIONS = sizeof tensor_options / sizeof tensor_options[0] };
+
+static const char *const list_options[LIST_COUNT] = {
+    [LIST_BUCKETS] = "buckets",   [LIST_Q_LENGTHS] = "q-lengths", [LIST_KV_LENGTHS] = "kv-lengths",
+    [LIST_Q_PACKED] = "q-packed", [LIST_K_PACKED] = "k-packed",   [LIST_SLOPES] = "alibi",
+};
+
+static size_t add_inputs(struct run *run, struct option *options)
+{
+    size_t count = 0;
+    for (size_t n = 0; n < TENSOR_OPTIONS; n++) {
+        struct input *input = &run->tensors[tensor_options[n].t];
+        if (tensor_options[n].map == 0 || (run->maps & tensor_options[n].map) != 0) {
+            input->option = tensor_options[n].option;
+            options[count++] = (struct option){input->option, OPTION_TEXT, &input->path, 0, 0};
+        }
+    }
+    for (enum list l = 0; l < LIST_COUNT; l++) {
+        run->lists[l].option = list_options[l];
+        if (l != LIST_SLOPES) {
+            options[count++] = (struct option){list_options[l], OPTION_TEXT, &run->lists[l].path, 0, 0};
+        }
+    }
+    return count;
+}
+
+/* "A,B": each part is read as its own option of the same name. */
+static int read_pair(const struct run *run, const char *text, const struct option *first,
+                     const struct option *second)
+{
+    char part[PART_SIZE];
+    const char *comma = strchr(text, ',');
+    if (comma == NULL || comma == text || comma[1] == '\0' || (size_t)(comma - text) >= sizeof part) {
+        return usage_error(run->command, "--%s: '%s' is not two values with a comma between", first->name,
+                           text);
+    }
+    memcpy(part, text, (size_t)(comma - text));
+    part[comma - text] = '\0';
+    int status = option_read(run->command, first, part);
+    return status == 0 ? option_read(run->command, second, comma + 1) : status;
+}
+
+static int read_window(struct run *run, const char *text)
+{
+    const struct option left = {"window", OPTION_INTEGER, &run->window_left, -1, INT64_MAX};
+    const struct option right = {"window", OPTION_INTEGER, &run->window_right, -1, INT64_MAX};
+    run->window = text != NULL;
+    return text != NULL ? read_pair(run, text, &left, &right) : 0;
+}
+
+static int read_dropout(struct run *run, const char *text)
+{
+    const struct option probability = {"dropout", OPTION_NUMBER, &run->dropout, 0, 0};
+    const struct option seed = {"dropout", OPTION_SEED, &run->seed, 0, 0};
+    return text != NULL ? read_pair(run, text, &probability, &seed) : 0;
+}
+
+static bool given(const struct run *run, enum tensor t)
+{
+    return run->tensors[t].path != NULL;
+}
+
+static bool any_given(const struct run *run, enum tensor_role role, uint32_t maps)
+{
+    bool any = false;
+    for (size_t n = 0; n < TENSOR_OPTIONS; n++) {
+        enum tensor t = tensor_options[n].t;
+        any = any || (tensor_info[t].role == role && (tensor_options[n].map & maps) != 0 && given(run, t));
+    }
+    return any;
+}
+
+static int check_required(const struct run *run)
+{
+    static const enum tensor required[] = {T_Q, T_K, T_V};
+    for (size_t n = 0; n < 3; n++) {
+        if (!given(run, required[n])) {
+            return usage_error(run->command, "--%s is missing", run->tensors[required[n]].option);
+        }
+    }
+    if (run->out == NULL) {
+        return usage_error(run->command, "--out is missing");
+    }
+    if ((run->maps & AG_MAP_VJP) && !any_given(run, ROLE_COTANGENT, AG_MAP_VJP)) {
+        return usage_error(run->command, "--do is missing (or --dlse)");
+    }
+    if ((run->maps & AG_MAP_JVP) && !any_given(run, ROLE_TANGENT, AG_MAP_JVP) &&
+        !any_given(run, ROLE_COTANGENT, AG_MAP_VJP_JVP)) {
+        return usage_error(run->command, "no tangent is given: --tq, --tk, --tv and so on");
+    }
+    return 0;
+}
+
+/* A tangent, or the buckets, of something that is not there. */
+static int check_partners(const struct run *run)
+{
+    for (int n = 0; n < FAMILY_VARIABLES; n++) {
+        if (given(run, families[n].t) && !given(run, families[n].x)) {
+            return usage_error(run->command, "--%s needs --%s", run->tensors[families[n].t].option,
+                               run->tensors[families[n].x].option);
+        }
+    }
+    if (run->lists[LIST_BUCKETS].path != NULL && !given(run, T_TABLE)) {
+        return usage_error(run->command, "--buckets needs --bias-table");
+    }
+    if ((run->lists[LIST_Q_PACKED].path == NULL) != (run->lists[LIST_K_PACKED].path == NULL)) {
+        return usage_error(run->command, "--q-packed and --k-packed need each other");
+    }
+    if (run->causal != NULL && *run->causal != '\0' && strcmp(run->causal, "bottom-right") != 0 &&
+        strcmp(run->causal, "top-left") != 0) {
+        return usage_error(run->command, "--causal: '%s' is not bottom-right", run->causal);
+    }
+    return 0;
+}
+
+static int check(struct run *run, const char *window, const char *dropout)
+{
+    int status = read_window(run, window);
+    if (status == 0) {
+        status = read_dropout(run, dropout);
+    }
+    if (status == 0) {
+        status = check_required(run);
+    }
+    if (run->alibi != NULL && *run->alibi != '\0') {
+        run->lists[LIST_SLOPES].path = run->alibi;
+    }
+    return status == 0 ? check_partners(run) : status;
+}
+
+int run_options(struct run *run, int argc, char **argv)
+{
+    const char *window = NULL, *dropout = NULL;
+    const struct option others[] = {
+        {"out", OPTION_TEXT, &run->out, 0, 0},
+        {"causal", OPTION_OPTIONAL, &run->causal, 0, 0},
+        {"alibi", OPTION_OPTIONAL, &run->alibi, 0, 0},
+        {"window", OPTION_TEXT, &window, 0, 0},
+        {"dropout", OPTION_TEXT, &dropout, 0, 0},
+        {"softcap", OPTION_NUMBER, &run->softcap, 0, 0},
+        {"scale", OPTION_NUMBER, &run->scale, 0, 0},
+        {"q-offset", OPTION_INTEGER, &run->q_offset, INT64_MIN, INT64_MAX},
+        {"k-offset", OPTION_INTEGER, &run->k_offset, INT64_MIN, INT64_MAX},
+        {"threads", OPTION_INTEGER, &run->threads, 0, MAX_THREADS},
+        {"help", OPTION_FLAG, &run->help, 0, 0},
+    };
+    struct option options[MAX_OPTIONS];
+    struct operands none = {NULL, 0, 0};
+    size_t count = add_inputs(run, options);
+    memcpy(options + count, others, sizeof others);
+    run->scale = NAN;
+    int status = options_parse(argc, argv, options, count + sizeof others / sizeof others[0], &none);
+    return status == 0 && !run->help ? check(run, window, dropout) : status;
+}

@@ -1,0 +1,110 @@
+/* A small language model over bytes, made of the library's attention layers:
+ *
+ *     X_0 = embedding[token]                      embedding [256, width]
+ *     N = norm_l(X_l)                             root-mean-square norm with a gain [width]
+ *     M = (1 - shift_l) o N + shift_l o N'        N' is N of the byte before, zero before the first
+ *     X_{l+1} = X_l + attention_l(N, M, N)        causal, with wq wk wv wo: queries and values of N, keys of
+ *                                                 M; a learned bias by distance, table [heads, reach + 1]
+ *     logits = norm(X_layers) output              output [width, 256]
+ *     loss = mean cross-entropy over the rows that have a target
+ *
+ * The keys see also the byte before theirs, so that one layer can find what once followed the byte at hand.
+ * Distances beyond MODEL_REACH share a bias, so that positions have no end. Weights, their gradients, the
+ * residual stream X, norms and output are float32; the attention layers, with their activations and the
+ * cotangents of their outputs, have the model's dtype, rounded from the float32 weights. Sees public headers
+ * only. */
+#ifndef ATTNGRAD_CLI_MODEL_H
+#define ATTNGRAD_CLI_MODEL_H
+
+#include "thread_pool.h"
+
+#include <attngrad_nn.h>
+
+enum { MODEL_BYTES = 256, MODEL_REACH = 32, MODEL_NAME = 32 };
+
+struct model_shape {
+    int64_t heads, layers, width, context, batch;
+    ag_dtype dtype; /* AG_F32, AG_BF16 or AG_F16 */
+};
+
+/* A named matrix, or where rows is 0 a vector, in the blocks of the model. */
+struct model_view {
+    char name[MODEL_NAME];
+    int64_t rows, cols;
+    int64_t offset, count;
+};
+
+struct model {
+    struct model_shape shape;
+    int64_t rows;    /* batch * context */
+    int64_t reach;   /* distances that have a bias of their own */
+    ag_layer *layer; /* all layers have one shape, so one object serves them */
+    struct crew *crew;
+    ag_exec exec;
+
+    int64_t count; /* of all parameters */
+    float *value, *grad, *moment1, *moment2;
+    struct model_view *views;
+    int64_t n_views;
+    ag_param *params; /* for the optimiser: the blocks in coarse parts */
+    int64_t n_params;
+    int64_t layer_count; /* parameters of a layer: norm, shift, weights, table */
+    char *copy;          /* [layers][weights] in dtype; NULL where that is float32 */
+
+    float *stream;         /* [layers + 1][rows][width]: X */
+    float *norm_r;         /* [layers][rows] */
+    char *normed, *keyed;  /* [layers][rows][width] in dtype: N, M */
+    char *saved, *d_saved; /* the layers' own: one for each, one for all */
+    char *y;               /* [rows][width] in dtype: a layer's output, and its cotangent */
+    float *row_buffer[3];  /* [rows][width] */
+    float *d_stream;       /* [rows][width] */
+    float *partial;        /* scratch of sums over rows */
+    char *workspace;
+    size_t saved_bytes, d_saved_bytes, workspace_bytes;
+
+    int64_t picked;                  /* rows that have a target */
+    int64_t *pick;                   /* [picked] */
+    int16_t *targets;                /* [picked] */
+    float *pick_x, *pick_y, *pick_r; /* the last norm's */
+    float *logits;                   /* [picked][256]; probabilities behind forward */
+    float *transposed;               /* [256][width]: output */
+    double *losses;
+    int64_t *best;
+};
+
+/* A model takes its memory in two steps: plan finds its views and sizes, in little memory; allocate does the
+ * rest, about model_bytes of it. create is both. On failure ag_last_message() says why, and there is nothing
+ * to destroy. */
+ag_status model_plan(struct model *m, const struct model_shape *shape, int64_t threads);
+double model_bytes(const struct model *m);
+void model_allocate(struct model *m, int64_t threads);
+ag_status model_create(struct model *m, const struct model_shape *shape, int64_t threads);
+void model_destroy(struct model *m);
+
+void model_init(struct model *m, uint64_t seed);
+void model_refresh(struct model *m); /* after the values changed by another way than a step */
+
+struct model_batch {
+    unsigned char *tokens;  /* [batch][context] */
+    int16_t *targets;       /* [batch][context]: a byte, or -1 */
+    const int64_t *lengths; /* [batch]; NULL: the whole context */
+};
+
+struct model_score {
+    double loss;            /* mean over the targets */
+    int64_t targets, right; /* how many; how many had the largest logit */
+};
+
+ag_status model_forward(struct model *m, const struct model_batch *batch, struct model_score *score);
+
+/* Parts of it, for who computes the stream by other means. model_attention: the problem of the layers, whose table
+ * points to buckets. model_layer_at: where layer l's norm begins in the block of parameters; behind it its shift,
+ * weights and table; l = layers: the last norm and the output. model_output: from the rows picked to the score. */
+void model_attention(const struct model *m, ag_problem *p, int32_t buckets[2 * MODEL_REACH + 1]);
+int64_t model_layer_at(const struct model *m, int64_t l);
+void model_output(struct model *m, struct model_score *score);
+
+/* The gradients of loss_scale times the loss, of the batch that forward was just called with. */
+ag_status model_backward(struct model *m, const struct model_batch *batch, double loss_scale);
+
+#endif

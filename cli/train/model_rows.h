@@ -1,0 +1,57 @@
+/* The model's own arithmetic, beside its attention layers: matrix products, norm, shift, cross-entropy. Plain
+ * loops in float32 over rows. Tasks are cut by the shapes alone, and each number has one owner that sums in
+ * one order: the same bits for any number of threads. */
+#ifndef ATTNGRAD_CLI_MODEL_ROWS_H
+#define ATTNGRAD_CLI_MODEL_ROWS_H
+
+#include "thread_pool.h"
+
+/* c[m][n] = a b, with b [k][n] dense and a[i][p] at a + i a_row + p a_col. */
+struct product {
+    float *c;
+    const float *a, *b;
+    int64_t m, k, n, a_row, a_col;
+};
+void rows_multiply(struct crew *crew, const struct product *x);
+
+/* The root-mean-square norm, row by row: r = 1 / sqrt(mean x^2 + 1e-6), y = gain o x r. */
+struct norm {
+    int64_t rows, width;
+    const float *x, *gain;
+    float *y, *r;
+    const float *dy; /* backward: */
+    float *dx;       /* is added to */
+    float *dgain;    /* is written */
+    float *partial;  /* [rows_tasks(rows)][width]: scratch */
+};
+int64_t rows_tasks(int64_t rows);
+void rows_norm(struct crew *crew, const struct norm *x);
+void rows_norm_backward(struct crew *crew, const struct norm *x);
+
+/* M = (1 - shift) o N + shift o N', with N' the row before, zero at the beginning of a sequence. */
+struct shift {
+    int64_t rows, width, context; /* rows of a sequence */
+    const float *n, *shift;
+    float *m;
+    const float *dm; /* backward: */
+    float *dn;       /* is added to */
+    float *dshift;   /* is written */
+    float *partial;  /* as the norm's */
+};
+void rows_shift(struct crew *crew, const struct shift *x);
+void rows_shift_backward(struct crew *crew, const struct shift *x);
+
+/* Cross-entropy of softmax(logits) with one target a row. The logits become the probabilities. */
+struct entropy {
+    int64_t rows, classes;
+    float *logits;
+    const int16_t *targets;
+    double *losses; /* [rows] */
+    int64_t *best;  /* [rows]: the class of the largest logit, the first of equals */
+};
+void rows_entropy(struct crew *crew, const struct entropy *x);
+
+/* logits, now probabilities p, become (p - target) factor. */
+void rows_entropy_backward(struct crew *crew, const struct entropy *x, float factor);
+
+#endif

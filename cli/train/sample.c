@@ -1,0 +1,222 @@
+/* `attngrad sample`: a checkpoint's model continues a prompt, byte by byte. Positions are relative, so that
+ * the context is a window that slides over all that was written. While all of it is in the window, keys and values
+ * are kept (model_cache.h); a window that slides begins with another byte each time, on which every row of it
+ * depends, and is computed anew. */
+#define _XOPEN_SOURCE 700
+#include "check/arrays.h"
+#include "bar.h"
+#include "commands.h"
+#include "model_cache.h"
+#include "options.h"
+#include "check/rng.h"
+#include "train.h"
+#include "usage.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { LENGTH_OF_TEXT = 200, LENGTH_OF_RECALL = 1, MOST_LENGTH = 100000000, MOST_COUNT = 10000 };
+
+static const char help[] = "usage: attngrad sample PROMPT [OPTION]...\n"
+                           "\n"
+                           "Continues a prompt with the model of a checkpoint that 'attngrad train' wrote.\n"
+                           "A model of the recall task answers a key: sample kQbTaCb should give T.\n"
+                           "\n"
+                           "options:\n"
+                           "      --model F          the checkpoint (model.safetensors)\n"
+                           "      --length N         bytes to add (200; for the recall task 1)\n"
+                           "      --count N          continuations of the same prompt (1)\n"
+                           "      --temperature T    of the choice; 0 takes the likeliest byte (0.8)\n"
+                           "      --seed S           of the choice (1)\n"
+                           "      --threads T        default: one a processor; gives the same bytes\n"
+                           "  -h, --help             this text\n"
+                           "\n"
+                           "exit codes: 0 done, 1 the output failed, 2 wrong arguments or files\n";
+
+struct sample {
+    const char *prompt, *model;
+    int64_t length, count, threads;
+    double temperature;
+    uint64_t seed;
+    bool help;
+};
+
+static int read_options(struct sample *s, int argc, char **argv)
+{
+    *s = (struct sample){
+        .model = "model.safetensors", .length = -1, .count = 1, .temperature = 0.8, .seed = 1};
+    const struct option options[] = {
+        {"model", OPTION_TEXT, &s->model, 0, 0},
+        {"length", OPTION_INTEGER, &s->length, 1, MOST_LENGTH},
+        {"count", OPTION_INTEGER, &s->count, 1, MOST_COUNT},
+        {"temperature", OPTION_NUMBER, &s->temperature, 0, 0},
+        {"seed", OPTION_SEED, &s->seed, 0, 0},
+        {"threads", OPTION_INTEGER, &s->threads, 0, MOST_THREADS},
+        {"help", OPTION_FLAG, &s->help, 0, 0},
+    };
+    struct operands prompts = {&s->prompt, 1, 0};
+    ag_info info = {.struct_size = sizeof info};
+    int status = options_parse(argc, argv, options, sizeof options / sizeof options[0], &prompts);
+    if (status != 0 || s->help) {
+        return status;
+    }
+    if (s->prompt == NULL || *s->prompt == '\0') {
+        return usage_error("sample", "no prompt given");
+    }
+    if (s->temperature < 0) {
+        return usage_error("sample", "--temperature: %g is less than 0", s->temperature);
+    }
+    if (s->threads == 0 && ag_info_get(&info) == AG_OK) {
+        s->threads = info.threads;
+    }
+    return 0;
+}
+
+/* A byte with probability proportional to p^(1 / temperature). */
+static unsigned char choose(const float *p, double temperature, struct rng *r)
+{
+    double weights[MODEL_BYTES], sum = 0;
+    int best = 0;
+    for (int v = 0; v < MODEL_BYTES; v++) {
+        best = p[v] > p[best] ? v : best;
+    }
+    for (int v = 0; v < MODEL_BYTES; v++) {
+        weights[v] = temperature > 0 ? pow((double)p[v] / (double)p[best], 1 / temperature) : v == best;
+        sum += weights[v];
+    }
+    double rest = rng_uniform(r) * sum;
+    for (int v = 0; v < MODEL_BYTES; v++) {
+        rest -= weights[v];
+        if (rest < 0) {
+            return (unsigned char)v;
+        }
+    }
+    return (unsigned char)best; /* where rounding left a rest */
+}
+
+/* What a continuation is written with. */
+struct pen {
+    struct model *model;
+    struct model_cache cache;
+    struct model_batch batch;
+    unsigned char *text;
+    struct counter counter;
+};
+
+/* The last bytes of text[length], as many as the window has; the next is the only row with a target. */
+static ag_status predict_window(struct pen *pen, int64_t length)
+{
+    const int64_t context = pen->model->shape.context;
+    struct model_score score;
+    memcpy(pen->batch.tokens, pen->text + length - context, (size_t)context);
+    for (int64_t i = 0; i < context; i++) {
+        pen->batch.targets[i] = i == context - 1 ? 0 : -1;
+    }
+    return model_forward(pen->model, &pen->batch, &score);
+}
+
+/* The probabilities of the byte behind text[length], in the first row of the logits. */
+static ag_status predict(struct pen *pen, int64_t length)
+{
+    ag_status status = AG_OK;
+    if (length > pen->model->shape.context) {
+        return predict_window(pen, length);
+    }
+    while (pen->cache.length < length && status == AG_OK) {
+        status = model_cache_add(&pen->cache, pen->model, pen->text[pen->cache.length]);
+    }
+    model_cache_predict(&pen->cache, pen->model);
+    return status;
+}
+
+/* A terminal gets no control characters but line ends and tabs. */
+static void print_text(const unsigned char *text, int64_t length)
+{
+    const bool terminal = isatty(STDOUT_FILENO) != 0;
+    for (int64_t i = 0; i < length; i++) {
+        const bool control = (text[i] < ' ' && text[i] != '\n' && text[i] != '\t') || text[i] == 0x7f;
+        putchar(terminal && control ? '?' : text[i]);
+    }
+    putchar('\n');
+}
+
+static ag_status write_one(const struct sample *s, struct pen *pen, int64_t number)
+{
+    const int64_t prompt = (int64_t)strlen(s->prompt);
+    ag_status status = AG_OK;
+    struct rng r;
+    rng_init(&r, s->seed, (uint64_t)number);
+    memcpy(pen->text, s->prompt, (size_t)prompt);
+    pen->cache.length = 0;
+    for (int64_t n = prompt; n < prompt + s->length && status == AG_OK; n++) {
+        status = predict(pen, n);
+        pen->text[n] = choose(pen->model->logits, s->temperature, &r);
+        counter_step(&pen->counter, number * s->length + n - prompt + 1);
+    }
+    counter_clear(&pen->counter);
+    if (status == AG_OK) {
+        print_text(pen->text, prompt + s->length);
+    }
+    return status;
+}
+
+static int write_all(const struct sample *s, struct model *model)
+{
+    struct pen pen = {.model = model};
+    ag_status status = model_cache_create(&pen.cache, model, s->threads);
+    counter_begin(&pen.counter, s->count * s->length);
+    pen.text = arrays_alloc((int64_t)strlen(s->prompt) + s->length, 1);
+    pen.batch.tokens = arrays_alloc(model->rows, sizeof *pen.batch.tokens);
+    pen.batch.targets = arrays_alloc(model->rows, sizeof *pen.batch.targets);
+    for (int64_t n = 0; n < s->count && status == AG_OK; n++) {
+        status = write_one(s, &pen, n);
+    }
+    free(pen.batch.tokens);
+    free(pen.batch.targets);
+    free(pen.text);
+    model_cache_destroy(&pen.cache);
+    return status == AG_OK ? EXIT_PASS : run_error("sample", "%s", ag_last_message());
+}
+
+static int sample_from(struct sample *s, const struct checkpoint *c)
+{
+    struct model model;
+    struct model_shape shape = c->settings.shape;
+    shape.batch = 1;
+    if (s->length < 0) {
+        s->length = c->settings.text ? LENGTH_OF_TEXT : LENGTH_OF_RECALL;
+    }
+    int status = train_model("sample", &model, &shape, s->threads, c, false);
+    if (status != EXIT_PASS) {
+        return status;
+    }
+    status = checkpoint_read_values(c, &model);
+    if (status == EXIT_PASS) {
+        status = write_all(s, &model);
+    }
+    model_destroy(&model);
+    return status;
+}
+
+int sample_main(int argc, char **argv)
+{
+    struct sample s;
+    struct checkpoint c;
+    int status = read_options(&s, argc, argv);
+    if (status != EXIT_PASS) {
+        return status;
+    }
+    if (s.help) {
+        fputs(help, stdout);
+        return EXIT_PASS;
+    }
+    status = checkpoint_open(&c, "sample", s.model);
+    if (status == EXIT_PASS) {
+        status = sample_from(&s, &c);
+        ag_io_close(c.file);
+    }
+    return status;
+}

@@ -1,0 +1,77 @@
+/* The files of a run held against each other: the text is only read, model and curve are replaced, so that no
+ * two of them may be one file, however they are spelt; and what is there is replaced only where asked for. */
+#define _XOPEN_SOURCE 700
+#include "train.h"
+
+#include "check/arrays.h"
+#include "usage.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* Whether there is anything of this name, be it a link to nothing. */
+static bool exists(const char *path)
+{
+    struct stat about;
+    return lstat(path, &about) == 0;
+}
+
+/* The part of path behind its folder; about is what is known of the folder. */
+static const char *split(const char *path, struct stat *about, bool *known)
+{
+    const char *slash = strrchr(path, '/');
+    const size_t length = slash == NULL ? 0 : (size_t)(slash - path) + 1;
+    char *folder = arrays_alloc((int64_t)length + 2, 1);
+    memcpy(folder, length > 0 ? path : ".", length > 0 ? length : 1);
+    folder[length > 0 ? length : 1] = '\0';
+    *known = stat(folder, about) == 0;
+    free(folder);
+    return path + length;
+}
+
+/* Two names of one file; or, where neither is there, one name in one folder. */
+static bool same_file(const char *a, const char *b)
+{
+    struct stat of_a, of_b;
+    const bool a_there = stat(a, &of_a) == 0, b_there = stat(b, &of_b) == 0;
+    if (a_there || b_there) {
+        return a_there && b_there && of_a.st_dev == of_b.st_dev && of_a.st_ino == of_b.st_ino;
+    }
+    bool a_known, b_known;
+    const char *a_name = split(a, &of_a, &a_known), *b_name = split(b, &of_b, &b_known);
+    if (!a_known || !b_known) {
+        return strcmp(a, b) == 0;
+    }
+    return of_a.st_dev == of_b.st_dev && of_a.st_ino == of_b.st_ino && strcmp(a_name, b_name) == 0;
+}
+
+static int check_same(const char *what, const char *path, const char *of, const char *other)
+{
+    if (path == NULL || other == NULL || !same_file(path, other)) {
+        return EXIT_PASS;
+    }
+    return usage_error("train", "%s '%s' and %s '%s' are the same file", what, path, of, other);
+}
+
+int train_files(const struct train *train)
+{
+    int status = check_same("--model", train->model, "the text", train->text);
+    if (status == EXIT_PASS) {
+        status = check_same("--plot", train->plot, "the text", train->text);
+    }
+    if (status == EXIT_PASS) {
+        status = check_same("--plot", train->plot, "--model", train->model);
+    }
+    if (status != EXIT_PASS || train->resume || train->overwrite) {
+        return status;
+    }
+    if (exists(train->model)) {
+        return usage_error("train", "'%s' is there already: --resume continues it, --overwrite starts anew",
+                           train->model);
+    }
+    if (train->plot != NULL && exists(train->plot)) {
+        return usage_error("train", "--plot: '%s' is there already: --overwrite replaces it", train->plot);
+    }
+    return EXIT_PASS;
+}

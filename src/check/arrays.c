@@ -1,0 +1,547 @@
+/* The arrays behind arrays.h: memory, random contents, views, twins. */
+#include "check/arrays.h"
+
+#include "check/rng.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const struct tensor_info tensor_info[T_COUNT] = {
+#define ARRAYS_INFO(field, number, shape, kind, role, writers, acc)                                          \
+    {#field, offsetof(ag_args, field), shape, kind, role, writers, acc},
+    ARRAYS_TENSORS(ARRAYS_INFO)
+#undef ARRAYS_INFO
+};
+
+const struct family families[FAMILY_COUNT] = {
+    {T_Q, T_DQ, T_TQ, T_TDQ},
+    {T_K, T_DK, T_TK, T_TDK},
+    {T_V, T_DV, T_TV, T_TDV},
+    {T_BIAS, T_DBIAS, T_TBIAS, T_TDBIAS},
+    {T_TABLE, T_DTABLE, T_TTABLE, T_TDTABLE},
+    {T_SINK, T_DSINK, T_TSINK, T_TDSINK},
+    {T_O, T_D_O, T_TO, T_TD_O},
+    {T_LSE, T_D_LSE, T_MU, T_TD_LSE},
+};
+
+/* Streams of the seed beside those of the tensors, which go by their numbers. */
+enum { STREAM_BUCKETS = T_COUNT, STREAM_SLOPES, STREAM_Q_LENGTHS, STREAM_K_LENGTHS, STREAM_DROPOUT };
+
+void *arrays_alloc(int64_t count, size_t size)
+{
+    void *memory = NULL;
+    size_t n = count > 0 ? (size_t)count : 1; /* an empty tensor has an address too */
+    if (n <= SIZE_MAX / size) {
+        memory = malloc(n * size);
+    }
+    if (memory == NULL) {
+        fprintf(stderr, "attngrad: no memory for %lld numbers of %zu bytes\ntry a smaller problem\n",
+                (long long)count, size);
+        exit(2);
+    }
+    return memory;
+}
+
+static void *copy_of(const void *source, int64_t count, size_t size)
+{
+    void *memory = arrays_alloc(count, size);
+    if (count > 0) {
+        memcpy(memory, source, (size_t)count * size);
+    }
+    return memory;
+}
+
+/* ---- Shapes and views -------------------------------------------------------------------------- */
+
+static void set_size(int64_t size[4], int64_t b, int64_t h, int64_t n, int64_t c)
+{
+    size[0] = b;
+    size[1] = h;
+    size[2] = n;
+    size[3] = c;
+}
+
+static int has_shape(const ag_problem *p, enum tensor_shape shape)
+{
+    switch (shape) {
+    case SHAPE_BIAS: return (p->flags & AG_BIAS) != 0;
+    case SHAPE_MASK: return (p->flags & AG_MASK) != 0;
+    case SHAPE_TABLE: return (p->flags & AG_TABLE) != 0;
+    case SHAPE_SINK: return (p->flags & AG_SINK) != 0;
+    default: return 1;
+    }
+}
+
+static void shape_size(const ag_problem *p, enum tensor_shape shape, int64_t size[4])
+{
+    int packed = (p->flags & AG_PACKED) != 0;
+    int64_t batch = packed ? 1 : p->batch;
+    int64_t rows = packed ? p->q_total : p->q_len;
+    int64_t keys = packed ? p->kv_total : p->kv_len;
+    switch (shape) {
+    case SHAPE_Q: set_size(size, batch, p->heads, rows, p->dim_qk); break;
+    case SHAPE_K: set_size(size, batch, p->kv_heads, keys, p->dim_qk); break;
+    case SHAPE_V: set_size(size, batch, p->kv_heads, keys, p->dim_v); break;
+    case SHAPE_O: set_size(size, batch, p->heads, rows, p->dim_v); break;
+    case SHAPE_ROW: set_size(size, batch, p->heads, rows, 1); break;
+    case SHAPE_BIAS: memcpy(size, p->bias_size, sizeof p->bias_size); break;
+    case SHAPE_MASK: memcpy(size, p->mask_size, sizeof p->mask_size); break;
+    case SHAPE_TABLE: set_size(size, 1, p->table_heads, 1, p->table_buckets); break;
+    case SHAPE_SINK: set_size(size, 1, p->heads, 1, 1); break;
+    }
+}
+
+static ag_dtype kind_dtype(const ag_problem *p, enum tensor_kind kind)
+{
+    switch (kind) {
+    case KIND_MAIN: return p->dtype;
+    case KIND_OUT: return p->out_dtype;
+    case KIND_GRAD: return p->grad_dtype;
+    case KIND_AUX: return p->aux_dtype;
+    case KIND_F64: return AG_F64;
+    case KIND_U8: break;
+    }
+    return 0;
+}
+
+int tensor_size(const ag_problem *p, enum tensor t, int64_t size[4])
+{
+    if (!has_shape(p, tensor_info[t].shape)) {
+        return 0;
+    }
+    shape_size(p, tensor_info[t].shape, size);
+    return 1;
+}
+
+ag_dtype tensor_dtype(const ag_problem *p, enum tensor t)
+{
+    return kind_dtype(p, tensor_info[t].kind);
+}
+
+static size_t element_size(const struct arrays *x, enum tensor t)
+{
+    return tensor_info[t].kind == KIND_U8 ? 1 : ag_dtype_size(x->dtype[t]);
+}
+
+/* Rows of packed sequences have all heads side by side; everything else is dense in the axes' order. */
+static int is_packed_tensor(const ag_problem *p, enum tensor t)
+{
+    return (p->flags & AG_PACKED) != 0 && tensor_info[t].shape <= SHAPE_ROW;
+}
+
+static int is_packed(const struct arrays *x, enum tensor t)
+{
+    return is_packed_tensor(x->p, t);
+}
+
+ag_tensor tensor_view(const ag_problem *p, enum tensor t, const void *data)
+{
+    int64_t size[4] = {0, 0, 0, 0};
+    tensor_size(p, t, size);
+    return is_packed_tensor(p, t) ? ag_bnhd(data, size[1], size[2], size[3])
+                                  : ag_bhnd(data, size[1], size[2], size[3]);
+}
+
+static ag_tensor dense_view(const struct arrays *x, enum tensor t)
+{
+    return tensor_view(x->p, t, x->data[t]);
+}
+
+ag_tensor *arrays_tensor(struct arrays *x, enum tensor t)
+{
+    return (ag_tensor *)(void *)((char *)&x->args + tensor_info[t].offset);
+}
+
+int64_t arrays_q_length(const struct arrays *x, int64_t b)
+{
+    if (x->q_packed != NULL) {
+        return x->q_packed[b + 1] - x->q_packed[b];
+    }
+    return x->q_lengths != NULL ? x->q_lengths[b] : x->p->q_len;
+}
+
+int64_t arrays_k_length(const struct arrays *x, int64_t b)
+{
+    if (x->k_packed != NULL) {
+        return x->k_packed[b + 1] - x->k_packed[b];
+    }
+    return x->kv_lengths != NULL ? x->kv_lengths[b] : x->p->kv_len;
+}
+
+int64_t arrays_index(const struct arrays *x, enum tensor t, int64_t b, int64_t h, int64_t i, int64_t c)
+{
+    const int64_t *size = x->size[t];
+    enum tensor_shape shape = tensor_info[t].shape;
+    ag_tensor view = dense_view(x, t);
+    if (is_packed(x, t)) {
+        i += shape == SHAPE_K || shape == SHAPE_V ? x->k_packed[b] : x->q_packed[b];
+        b = 0;
+    }
+    return (size[0] > 1 ? b * view.strides[0] : 0) + (size[1] > 1 ? h * view.strides[1] : 0) +
+           (size[2] > 1 ? i * view.strides[2] : 0) + (size[3] > 1 ? c * view.strides[3] : 0);
+}
+
+/* ---- Reading and writing ----------------------------------------------------------------------- */
+
+static void to_f64(const struct arrays *x, enum tensor t, double *values)
+{
+    const uint8_t *bytes = x->data[t];
+    if (tensor_info[t].kind != KIND_U8) {
+        ag_convert(values, AG_F64, x->data[t], x->dtype[t], x->count[t]);
+        return;
+    }
+    for (int64_t n = 0; n < x->count[t]; n++) {
+        values[n] = bytes[n] != 0;
+    }
+}
+
+static void from_f64(struct arrays *x, enum tensor t, const double *values)
+{
+    uint8_t *bytes = x->data[t];
+    if (tensor_info[t].kind != KIND_U8) {
+        ag_convert(x->data[t], x->dtype[t], values, AG_F64, x->count[t]);
+        return;
+    }
+    for (int64_t n = 0; n < x->count[t]; n++) {
+        bytes[n] = values[n] != 0;
+    }
+}
+
+/* Between [n][h][c] in memory and [h][n][c] outside; to_memory says which way. */
+static void swap_axes(const int64_t size[4], double *memory, double *outside, int to_memory)
+{
+    for (int64_t h = 0; h < size[1]; h++) {
+        for (int64_t n = 0; n < size[2]; n++) {
+            double *a = memory + (n * size[1] + h) * size[3];
+            double *b = outside + (h * size[2] + n) * size[3];
+            memcpy(to_memory ? a : b, to_memory ? b : a, (size_t)size[3] * sizeof *a);
+        }
+    }
+}
+
+void arrays_read(const struct arrays *x, enum tensor t, double *values)
+{
+    if (!is_packed(x, t)) {
+        to_f64(x, t, values);
+        return;
+    }
+    double *memory = arrays_alloc(x->count[t], sizeof *memory);
+    to_f64(x, t, memory);
+    swap_axes(x->size[t], memory, values, 0);
+    free(memory);
+}
+
+void arrays_write(struct arrays *x, enum tensor t, const double *values)
+{
+    if (!is_packed(x, t)) {
+        from_f64(x, t, values);
+        return;
+    }
+    double *memory = arrays_alloc(x->count[t], sizeof *memory);
+    double *outside = copy_of(values, x->count[t], sizeof *values);
+    swap_axes(x->size[t], memory, outside, 1);
+    from_f64(x, t, memory);
+    free(outside);
+    free(memory);
+}
+
+double *arrays_read_new(const struct arrays *x, enum tensor t)
+{
+    double *values = arrays_alloc(x->count[t], sizeof *values);
+    arrays_read(x, t, values);
+    return values;
+}
+
+double *arrays_f64(const struct arrays *x, enum tensor t)
+{
+    return x->dtype[t] == AG_F64 ? x->data[t] : NULL;
+}
+
+/* ---- Random contents --------------------------------------------------------------------------- */
+
+static void fill_normal(struct arrays *x, enum tensor t)
+{
+    struct rng r;
+    double *values = arrays_alloc(x->count[t], sizeof *values);
+    rng_init(&r, x->seed, (uint64_t)t);
+    for (int64_t n = 0; n < x->count[t]; n++) {
+        values[n] = rng_normal(&r);
+        if (t == T_BIAS && rng_chance(&r, 0.05)) {
+            values[n] = -INFINITY;
+        }
+    }
+    from_f64(x, t, values);
+    free(values);
+}
+
+/* A tenth of the rows hidden whole, where there are several, and a fifth of the other entries. */
+static void fill_mask(struct arrays *x)
+{
+    struct rng r;
+    const int64_t *size = x->size[T_MASK];
+    uint8_t *mask = x->data[T_MASK];
+    rng_init(&r, x->seed, T_MASK);
+    for (int64_t row = 0; row < size[0] * size[1] * size[2]; row++) {
+        int hidden = rng_chance(&r, 0.1) && size[2] > 1;
+        for (int64_t j = 0; j < size[3]; j++) {
+            mask[row * size[3] + j] = !hidden && rng_chance(&r, 0.8);
+        }
+    }
+}
+
+static int64_t draw_length(struct rng *r, int64_t longest)
+{
+    int64_t length = rng_range(r, 0, longest);
+    double kind = rng_uniform(r);
+    return kind < 0.1 ? 0 : kind < 0.5 ? longest : length;
+}
+
+static int64_t *draw_lengths(const struct arrays *x, uint64_t stream, int64_t longest)
+{
+    struct rng r;
+    int64_t *lengths = arrays_alloc(x->p->batch, sizeof *lengths);
+    rng_init(&r, x->seed, stream);
+    for (int64_t b = 0; b < x->p->batch; b++) {
+        lengths[b] = draw_length(&r, longest);
+    }
+    return lengths;
+}
+
+static int64_t *draw_packed(const struct arrays *x, uint64_t stream, int64_t longest, int64_t total)
+{
+    struct rng r;
+    int64_t *starts = arrays_alloc(x->p->batch + 1, sizeof *starts);
+    rng_init(&r, x->seed, stream);
+    starts[0] = 0;
+    for (int64_t b = 0; b < x->p->batch; b++) {
+        int64_t left = total - starts[b];
+        starts[b + 1] = starts[b] + draw_length(&r, left < longest ? left : longest);
+    }
+    return starts;
+}
+
+void arrays_random_lengths(struct arrays *x)
+{
+    free(x->q_lengths);
+    free(x->kv_lengths);
+    x->args.q_lengths = x->q_lengths = draw_lengths(x, STREAM_Q_LENGTHS, x->p->q_len);
+    x->args.kv_lengths = x->kv_lengths = draw_lengths(x, STREAM_K_LENGTHS, x->p->kv_len);
+}
+
+/* The arrays of the problem itself: copies of what it has, random where it has none. A size that the
+ * plan will refuse is left to the plan. */
+static void take_buckets(struct arrays *x)
+{
+    struct rng r;
+    const ag_problem *p = &x->given;
+    int64_t count = 2 * p->table_radius + 1;
+    if (!(p->flags & AG_TABLE) || p->table_buckets <= 0 || p->table_radius < 0 ||
+        p->table_radius > INT32_MAX) {
+        return;
+    }
+    if (p->buckets != NULL) {
+        x->buckets = copy_of(p->buckets, count, sizeof *p->buckets);
+    } else {
+        x->buckets = arrays_alloc(count, sizeof *x->buckets);
+        rng_init(&r, x->seed, STREAM_BUCKETS);
+        for (int64_t n = 0; n < count; n++) {
+            x->buckets[n] = (int32_t)rng_range(&r, 0, p->table_buckets - 1);
+        }
+    }
+    x->given.buckets = x->buckets;
+}
+
+static void take_slopes(struct arrays *x)
+{
+    struct rng r;
+    const ag_problem *p = &x->given;
+    if (!(p->flags & AG_SLOPES) || p->heads <= 0) {
+        return;
+    }
+    if (p->alibi_slopes != NULL) {
+        x->slopes = copy_of(p->alibi_slopes, p->heads, sizeof *p->alibi_slopes);
+    } else {
+        x->slopes = arrays_alloc(p->heads, sizeof *x->slopes);
+        rng_init(&r, x->seed, STREAM_SLOPES);
+        for (int64_t h = 0; h < p->heads; h++) {
+            x->slopes[h] = rng_uniform(&r);
+        }
+    }
+    x->given.alibi_slopes = x->slopes;
+}
+
+/* ---- Making and unmaking ----------------------------------------------------------------------- */
+
+static ag_status make_plan(struct arrays *x, const ag_options *options)
+{
+    uint32_t maps = AG_MAP_FORWARD | AG_MAP_VJP | AG_MAP_JVP | AG_MAP_VJP_JVP;
+    ag_status status = ag_plan_create(&x->plan, &x->given, options);
+    if (status == AG_OK) {
+        status = ag_plan_workspace(x->plan, maps, &x->workspace_bytes);
+    }
+    if (status == AG_OK) {
+        x->p = ag_plan_problem(x->plan);
+        x->workspace = arrays_alloc((int64_t)x->workspace_bytes, 1);
+    }
+    return status;
+}
+
+static void make_tensors(struct arrays *x)
+{
+    for (enum tensor t = 0; t < T_COUNT; t++) {
+        int64_t *size = x->size[t];
+        if (!tensor_size(x->p, t, size)) {
+            continue;
+        }
+        x->count[t] = size[0] * size[1] * size[2] * size[3];
+        x->dtype[t] = tensor_dtype(x->p, t);
+        x->data[t] = arrays_alloc(x->count[t], element_size(x, t));
+        *arrays_tensor(x, t) = dense_view(x, t);
+    }
+}
+
+/* Everything but the contents of the tensors and the lengths. */
+static ag_status prepare(struct arrays *x, const ag_problem *problem, const ag_options *options,
+                         uint64_t seed)
+{
+    memset(x, 0, sizeof *x);
+    x->given = *problem;
+    x->seed = seed;
+    take_buckets(x);
+    take_slopes(x);
+    ag_status status = make_plan(x, options);
+    if (status != AG_OK) {
+        arrays_destroy(x);
+        return status;
+    }
+    x->args.struct_size = sizeof x->args;
+    make_tensors(x);
+    return AG_OK;
+}
+
+ag_status arrays_create(struct arrays *x, const ag_problem *problem, const ag_options *options, uint64_t seed)
+{
+    struct rng r;
+    ag_status status = prepare(x, problem, options, seed);
+    if (status != AG_OK) {
+        return status;
+    }
+    for (enum tensor t = 0; t < T_COUNT; t++) {
+        if (x->data[t] != NULL && t != T_MASK && tensor_info[t].role != ROLE_OUTPUT) {
+            fill_normal(x, t);
+        }
+    }
+    if (x->data[T_MASK] != NULL) {
+        fill_mask(x);
+    }
+    if (x->p->flags & AG_PACKED) {
+        x->args.q_packed = x->q_packed = draw_packed(x, STREAM_Q_LENGTHS, x->p->q_len, x->p->q_total);
+        x->args.k_packed = x->k_packed = draw_packed(x, STREAM_K_LENGTHS, x->p->kv_len, x->p->kv_total);
+    }
+    rng_init(&r, seed, STREAM_DROPOUT);
+    x->args.seed = rng_next(&r);
+    return AG_OK;
+}
+
+void arrays_destroy(struct arrays *x)
+{
+    for (enum tensor t = 0; t < T_COUNT; t++) {
+        free(x->data[t]);
+    }
+    ag_plan_destroy(x->plan);
+    free(x->q_lengths);
+    free(x->kv_lengths);
+    free(x->q_packed);
+    free(x->k_packed);
+    free(x->buckets);
+    free(x->slopes);
+    free(x->workspace);
+    memset(x, 0, sizeof *x);
+}
+
+static int64_t *copy_lengths(const int64_t *lengths, int64_t count)
+{
+    return lengths != NULL ? copy_of(lengths, count, sizeof *lengths) : NULL;
+}
+
+static void copy_call(struct arrays *y, const struct arrays *x)
+{
+    int64_t batch = x->p->batch;
+    y->args.q_offset = x->args.q_offset;
+    y->args.k_offset = x->args.k_offset;
+    y->args.batch_offset = x->args.batch_offset;
+    y->args.seed = x->args.seed;
+    y->args.q_lengths = y->q_lengths = copy_lengths(x->q_lengths, batch);
+    y->args.kv_lengths = y->kv_lengths = copy_lengths(x->kv_lengths, batch);
+    y->args.q_packed = y->q_packed = copy_lengths(x->q_packed, batch + 1);
+    y->args.k_packed = y->k_packed = copy_lengths(x->k_packed, batch + 1);
+}
+
+/* What a feature of the new problem needs and x does not have stays zero. */
+static void copy_tensors(struct arrays *y, const struct arrays *x)
+{
+    for (enum tensor t = 0; t < T_COUNT; t++) {
+        if (y->data[t] == NULL || tensor_info[t].role == ROLE_OUTPUT) {
+            continue;
+        }
+        memset(y->data[t], 0, (size_t)y->count[t] * element_size(y, t));
+        if (x->data[t] != NULL && memcmp(x->size[t], y->size[t], sizeof x->size[t]) == 0) {
+            double *values = arrays_read_new(x, t);
+            arrays_write(y, t, values);
+            free(values);
+        }
+    }
+}
+
+ag_status arrays_like(struct arrays *y, const struct arrays *x, const ag_problem *problem,
+                      const ag_options *options)
+{
+    ag_status status = prepare(y, problem, options, x->seed);
+    if (status == AG_OK) {
+        copy_call(y, x);
+        copy_tensors(y, x);
+    }
+    return status;
+}
+
+ag_status arrays_twin(struct arrays *y, const struct arrays *x, ag_dtype dtype, const ag_options *options)
+{
+    ag_problem problem = x->given;
+    if (dtype != problem.dtype) {
+        problem.dtype = dtype;
+        problem.out_dtype = problem.grad_dtype = problem.aux_dtype = 0;
+    }
+    return arrays_like(y, x, &problem, options);
+}
+
+/* ---- Running ----------------------------------------------------------------------------------- */
+
+ag_status arrays_run(struct arrays *x, uint32_t map)
+{
+    for (enum tensor t = 0; t < T_COUNT; t++) {
+        const struct tensor_info *info = &tensor_info[t];
+        if (x->data[t] != NULL && (info->writers & map) != 0 &&
+            (info->accumulate & x->args.accumulate) == 0) {
+            memset(x->data[t], 0xff, (size_t)x->count[t] * element_size(x, t)); /* NaN in every dtype */
+        }
+    }
+    switch (map) {
+    case AG_MAP_FORWARD: return ag_forward(x->plan, &x->args, NULL, x->workspace, x->workspace_bytes);
+    case AG_MAP_VJP: return ag_vjp(x->plan, &x->args, NULL, x->workspace, x->workspace_bytes);
+    case AG_MAP_JVP: return ag_jvp(x->plan, &x->args, NULL, x->workspace, x->workspace_bytes);
+    case AG_MAP_VJP_JVP: return ag_vjp_jvp(x->plan, &x->args, NULL, x->workspace, x->workspace_bytes);
+    default: return AG_INVALID_ARGUMENT;
+    }
+}
+
+ag_status arrays_run_all(struct arrays *x)
+{
+    static const uint32_t maps[] = {AG_MAP_FORWARD, AG_MAP_VJP, AG_MAP_JVP, AG_MAP_VJP_JVP};
+    ag_status status = AG_OK;
+    for (int n = 0; n < 4 && status == AG_OK; n++) {
+        status = arrays_run(x, maps[n]);
+    }
+    return status;
+}

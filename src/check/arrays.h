@@ -1,0 +1,167 @@
+/* All arrays of one problem: a plan, its workspace and every tensor of ag_args, filled with random
+ * numbers that the seed repeats. Checks and tests run the four maps on them, perturb them and compare
+ * them. Sees the public header only. */
+#ifndef ATTNGRAD_CHECK_ARRAYS_H
+#define ATTNGRAD_CHECK_ARRAYS_H
+
+#include <attngrad.h>
+
+/* The tensors of ag_args in its order: field, number, shape, element type, role, maps that write it,
+ * bit of accumulate. */
+#define ARRAYS_TENSORS(X)                                                                                    \
+    X(q, T_Q, SHAPE_Q, KIND_MAIN, ROLE_INPUT, 0, 0)                                                          \
+    X(k, T_K, SHAPE_K, KIND_MAIN, ROLE_INPUT, 0, 0)                                                          \
+    X(v, T_V, SHAPE_V, KIND_MAIN, ROLE_INPUT, 0, 0)                                                          \
+    X(bias, T_BIAS, SHAPE_BIAS, KIND_AUX, ROLE_INPUT, 0, 0)                                                  \
+    X(mask, T_MASK, SHAPE_MASK, KIND_U8, ROLE_INPUT, 0, 0)                                                   \
+    X(table, T_TABLE, SHAPE_TABLE, KIND_AUX, ROLE_INPUT, 0, 0)                                               \
+    X(sink, T_SINK, SHAPE_SINK, KIND_AUX, ROLE_INPUT, 0, 0)                                                  \
+    X(o, T_O, SHAPE_O, KIND_OUT, ROLE_OUTPUT, AG_MAP_FORWARD | AG_MAP_JVP, AG_ACC_O)                         \
+    X(lse, T_LSE, SHAPE_ROW, KIND_F64, ROLE_OUTPUT, AG_MAP_FORWARD | AG_MAP_JVP, AG_ACC_LSE)                 \
+    X(d_o, T_D_O, SHAPE_O, KIND_OUT, ROLE_COTANGENT, 0, 0)                                                   \
+    X(d_lse, T_D_LSE, SHAPE_ROW, KIND_F64, ROLE_COTANGENT, 0, 0)                                             \
+    X(dq, T_DQ, SHAPE_Q, KIND_GRAD, ROLE_OUTPUT, AG_MAP_VJP, AG_ACC_DQ)                                      \
+    X(dk, T_DK, SHAPE_K, KIND_GRAD, ROLE_OUTPUT, AG_MAP_VJP, AG_ACC_DK)                                      \
+    X(dv, T_DV, SHAPE_V, KIND_GRAD, ROLE_OUTPUT, AG_MAP_VJP, AG_ACC_DV)                                      \
+    X(dbias, T_DBIAS, SHAPE_BIAS, KIND_AUX, ROLE_OUTPUT, AG_MAP_VJP, AG_ACC_DBIAS)                           \
+    X(dtable, T_DTABLE, SHAPE_TABLE, KIND_AUX, ROLE_OUTPUT, AG_MAP_VJP, AG_ACC_DTABLE)                       \
+    X(dsink, T_DSINK, SHAPE_SINK, KIND_AUX, ROLE_OUTPUT, AG_MAP_VJP, AG_ACC_DSINK)                           \
+    X(tq, T_TQ, SHAPE_Q, KIND_MAIN, ROLE_TANGENT, 0, 0)                                                      \
+    X(tk, T_TK, SHAPE_K, KIND_MAIN, ROLE_TANGENT, 0, 0)                                                      \
+    X(tv, T_TV, SHAPE_V, KIND_MAIN, ROLE_TANGENT, 0, 0)                                                      \
+    X(tbias, T_TBIAS, SHAPE_BIAS, KIND_AUX, ROLE_TANGENT, 0, 0)                                              \
+    X(ttable, T_TTABLE, SHAPE_TABLE, KIND_AUX, ROLE_TANGENT, 0, 0)                                           \
+    X(tsink, T_TSINK, SHAPE_SINK, KIND_AUX, ROLE_TANGENT, 0, 0)                                              \
+    X(to, T_TO, SHAPE_O, KIND_OUT, ROLE_OUTPUT, AG_MAP_JVP, AG_ACC_TO)                                       \
+    X(mu, T_MU, SHAPE_ROW, KIND_F64, ROLE_OUTPUT, AG_MAP_JVP, AG_ACC_MU)                                     \
+    X(td_o, T_TD_O, SHAPE_O, KIND_OUT, ROLE_COTANGENT, 0, 0)                                                 \
+    X(td_lse, T_TD_LSE, SHAPE_ROW, KIND_F64, ROLE_COTANGENT, 0, 0)                                           \
+    X(tdq, T_TDQ, SHAPE_Q, KIND_GRAD, ROLE_OUTPUT, AG_MAP_VJP_JVP, AG_ACC_TDQ)                               \
+    X(tdk, T_TDK, SHAPE_K, KIND_GRAD, ROLE_OUTPUT, AG_MAP_VJP_JVP, AG_ACC_TDK)                               \
+    X(tdv, T_TDV, SHAPE_V, KIND_GRAD, ROLE_OUTPUT, AG_MAP_VJP_JVP, AG_ACC_TDV)                               \
+    X(tdbias, T_TDBIAS, SHAPE_BIAS, KIND_AUX, ROLE_OUTPUT, AG_MAP_VJP_JVP, AG_ACC_TDBIAS)                    \
+    X(tdtable, T_TDTABLE, SHAPE_TABLE, KIND_AUX, ROLE_OUTPUT, AG_MAP_VJP_JVP, AG_ACC_TDTABLE)                \
+    X(tdsink, T_TDSINK, SHAPE_SINK, KIND_AUX, ROLE_OUTPUT, AG_MAP_VJP_JVP, AG_ACC_TDSINK)
+
+enum tensor {
+#define ARRAYS_NUMBER(field, number, shape, kind, role, writers, acc) number,
+    ARRAYS_TENSORS(ARRAYS_NUMBER)
+#undef ARRAYS_NUMBER
+        T_COUNT
+};
+
+enum tensor_shape {
+    SHAPE_Q,     /* [B, H, Nq, Dk] | [1, H, q_total, Dk] */
+    SHAPE_K,     /* [B, Hk, Nk, Dk] | [1, Hk, kv_total, Dk] */
+    SHAPE_V,     /* [B, Hk, Nk, Dv] | [1, Hk, kv_total, Dv] */
+    SHAPE_O,     /* [B, H, Nq, Dv] | [1, H, q_total, Dv] */
+    SHAPE_ROW,   /* [B, H, Nq, 1] | [1, H, q_total, 1] */
+    SHAPE_BIAS,  /* bias_size */
+    SHAPE_MASK,  /* mask_size */
+    SHAPE_TABLE, /* [1, table_heads, 1, table_buckets] */
+    SHAPE_SINK   /* [1, H, 1, 1] */
+};
+
+enum tensor_kind { KIND_MAIN, KIND_OUT, KIND_GRAD, KIND_AUX, KIND_F64, KIND_U8 };
+enum tensor_role { ROLE_INPUT, ROLE_COTANGENT, ROLE_TANGENT, ROLE_OUTPUT };
+
+struct tensor_info {
+    const char *name; /* "dq" */
+    size_t offset;    /* of the ag_tensor in ag_args */
+    enum tensor_shape shape;
+    enum tensor_kind kind;
+    enum tensor_role role;
+    uint32_t writers;    /* AG_MAP_*: the maps whose output it is */
+    uint32_t accumulate; /* AG_ACC_* of an output */
+};
+
+extern const struct tensor_info tensor_info[T_COUNT];
+
+/* Of a plan's problem: the tensor's four axes, 0 where the problem has no such tensor; its element type,
+ * 0 for the mask. */
+int tensor_size(const ag_problem *p, enum tensor t, int64_t size[4]);
+ag_dtype tensor_dtype(const ag_problem *p, enum tensor t);
+
+/* The view of data laid out as [b][h][n][c], packed rows as [total][h][c]. */
+ag_tensor tensor_view(const ag_problem *p, enum tensor t, const void *data);
+
+/* A variable x with its cotangent d, tangent t and the tangent td of its cotangent. The first six are
+ * what the loss is differentiated by, the last two what attention gives. */
+struct family {
+    enum tensor x, d, t, td;
+};
+enum { FAMILY_O = 6, FAMILY_LSE = 7, FAMILY_VARIABLES = 6, FAMILY_COUNT = 8 };
+extern const struct family families[FAMILY_COUNT];
+
+struct arrays {
+    ag_problem given;    /* the problem as given, with this struct's own buckets and slopes */
+    const ag_problem *p; /* the plan's: every default filled in */
+    ag_plan *plan;
+    ag_args args; /* a dense view of every tensor the problem has; may be changed by the owner */
+    uint64_t seed;
+
+    int64_t size[T_COUNT][4]; /* [batch, head, position, channel]; all zero: the problem has no such tensor */
+    int64_t count[T_COUNT];   /* elements */
+    ag_dtype dtype[T_COUNT];  /* 0 for the mask, which is uint8 */
+    void *data[T_COUNT];      /* padded [b][h][n][c], packed [total][h][c]; NULL where there is none */
+
+    int64_t *q_lengths, *kv_lengths; /* [B], NULL where packed or not asked for */
+    int64_t *q_packed, *k_packed;    /* [B + 1], NULL where not packed */
+    int32_t *buckets;                /* [2R + 1] */
+    double *slopes;                  /* [H] */
+
+    void *workspace; /* serves all four maps */
+    size_t workspace_bytes;
+};
+
+/* Makes a plan and arrays for it. Inputs, tangents and cotangents are normal random numbers rounded to
+ * their dtype; the mask hides some entries and some whole rows, the bias holds some minus infinities.
+ * Buckets and slopes are taken from the problem or, where it has none, drawn; packed sequences have
+ * random lengths. q_offset, k_offset and batch_offset are zero: set them in x->args. options may be
+ * NULL. On failure the status of ag_plan_create or ag_plan_workspace, and nothing to destroy. */
+ag_status arrays_create(struct arrays *x, const ag_problem *problem, const ag_options *options,
+                        uint64_t seed);
+void arrays_destroy(struct arrays *x);
+
+/* Padded problems only: random q_lengths and kv_lengths, some of them zero, from x's seed. */
+void arrays_random_lengths(struct arrays *x);
+
+/* The same call in another dtype or on another plan: same inputs, tangents, cotangents, mask, lengths,
+ * offsets, seed, buckets and slopes; outputs are not copied. A dtype other than x's takes the place of
+ * out_dtype, grad_dtype and aux_dtype too. */
+ag_status arrays_twin(struct arrays *y, const struct arrays *x, ag_dtype dtype, const ag_options *options);
+
+/* x's call on another problem of the same batch and packing: tensors of the same size are copied, inputs
+ * of another size, and those x does not have, are zero. */
+ag_status arrays_like(struct arrays *y, const struct arrays *x, const ag_problem *problem,
+                      const ag_options *options);
+
+/* Runs one map (AG_MAP_*) on x->args. Every output that does not accumulate is first filled with NaN,
+ * so that an element the map leaves unwritten is seen. */
+ag_status arrays_run(struct arrays *x, uint32_t map);
+
+/* forward, vjp, jvp, vjp_jvp in this order. */
+ag_status arrays_run_all(struct arrays *x);
+
+ag_tensor *arrays_tensor(struct arrays *x, enum tensor t); /* &x->args.q and so on */
+
+/* A tensor as count doubles in the order [b][h][n][c], whatever its dtype and layout; writing rounds.
+ * The mask reads as 0 and 1. */
+void arrays_read(const struct arrays *x, enum tensor t, double *values);
+void arrays_write(struct arrays *x, enum tensor t, const double *values);
+double *arrays_read_new(const struct arrays *x, enum tensor t); /* into memory for free() */
+
+/* Float64 tensors of the data's own layout, without a copy. */
+double *arrays_f64(const struct arrays *x, enum tensor t);
+
+/* Where element (b, h, i, c) of sequence b lies in data: packed rows are found through the offsets, axes
+ * of size 1 are broadcast. */
+int64_t arrays_index(const struct arrays *x, enum tensor t, int64_t b, int64_t h, int64_t i, int64_t c);
+
+int64_t arrays_q_length(const struct arrays *x, int64_t b); /* n_q(b) */
+int64_t arrays_k_length(const struct arrays *x, int64_t b); /* n_k(b) */
+
+/* Memory that is there: prints one line and exits with 2 where there is none. */
+void *arrays_alloc(int64_t count, size_t size);
+
+#endif

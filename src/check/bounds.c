@@ -1,0 +1,122 @@
+/* The bounds of scales.h. */
+#include "check/bounds.h"
+
+#include "check/disjoint_rows.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+double largest(const double *values, int64_t count)
+{
+    double most = 0;
+    for (int64_t n = 0; n < count; n++) {
+        if (isfinite(values[n]) && fabs(values[n]) > most) {
+            most = fabs(values[n]);
+        }
+    }
+    return most;
+}
+
+double larger(double a, double b)
+{
+    return a >= b || isnan(a) ? a : b;
+}
+
+double scaled_difference(const struct scales *s, enum tensor t, const double *got, const double *wanted,
+                         int64_t count)
+{
+    double worst = 0;
+    for (int64_t n = 0; n < count; n++) {
+        worst = larger(got[n] == wanted[n] ? 0 : fabs(got[n] - wanted[n]), worst);
+    }
+    return worst == 0 ? 0 : worst / s->unit[t];
+}
+
+static double largest_of(const struct arrays *x, enum tensor t)
+{
+    return largest(arrays_f64(x, t), x->count[t]);
+}
+
+static double norm(const double *values, int64_t count)
+{
+    double sum = 0;
+    for (int64_t n = 0; n < count; n++) {
+        sum += values[n] * values[n];
+    }
+    return sqrt(sum);
+}
+
+/* The largest norm of a row, not zero so that it can divide. */
+static double longest_row(const struct arrays *x, enum tensor t)
+{
+    double most = 1e-30;
+    int64_t channels = x->size[t][3];
+    for (int64_t n = 0; n < x->count[t]; n += channels) {
+        most = fmax(most, norm(arrays_f64(x, t) + n, channels));
+    }
+    return most;
+}
+
+/* |dO| |v| + |dL| and the same of their tangents: what a row adds to the loss at most. */
+static double *row_weights(const struct arrays *x, double v)
+{
+    int64_t rows = x->count[T_LSE], channels = x->p->dim_v;
+    double *weights = arrays_alloc(rows, sizeof *weights);
+    const double *d_o = arrays_f64(x, T_D_O), *td_o = arrays_f64(x, T_TD_O);
+    const double *d_lse = arrays_f64(x, T_D_LSE), *td_lse = arrays_f64(x, T_TD_LSE);
+    for (int64_t r = 0; r < rows; r++) {
+        double norms = norm(d_o + r * channels, channels) + norm(td_o + r * channels, channels);
+        weights[r] = norms * v / (1 - x->p->dropout) + fabs(d_lse[r]) + fabs(td_lse[r]);
+    }
+    return weights;
+}
+
+/* The largest sum of weights over rows that one element of a variable reaches. */
+static double reach(const struct arrays *x, enum tensor variable, const double *weights)
+{
+    struct groups g;
+    groups_create(&g, x, variable);
+    double *sums = arrays_alloc(g.groups, sizeof *sums);
+    for (int64_t n = 0; n < g.groups; n++) {
+        sums[n] = 0;
+    }
+    for (int64_t r = 0; r < x->count[T_LSE]; r++) {
+        if (g.row_group[r] >= 0) {
+            sums[g.row_group[r]] += weights[r];
+        }
+    }
+    double most = largest(sums, g.groups);
+    free(sums);
+    groups_destroy(&g);
+    return most;
+}
+
+void scales_of(struct scales *s, const struct arrays *x)
+{
+    double q = longest_row(x, T_Q), k = longest_row(x, T_K), v = longest_row(x, T_V);
+    double tq = longest_row(x, T_TQ), tk = longest_row(x, T_TK), tv = longest_row(x, T_TV);
+    double cap = x->p->softcap; /* its derivatives grow with powers of 1 / cap */
+    double scale = fabs(x->p->scale) * (cap > 0 ? fmax(1, 2 / cap) : 1);
+    double *weights = row_weights(x, v);
+    s->score = 1 + largest_of(x, T_LSE) + fabs(x->p->scale) * q * k;
+    s->rate[0] = scale * k;
+    s->rate[1] = scale * q;
+    s->rate[2] = 1 / v;
+    s->rate[3] = s->rate[4] = s->rate[5] = 1;
+    s->turn = 1 + scale * (tq * k + q * tk) + tq / q + tk / k + tv / v + largest_of(x, T_TBIAS) +
+              largest_of(x, T_TTABLE) + largest_of(x, T_TSINK);
+    for (enum tensor t = 0; t < T_COUNT; t++) {
+        s->unit[t] = 0;
+    }
+    for (int f = 0; f < FAMILY_VARIABLES; f++) {
+        if (x->data[families[f].x] != NULL) {
+            s->unit[families[f].d] = s->score * s->rate[f] * reach(x, families[f].x, weights);
+            s->unit[families[f].td] = s->unit[families[f].d] * s->turn;
+        }
+    }
+    s->unit[T_O] = s->score * v / (1 - x->p->dropout);
+    s->unit[T_TO] = s->unit[T_O] * s->turn;
+    s->unit[T_LSE] = s->score;
+    s->unit[T_MU] = s->score * s->turn;
+    free(weights);
+}

@@ -1,0 +1,27 @@
+/* How large things are in one problem: how fast its scores move when an input moves, which sets the
+ * steps of finite differences, and how large each output could be, by bounds from the norms of the
+ * inputs. Residuals are taken relative to those bounds, not to the outputs, because an output may vanish
+ * by cancellation (a row that sees one key has dq = 0) and then holds nothing but rounding errors. */
+#ifndef ATTNGRAD_CHECK_BOUNDS_H
+#define ATTNGRAD_CHECK_BOUNDS_H
+
+#include "check/arrays.h"
+
+struct scales {
+    double score;                  /* 1 + a bound of |S|: a score's rounding error in units of eps */
+    double rate[FAMILY_VARIABLES]; /* relative change of weights or values with one element of a variable */
+    double turn;                   /* the same along the tangents */
+    double unit[T_COUNT];          /* bounds of the outputs, times score; 0 for what is no output */
+};
+
+/* x: float64, with its outputs computed. */
+void scales_of(struct scales *s, const struct arrays *x);
+
+/* The largest |got - wanted|, in units of the output t; equal infinities differ by 0, NaN stays NaN. */
+double scaled_difference(const struct scales *s, enum tensor t, const double *got, const double *wanted,
+                         int64_t count);
+
+double largest(const double *values, int64_t count); /* finite absolute value; 0 of nothing */
+double larger(double a, double b);                   /* of two; NaN where either is */
+
+#endif

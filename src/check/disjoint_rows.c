@@ -1,0 +1,97 @@
+/* The grouping of groups.h, by the axes of the variable. */
+#include "check/disjoint_rows.h"
+
+#include <stdlib.h>
+
+/* The axes of a variable, with those of one sequence where it is packed. */
+struct axes {
+    int64_t size[4];
+    int keys; /* k or v: all positions of a sequence reach the same rows */
+};
+
+static struct axes axes_of(const struct arrays *x, enum tensor t)
+{
+    struct axes a = {{x->size[t][0], x->size[t][1], x->size[t][2], x->size[t][3]}, 0};
+    enum tensor_shape shape = tensor_info[t].shape;
+    a.keys = shape == SHAPE_K || shape == SHAPE_V;
+    if (shape <= SHAPE_ROW) {
+        a.size[0] = x->p->batch;
+        a.size[2] = a.keys ? x->p->kv_len : x->p->q_len;
+    }
+    return a;
+}
+
+/* How many positions sequence b has in the variable. */
+static int64_t positions(const struct arrays *x, const struct axes *a, enum tensor t, int64_t b)
+{
+    if ((x->p->flags & AG_PACKED) == 0 || tensor_info[t].shape > SHAPE_ROW) {
+        return a->size[2];
+    }
+    return a->keys ? arrays_k_length(x, b) : arrays_q_length(x, b);
+}
+
+static void number_elements(struct groups *g, const struct arrays *x, const struct axes *a, enum tensor t)
+{
+    const int64_t *n = a->size;
+    for (int64_t b = 0; b < n[0]; b++) {
+        for (int64_t h = 0; h < n[1]; h++) {
+            for (int64_t i = 0; i < positions(x, a, t, b); i++) {
+                for (int64_t c = 0; c < n[3]; c++) {
+                    int64_t e = arrays_index(x, t, b, h, i, c);
+                    g->group[e] = a->keys ? b * n[1] + h : (b * n[1] + h) * n[2] + i;
+                    g->slot[e] = a->keys ? i * n[3] + c : c;
+                }
+            }
+        }
+    }
+}
+
+static int64_t group_of_row(const struct arrays *x, const struct axes *a, int64_t b, int64_t h, int64_t i)
+{
+    const int64_t *n = a->size;
+    b = n[0] > 1 ? b : 0;
+    if (a->keys) {
+        return b * n[1] + h / (x->p->heads / x->p->kv_heads);
+    }
+    return (b * n[1] + (n[1] > 1 ? h : 0)) * n[2] + (n[2] > 1 ? i : 0);
+}
+
+static void number_rows(struct groups *g, const struct arrays *x, const struct axes *a)
+{
+    struct axes rows = axes_of(x, T_LSE);
+    for (int64_t b = 0; b < x->p->batch; b++) {
+        for (int64_t h = 0; h < x->p->heads; h++) {
+            for (int64_t i = 0; i < positions(x, &rows, T_LSE, b); i++) {
+                g->row_group[arrays_index(x, T_LSE, b, h, i, 0)] = group_of_row(x, a, b, h, i);
+            }
+        }
+    }
+}
+
+static int64_t *minus_ones(int64_t count)
+{
+    int64_t *values = arrays_alloc(count, sizeof *values);
+    for (int64_t n = 0; n < count; n++) {
+        values[n] = -1;
+    }
+    return values;
+}
+
+void groups_create(struct groups *g, const struct arrays *x, enum tensor variable)
+{
+    struct axes a = axes_of(x, variable);
+    g->groups = a.size[0] * a.size[1] * (a.keys ? 1 : a.size[2]);
+    g->slots = a.size[3] * (a.keys ? a.size[2] : 1);
+    g->group = minus_ones(x->count[variable]);
+    g->slot = minus_ones(x->count[variable]);
+    g->row_group = minus_ones(x->count[T_LSE]);
+    number_elements(g, x, &a, variable);
+    number_rows(g, x, &a);
+}
+
+void groups_destroy(struct groups *g)
+{
+    free(g->group);
+    free(g->slot);
+    free(g->row_group);
+}

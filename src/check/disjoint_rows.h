@@ -1,0 +1,21 @@
+/* Which rows of the result an element of a variable reaches. An element of q reaches its own row, one
+ * of k or v the rows of its sequence and its group of heads, one of the bias the rows it is not
+ * broadcast over, and so on. Elements that reach disjoint rows can be perturbed together, and each then
+ * finds its own effect in its own rows: so a few evaluations test a gradient element by element. */
+#ifndef ATTNGRAD_CHECK_DISJOINT_ROWS_H
+#define ATTNGRAD_CHECK_DISJOINT_ROWS_H
+
+#include "check/arrays.h"
+
+struct groups {
+    int64_t groups;     /* sets of rows; different ones share no row */
+    int64_t slots;      /* elements that reach one set */
+    int64_t *group;     /* [elements of the variable]: the set an element reaches; -1: padding, none */
+    int64_t *slot;      /* [elements of the variable]: its number among those that reach the set */
+    int64_t *row_group; /* [elements of lse]: the set a row belongs to; -1: padding */
+};
+
+void groups_create(struct groups *g, const struct arrays *x, enum tensor variable);
+void groups_destroy(struct groups *g);
+
+#endif

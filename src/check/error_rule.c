@@ -1,0 +1,104 @@
+/* The error rule on one problem. */
+#include "check/error_rule.h"
+
+#include "check/error_sizes.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+struct format {
+    double eps, floor;
+};
+
+static struct format format_of(ag_dtype dtype)
+{
+    switch (dtype) {
+    case AG_F64: return (struct format){0x1p-52, 1e-13};
+    case AG_F32: return (struct format){0x1p-23, 1e-6};
+    case AG_F16: return (struct format){0x1p-10, 6e-4};
+    default: return (struct format){0x1p-7, 4e-3};
+    }
+}
+
+/* Frobenius norm of a - b (b NULL: of a's finite values); equal infinities differ by 0. */
+static double distance(const double *a, const double *b, int64_t count)
+{
+    double sum = 0;
+    for (int64_t n = 0; n < count; n++) {
+        double d = b == NULL ? (isfinite(a[n]) ? a[n] : 0) : a[n] == b[n] ? 0 : a[n] - b[n];
+        sum += d * d;
+    }
+    return sqrt(sum);
+}
+
+static void fill_entry(struct error_entry *e, const struct arrays *x, const struct arrays *baseline,
+                       const struct arrays *truth, const struct error_sizes *sizes)
+{
+    struct format f = format_of(x->given.dtype);
+    int64_t count = x->count[e->t];
+    double *got = arrays_read_new(x, e->t), *plain = arrays_read_new(baseline, e->t);
+    double *wanted = arrays_read_new(truth, e->t);
+    double growth = x->given.dtype == AG_F64 ? 1 + sizes->score : 1;
+    e->error = distance(got, wanted, count);
+    e->baseline = distance(plain, wanted, count);
+    e->truth = distance(wanted, NULL, count);
+    e->size = sizes->norm[e->t];
+    e->limit = fmax(fmax(2 * e->baseline, 8 * f.eps * growth * e->size), f.floor * e->truth);
+    free(got);
+    free(plain);
+    free(wanted);
+}
+
+static ag_status compare(const struct arrays *x, struct arrays *baseline, struct arrays *truth,
+                         struct error_entry *entries, int *count)
+{
+    struct error_sizes sizes;
+    ag_status status = arrays_run_all(truth);
+    status = status == AG_OK ? arrays_run_all(baseline) : status;
+    status = status == AG_OK ? error_sizes_of(&sizes, truth) : status;
+    *count = 0;
+    for (enum tensor t = 0; t < T_COUNT && status == AG_OK; t++) {
+        if (tensor_info[t].role == ROLE_OUTPUT && x->data[t] != NULL) {
+            entries[*count].t = t;
+            fill_entry(&entries[(*count)++], x, baseline, truth, &sizes);
+        }
+    }
+    return status;
+}
+
+ag_status error_rule(const struct arrays *x, int32_t threads, struct error_entry *entries, int *count)
+{
+    struct arrays truth, baseline;
+    ag_options options = AG_OPTIONS_INIT;
+    options.backend = AG_BACKEND_REFERENCE;
+    options.threads = threads;
+    ag_status status = arrays_twin(&truth, x, AG_F64, &options);
+    if (status != AG_OK) {
+        return status;
+    }
+    options.flags = AG_ROUND_INTERMEDIATES;
+    status = arrays_twin(&baseline, x, x->given.dtype, &options);
+    if (status == AG_OK) {
+        status = compare(x, &baseline, &truth, entries, count);
+        arrays_destroy(&baseline);
+    }
+    arrays_destroy(&truth);
+    return status;
+}
+
+int error_entry_passed(const struct error_entry *e)
+{
+    return e->error <= e->limit;
+}
+
+ag_status error_rule_results(const struct arrays *x, int32_t threads, struct results *results)
+{
+    struct error_entry entries[T_COUNT];
+    int count;
+    ag_status status = error_rule(x, threads, entries, &count);
+    for (int n = 0; n < count && status == AG_OK; n++) {
+        results_add(results, entries[n].error, entries[n].limit, "rounding %s",
+                    tensor_info[entries[n].t].name);
+    }
+    return status;
+}

@@ -1,0 +1,30 @@
+/* The error rule: how far a result may be from the truth. Truth is the reference run as a float64 problem
+ * on the same rounded inputs; the baseline is the reference in the problem's dtype with every named
+ * matrix rounded, as an implementation without fusion would. In Frobenius norms of one output,
+ *     |x - truth| <= max(2 |baseline - truth|, 8 eps A, floor |truth|)
+ * where A is the norm of the formula with each term taken by absolute value. */
+#ifndef ATTNGRAD_CHECK_ERROR_RULE_H
+#define ATTNGRAD_CHECK_ERROR_RULE_H
+
+#include "check/arrays.h"
+#include "check/results.h"
+
+struct error_entry {
+    enum tensor t;
+    double error;    /* |x - truth| */
+    double baseline; /* |baseline - truth| */
+    double size;     /* A */
+    double truth;    /* |truth| */
+    double limit;
+};
+
+/* x: any dtype, any backend, all four maps run. Fills entries[T_COUNT] from the start, one for each
+ * output that the problem has, and *count. threads: those of the reference plans. */
+ag_status error_rule(const struct arrays *x, int32_t threads, struct error_entry *entries, int *count);
+
+int error_entry_passed(const struct error_entry *e);
+
+/* The same as results: error against limit. */
+ag_status error_rule_results(const struct arrays *x, int32_t threads, struct results *results);
+
+#endif

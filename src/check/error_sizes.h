@@ -1,0 +1,15 @@
+/* A of the error rule: each output's formula with every term taken by absolute value. */
+#ifndef ATTNGRAD_CHECK_ERROR_SIZES_H
+#define ATTNGRAD_CHECK_ERROR_SIZES_H
+
+#include "check/arrays.h"
+
+struct error_sizes {
+    double norm[T_COUNT]; /* of each output; 0 for what is none */
+    double score;         /* the largest visible |S| */
+};
+
+/* x: float64, on the reference, all four maps run. */
+ag_status error_sizes_of(struct error_sizes *s, const struct arrays *x);
+
+#endif

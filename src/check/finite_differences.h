@@ -1,0 +1,16 @@
+/* Derivatives against finite differences, in float64. */
+#ifndef ATTNGRAD_CHECK_FINITE_DIFFERENCES_H
+#define ATTNGRAD_CHECK_FINITE_DIFFERENCES_H
+
+#include "check/arrays.h"
+#include "check/results.h"
+
+/* x: float64, all four maps run. Adds one result for each derivative:
+ *     to, mu          against differences of o and lse along the tangents
+ *     dq .. dsink     element by element, against differences of <d_o, o> + <d_lse, lse>
+ *     tdq .. tdsink   against differences of dq .. dsink along the tangents of inputs and cotangents
+ * Of a large variable as many elements are tested as the time allows, spread over it at random.
+ * options: those of x's plan. */
+ag_status gradcheck(const struct arrays *x, const ag_options *options, struct results *results);
+
+#endif

@@ -1,0 +1,321 @@
+/* The identities of docs/math.md, each stated before its code. */
+#include "check/identities.h"
+
+#include "check/rng.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A sum of terms and of their absolute values. */
+struct sum {
+    double value, size;
+};
+
+static void add(struct sum *s, double sign, const double *a, const double *b, int64_t count)
+{
+    for (int64_t n = 0; n < count; n++) {
+        s->value += sign * a[n] * b[n];
+        s->size += fabs(a[n] * b[n]);
+    }
+}
+
+static void add_plain(struct sum *s, double sign, const double *a, int64_t count)
+{
+    for (int64_t n = 0; n < count; n++) {
+        s->value += sign * a[n];
+        s->size += fabs(a[n]);
+    }
+}
+
+/* How far a sum that should vanish is from zero, relative to its terms and their rounding errors. */
+static double imbalance(const struct identity *id, const struct sum *s)
+{
+    return s->value == 0 ? 0 : fabs(s->value) / (s->size * id->scales.score);
+}
+
+/* Adjoint: <dO, tO> + <dL, mu> = <dQ, tQ> + <dK, tK> + <dV, tV> + <dB, tB> + <dT, tT> + <ds, ts>. */
+static void adjoint(struct identity *id)
+{
+    struct sum s = {0, 0};
+    for (int f = 0; f < FAMILY_COUNT; f++) {
+        const struct family *m = &families[f];
+        double sign = f < FAMILY_VARIABLES ? -1 : 1;
+        add(&s, sign, arrays_f64(id->x, m->d), arrays_f64(id->x, m->t), id->x->count[m->x]);
+    }
+    results_add(id->results, imbalance(id, &s), IDENTITY_LIMIT, "adjoint");
+}
+
+/* ---- Symmetry of the Hessian ------------------------------------------------------------------- */
+
+static void random_tangents(struct arrays *y)
+{
+    for (int f = 0; f < FAMILY_VARIABLES; f++) {
+        struct rng r;
+        enum tensor t = families[f].t;
+        double *values = arrays_f64(y, t);
+        rng_init(&r, y->seed, (uint64_t)(T_COUNT + t));
+        for (int64_t n = 0; n < y->count[t]; n++) {
+            values[n] = rng_normal(&r);
+        }
+    }
+}
+
+/* The Hessian of <dO, O> + <dL, L> times y's tangents. */
+static ag_status hessian_product(struct arrays *y)
+{
+    y->args.td_o.data = y->args.td_lse.data = NULL;
+    ag_status status = arrays_run(y, AG_MAP_JVP);
+    return status == AG_OK ? arrays_run(y, AG_MAP_VJP_JVP) : status;
+}
+
+/* With tdO = tdL = 0 vjp_jvp is a symmetric linear map of the tangents:
+ * <u, vjp_jvp(t)> = <t, vjp_jvp(u)> for any two directions t, u. */
+static ag_status symmetry(struct identity *id)
+{
+    struct arrays t, u;
+    struct sum s = {0, 0};
+    ag_status status = arrays_twin(&t, id->x, AG_F64, id->options);
+    if (status != AG_OK) {
+        return status;
+    }
+    status = arrays_twin(&u, id->x, AG_F64, id->options);
+    if (status == AG_OK) {
+        random_tangents(&u);
+        status = hessian_product(&t);
+        status = status == AG_OK ? hessian_product(&u) : status;
+        for (int f = 0; f < FAMILY_VARIABLES; f++) {
+            const struct family *m = &families[f];
+            add(&s, 1, arrays_f64(&u, m->t), arrays_f64(&t, m->td), t.count[m->x]);
+            add(&s, -1, arrays_f64(&t, m->t), arrays_f64(&u, m->td), t.count[m->x]);
+        }
+        arrays_destroy(&u);
+    }
+    arrays_destroy(&t);
+    results_add(id->results, imbalance(id, &s), IDENTITY_LIMIT, "symmetry of the Hessian");
+    return status;
+}
+
+/* ---- Sums -------------------------------------------------------------------------------------- */
+
+/* x itself where it has a bias, else x with one zero bias for all scores, whose gradient is the sum of
+ * all dS. */
+static ag_status with_bias(struct arrays *y, const struct identity *id, const int64_t size[4])
+{
+    ag_problem problem = id->x->given;
+    if (!(problem.flags & AG_BIAS)) {
+        problem.flags |= AG_BIAS;
+        memcpy(problem.bias_size, size, sizeof problem.bias_size);
+    }
+    return arrays_like(y, id->x, &problem, id->options);
+}
+
+/* Moving all scores and the sink by one constant moves L by it and nothing else:
+ * sum of dS + sum of ds = sum of dL over the rows whose L is finite. */
+static ag_status sum_of_scores(struct identity *id)
+{
+    static const int64_t one[4] = {1, 1, 1, 1};
+    struct arrays y;
+    struct sum s = {0, 0};
+    ag_status status = with_bias(&y, id, one);
+    if (status != AG_OK) {
+        return status;
+    }
+    status = arrays_run(&y, AG_MAP_FORWARD);
+    status = status == AG_OK ? arrays_run(&y, AG_MAP_VJP) : status;
+    add_plain(&s, 1, arrays_f64(&y, T_DBIAS), y.count[T_DBIAS]);
+    add_plain(&s, 1, arrays_f64(&y, T_DSINK), y.count[T_DSINK]);
+    for (int64_t r = 0; r < y.count[T_LSE]; r++) {
+        if (arrays_f64(&y, T_LSE)[r] != -INFINITY) {
+            add_plain(&s, -1, arrays_f64(&y, T_D_LSE) + r, 1);
+        }
+    }
+    s.size += id->scales.unit[T_DQ]; /* each dS is a difference: its terms may be larger than their sum */
+    arrays_destroy(&y);
+    results_add(id->results, imbalance(id, &s), IDENTITY_LIMIT, "sum of dS");
+    return status;
+}
+
+/* The sum of dK over the keys of sequence b, kv head h, channel c. */
+static double key_sum(const struct arrays *y, int64_t b, int64_t h, int64_t c)
+{
+    double sum = 0;
+    for (int64_t j = 0; j < arrays_k_length(y, b); j++) {
+        sum += arrays_f64(y, T_DK)[arrays_index(y, T_DK, b, h, j, c)];
+    }
+    return sum;
+}
+
+/* The same vector added to every key adds a constant to each row of scores, which softmax does not see:
+ * without softcap, sink and dL the sum of dK over the keys is 0. (It is the gradient of the layer's bk.) */
+static ag_status sum_of_keys(struct identity *id)
+{
+    static const char name[] = "sum of dK over keys";
+    const ag_problem *p = id->x->p;
+    struct arrays y;
+    double worst = 0;
+    if (p->softcap > 0 || (p->flags & AG_SINK)) {
+        results_not_applicable(id->results, p->softcap > 0 ? "softcap" : "sink", name);
+        return AG_OK;
+    }
+    ag_status status = arrays_twin(&y, id->x, AG_F64, id->options);
+    if (status != AG_OK) {
+        return status;
+    }
+    y.args.d_lse.data = NULL;
+    status = arrays_run(&y, AG_MAP_FORWARD);
+    status = status == AG_OK ? arrays_run(&y, AG_MAP_VJP) : status;
+    for (int64_t n = 0; n < p->batch * p->kv_heads * p->dim_qk; n++) {
+        int64_t c = n % p->dim_qk, h = n / p->dim_qk % p->kv_heads, b = n / p->dim_qk / p->kv_heads;
+        worst = larger(fabs(key_sum(&y, b, h, c)), worst);
+    }
+    arrays_destroy(&y);
+    results_add(id->results, worst == 0 ? 0 : worst / id->scales.unit[T_DK], IDENTITY_LIMIT, name);
+    return status;
+}
+
+/* ---- A constant added to each row of the bias -------------------------------------------------- */
+
+/* A row of the bias is one (b, h, i) of its own size; constants[] holds one number a row. */
+static double *add_row_constants(struct arrays *y)
+{
+    struct rng r;
+    int64_t columns = y->size[T_BIAS][3];
+    int64_t rows = y->size[T_BIAS][0] * y->size[T_BIAS][1] * y->size[T_BIAS][2];
+    double *constants = arrays_alloc(rows, sizeof *constants);
+    rng_init(&r, y->seed, 3 * T_COUNT);
+    for (int64_t n = 0; n < rows; n++) {
+        constants[n] = rng_normal(&r);
+        for (int64_t j = 0; j < columns; j++) {
+            arrays_f64(y, T_BIAS)[n * columns + j] += constants[n];
+        }
+    }
+    return constants;
+}
+
+/* y's lse less the constant of its row, which should be x's. */
+static void subtract_row_constants(struct arrays *y, const double *constants)
+{
+    int64_t columns = y->size[T_BIAS][3] > 0 ? y->size[T_BIAS][3] : 1;
+    for (int64_t b = 0; b < y->p->batch; b++) {
+        for (int64_t h = 0; h < y->p->heads; h++) {
+            for (int64_t i = 0; i < arrays_q_length(y, b); i++) {
+                int64_t row = arrays_index(y, T_LSE, b, h, i, 0);
+                arrays_f64(y, T_LSE)[row] -= constants[arrays_index(y, T_BIAS, b, h, i, 0) / columns];
+            }
+        }
+    }
+}
+
+/* Every output that x has too, against x's. */
+static double worst_difference(const struct identity *id, const struct arrays *y)
+{
+    double worst = 0;
+    for (enum tensor t = 0; t < T_COUNT; t++) {
+        if (tensor_info[t].role == ROLE_OUTPUT && id->x->data[t] != NULL) {
+            double d = scaled_difference(&id->scales, t, arrays_f64(y, t), arrays_f64(id->x, t), y->count[t]);
+            worst = larger(d, worst);
+        }
+    }
+    return worst;
+}
+
+/* Without a sink, a constant added to a row of B leaves O, tO, mu and all gradients and their tangents as
+ * they are and shifts L by it. */
+static ag_status row_constants(struct identity *id)
+{
+    static const char name[] = "constant on a row of the bias";
+    const ag_problem *p = id->x->p;
+    const int64_t rows[4] = {p->batch, p->heads, p->q_len, 1};
+    struct arrays y;
+    if (p->flags & AG_SINK) {
+        results_not_applicable(id->results, "sink", name);
+        return AG_OK;
+    }
+    ag_status status = with_bias(&y, id, rows);
+    if (status != AG_OK) {
+        return status;
+    }
+    double *constants = add_row_constants(&y);
+    status = arrays_run_all(&y);
+    subtract_row_constants(&y, constants);
+    results_add(id->results, worst_difference(id, &y), IDENTITY_LIMIT, name);
+    free(constants);
+    arrays_destroy(&y);
+    return status;
+}
+
+/* ---- Rows that see nothing, and numbers that are none ------------------------------------------ */
+
+static int is_zero(const double *values, int64_t count)
+{
+    for (int64_t n = 0; n < count; n++) {
+        if (values[n] != 0) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* A row with L = -inf has O = tO = dQ = tdQ = 0 and mu = 0, exactly. */
+static void empty_rows(struct identity *id)
+{
+    static const enum tensor zero[] = {T_O, T_TO, T_MU, T_DQ, T_TDQ};
+    const struct arrays *x = id->x;
+    int wrong = 0;
+    for (int64_t r = 0; r < x->count[T_LSE]; r++) {
+        for (int n = 0; n < 5 && arrays_f64(x, T_LSE)[r] == -INFINITY; n++) {
+            int64_t channels = x->size[zero[n]][3];
+            wrong += !is_zero(arrays_f64(x, zero[n]) + r * channels, channels);
+        }
+    }
+    results_add(id->results, wrong, 0, "rows without keys: wrong values");
+}
+
+/* No output holds NaN or an infinity, but for lse, which may be -inf. */
+static void finite_outputs(struct identity *id)
+{
+    int wrong = 0;
+    for (enum tensor t = 0; t < T_COUNT; t++) {
+        const double *values = tensor_info[t].role == ROLE_OUTPUT ? arrays_f64(id->x, t) : NULL;
+        for (int64_t n = 0; values != NULL && n < id->x->count[t]; n++) {
+            wrong += !isfinite(values[n]) && !(t == T_LSE && values[n] == -INFINITY);
+        }
+    }
+    results_add(id->results, wrong, 0, "not finite: values");
+}
+
+/* jvp gives forward's O and L beside the tangents. (x's are jvp's, which ran later.) */
+static ag_status jvp_is_forward(struct identity *id)
+{
+    struct arrays y;
+    ag_status status = arrays_twin(&y, id->x, AG_F64, id->options);
+    if (status != AG_OK) {
+        return status;
+    }
+    status = arrays_run(&y, AG_MAP_FORWARD);
+    double worst =
+        larger(scaled_difference(&id->scales, T_O, arrays_f64(&y, T_O), arrays_f64(id->x, T_O), y.count[T_O]),
+               scaled_difference(&id->scales, T_LSE, arrays_f64(&y, T_LSE), arrays_f64(id->x, T_LSE),
+                                 y.count[T_LSE]));
+    arrays_destroy(&y);
+    results_add(id->results, worst, IDENTITY_LIMIT, "o, lse of jvp and forward");
+    return status;
+}
+
+ag_status identities(const struct arrays *x, const ag_options *options, struct results *results)
+{
+    ag_status (*const list[])(struct identity *) = {jvp_is_forward, symmetry,      sum_of_scores,
+                                                    sum_of_keys,    row_constants, identity_permutations,
+                                                    identity_split};
+    struct identity id = {.x = x, .options = options, .results = results};
+    ag_status status = AG_OK;
+    scales_of(&id.scales, x);
+    finite_outputs(&id);
+    empty_rows(&id);
+    adjoint(&id);
+    for (size_t n = 0; n < sizeof list / sizeof list[0] && status == AG_OK; n++) {
+        status = list[n](&id);
+    }
+    return status;
+}

@@ -1,0 +1,117 @@
+/* Attention has no order of its own: a permutation of the keys (with V, the bias and the mask alike)
+ * permutes dK, dV and dB and leaves the rest; a permutation of the queries permutes what has rows. Holds
+ * where nothing depends on positions: no causal, window, ALiBi, table, dropout, and full lengths. */
+#include "check/identities.h"
+
+#include "check/rng.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum order { KEYS, QUERIES };
+
+/* The axis of a tensor that counts keys or queries, or -1. */
+static int axis_of(enum tensor t, enum order order)
+{
+    switch (tensor_info[t].shape) {
+    case SHAPE_Q:
+    case SHAPE_O:
+    case SHAPE_ROW: return order == QUERIES ? 2 : -1;
+    case SHAPE_K:
+    case SHAPE_V: return order == KEYS ? 2 : -1;
+    case SHAPE_BIAS:
+    case SHAPE_MASK: return order == KEYS ? 3 : 2;
+    default: return -1;
+    }
+}
+
+/* x's tensor with entry permutation[n] of the axis at n. */
+static double *permuted(const struct arrays *x, enum tensor t, enum order order, const int64_t *permutation)
+{
+    double *from = arrays_read_new(x, t);
+    int axis = axis_of(t, order);
+    if (axis < 0 || x->size[t][axis] == 1) {
+        return from;
+    }
+    double *to = arrays_alloc(x->count[t], sizeof *to);
+    int64_t n = x->size[t][axis], inner = axis == 2 ? x->size[t][3] : 1;
+    for (int64_t e = 0; e < x->count[t]; e++) {
+        int64_t outer = e / (n * inner), along = e / inner % n;
+        to[e] = from[(outer * n + permutation[along]) * inner + e % inner];
+    }
+    free(from);
+    return to;
+}
+
+static int64_t *random_permutation(uint64_t seed, int64_t n)
+{
+    struct rng r;
+    int64_t *p = arrays_alloc(n, sizeof *p);
+    rng_init(&r, seed, 3 * T_COUNT + 1);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t j = rng_range(&r, 0, i);
+        p[i] = p[j];
+        p[j] = i;
+    }
+    return p;
+}
+
+static ag_status permute_run_compare(struct identity *id, struct arrays *y, enum order order, double *worst)
+{
+    const struct arrays *x = id->x;
+    int64_t *permutation = random_permutation(x->seed, order == KEYS ? x->p->kv_len : x->p->q_len);
+    ag_status status = AG_OK;
+    for (int outputs = 0; outputs < 2 && status == AG_OK; outputs++) {
+        for (enum tensor t = 0; t < T_COUNT; t++) {
+            if (x->data[t] == NULL || (tensor_info[t].role == ROLE_OUTPUT) != outputs) {
+                continue;
+            }
+            double *values = permuted(x, t, order, permutation);
+            if (outputs) {
+                *worst =
+                    larger(scaled_difference(&id->scales, t, arrays_f64(y, t), values, x->count[t]), *worst);
+            } else {
+                arrays_write(y, t, values);
+            }
+            free(values);
+        }
+        status = outputs ? AG_OK : arrays_run_all(y);
+    }
+    free(permutation);
+    return status;
+}
+
+static const char *why_not(const struct arrays *x)
+{
+    uint32_t flags = x->p->flags;
+    return flags & AG_CAUSAL                ? "causal"
+           : flags & AG_WINDOW              ? "window"
+           : flags & (AG_ALIBI | AG_SLOPES) ? "alibi"
+           : flags & AG_TABLE               ? "table"
+           : flags & AG_PACKED              ? "packed"
+           : x->p->dropout > 0              ? "dropout"
+           : x->q_lengths != NULL           ? "lengths"
+                                            : NULL;
+}
+
+ag_status identity_permutations(struct identity *id)
+{
+    static const char *const names[] = {[KEYS] = "permutation of keys", [QUERIES] = "permutation of queries"};
+    const char *reason = why_not(id->x);
+    ag_status status = AG_OK;
+    for (int order = KEYS; order <= QUERIES && status == AG_OK; order++) {
+        struct arrays y;
+        double worst = 0;
+        if (reason != NULL) {
+            results_not_applicable(id->results, reason, names[order]);
+            continue;
+        }
+        status = arrays_twin(&y, id->x, AG_F64, id->options);
+        if (status == AG_OK) {
+            status = permute_run_compare(id, &y, (enum order)order, &worst);
+            results_add(id->results, worst, IDENTITY_LIMIT, "%s", names[order]);
+            arrays_destroy(&y);
+        }
+    }
+    return status;
+}

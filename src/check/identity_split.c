@@ -1,0 +1,250 @@
+/* Any split of the keys, merged, equals the whole, in all four maps. The keys are cut at a random place;
+ * the second part starts at k_offset + cut; the sink belongs to the first part. forward and jvp of the
+ * parts go through ag_merge; vjp and vjp_jvp run on each part with the O, L (tO, mu) of the whole, and
+ * then what has keys is put side by side and everything else adds up. */
+#include "check/identities.h"
+
+#include "check/rng.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct split {
+    const struct arrays *x;
+    int64_t cut;
+    struct arrays part[2], merged;
+};
+
+/* ---- Making the parts -------------------------------------------------------------------------- */
+
+static int64_t part_length(const struct split *s, int n, int64_t keys)
+{
+    int64_t first = keys < s->cut ? keys : s->cut;
+    return n == 0 ? first : keys - first;
+}
+
+/* The longest of a part, and the sum of all its keys. */
+static void part_keys(const struct split *s, int n, int64_t *longest, int64_t *total)
+{
+    *longest = *total = 0;
+    for (int64_t b = 0; b < s->x->p->batch; b++) {
+        int64_t length = part_length(s, n, arrays_k_length(s->x, b));
+        *longest = length > *longest ? length : *longest;
+        *total += length;
+    }
+}
+
+static ag_problem part_problem(const struct split *s, int n)
+{
+    const ag_problem *p = s->x->p;
+    ag_problem part = s->x->given;
+    if (p->flags & AG_PACKED) {
+        part_keys(s, n, &part.kv_len, &part.kv_total);
+    } else {
+        part.kv_len = part_length(s, n, p->kv_len);
+    }
+    part.flags &= ~(uint32_t)(n == 1 ? AG_SINK : 0);
+    part.align = AG_ALIGN_TOP_LEFT;
+    part.bias_size[3] = p->bias_size[3] == 1 ? 1 : part.kv_len;
+    part.mask_size[3] = p->mask_size[3] == 1 ? 1 : part.kv_len;
+    return part;
+}
+
+/* The lengths of the part's keys, and the positions of queries and keys. */
+static void set_places(struct split *s, int n, int64_t shift)
+{
+    struct arrays *y = &s->part[n];
+    int64_t batch = s->x->p->batch;
+    int64_t *lengths = arrays_alloc(batch + 1, sizeof *lengths);
+    int packed = (s->x->p->flags & AG_PACKED) != 0;
+    lengths[0] = 0;
+    for (int64_t b = 0; b < batch; b++) {
+        int64_t length = part_length(s, n, arrays_k_length(s->x, b));
+        lengths[packed ? b + 1 : b] = packed ? lengths[b] + length : length;
+    }
+    free(y->kv_lengths);
+    free(y->k_packed);
+    y->args.k_packed = y->k_packed = packed ? lengths : NULL;
+    y->args.kv_lengths = y->kv_lengths = packed ? NULL : lengths;
+    y->args.k_offset = s->x->args.k_offset + (n == 0 ? 0 : s->cut);
+    y->args.q_offset = s->x->args.q_offset + shift;
+}
+
+/* A tensor with a column for each key: not one that is broadcast over them. */
+static int has_keys(const struct arrays *x, enum tensor t)
+{
+    enum tensor_shape shape = tensor_info[t].shape;
+    return shape == SHAPE_K || shape == SHAPE_V ||
+           ((shape == SHAPE_BIAS || shape == SHAPE_MASK) && x->size[t][3] != 1);
+}
+
+/* Copies one tensor's values of the part's keys from the whole's memory, or back into it. */
+static void copy_keys(const struct split *s, int n, enum tensor t, char *whole, int back)
+{
+    const struct arrays *x = s->x, *part = &s->part[n];
+    const size_t bytes = t == T_MASK ? 1 : sizeof(double);
+    int columns = tensor_info[t].shape == SHAPE_BIAS || tensor_info[t].shape == SHAPE_MASK;
+    int64_t first = n == 0 ? 0 : s->cut;
+    for (int64_t b = 0; b < (columns ? x->size[t][0] : x->p->batch); b++) {
+        int64_t positions = columns ? part->size[t][2] : arrays_k_length(part, b);
+        for (int64_t h = 0; h < x->size[t][1]; h++) {
+            for (int64_t i = 0; i < positions; i++) {
+                for (int64_t c = 0; c < part->size[t][3]; c++) {
+                    int64_t index =
+                        arrays_index(x, t, b, h, columns ? i : i + first, columns ? c + first : c);
+                    char *of_part = (char *)part->data[t] + (size_t)arrays_index(part, t, b, h, i, c) * bytes;
+                    char *of_whole = whole + (size_t)index * bytes;
+                    memcpy(back ? of_whole : of_part, back ? of_part : of_whole, bytes);
+                }
+            }
+        }
+    }
+}
+
+static ag_status make_part(struct split *s, const struct identity *id, int n, int64_t shift)
+{
+    ag_problem problem = part_problem(s, n);
+    ag_status status = arrays_like(&s->part[n], s->x, &problem, id->options);
+    if (status != AG_OK) {
+        return status;
+    }
+    set_places(s, n, shift);
+    for (enum tensor t = 0; t < T_COUNT; t++) {
+        if (s->part[n].data[t] != NULL && tensor_info[t].role != ROLE_OUTPUT && has_keys(s->x, t)) {
+            copy_keys(s, n, t, s->x->data[t], 0);
+        }
+    }
+    return AG_OK;
+}
+
+/* ---- Running and comparing --------------------------------------------------------------------- */
+
+static ag_status merge(struct split *s, int tangents)
+{
+    const ag_args *a = &s->part[0].args, *b = &s->part[1].args, *m = &s->merged.args;
+    ag_merge_args args = {.struct_size = sizeof args, .o1 = a->o, .lse1 = a->lse, .o2 = b->o, .lse2 = b->lse};
+    args.o = m->o;
+    args.lse = m->lse;
+    if (tangents) {
+        args.to1 = a->to;
+        args.mu1 = a->mu;
+        args.to2 = b->to;
+        args.mu2 = b->mu;
+        args.to = m->to;
+        args.mu = m->mu;
+    }
+    return ag_merge(s->merged.plan, &args, NULL);
+}
+
+/* dX of the whole out of those of the parts. */
+static void assemble(struct split *s, enum tensor t)
+{
+    double *whole = arrays_f64(&s->merged, t);
+    for (int64_t e = 0; e < s->merged.count[t]; e++) {
+        whole[e] = 0;
+    }
+    for (int n = 0; n < 2; n++) {
+        const double *part = arrays_f64(&s->part[n], t);
+        if (has_keys(s->x, t)) {
+            copy_keys(s, n, t, s->merged.data[t], 1);
+            continue;
+        }
+        for (int64_t e = 0; part != NULL && e < s->merged.count[t]; e++) {
+            whole[e] += part[e];
+        }
+    }
+}
+
+static ag_status run_parts(struct split *s, uint32_t map)
+{
+    ag_status status = AG_OK;
+    int linear = map == AG_MAP_VJP || map == AG_MAP_VJP_JVP;
+    for (int n = 0; n < 2 && status == AG_OK; n++) {
+        struct arrays *y = &s->part[n];
+        if (linear) {
+            y->args.o = s->x->args.o;
+            y->args.lse = s->x->args.lse;
+            y->args.to = s->x->args.to;
+            y->args.mu = s->x->args.mu;
+        }
+        status = arrays_run(y, map);
+    }
+    if (status == AG_OK && !linear) {
+        return merge(s, map == AG_MAP_JVP);
+    }
+    for (enum tensor t = 0; t < T_COUNT && status == AG_OK; t++) {
+        if ((tensor_info[t].writers & map) && s->x->data[t] != NULL) {
+            assemble(s, t);
+        }
+    }
+    return status;
+}
+
+static const struct {
+    uint32_t map;
+    const char *name;
+} maps[] = {
+    {AG_MAP_FORWARD, "split and merge: forward"},
+    {AG_MAP_JVP, "split and merge: jvp"},
+    {AG_MAP_VJP, "split and merge: vjp"},
+    {AG_MAP_VJP_JVP, "split and merge: vjp_jvp"},
+};
+
+static ag_status compare_maps(struct identity *id, struct split *s)
+{
+    ag_status status = AG_OK;
+    for (int n = 0; n < 4 && status == AG_OK; n++) {
+        double worst = 0;
+        status = run_parts(s, maps[n].map);
+        for (enum tensor t = 0; t < T_COUNT && status == AG_OK; t++) {
+            if ((tensor_info[t].writers & maps[n].map) && id->x->data[t] != NULL) {
+                const double *got = arrays_f64(&s->merged, t), *wanted = arrays_f64(id->x, t);
+                worst = larger(scaled_difference(&id->scales, t, got, wanted, id->x->count[t]), worst);
+            }
+        }
+        results_add(id->results, worst, IDENTITY_LIMIT, "%s", maps[n].name);
+    }
+    return status;
+}
+
+/* The shift of bottom-right alignment, which a part takes as q_offset: one number for all sequences. */
+static int common_shift(const struct arrays *x, int64_t *shift)
+{
+    *shift = 0;
+    for (int64_t b = 0; b < x->p->batch && x->p->align == AG_ALIGN_BOTTOM_RIGHT; b++) {
+        int64_t own = arrays_k_length(x, b) - arrays_q_length(x, b);
+        if (b > 0 && own != *shift) {
+            return 0;
+        }
+        *shift = own;
+    }
+    return 1;
+}
+
+ag_status identity_split(struct identity *id)
+{
+    struct rng r;
+    struct split s;
+    int64_t shift;
+    if (!common_shift(id->x, &shift)) {
+        for (int n = 0; n < 4; n++) {
+            results_not_applicable(id->results, "bottom-right with several shifts", maps[n].name);
+        }
+        return AG_OK;
+    }
+    memset(&s, 0, sizeof s);
+    s.x = id->x;
+    rng_init(&r, id->x->seed, 3 * T_COUNT + 2);
+    s.cut = rng_range(&r, 0, id->x->p->kv_len);
+    ag_status status = arrays_twin(&s.merged, id->x, AG_F64, id->options);
+    for (int n = 0; n < 2 && status == AG_OK; n++) {
+        status = make_part(&s, id, n, shift);
+    }
+    if (status == AG_OK) {
+        status = compare_maps(id, &s);
+    }
+    arrays_destroy(&s.part[0]);
+    arrays_destroy(&s.part[1]);
+    arrays_destroy(&s.merged);
+    return status;
+}

@@ -1,0 +1,199 @@
+/* The draw of draw.h: each feature by its own chance, each field over its whole range. */
+#include "check/random_case.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+static void draw_dtypes(ag_problem *p, struct rng *r)
+{
+    static const ag_dtype dtypes[] = {AG_F64, AG_F64, AG_F32, AG_F16, AG_BF16};
+    p->dtype = dtypes[rng_range(r, 0, 4)];
+    if (p->dtype == AG_F16 || p->dtype == AG_BF16) {
+        p->out_dtype = rng_chance(r, 0.3) ? AG_F32 : 0;
+        p->grad_dtype = rng_chance(r, 0.3) ? AG_F32 : 0;
+        p->aux_dtype = rng_chance(r, 0.3) ? AG_F32 : 0;
+    }
+}
+
+/* What a size class draws from. Sequences and heads of the large one are few, so that a problem takes about a
+ * second. */
+struct sizes {
+    int64_t batch, kv_heads, group;          /* at most */
+    int64_t q, k;                            /* at most */
+    int64_t usual_d, most_d;                 /* most channels have the former, some the latter */
+    double unusual;                          /* how many */
+    int64_t window, radius, buckets, offset; /* at most */
+};
+
+/* Beyond them sequences are shorter, for the same reason. */
+enum { MANY_CHANNELS = 160 };
+
+static const struct sizes small = {3, 3, 3, 12, 12, 8, 24, 0.2, 6, 6, 9, 20};
+static const struct sizes large = {2, 2, 2, 420, 700, 64, 512, 0.15, 250, 150, 40, 300};
+
+/* Rows of a packed array: room for the longest sequence at least, and perhaps some at the end. */
+static int64_t draw_total(struct rng *r, int64_t batch, int64_t longest)
+{
+    return rng_range(r, longest, (batch > 1 ? batch : 1) * longest + 2);
+}
+
+static int64_t draw_channels(struct rng *r, const struct sizes *most)
+{
+    return rng_chance(r, most->unusual) ? rng_range(r, most->usual_d + 1, most->most_d)
+                                        : rng_range(r, 1, most->usual_d);
+}
+
+static void draw_sizes(ag_problem *p, struct rng *r, const struct sizes *most)
+{
+    p->batch = rng_chance(r, 0.02) ? 0 : rng_range(r, 1, most->batch);
+    p->kv_heads = rng_range(r, 1, most->kv_heads);
+    p->heads = p->kv_heads * rng_range(r, 1, most->group);
+    p->q_len = rng_chance(r, 0.03) ? 0 : rng_range(r, 1, most->q);
+    p->kv_len = rng_chance(r, 0.03) ? 0 : rng_range(r, 1, most->k);
+    p->dim_qk = draw_channels(r, most);
+    p->dim_v = rng_chance(r, 0.3) ? 0 : draw_channels(r, most);
+    if (p->dim_qk > MANY_CHANNELS || p->dim_v > MANY_CHANNELS) {
+        p->q_len = (p->q_len + 3) / 4;
+        p->kv_len = (p->kv_len + 3) / 4;
+    }
+    if (rng_chance(r, 0.2)) {
+        p->flags |= AG_PACKED;
+        p->q_total = draw_total(r, p->batch, p->q_len);
+        p->kv_total = draw_total(r, p->batch, p->kv_len);
+    }
+}
+
+static void draw_visibility(ag_problem *p, struct rng *r, const struct sizes *most)
+{
+    if (rng_chance(r, 0.3)) {
+        p->flags |= AG_CAUSAL;
+    }
+    if (rng_chance(r, 0.3)) {
+        p->flags |= AG_WINDOW;
+        p->window_left = rng_range(r, -1, most->window);
+        p->window_right = rng_range(r, -1, most->window);
+    }
+    p->align = rng_chance(r, 0.3) ? AG_ALIGN_BOTTOM_RIGHT : AG_ALIGN_TOP_LEFT;
+}
+
+static void draw_scores(ag_problem *p, struct rng *r)
+{
+    if (rng_chance(r, 0.3)) {
+        p->flags |= AG_SCALE;
+        p->scale = rng_chance(r, 0.2) ? -0.5 : 0.1 + rng_uniform(r);
+        if (p->dim_qk > small.most_d) { /* scores of about the size that they have there */
+            p->scale /= 4;
+        }
+    }
+    if (rng_chance(r, 0.3)) {
+        p->softcap = rng_chance(r, 0.5) ? 0.5 + rng_uniform(r) : 30;
+    }
+    if (rng_chance(r, 0.3)) {
+        p->dropout = rng_chance(r, 0.2) ? 0.9 : 0.5 * rng_uniform(r);
+    }
+    if (rng_chance(r, 0.3)) {
+        p->flags |= AG_SINK;
+    }
+}
+
+/* [1|B, 1|H, 1|Nq, 1|Nk] */
+static void draw_broadcast(const ag_problem *p, struct rng *r, int64_t size[4])
+{
+    const int64_t full[4] = {p->batch, p->heads, p->q_len, p->kv_len};
+    for (int axis = 0; axis < 4; axis++) {
+        size[axis] = rng_chance(r, 0.4) ? 1 : full[axis];
+    }
+}
+
+static void draw_biases(ag_problem *p, struct rng *r, const struct sizes *most)
+{
+    if (rng_chance(r, 0.3)) {
+        p->flags |= AG_BIAS;
+        draw_broadcast(p, r, p->bias_size);
+    }
+    if (rng_chance(r, 0.3)) {
+        p->flags |= AG_MASK;
+        draw_broadcast(p, r, p->mask_size);
+    }
+    if (rng_chance(r, 0.3)) {
+        p->flags |= AG_TABLE;
+        p->table_radius = rng_range(r, 0, most->radius);
+        p->table_buckets = rng_chance(r, 0.5) ? 0 : rng_range(r, 1, most->buckets);
+        p->table_heads = rng_chance(r, 0.3) ? 1 : 0;
+    }
+    p->head_offset = rng_chance(r, 0.1) ? rng_range(r, 1, 40) : 0;
+    if (rng_chance(r, 0.3)) {
+        p->flags |= rng_chance(r, 0.5) || p->head_offset != 0 ? AG_SLOPES : AG_ALIBI;
+    }
+}
+
+/* Offsets about as large as the sequences, so that causal and window cut through them. */
+static void draw_call(struct setup *s, struct rng *r, const struct sizes *most)
+{
+    s->seed = rng_next(r) >> 40; /* short enough to type */
+    s->lengths = (s->problem.flags & AG_PACKED) == 0 && rng_chance(r, 0.3);
+    s->batch_offset = rng_chance(r, 0.1) ? rng_range(r, 1, 1000) : 0;
+    s->q_offset = s->k_offset = 0;
+    if (s->problem.align == AG_ALIGN_TOP_LEFT && rng_chance(r, 0.3)) {
+        s->q_offset = rng_range(r, -most->offset / 2, most->offset);
+        s->k_offset = rng_range(r, 0, most->offset);
+    }
+}
+
+static void draw(struct setup *s, struct rng *r, const struct sizes *most)
+{
+    ag_problem problem = AG_PROBLEM_INIT;
+    draw_dtypes(&problem, r);
+    draw_sizes(&problem, r, most);
+    draw_visibility(&problem, r, most);
+    draw_scores(&problem, r);
+    draw_biases(&problem, r, most);
+    s->problem = problem;
+    draw_call(s, r, most);
+}
+
+void draw_setup(struct setup *s, struct rng *r)
+{
+    draw(s, r, &small);
+}
+
+void draw_large_setup(struct setup *s, struct rng *r)
+{
+    draw(s, r, &large);
+}
+
+ag_status setup_arrays(struct arrays *x, const struct setup *s, const ag_options *options)
+{
+    ag_status status = arrays_create(x, &s->problem, options, s->seed);
+    if (status != AG_OK) {
+        return status;
+    }
+    x->args.q_offset = s->q_offset;
+    x->args.k_offset = s->k_offset;
+    x->args.batch_offset = s->batch_offset;
+    if (s->lengths) {
+        arrays_random_lengths(x);
+    }
+    return AG_OK;
+}
+
+void setup_command(const struct setup *s, char *text, size_t size)
+{
+    char problem[512] = "?";
+    char offsets[128];
+    int length = 0;
+    offsets[0] = '\0';
+    ag_problem_format(&s->problem, problem, sizeof problem, NULL);
+    const struct {
+        const char *name;
+        int64_t value;
+    } options[] = {{"q-offset", s->q_offset}, {"k-offset", s->k_offset}, {"batch-offset", s->batch_offset}};
+    for (int n = 0; n < 3; n++) {
+        if (options[n].value != 0) {
+            length += snprintf(offsets + length, sizeof offsets - (size_t)length, " --%s %" PRId64,
+                               options[n].name, options[n].value);
+        }
+    }
+    snprintf(text, size, "\"%s\" --seed %" PRIu64 "%s%s", problem, s->seed, offsets,
+             s->lengths ? " --lengths" : "");
+}

@@ -1,0 +1,21 @@
+/* Random numbers for checks: xoshiro256** seeded by splitmix64, so that a check can be repeated from its
+ * seed on any machine. Not the library's dropout generator, which is part of its contract. */
+#ifndef ATTNGRAD_CHECK_RNG_H
+#define ATTNGRAD_CHECK_RNG_H
+
+#include <stdint.h>
+
+struct rng {
+    uint64_t s[4];
+};
+
+/* One seed has many streams that share no number. */
+void rng_init(struct rng *r, uint64_t seed, uint64_t stream);
+
+uint64_t rng_next(struct rng *r);                            /* 64 random bits */
+double rng_uniform(struct rng *r);                           /* in [0, 1) */
+int64_t rng_range(struct rng *r, int64_t low, int64_t high); /* low .. high, both included */
+int rng_chance(struct rng *r, double probability);           /* 1 with that probability */
+double rng_normal(struct rng *r);                            /* mean 0, variance 1 */
+
+#endif

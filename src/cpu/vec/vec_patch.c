@@ -1,0 +1,114 @@
+/* What the tiles of vjp and vjp_jvp on vectors share: see vec.h. */
+#include <string.h>
+
+#include "cpu/vec/vec.h"
+
+/* Where the band crosses a tile, products are cut into strips of this many rows. */
+#define STRIP 24
+
+/* Keys whose rows stay in the first cache: of dQ's product, and from stage to stage of a panel. */
+#define NEAR_KEYS 96
+#define CHUNK 64
+
+agi_patch REAL(agi_patch_of)(const agi_head *x, const agi_query_tile *tile, const agi_key_tile *keys,
+                             int64_t q)
+{
+    const agi_band band = REAL(agi_band_at)(x, tile->i0, keys->j0);
+    agi_patch patch = {.q = q, .i0 = q * PANEL, .ld = TILE_LD};
+    int64_t to;
+    patch.ni = agi_min(PANEL, tile->ni - patch.i0);
+    patch.W = agi_round_up(patch.ni, x->k->lanes);
+    patch.low = patch.i0 + band.low;
+    patch.high = patch.i0 + patch.ni + band.high;
+    agi_keys_of(band, patch.i0, patch.i0 + patch.ni, keys->nj, &patch.from, &to);
+    patch.nj = agi_max(0, to - patch.from);
+    patch.at = patch.from * TILE_LD + patch.i0;
+    return patch;
+}
+
+void REAL(agi_patch_product)(const agi_head *x, const agi_patch *patch, agi_rows keys, int64_t D,
+                             const real *panels, agi_rows queries, real *T, bool add)
+{
+    const agi_rows rows = {keys.p + patch->from * keys.ld, keys.ld};
+    queries.p += patch->i0 * queries.ld;
+    REAL(agi_score_product)
+    (x, rows, patch->nj, D, panels + patch->q * D * PANEL, queries, patch->ni, T + patch->at, patch->ld, add);
+}
+
+static void clear_rows(real *T, const agi_patch *patch, int64_t from, int64_t to)
+{
+    for (int64_t j = from; j < to; j++) {
+        memset(T + j * TILE_LD + patch->i0, 0, (size_t)patch->W * sizeof(real));
+    }
+}
+
+void REAL(agi_clear_around)(real *T, const agi_patch *patch, int64_t nj)
+{
+    clear_rows(T, patch, agi_max(0, patch->low - STRIP), agi_min(nj, patch->low));
+    clear_rows(T, patch, agi_max(0, patch->high), agi_min(nj, patch->high + STRIP));
+}
+
+agi_patch REAL(agi_next_chunk)(const agi_patch *patch, const agi_patch *before)
+{
+    agi_patch chunk = *patch;
+    if (before != NULL) {
+        chunk.from = before->from + before->nj;
+    }
+    chunk.nj = agi_min(CHUNK, patch->from + patch->nj - chunk.from);
+    chunk.at = chunk.from * TILE_LD + chunk.i0;
+    return chunk;
+}
+
+void REAL(agi_note_unseen)(agi_backward_scratch *s, const agi_patch *patch, int64_t nj)
+{
+    for (int64_t j = 0; j < nj; j++) {
+        const bool inside = j >= patch->from && j < patch->from + patch->nj;
+        const bool unseen = !inside || s->unseen_panel[j];
+        s->unseen[j] = (uint8_t)(unseen && (patch->q == 0 || s->unseen[j]));
+    }
+}
+
+agi_rows REAL(agi_seen_rows)(const agi_backward_scratch *s, const agi_head *x, agi_rows rows, int64_t nj,
+                             real *clean)
+{
+    const bool all_seen = !x->has.pair_mask || memchr(s->unseen, 1, (size_t)nj) == NULL;
+    return all_seen ? rows : REAL(agi_clean_rows)(rows, nj, x->Dk_pad, s->unseen, clean);
+}
+
+void REAL(agi_add_key_gradient)(const agi_head *x, const agi_query_tile *tile, const agi_key_tile *keys,
+                                const real *T, agi_rows A, int64_t width, real *dK)
+{
+    const agi_band band = REAL(agi_band_at)(x, tile->i0, keys->j0);
+    const int64_t strip = agi_inside(band, tile->ni, keys->nj) ? keys->nj : STRIP;
+    for (int64_t j = 0; j < keys->nj; j += strip) {
+        const int64_t n = agi_min(strip, keys->nj - j);
+        int64_t from, to;
+        agi_queries_of(band, j, j + n, tile->ni, &from, &to);
+        if (from < to) {
+            x->k->product(n, width, to - from, T + j * TILE_LD + from, TILE_LD, 1, A.p + from * A.ld, A.ld,
+                          dK + j * width, width, true);
+        }
+    }
+}
+
+/* Of the keys, as many at a time as stay in the first cache while the strips of queries pass by. */
+void REAL(agi_add_query_gradient)(const agi_head *x, const agi_query_tile *tile, const agi_key_tile *keys,
+                                  const real *T, agi_rows B, int64_t width, real *dQ)
+{
+    const agi_band band = REAL(agi_band_at)(x, tile->i0, keys->j0);
+    const int64_t strip = agi_inside(band, tile->ni, keys->nj) ? tile->ni : STRIP;
+    for (int64_t j = 0; j < keys->nj; j += NEAR_KEYS) {
+        const int64_t end = agi_min(j + NEAR_KEYS, keys->nj);
+        for (int64_t i = 0; i < tile->ni; i += strip) {
+            const int64_t n = agi_min(strip, tile->ni - i);
+            int64_t from, to;
+            agi_keys_of(band, i, i + n, keys->nj, &from, &to);
+            from = agi_max(from, j);
+            to = agi_min(to, end);
+            if (from < to) {
+                x->k->product(n, width, to - from, T + from * TILE_LD + i, 1, TILE_LD, B.p + from * B.ld,
+                              B.ld, dQ + i * width, width, true);
+            }
+        }
+    }
+}

@@ -1,0 +1,360 @@
+/* The entries that are no stage of the scores: draws, calls and truths of the products, put, dots,
+ * logarithms, transpose and dropout. */
+#ifndef AG_KERNELS_ROWS_H
+#define AG_KERNELS_ROWS_H
+
+#include "core/philox.h"
+#include "kernels_tiles.h"
+
+/* ---- product ---- */
+
+/* A with either stride the greater, and numbers between its elements. */
+static void draw_a(struct trial *t)
+{
+    const bool across = sometimes(t);
+    const int64_t rows = across ? t->K : t->M, columns = across ? t->M : t->K;
+    const int64_t step = sometimes(t) ? 3 : 1, width = columns > 0 ? (columns - 1) * step + 1 : 0;
+    make_array(t, A, false, rows, width, width + (sometimes(t) ? 5 : 0), number);
+    t->ars = across ? step : t->a[A].ld;
+    t->aks = across ? t->a[A].ld : step;
+    for (int64_t r = 0; r < rows; r++) {
+        for (int64_t i = 0; i < width; i++) {
+            if (i % step != 0) {
+                *given(t, A, r, i) = (real)NAN;
+            }
+        }
+    }
+}
+
+static void draw_product(struct trial *t)
+{
+    t->M = t->bench ? 128 : rng_range(&t->random, 1, 20);
+    t->N = t->bench ? PANEL : t->k->lanes * rng_range(&t->random, 1, 16);
+    t->K = t->bench ? 64 : rng_range(&t->random, 0, 70);
+    t->add = sometimes(t);
+    draw_a(t);
+    make_array(t, B, false, t->K, t->N, t->N + (sometimes(t) ? 7 : 0), number);
+    make_array(t, C, true, t->M, t->N, t->N + (sometimes(t) ? 3 : 0), t->add ? number : nothing);
+}
+
+static void call_product(const agi_kernels *k, struct trial *t)
+{
+    k->product(t->M, t->N, t->K, at(t, A), t->ars, t->aks, at(t, B), t->a[B].ld, at(t, C), t->a[C].ld,
+               t->add);
+}
+
+/* Ranges of any length, none among them: they may end in the middle of the product, or behind it. */
+static void call_product_ahead(const agi_kernels *k, struct trial *t)
+{
+    const uintptr_t a = (uintptr_t)at(t, A), b = (uintptr_t)at(t, B);
+    agi_prefetch_list ahead = {.n = (int)(t->K % 4),
+                               .ranges = {{a, a + 40}, {b, b}, {b, b + 200 * (uintptr_t)t->N}}};
+    k->product_ahead(t->M, t->N, t->K, at(t, A), t->ars, t->aks, at(t, B), t->a[B].ld, at(t, C), t->a[C].ld,
+                     t->add, &ahead);
+    CHECK(t->N < 4 * k->lanes || t->M * t->K < 20 || ahead.n == 0 || ahead.first > 0 ||
+              ahead.ranges[0].at > a,
+          "%s product_ahead asks for nothing", k->name);
+}
+
+static void expect_product(struct trial *t)
+{
+    for (int64_t r = 0; r < t->M; r++) {
+        for (int64_t i = 0; i < t->N; i++) {
+            wide sum = t->add ? in(t, C, r, i) : 0, size = fabsl(sum);
+            for (int64_t k = 0; k < t->K; k++) {
+                const wide term = (wide)given(t, A, 0, 0)[r * t->ars + k * t->aks] * in(t, B, k, i);
+                sum += term;
+                size += fabsl(term);
+            }
+            expect(t, C, r, i, sum, 4 * EPS * size);
+        }
+    }
+}
+
+/* Each element is one sum over k in order: one row and one vector at a time give the same bits. */
+static void product_alone(struct trial *t)
+{
+    const int64_t lanes = t->k->lanes;
+    real c[64];
+    for (int64_t r = 0; r < t->M; r++) {
+        for (int64_t i = 0; i < t->N; i += lanes) {
+            memcpy(c, given(t, C, r, i), (size_t)lanes * sizeof(real));
+            t->k->product(1, lanes, t->K, at(t, A) + r * t->ars, t->ars, t->aks, at(t, B) + i, t->a[B].ld, c,
+                          lanes, t->add);
+            CHECK(memcmp(c, at(t, C) + r * t->a[C].ld + i, (size_t)lanes * sizeof(real)) == 0,
+                  "%s product %lld x %lld x %lld: the bits of row %lld, columns %lld change with M and N",
+                  t->k->name, (long long)t->M, (long long)t->N, (long long)t->K, (long long)r, (long long)i);
+        }
+    }
+}
+
+static double product_work(const struct trial *t)
+{
+    return 2.0 * (double)(t->M * t->N * t->K);
+}
+
+/* ---- few_scores ---- */
+
+static void draw_few_scores(struct trial *t)
+{
+    draw_tile(t);
+    t->M = t->bench ? 1 : rng_range(&t->random, 1, t->W < 4 ? t->W : 4);
+    t->K = t->bench ? 64 : t->k->lanes * rng_range(&t->random, 1, 6);
+    t->add = sometimes(t);
+    make_array(t, A, false, t->nj, t->K, t->K + (sometimes(t) ? 5 : 0), number);
+    make_array(t, B, false, t->M, t->K, t->K + (sometimes(t) ? 3 : 0), number);
+    make_array(t, T, true, t->nj, t->W, t->ld, t->add ? number : nothing);
+}
+
+static void call_few_scores(const agi_kernels *k, struct trial *t)
+{
+    k->few_scores(at(t, T), t->ld, t->nj, t->W, at(t, A), t->a[A].ld, at(t, B), t->a[B].ld, t->M, t->K,
+                  t->add);
+}
+
+static void expect_few_scores(struct trial *t)
+{
+    for (int64_t j = 0; j < t->nj; j++) {
+        for (int64_t i = 0; i < t->W; i++) {
+            wide sum = t->add ? in(t, T, j, i) : 0, size = fabsl(sum);
+            for (int64_t c = 0; c < t->K && i < t->M; c++) {
+                sum += in(t, A, j, c) * in(t, B, i, c);
+                size += fabsl(in(t, A, j, c) * in(t, B, i, c));
+            }
+            expect(t, T, j, i, sum, 4 * EPS * size);
+        }
+    }
+}
+
+/* One key at a time gives the same bits. */
+static void few_scores_alone(struct trial *t)
+{
+    real row[PANEL];
+    const size_t size = (size_t)t->W * sizeof(real);
+    for (int64_t j = 0; j < t->nj; j++) {
+        memcpy(row, given(t, T, j, 0), size);
+        t->k->few_scores(row, PANEL, 1, t->W, at(t, A) + j * t->a[A].ld, t->K, at(t, B), t->a[B].ld, t->M,
+                         t->K, t->add);
+        CHECK(memcmp(row, at(t, T) + j * t->ld, size) == 0,
+              "%s few_scores: key %lld of %lld alone has other bits", t->k->name, (long long)j,
+              (long long)t->nj);
+    }
+}
+
+static double few_work(const struct trial *t)
+{
+    return 2.0 * (double)(t->nj * t->M * t->K);
+}
+
+/* ---- put, dots, transpose ---- */
+
+enum { MOST_ROWS = 5 };
+
+static void draw_rows(struct trial *t)
+{
+    t->M = t->bench ? 1 : rng_range(&t->random, 0, MOST_ROWS);
+    t->n = t->bench ? 4096 : rng_range(&t->random, 0, 600);
+    t->add = sometimes(t);
+    t->factor = between(t, -2, 2);
+    make_array(t, A, false, t->M, t->n, t->n + (sometimes(t) ? 3 : 0), number);
+}
+
+static double row_elements(const struct trial *t)
+{
+    return (double)t->n;
+}
+
+/* The factor of row r; every third trial has one for all rows. */
+static int64_t factor_step(const struct trial *t)
+{
+    return t->n % 3 != 0;
+}
+
+static double factor_of(const struct trial *t, int64_t r)
+{
+    return t->factor + 0.3 * (double)(r * factor_step(t));
+}
+
+static void draw_put(struct trial *t)
+{
+    draw_rows(t);
+    make_array(t, C, true, t->M, t->n, t->n + (sometimes(t) ? 5 : 0), t->add ? number : nothing);
+}
+
+static void call_put(const agi_kernels *k, struct trial *t)
+{
+    double factor[MOST_ROWS];
+    for (int64_t r = 0; r < MOST_ROWS; r++) {
+        factor[r] = factor_of(t, r);
+    }
+    k->put(at(t, C), t->a[C].ld, at(t, A), t->a[A].ld, t->M, t->n, factor, factor_step(t), t->add);
+}
+
+static void expect_put(struct trial *t)
+{
+    for (int64_t r = 0; r < t->M; r++) {
+        for (int64_t i = 0; i < t->n; i++) {
+            const double to = t->add ? (double)*given(t, C, r, i) : 0, from = (double)*given(t, A, r, i);
+            expect(t, C, r, i, (wide)(real)(to + factor_of(t, r) * from), 0);
+        }
+    }
+}
+
+/* In place it gives the same bits. */
+static void put_in_place(struct trial *t)
+{
+    double factor = t->factor;
+    real row[600], twin[600];
+    const size_t size = (size_t)t->n * sizeof(real);
+    if (t->M == 0) {
+        return;
+    }
+    memcpy(row, given(t, A, 0, 0), size);
+    memcpy(twin, given(t, A, 0, 0), size);
+    t->k->put(row, t->n, row, t->n, 1, t->n, &factor, 0, t->add);
+    t->k->put(twin, t->n, given(t, A, 0, 0), t->n, 1, t->n, &factor, 0, t->add);
+    CHECK(memcmp(row, twin, size) == 0, "%s put of %lld numbers in place: other bits", t->k->name,
+          (long long)t->n);
+}
+
+/* Sums of weights: from the smallest normal number on, and what stays. */
+static void draw_logarithms(struct trial *t)
+{
+    t->n = t->bench ? 64 : rng_range(&t->random, 0, 40);
+    for (int64_t i = 0; i < t->n; i++) {
+        const double near = 1 + between(t, -1, 1) * exp2(between(t, -52, 0) - 1);
+        t->numbers[i] = sometimes(t) ? near : exp2(between(t, -1021, 1023));
+        t->numbers[i] = t->bench || rng_range(&t->random, 0, 9) > 0 ? t->numbers[i]
+                        : sometimes(t)                              ? INFINITY
+                                                                    : NAN;
+    }
+}
+
+static void call_logarithms(const agi_kernels *k, struct trial *t)
+{
+    t->results[t->n] = 7; /* what stays behind the last */
+    k->logarithms(t->results, t->numbers, t->n);
+}
+
+static void expect_logarithms(struct trial *t)
+{
+    CHECK(t->results[t->n] == 7, "%s logarithms: writes behind %lld numbers", t->k->name, (long long)t->n);
+    for (int64_t i = 0; i < t->n; i++) {
+        const double x = t->numbers[i], y = t->results[i];
+        const wide truth = log2l((wide)x), error = fabsl((wide)y - truth);
+        const bool right = x < INFINITY ? error <= 5e-16L * fabsl(truth) : x == y || (isnan(x) && isnan(y));
+        CHECK(right, "%s logarithms: %.17g has %.17g instead of %.17g", t->k->name, x, y, (double)truth);
+    }
+}
+
+static void draw_dots(struct trial *t)
+{
+    draw_rows(t);
+    make_array(t, B, false, t->M, t->n, t->n + (sometimes(t) ? 5 : 0), number);
+}
+
+static void call_dots(const agi_kernels *k, struct trial *t)
+{
+    for (int64_t r = 0; r <= t->M; r++) {
+        t->results[r] = 7; /* what stays behind the last */
+    }
+    k->dots(t->results, at(t, A), t->a[A].ld, at(t, B), t->a[B].ld, t->M, t->n);
+}
+
+static void expect_dots(struct trial *t)
+{
+    CHECK(t->results[t->M] == 7, "%s dots: writes behind %lld rows", t->k->name, (long long)t->M);
+    for (int64_t r = 0; r < t->M; r++) {
+        wide sum = 0, size = 0;
+        for (int64_t i = 0; i < t->n; i++) {
+            sum += in(t, A, r, i) * in(t, B, r, i);
+            size += fabsl(in(t, A, r, i) * in(t, B, r, i));
+        }
+        CHECK(fabsl((wide)t->results[r] - sum) <= 4 * (wide)DBL_EPSILON * size,
+              "%s dots: row %lld of %lld numbers is %g", t->k->name, (long long)r, (long long)t->n,
+              t->results[r]);
+    }
+}
+
+static int64_t whole_vectors(const agi_kernels *k, int64_t n)
+{
+    return (n + k->lanes - 1) / k->lanes * k->lanes;
+}
+
+static void draw_transpose(struct trial *t)
+{
+    t->n = t->bench ? PANEL : rng_range(&t->random, 0, PANEL);
+    t->K = t->bench ? 64 : rng_range(&t->random, 1, 70);
+    make_array(t, A, false, t->n, t->K, t->K + (sometimes(t) ? 3 : 0), number);
+    make_array(t, C, true, t->K, whole_vectors(t->k, t->n), PANEL, nothing);
+}
+
+/* Zeros reach as far as a vector does: the scalar table's, with shorter ones, are completed here. */
+static void call_transpose(const agi_kernels *k, struct trial *t)
+{
+    k->transpose(at(t, C), at(t, A), t->a[A].ld, t->n, t->K);
+    for (int64_t r = whole_vectors(k, t->n); r < t->a[C].width; r++) {
+        for (int64_t i = 0; i < t->K; i++) {
+            at(t, C)[i * PANEL + r] = 0;
+        }
+    }
+}
+
+static void expect_transpose(struct trial *t)
+{
+    for (int64_t r = 0; r < t->a[C].width; r++) {
+        for (int64_t i = 0; i < t->K; i++) {
+            expect(t, C, i, r, r < t->n ? in(t, A, r, i) : 0, 0);
+        }
+    }
+}
+
+static double transposed_elements(const struct trial *t)
+{
+    return (double)(t->n * t->K);
+}
+
+/* ---- dropout ---- */
+
+/* Philox at counter (g / 4, p, head, sequence), word g % 4. */
+static uint32_t dropout_word(const struct trial *t, int64_t j, int64_t i)
+{
+    const uint64_t g = (uint64_t)(t->g0 + j), p = (uint64_t)(t->p0 + i);
+    const uint32_t counter[4] = {(uint32_t)(g / 4), (uint32_t)p, t->head, t->sequence};
+    const uint32_t key[2] = {(uint32_t)t->seed, (uint32_t)(t->seed >> 32)};
+    uint32_t word[4];
+    agi_philox4x32_10(counter, key, word);
+    return word[g % 4];
+}
+
+/* The threshold is one of the words itself: that one is kept. */
+static void draw_dropout(struct trial *t)
+{
+    const int64_t far = sometimes(t) ? INT64_C(1) << 40 : 200;
+    draw_tile(t);
+    t->g0 = rng_range(&t->random, -far, far);
+    t->p0 = rng_range(&t->random, -far, far);
+    t->seed = rng_next(&t->random);
+    t->head = (uint32_t)rng_next(&t->random);
+    t->sequence = (uint32_t)rng_next(&t->random);
+    t->threshold = dropout_word(t, rng_range(&t->random, 0, t->nj - 1), rng_range(&t->random, 0, t->W - 1));
+    t->scale = (real)between(t, 1, 3);
+    make_tile(t, M, true, nothing);
+}
+
+static void call_dropout(const agi_kernels *k, struct trial *t)
+{
+    k->dropout(at(t, M), t->ld, t->nj, t->W, t->g0, t->p0, t->head, t->sequence, t->seed, t->threshold,
+               t->scale);
+}
+
+static void expect_dropout(struct trial *t)
+{
+    for (int64_t j = 0; j < t->nj; j++) {
+        for (int64_t i = 0; i < t->W; i++) {
+            expect(t, M, j, i, dropout_word(t, j, i) < t->threshold ? 0 : (wide)t->scale, 0);
+        }
+    }
+}
+
+#endif

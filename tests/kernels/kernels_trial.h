@@ -1,0 +1,297 @@
+/* One trial of a kernel: its arrays, each with guards around it, NaN wherever nothing may be read, the
+ * results that plain loops in long double expect and how far off a result may be. */
+#ifndef AG_KERNELS_TRIAL_H
+#define AG_KERNELS_TRIAL_H
+
+#include <math.h>
+
+#include "cpu/vec/kernels/kernels.h"
+#include "check/rng.h"
+#include "test.h"
+
+typedef long double wide;
+
+#ifdef AGI_REAL64
+#define EPS ((wide)DBL_EPSILON)
+#define EXP2_ERROR 1e-15L
+#else
+#define EPS ((wide)FLT_EPSILON)
+#define EXP2_ERROR 2e-7L
+#endif
+
+/* The arrays of all kernels, by the names of kernels.h; of its lanes by what they hold: TOP is m, SUM l,
+ * SHIFT r, TSUM a. */
+/* clang-format off */
+#define TRIAL_NAMES(NAME)                                                                                    \
+    NAME(A) NAME(B) NAME(C) NAME(T) NAME(U) NAME(X) NAME(F) NAME(G) NAME(P) NAME(M) NAME(DP) NAME(TDP)       \
+    NAME(TOP) NAME(SUM) NAME(SHIFT) NAME(TSUM) NAME(ALPHA) NAME(DELTA) NAME(HIGH) NAME(LOW) NAME(MU)         \
+    NAME(D) NAME(TD)
+enum {
+#define TRIAL_NUMBER(name) name,
+    TRIAL_NAMES(TRIAL_NUMBER)
+    TRIAL_ARRAYS
+};
+static const char *const array_name[] = {
+#define TRIAL_TEXT(name) #name,
+    TRIAL_NAMES(TRIAL_TEXT)
+};
+/* clang-format on */
+
+/* [rows][width] with ld numbers from row to row; a block of memory is lead numbers, the array without the
+ * gap behind its last row, trail numbers. */
+struct array {
+    int64_t rows, width, ld;
+    int64_t lead, trail;
+    bool written;
+    real *before, *after, *scalar; /* blocks: as given, after the call, after the scalar table's call */
+    wide *truth, *bound;           /* [rows][width]: what a written array shall hold, how far off it may be */
+};
+
+struct trial {
+    struct rng random;
+    const agi_kernels *k;
+    bool bench; /* the shape of a usual tile, and numbers that stay as large when a call is repeated */
+    struct array a[TRIAL_ARRAYS];
+
+    int64_t nj, W, ld; /* of a tile */
+    int64_t M, N, K;   /* of a product; */
+    int64_t ars, aks;  /*   strides of A */
+    int64_t n;         /* of rows */
+    int64_t low, high; /* a band */
+    int64_t g0, p0;    /* positions */
+    uint32_t head, sequence, threshold;
+    uint64_t seed;
+    real scale, softcap, c;
+    double factor;
+    bool add;
+
+    double result, scalar_result; /* of the call itself, where it has one */
+    wide result_truth, result_bound;
+    double numbers[64], results[65]; /* in float64, where an entry takes or gives such */
+};
+
+/* ---- Drawing ---- */
+
+static double between(struct trial *t, double low, double high)
+{
+    return low + (high - low) * rng_uniform(&t->random);
+}
+
+/* Is something that is not always there there? A benchmark is of the plain case. */
+static bool sometimes(struct trial *t)
+{
+    return !t->bench && rng_chance(&t->random, 0.5);
+}
+
+static real number(struct trial *t)
+{
+    return (real)between(t, -2, 2);
+}
+
+/* What others are multiplied by. */
+static real factor(struct trial *t)
+{
+    return t->bench ? 1 : (real)between(t, 0.01, 1);
+}
+
+static real nothing(struct trial *t)
+{
+    (void)t;
+    return (real)NAN;
+}
+
+/* ---- Arrays ---- */
+
+static int64_t block_size(const struct array *a)
+{
+    return a->lead + (a->rows > 0 ? (a->rows - 1) * a->ld + a->width : 0) + a->trail;
+}
+
+/* Array n of the trial; the numbers are drawn, all others of its block are NaN. Without a guard behind it,
+ * in half of the trials, it ends where its memory ends, for sanitizers to see what is read beyond. */
+static void make_array(struct trial *t, int n, bool written, int64_t rows, int64_t width, int64_t ld,
+                       real (*draw)(struct trial *))
+{
+    struct array *a = &t->a[n];
+    *a = (struct array){.rows = rows, .width = width, .ld = ld, .written = written};
+    a->lead = t->bench ? 0 : rng_range(&t->random, 1, 20);
+    a->trail = rng_chance(&t->random, 0.5) ? 40 : 0;
+    const size_t size = (size_t)block_size(a), inner = (size_t)(rows * width);
+    a->before = malloc((size + 1) * sizeof *a->before);
+    a->after = malloc(size * sizeof *a->after + (size == 0));
+    a->scalar = malloc((size + 1) * sizeof *a->scalar);
+    a->truth = malloc((inner + 1) * sizeof *a->truth);
+    a->bound = malloc((inner + 1) * sizeof *a->bound);
+    test_need(a->before && a->after && a->scalar && a->truth && a->bound, "memory");
+    for (size_t i = 0; i < size; i++) {
+        a->before[i] = (real)NAN;
+    }
+    for (int64_t r = 0; r < rows; r++) {
+        for (int64_t i = 0; i < width; i++) {
+            a->before[a->lead + r * ld + i] = draw(t);
+        }
+    }
+}
+
+/* A tile of the trial's shape, and one row of its lanes. */
+static void make_tile(struct trial *t, int n, bool written, real (*draw)(struct trial *))
+{
+    make_array(t, n, written, t->nj, t->W, t->ld, draw);
+}
+
+static void make_lanes(struct trial *t, int n, bool written, real (*draw)(struct trial *))
+{
+    make_array(t, n, written, 1, t->W, t->W, draw);
+}
+
+static bool there(const struct trial *t, int n)
+{
+    return t->a[n].before != NULL;
+}
+
+/* A number of array n as it was given, and as it is now. */
+static real *given(struct trial *t, int n, int64_t j, int64_t i)
+{
+    struct array *a = &t->a[n];
+    return a->before + a->lead + j * a->ld + i;
+}
+
+static wide in(struct trial *t, int n, int64_t j, int64_t i)
+{
+    return (wide)*given(t, n, j, i);
+}
+
+static wide out(const struct trial *t, int n, int64_t j, int64_t i)
+{
+    const struct array *a = &t->a[n];
+    return (wide)a->after[a->lead + j * a->ld + i];
+}
+
+/* Array n as an argument of a call. */
+static real *at(const struct trial *t, int n)
+{
+    return there(t, n) ? t->a[n].after + t->a[n].lead : NULL;
+}
+
+/* What array n shall hold; a bound of infinity: anything. */
+static void expect(struct trial *t, int n, int64_t j, int64_t i, wide truth, wide bound)
+{
+    const struct array *a = &t->a[n];
+    a->truth[j * a->width + i] = truth;
+    a->bound[j * a->width + i] = bound;
+}
+
+static void free_arrays(struct trial *t)
+{
+    for (int n = 0; n < TRIAL_ARRAYS; n++) {
+        free(t->a[n].before);
+        free(t->a[n].after);
+        free(t->a[n].scalar);
+        free(t->a[n].truth);
+        free(t->a[n].bound);
+    }
+}
+
+static void copy_arrays(struct trial *t)
+{
+    for (int n = 0; n < TRIAL_ARRAYS; n++) {
+        if (there(t, n)) {
+            memcpy(t->a[n].after, t->a[n].before, (size_t)block_size(&t->a[n]) * sizeof(real));
+        }
+    }
+}
+
+/* Keeps the results as the scalar table's. */
+static void keep_scalar(struct trial *t)
+{
+    t->scalar_result = t->result;
+    for (int n = 0; n < TRIAL_ARRAYS; n++) {
+        if (there(t, n)) {
+            memcpy(t->a[n].scalar, t->a[n].after, (size_t)block_size(&t->a[n]) * sizeof(real));
+        }
+    }
+}
+
+/* What nobody says otherwise of shall stay as it was. */
+static void expect_unchanged(struct trial *t)
+{
+    for (int n = 0; n < TRIAL_ARRAYS; n++) {
+        for (int64_t j = 0; there(t, n) && j < t->a[n].rows; j++) {
+            for (int64_t i = 0; i < t->a[n].width; i++) {
+                expect(t, n, j, i, in(t, n, j, i), 0);
+            }
+        }
+    }
+    t->result_truth = 0;
+    t->result_bound = 0;
+}
+
+/* ---- Comparing ---- */
+
+/* Not by isinf: valgrind computes in double, where the greatest long double is infinite. */
+static bool is_infinite(wide x)
+{
+    return fabsl(x) > (wide)REAL_MAX;
+}
+
+static bool is_near(wide got, wide truth, wide bound)
+{
+    return is_infinite(bound) || got == truth || (isnan(got) && isnan(truth)) || fabsl(got - truth) <= bound;
+}
+
+/* Guards, gaps and arrays that are only read: to the bit as before. */
+static void check_untouched(const struct trial *t, const char *entry, int n)
+{
+    const struct array *a = &t->a[n];
+    for (int64_t i = 0; i < block_size(a); i++) {
+        const int64_t from = i - a->lead, row = a->ld > 0 ? from / a->ld : 0;
+        const bool inside = from >= 0 && row < a->rows && from - row * a->ld < a->width;
+        if (!(inside && a->written) && memcmp(a->before + i, a->after + i, sizeof(real)) != 0) {
+            CHECK(false, "%s %s: %s of %lld x %lld, ld %lld: number %lld, %s, became %g", t->k->name, entry,
+                  array_name[n], (long long)a->rows, (long long)a->width, (long long)a->ld, (long long)from,
+                  inside ? "an input" : "outside the array", (double)a->after[i]);
+            return;
+        }
+    }
+    CHECK(true, "untouched");
+}
+
+/* A written array against the truth and against the scalar table's. */
+static void check_written(const struct trial *t, const char *entry, int n)
+{
+    const struct array *a = &t->a[n];
+    for (int64_t j = 0; j < a->rows; j++) {
+        for (int64_t i = 0; i < a->width; i++) {
+            const wide got = out(t, n, j, i), truth = a->truth[j * a->width + i];
+            const wide bound = a->bound[j * a->width + i];
+            const wide scalar = (wide)a->scalar[a->lead + j * a->ld + i];
+            if (!is_near(got, truth, bound) || !is_near(got, scalar, 2 * bound)) {
+                CHECK(false,
+                      "%s %s: %s of %lld x %lld: [%lld][%lld] is %.17Lg, not %.17Lg (scalar %.17Lg) "
+                      "within %.3Lg",
+                      t->k->name, entry, array_name[n], (long long)a->rows, (long long)a->width, (long long)j,
+                      (long long)i, got, truth, scalar, bound);
+                return;
+            }
+        }
+    }
+    CHECK(true, "as expected");
+}
+
+static void check_arrays(const struct trial *t, const char *entry)
+{
+    for (int n = 0; n < TRIAL_ARRAYS; n++) {
+        if (there(t, n)) {
+            check_untouched(t, entry, n);
+            if (t->a[n].written) {
+                check_written(t, entry, n);
+            }
+        }
+    }
+    CHECK(is_near((wide)t->result, t->result_truth, t->result_bound) &&
+              is_near((wide)t->result, (wide)t->scalar_result, 2 * t->result_bound),
+          "%s %s: the result is %.17g, not %.17Lg (scalar %.17g) within %.3Lg", t->k->name, entry, t->result,
+          t->result_truth, t->scalar_result, t->result_bound);
+}
+
+#endif

@@ -1,0 +1,643 @@
+/* Everything about the layer, its optimisers, schedules and loss scale that must be refused: the status, a
+ * message that names the field, and nothing written. And allocation failing at each place. */
+#include "nn.h"
+
+static void check_refused(ag_status got, ag_status wanted, const char *word, int line)
+{
+    CHECK(got == wanted && strstr(ag_last_message(), word) != NULL,
+          "line %d: %s instead of %s, message '%s' instead of one with '%s'", line, ag_status_string(got),
+          ag_status_string(wanted), ag_last_message(), word);
+    CHECK(ag_last_field()[0] != '\0', "line %d: the message '%s' is about no field", line, ag_last_message());
+}
+
+/* The field that the last refusal is about. */
+#define ABOUT(field)                                                                                         \
+    CHECK(strcmp(ag_last_field(), field) == 0, "line %d: the field is '%s'", __LINE__, ag_last_field())
+
+#define REFUSED(call, wanted, word) check_refused((call), (wanted), (word), __LINE__)
+
+/* ---- Descriptions ---- */
+
+static ag_problem problem_of(const char *text)
+{
+    ag_problem p = AG_PROBLEM_INIT;
+    test_need(ag_problem_parse(text, &p) == AG_OK, text);
+    return p;
+}
+
+static void refuse_desc(const char *text, ag_layer_desc d, ag_status wanted, const char *word, int line)
+{
+    ag_problem p = problem_of(text);
+    ag_layer *layer = (ag_layer *)&p;
+    d.struct_size = sizeof d;
+    d.attention = &p;
+    check_refused(ag_layer_create(&layer, &d, NULL), wanted, word, line);
+    CHECK(layer == NULL, "line %d: layer is not NULL", line);
+}
+
+#define REFUSED_DESC(text, wanted, word, ...)                                                                \
+    refuse_desc(text, (ag_layer_desc){.struct_size = 0, __VA_ARGS__}, wanted, word, __LINE__)
+
+static void check_descriptions(void)
+{
+    const char *cross = "f32 b2 h2 q5 k6 d4", *same = "f32 b2 h2 q5 d4";
+    const int64_t large = INT64_C(1) << 30;
+    ag_layer *layer;
+    ag_layer_desc d = AG_LAYER_DESC_INIT;
+    REFUSED_DESC(same, AG_INVALID_PROBLEM, "flags", .flags = 1 << 6, .d_model = 8);
+    REFUSED_DESC(same, AG_INVALID_PROBLEM, "exclude", .flags = AG_LAYER_SELF | AG_LAYER_SHARED_KV,
+                 .d_model = 8);
+    REFUSED_DESC(same, AG_INVALID_PROBLEM, "d_model is 0", .d_model = 0);
+    REFUSED_DESC(same, AG_INVALID_PROBLEM, "d_model is -1", .d_model = -1);
+    REFUSED_DESC(same, AG_INVALID_PROBLEM, "q_width", .d_model = 8, .q_width = -8);
+    ABOUT("desc.q_width");
+    REFUSED_DESC(same, AG_INVALID_PROBLEM, "k_width", .d_model = 8, .k_width = -8);
+    REFUSED_DESC(same, AG_INVALID_PROBLEM, "v_width", .d_model = 8, .v_width = -8);
+    REFUSED_DESC(same, AG_INVALID_PROBLEM, "v_width", .d_model = 8, .v_width = INT64_C(1) << 31);
+    REFUSED_DESC(cross, AG_INVALID_PROBLEM, "rows", .flags = AG_LAYER_SELF, .d_model = 8);
+    REFUSED_DESC("f32 b2 h2 q5 k6 d4 packed=8,8", AG_INVALID_PROBLEM, "kv_len", .flags = AG_LAYER_SELF,
+                 .d_model = 8);
+    REFUSED_DESC(same, AG_INVALID_PROBLEM, "k_width", .flags = AG_LAYER_SELF, .d_model = 8, .k_width = 7);
+    REFUSED_DESC(same, AG_INVALID_PROBLEM, "v_width", .flags = AG_LAYER_SELF, .d_model = 8, .v_width = 7);
+    REFUSED_DESC(cross, AG_INVALID_PROBLEM, "v_width", .flags = AG_LAYER_SHARED_KV, .d_model = 8,
+                 .v_width = 7);
+    REFUSED_DESC("f32 b1 h1 q1073741824 k1 d1", AG_INVALID_PROBLEM, "larger than memory", .d_model = large);
+    ABOUT("desc");
+    REFUSED(ag_layer_create(NULL, &d, NULL), AG_INVALID_ARGUMENT, "layer");
+    REFUSED(ag_layer_create(&layer, NULL, NULL), AG_INVALID_PROBLEM, "desc");
+    REFUSED(ag_layer_create(&layer, &d, NULL), AG_INVALID_PROBLEM, "attention");
+    d.struct_size = 0;
+    REFUSED(ag_layer_create(&layer, &d, NULL), AG_INVALID_PROBLEM, "struct_size");
+    ag_problem bad = AG_PROBLEM_INIT;
+    d = (ag_layer_desc)AG_LAYER_DESC_INIT;
+    d.attention = &bad;
+    d.d_model = 4;
+    REFUSED(ag_layer_create(&layer, &d, NULL), AG_INVALID_PROBLEM, "dtype");
+}
+
+/* ---- Allocation ---- */
+
+typedef struct {
+    int left, held;
+} failing;
+
+static void *fail_alloc(void *ctx, size_t size)
+{
+    failing *f = ctx;
+    if (f->left-- == 0) {
+        return NULL;
+    }
+    f->held++;
+    return malloc(size);
+}
+
+static void fail_release(void *ctx, void *memory)
+{
+    ((failing *)ctx)->held--;
+    free(memory);
+}
+
+static void check_allocation(void)
+{
+    ag_problem p = problem_of("f32 b2 h2 q5 d4 alibi");
+    ag_layer_desc d = AG_LAYER_DESC_INIT;
+    ag_options options = AG_OPTIONS_INIT;
+    ag_status status = AG_NO_MEMORY;
+    int places = 0;
+    d.attention = &p;
+    d.d_model = 8;
+    options.alloc = fail_alloc;
+    options.release = fail_release;
+    for (; status == AG_NO_MEMORY && places < 100; places++) {
+        failing f = {places, 0};
+        ag_layer *layer = NULL;
+        options.alloc_ctx = &f;
+        status = ag_layer_create(&layer, &d, &options);
+        CHECK((status == AG_OK) == (layer != NULL), "place %d: status %d, layer %p", places, (int)status,
+              (void *)layer);
+        ag_layer_destroy(layer);
+        CHECK(f.held == 0, "place %d: %d blocks were not released", places, f.held);
+    }
+    CHECK(status == AG_OK && places == 4, "plan, slopes and layer: %d places, status %d", places - 1,
+          (int)status);
+}
+
+/* ---- Calls ---- */
+
+static const nn_config self = {"f32 b2 h2 q5 d4", AG_LAYER_SELF, 8, 0, 0, 0, 0};
+static const nn_config cross = {"f32 b2 h2 q5 k6 d4 sink", AG_LAYER_BIASES, 8, 7, 6, 5, 0};
+static const nn_config shared = {"f32 b2 h2 q5 k6 d4", AG_LAYER_SHARED_KV, 8, 7, 6, 0, 0};
+
+/* A changed call: refused by the map, with the word, and no output touched. */
+static void refuse_call(const nn_config *c, uint32_t map, void (*change)(nn_model *m), ag_status wanted,
+                        const char *word, int line)
+{
+    nn_model m, untouched;
+    nn_make(&m, c, 1, 31);
+    nn_make(&untouched, c, 1, 31);
+    nn_run_all(&m);
+    nn_run_all(&untouched);
+    change(&m);
+    check_refused(nn_run(&m, map), wanted, word, line);
+    for (int kind = 0; kind < N_KINDS; kind++) {
+        for (int array = 0; array < N_ARRAYS; array++) {
+            for (int64_t i = 0; i < m.count[array]; i++) {
+                if (nn_get(&m, kind, array, i) != nn_get(&untouched, kind, array, i)) {
+                    CHECK(0, "line %d: %s of kind %d was written", line, nn_names[array], kind);
+                    break;
+                }
+            }
+        }
+    }
+    nn_free(&m);
+    nn_free(&untouched);
+}
+
+#define REFUSED_CALL(c, map, change, wanted, word) refuse_call(&(c), map, change, wanted, word, __LINE__)
+
+static void no_params(nn_model *m)
+{
+    m->a.params = NULL;
+}
+static void no_x_q(nn_model *m)
+{
+    m->a.x_q = NULL;
+}
+static void no_x_k(nn_model *m)
+{
+    m->a.x_k = NULL;
+}
+static void no_x_v(nn_model *m)
+{
+    m->a.x_v = NULL;
+}
+static void no_y(nn_model *m)
+{
+    m->a.y = NULL;
+}
+static void no_ty(nn_model *m)
+{
+    m->a.ty = NULL;
+}
+static void no_dy(nn_model *m)
+{
+    m->a.dy = NULL;
+}
+static void no_saved(nn_model *m)
+{
+    m->a.saved = NULL;
+}
+static void no_t_saved(nn_model *m)
+{
+    m->a.t_saved = NULL;
+}
+static void no_d_saved(nn_model *m)
+{
+    m->a.d_saved = NULL;
+}
+static void extra_x_k(nn_model *m)
+{
+    m->a.x_k = m->at[VALUE][X_Q];
+}
+static void extra_x_v(nn_model *m)
+{
+    m->a.x_v = m->at[VALUE][X_K];
+}
+static void extra_dx_k(nn_model *m)
+{
+    m->a.dx_k = m->at[D][X_Q];
+}
+static void misaligned_y(nn_model *m)
+{
+    m->a.y = (char *)m->a.y + 1;
+}
+static void misaligned_x(nn_model *m)
+{
+    m->a.x_q = (const char *)m->a.x_q + 2;
+}
+static void y_is_x(nn_model *m)
+{
+    m->a.y = m->at[VALUE][X_Q];
+}
+static void y_in_saved(nn_model *m)
+{
+    m->a.y = (char *)m->saved + 64;
+}
+static void dx_twice(nn_model *m)
+{
+    m->a.dx_k = m->a.dx_q;
+}
+static void saved_is_t_saved(nn_model *m)
+{
+    m->a.t_saved = m->a.saved;
+}
+static void d_params_is_params(nn_model *m)
+{
+    m->a.d_params = m->at[VALUE][PARAMS];
+}
+static void unknown_bit(nn_model *m)
+{
+    m->a.accumulate = 1 << 10;
+}
+static void small_workspace(nn_model *m)
+{
+    m->bytes = 100;
+}
+static void no_args(nn_model *m)
+{
+    m->a.struct_size = 0;
+}
+static void own_q(nn_model *m)
+{
+    m->attention.q = ag_bhnd(m->saved, 1, 1, 1);
+}
+static void own_tdq(nn_model *m)
+{
+    m->attention.tdq = ag_bhnd(m->saved, 1, 1, 1);
+}
+static void own_bit(nn_model *m)
+{
+    m->attention.accumulate = AG_ACC_DQ;
+}
+static void no_sink(nn_model *m)
+{
+    m->attention.sink.data = NULL;
+}
+static void a_bias(nn_model *m)
+{
+    m->attention.bias = ag_bhnd(m->saved, 1, 1, 1);
+}
+static void bad_size(nn_model *m)
+{
+    m->attention.struct_size = 1;
+}
+
+static void bad_length(nn_model *m)
+{
+    static const int64_t lengths[2] = {5, 7};
+    m->attention.kv_lengths = lengths;
+}
+
+static void check_calls(void)
+{
+    const uint32_t maps[] = {AG_MAP_FORWARD, AG_MAP_VJP, AG_MAP_JVP, AG_MAP_VJP_JVP};
+    for (int i = 0; i < 4; i++) {
+        REFUSED_CALL(cross, maps[i], no_params, AG_INVALID_ARGUMENT, "params is NULL");
+        REFUSED_CALL(cross, maps[i], no_x_q, AG_INVALID_ARGUMENT, "x_q is NULL");
+        REFUSED_CALL(cross, maps[i], no_x_k, AG_INVALID_ARGUMENT, "x_k is NULL");
+        REFUSED_CALL(cross, maps[i], no_x_v, AG_INVALID_ARGUMENT, "x_v is NULL");
+        REFUSED_CALL(cross, maps[i], no_saved, AG_INVALID_ARGUMENT, "saved is NULL");
+        REFUSED_CALL(cross, maps[i], small_workspace, AG_WORKSPACE, "100 bytes");
+        REFUSED_CALL(cross, maps[i], unknown_bit, AG_INVALID_ARGUMENT, "accumulate");
+        REFUSED_CALL(cross, maps[i], no_args, AG_INVALID_ARGUMENT, "struct_size");
+        REFUSED_CALL(cross, maps[i], own_q, AG_INVALID_ARGUMENT, "attention has q");
+        ABOUT("attention.q");
+        REFUSED_CALL(cross, maps[i], own_tdq, AG_INVALID_ARGUMENT, "attention has tdq");
+        REFUSED_CALL(cross, maps[i], own_bit, AG_INVALID_ARGUMENT, "accumulate of attention");
+        REFUSED_CALL(cross, maps[i], no_sink, AG_INVALID_ARGUMENT, "sink is NULL");
+        ABOUT("attention.sink");
+        REFUSED_CALL(cross, maps[i], a_bias, AG_INVALID_ARGUMENT, "bias is given");
+        REFUSED_CALL(cross, maps[i], bad_size, AG_INVALID_ARGUMENT, "attention");
+        REFUSED_CALL(cross, maps[i], bad_length, AG_INVALID_ARGUMENT, "kv_lengths[1] is 7");
+        REFUSED_CALL(self, maps[i], extra_x_k, AG_INVALID_ARGUMENT, "x_q serves");
+        REFUSED_CALL(shared, maps[i], extra_x_v, AG_INVALID_ARGUMENT, "x_k serves");
+        REFUSED_CALL(self, maps[i], misaligned_x, AG_INVALID_ARGUMENT, "not aligned");
+    }
+    REFUSED_CALL(cross, AG_MAP_FORWARD, no_y, AG_INVALID_ARGUMENT, "y is NULL");
+    REFUSED_CALL(cross, AG_MAP_JVP, no_ty, AG_INVALID_ARGUMENT, "ty is NULL");
+    REFUSED_CALL(cross, AG_MAP_JVP, no_t_saved, AG_INVALID_ARGUMENT, "t_saved is NULL");
+    REFUSED_CALL(cross, AG_MAP_VJP_JVP, no_t_saved, AG_INVALID_ARGUMENT, "t_saved is NULL");
+    REFUSED_CALL(cross, AG_MAP_VJP, no_d_saved, AG_INVALID_ARGUMENT, "d_saved is NULL");
+    REFUSED_CALL(cross, AG_MAP_VJP_JVP, no_d_saved, AG_INVALID_ARGUMENT, "d_saved is NULL");
+    REFUSED_CALL(cross, AG_MAP_VJP, no_dy, AG_INVALID_ARGUMENT, "dy is NULL");
+    REFUSED_CALL(cross, AG_MAP_VJP_JVP, no_dy, AG_INVALID_ARGUMENT, "dy is NULL");
+    REFUSED_CALL(self, AG_MAP_VJP, extra_dx_k, AG_INVALID_ARGUMENT, "dx_k is given");
+    REFUSED_CALL(self, AG_MAP_FORWARD, misaligned_y, AG_INVALID_ARGUMENT, "not aligned");
+    REFUSED_CALL(self, AG_MAP_FORWARD, y_is_x, AG_INVALID_ARGUMENT, "overlaps input x_q");
+    REFUSED_CALL(self, AG_MAP_FORWARD, y_in_saved, AG_INVALID_ARGUMENT, "overlaps output saved");
+    REFUSED_CALL(cross, AG_MAP_VJP, dx_twice, AG_INVALID_ARGUMENT, "overlaps output dx_");
+    REFUSED_CALL(cross, AG_MAP_VJP, d_params_is_params, AG_INVALID_ARGUMENT, "overlaps");
+    REFUSED_CALL(cross, AG_MAP_JVP, saved_is_t_saved, AG_INVALID_ARGUMENT, "overlaps");
+}
+
+static void check_exec_and_null(void)
+{
+    nn_model m;
+    ag_exec exec = AG_EXEC_INIT;
+    exec.reserved = 1;
+    nn_make(&m, &self, 1, 32);
+    REFUSED(ag_layer_forward(NULL, &m.a, NULL, m.workspace, m.bytes), AG_INVALID_ARGUMENT, "layer is NULL");
+    REFUSED(ag_layer_vjp(m.layer, NULL, NULL, m.workspace, m.bytes), AG_INVALID_ARGUMENT, "args is NULL");
+    REFUSED(ag_layer_jvp(m.layer, &m.a, NULL, NULL, m.bytes), AG_WORKSPACE, "workspace");
+    REFUSED(ag_layer_forward(m.layer, &m.a, &exec, m.workspace, m.bytes), AG_INVALID_ARGUMENT, "exec");
+    ABOUT("exec.reserved");
+    nn_free(&m);
+}
+
+static void check_queries(void)
+{
+    nn_model m;
+    size_t bytes = 0;
+    ag_param_view view = AG_PARAM_VIEW_INIT;
+    ag_saved_views views = {.struct_size = sizeof views};
+    float x = 0;
+    nn_make(&m, &self, 1, 33);
+    REFUSED(ag_layer_param(NULL, 0, &view), AG_INVALID_ARGUMENT, "layer");
+    REFUSED(ag_layer_param(m.layer, -1, &view), AG_INVALID_ARGUMENT, "index is -1");
+    REFUSED(ag_layer_param(m.layer, 4, &view), AG_INVALID_ARGUMENT, "index is 4");
+    REFUSED(ag_layer_param(m.layer, 0, NULL), AG_INVALID_ARGUMENT, "view");
+    view.struct_size = 0;
+    REFUSED(ag_layer_param(m.layer, 0, &view), AG_INVALID_ARGUMENT, "struct_size");
+    REFUSED(ag_layer_saved(NULL, AG_SAVED, &bytes), AG_INVALID_ARGUMENT, "layer");
+    REFUSED(ag_layer_saved(m.layer, 2, &bytes), AG_INVALID_ARGUMENT, "which is 2");
+    REFUSED(ag_layer_saved(m.layer, AG_SAVED, NULL), AG_INVALID_ARGUMENT, "bytes");
+    REFUSED(ag_layer_saved_views(m.layer, -1, m.saved, &views), AG_INVALID_ARGUMENT, "which is -1");
+    REFUSED(ag_layer_saved_views(m.layer, AG_SAVED, NULL, &views), AG_INVALID_ARGUMENT, "buffer");
+    REFUSED(ag_layer_saved_views(m.layer, AG_SAVED, m.saved, NULL), AG_INVALID_ARGUMENT, "views");
+    REFUSED(ag_layer_workspace(NULL, AG_MAP_VJP, &bytes), AG_INVALID_ARGUMENT, "layer");
+    REFUSED(ag_layer_workspace(m.layer, AG_MAP_VJP, NULL), AG_INVALID_ARGUMENT, "bytes");
+    REFUSED(ag_layer_workspace(m.layer, 0, &bytes), AG_INVALID_ARGUMENT, "maps");
+    ABOUT("maps");
+    REFUSED(ag_layer_workspace(m.layer, AG_MAP_JVP_JVP, &bytes), AG_UNSUPPORTED, "reserved");
+    REFUSED(ag_layer_init(NULL, AG_INIT_NORMAL, 0, &x, AG_F32), AG_INVALID_ARGUMENT, "layer");
+    REFUSED(ag_layer_init(m.layer, AG_INIT_NORMAL, 0, NULL, AG_F32), AG_INVALID_ARGUMENT, "params");
+    REFUSED(ag_layer_init(m.layer, 2, 0, &x, AG_F32), AG_INVALID_ARGUMENT, "how is 2");
+    REFUSED(ag_layer_init(m.layer, AG_INIT_NORMAL, 0, &x, 0), AG_INVALID_ARGUMENT, "dtype is 0");
+    CHECK(ag_layer_plan(NULL) == NULL && ag_layer_size(NULL) == 0 && ag_layer_param_count(NULL) == 0,
+          "NULL layer");
+    ag_layer_destroy(NULL);
+    nn_free(&m);
+}
+
+/* ---- Optimisers ---- */
+
+typedef struct {
+    float w[2], g[2], m[2], v[2];
+    uint16_t copy[2];
+    ag_param p;
+    ag_sgd sgd;
+    ag_adamw adamw;
+} training;
+
+static training training_make(void)
+{
+    return (training){.w = {1, 2}, .g = {1, 1}, .sgd = AG_SGD_INIT, .adamw = AG_ADAMW_INIT};
+}
+
+static void training_link(training *t)
+{
+    t->p = (ag_param){2, AG_F32, AG_F32, AG_BF16, 0, t->w, t->g, t->m, t->v, t->copy};
+    t->sgd.rate = t->adamw.rate = 0.1;
+    t->sgd.momentum = 0.5;
+}
+
+static void refuse_step(void (*change)(training *t), const char *word, int line)
+{
+    training t = training_make();
+    training_link(&t);
+    change(&t);
+    check_refused(ag_adamw_step(&t.adamw, &t.p, 1, NULL), AG_INVALID_ARGUMENT, word, line);
+    check_refused(ag_sgd_step(&t.sgd, &t.p, 1, NULL), AG_INVALID_ARGUMENT, word, line);
+    CHECK(t.w[0] == 1 && t.w[1] == 2 && t.m[0] == 0 && t.adamw.steps == 0 && t.sgd.steps == 0,
+          "line %d: a refused step was applied", line);
+}
+
+#define REFUSED_STEP(change, word) refuse_step(change, word, __LINE__)
+
+static void step_size(training *t)
+{
+    t->sgd.struct_size = t->adamw.struct_size = 8;
+}
+static void step_reserved(training *t)
+{
+    t->sgd.reserved = t->adamw.reserved = 1;
+}
+static void step_rate(training *t)
+{
+    t->sgd.rate = t->adamw.rate = -1;
+}
+static void step_nan(training *t)
+{
+    t->sgd.rate = t->adamw.rate = NAN;
+}
+static void step_decay(training *t)
+{
+    t->sgd.weight_decay = t->adamw.weight_decay = -1;
+}
+static void step_max_norm(training *t)
+{
+    t->sgd.max_norm = t->adamw.max_norm = -1;
+}
+static void step_loss_scale(training *t)
+{
+    t->sgd.loss_scale = t->adamw.loss_scale = INFINITY;
+}
+static void step_count(training *t)
+{
+    t->p.count = -1;
+}
+static void step_value(training *t)
+{
+    t->p.value = NULL;
+}
+static void step_grad(training *t)
+{
+    t->p.grad = NULL;
+}
+static void step_state1(training *t)
+{
+    t->p.state1 = NULL;
+}
+static void step_dtype(training *t)
+{
+    t->p.dtype = AG_F16;
+}
+static void step_grad_dtype(training *t)
+{
+    t->p.grad_dtype = 0;
+}
+static void step_copy_dtype(training *t)
+{
+    t->p.copy_dtype = 9;
+}
+static void step_flags(training *t)
+{
+    t->p.flags = 2;
+}
+static void step_state_is_value(training *t)
+{
+    t->p.state1 = t->w;
+}
+
+static void step_grad_is_value(training *t)
+{
+    t->p.grad = t->w;
+}
+
+static void step_grad_is_state(training *t)
+{
+    t->p.grad = t->m;
+}
+
+static void step_copy_in_value(training *t)
+{
+    t->p.copy = (uint16_t *)(void *)t->w + 1;
+}
+
+static void step_misaligned(training *t)
+{
+    t->p.value = (void *)((uintptr_t)t->w + 1);
+}
+
+static void check_optimisers(void)
+{
+    training t = training_make();
+    double norm;
+    int64_t count;
+    REFUSED_STEP(step_size, "struct_size");
+    REFUSED_STEP(step_reserved, "reserved");
+    REFUSED_STEP(step_rate, "rate is -1");
+    REFUSED_STEP(step_nan, "rate");
+    REFUSED_STEP(step_decay, "weight_decay");
+    REFUSED_STEP(step_max_norm, "max_norm");
+    REFUSED_STEP(step_loss_scale, "loss_scale");
+    REFUSED_STEP(step_count, "count");
+    REFUSED_STEP(step_value, "value of parameter 0 is NULL");
+    REFUSED_STEP(step_grad, "grad of parameter 0 is NULL");
+    ABOUT("list.grad");
+    REFUSED_STEP(step_state1, "state1");
+    REFUSED_STEP(step_dtype, "dtype");
+    REFUSED_STEP(step_grad_dtype, "grad_dtype");
+    REFUSED_STEP(step_copy_dtype, "copy_dtype");
+    REFUSED_STEP(step_flags, "flags");
+    REFUSED_STEP(step_misaligned, "not aligned");
+    REFUSED_STEP(step_state_is_value, "state1 of parameter 0 overlaps value of parameter 0");
+    REFUSED_STEP(step_grad_is_value, "grad of parameter 0 overlaps value of parameter 0");
+    REFUSED_STEP(step_grad_is_state, "grad of parameter 0 overlaps state1 of parameter 0");
+    REFUSED_STEP(step_copy_in_value, "copy of parameter 0 overlaps value of parameter 0");
+    training_link(&t);
+    t.sgd.momentum = 1;
+    REFUSED(ag_sgd_step(&t.sgd, &t.p, 1, NULL), AG_INVALID_ARGUMENT, "momentum is 1");
+    ABOUT("sgd.momentum");
+    t.adamw.beta1 = 1;
+    REFUSED(ag_adamw_step(&t.adamw, &t.p, 1, NULL), AG_INVALID_ARGUMENT, "beta1 is 1");
+    ABOUT("adamw.beta1");
+    t.adamw.beta1 = 0, t.adamw.beta2 = -0.1;
+    REFUSED(ag_adamw_step(&t.adamw, &t.p, 1, NULL), AG_INVALID_ARGUMENT, "beta2");
+    t.adamw.beta2 = 0, t.adamw.epsilon = -1;
+    REFUSED(ag_adamw_step(&t.adamw, &t.p, 1, NULL), AG_INVALID_ARGUMENT, "epsilon");
+    t.adamw.epsilon = 0, t.adamw.steps = -1;
+    REFUSED(ag_adamw_step(&t.adamw, &t.p, 1, NULL), AG_INVALID_ARGUMENT, "steps");
+    t.adamw.steps = 0, t.p.state2 = NULL;
+    REFUSED(ag_adamw_step(&t.adamw, &t.p, 1, NULL), AG_INVALID_ARGUMENT, "state2");
+    t.p.state2 = t.v;
+    REFUSED(ag_adamw_step(&t.adamw, NULL, 1, NULL), AG_INVALID_ARGUMENT, "list");
+    REFUSED(ag_adamw_step(&t.adamw, &t.p, 1, &(ag_step_report){0}), AG_INVALID_ARGUMENT, "report");
+    REFUSED(ag_adamw_step(NULL, &t.p, 1, NULL), AG_INVALID_ARGUMENT, "adamw");
+    REFUSED(ag_sgd_step(NULL, &t.p, 1, NULL), AG_INVALID_ARGUMENT, "sgd");
+    CHECK(t.w[0] == 1 && t.m[0] == 0, "a refused step was applied");
+    REFUSED(ag_grad_norm(&t.p, 1, 0, NULL, &count), AG_INVALID_ARGUMENT, "norm");
+    REFUSED(ag_grad_norm(&t.p, 1, 0, &norm, NULL), AG_INVALID_ARGUMENT, "non_finite");
+    REFUSED(ag_grad_norm(&t.p, -1, 0, &norm, &count), AG_INVALID_ARGUMENT, "list");
+    REFUSED(ag_grad_norm(&t.p, 1, -1, &norm, &count), AG_INVALID_ARGUMENT, "loss_scale");
+}
+
+static void refuse_schedule(ag_schedule s, int64_t step, const char *word, int line)
+{
+    double rate = 7;
+    s.struct_size = sizeof s;
+    check_refused(ag_schedule_rate(&s, step, &rate), AG_INVALID_ARGUMENT, word, line);
+    CHECK(rate == 7, "line %d: rate was written", line);
+}
+
+static void refuse_loss_scale(ag_loss_scale s, const char *word, int line)
+{
+    s.struct_size = sizeof s;
+    check_refused(ag_loss_scale_update(&s, 1), AG_INVALID_ARGUMENT, word, line);
+}
+
+#define REFUSED_SCHEDULE(step, word, ...)                                                                    \
+    refuse_schedule((ag_schedule){.struct_size = 0, __VA_ARGS__}, step, word, __LINE__)
+#define REFUSED_SCALE(word, ...)                                                                             \
+    refuse_loss_scale((ag_loss_scale){.struct_size = 0, __VA_ARGS__}, word, __LINE__)
+
+static void check_schedules(void)
+{
+    ag_schedule s = AG_SCHEDULE_INIT;
+    ag_loss_scale l = AG_LOSS_SCALE_INIT;
+    double rate;
+    REFUSED_SCHEDULE(0, "kind", .kind = 2);
+    REFUSED_SCHEDULE(0, "rate", .rate = -1);
+    REFUSED_SCHEDULE(0, "rate", .rate = NAN);
+    REFUSED_SCHEDULE(0, "warmup", .warmup = -1);
+    ABOUT("schedule.warmup");
+    REFUSED_SCHEDULE(0, "final_rate", .kind = AG_SCHEDULE_COSINE, .steps = 5, .final_rate = -1);
+    REFUSED_SCHEDULE(0, "steps", .kind = AG_SCHEDULE_COSINE, .steps = 5, .warmup = 5);
+    REFUSED_SCHEDULE(-1, "step is -1", .rate = 1);
+    REFUSED(ag_schedule_rate(&s, 0, NULL), AG_INVALID_ARGUMENT, "rate");
+    REFUSED(ag_schedule_rate(NULL, 0, &rate), AG_INVALID_ARGUMENT, "schedule");
+    REFUSED_SCALE("reserved", .reserved = 1);
+    REFUSED_SCALE("scale", .scale = -1);
+    REFUSED_SCALE("scale", .scale = NAN);
+    REFUSED_SCALE("growth", .growth = 1);
+    ABOUT("loss_scale.growth");
+    REFUSED_SCALE("backoff", .backoff = 1);
+    REFUSED_SCALE("most", .most = -1);
+    REFUSED_SCALE("interval", .interval = -1);
+    l.struct_size = 16;
+    REFUSED(ag_loss_scale_update(&l, 1), AG_INVALID_ARGUMENT, "struct_size");
+    REFUSED(ag_loss_scale_update(NULL, 1), AG_INVALID_ARGUMENT, "loss_scale");
+}
+
+/* Arrays of different parameters, in lists longer and shorter than what is looked at in one go. */
+static void check_aliased(void)
+{
+    enum { PARAMS_MOST = 600, SIZE = 3 };
+    static float w[PARAMS_MOST][SIZE], g[PARAMS_MOST][SIZE], m[PARAMS_MOST][SIZE], v[PARAMS_MOST][SIZE];
+    static const int64_t pairs[][3] = {{0, 1, 2}, {0, 599, 600}, {100, 63, 600}, {599, 300, 600}};
+    static ag_param list[PARAMS_MOST];
+    ag_adamw adamw = AG_ADAMW_INIT;
+    adamw.rate = 0.1;
+    for (int n = 0; n < 4; n++) {
+        const int64_t a = pairs[n][0], b = pairs[n][1], count = pairs[n][2];
+        char word[64];
+        for (int64_t i = 0; i < count; i++) {
+            const int64_t at = n % 2 == 0 ? i : count - 1 - i; /* upwards and downwards in memory */
+            list[i] = (ag_param){SIZE, AG_F32, AG_F32, 0, 0, w[at], g[at], m[at], v[at], NULL};
+        }
+        CHECK_OK(ag_adamw_step(&adamw, list, count, NULL));
+        const ag_param right = list[b];
+        list[b].grad = list[a].grad; /* which is only read */
+        CHECK_OK(ag_adamw_step(&adamw, list, count, NULL));
+        snprintf(word, sizeof word, "value of parameter %lld overlaps value of parameter %lld",
+                 (long long)(a > b ? a : b), (long long)(a < b ? a : b));
+        list[b].value = (float *)list[a].value + SIZE - 1;
+        list[b].count = 1;
+        REFUSED(ag_adamw_step(&adamw, list, count, NULL), AG_INVALID_ARGUMENT, word);
+        list[b] = right;
+        list[b].state2 = list[a].state1;
+        REFUSED(ag_adamw_step(&adamw, list, count, NULL), AG_INVALID_ARGUMENT, " overlaps ");
+        list[b] = right;
+        list[b].grad = list[a].state2;
+        REFUSED(ag_adamw_step(&adamw, list, count, NULL), AG_INVALID_ARGUMENT, "state2 of parameter");
+    }
+    training t = training_make();
+    training_link(&t);
+    t.p.state2 = t.m;
+    REFUSED(ag_adamw_step(&t.adamw, &t.p, 1, NULL), AG_INVALID_ARGUMENT,
+            "state2 of parameter 0 overlaps state1 of parameter 0");
+    CHECK_OK(ag_sgd_step(&t.sgd, &t.p, 1, NULL)); /* which has no second state */
+}
+
+int main(void)
+{
+    check_aliased();
+    check_descriptions();
+    check_allocation();
+    check_calls();
+    check_exec_and_null();
+    check_queries();
+    check_optimisers();
+    check_schedules();
+    return test_summary();
+}

@@ -1,0 +1,35 @@
+/* Finite differences for every derivative of every feature alone and of every pair of features. */
+#include "feature_pairs.h"
+#include "check/finite_differences.h"
+
+/* to, mu, and a gradient and its tangent for each variable. */
+static int derivatives_of(const struct arrays *x)
+{
+    int count = 2;
+    for (int f = 0; f < FAMILY_VARIABLES; f++) {
+        count += x->data[families[f].x] != NULL ? 2 : 0;
+    }
+    return count;
+}
+
+static void test(const struct setup *s)
+{
+    struct arrays x;
+    struct results results = {.count = 0};
+    ag_options options = AG_OPTIONS_INIT;
+    options.threads = 1;
+    if (!CHECK_OK(setup_arrays(&x, s, &options))) {
+        return;
+    }
+    ag_status status = arrays_run_all(&x);
+    status = status == AG_OK ? gradcheck(&x, &options, &results) : status;
+    features_report(s, status, &results);
+    CHECK_INT(results.count, derivatives_of(&x));
+    arrays_destroy(&x);
+}
+
+int main(void)
+{
+    features_each(test);
+    return test_summary();
+}

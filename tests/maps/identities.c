@@ -1,0 +1,34 @@
+/* The identities on every feature alone and on every pair of features; and that each identity applied
+ * somewhere. */
+#include "feature_pairs.h"
+#include "check/identities.h"
+#include "check/summary.h"
+
+static struct tally tally;
+
+static void test(const struct setup *s)
+{
+    struct arrays x;
+    struct results results = {.count = 0};
+    ag_options options = AG_OPTIONS_INIT;
+    options.threads = 1;
+    if (!CHECK_OK(setup_arrays(&x, s, &options))) {
+        return;
+    }
+    ag_status status = arrays_run_all(&x);
+    status = status == AG_OK ? identities(&x, &options, &results) : status;
+    features_report(s, status, &results);
+    tally_add(&tally, &results);
+    arrays_destroy(&x);
+}
+
+int main(void)
+{
+    features_each(test);
+    for (int n = 0; n < tally.count; n++) {
+        const struct tally_line *l = &tally.lines[n];
+        printf("%-38s %d problems, %d not applicable\n", l->name, l->passed + l->failed, l->not_applicable);
+        CHECK(l->passed + l->failed > 0, "%s applied nowhere", l->name);
+    }
+    return test_summary();
+}

@@ -1,0 +1,107 @@
+/* bfloat16 and float16 near the unfused formula's own error. The error rule also allows 8 eps A, which for these dtypes
+ * may be as large as the result: here a result must be within four times the error of the baseline, or of rounding
+ * the truth, on random problems of several tiles. */
+#include "check/error_rule.h"
+#include "feature_pairs.h"
+
+#include <math.h>
+
+enum { ALL = 1000, PROBLEMS = 60, SEED = 31 };
+
+static void check_entries(const struct arrays *x, const char *what)
+{
+    struct error_entry entries[T_COUNT];
+    const double floor = x->given.dtype == AG_BF16 ? 4e-3 : 6e-4;
+    int count = 0;
+    CHECK(error_rule(x, 2, entries, &count) == AG_OK, "%s: %s", what, ag_last_message());
+    for (int n = 0; n < count; n++) {
+        const struct error_entry *e = &entries[n];
+        CHECK(e->error <= 4 * fmax(e->baseline, floor * e->truth),
+              "%s: %s: |x - truth| %g; unfused %g, A %g, |truth| %g", what, tensor_info[e->t].name, e->error,
+              e->baseline, e->size, e->truth);
+    }
+    CHECK(count > 0, "%s: nothing compared", what);
+}
+
+static void test(int n)
+{
+    struct rng r;
+    struct setup s;
+    struct arrays x;
+    char what[512];
+    ag_options options = AG_OPTIONS_INIT;
+    options.threads = 1 + n % 2;
+    rng_init(&r, SEED, (uint64_t)n);
+    draw_large_setup(&s, &r);
+    s.problem.dtype = n % 4 == 3 ? AG_F16 : AG_BF16;
+    s.problem.out_dtype = s.problem.grad_dtype = s.problem.aux_dtype = 0;
+    setup_command(&s, what, sizeof what);
+    if (CHECK(setup_arrays(&x, &s, &options) == AG_OK, "%s: %s", what, ag_last_message())) {
+        CHECK_OK(arrays_run_all(&x));
+        check_entries(&x, what);
+        arrays_destroy(&x);
+    }
+}
+
+static int make(struct arrays *x, const char *text)
+{
+    ag_problem problem = AG_PROBLEM_INIT;
+    return CHECK_OK(ag_problem_parse(text, &problem)) && CHECK_OK(arrays_create(x, &problem, NULL, 5));
+}
+
+/* Keys that grow, so that each group's maximum is far above the last: what was summed must be worth less. */
+static void growing_scores(const char *text)
+{
+    struct arrays x;
+    if (make(&x, text)) {
+        const int64_t width = x.p->dim_qk;
+        double *k = arrays_read_new(&x, T_K);
+        for (int64_t n = 0; n < x.count[T_K]; n++) {
+            k[n] *= 0.05 * (double)(n / width);
+        }
+        arrays_write(&x, T_K, k);
+        free(k);
+        CHECK_OK(arrays_run_all(&x));
+        check_entries(&x, text);
+        arrays_destroy(&x);
+    }
+}
+
+/* V of ones gives O of ones: weights and their sum are rounded without a bias. */
+static void weights_add_up(const char *text)
+{
+    struct arrays x;
+    if (make(&x, text)) {
+        double *v = arrays_read_new(&x, T_V), sum = 0;
+        for (int64_t n = 0; n < x.count[T_V]; n++) {
+            v[n] = 1;
+        }
+        arrays_write(&x, T_V, v);
+        CHECK_OK(arrays_run(&x, AG_MAP_FORWARD));
+        double *o = arrays_read_new(&x, T_O);
+        for (int64_t n = 0; n < x.count[T_O]; n++) {
+            sum += o[n];
+        }
+        CHECK(fabs(sum / (double)x.count[T_O] - 1) < 1e-3, "%s: O of ones has mean %g", text,
+              sum / (double)x.count[T_O]);
+        free(v);
+        free(o);
+        arrays_destroy(&x);
+    }
+}
+
+int main(void)
+{
+    growing_scores("h1 q70 k400 d32 bf16");
+    growing_scores(
+        "h1 q70 k900 d32 bf16"); /* so many keys that weights come from a table, but for these scores */
+    growing_scores("h1 q70 k400 d32 f16");
+    weights_add_up("h2 q70 k700 d32 bf16");
+    weights_add_up("h2 q70 k700 d32 f16");
+
+    const int count = test_count(ALL); /* fewer where a test asks for few: these are large */
+    for (int n = 0; n < (count == ALL ? PROBLEMS : count / 50); n++) {
+        test(n);
+    }
+    return test_summary();
+}

@@ -1,0 +1,231 @@
+/* What mask and bias hide: NaN in it has no effect, and time follows what they and a window leave visible. Processor
+ * times of one thread, the least of some rounds, two calls in turns; the limits leave room for a busy machine. */
+#include <math.h>
+#include <time.h>
+
+#include "check/arrays.h"
+#include "test.h"
+
+enum { ROUNDS = 4, N = 2048 };
+
+static const struct {
+    const char *name;
+    uint32_t map;
+} maps[] = {
+    {"forward", AG_MAP_FORWARD}, {"vjp", AG_MAP_VJP}, {"jvp", AG_MAP_JVP}, {"vjp_jvp", AG_MAP_VJP_JVP}};
+
+/* ---- Which pairs are visible ---- */
+
+typedef int (*visible)(int64_t i, int64_t j);
+
+static int all(int64_t i, int64_t j)
+{
+    (void)i;
+    (void)j;
+    return 1;
+}
+
+static int upper_half(int64_t i, int64_t j)
+{
+    (void)j;
+    return i < N / 2;
+}
+
+static int blocks(int64_t i, int64_t j)
+{
+    return i / (N / 8) == j / (N / 8);
+}
+
+/* The visible pairs of the call, by its mask, or by its bias where there is none. */
+static void show(struct arrays *x, visible sees)
+{
+    const enum tensor t = x->data[T_MASK] != NULL ? T_MASK : T_BIAS;
+    double *values = arrays_alloc(x->count[t], sizeof *values);
+    for (int64_t n = 0; n < x->count[t]; n++) {
+        const int seen = sees(n / x->p->kv_len, n % x->p->kv_len);
+        values[n] = t == T_MASK ? seen : seen ? 0.25 : -INFINITY;
+    }
+    arrays_write(x, t, values);
+    free(values);
+}
+
+/* ---- Time ---- */
+
+static double seconds(struct arrays *x, uint32_t map)
+{
+    const clock_t start = clock();
+    CHECK_OK(arrays_run(x, map));
+    return (double)(clock() - start) / CLOCKS_PER_SEC;
+}
+
+static void make(struct arrays *x, const char *text, visible sees)
+{
+    ag_problem problem = AG_PROBLEM_INIT;
+    ag_options options = AG_OPTIONS_INIT;
+    options.threads = 1;
+    CHECK_OK(ag_problem_parse(text, &problem));
+    test_need(arrays_create(x, &problem, &options, 1) == AG_OK, "a plan");
+    if (sees != NULL) {
+        show(x, sees);
+    }
+    CHECK_OK(arrays_run_all(x));
+}
+
+/* Each map's time with the pairs of `sees` and of some words, as a part of that with all pairs and other words. */
+static void test_time(const char *words, const char *other_words, const char *dtype, visible sees,
+                      double limit)
+{
+    struct arrays part, whole;
+    char text[128], other[128];
+    snprintf(text, sizeof text, "h1 q%d k%d d64 %s %s", N, N, dtype, words);
+    snprintf(other, sizeof other, "h1 q%d k%d d64 %s %s", N, N, dtype, other_words);
+    make(&part, text, sees);
+    make(&whole, other, sees == NULL ? NULL : all);
+    for (int m = 0; m < 4; m++) {
+        double least[2] = {INFINITY, INFINITY};
+        for (int round = 0; round < ROUNDS; round++) {
+            least[0] = fmin(least[0], seconds(&part, maps[m].map));
+            least[1] = fmin(least[1], seconds(&whole, maps[m].map));
+        }
+        const double got = least[0] / least[1];
+        printf("%-40s %-8s %.2f of the time\n", text, maps[m].name, got);
+        CHECK(got < limit, "%s: %s takes %.2f of the time of %s with every pair visible, the limit is %.2f",
+              text, maps[m].name, got, other, limit);
+    }
+    arrays_destroy(&part);
+    arrays_destroy(&whole);
+}
+
+/* ---- What is hidden has no effect ---- */
+
+/* Some queries and keys take part in no pair: whole tiles, and parts of others. */
+typedef struct {
+    int64_t first, end;
+} rows;
+
+static rows idle_keys, idle_queries;
+
+static int is_idle(enum tensor t, int64_t row)
+{
+    const rows idle =
+        tensor_info[t].shape == SHAPE_K || tensor_info[t].shape == SHAPE_V ? idle_keys : idle_queries;
+    return row >= idle.first && row < idle.end;
+}
+
+static int without_idle(int64_t i, int64_t j)
+{
+    return !is_idle(T_Q, i) && !is_idle(T_K, j) && (i + j) % 3 != 0;
+}
+
+static void spoil(struct arrays *x)
+{
+    static const enum tensor spoiled[] = {T_Q, T_K, T_V, T_D_O, T_TQ, T_TK, T_TV, T_TD_O};
+    for (size_t s = 0; s < sizeof spoiled / sizeof spoiled[0]; s++) {
+        const enum tensor t = spoiled[s];
+        double *values = arrays_read_new(x, t);
+        for (int64_t n = 0; n < x->count[t]; n++) {
+            values[n] = is_idle(t, n / x->size[t][3]) ? NAN : values[n];
+        }
+        arrays_write(x, t, values);
+        free(values);
+    }
+}
+
+static void test_nan(const char *words, const char *dtype, visible sees, rows queries, rows keys)
+{
+    struct arrays clean, spoiled;
+    char text[128];
+    idle_queries = queries;
+    idle_keys = keys;
+    snprintf(text, sizeof text, "h1 %s %s", words, dtype);
+    make(&clean, text, sees);
+    make(&spoiled, text, sees);
+    spoil(&spoiled);
+    CHECK_OK(arrays_run_all(&spoiled));
+    for (enum tensor t = 0; t < T_COUNT; t++) {
+        if (tensor_info[t].role == ROLE_OUTPUT && clean.data[t] != NULL) {
+            double *a = arrays_read_new(&clean, t), *b = arrays_read_new(&spoiled, t);
+            int64_t wrong = 0;
+            for (int64_t n = 0; n < clean.count[t]; n++) {
+                wrong += isnan(a[n]) || a[n] != b[n];
+            }
+            CHECK(wrong == 0, "%s: %s: NaN in what nobody sees changed %lld numbers", text,
+                  tensor_info[t].name, (long long)wrong);
+            free(a);
+            free(b);
+        }
+    }
+    arrays_destroy(&clean);
+    arrays_destroy(&spoiled);
+}
+
+/* Causal, each query `offset` keys ahead: the first 64 see some keys of the third group, whose maximum is new, so that
+ * sums before it are worth less; V of a key behind these is NaN. */
+static void test_hidden_behind_maximum(const char *dtype, int64_t offset)
+{
+    struct arrays x;
+    char text[128];
+    snprintf(text, sizeof text, "h1 q128 k192 d64 %s causal", dtype);
+    make(&x, text, NULL);
+    x.args.q_offset = offset;
+    double *k = arrays_read_new(&x, T_K), *v = arrays_read_new(&x, T_V);
+    for (int64_t c = 0; c < 64; c++) {
+        for (int64_t j = 64; j < 64 + offset; j++) {
+            k[j * 64 + c] *= 30;
+        }
+        v[(64 + offset) * 64 + c] = NAN;
+    }
+    arrays_write(&x, T_K, k);
+    arrays_write(&x, T_V, v);
+    CHECK_OK(arrays_run(&x, AG_MAP_FORWARD));
+    CHECK_OK(arrays_run(&x, AG_MAP_JVP));
+    double *o = arrays_read_new(&x, T_O), *to = arrays_read_new(&x, T_TO);
+    int64_t wrong = 0;
+    for (int64_t n = 0; n < 64 * 64; n++) {
+        wrong += !isfinite(o[n]) || !isfinite(to[n]);
+    }
+    CHECK(wrong == 0, "%s, offset %lld: NaN in a hidden V behind a new maximum changed %lld numbers", text,
+          (long long)offset, (long long)wrong);
+    free(k);
+    free(v);
+    free(o);
+    free(to);
+    arrays_destroy(&x);
+}
+
+int main(void)
+{
+    static const char *const dtypes[] = {"f32", "bf16", "f64", "f16"};
+    static const char *const hiders[] = {"q210 k330 d24 mask=11qk", "q210 k330 d24 bias=11qk",
+                                         "q210 k330 d24 mask=11qk sink", "q210 k330 d24 bias=11qk sink"};
+    const rows none = {0, 0}, some = {70, 160};
+    for (int d = 0; d < 4; d++) {
+        for (int h = 0; h < 4; h++) {
+            test_nan(hiders[h], dtypes[d], without_idle, some, (rows){64, 256});
+            test_nan(hiders[h], dtypes[d], without_idle, some,
+                     (rows){202, 330}); /* from amid a group to the end */
+        }
+        /* Before the first and behind the last window: 512 keys and more, of which 32 meet the first and last rows. */
+        test_nan("q200 k1000 d32 window=600,0 align=bottom-right sink", dtypes[d], NULL, none,
+                 (rows){0, 200});
+        test_nan("q200 k1000 d32 window=0,610", dtypes[d], NULL, none, (rows){810, 1000});
+        for (int64_t offset = 1; offset < 32; offset += 5) {
+            test_hidden_behind_maximum(dtypes[d], offset);
+        }
+    }
+    if (test_count(1000) < 1000) {
+        printf("times: not looked at, AG_TEST_COUNT asks for little\n");
+    }
+    for (int d = 0; d < 2 && test_count(1000) == 1000; d++) {
+        /* Rows whose lse is the sink's logit: do they see a key? */
+        test_time("mask=11qk sink", "mask=11qk sink", dtypes[d], upper_half, 1.3);
+        test_time("bias=11qk sink", "bias=11qk sink", dtypes[d], upper_half, 1.3);
+        /* An eighth of the pairs, in blocks on the diagonal: tiles without any are not computed. */
+        test_time("mask=11qk", "mask=11qk", dtypes[d], blocks, 0.5);
+        test_time("bias=11qk", "bias=11qk", dtypes[d], blocks, 0.5);
+        /* An eighth of the pairs, and of those of a causal problem a quarter. */
+        test_time("window=127,127", "", dtypes[d], NULL, 0.5);
+        test_time("causal window=255,0", "causal", dtypes[d], NULL, 0.75);
+    }
+    return test_summary();
+}

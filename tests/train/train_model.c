@@ -1,0 +1,233 @@
+/* The model of `attngrad train`: its gradients against finite differences of its loss, parameter by parameter,
+ * in every dtype; the same bits for any number of threads; rows past a sequence's length have no effect; byte by
+ * byte, with keys and values kept, it gives the probabilities of the whole. */
+#include "test.h"
+
+#include "check/arrays.h"
+#include "model_cache.h"
+#include "check/rng.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BATCH = 3, CONTEXT = 40, ROWS = BATCH * CONTEXT };
+
+static const struct model_shape shape_f32 = {2, 2, 12, CONTEXT, BATCH, AG_F32};
+
+static unsigned char tokens[ROWS];
+static int16_t targets[ROWS];
+static struct model_batch batch = {tokens, targets, NULL};
+
+/* Tokens of a small alphabet, so that some repeat; two of three rows have a target. */
+static void fill_batch(void)
+{
+    struct rng r;
+    rng_init(&r, 61, 0);
+    for (int i = 0; i < ROWS; i++) {
+        tokens[i] = (unsigned char)rng_range(&r, 0, 19);
+        targets[i] = (int16_t)(i % 3 == 0 ? -1 : rng_range(&r, 0, 255));
+    }
+}
+
+/* Weights that are no special point: gains differ from one, tables from a line. */
+static void make(struct model *m, const struct model_shape *shape, int64_t threads)
+{
+    struct rng r;
+    rng_init(&r, 62, 0);
+    CHECK_OK(model_create(m, shape, threads));
+    model_init(m, 7);
+    for (int64_t i = 0; i < m->count; i++) {
+        m->value[i] += (float)(0.2 * rng_normal(&r));
+    }
+    model_refresh(m);
+}
+
+static double loss_of(struct model *m)
+{
+    struct model_score score;
+    CHECK_OK(model_forward(m, &batch, &score));
+    return score.loss;
+}
+
+/* Along the gradient of one view, whose length is then the derivative: central differences. */
+static void check_view(struct model *m, const struct model_view *view)
+{
+    const double change = 0.004; /* of the loss, to either side */
+    float *value = m->value + view->offset, *kept = arrays_alloc(view->count, sizeof *kept);
+    double *g = arrays_alloc(view->count, sizeof *g), length = 0, side[2];
+    memcpy(kept, value, (size_t)view->count * sizeof *kept);
+    for (int64_t i = 0; i < view->count; i++) {
+        g[i] = (double)m->grad[view->offset + i];
+        length += g[i] * g[i];
+    }
+    length = sqrt(length);
+    CHECK(length > 0, "%s: the gradient is zero", view->name);
+    for (int s = 0; s < 2; s++) {
+        for (int64_t i = 0; i < view->count; i++) {
+            value[i] = (float)((double)kept[i] + (s == 0 ? 1 : -1) * change / length * g[i] / length);
+        }
+        side[s] = loss_of(m);
+    }
+    const double ratio = (side[0] - side[1]) / (2 * change);
+    CHECK(fabs(ratio - 1) < 0.01, "%s: differences / gradient = %.5f", view->name, ratio);
+    memcpy(value, kept, (size_t)view->count * sizeof *kept);
+    free(kept);
+    free(g);
+}
+
+static void check_gradients(void)
+{
+    struct model m;
+    make(&m, &shape_f32, 2);
+    loss_of(&m);
+    CHECK_OK(model_backward(&m, &batch, 1));
+    for (int64_t n = 0; n < m.n_views; n++) {
+        check_view(&m, &m.views[n]);
+    }
+    model_destroy(&m);
+}
+
+/* The gradients of a narrow dtype are those of float32 but for its rounding. */
+static void check_narrow(ag_dtype dtype, double limit)
+{
+    struct model_shape shape = shape_f32;
+    struct model wide, m;
+    shape.dtype = dtype;
+    make(&wide, &shape_f32, 2);
+    make(&m, &shape, 2);
+    const double loss = loss_of(&wide), narrow = loss_of(&m);
+    CHECK(fabs(narrow - loss) < limit * loss, "%s: loss %.6f, not %.6f", ag_dtype_name(dtype), narrow, loss);
+    CHECK_OK(model_backward(&wide, &batch, 1024));
+    CHECK_OK(model_backward(&m, &batch, 1024));
+    for (int64_t n = 0; n < m.n_views; n++) {
+        const struct model_view *view = &m.views[n];
+        double off = 0, length = 0;
+        for (int64_t i = view->offset; i < view->offset + view->count; i++) {
+            const double g = (double)wide.grad[i], other = (double)m.grad[i];
+            off += (other - g) * (other - g);
+            length += g * g;
+        }
+        CHECK(sqrt(off / length) < limit, "%s %s: the gradient is off by %.4f of its length",
+              ag_dtype_name(dtype), view->name, sqrt(off / length));
+    }
+    model_destroy(&wide);
+    model_destroy(&m);
+}
+
+static void check_threads(void)
+{
+    struct model one;
+    make(&one, &shape_f32, 1);
+    const double loss = loss_of(&one);
+    CHECK_OK(model_backward(&one, &batch, 1));
+    for (int64_t threads = 2; threads <= 5; threads++) {
+        struct model m;
+        make(&m, &shape_f32, threads);
+        const double again = loss_of(&m);
+        CHECK_OK(model_backward(&m, &batch, 1));
+        CHECK(memcmp(&loss, &again, sizeof loss) == 0, "%d threads: loss %.17g, not %.17g", (int)threads,
+              again, loss);
+        CHECK(memcmp(one.grad, m.grad, (size_t)m.count * sizeof(float)) == 0, "%d threads: other gradients",
+              (int)threads);
+        model_destroy(&m);
+    }
+    model_destroy(&one);
+}
+
+/* The loss scale scales the gradients by a power of two exactly. */
+static void check_scale(void)
+{
+    struct model m;
+    make(&m, &shape_f32, 1);
+    loss_of(&m);
+    CHECK_OK(model_backward(&m, &batch, 1));
+    float *once = arrays_alloc(m.count, sizeof *once);
+    memcpy(once, m.grad, (size_t)m.count * sizeof *once);
+    loss_of(&m);
+    CHECK_OK(model_backward(&m, &batch, 1024));
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < m.count; i++) {
+        wrong += fabsf(m.grad[i] - 1024 * once[i]) > 1e-6F * fabsf(m.grad[i]) + 1e-30F;
+    }
+    CHECK(wrong == 0, "scaled loss: %lld gradients are not scaled", (long long)wrong);
+    free(once);
+    model_destroy(&m);
+}
+
+/* Causal, and cut at the lengths: what stands behind the last target changes nothing. */
+static void check_lengths(void)
+{
+    const int64_t lengths[BATCH] = {30, 30, 30};
+    struct model m;
+    int16_t kept_targets[ROWS];
+    unsigned char kept_tokens[ROWS];
+    memcpy(kept_targets, targets, sizeof targets);
+    memcpy(kept_tokens, tokens, sizeof tokens);
+    make(&m, &shape_f32, 1);
+    for (int i = 0; i < ROWS; i++) {
+        targets[i] = i % CONTEXT < 30 ? targets[i] : -1;
+    }
+    const double whole = loss_of(&m);
+    for (int i = 0; i < ROWS; i++) {
+        tokens[i] = i % CONTEXT < 30 ? tokens[i] : 200;
+    }
+    const double other = loss_of(&m);
+    batch.lengths = lengths;
+    const double cut = loss_of(&m);
+    batch.lengths = NULL;
+    CHECK(other == whole, "bytes behind the targets: loss %.17g, not %.17g", other, whole);
+    CHECK(fabs(cut - whole) < 1e-6, "cut at the lengths: loss %.17g, not %.17g", cut, whole);
+    memcpy(targets, kept_targets, sizeof targets);
+    memcpy(tokens, kept_tokens, sizeof tokens);
+    model_destroy(&m);
+}
+
+/* The probabilities behind each prefix: one byte after another, against all of it at once. Twice, as the cache can
+ * begin anew; all the targets of a batch of one are asked for. */
+static void check_cache(ag_dtype dtype, double limit)
+{
+    struct model_shape shape = shape_f32;
+    struct model whole, m;
+    struct model_cache cache;
+    struct model_score score;
+    int16_t all[CONTEXT] = {0};
+    struct model_batch one = {tokens, all, NULL};
+    double worst = 0;
+    shape.dtype = dtype;
+    shape.batch = 1;
+    make(&whole, &shape, 1);
+    make(&m, &shape, 2);
+    CHECK_OK(model_cache_create(&cache, &m, 2));
+    CHECK_OK(model_forward(&whole, &one, &score));
+    for (int n = 0; n < 2 * CONTEXT; n++) {
+        const int i = n % CONTEXT;
+        cache.length = i == 0 ? 0 : cache.length;
+        CHECK_OK(model_cache_add(&cache, &m, tokens[i]));
+        CHECK_INT(cache.length, i + 1);
+        model_cache_predict(&cache, &m);
+        for (int v = 0; v < MODEL_BYTES; v++) {
+            const double a = (double)whole.logits[i * MODEL_BYTES + v], b = (double)m.logits[v];
+            worst = fmax(worst, fabs(log(a) - log(b)));
+        }
+    }
+    CHECK(worst < limit, "%s: byte by byte a logit is off by %g", ag_dtype_name(dtype), worst);
+    model_cache_destroy(&cache);
+    model_destroy(&whole);
+    model_destroy(&m);
+}
+
+int main(void)
+{
+    fill_batch();
+    check_gradients();
+    check_narrow(AG_BF16, 0.05);
+    check_narrow(AG_F16, 0.01);
+    check_threads();
+    check_scale();
+    check_lengths();
+    check_cache(AG_F32, 1e-4);
+    check_cache(AG_BF16, 0.2);
+    check_cache(AG_F16, 0.03);
+    return test_summary();
+}
