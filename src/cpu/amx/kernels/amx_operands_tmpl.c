@@ -69,7 +69,7 @@ static void transpose_tile(uint16_t *tile, const uint16_t *rows, int64_t ld)
     transpose_half(tile + 8 * AMX_DEPTH, rows + 8, ld);
 }
 
-static void copy_visible_keys(uint16_t *to, const uint16_t *from, int64_t tiles, const uint8_t *keep)
+static void zero_masked_keys(uint16_t *to, const uint16_t *from, int64_t tiles, const uint8_t *keep)
 {
     const __m256i bytes = _mm256_loadu_si256((const __m256i_u *)(const void *)keep);
     const __mmask32 kept = _mm256_test_epi8_mask(bytes, bytes);
