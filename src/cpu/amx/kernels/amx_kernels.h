@@ -93,7 +93,8 @@ enum { MOST_SQUARES = 4, MOST_LINES = GROUP_KEYS / 2 };
 typedef struct {
     int64_t n;
     amx_square squares[MOST_SQUARES];
-    const char *ask, *end; /* the bytes to prefetch, at most MOST_LINES cache lines; ask == end: none */
+    /* The bytes to prefetch: none if ask == end, at most MOST_LINES cache lines. */
+    const char *ask, *end;
 } amx_next;
 
 typedef struct {
@@ -126,8 +127,8 @@ typedef struct {
     /* to[n][m] = C[m][n], of column-major tiles with `tall` numbers per column; m, n multiples of 16. */
     void (*turn)(float *to, int64_t ld, const float *sums, int64_t tall, int64_t m, int64_t n);
 
-    /* to[n][m] = factor[n] C[m][n], rounded to bfloat16, for any m and n. `tall` is at least m rounded up to a multiple
-     * of 32. */
+    /* to[n][m] = factor[n] C[m][n], rounded to bfloat16, for any m and n. `tall` is at least m rounded up to a
+     * multiple of 32. */
     void (*put_turned)(uint16_t *to, int64_t ld, const float *sums, int64_t tall, const float *factor,
                        int64_t m, int64_t n);
 
@@ -161,9 +162,9 @@ typedef struct {
     /* ---- Stages: from score tiles to weights and gradients. Those that take `next` interleave it ---- */
 
     /* One step of the online softmax as agi_kernels.softmax does it, but the weights 2^(c T - m) go to VNNI, T stays,
-     * and the sum l is AMX_CENTRED times too large. norms[lane] * reach: an upper bound of |c T|, or infinity if none
-     * is known; if it is small, weights come from the lookup table of amx_exp2_lut.h, exact to 0.6 percent. If
-     * norms[0] is finite, m is a multiple of 1/256. */
+     * and the sum l is AMX_CENTRED times too large.
+     * norms[lane] * reach is an upper bound of |c T|, or infinity if none is known; if it is small, weights come from
+     * the lookup table of amx_exp2_lut.h, exact to 0.6 percent. If norms[0] is finite, m is a multiple of 1/256. */
     bool (*softmax)(uint16_t *vnni, const float *T, int64_t W, float c, const float *norms, float reach,
                     float *m, float *l, float *alpha);
 
