@@ -175,13 +175,13 @@ static double factor_of(const struct trial *t, int64_t r)
     return t->factor + 0.3 * (double)(r * factor_step(t));
 }
 
-static void draw_put(struct trial *t)
+static void draw_store_rows(struct trial *t)
 {
     draw_rows(t);
     make_array(t, C, true, t->M, t->n, t->n + (sometimes(t) ? 5 : 0), t->add ? number : nothing);
 }
 
-static void call_put(const agi_kernels *k, struct trial *t)
+static void call_store_rows(const agi_kernels *k, struct trial *t)
 {
     double factor[MAX_ROWS];
     for (int64_t r = 0; r < MAX_ROWS; r++) {
@@ -190,7 +190,7 @@ static void call_put(const agi_kernels *k, struct trial *t)
     k->put(at(t, C), t->a[C].ld, at(t, A), t->a[A].ld, t->M, t->n, factor, factor_step(t), t->add);
 }
 
-static void expect_put(struct trial *t)
+static void expect_store_rows(struct trial *t)
 {
     for (int64_t r = 0; r < t->M; r++) {
         for (int64_t i = 0; i < t->n; i++) {
@@ -201,7 +201,7 @@ static void expect_put(struct trial *t)
 }
 
 /* In place it gives the same bits. */
-static void put_in_place(struct trial *t)
+static void store_in_place(struct trial *t)
 {
     double factor = t->factor;
     real row[600], twin[600];
@@ -218,7 +218,7 @@ static void put_in_place(struct trial *t)
 }
 
 /* Sums of weights: from the smallest normal number on, and what stays. */
-static void draw_logarithms(struct trial *t)
+static void draw_log2_array(struct trial *t)
 {
     t->n = t->bench ? 64 : rng_range(&t->random, 0, 40);
     for (int64_t i = 0; i < t->n; i++) {
@@ -230,13 +230,13 @@ static void draw_logarithms(struct trial *t)
     }
 }
 
-static void call_logarithms(const agi_kernels *k, struct trial *t)
+static void call_log2_array(const agi_kernels *k, struct trial *t)
 {
     t->results[t->n] = 7; /* what stays behind the last */
     k->logarithms(t->results, t->numbers, t->n);
 }
 
-static void expect_logarithms(struct trial *t)
+static void expect_log2_array(struct trial *t)
 {
     CHECK(t->results[t->n] == 7, "%s logarithms: writes behind %lld numbers", t->k->name, (long long)t->n);
     for (int64_t i = 0; i < t->n; i++) {

@@ -87,7 +87,7 @@ static void expect_scores(struct trial *t)
 
 /* ---- hide ---- */
 
-static void draw_hide(struct trial *t)
+static void draw_mask_band(struct trial *t)
 {
     draw_tile(t);
     t->low = sometimes(t) ? INT64_MIN / 4 : rng_range(&t->random, -150, 150);
@@ -95,12 +95,12 @@ static void draw_hide(struct trial *t)
     make_tile(t, T, true, number_or_nan);
 }
 
-static void call_hide(const agi_kernels *k, struct trial *t)
+static void call_mask_band(const agi_kernels *k, struct trial *t)
 {
     k->hide(at(t, T), t->ld, t->nj, t->W, t->low, t->high);
 }
 
-static void expect_hide(struct trial *t)
+static void expect_mask_band(struct trial *t)
 {
     for (int64_t j = 0; j < t->nj; j++) {
         for (int64_t i = 0; i < t->W; i++) {
