@@ -64,7 +64,7 @@ static ag_status complete_desc(ag_layer_desc *d, const ag_layer_desc *given)
     return status == AG_OK ? AG_OK : agi_fail_within(status, "desc");
 }
 
-/* Where one array serves for several inputs, they are of one shape. */
+/* If one array is used for several inputs, they must be of one shape. */
 static ag_status check_shared_inputs(const ag_layer_desc *d, const ag_layer *layer)
 {
     const bool self = (d->flags & AG_LAYER_SELF) != 0, shared = (d->flags & AG_LAYER_SHARED_KV) != 0;

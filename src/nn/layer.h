@@ -6,7 +6,7 @@
 #include "core/backend.h"
 #include "core/matmul.h"
 
-/* The projections: three before attention, one behind it. */
+/* The projections: three before attention, one after it. */
 typedef enum { AGI_Q, AGI_K, AGI_V, AGI_O, AGI_N_PROJECTIONS } agi_projection;
 
 typedef struct {
@@ -72,8 +72,8 @@ ag_status agi_layer_check(agi_layer_call *call, const ag_layer *layer, agi_map m
 
 /* ---- Optimisers ---- */
 
-/* Refuses a list, each entry of which is right by itself, where an array that a step with so many states writes
- * overlaps another one. */
+/* Refuses a list, each entry of which was checked by itself, if an array that a step writes overlaps another one.
+ * states: how many of state1 and state2 the step has. */
 ag_status agi_check_overlaps(const char *call, const ag_param *list, int64_t n, int states);
 
 #endif

@@ -141,7 +141,7 @@ static ag_status check_pointers(const agi_layer_call *call, const operand *x, in
     return AG_OK;
 }
 
-/* Arrays are dense, so that two of them overlap exactly where their ranges do. */
+/* Arrays are dense, so that two of them overlap exactly if their ranges do. */
 static bool overlap(const operand *a, const operand *b)
 {
     const uintptr_t at_a = (uintptr_t)a->data, at_b = (uintptr_t)b->data;

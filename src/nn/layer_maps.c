@@ -1,5 +1,5 @@
 /* The four maps of the layer. Each projection is one line, R = A W + b, with A an input and R = Q, K or V
- * before attention, A = C and R = Y behind it; its derivatives are
+ * before attention, A = C and R = Y after it; its derivatives are
  *
  *     vjp      dA = sum dR W^T               dW = A^T dR              db = 1^T dR
  *     jvp      tR = tA W + A tW + tb
@@ -8,19 +8,19 @@
  * where dA sums over the projections that read A. Each left side is one sum of products, rounded once. */
 #include "nn/layer.h"
 
-/* One kind of variable (primal, t, d or td) of all projections. NULL: zero where it is read, not wanted
- * where it is written. */
+/* One kind of variable (primal, t, d or td) of all projections. NULL: zero if it is read, not wanted if it
+ * is written. */
 typedef struct {
     const void *in[AGI_N_PROJECTIONS];  /* A, by the projection whose input it is */
     const void *out[AGI_N_PROJECTIONS]; /* R */
     const void *params;
-    bool gradient; /* in grad_dtype, where it has the choice */
+    bool gradient; /* in grad_dtype, unless it is always in out_dtype */
 } variables;
 
 typedef struct {
     const agi_layer_call *call;
     variables x, t, d, td;
-    int n_ops; /* that wait for each other's company: products which do not depend on each other run at once */
+    int n_ops; /* pending products, independent of each other, to be run in one parallel region */
     agi_matmul_op ops[AGI_MAX_OPS];
     ag_status status; /* of the first step that failed; nothing runs from then on */
 } layer_run;
@@ -80,8 +80,8 @@ static agi_matrix out(const layer_run *r, const variables *v, agi_projection w)
     return activations(r, w, v->out[w], activation_dtype(r, v, w), r->call->layer->projection[w].cols);
 }
 
-/* A column of ones, of a dtype that goes well with the others: times a bias it is that bias in every row, and it
- * sums rows. */
+/* A column of ones, in the dtype that the other operand has: times a bias it is that bias in every row, and its
+ * transpose sums rows. */
 static agi_matrix ones(const layer_run *r, agi_projection w)
 {
     static const double one64 = 1;
@@ -130,8 +130,8 @@ static void add(agi_matmul_op *op, agi_matrix a, agi_matrix b)
     }
 }
 
-/* The op that becomes to = a sum, an empty one at first, where that is wanted; else one that nobody runs. Only
- * here does what the caller gave for writing become an output. */
+/* Begins the product to = sum of a b, with no terms yet. If `to` is not wanted (its data is NULL), the op is not
+ * counted and the next one overwrites it. Only here is the caller's output pointer made writable. */
 static agi_matmul_op *begin(layer_run *r, agi_matrix to, uint32_t accumulate)
 {
     agi_matmul_op *op = &r->ops[r->n_ops];
@@ -144,7 +144,7 @@ static agi_matmul_op *begin(layer_run *r, agi_matrix to, uint32_t accumulate)
     return op;
 }
 
-/* Runs what was begun. */
+/* Runs the pending products. */
 static void finish(layer_run *r)
 {
     if (r->status == AG_OK) {

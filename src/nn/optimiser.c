@@ -1,6 +1,6 @@
 /* SGD with momentum and AdamW over a list of flat arrays, in float64 by blocks, each result rounded once.
  * A step looks at every gradient first, one sum in one order for the norm; then it computes all that it
- * would write, and writes, by the same computation again, only where all of it is finite. */
+ * would write, and writes, by the same computation again, only if all of it is finite. */
 #include <float.h>
 #include <math.h>
 #include <string.h>
@@ -87,13 +87,13 @@ static ag_status check_list(const needs *what, const ag_param *list, int64_t n)
     return status == AG_OK && what->update ? agi_check_overlaps(what->call, list, n, what->states) : status;
 }
 
-/* A number of the optimiser's own: least <= value < most. */
-static ag_status check_number(const char *call, const char *name, double value, double least, double most)
+/* A number of the optimiser's own: min <= value < max. */
+static ag_status check_number(const char *call, const char *name, double value, double min, double max)
 {
-    return value >= least && value < most
+    return value >= min && value < max
                ? AG_OK
                : agi_fail_field(AG_INVALID_ARGUMENT, name, "%s: %s is %g: must be at least %g and below %g",
-                                call, name, value, least, most);
+                                call, name, value, min, max);
 }
 
 /* ---- Numbers, by blocks; float32 without a call for each ---- */
@@ -144,8 +144,8 @@ static double divisor(double loss_scale)
     return loss_scale == 0 ? 1 : loss_scale;
 }
 
-/* Of one array: the largest and how many are not finite or, where that is known already, the sum of
- * squares. */
+/* First pass (sum NULL): the largest gradient of one array, and how many are not finite. Second pass: adds the
+ * squares, scaled by the largest, to *sum. */
 static void add_array(const ag_param *p, double scale, gradients *all, double *sum)
 {
     double g[BLOCK];
@@ -265,7 +265,7 @@ static bool copy_fits(const ag_param *p, double w)
     return p->copy == NULL || fabs(agi_round(p->dtype, w)) < overflow_of(p->copy_dtype);
 }
 
-/* How many of the block's elements would not be finite where they are stored. */
+/* How many of the block's elements would not be finite in the dtype they are stored in. */
 static int64_t count_bad(const block *x, const ag_param *p, int states)
 {
     int64_t bad = 0;
@@ -319,12 +319,12 @@ static int64_t update_param(const ag_param *p, update run, const numbers *k, int
 
 /* ---- A step ---- */
 
-/* How the gradients are treated. */
+/* What is done to the gradients before they are used. */
 typedef struct {
     double max_norm, loss_scale;
 } treatment;
 
-/* The factor clip 2^exponent is 1, or what brings the norm down to max_norm, also where the norm overflows or
+/* The factor clip 2^exponent is 1, or what brings the norm down to max_norm, also if the norm overflows or
  * the factor as one number would be subnormal or zero; then clip is less than 1. */
 static void set_clip(numbers *k, const gradients *all, double max_norm)
 {

@@ -60,7 +60,7 @@ static ag_status insert(const char *call, extent *chunk, int64_t n, extent x)
 /* x against all of the sorted chunk[n]. */
 static ag_status look_up(const char *call, const extent *chunk, int64_t n, const extent *x)
 {
-    int64_t low = 0, high = n; /* the first that ends behind x's begin */
+    int64_t low = 0, high = n; /* the first that ends after x begins */
     while (low < high) {
         const int64_t middle = low + (high - low) / 2;
         if (chunk[middle].end > x->begin) {
