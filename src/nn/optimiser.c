@@ -1,6 +1,6 @@
 /* SGD with momentum and AdamW over a list of flat arrays, computed in float64 by blocks, each result rounded once. A
- * step first reads every gradient for the norm, which is one sum in one order. Then it computes all results, and only if
- * all of them are finite it computes them again and writes them. */
+ * step first reads every gradient for the norm, which is one sum in one order. Then it computes all results, and only
+ * if all of them are finite it computes them again and writes them. */
 #include <float.h>
 #include <math.h>
 #include <string.h>
