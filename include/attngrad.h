@@ -15,7 +15,7 @@
  *   - Zero is every field's default. A struct that is passed by pointer starts with its own size: set
  *     struct_size to sizeof, or initialise with the _INIT macro where there is one.
  *   - A function that can fail returns an ag_status; ag_last_message() then says, for this thread,
- *     which field was wrong and what it held.
+ *     which field was wrong and what it held, and ag_last_field() gives the field's name alone.
  *   - Maps allocate nothing; the caller gives a workspace whose size ag_plan_workspace() tells.
  *   - A plan never changes: any number of threads may use one at once, each with its own workspace.
  *   - The same inputs give the same bits for every number of threads. */
@@ -59,6 +59,19 @@ AG_API const char *ag_status_string(ag_status status);
 
 /* One line about the last call on this thread that failed. Never NULL. */
 AG_API const char *ag_last_message(void);
+
+/* Which argument that message is about, for programs; "" if none is to blame, as when memory ran out. Never
+ * NULL; valid until the next failure on this thread.
+ *   - an argument of the function by its name in this header: "plan", "workspace", "problem"; so also a
+ *     struct whose struct_size is wrong
+ *   - a field of ag_problem, or of the struct of arguments of the call, by its own name: "kv_heads", "q",
+ *     "q_lengths"; of an array the name without the index
+ *   - a field of another struct after what points to that struct: "options.threads", "exec.run",
+ *     "attention.bias"
+ *   - an environment variable by its name: "ATTNGRAD_THREADS"
+ *   - of several that do not fit together the one that depends on the others: "kv_heads" if it does not
+ *     divide heads */
+AG_API const char *ag_last_field(void);
 
 /* ---- Numbers ----------------------------------------------------------------------------------- */
 
@@ -169,12 +182,12 @@ typedef struct ag_problem {
  *     packed=QT,KT  head_offset=N
  *
  * The arrays buckets and alibi_slopes have no text: parse leaves them NULL for the caller to set.
- * On failure p is left as it was. */
-AG_API ag_status ag_problem_parse(const char *text, ag_problem *p);
+ * On failure the problem is left as it was. */
+AG_API ag_status ag_problem_parse(const char *text, ag_problem *problem);
 
-/* Writes the text of p, terminated, into buf[size] and its length into *length (both may be absent:
+/* Writes the text of the problem, terminated, into buf[size] and its length into *length (both may be absent:
  * NULL, 0 and NULL). AG_INVALID_ARGUMENT where size is too small; *length is set all the same. */
-AG_API ag_status ag_problem_format(const ag_problem *p, char *buf, size_t size, size_t *length);
+AG_API ag_status ag_problem_format(const ag_problem *problem, char *buf, size_t size, size_t *length);
 
 /* ---- Plan -------------------------------------------------------------------------------------- */
 
@@ -199,14 +212,14 @@ enum {
 };
 
 enum {
-    /* Reference only: round every named matrix to the dtype after its line, as an unfused
-     * implementation in that dtype would; scores to float32 at least. The error rule's baseline. */
-    AG_ROUND_NAMED = 1 << 0
+    /* Reference backend only: round every intermediate matrix to the dtype, as an unfused implementation
+     * in that dtype would; scores to float32 at least. The baseline of the error rule. */
+    AG_ROUND_INTERMEDIATES = 1 << 0
 };
 
 typedef struct ag_options {
     uint32_t struct_size; /* sizeof(ag_options) */
-    uint32_t flags;       /* AG_ROUND_NAMED */
+    uint32_t flags;       /* AG_ROUND_INTERMEDIATES */
     ag_backend backend;   /* AUTO: the environment's ATTNGRAD_BACKEND (cpu reference), else the fastest */
     ag_isa isa;           /* AUTO: ATTNGRAD_ISA (scalar avx2 avx512 amx neon), else the best here */
     int32_t threads;      /* 0: ATTNGRAD_THREADS, else one a processor; at most 1024 */

@@ -38,9 +38,9 @@ ag_status ag_info_get(ag_info *info)
 {
     ag_info full;
     if (info == NULL || info->struct_size < 2 * sizeof(uint32_t)) {
-        return agi_fail(AG_INVALID_ARGUMENT, "ag_info_get: %s",
-                        info == NULL ? "info is NULL"
-                                     : "struct_size is too small: set it to sizeof(ag_info)");
+        return agi_fail_field(AG_INVALID_ARGUMENT, "info", "ag_info_get: %s",
+                              info == NULL ? "info is NULL"
+                                           : "struct_size is too small: set it to sizeof(ag_info)");
     }
     memset(&full, 0, sizeof full);
     full.threads = agi_processors();

@@ -37,7 +37,7 @@ ISA_SCALAR: Final[int]
 ISA_AVX2: Final[int]
 ISA_AVX512: Final[int]
 ISA_NEON: Final[int]
-ROUND_NAMED: Final[int]
+ROUND_INTERMEDIATES: Final[int]
 
 class Plan:
     def run(

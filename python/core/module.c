@@ -91,7 +91,7 @@ static const struct {
     {"ISA_AVX2", AG_ISA_AVX2},
     {"ISA_AVX512", AG_ISA_AVX512},
     {"ISA_NEON", AG_ISA_NEON},
-    {"ROUND_NAMED", AG_ROUND_NAMED},
+    {"ROUND_INTERMEDIATES", AG_ROUND_INTERMEDIATES},
 };
 
 static int module_exec(PyObject *module)

@@ -100,11 +100,12 @@ def distance(x, truth):
 
 @contextlib.contextmanager
 def unfused():
-    """Plans are the reference's that rounds each named matrix: the baseline of the error rule."""
+    """Plans are the reference's that rounds each intermediate: the baseline of the error rule."""
     cached = _plan.get
 
     def make(text, **options):
-        return _core.plan(text, **options | {"backend": _core.BACKEND_REFERENCE, "flags": _core.ROUND_NAMED})
+        reference = {"backend": _core.BACKEND_REFERENCE, "flags": _core.ROUND_INTERMEDIATES}
+        return _core.plan(text, **options | reference)
 
     _problem.get.cache_clear()
     _plan.get = make

@@ -86,7 +86,7 @@ ag_status error_rule(const struct arrays *x, int32_t threads, struct error_entry
     if (status != AG_OK) {
         return status;
     }
-    options.flags = AG_ROUND_NAMED;
+    options.flags = AG_ROUND_INTERMEDIATES;
     status = arrays_clone_as(&baseline, x, x->given.dtype, &options);
     if (status == AG_OK) {
         status = compare(x, &baseline, &truth, entries, count);

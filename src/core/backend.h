@@ -4,7 +4,8 @@
 #define AGI_BACKEND_H
 
 #include "call.h"
-#include "matmul.h"
+
+struct agi_gemm_table; /* see gemm/gemm.h */
 
 typedef struct agi_backend {
     ag_backend id;
@@ -28,8 +29,8 @@ typedef struct agi_backend {
     /* NULL where the backend never has the matrices. */
     ag_status (*trace)(const agi_call *call, const ag_trace_args *trace, void *workspace);
 
-    /* Who computes the layer's matrix products. NULL: the portable ones. */
-    const agi_matmul_table *(*matmul)(const ag_plan *plan);
+    /* Computes the layer's matrix products. NULL: the portable implementation does. */
+    const struct agi_gemm_table *gemm;
 
     /* What follows the name in ag_plan_describe, for example "tile 64x128". May be empty. */
     void (*describe)(const ag_plan *plan, char *text, size_t size);

@@ -116,12 +116,13 @@ static ag_status check_pointer(const operand *x)
 {
     if (x->t->data == NULL) {
         return x->required && agi_count(x->size) > 0
-                   ? agi_fail(AG_INVALID_ARGUMENT, "%s: %s is NULL", x->call, x->name)
+                   ? agi_fail_field(AG_INVALID_ARGUMENT, x->name, "%s: %s is NULL", x->call, x->name)
                    : AG_OK;
     }
     if ((uintptr_t)x->t->data % x->bytes != 0) {
-        return agi_fail(AG_INVALID_ARGUMENT, "%s: %s is %p: not aligned to its elements of %zu bytes",
-                        x->call, x->name, x->t->data, x->bytes);
+        return agi_fail_field(AG_INVALID_ARGUMENT, x->name,
+                              "%s: %s is %p: not aligned to its elements of %zu bytes", x->call, x->name,
+                              x->t->data, x->bytes);
     }
     return AG_OK;
 }
@@ -136,9 +137,9 @@ static ag_status check_extent(const operand *x)
         const uint64_t step = stride < 0 ? 0 - (uint64_t)stride : (uint64_t)stride;
         const uint64_t steps = x->size[axis] > 1 ? (uint64_t)(x->size[axis] - 1) : 0;
         if (steps > 0 && step > room / steps) {
-            return agi_fail(AG_INVALID_ARGUMENT,
-                            "%s: strides[%d] of %s is %lld: overflows over %lld elements", x->call, axis,
-                            x->name, (long long)stride, (long long)x->size[axis]);
+            return agi_fail_field(AG_INVALID_ARGUMENT, x->name,
+                                  "%s: strides[%d] of %s is %lld: overflows over %lld elements", x->call,
+                                  axis, x->name, (long long)stride, (long long)x->size[axis]);
         }
         room -= step * steps;
     }
@@ -167,8 +168,9 @@ static ag_status check_no_overlap(const operand *x)
     qsort(axes, 4, sizeof axes[0], by_step);
     for (int axis = 0; axis < 4; axis++) {
         if (axes[axis].size > 1 && axes[axis].step <= extent) {
-            return agi_fail(AG_INVALID_ARGUMENT, "%s: a stride of %s is %lld: its elements overlap", x->call,
-                            x->name, (long long)axes[axis].step);
+            return agi_fail_field(AG_INVALID_ARGUMENT, x->name,
+                                  "%s: a stride of %s is %lld: its elements overlap", x->call, x->name,
+                                  (long long)axes[axis].step);
         }
         extent += axes[axis].step * (axes[axis].size - 1);
     }
@@ -195,8 +197,9 @@ static ag_status check_aliases(const operand *x, int n, bool (*allowed)(const op
                 continue;
             }
             if (allowed == NULL || !allowed(&x[i], &x[j])) {
-                return agi_fail(AG_INVALID_ARGUMENT, "%s: output %s is %p, which is also %s %s", x[i].call,
-                                x[i].name, x[i].t->data, x[j].output ? "output" : "input", x[j].name);
+                return agi_fail_field(AG_INVALID_ARGUMENT, x[i].name,
+                                      "%s: output %s is %p, which is also %s %s", x[i].call, x[i].name,
+                                      x[i].t->data, x[j].output ? "output" : "input", x[j].name);
             }
         }
     }
@@ -234,8 +237,9 @@ static ag_status gather(const agi_call *call, agi_purpose purpose, operand x[N_F
         }
         if (f->feature != 0 && !agi_has(p, f->feature)) {
             if (tensor_of(&call->a, f)->data != NULL) {
-                return agi_fail(AG_INVALID_ARGUMENT, "%s: %s is given, but the problem has no such feature",
-                                map_names[call->map], f->name);
+                return agi_fail_field(AG_INVALID_ARGUMENT, f->name,
+                                      "%s: %s is given, but the problem has no such feature",
+                                      map_names[call->map], f->name);
             }
             continue;
         }
@@ -259,7 +263,8 @@ static ag_status check_some_output(const operand *x, int n)
         }
         elements += x[i].output ? (agi_count(x[i].size) > 0) : 0;
     }
-    return elements == 0 ? AG_OK : agi_fail(AG_INVALID_ARGUMENT, "%s: every output is NULL", x[0].call);
+    return elements == 0 ? AG_OK
+                         : agi_fail_field(AG_INVALID_ARGUMENT, "args", "%s: every output is NULL", x[0].call);
 }
 
 static ag_status check_accumulate(const agi_call *call)
@@ -269,8 +274,8 @@ static ag_status check_accumulate(const agi_call *call)
         known |= fields[i].accumulate;
     }
     if (call->a.accumulate & ~known) {
-        return agi_fail(AG_INVALID_ARGUMENT, "%s: accumulate is 0x%lx: unknown bits", map_names[call->map],
-                        (unsigned long)call->a.accumulate);
+        return agi_fail_field(AG_INVALID_ARGUMENT, "accumulate", "%s: accumulate is 0x%lx: unknown bits",
+                              map_names[call->map], (unsigned long)call->a.accumulate);
     }
     return AG_OK;
 }
@@ -283,14 +288,15 @@ static ag_status check_lengths(const agi_call *call, const char *name, const int
         return AG_OK;
     }
     if (agi_has(&call->plan->p, AG_PACKED)) {
-        return agi_fail(AG_INVALID_ARGUMENT,
-                        "%s: %s is given, but packed sequences have their lengths in the offsets",
-                        map_names[call->map], name);
+        return agi_fail_field(AG_INVALID_ARGUMENT, name,
+                              "%s: %s is given, but packed sequences have their lengths in the offsets",
+                              map_names[call->map], name);
     }
     for (int64_t b = 0; b < call->plan->p.batch; b++) {
         if (lengths[b] < 0 || lengths[b] > most) {
-            return agi_fail(AG_INVALID_ARGUMENT, "%s: %s[%lld] is %lld: must be from 0 to %lld",
-                            map_names[call->map], name, (long long)b, (long long)lengths[b], (long long)most);
+            return agi_fail_field(AG_INVALID_ARGUMENT, name, "%s: %s[%lld] is %lld: must be from 0 to %lld",
+                                  map_names[call->map], name, (long long)b, (long long)lengths[b],
+                                  (long long)most);
         }
     }
     return AG_OK;
@@ -302,27 +308,27 @@ static ag_status check_packed(const agi_call *call, const char *name, const int6
     const char *map = map_names[call->map];
     if (!agi_has(&call->plan->p, AG_PACKED)) {
         return offsets == NULL ? AG_OK
-                               : agi_fail(AG_INVALID_ARGUMENT,
-                                          "%s: %s is given, but the problem is not packed", map, name);
+                               : agi_fail_field(AG_INVALID_ARGUMENT, name,
+                                                "%s: %s is given, but the problem is not packed", map, name);
     }
     if (offsets == NULL) {
-        return agi_fail(AG_INVALID_ARGUMENT, "%s: %s is NULL: the problem is packed", map, name);
+        return agi_fail_field(AG_INVALID_ARGUMENT, name, "%s: %s is NULL: the problem is packed", map, name);
     }
     if (offsets[0] != 0) {
-        return agi_fail(AG_INVALID_ARGUMENT, "%s: %s[0] is %lld: must be 0", map, name,
-                        (long long)offsets[0]);
+        return agi_fail_field(AG_INVALID_ARGUMENT, name, "%s: %s[0] is %lld: must be 0", map, name,
+                              (long long)offsets[0]);
     }
     for (int64_t b = 0; b < call->plan->p.batch; b++) {
         if (offsets[b + 1] < offsets[b] || offsets[b + 1] > total) {
-            return agi_fail(AG_INVALID_ARGUMENT,
-                            "%s: %s[%lld] is %lld: must be from %lld, the offset before, to %lld", map, name,
-                            (long long)b + 1, (long long)offsets[b + 1], (long long)offsets[b],
-                            (long long)total);
+            return agi_fail_field(AG_INVALID_ARGUMENT, name,
+                                  "%s: %s[%lld] is %lld: must be from %lld, the offset before, to %lld", map,
+                                  name, (long long)b + 1, (long long)offsets[b + 1], (long long)offsets[b],
+                                  (long long)total);
         }
         if (offsets[b + 1] - offsets[b] > longest) {
-            return agi_fail(AG_INVALID_ARGUMENT, "%s: %s[%lld] is %lld: sequence %lld is longer than %lld",
-                            map, name, (long long)b + 1, (long long)offsets[b + 1], (long long)b,
-                            (long long)longest);
+            return agi_fail_field(
+                AG_INVALID_ARGUMENT, name, "%s: %s[%lld] is %lld: sequence %lld is longer than %lld", map,
+                name, (long long)b + 1, (long long)offsets[b + 1], (long long)b, (long long)longest);
         }
     }
     return AG_OK;
@@ -331,14 +337,15 @@ static ag_status check_packed(const agi_call *call, const char *name, const int6
 static ag_status check_position(const agi_call *call, const char *name, int64_t offset)
 {
     if (offset < -AGI_MAX_POSITION || offset > AGI_MAX_POSITION) {
-        return agi_fail(AG_INVALID_ARGUMENT, "%s: %s is %lld: must be within 2^59 of 0", map_names[call->map],
-                        name, (long long)offset);
+        return agi_fail_field(AG_INVALID_ARGUMENT, name, "%s: %s is %lld: must be within 2^59 of 0",
+                              map_names[call->map], name, (long long)offset);
     }
     if (offset != 0 && call->plan->p.align == AG_ALIGN_BOTTOM_RIGHT) {
-        return agi_fail(AG_INVALID_ARGUMENT,
-                        "%s: %s is %lld: bottom-right alignment allows no offset: take top-left and put the "
-                        "shift into q_offset",
-                        map_names[call->map], name, (long long)offset);
+        return agi_fail_field(
+            AG_INVALID_ARGUMENT, name,
+            "%s: %s is %lld: bottom-right alignment allows no offset: take top-left and put the "
+            "shift into q_offset",
+            map_names[call->map], name, (long long)offset);
     }
     return AG_OK;
 }
@@ -352,9 +359,9 @@ static ag_status check_host_arguments(const agi_call *call)
         status = check_position(call, "k_offset", a->k_offset);
     }
     if (status == AG_OK && (a->batch_offset < 0 || a->batch_offset > (int64_t)UINT32_MAX + 1 - p->batch)) {
-        status = agi_fail(AG_INVALID_ARGUMENT, "%s: batch_offset is %lld: must be from 0 to %lld",
-                          map_names[call->map], (long long)a->batch_offset,
-                          (long long)UINT32_MAX + 1 - (long long)p->batch);
+        status = agi_fail_field(AG_INVALID_ARGUMENT, "batch_offset",
+                                "%s: batch_offset is %lld: must be from 0 to %lld", map_names[call->map],
+                                (long long)a->batch_offset, (long long)UINT32_MAX + 1 - (long long)p->batch);
     }
     if (status == AG_OK) {
         status = check_lengths(call, "q_lengths", a->q_lengths, p->q_len);
@@ -379,7 +386,7 @@ ag_status agi_call_check(agi_call *call, const ag_plan *plan, agi_map map, agi_p
     operand x[N_FIELDS];
     int n = 0;
     if (plan == NULL) {
-        return agi_fail(AG_INVALID_ARGUMENT, "%s: plan is NULL", map_names[map]);
+        return agi_fail_field(AG_INVALID_ARGUMENT, "plan", "%s: plan is NULL", map_names[map]);
     }
     call->plan = plan;
     call->map = map;
@@ -400,8 +407,8 @@ ag_status agi_call_check(agi_call *call, const ag_plan *plan, agi_map map, agi_p
         status = check_host_arguments(call);
     }
     if (status == AG_OK && (workspace == NULL || bytes < plan->bytes[map])) {
-        status = agi_fail(AG_WORKSPACE, "%s: workspace is %p with %zu bytes: needs %zu", map_names[map],
-                          workspace, bytes, plan->bytes[map]);
+        status = agi_fail_field(AG_WORKSPACE, "workspace", "%s: workspace is %p with %zu bytes: needs %zu",
+                                map_names[map], workspace, bytes, plan->bytes[map]);
     }
     return status;
 }
@@ -420,15 +427,15 @@ static bool same_of_first_part(const operand *a, const operand *b)
 ag_status agi_merge_check(ag_merge_args *m, const ag_plan *plan, const ag_merge_args *args)
 {
     if (plan == NULL) {
-        return agi_fail(AG_INVALID_ARGUMENT, "ag_merge: plan is NULL");
+        return agi_fail_field(AG_INVALID_ARGUMENT, "plan", "ag_merge: plan is NULL");
     }
     ag_status status = agi_read_struct(m, sizeof *m, args, "args", AG_INVALID_ARGUMENT);
     if (status != AG_OK) {
         return status;
     }
     if (m->reserved != 0) {
-        return agi_fail(AG_INVALID_ARGUMENT, "ag_merge: reserved is %lu: must be zero",
-                        (unsigned long)m->reserved);
+        return agi_fail_field(AG_INVALID_ARGUMENT, "reserved", "ag_merge: reserved is %lu: must be zero",
+                              (unsigned long)m->reserved);
     }
     const bool tangents =
         m->to1.data || m->mu1.data || m->to2.data || m->mu2.data || m->to.data || m->mu.data;
@@ -454,8 +461,8 @@ ag_status agi_exec_check(ag_exec *checked, const ag_exec *exec)
     }
     const ag_status status = agi_read_struct(checked, sizeof *checked, exec, "exec", AG_INVALID_ARGUMENT);
     if (status == AG_OK && checked->reserved != 0) {
-        return agi_fail(AG_INVALID_ARGUMENT, "exec: reserved is %lu: must be zero",
-                        (unsigned long)checked->reserved);
+        return agi_fail_field(AG_INVALID_ARGUMENT, "exec.reserved", "exec: reserved is %lu: must be zero",
+                              (unsigned long)checked->reserved);
     }
     return status;
 }
@@ -528,8 +535,8 @@ ag_status agi_run_items(const ag_plan *plan, const ag_exec *exec, int64_t n_item
     /* Every task draws until none is left, so one task that ran has seen to all. */
     for (int64_t l = 0; l < x.n_lanes; l++) {
         if (atomic_load(&x.lanes[l].next) < x.lanes[l].end) {
-            return agi_fail(AG_INVALID_ARGUMENT, "exec: run returned, but ran none of its %lld tasks",
-                            (long long)n_tasks);
+            return agi_fail_field(AG_INVALID_ARGUMENT, "exec.run",
+                                  "exec: run returned, but ran none of its %lld tasks", (long long)n_tasks);
         }
     }
     return AG_OK;

@@ -53,8 +53,9 @@ static ag_status default_threads(int32_t *threads)
     errno = 0;
     const long n = strtol(text, &end, 10);
     if (errno != 0 || *end != '\0' || n < 1 || n > AGI_MAX_THREADS) {
-        return agi_fail(AG_INVALID_PROBLEM, "environment: ATTNGRAD_THREADS is '%.40s': must be from 1 to %d",
-                        text, AGI_MAX_THREADS);
+        return agi_fail_field(AG_INVALID_PROBLEM, "ATTNGRAD_THREADS",
+                              "environment: ATTNGRAD_THREADS is '%.40s': must be from 1 to %d", text,
+                              AGI_MAX_THREADS);
     }
     *threads = (int32_t)n;
     return AG_OK;
@@ -74,7 +75,8 @@ static ag_status choose_by_name(const char *variable, const char *const names[],
             return AG_OK;
         }
     }
-    return agi_fail(AG_INVALID_PROBLEM, "environment: %s is '%.40s': no such name", variable, text);
+    return agi_fail_field(AG_INVALID_PROBLEM, variable, "environment: %s is '%.40s': no such name", variable,
+                          text);
 }
 
 static ag_status complete_from_environment(ag_options *o)
@@ -96,25 +98,31 @@ static ag_status complete_from_environment(ag_options *o)
 
 static ag_status check_options(const ag_options *o)
 {
-    if (o->flags & ~(uint32_t)AG_ROUND_NAMED) {
-        return agi_fail(AG_INVALID_PROBLEM, "options: flags is 0x%lx: unknown bits", (unsigned long)o->flags);
+    if (o->flags & ~(uint32_t)AG_ROUND_INTERMEDIATES) {
+        return agi_fail_field(AG_INVALID_PROBLEM, "options.flags", "options: flags is 0x%lx: unknown bits",
+                              (unsigned long)o->flags);
     }
     if (o->backend < AG_BACKEND_AUTO || o->backend > AG_BACKEND_CUDA) {
-        return agi_fail(AG_INVALID_PROBLEM, "options: backend is %d: no such backend", (int)o->backend);
+        return agi_fail_field(AG_INVALID_PROBLEM, "options.backend",
+                              "options: backend is %d: no such backend", (int)o->backend);
     }
     if (o->isa < AG_ISA_AUTO || o->isa > AG_ISA_NEON) {
-        return agi_fail(AG_INVALID_PROBLEM, "options: isa is %d: no such instruction set", (int)o->isa);
+        return agi_fail_field(AG_INVALID_PROBLEM, "options.isa",
+                              "options: isa is %d: no such instruction set", (int)o->isa);
     }
     if (o->threads < 0 || o->threads > AGI_MAX_THREADS) {
-        return agi_fail(AG_INVALID_PROBLEM, "options: threads is %d: must be from 0 to %d", (int)o->threads,
-                        AGI_MAX_THREADS);
+        return agi_fail_field(AG_INVALID_PROBLEM, "options.threads",
+                              "options: threads is %d: must be from 0 to %d", (int)o->threads,
+                              AGI_MAX_THREADS);
     }
     if (o->reserved != 0) {
-        return agi_fail(AG_INVALID_PROBLEM, "options: reserved is %d: must be zero", (int)o->reserved);
+        return agi_fail_field(AG_INVALID_PROBLEM, "options.reserved", "options: reserved is %d: must be zero",
+                              (int)o->reserved);
     }
     if ((o->alloc == NULL) != (o->release == NULL)) {
-        return agi_fail(AG_INVALID_PROBLEM, "options: %s is NULL: give both alloc and release, or neither",
-                        o->alloc == NULL ? "alloc" : "release");
+        return agi_fail_field(AG_INVALID_PROBLEM, o->alloc == NULL ? "options.alloc" : "options.release",
+                              "options: %s is NULL: give both alloc and release, or neither",
+                              o->alloc == NULL ? "alloc" : "release");
     }
     return AG_OK;
 }
@@ -191,10 +199,10 @@ static ag_status copy_slopes(ag_plan *plan)
 /* ---- The backend ---- */
 
 /* The one that was asked for; else the fastest. Nothing falls back to a slower one in silence: only what
- * the reference alone can do, rounding named matrices, chooses it. */
+ * the reference alone can do, rounding the intermediates, chooses it. */
 static ag_status choose_backend(ag_plan *plan, ag_backend wanted)
 {
-    if (wanted == AG_BACKEND_AUTO && plan->flags & AG_ROUND_NAMED) {
+    if (wanted == AG_BACKEND_AUTO && plan->flags & AG_ROUND_INTERMEDIATES) {
         wanted = AG_BACKEND_REFERENCE;
     }
     for (int i = 0; agi_backends[i] != NULL; i++) {
@@ -203,7 +211,8 @@ static ag_status choose_backend(ag_plan *plan, ag_backend wanted)
             return agi_backends[i]->accept(plan);
         }
     }
-    return agi_fail(AG_UNSUPPORTED, "backend %d is not built into this library", (int)wanted);
+    return agi_fail_field(AG_UNSUPPORTED, "options.backend", "backend %d is not built into this library",
+                          (int)wanted);
 }
 
 static ag_status size_workspaces(ag_plan *plan)
@@ -211,9 +220,9 @@ static ag_status size_workspaces(ag_plan *plan)
     for (agi_map map = AGI_FORWARD; map < AGI_N_MAPS; map++) {
         plan->bytes[map] = plan->backend->workspace(plan, map);
         if (plan->bytes[map] == SIZE_MAX) {
-            return agi_fail(AG_UNSUPPORTED,
-                            "q_len %lld x kv_len %lld: the %s backend's workspace exceeds all memory",
-                            (long long)plan->p.q_len, (long long)plan->p.kv_len, plan->backend->name);
+            return agi_fail_field(AG_UNSUPPORTED, "q_len",
+                                  "q_len %lld x kv_len %lld: the %s backend's workspace exceeds all memory",
+                                  (long long)plan->p.q_len, (long long)plan->p.kv_len, plan->backend->name);
         }
     }
     return AG_OK;
@@ -271,7 +280,7 @@ ag_status ag_plan_create(ag_plan **plan, const ag_problem *problem, const ag_opt
     ag_plan made = {.buckets = NULL};
     ag_options o;
     if (plan == NULL) {
-        return agi_fail(AG_INVALID_ARGUMENT, "ag_plan_create: plan is NULL");
+        return agi_fail_field(AG_INVALID_ARGUMENT, "plan", "ag_plan_create: plan is NULL");
     }
     *plan = NULL;
     ag_status status = complete_options(&o, options);
@@ -323,15 +332,17 @@ const ag_problem *ag_plan_problem(const ag_plan *plan)
 ag_status ag_plan_workspace(const ag_plan *plan, uint32_t maps, size_t *bytes)
 {
     if (plan == NULL || bytes == NULL) {
-        return agi_fail(AG_INVALID_ARGUMENT, "ag_plan_workspace: %s is NULL",
-                        plan == NULL ? "plan" : "bytes");
+        return agi_fail_field(AG_INVALID_ARGUMENT, plan == NULL ? "plan" : "bytes",
+                              "ag_plan_workspace: %s is NULL", plan == NULL ? "plan" : "bytes");
     }
     if (maps & AG_MAP_JVP_JVP) {
-        return agi_fail(AG_UNSUPPORTED, "ag_plan_workspace: AG_MAP_JVP_JVP is reserved");
+        return agi_fail_field(AG_UNSUPPORTED, "maps",
+                              "ag_plan_workspace: maps has AG_MAP_JVP_JVP, which is reserved");
     }
     if (maps == 0 || maps >> AGI_N_MAPS != 0) {
-        return agi_fail(AG_INVALID_ARGUMENT, "ag_plan_workspace: maps is 0x%lx: must be bits of AG_MAP_*",
-                        (unsigned long)maps);
+        return agi_fail_field(AG_INVALID_ARGUMENT, "maps",
+                              "ag_plan_workspace: maps is 0x%lx: must be bits of AG_MAP_*",
+                              (unsigned long)maps);
     }
     *bytes = 0;
     for (int map = 0; map < AGI_N_MAPS; map++) {

@@ -17,18 +17,18 @@ ag_status agi_read_struct(void *ours, size_t our_size, const void *theirs, const
 {
     uint32_t size;
     if (theirs == NULL) {
-        return agi_fail(status, "%s is NULL", name);
+        return agi_fail_field(status, name, "%s is NULL", name);
     }
     memcpy(&size, theirs, sizeof size);
     if (size < 2 * sizeof size || size % sizeof(void *) != 0 || size > MAX_STRUCT) {
-        return agi_fail(status, "%s: struct_size is %lu: set it to sizeof the struct", name,
-                        (unsigned long)size);
+        return agi_fail_field(status, name, "%s: struct_size is %lu: set it to sizeof the struct", name,
+                              (unsigned long)size);
     }
     for (size_t i = our_size; i < size; i++) {
         if (((const unsigned char *)theirs)[i] != 0) {
-            return agi_fail(status,
-                            "%s: struct_size is %lu, ours %zu, and byte %zu, unknown here, is not zero", name,
-                            (unsigned long)size, our_size, i);
+            return agi_fail_field(status, name,
+                                  "%s: struct_size is %lu, ours %zu, and byte %zu, unknown here, is not zero",
+                                  name, (unsigned long)size, our_size, i);
         }
     }
     memset(ours, 0, our_size);
@@ -56,26 +56,27 @@ int64_t agi_saturated(int64_t a, int64_t b, int64_t c, int64_t d)
 
 static ag_status bad_integer(const char *field, int64_t value, const char *rule)
 {
-    return agi_fail(AG_INVALID_PROBLEM, "%s is %lld: %s", field, (long long)value, rule);
+    return agi_fail_field(AG_INVALID_PROBLEM, field, "%s is %lld: %s", field, (long long)value, rule);
 }
 
 static ag_status bad_number(const char *field, double value, const char *rule)
 {
-    return agi_fail(AG_INVALID_PROBLEM, "%s is %g: %s", field, value, rule);
+    return agi_fail_field(AG_INVALID_PROBLEM, field, "%s is %g: %s", field, value, rule);
 }
 
 static ag_status check_flags(const ag_problem *p)
 {
     if (agi_has(p, AG_PAGED)) {
-        return agi_fail(AG_UNSUPPORTED, "flags: AG_PAGED is reserved for a page table of K and V");
+        return agi_fail_field(AG_UNSUPPORTED, "flags",
+                              "flags: AG_PAGED is reserved for a page table of K and V");
     }
     if (p->flags & ~(uint32_t)ALL_FLAGS) {
-        return agi_fail(AG_INVALID_PROBLEM, "flags is 0x%lx: unknown bits 0x%lx", (unsigned long)p->flags,
-                        (unsigned long)(p->flags & ~(uint32_t)ALL_FLAGS));
+        return agi_fail_field(AG_INVALID_PROBLEM, "flags", "flags is 0x%lx: unknown bits 0x%lx",
+                              (unsigned long)p->flags, (unsigned long)(p->flags & ~(uint32_t)ALL_FLAGS));
     }
     if (agi_has(p, AG_ALIBI) && agi_has(p, AG_SLOPES)) {
-        return agi_fail(AG_INVALID_PROBLEM,
-                        "flags: AG_ALIBI (default slopes) and AG_SLOPES exclude each other");
+        return agi_fail_field(AG_INVALID_PROBLEM, "flags",
+                              "flags: AG_ALIBI (default slopes) and AG_SLOPES exclude each other");
     }
     if (p->reserved != 0) {
         return bad_integer("reserved", p->reserved, "must be zero");
@@ -89,7 +90,8 @@ static ag_status check_flags(const ag_problem *p)
 static ag_status check_dtype(const char *field, ag_dtype dtype)
 {
     if (dtype == AG_F8_E4M3 || dtype == AG_F8_E5M2) {
-        return agi_fail(AG_UNSUPPORTED, "%s is %d: 8-bit floats are reserved", field, (int)dtype);
+        return agi_fail_field(AG_UNSUPPORTED, field, "%s is %d: 8-bit floats are reserved", field,
+                              (int)dtype);
     }
     if (ag_dtype_size(dtype) == 0) {
         return bad_integer(field, dtype, "must be AG_F64, AG_F32, AG_F16 or AG_BF16");
@@ -108,9 +110,9 @@ static ag_status complete_wider(const char *field, ag_dtype *wider, ag_dtype dty
         return status;
     }
     if (*wider != dtype && !(*wider == AG_F32 && dtype != AG_F64)) {
-        return agi_fail(AG_INVALID_PROBLEM, "%s is %s: for dtype %s it must be %s%s", field,
-                        ag_dtype_name(*wider), ag_dtype_name(dtype), ag_dtype_name(dtype),
-                        dtype == AG_F16 || dtype == AG_BF16 ? " or f32" : "");
+        return agi_fail_field(AG_INVALID_PROBLEM, field, "%s is %s: for dtype %s it must be %s%s", field,
+                              ag_dtype_name(*wider), ag_dtype_name(dtype), ag_dtype_name(dtype),
+                              dtype == AG_F16 || dtype == AG_BF16 ? " or f32" : "");
     }
     return AG_OK;
 }
@@ -133,8 +135,8 @@ static ag_status complete_dtypes(ag_problem *p)
 static ag_status check_range(const char *field, int64_t value, int64_t least, int64_t most)
 {
     if (value < least || value > most) {
-        return agi_fail(AG_INVALID_PROBLEM, "%s is %lld: must be from %lld to %lld", field, (long long)value,
-                        (long long)least, (long long)most);
+        return agi_fail_field(AG_INVALID_PROBLEM, field, "%s is %lld: must be from %lld to %lld", field,
+                              (long long)value, (long long)least, (long long)most);
     }
     return AG_OK;
 }
@@ -163,8 +165,9 @@ static ag_status complete_sizes(ag_problem *p)
         }
     }
     if (p->heads % p->kv_heads != 0) {
-        return agi_fail(AG_INVALID_PROBLEM, "heads is %lld: must be a multiple of kv_heads, %lld",
-                        (long long)p->heads, (long long)p->kv_heads);
+        return agi_fail_field(AG_INVALID_PROBLEM, "kv_heads",
+                              "heads is %lld: must be a multiple of kv_heads, %lld", (long long)p->heads,
+                              (long long)p->kv_heads);
     }
     return check_range("head_offset", p->head_offset, 0, UINT32_MAX - p->heads + 1);
 }
@@ -198,16 +201,22 @@ static ag_status check_products(const ag_problem *p)
     const int64_t k_rows = packed ? p->kv_total : p->kv_len;
     const int64_t dim = p->dim_qk > p->dim_v ? p->dim_qk : p->dim_v;
     /* An empty sequence still has its heads. */
-    if (!agi_product_fits(p->batch, p->heads, 1, dim, limit) ||
-        !agi_product_fits(batch, p->heads, q_rows, dim, limit)) {
-        return agi_fail(AG_INVALID_PROBLEM,
-                        "batch %lld x heads %lld x query rows %lld x channels %lld overflows",
-                        (long long)batch, (long long)p->heads, (long long)q_rows, (long long)dim);
+    if (!agi_product_fits(p->batch, p->heads, 1, dim, limit)) {
+        return agi_fail_field(AG_INVALID_PROBLEM, "heads",
+                              "batch %lld x heads %lld x channels %lld overflows", (long long)p->batch,
+                              (long long)p->heads, (long long)dim);
+    }
+    if (!agi_product_fits(batch, p->heads, q_rows, dim, limit)) {
+        const char *rows = packed ? "q_total" : "q_len";
+        return agi_fail_field(AG_INVALID_PROBLEM, rows,
+                              "batch %lld x heads %lld x %s %lld x channels %lld overflows", (long long)batch,
+                              (long long)p->heads, rows, (long long)q_rows, (long long)dim);
     }
     if (!agi_product_fits(batch, p->kv_heads, k_rows, dim, limit)) {
-        return agi_fail(AG_INVALID_PROBLEM,
-                        "batch %lld x kv_heads %lld x key rows %lld x channels %lld overflows",
-                        (long long)batch, (long long)p->kv_heads, (long long)k_rows, (long long)dim);
+        const char *rows = packed ? "kv_total" : "kv_len";
+        return agi_fail_field(
+            AG_INVALID_PROBLEM, rows, "batch %lld x kv_heads %lld x %s %lld x channels %lld overflows",
+            (long long)batch, (long long)p->kv_heads, rows, (long long)k_rows, (long long)dim);
     }
     return AG_OK;
 }
@@ -223,13 +232,13 @@ static ag_status complete_broadcast(const ag_problem *p, uint32_t flag, const ch
     }
     for (int axis = 0; axis < 4; axis++) {
         if (size[axis] != 1 && size[axis] != full[axis]) {
-            return agi_fail(AG_INVALID_PROBLEM, "%s[%d] is %lld: must be 1 or %s, %lld", field, axis,
-                            (long long)size[axis], axes[axis], (long long)full[axis]);
+            return agi_fail_field(AG_INVALID_PROBLEM, field, "%s[%d] is %lld: must be 1 or %s, %lld", field,
+                                  axis, (long long)size[axis], axes[axis], (long long)full[axis]);
         }
     }
     if (!agi_product_fits(size[0], size[1], size[2], size[3], INT64_MAX / 8)) {
-        return agi_fail(AG_INVALID_PROBLEM, "%s is %lld x %lld x %lld x %lld: overflows", field,
-                        (long long)size[0], (long long)size[1], (long long)size[2], (long long)size[3]);
+        return agi_fail_field(AG_INVALID_PROBLEM, field, "%s is %lld x %lld x %lld x %lld: overflows", field,
+                              (long long)size[0], (long long)size[1], (long long)size[2], (long long)size[3]);
     }
     return AG_OK;
 }
@@ -272,16 +281,16 @@ static ag_status check_buckets(const ag_problem *p)
     if (p->buckets == NULL) {
         return p->table_buckets == n
                    ? AG_OK
-                   : agi_fail(
-                         AG_INVALID_PROBLEM,
+                   : agi_fail_field(
+                         AG_INVALID_PROBLEM, "table_buckets",
                          "table_buckets is %lld: without a buckets array it must be 2 table_radius + 1, %lld",
                          (long long)p->table_buckets, (long long)n);
     }
     for (int64_t r = 0; r < n; r++) {
         if (p->buckets[r] < 0 || p->buckets[r] >= p->table_buckets) {
-            return agi_fail(AG_INVALID_PROBLEM,
-                            "buckets[%lld] is %ld: must be from 0 to table_buckets - 1, %lld", (long long)r,
-                            (long)p->buckets[r], (long long)p->table_buckets - 1);
+            return agi_fail_field(AG_INVALID_PROBLEM, "buckets",
+                                  "buckets[%lld] is %ld: must be from 0 to table_buckets - 1, %lld",
+                                  (long long)r, (long)p->buckets[r], (long long)p->table_buckets - 1);
         }
     }
     return AG_OK;
@@ -290,12 +299,14 @@ static ag_status check_buckets(const ag_problem *p)
 static ag_status check_slopes(const ag_problem *p)
 {
     if (p->alibi_slopes == NULL) {
-        return agi_fail(AG_INVALID_PROBLEM, "alibi_slopes is NULL: AG_SLOPES needs one slope a head");
+        return agi_fail_field(AG_INVALID_PROBLEM, "alibi_slopes",
+                              "alibi_slopes is NULL: AG_SLOPES needs one slope per head");
     }
     for (int64_t h = 0; h < p->heads; h++) {
         if (!isfinite(p->alibi_slopes[h])) {
-            return agi_fail(AG_INVALID_PROBLEM, "alibi_slopes[%lld] is %g: must be finite", (long long)h,
-                            p->alibi_slopes[h]);
+            return agi_fail_field(AG_INVALID_PROBLEM, "alibi_slopes",
+                                  "alibi_slopes[%lld] is %g: must be finite", (long long)h,
+                                  p->alibi_slopes[h]);
         }
     }
     return AG_OK;

@@ -1,14 +1,24 @@
-/* Status and message: how every function of the library says what went wrong. */
+/* Status, message and field: how every function of the library says what went wrong. */
 #ifndef AGI_STATUS_H
 #define AGI_STATUS_H
 
 #include "attngrad.h"
 
-/* Keeps the message for this thread and returns status, so that a caller can `return agi_fail(...)`. */
 #if defined(__GNUC__)
-__attribute__((format(printf, 2, 3)))
+#define AGI_PRINTF(at, first) __attribute__((format(printf, at, first)))
+#else
+#define AGI_PRINTF(at, first)
 #endif
-ag_status
-agi_fail(ag_status status, const char *format, ...);
+
+/* Keeps, for this thread, the message and the field that it is about (see ag_last_field), and returns
+ * status, so that a caller can `return agi_fail_field(...)`. */
+AGI_PRINTF(3, 4) ag_status agi_fail_field(ag_status status, const char *field, const char *format, ...);
+
+/* The same for a failure that no argument caused, such as a lack of memory. */
+AGI_PRINTF(2, 3) ag_status agi_fail(ag_status status, const char *format, ...);
+
+/* After a failure inside the struct that `field` points to: puts "field." before the kept field, and
+ * returns status. */
+ag_status agi_fail_within(ag_status status, const char *field);
 
 #endif

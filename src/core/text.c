@@ -35,8 +35,8 @@ struct key {
 /* Names the word as it was written: b2, but softcap=30. */
 static ag_status bad_word(const key *k, const char *value, const char *rule)
 {
-    return agi_fail(AG_INVALID_PROBLEM, "problem text: '%s%s%s': %s", k->name, value && !k->size ? "=" : "",
-                    value ? value : "", rule);
+    return agi_fail_field(AG_INVALID_PROBLEM, "text", "problem text: '%s%s%s': %s", k->name,
+                          value && !k->size ? "=" : "", value ? value : "", rule);
 }
 
 static int64_t *integer_field(parser *x, size_t offset)
@@ -284,7 +284,7 @@ static ag_status parse_word(parser *x, char *word)
     if (size != NULL) {
         return set_once(x, size, value);
     }
-    return agi_fail(AG_INVALID_PROBLEM, "problem text: '%s' is no word of a problem", word);
+    return agi_fail_field(AG_INVALID_PROBLEM, "text", "problem text: '%s' is no word of a problem", word);
 }
 
 static ag_status parse_words(parser *x, const char *text)
@@ -294,7 +294,8 @@ static ag_status parse_words(parser *x, const char *text)
         char word[MAX_WORD];
         const size_t n = strcspn(text, spaces);
         if (n >= sizeof word) {
-            return agi_fail(AG_INVALID_PROBLEM, "problem text: a word of %zu letters: '%.20s...'", n, text);
+            return agi_fail_field(AG_INVALID_PROBLEM, "text",
+                                  "problem text: a word of %zu letters: '%.20s...'", n, text);
         }
         memcpy(word, text, n);
         word[n] = '\0';
@@ -328,10 +329,10 @@ static void expand(const ag_problem *p, const char *pattern, int64_t size[4])
 static ag_status complete_text(parser *x)
 {
     if (!seen_size(x, "q") || !seen_size(x, "d") || x->p.dtype == 0) {
-        return agi_fail(AG_INVALID_PROBLEM, "problem text: needs %s, as in 'q128 d64 f32'",
-                        !seen_size(x, "q")   ? "q, the number of queries"
-                        : !seen_size(x, "d") ? "d, the channels of a head"
-                                             : "a dtype, f64 f32 f16 or bf16");
+        return agi_fail_field(AG_INVALID_PROBLEM, "text", "problem text: needs %s, as in 'q128 d64 f32'",
+                              !seen_size(x, "q")   ? "q, the number of queries"
+                              : !seen_size(x, "d") ? "d, the channels of a head"
+                                                   : "a dtype, f64 f32 f16 or bf16");
     }
     if (!seen_size(x, "k")) {
         x->p.kv_len = x->p.q_len;
@@ -345,14 +346,15 @@ static ag_status complete_text(parser *x)
     return AG_OK;
 }
 
-ag_status ag_problem_parse(const char *text, ag_problem *p)
+ag_status ag_problem_parse(const char *text, ag_problem *problem)
 {
     parser x = {.p = {.batch = 1, .heads = 1}};
     ag_problem theirs;
-    if (text == NULL || p == NULL) {
-        return agi_fail(AG_INVALID_ARGUMENT, "ag_problem_parse: %s is NULL", text == NULL ? "text" : "p");
+    if (text == NULL || problem == NULL) {
+        const char *missing = text == NULL ? "text" : "problem";
+        return agi_fail_field(AG_INVALID_ARGUMENT, missing, "ag_problem_parse: %s is NULL", missing);
     }
-    ag_status status = agi_read_struct(&theirs, sizeof theirs, p, "problem", AG_INVALID_PROBLEM);
+    ag_status status = agi_read_struct(&theirs, sizeof theirs, problem, "problem", AG_INVALID_PROBLEM);
     if (status == AG_OK) {
         status = parse_words(&x, text);
     }
@@ -361,7 +363,7 @@ ag_status ag_problem_parse(const char *text, ag_problem *p)
     }
     if (status == AG_OK) {
         x.p.struct_size = theirs.struct_size;
-        memcpy(p, &x.p, theirs.struct_size < sizeof x.p ? theirs.struct_size : sizeof x.p);
+        memcpy(problem, &x.p, theirs.struct_size < sizeof x.p ? theirs.struct_size : sizeof x.p);
     }
     return status;
 }
@@ -512,11 +514,11 @@ static void put_rest(writer *w, const ag_problem *p)
     }
 }
 
-ag_status ag_problem_format(const ag_problem *p, char *buf, size_t size, size_t *length)
+ag_status ag_problem_format(const ag_problem *problem, char *buf, size_t size, size_t *length)
 {
     ag_problem complete;
     writer w = {buf, buf == NULL ? 0 : size, 0};
-    const ag_status status = agi_problem_complete(&complete, p);
+    const ag_status status = agi_problem_complete(&complete, problem);
     if (status != AG_OK) {
         return status;
     }
@@ -529,8 +531,8 @@ ag_status ag_problem_format(const ag_problem *p, char *buf, size_t size, size_t 
         *length = w.length;
     }
     if (buf != NULL && w.length >= size) {
-        return agi_fail(AG_INVALID_ARGUMENT, "ag_problem_format: size is %zu: the text needs %zu", size,
-                        w.length + 1);
+        return agi_fail_field(AG_INVALID_ARGUMENT, "size",
+                              "ag_problem_format: size is %zu: the text needs %zu", size, w.length + 1);
     }
     return AG_OK;
 }

@@ -1,10 +1,10 @@
 /* The layer's buffers: what is in the workspace and in the saved activations, where, and how large. Every
  * size is a dry run of its layout. */
-#include "layer.h"
+#include "nn/layer.h"
 
 #include <string.h>
 
-#include "../core/status.h"
+#include "core/status.h"
 
 static void *take_matrix(agi_arena *arena, int64_t rows, int64_t cols, ag_dtype dtype)
 {
@@ -26,7 +26,7 @@ void agi_activations_lay_out(agi_activations *x, agi_arena *arena, const ag_laye
 void agi_layer_lay_out(agi_layer_space *space, agi_arena *arena, const ag_layer *layer, agi_map map)
 {
     agi_arena products = agi_arena_begin(NULL);
-    agi_matmul_lay_out(&space->matmul, &products, layer->plan);
+    agi_gemm_lay_out(&space->gemm, &products, layer->plan);
     const size_t products_bytes = agi_arena_bytes(&products);
     const size_t attention_bytes = layer->plan->bytes[map];
     const size_t larger = products_bytes > attention_bytes ? products_bytes : attention_bytes;
@@ -38,7 +38,7 @@ void agi_layer_lay_out(agi_layer_space *space, agi_arena *arena, const ag_layer 
     space->attention = agi_take(arena, 1, larger);
     if (space->attention != NULL) {
         products = agi_arena_begin(space->attention);
-        agi_matmul_lay_out(&space->matmul, &products, layer->plan);
+        agi_gemm_lay_out(&space->gemm, &products, layer->plan);
     }
 }
 
@@ -73,7 +73,9 @@ ag_status agi_layer_size_buffers(ag_layer *layer)
         layer->saved_bytes[which] = agi_arena_bytes(&arena);
         largest = layer->saved_bytes[which] > largest ? layer->saved_bytes[which] : largest;
     }
-    return largest < SIZE_MAX ? AG_OK : agi_fail(AG_UNSUPPORTED, "the layer's buffers exceed all memory");
+    return largest < SIZE_MAX
+               ? AG_OK
+               : agi_fail_field(AG_UNSUPPORTED, "desc", "the layer's buffers exceed all memory");
 }
 
 /* ---- Public ---- */
@@ -86,8 +88,8 @@ ag_status agi_write_struct(void *theirs, void *ours, size_t our_size, const char
         memcpy(&size, theirs, sizeof size);
     }
     if (size < 2 * sizeof size) {
-        return agi_fail(AG_INVALID_ARGUMENT, "%s: %s", name,
-                        theirs == NULL ? "is NULL" : "struct_size is too small: initialise it");
+        return agi_fail_field(AG_INVALID_ARGUMENT, name, "%s: %s", name,
+                              theirs == NULL ? "is NULL" : "struct_size is too small: initialise it");
     }
     memcpy(ours, &size, sizeof size);
     memcpy(theirs, ours, size < our_size ? size : our_size);
@@ -97,19 +99,19 @@ ag_status agi_write_struct(void *theirs, void *ours, size_t our_size, const char
 static ag_status check_which(const ag_layer *layer, ag_saved which, const char *call)
 {
     if (layer == NULL) {
-        return agi_fail(AG_INVALID_ARGUMENT, "%s: layer is NULL", call);
+        return agi_fail_field(AG_INVALID_ARGUMENT, "layer", "%s: layer is NULL", call);
     }
     return which == AG_SAVED || which == AG_D_SAVED
                ? AG_OK
-               : agi_fail(AG_INVALID_ARGUMENT, "%s: which is %d: must be AG_SAVED or AG_D_SAVED", call,
-                          (int)which);
+               : agi_fail_field(AG_INVALID_ARGUMENT, "which",
+                                "%s: which is %d: must be AG_SAVED or AG_D_SAVED", call, (int)which);
 }
 
 ag_status ag_layer_saved(const ag_layer *layer, ag_saved which, size_t *bytes)
 {
     ag_status status = check_which(layer, which, "ag_layer_saved");
     if (status == AG_OK && bytes == NULL) {
-        status = agi_fail(AG_INVALID_ARGUMENT, "ag_layer_saved: bytes is NULL");
+        status = agi_fail_field(AG_INVALID_ARGUMENT, "bytes", "ag_layer_saved: bytes is NULL");
     }
     if (status == AG_OK) {
         *bytes = layer->saved_bytes[which];
@@ -121,7 +123,7 @@ ag_status ag_layer_saved_views(const ag_layer *layer, ag_saved which, void *buff
 {
     ag_status status = check_which(layer, which, "ag_layer_saved_views");
     if (status == AG_OK && buffer == NULL) {
-        status = agi_fail(AG_INVALID_ARGUMENT, "ag_layer_saved_views: buffer is NULL");
+        status = agi_fail_field(AG_INVALID_ARGUMENT, "buffer", "ag_layer_saved_views: buffer is NULL");
     }
     if (status != AG_OK) {
         return status;
@@ -143,8 +145,8 @@ ag_status ag_layer_workspace(const ag_layer *layer, uint32_t maps, size_t *bytes
 {
     size_t attention = 0;
     if (layer == NULL || bytes == NULL) {
-        return agi_fail(AG_INVALID_ARGUMENT, "ag_layer_workspace: %s is NULL",
-                        layer == NULL ? "layer" : "bytes");
+        return agi_fail_field(AG_INVALID_ARGUMENT, layer == NULL ? "layer" : "bytes",
+                              "ag_layer_workspace: %s is NULL", layer == NULL ? "layer" : "bytes");
     }
     const ag_status status = ag_plan_workspace(layer->plan, maps, &attention);
     if (status == AG_OK) {

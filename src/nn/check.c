@@ -1,8 +1,8 @@
 /* Checking a call of the layer. One table has a row for each array of ag_layer_args: its shape, its number
  * format and its role in each map; all checks walk that table. What is attention's own, core checks. */
-#include "layer.h"
+#include "nn/layer.h"
 
-#include "../core/status.h"
+#include "core/status.h"
 
 typedef enum { NONE, IN, IN_OPTIONAL, OUT, OUT_OPTIONAL } role;
 typedef enum { X_Q, X_K, X_V, Y, PARAMS, SAVED, D_SAVED } shape;
@@ -107,9 +107,9 @@ static ag_status gather(const agi_layer_call *call, operand x[N_FIELDS], int *n)
         }
         if (!has_input(layer, f->shape)) {
             if (data != NULL) {
-                return agi_fail(AG_INVALID_ARGUMENT, "%s: %s is given, but %s serves for it in this layer",
-                                map_names[call->map], f->name,
-                                layer->projection[AGI_K].input == AGI_Q ? "x_q" : "x_k");
+                return agi_fail_field(
+                    AG_INVALID_ARGUMENT, f->name, "%s: %s is given, but %s serves for it in this layer",
+                    map_names[call->map], f->name, layer->projection[AGI_K].input == AGI_Q ? "x_q" : "x_k");
             }
             continue;
         }
@@ -128,11 +128,13 @@ static ag_status check_pointers(const agi_layer_call *call, const operand *x, in
 {
     for (int i = 0; i < n; i++) {
         if (x[i].data == NULL && x[i].required && x[i].bytes > 0) {
-            return agi_fail(AG_INVALID_ARGUMENT, "%s: %s is NULL", map_names[call->map], x[i].name);
+            return agi_fail_field(AG_INVALID_ARGUMENT, x[i].name, "%s: %s is NULL", map_names[call->map],
+                                  x[i].name);
         }
         if ((uintptr_t)x[i].data % x[i].element != 0) {
-            return agi_fail(AG_INVALID_ARGUMENT, "%s: %s is %p: not aligned to its elements of %zu bytes",
-                            map_names[call->map], x[i].name, (const void *)x[i].data, x[i].element);
+            return agi_fail_field(AG_INVALID_ARGUMENT, x[i].name,
+                                  "%s: %s is %p: not aligned to its elements of %zu bytes",
+                                  map_names[call->map], x[i].name, (const void *)x[i].data, x[i].element);
         }
     }
     return AG_OK;
@@ -150,9 +152,9 @@ static ag_status check_overlaps(const agi_layer_call *call, const operand *x, in
     for (int i = 0; i < n; i++) {
         for (int j = 0; j < n && x[i].output; j++) {
             if (i != j && overlap(&x[i], &x[j])) {
-                return agi_fail(AG_INVALID_ARGUMENT, "%s: output %s at %p overlaps %s %s",
-                                map_names[call->map], x[i].name, (const void *)x[i].data,
-                                x[j].output ? "output" : "input", x[j].name);
+                return agi_fail_field(AG_INVALID_ARGUMENT, x[i].name, "%s: output %s at %p overlaps %s %s",
+                                      map_names[call->map], x[i].name, (const void *)x[i].data,
+                                      x[j].output ? "output" : "input", x[j].name);
             }
         }
     }
@@ -171,8 +173,8 @@ static ag_status check_arrays(const agi_layer_call *call)
         status = check_overlaps(call, x, n);
     }
     if (status == AG_OK && call->a.accumulate >= 2 * AG_LAYER_ACC_TD_PARAMS) {
-        status = agi_fail(AG_INVALID_ARGUMENT, "%s: accumulate is 0x%lx: unknown bits", map_names[call->map],
-                          (unsigned long)call->a.accumulate);
+        status = agi_fail_field(AG_INVALID_ARGUMENT, "accumulate", "%s: accumulate is 0x%lx: unknown bits",
+                                map_names[call->map], (unsigned long)call->a.accumulate);
     }
     return status;
 }
@@ -202,15 +204,16 @@ static ag_status check_given(const agi_layer_call *call, const ag_args *given)
     for (size_t i = 0; i < sizeof own_tensors / sizeof own_tensors[0]; i++) {
         const ag_tensor *t = (const void *)((const char *)given + own_tensors[i].offset);
         if (t->data != NULL) {
-            return agi_fail(AG_INVALID_ARGUMENT, "%s: attention has %s, which is the layer's own",
-                            map_names[call->map], own_tensors[i].name);
+            return agi_fail_field(AG_INVALID_ARGUMENT, own_tensors[i].name,
+                                  "%s: attention has %s, which is the layer's own", map_names[call->map],
+                                  own_tensors[i].name);
         }
     }
     if (given->accumulate & ~bits) {
-        return agi_fail(AG_INVALID_ARGUMENT,
-                        "%s: accumulate of attention is 0x%lx: only gradients of bias, table "
-                        "and sink are not the layer's own",
-                        map_names[call->map], (unsigned long)given->accumulate);
+        return agi_fail_field(AG_INVALID_ARGUMENT, "accumulate",
+                              "%s: accumulate of attention is 0x%lx: only gradients of bias, table "
+                              "and sink are not the layer's own",
+                              map_names[call->map], (unsigned long)given->accumulate);
     }
     return AG_OK;
 }
@@ -242,15 +245,16 @@ static ag_status check_attention(agi_layer_call *call)
         status = agi_read_struct(&x, sizeof x, call->a.attention, "attention", AG_INVALID_ARGUMENT);
         x.struct_size = sizeof x;
     }
-    if (status == AG_OK) {
-        status = check_given(call, &x);
+    if (status != AG_OK) {
+        return status;
     }
+    status = check_given(call, &x);
     if (status == AG_OK) {
         fill_in(&x, call);
         status = agi_call_check(&call->attention, call->layer->plan, call->map, AGI_RUN, &x,
                                 call->space.attention, call->space.attention_bytes);
     }
-    return status;
+    return status == AG_OK ? AG_OK : agi_fail_within(status, "attention");
 }
 
 /* ---- The whole call ---- */
@@ -276,7 +280,7 @@ ag_status agi_layer_check(agi_layer_call *call, const ag_layer *layer, agi_map m
                           const ag_exec *exec, void *workspace, size_t bytes)
 {
     if (layer == NULL) {
-        return agi_fail(AG_INVALID_ARGUMENT, "%s: layer is NULL", map_names[map]);
+        return agi_fail_field(AG_INVALID_ARGUMENT, "layer", "%s: layer is NULL", map_names[map]);
     }
     call->layer = layer;
     call->map = map;
@@ -285,8 +289,8 @@ ag_status agi_layer_check(agi_layer_call *call, const ag_layer *layer, agi_map m
         status = check_arrays(call);
     }
     if (status == AG_OK && (workspace == NULL || bytes < layer->bytes[map])) {
-        status = agi_fail(AG_WORKSPACE, "%s: workspace is %p with %zu bytes: needs %zu", map_names[map],
-                          workspace, bytes, layer->bytes[map]);
+        status = agi_fail_field(AG_WORKSPACE, "workspace", "%s: workspace is %p with %zu bytes: needs %zu",
+                                map_names[map], workspace, bytes, layer->bytes[map]);
     }
     if (status == AG_OK) {
         lay_out(call, workspace);

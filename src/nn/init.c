@@ -1,13 +1,13 @@
 /* Seeded initialisation. Each number is a function of seed, parameter and element alone, by Philox, and
  * uses only operations that IEEE 754 rounds in one way (+ - * / and the square root): no library's
  * logarithm or cosine, so that every platform gives the same bits. */
-#include "layer.h"
+#include "nn/layer.h"
 
 #include <math.h>
 
-#include "../core/number.h"
-#include "../core/philox.h"
-#include "../core/status.h"
+#include "core/number.h"
+#include "core/philox.h"
+#include "core/status.h"
 
 /* Tells these numbers from a dropout mask of the same seed, whose last word counts sequences. */
 #define STREAM UINT32_C(0xFFFFFFFF)
@@ -78,14 +78,16 @@ static bool is_bias(const ag_param_view *view)
 ag_status ag_layer_init(const ag_layer *layer, ag_init how, uint64_t seed, void *params, ag_dtype dtype)
 {
     if (layer == NULL || params == NULL) {
-        return agi_fail(AG_INVALID_ARGUMENT, "ag_layer_init: %s is NULL", layer == NULL ? "layer" : "params");
+        return agi_fail_field(AG_INVALID_ARGUMENT, layer == NULL ? "layer" : "params",
+                              "ag_layer_init: %s is NULL", layer == NULL ? "layer" : "params");
     }
     if (how != AG_INIT_NORMAL && how != AG_INIT_XAVIER) {
-        return agi_fail(AG_INVALID_ARGUMENT,
-                        "ag_layer_init: how is %d: must be AG_INIT_NORMAL or AG_INIT_XAVIER", (int)how);
+        return agi_fail_field(AG_INVALID_ARGUMENT, "how",
+                              "ag_layer_init: how is %d: must be AG_INIT_NORMAL or AG_INIT_XAVIER", (int)how);
     }
     if (ag_dtype_size(dtype) == 0) {
-        return agi_fail(AG_INVALID_ARGUMENT, "ag_layer_init: dtype is %d: no such dtype", (int)dtype);
+        return agi_fail_field(AG_INVALID_ARGUMENT, "dtype", "ag_layer_init: dtype is %d: no such dtype",
+                              (int)dtype);
     }
     for (int64_t p = 0; p < layer->n_params; p++) {
         const ag_param_view *view = &layer->params[p];

@@ -1,7 +1,7 @@
 /* Making a layer: its description checked, its plan, its parameters' places. */
-#include "layer.h"
+#include "nn/layer.h"
 
-#include "../core/status.h"
+#include "core/status.h"
 
 #define ALL_FLAGS (AG_LAYER_SELF | AG_LAYER_SHARED_KV | AG_LAYER_BIASES)
 
@@ -14,8 +14,8 @@ static ag_status check_width(const char *name, int64_t width)
 {
     return width > 0 && width <= INT32_MAX
                ? AG_OK
-               : agi_fail(AG_INVALID_PROBLEM, "%s is %lld: must be from 1 to 2^31 - 1", name,
-                          (long long)width);
+               : agi_fail_field(AG_INVALID_PROBLEM, name, "%s is %lld: must be from 1 to 2^31 - 1", name,
+                                (long long)width);
 }
 
 static ag_status complete_widths(ag_layer_desc *d)
@@ -49,15 +49,18 @@ static ag_status complete_desc(ag_layer_desc *d, const ag_layer_desc *given)
         return status;
     }
     if (d->flags & ~(uint32_t)ALL_FLAGS) {
-        return agi_fail(AG_INVALID_PROBLEM, "desc: flags is 0x%lx: unknown bits", (unsigned long)d->flags);
+        return agi_fail_field(AG_INVALID_PROBLEM, "desc.flags", "desc: flags is 0x%lx: unknown bits",
+                              (unsigned long)d->flags);
     }
     if (d->flags & AG_LAYER_SELF && d->flags & AG_LAYER_SHARED_KV) {
-        return agi_fail(AG_INVALID_PROBLEM, "desc: AG_LAYER_SELF and AG_LAYER_SHARED_KV exclude each other");
+        return agi_fail_field(AG_INVALID_PROBLEM, "desc.flags",
+                              "desc: AG_LAYER_SELF and AG_LAYER_SHARED_KV exclude each other");
     }
     if (d->attention == NULL) {
-        return agi_fail(AG_INVALID_PROBLEM, "desc: attention is NULL");
+        return agi_fail_field(AG_INVALID_PROBLEM, "desc.attention", "desc: attention is NULL");
     }
-    return complete_widths(d);
+    status = complete_widths(d);
+    return status == AG_OK ? AG_OK : agi_fail_within(status, "desc");
 }
 
 /* Where one array serves for several inputs, they are of one shape. */
@@ -65,21 +68,23 @@ static ag_status check_shared_inputs(const ag_layer_desc *d, const ag_layer *lay
 {
     const bool self = (d->flags & AG_LAYER_SELF) != 0, shared = (d->flags & AG_LAYER_SHARED_KV) != 0;
     if (self && layer->q_rows != layer->k_rows) {
-        return agi_fail(AG_INVALID_PROBLEM, "AG_LAYER_SELF: x has %lld rows as queries but %lld as keys",
-                        (long long)layer->q_rows, (long long)layer->k_rows);
+        return agi_fail_field(AG_INVALID_PROBLEM, agi_has(&layer->plan->p, AG_PACKED) ? "kv_total" : "kv_len",
+                              "AG_LAYER_SELF: x has %lld rows as queries but %lld as keys",
+                              (long long)layer->q_rows, (long long)layer->k_rows);
     }
     if (self && layer->plan->p.q_len != layer->plan->p.kv_len) {
-        return agi_fail(AG_INVALID_PROBLEM, "AG_LAYER_SELF: q_len is %lld but kv_len %lld",
-                        (long long)layer->plan->p.q_len, (long long)layer->plan->p.kv_len);
+        return agi_fail_field(AG_INVALID_PROBLEM, "kv_len", "AG_LAYER_SELF: q_len is %lld but kv_len %lld",
+                              (long long)layer->plan->p.q_len, (long long)layer->plan->p.kv_len);
     }
     if (self && d->k_width != d->q_width) {
-        return agi_fail(AG_INVALID_PROBLEM, "AG_LAYER_SELF: k_width is %lld but q_width %lld",
-                        (long long)d->k_width, (long long)d->q_width);
+        return agi_fail_field(AG_INVALID_PROBLEM, "desc.k_width",
+                              "AG_LAYER_SELF: k_width is %lld but q_width %lld", (long long)d->k_width,
+                              (long long)d->q_width);
     }
     if ((self || shared) && d->v_width != d->k_width) {
-        return agi_fail(AG_INVALID_PROBLEM, "%s: v_width is %lld but k_width %lld",
-                        self ? "AG_LAYER_SELF" : "AG_LAYER_SHARED_KV", (long long)d->v_width,
-                        (long long)d->k_width);
+        return agi_fail_field(AG_INVALID_PROBLEM, "desc.v_width", "%s: v_width is %lld but k_width %lld",
+                              self ? "AG_LAYER_SELF" : "AG_LAYER_SHARED_KV", (long long)d->v_width,
+                              (long long)d->k_width);
     }
     return AG_OK;
 }
@@ -136,9 +141,9 @@ static ag_status check_sizes(const ag_layer *layer, const ag_layer_desc *d)
     };
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) {
         if (!agi_product_fits(arrays[i][0], arrays[i][1], arrays[i][2], 1, MAX_ELEMENTS)) {
-            return agi_fail(AG_INVALID_PROBLEM,
-                            "an array of %lld x %lld x %lld elements is larger than memory can be",
-                            (long long)arrays[i][0], (long long)arrays[i][1], (long long)arrays[i][2]);
+            return agi_fail_field(AG_INVALID_PROBLEM, "desc",
+                                  "an array of %lld x %lld x %lld elements is larger than memory can be",
+                                  (long long)arrays[i][0], (long long)arrays[i][1], (long long)arrays[i][2]);
         }
     }
     return AG_OK;
@@ -169,7 +174,7 @@ ag_status ag_layer_create(ag_layer **layer, const ag_layer_desc *desc, const ag_
     ag_layer made = {.size = 0};
     ag_layer_desc d;
     if (layer == NULL) {
-        return agi_fail(AG_INVALID_ARGUMENT, "ag_layer_create: layer is NULL");
+        return agi_fail_field(AG_INVALID_ARGUMENT, "layer", "ag_layer_create: layer is NULL");
     }
     *layer = NULL;
     ag_status status = complete_desc(&d, desc);
@@ -221,11 +226,12 @@ int64_t ag_layer_param_count(const ag_layer *layer)
 ag_status ag_layer_param(const ag_layer *layer, int64_t index, ag_param_view *view)
 {
     if (layer == NULL) {
-        return agi_fail(AG_INVALID_ARGUMENT, "ag_layer_param: layer is NULL");
+        return agi_fail_field(AG_INVALID_ARGUMENT, "layer", "ag_layer_param: layer is NULL");
     }
     if (index < 0 || index >= layer->n_params) {
-        return agi_fail(AG_INVALID_ARGUMENT, "ag_layer_param: index is %lld: must be from 0 to %lld",
-                        (long long)index, (long long)layer->n_params - 1);
+        return agi_fail_field(AG_INVALID_ARGUMENT, "index",
+                              "ag_layer_param: index is %lld: must be from 0 to %lld", (long long)index,
+                              (long long)layer->n_params - 1);
     }
     ag_param_view found = layer->params[index];
     return agi_write_struct(view, &found, sizeof found, "view");

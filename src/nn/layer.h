@@ -3,8 +3,8 @@
 #define AGI_NN_LAYER_H
 
 #include "attngrad_nn.h"
-#include "../core/backend.h"
-#include "../core/matmul.h"
+#include "core/backend.h"
+#include "gemm/gemm.h"
 
 /* The projections: three before attention, one behind it. */
 typedef enum { AGI_Q, AGI_K, AGI_V, AGI_O, AGI_N_PROJECTIONS } agi_projection;
@@ -40,7 +40,7 @@ void agi_activations_lay_out(agi_activations *x, agi_arena *arena, const ag_laye
 
 typedef struct {
     agi_activations td; /* vjp_jvp only */
-    agi_matmul_space matmul;
+    agi_gemm_space gemm;
     void *attention; /* its workspace, over that of the products: they never run at once */
     size_t attention_bytes;
 } agi_layer_space;

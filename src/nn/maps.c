@@ -6,7 +6,7 @@
  *     vjp_jvp  tdA = sum tdR W^T + dR tW^T   tdW = tA^T dR + A^T tdR  tdb = 1^T tdR
  *
  * where dA sums over the projections that read A. Each left side is one sum of products, rounded once. */
-#include "layer.h"
+#include "nn/layer.h"
 
 /* One kind of variable (primal, t, d or td) of all projections. NULL: zero where it is read, not wanted
  * where it is written. */
@@ -21,7 +21,7 @@ typedef struct {
     const agi_layer_call *call;
     variables x, t, d, td;
     int n_ops; /* that wait for each other's company: products which do not depend on each other run at once */
-    agi_matmul_op ops[AGI_MAX_OPS];
+    agi_gemm_op ops[AGI_MAX_OPS];
     ag_status status; /* of the first step that failed; nothing runs from then on */
 } layer_run;
 
@@ -123,7 +123,7 @@ static agi_matrix transposed(agi_matrix m)
 
 /* ---- Sums of products ---- */
 
-static void add(agi_matmul_op *op, agi_matrix a, agi_matrix b)
+static void add(agi_gemm_op *op, agi_matrix a, agi_matrix b)
 {
     if (a.data != NULL && b.data != NULL) {
         op->products[op->n_products++] = (agi_product){a, b};
@@ -132,15 +132,15 @@ static void add(agi_matmul_op *op, agi_matrix a, agi_matrix b)
 
 /* The op that becomes to = a sum, an empty one at first, where that is wanted; else one that nobody runs. Only
  * here does what the caller gave for writing become an output. */
-static agi_matmul_op *begin(layer_run *r, agi_matrix to, uint32_t accumulate)
+static agi_gemm_op *begin(layer_run *r, agi_matrix to, uint32_t accumulate)
 {
-    agi_matmul_op *op = &r->ops[r->n_ops];
+    agi_gemm_op *op = &r->ops[r->n_ops];
     r->n_ops += to.data != NULL;
-    *op = (agi_matmul_op){.c = (void *)(uintptr_t)to.data,
-                          .dtype = to.dtype,
-                          .accumulate = (r->call->a.accumulate & accumulate) != 0,
-                          .m = to.rows,
-                          .n = to.cols};
+    *op = (agi_gemm_op){.c = (void *)(uintptr_t)to.data,
+                        .dtype = to.dtype,
+                        .accumulate = (r->call->a.accumulate & accumulate) != 0,
+                        .m = to.rows,
+                        .n = to.cols};
     return op;
 }
 
@@ -148,8 +148,7 @@ static agi_matmul_op *begin(layer_run *r, agi_matrix to, uint32_t accumulate)
 static void finish(layer_run *r)
 {
     if (r->status == AG_OK) {
-        r->status =
-            agi_matmul(r->ops, r->n_ops, r->call->layer->plan, &r->call->exec, &r->call->space.matmul);
+        r->status = agi_gemm(r->ops, r->n_ops, r->call->layer->plan, &r->call->exec, &r->call->space.gemm);
     }
     r->n_ops = 0;
 }
@@ -157,7 +156,7 @@ static void finish(layer_run *r)
 /* R = A W + b */
 static void project(layer_run *r, agi_projection w)
 {
-    agi_matmul_op *op = begin(r, out(r, &r->x, w), w == AGI_O ? AG_LAYER_ACC_Y : 0);
+    agi_gemm_op *op = begin(r, out(r, &r->x, w), w == AGI_O ? AG_LAYER_ACC_Y : 0);
     add(op, in(r, &r->x, w), weights(r, &r->x, w));
     add(op, ones(r, w), bias(r, &r->x, w));
 }
@@ -165,7 +164,7 @@ static void project(layer_run *r, agi_projection w)
 /* tR = tA W + A tW + tb */
 static void project_tangent(layer_run *r, agi_projection w)
 {
-    agi_matmul_op *op = begin(r, out(r, &r->t, w), w == AGI_O ? AG_LAYER_ACC_TY : 0);
+    agi_gemm_op *op = begin(r, out(r, &r->t, w), w == AGI_O ? AG_LAYER_ACC_TY : 0);
     add(op, in(r, &r->t, w), weights(r, &r->x, w));
     add(op, in(r, &r->x, w), weights(r, &r->t, w));
     add(op, ones(r, w), bias(r, &r->t, w));
@@ -180,7 +179,7 @@ static void input_gradient(layer_run *r, agi_projection w)
     if (all[w].input != w) {
         return;
     }
-    agi_matmul_op *op = begin(r, in(r, second ? &r->td : &r->d, w), w == AGI_O ? 0 : first_bit << w);
+    agi_gemm_op *op = begin(r, in(r, second ? &r->td : &r->d, w), w == AGI_O ? 0 : first_bit << w);
     for (int u = 0; u < AGI_N_PROJECTIONS; u++) {
         const agi_projection reader = (agi_projection)u;
         if (all[reader].input == w) {
@@ -198,7 +197,7 @@ static void param_gradients(layer_run *r, agi_projection w)
     const bool second = r->call->map == AGI_VJP_JVP;
     const uint32_t bit = second ? AG_LAYER_ACC_TD_PARAMS : AG_LAYER_ACC_D_PARAMS;
     const variables *d = second ? &r->td : &r->d;
-    agi_matmul_op *op = begin(r, weights(r, d, w), bit);
+    agi_gemm_op *op = begin(r, weights(r, d, w), bit);
     if (second) {
         add(op, transposed(in(r, &r->t, w)), out(r, &r->d, w));
     }

@@ -5,9 +5,9 @@
 #include <math.h>
 #include <string.h>
 
-#include "layer.h"
-#include "../core/number.h"
-#include "../core/status.h"
+#include "nn/layer.h"
+#include "core/number.h"
+#include "core/status.h"
 
 /* ---- Checks ---- */
 
@@ -25,8 +25,9 @@ static bool misaligned(const void *data, ag_dtype dtype)
 
 static ag_status bad_param(const needs *what, int64_t i, const char *field, const char *rule)
 {
-    return agi_fail(AG_INVALID_ARGUMENT, "%s: %s of parameter %lld %s", what->call, field, (long long)i,
-                    rule);
+    agi_fail_field(AG_INVALID_ARGUMENT, field, "%s: %s of parameter %lld %s", what->call, field, (long long)i,
+                   rule);
+    return agi_fail_within(AG_INVALID_ARGUMENT, "list");
 }
 
 static ag_status check_array(const needs *what, int64_t i, const char *field, const void *data,
@@ -65,8 +66,9 @@ static ag_status check_updated(const needs *what, int64_t i, const ag_param *p)
 static ag_status check_list(const needs *what, const ag_param *list, int64_t n)
 {
     if (n < 0 || (n > 0 && list == NULL)) {
-        return agi_fail(AG_INVALID_ARGUMENT, "%s: list is %p with %lld parameters", what->call,
-                        (const void *)list, (long long)n);
+        return agi_fail_field(AG_INVALID_ARGUMENT, n < 0 ? "n" : "list",
+                              "%s: list is %p with %lld parameters", what->call, (const void *)list,
+                              (long long)n);
     }
     ag_status status = AG_OK;
     for (int64_t i = 0; i < n && status == AG_OK; i++) {
@@ -89,8 +91,8 @@ static ag_status check_number(const char *call, const char *name, double value, 
 {
     return value >= least && value < most
                ? AG_OK
-               : agi_fail(AG_INVALID_ARGUMENT, "%s: %s is %g: must be at least %g and below %g", call, name,
-                          value, least, most);
+               : agi_fail_field(AG_INVALID_ARGUMENT, name, "%s: %s is %g: must be at least %g and below %g",
+                                call, name, value, least, most);
 }
 
 /* ---- Numbers, by blocks; float32 without a call for each ---- */
@@ -179,8 +181,8 @@ ag_status ag_grad_norm(const ag_param *list, int64_t n, double loss_scale, doubl
 {
     const needs what = {"ag_grad_norm", false, 0};
     if (norm == NULL || non_finite == NULL) {
-        return agi_fail(AG_INVALID_ARGUMENT, "ag_grad_norm: %s is NULL",
-                        norm == NULL ? "norm" : "non_finite");
+        return agi_fail_field(AG_INVALID_ARGUMENT, norm == NULL ? "norm" : "non_finite",
+                              "ag_grad_norm: %s is NULL", norm == NULL ? "norm" : "non_finite");
     }
     ag_status status = check_list(&what, list, n);
     if (status == AG_OK) {
@@ -367,8 +369,9 @@ static ag_status read_optimiser(void *ours, size_t size, const void *theirs, con
     if (status == AG_OK) {
         memcpy(given, theirs, sizeof given);
         if (given[0] < size || given[1] != 0) {
-            return agi_fail(AG_INVALID_ARGUMENT, "%s: struct_size is %lu, reserved %lu: must be %zu and 0",
-                            name, (unsigned long)given[0], (unsigned long)given[1], size);
+            return agi_fail_field(AG_INVALID_ARGUMENT, name,
+                                  "%s: struct_size is %lu, reserved %lu: must be %zu and 0", name,
+                                  (unsigned long)given[0], (unsigned long)given[1], size);
         }
     }
     return status;
@@ -399,9 +402,10 @@ ag_status ag_sgd_step(ag_sgd *sgd, const ag_param *list, int64_t n, ag_step_repo
     if (status == AG_OK) {
         status = check_number(what.call, "momentum", o.momentum, 0, 1);
     }
-    if (status == AG_OK) {
-        status = check_list(&what, list, n);
+    if (status != AG_OK) {
+        return agi_fail_within(status, "sgd");
     }
+    status = check_list(&what, list, n);
     if (status == AG_OK) {
         const treatment how = {o.max_norm, o.loss_scale};
         bool applied = false;
@@ -427,10 +431,10 @@ static ag_status complete_adamw(ag_adamw *o, const char *call)
         status = check_number(call, "epsilon", o->epsilon, 0, INFINITY);
     }
     if (status == AG_OK && o->steps < 0) {
-        status = agi_fail(AG_INVALID_ARGUMENT, "%s: steps is %lld: must not be negative", call,
-                          (long long)o->steps);
+        status = agi_fail_field(AG_INVALID_ARGUMENT, "steps", "%s: steps is %lld: must not be negative", call,
+                                (long long)o->steps);
     }
-    return status;
+    return status == AG_OK ? AG_OK : agi_fail_within(status, "adamw");
 }
 
 ag_status ag_adamw_step(ag_adamw *adamw, const ag_param *list, int64_t n, ag_step_report *report)

@@ -1,7 +1,7 @@
 /* That no array which a step writes shares memory with another array of its list. Without memory of its own: a
  * chunk of the arrays is sorted on the stack, and all others are looked up in it. */
-#include "layer.h"
-#include "../core/status.h"
+#include "nn/layer.h"
+#include "core/status.h"
 
 enum { COPY = 3, GRAD = 4, ROLES = 5, CHUNK = 256 };
 
@@ -30,9 +30,10 @@ static bool extent_of(const ag_param *list, int states, int64_t index, extent *x
 static ag_status overlap(const char *call, const extent *a, const extent *b)
 {
     const int64_t first = a->index < b->index ? a->index : b->index, second = a->index + b->index - first;
-    return agi_fail(AG_INVALID_ARGUMENT, "%s: %s of parameter %lld overlaps %s of parameter %lld", call,
-                    role_names[second % ROLES], (long long)(second / ROLES), role_names[first % ROLES],
-                    (long long)(first / ROLES));
+    const char *const role = role_names[second % ROLES];
+    agi_fail_field(AG_INVALID_ARGUMENT, role, "%s: %s of parameter %lld overlaps %s of parameter %lld", call,
+                   role, (long long)(second / ROLES), role_names[first % ROLES], (long long)(first / ROLES));
+    return agi_fail_within(AG_INVALID_ARGUMENT, "list");
 }
 
 /* Puts x into its place among chunk[n], which are sorted and apart; its place is found from the end, as lists

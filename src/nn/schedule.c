@@ -3,14 +3,14 @@
 
 #include <math.h>
 
-#include "../core/problem.h"
-#include "../core/status.h"
+#include "core/problem.h"
+#include "core/status.h"
 
 static const double pi = 3.14159265358979323846;
 
 static ag_status bad(const char *call, const char *field, double value, const char *rule)
 {
-    return agi_fail(AG_INVALID_ARGUMENT, "%s: %s is %g: %s", call, field, value, rule);
+    return agi_fail_field(AG_INVALID_ARGUMENT, field, "%s: %s is %g: %s", call, field, value, rule);
 }
 
 /* ---- Learning rate ---- */
@@ -41,12 +41,12 @@ ag_status ag_schedule_rate(const ag_schedule *schedule, int64_t step, double *ra
 {
     ag_schedule s;
     ag_status status = agi_read_struct(&s, sizeof s, schedule, "schedule", AG_INVALID_ARGUMENT);
-    if (status == AG_OK) {
-        status = check_schedule(&s);
+    if (status == AG_OK && check_schedule(&s) != AG_OK) {
+        status = agi_fail_within(AG_INVALID_ARGUMENT, "schedule");
     }
     if (status == AG_OK && (rate == NULL || step < 0)) {
-        status = agi_fail(AG_INVALID_ARGUMENT, "ag_schedule_rate: step is %lld, rate %p", (long long)step,
-                          (void *)rate);
+        status = agi_fail_field(AG_INVALID_ARGUMENT, step < 0 ? "step" : "rate",
+                                "ag_schedule_rate: step is %lld, rate %p", (long long)step, (void *)rate);
     }
     if (status != AG_OK) {
         return status;
@@ -89,10 +89,13 @@ static ag_status complete_loss_scale(ag_loss_scale *s)
     if (!(s->most > 0 && s->most < INFINITY)) {
         return bad(call, "most", s->most, "must be positive and finite");
     }
-    if (s->interval < 0 || s->in_a_row < 0 || s->skipped < 0) {
-        return bad(call, "interval, in_a_row or skipped", -1, "must not be negative");
+    if (s->interval < 0) {
+        return bad(call, "interval", (double)s->interval, "must not be negative");
     }
-    return AG_OK;
+    if (s->in_a_row < 0) {
+        return bad(call, "in_a_row", (double)s->in_a_row, "must not be negative");
+    }
+    return s->skipped < 0 ? bad(call, "skipped", (double)s->skipped, "must not be negative") : AG_OK;
 }
 
 /* At least the smallest normal float32, so that repeated halving never reaches zero. */
@@ -107,11 +110,12 @@ ag_status ag_loss_scale_update(ag_loss_scale *loss_scale, int32_t applied)
     ag_loss_scale s;
     ag_status status = agi_read_struct(&s, sizeof s, loss_scale, "loss_scale", AG_INVALID_ARGUMENT);
     if (status == AG_OK && loss_scale->struct_size < sizeof s) {
-        status = agi_fail(AG_INVALID_ARGUMENT, "loss_scale: struct_size is %lu: must be %zu",
-                          (unsigned long)loss_scale->struct_size, sizeof s);
+        status =
+            agi_fail_field(AG_INVALID_ARGUMENT, "loss_scale", "loss_scale: struct_size is %lu: must be %zu",
+                           (unsigned long)loss_scale->struct_size, sizeof s);
     }
-    if (status == AG_OK) {
-        status = complete_loss_scale(&s);
+    if (status == AG_OK && complete_loss_scale(&s) != AG_OK) {
+        status = agi_fail_within(AG_INVALID_ARGUMENT, "loss_scale");
     }
     if (status != AG_OK) {
         return status;

@@ -170,14 +170,16 @@ static ag_status run(const agi_call *call, const ag_exec *exec, void *memory)
 static ag_status accept(ag_plan *plan)
 {
     if (plan->isa != AG_ISA_AUTO && plan->isa != AG_ISA_SCALAR) {
-        return agi_fail(AG_UNSUPPORTED, "isa %d: the reference backend is scalar only", (int)plan->isa);
+        return agi_fail_field(AG_UNSUPPORTED, "options.isa", "isa %d: the reference backend is scalar only",
+                              (int)plan->isa);
     }
     return AG_OK;
 }
 
 static void describe(const ag_plan *plan, char *text, size_t size)
 {
-    snprintf(text, size, "float64 inside%s", plan->flags & AG_ROUND_NAMED ? ", named matrices rounded" : "");
+    snprintf(text, size, "float64 inside%s",
+             plan->flags & AG_ROUND_INTERMEDIATES ? ", intermediates rounded" : "");
 }
 
 const agi_backend agi_reference_backend = {

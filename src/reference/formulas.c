@@ -5,7 +5,7 @@
  * not see each other, be it NaN, reaches a sum. A row with no visible key and no sink has L = -infinity
  * and takes part in nothing.
  *
- * Where the plan asks for the error rule's baseline, every named matrix is rounded after its line. */
+ * Where the plan asks for the error rule's baseline, every intermediate is rounded after its line. */
 #include <math.h>
 #include <string.h>
 
@@ -70,11 +70,11 @@ static double row_dot(const double *A, const double *B, int64_t i, int64_t D)
     return sum;
 }
 
-/* ---- Rounding of named matrices, for the error rule's baseline ---- */
+/* ---- Rounding of the intermediates, for the error rule's baseline ---- */
 
 static void round_to(const head *x, ag_dtype dtype, double *C)
 {
-    if (x->call->plan->flags & AG_ROUND_NAMED) {
+    if (x->call->plan->flags & AG_ROUND_INTERMEDIATES) {
         EACH_PAIR(x, i, j, ij) {
             C[ij] = agi_round(dtype, C[ij]);
         }
@@ -95,7 +95,7 @@ static void round_scores(const head *x, double *C)
 /* Q's, O's and their like: [n_q][D]. */
 static void round_rows(const head *x, double *X, int64_t D)
 {
-    for (int64_t e = 0; e < x->n_q * D && x->call->plan->flags & AG_ROUND_NAMED; e++) {
+    for (int64_t e = 0; e < x->n_q * D && x->call->plan->flags & AG_ROUND_INTERMEDIATES; e++) {
         X[e] = agi_round(x->call->plan->p.dtype, X[e]);
     }
 }

@@ -88,6 +88,7 @@ static void each_allocation_fails(const char *text)
         CHECK(plan == NULL, "'%s': allocation %d failed and the plan is not NULL", text, n);
         CHECK_INT(c.held, 0);
         CHECK(strstr(ag_last_message(), "memory") != NULL, "the message is '%s'", ag_last_message());
+        CHECK(ag_last_field()[0] == '\0', "a lack of memory is blamed on '%s'", ag_last_field());
     }
 }
 

@@ -10,12 +10,17 @@
 
 enum { PATTERN = 0x5A };
 
-/* The message is one line and contains both words. */
+/* ag_last_field() gives the field, without the index that `field` may have; the message is one line, with
+ * the field's own name and the value. */
 static void check_message(const char *what, const char *field, const char *value)
 {
-    const char *message = ag_last_message();
-    CHECK(strstr(message, field) != NULL && strstr(message, value) != NULL && strchr(message, '\n') == NULL,
-          "%s: the message '%s' does not name '%s' and '%s'", what, message, field, value);
+    const char *message = ag_last_message(), *got = ag_last_field(), *dot = strrchr(field, '.');
+    const char *name = dot == NULL ? field : dot + 1;
+    const size_t length = strcspn(field, "[");
+    CHECK(strncmp(got, field, length) == 0 && got[length] == '\0', "%s: the field is '%s', not '%s'", what,
+          got, field);
+    CHECK(strstr(message, name) != NULL && strstr(message, value) != NULL && strchr(message, '\n') == NULL,
+          "%s: the message '%s' does not name '%s' and '%s'", what, message, name, value);
 }
 
 /* ---- Wrong problems ----------------------------------------------------------------------------- */
@@ -61,10 +66,10 @@ static const struct wrong_problem {
     WRONG_INT("q4 d4 f32", dim_v, 513),
     WRONG_INT("q4 d4 f32", dim_v, -1),
     WRONG_TEXT("b4294967295 h4294967295 q4 d4 f32", "heads"),
-    WRONG_TEXT("h1 q72057594037927936 k1 d16 f64", "query"),
-    WRONG_TEXT("h1 q1 k72057594037927936 d16 f64", "key"),
-    WRONG_TEXT("b1048576 h65536 q65536 k1 d512 f16", "batch"),
-    WRONG_TEXT("h1 q4 d1 dv512 f64 packed=144115188075855872,4", "rows"),
+    WRONG_TEXT("h1 q72057594037927936 k1 d16 f64", "q_len"),
+    WRONG_TEXT("h1 q1 k72057594037927936 d16 f64", "kv_len"),
+    WRONG_TEXT("b1048576 h65536 q65536 k1 d512 f16", "q_len"),
+    WRONG_TEXT("h1 q4 d1 dv512 f64 packed=144115188075855872,4", "q_total"),
     WRONG_TEXT("b1000000 h1000000 q1000000 k1000000 d1 f32 bias", "bias_size"),
     WRONG_TEXT("b1000000 h1000000 q1000000 k1000000 d1 f32 mask", "mask_size"),
     WRONG_REAL("q4 d4 f32", dropout, 1),
@@ -98,7 +103,7 @@ static const struct wrong_problem {
     WRONG_INT("q4 d4 f32 table=2", table_buckets, INT64_MAX),
     WRONG_INT("h4 q4 d4 f32 table=2", table_heads, 2),
     WRONG_INT("h4 q4 d4 f32 table=2", table_heads, -1),
-    WRONG_TEXT("h4 q4 d4 f32 table=2,3", "buckets"),
+    WRONG_TEXT("h4 q4 d4 f32 table=2,3", "table_buckets"),
     WRONG_TEXT("h4 q4 d4 f32 alibi=slopes", "alibi_slopes"),
     WRONG_INT("h4 q4 d4 f32 alibi", head_offset, 2),
     WRONG_INT("h4 q4 d4 f32", head_offset, -1),
@@ -190,14 +195,14 @@ static void problem_flags_and_arrays(void)
 {
     ag_problem p = small_problem();
     p.flags = AG_PAGED;
-    refuse_problem(&p, NULL, AG_UNSUPPORTED, "AG_PAGED", "AG_PAGED", "");
+    refuse_problem(&p, NULL, AG_UNSUPPORTED, "AG_PAGED", "flags", "AG_PAGED");
     for (uint32_t bit = 1u << 11; bit != 0; bit <<= 1) {
         p.flags = bit;
         refuse_problem(&p, NULL, AG_INVALID_PROBLEM, "an unknown flag", "flags", "");
     }
     p.flags = AG_ALIBI | AG_SLOPES;
     p.alibi_slopes = (const double[]){1, 1};
-    refuse_problem(&p, NULL, AG_INVALID_PROBLEM, "both kinds of slopes", "AG_SLOPES", "");
+    refuse_problem(&p, NULL, AG_INVALID_PROBLEM, "both kinds of slopes", "flags", "AG_SLOPES");
     p.flags = AG_SLOPES;
     p.alibi_slopes = (const double[]){1, NAN};
     refuse_problem(&p, NULL, AG_INVALID_PROBLEM, "a slope of NaN", "alibi_slopes[1]", "nan");
@@ -249,10 +254,10 @@ static void options(void)
     const ag_problem p = small_problem();
     ag_options good = AG_OPTIONS_INIT, o = good;
     o.flags = 2;
-    refuse_problem(&p, &o, AG_INVALID_PROBLEM, "options", "flags", "2");
+    refuse_problem(&p, &o, AG_INVALID_PROBLEM, "options", "options.flags", "2");
     o = good;
     o.reserved = 9;
-    refuse_problem(&p, &o, AG_INVALID_PROBLEM, "options", "reserved", "9");
+    refuse_problem(&p, &o, AG_INVALID_PROBLEM, "options", "options.reserved", "9");
     static const int32_t no_backend[] = {-1, 4, 99}, no_isa[] = {-1, 6, 99},
                          no_threads[] = {-1, 1025, INT32_MAX};
     for (int n = 0; n < 3; n++) {
@@ -260,25 +265,25 @@ static void options(void)
         o = good;
         o.backend = no_backend[n];
         snprintf(value, sizeof value, "%d", (int)o.backend);
-        refuse_problem(&p, &o, AG_INVALID_PROBLEM, "options", "backend", value);
+        refuse_problem(&p, &o, AG_INVALID_PROBLEM, "options", "options.backend", value);
         o = good;
         o.isa = no_isa[n];
         snprintf(value, sizeof value, "%d", (int)o.isa);
-        refuse_problem(&p, &o, AG_INVALID_PROBLEM, "options", "isa", value);
+        refuse_problem(&p, &o, AG_INVALID_PROBLEM, "options", "options.isa", value);
         o = good;
         o.threads = no_threads[n];
         snprintf(value, sizeof value, "%d", (int)o.threads);
-        refuse_problem(&p, &o, AG_INVALID_PROBLEM, "options", "threads", value);
+        refuse_problem(&p, &o, AG_INVALID_PROBLEM, "options", "options.threads", value);
     }
     o = good;
     o.alloc = some_alloc;
-    refuse_problem(&p, &o, AG_INVALID_PROBLEM, "options", "release", "");
+    refuse_problem(&p, &o, AG_INVALID_PROBLEM, "options", "options.release", "");
     o = good;
     o.release = some_release;
-    refuse_problem(&p, &o, AG_INVALID_PROBLEM, "options", "alloc", "");
+    refuse_problem(&p, &o, AG_INVALID_PROBLEM, "options", "options.alloc", "");
     o = good;
     o.backend = AG_BACKEND_CUDA;
-    refuse_problem(&p, &o, AG_UNSUPPORTED, "options", "backend", "");
+    refuse_problem(&p, &o, AG_UNSUPPORTED, "options", "options.backend", "");
 }
 
 static void environment(void)
@@ -397,9 +402,11 @@ static void aliases(struct arrays *x)
             for (enum tensor other = 0; other < T_COUNT; other++) {
                 if (t != other && is_output(x, t, map_bit[map]) && x->data[other] != NULL &&
                     takes_part(other, map)) {
+                    /* Of two outputs the first is to blame. */
+                    const enum tensor blamed = other < t && is_output(x, other, map_bit[map]) ? other : t;
                     arrays_tensor(x, t)->data = arrays_tensor(x, other)->data;
-                    refuse_args(x, map, "an output that is another tensor", tensor_info[t].name,
-                                tensor_info[other].name);
+                    refuse_args(x, map, "an output that is another tensor", tensor_info[blamed].name,
+                                tensor_info[blamed == t ? other : t].name);
                     x->args = good;
                 }
             }
@@ -703,20 +710,20 @@ static void traces(void)
     refuse_trace(&x, 0, &good, AG_INVALID_ARGUMENT, "map");
     refuse_trace(&x, AG_MAP_FORWARD | AG_MAP_VJP, &good, AG_INVALID_ARGUMENT, "map");
     refuse_trace(&x, 1u << 7, &good, AG_INVALID_ARGUMENT, "map");
-    refuse_trace(&x, AG_MAP_JVP_JVP, &good, AG_UNSUPPORTED, "JVP_JVP");
+    refuse_trace(&x, AG_MAP_JVP_JVP, &good, AG_UNSUPPORTED, "map");
     t.reserved = 1;
-    refuse_trace(&x, AG_MAP_VJP, &t, AG_INVALID_ARGUMENT, "reserved");
+    refuse_trace(&x, AG_MAP_VJP, &t, AG_INVALID_ARGUMENT, "trace.reserved");
     static const int64_t outside[] = {-1, INT64_MIN, INT64_MAX};
     for (int n = 0; n < 3; n++) {
         t = good;
         t.batch = outside[n];
-        refuse_trace(&x, AG_MAP_VJP, &t, AG_INVALID_ARGUMENT, "batch");
+        refuse_trace(&x, AG_MAP_VJP, &t, AG_INVALID_ARGUMENT, "trace.batch");
         t = good;
         t.head = outside[n];
-        refuse_trace(&x, AG_MAP_VJP, &t, AG_INVALID_ARGUMENT, "head");
+        refuse_trace(&x, AG_MAP_VJP, &t, AG_INVALID_ARGUMENT, "trace.head");
         t = good;
         t.jacobian_row = outside[n];
-        refuse_trace(&x, AG_MAP_VJP, &t, AG_INVALID_ARGUMENT, "jacobian_row");
+        refuse_trace(&x, AG_MAP_VJP, &t, AG_INVALID_ARGUMENT, "trace.jacobian_row");
     }
     CHECK_STATUS(ag_trace(x.plan, AG_MAP_VJP, &x.args, &good, x.workspace, 1), AG_WORKSPACE);
     arrays_destroy(&x);
@@ -826,7 +833,7 @@ static void struct_sizes(const char *name, const void *good, size_t size, size_t
         CHECK(got == cases[n].status, "%s with struct_size %u of %zu, byte %d: %s: %s", name,
               (unsigned)cases[n].size, size, cases[n].at, ag_status_string(got), ag_last_message());
         if (got != AG_OK && cases[n].status != AG_OK) {
-            check_message(name, "struct_size", "");
+            check_message(name, name, "struct_size");
         }
     }
     free(block);
@@ -859,7 +866,7 @@ static void all_struct_sizes(void)
                  AG_INVALID_PROBLEM);
     struct_sizes("args", &x.args, sizeof x.args, offsetof(ag_args, d_o), use_args, &x, AG_INVALID_ARGUMENT);
     struct_sizes("exec", &exec, sizeof exec, offsetof(ag_exec, ctx), use_exec, &x, AG_INVALID_ARGUMENT);
-    struct_sizes("merge", &merge, sizeof merge, offsetof(ag_merge_args, to), use_merge, &x,
+    struct_sizes("args", &merge, sizeof merge, offsetof(ag_merge_args, to), use_merge, &x,
                  AG_INVALID_ARGUMENT);
     struct_sizes("trace", &trace, sizeof trace, offsetof(ag_trace_args, J), use_trace, &x,
                  AG_INVALID_ARGUMENT);

@@ -356,6 +356,7 @@ static void wrong_texts(void)
         CHECK(status == AG_INVALID_PROBLEM, "'%s': %s", text, ag_status_string(status));
         CHECK(strstr(ag_last_message(), wrong[n][1]) != NULL, "'%s': the message '%s' does not name '%s'",
               text, ag_last_message(), wrong[n][1]);
+        CHECK(strcmp(ag_last_field(), "text") == 0, "'%s': the field is '%s'", text, ag_last_field());
         CHECK(strchr(ag_last_message(), '\n') == NULL, "'%s': more than one line", text);
         CHECK(same_problem(&p, &before), "'%s': the problem was changed", text);
     }

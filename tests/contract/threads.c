@@ -179,7 +179,7 @@ static void a_loop_that_does_nothing(void)
         const ag_status status = call_map(map, x.plan, &x.args, &exec, x.workspace, x.workspace_bytes);
         CHECK(status != AG_OK && calls > before, "%s with a loop that does nothing: %s after %d calls",
               map_name[map], ag_status_string(status), (int)(calls - before));
-        CHECK(strstr(ag_last_message(), "exec") != NULL, "the message '%s' does not name exec",
+        CHECK(strcmp(ag_last_field(), "exec.run") == 0, "the message '%s' is not about exec.run",
               ag_last_message());
     }
     ag_exec reserved = exec;

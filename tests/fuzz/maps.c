@@ -127,7 +127,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     options.threads = 1;
     options.alloc = small_alloc;
     options.release = release;
-    options.flags = next_bit(&x) ? AG_ROUND_NAMED : 0;
+    options.flags = next_bit(&x) ? AG_ROUND_INTERMEDIATES : 0;
     choose_sizes(&x, &p);
     choose_features(&x, &p);
     if (next_below(&x, 4) == 3)

@@ -47,7 +47,8 @@ static void call_product(const agi_kernels *k, struct trial *t)
 static void call_product_ahead(const agi_kernels *k, struct trial *t)
 {
     const uintptr_t a = (uintptr_t)at(t, A), b = (uintptr_t)at(t, B);
-    agi_ahead ahead = {.n = (int)(t->K % 4), .ranges = {{a, a + 40}, {b, b}, {b, b + 200 * (uintptr_t)t->N}}};
+    agi_prefetch_list ahead = {.n = (int)(t->K % 4),
+                               .ranges = {{a, a + 40}, {b, b}, {b, b + 200 * (uintptr_t)t->N}}};
     k->product_ahead(t->M, t->N, t->K, at(t, A), t->ars, t->aks, at(t, B), t->a[B].ld, at(t, C), t->a[C].ld,
                      t->add, &ahead);
     CHECK(t->N < 4 * k->lanes || t->M * t->K < 20 || ahead.n == 0 || ahead.first > 0 ||

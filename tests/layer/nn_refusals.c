@@ -7,7 +7,12 @@ static void check_refused(ag_status got, ag_status wanted, const char *word, int
     CHECK(got == wanted && strstr(ag_last_message(), word) != NULL,
           "line %d: %s instead of %s, message '%s' instead of one with '%s'", line, ag_status_string(got),
           ag_status_string(wanted), ag_last_message(), word);
+    CHECK(ag_last_field()[0] != '\0', "line %d: the message '%s' is about no field", line, ag_last_message());
 }
+
+/* The field that the last refusal is about. */
+#define ABOUT(field)                                                                                         \
+    CHECK(strcmp(ag_last_field(), field) == 0, "line %d: the field is '%s'", __LINE__, ag_last_field())
 
 #define REFUSED(call, wanted, word) check_refused((call), (wanted), (word), __LINE__)
 
@@ -45,6 +50,7 @@ static void check_descriptions(void)
     REFUSED_DESC(same, AG_INVALID_PROBLEM, "d_model is 0", .d_model = 0);
     REFUSED_DESC(same, AG_INVALID_PROBLEM, "d_model is -1", .d_model = -1);
     REFUSED_DESC(same, AG_INVALID_PROBLEM, "q_width", .d_model = 8, .q_width = -8);
+    ABOUT("desc.q_width");
     REFUSED_DESC(same, AG_INVALID_PROBLEM, "k_width", .d_model = 8, .k_width = -8);
     REFUSED_DESC(same, AG_INVALID_PROBLEM, "v_width", .d_model = 8, .v_width = -8);
     REFUSED_DESC(same, AG_INVALID_PROBLEM, "v_width", .d_model = 8, .v_width = INT64_C(1) << 31);
@@ -56,6 +62,7 @@ static void check_descriptions(void)
     REFUSED_DESC(cross, AG_INVALID_PROBLEM, "v_width", .flags = AG_LAYER_SHARED_KV, .d_model = 8,
                  .v_width = 7);
     REFUSED_DESC("f32 b1 h1 q1073741824 k1 d1", AG_INVALID_PROBLEM, "larger than memory", .d_model = large);
+    ABOUT("desc");
     REFUSED(ag_layer_create(NULL, &d, NULL), AG_INVALID_ARGUMENT, "layer");
     REFUSED(ag_layer_create(&layer, NULL, NULL), AG_INVALID_PROBLEM, "desc");
     REFUSED(ag_layer_create(&layer, &d, NULL), AG_INVALID_PROBLEM, "attention");
@@ -284,9 +291,11 @@ static void check_calls(void)
         REFUSED_CALL(cross, maps[i], unknown_bit, AG_INVALID_ARGUMENT, "accumulate");
         REFUSED_CALL(cross, maps[i], no_args, AG_INVALID_ARGUMENT, "struct_size");
         REFUSED_CALL(cross, maps[i], own_q, AG_INVALID_ARGUMENT, "attention has q");
+        ABOUT("attention.q");
         REFUSED_CALL(cross, maps[i], own_tdq, AG_INVALID_ARGUMENT, "attention has tdq");
         REFUSED_CALL(cross, maps[i], own_bit, AG_INVALID_ARGUMENT, "accumulate of attention");
         REFUSED_CALL(cross, maps[i], no_sink, AG_INVALID_ARGUMENT, "sink is NULL");
+        ABOUT("attention.sink");
         REFUSED_CALL(cross, maps[i], a_bias, AG_INVALID_ARGUMENT, "bias is given");
         REFUSED_CALL(cross, maps[i], bad_size, AG_INVALID_ARGUMENT, "attention");
         REFUSED_CALL(cross, maps[i], bad_length, AG_INVALID_ARGUMENT, "kv_lengths[1] is 7");
@@ -321,6 +330,7 @@ static void check_exec_and_null(void)
     REFUSED(ag_layer_vjp(m.layer, NULL, NULL, m.workspace, m.bytes), AG_INVALID_ARGUMENT, "args is NULL");
     REFUSED(ag_layer_jvp(m.layer, &m.a, NULL, NULL, m.bytes), AG_WORKSPACE, "workspace");
     REFUSED(ag_layer_forward(m.layer, &m.a, &exec, m.workspace, m.bytes), AG_INVALID_ARGUMENT, "exec");
+    ABOUT("exec.reserved");
     nn_free(&m);
 }
 
@@ -347,6 +357,7 @@ static void check_queries(void)
     REFUSED(ag_layer_workspace(NULL, AG_MAP_VJP, &bytes), AG_INVALID_ARGUMENT, "layer");
     REFUSED(ag_layer_workspace(m.layer, AG_MAP_VJP, NULL), AG_INVALID_ARGUMENT, "bytes");
     REFUSED(ag_layer_workspace(m.layer, 0, &bytes), AG_INVALID_ARGUMENT, "maps");
+    ABOUT("maps");
     REFUSED(ag_layer_workspace(m.layer, AG_MAP_JVP_JVP, &bytes), AG_UNSUPPORTED, "reserved");
     REFUSED(ag_layer_init(NULL, AG_INIT_NORMAL, 0, &x, AG_F32), AG_INVALID_ARGUMENT, "layer");
     REFUSED(ag_layer_init(m.layer, AG_INIT_NORMAL, 0, NULL, AG_F32), AG_INVALID_ARGUMENT, "params");
@@ -493,6 +504,7 @@ static void check_optimisers(void)
     REFUSED_STEP(step_count, "count");
     REFUSED_STEP(step_value, "value of parameter 0 is NULL");
     REFUSED_STEP(step_grad, "grad of parameter 0 is NULL");
+    ABOUT("list.grad");
     REFUSED_STEP(step_state1, "state1");
     REFUSED_STEP(step_dtype, "dtype");
     REFUSED_STEP(step_grad_dtype, "grad_dtype");
@@ -506,8 +518,10 @@ static void check_optimisers(void)
     training_link(&t);
     t.sgd.momentum = 1;
     REFUSED(ag_sgd_step(&t.sgd, &t.p, 1, NULL), AG_INVALID_ARGUMENT, "momentum is 1");
+    ABOUT("sgd.momentum");
     t.adamw.beta1 = 1;
     REFUSED(ag_adamw_step(&t.adamw, &t.p, 1, NULL), AG_INVALID_ARGUMENT, "beta1 is 1");
+    ABOUT("adamw.beta1");
     t.adamw.beta1 = 0, t.adamw.beta2 = -0.1;
     REFUSED(ag_adamw_step(&t.adamw, &t.p, 1, NULL), AG_INVALID_ARGUMENT, "beta2");
     t.adamw.beta2 = 0, t.adamw.epsilon = -1;
@@ -556,6 +570,7 @@ static void check_schedules(void)
     REFUSED_SCHEDULE(0, "rate", .rate = -1);
     REFUSED_SCHEDULE(0, "rate", .rate = NAN);
     REFUSED_SCHEDULE(0, "warmup", .warmup = -1);
+    ABOUT("schedule.warmup");
     REFUSED_SCHEDULE(0, "final_rate", .kind = AG_SCHEDULE_COSINE, .steps = 5, .final_rate = -1);
     REFUSED_SCHEDULE(0, "steps", .kind = AG_SCHEDULE_COSINE, .steps = 5, .warmup = 5);
     REFUSED_SCHEDULE(-1, "step is -1", .rate = 1);
@@ -565,6 +580,7 @@ static void check_schedules(void)
     REFUSED_SCALE("scale", .scale = -1);
     REFUSED_SCALE("scale", .scale = NAN);
     REFUSED_SCALE("growth", .growth = 1);
+    ABOUT("loss_scale.growth");
     REFUSED_SCALE("backoff", .backoff = 1);
     REFUSED_SCALE("most", .most = -1);
     REFUSED_SCALE("interval", .interval = -1);

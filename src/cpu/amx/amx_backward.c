@@ -3,9 +3,27 @@
  * gradients are summed:
  *     dV += R^T dO, dK += dZ^T Q        rows of keys: R^T and dZ^T by rows, queries in far pairs
  *     dQ^T += K^T dZ^T                  dZ^T in pairs of keys, K turned */
-#include "cpu/amx/amx_backward.h"
-
 #include <string.h>
+
+#include "cpu/amx/amx_operands.h"
+#include "cpu/amx/amx_ops.h"
+
+/* One thread's scratch. By fours: of Q, dO, tQ, tdO, or of K, V, tK, tV. */
+typedef struct {
+    amx_operand columns[4], pairs[4];          /* the tile's queries */
+    uint16_t *column_tiles[2], *pair_tiles[4]; /* columns of tQ and Q, tdO and dO */
+    uint16_t *key_rows[2], *turned[2];         /* the span's keys: K and tK, V and tV by rows; K, tK turned */
+    int64_t span0, from, to;    /* the span's first key, and the keys that are there, from it on */
+    uint16_t *zeroed;           /* K or tK of a block, turned, without the keys that the tile does not see */
+    uint16_t *rounded[4];       /* R, dZ, tR, tdZ of the block, in tiles of rows */
+    uint16_t *pairs_of_keys[2]; /* dZ of vjp, tdZ and dZ of vjp_jvp, [block / 32][TILE_ROWS / 16] tiles */
+    agi_amx_ahead ahead;        /* rows of the next tile */
+    real *T[2][2];              /* score tiles of two patches: S beside dP, tS beside tdP */
+    real *dQ;                   /* [TILE_ROWS][Dk_pad]: a tile of it by rows */
+    real *some_keys;            /* 16 rows of dK or dV by rows */
+    uint16_t *rows;
+    amx_config before; /* the thread's tile configuration, which is restored at the end of a tile */
+} amx_scratch;
 
 enum { Q_, DO_, TQ_, TDO_ };
 enum { K_, V_ };
@@ -16,32 +34,36 @@ enum { STRIPE = AMX_DEPTH };
 
 /* ---- Workspace ---- */
 
-void agi_amx_backward_lay_out(agi_amx_backward_scratch *s, agi_arena *arena, const ag_plan *plan, agi_map map)
+static void lay_out(agi_backward_scratch *s, agi_arena *arena, const ag_plan *plan, agi_map map)
 {
-    const int64_t on = agi_amx_of(plan, map) != NULL, tangents = on * (map == AGI_VJP_JVP);
+    const int64_t tangents = map == AGI_VJP_JVP;
     const int64_t Dk = agi_round_up(plan->p.dim_qk, AMX_DEPTH), Dv = agi_round_up(plan->p.dim_v, AMX_DEPTH);
-    const agi_schedule schedule = agi_schedule_of(plan, map);
-    const int64_t block = agi_round_up(schedule.block, GROUP_KEYS);
-    const int64_t span = agi_round_up(schedule.span, GROUP_KEYS);
+    const agi_backward_schedule *schedule = &agi_cpu_plan_of(plan)->backward[map];
+    const int64_t block = agi_round_up(schedule->block, GROUP_KEYS);
+    const int64_t span = agi_round_up(schedule->span, GROUP_KEYS);
+    amx_scratch dry, *m = agi_take(arena, 1, sizeof *m);
+    s->own = m;
+    m = m == NULL ? &dry : m;
+    REAL(agi_lay_out_features)(s, arena, plan, map, GROUP_KEYS * PANEL);
     for (int t = 0; t < 4; t++) {
-        const int64_t there = t < 2 ? on : tangents, D = t % 2 ? Dv : Dk;
-        s->pair_tiles[t] = agi_take16(arena, there * TILE_ROWS * D);
-        s->rounded[t] = agi_take16(arena, there * block * TILE_ROWS);
+        const int64_t there = t < 2 ? 1 : tangents, D = t % 2 ? Dv : Dk;
+        m->pair_tiles[t] = agi_take16(arena, there * TILE_ROWS * D);
+        m->rounded[t] = agi_take16(arena, there * block * TILE_ROWS);
     }
     for (int t = 0; t < 2; t++) {
-        const int64_t there = t == 0 ? on : tangents, D = t == 0 ? Dk : Dv;
-        s->column_tiles[t] = agi_take16(arena, (on + tangents) * TILE_ROWS * D);
-        s->key_rows[t] = agi_take16(arena, (on + tangents) * span * D);
-        s->turned[t] = agi_take16(arena, there * span * Dk);
-        s->pairs_of_keys[t] = agi_take16(arena, there * block * TILE_ROWS);
+        const int64_t there = t == 0 ? 1 : tangents, D = t == 0 ? Dk : Dv;
+        m->column_tiles[t] = agi_take16(arena, (1 + tangents) * TILE_ROWS * D);
+        m->key_rows[t] = agi_take16(arena, (1 + tangents) * span * D);
+        m->turned[t] = agi_take16(arena, there * span * Dk);
+        m->pairs_of_keys[t] = agi_take16(arena, there * block * TILE_ROWS);
         for (int n = 0; n < 2; n++) {
-            s->T[n][t] = agi_take_reals(arena, there * GROUP_KEYS * PANEL);
+            m->T[n][t] = agi_take_reals(arena, there * GROUP_KEYS * PANEL);
         }
     }
-    s->clean = agi_take16(arena, on * block * Dk);
-    s->dQ = agi_take_reals(arena, on * TILE_ROWS * Dk);
-    s->some_keys = agi_take_reals(arena, on * AMX_ROWS * agi_max(Dk, Dv));
-    s->rows = agi_take16(arena, on * agi_max(TILE_ROWS, GROUP_KEYS) * agi_max(Dk, Dv));
+    m->zeroed = agi_take16(arena, block * Dk);
+    m->dQ = agi_take_reals(arena, TILE_ROWS * Dk);
+    m->some_keys = agi_take_reals(arena, AMX_ROWS * agi_max(Dk, Dv));
+    m->rows = agi_take16(arena, agi_max(TILE_ROWS, GROUP_KEYS) * agi_max(Dk, Dv));
 }
 
 /* ---- The keys of a span ---- */
@@ -67,7 +89,7 @@ static bool is_turned(const agi_head *x, int t)
 }
 
 /* Keys first .. end - 1 of the span, whole groups. */
-static void load_keys(const agi_amx_backward_scratch *s, const agi_head *x, int64_t first, int64_t end)
+static void load_keys(const amx_scratch *s, const agi_head *x, int64_t first, int64_t end)
 {
     const ag_args *a = &x->call->a;
     const ag_tensor *const own[2] = {&a->k, &a->v}, *const turned[2] = {&a->k, &a->tk};
@@ -82,14 +104,15 @@ static void load_keys(const agi_amx_backward_scratch *s, const agi_head *x, int6
     }
 }
 
-void agi_amx_begin_pass(agi_backward_scratch *s, int64_t span0)
+static void begin_pass(agi_backward_scratch *s, int64_t span0)
 {
-    s->amx.span0 = span0;
-    s->amx.from = s->amx.to = 0;
+    amx_scratch *const m = s->own;
+    m->span0 = span0;
+    m->from = m->to = 0;
 }
 
 /* Keys between those that are there and those wanted come with them. */
-static void want_keys(agi_amx_backward_scratch *s, const agi_head *x, int64_t from, int64_t to)
+static void want_keys(amx_scratch *s, const agi_head *x, int64_t from, int64_t to)
 {
     const int64_t first = (from - s->span0) / GROUP_KEYS * GROUP_KEYS,
                   end = agi_round_up(to - s->span0, GROUP_KEYS);
@@ -103,7 +126,7 @@ static void want_keys(agi_amx_backward_scratch *s, const agi_head *x, int64_t fr
 }
 
 /* Those of a block of keys. */
-static key_operands operands_of(const agi_amx_backward_scratch *s, const agi_head *x, int64_t j0)
+static key_operands operands_of(const amx_scratch *s, const agi_head *x, int64_t j0)
 {
     const int64_t first = j0 - s->span0;
     key_operands keys = {.rows = {{0}}};
@@ -123,43 +146,44 @@ static key_operands operands_of(const agi_amx_backward_scratch *s, const agi_hea
 static amx_operand seen_keys(const agi_backward_scratch *s, const agi_head *x, amx_operand K,
                              const agi_key_tile *keys)
 {
+    amx_scratch *const m = s->own;
     int64_t from, to;
-    agi_key_range(x, s->tile.i0, s->tile.ni, &from, &to);
+    REAL(agi_key_range)(x, s->tile.i0, s->tile.ni, &from, &to);
     const int64_t n = agi_round_up(keys->nj, GROUP_KEYS);
     const int64_t end = keys->j0 + keys->nj; /* rows behind the sequence's last are zeros */
     const bool inside = keys->j0 >= from && end <= to && (keys->nj == n || end == x->seq.n_k);
-    if (inside && (!x->hides || memchr(s->unseen, 1, (size_t)keys->nj) == NULL)) {
+    if (inside && (!x->has.pair_mask || memchr(s->masked_keys, 1, (size_t)keys->nj) == NULL)) {
         return K;
     }
     for (int64_t j = 0; j < n; j += GROUP_KEYS) {
         uint8_t keep[GROUP_KEYS];
         for (int64_t r = 0; r < GROUP_KEYS; r++) {
             const int64_t key = keys->j0 + j + r;
-            keep[r] = key >= from && key < to && j + r < keys->nj && !(x->hides && s->unseen[j + r]);
+            keep[r] =
+                key >= from && key < to && j + r < keys->nj && !(x->has.pair_mask && s->masked_keys[j + r]);
         }
-        x->amx->clean(s->amx.clean + j * x->Dk_pad, K.p + j * x->Dk_pad, x->Dk_pad / AMX_ROWS, keep);
+        agi_amx_table.clean(m->zeroed + j * x->Dk_pad, K.p + j * x->Dk_pad, x->Dk_pad / AMX_ROWS, keep);
     }
-    K.p = s->amx.clean;
+    K.p = m->zeroed;
     return K;
 }
 
 /* ---- A tile of queries ---- */
 
 /* Columns of tQ and Q, or of tdO and dO, in one line for each 16 queries. */
-static void load_queries(agi_amx_backward_scratch *s, const agi_head *x, const agi_query_tile *t, int which,
+static void load_queries(amx_scratch *s, const agi_head *x, const agi_query_tile *t, int which,
                          const ag_tensor *from, ag_dtype dtype, int64_t D)
 {
     const int64_t rows = agi_round_up(t->ni, AMX_DEPTH), own = AMX_LANES * agi_round_up(D, AMX_DEPTH);
     const bool tangents = x->call->map == AGI_VJP_JVP, tangent = which >= TQ_;
     const int64_t line = tangents ? 2 * own : own, behind = tangents && !tangent ? own : 0;
-    const uint8_t *const skip = memchr(t->dead, 1, (size_t)t->ni) == NULL ? NULL : t->dead;
+    const uint8_t *const skip = memchr(t->no_output, 1, (size_t)t->ni) == NULL ? NULL : t->no_output;
     const agi_slice slice = agi_query_slice(x, from, dtype, D);
     s->columns[which] = (amx_operand){s->column_tiles[which % 2], line, AMX_AB, 0};
     if (from->data != NULL) {
-        s->columns[which] = agi_amx_query_columns(x, slice, t->i0, t->ni, rows, skip,
+        s->columns[which] = agi_amx_query_columns(slice, t->i0, t->ni, rows, skip,
                                                   s->column_tiles[which % 2] + behind, line, s->rows);
-        s->pairs[which] =
-            agi_amx_query_rows(x, slice, t->i0, t->ni, rows, skip, s->pair_tiles[which], s->rows);
+        s->pairs[which] = agi_amx_query_rows(slice, t->i0, t->ni, rows, skip, s->pair_tiles[which], s->rows);
     }
 }
 
@@ -167,61 +191,66 @@ static void load_queries(agi_amx_backward_scratch *s, const agi_head *x, const a
  * asked for beside the patches of keys from .. to - 1. */
 static void begin_asking(agi_backward_scratch *s, const agi_head *x, int64_t from, int64_t to, int64_t after)
 {
+    amx_scratch *const m = s->own;
     const ag_args *a = &x->call->a;
     const ag_problem *p = &x->call->plan->p;
     const int64_t n = agi_min(TILE_ROWS, x->seq.n_q - after);
     const int64_t patches = ((to - from) / GROUP_KEYS + 1) * (TILE_ROWS / STRIPE);
-    s->amx.ahead = (agi_amx_ahead){.n = 0};
-    agi_amx_add_ahead(&s->amx.ahead, agi_query_slice(x, &a->q, p->dtype, x->Dk), after, n);
-    agi_amx_add_ahead(&s->amx.ahead, agi_query_slice(x, &a->d_o, p->out_dtype, x->Dv), after, n);
-    if (s->amx.span0 == 0) {
-        agi_amx_add_ahead(&s->amx.ahead, agi_query_slice(x, &a->o, p->out_dtype, x->Dv), after, n);
+    m->ahead = (agi_amx_ahead){.n = 0};
+    agi_amx_add_ahead(&m->ahead, agi_query_slice(x, &a->q, p->dtype, x->Dk), after, n);
+    agi_amx_add_ahead(&m->ahead, agi_query_slice(x, &a->d_o, p->out_dtype, x->Dv), after, n);
+    if (m->span0 == 0) {
+        agi_amx_add_ahead(&m->ahead, agi_query_slice(x, &a->o, p->out_dtype, x->Dv), after, n);
     }
-    agi_amx_begin_asking(&s->amx.ahead, patches);
+    agi_amx_begin_asking(&m->ahead, patches);
 }
 
-void agi_amx_begin_tile(agi_backward_scratch *s, const agi_head *x, int64_t from, int64_t to, int64_t after)
+static void begin_tile(agi_backward_scratch *s, const agi_head *x, int64_t from, int64_t to, int64_t next)
 {
+    amx_scratch *const m = s->own;
     const ag_args *a = &x->call->a;
     const ag_problem *p = &x->call->plan->p;
-    begin_asking(s, x, from, to, after);
-    want_keys(&s->amx, x, from, to);
-    load_queries(&s->amx, x, &s->tile, Q_, &a->q, p->dtype, x->Dk);
-    load_queries(&s->amx, x, &s->tile, DO_, &a->d_o, p->out_dtype, x->Dv);
+    agi_amx_table.begin(&m->before);
+    begin_asking(s, x, from, to, next);
+    want_keys(m, x, from, to);
+    load_queries(m, x, &s->tile, Q_, &a->q, p->dtype, x->Dk);
+    load_queries(m, x, &s->tile, DO_, &a->d_o, p->out_dtype, x->Dv);
     if (x->call->map == AGI_VJP_JVP) {
-        load_queries(&s->amx, x, &s->tile, TQ_, &a->tq, p->dtype, x->Dk);
-        load_queries(&s->amx, x, &s->tile, TDO_, &a->td_o, p->out_dtype, x->Dv);
+        load_queries(m, x, &s->tile, TQ_, &a->tq, p->dtype, x->Dk);
+        load_queries(m, x, &s->tile, TDO_, &a->td_o, p->out_dtype, x->Dv);
     }
 }
 
-void agi_amx_put_queries(agi_backward_scratch *s, const agi_head *x, agi_slice dq, int64_t i0, int64_t ni,
-                         bool accumulate)
+static void store_dq(agi_backward_scratch *s, const agi_head *x, agi_slice dq, int64_t i0, int64_t ni,
+                     bool accumulate)
 {
-    const double scale = x->call->plan->p.scale;
+    amx_scratch *const m = s->own;
+    const double scale = x->scale;
     if (dq.t->data != NULL && dq.dtype == AG_BF16 && !accumulate) {
-        agi_amx_put_turned(x, dq, i0, ni, s->tile.dQ, &scale, 0, s->amx.rows);
+        agi_amx_store_transposed(dq, i0, ni, s->tile.dQ, &scale, 0, m->rows);
     } else if (dq.t->data != NULL) {
-        x->amx->turn(s->amx.dQ, x->Dk_pad, s->tile.dQ, agi_amx_tall(x->Dk), x->Dk_pad,
-                     agi_round_up(ni, AMX_ROWS));
-        agi_put_rows(x->k, dq, i0, ni, accumulate, scale, s->amx.dQ, x->Dk_pad);
+        agi_amx_table.turn(m->dQ, x->Dk_pad, s->tile.dQ, agi_amx_tall(x->Dk), x->Dk_pad,
+                           agi_round_up(ni, AMX_ROWS));
+        agi_store_rows(x->k, dq, i0, ni, accumulate, scale, m->dQ, x->Dk_pad);
     }
 }
 
-void agi_amx_put_keys(const agi_backward_scratch *s, const agi_head *x, agi_slice to, int64_t first,
+static void store_dkv(const agi_backward_scratch *s, const agi_head *x, agi_slice to, int64_t first,
                       int64_t n, bool accumulate, double factor, const real *sums, int64_t width)
 {
+    amx_scratch *const m = s->own;
     const size_t line = AMX_LANES * sizeof *sums;
     if (to.t->data != NULL && to.dtype == AG_BF16 && !accumulate) {
-        agi_amx_put_rows(x, to, first, n, sums, factor, s->amx.rows);
+        agi_amx_store_rows(to, first, n, sums, factor, m->rows);
         return;
     }
     for (int64_t j = 0; j < n && to.t->data != NULL; j += AMX_ROWS) {
         for (int64_t at = 0; at < AMX_ROWS * width; at += AMX_LANES) { /* a row of a tile */
             const int64_t tile = at / AMX_C, row = at % AMX_C / AMX_LANES;
-            memcpy(s->amx.some_keys + row * width + tile * AMX_LANES, sums + j * width + at, line);
+            memcpy(m->some_keys + row * width + tile * AMX_LANES, sums + j * width + at, line);
         }
-        agi_put_rows(x->k, to, first + j, agi_min(AMX_ROWS, n - j), accumulate, factor, s->amx.some_keys,
-                     width);
+        agi_store_rows(x->k, to, first + j, agi_min(AMX_ROWS, n - j), accumulate, factor, m->some_keys,
+                       width);
     }
 }
 
@@ -232,26 +261,28 @@ static agi_rows16 output_rows(const agi_head *x, const ag_tensor *t, int64_t i, 
     if (t->strides[3] == 1) {
         return (agi_rows16){(const uint16_t *)t->data + agi_row_at(slice, i), t->strides[2]};
     }
-    return agi_get_rows16(slice, i, n, n, x->Dv, NULL, scratch);
+    return agi_load_rows16(slice, i, n, n, x->Dv, NULL, scratch);
 }
 
 /* sums[r] += rowsum(A o B) of rows i .. i + n - 1 */
 static void add_row_products(const agi_backward_scratch *s, const agi_head *x, const ag_tensor *A,
                              const ag_tensor *B, int64_t i, int64_t n, double *sums)
 {
-    const agi_rows16 a = output_rows(x, A, i, n, s->amx.rows);
-    const agi_rows16 b = output_rows(x, B, i, n, s->amx.rows + n * x->Dv);
-    float products[SOME_ROWS];
-    x->amx->dots(products, a.p, a.ld, b.p, b.ld, n, x->Dv);
+    amx_scratch *const m = s->own;
+    const agi_rows16 a = output_rows(x, A, i, n, m->rows);
+    const agi_rows16 b = output_rows(x, B, i, n, m->rows + n * x->Dv);
+    float products[ROW_CHUNK];
+    agi_amx_table.dots(products, a.p, a.ld, b.p, b.ld, n, x->Dv);
     for (int64_t r = 0; r < n; r++) {
         sums[r] += (double)products[r];
     }
 }
 
-void agi_amx_row_products(const agi_backward_scratch *s, const agi_head *x, int64_t i, int64_t n, double *D,
-                          double *tD)
+static void row_dots(const agi_backward_scratch *s, const agi_head *x, int64_t r, int64_t n, double *D,
+                     double *tD)
 {
     const ag_args *a = &x->call->a;
+    const int64_t i = s->tile.i0 + r;
     add_row_products(s, x, &a->d_o, &a->o, i, n, D);
     if (x->call->map == AGI_VJP_JVP) {
         add_row_products(s, x, &a->d_o, &a->to, i, n, tD);
@@ -274,17 +305,18 @@ static void add_square(amx_next *to, const agi_patch *c, const amx_operand *keys
 static void expect_patch(amx_next *to, const agi_backward_scratch *s, const agi_head *x, const agi_patch *c,
                          const key_operands *keys, float *const T[2])
 {
+    amx_scratch *const m = s->own;
     const ag_args *a = &x->call->a;
     const ag_tensor *const of_keys[2] = {&a->tk, &a->tv}, *const of_queries[2] = {&a->tq, &a->td_o};
     to->n = 0;
     for (int t = K_; t <= V_; t++) {
         const int64_t D = t == K_ ? x->Dk : x->Dv;
-        add_square(to, c, &keys->rows[t], &s->amx.columns[t], agi_round_up(D, AMX_DEPTH) / AMX_DEPTH,
+        add_square(to, c, &keys->rows[t], &m->columns[t], agi_round_up(D, AMX_DEPTH) / AMX_DEPTH,
                    T[0] + t * STRIPE);
         if (x->call->map == AGI_VJP_JVP) {
             const agi_amx_sum sum =
                 agi_amx_tangent_sum(keys->rows[t], of_keys[t]->data != NULL,
-                                    (amx_operand){s->amx.column_tiles[t], s->amx.columns[t].line, AMX_AB, 0},
+                                    (amx_operand){m->column_tiles[t], m->columns[t].line, AMX_AB, 0},
                                     of_queries[t]->data != NULL, D);
             add_square(to, c, &sum.rows, &sum.columns, sum.depth, T[1] + t * STRIPE);
         }
@@ -316,13 +348,13 @@ static int64_t pairs_at(const agi_patch *c)
 }
 
 /* Rounds a score tile into its place in the block: by rows, and in pairs where asked for. */
-static void round_patch(const agi_backward_scratch *s, const agi_head *x, const agi_patch *c, float *T,
-                        int rows, int pairs)
+static void round_patch(const agi_backward_scratch *s, const agi_patch *c, float *T, int rows, int pairs)
 {
+    amx_scratch *const m = s->own;
     clear_beside(T, c);
-    x->amx->round_rows(s->amx.rounded[rows] + rows_at(c), ROUNDED_LINE, T, c->W);
+    agi_amx_table.round_rows(m->rounded[rows] + rows_at(c), ROUNDED_LINE, T, c->W);
     if (pairs >= 0) {
-        x->amx->round_pairs(s->amx.pairs_of_keys[pairs] + pairs_at(c), T, c->W);
+        agi_amx_table.round_pairs(m->pairs_of_keys[pairs] + pairs_at(c), T, c->W);
     }
 }
 
@@ -331,7 +363,7 @@ enum { R_, DZ_, TR_, TDZ_ };
 /* Do all queries of a whole patch see all its keys, but for the band? */
 static bool is_plain(const agi_head *x, const agi_patch *c)
 {
-    return x->plain && x->call->plan->p.dropout == 0 && c->nj == GROUP_KEYS && c->ni == STRIPE;
+    return x->has.plain && !x->has.dropout && c->nj == GROUP_KEYS && c->ni == STRIPE;
 }
 
 /* Takes what the band hides out of n tensors of rounded rows, and of pairs. */
@@ -339,73 +371,77 @@ static void hide_patch(const agi_backward_scratch *s, const agi_head *x, const a
                        const agi_patch *c, uint16_t *const *rows, int n_rows, uint16_t *const *pairs,
                        int n_pairs)
 {
-    const agi_band band = agi_band_at(x, s->tile.i0 + c->i0, keys->j0 + c->from);
+    const agi_band band = REAL(agi_band_at)(x, s->tile.i0 + c->i0, keys->j0 + c->from);
     if (agi_inside(band, c->ni, c->nj)) {
         return;
     }
     for (int n = 0; n < n_rows; n++) {
-        x->amx->hide_rows(rows[n], ROUNDED_LINE, band.low, band.high);
+        agi_amx_table.hide_rows(rows[n], ROUNDED_LINE, band.low, band.high);
     }
     for (int n = 0; n < n_pairs; n++) {
-        x->amx->hide_pairs(pairs[n], band.low, band.high);
+        agi_amx_table.hide_pairs(pairs[n], band.low, band.high);
     }
 }
 
 static void plain_gradients(const agi_backward_scratch *s, const agi_head *x, const agi_key_tile *keys,
-                            const agi_patch *c)
+                            const agi_patch *c, const agi_score_tiles *t)
 {
-    uint16_t *const rows[2] = {s->amx.rounded[R_] + rows_at(c), s->amx.rounded[DZ_] + rows_at(c)};
-    uint16_t *const pairs = s->amx.pairs_of_keys[0] + pairs_at(c);
-    x->amx->gradients(rows[0], rows[1], ROUNDED_LINE, pairs, s->P, s->dS, x->c, s->tile.high + c->i0,
-                      s->tile.D + c->i0);
+    amx_scratch *const m = s->own;
+    uint16_t *const rows[2] = {m->rounded[R_] + rows_at(c), m->rounded[DZ_] + rows_at(c)};
+    uint16_t *const pairs = m->pairs_of_keys[0] + pairs_at(c);
+    agi_amx_table.gradients(rows[0], rows[1], ROUNDED_LINE, pairs, t->P, t->dS, x->c, s->tile.high + c->i0,
+                            s->tile.D + c->i0);
     hide_patch(s, x, keys, c, rows, 2, &pairs, 1);
 }
 
 static void vjp_patch(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
-                      const agi_key_tile *keys, const agi_patch *c, const amx_next *next)
+                      const agi_key_tile *keys, const agi_patch *c, const agi_score_tiles *t,
+                      const amx_next *next)
 {
-    x->amx->scores(next);
+    agi_amx_table.scores(next);
     if (is_plain(x, c)) {
-        plain_gradients(s, x, keys, c);
+        plain_gradients(s, x, keys, c, t);
         return;
     }
-    agi_patch_weights(s, x, &s->tile, keys, c);
-    agi_vjp_patch(s, x, sums, &s->tile, keys, c);
-    round_patch(s, x, c, s->P, R_, -1);
-    round_patch(s, x, c, s->dS, DZ_, 0);
+    REAL(agi_patch_weights)(s, x, keys, c, t);
+    REAL(agi_vjp_patch)(s, x, sums, keys, c, t);
+    round_patch(s, c, t->P, R_, -1);
+    round_patch(s, c, t->dS, DZ_, 0);
 }
 
 static void plain_tangents(const agi_backward_scratch *s, const agi_head *x, const agi_key_tile *keys,
-                           const agi_patch *c, const amx_next *next)
+                           const agi_patch *c, const agi_score_tiles *t, const amx_next *next)
 {
-    const agi_query_tile *t = &s->tile;
-    const float *const scores[4] = {s->P, s->dS, s->U, s->tdS};
+    amx_scratch *const m = s->own;
+    const agi_query_tile *q = &s->tile;
+    const float *const scores[4] = {t->P, t->dS, t->U, t->tdS};
     uint16_t *rows[4], *pairs[2];
     for (int n = 0; n < 4; n++) {
-        rows[n] = s->amx.rounded[n] + rows_at(c);
+        rows[n] = m->rounded[n] + rows_at(c);
     }
     for (int n = 0; n < 2; n++) {
-        pairs[n] = s->amx.pairs_of_keys[n] + pairs_at(c);
+        pairs[n] = m->pairs_of_keys[n] + pairs_at(c);
     }
-    x->amx->gradient_tangents(rows, ROUNDED_LINE, pairs, scores, x->c, x->scale, t->high + c->i0,
-                              t->mu + c->i0, t->D + c->i0, t->tD + c->i0, next);
+    agi_amx_table.gradient_tangents(rows, ROUNDED_LINE, pairs, scores, x->c, x->score_scale, q->high + c->i0,
+                                    q->mu + c->i0, q->D + c->i0, q->tD + c->i0, next);
     hide_patch(s, x, keys, c, rows, 4, pairs, 2);
 }
 
 static void vjp_jvp_patch(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
-                          const agi_key_tile *keys, const agi_patch *c, const amx_next *next)
+                          const agi_key_tile *keys, const agi_patch *c, const agi_score_tiles *t,
+                          const amx_next *next)
 {
     if (is_plain(x, c)) {
-        plain_tangents(s, x, keys, c, next);
+        plain_tangents(s, x, keys, c, t, next);
         return;
     }
-    x->amx->scores(next);
-    agi_patch_weights(s, x, &s->tile, keys, c);
-    agi_vjp_jvp_patch(s, x, sums, &s->tile, keys, c);
-    round_patch(s, x, c, s->P, R_, -1);
-    round_patch(s, x, c, s->U, TR_, -1);
-    round_patch(s, x, c, s->dS, DZ_, 1);
-    round_patch(s, x, c, s->tdS, TDZ_, 0);
+    agi_amx_table.scores(next);
+    REAL(agi_patch_weights)(s, x, keys, c, t);
+    REAL(agi_vjp_jvp_patch)(s, x, sums, keys, c, t);
+    round_patch(s, c, t->P, R_, -1);
+    round_patch(s, c, t->U, TR_, -1);
+    round_patch(s, c, t->dS, DZ_, 1);
+    round_patch(s, c, t->tdS, TDZ_, 0);
 }
 
 /* The stripe's queries from i0 on; its keys, counted from the block's first. */
@@ -415,7 +451,7 @@ static agi_patch stripe_of(const agi_head *x, const agi_query_tile *tile, const 
     agi_patch stripe = {.q = i0 / PANEL, .i0 = i0, .W = STRIPE, .ld = PANEL};
     int64_t to;
     stripe.ni = agi_min(STRIPE, tile->ni - i0);
-    agi_keys_of(agi_band_at(x, tile->i0, keys->j0), i0, i0 + stripe.ni, keys->nj, &stripe.from, &to);
+    agi_keys_of(REAL(agi_band_at)(x, tile->i0, keys->j0), i0, i0 + stripe.ni, keys->nj, &stripe.from, &to);
     stripe.nj = agi_max(0, to - stripe.from);
     return stripe;
 }
@@ -448,17 +484,14 @@ static bool next_patch(const agi_backward_scratch *s, const agi_head *x, const a
 static void run_patch(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
                       const agi_key_tile *keys, const agi_patch *c, float *const T[2], const amx_next *next)
 {
-    s->P = T[0];
-    s->dS = T[0] + STRIPE;
-    s->U = T[1];
-    s->tdS = T[1] + STRIPE;
+    const agi_score_tiles scores = {.P = T[0], .U = T[1], .dS = T[0] + STRIPE, .tdS = T[1] + STRIPE};
     if (x->call->map == AGI_VJP_JVP) {
-        vjp_jvp_patch(s, x, sums, keys, c, next);
+        vjp_jvp_patch(s, x, sums, keys, c, &scores, next);
     } else {
-        vjp_patch(s, x, sums, keys, c, next);
+        vjp_patch(s, x, sums, keys, c, &scores, next);
     }
-    for (int64_t j = c->from; j < c->from + c->nj && x->hides; j++) {
-        s->unseen[j] &= s->unseen_panel[j];
+    for (int64_t j = c->from; j < c->from + c->nj && x->has.pair_mask; j++) {
+        s->masked_keys[j] &= s->panel_masked_keys[j];
     }
 }
 
@@ -466,22 +499,23 @@ static void run_patch(agi_backward_scratch *s, const agi_head *x, const agi_sums
 static void run_patches(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
                         const key_operands *operands, const agi_key_tile *keys)
 {
+    amx_scratch *const m = s->own;
     patch_walk walk = {.stripe = {.i0 = -STRIPE}};
     agi_patch patch[2];
     amx_next next = {.n = 0};
     bool there = next_patch(s, x, keys, &walk, &patch[0]);
     if (there) {
-        expect_patch(&next, s, x, &patch[0], operands, s->amx.T[0]);
-        x->amx->scores(&next);
+        expect_patch(&next, s, x, &patch[0], operands, m->T[0]);
+        agi_amx_table.scores(&next);
     }
     for (int turn = 0; there; turn = !turn) {
         there = next_patch(s, x, keys, &walk, &patch[!turn]);
         next.n = 0;
         if (there) {
-            expect_patch(&next, s, x, &patch[!turn], operands, s->amx.T[!turn]);
+            expect_patch(&next, s, x, &patch[!turn], operands, m->T[!turn]);
         }
-        agi_amx_ask(&s->amx.ahead, &next);
-        run_patch(s, x, sums, keys, &patch[turn], s->amx.T[turn], &next);
+        agi_amx_ask(&m->ahead, &next);
+        run_patch(s, x, sums, keys, &patch[turn], m->T[turn], &next);
     }
 }
 
@@ -489,28 +523,28 @@ static void run_patches(agi_backward_scratch *s, const agi_head *x, const agi_su
 
 /* Rows j .. j + n - 1 of dK += T^T B over queries from .. to - 1, in whole tiles: nothing is added to rows behind the
  * last. */
-static void add_key_rows(const agi_head *x, const uint16_t *T, amx_operand B, int64_t j, int64_t n,
-                         int64_t from, int64_t to, int64_t width, float *dK)
+static void add_key_rows(const uint16_t *T, amx_operand B, int64_t j, int64_t n, int64_t from, int64_t to,
+                         int64_t width, float *dK)
 {
     const int64_t first = from / AMX_DEPTH, depth = (to + AMX_DEPTH - 1) / AMX_DEPTH - first;
     const amx_operand A = {T + j / AMX_ROWS * ROUNDED_LINE + first * AMX_AB, ROUNDED_LINE, AMX_AB, AMX_DEPTH};
     B.p += first * B.step;
     const amx_sums C = amx_sums_by_rows(dK + j * width, width);
-    x->amx->product((n + AMX_ROWS - 1) / AMX_ROWS, width / AMX_LANES, depth, &A, &B, &C, true);
+    agi_amx_table.product((n + AMX_ROWS - 1) / AMX_ROWS, width / AMX_LANES, depth, &A, &B, &C, true);
 }
 
 /* Where the band crosses the tile, group by group, without what it empties. */
 static void add_key_gradient(const agi_backward_scratch *s, const agi_head *x, const agi_key_tile *keys,
                              const uint16_t *T, amx_operand B, int64_t width, float *dK)
 {
-    const agi_band band = agi_band_at(x, s->tile.i0, keys->j0);
+    const agi_band band = REAL(agi_band_at)(x, s->tile.i0, keys->j0);
     const int64_t strip = agi_inside(band, s->tile.ni, keys->nj) ? keys->nj : GROUP_KEYS;
     for (int64_t j = 0; j < keys->nj; j += strip) {
         const int64_t n = agi_min(strip, keys->nj - j);
         int64_t from, to;
         agi_queries_of(band, j, j + n, s->tile.ni, &from, &to);
         if (from < to) {
-            add_key_rows(x, T, B, j, n, from, to, width, dK);
+            add_key_rows(T, B, j, n, from, to, width, dK);
         }
     }
 }
@@ -518,7 +552,7 @@ static void add_key_gradient(const agi_backward_scratch *s, const agi_head *x, c
 static void add_query_gradient(const agi_backward_scratch *s, const agi_head *x, const agi_key_tile *keys,
                                const uint16_t *T, amx_operand A)
 {
-    const agi_band band = agi_band_at(x, s->tile.i0, keys->j0);
+    const agi_band band = REAL(agi_band_at)(x, s->tile.i0, keys->j0);
     const int64_t ni = s->tile.ni, strip = agi_inside(band, ni, keys->nj) ? ni : AMX_DEPTH;
     const int64_t tall = agi_amx_tall(x->Dk);
     for (int64_t i = 0; i < ni; i += strip) {
@@ -531,7 +565,8 @@ static void add_query_gradient(const agi_backward_scratch *s, const agi_head *x,
             const amx_operand B = {T + first * group + i * GROUP_KEYS, AMX_AB, group, 0};
             const amx_operand K = {A.p + first * A.step, A.line, A.step, A.row};
             const amx_sums C = amx_sums_by_columns(s->tile.dQ + i * tall, tall);
-            x->amx->product(x->Dk_pad / AMX_ROWS, (n + AMX_LANES - 1) / AMX_LANES, depth, &K, &B, &C, true);
+            agi_amx_table.product(x->Dk_pad / AMX_ROWS, (n + AMX_LANES - 1) / AMX_LANES, depth, &K, &B, &C,
+                                  true);
         }
     }
 }
@@ -539,8 +574,8 @@ static void add_query_gradient(const agi_backward_scratch *s, const agi_head *x,
 /* dV = R^T dO, dK = dZ^T Q; tdV = tR^T dO + R^T tdO, tdK = tdZ^T Q + dZ^T tQ */
 static void add_key_gradients(const agi_backward_scratch *s, const agi_head *x, const agi_key_tile *keys)
 {
+    amx_scratch *const m = s->own;
     const ag_args *a = &x->call->a;
-    const agi_amx_backward_scratch *m = &s->amx;
     const bool tangents = x->call->map == AGI_VJP_JVP;
     if ((tangents ? a->tdv : a->dv).data != NULL) {
         add_key_gradient(s, x, keys, m->rounded[tangents ? TR_ : R_], m->pairs[DO_], x->Dv_pad, keys->dV);
@@ -560,17 +595,17 @@ static void add_key_gradients(const agi_backward_scratch *s, const agi_head *x, 
 static void add_query_gradients(const agi_backward_scratch *s, const agi_head *x,
                                 const key_operands *operands, const agi_key_tile *keys)
 {
+    amx_scratch *const m = s->own;
     for (int t = 0; t < 2; t++) {
         if (operands->turned[t].p != NULL) {
             const amx_operand K = seen_keys(s, x, operands->turned[t], keys);
-            add_query_gradient(s, x, keys, s->amx.pairs_of_keys[t], K);
+            add_query_gradient(s, x, keys, m->pairs_of_keys[t], K);
         }
     }
 }
 
 /* From the first key of a group on. The keys before the given ones are hidden. */
-static agi_key_tile whole_groups(const agi_amx_backward_scratch *s, const agi_head *x,
-                                 const agi_key_tile *keys)
+static agi_key_tile whole_groups(const amx_scratch *s, const agi_head *x, const agi_key_tile *keys)
 {
     const int64_t before = (keys->j0 - s->span0) % GROUP_KEYS;
     agi_key_tile whole = {.j0 = keys->j0 - before, .nj = keys->nj + before};
@@ -579,13 +614,35 @@ static agi_key_tile whole_groups(const agi_amx_backward_scratch *s, const agi_he
     return whole;
 }
 
-void agi_amx_backward_block(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
-                            const agi_key_tile *given)
+static void block(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums, const agi_key_tile *given)
 {
-    const agi_key_tile keys = whole_groups(&s->amx, x, given);
-    const key_operands operands = operands_of(&s->amx, x, keys.j0);
-    memset(s->unseen, 1, (size_t)keys.nj);
+    amx_scratch *const m = s->own;
+    const agi_key_tile keys = whole_groups(m, x, given);
+    const key_operands operands = operands_of(m, x, keys.j0);
+    memset(s->masked_keys, 1, (size_t)keys.nj);
     run_patches(s, x, sums, &operands, &keys);
     add_key_gradients(s, x, &keys);
     add_query_gradients(s, x, &operands, &keys);
 }
+
+static void end_tile(agi_backward_scratch *s)
+{
+    const amx_scratch *const m = s->own;
+    agi_amx_table.end(&m->before);
+}
+
+const agi_backward_ops agi_amx_backward_ops = {
+    .block_step = GROUP_KEYS,
+    .key_step = GROUP_KEYS,
+    .query_step = PANEL,
+    .dq_row_step = TILE_ROWS,
+    .dq_channel_step = AMX_DEPTH,
+    .lay_out = lay_out,
+    .begin_pass = begin_pass,
+    .row_dots = row_dots,
+    .begin_tile = begin_tile,
+    .block = block,
+    .end_tile = end_tile,
+    .store_dq = store_dq,
+    .store_dkv = store_dkv,
+};

@@ -3,23 +3,6 @@
 
 #include <string.h>
 
-/* Of fewer keys most of a group's tiles would be zeros: the vectors are faster there. */
-enum { ENOUGH_KEYS = 24 };
-
-const agi_amx_kernels *agi_amx_of(const ag_plan *plan, agi_map map)
-{
-#if defined(__x86_64__)
-    /* A wider output is asked for by who wants more digits than weights in bfloat16 leave; and dO has its dtype. */
-    if (plan->isa == AG_ISA_AMX && plan->p.dtype == AG_BF16 && plan->p.out_dtype == AG_BF16 &&
-        plan->p.kv_len >= ENOUGH_KEYS) {
-        return &agi_amx_table;
-    }
-#endif
-    (void)plan;
-    (void)map;
-    return NULL;
-}
-
 static const uint16_t *row_of(agi_slice s, int64_t row)
 {
     return (const uint16_t *)s.t->data + agi_row_at(s, row);
@@ -51,8 +34,8 @@ static void copy_rows(agi_slice s, int64_t first, int64_t n, int64_t rows, int64
     }
 }
 
-agi_rows16 agi_get_rows16(agi_slice s, int64_t first, int64_t n, int64_t rows, int64_t width,
-                          const uint8_t *skip, uint16_t *scratch)
+agi_rows16 agi_load_rows16(agi_slice s, int64_t first, int64_t n, int64_t rows, int64_t width,
+                           const uint8_t *skip, uint16_t *scratch)
 {
     const bool whole = s.t->strides[3] == 1 && s.D == width && n == rows && skip == NULL;
     /* A tile's row that lies across two lines of the cache takes twice as long, more than a copy costs. */
@@ -95,10 +78,10 @@ void agi_amx_ask(agi_amx_ahead *a, amx_next *beside)
         beside->ask = (const char *)a->p[t];
         beside->end = beside->ask + beside_it;
         if (dense) {
-            agi_ask_for(beside->end, rows * bytes - beside_it);
+            agi_prefetch(beside->end, rows * bytes - beside_it);
         }
         for (int64_t r = 1; r < rows && !dense; r++) {
-            agi_ask_for(a->p[t] + r * a->ld[t], bytes);
+            agi_prefetch(a->p[t] + r * a->ld[t], bytes);
         }
         a->p[t] += rows * a->ld[t];
         a->rows[t] -= rows;
@@ -118,7 +101,7 @@ static amx_operand key_rows(const agi_head *x, const ag_tensor *t, int64_t D, in
     const int64_t width = agi_round_up(D, AMX_DEPTH), rows = agi_round_up(n, GROUP_KEYS);
     const agi_slice slice = agi_key_slice(x, t, D);
     if (t->strides[2] == width) {
-        return operand_of_rows(agi_get_rows16(slice, j0, n, rows, width, NULL, scratch));
+        return operand_of_rows(agi_load_rows16(slice, j0, n, rows, width, NULL, scratch));
     }
     copy_rows(slice, j0, n, rows, width, NULL, scratch, width);
     return operand_of_rows((agi_rows16){scratch, width});
@@ -162,10 +145,10 @@ amx_operand agi_amx_key_columns(const agi_head *x, const ag_tensor *t, int64_t D
 {
     const int64_t width = agi_round_up(D, AMX_ROWS), group = width * GROUP_KEYS;
     for (int64_t j = 0; j < n; j += GROUP_KEYS) {
-        const agi_rows16 rows = agi_get_rows16(agi_key_slice(x, t, D), j0 + j, agi_min(GROUP_KEYS, n - j),
-                                               GROUP_KEYS, width, NULL, scratch);
+        const agi_rows16 rows = agi_load_rows16(agi_key_slice(x, t, D), j0 + j, agi_min(GROUP_KEYS, n - j),
+                                                GROUP_KEYS, width, NULL, scratch);
         for (int64_t c = 0; c < width; c += AMX_ROWS) {
-            x->amx->turned(out + j / GROUP_KEYS * group + c * GROUP_KEYS, rows.p + c, rows.ld);
+            agi_amx_table.turned(out + j / GROUP_KEYS * group + c * GROUP_KEYS, rows.p + c, rows.ld);
         }
     }
     return (amx_operand){out, AMX_AB, group, GROUP_KEYS};
@@ -183,8 +166,8 @@ static void scatter_rows(agi_slice to, int64_t first, int64_t n, const uint16_t 
 }
 
 /* Of at most PANEL rows. */
-static void put_some(const agi_head *x, agi_slice to, int64_t first, int64_t n, const float *sums,
-                     const double *factor, int64_t step, uint16_t *scratch)
+static void store_some(agi_slice to, int64_t first, int64_t n, const float *sums, const double *factor,
+                       int64_t step, uint16_t *scratch)
 {
     const int64_t tall = agi_amx_tall(to.D);
     uint16_t *const place = (uint16_t *)to.t->data + agi_row_at(to, first);
@@ -193,59 +176,60 @@ static void put_some(const agi_head *x, agi_slice to, int64_t first, int64_t n, 
         factors[r] = (float)factor[r * step];
     }
     if (to.t->strides[3] == 1) {
-        x->amx->put_turned(place, to.t->strides[2], sums, tall, factors, to.D, n);
+        agi_amx_table.put_turned(place, to.t->strides[2], sums, tall, factors, to.D, n);
         return;
     }
-    x->amx->put_turned(scratch, to.D, sums, tall, factors, to.D, n);
+    agi_amx_table.put_turned(scratch, to.D, sums, tall, factors, to.D, n);
     scatter_rows(to, first, n, scratch);
 }
 
-void agi_amx_put_rows(const agi_head *x, agi_slice to, int64_t first, int64_t n, const float *sums,
-                      double factor, uint16_t *scratch)
+void agi_amx_store_rows(agi_slice to, int64_t first, int64_t n, const float *sums, double factor,
+                        uint16_t *scratch)
 {
     const int64_t width = agi_round_up(to.D, AMX_LANES);
     const bool dense = to.t->strides[3] == 1;
     for (int64_t r = 0; r < n; r += AMX_ROWS) {
         const int64_t some = agi_min(AMX_ROWS, n - r);
         uint16_t *const place = (uint16_t *)to.t->data + agi_row_at(to, first + r);
-        x->amx->put_rows(dense ? place : scratch, dense ? to.t->strides[2] : to.D, sums + r * width,
-                         (float)factor, some, to.D);
+        agi_amx_table.put_rows(dense ? place : scratch, dense ? to.t->strides[2] : to.D, sums + r * width,
+                               (float)factor, some, to.D);
         if (!dense) {
             scatter_rows(to, first + r, some, scratch);
         }
     }
 }
 
-void agi_amx_put_turned(const agi_head *x, agi_slice to, int64_t first, int64_t n, const float *sums,
-                        const double *factor, int64_t step, uint16_t *scratch)
+void agi_amx_store_transposed(agi_slice to, int64_t first, int64_t n, const float *sums, const double *factor,
+                              int64_t step, uint16_t *scratch)
 {
     for (int64_t r = 0; r < n; r += PANEL) {
-        put_some(x, to, first + r, agi_min(PANEL, n - r), sums + r * agi_amx_tall(to.D), factor + r * step,
-                 step, scratch);
+        store_some(to, first + r, agi_min(PANEL, n - r), sums + r * agi_amx_tall(to.D), factor + r * step,
+                   step, scratch);
     }
 }
 
-amx_operand agi_amx_query_columns(const agi_head *x, agi_slice s, int64_t first, int64_t n, int64_t W,
-                                  const uint8_t *skip, uint16_t *out, int64_t line, uint16_t *scratch)
+amx_operand agi_amx_query_columns(agi_slice s, int64_t first, int64_t n, int64_t W, const uint8_t *skip,
+                                  uint16_t *out, int64_t line, uint16_t *scratch)
 {
     const int64_t width = agi_round_up(s.D, AMX_DEPTH);
-    const agi_rows16 rows = agi_get_rows16(s, first, n, W, width, skip, scratch);
+    const agi_rows16 rows = agi_load_rows16(s, first, n, W, width, skip, scratch);
     for (int64_t i = 0; i < W; i += AMX_LANES) {
         for (int64_t c = 0; c < width; c += AMX_DEPTH) {
-            x->amx->columns(out + i / AMX_LANES * line + c * AMX_LANES, rows.p + i * rows.ld + c, rows.ld);
+            agi_amx_table.columns(out + i / AMX_LANES * line + c * AMX_LANES, rows.p + i * rows.ld + c,
+                                  rows.ld);
         }
     }
     return (amx_operand){out, line, AMX_AB, AMX_DEPTH};
 }
 
-amx_operand agi_amx_query_rows(const agi_head *x, agi_slice s, int64_t first, int64_t n, int64_t rows,
-                               const uint8_t *skip, uint16_t *out, uint16_t *scratch)
+amx_operand agi_amx_query_rows(agi_slice s, int64_t first, int64_t n, int64_t rows, const uint8_t *skip,
+                               uint16_t *out, uint16_t *scratch)
 {
     const int64_t width = agi_round_up(s.D, AMX_LANES);
-    const agi_rows16 from = agi_get_rows16(s, first, n, rows, width, skip, scratch);
+    const agi_rows16 from = agi_load_rows16(s, first, n, rows, width, skip, scratch);
     for (int64_t c = 0; c < width; c += AMX_LANES) {
         for (int64_t i = 0; i < rows; i += AMX_DEPTH) {
-            x->amx->far_pairs(out + c * rows + i * AMX_LANES, from.p + i * from.ld + c, from.ld);
+            agi_amx_table.far_pairs(out + c * rows + i * AMX_LANES, from.p + i * from.ld + c, from.ld);
         }
     }
     return (amx_operand){out, AMX_LANES * rows, AMX_AB, AMX_DEPTH};

@@ -6,14 +6,6 @@
 #include "cpu/amx/kernels/amx_kernels.h"
 #include "cpu/drivers/tile.h"
 
-/* The table, where this map of the plan runs on the AMX unit; else NULL. */
-const agi_amx_kernels *agi_amx_of(const ag_plan *plan, agi_map map);
-
-static inline bool agi_on_amx(const ag_plan *plan, agi_map map)
-{
-    return AGI_HAS_AMX && agi_amx_of(plan, map) != NULL;
-}
-
 typedef struct {
     const uint16_t *p;
     int64_t ld;
@@ -21,8 +13,8 @@ typedef struct {
 
 /* Rows first .. first + n - 1 of the slice as `rows` rows of `width` numbers; skip[row] != 0, where given: the row
  * is zero. scratch: rows * width. */
-agi_rows16 agi_get_rows16(agi_slice s, int64_t first, int64_t n, int64_t rows, int64_t width,
-                          const uint8_t *skip, uint16_t *scratch);
+agi_rows16 agi_load_rows16(agi_slice s, int64_t first, int64_t n, int64_t rows, int64_t width,
+                           const uint8_t *skip, uint16_t *scratch);
 
 /* Rows that are read soon and come from far away: asked for a few at a time, beside stages. Their places are numbers
  * here, not slices: what is stored among stores of tiles and loaded in other pieces waits for all of them. */
@@ -76,17 +68,17 @@ static inline int64_t agi_amx_tall(int64_t D)
 
 /* Rows first .. first + n - 1 of a bfloat16 output from such sums, row r times factor[r * step]. The scratch has PANEL
  * rows. */
-void agi_amx_put_turned(const agi_head *x, agi_slice to, int64_t first, int64_t n, const float *sums,
-                        const double *factor, int64_t step, uint16_t *scratch);
+void agi_amx_store_transposed(agi_slice to, int64_t first, int64_t n, const float *sums, const double *factor,
+                              int64_t step, uint16_t *scratch);
 
 /* The same from sums that lie by rows, whole tiles of AMX_LANES channels, times one factor. The scratch has AMX_ROWS
  * rows. */
-void agi_amx_put_rows(const agi_head *x, agi_slice to, int64_t first, int64_t n, const float *sums,
-                      double factor, uint16_t *scratch);
+void agi_amx_store_rows(agi_slice to, int64_t first, int64_t n, const float *sums, double factor,
+                        uint16_t *scratch);
 
 /* B: channels by queries. W lanes, the scratch has as many rows; line: numbers from 16 queries to the next in out. */
-amx_operand agi_amx_query_columns(const agi_head *x, agi_slice s, int64_t first, int64_t n, int64_t W,
-                                  const uint8_t *skip, uint16_t *out, int64_t line, uint16_t *scratch);
+amx_operand agi_amx_query_columns(agi_slice s, int64_t first, int64_t n, int64_t W, const uint8_t *skip,
+                                  uint16_t *out, int64_t line, uint16_t *scratch);
 
 /* The operands of A tB^T + tA B^T, as one sum over channels: rows [A | tA], columns [tB | B]. */
 typedef struct {
@@ -99,8 +91,8 @@ agi_amx_sum agi_amx_tangent_sum(amx_operand rows, bool row_tangents, amx_operand
                                 bool column_tangents, int64_t D);
 
 /* B: queries, in far pairs, by channels. `rows` is a multiple of 32, the scratch has as many. */
-amx_operand agi_amx_query_rows(const agi_head *x, agi_slice s, int64_t first, int64_t n, int64_t rows,
-                               const uint8_t *skip, uint16_t *out, uint16_t *scratch);
+amx_operand agi_amx_query_rows(agi_slice s, int64_t first, int64_t n, int64_t rows, const uint8_t *skip,
+                               uint16_t *out, uint16_t *scratch);
 
 static inline uint16_t *agi_take16(agi_arena *arena, int64_t n)
 {

@@ -1,46 +1,8 @@
-/* The maps for one real: the table of kernels, the workspace, the work items. */
-#include "cpu/drivers/run.h"
-
+/* The maps for one real, as the backend calls them, and the rows that belong to no sequence. */
 #include <math.h>
 
-#include "cpu/drivers/small.h"
-
-/* ---- Forward and jvp ---- */
-
-static void lay_out_rows(agi_row_job *x, agi_arena *arena, const ag_plan *plan, agi_map map)
-{
-    x->states = agi_take_reals(arena, agi_row_states(plan, x->k, map));
-    x->scratch = agi_take(arena, plan->threads, sizeof *x->scratch);
-    for (int64_t slot = 0; slot < plan->threads; slot++) {
-        agi_row_scratch dry;
-        agi_row_lay_out(x->scratch == NULL ? &dry : &x->scratch[slot], arena, plan, x->k, map);
-    }
-}
-
-static void run_row_item(void *arg, int64_t item, int64_t slot)
-{
-    const agi_row_job *x = arg;
-    agi_row_item(x, &x->scratch[slot], item);
-}
-
-static void run_row_join(void *arg, int64_t item, int64_t slot)
-{
-    const agi_row_job *x = arg;
-    agi_row_join(x, &x->scratch[slot], item);
-}
-
-static ag_status run_rows(const agi_call *call, const agi_kernels *k, const ag_exec *exec, void *workspace)
-{
-    agi_arena arena = agi_arena_begin(workspace);
-    agi_row_job x = {.call = call, .k = k, .schedule = agi_row_schedule_of(call->plan, call->map)};
-    x.small = x.schedule.parts == 1 && x.schedule.blocks == 1 && agi_small_call(call, k);
-    lay_out_rows(&x, &arena, call->plan, call->map);
-    const ag_status status =
-        agi_run_items(call->plan, exec, x.schedule.items * x.schedule.parts, run_row_item, &x);
-    return status != AG_OK || x.schedule.parts == 1
-               ? status
-               : agi_run_items(call->plan, exec, x.schedule.items, run_row_join, &x);
-}
+#include "cpu/drivers/backward.h"
+#include "cpu/drivers/rows.h"
 
 /* ---- Rows of packed arrays behind the last sequence ---- */
 
@@ -54,7 +16,7 @@ static void fill_tail(const agi_call *call, const ag_tensor *t, agi_shape shape,
     const int64_t end = (keys ? call->a.k_packed : call->a.q_packed)[p->batch];
     for (int64_t h = 0; h < size[1]; h++) {
         const agi_slice slice = {t, dtype, 0, h, 0, size[3]};
-        agi_put_rows(agi_kernels_of(call->plan), slice, end, size[2] - end, accumulate, 1, NULL, 0);
+        agi_store_rows(agi_cpu_plan_of(call->plan)->k, slice, end, size[2] - end, accumulate, 1, NULL, 0);
     }
 }
 
@@ -99,26 +61,28 @@ static void fill_tails(const agi_call *call)
 
 /* ---- What the backend calls ---- */
 
-size_t REAL_NAME(agi_cpu_workspace)(const ag_plan *plan, agi_map map)
+static bool is_rowwise(agi_map map)
 {
-    const agi_kernels *k = agi_kernels_of(plan);
+    return map == AGI_FORWARD || map == AGI_JVP;
+}
+
+size_t REAL(agi_cpu_workspace)(const ag_plan *plan, agi_map map)
+{
     agi_arena arena = agi_arena_begin(NULL);
-    if (map == AGI_FORWARD || map == AGI_JVP) {
-        agi_row_job x = {.k = k};
-        lay_out_rows(&x, &arena, plan, map);
+    if (is_rowwise(map)) {
+        agi_row_job w;
+        REAL(agi_row_lay_out)(&w, &arena, plan, map);
     } else {
         agi_backward_layout y;
-        agi_backward_lay_out(&y, &arena, plan, k, map);
+        REAL(agi_backward_lay_out)(&y, &arena, plan, map);
     }
     return agi_arena_bytes(&arena);
 }
 
-ag_status REAL_NAME(agi_cpu_run)(const agi_call *call, const ag_exec *exec, void *workspace)
+ag_status REAL(agi_cpu_run)(const agi_call *call, const ag_exec *exec, void *workspace)
 {
-    const agi_kernels *k = agi_kernels_of(call->plan);
-    const bool rows = call->map == AGI_FORWARD || call->map == AGI_JVP;
-    const ag_status status =
-        rows ? run_rows(call, k, exec, workspace) : agi_backward_run(call, k, exec, workspace);
+    const ag_status status = is_rowwise(call->map) ? REAL(agi_row_run)(call, exec, workspace)
+                                                   : REAL(agi_backward_run)(call, exec, workspace);
     if (status == AG_OK && agi_has(&call->plan->p, AG_PACKED)) {
         fill_tails(call);
     }

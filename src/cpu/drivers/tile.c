@@ -5,59 +5,42 @@
 #include <string.h>
 
 #include "core/number.h"
-#include "cpu/amx/amx_operands.h"
-
 /* ---- The head ---- */
-
-const agi_kernels *agi_kernels_of(const ag_plan *plan)
-{
-    switch (plan->isa) {
-#if defined(__x86_64__)
-    case AG_ISA_AMX:
-    case AG_ISA_AVX512: return &agi_kernels_avx512;
-    case AG_ISA_AVX2: return &agi_kernels_avx2;
-#elif defined(__aarch64__)
-    case AG_ISA_NEON: return &agi_kernels_neon;
-#endif
-    default: return &agi_kernels_scalar;
-    }
-}
 
 static double sink_of(const agi_call *call, const ag_tensor *t, int64_t h)
 {
     return agi_load(call->plan->p.aux_dtype, t->data, call->plan->p.heads == 1 ? 0 : h * t->strides[1]);
 }
 
-void agi_head_begin(agi_head *x, const agi_call *call, const agi_kernels *k, int64_t b, int64_t h)
+void REAL(agi_head_begin)(agi_head *x, const agi_call *call, int64_t b, int64_t h)
 {
     const ag_problem *p = &call->plan->p;
     const bool sink = agi_has(p, AG_SINK);
     const bool tangent = (call->map == AGI_JVP || call->map == AGI_VJP_JVP) && call->a.tsink.data != NULL;
     x->call = call;
-    x->k = k;
-    x->amx = AGI_HAS_AMX ? agi_amx_of(call->plan, call->map) : NULL;
+    x->cpu = agi_cpu_plan_of(call->plan);
+    x->k = x->cpu->k;
     agi_sequence_of(&x->seq, call, b);
-    x->few = x->seq.n_q <= FEW_QUERIES;
+    x->short_q = x->seq.n_q <= MAX_SHORT_Q;
     x->h = h;
     x->hk = h / (p->heads / p->kv_heads);
     x->Dk = p->dim_qk;
     x->Dv = p->dim_v;
-    x->Dk_pad = agi_round_up(x->Dk, k->lanes);
-    x->Dv_pad = agi_round_up(x->Dv, k->lanes);
-    x->hides = agi_has(p, AG_MASK | AG_BIAS | AG_TABLE);
-    x->scale = (real)fmax(-(double)REAL_MAX, fmin((double)REAL_MAX, p->scale));
-    /* One so small that 2 / c overflows caps everything to 0 all the same. */
-    x->softcap = p->softcap == 0 ? 0 : (real)fmax(p->softcap, 16 * (double)REAL_MIN);
-    /* -infinity times c must stay -infinity, so c must be positive. */
-    x->plain = !x->hides && !agi_has(p, AG_ALIBI | AG_SLOPES) && p->softcap == 0 && x->scale > 0;
-    x->c = x->plain ? (real)(p->scale * LOG2_E) : 1;
+    x->Dk_pad = x->cpu->Dk_pad;
+    x->Dv_pad = x->cpu->Dv_pad;
+    x->has = x->cpu->features;
+    x->scale = p->scale;
+    x->score_scale = agi_to_real(x->scale);
+    /* A softcap so small that 2 / softcap overflows still caps everything to 0. */
+    x->softcap = x->has.softcap ? (real)fmax(p->softcap, 16 * (double)REAL_MIN) : 0;
+    x->c = x->has.plain ? (real)(x->scale * LOG2_E) : 1;
     x->sink = sink ? sink_of(call, &call->a.sink, h) : -INFINITY;
     x->tsink = sink && tangent ? sink_of(call, &call->a.tsink, h) : 0;
 }
 
 /* ---- Geometry ---- */
 
-agi_band agi_band_at(const agi_head *x, int64_t i0, int64_t j0)
+agi_band REAL(agi_band_at)(const agi_head *x, int64_t i0, int64_t j0)
 {
     const ag_problem *p = &x->call->plan->p;
     /* g_j - p_i = (j - i) + offset */
@@ -75,9 +58,9 @@ agi_band agi_band_at(const agi_head *x, int64_t i0, int64_t j0)
     return (agi_band){low, high};
 }
 
-void agi_key_range(const agi_head *x, int64_t i0, int64_t ni, int64_t *from, int64_t *to)
+void REAL(agi_key_range)(const agi_head *x, int64_t i0, int64_t ni, int64_t *from, int64_t *to)
 {
-    agi_keys_of(agi_band_at(x, i0, 0), 0, ni, x->seq.n_k, from, to);
+    agi_keys_of(REAL(agi_band_at)(x, i0, 0), 0, ni, x->seq.n_k, from, to);
 }
 
 /* ---- Rows in ---- */
@@ -99,8 +82,8 @@ static void get_row(const agi_kernels *k, agi_slice s, int64_t row, int64_t c0, 
     }
 }
 
-agi_rows agi_convert_rows(const agi_kernels *k, agi_slice s, int64_t first, int64_t n, const uint8_t *skip,
-                          real *scratch)
+agi_rows REAL(agi_convert_rows)(const agi_kernels *k, agi_slice s, int64_t first, int64_t n,
+                                const uint8_t *skip, real *scratch)
 {
     const int64_t D_pad = agi_round_up(s.D, k->lanes);
     for (int64_t r = 0; r < n; r++) {
@@ -115,20 +98,21 @@ agi_rows agi_convert_rows(const agi_kernels *k, agi_slice s, int64_t first, int6
     return (agi_rows){scratch, D_pad};
 }
 
-agi_rows agi_clean_rows(agi_rows rows, int64_t n, int64_t width, const uint8_t *unseen, real *clean)
+agi_rows REAL(agi_zero_masked_rows)(agi_rows rows, int64_t n, int64_t width, const uint8_t *masked_keys,
+                                    real *zeroed)
 {
     for (int64_t j = 0; j < n; j++) {
-        if (unseen[j]) {
-            memset(clean + j * width, 0, (size_t)width * sizeof(real));
+        if (masked_keys[j]) {
+            memset(zeroed + j * width, 0, (size_t)width * sizeof(real));
         } else {
-            memcpy(clean + j * width, rows.p + j * rows.ld, (size_t)width * sizeof(real));
+            memcpy(zeroed + j * width, rows.p + j * rows.ld, (size_t)width * sizeof(real));
         }
     }
-    return (agi_rows){clean, width};
+    return (agi_rows){zeroed, width};
 }
 
-void agi_get_panel(const agi_kernels *k, agi_slice s, int64_t first, int64_t n, const uint8_t *skip,
-                   real *out)
+void REAL(agi_load_panel)(const agi_kernels *k, agi_slice s, int64_t first, int64_t n, const uint8_t *skip,
+                          real *out)
 {
     enum { LINE = 64, LINES = 16 }; /* of the piece that is converted at once */
     real piece[LINES * LINE];
@@ -159,12 +143,12 @@ void agi_get_panel(const agi_kernels *k, agi_slice s, int64_t first, int64_t n, 
  * can least do without. */
 enum { SUM_CHANNELS = 64 };
 
-void agi_score_product(const agi_head *x, agi_rows keys, int64_t nj, int64_t D, const real *panel,
-                       agi_rows queries, int64_t ni, real *T, int64_t ld, bool add)
+void REAL(agi_score_product)(const agi_head *x, agi_rows keys, int64_t nj, int64_t D, const real *panel,
+                             agi_rows queries, int64_t ni, real *T, int64_t ld, bool add)
 {
     const agi_kernels *k = x->k;
     const int64_t W = agi_round_up(ni, k->lanes);
-    if (x->few) {
+    if (x->short_q) {
         k->few_scores(T, ld, nj, W, keys.p, keys.ld, queries.p, queries.ld, ni, agi_round_up(D, k->lanes),
                       add);
         return;
@@ -192,7 +176,7 @@ static void put_row(agi_slice s, int64_t row, bool accumulate, double factor, co
 
 /* One row of 16-bit numbers, any stride: by the kernel in either case, as a product that all but lies between two of
  * them would be rounded in another way elsewhere. */
-static void put_row16(const agi_kernels *k, agi_slice s, int64_t row, double factor, const real *from)
+static void store_row16(const agi_kernels *k, agi_slice s, int64_t row, double factor, const real *from)
 {
     void (*const put)(uint16_t *, const real *, int64_t, double) =
         s.dtype == AG_BF16 ? k->put_bf16 : k->put_f16;
@@ -210,8 +194,9 @@ static void put_row16(const agi_kernels *k, agi_slice s, int64_t row, double fac
     }
 }
 
-void agi_scale_and_put_rows(const agi_kernels *k, agi_slice s, int64_t first, int64_t n, bool accumulate,
-                            const double *factor, int64_t step, const real *rows, int64_t ld)
+void REAL(agi_scale_and_store_rows)(const agi_kernels *k, agi_slice s, int64_t first, int64_t n,
+                                    bool accumulate, const double *factor, int64_t step, const real *rows,
+                                    int64_t ld)
 {
     const bool dense = s.t->strides[3] == 1 && rows != NULL;
     const bool narrow = rows != NULL && !accumulate && (s.dtype == AG_BF16 || s.dtype == AG_F16);
@@ -226,7 +211,7 @@ void agi_scale_and_put_rows(const agi_kernels *k, agi_slice s, int64_t first, in
     }
     for (int64_t r = 0; r < n && s.t->data != NULL; r++) {
         if (narrow) {
-            put_row16(k, s, first + r, factor[r * step], rows + r * ld);
+            store_row16(k, s, first + r, factor[r * step], rows + r * ld);
         } else {
             put_row(s, first + r, accumulate, factor[r * step], rows == NULL ? NULL : rows + r * ld);
         }

@@ -1,86 +1,46 @@
-/* The table of matrix products: which unit, which real. */
+/* Chooses who computes a matrix product: the first implementation that accepts the op. */
 #include "cpu/gemm/cpu_gemm.h"
 
-static int64_t pieces(int64_t n, int64_t size)
-{
-    return (n + size - 1) / size;
-}
+#include "cpu/gemm/gemm_impl.h"
 
-/* Each column of tiles reads all of A, each row of them all of B. A stored across is packed, unless small. So may be B,
- * but rows of A lie in the cache of the thread that has written them, and fetching them from there costs as much. */
-static int64_t cost_of(const agi_matmul_op *op, int64_t down, int64_t across)
-{
-    const int64_t a = op->n_products > 0 && op->products[0].a.transposed ? 2 : 1;
-    return across * op->m * a + down * op->n;
-}
-
-void agi_cut_evenly(const agi_matmul_op *op, int64_t tiles, const agi_cut_limits *limits, agi_matmul_tile *at)
-{
-    const int64_t least_down = pieces(op->m, limits->rows), least_across = pieces(op->n, limits->cols);
-    const int64_t most_down = pieces(op->m, limits->row_step), most_across = pieces(op->n, limits->col_step);
-    int64_t down = most_down, across = most_across;
-    for (int64_t x = least_across; x <= most_across && x < least_across + tiles; x++) {
-        int64_t y = pieces(tiles, x) < least_down ? least_down : pieces(tiles, x);
-        y = y > most_down ? most_down : y;
-        if ((x * y >= tiles || x == most_across) && cost_of(op, y, x) < cost_of(op, down, across)) {
-            down = y;
-            across = x;
-        }
-    }
-    at->m = pieces(pieces(op->m, down), limits->row_step) * limits->row_step;
-    at->n = pieces(pieces(op->n, across), limits->col_step) * limits->col_step;
-}
-
-static bool on_amx(const ag_plan *plan, const agi_matmul_op *op)
-{
+static const agi_gemm_impl *const impls[] = {
 #if defined(__x86_64__)
-    return plan->isa == AG_ISA_AMX && agi_product_on_amx(op);
-#else
-    (void)plan, (void)op;
-    return false;
+    &agi_gemm_amx,
 #endif
+    &agi_gemm_vec_f32,
+    &agi_gemm_vec_f64,
+};
+
+enum { N_IMPLS = sizeof impls / sizeof impls[0] };
+
+/* The last one accepts what the others do not. */
+static const agi_gemm_table *table_for(const ag_plan *plan, const agi_gemm_op *op)
+{
+    int i = 0;
+    while (i < N_IMPLS - 1 && !impls[i]->accepts(plan, op)) {
+        i++;
+    }
+    return &impls[i]->table;
 }
 
 static size_t scratch(const ag_plan *plan)
 {
-    const size_t bytes = plan->p.dtype == AG_F64 ? agi_product_scratch_f64() : agi_product_scratch_f32();
-#if defined(__x86_64__)
-    if (plan->isa == AG_ISA_AMX && agi_product_scratch_amx() > bytes) {
-        return agi_product_scratch_amx();
+    size_t largest = 0;
+    for (int i = 0; i < N_IMPLS; i++) {
+        const size_t bytes = impls[i]->table.scratch(plan);
+        largest = bytes > largest ? bytes : largest;
     }
-#endif
-    return bytes;
+    return largest;
 }
 
-static void cut(const ag_plan *plan, const agi_matmul_op *op, int64_t tiles, agi_matmul_tile *at)
+static void split(const ag_plan *plan, const agi_gemm_op *op, int64_t n_tiles, agi_gemm_tile *tile)
 {
-    if (on_amx(plan, op)) {
-#if defined(__x86_64__)
-        agi_product_cut_amx(op, tiles, at);
-#endif
-    } else if (op->dtype == AG_F64) {
-        agi_product_cut_f64(plan, op, tiles, at);
-    } else {
-        agi_product_cut_f32(plan, op, tiles, at);
-    }
+    table_for(plan, op)->split(plan, op, n_tiles, tile);
 }
 
-static void run(const ag_plan *plan, const agi_matmul_op *op, const agi_matmul_tile *at, void *memory)
+static void run(const ag_plan *plan, const agi_gemm_op *op, const agi_gemm_tile *tile, void *memory)
 {
-    if (on_amx(plan, op)) {
-#if defined(__x86_64__)
-        agi_product_run_amx(op, at, memory);
-#endif
-    } else if (op->dtype == AG_F64) {
-        agi_product_run_f64(plan, op, at, memory);
-    } else {
-        agi_product_run_f32(plan, op, at, memory);
-    }
+    table_for(plan, op)->run(plan, op, tile, memory);
 }
 
-const agi_matmul_table *agi_cpu_matmul(const ag_plan *plan)
-{
-    static const agi_matmul_table table = {.scratch = scratch, .cut = cut, .run = run};
-    (void)plan;
-    return &table;
-}
+const agi_gemm_table agi_cpu_gemm = {.scratch = scratch, .split = split, .run = run};

@@ -1,140 +1,143 @@
-/* A block of a matrix product on the AMX unit, 3 x 2 of its tiles: the sum over steps of AMX_DEPTH terms each, in
- * float32. Knows nothing of matrices. For the one file that cuts products into blocks: a call for each would cost short
- * sums a percent. */
-#ifndef AGI_CPU_MATMUL_AMX_BLOCK_H
-#define AGI_CPU_MATMUL_AMX_BLOCK_H
+/* A block of C on AMX, 3 x 2 tiles: the sum over steps of AMX_DEPTH terms each, in float32. Knows nothing of matrices.
+ * A part of gemm_amx.c, so that it is inlined: one call per block costs short sums a percent. */
+#ifndef AGI_CPU_GEMM_AMX_BLOCK_TMPL
+#define AGI_CPU_GEMM_AMX_BLOCK_TMPL
 
 #include <stdbool.h>
 
+#include "core/prefetch.h"
 #include "cpu/amx/kernels/amx.h"
 #include "cpu/vec/kernels/vec.h"
 
-/* A strip is the rows of A that are multiplied at once, a panel the columns of B. The more of the unit's tiles are
- * sums, the fewer operands they need each: what is read from a core's second cache limits the speed. */
+/* A strip is the rows of A, a panel the columns of B, that are multiplied at once. Six of the eight tile registers hold
+ * sums: the more sums there are, the fewer operand tiles are loaded per product, and loads from the second-level cache
+ * limit the speed. STRIP_AB: numbers of one step of a strip. */
 enum { STRIP = 3 * AMX_ROWS, PANEL_COLS = 2 * AMX_LANES, STRIP_AB = 3 * AMX_AB };
 
-/* Where one step finds its tiles: those of A lie `tile` numbers apart, their rows stride bytes; two of a panel of
- * B. */
+/* The operand tiles of one step. */
 typedef struct {
     const uint16_t *a;
-    int64_t tile, stride, b;
-} agi_amx_places;
+    int64_t a_tile;   /* from one tile of A to the next, in numbers */
+    int64_t a_stride; /* between rows of a tile of A, in bytes */
+    int64_t b;        /* offset of the panel's two tiles of B */
+} step_tiles;
 
-/* What will be needed, and is asked for while the unit is busy, a little a step: more at once would keep its own
- * loads waiting. Rows of C, two a step; some rows of the next strip, where it stands, a step of each. */
+/* What is prefetched during the products, a little per step, as many prefetches at once would delay the loads of tiles:
+ * two rows of C per step, for c_steps steps, and one cache line of each of a_rows rows of the next strip. */
 typedef struct {
     uintptr_t c, a;
-    int64_t c_stride, c_steps, a_stride, a_rows;
-} agi_amx_goal;
+    int64_t c_stride, c_steps, a_stride, a_rows; /* strides in bytes */
+} block_prefetch;
 
-/* What one panel is multiplied from, in which order. */
+/* A strip of A by a panel of B. */
 typedef struct {
-    const agi_amx_places *at;
+    const step_tiles *steps;
     const uint16_t *b;
     int64_t n_steps;
-    bool even; /* do B's tiles follow each other, and each step's of A those before at the same distance, */
-    int64_t next;   /* this one, in numbers? Not of no steps. */
-    bool back;      /* from the last step to the first */
-    uint16_t *keep; /* where the strip's tiles are kept as they pass; or NULL */
-    agi_amx_goal to;
-} agi_amx_pass;
+    bool uniform;   /* B's tiles are contiguous, A's are a_step apart from step to step; needs n_steps > 0 */
+    int64_t a_step; /* in numbers */
+    bool reverse;   /* from the last step to the first */
+    uint16_t *a_copy; /* where A's tiles are also stored, [n_steps][STRIP_AB]; or NULL */
+    block_prefetch prefetch;
+} panel_product;
 
-/* A strip by a panel of C, at row i and column j of the tile; `tiles` of the unit's tiles high. */
+/* A strip by a panel of C, at row i and column j of the gemm tile; `tiles` AMX tiles high, 1 to 3. */
 typedef struct {
     int64_t i, j, tiles, ldc;
     float *c;
-} agi_amx_block;
+} c_block;
 
-INLINE void ask(agi_amx_goal *to, int64_t n)
+/* n: number of the step. */
+INLINE void prefetch_step(block_prefetch *x, int64_t n)
 {
-    if (n < to->c_steps) {
-        _mm_prefetch((const char *)to->c, _MM_HINT_T0);
-        _mm_prefetch((const char *)(to->c + (uintptr_t)to->c_stride), _MM_HINT_T0);
-        to->c += 2 * (uintptr_t)to->c_stride;
+    if (n < x->c_steps) {
+        agi_prefetch_l1(x->c);
+        agi_prefetch_l1(x->c + (uintptr_t)x->c_stride);
+        x->c += 2 * (uintptr_t)x->c_stride;
     }
-    for (int64_t r = 0; r < to->a_rows; r++) {
-        _mm_prefetch((const char *)(to->a + (uintptr_t)(r * to->a_stride)), _MM_HINT_T1);
+    for (int64_t r = 0; r < x->a_rows; r++) {
+        agi_prefetch_l2(x->a + (uintptr_t)(r * x->a_stride));
     }
-    to->a += 64;
+    x->a += AGI_CACHE_LINE;
 }
 
-/* One step. There are tiles for no more than one operand of each kind: A's are loaded once, B's, which lie together,
- * for every one of A's, first and second by turns. */
-INLINE void multiply_step(const agi_amx_places *at, const uint16_t *b, int tiles, uint16_t *keep)
+/* One step. One tile register is left for A and one for B: each tile of A is loaded once and multiplied by both tiles
+ * of B, of which the last one loaded is used again for the next tile of A. */
+INLINE void multiply_step(const step_tiles *at, const uint16_t *b, int tiles, uint16_t *a_copy)
 {
-    AMX_LOAD(7, at->a, at->stride);
+    AMX_LOAD(7, at->a, at->a_stride);
     AMX_LOAD(6, b, 64);
     AMX_ADD_PRODUCT(0, 7, 6);
     AMX_LOAD(6, b + AMX_AB, 64);
     AMX_ADD_PRODUCT(1, 7, 6);
-    if (keep != NULL) {
-        AMX_STORE(7, keep, 64);
+    if (a_copy != NULL) {
+        AMX_STORE(7, a_copy, 64);
     }
     if (tiles > 1) {
-        AMX_LOAD(7, at->a + at->tile, at->stride);
+        AMX_LOAD(7, at->a + at->a_tile, at->a_stride);
         AMX_ADD_PRODUCT(3, 7, 6);
         AMX_LOAD(6, b, 64);
         AMX_ADD_PRODUCT(2, 7, 6);
-        if (keep != NULL) {
-            AMX_STORE(7, keep + AMX_AB, 64);
+        if (a_copy != NULL) {
+            AMX_STORE(7, a_copy + AMX_AB, 64);
         }
     }
     if (tiles > 2) {
-        AMX_LOAD(7, at->a + 2 * at->tile, at->stride);
+        AMX_LOAD(7, at->a + 2 * at->a_tile, at->a_stride);
         AMX_ADD_PRODUCT(4, 7, 6);
         AMX_LOAD(6, b + AMX_AB, 64);
         AMX_ADD_PRODUCT(5, 7, 6);
-        if (keep != NULL) {
-            AMX_STORE(7, keep + 2 * AMX_AB, 64);
+        if (a_copy != NULL) {
+            AMX_STORE(7, a_copy + 2 * AMX_AB, 64);
         }
     }
 }
 
-/* even: no address is loaded, as that would wait among the loads of tiles. */
-INLINE void multiply_steps(const agi_amx_pass *x, int tiles, bool even, bool keep)
+/* All steps. uniform: addresses are computed, not loaded from x->steps, as such loads wait behind those of tiles. */
+INLINE void multiply_steps(const panel_product *x, int tiles, bool uniform, bool copy)
 {
-    const int64_t steps = x->n_steps, first = x->back ? steps - 1 : 0, way = x->back ? -1 : 1;
+    const int64_t steps = x->n_steps, first = x->reverse ? steps - 1 : 0, direction = x->reverse ? -1 : 1;
     const uint16_t *b = x->b;
-    agi_amx_places at = even ? x->at[first] : (agi_amx_places){0};
-    agi_amx_goal to = x->to;
+    step_tiles at = uniform ? x->steps[first] : (step_tiles){0};
+    block_prefetch prefetch = x->prefetch;
     for (int64_t n = 0; n < steps; n++) {
-        const int64_t own = first + way * n;
-        at = even ? at : x->at[own];
-        ask(&to, n);
-        multiply_step(&at, b + at.b, tiles, keep ? x->keep + own * STRIP_AB : NULL);
-        at.a += even ? way * x->next : 0;
-        at.b += way * 2 * AMX_AB;
+        const int64_t index = first + direction * n;
+        at = uniform ? at : x->steps[index];
+        prefetch_step(&prefetch, n);
+        multiply_step(&at, b + at.b, tiles, copy ? x->a_copy + index * STRIP_AB : NULL);
+        at.a += uniform ? direction * x->a_step : 0;
+        at.b += direction * 2 * AMX_AB;
     }
 }
 
-INLINE void multiply_tiles(const agi_amx_pass *x, int64_t tiles, bool even)
+INLINE void multiply_tiles(const panel_product *x, int64_t tiles, bool uniform)
 {
     if (tiles == 3) {
-        multiply_steps(x, 3, even, false);
+        multiply_steps(x, 3, uniform, false);
     } else if (tiles == 2) {
-        multiply_steps(x, 2, even, false);
+        multiply_steps(x, 2, uniform, false);
     } else {
-        multiply_steps(x, 1, even, false);
+        multiply_steps(x, 1, uniform, false);
     }
 }
 
-/* The same of a packed strip, forward (1) or backward (-1): what changes fits in the general registers, as moves from
- * others would wait for products. */
-INLINE void multiply_packed(const agi_amx_pass *x, int64_t way)
+/* All steps of a packed strip, forward (direction 1) or backward (-1). Strides are constants here, so that all
+ * variables fit in the general registers: moves from vector registers would wait for products. */
+INLINE void multiply_packed(const panel_product *x, int64_t direction)
 {
-    const int64_t steps = x->n_steps, first = way < 0 ? steps - 1 : 0;
-    agi_amx_places at = {x->at[0].a + first * STRIP_AB, AMX_AB, 64, 0};
+    const int64_t steps = x->n_steps, first = direction < 0 ? steps - 1 : 0;
+    step_tiles at = {x->steps[0].a + first * STRIP_AB, AMX_AB, 64, 0};
     const uint16_t *b = x->b + first * 2 * AMX_AB;
-    agi_amx_goal to = x->to;
+    block_prefetch prefetch = x->prefetch;
     for (int64_t n = 0; n < steps; n++) {
-        ask(&to, n);
+        prefetch_step(&prefetch, n);
         multiply_step(&at, b, 3, NULL);
-        at.a += way * STRIP_AB;
-        b += way * 2 * AMX_AB;
+        at.a += direction * STRIP_AB;
+        b += direction * 2 * AMX_AB;
     }
 }
 
-static void begin_sums(const agi_amx_block *c, bool add)
+static void begin_sums(const c_block *c, bool add)
 {
     const int64_t stride = 4 * c->ldc, tile = AMX_ROWS * c->ldc;
     AMX_ZERO(0);
@@ -157,7 +160,7 @@ static void begin_sums(const agi_amx_block *c, bool add)
     }
 }
 
-static void end_sums(const agi_amx_block *c)
+static void end_sums(const c_block *c)
 {
     const int64_t stride = 4 * c->ldc, tile = AMX_ROWS * c->ldc;
     AMX_STORE(0, c->c, stride);
@@ -173,17 +176,17 @@ static void end_sums(const agi_amx_block *c)
 }
 
 /* The block = or += the sum over the steps. */
-static void agi_amx_multiply(const agi_amx_pass *x, const agi_amx_block *c, bool add)
+static void multiply_block(const panel_product *x, const c_block *c, bool add)
 {
-    const bool packed = x->even && c->tiles == 3 && x->next == STRIP_AB && x->at[0].stride == 64;
+    const bool packed = x->uniform && c->tiles == 3 && x->a_step == STRIP_AB && x->steps[0].a_stride == 64;
     begin_sums(c, add);
-    if (packed && x->back) {
+    if (packed && x->reverse) {
         multiply_packed(x, -1);
     } else if (packed) {
         multiply_packed(x, 1);
-    } else if (x->keep != NULL) {
+    } else if (x->a_copy != NULL) {
         multiply_steps(x, 3, false, true);
-    } else if (x->even) {
+    } else if (x->uniform) {
         multiply_tiles(x, c->tiles, true);
     } else {
         multiply_tiles(x, c->tiles, false);

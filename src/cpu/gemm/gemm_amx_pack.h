@@ -1,27 +1,28 @@
-/* Tiles of the AMX unit from the rows of a matrix of bfloat16 or float32. */
-#ifndef AGI_CPU_MATMUL_AMX_PACK_H
-#define AGI_CPU_MATMUL_AMX_PACK_H
+/* AMX tiles packed from the rows of a matrix of bfloat16 or float32. */
+#ifndef AGI_CPU_GEMM_AMX_PACK_H
+#define AGI_CPU_GEMM_AMX_PACK_H
 
-#include "core/matmul.h"
+#include "gemm/gemm.h"
 
-/* Parts of a float32, each a bfloat16. */
-enum { AMX_PARTS = 3 };
+/* A float32 is the exact sum of three bfloat16, 8 of its 24 mantissa bits each. Component 0 is the largest. */
+enum { AMX_COMPONENTS = 3 };
 
-/* Terms k0 .. k0 + k - 1 of a sum, AMX_DEPTH at most; of float32, which part. */
+/* Terms k0 .. k0 + k - 1 of a sum, at most AMX_DEPTH; of a float32 operand, which component. */
 typedef struct {
     int64_t k0, k;
-    int part;
+    int component;
 } agi_amx_terms;
 
-static inline int64_t agi_clip(int64_t n, int64_t most)
+/* n limited to 0 .. max. */
+static inline int64_t agi_clamp(int64_t n, int64_t max)
 {
-    return n < 0 ? 0 : n < most ? n : most;
+    return n < 0 ? 0 : n < max ? n : max;
 }
 
-/* One tile of either operand: lines (rows of A, columns of B) from `line` on, but none from `end` on, by terms; what is
- * not there or does not count is zero. across: the stored rows are terms. turned: lines and terms are stored the
- * other way round than the unit reads them. */
-void agi_amx_pack(uint16_t *tile, const agi_matrix *x, bool across, bool turned, int64_t line, int64_t end,
+/* Packs one tile: 16 rows of A, or columns of B, from number mn on, but none from `end` on, by the terms t. What does
+ * not exist or does not count is zero. by_k: a stored row has one term of all of them, else all terms of one. transpose:
+ * rows (or columns) and terms are stored the other way round than AMX reads them. */
+void agi_amx_pack(uint16_t *tile, const agi_matrix *x, bool by_k, bool transpose, int64_t mn, int64_t end,
                   const agi_amx_terms *t);
 
 #endif

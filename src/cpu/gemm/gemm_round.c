@@ -1,7 +1,8 @@
-/* Rounding of rows: see matmul_round.h. Loops without branches, so that they become vectors. */
+/* Rounding of rows: see gemm_round.h. Compiled for each real. Its loops have no branches, so that compilers vectorise
+ * them. */
 #include "cpu/gemm/gemm_round.h"
 
-/* In float64, so that there is one rounding. */
+/* Added in float64, so that the sum is rounded once. */
 static void add_row(ag_dtype dtype, void *c, int64_t first, const real *sum, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
@@ -9,9 +10,9 @@ static void add_row(ag_dtype dtype, void *c, int64_t first, const real *sum, int
     }
 }
 
-void agi_round_row(ag_dtype dtype, void *c, int64_t first, const real *sum, int64_t n, bool add)
+void REAL(agi_round_row)(ag_dtype dtype, void *c, int64_t first, const real *sum, int64_t n, bool add)
 {
-    if (dtype == REAL_DTYPE) { /* one rounding too */
+    if (dtype == REAL_DTYPE) { /* this sum is rounded once too */
         real *to = (real *)c + first;
         for (int64_t i = 0; i < n; i++) {
             to[i] = add ? to[i] + sum[i] : sum[i];

@@ -1,13 +1,13 @@
-/* Rows of sums on their way out: rounded once, to nearest even. */
-#ifndef AGI_CPU_MATMUL_ROUND_H
-#define AGI_CPU_MATMUL_ROUND_H
+/* Rows of sums on their way to C: rounded once, to nearest even. */
+#ifndef AGI_CPU_GEMM_ROUND_H
+#define AGI_CPU_GEMM_ROUND_H
+
+#include <stdbool.h>
 
 #include "core/number.h"
-#include "cpu/real.h"
+#include "core/real.h"
 
-#define agi_round_row REAL_NAME(agi_round_row)
-
-/* Elements first .. first + n - 1 of c become, or with add are increased by, sum[0 .. n - 1]. */
-void agi_round_row(ag_dtype dtype, void *c, int64_t first, const real *sum, int64_t n, bool add);
+/* Sets elements first .. first + n - 1 of c to sum[0 .. n - 1], or with `add` adds it to them. */
+void REAL(agi_round_row)(ag_dtype dtype, void *c, int64_t first, const real *sum, int64_t n, bool add);
 
 #endif

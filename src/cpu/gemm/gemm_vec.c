@@ -1,47 +1,54 @@
-/* One tile of a matrix product over the tile kernels: C in place where it is of this real, else in scratch and
- * rounded once; A in place where the kernel can read it; B in panels of PANEL columns, [depth][PANEL]; both in
- * place where they are so small that their rows stay in the cache. Compiled for each real. */
+/* One tile of a matrix product by the vector kernels, compiled for each real. Operands are read in place if the kernel
+ * can read them there, C also grows in place; else they are packed, B into panels [k][PANEL], and C is summed in
+ * scratch and rounded once. */
 #include <string.h>
 
 #include "core/number.h"
-#include "cpu/gemm/cpu_gemm.h"
-#include "cpu/gemm/gemm_round.h"
 #include "cpu/drivers/tile.h"
+#include "cpu/gemm/gemm_impl.h"
+#include "cpu/gemm/gemm_round.h"
+#include "cpu/gemm/gemm_split.h"
 
-/* Reals of B that a tile has packed at once, which stay in the cache of a core while all rows of A go by; of C,
- * where it is not in place. */
+/* Reals of B that are packed at once: they stay in a core's second-level cache while all rows of A are multiplied.
+ * Reals of C that are summed in scratch. */
 enum { B_SIZE = 768 * 1024 / sizeof(real), C_SIZE = 512 * 1024 / sizeof(real) };
 
-/* Terms of a sum between which C is not touched, at most; A stored across has fewer, as more columns of B then pay
- * for copying it. Rows of A at once; where a panel of B has no more bytes than NEAR, more of them. */
-enum { DEPTH = 1024, DEPTH_ACROSS = 384, ROWS = 48, ROWS_ACROSS = 96, ROWS_NEAR = 336, NEAR = 32 * 1024 };
+/* Terms that are summed in registers before C is read and written, at most. Fewer if A is transposed: B is then packed
+ * for more columns at once, which share the packing of A. */
+enum { MAX_K = 1024, MAX_K_TRANSPOSED = 384 };
+
+/* Rows of A per block; more if a panel of B has at most L1_BYTES bytes and stays in the first-level cache. */
+enum { ROWS = 48, ROWS_TRANSPOSED = 96, ROWS_L1 = 336, L1_BYTES = 32 * 1024 };
+
+/* Bytes of an operand that is read in place though consecutive terms are far apart. */
+enum { MAX_STRIDED_BYTES = 192 * 1024 };
 
 typedef struct {
     real b[B_SIZE];
-    real a[DEPTH * ROWS];
+    real a[MAX_K * ROWS];
     real c[C_SIZE];
-    uint8_t skip[DEPTH];
+    uint8_t skip[MAX_K];
 } scratch;
 
-/* Where the kernel reads an operand: element (row, column) at p[row * rows + column * cols]. */
+/* Where the kernel reads an operand: element (row, column) is p[row * row_stride + column * col_stride]. */
 typedef struct {
     const real *p;
-    int64_t rows, cols;
+    int64_t row_stride, col_stride;
 } operand;
 
-/* What is being added: terms k0 .. k0 + k - 1 of one product, for this tile. */
+/* What is being added to the tile: terms k0 .. k0 + k - 1 of product p. */
 typedef struct {
     const agi_kernels *kernels;
     const agi_product *p;
-    const agi_matmul_tile *at;
+    const agi_gemm_tile *tile;
     int64_t k0, k;
     scratch *s;
-} part;
+} term_block;
 
 /* ---- Operands ---- */
 
-/* skip[i]: stored row first + i does not count. NULL where all n do. */
-static const uint8_t *skipped(scratch *s, const agi_matrix *x, int64_t first, int64_t n)
+/* skip[i] != 0: stored row first + i does not count. NULL: all n rows count. */
+static const uint8_t *skipped_rows(scratch *s, const agi_matrix *x, int64_t first, int64_t n)
 {
     uint8_t any = 0;
     for (int64_t i = 0; i < n && x->lengths != NULL; i++) {
@@ -51,7 +58,7 @@ static const uint8_t *skipped(scratch *s, const agi_matrix *x, int64_t first, in
     return any ? s->skip : NULL;
 }
 
-/* A block of the stored matrix as tile.h takes it; from the column on, so many of them. */
+/* Columns col .. col + cols - 1 of a stored matrix, as tile.h takes them; t is memory for the result. */
 static agi_slice slice_of(const agi_matrix *x, int64_t col, int64_t cols, ag_tensor *t)
 {
     t->data = (void *)((uintptr_t)x->data + (uintptr_t)(col * x->col_stride) * ag_dtype_size(x->dtype));
@@ -60,7 +67,7 @@ static agi_slice slice_of(const agi_matrix *x, int64_t col, int64_t cols, ag_ten
     return (agi_slice){t, x->dtype, 0, 0, 0, cols};
 }
 
-/* n rows of `cols` reals, one after another, ld apart in the copy; cols is the whole width but in the last panel. */
+/* Copies n rows of `cols` reals; row r begins at to + r * ld. */
 static void copy_rows(real *to, int64_t ld, const real *from, int64_t stride, int64_t n, int64_t cols)
 {
     for (int64_t r = 0; r < n; r++) {
@@ -68,38 +75,36 @@ static void copy_rows(real *to, int64_t ld, const real *from, int64_t stride, in
     }
 }
 
-/* Rows row .. row + n - 1, columns col .. col + cols - 1 of a stored matrix, one after another in `to`, whole
- * vectors wide; that width is the result. */
-static int64_t pack_rows(const part *x, const agi_matrix *m, int64_t row, int64_t n, int64_t col,
+/* Packs rows row .. row + n - 1, columns col .. col + cols - 1 of a stored matrix into dense rows of whole vectors.
+ * Returns their width. */
+static int64_t pack_rows(const term_block *x, const agi_matrix *m, int64_t row, int64_t n, int64_t col,
                          int64_t cols, real *to)
 {
     ag_tensor t = {.data = NULL};
     const int64_t width = agi_round_up(cols, x->kernels->lanes);
-    const uint8_t *skip = skipped(x->s, m, row, n);
+    const uint8_t *skip = skipped_rows(x->s, m, row, n);
     if (m->dtype == REAL_DTYPE && m->col_stride == 1 && skip == NULL && width == cols) {
         copy_rows(to, width, (const real *)m->data + row * m->row_stride + col, m->row_stride, n, cols);
     } else {
-        agi_get_rows(x->kernels, slice_of(m, col, cols, &t), row, n, skip, to);
+        agi_load_rows(x->kernels, slice_of(m, col, cols, &t), row, n, skip, to);
     }
     return width;
 }
 
-/* Bytes of an operand that may stay where they are, though its terms lie far from each other. */
-enum { SMALL = 192 * 1024 };
-
-static bool small(const agi_matrix *m, int64_t rows)
+/* May `rows` rows be read in place by columns? */
+static bool is_small(const agi_matrix *m, int64_t rows)
 {
-    return m->row_stride * rows <= SMALL / (int64_t)sizeof(real);
+    return m->row_stride * rows <= MAX_STRIDED_BYTES / (int64_t)sizeof(real);
 }
 
 /* Rows i .. i + m - 1 of A. */
-static operand rows_of_a(const part *x, int64_t i, int64_t m)
+static operand rows_of_a(const term_block *x, int64_t i, int64_t m)
 {
     const agi_matrix *a = &x->p->a;
     const int64_t row = a->transposed ? x->k0 : i, n = a->transposed ? x->k : m;
     const int64_t col = a->transposed ? i : x->k0, cols = a->transposed ? m : x->k;
-    const bool near = !a->transposed || small(a, n);
-    if (a->dtype == REAL_DTYPE && near && skipped(x->s, a, row, n) == NULL) {
+    const bool in_place = a->dtype == REAL_DTYPE && (!a->transposed || is_small(a, n));
+    if (in_place && skipped_rows(x->s, a, row, n) == NULL) {
         const real *p = (const real *)a->data + row * a->row_stride + col * a->col_stride;
         return a->transposed ? (operand){p, a->col_stride, a->row_stride}
                              : (operand){p, a->row_stride, a->col_stride};
@@ -108,126 +113,162 @@ static operand rows_of_a(const part *x, int64_t i, int64_t m)
     return a->transposed ? (operand){x->s->a, 1, width} : (operand){x->s->a, width, 1};
 }
 
-static bool b_in_place(const part *x)
+static bool b_in_place(const term_block *x)
 {
     const agi_matrix *b = &x->p->b;
     return b->dtype == REAL_DTYPE && !b->transposed && b->col_stride == 1 &&
-           x->at->n % x->kernels->lanes == 0 && small(b, x->k) && skipped(x->s, b, x->k0, x->k) == NULL;
+           x->tile->n % x->kernels->lanes == 0 && is_small(b, x->k) &&
+           skipped_rows(x->s, b, x->k0, x->k) == NULL;
 }
 
-/* B's panel of columns j .. j + n - 1, counted in C. */
-static void pack_panel(const part *x, int64_t j, int64_t n, real *to)
+/* Packs columns j .. j + n - 1 of B, as C counts them. */
+static void pack_panel(const term_block *x, int64_t j, int64_t n, real *to)
 {
     const agi_matrix *b = &x->p->b;
     ag_tensor t = {.data = NULL};
     if (b->transposed) {
-        agi_get_panel(x->kernels, slice_of(b, x->k0, x->k, &t), j, n, skipped(x->s, b, j, n), to);
+        const uint8_t *skip = skipped_rows(x->s, b, j, n);
+        REAL(agi_load_panel)(x->kernels, slice_of(b, x->k0, x->k, &t), j, n, skip, to);
         return;
     }
     pack_rows(x, b, x->k0, x->k, j, n, to);
 }
 
-/* ---- The tile ---- */
-
-/* Where a panel of B stays in the first cache, as many rows as there is place for pass by it; else some rows stay
- * there while the panels pass by. */
-static int64_t rows_at_once(const part *x)
+/* All panels of B for this tile; returns whether they had to be packed. */
+static bool pack_b(const term_block *x)
 {
-    if (x->k * PANEL * (int64_t)sizeof(real) <= NEAR) {
-        return ROWS_NEAR;
+    if (b_in_place(x)) {
+        return false;
     }
-    return x->p->a.transposed ? ROWS_ACROSS : ROWS;
+    for (int64_t j = 0; j < x->tile->n; j += PANEL) {
+        pack_panel(x, x->tile->j0 + j, agi_min(PANEL, x->tile->n - j), x->s->b + j * x->k);
+    }
+    return true;
 }
 
-/* c += or = this part's product. */
-static void add_part(const part *x, real *c, int64_t ldc, bool add)
+/* Columns j .. j + n - 1 of the tile's part of B, n in whole vectors. */
+static operand panel_of_b(const term_block *x, bool packed, int64_t j, int64_t n)
 {
-    const agi_matmul_tile *at = x->at;
-    const bool in_place = b_in_place(x);
-    for (int64_t j = 0; j < at->n && !in_place; j += PANEL) {
-        pack_panel(x, at->j0 + j, agi_min(PANEL, at->n - j), x->s->b + j * x->k);
+    const agi_matrix *b = &x->p->b;
+    if (packed) {
+        return (operand){x->s->b + j * x->k, b->transposed ? PANEL : n, 1};
     }
-    const int64_t lanes = x->kernels->lanes, rows = rows_at_once(x);
-    for (int64_t i = 0; i < at->m; i += rows) {
-        const int64_t m = agi_min(rows, at->m - i);
-        const operand a = rows_of_a(x, at->i0 + i, m);
-        for (int64_t j = 0; j < at->n; j += PANEL) {
-            const int64_t n = agi_round_up(agi_min(PANEL, at->n - j), lanes);
-            const real *b = in_place ? (const real *)x->p->b.data + x->k0 * x->p->b.row_stride + at->j0 + j
-                                     : x->s->b + j * x->k;
-            const int64_t ldb = in_place ? x->p->b.row_stride : x->p->b.transposed ? PANEL : n;
-            x->kernels->product_ahead(m, n, x->k, a.p, a.rows, a.cols, b, ldb, c + i * ldc + j, ldc, add,
-                                      at->ahead);
+    return (operand){(const real *)b->data + x->k0 * b->row_stride + x->tile->j0 + j, b->row_stride, 1};
+}
+
+/* ---- The tile ---- */
+
+/* Rows of A per block. If a panel of B stays in the first-level cache, many rows are multiplied by one panel after
+ * another; else few rows stay there and all panels are read once per block. */
+static int64_t rows_per_block(const term_block *x)
+{
+    if (x->k * PANEL * (int64_t)sizeof(real) <= L1_BYTES) {
+        return ROWS_L1;
+    }
+    return x->p->a.transposed ? ROWS_TRANSPOSED : ROWS;
+}
+
+/* c = or += the product of these terms. */
+static void add_terms(const term_block *x, real *c, int64_t ldc, bool add)
+{
+    const agi_gemm_tile *tile = x->tile;
+    const bool packed = pack_b(x);
+    const int64_t rows = rows_per_block(x);
+    for (int64_t i = 0; i < tile->m; i += rows) {
+        const int64_t m = agi_min(rows, tile->m - i);
+        const operand a = rows_of_a(x, tile->i0 + i, m);
+        for (int64_t j = 0; j < tile->n; j += PANEL) {
+            const int64_t n = agi_round_up(agi_min(PANEL, tile->n - j), x->kernels->lanes);
+            const operand b = panel_of_b(x, packed, j, n);
+            x->kernels->product_ahead(m, n, x->k, a.p, a.row_stride, a.col_stride, b.p, b.row_stride,
+                                      c + i * ldc + j, ldc, add, tile->prefetch);
         }
     }
 }
 
-/* How many terms of a product are added at once: pieces as even as can be. A function of the shapes alone. */
-static int64_t piece_of(const agi_product *p)
+/* Terms of a product that are added at once: blocks of nearly equal size, determined by the shapes alone. */
+static int64_t block_depth(const agi_product *p)
 {
-    const int64_t K = agi_depth(p), limit = p->a.transposed ? DEPTH_ACROSS : DEPTH;
-    const int64_t pieces = (K + limit - 1) / limit;
-    return pieces == 0 ? 0 : (K + pieces - 1) / pieces;
+    const int64_t K = agi_depth(p), limit = p->a.transposed ? MAX_K_TRANSPOSED : MAX_K;
+    const int64_t blocks = (K + limit - 1) / limit;
+    return blocks == 0 ? 0 : (K + blocks - 1) / blocks;
 }
 
-static void add_all(part *x, const agi_matmul_op *op, real *c, int64_t ldc)
+static void add_products(term_block *x, const agi_gemm_op *op, real *c, int64_t ldc)
 {
     bool add = false;
     for (int p = 0; p < op->n_products; p++) {
         x->p = &op->products[p];
-        const int64_t K = agi_depth(x->p), piece = piece_of(x->p);
-        for (x->k0 = 0; x->k0 < K; x->k0 += piece) {
-            x->k = agi_min(piece, K - x->k0);
-            add_part(x, c, ldc, add);
+        const int64_t K = agi_depth(x->p), step = block_depth(x->p);
+        for (x->k0 = 0; x->k0 < K; x->k0 += step) {
+            x->k = agi_min(step, K - x->k0);
+            add_terms(x, c, ldc, add);
             add = true;
         }
     }
-    for (int64_t i = 0; i < x->at->m && !add; i++) {
-        memset(c + i * ldc, 0, (size_t)x->at->n * sizeof *c);
+    for (int64_t i = 0; i < x->tile->m && !add; i++) {
+        memset(c + i * ldc, 0, (size_t)x->tile->n * sizeof *c);
     }
 }
 
-static void put_tile(const agi_matmul_op *op, const agi_matmul_tile *at, const real *c, int64_t ldc)
+static void store_tile(const agi_gemm_op *op, const agi_gemm_tile *tile, const real *c, int64_t ldc)
 {
-    for (int64_t i = 0; i < at->m; i++) {
-        agi_round_row(op->dtype, op->c, (at->i0 + i) * op->n + at->j0, c + i * ldc, at->n, op->accumulate);
+    for (int64_t i = 0; i < tile->m; i++) {
+        const int64_t first = (tile->i0 + i) * op->n + tile->j0;
+        REAL(agi_round_row)(op->dtype, op->c, first, c + i * ldc, tile->n, op->accumulate);
     }
 }
 
-/* May C be where the sums grow? */
-static bool c_in_place(const agi_matmul_op *op, int64_t lanes)
+/* May the sums grow in C itself? */
+static bool c_in_place(const ag_plan *plan, const agi_gemm_op *op)
 {
-    return op->dtype == REAL_DTYPE && !op->accumulate && op->n % lanes == 0;
+    return op->dtype == REAL_DTYPE && !op->accumulate && op->n % REAL(agi_kernels_of)(plan)->lanes == 0;
 }
 
-void REAL_NAME(agi_product_run)(const ag_plan *plan, const agi_matmul_op *op, const agi_matmul_tile *at,
-                                void *memory)
+/* ---- The table ---- */
+
+static void run(const ag_plan *plan, const agi_gemm_op *op, const agi_gemm_tile *tile, void *memory)
 {
-    part x = {.kernels = agi_kernels_of(plan), .at = at, .s = memory};
-    if (c_in_place(op, x.kernels->lanes)) {
-        add_all(&x, op, (real *)op->c + at->i0 * op->n + at->j0, op->n);
+    term_block x = {.kernels = REAL(agi_kernels_of)(plan), .tile = tile, .s = memory};
+    if (c_in_place(plan, op)) {
+        add_products(&x, op, (real *)op->c + tile->i0 * op->n + tile->j0, op->n);
     } else {
-        const int64_t ldc = agi_round_up(at->n, PANEL);
-        add_all(&x, op, x.s->c, ldc);
-        put_tile(op, at, x.s->c, ldc);
+        const int64_t ldc = agi_round_up(tile->n, PANEL);
+        add_products(&x, op, x.s->c, ldc);
+        store_tile(op, tile, x.s->c, ldc);
     }
 }
 
-size_t REAL_NAME(agi_product_scratch)(void)
+static void split(const ag_plan *plan, const agi_gemm_op *op, int64_t n_tiles, agi_gemm_tile *tile)
 {
-    return sizeof(scratch);
-}
-
-void REAL_NAME(agi_product_cut)(const ag_plan *plan, const agi_matmul_op *op, int64_t tiles,
-                                agi_matmul_tile *at)
-{
-    int64_t piece = 1;
+    int64_t k = 1;
     for (int p = 0; p < op->n_products; p++) {
-        piece = agi_max(piece, piece_of(&op->products[p]));
+        k = agi_max(k, block_depth(&op->products[p]));
     }
-    agi_cut_limits limits = {op->m, 4, agi_min(16, B_SIZE / piece / PANEL) * PANEL, PANEL};
-    if (!c_in_place(op, agi_kernels_of(plan)->lanes)) {
-        limits.rows = C_SIZE / limits.cols / 4 * 4;
+    agi_tile_limits limits = {op->m, 4, agi_min(16, B_SIZE / k / PANEL) * PANEL, PANEL};
+    if (!c_in_place(plan, op)) {
+        limits.max_m = C_SIZE / limits.max_n / 4 * 4;
     }
-    agi_cut_evenly(op, tiles, &limits, at);
+    agi_split_evenly(op, n_tiles, &limits, tile);
 }
+
+static bool is_of_this_real(ag_dtype dtype)
+{
+    return (dtype == AG_F64) == (REAL_DTYPE == AG_F64);
+}
+
+static size_t scratch_bytes(const ag_plan *plan)
+{
+    return is_of_this_real(plan->p.dtype) ? sizeof(scratch) : 0;
+}
+
+static bool accepts(const ag_plan *plan, const agi_gemm_op *op)
+{
+    (void)plan;
+    return is_of_this_real(op->dtype);
+}
+
+const agi_gemm_impl REAL(agi_gemm_vec) = {
+    .accepts = accepts,
+    .table = {.scratch = scratch_bytes, .split = split, .run = run},
+};

@@ -8,7 +8,7 @@
 #ifndef AGI_CPU_KERNELS_H
 #define AGI_CPU_KERNELS_H
 
-#include "core/ahead.h"
+#include "core/prefetch.h"
 #include "cpu/real.h"
 
 #define LOG2_E 1.4426950408889634
@@ -29,7 +29,8 @@ typedef struct {
 
     /* The same product, which asks for what is read later; ahead NULL: for nothing. */
     void (*product_ahead)(int64_t M, int64_t N, int64_t K, const real *A, int64_t ars, int64_t aks,
-                          const real *B, int64_t ldb, real *C, int64_t ldc, bool add, agi_ahead *ahead);
+                          const real *B, int64_t ldb, real *C, int64_t ldc, bool add,
+                          agi_prefetch_list *ahead);
 
     /* T = or += K Q^T for few queries, with channels in the lanes: K[nj][D], Q[ni][D], D whole vectors. Each
      * element is one sum of the lanes' sums: the same bits for any nj and ni. T = leaves zero in lanes

@@ -38,7 +38,7 @@ INLINE void micro(const int mr, const int nv, const bool add, int64_t K, const r
             }
         }
         if (ahead != 0) {
-            __builtin_prefetch((const void *)ahead, 0, 2);
+            agi_prefetch_l2(ahead);
             ahead += AHEAD_STEP;
         }
         A += aks;
@@ -160,23 +160,9 @@ static void product(int64_t M, int64_t N, int64_t K, const real *A, int64_t ars,
     }
 }
 
-/* Where the next `bytes` that are asked for begin; 0: all has been. */
-static uintptr_t next_ahead(agi_ahead *ahead, int64_t bytes)
-{
-    while (ahead->first < ahead->n && ahead->ranges[ahead->first].at >= ahead->ranges[ahead->first].end) {
-        ahead->first++;
-    }
-    if (ahead->first == ahead->n) {
-        return 0;
-    }
-    agi_range *range = &ahead->ranges[ahead->first];
-    const uintptr_t at = range->at;
-    range->at += (uintptr_t)bytes;
-    return at;
-}
-
 static void product_ahead(int64_t M, int64_t N, int64_t K, const real *A, int64_t ars, int64_t aks,
-                          const real *B, int64_t ldb, real *C, int64_t ldc, bool add, agi_ahead *ahead)
+                          const real *B, int64_t ldb, real *C, int64_t ldc, bool add,
+                          agi_prefetch_list *ahead)
 {
     const strips cut = strips_of(M, MAX_MR(MAX_NV));
     const int64_t width = MAX_NV * LANES;
@@ -184,7 +170,7 @@ static void product_ahead(int64_t M, int64_t N, int64_t K, const real *A, int64_
     for (; ahead != NULL && i + width <= N; i += width) {
         for (int64_t r = 0, mr; r < M; r += mr) {
             mr = strip_at(cut, r);
-            const uintptr_t lines = next_ahead(ahead, AHEAD_STEP * K);
+            const uintptr_t lines = agi_prefetch_step(ahead, AHEAD_STEP * K);
             if (lines == 0) { /* the rest */
                 product(M - r, width, K, A + r * ars, ars, aks, B + i, ldb, C + r * ldc + i, ldc, add);
                 break;

@@ -1,8 +1,7 @@
-/* What the tiles of vjp and vjp_jvp have in common: see backward.h. */
-#include <math.h>
+/* What the tiles of vjp and vjp_jvp on vectors share: see vec.h. */
 #include <string.h>
 
-#include "cpu/drivers/backward.h"
+#include "cpu/vec/vec.h"
 
 /* Where the band crosses a tile, products are cut into strips of this many rows. */
 #define STRIP 24
@@ -11,9 +10,10 @@
 #define NEAR_KEYS 96
 #define CHUNK 64
 
-agi_patch agi_patch_of(const agi_head *x, const agi_query_tile *tile, const agi_key_tile *keys, int64_t q)
+agi_patch REAL(agi_patch_of)(const agi_head *x, const agi_query_tile *tile, const agi_key_tile *keys,
+                             int64_t q)
 {
-    const agi_band band = agi_band_at(x, tile->i0, keys->j0);
+    const agi_band band = REAL(agi_band_at)(x, tile->i0, keys->j0);
     agi_patch patch = {.q = q, .i0 = q * PANEL, .ld = TILE_LD};
     int64_t to;
     patch.ni = agi_min(PANEL, tile->ni - patch.i0);
@@ -26,13 +26,13 @@ agi_patch agi_patch_of(const agi_head *x, const agi_query_tile *tile, const agi_
     return patch;
 }
 
-void agi_patch_product(const agi_head *x, const agi_patch *patch, agi_rows keys, int64_t D,
-                       const real *panels, agi_rows queries, real *T, bool add)
+void REAL(agi_patch_product)(const agi_head *x, const agi_patch *patch, agi_rows keys, int64_t D,
+                             const real *panels, agi_rows queries, real *T, bool add)
 {
     const agi_rows rows = {keys.p + patch->from * keys.ld, keys.ld};
     queries.p += patch->i0 * queries.ld;
-    agi_score_product(x, rows, patch->nj, D, panels + patch->q * D * PANEL, queries, patch->ni, T + patch->at,
-                      patch->ld, add);
+    REAL(agi_score_product)
+    (x, rows, patch->nj, D, panels + patch->q * D * PANEL, queries, patch->ni, T + patch->at, patch->ld, add);
 }
 
 static void clear_rows(real *T, const agi_patch *patch, int64_t from, int64_t to)
@@ -42,13 +42,13 @@ static void clear_rows(real *T, const agi_patch *patch, int64_t from, int64_t to
     }
 }
 
-void agi_clear_around(real *T, const agi_patch *patch, int64_t nj)
+void REAL(agi_clear_around)(real *T, const agi_patch *patch, int64_t nj)
 {
     clear_rows(T, patch, agi_max(0, patch->low - STRIP), agi_min(nj, patch->low));
     clear_rows(T, patch, agi_max(0, patch->high), agi_min(nj, patch->high + STRIP));
 }
 
-agi_patch agi_next_chunk(const agi_patch *patch, const agi_patch *before)
+agi_patch REAL(agi_next_chunk)(const agi_patch *patch, const agi_patch *before)
 {
     agi_patch chunk = *patch;
     if (before != NULL) {
@@ -59,49 +59,26 @@ agi_patch agi_next_chunk(const agi_patch *patch, const agi_patch *before)
     return chunk;
 }
 
-void agi_note_unseen(agi_backward_scratch *s, const agi_patch *patch, int64_t nj)
+void REAL(agi_note_masked_keys)(agi_backward_scratch *s, const agi_patch *patch, int64_t nj)
 {
     for (int64_t j = 0; j < nj; j++) {
         const bool inside = j >= patch->from && j < patch->from + patch->nj;
-        const bool unseen = !inside || s->unseen_panel[j];
-        s->unseen[j] = (uint8_t)(unseen && (patch->q == 0 || s->unseen[j]));
+        const bool masked_keys = !inside || s->panel_masked_keys[j];
+        s->masked_keys[j] = (uint8_t)(masked_keys && (patch->q == 0 || s->masked_keys[j]));
     }
 }
 
-void agi_patch_weights(agi_backward_scratch *s, const agi_head *x, const agi_query_tile *tile,
-                       const agi_key_tile *keys, const agi_patch *patch)
+agi_rows REAL(agi_visible_rows)(const agi_backward_scratch *s, const agi_head *x, agi_rows rows, int64_t nj,
+                                real *zeroed)
 {
-    const agi_kernels *k = x->k;
-    const int64_t i0 = tile->i0 + patch->i0, j0 = keys->j0 + patch->from, at = patch->at, ld = patch->ld;
-    const agi_band band = agi_band_at(x, i0, j0);
-    const bool tangents = x->call->map == AGI_VJP_JVP;
-    if (!x->plain) {
-        agi_additive(x, i0, patch->ni, j0, patch->nj, s->X + at, tangents ? s->tX + at : NULL, ld,
-                     s->unseen_panel + patch->from);
-        k->scores(s->P + at, s->X + at, x->softcap > 0 ? s->F + at : NULL,
-                  tangents && x->softcap > 0 ? s->G + at : NULL, ld, patch->nj, patch->W, x->scale,
-                  x->softcap);
-    }
-    if (!agi_inside(band, patch->ni, patch->nj)) {
-        k->hide(s->P + at, ld, patch->nj, patch->W, band.low, band.high);
-    }
-    k->weights(s->P + at, ld, patch->nj, patch->W, x->c, tile->high + patch->i0, tile->low + patch->i0);
-    if (x->call->plan->p.dropout > 0) {
-        agi_dropout_tile(x, i0, patch->W, j0, patch->nj, s->M + at, ld);
-    }
+    const bool all_seen = !x->has.pair_mask || memchr(s->masked_keys, 1, (size_t)nj) == NULL;
+    return all_seen ? rows : REAL(agi_zero_masked_rows)(rows, nj, x->Dk_pad, s->masked_keys, zeroed);
 }
 
-agi_rows agi_seen_rows(const agi_backward_scratch *s, const agi_head *x, agi_rows rows, int64_t nj,
-                       real *clean)
+void REAL(agi_add_key_gradient)(const agi_head *x, const agi_query_tile *tile, const agi_key_tile *keys,
+                                const real *T, agi_rows A, int64_t width, real *dK)
 {
-    const bool all_seen = !x->hides || memchr(s->unseen, 1, (size_t)nj) == NULL;
-    return all_seen ? rows : agi_clean_rows(rows, nj, x->Dk_pad, s->unseen, clean);
-}
-
-void agi_add_key_gradient(const agi_head *x, const agi_query_tile *tile, const agi_key_tile *keys,
-                          const real *T, agi_rows A, int64_t width, real *dK)
-{
-    const agi_band band = agi_band_at(x, tile->i0, keys->j0);
+    const agi_band band = REAL(agi_band_at)(x, tile->i0, keys->j0);
     const int64_t strip = agi_inside(band, tile->ni, keys->nj) ? keys->nj : STRIP;
     for (int64_t j = 0; j < keys->nj; j += strip) {
         const int64_t n = agi_min(strip, keys->nj - j);
@@ -115,10 +92,10 @@ void agi_add_key_gradient(const agi_head *x, const agi_query_tile *tile, const a
 }
 
 /* Of the keys, as many at a time as stay in the first cache while the strips of queries pass by. */
-void agi_add_query_gradient(const agi_head *x, const agi_query_tile *tile, const agi_key_tile *keys,
-                            const real *T, agi_rows B, int64_t width, real *dQ)
+void REAL(agi_add_query_gradient)(const agi_head *x, const agi_query_tile *tile, const agi_key_tile *keys,
+                                  const real *T, agi_rows B, int64_t width, real *dQ)
 {
-    const agi_band band = agi_band_at(x, tile->i0, keys->j0);
+    const agi_band band = REAL(agi_band_at)(x, tile->i0, keys->j0);
     const int64_t strip = agi_inside(band, tile->ni, keys->nj) ? tile->ni : STRIP;
     for (int64_t j = 0; j < keys->nj; j += NEAR_KEYS) {
         const int64_t end = agi_min(j + NEAR_KEYS, keys->nj);

@@ -1,5 +1,7 @@
-/* See small.h. Score tiles are T[key][query], WIDTH numbers a row. */
-#include "cpu/drivers/small.h"
+/* Heads with no more queries and keys than a cache line has numbers: forward and vjp without blocks, spans and tiles,
+ * whose bookkeeping takes longer than such a head's arithmetic. The kernels are called in the order of the general
+ * path, so that the bits are the same. Score tiles are T[key][query], WIDTH numbers per row. */
+#include "cpu/vec/vec.h"
 
 #include <math.h>
 
@@ -14,14 +16,15 @@ static bool by_rows(const ag_tensor *t)
     return t->data != NULL && t->strides[3] == 1;
 }
 
-bool agi_small_call(const agi_call *call, const agi_kernels *k)
+bool REAL(agi_small_call)(const agi_call *call)
 {
     const ag_problem *p = &call->plan->p;
+    const agi_cpu_plan *cpu = agi_cpu_plan_of(call->plan);
     const ag_args *a = &call->a;
     const bool reals = p->dtype == REAL_DTYPE && p->out_dtype == REAL_DTYPE && p->grad_dtype == REAL_DTYPE;
-    const bool whole = p->dim_qk % k->lanes == 0 && p->dim_v % k->lanes == 0;
+    const bool whole = p->dim_qk == cpu->Dk_pad && p->dim_v == cpu->Dv_pad;
     const bool bare =
-        !agi_has(p, AG_CAUSAL | AG_WINDOW | AG_SINK) && p->dropout == 0; /* if its heads are plain */
+        cpu->features.plain && !cpu->features.dropout && !agi_has(p, AG_CAUSAL | AG_WINDOW | AG_SINK);
     const bool forward = call->map == AGI_FORWARD && by_rows(&a->o);
     const bool vjp = call->map == AGI_VJP && p->heads == p->kv_heads && by_rows(&a->o) && by_rows(&a->d_o) &&
                      by_rows(&a->dq) && by_rows(&a->dk) && by_rows(&a->dv);
@@ -29,12 +32,12 @@ bool agi_small_call(const agi_call *call, const agi_kernels *k)
            by_rows(&a->k) && by_rows(&a->v);
 }
 
-bool agi_small_head(const agi_head *x)
+static bool is_small(const agi_head *x)
 {
     const ag_problem *p = &x->call->plan->p;
     const agi_sequence *s = &x->seq;
     const bool all = agi_has(p, AG_PACKED) || (s->n_q == p->q_len && s->n_k == p->kv_len);
-    return x->plain && all && s->n_q > FEW_QUERIES && s->n_k > 0 && s->n_q <= WIDTH && s->n_k <= WIDTH;
+    return all && s->n_q > MAX_SHORT_Q && s->n_k > 0 && s->n_q <= WIDTH && s->n_k <= WIDTH;
 }
 
 /* ---- Rows, where they lie ---- */
@@ -61,18 +64,23 @@ static rows key_rows(const agi_head *x, const ag_tensor *t)
 /* T = keys queries^T, by the loops' own function. */
 static void score_product(const agi_head *x, rows keys, int64_t D, const real *queries, real *T)
 {
-    agi_score_product(x, (agi_rows){keys.p, keys.ld}, x->seq.n_k, D, queries, (agi_rows){NULL, 0}, x->seq.n_q,
-                      T, WIDTH, false);
+    REAL(agi_score_product)
+    (x, (agi_rows){keys.p, keys.ld}, x->seq.n_k, D, queries, (agi_rows){NULL, 0}, x->seq.n_q, T, WIDTH,
+     false);
 }
 
-void agi_small_forward(const agi_row_scratch *s, const agi_head *x)
+bool REAL(agi_small_forward)(agi_row_scratch *s, const agi_head *x)
 {
+    if (!is_small(x)) {
+        return false;
+    }
+    const agi_vec_row_scratch *v = s->own;
     const agi_kernels *k = x->k;
     const ag_args *a = &x->call->a;
     const int64_t Nq = x->seq.n_q, Nk = x->seq.n_k, W = agi_round_up(Nq, k->lanes);
     const rows Q = query_rows(x, &a->q), K = key_rows(x, &a->k), V = key_rows(x, &a->v),
                O = query_rows(x, &a->o);
-    real *QT = s->panel[0].QT, m[WIDTH], l[WIDTH], alpha[WIDTH];
+    real *QT = v->panel[0].QT, m[WIDTH], l[WIDTH], alpha[WIDTH];
     double sum[WIDTH], inverse[WIDTH], log[WIDTH];
     k->expect(O.p, O.ld, Nq, x->Dv);
     for (int64_t i = 0; i < W; i++) {
@@ -82,9 +90,9 @@ void agi_small_forward(const agi_row_scratch *s, const agi_head *x)
 
     /* S^T = K Q^T, P' = 2^(c S - m), O' = P' V */
     k->transpose(QT, Q.p, Q.ld, Nq, x->Dk);
-    score_product(x, K, x->Dk, QT, s->T);
-    k->softmax(s->T, WIDTH, Nk, W, x->c, m, l, alpha);
-    k->product(Nq, x->Dv, Nk, s->T, 1, WIDTH, V.p, V.ld, O.p, O.ld, false);
+    score_product(x, K, x->Dk, QT, v->T);
+    k->softmax(v->T, WIDTH, Nk, W, x->c, m, l, alpha);
+    k->product(Nq, x->Dv, Nk, v->T, 1, WIDTH, V.p, V.ld, O.p, O.ld, false);
 
     /* O = O' / l, L = m + log l */
     for (int64_t i = 0; i < W; i++) {
@@ -93,9 +101,10 @@ void agi_small_forward(const agi_row_scratch *s, const agi_head *x)
     k->logarithms(log, sum, W); /* whole vectors */
     for (int64_t i = 0; i < Nq; i++) {
         inverse[i] = sum[i] == 0 ? 0 : 1 / sum[i];
-        agi_put_stat(x, &a->lse, false, i, sum[i] == 0 ? -INFINITY : ((double)m[i] + log[i]) * LN_2);
+        agi_store_stat(x, &a->lse, false, i, sum[i] == 0 ? -INFINITY : ((double)m[i] + log[i]) * LN_2);
     }
     k->put(O.p, O.ld, O.p, O.ld, Nq, x->Dv, inverse, 1, false);
+    return true;
 }
 
 /* ---- Vjp ---- */
@@ -117,25 +126,29 @@ static bool load_statistics(const agi_head *x, int64_t W, rows dO, rows O, stati
         to->low[i] = to->D[i] = 0;
     }
     for (int64_t i = 0; i < Nq; i++) {
-        const double L = agi_get_stat(x, &a->lse, i);
+        const double L = agi_load_stat(x, &a->lse, i);
         if (L == -INFINITY) {
             return false;
         }
         agi_split_log(L, &to->high[i], &to->low[i]);
-        to->D[i] = (real)(D[i] - agi_get_stat(x, &a->d_lse, i));
+        to->D[i] = (real)(D[i] - agi_load_stat(x, &a->d_lse, i));
     }
     return true;
 }
 
-bool agi_small_vjp(agi_backward_scratch *s, const agi_head *x)
+bool REAL(agi_small_vjp)(agi_backward_scratch *s, const agi_head *x)
 {
+    if (!is_small(x)) {
+        return false;
+    }
+    const agi_vec_backward_scratch *v = s->own;
     const agi_kernels *k = x->k;
     const ag_args *a = &x->call->a;
     const int64_t Nq = x->seq.n_q, Nk = x->seq.n_k, W = agi_round_up(Nq, k->lanes);
     const rows Q = query_rows(x, &a->q), dO = query_rows(x, &a->d_o), O = query_rows(x, &a->o);
     const rows K = key_rows(x, &a->k), V = key_rows(x, &a->v);
     const rows dQ = query_rows(x, &a->dq), dK = key_rows(x, &a->dk), dV = key_rows(x, &a->dv);
-    real *QT = s->tile.QT, *dOT = s->tile.dOT, *P = s->P, *dS = s->dS;
+    real *QT = v->QT, *dOT = v->dOT, *P = v->scores.P, *dS = v->scores.dS;
     statistics row;
     k->expect(dQ.p, dQ.ld, Nq, x->Dk); /* another thread may have read them since they were written last, */
     k->expect(dK.p, dK.ld, Nk, x->Dk); /* and a store waits until its copies are gone */
@@ -158,7 +171,7 @@ bool agi_small_vjp(agi_backward_scratch *s, const agi_head *x)
     k->product(Nk, x->Dv, Nq, P, WIDTH, 1, dO.p, dO.ld, dV.p, dV.ld, false);
     k->product(Nk, x->Dk, Nq, dS, WIDTH, 1, Q.p, Q.ld, dK.p, dK.ld, false);
     k->product(Nq, x->Dk, Nk, dS, 1, WIDTH, K.p, K.ld, dQ.p, dQ.ld, false);
-    k->put(dK.p, dK.ld, dK.p, dK.ld, Nk, x->Dk, &x->call->plan->p.scale, 0, false);
-    k->put(dQ.p, dQ.ld, dQ.p, dQ.ld, Nq, x->Dk, &x->call->plan->p.scale, 0, false);
+    k->put(dK.p, dK.ld, dK.p, dK.ld, Nk, x->Dk, &x->scale, 0, false);
+    k->put(dQ.p, dQ.ld, dQ.p, dQ.ld, Nq, x->Dk, &x->scale, 0, false);
     return true;
 }

@@ -7,10 +7,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "core/backend.h"
 #include "core/cpu_info.h"
 #include "core/number.h"
 #include "check/rng.h"
+#include "gemm/gemm.h"
 #include "test.h"
 
 enum { MAX_MAPS = 64, GUARD = 64, GUARD_BYTE = 0xa5 };
@@ -46,7 +46,7 @@ static void free_maps(void)
 /* ---- Random sums ---- */
 
 typedef struct {
-    agi_matmul_op op;
+    agi_gemm_op op;
     char *before;               /* of C with its guards, as it was */
     size_t bytes;               /* of C */
     double *expected, *largest; /* of each element: the sum, and the sum of the terms' sizes */
@@ -167,7 +167,7 @@ static void add_expected(sum *s, const agi_product *p)
 
 static void expect(sum *s)
 {
-    const agi_matmul_op *op = &s->op;
+    const agi_gemm_op *op = &s->op;
     for (int64_t e = 0; e < op->m * op->n; e++) {
         const double held = op->accumulate ? agi_load(op->dtype, s->before + GUARD, e) : 0;
         s->expected[e] = held;
@@ -186,7 +186,7 @@ static int64_t draw_depth(struct rng *r, bool large)
 static void draw_sum(struct rng *r, sum *s, const kind *t, bool large)
 {
     *s = (sum){.op = {.dtype = t->c, .accumulate = rng_chance(r, 0.3)}};
-    agi_matmul_op *op = &s->op;
+    agi_gemm_op *op = &s->op;
     op->m = rng_chance(r, 0.1) ? 1 : rng_range(r, 1, large ? 90 : 70);
     op->n = rng_range(r, 1, large ? 300 : 70);
     op->n_products = (int)rng_range(r, large ? 1 : 0, large ? 2 : 3);
@@ -250,20 +250,20 @@ static ag_plan *plan_for(const variant *v, const kind *t, int threads)
 
 static void run(sum *sums, int n, const ag_plan *plan)
 {
-    agi_matmul_op ops[AGI_MAX_OPS];
-    agi_matmul_space space;
+    agi_gemm_op ops[AGI_MAX_OPS];
+    agi_gemm_space space;
     agi_arena arena = agi_arena_begin(NULL);
     const ag_exec exec = AG_EXEC_INIT;
-    agi_matmul_lay_out(&space, &arena, plan);
+    agi_gemm_lay_out(&space, &arena, plan);
     void *memory = malloc(agi_arena_bytes(&arena));
     test_need(memory != NULL, "memory");
     arena = agi_arena_begin(memory);
-    agi_matmul_lay_out(&space, &arena, plan);
+    agi_gemm_lay_out(&space, &arena, plan);
     for (int i = 0; i < n; i++) {
         memcpy((char *)sums[i].op.c - GUARD, sums[i].before, sums[i].bytes + 2 * GUARD);
         ops[i] = sums[i].op;
     }
-    CHECK_OK(agi_matmul(ops, n, plan, &exec, &space));
+    CHECK_OK(agi_gemm(ops, n, plan, &exec, &space));
     free(memory);
 }
 
@@ -281,7 +281,7 @@ static bool guards_hold(const sum *s)
 static void check_sum(const sum *s, const variant *v, const kind *t, int seed)
 {
     static const double unit[] = {0, 0x1p-53, 0x1p-24, 0x1p-11, 0x1p-8};
-    const agi_matmul_op *op = &s->op;
+    const agi_gemm_op *op = &s->op;
     const double inside = (double)(s->depth + 2) * (t->c == AG_F64 ? unit[AG_F64] : unit[AG_F32]);
     int64_t wrong = -1;
     for (int64_t e = 0; e < op->m * op->n; e++) {

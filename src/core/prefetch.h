@@ -1,0 +1,60 @@
+/* Prefetching: memory that a thread reads soon, and that another thread may just have written, is brought into the
+ * core's caches while the thread computes something else. A few lines at a time: the core can wait for few lines at
+ * once, and a prefetch too many delays the loads of the computation. */
+#ifndef AGI_PREFETCH_H
+#define AGI_PREFETCH_H
+
+#include <stdint.h>
+
+#include "core/arena.h"
+
+/* One cache line, into the first-level cache. */
+static inline __attribute__((always_inline)) void agi_prefetch_l1(uintptr_t at)
+{
+    __builtin_prefetch((const void *)at, 0, 3);
+}
+
+/* One cache line, into the second-level cache. */
+static inline __attribute__((always_inline)) void agi_prefetch_l2(uintptr_t at)
+{
+    __builtin_prefetch((const void *)at, 0, 2);
+}
+
+/* All of a range at once, into the second-level cache. */
+static inline void agi_prefetch(const void *p, int64_t bytes)
+{
+    for (int64_t at = 0; at < bytes; at += AGI_CACHE_LINE) {
+        agi_prefetch_l2((uintptr_t)p + (uintptr_t)at);
+    }
+}
+
+/* Addresses at .. end - 1. */
+typedef struct {
+    uintptr_t at, end;
+} agi_range;
+
+enum { AGI_MAX_RANGES = 8 };
+
+/* Ranges to prefetch, in this order; those before `first` are done. */
+typedef struct {
+    int first, n;
+    agi_range ranges[AGI_MAX_RANGES];
+} agi_prefetch_list;
+
+/* Takes the next `bytes` bytes off the list, for a caller that prefetches them line by line. They may exceed the end
+ * of their range, as a prefetch of any address is harmless. Returns where they begin; 0: the list is done. */
+static inline uintptr_t agi_prefetch_step(agi_prefetch_list *list, int64_t bytes)
+{
+    while (list->first < list->n && list->ranges[list->first].at >= list->ranges[list->first].end) {
+        list->first++;
+    }
+    if (list->first == list->n) {
+        return 0;
+    }
+    agi_range *range = &list->ranges[list->first];
+    const uintptr_t at = range->at;
+    range->at += (uintptr_t)bytes;
+    return at;
+}
+
+#endif

@@ -1,0 +1,25 @@
+/* The number that a file computes in. A file that includes this is compiled twice: for float32 (which also serves
+ * float16 and bfloat16 problems, converted at the edges of tiles) and, with AGI_REAL64 defined, for float64. It writes
+ * REAL(name) for the external names that the two objects would otherwise define twice. */
+#ifndef AGI_REAL_H
+#define AGI_REAL_H
+
+#include <float.h>
+
+#ifdef AGI_REAL64
+typedef double real;
+#define REAL(name) name##_f64
+#define REAL_DTYPE AG_F64
+#define REAL_MAX DBL_MAX
+#define REAL_MIN DBL_MIN
+#define REAL_EPSILON DBL_EPSILON
+#else
+typedef float real;
+#define REAL(name) name##_f32
+#define REAL_DTYPE AG_F32
+#define REAL_MAX FLT_MAX
+#define REAL_MIN FLT_MIN
+#define REAL_EPSILON FLT_EPSILON
+#endif
+
+#endif

@@ -1,0 +1,23 @@
+/* What the backend's table needs of the maps of either real. */
+#ifndef AGI_CPU_FACTS_H
+#define AGI_CPU_FACTS_H
+
+#include "core/call.h"
+
+/* What a plan's backend data begins with. */
+typedef struct {
+    const char *kernels; /* the table of kernels that the maps run on */
+    int64_t tile_queries, tile_keys;
+} agi_cpu_facts;
+
+/* Makes plan->backend_data; the instruction set has been chosen. */
+ag_status agi_cpu_plan_make_f32(ag_plan *plan);
+ag_status agi_cpu_plan_make_f64(ag_plan *plan);
+
+size_t agi_cpu_workspace_f32(const ag_plan *plan, agi_map map);
+size_t agi_cpu_workspace_f64(const ag_plan *plan, agi_map map);
+
+ag_status agi_cpu_run_f32(const agi_call *call, const ag_exec *exec, void *workspace);
+ag_status agi_cpu_run_f64(const agi_call *call, const ag_exec *exec, void *workspace);
+
+#endif

@@ -1,0 +1,74 @@
+/* Makes the CPU backend's part of a plan: see plan.h. The only file that knows who implements the maps. */
+#include "cpu/plan.h"
+
+#include <math.h>
+
+#include "cpu/drivers/backward.h"
+#include "cpu/drivers/rows.h"
+#include "cpu/implementations.h"
+
+/* The best first; the last serves every plan. */
+static const agi_implementation *const implementations[] = {
+#if AGI_HAS_AMX
+    &agi_amx_implementation,
+#endif
+    &REAL(agi_vec_implementation),
+};
+
+static const agi_implementation *implementation_of(const ag_plan *plan)
+{
+    const agi_implementation *const *x = implementations;
+    while ((*x)->serves != NULL && !(*x)->serves(plan)) {
+        x++;
+    }
+    return *x;
+}
+
+const agi_kernels *REAL(agi_kernels_of)(const ag_plan *plan)
+{
+    switch (plan->isa) {
+#if defined(__x86_64__)
+    case AG_ISA_AMX: /* has AVX-512 beside it */
+    case AG_ISA_AVX512: return &REAL(agi_kernels_avx512);
+    case AG_ISA_AVX2: return &REAL(agi_kernels_avx2);
+#elif defined(__aarch64__)
+    case AG_ISA_NEON: return &REAL(agi_kernels_neon);
+#endif
+    default: return &REAL(agi_kernels_scalar);
+    }
+}
+
+/* A negative scale is no plain one: -infinity times it would not stay -infinity. Nor is one that rounds to 0. */
+static agi_features features_of(const ag_problem *p)
+{
+    const bool pair_mask = agi_has(p, AG_MASK | AG_BIAS | AG_TABLE), softcap = p->softcap > 0;
+    return (agi_features){.plain = !pair_mask && !agi_has(p, AG_ALIBI | AG_SLOPES) && !softcap &&
+                                   agi_to_real(p->scale) > 0,
+                          .pair_mask = pair_mask,
+                          .softcap = softcap,
+                          .dropout = p->dropout > 0};
+}
+
+ag_status REAL(agi_cpu_plan_make)(ag_plan *plan)
+{
+    ag_status status = AG_OK;
+    agi_cpu_plan *cpu = agi_plan_alloc(plan, sizeof *cpu, &status);
+    if (cpu == NULL) {
+        return status;
+    }
+    const agi_implementation *x = implementation_of(plan);
+    *cpu = (agi_cpu_plan){.k = REAL(agi_kernels_of)(plan),
+                          .row_ops = x->row_ops,
+                          .backward_ops = x->backward_ops,
+                          .features = features_of(&plan->p)};
+    cpu->Dk_pad = agi_round_up(plan->p.dim_qk, cpu->k->lanes);
+    cpu->Dv_pad = agi_round_up(plan->p.dim_v, cpu->k->lanes);
+    cpu->rows = REAL(agi_row_schedule_of)(cpu, plan);
+    for (int map = 0; map < AGI_N_MAPS; map++) {
+        cpu->backward[map] = REAL(agi_backward_schedule_of)(cpu, plan, (agi_map)map);
+    }
+    cpu->facts =
+        (agi_cpu_facts){x->name == NULL ? cpu->k->name : x->name, TILE_ROWS, cpu->backward[AGI_VJP].block};
+    plan->backend_data = cpu;
+    return AG_OK;
+}
