@@ -88,6 +88,9 @@ static int check_one(struct request *r, const ag_check_options *options)
 {
     static ag_check_report report;
     ag_status status = ag_check_problem(&r->given, options, &report);
+    if (status == AG_NO_MEMORY) {
+        return usage_error("check", "no memory for the arrays of this problem; try a smaller one");
+    }
     if (status != AG_OK) {
         return usage_error("check", "%s", ag_last_message());
     }
@@ -117,7 +120,7 @@ static void check_drawn(const struct request *r, const ag_check_options *options
     ag_check_case c;
     ag_check_random(&c, r->given.seed, (uint64_t)n, AG_CHECK_SMALL);
     ag_status status = ag_check_problem(&c, options, &report);
-    const char *message = status == AG_OK ? NULL : ag_last_message();
+    const char *message = status == AG_OK ? NULL : status == AG_NO_MEMORY ? "no memory" : ag_last_message();
     summary_add(summary, &report);
     summary->problems++;
     if (status == AG_OK && ag_check_failures(&report) == 0) {

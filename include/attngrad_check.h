@@ -12,10 +12,10 @@
  * library, so that a program keeps the version that it was linked with.
  *
  * Rules that hold everywhere:
- *   - What can fail returns the ag_status of the library's call that failed; ag_last_message() then says why.
+ *   - What can fail returns the ag_status of the library's call that failed; ag_last_message() then says why. A check
+ *     that finds no memory for its own arrays returns AG_NO_MEMORY, which has no message.
  *   - Every function may be called from several threads at once.
- *   - Nothing is printed, with one exception: a program that has no memory left for the arrays of a check ends with
- *     one line on standard error and exit status 2. */
+ *   - Nothing is printed; the program is never ended. */
 #ifndef ATTNGRAD_CHECK_H
 #define ATTNGRAD_CHECK_H
 

@@ -52,5 +52,8 @@ PyObject *core_check(PyObject *module, PyObject *args, PyObject *keywords)
         status = ag_check_problem(&c, &options, &report);
         PyEval_RestoreThread(python);
     }
+    if (status == AG_NO_MEMORY) {
+        return PyErr_NoMemory();
+    }
     return status == AG_OK ? list_of(&report) : core_fail(status);
 }

@@ -1,4 +1,4 @@
-/* The arrays behind arrays.h: memory, random contents, views, twins. */
+/* The arrays of arrays.h: memory, random contents, views, copies in other dtypes. */
 #include "check/arrays.h"
 
 #include "check/rng.h"
@@ -28,21 +28,6 @@ const struct family families[FAMILY_COUNT] = {
 
 /* Streams of the seed beside those of the tensors, which go by their numbers. */
 enum { STREAM_BUCKETS = T_COUNT, STREAM_SLOPES, STREAM_Q_LENGTHS, STREAM_K_LENGTHS, STREAM_DROPOUT };
-
-void *arrays_alloc(int64_t count, size_t size)
-{
-    void *memory = NULL;
-    size_t n = count > 0 ? (size_t)count : 1; /* an empty tensor has an address too */
-    if (n <= SIZE_MAX / size) {
-        memory = malloc(n * size);
-    }
-    if (memory == NULL) {
-        fprintf(stderr, "attngrad: no memory for %lld numbers of %zu bytes\ntry a smaller problem\n",
-                (long long)count, size);
-        exit(2);
-    }
-    return memory;
-}
 
 static void *copy_of(const void *source, int64_t count, size_t size)
 {
@@ -261,7 +246,7 @@ void arrays_read(const struct arrays *x, enum tensor t, double *values)
     double *memory = arrays_alloc(x->count[t], sizeof *memory);
     to_f64(x, t, memory);
     swap_axes(x->size[t], memory, values, 0);
-    free(memory);
+    arrays_free(memory);
 }
 
 void arrays_write(struct arrays *x, enum tensor t, const double *values)
@@ -274,8 +259,8 @@ void arrays_write(struct arrays *x, enum tensor t, const double *values)
     double *outside = copy_of(values, x->count[t], sizeof *values);
     swap_axes(x->size[t], memory, outside, 1);
     from_f64(x, t, memory);
-    free(outside);
-    free(memory);
+    arrays_free(outside);
+    arrays_free(memory);
 }
 
 double *arrays_read_new(const struct arrays *x, enum tensor t)
@@ -314,7 +299,7 @@ static void fill_normal(struct arrays *x, enum tensor t)
         }
     }
     from_f64(x, t, values);
-    free(values);
+    arrays_free(values);
 }
 
 /* A tenth of the rows hidden whole, where there are several, and a fifth of the other entries. */
@@ -365,8 +350,8 @@ static int64_t *draw_packed(const struct arrays *x, uint64_t stream, int64_t lon
 
 void arrays_random_lengths(struct arrays *x)
 {
-    free(x->q_lengths);
-    free(x->kv_lengths);
+    arrays_free(x->q_lengths);
+    arrays_free(x->kv_lengths);
     x->args.q_lengths = x->q_lengths = draw_lengths(x, STREAM_Q_LENGTHS, x->p->q_len);
     x->args.kv_lengths = x->kv_lengths = draw_lengths(x, STREAM_K_LENGTHS, x->p->kv_len);
 }
@@ -420,6 +405,7 @@ static ag_status make_plan(struct arrays *x, const ag_options *options)
     uint32_t maps = AG_MAP_FORWARD | AG_MAP_VJP | AG_MAP_JVP | AG_MAP_VJP_JVP;
     ag_status status = ag_plan_create(&x->plan, &x->given, options);
     if (status == AG_OK) {
+        memory_hold_plan(x->plan);
         status = ag_plan_workspace(x->plan, maps, &x->workspace_bytes);
     }
     if (status == AG_OK) {
@@ -489,16 +475,17 @@ ag_status arrays_create(struct arrays *x, const ag_problem *problem, const ag_op
 void arrays_destroy(struct arrays *x)
 {
     for (enum tensor t = 0; t < T_COUNT; t++) {
-        free(x->data[t]);
+        arrays_free(x->data[t]);
     }
+    memory_drop_plan(x->plan);
     ag_plan_destroy(x->plan);
-    free(x->q_lengths);
-    free(x->kv_lengths);
-    free(x->q_packed);
-    free(x->k_packed);
-    free(x->buckets);
-    free(x->slopes);
-    free(x->workspace);
+    arrays_free(x->q_lengths);
+    arrays_free(x->kv_lengths);
+    arrays_free(x->q_packed);
+    arrays_free(x->k_packed);
+    arrays_free(x->buckets);
+    arrays_free(x->slopes);
+    arrays_free(x->workspace);
     memset(x, 0, sizeof *x);
 }
 
@@ -531,7 +518,7 @@ static void copy_tensors(struct arrays *y, const struct arrays *x)
         if (x->data[t] != NULL && memcmp(x->size[t], y->size[t], sizeof x->size[t]) == 0) {
             double *values = arrays_read_new(x, t);
             arrays_write(y, t, values);
-            free(values);
+            arrays_free(values);
         }
     }
 }

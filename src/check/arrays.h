@@ -4,6 +4,8 @@
 #ifndef ATTNGRAD_CHECK_ARRAYS_H
 #define ATTNGRAD_CHECK_ARRAYS_H
 
+#include "check/memory.h"
+
 #include <attngrad.h>
 
 /* The tensors of ag_args in its order: field, number, shape, element type, role, maps that write it,
@@ -167,8 +169,5 @@ void arrays_position(const struct arrays *x, enum tensor t, int64_t element, int
 
 int64_t arrays_q_length(const struct arrays *x, int64_t b); /* n_q(b) */
 int64_t arrays_k_length(const struct arrays *x, int64_t b); /* n_k(b) */
-
-/* Memory that is there: prints one line and exits with 2 where there is none. */
-void *arrays_alloc(int64_t count, size_t size);
 
 #endif

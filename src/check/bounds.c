@@ -81,7 +81,7 @@ static double reach(const struct arrays *x, enum tensor variable, const double *
         }
     }
     double most = largest(sums, g.sets);
-    free(sums);
+    arrays_free(sums);
     disjoint_rows_destroy(&g);
     return most;
 }
@@ -113,5 +113,5 @@ void bounds_of(struct bounds *s, const struct arrays *x)
     s->unit[T_TO] = s->unit[T_O] * s->tangent_rate;
     s->unit[T_LSE] = s->score;
     s->unit[T_MU] = s->score * s->tangent_rate;
-    free(weights);
+    arrays_free(weights);
 }

@@ -60,18 +60,35 @@ static ag_status check_arrays(struct arrays *x, const ag_options *options, uint3
     return status;
 }
 
-ag_status ag_check_problem(const ag_check_case *c, const ag_check_options *options, ag_check_report *report)
+/* The arguments of ag_check_problem. */
+struct request {
+    const ag_check_case *c;
+    const ag_options *plan;
+    uint32_t parts;
+    ag_check_report *report;
+};
+
+static ag_status check_case(void *arg)
 {
+    const struct request *r = arg;
     struct arrays x;
-    const ag_options *plan = options != NULL ? options->plan : NULL;
-    const uint32_t parts = options != NULL && options->parts != 0 ? options->parts : AG_CHECK_ALL;
-    report->count = 0;
-    report->plan[0] = '\0';
-    ag_status status = arrays_of_case(&x, c, plan);
+    ag_status status = arrays_of_case(&x, r->c, r->plan);
     if (status == AG_OK) {
-        snprintf(report->plan, sizeof report->plan, "%s", ag_plan_describe(x.plan));
-        status = check_arrays(&x, plan, parts, report);
+        snprintf(r->report->plan, sizeof r->report->plan, "%s", ag_plan_describe(x.plan));
+        status = check_arrays(&x, r->plan, r->parts, r->report);
         arrays_destroy(&x);
     }
     return status;
+}
+
+ag_status ag_check_problem(const ag_check_case *c, const ag_check_options *options, ag_check_report *report)
+{
+    struct request request = {c, NULL, AG_CHECK_ALL, report};
+    if (options != NULL) {
+        request.plan = options->plan;
+        request.parts = options->parts != 0 ? options->parts : AG_CHECK_ALL;
+    }
+    report->count = 0;
+    report->plan[0] = '\0';
+    return memory_guarded(check_case, &request);
 }

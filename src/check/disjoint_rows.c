@@ -92,7 +92,7 @@ void disjoint_rows_create(struct disjoint_rows *g, const struct arrays *x, enum 
 
 void disjoint_rows_destroy(struct disjoint_rows *g)
 {
-    free(g->set);
-    free(g->slot);
-    free(g->row_set);
+    arrays_free(g->set);
+    arrays_free(g->slot);
+    arrays_free(g->row_set);
 }

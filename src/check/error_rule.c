@@ -54,9 +54,9 @@ static void fill_entry(struct error_entry *e, const struct arrays *x, const stru
     e->truth = distance(wanted, NULL, count);
     e->size = sizes->norm[e->t];
     e->limit = fmax(fmax(2 * e->baseline, 8 * f.eps * growth * e->size), f.floor * e->truth);
-    free(got);
-    free(plain);
-    free(wanted);
+    arrays_free(got);
+    arrays_free(plain);
+    arrays_free(wanted);
 }
 
 static ag_status compare(const struct arrays *x, struct arrays *baseline, struct arrays *truth,

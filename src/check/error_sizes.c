@@ -186,9 +186,9 @@ ag_status error_sizes_of(struct error_sizes *s, const struct arrays *x)
     }
     for (enum tensor t = 0; t < T_COUNT; t++) {
         s->norm[t] = w.a[t] != NULL ? norm(w.a[t], x->count[t]) : 0;
-        free(w.a[t]);
+        arrays_free(w.a[t]);
     }
     s->score = w.score;
-    free(w.memory);
+    arrays_free(w.memory);
     return status;
 }

@@ -124,7 +124,7 @@ static ag_status check_tangents(struct differences *g)
         if (status == AG_OK && g->x->data[t] != NULL) {
             compare(g, t, sums[f]);
         }
-        free(sums[f]);
+        arrays_free(sums[f]);
     }
     return status;
 }
@@ -203,7 +203,7 @@ static ag_status test_slots(struct differences *g, int family, const struct disj
             }
         }
     }
-    free(sums);
+    arrays_free(sums);
     return status;
 }
 

@@ -242,7 +242,7 @@ static ag_status row_constants(struct identity *id)
     subtract_row_constants(&y, constants);
     struct worst worst = worst_difference(id, &y);
     results_add_worst(id->results, &y, &worst, IDENTITY_LIMIT, "%s", name);
-    free(constants);
+    arrays_free(constants);
     arrays_destroy(&y);
     return status;
 }

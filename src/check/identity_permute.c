@@ -39,7 +39,7 @@ static double *permuted(const struct arrays *x, enum tensor t, enum order order,
         int64_t outer = e / (n * inner), along = e / inner % n;
         to[e] = from[(outer * n + permutation[along]) * inner + e % inner];
     }
-    free(from);
+    arrays_free(from);
     return to;
 }
 
@@ -73,11 +73,11 @@ static ag_status permute_run_compare(struct identity *id, struct arrays *y, enum
             } else {
                 arrays_write(y, t, values);
             }
-            free(values);
+            arrays_free(values);
         }
         status = outputs ? AG_OK : arrays_run_all(y);
     }
-    free(permutation);
+    arrays_free(permutation);
     return status;
 }
 

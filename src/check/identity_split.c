@@ -62,8 +62,8 @@ static void set_places(struct split *s, int n, int64_t shift)
         int64_t length = part_length(s, n, arrays_k_length(s->x, b));
         lengths[packed ? b + 1 : b] = packed ? lengths[b] + length : length;
     }
-    free(y->kv_lengths);
-    free(y->k_packed);
+    arrays_free(y->kv_lengths);
+    arrays_free(y->k_packed);
     y->args.k_packed = y->k_packed = packed ? lengths : NULL;
     y->args.kv_lengths = y->kv_lengths = packed ? NULL : lengths;
     y->args.k_offset = s->x->args.k_offset + (n == 0 ? 0 : s->cut);

@@ -1,5 +1,6 @@
 /* The check engine itself: one wrong element of one output is found by the check that is about it, by no other check
- * of its kind, and its place is named; parts, random cases and their text do what attngrad_check.h says. */
+ * of its kind, and its place is named; parts, random cases, their text and failing memory do what attngrad_check.h
+ * says. */
 #include "check/error_rule.h"
 #include "check/finite_differences.h"
 #include "check/identities.h"
@@ -195,6 +196,28 @@ static void test_random(void)
     }
 }
 
+/* Whichever allocation fails, the call ends with AG_NO_MEMORY; the sanitizers see that it leaks nothing. Then the same
+ * call works. */
+static void test_no_memory(void)
+{
+    ag_check_case c = {.problem = AG_PROBLEM_INIT, .seed = 3};
+    ag_check_report report;
+    ag_status status = AG_NO_MEMORY;
+    int64_t allocations = 0;
+    CHECK_OK(
+        ag_problem_parse("b2 h2 q3 k4 d2 f32 bias mask table=2,3 sink alibi=slopes packed=5,6", &c.problem));
+    while (status == AG_NO_MEMORY && allocations < 100000) {
+        memory_fail_after(allocations++);
+        status = ag_check_problem(&c, NULL, &report);
+        CHECK(status == AG_NO_MEMORY || status == AG_OK, "allocation %lld fails: %s", (long long)allocations,
+              ag_status_string(status));
+    }
+    memory_fail_after(-1);
+    printf("%lld allocations\n", (long long)allocations - 1);
+    CHECK(allocations > 100, "only %lld allocations", (long long)allocations);
+    CHECK_INT(ag_check_failures(&report), 0);
+}
+
 int main(void)
 {
     for (int n = 0; n < TEXTS; n++) {
@@ -204,5 +227,6 @@ int main(void)
     }
     test_parts();
     test_random();
+    test_no_memory();
     return test_summary();
 }
