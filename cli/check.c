@@ -2,9 +2,7 @@
 #include "check.h"
 
 #include "bar.h"
-#include "check/check_all.h"
 #include "check_print.h"
-#include "check/summary.h"
 #include "options.h"
 #include "usage.h"
 
@@ -46,7 +44,7 @@ struct request {
     const char *text; /* NULL: random problems */
     int64_t random, threads;
     bool help, json, lengths;
-    struct setup setup;
+    ag_check_case given; /* --random: only its seed */
 };
 
 static int read_request(int argc, char **argv, struct request *r)
@@ -56,22 +54,22 @@ static int read_request(int argc, char **argv, struct request *r)
         {"json", OPTION_FLAG, &r->json, 0, 0},
         {"lengths", OPTION_FLAG, &r->lengths, 0, 0},
         {"random", OPTION_INTEGER, &r->random, 1, 1000000000},
-        {"seed", OPTION_SEED, &r->setup.seed, 0, 0},
+        {"seed", OPTION_SEED, &r->given.seed, 0, 0},
         {"threads", OPTION_INTEGER, &r->threads, 1, 1024},
-        {"q-offset", OPTION_INTEGER, &r->setup.q_offset, INT64_MIN, INT64_MAX},
-        {"k-offset", OPTION_INTEGER, &r->setup.k_offset, INT64_MIN, INT64_MAX},
-        {"batch-offset", OPTION_INTEGER, &r->setup.batch_offset, 0, INT64_MAX},
+        {"q-offset", OPTION_INTEGER, &r->given.q_offset, INT64_MIN, INT64_MAX},
+        {"k-offset", OPTION_INTEGER, &r->given.k_offset, INT64_MIN, INT64_MAX},
+        {"batch-offset", OPTION_INTEGER, &r->given.batch_offset, 0, INT64_MAX},
     };
     struct operands operands = {&r->text, 1, 0};
     int status = options_parse(argc, argv, options, sizeof options / sizeof options[0], &operands);
-    r->setup.lengths = r->lengths;
+    r->given.lengths = r->lengths;
     return status;
 }
 
 /* What options_parse cannot see: which options go together. */
 static int check_request(const struct request *r)
 {
-    const struct setup *s = &r->setup;
+    const ag_check_case *s = &r->given;
     if (r->text == NULL && r->random == 0) {
         return usage_error("check", "no problem given: \"q8 d4 f64 causal\", for example, or --random N");
     }
@@ -86,19 +84,18 @@ static int check_request(const struct request *r)
 
 /* ---- One problem ------------------------------------------------------------------------------- */
 
-static int check_one(struct request *r, const ag_options *options)
+static int check_one(struct request *r, const ag_check_options *options)
 {
-    struct results results = {.count = 0};
-    char plan[PLAN_TEXT];
-    ag_status status = battery_run(&r->setup, options, &results, plan);
+    static ag_check_report report;
+    ag_status status = ag_check_problem(&r->given, options, &report);
     if (status != AG_OK) {
         return usage_error("check", "%s", ag_last_message());
     }
-    (r->json ? print_problem_json : print_problem)(&r->setup, plan, &results);
-    return results_failed(&results) > 0 ? EXIT_FAIL : EXIT_PASS;
+    (r->json ? print_problem_json : print_problem)(&r->given, &report);
+    return ag_check_failures(&report) > 0 ? EXIT_FAIL : EXIT_PASS;
 }
 
-static int check_text(struct request *r, const ag_options *options)
+static int check_text(struct request *r, const ag_check_options *options)
 {
     ag_problem problem = AG_PROBLEM_INIT;
     if (ag_problem_parse(r->text, &problem) != AG_OK) {
@@ -107,39 +104,37 @@ static int check_text(struct request *r, const ag_options *options)
     if (r->lengths && (problem.flags & AG_PACKED)) {
         return usage_error("check", "--lengths: packed sequences have random lengths anyway");
     }
-    r->setup.problem = problem;
+    r->given.problem = problem;
     return check_one(r, options);
 }
 
 /* ---- Many problems ----------------------------------------------------------------------------- */
 
-static void check_drawn(const struct request *r, const ag_options *options, int64_t n, struct tally *tally,
-                        struct json *json, struct counter *counter)
+static void check_drawn(const struct request *r, const ag_check_options *options, int64_t n,
+                        struct summary *summary, struct json *json, struct counter *counter)
 {
-    struct rng rng;
-    struct setup s;
-    struct results results = {.count = 0};
-    rng_init(&rng, r->setup.seed, (uint64_t)n);
-    draw_setup(&s, &rng);
-    ag_status status = battery_run(&s, options, &results, NULL);
+    static ag_check_report report;
+    ag_check_case c;
+    ag_check_random(&c, r->given.seed, (uint64_t)n, AG_CHECK_SMALL);
+    ag_status status = ag_check_problem(&c, options, &report);
     const char *message = status == AG_OK ? NULL : ag_last_message();
-    tally_add(tally, &results);
-    tally->problems++;
-    if (status == AG_OK && results_failed(&results) == 0) {
+    summary_add(summary, &report);
+    summary->problems++;
+    if (status == AG_OK && ag_check_failures(&report) == 0) {
         return;
     }
-    tally->failed_problems++;
+    summary->failed_problems++;
     counter_clear(counter);
     if (json != NULL) {
-        print_failure_json(json, &s, &results, message);
+        print_failure_json(json, &c, &report, message);
     } else {
-        print_failure(&s, &results, message);
+        print_failure(&c, &report, message);
     }
 }
 
-static int check_random(const struct request *r, const ag_options *options)
+static int check_random(const struct request *r, const ag_check_options *options)
 {
-    struct tally tally = {.count = 0};
+    struct summary summary = {.count = 0};
     struct json json = emit_to(stdout);
     struct counter counter;
     counter_begin(&counter, r->random);
@@ -148,26 +143,27 @@ static int check_random(const struct request *r, const ag_options *options)
         emit_begin_array(&json, "failures");
     }
     for (int64_t n = 0; n < r->random; n++) {
-        check_drawn(r, options, n, &tally, r->json ? &json : NULL, &counter);
+        check_drawn(r, options, n, &summary, r->json ? &json : NULL, &counter);
         counter_step(&counter, n + 1);
     }
     counter_clear(&counter);
     if (r->json) {
         emit_end(&json);
-        print_tally_json(&json, &tally);
+        print_summary_json(&json, &summary);
         emit_end(&json);
     } else {
-        print_tally(&tally);
+        print_summary(&summary);
     }
-    return tally.failed_problems > 0 ? EXIT_FAIL : EXIT_PASS;
+    return summary.failed_problems > 0 ? EXIT_FAIL : EXIT_PASS;
 }
 
 int check_main(int argc, char **argv)
 {
     struct request r;
-    ag_options options = AG_OPTIONS_INIT;
+    ag_options plan = AG_OPTIONS_INIT;
+    ag_check_options options = {AG_CHECK_ALL, &plan};
     memset(&r, 0, sizeof r);
-    r.setup.seed = 1;
+    r.given.seed = 1;
     int status = read_request(argc, argv, &r);
     if (status == 0 && r.help) {
         fputs(help, stdout);
@@ -179,6 +175,6 @@ int check_main(int argc, char **argv)
     if (status != 0) {
         return status;
     }
-    options.threads = (int32_t)r.threads;
+    plan.threads = (int32_t)r.threads;
     return r.text != NULL ? check_text(&r, &options) : check_random(&r, &options);
 }

@@ -1,20 +1,29 @@
-# What `make install` puts where: the command, the libraries, the headers, attngrad.pc and attngrad_io.pc, the
-# CMake package (attngrad::attngrad and attngrad::io are the shared libraries, attngrad::static and
-# attngrad::io_static the static ones), the man page, the completion for bash.
+# What `make install` puts where: the command, the libraries, the headers, attngrad.pc, attngrad_io.pc and
+# attngrad_check.pc, the CMake package (attngrad::attngrad and attngrad::io are the shared libraries, attngrad::static,
+# attngrad::io_static and attngrad::check the static ones), the man page, the completion for bash.
 include(CMakePackageConfigHelpers)
 
 install(TARGETS attngrad RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
-install(TARGETS attngrad_static attngrad_shared attngrad_io_static attngrad_io_shared EXPORT attngrad-targets
+set(libraries attngrad_static attngrad_shared attngrad_check)
+set(packages attngrad attngrad_check)
+if(ATTNGRAD_HAS_IO)
+    list(APPEND libraries attngrad_io_static attngrad_io_shared)
+    list(APPEND packages attngrad_io)
+endif()
+install(TARGETS ${libraries} EXPORT attngrad-targets
     ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
     LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 
 file(GLOB public_headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/include/attngrad*.h)
+if(NOT ATTNGRAD_HAS_IO)
+    list(FILTER public_headers EXCLUDE REGEX "attngrad_io.h$")
+endif()
 install(FILES ${public_headers} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(FILES docs/attngrad.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
 install(FILES completions/attngrad.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions
     RENAME attngrad)
 
-foreach(name attngrad attngrad_io)
+foreach(name ${packages})
     configure_file(cmake/${name}.pc.in ${name}.pc @ONLY)
     install(FILES ${PROJECT_BINARY_DIR}/${name}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 endforeach()

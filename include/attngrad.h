@@ -201,9 +201,11 @@ enum {
     AG_BACKEND_CUDA = 3
 };
 
+/* A table of kernels inside a backend, named after the instruction set that it needs. Each backend has its
+ * own (see ag_backend_isa); these are the CPU backend's. */
 typedef int32_t ag_isa;
 enum {
-    AG_ISA_AUTO = 0,
+    AG_ISA_AUTO = 0, /* the best that the machine has and the problem can use */
     AG_ISA_SCALAR = 1,
     AG_ISA_AVX2 = 2,
     AG_ISA_AVX512 = 3,
@@ -220,9 +222,9 @@ enum {
 typedef struct ag_options {
     uint32_t struct_size; /* sizeof(ag_options) */
     uint32_t flags;       /* AG_ROUND_INTERMEDIATES */
-    ag_backend backend;   /* AUTO: the environment's ATTNGRAD_BACKEND (cpu reference), else the fastest */
+    ag_backend backend;   /* AUTO: ATTNGRAD_BACKEND (cpu reference), else the fastest on this machine */
     ag_isa isa;           /* AUTO: ATTNGRAD_ISA (scalar avx2 avx512 amx neon), else the best here */
-    int32_t threads;      /* 0: ATTNGRAD_THREADS, else one a processor; at most 1024 */
+    int32_t threads;      /* 0: ATTNGRAD_THREADS, else one per processor; at most 1024 */
     int32_t reserved;     /* zero */
 
     /* For the plan's own memory; both or neither. alloc returns memory aligned as malloc's, or NULL. */
@@ -240,8 +242,24 @@ typedef struct ag_options {
 AG_API ag_status ag_plan_create(ag_plan **plan, const ag_problem *problem, const ag_options *options);
 AG_API void ag_plan_destroy(ag_plan *plan); /* NULL is allowed */
 
-/* "cpu, avx512, float32 inside, tile 192x384, 2 threads, deterministic"; lives as long as the plan. */
+/* What the plan runs on, for people: "cpu, avx512, float32 inside, tile 192x176, 2 threads, deterministic".
+ * Lives as long as the plan. Its wording may change: programs use ag_plan_info_get. */
 AG_API const char *ag_plan_describe(const ag_plan *plan);
+
+typedef struct ag_plan_info {
+    uint32_t struct_size; /* sizeof(ag_plan_info), set by the caller */
+    ag_backend backend;
+    ag_isa isa; /* the table of kernels that the maps use; AG_ISA_AUTO if the backend has none */
+    int32_t threads;
+    int64_t tile_queries; /* the vjp works on tiles of so many queries and keys; 0 if not on tiles */
+    int64_t tile_keys;
+    ag_dtype compute_dtype; /* of the arithmetic inside: AG_F32 or AG_F64 */
+    int32_t deterministic;  /* 1: the same inputs give the same bits for every number of threads */
+    char backend_name[16];  /* "cpu" */
+    char isa_name[16];      /* "avx512"; "" if the backend has none */
+} ag_plan_info;
+
+AG_API ag_status ag_plan_info_get(const ag_plan *plan, ag_plan_info *info);
 
 /* The plan's problem with every default filled in; lives as long as the plan. */
 AG_API const ag_problem *ag_plan_problem(const ag_plan *plan);
@@ -437,6 +455,19 @@ typedef struct ag_info {
 } ag_info;
 
 AG_API ag_status ag_info_get(ag_info *info);
+
+/* The tables of kernels that a backend has, by index from 0 to count - 1, the plainest first. A backend that
+ * is not built in, or has no tables, counts 0. */
+typedef struct ag_isa_info {
+    uint32_t struct_size; /* sizeof(ag_isa_info), set by the caller */
+    ag_isa isa;
+    int32_t built_in;  /* 1: this library has it */
+    int32_t available; /* 1: built in, and this machine can run it */
+    char name[16];     /* "avx512": ATTNGRAD_ISA's word */
+} ag_isa_info;
+
+AG_API int32_t ag_backend_isa_count(ag_backend backend);
+AG_API ag_status ag_backend_isa(ag_backend backend, int32_t index, ag_isa_info *info);
 
 #ifdef __cplusplus
 }

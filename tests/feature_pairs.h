@@ -54,7 +54,7 @@ static inline const char *features_exclude(const struct feature *a, const struct
 }
 
 /* Base words, and those of a and b; a == b: one feature alone. */
-static inline void features_setup(struct setup *s, const struct feature *a, const struct feature *b)
+static inline void features_case(ag_check_case *s, const struct feature *a, const struct feature *b)
 {
     char text[256];
     ag_problem problem = AG_PROBLEM_INIT;
@@ -69,19 +69,19 @@ static inline void features_setup(struct setup *s, const struct feature *a, cons
 }
 
 /* Runs test on each feature and on each pair that goes together, with its own seed. */
-static inline void features_each(void (*test)(const struct setup *s))
+static inline void features_each(void (*test)(const ag_check_case *s))
 {
     int runs = 0, left = test_count(FEATURES * FEATURES);
     for (int a = 0; a < FEATURES; a++) {
         for (int b = a; b < FEATURES && left > 0; b++, left--) {
-            struct setup s;
+            ag_check_case s;
             const char *reason = features_exclude(&features[a], &features[b]);
             if (reason != NULL) {
                 printf("no such problem: %s '%s' and %s '%s': %s\n", features[a].kind, features[a].words,
                        features[b].kind, features[b].words, reason);
                 continue;
             }
-            features_setup(&s, &features[a], &features[b]);
+            features_case(&s, &features[a], &features[b]);
             s.seed = (uint64_t)(++runs);
             test(&s);
         }
@@ -90,16 +90,17 @@ static inline void features_each(void (*test)(const struct setup *s))
 }
 
 /* One check for each result; a failure names the command that repeats it. */
-static inline void features_report(const struct setup *s, ag_status status, const struct results *results)
+static inline void features_report(const ag_check_case *s, ag_status status, const ag_check_report *results)
 {
-    char command[1024];
-    setup_command(s, command, sizeof command);
+    char command[1024], place[128];
+    ag_check_command(s, command, sizeof command);
     CHECK(status == AG_OK, "attngrad check %s: %s", command, ag_last_message());
     for (int n = 0; n < results->count; n++) {
-        const struct result *r = &results->items[n];
+        const ag_check_result *r = &results->results[n];
         if (r->not_applicable == NULL) {
-            CHECK(result_passed(r), "attngrad check %s: %s: %g, limit %g", command, r->name, r->residual,
-                  r->limit);
+            ag_check_place(r, place, sizeof place);
+            CHECK(ag_check_passed(r), "attngrad check %s: %s: %g, limit %g %s", command, r->name, r->residual,
+                  r->limit, place);
         }
     }
 }

@@ -26,7 +26,7 @@ enum {
     FED_STEPS = 64, /* of the sum, whose operands take 16 KiB at most */
     FED_ROUNDS = ROUNDS / 32,
     FED_BYTES = FED_STEPS * 4 * MAX_BYTES,
-    MOST_SUMS = 4 * FED_ROWS,
+    MAX_SUMS = 4 * FED_ROWS,
     MAX_THREADS = 1024
 };
 
@@ -190,7 +190,7 @@ static void *work(void *arg)
 {
     struct worker *w = arg;
     _Alignas(MAX_BYTES) struct numbers numbers;
-    char out[MOST_SUMS * MAX_BYTES];
+    char out[MAX_SUMS * MAX_BYTES];
     int64_t calls = 0;
     draw_numbers(&numbers, w->seed);
     do {

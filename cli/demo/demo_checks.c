@@ -1,14 +1,15 @@
 /* The checks of the worked example: its derivatives against finite differences, and identities that hold
  * to rounding. Both go through the whole layer, so they test attention's four maps inside it. */
+#include "check/stencil.h"
 #include "demo_example.h"
 
 #include <math.h>
 #include <string.h>
 
-/* Five-point differences with step 1e-3 have a truncation error near h^4 = 1e-12 and a rounding error
- * near 2^-52 / h = 2e-13, each times a small constant: 1e-10 leaves both room. An identity is a
+/* Differences with step h = 2e-3 have a truncation error near h^4 / 16 = 1e-12 and a rounding error near
+ * 2^-52 / h = 1e-13, each times a small constant: 1e-10 leaves both room. An identity is a
  * comparison of two sums of some 100 products: 1e-14 is 45 roundings. */
-static const double STEP = 1e-3;
+static const double STEP = 2e-3;
 static const double DIFFERENCE_LIMIT = 1e-10;
 static const double IDENTITY_LIMIT = 1e-14;
 
@@ -43,23 +44,21 @@ static void gradient(const struct context *c, const struct inputs *x, double *re
     memcpy(result, &dx, sizeof dx);
 }
 
-/* The derivative of n numbers of f at the example's inputs along direction:
- *     (8 (f(h) - f(-h)) - (f(2h) - f(-2h))) / 12h */
+/* The derivative of n numbers of f at the example's inputs along direction. */
 static void differentiate(const struct context *c, function f, int n, const double *direction, double *result)
 {
-    static const double place[4] = {1, -1, 2, -2}, weight[4] = {8, -8, -1, 1};
     memset(result, 0, (size_t)n * sizeof *result);
-    for (int p = 0; p < 4; p++) {
+    for (int p = 0; p < STENCIL_POINTS; p++) {
         double x[INPUTS], value[INPUTS];
         struct inputs moved;
         memcpy(x, &c->example->x, sizeof x);
         for (int m = 0; m < INPUTS; m++) {
-            x[m] += place[p] * STEP * direction[m];
+            x[m] += stencil[p].at * STEP * direction[m];
         }
         memcpy(&moved, x, sizeof moved);
         f(c, &moved, value);
         for (int m = 0; m < n; m++) {
-            result[m] += weight[p] * value[m] / (12 * STEP);
+            result[m] += stencil[p].weight / STEP * value[m];
         }
     }
 }
@@ -169,7 +168,7 @@ static void run_along(const struct context *c, double frequency, struct along *s
 static void check_directions(const struct context *c)
 {
     const struct example *e = c->example;
-    struct results *list = &c->example->checks;
+    ag_check_report *list = &c->example->checks;
     struct along t, u;
     double dx[INPUTS], found[INPUTS];
     run_along(c, 1.0, &t);

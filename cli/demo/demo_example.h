@@ -17,7 +17,7 @@ struct example {
     struct heads heads;
     double dP_J[TOKENS]; /* the first row of dP times J */
 
-    struct results checks;
+    ag_check_report checks;
 
     double rate;       /* of the one step of gradient descent */
     struct inputs new; /* the weights after it; X is data and stays */

@@ -50,12 +50,12 @@ static void write_checks(struct json *json, const struct example *e)
 {
     emit_begin_array(json, "checks");
     for (int n = 0; n < e->checks.count; n++) {
-        const struct result *check = &e->checks.items[n];
+        const ag_check_result *check = &e->checks.results[n];
         emit_begin_object(json, NULL);
         emit_string(json, "check", check->name);
         emit_number(json, "residual", check->residual);
         emit_number(json, "limit", check->limit);
-        emit_bool(json, "passed", result_passed(check));
+        emit_bool(json, "passed", ag_check_passed(check));
         emit_end(json);
     }
     emit_end(json);

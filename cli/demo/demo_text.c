@@ -97,9 +97,9 @@ static void print_checks(const struct example *e, const struct style *style)
     printf("t, u: two directions for all inputs at once; H: the Hessian of f\n\n");
     printf("%-38s %9s %9s\n", "check", "residual", "limit");
     for (int n = 0; n < e->checks.count; n++) {
-        const struct result *check = &e->checks.items[n];
+        const ag_check_result *check = &e->checks.results[n];
         printf("%-38s %9.1e %9.1e  ", check->name, check->residual, check->limit);
-        print_verdict(result_passed(check), style);
+        print_verdict(ag_check_passed(check), style);
     }
 }
 

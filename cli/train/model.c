@@ -268,9 +268,9 @@ void model_allocate(struct model *m, int64_t threads)
     allocate_layer(m);
     allocate_params(m);
     allocate_rows(m);
-    m->crew = crew_create(threads);
-    m->exec.ctx = m->crew;
-    m->exec.run = crew_run;
+    m->pool = pool_create(threads);
+    m->exec.ctx = m->pool;
+    m->exec.run = pool_run;
 }
 
 ag_status model_create(struct model *m, const struct model_shape *shape, int64_t threads)
@@ -290,7 +290,7 @@ void model_destroy(struct model *m)
                             m->row_buffer[1], m->row_buffer[2], m->d_stream, m->partial, m->workspace,
                             m->pick,          m->targets,       m->pick_x,   m->pick_y,  m->pick_r,
                             m->logits,        m->transposed,    m->losses,   m->best};
-    crew_destroy(m->crew);
+    pool_destroy(m->pool);
     ag_layer_destroy(m->layer);
     for (size_t n = 0; n < sizeof memory / sizeof memory[0]; n++) {
         free(memory[n]);

@@ -39,7 +39,7 @@ struct model {
     int64_t rows;    /* batch * context */
     int64_t reach;   /* distances that have a bias of their own */
     ag_layer *layer; /* all layers have one shape, so one object serves them */
-    struct crew *crew;
+    struct thread_pool *pool;
     ag_exec exec;
 
     int64_t count; /* of all parameters */

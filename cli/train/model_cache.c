@@ -72,7 +72,7 @@ static void multiply(const struct model_cache *c, const struct model *m, int64_t
     const float *weights =
         c->weights != NULL ? c->weights + l * size : m->value + model_layer_at(m, l) + 2 * width;
     const struct product x = {to, from, weights + which * width * width, 1, width, width, width, 1};
-    rows_multiply(m->crew, &x);
+    rows_multiply(m->pool, &x);
 }
 
 /* What the layer's dtype makes of a row. */
@@ -91,14 +91,14 @@ static void make_inputs(struct model_cache *c, const struct model *m, int64_t l)
     float *before = c->normed + l * 2 * width, *now = before + width, r;
     memcpy(before, now, bytes);
     const struct norm norm = {.rows = 1, .width = width, .x = c->x, .gain = gain, .y = now, .r = &r};
-    rows_norm(m->crew, &norm);
+    rows_norm(m->pool, &norm);
     const struct shift shift = {.rows = rows,
                                 .width = width,
                                 .context = 2,
                                 .n = rows == 2 ? before : now,
                                 .shift = gain + width,
                                 .m = c->row[1]};
-    rows_shift(m->crew, &shift);
+    rows_shift(m->pool, &shift);
     memcpy(c->row[0], now, bytes);
     memmove(c->row[1], c->row[1] + (rows - 1) * width, bytes);
     round_row(c, m, c->row[0]);

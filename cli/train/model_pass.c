@@ -118,8 +118,8 @@ static void forward_inputs(struct model *m, int64_t l)
     norm.y = m->row_buffer[0];
     shift.n = m->row_buffer[0];
     shift.m = m->row_buffer[1];
-    rows_norm(m->crew, &norm);
-    rows_shift(m->crew, &shift);
+    rows_norm(m->pool, &norm);
+    rows_shift(m->pool, &shift);
     ag_convert(m->normed + offset, dtype, norm.y, AG_F32, numbers);
     ag_convert(m->keyed + offset, dtype, shift.m, AG_F32, numbers);
 }
@@ -165,9 +165,9 @@ void model_output(struct model *m, struct model_score *score)
     const struct norm norm = last_norm(m);
     const struct product logits = {m->logits, m->pick_y, output, m->picked, width, MODEL_BYTES, width, 1};
     const struct entropy entropy = entropy_of(m);
-    rows_norm(m->crew, &norm);
-    rows_multiply(m->crew, &logits);
-    rows_entropy(m->crew, &entropy);
+    rows_norm(m->pool, &norm);
+    rows_multiply(m->pool, &logits);
+    rows_entropy(m->pool, &entropy);
     *score = (struct model_score){.targets = m->picked};
     for (int64_t i = 0; i < m->picked; i++) {
         score->loss += m->losses[i] / (double)m->picked;
@@ -205,14 +205,14 @@ static void backward_output(struct model *m, double loss_scale)
             m->transposed[v * width + c] = output[c * MODEL_BYTES + v];
         }
     }
-    rows_entropy_backward(m->crew, &entropy, (float)(loss_scale / (double)m->picked));
-    rows_multiply(m->crew, &d_output);
-    rows_multiply(m->crew, &d_norm);
+    rows_entropy_backward(m->pool, &entropy, (float)(loss_scale / (double)m->picked));
+    rows_multiply(m->pool, &d_output);
+    rows_multiply(m->pool, &d_norm);
     struct norm norm = last_norm(m);
     norm.dy = m->row_buffer[0];
     norm.dx = m->pick_y; /* which was read for the last time above */
     memset(norm.dx, 0, (size_t)(m->picked * width) * sizeof(float));
-    rows_norm_backward(m->crew, &norm);
+    rows_norm_backward(m->pool, &norm);
     memset(m->d_stream, 0, (size_t)numbers_of(m) * sizeof(float));
     for (int64_t i = 0; i < m->picked; i++) {
         memcpy(m->d_stream + m->pick[i] * width, norm.dx + i * width, (size_t)width * sizeof(float));
@@ -235,10 +235,10 @@ static void backward_inputs(struct model *m, int64_t l)
     shift.n = n;
     shift.dm = dm;
     shift.dn = dn;
-    rows_shift_backward(m->crew, &shift);
+    rows_shift_backward(m->pool, &shift);
     norm.dy = dn;
     norm.dx = m->d_stream;
-    rows_norm_backward(m->crew, &norm);
+    rows_norm_backward(m->pool, &norm);
 }
 
 /* Of X_{l+1} = X_l + attention_l(N, M, N) */

@@ -51,10 +51,10 @@ static void multiply_task(void *arg, int64_t task)
     }
 }
 
-void rows_multiply(struct crew *crew, const struct product *x)
+void rows_multiply(struct thread_pool *pool, const struct product *x)
 {
     struct product mine = *x;
-    crew_run(crew, rows_tasks(x->m), multiply_task, &mine);
+    pool_run(pool, rows_tasks(x->m), multiply_task, &mine);
 }
 
 /* The tasks' partial sums over rows, in the order of the tasks. */
@@ -87,10 +87,10 @@ static void norm_task(void *arg, int64_t task)
     }
 }
 
-void rows_norm(struct crew *crew, const struct norm *x)
+void rows_norm(struct thread_pool *pool, const struct norm *x)
 {
     struct norm mine = *x;
-    crew_run(crew, rows_tasks(x->rows), norm_task, &mine);
+    pool_run(pool, rows_tasks(x->rows), norm_task, &mine);
 }
 
 /* With u = gain o dy: dx += r u - r^3 x <u, x> / width; dgain = sum of the rows of dy o x r. */
@@ -115,10 +115,10 @@ static void norm_backward_task(void *arg, int64_t task)
     }
 }
 
-void rows_norm_backward(struct crew *crew, const struct norm *x)
+void rows_norm_backward(struct thread_pool *pool, const struct norm *x)
 {
     struct norm mine = *x;
-    crew_run(crew, rows_tasks(x->rows), norm_backward_task, &mine);
+    pool_run(pool, rows_tasks(x->rows), norm_backward_task, &mine);
     sum_partial(x->dgain, x->partial, x->rows, x->width);
 }
 
@@ -139,10 +139,10 @@ static void shift_task(void *arg, int64_t task)
     }
 }
 
-void rows_shift(struct crew *crew, const struct shift *x)
+void rows_shift(struct thread_pool *pool, const struct shift *x)
 {
     struct shift mine = *x;
-    crew_run(crew, rows_tasks(x->rows), shift_task, &mine);
+    pool_run(pool, rows_tasks(x->rows), shift_task, &mine);
 }
 
 /* dN += (1 - shift) o dM + shift o dM of the row behind; dshift = sum of the rows of dM o (N' - N). */
@@ -164,10 +164,10 @@ static void shift_backward_task(void *arg, int64_t task)
     }
 }
 
-void rows_shift_backward(struct crew *crew, const struct shift *x)
+void rows_shift_backward(struct thread_pool *pool, const struct shift *x)
 {
     struct shift mine = *x;
-    crew_run(crew, rows_tasks(x->rows), shift_backward_task, &mine);
+    pool_run(pool, rows_tasks(x->rows), shift_backward_task, &mine);
     sum_partial(x->dshift, x->partial, x->rows, x->width);
 }
 
@@ -197,10 +197,10 @@ static void entropy_task(void *arg, int64_t task)
     }
 }
 
-void rows_entropy(struct crew *crew, const struct entropy *x)
+void rows_entropy(struct thread_pool *pool, const struct entropy *x)
 {
     struct entropy mine = *x;
-    crew_run(crew, rows_tasks(x->rows), entropy_task, &mine);
+    pool_run(pool, rows_tasks(x->rows), entropy_task, &mine);
 }
 
 struct entropy_backward {
@@ -221,8 +221,8 @@ static void entropy_backward_task(void *arg, int64_t task)
     }
 }
 
-void rows_entropy_backward(struct crew *crew, const struct entropy *x, float factor)
+void rows_entropy_backward(struct thread_pool *pool, const struct entropy *x, float factor)
 {
     struct entropy_backward job = {x, factor};
-    crew_run(crew, rows_tasks(x->rows), entropy_backward_task, &job);
+    pool_run(pool, rows_tasks(x->rows), entropy_backward_task, &job);
 }

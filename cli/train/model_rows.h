@@ -12,7 +12,7 @@ struct product {
     const float *a, *b;
     int64_t m, k, n, a_row, a_col;
 };
-void rows_multiply(struct crew *crew, const struct product *x);
+void rows_multiply(struct thread_pool *pool, const struct product *x);
 
 /* The root-mean-square norm, row by row: r = 1 / sqrt(mean x^2 + 1e-6), y = gain o x r. */
 struct norm {
@@ -25,8 +25,8 @@ struct norm {
     float *partial;  /* [rows_tasks(rows)][width]: scratch */
 };
 int64_t rows_tasks(int64_t rows);
-void rows_norm(struct crew *crew, const struct norm *x);
-void rows_norm_backward(struct crew *crew, const struct norm *x);
+void rows_norm(struct thread_pool *pool, const struct norm *x);
+void rows_norm_backward(struct thread_pool *pool, const struct norm *x);
 
 /* M = (1 - shift) o N + shift o N', with N' the row before, zero at the beginning of a sequence. */
 struct shift {
@@ -38,8 +38,8 @@ struct shift {
     float *dshift;   /* is written */
     float *partial;  /* as the norm's */
 };
-void rows_shift(struct crew *crew, const struct shift *x);
-void rows_shift_backward(struct crew *crew, const struct shift *x);
+void rows_shift(struct thread_pool *pool, const struct shift *x);
+void rows_shift_backward(struct thread_pool *pool, const struct shift *x);
 
 /* Cross-entropy of softmax(logits) with one target a row. The logits become the probabilities. */
 struct entropy {
@@ -49,9 +49,9 @@ struct entropy {
     double *losses; /* [rows] */
     int64_t *best;  /* [rows]: the class of the largest logit, the first of equals */
 };
-void rows_entropy(struct crew *crew, const struct entropy *x);
+void rows_entropy(struct thread_pool *pool, const struct entropy *x);
 
 /* logits, now probabilities p, become (p - target) factor. */
-void rows_entropy_backward(struct crew *crew, const struct entropy *x, float factor);
+void rows_entropy_backward(struct thread_pool *pool, const struct entropy *x, float factor);
 
 #endif

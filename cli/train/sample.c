@@ -18,7 +18,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { LENGTH_OF_TEXT = 200, LENGTH_OF_RECALL = 1, MOST_LENGTH = 100000000, MOST_COUNT = 10000 };
+enum { LENGTH_OF_TEXT = 200, LENGTH_OF_RECALL = 1, MAX_LENGTH = 100000000, MAX_COUNT = 10000 };
 
 static const char help[] = "usage: attngrad sample PROMPT [OPTION]...\n"
                            "\n"
@@ -50,11 +50,11 @@ static int read_options(struct sample *s, int argc, char **argv)
         .model = "model.safetensors", .length = -1, .count = 1, .temperature = 0.8, .seed = 1};
     const struct option options[] = {
         {"model", OPTION_TEXT, &s->model, 0, 0},
-        {"length", OPTION_INTEGER, &s->length, 1, MOST_LENGTH},
-        {"count", OPTION_INTEGER, &s->count, 1, MOST_COUNT},
+        {"length", OPTION_INTEGER, &s->length, 1, MAX_LENGTH},
+        {"count", OPTION_INTEGER, &s->count, 1, MAX_COUNT},
         {"temperature", OPTION_NUMBER, &s->temperature, 0, 0},
         {"seed", OPTION_SEED, &s->seed, 0, 0},
-        {"threads", OPTION_INTEGER, &s->threads, 0, MOST_THREADS},
+        {"threads", OPTION_INTEGER, &s->threads, 0, MAX_THREADS},
         {"help", OPTION_FLAG, &s->help, 0, 0},
     };
     struct operands prompts = {&s->prompt, 1, 0};

@@ -1,4 +1,4 @@
-/* The crew of model_threads.h: threads that sleep until there is a loop, and then draw its indices. */
+/* The pool of thread_pool.h: threads that sleep until there is a loop, and then draw its indices. */
 #define _XOPEN_SOURCE 700
 #include "thread_pool.h"
 
@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-struct crew {
+struct thread_pool {
     pthread_mutex_t mutex;
     pthread_cond_t work, done;
     pthread_t *threads;
@@ -21,88 +21,88 @@ struct crew {
 };
 
 /* Does one index, if there is one; the mutex is held at the beginning and at the end. */
-static bool work_once(struct crew *crew)
+static bool work_once(struct thread_pool *pool)
 {
-    if (crew->next == crew->n) {
+    if (pool->next == pool->n) {
         return false;
     }
-    const int64_t index = crew->next++;
-    pthread_mutex_unlock(&crew->mutex);
-    crew->task(crew->arg, index);
-    pthread_mutex_lock(&crew->mutex);
-    if (++crew->finished == crew->n) {
-        pthread_cond_signal(&crew->done);
+    const int64_t index = pool->next++;
+    pthread_mutex_unlock(&pool->mutex);
+    pool->task(pool->arg, index);
+    pthread_mutex_lock(&pool->mutex);
+    if (++pool->finished == pool->n) {
+        pthread_cond_signal(&pool->done);
     }
     return true;
 }
 
 static void *live(void *arg)
 {
-    struct crew *crew = arg;
-    pthread_mutex_lock(&crew->mutex);
-    while (!crew->leaving) {
-        if (!work_once(crew)) {
-            pthread_cond_wait(&crew->work, &crew->mutex);
+    struct thread_pool *pool = arg;
+    pthread_mutex_lock(&pool->mutex);
+    while (!pool->leaving) {
+        if (!work_once(pool)) {
+            pthread_cond_wait(&pool->work, &pool->mutex);
         }
     }
-    pthread_mutex_unlock(&crew->mutex);
+    pthread_mutex_unlock(&pool->mutex);
     return NULL;
 }
 
-struct crew *crew_create(int64_t threads)
+struct thread_pool *pool_create(int64_t threads)
 {
-    struct crew *crew = arrays_alloc(1, sizeof *crew);
-    *crew = (struct crew){.n_threads = 0};
-    crew->threads = arrays_alloc(threads, sizeof *crew->threads);
-    pthread_mutex_init(&crew->mutex, NULL);
-    pthread_cond_init(&crew->work, NULL);
-    pthread_cond_init(&crew->done, NULL);
-    while (crew->n_threads < threads - 1 &&
-           pthread_create(&crew->threads[crew->n_threads], NULL, live, crew) == 0) {
-        crew->n_threads++;
+    struct thread_pool *pool = arrays_alloc(1, sizeof *pool);
+    *pool = (struct thread_pool){.n_threads = 0};
+    pool->threads = arrays_alloc(threads, sizeof *pool->threads);
+    pthread_mutex_init(&pool->mutex, NULL);
+    pthread_cond_init(&pool->work, NULL);
+    pthread_cond_init(&pool->done, NULL);
+    while (pool->n_threads < threads - 1 &&
+           pthread_create(&pool->threads[pool->n_threads], NULL, live, pool) == 0) {
+        pool->n_threads++;
     }
-    return crew;
+    return pool;
 }
 
-void crew_destroy(struct crew *crew)
+void pool_destroy(struct thread_pool *pool)
 {
-    if (crew == NULL) {
+    if (pool == NULL) {
         return;
     }
-    pthread_mutex_lock(&crew->mutex);
-    crew->leaving = true;
-    pthread_cond_broadcast(&crew->work);
-    pthread_mutex_unlock(&crew->mutex);
-    for (int64_t t = 0; t < crew->n_threads; t++) {
-        pthread_join(crew->threads[t], NULL);
+    pthread_mutex_lock(&pool->mutex);
+    pool->leaving = true;
+    pthread_cond_broadcast(&pool->work);
+    pthread_mutex_unlock(&pool->mutex);
+    for (int64_t t = 0; t < pool->n_threads; t++) {
+        pthread_join(pool->threads[t], NULL);
     }
-    pthread_cond_destroy(&crew->done);
-    pthread_cond_destroy(&crew->work);
-    pthread_mutex_destroy(&crew->mutex);
-    free(crew->threads);
-    free(crew);
+    pthread_cond_destroy(&pool->done);
+    pthread_cond_destroy(&pool->work);
+    pthread_mutex_destroy(&pool->mutex);
+    free(pool->threads);
+    free(pool);
 }
 
-void crew_run(void *ctx, int64_t n, ag_task task, void *arg)
+void pool_run(void *ctx, int64_t n, ag_task task, void *arg)
 {
-    struct crew *crew = ctx;
-    if (n <= 1 || crew->n_threads == 0) {
+    struct thread_pool *pool = ctx;
+    if (n <= 1 || pool->n_threads == 0) {
         for (int64_t index = 0; index < n; index++) {
             task(arg, index);
         }
         return;
     }
-    pthread_mutex_lock(&crew->mutex);
-    crew->task = task;
-    crew->arg = arg;
-    crew->n = n;
-    crew->next = crew->finished = 0;
-    pthread_cond_broadcast(&crew->work);
-    while (work_once(crew)) {
+    pthread_mutex_lock(&pool->mutex);
+    pool->task = task;
+    pool->arg = arg;
+    pool->n = n;
+    pool->next = pool->finished = 0;
+    pthread_cond_broadcast(&pool->work);
+    while (work_once(pool)) {
     }
-    while (crew->finished < crew->n) {
-        pthread_cond_wait(&crew->done, &crew->mutex);
+    while (pool->finished < pool->n) {
+        pthread_cond_wait(&pool->done, &pool->mutex);
     }
-    crew->n = crew->next = 0;
-    pthread_mutex_unlock(&crew->mutex);
+    pool->n = pool->next = 0;
+    pthread_mutex_unlock(&pool->mutex);
 }

@@ -112,14 +112,14 @@ int train_files(const struct train *train);
 
 /* The limits of a model's sizes, for options and checkpoints. */
 enum {
-    MOST_HEADS = 256,
-    MOST_LAYERS = 256,
-    MOST_WIDTH = 16384,
-    MOST_HEAD = 512, /* channels of a head */
-    MOST_CONTEXT = 65536,
-    MOST_BATCH = 65536,
-    MOST_STEPS = 100000000,
-    MOST_THREADS = 1024
+    MAX_HEADS = 256,
+    MAX_LAYERS = 256,
+    MAX_WIDTH = 16384,
+    MAX_HEAD = 512, /* channels of a head */
+    MAX_CONTEXT = 65536,
+    MAX_BATCH = 65536,
+    MAX_STEPS = 100000000,
+    MAX_THREADS = 1024
 };
 
 /* ---- The loop ---- */

@@ -38,19 +38,19 @@ static void list_fields(struct settings *s, struct state *state, struct field fi
         {"text_bytes", WHOLE, &s->text_bytes, 0, INT64_MAX},
         {"text_hash", UNSIGNED, &s->text_hash, 0, 0},
         {"dtype", DTYPE, &s->shape.dtype, 0, 0},
-        {"heads", WHOLE, &s->shape.heads, 1, MOST_HEADS},
-        {"layers", WHOLE, &s->shape.layers, 1, MOST_LAYERS},
-        {"width", WHOLE, &s->shape.width, 1, MOST_WIDTH},
-        {"context", WHOLE, &s->shape.context, 2, MOST_CONTEXT},
-        {"batch", WHOLE, &s->shape.batch, 1, MOST_BATCH},
-        {"steps", WHOLE, &s->steps, 1, MOST_STEPS},
+        {"heads", WHOLE, &s->shape.heads, 1, MAX_HEADS},
+        {"layers", WHOLE, &s->shape.layers, 1, MAX_LAYERS},
+        {"width", WHOLE, &s->shape.width, 1, MAX_WIDTH},
+        {"context", WHOLE, &s->shape.context, 2, MAX_CONTEXT},
+        {"batch", WHOLE, &s->shape.batch, 1, MAX_BATCH},
+        {"steps", WHOLE, &s->steps, 1, MAX_STEPS},
         {"rate", NUMBER, &s->rate, 0, 0},
         {"seed", UNSIGNED, &s->seed, 0, 0},
-        {"step", WHOLE, &state->step, 0, MOST_STEPS},
-        {"steps_applied", WHOLE, &state->adamw.steps, 0, MOST_STEPS},
+        {"step", WHOLE, &state->step, 0, MAX_STEPS},
+        {"steps_applied", WHOLE, &state->adamw.steps, 0, MAX_STEPS},
         {"loss_scale", NUMBER, &state->scale.scale, 0, 0},
-        {"loss_scale_in_a_row", WHOLE, &state->scale.in_a_row, 0, MOST_STEPS},
-        {"loss_scale_skipped", WHOLE, &state->scale.skipped, 0, MOST_STEPS},
+        {"loss_scale_in_a_row", WHOLE, &state->scale.in_a_row, 0, MAX_STEPS},
+        {"loss_scale_skipped", WHOLE, &state->scale.skipped, 0, MAX_STEPS},
     };
     memcpy(fields, all, sizeof all);
 }
@@ -189,7 +189,7 @@ static int read_metadata(struct checkpoint *c)
         }
     }
     const struct settings *s = &c->settings;
-    if (s->shape.width % s->shape.heads != 0 || s->shape.width / s->shape.heads > MOST_HEAD ||
+    if (s->shape.width % s->shape.heads != 0 || s->shape.width / s->shape.heads > MAX_HEAD ||
         c->state.adamw.steps > c->state.step) {
         return file_error(c->command, "'%s': wrong checkpoint: its numbers contradict each other", c->path);
     }

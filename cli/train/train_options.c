@@ -66,19 +66,19 @@ int train_options(struct train *train, int argc, char **argv)
     *train = (struct train){.model = "model.safetensors", .save_every = DEFAULT_SAVE, .log_every = -1};
     *s = (struct settings){.shape = {-1, -1, -1, -1, -1, 0}, .steps = -1, .rate = NAN};
     const struct option options[] = {
-        {"heads", OPTION_INTEGER, &s->shape.heads, 1, MOST_HEADS},
-        {"layers", OPTION_INTEGER, &s->shape.layers, 1, MOST_LAYERS},
-        {"width", OPTION_INTEGER, &s->shape.width, 1, MOST_WIDTH},
-        {"context", OPTION_INTEGER, &s->shape.context, 2, MOST_CONTEXT},
-        {"batch", OPTION_INTEGER, &s->shape.batch, 1, MOST_BATCH},
+        {"heads", OPTION_INTEGER, &s->shape.heads, 1, MAX_HEADS},
+        {"layers", OPTION_INTEGER, &s->shape.layers, 1, MAX_LAYERS},
+        {"width", OPTION_INTEGER, &s->shape.width, 1, MAX_WIDTH},
+        {"context", OPTION_INTEGER, &s->shape.context, 2, MAX_CONTEXT},
+        {"batch", OPTION_INTEGER, &s->shape.batch, 1, MAX_BATCH},
         {"dtype", OPTION_TEXT, &dtype, 0, 0},
-        {"steps", OPTION_INTEGER, &s->steps, 1, MOST_STEPS},
+        {"steps", OPTION_INTEGER, &s->steps, 1, MAX_STEPS},
         {"rate", OPTION_NUMBER, &s->rate, 0, 0},
         {"seed", OPTION_TEXT, &seed, 0, 0},
-        {"threads", OPTION_INTEGER, &train->threads, 0, MOST_THREADS},
+        {"threads", OPTION_INTEGER, &train->threads, 0, MAX_THREADS},
         {"model", OPTION_TEXT, &train->model, 0, 0},
-        {"save-every", OPTION_INTEGER, &train->save_every, 1, MOST_STEPS},
-        {"log-every", OPTION_INTEGER, &train->log_every, 1, MOST_STEPS},
+        {"save-every", OPTION_INTEGER, &train->save_every, 1, MAX_STEPS},
+        {"log-every", OPTION_INTEGER, &train->log_every, 1, MAX_STEPS},
         {"plot", OPTION_TEXT, &train->plot, 0, 0},
         {"resume", OPTION_FLAG, &train->resume, 0, 0},
         {"overwrite", OPTION_FLAG, &train->overwrite, 0, 0},
@@ -162,10 +162,10 @@ int shape_check(const char *command, const struct model_shape *shape)
         return usage_error(command, "--width %lld is no multiple of --heads %lld", (long long)shape->width,
                            (long long)shape->heads);
     }
-    if (shape->width / shape->heads > MOST_HEAD) {
+    if (shape->width / shape->heads > MAX_HEAD) {
         return usage_error(command, "--width %lld: with --heads %lld a head has %lld channels, at most %d",
                            (long long)shape->width, (long long)shape->heads,
-                           (long long)(shape->width / shape->heads), MOST_HEAD);
+                           (long long)(shape->width / shape->heads), MAX_HEAD);
     }
     return 0;
 }

@@ -14,7 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { WARMUP_SHARE = 10, MOST_WARMUP = 100, TITLE_SIZE = 160 };
+enum { WARMUP_SHARE = 10, MAX_WARMUP = 100, TITLE_SIZE = 160 };
 
 /* The test at the end: as many sequences, but no more bytes, and at least one batch. */
 enum { TEST_SEQUENCES = 512, TEST_BYTES = 32768 };
@@ -44,7 +44,7 @@ static ag_status rate_of(const struct settings *s, int64_t step, double *rate)
     schedule.rate = s->rate;
     schedule.final_rate = s->rate / 10;
     schedule.steps = s->steps;
-    schedule.warmup = s->steps / WARMUP_SHARE < MOST_WARMUP ? s->steps / WARMUP_SHARE : MOST_WARMUP;
+    schedule.warmup = s->steps / WARMUP_SHARE < MAX_WARMUP ? s->steps / WARMUP_SHARE : MAX_WARMUP;
     return ag_schedule_rate(&schedule, step, rate);
 }
 

@@ -2,7 +2,7 @@
 
 `attngrad.torch` is the same for PyTorch, with every derivative of it."""
 
-from ._check import check
+from ._check import Residual, check
 from ._core import info, version
 from ._explain import explain
 from ._features import Features
@@ -16,6 +16,7 @@ __all__ = [
     "GradientTangents",
     "Gradients",
     "Merged",
+    "Residual",
     "Tangents",
     "__version__",
     "check",

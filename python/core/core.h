@@ -62,4 +62,9 @@ extern PyType_Spec core_plan_spec;
 /* plan(problem, *, ...): the module's function, with the type that it makes an object of. */
 PyObject *core_plan_new(PyTypeObject *type, PyObject *args, PyObject *keywords);
 
+/* ---- Check ---- */
+
+/* check(problem, *, seed=0, backend=0, threads=0). */
+PyObject *core_check(PyObject *module, PyObject *args, PyObject *keywords);
+
 #endif

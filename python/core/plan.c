@@ -112,6 +112,20 @@ static PyObject *plan_describe(PyObject *self, PyObject *unused)
     return PyUnicode_FromString(ag_plan_describe(plan_of(self)));
 }
 
+static PyObject *plan_info(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    ag_plan_info info = {.struct_size = sizeof info};
+    const ag_status status = ag_plan_info_get(plan_of(self), &info);
+    if (status != AG_OK) {
+        return core_fail(status);
+    }
+    return Py_BuildValue("{s:s,s:s,s:i,s:(LL),s:s,s:O}", "backend", info.backend_name, "isa", info.isa_name,
+                         "threads", (int)info.threads, "tile", (long long)info.tile_queries,
+                         (long long)info.tile_keys, "compute_dtype", ag_dtype_name(info.compute_dtype),
+                         "deterministic", info.deterministic ? Py_True : Py_False);
+}
+
 static PyObject *plan_problem(PyObject *self, PyObject *unused)
 {
     (void)unused;
@@ -268,7 +282,9 @@ static PyMethodDef plan_methods[] = {
                "ag_trace into float64 arrays {name: address}.")},
     {"workspace", plan_workspace, METH_O,
      PyDoc_STR("workspace(maps, /): bytes that serve each of the maps.")},
-    {"describe", plan_describe, METH_NOARGS, PyDoc_STR("describe(): what the plan runs on.")},
+    {"describe", plan_describe, METH_NOARGS, PyDoc_STR("describe(): what the plan runs on, for people.")},
+    {"info", plan_info, METH_NOARGS,
+     PyDoc_STR("info(): the same for programs: backend, isa, threads, tile, compute_dtype, deterministic.")},
     {"problem", plan_problem, METH_NOARGS, PyDoc_STR("problem(): the text of the problem.")},
     {NULL, NULL, 0, NULL}};
 

@@ -9,8 +9,8 @@ import attngrad
 
 for other in ("torch", "ml_dtypes", "jax"):
     assert importlib.util.find_spec(other) is None, f"{other} is here: this environment proves nothing"
-errors = attngrad.check("h4 kv2 q33 k47 d16 f32 causal softcap=20 sink bias=1h1k")
-assert max(errors.values()) < 1e-8, errors
+residuals = attngrad.check("h4 kv2 q33 k47 d16 f32 causal softcap=20 sink bias=1h1k")
+assert residuals and all(r.passed for r in residuals.values()), residuals
 try:
     attngrad.forward(*[np.zeros((4, 8), np.float32)] * 3, out_dtype="bfloat16")
 except TypeError as error:

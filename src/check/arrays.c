@@ -183,6 +183,37 @@ int64_t arrays_index(const struct arrays *x, enum tensor t, int64_t b, int64_t h
            (size[2] > 1 ? i * view.strides[2] : 0) + (size[3] > 1 ? c * view.strides[3] : 0);
 }
 
+/* Row n of a packed array, as a position in its sequence. */
+static void find_sequence(const int64_t *starts, int64_t batch, int64_t position[4])
+{
+    const int64_t row = position[2];
+    position[0] = -1;
+    for (int64_t b = 0; b < batch; b++) {
+        if (row >= starts[b] && row < starts[b + 1]) {
+            position[0] = b;
+            position[2] = row - starts[b];
+        }
+    }
+}
+
+void arrays_position(const struct arrays *x, enum tensor t, int64_t element, int64_t position[4])
+{
+    const int64_t *size = x->size[t];
+    const enum tensor_shape shape = tensor_info[t].shape;
+    const int packed = is_packed(x, t);
+    const int64_t inner =
+        packed ? size[1] : size[2]; /* the axis before the channels: [n][h][c] or [h][n][c] */
+    const int64_t row = element / size[3], outer = row / inner;
+    position[3] = element % size[3];
+    position[packed ? 1 : 2] = row % inner;
+    position[packed ? 2 : 1] = packed ? outer : outer % size[1];
+    position[0] = packed ? 0 : outer / size[1];
+    if (packed) {
+        find_sequence(shape == SHAPE_K || shape == SHAPE_V ? x->k_packed : x->q_packed, x->p->batch,
+                      position);
+    }
+}
+
 /* ---- Reading and writing ----------------------------------------------------------------------- */
 
 static void to_f64(const struct arrays *x, enum tensor t, double *values)
@@ -252,6 +283,16 @@ double *arrays_read_new(const struct arrays *x, enum tensor t)
     double *values = arrays_alloc(x->count[t], sizeof *values);
     arrays_read(x, t, values);
     return values;
+}
+
+int64_t arrays_read_element(const struct arrays *x, enum tensor t, int64_t n)
+{
+    const int64_t *size = x->size[t];
+    if (!is_packed(x, t)) {
+        return n;
+    }
+    int64_t c = n % size[3], row = n / size[3] % size[2], h = n / size[3] / size[2];
+    return (row * size[1] + h) * size[3] + c;
 }
 
 double *arrays_f64(const struct arrays *x, enum tensor t)
@@ -506,7 +547,7 @@ ag_status arrays_like(struct arrays *y, const struct arrays *x, const ag_problem
     return status;
 }
 
-ag_status arrays_twin(struct arrays *y, const struct arrays *x, ag_dtype dtype, const ag_options *options)
+ag_status arrays_clone_as(struct arrays *y, const struct arrays *x, ag_dtype dtype, const ag_options *options)
 {
     ag_problem problem = x->given;
     if (dtype != problem.dtype) {

@@ -129,7 +129,8 @@ void arrays_random_lengths(struct arrays *x);
 /* The same call in another dtype or on another plan: same inputs, tangents, cotangents, mask, lengths,
  * offsets, seed, buckets and slopes; outputs are not copied. A dtype other than x's takes the place of
  * out_dtype, grad_dtype and aux_dtype too. */
-ag_status arrays_twin(struct arrays *y, const struct arrays *x, ag_dtype dtype, const ag_options *options);
+ag_status arrays_clone_as(struct arrays *y, const struct arrays *x, ag_dtype dtype,
+                          const ag_options *options);
 
 /* x's call on another problem of the same batch and packing: tensors of the same size are copied, inputs
  * of another size, and those x does not have, are zero. */
@@ -150,6 +151,8 @@ ag_tensor *arrays_tensor(struct arrays *x, enum tensor t); /* &x->args.q and so 
 void arrays_read(const struct arrays *x, enum tensor t, double *values);
 void arrays_write(struct arrays *x, enum tensor t, const double *values);
 double *arrays_read_new(const struct arrays *x, enum tensor t); /* into memory for free() */
+int64_t arrays_read_element(const struct arrays *x, enum tensor t,
+                            int64_t n); /* the element of data read as values[n] */
 
 /* Float64 tensors of the data's own layout, without a copy. */
 double *arrays_f64(const struct arrays *x, enum tensor t);
@@ -157,6 +160,10 @@ double *arrays_f64(const struct arrays *x, enum tensor t);
 /* Where element (b, h, i, c) of sequence b lies in data: packed rows are found through the offsets, axes
  * of size 1 are broadcast. */
 int64_t arrays_index(const struct arrays *x, enum tensor t, int64_t b, int64_t h, int64_t i, int64_t c);
+
+/* The other way: sequence, head, position in the sequence and channel of an element of data. The sequence is -1 and the
+ * position that in the array for a row of a packed array that belongs to no sequence. */
+void arrays_position(const struct arrays *x, enum tensor t, int64_t element, int64_t position[4]);
 
 int64_t arrays_q_length(const struct arrays *x, int64_t b); /* n_q(b) */
 int64_t arrays_k_length(const struct arrays *x, int64_t b); /* n_k(b) */

@@ -1,4 +1,4 @@
-/* The bounds of scales.h. */
+/* The bounds of bounds.h. */
 #include "check/bounds.h"
 
 #include "check/disjoint_rows.h"
@@ -17,19 +17,14 @@ double largest(const double *values, int64_t count)
     return most;
 }
 
-double larger(double a, double b)
+void note_differences(struct worst *w, const struct bounds *s, enum tensor t, const double *got,
+                      const double *wanted, int64_t count)
 {
-    return a >= b || isnan(a) ? a : b;
-}
-
-double scaled_difference(const struct scales *s, enum tensor t, const double *got, const double *wanted,
-                         int64_t count)
-{
-    double worst = 0;
     for (int64_t n = 0; n < count; n++) {
-        worst = larger(got[n] == wanted[n] ? 0 : fabs(got[n] - wanted[n]), worst);
+        if (got[n] != wanted[n]) {
+            worst_note(w, fabs(got[n] - wanted[n]) / s->unit[t], t, n);
+        }
     }
-    return worst == 0 ? 0 : worst / s->unit[t];
 }
 
 static double largest_of(const struct arrays *x, enum tensor t)
@@ -74,24 +69,24 @@ static double *row_weights(const struct arrays *x, double v)
 /* The largest sum of weights over rows that one element of a variable reaches. */
 static double reach(const struct arrays *x, enum tensor variable, const double *weights)
 {
-    struct groups g;
-    groups_create(&g, x, variable);
-    double *sums = arrays_alloc(g.groups, sizeof *sums);
-    for (int64_t n = 0; n < g.groups; n++) {
+    struct disjoint_rows g;
+    disjoint_rows_create(&g, x, variable);
+    double *sums = arrays_alloc(g.sets, sizeof *sums);
+    for (int64_t n = 0; n < g.sets; n++) {
         sums[n] = 0;
     }
     for (int64_t r = 0; r < x->count[T_LSE]; r++) {
-        if (g.row_group[r] >= 0) {
-            sums[g.row_group[r]] += weights[r];
+        if (g.row_set[r] >= 0) {
+            sums[g.row_set[r]] += weights[r];
         }
     }
-    double most = largest(sums, g.groups);
+    double most = largest(sums, g.sets);
     free(sums);
-    groups_destroy(&g);
+    disjoint_rows_destroy(&g);
     return most;
 }
 
-void scales_of(struct scales *s, const struct arrays *x)
+void bounds_of(struct bounds *s, const struct arrays *x)
 {
     double q = longest_row(x, T_Q), k = longest_row(x, T_K), v = longest_row(x, T_V);
     double tq = longest_row(x, T_TQ), tk = longest_row(x, T_TK), tv = longest_row(x, T_TV);
@@ -103,20 +98,20 @@ void scales_of(struct scales *s, const struct arrays *x)
     s->rate[1] = scale * q;
     s->rate[2] = 1 / v;
     s->rate[3] = s->rate[4] = s->rate[5] = 1;
-    s->turn = 1 + scale * (tq * k + q * tk) + tq / q + tk / k + tv / v + largest_of(x, T_TBIAS) +
-              largest_of(x, T_TTABLE) + largest_of(x, T_TSINK);
+    s->tangent_rate = 1 + scale * (tq * k + q * tk) + tq / q + tk / k + tv / v + largest_of(x, T_TBIAS) +
+                      largest_of(x, T_TTABLE) + largest_of(x, T_TSINK);
     for (enum tensor t = 0; t < T_COUNT; t++) {
         s->unit[t] = 0;
     }
     for (int f = 0; f < FAMILY_VARIABLES; f++) {
         if (x->data[families[f].x] != NULL) {
             s->unit[families[f].d] = s->score * s->rate[f] * reach(x, families[f].x, weights);
-            s->unit[families[f].td] = s->unit[families[f].d] * s->turn;
+            s->unit[families[f].td] = s->unit[families[f].d] * s->tangent_rate;
         }
     }
     s->unit[T_O] = s->score * v / (1 - x->p->dropout);
-    s->unit[T_TO] = s->unit[T_O] * s->turn;
+    s->unit[T_TO] = s->unit[T_O] * s->tangent_rate;
     s->unit[T_LSE] = s->score;
-    s->unit[T_MU] = s->score * s->turn;
+    s->unit[T_MU] = s->score * s->tangent_rate;
     free(weights);
 }

@@ -6,22 +6,22 @@
 #define ATTNGRAD_CHECK_BOUNDS_H
 
 #include "check/arrays.h"
+#include "check/results.h"
 
-struct scales {
+struct bounds {
     double score;                  /* 1 + a bound of |S|: a score's rounding error in units of eps */
     double rate[FAMILY_VARIABLES]; /* relative change of weights or values with one element of a variable */
-    double turn;                   /* the same along the tangents */
+    double tangent_rate;           /* the same along the tangents */
     double unit[T_COUNT];          /* bounds of the outputs, times score; 0 for what is no output */
 };
 
 /* x: float64, with its outputs computed. */
-void scales_of(struct scales *s, const struct arrays *x);
+void bounds_of(struct bounds *s, const struct arrays *x);
 
-/* The largest |got - wanted|, in units of the output t; equal infinities differ by 0, NaN stays NaN. */
-double scaled_difference(const struct scales *s, enum tensor t, const double *got, const double *wanted,
-                         int64_t count);
+/* Notes |got - wanted| of each element, in units of the output t; equal infinities differ by 0. */
+void note_differences(struct worst *w, const struct bounds *s, enum tensor t, const double *got,
+                      const double *wanted, int64_t count);
 
 double largest(const double *values, int64_t count); /* finite absolute value; 0 of nothing */
-double larger(double a, double b);                   /* of two; NaN where either is */
 
 #endif

@@ -1,57 +1,77 @@
-/* The checks of battery.h, in order. */
-#include "check/check_all.h"
+/* ag_check_problem: all checks on one problem. Finite differences and identities are about formulas, so they run in
+ * float64, on a copy of the arrays in that dtype if the problem's own is narrower; the error rule is about rounding. */
+#include <attngrad_check.h>
 
 #include "check/error_rule.h"
 #include "check/finite_differences.h"
 #include "check/identities.h"
+#include "check/random_case.h"
 
 #include <stdio.h>
-#include <string.h>
 
-static ag_status float64_checks(struct arrays *x, const ag_options *options, struct results *results)
+static ag_status float64_checks(struct arrays *x, const ag_options *options, uint32_t parts,
+                                ag_check_report *results)
 {
     ag_status status = arrays_run_all(x);
-    status = status == AG_OK ? gradcheck(x, options, results) : status;
-    return status == AG_OK ? identities(x, options, results) : status;
-}
-
-static ag_status twin_checks(const struct arrays *x, const ag_options *options, struct results *results)
-{
-    struct arrays twin;
-    ag_status status = arrays_twin(&twin, x, AG_F64, options);
-    if (status == AG_OK) {
-        status = float64_checks(&twin, options, results);
-        arrays_destroy(&twin);
+    if (status == AG_OK && (parts & AG_CHECK_DIFFERENCES)) {
+        status = finite_differences(x, options, results);
+    }
+    if (status == AG_OK && (parts & AG_CHECK_IDENTITIES)) {
+        status = identities(x, options, results);
     }
     return status;
 }
 
-static ag_status rounding_checks(struct arrays *x, const ag_options *options, struct results *results)
+static ag_status clone_checks(const struct arrays *x, const ag_options *options, uint32_t parts,
+                              ag_check_report *results)
 {
-    int reference = strncmp(ag_plan_describe(x->plan), "reference", strlen("reference")) == 0;
-    if (x->p->dtype == AG_F64 && reference) {
+    struct arrays clone;
+    ag_status status = arrays_clone_as(&clone, x, AG_F64, options);
+    if (status == AG_OK) {
+        status = float64_checks(&clone, options, parts, results);
+        arrays_destroy(&clone);
+    }
+    return status;
+}
+
+static ag_status rounding_checks(struct arrays *x, const ag_options *options, ag_check_report *results)
+{
+    ag_plan_info info = {.struct_size = sizeof info};
+    ag_status status = ag_plan_info_get(x->plan, &info);
+    if (status == AG_OK && x->p->dtype == AG_F64 && info.backend == AG_BACKEND_REFERENCE) {
         results_not_applicable(results, "the reference in f64 is the truth", "rounding");
         return AG_OK;
     }
-    ag_status status = arrays_run_all(x);
+    status = status == AG_OK ? arrays_run_all(x) : status;
     return status == AG_OK ? error_rule_results(x, options != NULL ? options->threads : 0, results) : status;
 }
 
-ag_status battery_run(const struct setup *s, const ag_options *options, struct results *results,
-                      char plan[PLAN_TEXT])
+static ag_status check_arrays(struct arrays *x, const ag_options *options, uint32_t parts,
+                              ag_check_report *report)
+{
+    ag_status status = AG_OK;
+    if (parts & (AG_CHECK_DIFFERENCES | AG_CHECK_IDENTITIES)) {
+        status = x->p->dtype == AG_F64 ? float64_checks(x, options, parts, report)
+                                       : clone_checks(x, options, parts, report);
+    }
+    if (status == AG_OK && (parts & AG_CHECK_ROUNDING)) {
+        status = rounding_checks(x, options, report);
+    }
+    return status;
+}
+
+ag_status ag_check_problem(const ag_check_case *c, const ag_check_options *options, ag_check_report *report)
 {
     struct arrays x;
-    ag_status status = setup_arrays(&x, s, options);
-    if (status != AG_OK) {
-        return status;
-    }
-    if (plan != NULL) {
-        snprintf(plan, PLAN_TEXT, "%s", ag_plan_describe(x.plan));
-    }
-    status = x.p->dtype == AG_F64 ? float64_checks(&x, options, results) : twin_checks(&x, options, results);
+    const ag_options *plan = options != NULL ? options->plan : NULL;
+    const uint32_t parts = options != NULL && options->parts != 0 ? options->parts : AG_CHECK_ALL;
+    report->count = 0;
+    report->plan[0] = '\0';
+    ag_status status = arrays_of_case(&x, c, plan);
     if (status == AG_OK) {
-        status = rounding_checks(&x, options, results);
+        snprintf(report->plan, sizeof report->plan, "%s", ag_plan_describe(x.plan));
+        status = check_arrays(&x, plan, parts, report);
+        arrays_destroy(&x);
     }
-    arrays_destroy(&x);
     return status;
 }

@@ -1,4 +1,4 @@
-/* The grouping of groups.h, by the axes of the variable. */
+/* The grouping of disjoint_rows.h, by the axes of the variable. */
 #include "check/disjoint_rows.h"
 
 #include <stdlib.h>
@@ -30,7 +30,8 @@ static int64_t positions(const struct arrays *x, const struct axes *a, enum tens
     return a->keys ? arrays_k_length(x, b) : arrays_q_length(x, b);
 }
 
-static void number_elements(struct groups *g, const struct arrays *x, const struct axes *a, enum tensor t)
+static void number_elements(struct disjoint_rows *g, const struct arrays *x, const struct axes *a,
+                            enum tensor t)
 {
     const int64_t *n = a->size;
     for (int64_t b = 0; b < n[0]; b++) {
@@ -38,7 +39,7 @@ static void number_elements(struct groups *g, const struct arrays *x, const stru
             for (int64_t i = 0; i < positions(x, a, t, b); i++) {
                 for (int64_t c = 0; c < n[3]; c++) {
                     int64_t e = arrays_index(x, t, b, h, i, c);
-                    g->group[e] = a->keys ? b * n[1] + h : (b * n[1] + h) * n[2] + i;
+                    g->set[e] = a->keys ? b * n[1] + h : (b * n[1] + h) * n[2] + i;
                     g->slot[e] = a->keys ? i * n[3] + c : c;
                 }
             }
@@ -46,7 +47,7 @@ static void number_elements(struct groups *g, const struct arrays *x, const stru
     }
 }
 
-static int64_t group_of_row(const struct arrays *x, const struct axes *a, int64_t b, int64_t h, int64_t i)
+static int64_t set_of_row(const struct arrays *x, const struct axes *a, int64_t b, int64_t h, int64_t i)
 {
     const int64_t *n = a->size;
     b = n[0] > 1 ? b : 0;
@@ -56,13 +57,13 @@ static int64_t group_of_row(const struct arrays *x, const struct axes *a, int64_
     return (b * n[1] + (n[1] > 1 ? h : 0)) * n[2] + (n[2] > 1 ? i : 0);
 }
 
-static void number_rows(struct groups *g, const struct arrays *x, const struct axes *a)
+static void number_rows(struct disjoint_rows *g, const struct arrays *x, const struct axes *a)
 {
     struct axes rows = axes_of(x, T_LSE);
     for (int64_t b = 0; b < x->p->batch; b++) {
         for (int64_t h = 0; h < x->p->heads; h++) {
             for (int64_t i = 0; i < positions(x, &rows, T_LSE, b); i++) {
-                g->row_group[arrays_index(x, T_LSE, b, h, i, 0)] = group_of_row(x, a, b, h, i);
+                g->row_set[arrays_index(x, T_LSE, b, h, i, 0)] = set_of_row(x, a, b, h, i);
             }
         }
     }
@@ -77,21 +78,21 @@ static int64_t *minus_ones(int64_t count)
     return values;
 }
 
-void groups_create(struct groups *g, const struct arrays *x, enum tensor variable)
+void disjoint_rows_create(struct disjoint_rows *g, const struct arrays *x, enum tensor variable)
 {
     struct axes a = axes_of(x, variable);
-    g->groups = a.size[0] * a.size[1] * (a.keys ? 1 : a.size[2]);
+    g->sets = a.size[0] * a.size[1] * (a.keys ? 1 : a.size[2]);
     g->slots = a.size[3] * (a.keys ? a.size[2] : 1);
-    g->group = minus_ones(x->count[variable]);
+    g->set = minus_ones(x->count[variable]);
     g->slot = minus_ones(x->count[variable]);
-    g->row_group = minus_ones(x->count[T_LSE]);
+    g->row_set = minus_ones(x->count[T_LSE]);
     number_elements(g, x, &a, variable);
     number_rows(g, x, &a);
 }
 
-void groups_destroy(struct groups *g)
+void disjoint_rows_destroy(struct disjoint_rows *g)
 {
-    free(g->group);
+    free(g->set);
     free(g->slot);
-    free(g->row_group);
+    free(g->row_set);
 }

@@ -7,15 +7,15 @@
 
 #include "check/arrays.h"
 
-struct groups {
-    int64_t groups;     /* sets of rows; different ones share no row */
-    int64_t slots;      /* elements that reach one set */
-    int64_t *group;     /* [elements of the variable]: the set an element reaches; -1: padding, none */
-    int64_t *slot;      /* [elements of the variable]: its number among those that reach the set */
-    int64_t *row_group; /* [elements of lse]: the set a row belongs to; -1: padding */
+struct disjoint_rows {
+    int64_t sets;     /* sets of rows; different ones share no row */
+    int64_t slots;    /* elements that reach one set */
+    int64_t *set;     /* [elements of the variable]: the set an element reaches; -1: padding, none */
+    int64_t *slot;    /* [elements of the variable]: its number among those that reach the set */
+    int64_t *row_set; /* [elements of lse]: the set a row belongs to; -1: padding */
 };
 
-void groups_create(struct groups *g, const struct arrays *x, enum tensor variable);
-void groups_destroy(struct groups *g);
+void disjoint_rows_create(struct disjoint_rows *g, const struct arrays *x, enum tensor variable);
+void disjoint_rows_destroy(struct disjoint_rows *g);
 
 #endif

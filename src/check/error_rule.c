@@ -31,6 +31,15 @@ static double distance(const double *a, const double *b, int64_t count)
     return sqrt(sum);
 }
 
+static int64_t worst_element(const struct arrays *x, enum tensor t, const double *got, const double *wanted)
+{
+    struct worst w = WORST_NONE;
+    for (int64_t n = 0; n < x->count[t]; n++) {
+        worst_note(&w, got[n] == wanted[n] ? 0 : fabs(got[n] - wanted[n]), t, n);
+    }
+    return w.element < 0 ? -1 : arrays_read_element(x, t, w.element);
+}
+
 static void fill_entry(struct error_entry *e, const struct arrays *x, const struct arrays *baseline,
                        const struct arrays *truth, const struct error_sizes *sizes)
 {
@@ -40,6 +49,7 @@ static void fill_entry(struct error_entry *e, const struct arrays *x, const stru
     double *wanted = arrays_read_new(truth, e->t);
     double growth = x->given.dtype == AG_F64 ? 1 + sizes->score : 1;
     e->error = distance(got, wanted, count);
+    e->worst = worst_element(x, e->t, got, wanted);
     e->baseline = distance(plain, wanted, count);
     e->truth = distance(wanted, NULL, count);
     e->size = sizes->norm[e->t];
@@ -72,12 +82,12 @@ ag_status error_rule(const struct arrays *x, int32_t threads, struct error_entry
     ag_options options = AG_OPTIONS_INIT;
     options.backend = AG_BACKEND_REFERENCE;
     options.threads = threads;
-    ag_status status = arrays_twin(&truth, x, AG_F64, &options);
+    ag_status status = arrays_clone_as(&truth, x, AG_F64, &options);
     if (status != AG_OK) {
         return status;
     }
     options.flags = AG_ROUND_INTERMEDIATES;
-    status = arrays_twin(&baseline, x, x->given.dtype, &options);
+    status = arrays_clone_as(&baseline, x, x->given.dtype, &options);
     if (status == AG_OK) {
         status = compare(x, &baseline, &truth, entries, count);
         arrays_destroy(&baseline);
@@ -91,14 +101,15 @@ int error_entry_passed(const struct error_entry *e)
     return e->error <= e->limit;
 }
 
-ag_status error_rule_results(const struct arrays *x, int32_t threads, struct results *results)
+ag_status error_rule_results(const struct arrays *x, int32_t threads, ag_check_report *results)
 {
     struct error_entry entries[T_COUNT];
     int count;
     ag_status status = error_rule(x, threads, entries, &count);
     for (int n = 0; n < count && status == AG_OK; n++) {
-        results_add(results, entries[n].error, entries[n].limit, "rounding %s",
-                    tensor_info[entries[n].t].name);
+        const struct error_entry *e = &entries[n];
+        struct worst worst = {e->error, e->t, e->worst};
+        results_add_worst(results, x, &worst, e->limit, "rounding %s", tensor_info[e->t].name);
     }
     return status;
 }

@@ -12,6 +12,7 @@
 struct error_entry {
     enum tensor t;
     double error;    /* |x - truth| */
+    int64_t worst;   /* the element of x's data with the largest error; -1: all are exact */
     double baseline; /* |baseline - truth| */
     double size;     /* A */
     double truth;    /* |truth| */
@@ -25,6 +26,6 @@ ag_status error_rule(const struct arrays *x, int32_t threads, struct error_entry
 int error_entry_passed(const struct error_entry *e);
 
 /* The same as results: error against limit. */
-ag_status error_rule_results(const struct arrays *x, int32_t threads, struct results *results);
+ag_status error_rule_results(const struct arrays *x, int32_t threads, ag_check_report *results);
 
 #endif

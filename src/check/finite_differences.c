@@ -1,38 +1,36 @@
-/* Finite differences: central, with one step of Richardson's extrapolation,
- *     f' = (8 (f(h/2) - f(-h/2)) - (f(h) - f(-h))) / (6 h)  +  O(h^4).
- * The step is STEP over the rate at which scores move, so that truncation, about STEP^4 / 500 = 3e-14 of the
+/* Finite differences of all derivatives of attention, by the stencil of stencil.h. The step h is STEP over the rate at which scores move, so that truncation, about STEP^4 / 500 = 3e-14 of the
  * output's bound, and rounding, about eps / STEP = 1e-13 of it, both stay far below what is asked for:
- * a difference of at most LIMIT of the larger of the output and a thousandth of its bound (scales.h),
+ * a difference of at most LIMIT of the larger of the output and a thousandth of its bound (bounds.h),
  * that is 1e-12 of the bound. The largest residual of 20000 random problems is 1e-10. */
 #include "check/finite_differences.h"
 
 #include "check/disjoint_rows.h"
 #include "check/rng.h"
+#include "check/stencil.h"
 #include "check/bounds.h"
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 static const double STEP = 0x1p-9;
 static const double LIMIT = 1e-9;
 static const double FLOOR = 1e-3; /* of the bound */
 
 enum {
-    MOST_SLOTS = 32, /* elements tested of each set that reaches the same rows */
-    FEWEST_SLOTS = 3,
-    WORK = 1000 * 1000 * 500 /* multiplications spent on one variable, before FEWEST_SLOTS */
+    MAX_SLOTS = 32, /* elements tested of each set that reaches the same rows */
+    MIN_SLOTS = 3,
+    WORK = 1000 * 1000 * 500 /* multiplications spent on one variable, before MIN_SLOTS */
 };
 
-struct stencil {
-    double at, weight; /* in units of h and of 1 / h */
-};
-static const struct stencil stencil[4] = {{0.5, 8.0 / 6}, {-0.5, -8.0 / 6}, {1, -1.0 / 6}, {-1, 1.0 / 6}};
+const struct stencil_point stencil[STENCIL_POINTS] = {
+    {0.5, 8.0 / 6}, {-0.5, -8.0 / 6}, {1, -1.0 / 6}, {-1, 1.0 / 6}};
 
-struct gradcheck {
+struct differences {
     const struct arrays *x; /* where the derivatives are taken */
     struct arrays y;        /* the perturbed copy */
-    struct scales scales;
-    struct results *results;
+    struct bounds bounds;
+    ag_check_report *results;
 };
 
 static double *zeros(int64_t count)
@@ -46,20 +44,27 @@ static double *zeros(int64_t count)
 
 /* |difference - derivative| over the larger of the derivative and a part of its bound; elements that
  * agree exactly are right whatever the bound. */
-static double residual_of(const struct gradcheck *g, enum tensor t, double worst)
+static double residual_of(const struct differences *g, enum tensor t, double worst)
 {
-    double size = fmax(largest(arrays_f64(g->x, t), g->x->count[t]), FLOOR * g->scales.unit[t]);
+    double size = fmax(largest(arrays_f64(g->x, t), g->x->count[t]), FLOOR * g->bounds.unit[t]);
     return worst == 0 ? 0 : worst / size;
 }
 
-static void compare(struct gradcheck *g, enum tensor t, const double *differences)
+/* worst: the largest |difference - derivative| of t. */
+static void add_result(struct differences *g, enum tensor t, struct worst worst)
+{
+    worst.residual = residual_of(g, t, worst.residual);
+    results_add_worst(g->results, g->x, &worst, LIMIT, "differences %s", tensor_info[t].name);
+}
+
+static void compare(struct differences *g, enum tensor t, const double *differences)
 {
     const double *derivative = arrays_f64(g->x, t);
-    double worst = 0;
+    struct worst worst = WORST_NONE;
     for (int64_t n = 0; n < g->x->count[t]; n++) {
-        worst = larger(fabs(differences[n] - derivative[n]), worst);
+        worst_note(&worst, fabs(differences[n] - derivative[n]), t, n);
     }
-    results_add(g->results, residual_of(g, t, worst), LIMIT, "differences %s", tensor_info[t].name);
+    add_result(g, t, worst);
 }
 
 /* sum += weight * values; the lse of a row that sees nothing is minus infinity at every step. */
@@ -73,7 +78,7 @@ static void accumulate(double *sum, double weight, const double *values, int64_t
 /* ---- Along the tangents ------------------------------------------------------------------------ */
 
 /* y = x + h * tangent for variables, and for cotangents. */
-static void move(struct gradcheck *g, double h)
+static void move(struct differences *g, double h)
 {
     for (int f = 0; f < FAMILY_COUNT; f++) {
         int variable = f < FAMILY_VARIABLES;
@@ -88,11 +93,11 @@ static void move(struct gradcheck *g, double h)
 }
 
 /* sums[f] gathers the difference of what family f has as output: lse and o themselves, dq .. dsink. */
-static ag_status along_tangents(struct gradcheck *g, double *sums[FAMILY_COUNT])
+static ag_status along_tangents(struct differences *g, double *sums[FAMILY_COUNT])
 {
-    double h = STEP / g->scales.turn;
+    double h = STEP / g->bounds.tangent_rate;
     ag_status status = AG_OK;
-    for (int s = 0; s < 4 && status == AG_OK; s++) {
+    for (int s = 0; s < STENCIL_POINTS && status == AG_OK; s++) {
         move(g, stencil[s].at * h);
         status = arrays_run(&g->y, AG_MAP_FORWARD);
         if (status == AG_OK) {
@@ -107,7 +112,7 @@ static ag_status along_tangents(struct gradcheck *g, double *sums[FAMILY_COUNT])
     return status;
 }
 
-static ag_status check_tangents(struct gradcheck *g)
+static ag_status check_tangents(struct differences *g)
 {
     double *sums[FAMILY_COUNT];
     for (int f = 0; f < FAMILY_COUNT; f++) {
@@ -127,74 +132,74 @@ static ag_status check_tangents(struct gradcheck *g)
 /* ---- Element by element ------------------------------------------------------------------------ */
 
 /* loss[set] += weight * (<d_o, o> + <d_lse, lse>) over the rows of each set. */
-static void add_loss(const struct gradcheck *g, const struct groups *groups, double weight, double *loss)
+static void add_loss(const struct differences *g, const struct disjoint_rows *rows, double weight,
+                     double *loss)
 {
     const double *o = arrays_f64(&g->y, T_O), *lse = arrays_f64(&g->y, T_LSE);
     const double *d_o = arrays_f64(g->x, T_D_O), *d_lse = arrays_f64(g->x, T_D_LSE);
     int64_t channels = g->x->p->dim_v;
     for (int64_t r = 0; r < g->x->count[T_LSE]; r++) {
         double row = lse[r] == -INFINITY ? 0 : d_lse[r] * lse[r];
-        if (groups->row_group[r] < 0) {
+        if (rows->row_set[r] < 0) {
             continue;
         }
         for (int64_t c = 0; c < channels; c++) {
             row += d_o[r * channels + c] * o[r * channels + c];
         }
-        loss[groups->row_group[r]] += weight * row;
+        loss[rows->row_set[r]] += weight * row;
     }
 }
 
 /* Perturbs the element with this slot of every set at once; sums[set] becomes its difference. */
-static ag_status perturb(struct gradcheck *g, int family, const struct groups *groups, int64_t slot,
+static ag_status perturb(struct differences *g, int family, const struct disjoint_rows *rows, int64_t slot,
                          double *sums)
 {
     enum tensor t = families[family].x;
     const double *from = arrays_f64(g->x, t);
     double *to = arrays_f64(&g->y, t);
-    double h = STEP / fmax(g->scales.rate[family], 1e-30);
+    double h = STEP / fmax(g->bounds.rate[family], 1e-30);
     ag_status status = AG_OK;
-    for (int64_t n = 0; n < groups->groups; n++) {
+    for (int64_t n = 0; n < rows->sets; n++) {
         sums[n] = 0;
     }
-    for (int s = 0; s < 5 && status == AG_OK; s++) { /* the fifth round puts things back */
+    for (int s = 0; s < STENCIL_POINTS && status == AG_OK; s++) {
         for (int64_t n = 0; n < g->x->count[t]; n++) {
-            to[n] = from[n] + (s < 4 && groups->slot[n] == slot ? stencil[s].at * h : 0);
+            to[n] = from[n] + (rows->slot[n] == slot ? stencil[s].at * h : 0);
         }
-        if (s < 4) {
-            status = arrays_run(&g->y, AG_MAP_FORWARD);
-            add_loss(g, groups, stencil[s].weight / h, sums);
-        }
+        status = arrays_run(&g->y, AG_MAP_FORWARD);
+        add_loss(g, rows, stencil[s].weight / h, sums);
     }
+    memcpy(to, from, (size_t)g->x->count[t] * sizeof *to);
     return status;
 }
 
-static int64_t slots_to_test(const struct arrays *x, const struct groups *groups)
+static int64_t slots_to_test(const struct arrays *x, const struct disjoint_rows *rows)
 {
     const ag_problem *p = x->p;
-    double rows = (double)x->count[T_LSE];
-    double forward = rows * (double)p->kv_len * (double)(p->dim_qk + p->dim_v);
-    int64_t slots = forward * 4 * MOST_SLOTS > WORK ? (int64_t)(WORK / (forward * 4)) : MOST_SLOTS;
-    slots = slots < FEWEST_SLOTS ? FEWEST_SLOTS : slots;
-    return slots < groups->slots ? slots : groups->slots;
+    double forward = (double)x->count[T_LSE] * (double)p->kv_len * (double)(p->dim_qk + p->dim_v);
+    int64_t slots = forward * 4 * MAX_SLOTS > WORK ? (int64_t)(WORK / (forward * 4)) : MAX_SLOTS;
+    slots = slots < MIN_SLOTS ? MIN_SLOTS : slots;
+    return slots < rows->slots ? slots : rows->slots;
 }
 
 /* The worst |difference - gradient| of the tested slots, one of each equal part of them all. */
-static ag_status test_slots(struct gradcheck *g, int family, const struct groups *groups, double *worst)
+static ag_status test_slots(struct differences *g, int family, const struct disjoint_rows *rows,
+                            struct worst *worst)
 {
     struct rng r;
     enum tensor t = families[family].d;
     const double *gradient = arrays_f64(g->x, t);
-    double *sums = zeros(groups->groups);
-    int64_t tests = slots_to_test(g->x, groups);
+    double *sums = zeros(rows->sets);
+    int64_t tests = slots_to_test(g->x, rows);
     ag_status status = AG_OK;
     rng_init(&r, g->x->seed, (uint64_t)(T_COUNT + family));
     for (int64_t n = 0; n < tests && status == AG_OK; n++) {
-        int64_t first = n * groups->slots / tests, next = (n + 1) * groups->slots / tests;
+        int64_t first = n * rows->slots / tests, next = (n + 1) * rows->slots / tests;
         int64_t slot = rng_range(&r, first, next - 1);
-        status = perturb(g, family, groups, slot, sums);
+        status = perturb(g, family, rows, slot, sums);
         for (int64_t e = 0; e < g->x->count[t]; e++) {
-            if (groups->slot[e] == slot) {
-                *worst = larger(fabs(sums[groups->group[e]] - gradient[e]), *worst);
+            if (rows->slot[e] == slot) {
+                worst_note(worst, fabs(sums[rows->set[e]] - gradient[e]), t, e);
             }
         }
     }
@@ -202,28 +207,28 @@ static ag_status test_slots(struct gradcheck *g, int family, const struct groups
     return status;
 }
 
-static ag_status check_gradient(struct gradcheck *g, int family)
+static ag_status check_gradient(struct differences *g, int family)
 {
-    struct groups groups;
+    struct disjoint_rows rows;
     enum tensor t = families[family].d;
-    double worst = 0;
-    groups_create(&groups, g->x, families[family].x);
-    ag_status status = test_slots(g, family, &groups, &worst);
-    groups_destroy(&groups);
-    results_add(g->results, residual_of(g, t, worst), LIMIT, "differences %s", tensor_info[t].name);
+    struct worst worst = WORST_NONE;
+    disjoint_rows_create(&rows, g->x, families[family].x);
+    ag_status status = test_slots(g, family, &rows, &worst);
+    disjoint_rows_destroy(&rows);
+    add_result(g, t, worst);
     return status;
 }
 
-ag_status gradcheck(const struct arrays *x, const ag_options *options, struct results *results)
+ag_status finite_differences(const struct arrays *x, const ag_options *options, ag_check_report *results)
 {
-    struct gradcheck g;
-    ag_status status = arrays_twin(&g.y, x, AG_F64, options);
+    struct differences g;
+    ag_status status = arrays_clone_as(&g.y, x, AG_F64, options);
     if (status != AG_OK) {
         return status;
     }
     g.x = x;
     g.results = results;
-    scales_of(&g.scales, x);
+    bounds_of(&g.bounds, x);
     for (int f = 0; f < FAMILY_VARIABLES && status == AG_OK; f++) {
         if (x->data[families[f].x] != NULL) {
             status = check_gradient(&g, f);

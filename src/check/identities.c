@@ -31,7 +31,7 @@ static void add_plain(struct sum *s, double sign, const double *a, int64_t count
 /* How far a sum that should vanish is from zero, relative to its terms and their rounding errors. */
 static double imbalance(const struct identity *id, const struct sum *s)
 {
-    return s->value == 0 ? 0 : fabs(s->value) / (s->size * id->scales.score);
+    return s->value == 0 ? 0 : fabs(s->value) / (s->size * id->bounds.score);
 }
 
 /* Adjoint: <dO, tO> + <dL, mu> = <dQ, tQ> + <dK, tK> + <dV, tV> + <dB, tB> + <dT, tT> + <ds, ts>. */
@@ -75,11 +75,11 @@ static ag_status symmetry(struct identity *id)
 {
     struct arrays t, u;
     struct sum s = {0, 0};
-    ag_status status = arrays_twin(&t, id->x, AG_F64, id->options);
+    ag_status status = arrays_clone_as(&t, id->x, AG_F64, id->options);
     if (status != AG_OK) {
         return status;
     }
-    status = arrays_twin(&u, id->x, AG_F64, id->options);
+    status = arrays_clone_as(&u, id->x, AG_F64, id->options);
     if (status == AG_OK) {
         random_tangents(&u);
         status = hessian_product(&t);
@@ -130,7 +130,7 @@ static ag_status sum_of_scores(struct identity *id)
             add_plain(&s, -1, arrays_f64(&y, T_D_LSE) + r, 1);
         }
     }
-    s.size += id->scales.unit[T_DQ]; /* each dS is a difference: its terms may be larger than their sum */
+    s.size += id->bounds.unit[T_DQ]; /* each dS is a difference: its terms may be larger than their sum */
     arrays_destroy(&y);
     results_add(id->results, imbalance(id, &s), IDENTITY_LIMIT, "sum of dS");
     return status;
@@ -153,12 +153,12 @@ static ag_status sum_of_keys(struct identity *id)
     static const char name[] = "sum of dK over keys";
     const ag_problem *p = id->x->p;
     struct arrays y;
-    double worst = 0;
+    struct worst worst = WORST_NONE;
     if (p->softcap > 0 || (p->flags & AG_SINK)) {
         results_not_applicable(id->results, p->softcap > 0 ? "softcap" : "sink", name);
         return AG_OK;
     }
-    ag_status status = arrays_twin(&y, id->x, AG_F64, id->options);
+    ag_status status = arrays_clone_as(&y, id->x, AG_F64, id->options);
     if (status != AG_OK) {
         return status;
     }
@@ -167,10 +167,12 @@ static ag_status sum_of_keys(struct identity *id)
     status = status == AG_OK ? arrays_run(&y, AG_MAP_VJP) : status;
     for (int64_t n = 0; n < p->batch * p->kv_heads * p->dim_qk; n++) {
         int64_t c = n % p->dim_qk, h = n / p->dim_qk % p->kv_heads, b = n / p->dim_qk / p->kv_heads;
-        worst = larger(fabs(key_sum(&y, b, h, c)), worst);
+        double sum = fabs(key_sum(&y, b, h, c));
+        worst_note(&worst, sum == 0 ? 0 : sum / id->bounds.unit[T_DK], T_DK,
+                   arrays_index(&y, T_DK, b, h, 0, c));
     }
+    results_add_worst(id->results, &y, &worst, IDENTITY_LIMIT, "%s", name)->worst[2] = -1; /* all keys */
     arrays_destroy(&y);
-    results_add(id->results, worst == 0 ? 0 : worst / id->scales.unit[T_DK], IDENTITY_LIMIT, name);
     return status;
 }
 
@@ -208,13 +210,12 @@ static void subtract_row_constants(struct arrays *y, const double *constants)
 }
 
 /* Every output that x has too, against x's. */
-static double worst_difference(const struct identity *id, const struct arrays *y)
+static struct worst worst_difference(const struct identity *id, const struct arrays *y)
 {
-    double worst = 0;
+    struct worst worst = WORST_NONE;
     for (enum tensor t = 0; t < T_COUNT; t++) {
         if (tensor_info[t].role == ROLE_OUTPUT && id->x->data[t] != NULL) {
-            double d = scaled_difference(&id->scales, t, arrays_f64(y, t), arrays_f64(id->x, t), y->count[t]);
-            worst = larger(d, worst);
+            note_differences(&worst, &id->bounds, t, arrays_f64(y, t), arrays_f64(id->x, t), y->count[t]);
         }
     }
     return worst;
@@ -239,7 +240,8 @@ static ag_status row_constants(struct identity *id)
     double *constants = add_row_constants(&y);
     status = arrays_run_all(&y);
     subtract_row_constants(&y, constants);
-    results_add(id->results, worst_difference(id, &y), IDENTITY_LIMIT, name);
+    struct worst worst = worst_difference(id, &y);
+    results_add_worst(id->results, &y, &worst, IDENTITY_LIMIT, "%s", name);
     free(constants);
     arrays_destroy(&y);
     return status;
@@ -247,14 +249,21 @@ static ag_status row_constants(struct identity *id)
 
 /* ---- Rows that see nothing, and numbers that are none ------------------------------------------ */
 
-static int is_zero(const double *values, int64_t count)
+/* The first of count values from element `first` on that is not 0, or -1. */
+static int64_t find_nonzero(const struct arrays *x, enum tensor t, int64_t first, int64_t count)
 {
-    for (int64_t n = 0; n < count; n++) {
-        if (values[n] != 0) {
-            return 0;
+    for (int64_t n = first; n < first + count; n++) {
+        if (arrays_f64(x, t)[n] != 0) {
+            return n;
         }
     }
-    return 1;
+    return -1;
+}
+
+/* One more wrong value. The residual is how many there are; the place is that of the last. */
+static void count_wrong(struct worst *w, enum tensor t, int64_t element)
+{
+    worst_note(w, w->residual + 1, t, element);
 }
 
 /* A row with L = -inf has O = tO = dQ = tdQ = 0 and mu = 0, exactly. */
@@ -262,55 +271,60 @@ static void empty_rows(struct identity *id)
 {
     static const enum tensor zero[] = {T_O, T_TO, T_MU, T_DQ, T_TDQ};
     const struct arrays *x = id->x;
-    int wrong = 0;
+    struct worst wrong = WORST_NONE;
     for (int64_t r = 0; r < x->count[T_LSE]; r++) {
         for (int n = 0; n < 5 && arrays_f64(x, T_LSE)[r] == -INFINITY; n++) {
             int64_t channels = x->size[zero[n]][3];
-            wrong += !is_zero(arrays_f64(x, zero[n]) + r * channels, channels);
+            int64_t element = find_nonzero(x, zero[n], r * channels, channels);
+            if (element >= 0) {
+                count_wrong(&wrong, zero[n], element);
+            }
         }
     }
-    results_add(id->results, wrong, 0, "rows without keys: wrong values");
+    results_add_worst(id->results, x, &wrong, 0, "rows without keys: wrong values");
 }
 
 /* No output holds NaN or an infinity, but for lse, which may be -inf. */
 static void finite_outputs(struct identity *id)
 {
-    int wrong = 0;
+    struct worst wrong = WORST_NONE;
     for (enum tensor t = 0; t < T_COUNT; t++) {
         const double *values = tensor_info[t].role == ROLE_OUTPUT ? arrays_f64(id->x, t) : NULL;
         for (int64_t n = 0; values != NULL && n < id->x->count[t]; n++) {
-            wrong += !isfinite(values[n]) && !(t == T_LSE && values[n] == -INFINITY);
+            if (!isfinite(values[n]) && !(t == T_LSE && values[n] == -INFINITY)) {
+                count_wrong(&wrong, t, n);
+            }
         }
     }
-    results_add(id->results, wrong, 0, "not finite: values");
+    results_add_worst(id->results, id->x, &wrong, 0, "not finite: values");
 }
 
 /* jvp gives forward's O and L beside the tangents. (x's are jvp's, which ran later.) */
 static ag_status jvp_is_forward(struct identity *id)
 {
     struct arrays y;
-    ag_status status = arrays_twin(&y, id->x, AG_F64, id->options);
+    ag_status status = arrays_clone_as(&y, id->x, AG_F64, id->options);
     if (status != AG_OK) {
         return status;
     }
     status = arrays_run(&y, AG_MAP_FORWARD);
-    double worst =
-        larger(scaled_difference(&id->scales, T_O, arrays_f64(&y, T_O), arrays_f64(id->x, T_O), y.count[T_O]),
-               scaled_difference(&id->scales, T_LSE, arrays_f64(&y, T_LSE), arrays_f64(id->x, T_LSE),
-                                 y.count[T_LSE]));
+    struct worst worst = WORST_NONE;
+    for (enum tensor t = T_O; t <= T_LSE; t++) {
+        note_differences(&worst, &id->bounds, t, arrays_f64(&y, t), arrays_f64(id->x, t), y.count[t]);
+    }
+    results_add_worst(id->results, &y, &worst, IDENTITY_LIMIT, "o, lse of jvp and forward");
     arrays_destroy(&y);
-    results_add(id->results, worst, IDENTITY_LIMIT, "o, lse of jvp and forward");
     return status;
 }
 
-ag_status identities(const struct arrays *x, const ag_options *options, struct results *results)
+ag_status identities(const struct arrays *x, const ag_options *options, ag_check_report *results)
 {
     ag_status (*const list[])(struct identity *) = {jvp_is_forward, symmetry,      sum_of_scores,
                                                     sum_of_keys,    row_constants, identity_permutations,
                                                     identity_split};
     struct identity id = {.x = x, .options = options, .results = results};
     ag_status status = AG_OK;
-    scales_of(&id.scales, x);
+    bounds_of(&id.bounds, x);
     finite_outputs(&id);
     empty_rows(&id);
     adjoint(&id);

@@ -10,18 +10,18 @@
 struct identity {
     const struct arrays *x; /* float64, all four maps run */
     const ag_options *options;
-    struct scales scales;
-    struct results *results;
+    struct bounds bounds;
+    ag_check_report *results;
 };
 
-/* Residuals are in units of the bounds of scales.h, which hold the growth of rounding errors with the
+/* Residuals are in units of the bounds of bounds.h, which hold the growth of rounding errors with the
  * scores; what is left is a few eps = 2e-16, more where a sum cancels. The largest of 20000 random problems
  * is 8e-15. */
 #define IDENTITY_LIMIT 1e-13
 
 /* All identities of this page, each one result (or the reason why it does not apply). options: those of
  * x's plan. */
-ag_status identities(const struct arrays *x, const ag_options *options, struct results *results);
+ag_status identities(const struct arrays *x, const ag_options *options, ag_check_report *results);
 
 ag_status identity_permutations(struct identity *id); /* identity_permute.c */
 ag_status identity_split(struct identity *id);        /* identity_split.c */

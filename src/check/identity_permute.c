@@ -56,7 +56,8 @@ static int64_t *random_permutation(uint64_t seed, int64_t n)
     return p;
 }
 
-static ag_status permute_run_compare(struct identity *id, struct arrays *y, enum order order, double *worst)
+static ag_status permute_run_compare(struct identity *id, struct arrays *y, enum order order,
+                                     struct worst *worst)
 {
     const struct arrays *x = id->x;
     int64_t *permutation = random_permutation(x->seed, order == KEYS ? x->p->kv_len : x->p->q_len);
@@ -68,8 +69,7 @@ static ag_status permute_run_compare(struct identity *id, struct arrays *y, enum
             }
             double *values = permuted(x, t, order, permutation);
             if (outputs) {
-                *worst =
-                    larger(scaled_difference(&id->scales, t, arrays_f64(y, t), values, x->count[t]), *worst);
+                note_differences(worst, &id->bounds, t, arrays_f64(y, t), values, x->count[t]);
             } else {
                 arrays_write(y, t, values);
             }
@@ -101,15 +101,15 @@ ag_status identity_permutations(struct identity *id)
     ag_status status = AG_OK;
     for (int order = KEYS; order <= QUERIES && status == AG_OK; order++) {
         struct arrays y;
-        double worst = 0;
+        struct worst worst = WORST_NONE;
         if (reason != NULL) {
             results_not_applicable(id->results, reason, names[order]);
             continue;
         }
-        status = arrays_twin(&y, id->x, AG_F64, id->options);
+        status = arrays_clone_as(&y, id->x, AG_F64, id->options);
         if (status == AG_OK) {
             status = permute_run_compare(id, &y, (enum order)order, &worst);
-            results_add(id->results, worst, IDENTITY_LIMIT, "%s", names[order]);
+            results_add_worst(id->results, &y, &worst, IDENTITY_LIMIT, "%s", names[order]);
             arrays_destroy(&y);
         }
     }

@@ -194,15 +194,15 @@ static ag_status compare_maps(struct identity *id, struct split *s)
 {
     ag_status status = AG_OK;
     for (int n = 0; n < 4 && status == AG_OK; n++) {
-        double worst = 0;
+        struct worst worst = WORST_NONE;
         status = run_parts(s, maps[n].map);
         for (enum tensor t = 0; t < T_COUNT && status == AG_OK; t++) {
             if ((tensor_info[t].writers & maps[n].map) && id->x->data[t] != NULL) {
                 const double *got = arrays_f64(&s->merged, t), *wanted = arrays_f64(id->x, t);
-                worst = larger(scaled_difference(&id->scales, t, got, wanted, id->x->count[t]), worst);
+                note_differences(&worst, &id->bounds, t, got, wanted, id->x->count[t]);
             }
         }
-        results_add(id->results, worst, IDENTITY_LIMIT, "%s", maps[n].name);
+        results_add_worst(id->results, id->x, &worst, IDENTITY_LIMIT, "%s", maps[n].name);
     }
     return status;
 }
@@ -236,7 +236,7 @@ ag_status identity_split(struct identity *id)
     s.x = id->x;
     rng_init(&r, id->x->seed, 3 * T_COUNT + 2);
     s.cut = rng_range(&r, 0, id->x->p->kv_len);
-    ag_status status = arrays_twin(&s.merged, id->x, AG_F64, id->options);
+    ag_status status = arrays_clone_as(&s.merged, id->x, AG_F64, id->options);
     for (int n = 0; n < 2 && status == AG_OK; n++) {
         status = make_part(&s, id, n, shift);
     }

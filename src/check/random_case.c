@@ -1,5 +1,7 @@
-/* The draw of draw.h: each feature by its own chance, each field over its whole range. */
+/* Random cases: each feature has its own chance, each field is drawn from its whole range. */
 #include "check/random_case.h"
+
+#include "check/rng.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -15,18 +17,18 @@ static void draw_dtypes(ag_problem *p, struct rng *r)
     }
 }
 
-/* What a size class draws from. Sequences and heads of the large one are few, so that a problem takes about a
+/* The ranges that a size class draws from. Large cases have few sequences and heads, so that one takes about a
  * second. */
 struct sizes {
-    int64_t batch, kv_heads, group;          /* at most */
-    int64_t q, k;                            /* at most */
-    int64_t usual_d, most_d;                 /* most channels have the former, some the latter */
-    double unusual;                          /* how many */
-    int64_t window, radius, buckets, offset; /* at most */
+    int64_t batch, kv_heads, group;          /* maxima; group: query heads per kv head */
+    int64_t q, k;                            /* maxima */
+    int64_t usual_d, max_d;                  /* channels: usually up to usual_d, otherwise up to max_d */
+    double unusual;                          /* the probability of the latter */
+    int64_t window, radius, buckets, offset; /* maxima */
 };
 
-/* Beyond them sequences are shorter, for the same reason. */
-enum { MANY_CHANNELS = 160 };
+/* With more channels than this, sequences are shortened to a quarter, for the same reason. */
+enum { WIDE_CHANNELS = 160 };
 
 static const struct sizes small = {3, 3, 3, 12, 12, 8, 24, 0.2, 6, 6, 9, 20};
 static const struct sizes large = {2, 2, 2, 420, 700, 64, 512, 0.15, 250, 150, 40, 300};
@@ -37,22 +39,22 @@ static int64_t draw_total(struct rng *r, int64_t batch, int64_t longest)
     return rng_range(r, longest, (batch > 1 ? batch : 1) * longest + 2);
 }
 
-static int64_t draw_channels(struct rng *r, const struct sizes *most)
+static int64_t draw_channels(struct rng *r, const struct sizes *max)
 {
-    return rng_chance(r, most->unusual) ? rng_range(r, most->usual_d + 1, most->most_d)
-                                        : rng_range(r, 1, most->usual_d);
+    return rng_chance(r, max->unusual) ? rng_range(r, max->usual_d + 1, max->max_d)
+                                       : rng_range(r, 1, max->usual_d);
 }
 
-static void draw_sizes(ag_problem *p, struct rng *r, const struct sizes *most)
+static void draw_sizes(ag_problem *p, struct rng *r, const struct sizes *max)
 {
-    p->batch = rng_chance(r, 0.02) ? 0 : rng_range(r, 1, most->batch);
-    p->kv_heads = rng_range(r, 1, most->kv_heads);
-    p->heads = p->kv_heads * rng_range(r, 1, most->group);
-    p->q_len = rng_chance(r, 0.03) ? 0 : rng_range(r, 1, most->q);
-    p->kv_len = rng_chance(r, 0.03) ? 0 : rng_range(r, 1, most->k);
-    p->dim_qk = draw_channels(r, most);
-    p->dim_v = rng_chance(r, 0.3) ? 0 : draw_channels(r, most);
-    if (p->dim_qk > MANY_CHANNELS || p->dim_v > MANY_CHANNELS) {
+    p->batch = rng_chance(r, 0.02) ? 0 : rng_range(r, 1, max->batch);
+    p->kv_heads = rng_range(r, 1, max->kv_heads);
+    p->heads = p->kv_heads * rng_range(r, 1, max->group);
+    p->q_len = rng_chance(r, 0.03) ? 0 : rng_range(r, 1, max->q);
+    p->kv_len = rng_chance(r, 0.03) ? 0 : rng_range(r, 1, max->k);
+    p->dim_qk = draw_channels(r, max);
+    p->dim_v = rng_chance(r, 0.3) ? 0 : draw_channels(r, max);
+    if (p->dim_qk > WIDE_CHANNELS || p->dim_v > WIDE_CHANNELS) {
         p->q_len = (p->q_len + 3) / 4;
         p->kv_len = (p->kv_len + 3) / 4;
     }
@@ -63,15 +65,15 @@ static void draw_sizes(ag_problem *p, struct rng *r, const struct sizes *most)
     }
 }
 
-static void draw_visibility(ag_problem *p, struct rng *r, const struct sizes *most)
+static void draw_visibility(ag_problem *p, struct rng *r, const struct sizes *max)
 {
     if (rng_chance(r, 0.3)) {
         p->flags |= AG_CAUSAL;
     }
     if (rng_chance(r, 0.3)) {
         p->flags |= AG_WINDOW;
-        p->window_left = rng_range(r, -1, most->window);
-        p->window_right = rng_range(r, -1, most->window);
+        p->window_left = rng_range(r, -1, max->window);
+        p->window_right = rng_range(r, -1, max->window);
     }
     p->align = rng_chance(r, 0.3) ? AG_ALIGN_BOTTOM_RIGHT : AG_ALIGN_TOP_LEFT;
 }
@@ -81,7 +83,7 @@ static void draw_scores(ag_problem *p, struct rng *r)
     if (rng_chance(r, 0.3)) {
         p->flags |= AG_SCALE;
         p->scale = rng_chance(r, 0.2) ? -0.5 : 0.1 + rng_uniform(r);
-        if (p->dim_qk > small.most_d) { /* scores of about the size that they have there */
+        if (p->dim_qk > small.max_d) { /* scores of about the size that they have there */
             p->scale /= 4;
         }
     }
@@ -105,7 +107,7 @@ static void draw_broadcast(const ag_problem *p, struct rng *r, int64_t size[4])
     }
 }
 
-static void draw_biases(ag_problem *p, struct rng *r, const struct sizes *most)
+static void draw_biases(ag_problem *p, struct rng *r, const struct sizes *max)
 {
     if (rng_chance(r, 0.3)) {
         p->flags |= AG_BIAS;
@@ -117,8 +119,8 @@ static void draw_biases(ag_problem *p, struct rng *r, const struct sizes *most)
     }
     if (rng_chance(r, 0.3)) {
         p->flags |= AG_TABLE;
-        p->table_radius = rng_range(r, 0, most->radius);
-        p->table_buckets = rng_chance(r, 0.5) ? 0 : rng_range(r, 1, most->buckets);
+        p->table_radius = rng_range(r, 0, max->radius);
+        p->table_buckets = rng_chance(r, 0.5) ? 0 : rng_range(r, 1, max->buckets);
         p->table_heads = rng_chance(r, 0.3) ? 1 : 0;
     }
     p->head_offset = rng_chance(r, 0.1) ? rng_range(r, 1, 40) : 0;
@@ -128,41 +130,34 @@ static void draw_biases(ag_problem *p, struct rng *r, const struct sizes *most)
 }
 
 /* Offsets about as large as the sequences, so that causal and window cut through them. */
-static void draw_call(struct setup *s, struct rng *r, const struct sizes *most)
+static void draw_call(ag_check_case *s, struct rng *r, const struct sizes *max)
 {
     s->seed = rng_next(r) >> 40; /* short enough to type */
     s->lengths = (s->problem.flags & AG_PACKED) == 0 && rng_chance(r, 0.3);
     s->batch_offset = rng_chance(r, 0.1) ? rng_range(r, 1, 1000) : 0;
     s->q_offset = s->k_offset = 0;
     if (s->problem.align == AG_ALIGN_TOP_LEFT && rng_chance(r, 0.3)) {
-        s->q_offset = rng_range(r, -most->offset / 2, most->offset);
-        s->k_offset = rng_range(r, 0, most->offset);
+        s->q_offset = rng_range(r, -max->offset / 2, max->offset);
+        s->k_offset = rng_range(r, 0, max->offset);
     }
 }
 
-static void draw(struct setup *s, struct rng *r, const struct sizes *most)
+void ag_check_random(ag_check_case *c, uint64_t seed, uint64_t number, ag_check_size size)
 {
+    const struct sizes *max = size == AG_CHECK_LARGE ? &large : &small;
     ag_problem problem = AG_PROBLEM_INIT;
-    draw_dtypes(&problem, r);
-    draw_sizes(&problem, r, most);
-    draw_visibility(&problem, r, most);
-    draw_scores(&problem, r);
-    draw_biases(&problem, r, most);
-    s->problem = problem;
-    draw_call(s, r, most);
+    struct rng r;
+    rng_init(&r, seed, number);
+    draw_dtypes(&problem, &r);
+    draw_sizes(&problem, &r, max);
+    draw_visibility(&problem, &r, max);
+    draw_scores(&problem, &r);
+    draw_biases(&problem, &r, max);
+    c->problem = problem;
+    draw_call(c, &r, max);
 }
 
-void draw_setup(struct setup *s, struct rng *r)
-{
-    draw(s, r, &small);
-}
-
-void draw_large_setup(struct setup *s, struct rng *r)
-{
-    draw(s, r, &large);
-}
-
-ag_status setup_arrays(struct arrays *x, const struct setup *s, const ag_options *options)
+ag_status arrays_of_case(struct arrays *x, const ag_check_case *s, const ag_options *options)
 {
     ag_status status = arrays_create(x, &s->problem, options, s->seed);
     if (status != AG_OK) {
@@ -177,7 +172,7 @@ ag_status setup_arrays(struct arrays *x, const struct setup *s, const ag_options
     return AG_OK;
 }
 
-void setup_command(const struct setup *s, char *text, size_t size)
+void ag_check_command(const ag_check_case *s, char *text, size_t size)
 {
     char problem[512] = "?";
     char offsets[128];

@@ -1,52 +1,92 @@
-/* The list of results.h. */
+/* Writing and counting the results of a report. */
 #include "check/results.h"
 
+#include <inttypes.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-static struct result *next(struct results *list)
+void worst_note(struct worst *w, double residual, enum tensor t, int64_t element)
 {
-    if (list->count == RESULTS_MAX) {
-        fprintf(stderr, "attngrad: more than %d results of one problem\n", RESULTS_MAX);
-        abort();
+    if (!isnan(w->residual) && !(residual <= w->residual)) {
+        *w = (struct worst){residual, t, element};
     }
-    return &list->items[list->count++];
 }
 
-void results_add(struct results *list, double residual, double limit, const char *format, ...)
+/* The number of checks is fixed in the source, so a full report is a mistake there. */
+static ag_check_result *next(ag_check_report *report)
 {
-    struct result *r = next(list);
+    if (report->count == AG_CHECK_MAX_RESULTS) {
+        fprintf(stderr, "attngrad: more than %d results of one problem\n", AG_CHECK_MAX_RESULTS);
+        abort();
+    }
+    ag_check_result *r = &report->results[report->count++];
+    *r = (ag_check_result){.worst = {-1, -1, -1, -1}};
+    return r;
+}
+
+void results_add(ag_check_report *report, double residual, double limit, const char *format, ...)
+{
+    ag_check_result *r = next(report);
     va_list values;
     va_start(values, format);
     vsnprintf(r->name, sizeof r->name, format, values);
     va_end(values);
     r->residual = residual;
     r->limit = limit;
-    r->not_applicable = NULL;
 }
 
-void results_not_applicable(struct results *list, const char *reason, const char *name)
+ag_check_result *results_add_worst(ag_check_report *report, const struct arrays *x, const struct worst *w,
+                                   double limit, const char *format, ...)
 {
-    struct result *r = next(list);
+    ag_check_result *r = next(report);
+    va_list values;
+    va_start(values, format);
+    vsnprintf(r->name, sizeof r->name, format, values);
+    va_end(values);
+    r->residual = w->residual;
+    r->limit = limit;
+    if (w->element >= 0) {
+        r->tensor = tensor_info[w->t].name;
+        arrays_position(x, w->t, w->element, r->worst);
+    }
+    return r;
+}
+
+void results_not_applicable(ag_check_report *report, const char *reason, const char *name)
+{
+    ag_check_result *r = next(report);
     snprintf(r->name, sizeof r->name, "%s", name);
-    r->residual = r->limit = 0;
     r->not_applicable = reason;
 }
 
-int result_passed(const struct result *r)
+int32_t ag_check_passed(const ag_check_result *result)
 {
-    return r->not_applicable != NULL || r->residual <= r->limit;
+    return result->not_applicable != NULL || result->residual <= result->limit;
 }
 
-struct counts results_count(const struct results *list)
+void ag_check_place(const ag_check_result *result, char *text, size_t size)
+{
+    char axes[4][24];
+    for (int n = 0; n < 4; n++) {
+        snprintf(axes[n], sizeof axes[n], result->worst[n] < 0 ? "*" : "%" PRId64, result->worst[n]);
+    }
+    if (result->tensor == NULL) {
+        snprintf(text, size, "%s", "");
+    } else {
+        snprintf(text, size, "%s[%s, %s, %s, %s]", result->tensor, axes[0], axes[1], axes[2], axes[3]);
+    }
+}
+
+struct counts results_count(const ag_check_report *report)
 {
     struct counts c = {0, 0, 0};
-    for (int n = 0; n < list->count; n++) {
-        const struct result *r = &list->items[n];
+    for (int n = 0; n < report->count; n++) {
+        const ag_check_result *r = &report->results[n];
         if (r->not_applicable != NULL) {
             c.not_applicable++;
-        } else if (result_passed(r)) {
+        } else if (ag_check_passed(r)) {
             c.passed++;
         } else {
             c.failed++;
@@ -55,7 +95,7 @@ struct counts results_count(const struct results *list)
     return c;
 }
 
-int results_failed(const struct results *list)
+int32_t ag_check_failures(const ag_check_report *report)
 {
-    return results_count(list).failed;
+    return results_count(report).failed;
 }

@@ -1,31 +1,37 @@
-/* What checks report: a list of named residuals with their limits, and of checks that do not apply,
- * with the reason. */
+/* The report of attngrad_check.h while it is being written, and how checks find the element to blame. */
 #ifndef ATTNGRAD_CHECK_RESULTS_H
 #define ATTNGRAD_CHECK_RESULTS_H
 
-enum { RESULTS_MAX = 96 };
+#include "check/arrays.h"
 
-struct result {
-    char name[40];
-    double residual, limit;
-    const char *not_applicable; /* the reason, or NULL */
+#include <attngrad_check.h>
+
+/* The worst of the elements that a check has looked at so far. */
+struct worst {
+    double residual;
+    enum tensor t;
+    int64_t element; /* its index in the tensor's data; -1: every residual so far was 0 */
 };
+#define WORST_NONE                                                                                           \
+    {                                                                                                        \
+        0, 0, -1                                                                                             \
+    }
 
-struct results {
-    struct result items[RESULTS_MAX];
-    int count;
-};
+/* Takes the element if its residual is larger; NaN is larger than every number. */
+void worst_note(struct worst *w, double residual, enum tensor t, int64_t element);
 
-void results_add(struct results *list, double residual, double limit, const char *format, ...);
-void results_not_applicable(struct results *list, const char *reason, const char *name);
+/* Adds a result without a worst element; the format gives its name. */
+void results_add(ag_check_report *report, double residual, double limit, const char *format, ...);
 
-int result_passed(const struct result *r); /* also where it does not apply; NaN fails */
+/* Adds w's residual and, in the tensors of x, its place. The result may be changed before the next one is added. */
+ag_check_result *results_add_worst(ag_check_report *report, const struct arrays *x, const struct worst *w,
+                                   double limit, const char *format, ...);
 
-/* How many passed, failed, do not apply. */
+void results_not_applicable(ag_check_report *report, const char *reason, const char *name);
+
 struct counts {
     int passed, failed, not_applicable;
 };
-struct counts results_count(const struct results *list);
-int results_failed(const struct results *list); /* how many */
+struct counts results_count(const ag_check_report *report);
 
 #endif

@@ -1,21 +1,21 @@
-/* The sums of tally.h. */
+/* The sums of summary.h. */
 #include "check/summary.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-static struct tally_line *line_of(struct tally *tally, const char *name)
+static struct summary_line *line_of(struct summary *summary, const char *name)
 {
-    for (int n = 0; n < tally->count; n++) {
-        if (strcmp(tally->lines[n].name, name) == 0) {
-            return &tally->lines[n];
+    for (int n = 0; n < summary->count; n++) {
+        if (strcmp(summary->lines[n].name, name) == 0) {
+            return &summary->lines[n];
         }
     }
-    if (tally->count == RESULTS_MAX) {
+    if (summary->count == AG_CHECK_MAX_RESULTS) {
         return NULL;
     }
-    struct tally_line *line = &tally->lines[tally->count++];
+    struct summary_line *line = &summary->lines[summary->count++];
     memset(line, 0, sizeof *line);
     snprintf(line->name, sizeof line->name, "%s", name);
     return line;
@@ -27,27 +27,27 @@ static double closeness(double residual, double limit)
     return isnan(residual) ? INFINITY : residual == 0 ? 0 : residual / limit;
 }
 
-static void add(struct tally_line *line, const struct result *r)
+static void add(struct summary_line *line, const ag_check_result *r)
 {
     if (r->not_applicable != NULL) {
         line->not_applicable++;
         return;
     }
     int first = line->passed + line->failed == 0;
-    line->passed += result_passed(r);
-    line->failed += !result_passed(r);
+    line->passed += ag_check_passed(r);
+    line->failed += !ag_check_passed(r);
     if (first || closeness(r->residual, r->limit) > closeness(line->residual, line->limit)) {
         line->residual = r->residual;
         line->limit = r->limit;
     }
 }
 
-void tally_add(struct tally *tally, const struct results *results)
+void summary_add(struct summary *summary, const ag_check_report *results)
 {
     for (int n = 0; n < results->count; n++) {
-        struct tally_line *line = line_of(tally, results->items[n].name);
+        struct summary_line *line = line_of(summary, results->results[n].name);
         if (line != NULL) {
-            add(line, &results->items[n]);
+            add(line, &results->results[n]);
         }
     }
 }

@@ -4,18 +4,18 @@
 
 #include "check/results.h"
 
-struct tally_line {
+struct summary_line {
     char name[40];
     int passed, failed, not_applicable;
     double residual, limit; /* of the problem that came closest to its limit or went furthest past it */
 };
 
-struct tally {
-    struct tally_line lines[RESULTS_MAX];
+struct summary {
+    struct summary_line lines[AG_CHECK_MAX_RESULTS];
     int count;
     int problems, failed_problems;
 };
 
-void tally_add(struct tally *tally, const struct results *results);
+void summary_add(struct summary *summary, const ag_check_report *results);
 
 #endif

@@ -3,12 +3,12 @@
  *
  *     float16    1 |  5 | 10        bfloat16   1 |  8 |  7
  */
-#include "number.h"
+#include "core/number.h"
 
 #include <stdbool.h>
 #include <string.h>
 
-#include "status.h"
+#include "core/status.h"
 
 typedef struct {
     int exponent, mantissa; /* widths in bits */

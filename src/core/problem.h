@@ -6,11 +6,6 @@
 
 #include "attngrad.h"
 
-/* Copies a public struct that begins with its own size: what the caller's (older) struct lacks becomes
- * zero, what it has beyond ours must be zero. `name` is for the message, `status` what a bad size is. */
-ag_status agi_read_struct(void *ours, size_t our_size, const void *theirs, const char *name,
-                          ag_status status);
-
 /* Reads, checks and completes all but the arrays, which a problem's text does not hold. */
 ag_status agi_problem_complete(ag_problem *complete, const ag_problem *given);
 

@@ -8,8 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "problem.h"
-#include "status.h"
+#include "core/problem.h"
+#include "core/status.h"
+#include "core/structs.h"
 
 /* ---- Parsing ---- */
 

@@ -1,4 +1,4 @@
-/* The implementations of the maps, for plan.c alone. */
+/* The implementations of the maps, for make_plan.c alone. */
 #ifndef AGI_CPU_IMPLEMENTATIONS_H
 #define AGI_CPU_IMPLEMENTATIONS_H
 

@@ -18,11 +18,11 @@ typedef struct {
 
 /* How forward and jvp cut their work. */
 typedef struct {
-    int64_t rows;   /* queries of a block */
-    int64_t blocks; /* of a head's queries */
-    int64_t items;  /* blocks of all heads */
-    int64_t parts;  /* of the keys */
-    int64_t keys;   /* of a part */
+    int64_t rows;       /* queries of a block */
+    int64_t blocks;     /* of a head's queries */
+    int64_t items;      /* blocks of all heads */
+    int64_t kv_splits;  /* parts of the keys, each with a softmax of its own */
+    int64_t split_keys; /* keys of one */
 } agi_row_schedule;
 
 /* How vjp and vjp_jvp cut theirs: see drivers/backward.h. */
@@ -30,9 +30,9 @@ typedef struct {
     int64_t block;             /* keys of a tile */
     int64_t span;              /* keys of a pass: whole blocks */
     int64_t n_spans;           /* of the longest sequence */
-    int64_t join_b, join_hk;   /* sequences and kv heads of a chain */
-    int64_t chains, passes;    /* passes of a chain */
-    int64_t parts;             /* of the queries */
+    int64_t group_b, group_hk; /* sequences and kv heads of a reduction group */
+    int64_t groups, passes;    /* passes of a group */
+    int64_t q_splits;          /* parts of the queries, each with its own sums of dK and dV */
     int64_t dq_rows, dq_width; /* the sums of one head's dQ */
 } agi_backward_schedule;
 
@@ -60,9 +60,9 @@ agi_row_schedule REAL(agi_row_schedule_of)(const agi_cpu_plan *cpu, const ag_pla
 agi_backward_schedule REAL(agi_backward_schedule_of)(const agi_cpu_plan *cpu, const ag_plan *plan,
                                                      agi_map map);
 
-/* A way to run the maps: a folder beside vec/ and amx/, and a line in plan.c. */
+/* A way to run the maps: a folder like vec/, and a line in make_plan.c. */
 typedef struct {
-    const char *name;                    /* NULL: that of the vector kernels */
+    ag_isa isa;                          /* AG_ISA_AUTO: that of the vector kernels */
     bool (*serves)(const ag_plan *plan); /* NULL: every plan */
     const struct agi_row_ops *row_ops;
     const struct agi_backward_ops *backward_ops;

@@ -2,9 +2,9 @@
  * dropout; and the way back of a score's gradient to bias and table. */
 #include <math.h>
 
-#include "../core/number.h"
-#include "../core/philox.h"
-#include "head.h"
+#include "core/number.h"
+#include "core/philox.h"
+#include "reference/head.h"
 
 /* Element (b, h, i, j) of an array whose axes may be broadcast: the place in it. */
 static int64_t place(const int64_t size[4], const int64_t stride[4], const int64_t index[4])

@@ -9,8 +9,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "../core/number.h"
-#include "head.h"
+#include "core/number.h"
+#include "reference/head.h"
 
 /* ---- Products ---- */
 

@@ -9,8 +9,8 @@
 #ifndef AGI_REFERENCE_HEAD_H
 #define AGI_REFERENCE_HEAD_H
 
-#include "../core/arena.h"
-#include "../core/call.h"
+#include "core/arena.h"
+#include "core/call.h"
 
 typedef struct head {
     const agi_call *call;

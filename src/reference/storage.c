@@ -3,8 +3,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "../core/number.h"
-#include "head.h"
+#include "core/number.h"
+#include "reference/head.h"
 
 /* ---- Layout ---- */
 

@@ -1,7 +1,7 @@
 /* The trace: runs one map's formulas for one head and gives the caller what they computed. */
 #include <string.h>
 
-#include "head.h"
+#include "reference/head.h"
 
 /* An array of the trace and the head's variable that it shows. */
 typedef struct {

@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-static const double LIMIT = 1e-13; /* of the bounds of scales.h */
+static const double LIMIT = 1e-13; /* of the bounds of bounds.h */
 
 /* One query row: sequence b, head h, row i. */
 struct row {
@@ -149,26 +149,28 @@ static void define_forward(const struct arrays *x, double *o, double *lse)
     }
 }
 
-static void compare(struct arrays *x, struct results *results)
+static void compare(struct arrays *x, ag_check_report *results)
 {
-    struct scales scales;
+    struct bounds bounds;
     double *o = arrays_alloc(x->count[T_O], sizeof *o), *lse = arrays_alloc(x->count[T_LSE], sizeof *lse);
-    scales_of(&scales, x);
+    bounds_of(&bounds, x);
     define_forward(x, o, lse);
-    results_add(results, scaled_difference(&scales, T_O, arrays_f64(x, T_O), o, x->count[T_O]), LIMIT, "o");
-    results_add(results, scaled_difference(&scales, T_LSE, arrays_f64(x, T_LSE), lse, x->count[T_LSE]), LIMIT,
-                "lse");
+    struct worst worst_o = WORST_NONE, worst_lse = WORST_NONE;
+    note_differences(&worst_o, &bounds, T_O, arrays_f64(x, T_O), o, x->count[T_O]);
+    note_differences(&worst_lse, &bounds, T_LSE, arrays_f64(x, T_LSE), lse, x->count[T_LSE]);
+    results_add_worst(results, x, &worst_o, LIMIT, "o");
+    results_add_worst(results, x, &worst_lse, LIMIT, "lse");
     free(o);
     free(lse);
 }
 
-static void test(const struct setup *s)
+static void test(const ag_check_case *s)
 {
     struct arrays x;
-    struct results results = {.count = 0};
+    ag_check_report results = {.count = 0};
     ag_options options = AG_OPTIONS_INIT;
     options.threads = 1;
-    if (!CHECK_OK(setup_arrays(&x, s, &options))) {
+    if (!CHECK_OK(arrays_of_case(&x, s, &options))) {
         return;
     }
     ag_status status = arrays_run(&x, AG_MAP_FORWARD);
@@ -183,10 +185,8 @@ int main(void)
 {
     features_each(test);
     for (int n = 0; n < test_count(2000); n++) {
-        struct rng r;
-        struct setup s;
-        rng_init(&r, 40, (uint64_t)n);
-        draw_setup(&s, &r);
+        ag_check_case s;
+        ag_check_random(&s, 40, (uint64_t)n, AG_CHECK_SMALL);
         s.problem.dtype = AG_F64;
         s.problem.out_dtype = s.problem.grad_dtype = s.problem.aux_dtype = 0;
         test(&s);

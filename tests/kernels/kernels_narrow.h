@@ -80,8 +80,8 @@ static void check_narrow(const agi_kernels *k, ag_dtype dtype, uint64_t seed)
 /* All the numbers that the format has, `stride` apart. */
 static void check_widened(const agi_kernels *k, ag_dtype dtype, int64_t stride)
 {
-    enum { ALL = 1 << 16, MOST_APART = 3 };
-    uint16_t *from = calloc(ALL * MOST_APART, sizeof *from);
+    enum { ALL = 1 << 16, MAX_APART = 3 };
+    uint16_t *from = calloc(ALL * MAX_APART, sizeof *from);
     real *to = malloc(ALL * sizeof *to);
     int64_t wrong = 0;
     test_need(from != NULL && to != NULL, "memory");

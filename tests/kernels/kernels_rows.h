@@ -148,11 +148,11 @@ static double few_work(const struct trial *t)
 
 /* ---- put, dots, transpose ---- */
 
-enum { MOST_ROWS = 5 };
+enum { MAX_ROWS = 5 };
 
 static void draw_rows(struct trial *t)
 {
-    t->M = t->bench ? 1 : rng_range(&t->random, 0, MOST_ROWS);
+    t->M = t->bench ? 1 : rng_range(&t->random, 0, MAX_ROWS);
     t->n = t->bench ? 4096 : rng_range(&t->random, 0, 600);
     t->add = sometimes(t);
     t->factor = between(t, -2, 2);
@@ -183,8 +183,8 @@ static void draw_store_rows(struct trial *t)
 
 static void call_store_rows(const agi_kernels *k, struct trial *t)
 {
-    double factor[MOST_ROWS];
-    for (int64_t r = 0; r < MOST_ROWS; r++) {
+    double factor[MAX_ROWS];
+    for (int64_t r = 0; r < MAX_ROWS; r++) {
         factor[r] = factor_of(t, r);
     }
     k->put(at(t, C), t->a[C].ld, at(t, A), t->a[A].ld, t->M, t->n, factor, factor_step(t), t->add);

@@ -1,6 +1,7 @@
 /* The layer's derivatives in float64, through every attention feature: gradients, jvp and vjp_jvp against
  * finite differences along random directions, each variable by itself and all at once; the adjoint
  * identity; the symmetry of the Hessian. */
+#include "check/stencil.h"
 #include "nn.h"
 
 static const nn_config configs[] = {
@@ -22,10 +23,10 @@ static const nn_config configs[] = {
 
 enum { N_CONFIGS = sizeof configs / sizeof configs[0] };
 
-static const double STEP = 2e-4;
+static const double STEP = 4e-4;
 
-/* Five-point differences: truncation near STEP^4 = 2e-15 times a fifth derivative, rounding near
- * 2^-52 / STEP = 1e-12, relative to the norms of gradient and direction. */
+/* Differences: truncation near STEP^4 / 16 = 2e-15 times a fifth derivative, rounding near
+ * 2^-52 / STEP = 6e-13, relative to the norms of gradient and direction. */
 static const double DIFFERENCE_LIMIT = 1e-10;
 static const double IDENTITY_LIMIT = 1e-12;
 
@@ -59,16 +60,14 @@ static void release(double *arrays[], int n)
     }
 }
 
-static const double place[4] = {1, -1, 2, -2}, weight[4] = {8, -8, -1, 1};
-
 /* The derivative of <dY, Y> along one variable's tangent, or all. */
 static double loss_difference(nn_model *m, double *const base[], int only)
 {
     double sum = 0;
-    for (int p = 0; p < 4; p++) {
-        move(m, base, only, place[p] * STEP);
+    for (int p = 0; p < STENCIL_POINTS; p++) {
+        move(m, base, only, stencil[p].at * STEP);
         CHECK_OK(nn_run(m, AG_MAP_FORWARD));
-        sum += weight[p] * nn_dot(m, D, VALUE, Y) / (12 * STEP);
+        sum += stencil[p].weight / STEP * nn_dot(m, D, VALUE, Y);
     }
     move(m, base, only, 0);
     return sum;
@@ -102,10 +101,10 @@ static void check_entries(nn_model *m, double *const base[], const char *text)
         CHECK_OK(ag_layer_param(m->layer, part, &view));
         for (int64_t i = view.offset; i < view.offset + view.count; i += 1 + view.count / 5) {
             double found = 0;
-            for (int p = 0; p < 4; p++) {
-                nn_set(m, VALUE, PARAMS, i, base[PARAMS][i] + place[p] * STEP);
+            for (int p = 0; p < STENCIL_POINTS; p++) {
+                nn_set(m, VALUE, PARAMS, i, base[PARAMS][i] + stencil[p].at * STEP);
                 CHECK_OK(nn_run(m, AG_MAP_FORWARD));
-                found += weight[p] * nn_dot(m, D, VALUE, Y) / (12 * STEP);
+                found += stencil[p].weight / STEP * nn_dot(m, D, VALUE, Y);
             }
             nn_set(m, VALUE, PARAMS, i, base[PARAMS][i]);
             const double got = nn_get(m, D, PARAMS, i);
@@ -158,11 +157,11 @@ static void check_second(nn_model *m, double *const base[], const char *text)
     keep(m, D, dy, Y, Y + 1);
     nn_run_all(m);
     keep(m, TD, found, 0, N_VARS); /* becomes the difference of both */
-    for (int p = 0; p < 4; p++) {
-        gradients_at(m, base, dy[Y], place[p] * STEP);
+    for (int p = 0; p < STENCIL_POINTS; p++) {
+        gradients_at(m, base, dy[Y], stencil[p].at * STEP);
         for (int v = 0; v < N_VARS; v++) {
             for (int64_t i = 0; i < m->count[v]; i++) {
-                found[v][i] -= weight[p] * nn_get(m, D, v, i) / (12 * STEP);
+                found[v][i] -= stencil[p].weight / STEP * nn_get(m, D, v, i);
             }
         }
     }

@@ -3,6 +3,7 @@
  * attention itself (and the correction, where it is one of the library's outputs, with the library).
  * The printed form must be far off or of a shape that cannot be, the correction close. The formulas
  * stand here in plain matrix products, apart from the library's, in the names of docs/math.md. */
+#include "check/stencil.h"
 #include "test.h"
 
 #include <math.h>
@@ -198,19 +199,17 @@ static mat drawn(int rows, int cols)
     return m;
 }
 
-/* The gradient of loss by the five-point central difference in each element of *x, a part of what
- * loss sees. Its error is of the order h^4 + 1e-16 / h. */
+/* The gradient of loss by finite differences in each element of *x, a part of what
+ * loss sees. Its error is of the order h^4 / 16 + 1e-16 / h. */
 static mat differences(double (*loss)(const void *), const void *all, mat *x)
 {
-    static const double weight[4] = {1.0 / 12, -8.0 / 12, 8.0 / 12, -1.0 / 12};
-    static const double step[4] = {-2, -1, 1, 2};
-    const double h = 1e-3;
+    const double h = 2e-3;
     mat out = zeros(x->rows, x->cols);
     for (int k = 0; k < x->rows * x->cols; k++) {
         double kept = x->a[k];
-        for (int p = 0; p < 4; p++) {
-            x->a[k] = kept + step[p] * h;
-            out.a[k] += weight[p] * loss(all) / h;
+        for (int p = 0; p < STENCIL_POINTS; p++) {
+            x->a[k] = kept + stencil[p].at * h;
+            out.a[k] += stencil[p].weight / h * loss(all);
         }
         x->a[k] = kept;
     }

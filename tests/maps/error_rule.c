@@ -120,20 +120,14 @@ static void test_large(const char *dtype)
 
 static void test_random(int n)
 {
-    struct rng r;
-    struct setup s;
+    ag_check_case s;
     struct arrays x;
     char command[1024];
     ag_options options = AG_OPTIONS_INIT;
     options.threads = 1;
-    rng_init(&r, 30, (uint64_t)n);
-    if (n % 10 == 5) {
-        draw_large_setup(&s, &r);
-    } else {
-        draw_setup(&s, &r);
-    }
-    setup_command(&s, command, sizeof command);
-    if (CHECK_OK(setup_arrays(&x, &s, &options))) {
+    ag_check_random(&s, 30, (uint64_t)n, n % 10 == 5 ? AG_CHECK_LARGE : AG_CHECK_SMALL);
+    ag_check_command(&s, command, sizeof command);
+    if (CHECK_OK(arrays_of_case(&x, &s, &options))) {
         CHECK_OK(arrays_run_all(&x));
         check_entries(&x, command);
         arrays_destroy(&x);

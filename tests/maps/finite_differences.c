@@ -12,17 +12,17 @@ static int derivatives_of(const struct arrays *x)
     return count;
 }
 
-static void test(const struct setup *s)
+static void test(const ag_check_case *s)
 {
     struct arrays x;
-    struct results results = {.count = 0};
+    ag_check_report results = {.count = 0};
     ag_options options = AG_OPTIONS_INIT;
     options.threads = 1;
-    if (!CHECK_OK(setup_arrays(&x, s, &options))) {
+    if (!CHECK_OK(arrays_of_case(&x, s, &options))) {
         return;
     }
     ag_status status = arrays_run_all(&x);
-    status = status == AG_OK ? gradcheck(&x, &options, &results) : status;
+    status = status == AG_OK ? finite_differences(&x, &options, &results) : status;
     features_report(s, status, &results);
     CHECK_INT(results.count, derivatives_of(&x));
     arrays_destroy(&x);

@@ -4,29 +4,29 @@
 #include "check/identities.h"
 #include "check/summary.h"
 
-static struct tally tally;
+static struct summary summary;
 
-static void test(const struct setup *s)
+static void test(const ag_check_case *s)
 {
     struct arrays x;
-    struct results results = {.count = 0};
+    ag_check_report results = {.count = 0};
     ag_options options = AG_OPTIONS_INIT;
     options.threads = 1;
-    if (!CHECK_OK(setup_arrays(&x, s, &options))) {
+    if (!CHECK_OK(arrays_of_case(&x, s, &options))) {
         return;
     }
     ag_status status = arrays_run_all(&x);
     status = status == AG_OK ? identities(&x, &options, &results) : status;
     features_report(s, status, &results);
-    tally_add(&tally, &results);
+    summary_add(&summary, &results);
     arrays_destroy(&x);
 }
 
 int main(void)
 {
     features_each(test);
-    for (int n = 0; n < tally.count; n++) {
-        const struct tally_line *l = &tally.lines[n];
+    for (int n = 0; n < summary.count; n++) {
+        const struct summary_line *l = &summary.lines[n];
         printf("%-38s %d problems, %d not applicable\n", l->name, l->passed + l->failed, l->not_applicable);
         CHECK(l->passed + l->failed > 0, "%s applied nowhere", l->name);
     }

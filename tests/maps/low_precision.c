@@ -25,18 +25,16 @@ static void check_entries(const struct arrays *x, const char *what)
 
 static void test(int n)
 {
-    struct rng r;
-    struct setup s;
+    ag_check_case s;
     struct arrays x;
     char what[512];
     ag_options options = AG_OPTIONS_INIT;
     options.threads = 1 + n % 2;
-    rng_init(&r, SEED, (uint64_t)n);
-    draw_large_setup(&s, &r);
+    ag_check_random(&s, SEED, (uint64_t)n, AG_CHECK_LARGE);
     s.problem.dtype = n % 4 == 3 ? AG_F16 : AG_BF16;
     s.problem.out_dtype = s.problem.grad_dtype = s.problem.aux_dtype = 0;
-    setup_command(&s, what, sizeof what);
-    if (CHECK(setup_arrays(&x, &s, &options) == AG_OK, "%s: %s", what, ag_last_message())) {
+    ag_check_command(&s, what, sizeof what);
+    if (CHECK(arrays_of_case(&x, &s, &options) == AG_OK, "%s: %s", what, ag_last_message())) {
         CHECK_OK(arrays_run_all(&x));
         check_entries(&x, what);
         arrays_destroy(&x);

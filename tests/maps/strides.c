@@ -420,7 +420,7 @@ enum { KINDS = sizeof kinds / sizeof kinds[0] };
 static void exact_twin(struct arrays *y, const struct arrays *x, const ag_options *options)
 {
     static const enum tensor given[] = {T_O, T_LSE, T_TO, T_MU};
-    test_need(arrays_twin(y, x, AG_F64, options) == AG_OK, "no float64 twin");
+    test_need(arrays_clone_as(y, x, AG_F64, options) == AG_OK, "no float64 twin");
     CHECK_OK(arrays_run(y, AG_MAP_FORWARD));
     CHECK_OK(arrays_run(y, AG_MAP_JVP));
     void *exact[4];

@@ -28,11 +28,12 @@ try 'make install' make -C "$root" install BUILD="$work/build" PREFIX="$prefix"
 PKG_CONFIG_PATH=$(find "$prefix" -type d -name pkgconfig)
 export PKG_CONFIG_PATH
 libdir=$(dirname "$PKG_CONFIG_PATH")
-for file in bin/attngrad include/attngrad.h include/attngrad_io.h share/man/man1/attngrad.1 \
+for file in bin/attngrad include/attngrad.h include/attngrad_io.h include/attngrad_check.h share/man/man1/attngrad.1 \
     share/bash-completion/completions/attngrad; do
     try "installed file" test -f "$prefix/$file"
 done
-for file in libattngrad.a libattngrad.so libattngrad.so.0 libattngrad_io.a libattngrad_io.so libattngrad_io.so.0; do
+for file in libattngrad.a libattngrad.so libattngrad.so.0 libattngrad_io.a libattngrad_io.so libattngrad_io.so.0 \
+    libattngrad_check.a; do
     try "installed library" test -f "$libdir/$file"
 done
 try 'the command runs' "$prefix/bin/attngrad" --version
@@ -55,6 +56,14 @@ try 'run, io, shared' env LD_LIBRARY_PATH="$libdir" "$work/io-through-pc" "$work
 try 'pkg-config, io, static' "$cc" -static "$root/tests/package/consumer/io.c" -o "$work/io-through-pc-static" \
     $(pkg-config --static --cflags --libs attngrad_io)
 try 'run, io, static' "$work/io-through-pc-static" "$work/x.safetensors"
+# shellcheck disable=SC2046
+try 'pkg-config, check' "$cc" "$root/tests/package/consumer/check.c" -o "$work/check-through-pc" \
+    $(pkg-config --cflags --libs attngrad_check)
+try 'run, check' env LD_LIBRARY_PATH="$libdir" "$work/check-through-pc"
+# shellcheck disable=SC2046
+try 'pkg-config, check, static' "$cc" -static "$root/tests/package/consumer/check.c" -o "$work/check-through-pc-static" \
+    $(pkg-config --static --cflags --libs attngrad_check)
+try 'run, check, static' "$work/check-through-pc-static"
 
 try 'find_package' cmake -S "$root/tests/package/consumer" -B "$work/consumer" -DCMAKE_PREFIX_PATH="$prefix" \
     -DCMAKE_C_COMPILER="$cc"
@@ -63,6 +72,7 @@ try 'run attngrad::attngrad' "$work/consumer/consumer_attngrad"
 try 'run attngrad::static' "$work/consumer/consumer_static"
 try 'run attngrad::io' "$work/consumer/consumer_io" "$work/x.safetensors"
 try 'run attngrad::io_static' "$work/consumer/consumer_io_static" "$work/x.safetensors"
+try 'run attngrad::check' "$work/consumer/consumer_check"
 try 'attngrad::attngrad is shared' sh -c "ldd '$work/consumer/consumer_attngrad' | grep -q libattngrad.so.0"
 try 'attngrad::static is static' sh -c "! ldd '$work/consumer/consumer_static' | grep -q libattngrad"
 

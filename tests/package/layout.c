@@ -1,5 +1,5 @@
 /* The layout of every public struct on a machine with 64-bit pointers and longs (LP64), written down: a
- * compiled program relies on these numbers, so a new field goes behind the last one and no line here ever
+ * compiled program relies on these numbers, so a new field goes after the last one and no line here ever
  * changes, except the sizes, which may grow. */
 #include <attngrad_io.h>
 #include <attngrad_nn.h>
@@ -157,6 +157,23 @@ static const struct {
     {FIELD(ag_info, isa), 88},
     {FIELD(ag_info, backends), 216},
     {FIELD(ag_info, compiler), 280},
+    {SIZE(ag_plan_info), 72},
+    {FIELD(ag_plan_info, struct_size), 0},
+    {FIELD(ag_plan_info, backend), 4},
+    {FIELD(ag_plan_info, isa), 8},
+    {FIELD(ag_plan_info, threads), 12},
+    {FIELD(ag_plan_info, tile_queries), 16},
+    {FIELD(ag_plan_info, tile_keys), 24},
+    {FIELD(ag_plan_info, compute_dtype), 32},
+    {FIELD(ag_plan_info, deterministic), 36},
+    {FIELD(ag_plan_info, backend_name), 40},
+    {FIELD(ag_plan_info, isa_name), 56},
+    {SIZE(ag_isa_info), 32},
+    {FIELD(ag_isa_info, struct_size), 0},
+    {FIELD(ag_isa_info, isa), 4},
+    {FIELD(ag_isa_info, built_in), 8},
+    {FIELD(ag_isa_info, available), 12},
+    {FIELD(ag_isa_info, name), 16},
     {SIZE(ag_layer_desc), 48},
     {FIELD(ag_layer_desc, struct_size), 0},
     {FIELD(ag_layer_desc, flags), 4},

@@ -14,7 +14,7 @@ typedef struct {
     uint16_t *column_tiles[2], *pair_tiles[4]; /* columns of tQ and Q, tdO and dO */
     uint16_t *key_rows[2], *turned[2];         /* the span's keys: K and tK, V and tV by rows; K, tK turned */
     int64_t span0, from, to;    /* the span's first key, and the keys that are there, from it on */
-    uint16_t *clean;            /* K or tK of a block, turned, without the keys that the tile does not see */
+    uint16_t *zeroed;           /* K or tK of a block, turned, without the keys that the tile does not see */
     uint16_t *rounded[4];       /* R, dZ, tR, tdZ of the block, in tiles of rows */
     uint16_t *pairs_of_keys[2]; /* dZ of vjp, tdZ and dZ of vjp_jvp, [block / 32][TILE_ROWS / 16] tiles */
     agi_amx_ahead ahead;        /* rows of the next tile */
@@ -60,7 +60,7 @@ static void lay_out(agi_backward_scratch *s, agi_arena *arena, const ag_plan *pl
             m->T[n][t] = agi_take_reals(arena, there * GROUP_KEYS * PANEL);
         }
     }
-    m->clean = agi_take16(arena, block * Dk);
+    m->zeroed = agi_take16(arena, block * Dk);
     m->dQ = agi_take_reals(arena, TILE_ROWS * Dk);
     m->some_keys = agi_take_reals(arena, AMX_ROWS * agi_max(Dk, Dv));
     m->rows = agi_take16(arena, agi_max(TILE_ROWS, GROUP_KEYS) * agi_max(Dk, Dv));
@@ -152,18 +152,19 @@ static amx_operand seen_keys(const agi_backward_scratch *s, const agi_head *x, a
     const int64_t n = agi_round_up(keys->nj, GROUP_KEYS);
     const int64_t end = keys->j0 + keys->nj; /* rows behind the sequence's last are zeros */
     const bool inside = keys->j0 >= from && end <= to && (keys->nj == n || end == x->seq.n_k);
-    if (inside && (!x->has.pair_mask || memchr(s->unseen, 1, (size_t)keys->nj) == NULL)) {
+    if (inside && (!x->has.pair_mask || memchr(s->masked_keys, 1, (size_t)keys->nj) == NULL)) {
         return K;
     }
     for (int64_t j = 0; j < n; j += GROUP_KEYS) {
         uint8_t keep[GROUP_KEYS];
         for (int64_t r = 0; r < GROUP_KEYS; r++) {
             const int64_t key = keys->j0 + j + r;
-            keep[r] = key >= from && key < to && j + r < keys->nj && !(x->has.pair_mask && s->unseen[j + r]);
+            keep[r] =
+                key >= from && key < to && j + r < keys->nj && !(x->has.pair_mask && s->masked_keys[j + r]);
         }
-        agi_amx_table.clean(m->clean + j * x->Dk_pad, K.p + j * x->Dk_pad, x->Dk_pad / AMX_ROWS, keep);
+        agi_amx_table.clean(m->zeroed + j * x->Dk_pad, K.p + j * x->Dk_pad, x->Dk_pad / AMX_ROWS, keep);
     }
-    K.p = m->clean;
+    K.p = m->zeroed;
     return K;
 }
 
@@ -176,7 +177,7 @@ static void load_queries(amx_scratch *s, const agi_head *x, const agi_query_tile
     const int64_t rows = agi_round_up(t->ni, AMX_DEPTH), own = AMX_LANES * agi_round_up(D, AMX_DEPTH);
     const bool tangents = x->call->map == AGI_VJP_JVP, tangent = which >= TQ_;
     const int64_t line = tangents ? 2 * own : own, behind = tangents && !tangent ? own : 0;
-    const uint8_t *const skip = memchr(t->dead, 1, (size_t)t->ni) == NULL ? NULL : t->dead;
+    const uint8_t *const skip = memchr(t->no_output, 1, (size_t)t->ni) == NULL ? NULL : t->no_output;
     const agi_slice slice = agi_query_slice(x, from, dtype, D);
     s->columns[which] = (amx_operand){s->column_tiles[which % 2], line, AMX_AB, 0};
     if (from->data != NULL) {
@@ -226,11 +227,11 @@ static void store_dq(agi_backward_scratch *s, const agi_head *x, agi_slice dq, i
     amx_scratch *const m = s->own;
     const double scale = x->scale;
     if (dq.t->data != NULL && dq.dtype == AG_BF16 && !accumulate) {
-        agi_amx_put_turned(dq, i0, ni, s->tile.dQ, &scale, 0, m->rows);
+        agi_amx_store_transposed(dq, i0, ni, s->tile.dQ, &scale, 0, m->rows);
     } else if (dq.t->data != NULL) {
         agi_amx_table.turn(m->dQ, x->Dk_pad, s->tile.dQ, agi_amx_tall(x->Dk), x->Dk_pad,
                            agi_round_up(ni, AMX_ROWS));
-        agi_put_rows(x->k, dq, i0, ni, accumulate, scale, m->dQ, x->Dk_pad);
+        agi_store_rows(x->k, dq, i0, ni, accumulate, scale, m->dQ, x->Dk_pad);
     }
 }
 
@@ -240,7 +241,7 @@ static void store_dkv(const agi_backward_scratch *s, const agi_head *x, agi_slic
     amx_scratch *const m = s->own;
     const size_t line = AMX_LANES * sizeof *sums;
     if (to.t->data != NULL && to.dtype == AG_BF16 && !accumulate) {
-        agi_amx_put_rows(to, first, n, sums, factor, m->rows);
+        agi_amx_store_rows(to, first, n, sums, factor, m->rows);
         return;
     }
     for (int64_t j = 0; j < n && to.t->data != NULL; j += AMX_ROWS) {
@@ -248,7 +249,8 @@ static void store_dkv(const agi_backward_scratch *s, const agi_head *x, agi_slic
             const int64_t tile = at / AMX_C, row = at % AMX_C / AMX_LANES;
             memcpy(m->some_keys + row * width + tile * AMX_LANES, sums + j * width + at, line);
         }
-        agi_put_rows(x->k, to, first + j, agi_min(AMX_ROWS, n - j), accumulate, factor, m->some_keys, width);
+        agi_store_rows(x->k, to, first + j, agi_min(AMX_ROWS, n - j), accumulate, factor, m->some_keys,
+                       width);
     }
 }
 
@@ -259,7 +261,7 @@ static agi_rows16 output_rows(const agi_head *x, const ag_tensor *t, int64_t i, 
     if (t->strides[3] == 1) {
         return (agi_rows16){(const uint16_t *)t->data + agi_row_at(slice, i), t->strides[2]};
     }
-    return agi_get_rows16(slice, i, n, n, x->Dv, NULL, scratch);
+    return agi_load_rows16(slice, i, n, n, x->Dv, NULL, scratch);
 }
 
 /* sums[r] += rowsum(A o B) of rows i .. i + n - 1 */
@@ -269,7 +271,7 @@ static void add_row_products(const agi_backward_scratch *s, const agi_head *x, c
     amx_scratch *const m = s->own;
     const agi_rows16 a = output_rows(x, A, i, n, m->rows);
     const agi_rows16 b = output_rows(x, B, i, n, m->rows + n * x->Dv);
-    float products[SOME_ROWS];
+    float products[ROW_CHUNK];
     agi_amx_table.dots(products, a.p, a.ld, b.p, b.ld, n, x->Dv);
     for (int64_t r = 0; r < n; r++) {
         sums[r] += (double)products[r];
@@ -489,7 +491,7 @@ static void run_patch(agi_backward_scratch *s, const agi_head *x, const agi_sums
         vjp_patch(s, x, sums, keys, c, &scores, next);
     }
     for (int64_t j = c->from; j < c->from + c->nj && x->has.pair_mask; j++) {
-        s->unseen[j] &= s->unseen_panel[j];
+        s->masked_keys[j] &= s->panel_masked_keys[j];
     }
 }
 
@@ -617,7 +619,7 @@ static void block(agi_backward_scratch *s, const agi_head *x, const agi_sums *su
     amx_scratch *const m = s->own;
     const agi_key_tile keys = whole_groups(m, x, given);
     const key_operands operands = operands_of(m, x, keys.j0);
-    memset(s->unseen, 1, (size_t)keys.nj);
+    memset(s->masked_keys, 1, (size_t)keys.nj);
     run_patches(s, x, sums, &operands, &keys);
     add_key_gradients(s, x, &keys);
     add_query_gradients(s, x, &operands, &keys);

@@ -34,8 +34,8 @@ static void copy_rows(agi_slice s, int64_t first, int64_t n, int64_t rows, int64
     }
 }
 
-agi_rows16 agi_get_rows16(agi_slice s, int64_t first, int64_t n, int64_t rows, int64_t width,
-                          const uint8_t *skip, uint16_t *scratch)
+agi_rows16 agi_load_rows16(agi_slice s, int64_t first, int64_t n, int64_t rows, int64_t width,
+                           const uint8_t *skip, uint16_t *scratch)
 {
     const bool whole = s.t->strides[3] == 1 && s.D == width && n == rows && skip == NULL;
     /* A tile's row that lies across two lines of the cache takes twice as long, more than a copy costs. */
@@ -78,10 +78,10 @@ void agi_amx_ask(agi_amx_ahead *a, amx_next *beside)
         beside->ask = (const char *)a->p[t];
         beside->end = beside->ask + beside_it;
         if (dense) {
-            agi_ask_for(beside->end, rows * bytes - beside_it);
+            agi_prefetch(beside->end, rows * bytes - beside_it);
         }
         for (int64_t r = 1; r < rows && !dense; r++) {
-            agi_ask_for(a->p[t] + r * a->ld[t], bytes);
+            agi_prefetch(a->p[t] + r * a->ld[t], bytes);
         }
         a->p[t] += rows * a->ld[t];
         a->rows[t] -= rows;
@@ -101,7 +101,7 @@ static amx_operand key_rows(const agi_head *x, const ag_tensor *t, int64_t D, in
     const int64_t width = agi_round_up(D, AMX_DEPTH), rows = agi_round_up(n, GROUP_KEYS);
     const agi_slice slice = agi_key_slice(x, t, D);
     if (t->strides[2] == width) {
-        return operand_of_rows(agi_get_rows16(slice, j0, n, rows, width, NULL, scratch));
+        return operand_of_rows(agi_load_rows16(slice, j0, n, rows, width, NULL, scratch));
     }
     copy_rows(slice, j0, n, rows, width, NULL, scratch, width);
     return operand_of_rows((agi_rows16){scratch, width});
@@ -145,8 +145,8 @@ amx_operand agi_amx_key_columns(const agi_head *x, const ag_tensor *t, int64_t D
 {
     const int64_t width = agi_round_up(D, AMX_ROWS), group = width * GROUP_KEYS;
     for (int64_t j = 0; j < n; j += GROUP_KEYS) {
-        const agi_rows16 rows = agi_get_rows16(agi_key_slice(x, t, D), j0 + j, agi_min(GROUP_KEYS, n - j),
-                                               GROUP_KEYS, width, NULL, scratch);
+        const agi_rows16 rows = agi_load_rows16(agi_key_slice(x, t, D), j0 + j, agi_min(GROUP_KEYS, n - j),
+                                                GROUP_KEYS, width, NULL, scratch);
         for (int64_t c = 0; c < width; c += AMX_ROWS) {
             agi_amx_table.turned(out + j / GROUP_KEYS * group + c * GROUP_KEYS, rows.p + c, rows.ld);
         }
@@ -166,8 +166,8 @@ static void scatter_rows(agi_slice to, int64_t first, int64_t n, const uint16_t 
 }
 
 /* Of at most PANEL rows. */
-static void put_some(agi_slice to, int64_t first, int64_t n, const float *sums, const double *factor,
-                     int64_t step, uint16_t *scratch)
+static void store_some(agi_slice to, int64_t first, int64_t n, const float *sums, const double *factor,
+                       int64_t step, uint16_t *scratch)
 {
     const int64_t tall = agi_amx_tall(to.D);
     uint16_t *const place = (uint16_t *)to.t->data + agi_row_at(to, first);
@@ -183,8 +183,8 @@ static void put_some(agi_slice to, int64_t first, int64_t n, const float *sums, 
     scatter_rows(to, first, n, scratch);
 }
 
-void agi_amx_put_rows(agi_slice to, int64_t first, int64_t n, const float *sums, double factor,
-                      uint16_t *scratch)
+void agi_amx_store_rows(agi_slice to, int64_t first, int64_t n, const float *sums, double factor,
+                        uint16_t *scratch)
 {
     const int64_t width = agi_round_up(to.D, AMX_LANES);
     const bool dense = to.t->strides[3] == 1;
@@ -199,12 +199,12 @@ void agi_amx_put_rows(agi_slice to, int64_t first, int64_t n, const float *sums,
     }
 }
 
-void agi_amx_put_turned(agi_slice to, int64_t first, int64_t n, const float *sums, const double *factor,
-                        int64_t step, uint16_t *scratch)
+void agi_amx_store_transposed(agi_slice to, int64_t first, int64_t n, const float *sums, const double *factor,
+                              int64_t step, uint16_t *scratch)
 {
     for (int64_t r = 0; r < n; r += PANEL) {
-        put_some(to, first + r, agi_min(PANEL, n - r), sums + r * agi_amx_tall(to.D), factor + r * step, step,
-                 scratch);
+        store_some(to, first + r, agi_min(PANEL, n - r), sums + r * agi_amx_tall(to.D), factor + r * step,
+                   step, scratch);
     }
 }
 
@@ -212,7 +212,7 @@ amx_operand agi_amx_query_columns(agi_slice s, int64_t first, int64_t n, int64_t
                                   uint16_t *out, int64_t line, uint16_t *scratch)
 {
     const int64_t width = agi_round_up(s.D, AMX_DEPTH);
-    const agi_rows16 rows = agi_get_rows16(s, first, n, W, width, skip, scratch);
+    const agi_rows16 rows = agi_load_rows16(s, first, n, W, width, skip, scratch);
     for (int64_t i = 0; i < W; i += AMX_LANES) {
         for (int64_t c = 0; c < width; c += AMX_DEPTH) {
             agi_amx_table.columns(out + i / AMX_LANES * line + c * AMX_LANES, rows.p + i * rows.ld + c,
@@ -226,7 +226,7 @@ amx_operand agi_amx_query_rows(agi_slice s, int64_t first, int64_t n, int64_t ro
                                uint16_t *out, uint16_t *scratch)
 {
     const int64_t width = agi_round_up(s.D, AMX_LANES);
-    const agi_rows16 from = agi_get_rows16(s, first, n, rows, width, skip, scratch);
+    const agi_rows16 from = agi_load_rows16(s, first, n, rows, width, skip, scratch);
     for (int64_t c = 0; c < width; c += AMX_LANES) {
         for (int64_t i = 0; i < rows; i += AMX_DEPTH) {
             agi_amx_table.far_pairs(out + c * rows + i * AMX_LANES, from.p + i * from.ld + c, from.ld);

@@ -13,8 +13,8 @@ typedef struct {
 
 /* Rows first .. first + n - 1 of the slice as `rows` rows of `width` numbers; skip[row] != 0, where given: the row
  * is zero. scratch: rows * width. */
-agi_rows16 agi_get_rows16(agi_slice s, int64_t first, int64_t n, int64_t rows, int64_t width,
-                          const uint8_t *skip, uint16_t *scratch);
+agi_rows16 agi_load_rows16(agi_slice s, int64_t first, int64_t n, int64_t rows, int64_t width,
+                           const uint8_t *skip, uint16_t *scratch);
 
 /* Rows that are read soon and come from far away: asked for a few at a time, beside stages. Their places are numbers
  * here, not slices: what is stored among stores of tiles and loaded in other pieces waits for all of them. */
@@ -68,13 +68,13 @@ static inline int64_t agi_amx_tall(int64_t D)
 
 /* Rows first .. first + n - 1 of a bfloat16 output from such sums, row r times factor[r * step]. The scratch has PANEL
  * rows. */
-void agi_amx_put_turned(agi_slice to, int64_t first, int64_t n, const float *sums, const double *factor,
-                        int64_t step, uint16_t *scratch);
+void agi_amx_store_transposed(agi_slice to, int64_t first, int64_t n, const float *sums, const double *factor,
+                              int64_t step, uint16_t *scratch);
 
 /* The same from sums that lie by rows, whole tiles of AMX_LANES channels, times one factor. The scratch has AMX_ROWS
  * rows. */
-void agi_amx_put_rows(agi_slice to, int64_t first, int64_t n, const float *sums, double factor,
-                      uint16_t *scratch);
+void agi_amx_store_rows(agi_slice to, int64_t first, int64_t n, const float *sums, double factor,
+                        uint16_t *scratch);
 
 /* B: channels by queries. W lanes, the scratch has as many rows; line: numbers from 16 queries to the next in out. */
 amx_operand agi_amx_query_columns(agi_slice s, int64_t first, int64_t n, int64_t W, const uint8_t *skip,

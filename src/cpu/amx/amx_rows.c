@@ -29,7 +29,7 @@ typedef struct {
     real *T[2], *U[2];    /* score tiles of a group, one filled while the other is used */
     int turn;             /* the one that is filled next */
     uint16_t *P, *tP;     /* weights that wait, as pairs, and their tangents */
-    uint16_t *rows, *clean;
+    uint16_t *rows, *zeroed;
     uint8_t *keep;              /* [AMX_WAITING][GROUP_KEYS]: the panel sees the key */
     agi_amx_ahead ahead, after; /* what comes next, and what the item after this one begins with */
     amx_config before;          /* the thread's tile configuration, which is restored at the end of an item */
@@ -61,7 +61,7 @@ static void lay_out(agi_row_scratch *s, agi_arena *arena, const ag_plan *plan, a
     m->P = agi_take16(arena, AMX_WAITING * GROUP_KEYS * PANEL);
     m->tP = agi_take16(arena, tangents * AMX_WAITING * GROUP_KEYS * PANEL);
     m->rows = agi_take16(arena, PANEL * agi_max(Dk, Dv));
-    m->clean = agi_take16(arena, GROUP_KEYS * Dv);
+    m->zeroed = agi_take16(arena, GROUP_KEYS * Dv);
     m->keep = agi_take(arena, AMX_WAITING * GROUP_KEYS, 1);
 }
 
@@ -250,11 +250,11 @@ static void add_clean_group(const amx_scratch *s, const agi_head *x, amx_panel *
 {
     const int64_t tiles = x->Dv_pad / AMX_ROWS, offset = (w->first + at) * keys->V.step;
     const uint8_t *const keep = s->keep + at * GROUP_KEYS;
-    agi_amx_table.clean(s->clean, keys->V.p + offset, tiles, keep);
-    add_groups(s, x, panel, &keys->V, s->clean, lanes, at, 1);
+    agi_amx_table.clean(s->zeroed, keys->V.p + offset, tiles, keep);
+    add_groups(s, x, panel, &keys->V, s->zeroed, lanes, at, 1);
     if (keys->tV.p != NULL) {
-        agi_amx_table.clean(s->clean, keys->tV.p + offset, tiles, keep);
-        add_values(x, s->clean, &keys->V, s->P, lanes, at, 1, panel->tO, true);
+        agi_amx_table.clean(s->zeroed, keys->tV.p + offset, tiles, keep);
+        add_values(x, s->zeroed, &keys->V, s->P, lanes, at, 1, panel->tO, true);
     }
 }
 
@@ -340,13 +340,13 @@ static void group_features(agi_row_scratch *s, const agi_head *x, const agi_row_
     amx_scratch *const m = s->own;
     const int64_t n = group->to - group->from, row = group->from * PANEL;
     uint8_t *const keep = m->keep + group->at * GROUP_KEYS;
-    const bool unseen =
+    const bool masked_keys =
         REAL(agi_row_scores)(s, x, panel, group->T + row, PANEL, j0 + group->g * GROUP_KEYS + group->from, n);
     hide_rows(group->T, 0, group->from);
     hide_rows(group->T, group->to, GROUP_KEYS);
     memset(keep, 0, GROUP_KEYS);
     for (int64_t j = 0; j < n; j++) {
-        keep[group->from + j] = !unseen || !s->unseen[j];
+        keep[group->from + j] = !masked_keys || !s->masked_keys[j];
     }
 }
 
@@ -484,7 +484,7 @@ static void expect_next(const agi_row_job *w, amx_scratch *s, const agi_head *x,
 {
     const agi_row_schedule *schedule = &w->cpu->rows;
     s->after = (agi_amx_ahead){.n = 0};
-    if (schedule->parts == 1 && item + 1 < schedule->items && x->call->map == AGI_FORWARD) {
+    if (schedule->kv_splits == 1 && item + 1 < schedule->items && x->call->map == AGI_FORWARD) {
         agi_head y;
         const int64_t i0 = REAL(agi_row_begin_item)(w, item + 1, &y),
                       n = agi_min(schedule->rows, y.seq.n_q - i0);
@@ -644,7 +644,8 @@ static void begin(const agi_row_job *w, agi_row_scratch *s, const agi_head *x, c
 /* Does O go from AMX's sums straight to the caller's array? */
 static bool stores_sums(const agi_row_job *w, const agi_head *x)
 {
-    return x->call->map == AGI_FORWARD && w->cpu->rows.parts == 1 && (x->call->a.accumulate & AG_ACC_O) == 0;
+    return x->call->map == AGI_FORWARD && w->cpu->rows.kv_splits == 1 &&
+           (x->call->a.accumulate & AG_ACC_O) == 0;
 }
 
 static void end(const agi_row_job *w, agi_row_scratch *s, const agi_head *x, agi_row_panel *panels,
@@ -665,8 +666,8 @@ static void store(const agi_row_job *w, const agi_row_scratch *s, const agi_head
 {
     const amx_scratch *const m = s->own;
     if (stores_sums(w, x)) {
-        agi_amx_put_turned(agi_query_slice(x, &x->call->a.o, AG_BF16, x->Dv), panel->i0, panel->ni,
-                           m->panel[panel->q].O, factor, 1, m->rows);
+        agi_amx_store_transposed(agi_query_slice(x, &x->call->a.o, AG_BF16, x->Dv), panel->i0, panel->ni,
+                                 m->panel[panel->q].O, factor, 1, m->rows);
     } else {
         REAL(agi_row_store_panel)(w, s, x, panel, factor);
     }
@@ -674,7 +675,7 @@ static void store(const agi_row_job *w, const agi_row_scratch *s, const agi_head
 
 const agi_row_ops agi_amx_row_ops = {
     .max_queries = MAX_QUERIES,
-    .enough_blocks = 12,
+    .min_blocks = 12,
     .block_keys = AMX_KEYS,
     .key_step =
         GROUP_KEYS, /* as in the backward: the order of a score's sum depends on its place in the group */

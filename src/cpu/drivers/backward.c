@@ -13,7 +13,7 @@ static void lay_out_tile(agi_query_tile *t, agi_arena *arena)
     t->mu = agi_take_reals(arena, TILE_ROWS);
     t->tD = agi_take_reals(arena, TILE_ROWS);
     t->Ps = agi_take(arena, TILE_ROWS, sizeof(double));
-    t->dead = agi_take(arena, TILE_ROWS, 1);
+    t->no_output = agi_take(arena, TILE_ROWS, 1);
 }
 
 void REAL(agi_lay_out_features)(agi_backward_scratch *s, agi_arena *arena, const ag_plan *plan, agi_map map,
@@ -31,18 +31,18 @@ void REAL(agi_lay_out_features)(agi_backward_scratch *s, agi_arena *arena, const
 /* Numbers of the sums of a chain's dQ. */
 static int64_t dq_numbers(const ag_plan *plan, const agi_backward_schedule *x)
 {
-    return agi_saturated(agi_group_of(&plan->p), x->dq_rows, x->dq_width, 1);
+    return agi_saturated(agi_heads_per_kv(&plan->p), x->dq_rows, x->dq_width, 1);
 }
 
 static void lay_out_scratch(agi_backward_scratch *s, agi_arena *arena, const ag_plan *plan, agi_map map)
 {
     const agi_cpu_plan *cpu = agi_cpu_plan_of(plan);
     const agi_backward_schedule *x = &cpu->backward[map];
-    const int64_t whole = x->parts == 1, several = x->n_spans > 1;
-    const int64_t rows = agi_saturated(agi_group_of(&plan->p), plan->p.q_len, 1, 1);
+    const int64_t whole = x->q_splits == 1, several = x->n_spans > 1;
+    const int64_t rows = agi_saturated(agi_heads_per_kv(&plan->p), plan->p.q_len, 1, 1);
     lay_out_tile(&s->tile, arena);
-    s->unseen = agi_take(arena, x->block, 1);
-    s->unseen_panel = agi_take(arena, x->block, 1);
+    s->masked_keys = agi_take(arena, x->block, 1);
+    s->panel_masked_keys = agi_take(arena, x->block, 1);
     s->dK = agi_take_reals(arena, whole * x->span * cpu->Dk_pad);
     s->dV = agi_take_reals(arena, whole * x->span * cpu->Dv_pad);
     s->dQ = agi_take_reals(arena, several ? whole * dq_numbers(plan, x) : TILE_ROWS * x->dq_width);
@@ -55,19 +55,20 @@ void REAL(agi_backward_lay_out)(agi_backward_layout *y, agi_arena *arena, const 
     const ag_problem *p = &plan->p;
     const agi_cpu_plan *cpu = agi_cpu_plan_of(plan);
     const agi_backward_schedule *x = &cpu->backward[map];
-    const int64_t split = x->parts > 1, kept = split * (x->n_spans > 1);
+    const int64_t split = x->q_splits > 1, kept = split * (x->n_spans > 1);
     const int64_t bias = agi_has(p, AG_BIAS), full = bias && REAL(agi_bias_is_full)(p);
-    y->dK = agi_take_reals(arena, split * agi_saturated(x->chains, x->parts, x->span, cpu->Dk_pad));
-    y->dV = agi_take_reals(arena, split * agi_saturated(x->chains, x->parts, x->span, cpu->Dv_pad));
-    y->dQ = agi_take_reals(arena, kept * agi_saturated(x->chains, dq_numbers(plan, x), 1, 1));
-    y->products = agi_take_reals(arena, kept * agi_saturated(x->chains, agi_group_of(p), p->q_len, 2));
+    y->dK = agi_take_reals(arena, split * agi_saturated(x->groups, x->q_splits, x->span, cpu->Dk_pad));
+    y->dV = agi_take_reals(arena, split * agi_saturated(x->groups, x->q_splits, x->span, cpu->Dv_pad));
+    y->dQ = agi_take_reals(arena, kept * agi_saturated(x->groups, dq_numbers(plan, x), 1, 1));
+    y->products = agi_take_reals(arena, kept * agi_saturated(x->groups, agi_heads_per_kv(p), p->q_len, 2));
     y->bias_full = agi_take_reals(arena, (bias && REAL(agi_bias_needs_copy)(p)) * agi_count(p->bias_size));
-    y->bias_small = agi_take(arena, (bias && !full) * agi_saturated(x->parts, agi_count(p->bias_size), 1, 1),
-                             sizeof(double));
-    y->table = agi_take(arena, agi_has(p, AG_TABLE) * agi_saturated(p->heads, x->parts, p->table_buckets, 1),
-                        sizeof(double));
-    y->sink =
-        agi_take(arena, agi_has(p, AG_SINK) * agi_saturated(p->batch, p->heads, x->parts, 1), sizeof(double));
+    y->bias_small = agi_take(
+        arena, (bias && !full) * agi_saturated(x->q_splits, agi_count(p->bias_size), 1, 1), sizeof(double));
+    y->table =
+        agi_take(arena, agi_has(p, AG_TABLE) * agi_saturated(p->heads, x->q_splits, p->table_buckets, 1),
+                 sizeof(double));
+    y->sink = agi_take(arena, agi_has(p, AG_SINK) * agi_saturated(p->batch, p->heads, x->q_splits, 1),
+                       sizeof(double));
     y->scratch = agi_take(arena, plan->threads, sizeof *y->scratch);
     for (int64_t slot = 0; slot < plan->threads; slot++) {
         agi_backward_scratch dry;
@@ -82,10 +83,10 @@ static void run_blocks(const agi_backward_job *w, agi_backward_scratch *s, const
 {
     const agi_backward_ops *ops = w->cpu->backward_ops;
     const int64_t block = w->schedule->block;
-    ops->begin_tile(s, x, from, to, s->tile.i0 + w->schedule->parts * TILE_ROWS);
+    ops->begin_tile(s, x, from, to, s->tile.i0 + w->schedule->q_splits * TILE_ROWS);
     for (int64_t j0 = from / block * block; j0 < to; j0 += block) {
         agi_key_tile keys = {.j0 = agi_max(j0, from)};
-        keys.nj = REAL(agi_trim_hidden)(x, s->tile.i0, s->tile.ni, &keys.j0, agi_min(j0 + block, to));
+        keys.nj = REAL(agi_trim_masked)(x, s->tile.i0, s->tile.ni, &keys.j0, agi_min(j0 + block, to));
         if (keys.nj > 0) {
             keys.dK = dK + (keys.j0 - span0) * x->Dk_pad;
             keys.dV = dV + (keys.j0 - span0) * x->Dv_pad;
@@ -111,34 +112,34 @@ static double sink_gradient(const agi_head *x, const agi_query_tile *t, bool tan
 /* ---- One pass of one part of a chain ---- */
 
 typedef struct {
-    int64_t chain, part, b, hk, span;
+    int64_t group, split, b, hk, span;
 } where;
 
-static where locate(const agi_backward_job *w, int64_t chain, int64_t part, int64_t pass)
+static where locate(const agi_backward_job *w, int64_t group, int64_t split, int64_t pass)
 {
     const agi_backward_schedule *x = w->schedule;
-    const int64_t items_hk = w->call->plan->p.kv_heads / x->join_hk;
-    const int64_t group = pass / x->n_spans;
-    return (where){chain, part, chain / items_hk * x->join_b + group / x->join_hk,
-                   chain % items_hk * x->join_hk + group % x->join_hk, pass % x->n_spans};
+    const int64_t items_hk = w->call->plan->p.kv_heads / x->group_hk;
+    const int64_t member = pass / x->n_spans;
+    return (where){group, split, group / items_hk * x->group_b + member / x->group_hk,
+                   group % items_hk * x->group_hk + member % x->group_hk, pass % x->n_spans};
 }
 
 /* The sums of a head that live from span to span, where there are several: dQ, and D and tD. */
 typedef struct {
     real *dQ, *products;
-} kept_sums;
+} span_sums;
 
-static kept_sums sums_of_head(const agi_backward_job *w, const agi_backward_scratch *s, const where *at,
+static span_sums sums_of_head(const agi_backward_job *w, const agi_backward_scratch *s, const where *at,
                               const agi_head *x)
 {
     const agi_backward_schedule *schedule = w->schedule;
     const ag_problem *p = &w->call->plan->p;
-    const bool own = schedule->parts == 1;
-    const int64_t group = agi_group_of(p), n = (own ? 0 : at->chain * group) + x->h % group;
+    const bool own = schedule->q_splits == 1;
+    const int64_t heads = agi_heads_per_kv(p), n = (own ? 0 : at->group * heads) + x->h % heads;
     if (schedule->n_spans == 1) {
-        return (kept_sums){NULL, NULL};
+        return (span_sums){NULL, NULL};
     }
-    return (kept_sums){(own ? s->dQ : w->y.dQ) + n * schedule->dq_rows * schedule->dq_width,
+    return (span_sums){(own ? s->dQ : w->y.dQ) + n * schedule->dq_rows * schedule->dq_width,
                        (own ? s->products : w->y.products) + n * 2 * p->q_len};
 }
 
@@ -207,13 +208,13 @@ static void run_tile(const agi_backward_job *w, agi_backward_scratch *s, const w
         REAL(agi_load_tile)(s, x, i0, products, at->span == first);
     }
     if (sink && at->span == 0) {
-        w->y.sink[(at->b * w->call->plan->p.heads + x->h) * w->schedule->parts + at->part] +=
+        w->y.sink[(at->b * w->call->plan->p.heads + x->h) * w->schedule->q_splits + at->split] +=
             sink_gradient(x, &s->tile, w->tangents);
     }
     if (from < to) {
         const key_range rows = rows_of_keys(w->cpu->backward_ops, from - span0, to - span0);
         agi_sums sums;
-        REAL(agi_begin_sums)(w, at->part, x, &sums);
+        REAL(agi_begin_sums)(w, at->split, x, &sums);
         begin_keys(keys, rows.from, rows.to, x->Dk_pad, x->Dv_pad);
         run_blocks(w, s, x, &sums, span0, from, to, keys->dK, keys->dV);
     }
@@ -226,10 +227,10 @@ static void run_head(const agi_backward_job *w, agi_backward_scratch *s, const w
     const ag_problem *p = &w->call->plan->p;
     const agi_backward_schedule *schedule = w->schedule;
     const agi_backward_ops *ops = w->cpu->backward_ops;
-    const kept_sums kept = sums_of_head(w, s, at, x);
+    const span_sums kept = sums_of_head(w, s, at, x);
     const agi_slice dq = agi_query_slice(x, w->dq, p->grad_dtype, x->Dk);
     const bool accumulate = (w->call->a.accumulate & w->acc_dq) != 0;
-    for (int64_t i0 = at->part * TILE_ROWS; i0 < x->seq.n_q; i0 += schedule->parts * TILE_ROWS) {
+    for (int64_t i0 = at->split * TILE_ROWS; i0 < x->seq.n_q; i0 += schedule->q_splits * TILE_ROWS) {
         const int64_t ni = agi_min(TILE_ROWS, x->seq.n_q - i0), rows = agi_round_up(ni, ops->dq_row_step);
         s->tile.dQ = kept.dQ == NULL ? s->dQ : kept.dQ + i0 * schedule->dq_width;
         if (at->span == 0) {
@@ -240,19 +241,19 @@ static void run_head(const agi_backward_job *w, agi_backward_scratch *s, const w
             ops->store_dq(s, x, dq, i0, ni, accumulate);
         }
     }
-    if (at->span == 0 && at->part == 0 && !agi_has(p, AG_PACKED)) { /* rows after the sequence's end */
-        agi_put_rows(x->k, dq, x->seq.n_q, p->q_len - x->seq.n_q, accumulate, 1, NULL, 0);
+    if (at->span == 0 && at->split == 0 && !agi_has(p, AG_PACKED)) { /* rows after the sequence's end */
+        agi_store_rows(x->k, dq, x->seq.n_q, p->q_len - x->seq.n_q, accumulate, 1, NULL, 0);
     }
 }
 
 /* Rows [from, to) of the span to the caller's arrays; those after the sequence's end are zero. The sums of dK lack
  * the scale of the group's last head. */
-static void put_keys(const agi_backward_job *w, const agi_backward_scratch *s, const where *at, int64_t from,
-                     int64_t to, const real *dK, const real *dV)
+static void store_keys(const agi_backward_job *w, const agi_backward_scratch *s, const where *at,
+                       int64_t from, int64_t to, const real *dK, const real *dV)
 {
     const ag_problem *p = &w->call->plan->p;
     agi_head x;
-    REAL(agi_head_begin)(&x, w->call, at->b, (at->hk + 1) * agi_group_of(p) - 1);
+    REAL(agi_head_begin)(&x, w->call, at->b, (at->hk + 1) * agi_heads_per_kv(p) - 1);
     const int64_t row0 = at->span * w->schedule->span + from;
     const int64_t end = agi_has(p, AG_PACKED) ? x.seq.n_k : p->kv_len;
     const int64_t n = agi_max(0, agi_min(row0 + to - from, x.seq.n_k) - row0);
@@ -266,20 +267,20 @@ static void put_keys(const agi_backward_job *w, const agi_backward_scratch *s, c
     for (int o = 0; o < 2; o++) {
         slices[o].dtype = p->grad_dtype;
         w->cpu->backward_ops->store_dkv(s, &x, slices[o], row0, n, accumulate[o], factor[o], rows[o], ld[o]);
-        agi_put_rows(x.k, slices[o], row0 + n, all - n, accumulate[o], 1, NULL, 0);
+        agi_store_rows(x.k, slices[o], row0 + n, all - n, accumulate[o], 1, NULL, 0);
     }
 }
 
 /* The rows of the span's keys that some tile of the part sees, counted from the span's first. A window leaves most of
  * them to other parts. */
-static void keys_of_part(const agi_backward_job *w, const where *at, int64_t *from, int64_t *to)
+static void keys_of_split(const agi_backward_job *w, const where *at, int64_t *from, int64_t *to)
 {
     const int64_t span = w->schedule->span, span0 = at->span * span;
     agi_head x;
-    REAL(agi_head_begin)(&x, w->call, at->b, at->hk * agi_group_of(&w->call->plan->p));
+    REAL(agi_head_begin)(&x, w->call, at->b, at->hk * agi_heads_per_kv(&w->call->plan->p));
     *from = span;
     *to = 0;
-    for (int64_t i0 = at->part * TILE_ROWS; i0 < x.seq.n_q; i0 += w->schedule->parts * TILE_ROWS) {
+    for (int64_t i0 = at->split * TILE_ROWS; i0 < x.seq.n_q; i0 += w->schedule->q_splits * TILE_ROWS) {
         int64_t first, end;
         REAL(agi_key_range)(&x, i0, agi_min(TILE_ROWS, x.seq.n_q - i0), &first, &end);
         first = agi_max(first - span0, 0);
@@ -298,13 +299,13 @@ static void run_pass(const agi_backward_job *w, agi_backward_scratch *s, const w
     const agi_backward_schedule *schedule = w->schedule;
     const agi_backward_ops *ops = w->cpu->backward_ops;
     const int64_t Dk_pad = w->cpu->Dk_pad, Dv_pad = w->cpu->Dv_pad;
-    const int64_t mine = (at->chain * schedule->parts + at->part) * schedule->span;
-    key_sums sums = {.dK = schedule->parts == 1 ? s->dK : w->y.dK + mine * Dk_pad,
-                     .dV = schedule->parts == 1 ? s->dV : w->y.dV + mine * Dv_pad};
+    const int64_t mine = (at->group * schedule->q_splits + at->split) * schedule->span;
+    key_sums sums = {.dK = schedule->q_splits == 1 ? s->dK : w->y.dK + mine * Dk_pad,
+                     .dV = schedule->q_splits == 1 ? s->dV : w->y.dV + mine * Dv_pad};
     if (ops->begin_pass != NULL) {
         ops->begin_pass(s, at->span * schedule->span);
     }
-    for (int64_t h = at->hk * agi_group_of(p); h < (at->hk + 1) * agi_group_of(p); h++) {
+    for (int64_t h = at->hk * agi_heads_per_kv(p); h < (at->hk + 1) * agi_heads_per_kv(p); h++) {
         agi_head x;
         REAL(agi_head_begin)(&x, w->call, at->b, h);
         if (w->small && ops->small_head(s, &x)) {
@@ -313,17 +314,17 @@ static void run_pass(const agi_backward_job *w, agi_backward_scratch *s, const w
         set_scale(&sums, x.scale, Dk_pad);
         run_head(w, s, at, &x, &sums);
     }
-    if (at->part == 0) { /* the place of the sum of all parts */
+    if (at->split == 0) { /* the place of the sum of all parts */
         begin_keys(&sums, 0, schedule->span, Dk_pad, Dv_pad);
     }
-    if (schedule->parts == 1) {
-        put_keys(w, s, at, 0, schedule->span, sums.dK, sums.dV);
+    if (schedule->q_splits == 1) {
+        store_keys(w, s, at, 0, schedule->span, sums.dK, sums.dV);
     }
 }
 
 /* ---- Work items ---- */
 
-static void run_chain(void *arg, int64_t item, int64_t slot)
+static void run_group(void *arg, int64_t item, int64_t slot)
 {
     const agi_backward_job *w = arg;
     for (int64_t pass = 0; pass < w->schedule->passes; pass++) {
@@ -332,10 +333,10 @@ static void run_chain(void *arg, int64_t item, int64_t slot)
     }
 }
 
-static void run_part(void *arg, int64_t item, int64_t slot)
+static void run_split(void *arg, int64_t item, int64_t slot)
 {
     const agi_backward_job *w = arg;
-    const where at = locate(w, item / w->schedule->parts, item % w->schedule->parts, w->pass);
+    const where at = locate(w, item / w->schedule->q_splits, item % w->schedule->q_splits, w->pass);
     run_pass(w, &w->y.scratch[slot], &at);
 }
 
@@ -357,29 +358,29 @@ static void reduce_keys(void *arg, int64_t item, int64_t slot)
     where at = locate(w, item / chunks, 0, w->pass);
     const int64_t from = item % chunks * REDUCE_ROWS, to = agi_min(from + REDUCE_ROWS, schedule->span);
     const int64_t Dk_pad = w->cpu->Dk_pad, Dv_pad = w->cpu->Dv_pad;
-    const int64_t first = at.chain * schedule->parts * schedule->span;
+    const int64_t first = at.group * schedule->q_splits * schedule->span;
     real *dK = w->y.dK + first * Dk_pad, *dV = w->y.dV + first * Dv_pad;
-    for (at.part = 1; at.part < schedule->parts; at.part++) {
-        const int64_t other = at.part * schedule->span;
+    for (at.split = 1; at.split < schedule->q_splits; at.split++) {
+        const int64_t other = at.split * schedule->span;
         int64_t j, end;
-        keys_of_part(w, &at, &j, &end);
+        keys_of_split(w, &at, &j, &end);
         j = agi_max(j, from);
         const int64_t n = agi_max(0, agi_min(end, to) - j);
         add_rows(dK + j * Dk_pad, dK + (other + j) * Dk_pad, n * Dk_pad);
         add_rows(dV + j * Dv_pad, dV + (other + j) * Dv_pad, n * Dv_pad);
     }
-    put_keys(w, &w->y.scratch[slot], &at, from, to, dK + from * Dk_pad, dV + from * Dv_pad);
+    store_keys(w, &w->y.scratch[slot], &at, from, to, dK + from * Dk_pad, dV + from * Dv_pad);
 }
 
-static ag_status run_in_parts(agi_backward_job *w, const ag_exec *exec)
+static ag_status run_splits(agi_backward_job *w, const ag_exec *exec)
 {
     const agi_backward_schedule *schedule = w->schedule;
     const int64_t chunks = (schedule->span + REDUCE_ROWS - 1) / REDUCE_ROWS;
     ag_status status = AG_OK;
     for (w->pass = 0; w->pass < schedule->passes && status == AG_OK; w->pass++) {
-        status = agi_run_items(w->call->plan, exec, schedule->chains * schedule->parts, run_part, w);
+        status = agi_parallel_for(w->call->plan, exec, schedule->groups * schedule->q_splits, run_split, w);
         if (status == AG_OK) {
-            status = agi_run_items(w->call->plan, exec, schedule->chains * chunks, reduce_keys, w);
+            status = agi_parallel_for(w->call->plan, exec, schedule->groups * chunks, reduce_keys, w);
         }
     }
     return status;
@@ -414,15 +415,15 @@ ag_status REAL(agi_backward_run)(const agi_call *call, const ag_exec *exec, void
     agi_backward_job w = {.call = call, .cpu = cpu, .schedule = schedule};
     w.tangents = call->map == AGI_VJP_JVP;
     w.small =
-        schedule->parts == 1 && schedule->n_spans == 1 && ops->small_call != NULL && ops->small_call(call);
+        schedule->q_splits == 1 && schedule->n_spans == 1 && ops->small_call != NULL && ops->small_call(call);
     name_outputs(&w);
     REAL(agi_backward_lay_out)(&w.y, &arena, call->plan, call->map);
     REAL(agi_clear_sums)(&w);
-    const ag_status status = schedule->parts > 1
-                                 ? run_in_parts(&w, exec)
-                                 : agi_run_items(call->plan, exec, schedule->chains, run_chain, &w);
+    const ag_status status = schedule->q_splits > 1
+                                 ? run_splits(&w, exec)
+                                 : agi_parallel_for(call->plan, exec, schedule->groups, run_group, &w);
     if (status == AG_OK) {
-        REAL(agi_put_sums)(&w);
+        REAL(agi_store_sums)(&w);
     }
     return status;
 }

@@ -25,8 +25,8 @@ enum {
     TILE_PANELS = TILE_ROWS / PANEL,
     TILE_PAD = AGI_CACHE_LINE / (int)sizeof(real),
     TILE_LD = TILE_ROWS + TILE_PAD, /* an odd number of cache lines, so that columns spread over the cache */
-    SOME_ROWS = 16,                 /* rows of O that are converted at once */
-    MAX_PARTS = 8
+    ROW_CHUNK = 16,                 /* rows of O that are converted at once */
+    MAX_Q_SPLITS = 8
 };
 
 /* A tile of queries, with its statistics. */
@@ -34,7 +34,7 @@ typedef struct {
     int64_t i0, ni;
     real *high, *low, *D, *mu, *tD; /* [TILE_ROWS]: log2(e) L in two parts, and the statistics */
     double *Ps;                     /* [TILE_ROWS]: the sink's share */
-    uint8_t *dead;                  /* [TILE_ROWS]: the query has no output */
+    uint8_t *no_output;             /* [TILE_ROWS]: the query has no output */
     real *dQ;                       /* its place in the sums, in the ops' own layout */
 } agi_query_tile;
 
@@ -54,22 +54,22 @@ typedef struct {
 typedef struct {
     agi_query_tile tile;
     real *X, *tX, *F, *G, *M; /* features of the score tiles */
-    uint8_t *unseen, *unseen_panel;
-    real *dK, *dV; /* the span's sums, if there is one part */
-    real *dQ;      /* [group][dq_rows][dq_width]: sums over spans, if there is one part; one span: one tile */
-    real *products; /* [group][2][Nq]: D and tD, if there are several spans and one part */
+    uint8_t *masked_keys, *panel_masked_keys;
+    real *dK, *dV; /* the span's sums, if there is one split */
+    real *dQ; /* [group][dq_rows][dq_width]: sums over spans, if there is one split; one span: one tile */
+    real *products; /* [group][2][Nq]: D and tD, if there are several spans and one split */
     void *own;      /* of who runs the maps */
 } agi_backward_scratch;
 
 /* What all threads share. */
 typedef struct {
-    real *dK, *dV;      /* [chains][parts][span][D_pad], if there are parts */
-    real *dQ;           /* [chains][group][dq_rows][dq_width], likewise */
-    real *products;     /* [chains][group][2][Nq], likewise */
+    real *dK, *dV;      /* [groups][q_splits][span][D_pad], if there are several splits */
+    real *dQ;           /* [groups][group][dq_rows][dq_width], likewise */
+    real *products;     /* [groups][group][2][Nq], likewise */
     real *bias_full;    /* a copy of the bias's gradient, where it is a sum and its dtype is narrow */
-    double *bias_small; /* [parts] times the bias's own sizes */
-    double *table;      /* [heads][parts][buckets] */
-    double *sink;       /* [batch][heads][parts] */
+    double *bias_small; /* [q_splits] times the bias's own sizes */
+    double *table;      /* [heads][q_splits][buckets] */
+    double *sink;       /* [batch][heads][q_splits] */
     agi_backward_scratch *scratch; /* one per thread */
 } agi_backward_layout;
 
@@ -89,7 +89,7 @@ typedef struct {
     uint32_t acc_dq, acc_dk, acc_dv, acc_dbias, acc_dtable, acc_dsink;
 } agi_backward_job;
 
-static inline int64_t agi_group_of(const ag_problem *p)
+static inline int64_t agi_heads_per_kv(const ag_problem *p)
 {
     return p->heads / p->kv_heads;
 }
@@ -157,8 +157,8 @@ bool REAL(agi_bias_is_full)(const ag_problem *p);
 bool REAL(agi_bias_needs_copy)(const ag_problem *p);
 
 void REAL(agi_clear_sums)(const agi_backward_job *w);
-void REAL(agi_begin_sums)(const agi_backward_job *w, int64_t part, const agi_head *x, agi_sums *sums);
-void REAL(agi_put_sums)(const agi_backward_job *w);
+void REAL(agi_begin_sums)(const agi_backward_job *w, int64_t split, const agi_head *x, agi_sums *sums);
+void REAL(agi_store_sums)(const agi_backward_job *w);
 
 /* ---- patch_stages.c: what all ops do to the scores of a patch ---- */
 

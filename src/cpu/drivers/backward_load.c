@@ -9,7 +9,7 @@ static bool sees_a_key(const agi_head *x, int64_t i)
 {
     int64_t from, to;
     REAL(agi_key_range)(x, i, 1, &from, &to);
-    return from < to && !REAL(agi_all_hidden)(x, i, 1, from, to - from);
+    return from < to && !REAL(agi_all_masked)(x, i, 1, from, to - from);
 }
 
 /* L and mu of row r of the tile. A query without an output (L = -infinity, or the sink's logit and no key
@@ -18,31 +18,31 @@ static void load_statistics(const agi_head *x, agi_query_tile *t, int64_t r)
 {
     const ag_args *a = &x->call->a;
     const int64_t i = t->i0 + r;
-    const double L = agi_get_stat(x, &a->lse, i);
-    t->dead[r] = L == -INFINITY || (L == x->sink && !sees_a_key(x, i));
-    agi_split_log(t->dead[r] ? INFINITY : L, &t->high[r], &t->low[r]);
-    t->mu[r] = x->call->map == AGI_VJP_JVP ? (real)agi_get_stat(x, &a->mu, i) : 0;
+    const double L = agi_load_stat(x, &a->lse, i);
+    t->no_output[r] = L == -INFINITY || (L == x->sink && !sees_a_key(x, i));
+    agi_split_log(t->no_output[r] ? INFINITY : L, &t->high[r], &t->low[r]);
+    t->mu[r] = x->call->map == AGI_VJP_JVP ? (real)agi_load_stat(x, &a->mu, i) : 0;
     t->Ps[r] = x->sink == -INFINITY ? 0 : exp(x->sink - L);
 }
 
 /* D = rowsum(dO o O) - dL and tD = rowsum(tO o dO + O o tdO) - tdL of rows r0 .. r0 + n - 1 of the tile. */
-static void row_products(agi_backward_scratch *s, const agi_head *x, agi_query_tile *t, int64_t r0, int64_t n)
+static void compute_deltas(agi_backward_scratch *s, const agi_head *x, agi_query_tile *t, int64_t r0,
+                           int64_t n)
 {
     const ag_args *a = &x->call->a;
     const bool tangents = x->call->map == AGI_VJP_JVP;
-    double D[SOME_ROWS] = {0}, tD[SOME_ROWS] = {0};
+    double D[ROW_CHUNK] = {0}, tD[ROW_CHUNK] = {0};
     x->cpu->backward_ops->row_dots(s, x, r0, n, D, tD);
     for (int64_t r = 0; r < n; r++) {
         const int64_t i = t->i0 + r0 + r;
-        const bool dead = t->dead[r0 + r];
-        t->D[r0 + r] = (real)((dead ? 0 : D[r]) - agi_get_stat(x, &a->d_lse, i));
-        t->tD[r0 + r] = tangents ? (real)((dead ? 0 : tD[r]) - agi_get_stat(x, &a->td_lse, i)) : 0;
+        const bool no_output = t->no_output[r0 + r];
+        t->D[r0 + r] = (real)((no_output ? 0 : D[r]) - agi_load_stat(x, &a->d_lse, i));
+        t->tD[r0 + r] = tangents ? (real)((no_output ? 0 : tD[r]) - agi_load_stat(x, &a->td_lse, i)) : 0;
     }
 }
 
 /* They take as long as a few keys, so that the first span that loads a tile keeps them for the others. */
-static void load_products(agi_backward_scratch *s, const agi_head *x, agi_query_tile *t, real *kept,
-                          bool first)
+static void load_deltas(agi_backward_scratch *s, const agi_head *x, agi_query_tile *t, real *kept, bool first)
 {
     const size_t size = (size_t)t->ni * sizeof(real);
     const int64_t Nq = x->call->plan->p.q_len;
@@ -51,8 +51,8 @@ static void load_products(agi_backward_scratch *s, const agi_head *x, agi_query_
         memcpy(t->tD, kept + Nq + t->i0, size);
         return;
     }
-    for (int64_t r = 0; r < t->ni; r += SOME_ROWS) {
-        row_products(s, x, t, r, agi_min(SOME_ROWS, t->ni - r));
+    for (int64_t r = 0; r < t->ni; r += ROW_CHUNK) {
+        compute_deltas(s, x, t, r, agi_min(ROW_CHUNK, t->ni - r));
     }
     if (kept != NULL) {
         memcpy(kept + t->i0, t->D, size);
@@ -73,7 +73,7 @@ void REAL(agi_load_tile)(agi_backward_scratch *s, const agi_head *x, int64_t i0,
     for (int64_t r = 0; r < t->ni; r++) {
         load_statistics(x, t, r);
     }
-    load_products(s, x, t, kept, first);
+    load_deltas(s, x, t, kept, first);
     for (int64_t r = t->ni; r < agi_round_up(t->ni, step);
          r++) { /* lanes after the last query weigh nothing */
         t->high[r] = (real)INFINITY;

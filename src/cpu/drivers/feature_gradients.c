@@ -15,7 +15,7 @@ bool REAL(agi_bias_needs_copy)(const ag_problem *p)
     return REAL(agi_bias_is_full)(p) && sum && p->aux_dtype != REAL_DTYPE;
 }
 
-void REAL(agi_begin_sums)(const agi_backward_job *w, int64_t part, const agi_head *x, agi_sums *sums)
+void REAL(agi_begin_sums)(const agi_backward_job *w, int64_t split, const agi_head *x, agi_sums *sums)
 {
     const ag_problem *p = &w->call->plan->p;
     const int64_t *size = p->bias_size;
@@ -25,13 +25,13 @@ void REAL(agi_begin_sums)(const agi_backward_job *w, int64_t part, const agi_hea
         const bool full = REAL(agi_bias_is_full)(p), copy = full && REAL(agi_bias_needs_copy)(p);
         sums->full = !full ? NULL : copy ? (void *)w->y.bias_full : w->dbias->data;
         sums->dtype = copy ? REAL_DTYPE : p->aux_dtype;
-        sums->small = full ? NULL : w->y.bias_small + part * agi_count(size);
+        sums->small = full ? NULL : w->y.bias_small + split * agi_count(size);
         for (int axis = 0; axis < 4; axis++) {
             sums->strides[axis] = size[axis] == 1 ? 0 : full && !copy ? w->dbias->strides[axis] : dense[axis];
         }
     }
     if (w->dtable->data != NULL) {
-        sums->table = w->y.table + (x->h * w->schedule->parts + part) * p->table_buckets;
+        sums->table = w->y.table + (x->h * w->schedule->q_splits + split) * p->table_buckets;
     }
 }
 
@@ -59,18 +59,18 @@ static void clear(void *sum, int64_t n, size_t size)
 void REAL(agi_clear_sums)(const agi_backward_job *w)
 {
     const ag_problem *p = &w->call->plan->p;
-    const int64_t parts = w->schedule->parts, n = agi_count(p->bias_size);
+    const int64_t q_splits = w->schedule->q_splits, n = agi_count(p->bias_size);
     if (w->dtable->data != NULL) {
-        clear(w->y.table, p->heads * parts * p->table_buckets, sizeof(double));
+        clear(w->y.table, p->heads * q_splits * p->table_buckets, sizeof(double));
     }
     if (w->dsink->data != NULL) {
-        clear(w->y.sink, p->batch * p->heads * parts, sizeof(double));
+        clear(w->y.sink, p->batch * p->heads * q_splits, sizeof(double));
     }
     if (w->dbias->data == NULL) {
         return;
     }
     if (!REAL(agi_bias_is_full)(p)) {
-        clear(w->y.bias_small, parts * n, sizeof(double));
+        clear(w->y.bias_small, q_splits * n, sizeof(double));
     } else if (REAL(agi_bias_needs_copy)(p)) {
         clear(w->y.bias_full, n, sizeof(real));
     } else if (!(w->call->a.accumulate & w->acc_dbias)) {
@@ -101,7 +101,7 @@ static void put_bias(const agi_backward_job *w)
     const bool accumulate = (w->call->a.accumulate & w->acc_dbias) != 0, full = REAL(agi_bias_is_full)(p);
     for (int64_t e = 0; e < n && (!full || REAL(agi_bias_needs_copy)(p)); e++) {
         const double sum =
-            full ? (double)w->y.bias_full[e] : strided_sum(w->y.bias_small + e, w->schedule->parts, n);
+            full ? (double)w->y.bias_full[e] : strided_sum(w->y.bias_small + e, w->schedule->q_splits, n);
         put(w->dbias, p->aux_dtype, place(w->dbias, p->bias_size, e), accumulate, sum);
     }
 }
@@ -110,10 +110,10 @@ static void put_table(const agi_backward_job *w)
 {
     const ag_problem *p = &w->call->plan->p;
     const int64_t size[4] = {1, p->table_heads, 1, p->table_buckets}, nb = p->table_buckets;
-    const int64_t count = p->table_heads == 1 ? p->heads * w->schedule->parts : w->schedule->parts;
+    const int64_t count = p->table_heads == 1 ? p->heads * w->schedule->q_splits : w->schedule->q_splits;
     const bool accumulate = (w->call->a.accumulate & w->acc_dtable) != 0;
     for (int64_t e = 0; e < p->table_heads * nb; e++) {
-        const double *first = w->y.table + e / nb * w->schedule->parts * nb + e % nb;
+        const double *first = w->y.table + e / nb * w->schedule->q_splits * nb + e % nb;
         put(w->dtable, p->aux_dtype, place(w->dtable, size, e), accumulate, strided_sum(first, count, nb));
     }
 }
@@ -121,18 +121,18 @@ static void put_table(const agi_backward_job *w)
 static void put_sink(const agi_backward_job *w)
 {
     const ag_problem *p = &w->call->plan->p;
-    const int64_t size[4] = {1, p->heads, 1, 1}, parts = w->schedule->parts;
+    const int64_t size[4] = {1, p->heads, 1, 1}, q_splits = w->schedule->q_splits;
     const bool accumulate = (w->call->a.accumulate & w->acc_dsink) != 0;
     for (int64_t h = 0; h < p->heads; h++) {
         double sum = 0;
         for (int64_t b = 0; b < p->batch; b++) {
-            sum += strided_sum(w->y.sink + (b * p->heads + h) * parts, parts, 1);
+            sum += strided_sum(w->y.sink + (b * p->heads + h) * q_splits, q_splits, 1);
         }
         put(w->dsink, p->aux_dtype, place(w->dsink, size, h), accumulate, sum);
     }
 }
 
-void REAL(agi_put_sums)(const agi_backward_job *w)
+void REAL(agi_store_sums)(const agi_backward_job *w)
 {
     if (w->dbias->data != NULL) {
         put_bias(w);

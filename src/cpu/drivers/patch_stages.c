@@ -13,7 +13,7 @@ void REAL(agi_patch_weights)(const agi_backward_scratch *s, const agi_head *x, c
     if (!x->has.plain) {
         REAL(agi_additive)
         (x, i0, patch->ni, j0, patch->nj, s->X + at, tangents ? s->tX + at : NULL, ld,
-         s->unseen_panel + patch->from);
+         s->panel_masked_keys + patch->from);
         k->scores(t->P + at, s->X + at, x->has.softcap ? s->F + at : NULL,
                   tangents && x->has.softcap ? s->G + at : NULL, ld, patch->nj, patch->W, x->score_scale,
                   x->softcap);

@@ -7,7 +7,7 @@ bool REAL(agi_clip_keys)(const agi_head *x, const agi_row_panel *panel, int64_t 
     int64_t to;
     agi_keys_of(REAL(agi_band_at)(x, panel->i0, j0), 0, panel->ni, nj, from, &to);
     *from += j0;
-    *n = REAL(agi_trim_hidden)(x, panel->i0, panel->ni, from, to + j0);
+    *n = REAL(agi_trim_masked)(x, panel->i0, panel->ni, from, to + j0);
     *from -= j0;
     return *n > 0;
 }
@@ -17,14 +17,14 @@ bool REAL(agi_row_scores)(agi_row_scratch *s, const agi_head *x, const agi_row_p
 {
     const agi_band band = REAL(agi_band_at)(x, panel->i0, j0);
     const bool tangents = x->call->map == AGI_JVP;
-    bool unseen = false;
+    bool masked_keys = false;
     if (!x->has.plain) {
-        unseen =
-            REAL(agi_additive)(x, panel->i0, panel->ni, j0, nj, s->X, tangents ? s->tX : NULL, ld, s->unseen);
+        masked_keys = REAL(agi_additive)(x, panel->i0, panel->ni, j0, nj, s->X, tangents ? s->tX : NULL, ld,
+                                         s->masked_keys);
         x->k->scores(T, s->X, tangents ? s->F : NULL, NULL, ld, nj, panel->W, x->score_scale, x->softcap);
     }
     if (!agi_inside(band, panel->ni, nj)) {
         x->k->hide(T, ld, nj, panel->W, band.low, band.high);
     }
-    return unseen;
+    return masked_keys;
 }

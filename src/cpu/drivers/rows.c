@@ -24,7 +24,7 @@ static void lay_out_scratch(agi_row_scratch *s, agi_arena *arena, const ag_plan 
     s->M = agi_take_reals(arena, ROW_KEYS * ROW_LD);
     s->alpha = agi_take_reals(arena, PANEL);
     s->delta = agi_take_reals(arena, PANEL);
-    s->unseen = agi_take(arena, ROW_KEYS, 1);
+    s->masked_keys = agi_take(arena, ROW_KEYS, 1);
     cpu->row_ops->lay_out(s, arena, plan, map);
 }
 
@@ -77,12 +77,12 @@ static double finish_statistics(const agi_head *x, agi_row_panel *panel, int64_t
     const double inverse = s.sum == 0 ? 0 : 1 / s.sum;
     if (x->call->map == AGI_JVP) {
         const double shift = ((double)panel->a[i] + (s.w == 0 ? 0 : s.w * (x->tsink - r))) * inverse;
-        agi_put_row(x->k, panel->tO + i * x->Dv_pad, panel->O + i * x->Dv_pad, x->Dv, -shift, true);
-        agi_put_stat(x, &a->mu, (a->accumulate & AG_ACC_MU) != 0, panel->i0 + i,
-                     inverse == 0 ? 0 : r + shift);
+        agi_scale_row(x->k, panel->tO + i * x->Dv_pad, panel->O + i * x->Dv_pad, x->Dv, -shift, true);
+        agi_store_stat(x, &a->mu, (a->accumulate & AG_ACC_MU) != 0, panel->i0 + i,
+                       inverse == 0 ? 0 : r + shift);
     }
-    agi_put_stat(x, &a->lse, (a->accumulate & AG_ACC_LSE) != 0, panel->i0 + i,
-                 panel->l[i] == 0 ? x->sink : (m + s.log) * LN_2);
+    agi_store_stat(x, &a->lse, (a->accumulate & AG_ACC_LSE) != 0, panel->i0 + i,
+                   panel->l[i] == 0 ? x->sink : (m + s.log) * LN_2);
     return inverse;
 }
 
@@ -93,11 +93,11 @@ void REAL(agi_row_store_panel)(const agi_row_job *w, const agi_row_scratch *s, c
     const ag_dtype dtype = x->call->plan->p.out_dtype;
     (void)w, (void)s;
     if (x->call->map == AGI_JVP) {
-        REAL(agi_scale_and_put_rows)
+        REAL(agi_scale_and_store_rows)
         (x->k, agi_query_slice(x, &a->to, dtype, x->Dv), panel->i0, panel->ni,
          (a->accumulate & AG_ACC_TO) != 0, factor, 1, panel->tO, x->Dv_pad);
     }
-    REAL(agi_scale_and_put_rows)
+    REAL(agi_scale_and_store_rows)
     (x->k, agi_query_slice(x, &a->o, dtype, x->Dv), panel->i0, panel->ni, (a->accumulate & AG_ACC_O) != 0,
      factor, 1, panel->O, x->Dv_pad);
 }
@@ -126,16 +126,16 @@ static void fill_rows(const agi_head *x, int64_t from, int64_t to)
         return;
     }
     for (int64_t i = from; i < to; i++) {
-        agi_put_stat(x, &a->lse, (a->accumulate & AG_ACC_LSE) != 0, i, -INFINITY);
+        agi_store_stat(x, &a->lse, (a->accumulate & AG_ACC_LSE) != 0, i, -INFINITY);
         if (x->call->map == AGI_JVP) {
-            agi_put_stat(x, &a->mu, (a->accumulate & AG_ACC_MU) != 0, i, 0);
+            agi_store_stat(x, &a->mu, (a->accumulate & AG_ACC_MU) != 0, i, 0);
         }
     }
-    agi_put_rows(x->k, agi_query_slice(x, &a->o, dtype, x->Dv), from, to - from,
-                 (a->accumulate & AG_ACC_O) != 0, 1, NULL, 0);
+    agi_store_rows(x->k, agi_query_slice(x, &a->o, dtype, x->Dv), from, to - from,
+                   (a->accumulate & AG_ACC_O) != 0, 1, NULL, 0);
     if (x->call->map == AGI_JVP) {
-        agi_put_rows(x->k, agi_query_slice(x, &a->to, dtype, x->Dv), from, to - from,
-                     (a->accumulate & AG_ACC_TO) != 0, 1, NULL, 0);
+        agi_store_rows(x->k, agi_query_slice(x, &a->to, dtype, x->Dv), from, to - from,
+                       (a->accumulate & AG_ACC_TO) != 0, 1, NULL, 0);
     }
 }
 
@@ -190,11 +190,11 @@ static void run_item(void *arg, int64_t number, int64_t slot)
     const agi_row_job *w = arg;
     const agi_row_schedule *schedule = &w->cpu->rows;
     const agi_row_ops *ops = w->cpu->row_ops;
-    const int64_t part = number % schedule->parts;
+    const int64_t split = number % schedule->kv_splits;
     agi_row_scratch *s = &w->scratch[slot];
     agi_row_panel panels[ROW_PANELS];
     agi_head x;
-    const int64_t i0 = REAL(agi_row_begin_item)(w, number / schedule->parts, &x);
+    const int64_t i0 = REAL(agi_row_begin_item)(w, number / schedule->kv_splits, &x);
     int64_t n_panels = 0;
     if (w->small && ops->small_head(s, &x)) {
         return;
@@ -205,30 +205,31 @@ static void run_item(void *arg, int64_t number, int64_t slot)
     }
     if (n_panels > 0) {
         ops->begin(w, s, &x, panels, n_panels, number);
-        walk_keys(s, &x, panels, n_panels, part * schedule->keys, (part + 1) * schedule->keys);
+        walk_keys(s, &x, panels, n_panels, split * schedule->split_keys, (split + 1) * schedule->split_keys);
         if (ops->end != NULL) {
             ops->end(w, s, &x, panels, n_panels);
         }
     }
-    if (schedule->parts == 1) {
+    if (schedule->kv_splits == 1) {
         finish_item(w, s, &x, panels, n_panels, i0);
     }
 }
 
 /* Makes one of an item's parts, if there are several. */
-static void merge_parts(void *arg, int64_t item, int64_t slot)
+static void merge_splits(void *arg, int64_t item, int64_t slot)
 {
     const agi_row_job *w = arg;
     const agi_row_scratch *s = &w->scratch[slot];
-    const int64_t parts = w->cpu->rows.parts;
+    const int64_t kv_splits = w->cpu->rows.kv_splits;
     agi_row_panel panels[ROW_PANELS];
     agi_head x;
     const int64_t i0 = REAL(agi_row_begin_item)(w, item, &x);
     int64_t n_panels = 0;
     for (int64_t i = i0; i < agi_min(i0 + w->cpu->rows.rows, x.seq.n_q); i += PANEL, n_panels++) {
-        panels[n_panels] = REAL(agi_row_panel_of)(w, s, &x, i0, n_panels, item * parts);
-        for (int64_t part = 1; part < parts; part++) {
-            const agi_row_panel other = REAL(agi_row_panel_of)(w, s, &x, i0, n_panels, item * parts + part);
+        panels[n_panels] = REAL(agi_row_panel_of)(w, s, &x, i0, n_panels, item * kv_splits);
+        for (int64_t split = 1; split < kv_splits; split++) {
+            const agi_row_panel other =
+                REAL(agi_row_panel_of)(w, s, &x, i0, n_panels, item * kv_splits + split);
             for (int64_t row = 0; row < other.ni; row++) {
                 REAL(agi_row_merge_row)(&x, &panels[n_panels], &other, row);
             }
@@ -245,10 +246,11 @@ ag_status REAL(agi_row_run)(const agi_call *call, const ag_exec *exec, void *mem
     agi_arena arena = agi_arena_begin(memory);
     agi_row_job w = {.call = call, .cpu = cpu};
     w.small =
-        schedule->parts == 1 && schedule->blocks == 1 && ops->small_call != NULL && ops->small_call(call);
+        schedule->kv_splits == 1 && schedule->blocks == 1 && ops->small_call != NULL && ops->small_call(call);
     REAL(agi_row_lay_out)(&w, &arena, call->plan, call->map);
-    const ag_status status = agi_run_items(call->plan, exec, schedule->items * schedule->parts, run_item, &w);
-    return status != AG_OK || schedule->parts == 1
+    const ag_status status =
+        agi_parallel_for(call->plan, exec, schedule->items * schedule->kv_splits, run_item, &w);
+    return status != AG_OK || schedule->kv_splits == 1
                ? status
-               : agi_run_items(call->plan, exec, schedule->items, merge_parts, &w);
+               : agi_parallel_for(call->plan, exec, schedule->items, merge_splits, &w);
 }

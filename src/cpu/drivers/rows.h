@@ -29,7 +29,7 @@ typedef struct {
     agi_row_panel panel[ROW_PANELS];
     real *X, *tX, *F, *M; /* features of a tile */
     real *alpha, *delta;  /* [PANEL] */
-    uint8_t *unseen;      /* [ROW_KEYS] */
+    uint8_t *masked_keys; /* [ROW_KEYS] */
     void *own;            /* of who runs the maps */
 } agi_row_scratch;
 
@@ -45,11 +45,10 @@ typedef struct {
 /* Who runs forward and jvp. A work item is begun, given its blocks of keys in order, ended, and stored. */
 typedef struct agi_row_ops {
     int64_t max_queries; /* of a work item */
-    int64_t
-        enough_blocks;  /* of queries: with so many, blocks get no smaller and keys are not cut into parts */
-    int64_t block_keys; /* keys of a block */
-    int64_t key_step;   /* a block begins at a multiple of this */
-    int64_t query_step; /* statistics are kept for a multiple of so many queries; 0: of a vector's lanes */
+    int64_t min_blocks;  /* of queries: with so many, blocks get no smaller and keys are not cut into parts */
+    int64_t block_keys;  /* keys of a block */
+    int64_t key_step;    /* a block begins at a multiple of this */
+    int64_t query_step;  /* statistics are kept for a multiple of so many queries; 0: of a vector's lanes */
 
     /* Takes a thread's scratch: s->own. In a dry run nothing may be stored there. */
     void (*lay_out)(agi_row_scratch *s, agi_arena *arena, const ag_plan *plan, agi_map map);
@@ -89,7 +88,7 @@ void REAL(agi_row_store_panel)(const agi_row_job *w, const agi_row_scratch *s, c
 
 /* ---- rows_merge.c: parts of the keys ---- */
 
-/* Numbers that the states of all items' parts take; 0 if there is one part. */
+/* Numbers that the states of all items' parts take; 0 if there is one split. */
 int64_t REAL(agi_row_states)(const ag_plan *plan, agi_map map);
 
 /* Panel q of the block at i0; its state in the scratch, or, with parts, in the memory of part `number`. */

@@ -19,9 +19,9 @@ int64_t REAL(agi_row_states)(const ag_plan *plan, agi_map map)
 {
     const agi_cpu_plan *cpu = agi_cpu_plan_of(plan);
     const agi_row_schedule *x = &cpu->rows;
-    return x->parts == 1
+    return x->kv_splits == 1
                ? 0
-               : agi_saturated(x->items, x->parts, panels_of(plan, x), panel_state(cpu->Dv_pad, map));
+               : agi_saturated(x->items, x->kv_splits, panels_of(plan, x), panel_state(cpu->Dv_pad, map));
 }
 
 agi_row_panel REAL(agi_row_panel_of)(const agi_row_job *w, const agi_row_scratch *s, const agi_head *x,
@@ -32,7 +32,7 @@ agi_row_panel REAL(agi_row_panel_of)(const agi_row_job *w, const agi_row_scratch
     panel.i0 = i0 + q * PANEL;
     panel.ni = agi_min(PANEL, x->seq.n_q - panel.i0);
     panel.W = agi_round_up(panel.ni, x->k->lanes);
-    if (w->cpu->rows.parts > 1) {
+    if (w->cpu->rows.kv_splits > 1) {
         const int64_t panels = panels_of(x->call->plan, &w->cpu->rows);
         panel.O = w->states + (number * panels + q) * panel_state(x->Dv_pad, x->call->map);
         panel.m = panel.O + PANEL * x->Dv_pad;
@@ -55,11 +55,11 @@ static void scale_row(const agi_head *x, const agi_row_panel *panel, int64_t i, 
     real *O = panel->O + i * x->Dv_pad;
     if (x->call->map == AGI_JVP) {
         real *tO = panel->tO + i * x->Dv_pad;
-        agi_put_row(x->k, tO, O, x->Dv, delta, true);
-        agi_put_row(x->k, tO, tO, x->Dv, alpha, false);
+        agi_scale_row(x->k, tO, O, x->Dv, delta, true);
+        agi_scale_row(x->k, tO, tO, x->Dv, alpha, false);
         panel->a[i] = (real)(alpha * ((double)panel->a[i] + delta * (double)panel->l[i]));
     }
-    agi_put_row(x->k, O, O, x->Dv, alpha, false);
+    agi_scale_row(x->k, O, O, x->Dv, alpha, false);
     panel->l[i] = (real)(alpha * (double)panel->l[i]);
 }
 
@@ -69,9 +69,9 @@ void REAL(agi_row_merge_row)(const agi_head *x, agi_row_panel *panel, const agi_
     const real m = higher ? other->m[i] : panel->m[i], r = higher ? other->r[i] : panel->r[i];
     scale_row(x, panel, i, (double)m, (double)r);
     scale_row(x, other, i, (double)m, (double)r);
-    agi_put_row(x->k, panel->O + i * x->Dv_pad, other->O + i * x->Dv_pad, x->Dv, 1, true);
+    agi_scale_row(x->k, panel->O + i * x->Dv_pad, other->O + i * x->Dv_pad, x->Dv, 1, true);
     if (x->call->map == AGI_JVP) {
-        agi_put_row(x->k, panel->tO + i * x->Dv_pad, other->tO + i * x->Dv_pad, x->Dv, 1, true);
+        agi_scale_row(x->k, panel->tO + i * x->Dv_pad, other->tO + i * x->Dv_pad, x->Dv, 1, true);
         panel->a[i] += other->a[i];
     }
     panel->l[i] += other->l[i];

@@ -16,7 +16,7 @@ static void fill_tail(const agi_call *call, const ag_tensor *t, agi_shape shape,
     const int64_t end = (keys ? call->a.k_packed : call->a.q_packed)[p->batch];
     for (int64_t h = 0; h < size[1]; h++) {
         const agi_slice slice = {t, dtype, 0, h, 0, size[3]};
-        agi_put_rows(agi_cpu_plan_of(call->plan)->k, slice, end, size[2] - end, accumulate, 1, NULL, 0);
+        agi_store_rows(agi_cpu_plan_of(call->plan)->k, slice, end, size[2] - end, accumulate, 1, NULL, 0);
     }
 }
 

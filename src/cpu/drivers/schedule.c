@@ -6,7 +6,7 @@ enum {
     CACHE = 256 * 1024,    /* numbers that a tile's working set may have: half of a 2 MiB cache in float32 */
     SPAN = 128 * 1024,     /* numbers of a span's dK and dV */
     MIN_SPLIT_KEYS = 1024, /* of a part of the keys */
-    ENOUGH_CHAINS = 8      /* independent chains that need no parts */
+    MIN_GROUPS = 8         /* independent chains that need no parts */
 };
 
 /* ---- Forward and jvp ---- */
@@ -19,7 +19,7 @@ static int64_t rows_of_block(const agi_row_ops *ops, const ag_problem *p)
         return rows;
     }
     while (rows > ROW_BLOCK &&
-           agi_saturated(p->batch, p->heads, (p->q_len + rows - 1) / rows, 1) < ops->enough_blocks) {
+           agi_saturated(p->batch, p->heads, (p->q_len + rows - 1) / rows, 1) < ops->min_blocks) {
         rows /= 2;
     }
     const int64_t blocks = agi_max(1, (p->q_len + rows - 1) / rows);
@@ -34,9 +34,9 @@ agi_row_schedule REAL(agi_row_schedule_of)(const agi_cpu_plan *cpu, const ag_pla
     x.rows = rows_of_block(cpu->row_ops, p);
     x.blocks = agi_max(1, (p->q_len + x.rows - 1) / x.rows);
     x.items = p->q_len == 0 ? 0 : agi_saturated(p->batch, p->heads, x.blocks, 1);
-    x.parts = agi_max(1, agi_min(ITEMS / agi_max(1, x.items), p->kv_len / MIN_SPLIT_KEYS));
-    x.parts = x.items >= cpu->row_ops->enough_blocks ? 1 : x.parts;
-    x.keys = agi_round_up((p->kv_len + x.parts - 1) / x.parts, MIN_SPLIT_KEYS / 8);
+    x.kv_splits = agi_max(1, agi_min(ITEMS / agi_max(1, x.items), p->kv_len / MIN_SPLIT_KEYS));
+    x.kv_splits = x.items >= cpu->row_ops->min_blocks ? 1 : x.kv_splits;
+    x.split_keys = agi_round_up((p->kv_len + x.kv_splits - 1) / x.kv_splits, MIN_SPLIT_KEYS / 8);
     return x;
 }
 
@@ -82,13 +82,13 @@ agi_backward_schedule REAL(agi_backward_schedule_of)(const agi_cpu_plan *cpu, co
     const bool bias_h = agi_has(p, AG_BIAS) && p->bias_size[1] == 1;
     agi_backward_schedule x = {.n_spans = 1};
     cut_keys(&x, p->kv_len, max_keys(p, map == AGI_VJP_JVP), SPAN / (p->dim_qk + p->dim_v), ops->block_step);
-    x.join_b = (bias_b || agi_has(p, AG_TABLE)) && p->batch > 0 ? p->batch : 1;
-    x.join_hk = bias_h ? p->kv_heads : 1;
-    x.chains = agi_saturated(p->batch / x.join_b, p->kv_heads / x.join_hk, 1, 1);
-    x.passes = agi_saturated(x.join_b, x.join_hk, x.n_spans, 1);
+    x.group_b = (bias_b || agi_has(p, AG_TABLE)) && p->batch > 0 ? p->batch : 1;
+    x.group_hk = bias_h ? p->kv_heads : 1;
+    x.groups = agi_saturated(p->batch / x.group_b, p->kv_heads / x.group_hk, 1, 1);
+    x.passes = agi_saturated(x.group_b, x.group_hk, x.n_spans, 1);
     const int64_t tiles = tiles_of_span(p, x.span);
-    const int64_t wanted = x.chains >= ENOUGH_CHAINS ? 1 : MAX_PARTS / agi_max(1, x.chains);
-    x.parts = agi_max(1, agi_min(agi_min(wanted, MAX_PARTS), tiles));
+    const int64_t wanted = x.groups >= MIN_GROUPS ? 1 : MAX_Q_SPLITS / agi_max(1, x.groups);
+    x.q_splits = agi_max(1, agi_min(agi_min(wanted, MAX_Q_SPLITS), tiles));
     x.dq_rows = agi_round_up(p->q_len, ops->dq_row_step);
     x.dq_width = agi_round_up(p->dim_qk, ops->dq_channel_step == 0 ? cpu->k->lanes : ops->dq_channel_step);
     return x;

@@ -21,7 +21,7 @@ void REAL(agi_head_begin)(agi_head *x, const agi_call *call, int64_t b, int64_t 
     x->cpu = agi_cpu_plan_of(call->plan);
     x->k = x->cpu->k;
     agi_sequence_of(&x->seq, call, b);
-    x->few = x->seq.n_q <= FEW_QUERIES;
+    x->short_q = x->seq.n_q <= MAX_SHORT_Q;
     x->h = h;
     x->hk = h / (p->heads / p->kv_heads);
     x->Dk = p->dim_qk;
@@ -98,20 +98,21 @@ agi_rows REAL(agi_convert_rows)(const agi_kernels *k, agi_slice s, int64_t first
     return (agi_rows){scratch, D_pad};
 }
 
-agi_rows REAL(agi_clean_rows)(agi_rows rows, int64_t n, int64_t width, const uint8_t *unseen, real *clean)
+agi_rows REAL(agi_zero_masked_rows)(agi_rows rows, int64_t n, int64_t width, const uint8_t *masked_keys,
+                                    real *zeroed)
 {
     for (int64_t j = 0; j < n; j++) {
-        if (unseen[j]) {
-            memset(clean + j * width, 0, (size_t)width * sizeof(real));
+        if (masked_keys[j]) {
+            memset(zeroed + j * width, 0, (size_t)width * sizeof(real));
         } else {
-            memcpy(clean + j * width, rows.p + j * rows.ld, (size_t)width * sizeof(real));
+            memcpy(zeroed + j * width, rows.p + j * rows.ld, (size_t)width * sizeof(real));
         }
     }
-    return (agi_rows){clean, width};
+    return (agi_rows){zeroed, width};
 }
 
-void REAL(agi_get_panel)(const agi_kernels *k, agi_slice s, int64_t first, int64_t n, const uint8_t *skip,
-                         real *out)
+void REAL(agi_load_panel)(const agi_kernels *k, agi_slice s, int64_t first, int64_t n, const uint8_t *skip,
+                          real *out)
 {
     enum { LINE = 64, LINES = 16 }; /* of the piece that is converted at once */
     real piece[LINES * LINE];
@@ -147,7 +148,7 @@ void REAL(agi_score_product)(const agi_head *x, agi_rows keys, int64_t nj, int64
 {
     const agi_kernels *k = x->k;
     const int64_t W = agi_round_up(ni, k->lanes);
-    if (x->few) {
+    if (x->short_q) {
         k->few_scores(T, ld, nj, W, keys.p, keys.ld, queries.p, queries.ld, ni, agi_round_up(D, k->lanes),
                       add);
         return;
@@ -175,7 +176,7 @@ static void put_row(agi_slice s, int64_t row, bool accumulate, double factor, co
 
 /* One row of 16-bit numbers, any stride: by the kernel in either case, as a product that all but lies between two of
  * them would be rounded in another way elsewhere. */
-static void put_row16(const agi_kernels *k, agi_slice s, int64_t row, double factor, const real *from)
+static void store_row16(const agi_kernels *k, agi_slice s, int64_t row, double factor, const real *from)
 {
     void (*const put)(uint16_t *, const real *, int64_t, double) =
         s.dtype == AG_BF16 ? k->put_bf16 : k->put_f16;
@@ -193,9 +194,9 @@ static void put_row16(const agi_kernels *k, agi_slice s, int64_t row, double fac
     }
 }
 
-void REAL(agi_scale_and_put_rows)(const agi_kernels *k, agi_slice s, int64_t first, int64_t n,
-                                  bool accumulate, const double *factor, int64_t step, const real *rows,
-                                  int64_t ld)
+void REAL(agi_scale_and_store_rows)(const agi_kernels *k, agi_slice s, int64_t first, int64_t n,
+                                    bool accumulate, const double *factor, int64_t step, const real *rows,
+                                    int64_t ld)
 {
     const bool dense = s.t->strides[3] == 1 && rows != NULL;
     const bool narrow = rows != NULL && !accumulate && (s.dtype == AG_BF16 || s.dtype == AG_F16);
@@ -210,7 +211,7 @@ void REAL(agi_scale_and_put_rows)(const agi_kernels *k, agi_slice s, int64_t fir
     }
     for (int64_t r = 0; r < n && s.t->data != NULL; r++) {
         if (narrow) {
-            put_row16(k, s, first + r, factor[r * step], rows + r * ld);
+            store_row16(k, s, first + r, factor[r * step], rows + r * ld);
         } else {
             put_row(s, first + r, accumulate, factor[r * step], rows == NULL ? NULL : rows + r * ld);
         }

@@ -13,6 +13,7 @@
 
 #include "core/arena.h"
 #include "core/call.h"
+#include "core/prefetch.h"
 #include "cpu/plan.h"
 
 static inline int64_t agi_min(int64_t a, int64_t b)
@@ -32,7 +33,7 @@ static inline int64_t agi_round_up(int64_t n, int64_t step)
 }
 
 /* Queries of a sequence whose scores have channels in the lanes instead, at most: more of them fill the lanes. */
-enum { FEW_QUERIES = 4 };
+enum { MAX_SHORT_Q = 4 };
 
 /* One query head of one sequence of a call. */
 typedef struct {
@@ -40,7 +41,7 @@ typedef struct {
     const agi_cpu_plan *cpu;
     const agi_kernels *k;
     agi_sequence seq;
-    bool few; /* queries */
+    bool short_q; /* queries */
     int64_t h, hk;
     int64_t Dk, Dv;         /* channels */
     int64_t Dk_pad, Dv_pad; /* channels of a row in a tile: whole vectors */
@@ -136,8 +137,8 @@ agi_rows REAL(agi_convert_rows)(const agi_kernels *k, agi_slice s, int64_t first
                                 const uint8_t *skip, real *scratch);
 
 /* The same rows where they are, if they are whole vectors of reals; else converted. */
-static inline agi_rows agi_get_rows(const agi_kernels *k, agi_slice s, int64_t first, int64_t n,
-                                    const uint8_t *skip, real *scratch)
+static inline agi_rows agi_load_rows(const agi_kernels *k, agi_slice s, int64_t first, int64_t n,
+                                     const uint8_t *skip, real *scratch)
 {
     if (s.dtype == REAL_DTYPE && s.t->strides[3] == 1 && agi_round_up(s.D, k->lanes) == s.D && skip == NULL) {
         /* The stride of a single row may be anything. */
@@ -147,20 +148,12 @@ static inline agi_rows agi_get_rows(const agi_kernels *k, agi_slice s, int64_t f
 }
 
 /* The same for rows that many queries meet: also copied where they lie apart. */
-static inline agi_rows agi_near_rows(const agi_head *x, agi_slice s, int64_t first, int64_t n,
-                                     const uint8_t *skip, real *scratch)
+static inline agi_rows agi_load_dense_rows(const agi_head *x, agi_slice s, int64_t first, int64_t n,
+                                           const uint8_t *skip, real *scratch)
 {
     const bool near = s.t->strides[2] == s.D || x->seq.n_q < PANEL;
-    return near ? agi_get_rows(x->k, s, first, n, skip, scratch)
+    return near ? agi_load_rows(x->k, s, first, n, skip, scratch)
                 : REAL(agi_convert_rows)(x->k, s, first, n, skip, scratch);
-}
-
-/* Asks for memory that is read soon. */
-static inline void agi_ask_for(const void *p, int64_t bytes)
-{
-    for (int64_t at = 0; at < bytes; at += AGI_CACHE_LINE) {
-        __builtin_prefetch((const char *)p + at, 0, 2);
-    }
 }
 
 /* Rows j0 .. j0 + n - 1 of K, V or a tangent of theirs; p is NULL where the tensor is absent. */
@@ -168,7 +161,7 @@ static inline agi_rows agi_load_keys(const agi_head *x, const ag_tensor *t, int6
                                      real *scratch)
 {
     const agi_rows absent = {NULL, 0};
-    return t->data == NULL ? absent : agi_near_rows(x, agi_key_slice(x, t, D), j0, n, NULL, scratch);
+    return t->data == NULL ? absent : agi_load_dense_rows(x, agi_key_slice(x, t, D), j0, n, NULL, scratch);
 }
 
 /* T = or += A B^T, transposed: nj rows of keys (K, V, a tangent) times rows of queries (Q, dO, a tangent), D channels.
@@ -178,39 +171,40 @@ void REAL(agi_score_product)(const agi_head *x, agi_rows keys, int64_t nj, int64
                              agi_rows queries, int64_t ni, real *T, int64_t ld, bool add);
 
 /* A copy of rows in which those that are unseen are zero: their weight is 0, but 0 times NaN is NaN. */
-agi_rows REAL(agi_clean_rows)(agi_rows rows, int64_t n, int64_t width, const uint8_t *unseen, real *clean);
+agi_rows REAL(agi_zero_masked_rows)(agi_rows rows, int64_t n, int64_t width, const uint8_t *masked_keys,
+                                    real *zeroed);
 
 /* The same rows transposed: out[D][PANEL], zero behind the n rows up to a whole vector. */
-void REAL(agi_get_panel)(const agi_kernels *k, agi_slice s, int64_t first, int64_t n, const uint8_t *skip,
-                         real *out);
+void REAL(agi_load_panel)(const agi_kernels *k, agi_slice s, int64_t first, int64_t n, const uint8_t *skip,
+                          real *out);
 
 /* Writes rows, each times its factor[row * step], rounded once; accumulate: added to what is there. rows NULL:
  * zeros. */
-void REAL(agi_scale_and_put_rows)(const agi_kernels *k, agi_slice s, int64_t first, int64_t n,
-                                  bool accumulate, const double *factor, int64_t step, const real *rows,
-                                  int64_t ld);
+void REAL(agi_scale_and_store_rows)(const agi_kernels *k, agi_slice s, int64_t first, int64_t n,
+                                    bool accumulate, const double *factor, int64_t step, const real *rows,
+                                    int64_t ld);
 
 /* A single row of a tile. */
-static inline void agi_put_row(const agi_kernels *k, real *to, const real *from, int64_t n, double factor,
-                               bool add)
+static inline void agi_scale_row(const agi_kernels *k, real *to, const real *from, int64_t n, double factor,
+                                 bool add)
 {
     k->put(to, n, from, n, 1, n, &factor, 0, add);
 }
 
-static inline void agi_put_rows(const agi_kernels *k, agi_slice s, int64_t first, int64_t n, bool accumulate,
-                                double factor, const real *rows, int64_t ld)
+static inline void agi_store_rows(const agi_kernels *k, agi_slice s, int64_t first, int64_t n,
+                                  bool accumulate, double factor, const real *rows, int64_t ld)
 {
-    REAL(agi_scale_and_put_rows)(k, s, first, n, accumulate, &factor, 0, rows, ld);
+    REAL(agi_scale_and_store_rows)(k, s, first, n, accumulate, &factor, 0, rows, ld);
 }
 
 /* One float64 of a row of lse, mu and their like; 0 where the tensor is absent. */
-static inline double agi_get_stat(const agi_head *x, const ag_tensor *t, int64_t i)
+static inline double agi_load_stat(const agi_head *x, const ag_tensor *t, int64_t i)
 {
     return t->data == NULL ? 0 : ((const double *)t->data)[agi_row_at(agi_query_slice(x, t, AG_F64, 1), i)];
 }
 
-static inline void agi_put_stat(const agi_head *x, const ag_tensor *t, bool accumulate, int64_t i,
-                                double value)
+static inline void agi_store_stat(const agi_head *x, const ag_tensor *t, bool accumulate, int64_t i,
+                                  double value)
 {
     if (t->data != NULL) {
         double *to = (double *)t->data + agi_row_at(agi_query_slice(x, t, AG_F64, 1), i);
@@ -231,14 +225,14 @@ static inline void agi_split_log(double L, real *high, real *low)
 /* X: what is added to the scores, minus infinity where hidden by mask or bias. tX, where given: its
  * tangent. unseen[j]: no query of the tile may see key j. Returns whether there is such a key. */
 bool REAL(agi_additive)(const agi_head *x, int64_t i0, int64_t ni, int64_t j0, int64_t nj, real *X, real *tX,
-                        int64_t ld, uint8_t *unseen);
+                        int64_t ld, uint8_t *masked_keys);
 
 /* Is every pair of the tile that the band leaves hidden by mask or bias? The answer costs little next to a tile. */
-bool REAL(agi_all_hidden)(const agi_head *x, int64_t i0, int64_t ni, int64_t j0, int64_t nj);
+bool REAL(agi_all_masked)(const agi_head *x, int64_t i0, int64_t ni, int64_t j0, int64_t nj);
 
 /* The keys from *j0 to end - 1 without most of those at either side that all of the queries are hidden from: moves
  * *j0, returns how many are left. */
-int64_t REAL(agi_trim_hidden)(const agi_head *x, int64_t i0, int64_t ni, int64_t *j0, int64_t end);
+int64_t REAL(agi_trim_masked)(const agi_head *x, int64_t i0, int64_t ni, int64_t *j0, int64_t end);
 
 void REAL(agi_dropout_tile)(const agi_head *x, int64_t i0, int64_t W, int64_t j0, int64_t nj, real *M,
                             int64_t ld);

@@ -85,8 +85,7 @@ static void add_features(const agi_head *x, int64_t i0, int64_t ni, int64_t j0, 
     }
 }
 
-static void hide_masked(const agi_head *x, int64_t i0, int64_t ni, int64_t j0, int64_t nj, real *X,
-                        int64_t ld)
+static void apply_mask(const agi_head *x, int64_t i0, int64_t ni, int64_t j0, int64_t nj, real *X, int64_t ld)
 {
     const ag_tensor *t = &x->call->a.mask;
     int64_t stride[4];
@@ -109,13 +108,13 @@ typedef struct {
     int64_t size;       /* of an element, in bytes */
     int64_t strides[2]; /* from query to query, from key to key */
     char pattern[BLOCK];
-} hider;
+} mask_array;
 
-static hider hider_of(const agi_head *x, const ag_tensor *t, const int64_t size[4], ag_dtype dtype,
-                      int64_t i0, int64_t j0)
+static mask_array mask_array_of(const agi_head *x, const ag_tensor *t, const int64_t size[4], ag_dtype dtype,
+                                int64_t i0, int64_t j0)
 {
     const bool mask = t == &x->call->a.mask;
-    hider h = {.size = mask ? 1 : dtype == AG_F64 ? 8 : dtype == AG_F32 ? 4 : 2};
+    mask_array h = {.size = mask ? 1 : dtype == AG_F64 ? 8 : dtype == AG_F32 ? 4 : 2};
     int64_t stride[4];
     effective(size, t->strides, stride);
     h.corner = (const char *)t->data + corner(x, stride, i0, j0) * h.size;
@@ -128,7 +127,7 @@ static hider hider_of(const agi_head *x, const ag_tensor *t, const int64_t size[
 }
 
 /* The first of the keys j .. to - 1 that the array does not hide from query i; `to` where there is none. */
-static int64_t skip_hidden(const hider *h, int64_t i, int64_t j, int64_t to)
+static int64_t skip_masked(const mask_array *h, int64_t i, int64_t j, int64_t to)
 {
     const char *row = h->corner + i * h->strides[0] * h->size;
     if (h->strides[1] != 1) {
@@ -155,20 +154,20 @@ static real additive_of(const agi_head *x, int64_t i, int64_t j)
     return X[0];
 }
 
-bool REAL(agi_all_hidden)(const agi_head *x, int64_t i0, int64_t ni, int64_t j0, int64_t nj)
+bool REAL(agi_all_masked)(const agi_head *x, int64_t i0, int64_t ni, int64_t j0, int64_t nj)
 {
     const ag_problem *p = &x->call->plan->p;
     const agi_band band = REAL(agi_band_at)(x, i0, j0);
-    hider hiders[2];
+    mask_array masks[2];
     int n = 0;
     if (!x->has.pair_mask) {
         return false;
     }
     if (agi_has(p, AG_MASK)) {
-        hiders[n++] = hider_of(x, &x->call->a.mask, p->mask_size, AG_F32, i0, j0);
+        masks[n++] = mask_array_of(x, &x->call->a.mask, p->mask_size, AG_F32, i0, j0);
     }
     if (agi_has(p, AG_BIAS) && !agi_has(p, AG_TABLE)) { /* a NaN of the table's is not hidden */
-        hiders[n++] = hider_of(x, &x->call->a.bias, p->bias_size, p->aux_dtype, i0, j0);
+        masks[n++] = mask_array_of(x, &x->call->a.bias, p->bias_size, p->aux_dtype, i0, j0);
     }
     for (int64_t i = 0; i < ni; i++) {
         int64_t j, to;
@@ -176,7 +175,7 @@ bool REAL(agi_all_hidden)(const agi_head *x, int64_t i0, int64_t ni, int64_t j0,
         while (j < to) {
             int64_t next = j;
             for (int h = 0; h < n; h++) {
-                next = skip_hidden(&hiders[h], i, next, to);
+                next = skip_masked(&masks[h], i, next, to);
             }
             if (next == j && additive_of(x, i0 + i, j0 + j) != (real)-INFINITY) {
                 return false;
@@ -187,30 +186,31 @@ bool REAL(agi_all_hidden)(const agi_head *x, int64_t i0, int64_t ni, int64_t j0,
     return true;
 }
 
-int64_t REAL(agi_trim_hidden)(const agi_head *x, int64_t i0, int64_t ni, int64_t *j0, int64_t end)
+int64_t REAL(agi_trim_masked)(const agi_head *x, int64_t i0, int64_t ni, int64_t *j0, int64_t end)
 {
     const int64_t step = 64; /* about the queries of a panel */
-    while (*j0 < end && REAL(agi_all_hidden)(x, i0, ni, *j0, agi_min(step, end - *j0))) {
+    while (*j0 < end && REAL(agi_all_masked)(x, i0, ni, *j0, agi_min(step, end - *j0))) {
         *j0 += agi_min(step, end - *j0);
     }
-    while (end - *j0 > step && REAL(agi_all_hidden)(x, i0, ni, end - step, step)) {
+    while (end - *j0 > step && REAL(agi_all_masked)(x, i0, ni, end - step, step)) {
         end -= step;
     }
     return agi_max(0, end - *j0);
 }
 
 /* Of bias and table alone: X must not be NaN where the band hides, which only -infinity can undo. */
-static bool find_unseen(int64_t ni, int64_t nj, agi_band band, const real *X, int64_t ld, uint8_t *unseen)
+static bool find_masked_keys(int64_t ni, int64_t nj, agi_band band, const real *X, int64_t ld,
+                             uint8_t *masked_keys)
 {
     bool any = false;
     for (int64_t j = 0; j < nj; j++) {
         int64_t from, to;
         agi_queries_of(band, j, j + 1, ni, &from, &to);
-        unseen[j] = 1;
+        masked_keys[j] = 1;
         for (int64_t i = from; i < to; i++) {
-            unseen[j] &= X[j * ld + i] == (real)-INFINITY;
+            masked_keys[j] &= X[j * ld + i] == (real)-INFINITY;
         }
-        any |= unseen[j];
+        any |= masked_keys[j];
     }
     return any;
 }
@@ -223,14 +223,14 @@ static void clear_rows(real *X, int64_t nj, int64_t ld)
 }
 
 bool REAL(agi_additive)(const agi_head *x, int64_t i0, int64_t ni, int64_t j0, int64_t nj, real *X, real *tX,
-                        int64_t ld, uint8_t *unseen)
+                        int64_t ld, uint8_t *masked_keys)
 {
     const ag_args *a = &x->call->a;
     const ag_problem *p = &x->call->plan->p;
     clear_rows(X, nj, ld);
     add_features(x, i0, ni, j0, nj, X, ld);
     if (agi_has(p, AG_MASK)) {
-        hide_masked(x, i0, ni, j0, nj, X, ld);
+        apply_mask(x, i0, ni, j0, nj, X, ld);
     }
     if (tX != NULL) {
         clear_rows(tX, nj, ld);
@@ -241,7 +241,7 @@ bool REAL(agi_additive)(const agi_head *x, int64_t i0, int64_t ni, int64_t j0, i
             add_table(x, &a->ttable, i0, ni, j0, nj, tX, ld);
         }
     }
-    return x->has.pair_mask && find_unseen(ni, nj, REAL(agi_band_at)(x, i0, j0), X, ld, unseen);
+    return x->has.pair_mask && find_masked_keys(ni, nj, REAL(agi_band_at)(x, i0, j0), X, ld, masked_keys);
 }
 
 void REAL(agi_dropout_tile)(const agi_head *x, int64_t i0, int64_t W, int64_t j0, int64_t nj, real *M,

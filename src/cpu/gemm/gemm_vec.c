@@ -86,7 +86,7 @@ static int64_t pack_rows(const term_block *x, const agi_matrix *m, int64_t row, 
     if (m->dtype == REAL_DTYPE && m->col_stride == 1 && skip == NULL && width == cols) {
         copy_rows(to, width, (const real *)m->data + row * m->row_stride + col, m->row_stride, n, cols);
     } else {
-        agi_get_rows(x->kernels, slice_of(m, col, cols, &t), row, n, skip, to);
+        agi_load_rows(x->kernels, slice_of(m, col, cols, &t), row, n, skip, to);
     }
     return width;
 }
@@ -128,7 +128,7 @@ static void pack_panel(const term_block *x, int64_t j, int64_t n, real *to)
     ag_tensor t = {.data = NULL};
     if (b->transposed) {
         const uint8_t *skip = skipped_rows(x->s, b, j, n);
-        REAL(agi_get_panel)(x->kernels, slice_of(b, x->k0, x->k, &t), j, n, skip, to);
+        REAL(agi_load_panel)(x->kernels, slice_of(b, x->k0, x->k, &t), j, n, skip, to);
         return;
     }
     pack_rows(x, b, x->k0, x->k, j, n, to);

@@ -7,7 +7,7 @@ static void rescale(const agi_head *x, agi_row_panel *panel, const real *alpha)
     for (int64_t i = 0; i < panel->ni; i++) {
         if (alpha[i] != 1) {
             real *O = panel->O + i * x->Dv_pad;
-            agi_put_row(x->k, O, O, x->Dv_pad, (double)alpha[i], false);
+            agi_scale_row(x->k, O, O, x->Dv_pad, (double)alpha[i], false);
         }
     }
 }
@@ -24,7 +24,7 @@ void REAL(agi_forward_tile)(agi_row_scratch *s, const agi_head *x, agi_row_panel
 
     /* S^T = K Q^T */
     REAL(agi_row_product)(s, x, panel, keys, from, nj);
-    const bool unseen = REAL(agi_row_scores)(s, x, panel, v->T, ROW_LD, keys->j0 + from, nj);
+    const bool masked_keys = REAL(agi_row_scores)(s, x, panel, v->T, ROW_LD, keys->j0 + from, nj);
     if (k->softmax(v->T, ROW_LD, nj, panel->W, x->c, panel->m, panel->l, s->alpha)) {
         rescale(x, panel, s->alpha);
     }
@@ -37,6 +37,6 @@ void REAL(agi_forward_tile)(agi_row_scratch *s, const agi_head *x, agi_row_panel
 
     /* O' += R V */
     agi_rows V = {keys->V.p + from * keys->V.ld, keys->V.ld};
-    V = unseen ? REAL(agi_clean_rows)(V, nj, x->Dv_pad, s->unseen, v->clean) : V;
+    V = masked_keys ? REAL(agi_zero_masked_rows)(V, nj, x->Dv_pad, s->masked_keys, v->zeroed) : V;
     k->product(panel->ni, x->Dv_pad, nj, v->T, 1, ROW_LD, V.p, V.ld, panel->O, x->Dv_pad, true);
 }

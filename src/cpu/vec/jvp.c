@@ -8,9 +8,9 @@ static void rescale(const agi_head *x, agi_row_panel *panel, const real *alpha, 
     for (int64_t i = 0; i < panel->ni; i++) {
         if (alpha[i] != 1 || delta[i] != 0) {
             real *O = panel->O + i * x->Dv_pad, *tO = panel->tO + i * x->Dv_pad;
-            agi_put_row(x->k, O, O, x->Dv_pad, (double)alpha[i], false);
-            agi_put_row(x->k, tO, tO, x->Dv_pad, (double)alpha[i], false);
-            agi_put_row(x->k, tO, O, x->Dv_pad, (double)delta[i], true);
+            agi_scale_row(x->k, O, O, x->Dv_pad, (double)alpha[i], false);
+            agi_scale_row(x->k, tO, tO, x->Dv_pad, (double)alpha[i], false);
+            agi_scale_row(x->k, tO, O, x->Dv_pad, (double)delta[i], true);
         }
     }
 }
@@ -47,7 +47,7 @@ void REAL(agi_jvp_tile)(agi_row_scratch *s, const agi_head *x, agi_row_panel *pa
     /* S^T = K Q^T, and tS^T */
     REAL(agi_row_product)(s, x, panel, keys, from, nj);
     tangent_products(s, x, panel, keys, from, nj);
-    const bool unseen = REAL(agi_row_scores)(s, x, panel, v->T, ROW_LD, keys->j0 + from, nj);
+    const bool masked_keys = REAL(agi_row_scores)(s, x, panel, v->T, ROW_LD, keys->j0 + from, nj);
     k->score_tangents(v->U, x->has.softcap ? s->F : NULL, NULL, x->has.plain ? NULL : s->tX, ROW_LD, nj,
                       panel->W, x->score_scale);
     if (k->softmax_tangent(v->T, v->U, ROW_LD, nj, panel->W, x->c, panel->m, panel->l, panel->r, panel->a,
@@ -62,12 +62,12 @@ void REAL(agi_jvp_tile)(agi_row_scratch *s, const agi_head *x, agi_row_panel *pa
 
     /* O' += R V, T' += (tS - r) R V + R tV */
     agi_rows V = {keys->V.p + from * keys->V.ld, keys->V.ld};
-    V = unseen ? REAL(agi_clean_rows)(V, nj, x->Dv_pad, s->unseen, v->clean) : V;
+    V = masked_keys ? REAL(agi_zero_masked_rows)(V, nj, x->Dv_pad, s->masked_keys, v->zeroed) : V;
     k->product(panel->ni, x->Dv_pad, nj, v->T, 1, ROW_LD, V.p, V.ld, panel->O, x->Dv_pad, true);
     k->product(panel->ni, x->Dv_pad, nj, v->U, 1, ROW_LD, V.p, V.ld, panel->tO, x->Dv_pad, true);
     if (keys->tV.p != NULL) {
         agi_rows tV = {keys->tV.p + from * keys->tV.ld, keys->tV.ld};
-        tV = unseen ? REAL(agi_clean_rows)(tV, nj, x->Dv_pad, s->unseen, v->clean) : tV;
+        tV = masked_keys ? REAL(agi_zero_masked_rows)(tV, nj, x->Dv_pad, s->masked_keys, v->zeroed) : tV;
         k->product(panel->ni, x->Dv_pad, nj, v->T, 1, ROW_LD, tV.p, tV.ld, panel->tO, x->Dv_pad, true);
     }
 }

@@ -37,7 +37,7 @@ static bool is_small(const agi_head *x)
     const ag_problem *p = &x->call->plan->p;
     const agi_sequence *s = &x->seq;
     const bool all = agi_has(p, AG_PACKED) || (s->n_q == p->q_len && s->n_k == p->kv_len);
-    return all && s->n_q > FEW_QUERIES && s->n_k > 0 && s->n_q <= WIDTH && s->n_k <= WIDTH;
+    return all && s->n_q > MAX_SHORT_Q && s->n_k > 0 && s->n_q <= WIDTH && s->n_k <= WIDTH;
 }
 
 /* ---- Rows, where they lie ---- */
@@ -101,7 +101,7 @@ bool REAL(agi_small_forward)(agi_row_scratch *s, const agi_head *x)
     k->logarithms(log, sum, W); /* whole vectors */
     for (int64_t i = 0; i < Nq; i++) {
         inverse[i] = sum[i] == 0 ? 0 : 1 / sum[i];
-        agi_put_stat(x, &a->lse, false, i, sum[i] == 0 ? -INFINITY : ((double)m[i] + log[i]) * LN_2);
+        agi_store_stat(x, &a->lse, false, i, sum[i] == 0 ? -INFINITY : ((double)m[i] + log[i]) * LN_2);
     }
     k->put(O.p, O.ld, O.p, O.ld, Nq, x->Dv, inverse, 1, false);
     return true;
@@ -126,12 +126,12 @@ static bool load_statistics(const agi_head *x, int64_t W, rows dO, rows O, stati
         to->low[i] = to->D[i] = 0;
     }
     for (int64_t i = 0; i < Nq; i++) {
-        const double L = agi_get_stat(x, &a->lse, i);
+        const double L = agi_load_stat(x, &a->lse, i);
         if (L == -INFINITY) {
             return false;
         }
         agi_split_log(L, &to->high[i], &to->low[i]);
-        to->D[i] = (real)(D[i] - agi_get_stat(x, &a->d_lse, i));
+        to->D[i] = (real)(D[i] - agi_load_stat(x, &a->d_lse, i));
     }
     return true;
 }

@@ -19,7 +19,7 @@ typedef struct {
     agi_vec_panel panel[ROW_PANELS];
     real *T, *U;           /* score tiles, [ROW_KEYS][ROW_LD] */
     real *K, *V, *tK, *tV; /* converted rows */
-    real *clean;           /* V or tV without the keys that nobody sees */
+    real *zeroed;          /* V or tV without the keys that nobody sees */
 } agi_vec_row_scratch;
 
 /* The rows of a block of keys, as the products want them. */
@@ -35,7 +35,7 @@ void REAL(agi_forward_tile)(agi_row_scratch *s, const agi_head *x, agi_row_panel
 void REAL(agi_jvp_tile)(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel,
                         const agi_key_block *keys);
 
-/* T = S^T = K Q^T for the block's rows from .. from + nj - 1. */
+/* row_product.c: T = S^T = K Q^T for the block's rows from .. from + nj - 1. */
 void REAL(agi_row_product)(const agi_row_scratch *s, const agi_head *x, const agi_row_panel *panel,
                            const agi_key_block *keys, int64_t from, int64_t nj);
 
@@ -48,7 +48,7 @@ typedef struct {
     real *rows[4];               /* scratch for them */
     agi_score_tiles scores;      /* [block][TILE_LD] */
     real *K, *V, *tK, *tV;       /* converted rows of a block */
-    real *clean, *tclean;        /* K and tK without the keys that nobody sees */
+    real *zeroed, *t_zeroed;     /* K and tK without the keys that nobody sees */
     real *O[2];                  /* [SOME_ROWS][Dv_pad]: rows of O and tO */
 } agi_vec_backward_scratch;
 
@@ -80,11 +80,11 @@ void REAL(agi_clear_around)(real *T, const agi_patch *patch, int64_t nj);
 agi_patch REAL(agi_next_chunk)(const agi_patch *patch, const agi_patch *before);
 
 /* After all pieces of a panel: a key is unseen by the tile if it is unseen by every panel. */
-void REAL(agi_note_unseen)(agi_backward_scratch *s, const agi_patch *patch, int64_t nj);
+void REAL(agi_note_masked_keys)(agi_backward_scratch *s, const agi_patch *patch, int64_t nj);
 
 /* rows [K], or a copy without the keys that no query of the tile sees. */
-agi_rows REAL(agi_seen_rows)(const agi_backward_scratch *s, const agi_head *x, agi_rows rows, int64_t nj,
-                             real *clean);
+agi_rows REAL(agi_visible_rows)(const agi_backward_scratch *s, const agi_head *x, agi_rows rows, int64_t nj,
+                                real *zeroed);
 
 /* dK += T A (rows are keys: A the queries' rows), and dQ += T^T B (rows are queries: B the keys' rows),
  * without what the band empties. */

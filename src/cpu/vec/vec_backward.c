@@ -14,8 +14,8 @@ static void lay_out_queries(agi_vec_backward_scratch *v, agi_arena *arena, const
     v->rows[1] = agi_take_reals(arena, TILE_ROWS * cpu->Dv_pad);
     v->rows[2] = agi_take_reals(arena, tangents * TILE_ROWS * cpu->Dk_pad);
     v->rows[3] = agi_take_reals(arena, tangents * TILE_ROWS * cpu->Dv_pad);
-    v->O[0] = agi_take_reals(arena, SOME_ROWS * cpu->Dv_pad);
-    v->O[1] = agi_take_reals(arena, tangents * SOME_ROWS * cpu->Dv_pad);
+    v->O[0] = agi_take_reals(arena, ROW_CHUNK * cpu->Dv_pad);
+    v->O[1] = agi_take_reals(arena, tangents * ROW_CHUNK * cpu->Dv_pad);
 }
 
 static void lay_out(agi_backward_scratch *s, agi_arena *arena, const ag_plan *plan, agi_map map)
@@ -36,8 +36,8 @@ static void lay_out(agi_backward_scratch *s, agi_arena *arena, const ag_plan *pl
     v->V = agi_take_reals(arena, block * cpu->Dv_pad);
     v->tK = agi_take_reals(arena, tangents * block * cpu->Dk_pad);
     v->tV = agi_take_reals(arena, tangents * block * cpu->Dv_pad);
-    v->clean = agi_take_reals(arena, features * block * cpu->Dk_pad);
-    v->tclean = agi_take_reals(arena, features * tangents * block * cpu->Dk_pad);
+    v->zeroed = agi_take_reals(arena, features * block * cpu->Dk_pad);
+    v->t_zeroed = agi_take_reals(arena, features * tangents * block * cpu->Dk_pad);
 }
 
 /* ---- A tile of queries ---- */
@@ -47,7 +47,7 @@ static agi_rows query_rows(const agi_head *x, const agi_query_tile *t, const ag_
 {
     const agi_rows absent = {NULL, 0};
     const agi_slice slice = agi_query_slice(x, from, dtype, D);
-    return from->data == NULL ? absent : agi_near_rows(x, slice, t->i0, t->ni, skip, scratch);
+    return from->data == NULL ? absent : agi_load_dense_rows(x, slice, t->i0, t->ni, skip, scratch);
 }
 
 /* Rows of Q, dO and their tangents; those of queries that are to be skipped are zero. */
@@ -72,7 +72,7 @@ static void load_rows(agi_backward_scratch *s, const agi_head *x)
 
 static agi_rows output_rows(const agi_head *x, const ag_tensor *t, int64_t i, int64_t n, real *scratch)
 {
-    return agi_get_rows(x->k, agi_query_slice(x, t, x->call->plan->p.out_dtype, x->Dv), i, n, NULL, scratch);
+    return agi_load_rows(x->k, agi_query_slice(x, t, x->call->plan->p.out_dtype, x->Dv), i, n, NULL, scratch);
 }
 
 static void row_dots(const agi_backward_scratch *s, const agi_head *x, int64_t r, int64_t n, double *D,
@@ -82,7 +82,7 @@ static void row_dots(const agi_backward_scratch *s, const agi_head *x, int64_t r
     const agi_vec_backward_scratch *v = s->own;
     const agi_rows O = output_rows(x, &a->o, s->tile.i0 + r, n, v->O[0]);
     const real *dO = v->dO.p + r * v->dO.ld;
-    double more[SOME_ROWS] = {0};
+    double more[ROW_CHUNK] = {0};
     x->k->dots(D, dO, v->dO.ld, O.p, O.ld, n, x->Dv);
     if (x->call->map != AGI_VJP_JVP) {
         return;
@@ -100,7 +100,7 @@ static void row_dots(const agi_backward_scratch *s, const agi_head *x, int64_t r
 static void transpose_panels(const agi_head *x, const agi_query_tile *t, agi_rows rows, int64_t D,
                              real *panels)
 {
-    for (int64_t i = 0; i < t->ni && rows.p != NULL && !x->few; i += PANEL) {
+    for (int64_t i = 0; i < t->ni && rows.p != NULL && !x->short_q; i += PANEL) {
         x->k->transpose(panels + i * D, rows.p + i * rows.ld, rows.ld, agi_min(PANEL, t->ni - i), D);
     }
 }
@@ -111,8 +111,8 @@ static void begin_tile(agi_backward_scratch *s, const agi_head *x, int64_t from,
     const agi_query_tile *t = &s->tile;
     const agi_vec_backward_scratch *v = s->own;
     (void)from, (void)to, (void)next;
-    if (memchr(t->dead, 1, (size_t)t->ni) != NULL) {
-        load_query_rows(s, x, t->dead);
+    if (memchr(t->no_output, 1, (size_t)t->ni) != NULL) {
+        load_query_rows(s, x, t->no_output);
     }
     transpose_panels(x, t, v->Q, x->Dk, v->QT);
     transpose_panels(x, t, v->dO, x->Dv, v->dOT);
@@ -144,14 +144,14 @@ static void block(agi_backward_scratch *s, const agi_head *x, const agi_sums *su
 static void store_dq(agi_backward_scratch *s, const agi_head *x, agi_slice dq, int64_t i0, int64_t ni,
                      bool accumulate)
 {
-    agi_put_rows(x->k, dq, i0, ni, accumulate, x->scale, s->tile.dQ, x->Dk_pad);
+    agi_store_rows(x->k, dq, i0, ni, accumulate, x->scale, s->tile.dQ, x->Dk_pad);
 }
 
 static void store_dkv(const agi_backward_scratch *s, const agi_head *x, agi_slice to, int64_t first,
                       int64_t n, bool accumulate, double factor, const real *sums, int64_t width)
 {
     (void)s;
-    agi_put_rows(x->k, to, first, n, accumulate, factor, sums, width);
+    agi_store_rows(x->k, to, first, n, accumulate, factor, sums, width);
 }
 
 const agi_backward_ops REAL(agi_vec_backward_ops) = {

@@ -59,20 +59,20 @@ agi_patch REAL(agi_next_chunk)(const agi_patch *patch, const agi_patch *before)
     return chunk;
 }
 
-void REAL(agi_note_unseen)(agi_backward_scratch *s, const agi_patch *patch, int64_t nj)
+void REAL(agi_note_masked_keys)(agi_backward_scratch *s, const agi_patch *patch, int64_t nj)
 {
     for (int64_t j = 0; j < nj; j++) {
         const bool inside = j >= patch->from && j < patch->from + patch->nj;
-        const bool unseen = !inside || s->unseen_panel[j];
-        s->unseen[j] = (uint8_t)(unseen && (patch->q == 0 || s->unseen[j]));
+        const bool masked_keys = !inside || s->panel_masked_keys[j];
+        s->masked_keys[j] = (uint8_t)(masked_keys && (patch->q == 0 || s->masked_keys[j]));
     }
 }
 
-agi_rows REAL(agi_seen_rows)(const agi_backward_scratch *s, const agi_head *x, agi_rows rows, int64_t nj,
-                             real *clean)
+agi_rows REAL(agi_visible_rows)(const agi_backward_scratch *s, const agi_head *x, agi_rows rows, int64_t nj,
+                                real *zeroed)
 {
-    const bool all_seen = !x->has.pair_mask || memchr(s->unseen, 1, (size_t)nj) == NULL;
-    return all_seen ? rows : REAL(agi_clean_rows)(rows, nj, x->Dk_pad, s->unseen, clean);
+    const bool all_seen = !x->has.pair_mask || memchr(s->masked_keys, 1, (size_t)nj) == NULL;
+    return all_seen ? rows : REAL(agi_zero_masked_rows)(rows, nj, x->Dk_pad, s->masked_keys, zeroed);
 }
 
 void REAL(agi_add_key_gradient)(const agi_head *x, const agi_query_tile *tile, const agi_key_tile *keys,

@@ -20,17 +20,17 @@ static void lay_out(agi_row_scratch *s, agi_arena *arena, const ag_plan *plan, a
     v->V = agi_take_reals(arena, ROW_KEYS * cpu->Dv_pad);
     v->tK = agi_take_reals(arena, tangents * ROW_KEYS * cpu->Dk_pad);
     v->tV = agi_take_reals(arena, tangents * ROW_KEYS * cpu->Dv_pad);
-    v->clean = agi_take_reals(arena, ROW_KEYS * cpu->Dv_pad);
+    v->zeroed = agi_take_reals(arena, ROW_KEYS * cpu->Dv_pad);
 }
 
 /* Q or tQ: its rows if queries are few, else the panel. */
 static agi_rows load_queries(const agi_row_panel *panel, const agi_head *x, const ag_tensor *t, real *QT)
 {
     const agi_slice slice = agi_query_slice(x, t, x->call->plan->p.dtype, x->Dk);
-    if (x->few) {
-        return agi_get_rows(x->k, slice, panel->i0, panel->ni, NULL, QT);
+    if (x->short_q) {
+        return agi_load_rows(x->k, slice, panel->i0, panel->ni, NULL, QT);
     }
-    REAL(agi_get_panel)(x->k, slice, panel->i0, panel->ni, NULL, QT);
+    REAL(agi_load_panel)(x->k, slice, panel->i0, panel->ni, NULL, QT);
     return (agi_rows){NULL, 0};
 }
 
@@ -82,33 +82,9 @@ static void block(agi_row_scratch *s, const agi_head *x, agi_row_panel *panels, 
     }
 }
 
-/* A single vector of queries does too little with a row to hide its latency: rows of V are prefetched here, before
- * their product, and those of K a block ahead. */
-void REAL(agi_row_product)(const agi_row_scratch *s, const agi_head *x, const agi_row_panel *panel,
-                           const agi_key_block *keys, int64_t from, int64_t nj)
-{
-    const agi_vec_row_scratch *v = s->own;
-    const agi_vec_panel *own = &v->panel[panel->q];
-    const agi_rows K = {keys->K.p + from * keys->K.ld, keys->K.ld};
-    const bool near = panel->W == x->k->lanes;
-    const int64_t step = near ? 16 : nj;
-    for (int64_t j = 0; j < nj; j += step) {
-        const int64_t n = agi_min(step, nj - j);
-        for (int64_t r = from + j; near && r < from + j + n; r++) {
-            agi_ask_for(keys->V.p + r * keys->V.ld, x->Dv * (int64_t)sizeof(real));
-            if (r + ROW_KEYS < keys->ahead) {
-                agi_ask_for(keys->K.p + (r + ROW_KEYS) * keys->K.ld, x->Dk * (int64_t)sizeof(real));
-            }
-        }
-        REAL(agi_score_product)
-        (x, (agi_rows){K.p + j * K.ld, K.ld}, n, x->Dk, own->QT, own->Q, panel->ni, v->T + j * ROW_LD, ROW_LD,
-         false);
-    }
-}
-
 const agi_row_ops REAL(agi_vec_row_ops) = {
     .max_queries = ROW_BLOCK,
-    .enough_blocks = 32,
+    .min_blocks = 32,
     .block_keys = ROW_KEYS,
     .key_step = 1,
     .lay_out = lay_out,

@@ -30,7 +30,7 @@ void REAL(agi_vjp_tile)(agi_backward_scratch *s, const agi_head *x, const agi_su
             run_chunk(s, x, sums, keys, rows, &c);
         }
         if (x->has.pair_mask) {
-            REAL(agi_note_unseen)(s, &patch, keys->nj);
+            REAL(agi_note_masked_keys)(s, &patch, keys->nj);
         }
     }
 
@@ -42,7 +42,7 @@ void REAL(agi_vjp_tile)(agi_backward_scratch *s, const agi_head *x, const agi_su
         REAL(agi_add_key_gradient)(x, tile, keys, t->dS, v->Q, x->Dk_pad, keys->dK);
     }
     if (a->dq.data != NULL) {
-        const agi_rows K = REAL(agi_seen_rows)(s, x, rows->K, keys->nj, v->clean);
+        const agi_rows K = REAL(agi_visible_rows)(s, x, rows->K, keys->nj, v->zeroed);
         REAL(agi_add_query_gradient)(x, tile, keys, t->dS, K, x->Dk_pad, tile->dQ);
     }
 }

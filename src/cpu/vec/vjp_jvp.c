@@ -48,7 +48,7 @@ static void run_patches(agi_backward_scratch *s, const agi_head *x, const agi_su
             run_chunk(s, x, sums, keys, rows, &c);
         }
         if (x->has.pair_mask) {
-            REAL(agi_note_unseen)(s, &patch, keys->nj);
+            REAL(agi_note_masked_keys)(s, &patch, keys->nj);
         }
     }
 }
@@ -79,10 +79,11 @@ void REAL(agi_vjp_jvp_tile)(agi_backward_scratch *s, const agi_head *x, const ag
     /* tdQ = tdZ K + dZ tK */
     if (a->tdq.data != NULL) {
         REAL(agi_add_query_gradient)
-        (x, tile, keys, t->tdS, REAL(agi_seen_rows)(s, x, rows->K, keys->nj, v->clean), x->Dk_pad, tile->dQ);
+        (x, tile, keys, t->tdS, REAL(agi_visible_rows)(s, x, rows->K, keys->nj, v->zeroed), x->Dk_pad,
+         tile->dQ);
         if (a->tk.data != NULL) {
             REAL(agi_add_query_gradient)
-            (x, tile, keys, t->dS, REAL(agi_seen_rows)(s, x, rows->tK, keys->nj, v->tclean), x->Dk_pad,
+            (x, tile, keys, t->dS, REAL(agi_visible_rows)(s, x, rows->tK, keys->nj, v->t_zeroed), x->Dk_pad,
              tile->dQ);
         }
     }

@@ -16,7 +16,7 @@
 #define AGI_CPU_KERNELS_H
 
 #include "core/prefetch.h"
-#include "cpu/real.h"
+#include "core/real.h"
 
 #define LOG2_E 1.4426950408889634
 #define LN_2 0.6931471805599453

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "cpu/real.h"
+#include "core/real.h"
 
 #define INLINE static inline __attribute__((always_inline))
 

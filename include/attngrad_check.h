@@ -1,0 +1,99 @@
+/* attngrad_check: holds a backend's results against what must be true of them, on random arrays.
+ *
+ *     ag_check_case c = {.problem = AG_PROBLEM_INIT, .seed = 1};
+ *     static ag_check_report report;
+ *     if (ag_problem_parse("h8 kv2 q100 d64 f32 causal", &c.problem) == AG_OK &&
+ *         ag_check_problem(&c, NULL, &report) == AG_OK)
+ *         for (int n = 0; n < report.count; n++)
+ *             ... report.results[n].name, .residual, .limit, ag_check_passed(&report.results[n]) ...
+ *
+ * A static library of its own, libattngrad_check, that uses nothing of libattngrad but attngrad.h. It is meant for
+ * tests of backends and bindings. UNSTABLE: structs, names and limits may change in any release; there is no shared
+ * library, so that a program keeps the version that it was linked with.
+ *
+ * Rules that hold everywhere:
+ *   - What can fail returns the ag_status of the library's call that failed; ag_last_message() then says why.
+ *   - Every function may be called from several threads at once.
+ *   - Nothing is printed, with one exception: a program that has no memory left for the arrays of a check ends with
+ *     one line on standard error and exit status 2. */
+#ifndef ATTNGRAD_CHECK_H
+#define ATTNGRAD_CHECK_H
+
+#include "attngrad.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* One problem and the call on it. Tensors, packed offsets, and those of buckets and slopes that the problem does not
+ * have are random numbers that the seed repeats on any machine. */
+typedef struct ag_check_case {
+    ag_problem problem;
+    uint64_t seed;
+    int32_t lengths; /* not 0: random q_lengths and kv_lengths, some of them zero; not for packed problems */
+    int64_t q_offset, k_offset, batch_offset;
+} ag_check_case;
+
+/* The parts of a check. */
+enum {
+    AG_CHECK_DIFFERENCES = 1 << 0, /* every gradient and tangent against finite differences, in float64 */
+    AG_CHECK_IDENTITIES =
+        1 << 1,                 /* adjoint, symmetry of the Hessian, split and merge, and so on, in float64 */
+    AG_CHECK_ROUNDING = 1 << 2, /* the error rule: rounding errors in the problem's own dtype */
+    AG_CHECK_ALL = AG_CHECK_DIFFERENCES | AG_CHECK_IDENTITIES | AG_CHECK_ROUNDING
+};
+
+typedef struct ag_check_options {
+    uint32_t parts; /* AG_CHECK_*; 0 = all */
+    const ag_options
+        *plan; /* of the plans that are checked: backend, instruction set, threads; NULL = defaults */
+} ag_check_options;
+
+enum { AG_CHECK_MAX_RESULTS = 96 };
+
+/* One check. It passed if residual <= limit, so a residual that is NaN has failed. What the residual measures is up
+ * to the check: docs/math.md states the identities, docs/design.md the error rule. */
+typedef struct ag_check_result {
+    char name[40];          /* "differences dq" */
+    double residual, limit; /* both 0 if the check does not apply */
+    const char
+        *not_applicable; /* NULL, or why the check says nothing about this problem: a string that stays */
+    const char *tensor;  /* the tensor of ag_args with the worst element; NULL if the check is about a sum */
+    int64_t
+        worst[4]; /* where it is: sequence, head, position in the sequence, channel. -1 on an axis that the
+                                   check sums over, and as the sequence of rows that belong to none (padding of packed
+                                   arrays). For dbias the last two are query and key, for dtable the last is the column. */
+} ag_check_result;
+
+typedef struct ag_check_report {
+    int32_t count;
+    ag_check_result results[AG_CHECK_MAX_RESULTS];
+    char plan[160]; /* ag_plan_describe of the plan that was checked */
+} ag_check_report;
+
+/* Runs the checks and writes the whole report; what came before a failure of the library is kept in it. options may be
+ * NULL. */
+AG_API ag_status ag_check_problem(const ag_check_case *c, const ag_check_options *options,
+                                  ag_check_report *report);
+
+AG_API int32_t ag_check_passed(const ag_check_result *result);   /* also if the check does not apply */
+AG_API int32_t ag_check_failures(const ag_check_report *report); /* how many have not */
+
+/* The worst element as text, "dq[0, 3, 17, 5]" with * for -1; "" if there is none. Cut short if the buffer is too
+ * small. */
+AG_API void ag_check_place(const ag_check_result *result, char *text, size_t size);
+
+/* Case `number` of the endless list that belongs to a seed: a random problem over all features, with its call. Small
+ * ones have up to 12 queries and keys and take milliseconds, large ones several tiles of the fused backends. */
+typedef int32_t ag_check_size;
+enum { AG_CHECK_SMALL = 0, AG_CHECK_LARGE = 1 };
+AG_API void ag_check_random(ag_check_case *c, uint64_t seed, uint64_t number, ag_check_size size);
+
+/* The arguments of the command `attngrad check` that repeat the case; cut short if the buffer is too small. */
+AG_API void ag_check_command(const ag_check_case *c, char *text, size_t size);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,56 @@
+/* check(): the library's check engine on a problem in its text form (attngrad_check.h). */
+#include "core.h"
+
+#include <attngrad_check.h>
+
+static PyObject *place_of(const ag_check_result *r)
+{
+    if (r->tensor == NULL) {
+        return Py_NewRef(Py_None);
+    }
+    return Py_BuildValue("(LLLL)", (long long)r->worst[0], (long long)r->worst[1], (long long)r->worst[2],
+                         (long long)r->worst[3]);
+}
+
+/* [(name, residual, limit, why it does not apply, tensor, (b, h, i, c))]; what is absent is None. */
+static PyObject *list_of(const ag_check_report *report)
+{
+    PyObject *list = PyList_New(0);
+    for (int n = 0; list != NULL && n < report->count; n++) {
+        const ag_check_result *r = &report->results[n];
+        PyObject *item = Py_BuildValue("(sddzzN)", r->name, r->residual, r->limit, r->not_applicable,
+                                       r->tensor, place_of(r));
+        if (item == NULL || PyList_Append(list, item) != 0) {
+            Py_CLEAR(list);
+        }
+        Py_XDECREF(item);
+    }
+    return list;
+}
+
+PyObject *core_check(PyObject *module, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"problem", "seed", "backend", "threads", NULL};
+    ag_check_case c = {.problem = AG_PROBLEM_INIT};
+    ag_options plan = AG_OPTIONS_INIT;
+    ag_check_report report;
+    const char *text;
+    unsigned long long seed = 0;
+    int backend = 0, threads = 0;
+    (void)module;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "s|$Kii:check", names, &text, &seed, &backend,
+                                     &threads)) {
+        return NULL;
+    }
+    c.seed = seed;
+    plan.backend = backend;
+    plan.threads = threads;
+    const ag_check_options options = {AG_CHECK_ALL, &plan};
+    ag_status status = ag_problem_parse(text, &c.problem);
+    if (status == AG_OK) {
+        PyThreadState *python = PyEval_SaveThread();
+        status = ag_check_problem(&c, &options, &report);
+        PyEval_RestoreThread(python);
+    }
+    return status == AG_OK ? list_of(&report) : core_fail(status);
+}

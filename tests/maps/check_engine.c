@@ -1,0 +1,208 @@
+/* The check engine itself: one wrong element of one output is found by the check that is about it, by no other check
+ * of its kind, and its place is named; parts, random cases and their text do what attngrad_check.h says. */
+#include "check/error_rule.h"
+#include "check/finite_differences.h"
+#include "check/identities.h"
+#include "check/random_case.h"
+#include "check/rng.h"
+#include "test.h"
+
+#include <math.h>
+
+static const char *const texts[] = {
+    "b2 h4 kv2 q5 k6 d4 dv3 f64 causal",
+    "b3 h2 q4 k5 d4 f64 packed=9,11 sink",
+    "b2 h2 q5 k6 d4 f64 bias=1hqk mask=b11k table=3 softcap=2",
+};
+enum { TEXTS = sizeof texts / sizeof texts[0] };
+
+static int make(struct arrays *x, const char *text)
+{
+    ag_check_case c = {.problem = AG_PROBLEM_INIT, .seed = 3};
+    return CHECK_OK(ag_problem_parse(text, &c.problem)) && CHECK_OK(arrays_of_case(x, &c, NULL)) &&
+           CHECK_OK(arrays_run_all(x));
+}
+
+/* A random element of t that belongs to a sequence: its place, and its index in the data. */
+static int64_t pick(const struct arrays *x, enum tensor t, struct rng *r, int64_t place[4])
+{
+    int64_t element;
+    do {
+        element = rng_range(r, 0, x->count[t] - 1);
+        arrays_position(x, t, element, place);
+    } while (place[0] < 0);
+    CHECK_INT(arrays_index(x, t, place[0], place[1], place[2], place[3]), element);
+    return element;
+}
+
+/* The failed results are one, about t, whose worst element is at place. */
+static void check_blamed(const ag_check_report *report, enum tensor t, const int64_t place[4],
+                         const char *text)
+{
+    for (int n = 0; n < report->count; n++) {
+        const ag_check_result *r = &report->results[n];
+        char found[128];
+        ag_check_place(r, found, sizeof found);
+        const char *name = strrchr(r->name, ' ') + 1;
+        CHECK(ag_check_passed(r) == (strcmp(name, tensor_info[t].name) != 0), "%s: wrong %s: %s %s", text,
+              tensor_info[t].name, r->name, ag_check_passed(r) ? "passed" : "failed");
+        if (!ag_check_passed(r)) {
+            CHECK(strcmp(r->tensor, tensor_info[t].name) == 0 &&
+                      memcmp(r->worst, place, sizeof r->worst) == 0,
+                  "%s: %s[%lld, %lld, %lld, %lld] is wrong, not %s", text, tensor_info[t].name,
+                  (long long)place[0], (long long)place[1], (long long)place[2], (long long)place[3], found);
+        }
+    }
+}
+
+/* Each derivative in turn, one element of it off by a hundredth of the largest. */
+static void test_finite_differences(const char *text)
+{
+    struct arrays x;
+    struct rng r;
+    if (!make(&x, text)) {
+        return;
+    }
+    rng_init(&r, 1, 0);
+    for (enum tensor t = 0; t < T_COUNT; t++) {
+        if (tensor_info[t].role != ROLE_OUTPUT || x.data[t] == NULL || t == T_O || t == T_LSE) {
+            continue;
+        }
+        ag_check_report report = {.count = 0};
+        int64_t place[4], element = pick(&x, t, &r, place);
+        double *value = arrays_f64(&x, t) + element, kept = *value;
+        *value += 0.01 * largest(arrays_f64(&x, t), x.count[t]);
+        CHECK_OK(finite_differences(&x, NULL, &report));
+        check_blamed(&report, t, place, text);
+        CHECK_INT(ag_check_failures(&report), 1);
+        *value = kept;
+    }
+    arrays_destroy(&x);
+}
+
+static const ag_check_result *find(const ag_check_report *report, const char *name)
+{
+    for (int n = 0; n < report->count; n++) {
+        if (strcmp(report->results[n].name, name) == 0) {
+            return &report->results[n];
+        }
+    }
+    test_need(0, name);
+    return NULL;
+}
+
+/* A wrong gradient breaks the adjoint identity, which is about a sum; NaN is found where it is. */
+static void test_identities(const char *text)
+{
+    struct arrays x;
+    struct rng r;
+    int64_t place[4];
+    if (!make(&x, text)) {
+        return;
+    }
+    rng_init(&r, 2, 0);
+    for (int broken = 0; broken < 3; broken++) { /* nothing, a wrong number, NaN */
+        ag_check_report report = {.count = 0};
+        double *value = arrays_f64(&x, T_DV) + pick(&x, T_DV, &r, place), kept = *value;
+        *value = broken == 0 ? kept : broken == 1 ? kept + 1e-3 : NAN;
+        CHECK_OK(identities(&x, NULL, &report));
+        const ag_check_result *adjoint = find(&report, "adjoint"),
+                              *finite = find(&report, "not finite: values");
+        CHECK_INT(ag_check_passed(adjoint), broken == 0);
+        CHECK(adjoint->tensor == NULL, "%s: adjoint blames %s", text, adjoint->tensor);
+        CHECK_INT(ag_check_passed(finite), broken != 2);
+        if (broken == 2) {
+            CHECK(strcmp(finite->tensor, "dv") == 0 && memcmp(finite->worst, place, sizeof place) == 0,
+                  "%s: NaN is not found", text);
+        }
+        *value = kept;
+    }
+    arrays_destroy(&x);
+}
+
+/* One element of each output in turn is off by the norm of all: the rule names it. */
+static void test_error_rule(const char *text)
+{
+    struct arrays x;
+    struct rng r;
+    if (!make(&x, text)) {
+        return;
+    }
+    rng_init(&r, 3, 0);
+    for (enum tensor t = 0; t < T_COUNT; t++) {
+        ag_check_report report = {.count = 0};
+        int64_t place[4];
+        if (tensor_info[t].role != ROLE_OUTPUT || x.data[t] == NULL) {
+            continue;
+        }
+        double *value = arrays_f64(&x, t) + pick(&x, t, &r, place), kept = *value;
+        *value = isfinite(kept) ? kept + 1 + largest(arrays_f64(&x, t), x.count[t]) : 0;
+        CHECK_OK(error_rule_results(&x, 1, &report));
+        check_blamed(&report, t, place, text);
+        *value = kept;
+    }
+    arrays_destroy(&x);
+}
+
+static void count_parts(const ag_check_report *report, int count[3])
+{
+    count[0] = count[1] = count[2] = 0;
+    for (int n = 0; n < report->count; n++) {
+        const char *name = report->results[n].name;
+        count[strncmp(name, "differences", 11) == 0 ? 0 : strncmp(name, "rounding", 8) == 0 ? 2 : 1]++;
+    }
+}
+
+/* Each part alone gives the results that it adds to the whole; a refused problem gives none. */
+static void test_parts(void)
+{
+    ag_check_case c = {.problem = AG_PROBLEM_INIT, .seed = 3};
+    ag_check_report report;
+    int all[3], own[3];
+    CHECK_OK(ag_problem_parse("h2 q5 d4 f32 causal", &c.problem));
+    CHECK_OK(ag_check_problem(&c, NULL, &report));
+    CHECK_INT(ag_check_failures(&report), 0);
+    CHECK(strstr(report.plan, "threads") != NULL, "plan '%s'", report.plan);
+    count_parts(&report, all);
+    for (int part = 0; part < 3; part++) {
+        ag_check_options options = {1u << part, NULL};
+        CHECK_OK(ag_check_problem(&c, &options, &report));
+        count_parts(&report, own);
+        for (int n = 0; n < 3; n++) {
+            CHECK_INT(own[n], n == part ? all[n] : 0);
+        }
+        CHECK(all[part] > 0, "part %d has no check", part);
+    }
+    c.problem.dim_qk = 0;
+    CHECK_STATUS(ag_check_problem(&c, NULL, &report), AG_INVALID_PROBLEM);
+    CHECK_INT(report.count, 0);
+}
+
+/* A seed and a number give one case; others give others. */
+static void test_random(void)
+{
+    ag_check_case c;
+    char first[512], again[512], other[512];
+    for (ag_check_size size = AG_CHECK_SMALL; size <= AG_CHECK_LARGE; size++) {
+        ag_check_random(&c, 7, 1, size);
+        ag_check_command(&c, first, sizeof first);
+        ag_check_random(&c, 7, 1, size);
+        ag_check_command(&c, again, sizeof again);
+        ag_check_random(&c, 7, 2, size);
+        ag_check_command(&c, other, sizeof other);
+        CHECK(strcmp(first, again) == 0, "'%s' and '%s'", first, again);
+        CHECK(strcmp(first, other) != 0, "'%s' twice", first);
+    }
+}
+
+int main(void)
+{
+    for (int n = 0; n < TEXTS; n++) {
+        test_finite_differences(texts[n]);
+        test_identities(texts[n]);
+        test_error_rule(texts[n]);
+    }
+    test_parts();
+    test_random();
+    return test_summary();
+}
