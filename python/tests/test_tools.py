@@ -239,11 +239,11 @@ def test_every_isa_of_the_library_is_a_constant():
     assert _core.isas(_core.BACKEND_REFERENCE) == []
     for isa in isas:
         if isa["available"]:
-            plan = _core.plan("q5 d4 bf16", backend=_core.BACKEND_CPU, isa=isa["isa"])
+            plan = _core.plan("h2 q70 k90 d64 bf16", backend=_core.BACKEND_CPU, isa=isa["isa"])
             assert plan.info()["isa"] == isa["name"]
         else:
             with pytest.raises(NotImplementedError, match=isa["name"]):
-                _core.plan("q5 d4 bf16", backend=_core.BACKEND_CPU, isa=isa["isa"])
+                _core.plan("h2 q70 k90 d64 bf16", backend=_core.BACKEND_CPU, isa=isa["isa"])
 
 
 def test_lists():

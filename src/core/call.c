@@ -207,7 +207,7 @@ ag_status agi_call_check(agi_call *call, const ag_plan *plan, agi_map map, agi_p
     return status;
 }
 
-/* A merge may write over its first part, each output over its own namesake only. */
+/* A merge may overwrite its first part: o1 by o and so on. */
 static bool same_of_first_part(const agi_operand *a, const agi_operand *b)
 {
     const size_t n = strlen(a->name);

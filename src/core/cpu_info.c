@@ -64,7 +64,7 @@ static bool has_amx_bf16(void)
     return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & (1u << 22)) && (d & (1u << 24));
 }
 
-/* Linux gives a process the tiles' state only where it asks for it, once. Elsewhere nobody can ask. */
+/* On Linux a process must ask, once, for permission to use the tile registers. No other system grants it. */
 static bool may_use_tiles(void)
 {
 #if defined(__linux__)

@@ -50,7 +50,7 @@ static int by_step(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* An output's elements must not overlap: its steps, sorted, each exceed the extent of those below. */
+/* An output's elements must not overlap: sorted by size, each stride must exceed the extent of the smaller ones. */
 static ag_status check_no_overlap(const agi_operand *x)
 {
     axis_steps axes[4];
@@ -81,7 +81,7 @@ static ag_status check_operand(const agi_operand *x)
     return status == AG_OK && x->output ? check_no_overlap(x) : status;
 }
 
-/* No output stands where another agi_operand stands; allowed(first, second) makes exceptions. */
+/* No output begins where another operand begins; allowed(output, other) makes exceptions. */
 static ag_status check_aliases(const agi_operand *x, int n,
                                bool (*allowed)(const agi_operand *a, const agi_operand *b))
 {

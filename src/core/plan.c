@@ -37,7 +37,7 @@ static ag_status copy_buckets(ag_plan *plan)
     return status;
 }
 
-/* ALiBi's default: 2^(-8(h+1)/H); where H is no power of two, the slopes of the largest power n below
+/* ALiBi's default: 2^(-8(h+1)/H); if H is no power of two, the slopes of the largest power n below
  * it, then every other slope of 2n. */
 static double default_slope(int64_t h, int64_t H)
 {

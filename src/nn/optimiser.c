@@ -1,6 +1,6 @@
 /* SGD with momentum and AdamW over a list of flat arrays, computed in float64 by blocks, each result rounded once. A
- * step first reads every gradient for the norm, which is one sum in one order. Then it computes all results, and only if
- * all of them are finite it computes them again and writes them. */
+ * step first reads every gradient for the norm, which is one sum in one order. Then it computes all results, and only
+ * if all of them are finite it computes them again and writes them. */
 #include <float.h>
 #include <math.h>
 #include <string.h>
@@ -87,13 +87,13 @@ static ag_status check_list(const needs *what, const ag_param *list, int64_t n)
     return status == AG_OK && what->update ? agi_check_overlaps(what->call, list, n, what->states) : status;
 }
 
-/* Checks a setting of the optimiser: min <= value < limit. */
-static ag_status check_number(const char *call, const char *name, double value, double min, double limit)
+/* A number of the optimiser's own: min <= value < max. */
+static ag_status check_number(const char *call, const char *name, double value, double min, double max)
 {
-    return value >= min && value < limit
+    return value >= min && value < max
                ? AG_OK
                : agi_fail_field(AG_INVALID_ARGUMENT, name, "%s: %s is %g: must be at least %g and below %g",
-                                call, name, value, min, limit);
+                                call, name, value, min, max);
 }
 
 /* ---- Loading and storing of blocks; float32 without a call per number ---- */

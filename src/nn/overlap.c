@@ -1,5 +1,5 @@
-/* Checks that no array which a step writes shares memory with another array of its list. It allocates nothing: one chunk
- * of the arrays after another is sorted on the stack, and all other arrays are looked up in it. */
+/* Checks that no array which a step writes shares memory with another array of its list. It allocates nothing: one
+ * chunk of the arrays after another is sorted on the stack, and all other arrays are looked up in it. */
 #include "nn/layer.h"
 #include "core/status.h"
 

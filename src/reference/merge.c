@@ -24,7 +24,7 @@ static double element(const ag_tensor *t, ag_dtype dtype, int64_t b, int64_t h, 
     return t->data == NULL ? 0 : agi_load(dtype, t->data, at(t, b, h, i, c));
 }
 
-/* w * x, where a weight of zero keeps out whatever x is. */
+/* w * x, but 0 for a weight of zero even if x is not finite. */
 static double share(double w, double x)
 {
     return w == 0 ? 0 : w * x;

@@ -130,7 +130,7 @@ static void add(agi_gemm_op *op, agi_matrix a, agi_matrix b)
     }
 }
 
-/* Begins the op to = a sum, which is empty at first; if `to` is absent, the op returned is a dummy that never runs.
+/* Begins the op to = a sum, which is empty at first; if `to` is absent, the op is a dummy that never runs.
  * Only here is const cast away from an array that the caller gave as an output. */
 static agi_gemm_op *begin(layer_run *r, agi_matrix to, uint32_t accumulate)
 {

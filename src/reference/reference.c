@@ -29,7 +29,8 @@ void agi_reference_lay_out(agi_reference_layout *layout, agi_arena *arena, const
     layout->heads = agi_take(arena, plan->threads, sizeof(head));
     for (int64_t scratch_index = 0; scratch_index < plan->threads; scratch_index++) {
         head dry;
-        agi_head_lay_out(layout->heads == NULL ? &dry : &layout->heads[scratch_index], arena, plan, map);
+        agi_reference_lay_out_head(layout->heads == NULL ? &dry : &layout->heads[scratch_index], arena, plan,
+                                   map);
     }
 }
 
@@ -43,7 +44,7 @@ static size_t workspace(const ag_plan *plan, agi_map map)
 
 /* ---- The loop ---- */
 
-/* How many sequences and kv heads one item has. */
+/* How many sequences and kv heads are joined in one item. */
 typedef struct {
     const agi_call *call;
     agi_reference_layout *layout;
@@ -63,12 +64,12 @@ static void join(job *x, const ag_problem *p)
 
 void agi_reference_run_head(head *x)
 {
-    agi_head_features(x);
+    agi_reference_features(x);
     switch (x->call->map) {
-    case AGI_FORWARD: agi_head_forward(x); break;
-    case AGI_VJP: agi_head_vjp(x); break;
-    case AGI_JVP: agi_head_jvp(x); break;
-    default: agi_head_vjp_jvp(x); break;
+    case AGI_FORWARD: agi_reference_forward(x); break;
+    case AGI_VJP: agi_reference_vjp(x); break;
+    case AGI_JVP: agi_reference_jvp(x); break;
+    default: agi_reference_vjp_jvp(x); break;
     }
 }
 
@@ -77,15 +78,15 @@ static void run_group(head *x, const agi_call *call, int64_t b, int64_t hk)
 {
     const int64_t group = call->plan->p.heads / call->plan->p.kv_heads;
     for (int64_t h = hk * group; h < (hk + 1) * group; h++) {
-        agi_head_begin(x, call, b, h);
+        agi_reference_begin_head(x, call, b, h);
         if (h == hk * group) {
-            agi_head_load_keys(x);
+            agi_reference_load_keys(x);
         }
-        agi_head_load_queries(x);
+        agi_reference_load_queries(x);
         agi_reference_run_head(x);
-        agi_head_store_queries(x);
+        agi_reference_store_queries(x);
     }
-    agi_head_store_keys(x);
+    agi_reference_store_keys(x);
 }
 
 static void run_item(void *arg, int64_t item, int64_t scratch_index)
