@@ -181,61 +181,97 @@ static void check_amx_exp2_lut(struct rng *r)
     }
 }
 
-/* The weights of softmax inside the band, zeros outside, whatever the scores are there, and the sum of those inside.
- * Nothing is added if a weight is too large or a lane has seen no key before. */
-static void check_amx_weights(struct rng *r)
+/* A group's scores and a band; some lanes for which m has to move. */
+struct band_trial {
+    int64_t low, high;
+    bool known; /* a bound of the scores is known */
+    bool moves; /* a lane has seen no key before, or has too large a weight inside the band */
+    float m[PANEL], l[PANEL], norms[PANEL];
+    struct guarded scores;
+};
+
+static bool in_band(const struct band_trial *t, int64_t j, int64_t i)
 {
-    const int64_t W = PANEL;
-    const int64_t low = rng_chance(r, 0.5) ? -1000000 : rng_range(r, -80, 40);
-    const int64_t high = rng_chance(r, 0.3) ? 1000000 : rng_range(r, low < -80 ? -80 : low, 120);
-    const bool known = low <= 1 - PANEL && high >= GROUP_KEYS - 1 && rng_chance(r, 0.5);
-    struct amx_queued b;
-    const int64_t large = rng_chance(r, 0.3) ? rng_range(r, 0, W - 1) : -1, key = rng_range(r, 0, 31);
-    const int64_t fresh = rng_chance(r, 0.2) ? rng_range(r, 0, W - 1) : -1;
-    float m[PANEL], l[2][PANEL], norms[PANEL], alpha[PANEL];
-    struct guarded scores = guard(GROUP_KEYS * PANEL, 4), all = guard(W / 16 * AMX_AB, 2),
-                   seen = guard(W / 16 * AMX_AB, 2);
-    struct faults weights = {0}, sums = {0};
+    return t->low <= j - i && j - i <= t->high;
+}
+
+/* Scores outside the band are NaN or as good as inside. */
+static void draw_band_lanes(struct rng *r, struct band_trial *t)
+{
     for (int64_t i = 0; i < PANEL; i++) {
-        m[i] = i == fresh ? -INFINITY : (float)rng_range(r, 0, 512) / 256;
-        norms[i] = known ? 6 : INFINITY;
-        l[0][i] = l[1][i] = (float)rng_uniform(r);
+        t->m[i] = (float)rng_range(r, 0, 512) / 256;
+        t->norms[i] = t->known ? 6 : INFINITY;
+        t->l[i] = (float)rng_uniform(r);
         for (int64_t j = 0; j < GROUP_KEYS; j++) {
-            const bool masked = j - i < low || j - i > high;
-            floats_of(&scores)[j * PANEL + i] =
-                masked && (i + j) % 3 == 0 ? NAN : (float)(4 * rng_uniform(r) - 2);
+            const bool nan = !in_band(t, j, i) && (i + j) % 3 == 0;
+            floats_of(&t->scores)[j * PANEL + i] = nan ? NAN : (float)(4 * rng_uniform(r) - 2);
         }
     }
-    if (large >= 0 && large != fresh) { /* at one key, which may be masked */
-        floats_of(&scores)[key * PANEL + large] = m[large] + 9;
+}
+
+static void draw_band_trial(struct rng *r, struct band_trial *t)
+{
+    t->low = rng_chance(r, 0.5) ? -1000000 : rng_range(r, -80, 40);
+    t->high = rng_chance(r, 0.3) ? 1000000 : rng_range(r, t->low < -80 ? -80 : t->low, 120);
+    t->known = t->low <= 1 - PANEL && t->high >= GROUP_KEYS - 1 && rng_chance(r, 0.5);
+    t->moves = false;
+    t->scores = guard(GROUP_KEYS * PANEL, sizeof(float));
+    draw_band_lanes(r, t);
+    if (rng_chance(r, 0.3)) { /* a large weight at one key, which may be masked */
+        const int64_t i = rng_range(r, 0, PANEL - 1), j = rng_range(r, 0, GROUP_KEYS - 1);
+        floats_of(&t->scores)[j * PANEL + i] = t->m[i] + 9;
+        t->moves = in_band(t, j, i);
     }
-    const bool moves = fresh >= 0 || (large >= 0 && low <= key - large && key - large <= high);
-    draw_amx_queued(r, &b);
-    const bool done =
-        agi_amx_table.weights(narrow_of(&seen), floats_of(&scores), 1, norms, 2, low, high, m, l[0], &b.next);
-    check_amx_queued(&b, "weights: scores of the next group");
-    CHECK(done == !moves, "amx weights says %d, m would have to move: %d", done, moves);
-    CHECK(done || memcmp(l[0], l[1], sizeof l[0]) == 0, "amx weights adds to l without being done");
+    if (rng_chance(r, 0.2)) {
+        t->m[rng_range(r, 0, PANEL - 1)] = -INFINITY;
+        t->moves = true;
+    }
+}
+
+/* Weights and l are those of softmax, with minus infinity outside the band. */
+static void compare_with_softmax(struct band_trial *t, const uint16_t *got, const float *l)
+{
+    struct guarded wanted = guard(PANEL / 16 * AMX_AB, sizeof(uint16_t));
+    struct faults weights = {0}, sums = {0};
+    float alpha[PANEL];
     for (int64_t n = 0; n < GROUP_KEYS * PANEL; n++) {
-        float *const t = &floats_of(&scores)[n];
-        const int64_t distance = n / PANEL - n % PANEL;
-        *t = distance < low || distance > high ? -INFINITY : *t;
+        float *const score = &floats_of(&t->scores)[n];
+        *score = in_band(t, n / PANEL, n % PANEL) ? *score : -INFINITY;
     }
-    if (done) { /* softmax itself, with minus infinity outside the band */
-        agi_amx_table.softmax(narrow_of(&all), floats_of(&scores), W, 1, norms, 2, m, l[1], alpha);
-        for (int64_t n = 0; n < W / 16 * AMX_AB; n++) {
-            expect_near(&weights, n, narrow_of(&seen)[n], narrow_of(&all)[n], 0);
-        }
-        for (int64_t i = 0; i < W; i++) {
-            expect_near(&sums, i, (double)l[0][i], (double)l[1][i], 0);
-        }
+    agi_amx_table.softmax(narrow_of(&wanted), floats_of(&t->scores), PANEL, 1, t->norms, 2, t->m, t->l,
+                          alpha);
+    for (int64_t n = 0; n < PANEL / 16 * AMX_AB; n++) {
+        expect_near(&weights, n, got[n], narrow_of(&wanted)[n], 0);
+    }
+    for (int64_t i = 0; i < PANEL; i++) {
+        expect_near(&sums, i, (double)l[i], (double)t->l[i], 0);
     }
     report(&weights, "weights: weights");
     report(&sums, "weights: l");
-    struct guarded *const used[] = {&scores, &all, &seen};
-    for (int n = 0; n < 3; n++) {
-        release(used[n], "weights");
+    release(&wanted, "weights");
+}
+
+/* The weights of softmax inside the band, zeros outside, whatever the scores are there, and the sum of those inside.
+ * Nothing is added if m has to move. */
+static void check_amx_weights(struct rng *r)
+{
+    struct band_trial t;
+    struct amx_queued queued;
+    struct guarded got = guard(PANEL / 16 * AMX_AB, sizeof(uint16_t));
+    float l[PANEL];
+    draw_band_trial(r, &t);
+    memcpy(l, t.l, sizeof l);
+    draw_amx_queued(r, &queued);
+    const bool done = agi_amx_table.weights(narrow_of(&got), floats_of(&t.scores), 1, t.norms, 2, t.low,
+                                            t.high, t.m, l, &queued.next);
+    check_amx_queued(&queued, "weights: scores of the next group");
+    CHECK(done == !t.moves, "amx weights says %d, m would have to move: %d", done, t.moves);
+    CHECK(done || memcmp(l, t.l, sizeof l) == 0, "amx weights adds to l without being done");
+    if (done) {
+        compare_with_softmax(&t, narrow_of(&got), l);
     }
+    release(&t.scores, "weights");
+    release(&got, "weights");
 }
 
 /* Weights and their tangents if m stays; nothing is added if it would have to move. */
@@ -322,70 +358,97 @@ static void check_amx_gradients(struct rng *r)
     }
 }
 
-static void check_amx_gradient_tangents(struct rng *r)
+/* The arguments of gradient_tangents: S, dP, U, tdP, then per lane L, mu, D, tD; R, dS, tR, tdS by rows; tdS, dS in
+ * VNNI. */
+struct tangent_trial {
+    float c, scale;
+    struct guarded in[8], rows[4], vnni[2];
+};
+
+static void draw_tangent_trial(struct rng *r, struct tangent_trial *t, int64_t tile_stride)
 {
-    const int64_t tile_stride = 2 * AMX_AB;
-    const float c = (float)(0.5 + rng_uniform(r)), scale = (float)(0.5 + rng_uniform(r));
-    struct guarded in[8], rows[4], vnni[2]; /* S, dP, U, tdP; L, mu, D, tD */
-    struct faults wrong_rows = {0}, wrong_vnni = {0};
-    struct amx_queued b;
-    const float *scores[4];
-    uint16_t *to_rows[4], *to_vnni[2];
+    t->c = (float)(0.5 + rng_uniform(r));
+    t->scale = (float)(0.5 + rng_uniform(r));
     for (int n = 0; n < 8; n++) {
-        in[n] = float_numbers(r, n < 4 ? GROUP_KEYS * PANEL : PANEL,
-                              n == 0   ? -10
-                              : n == 4 ? 3
-                                       : -2,
-                              n == 4 ? 9 : 2);
+        const double lowest = n == 0 ? -10 : n == 4 ? 3 : -2;
+        t->in[n] = float_numbers(r, n < 4 ? GROUP_KEYS * PANEL : PANEL, lowest, n == 4 ? 9 : 2);
     }
     for (int n = 0; n < 4; n++) {
-        rows[n] = guard(2 * tile_stride, 2);
-        scores[n] = floats_of(&in[n]);
-        to_rows[n] = narrow_of(&rows[n]);
+        t->rows[n] = guard(2 * tile_stride, sizeof(uint16_t));
     }
     for (int n = 0; n < 2; n++) {
-        vnni[n] = guard(2 * AMX_AB, 2);
-        to_vnni[n] = narrow_of(&vnni[n]);
+        t->vnni[n] = guard(2 * AMX_AB, sizeof(uint16_t));
     }
-    draw_amx_queued(r, &b);
-    agi_amx_table.gradient_tangents(to_rows, tile_stride, to_vnni, scores, c, scale, floats_of(&in[4]),
-                                    floats_of(&in[5]), floats_of(&in[6]), floats_of(&in[7]), &b.next);
-    check_amx_queued(&b, "gradient_tangents: scores of the next group");
-    for (int64_t j = 0; j < GROUP_KEYS; j++) {
-        for (int64_t i = 0; i < 32; i++) {
-            double x[4], at_lane[4], wanted[4];
-            for (int n = 0; n < 4; n++) {
-                x[n] = (double)scores[n][j * PANEL + i];
-                at_lane[n] = (double)floats_of(&in[4 + n])[i];
-            }
-            const double p = exp2((double)c * x[0] - at_lane[0]), e = x[1] - at_lane[2];
-            const double w = (double)scale * x[2] - at_lane[1];
-            wanted[0] = p;
-            wanted[1] = p * e;
-            wanted[2] = p * w;
-            wanted[3] = p * (w * e + x[3] - at_lane[3]);
-            for (int n = 0; n < 4; n++) {
-                const double error = AMX_WEIGHT_ERROR * fabs(wanted[n]) + 1e-5 * p;
-                expect_near(&wrong_rows, j * 32 + i, narrow_at(to_rows[n], split16_place(j, i, tile_stride)),
-                            wanted[n], error);
-                if (n % 2 == 1) { /* VNNI: tdS, dS */
-                    expect_near(&wrong_vnni, j * 32 + i, narrow_at(to_vnni[n == 1], vnni_place(j, i)),
-                                wanted[n], error);
-                }
+}
+
+static void release_tangent_trial(struct tangent_trial *t)
+{
+    for (int n = 0; n < 8; n++) {
+        release(&t->in[n], "gradient_tangents");
+    }
+    for (int n = 0; n < 4; n++) {
+        release(&t->rows[n], "gradient_tangents");
+    }
+    for (int n = 0; n < 2; n++) {
+        release(&t->vnni[n], "gradient_tangents");
+    }
+}
+
+/* R, dS, tR and tdS of key j and lane i. */
+static void tangents_wanted(const struct tangent_trial *t, int64_t j, int64_t i, double wanted[4])
+{
+    double x[4], at_lane[4];
+    for (int n = 0; n < 4; n++) {
+        x[n] = (double)floats_of(&t->in[n])[j * PANEL + i];
+        at_lane[n] = (double)floats_of(&t->in[4 + n])[i];
+    }
+    const double p = exp2((double)t->c * x[0] - at_lane[0]), e = x[1] - at_lane[2];
+    const double w = (double)t->scale * x[2] - at_lane[1];
+    wanted[0] = p;
+    wanted[1] = p * e;
+    wanted[2] = p * w;
+    wanted[3] = p * (w * e + x[3] - at_lane[3]);
+}
+
+static void compare_tangents(const struct tangent_trial *t, int64_t tile_stride)
+{
+    struct faults wrong_rows = {0}, wrong_vnni = {0};
+    for (int64_t at = 0; at < GROUP_KEYS * 32; at++) {
+        const int64_t j = at / 32, i = at % 32;
+        double wanted[4];
+        tangents_wanted(t, j, i, wanted);
+        for (int n = 0; n < 4; n++) {
+            const double error = AMX_WEIGHT_ERROR * fabs(wanted[n]) + 1e-5 * wanted[0];
+            const uint16_t *const rows = narrow_of(&t->rows[n]);
+            expect_near(&wrong_rows, at, narrow_at(rows, split16_place(j, i, tile_stride)), wanted[n], error);
+            if (n % 2 == 1) { /* tdS, n = 3, is the first in VNNI, dS, n = 1, the second */
+                const uint16_t *const vnni = narrow_of(&t->vnni[n == 1]);
+                expect_near(&wrong_vnni, at, narrow_at(vnni, vnni_place(j, i)), wanted[n], error);
             }
         }
     }
     report(&wrong_rows, "gradient_tangents: rows");
     report(&wrong_vnni, "gradient_tangents: VNNI");
-    for (int n = 0; n < 8; n++) {
-        release(&in[n], "gradient_tangents");
-    }
-    for (int n = 0; n < 4; n++) {
-        release(&rows[n], "gradient_tangents");
-    }
-    for (int n = 0; n < 2; n++) {
-        release(&vnni[n], "gradient_tangents");
-    }
+}
+
+static void check_amx_gradient_tangents(struct rng *r)
+{
+    const int64_t tile_stride = 2 * AMX_AB;
+    struct tangent_trial t;
+    struct amx_queued queued;
+    draw_tangent_trial(r, &t, tile_stride);
+    const float *const scores[4] = {floats_of(&t.in[0]), floats_of(&t.in[1]), floats_of(&t.in[2]),
+                                    floats_of(&t.in[3])};
+    uint16_t *const rows[4] = {narrow_of(&t.rows[0]), narrow_of(&t.rows[1]), narrow_of(&t.rows[2]),
+                               narrow_of(&t.rows[3])};
+    uint16_t *const vnni[2] = {narrow_of(&t.vnni[0]), narrow_of(&t.vnni[1])};
+    draw_amx_queued(r, &queued);
+    agi_amx_table.gradient_tangents(rows, tile_stride, vnni, scores, t.c, t.scale, floats_of(&t.in[4]),
+                                    floats_of(&t.in[5]), floats_of(&t.in[6]), floats_of(&t.in[7]),
+                                    &queued.next);
+    check_amx_queued(&queued, "gradient_tangents: scores of the next group");
+    compare_tangents(&t, tile_stride);
+    release_tangent_trial(&t);
 }
 
 #endif

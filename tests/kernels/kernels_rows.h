@@ -1,5 +1,5 @@
-/* The entries that are no stage of the scores: draws, calls and truths of the products, put, dots,
- * logarithms, transpose and dropout. */
+/* The entries that are no stage of the scores: draws, calls and truths of the products, of rows, dots, logarithms,
+ * transpose and dropout. */
 #ifndef AG_KERNELS_ROWS_H
 #define AG_KERNELS_ROWS_H
 
@@ -8,7 +8,7 @@
 
 /* ---- product ---- */
 
-/* A with either stride the greater, and numbers between its elements. */
+/* A, whose greater stride is either one, with NaN between its elements. */
 static void draw_a(struct trial *t)
 {
     const bool across = sometimes(t);
@@ -43,7 +43,7 @@ static void call_product(const agi_kernels *k, struct trial *t)
                t->add);
 }
 
-/* Ranges of any length, none among them: they may end in the middle of the product, or behind it. */
+/* Ranges of any length, 0 too: they may end in the middle of the product, or after it. */
 static void call_product_ahead(const agi_kernels *k, struct trial *t)
 {
     const uintptr_t a = (uintptr_t)at(t, A), b = (uintptr_t)at(t, B);
@@ -232,13 +232,13 @@ static void draw_log2_array(struct trial *t)
 
 static void call_log2_array(const agi_kernels *k, struct trial *t)
 {
-    t->results[t->n] = 7; /* what stays behind the last */
+    t->results[t->n] = 7; /* stays as it is after the last one */
     k->logarithms(t->results, t->numbers, t->n);
 }
 
 static void expect_log2_array(struct trial *t)
 {
-    CHECK(t->results[t->n] == 7, "%s logarithms: writes behind %lld numbers", t->k->name, (long long)t->n);
+    CHECK(t->results[t->n] == 7, "%s logarithms: writes after %lld numbers", t->k->name, (long long)t->n);
     for (int64_t i = 0; i < t->n; i++) {
         const double x = t->numbers[i], y = t->results[i];
         const wide truth = log2l((wide)x), error = fabsl((wide)y - truth);
@@ -256,14 +256,14 @@ static void draw_dots(struct trial *t)
 static void call_dots(const agi_kernels *k, struct trial *t)
 {
     for (int64_t r = 0; r <= t->M; r++) {
-        t->results[r] = 7; /* what stays behind the last */
+        t->results[r] = 7; /* stays as it is after the last one */
     }
     k->dots(t->results, at(t, A), t->a[A].ld, at(t, B), t->a[B].ld, t->M, t->n);
 }
 
 static void expect_dots(struct trial *t)
 {
-    CHECK(t->results[t->M] == 7, "%s dots: writes behind %lld rows", t->k->name, (long long)t->M);
+    CHECK(t->results[t->M] == 7, "%s dots: writes after %lld rows", t->k->name, (long long)t->M);
     for (int64_t r = 0; r < t->M; r++) {
         wide sum = 0, size = 0;
         for (int64_t i = 0; i < t->n; i++) {

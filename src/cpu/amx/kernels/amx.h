@@ -2,8 +2,7 @@
  * are compiled for it. Written in assembly, because the compilers' own intrinsics do not all tell which memory they
  * read.
  *
- *     C[16][16] += A[16][32] B[32][16], with A by rows and B in VNNI: B[2 r + s][n] is number 2 n + s of the tile's
- *     row r
+ *     C[16][16] += A[16][32] B[32][16], with A by rows and B in VNNI: row r of its tile has B[2 r + s][n] at 2 n + s
  *
  * All tiles are always whole: smaller matrices are padded with zeros in memory. */
 #ifndef AGI_CPU_AMX_H

@@ -22,14 +22,13 @@ INLINE vec weights_by_exp(uint16_t *vnni, const float *T, vec c, vec shift, vec 
     return v_add(sum, v_add(p, q));
 }
 
-/* The band low <= j - i <= high as one comparison per lane: distance = j - i - low, as unsigned, is at most high -
- * low. */
+/* The band low <= j - i <= high as one comparison per lane: j - i - low, as unsigned, is at most high - low. */
 typedef struct {
-    __m512i distance[VECTORS]; /* of key j, which advances with the stage */
+    __m512i distance[VECTORS]; /* j - i - low of the stage's next key j */
     __m512i width;             /* high - low */
 } lane_band;
 
-/* j - i is between 1 - PANEL and GROUP_KEYS - 1: bounds beyond twice that are all the same, and fit in 32 bits. */
+/* Clamped to 32 bits: j - i is between 1 - PANEL and GROUP_KEYS - 1, and all bounds beyond mean the same. */
 INLINE int clamp_bound(int64_t bound)
 {
     _Static_assert(PANEL <= 2 * GROUP_KEYS, "no distance is beyond the largest bound");
@@ -153,6 +152,7 @@ INLINE void next_two_keys(weight_stage *s)
     s->vnni += 2 * LANES;
 }
 
+/* A step of the stage, two keys: by the lookup table, by the polynomial, by the polynomial inside a band. */
 INLINE void two_by_lut(void *stage)
 {
     weight_stage *const s = stage;
@@ -185,8 +185,7 @@ INLINE void two_in_band(void *stage)
     next_two_keys(s);
 }
 
-/* Adds the sums of a group, times factor, to l; false, and adds nothing, if one of them is so large that m has to
- * move. */
+/* Adds the sums of a group, times factor, to l; false, and adds nothing, if one is so large that m has to move. */
 INLINE bool add_sums(const vec *sum, float factor, float *l)
 {
     vec more[VECTORS];
