@@ -1,0 +1,92 @@
+# The tests on an emulated AMX unit (amx_emulated.h), so that the AMX code runs on any x86-64 with AVX-512. An emulated
+# program is the test program's objects, and the library in which the AMX sources, and the file that asks the processor,
+# are compiled once more.
+
+# amx_objects(NAME EMULATED SOURCES...): compiled as the library's AMX sources are. The emulated ones without the flags
+# for AMX, avx512_bf16 and avx512_vbmi: no such instruction can be in them.
+function(amx_objects name emulated)
+    get_target_property(options cpu_amx COMPILE_OPTIONS)
+    add_library(${name} OBJECT ${ARGN})
+    target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+    if(emulated)
+        list(FILTER options EXCLUDE REGEX "amx|bf16|vbmi")
+        target_compile_definitions(${name} PRIVATE AGI_EMULATED_AMX=1 AMX_INSTRUCTIONS=amx_emulated)
+        target_compile_options(${name} PRIVATE "SHELL:-include ${CMAKE_CURRENT_SOURCE_DIR}/amx_emulated.h")
+    else()
+        target_compile_definitions(${name} PRIVATE AMX_INSTRUCTIONS=amx_processor)
+    endif()
+    target_compile_definitions(${name} PRIVATE AGI_KERNELS_AVX512)
+    target_compile_options(${name} PRIVATE ${options})
+    attngrad_flags(${name})
+endfunction()
+
+# Which unit a program has, and its instructions as functions.
+add_library(amx_here_processor OBJECT amx_here.c)
+add_library(amx_here_emulated OBJECT amx_here.c ${PROJECT_SOURCE_DIR}/src/core/cpu_info.c)
+target_compile_definitions(amx_here_emulated PRIVATE AGI_EMULATED_AMX=1)
+foreach(library amx_here_processor amx_here_emulated)
+    target_include_directories(${library} PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src/core)
+    attngrad_flags(${library})
+endforeach()
+
+get_target_property(amx_sources cpu_amx SOURCES)
+get_target_property(amx_folder cpu_amx SOURCE_DIR)
+list(TRANSFORM amx_sources PREPEND ${amx_folder}/)
+amx_objects(amx_processor OFF amx_instructions.c)
+amx_objects(amx_emulated ON amx_instructions.c ${amx_sources})
+
+foreach(name empties error_rule extremes gradcheck identities kernels_f32 meaning merge nn_formula nn_rules packed
+        random_problems sets threads units_matmul views visibility)
+    if(TARGET test_${name})
+        target_link_libraries(test_${name} PRIVATE amx_here_processor amx_processor)
+        list(APPEND amx_tests ${name})
+    endif()
+endforeach()
+
+# Neither valgrind nor qemu has AVX-512.
+if(ATTNGRAD_TEST_WRAPPER)
+    return()
+endif()
+
+# add_emulated_program(NAME)
+function(add_emulated_program name)
+    add_executable(emulated_${name} $<TARGET_OBJECTS:test_${name}>)
+    set_target_properties(emulated_${name} PROPERTIES LINKER_LANGUAGE C)
+    target_link_libraries(emulated_${name} PRIVATE amx_here_emulated amx_emulated agcheck attngrad_static)
+    attngrad_flags(emulated_${name})
+endfunction()
+
+# The same tests run on the processor's unit if there is one: then a few random problems are enough here.
+set(emulated_count 200)
+if(EXISTS /proc/cpuinfo)
+    file(STRINGS /proc/cpuinfo amx_lines REGEX "amx_bf16" LIMIT_COUNT 1)
+    if(amx_lines)
+        set(emulated_count 5)
+    endif()
+endif()
+
+# The real library's refusals are what `sets` is about.
+list(REMOVE_ITEM amx_tests sets)
+foreach(name ${amx_tests})
+    add_emulated_program(${name})
+    add_attngrad_test(emulated_${name} ${CMAKE_COMMAND} -E env ATTNGRAD_ISA=amx AG_TEST_COUNT=${emulated_count}
+        $<TARGET_FILE:emulated_${name}>)
+    set_tests_properties(${ATTNGRAD_TEST_PREFIX}emulated_${name} PROPERTIES SKIP_RETURN_CODE 77)
+endforeach()
+
+# Both units against each other: by instructions, and in whole maps.
+if(NOT ATTNGRAD_TEST_ONLY)
+    add_test_program(amx_unit amx_unit.c)
+    target_link_libraries(test_amx_unit PRIVATE amx_here_processor amx_processor amx_emulated)
+    add_executable(test_amx_maps amx_maps.c)
+    set_target_properties(test_amx_maps PROPERTIES OUTPUT_NAME amx_maps)
+    target_include_directories(test_amx_maps PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
+    target_link_libraries(test_amx_maps PRIVATE amx_here_processor amx_processor agcheck attngrad_static)
+    attngrad_flags(test_amx_maps)
+    add_emulated_program(amx_maps)
+    add_attngrad_test(amx_maps sh ${CMAKE_CURRENT_SOURCE_DIR}/amx_maps.sh $<TARGET_FILE:test_amx_maps>
+        $<TARGET_FILE:emulated_amx_maps>)
+    foreach(name amx_unit amx_maps)
+        set_tests_properties(${ATTNGRAD_TEST_PREFIX}${name} PROPERTIES SKIP_RETURN_CODE 77)
+    endforeach()
+endif()
