@@ -6,6 +6,7 @@
 #define AG_TESTS_AMX_EMULATED_H
 
 #include <immintrin.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +23,8 @@ typedef struct {
     uint8_t tiles[EMULATED_TILES][EMULATED_ROWS][EMULATED_ROW_BYTES];
 } emulated_unit;
 
-extern _Thread_local emulated_unit emulated_amx; /* in amx_instructions.c */
+extern _Thread_local emulated_unit emulated_amx; /* in amx_instructions.c, as is the next */
+extern _Atomic int emulated_used;                /* has any thread configured its unit? */
 
 /* ---- Configuration ---- */
 
@@ -39,6 +41,7 @@ static inline void emulated_load_config(const void *config)
 {
     memset(&emulated_amx, 0, sizeof emulated_amx);
     memcpy(&emulated_amx, config, 64);
+    atomic_store_explicit(&emulated_used, 1, memory_order_relaxed);
     emulated_need(emulated_amx.palette <= 1, "a palette above 1");
     if (emulated_amx.palette == 0) {
         memset(&emulated_amx, 0, sizeof emulated_amx);

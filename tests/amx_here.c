@@ -1,5 +1,5 @@
 /* Says in the first line of a test program's output which AMX unit its library has: the processor's, or the emulated
- * one. Compiled for both. A program for the emulated unit is skipped on a processor without AVX-512. */
+ * one; and in the last line if the emulated one had nothing to do. Compiled for both. A program for the emulated unit is skipped on a processor without AVX-512. */
 #include <attngrad.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,6 +7,7 @@
 #include "amx_instructions.h"
 
 #if defined(AGI_EMULATED_AMX)
+extern _Atomic int emulated_used;
 const amx_instructions *const amx_here = &amx_emulated;
 enum { EMULATED = 1, SKIPPED = 77 };
 #else
@@ -38,3 +39,12 @@ __attribute__((constructor)) static void say_which(void)
     printf("amx: %s\n", usable ? amx_here->name : "none on this processor");
     fflush(stdout);
 }
+
+#if defined(AGI_EMULATED_AMX)
+__attribute__((destructor)) static void say_if_unused(void)
+{
+    if (!emulated_used) {
+        printf("amx: never used\n");
+    }
+}
+#endif

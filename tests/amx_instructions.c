@@ -7,6 +7,7 @@
 
 #if defined(AGI_EMULATED_AMX)
 _Thread_local emulated_unit emulated_amx;
+_Atomic int emulated_used;
 #endif
 
 typedef struct {
