@@ -1,21 +1,22 @@
 # The tests on an emulated AMX unit (amx_emulated.h), so that the AMX code runs on any x86-64 with AVX-512. An emulated
-# program is the test program's objects, and the library in which the AMX sources, and the file that asks the processor,
-# are compiled once more.
+# program has the objects of the test program and of the library; the AMX sources, and the file that asks the processor
+# what it has, are compiled once more for it.
 
-# amx_objects(NAME EMULATED SOURCES...): compiled as the library's AMX sources are. The emulated ones without the flags
-# for AMX, avx512_bf16 and avx512_vbmi: no such instruction can be in them.
+# amx_objects(NAME EMULATED SOURCES...): compiled as the library's AMX sources are; the emulated ones without the flags
+# for AMX, avx512_bf16 and avx512_vbmi, so that the compiler refuses an intrinsic that is not emulated.
 function(amx_objects name emulated)
     get_target_property(options cpu_amx COMPILE_OPTIONS)
+    get_target_property(definitions cpu_amx COMPILE_DEFINITIONS)
     add_library(${name} OBJECT ${ARGN})
     target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
     if(emulated)
         list(FILTER options EXCLUDE REGEX "amx|bf16|vbmi")
-        target_compile_definitions(${name} PRIVATE AGI_EMULATED_AMX=1 AMX_INSTRUCTIONS=amx_emulated)
-        target_compile_options(${name} PRIVATE "SHELL:-include ${CMAKE_CURRENT_SOURCE_DIR}/amx_emulated.h")
+        list(APPEND options "SHELL:-include \"${CMAKE_CURRENT_SOURCE_DIR}/amx_emulated.h\"")
+        list(APPEND definitions AGI_EMULATED_AMX=1 AMX_INSTRUCTIONS=amx_emulated)
     else()
-        target_compile_definitions(${name} PRIVATE AMX_INSTRUCTIONS=amx_processor)
+        list(APPEND definitions AMX_INSTRUCTIONS=amx_processor)
     endif()
-    target_compile_definitions(${name} PRIVATE AGI_KERNELS_AVX512)
+    target_compile_definitions(${name} PRIVATE ${definitions})
     target_compile_options(${name} PRIVATE ${options})
     attngrad_flags(${name})
 endfunction()
@@ -31,9 +32,12 @@ endforeach()
 
 get_target_property(amx_sources cpu_amx SOURCES)
 get_target_property(amx_folder cpu_amx SOURCE_DIR)
-list(TRANSFORM amx_sources PREPEND ${amx_folder}/)
 amx_objects(amx_processor OFF amx_instructions.c)
-amx_objects(amx_emulated ON amx_instructions.c ${amx_sources})
+amx_objects(amx_emulated ON amx_instructions.c)
+foreach(source ${amx_sources})
+    get_filename_component(source ${source} ABSOLUTE BASE_DIR ${amx_folder})
+    target_sources(amx_emulated PRIVATE ${source})
+endforeach()
 
 # The tests that reach the AMX unit. random_problems has few problems for it among many others.
 set(amx_tests)

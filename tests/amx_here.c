@@ -1,8 +1,10 @@
-/* Says in the first line of a test program's output which AMX unit its library has: the processor's, or the emulated
- * one; and in the last line if the emulated one had nothing to do. Compiled for both. A program for the emulated unit is skipped on a processor without AVX-512. */
+/* Says in the first line of a test program's output which AMX unit its library has, the processor's or the emulated
+ * one, and in the last line if the emulated one was never used. Compiled for both. A program with the emulated unit
+ * is skipped on a processor without AVX-512. */
 #include <attngrad.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "amx_instructions.h"
 
@@ -28,15 +30,23 @@ int amx_usable(void)
     return made;
 }
 
+/* Does the environment force something else on plans? */
+static int forced_away(void)
+{
+    const char *isa = getenv("ATTNGRAD_ISA");
+    return getenv("ATTNGRAD_BACKEND") != NULL || (isa != NULL && strcmp(isa, "amx") != 0);
+}
+
 __attribute__((constructor)) static void say_which(void)
 {
+    const char *unit = forced_away() ? "not used, the environment forces something else" : amx_here->name;
     const int usable = amx_usable();
-    if (!usable && EMULATED) {
+    if (EMULATED && !usable) {
         printf("skipped: the emulated AMX unit needs AVX-512: %s\n", ag_last_message());
         fflush(stdout);
         _Exit(SKIPPED);
     }
-    printf("amx: %s\n", usable ? amx_here->name : "none on this processor");
+    printf("amx: %s\n", usable ? unit : "none on this processor");
     fflush(stdout);
 }
 
