@@ -63,7 +63,7 @@ function(add_emulated_program name)
 endfunction()
 
 # Each with its usual counts, but for a processor that has the unit and runs these tests on it: there a short run of
-# most of them is enough. packed and threads would leave out their large problems.
+# most of them is enough. With 20, packed and threads would leave out their large problems; narrow has many of them.
 set(amx_cut)
 if(EXISTS /proc/cpuinfo)
     file(STRINGS /proc/cpuinfo amx_lines REGEX "amx_bf16" LIMIT_COUNT 1)
@@ -76,7 +76,7 @@ list(REMOVE_ITEM amx_tests sets) # it is about what the library itself refuses
 
 foreach(name ${amx_tests})
     set(cut ${amx_cut})
-    if(cut AND name MATCHES "^(packed|threads)$")
+    if(name STREQUAL narrow OR (amx_cut AND name MATCHES "^(packed|threads)$"))
         set(cut AG_TEST_COUNT=500)
     endif()
     add_emulated_program(${name})
