@@ -17,7 +17,7 @@ typedef struct {
     uint16_t *zeroed;           /* K or tK of a block, turned, without the keys that the tile does not see */
     uint16_t *rounded[4];       /* R, dZ, tR, tdZ of the block, in tiles of rows */
     uint16_t *pairs_of_keys[2]; /* dZ of vjp, tdZ and dZ of vjp_jvp, [block / 32][TILE_ROWS / 16] tiles */
-    agi_amx_ahead ahead;        /* rows of the next tile */
+    agi_prefetch_rows ahead;    /* rows of the next tile */
     real *T[2][2];              /* score tiles of two patches: S beside dP, tS beside tdP */
     real *dQ;                   /* [TILE_ROWS][Dk_pad]: a tile of it by rows */
     real *some_keys;            /* 16 rows of dK or dV by rows */
@@ -189,20 +189,21 @@ static void load_queries(amx_scratch *s, const agi_head *x, const agi_query_tile
 
 /* The rows of Q and dO that come next, and in the first pass those of O; not those of tangents. They are
  * asked for beside the patches of keys from .. to - 1. */
-static void begin_asking(agi_backward_scratch *s, const agi_head *x, int64_t from, int64_t to, int64_t after)
+static void begin_prefetch(agi_backward_scratch *s, const agi_head *x, int64_t from, int64_t to,
+                           int64_t after)
 {
     amx_scratch *const m = s->own;
     const ag_args *a = &x->call->a;
     const ag_problem *p = &x->call->plan->p;
     const int64_t n = agi_min(TILE_ROWS, x->seq.n_q - after);
     const int64_t patches = ((to - from) / GROUP_KEYS + 1) * (TILE_ROWS / STRIPE);
-    m->ahead = (agi_amx_ahead){.n = 0};
-    agi_amx_add_ahead(&m->ahead, agi_query_slice(x, &a->q, p->dtype, x->Dk), after, n);
-    agi_amx_add_ahead(&m->ahead, agi_query_slice(x, &a->d_o, p->out_dtype, x->Dv), after, n);
+    m->ahead = (agi_prefetch_rows){.n = 0};
+    agi_amx_prefetch_rows(&m->ahead, agi_query_slice(x, &a->q, p->dtype, x->Dk), after, n);
+    agi_amx_prefetch_rows(&m->ahead, agi_query_slice(x, &a->d_o, p->out_dtype, x->Dv), after, n);
     if (m->span0 == 0) {
-        agi_amx_add_ahead(&m->ahead, agi_query_slice(x, &a->o, p->out_dtype, x->Dv), after, n);
+        agi_amx_prefetch_rows(&m->ahead, agi_query_slice(x, &a->o, p->out_dtype, x->Dv), after, n);
     }
-    agi_amx_begin_asking(&m->ahead, patches);
+    agi_prefetch_rows_begin(&m->ahead, patches);
 }
 
 static void begin_tile(agi_backward_scratch *s, const agi_head *x, int64_t from, int64_t to, int64_t next)
@@ -211,7 +212,7 @@ static void begin_tile(agi_backward_scratch *s, const agi_head *x, int64_t from,
     const ag_args *a = &x->call->a;
     const ag_problem *p = &x->call->plan->p;
     agi_amx_table.begin(&m->before);
-    begin_asking(s, x, from, to, next);
+    begin_prefetch(s, x, from, to, next);
     want_keys(m, x, from, to);
     load_queries(m, x, &s->tile, Q_, &a->q, p->dtype, x->Dk);
     load_queries(m, x, &s->tile, DO_, &a->d_o, p->out_dtype, x->Dv);
@@ -514,7 +515,7 @@ static void run_patches(agi_backward_scratch *s, const agi_head *x, const agi_su
         if (there) {
             expect_patch(&next, s, x, &patch[!turn], operands, m->T[!turn]);
         }
-        agi_amx_ask(&m->ahead, &next);
+        agi_amx_prefetch_step(&m->ahead, &next);
         run_patch(s, x, sums, keys, &patch[turn], m->T[turn], &next);
     }
 }

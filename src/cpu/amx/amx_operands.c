@@ -47,45 +47,11 @@ agi_rows16 agi_load_rows16(agi_slice s, int64_t first, int64_t n, int64_t rows, 
     return (agi_rows16){scratch, width};
 }
 
-void agi_amx_add_ahead(agi_amx_ahead *a, agi_slice s, int64_t first, int64_t n)
+void agi_amx_prefetch_rows(agi_prefetch_rows *to, agi_slice s, int64_t first, int64_t n)
 {
-    if (s.t->data != NULL && s.t->strides[3] == 1 && n > 0) {
-        a->p[a->n] = row_of(s, first);
-        a->ld[a->n] = s.t->strides[2];
-        a->bytes[a->n] = s.D * (int64_t)sizeof(uint16_t);
-        a->rows[a->n] = n;
-        a->n++;
-    }
-}
-
-void agi_amx_begin_asking(agi_amx_ahead *a, int64_t steps)
-{
-    int64_t rows = 0;
-    for (int t = a->first; t < a->n; t++) {
-        rows += a->rows[t];
-    }
-    a->at_once = (rows + steps - 1) / steps;
-}
-
-void agi_amx_ask(agi_amx_ahead *a, amx_next *beside)
-{
-    const int t = a->first;
-    beside->ask = beside->end = NULL;
-    if (t < a->n) {
-        const int64_t rows = agi_min(a->at_once, a->rows[t]), bytes = a->bytes[t];
-        const bool dense = a->ld[t] * (int64_t)sizeof *a->p[t] == bytes;
-        const int64_t beside_it = agi_min(dense ? rows * bytes : bytes, MOST_LINES * AGI_CACHE_LINE);
-        beside->ask = (const char *)a->p[t];
-        beside->end = beside->ask + beside_it;
-        if (dense) {
-            agi_prefetch(beside->end, rows * bytes - beside_it);
-        }
-        for (int64_t r = 1; r < rows && !dense; r++) {
-            agi_prefetch(a->p[t] + r * a->ld[t], bytes);
-        }
-        a->p[t] += rows * a->ld[t];
-        a->rows[t] -= rows;
-        a->first += a->rows[t] == 0;
+    const int64_t size = (int64_t)sizeof(uint16_t);
+    if (s.t->data != NULL && s.t->strides[3] == 1) {
+        agi_prefetch_rows_add(to, row_of(s, first), s.t->strides[2] * size, s.D * size, n);
     }
 }
 

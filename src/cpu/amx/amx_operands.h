@@ -3,6 +3,7 @@
 #ifndef AGI_CPU_AMX_ROWS_H
 #define AGI_CPU_AMX_ROWS_H
 
+#include "core/prefetch.h"
 #include "cpu/amx/kernels/amx_kernels.h"
 #include "cpu/drivers/tile.h"
 
@@ -16,25 +17,17 @@ typedef struct {
 agi_rows16 agi_load_rows16(agi_slice s, int64_t first, int64_t n, int64_t rows, int64_t width,
                            const uint8_t *skip, uint16_t *scratch);
 
-/* Rows that are read soon and come from far away: asked for a few at a time, beside stages. Their places are numbers
- * here, not slices: what is stored among stores of tiles and loaded in other pieces waits for all of them. */
-enum { MOST_AHEAD = 4 };
+/* Adds rows first .. first + n - 1 of the slice to those to prefetch; not if the tensor is absent or its channels are
+ * not contiguous. */
+void agi_amx_prefetch_rows(agi_prefetch_rows *to, agi_slice s, int64_t first, int64_t n);
 
-typedef struct {
-    const uint16_t *p[MOST_AHEAD];
-    int64_t ld[MOST_AHEAD], bytes[MOST_AHEAD], rows[MOST_AHEAD];
-    int first, n;    /* tensors first .. n - 1 are left */
-    int64_t at_once; /* rows */
-} agi_amx_ahead;
-
-/* Nothing, where the tensor is absent or its channels lie apart. */
-void agi_amx_add_ahead(agi_amx_ahead *a, agi_slice s, int64_t first, int64_t n);
-
-/* From now on all of them in so many steps. */
-void agi_amx_begin_asking(agi_amx_ahead *a, int64_t steps);
-
-/* One step's: lines that are asked for beside a stage, and at once those that are too many or lie apart. */
-void agi_amx_ask(agi_amx_ahead *a, amx_next *beside);
+/* One step of the prefetches; the next stage interleaves its first lines. */
+static inline void agi_amx_prefetch_step(agi_prefetch_rows *rows, amx_next *next)
+{
+    const agi_range lines = agi_prefetch_rows_step(rows, MOST_LINES * AGI_CACHE_LINE);
+    next->ask = (const char *)lines.at;
+    next->end = (const char *)lines.end;
+}
 
 /* T = A B^T transposed, for 32 keys and 32 queries from the given ones on. */
 static inline void agi_amx_add_square(amx_next *to, const amx_operand *keys, int64_t key,

@@ -30,9 +30,9 @@ typedef struct {
     int turn;             /* the one that is filled next */
     uint16_t *P, *tP;     /* weights that wait, as pairs, and their tangents */
     uint16_t *rows, *zeroed;
-    uint8_t *keep;              /* [AMX_WAITING][GROUP_KEYS]: the panel sees the key */
-    agi_amx_ahead ahead, after; /* what comes next, and what the item after this one begins with */
-    amx_config before;          /* the thread's tile configuration, which is restored at the end of an item */
+    uint8_t *keep;                  /* [AMX_WAITING][GROUP_KEYS]: the panel sees the key */
+    agi_prefetch_rows ahead, after; /* what comes next, and what the item after this one begins with */
+    amx_config before; /* the thread's tile configuration, which is restored at the end of an item */
 } amx_scratch;
 
 /* ---- Workspace ---- */
@@ -456,14 +456,14 @@ static void move_down(const amx_scratch *s, int64_t at, bool tangents)
 
 /* ---- What comes next ---- */
 
-static void add_keys_ahead(agi_amx_ahead *to, const agi_head *x, int64_t first, int64_t n)
+static void prefetch_keys(agi_prefetch_rows *to, const agi_head *x, int64_t first, int64_t n)
 {
     const ag_args *a = &x->call->a;
-    agi_amx_add_ahead(to, agi_key_slice(x, &a->k, x->Dk), first, n);
-    agi_amx_add_ahead(to, agi_key_slice(x, &a->v, x->Dv), first, n);
+    agi_amx_prefetch_rows(to, agi_key_slice(x, &a->k, x->Dk), first, n);
+    agi_amx_prefetch_rows(to, agi_key_slice(x, &a->v, x->Dv), first, n);
     if (x->call->map == AGI_JVP) {
-        agi_amx_add_ahead(to, agi_key_slice(x, &a->tk, x->Dk), first, n);
-        agi_amx_add_ahead(to, agi_key_slice(x, &a->tv, x->Dv), first, n);
+        agi_amx_prefetch_rows(to, agi_key_slice(x, &a->tk, x->Dk), first, n);
+        agi_amx_prefetch_rows(to, agi_key_slice(x, &a->tv, x->Dv), first, n);
     }
 }
 
@@ -471,11 +471,11 @@ static void add_keys_ahead(agi_amx_ahead *to, const agi_head *x, int64_t first, 
 static void expect_item(amx_scratch *s, const agi_head *x, const agi_head *y, int64_t i0, int64_t n)
 {
     const ag_args *a = &x->call->a;
-    agi_amx_add_ahead(&s->after, agi_query_slice(y, &a->q, AG_BF16, y->Dk), i0, n);
+    agi_amx_prefetch_rows(&s->after, agi_query_slice(y, &a->q, AG_BF16, y->Dk), i0, n);
     if (y->seq.view != x->seq.view || y->seq.k0 != x->seq.k0 || y->hk != x->hk) {
         int64_t from, to;
         REAL(agi_key_range)(y, i0, n, &from, &to);
-        add_keys_ahead(&s->after, y, from, agi_min(to, from / AMX_KEYS * AMX_KEYS + AMX_KEYS) - from);
+        prefetch_keys(&s->after, y, from, agi_min(to, from / AMX_KEYS * AMX_KEYS + AMX_KEYS) - from);
     }
 }
 
@@ -483,7 +483,7 @@ static void expect_item(amx_scratch *s, const agi_head *x, const agi_head *y, in
 static void expect_next(const agi_row_job *w, amx_scratch *s, const agi_head *x, int64_t item)
 {
     const agi_row_schedule *schedule = &w->cpu->rows;
-    s->after = (agi_amx_ahead){.n = 0};
+    s->after = (agi_prefetch_rows){.n = 0};
     if (schedule->kv_splits == 1 && item + 1 < schedule->items && x->call->map == AGI_FORWARD) {
         agi_head y;
         const int64_t i0 = REAL(agi_row_begin_item)(w, item + 1, &y),
@@ -495,15 +495,15 @@ static void expect_next(const agi_row_job *w, amx_scratch *s, const agi_head *x,
 }
 
 /* The next block of keys, or behind the last the next item: where causal, the last block has half of its groups. */
-static void begin_asking(amx_scratch *s, const agi_head *x, int64_t next, int64_t n, int64_t groups)
+static void begin_prefetch(amx_scratch *s, const agi_head *x, int64_t next, int64_t n, int64_t groups)
 {
     if (n > 0) {
-        s->ahead = (agi_amx_ahead){.n = 0};
-        add_keys_ahead(&s->ahead, x, next, n);
-        agi_amx_begin_asking(&s->ahead, groups);
+        s->ahead = (agi_prefetch_rows){.n = 0};
+        prefetch_keys(&s->ahead, x, next, n);
+        agi_prefetch_rows_begin(&s->ahead, groups);
     } else {
         s->ahead = s->after;
-        agi_amx_begin_asking(&s->ahead, (groups + 1) / 2);
+        agi_prefetch_rows_begin(&s->ahead, (groups + 1) / 2);
     }
 }
 
@@ -595,7 +595,7 @@ static void run_tile(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel
         } else if (after != NULL) {
             expect_group(&next, m, x, &m->panel[after->q], keys, after->first, lanes_of(&panels[after->q]));
         }
-        agi_amx_ask(&m->ahead, &next);
+        agi_amx_prefetch_step(&m->ahead, &next);
         if (run_group(s, x, panel, own, keys, t, g, &waiting, T, U, &next)) {
             flush(m, x, own, keys, lanes, &waiting);
             rescale(x, own, lanes, s->alpha, s->delta);
@@ -615,7 +615,7 @@ static void block(agi_row_scratch *s, const agi_head *x, agi_row_panel *panels, 
     const int64_t next = j0 + nj, groups = (nj + GROUP_KEYS - 1) / GROUP_KEYS;
     row_tile tile[2];
     bool there = next_tile(x, panels, n_panels, &keys, 0, &tile[0]);
-    begin_asking(m, x, next, agi_min(AMX_KEYS, end - next), n_panels * groups);
+    begin_prefetch(m, x, next, agi_min(AMX_KEYS, end - next), n_panels * groups);
     if (there) {
         amx_next first = {.n = 0};
         m->turn = 0;
