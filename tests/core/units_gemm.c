@@ -1,7 +1,7 @@
 /* Matrix products against plain loops in float64: every dtype, transposition, stride, accumulated or not, rows that
  * do not count, several products in a sum, several sums in a call; for each instruction set that this processor has
  * and for the portable ones. The same bits for any number of threads; nothing written beside C, nothing read
- * behind an operand. May see private headers. */
+ * past an operand. May see private headers. */
 #define _GNU_SOURCE /* MAP_ANONYMOUS */
 #include <math.h>
 #include <sys/mman.h>

@@ -43,7 +43,7 @@ static void call_product(const agi_kernels *k, struct trial *t)
                t->add);
 }
 
-/* Ranges of any length, none among them: they may end in the middle of the product, or behind it. */
+/* Ranges of any length, none among them: they may end in the middle of the product, or after it. */
 static void call_product_ahead(const agi_kernels *k, struct trial *t)
 {
     const uintptr_t a = (uintptr_t)at(t, A), b = (uintptr_t)at(t, B);
@@ -232,13 +232,13 @@ static void draw_logarithms(struct trial *t)
 
 static void call_logarithms(const agi_kernels *k, struct trial *t)
 {
-    t->results[t->n] = 7; /* what stays behind the last */
+    t->results[t->n] = 7; /* must stay: after the last */
     k->logarithms(t->results, t->numbers, t->n);
 }
 
 static void expect_logarithms(struct trial *t)
 {
-    CHECK(t->results[t->n] == 7, "%s logarithms: writes behind %lld numbers", t->k->name, (long long)t->n);
+    CHECK(t->results[t->n] == 7, "%s logarithms: writes past %lld numbers", t->k->name, (long long)t->n);
     for (int64_t i = 0; i < t->n; i++) {
         const double x = t->numbers[i], y = t->results[i];
         const wide truth = log2l((wide)x), error = fabsl((wide)y - truth);
@@ -256,14 +256,14 @@ static void draw_dots(struct trial *t)
 static void call_dots(const agi_kernels *k, struct trial *t)
 {
     for (int64_t r = 0; r <= t->M; r++) {
-        t->results[r] = 7; /* what stays behind the last */
+        t->results[r] = 7; /* must stay: after the last */
     }
     k->dots(t->results, at(t, A), t->a[A].ld, at(t, B), t->a[B].ld, t->M, t->n);
 }
 
 static void expect_dots(struct trial *t)
 {
-    CHECK(t->results[t->M] == 7, "%s dots: writes behind %lld rows", t->k->name, (long long)t->M);
+    CHECK(t->results[t->M] == 7, "%s dots: writes past %lld rows", t->k->name, (long long)t->M);
     for (int64_t r = 0; r < t->M; r++) {
         wide sum = 0, size = 0;
         for (int64_t i = 0; i < t->n; i++) {

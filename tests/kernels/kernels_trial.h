@@ -38,7 +38,7 @@ static const char *const array_name[] = {
 /* clang-format on */
 
 /* [rows][width] with ld numbers from row to row; a block of memory is lead numbers, the array without the
- * gap behind its last row, trail numbers. */
+ * gap after its last row, trail numbers. */
 struct array {
     int64_t rows, width, ld;
     int64_t lead, trail;
@@ -107,7 +107,7 @@ static int64_t block_size(const struct array *a)
     return a->lead + (a->rows > 0 ? (a->rows - 1) * a->ld + a->width : 0) + a->trail;
 }
 
-/* Array n of the trial; the numbers are drawn, all others of its block are NaN. Without a guard behind it,
+/* Array n of the trial; the numbers are drawn, all others of its block are NaN. Without a guard after it,
  * in half of the trials, it ends where its memory ends, for sanitizers to see what is read beyond. */
 static void make_array(struct trial *t, int n, bool written, int64_t rows, int64_t width, int64_t ld,
                        real (*draw)(struct trial *))

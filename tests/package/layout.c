@@ -1,5 +1,5 @@
 /* The layout of every public struct on a machine with 64-bit pointers and longs (LP64), written down: a
- * compiled program relies on these numbers, so a new field goes behind the last one and no line here ever
+ * compiled program relies on these numbers, so a new field goes after the last one and no line here ever
  * changes, except the sizes, which may grow. */
 #include <attngrad_io.h>
 #include <attngrad_nn.h>
