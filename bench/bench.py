@@ -31,7 +31,7 @@ RUN = {
 
 
 class Progress:
-    """A bar where standard error is a terminal, else a line a case. The time left goes by estimates."""
+    """A bar if standard error is a terminal, else a line per case. The time left goes by estimates."""
 
     def __init__(self, turns):
         self.count, self.total = len(turns), sum(case.seconds(rounds) for case, rounds in turns)
@@ -74,7 +74,7 @@ def turns_of(all_cases, sweeps):
 
 
 def run_all(all_cases, library, sweeps):
-    """The cases that have results, fewer than all where the user stops it or one fails; and the rounds that all of
+    """The cases that have results, fewer than all if the user stops it or one fails; and the rounds that all of
     them had."""
     turns = turns_of(all_cases, sweeps)
     progress, failed = Progress(turns), set()
@@ -135,7 +135,7 @@ def chosen_cases(cases_of, threads, text):
 
 
 def commit():
-    """Of the source, with "-dirty" where files differ from it; without git: unknown."""
+    """Of the source, with "-dirty" if files differ from it; without git: unknown."""
     call = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
     try:
         return subprocess.run(call, capture_output=True, text=True, check=True).stdout.strip()

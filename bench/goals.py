@@ -94,7 +94,7 @@ def layer_gains(finished, dtype):
 
 
 def fastest_peer(case):
-    """Milliseconds of the fastest way that a layer's or a product's peer has; None where there is none."""
+    """Milliseconds of the fastest way that a layer's or a product's peer has; None if there is none."""
     peers = ("torch", "onednn")
     return min((ms for name, ms in case.results.items() if name.startswith(peers)), default=None)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from library import MAPS, Arrays, Buffer, Library, Plan
 
-LEAST = 0.5  # percent that are worth a line
+MIN_PERCENT = 0.5  # percent that are worth a line
 
 
 def number(text, letter, otherwise=None):
@@ -62,7 +62,7 @@ def main():
         if done.returncode != 0:
             sys.exit(done.returncode)
         for part, name in shares(record):
-            if part >= LEAST:
+            if part >= MIN_PERCENT:
                 print(f"{part:5.1f}%  {name}")
 
 

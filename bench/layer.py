@@ -181,7 +181,7 @@ def one_dnn(x, weights):
 
 
 def one_dnn_version():
-    """Of the oneDNN inside PyTorch, which still goes by its old name there; None where it does not say."""
+    """Of the oneDNN inside PyTorch, which still goes by its old name there; None if it does not say."""
     found = re.search(r"MKL-DNN v([0-9.]+)", torch.__config__.show()) if torch else None
     return found and found.group(1)
 

@@ -26,8 +26,8 @@ MAPS = {
     "vjp": (2, 10),
     "jvp": (4, 12),
     "vjp_jvp": (8, 24),
-}  # bit, flops a pair and channel
-ISAS = {"auto": 0, "scalar": 1, "avx2": 2, "avx512": 3, "amx": 4, "neon": 5}
+}  # bit, flops per pair and channel
+BACKEND_CPU = 2
 PROBE_F32, PROBE_F64, PROBE_EXP2, PROBE_AMX, PROBE_FED_F32, PROBE_FED_F64 = range(6)
 SIZES = {"f64": 8, "f32": 4, "bf16": 2}
 
@@ -105,6 +105,30 @@ class Info(Structure):
     ]
 
 
+class PlanInfo(Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("backend", c_int32),
+        ("isa", c_int32),
+        ("threads", c_int32),
+        ("tile", c_int64 * 2),
+        ("compute_dtype", c_int32),
+        ("deterministic", c_int32),
+        ("backend_name", ctypes.c_char * 16),
+        ("isa_name", ctypes.c_char * 16),
+    ]
+
+
+class IsaInfo(Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("isa", c_int32),
+        ("built_in", c_int32),
+        ("available", c_int32),
+        ("name", ctypes.c_char * 16),
+    ]
+
+
 class Library:
     def __init__(self, build):
         try:
@@ -118,19 +142,25 @@ class Library:
         self.lib.ag_last_message.restype = c_char_p
         self.lib.ag_plan_describe.restype = c_char_p
         self.lib.ag_plan_describe.argtypes = [c_void_p]
+        self.lib.ag_plan_info_get.argtypes = [c_void_p, POINTER(PlanInfo)]
         self.lib.ag_plan_destroy.argtypes = [c_void_p]
         self.lib.ag_plan_workspace.argtypes = [c_void_p, c_uint32, POINTER(c_size_t)]
         for name in MAPS:
             getattr(self.lib, "ag_" + name).argtypes = [c_void_p, POINTER(Args), c_void_p, c_void_p, c_size_t]
         self.probes.probe_rate.restype = c_double
         self.probes.probe_rate.argtypes = [c_char_p, c_int, c_int, c_double, c_double]
+        self.isas = {"auto": 0}
+        for n in range(self.lib.ag_backend_isa_count(BACKEND_CPU)):
+            isa = IsaInfo(struct_size=ctypes.sizeof(IsaInfo))
+            self.check(self.lib.ag_backend_isa(BACKEND_CPU, n, byref(isa)))
+            self.isas[isa.name.decode()] = isa.isa
 
     def check(self, status):
         if status != 0:
             raise RuntimeError(self.lib.ag_last_message().decode())
 
     def probe(self, isa, kind, threads, settle, seconds):
-        """Operations a second."""
+        """Operations per second."""
         return self.probes.probe_rate(isa.encode(), kind, threads, settle, seconds)
 
     def has_amx(self):
@@ -148,11 +178,12 @@ class Plan:
         self.library = library
         self.plan = c_void_p()
         problem = Problem(struct_size=ctypes.sizeof(Problem))
-        options = Options(struct_size=ctypes.sizeof(Options), isa=ISAS[isa], threads=threads)
+        options = Options(struct_size=ctypes.sizeof(Options), isa=library.isas[isa], threads=threads)
         library.check(library.lib.ag_problem_parse(text.encode(), byref(problem)))
         library.check(library.lib.ag_plan_create(byref(self.plan), byref(problem), byref(options)))
-        self.description = library.lib.ag_plan_describe(self.plan).decode()
-        self.isa = next((name for name in ISAS if f", {name}," in self.description), "scalar")
+        info = PlanInfo(struct_size=ctypes.sizeof(PlanInfo))
+        library.check(library.lib.ag_plan_info_get(self.plan, byref(info)))
+        self.isa = info.isa_name.decode() or "scalar"
 
     def workspace(self, maps):
         size = c_size_t()

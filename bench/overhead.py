@@ -16,7 +16,7 @@ from attngrad._call import Call
 
 
 def least(*works, rounds=60, calls=150):
-    """Microseconds a call of each."""
+    """Microseconds per call of each."""
     times = [[] for _ in works]
     for _ in range(rounds):
         for work, taken in zip(works, times):

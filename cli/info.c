@@ -6,7 +6,6 @@
 #include "usage.h"
 
 #include <stdio.h>
-#include <string.h>
 
 static const char help[] = "usage: attngrad info [--json]\n"
                            "\n"
@@ -23,26 +22,23 @@ struct choice {
     char text[160];
 };
 
-/* What a plan in this dtype chooses for a problem that is not tiny, or why there is none. Of its description only what
- * does not depend on the problem: up to "inside". */
+/* What a plan in this dtype chooses for a problem that is not tiny, or why there is none. */
 static struct choice choice_of(const char *dtype)
 {
-    static const char last[] = " inside";
     struct choice choice;
     char problem_text[32];
     ag_plan *plan = NULL;
     ag_problem problem = AG_PROBLEM_INIT;
+    ag_plan_info info = {.struct_size = sizeof info};
     snprintf(problem_text, sizeof problem_text, "q64 k64 d64 %s", dtype);
-    if (ag_problem_parse(problem_text, &problem) != AG_OK || ag_plan_create(&plan, &problem, NULL) != AG_OK) {
+    if (ag_problem_parse(problem_text, &problem) != AG_OK || ag_plan_create(&plan, &problem, NULL) != AG_OK ||
+        ag_plan_info_get(plan, &info) != AG_OK) {
         snprintf(choice.text, sizeof choice.text, "none: %s", ag_last_message());
-        return choice;
+    } else {
+        snprintf(choice.text, sizeof choice.text, "%s%s%s, float%d inside", info.backend_name,
+                 info.isa_name[0] ? ", " : "", info.isa_name, info.compute_dtype == AG_F64 ? 64 : 32);
     }
-    snprintf(choice.text, sizeof choice.text, "%s", ag_plan_describe(plan));
     ag_plan_destroy(plan);
-    char *end = strstr(choice.text, last);
-    if (end != NULL) {
-        end[strlen(last)] = '\0';
-    }
     return choice;
 }
 

@@ -9,7 +9,7 @@
  * A library of its own, libattngrad_io, beside libattngrad. Rules that hold everywhere:
  *   - A function that can fail returns an ag_io_status; ag_io_last_message() then says in one line, for
  *     this thread, which file it was and what is wrong with it.
- *   - A reader believes nothing: every length, shape and offset is checked before it is used.
+ *   - A reader trusts nothing in a file: every length, shape and offset is checked before it is used.
  *   - A file is written beside its place and put there when it is whole and on the disk: whatever
  *     happens, its old contents are there, or its new ones. It keeps the mode of the file that it replaces.
  *   - Nothing is printed, no signal is handled. */
@@ -69,7 +69,7 @@ typedef struct ag_io_pair {
     const char *key, *value;
 } ag_io_pair;
 
-/* The number of elements; -1 where ndim or the shape is no shape of an array that fits into memory. */
+/* The number of elements; -1 if ndim or the shape is not that of an array that fits into memory. */
 AG_API int64_t ag_io_elements(const ag_io_array *array);
 
 /* ---- Reading ----------------------------------------------------------------------------------- */
@@ -77,7 +77,7 @@ AG_API int64_t ag_io_elements(const ag_io_array *array);
 typedef struct ag_io_file ag_io_file;
 
 /* Opens a file, reads its header and checks it whole. The arrays' bytes are mapped, not read, and copied
- * only where they stand in Fortran order, big-endian or misaligned; the file must not be cut short while
+ * only if they are in Fortran order, big-endian or misaligned; the file must not be cut short while
  * it is open, but may be replaced. *file is NULL on failure. */
 AG_API ag_io_status ag_npy_open(ag_io_file **file, const char *path);
 AG_API ag_io_status ag_safetensors_open(ag_io_file **file, const char *path);
@@ -99,7 +99,7 @@ AG_API ag_io_status ag_io_find(const ag_io_file *file, const char *name, const a
 
 enum {
     /* Temporary files carry a name (.attngrad-PID-N.tmp in the folder of the file) from the start. Without
-     * it, where the file system can do that, they have none while they are written, and get one only for
+     * it, if the file system can do that, they have none while they are written, and get one only for
      * the moment in which they replace a file. What a killed process leaves under such a name is removed by
      * the next writing into that folder. */
     AG_IO_NAMED_TEMPORARY = 1 << 0
@@ -138,8 +138,8 @@ AG_API ag_io_status ag_io_write(ag_io_writer *writer, const char *path, const vo
 
 /* Puts all files in place, in the order in which they were written, and synchronises their folders. No system
  * does that in one step: a process killed meanwhile leaves the first of them new and the others as they were,
- * each of them whole; where a file cannot be put in place, the message says so and names those that are.
- * The writer is empty afterwards, also where it failed. */
+ * each of them whole; if a file cannot be put in place, the message says so and names those that are.
+ * The writer is empty afterwards, also if it failed. */
 AG_API ag_io_status ag_io_writer_commit(ag_io_writer *writer);
 
 /* Removes what was not committed. NULL is allowed. */

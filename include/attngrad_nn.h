@@ -127,9 +127,9 @@ enum {
     AG_LAYER_ACC_TD_PARAMS = 1 << 9
 };
 
-/* Arrays are dense and row-major: [batch][length][width], or [total][width] where the problem is packed.
+/* Arrays are dense and row-major: [batch][length][width], or [total][width] if the problem is packed.
  * Each map reads and writes its own fields (the table at the top) and does not look at the others. x_k
- * and x_v, with their tangents and gradients, are not given where a flag says that another input serves
+ * and x_v, with their tangents and gradients, are not given if a flag says that another input serves
  * for them. Rows at or past a sequence's length are never read, give zeros in y and receive zeros. */
 typedef struct ag_layer_args {
     uint32_t struct_size; /* sizeof(ag_layer_args) */
@@ -187,7 +187,7 @@ typedef struct ag_param {
     int64_t count;
     ag_dtype dtype;      /* of value and state: AG_F32 or AG_F64 */
     ag_dtype grad_dtype; /* of grad: any */
-    ag_dtype copy_dtype; /* of copy: any; read only where copy is given */
+    ag_dtype copy_dtype; /* of copy: any; read only if copy is given */
     uint32_t flags;      /* AG_PARAM_* */
     void *value;
     const void *grad;
@@ -201,8 +201,8 @@ typedef struct ag_param {
 AG_API ag_status ag_grad_norm(const ag_param *list, int64_t n, double loss_scale, double *norm,
                               int64_t *non_finite);
 
-/* What a step did. It writes nothing at all, and applied is 0, where a gradient divided by loss_scale is not
- * finite, or where, with all gradients finite, a new value, copy or state would not be. */
+/* What a step did. It writes nothing at all, and applied is 0, if a gradient divided by loss_scale is not
+ * finite, or if, with all gradients finite, a new value, copy or state would not be. */
 typedef struct ag_step_report {
     uint32_t struct_size; /* sizeof(ag_step_report), set by the caller */
     int32_t applied;
@@ -288,7 +288,7 @@ AG_API ag_status ag_schedule_rate(const ag_schedule *schedule, int64_t step, dou
 /* ---- Loss scaling ------------------------------------------------------------------------------ */
 
 /* Float16 loses gradients below 6e-8: the loss, and so dy, is multiplied by scale, and the step divides
- * the gradients by it again. After each step ag_loss_scale_update() halves scale where the step was not
+ * the gradients by it again. After each step ag_loss_scale_update() halves scale if the step was not
  * applied, and doubles it after `interval` applied steps in a row. */
 typedef struct ag_loss_scale {
     uint32_t struct_size; /* sizeof(ag_loss_scale) */

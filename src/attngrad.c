@@ -4,13 +4,15 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/backend.h"
 #include "core/cpu_info.h"
+#include "core/choose.h"
 #include "core/status.h"
+#include "core/structs.h"
 #include "cpu/cpu.h"
 #include "reference/reference.h"
 
 const agi_backend *const agi_backends[] = {&agi_cpu_backend, &agi_reference_backend, NULL};
+const agi_backend *const agi_specification = &agi_reference_backend;
 
 #define TEXT(x) #x
 #define VERSION_TEXT(major, minor, patch) TEXT(major) "." TEXT(minor) "." TEXT(patch)
@@ -37,14 +39,8 @@ static void list_backends(char *text, size_t size)
 ag_status ag_info_get(ag_info *info)
 {
     ag_info full;
-    if (info == NULL || info->struct_size < 2 * sizeof(uint32_t)) {
-        return agi_fail_field(AG_INVALID_ARGUMENT, "info", "ag_info_get: %s",
-                              info == NULL ? "info is NULL"
-                                           : "struct_size is too small: set it to sizeof(ag_info)");
-    }
     memset(&full, 0, sizeof full);
     full.threads = agi_processors();
-    full.struct_size = info->struct_size;
     snprintf(full.version, sizeof full.version, "%s", ag_version_string());
     agi_cpu_name(full.cpu, sizeof full.cpu);
     agi_cpu_features(full.isa, sizeof full.isa);
@@ -56,6 +52,26 @@ ag_status ag_info_get(ag_info *info)
 #else
     snprintf(full.compiler, sizeof full.compiler, "unknown");
 #endif
-    memcpy(info, &full, full.struct_size < sizeof full ? full.struct_size : sizeof full);
-    return AG_OK;
+    return agi_write_struct(info, &full, sizeof full, "info");
+}
+
+int32_t ag_backend_isa_count(ag_backend backend)
+{
+    const agi_backend *found = agi_backend_by_id(agi_backends, backend);
+    return found == NULL ? 0 : found->n_isas;
+}
+
+ag_status ag_backend_isa(ag_backend backend, int32_t index, ag_isa_info *info)
+{
+    const int32_t count = ag_backend_isa_count(backend);
+    if (index < 0 || index >= count) {
+        return agi_fail_field(AG_INVALID_ARGUMENT, count == 0 ? "backend" : "index",
+                              "ag_backend_isa: index is %d: backend %d has %d tables of kernels", (int)index,
+                              (int)backend, (int)count);
+    }
+    const agi_isa *isa = &agi_backend_by_id(agi_backends, backend)->isas[index];
+    ag_isa_info full = {.isa = isa->number, .built_in = isa->built_in};
+    full.available = isa->built_in && isa->supported(isa->number);
+    snprintf(full.name, sizeof full.name, "%s", isa->name);
+    return agi_write_struct(info, &full, sizeof full, "info");
 }

@@ -4,7 +4,6 @@
 #include "bench_time.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -67,34 +66,17 @@ static enum probe_kind probe_of(const struct bench *b)
     return dtype == AG_F64 ? PROBE_FMA_F64 : PROBE_FMA_F32;
 }
 
-/* The description lists its parts: "cpu, avx512, float32 inside, 2 threads". */
-static void read_description(struct bench *b, const char *text)
-{
-    static const char *const names[] = {"amx", "avx512", "avx2", "neon"};
-    const char *threads = strstr(text, " thread");
-    char part[BENCH_ISA + 4];
-    snprintf(b->isa, sizeof b->isa, "scalar");
-    for (size_t n = 0; n < sizeof names / sizeof names[0]; n++) {
-        snprintf(part, sizeof part, ", %s,", names[n]);
-        if (strstr(text, part) != NULL) {
-            snprintf(b->isa, sizeof b->isa, "%s", names[n]);
-        }
-    }
-    while (threads != NULL && threads > text && threads[-1] >= '0' && threads[-1] <= '9') {
-        threads--;
-    }
-    b->threads = threads == NULL ? 1 : (int)strtol(threads, NULL, 10);
-}
-
 ag_status bench_begin(struct bench *b, struct arrays *x, uint32_t maps, int64_t rounds)
 {
     const double channels = 0.5 * (double)(x->p->dim_qk + x->p->dim_v);
     const double work = visible_pairs(x) * channels;
-    ag_status status = AG_OK;
+    ag_plan_info info = {.struct_size = sizeof info};
+    ag_status status = ag_plan_info_get(x->plan, &info);
     memset(b, 0, sizeof *b);
     b->arrays = x;
     b->rounds = rounds;
-    read_description(b, ag_plan_describe(x->plan));
+    b->threads = info.threads;
+    snprintf(b->isa, sizeof b->isa, "%s", info.isa == AG_ISA_AUTO ? "scalar" : info.isa_name);
     b->kind = probe_of(b);
     for (int n = 0; n < BENCH_MAPS && status == AG_OK; n++) {
         const struct bench_map *map = &bench_maps[n];

@@ -37,7 +37,7 @@ struct bench {
     double exp2;             /* exponentials a second of all threads */
 };
 
-/* Which maps are timed: bits of AG_MAP_*. threads, isa and kind follow from the plan's description. */
+/* Which maps are timed: bits of AG_MAP_*. threads, isa and kind follow from the plan. */
 ag_status bench_begin(struct bench *b, struct arrays *x, uint32_t maps, int64_t rounds);
 
 /* One round: for each map a probe, then the map. Call it `rounds` times. The status is the maps'. */

@@ -1,7 +1,7 @@
 """The extension module: attngrad.h on addresses. Nothing here checks that an address is what it says."""
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 from typing_extensions import Buffer
 
@@ -36,8 +36,23 @@ ISA_AUTO: Final[int]
 ISA_SCALAR: Final[int]
 ISA_AVX2: Final[int]
 ISA_AVX512: Final[int]
+ISA_AMX: Final[int]
 ISA_NEON: Final[int]
 ROUND_INTERMEDIATES: Final[int]
+
+class Isa(TypedDict):
+    isa: int
+    name: str
+    built_in: bool
+    available: bool
+
+class PlanInfo(TypedDict):
+    backend: str
+    isa: str
+    threads: int
+    tile: tuple[int, int]
+    compute_dtype: str
+    deterministic: bool
 
 class Plan:
     def run(
@@ -79,6 +94,7 @@ class Plan:
     ) -> None: ...
     def workspace(self, maps: int, /) -> int: ...
     def describe(self) -> str: ...
+    def info(self) -> PlanInfo: ...
     def problem(self) -> str: ...
 
 def plan(
@@ -96,4 +112,5 @@ def check(
     problem: str, *, seed: int = 0, backend: int = 0, threads: int = 0
 ) -> list[tuple[str, float, float, str | None, str | None, tuple[int, int, int, int] | None]]: ...
 def info() -> dict[str, str | int]: ...
+def isas(backend: int, /) -> list[Isa]: ...
 def version() -> str: ...

@@ -1,5 +1,5 @@
 /* From Python's objects to the structs of attngrad.h. Whatever is wrong with an object is an exception that
- * names it; what is wrong with its value is left to the library where the library checks it. */
+ * names it; what is wrong with its value is left to the library if the library checks it. */
 #include "core.h"
 
 #include <stdlib.h>

@@ -1,6 +1,8 @@
 /* The extension module attngrad._core: its functions and constants. */
 #include "core.h"
 
+#include <ctype.h>
+
 PyObject *core_fail(ag_status status)
 {
     PyObject *type = PyExc_RuntimeError;
@@ -39,6 +41,32 @@ static PyObject *module_info(PyObject *module, PyObject *unused)
                          info.compiler);
 }
 
+/* What Python's "isa" dicts hold. */
+static PyObject *isa_dict(const ag_isa_info *isa)
+{
+    return Py_BuildValue("{s:i,s:s,s:O,s:O}", "isa", (int)isa->isa, "name", isa->name, "built_in",
+                         isa->built_in ? Py_True : Py_False, "available",
+                         isa->available ? Py_True : Py_False);
+}
+
+static PyObject *module_isas(PyObject *module, PyObject *arg)
+{
+    (void)module;
+    const long backend = PyLong_AsLong(arg);
+    PyObject *list = backend == -1 && PyErr_Occurred() ? NULL : PyList_New(0);
+    const int32_t count = ag_backend_isa_count((ag_backend)backend);
+    for (int32_t n = 0; n < count && list != NULL; n++) {
+        ag_isa_info isa = {.struct_size = sizeof isa};
+        const ag_status status = ag_backend_isa((ag_backend)backend, n, &isa);
+        PyObject *dict = status == AG_OK ? isa_dict(&isa) : core_fail(status);
+        if (dict == NULL || PyList_Append(list, dict) != 0) {
+            Py_CLEAR(list);
+        }
+        Py_XDECREF(dict);
+    }
+    return list;
+}
+
 static PyObject *module_version(PyObject *module, PyObject *unused)
 {
     (void)module;
@@ -56,6 +84,9 @@ static PyMethodDef module_methods[] = {
                "All checks on a problem with random arrays:\n"
                "[(name, residual, limit, why it does not apply, tensor, (b, h, i, c))].")},
     {"info", module_info, METH_NOARGS, PyDoc_STR("info(): the library, and the processor.")},
+    {"isas", module_isas, METH_O,
+     PyDoc_STR("isas(backend, /): the backend's tables of kernels, each a dict of isa, name, built_in,\n"
+               "available.")},
     {"version", module_version, METH_NOARGS, PyDoc_STR("version(): the library's.")},
     {NULL, NULL, 0, NULL}};
 
@@ -87,12 +118,30 @@ static const struct {
     {"BACKEND_REFERENCE", AG_BACKEND_REFERENCE},
     {"BACKEND_CPU", AG_BACKEND_CPU},
     {"ISA_AUTO", AG_ISA_AUTO},
-    {"ISA_SCALAR", AG_ISA_SCALAR},
-    {"ISA_AVX2", AG_ISA_AVX2},
-    {"ISA_AVX512", AG_ISA_AVX512},
-    {"ISA_NEON", AG_ISA_NEON},
     {"ROUND_INTERMEDIATES", AG_ROUND_INTERMEDIATES},
 };
+
+/* ISA_AVX512 and so on: the library's own list. */
+static int add_isas(PyObject *module, ag_backend backend)
+{
+    const int32_t count = ag_backend_isa_count(backend);
+    for (int32_t n = 0; n < count; n++) {
+        ag_isa_info isa = {.struct_size = sizeof isa};
+        char name[sizeof isa.name + 4] = "ISA_";
+        const ag_status status = ag_backend_isa(backend, n, &isa);
+        if (status != AG_OK) {
+            core_fail(status);
+            return -1;
+        }
+        for (size_t c = 0; isa.name[c] != '\0'; c++) {
+            name[4 + c] = (char)toupper((unsigned char)isa.name[c]);
+        }
+        if (PyModule_AddIntConstant(module, name, isa.isa) != 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
 
 static int module_exec(PyObject *module)
 {
@@ -106,7 +155,7 @@ static int module_exec(PyObject *module)
             return -1;
         }
     }
-    return 0;
+    return add_isas(module, AG_BACKEND_CPU);
 }
 
 static int module_traverse(PyObject *module, visitproc visit, void *arg)

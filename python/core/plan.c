@@ -17,55 +17,56 @@ typedef struct {
     const char *text;
     ag_options options;
     PyObject *scale, *buckets, *slopes;
-} plan_wish;
+} plan_request;
 
-static int read_wish(plan_wish *wish, PyObject *args, PyObject *keywords)
+static int read_request(plan_request *request, PyObject *args, PyObject *keywords)
 {
     static char *names[] = {"problem", "backend", "isa",          "threads", "flags",
                             "scale",   "buckets", "alibi_slopes", NULL};
-    const plan_wish blank = {NULL, AG_OPTIONS_INIT, Py_None, Py_None, Py_None};
-    *wish = blank;
+    const plan_request blank = {NULL, AG_OPTIONS_INIT, Py_None, Py_None, Py_None};
+    *request = blank;
     int backend = 0, isa = 0, threads = 0;
     unsigned flags = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "s|$iiiIOOO:plan", names, &wish->text, &backend, &isa,
-                                     &threads, &flags, &wish->scale, &wish->buckets, &wish->slopes)) {
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "s|$iiiIOOO:plan", names, &request->text, &backend, &isa,
+                                     &threads, &flags, &request->scale, &request->buckets,
+                                     &request->slopes)) {
         return -1;
     }
-    wish->options.backend = backend;
-    wish->options.isa = isa;
-    wish->options.threads = threads;
-    wish->options.flags = flags;
+    request->options.backend = backend;
+    request->options.isa = isa;
+    request->options.threads = threads;
+    request->options.flags = flags;
     return 0;
 }
 
 /* What the text of a problem cannot say. The new arrays are the caller's to free. */
-static int add_constants(const plan_wish *wish, ag_problem *p, int32_t **buckets, double **slopes)
+static int add_constants(const plan_request *request, ag_problem *p, int32_t **buckets, double **slopes)
 {
-    if (wish->scale != Py_None) {
+    if (request->scale != Py_None) {
         p->flags |= AG_SCALE;
-        p->scale = PyFloat_AsDouble(wish->scale);
+        p->scale = PyFloat_AsDouble(request->scale);
         if (PyErr_Occurred()) {
             return -1;
         }
     }
-    if (wish->buckets != Py_None) {
-        p->buckets = *buckets = core_read_int32s(wish->buckets, "buckets", 2 * p->table_radius + 1);
+    if (request->buckets != Py_None) {
+        p->buckets = *buckets = core_read_int32s(request->buckets, "buckets", 2 * p->table_radius + 1);
     }
-    if (wish->slopes != Py_None && !PyErr_Occurred()) {
-        p->alibi_slopes = *slopes = core_read_doubles(wish->slopes, "alibi_slopes", p->heads);
+    if (request->slopes != Py_None && !PyErr_Occurred()) {
+        p->alibi_slopes = *slopes = core_read_doubles(request->slopes, "alibi_slopes", p->heads);
     }
     return PyErr_Occurred() ? -1 : 0;
 }
 
-static ag_plan *make_plan(const plan_wish *wish)
+static ag_plan *make_plan(const plan_request *request)
 {
     ag_problem problem = AG_PROBLEM_INIT;
     int32_t *buckets = NULL;
     double *slopes = NULL;
     ag_plan *plan = NULL;
-    ag_status status = ag_problem_parse(wish->text, &problem);
-    if (status == AG_OK && add_constants(wish, &problem, &buckets, &slopes) == 0) {
-        status = ag_plan_create(&plan, &problem, &wish->options);
+    ag_status status = ag_problem_parse(request->text, &problem);
+    if (status == AG_OK && add_constants(request, &problem, &buckets, &slopes) == 0) {
+        status = ag_plan_create(&plan, &problem, &request->options);
     }
     PyMem_Free(buckets);
     PyMem_Free(slopes);
@@ -77,11 +78,11 @@ static ag_plan *make_plan(const plan_wish *wish)
 
 PyObject *core_plan_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
-    plan_wish wish;
-    if (read_wish(&wish, args, keywords) != 0) {
+    plan_request request;
+    if (read_request(&request, args, keywords) != 0) {
         return NULL;
     }
-    ag_plan *plan = make_plan(&wish);
+    ag_plan *plan = make_plan(&request);
     if (plan == NULL) {
         return NULL;
     }
@@ -110,6 +111,20 @@ static PyObject *plan_describe(PyObject *self, PyObject *unused)
 {
     (void)unused;
     return PyUnicode_FromString(ag_plan_describe(plan_of(self)));
+}
+
+static PyObject *plan_info(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    ag_plan_info info = {.struct_size = sizeof info};
+    const ag_status status = ag_plan_info_get(plan_of(self), &info);
+    if (status != AG_OK) {
+        return core_fail(status);
+    }
+    return Py_BuildValue("{s:s,s:s,s:i,s:(LL),s:s,s:O}", "backend", info.backend_name, "isa", info.isa_name,
+                         "threads", (int)info.threads, "tile", (long long)info.tile_queries,
+                         (long long)info.tile_keys, "compute_dtype", ag_dtype_name(info.compute_dtype),
+                         "deterministic", info.deterministic ? Py_True : Py_False);
 }
 
 static PyObject *plan_problem(PyObject *self, PyObject *unused)
@@ -149,7 +164,7 @@ static map_function map_of(unsigned bit)
     }
 }
 
-/* Runs a map, or traces it where trace is not NULL, in this thread's workspace. */
+/* Runs a map, or traces it if trace is not NULL, in this thread's workspace. */
 static PyObject *run_job(const ag_plan *plan, unsigned bit, const ag_args *args, const ag_trace_args *trace)
 {
     const map_function map = map_of(bit);
@@ -268,7 +283,9 @@ static PyMethodDef plan_methods[] = {
                "ag_trace into float64 arrays {name: address}.")},
     {"workspace", plan_workspace, METH_O,
      PyDoc_STR("workspace(maps, /): bytes that serve each of the maps.")},
-    {"describe", plan_describe, METH_NOARGS, PyDoc_STR("describe(): what the plan runs on.")},
+    {"describe", plan_describe, METH_NOARGS, PyDoc_STR("describe(): what the plan runs on, for people.")},
+    {"info", plan_info, METH_NOARGS,
+     PyDoc_STR("info(): the same for programs: backend, isa, threads, tile, compute_dtype, deterministic.")},
     {"problem", plan_problem, METH_NOARGS, PyDoc_STR("problem(): the text of the problem.")},
     {NULL, NULL, 0, NULL}};
 

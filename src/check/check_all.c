@@ -8,7 +8,6 @@
 #include "check/random_case.h"
 
 #include <stdio.h>
-#include <string.h>
 
 static ag_status float64_checks(struct arrays *x, const ag_options *options, uint32_t parts,
                                 ag_check_report *results)
@@ -37,12 +36,13 @@ static ag_status clone_checks(const struct arrays *x, const ag_options *options,
 
 static ag_status rounding_checks(struct arrays *x, const ag_options *options, ag_check_report *results)
 {
-    int reference = strncmp(ag_plan_describe(x->plan), "reference", strlen("reference")) == 0;
-    if (x->p->dtype == AG_F64 && reference) {
+    ag_plan_info info = {.struct_size = sizeof info};
+    ag_status status = ag_plan_info_get(x->plan, &info);
+    if (status == AG_OK && x->p->dtype == AG_F64 && info.backend == AG_BACKEND_REFERENCE) {
         results_not_applicable(results, "the reference in f64 is the truth", "rounding");
         return AG_OK;
     }
-    ag_status status = arrays_run_all(x);
+    status = status == AG_OK ? arrays_run_all(x) : status;
     return status == AG_OK ? error_rule_results(x, options != NULL ? options->threads : 0, results) : status;
 }
 

@@ -1,5 +1,5 @@
 /* Taking aligned buffers from the caller's workspace. */
-#include "arena.h"
+#include "core/arena.h"
 
 agi_arena agi_arena_begin(void *memory)
 {

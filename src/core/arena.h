@@ -1,5 +1,5 @@
-/* The workspace's layout. A backend lays its buffers out by taking them one after another; on no
- * memory at all this is a dry run, and what was taken is the answer to the workspace query. */
+/* The layout of a workspace. A backend takes its buffers one after another; without memory (base NULL) this is
+ * a dry run, and the sum of what was taken is the size that the workspace needs. */
 #ifndef AGI_ARENA_H
 #define AGI_ARENA_H
 

@@ -1,238 +1,32 @@
-/* Checking a call. One table has a row for each tensor of ag_args: its shape, its dtype, the feature
- * it belongs to and its role in each map; all checks walk that table. */
-#include "call.h"
+/* Checking a call before anything is written: its tensors, its lengths and offsets, its workspace. */
+#include "core/call.h"
 
-#include <stdlib.h>
 #include <string.h>
 
-#include "arena.h"
-#include "backend.h"
-#include "pool.h"
-#include "status.h"
+#include "core/operand.h"
+#include "core/status.h"
+#include "core/structs.h"
 
-typedef enum { NONE, IN, IN_OPTIONAL, OUT, OUT_OPTIONAL } role;
-typedef enum { DTYPE, OUT_DTYPE, GRAD_DTYPE, AUX_DTYPE, FLOAT64, BYTE } number_kind;
-
-typedef struct {
-    const char *name;
-    size_t offset;
-    agi_shape shape;
-    number_kind number;
-    uint32_t feature;      /* the problem's flag without which the tensor has no meaning; 0: none */
-    uint32_t accumulate;   /* its bit, where it is an output */
-    role role[AGI_N_MAPS]; /* forward, vjp, jvp, vjp_jvp */
-} field;
-
-#define AT(member) #member, offsetof(ag_args, member)
-
-static const field fields[] = {
-    {AT(q), AGI_SHAPE_Q, DTYPE, 0, 0, {IN, IN, IN, IN}},
-    {AT(k), AGI_SHAPE_K, DTYPE, 0, 0, {IN, IN, IN, IN}},
-    {AT(v), AGI_SHAPE_V, DTYPE, 0, 0, {IN, IN, IN, IN}},
-    {AT(bias), AGI_SHAPE_BIAS, AUX_DTYPE, AG_BIAS, 0, {IN, IN, IN, IN}},
-    {AT(mask), AGI_SHAPE_MASK, BYTE, AG_MASK, 0, {IN, IN, IN, IN}},
-    {AT(table), AGI_SHAPE_TABLE, AUX_DTYPE, AG_TABLE, 0, {IN, IN, IN, IN}},
-    {AT(sink), AGI_SHAPE_SINK, AUX_DTYPE, AG_SINK, 0, {IN, IN, IN, IN}},
-
-    {AT(o), AGI_SHAPE_O, OUT_DTYPE, 0, AG_ACC_O, {OUT, IN, OUT_OPTIONAL, IN}},
-    {AT(lse), AGI_SHAPE_ROW, FLOAT64, 0, AG_ACC_LSE, {OUT_OPTIONAL, IN, OUT_OPTIONAL, IN}},
-
-    {AT(d_o), AGI_SHAPE_O, OUT_DTYPE, 0, 0, {NONE, IN, NONE, IN}},
-    {AT(d_lse), AGI_SHAPE_ROW, FLOAT64, 0, 0, {NONE, IN_OPTIONAL, NONE, IN_OPTIONAL}},
-    {AT(dq), AGI_SHAPE_Q, GRAD_DTYPE, 0, AG_ACC_DQ, {NONE, OUT_OPTIONAL, NONE, NONE}},
-    {AT(dk), AGI_SHAPE_K, GRAD_DTYPE, 0, AG_ACC_DK, {NONE, OUT_OPTIONAL, NONE, NONE}},
-    {AT(dv), AGI_SHAPE_V, GRAD_DTYPE, 0, AG_ACC_DV, {NONE, OUT_OPTIONAL, NONE, NONE}},
-    {AT(dbias), AGI_SHAPE_BIAS, AUX_DTYPE, AG_BIAS, AG_ACC_DBIAS, {NONE, OUT_OPTIONAL, NONE, NONE}},
-    {AT(dtable), AGI_SHAPE_TABLE, AUX_DTYPE, AG_TABLE, AG_ACC_DTABLE, {NONE, OUT_OPTIONAL, NONE, NONE}},
-    {AT(dsink), AGI_SHAPE_SINK, AUX_DTYPE, AG_SINK, AG_ACC_DSINK, {NONE, OUT_OPTIONAL, NONE, NONE}},
-
-    {AT(tq), AGI_SHAPE_Q, DTYPE, 0, 0, {NONE, NONE, IN_OPTIONAL, IN_OPTIONAL}},
-    {AT(tk), AGI_SHAPE_K, DTYPE, 0, 0, {NONE, NONE, IN_OPTIONAL, IN_OPTIONAL}},
-    {AT(tv), AGI_SHAPE_V, DTYPE, 0, 0, {NONE, NONE, IN_OPTIONAL, IN_OPTIONAL}},
-    {AT(tbias), AGI_SHAPE_BIAS, AUX_DTYPE, AG_BIAS, 0, {NONE, NONE, IN_OPTIONAL, IN_OPTIONAL}},
-    {AT(ttable), AGI_SHAPE_TABLE, AUX_DTYPE, AG_TABLE, 0, {NONE, NONE, IN_OPTIONAL, IN_OPTIONAL}},
-    {AT(tsink), AGI_SHAPE_SINK, AUX_DTYPE, AG_SINK, 0, {NONE, NONE, IN_OPTIONAL, IN_OPTIONAL}},
-    {AT(to), AGI_SHAPE_O, OUT_DTYPE, 0, AG_ACC_TO, {NONE, NONE, OUT, IN}},
-    {AT(mu), AGI_SHAPE_ROW, FLOAT64, 0, AG_ACC_MU, {NONE, NONE, OUT_OPTIONAL, IN}},
-
-    {AT(td_o), AGI_SHAPE_O, OUT_DTYPE, 0, 0, {NONE, NONE, NONE, IN_OPTIONAL}},
-    {AT(td_lse), AGI_SHAPE_ROW, FLOAT64, 0, 0, {NONE, NONE, NONE, IN_OPTIONAL}},
-    {AT(tdq), AGI_SHAPE_Q, GRAD_DTYPE, 0, AG_ACC_TDQ, {NONE, NONE, NONE, OUT_OPTIONAL}},
-    {AT(tdk), AGI_SHAPE_K, GRAD_DTYPE, 0, AG_ACC_TDK, {NONE, NONE, NONE, OUT_OPTIONAL}},
-    {AT(tdv), AGI_SHAPE_V, GRAD_DTYPE, 0, AG_ACC_TDV, {NONE, NONE, NONE, OUT_OPTIONAL}},
-    {AT(tdbias), AGI_SHAPE_BIAS, AUX_DTYPE, AG_BIAS, AG_ACC_TDBIAS, {NONE, NONE, NONE, OUT_OPTIONAL}},
-    {AT(tdtable), AGI_SHAPE_TABLE, AUX_DTYPE, AG_TABLE, AG_ACC_TDTABLE, {NONE, NONE, NONE, OUT_OPTIONAL}},
-    {AT(tdsink), AGI_SHAPE_SINK, AUX_DTYPE, AG_SINK, AG_ACC_TDSINK, {NONE, NONE, NONE, OUT_OPTIONAL}},
-};
-
-enum { N_FIELDS = sizeof fields / sizeof fields[0], N_MERGE = 12 };
+enum { N_MERGE = 12 };
 
 static const char *const map_names[AGI_N_MAPS] = {"ag_forward", "ag_vjp", "ag_jvp", "ag_vjp_jvp"};
 
-void agi_shape_of(const ag_problem *p, agi_shape shape, int64_t size[4])
-{
-    const bool packed = agi_has(p, AG_PACKED);
-    const int64_t B = packed ? 1 : p->batch;
-    const int64_t q_rows = packed ? p->q_total : p->q_len;
-    const int64_t k_rows = packed ? p->kv_total : p->kv_len;
-    const int64_t shapes[][4] = {
-        [AGI_SHAPE_Q] = {B, p->heads, q_rows, p->dim_qk},
-        [AGI_SHAPE_K] = {B, p->kv_heads, k_rows, p->dim_qk},
-        [AGI_SHAPE_V] = {B, p->kv_heads, k_rows, p->dim_v},
-        [AGI_SHAPE_O] = {B, p->heads, q_rows, p->dim_v},
-        [AGI_SHAPE_ROW] = {B, p->heads, q_rows, 1},
-        [AGI_SHAPE_BIAS] = {p->bias_size[0], p->bias_size[1], p->bias_size[2], p->bias_size[3]},
-        [AGI_SHAPE_MASK] = {p->mask_size[0], p->mask_size[1], p->mask_size[2], p->mask_size[3]},
-        [AGI_SHAPE_TABLE] = {1, p->table_heads, 1, p->table_buckets},
-        [AGI_SHAPE_SINK] = {1, p->heads, 1, 1},
-    };
-    memcpy(size, shapes[shape], sizeof shapes[shape]);
-}
-
-static size_t element_bytes(const ag_problem *p, number_kind number)
-{
-    switch (number) {
-    case DTYPE: return ag_dtype_size(p->dtype);
-    case OUT_DTYPE: return ag_dtype_size(p->out_dtype);
-    case GRAD_DTYPE: return ag_dtype_size(p->grad_dtype);
-    case AUX_DTYPE: return ag_dtype_size(p->aux_dtype);
-    case FLOAT64: return sizeof(double);
-    default: return 1;
-    }
-}
-
-/* ---- One tensor ---- */
-
-/* A tensor of a call with all that the checks ask about it. */
-typedef struct {
-    const char *call, *name;
-    const ag_tensor *t;
-    int64_t size[4];
-    size_t bytes; /* of an element */
-    bool output, required;
-} operand;
-
-static ag_status check_pointer(const operand *x)
-{
-    if (x->t->data == NULL) {
-        return x->required && agi_count(x->size) > 0
-                   ? agi_fail_field(AG_INVALID_ARGUMENT, x->name, "%s: %s is NULL", x->call, x->name)
-                   : AG_OK;
-    }
-    if ((uintptr_t)x->t->data % x->bytes != 0) {
-        return agi_fail_field(AG_INVALID_ARGUMENT, x->name,
-                              "%s: %s is %p: not aligned to its elements of %zu bytes", x->call, x->name,
-                              x->t->data, x->bytes);
-    }
-    return AG_OK;
-}
-
-/* The distance from the first to the last element along each axis, and all of them together, must be
- * numbers of bytes that fit. */
-static ag_status check_extent(const operand *x)
-{
-    uint64_t room = (uint64_t)INT64_MAX / x->bytes;
-    for (int axis = 0; axis < 4; axis++) {
-        const int64_t stride = x->t->strides[axis];
-        const uint64_t step = stride < 0 ? 0 - (uint64_t)stride : (uint64_t)stride;
-        const uint64_t steps = x->size[axis] > 1 ? (uint64_t)(x->size[axis] - 1) : 0;
-        if (steps > 0 && step > room / steps) {
-            return agi_fail_field(AG_INVALID_ARGUMENT, x->name,
-                                  "%s: strides[%d] of %s is %lld: overflows over %lld elements", x->call,
-                                  axis, x->name, (long long)stride, (long long)x->size[axis]);
-        }
-        room -= step * steps;
-    }
-    return AG_OK;
-}
-
-typedef struct {
-    int64_t step, size;
-} axis_steps;
-
-static int by_step(const void *a, const void *b)
-{
-    const int64_t x = ((const axis_steps *)a)->step, y = ((const axis_steps *)b)->step;
-    return (x > y) - (x < y);
-}
-
-/* An output's elements must not overlap: its steps, sorted, each exceed the extent of those below. */
-static ag_status check_no_overlap(const operand *x)
-{
-    axis_steps axes[4];
-    int64_t extent = 0;
-    for (int axis = 0; axis < 4; axis++) {
-        const int64_t stride = x->t->strides[axis];
-        axes[axis] = (axis_steps){x->size[axis] > 1 ? (stride < 0 ? -stride : stride) : 0, x->size[axis]};
-    }
-    qsort(axes, 4, sizeof axes[0], by_step);
-    for (int axis = 0; axis < 4; axis++) {
-        if (axes[axis].size > 1 && axes[axis].step <= extent) {
-            return agi_fail_field(AG_INVALID_ARGUMENT, x->name,
-                                  "%s: a stride of %s is %lld: its elements overlap", x->call, x->name,
-                                  (long long)axes[axis].step);
-        }
-        extent += axes[axis].step * (axes[axis].size - 1);
-    }
-    return AG_OK;
-}
-
-static ag_status check_operand(const operand *x)
-{
-    ag_status status = check_pointer(x);
-    if (status != AG_OK || x->t->data == NULL || agi_count(x->size) == 0) {
-        return status;
-    }
-    status = check_extent(x);
-    return status == AG_OK && x->output ? check_no_overlap(x) : status;
-}
-
-/* No output stands where another operand stands; allowed(first, second) makes exceptions. */
-static ag_status check_aliases(const operand *x, int n, bool (*allowed)(const operand *a, const operand *b))
-{
-    for (int i = 0; i < n; i++) {
-        for (int j = 0; j < n && x[i].output && x[i].t->data != NULL; j++) {
-            if (i == j || x[i].t->data != x[j].t->data || agi_count(x[i].size) == 0 ||
-                agi_count(x[j].size) == 0) {
-                continue;
-            }
-            if (allowed == NULL || !allowed(&x[i], &x[j])) {
-                return agi_fail_field(AG_INVALID_ARGUMENT, x[i].name,
-                                      "%s: output %s is %p, which is also %s %s", x[i].call, x[i].name,
-                                      x[i].t->data, x[j].output ? "output" : "input", x[j].name);
-            }
-        }
-    }
-    return AG_OK;
-}
-
-static ag_status check_operands(const operand *x, int n, bool (*allowed)(const operand *a, const operand *b))
-{
-    for (int i = 0; i < n; i++) {
-        const ag_status status = check_operand(&x[i]);
-        if (status != AG_OK) {
-            return status;
-        }
-    }
-    return check_aliases(x, n, allowed);
-}
-
 /* ---- The tensors of a map ---- */
 
-static const ag_tensor *tensor_of(const ag_args *a, const field *f)
+static const ag_tensor *tensor_of(const ag_args *a, const agi_tensor_info *f)
 {
     return (const ag_tensor *)(const void *)((const char *)a + f->offset);
 }
 
 /* The operands of the map; a tensor of a feature that the problem lacks is refused. */
-static ag_status gather(const agi_call *call, agi_purpose purpose, operand x[N_FIELDS], int *n)
+static ag_status gather(const agi_call *call, agi_purpose purpose, agi_operand x[AGI_N_TENSORS], int *n)
 {
     const ag_problem *p = &call->plan->p;
     *n = 0;
-    for (int i = 0; i < N_FIELDS; i++) {
-        const field *f = &fields[i];
-        const role part = f->role[call->map];
-        if (part == NONE || (purpose == AGI_TRACE && (part == OUT || part == OUT_OPTIONAL))) {
+    for (int i = 0; i < AGI_N_TENSORS; i++) {
+        const agi_tensor_info *f = &agi_tensors[i];
+        const agi_role role = f->role[call->map];
+        if (role == AGI_NONE || (purpose == AGI_TRACE && (role == AGI_OUT || role == AGI_OUT_OPTIONAL))) {
             continue;
         }
         if (f->feature != 0 && !agi_has(p, f->feature)) {
@@ -243,18 +37,18 @@ static ag_status gather(const agi_call *call, agi_purpose purpose, operand x[N_F
             }
             continue;
         }
-        operand *o = &x[(*n)++];
-        *o = (operand){.call = map_names[call->map], .name = f->name, .t = tensor_of(&call->a, f)};
+        agi_operand *o = &x[(*n)++];
+        *o = (agi_operand){.call = map_names[call->map], .name = f->name, .t = tensor_of(&call->a, f)};
         agi_shape_of(p, f->shape, o->size);
-        o->bytes = element_bytes(p, f->number);
-        o->output = part == OUT || part == OUT_OPTIONAL;
-        o->required = part == IN || part == OUT;
+        o->bytes = agi_number_size(p, f->number);
+        o->output = role == AGI_OUT || role == AGI_OUT_OPTIONAL;
+        o->required = role == AGI_IN || role == AGI_OUT;
     }
     return AG_OK;
 }
 
-/* A call for nothing is a mistake, not a wish. */
-static ag_status check_some_output(const operand *x, int n)
+/* Refuses a call whose outputs are all absent. */
+static ag_status check_some_output(const agi_operand *x, int n)
 {
     int64_t elements = 0;
     for (int i = 0; i < n; i++) {
@@ -270,8 +64,8 @@ static ag_status check_some_output(const operand *x, int n)
 static ag_status check_accumulate(const agi_call *call)
 {
     uint32_t known = 0;
-    for (int i = 0; i < N_FIELDS; i++) {
-        known |= fields[i].accumulate;
+    for (int i = 0; i < AGI_N_TENSORS; i++) {
+        known |= agi_tensors[i].accumulate;
     }
     if (call->a.accumulate & ~known) {
         return agi_fail_field(AG_INVALID_ARGUMENT, "accumulate", "%s: accumulate is 0x%lx: unknown bits",
@@ -383,7 +177,7 @@ static ag_status check_host_arguments(const agi_call *call)
 ag_status agi_call_check(agi_call *call, const ag_plan *plan, agi_map map, agi_purpose purpose,
                          const ag_args *args, const void *workspace, size_t bytes)
 {
-    operand x[N_FIELDS];
+    agi_operand x[AGI_N_TENSORS];
     int n = 0;
     if (plan == NULL) {
         return agi_fail_field(AG_INVALID_ARGUMENT, "plan", "%s: plan is NULL", map_names[map]);
@@ -395,7 +189,7 @@ ag_status agi_call_check(agi_call *call, const ag_plan *plan, agi_map map, agi_p
         status = gather(call, purpose, x, &n);
     }
     if (status == AG_OK) {
-        status = check_operands(x, n, NULL);
+        status = agi_check_operands(x, n, NULL);
     }
     if (status == AG_OK) {
         status = check_some_output(x, n);
@@ -413,8 +207,8 @@ ag_status agi_call_check(agi_call *call, const ag_plan *plan, agi_map map, agi_p
     return status;
 }
 
-/* A merge may write over its first part, each output over its own namesake only. */
-static bool same_of_first_part(const operand *a, const operand *b)
+/* A merge may overwrite its first part: o1 by o and so on. */
+static bool same_of_first_part(const agi_operand *a, const agi_operand *b)
 {
     const size_t n = strlen(a->name);
     bool same = strncmp(a->name, b->name, n) == 0 && strcmp(b->name + n, "1") == 0;
@@ -441,16 +235,16 @@ ag_status agi_merge_check(ag_merge_args *m, const ag_plan *plan, const ag_merge_
         m->to1.data || m->mu1.data || m->to2.data || m->mu2.data || m->to.data || m->mu.data;
     static const char *const names[N_MERGE] = {"o1",  "lse1", "to1", "mu1", "o2", "lse2",
                                                "to2", "mu2",  "o",   "lse", "to", "mu"};
-    operand x[N_MERGE];
+    agi_operand x[N_MERGE];
     for (int i = 0; i < N_MERGE; i++) {
         const bool row = i % 2 == 1, tangent = i % 4 >= 2;
         const void *t = (const char *)m + offsetof(ag_merge_args, o1) + (size_t)i * sizeof(ag_tensor);
-        x[i] = (operand){.call = "ag_merge", .name = names[i], .t = t, .output = i >= 8};
+        x[i] = (agi_operand){.call = "ag_merge", .name = names[i], .t = t, .output = i >= 8};
         agi_shape_of(&plan->p, row ? AGI_SHAPE_ROW : AGI_SHAPE_O, x[i].size);
-        x[i].bytes = element_bytes(&plan->p, row ? FLOAT64 : OUT_DTYPE);
+        x[i].bytes = agi_number_size(&plan->p, row ? AGI_FLOAT64 : AGI_OUT_DTYPE);
         x[i].required = tangents || !tangent;
     }
-    return check_operands(x, N_MERGE, same_of_first_part);
+    return agi_check_operands(x, N_MERGE, same_of_first_part);
 }
 
 ag_status agi_exec_check(ag_exec *checked, const ag_exec *exec)
@@ -467,7 +261,7 @@ ag_status agi_exec_check(ag_exec *checked, const ag_exec *exec)
     return status;
 }
 
-/* ---- Sequences and work ---- */
+/* ---- Sequences ---- */
 
 void agi_sequence_of(agi_sequence *s, const agi_call *call, int64_t b)
 {
@@ -485,59 +279,4 @@ void agi_sequence_of(agi_sequence *s, const agi_call *call, int64_t b)
         s->n_k = a->kv_lengths == NULL ? p->kv_len : a->kv_lengths[b];
     }
     s->shift = a->q_offset + (p->align == AG_ALIGN_BOTTOM_RIGHT ? s->n_k - s->n_q : 0);
-}
-
-/* Lanes at most: more tasks than that share them. */
-enum { MAX_LANES = 64 };
-
-/* A share of the items, on a cache line of its own: tasks meet there only at the end. */
-typedef struct {
-    _Alignas(AGI_CACHE_LINE) _Atomic int64_t next;
-    int64_t end;
-} lane;
-
-typedef struct {
-    lane lanes[MAX_LANES];
-    int64_t n_lanes;
-    agi_work work;
-    void *arg;
-} items;
-
-static void draw_items(void *arg, int64_t index)
-{
-    items *x = arg;
-    for (int64_t l = 0; l < x->n_lanes; l++) {
-        lane *from = &x->lanes[(index + l) % x->n_lanes];
-        int64_t item = atomic_fetch_add_explicit(&from->next, 1, memory_order_relaxed);
-        while (item < from->end) {
-            x->work(x->arg, item, index);
-            item = atomic_fetch_add_explicit(&from->next, 1, memory_order_relaxed);
-        }
-    }
-}
-
-ag_status agi_run_items(const ag_plan *plan, const ag_exec *exec, int64_t n_items, agi_work work, void *arg)
-{
-    const int64_t n_tasks = n_items < plan->threads ? n_items : plan->threads;
-    items x;
-    x.n_lanes = n_tasks < MAX_LANES ? n_tasks : MAX_LANES;
-    x.work = work;
-    x.arg = arg;
-    for (int64_t l = 0; l < x.n_lanes; l++) {
-        atomic_init(&x.lanes[l].next, agi_share(n_items, l, x.n_lanes));
-        x.lanes[l].end = agi_share(n_items, l + 1, x.n_lanes);
-    }
-    if (exec->run == NULL) {
-        agi_pool_run(n_tasks, draw_items, &x);
-    } else if (n_tasks > 0) {
-        exec->run(exec->ctx, n_tasks, draw_items, &x);
-    }
-    /* Every task draws until none is left, so one task that ran has seen to all. */
-    for (int64_t l = 0; l < x.n_lanes; l++) {
-        if (atomic_load(&x.lanes[l].next) < x.lanes[l].end) {
-            return agi_fail_field(AG_INVALID_ARGUMENT, "exec.run",
-                                  "exec: run returned, but ran none of its %lld tasks", (long long)n_tasks);
-        }
-    }
-    return AG_OK;
 }

@@ -1,11 +1,10 @@
-/* One call of a map, checked: the arguments as the library keeps them, and what a backend asks about
- * them: the shape and dtype of each tensor, the rows of each sequence, who does which work. */
+/* One call of a map, checked: the arguments as the library keeps them, and where each sequence lies in the
+ * tensors. */
 #ifndef AGI_CALL_H
 #define AGI_CALL_H
 
-#include <stdatomic.h>
-
-#include "plan.h"
+#include "core/parallel.h"
+#include "core/tensors.h"
 
 typedef struct {
     const ag_plan *plan;
@@ -20,21 +19,6 @@ ag_status agi_call_check(agi_call *call, const ag_plan *plan, agi_map map, agi_p
 ag_status agi_merge_check(ag_merge_args *checked, const ag_plan *plan, const ag_merge_args *args);
 ag_status agi_exec_check(ag_exec *checked, const ag_exec *exec);
 
-/* What a tensor's axes are. */
-typedef enum {
-    AGI_SHAPE_Q, /* also its tangent and gradient, and so on */
-    AGI_SHAPE_K,
-    AGI_SHAPE_V,
-    AGI_SHAPE_O,
-    AGI_SHAPE_ROW, /* lse, mu and their cotangents */
-    AGI_SHAPE_BIAS,
-    AGI_SHAPE_MASK,
-    AGI_SHAPE_TABLE,
-    AGI_SHAPE_SINK
-} agi_shape;
-
-void agi_shape_of(const ag_problem *p, agi_shape shape, int64_t size[4]);
-
 /* One sequence of the batch, packed or padded. */
 typedef struct {
     int64_t b;        /* its number in this call */
@@ -45,17 +29,5 @@ typedef struct {
 } agi_sequence;
 
 void agi_sequence_of(agi_sequence *s, const agi_call *call, int64_t b);
-
-/* Work items 0 .. n_items - 1, fixed by the shape. As many tasks as the plan has threads draw them: each from its own
- * share first, so that it finds in its cache what it wrote in the step before, then from those of the others. slot
- * names the task's scratch. Fails where exec's loop left items undone. */
-typedef void (*agi_work)(void *arg, int64_t item, int64_t slot);
-ag_status agi_run_items(const ag_plan *plan, const ag_exec *exec, int64_t n_items, agi_work work, void *arg);
-
-/* Where the share of task number `task` of n begins. */
-static inline int64_t agi_share(int64_t n_items, int64_t task, int64_t n)
-{
-    return n_items / n * task + n_items % n * task / n;
-}
 
 #endif

@@ -1,9 +1,13 @@
 /* Processor name and features: by cpuid on x86-64; elsewhere what the target guarantees. */
-#define _GNU_SOURCE /* syscall */
-#include "cpu_info.h"
+#define _GNU_SOURCE /* syscall, sched_getaffinity */
+#include "core/cpu_info.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
+
+#include "core/pool.h"
 
 static void append_word(char *text, size_t size, const char *word)
 {
@@ -11,12 +15,23 @@ static void append_word(char *text, size_t size, const char *word)
     snprintf(text + used, size - used, "%s%s", used ? " " : "", word);
 }
 
+int32_t agi_processors(void)
+{
+#if defined(__linux__)
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0) {
+        return CPU_COUNT(&set) > AGI_MAX_THREADS ? AGI_MAX_THREADS : CPU_COUNT(&set);
+    }
+#endif
+    const long n = sysconf(_SC_NPROCESSORS_ONLN);
+    return n < 1 ? 1 : n > AGI_MAX_THREADS ? AGI_MAX_THREADS : (int32_t)n;
+}
+
 #if defined(__x86_64__) || defined(__i386__)
 
 #include <cpuid.h>
 #if defined(__linux__)
 #include <sys/syscall.h>
-#include <unistd.h>
 #endif
 
 void agi_cpu_name(char *name, size_t size)
@@ -49,7 +64,7 @@ static bool has_amx_bf16(void)
     return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & (1u << 22)) && (d & (1u << 24));
 }
 
-/* Linux gives a process the tiles' state only where it asks for it, once. Elsewhere nobody can ask. */
+/* On Linux a process must ask, once, for permission to use the tile registers. No other system grants it. */
 static bool may_use_tiles(void)
 {
 #if defined(__linux__)

@@ -14,6 +14,9 @@ void agi_cpu_name(char *name, size_t size);
  * does not save and restore is not among them. */
 void agi_cpu_features(char *features, size_t size);
 
+/* How many processors this process may use, at most AGI_MAX_THREADS. */
+int32_t agi_processors(void);
+
 /* Can code for this set run here? */
 bool agi_cpu_supports(ag_isa isa);
 

@@ -3,12 +3,12 @@
  *
  *     float16    1 |  5 | 10        bfloat16   1 |  8 |  7
  */
-#include "number.h"
+#include "core/number.h"
 
 #include <stdbool.h>
 #include <string.h>
 
-#include "status.h"
+#include "core/status.h"
 
 typedef struct {
     int exponent, mantissa; /* widths in bits */
@@ -132,7 +132,7 @@ static int reserved(ag_dtype dtype)
     return dtype == AG_F8_E4M3 || dtype == AG_F8_E5M2;
 }
 
-/* Within a format, and between float32 and a narrower one: true where that was it. */
+/* Copies within a format, and conversions between float32 and a narrower one. False: another pair of dtypes. */
 static bool convert_quickly(void *dst, ag_dtype dst_dtype, const void *src, ag_dtype src_dtype, int64_t n)
 {
     const bool narrow = src_dtype == AG_F32 && (dst_dtype == AG_BF16 || dst_dtype == AG_F16);

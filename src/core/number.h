@@ -38,8 +38,8 @@ static inline uint16_t agi_to_bf16(float x)
     return (uint16_t)(((bits & 0x7fffffff) > 0x7f800000 ? quiet : rounded) >> 16);
 }
 
-/* Where the result is subnormal, adding 1/2 leaves it in the last bits, rounded; else the exponent's bias is
- * changed and the carry of the rounding may go into it. */
+/* Subnormal results: adding 1/2 leaves them, rounded, in the last bits of the sum. Normal ones: the exponent is
+ * rebiased and the mantissa rounded; its carry into the exponent is right. */
 static inline uint16_t agi_to_f16(float x)
 {
     const uint32_t bits = agi_bits_of(x), size = bits & 0x7fffffff;

@@ -1,149 +1,16 @@
-/* Plan creation: checks the problem, reads options and environment, chooses the backend, copies what
- * the caller may free, asks for the workspace sizes. The environment is read here and nowhere else. */
-#define _GNU_SOURCE
-#include "plan.h"
+/* Plan creation: checks the problem and the options, copies what the caller may free, lets a backend accept
+ * it and asks that for the workspace sizes. */
+#include "core/plan.h"
 
-#include <errno.h>
 #include <math.h>
-#include <sched.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "backend.h"
-#include "pool.h"
-#include "status.h"
-
-/* ---- Options and environment ---- */
-
-static void *default_alloc(void *ctx, size_t size)
-{
-    (void)ctx;
-    return malloc(size);
-}
-
-static void default_release(void *ctx, void *memory)
-{
-    (void)ctx;
-    free(memory);
-}
-
-int32_t agi_processors(void)
-{
-#if defined(__linux__)
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0) {
-        return CPU_COUNT(&set) > AGI_MAX_THREADS ? AGI_MAX_THREADS : CPU_COUNT(&set);
-    }
-#endif
-    const long n = sysconf(_SC_NPROCESSORS_ONLN);
-    return n < 1 ? 1 : n > AGI_MAX_THREADS ? AGI_MAX_THREADS : (int32_t)n;
-}
-
-/* What threads = 0 means: ATTNGRAD_THREADS, else one a processor. */
-static ag_status default_threads(int32_t *threads)
-{
-    const char *text = getenv("ATTNGRAD_THREADS");
-    if (text == NULL || *text == '\0') {
-        *threads = agi_processors();
-        return AG_OK;
-    }
-    char *end;
-    errno = 0;
-    const long n = strtol(text, &end, 10);
-    if (errno != 0 || *end != '\0' || n < 1 || n > AGI_MAX_THREADS) {
-        return agi_fail_field(AG_INVALID_PROBLEM, "ATTNGRAD_THREADS",
-                              "environment: ATTNGRAD_THREADS is '%.40s': must be from 1 to %d", text,
-                              AGI_MAX_THREADS);
-    }
-    *threads = (int32_t)n;
-    return AG_OK;
-}
-
-/* The place of the variable's value in a list of names: 1 for the first, 0 where it is not set. */
-static ag_status choose_by_name(const char *variable, const char *const names[], int n, int32_t *choice)
-{
-    const char *text = getenv(variable);
-    *choice = 0;
-    if (text == NULL || *text == '\0') {
-        return AG_OK;
-    }
-    for (int i = 0; i < n; i++) {
-        if (strcmp(text, names[i]) == 0) {
-            *choice = i + 1;
-            return AG_OK;
-        }
-    }
-    return agi_fail_field(AG_INVALID_PROBLEM, variable, "environment: %s is '%.40s': no such name", variable,
-                          text);
-}
-
-static ag_status complete_from_environment(ag_options *o)
-{
-    static const char *const backends[] = {"reference", "cpu", "cuda"};
-    static const char *const sets[] = {"scalar", "avx2", "avx512", "amx", "neon"};
-    ag_status status = AG_OK;
-    if (o->backend == AG_BACKEND_AUTO) {
-        status = choose_by_name("ATTNGRAD_BACKEND", backends, 3, &o->backend);
-    }
-    if (status == AG_OK && o->isa == AG_ISA_AUTO && o->backend != AG_BACKEND_REFERENCE) {
-        status = choose_by_name("ATTNGRAD_ISA", sets, 5, &o->isa);
-    }
-    if (status == AG_OK && o->threads == 0) {
-        status = default_threads(&o->threads);
-    }
-    return status;
-}
-
-static ag_status check_options(const ag_options *o)
-{
-    if (o->flags & ~(uint32_t)AG_ROUND_INTERMEDIATES) {
-        return agi_fail_field(AG_INVALID_PROBLEM, "options.flags", "options: flags is 0x%lx: unknown bits",
-                              (unsigned long)o->flags);
-    }
-    if (o->backend < AG_BACKEND_AUTO || o->backend > AG_BACKEND_CUDA) {
-        return agi_fail_field(AG_INVALID_PROBLEM, "options.backend",
-                              "options: backend is %d: no such backend", (int)o->backend);
-    }
-    if (o->isa < AG_ISA_AUTO || o->isa > AG_ISA_NEON) {
-        return agi_fail_field(AG_INVALID_PROBLEM, "options.isa",
-                              "options: isa is %d: no such instruction set", (int)o->isa);
-    }
-    if (o->threads < 0 || o->threads > AGI_MAX_THREADS) {
-        return agi_fail_field(AG_INVALID_PROBLEM, "options.threads",
-                              "options: threads is %d: must be from 0 to %d", (int)o->threads,
-                              AGI_MAX_THREADS);
-    }
-    if (o->reserved != 0) {
-        return agi_fail_field(AG_INVALID_PROBLEM, "options.reserved", "options: reserved is %d: must be zero",
-                              (int)o->reserved);
-    }
-    if ((o->alloc == NULL) != (o->release == NULL)) {
-        return agi_fail_field(AG_INVALID_PROBLEM, o->alloc == NULL ? "options.alloc" : "options.release",
-                              "options: %s is NULL: give both alloc and release, or neither",
-                              o->alloc == NULL ? "alloc" : "release");
-    }
-    return AG_OK;
-}
-
-static ag_status complete_options(ag_options *o, const ag_options *given)
-{
-    const ag_options none = AG_OPTIONS_INIT;
-    ag_status status =
-        agi_read_struct(o, sizeof *o, given == NULL ? &none : given, "options", AG_INVALID_PROBLEM);
-    if (status == AG_OK) {
-        status = check_options(o);
-    }
-    if (status == AG_OK) {
-        status = complete_from_environment(o);
-    }
-    if (status == AG_OK && o->alloc == NULL) {
-        o->alloc = default_alloc;
-        o->release = default_release;
-    }
-    return status;
-}
+#include "core/choose.h"
+#include "core/options.h"
+#include "core/pool.h"
+#include "core/status.h"
+#include "core/structs.h"
 
 /* ---- The plan's own copies ---- */
 
@@ -170,7 +37,7 @@ static ag_status copy_buckets(ag_plan *plan)
     return status;
 }
 
-/* ALiBi's default: 2^(-8(h+1)/H); where H is no power of two, the slopes of the largest power n below
+/* ALiBi's default: 2^(-8(h+1)/H); if H is no power of two, the slopes of the largest power n below
  * it, then every other slope of 2n. */
 static double default_slope(int64_t h, int64_t H)
 {
@@ -196,24 +63,7 @@ static ag_status copy_slopes(ag_plan *plan)
     return status;
 }
 
-/* ---- The backend ---- */
-
-/* The one that was asked for; else the fastest. Nothing falls back to a slower one in silence: only what
- * the reference alone can do, rounding the intermediates, chooses it. */
-static ag_status choose_backend(ag_plan *plan, ag_backend wanted)
-{
-    if (wanted == AG_BACKEND_AUTO && plan->flags & AG_ROUND_INTERMEDIATES) {
-        wanted = AG_BACKEND_REFERENCE;
-    }
-    for (int i = 0; agi_backends[i] != NULL; i++) {
-        if (wanted == AG_BACKEND_AUTO || wanted == agi_backends[i]->id) {
-            plan->backend = agi_backends[i];
-            return agi_backends[i]->accept(plan);
-        }
-    }
-    return agi_fail_field(AG_UNSUPPORTED, "options.backend", "backend %d is not built into this library",
-                          (int)wanted);
-}
+/* ---- What the backend says ---- */
 
 static ag_status size_workspaces(ag_plan *plan)
 {
@@ -228,33 +78,52 @@ static ag_status size_workspaces(ag_plan *plan)
     return AG_OK;
 }
 
+static void complete_info(ag_plan *plan)
+{
+    ag_plan_info *info = &plan->info;
+    info->struct_size = sizeof *info;
+    info->backend = plan->backend->id;
+    info->threads = plan->threads;
+    plan->backend->info(plan, info);
+    snprintf(info->backend_name, sizeof info->backend_name, "%s", plan->backend->name);
+    for (int i = 0; i < plan->backend->n_isas; i++) {
+        if (plan->backend->isas[i].number == info->isa) {
+            snprintf(info->isa_name, sizeof info->isa_name, "%s", plan->backend->isas[i].name);
+        }
+    }
+}
+
 static void describe(ag_plan *plan)
 {
-    char detail[96] = "";
-    plan->backend->describe(plan, detail, sizeof detail);
-    snprintf(plan->description, sizeof plan->description, "%s%s%s, %d thread%s, deterministic",
-             plan->backend->name, detail[0] ? ", " : "", detail, (int)plan->threads,
-             plan->threads == 1 ? "" : "s");
+    const ag_plan_info *info = &plan->info;
+    char tile[48] = "";
+    if (info->tile_queries > 0) {
+        snprintf(tile, sizeof tile, ", tile %lldx%lld", (long long)info->tile_queries,
+                 (long long)info->tile_keys);
+    }
+    snprintf(plan->description, sizeof plan->description, "%s%s%s, float%d inside%s%s, %d thread%s%s",
+             info->backend_name, info->isa_name[0] ? ", " : "", info->isa_name,
+             (int)(8 * ag_dtype_size(info->compute_dtype)),
+             plan->flags & AG_ROUND_INTERMEDIATES ? ", intermediates rounded" : "", tile, (int)info->threads,
+             info->threads == 1 ? "" : "s", info->deterministic ? ", deterministic" : "");
 }
 
 /* ---- Public ---- */
 
-static ag_status build(ag_plan *plan, const ag_options *o)
+static ag_status build(ag_plan *plan, const agi_request *request)
 {
-    plan->threads = o->threads;
-    plan->isa = o->isa;
-    plan->flags = o->flags;
     ag_status status = copy_buckets(plan);
     if (status == AG_OK) {
         status = copy_slopes(plan);
     }
     if (status == AG_OK) {
-        status = choose_backend(plan, o->backend);
+        status = agi_choose_backend(plan, agi_backends, request);
     }
     if (status == AG_OK) {
         status = size_workspaces(plan);
     }
     if (status == AG_OK) {
+        complete_info(plan);
         describe(plan);
     }
     return status;
@@ -279,11 +148,12 @@ ag_status ag_plan_create(ag_plan **plan, const ag_problem *problem, const ag_opt
 {
     ag_plan made = {.buckets = NULL};
     ag_options o;
+    agi_request request;
     if (plan == NULL) {
         return agi_fail_field(AG_INVALID_ARGUMENT, "plan", "ag_plan_create: plan is NULL");
     }
     *plan = NULL;
-    ag_status status = complete_options(&o, options);
+    ag_status status = agi_options_complete(&o, &request, options);
     if (status == AG_OK) {
         status = agi_problem_complete(&made.p, problem);
     }
@@ -293,6 +163,8 @@ ag_status ag_plan_create(ag_plan **plan, const ag_problem *problem, const ag_opt
     if (status != AG_OK) {
         return status;
     }
+    made.threads = o.threads;
+    made.flags = o.flags;
     made.alloc_ctx = o.alloc_ctx;
     made.alloc = o.alloc;
     made.release = o.release;
@@ -301,7 +173,7 @@ ag_status ag_plan_create(ag_plan **plan, const ag_problem *problem, const ag_opt
         return status;
     }
     *kept = made;
-    status = build(kept, &o);
+    status = build(kept, &request);
     if (status != AG_OK) {
         release_all(kept);
         return status;
@@ -322,6 +194,15 @@ void ag_plan_destroy(ag_plan *plan)
 const char *ag_plan_describe(const ag_plan *plan)
 {
     return plan == NULL ? "no plan" : plan->description;
+}
+
+ag_status ag_plan_info_get(const ag_plan *plan, ag_plan_info *info)
+{
+    if (plan == NULL) {
+        return agi_fail_field(AG_INVALID_ARGUMENT, "plan", "ag_plan_info_get: plan is NULL");
+    }
+    ag_plan_info full = plan->info;
+    return agi_write_struct(info, &full, sizeof full, "info");
 }
 
 const ag_problem *ag_plan_problem(const ag_plan *plan)

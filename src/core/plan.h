@@ -3,7 +3,7 @@
 #ifndef AGI_PLAN_H
 #define AGI_PLAN_H
 
-#include "problem.h"
+#include "core/problem.h"
 
 typedef enum { AGI_FORWARD, AGI_VJP, AGI_JVP, AGI_VJP_JVP, AGI_N_MAPS } agi_map;
 
@@ -13,21 +13,19 @@ struct ag_plan {
     ag_problem p; /* complete; its arrays are the plan's own */
     const struct agi_backend *backend;
     int32_t threads;
-    ag_isa isa;
+    ag_isa isa;               /* a number of the backend's own list; AG_ISA_AUTO if it has none */
     uint32_t flags;           /* of the options */
     int32_t *buckets;         /* NULL: identity */
     double *slopes;           /* [heads]; NULL: no ALiBi */
     size_t bytes[AGI_N_MAPS]; /* of workspace */
     void *backend_data;       /* made by the backend's accept, freed by its destroy */
+    ag_plan_info info;
     char description[160];
 
     void *alloc_ctx;
     void *(*alloc)(void *ctx, size_t size);
     void (*release)(void *ctx, void *memory);
 };
-
-/* How many this process may use, at most AGI_MAX_THREADS. */
-int32_t agi_processors(void);
 
 /* Memory from the plan's allocator; NULL, with *status AG_NO_MEMORY and its message, if there is none. */
 void *agi_plan_alloc(const ag_plan *plan, size_t size, ag_status *status);

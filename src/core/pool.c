@@ -1,37 +1,38 @@
-/* The thread pool. One mutex guards everything: a task is a share of a whole map, so its cost does not
- * show. A job lives on the stack of the call that brought it; every thread that is free takes the next
- * task of the first job that has one left. The caller works too, and so a job ends even where no
- * thread could be started, and calls from within tasks cannot wait for each other in a circle.
+/* The thread pool. One mutex guards everything: a task is a share of a whole map, so the cost of the mutex does
+ * not show. A job lives on the stack of the call that brought it; every free thread takes the next task of the
+ * first job that has one left. The caller works too, so a job ends even if no thread could be started, and
+ * calls from within tasks cannot deadlock.
  *
- * A thread that finds nothing to do looks again for a short while before it sleeps, as the next step of a map often
- * follows at once and waking a thread costs more than a small step; but never more threads than there are
- * processors beside the caller's.
+ * A thread without work spins for a short while before it sleeps, as the next step of a map often follows at
+ * once and waking a thread costs more than a small step. At most as many spin as there are processors besides
+ * the caller's.
  *
- * Where several threads call at the same time, say from a parallel region of the program, each of them works on its own
- * job, and that many fewer of the pool's threads begin tasks: only as many as make one call's threads with the callers.
+ * If several threads of the program call at the same time, each works on its own job, and that many fewer of
+ * the pool's threads take tasks: callers and busy workers together never exceed the pool's threads plus one.
  *
- * A generation number stands for one set of threads: threads whose generation is over leave. fork()
- * is taken with the mutex held, and the child begins a new generation with no threads and no jobs;
- * its first call starts new ones. */
+ * A generation number stands for one set of threads: threads of an older generation leave. fork() is taken with
+ * the mutex held, and the child begins a new generation with no threads and no jobs; its first call starts new
+ * ones. */
 #define _POSIX_C_SOURCE 200809L
-#include "pool.h"
+#include "core/pool.h"
 
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <time.h>
 
-#include "plan.h"
+#include "core/cpu_info.h"
 
-/* How long a thread looks for work, or a caller for the end of its job, before it sleeps. */
-#define PATIENCE_NS 30000
+/* How long a thread spins for work, or a caller for the end of its job, before it sleeps. */
+#define SPIN_NS 30000
 
 typedef struct job {
-    int64_t n_tasks, next;
+    int64_t n_tasks, next_task;
     _Atomic int64_t done;
     ag_task task;
     void *arg;
-    struct job *later;
+    struct job *next;
 } job;
 
 static struct {
@@ -39,9 +40,9 @@ static struct {
     pthread_cond_t work; /* a job came, or the generation is over */
     pthread_cond_t done; /* a job's last task ended */
     job *jobs;
-    _Atomic uint64_t news;  /* how often `work` was signalled */
-    int watching, watchers; /* threads that look for work now, and at most */
-    int callers, busy;      /* calls under way, and the pool's threads in a task */
+    _Atomic uint64_t epoch;     /* how often `work` was signalled */
+    int spinners, max_spinners; /* threads that spin for work now, and at most */
+    int callers, busy;          /* calls under way, and the pool's threads in a task */
     uintptr_t generation;
     int64_t plans;
     int n_threads;
@@ -49,27 +50,27 @@ static struct {
 } pool = {
     .mutex = PTHREAD_MUTEX_INITIALIZER, .work = PTHREAD_COND_INITIALIZER, .done = PTHREAD_COND_INITIALIZER};
 
-/* NULL also where there are callers enough. */
+/* NULL also if callers and busy threads are as many as there may be. */
 static job *job_for_a_thread(void)
 {
     job *j = pool.callers + pool.busy <= pool.n_threads ? pool.jobs : NULL;
-    while (j != NULL && j->next == j->n_tasks) {
-        j = j->later;
+    while (j != NULL && j->next_task == j->n_tasks) {
+        j = j->next;
     }
     return j;
 }
 
 /* With the mutex held. */
-static void call_for_threads(void)
+static void wake_threads(void)
 {
-    pool.news++;
+    pool.epoch++;
     pthread_cond_broadcast(&pool.work);
 }
 
 /* With the mutex held before and after, but not while the task runs. */
 static void run_one_task(job *j)
 {
-    const int64_t index = j->next++;
+    const int64_t index = j->next_task++;
     pthread_mutex_unlock(&pool.mutex);
     j->task(j->arg, index);
     pthread_mutex_lock(&pool.mutex);
@@ -94,30 +95,31 @@ static void pause_briefly(void)
 #endif
 }
 
-/* With the mutex held before and after: looks out for news. False: there were none, or others look already. */
-static bool watch_for_news(void)
+/* With the mutex held before and after: spins until the epoch changes. False: it did not, or enough threads
+ * spin already. */
+static bool spin_for_work(void)
 {
-    const uint64_t old = pool.news;
-    if (pool.watching >= pool.watchers) {
+    const uint64_t old = pool.epoch;
+    if (pool.spinners >= pool.max_spinners) {
         return false;
     }
-    pool.watching++;
+    pool.spinners++;
     pthread_mutex_unlock(&pool.mutex);
-    const int64_t end = nanoseconds() + PATIENCE_NS;
-    while (pool.news == old && nanoseconds() < end) {
+    const int64_t end = nanoseconds() + SPIN_NS;
+    while (pool.epoch == old && nanoseconds() < end) {
         pause_briefly();
     }
     pthread_mutex_lock(&pool.mutex);
-    pool.watching--;
-    return pool.news != old;
+    pool.spinners--;
+    return pool.epoch != old;
 }
 
 /* With the mutex held before and after. */
 static void wait_for_job(const job *j)
 {
-    if (j->done < j->n_tasks && pool.watchers > 0) {
+    if (j->done < j->n_tasks && pool.max_spinners > 0) {
         pthread_mutex_unlock(&pool.mutex);
-        const int64_t end = nanoseconds() + PATIENCE_NS;
+        const int64_t end = nanoseconds() + SPIN_NS;
         while (j->done < j->n_tasks && nanoseconds() < end) {
             pause_briefly();
         }
@@ -138,7 +140,7 @@ static void *worker(void *generation)
             pool.busy++;
             run_one_task(j);
             pool.busy--;
-        } else if (!watch_for_news()) {
+        } else if (!spin_for_work()) {
             pthread_cond_wait(&pool.work, &pool.mutex);
         }
     }
@@ -181,7 +183,7 @@ static void after_fork_in_child(void)
     pool.generation++;
     pool.n_threads = 0;
     pool.jobs = NULL;
-    pool.watching = pool.callers = pool.busy = 0;
+    pool.spinners = pool.callers = pool.busy = 0;
     pthread_cond_init(&pool.work, NULL);
     pthread_cond_init(&pool.done, NULL);
     pthread_mutex_unlock(&pool.mutex);
@@ -198,7 +200,7 @@ void agi_pool_acquire(int threads)
     pthread_once(&once, register_fork_handlers);
     pthread_mutex_lock(&pool.mutex);
     pool.plans++;
-    pool.watchers = agi_processors() - 1;
+    pool.max_spinners = agi_processors() - 1;
     start_threads(threads - 1);
     pthread_mutex_unlock(&pool.mutex);
 }
@@ -214,7 +216,7 @@ void agi_pool_release(void)
         }
         pool.n_threads = 0;
         pool.generation++;
-        call_for_threads();
+        wake_threads();
     }
     pthread_mutex_unlock(&pool.mutex);
     while (n_leaving > 0) {
@@ -226,7 +228,7 @@ static void append(job *j)
 {
     job **end = &pool.jobs;
     while (*end != NULL) {
-        end = &(*end)->later;
+        end = &(*end)->next;
     }
     *end = j;
 }
@@ -235,9 +237,9 @@ static void unlink_job(job *j)
 {
     job **at = &pool.jobs;
     while (*at != j) {
-        at = &(*at)->later;
+        at = &(*at)->next;
     }
-    *at = j->later;
+    *at = j->next;
 }
 
 void agi_pool_run(int64_t n_tasks, ag_task task, void *arg)
@@ -251,15 +253,15 @@ void agi_pool_run(int64_t n_tasks, ag_task task, void *arg)
     start_threads(n_tasks - 1);
     pool.callers++;
     append(&j);
-    call_for_threads();
-    while (j.next < j.n_tasks) {
+    wake_threads();
+    while (j.next_task < j.n_tasks) {
         run_one_task(&j);
     }
     wait_for_job(&j);
     unlink_job(&j);
     pool.callers--;
-    if (pool.jobs != NULL) { /* a thread may help there now */
-        call_for_threads();
+    if (pool.jobs != NULL) { /* one more thread may take tasks of the other callers */
+        wake_threads();
     }
     pthread_mutex_unlock(&pool.mutex);
 }

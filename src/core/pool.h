@@ -8,7 +8,7 @@
 
 #define AGI_MAX_THREADS 1024
 
-/* A plan that may use `threads` threads comes into being, and goes. The first one starts the pool, the
+/* At the creation and the end of a plan that may use `threads` threads. The first plan starts the pool, the
  * last one ends it. */
 void agi_pool_acquire(int threads);
 void agi_pool_release(void);

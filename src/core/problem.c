@@ -1,40 +1,17 @@
 /* Defaults and validation of a problem. Everything that can be wrong with one is said here, with the
  * field's name and value; no attention formula is known here. */
-#include "problem.h"
+#include "core/problem.h"
 
 #include <math.h>
 #include <string.h>
 
-#include "status.h"
+#include "core/status.h"
+#include "core/structs.h"
 
 #define MAX_DIM 512
-#define MAX_STRUCT (UINT32_C(1) << 16) /* no struct will ever be larger: it was not initialised */
 #define ALL_FLAGS                                                                                            \
     (AG_CAUSAL | AG_WINDOW | AG_SCALE | AG_SINK | AG_BIAS | AG_MASK | AG_TABLE | AG_ALIBI | AG_SLOPES |      \
      AG_PACKED)
-
-ag_status agi_read_struct(void *ours, size_t our_size, const void *theirs, const char *name, ag_status status)
-{
-    uint32_t size;
-    if (theirs == NULL) {
-        return agi_fail_field(status, name, "%s is NULL", name);
-    }
-    memcpy(&size, theirs, sizeof size);
-    if (size < 2 * sizeof size || size % sizeof(void *) != 0 || size > MAX_STRUCT) {
-        return agi_fail_field(status, name, "%s: struct_size is %lu: set it to sizeof the struct", name,
-                              (unsigned long)size);
-    }
-    for (size_t i = our_size; i < size; i++) {
-        if (((const unsigned char *)theirs)[i] != 0) {
-            return agi_fail_field(status, name,
-                                  "%s: struct_size is %lu, ours %zu, and byte %zu, unknown here, is not zero",
-                                  name, (unsigned long)size, our_size, i);
-        }
-    }
-    memset(ours, 0, our_size);
-    memcpy(ours, theirs, size < our_size ? size : our_size);
-    return AG_OK;
-}
 
 bool agi_product_fits(int64_t a, int64_t b, int64_t c, int64_t d, int64_t limit)
 {

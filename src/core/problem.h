@@ -6,18 +6,13 @@
 
 #include "attngrad.h"
 
-/* Copies a public struct that begins with its own size: what the caller's (older) struct lacks becomes
- * zero, what it has beyond ours must be zero. `name` is for the message, `status` what a bad size is. */
-ag_status agi_read_struct(void *ours, size_t our_size, const void *theirs, const char *name,
-                          ag_status status);
-
 /* Reads, checks and completes all but the arrays, which a problem's text does not hold. */
 ag_status agi_problem_complete(ag_problem *complete, const ag_problem *given);
 
 /* Of a complete problem: are buckets and alibi_slopes there and right? */
 ag_status agi_problem_check_arrays(const ag_problem *p);
 
-/* a * b * c * d, or INT64_MAX where that would overflow, for non-negative numbers. */
+/* a * b * c * d, or INT64_MAX if that would overflow, for non-negative numbers. */
 int64_t agi_saturated(int64_t a, int64_t b, int64_t c, int64_t d);
 
 /* a * b * c * d <= limit, for non-negative numbers, without overflow. */

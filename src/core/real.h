@@ -5,6 +5,9 @@
 #define AGI_REAL_H
 
 #include <float.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
 #ifdef AGI_REAL64
 typedef double real;

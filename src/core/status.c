@@ -1,5 +1,5 @@
 /* The thread-local message and the names of the status values. Prints nothing, allocates nothing. */
-#include "status.h"
+#include "core/status.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -8,8 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "problem.h"
-#include "status.h"
+#include "core/problem.h"
+#include "core/status.h"
+#include "core/structs.h"
 
 /* ---- Parsing ---- */
 
@@ -26,10 +27,10 @@ typedef struct key key;
 struct key {
     const char *name;
     ag_status (*set)(parser *x, const key *k, const char *value); /* value NULL: the bare word */
-    size_t offset;                                                /* of the field, where one is set */
-    uint32_t flag;                                                /* the feature, where one is switched on */
-    ag_dtype dtype;                                               /* for words that name one */
-    bool size;                                                    /* written without '=' */
+    size_t offset;                                                /* of the field that it sets, if any */
+    uint32_t flag;  /* the feature that it switches on, if any */
+    ag_dtype dtype; /* for words that name one */
+    bool size;      /* written without '=' */
 };
 
 /* Names the word as it was written: b2, but softcap=30. */
@@ -44,7 +45,7 @@ static int64_t *integer_field(parser *x, size_t offset)
     return (int64_t *)(void *)((char *)&x->p + offset);
 }
 
-/* Reads an integer and the ',' behind it, where one is; another number must follow that. */
+/* Reads an integer and the ',' after it, if there is one; another number must follow that. */
 static bool read_integer(const char **text, int64_t *value)
 {
     char *end;

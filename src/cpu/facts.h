@@ -6,7 +6,7 @@
 
 /* What a plan's backend data begins with. */
 typedef struct {
-    const char *kernels; /* the table of kernels that the maps run on */
+    ag_isa isa; /* whose kernels the maps run on: not every set of the plan serves every problem */
     int64_t tile_queries, tile_keys;
 } agi_cpu_facts;
 

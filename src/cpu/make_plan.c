@@ -24,11 +24,16 @@ static const agi_implementation *implementation_of(const ag_plan *plan)
     return *x;
 }
 
+/* The instruction set of the vector kernels; AMX has AVX-512 beside it. */
+static ag_isa vector_isa(const ag_plan *plan)
+{
+    return plan->isa == AG_ISA_AMX ? AG_ISA_AVX512 : plan->isa;
+}
+
 const agi_kernels *REAL(agi_kernels_of)(const ag_plan *plan)
 {
-    switch (plan->isa) {
+    switch (vector_isa(plan)) {
 #if defined(__x86_64__)
-    case AG_ISA_AMX: /* has AVX-512 beside it */
     case AG_ISA_AVX512: return &REAL(agi_kernels_avx512);
     case AG_ISA_AVX2: return &REAL(agi_kernels_avx2);
 #elif defined(__aarch64__)
@@ -67,8 +72,8 @@ ag_status REAL(agi_cpu_plan_make)(ag_plan *plan)
     for (int map = 0; map < AGI_N_MAPS; map++) {
         cpu->backward[map] = REAL(agi_backward_schedule_of)(cpu, plan, (agi_map)map);
     }
-    cpu->facts =
-        (agi_cpu_facts){x->name == NULL ? cpu->k->name : x->name, TILE_ROWS, cpu->backward[AGI_VJP].block};
+    cpu->facts = (agi_cpu_facts){x->isa == AG_ISA_AUTO ? vector_isa(plan) : x->isa, TILE_ROWS,
+                                 cpu->backward[AGI_VJP].block};
     plan->backend_data = cpu;
     return AG_OK;
 }

@@ -60,9 +60,9 @@ agi_row_schedule REAL(agi_row_schedule_of)(const agi_cpu_plan *cpu, const ag_pla
 agi_backward_schedule REAL(agi_backward_schedule_of)(const agi_cpu_plan *cpu, const ag_plan *plan,
                                                      agi_map map);
 
-/* A way to run the maps: a folder beside vec/ and amx/, and a line in make_plan.c. */
+/* A way to run the maps: a folder like vec/, and a line in make_plan.c. */
 typedef struct {
-    const char *name;                    /* NULL: that of the vector kernels */
+    ag_isa isa;                          /* AG_ISA_AUTO: that of the vector kernels */
     bool (*serves)(const ag_plan *plan); /* NULL: every plan */
     const struct agi_row_ops *row_ops;
     const struct agi_backward_ops *backward_ops;

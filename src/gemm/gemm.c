@@ -161,5 +161,5 @@ ag_status agi_gemm(const agi_gemm_op *ops, int n_ops, const ag_plan *plan, const
     for (int o = 0; o < n_ops; o++) {
         split_op(&x, o, work);
     }
-    return agi_run_items(plan, exec, x.n_items, run_item, &x);
+    return agi_parallel_for(plan, exec, x.n_items, run_item, &x);
 }

@@ -1,6 +1,6 @@
 /* An open file: mapping its bytes, handing out its arrays, closing it. Knows no file format. */
 #define _POSIX_C_SOURCE 200809L
-#include "io.h"
+#include "io/io.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,5 +1,5 @@
 /* The number formats and the sizes of arrays of them. */
-#include "io.h"
+#include "io/io.h"
 
 #include <string.h>
 

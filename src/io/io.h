@@ -29,7 +29,7 @@ typedef struct {
     ag_io_dtype dtype;
     size_t size;
     const char *name;        /* "f32" */
-    const char *npy;         /* "f4": kind and size; NULL where .npy has none */
+    const char *npy;         /* "f4": kind and size; NULL if .npy has none */
     const char *safetensors; /* "F32" */
 } agi_io_format;
 
@@ -58,10 +58,10 @@ typedef struct {
 struct ag_io_file {
     const unsigned char *bytes;
     size_t size;
-    void *map; /* what to unmap; NULL where the bytes are the caller's */
+    void *map; /* what to unmap; NULL if the bytes are the caller's */
 
     ag_io_array *arrays; /* [count] */
-    void **copies;       /* [count]: an array's own memory, NULL where its data lie in bytes */
+    void **copies;       /* [count]: an array's own memory, NULL if its data lie in bytes */
     int64_t count;
     agi_io_skipped *skipped; /* [skipped_count] */
     int64_t skipped_count;

@@ -3,8 +3,8 @@
  *     \x93NUMPY | major | minor | length of the header (2 bytes in 1.0, 4 later) | header | the array
  *
  * A reader for all of them; the writer's headers are short, so that it writes 1.0. */
-#include "npy_header.h"
-#include "writer.h"
+#include "io/npy_header.h"
+#include "io/writer.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
  *     {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }
  * which takes what NumPy writes and reads, the three keys in any order, and nothing else: no other
  * Python is evaluated. */
-#include "npy_header.h"
+#include "io/npy_header.h"
 
 #include <string.h>
 
@@ -63,7 +63,7 @@ static bool take_string(cursor *c, char word[WORD_SIZE])
     return take(c, quote);
 }
 
-/* A length of at most 18 digits; Python 2 wrote an L behind it. */
+/* A length of at most 18 digits; Python 2 wrote an L after it. */
 static bool take_length(cursor *c, int64_t *n)
 {
     int digits = 0;

@@ -2,7 +2,7 @@
 #ifndef AGI_IO_NPY_HEADER_H
 #define AGI_IO_NPY_HEADER_H
 
-#include "io.h"
+#include "io/io.h"
 
 /* Reads the text[length] of the header into array's dtype, ndim and shape, and the order of its bytes. */
 ag_io_status agi_io_npy_header(const char *text, size_t length, ag_io_array *array, agi_io_order *order);

@@ -1,6 +1,6 @@
-/* From the bytes of a file to C order, little-endian, aligned: without a copy where they stand so already.
+/* From the bytes of a file to C order, little-endian, aligned: without a copy if they are so already.
  * Files are little-endian like the machines this is built for. */
-#include "io.h"
+#include "io/io.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -7,7 +7,7 @@
  * Offsets count from the end of the header. Together the tensors must cover the bytes exactly: no two
  * overlap, none leaves the file, no byte is left over. That holds for tensors of an unknown dtype too, which are
  * then left alone: they are an error only for who asks for them. */
-#include "io.h"
+#include "io/io.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -77,7 +77,7 @@ static ag_io_status read_metadata(ag_io_file *file, const json_t *metadata)
     return AG_IO_OK;
 }
 
-/* A tensor and where its bytes stand behind the header; unknown: its dtype, where that is not known. */
+/* A tensor and the place of its bytes after the header; unknown: the name of its dtype, if it is not one of ours. */
 typedef struct {
     ag_io_array array;
     const char *unknown;
@@ -205,7 +205,7 @@ static ag_io_status check_cover(const entry *entries, int64_t count, int64_t ava
     }
     if (covered != available) {
         return agi_io_fail(AG_IO_INVALID_FILE,
-                           "the bytes from %" PRId64 " on, behind the header, belong to no tensor", covered);
+                           "the bytes from %" PRId64 " on, after the header, belong to no tensor", covered);
     }
     return AG_IO_OK;
 }

@@ -1,5 +1,5 @@
 /* Writing of .safetensors: the widest elements first, so that every tensor is aligned to its element. */
-#include "writer.h"
+#include "io/writer.h"
 
 #include <jansson.h>
 #include <stdlib.h>
@@ -64,7 +64,7 @@ static ag_io_status add_tensor(json_t *header, const ag_io_array *array, int64_t
     return add_item(header, array->name, item);
 }
 
-/* Fills the header and, behind the first two parts, the bytes of the tensors in the order of the file. */
+/* Fills the header and, after the first two parts, the bytes of the tensors in the order of the file. */
 static ag_io_status add_tensors(json_t *header, const ag_io_array *arrays, int64_t count, agi_io_part *parts)
 {
     ag_io_status status = AG_IO_OK;

@@ -1,6 +1,6 @@
 /* The temporary files of temporary.h. Knows no message and no format. */
 #define _GNU_SOURCE
-#include "temporary.h"
+#include "io/temporary.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -34,7 +34,7 @@ static void next_name(agi_io_temporary *file)
              (long)getpid(), atomic_fetch_add(&numbers, 1U), name_end);
 }
 
-/* A file without a name; -1 where the file system has no such thing. */
+/* A file without a name; -1 if the file system has no such thing. */
 static int open_unnamed(const agi_io_temporary *file)
 {
 #ifdef O_TMPFILE
@@ -47,7 +47,7 @@ static int open_unnamed(const agi_io_temporary *file)
     return -1;
 }
 
-/* False where another process took the file for a stale one before it was locked. A file system without
+/* False if another process took the file for a stale one before it was locked. A file system without
  * locks is no reason not to write: nothing is ever taken for stale there. */
 static bool keep(int fd)
 {

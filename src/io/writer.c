@@ -1,8 +1,8 @@
 /* Files that are whole or not there. Each is written into a temporary file in its own folder (temporary.h) and
  * synchronised; commit puts all of them into place and synchronises the folders. */
 #define _GNU_SOURCE
-#include "temporary.h"
-#include "writer.h"
+#include "io/temporary.h"
+#include "io/writer.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -58,7 +58,7 @@ static ag_io_status check_target(const char *path, struct stat *about, bool *the
     return AG_IO_OK;
 }
 
-/* Who could read the old file can read the new one, and no one else: where the group cannot be kept, it gets
+/* Who could read the old file can read the new one, and no one else: if the group cannot be kept, it gets
  * nothing. */
 static bool keep_access(int fd, const struct stat *old)
 {
@@ -214,7 +214,7 @@ static ag_io_status prepare(const ag_io_writer *writer)
     return status;
 }
 
-/* "; 2 of 3 files are in place: 'o.npy', 'lse.npy'": the first of them, in the order of writing. Where there is
+/* "; 2 of 3 files are in place: 'o.npy', 'lse.npy'": the first of them, in the order of writing. If there is
  * only one file, nothing is left to be said. */
 static void list_placed(const ag_io_writer *writer, int64_t placed, char text[LIST_SIZE])
 {

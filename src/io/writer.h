@@ -2,7 +2,7 @@
 #ifndef AGI_IO_WRITER_H
 #define AGI_IO_WRITER_H
 
-#include "io.h"
+#include "io/io.h"
 
 /* Bytes that follow each other in a file. */
 typedef struct {

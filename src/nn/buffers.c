@@ -1,10 +1,11 @@
-/* The layer's buffers: what is in the workspace and in the saved activations, where, and how large. Every
- * size is a dry run of its layout. */
+/* The layout of the layer's buffers: the workspace and the saved activations. A size is found by a dry run of the
+ * layout. */
 #include "nn/layer.h"
 
 #include <string.h>
 
 #include "core/status.h"
+#include "core/structs.h"
 
 static void *take_matrix(agi_arena *arena, int64_t rows, int64_t cols, ag_dtype dtype)
 {
@@ -79,22 +80,6 @@ ag_status agi_layer_size_buffers(ag_layer *layer)
 }
 
 /* ---- Public ---- */
-
-/* Writes as much of ours as the caller's struct, which begins with its size, has room for. */
-ag_status agi_write_struct(void *theirs, void *ours, size_t our_size, const char *name)
-{
-    uint32_t size = 0;
-    if (theirs != NULL) {
-        memcpy(&size, theirs, sizeof size);
-    }
-    if (size < 2 * sizeof size) {
-        return agi_fail_field(AG_INVALID_ARGUMENT, name, "%s: %s", name,
-                              theirs == NULL ? "is NULL" : "struct_size is too small: initialise it");
-    }
-    memcpy(ours, &size, sizeof size);
-    memcpy(theirs, ours, size < our_size ? size : our_size);
-    return AG_OK;
-}
 
 static ag_status check_which(const ag_layer *layer, ag_saved which, const char *call)
 {

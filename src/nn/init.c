@@ -1,6 +1,6 @@
-/* Seeded initialisation. Each number is a function of seed, parameter and element alone, by Philox, and
- * uses only operations that IEEE 754 rounds in one way (+ - * / and the square root): no library's
- * logarithm or cosine, so that every platform gives the same bits. */
+/* Seeded initialisation. Each number is a function of seed, parameter and element alone, by Philox. It is computed by
+ * + - * / and the square root only, whose rounding IEEE 754 defines, and not by the C library's logarithm and cosine:
+ * so every platform gives the same bits. */
 #include "nn/layer.h"
 
 #include <math.h>
@@ -9,7 +9,7 @@
 #include "core/philox.h"
 #include "core/status.h"
 
-/* Tells these numbers from a dropout mask of the same seed, whose last word counts sequences. */
+/* The last word of the counter, which is the sequence's index in a dropout mask: so the two never share numbers. */
 #define STREAM UINT32_C(0xFFFFFFFF)
 
 static const double ln2 = 0.69314718055994530942, half_pi = 1.57079632679489661923;
@@ -52,7 +52,7 @@ static double quarter_cosine(double x)
     return sum;
 }
 
-/* Box and Muller's: sqrt(-2 log u0) cos(2 pi u1), by the quarter in which u1 lies. */
+/* Box-Muller: sqrt(-2 log u0) cos(2 pi u1), the cosine by quarters of its period. */
 static double normal(const double u[2])
 {
     const double quarters = 4 * u[1];

@@ -1,7 +1,8 @@
-/* Making a layer: its description checked, its plan, its parameters' places. */
+/* Makes a layer: checks its description, makes its plan, lays out its parameters. */
 #include "nn/layer.h"
 
 #include "core/status.h"
+#include "core/structs.h"
 
 #define ALL_FLAGS (AG_LAYER_SELF | AG_LAYER_SHARED_KV | AG_LAYER_BIASES)
 
@@ -63,7 +64,7 @@ static ag_status complete_desc(ag_layer_desc *d, const ag_layer_desc *given)
     return status == AG_OK ? AG_OK : agi_fail_within(status, "desc");
 }
 
-/* Where one array serves for several inputs, they are of one shape. */
+/* Inputs that share one array must have one shape. */
 static ag_status check_shared_inputs(const ag_layer_desc *d, const ag_layer *layer)
 {
     const bool self = (d->flags & AG_LAYER_SELF) != 0, shared = (d->flags & AG_LAYER_SHARED_KV) != 0;
@@ -102,7 +103,7 @@ static void add_param(ag_layer *layer, const char *name, int64_t rows, int64_t c
     layer->size += rows * cols;
 }
 
-static void place_params(ag_layer *layer, const ag_layer_desc *d)
+static void lay_out_params(ag_layer *layer, const ag_layer_desc *d)
 {
     static const char *const names[][2] = {{"wq", "bq"}, {"wk", "bk"}, {"wv", "bv"}, {"wo", "bo"}};
     const ag_problem *p = &layer->plan->p;
@@ -127,7 +128,8 @@ static void place_params(ag_layer *layer, const ag_layer_desc *d)
     }
 }
 
-/* Every array of the layer, in elements. Heads are at most MAX_ELEMENTS as a whole by the plan's check. */
+/* Checks the number of elements of every array. The plan has checked that heads times channels is at most
+ * MAX_ELEMENTS. */
 static ag_status check_sizes(const ag_layer *layer, const ag_layer_desc *d)
 {
     const ag_problem *p = &layer->plan->p;
@@ -163,7 +165,7 @@ static ag_status build(ag_layer *layer, const ag_layer_desc *d)
         status = check_sizes(layer, d);
     }
     if (status == AG_OK) {
-        place_params(layer, d);
+        lay_out_params(layer, d);
         status = agi_layer_size_buffers(layer);
     }
     return status;

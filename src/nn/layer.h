@@ -6,7 +6,7 @@
 #include "core/backend.h"
 #include "gemm/gemm.h"
 
-/* The projections: three before attention, one behind it. */
+/* The projections: three before attention, one after it. */
 typedef enum { AGI_Q, AGI_K, AGI_V, AGI_O, AGI_N_PROJECTIONS } agi_projection;
 
 typedef struct {
@@ -29,8 +29,7 @@ struct ag_layer {
 
 /* ---- Buffers ---- */
 
-/* Q K V C lse, or their tangents; or dQ dK dV dC, without lse; or the tangents of those. By projection:
- * at[AGI_O] is C. */
+/* Q K V C and lse, or their tangents; or dQ dK dV dC, or their tangents, without lse. By projection: at[AGI_O] is C. */
 typedef struct {
     void *at[AGI_N_PROJECTIONS];
     double *lse;
@@ -41,7 +40,7 @@ void agi_activations_lay_out(agi_activations *x, agi_arena *arena, const ag_laye
 typedef struct {
     agi_activations td; /* vjp_jvp only */
     agi_gemm_space gemm;
-    void *attention; /* its workspace, over that of the products: they never run at once */
+    void *attention; /* its workspace, in the same memory as the products' scratch: they never run at once */
     size_t attention_bytes;
 } agi_layer_space;
 
@@ -49,9 +48,6 @@ void agi_layer_lay_out(agi_layer_space *space, agi_arena *arena, const ag_layer 
 
 /* Fills in bytes and saved_bytes. */
 ag_status agi_layer_size_buffers(ag_layer *layer);
-
-/* Writes as much of ours as the caller's struct, which begins with its size, has room for. */
-ag_status agi_write_struct(void *theirs, void *ours, size_t our_size, const char *name);
 
 /* As attention sees them: q, k, v, o by heads; lse and mu by rows. */
 ag_tensor agi_heads_view(const ag_layer *layer, agi_projection which, const void *data);
@@ -75,8 +71,8 @@ ag_status agi_layer_check(agi_layer_call *call, const ag_layer *layer, agi_map m
 
 /* ---- Optimisers ---- */
 
-/* Refuses a list, each entry of which is right by itself, where an array that a step with so many states writes
- * overlaps another one. */
+/* Refuses a list in which an array that a step with `states` states writes overlaps another array. Each entry has been
+ * checked by itself. */
 ag_status agi_check_overlaps(const char *call, const ag_param *list, int64_t n, int states);
 
 #endif

@@ -1,6 +1,6 @@
-/* SGD with momentum and AdamW over a list of flat arrays, in float64 by blocks, each result rounded once.
- * A step looks at every gradient first, one sum in one order for the norm; then it computes all that it
- * would write, and writes, by the same computation again, only where all of it is finite. */
+/* SGD with momentum and AdamW over a list of flat arrays, computed in float64 by blocks, each result rounded once. A
+ * step first reads every gradient for the norm, which is one sum in one order. Then it computes all results, and only
+ * if all of them are finite it computes them again and writes them. */
 #include <float.h>
 #include <math.h>
 #include <string.h>
@@ -8,10 +8,11 @@
 #include "nn/layer.h"
 #include "core/number.h"
 #include "core/status.h"
+#include "core/structs.h"
 
 /* ---- Checks ---- */
 
-/* What a step reads of each parameter: gradients only, or as many states. */
+/* What a call needs of each parameter: the gradient alone, or also the value and `states` states. */
 typedef struct {
     const char *call;
     bool update;
@@ -86,16 +87,16 @@ static ag_status check_list(const needs *what, const ag_param *list, int64_t n)
     return status == AG_OK && what->update ? agi_check_overlaps(what->call, list, n, what->states) : status;
 }
 
-/* A number of the optimiser's own: least <= value < most. */
-static ag_status check_number(const char *call, const char *name, double value, double least, double most)
+/* A number of the optimiser's own: min <= value < max. */
+static ag_status check_number(const char *call, const char *name, double value, double min, double max)
 {
-    return value >= least && value < most
+    return value >= min && value < max
                ? AG_OK
                : agi_fail_field(AG_INVALID_ARGUMENT, name, "%s: %s is %g: must be at least %g and below %g",
-                                call, name, value, least, most);
+                                call, name, value, min, max);
 }
 
-/* ---- Numbers, by blocks; float32 without a call for each ---- */
+/* ---- Loading and storing of blocks; float32 without a call per number ---- */
 
 enum { BLOCK = 256 };
 
@@ -134,7 +135,7 @@ static void store(const double *from, ag_dtype dtype, void *to, int64_t first, i
 /* All gradients, each divided by the loss scale. */
 typedef struct {
     double largest; /* of their absolute values */
-    double root;    /* the norm is largest * root: no square overflows or is lost */
+    double root;    /* the norm is largest * root: no square overflows or underflows */
     int64_t non_finite;
 } gradients;
 
@@ -143,8 +144,7 @@ static double divisor(double loss_scale)
     return loss_scale == 0 ? 1 : loss_scale;
 }
 
-/* Of one array: the largest and how many are not finite or, where that is known already, the sum of
- * squares. */
+/* Of one array: the largest and how many are not finite; in the second run (sum not NULL) the sum of squares. */
 static void add_array(const ag_param *p, double scale, gradients *all, double *sum)
 {
     double g[BLOCK];
@@ -204,7 +204,7 @@ typedef struct {
     double w[BLOCK], g[BLOCK], m[BLOCK], v[BLOCK];
 } block;
 
-/* What all updates know. */
+/* The numbers of an update. */
 typedef struct {
     double rate, decay, scale, clip; /* the gradient is divided by scale, multiplied by clip 2^exponent */
     int exponent;
@@ -232,7 +232,7 @@ static void update_adamw(block *x, const numbers *k)
     }
 }
 
-/* The copy is what the value became, rounded again from there: a value that is read back gives it. */
+/* The copy is rounded from the stored value, not from float64: converting the value later gives the same. */
 static void store_copy(const ag_param *p, int64_t first, int64_t n)
 {
     if (p->copy != NULL) {
@@ -248,7 +248,7 @@ static bool fits(ag_dtype dtype, double x)
     return dtype == AG_F32 ? isfinite((float)x) : isfinite(x);
 }
 
-/* The smallest size that a format rounds to infinity. */
+/* The smallest number that a format rounds to infinity. */
 static double overflow_of(ag_dtype dtype)
 {
     switch (dtype) {
@@ -264,7 +264,7 @@ static bool copy_fits(const ag_param *p, double w)
     return p->copy == NULL || fabs(agi_round(p->dtype, w)) < overflow_of(p->copy_dtype);
 }
 
-/* How many of the block's elements would not be finite where they are stored. */
+/* How many of the block's elements would not be finite once stored. */
 static int64_t count_bad(const block *x, const ag_param *p, int states)
 {
     int64_t bad = 0;
@@ -276,9 +276,9 @@ static int64_t count_bad(const block *x, const ag_param *p, int states)
     return bad;
 }
 
-/* A factor of which a number of its own would be lost is applied in two steps, of which the second is exact
- * or the rounding of the result. */
-static void treat(block *x, const numbers *k)
+/* Unscales and clips the gradient. A clip factor that would underflow is applied as clip 2^exponent: the second step is
+ * exact, or rounds the result once. */
+static void scale_gradient(block *x, const numbers *k)
 {
     for (int64_t i = 0; i < x->n; i++) {
         x->g[i] = x->g[i] / k->scale * k->clip;
@@ -288,7 +288,7 @@ static void treat(block *x, const numbers *k)
     }
 }
 
-/* What a step does to one array: writes it, or only returns how many elements would not be finite. */
+/* Updates one array; or, unless `writes`, only returns how many of its elements would not be finite. */
 static int64_t update_param(const ag_param *p, update run, const numbers *k, int states, bool writes)
 {
     numbers mine = *k;
@@ -302,7 +302,7 @@ static int64_t update_param(const ag_param *p, update run, const numbers *k, int
         load(x.g, p->grad_dtype, p->grad, first, x.n);
         load(x.m, p->dtype, m, first, x.n);
         load(x.v, p->dtype, v, first, x.n);
-        treat(&x, &mine);
+        scale_gradient(&x, &mine);
         run(&x, &mine);
         if (!writes) {
             bad += count_bad(&x, p, states);
@@ -318,13 +318,13 @@ static int64_t update_param(const ag_param *p, update run, const numbers *k, int
 
 /* ---- A step ---- */
 
-/* How the gradients are treated. */
+/* How gradients are clipped and unscaled. */
 typedef struct {
     double max_norm, loss_scale;
 } treatment;
 
-/* The factor clip 2^exponent is 1, or what brings the norm down to max_norm, also where the norm overflows or
- * the factor as one number would be subnormal or zero; then clip is less than 1. */
+/* The factor clip 2^exponent is 1, or reduces the norm to max_norm, even if the norm overflows or the factor as one
+ * number would be subnormal or zero. */
 static void set_clip(numbers *k, const gradients *all, double max_norm)
 {
     const double norm = all->largest * all->root;
@@ -338,7 +338,7 @@ static void set_clip(numbers *k, const gradients *all, double max_norm)
     }
 }
 
-/* Looks at the gradients, tries, decides, updates. */
+/* Measures the gradients, computes all results, and writes them if they are finite. */
 static ag_status step(const needs *what, update run, numbers *k, treatment how, const ag_param *list,
                       int64_t n, ag_step_report *report, bool *applied)
 {
@@ -361,7 +361,7 @@ static ag_status step(const needs *what, update run, numbers *k, treatment how, 
     return status;
 }
 
-/* The struct counts the steps, so it must be whole. */
+/* The struct counts the steps, so all of it must be there. */
 static ag_status read_optimiser(void *ours, size_t size, const void *theirs, const char *name)
 {
     const ag_status status = agi_read_struct(ours, size, theirs, name, AG_INVALID_ARGUMENT);

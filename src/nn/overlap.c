@@ -1,5 +1,5 @@
-/* That no array which a step writes shares memory with another array of its list. Without memory of its own: a
- * chunk of the arrays is sorted on the stack, and all others are looked up in it. */
+/* Checks that no array which a step writes shares memory with another array of its list. It allocates nothing: one
+ * chunk of the arrays after another is sorted on the stack, and all other arrays are looked up in it. */
 #include "nn/layer.h"
 #include "core/status.h"
 
@@ -13,7 +13,7 @@ typedef struct {
     int64_t index;
 } extent;
 
-/* False: the step does not use it, or it is empty. */
+/* Fills in x; false if the step does not use this array or it is empty. */
 static bool extent_of(const ag_param *list, int states, int64_t index, extent *x)
 {
     const ag_param *p = &list[index / ROLES];
@@ -36,8 +36,8 @@ static ag_status overlap(const char *call, const extent *a, const extent *b)
     return agi_fail_within(AG_INVALID_ARGUMENT, "list");
 }
 
-/* Puts x into its place among chunk[n], which are sorted and apart; its place is found from the end, as lists
- * mostly go upwards. */
+/* Inserts x into the sorted chunk[n], which has no overlaps. Searches from the end, as most lists are in order of their
+ * addresses. */
 static ag_status insert(const char *call, extent *chunk, int64_t n, extent x)
 {
     int64_t at = n;
@@ -57,10 +57,10 @@ static ag_status insert(const char *call, extent *chunk, int64_t n, extent x)
     return AG_OK;
 }
 
-/* x against all of the sorted chunk[n]. */
+/* Does x overlap an array of the sorted chunk[n]? */
 static ag_status look_up(const char *call, const extent *chunk, int64_t n, const extent *x)
 {
-    int64_t low = 0, high = n; /* the first that ends behind x's begin */
+    int64_t low = 0, high = n; /* finds the first array that ends after x begins */
     while (low < high) {
         const int64_t middle = low + (high - low) / 2;
         if (chunk[middle].end > x->begin) {

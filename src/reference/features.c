@@ -2,9 +2,9 @@
  * dropout; and the way back of a score's gradient to bias and table. */
 #include <math.h>
 
-#include "../core/number.h"
-#include "../core/philox.h"
-#include "head.h"
+#include "core/number.h"
+#include "core/philox.h"
+#include "reference/head.h"
 
 /* Element (b, h, i, j) of an array whose axes may be broadcast: the place in it. */
 static int64_t place(const int64_t size[4], const int64_t stride[4], const int64_t index[4])
@@ -109,7 +109,7 @@ static double dropout(const head *x, int64_t i, int64_t j)
     return (double)word[g_j & 3] < floor(p->dropout * 0x1p32) ? 0 : 1 / (1 - p->dropout);
 }
 
-void agi_head_features(head *x)
+void agi_reference_features(head *x)
 {
     const ag_args *a = &x->call->a;
     EACH_ROW(x, i) {
@@ -130,7 +130,7 @@ void agi_head_features(head *x)
     }
 }
 
-void agi_head_add_bias_gradient(head *x, const double *dS)
+void agi_reference_add_bias_gradient(head *x, const double *dS)
 {
     const ag_problem *p = &x->call->plan->p;
     int64_t stride[4];

@@ -5,12 +5,12 @@
  * not see each other, be it NaN, reaches a sum. A row with no visible key and no sink has L = -infinity
  * and takes part in nothing.
  *
- * Where the plan asks for the error rule's baseline, every intermediate is rounded after its line. */
+ * With AG_ROUND_INTERMEDIATES, the baseline of the error rule, every intermediate is rounded after its line. */
 #include <math.h>
 #include <string.h>
 
-#include "../core/number.h"
-#include "head.h"
+#include "core/number.h"
+#include "reference/head.h"
 
 /* ---- Products ---- */
 
@@ -108,7 +108,7 @@ double agi_phi(const head *x, double z)
     return c == 0 ? z : c * tanh(z / c);
 }
 
-/* 1 - tanh^2, in the form that keeps its digits where the cap is reached. */
+/* 1 - tanh^2, in the form that keeps its digits near the cap. */
 double agi_phi1(const head *x, double z)
 {
     const double inverse = x->softcap == 0 ? 1 : 1 / cosh(z / x->softcap);
@@ -172,7 +172,7 @@ static void weights(head *x)
     round_pairs(x, x->R);
 }
 
-void agi_head_forward(head *x)
+void agi_reference_forward(head *x)
 {
     scores(x);
     row_logarithms(x);
@@ -222,7 +222,7 @@ static void score_cotangents(head *x)
     round_pairs(x, x->dZ);
 }
 
-void agi_head_vjp(head *x)
+void agi_reference_vjp(head *x)
 {
     scores(x);
     weights(x); /* with the L that was given */
@@ -240,7 +240,7 @@ void agi_head_vjp(head *x)
     add_columns(x, x->dV, 1, x->R, x->dO, x->Dv);
 
     /* S = phi(Z) + B        ->   dB = dS, summed over the axes along which B was broadcast */
-    agi_head_add_bias_gradient(x, x->dS);
+    agi_reference_add_bias_gradient(x, x->dS);
 
     /* L = log( ... + exp(s) )   ->   ds = - sum_i Ps D */
     for (int64_t i = 0; i < x->n_q && x->sum_sink != NULL; i++) {
@@ -279,9 +279,9 @@ static void weight_tangents(head *x)
     }
 }
 
-void agi_head_jvp(head *x)
+void agi_reference_jvp(head *x)
 {
-    agi_head_forward(x);
+    agi_reference_forward(x);
     score_tangents(x);
 
     /* L = log( sum exp(S) + exp(s) )   ->   mu = rowsum(P o tS) + Ps ts */
@@ -335,7 +335,7 @@ static void score_cotangent_tangents(head *x)
     round_pairs(x, x->tdZ);
 }
 
-void agi_head_vjp_jvp(head *x)
+void agi_reference_vjp_jvp(head *x)
 {
     scores(x);
     weights(x);
@@ -359,7 +359,7 @@ void agi_head_vjp_jvp(head *x)
     add_columns(x, x->tdV, 1, x->R, x->tdO, x->Dv);
 
     /* dB = dS               ->   tdB = tdS, reduced like dB */
-    agi_head_add_bias_gradient(x, x->tdS);
+    agi_reference_add_bias_gradient(x, x->tdS);
 
     /* ds = - sum_i Ps D     ->   tds = - sum_i ( Ps (ts - mu) D + Ps tD ) */
     for (int64_t i = 0; i < x->n_q && x->sum_sink != NULL; i++) {

@@ -9,8 +9,8 @@
 #ifndef AGI_REFERENCE_HEAD_H
 #define AGI_REFERENCE_HEAD_H
 
-#include "../core/arena.h"
-#include "../core/call.h"
+#include "core/arena.h"
+#include "core/call.h"
 
 typedef struct head {
     const agi_call *call;
@@ -50,26 +50,26 @@ typedef struct head {
         for (int64_t j = 0, ij = i * (x)->Nk; j < (x)->n_k; j++, ij++)
 
 /* formulas.c: the four maps of one head. */
-void agi_head_forward(head *x);
-void agi_head_vjp(head *x);
-void agi_head_jvp(head *x);
-void agi_head_vjp_jvp(head *x);
+void agi_reference_forward(head *x);
+void agi_reference_vjp(head *x);
+void agi_reference_jvp(head *x);
+void agi_reference_vjp_jvp(head *x);
 double agi_phi(const head *x, double z);
 double agi_phi1(const head *x, double z);
 double agi_phi2(const head *x, double z);
 
 /* features.c: which pairs see each other, what is added to their scores, which weights are dropped;
  * and the way back, from dS (or tdS) to the sums over bias and table. */
-void agi_head_features(head *x);
-void agi_head_add_bias_gradient(head *x, const double *dS);
+void agi_reference_features(head *x);
+void agi_reference_add_bias_gradient(head *x, const double *dS);
 
 /* storage.c: one head's variables in memory, and their way from and to the caller's tensors. */
-void agi_head_lay_out(head *x, agi_arena *arena, const ag_plan *plan, agi_map map);
-void agi_head_begin(head *x, const agi_call *call, int64_t b, int64_t h);
-void agi_head_load_keys(head *x);
-void agi_head_load_queries(head *x);
-void agi_head_store_keys(const head *x);
-void agi_head_store_queries(const head *x);
+void agi_reference_lay_out_head(head *x, agi_arena *arena, const ag_plan *plan, agi_map map);
+void agi_reference_begin_head(head *x, const agi_call *call, int64_t b, int64_t h);
+void agi_reference_load_keys(head *x);
+void agi_reference_load_queries(head *x);
+void agi_reference_store_keys(const head *x);
+void agi_reference_store_queries(const head *x);
 void agi_store_packed_tails(const agi_call *call);
 
 /* Rows row0 .. row0 + n_rows - 1 of one head of a view, from a dense matrix; NULL: all have the value
@@ -88,7 +88,7 @@ ag_status agi_reference_trace(const agi_call *call, const ag_trace_args *trace, 
 
 /* Lays out the whole workspace of a map. */
 typedef struct {
-    head *heads; /* one a thread */
+    head *heads; /* one per thread */
     double *sum_bias, *sum_table, *sum_sink;
 } agi_reference_layout;
 void agi_reference_lay_out(agi_reference_layout *layout, agi_arena *arena, const ag_plan *plan, agi_map map);

@@ -6,8 +6,8 @@
  * A part without keys has L_k = -infinity and w_k = 0, and is left out by selection. */
 #include <math.h>
 
-#include "../core/number.h"
-#include "head.h"
+#include "core/number.h"
+#include "reference/head.h"
 
 typedef struct {
     const ag_plan *plan;
@@ -24,7 +24,7 @@ static double element(const ag_tensor *t, ag_dtype dtype, int64_t b, int64_t h, 
     return t->data == NULL ? 0 : agi_load(dtype, t->data, at(t, b, h, i, c));
 }
 
-/* w * x, where a weight of zero keeps out whatever x is. */
+/* w * x, but 0 for a weight of zero even if x is not finite. */
 static double share(double w, double x)
 {
     return w == 0 ? 0 : w * x;
@@ -55,11 +55,11 @@ static void merge_row(const job *x, int64_t b, int64_t h, int64_t i)
     }
 }
 
-static void merge_head(void *arg, int64_t item, int64_t slot)
+static void merge_head(void *arg, int64_t item, int64_t scratch_index)
 {
     const job *x = arg;
     int64_t size[4];
-    (void)slot;
+    (void)scratch_index;
     agi_shape_of(&x->plan->p, AGI_SHAPE_ROW, size);
     for (int64_t i = 0; i < size[2]; i++) {
         merge_row(x, item / size[1], item % size[1], i);
@@ -71,5 +71,5 @@ ag_status agi_reference_merge(const ag_plan *plan, const ag_merge_args *args, co
     job x = {plan, args};
     int64_t size[4];
     agi_shape_of(&plan->p, AGI_SHAPE_ROW, size);
-    return agi_run_items(plan, exec, size[0] * size[1], merge_head, &x);
+    return agi_parallel_for(plan, exec, size[0] * size[1], merge_head, &x);
 }

@@ -3,7 +3,7 @@
 #ifndef AGI_REFERENCE_H
 #define AGI_REFERENCE_H
 
-#include "../core/backend.h"
+#include "core/backend.h"
 
 extern const agi_backend agi_reference_backend;
 

@@ -3,8 +3,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "../core/number.h"
-#include "head.h"
+#include "core/number.h"
+#include "reference/head.h"
 
 /* ---- Layout ---- */
 
@@ -25,7 +25,7 @@ static void take_all(agi_arena *arena, double **const fields[], int n, int64_t r
     take_all(arena, (double **const[]){__VA_ARGS__},                                                         \
              (int)(sizeof((double **const[]){__VA_ARGS__}) / sizeof(double **)), rows, columns)
 
-void agi_head_lay_out(head *x, agi_arena *arena, const ag_plan *plan, agi_map map)
+void agi_reference_lay_out_head(head *x, agi_arena *arena, const ag_plan *plan, agi_map map)
 {
     const int64_t Nq = plan->p.q_len, Nk = plan->p.kv_len, Dk = plan->p.dim_qk, Dv = plan->p.dim_v;
     const bool backward = map == AGI_VJP || map == AGI_VJP_JVP;
@@ -75,7 +75,7 @@ static double load_sink(const head *x, const ag_tensor *sink)
     return agi_load(x->call->plan->p.aux_dtype, sink->data, at);
 }
 
-void agi_head_begin(head *x, const agi_call *call, int64_t b, int64_t h)
+void agi_reference_begin_head(head *x, const agi_call *call, int64_t b, int64_t h)
 {
     const ag_problem *p = &call->plan->p;
     const bool sink = agi_has(p, AG_SINK);
@@ -126,7 +126,7 @@ static void clear(double *X, int64_t n)
     }
 }
 
-void agi_head_load_keys(head *x)
+void agi_reference_load_keys(head *x)
 {
     const ag_args *a = &x->call->a;
     load_key_rows(x, x->K, &a->k, x->Dk);
@@ -139,7 +139,7 @@ void agi_head_load_keys(head *x)
     clear(x->tdV, x->n_k * x->Dv);
 }
 
-void agi_head_load_queries(head *x)
+void agi_reference_load_queries(head *x)
 {
     const ag_args *a = &x->call->a;
     const ag_problem *p = &x->call->plan->p;
@@ -223,7 +223,7 @@ static agi_output output_of(const agi_call *call, const row_output *r)
     };
 }
 
-/* The sequence's own rows, and, where padded, those behind its end. */
+/* The sequence's own rows and, unless it is packed, the padding after its end. */
 static void store(const head *x, const row_output *r, int64_t h, int64_t row0, int64_t n)
 {
     const double *values;
@@ -237,7 +237,7 @@ static void store(const head *x, const row_output *r, int64_t h, int64_t row0, i
     }
 }
 
-void agi_head_store_queries(const head *x)
+void agi_reference_store_queries(const head *x)
 {
     for (int r = 0; r < N_ROW_OUTPUTS; r++) {
         if (row_outputs[r].map == x->call->map && !of_keys(&row_outputs[r])) {
@@ -246,7 +246,7 @@ void agi_head_store_queries(const head *x)
     }
 }
 
-void agi_head_store_keys(const head *x)
+void agi_reference_store_keys(const head *x)
 {
     const ag_problem *p = &x->call->plan->p;
     for (int r = 0; r < N_ROW_OUTPUTS; r++) {
@@ -256,7 +256,7 @@ void agi_head_store_keys(const head *x)
     }
 }
 
-/* Packed arrays may have rows behind the last sequence. */
+/* Packed arrays may have rows after the last sequence. */
 void agi_store_packed_tails(const agi_call *call)
 {
     const ag_problem *p = &call->plan->p;

@@ -1,7 +1,7 @@
 /* The trace: runs one map's formulas for one head and gives the caller what they computed. */
 #include <string.h>
 
-#include "head.h"
+#include "reference/head.h"
 
 /* An array of the trace and the head's variable that it shows. */
 typedef struct {
@@ -87,9 +87,9 @@ ag_status agi_reference_trace(const agi_call *call, const ag_trace_args *t, void
     agi_arena arena = agi_arena_begin(workspace);
     agi_reference_lay_out(&layout, &arena, call->plan, call->map);
     head *x = &layout.heads[0];
-    agi_head_begin(x, call, t->batch, t->head);
-    agi_head_load_keys(x);
-    agi_head_load_queries(x);
+    agi_reference_begin_head(x, call, t->batch, t->head);
+    agi_reference_load_keys(x);
+    agi_reference_load_queries(x);
     agi_reference_run_head(x);
     show_matrices(x, t, Nq);
     show_rows(x, t, Nq);

@@ -304,8 +304,9 @@ static void environment(void)
         setenv("ATTNGRAD_THREADS", "3", 1);
         o.threads = given;
         CHECK_OK(ag_plan_create(&plan, &p, &o));
-        CHECK(strstr(ag_plan_describe(plan), given ? "2 threads" : "3 threads") != NULL, "threads %d: '%s'",
-              (int)given, ag_plan_describe(plan));
+        ag_plan_info info = {.struct_size = sizeof info};
+        CHECK_OK(ag_plan_info_get(plan, &info));
+        CHECK_INT(info.threads, given ? 2 : 3);
         ag_plan_destroy(plan);
         unsetenv("ATTNGRAD_THREADS");
     }
@@ -873,28 +874,57 @@ static void all_struct_sizes(void)
     arrays_destroy(&x);
 }
 
-/* ag_info_get writes no more than the caller's struct has. */
-static void info_sizes(void)
+/* A function that fills in a struct of facts writes no more than the caller's struct has. */
+typedef ag_status (*fill)(void *info, struct arrays *x);
+
+static ag_status fill_info(void *info, struct arrays *x)
 {
-    union {
-        ag_info info;
-        unsigned char bytes[sizeof(ag_info) + 64];
-    } u;
-    for (size_t size = 0; size <= sizeof u.bytes; size += 4) {
-        memset(&u, PATTERN, sizeof u);
-        if (size > sizeof(ag_info)) {
-            memset(u.bytes + sizeof(ag_info), 0, 64);
-        }
-        u.info.struct_size = (uint32_t)size;
-        const ag_status status = ag_info_get(&u.info);
-        CHECK(status == AG_OK || size < 8, "ag_info of %zu bytes: %s", size, ag_status_string(status));
-        for (size_t n = size < 4 ? 4 : size; n < sizeof(ag_info); n++) {
-            if (!CHECK(u.bytes[n] == PATTERN, "ag_info of %zu bytes: byte %zu was written", size, n)) {
+    (void)x;
+    return ag_info_get(info);
+}
+
+static ag_status fill_plan_info(void *info, struct arrays *x)
+{
+    return ag_plan_info_get(x->plan, info);
+}
+
+static ag_status fill_isa_info(void *info, struct arrays *x)
+{
+    (void)x;
+    return ag_backend_isa(AG_BACKEND_CPU, 0, info);
+}
+
+static void info_sizes(const char *name, size_t full, fill call, struct arrays *x)
+{
+    unsigned char *bytes = arrays_alloc((int64_t)full + 64, 1);
+    for (size_t size = 0; size <= full + 64; size += 4) {
+        memset(bytes, PATTERN, full + 64);
+        const uint32_t struct_size = (uint32_t)size;
+        memcpy(bytes, &struct_size, sizeof struct_size);
+        const ag_status status = call(bytes, x);
+        CHECK((status == AG_OK) == (size >= 8), "%s of %zu bytes: %s", name, size, ag_status_string(status));
+        for (size_t n = size < 4 ? 4 : size; n < full + 64; n++) {
+            if (!CHECK(bytes[n] == PATTERN, "%s of %zu bytes: byte %zu was written", name, size, n)) {
                 break;
             }
         }
     }
-    CHECK(ag_info_get(NULL) != AG_OK, "ag_info_get of NULL");
+    free(bytes);
+    CHECK_STATUS(call(NULL, x), AG_INVALID_ARGUMENT);
+    check_message(name, "info", "NULL");
+}
+
+static void all_info_sizes(void)
+{
+    struct arrays x;
+    ag_plan_info info = {.struct_size = sizeof info};
+    make_arrays(&x, "b2 h2 q3 k4 d2 f32", NULL, 8);
+    info_sizes("ag_info", sizeof(ag_info), fill_info, &x);
+    info_sizes("ag_plan_info", sizeof(ag_plan_info), fill_plan_info, &x);
+    info_sizes("ag_isa_info", sizeof(ag_isa_info), fill_isa_info, &x);
+    CHECK_STATUS(ag_plan_info_get(NULL, &info), AG_INVALID_ARGUMENT);
+    check_message("ag_plan_info_get", "plan", "NULL");
+    arrays_destroy(&x);
 }
 
 int main(void)
@@ -929,6 +959,6 @@ int main(void)
     traces();
     traces_write_no_tensor();
     all_struct_sizes();
-    info_sizes();
+    all_info_sizes();
     return test_summary();
 }

@@ -1,7 +1,7 @@
-/* Matrix products against plain loops in float64: every dtype, transposition, stride, accumulated or not, rows that
+/* Matrix products against plain loops in float64: every dtype, transposition and stride, accumulated or not, rows that
  * do not count, several products in a sum, several sums in a call; for each instruction set that this processor has
- * and for the portable ones. The same bits for any number of threads; nothing written beside C, nothing read
- * past an operand. May see private headers. */
+ * and for the portable implementation. Any number of threads gives the same bits; no byte outside C is written, none
+ * after an operand is read. May see private headers. */
 #define _GNU_SOURCE /* MAP_ANONYMOUS */
 #include <math.h>
 #include <sys/mman.h>
@@ -15,7 +15,7 @@
 
 enum { MAX_MAPS = 64, GUARD = 64, GUARD_BYTE = 0xa5 };
 
-/* ---- Memory that ends where nothing may be read ---- */
+/* ---- Memory that ends at a page that may not be read ---- */
 
 static struct {
     void *memory;
@@ -23,8 +23,8 @@ static struct {
 } maps[MAX_MAPS];
 static int n_maps;
 
-/* The last byte is the last of a page, and the next page is not to be touched. */
-static void *to_the_edge(size_t bytes)
+/* Memory whose last byte is the last of a page; any access to the next page is a fault. */
+static void *page_end_memory(size_t bytes)
 {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE), whole = (bytes + page - 1) / page * page;
     char *memory = mmap(NULL, whole + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -47,9 +47,9 @@ static void free_maps(void)
 
 typedef struct {
     agi_gemm_op op;
-    char *before;               /* of C with its guards, as it was */
-    size_t bytes;               /* of C */
-    double *expected, *largest; /* of each element: the sum, and the sum of the terms' sizes */
+    char *before;            /* of C with its guards, as it was */
+    size_t bytes;            /* of C */
+    double *expected, *size; /* per element: the sum, and the sum of its terms' absolute values */
     int64_t depth;
 } sum;
 
@@ -58,7 +58,7 @@ typedef struct {
     ag_dtype a, b, c;
 } kind;
 
-/* The first product's operands; of C. The others' operands are of the same dtypes. */
+/* The dtypes of all A, all B, and C of an op. */
 static const kind kinds[] = {
     {"f64", AG_F64, AG_F64, AG_F64},
     {"f32", AG_F32, AG_F32, AG_F32},
@@ -71,7 +71,7 @@ static const kind kinds[] = {
     {"f32 f16 to f16", AG_F32, AG_F16, AG_F16},
 };
 
-/* Which rows count: NULL or one length a group. */
+/* Which rows count: NULL or one length per group. */
 static const int64_t *draw_lengths(struct rng *r, agi_matrix *x)
 {
     if (!rng_chance(r, 0.3)) {
@@ -79,14 +79,14 @@ static const int64_t *draw_lengths(struct rng *r, agi_matrix *x)
     }
     x->group = rng_range(r, 1, x->rows);
     const int64_t groups = (x->rows + x->group - 1) / x->group;
-    int64_t *lengths = to_the_edge((size_t)groups * sizeof *lengths);
+    int64_t *lengths = page_end_memory((size_t)groups * sizeof *lengths);
     for (int64_t g = 0; g < groups; g++) {
         lengths[g] = rng_range(r, 0, x->group);
     }
     return lengths;
 }
 
-/* NaN in all that may not be read: rows that do not count, gaps between rows and between elements. */
+/* What may not be read is NaN: rows that do not count, gaps between rows and between elements. */
 static agi_matrix draw_matrix(struct rng *r, ag_dtype dtype, int64_t rows, int64_t cols, bool transposed)
 {
     agi_matrix x = {.dtype = dtype, .rows = rows, .cols = cols, .transposed = transposed};
@@ -94,7 +94,7 @@ static agi_matrix draw_matrix(struct rng *r, ag_dtype dtype, int64_t rows, int64
     x.row_stride = cols * x.col_stride + (rng_chance(r, 0.5) ? rng_range(r, 0, 9) : 0);
     x.lengths = draw_lengths(r, &x);
     const int64_t n = (rows - 1) * x.row_stride + (cols - 1) * x.col_stride + 1;
-    char *data = to_the_edge((size_t)n * ag_dtype_size(dtype));
+    char *data = page_end_memory((size_t)n * ag_dtype_size(dtype));
     for (int64_t i = 0; i < n; i++) {
         agi_store(dtype, data, i, NAN);
     }
@@ -112,7 +112,7 @@ static agi_matrix draw_column(struct rng *r, ag_dtype dtype, int64_t rows, bool 
 {
     agi_matrix x = {.dtype = dtype, .rows = rows, .cols = 1, .col_stride = 1, .transposed = transposed};
     x.lengths = draw_lengths(r, &x);
-    void *one = to_the_edge(ag_dtype_size(dtype));
+    void *one = page_end_memory(ag_dtype_size(dtype));
     agi_store(dtype, one, 0, 1);
     x.data = one;
     return x;
@@ -136,7 +136,7 @@ static agi_product draw_product(struct rng *r, const kind *t, int64_t m, int64_t
     return p;
 }
 
-/* A matrix as it is multiplied, in float64. */
+/* A matrix after transposition, in float64. */
 static double *dense(const agi_matrix *x, int64_t rows, int64_t cols)
 {
     double *all = malloc((size_t)(rows * cols) * sizeof *all);
@@ -156,7 +156,7 @@ static void add_expected(sum *s, const agi_product *p)
             for (int64_t j = 0; j < n; j++) {
                 const double term = a[i * depth + k] * b[k * n + j];
                 s->expected[i * n + j] += term;
-                s->largest[i * n + j] += fabs(term);
+                s->size[i * n + j] += fabs(term);
             }
         }
     }
@@ -171,7 +171,7 @@ static void expect(sum *s)
     for (int64_t e = 0; e < op->m * op->n; e++) {
         const double held = op->accumulate ? agi_load(op->dtype, s->before + GUARD, e) : 0;
         s->expected[e] = held;
-        s->largest[e] = fabs(held);
+        s->size[e] = fabs(held);
     }
     for (int p = 0; p < op->n_products; p++) {
         add_expected(s, &op->products[p]);
@@ -196,9 +196,9 @@ static void draw_sum(struct rng *r, sum *s, const kind *t, bool large)
     s->bytes = (size_t)(op->m * op->n) * ag_dtype_size(t->c);
     s->before = malloc(s->bytes + 2 * GUARD);
     s->expected = calloc((size_t)(op->m * op->n), sizeof *s->expected);
-    s->largest = calloc((size_t)(op->m * op->n), sizeof *s->largest);
+    s->size = calloc((size_t)(op->m * op->n), sizeof *s->size);
     op->c = malloc(s->bytes + 2 * GUARD);
-    test_need(s->before != NULL && s->expected != NULL && s->largest != NULL && op->c != NULL, "memory");
+    test_need(s->before != NULL && s->expected != NULL && s->size != NULL && op->c != NULL, "memory");
     memset(s->before, GUARD_BYTE, s->bytes + 2 * GUARD);
     for (int64_t e = 0; e < op->m * op->n; e++) {
         /* what is not accumulated may hold anything */
@@ -212,7 +212,7 @@ static void free_sum(sum *s)
 {
     free(s->before);
     free(s->expected);
-    free(s->largest);
+    free(s->size);
     free((char *)s->op.c - GUARD);
 }
 
@@ -277,7 +277,7 @@ static bool guards_hold(const sum *s)
     return hold;
 }
 
-/* Half a unit in the last place of C, and what the accumulator may lose. */
+/* The error may be half a unit in the last place of C, and the rounding errors of the accumulator. */
 static void check_sum(const sum *s, const variant *v, const kind *t, int seed)
 {
     static const double unit[] = {0, 0x1p-53, 0x1p-24, 0x1p-11, 0x1p-8};
@@ -285,7 +285,7 @@ static void check_sum(const sum *s, const variant *v, const kind *t, int seed)
     const double inside = (double)(s->depth + 2) * (t->c == AG_F64 ? unit[AG_F64] : unit[AG_F32]);
     int64_t wrong = -1;
     for (int64_t e = 0; e < op->m * op->n; e++) {
-        const double got = agi_load(op->dtype, op->c, e), bound = inside * s->largest[e];
+        const double got = agi_load(op->dtype, op->c, e), bound = inside * s->size[e];
         const double rounding = unit[t->c] * (fabs(s->expected[e]) + bound) + 0x1p-25 * (t->c == AG_F16);
         if (!(fabs(got - s->expected[e]) <= bound + rounding)) {
             wrong = e;
@@ -295,16 +295,17 @@ static void check_sum(const sum *s, const variant *v, const kind *t, int seed)
           v->name, t->name, seed, (long long)op->m, (long long)op->n, op->n_products, (long long)s->depth,
           (long long)wrong, wrong < 0 ? 0 : agi_load(op->dtype, op->c, wrong),
           wrong < 0 ? 0 : s->expected[wrong]);
-    CHECK(guards_hold(s), "%s %s seed %d: bytes beside C were written", v->name, t->name, seed);
+    CHECK(guards_hold(s), "%s %s seed %d: bytes outside C were written", v->name, t->name, seed);
 }
 
 /* ---- Checks ---- */
 
-enum { TEAMS = 4 };
-static const int threads[TEAMS] = {1, 2, 3, 8};
+enum { N_THREADS = 4 };
+static const int threads[N_THREADS] = {1, 2, 3, 8};
 
-/* Up to three sums at once, by each number of threads. */
-static void check_random(ag_plan *const plans[TEAMS], const variant *v, const kind *t, int seed, bool large)
+/* Up to three ops in one call, for each number of threads. */
+static void check_random(ag_plan *const plans[N_THREADS], const variant *v, const kind *t, int seed,
+                         bool large)
 {
     struct rng r;
     sum sums[3];
@@ -316,7 +317,7 @@ static void check_random(ag_plan *const plans[TEAMS], const variant *v, const ki
         bits[i] = malloc(sums[i].bytes);
         test_need(bits[i] != NULL, "memory");
     }
-    for (int k = 0; k < TEAMS; k++) {
+    for (int k = 0; k < N_THREADS; k++) {
         run(sums, n, plans[k]);
         for (int i = 0; i < n; i++) {
             if (k == 0) {
@@ -324,7 +325,7 @@ static void check_random(ag_plan *const plans[TEAMS], const variant *v, const ki
                 memcpy(bits[i], sums[i].op.c, sums[i].bytes);
             }
             CHECK(memcmp(bits[i], sums[i].op.c, sums[i].bytes) == 0,
-                  "%s %s seed %d: other bits by %d threads", v->name, t->name, seed, threads[k]);
+                  "%s %s seed %d: other bits on %d threads", v->name, t->name, seed, threads[k]);
         }
     }
     for (int i = 0; i < n; i++) {
@@ -336,8 +337,8 @@ static void check_random(ag_plan *const plans[TEAMS], const variant *v, const ki
 
 static void check_kind(const variant *v, const kind *t)
 {
-    ag_plan *plans[TEAMS];
-    for (int k = 0; k < TEAMS; k++) {
+    ag_plan *plans[N_THREADS];
+    for (int k = 0; k < N_THREADS; k++) {
         plans[k] = plan_for(v, t, threads[k]);
     }
     for (int seed = 0; seed < test_count(50); seed++) {
@@ -346,12 +347,12 @@ static void check_kind(const variant *v, const kind *t)
     for (int seed = 0; seed < test_count(3); seed++) {
         check_random(plans, v, t, seed, true);
     }
-    for (int k = 0; k < TEAMS; k++) {
+    for (int k = 0; k < N_THREADS; k++) {
         ag_plan_destroy(plans[k]);
     }
 }
 
-/* What the caller had configured of the AMX unit is configured again after. */
+/* A product restores the caller's configuration of AMX tiles. */
 static void check_tile_state(const variant *v)
 {
 #if defined(__x86_64__)
@@ -369,8 +370,7 @@ static void check_tile_state(const variant *v)
     run(&s, 1, plan);
     __asm__ volatile("sttilecfg %0" : "=m"(after)::"memory");
     __asm__ volatile("tilerelease" ::: "memory");
-    CHECK(memcmp(ours, after, sizeof ours) == 0,
-          "the caller's tiles are configured otherwise after a product");
+    CHECK(memcmp(ours, after, sizeof ours) == 0, "a product changed the caller's configuration of tiles");
     check_sum(&s, v, &kinds[2], 3);
     ag_plan_destroy(plan);
     free_sum(&s);

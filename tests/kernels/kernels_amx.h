@@ -1,4 +1,4 @@
-/* The table of the AMX unit against plain loops: operands, products, roundings and stages, with guards around what they
+/* The AMX table against plain loops: operands, products, roundings and stages, with guards around what they
  * write, and the caller's tile configuration before and after. */
 #ifndef AG_KERNELS_AMX_H
 #define AG_KERNELS_AMX_H
@@ -8,7 +8,7 @@
 
 /* ---- The configuration ---- */
 
-/* begin keeps what the caller had, end brings it back; a caller without one has none after. */
+/* begin saves the caller's configuration, end restores it; a caller without one has none afterwards. */
 static void check_amx_configuration(void)
 {
     amx_config none, ours, seen, again, last;
@@ -33,7 +33,7 @@ static void check_amx_configuration(void)
 
 /* ---- The product ---- */
 
-/* Leaves numbers in all of the unit's tiles, as the product before has. */
+/* Leaves numbers in all tile registers, as an earlier product does. */
 static void fill_amx_tiles(struct rng *r)
 {
     struct guarded ab = narrow_numbers(r, 2 * AMX_AB), c = float_numbers(r, 32 * 32, -2, 2);
@@ -44,38 +44,39 @@ static void fill_amx_tiles(struct rng *r)
     release(&c, "product");
 }
 
-/* One of the ways in which `tall` by `wide_n` tiles of sums may lie, with some room beside them. */
-static amx_sums some_sums(struct rng *r, int64_t tall, int64_t wide_n, float *p)
+/* tiles_m by tiles_n tiles of sums, in row-major or column-major order, with some room between rows or columns. */
+static amx_sums some_sums(struct rng *r, int64_t tiles_m, int64_t tiles_n, float *p)
 {
-    return rng_chance(r, 0.5) ? amx_sums_by_rows(p, 16 * (wide_n + 1))
-                              : amx_sums_by_columns(p, 16 * (tall + 1));
+    return rng_chance(r, 0.5) ? amx_sums_by_rows(p, 16 * (tiles_n + 1))
+                              : amx_sums_by_columns(p, 16 * (tiles_m + 1));
 }
 
 static void check_amx_product(struct rng *r)
 {
-    const int64_t tall = rng_range(r, 1, 7), wide_n = rng_range(r, 1, 7), deep = rng_range(r, 1, 14);
+    const int64_t tiles_m = rng_range(r, 1, 7), tiles_n = rng_range(r, 1, 7), tiles_k = rng_range(r, 1, 14);
     const bool add = rng_chance(r, 0.5);
-    const int64_t row = 32 * (deep + rng_range(r, 0, 2)), size_c = AMX_C * (tall + 1) * (wide_n + 1);
-    struct guarded a = narrow_numbers(r, 16 * tall * row), b = narrow_numbers(r, wide_n * deep * AMX_AB);
+    const int64_t row = 32 * (tiles_k + rng_range(r, 0, 2)), size_c = AMX_C * (tiles_m + 1) * (tiles_n + 1);
+    struct guarded a = narrow_numbers(r, 16 * tiles_m * row),
+                   b = narrow_numbers(r, tiles_n * tiles_k * AMX_AB);
     struct guarded c = float_numbers(r, size_c, -2, 2), before = guard(size_c, sizeof(float)),
                    wanted = guard(size_c, sizeof(float)), bound = guard(size_c, sizeof(float));
     const amx_operand left = {narrow_of(&a), 16 * row, AMX_DEPTH, row};
-    const amx_operand right = {narrow_of(&b), deep * AMX_AB, AMX_AB, 0};
-    const amx_sums sums = some_sums(r, tall, wide_n, floats_of(&c));
+    const amx_operand right = {narrow_of(&b), tiles_k * AMX_AB, AMX_AB, 0};
+    const amx_sums sums = some_sums(r, tiles_m, tiles_n, floats_of(&c));
     struct faults faults = {0};
     amx_config caller;
     memcpy(floats_of(&before), floats_of(&c), before.bytes);
     agi_amx_table.begin(&caller);
     fill_amx_tiles(r);
-    agi_amx_table.product(tall, wide_n, deep, &left, &right, &sums, add);
+    agi_amx_table.product(tiles_m, tiles_n, tiles_k, &left, &right, &sums, add);
     agi_amx_table.end(&caller);
     memcpy(floats_of(&wanted), floats_of(&before), before.bytes);
     memset(floats_of(&bound), 0, bound.bytes);
-    for (int64_t e = 0; e < 16 * tall * 16 * wide_n; e++) {
-        const int64_t m = e / (16 * wide_n), n = e % (16 * wide_n);
+    for (int64_t e = 0; e < 16 * tiles_m * 16 * tiles_n; e++) {
+        const int64_t m = e / (16 * tiles_n), n = e % (16 * tiles_n);
         const int64_t at = m / 16 * sums.line + n / 16 * sums.step + m % 16 * 16 + n % 16;
         double sum = add ? (double)floats_of(&before)[at] : 0, size = fabs(sum);
-        for (int64_t k = 0; k < 32 * deep; k++) {
+        for (int64_t k = 0; k < 32 * tiles_k; k++) {
             const int64_t tile = n / 16 * right.line + k / 32 * right.step,
                           pair = k % 32 / 2 * 32 + n % 16 * 2 + k % 2;
             const double term = narrow_at(left.p, m * row + k) * narrow_at(right.p, tile + pair);
@@ -107,19 +108,19 @@ static void check_amx(int rounds)
         struct rng r;
         rng_init(&r, (uint64_t)n, 99);
         check_amx_product(&r);
-        check_amx_tile(&r, "columns", 16, agi_amx_table.columns, columns_source);
-        check_amx_tile(&r, "far_pairs", 32, agi_amx_table.far_pairs, far_source);
-        check_amx_tile(&r, "turned", 32, agi_amx_table.turned, turned_source);
-        check_amx_turn(&r);
+        check_amx_tile(&r, "columns", 16, agi_amx_table.columns, vnni_transposed_source);
+        check_amx_tile(&r, "far_pairs", 32, agi_amx_table.far_pairs, split16_source);
+        check_amx_tile(&r, "turned", 32, agi_amx_table.turned, transposed_source);
+        check_amx_transpose_sums(&r);
         check_amx_rounding(&r);
-        check_amx_put_turned(&r);
-        check_amx_put_rows(&r);
+        check_amx_store_transposed(&r);
+        check_amx_store_rows(&r);
         check_amx_norms(&r);
-        check_amx_clean(&r);
-        check_amx_hide(&r);
-        check_amx_scores(&r);
+        check_amx_zero_masked_keys(&r);
+        check_amx_mask_band(&r);
+        check_amx_score_blocks(&r);
         check_amx_softmax(&r);
-        check_amx_curve(&r);
+        check_amx_exp2_lut(&r);
         check_amx_weights(&r);
         check_amx_softmax_tangent(&r);
         check_amx_gradients(&r);

@@ -4,11 +4,11 @@
 
 #include "kernels_amx_memory.h"
 
-/* ---- Operands: each number of a tile is one of the stored ---- */
+/* ---- Operands: each number of a tile is one of the stored numbers, given by `source` ---- */
 
 static void check_amx_tile(struct rng *r, const char *what, int64_t rows,
                            void (*make)(uint16_t *, const uint16_t *, int64_t),
-                           int64_t (*source)(int64_t line, int64_t column, int64_t ld))
+                           int64_t (*source)(int64_t r, int64_t column, int64_t ld))
 {
     const int64_t columns = AMX_AB / rows, ld = columns + rng_range(r, 0, 20);
     struct guarded from = narrow_numbers(r, (rows - 1) * ld + columns),
@@ -23,41 +23,41 @@ static void check_amx_tile(struct rng *r, const char *what, int64_t rows,
     release(&tile, what);
 }
 
-/* B[2 line + s][n] = stored[n][2 line + s], at 2 n + s */
-static int64_t columns_source(int64_t line, int64_t column, int64_t ld)
+/* Number 2 n + s of row r is B[2 r + s][n] = X[n][2 r + s]. */
+static int64_t vnni_transposed_source(int64_t r, int64_t column, int64_t ld)
 {
-    return column / 2 * ld + 2 * line + column % 2;
+    return column / 2 * ld + 2 * r + column % 2;
 }
 
-/* rows `line` and `line` + 16 in turn */
-static int64_t far_source(int64_t line, int64_t column, int64_t ld)
+/* Rows r and r + 16 of X, interleaved. */
+static int64_t split16_source(int64_t r, int64_t column, int64_t ld)
 {
-    return (line + 16 * (column % 2)) * ld + column / 2;
+    return (r + 16 * (column % 2)) * ld + column / 2;
 }
 
-static int64_t turned_source(int64_t line, int64_t column, int64_t ld)
+static int64_t transposed_source(int64_t r, int64_t column, int64_t ld)
 {
-    return column * ld + line;
+    return column * ld + r;
 }
 
-/* Row m, column n of sums that lie by columns. */
-static float sum_at(const struct guarded *sums, int64_t tall, int64_t m, int64_t n)
+/* Row m, column n of sums whose tiles are in column-major order. */
+static float sum_at(const struct guarded *sums, int64_t col_stride, int64_t m, int64_t n)
 {
-    return floats_of(sums)[n / 16 * 16 * tall + m * 16 + n % 16];
+    return floats_of(sums)[n / 16 * 16 * col_stride + m * 16 + n % 16];
 }
 
-static void check_amx_turn(struct rng *r)
+static void check_amx_transpose_sums(struct rng *r)
 {
     const int64_t m = 16 * rng_range(r, 1, 4), n = 16 * rng_range(r, 1, 4);
-    const int64_t tall = m + 16 * rng_range(r, 0, 2), ld = m + rng_range(r, 0, 9);
-    struct guarded sums = float_numbers(r, tall * n, -2, 2);
+    const int64_t col_stride = m + 16 * rng_range(r, 0, 2), ld = m + rng_range(r, 0, 9);
+    struct guarded sums = float_numbers(r, col_stride * n, -2, 2);
     struct guarded to = float_numbers(r, (n - 1) * ld + m, -2, 2), before = guard((n - 1) * ld + m, 4);
     struct faults faults = {0};
     memcpy(floats_of(&before), floats_of(&to), before.bytes);
-    agi_amx_table.turn(floats_of(&to), ld, floats_of(&sums), tall, m, n);
+    agi_amx_table.turn(floats_of(&to), ld, floats_of(&sums), col_stride, m, n);
     for (int64_t at = 0; at < (n - 1) * ld + m; at++) {
         const bool inside = at % ld < m;
-        const float wanted = inside ? sum_at(&sums, tall, at % ld, at / ld) : floats_of(&before)[at];
+        const float wanted = inside ? sum_at(&sums, col_stride, at % ld, at / ld) : floats_of(&before)[at];
         expect_near(&faults, at, (double)floats_of(&to)[at], (double)wanted, 0);
     }
     report(&faults, "turn");
@@ -68,15 +68,15 @@ static void check_amx_turn(struct rng *r)
 
 /* ---- Roundings: a group of keys by W lanes ---- */
 
-/* Where key j, lane i goes: to pairs of keys, and to rows of far pairs. */
-static int64_t pairs_place(int64_t j, int64_t i)
+/* Where key j, lane i is in VNNI, and in rows of queries in split16 order. */
+static int64_t vnni_place(int64_t j, int64_t i)
 {
     return i / 16 * AMX_AB + j / 2 * 32 + i % 16 * 2 + j % 2;
 }
 
-static int64_t rows_place(int64_t j, int64_t i, int64_t line)
+static int64_t split16_place(int64_t j, int64_t i, int64_t tile_stride)
 {
-    return j / 16 * line + i / 32 * AMX_AB + j % 16 * 32 + i % 16 * 2 + i % 32 / 16;
+    return j / 16 * tile_stride + i / 32 * AMX_AB + j % 16 * 32 + i % 16 * 2 + i % 32 / 16;
 }
 
 /* Half a unit in the last of bfloat16's 8 digits. */
@@ -89,40 +89,40 @@ static double half_place(double x)
 
 static void check_amx_rounding(struct rng *r)
 {
-    const int64_t W = 32 * rng_range(r, 1, PANEL / 32), line = PANEL / 32 * AMX_AB;
+    const int64_t W = 32 * rng_range(r, 1, PANEL / 32), tile_stride = PANEL / 32 * AMX_AB;
     struct guarded scores = float_numbers(r, GROUP_KEYS * PANEL, -3, 3);
-    struct guarded pairs = guard(W / 16 * AMX_AB, 2), rows = guard(2 * line, 2);
-    struct faults wrong_pairs = {0}, wrong_rows = {0};
-    agi_amx_table.round_pairs(narrow_of(&pairs), floats_of(&scores), W);
-    agi_amx_table.round_rows(narrow_of(&rows), line, floats_of(&scores), W);
+    struct guarded vnni = guard(W / 16 * AMX_AB, 2), rows = guard(2 * tile_stride, 2);
+    struct faults wrong_vnni = {0}, wrong_rows = {0};
+    agi_amx_table.round_pairs(narrow_of(&vnni), floats_of(&scores), W);
+    agi_amx_table.round_rows(narrow_of(&rows), tile_stride, floats_of(&scores), W);
     for (int64_t j = 0; j < GROUP_KEYS; j++) {
         for (int64_t i = 0; i < W; i++) {
             const double t = (double)floats_of(&scores)[j * PANEL + i];
-            expect_near(&wrong_pairs, j * W + i, narrow_at(narrow_of(&pairs), pairs_place(j, i)), t,
+            expect_near(&wrong_vnni, j * W + i, narrow_at(narrow_of(&vnni), vnni_place(j, i)), t,
                         half_place(t));
-            expect_near(&wrong_rows, j * W + i, narrow_at(narrow_of(&rows), rows_place(j, i, line)), t,
-                        half_place(t));
+            expect_near(&wrong_rows, j * W + i, narrow_at(narrow_of(&rows), split16_place(j, i, tile_stride)),
+                        t, half_place(t));
         }
     }
-    report(&wrong_pairs, "round_pairs");
+    report(&wrong_vnni, "round_pairs");
     report(&wrong_rows, "round_rows");
     release(&scores, "round_pairs");
-    release(&pairs, "round_pairs");
+    release(&vnni, "round_pairs");
     release(&rows, "round_rows");
 }
 
-/* to[n][m] = factor[n] times the sum, in bfloat16, and nothing between the rows. */
-static void check_amx_put_turned(struct rng *r)
+/* to[n][m] = factor[n] times the sum, in bfloat16; nothing is written between the rows. */
+static void check_amx_store_transposed(struct rng *r)
 {
     const int64_t m = rng_range(r, 1, 100), n = rng_range(r, 1, PANEL), ld = m + rng_range(r, 0, 40);
-    const int64_t tall = (m + 31) / 32 * 32 + 16 * rng_range(r, 0, 2);
-    struct guarded from = float_numbers(r, tall * PANEL, -2, 2), factor = float_numbers(r, n, 0, 1),
+    const int64_t col_stride = (m + 31) / 32 * 32 + 16 * rng_range(r, 0, 2);
+    struct guarded from = float_numbers(r, col_stride * PANEL, -2, 2), factor = float_numbers(r, n, 0, 1),
                    to = guard((n - 1) * ld + m, 2);
     struct faults wrong = {0};
-    agi_amx_table.put_turned(narrow_of(&to), ld, floats_of(&from), tall, floats_of(&factor), m, n);
+    agi_amx_table.put_turned(narrow_of(&to), ld, floats_of(&from), col_stride, floats_of(&factor), m, n);
     for (int64_t i = 0; i < n; i++) {
         for (int64_t c = 0; c < ld && i * ld + c < (n - 1) * ld + m; c++) {
-            const float wanted = floats_of(&factor)[i] * sum_at(&from, tall, c < m ? c : 0, i);
+            const float wanted = floats_of(&factor)[i] * sum_at(&from, col_stride, c < m ? c : 0, i);
             uint16_t rounded = 0xa5a5;
             if (c < m) {
                 agi_store(AG_BF16, &rounded, 0, (double)wanted);
@@ -136,8 +136,8 @@ static void check_amx_put_turned(struct rng *r)
     release(&to, "put_turned");
 }
 
-/* Up to 16 rows of sums that lie by rows, and nothing between them. */
-static void check_amx_put_rows(struct rng *r)
+/* Up to 16 rows of sums in row-major order; nothing is written between the rows. */
+static void check_amx_store_rows(struct rng *r)
 {
     const int64_t m = rng_range(r, 1, 16), n = rng_range(r, 1, 100), ld = n + rng_range(r, 0, 40);
     struct guarded sums = float_numbers(r, (n + 15) / 16 * AMX_C, -2, 2), to = guard((m - 1) * ld + n, 2);
@@ -159,8 +159,8 @@ static void check_amx_put_rows(struct rng *r)
     release(&to, "put_rows");
 }
 
-/* Zeros at the keys that are not kept, NaN or not. */
-static void check_amx_clean(struct rng *r)
+/* Zeros at the keys that are masked, NaN or not. */
+static void check_amx_zero_masked_keys(struct rng *r)
 {
     const int64_t tiles = rng_range(r, 1, 9);
     struct guarded from = narrow_numbers(r, tiles * AMX_AB), to = guard(tiles * AMX_AB, 2),
@@ -185,38 +185,39 @@ static void check_amx_clean(struct rng *r)
     release(&keep, "clean");
 }
 
-/* Zeros where the band hides, in rows and in pairs, and nothing else changes. */
-static void check_amx_hide(struct rng *r)
+/* Zeros outside the band, in rows and in VNNI; nothing else changes. */
+static void check_amx_mask_band(struct rng *r)
 {
-    const int64_t low = rng_range(r, -80, 40), high = low + rng_range(r, 0, 80), line = 3 * AMX_AB;
-    struct guarded rows = narrow_numbers(r, line + AMX_AB), pairs = narrow_numbers(r, 2 * AMX_AB);
-    struct guarded old_rows = guard(line + AMX_AB, 2), old_pairs = guard(2 * AMX_AB, 2);
-    struct faults wrong_rows = {0}, wrong_pairs = {0};
+    const int64_t low = rng_range(r, -80, 40), high = low + rng_range(r, 0, 80), tile_stride = 3 * AMX_AB;
+    struct guarded rows = narrow_numbers(r, tile_stride + AMX_AB), vnni = narrow_numbers(r, 2 * AMX_AB);
+    struct guarded old_rows = guard(tile_stride + AMX_AB, 2), old_vnni = guard(2 * AMX_AB, 2);
+    struct faults wrong_rows = {0}, wrong_vnni = {0};
     memcpy(old_rows.memory, rows.memory, rows.bytes + 2 * AMX_GUARD);
-    memcpy(old_pairs.memory, pairs.memory, pairs.bytes + 2 * AMX_GUARD);
-    agi_amx_table.hide_rows(narrow_of(&rows), line, low, high);
-    agi_amx_table.hide_pairs(narrow_of(&pairs), low, high);
+    memcpy(old_vnni.memory, vnni.memory, vnni.bytes + 2 * AMX_GUARD);
+    agi_amx_table.hide_rows(narrow_of(&rows), tile_stride, low, high);
+    agi_amx_table.hide_pairs(narrow_of(&vnni), low, high);
     for (int64_t j = 0; j < GROUP_KEYS; j++) {
         for (int64_t i = 0; i < 32; i++) {
-            const bool seen = low <= j - i && j - i <= high;
-            const int64_t at = rows_place(j, i, line), pair = pairs_place(j, i);
+            const bool visible = low <= j - i && j - i <= high;
+            const int64_t at = split16_place(j, i, tile_stride), pair = vnni_place(j, i);
             expect_near(&wrong_rows, at, narrow_at(narrow_of(&rows), at),
-                        seen ? narrow_at(narrow_of(&old_rows), at) : 0, 0);
-            expect_near(&wrong_pairs, pair, narrow_at(narrow_of(&pairs), pair),
-                        seen ? narrow_at(narrow_of(&old_pairs), pair) : 0, 0);
+                        visible ? narrow_at(narrow_of(&old_rows), at) : 0, 0);
+            expect_near(&wrong_vnni, pair, narrow_at(narrow_of(&vnni), pair),
+                        visible ? narrow_at(narrow_of(&old_vnni), pair) : 0, 0);
         }
     }
     report(&wrong_rows, "hide_rows");
-    report(&wrong_pairs, "hide_pairs");
-    CHECK(memcmp(narrow_of(&rows) + AMX_AB, narrow_of(&old_rows) + AMX_AB, (size_t)(line - AMX_AB) * 2) == 0,
+    report(&wrong_vnni, "hide_pairs");
+    CHECK(memcmp(narrow_of(&rows) + AMX_AB, narrow_of(&old_rows) + AMX_AB,
+                 (size_t)(tile_stride - AMX_AB) * 2) == 0,
           "amx hide_rows writes between its tiles");
-    struct guarded *const all[] = {&rows, &pairs, &old_rows, &old_pairs};
+    struct guarded *const all[] = {&rows, &vnni, &old_rows, &old_vnni};
     for (int n = 0; n < 4; n++) {
         release(all[n], "hide_rows");
     }
 }
 
-/* Of the columns of tiles; and of rows a bound that no row exceeds, not a number where one is in them. */
+/* column_norms: the norm of each column; largest_norm: a bound that no row exceeds, NaN if a number is NaN. */
 static void check_amx_norms(struct rng *r)
 {
     const int64_t tiles = rng_range(r, 1, 4), rows = rng_range(r, 1, 40), width = 32 * tiles;

@@ -4,58 +4,59 @@
 
 #include "kernels_amx_operands.h"
 
-/* Weights are within this of themselves, cut off or rounded; their sums within that. */
+/* Relative errors of weights, truncated or rounded, and of their sums. */
 #define AMX_WEIGHT_ERROR (0x1p-7 + 1e-3)
 #define AMX_SUM_ERROR 1e-4
 
-/* ---- The next group's scores, which a stage computes beside its own work ---- */
+/* ---- The queued scores, which a stage interleaves with its own work ---- */
 
-struct amx_beside {
+struct amx_queued {
     amx_next next;
     amx_config caller;
     struct guarded rows[MOST_SQUARES], columns[MOST_SQUARES], T[MOST_SQUARES];
 };
 
-/* Squares of any depth, in one or the other half of a panel. */
-static void draw_amx_beside(struct rng *r, struct amx_beside *b)
+/* Blocks of any depth, in one or the other half of a panel. */
+static void draw_amx_queued(struct rng *r, struct amx_queued *b)
 {
     b->next.n = rng_range(r, 0, MOST_SQUARES);
-    b->next.ask = (const char *)b; /* it is not read */
+    b->next.ask = (const char *)b; /* prefetched, not read */
     b->next.end = b->next.ask + 64 * rng_range(r, 0, MOST_LINES);
     for (int64_t n = 0; n < b->next.n; n++) {
-        amx_square *const q = &b->next.squares[n];
-        q->depth = rng_range(r, 0, 6);
-        q->ld = AMX_DEPTH * (q->depth + rng_range(r, 0, 2));
-        q->line = AMX_AB * (q->depth + rng_range(r, 0, 2));
-        b->rows[n] = narrow_numbers(r, 31 * q->ld + AMX_DEPTH * q->depth);
-        b->columns[n] = narrow_numbers(r, q->line + AMX_AB * q->depth);
+        amx_square *const block = &b->next.squares[n];
+        block->depth = rng_range(r, 0, 6);
+        block->ld = AMX_DEPTH * (block->depth + rng_range(r, 0, 2));
+        block->line = AMX_AB * (block->depth + rng_range(r, 0, 2));
+        b->rows[n] = narrow_numbers(r, 31 * block->ld + AMX_DEPTH * block->depth);
+        b->columns[n] = narrow_numbers(r, block->line + AMX_AB * block->depth);
         b->T[n] = float_numbers(r, GROUP_KEYS * PANEL, -1, 1);
-        q->rows = narrow_of(&b->rows[n]);
-        q->columns = narrow_of(&b->columns[n]);
-        q->T = floats_of(&b->T[n]) + 32 * rng_range(r, 0, 1);
-        for (int64_t at = 0; at < GROUP_KEYS * PANEL; at++) { /* so that it shows where nothing is written */
+        block->rows = narrow_of(&b->rows[n]);
+        block->columns = narrow_of(&b->columns[n]);
+        block->T = floats_of(&b->T[n]) + 32 * rng_range(r, 0, 1);
+        for (int64_t at = 0; at < GROUP_KEYS * PANEL; at++) { /* shows where nothing is written */
             floats_of(&b->T[n])[at] = 1e9F;
         }
     }
     agi_amx_table.begin(&b->caller);
 }
 
-static void check_amx_beside(struct amx_beside *b, const char *what)
+static void check_amx_queued(struct amx_queued *b, const char *what)
 {
     struct faults faults = {0};
     agi_amx_table.end(&b->caller);
     for (int64_t n = 0; n < b->next.n; n++) {
-        const amx_square *const q = &b->next.squares[n];
-        const int64_t first = q->T - floats_of(&b->T[n]);
+        const amx_square *const block = &b->next.squares[n];
+        const int64_t first = block->T - floats_of(&b->T[n]);
         for (int64_t e = 0; e < GROUP_KEYS * PANEL; e++) {
             const int64_t j = e / PANEL, i = e % PANEL - first;
             double sum = 0, size = 0;
-            for (int64_t k = 0; k < AMX_DEPTH * q->depth; k++) {
-                const int64_t tile = i / 16 * q->line + k / 32 * AMX_AB,
+            for (int64_t k = 0; k < AMX_DEPTH * block->depth; k++) {
+                const int64_t tile = i / 16 * block->line + k / 32 * AMX_AB,
                               pair = k % 32 / 2 * 32 + i % 16 * 2 + k % 2;
                 const bool inside = i >= 0 && i < 32;
-                const double term =
-                    inside ? narrow_at(q->rows, j * q->ld + k) * narrow_at(q->columns, tile + pair) : 0;
+                const double term = inside ? narrow_at(block->rows, j * block->ld + k) *
+                                                 narrow_at(block->columns, tile + pair)
+                                           : 0;
                 sum += term;
                 size += fabs(term);
             }
@@ -72,17 +73,17 @@ static void check_amx_beside(struct amx_beside *b, const char *what)
     }
 }
 
-static void check_amx_scores(struct rng *r)
+static void check_amx_score_blocks(struct rng *r)
 {
-    struct amx_beside b;
-    draw_amx_beside(r, &b);
+    struct amx_queued b;
+    draw_amx_queued(r, &b);
     agi_amx_table.scores(&b.next);
-    check_amx_beside(&b, "scores");
+    check_amx_queued(&b, "scores");
 }
 
 /* ---- Stages ---- */
 
-/* Scores in base 2, some hidden; lanes that see nothing, and lanes that have seen nothing yet. */
+/* Scores in base 2, some masked; lanes that see no key, and lanes that have seen none yet. */
 static void draw_amx_lanes(struct rng *r, float *scores, float *m, float *l)
 {
     for (int64_t i = 0; i < PANEL; i++) {
@@ -102,14 +103,14 @@ static void check_amx_softmax(struct rng *r)
     const int64_t W = 32 * rng_range(r, 1, PANEL / 32);
     const float c = (float)(0.5 + rng_uniform(r));
     float m[2][PANEL], l[2][PANEL], alpha[PANEL];
-    struct guarded scores = guard(GROUP_KEYS * PANEL, 4), pairs = guard(W / 16 * AMX_AB, 2);
+    struct guarded scores = guard(GROUP_KEYS * PANEL, 4), vnni = guard(W / 16 * AMX_AB, 2);
     struct faults weights = {0}, sums = {0}, factors = {0};
     bool wanted = false;
     draw_amx_lanes(r, floats_of(&scores), m[0], l[0]);
     memcpy(m[1], m[0], sizeof m[0]);
     memcpy(l[1], l[0], sizeof l[0]);
     const bool rescaled =
-        agi_amx_table.softmax(narrow_of(&pairs), floats_of(&scores), W, c, l[0], INFINITY, m[1], l[1], alpha);
+        agi_amx_table.softmax(narrow_of(&vnni), floats_of(&scores), W, c, l[0], INFINITY, m[1], l[1], alpha);
     for (int64_t i = 0; i < W; i++) {
         const double before = (double)m[0][i], after = (double)m[1][i], shift = isinf(after) ? 0 : after;
         const double factor = after == before ? 1 : exp2(before - after);
@@ -118,7 +119,7 @@ static void check_amx_softmax(struct rng *r)
         for (int64_t j = 0; j < GROUP_KEYS; j++) {
             const double p = exp2((double)c * (double)floats_of(&scores)[j * PANEL + i] - shift);
             CHECK(p < 0x1p9, "amx softmax: a weight of %g with its shift", p);
-            expect_near(&weights, j * W + i, narrow_at(narrow_of(&pairs), pairs_place(j, i)), p,
+            expect_near(&weights, j * W + i, narrow_at(narrow_of(&vnni), vnni_place(j, i)), p,
                         AMX_WEIGHT_ERROR * p);
             sum += AMX_CENTRED * p;
         }
@@ -129,22 +130,20 @@ static void check_amx_softmax(struct rng *r)
     report(&weights, "softmax: weights");
     report(&factors, "softmax: alpha");
     report(&sums, "softmax: l");
-    CHECK(rescaled == wanted, "amx softmax says %d, lanes that had seen something moved: %d", rescaled,
-          wanted);
-    CHECK(memcmp(m[0] + W, m[1] + W, (size_t)(PANEL - W) * sizeof(float)) == 0,
-          "amx softmax: lanes behind W");
+    CHECK(rescaled == wanted, "amx softmax says %d, lanes that had seen a key moved: %d", rescaled, wanted);
+    CHECK(memcmp(m[0] + W, m[1] + W, (size_t)(PANEL - W) * sizeof(float)) == 0, "amx softmax: lanes after W");
     release(&scores, "softmax");
-    release(&pairs, "softmax");
+    release(&vnni, "softmax");
 }
 
-/* With a known reach weights come by a table: within 6e-3, on average right, in all of the reach. Beyond it they are
- * those of an unknown reach. */
-static void check_amx_curve(struct rng *r)
+/* With a small reach weights come from the lookup table: within 6e-3, and right on average. With a large reach they are
+ * those of an unknown one. */
+static void check_amx_exp2_lut(struct rng *r)
 {
     const int64_t W = 32 * rng_range(r, 1, PANEL / 32);
     const double reach = rng_chance(r, 0.3) ? 110 : 5 + 5 * rng_uniform(r);
     float m[PANEL], l[3][PANEL], norms[PANEL], alpha[PANEL];
-    struct guarded scores = guard(GROUP_KEYS * PANEL, 4), by_curve = guard(W / 16 * AMX_AB, 2),
+    struct guarded scores = guard(GROUP_KEYS * PANEL, 4), by_lut = guard(W / 16 * AMX_AB, 2),
                    beyond = guard(W / 16 * AMX_AB, 2), exact = guard(W / 16 * AMX_AB, 2);
     struct faults weights = {0};
     double mean = 0;
@@ -157,97 +156,134 @@ static void check_amx_curve(struct rng *r)
             floats_of(&scores)[j * PANEL + i] = (float)(highest - (highest + reach) * rng_uniform(r));
         }
     }
-    agi_amx_table.softmax(narrow_of(&by_curve), floats_of(&scores), W, 1, norms, 2, m, l[0], alpha);
+    agi_amx_table.softmax(narrow_of(&by_lut), floats_of(&scores), W, 1, norms, 2, m, l[0], alpha);
     agi_amx_table.softmax(narrow_of(&beyond), floats_of(&scores), W, 1, norms, 60, m, l[1], alpha);
     agi_amx_table.softmax(narrow_of(&exact), floats_of(&scores), W, 1, norms, INFINITY, m, l[2], alpha);
     for (int64_t n = 0; n < W * GROUP_KEYS; n++) {
         const int64_t i = n % W, j = n / W;
         const double p = exp2((double)floats_of(&scores)[j * PANEL + i] - (double)m[i]);
-        const double got = narrow_at(narrow_of(&by_curve), pairs_place(j, i));
+        const double got = narrow_at(narrow_of(&by_lut), vnni_place(j, i));
         expect_near(&weights, n, got, p, 6e-3 * p);
         mean += (got / p - 1) / (double)(W * GROUP_KEYS);
     }
-    report(&weights, "softmax: weights by table");
-    CHECK(fabs(mean) < 6e-4, "amx softmax: weights by table are wrong by %g on average", mean);
+    report(&weights, "softmax: weights by lookup table");
+    CHECK(fabs(mean) < 6e-4, "amx softmax: weights by lookup table are wrong by %g on average", mean);
     CHECK(memcmp(narrow_of(&exact), narrow_of(&beyond), exact.bytes) == 0,
           "amx softmax: reach is not obeyed");
-    CHECK(memcmp(narrow_of(&exact), narrow_of(&by_curve), exact.bytes) != 0, "amx softmax: no table is used");
+    CHECK(memcmp(narrow_of(&exact), narrow_of(&by_lut), exact.bytes) != 0,
+          "amx softmax: the lookup table is not used");
     for (int64_t i = 0; i < W; i++) {
-        CHECK(fabsf(l[0][i] / l[2][i] - 1) < 6e-3F, "amx softmax: sums by table, lane %d", (int)i);
+        CHECK(fabsf(l[0][i] / l[2][i] - 1) < 6e-3F, "amx softmax: sums by lookup table, lane %d", (int)i);
     }
-    struct guarded *const all[] = {&scores, &by_curve, &beyond, &exact};
+    struct guarded *const all[] = {&scores, &by_lut, &beyond, &exact};
     for (int n = 0; n < 4; n++) {
         release(all[n], "softmax");
     }
 }
 
-/* The weights of softmax where the band lets a query see, zeros elsewhere, whatever is there, and the sum of what is
- * seen. Nothing is added where a weight is too large or a lane has seen nothing before. */
-static void check_amx_weights(struct rng *r)
+/* A group's scores and a band; some lanes for which m has to move. */
+struct band_trial {
+    int64_t low, high;
+    bool known; /* a bound of the scores is known */
+    bool moves; /* a lane has seen no key before, or has too large a weight inside the band */
+    float m[PANEL], l[PANEL], norms[PANEL];
+    struct guarded scores;
+};
+
+static bool in_band(const struct band_trial *t, int64_t j, int64_t i)
 {
-    const int64_t W = PANEL;
-    const int64_t low = rng_chance(r, 0.5) ? -1000000 : rng_range(r, -80, 40);
-    const int64_t high = rng_chance(r, 0.3) ? 1000000 : rng_range(r, low < -80 ? -80 : low, 120);
-    const bool known = low <= 1 - PANEL && high >= GROUP_KEYS - 1 && rng_chance(r, 0.5);
-    struct amx_beside b;
-    const int64_t large = rng_chance(r, 0.3) ? rng_range(r, 0, W - 1) : -1, key = rng_range(r, 0, 31);
-    const int64_t fresh = rng_chance(r, 0.2) ? rng_range(r, 0, W - 1) : -1;
-    float m[PANEL], l[2][PANEL], norms[PANEL], alpha[PANEL];
-    struct guarded scores = guard(GROUP_KEYS * PANEL, 4), all = guard(W / 16 * AMX_AB, 2),
-                   seen = guard(W / 16 * AMX_AB, 2);
-    struct faults weights = {0}, sums = {0};
+    return t->low <= j - i && j - i <= t->high;
+}
+
+/* Scores outside the band are NaN or as good as inside. */
+static void draw_band_lanes(struct rng *r, struct band_trial *t)
+{
     for (int64_t i = 0; i < PANEL; i++) {
-        m[i] = i == fresh ? -INFINITY : (float)rng_range(r, 0, 512) / 256;
-        norms[i] = known ? 6 : INFINITY;
-        l[0][i] = l[1][i] = (float)rng_uniform(r);
+        t->m[i] = (float)rng_range(r, 0, 512) / 256;
+        t->norms[i] = t->known ? 6 : INFINITY;
+        t->l[i] = (float)rng_uniform(r);
         for (int64_t j = 0; j < GROUP_KEYS; j++) {
-            const bool hidden = j - i < low || j - i > high;
-            floats_of(&scores)[j * PANEL + i] =
-                hidden && (i + j) % 3 == 0 ? NAN : (float)(4 * rng_uniform(r) - 2);
+            const bool nan = !in_band(t, j, i) && (i + j) % 3 == 0;
+            floats_of(&t->scores)[j * PANEL + i] = nan ? NAN : (float)(4 * rng_uniform(r) - 2);
         }
-    }
-    if (large >= 0 && large != fresh) { /* at one key, which may be hidden */
-        floats_of(&scores)[key * PANEL + large] = m[large] + 9;
-    }
-    const bool moves = fresh >= 0 || (large >= 0 && low <= key - large && key - large <= high);
-    draw_amx_beside(r, &b);
-    const bool done =
-        agi_amx_table.weights(narrow_of(&seen), floats_of(&scores), 1, norms, 2, low, high, m, l[0], &b.next);
-    check_amx_beside(&b, "weights: scores of the next group");
-    CHECK(done == !moves, "amx weights says %d, m would have to move: %d", done, moves);
-    CHECK(done || memcmp(l[0], l[1], sizeof l[0]) == 0, "amx weights adds to l without being done");
-    for (int64_t n = 0; n < GROUP_KEYS * PANEL; n++) {
-        float *const t = &floats_of(&scores)[n];
-        const int64_t distance = n / PANEL - n % PANEL;
-        *t = distance < low || distance > high ? -INFINITY : *t;
-    }
-    if (done) { /* softmax itself on what is hidden by minus infinity */
-        agi_amx_table.softmax(narrow_of(&all), floats_of(&scores), W, 1, norms, 2, m, l[1], alpha);
-        for (int64_t n = 0; n < W / 16 * AMX_AB; n++) {
-            expect_near(&weights, n, narrow_of(&seen)[n], narrow_of(&all)[n], 0);
-        }
-        for (int64_t i = 0; i < W; i++) {
-            expect_near(&sums, i, (double)l[0][i], (double)l[1][i], 0);
-        }
-    }
-    report(&weights, "weights: weights");
-    report(&sums, "weights: l");
-    struct guarded *const used[] = {&scores, &all, &seen};
-    for (int n = 0; n < 3; n++) {
-        release(used[n], "weights");
     }
 }
 
-/* Weights and their tangents where m stays; nothing where it would have to move. */
+static void draw_band_trial(struct rng *r, struct band_trial *t)
+{
+    t->low = rng_chance(r, 0.5) ? -1000000 : rng_range(r, -80, 40);
+    t->high = rng_chance(r, 0.3) ? 1000000 : rng_range(r, t->low < -80 ? -80 : t->low, 120);
+    t->known = t->low <= 1 - PANEL && t->high >= GROUP_KEYS - 1 && rng_chance(r, 0.5);
+    t->moves = false;
+    t->scores = guard(GROUP_KEYS * PANEL, sizeof(float));
+    draw_band_lanes(r, t);
+    if (rng_chance(r, 0.3)) { /* a large weight at one key, which may be masked */
+        const int64_t i = rng_range(r, 0, PANEL - 1), j = rng_range(r, 0, GROUP_KEYS - 1);
+        floats_of(&t->scores)[j * PANEL + i] = t->m[i] + 9;
+        t->moves = in_band(t, j, i);
+    }
+    if (rng_chance(r, 0.2)) {
+        t->m[rng_range(r, 0, PANEL - 1)] = -INFINITY;
+        t->moves = true;
+    }
+}
+
+/* Weights and l are those of softmax, with minus infinity outside the band. */
+static void compare_with_softmax(struct band_trial *t, const uint16_t *got, const float *l)
+{
+    struct guarded wanted = guard(PANEL / 16 * AMX_AB, sizeof(uint16_t));
+    struct faults weights = {0}, sums = {0};
+    float alpha[PANEL];
+    for (int64_t n = 0; n < GROUP_KEYS * PANEL; n++) {
+        float *const score = &floats_of(&t->scores)[n];
+        *score = in_band(t, n / PANEL, n % PANEL) ? *score : -INFINITY;
+    }
+    agi_amx_table.softmax(narrow_of(&wanted), floats_of(&t->scores), PANEL, 1, t->norms, 2, t->m, t->l,
+                          alpha);
+    for (int64_t n = 0; n < PANEL / 16 * AMX_AB; n++) {
+        expect_near(&weights, n, got[n], narrow_of(&wanted)[n], 0);
+    }
+    for (int64_t i = 0; i < PANEL; i++) {
+        expect_near(&sums, i, (double)l[i], (double)t->l[i], 0);
+    }
+    report(&weights, "weights: weights");
+    report(&sums, "weights: l");
+    release(&wanted, "weights");
+}
+
+/* The weights of softmax inside the band, zeros outside, whatever the scores are there, and the sum of those inside.
+ * Nothing is added if m has to move. */
+static void check_amx_weights(struct rng *r)
+{
+    struct band_trial t;
+    struct amx_queued queued;
+    struct guarded got = guard(PANEL / 16 * AMX_AB, sizeof(uint16_t));
+    float l[PANEL];
+    draw_band_trial(r, &t);
+    memcpy(l, t.l, sizeof l);
+    draw_amx_queued(r, &queued);
+    const bool done = agi_amx_table.weights(narrow_of(&got), floats_of(&t.scores), 1, t.norms, 2, t.low,
+                                            t.high, t.m, l, &queued.next);
+    check_amx_queued(&queued, "weights: scores of the next group");
+    CHECK(done == !t.moves, "amx weights says %d, m would have to move: %d", done, t.moves);
+    CHECK(done || memcmp(l, t.l, sizeof l) == 0, "amx weights adds to l without being done");
+    if (done) {
+        compare_with_softmax(&t, narrow_of(&got), l);
+    }
+    release(&t.scores, "weights");
+    release(&got, "weights");
+}
+
+/* Weights and their tangents if m stays; nothing is added if it would have to move. */
 static void check_amx_softmax_tangent(struct rng *r)
 {
     const int64_t W = PANEL, moving = rng_chance(r, 0.3) ? rng_range(r, 0, W - 1) : -1;
-    struct amx_beside b;
+    struct amx_queued b;
     const float c = (float)(0.5 + rng_uniform(r)), scale = (float)(0.5 + rng_uniform(r));
     struct guarded scores = float_numbers(r, GROUP_KEYS * PANEL, -10, 2),
                    raw = float_numbers(r, GROUP_KEYS * PANEL, -2, 2);
     struct guarded shifts = float_numbers(r, PANEL, 0, 2), refs = float_numbers(r, PANEL, -1, 1);
-    struct guarded pairs = guard(W / 16 * AMX_AB, 2), t_pairs = guard(W / 16 * AMX_AB, 2);
+    struct guarded vnni = guard(W / 16 * AMX_AB, 2), t_vnni = guard(W / 16 * AMX_AB, 2);
     float l[PANEL], a[PANEL];
     struct faults weights = {0}, tangents = {0}, sums = {0};
     for (int64_t i = 0; i < PANEL; i++) {
@@ -257,11 +293,11 @@ static void check_amx_softmax_tangent(struct rng *r)
     if (moving >= 0) {
         floats_of(&shifts)[moving] = rng_chance(r, 0.5) ? -INFINITY : -10;
     }
-    draw_amx_beside(r, &b);
-    const bool done = agi_amx_table.softmax_tangent(narrow_of(&pairs), narrow_of(&t_pairs),
-                                                    floats_of(&scores), floats_of(&raw), c, scale,
-                                                    floats_of(&shifts), l, floats_of(&refs), a, &b.next);
-    check_amx_beside(&b, "softmax_tangent: scores of the next group");
+    draw_amx_queued(r, &b);
+    const bool done = agi_amx_table.softmax_tangent(narrow_of(&vnni), narrow_of(&t_vnni), floats_of(&scores),
+                                                    floats_of(&raw), c, scale, floats_of(&shifts), l,
+                                                    floats_of(&refs), a, &b.next);
+    check_amx_queued(&b, "softmax_tangent: scores of the next group");
     CHECK(done == (moving < 0), "amx softmax_tangent says %d, lane %d would have to move", done, (int)moving);
     for (int64_t i = 0; i < W; i++) {
         double sum = (double)i, tangent = (double)-i, size = 1;
@@ -269,9 +305,8 @@ static void check_amx_softmax_tangent(struct rng *r)
             const int64_t at = j * PANEL + i;
             const double p = exp2((double)c * (double)floats_of(&scores)[at] - (double)floats_of(&shifts)[i]);
             const double u = p * ((double)scale * (double)floats_of(&raw)[at] - (double)floats_of(&refs)[i]);
-            expect_near(&weights, at, narrow_at(narrow_of(&pairs), pairs_place(j, i)), p,
-                        AMX_WEIGHT_ERROR * p);
-            expect_near(&tangents, at, narrow_at(narrow_of(&t_pairs), pairs_place(j, i)), u,
+            expect_near(&weights, at, narrow_at(narrow_of(&vnni), vnni_place(j, i)), p, AMX_WEIGHT_ERROR * p);
+            expect_near(&tangents, at, narrow_at(narrow_of(&t_vnni), vnni_place(j, i)), u,
                         AMX_WEIGHT_ERROR * fabs(u) + 1e-6 * p);
             sum += p;
             tangent += u;
@@ -283,7 +318,7 @@ static void check_amx_softmax_tangent(struct rng *r)
     report(&weights, "softmax_tangent: weights");
     report(&tangents, "softmax_tangent: their tangents");
     report(&sums, "softmax_tangent: sums");
-    struct guarded *const all[] = {&scores, &raw, &shifts, &refs, &pairs, &t_pairs};
+    struct guarded *const all[] = {&scores, &raw, &shifts, &refs, &vnni, &t_vnni};
     for (int n = 0; n < 6; n++) {
         release(all[n], "softmax_tangent");
     }
@@ -291,15 +326,15 @@ static void check_amx_softmax_tangent(struct rng *r)
 
 static void check_amx_gradients(struct rng *r)
 {
-    const int64_t W = 32, line = PANEL / 32 * AMX_AB;
+    const int64_t W = 32, tile_stride = PANEL / 32 * AMX_AB;
     const float c = (float)(0.5 + rng_uniform(r));
     struct guarded scores = float_numbers(r, GROUP_KEYS * PANEL, -10, 2),
                    dP = float_numbers(r, GROUP_KEYS * PANEL, -2, 2);
     struct guarded logs = float_numbers(r, PANEL, 3, 9), shifts = float_numbers(r, PANEL, -1, 1);
-    struct guarded weights_out = guard(2 * line, 2), dS = guard(2 * line, 2),
-                   pairs = guard(W / 16 * AMX_AB, 2);
-    struct faults weights = {0}, gradients = {0}, turned = {0};
-    agi_amx_table.gradients(narrow_of(&weights_out), narrow_of(&dS), line, narrow_of(&pairs),
+    struct guarded weights_out = guard(2 * tile_stride, 2), dS = guard(2 * tile_stride, 2),
+                   vnni = guard(W / 16 * AMX_AB, 2);
+    struct faults weights = {0}, gradients = {0}, in_vnni = {0};
+    agi_amx_table.gradients(narrow_of(&weights_out), narrow_of(&dS), tile_stride, narrow_of(&vnni),
                             floats_of(&scores), floats_of(&dP), c, floats_of(&logs), floats_of(&shifts));
     for (int64_t j = 0; j < GROUP_KEYS; j++) {
         for (int64_t i = 0; i < W; i++) {
@@ -307,85 +342,113 @@ static void check_amx_gradients(struct rng *r)
             const double p = exp2((double)c * (double)floats_of(&scores)[at] - (double)floats_of(&logs)[i]);
             const double ds = p * ((double)floats_of(&dP)[at] - (double)floats_of(&shifts)[i]);
             const double error = AMX_WEIGHT_ERROR * fabs(ds) + 1e-6 * p;
-            expect_near(&weights, at, narrow_at(narrow_of(&weights_out), rows_place(j, i, line)), p,
+            expect_near(&weights, at, narrow_at(narrow_of(&weights_out), split16_place(j, i, tile_stride)), p,
                         AMX_WEIGHT_ERROR * p);
-            expect_near(&gradients, at, narrow_at(narrow_of(&dS), rows_place(j, i, line)), ds, error);
-            expect_near(&turned, at, narrow_at(narrow_of(&pairs), pairs_place(j, i)), ds, error);
+            expect_near(&gradients, at, narrow_at(narrow_of(&dS), split16_place(j, i, tile_stride)), ds,
+                        error);
+            expect_near(&in_vnni, at, narrow_at(narrow_of(&vnni), vnni_place(j, i)), ds, error);
         }
     }
     report(&weights, "gradients: P");
     report(&gradients, "gradients: dS");
-    report(&turned, "gradients: pairs of dS");
-    struct guarded *const all[] = {&scores, &dP, &logs, &shifts, &weights_out, &dS, &pairs};
+    report(&in_vnni, "gradients: VNNI of dS");
+    struct guarded *const all[] = {&scores, &dP, &logs, &shifts, &weights_out, &dS, &vnni};
     for (int n = 0; n < 7; n++) {
         release(all[n], "gradients");
     }
 }
 
-static void check_amx_gradient_tangents(struct rng *r)
+/* The arguments of gradient_tangents: S, dP, U, tdP, then per lane L, mu, D, tD; R, dS, tR, tdS by rows; tdS, dS in
+ * VNNI. */
+struct tangent_trial {
+    float c, scale;
+    struct guarded in[8], rows[4], vnni[2];
+};
+
+static void draw_tangent_trial(struct rng *r, struct tangent_trial *t, int64_t tile_stride)
 {
-    const int64_t line = 2 * AMX_AB;
-    const float c = (float)(0.5 + rng_uniform(r)), scale = (float)(0.5 + rng_uniform(r));
-    struct guarded in[8], rows[4], pairs[2]; /* S, dP, U, tdP; L, mu, D, tD */
-    struct faults wrong_rows = {0}, wrong_pairs = {0};
-    struct amx_beside b;
-    const float *scores[4];
-    uint16_t *to_rows[4], *to_pairs[2];
+    t->c = (float)(0.5 + rng_uniform(r));
+    t->scale = (float)(0.5 + rng_uniform(r));
     for (int n = 0; n < 8; n++) {
-        in[n] = float_numbers(r, n < 4 ? GROUP_KEYS * PANEL : PANEL,
-                              n == 0   ? -10
-                              : n == 4 ? 3
-                                       : -2,
-                              n == 4 ? 9 : 2);
+        const double lowest = n == 0 ? -10 : n == 4 ? 3 : -2;
+        t->in[n] = float_numbers(r, n < 4 ? GROUP_KEYS * PANEL : PANEL, lowest, n == 4 ? 9 : 2);
     }
     for (int n = 0; n < 4; n++) {
-        rows[n] = guard(2 * line, 2);
-        scores[n] = floats_of(&in[n]);
-        to_rows[n] = narrow_of(&rows[n]);
+        t->rows[n] = guard(2 * tile_stride, sizeof(uint16_t));
     }
     for (int n = 0; n < 2; n++) {
-        pairs[n] = guard(2 * AMX_AB, 2);
-        to_pairs[n] = narrow_of(&pairs[n]);
+        t->vnni[n] = guard(2 * AMX_AB, sizeof(uint16_t));
     }
-    draw_amx_beside(r, &b);
-    agi_amx_table.gradient_tangents(to_rows, line, to_pairs, scores, c, scale, floats_of(&in[4]),
-                                    floats_of(&in[5]), floats_of(&in[6]), floats_of(&in[7]), &b.next);
-    check_amx_beside(&b, "gradient_tangents: scores of the next group");
-    for (int64_t j = 0; j < GROUP_KEYS; j++) {
-        for (int64_t i = 0; i < 32; i++) {
-            double x[4], at_lane[4], wanted[4];
-            for (int n = 0; n < 4; n++) {
-                x[n] = (double)scores[n][j * PANEL + i];
-                at_lane[n] = (double)floats_of(&in[4 + n])[i];
-            }
-            const double p = exp2((double)c * x[0] - at_lane[0]), e = x[1] - at_lane[2];
-            const double w = (double)scale * x[2] - at_lane[1];
-            wanted[0] = p;
-            wanted[1] = p * e;
-            wanted[2] = p * w;
-            wanted[3] = p * (w * e + x[3] - at_lane[3]);
-            for (int n = 0; n < 4; n++) {
-                const double error = AMX_WEIGHT_ERROR * fabs(wanted[n]) + 1e-5 * p;
-                expect_near(&wrong_rows, j * 32 + i, narrow_at(to_rows[n], rows_place(j, i, line)), wanted[n],
-                            error);
-                if (n % 2 == 1) { /* pairs: tdS, dS */
-                    expect_near(&wrong_pairs, j * 32 + i, narrow_at(to_pairs[n == 1], pairs_place(j, i)),
-                                wanted[n], error);
-                }
+}
+
+static void release_tangent_trial(struct tangent_trial *t)
+{
+    for (int n = 0; n < 8; n++) {
+        release(&t->in[n], "gradient_tangents");
+    }
+    for (int n = 0; n < 4; n++) {
+        release(&t->rows[n], "gradient_tangents");
+    }
+    for (int n = 0; n < 2; n++) {
+        release(&t->vnni[n], "gradient_tangents");
+    }
+}
+
+/* R, dS, tR and tdS of key j and lane i. */
+static void tangents_wanted(const struct tangent_trial *t, int64_t j, int64_t i, double wanted[4])
+{
+    double x[4], at_lane[4];
+    for (int n = 0; n < 4; n++) {
+        x[n] = (double)floats_of(&t->in[n])[j * PANEL + i];
+        at_lane[n] = (double)floats_of(&t->in[4 + n])[i];
+    }
+    const double p = exp2((double)t->c * x[0] - at_lane[0]), e = x[1] - at_lane[2];
+    const double w = (double)t->scale * x[2] - at_lane[1];
+    wanted[0] = p;
+    wanted[1] = p * e;
+    wanted[2] = p * w;
+    wanted[3] = p * (w * e + x[3] - at_lane[3]);
+}
+
+static void compare_tangents(const struct tangent_trial *t, int64_t tile_stride)
+{
+    struct faults wrong_rows = {0}, wrong_vnni = {0};
+    for (int64_t at = 0; at < GROUP_KEYS * 32; at++) {
+        const int64_t j = at / 32, i = at % 32;
+        double wanted[4];
+        tangents_wanted(t, j, i, wanted);
+        for (int n = 0; n < 4; n++) {
+            const double error = AMX_WEIGHT_ERROR * fabs(wanted[n]) + 1e-5 * wanted[0];
+            const uint16_t *const rows = narrow_of(&t->rows[n]);
+            expect_near(&wrong_rows, at, narrow_at(rows, split16_place(j, i, tile_stride)), wanted[n], error);
+            if (n % 2 == 1) { /* tdS, n = 3, is the first in VNNI, dS, n = 1, the second */
+                const uint16_t *const vnni = narrow_of(&t->vnni[n == 1]);
+                expect_near(&wrong_vnni, at, narrow_at(vnni, vnni_place(j, i)), wanted[n], error);
             }
         }
     }
     report(&wrong_rows, "gradient_tangents: rows");
-    report(&wrong_pairs, "gradient_tangents: pairs");
-    for (int n = 0; n < 8; n++) {
-        release(&in[n], "gradient_tangents");
-    }
-    for (int n = 0; n < 4; n++) {
-        release(&rows[n], "gradient_tangents");
-    }
-    for (int n = 0; n < 2; n++) {
-        release(&pairs[n], "gradient_tangents");
-    }
+    report(&wrong_vnni, "gradient_tangents: VNNI");
+}
+
+static void check_amx_gradient_tangents(struct rng *r)
+{
+    const int64_t tile_stride = 2 * AMX_AB;
+    struct tangent_trial t;
+    struct amx_queued queued;
+    draw_tangent_trial(r, &t, tile_stride);
+    const float *const scores[4] = {floats_of(&t.in[0]), floats_of(&t.in[1]), floats_of(&t.in[2]),
+                                    floats_of(&t.in[3])};
+    uint16_t *const rows[4] = {narrow_of(&t.rows[0]), narrow_of(&t.rows[1]), narrow_of(&t.rows[2]),
+                               narrow_of(&t.rows[3])};
+    uint16_t *const vnni[2] = {narrow_of(&t.vnni[0]), narrow_of(&t.vnni[1])};
+    draw_amx_queued(r, &queued);
+    agi_amx_table.gradient_tangents(rows, tile_stride, vnni, scores, t.c, t.scale, floats_of(&t.in[4]),
+                                    floats_of(&t.in[5]), floats_of(&t.in[6]), floats_of(&t.in[7]),
+                                    &queued.next);
+    check_amx_queued(&queued, "gradient_tangents: scores of the next group");
+    compare_tangents(&t, tile_stride);
+    release_tangent_trial(&t);
 }
 
 #endif

@@ -1,5 +1,5 @@
-/* put_bf16 and put_f16: each number is what one rounding of factor times it gives, as agi_store rounds. get_bf16 and
- * get_f16: each is what agi_load gives. */
+/* The conversions to and from 16-bit formats: what is stored is what one rounding of factor times the number gives, as
+ * agi_store rounds; what is loaded is what agi_load gives. */
 #ifndef AG_KERNELS_NARROW_H
 #define AG_KERNELS_NARROW_H
 

@@ -1,5 +1,5 @@
-/* The entries that are no stage of the scores: draws, calls and truths of the products, put, dots,
- * logarithms, transpose and dropout. */
+/* The entries that are no stage of the scores: draws, calls and truths of the products, of rows, dots, logarithms,
+ * transpose and dropout. */
 #ifndef AG_KERNELS_ROWS_H
 #define AG_KERNELS_ROWS_H
 
@@ -8,7 +8,7 @@
 
 /* ---- product ---- */
 
-/* A with either stride the greater, and numbers between its elements. */
+/* A, whose greater stride is either one, with NaN between its elements. */
 static void draw_a(struct trial *t)
 {
     const bool across = sometimes(t);
@@ -43,7 +43,7 @@ static void call_product(const agi_kernels *k, struct trial *t)
                t->add);
 }
 
-/* Ranges of any length, none among them: they may end in the middle of the product, or after it. */
+/* Ranges of any length, 0 too: they may end in the middle of the product, or after it. */
 static void call_product_ahead(const agi_kernels *k, struct trial *t)
 {
     const uintptr_t a = (uintptr_t)at(t, A), b = (uintptr_t)at(t, B);
@@ -175,13 +175,13 @@ static double factor_of(const struct trial *t, int64_t r)
     return t->factor + 0.3 * (double)(r * factor_step(t));
 }
 
-static void draw_put(struct trial *t)
+static void draw_store_rows(struct trial *t)
 {
     draw_rows(t);
     make_array(t, C, true, t->M, t->n, t->n + (sometimes(t) ? 5 : 0), t->add ? number : nothing);
 }
 
-static void call_put(const agi_kernels *k, struct trial *t)
+static void call_store_rows(const agi_kernels *k, struct trial *t)
 {
     double factor[MAX_ROWS];
     for (int64_t r = 0; r < MAX_ROWS; r++) {
@@ -190,7 +190,7 @@ static void call_put(const agi_kernels *k, struct trial *t)
     k->put(at(t, C), t->a[C].ld, at(t, A), t->a[A].ld, t->M, t->n, factor, factor_step(t), t->add);
 }
 
-static void expect_put(struct trial *t)
+static void expect_store_rows(struct trial *t)
 {
     for (int64_t r = 0; r < t->M; r++) {
         for (int64_t i = 0; i < t->n; i++) {
@@ -201,7 +201,7 @@ static void expect_put(struct trial *t)
 }
 
 /* In place it gives the same bits. */
-static void put_in_place(struct trial *t)
+static void store_in_place(struct trial *t)
 {
     double factor = t->factor;
     real row[600], twin[600];
@@ -218,7 +218,7 @@ static void put_in_place(struct trial *t)
 }
 
 /* Sums of weights: from the smallest normal number on, and what stays. */
-static void draw_logarithms(struct trial *t)
+static void draw_log2_array(struct trial *t)
 {
     t->n = t->bench ? 64 : rng_range(&t->random, 0, 40);
     for (int64_t i = 0; i < t->n; i++) {
@@ -230,15 +230,15 @@ static void draw_logarithms(struct trial *t)
     }
 }
 
-static void call_logarithms(const agi_kernels *k, struct trial *t)
+static void call_log2_array(const agi_kernels *k, struct trial *t)
 {
-    t->results[t->n] = 7; /* must stay: after the last */
+    t->results[t->n] = 7; /* stays as it is after the last one */
     k->logarithms(t->results, t->numbers, t->n);
 }
 
-static void expect_logarithms(struct trial *t)
+static void expect_log2_array(struct trial *t)
 {
-    CHECK(t->results[t->n] == 7, "%s logarithms: writes past %lld numbers", t->k->name, (long long)t->n);
+    CHECK(t->results[t->n] == 7, "%s logarithms: writes after %lld numbers", t->k->name, (long long)t->n);
     for (int64_t i = 0; i < t->n; i++) {
         const double x = t->numbers[i], y = t->results[i];
         const wide truth = log2l((wide)x), error = fabsl((wide)y - truth);
@@ -256,14 +256,14 @@ static void draw_dots(struct trial *t)
 static void call_dots(const agi_kernels *k, struct trial *t)
 {
     for (int64_t r = 0; r <= t->M; r++) {
-        t->results[r] = 7; /* must stay: after the last */
+        t->results[r] = 7; /* stays as it is after the last one */
     }
     k->dots(t->results, at(t, A), t->a[A].ld, at(t, B), t->a[B].ld, t->M, t->n);
 }
 
 static void expect_dots(struct trial *t)
 {
-    CHECK(t->results[t->M] == 7, "%s dots: writes past %lld rows", t->k->name, (long long)t->M);
+    CHECK(t->results[t->M] == 7, "%s dots: writes after %lld rows", t->k->name, (long long)t->M);
     for (int64_t r = 0; r < t->M; r++) {
         wide sum = 0, size = 0;
         for (int64_t i = 0; i < t->n; i++) {

@@ -8,7 +8,7 @@
 #define LOG2_E_WIDE 1.4426950408889634073599246810018921374L
 
 /* Powers of two by which a column may exceed its shift before the shift follows. */
-enum { LAZY_MOST = 8 };
+enum { MAX_LAG = 8 };
 
 /* ---- scores ---- */
 
@@ -19,7 +19,7 @@ static void draw_scores(struct trial *t)
     t->softcap = sometimes(t) ? (real)between(t, 0.5, 30) : 0;
     make_tile(t, T, true, number);
     if (sometimes(t)) {
-        make_tile(t, X, false, number_or_hidden);
+        make_tile(t, X, false, number_or_masked);
         spoil(t, T, X, (real)-INFINITY);
     }
     if (sometimes(t)) {
@@ -87,7 +87,7 @@ static void expect_scores(struct trial *t)
 
 /* ---- hide ---- */
 
-static void draw_hide(struct trial *t)
+static void draw_mask_band(struct trial *t)
 {
     draw_tile(t);
     t->low = sometimes(t) ? INT64_MIN / 4 : rng_range(&t->random, -150, 150);
@@ -95,12 +95,12 @@ static void draw_hide(struct trial *t)
     make_tile(t, T, true, number_or_nan);
 }
 
-static void call_hide(const agi_kernels *k, struct trial *t)
+static void call_mask_band(const agi_kernels *k, struct trial *t)
 {
     k->hide(at(t, T), t->ld, t->nj, t->W, t->low, t->high);
 }
 
-static void expect_hide(struct trial *t)
+static void expect_mask_band(struct trial *t)
 {
     for (int64_t j = 0; j < t->nj; j++) {
         for (int64_t i = 0; i < t->W; i++) {
@@ -184,7 +184,7 @@ static bool expect_nan_lane(struct trial *t, int64_t i)
     return found;
 }
 
-/* The shift of a lane follows its column's maximum, or stays where the maximum is no more than LAZY_MOST
+/* The shift of a lane follows its column's maximum, or stays where the maximum is no more than MAX_LAG
  * above it. Gives the number of the highest row where it follows, else -1. */
 static int64_t expect_shift(struct trial *t, int64_t i)
 {
@@ -196,7 +196,7 @@ static int64_t expect_shift(struct trial *t, int64_t i)
         highest = x > top ? j : highest;
         top = x > top ? x : top;
     }
-    if (top > before && (after != before || top > before + LAZY_MOST)) {
+    if (top > before && (after != before || top > before + MAX_LAG)) {
         expect(t, TOP, 0, i, top, EPS * fabsl(top));
         return highest;
     }

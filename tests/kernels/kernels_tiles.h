@@ -13,7 +13,7 @@ static void draw_tile(struct trial *t)
     t->ld = t->bench ? PANEL : t->W + rng_range(&t->random, 0, 10);
 }
 
-static real number_or_hidden(struct trial *t)
+static real number_or_masked(struct trial *t)
 {
     return rng_chance(&t->random, 0.2) ? (real)-INFINITY : number(t);
 }
@@ -34,7 +34,7 @@ static real dropped(struct trial *t)
     return rng_chance(&t->random, 0.3) ? 0 : (real)1.25;
 }
 
-/* NaN in array n wherever array `where` holds `value`: what is hidden must have no effect. */
+/* NaN in array n wherever array `where` holds `value`: what is masked must have no effect. */
 static void spoil(struct trial *t, int n, int where, real value)
 {
     for (int64_t j = 0; there(t, n) && j < t->nj; j++) {

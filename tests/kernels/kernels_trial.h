@@ -65,9 +65,9 @@ struct trial {
     double factor;
     bool add;
 
-    double result, scalar_result; /* of the call itself, where it has one */
+    double result, scalar_result; /* of the call itself, if it returns one */
     wide result_truth, result_bound;
-    double numbers[64], results[65]; /* in float64, where an entry takes or gives such */
+    double numbers[64], results[65]; /* for entries that take or give float64 */
 };
 
 /* ---- Drawing ---- */

@@ -1,5 +1,5 @@
-/* Instruction sets: the one that an option forces is the one that the plan names and that the environment forces by its
- * name, bit by bit, in all four maps. */
+/* Instruction sets: the one that an option forces is the one that the plan reports and that the environment forces by
+ * its name, bit for bit, in all four maps. The list of them is the library's. */
 #define _POSIX_C_SOURCE 200809L
 
 #include "outputs.h"
@@ -7,50 +7,63 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-static const char *const names[] = {"auto", "scalar", "avx2", "avx512", "amx", "neon"};
-
 static const char *const problems[] = {
     "h2 q70 k90 d40 f32 causal",
     "h2 kv1 q50 k70 d24 f64 bias=11qk sink",
     "b2 h2 q70 k90 d64 bf16 window=30,10",
 };
 
-/* False, with the reason printed: not on this processor. */
-static bool make_with(struct arrays *x, const char *text, ag_isa isa)
+static void make_with(struct arrays *x, const char *text, ag_isa isa)
 {
-    ag_problem p = AG_PROBLEM_INIT;
     ag_options options = AG_OPTIONS_INIT;
     options.backend = AG_BACKEND_CPU;
     options.isa = isa;
-    if (!CHECK_OK(ag_problem_parse(text, &p)) || arrays_create(x, &p, &options, 7) != AG_OK) {
-        CHECK(isa > AG_ISA_SCALAR, "%s for '%s' is refused: %s", names[isa], text, ag_last_message());
-        printf("%s for '%s': not tested: %s\n", names[isa], text, ag_last_message());
-        return false;
-    }
-    return true;
+    make_arrays(x, text, &options, 7);
 }
 
-static void by_option_and_by_name(const char *text, ag_isa isa)
+static ag_plan_info info_of(const struct arrays *x)
+{
+    ag_plan_info info = {.struct_size = sizeof info};
+    CHECK_OK(ag_plan_info_get(x->plan, &info));
+    return info;
+}
+
+static void by_option_and_by_name(const char *text, const ag_isa_info *isa)
 {
     struct arrays by_option, by_name;
-    if (!make_with(&by_option, text, isa)) {
-        return;
-    }
     /* AMX is for bfloat16; other dtypes have the set that comes with it. */
-    const char *const name = isa == AG_ISA_AMX && strstr(text, "bf16") == NULL ? "avx512" : names[isa];
-    CHECK(strstr(ag_plan_describe(by_option.plan), name) != NULL, "'%s' forced to %s is: %s", text,
-          names[isa], ag_plan_describe(by_option.plan));
-    setenv("ATTNGRAD_ISA", names[isa], 1);
-    if (make_with(&by_name, text, AG_ISA_AUTO)) {
-        CHECK(strcmp(ag_plan_describe(by_name.plan), ag_plan_describe(by_option.plan)) == 0, "by name: %s",
-              ag_plan_describe(by_name.plan));
-        CHECK_OK(arrays_run_all(&by_option));
-        CHECK_OK(arrays_run_all(&by_name));
-        same_outputs(&by_option, &by_name, ALL_MAPS, names[isa]);
-        arrays_destroy(&by_name);
-    }
+    const ag_isa wanted =
+        isa->isa == AG_ISA_AMX && strstr(text, "bf16") == NULL ? (ag_isa)AG_ISA_AVX512 : isa->isa;
+    make_with(&by_option, text, isa->isa);
+    const ag_plan_info info = info_of(&by_option);
+    CHECK(info.isa == wanted, "'%s' forced to %s is %s", text, isa->name, info.isa_name);
+    setenv("ATTNGRAD_ISA", isa->name, 1);
+    make_with(&by_name, text, AG_ISA_AUTO);
+    CHECK(strcmp(ag_plan_describe(by_name.plan), ag_plan_describe(by_option.plan)) == 0, "by name: %s",
+          ag_plan_describe(by_name.plan));
+    CHECK_OK(arrays_run_all(&by_option));
+    CHECK_OK(arrays_run_all(&by_name));
+    same_outputs(&by_option, &by_name, ALL_MAPS, isa->name);
     unsetenv("ATTNGRAD_ISA");
+    arrays_destroy(&by_name);
     arrays_destroy(&by_option);
+}
+
+/* One that is not built in, or not on this machine: refused, by option and by name. */
+static void is_refused(const ag_isa_info *isa)
+{
+    ag_problem p = AG_PROBLEM_INIT;
+    ag_options options = AG_OPTIONS_INIT;
+    ag_plan *plan = NULL;
+    CHECK_OK(ag_problem_parse(problems[0], &p));
+    options.isa = isa->isa;
+    CHECK_STATUS(ag_plan_create(&plan, &p, &options), AG_UNSUPPORTED);
+    CHECK(strcmp(ag_last_field(), "options.isa") == 0, "the field is '%s'", ag_last_field());
+    printf("%s: only its refusal is tested: %s\n", isa->name, ag_last_message());
+    setenv("ATTNGRAD_ISA", isa->name, 1);
+    CHECK_STATUS(ag_plan_create(&plan, &p, NULL), AG_UNSUPPORTED);
+    CHECK(strcmp(ag_last_field(), "ATTNGRAD_ISA") == 0, "the field is '%s'", ag_last_field());
+    unsetenv("ATTNGRAD_ISA");
 }
 
 /* An option is worth more than the environment. */
@@ -58,22 +71,78 @@ static void option_before_name(void)
 {
     struct arrays x;
     setenv("ATTNGRAD_ISA", "avx2", 1);
-    if (make_with(&x, problems[0], AG_ISA_SCALAR)) {
-        CHECK(strstr(ag_plan_describe(x.plan), "scalar") != NULL, "the environment wins: %s",
-              ag_plan_describe(x.plan));
-        arrays_destroy(&x);
-    }
+    make_with(&x, problems[0], AG_ISA_SCALAR);
+    CHECK_INT(info_of(&x).isa, AG_ISA_SCALAR);
     unsetenv("ATTNGRAD_ISA");
+    arrays_destroy(&x);
+}
+
+/* The reference has no instruction sets: an option that names one is refused, the environment's is not for it. */
+static void reference_has_none(void)
+{
+    ag_problem p = AG_PROBLEM_INIT;
+    ag_options options = AG_OPTIONS_INIT;
+    ag_plan *plan = NULL;
+    ag_plan_info info = {.struct_size = sizeof info};
+    CHECK_OK(ag_problem_parse(problems[0], &p));
+    options.backend = AG_BACKEND_REFERENCE;
+    options.isa = AG_ISA_AVX2;
+    CHECK_STATUS(ag_plan_create(&plan, &p, &options), AG_UNSUPPORTED);
+    CHECK(strcmp(ag_last_message(), "isa avx2 is the cpu backend's: the reference has none") == 0,
+          "it says: %s", ag_last_message());
+    CHECK(strcmp(ag_last_field(), "options.isa") == 0, "the field is '%s'", ag_last_field());
+    options.isa = AG_ISA_AUTO;
+    setenv("ATTNGRAD_ISA", "avx2", 1);
+    CHECK_OK(ag_plan_create(&plan, &p, &options));
+    unsetenv("ATTNGRAD_ISA");
+    CHECK_OK(ag_plan_info_get(plan, &info));
+    CHECK(info.backend == AG_BACKEND_REFERENCE && strcmp(info.backend_name, "reference") == 0 &&
+              info.isa == AG_ISA_AUTO && info.isa_name[0] == '\0' && info.tile_queries == 0 &&
+              info.compute_dtype == AG_F64 && info.deterministic == 1,
+          "the reference says: backend '%s', isa '%s'", info.backend_name, info.isa_name);
+    ag_plan_destroy(plan);
+    CHECK_INT(ag_backend_isa_count(AG_BACKEND_REFERENCE), 0);
+    CHECK_INT(ag_backend_isa_count(AG_BACKEND_CUDA), 0);
+}
+
+static void wrong_index(void)
+{
+    ag_isa_info isa = {.struct_size = sizeof isa};
+    const int32_t count = ag_backend_isa_count(AG_BACKEND_CPU);
+    const struct {
+        ag_backend backend;
+        int32_t index;
+        const char *field;
+    } wrong[] = {{AG_BACKEND_CPU, -1, "index"},
+                 {AG_BACKEND_CPU, count, "index"},
+                 {AG_BACKEND_REFERENCE, 0, "backend"},
+                 {99, 0, "backend"}};
+    for (size_t n = 0; n < sizeof wrong / sizeof wrong[0]; n++) {
+        CHECK_STATUS(ag_backend_isa(wrong[n].backend, wrong[n].index, &isa), AG_INVALID_ARGUMENT);
+        CHECK(strcmp(ag_last_field(), wrong[n].field) == 0, "the field is '%s'", ag_last_field());
+    }
+    CHECK_STATUS(ag_backend_isa(AG_BACKEND_CPU, 0, NULL), AG_INVALID_ARGUMENT);
+    CHECK(strcmp(ag_last_field(), "info") == 0, "the field is '%s'", ag_last_field());
 }
 
 int main(void)
 {
     unsetenv("ATTNGRAD_ISA");
-    for (size_t n = 0; n < sizeof problems / sizeof problems[0]; n++) {
-        for (ag_isa isa = AG_ISA_SCALAR; isa <= AG_ISA_NEON; isa++) {
-            by_option_and_by_name(problems[n], isa);
+    unsetenv("ATTNGRAD_BACKEND");
+    const int32_t count = ag_backend_isa_count(AG_BACKEND_CPU);
+    CHECK_INT(count, AG_ISA_NEON);
+    for (int32_t n = 0; n < count; n++) {
+        ag_isa_info isa = {.struct_size = sizeof isa};
+        CHECK_OK(ag_backend_isa(AG_BACKEND_CPU, n, &isa));
+        if (!isa.available) {
+            is_refused(&isa);
+        }
+        for (size_t p = 0; p < sizeof problems / sizeof problems[0] && isa.available; p++) {
+            by_option_and_by_name(problems[p], &isa);
         }
     }
     option_before_name();
+    reference_has_none();
+    wrong_index();
     return test_summary();
 }

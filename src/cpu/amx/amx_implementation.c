@@ -13,7 +13,7 @@ static bool serves(const ag_plan *plan)
 }
 
 const agi_implementation agi_amx_implementation = {
-    .name = "amx",
+    .isa = AG_ISA_AMX,
     .serves = serves,
     .row_ops = &agi_amx_row_ops,
     .backward_ops = &agi_amx_backward_ops,

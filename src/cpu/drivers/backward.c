@@ -28,7 +28,7 @@ void REAL(agi_lay_out_features)(agi_backward_scratch *s, agi_arena *arena, const
     s->M = agi_take_reals(arena, has->dropout * numbers);
 }
 
-/* Numbers of the sums of a chain's dQ. */
+/* How many numbers the dQ sums of a reduction group have. */
 static int64_t dq_numbers(const ag_plan *plan, const agi_backward_schedule *x)
 {
     return agi_saturated(agi_heads_per_kv(&plan->p), x->dq_rows, x->dq_width, 1);
@@ -109,7 +109,7 @@ static double sink_gradient(const agi_head *x, const agi_query_tile *t, bool tan
     return sum;
 }
 
-/* ---- One pass of one part of a chain ---- */
+/* ---- One pass of one split of a reduction group ---- */
 
 typedef struct {
     int64_t group, split, b, hk, span;
@@ -124,7 +124,8 @@ static where locate(const agi_backward_job *w, int64_t group, int64_t split, int
                    group % items_hk * x->group_hk + member % x->group_hk, pass % x->n_spans};
 }
 
-/* The sums of a head that live from span to span, where there are several: dQ, and D and tD. */
+/* What is kept of a head from one span of keys to the next, if there are several: the sums of dQ, and the row
+ * statistics D and tD. */
 typedef struct {
     real *dQ, *products;
 } span_sums;
@@ -143,8 +144,8 @@ static span_sums sums_of_head(const agi_backward_job *w, const agi_backward_scra
                        (own ? s->products : w->y.products) + n * 2 * p->q_len};
 }
 
-/* The sums of a part's keys: rows from .. to - 1 of the span have been begun, at zero. Those of dK lack the factor
- * `scale`. */
+/* The sums of dK and dV of one pass and one split. Rows from .. to - 1 of the span are in use; the others are not even
+ * zeroed yet. The scale is still missing in dK. */
 typedef struct {
     real *dK, *dV;
     int64_t from, to;
@@ -155,7 +156,7 @@ typedef struct {
     int64_t from, to;
 } key_range;
 
-/* Rows of the sums that belong to keys from .. to - 1 of a span. */
+/* Keys from .. to - 1 of a span, widened to what the ops sum at once. */
 static key_range rows_of_keys(const agi_backward_ops *ops, int64_t from, int64_t to)
 {
     return (key_range){from / ops->key_step * ops->key_step, agi_round_up(to, ops->key_step)};
@@ -168,8 +169,8 @@ static void clear_rows(real *rows, int64_t from, int64_t to, int64_t width)
     }
 }
 
-/* Begins rows from .. to - 1, and those between them and what was begun before: when they are about to be
- * used, so that they are near. */
+/* Brings rows from .. to - 1, and those between them and the rows in use, into use: zeroed just before they are
+ * needed, so that they are in the cache. */
 static void begin_keys(key_sums *s, int64_t from, int64_t to, int64_t Dk_pad, int64_t Dv_pad)
 {
     const bool none = s->from == s->to;
@@ -182,7 +183,8 @@ static void begin_keys(key_sums *s, int64_t from, int64_t to, int64_t Dk_pad, in
     s->to = agi_max(to, high);
 }
 
-/* The next head of the group may have another scale than those whose dZ^T Q are summed already. */
+/* Heads that share keys may have different scales: before a head with another scale adds its dZ^T Q, the sum so far is
+ * divided by the new scale and multiplied by the old one. */
 static void set_scale(key_sums *s, double scale, int64_t Dk_pad)
 {
     if (s->from < s->to && scale != s->scale) {
@@ -193,7 +195,7 @@ static void set_scale(key_sums *s, double scale, int64_t Dk_pad)
     s->scale = scale;
 }
 
-/* One tile of queries against the span's keys; nothing is loaded if it sees none of them. */
+/* One tile of queries against the keys of the span. Nothing is loaded if the tile sees none of them. */
 static void run_tile(const agi_backward_job *w, agi_backward_scratch *s, const where *at, const agi_head *x,
                      int64_t i0, real *products, key_sums *keys)
 {
@@ -220,7 +222,7 @@ static void run_tile(const agi_backward_job *w, agi_backward_scratch *s, const w
     }
 }
 
-/* All tiles of a head. dQ is rounded once, after the last span. */
+/* All tiles of a head. dQ is rounded to its dtype once, after the last span. */
 static void run_head(const agi_backward_job *w, agi_backward_scratch *s, const where *at, const agi_head *x,
                      key_sums *keys)
 {
@@ -241,13 +243,14 @@ static void run_head(const agi_backward_job *w, agi_backward_scratch *s, const w
             ops->store_dq(s, x, dq, i0, ni, accumulate);
         }
     }
-    if (at->span == 0 && at->split == 0 && !agi_has(p, AG_PACKED)) { /* rows after the sequence's end */
+    if (at->span == 0 && at->split == 0 &&
+        !agi_has(p, AG_PACKED)) { /* padding rows after the end of the sequence */
         agi_store_rows(x->k, dq, x->seq.n_q, p->q_len - x->seq.n_q, accumulate, 1, NULL, 0);
     }
 }
 
-/* Rows [from, to) of the span to the caller's arrays; those after the sequence's end are zero. The sums of dK lack
- * the scale of the group's last head. */
+/* Stores rows [from, to) of the span's sums in the caller's dK and dV; padding rows after the end of the sequence
+ * become zero. The sums of dK still lack the scale: that of the last head that was added. */
 static void store_keys(const agi_backward_job *w, const agi_backward_scratch *s, const where *at,
                        int64_t from, int64_t to, const real *dK, const real *dV)
 {
@@ -271,8 +274,8 @@ static void store_keys(const agi_backward_job *w, const agi_backward_scratch *s,
     }
 }
 
-/* The rows of the span's keys that some tile of the part sees, counted from the span's first. A window leaves most of
- * them to other parts. */
+/* The keys of the span that some tile of this split sees, counted from the span's first. With a window most of them
+ * belong to other splits. */
 static void keys_of_split(const agi_backward_job *w, const where *at, int64_t *from, int64_t *to)
 {
     const int64_t span = w->schedule->span, span0 = at->span * span;
@@ -309,12 +312,12 @@ static void run_pass(const agi_backward_job *w, agi_backward_scratch *s, const w
         agi_head x;
         REAL(agi_head_begin)(&x, w->call, at->b, h);
         if (w->small && ops->small_head(s, &x)) {
-            return; /* it is the only one of its group */
+            return; /* small heads do not share keys with others */
         }
         set_scale(&sums, x.scale, Dk_pad);
         run_head(w, s, at, &x, &sums);
     }
-    if (at->split == 0) { /* the place of the sum of all parts */
+    if (at->split == 0) { /* the other splits are added to the sums of the first, so these need every row */
         begin_keys(&sums, 0, schedule->span, Dk_pad, Dv_pad);
     }
     if (schedule->q_splits == 1) {
@@ -349,7 +352,7 @@ static void add_rows(real *to, const real *from, int64_t n)
 
 enum { REDUCE_ROWS = 64 };
 
-/* The parts' sums of some rows, added up in order, in the place of the first part. */
+/* Adds the sums of all splits, in order, to those of the first, for REDUCE_ROWS keys; then stores them. */
 static void reduce_keys(void *arg, int64_t item, int64_t slot)
 {
     const agi_backward_job *w = arg;
@@ -378,15 +381,15 @@ static ag_status run_splits(agi_backward_job *w, const ag_exec *exec)
     const int64_t chunks = (schedule->span + REDUCE_ROWS - 1) / REDUCE_ROWS;
     ag_status status = AG_OK;
     for (w->pass = 0; w->pass < schedule->passes && status == AG_OK; w->pass++) {
-        status = agi_run_items(w->call->plan, exec, schedule->groups * schedule->q_splits, run_split, w);
+        status = agi_parallel_for(w->call->plan, exec, schedule->groups * schedule->q_splits, run_split, w);
         if (status == AG_OK) {
-            status = agi_run_items(w->call->plan, exec, schedule->groups * chunks, reduce_keys, w);
+            status = agi_parallel_for(w->call->plan, exec, schedule->groups * chunks, reduce_keys, w);
         }
     }
     return status;
 }
 
-/* ---- The whole ---- */
+/* ---- The whole map ---- */
 
 static void name_outputs(agi_backward_job *w)
 {
@@ -421,7 +424,7 @@ ag_status REAL(agi_backward_run)(const agi_call *call, const ag_exec *exec, void
     REAL(agi_clear_sums)(&w);
     const ag_status status = schedule->q_splits > 1
                                  ? run_splits(&w, exec)
-                                 : agi_run_items(call->plan, exec, schedule->groups, run_group, &w);
+                                 : agi_parallel_for(call->plan, exec, schedule->groups, run_group, &w);
     if (status == AG_OK) {
         REAL(agi_store_sums)(&w);
     }

@@ -4,7 +4,8 @@
 
 #include "cpu/drivers/backward.h"
 
-/* Asked only of rows whose L is the sink's logit: they see no key, or none that counts. */
+/* Does query i see any key? Called only for rows whose L equals the sink's logit: either they see no key, or all their
+ * keys have negligible weight. */
 static bool sees_a_key(const agi_head *x, int64_t i)
 {
     int64_t from, to;
@@ -12,8 +13,8 @@ static bool sees_a_key(const agi_head *x, int64_t i)
     return from < to && !REAL(agi_all_masked)(x, i, 1, from, to - from);
 }
 
-/* L and mu of row r of the tile. A query without an output (L = -infinity, or the sink's logit and no key
- * seen) has weights 0: L counts as infinite. */
+/* L and mu of row r of the tile. A query without an output (L is -infinity, or the sink's logit and it sees no key)
+ * must get weights 0: its L is taken as +infinity. */
 static void load_statistics(const agi_head *x, agi_query_tile *t, int64_t r)
 {
     const ag_args *a = &x->call->a;
@@ -41,7 +42,7 @@ static void compute_deltas(agi_backward_scratch *s, const agi_head *x, agi_query
     }
 }
 
-/* They take as long as a few keys, so that the first span that loads a tile keeps them for the others. */
+/* D and tD take as long as a few keys do: the first span that loads a tile keeps them for the others. */
 static void load_deltas(agi_backward_scratch *s, const agi_head *x, agi_query_tile *t, real *kept, bool first)
 {
     const size_t size = (size_t)t->ni * sizeof(real);
@@ -75,7 +76,7 @@ void REAL(agi_load_tile)(agi_backward_scratch *s, const agi_head *x, int64_t i0,
     }
     load_deltas(s, x, t, kept, first);
     for (int64_t r = t->ni; r < agi_round_up(t->ni, step);
-         r++) { /* lanes after the last query weigh nothing */
+         r++) { /* weights 0 in the lanes after the last query */
         t->high[r] = (real)INFINITY;
         t->low[r] = t->D[r] = t->mu[r] = t->tD[r] = 0;
     }

@@ -1,4 +1,4 @@
-/* The gradients that are sums over sequences, heads or parts: bias, table, sink. */
+/* The gradients that are sums over sequences, heads or splits: bias, table, sink. */
 #include <string.h>
 
 #include "core/number.h"
@@ -35,8 +35,8 @@ void REAL(agi_begin_sums)(const agi_backward_job *w, int64_t split, const agi_he
     }
 }
 
-/* The place of element e, counted densely, of a view. */
-static int64_t place(const ag_tensor *t, const int64_t size[4], int64_t e)
+/* Offset of element e of a view, with e counted as in a dense array. */
+static int64_t element_offset(const ag_tensor *t, const int64_t size[4], int64_t e)
 {
     int64_t at = 0;
     for (int axis = 3; axis >= 0; axis--) {
@@ -75,8 +75,8 @@ void REAL(agi_clear_sums)(const agi_backward_job *w)
         clear(w->y.bias_full, n, sizeof(real));
     } else if (!(w->call->a.accumulate & w->acc_dbias)) {
         const int64_t Nk = p->bias_size[3], step = w->dbias->strides[3];
-        for (int64_t row = 0; row < n; row += Nk) { /* a place is dear, a step is not */
-            const int64_t at = place(w->dbias, p->bias_size, row);
+        for (int64_t row = 0; row < n; row += Nk) { /* element_offset divides: call it once per row */
+            const int64_t at = element_offset(w->dbias, p->bias_size, row);
             for (int64_t j = 0; j < Nk; j++) {
                 put(w->dbias, p->aux_dtype, at + j * step, false, 0);
             }
@@ -84,7 +84,7 @@ void REAL(agi_clear_sums)(const agi_backward_job *w)
     }
 }
 
-/* The sum of `count` numbers, `step` apart. */
+/* The sum of `count` numbers that are `step` apart. */
 static double strided_sum(const double *x, int64_t count, int64_t step)
 {
     double sum = 0;
@@ -102,7 +102,7 @@ static void put_bias(const agi_backward_job *w)
     for (int64_t e = 0; e < n && (!full || REAL(agi_bias_needs_copy)(p)); e++) {
         const double sum =
             full ? (double)w->y.bias_full[e] : strided_sum(w->y.bias_small + e, w->schedule->q_splits, n);
-        put(w->dbias, p->aux_dtype, place(w->dbias, p->bias_size, e), accumulate, sum);
+        put(w->dbias, p->aux_dtype, element_offset(w->dbias, p->bias_size, e), accumulate, sum);
     }
 }
 
@@ -114,7 +114,8 @@ static void put_table(const agi_backward_job *w)
     const bool accumulate = (w->call->a.accumulate & w->acc_dtable) != 0;
     for (int64_t e = 0; e < p->table_heads * nb; e++) {
         const double *first = w->y.table + e / nb * w->schedule->q_splits * nb + e % nb;
-        put(w->dtable, p->aux_dtype, place(w->dtable, size, e), accumulate, strided_sum(first, count, nb));
+        put(w->dtable, p->aux_dtype, element_offset(w->dtable, size, e), accumulate,
+            strided_sum(first, count, nb));
     }
 }
 
@@ -128,7 +129,7 @@ static void put_sink(const agi_backward_job *w)
         for (int64_t b = 0; b < p->batch; b++) {
             sum += strided_sum(w->y.sink + (b * p->heads + h) * q_splits, q_splits, 1);
         }
-        put(w->dsink, p->aux_dtype, place(w->dsink, size, h), accumulate, sum);
+        put(w->dsink, p->aux_dtype, element_offset(w->dsink, size, h), accumulate, sum);
     }
 }
 

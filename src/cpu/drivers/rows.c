@@ -47,20 +47,20 @@ static void begin_statistics(agi_row_panel *panel, const agi_head *x)
     const double most = (double)REAL_MAX, sink = fmax(-most, fmin(most, x->sink * LOG2_E));
     for (int64_t i = 0; i < lanes; i++) {
         panel->m[i] = x->sink == -INFINITY ? (real)-INFINITY : (real)sink;
-        panel->l[i] = 0; /* the sink's own term is added at the end, where nothing can drown in it */
+        panel->l[i] = 0; /* the sink's term is added at the end: small weights would be lost in a large one */
         panel->r[i] = (real)x->tsink;
         panel->a[i] = 0;
     }
 }
 
-/* With the sink's term w = 2^(log2(e) s - m): L = m + log(l + w), O = O' / (l + w),
- * mu = r + (a + w (ts - r)) / (l + w), tO = (T' - (mu - r) O') / (l + w). l + w = 0 is the empty row. */
+/* With the sink's term w = 2^(log2(e) s - m): L = m + log(l + w), O = O' / (l + w), mu = r + (a + w (ts - r)) / (l +
+ * w), tO = (T' - (mu - r) O') / (l + w). If l + w = 0, the row sees no key. */
 typedef struct {
     double w, sum, log; /* w, l + w, log2(l + w) */
 } row_sum;
 
-/* Where it is alone any will do. Else m began with it, rounded: what a sink of 10^11 lost by that may be more than a
- * power has place for. */
+/* The sink's term. If no key was seen, any positive number works. Else m started at float(sink); the exponent is
+ * clamped, as the rounding error of a huge sink can overflow exp2. */
 static double sink_term(const agi_head *x, const agi_row_panel *panel, int64_t i)
 {
     if (x->sink == -INFINITY) {
@@ -69,7 +69,7 @@ static double sink_term(const agi_head *x, const agi_row_panel *panel, int64_t i
     return panel->l[i] == 0 ? 1 : exp2(fmin(x->sink * LOG2_E - (double)panel->m[i], 1000));
 }
 
-/* Stores L and mu of row i, makes T' ready, returns 1 / (l + w). */
+/* Stores L and mu of row i, subtracts (mu - r) O' from T', returns 1 / (l + w). */
 static double finish_statistics(const agi_head *x, agi_row_panel *panel, int64_t i, row_sum s)
 {
     const ag_args *a = &x->call->a;
@@ -117,7 +117,7 @@ static void finish_panel(const agi_row_job *w, const agi_row_scratch *s, const a
     w->cpu->row_ops->store(w, s, x, panel, inverse);
 }
 
-/* Rows of a padded batch behind the end of their sequence. */
+/* Padding rows after the end of their sequence. */
 static void fill_rows(const agi_head *x, int64_t from, int64_t to)
 {
     const ag_args *a = &x->call->a;
@@ -139,7 +139,7 @@ static void fill_rows(const agi_head *x, int64_t from, int64_t to)
     }
 }
 
-/* Keys first_key .. end_key - 1, as far as the block sees them. */
+/* Runs the panels against the keys that they see, of keys first_key .. end_key - 1. */
 static void walk_keys(agi_row_scratch *s, const agi_head *x, agi_row_panel *panels, int64_t n_panels,
                       int64_t first_key, int64_t end_key)
 {
@@ -160,14 +160,14 @@ static void walk_keys(agi_row_scratch *s, const agi_head *x, agi_row_panel *pane
     }
 }
 
-/* ---- Work items: blocks of queries, parts of the keys ---- */
+/* ---- Work items: blocks of queries, or splits of their keys ---- */
 
 int64_t REAL(agi_row_begin_item)(const agi_row_job *w, int64_t item, agi_head *x)
 {
     const agi_row_schedule *schedule = &w->cpu->rows;
     const int64_t bh = item / schedule->blocks, heads = w->call->plan->p.heads;
     REAL(agi_head_begin)(x, w->call, bh / heads, bh % heads);
-    /* Alternately from the last block and from the first: if causal, each share has long and short ones. */
+    /* Alternately from the last block and from the first: if causal, every thread gets long and short ones. */
     const int64_t n = item % schedule->blocks;
     return (n % 2 == 0 ? schedule->blocks - 1 - n / 2 : n / 2) * schedule->rows;
 }
@@ -184,7 +184,7 @@ static void finish_item(const agi_row_job *w, const agi_row_scratch *s, const ag
     }
 }
 
-/* Part number % parts of item number / parts. */
+/* Split number % kv_splits of block number / kv_splits. */
 static void run_item(void *arg, int64_t number, int64_t slot)
 {
     const agi_row_job *w = arg;
@@ -215,7 +215,7 @@ static void run_item(void *arg, int64_t number, int64_t slot)
     }
 }
 
-/* Makes one of an item's parts, if there are several. */
+/* Merges the splits of a block. */
 static void merge_splits(void *arg, int64_t item, int64_t slot)
 {
     const agi_row_job *w = arg;
@@ -249,8 +249,8 @@ ag_status REAL(agi_row_run)(const agi_call *call, const ag_exec *exec, void *mem
         schedule->kv_splits == 1 && schedule->blocks == 1 && ops->small_call != NULL && ops->small_call(call);
     REAL(agi_row_lay_out)(&w, &arena, call->plan, call->map);
     const ag_status status =
-        agi_run_items(call->plan, exec, schedule->items * schedule->kv_splits, run_item, &w);
+        agi_parallel_for(call->plan, exec, schedule->items * schedule->kv_splits, run_item, &w);
     return status != AG_OK || schedule->kv_splits == 1
                ? status
-               : agi_run_items(call->plan, exec, schedule->items, merge_splits, &w);
+               : agi_parallel_for(call->plan, exec, schedule->items, merge_splits, &w);
 }

@@ -1,5 +1,5 @@
 /* Forward and jvp: blocks of query rows, each walking over all the keys it sees, with the state of the online softmax
- * kept per row. If there are few blocks, the keys are cut into parts, each walked with a state of its own, and the
+ * kept per row. If there are few blocks, the keys are split: each split is walked with a state of its own, and the
  * states are merged. Compiled for each real. */
 #ifndef AGI_CPU_ROWS_H
 #define AGI_CPU_ROWS_H
@@ -7,16 +7,18 @@
 #include "cpu/drivers/tile.h"
 
 enum {
-    ROW_BLOCK = 192, /* queries of a work item, if the ops want no more */
-    ROW_PANELS = 16, /* panels of a work item, at most */
-    ROW_KEYS = 128,  /* keys of a tile that features work on, at most */
-    /* Numbers from key to key there: an odd number of cache lines, so that columns spread over the cache. */
+    ROW_BLOCK = 192, /* queries of a block, if the ops do not want more */
+    ROW_PANELS = 16, /* max panels of a block */
+    ROW_KEYS = 128,  /* max keys of a tile */
+    /* Row stride of such a tile: an odd number of cache lines, so that columns spread over the cache's sets. */
     ROW_LD = PANEL + AGI_CACHE_LINE / (int)sizeof(real)
 };
 
-/* The state of one panel of queries. */
+/* The state of the online softmax of one panel of queries: m the running maximum of the scores in base 2, l the sum of
+ * weights 2^(S - m), O' the weighted sum of V. In jvp r is the shift of the score tangents, a the sum of weights times
+ * (tS - r), T' the sum that becomes tO. */
 typedef struct {
-    int64_t q;      /* its number in the work item */
+    int64_t q;      /* number of the panel in its block */
     int64_t i0, ni; /* its queries */
     int64_t W;      /* lanes: ni, rounded up to whole vectors */
     real *O, *tO;   /* [PANEL][Dv_pad]: O' and T' */
@@ -27,49 +29,53 @@ typedef struct {
 /* One thread's scratch. */
 typedef struct {
     agi_row_panel panel[ROW_PANELS];
-    real *X, *tX, *F, *M; /* features of a tile */
+    real *X, *tX, *F, *M; /* features of a tile: see agi_row_scores */
     real *alpha, *delta;  /* [PANEL] */
     uint8_t *masked_keys; /* [ROW_KEYS] */
-    void *own;            /* of who runs the maps */
+    void *own;            /* scratch of the ops */
 } agi_row_scratch;
 
-/* One call: what its items are given. */
+/* One call of forward or jvp: what every work item is given. */
 typedef struct {
     const agi_call *call;
     const agi_cpu_plan *cpu;
     agi_row_scratch *scratch; /* one per thread */
-    real *states;             /* of the parts, if the keys are cut */
+    real *states;             /* of the splits, if there are several */
     bool small;               /* small heads are run by ops->small_head */
 } agi_row_job;
 
-/* Who runs forward and jvp. A work item is begun, given its blocks of keys in order, ended, and stored. */
+/* The operations that forward and jvp are made of. For each block of queries the drivers call begin, then block for
+ * each block of keys, end, and store for each panel. */
 typedef struct agi_row_ops {
-    int64_t max_queries; /* of a work item */
-    int64_t min_blocks;  /* of queries: with so many, blocks get no smaller and keys are not cut into parts */
-    int64_t block_keys;  /* keys of a block */
-    int64_t key_step;    /* a block begins at a multiple of this */
-    int64_t query_step;  /* statistics are kept for a multiple of so many queries; 0: of a vector's lanes */
+    int64_t max_queries; /* max queries of a block */
+    int64_t
+        min_blocks; /* with at least so many blocks of queries, blocks are not made smaller and keys not split */
+    int64_t block_keys; /* keys of a block */
+    int64_t key_step;   /* a block of keys starts at a multiple of this */
+    int64_t
+        query_step; /* row statistics are padded to a multiple of this many queries; 0: to whole vectors */
 
-    /* Takes a thread's scratch: s->own. In a dry run nothing may be stored there. */
+    /* Lays out the scratch of one thread: s->own. In a dry run that is NULL. */
     void (*lay_out)(agi_row_scratch *s, agi_arena *arena, const ag_plan *plan, agi_map map);
 
-    /* The panels' operands, and their sums at zero. */
+    /* Loads the queries of the panels and zeroes their sums. */
     void (*begin)(const agi_row_job *w, agi_row_scratch *s, const agi_head *x, const agi_row_panel *panels,
                   int64_t n_panels, int64_t item);
 
-    /* All panels against keys j0 .. j0 + nj - 1; those up to end - 1 come next. */
+    /* Runs all panels against keys j0 .. j0 + nj - 1; later calls have those up to end - 1. */
     void (*block)(agi_row_scratch *s, const agi_head *x, agi_row_panel *panels, int64_t n_panels, int64_t j0,
                   int64_t nj, int64_t end);
 
-    /* After the last block. If the keys are cut into parts, O' and T' are in the panel now, by rows. May be NULL. */
+    /* After the last block of keys. If the keys are split, O' and T' must be in the panels then, by rows. May be NULL. */
     void (*end)(const agi_row_job *w, agi_row_scratch *s, const agi_head *x, agi_row_panel *panels,
                 int64_t n_panels);
 
-    /* O and tO of a panel, row r times factor[r], to the caller's arrays. */
+    /* Stores O' and T' of a panel, row r times factor[r], in the caller's O and tO. */
     void (*store)(const agi_row_job *w, const agi_row_scratch *s, const agi_head *x,
                   const agi_row_panel *panel, const double *factor);
 
-    /* Both NULL, or: may the call's heads be run whole, if they are small? Runs one, if it is small. */
+    /* The small-head path; both NULL if there is none. small_call: does the call qualify? small_head: runs a head that
+     * is small, and returns false if it is not. */
     bool (*small_call)(const agi_call *call);
     bool (*small_head)(agi_row_scratch *s, const agi_head *x);
 } agi_row_ops;
@@ -79,33 +85,35 @@ typedef struct agi_row_ops {
 void REAL(agi_row_lay_out)(agi_row_job *w, agi_arena *arena, const ag_plan *plan, agi_map map);
 ag_status REAL(agi_row_run)(const agi_call *call, const ag_exec *exec, void *memory);
 
-/* The head and the first query of a work item, not counting parts of the keys. */
+/* The head and the first query of a block of queries. */
 int64_t REAL(agi_row_begin_item)(const agi_row_job *w, int64_t item, agi_head *x);
 
-/* The ops' store for O' and T' that lie in the panel, by rows. */
+/* A store for ops whose O' and T' are in the panel, by rows. */
 void REAL(agi_row_store_panel)(const agi_row_job *w, const agi_row_scratch *s, const agi_head *x,
                                const agi_row_panel *panel, const double *factor);
 
-/* ---- rows_merge.c: parts of the keys ---- */
+/* ---- rows_merge.c: splits of the keys ---- */
 
-/* Numbers that the states of all items' parts take; 0 if there is one split. */
+/* How many numbers the states of all splits have; 0 if there is one split. */
 int64_t REAL(agi_row_states)(const ag_plan *plan, agi_map map);
 
-/* Panel q of the block at i0; its state in the scratch, or, with parts, in the memory of part `number`. */
+/* Panel q of the block that starts at query i0; its state is in the scratch or, if there are several splits, in the
+ * memory of split `number`. */
 agi_row_panel REAL(agi_row_panel_of)(const agi_row_job *w, const agi_row_scratch *s, const agi_head *x,
                                      int64_t i0, int64_t q, int64_t number);
 
-/* Adds row i of another part to the panel's; the other's state is used up. */
+/* Merges row i of another split's panel into this one; the other state is overwritten. */
 void REAL(agi_row_merge_row)(const agi_head *x, agi_row_panel *panel, const agi_row_panel *other, int64_t i);
 
 /* ---- row_scores.c: what all ops do to scores ---- */
 
-/* Of keys j0 .. j0 + nj - 1 those that the panel sees: *n of them, from number *from on. False if band, mask and bias
+/* Which of keys j0 .. j0 + nj - 1 the panel sees: *n of them, starting with number *from. False if band, mask and bias
  * leave none. */
 bool REAL(agi_clip_keys)(const agi_head *x, const agi_row_panel *panel, int64_t j0, int64_t nj, int64_t *from,
                          int64_t *n);
 
-/* Scores in T become what softmax takes; returns whether some key is seen by no query of the panel. */
+/* Applies all features to the scores in T. Fills X, what was added to the scores, tX, its tangent, F, the derivative
+ * of the softcap, and masked_keys. Returns whether there is a key that no query of the panel sees. */
 bool REAL(agi_row_scores)(agi_row_scratch *s, const agi_head *x, const agi_row_panel *panel, real *T,
                           int64_t ld, int64_t j0, int64_t nj);
 

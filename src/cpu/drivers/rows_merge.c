@@ -1,10 +1,10 @@
-/* Keys in parts, for forward and jvp where the blocks of queries are too few to keep all threads at work: how
- * many parts, where their states lie, and how two states become one. */
+/* Splits of the keys, for forward and jvp with too few blocks of queries to keep all threads busy: where the states of
+ * the splits are, and how two states become one. */
 #include <math.h>
 
 #include "cpu/drivers/rows.h"
 
-/* Numbers of one panel's state: O, m, l, r, a, and tO. */
+/* How many numbers the state of a panel has: O, m, l, r, a, and tO. */
 static int64_t panel_state(int64_t Dv_pad, agi_map map)
 {
     return PANEL * (Dv_pad + 4 + (map == AGI_JVP ? Dv_pad : 0));
@@ -44,10 +44,10 @@ agi_row_panel REAL(agi_row_panel_of)(const agi_row_job *w, const agi_row_scratch
     return panel;
 }
 
-/* ---- Joining parts ---- */
+/* ---- Merging ---- */
 
-/* Row i of another part into the panel's. With m the greater maximum, sums of a part are worth 2^(its m - m);
- * with r the shift beside it, a += (r' - r) l and T' += (r' - r) O', r' the part's own shift. */
+/* Rescales row i to another maximum m and another shift r: with r' its own shift, a += (r' - r) l and T' += (r' - r)
+ * O'; then all sums are multiplied by 2^(its own maximum - m). */
 static void scale_row(const agi_head *x, const agi_row_panel *panel, int64_t i, double m, double r)
 {
     const double before = (double)panel->m[i], delta = (double)panel->r[i] - r;
@@ -65,7 +65,7 @@ static void scale_row(const agi_head *x, const agi_row_panel *panel, int64_t i, 
 
 void REAL(agi_row_merge_row)(const agi_head *x, agi_row_panel *panel, const agi_row_panel *other, int64_t i)
 {
-    const bool higher = !(other->m[i] <= panel->m[i]); /* or NaN, which stays */
+    const bool higher = !(other->m[i] <= panel->m[i]); /* or NaN, which must stay NaN */
     const real m = higher ? other->m[i] : panel->m[i], r = higher ? other->r[i] : panel->r[i];
     scale_row(x, panel, i, (double)m, (double)r);
     scale_row(x, other, i, (double)m, (double)r);

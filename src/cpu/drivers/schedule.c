@@ -1,17 +1,17 @@
-/* How the work of the maps is cut: a function of the shape and of who runs it, never of the threads. */
+/* How the work of the maps is cut: a function of the shape and of the ops, never of the number of threads. */
 #include "cpu/drivers/backward.h"
 #include "cpu/drivers/rows.h"
 
 enum {
-    CACHE = 256 * 1024,    /* numbers that a tile's working set may have: half of a 2 MiB cache in float32 */
-    SPAN = 128 * 1024,     /* numbers of a span's dK and dV */
-    MIN_SPLIT_KEYS = 1024, /* of a part of the keys */
-    MIN_GROUPS = 8         /* independent chains that need no parts */
+    CACHE = 256 * 1024,    /* max numbers of a tile's working set: half of a 2 MiB cache in float32 */
+    SPAN = 128 * 1024,     /* max numbers of the dK and dV of a span */
+    MIN_SPLIT_KEYS = 1024, /* min keys of a split */
+    MIN_GROUPS = 8         /* with so many reduction groups, queries are not split */
 };
 
 /* ---- Forward and jvp ---- */
 
-/* As many as leave enough blocks for all threads; blocks of about the same size. */
+/* As many queries as leave min_blocks blocks; blocks of about the same size. */
 static int64_t rows_of_block(const agi_row_ops *ops, const ag_problem *p)
 {
     int64_t rows = ops->max_queries;
@@ -28,7 +28,7 @@ static int64_t rows_of_block(const agi_row_ops *ops, const ag_problem *p)
 
 agi_row_schedule REAL(agi_row_schedule_of)(const agi_cpu_plan *cpu, const ag_plan *plan)
 {
-    enum { ITEMS = 32 }; /* blocks and parts of keys, about */
+    enum { ITEMS = 32 }; /* work items wanted, about */
     const ag_problem *p = &plan->p;
     agi_row_schedule x;
     x.rows = rows_of_block(cpu->row_ops, p);
@@ -42,7 +42,7 @@ agi_row_schedule REAL(agi_row_schedule_of)(const agi_cpu_plan *cpu, const ag_pla
 
 /* ---- Vjp and vjp_jvp ---- */
 
-/* The most keys of a tile: the block's K, V, dK, dV and its score tiles stay in the cache. */
+/* Max keys of a tile: the block's K, V, dK, dV and its score tiles must stay in the cache. */
 static int64_t max_keys(const ag_problem *p, bool tangents)
 {
     const int64_t tiles = (tangents ? 4 : 2) * (TILE_ROWS + 16);
@@ -61,8 +61,8 @@ static void cut_keys(agi_backward_schedule *x, int64_t n, int64_t block, int64_t
     x->n_spans = agi_max(1, (n + x->span - 1) / x->span);
 }
 
-/* Upper bound of the parts of the queries: tiles that see a span. With a window few do, and a part should have at
- * least two of them, so that its own sums of dK and dV pay. */
+/* Upper bound of the number of splits of the queries: the tiles that see one span. With a window few do, and a split
+ * should have at least two of them: otherwise adding up its dK and dV costs more than it gains. */
 static int64_t tiles_of_span(const ag_problem *p, int64_t span)
 {
     const int64_t rows = TILE_ROWS, all = (p->q_len + rows - 1) / rows;

@@ -114,7 +114,7 @@ agi_rows REAL(agi_zero_masked_rows)(agi_rows rows, int64_t n, int64_t width, con
 void REAL(agi_load_panel)(const agi_kernels *k, agi_slice s, int64_t first, int64_t n, const uint8_t *skip,
                           real *out)
 {
-    enum { LINE = 64, LINES = 16 }; /* of the piece that is converted at once */
+    enum { LINE = 64, LINES = 16 }; /* of the buffer that rows are converted in */
     real piece[LINES * LINE];
     const bool whole = skip == NULL || memchr(skip, 1, (size_t)n) == NULL;
     if (s.dtype == REAL_DTYPE && s.t->strides[3] == 1 && whole) {
@@ -139,8 +139,7 @@ void REAL(agi_load_panel)(const agi_kernels *k, agi_slice s, int64_t first, int6
 
 /* ---- Scores ---- */
 
-/* Channels of one sum, at most. A longer one is a sum of sums of the same length: of 500 products in a row float32 would lose what a large score
- * can least do without. */
+/* Dot products over more channels are summed in chunks of at most this many, to bound the float32 error. */
 enum { SUM_CHANNELS = 64 };
 
 void REAL(agi_score_product)(const agi_head *x, agi_rows keys, int64_t nj, int64_t D, const real *panel,
@@ -174,8 +173,8 @@ static void put_row(agi_slice s, int64_t row, bool accumulate, double factor, co
     }
 }
 
-/* One row of 16-bit numbers, any stride: by the kernel in either case, as a product that all but lies between two of
- * them would be rounded in another way elsewhere. */
+/* One row of 16-bit numbers, any stride. The kernel rounds in either case: rounding elsewhere could differ in the last
+ * bit for products that are nearly halfway between two numbers, and the bits must not depend on the stride. */
 static void store_row16(const agi_kernels *k, agi_slice s, int64_t row, double factor, const real *from)
 {
     void (*const put)(uint16_t *, const real *, int64_t, double) =
@@ -200,7 +199,8 @@ void REAL(agi_scale_and_store_rows)(const agi_kernels *k, agi_slice s, int64_t f
 {
     const bool dense = s.t->strides[3] == 1 && rows != NULL;
     const bool narrow = rows != NULL && !accumulate && (s.dtype == AG_BF16 || s.dtype == AG_F16);
-    if (dense && step == 0 && n > 0 && ld == s.D && s.t->strides[2] == s.D) { /* they are one long row */
+    if (dense && step == 0 && n > 0 && ld == s.D &&
+        s.t->strides[2] == s.D) { /* dense rows with one factor are one long row */
         s.D *= n;
         n = 1;
     }

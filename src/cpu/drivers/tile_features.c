@@ -1,4 +1,4 @@
-/* Mask, bias, table, ALiBi and dropout on a tile, and the way back from dS to the sums. */
+/* Mask, bias, table, ALiBi and dropout on a tile, and the gradients of bias and table from dS. */
 #include <math.h>
 #include <string.h>
 
@@ -33,7 +33,7 @@ static void add_bias(const agi_head *x, const ag_tensor *t, int64_t i0, int64_t 
     }
 }
 
-/* Column of the table for g_j - p_i. */
+/* Column of the table for the distance g_j - p_i. */
 static int64_t bucket(const ag_plan *plan, int64_t distance)
 {
     const int64_t R = plan->p.table_radius;
@@ -48,7 +48,7 @@ static void add_table(const agi_head *x, const ag_tensor *t, int64_t i0, int64_t
     const int64_t row = p->table_heads == 1 ? 0 : x->h * t->strides[1];
     const int64_t offset = (j0 + x->call->a.k_offset) - (i0 + x->seq.shift);
     const int64_t stride = p->table_buckets == 1 ? 0 : t->strides[3];
-    /* The same distance gives the same number: one load for a diagonal. */
+    /* Pairs on one diagonal have one distance, so one table entry. */
     for (int64_t d = 1 - ni; d < nj; d++) {
         const real value =
             (real)agi_load(p->aux_dtype, t->data, row + bucket(x->call->plan, offset + d) * stride);
@@ -64,7 +64,7 @@ static void add_alibi(const agi_head *x, int64_t i0, int64_t ni, int64_t j0, int
     const int64_t offset = (j0 + x->call->a.k_offset) - (i0 + x->seq.shift);
     for (int64_t j = 0; j < nj; j++) {
         for (int64_t i = 0; i < ni; i++) {
-            /* rounded once: it may be by far the largest part of a score */
+            /* in double, rounded once: it may be by far the largest term of a score */
             X[j * ld + i] = (real)((double)X[j * ld + i] - slope * fabs((double)(offset + j - i)));
         }
     }
@@ -98,11 +98,11 @@ static void apply_mask(const agi_head *x, int64_t i0, int64_t ni, int64_t j0, in
     }
 }
 
-/* ---- Tiles that mask or bias empty ---- */
+/* ---- Tiles in which mask or bias hide everything ---- */
 
 enum { BLOCK = 128 };
 
-/* An array in which a pattern hides: 0 in a mask, minus infinity in a bias. */
+/* A mask or a bias, and the bit pattern that hides a pair in it: 0 in a mask, -infinity in a bias. */
 typedef struct {
     const char *corner; /* the tile's first element */
     int64_t size;       /* of an element, in bytes */
@@ -126,7 +126,7 @@ static mask_array mask_array_of(const agi_head *x, const ag_tensor *t, const int
     return h;
 }
 
-/* The first of the keys j .. to - 1 that the array does not hide from query i; `to` where there is none. */
+/* The first of keys j .. to - 1 that the array does not hide from query i; `to` if there is none. */
 static int64_t skip_masked(const mask_array *h, int64_t i, int64_t j, int64_t to)
 {
     const char *row = h->corner + i * h->strides[0] * h->size;
@@ -166,7 +166,8 @@ bool REAL(agi_all_masked)(const agi_head *x, int64_t i0, int64_t ni, int64_t j0,
     if (agi_has(p, AG_MASK)) {
         masks[n++] = mask_array_of(x, &x->call->a.mask, p->mask_size, AG_F32, i0, j0);
     }
-    if (agi_has(p, AG_BIAS) && !agi_has(p, AG_TABLE)) { /* a NaN of the table's is not hidden */
+    if (agi_has(p, AG_BIAS) &&
+        !agi_has(p, AG_TABLE)) { /* -infinity plus a NaN of the table is NaN, which hides nothing */
         masks[n++] = mask_array_of(x, &x->call->a.bias, p->bias_size, p->aux_dtype, i0, j0);
     }
     for (int64_t i = 0; i < ni; i++) {
@@ -198,7 +199,7 @@ int64_t REAL(agi_trim_masked)(const agi_head *x, int64_t i0, int64_t ni, int64_t
     return agi_max(0, end - *j0);
 }
 
-/* Of bias and table alone: X must not be NaN where the band hides, which only -infinity can undo. */
+/* Looks at pairs inside the band only. */
 static bool find_masked_keys(int64_t ni, int64_t nj, agi_band band, const real *X, int64_t ld,
                              uint8_t *masked_keys)
 {
@@ -254,7 +255,7 @@ void REAL(agi_dropout_tile)(const agi_head *x, int64_t i0, int64_t W, int64_t j0
                   (real)(1 / (1 - p->dropout)));
 }
 
-/* ---- The way back ---- */
+/* ---- Gradients ---- */
 
 static void add_bias_sums(const agi_head *x, const agi_sums *sums, int64_t i0, int64_t ni, int64_t j0,
                           int64_t nj, const real *dS, int64_t ld)

@@ -93,7 +93,7 @@ INLINE void multiply_step(const step_tiles *at, const uint16_t *b, int tiles, ui
     }
 }
 
-/* All steps. uniform: addresses are computed, not loaded from x->steps, as such loads wait behind those of tiles. */
+/* All steps. uniform: addresses are computed, not loaded from x->steps, as such loads wait for those of tiles. */
 INLINE void multiply_steps(const panel_product *x, int tiles, bool uniform, bool copy)
 {
     const int64_t steps = x->n_steps, first = x->reverse ? steps - 1 : 0, direction = x->reverse ? -1 : 1;

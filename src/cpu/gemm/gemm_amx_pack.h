@@ -20,8 +20,8 @@ static inline int64_t agi_clamp(int64_t n, int64_t max)
 }
 
 /* Packs one tile: 16 rows of A, or columns of B, from number mn on, but none from `end` on, by the terms t. What does
- * not exist or does not count is zero. by_k: a stored row has one term of all of them, else all terms of one. transpose:
- * rows (or columns) and terms are stored the other way round than AMX reads them. */
+ * not exist or does not count is zero. by_k: a stored row has one term of all of them, else all terms of one.
+ * transpose: rows (or columns) and terms are stored the other way round than AMX reads them. */
 void agi_amx_pack(uint16_t *tile, const agi_matrix *x, bool by_k, bool transpose, int64_t mn, int64_t end,
                   const agi_amx_terms *t);
 

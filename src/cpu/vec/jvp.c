@@ -1,5 +1,5 @@
-/* jvp, one tile: beside forward's sums, a += p (tS - r) and T' += p ((tS - r) V + tV), with tS shifted
- * by its value r at the row's maximum, so that nothing cancels. */
+/* jvp, one tile: beside the sums of forward, a += p (tS - r) and T' += p ((tS - r) V + tV). The shift r is tS at the
+ * row's maximum, so that no digits cancel. */
 #include "cpu/vec/vec.h"
 
 /* Rescales the sums after the running maximum m grew; r changed with it: T' += (r_old - r_new) O'. */

@@ -10,7 +10,7 @@ enum { WIDTH = AGI_CACHE_LINE / (int)sizeof(real) };
 
 /* ---- Which heads ---- */
 
-/* There, with a row's channels beside each other? */
+/* Is the tensor present, with adjacent channels? */
 static bool by_rows(const ag_tensor *t)
 {
     return t->data != NULL && t->strides[3] == 1;
@@ -40,7 +40,7 @@ static bool is_small(const agi_head *x)
     return all && s->n_q > MAX_SHORT_Q && s->n_k > 0 && s->n_q <= WIDTH && s->n_k <= WIDTH;
 }
 
-/* ---- Rows, where they lie ---- */
+/* ---- Rows, used in place ---- */
 
 typedef struct {
     real *p;
@@ -61,7 +61,7 @@ static rows key_rows(const agi_head *x, const ag_tensor *t)
 
 /* ---- Forward ---- */
 
-/* T = keys queries^T, by the loops' own function. */
+/* T = keys queries^T, as the general path computes it. */
 static void score_product(const agi_head *x, rows keys, int64_t D, const real *queries, real *T)
 {
     REAL(agi_score_product)
@@ -98,7 +98,7 @@ bool REAL(agi_small_forward)(agi_row_scratch *s, const agi_head *x)
     for (int64_t i = 0; i < W; i++) {
         sum[i] = (double)l[i];
     }
-    k->logarithms(log, sum, W); /* whole vectors */
+    k->logarithms(log, sum, W); /* whole vectors: the padding is not used */
     for (int64_t i = 0; i < Nq; i++) {
         inverse[i] = sum[i] == 0 ? 0 : 1 / sum[i];
         agi_store_stat(x, &a->lse, false, i, sum[i] == 0 ? -INFINITY : ((double)m[i] + log[i]) * LN_2);
@@ -109,19 +109,19 @@ bool REAL(agi_small_forward)(agi_row_scratch *s, const agi_head *x)
 
 /* ---- Vjp ---- */
 
-/* What a lane's query brings: log2(e) L in two parts, and D. */
+/* Per query: log2(e) L = high + low, and D. */
 typedef struct {
     real high[WIDTH], low[WIDTH], D[WIDTH];
 } statistics;
 
-/* False where a query has no output. */
+/* False if a query has no output. */
 static bool load_statistics(const agi_head *x, int64_t W, rows dO, rows O, statistics *to)
 {
     const ag_args *a = &x->call->a;
     const int64_t Nq = x->seq.n_q;
     double D[WIDTH];
     x->k->dots(D, dO.p, dO.ld, O.p, O.ld, Nq, x->Dv);
-    for (int64_t i = Nq; i < W; i++) { /* lanes behind the last query weigh nothing */
+    for (int64_t i = Nq; i < W; i++) { /* weights 0 in the lanes after the last query */
         to->high[i] = (real)INFINITY;
         to->low[i] = to->D[i] = 0;
     }
@@ -150,8 +150,8 @@ bool REAL(agi_small_vjp)(agi_backward_scratch *s, const agi_head *x)
     const rows dQ = query_rows(x, &a->dq), dK = key_rows(x, &a->dk), dV = key_rows(x, &a->dv);
     real *QT = v->QT, *dOT = v->dOT, *P = v->scores.P, *dS = v->scores.dS;
     statistics row;
-    k->expect(dQ.p, dQ.ld, Nq, x->Dk); /* another thread may have read them since they were written last, */
-    k->expect(dK.p, dK.ld, Nk, x->Dk); /* and a store waits until its copies are gone */
+    k->expect(dQ.p, dQ.ld, Nq, x->Dk); /* another core may hold these lines, */
+    k->expect(dK.p, dK.ld, Nk, x->Dk); /* and a store waits until it gave them up */
     k->expect(dV.p, dV.ld, Nk, x->Dv);
     if (!load_statistics(x, W, dO, O, &row)) {
         return false;

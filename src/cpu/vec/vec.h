@@ -8,7 +8,8 @@
 
 /* ---- Forward and jvp ---- */
 
-/* A panel's queries: Q and tQ transposed, [Dk][PANEL]; of few queries the rows instead, with QT and tQT as scratch. */
+/* The queries of a panel: Q and tQ transposed, [Dk][PANEL]; if there are few queries, their rows instead, and QT and
+ * tQT are scratch for them. */
 typedef struct {
     real *QT, *tQT;
     agi_rows Q, tQ;
@@ -19,13 +20,14 @@ typedef struct {
     agi_vec_panel panel[ROW_PANELS];
     real *T, *U;           /* score tiles, [ROW_KEYS][ROW_LD] */
     real *K, *V, *tK, *tV; /* converted rows */
-    real *zeroed;          /* V or tV without the keys that nobody sees */
+    real *zeroed;          /* V or tV with the rows of masked keys zero */
 } agi_vec_row_scratch;
 
-/* The rows of a block of keys, as the products want them. */
+/* The rows of a block of keys. */
 typedef struct {
     int64_t j0, nj;
-    int64_t ahead; /* rows of K from the first on that lie in one array: the block's, or the sequence's */
+    int64_t
+        ahead; /* how many rows of K follow K.p in memory: the block's, or the sequence's if they were not copied */
     agi_rows K, V, tK, tV;
 } agi_key_block;
 
@@ -48,8 +50,8 @@ typedef struct {
     real *rows[4];               /* scratch for them */
     agi_score_tiles scores;      /* [block][TILE_LD] */
     real *K, *V, *tK, *tV;       /* converted rows of a block */
-    real *zeroed, *t_zeroed;     /* K and tK without the keys that nobody sees */
-    real *O[2];                  /* [SOME_ROWS][Dv_pad]: rows of O and tO */
+    real *zeroed, *t_zeroed;     /* K and tK with the rows of masked keys zero */
+    real *O[2];                  /* [ROW_CHUNK][Dv_pad]: rows of O and tO */
 } agi_vec_backward_scratch;
 
 /* A block of keys, loaded. */
@@ -68,26 +70,26 @@ void REAL(agi_vjp_jvp_tile)(agi_backward_scratch *s, const agi_head *x, const ag
 agi_patch REAL(agi_patch_of)(const agi_head *x, const agi_query_tile *tile, const agi_key_tile *keys,
                              int64_t q);
 
-/* T = or += A B^T, transposed, in the patch: its keys of K, V or a tangent, its queries of Q, dO or a tangent. */
+/* T = A B^T, or T += A B^T, in the patch: its rows of K, V, tK or tV times its rows of Q, dO, tQ or tdO. */
 void REAL(agi_patch_product)(const agi_head *x, const agi_patch *patch, agi_rows keys, int64_t D,
                              const real *panels, agi_rows queries, real *T, bool add);
 
-/* Zero beside the patch, in its own lanes, as far as a strip of a product reaches. */
+/* Zeroes the keys before and after the patch, in its lanes, as far as a strip of agi_add_key_gradient may read. */
 void REAL(agi_clear_around)(real *T, const agi_patch *patch, int64_t nj);
 
-/* The patch in pieces of a few keys, whose tiles stay in the first cache from one stage to the next:
- * the piece after `before`, the first one for NULL; the last has nj = 0. */
+/* The patch in chunks of a few keys, whose scores stay in the L1 cache from one stage to the next. Returns the chunk
+ * after `before`, the first one for NULL; nj = 0: there are no more. */
 agi_patch REAL(agi_next_chunk)(const agi_patch *patch, const agi_patch *before);
 
-/* After all pieces of a panel: a key is unseen by the tile if it is unseen by every panel. */
+/* After all chunks of a panel: a key is masked for the tile if it is masked for every panel. */
 void REAL(agi_note_masked_keys)(agi_backward_scratch *s, const agi_patch *patch, int64_t nj);
 
-/* rows [K], or a copy without the keys that no query of the tile sees. */
+/* The rows of K or tK, or a copy in which those of masked keys are zero, if there are any. */
 agi_rows REAL(agi_visible_rows)(const agi_backward_scratch *s, const agi_head *x, agi_rows rows, int64_t nj,
                                 real *zeroed);
 
-/* dK += T A (rows are keys: A the queries' rows), and dQ += T^T B (rows are queries: B the keys' rows),
- * without what the band empties. */
+/* dK += T A, with A rows of queries, and dQ += T^T B, with B rows of keys. Parts that the band leaves empty are
+ * skipped. */
 void REAL(agi_add_key_gradient)(const agi_head *x, const agi_query_tile *tile, const agi_key_tile *keys,
                                 const real *T, agi_rows A, int64_t width, real *dK);
 void REAL(agi_add_query_gradient)(const agi_head *x, const agi_query_tile *tile, const agi_key_tile *keys,
@@ -95,12 +97,12 @@ void REAL(agi_add_query_gradient)(const agi_head *x, const agi_query_tile *tile,
 
 /* ---- small.c ---- */
 
-/* Does this call qualify for the small-head path? n_q and n_k are checked per head. Nothing but the scale on the
- * scores, every row whole vectors of reals where it lies, gradients of one head each. */
+/* Does this call qualify for the small-head path (n_q and n_k are checked per head)? There must be nothing but the
+ * scale on the scores, every row must consist of whole vectors of reals, and no two heads may share keys. */
 bool REAL(agi_small_call)(const agi_call *call);
 
-/* Runs the head, if it is small and all its rows are there; else false, and nothing is done. vjp also refuses a head
- * with a query that has no output. */
+/* Runs the head, if it is small and not padded; else returns false and does nothing. vjp also returns false if a query
+ * has no output. */
 bool REAL(agi_small_forward)(agi_row_scratch *s, const agi_head *x);
 bool REAL(agi_small_vjp)(agi_backward_scratch *s, const agi_head *x);
 

@@ -139,7 +139,7 @@ static void block(agi_backward_scratch *s, const agi_head *x, const agi_sums *su
     }
 }
 
-/* ---- Gradients out: the sums lie by rows ---- */
+/* ---- Gradients: the sums are rows ---- */
 
 static void store_dq(agi_backward_scratch *s, const agi_head *x, agi_slice dq, int64_t i0, int64_t ni,
                      bool accumulate)

@@ -3,10 +3,10 @@
 
 #include "cpu/vec/vec.h"
 
-/* Where the band crosses a tile, products are cut into strips of this many rows. */
+/* If the band crosses a tile, products are cut into strips of this many rows. */
 #define STRIP 24
 
-/* Keys whose rows stay in the first cache: of dQ's product, and from stage to stage of a panel. */
+/* Keys whose rows stay in the L1 cache during the product that gives dQ; keys of a chunk. */
 #define NEAR_KEYS 96
 #define CHUNK 64
 
@@ -91,7 +91,7 @@ void REAL(agi_add_key_gradient)(const agi_head *x, const agi_query_tile *tile, c
     }
 }
 
-/* Of the keys, as many at a time as stay in the first cache while the strips of queries pass by. */
+/* As many keys at a time as stay in the L1 cache for all strips of queries. */
 void REAL(agi_add_query_gradient)(const agi_head *x, const agi_query_tile *tile, const agi_key_tile *keys,
                                   const real *T, agi_rows B, int64_t width, real *dQ)
 {

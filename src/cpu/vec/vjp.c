@@ -1,7 +1,7 @@
 /* vjp, one tile: S^T, P, dP^T, dS and the three gradients. A score tile is T[key][query]. */
 #include "cpu/vec/vec.h"
 
-/* One piece: P becomes R = P o M, dS becomes dZ. */
+/* One chunk: P becomes R = P o M, dS becomes dZ. */
 static void run_chunk(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
                       const agi_key_tile *keys, const agi_key_rows *rows, const agi_patch *c)
 {
@@ -34,7 +34,7 @@ void REAL(agi_vjp_tile)(agi_backward_scratch *s, const agi_head *x, const agi_su
         }
     }
 
-    /* dV = R^T dO, dK = dZ^T Q, dQ = dZ K; the scale is applied where they are stored */
+    /* dV = R^T dO, dK = dZ^T Q, dQ = dZ K; dK and dQ get their scale when they are stored */
     if (a->dv.data != NULL) {
         REAL(agi_add_key_gradient)(x, tile, keys, t->P, v->dO, x->Dv_pad, keys->dV);
     }

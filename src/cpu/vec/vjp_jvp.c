@@ -1,7 +1,7 @@
 /* vjp_jvp, one tile: the vjp's lines and their tangents. A score tile is T[key][query]. */
 #include "cpu/vec/vec.h"
 
-/* T = or += A B^T, transposed. Absent operands are zero. */
+/* T = A B^T, or T += A B^T. Absent operands are zero. */
 static void add_scores(const agi_head *x, const agi_patch *patch, agi_rows keys, int64_t D,
                        const real *panels, agi_rows queries, real *T, bool add)
 {
@@ -12,7 +12,7 @@ static void add_scores(const agi_head *x, const agi_patch *patch, agi_rows keys,
     }
 }
 
-/* One piece: P becomes R, U becomes tR, dS becomes dZ, tdS becomes tdZ. */
+/* One chunk: P becomes R, U becomes tR, dS becomes dZ, tdS becomes tdZ. */
 static void run_chunk(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
                       const agi_key_tile *keys, const agi_key_rows *rows, const agi_patch *c)
 {

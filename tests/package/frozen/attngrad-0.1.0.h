@@ -1,6 +1,7 @@
 /* attngrad: attention and all its exact derivatives.
  *
- * Attention is a problem; a problem becomes a plan; a plan runs four maps:
+ * Describe attention as a problem (shapes, dtypes, features), make a plan of it once, and run the plan's four
+ * maps as often as you like:
  *
  *     map       reads                                      writes
  *     forward   q k v (bias mask table sink)               o lse
@@ -9,11 +10,12 @@
  *     vjp_jvp   vjp's and jvp's inputs, to mu (td_o ...)   tdq tdk tdv tdbias tdtable tdsink
  *
  * dX is the cotangent of X (the gradient of a loss), tX its tangent (a direction), lse the logarithm
- * of each row's sum of exponentials, mu the tangent of lse. docs/math.md derives every formula.
+ * of each row's sum of exponentials, mu the tangent of lse. vjp is reverse-mode differentiation, jvp is
+ * forward mode, vjp_jvp differentiates vjp along the tangents (Hessian-vector products). docs/math.md derives every formula.
  *
  * Rules that hold everywhere:
- *   - Zero is every field's default. A struct that is passed by pointer starts with its own size: set
- *     struct_size to sizeof, or initialise with the _INIT macro where there is one.
+ *   - Zero is every field's default. A struct that is passed by pointer starts with its own size, so that
+ *     programs and libraries of different versions work together: set struct_size to sizeof, or initialise with the _INIT macro if there is one.
  *   - A function that can fail returns an ag_status; ag_last_message() then says, for this thread,
  *     which field was wrong and what it held, and ag_last_field() gives the field's name alone.
  *   - Maps allocate nothing; the caller gives a workspace whose size ag_plan_workspace() tells.
@@ -50,7 +52,7 @@ enum {
     AG_OK = 0,
     AG_INVALID_PROBLEM = 1,  /* the problem, its text or the options are wrong */
     AG_INVALID_ARGUMENT = 2, /* a call's argument is wrong; nothing was written */
-    AG_UNSUPPORTED = 3,      /* legal, but not by this build or backend */
+    AG_UNSUPPORTED = 3,      /* legal, but this build, backend or machine cannot do it */
     AG_NO_MEMORY = 4,        /* the allocator returned NULL */
     AG_WORKSPACE = 5         /* the workspace is NULL or too small */
 };
@@ -93,32 +95,33 @@ AG_API ag_status ag_convert(void *dst, ag_dtype dst_dtype, const void *src, ag_d
 
 /* ---- Problem ----------------------------------------------------------------------------------- */
 
-/* Features that are switched on by a flag; the fields they name are read only then. */
+/* Features that a flag switches on; the fields named here are read only if it is set. */
 enum {
     AG_CAUSAL = 1 << 0, /* a query sees no key at a later position */
     AG_WINDOW = 1 << 1, /* window_left, window_right */
     AG_SCALE = 1 << 2,  /* scale */
-    AG_SINK = 1 << 3,   /* one extra logit a head that takes weight and gives no value */
+    AG_SINK = 1 << 3,   /* one extra logit per head: it joins the softmax denominator and has no value row */
     AG_BIAS = 1 << 4,   /* bias_size */
     AG_MASK = 1 << 5,   /* mask_size */
-    AG_TABLE = 1 << 6,  /* table_radius, table_buckets, table_heads, buckets */
-    AG_ALIBI = 1 << 7,  /* default slopes */
+    AG_TABLE = 1 << 6,  /* relative-position bias: table_radius, table_buckets, table_heads, buckets */
+    AG_ALIBI = 1 << 7,  /* ALiBi with its default slopes */
     AG_SLOPES = 1 << 8, /* ALiBi with alibi_slopes */
-    AG_PACKED = 1 << 9, /* q_total, kv_total: sequences of different lengths, one after another */
+    AG_PACKED = 1 << 9, /* q_total, kv_total: sequences of different lengths, concatenated without padding */
     AG_PAGED = 1 << 10  /* reserved (a page table for K and V): refused as AG_UNSUPPORTED */
 };
 
 typedef int32_t ag_align;
 enum {
-    AG_ALIGN_TOP_LEFT = 0,    /* query 0 stands at key 0 */
-    AG_ALIGN_BOTTOM_RIGHT = 1 /* the last query stands at the last key */
+    AG_ALIGN_TOP_LEFT = 0,    /* query 0 is at the position of key 0 */
+    AG_ALIGN_BOTTOM_RIGHT = 1 /* the last query is at the position of the last key */
 };
 
-/* Shapes, dtypes and constants: all that a plan needs. Query i stands at position
+/* Shapes, dtypes and constants: all that a plan needs. Query i is at position
  *     p_i = i + q_offset + (align == AG_ALIGN_BOTTOM_RIGHT ? n_k - n_q : 0)
  * and key j at g_j = j + k_offset, with n_q and n_k the lengths of this sequence of the batch. Query i
- * sees key j where j < n_k, and causal: g_j <= p_i, and window: p_i - left <= g_j <= p_i + right, and
- * the mask is not zero, and the bias is not minus infinity. A query that sees no key gives zeros. */
+ * sees key j if j < n_k and, with AG_CAUSAL, g_j <= p_i, and, with AG_WINDOW, p_i - left <= g_j <= p_i + right,
+ * and the mask is not zero, and the bias is not minus infinity. The output of a query that sees no key is
+ * zero. */
 typedef struct ag_problem {
     uint32_t struct_size; /* sizeof(ag_problem) */
     uint32_t flags;       /* AG_CAUSAL and so on */
@@ -134,7 +137,7 @@ typedef struct ag_problem {
     int64_t batch;    /* B >= 0: sequences */
     int64_t heads;    /* H >= 1: query heads */
     int64_t kv_heads; /* Hk divides H; 0 = H. Query head h uses kv head h / (H / Hk) */
-    int64_t q_len;    /* Nq >= 0; the longest sequence where packed */
+    int64_t q_len;    /* Nq >= 0; with AG_PACKED the longest sequence */
     int64_t kv_len;   /* Nk >= 0; likewise */
     int64_t dim_qk;   /* Dk: 1 to 512 */
     int64_t dim_v;    /* Dv: 1 to 512; 0 = dim_qk */
@@ -147,7 +150,7 @@ typedef struct ag_problem {
     double dropout; /* in [0, 1): the probability that a weight is dropped */
 
     int64_t window_left;  /* AG_WINDOW: keys this far before the query are seen; -1 = all */
-    int64_t window_right; /* AG_WINDOW: and this far behind it; -1 = all */
+    int64_t window_right; /* AG_WINDOW: and this far after it; -1 = all */
 
     int64_t bias_size[4]; /* AG_BIAS: [1|B, 1|H, 1|Nq, 1|Nk] */
     int64_t mask_size[4]; /* AG_MASK: likewise */
@@ -160,7 +163,7 @@ typedef struct ag_problem {
 
     const double *alibi_slopes; /* AG_SLOPES: [H], copied by the plan; bias -= slope_h |p_i - g_j| */
 
-    int64_t head_offset; /* number of the first head, where the heads are a shard of more */
+    int64_t head_offset; /* number of the first head, if the heads are a shard of a larger layer */
 } ag_problem;
 
 /* clang-format off */
@@ -186,7 +189,7 @@ typedef struct ag_problem {
 AG_API ag_status ag_problem_parse(const char *text, ag_problem *problem);
 
 /* Writes the text of the problem, terminated, into buf[size] and its length into *length (both may be absent:
- * NULL, 0 and NULL). AG_INVALID_ARGUMENT where size is too small; *length is set all the same. */
+ * NULL, 0 and NULL). AG_INVALID_ARGUMENT if size is too small; *length is set all the same. */
 AG_API ag_status ag_problem_format(const ag_problem *problem, char *buf, size_t size, size_t *length);
 
 /* ---- Plan -------------------------------------------------------------------------------------- */
@@ -197,13 +200,15 @@ typedef int32_t ag_backend;
 enum {
     AG_BACKEND_AUTO = 0,
     AG_BACKEND_REFERENCE = 1, /* the formulas as written, float64 inside: slow, and the specification */
-    AG_BACKEND_CPU = 2,
-    AG_BACKEND_CUDA = 3
+    AG_BACKEND_CPU = 2,       /* fused, in memory proportional to the sequence */
+    AG_BACKEND_CUDA = 3       /* reserved */
 };
 
+/* A table of kernels inside a backend, named after the instruction set that it needs. Each backend has its
+ * own (see ag_backend_isa); these are the CPU backend's. */
 typedef int32_t ag_isa;
 enum {
-    AG_ISA_AUTO = 0,
+    AG_ISA_AUTO = 0, /* the best that the machine has and the problem can use */
     AG_ISA_SCALAR = 1,
     AG_ISA_AVX2 = 2,
     AG_ISA_AVX512 = 3,
@@ -220,9 +225,9 @@ enum {
 typedef struct ag_options {
     uint32_t struct_size; /* sizeof(ag_options) */
     uint32_t flags;       /* AG_ROUND_INTERMEDIATES */
-    ag_backend backend;   /* AUTO: the environment's ATTNGRAD_BACKEND (cpu reference), else the fastest */
+    ag_backend backend;   /* AUTO: ATTNGRAD_BACKEND (cpu reference), else the fastest on this machine */
     ag_isa isa;           /* AUTO: ATTNGRAD_ISA (scalar avx2 avx512 amx neon), else the best here */
-    int32_t threads;      /* 0: ATTNGRAD_THREADS, else one a processor; at most 1024 */
+    int32_t threads;      /* 0: ATTNGRAD_THREADS, else one per processor; at most 1024 */
     int32_t reserved;     /* zero */
 
     /* For the plan's own memory; both or neither. alloc returns memory aligned as malloc's, or NULL. */
@@ -235,13 +240,29 @@ typedef struct ag_options {
 #define AG_OPTIONS_INIT {sizeof(ag_options), 0, 0, 0, 0, 0, NULL, NULL, NULL}
 /* clang-format on */
 
-/* Checks the problem, chooses a backend, copies what it needs. options may be NULL. *plan is NULL on
- * failure. */
+/* Checks the problem, chooses a backend, copies what it needs. options may be NULL. On failure *plan is
+ * NULL. */
 AG_API ag_status ag_plan_create(ag_plan **plan, const ag_problem *problem, const ag_options *options);
 AG_API void ag_plan_destroy(ag_plan *plan); /* NULL is allowed */
 
-/* "cpu, avx512, float32 inside, tile 192x384, 2 threads, deterministic"; lives as long as the plan. */
+/* What the plan runs on, for people: "cpu, avx512, float32 inside, tile 192x176, 2 threads, deterministic".
+ * Lives as long as the plan. Its wording may change: programs use ag_plan_info_get. */
 AG_API const char *ag_plan_describe(const ag_plan *plan);
+
+typedef struct ag_plan_info {
+    uint32_t struct_size; /* sizeof(ag_plan_info), set by the caller */
+    ag_backend backend;
+    ag_isa isa; /* the table of kernels that the maps use; AG_ISA_AUTO if the backend has none */
+    int32_t threads;
+    int64_t tile_queries; /* the vjp works on tiles of so many queries and keys; 0 if not on tiles */
+    int64_t tile_keys;
+    ag_dtype compute_dtype; /* of the arithmetic inside: AG_F32 or AG_F64 */
+    int32_t deterministic;  /* 1: the same inputs give the same bits for every number of threads */
+    char backend_name[16];  /* "cpu" */
+    char isa_name[16];      /* "avx512"; "" if the backend has none */
+} ag_plan_info;
+
+AG_API ag_status ag_plan_info_get(const ag_plan *plan, ag_plan_info *info);
 
 /* The plan's problem with every default filled in; lives as long as the plan. */
 AG_API const ag_problem *ag_plan_problem(const ag_plan *plan);
@@ -254,7 +275,7 @@ enum {
     AG_MAP_JVP_JVP = 1 << 4 /* reserved: refused as AG_UNSUPPORTED */
 };
 
-/* Bytes of workspace, of any alignment, that serve each of the maps (bits of AG_MAP_*). */
+/* Bytes of workspace, of any alignment, that are enough for each of the maps (bits of AG_MAP_*). */
 AG_API ag_status ag_plan_workspace(const ag_plan *plan, uint32_t maps, size_t *bytes);
 
 /* ---- The four maps ----------------------------------------------------------------------------- */
@@ -310,27 +331,27 @@ enum {
 };
 
 /* Every variable of the four maps under its own name; each map reads and writes its own (the table at
- * the top) and does not look at the others, so one struct can serve forward, vjp, jvp and vjp_jvp in
+ * the top) and ignores the others, so one struct can be used for forward, vjp, jvp and vjp_jvp in
  * turn. Shapes, with padded | packed: */
 typedef struct ag_args {
     uint32_t struct_size; /* sizeof(ag_args) */
     uint32_t accumulate;  /* AG_ACC_* */
 
-    /* Host memory, read before the call returns. */
+    /* Pointers to host memory, read before the call returns. */
     int64_t q_offset;          /* position of query 0 and of key 0: a shard's place in the whole */
     int64_t k_offset;          /*   (not with AG_ALIGN_BOTTOM_RIGHT) */
     int64_t batch_offset;      /* number of the first sequence, for dropout */
     uint64_t seed;             /* dropout's seed: the same for all maps of one forward */
-    const int64_t *q_lengths;  /* [B], each in 0 .. q_len; NULL = q_len. Not where packed */
-    const int64_t *kv_lengths; /* [B], each in 0 .. kv_len; NULL = kv_len. Not where packed */
+    const int64_t *q_lengths;  /* [B], each in 0 .. q_len; NULL = q_len. Not with AG_PACKED */
+    const int64_t *kv_lengths; /* [B], each in 0 .. kv_len; NULL = kv_len. Not with AG_PACKED */
     const int64_t *q_packed; /* AG_PACKED: [B + 1]: sequence b has rows q_packed[b] .. q_packed[b + 1] - 1 */
-    const int64_t *k_packed; /* AG_PACKED: [B + 1]; both start at 0; rows behind the last are padding */
+    const int64_t *k_packed; /* AG_PACKED: [B + 1]; both start at 0; rows after the last are padding */
 
     /* Inputs of every map. */
     ag_tensor q;     /* [B, H, Nq, Dk] | [1, H, q_total, Dk]    dtype */
     ag_tensor k;     /* [B, Hk, Nk, Dk] | [1, Hk, kv_total, Dk] dtype */
     ag_tensor v;     /* [B, Hk, Nk, Dv] | [1, Hk, kv_total, Dv] dtype */
-    ag_tensor bias;  /* bias_size; inside its sequence where packed; aux_dtype */
+    ag_tensor bias;  /* bias_size; with AG_PACKED indexed within the sequence; aux_dtype */
     ag_tensor mask;  /* mask_size, uint8: not zero = may attend */
     ag_tensor table; /* [1, table_heads, 1, table_buckets]      aux_dtype */
     ag_tensor sink;  /* [1, H, 1, 1]                            aux_dtype */
@@ -360,9 +381,9 @@ typedef struct ag_args {
     ag_tensor tdq, tdk, tdv, tdbias, tdtable, tdsink;
 } ag_args;
 
-/* The parallel loop. run calls task(arg, index) once for each index 0 .. n_tasks - 1, at most one call
- * an index at a time, in any order, on any threads or on none but the caller's, and returns when all
- * are done. exec NULL or run NULL: the library's own pool of threads. */
+/* The parallel loop. run calls task(arg, index) exactly once for each index 0 .. n_tasks - 1, in any order, on
+ * any threads or on the caller's alone, and returns when all are done. exec NULL or run NULL: the library's own
+ * pool of threads. */
 typedef void (*ag_task)(void *arg, int64_t index);
 
 typedef struct ag_exec {
@@ -387,8 +408,8 @@ AG_API ag_status ag_vjp_jvp(const ag_plan *plan, const ag_args *args, const ag_e
 
 /* ---- Merging parts of the keys ----------------------------------------------------------------- */
 
-/* The results of two disjoint sets of keys become the result of both. The outputs may be the first
- * part itself. A sink belongs to one part only. Give to and mu of all three, or of none. */
+/* Combines the results for two disjoint sets of keys into the result for both. The outputs may be the first
+ * part's tensors. At most one part may have the sink. Give to and mu of all three, or of none. */
 typedef struct ag_merge_args {
     uint32_t struct_size; /* sizeof(ag_merge_args) */
     uint32_t reserved;    /* zero */
@@ -418,9 +439,9 @@ typedef struct ag_trace_args {
     int64_t jacobian_row;
 } ag_trace_args;
 
-/* Runs the formulas of one map (one bit of AG_MAP_*) for one head and gives what they compute on the
- * way; args is what the map itself would take, and no tensor in it is written. The workspace is the
- * map's own. Needs a plan made with AG_BACKEND_REFERENCE. */
+/* Runs the formulas of one map (one bit of AG_MAP_*) for one head and copies out the intermediates. args is what
+ * the map itself would take; no tensor in it is written. The workspace is as large as the map's. Needs a plan
+ * made with AG_BACKEND_REFERENCE. */
 AG_API ag_status ag_trace(const ag_plan *plan, uint32_t map, const ag_args *args, const ag_trace_args *trace,
                           void *workspace, size_t bytes);
 
@@ -437,6 +458,19 @@ typedef struct ag_info {
 } ag_info;
 
 AG_API ag_status ag_info_get(ag_info *info);
+
+/* The tables of kernels that a backend has, by index from 0 to count - 1, the plainest first. A backend that
+ * is not built in, or has no tables, counts 0. */
+typedef struct ag_isa_info {
+    uint32_t struct_size; /* sizeof(ag_isa_info), set by the caller */
+    ag_isa isa;
+    int32_t built_in;  /* 1: this library has it */
+    int32_t available; /* 1: built in, and this machine can run it */
+    char name[16];     /* "avx512": ATTNGRAD_ISA's word */
+} ag_isa_info;
+
+AG_API int32_t ag_backend_isa_count(ag_backend backend);
+AG_API ag_status ag_backend_isa(ag_backend backend, int32_t index, ag_isa_info *info);
 
 #ifdef __cplusplus
 }

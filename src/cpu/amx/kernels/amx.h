@@ -1,17 +1,17 @@
-/* The AMX unit: eight tiles of 16 rows by 64 bytes, t0 to t7, and products of tiles of bfloat16 pairs. For files
- * that are compiled for it. The compilers' own intrinsics do not all tell which memory they read, so these
- * are written out.
+/* The instructions of AMX: eight tiles of 16 rows by 64 bytes, 0 to 7, and products of bfloat16 tiles. For files that
+ * are compiled for it. Written in assembly, because the compilers' own intrinsics do not all tell which memory they
+ * read.
  *
- *     C[16][16] += A[16][32] B, with A by rows and B as pairs: B[r][2 n + s] is row 2 r + s, column n
+ *     C[16][16] += A[16][32] B[32][16], with A by rows and B in VNNI: row r of its tile has B[2 r + s][n] at 2 n + s
  *
- * All tiles are always whole: what is smaller is filled up with zeros in memory. */
+ * All tiles are always whole: smaller matrices are padded with zeros in memory. */
 #ifndef AGI_CPU_AMX_H
 #define AGI_CPU_AMX_H
 
 #include <stdint.h>
 #include <string.h>
 
-/* Numbers of a tile: of float32, and of bfloat16. */
+/* Rows of a tile, float32 and bfloat16 numbers per row, and numbers of a whole tile of C, and of A or B. */
 enum { AMX_ROWS = 16, AMX_LANES = 16, AMX_DEPTH = 32, AMX_C = 256, AMX_AB = 512 };
 
 /* The layout that ldtilecfg reads. */
@@ -26,7 +26,7 @@ typedef struct {
 /* t = 16 rows of 64 bytes at p, stride bytes apart. */
 #define AMX_LOAD(t, p, stride)                                                                               \
     __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #t ::"r"(p), "r"((int64_t)(stride)) : "memory")
-/* The same for what the first cache need not take in: what is there stays. */
+/* The same with a hint that the first cache need not keep it (tileloaddt1). */
 #define AMX_PASS(t, p, stride)                                                                               \
     __asm__ volatile("tileloaddt1 (%0,%1,1), %%tmm" #t ::"r"(p), "r"((int64_t)(stride)) : "memory")
 #define AMX_STORE(t, p, stride)                                                                              \
@@ -34,8 +34,8 @@ typedef struct {
 #define AMX_ZERO(t) __asm__ volatile("tilezero %%tmm" #t ::)
 #define AMX_ADD_PRODUCT(c, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
 
-/* Between these two the thread's tiles are ours; what the caller had configured comes back after, as
- * configured, its tiles zero: no call keeps them. */
+/* Between these two calls the thread's tiles are ours. amx_end restores the caller's configuration, with its tiles
+ * zero: the calling convention does not preserve them. */
 static inline void amx_begin(amx_config *before)
 {
     amx_config ours = {.palette = 1};

@@ -1,41 +1,45 @@
-/* Scores of one group of keys, computed while a stage works on those of the group before: a part of amx_kernels.c.
+/* Part of amx_kernels.c: runs the tile products of the next group of keys interleaved with a stage's vector work on
+ * this one, instruction by instruction, so that AMX and the vector units work at the same time.
  *
- * The unit and the vectors work side by side where their instructions are mixed finely. Stores leave in the order of the
- * program: one that waits holds up all behind it, and in the end everything. So a tile is stored when the next one takes
- * its place, four products after its own last one, and rows of keys pass by the first cache, which has to keep what is
- * written. */
-#ifndef AGI_CPU_AMX_BESIDE_H
-#define AGI_CPU_AMX_BESIDE_H
-
-#include <immintrin.h>
-
-#include "cpu/amx/kernels/amx_product_tmpl.c"
+ * Stores leave in program order: one that waits for its product holds up all later ones, the stage's too. So blocks are
+ * stored late (amx_block2x2.h), and keys are loaded past the first cache, which has to keep what the stage writes. */
+#include "core/prefetch.h"
+#include "cpu/amx/kernels/amx_block2x2.h"
+#include "cpu/amx/kernels/amx_kernels.h"
 #include "cpu/vec/kernels/kernels.h"
 
-/* A stage takes two keys at a time. */
-enum { STEPS = GROUP_KEYS / 2, SCORE_ROW = PANEL * (int)sizeof(float) };
+/* A stage takes two keys per step. */
+enum { STEPS = GROUP_KEYS / 2 };
 
-/* One line after each step: requests that wait take the place of the loads behind them. */
-#define ASK()                                                                                                \
-    do {                                                                                                     \
-        if (ask < end) {                                                                                     \
-            _mm_prefetch(ask, _MM_HINT_T1);                                                                  \
-            ask += 64;                                                                                       \
-        }                                                                                                    \
-    } while (0)
+/* A tile of scores: bytes from row to row, and numbers to the tile below. */
+enum { SCORE_ROW = PANEL * (int)sizeof(float), BELOW = AMX_ROWS * PANEL };
 
-/* The stage's share after one product of `total`. */
-#define CATCH_UP()                                                                                           \
-    for (due += STEPS; due >= total; due -= total) {                                                         \
-        two_keys(stage);                                                                                     \
-        ASK();                                                                                               \
+/* How far a stage is: its STEPS steps are evenly spread over `total` tile products, and each one prefetches one cache
+ * line: more at once would take the place of the loads that follow. */
+typedef struct {
+    int64_t total, due;
+    const char *prefetch, *prefetch_end;
+} stage_pace;
+
+INLINE void prefetch_step(stage_pace *pace)
+{
+    if (pace->prefetch < pace->prefetch_end) {
+        agi_prefetch_l2((uintptr_t)pace->prefetch);
+        pace->prefetch += AGI_CACHE_LINE;
     }
+}
 
-/* From a tile of scores to the one below. */
-enum { BELOW = AMX_ROWS * PANEL };
+/* The steps that are due after a tile product. */
+INLINE void stage_share(void (*two_keys)(void *), void *stage, stage_pace *pace)
+{
+    for (pace->due += STEPS; pace->due >= pace->total; pace->due -= pace->total) {
+        two_keys(stage);
+        prefetch_step(pace);
+    }
+}
 
-/* A sum of nothing: both tangents are absent. */
-INLINE void clear_square(float *T)
+/* A sum of no products: both tangents are absent. */
+INLINE void zero_block2x2(float *T)
 {
     for (int j = 0; j < GROUP_KEYS; j++) {
         v_store(T + j * PANEL, v_set1(0));
@@ -43,65 +47,78 @@ INLINE void clear_square(float *T)
     }
 }
 
-/* The next group's squares, and all steps of a stage, with the lines to ask for, among their products. */
-INLINE void beside(const amx_next *next, void (*two_keys)(void *), void *stage)
+/* One block of scores with the stage's share; the block at prev, NULL if there is none, is stored. */
+INLINE void interleave_block(const amx_square *block, float *prev, void (*two_keys)(void *), void *stage,
+                             stage_pace *pace)
 {
-    const char *ask = next->ask, *const end = next->end;
-    float *before = NULL;
-    int64_t total = 0, due = 0;
+    const uint16_t *a = block->rows, *b = block->columns;
+    float *const C = block->T;
+    const int64_t row = block->ld * (int64_t)sizeof *a, a_below = block->ld * AMX_ROWS, b_right = block->line,
+                  depth = block->depth;
+    for (int64_t k = 0; k < depth; k++) {
+        const bool first = k == 0;
+        AMX_PASS(4, a, row);
+        AMX_LOAD(6, b, 64);
+        if (first) {
+            AMX_STORE_PREV_AND_BEGIN(0, prev, C, 0, SCORE_ROW, false);
+        }
+        AMX_ADD_PRODUCT(0, 4, 6);
+        stage_share(two_keys, stage, pace);
+        AMX_LOAD(7, b + b_right, 64);
+        if (first) {
+            AMX_STORE_PREV_AND_BEGIN(1, prev, C, AMX_LANES, SCORE_ROW, false);
+        }
+        AMX_ADD_PRODUCT(1, 4, 7);
+        stage_share(two_keys, stage, pace);
+        AMX_PASS(5, a + a_below, row);
+        if (first) {
+            AMX_STORE_PREV_AND_BEGIN(2, prev, C, BELOW, SCORE_ROW, false);
+        }
+        AMX_ADD_PRODUCT(2, 5, 6);
+        stage_share(two_keys, stage, pace);
+        if (first) {
+            AMX_STORE_PREV_AND_BEGIN(3, prev, C, BELOW + AMX_LANES, SCORE_ROW, false);
+        }
+        AMX_ADD_PRODUCT(3, 5, 7);
+        stage_share(two_keys, stage, pace);
+        a += AMX_DEPTH;
+        b += AMX_AB;
+    }
+}
+
+/* The queued blocks, and all steps of a stage with the prefetches among their products. */
+INLINE void interleave(const amx_next *next, void (*two_keys)(void *), void *stage)
+{
+    stage_pace pace = {.prefetch = next->ask, .prefetch_end = next->end};
+    float *prev = NULL;
     for (int64_t n = 0; n < next->n; n++) {
-        total += 4 * next->squares[n].depth;
+        pace.total += 4 * next->squares[n].depth;
     }
     for (int64_t n = 0; n < next->n; n++) {
-        const amx_square *const q = &next->squares[n];
-        const uint16_t *a = q->rows, *b = q->columns;
-        float *const C = q->T;
-        const int64_t row = q->ld * (int64_t)sizeof *a, lower = q->ld * AMX_ROWS, line = q->line,
-                      depth = q->depth;
-        if (depth == 0) {
-            clear_square(C);
+        const amx_square *const block = &next->squares[n];
+        if (block->depth == 0) {
+            zero_block2x2(block->T);
             continue;
         }
-        for (int64_t k = 0; k < depth; k++) {
-            AMX_PASS(4, a, row);
-            AMX_LOAD(6, b, 64);
-            AMX_FOLLOW(0, 0, SCORE_ROW, false);
-            AMX_ADD_PRODUCT(0, 4, 6);
-            CATCH_UP();
-            AMX_LOAD(7, b + line, 64);
-            AMX_FOLLOW(1, AMX_LANES, SCORE_ROW, false);
-            AMX_ADD_PRODUCT(1, 4, 7);
-            CATCH_UP();
-            AMX_PASS(5, a + lower, row);
-            AMX_FOLLOW(2, BELOW, SCORE_ROW, false);
-            AMX_ADD_PRODUCT(2, 5, 6);
-            CATCH_UP();
-            AMX_FOLLOW(3, BELOW + AMX_LANES, SCORE_ROW, false);
-            AMX_ADD_PRODUCT(3, 5, 7);
-            CATCH_UP();
-            a += AMX_DEPTH;
-            b += AMX_AB;
-        }
-        before = C;
+        interleave_block(block, prev, two_keys, stage, &pace);
+        prev = block->T;
     }
-    if (before == NULL) {
+    if (prev == NULL) {
         for (int step = 0; step < STEPS; step++) {
             two_keys(stage);
-            ASK();
+            prefetch_step(&pace);
         }
         return;
     }
-    store_square(before, AMX_LANES, BELOW, SCORE_ROW);
+    store_block2x2(prev, AMX_LANES, BELOW, SCORE_ROW);
 }
 
-INLINE void nothing(void *stage)
+INLINE void no_stage(void *stage)
 {
     (void)stage;
 }
 
 static void scores(const amx_next *next)
 {
-    beside(next, nothing, NULL);
+    interleave(next, no_stage, NULL);
 }
-
-#endif

@@ -1,10 +1,18 @@
-/* The kernels of amx_kernels.h. Compiled for AVX-512 and AMX, and reached only where the processor has both. */
+/* The table of amx_kernels.h: the only file of the attention maps that is compiled with AMX instructions; reached only
+ * if the processor has them.
+ *
+ * Its functions are in the parts below, included here so that they are one translation unit: stages are inlined into
+ * the loop of tile products. A part uses the headers that it includes and the parts above it. */
 #include "cpu/amx/kernels/amx_kernels.h"
 
-#include "cpu/amx/kernels/amx_gradients_tmpl.c"
-#include "cpu/amx/kernels/amx_operands_tmpl.c"
 #include "cpu/amx/kernels/amx_product_tmpl.c"
+#include "cpu/amx/kernels/amx_operands_tmpl.c"
+#include "cpu/amx/kernels/amx_sums_tmpl.c"
+#include "cpu/amx/kernels/amx_norms_tmpl.c"
+#include "cpu/amx/kernels/amx_rounding_tmpl.c"
+#include "cpu/amx/kernels/amx_interleave_tmpl.c"
 #include "cpu/amx/kernels/amx_softmax_tmpl.c"
+#include "cpu/amx/kernels/amx_gradients_tmpl.c"
 
 static void begin(amx_config *before)
 {
@@ -21,23 +29,23 @@ const agi_amx_kernels agi_amx_table = {
     .end = end,
     .product = product,
     .scores = scores,
-    .columns = columns,
-    .far_pairs = far_pairs,
-    .turned = turned,
-    .clean = clean,
+    .columns = transpose_to_vnni,
+    .far_pairs = vnni_pairs_split16,
+    .turned = transpose_tile,
+    .clean = zero_masked_keys,
+    .turn = transpose_sums,
+    .put_turned = store_transposed,
+    .put_rows = store_rows,
     .column_norms = column_norms,
     .largest_norm = largest_norm,
-    .turn = turn,
-    .put_turned = put_turned,
-    .put_rows = put_rows,
-    .round_pairs = round_pairs,
-    .round_rows = round_rows,
-    .hide_rows = hide_rows,
-    .hide_pairs = hide_pairs,
+    .dots = dots,
+    .round_pairs = round_to_vnni,
+    .round_rows = round_to_rows,
+    .hide_rows = mask_band_rows,
+    .hide_pairs = mask_band_vnni,
     .softmax = softmax,
     .weights = weights,
     .softmax_tangent = softmax_tangent,
     .gradients = gradients,
     .gradient_tangents = gradient_tangents,
-    .dots = dots,
 };

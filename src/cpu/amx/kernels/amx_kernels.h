@@ -1,16 +1,41 @@
-/* The table of what the maps do on the AMX unit: products of bfloat16 matrices with sums in float32, and the stages
- * that are next to them. A score tile is T[j][i] here too, in float32, PANEL numbers from row to row, in groups
- * of GROUP_KEYS keys.
+/* The table of AMX kernels: products of bfloat16 matrices with sums in float32, and the stages of softmax and of its
+ * gradients that run between them. This comment tells the formats, once for all AMX code.
  *
- * Operands are bfloat16 in tiles of 1 KiB or rows of whole 64 bytes:
- *     rows      A[m][k], k in a row
- *     turned    A^T of what is stored: 32 stored rows by 16 columns become a tile of 16 rows
- *     columns   B = A^T of what is stored: 16 stored rows by 32 columns become a tile of pairs
- *     pairs     B, stored rows two by two
+ * A tile is 16 rows of 64 bytes; one instruction computes C[16][16] += A[16][32] B[32][16]:
  *
- * Products of key gradients run over queries, and the order in which a sum takes them is free: there, in each 32
- * queries, number r and number r + 16 are neighbours ("far" pairs), because two vectors of a row then become one by
- * a shift and a blend. */
+ *     C    float32    C[m][n]
+ *     A    bfloat16   A[m][k], by rows
+ *     B    bfloat16   VNNI: rows 2 r and 2 r + 1 of B are interleaved in row r of the tile:
+ *
+ *          row 0     B[0][0]  B[1][0]    B[0][1]  B[1][1]    ...   B[0][15]  B[1][15]
+ *          row 1     B[2][0]  B[3][0]    B[2][1]  B[3][1]    ...   B[2][15]  B[3][15]
+ *          ...
+ *          row 15    B[30][0] B[31][0]   B[30][1] B[31][1]   ...   B[30][15] B[31][15]
+ *
+ * All tiles are whole: matrices are padded with zeros in memory. From a stored matrix X, a tile is made in one of
+ * these ways:
+ *
+ *     by rows           A = X      16 rows by 32 columns of X, loaded from X itself
+ *     transposed        A = X^T    32 rows by 16 columns of X
+ *     VNNI transposed   B = X^T    16 rows by 32 columns of X: a transpose of 16 x 16 dwords, because B[2 r][n] and
+ *                                  B[2 r + 1][n], one dword of the tile, are neighbours in X
+ *     VNNI              B = X      32 rows by 16 columns of X, rows interleaved in pairs
+ *
+ * A tile of scores is transposed: T[j][i] with key j and query i, float32, PANEL numbers from row to row, GROUP_KEYS
+ * keys. Rounded to bfloat16 it is an operand of two kinds of products:
+ *
+ *     sums over keys       O^T = V^T P^T, dQ^T = K^T dS^T    T is B, in VNNI: keys 2 r and 2 r + 1 in row r
+ *     sums over queries    dV = P^T dO,   dK = dS^T Q        T is A, by rows
+ *
+ * A sum may take its terms in any order, if both operands have the same one. In sums over queries, the 32 queries of a
+ * tile are in the order 0, 16, 1, 17, ... 15, 31 ("split16"): a row of T is two vectors of 16 lanes, which one shift
+ * and one blend merge into a row of A.
+ *
+ *     lanes 0 .. 15     | q0    | q1    | q2    |  ...     the upper halves of the floats, shifted to the lower 16 bits
+ *     lanes 16 .. 31    | q16   | q17   | q18   |  ...     the upper halves, where they are
+ *     row of A          |q0 q16 |q1 q17 |q2 q18 |  ...
+ *
+ * The other operand, dO or Q, is then VNNI with rows r and r + 16 of X, not 2 r and 2 r + 1, in row r of the tile. */
 #ifndef AGI_CPU_AMX_KERNELS_H
 #define AGI_CPU_AMX_KERNELS_H
 
@@ -21,134 +46,151 @@
 
 enum { GROUP_KEYS = 32 };
 
-/* What weights are multiplied by before they are cut to bfloat16: 1 + 2^-8 times the mean of 1/p over mantissas p. */
+/* Weights are truncated to bfloat16, not rounded: that is half the work. So that their mean is right they are
+ * multiplied by this before: 1 + 2^-8 times the mean of 1/p over mantissas p. */
 #define AMX_CENTRED 1.002818
 
-/* Where the tiles of an operand are: tile (n, k) at p + n * line + k * step. */
+/* The tiles of an operand; strides are in numbers. */
 typedef struct {
-    const uint16_t *p;
-    int64_t line, step;
-    int64_t row; /* of A: numbers from row to row of a tile */
+    const uint16_t *p; /* the first tile */
+    int64_t line;      /* from a tile to the next one along the rows of A, or the columns of B */
+    int64_t step;      /* from a tile to the next one along k */
+    int64_t row;       /* A alone: from row to row inside a tile */
 } amx_operand;
 
-/* Where the tiles of C are, in float32: tile (m, n) at p + m * line + n * step. Each lies together, so that it comes from
- * the second cache twice as fast as in pieces. */
+/* The tiles of C, in float32. Each is contiguous: it comes from the second cache twice as fast as 16 separate rows. */
 typedef struct {
     float *p;
-    int64_t line, step;
+    int64_t line; /* from a tile to the next one along m */
+    int64_t step; /* from a tile to the next one along n */
 } amx_sums;
 
-/* The tiles follow each other along n, or along m. */
+/* Row-major order of the tiles of C, which has `width` columns. */
 static inline amx_sums amx_sums_by_rows(float *p, int64_t width)
 {
     return (amx_sums){p, AMX_ROWS * width, AMX_C};
 }
 
+/* Column-major order of the tiles; tall: the rows of C, and so numbers per column. */
 static inline amx_sums amx_sums_by_columns(float *p, int64_t tall)
 {
     return (amx_sums){p, AMX_C, AMX_LANES * tall};
 }
 
-/* 2 x 2 tiles of scores: 32 rows of keys, `ld` numbers apart, by the columns of 32 queries, `line` numbers from 16 of
- * them to the next; sums are `depth` tiles deep, and zero where that is 0. */
+/* One product for 2 x 2 tiles of scores: T of 32 keys by 32 queries. */
 typedef struct {
-    const uint16_t *rows, *columns;
-    int64_t ld, line, depth;
+    const uint16_t *rows;    /* A: 32 rows of keys, by rows */
+    const uint16_t *columns; /* B: 32 queries, VNNI transposed */
+    int64_t ld;              /* from key to key */
+    int64_t line;            /* from 16 queries to the next 16 */
+    int64_t depth;           /* tiles along k; 0: T becomes zero */
     float *T;
 } amx_square;
 
-enum { MOST_SQUARES = 4 };
+enum { MOST_SQUARES = 4, MOST_LINES = GROUP_KEYS / 2 };
 
-/* What is done beside a group's stage: the scores of the next group are computed, and lines of the cache, up to `end`,
- * are asked for. */
+/* What a stage interleaves with its own vector instructions: the scores that the next stage needs, and prefetches. */
 typedef struct {
     int64_t n;
     amx_square squares[MOST_SQUARES];
+    /* The bytes to prefetch: none if ask == end, at most MOST_LINES cache lines. */
     const char *ask, *end;
 } amx_next;
-
-/* As many lines, at most. */
-enum { MOST_LINES = GROUP_KEYS / 2 };
 
 typedef struct {
     void (*begin)(amx_config *before);
     void (*end)(const amx_config *before);
 
+    /* ---- Products ---- */
+
     /* C = or += A B, sizes in tiles: M x N of C, K > 0 of the sum. */
     void (*product)(int64_t M, int64_t N, int64_t K, const amx_operand *A, const amx_operand *B,
                     const amx_sums *C, bool add);
 
-    /* What is beside a stage, without one. */
+    /* The queued scores and prefetches alone, without a stage. */
     void (*scores)(const amx_next *next);
 
-    /* One tile of an operand, from rows that lie ld apart: 16 rows by 32 to columns; 32 rows by 16 to far
-     * pairs, and to a turned tile. */
+    /* ---- Operands from rows, ld numbers from row to row ---- */
+
+    /* One tile: VNNI transposed from 16 rows by 32 columns; VNNI of rows r and r + 16 from 32 rows by 16 columns;
+     * transposed from 32 rows by 16 columns. */
     void (*columns)(uint16_t *tile, const uint16_t *rows, int64_t ld);
     void (*far_pairs)(uint16_t *tile, const uint16_t *rows, int64_t ld);
     void (*turned)(uint16_t *tile, const uint16_t *rows, int64_t ld);
 
-    /* Turned tiles without the keys that are not to be kept: zeros there, as 0 times NaN is NaN. */
+    /* A copy of transposed tiles, whose columns are 32 keys, with zeros at the keys j of which keep[j] is 0: a weight
+     * of 0 does not remove a NaN. */
     void (*clean)(uint16_t *to, const uint16_t *from, int64_t tiles, const uint8_t *keep);
 
-    /* to[n][m] = C[m][n], of sums by columns, `tall` rows of them; m, n multiples of 16. */
+    /* ---- Rows from sums ---- */
+
+    /* to[n][m] = C[m][n], of column-major tiles with `tall` numbers per column; m, n multiples of 16. */
     void (*turn)(float *to, int64_t ld, const float *sums, int64_t tall, int64_t m, int64_t n);
 
-    /* The same, times factor[n], rounded to bfloat16, for any m and n. `tall` is no less than the next multiple of
-     * 32. */
+    /* to[n][m] = factor[n] C[m][n], rounded to bfloat16, for any m and n. `tall` is at least m rounded up to a
+     * multiple of 32. */
     void (*put_turned)(uint16_t *to, int64_t ld, const float *sums, int64_t tall, const float *factor,
                        int64_t m, int64_t n);
 
-    /* Rows 0 .. m - 1, at most 16, of sums that lie by rows: n channels times factor, rounded to bfloat16. */
+    /* to[m][n] = factor C[m][n], rounded to bfloat16, for at most 16 rows of row-major tiles and any n. */
     void (*put_rows)(uint16_t *to, int64_t ld, const float *sums, float factor, int64_t m, int64_t n);
 
-    /* Norms of the 16 columns of n tiles below each other; no less than the norm of any of n rows of whole
-     * tiles, and not a number where one of theirs is not. */
+    /* ---- Norms and dot products of rows ---- */
+
+    /* The norms of the 16 columns of B, from its n VNNI tiles along k. */
     void (*column_norms)(float *norms, const uint16_t *tiles, int64_t n);
+
+    /* An upper bound of the norms of n rows, width a multiple of 32; NaN if a number of theirs is NaN. */
     float (*largest_norm)(const uint16_t *rows, int64_t ld, int64_t n, int64_t width);
-
-    /* A group of T, W lanes, W a multiple of 32, rounded: to pairs of keys, tile by tile of 16 lanes; to rows of
-     * far pairs, tiles of 16 keys by 32 lanes, those of the second 16 keys `line` behind those of the first. */
-    void (*round_pairs)(uint16_t *pairs, const float *T, int64_t W);
-    void (*round_rows)(uint16_t *rows, int64_t line, const float *T, int64_t W);
-
-    /* Zeros in such a group of 32 lanes where a query i does not see a key j: seen is low <= j - i <= high. */
-    void (*hide_rows)(uint16_t *rows, int64_t line, int64_t low, int64_t high);
-    void (*hide_pairs)(uint16_t *pairs, int64_t low, int64_t high);
-
-    /* agi_kernels.softmax on a group whose weights go to pairs of keys; T stays; l is AMX_CENTRED times the sum.
-     * norms[lane] * reach: no less than |c T|, where that is known; else one of them is infinite. Where it is known
-     * and small, weights come from a table, exact to 0.6 percent. Where norms are finite, m is in 256ths. */
-    bool (*softmax)(uint16_t *pairs, const float *T, int64_t W, float c, const float *norms, float reach,
-                    float *m, float *l, float *alpha);
-
-    /* The same on PANEL lanes with m as it is, where a query i sees the keys j of the group with
-     * low <= j - i <= high alone, low <= high, beside the scores of the next group. What a query does not see has no
-     * effect on it. False, and nothing is added to l, where m would have to move. */
-    bool (*weights)(uint16_t *pairs, const float *T, float c, const float *norms, float reach, int64_t low,
-                    int64_t high, const float *m, float *l, const amx_next *next);
-
-    /* agi_kernels.softmax_tangent on PANEL lanes of plain scores, with tS = scale U, beside the next group's; T and U
-     * stay. False, and nothing is added to l and a, where m and r would have to move. */
-    bool (*softmax_tangent)(uint16_t *pairs, uint16_t *t_pairs, const float *T, const float *U, float c,
-                            float scale, const float *m, float *l, const float *r, float *a,
-                            const amx_next *next);
-
-    /* The vjp's stages on 32 lanes of a group without features: P = 2^(c T - L), dS = P (dP - D), rounded to rows,
-     * and dS also to pairs. Not beside the next group's scores: it is made of multiply-adds, of which there is one a
-     * cycle while the unit works, and two else. */
-    void (*gradients)(uint16_t *P, uint16_t *dS, int64_t line, uint16_t *dS_pairs, const float *T,
-                      const float *dP, float c, const float *L, const float *D);
-
-    /* The same for vjp_jvp, beside the next group's scores. Of the scores S, dP, U and tdP, with tS = scale U:
-     *     R = 2^(c S - L), dS = R (dP - D), tR = R (tS - mu), tdS = R ((tS - mu)(dP - D) + tdP - tD)
-     * rows, in this order, and pairs of tdS and of dS. */
-    void (*gradient_tangents)(uint16_t *const rows[4], int64_t line, uint16_t *const pairs[2],
-                              const float *const scores[4], float c, float scale, const float *L,
-                              const float *mu, const float *D, const float *tD, const amx_next *next);
 
     /* out[r] = sum over channels of A[r] B[r]. */
     void (*dots)(float *out, const uint16_t *A, int64_t lda, const uint16_t *B, int64_t ldb, int64_t n,
                  int64_t width);
+
+    /* ---- Score tiles to operands ---- */
+
+    /* T, W lanes, W a multiple of 32, rounded to bfloat16: to VNNI, tile by tile of 16 lanes; to rows in split16 order,
+     * tiles of 16 keys by 32 lanes, with tile_stride numbers from the tiles of the first 16 keys to those of the
+     * others. */
+    void (*round_pairs)(uint16_t *vnni, const float *T, int64_t W);
+    void (*round_rows)(uint16_t *rows, int64_t tile_stride, const float *T, int64_t W);
+
+    /* Zeros in 32 lanes of such a result outside the band: query i sees key j if low <= j - i <= high. */
+    void (*hide_rows)(uint16_t *rows, int64_t tile_stride, int64_t low, int64_t high);
+    void (*hide_pairs)(uint16_t *vnni, int64_t low, int64_t high);
+
+    /* ---- Stages: from score tiles to weights and gradients. Those that take `next` interleave it ---- */
+
+    /* One step of the online softmax as agi_kernels.softmax does it, but the weights 2^(c T - m) go to VNNI, T stays,
+     * and the sum l is AMX_CENTRED times too large.
+     * norms[lane] * reach is an upper bound of |c T|, or infinity if none is known; if it is small, weights come from
+     * the lookup table of amx_exp2_lut.h, exact to 0.6 percent. If norms[0] is finite, m is a multiple of 1/256. */
+    bool (*softmax)(uint16_t *vnni, const float *T, int64_t W, float c, const float *norms, float reach,
+                    float *m, float *l, float *alpha);
+
+    /* The same for PANEL lanes, without a change of m, for queries that see the keys j with low <= j - i <= high alone,
+     * low <= high; scores outside the band have no effect. False, and nothing is added to l, if m has to change. */
+    bool (*weights)(uint16_t *vnni, const float *T, float c, const float *norms, float reach, int64_t low,
+                    int64_t high, const float *m, float *l, const amx_next *next);
+
+    /* agi_kernels.softmax_tangent on PANEL lanes of scores without features, with tS = scale U; weights and their
+     * tangents go to VNNI, T and U stay. False, and nothing is added to l and a, if m and r have to change. */
+    bool (*softmax_tangent)(uint16_t *vnni, uint16_t *t_vnni, const float *T, const float *U, float c,
+                            float scale, const float *m, float *l, const float *r, float *a,
+                            const amx_next *next);
+
+    /* The vjp on 32 lanes without features: P = 2^(c T - L) and dS = P (dP - D) to rows in split16 order, dS also to
+     * VNNI. Nothing is interleaved: it consists of multiply-adds, which run two per cycle, but one per cycle beside
+     * AMX. */
+    void (*gradients)(uint16_t *P, uint16_t *dS, int64_t tile_stride, uint16_t *dS_vnni, const float *T,
+                      const float *dP, float c, const float *L, const float *D);
+
+    /* The same for vjp_jvp. Of the scores S, dP, U and tdP, with tS = scale U:
+     *     R = 2^(c S - L), dS = R (dP - D), tR = R (tS - mu), tdS = R ((tS - mu)(dP - D) + tdP - tD)
+     * go to rows, in this order, and tdS and dS also to VNNI. */
+    void (*gradient_tangents)(uint16_t *const rows[4], int64_t tile_stride, uint16_t *const vnni[2],
+                              const float *const scores[4], float c, float scale, const float *L,
+                              const float *mu, const float *D, const float *tD, const amx_next *next);
 } agi_amx_kernels;
 
 #if defined(__x86_64__)

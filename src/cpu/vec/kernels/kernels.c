@@ -1,31 +1,33 @@
-/* The tile kernels: one source over the verbs of vec.h, compiled once for each instruction set and each
- * real. Knows tiles, lanes and rows; knows no problem. */
+/* The table of kernels.h for one instruction set: CMake compiles this file once for each set (AGI_KERNELS_AVX512 and
+ * so on) and each real (AGI_REAL64), over the vector primitives of vec.h.
+ *
+ * The functions are in the parts below, included here because a table is one object made from one source with one set
+ * of compiler flags. Parts use the headers that they include, not each other. */
+#include "cpu/vec/kernels/kernels.h"
+
 #include "cpu/vec/kernels/product_tmpl.c"
 #include "cpu/vec/kernels/rows_tmpl.c"
 #include "cpu/vec/kernels/scores_tmpl.c"
 
 #if defined(AGI_KERNELS_AVX512)
-#define TABLE agi_kernels_avx512
-#define TABLE_NAME "avx512"
+const agi_kernels REAL(agi_kernels_avx512) = {
+    .name = "avx512",
 #elif defined(AGI_KERNELS_AVX2)
-#define TABLE agi_kernels_avx2
-#define TABLE_NAME "avx2"
+const agi_kernels REAL(agi_kernels_avx2) = {
+    .name = "avx2",
 #elif defined(AGI_KERNELS_NEON)
-#define TABLE agi_kernels_neon
-#define TABLE_NAME "neon"
+const agi_kernels REAL(agi_kernels_neon) = {
+    .name = "neon",
 #else
-#define TABLE agi_kernels_scalar
-#define TABLE_NAME "scalar"
+const agi_kernels REAL(agi_kernels_scalar) = {
+    .name = "scalar",
 #endif
-
-const agi_kernels TABLE = {
-    .name = TABLE_NAME,
     .lanes = LANES,
     .product = product,
-    .product_ahead = product_ahead,
-    .few_scores = few_scores,
+    .product_ahead = product_prefetch,
+    .few_scores = scores_by_dot,
     .scores = scores,
-    .hide = hide,
+    .hide = mask_band,
     .softmax = softmax,
     .softmax_tangent = softmax_tangent,
     .weights = weights,
@@ -34,14 +36,14 @@ const agi_kernels TABLE = {
     .score_gradient_tangents = score_gradient_tangents,
     .softcap_gradients = softcap_gradients,
     .multiply = multiply,
-    .put = put,
-    .expect = expect,
-    .get_bf16 = get_bf16,
-    .get_f16 = get_f16,
-    .put_bf16 = put_bf16,
-    .put_f16 = put_f16,
+    .put = store_rows,
+    .expect = prefetch_write,
+    .get_bf16 = load_bf16,
+    .get_f16 = load_f16,
+    .put_bf16 = store_bf16,
+    .put_f16 = store_f16,
     .dots = dots,
-    .logarithms = logarithms,
+    .logarithms = log2_array,
     .transpose = transpose,
     .dropout = dropout,
 };

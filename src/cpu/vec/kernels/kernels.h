@@ -1,15 +1,22 @@
-/* The table of tile kernels that an instruction set fills: all that the maps do to whole tiles.
+/* The table of tile kernels, one per instruction set: all that the maps do to whole tiles.
  *
- * A score tile is transposed: T[j][i], keys in rows, queries in lanes, with `ld` numbers from row to row.
- * So a query's statistics are one lane, a row's maximum is a maximum of vectors, and no product needs a
- * transposed tile: A is read by single numbers with two free strides, B by rows.
+ * A score tile is transposed: T[j][i], keys in rows, queries in lanes, with `ld` numbers from row to row:
  *
- * nj rows; W lanes, a multiple of the vector's length. */
+ *              query 0   query 1   ...   query W - 1
+ *     key 0     T[0][0]   T[0][1]
+ *     key 1     T[1][0]   T[1][1]
+ *     ...
+ *     key nj - 1
+ *
+ * So the statistics of a query (maximum, sum) are one lane, a maximum over keys is a maximum of whole vectors, and no
+ * product needs another transpose: A is read by single numbers with two free strides, B by rows.
+ *
+ * All kernels of tiles take nj rows and W lanes, a multiple of the vector's length. */
 #ifndef AGI_CPU_KERNELS_H
 #define AGI_CPU_KERNELS_H
 
 #include "core/prefetch.h"
-#include "cpu/real.h"
+#include "core/real.h"
 
 #define LOG2_E 1.4426950408889634
 #define LN_2 0.6931471805599453
@@ -27,72 +34,70 @@ typedef struct {
     void (*product)(int64_t M, int64_t N, int64_t K, const real *A, int64_t ars, int64_t aks, const real *B,
                     int64_t ldb, real *C, int64_t ldc, bool add);
 
-    /* The same product, which asks for what is read later; ahead NULL: for nothing. */
+    /* The same product, which also prefetches from the list what is read later; NULL: nothing. */
     void (*product_ahead)(int64_t M, int64_t N, int64_t K, const real *A, int64_t ars, int64_t aks,
                           const real *B, int64_t ldb, real *C, int64_t ldc, bool add,
-                          agi_prefetch_list *ahead);
+                          agi_prefetch_list *list);
 
-    /* T = or += K Q^T for few queries, with channels in the lanes: K[nj][D], Q[ni][D], D whole vectors. Each
-     * element is one sum of the lanes' sums: the same bits for any nj and ni. T = leaves zero in lanes
-     * ni .. W - 1. */
+    /* T = or += K Q^T for few queries, by dot products along the channels: K[nj][D], Q[ni][D], D whole vectors. Each
+     * element is a sum of the lanes' sums: the same bits for any nj and ni. T = leaves zero in lanes ni .. W - 1. */
     void (*few_scores)(real *T, int64_t ld, int64_t nj, int64_t W, const real *K, int64_t ldk, const real *Q,
                        int64_t ldq, int64_t ni, int64_t D, bool add);
 
-    /* T = log2(e) (phi(scale T) + X), X the additive features or NULL. Softcap c > 0: phi is c tanh(z/c);
-     * then F, where not NULL, becomes phi', and G, where not NULL, phi''. */
+    /* T = log2(e) (phi(scale T) + X), X the additive features or NULL. Softcap c > 0: phi(z) is c tanh(z/c);
+     * then F, if not NULL, becomes phi', and G, if not NULL, phi''. */
     void (*scores)(real *T, const real *X, real *F, real *G, int64_t ld, int64_t nj, int64_t W, real scale,
                    real softcap);
 
     /* T = -infinity outside the band: visible is low <= j - i <= high. */
     void (*hide)(real *T, int64_t ld, int64_t nj, int64_t W, int64_t low, int64_t high);
 
-    /* One step of the online softmax in base 2: per lane the maximum m of c T, the sum l; T becomes
-     * 2^(c T - m). Where m grew by enough, alpha is what the sums so far were multiplied by; else alpha
-     * is 1. The result is whether a lane that had seen something was multiplied. */
+    /* One step of the online softmax in base 2: T becomes 2^(c T - m), with per lane the running maximum m of c T and
+     * the sum l of these weights. alpha is the factor by which l was rescaled, 1 if m has not grown by enough. Returns
+     * whether a lane that had seen a key was rescaled. */
     bool (*softmax)(real *T, int64_t ld, int64_t nj, int64_t W, real c, real *m, real *l, real *alpha);
 
-    /* The same with tangents: U comes as tS. r is the shift of tS, a the sum of 2^(c T - m) (tS - r); U
-     * becomes 2^(c T - m) (tS - r). delta is what r changed by, old minus new. */
+    /* The same with tangents: U is tS and becomes 2^(c T - m) (tS - r), with per lane the shift r of tS and the sum a
+     * of these. delta is the change of r, old minus new. */
     bool (*softmax_tangent)(real *T, real *U, int64_t ld, int64_t nj, int64_t W, real c, real *m, real *l,
                             real *r, real *a, real *alpha, real *delta);
 
-    /* T = 2^(c T - high - low): the weights, from the row's logarithm in two parts. */
+    /* T = 2^(c T - high - low): the weights, from the query's log-sum-exp in base 2, in two parts. */
     void (*weights)(real *T, int64_t ld, int64_t nj, int64_t W, real c, const real *high, const real *low);
 
-    /* U = scale F U + X: tS from tQ K^T + Q tK^T; F and X may be NULL. G, where given, becomes
-     * G scale U: phi'' tZ. */
+    /* U = scale F U + X: tS from tQ K^T + Q tK^T; F and X may be NULL. G, if not NULL, becomes G scale U: phi'' tZ. */
     void (*score_tangents)(real *U, const real *F, real *G, const real *X, int64_t ld, int64_t nj, int64_t W,
                            real scale);
 
-    /* dP comes as dO V^T and becomes dS = P (dP M - D); M may be NULL. */
+    /* dP is dO V^T and becomes dS = P (dP M - D); M may be NULL. */
     void (*score_gradients)(real *dP, const real *P, const real *M, int64_t ld, int64_t nj, int64_t W,
                             const real *D);
 
-    /* All at once: dP becomes dS, tdP becomes tdS = P ((tS - mu)(dP M - D) + tdP M - tD), U comes as tS
-     * and becomes tP M, P becomes R = P M. */
+    /* For vjp_jvp: dP becomes dS, tdP becomes tdS = P ((tS - mu)(dP M - D) + tdP M - tD), U is tS and becomes tP M, P
+     * becomes R = P M. */
     void (*score_gradient_tangents)(real *P, real *U, real *dP, real *tdP, const real *M, int64_t ld,
                                     int64_t nj, int64_t W, const real *mu, const real *D, const real *tD);
 
-    /* dS becomes dZ = F dS; tdS, where given, becomes tdZ = F tdS + G dS. */
+    /* dS becomes dZ = F dS; tdS, if not NULL, becomes tdZ = F tdS + G dS. */
     void (*softcap_gradients)(real *dS, real *tdS, const real *F, const real *G, int64_t ld, int64_t nj,
                               int64_t W);
 
     /* T *= M. */
     void (*multiply)(real *T, const real *M, int64_t ld, int64_t nj, int64_t W);
 
-    /* Rows of n numbers, ld apart: to = or += factor * from, computed in float64 and rounded once. The factor of row r
-     * is factor[r * step]. The rows may be the same ones. */
+    /* Rows of n numbers: to = or += factor * from, computed in float64 and rounded once. The factor of row r is
+     * factor[r * factor_stride]. `to` and `from` may be the same. */
     void (*put)(real *to, int64_t ldt, const real *from, int64_t ldf, int64_t rows, int64_t n,
-                const double *factor, int64_t step, bool add);
+                const double *factor, int64_t factor_stride, bool add);
 
-    /* Asks for rows of n numbers, ld apart, that will be written. */
-    void (*expect)(const real *rows_at, int64_t ld, int64_t rows, int64_t n);
+    /* Prefetches rows of n numbers, ld from row to row, for writing. */
+    void (*expect)(const real *first, int64_t ld, int64_t rows, int64_t n);
 
-    /* n numbers of a narrow format, `stride` apart, made wider. */
+    /* n numbers of a 16-bit format, `stride` from one to the next, widened. */
     void (*get_bf16)(real *to, const uint16_t *from, int64_t stride, int64_t n);
     void (*get_f16)(real *to, const uint16_t *from, int64_t stride, int64_t n);
 
-    /* to = factor * from in a narrow format, rounded once, to nearest even. */
+    /* to = factor * from in a 16-bit format, rounded once, to nearest even. */
     void (*put_bf16)(uint16_t *to, const real *from, int64_t n, double factor);
     void (*put_f16)(uint16_t *to, const real *from, int64_t n, double factor);
 
@@ -100,25 +105,26 @@ typedef struct {
     void (*dots)(double *out, const real *A, int64_t lda, const real *B, int64_t ldb, int64_t rows,
                  int64_t n);
 
-    /* out[i] = log2 x[i] for n normal positive numbers; infinity and NaN stay what they are, and 0 becomes anything. */
+    /* out[i] = log2 x[i] for n normal positive numbers; infinity and NaN stay; of 0 the result is undefined. */
     void (*logarithms)(double *out, const double *x, int64_t n);
 
-    /* out[D][PANEL]: n rows of D numbers, ld apart, as columns; zero behind the last, up to a whole vector. */
+    /* out[D][PANEL] = the transpose of n rows of D numbers, ld from row to row; zero after column n - 1, up to a whole
+     * vector. */
     void (*transpose)(real *out, const real *rows, int64_t ld, int64_t n, int64_t D);
 
-    /* M: 0 where dropped, else keep. Philox at counter (g / 4, p, head, sequence) for keys g = g0 + j and
+    /* M: 0 if dropped, else keep. Philox at counter (g / 4, p, head, sequence) for keys g = g0 + j and
      * queries p = p0 + i; word g % 4; dropped below threshold. */
     void (*dropout)(real *M, int64_t ld, int64_t nj, int64_t W, int64_t g0, int64_t p0, uint32_t head,
                     uint32_t sequence, uint64_t seed, uint32_t threshold, real keep);
 } agi_kernels;
 
-/* What was built in, by instruction set. */
-extern const agi_kernels agi_kernels_scalar;
+/* The tables that are built in. */
+extern const agi_kernels REAL(agi_kernels_scalar);
 #if defined(__x86_64__)
-extern const agi_kernels agi_kernels_avx2;
-extern const agi_kernels agi_kernels_avx512;
+extern const agi_kernels REAL(agi_kernels_avx2);
+extern const agi_kernels REAL(agi_kernels_avx512);
 #elif defined(__aarch64__)
-extern const agi_kernels agi_kernels_neon;
+extern const agi_kernels REAL(agi_kernels_neon);
 #endif
 
 #endif

@@ -1,28 +1,28 @@
-/* The shift of the online softmax: 2^(x - m), with m the maximum so far, or near it. For files of kernels. */
+/* The shift of the online softmax, for the kernels: weights are 2^(x - m), with m the running maximum, or near it. */
 #ifndef AGI_CPU_ONLINE_H
 #define AGI_CPU_ONLINE_H
 
 #include "cpu/vec/kernels/vec.h"
 
-/* The sums so far are multiplied only when the maximum grew by more than this. */
-#define LAZY 8
+/* m moves, and sums are rescaled, only if the maximum has grown by more than this. */
+#define MIN_GROWTH 8
 
-/* m where it is a number, else 0, so that 2^(x - m) of a lane that has seen nothing is 0, not NaN. */
+/* m, or 0 for a lane that has seen no key yet (m = -infinity), so that its 2^(x - m) is 0, not NaN. */
 INLINE vec v_shift(vec m)
 {
     return v_select(v_less(v_set1((real)-INFINITY), m), m, v_set1(0));
 }
 
-/* The new m of a lane, given the maximum of its column. A lane that is NaN becomes NaN. */
+/* The new m of a lane, given the maximum of its column. NaN stays, and becomes m. */
 INLINE vec v_grow(vec m, vec highest)
 {
-    const vmask keep = v_less(highest, v_add(m, v_set1(LAZY)));
+    const vmask keep = v_less(highest, v_add(m, v_set1(MIN_GROWTH)));
     const vmask nothing = v_less(highest, v_set1(-REAL_MAX));
     return v_select(keep, m, v_select(nothing, m, highest));
 }
 
-/* Moves a vector of m by the maxima of its columns. *factor is what the sums so far are worth now; the result,
- * whether that is not 1 for a lane that had seen something; *grown, the lanes whose m is new. */
+/* Moves a vector of m by the maxima of its columns. *factor: by what the partial sums are to be rescaled; *grown: the
+ * lanes whose m is new. Returns whether a lane that had seen a key is to be rescaled. */
 INLINE bool v_move_shift(vec highest, real *m, vec *shift, vec *factor, vmask *grown)
 {
     const vec nothing = v_set1((real)-INFINITY), before = v_load(m), after = v_grow(before, highest);

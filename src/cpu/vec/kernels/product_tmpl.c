@@ -1,19 +1,16 @@
-/* The products: a part of kernels.c. */
-#ifndef AGI_CPU_KERNELS_PRODUCT_H
-#define AGI_CPU_KERNELS_PRODUCT_H
-
+/* Part of kernels.c: the products of tiles. */
 #include "cpu/vec/kernels/kernels.h"
 #include "cpu/vec/kernels/vec.h"
 
 /* ---- The product ---- */
 
-/* Of what is asked for ahead: half a cache line in each step of k, as others' lines do not come faster. */
-enum { AHEAD_STEP = 32 };
+/* Bytes to prefetch per step of k: half a cache line, as lines of other cores do not come faster. */
+enum { PREFETCH_STEP = 32 };
 
-/* C[mr][nv vectors]: every C stays in a register while k runs. mr, nv and add are constants at each of
- * the places below, and ahead is 0 at most of them: this is a template. */
+/* A strip C[mr][nv vectors], all of it in registers while k runs. mr, nv and add are constants wherever this is
+ * inlined, and prefetch, the first of K * PREFETCH_STEP bytes to prefetch, is 0 in most places: it is a template. */
 INLINE void micro(const int mr, const int nv, const bool add, int64_t K, const real *A, int64_t ars,
-                  int64_t aks, const real *B, int64_t ldb, real *C, int64_t ldc, uintptr_t ahead)
+                  int64_t aks, const real *B, int64_t ldb, real *C, int64_t ldc, uintptr_t prefetch)
 {
     vec c[12][MAX_NV];
     UNROLL for (int r = 0; r < mr; r++)
@@ -37,9 +34,9 @@ INLINE void micro(const int mr, const int nv, const bool add, int64_t K, const r
                 c[r][v] = v_fma(a, b[v], c[r][v]);
             }
         }
-        if (ahead != 0) {
-            agi_prefetch_l2(ahead);
-            ahead += AHEAD_STEP;
+        if (prefetch != 0) {
+            agi_prefetch_l2(prefetch);
+            prefetch += PREFETCH_STEP;
         }
         A += aks;
         B += ldb;
@@ -54,93 +51,105 @@ INLINE void micro(const int mr, const int nv, const bool add, int64_t K, const r
     }
 }
 
-#define PARAMETERS                                                                                           \
-    int64_t mr, int64_t K, const real *A, int64_t ars, int64_t aks, const real *B, int64_t ldb, real *C,     \
-        int64_t ldc
-#define ARGS K, A, ars, aks, B, ldb, C, ldc
-
 /* The instances: mr rows of nv vectors, C = or C +=. */
-INLINE void instances(const int nv, const bool add, PARAMETERS, uintptr_t ahead)
+INLINE void instances(const int nv, const bool add, int64_t mr, int64_t K, const real *A, int64_t ars,
+                      int64_t aks, const real *B, int64_t ldb, real *C, int64_t ldc, uintptr_t prefetch)
 {
     switch (mr) {
-    case 1: micro(1, nv, add, ARGS, ahead); break;
-    case 2: micro(2, nv, add, ARGS, ahead); break;
-    case 3: micro(3, nv, add, ARGS, ahead); break;
-    case 4: micro(4, nv, add, ARGS, ahead); break;
-    case 5: micro(5, nv, add, ARGS, ahead); break;
-    case 6: micro(6, nv, add, ARGS, ahead); break;
-    case 7: micro(MAX_MR(nv) < 7 ? 1 : 7, nv, add, ARGS, ahead); break;
-    case 8: micro(MAX_MR(nv) < 8 ? 1 : 8, nv, add, ARGS, ahead); break;
-    case 9: micro(MAX_MR(nv) < 9 ? 1 : 9, nv, add, ARGS, ahead); break;
-    case 10: micro(MAX_MR(nv) < 10 ? 1 : 10, nv, add, ARGS, ahead); break;
-    case 11: micro(MAX_MR(nv) < 11 ? 1 : 11, nv, add, ARGS, ahead); break;
-    default: micro(MAX_MR(nv) < 12 ? 1 : 12, nv, add, ARGS, ahead); break;
+    case 1: micro(1, nv, add, K, A, ars, aks, B, ldb, C, ldc, prefetch); break;
+    case 2: micro(2, nv, add, K, A, ars, aks, B, ldb, C, ldc, prefetch); break;
+    case 3: micro(3, nv, add, K, A, ars, aks, B, ldb, C, ldc, prefetch); break;
+    case 4: micro(4, nv, add, K, A, ars, aks, B, ldb, C, ldc, prefetch); break;
+    case 5: micro(5, nv, add, K, A, ars, aks, B, ldb, C, ldc, prefetch); break;
+    case 6: micro(6, nv, add, K, A, ars, aks, B, ldb, C, ldc, prefetch); break;
+    case 7: micro(MAX_MR(nv) < 7 ? 1 : 7, nv, add, K, A, ars, aks, B, ldb, C, ldc, prefetch); break;
+    case 8: micro(MAX_MR(nv) < 8 ? 1 : 8, nv, add, K, A, ars, aks, B, ldb, C, ldc, prefetch); break;
+    case 9: micro(MAX_MR(nv) < 9 ? 1 : 9, nv, add, K, A, ars, aks, B, ldb, C, ldc, prefetch); break;
+    case 10: micro(MAX_MR(nv) < 10 ? 1 : 10, nv, add, K, A, ars, aks, B, ldb, C, ldc, prefetch); break;
+    case 11: micro(MAX_MR(nv) < 11 ? 1 : 11, nv, add, K, A, ars, aks, B, ldb, C, ldc, prefetch); break;
+    default: micro(MAX_MR(nv) < 12 ? 1 : 12, nv, add, K, A, ars, aks, B, ldb, C, ldc, prefetch); break;
     }
 }
 
-static void set_1(PARAMETERS)
+/* The instances as functions. Not with a struct of arguments: in registers they cost short products less. */
+static void set_1(int64_t mr, int64_t K, const real *A, int64_t ars, int64_t aks, const real *B, int64_t ldb,
+                  real *C, int64_t ldc)
 {
-    instances(1, false, mr, ARGS, 0);
+    instances(1, false, mr, K, A, ars, aks, B, ldb, C, ldc, 0);
 }
-static void add_1(PARAMETERS)
+static void add_1(int64_t mr, int64_t K, const real *A, int64_t ars, int64_t aks, const real *B, int64_t ldb,
+                  real *C, int64_t ldc)
 {
-    instances(1, true, mr, ARGS, 0);
+    instances(1, true, mr, K, A, ars, aks, B, ldb, C, ldc, 0);
 }
-static void set_2(PARAMETERS)
+static void set_2(int64_t mr, int64_t K, const real *A, int64_t ars, int64_t aks, const real *B, int64_t ldb,
+                  real *C, int64_t ldc)
 {
-    instances(2, false, mr, ARGS, 0);
+    instances(2, false, mr, K, A, ars, aks, B, ldb, C, ldc, 0);
 }
-static void add_2(PARAMETERS)
+static void add_2(int64_t mr, int64_t K, const real *A, int64_t ars, int64_t aks, const real *B, int64_t ldb,
+                  real *C, int64_t ldc)
 {
-    instances(2, true, mr, ARGS, 0);
+    instances(2, true, mr, K, A, ars, aks, B, ldb, C, ldc, 0);
 }
 #if MAX_NV == 4
-static void set_3(PARAMETERS)
+static void set_3(int64_t mr, int64_t K, const real *A, int64_t ars, int64_t aks, const real *B, int64_t ldb,
+                  real *C, int64_t ldc)
 {
-    instances(3, false, mr, ARGS, 0);
+    instances(3, false, mr, K, A, ars, aks, B, ldb, C, ldc, 0);
 }
-static void add_3(PARAMETERS)
+static void add_3(int64_t mr, int64_t K, const real *A, int64_t ars, int64_t aks, const real *B, int64_t ldb,
+                  real *C, int64_t ldc)
 {
-    instances(3, true, mr, ARGS, 0);
+    instances(3, true, mr, K, A, ars, aks, B, ldb, C, ldc, 0);
 }
-static void set_4(PARAMETERS)
+static void set_4(int64_t mr, int64_t K, const real *A, int64_t ars, int64_t aks, const real *B, int64_t ldb,
+                  real *C, int64_t ldc)
 {
-    instances(4, false, mr, ARGS, 0);
+    instances(4, false, mr, K, A, ars, aks, B, ldb, C, ldc, 0);
 }
-static void add_4(PARAMETERS)
+static void add_4(int64_t mr, int64_t K, const real *A, int64_t ars, int64_t aks, const real *B, int64_t ldb,
+                  real *C, int64_t ldc)
 {
-    instances(4, true, mr, ARGS, 0);
+    instances(4, true, mr, K, A, ars, aks, B, ldb, C, ldc, 0);
 }
-static void (*const micros[][2])(PARAMETERS) = {
-    {NULL}, {set_1, add_1}, {set_2, add_2}, {set_3, add_3}, {set_4, add_4}};
-#else
-static void (*const micros[][2])(PARAMETERS) = {{NULL}, {set_1, add_1}, {set_2, add_2}};
 #endif
 
-static void set_ahead(PARAMETERS, uintptr_t ahead)
+/* By the number of vectors, and by whether C is added to. */
+static void (*const micros[][2])(int64_t mr, int64_t K, const real *A, int64_t ars, int64_t aks,
+                                 const real *B, int64_t ldb, real *C, int64_t ldc) = {
+    {NULL},         {set_1, add_1}, {set_2, add_2},
+#if MAX_NV == 4
+    {set_3, add_3}, {set_4, add_4},
+#endif
+};
+
+static void set_prefetch(int64_t mr, int64_t K, const real *A, int64_t ars, int64_t aks, const real *B,
+                         int64_t ldb, real *C, int64_t ldc, uintptr_t prefetch)
 {
-    instances(MAX_NV, false, mr, ARGS, ahead);
+    instances(MAX_NV, false, mr, K, A, ars, aks, B, ldb, C, ldc, prefetch);
 }
-static void add_ahead(PARAMETERS, uintptr_t ahead)
+static void add_prefetch(int64_t mr, int64_t K, const real *A, int64_t ars, int64_t aks, const real *B,
+                         int64_t ldb, real *C, int64_t ldc, uintptr_t prefetch)
 {
-    instances(MAX_NV, true, mr, ARGS, ahead);
+    instances(MAX_NV, true, mr, K, A, ars, aks, B, ldb, C, ldc, prefetch);
 }
 
-/* M rows in strips of at most `step`, as even as can be: 32 are 6, 6, 5, 5, 5, 5, not five times 6 and 2. */
+/* M rows in strips of at most max_rows, as equal as can be: 32 are 6, 6, 5, 5, 5, 5, not five times 6 and 2. */
 typedef struct {
-    int64_t each, more; /* rows of a strip; that many of the first ones have one more */
+    int64_t rows, longer; /* rows of a strip; the first `longer` strips have one more */
 } strips;
 
-INLINE strips strips_of(int64_t M, int64_t step)
+INLINE strips strips_of(int64_t M, int64_t max_rows)
 {
-    const int64_t n = M <= step ? 1 : (M + step - 1) / step, each = n == 1 ? M : M / n;
-    return (strips){each, M - n * each};
+    const int64_t n = M <= max_rows ? 1 : (M + max_rows - 1) / max_rows, rows = n == 1 ? M : M / n;
+    return (strips){rows, M - n * rows};
 }
 
 /* Rows of the strip that begins at row r. */
-INLINE int64_t strip_at(strips s, int64_t r)
+INLINE int64_t strip_rows(strips s, int64_t r)
 {
-    return s.each + (r < s.more * (s.each + 1));
+    return s.rows + (r < s.longer * (s.rows + 1));
 }
 
 static void product(int64_t M, int64_t N, int64_t K, const real *A, int64_t ars, int64_t aks, const real *B,
@@ -148,35 +157,35 @@ static void product(int64_t M, int64_t N, int64_t K, const real *A, int64_t ars,
 {
     const int64_t vectors = N / LANES, groups = (vectors + MAX_NV - 1) / MAX_NV;
     for (int64_t g = 0; g < groups; g++) {
-        /* Groups likewise: 5 vectors are 3 and 2, not 4 and 1. */
+        /* Groups of vectors likewise: 5 vectors are 3 and 2, not 4 and 1. */
         const int64_t first = groups == 1 ? 0 : vectors * g / groups;
         const int64_t nv = groups == 1 ? vectors : vectors * (g + 1) / groups - first;
         const strips cut = strips_of(M, MAX_MR(nv));
         for (int64_t r = 0, mr; r < M; r += mr) {
-            mr = strip_at(cut, r);
+            mr = strip_rows(cut, r);
             micros[nv][add](mr, K, A + r * ars, ars, aks, B + first * LANES, ldb, C + r * ldc + first * LANES,
                             ldc);
         }
     }
 }
 
-static void product_ahead(int64_t M, int64_t N, int64_t K, const real *A, int64_t ars, int64_t aks,
-                          const real *B, int64_t ldb, real *C, int64_t ldc, bool add,
-                          agi_prefetch_list *ahead)
+static void product_prefetch(int64_t M, int64_t N, int64_t K, const real *A, int64_t ars, int64_t aks,
+                             const real *B, int64_t ldb, real *C, int64_t ldc, bool add,
+                             agi_prefetch_list *list)
 {
     const strips cut = strips_of(M, MAX_MR(MAX_NV));
     const int64_t width = MAX_NV * LANES;
     int64_t i = 0;
-    for (; ahead != NULL && i + width <= N; i += width) {
+    for (; list != NULL && i + width <= N; i += width) {
         for (int64_t r = 0, mr; r < M; r += mr) {
-            mr = strip_at(cut, r);
-            const uintptr_t lines = agi_prefetch_step(ahead, AHEAD_STEP * K);
-            if (lines == 0) { /* the rest */
+            mr = strip_rows(cut, r);
+            const uintptr_t at = agi_prefetch_step(list, PREFETCH_STEP * K);
+            if (at == 0) { /* the remaining rows without */
                 product(M - r, width, K, A + r * ars, ars, aks, B + i, ldb, C + r * ldc + i, ldc, add);
                 break;
             }
-            (add ? add_ahead : set_ahead)(mr, K, A + r * ars, ars, aks, B + i, ldb, C + r * ldc + i, ldc,
-                                          lines);
+            (add ? add_prefetch : set_prefetch)(mr, K, A + r * ars, ars, aks, B + i, ldb, C + r * ldc + i,
+                                                ldc, at);
         }
     }
     if (i < N) {
@@ -184,9 +193,9 @@ static void product_ahead(int64_t M, int64_t N, int64_t K, const real *A, int64_
     }
 }
 
-/* ---- The product for few queries ---- */
+/* ---- Scores of few queries, by dot products ---- */
 
-/* Lane r: the sum of the lanes of s[r]. Each time the halves of two vectors are added, and they become one. */
+/* Lane r: the sum of the lanes of s[r]. Each step makes one vector of two: interleaved, then halves added. */
 INLINE vec v_sums(vec *s)
 {
     for (int n = LANES / 2; n > 0; n /= 2) {
@@ -202,8 +211,8 @@ INLINE vec v_sums(vec *s)
     return s[0];
 }
 
-/* The products of n rows of K, LANES at most, and one of Q. */
-INLINE vec row_sums(const int64_t n, const real *K, int64_t ldk, const real *q, int64_t D)
+/* Lane r: row r of K times q, for n <= LANES rows. */
+INLINE vec row_dots(const int64_t n, const real *K, int64_t ldk, const real *q, int64_t D)
 {
     vec s[LANES];
     UNROLL_STAGE for (int r = 0; r < LANES; r++)
@@ -222,8 +231,8 @@ INLINE vec row_sums(const int64_t n, const real *K, int64_t ldk, const real *q, 
     return v_sums(s);
 }
 
-static void few_scores(real *T, int64_t ld, int64_t nj, int64_t W, const real *K, int64_t ldk, const real *Q,
-                       int64_t ldq, int64_t ni, int64_t D, bool add)
+static void scores_by_dot(real *T, int64_t ld, int64_t nj, int64_t W, const real *K, int64_t ldk,
+                          const real *Q, int64_t ldq, int64_t ni, int64_t D, bool add)
 {
     real sums[LANES];
     for (int64_t j = 0; j < nj && !add; j++) {
@@ -235,12 +244,10 @@ static void few_scores(real *T, int64_t ld, int64_t nj, int64_t W, const real *K
         const int64_t n = nj - j < LANES ? nj - j : LANES;
         for (int64_t i = 0; i < ni; i++) {
             const real *rows = K + j * ldk, *q = Q + i * ldq;
-            v_store(sums, n == LANES ? row_sums(LANES, rows, ldk, q, D) : row_sums(n, rows, ldk, q, D));
+            v_store(sums, n == LANES ? row_dots(LANES, rows, ldk, q, D) : row_dots(n, rows, ldk, q, D));
             for (int64_t r = 0; r < n; r++) {
                 T[(j + r) * ld + i] += sums[r];
             }
         }
     }
 }
-
-#endif

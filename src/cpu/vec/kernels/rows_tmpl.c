@@ -1,7 +1,4 @@
-/* Rows: put, converted, multiplied with each other, turned: a part of kernels.c. */
-#ifndef AGI_CPU_KERNELS_ROWS_H
-#define AGI_CPU_KERNELS_ROWS_H
-
+/* Part of kernels.c: rows stored, converted, multiplied with each other, transposed. */
 #include <math.h>
 #include <string.h>
 
@@ -10,15 +7,15 @@
 #include "cpu/vec/kernels/kernels.h"
 #include "cpu/vec/kernels/vec.h"
 
-/* ---- Rows: plain loops that the compiler makes vectors of ---- */
+/* ---- Rows: plain loops that the compiler vectorises ---- */
 
-static void put(real *to, int64_t ldt, const real *from, int64_t ldf, int64_t rows, int64_t n,
-                const double *factor, int64_t step, bool add)
+static void store_rows(real *to, int64_t ldt, const real *from, int64_t ldf, int64_t rows, int64_t n,
+                       const double *factor, int64_t factor_stride, bool add)
 {
     for (int64_t r = 0; r < rows; r++) {
         real *out = to + r * ldt;
         const real *in = from + r * ldf;
-        const double f = factor[r * step];
+        const double f = factor[r * factor_stride];
         if (add) {
             INDEPENDENT for (int64_t i = 0; i < n; i++)
             {
@@ -33,8 +30,8 @@ static void put(real *to, int64_t ldt, const real *from, int64_t ldf, int64_t ro
     }
 }
 
-/* Where it is not known, a hint for reading: processors without AVX2 may lack the instruction. */
-INLINE void expect_line(const real *p)
+/* Processors without AVX2 may lack prefetchw: there it is the compiler's choice. */
+INLINE void prefetch_write_line(const real *p)
 {
 #if defined(__AVX2__)
     __asm__ volatile("prefetchw %0" : : "m"(*p));
@@ -43,24 +40,24 @@ INLINE void expect_line(const real *p)
 #endif
 }
 
-static void expect(const real *rows_at, int64_t ld, int64_t rows, int64_t n)
+static void prefetch_write(const real *first, int64_t ld, int64_t rows, int64_t n)
 {
     for (int64_t r = 0; r < rows; r++) {
         for (int64_t c = 0; c < n; c += AGI_CACHE_LINE / (int64_t)sizeof(real)) {
-            expect_line(rows_at + r * ld + c);
+            prefetch_write_line(first + r * ld + c);
         }
     }
 }
 
-/* The bits of factor * from in float32, and in *odd those rounded to odd: cut off, the last bit set where that lost
- * something. What then rounds to fewer digits, to nearest, is as if rounded once. No branches, so that loops over
- * these become vectors; where there is an fma, in float32 alone. */
+/* The bits of factor * from in float32, and in *odd its bits rounded to odd: truncated, with the last bit set if that
+ * lost something. Rounded again to fewer digits, to nearest, *odd gives what rounding once would. No branches, so that
+ * loops over this are vectorised; with an fma in float32 alone. */
 #if !defined(AGI_REAL64) && (defined(__FMA__) || defined(__ARM_FEATURE_FMA))
 INLINE uint32_t round_to_odd(real from, double factor, uint32_t *odd)
 {
     const float high = (float)factor, low = (float)(factor - (double)high);
     const float near = from * high,
-                up = fabsf(near) < 0x1p-60f ? 0x1p60f : 1; /* else the rest may underflow */
+                up = fabsf(near) < 0x1p-60f ? 0x1p60f : 1; /* or else the rest may underflow */
     const float rest = fmaf(from * up, low, fmaf(from * up, high, -near * up));
     uint32_t bits, sign;
     memcpy(&bits, &near, sizeof bits);
@@ -90,7 +87,7 @@ INLINE uint16_t to_bf16(real from, double factor)
     return (uint16_t)((near & 0x7fffffff) > 0x7f800000 ? near >> 16 | 0x40 : rounded);
 }
 
-/* Beside normal numbers: subnormals have their last place where 0.5 has its own in float32. */
+/* Subnormals are rounded by adding 0.5: the last place of float16 subnormals is that of 0.5 in float32. */
 INLINE uint16_t to_f16(real from, double factor)
 {
     uint32_t odd;
@@ -107,15 +104,15 @@ INLINE uint16_t to_f16(real from, double factor)
     return (uint16_t)((near >> 16 & 0x8000) | ((near & 0x7fffffff) > 0x7f800000 ? 0x7e00 : rounded));
 }
 
-static void get_bf16(real *to, const uint16_t *from, int64_t stride, int64_t n)
+static void load_bf16(real *to, const uint16_t *from, int64_t stride, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
         to[i] = (real)agi_from_bits((uint32_t)from[i * stride] << 16);
     }
 }
 
-/* The product moves the exponent from float16's bias to float32's and makes subnormals right. */
-static void get_f16(real *to, const uint16_t *from, int64_t stride, int64_t n)
+/* The product with 2^112 changes the exponent's bias from float16's to float32's, for subnormals too. */
+static void load_f16(real *to, const uint16_t *from, int64_t stride, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
         const uint32_t h = from[i * stride], special = (h & 0x7c00) == 0x7c00 ? 0x7f800000u : 0;
@@ -124,14 +121,14 @@ static void get_f16(real *to, const uint16_t *from, int64_t stride, int64_t n)
     }
 }
 
-static void put_bf16(uint16_t *to, const real *from, int64_t n, double factor)
+static void store_bf16(uint16_t *to, const real *from, int64_t n, double factor)
 {
     for (int64_t i = 0; i < n; i++) {
         to[i] = to_bf16(from[i], factor);
     }
 }
 
-static void put_f16(uint16_t *to, const real *from, int64_t n, double factor)
+static void store_f16(uint16_t *to, const real *from, int64_t n, double factor)
 {
     for (int64_t i = 0; i < n; i++) {
         to[i] = to_f16(from[i], factor);
@@ -140,12 +137,12 @@ static void put_f16(uint16_t *to, const real *from, int64_t n, double factor)
 
 INLINE double dot(const real *A, const real *B, int64_t n)
 {
-    eight part = {0};
+    double8 part = {0};
     int64_t i = 0;
     for (; i + 8 <= n; i += 8) {
-        eight a, b;
-        v_eight(A + i, &a);
-        v_eight(B + i, &b);
+        double8 a, b;
+        v_double8(A + i, &a);
+        v_double8(B + i, &b);
         part += a * b;
     }
     for (; i < n; i++) {
@@ -161,8 +158,8 @@ static void dots(double *out, const real *A, int64_t lda, const real *B, int64_t
     }
 }
 
-/* log2 x = e + log2 m with x = 2^e m, m between the roots of 1/2 and 2; with s = (m - 1) / (m + 1), log2 m is
- * 2 / ln 2 (s + s^3 / 3 + s^5 / 5 ...), whose tenth power of s^2 <= 0.0295 is beyond float64. */
+/* log2 x = e + log2 m with x = 2^e m, m between the square roots of 1/2 and 2; with s = (m - 1) / (m + 1), log2 m is
+ * 2 / ln 2 (s + s^3 / 3 + s^5 / 5 ...); s^2 <= 0.0295, so that ten terms are enough for float64. */
 INLINE double log2_of(double x)
 {
     const uint64_t root = 0x3fe6a09e667f3bcd, bias = (uint64_t)1024 << 52; /* so that e is not negative */
@@ -186,18 +183,17 @@ INLINE double log2_of(double x)
     p = p * z + 0.9617966939259756;
     p = p * z + 2.8853900817779268;
     const double y = (e - (0x1p52 + 1024)) + s * p;
-    return y +
-           (x < (double)INFINITY ? 0 : x); /* a choice between the two would keep compilers from vectors */
+    return y + (x < (double)INFINITY ? 0 : x); /* a choice between the two would not be vectorised */
 }
 
-static void logarithms(double *out, const double *x, int64_t n)
+static void log2_array(double *out, const double *x, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
         out[i] = log2_of(x[i]);
     }
 }
 
-/* Rows 0 .. n - 1 of a square, the others zero, as columns; the first D of those. */
+/* LANES x LANES numbers transposed: rows from n on count as zero, and the first D columns are stored. */
 INLINE void transpose_square(real *out, const real *rows, int64_t ld, int64_t n, int64_t D)
 {
     vec a[LANES];
@@ -214,7 +210,7 @@ INLINE void transpose_square(real *out, const real *rows, int64_t ld, int64_t n,
     }
 }
 
-/* Fewer channels than a vector has. */
+/* The same if fewer than LANES channels may be read. */
 static void transpose_edge(real *out, const real *rows, int64_t ld, int64_t n, int64_t D)
 {
     real edge[LANES * LANES] = {0};
@@ -239,5 +235,3 @@ static void transpose(real *out, const real *rows, int64_t ld, int64_t n, int64_
         }
     }
 }
-
-#endif

@@ -1,7 +1,4 @@
-/* What is done to score tiles, from scores to weights and gradients, and dropout: a part of kernels.c. */
-#ifndef AGI_CPU_KERNELS_STAGES_H
-#define AGI_CPU_KERNELS_STAGES_H
-
+/* Part of kernels.c: score tiles, from products to scores, weights and gradients, and dropout. */
 #include <math.h>
 
 #include "core/philox.h"
@@ -10,7 +7,8 @@
 
 /* ---- Scores ---- */
 
-/* The softcap's x = factor T, and 2 log2(e) x = (high + low) T: a power keeps the digits that its exponent has. */
+/* For the softcap's tanh x: x = factor T, and 2 log2(e) x = (high + low) T, in two parts because e^2x is as exact as
+ * its exponent. */
 typedef struct {
     vec factor, high, low;
 } cap;
@@ -27,7 +25,7 @@ INLINE cap cap_of(real scale, real softcap)
     return (cap){v_set1((real)x), v_set1(high), v_set1(within_reals(exponent - (double)high))};
 }
 
-/* tanh x, and its derivative in *slope: 1 / cosh^2 x, because 1 - tanh^2 x has no digits left where x is large.
+/* tanh x, and its derivative in *slope: 1 / cosh^2 x, because 1 - tanh^2 x loses all digits if x is large.
  * The double version is the C library's: softcap in float64 is for checking, not for speed. */
 INLINE vec v_tanh(vec T, cap c, vec *slope)
 {
@@ -43,7 +41,7 @@ INLINE vec v_tanh(vec T, cap c, vec *slope)
     *slope = v_load(d);
     return v_load(t);
 #else
-    /* x (1 + x^2 p(x^2)) where |x| < 0.65: within 2.6e-8 of itself */
+    /* |x| < 0.65: x (1 + x^2 p(x^2)), with a relative error of 2.6e-8 */
     const vec zero = v_set1(0), one = v_set1(1), size = v_max(x, v_sub(zero, x)), y = v_mul(x, x);
     vec p = v_set1(-0.00592372620602f);
     p = v_fma(p, y, v_set1(0.0208734605776f));
@@ -52,7 +50,7 @@ INLINE vec v_tanh(vec T, cap c, vec *slope)
     p = v_fma(p, y, v_set1(-0.333333270206f));
     const vec near = v_fma(v_mul(p, y), x, x);
 
-    /* with e = e^(-2 |x|), elsewhere: 1 - 2 e / (1 + e) and 4 e / (1 + e)^2; e = 0 where the rest would overflow */
+    /* else, with e = e^(-2 |x|): 1 - 2 e / (1 + e) and 4 e / (1 + e)^2; e = 0 if the low part would overflow */
     const vec high = v_mul(T, c.high), rest = v_fma(T, c.low, v_fms(T, c.high, high));
     const vmask negative = v_less(high, zero);
     const vec up = v_select(negative, high, v_sub(zero, high)),
@@ -67,13 +65,13 @@ INLINE vec v_tanh(vec T, cap c, vec *slope)
 #endif
 }
 
-/* What a + b = sum lost; 0 where that is no small number. */
+/* The rounding error of sum = a + b; 0 if that is NaN, infinite or huge. */
 INLINE vec v_lost(vec a, vec b, vec sum)
 {
     const vec part = v_sub(sum, a), lost = v_add(v_sub(a, v_sub(sum, part)), v_sub(b, part));
     const vec size = v_max(lost, v_sub(v_set1(0), lost)),
-              most = v_set1((real)(REAL_MAX * (double)REAL_EPSILON));
-    return v_select(v_less(size, most), lost, v_set1(0));
+              huge = v_set1((real)(REAL_MAX * (double)REAL_EPSILON));
+    return v_select(v_less(size, huge), lost, v_set1(0));
 }
 
 static void scores(real *T, const real *X, real *F, real *G, int64_t ld, int64_t nj, int64_t W, real scale,
@@ -81,7 +79,7 @@ static void scores(real *T, const real *X, real *F, real *G, int64_t ld, int64_t
 {
     const vec log2_e = v_set1((real)LOG2_E);
     const cap capped = softcap > 0 ? cap_of(scale, softcap) : (cap){.factor = v_set1(scale)};
-    /* Only minus infinity hides: the lowest finite bias must not overflow in base 2. NaN stays. */
+    /* Only minus infinity masks a key: the lowest finite bias must not overflow in base 2. NaN stays. */
     const vec least = v_set1((real)(-REAL_MAX / 1.4427));
     for (int64_t j = 0; j < nj; j++) {
         for (int64_t i = 0; i < W; i += LANES) {
@@ -99,13 +97,13 @@ static void scores(real *T, const real *X, real *F, real *G, int64_t ld, int64_t
                 }
             }
             vec rest = v_set1(0);
-            if (X != NULL) { /* hidden by selection: s and phi' may be NaN there */
+            if (X != NULL) { /* masked by selection: s and phi' may be NaN there */
                 const vec add = v_load(X + at), sum = v_add(s, add);
-                const vmask hidden = v_less(add, v_set1(-REAL_MAX));
+                const vmask masked = v_less(add, v_set1(-REAL_MAX));
                 rest = v_mul(v_lost(s, add, sum), log2_e);
-                s = v_select(hidden, add, v_max(least, sum));
+                s = v_select(masked, add, v_max(least, sum));
                 if (softcap > 0 && F != NULL) {
-                    v_store(F + at, v_select(hidden, v_set1(0), v_load(F + at)));
+                    v_store(F + at, v_select(masked, v_set1(0), v_load(F + at)));
                 }
             }
             v_store(T + at, v_fma(s, log2_e, rest));
@@ -113,31 +111,31 @@ static void scores(real *T, const real *X, real *F, real *G, int64_t ld, int64_t
     }
 }
 
-/* Lanes from .. to - 1 of a row. */
-INLINE void hide_lanes(real *row, int64_t from, int64_t to)
+/* Minus infinity in lanes from .. to - 1 of a row. */
+INLINE void mask_lanes(real *row, int64_t from, int64_t to)
 {
     const vec first = v_set1((real)from), end = v_set1((real)to);
     for (int64_t i = from / LANES * LANES; i < to; i += LANES) {
         const vec lane = v_add(v_iota(), v_set1((real)i)), t = v_load(row + i);
-        const vec hidden = v_select(v_less(lane, end), v_set1((real)-INFINITY), t);
-        v_store(row + i, v_select(v_less(lane, first), t, hidden));
+        const vec masked = v_select(v_less(lane, end), v_set1((real)-INFINITY), t);
+        v_store(row + i, v_select(v_less(lane, first), t, masked));
     }
 }
 
-static void hide(real *T, int64_t ld, int64_t nj, int64_t W, int64_t low, int64_t high)
+static void mask_band(real *T, int64_t ld, int64_t nj, int64_t W, int64_t low, int64_t high)
 {
     for (int64_t j = 0; j < nj; j++) {
-        /* low <= j - i <= high, for the lanes i */
+        /* visible: low <= j - i <= high, lanes from .. to - 1 */
         const int64_t from = j - high < W ? j - high : W, to = j - low < 0 ? 0 : j - low + 1;
-        hide_lanes(T + j * ld, 0, from);
-        hide_lanes(T + j * ld, to, W);
+        mask_lanes(T + j * ld, 0, from);
+        mask_lanes(T + j * ld, to, W);
     }
 }
 
 /* ---- Softmax, online, in base 2 ---- */
 
-/* The lanes of a row are taken in groups of GROUP vectors, whose chains of maxima and sums are independent of
- * each other, and what is left by single vectors. */
+/* Rows are taken in groups of GROUP vectors, whose maxima and sums are independent chains of instructions; the vectors
+ * that are left, one by one. */
 #define GROUP 4
 
 INLINE void exp2_row(const int nv, real *T, vec c, const vec *shift, vec *sum)
@@ -208,13 +206,13 @@ INLINE void exp2_tangent_row(const int nv, real *T, real *U, vec c, const vec *s
     UNROLL_STAGE for (int v = 0; v < nv; v++)
     {
         const vec p = v_exp2(v_fms(v_load(T + v * LANES), c, shift[v]));
-        /* A hidden key has weight 0, and its tangent may be anything. */
+        /* A masked key has weight 0, and its tangent may be anything, NaN too. */
         const vec u = v_mul(p, v_sub(v_load(U + v * LANES), r[v]));
-        const vec seen = v_select(v_less(v_set1(0), p), u, v_set1(0));
+        const vec visible = v_select(v_less(v_set1(0), p), u, v_set1(0));
         v_store(T + v * LANES, p);
-        v_store(U + v * LANES, seen);
+        v_store(U + v * LANES, visible);
         sum[v] = v_add(sum[v], p);
-        tangent[v] = v_add(tangent[v], seen);
+        tangent[v] = v_add(tangent[v], visible);
     }
 }
 
@@ -247,7 +245,7 @@ INLINE bool softmax_tangent_group(const int nv, real *T, real *U, int64_t ld, in
         v_store(alpha + v * LANES, factor[v]);
     }
     int64_t j = 0;
-    for (; j + 2 <= nj; j += 2) { /* as softmax adds up: the same bits */
+    for (; j + 2 <= nj; j += 2) { /* in the order of softmax: the same bits */
         exp2_tangent_row(nv, T + j * ld, U + j * ld, c, shift, r_after, sum[0], tangent);
         exp2_tangent_row(nv, T + (j + 1) * ld, U + (j + 1) * ld, c, shift, r_after, sum[1], tangent);
     }
@@ -286,8 +284,8 @@ static bool softmax_tangent(real *T, real *U, int64_t ld, int64_t nj, int64_t W,
 
 /* ---- Weights and gradients, from statistics that are known ---- */
 
-/* Where the weight is 0 the pair is hidden, or as good as: its other numbers may be anything, and what
- * comes of them is 0 by selection. */
+/* A pair with weight 0 is masked, or as good as: its other numbers may be anything, NaN too, and its results are set
+ * to 0 by selection. */
 
 static void weights(real *T, int64_t ld, int64_t nj, int64_t W, real c, const real *high, const real *low)
 {
@@ -338,13 +336,13 @@ static void score_gradient_tangents(real *P, real *U, real *dP, real *tdP, const
             const int64_t at = j * ld + i;
             const vec mask = M == NULL ? one : v_load(M + at);
             const vec p = v_load(P + at), zero = v_set1(0);
-            const vmask seen = v_less(zero, p);
+            const vmask visible = v_less(zero, p);
             const vec w = v_sub(v_load(U + at), v_load(mu + i));
             const vec e = v_fms(v_load(dP + at), mask, v_load(D + i));
             const vec td = v_fms(v_load(tdP + at), mask, v_load(tD + i));
-            v_store(dP + at, v_select(seen, v_mul(p, e), zero));
-            v_store(tdP + at, v_select(seen, v_mul(p, v_fma(w, e, td)), zero));
-            v_store(U + at, v_select(seen, v_mul(v_mul(p, w), mask), zero));
+            v_store(dP + at, v_select(visible, v_mul(p, e), zero));
+            v_store(tdP + at, v_select(visible, v_mul(p, v_fma(w, e, td)), zero));
+            v_store(U + at, v_select(visible, v_mul(v_mul(p, w), mask), zero));
             v_store(P + at, v_mul(p, mask));
         }
     }
@@ -357,7 +355,7 @@ static void softcap_gradients(real *dS, real *tdS, const real *F, const real *G,
         for (int64_t i = 0; i < W; i += LANES) {
             const int64_t at = j * ld + i;
             const vec d = v_load(dS + at), f = v_load(F + at), zero = v_set1(0);
-            const vmask live = v_less(zero, f); /* phi' is 0 where hidden, and where phi'' is 0 too */
+            const vmask live = v_less(zero, f); /* phi' = 0: masked, or flat, and phi'' is 0 too */
             if (tdS != NULL) {
                 const vec td = v_fma(v_load(tdS + at), f, v_mul(d, v_load(G + at)));
                 v_store(tdS + at, v_select(live, td, zero));
@@ -378,8 +376,7 @@ static void multiply(real *T, const real *M, int64_t ld, int64_t nj, int64_t W)
 
 /* ---- Dropout ---- */
 
-/* Four keys, g to g + 3, of W queries: word[key][query]. The lanes are independent: the compiler
- * makes vectors of them. */
+/* The random words of four keys, g to g + 3, for W queries: word[key][query]. The compiler vectorises over queries. */
 static void philox_lanes(uint32_t word[4][PANEL], int64_t W, uint32_t g4, uint32_t p0, uint32_t head,
                          uint32_t sequence, uint64_t seed)
 {
@@ -408,5 +405,3 @@ static void dropout(real *M, int64_t ld, int64_t nj, int64_t W, int64_t g0, int6
         }
     }
 }
-
-#endif

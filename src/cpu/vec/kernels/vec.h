@@ -1,24 +1,24 @@
-/* Vector verbs: the thin layer over which kernels.c is written. One of the headers below defines, for
- * `real`, the type vec of LANES numbers, the type vmask, and the verbs; the rest follows from them. */
+/* The vector primitives over which the kernels are written. One of the headers included below defines, for `real`, the
+ * type vec of LANES numbers, the type vmask, and primitives named v_*; the rest follows from them. */
 #ifndef AGI_CPU_VEC_H
 #define AGI_CPU_VEC_H
 
 #include <math.h>
 #include <string.h>
 
-#include "cpu/real.h"
+#include "core/real.h"
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* Loops whose count is a constant are written out, so that every C is a register. */
+/* Loops with a constant count are unrolled, so that every element of an array of vectors is a register. */
 #if defined(__clang__)
 #define UNROLL _Pragma("clang loop unroll(full)")
 #else
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 
-/* The same for the stages; not under clang's AddressSanitizer, which would take minutes to compile the checks of
- * all their accesses. */
+/* The same for the kernels of scores and rows; but not under clang's AddressSanitizer, which takes minutes to compile
+ * all the checks of the unrolled accesses. */
 #if defined(__clang__)
 #if __has_feature(address_sanitizer)
 #define UNROLL_STAGE
@@ -28,15 +28,15 @@
 #define UNROLL_STAGE UNROLL
 #endif
 
-/* No turn of the loop reads what another one writes, though the compiler cannot see it. */
+/* No iteration reads what another one writes, though the compiler cannot see it. */
 #if defined(__clang__)
-#define INDEPENDENT /* it would warn where it does not vectorise */
+#define INDEPENDENT /* clang would warn about each loop that it does not vectorise */
 #else
 #define INDEPENDENT _Pragma("GCC ivdep")
 #endif
 
-/* Eight numbers as doubles, whatever the vector is. */
-typedef double eight __attribute__((vector_size(8 * sizeof(double))));
+/* Eight doubles, whatever vec is. */
+typedef double double8 __attribute__((vector_size(8 * sizeof(double))));
 
 #if defined(AGI_KERNELS_AVX512)
 #include "cpu/vec/kernels/vec_avx512.h"
@@ -46,17 +46,18 @@ typedef double eight __attribute__((vector_size(8 * sizeof(double))));
 #include "cpu/vec/kernels/vec_portable.h"
 #endif
 
-#ifndef HAS_EIGHT
-INLINE void v_eight(const real *p, eight *to)
+#ifndef HAS_DOUBLE8
+/* *to = p[0 .. 7], widened. */
+INLINE void v_double8(const real *p, double8 *to)
 {
     real a __attribute__((vector_size(8 * sizeof(real))));
     memcpy(&a, p, sizeof a);
-    *to = __builtin_convertvector(a, eight);
+    *to = __builtin_convertvector(a, double8);
 }
 #endif
 
-/* 2^f for f in [0, 1), within 7.5e-8 (float) and 3.1e-18 (double) of itself, before rounding: the
- * polynomials of least relative error of degree 5 and 11. */
+/* 2^f for f in [0, 1), with a relative error of 7.5e-8 (float) and 3.1e-18 (double) before rounding: the minimax
+ * polynomials of degree 5 and 11. */
 INLINE vec v_exp2_fraction(vec f)
 {
 #ifdef AGI_REAL64
@@ -75,8 +76,8 @@ INLINE vec v_exp2_fraction(vec f)
     return p;
 }
 
-/* LANES vectors, as rows, become columns: log2(LANES) times, the upper half of them is dealt out between those
- * of the lower. */
+/* Transposes LANES x LANES numbers, one row per vector: log2(LANES) times, the upper half of the vectors is
+ * interleaved with the lower half. */
 INLINE void v_transpose(vec *a)
 {
     vec b[LANES];

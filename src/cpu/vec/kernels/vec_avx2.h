@@ -1,4 +1,4 @@
-/* The verbs for AVX2 and FMA: 8 floats or 4 doubles. */
+/* The vector primitives for AVX2 and FMA: 8 floats or 4 doubles. */
 #include <immintrin.h>
 
 #ifdef AGI_REAL64
@@ -82,7 +82,7 @@ INLINE vec v_power2(vec n)
     const __m256d shifted = _mm256_add_pd(n, _mm256_set1_pd(0x1.8p52 + 1023));
     return _mm256_castsi256_pd(_mm256_slli_epi64(_mm256_castpd_si256(shifted), 52));
 }
-#define LEAST_POWER (-1022)
+#define MIN_EXPONENT (-1022)
 
 #else
 
@@ -153,7 +153,7 @@ INLINE vec v_iota(void)
 {
     return _mm256_set_ps(7, 6, 5, 4, 3, 2, 1, 0);
 }
-/* The lanes of a and b in turn: the lower halves in *low, the upper ones in *high. */
+/* The lanes of a and b interleaved: their lower halves in *low, the upper ones in *high. */
 INLINE void v_zip(vec a, vec b, vec *low, vec *high)
 {
     const vec even = _mm256_unpacklo_ps(a, b), odd = _mm256_unpackhi_ps(a, b);
@@ -166,7 +166,7 @@ INLINE vec v_power2(vec n)
     const __m256i exponent = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
     return _mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23));
 }
-#define LEAST_POWER (-126)
+#define MIN_EXPONENT (-126)
 
 #endif
 
@@ -175,11 +175,11 @@ INLINE vec v_power2(vec n)
 
 INLINE vec v_exp2_fraction(vec f);
 
-/* One power below the least is written as 0 and one above the greatest as infinity, so that nothing else
- * needs to be done for what lies beyond them; NaN stays, being the second operand. */
+/* The exponents just below and above the normal range are written as 0 and infinity: clamped to them, all x are right.
+ * NaN stays, because min and max return their second operand then. */
 INLINE vec v_exp2(vec x)
 {
-    const vec inside = v_min(v_set1(2 - LEAST_POWER), v_max(v_set1(LEAST_POWER - 1), x));
+    const vec inside = v_min(v_set1(2 - MIN_EXPONENT), v_max(v_set1(MIN_EXPONENT - 1), x));
     const vec whole = v_floor(inside);
     return v_mul(v_exp2_fraction(v_sub(inside, whole)), v_power2(whole));
 }

@@ -1,4 +1,4 @@
-/* The verbs for AVX-512: 16 floats or 8 doubles. */
+/* The vector primitives for AVX-512: 16 floats or 8 doubles. */
 #include <immintrin.h>
 
 #ifdef AGI_REAL64
@@ -126,7 +126,7 @@ INLINE vec v_select(vmask m, vec a, vec b)
 {
     return _mm512_mask_blend_ps(m, b, a);
 }
-/* a - floor(a), 0 for infinities; and a 2^floor(x), where 2^-infinity is 0. */
+/* a - floor(a), 0 for infinities; and a 2^floor(x), with 2^-infinity = 0. */
 INLINE vec v_fraction(vec a)
 {
     return _mm512_reduce_ps(a, 1);
@@ -135,18 +135,18 @@ INLINE vec v_scale2(vec a, vec x)
 {
     return _mm512_scalef_ps(a, x);
 }
-/* The compiler would widen it by halves. */
-#define HAS_EIGHT
-INLINE void v_eight(const real *p, eight *to)
+/* The compiler would widen one half after the other. */
+#define HAS_DOUBLE8
+INLINE void v_double8(const real *p, double8 *to)
 {
-    *to = (eight)_mm512_cvtps_pd(_mm256_loadu_ps(p));
+    *to = (double8)_mm512_cvtps_pd(_mm256_loadu_ps(p));
 }
 INLINE vec v_iota(void)
 {
     return _mm512_set_ps(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
 }
 
-/* The lanes of a and b in turn: the lower halves in *low, the upper ones in *high. */
+/* The lanes of a and b interleaved: their lower halves in *low, the upper ones in *high. */
 INLINE void v_zip(vec a, vec b, vec *low, vec *high)
 {
     const __m512i first = _mm512_set_epi32(23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);

@@ -1,6 +1,5 @@
-/* The verbs in the compilers' own vectors of 16 bytes: any machine, NEON on aarch64. Products are
- * fused where the machine has a fused instruction by default (aarch64), else not; a table is the same
- * in all of its kernels. */
+/* The vector primitives in the compilers' own vectors of 16 bytes: any machine, NEON on aarch64. v_fma is fused if the
+ * baseline of the architecture has such an instruction (aarch64), else not: the same in all kernels of a table. */
 #include <string.h>
 
 #ifdef AGI_REAL64
@@ -8,7 +7,7 @@
 #define LANES 2
 typedef double vec __attribute__((vector_size(16)));
 typedef int64_t vmask __attribute__((vector_size(16)));
-#define LEAST_POWER (-1022)
+#define MIN_EXPONENT (-1022)
 #define EXPONENT_SHIFT 52
 #define EXPONENT_BIAS 1023
 
@@ -17,7 +16,7 @@ typedef int64_t vmask __attribute__((vector_size(16)));
 #define LANES 4
 typedef float vec __attribute__((vector_size(16)));
 typedef int32_t vmask __attribute__((vector_size(16)));
-#define LEAST_POWER (-126)
+#define MIN_EXPONENT (-126)
 #define EXPONENT_SHIFT 23
 #define EXPONENT_BIAS 127
 
@@ -113,7 +112,7 @@ INLINE vec v_iota(void)
     return a;
 }
 
-/* The lanes of a and b in turn: the lower halves in *low, the upper ones in *high. */
+/* The lanes of a and b interleaved: their lower halves in *low, the upper ones in *high. */
 INLINE void v_zip(vec a, vec b, vec *low, vec *high)
 {
 #ifdef AGI_REAL64
@@ -127,10 +126,10 @@ INLINE void v_zip(vec a, vec b, vec *low, vec *high)
 
 INLINE vec v_exp2_fraction(vec f);
 
-/* What lies below the least power becomes 0, above the greatest infinity, and NaN stays. */
+/* 0 below the least exponent, infinity above the greatest one; NaN stays. */
 INLINE vec v_exp2(vec x)
 {
-    const vec least = v_set1(LEAST_POWER), most = v_set1(-LEAST_POWER + 1);
+    const vec least = v_set1(MIN_EXPONENT), most = v_set1(-MIN_EXPONENT + 1);
     const vec inside = v_select(v_less(x, least), least, v_select(v_less(most, x), most, x));
     vmask whole = __builtin_convertvector(inside, vmask);  /* towards zero */
     whole += __builtin_convertvector(whole, vec) > inside; /* true is -1 */

@@ -1,28 +1,27 @@
-/* The four maps of the layer. Each projection is one line, R = A W + b, with A an input and R = Q, K or V
- * before attention, A = C and R = Y behind it; its derivatives are
+/* The four maps of the layer. A projection is R = A W + b: before attention A is an input and R is Q, K or V, after it
+ * A is C and R is Y. Its derivatives are
  *
  *     vjp      dA = sum dR W^T               dW = A^T dR              db = 1^T dR
  *     jvp      tR = tA W + A tW + tb
  *     vjp_jvp  tdA = sum tdR W^T + dR tW^T   tdW = tA^T dR + A^T tdR  tdb = 1^T tdR
  *
- * where dA sums over the projections that read A. Each left side is one sum of products, rounded once. */
+ * with dA summed over the projections that read A. Each left side is one sum of products, rounded once. */
 #include "nn/layer.h"
 
-/* One kind of variable (primal, t, d or td) of all projections. NULL: zero where it is read, not wanted
- * where it is written. */
+/* One kind of variable (primal, t, d or td) of all projections. NULL: an input is zero, an output is not wanted. */
 typedef struct {
     const void *in[AGI_N_PROJECTIONS];  /* A, by the projection whose input it is */
     const void *out[AGI_N_PROJECTIONS]; /* R */
     const void *params;
-    bool gradient; /* in grad_dtype, where it has the choice */
+    bool gradient; /* stored in grad_dtype, except for C and Y, which have out_dtype */
 } variables;
 
 typedef struct {
     const agi_layer_call *call;
     variables x, t, d, td;
-    int n_ops; /* that wait for each other's company: products which do not depend on each other run at once */
+    int n_ops; /* pending: independent of each other, they will run in one parallel region */
     agi_gemm_op ops[AGI_MAX_OPS];
-    ag_status status; /* of the first step that failed; nothing runs from then on */
+    ag_status status; /* of the first step that failed; no step runs after it */
 } layer_run;
 
 /* ---- Matrices ---- */
@@ -50,7 +49,7 @@ static bool of_keys(agi_projection w)
     return w == AGI_K || w == AGI_V;
 }
 
-/* The rows of activations: only those inside their sequence count. */
+/* A matrix of activations: only rows within their sequence's length count. */
 static agi_matrix activations(const layer_run *r, agi_projection w, const void *data, ag_dtype dtype,
                               int64_t cols)
 {
@@ -80,8 +79,8 @@ static agi_matrix out(const layer_run *r, const variables *v, agi_projection w)
     return activations(r, w, v->out[w], activation_dtype(r, v, w), r->call->layer->projection[w].cols);
 }
 
-/* A column of ones, of a dtype that goes well with the others: times a bias it is that bias in every row, and it
- * sums rows. */
+/* A column of ones, in a dtype that the fast products take: multiplied by a bias it is that bias in every row;
+ * transposed, it sums rows. */
 static agi_matrix ones(const layer_run *r, agi_projection w)
 {
     static const double one64 = 1;
@@ -123,6 +122,7 @@ static agi_matrix transposed(agi_matrix m)
 
 /* ---- Sums of products ---- */
 
+/* Adds the product a b to the op's sum; nothing if one of them is absent, and so zero. */
 static void add(agi_gemm_op *op, agi_matrix a, agi_matrix b)
 {
     if (a.data != NULL && b.data != NULL) {
@@ -130,8 +130,8 @@ static void add(agi_gemm_op *op, agi_matrix a, agi_matrix b)
     }
 }
 
-/* The op that becomes to = a sum, an empty one at first, where that is wanted; else one that nobody runs. Only
- * here does what the caller gave for writing become an output. */
+/* Begins the op to = a sum, which is empty at first; if `to` is absent, the op is a dummy that never runs.
+ * Only here is const cast away from an array that the caller gave as an output. */
 static agi_gemm_op *begin(layer_run *r, agi_matrix to, uint32_t accumulate)
 {
     agi_gemm_op *op = &r->ops[r->n_ops];
@@ -144,7 +144,7 @@ static agi_gemm_op *begin(layer_run *r, agi_matrix to, uint32_t accumulate)
     return op;
 }
 
-/* Runs what was begun. */
+/* Runs the pending ops. */
 static void finish(layer_run *r)
 {
     if (r->status == AG_OK) {
@@ -239,7 +239,7 @@ static void jvp(layer_run *r)
     finish(r);
 }
 
-/* vjp, and with the tangents vjp_jvp: the same order of the same steps. */
+/* vjp and vjp_jvp: the same steps in the same order. */
 static void backward(layer_run *r)
 {
     input_gradient(r, AGI_O);
@@ -253,10 +253,10 @@ static void backward(layer_run *r)
     finish(r);
 }
 
-static variables gather(const void *q, const void *k, const void *v, const agi_activations *on_the_way,
+static variables gather(const void *q, const void *k, const void *v, const agi_activations *inner,
                         const void *y, const void *params)
 {
-    void *const *at = on_the_way->at;
+    void *const *at = inner->at;
     return (variables){
         .in = {q, k, v, at[AGI_O]}, .out = {at[AGI_Q], at[AGI_K], at[AGI_V], y}, .params = params};
 }

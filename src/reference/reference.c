@@ -4,12 +4,10 @@
  * those of a broadcast bias, of the table and of the sink are sums over sequences and perhaps heads.
  * So an item is one kv head of one sequence, joined with those that it shares a sum with, and inside
  * an item the order is fixed: the same bits for any number of threads. */
-#include <stdio.h>
 #include <string.h>
 
-#include "../core/status.h"
-#include "head.h"
-#include "reference.h"
+#include "reference/head.h"
+#include "reference/reference.h"
 
 /* ---- Workspace ---- */
 
@@ -29,9 +27,10 @@ void agi_reference_lay_out(agi_reference_layout *layout, agi_arena *arena, const
         layout->sum_sink = agi_take(arena, p->heads, sizeof(double));
     }
     layout->heads = agi_take(arena, plan->threads, sizeof(head));
-    for (int64_t slot = 0; slot < plan->threads; slot++) {
+    for (int64_t scratch_index = 0; scratch_index < plan->threads; scratch_index++) {
         head dry;
-        agi_head_lay_out(layout->heads == NULL ? &dry : &layout->heads[slot], arena, plan, map);
+        agi_reference_lay_out_head(layout->heads == NULL ? &dry : &layout->heads[scratch_index], arena, plan,
+                                   map);
     }
 }
 
@@ -45,7 +44,7 @@ static size_t workspace(const ag_plan *plan, agi_map map)
 
 /* ---- The loop ---- */
 
-/* How many sequences and kv heads one item has. */
+/* How many sequences and kv heads are joined in one item. */
 typedef struct {
     const agi_call *call;
     agi_reference_layout *layout;
@@ -65,12 +64,12 @@ static void join(job *x, const ag_problem *p)
 
 void agi_reference_run_head(head *x)
 {
-    agi_head_features(x);
+    agi_reference_features(x);
     switch (x->call->map) {
-    case AGI_FORWARD: agi_head_forward(x); break;
-    case AGI_VJP: agi_head_vjp(x); break;
-    case AGI_JVP: agi_head_jvp(x); break;
-    default: agi_head_vjp_jvp(x); break;
+    case AGI_FORWARD: agi_reference_forward(x); break;
+    case AGI_VJP: agi_reference_vjp(x); break;
+    case AGI_JVP: agi_reference_jvp(x); break;
+    default: agi_reference_vjp_jvp(x); break;
     }
 }
 
@@ -79,21 +78,21 @@ static void run_group(head *x, const agi_call *call, int64_t b, int64_t hk)
 {
     const int64_t group = call->plan->p.heads / call->plan->p.kv_heads;
     for (int64_t h = hk * group; h < (hk + 1) * group; h++) {
-        agi_head_begin(x, call, b, h);
+        agi_reference_begin_head(x, call, b, h);
         if (h == hk * group) {
-            agi_head_load_keys(x);
+            agi_reference_load_keys(x);
         }
-        agi_head_load_queries(x);
+        agi_reference_load_queries(x);
         agi_reference_run_head(x);
-        agi_head_store_queries(x);
+        agi_reference_store_queries(x);
     }
-    agi_head_store_keys(x);
+    agi_reference_store_keys(x);
 }
 
-static void run_item(void *arg, int64_t item, int64_t slot)
+static void run_item(void *arg, int64_t item, int64_t scratch_index)
 {
     const job *x = arg;
-    head *my_head = &x->layout->heads[slot];
+    head *my_head = &x->layout->heads[scratch_index];
     const int64_t first_b = item / x->items_hk * x->join_b;
     const int64_t first_hk = item % x->items_hk * x->join_hk;
     my_head->sum_bias = x->layout->sum_bias;
@@ -159,7 +158,7 @@ static ag_status run(const agi_call *call, const ag_exec *exec, void *memory)
     join(&x, p);
     clear_sums(&layout, p);
     const int64_t n_items = p->batch / x.join_b * x.items_hk;
-    const ag_status status = agi_run_items(call->plan, exec, n_items, run_item, &x);
+    const ag_status status = agi_parallel_for(call->plan, exec, n_items, run_item, &x);
     if (status == AG_OK) {
         agi_store_packed_tails(call);
         store_sums(call, &layout);
@@ -167,19 +166,18 @@ static ag_status run(const agi_call *call, const ag_exec *exec, void *memory)
     return status;
 }
 
+/* Every problem, with every option. */
 static ag_status accept(ag_plan *plan)
 {
-    if (plan->isa != AG_ISA_AUTO && plan->isa != AG_ISA_SCALAR) {
-        return agi_fail_field(AG_UNSUPPORTED, "options.isa", "isa %d: the reference backend is scalar only",
-                              (int)plan->isa);
-    }
+    (void)plan;
     return AG_OK;
 }
 
-static void describe(const ag_plan *plan, char *text, size_t size)
+static void info(const ag_plan *plan, ag_plan_info *facts)
 {
-    snprintf(text, size, "float64 inside%s",
-             plan->flags & AG_ROUND_INTERMEDIATES ? ", intermediates rounded" : "");
+    (void)plan;
+    facts->compute_dtype = AG_F64;
+    facts->deterministic = 1;
 }
 
 const agi_backend agi_reference_backend = {
@@ -190,5 +188,5 @@ const agi_backend agi_reference_backend = {
     .run = run,
     .merge = agi_reference_merge,
     .trace = agi_reference_trace,
-    .describe = describe,
+    .info = info,
 };

@@ -1,6 +1,7 @@
 /* The public entry points of a plan: each checks its call and hands it to the plan's backend. */
-#include "backend.h"
-#include "status.h"
+#include "core/backend.h"
+#include "core/status.h"
+#include "core/structs.h"
 
 static ag_status run(agi_map map, const ag_plan *plan, const ag_args *args, const ag_exec *exec,
                      void *workspace, size_t bytes)
@@ -44,11 +45,11 @@ ag_status ag_merge(const ag_plan *plan, const ag_merge_args *args, const ag_exec
     if (status == AG_OK) {
         status = agi_exec_check(&loop, exec);
     }
-    const agi_backend *backend = plan == NULL ? NULL : plan->backend;
-    for (int i = 0; status == AG_OK && backend->merge == NULL; i++) {
-        backend = agi_backends[i]; /* the last of the list has one */
+    if (status != AG_OK) {
+        return status;
     }
-    return status == AG_OK ? backend->merge(plan, &m, &loop) : status;
+    const agi_backend *backend = plan->backend->merge != NULL ? plan->backend : agi_specification;
+    return backend->merge(plan, &m, &loop);
 }
 
 static ag_status map_of_bit(uint32_t bit, agi_map *map)

@@ -1,8 +1,9 @@
-/* Checking a call of the layer. One table has a row for each array of ag_layer_args: its shape, its number
- * format and its role in each map; all checks walk that table. What is attention's own, core checks. */
+/* Checks a call of the layer. One table has a row per array of ag_layer_args: its shape, its number format and its role
+ * in each map; all checks walk that table. Attention's own arguments are checked by core. */
 #include "nn/layer.h"
 
 #include "core/status.h"
+#include "core/structs.h"
 
 typedef enum { NONE, IN, IN_OPTIONAL, OUT, OUT_OPTIONAL } role;
 typedef enum { X_Q, X_K, X_V, Y, PARAMS, SAVED, D_SAVED } shape;
@@ -56,7 +57,7 @@ static const char *const map_names[AGI_N_MAPS] = {"ag_layer_forward", "ag_layer_
 
 /* ---- The layer's arrays ---- */
 
-/* An array of a call with all that the checks ask about it. */
+/* An array of a call, with all that the checks need to know. */
 typedef struct {
     const char *name;
     const char *data;
@@ -87,7 +88,7 @@ static size_t element_bytes(const ag_problem *p, number_kind number)
     }
 }
 
-/* Keys or values of a layer whose other input serves for them have no array of their own. */
+/* Does the layer have this input? Keys and values may be computed from x_q or x_k instead. */
 static bool has_input(const ag_layer *layer, shape s)
 {
     return !(s == X_K && layer->projection[AGI_K].input != AGI_K) &&
@@ -140,7 +141,7 @@ static ag_status check_pointers(const agi_layer_call *call, const operand *x, in
     return AG_OK;
 }
 
-/* Arrays are dense, so that two of them overlap exactly where their ranges do. */
+/* Arrays are dense: two of them overlap exactly if their ranges do. */
 static bool overlap(const operand *a, const operand *b)
 {
     const uintptr_t at_a = (uintptr_t)a->data, at_b = (uintptr_t)b->data;
@@ -181,7 +182,7 @@ static ag_status check_arrays(const agi_layer_call *call)
 
 /* ---- Attention's arguments ---- */
 
-/* Those that the layer fills in itself. */
+/* Arguments of attention that the layer fills in itself: the caller may not give them. */
 #define OWN(member)                                                                                          \
     {                                                                                                        \
 #member, offsetof(ag_args, member)                                                                   \

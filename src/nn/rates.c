@@ -1,10 +1,11 @@
-/* The learning rate at a step, and the scale of a float16 loss. */
+/* The learning rate at a step, and the scale of the loss in float16 training. */
 #include "attngrad_nn.h"
 
 #include <math.h>
 
 #include "core/problem.h"
 #include "core/status.h"
+#include "core/structs.h"
 
 static const double pi = 3.14159265358979323846;
 
@@ -101,8 +102,8 @@ static ag_status complete_loss_scale(ag_loss_scale *s)
 /* At least the smallest normal float32, so that repeated halving never reaches zero. */
 static double back_off(double scale, double backoff)
 {
-    const double least = 0x1p-126;
-    return scale * backoff > least ? scale * backoff : least;
+    const double min = 0x1p-126;
+    return scale * backoff > min ? scale * backoff : min;
 }
 
 ag_status ag_loss_scale_update(ag_loss_scale *loss_scale, int32_t applied)

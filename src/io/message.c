@@ -1,5 +1,5 @@
 /* The thread-local message of the I/O library. Prints nothing, allocates nothing. */
-#include "io.h"
+#include "io/io.h"
 
 #include <errno.h>
 #include <stdarg.h>

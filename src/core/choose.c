@@ -1,0 +1,144 @@
+/* The choice of a backend: see choose.h. */
+#include "core/choose.h"
+
+#include <string.h>
+
+#include "core/status.h"
+
+const agi_backend *agi_backend_by_id(const agi_backend *const list[], ag_backend id)
+{
+    int i = 0;
+    while (list[i] != NULL && list[i]->id != id) {
+        i++;
+    }
+    return list[i];
+}
+
+const agi_backend *agi_backend_by_name(const agi_backend *const list[], const char *name)
+{
+    int i = 0;
+    while (list[i] != NULL && strcmp(list[i]->name, name) != 0) {
+        i++;
+    }
+    return list[i];
+}
+
+/* ---- Tables of kernels ---- */
+
+static bool names_isa(const agi_request *request)
+{
+    return request->isa != AG_ISA_AUTO || request->isa_name != NULL;
+}
+
+static const char *isa_field(const agi_request *request)
+{
+    return request->isa != AG_ISA_AUTO ? "options.isa" : "ATTNGRAD_ISA";
+}
+
+/* The one that is named, if this backend has it. */
+static const agi_isa *find_isa(const agi_backend *backend, const agi_request *request)
+{
+    for (int i = 0; i < backend->n_isas; i++) {
+        const agi_isa *isa = &backend->isas[i];
+        if (request->isa != AG_ISA_AUTO ? isa->number == request->isa
+                                        : strcmp(isa->name, request->isa_name) == 0) {
+            return isa;
+        }
+    }
+    return NULL;
+}
+
+/* Why the backend, or NULL for any, has no such table. */
+static ag_status refuse_isa(const agi_backend *const list[], const agi_backend *backend,
+                            const agi_request *request)
+{
+    for (int i = 0; list[i] != NULL; i++) {
+        const agi_isa *isa = find_isa(list[i], request);
+        if (isa != NULL) {
+            return agi_fail_field(AG_UNSUPPORTED, isa_field(request),
+                                  "isa %s is the %s backend's: the %s has %s", isa->name, list[i]->name,
+                                  backend->name, backend->n_isas == 0 ? "none" : "others");
+        }
+    }
+    if (request->isa != AG_ISA_AUTO) {
+        return agi_fail_field(AG_INVALID_PROBLEM, "options.isa",
+                              "options: isa is %d: no backend has such a table", (int)request->isa);
+    }
+    return agi_fail_field(AG_INVALID_PROBLEM, "ATTNGRAD_ISA",
+                          "environment: ATTNGRAD_ISA is '%.40s': no such name", request->isa_name);
+}
+
+static ag_status check_isa(const agi_isa *isa, const agi_request *request)
+{
+    if (!isa->built_in) {
+        return agi_fail_field(AG_UNSUPPORTED, isa_field(request), "isa %s is not built into this library",
+                              isa->name);
+    }
+    if (!isa->supported(isa->number)) {
+        return agi_fail_field(AG_UNSUPPORTED, isa_field(request), "isa %s: this machine does not have it",
+                              isa->name);
+    }
+    return AG_OK;
+}
+
+/* ---- Backends ---- */
+
+/* isa NULL: the backend's choice. After AGI_NOT_HERE the plan is as it was before. */
+static ag_status try_backend(ag_plan *plan, const agi_backend *backend, const agi_isa *isa)
+{
+    plan->backend = backend;
+    plan->isa = isa == NULL ? AG_ISA_AUTO : isa->number;
+    const ag_status status = backend->accept(plan);
+    if (status == AGI_NOT_HERE) {
+        if (backend->destroy != NULL) {
+            backend->destroy(plan);
+        }
+        plan->backend = NULL;
+        plan->backend_data = NULL;
+    }
+    return status;
+}
+
+/* The environment's table of kernels is for backends that have any. */
+static ag_status choose_named(ag_plan *plan, const agi_backend *const list[], const agi_request *request)
+{
+    const agi_backend *backend = agi_backend_by_id(list, request->backend);
+    const agi_isa *isa = NULL;
+    ag_status status = AG_OK;
+    if (backend == NULL) {
+        return agi_fail_field(AG_UNSUPPORTED, "options.backend", "backend %d is not built into this library",
+                              (int)request->backend);
+    }
+    if (request->isa != AG_ISA_AUTO || (request->isa_name != NULL && backend->n_isas > 0)) {
+        isa = find_isa(backend, request);
+        status = isa == NULL ? refuse_isa(list, backend, request) : check_isa(isa, request);
+    }
+    return status == AG_OK ? try_backend(plan, backend, isa) : status;
+}
+
+static ag_status choose_first(ag_plan *plan, const agi_backend *const list[], const agi_request *request)
+{
+    ag_status status = AGI_NOT_HERE;
+    bool tried = false;
+    for (int i = 0; list[i] != NULL && status == AGI_NOT_HERE; i++) {
+        const agi_isa *isa = names_isa(request) ? find_isa(list[i], request) : NULL;
+        if (names_isa(request) && isa == NULL) {
+            continue;
+        }
+        status = isa == NULL ? AG_OK : check_isa(isa, request);
+        status = status == AG_OK ? try_backend(plan, list[i], isa) : status;
+        tried = true;
+    }
+    if (tried) {
+        return status;
+    }
+    return names_isa(request) ? refuse_isa(list, NULL, request)
+                              : agi_fail(AG_UNSUPPORTED, "no backend is built into this library");
+}
+
+ag_status agi_choose_backend(ag_plan *plan, const agi_backend *const list[], const agi_request *request)
+{
+    const ag_status status = request->backend == AG_BACKEND_AUTO ? choose_first(plan, list, request)
+                                                                 : choose_named(plan, list, request);
+    return status == AGI_NOT_HERE ? AG_UNSUPPORTED : status;
+}

@@ -1,0 +1,114 @@
+/* The checks of tensors: see operand.h. */
+#include "core/operand.h"
+
+#include <stdlib.h>
+
+#include "core/problem.h"
+#include "core/status.h"
+
+static ag_status check_pointer(const agi_operand *x)
+{
+    if (x->t->data == NULL) {
+        return x->required && agi_count(x->size) > 0
+                   ? agi_fail_field(AG_INVALID_ARGUMENT, x->name, "%s: %s is NULL", x->call, x->name)
+                   : AG_OK;
+    }
+    if ((uintptr_t)x->t->data % x->bytes != 0) {
+        return agi_fail_field(AG_INVALID_ARGUMENT, x->name,
+                              "%s: %s is %p: not aligned to its elements of %zu bytes", x->call, x->name,
+                              x->t->data, x->bytes);
+    }
+    return AG_OK;
+}
+
+/* The distance from the first to the last element along each axis, and all of them together, must be
+ * numbers of bytes that fit. */
+static ag_status check_extent(const agi_operand *x)
+{
+    uint64_t room = (uint64_t)INT64_MAX / x->bytes;
+    for (int axis = 0; axis < 4; axis++) {
+        const int64_t stride = x->t->strides[axis];
+        const uint64_t step = stride < 0 ? 0 - (uint64_t)stride : (uint64_t)stride;
+        const uint64_t steps = x->size[axis] > 1 ? (uint64_t)(x->size[axis] - 1) : 0;
+        if (steps > 0 && step > room / steps) {
+            return agi_fail_field(AG_INVALID_ARGUMENT, x->name,
+                                  "%s: strides[%d] of %s is %lld: overflows over %lld elements", x->call,
+                                  axis, x->name, (long long)stride, (long long)x->size[axis]);
+        }
+        room -= step * steps;
+    }
+    return AG_OK;
+}
+
+typedef struct {
+    int64_t step, size;
+} axis_steps;
+
+static int by_step(const void *a, const void *b)
+{
+    const int64_t x = ((const axis_steps *)a)->step, y = ((const axis_steps *)b)->step;
+    return (x > y) - (x < y);
+}
+
+/* An output's elements must not overlap: sorted by size, each stride must exceed the extent of the smaller ones. */
+static ag_status check_no_overlap(const agi_operand *x)
+{
+    axis_steps axes[4];
+    int64_t extent = 0;
+    for (int axis = 0; axis < 4; axis++) {
+        const int64_t stride = x->t->strides[axis];
+        axes[axis] = (axis_steps){x->size[axis] > 1 ? (stride < 0 ? -stride : stride) : 0, x->size[axis]};
+    }
+    qsort(axes, 4, sizeof axes[0], by_step);
+    for (int axis = 0; axis < 4; axis++) {
+        if (axes[axis].size > 1 && axes[axis].step <= extent) {
+            return agi_fail_field(AG_INVALID_ARGUMENT, x->name,
+                                  "%s: a stride of %s is %lld: its elements overlap", x->call, x->name,
+                                  (long long)axes[axis].step);
+        }
+        extent += axes[axis].step * (axes[axis].size - 1);
+    }
+    return AG_OK;
+}
+
+static ag_status check_operand(const agi_operand *x)
+{
+    ag_status status = check_pointer(x);
+    if (status != AG_OK || x->t->data == NULL || agi_count(x->size) == 0) {
+        return status;
+    }
+    status = check_extent(x);
+    return status == AG_OK && x->output ? check_no_overlap(x) : status;
+}
+
+/* No output begins where another operand begins; allowed(output, other) makes exceptions. */
+static ag_status check_aliases(const agi_operand *x, int n,
+                               bool (*allowed)(const agi_operand *a, const agi_operand *b))
+{
+    for (int i = 0; i < n; i++) {
+        for (int j = 0; j < n && x[i].output && x[i].t->data != NULL; j++) {
+            if (i == j || x[i].t->data != x[j].t->data || agi_count(x[i].size) == 0 ||
+                agi_count(x[j].size) == 0) {
+                continue;
+            }
+            if (allowed == NULL || !allowed(&x[i], &x[j])) {
+                return agi_fail_field(AG_INVALID_ARGUMENT, x[i].name,
+                                      "%s: output %s is %p, which is also %s %s", x[i].call, x[i].name,
+                                      x[i].t->data, x[j].output ? "output" : "input", x[j].name);
+            }
+        }
+    }
+    return AG_OK;
+}
+
+ag_status agi_check_operands(const agi_operand *x, int n,
+                             bool (*allowed)(const agi_operand *a, const agi_operand *b))
+{
+    for (int i = 0; i < n; i++) {
+        const ag_status status = check_operand(&x[i]);
+        if (status != AG_OK) {
+            return status;
+        }
+    }
+    return check_aliases(x, n, allowed);
+}

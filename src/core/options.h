@@ -1,0 +1,11 @@
+/* The options of a plan, completed from the environment. */
+#ifndef AGI_OPTIONS_H
+#define AGI_OPTIONS_H
+
+#include "core/choose.h"
+
+/* Checks the options (NULL: none), fills in every default and says which backend they ask for. The
+ * environment is read here and nowhere else. */
+ag_status agi_options_complete(ag_options *complete, agi_request *request, const ag_options *given);
+
+#endif

@@ -1,0 +1,64 @@
+/* The parallel loop: see parallel.h. */
+#include "core/parallel.h"
+
+#include <stdatomic.h>
+
+#include "core/arena.h"
+#include "core/pool.h"
+#include "core/status.h"
+
+/* More tasks than this share the queues. */
+enum { MAX_QUEUES = 64 };
+
+/* One task's share of the items, on a cache line of its own: other tasks come to it only when theirs are empty. */
+typedef struct {
+    _Alignas(AGI_CACHE_LINE) _Atomic int64_t next;
+    int64_t end;
+} queue;
+
+typedef struct {
+    queue queues[MAX_QUEUES];
+    int64_t n_queues;
+    agi_work work;
+    void *arg;
+} items;
+
+static void take_items(void *arg, int64_t index)
+{
+    items *x = arg;
+    for (int64_t q = 0; q < x->n_queues; q++) {
+        queue *from = &x->queues[(index + q) % x->n_queues];
+        int64_t item = atomic_fetch_add_explicit(&from->next, 1, memory_order_relaxed);
+        while (item < from->end) {
+            x->work(x->arg, item, index);
+            item = atomic_fetch_add_explicit(&from->next, 1, memory_order_relaxed);
+        }
+    }
+}
+
+ag_status agi_parallel_for(const ag_plan *plan, const ag_exec *exec, int64_t n_items, agi_work work,
+                           void *arg)
+{
+    const int64_t n_tasks = n_items < plan->threads ? n_items : plan->threads;
+    items x;
+    x.n_queues = n_tasks < MAX_QUEUES ? n_tasks : MAX_QUEUES;
+    x.work = work;
+    x.arg = arg;
+    for (int64_t q = 0; q < x.n_queues; q++) {
+        atomic_init(&x.queues[q].next, agi_share(n_items, q, x.n_queues));
+        x.queues[q].end = agi_share(n_items, q + 1, x.n_queues);
+    }
+    if (exec->run == NULL) {
+        agi_pool_run(n_tasks, take_items, &x);
+    } else if (n_tasks > 0) {
+        exec->run(exec->ctx, n_tasks, take_items, &x);
+    }
+    /* Every task goes on until all queues are empty, so one task that ran has done all items. */
+    for (int64_t q = 0; q < x.n_queues; q++) {
+        if (atomic_load(&x.queues[q].next) < x.queues[q].end) {
+            return agi_fail_field(AG_INVALID_ARGUMENT, "exec.run",
+                                  "exec: run returned, but ran none of its %lld tasks", (long long)n_tasks);
+        }
+    }
+    return AG_OK;
+}

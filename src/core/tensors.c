@@ -1,0 +1,90 @@
+/* The table of tensors and their shapes: see tensors.h. */
+#include "core/tensors.h"
+
+#include <string.h>
+
+/* So that a row of the table fits on a line. */
+#define NONE AGI_NONE
+#define IN AGI_IN
+#define IN_OPTIONAL AGI_IN_OPTIONAL
+#define OUT AGI_OUT
+#define OUT_OPTIONAL AGI_OUT_OPTIONAL
+#define DTYPE AGI_DTYPE
+#define OUT_DTYPE AGI_OUT_DTYPE
+#define GRAD_DTYPE AGI_GRAD_DTYPE
+#define AUX_DTYPE AGI_AUX_DTYPE
+#define FLOAT64 AGI_FLOAT64
+#define BYTE AGI_BYTE
+#define AT(member) #member, offsetof(ag_args, member)
+
+const agi_tensor_info agi_tensors[AGI_N_TENSORS] = {
+    {AT(q), AGI_SHAPE_Q, DTYPE, 0, 0, {IN, IN, IN, IN}},
+    {AT(k), AGI_SHAPE_K, DTYPE, 0, 0, {IN, IN, IN, IN}},
+    {AT(v), AGI_SHAPE_V, DTYPE, 0, 0, {IN, IN, IN, IN}},
+    {AT(bias), AGI_SHAPE_BIAS, AUX_DTYPE, AG_BIAS, 0, {IN, IN, IN, IN}},
+    {AT(mask), AGI_SHAPE_MASK, BYTE, AG_MASK, 0, {IN, IN, IN, IN}},
+    {AT(table), AGI_SHAPE_TABLE, AUX_DTYPE, AG_TABLE, 0, {IN, IN, IN, IN}},
+    {AT(sink), AGI_SHAPE_SINK, AUX_DTYPE, AG_SINK, 0, {IN, IN, IN, IN}},
+
+    {AT(o), AGI_SHAPE_O, OUT_DTYPE, 0, AG_ACC_O, {OUT, IN, OUT_OPTIONAL, IN}},
+    {AT(lse), AGI_SHAPE_ROW, FLOAT64, 0, AG_ACC_LSE, {OUT_OPTIONAL, IN, OUT_OPTIONAL, IN}},
+
+    {AT(d_o), AGI_SHAPE_O, OUT_DTYPE, 0, 0, {NONE, IN, NONE, IN}},
+    {AT(d_lse), AGI_SHAPE_ROW, FLOAT64, 0, 0, {NONE, IN_OPTIONAL, NONE, IN_OPTIONAL}},
+    {AT(dq), AGI_SHAPE_Q, GRAD_DTYPE, 0, AG_ACC_DQ, {NONE, OUT_OPTIONAL, NONE, NONE}},
+    {AT(dk), AGI_SHAPE_K, GRAD_DTYPE, 0, AG_ACC_DK, {NONE, OUT_OPTIONAL, NONE, NONE}},
+    {AT(dv), AGI_SHAPE_V, GRAD_DTYPE, 0, AG_ACC_DV, {NONE, OUT_OPTIONAL, NONE, NONE}},
+    {AT(dbias), AGI_SHAPE_BIAS, AUX_DTYPE, AG_BIAS, AG_ACC_DBIAS, {NONE, OUT_OPTIONAL, NONE, NONE}},
+    {AT(dtable), AGI_SHAPE_TABLE, AUX_DTYPE, AG_TABLE, AG_ACC_DTABLE, {NONE, OUT_OPTIONAL, NONE, NONE}},
+    {AT(dsink), AGI_SHAPE_SINK, AUX_DTYPE, AG_SINK, AG_ACC_DSINK, {NONE, OUT_OPTIONAL, NONE, NONE}},
+
+    {AT(tq), AGI_SHAPE_Q, DTYPE, 0, 0, {NONE, NONE, IN_OPTIONAL, IN_OPTIONAL}},
+    {AT(tk), AGI_SHAPE_K, DTYPE, 0, 0, {NONE, NONE, IN_OPTIONAL, IN_OPTIONAL}},
+    {AT(tv), AGI_SHAPE_V, DTYPE, 0, 0, {NONE, NONE, IN_OPTIONAL, IN_OPTIONAL}},
+    {AT(tbias), AGI_SHAPE_BIAS, AUX_DTYPE, AG_BIAS, 0, {NONE, NONE, IN_OPTIONAL, IN_OPTIONAL}},
+    {AT(ttable), AGI_SHAPE_TABLE, AUX_DTYPE, AG_TABLE, 0, {NONE, NONE, IN_OPTIONAL, IN_OPTIONAL}},
+    {AT(tsink), AGI_SHAPE_SINK, AUX_DTYPE, AG_SINK, 0, {NONE, NONE, IN_OPTIONAL, IN_OPTIONAL}},
+    {AT(to), AGI_SHAPE_O, OUT_DTYPE, 0, AG_ACC_TO, {NONE, NONE, OUT, IN}},
+    {AT(mu), AGI_SHAPE_ROW, FLOAT64, 0, AG_ACC_MU, {NONE, NONE, OUT_OPTIONAL, IN}},
+
+    {AT(td_o), AGI_SHAPE_O, OUT_DTYPE, 0, 0, {NONE, NONE, NONE, IN_OPTIONAL}},
+    {AT(td_lse), AGI_SHAPE_ROW, FLOAT64, 0, 0, {NONE, NONE, NONE, IN_OPTIONAL}},
+    {AT(tdq), AGI_SHAPE_Q, GRAD_DTYPE, 0, AG_ACC_TDQ, {NONE, NONE, NONE, OUT_OPTIONAL}},
+    {AT(tdk), AGI_SHAPE_K, GRAD_DTYPE, 0, AG_ACC_TDK, {NONE, NONE, NONE, OUT_OPTIONAL}},
+    {AT(tdv), AGI_SHAPE_V, GRAD_DTYPE, 0, AG_ACC_TDV, {NONE, NONE, NONE, OUT_OPTIONAL}},
+    {AT(tdbias), AGI_SHAPE_BIAS, AUX_DTYPE, AG_BIAS, AG_ACC_TDBIAS, {NONE, NONE, NONE, OUT_OPTIONAL}},
+    {AT(tdtable), AGI_SHAPE_TABLE, AUX_DTYPE, AG_TABLE, AG_ACC_TDTABLE, {NONE, NONE, NONE, OUT_OPTIONAL}},
+    {AT(tdsink), AGI_SHAPE_SINK, AUX_DTYPE, AG_SINK, AG_ACC_TDSINK, {NONE, NONE, NONE, OUT_OPTIONAL}},
+};
+
+void agi_shape_of(const ag_problem *p, agi_shape shape, int64_t size[4])
+{
+    const bool packed = agi_has(p, AG_PACKED);
+    const int64_t B = packed ? 1 : p->batch;
+    const int64_t q_rows = packed ? p->q_total : p->q_len;
+    const int64_t k_rows = packed ? p->kv_total : p->kv_len;
+    const int64_t shapes[][4] = {
+        [AGI_SHAPE_Q] = {B, p->heads, q_rows, p->dim_qk},
+        [AGI_SHAPE_K] = {B, p->kv_heads, k_rows, p->dim_qk},
+        [AGI_SHAPE_V] = {B, p->kv_heads, k_rows, p->dim_v},
+        [AGI_SHAPE_O] = {B, p->heads, q_rows, p->dim_v},
+        [AGI_SHAPE_ROW] = {B, p->heads, q_rows, 1},
+        [AGI_SHAPE_BIAS] = {p->bias_size[0], p->bias_size[1], p->bias_size[2], p->bias_size[3]},
+        [AGI_SHAPE_MASK] = {p->mask_size[0], p->mask_size[1], p->mask_size[2], p->mask_size[3]},
+        [AGI_SHAPE_TABLE] = {1, p->table_heads, 1, p->table_buckets},
+        [AGI_SHAPE_SINK] = {1, p->heads, 1, 1},
+    };
+    memcpy(size, shapes[shape], sizeof shapes[shape]);
+}
+
+size_t agi_number_size(const ag_problem *p, agi_number number)
+{
+    switch (number) {
+    case AGI_DTYPE: return ag_dtype_size(p->dtype);
+    case AGI_OUT_DTYPE: return ag_dtype_size(p->out_dtype);
+    case AGI_GRAD_DTYPE: return ag_dtype_size(p->grad_dtype);
+    case AGI_AUX_DTYPE: return ag_dtype_size(p->aux_dtype);
+    case AGI_FLOAT64: return sizeof(double);
+    default: return 1;
+    }
+}

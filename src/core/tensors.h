@@ -1,0 +1,41 @@
+/* The tensors of ag_args: for each its shape, its dtype, the feature it belongs to and its role in each map. */
+#ifndef AGI_TENSORS_H
+#define AGI_TENSORS_H
+
+#include "core/plan.h"
+
+/* What a tensor's axes are. */
+typedef enum {
+    AGI_SHAPE_Q, /* also its tangent and gradient, and so on */
+    AGI_SHAPE_K,
+    AGI_SHAPE_V,
+    AGI_SHAPE_O,
+    AGI_SHAPE_ROW, /* lse, mu and their cotangents */
+    AGI_SHAPE_BIAS,
+    AGI_SHAPE_MASK,
+    AGI_SHAPE_TABLE,
+    AGI_SHAPE_SINK
+} agi_shape;
+
+void agi_shape_of(const ag_problem *p, agi_shape shape, int64_t size[4]);
+
+typedef enum { AGI_NONE, AGI_IN, AGI_IN_OPTIONAL, AGI_OUT, AGI_OUT_OPTIONAL } agi_role;
+typedef enum { AGI_DTYPE, AGI_OUT_DTYPE, AGI_GRAD_DTYPE, AGI_AUX_DTYPE, AGI_FLOAT64, AGI_BYTE } agi_number;
+
+/* Bytes of one element. */
+size_t agi_number_size(const ag_problem *p, agi_number number);
+
+typedef struct {
+    const char *name;
+    size_t offset; /* in ag_args */
+    agi_shape shape;
+    agi_number number;
+    uint32_t feature;          /* the problem's flag without which the tensor has no meaning; 0: none */
+    uint32_t accumulate;       /* its bit, if it is an output */
+    agi_role role[AGI_N_MAPS]; /* forward, vjp, jvp, vjp_jvp */
+} agi_tensor_info;
+
+enum { AGI_N_TENSORS = 33 };
+extern const agi_tensor_info agi_tensors[AGI_N_TENSORS];
+
+#endif

@@ -1,0 +1,241 @@
+/* The choice of a backend, from lists of backends that exist for this test alone. */
+#include "core/choose.h"
+#include "core/status.h"
+#include "test.h"
+
+#include <string.h>
+
+/* Numbers no real backend has. */
+enum {
+    FAST = 101,
+    SLOW = 102,
+    PLAIN = 103,
+    FAST_ISA = 201,
+    FAST_ISA_ABSENT = 202,
+    FAST_ISA_LEFT_OUT = 203,
+    SLOW_ISA = 204
+};
+
+static ag_status answer; /* what FAST's accept returns */
+static int accepted, destroyed;
+
+static ag_status accept_fast(ag_plan *plan)
+{
+    accepted++;
+    plan->backend_data = &accepted;
+    return answer == AG_OK ? AG_OK : agi_fail_field(answer, "dim_qk", "the fast one says %d", (int)answer);
+}
+
+static void destroy_fast(ag_plan *plan)
+{
+    destroyed += plan->backend_data == &accepted;
+}
+
+static ag_status accept_any(ag_plan *plan)
+{
+    (void)plan;
+    return AG_OK;
+}
+
+static bool is_supported(ag_isa number)
+{
+    return number != FAST_ISA_ABSENT;
+}
+
+static const agi_isa fast_isas[] = {{FAST_ISA, "tensor", true, is_supported},
+                                    {FAST_ISA_ABSENT, "sparse", true, is_supported},
+                                    {FAST_ISA_LEFT_OUT, "optical", false, is_supported}};
+static const agi_isa slow_isas[] = {{SLOW_ISA, "vector", true, is_supported}};
+
+static const agi_backend fast = {.id = FAST,
+                                 .name = "fast",
+                                 .isas = fast_isas,
+                                 .n_isas = 3,
+                                 .accept = accept_fast,
+                                 .destroy = destroy_fast};
+static const agi_backend slow = {
+    .id = SLOW, .name = "slow", .isas = slow_isas, .n_isas = 1, .accept = accept_any};
+static const agi_backend plain = {.id = PLAIN, .name = "plain", .accept = accept_any};
+static const agi_backend *const list[] = {&fast, &slow, &plain, NULL};
+
+/* One choice: what FAST answers, what is asked for, what must come of it. */
+typedef struct {
+    const char *what;
+    ag_status fast_says;
+    agi_request request;
+    ag_status status;
+    const agi_backend *backend; /* the plan's, or NULL if none accepted */
+    ag_isa isa;
+    const char *field, *says; /* of a refusal */
+} choice;
+
+static const choice choices[] = {
+    {"AUTO takes the first", AG_OK, {0, 0, NULL}, AG_OK, &fast, 0, NULL, NULL},
+    {"AUTO goes past one that is not here", AGI_NOT_HERE, {0, 0, NULL}, AG_OK, &slow, 0, NULL, NULL},
+    {"AUTO reports what the first refuses",
+     AG_UNSUPPORTED,
+     {0, 0, NULL},
+     AG_UNSUPPORTED,
+     NULL,
+     0,
+     "dim_qk",
+     "the fast one says"},
+    {"AUTO reports a bad problem",
+     AG_INVALID_PROBLEM,
+     {0, 0, NULL},
+     AG_INVALID_PROBLEM,
+     NULL,
+     0,
+     "dim_qk",
+     "the fast one says"},
+    {"by name", AG_OK, {PLAIN, 0, NULL}, AG_OK, &plain, 0, NULL, NULL},
+    {"by name, not here",
+     AGI_NOT_HERE,
+     {FAST, 0, NULL},
+     AG_UNSUPPORTED,
+     NULL,
+     0,
+     "dim_qk",
+     "the fast one says"},
+    {"by name, not built in",
+     AG_OK,
+     {AG_BACKEND_CUDA, 0, NULL},
+     AG_UNSUPPORTED,
+     NULL,
+     0,
+     "options.backend",
+     "not built"},
+    {"a table of kernels", AG_OK, {FAST, FAST_ISA, NULL}, AG_OK, &fast, FAST_ISA, NULL, NULL},
+    {"AUTO, a table of the second", AG_OK, {0, SLOW_ISA, NULL}, AG_OK, &slow, SLOW_ISA, NULL, NULL},
+    {"AUTO, the environment's name of the second",
+     AG_OK,
+     {0, 0, "vector"},
+     AG_OK,
+     &slow,
+     SLOW_ISA,
+     NULL,
+     NULL},
+    {"an option is worth more than the environment",
+     AG_OK,
+     {0, FAST_ISA, "vector"},
+     AG_OK,
+     &fast,
+     FAST_ISA,
+     NULL,
+     NULL},
+    {"another backend's table",
+     AG_OK,
+     {SLOW, FAST_ISA, NULL},
+     AG_UNSUPPORTED,
+     NULL,
+     0,
+     "options.isa",
+     "isa tensor is the fast backend's: the slow has others"},
+    {"a table for a backend without any",
+     AG_OK,
+     {PLAIN, SLOW_ISA, NULL},
+     AG_UNSUPPORTED,
+     NULL,
+     0,
+     "options.isa",
+     "isa vector is the slow backend's: the plain has none"},
+    {"the environment's name for a backend without any",
+     AG_OK,
+     {PLAIN, 0, "vector"},
+     AG_OK,
+     &plain,
+     0,
+     NULL,
+     NULL},
+    {"the environment's name of another backend",
+     AG_OK,
+     {SLOW, 0, "tensor"},
+     AG_UNSUPPORTED,
+     NULL,
+     0,
+     "ATTNGRAD_ISA",
+     "isa tensor is the fast backend's"},
+    {"no such name", AG_OK, {0, 0, "abacus"}, AG_INVALID_PROBLEM, NULL, 0, "ATTNGRAD_ISA", "'abacus'"},
+    {"no such number", AG_OK, {0, 999, NULL}, AG_INVALID_PROBLEM, NULL, 0, "options.isa", "999"},
+    {"a table that this machine lacks",
+     AG_OK,
+     {0, FAST_ISA_ABSENT, NULL},
+     AG_UNSUPPORTED,
+     NULL,
+     0,
+     "options.isa",
+     "this machine does not have it"},
+    {"a table that is not built in",
+     AG_OK,
+     {0, 0, "optical"},
+     AG_UNSUPPORTED,
+     NULL,
+     0,
+     "ATTNGRAD_ISA",
+     "not built into this library"},
+};
+
+static void check_choice(const choice *x)
+{
+    ag_plan plan = {.threads = 1};
+    answer = x->fast_says;
+    accepted = destroyed = 0;
+    const ag_status status = agi_choose_backend(&plan, list, &x->request);
+    CHECK(status == x->status, "%s: status %d instead of %d: %s", x->what, (int)status, (int)x->status,
+          ag_last_message());
+    if (x->status == AG_OK) {
+        CHECK(plan.backend == x->backend && plan.isa == x->isa, "%s: backend %s, isa %d", x->what,
+              plan.backend == NULL ? "none" : plan.backend->name, (int)plan.isa);
+    } else {
+        CHECK(strcmp(ag_last_field(), x->field) == 0 && strstr(ag_last_message(), x->says) != NULL,
+              "%s: field '%s', message '%s'", x->what, ag_last_field(), ag_last_message());
+    }
+    /* What is not here has freed what it kept, and left nothing in the plan. */
+    CHECK_INT(destroyed, x->fast_says == AGI_NOT_HERE ? accepted : 0);
+    CHECK(x->fast_says != AGI_NOT_HERE || (plan.backend_data == NULL && plan.backend != &fast),
+          "%s: it left something in the plan", x->what);
+}
+
+static void nothing_is_here(void)
+{
+    const agi_backend *const alone[] = {&fast, NULL}, *const none[] = {NULL};
+    const agi_request any = {AG_BACKEND_AUTO, AG_ISA_AUTO, NULL};
+    ag_plan plan = {.threads = 1};
+    answer = AGI_NOT_HERE;
+    CHECK_INT(agi_choose_backend(&plan, alone, &any), AG_UNSUPPORTED);
+    CHECK(strstr(ag_last_message(), "the fast one says") != NULL, "it says: %s", ag_last_message());
+    CHECK_INT(agi_choose_backend(&plan, none, &any), AG_UNSUPPORTED);
+}
+
+static void the_library_s_own_list(void)
+{
+    const agi_backend *specification = NULL;
+    for (int i = 0; agi_backends[i] != NULL; i++) {
+        const agi_backend *x = agi_backends[i];
+        CHECK(agi_backend_by_id(agi_backends, x->id) == x && agi_backend_by_name(agi_backends, x->name) == x,
+              "%s: its id or name is another one's", x->name);
+        for (int n = 0; n < x->n_isas; n++) {
+            for (int j = 0; agi_backends[j] != NULL; j++) {
+                for (int m = 0; m < agi_backends[j]->n_isas; m++) {
+                    const agi_isa *a = &x->isas[n], *b = &agi_backends[j]->isas[m];
+                    CHECK(a == b || (a->number != b->number && strcmp(a->name, b->name) != 0),
+                          "%s of %s has the number or the name of %s of %s", a->name, x->name, b->name,
+                          agi_backends[j]->name);
+                }
+            }
+        }
+        specification = x == agi_specification ? x : specification;
+    }
+    CHECK(specification != NULL && specification->merge != NULL && specification->trace != NULL,
+          "the specification is not in the list, or lacks a function");
+}
+
+int main(void)
+{
+    for (size_t n = 0; n < sizeof choices / sizeof choices[0]; n++) {
+        check_choice(&choices[n]);
+    }
+    nothing_is_here();
+    the_library_s_own_list();
+    return test_summary();
+}
