@@ -1,4 +1,4 @@
-/* The line of bar.h, and the counter over it. */
+/* Draws the line of bar.h, and a counter with it. */
 #define _DEFAULT_SOURCE
 #include "bar.h"
 

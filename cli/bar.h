@@ -1,4 +1,4 @@
-/* Progress on standard error, where that is a terminal: one line, never wider than it, drawn again and
+/* Progress on standard error, if that is a terminal: one line, never wider than it, drawn again and
  * again. */
 #ifndef ATTNGRAD_CLI_BAR_H
 #define ATTNGRAD_CLI_BAR_H

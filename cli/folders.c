@@ -1,4 +1,4 @@
-/* The folders of folders.h. */
+/* Making folders, as mkdir -p does. */
 #define _XOPEN_SOURCE 700
 #include "folders.h"
 

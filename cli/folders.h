@@ -1,4 +1,4 @@
-/* Making a folder with all those on the way to it. */
+/* Making a folder and those of its parents that are missing. */
 #ifndef ATTNGRAD_CLI_FOLDERS_H
 #define ATTNGRAD_CLI_FOLDERS_H
 

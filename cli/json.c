@@ -1,4 +1,4 @@
-/* The writer of JSON behind json.h. */
+/* The JSON writer of json.h. */
 #include "json.h"
 
 #include <inttypes.h>

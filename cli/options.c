@@ -1,4 +1,4 @@
-/* The one reader of options, so that every command takes them alike. */
+/* Parses the options of every command. */
 #include "options.h"
 
 #include "usage.h"
@@ -12,7 +12,7 @@
 
 enum { MAX_OPTIONS = 64, NAME_SIZE = 64 };
 
-/* The option that arg names, up to a '='; *value then points behind it, else is NULL. */
+/* The option that arg names, up to a '='; *value then points to what follows it, else is NULL. */
 static const struct option *find(const char *arg, const struct option *options, size_t count,
                                  const char **value)
 {

@@ -19,7 +19,7 @@ enum option_kind {
 struct option {
     const char *name; /* without the dashes; "help" is also read from -h */
     enum option_kind kind;
-    void *value; /* keeps what it holds where the option is absent; the last of several counts */
+    void *value; /* unchanged if the option is absent; the last of several counts */
     int64_t min, max;
 };
 
@@ -35,7 +35,7 @@ int options_parse(int argc, char **argv, const struct option *options, size_t co
                   struct operands *operands);
 
 /* For a command whose only options are --json and --help. False: it is over, with *status; help was
- * printed where it was asked for. */
+ * printed if --help was given. */
 bool options_json(int argc, char **argv, const char *help, bool *json, int *status);
 
 /* Reads one value of that option, as options_parse does. */

@@ -1,4 +1,4 @@
-/* The decision behind style.h. */
+/* Decides whether a stream gets colours. */
 #define _POSIX_C_SOURCE 200809L
 #include "style.h"
 

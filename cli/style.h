@@ -1,4 +1,4 @@
-/* Colour for people: escape codes where the output is a terminal that takes them and NO_COLOR is unset,
+/* Colour for people: escape codes if the output is a terminal that takes them and NO_COLOR is unset,
  * empty strings everywhere else, so that printing is the same code for both. */
 #ifndef ATTNGRAD_CLI_STYLE_H
 #define ATTNGRAD_CLI_STYLE_H

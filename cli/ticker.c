@@ -1,5 +1,5 @@
-/* The ticker of bar.h: a thread that wakes up now and then and draws. Signals are left to the other
- * threads. */
+/* The ticker of bar.h: a thread that redraws the bar a few times per second while the main thread is
+ * inside one long call. It blocks all signals, so that they go to the other threads. */
 #define _XOPEN_SOURCE 700
 #include "bar.h"
 

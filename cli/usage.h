@@ -1,5 +1,5 @@
-/* How every command answers what is wrong, on stderr: one line that says what; behind a wrong argument one
- * more, with a hint. */
+/* Error messages of all commands, on stderr: one line that says what is wrong; after a wrong argument a second
+ * one with a hint. */
 #ifndef ATTNGRAD_CLI_USAGE_H
 #define ATTNGRAD_CLI_USAGE_H
 

@@ -7,7 +7,7 @@ trap 'rm -rf "$dir"' EXIT
 out=$dir/out err=$dir/err
 passed=0 failed=0
 
-# check DESCRIPTION COMMAND...: one check that passes where the command succeeds
+# check DESCRIPTION COMMAND...: one check that passes if the command succeeds
 check() {
     what=$1
     shift

@@ -108,7 +108,7 @@ static inline void free_outputs(void *kept[T_COUNT])
     }
 }
 
-/* One problem with every feature, padded and packed; a dtype goes behind it. */
+/* One problem with every feature, padded and packed; a dtype goes after it. */
 #define EVERY_FEATURE                                                                                        \
     "b3 h4 kv2 q7 k9 d5 dv3 window=6,4 softcap=3 dropout=0.2 sink bias=1hqk mask=b1qk table=4,3 "            \
     "alibi=slopes head_offset=2 "

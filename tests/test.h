@@ -1,5 +1,4 @@
-/* The few words in which every test program is written: counted checks that print one line where
- * they fail, with the numbers, and a closing summary that becomes the exit code. One test is one
+/* The macros and functions of every test program: counted checks that print one line if they fail, with the numbers, and a closing summary that becomes the exit code. One test is one
  * program, so the counts are static. Checks may be made from several threads. */
 #ifndef AG_TEST_H
 #define AG_TEST_H

@@ -28,7 +28,7 @@ static const char help[] = "usage: attngrad bench PROBLEM [OPTION]...\n"
                            "\n"
                            "options:\n"
                            "      --map M         forward, vjp, jvp or vjp_jvp; default: all four\n"
-                           "      --threads T     default: one a processor\n"
+                           "      --threads T     default: one per processor\n"
                            "      --rounds R      at least 5, the default\n"
                            "      --seed S        of the random numbers; default 1\n"
                            "      --json          an array with an object for each map: map ms gflops\n"
@@ -56,7 +56,7 @@ static int read_request(int argc, char **argv, struct request *r)
     return options_parse(argc, argv, options, sizeof options / sizeof options[0], &operands);
 }
 
-/* The bits of the maps that --map asks for; 0 where there is no such map. */
+/* The bits of the maps that --map asks for; 0 if there is no such map. */
 static uint32_t wanted_maps(const char *name)
 {
     uint32_t maps = 0;

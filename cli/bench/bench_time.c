@@ -1,5 +1,5 @@
-/* Rounds of probes and maps: see bench_time.h. Maps and probes are counted over windows of like length and
- * follow each other at once, so that both see the processor in the state of long load. */
+/* Rounds of probes and maps: see bench_time.h. Maps and probes are timed over windows of the same length, one
+ * directly after the other, so that both run at the clock that the processor keeps under long load. */
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #include "bench_time.h"
 

@@ -1,5 +1,5 @@
-/* The probes behind probe.h: the loops of each instruction set, and the threads that run them. Compiled with
- * contraction on, so that a product and a sum become one operation where the set has it. */
+/* The probes of probe.h: the loops of each instruction set, and the threads that run them. Compiled with
+ * contraction on, so that a product and a sum become one operation if the instruction set has it. */
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #include "probe.h"
 

@@ -1,6 +1,6 @@
-/* Probes of the processor: how many operations a second it does at most, on numbers that stay in registers.
- * The ceiling that a map's rate is compared with. Where loads beside the multiply-adds lower a processor's clock, the
- * probes that are fed from the first cache say by how much. */
+/* Probes of the processor: how many operations per second it can do, on numbers that stay in registers.
+ * The ceiling that a map's rate is compared with. On processors whose clock drops when loads go with the multiply-adds,
+ * the probes that load from the L1 cache say by how much. */
 #ifndef ATTNGRAD_CLI_PROBE_H
 #define ATTNGRAD_CLI_PROBE_H
 
@@ -18,7 +18,7 @@ enum probe_kind {
 /* Operations a second of `threads` threads at once, in the vectors of an instruction set ("scalar": those of
  * every processor of this kind, "avx2", "avx512", "neon"; "amx": AVX-512 beside the tiles). A processor is faster for its first milliseconds
  * under load than it can stay: the same work runs for `settle` seconds before `seconds` of it are counted. 0
- * where the processor has no such set or a thread cannot be started. */
+ * if the processor has no such instruction set or a thread cannot be started. */
 double probe_rate(const char *isa, enum probe_kind kind, int threads, double settle, double seconds);
 
 #endif

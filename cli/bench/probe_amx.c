@@ -9,7 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* The kernel refuses where the processor has no tiles. */
+/* The operating system refuses if the processor has no tiles. */
 int probe_amx_usable(void)
 {
     enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18, AMX_BF16 = 1 << 22 };

@@ -1,4 +1,4 @@
-/* The AMX unit for probe.c: products of tiles of bfloat16. */
+/* The AMX probe of probe.c: products of tiles of bfloat16. */
 #ifndef ATTNGRAD_CLI_PROBE_AMX_H
 #define ATTNGRAD_CLI_PROBE_AMX_H
 
@@ -11,7 +11,7 @@ enum { PROBE_TILE = 16 * 32, PROBE_TILE_OPERATIONS = 2 * 16 * 16 * 32, PROBE_TIL
 int probe_amx_usable(void);
 
 /* `rounds` times the four products of two tiles and two others, each with its own sum. The numbers must be
- * random: on zeros the unit is a fifth faster than on any that are of use. The thread's tiles are configured
+ * random: on zeros AMX is a fifth faster than on other numbers. The thread's tiles are configured
  * as before when it returns, as other libraries in the process rely on it; their contents are zero. */
 void probe_amx_products(const uint16_t *numbers, int rounds);
 

@@ -3,7 +3,7 @@
  *     PROBE_BYTES        the size of its vectors
  *     PROBE_NAME(loop)   the name of this set's loop
  * Every loop takes random numbers, does ROUNDS times its operations, and leaves its state in out,
- * so that none of it can be left out. Vectors are the compiler's own: one source serves every set. */
+ * so that the compiler can remove nothing. Vectors are the compiler's own: one source serves every set. */
 
 typedef float PROBE_NAME(vec_f32) __attribute__((vector_size(PROBE_BYTES)));
 typedef double PROBE_NAME(vec_f64) __attribute__((vector_size(PROBE_BYTES)));

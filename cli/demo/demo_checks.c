@@ -20,7 +20,7 @@ struct context {
 
 /* ---- Finite differences ------------------------------------------------------------------------ */
 
-/* A function of the inputs, with INPUTS numbers of result at most. */
+/* A function of the inputs, with at most INPUTS results. */
 typedef void (*function)(const struct context *c, const struct inputs *x, double *result);
 
 static void loss(const struct context *c, const struct inputs *x, double *result)

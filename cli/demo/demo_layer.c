@@ -61,7 +61,7 @@ void layer_destroy(struct layer *layer)
 
 /* ---- The maps ---------------------------------------------------------------------------------- */
 
-/* Wq, Wk, Wv and Wo lie one behind another: they are the layer's block of parameters. */
+/* Wq, Wk, Wv and Wo are contiguous: they are the layer's block of parameters. */
 static void *weights_of(const struct inputs *x)
 {
     return (void *)((uintptr_t)x + offsetof(struct inputs, Wq));

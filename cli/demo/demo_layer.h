@@ -1,5 +1,5 @@
-/* The self-attention layer of the demo: one of the library's, in float64, with every variable of it laid
- * open. Q, K, V and C = concat(O_h) are [token][head][channel]. */
+/* The self-attention layer of the demo: one of the library's, in float64, with access to every variable of
+ * it. Q, K, V and C = concat(O_h) are [token][head][channel]. */
 #ifndef ATTNGRAD_CLI_DEMO_LAYER_H
 #define ATTNGRAD_CLI_DEMO_LAYER_H
 
@@ -48,7 +48,7 @@ struct layer {
     ag_status status; /* of the first call that failed; the maps do nothing from then on */
 };
 
-/* layer is to be destroyed also where its status is not AG_OK. */
+/* The layer must be destroyed even if its status is not AG_OK. */
 void layer_create(struct layer *layer);
 void layer_destroy(struct layer *layer);
 
@@ -58,7 +58,7 @@ void layer_forward(struct layer *layer, const struct inputs *x, struct activatio
 /* Reads da->Y, writes the rest of da (but L) and dx. */
 void layer_vjp(struct layer *layer, const struct inputs *x, struct activations *da, struct inputs *dx);
 
-/* Along tx: the tangent of Y and, where dY moves by tY too, those of the gradients. */
+/* Along tx: the tangent of Y and, as dY moves by tY too, those of the gradients. */
 void layer_along(struct layer *layer, const struct inputs *x, const struct inputs *tx, const double *dY,
                  double *tY, struct inputs *tdx);
 

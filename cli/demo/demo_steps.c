@@ -23,7 +23,7 @@ const struct step demo_steps[] = {
     {NULL, "V", "X Wv", "values: what each token passes on", AT(a.V), &projected},
     {NULL, "Z", "Q K^T / sqrt(d_k)", "row i: how well query i fits each key", AT(heads.Z), &scores},
     {NULL, "S", "Z", "no bias, softcap or mask to add here", AT(heads.S), &scores},
-    {NULL, "L", "log rowsum(exp(S))", "a row a head, a column a query", AT(a.L), &statistic},
+    {NULL, "L", "log rowsum(exp(S))", "a row per head, a column per query", AT(a.L), &statistic},
     {NULL, "P", "exp(S - L)", "softmax: weights, each row sums to 1", AT(heads.P), &scores},
     {NULL, "O", "P V", "each row a weighted mean of values", AT(a.C), &head_views},
     {NULL, "C", "concat(O_0, O_1)", "the heads side by side", AT(a.C), &projected},

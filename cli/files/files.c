@@ -17,7 +17,7 @@ static const char help_inputs[] =
     "  --mask F            bool or u8, likewise; not zero = may attend\n"
     "  --bias-table F      bias by relative position: [heads, columns] or [columns]\n"
     "  --buckets F         i32 or i64 [2R + 1]: the column of each of -R .. R\n"
-    "  --sink F            one extra logit a head: [heads]\n"
+    "  --sink F            one extra logit per head: [heads]\n"
     "  --kv-lengths F, --q-lengths F    i32 or i64 [batch]\n"
     "  --q-packed F --k-packed F        i32 or i64 [batch + 1]: where sequences start\n";
 
@@ -33,22 +33,22 @@ static const char help_options[] =
     "options:\n"
     "  --causal[=bottom-right]  a query sees no later key; query 0 stands at key 0,\n"
     "                           or the last query at the last key\n"
-    "  --window L,R             keys this far before and behind are seen; -1 = all\n"
+    "  --window L,R             keys this far before and after are seen; -1 = all\n"
     "  --softcap C              scores become C tanh(score / C)\n"
     "  --scale S                of the scores; default 1 / sqrt(d)\n"
     "  --dropout P,SEED         probability that a weight is dropped\n"
     "  --alibi[=F]              linear bias by distance; F: [heads] slopes,\n"
     "                           f64, f32, f16 or bf16\n"
     "  --q-offset N, --k-offset N    positions of query 0 and of key 0\n"
-    "  --threads T              default: one a processor\n"
+    "  --threads T              default: one per processor\n"
     "  --out DIR                folder of the results; it and those on the\n"
-    "                           way to it are made where they are missing\n"
+    "                           way to it are made if they are missing\n"
     "  -h, --help               this text\n"
     "\n"
     "Results are DIR/NAME.npy in the inputs' dtype, lse and mu in f64; bf16 inputs\n"
     "give DIR/out.safetensors. All are written and on the disk before the first is\n"
     "put in place; what fails before that changes no file. Where one cannot be put\n"
-    "in place behind others, the message names those.\n"
+    "in place after others, the message names those.\n"
     "\n"
     "exit codes: 0 done, 1 the output failed, 2 wrong arguments or files\n";
 
@@ -106,7 +106,7 @@ int grad_main(int argc, char **argv)
 {
     return run_command(argc, argv, AG_MAP_FORWARD | AG_MAP_VJP, "--do F ",
                        "Attention of arrays in files and its gradients: o, lse, dq, dk, dv, and dbias,\n"
-                       "dtable, dsink where there is a bias, a table, a sink.");
+                       "dtable, dsink if there is a bias, a table, a sink.");
 }
 
 int jvp_main(int argc, char **argv)
@@ -121,5 +121,5 @@ int hvp_main(int argc, char **argv)
     return run_command(argc, argv, AG_MAP_JVP | AG_MAP_VJP | AG_MAP_VJP_JVP, "--do F --tq F ",
                        "Attention of arrays in files, its gradients and their derivative along tangents:\n"
                        "o, lse, to, mu, dq, dk, dv, tdq, tdk, tdv, and dbias, dtable, dsink, tdbias,\n"
-                       "tdtable, tdsink where there is a bias, a table, a sink.");
+                       "tdtable, tdsink if there is a bias, a table, a sink.");
 }

@@ -1,11 +1,11 @@
-/* `attngrad forward | grad | jvp | hvp`: one call of the library on arrays from files, its results into
+/* `attngrad forward | grad | jvp | hvp`: one call of the library on arrays from files; its results are written to
  * files. The steps, each in a file of its own, return 0, or print what is wrong and return the exit code:
  *
- *     run_options   the words of the command line
- *     run_inputs    opens the files and finds the arrays
- *     run_problem   the problem that their shapes describe; every array against it
- *     run_maps      memory for the results; the maps
- *     run_save      the results' files, all prepared before the first is put in place */
+ *     files_options   the words of the command line
+ *     files_inputs    opens the files and finds the arrays
+ *     files_problem   the problem that their shapes describe; every array against it
+ *     files_maps      memory for the results; the maps
+ *     files_save      the results' files, all prepared before the first is put in place */
 #ifndef ATTNGRAD_CLI_FILES_H
 #define ATTNGRAD_CLI_FILES_H
 

@@ -20,7 +20,7 @@ static bool ends_with(const char *text, const char *end)
     return length > tail && strcmp(text + length - tail, end) == 0;
 }
 
-/* The colon between file and tensor; NULL where path is no such pair. */
+/* The colon between file and tensor; NULL if path is no such pair. */
 static const char *find_colon(const char *path)
 {
     const char *end = strstr(path, safetensors_end);

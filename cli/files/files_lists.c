@@ -1,5 +1,5 @@
 /* The lists among the inputs (lengths, packed offsets, buckets, slopes) in the types that the library
- * takes, counted against the problem. Their values are the library's to check, but for those that sizes
+ * takes, counted against the problem. Their values are the library's to check, except those that sizes
  * follow from. */
 #include "files.h"
 
@@ -163,8 +163,8 @@ int run_lists(struct run *run)
         status = take_slopes(run);
     }
     if (status == EXIT_PASS) {
-        status = check_count(run, LIST_Q_LENGTHS, run->problem.batch, "one a sequence");
+        status = check_count(run, LIST_Q_LENGTHS, run->problem.batch, "one per sequence");
     }
-    return status == EXIT_PASS ? check_count(run, LIST_KV_LENGTHS, run->problem.batch, "one a sequence")
+    return status == EXIT_PASS ? check_count(run, LIST_KV_LENGTHS, run->problem.batch, "one per sequence")
                                : status;
 }

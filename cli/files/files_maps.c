@@ -1,4 +1,4 @@
-/* Memory for the results, the maps in their order, and the end of it all. */
+/* Memory for the results, running the maps, and freeing everything. */
 #include "files.h"
 
 #include "bar.h"

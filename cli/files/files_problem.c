@@ -1,5 +1,5 @@
-/* From the shapes of the inputs to the problem, and every input against what the problem makes of it. An
- * array in a file has its axes in this order, leading ones left out from the left:
+/* Derives the problem from the shapes of the inputs, then checks every input against it. An array in a file has its
+ * axes in this order; leading ones may be missing:
  *
  *     q k v o and theirs    [batch, heads, n, channel], packed [total, heads, channel]; 2 to 4 axes, the same in all
  *     lse mu and theirs     the same without the channel
@@ -24,12 +24,12 @@ static bool is_packed(const struct run *run)
     return run->lists[LIST_Q_PACKED].path != NULL;
 }
 
-static int check_axes(const struct run *run, enum tensor t, int least, int most)
+static int check_axes(const struct run *run, enum tensor t, int min, int max)
 {
     const ag_io_array *array = array_of(run, t);
-    if (array != NULL && (array->ndim < least || array->ndim > most)) {
+    if (array != NULL && (array->ndim < min || array->ndim > max)) {
         char range[16];
-        snprintf(range, sizeof range, least == most ? "%d" : "%d to %d", least, most);
+        snprintf(range, sizeof range, min == max ? "%d" : "%d to %d", min, max);
         return run_input_error(run, &run->tensors[t], "has %d axes: it must have %s", (int)array->ndim,
                                range);
     }
@@ -181,7 +181,7 @@ static int make_plan(struct run *run)
 
 /* ---- The arrays of the problem in files ---- */
 
-/* The last ndim of the four axes; a packed array's heads stand behind its rows. */
+/* The last ndim of the four axes; a packed array's heads come after its rows. */
 static void set_shape(ag_io_array *array, const int64_t size[4], int ndim)
 {
     array->ndim = ndim;

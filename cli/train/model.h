@@ -8,8 +8,8 @@
  *     logits = norm(X_layers) output              output [width, 256]
  *     loss = mean cross-entropy over the rows that have a target
  *
- * The keys see also the byte before theirs, so that one layer can find what once followed the byte at hand.
- * Distances beyond MODEL_REACH share a bias, so that positions have no end. Weights, their gradients, the
+ * The keys see also the byte before theirs, so that one layer can look up what followed an earlier occurrence of
+ * the current byte. Distances beyond MODEL_REACH share a bias, so that sequences may be of any length. Weights, their gradients, the
  * residual stream X, norms and output are float32; the attention layers, with their activations and the
  * cotangents of their outputs, have the model's dtype, rounded from the float32 weights. Sees public headers
  * only. */
@@ -27,7 +27,7 @@ struct model_shape {
     ag_dtype dtype; /* AG_F32, AG_BF16 or AG_F16 */
 };
 
-/* A named matrix, or where rows is 0 a vector, in the blocks of the model. */
+/* A named matrix, or a vector if rows is 0, in the blocks of the model. */
 struct model_view {
     char name[MODEL_NAME];
     int64_t rows, cols;
@@ -49,7 +49,7 @@ struct model {
     ag_param *params; /* for the optimiser: the blocks in coarse parts */
     int64_t n_params;
     int64_t layer_count; /* parameters of a layer: norm, shift, weights, table */
-    char *copy;          /* [layers][weights] in dtype; NULL where that is float32 */
+    char *copy;          /* [layers][weights] in dtype; NULL if that is float32 */
 
     float *stream;         /* [layers + 1][rows][width]: X */
     float *norm_r;         /* [layers][rows] */
@@ -66,7 +66,7 @@ struct model {
     int64_t *pick;                   /* [picked] */
     int16_t *targets;                /* [picked] */
     float *pick_x, *pick_y, *pick_r; /* the last norm's */
-    float *logits;                   /* [picked][256]; probabilities behind forward */
+    float *logits;                   /* [picked][256]; probabilities after forward */
     float *transposed;               /* [256][width]: output */
     double *losses;
     int64_t *best;
@@ -98,7 +98,7 @@ struct model_score {
 ag_status model_forward(struct model *m, const struct model_batch *batch, struct model_score *score);
 
 /* Parts of it, for who computes the stream by other means. model_attention: the problem of the layers, whose table
- * points to buckets. model_layer_at: where layer l's norm begins in the block of parameters; behind it its shift,
+ * points to buckets. model_layer_at: where layer l's norm begins in the block of parameters; after it its shift,
  * weights and table; l = layers: the last norm and the output. model_output: from the rows picked to the score. */
 void model_attention(const struct model *m, ag_problem *p, int32_t buckets[2 * MODEL_REACH + 1]);
 int64_t model_layer_at(const struct model *m, int64_t l);

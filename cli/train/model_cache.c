@@ -1,4 +1,4 @@
-/* The cache of model_cache.h: the lines of model.h for one row. */
+/* The key-value cache: the formulas of model.h for one row. */
 #include "model_cache.h"
 
 #include "check/arrays.h"
@@ -75,7 +75,7 @@ static void multiply(const struct model_cache *c, const struct model *m, int64_t
     rows_multiply(m->pool, &x);
 }
 
-/* What the layer's dtype makes of a row. */
+/* Rounds a row to the layer's dtype. */
 static void round_row(const struct model_cache *c, const struct model *m, float *row)
 {
     ag_convert(c->o, m->shape.dtype, row, AG_F32, m->shape.width);

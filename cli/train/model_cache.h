@@ -1,6 +1,6 @@
-/* The model one byte after another: the keys and values of all bytes so far are kept, so that the next costs one
- * row of each layer and one query against them. Positions before the first byte are none, as in a batch that
- * begins there; the numbers are those of model_forward, to rounding. */
+/* Inference byte by byte with a key-value cache: the keys and values of all bytes so far are kept, so that the next
+ * byte costs one row of each layer and one query against them. The results are those of model_forward on the same
+ * bytes, up to rounding. */
 #ifndef ATTNGRAD_CLI_MODEL_CACHE_H
 #define ATTNGRAD_CLI_MODEL_CACHE_H
 
@@ -26,7 +26,7 @@ void model_cache_destroy(struct model_cache *c);
 /* One more byte; there must be room. length = 0 begins anew. */
 ag_status model_cache_add(struct model_cache *c, struct model *m, unsigned char byte);
 
-/* The probabilities of the byte behind the last that was added, in m->logits. */
+/* The probabilities of the byte that follows the last one added, in m->logits. */
 void model_cache_predict(const struct model_cache *c, struct model *m);
 
 #endif

@@ -145,7 +145,7 @@ void rows_shift(struct thread_pool *pool, const struct shift *x)
     pool_run(pool, rows_tasks(x->rows), shift_task, &mine);
 }
 
-/* dN += (1 - shift) o dM + shift o dM of the row behind; dshift = sum of the rows of dM o (N' - N). */
+/* dN += (1 - shift) o dM + shift o dM of the next row; dshift = sum of the rows of dM o (N' - N). */
 static void shift_backward_task(void *arg, int64_t task)
 {
     const struct shift *x = arg;
@@ -157,8 +157,8 @@ static void shift_backward_task(void *arg, int64_t task)
         float *dn = x->dn + i * width;
         const bool first = i % x->context == 0, last = (i + 1) % x->context == 0;
         for (int64_t c = 0; c < width; c++) {
-            const float before = first ? 0 : n[c - width], behind = last ? 0 : dm[c + width];
-            dn[c] += dm[c] + x->shift[c] * (behind - dm[c]);
+            const float before = first ? 0 : n[c - width], after = last ? 0 : dm[c + width];
+            dn[c] += dm[c] + x->shift[c] * (after - dm[c]);
             dshift[c] += dm[c] * (before - n[c]);
         }
     }
@@ -182,17 +182,17 @@ static void entropy_task(void *arg, int64_t task)
         for (int64_t v = 1; v < x->classes; v++) {
             best = z[v] > z[best] ? v : best;
         }
-        const float most = z[best], of_target = z[x->targets[i]];
+        const float max = z[best], of_target = z[x->targets[i]];
         float sum = 0;
         for (int64_t v = 0; v < x->classes; v++) {
-            z[v] = expf(z[v] - most);
+            z[v] = expf(z[v] - max);
             sum += z[v];
         }
         for (int64_t v = 0; v < x->classes; v++) {
             z[v] /= sum;
         }
         /* cppcheck-suppress invalidFunctionArg ; the sum has a one in it, as there are classes */
-        x->losses[i] = log((double)sum) + (double)most - (double)of_target;
+        x->losses[i] = log((double)sum) + (double)max - (double)of_target;
         x->best[i] = best;
     }
 }

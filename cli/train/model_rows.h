@@ -1,6 +1,6 @@
 /* The model's own arithmetic, beside its attention layers: matrix products, norm, shift, cross-entropy. Plain
- * loops in float32 over rows. Tasks are cut by the shapes alone, and each number has one owner that sums in
- * one order: the same bits for any number of threads. */
+ * loops in float32 over rows. Work is divided by the shapes alone and each number is summed by one task in a fixed
+ * order: the same bits for any number of threads. */
 #ifndef ATTNGRAD_CLI_MODEL_ROWS_H
 #define ATTNGRAD_CLI_MODEL_ROWS_H
 
@@ -41,7 +41,7 @@ struct shift {
 void rows_shift(struct thread_pool *pool, const struct shift *x);
 void rows_shift_backward(struct thread_pool *pool, const struct shift *x);
 
-/* Cross-entropy of softmax(logits) with one target a row. The logits become the probabilities. */
+/* Cross-entropy of softmax(logits) with one target per row. The logits become the probabilities. */
 struct entropy {
     int64_t rows, classes;
     float *logits;

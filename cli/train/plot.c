@@ -15,7 +15,7 @@ struct plot {
     FILE *file;
     const float *losses;
     int64_t count;
-    double most_step, most_loss; /* ends of the axes */
+    double most_step, max_loss; /* ends of the axes */
     double step_tick, loss_tick;
 };
 
@@ -34,23 +34,23 @@ static double x_of(const struct plot *p, double step)
 
 static double y_of(const struct plot *p, double loss)
 {
-    const double inside = loss < p->most_loss ? loss : p->most_loss;
-    return TOP + INNER_HEIGHT * (1 - inside / p->most_loss);
+    const double inside = loss < p->max_loss ? loss : p->max_loss;
+    return TOP + INNER_HEIGHT * (1 - inside / p->max_loss);
 }
 
 /* The loss axis starts at zero; losses that are not finite are left out. */
 static void set_axes(struct plot *p)
 {
-    double most = 0;
+    double max = 0;
     for (int64_t i = 0; i < p->count; i++) {
-        if (isfinite(p->losses[i]) && p->losses[i] > most) {
-            most = p->losses[i];
+        if (isfinite(p->losses[i]) && p->losses[i] > max) {
+            max = p->losses[i];
         }
     }
     p->most_step = p->count > 1 ? (double)p->count : 1;
     p->step_tick = tick_of(p->most_step);
-    p->loss_tick = tick_of(most > 0 ? most : 1);
-    p->most_loss = p->loss_tick * ceil((most > 0 ? most : 1) / p->loss_tick);
+    p->loss_tick = tick_of(max > 0 ? max : 1);
+    p->max_loss = p->loss_tick * ceil((max > 0 ? max : 1) / p->loss_tick);
 }
 
 static void put_text(const struct plot *p, const char *text)
@@ -68,7 +68,7 @@ static void put_text(const struct plot *p, const char *text)
 static void draw_axes(const struct plot *p)
 {
     FILE *f = p->file;
-    for (double loss = 0; loss <= p->most_loss * (1 + 1e-9); loss += p->loss_tick) {
+    for (double loss = 0; loss <= p->max_loss * (1 + 1e-9); loss += p->loss_tick) {
         const double y = y_of(p, loss);
         fprintf(f, "<line x1=\"%d\" y1=\"%.1f\" x2=\"%d\" y2=\"%.1f\" stroke=\"#ddd\"/>\n", LEFT, y,
                 WIDTH - RIGHT, y);

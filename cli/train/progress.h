@@ -1,4 +1,4 @@
-/* How a long run is shown on standard error: one line that is drawn again and again where that is a terminal,
+/* How a long run is shown on standard error: one line that is drawn again and again if that is a terminal,
  * else a plain line every so many steps. */
 #ifndef ATTNGRAD_CLI_PROGRESS_H
 #define ATTNGRAD_CLI_PROGRESS_H

@@ -1,7 +1,7 @@
 /* `attngrad sample`: a checkpoint's model continues a prompt, byte by byte. Positions are relative, so that
- * the context is a window that slides over all that was written. While all of it is in the window, keys and values
- * are kept (model_cache.h); a window that slides begins with another byte each time, on which every row of it
- * depends, and is computed anew. */
+ * the context is a window that slides over all that was written. As long as all of it is in the window, keys and
+ * values are cached (model_cache.h); once the window slides, its first byte changes with every step, and as every row
+ * depends on it, all are computed anew. */
 #define _XOPEN_SOURCE 700
 #include "check/arrays.h"
 #include "bar.h"
@@ -31,7 +31,7 @@ static const char help[] = "usage: attngrad sample PROMPT [OPTION]...\n"
                            "      --count N          continuations of the same prompt (1)\n"
                            "      --temperature T    of the choice; 0 takes the likeliest byte (0.8)\n"
                            "      --seed S           of the choice (1)\n"
-                           "      --threads T        default: one a processor; gives the same bytes\n"
+                           "      --threads T        default: one per processor; gives the same bytes\n"
                            "  -h, --help             this text\n"
                            "\n"
                            "exit codes: 0 done, 1 the output failed, 2 wrong arguments or files\n";
@@ -94,7 +94,7 @@ static unsigned char choose(const float *p, double temperature, struct rng *r)
             return (unsigned char)v;
         }
     }
-    return (unsigned char)best; /* where rounding left a rest */
+    return (unsigned char)best; /* rounding left the sum below 1 */
 }
 
 /* What a continuation is written with. */
@@ -118,7 +118,7 @@ static ag_status predict_window(struct pen *pen, int64_t length)
     return model_forward(pen->model, &pen->batch, &score);
 }
 
-/* The probabilities of the byte behind text[length], in the first row of the logits. */
+/* The probabilities of the byte that follows text[length], in the first row of the logits. */
 static ag_status predict(struct pen *pen, int64_t length)
 {
     ag_status status = AG_OK;

@@ -1,4 +1,4 @@
-/* The pool of thread_pool.h: threads that sleep until there is a loop, and then draw its indices. */
+/* The pool of thread_pool.h: threads that sleep until there is a loop, and then take its indices one by one. */
 #define _XOPEN_SOURCE 700
 #include "thread_pool.h"
 

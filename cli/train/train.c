@@ -29,18 +29,18 @@ static const char help[] =
     "      --steps N         steps in all (1000)\n"
     "      --rate R          learning rate after the warm-up (0.003)\n"
     "      --seed S          of weights and batches (1)\n"
-    "      --threads T       default: one a processor; gives the same bits\n"
+    "      --threads T       default: one per processor; gives the same bits\n"
     "files:\n"
     "      --model F         the checkpoint (model.safetensors)\n"
     "      --save-every N    steps between checkpoints (100); Ctrl-C writes one too\n"
     "      --resume          continue it, bit for bit; --steps and --rate may change\n"
-    "      --overwrite       start anew where there is one; replace F of --plot\n"
+    "      --overwrite       start anew if there is one; replace F of --plot\n"
     "      --plot F          draw the loss curve as SVG, with every checkpoint\n"
-    "      --log-every N     steps between lines where no terminal shows a bar\n"
+    "      --log-every N     steps between lines if no terminal shows a bar\n"
     "  -h, --help            this text\n"
     "\n"
     "exit codes: 0 done, 1 training or output failed, 2 wrong arguments or files;\n"
-    "a signal ends it as signals do, behind a checkpoint\n";
+    "a signal ends it as signals do, after a checkpoint\n";
 
 /* The text must be the one that the checkpoint knows. */
 static int check_text(struct train *train, const struct data *data)

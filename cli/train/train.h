@@ -1,11 +1,11 @@
 /* `attngrad train`: the parts of a run, each in a file of its own. What can fail prints what is wrong and
  * returns the exit code.
  *
- *     train_options      the words of the command line, and what a checkpoint says to them
- *     train_files        that its files are different ones, and replaced only where asked for
+ *     train_options      the command line, and whether it agrees with the checkpoint
+ *     train_files        checks that its files are different ones, and replaced only if --overwrite says so
  *     train_data         batches from a text or from the recall task
  *     train_checkpoint   all of a run's state in one .safetensors file, and back
- *     train_model        the model of the options or of a checkpoint, where there is memory for it
+ *     train_model        the model of the options or of a checkpoint, if there is memory for it
  *     train_run          the loop
  *     train              the command */
 #ifndef ATTNGRAD_CLI_TRAIN_H
@@ -87,8 +87,8 @@ int checkpoint_read_state(const struct checkpoint *c, struct model *model, struc
 
 /* ---- The model ---- */
 
-/* A model of this shape, of the command line where c is NULL, else of the checkpoint; state: to be
- * trained. Its memory is taken only where the checkpoint has all its tensors and the machine has as much. */
+/* A model of this shape, of the command line if c is NULL, else of the checkpoint; state: to be
+ * trained. Memory is allocated only if the checkpoint has all its tensors and the machine has enough. */
 int train_model(const char *command, struct model *model, const struct model_shape *shape, int64_t threads,
                 const struct checkpoint *c, bool state);
 
@@ -102,7 +102,7 @@ struct train {
     bool resume, overwrite, help;
 };
 
-/* Reads the words, and fills in what was not given: from a checkpoint or, where c is NULL, the defaults. */
+/* Reads the words, and fills in what was not given: from a checkpoint or, if c is NULL, the defaults. */
 int train_options(struct train *train, int argc, char **argv);
 int train_complete(struct train *train, const struct checkpoint *c);
 int shape_check(const char *command, const struct model_shape *shape);

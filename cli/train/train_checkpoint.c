@@ -1,6 +1,6 @@
 /* A run in one .safetensors file: the settings and counts as metadata, the weights, the optimiser's moments
  * and the losses so far as tensors. Nothing in it depends on time, threads or how often the run was stopped.
- * What is read back is believed only where it fits: every number in its range, every tensor of its shape. */
+ * What is read back is accepted only if it fits: every number in its range, every tensor of its shape. */
 #include "train.h"
 
 #include "check/arrays.h"
@@ -245,7 +245,7 @@ static int find_array(const struct checkpoint *c, const ag_io_array *wanted, con
 }
 
 /* A weight or a moment that is not finite would spoil all that comes of it, a second moment, which is a mean of
- * squares, also where it is negative. */
+ * squares, even if it is negative. */
 static int read_numbers(const struct checkpoint *c, const ag_io_array *found, int kind, float *to)
 {
     const float *from = found->data;
@@ -264,7 +264,7 @@ static int read_numbers(const struct checkpoint *c, const ag_io_array *found, in
     return EXIT_PASS;
 }
 
-/* Finds the tensors of one kind and, where `read` says so, copies them into the model. */
+/* Finds the tensors of one kind and, if `read` is set, copies them into the model. */
 static int take_block(const struct checkpoint *c, const struct model *model, int kind, bool read)
 {
     int status = EXIT_PASS;

@@ -1,5 +1,5 @@
-/* Where batches come from. Each is a function of the seed and its number alone, so that the position of the
- * random numbers in a run is the number of its next step. */
+/* Where batches come from. Each is a function of the seed and its number alone, so that a resumed run needs
+ * no state of a random generator but the number of its next step. */
 #include "train.h"
 
 #include "check/arrays.h"

@@ -1,5 +1,5 @@
-/* The files of a run held against each other: the text is only read, model and curve are replaced, so that no
- * two of them may be one file, however they are spelt; and what is there is replaced only where asked for. */
+/* Checks the files of a run before it starts: text, model and curve must be three different files, however their paths
+ * are spelt, and an existing model or curve is replaced only with --overwrite. */
 #define _XOPEN_SOURCE 700
 #include "train.h"
 
@@ -17,7 +17,7 @@ static bool exists(const char *path)
     return lstat(path, &about) == 0;
 }
 
-/* The part of path behind its folder; about is what is known of the folder. */
+/* The file name, without the folder; about is what is known of the folder. */
 static const char *split(const char *path, struct stat *about, bool *known)
 {
     const char *slash = strrchr(path, '/');
@@ -30,7 +30,7 @@ static const char *split(const char *path, struct stat *about, bool *known)
     return path + length;
 }
 
-/* Two names of one file; or, where neither is there, one name in one folder. */
+/* Two names of one file; or, if neither exists, one name in one folder. */
 static bool same_file(const char *a, const char *b)
 {
     struct stat of_a, of_b;

@@ -1,4 +1,4 @@
-/* The model of train and sample: planned first, held against its checkpoint and against the machine's
+/* The model of train and sample: planned first, compared with its checkpoint and with the machine's
  * memory, and only then allocated. */
 #define _DEFAULT_SOURCE
 #include "train.h"

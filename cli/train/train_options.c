@@ -1,5 +1,5 @@
 /* The command line of train. What is not given comes from the checkpoint that is continued, else from the
- * defaults; what is given must agree with the checkpoint, but for what may change on the way: steps, rate. */
+ * defaults; what is given must agree with the checkpoint, except what may change between runs: steps, rate. */
 #include "train.h"
 
 #include "options.h"

@@ -1,6 +1,6 @@
 /* The loop of train: batch, loss, gradients, step; what it shows and what it keeps on the way. A signal
- * ends it behind a whole step, with a checkpoint; a second one ends the writing of that. The test at the end,
- * behind which nothing is to be kept, ends with the first. */
+ * ends it after a whole step, with a checkpoint; a second one ends the writing of that. The test at the end, after
+ * which nothing is to be kept, ends with the first. */
 #include "train.h"
 
 #include "check/arrays.h"
@@ -173,8 +173,8 @@ static int make_steps(struct loop *loop)
 static ag_status test(struct loop *loop, struct model_score *mean)
 {
     const struct settings *s = &loop->train->settings;
-    const int64_t most = TEST_BYTES / s->shape.context,
-                  sequences = most < TEST_SEQUENCES ? most : TEST_SEQUENCES;
+    const int64_t max = TEST_BYTES / s->shape.context,
+                  sequences = max < TEST_SEQUENCES ? max : TEST_SEQUENCES;
     const int64_t batches =
         sequences > s->shape.batch ? (sequences + s->shape.batch - 1) / s->shape.batch : 1;
     ag_status status = AG_OK;
@@ -246,7 +246,7 @@ int train_run(struct train *train, const struct data *data, struct model *model,
                 (long long)state->step, (long long)train->settings.steps,
                 state->step < train->settings.steps ? "continues" : "tests it");
     }
-    signals_release(); /* which ends the program where a signal came */
+    signals_release(); /* which ends the program if a signal came */
     if (status == EXIT_PASS) {
         status = report(&loop);
     }

@@ -302,7 +302,7 @@ static void fill_normal(struct arrays *x, enum tensor t)
     arrays_free(values);
 }
 
-/* A tenth of the rows hidden whole, where there are several, and a fifth of the other entries. */
+/* A tenth of the rows masked as a whole, if there are several, and a fifth of the other entries. */
 static void fill_mask(struct arrays *x)
 {
     struct rng r;
@@ -356,7 +356,7 @@ void arrays_random_lengths(struct arrays *x)
     x->args.kv_lengths = x->kv_lengths = draw_lengths(x, STREAM_K_LENGTHS, x->p->kv_len);
 }
 
-/* The arrays of the problem itself: copies of what it has, random where it has none. A size that the
+/* The arrays of the problem itself: copies of what it has, random if it has none. A size that the
  * plan will refuse is left to the plan. */
 static void take_buckets(struct arrays *x)
 {

@@ -79,7 +79,7 @@ struct tensor_info {
 
 extern const struct tensor_info tensor_info[T_COUNT];
 
-/* Of a plan's problem: the tensor's four axes, 0 where the problem has no such tensor; its element type,
+/* Of a plan's problem: the tensor's four axes, returning 0 if the problem has no such tensor; its element type,
  * 0 for the mask. */
 int tensor_size(const ag_problem *p, enum tensor t, int64_t size[4]);
 ag_dtype tensor_dtype(const ag_problem *p, enum tensor t);
@@ -105,10 +105,10 @@ struct arrays {
     int64_t size[T_COUNT][4]; /* [batch, head, position, channel]; all zero: the problem has no such tensor */
     int64_t count[T_COUNT];   /* elements */
     ag_dtype dtype[T_COUNT];  /* 0 for the mask, which is uint8 */
-    void *data[T_COUNT];      /* padded [b][h][n][c], packed [total][h][c]; NULL where there is none */
+    void *data[T_COUNT];      /* padded [b][h][n][c], packed [total][h][c]; NULL if there is none */
 
-    int64_t *q_lengths, *kv_lengths; /* [B], NULL where packed or not asked for */
-    int64_t *q_packed, *k_packed;    /* [B + 1], NULL where not packed */
+    int64_t *q_lengths, *kv_lengths; /* [B]; NULL if packed, or if all sequences are full */
+    int64_t *q_packed, *k_packed;    /* [B + 1]; NULL if not packed */
     int32_t *buckets;                /* [2R + 1] */
     double *slopes;                  /* [H] */
 
@@ -118,7 +118,7 @@ struct arrays {
 
 /* Makes a plan and arrays for it. Inputs, tangents and cotangents are normal random numbers rounded to
  * their dtype; the mask hides some entries and some whole rows, the bias holds some minus infinities.
- * Buckets and slopes are taken from the problem or, where it has none, drawn; packed sequences have
+ * Buckets and slopes are taken from the problem or, if it has none, random; packed sequences have
  * random lengths. q_offset, k_offset and batch_offset are zero: set them in x->args. options may be
  * NULL. On failure the status of ag_plan_create or ag_plan_workspace, and nothing to destroy. */
 ag_status arrays_create(struct arrays *x, const ag_problem *problem, const ag_options *options,

@@ -1,4 +1,4 @@
-/* The bounds of bounds.h. */
+/* Bounds from the norms of the inputs: see bounds.h. */
 #include "check/bounds.h"
 
 #include "check/disjoint_rows.h"
@@ -8,13 +8,13 @@
 
 double largest(const double *values, int64_t count)
 {
-    double most = 0;
+    double max = 0;
     for (int64_t n = 0; n < count; n++) {
-        if (isfinite(values[n]) && fabs(values[n]) > most) {
-            most = fabs(values[n]);
+        if (isfinite(values[n]) && fabs(values[n]) > max) {
+            max = fabs(values[n]);
         }
     }
-    return most;
+    return max;
 }
 
 void note_differences(struct worst *w, const struct bounds *s, enum tensor t, const double *got,
@@ -44,15 +44,15 @@ static double norm(const double *values, int64_t count)
 /* The largest norm of a row, not zero so that it can divide. */
 static double longest_row(const struct arrays *x, enum tensor t)
 {
-    double most = 1e-30;
+    double max = 1e-30;
     int64_t channels = x->size[t][3];
     for (int64_t n = 0; n < x->count[t]; n += channels) {
-        most = fmax(most, norm(arrays_f64(x, t) + n, channels));
+        max = fmax(max, norm(arrays_f64(x, t) + n, channels));
     }
-    return most;
+    return max;
 }
 
-/* |dO| |v| + |dL| and the same of their tangents: what a row adds to the loss at most. */
+/* |dO| |v| + |dL| and the same of their tangents: a bound of what a row adds to the loss. */
 static double *row_weights(const struct arrays *x, double v)
 {
     int64_t rows = x->count[T_LSE], channels = x->p->dim_v;
@@ -80,10 +80,10 @@ static double reach(const struct arrays *x, enum tensor variable, const double *
             sums[g.row_set[r]] += weights[r];
         }
     }
-    double most = largest(sums, g.sets);
+    double max = largest(sums, g.sets);
     arrays_free(sums);
     disjoint_rows_destroy(&g);
-    return most;
+    return max;
 }
 
 void bounds_of(struct bounds *s, const struct arrays *x)

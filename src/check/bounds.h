@@ -1,6 +1,5 @@
-/* How large things are in one problem: how fast its scores move when an input moves, which sets the
- * steps of finite differences, and how large each output could be, by bounds from the norms of the
- * inputs. Residuals are taken relative to those bounds, not to the outputs, because an output may vanish
+/* Bounds for one problem: how fast its scores change with an input, which sets the steps of finite
+ * differences, and how large each output can be at most, both from the norms of the inputs. Residuals are taken relative to those bounds, not to the outputs, because an output may vanish
  * by cancellation (a row that sees one key has dq = 0) and then holds nothing but rounding errors. */
 #ifndef ATTNGRAD_CHECK_BOUNDS_H
 #define ATTNGRAD_CHECK_BOUNDS_H

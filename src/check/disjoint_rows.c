@@ -1,9 +1,9 @@
-/* The grouping of disjoint_rows.h, by the axes of the variable. */
+/* Numbers the sets of rows by the axes of the variable: see disjoint_rows.h. */
 #include "check/disjoint_rows.h"
 
 #include <stdlib.h>
 
-/* The axes of a variable, with those of one sequence where it is packed. */
+/* The axes of a variable, with those of one sequence if it is packed. */
 struct axes {
     int64_t size[4];
     int keys; /* k or v: all positions of a sequence reach the same rows */

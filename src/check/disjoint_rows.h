@@ -1,7 +1,7 @@
 /* Which rows of the result an element of a variable reaches. An element of q reaches its own row, one
  * of k or v the rows of its sequence and its group of heads, one of the bias the rows it is not
- * broadcast over, and so on. Elements that reach disjoint rows can be perturbed together, and each then
- * finds its own effect in its own rows: so a few evaluations test a gradient element by element. */
+ * broadcast over, and so on. Elements that reach disjoint rows can be perturbed in the same
+ * evaluation, as the effect of each is seen in its own rows: so a few evaluations test a gradient element by element. */
 #ifndef ATTNGRAD_CHECK_DISJOINT_ROWS_H
 #define ATTNGRAD_CHECK_DISJOINT_ROWS_H
 

@@ -1,8 +1,8 @@
 /* The error rule: how far a result may be from the truth. Truth is the reference run as a float64 problem
- * on the same rounded inputs; the baseline is the reference in the problem's dtype with every named
- * matrix rounded, as an implementation without fusion would. In Frobenius norms of one output,
+ * on the same rounded inputs; the baseline is the reference in the problem's dtype with every
+ * intermediate matrix rounded to it, as in an implementation without fusion. In Frobenius norms of one output,
  *     |x - truth| <= max(2 |baseline - truth|, 8 eps A, floor |truth|)
- * where A is the norm of the formula with each term taken by absolute value. */
+ * with A the norm of the same formula on the absolute values of all its terms. */
 #ifndef ATTNGRAD_CHECK_ERROR_RULE_H
 #define ATTNGRAD_CHECK_ERROR_RULE_H
 

@@ -126,12 +126,12 @@ static void add_row(struct work *w, int64_t b, int64_t h, int64_t i)
 {
     const ag_trace_args *r = &w->trace;
     int64_t row = arrays_index(w->x, T_LSE, b, h, i, 0), first = i * w->x->p->kv_len;
-    double most = 0, mu = 0;
+    double max = 0, mu = 0;
     for (int64_t j = 0; j < arrays_k_length(w->x, b); j++) {
-        most = isfinite(r->S[first + j]) ? fmax(most, fabs(r->S[first + j])) : most;
+        max = isfinite(r->S[first + j]) ? fmax(max, fabs(r->S[first + j])) : max;
         mu += r->P[first + j] * fabs(r->tS[first + j]);
     }
-    w->score = fmax(w->score, most);
+    w->score = fmax(w->score, max);
     if (w->a[T_DSINK] != NULL) {
         int64_t e = arrays_index(w->x, T_DSINK, 0, h, 0, 0);
         double ts = fabs(arrays_f64(w->x, T_TSINK)[e]);
@@ -139,7 +139,7 @@ static void add_row(struct work *w, int64_t b, int64_t h, int64_t i)
         w->a[T_DSINK][e] += r->Ps[i] * fabs(r->D[i]);
         w->a[T_TDSINK][e] += r->Ps[i] * ((ts + fabs(r->mu[i])) * fabs(r->D[i]) + fabs(r->tD[i]));
     }
-    w->a[T_LSE][row] = arrays_f64(w->x, T_LSE)[row] == -INFINITY ? 0 : 1 + most;
+    w->a[T_LSE][row] = arrays_f64(w->x, T_LSE)[row] == -INFINITY ? 0 : 1 + max;
     w->a[T_MU][row] = mu;
 }
 

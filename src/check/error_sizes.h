@@ -1,4 +1,4 @@
-/* A of the error rule: each output's formula with every term taken by absolute value. */
+/* A of the error rule (error_rule.h): the norm of each output's formula on the absolute values of all its terms. */
 #ifndef ATTNGRAD_CHECK_ERROR_SIZES_H
 #define ATTNGRAD_CHECK_ERROR_SIZES_H
 

@@ -1,5 +1,5 @@
-/* Finite differences of all derivatives of attention, by the stencil of stencil.h. The step h is STEP over the rate at which scores move, so that truncation, about STEP^4 / 500 = 3e-14 of the
- * output's bound, and rounding, about eps / STEP = 1e-13 of it, both stay far below what is asked for:
+/* Finite differences of all derivatives of attention, by the stencil of stencil.h. The step h is STEP over the rate at
+ * which scores move, so that truncation, about STEP^4 / 500 = 3e-14 of the output's bound, and rounding, about eps / STEP = 1e-13 of it, both stay far below what is required:
  * a difference of at most LIMIT of the larger of the output and a thousandth of its bound (bounds.h),
  * that is 1e-12 of the bound. The largest residual of 20000 random problems is 1e-10. */
 #include "check/finite_differences.h"

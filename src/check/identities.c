@@ -98,7 +98,7 @@ static ag_status symmetry(struct identity *id)
 
 /* ---- Sums -------------------------------------------------------------------------------------- */
 
-/* x itself where it has a bias, else x with one zero bias for all scores, whose gradient is the sum of
+/* x itself if it has a bias, else x with one zero bias for all scores, whose gradient is the sum of
  * all dS. */
 static ag_status with_bias(struct arrays *y, const struct identity *id, const int64_t size[4])
 {
@@ -178,7 +178,7 @@ static ag_status sum_of_keys(struct identity *id)
 
 /* ---- A constant added to each row of the bias -------------------------------------------------- */
 
-/* A row of the bias is one (b, h, i) of its own size; constants[] holds one number a row. */
+/* A row of the bias is one (b, h, i) of its own size; constants[] holds one number per row. */
 static double *add_row_constants(struct arrays *y)
 {
     struct rng r;
@@ -284,7 +284,7 @@ static void empty_rows(struct identity *id)
     results_add_worst(id->results, x, &wrong, 0, "rows without keys: wrong values");
 }
 
-/* No output holds NaN or an infinity, but for lse, which may be -inf. */
+/* No output holds NaN or an infinity, except lse, which may be -inf. */
 static void finite_outputs(struct identity *id)
 {
     struct worst wrong = WORST_NONE;

@@ -15,7 +15,7 @@ struct identity {
 };
 
 /* Residuals are in units of the bounds of bounds.h, which hold the growth of rounding errors with the
- * scores; what is left is a few eps = 2e-16, more where a sum cancels. The largest of 20000 random problems
+ * scores; what is left is a few eps = 2e-16, more if a sum cancels. The largest of 20000 random problems
  * is 8e-15. */
 #define IDENTITY_LIMIT 1e-13
 

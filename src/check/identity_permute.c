@@ -1,6 +1,6 @@
 /* Attention has no order of its own: a permutation of the keys (with V, the bias and the mask alike)
  * permutes dK, dV and dB and leaves the rest; a permutation of the queries permutes what has rows. Holds
- * where nothing depends on positions: no causal, window, ALiBi, table, dropout, and full lengths. */
+ * if nothing depends on positions: no causal, window, ALiBi, table, dropout, and full lengths. */
 #include "check/identities.h"
 
 #include "check/rng.h"

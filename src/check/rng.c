@@ -1,4 +1,4 @@
-/* The generator of rng.h. */
+/* xoshiro256**: see rng.h. */
 #include "check/rng.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* The sums of summary.h. */
+/* Adds the results of one problem to those of many. */
 #include "check/summary.h"
 
 #include <math.h>

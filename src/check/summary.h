@@ -1,4 +1,4 @@
-/* The results of many problems, gathered by check. */
+/* The results of many problems, one line per check. */
 #ifndef ATTNGRAD_CHECK_SUMMARY_H
 #define ATTNGRAD_CHECK_SUMMARY_H
 

@@ -85,18 +85,18 @@ check "a folder is completed" offers folder/ attngrad grad --bias f
 touch zz.txt
 check "no option is offered in the place of a file, whatever stands last in the folder" sh -c '[ "$1" -eq 1 ]' - \
     "$(offers --causal attngrad grad --q ""; echo $?)"
-check "nor where there is no array" [ -z "$(complete_words attngrad grad --q zz)" ]
+check "nor if there is no array" [ -z "$(complete_words attngrad grad --q zz)" ]
 check "no other file is" sh -c '[ "$1" -eq 1 ]' - "$(offers other.txt attngrad grad --q ""; echo $?)"
 check "the folder of results is completed" offers folder attngrad grad --out f
 check "a number is not completed" [ -z "$(complete_words attngrad grad --threads '')" ]
 check "the text of train is completed" offers other.txt attngrad train oth
 check "and the folder on the way to it" offers folder attngrad train fol
-check "also behind an option and its value" offers other.txt attngrad train --steps 5 ""
+check "also after an option and its value" offers other.txt attngrad train --steps 5 ""
 check "train's options still are" offers --steps attngrad train --st
 check "the prompt of sample is not a file" [ -z "$(complete_words attngrad sample oth)" ]
 # Bash takes --causal=x for three words, and file:name too.
 check "--causal's values" offers bottom-right attngrad grad --causal = bot
-check "--causal's values, behind the sign" offers top-left attngrad grad --causal =
+check "--causal's values, after the sign" offers top-left attngrad grad --causal =
 check "slopes of --alibi=F" offers q.npy attngrad grad --alibi = q
 check "the value of --out=DIR" offers folder attngrad grad --out = f
 "$attngrad" train --steps 1 --width 8 --heads 1 --context 4 --batch 1 --model m.safetensors >/dev/null 2>&1

@@ -1,5 +1,5 @@
 /* fork(): a child may use and destroy the plans it inherits and make new ones, whatever the parent's
- * threads were doing at that moment, even where they were inside a call. Children that hang are ended
+ * threads were doing at that moment, even if they were inside a call. Children that hang are ended
  * by an alarm. */
 #define _POSIX_C_SOURCE 200809L
 

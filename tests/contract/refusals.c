@@ -803,7 +803,7 @@ static void struct_sizes(const char *name, const void *good, size_t size, size_t
     unsigned char *block = arrays_alloc((int64_t)size + 64, 1);
     const struct {
         uint32_t size;
-        int at; /* of a byte that is not zero after ours; -1: none */
+        int at; /* of a byte after our fields that is not zero; -1: none */
         ag_status status;
     } cases[] = {
         {(uint32_t)size, -1, AG_OK},

@@ -238,7 +238,7 @@ static void doubles_keep_their_bits(void)
     }
 }
 
-/* A buffer of any size: too small is said, the length is told, nothing is written behind it. */
+/* A buffer of any size: too small is said, the length is told, nothing is written past it. */
 static void format_into_small_buffers(void)
 {
     ag_problem p = parsed("b2 h8 kv2 q128 k96 d64 dv32 f32 causal softcap=30 sink");
@@ -253,7 +253,7 @@ static void format_into_small_buffers(void)
         CHECK(status == (size > length ? AG_OK : AG_INVALID_ARGUMENT), "size %zu: %s", size,
               ag_status_string(status));
         CHECK(told == length, "size %zu: length %zu instead of %zu", size, told, length);
-        CHECK(buf[size] == '#', "size %zu: wrote behind the buffer", size);
+        CHECK(buf[size] == '#', "size %zu: wrote past the buffer", size);
         CHECK(status != AG_OK || strlen(buf) == length, "size %zu: '%.*s'", size, (int)size, buf);
     }
 }

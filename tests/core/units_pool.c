@@ -1,4 +1,4 @@
-/* The pool on its own: where several threads call at once, its own threads leave the processors to them. May see
+/* The pool on its own: if several threads call at once, its own threads leave the processors to them. May see
  * private headers. */
 #define _POSIX_C_SOURCE 200809L
 #include "test.h"

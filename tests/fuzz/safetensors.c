@@ -1,5 +1,5 @@
 /* Fuzzes the reader of .safetensors: any bytes are refused with a message, or are arrays that cover what
- * follows the header, but for tensors of unknown dtypes. */
+ * follows the header, except tensors of unknown dtypes. */
 #include "file.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

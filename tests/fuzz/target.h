@@ -1,5 +1,5 @@
 /* What a fuzz target defines: libFuzzer's entry, which replay.c calls too. A target stops the process with
- * FUZZ_REQUIRE where a promise is broken. */
+ * FUZZ_REQUIRE if a promise is broken. */
 #ifndef AG_FUZZ_TARGET_H
 #define AG_FUZZ_TARGET_H
 
@@ -18,7 +18,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
         }                                                                                                    \
     } while (0)
 
-/* The input as a row of small decisions; zero where it has ended. */
+/* The input as a sequence of small decisions; zero after its end. */
 struct bytes {
     const uint8_t *data;
     size_t left;

@@ -138,7 +138,7 @@ if script -qec true /dev/null >/dev/null 2>&1; then
     terminal 5 40 hvp --q in/long.npy --k in/long.npy --v in/long.npy --do in/long.npy --tq in/long.npy --out shown
     check "a terminal shows which map runs, and for how long" bar_within 40 '0/3  jvp  0:0[0-9]'
     terminal 60 40 forward --q in/pq.npy --k in/pk.npy --v in/pk.npy --out shown
-    check "nothing where it takes no time" sh -c '! grep -q "0/1" "$1"' - "$out"
+    check "nothing if it takes no time" sh -c '! grep -q "0/1" "$1"' - "$out"
     rm in/long.npy
 else
     echo "not checked: the progress bar, as 'script' gives no terminal here"

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Against NumPy and the safetensors package: io_python.sh VENV ATTNGRAD COPY
-# VENV is a virtual environment, made here where it is missing, with the packages numpy and safetensors of
-# pip's usual index. Where that cannot be had the test is skipped with exit code 77, and fails where the
+# VENV is a virtual environment, made here if it is missing, with the packages numpy and safetensors of
+# pip's usual index. If they cannot be installed, the test is skipped with exit code 77, or fails if the
 # variable CI is set.
 set -u
 venv=$1 attngrad=$2 copy=$3

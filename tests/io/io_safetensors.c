@@ -11,7 +11,7 @@ struct bytes {
     size_t size;
 };
 
-/* A file with that header and n bytes 0, 1, 2, ... behind it. */
+/* A file with that header and n bytes 0, 1, 2, ... after it. */
 static struct bytes make(const char *header, size_t n)
 {
     struct bytes b = {{0}, 8 + strlen(header) + n};

@@ -135,7 +135,7 @@ static void check_mode(uint32_t flags)
 
 /* ---- Stopped ---- */
 
-/* Old contents under a.npy, b.npy and c.safetensors; true where they are what the folder holds. */
+/* Old contents under a.npy, b.npy and c.safetensors; true if they are what the folder holds. */
 static void write_old(void)
 {
     ag_io_array old = array_of("x", AG_IO_F64, 2, 3, numbers);
@@ -348,7 +348,7 @@ static void check_partial(void)
     io_ok(ag_npy_write(writer, folder_path("d/b.npy"), &wide), "second");
     io_ok(ag_safetensors_write(writer, folder_path("c.safetensors"), &wide, 1, NULL, 0), "third");
     if (rmdir(folder_path("d")) != 0) {
-        printf("not checked: a place that is lost behind the writing, as temporary files have names here\n");
+        printf("not checked: a place that is lost after the writing, as temporary files have names here\n");
     } else {
         io_refused(ag_io_writer_commit(writer), AG_IO_SYSTEM, "d/b.npy': No such file or directory");
         CHECK(strstr(ag_io_last_message(), "; 1 of 3 files are in place: 'a.npy'") != NULL, "it says '%s'",

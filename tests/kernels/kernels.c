@@ -144,7 +144,7 @@ static double now(void)
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-/* Work a second in thousand millions, the best of 100 rounds of at least 1 ms. */
+/* Work per second, in units of 10^9, the best of 100 rounds of at least 1 ms. */
 static double rate(const agi_kernels *k, int entry)
 {
     struct trial t;
@@ -172,7 +172,7 @@ static double rate(const agi_kernels *k, int entry)
 
 static int bench_all(void)
 {
-    printf("float%d, one thread; product: GFLOP/s, the rest: 10^9 elements a second\n%-24s",
+    printf("float%d, one thread; product: GFLOP/s, the rest: 10^9 elements per second\n%-24s",
            (int)(8 * sizeof(real)), "");
     for (int n = 0; n < TABLES; n++) {
         printf("%10s", tables[n].k->name);

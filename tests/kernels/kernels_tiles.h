@@ -1,5 +1,5 @@
-/* What the kernels' test draws and allows on any tile: shapes, masked entries, NaN under them, the error of
- * a power of two. */
+/* Shared by the tests of kernels on score tiles: random shapes, masked entries, NaN under them, the error bound of
+ * exp2. */
 #ifndef AG_KERNELS_TILES_H
 #define AG_KERNELS_TILES_H
 

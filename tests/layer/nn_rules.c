@@ -242,7 +242,7 @@ static void check_packed(void)
     nn_free(&b);
 }
 
-/* Rows behind the last packed sequence count as little as those past a length. */
+/* Rows after the last packed sequence have no effect, like those past a length. */
 static void check_packed_tail(void)
 {
     const nn_config c = {"f32 b2 h2 q5 d4 packed=14,14", AG_LAYER_SELF | AG_LAYER_BIASES, 6, 0, 0, 0, 0};
@@ -264,10 +264,10 @@ static void check_packed_tail(void)
         const output *x = &outputs[o];
         const size_t bytes = array_bytes(&clean, x->kind, x->array);
         CHECK(bytes == 0 || memcmp(clean.at[x->kind][x->array], dirty.at[x->kind][x->array], bytes) == 0,
-              "%s of kind %d sees what stands behind the last sequence", nn_names[x->array], x->kind);
+              "%s of kind %d sees what follows the last sequence", nn_names[x->array], x->kind);
     }
     for (int64_t i = 9 * 6; i < 14 * 6; i++) {
-        CHECK(nn_get(&clean, VALUE, Y, i) == 0, "y[%lld], behind the last sequence, is not zero",
+        CHECK(nn_get(&clean, VALUE, Y, i) == 0, "y[%lld], after the last sequence, is not zero",
               (long long)i);
     }
     nn_free(&clean);

@@ -92,7 +92,7 @@ static const ag_check_result *find(const ag_check_report *report, const char *na
     return NULL;
 }
 
-/* A wrong gradient breaks the adjoint identity, which is about a sum; NaN is found where it is. */
+/* A wrong gradient breaks the adjoint identity, which is about a sum; NaN is found at its place. */
 static void test_identities(const char *text)
 {
     struct arrays x;

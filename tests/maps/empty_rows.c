@@ -1,7 +1,7 @@
-/* Nothing to attend to: empty batches, no queries, no keys, and rows that see no key, hidden in every
+/* Nothing to attend to: empty batches, no queries, no keys, and rows that see no key, masked in every
  * way there is, with and without a sink. Such a row gives O = 0, tO = 0, and lse = -inf, mu = 0 or, with
  * a sink, lse = s_h, mu = ts_h; through it only the sink has derivatives. Nothing may become NaN, even
- * where the queries, cotangents and tangents of such rows, the keys and values that no query sees and
+ * if the queries, cotangents and tangents of such rows, the keys and values that no query sees and
  * the biases of hidden entries are all NaN. */
 #include "visible.h"
 

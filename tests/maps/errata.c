@@ -1,6 +1,6 @@
 /* The slips of the four source documents, one function each, in the order of docs/errata.md: what the
  * document prints is computed beside its correction, and both are compared with central differences of
- * attention itself (and the correction, where it is one of the library's outputs, with the library).
+ * attention itself (and the correction, if it is one of the library's outputs, with the library).
  * The printed form must be far off or of a shape that cannot be, the correction close. The formulas
  * stand here in plain matrix products, apart from the library's, in the names of docs/math.md. */
 #include "check/stencil.h"
@@ -288,7 +288,7 @@ static ag_tensor view(const mat *m)
     return ag_bhnd(m->a, 1, m->rows, m->cols);
 }
 
-/* ag_forward, and ag_vjp where there is a cotangent. 0 where any call failed. */
+/* ag_forward, and ag_vjp if there is a cotangent. 0 if any call failed. */
 static int run_library(const ag_problem *problem, const ag_args *args)
 {
     ag_plan *plan = NULL;
@@ -308,7 +308,7 @@ static int run_library(const ag_problem *problem, const ag_args *args)
     return done;
 }
 
-/* O and the three gradients as ag_forward and ag_vjp give them; shapes of no size where they fail. */
+/* O and the three gradients as ag_forward and ag_vjp give them; shapes of no size if they fail. */
 typedef struct library_grads {
     mat O, dQ, dK, dV;
 } library_grads;
@@ -355,7 +355,7 @@ static mat library_ds(mat S, mat dP)
 typedef struct layer {
     mat Xq, Xk, Xv;
     mat Wq[HEADS], Wk[HEADS], Wv[HEADS]; /* one block of columns a head */
-    mat Wo[HEADS];                       /* one block of rows a head */
+    mat Wo[HEADS];                       /* one block of rows per head */
     mat dY;
     double scale;
 } layer;

@@ -99,7 +99,7 @@ static void test_list(const char *dtype)
     test_text(text, nothing);
 }
 
-/* Several tiles, spans and parts; left out where a test asks for little. */
+/* Several tiles, spans and parts; left out if AG_TEST_COUNT is small. */
 static void test_large(const char *dtype)
 {
     static const char *const list[] = {

@@ -1,6 +1,6 @@
 /* bfloat16 and float16 near the unfused formula's own error. The error rule also allows 8 eps A, which for these dtypes
- * may be as large as the result: here a result must be within four times the error of the baseline, or of rounding
- * the truth, on random problems of several tiles. */
+ * may be as large as the result: here the error of a result must be at most four times that of the baseline, or of
+ * rounding the truth, on random problems of several tiles. */
 #include "check/error_rule.h"
 #include "feature_pairs.h"
 
@@ -97,7 +97,7 @@ int main(void)
     weights_add_up("h2 q70 k700 d32 bf16");
     weights_add_up("h2 q70 k700 d32 f16");
 
-    const int count = test_count(ALL); /* fewer where a test asks for few: these are large */
+    const int count = test_count(ALL); /* fewer if AG_TEST_COUNT is small: these are large */
     for (int n = 0; n < (count == ALL ? PROBLEMS : count / 50); n++) {
         test(n);
     }

@@ -1,5 +1,6 @@
-/* What mask and bias hide: NaN in it has no effect, and time follows what they and a window leave visible. Processor
- * times of one thread, the least of some rounds, two calls in turns; the limits leave room for a busy machine. */
+/* Pairs that mask, bias or window exclude: NaN in their keys and values has no effect, and no time is spent on them.
+ * Time is the processor time of one thread, the minimum over some rounds of two calls in turn; the limits leave room
+ * for a busy machine. */
 #include <math.h>
 #include <time.h>
 
@@ -36,7 +37,7 @@ static int blocks(int64_t i, int64_t j)
     return i / (N / 8) == j / (N / 8);
 }
 
-/* The visible pairs of the call, by its mask, or by its bias where there is none. */
+/* The visible pairs of the call, by its mask, or by its bias if it has none. */
 static void show(struct arrays *x, visible sees)
 {
     const enum tensor t = x->data[T_MASK] != NULL ? T_MASK : T_BIAS;
@@ -160,7 +161,7 @@ static void test_nan(const char *words, const char *dtype, visible sees, rows qu
 }
 
 /* Causal, each query `offset` keys ahead: the first 64 see some keys of the third group, whose maximum is new, so that
- * sums before it are worth less; V of a key behind these is NaN. */
+ * sums before it are rescaled; V of a key after these is NaN. */
 static void test_hidden_behind_maximum(const char *dtype, int64_t offset)
 {
     struct arrays x;
@@ -184,7 +185,7 @@ static void test_hidden_behind_maximum(const char *dtype, int64_t offset)
     for (int64_t n = 0; n < 64 * 64; n++) {
         wrong += !isfinite(o[n]) || !isfinite(to[n]);
     }
-    CHECK(wrong == 0, "%s, offset %lld: NaN in a hidden V behind a new maximum changed %lld numbers", text,
+    CHECK(wrong == 0, "%s, offset %lld: NaN in a masked V after a new maximum changed %lld numbers", text,
           (long long)offset, (long long)wrong);
     free(k);
     free(v);
@@ -205,7 +206,7 @@ int main(void)
             test_nan(hiders[h], dtypes[d], without_idle, some,
                      (rows){202, 330}); /* from amid a group to the end */
         }
-        /* Before the first and behind the last window: 512 keys and more, of which 32 meet the first and last rows. */
+        /* Before the first and after the last window: 512 keys and more, of which 32 meet the first and last rows. */
         test_nan("q200 k1000 d32 window=600,0 align=bottom-right sink", dtypes[d], NULL, none,
                  (rows){0, 200});
         test_nan("q200 k1000 d32 window=0,610", dtypes[d], NULL, none, (rows){810, 1000});

@@ -185,7 +185,7 @@ int main(void)
             }
         }
     }
-    /* Short and plain: a sequence with all of its rows has a way of its own, one behind whose end there are more does
+    /* Short and plain: a sequence with all of its rows has a way of its own, one followed by further rows does
      * not. */
     for (size_t n = 0; n < sizeof lengths / sizeof lengths[0]; n++) {
         check_case("h3 d16 dv32", "", "f32", n, 1);

@@ -1,5 +1,5 @@
 /* All checks on random problems over all features and dtypes, with one thread and with two: small ones, and some of
- * several tiles, fewer of which are run where AG_TEST_COUNT asks for little. */
+ * several tiles, fewer of which are run if AG_TEST_COUNT is small. */
 #include "feature_pairs.h"
 #include "check/summary.h"
 

@@ -159,7 +159,7 @@ static void check_layout(struct arrays *x, const struct layout *l, const char *t
 static const char *const dtypes[] = {"f64", "f32", "f16", "bf16", "f16 out=f32", "bf16 grad=f32 aux=f32"};
 enum { DTYPES = sizeof dtypes / sizeof dtypes[0], LAYOUTS = sizeof layouts / sizeof layouts[0] };
 
-/* Problems of several tiles are left out where a test asks for little. */
+/* Problems of several tiles are left out if AG_TEST_COUNT is small. */
 static size_t with_large(size_t small, size_t large)
 {
     return test_count(1000) >= 500 ? small + large : small;

@@ -13,7 +13,7 @@ trains() {
     check "works: attngrad train $*" sh -c '[ "$1" -eq 0 ] && [ -s "$2" ] && [ -s "$3" ]' - "$code" "$out" "$err"
 }
 
-# value NAME: the number behind NAME in the line of stdout about the test
+# value NAME: the number after NAME in the line of stdout about the test
 value() {
     sed -n "s/^\(new sequences\|text not trained on\):.*$1 \([0-9.]*\).*/\2/p" "$out"
 }
@@ -248,7 +248,7 @@ resized '"context":"40","batch":"4"' '"context":"65536","batch":"65536"'
 unusable_with "GiB of memory: this machine has" train --resume --model changed --steps 90
 cp before whole
 
-# spoilt BYTES: a number, so many bytes behind the header, is not one
+# spoilt BYTES: a number, so many bytes after the header, is not one
 spoilt() {
     cp whole changed
     printf '\000\000\300\177' | dd of=changed bs=1 seek=$((8 + $(od -An -tu8 -N8 whole) + $1)) conv=notrunc 2>/dev/null
@@ -351,12 +351,12 @@ sh -c 'echo $$ >pid && exec "$@"' - "$attngrad" train --context 8192 --batch 3 -
 code=$?
 wait
 check "Ctrl-C in the test at the end does not wait for it" sh -c '[ "$1" -eq 130 ] && [ ! -s "$2" ]' - "$code" "$out"
-check "behind the last checkpoint" one tested
+check "after the last checkpoint" one tested
 if script -qec true /dev/null >/dev/null 2>&1; then
     terminal 300 60 train --context 8192 --batch 6 --threads 1 --steps 1 --layers 1 --model tested --overwrite
     check "a long test shows a bar" bar_within 60 '0/1  test  0:[0-9]'
 fi
 trains --context 2048 --batch 1 --steps 1 --layers 1 --width 16 --heads 2 --model tested --overwrite
-check "fewer sequences are tested where they are long: 16 of 2048 bytes" grep -q 'of 15968)' "$out"
+check "fewer sequences are tested if they are long: 16 of 2048 bytes" grep -q 'of 15968)' "$out"
 
 finish

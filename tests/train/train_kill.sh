@@ -1,5 +1,5 @@
 #!/bin/sh
-# A run that is killed, not asked: kill -9 at random moments, again and again, while it writes a checkpoint every
+# A run that gets no chance to clean up: kill -9 at random moments, again and again, while it writes a checkpoint every
 # step. Whatever the moment, the checkpoint loads; and the run that comes to its end at last has the bytes of one
 # that was never killed. usage: train_kill.sh PATH_TO_ATTNGRAD KILLS
 set -u

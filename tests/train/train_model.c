@@ -155,7 +155,7 @@ static void check_scale(void)
     model_destroy(&m);
 }
 
-/* Causal, and cut at the lengths: what stands behind the last target changes nothing. */
+/* Causal, and cut at the lengths: what follows the last target changes nothing. */
 static void check_lengths(void)
 {
     const int64_t lengths[BATCH] = {30, 30, 30};
@@ -176,14 +176,14 @@ static void check_lengths(void)
     batch.lengths = lengths;
     const double cut = loss_of(&m);
     batch.lengths = NULL;
-    CHECK(other == whole, "bytes behind the targets: loss %.17g, not %.17g", other, whole);
+    CHECK(other == whole, "bytes after the targets: loss %.17g, not %.17g", other, whole);
     CHECK(fabs(cut - whole) < 1e-6, "cut at the lengths: loss %.17g, not %.17g", cut, whole);
     memcpy(targets, kept_targets, sizeof targets);
     memcpy(tokens, kept_tokens, sizeof tokens);
     model_destroy(&m);
 }
 
-/* The probabilities behind each prefix: one byte after another, against all of it at once. Twice, as the cache can
+/* The probabilities after each prefix: one byte after another, against all of it at once. Twice, as the cache can
  * begin anew; all the targets of a batch of one are asked for. */
 static void check_cache(ag_dtype dtype, double limit)
 {

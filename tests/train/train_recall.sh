@@ -1,15 +1,14 @@
 #!/bin/sh
 # What the README promises of the run with default settings: over 99% recall in under two minutes on two cores. The
-# accuracy is held always; the time only where two processors were there for the run alone, which is taken to be so
-# where all other processes together were busy for less than a tenth of a processor meanwhile (/proc/stat less the
-# run's own time). usage: train_recall.sh PATH_TO_ATTNGRAD
+# accuracy is always checked; the time only if two processors were free for the run, which is assumed if all other
+# processes together were busy for less than a tenth of a processor meanwhile (/proc/stat less the run's own time). usage: train_recall.sh PATH_TO_ATTNGRAD
 set -u
 [ $# -eq 1 ] || { echo "usage: train_recall.sh PATH_TO_ATTNGRAD" >&2; exit 2; }
 . "$(dirname "$0")/../command.sh"
 cd "$dir" || exit 2
 most=120
 
-# busy: seconds that all processors together have worked since the start; nothing where the system does not say
+# busy: seconds that all processors together have worked since the start; nothing if the system does not say
 busy() {
     awk -v hertz="$(getconf CLK_TCK)" '/^cpu / { print ($2 + $3 + $4 + $7 + $8 + $9) / hertz }' /proc/stat 2>/dev/null
 }
