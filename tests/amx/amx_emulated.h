@@ -222,7 +222,7 @@ static inline __m512i emulated_multishift(__m512i control, __m512i x)
 /* ---- The names that the AMX sources use ---- */
 
 #define AMX_LOAD(t, p, stride) emulated_load(t, p, stride)
-#define AMX_PASS(t, p, stride) emulated_load(t, p, stride)
+#define AMX_LOAD_T1(t, p, stride) emulated_load(t, p, stride)
 #define AMX_STORE(t, p, stride) emulated_store(t, p, stride)
 #define AMX_ZERO(t) emulated_zero(t)
 #define AMX_ADD_PRODUCT(c, a, b) emulated_add_product(c, a, b)

@@ -48,13 +48,13 @@ static void copy_tiles(const void *from, void *to, int64_t stride)
     const char *p = from;
     const int64_t tile = AMX_TEST_ROWS * stride;
     AMX_LOAD(0, p, stride);
-    AMX_PASS(1, p + tile, stride);
+    AMX_LOAD_T1(1, p + tile, stride);
     AMX_LOAD(2, p + 2 * tile, stride);
-    AMX_PASS(3, p + 3 * tile, stride);
+    AMX_LOAD_T1(3, p + 3 * tile, stride);
     AMX_LOAD(4, p + 4 * tile, stride);
-    AMX_PASS(5, p + 5 * tile, stride);
+    AMX_LOAD_T1(5, p + 5 * tile, stride);
     AMX_LOAD(6, p + 6 * tile, stride);
-    AMX_PASS(7, p + 7 * tile, stride);
+    AMX_LOAD_T1(7, p + 7 * tile, stride);
     AMX_ZERO(3);
     AMX_ZERO(6);
     store_tiles(to, stride);

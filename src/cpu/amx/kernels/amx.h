@@ -28,7 +28,7 @@ typedef struct {
 #define AMX_LOAD(t, p, stride)                                                                               \
     __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #t ::"r"(p), "r"((int64_t)(stride)) : "memory")
 /* The same with a hint that the first cache need not keep it (tileloaddt1). */
-#define AMX_PASS(t, p, stride)                                                                               \
+#define AMX_LOAD_T1(t, p, stride)                                                                            \
     __asm__ volatile("tileloaddt1 (%0,%1,1), %%tmm" #t ::"r"(p), "r"((int64_t)(stride)) : "memory")
 #define AMX_STORE(t, p, stride)                                                                              \
     __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)" ::"r"(p), "r"((int64_t)(stride)) : "memory")
