@@ -1,16 +1,16 @@
 /* Each entry of each table of tile kernels that this processor can run, against plain loops in long double
  * and against the scalar table, over many shapes. Compiled twice, for float32 and float64. With --bench it
- * times the same calls instead. With its headers kernels_*.h the one test that sees src/cpu. */
+ * times the same calls instead. Its parts are in kernels_*_tmpl.c. */
 #include <time.h>
 
 #include "core/cpu_info.h"
-#include "kernels_gradients.h"
-#include "kernels_narrow.h"
-#include "kernels_rows.h"
-#include "kernels_scores.h"
+#include "kernels_gradients_tmpl.c"
+#include "kernels_narrow_tmpl.c"
+#include "kernels_rows_tmpl.c"
+#include "kernels_scores_tmpl.c"
 #if defined(__x86_64__) && !defined(AGI_REAL64)
 #define HAS_AMX_TABLE 1
-#include "kernels_amx.h"
+#include "kernels_amx_tmpl.c"
 #else
 #define HAS_AMX_TABLE 0
 #endif

@@ -1,8 +1,5 @@
 /* The entries that are no stage of the scores: draws, calls and truths of the products, of rows, dots, logarithms,
  * transpose and dropout. */
-#ifndef AG_KERNELS_ROWS_H
-#define AG_KERNELS_ROWS_H
-
 #include "core/philox.h"
 #include "kernels_tiles.h"
 
@@ -356,5 +353,3 @@ static void expect_dropout(struct trial *t)
         }
     }
 }
-
-#endif

@@ -1,8 +1,5 @@
 /* The entries that go from products to weights: draws, calls and truths of scores, mask_band, softmax,
  * softmax_tangent and weights. */
-#ifndef AG_KERNELS_SCORES_H
-#define AG_KERNELS_SCORES_H
-
 #include "kernels_tiles.h"
 
 #define LOG2_E_WIDE 1.4426950408889634073599246810018921374L
@@ -370,5 +367,3 @@ static void expect_weights(struct trial *t)
         }
     }
 }
-
-#endif

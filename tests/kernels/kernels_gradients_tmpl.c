@@ -1,8 +1,5 @@
 /* The entries that work on weights and gradients: draws, calls and truths of score_tangents,
  * score_gradients, score_gradient_tangents, softcap_gradients and multiply. */
-#ifndef AG_KERNELS_GRADIENTS_H
-#define AG_KERNELS_GRADIENTS_H
-
 #include "kernels_tiles.h"
 
 /* ---- score_tangents ---- */
@@ -165,5 +162,3 @@ static void expect_multiply(struct trial *t)
         }
     }
 }
-
-#endif

@@ -1,8 +1,5 @@
 /* The conversions to and from 16-bit formats: what is stored is what one rounding of factor times the number gives, as
  * agi_store rounds; what is loaded is what agi_load gives. */
-#ifndef AG_KERNELS_NARROW_H
-#define AG_KERNELS_NARROW_H
-
 #include "core/number.h"
 #include "kernels_trial.h"
 
@@ -99,5 +96,3 @@ static void check_widened(const agi_kernels *k, ag_dtype dtype, int64_t stride)
     free(from);
     free(to);
 }
-
-#endif

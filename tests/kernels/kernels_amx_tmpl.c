@@ -1,10 +1,7 @@
 /* The AMX table against plain loops: operands, products, roundings and stages, with guards around what they
  * write, and the caller's tile configuration before and after. */
-#ifndef AG_KERNELS_AMX_H
-#define AG_KERNELS_AMX_H
-
 #include "core/cpu_info.h"
-#include "kernels_amx_stages.h"
+#include "kernels_amx_stages_tmpl.c"
 
 /* ---- The configuration ---- */
 
@@ -128,5 +125,3 @@ static void check_amx(int rounds)
         check_amx_dots(&r);
     }
 }
-
-#endif

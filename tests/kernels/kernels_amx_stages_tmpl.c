@@ -1,8 +1,5 @@
 /* The AMX table: what is done to score tiles. */
-#ifndef AG_KERNELS_AMX_STAGES_H
-#define AG_KERNELS_AMX_STAGES_H
-
-#include "kernels_amx_operands.h"
+#include "kernels_amx_operands_tmpl.c"
 
 /* Relative errors of weights, truncated or rounded, and of their sums. */
 #define AMX_WEIGHT_ERROR (0x1p-7 + 1e-3)
@@ -450,5 +447,3 @@ static void check_amx_gradient_tangents(struct rng *r)
     compare_tangents(&t, tile_stride);
     release_tangent_trial(&t);
 }
-
-#endif

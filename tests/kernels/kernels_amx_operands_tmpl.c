@@ -1,7 +1,4 @@
 /* The AMX table: operands from rows, rounding, rows from sums, norms and products of rows. */
-#ifndef AG_KERNELS_AMX_OPERANDS_H
-#define AG_KERNELS_AMX_OPERANDS_H
-
 #include "kernels_amx_memory.h"
 
 /* ---- Operands: each number of a tile is one of the stored numbers, given by `source` ---- */
@@ -276,5 +273,3 @@ static void check_amx_dots(struct rng *r)
     release(&b, "dots");
     release(&out, "dots");
 }
-
-#endif
