@@ -86,8 +86,7 @@ AG_API ag_io_status ag_safetensors_open(ag_io_file **file, const char *path);
 AG_API ag_io_status ag_npy_open_memory(ag_io_file **file, const void *bytes, size_t size);
 AG_API ag_io_status ag_safetensors_open_memory(ag_io_file **file, const void *bytes, size_t size);
 
-AG_API void
-ag_io_close(ag_io_file *file); /* NULL is allowed; pointers that were got from file become invalid */
+AG_API void ag_io_close(ag_io_file *file); /* also frees its arrays and metadata; NULL is allowed */
 
 /* Set *arrays to the arrays, in the order of their bytes, and *pairs to the metadata; return how many there are.
  * Tensors of a dtype that this library does not know are left out: for these ag_io_find returns AG_IO_INVALID_FILE,
