@@ -9,7 +9,7 @@
 
 enum { WIDTH = 80, LABEL = 9, TEXT_SIZE = 1024, PLACE_SIZE = 128 };
 
-/* "label    words ...", broken between words so that no line is wider than WIDTH. */
+/* Prints "label    words ...", broken between words so that no line is wider than WIDTH. */
 static void print_wrapped(const char *label, const char *text)
 {
     int column = printf("%-*s", LABEL, label);

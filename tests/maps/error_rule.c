@@ -1,5 +1,5 @@
-/* The error rule: the reference keeps it in all four dtypes, on the problems where rounding errors are
- * largest and on random ones; and results that are wrong by a little break it. */
+/* The error rule: the reference satisfies it in all four dtypes, on the problems with the largest rounding
+ * errors and on random ones; results that are slightly wrong violate it. */
 #include "check/error_rule.h"
 #include "feature_pairs.h"
 
