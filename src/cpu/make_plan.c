@@ -43,7 +43,8 @@ const agi_kernels *REAL(agi_kernels_of)(const ag_plan *plan)
     }
 }
 
-/* A negative scale is no plain one: -infinity times it would not stay -infinity. Nor is one that rounds to 0. */
+/* Scores with a negative scale are not plain: -infinity times the scale would not stay -infinity. Nor are those
+ * with a scale that rounds to 0. */
 static agi_features features_of(const ag_problem *p)
 {
     const bool pair_mask = agi_has(p, AG_MASK | AG_BIAS | AG_TABLE), softcap = p->softcap > 0;

@@ -8,7 +8,7 @@
 #include "cpu/facts.h"
 #include "cpu/vec/kernels/kernels.h"
 
-/* What is on the scores beside the band of causal and window. The only place that decides it: agi_features_of. */
+/* What is on the scores beside the band of causal and window. Decided in one place: features_of in make_plan.c. */
 typedef struct {
     bool plain;     /* nothing but a positive scale: the softmax may take scores as the product leaves them */
     bool pair_mask; /* a mask or a bias may hide single pairs */
@@ -55,7 +55,7 @@ static inline const agi_cpu_plan *agi_cpu_plan_of(const ag_plan *plan)
 /* The vector kernels of the instruction set that the plan has chosen, for this real. */
 const agi_kernels *REAL(agi_kernels_of)(const ag_plan *plan);
 
-/* schedule.c: needs everything above it in the struct. */
+/* drivers/schedule.c. Both read what stands before the schedules in agi_cpu_plan. */
 agi_row_schedule REAL(agi_row_schedule_of)(const agi_cpu_plan *cpu, const ag_plan *plan);
 agi_backward_schedule REAL(agi_backward_schedule_of)(const agi_cpu_plan *cpu, const ag_plan *plan,
                                                      agi_map map);

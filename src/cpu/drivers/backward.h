@@ -59,15 +59,15 @@ typedef struct {
     real *dK, *dV; /* sums of the span, if there is one split */
     real *
         dQ; /* [heads per kv head][dq_rows][dq_width] if there are several spans and one split; one tile if one span */
-    real *products; /* [heads per kv head][2][Nq]: D and tD, if there are several spans and one split */
-    void *own;      /* scratch of the ops */
+    real *deltas; /* [heads per kv head][2][Nq]: D and tD, if there are several spans and one split */
+    void *own;    /* scratch of the ops */
 } agi_backward_scratch;
 
 /* What all threads share. */
 typedef struct {
     real *dK, *dV;                 /* [groups][q_splits][span][D_pad], if there are several splits */
     real *dQ;                      /* [groups][heads per kv head][dq_rows][dq_width], likewise */
-    real *products;                /* [groups][heads per kv head][2][Nq], likewise */
+    real *deltas;                  /* [groups][heads per kv head][2][Nq], likewise */
     real *bias_full;               /* dbias in reals, if it is a sum and its dtype is narrower */
     double *bias_small;            /* [q_splits][sizes of the bias] */
     double *table;                 /* [heads][q_splits][buckets] */
@@ -185,7 +185,7 @@ typedef struct {
 void REAL(agi_patch_weights)(const agi_backward_scratch *s, const agi_head *x, const agi_key_tile *keys,
                              const agi_patch *patch, const agi_score_tiles *t);
 
-/* From P and the products dP^T, tdP^T and tQ K^T + Q tK^T of a patch to R and dZ, tR and tdZ, in place. */
+/* From P and the deltas dP^T, tdP^T and tQ K^T + Q tK^T of a patch to R and dZ, tR and tdZ, in place. */
 void REAL(agi_vjp_patch)(const agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
                          const agi_key_tile *keys, const agi_patch *patch, const agi_score_tiles *t);
 void REAL(agi_vjp_jvp_patch)(const agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
