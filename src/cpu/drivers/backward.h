@@ -185,7 +185,7 @@ typedef struct {
 void REAL(agi_patch_weights)(const agi_backward_scratch *s, const agi_head *x, const agi_key_tile *keys,
                              const agi_patch *patch, const agi_score_tiles *t);
 
-/* From P and the deltas dP^T, tdP^T and tQ K^T + Q tK^T of a patch to R and dZ, tR and tdZ, in place. */
+/* From P and the products dP^T, tdP^T and tQ K^T + Q tK^T of a patch to R and dZ, tR and tdZ, in place. */
 void REAL(agi_vjp_patch)(const agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
                          const agi_key_tile *keys, const agi_patch *patch, const agi_score_tiles *t);
 void REAL(agi_vjp_jvp_patch)(const agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
