@@ -1,6 +1,6 @@
 # Completion of `attngrad` for bash: commands and options are those that the command's own help names.
 
-# _attngrad_options COMMAND: its options, one a line
+# _attngrad_options COMMAND: its options, one per line
 _attngrad_options() {
     "$1" "${@:2}" --help 2>/dev/null | grep -oE -- '--[a-z][a-z-]*' | LC_ALL=C sort -u
 }
@@ -54,7 +54,7 @@ _attngrad_value() {
     esac
 }
 
-# Options whose value stands only behind a '='.
+# Options whose value must follow a '='.
 _attngrad_optional() {
     case $1 in
     --causal) mapfile -t COMPREPLY < <(compgen -W 'bottom-right top-left' -- "$2") ;;

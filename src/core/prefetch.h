@@ -57,4 +57,26 @@ static inline uintptr_t agi_prefetch_step(agi_prefetch_list *list, int64_t bytes
     return at;
 }
 
+enum { AGI_MAX_PREFETCH_ARRAYS = 4 };
+
+/* Rows of several arrays to prefetch, in this order: rows[i] rows of bytes[i] bytes, stride[i] bytes apart. Arrays
+ * before `first` are done. Single numbers and no struct per array: code that stores AMX tiles would wait for store
+ * forwarding if it loaded a struct in other pieces than it was stored in. */
+typedef struct {
+    int first, n;
+    int64_t rows_per_step;
+    uintptr_t at[AGI_MAX_PREFETCH_ARRAYS];
+    int64_t stride[AGI_MAX_PREFETCH_ARRAYS], bytes[AGI_MAX_PREFETCH_ARRAYS], rows[AGI_MAX_PREFETCH_ARRAYS];
+} agi_prefetch_rows;
+
+/* Adds an array; none if p is NULL or it has no rows. */
+void agi_prefetch_rows_add(agi_prefetch_rows *x, const void *p, int64_t stride, int64_t bytes, int64_t rows);
+
+/* From now on, `steps` steps prefetch all rows. */
+void agi_prefetch_rows_begin(agi_prefetch_rows *x, int64_t steps);
+
+/* Prefetches the rows of one step, except for the first bytes of them, at most max_bytes: the caller prefetches those
+ * line by line among its own instructions. Returns them; an empty range at the end. */
+agi_range agi_prefetch_rows_step(agi_prefetch_rows *x, int64_t max_bytes);
+
 #endif

@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "amx/amx_instructions.h"
 #include "core/cpu_info.h"
 #include "core/number.h"
 #include "check/rng.h"
@@ -366,10 +367,10 @@ static void check_tile_state(const variant *v)
     rng_init(&r, 3, 0);
     draw_sum(&r, &s, &kinds[2], false);
     ag_plan *plan = plan_for(v, &kinds[2], 1);
-    __asm__ volatile("ldtilecfg %0" ::"m"(ours) : "memory");
+    amx_here->load_config(ours);
     run(&s, 1, plan);
-    __asm__ volatile("sttilecfg %0" : "=m"(after)::"memory");
-    __asm__ volatile("tilerelease" ::: "memory");
+    amx_here->store_config(after);
+    amx_here->release();
     CHECK(memcmp(ours, after, sizeof ours) == 0, "a product changed the caller's configuration of tiles");
     check_sum(&s, v, &kinds[2], 3);
     ag_plan_destroy(plan);

@@ -51,16 +51,16 @@ static void check_amx_transpose_sums(struct rng *r)
     struct guarded to = float_numbers(r, (n - 1) * ld + m, -2, 2), before = guard((n - 1) * ld + m, 4);
     struct faults faults = {0};
     memcpy(floats_of(&before), floats_of(&to), before.bytes);
-    agi_amx_table.turn(floats_of(&to), ld, floats_of(&sums), col_stride, m, n);
+    agi_amx_table.transpose_sums(floats_of(&to), ld, floats_of(&sums), col_stride, m, n);
     for (int64_t at = 0; at < (n - 1) * ld + m; at++) {
         const bool inside = at % ld < m;
         const float wanted = inside ? sum_at(&sums, col_stride, at % ld, at / ld) : floats_of(&before)[at];
         expect_near(&faults, at, (double)floats_of(&to)[at], (double)wanted, 0);
     }
-    report(&faults, "turn");
-    release(&sums, "turn");
-    release(&to, "turn");
-    release(&before, "turn");
+    report(&faults, "transpose_sums");
+    release(&sums, "transpose_sums");
+    release(&to, "transpose_sums");
+    release(&before, "transpose_sums");
 }
 
 /* ---- Roundings: a group of keys by W lanes ---- */
@@ -90,8 +90,8 @@ static void check_amx_rounding(struct rng *r)
     struct guarded scores = float_numbers(r, GROUP_KEYS * PANEL, -3, 3);
     struct guarded vnni = guard(W / 16 * AMX_AB, 2), rows = guard(2 * tile_stride, 2);
     struct faults wrong_vnni = {0}, wrong_rows = {0};
-    agi_amx_table.round_pairs(narrow_of(&vnni), floats_of(&scores), W);
-    agi_amx_table.round_rows(narrow_of(&rows), tile_stride, floats_of(&scores), W);
+    agi_amx_table.round_to_vnni(narrow_of(&vnni), floats_of(&scores), W);
+    agi_amx_table.round_to_rows(narrow_of(&rows), tile_stride, floats_of(&scores), W);
     for (int64_t j = 0; j < GROUP_KEYS; j++) {
         for (int64_t i = 0; i < W; i++) {
             const double t = (double)floats_of(&scores)[j * PANEL + i];
@@ -101,11 +101,11 @@ static void check_amx_rounding(struct rng *r)
                         t, half_place(t));
         }
     }
-    report(&wrong_vnni, "round_pairs");
-    report(&wrong_rows, "round_rows");
-    release(&scores, "round_pairs");
-    release(&vnni, "round_pairs");
-    release(&rows, "round_rows");
+    report(&wrong_vnni, "round_to_vnni");
+    report(&wrong_rows, "round_to_rows");
+    release(&scores, "round_to_vnni");
+    release(&vnni, "round_to_vnni");
+    release(&rows, "round_to_rows");
 }
 
 /* to[n][m] = factor[n] times the sum, in bfloat16; nothing is written between the rows. */
@@ -116,7 +116,8 @@ static void check_amx_store_transposed(struct rng *r)
     struct guarded from = float_numbers(r, col_stride * PANEL, -2, 2), factor = float_numbers(r, n, 0, 1),
                    to = guard((n - 1) * ld + m, 2);
     struct faults wrong = {0};
-    agi_amx_table.put_turned(narrow_of(&to), ld, floats_of(&from), col_stride, floats_of(&factor), m, n);
+    agi_amx_table.store_transposed(narrow_of(&to), ld, floats_of(&from), col_stride, floats_of(&factor), m,
+                                   n);
     for (int64_t i = 0; i < n; i++) {
         for (int64_t c = 0; c < ld && i * ld + c < (n - 1) * ld + m; c++) {
             const float wanted = floats_of(&factor)[i] * sum_at(&from, col_stride, c < m ? c : 0, i);
@@ -127,10 +128,10 @@ static void check_amx_store_transposed(struct rng *r)
             expect_near(&wrong, i * ld + c, narrow_of(&to)[i * ld + c], rounded, 0);
         }
     }
-    report(&wrong, "put_turned");
-    release(&from, "put_turned");
-    release(&factor, "put_turned");
-    release(&to, "put_turned");
+    report(&wrong, "store_transposed");
+    release(&from, "store_transposed");
+    release(&factor, "store_transposed");
+    release(&to, "store_transposed");
 }
 
 /* Up to 16 rows of sums in row-major order; nothing is written between the rows. */
@@ -141,7 +142,7 @@ static void check_amx_store_rows(struct rng *r)
     struct faults wrong = {0};
     const float factor = (float)(4 * rng_uniform(r) - 2);
     floats_of(&sums)[0] = rng_chance(r, 0.5) ? INFINITY : -INFINITY;
-    agi_amx_table.put_rows(narrow_of(&to), ld, floats_of(&sums), factor, m, n);
+    agi_amx_table.store_rows(narrow_of(&to), ld, floats_of(&sums), factor, m, n);
     for (int64_t at = 0; at < (m - 1) * ld + n; at++) {
         const int64_t i = at / ld, c = at % ld;
         uint16_t rounded = 0xa5a5;
@@ -151,9 +152,9 @@ static void check_amx_store_rows(struct rng *r)
         }
         expect_near(&wrong, at, narrow_of(&to)[at], rounded, 0);
     }
-    report(&wrong, "put_rows");
-    release(&sums, "put_rows");
-    release(&to, "put_rows");
+    report(&wrong, "store_rows");
+    release(&sums, "store_rows");
+    release(&to, "store_rows");
 }
 
 /* Zeros at the keys that are masked, NaN or not. */
@@ -172,14 +173,14 @@ static void check_amx_zero_masked_keys(struct rng *r)
             narrow_of(&from)[n] = 0x7fc0; /* NaN */
         }
     }
-    agi_amx_table.clean(narrow_of(&to), narrow_of(&from), tiles, kept);
+    agi_amx_table.zero_masked_keys(narrow_of(&to), narrow_of(&from), tiles, kept);
     for (int64_t n = 0; n < tiles * AMX_AB; n++) {
         expect_near(&wrong, n, narrow_of(&to)[n], kept[n % GROUP_KEYS] ? narrow_of(&from)[n] : 0, 0);
     }
-    report(&wrong, "clean");
-    release(&from, "clean");
-    release(&to, "clean");
-    release(&keep, "clean");
+    report(&wrong, "zero_masked_keys");
+    release(&from, "zero_masked_keys");
+    release(&to, "zero_masked_keys");
+    release(&keep, "zero_masked_keys");
 }
 
 /* Zeros outside the band, in rows and in VNNI; nothing else changes. */
@@ -191,8 +192,8 @@ static void check_amx_mask_band(struct rng *r)
     struct faults wrong_rows = {0}, wrong_vnni = {0};
     memcpy(old_rows.memory, rows.memory, rows.bytes + 2 * AMX_GUARD);
     memcpy(old_vnni.memory, vnni.memory, vnni.bytes + 2 * AMX_GUARD);
-    agi_amx_table.hide_rows(narrow_of(&rows), tile_stride, low, high);
-    agi_amx_table.hide_pairs(narrow_of(&vnni), low, high);
+    agi_amx_table.mask_band_rows(narrow_of(&rows), tile_stride, low, high);
+    agi_amx_table.mask_band_vnni(narrow_of(&vnni), low, high);
     for (int64_t j = 0; j < GROUP_KEYS; j++) {
         for (int64_t i = 0; i < 32; i++) {
             const bool visible = low <= j - i && j - i <= high;
@@ -203,14 +204,14 @@ static void check_amx_mask_band(struct rng *r)
                         visible ? narrow_at(narrow_of(&old_vnni), pair) : 0, 0);
         }
     }
-    report(&wrong_rows, "hide_rows");
-    report(&wrong_vnni, "hide_pairs");
+    report(&wrong_rows, "mask_band_rows");
+    report(&wrong_vnni, "mask_band_vnni");
     CHECK(memcmp(narrow_of(&rows) + AMX_AB, narrow_of(&old_rows) + AMX_AB,
                  (size_t)(tile_stride - AMX_AB) * 2) == 0,
-          "amx hide_rows writes between its tiles");
+          "amx mask_band_rows writes between its tiles");
     struct guarded *const all[] = {&rows, &vnni, &old_rows, &old_vnni};
     for (int n = 0; n < 4; n++) {
-        release(all[n], "hide_rows");
+        release(all[n], "mask_band_rows");
     }
 }
 

@@ -8,27 +8,27 @@
 /* ---- The queued scores, which a stage interleaves with its own work ---- */
 
 struct amx_queued {
-    amx_next next;
+    amx_queue next;
     amx_config caller;
-    struct guarded rows[MOST_SQUARES], columns[MOST_SQUARES], T[MOST_SQUARES];
+    struct guarded rows[MAX_BLOCKS], columns[MAX_BLOCKS], T[MAX_BLOCKS];
 };
 
 /* Blocks of any depth, in one or the other half of a panel. */
 static void draw_amx_queued(struct rng *r, struct amx_queued *b)
 {
-    b->next.n = rng_range(r, 0, MOST_SQUARES);
-    b->next.ask = (const char *)b; /* prefetched, not read */
-    b->next.end = b->next.ask + 64 * rng_range(r, 0, MOST_LINES);
+    b->next.n = rng_range(r, 0, MAX_BLOCKS);
+    b->next.prefetch = (const char *)b; /* prefetched, not read */
+    b->next.prefetch_end = b->next.prefetch + 64 * rng_range(r, 0, MAX_PREFETCH_LINES);
     for (int64_t n = 0; n < b->next.n; n++) {
-        amx_square *const block = &b->next.squares[n];
+        amx_block2x2 *const block = &b->next.blocks[n];
         block->depth = rng_range(r, 0, 6);
         block->ld = AMX_DEPTH * (block->depth + rng_range(r, 0, 2));
-        block->line = AMX_AB * (block->depth + rng_range(r, 0, 2));
+        block->query_stride = AMX_AB * (block->depth + rng_range(r, 0, 2));
         b->rows[n] = narrow_numbers(r, 31 * block->ld + AMX_DEPTH * block->depth);
-        b->columns[n] = narrow_numbers(r, block->line + AMX_AB * block->depth);
+        b->columns[n] = narrow_numbers(r, block->query_stride + AMX_AB * block->depth);
         b->T[n] = float_numbers(r, GROUP_KEYS * PANEL, -1, 1);
-        block->rows = narrow_of(&b->rows[n]);
-        block->columns = narrow_of(&b->columns[n]);
+        block->keys = narrow_of(&b->rows[n]);
+        block->queries = narrow_of(&b->columns[n]);
         block->T = floats_of(&b->T[n]) + 32 * rng_range(r, 0, 1);
         for (int64_t at = 0; at < GROUP_KEYS * PANEL; at++) { /* shows where nothing is written */
             floats_of(&b->T[n])[at] = 1e9F;
@@ -42,17 +42,17 @@ static void check_amx_queued(struct amx_queued *b, const char *what)
     struct faults faults = {0};
     agi_amx_table.end(&b->caller);
     for (int64_t n = 0; n < b->next.n; n++) {
-        const amx_square *const block = &b->next.squares[n];
+        const amx_block2x2 *const block = &b->next.blocks[n];
         const int64_t first = block->T - floats_of(&b->T[n]);
         for (int64_t e = 0; e < GROUP_KEYS * PANEL; e++) {
             const int64_t j = e / PANEL, i = e % PANEL - first;
             double sum = 0, size = 0;
             for (int64_t k = 0; k < AMX_DEPTH * block->depth; k++) {
-                const int64_t tile = i / 16 * block->line + k / 32 * AMX_AB,
+                const int64_t tile = i / 16 * block->query_stride + k / 32 * AMX_AB,
                               pair = k % 32 / 2 * 32 + i % 16 * 2 + k % 2;
                 const bool inside = i >= 0 && i < 32;
-                const double term = inside ? narrow_at(block->rows, j * block->ld + k) *
-                                                 narrow_at(block->columns, tile + pair)
+                const double term = inside ? narrow_at(block->keys, j * block->ld + k) *
+                                                 narrow_at(block->queries, tile + pair)
                                            : 0;
                 sum += term;
                 size += fabs(term);
@@ -74,8 +74,8 @@ static void check_amx_score_blocks(struct rng *r)
 {
     struct amx_queued b;
     draw_amx_queued(r, &b);
-    agi_amx_table.scores(&b.next);
-    check_amx_queued(&b, "scores");
+    agi_amx_table.score_blocks(&b.next);
+    check_amx_queued(&b, "score_blocks");
 }
 
 /* ---- Stages ---- */
@@ -118,7 +118,7 @@ static void check_amx_softmax(struct rng *r)
             CHECK(p < 0x1p9, "amx softmax: a weight of %g with its shift", p);
             expect_near(&weights, j * W + i, narrow_at(narrow_of(&vnni), vnni_place(j, i)), p,
                         AMX_WEIGHT_ERROR * p);
-            sum += AMX_CENTRED * p;
+            sum += AMX_TRUNCATION_SCALE * p;
         }
         wanted |= after != before && !isinf(before);
         expect_near(&factors, i, (double)alpha[i], factor, factor == 1 ? 0 : alpha_error * factor);

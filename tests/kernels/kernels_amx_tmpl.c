@@ -71,10 +71,10 @@ static void check_amx_product(struct rng *r)
     memset(floats_of(&bound), 0, bound.bytes);
     for (int64_t e = 0; e < 16 * tiles_m * 16 * tiles_n; e++) {
         const int64_t m = e / (16 * tiles_n), n = e % (16 * tiles_n);
-        const int64_t at = m / 16 * sums.line + n / 16 * sums.step + m % 16 * 16 + n % 16;
+        const int64_t at = m / 16 * sums.stride_m + n / 16 * sums.stride_n + m % 16 * 16 + n % 16;
         double sum = add ? (double)floats_of(&before)[at] : 0, size = fabs(sum);
         for (int64_t k = 0; k < 32 * tiles_k; k++) {
-            const int64_t tile = n / 16 * right.line + k / 32 * right.step,
+            const int64_t tile = n / 16 * right.stride_mn + k / 32 * right.stride_k,
                           pair = k % 32 / 2 * 32 + n % 16 * 2 + k % 2;
             const double term = narrow_at(left.p, m * row + k) * narrow_at(right.p, tile + pair);
             sum += term;
@@ -105,9 +105,9 @@ static void check_amx(int rounds)
         struct rng r;
         rng_init(&r, (uint64_t)n, 99);
         check_amx_product(&r);
-        check_amx_tile(&r, "columns", 16, agi_amx_table.columns, vnni_transposed_source);
-        check_amx_tile(&r, "far_pairs", 32, agi_amx_table.far_pairs, split16_source);
-        check_amx_tile(&r, "turned", 32, agi_amx_table.turned, transposed_source);
+        check_amx_tile(&r, "transpose_to_vnni", 16, agi_amx_table.transpose_to_vnni, vnni_transposed_source);
+        check_amx_tile(&r, "vnni_pairs_split16", 32, agi_amx_table.vnni_pairs_split16, split16_source);
+        check_amx_tile(&r, "transpose_tile", 32, agi_amx_table.transpose_tile, transposed_source);
         check_amx_transpose_sums(&r);
         check_amx_rounding(&r);
         check_amx_store_transposed(&r);

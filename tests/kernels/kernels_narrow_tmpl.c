@@ -56,8 +56,8 @@ static void check_narrow(const agi_kernels *k, ag_dtype dtype, uint64_t seed)
         from[i] = narrow_input(&r, dtype);
         agi_store(dtype, wanted + NARROW_GUARD, i, factor * (double)from[i]);
     }
-    (dtype == AG_BF16 ? k->put_bf16 : k->put_f16)(to + NARROW_GUARD, from, n, factor);
-    const char *name = dtype == AG_BF16 ? "put_bf16" : "put_f16";
+    (dtype == AG_BF16 ? k->store_bf16 : k->store_f16)(to + NARROW_GUARD, from, n, factor);
+    const char *name = dtype == AG_BF16 ? "store_bf16" : "store_f16";
     for (int64_t i = 0; i < NARROW_MOST + 2 * NARROW_GUARD; i++) {
         const int64_t at = i - NARROW_GUARD;
         const bool inside = at >= 0 && at < n;
@@ -85,14 +85,14 @@ static void check_widened(const agi_kernels *k, ag_dtype dtype, int64_t stride)
     for (int64_t i = 0; i < ALL; i++) {
         from[i * stride] = (uint16_t)i;
     }
-    (dtype == AG_BF16 ? k->get_bf16 : k->get_f16)(to, from, stride, ALL);
+    (dtype == AG_BF16 ? k->load_bf16 : k->load_f16)(to, from, stride, ALL);
     for (int64_t i = 0; i < ALL; i++) {
         const double truth = agi_load(dtype, from, i * stride);
         wrong += (double)to[i] != truth && !(isnan((double)to[i]) && isnan(truth));
         wrong += truth == 0 && signbit((double)to[i]) != signbit(truth);
     }
     CHECK(wrong == 0, "%s %s: %lld numbers, %lld apart, are not their own", k->name,
-          dtype == AG_BF16 ? "get_bf16" : "get_f16", (long long)wrong, (long long)stride);
+          dtype == AG_BF16 ? "load_bf16" : "load_f16", (long long)wrong, (long long)stride);
     free(from);
     free(to);
 }

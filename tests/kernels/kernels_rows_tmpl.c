@@ -41,16 +41,16 @@ static void call_product(const agi_kernels *k, struct trial *t)
 }
 
 /* Ranges of any length, 0 too: they may end in the middle of the product, or after it. */
-static void call_product_ahead(const agi_kernels *k, struct trial *t)
+static void call_product_prefetch(const agi_kernels *k, struct trial *t)
 {
     const uintptr_t a = (uintptr_t)at(t, A), b = (uintptr_t)at(t, B);
     agi_prefetch_list ahead = {.n = (int)(t->K % 4),
                                .ranges = {{a, a + 40}, {b, b}, {b, b + 200 * (uintptr_t)t->N}}};
-    k->product_ahead(t->M, t->N, t->K, at(t, A), t->ars, t->aks, at(t, B), t->a[B].ld, at(t, C), t->a[C].ld,
-                     t->add, &ahead);
+    k->product_prefetch(t->M, t->N, t->K, at(t, A), t->ars, t->aks, at(t, B), t->a[B].ld, at(t, C),
+                        t->a[C].ld, t->add, &ahead);
     CHECK(t->N < 4 * k->lanes || t->M * t->K < 20 || ahead.n == 0 || ahead.first > 0 ||
               ahead.ranges[0].at > a,
-          "%s product_ahead asks for nothing", k->name);
+          "%s product_prefetch prefetches nothing", k->name);
 }
 
 static void expect_product(struct trial *t)
@@ -90,9 +90,9 @@ static double product_work(const struct trial *t)
     return 2.0 * (double)(t->M * t->N * t->K);
 }
 
-/* ---- few_scores ---- */
+/* ---- scores_by_dot ---- */
 
-static void draw_few_scores(struct trial *t)
+static void draw_scores_by_dot(struct trial *t)
 {
     draw_tile(t);
     t->M = t->bench ? 1 : rng_range(&t->random, 1, t->W < 4 ? t->W : 4);
@@ -103,13 +103,13 @@ static void draw_few_scores(struct trial *t)
     make_array(t, T, true, t->nj, t->W, t->ld, t->add ? number : nothing);
 }
 
-static void call_few_scores(const agi_kernels *k, struct trial *t)
+static void call_scores_by_dot(const agi_kernels *k, struct trial *t)
 {
-    k->few_scores(at(t, T), t->ld, t->nj, t->W, at(t, A), t->a[A].ld, at(t, B), t->a[B].ld, t->M, t->K,
-                  t->add);
+    k->scores_by_dot(at(t, T), t->ld, t->nj, t->W, at(t, A), t->a[A].ld, at(t, B), t->a[B].ld, t->M, t->K,
+                     t->add);
 }
 
-static void expect_few_scores(struct trial *t)
+static void expect_scores_by_dot(struct trial *t)
 {
     for (int64_t j = 0; j < t->nj; j++) {
         for (int64_t i = 0; i < t->W; i++) {
@@ -124,26 +124,26 @@ static void expect_few_scores(struct trial *t)
 }
 
 /* One key at a time gives the same bits. */
-static void few_scores_alone(struct trial *t)
+static void scores_by_dot_alone(struct trial *t)
 {
     real row[PANEL];
     const size_t size = (size_t)t->W * sizeof(real);
     for (int64_t j = 0; j < t->nj; j++) {
         memcpy(row, given(t, T, j, 0), size);
-        t->k->few_scores(row, PANEL, 1, t->W, at(t, A) + j * t->a[A].ld, t->K, at(t, B), t->a[B].ld, t->M,
-                         t->K, t->add);
+        t->k->scores_by_dot(row, PANEL, 1, t->W, at(t, A) + j * t->a[A].ld, t->K, at(t, B), t->a[B].ld, t->M,
+                            t->K, t->add);
         CHECK(memcmp(row, at(t, T) + j * t->ld, size) == 0,
-              "%s few_scores: key %lld of %lld alone has other bits", t->k->name, (long long)j,
+              "%s scores_by_dot: key %lld of %lld alone has other bits", t->k->name, (long long)j,
               (long long)t->nj);
     }
 }
 
-static double few_work(const struct trial *t)
+static double scores_by_dot_work(const struct trial *t)
 {
     return 2.0 * (double)(t->nj * t->M * t->K);
 }
 
-/* ---- put, dots, transpose ---- */
+/* ---- store_rows, dots, transpose ---- */
 
 enum { MAX_ROWS = 5 };
 
@@ -184,7 +184,7 @@ static void call_store_rows(const agi_kernels *k, struct trial *t)
     for (int64_t r = 0; r < MAX_ROWS; r++) {
         factor[r] = factor_of(t, r);
     }
-    k->put(at(t, C), t->a[C].ld, at(t, A), t->a[A].ld, t->M, t->n, factor, factor_step(t), t->add);
+    k->store_rows(at(t, C), t->a[C].ld, at(t, A), t->a[A].ld, t->M, t->n, factor, factor_step(t), t->add);
 }
 
 static void expect_store_rows(struct trial *t)
@@ -208,9 +208,9 @@ static void store_in_place(struct trial *t)
     }
     memcpy(row, given(t, A, 0, 0), size);
     memcpy(twin, given(t, A, 0, 0), size);
-    t->k->put(row, t->n, row, t->n, 1, t->n, &factor, 0, t->add);
-    t->k->put(twin, t->n, given(t, A, 0, 0), t->n, 1, t->n, &factor, 0, t->add);
-    CHECK(memcmp(row, twin, size) == 0, "%s put of %lld numbers in place: other bits", t->k->name,
+    t->k->store_rows(row, t->n, row, t->n, 1, t->n, &factor, 0, t->add);
+    t->k->store_rows(twin, t->n, given(t, A, 0, 0), t->n, 1, t->n, &factor, 0, t->add);
+    CHECK(memcmp(row, twin, size) == 0, "%s store_rows of %lld numbers in place: other bits", t->k->name,
           (long long)t->n);
 }
 
@@ -230,17 +230,17 @@ static void draw_log2_array(struct trial *t)
 static void call_log2_array(const agi_kernels *k, struct trial *t)
 {
     t->results[t->n] = 7; /* stays as it is after the last one */
-    k->logarithms(t->results, t->numbers, t->n);
+    k->log2_array(t->results, t->numbers, t->n);
 }
 
 static void expect_log2_array(struct trial *t)
 {
-    CHECK(t->results[t->n] == 7, "%s logarithms: writes after %lld numbers", t->k->name, (long long)t->n);
+    CHECK(t->results[t->n] == 7, "%s log2_array: writes after %lld numbers", t->k->name, (long long)t->n);
     for (int64_t i = 0; i < t->n; i++) {
         const double x = t->numbers[i], y = t->results[i];
         const wide truth = log2l((wide)x), error = fabsl((wide)y - truth);
         const bool right = x < INFINITY ? error <= 5e-16L * fabsl(truth) : x == y || (isnan(x) && isnan(y));
-        CHECK(right, "%s logarithms: %.17g has %.17g instead of %.17g", t->k->name, x, y, (double)truth);
+        CHECK(right, "%s log2_array: %.17g has %.17g instead of %.17g", t->k->name, x, y, (double)truth);
     }
 }
 

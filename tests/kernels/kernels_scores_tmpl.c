@@ -1,4 +1,4 @@
-/* The entries that go from products to weights: draws, calls and truths of scores, hide, softmax,
+/* The entries that go from products to weights: draws, calls and truths of scores, mask_band, softmax,
  * softmax_tangent and weights. */
 #include "kernels_tiles.h"
 
@@ -82,7 +82,7 @@ static void expect_scores(struct trial *t)
     }
 }
 
-/* ---- hide ---- */
+/* ---- mask_band ---- */
 
 static void draw_mask_band(struct trial *t)
 {
@@ -94,7 +94,7 @@ static void draw_mask_band(struct trial *t)
 
 static void call_mask_band(const agi_kernels *k, struct trial *t)
 {
-    k->hide(at(t, T), t->ld, t->nj, t->W, t->low, t->high);
+    k->mask_band(at(t, T), t->ld, t->nj, t->W, t->low, t->high);
 }
 
 static void expect_mask_band(struct trial *t)

@@ -118,8 +118,8 @@ static void check_allocation(void)
         ag_layer_destroy(layer);
         CHECK(f.held == 0, "place %d: %d blocks were not released", places, f.held);
     }
-    CHECK(status == AG_OK && places == 4, "plan, slopes and layer: %d places, status %d", places - 1,
-          (int)status);
+    CHECK(status == AG_OK && places == 5, "plan, slopes, backend data and layer: %d places, status %d",
+          places - 1, (int)status);
 }
 
 /* ---- Calls ---- */

@@ -7,6 +7,10 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 static const char *const problems[] = {
     "h2 q70 k90 d40 f32 causal",
     "h2 kv1 q50 k70 d24 f64 bias=11qk sink",
@@ -125,6 +129,37 @@ static void wrong_index(void)
     CHECK(strcmp(ag_last_field(), "info") == 0, "the field is '%s'", ag_last_field());
 }
 
+/* Asked without the library: amx-bf16 and amx-tile. */
+static bool processor_has_amx(void)
+{
+#if defined(__x86_64__)
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & 1u << 22) != 0 && (d & 1u << 24) != 0;
+#else
+    return false;
+#endif
+}
+
+/* Where the processor has no AMX, the library refuses it, by option and by name. */
+static void refused_without_amx(void)
+{
+    ag_problem p = AG_PROBLEM_INIT;
+    ag_options options = AG_OPTIONS_INIT;
+    ag_plan *plan = NULL;
+    if (processor_has_amx()) {
+        printf("amx: that it is refused is not tested, this processor has it\n");
+        return;
+    }
+    CHECK_OK(ag_problem_parse(problems[2], &p));
+    options.backend = AG_BACKEND_CPU;
+    options.isa = AG_ISA_AMX;
+    CHECK_STATUS(ag_plan_create(&plan, &p, &options), AG_UNSUPPORTED);
+    options.isa = AG_ISA_AUTO;
+    setenv("ATTNGRAD_ISA", "amx", 1);
+    CHECK_STATUS(ag_plan_create(&plan, &p, &options), AG_UNSUPPORTED);
+    unsetenv("ATTNGRAD_ISA");
+}
+
 int main(void)
 {
     unsetenv("ATTNGRAD_ISA");
@@ -144,5 +179,6 @@ int main(void)
     option_before_name();
     reference_has_none();
     wrong_index();
+    refused_without_amx();
     return test_summary();
 }

@@ -1,26 +1,31 @@
-/* vjp and vjp_jvp on the AMX unit: a tile of queries against a block of keys. Score tiles are float32 for one panel
- * and one group of keys at a time; what they become is rounded into tiles of the whole block, from which the
- * gradients are summed:
- *     dV += R^T dO, dK += dZ^T Q        rows of keys: R^T and dZ^T by rows, queries in far pairs
- *     dQ^T += K^T dZ^T                  dZ^T in pairs of keys, K turned */
+/* The backward ops on AMX: a tile of queries against a block of keys. Scores are computed in float32, for one stripe of
+ * queries and one group of keys (a patch) at a time; what they become is rounded to bfloat16 into tiles of the whole
+ * block, and the gradients are products of these:
+ *
+ *     dV += R^T dO, dK += dZ^T Q      A: R^T and dZ^T by rows of keys     B: dO and Q in split16 VNNI pairs of queries
+ *     dQ^T += K^T dZ^T                A: K transposed                     B: dZ^T in VNNI pairs of keys
+ *
+ * amx_kernels.h explains the formats. */
 #include <string.h>
 
 #include "cpu/amx/amx_operands.h"
 #include "cpu/amx/amx_ops.h"
 
-/* One thread's scratch. By fours: of Q, dO, tQ, tdO, or of K, V, tK, tV. */
+/* One thread's scratch. Arrays of four are of Q, dO, tQ, tdO. */
 typedef struct {
-    amx_operand columns[4], pairs[4];          /* the tile's queries */
-    uint16_t *column_tiles[2], *pair_tiles[4]; /* columns of tQ and Q, tdO and dO */
-    uint16_t *key_rows[2], *turned[2];         /* the span's keys: K and tK, V and tV by rows; K, tK turned */
-    int64_t span0, from, to;    /* the span's first key, and the keys that are there, from it on */
-    uint16_t *zeroed;           /* K or tK of a block, turned, without the keys that the tile does not see */
-    uint16_t *rounded[4];       /* R, dZ, tR, tdZ of the block, in tiles of rows */
-    uint16_t *pairs_of_keys[2]; /* dZ of vjp, tdZ and dZ of vjp_jvp, [block / 32][TILE_ROWS / 16] tiles */
-    agi_amx_ahead ahead;        /* rows of the next tile */
-    real *T[2][2];              /* score tiles of two patches: S beside dP, tS beside tdP */
-    real *dQ;                   /* [TILE_ROWS][Dk_pad]: a tile of it by rows */
-    real *some_keys;            /* 16 rows of dK or dV by rows */
+    amx_operand queries_vnni[4], queries_split16[4]; /* B operands of the tile's queries */
+    uint16_t *vnni_tiles[2], *split16_tiles[4]; /* their memory; vnni_tiles: of tQ and Q, of tdO and dO */
+    uint16_t *key_rows[2],
+        *transposed[2];      /* A operands of the span's keys: [K | tK], [V | tV] by rows; K, tK transposed */
+    int64_t span0, from, to; /* the span's first key; keys from .. to - 1 after it are loaded */
+    uint16_t *zeroed;        /* K or tK of a block, transposed, with masked keys zero */
+    uint16_t *rounded[4];    /* A operands R, dZ, tR, tdZ of the block */
+    uint16_t
+        *dz_vnni[2]; /* B operands [block / 32][TILE_ROWS / 16] tiles: dZ in vjp, tdZ and dZ in vjp_jvp */
+    agi_prefetch_rows ahead; /* rows of the next tile of queries */
+    real *T[2][2];           /* score tiles of two patches: [0] S and dP side by side, [1] tS and tdP */
+    real *dQ;                /* [TILE_ROWS][Dk_pad]: dQ of a tile, by rows */
+    real *key_rows_chunk;    /* [AMX_ROWS][D]: rows of dK or dV */
     uint16_t *rows;
     amx_config before; /* the thread's tile configuration, which is restored at the end of a tile */
 } amx_scratch;
@@ -28,8 +33,8 @@ typedef struct {
 enum { Q_, DO_, TQ_, TDO_ };
 enum { K_, V_ };
 
-/* Queries of a stripe: two vectors, so that all score tiles of a patch stay in the first cache. Two of them lie side by
- * side in PANEL lanes. */
+/* Queries of a stripe: two vectors, so that all score tiles of a patch stay in the L1 cache. Two score tiles
+ * share PANEL lanes, side by side. */
 enum { STRIPE = AMX_DEPTH };
 
 /* ---- Workspace ---- */
@@ -47,33 +52,33 @@ static void lay_out(agi_backward_scratch *s, agi_arena *arena, const ag_plan *pl
     REAL(agi_lay_out_features)(s, arena, plan, map, GROUP_KEYS * PANEL);
     for (int t = 0; t < 4; t++) {
         const int64_t there = t < 2 ? 1 : tangents, D = t % 2 ? Dv : Dk;
-        m->pair_tiles[t] = agi_take16(arena, there * TILE_ROWS * D);
+        m->split16_tiles[t] = agi_take16(arena, there * TILE_ROWS * D);
         m->rounded[t] = agi_take16(arena, there * block * TILE_ROWS);
     }
     for (int t = 0; t < 2; t++) {
         const int64_t there = t == 0 ? 1 : tangents, D = t == 0 ? Dk : Dv;
-        m->column_tiles[t] = agi_take16(arena, (1 + tangents) * TILE_ROWS * D);
+        m->vnni_tiles[t] = agi_take16(arena, (1 + tangents) * TILE_ROWS * D);
         m->key_rows[t] = agi_take16(arena, (1 + tangents) * span * D);
-        m->turned[t] = agi_take16(arena, there * span * Dk);
-        m->pairs_of_keys[t] = agi_take16(arena, there * block * TILE_ROWS);
+        m->transposed[t] = agi_take16(arena, there * span * Dk);
+        m->dz_vnni[t] = agi_take16(arena, there * block * TILE_ROWS);
         for (int n = 0; n < 2; n++) {
             m->T[n][t] = agi_take_reals(arena, there * GROUP_KEYS * PANEL);
         }
     }
     m->zeroed = agi_take16(arena, block * Dk);
     m->dQ = agi_take_reals(arena, TILE_ROWS * Dk);
-    m->some_keys = agi_take_reals(arena, AMX_ROWS * agi_max(Dk, Dv));
+    m->key_rows_chunk = agi_take_reals(arena, AMX_ROWS * agi_max(Dk, Dv));
     m->rows = agi_take16(arena, agi_max(TILE_ROWS, GROUP_KEYS) * agi_max(Dk, Dv));
 }
 
 /* ---- The keys of a span ---- */
 
 typedef struct {
-    amx_operand rows[2];   /* K, V, with the rows of tK and tV behind them where there are such */
-    amx_operand turned[2]; /* K, tK; p NULL where not wanted */
+    amx_operand rows[2];       /* [K | tK], [V | tV]: without the tangent, if it is absent */
+    amx_operand transposed[2]; /* K, tK; p is NULL if dQ does not need it */
 } key_operands;
 
-/* Which of the tensors are there: tK, tV. */
+/* tK or tV; an absent tensor in vjp. */
 static const ag_tensor *key_tangent(const agi_head *x, int t)
 {
     static const ag_tensor none = {NULL, {0}};
@@ -81,25 +86,26 @@ static const ag_tensor *key_tangent(const agi_head *x, int t)
     return x->call->map != AGI_VJP_JVP ? &none : t == K_ ? &a->tk : &a->tv;
 }
 
-static bool is_turned(const agi_head *x, int t)
+static bool is_transposed(const agi_head *x, int t)
 {
     const ag_args *a = &x->call->a;
     const bool tangents = x->call->map == AGI_VJP_JVP;
     return (tangents ? a->tdq : a->dq).data != NULL && (t == 0 || key_tangent(x, K_)->data != NULL);
 }
 
-/* Keys first .. end - 1 of the span, whole groups. */
+/* Makes the operands of keys first .. end - 1 of the span, whole groups. */
 static void load_keys(const amx_scratch *s, const agi_head *x, int64_t first, int64_t end)
 {
     const ag_args *a = &x->call->a;
-    const ag_tensor *const own[2] = {&a->k, &a->v}, *const turned[2] = {&a->k, &a->tk};
+    const ag_tensor *const own[2] = {&a->k, &a->v}, *const transposed[2] = {&a->k, &a->tk};
     const int64_t j0 = s->span0 + first, n = agi_max(0, agi_min(s->span0 + end, x->seq.n_k) - j0);
     for (int t = 0; t < 2 && first < end; t++) {
         const int64_t D = t == K_ ? x->Dk : x->Dv;
         const int64_t width = agi_round_up(D, AMX_DEPTH) * (key_tangent(x, t)->data == NULL ? 1 : 2);
         agi_amx_copy_keys(x, own[t], key_tangent(x, t), D, j0, n, s->key_rows[t] + first * width);
-        if (is_turned(x, t)) {
-            agi_amx_key_columns(x, turned[t], x->Dk, j0, n, s->turned[t] + first * x->Dk_pad, s->rows);
+        if (is_transposed(x, t)) {
+            agi_amx_key_columns(x, transposed[t], x->Dk, j0, n, s->transposed[t] + first * x->Dk_pad,
+                                s->rows);
         }
     }
 }
@@ -111,8 +117,9 @@ static void begin_pass(agi_backward_scratch *s, int64_t span0)
     m->from = m->to = 0;
 }
 
-/* Keys between those that are there and those wanted come with them. */
-static void want_keys(amx_scratch *s, const agi_head *x, int64_t from, int64_t to)
+/* Sees to it that keys from .. to - 1 are loaded. Loaded keys are one range: keys between it and the new ones
+ * are loaded too. */
+static void require_keys(amx_scratch *s, const agi_head *x, int64_t from, int64_t to)
 {
     const int64_t first = (from - s->span0) / GROUP_KEYS * GROUP_KEYS,
                   end = agi_round_up(to - s->span0, GROUP_KEYS);
@@ -125,7 +132,7 @@ static void want_keys(amx_scratch *s, const agi_head *x, int64_t from, int64_t t
     s->to = agi_max(end, s->to);
 }
 
-/* Those of a block of keys. */
+/* The operands of the block of keys that starts at j0. */
 static key_operands operands_of(const amx_scratch *s, const agi_head *x, int64_t j0)
 {
     const int64_t first = j0 - s->span0;
@@ -134,35 +141,37 @@ static key_operands operands_of(const amx_scratch *s, const agi_head *x, int64_t
         const int64_t D = t == K_ ? x->Dk : x->Dv;
         const int64_t width = agi_round_up(D, AMX_DEPTH) * (key_tangent(x, t)->data == NULL ? 1 : 2);
         keys.rows[t] = (amx_operand){s->key_rows[t] + first * width, AMX_ROWS * width, AMX_DEPTH, width};
-        if (is_turned(x, t)) {
-            keys.turned[t] =
-                (amx_operand){s->turned[t] + first * x->Dk_pad, AMX_AB, x->Dk_pad * GROUP_KEYS, GROUP_KEYS};
+        if (is_transposed(x, t)) {
+            keys.transposed[t] = (amx_operand){s->transposed[t] + first * x->Dk_pad, AMX_AB,
+                                               x->Dk_pad * GROUP_KEYS, GROUP_KEYS};
         }
     }
     return keys;
 }
 
-/* K turned, or a copy without the keys that no query of the tile sees: their dZ is 0, but 0 times NaN is NaN. */
-static amx_operand seen_keys(const agi_backward_scratch *s, const agi_head *x, amx_operand K,
-                             const agi_key_tile *keys)
+/* K transposed, or a copy with the keys that no query of the tile sees zero: their dZ is 0, but 0 times NaN is
+ * NaN. */
+static amx_operand visible_keys(const agi_backward_scratch *s, const agi_head *x, amx_operand K,
+                                const agi_key_tile *keys)
 {
     amx_scratch *const m = s->own;
     int64_t from, to;
     REAL(agi_key_range)(x, s->tile.i0, s->tile.ni, &from, &to);
     const int64_t n = agi_round_up(keys->nj, GROUP_KEYS);
-    const int64_t end = keys->j0 + keys->nj; /* rows behind the sequence's last are zeros */
+    const int64_t end = keys->j0 + keys->nj; /* rows after the last key of the sequence are zeros already */
     const bool inside = keys->j0 >= from && end <= to && (keys->nj == n || end == x->seq.n_k);
     if (inside && (!x->has.pair_mask || memchr(s->masked_keys, 1, (size_t)keys->nj) == NULL)) {
         return K;
     }
     for (int64_t j = 0; j < n; j += GROUP_KEYS) {
-        uint8_t keep[GROUP_KEYS];
+        uint8_t visible[GROUP_KEYS];
         for (int64_t r = 0; r < GROUP_KEYS; r++) {
             const int64_t key = keys->j0 + j + r;
-            keep[r] =
+            visible[r] =
                 key >= from && key < to && j + r < keys->nj && !(x->has.pair_mask && s->masked_keys[j + r]);
         }
-        agi_amx_table.clean(m->zeroed + j * x->Dk_pad, K.p + j * x->Dk_pad, x->Dk_pad / AMX_ROWS, keep);
+        agi_amx_table.zero_masked_keys(m->zeroed + j * x->Dk_pad, K.p + j * x->Dk_pad, x->Dk_pad / AMX_ROWS,
+                                       visible);
     }
     K.p = m->zeroed;
     return K;
@@ -170,39 +179,42 @@ static amx_operand seen_keys(const agi_backward_scratch *s, const agi_head *x, a
 
 /* ---- A tile of queries ---- */
 
-/* Columns of tQ and Q, or of tdO and dO, in one line for each 16 queries. */
+/* Makes both B operands of Q, dO, tQ or tdO. The VNNI tiles of a tensor and of its tangent alternate, 16 queries
+ * each, so that [tQ | Q] is one operand. */
 static void load_queries(amx_scratch *s, const agi_head *x, const agi_query_tile *t, int which,
                          const ag_tensor *from, ag_dtype dtype, int64_t D)
 {
     const int64_t rows = agi_round_up(t->ni, AMX_DEPTH), own = AMX_LANES * agi_round_up(D, AMX_DEPTH);
     const bool tangents = x->call->map == AGI_VJP_JVP, tangent = which >= TQ_;
-    const int64_t line = tangents ? 2 * own : own, behind = tangents && !tangent ? own : 0;
+    const int64_t query_stride = tangents ? 2 * own : own, offset = tangents && !tangent ? own : 0;
     const uint8_t *const skip = memchr(t->no_output, 1, (size_t)t->ni) == NULL ? NULL : t->no_output;
     const agi_slice slice = agi_query_slice(x, from, dtype, D);
-    s->columns[which] = (amx_operand){s->column_tiles[which % 2], line, AMX_AB, 0};
+    s->queries_vnni[which] = (amx_operand){s->vnni_tiles[which % 2], query_stride, AMX_AB, 0};
     if (from->data != NULL) {
-        s->columns[which] = agi_amx_query_columns(slice, t->i0, t->ni, rows, skip,
-                                                  s->column_tiles[which % 2] + behind, line, s->rows);
-        s->pairs[which] = agi_amx_query_rows(slice, t->i0, t->ni, rows, skip, s->pair_tiles[which], s->rows);
+        s->queries_vnni[which] = agi_amx_query_columns(
+            slice, t->i0, t->ni, rows, skip, s->vnni_tiles[which % 2] + offset, query_stride, s->rows);
+        s->queries_split16[which] =
+            agi_amx_query_rows(slice, t->i0, t->ni, rows, skip, s->split16_tiles[which], s->rows);
     }
 }
 
-/* The rows of Q and dO that come next, and in the first pass those of O; not those of tangents. They are
- * asked for beside the patches of keys from .. to - 1. */
-static void begin_asking(agi_backward_scratch *s, const agi_head *x, int64_t from, int64_t to, int64_t after)
+/* Plans the prefetch of the next tile's rows of Q and dO, and in the first pass of O, during the patches of keys
+ * from .. to - 1. Rows of tangents are not prefetched. */
+static void begin_prefetch(agi_backward_scratch *s, const agi_head *x, int64_t from, int64_t to,
+                           int64_t after)
 {
     amx_scratch *const m = s->own;
     const ag_args *a = &x->call->a;
     const ag_problem *p = &x->call->plan->p;
     const int64_t n = agi_min(TILE_ROWS, x->seq.n_q - after);
     const int64_t patches = ((to - from) / GROUP_KEYS + 1) * (TILE_ROWS / STRIPE);
-    m->ahead = (agi_amx_ahead){.n = 0};
-    agi_amx_add_ahead(&m->ahead, agi_query_slice(x, &a->q, p->dtype, x->Dk), after, n);
-    agi_amx_add_ahead(&m->ahead, agi_query_slice(x, &a->d_o, p->out_dtype, x->Dv), after, n);
+    m->ahead = (agi_prefetch_rows){.n = 0};
+    agi_amx_prefetch_rows(&m->ahead, agi_query_slice(x, &a->q, p->dtype, x->Dk), after, n);
+    agi_amx_prefetch_rows(&m->ahead, agi_query_slice(x, &a->d_o, p->out_dtype, x->Dv), after, n);
     if (m->span0 == 0) {
-        agi_amx_add_ahead(&m->ahead, agi_query_slice(x, &a->o, p->out_dtype, x->Dv), after, n);
+        agi_amx_prefetch_rows(&m->ahead, agi_query_slice(x, &a->o, p->out_dtype, x->Dv), after, n);
     }
-    agi_amx_begin_asking(&m->ahead, patches);
+    agi_prefetch_rows_begin(&m->ahead, patches);
 }
 
 static void begin_tile(agi_backward_scratch *s, const agi_head *x, int64_t from, int64_t to, int64_t next)
@@ -211,8 +223,8 @@ static void begin_tile(agi_backward_scratch *s, const agi_head *x, int64_t from,
     const ag_args *a = &x->call->a;
     const ag_problem *p = &x->call->plan->p;
     agi_amx_table.begin(&m->before);
-    begin_asking(s, x, from, to, next);
-    want_keys(m, x, from, to);
+    begin_prefetch(s, x, from, to, next);
+    require_keys(m, x, from, to);
     load_queries(m, x, &s->tile, Q_, &a->q, p->dtype, x->Dk);
     load_queries(m, x, &s->tile, DO_, &a->d_o, p->out_dtype, x->Dv);
     if (x->call->map == AGI_VJP_JVP) {
@@ -229,8 +241,8 @@ static void store_dq(agi_backward_scratch *s, const agi_head *x, agi_slice dq, i
     if (dq.t->data != NULL && dq.dtype == AG_BF16 && !accumulate) {
         agi_amx_store_transposed(dq, i0, ni, s->tile.dQ, &scale, 0, m->rows);
     } else if (dq.t->data != NULL) {
-        agi_amx_table.turn(m->dQ, x->Dk_pad, s->tile.dQ, agi_amx_tall(x->Dk), x->Dk_pad,
-                           agi_round_up(ni, AMX_ROWS));
+        agi_amx_table.transpose_sums(m->dQ, x->Dk_pad, s->tile.dQ, agi_amx_col_stride(x->Dk), x->Dk_pad,
+                                     agi_round_up(ni, AMX_ROWS));
         agi_store_rows(x->k, dq, i0, ni, accumulate, scale, m->dQ, x->Dk_pad);
     }
 }
@@ -239,22 +251,22 @@ static void store_dkv(const agi_backward_scratch *s, const agi_head *x, agi_slic
                       int64_t n, bool accumulate, double factor, const real *sums, int64_t width)
 {
     amx_scratch *const m = s->own;
-    const size_t line = AMX_LANES * sizeof *sums;
+    const size_t query_stride = AMX_LANES * sizeof *sums;
     if (to.t->data != NULL && to.dtype == AG_BF16 && !accumulate) {
         agi_amx_store_rows(to, first, n, sums, factor, m->rows);
         return;
     }
     for (int64_t j = 0; j < n && to.t->data != NULL; j += AMX_ROWS) {
-        for (int64_t at = 0; at < AMX_ROWS * width; at += AMX_LANES) { /* a row of a tile */
+        for (int64_t at = 0; at < AMX_ROWS * width; at += AMX_LANES) { /* one row of a tile */
             const int64_t tile = at / AMX_C, row = at % AMX_C / AMX_LANES;
-            memcpy(m->some_keys + row * width + tile * AMX_LANES, sums + j * width + at, line);
+            memcpy(m->key_rows_chunk + row * width + tile * AMX_LANES, sums + j * width + at, query_stride);
         }
-        agi_store_rows(x->k, to, first + j, agi_min(AMX_ROWS, n - j), accumulate, factor, m->some_keys,
+        agi_store_rows(x->k, to, first + j, agi_min(AMX_ROWS, n - j), accumulate, factor, m->key_rows_chunk,
                        width);
     }
 }
 
-/* Rows i .. i + n - 1 of dO, O or a tangent, as they lie or copied to the scratch. */
+/* Rows i .. i + n - 1 of dO, O, tdO or tO: in place if their channels are adjacent, else copied to the scratch. */
 static agi_rows16 output_rows(const agi_head *x, const ag_tensor *t, int64_t i, int64_t n, uint16_t *scratch)
 {
     const agi_slice slice = agi_query_slice(x, t, x->call->plan->p.out_dtype, x->Dv);
@@ -294,16 +306,16 @@ static void row_dots(const agi_backward_scratch *s, const agi_head *x, int64_t r
 
 /* ---- A patch: one stripe of queries, one group of keys ---- */
 
-static void add_square(amx_next *to, const agi_patch *c, const amx_operand *keys, const amx_operand *queries,
-                       int64_t depth, float *T)
+static void queue_block(amx_queue *to, const agi_patch *c, const amx_operand *keys,
+                        const amx_operand *queries, int64_t depth, float *T)
 {
-    agi_amx_add_square(to, keys, c->from / GROUP_KEYS * GROUP_KEYS, queries, c->i0, depth, T);
+    agi_amx_queue_block(to, keys, c->from / GROUP_KEYS * GROUP_KEYS, queries, c->i0, depth, T);
 }
 
-/* S^T and dP^T: the products with K and V. With tangents tQ K^T + Q tK^T and dO tV^T + tdO V^T; absent ones are
- * zero. */
-static void expect_patch(amx_next *to, const agi_backward_scratch *s, const agi_head *x, const agi_patch *c,
-                         const key_operands *keys, float *const T[2])
+/* Queues the products of a patch: S^T = K Q^T and dP^T = V dO^T; in vjp_jvp also tQ K^T + Q tK^T and dO tV^T +
+ * tdO V^T, whose absent terms are zero. */
+static void queue_patch(amx_queue *to, const agi_backward_scratch *s, const agi_head *x, const agi_patch *c,
+                        const key_operands *keys, float *const T[2])
 {
     amx_scratch *const m = s->own;
     const ag_args *a = &x->call->a;
@@ -311,20 +323,20 @@ static void expect_patch(amx_next *to, const agi_backward_scratch *s, const agi_
     to->n = 0;
     for (int t = K_; t <= V_; t++) {
         const int64_t D = t == K_ ? x->Dk : x->Dv;
-        add_square(to, c, &keys->rows[t], &m->columns[t], agi_round_up(D, AMX_DEPTH) / AMX_DEPTH,
-                   T[0] + t * STRIPE);
+        queue_block(to, c, &keys->rows[t], &m->queries_vnni[t], agi_round_up(D, AMX_DEPTH) / AMX_DEPTH,
+                    T[0] + t * STRIPE);
         if (x->call->map == AGI_VJP_JVP) {
             const agi_amx_sum sum =
                 agi_amx_tangent_sum(keys->rows[t], of_keys[t]->data != NULL,
-                                    (amx_operand){m->column_tiles[t], m->columns[t].line, AMX_AB, 0},
+                                    (amx_operand){m->vnni_tiles[t], m->queries_vnni[t].stride_mn, AMX_AB, 0},
                                     of_queries[t]->data != NULL, D);
-            add_square(to, c, &sum.rows, &sum.columns, sum.depth, T[1] + t * STRIPE);
+            queue_block(to, c, &sum.rows, &sum.columns, sum.depth, T[1] + t * STRIPE);
         }
     }
 }
 
-/* Zero beside the keys and queries of the patch: NaN may stand there. */
-static void clear_beside(float *T, const agi_patch *c)
+/* Zeroes the scores outside the patch's keys and queries: they may be NaN. */
+static void zero_outside(float *T, const agi_patch *c)
 {
     const int64_t from = c->from % GROUP_KEYS, to = from + c->nj;
     for (int64_t j = 0; j < GROUP_KEYS; j++) {
@@ -333,41 +345,41 @@ static void clear_beside(float *T, const agi_patch *c)
     }
 }
 
-/* Tiles of rounded rows: [key / 16][query / 32]. */
-enum { ROUNDED_LINE = TILE_ROWS / AMX_DEPTH * AMX_AB };
+/* Tiles of rounded rows: [key / 16][query / 32]; numbers per 16 keys. */
+enum { ROUNDED_STRIDE = TILE_ROWS / AMX_DEPTH * AMX_AB };
 
-/* The places of a patch's group in the tiles of rows, and of pairs. */
-static int64_t rows_at(const agi_patch *c)
+/* Offset of a patch in the tiles of rows, and in those of VNNI pairs. */
+static int64_t rows_offset(const agi_patch *c)
 {
-    return c->from / GROUP_KEYS * (GROUP_KEYS / AMX_ROWS) * ROUNDED_LINE + c->i0 * AMX_ROWS;
+    return c->from / GROUP_KEYS * (GROUP_KEYS / AMX_ROWS) * ROUNDED_STRIDE + c->i0 * AMX_ROWS;
 }
 
-static int64_t pairs_at(const agi_patch *c)
+static int64_t vnni_offset(const agi_patch *c)
 {
     return c->from / GROUP_KEYS * GROUP_KEYS * TILE_ROWS + c->i0 * GROUP_KEYS;
 }
 
-/* Rounds a score tile into its place in the block: by rows, and in pairs where asked for. */
+/* Rounds a score tile into rounded[rows] and, if pairs >= 0, into dz_vnni[pairs]. */
 static void round_patch(const agi_backward_scratch *s, const agi_patch *c, float *T, int rows, int pairs)
 {
     amx_scratch *const m = s->own;
-    clear_beside(T, c);
-    agi_amx_table.round_rows(m->rounded[rows] + rows_at(c), ROUNDED_LINE, T, c->W);
+    zero_outside(T, c);
+    agi_amx_table.round_to_rows(m->rounded[rows] + rows_offset(c), ROUNDED_STRIDE, T, c->W);
     if (pairs >= 0) {
-        agi_amx_table.round_pairs(m->pairs_of_keys[pairs] + pairs_at(c), T, c->W);
+        agi_amx_table.round_to_vnni(m->dz_vnni[pairs] + vnni_offset(c), T, c->W);
     }
 }
 
 enum { R_, DZ_, TR_, TDZ_ };
 
-/* Do all queries of a whole patch see all its keys, but for the band? */
+/* Is the patch whole, with nothing but the band on its scores? */
 static bool is_plain(const agi_head *x, const agi_patch *c)
 {
     return x->has.plain && !x->has.dropout && c->nj == GROUP_KEYS && c->ni == STRIPE;
 }
 
-/* Takes what the band hides out of n tensors of rounded rows, and of pairs. */
-static void hide_patch(const agi_backward_scratch *s, const agi_head *x, const agi_key_tile *keys,
+/* Zeroes what the band masks in n_rows tiles of rounded rows and n_pairs tiles of VNNI pairs. */
+static void mask_patch(const agi_backward_scratch *s, const agi_head *x, const agi_key_tile *keys,
                        const agi_patch *c, uint16_t *const *rows, int n_rows, uint16_t *const *pairs,
                        int n_pairs)
 {
@@ -376,10 +388,10 @@ static void hide_patch(const agi_backward_scratch *s, const agi_head *x, const a
         return;
     }
     for (int n = 0; n < n_rows; n++) {
-        agi_amx_table.hide_rows(rows[n], ROUNDED_LINE, band.low, band.high);
+        agi_amx_table.mask_band_rows(rows[n], ROUNDED_STRIDE, band.low, band.high);
     }
     for (int n = 0; n < n_pairs; n++) {
-        agi_amx_table.hide_pairs(pairs[n], band.low, band.high);
+        agi_amx_table.mask_band_vnni(pairs[n], band.low, band.high);
     }
 }
 
@@ -387,18 +399,18 @@ static void plain_gradients(const agi_backward_scratch *s, const agi_head *x, co
                             const agi_patch *c, const agi_score_tiles *t)
 {
     amx_scratch *const m = s->own;
-    uint16_t *const rows[2] = {m->rounded[R_] + rows_at(c), m->rounded[DZ_] + rows_at(c)};
-    uint16_t *const pairs = m->pairs_of_keys[0] + pairs_at(c);
-    agi_amx_table.gradients(rows[0], rows[1], ROUNDED_LINE, pairs, t->P, t->dS, x->c, s->tile.high + c->i0,
+    uint16_t *const rows[2] = {m->rounded[R_] + rows_offset(c), m->rounded[DZ_] + rows_offset(c)};
+    uint16_t *const pairs = m->dz_vnni[0] + vnni_offset(c);
+    agi_amx_table.gradients(rows[0], rows[1], ROUNDED_STRIDE, pairs, t->P, t->dS, x->c, s->tile.high + c->i0,
                             s->tile.D + c->i0);
-    hide_patch(s, x, keys, c, rows, 2, &pairs, 1);
+    mask_patch(s, x, keys, c, rows, 2, &pairs, 1);
 }
 
 static void vjp_patch(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
                       const agi_key_tile *keys, const agi_patch *c, const agi_score_tiles *t,
-                      const amx_next *next)
+                      const amx_queue *next)
 {
-    agi_amx_table.scores(next);
+    agi_amx_table.score_blocks(next);
     if (is_plain(x, c)) {
         plain_gradients(s, x, keys, c, t);
         return;
@@ -410,32 +422,32 @@ static void vjp_patch(agi_backward_scratch *s, const agi_head *x, const agi_sums
 }
 
 static void plain_tangents(const agi_backward_scratch *s, const agi_head *x, const agi_key_tile *keys,
-                           const agi_patch *c, const agi_score_tiles *t, const amx_next *next)
+                           const agi_patch *c, const agi_score_tiles *t, const amx_queue *next)
 {
     amx_scratch *const m = s->own;
     const agi_query_tile *q = &s->tile;
     const float *const scores[4] = {t->P, t->dS, t->U, t->tdS};
     uint16_t *rows[4], *pairs[2];
     for (int n = 0; n < 4; n++) {
-        rows[n] = m->rounded[n] + rows_at(c);
+        rows[n] = m->rounded[n] + rows_offset(c);
     }
     for (int n = 0; n < 2; n++) {
-        pairs[n] = m->pairs_of_keys[n] + pairs_at(c);
+        pairs[n] = m->dz_vnni[n] + vnni_offset(c);
     }
-    agi_amx_table.gradient_tangents(rows, ROUNDED_LINE, pairs, scores, x->c, x->score_scale, q->high + c->i0,
-                                    q->mu + c->i0, q->D + c->i0, q->tD + c->i0, next);
-    hide_patch(s, x, keys, c, rows, 4, pairs, 2);
+    agi_amx_table.gradient_tangents(rows, ROUNDED_STRIDE, pairs, scores, x->c, x->score_scale,
+                                    q->high + c->i0, q->mu + c->i0, q->D + c->i0, q->tD + c->i0, next);
+    mask_patch(s, x, keys, c, rows, 4, pairs, 2);
 }
 
 static void vjp_jvp_patch(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
                           const agi_key_tile *keys, const agi_patch *c, const agi_score_tiles *t,
-                          const amx_next *next)
+                          const amx_queue *next)
 {
     if (is_plain(x, c)) {
         plain_tangents(s, x, keys, c, t, next);
         return;
     }
-    agi_amx_table.scores(next);
+    agi_amx_table.score_blocks(next);
     REAL(agi_patch_weights)(s, x, keys, c, t);
     REAL(agi_vjp_jvp_patch)(s, x, sums, keys, c, t);
     round_patch(s, c, t->P, R_, -1);
@@ -444,7 +456,7 @@ static void vjp_jvp_patch(agi_backward_scratch *s, const agi_head *x, const agi_
     round_patch(s, c, t->tdS, TDZ_, 0);
 }
 
-/* The stripe's queries from i0 on; its keys, counted from the block's first. */
+/* The stripe that starts at query i0 of the tile, and the keys of the block that it sees. */
 static agi_patch stripe_of(const agi_head *x, const agi_query_tile *tile, const agi_key_tile *keys,
                            int64_t i0)
 {
@@ -456,7 +468,7 @@ static agi_patch stripe_of(const agi_head *x, const agi_query_tile *tile, const 
     return stripe;
 }
 
-/* The patches of a block, stripe by stripe. */
+/* Walks over the patches of a block, stripe by stripe. */
 typedef struct {
     agi_patch stripe;
     int64_t g; /* the stripe's next group of keys */
@@ -482,7 +494,7 @@ static bool next_patch(const agi_backward_scratch *s, const agi_head *x, const a
 }
 
 static void run_patch(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
-                      const agi_key_tile *keys, const agi_patch *c, float *const T[2], const amx_next *next)
+                      const agi_key_tile *keys, const agi_patch *c, float *const T[2], const amx_queue *next)
 {
     const agi_score_tiles scores = {.P = T[0], .U = T[1], .dS = T[0] + STRIPE, .tdS = T[1] + STRIPE};
     if (x->call->map == AGI_VJP_JVP) {
@@ -495,45 +507,46 @@ static void run_patch(agi_backward_scratch *s, const agi_head *x, const agi_sums
     }
 }
 
-/* The scores of a patch are computed while those of the patch before it are used. */
+/* The products of the next patch are interleaved with the vector work of this one. */
 static void run_patches(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
                         const key_operands *operands, const agi_key_tile *keys)
 {
     amx_scratch *const m = s->own;
     patch_walk walk = {.stripe = {.i0 = -STRIPE}};
     agi_patch patch[2];
-    amx_next next = {.n = 0};
+    amx_queue next = {.n = 0};
     bool there = next_patch(s, x, keys, &walk, &patch[0]);
     if (there) {
-        expect_patch(&next, s, x, &patch[0], operands, m->T[0]);
-        agi_amx_table.scores(&next);
+        queue_patch(&next, s, x, &patch[0], operands, m->T[0]);
+        agi_amx_table.score_blocks(&next);
     }
-    for (int turn = 0; there; turn = !turn) {
-        there = next_patch(s, x, keys, &walk, &patch[!turn]);
+    for (int now = 0; there; now = !now) {
+        there = next_patch(s, x, keys, &walk, &patch[!now]);
         next.n = 0;
         if (there) {
-            expect_patch(&next, s, x, &patch[!turn], operands, m->T[!turn]);
+            queue_patch(&next, s, x, &patch[!now], operands, m->T[!now]);
         }
-        agi_amx_ask(&m->ahead, &next);
-        run_patch(s, x, sums, keys, &patch[turn], m->T[turn], &next);
+        agi_amx_prefetch_step(&m->ahead, &next);
+        run_patch(s, x, sums, keys, &patch[now], m->T[now], &next);
     }
 }
 
 /* ---- Gradients ---- */
 
-/* Rows j .. j + n - 1 of dK += T^T B over queries from .. to - 1, in whole tiles: nothing is added to rows behind the
- * last. */
+/* Rows j .. j + n - 1 of dK += T^T B over queries from .. to - 1, widened to whole tiles. Nothing is added to
+ * the rows after the last: their T is zero. */
 static void add_key_rows(const uint16_t *T, amx_operand B, int64_t j, int64_t n, int64_t from, int64_t to,
                          int64_t width, float *dK)
 {
     const int64_t first = from / AMX_DEPTH, depth = (to + AMX_DEPTH - 1) / AMX_DEPTH - first;
-    const amx_operand A = {T + j / AMX_ROWS * ROUNDED_LINE + first * AMX_AB, ROUNDED_LINE, AMX_AB, AMX_DEPTH};
-    B.p += first * B.step;
+    const amx_operand A = {T + j / AMX_ROWS * ROUNDED_STRIDE + first * AMX_AB, ROUNDED_STRIDE, AMX_AB,
+                           AMX_DEPTH};
+    B.p += first * B.stride_k;
     const amx_sums C = amx_sums_by_rows(dK + j * width, width);
     agi_amx_table.product((n + AMX_ROWS - 1) / AMX_ROWS, width / AMX_LANES, depth, &A, &B, &C, true);
 }
 
-/* Where the band crosses the tile, group by group, without what it empties. */
+/* If the band crosses the tile, group by group, without the queries that see nothing of a group. */
 static void add_key_gradient(const agi_backward_scratch *s, const agi_head *x, const agi_key_tile *keys,
                              const uint16_t *T, amx_operand B, int64_t width, float *dK)
 {
@@ -554,7 +567,7 @@ static void add_query_gradient(const agi_backward_scratch *s, const agi_head *x,
 {
     const agi_band band = REAL(agi_band_at)(x, s->tile.i0, keys->j0);
     const int64_t ni = s->tile.ni, strip = agi_inside(band, ni, keys->nj) ? ni : AMX_DEPTH;
-    const int64_t tall = agi_amx_tall(x->Dk);
+    const int64_t col_stride = agi_amx_col_stride(x->Dk);
     for (int64_t i = 0; i < ni; i += strip) {
         const int64_t n = agi_min(strip, ni - i);
         int64_t from, to;
@@ -563,8 +576,8 @@ static void add_query_gradient(const agi_backward_scratch *s, const agi_head *x,
             const int64_t first = from / GROUP_KEYS, depth = (to + GROUP_KEYS - 1) / GROUP_KEYS - first;
             const int64_t group = TILE_ROWS * GROUP_KEYS;
             const amx_operand B = {T + first * group + i * GROUP_KEYS, AMX_AB, group, 0};
-            const amx_operand K = {A.p + first * A.step, A.line, A.step, A.row};
-            const amx_sums C = amx_sums_by_columns(s->tile.dQ + i * tall, tall);
+            const amx_operand K = {A.p + first * A.stride_k, A.stride_mn, A.stride_k, A.ld};
+            const amx_sums C = amx_sums_by_columns(s->tile.dQ + i * col_stride, col_stride);
             agi_amx_table.product(x->Dk_pad / AMX_ROWS, (n + AMX_LANES - 1) / AMX_LANES, depth, &K, &B, &C,
                                   true);
         }
@@ -578,15 +591,17 @@ static void add_key_gradients(const agi_backward_scratch *s, const agi_head *x, 
     const ag_args *a = &x->call->a;
     const bool tangents = x->call->map == AGI_VJP_JVP;
     if ((tangents ? a->tdv : a->dv).data != NULL) {
-        add_key_gradient(s, x, keys, m->rounded[tangents ? TR_ : R_], m->pairs[DO_], x->Dv_pad, keys->dV);
+        add_key_gradient(s, x, keys, m->rounded[tangents ? TR_ : R_], m->queries_split16[DO_], x->Dv_pad,
+                         keys->dV);
         if (tangents && a->td_o.data != NULL) {
-            add_key_gradient(s, x, keys, m->rounded[R_], m->pairs[TDO_], x->Dv_pad, keys->dV);
+            add_key_gradient(s, x, keys, m->rounded[R_], m->queries_split16[TDO_], x->Dv_pad, keys->dV);
         }
     }
     if ((tangents ? a->tdk : a->dk).data != NULL) {
-        add_key_gradient(s, x, keys, m->rounded[tangents ? TDZ_ : DZ_], m->pairs[Q_], x->Dk_pad, keys->dK);
+        add_key_gradient(s, x, keys, m->rounded[tangents ? TDZ_ : DZ_], m->queries_split16[Q_], x->Dk_pad,
+                         keys->dK);
         if (tangents && a->tq.data != NULL) {
-            add_key_gradient(s, x, keys, m->rounded[DZ_], m->pairs[TQ_], x->Dk_pad, keys->dK);
+            add_key_gradient(s, x, keys, m->rounded[DZ_], m->queries_split16[TQ_], x->Dk_pad, keys->dK);
         }
     }
 }
@@ -597,15 +612,15 @@ static void add_query_gradients(const agi_backward_scratch *s, const agi_head *x
 {
     amx_scratch *const m = s->own;
     for (int t = 0; t < 2; t++) {
-        if (operands->turned[t].p != NULL) {
-            const amx_operand K = seen_keys(s, x, operands->turned[t], keys);
-            add_query_gradient(s, x, keys, m->pairs_of_keys[t], K);
+        if (operands->transposed[t].p != NULL) {
+            const amx_operand K = visible_keys(s, x, operands->transposed[t], keys);
+            add_query_gradient(s, x, keys, m->dz_vnni[t], K);
         }
     }
 }
 
-/* From the first key of a group on. The keys before the given ones are hidden. */
-static agi_key_tile whole_groups(const amx_scratch *s, const agi_head *x, const agi_key_tile *keys)
+/* Moves the start of the block back to the first key of its group. The keys before the given ones are masked. */
+static agi_key_tile widen_to_groups(const amx_scratch *s, const agi_head *x, const agi_key_tile *keys)
 {
     const int64_t before = (keys->j0 - s->span0) % GROUP_KEYS;
     agi_key_tile whole = {.j0 = keys->j0 - before, .nj = keys->nj + before};
@@ -617,7 +632,7 @@ static agi_key_tile whole_groups(const amx_scratch *s, const agi_head *x, const 
 static void block(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums, const agi_key_tile *given)
 {
     amx_scratch *const m = s->own;
-    const agi_key_tile keys = whole_groups(m, x, given);
+    const agi_key_tile keys = widen_to_groups(m, x, given);
     const key_operands operands = operands_of(m, x, keys.j0);
     memset(s->masked_keys, 1, (size_t)keys.nj);
     run_patches(s, x, sums, &operands, &keys);

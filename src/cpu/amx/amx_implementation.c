@@ -1,11 +1,13 @@
-/* The maps on AMX, for bfloat16: score tiles, stages and the order of work are float32's, the products are AMX's. */
+/* The maps on AMX, for bfloat16: order of work, row statistics and features are those of float32, the products
+ * are AMX's. */
 #include "cpu/amx/amx_ops.h"
 #include "cpu/implementations.h"
 
-/* With fewer keys most of a group's tiles would be zeros: vectors are faster then. */
+/* With fewer keys most of AMX's tiles would be padding, and vectors are faster. */
 enum { MIN_KEYS = 24 };
 
-/* A wider output is wanted by who wants more digits than weights in bfloat16 leave; and dO has its dtype. */
+/* A wider output dtype means that the caller wants more digits than weights in bfloat16 can give; and dO has
+ * that dtype too, which AMX cannot multiply. */
 static bool serves(const ag_plan *plan)
 {
     return plan->isa == AG_ISA_AMX && plan->p.dtype == AG_BF16 && plan->p.out_dtype == AG_BF16 &&

@@ -1,4 +1,4 @@
-/* From rows to operands: see amx_rows.h. */
+/* From rows to operands: see amx_operands.h. */
 #include "cpu/amx/amx_operands.h"
 
 #include <string.h>
@@ -38,7 +38,7 @@ agi_rows16 agi_load_rows16(agi_slice s, int64_t first, int64_t n, int64_t rows, 
                            const uint8_t *skip, uint16_t *scratch)
 {
     const bool whole = s.t->strides[3] == 1 && s.D == width && n == rows && skip == NULL;
-    /* A tile's row that lies across two lines of the cache takes twice as long, more than a copy costs. */
+    /* Loading a tile row that crosses a cache line takes twice as long: a copy is cheaper. */
     const bool aligned = (uintptr_t)row_of(s, first) % 64 == 0 && s.t->strides[2] % 32 == 0;
     if (whole && aligned) {
         return (agi_rows16){row_of(s, first), s.t->strides[2]};
@@ -47,45 +47,11 @@ agi_rows16 agi_load_rows16(agi_slice s, int64_t first, int64_t n, int64_t rows, 
     return (agi_rows16){scratch, width};
 }
 
-void agi_amx_add_ahead(agi_amx_ahead *a, agi_slice s, int64_t first, int64_t n)
+void agi_amx_prefetch_rows(agi_prefetch_rows *to, agi_slice s, int64_t first, int64_t n)
 {
-    if (s.t->data != NULL && s.t->strides[3] == 1 && n > 0) {
-        a->p[a->n] = row_of(s, first);
-        a->ld[a->n] = s.t->strides[2];
-        a->bytes[a->n] = s.D * (int64_t)sizeof(uint16_t);
-        a->rows[a->n] = n;
-        a->n++;
-    }
-}
-
-void agi_amx_begin_asking(agi_amx_ahead *a, int64_t steps)
-{
-    int64_t rows = 0;
-    for (int t = a->first; t < a->n; t++) {
-        rows += a->rows[t];
-    }
-    a->at_once = (rows + steps - 1) / steps;
-}
-
-void agi_amx_ask(agi_amx_ahead *a, amx_next *beside)
-{
-    const int t = a->first;
-    beside->ask = beside->end = NULL;
-    if (t < a->n) {
-        const int64_t rows = agi_min(a->at_once, a->rows[t]), bytes = a->bytes[t];
-        const bool dense = a->ld[t] * (int64_t)sizeof *a->p[t] == bytes;
-        const int64_t beside_it = agi_min(dense ? rows * bytes : bytes, MOST_LINES * AGI_CACHE_LINE);
-        beside->ask = (const char *)a->p[t];
-        beside->end = beside->ask + beside_it;
-        if (dense) {
-            agi_prefetch(beside->end, rows * bytes - beside_it);
-        }
-        for (int64_t r = 1; r < rows && !dense; r++) {
-            agi_prefetch(a->p[t] + r * a->ld[t], bytes);
-        }
-        a->p[t] += rows * a->ld[t];
-        a->rows[t] -= rows;
-        a->first += a->rows[t] == 0;
+    const int64_t size = (int64_t)sizeof(uint16_t);
+    if (s.t->data != NULL && s.t->strides[3] == 1) {
+        agi_prefetch_rows_add(to, row_of(s, first), s.t->strides[2] * size, s.D * size, n);
     }
 }
 
@@ -94,7 +60,8 @@ static amx_operand operand_of_rows(agi_rows16 rows)
     return (amx_operand){rows.p, AMX_ROWS * rows.ld, AMX_DEPTH, rows.ld};
 }
 
-/* Rows that lie apart are copied: many queries meet them, and they would share few sets of the caches. */
+/* Rows that are not adjacent are copied: many queries use them, and they would compete for few sets of the
+ * caches. */
 static amx_operand key_rows(const agi_head *x, const ag_tensor *t, int64_t D, int64_t j0, int64_t n,
                             uint16_t *scratch)
 {
@@ -148,13 +115,13 @@ amx_operand agi_amx_key_columns(const agi_head *x, const ag_tensor *t, int64_t D
         const agi_rows16 rows = agi_load_rows16(agi_key_slice(x, t, D), j0 + j, agi_min(GROUP_KEYS, n - j),
                                                 GROUP_KEYS, width, NULL, scratch);
         for (int64_t c = 0; c < width; c += AMX_ROWS) {
-            agi_amx_table.turned(out + j / GROUP_KEYS * group + c * GROUP_KEYS, rows.p + c, rows.ld);
+            agi_amx_table.transpose_tile(out + j / GROUP_KEYS * group + c * GROUP_KEYS, rows.p + c, rows.ld);
         }
     }
     return (amx_operand){out, AMX_AB, group, GROUP_KEYS};
 }
 
-/* n rows of the output, from the scratch, where they lie dense, to where they are apart. */
+/* Copies n dense rows from the scratch to an output whose channels are not adjacent. */
 static void scatter_rows(agi_slice to, int64_t first, int64_t n, const uint16_t *scratch)
 {
     uint16_t *const place = (uint16_t *)to.t->data + agi_row_at(to, first);
@@ -165,21 +132,21 @@ static void scatter_rows(agi_slice to, int64_t first, int64_t n, const uint16_t 
     }
 }
 
-/* Of at most PANEL rows. */
+/* agi_amx_store_transposed for at most PANEL rows. */
 static void store_some(agi_slice to, int64_t first, int64_t n, const float *sums, const double *factor,
                        int64_t step, uint16_t *scratch)
 {
-    const int64_t tall = agi_amx_tall(to.D);
+    const int64_t col_stride = agi_amx_col_stride(to.D);
     uint16_t *const place = (uint16_t *)to.t->data + agi_row_at(to, first);
     float factors[PANEL];
     for (int64_t r = 0; r < n; r++) {
         factors[r] = (float)factor[r * step];
     }
     if (to.t->strides[3] == 1) {
-        agi_amx_table.put_turned(place, to.t->strides[2], sums, tall, factors, to.D, n);
+        agi_amx_table.store_transposed(place, to.t->strides[2], sums, col_stride, factors, to.D, n);
         return;
     }
-    agi_amx_table.put_turned(scratch, to.D, sums, tall, factors, to.D, n);
+    agi_amx_table.store_transposed(scratch, to.D, sums, col_stride, factors, to.D, n);
     scatter_rows(to, first, n, scratch);
 }
 
@@ -191,8 +158,8 @@ void agi_amx_store_rows(agi_slice to, int64_t first, int64_t n, const float *sum
     for (int64_t r = 0; r < n; r += AMX_ROWS) {
         const int64_t some = agi_min(AMX_ROWS, n - r);
         uint16_t *const place = (uint16_t *)to.t->data + agi_row_at(to, first + r);
-        agi_amx_table.put_rows(dense ? place : scratch, dense ? to.t->strides[2] : to.D, sums + r * width,
-                               (float)factor, some, to.D);
+        agi_amx_table.store_rows(dense ? place : scratch, dense ? to.t->strides[2] : to.D, sums + r * width,
+                                 (float)factor, some, to.D);
         if (!dense) {
             scatter_rows(to, first + r, some, scratch);
         }
@@ -203,23 +170,23 @@ void agi_amx_store_transposed(agi_slice to, int64_t first, int64_t n, const floa
                               int64_t step, uint16_t *scratch)
 {
     for (int64_t r = 0; r < n; r += PANEL) {
-        store_some(to, first + r, agi_min(PANEL, n - r), sums + r * agi_amx_tall(to.D), factor + r * step,
-                   step, scratch);
+        store_some(to, first + r, agi_min(PANEL, n - r), sums + r * agi_amx_col_stride(to.D),
+                   factor + r * step, step, scratch);
     }
 }
 
 amx_operand agi_amx_query_columns(agi_slice s, int64_t first, int64_t n, int64_t W, const uint8_t *skip,
-                                  uint16_t *out, int64_t line, uint16_t *scratch)
+                                  uint16_t *out, int64_t stride, uint16_t *scratch)
 {
     const int64_t width = agi_round_up(s.D, AMX_DEPTH);
     const agi_rows16 rows = agi_load_rows16(s, first, n, W, width, skip, scratch);
     for (int64_t i = 0; i < W; i += AMX_LANES) {
         for (int64_t c = 0; c < width; c += AMX_DEPTH) {
-            agi_amx_table.columns(out + i / AMX_LANES * line + c * AMX_LANES, rows.p + i * rows.ld + c,
-                                  rows.ld);
+            agi_amx_table.transpose_to_vnni(out + i / AMX_LANES * stride + c * AMX_LANES,
+                                            rows.p + i * rows.ld + c, rows.ld);
         }
     }
-    return (amx_operand){out, line, AMX_AB, AMX_DEPTH};
+    return (amx_operand){out, stride, AMX_AB, AMX_DEPTH};
 }
 
 amx_operand agi_amx_query_rows(agi_slice s, int64_t first, int64_t n, int64_t rows, const uint8_t *skip,
@@ -229,7 +196,8 @@ amx_operand agi_amx_query_rows(agi_slice s, int64_t first, int64_t n, int64_t ro
     const agi_rows16 from = agi_load_rows16(s, first, n, rows, width, skip, scratch);
     for (int64_t c = 0; c < width; c += AMX_LANES) {
         for (int64_t i = 0; i < rows; i += AMX_DEPTH) {
-            agi_amx_table.far_pairs(out + c * rows + i * AMX_LANES, from.p + i * from.ld + c, from.ld);
+            agi_amx_table.vnni_pairs_split16(out + c * rows + i * AMX_LANES, from.p + i * from.ld + c,
+                                             from.ld);
         }
     }
     return (amx_operand){out, AMX_LANES * rows, AMX_AB, AMX_DEPTH};

@@ -1,8 +1,9 @@
-/* Operands of the AMX unit from the caller's bfloat16 rows. All are filled up with zeros to whole tiles; rows are
- * read where they lie if they are whole themselves. For float32's instance of the maps alone. */
+/* AMX operands from the caller's bfloat16 rows, padded with zeros to whole tiles. amx_kernels.h explains the
+ * formats. A is the left operand (keys), B the right one (queries). */
 #ifndef AGI_CPU_AMX_ROWS_H
 #define AGI_CPU_AMX_ROWS_H
 
+#include "core/prefetch.h"
 #include "cpu/amx/kernels/amx_kernels.h"
 #include "cpu/drivers/tile.h"
 
@@ -16,52 +17,45 @@ typedef struct {
 agi_rows16 agi_load_rows16(agi_slice s, int64_t first, int64_t n, int64_t rows, int64_t width,
                            const uint8_t *skip, uint16_t *scratch);
 
-/* Rows that are read soon and come from far away: asked for a few at a time, beside stages. Their places are numbers
- * here, not slices: what is stored among stores of tiles and loaded in other pieces waits for all of them. */
-enum { MOST_AHEAD = 4 };
+/* Adds rows first .. first + n - 1 of the slice to those to prefetch; not if the tensor is absent or its channels are
+ * not contiguous. */
+void agi_amx_prefetch_rows(agi_prefetch_rows *to, agi_slice s, int64_t first, int64_t n);
 
-typedef struct {
-    const uint16_t *p[MOST_AHEAD];
-    int64_t ld[MOST_AHEAD], bytes[MOST_AHEAD], rows[MOST_AHEAD];
-    int first, n;    /* tensors first .. n - 1 are left */
-    int64_t at_once; /* rows */
-} agi_amx_ahead;
-
-/* Nothing, where the tensor is absent or its channels lie apart. */
-void agi_amx_add_ahead(agi_amx_ahead *a, agi_slice s, int64_t first, int64_t n);
-
-/* From now on all of them in so many steps. */
-void agi_amx_begin_asking(agi_amx_ahead *a, int64_t steps);
-
-/* One step's: lines that are asked for beside a stage, and at once those that are too many or lie apart. */
-void agi_amx_ask(agi_amx_ahead *a, amx_next *beside);
-
-/* T = A B^T transposed, for 32 keys and 32 queries from the given ones on. */
-static inline void agi_amx_add_square(amx_next *to, const amx_operand *keys, int64_t key,
-                                      const amx_operand *queries, int64_t query, int64_t depth, float *T)
+/* One step of the prefetches; the next stage interleaves its first lines. */
+static inline void agi_amx_prefetch_step(agi_prefetch_rows *rows, amx_queue *next)
 {
-    to->squares[to->n++] = (amx_square){keys->p + key * keys->row,
-                                        queries->p + query / AMX_LANES * queries->line,
-                                        keys->row,
-                                        queries->line,
-                                        depth,
-                                        T};
+    const agi_range lines = agi_prefetch_rows_step(rows, MAX_PREFETCH_LINES * AGI_CACHE_LINE);
+    next->prefetch = (const char *)lines.at;
+    next->prefetch_end = (const char *)lines.end;
 }
 
-/* Rows of keys, filled up to whole groups, with the tangent's channels behind the tensor's own, where there is one. */
+/* Queues T = A B for 32 keys and 32 queries, from the given ones on. */
+static inline void agi_amx_queue_block(amx_queue *to, const amx_operand *keys, int64_t key,
+                                       const amx_operand *queries, int64_t query, int64_t depth, float *T)
+{
+    to->blocks[to->n++] = (amx_block2x2){keys->p + key * keys->ld,
+                                         queries->p + query / AMX_LANES * queries->stride_mn,
+                                         keys->ld,
+                                         queries->stride_mn,
+                                         depth,
+                                         T};
+}
+
+/* Copies rows of keys [K | tK], padded to whole groups of keys; without the second half if the tangent is
+ * absent. */
 void agi_amx_copy_keys(const agi_head *x, const ag_tensor *t, const ag_tensor *tangent, int64_t D, int64_t j0,
                        int64_t n, uint16_t *to);
 
-/* A, by rows: keys by channels, with the tangent's channels behind the tensor's own, where there is one. */
+/* A, keys by channels: rows [K | tK], without the second half if the tangent is absent. In place if possible. */
 amx_operand agi_amx_key_rows_and_tangents(const agi_head *x, const ag_tensor *t, const ag_tensor *tangent,
                                           int64_t D, int64_t j0, int64_t n, uint16_t *scratch);
 
-/* A, turned: channels by keys, the tiles of 32 keys together. The scratch has 32 rows. */
+/* A transposed, channels by keys: all tiles of 32 keys, then those of the next 32. The scratch has 32 rows. */
 amx_operand agi_amx_key_columns(const agi_head *x, const ag_tensor *t, int64_t D, int64_t j0, int64_t n,
                                 uint16_t *out, uint16_t *scratch);
 
-/* Rows of sums that lie by columns, for D channels. */
-static inline int64_t agi_amx_tall(int64_t D)
+/* Rows of sums that are stored by columns of tiles, for D channels. */
+static inline int64_t agi_amx_col_stride(int64_t D)
 {
     return agi_round_up(D, AMX_DEPTH);
 }
@@ -71,26 +65,27 @@ static inline int64_t agi_amx_tall(int64_t D)
 void agi_amx_store_transposed(agi_slice to, int64_t first, int64_t n, const float *sums, const double *factor,
                               int64_t step, uint16_t *scratch);
 
-/* The same from sums that lie by rows, whole tiles of AMX_LANES channels, times one factor. The scratch has AMX_ROWS
- * rows. */
+/* The same for sums that are stored by rows of tiles, times one factor. The scratch has AMX_ROWS rows. */
 void agi_amx_store_rows(agi_slice to, int64_t first, int64_t n, const float *sums, double factor,
                         uint16_t *scratch);
 
-/* B: channels by queries. W lanes, the scratch has as many rows; line: numbers from 16 queries to the next in out. */
+/* B, channels by queries, in VNNI pairs of channels. W queries with padding; the scratch has W rows. stride:
+ * numbers from 16 queries to the next 16 in out. */
 amx_operand agi_amx_query_columns(agi_slice s, int64_t first, int64_t n, int64_t W, const uint8_t *skip,
-                                  uint16_t *out, int64_t line, uint16_t *scratch);
+                                  uint16_t *out, int64_t stride, uint16_t *scratch);
 
-/* The operands of A tB^T + tA B^T, as one sum over channels: rows [A | tA], columns [tB | B]. */
+/* A tB^T + tA B^T as one product over twice as many channels: [A | tA] times [tB | B]. */
 typedef struct {
     amx_operand rows, columns;
-    int64_t depth; /* in tiles; 0: both tangents are absent */
+    int64_t depth; /* tiles along the sum; 0: both tangents are absent */
 } agi_amx_sum;
 
-/* rows: of A, with tA's behind where that is there; columns: of tB, B's `width` channels behind. */
+/* rows: [A | tA], or A if row_tangents is false. columns: [tB | B]; if column_tangents is false, tB is not read. */
 agi_amx_sum agi_amx_tangent_sum(amx_operand rows, bool row_tangents, amx_operand columns,
                                 bool column_tangents, int64_t D);
 
-/* B: queries, in far pairs, by channels. `rows` is a multiple of 32, the scratch has as many. */
+/* B, queries by channels, in split16 VNNI pairs of queries. rows: n, rounded up to a multiple of 32; the scratch
+ * has as many. */
 amx_operand agi_amx_query_rows(agi_slice s, int64_t first, int64_t n, int64_t rows, const uint8_t *skip,
                                uint16_t *out, uint16_t *scratch);
 

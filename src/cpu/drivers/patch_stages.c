@@ -19,7 +19,7 @@ void REAL(agi_patch_weights)(const agi_backward_scratch *s, const agi_head *x, c
                   x->softcap);
     }
     if (!agi_inside(band, patch->ni, patch->nj)) {
-        k->hide(t->P + at, ld, patch->nj, patch->W, band.low, band.high);
+        k->mask_band(t->P + at, ld, patch->nj, patch->W, band.low, band.high);
     }
     k->weights(t->P + at, ld, patch->nj, patch->W, x->c, tile->high + patch->i0, tile->low + patch->i0);
     if (x->has.dropout) {

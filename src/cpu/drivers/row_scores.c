@@ -24,7 +24,7 @@ bool REAL(agi_row_scores)(agi_row_scratch *s, const agi_head *x, const agi_row_p
         x->k->scores(T, s->X, tangents ? s->F : NULL, NULL, ld, nj, panel->W, x->score_scale, x->softcap);
     }
     if (!agi_inside(band, panel->ni, nj)) {
-        x->k->hide(T, ld, nj, panel->W, band.low, band.high);
+        x->k->mask_band(T, ld, nj, panel->W, band.low, band.high);
     }
     return masked_keys;
 }

@@ -110,7 +110,7 @@ static void finish_panel(const agi_row_job *w, const agi_row_scratch *s, const a
         term[i] = sink_term(x, panel, i);
         sum[i] = (double)panel->l[i] + term[i];
     }
-    x->k->logarithms(log, sum, panel->ni);
+    x->k->log2_array(log, sum, panel->ni);
     for (int64_t i = 0; i < panel->ni; i++) {
         inverse[i] = finish_statistics(x, panel, i, (row_sum){term[i], sum[i], log[i]});
     }

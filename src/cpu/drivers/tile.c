@@ -70,9 +70,9 @@ static void get_row(const agi_kernels *k, agi_slice s, int64_t row, int64_t c0, 
 {
     const int64_t stride = s.t->strides[3], at = agi_row_at(s, row) + c0 * stride;
     if (s.dtype == AG_BF16) {
-        k->get_bf16(to, (const uint16_t *)s.t->data + at, stride, n);
+        k->load_bf16(to, (const uint16_t *)s.t->data + at, stride, n);
     } else if (s.dtype == AG_F16) {
-        k->get_f16(to, (const uint16_t *)s.t->data + at, stride, n);
+        k->load_f16(to, (const uint16_t *)s.t->data + at, stride, n);
     } else if (stride == 1) {
         memcpy(to, (const real *)s.t->data + at, (size_t)n * sizeof(real));
     } else {
@@ -148,8 +148,8 @@ void REAL(agi_score_product)(const agi_head *x, agi_rows keys, int64_t nj, int64
     const agi_kernels *k = x->k;
     const int64_t W = agi_round_up(ni, k->lanes);
     if (x->short_q) {
-        k->few_scores(T, ld, nj, W, keys.p, keys.ld, queries.p, queries.ld, ni, agi_round_up(D, k->lanes),
-                      add);
+        k->scores_by_dot(T, ld, nj, W, keys.p, keys.ld, queries.p, queries.ld, ni, agi_round_up(D, k->lanes),
+                         add);
         return;
     }
     const int64_t sums = (D + SUM_CHANNELS - 1) / SUM_CHANNELS;
@@ -178,7 +178,7 @@ static void put_row(agi_slice s, int64_t row, bool accumulate, double factor, co
 static void store_row16(const agi_kernels *k, agi_slice s, int64_t row, double factor, const real *from)
 {
     void (*const put)(uint16_t *, const real *, int64_t, double) =
-        s.dtype == AG_BF16 ? k->put_bf16 : k->put_f16;
+        s.dtype == AG_BF16 ? k->store_bf16 : k->store_f16;
     uint16_t *const to = (uint16_t *)s.t->data + agi_row_at(s, row), some[64];
     const int64_t stride = s.t->strides[3], step = (int64_t)(sizeof some / sizeof some[0]);
     if (stride == 1) {
@@ -205,8 +205,8 @@ void REAL(agi_scale_and_store_rows)(const agi_kernels *k, agi_slice s, int64_t f
         n = 1;
     }
     if (dense && s.dtype == REAL_DTYPE && s.t->data != NULL) {
-        k->put((real *)s.t->data + agi_row_at(s, first), s.t->strides[2], rows, ld, n, s.D, factor, step,
-               accumulate);
+        k->store_rows((real *)s.t->data + agi_row_at(s, first), s.t->strides[2], rows, ld, n, s.D, factor,
+                      step, accumulate);
         return;
     }
     for (int64_t r = 0; r < n && s.t->data != NULL; r++) {

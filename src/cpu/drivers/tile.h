@@ -187,7 +187,7 @@ void REAL(agi_scale_and_store_rows)(const agi_kernels *k, agi_slice s, int64_t f
 static inline void agi_scale_row(const agi_kernels *k, real *to, const real *from, int64_t n, double factor,
                                  bool add)
 {
-    k->put(to, n, from, n, 1, n, &factor, 0, add);
+    k->store_rows(to, n, from, n, 1, n, &factor, 0, add);
 }
 
 static inline void agi_store_rows(const agi_kernels *k, agi_slice s, int64_t first, int64_t n,

@@ -180,8 +180,8 @@ static void add_terms(const term_block *x, real *c, int64_t ldc, bool add)
         for (int64_t j = 0; j < tile->n; j += PANEL) {
             const int64_t n = agi_round_up(agi_min(PANEL, tile->n - j), x->kernels->lanes);
             const operand b = panel_of_b(x, packed, j, n);
-            x->kernels->product_ahead(m, n, x->k, a.p, a.row_stride, a.col_stride, b.p, b.row_stride,
-                                      c + i * ldc + j, ldc, add, tile->prefetch);
+            x->kernels->product_prefetch(m, n, x->k, a.p, a.row_stride, a.col_stride, b.p, b.row_stride,
+                                         c + i * ldc + j, ldc, add, tile->prefetch);
         }
     }
 }

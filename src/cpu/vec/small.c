@@ -82,7 +82,7 @@ bool REAL(agi_small_forward)(agi_row_scratch *s, const agi_head *x)
                O = query_rows(x, &a->o);
     real *QT = v->panel[0].QT, m[WIDTH], l[WIDTH], alpha[WIDTH];
     double sum[WIDTH], inverse[WIDTH], log[WIDTH];
-    k->expect(O.p, O.ld, Nq, x->Dv);
+    k->prefetch_write(O.p, O.ld, Nq, x->Dv);
     for (int64_t i = 0; i < W; i++) {
         m[i] = (real)-INFINITY;
         l[i] = 0;
@@ -98,12 +98,12 @@ bool REAL(agi_small_forward)(agi_row_scratch *s, const agi_head *x)
     for (int64_t i = 0; i < W; i++) {
         sum[i] = (double)l[i];
     }
-    k->logarithms(log, sum, W); /* whole vectors: the padding is not used */
+    k->log2_array(log, sum, W); /* whole vectors: the padding is not used */
     for (int64_t i = 0; i < Nq; i++) {
         inverse[i] = sum[i] == 0 ? 0 : 1 / sum[i];
         agi_store_stat(x, &a->lse, false, i, sum[i] == 0 ? -INFINITY : ((double)m[i] + log[i]) * LN_2);
     }
-    k->put(O.p, O.ld, O.p, O.ld, Nq, x->Dv, inverse, 1, false);
+    k->store_rows(O.p, O.ld, O.p, O.ld, Nq, x->Dv, inverse, 1, false);
     return true;
 }
 
@@ -150,9 +150,9 @@ bool REAL(agi_small_vjp)(agi_backward_scratch *s, const agi_head *x)
     const rows dQ = query_rows(x, &a->dq), dK = key_rows(x, &a->dk), dV = key_rows(x, &a->dv);
     real *QT = v->QT, *dOT = v->dOT, *P = v->scores.P, *dS = v->scores.dS;
     statistics row;
-    k->expect(dQ.p, dQ.ld, Nq, x->Dk); /* another core may hold these lines, */
-    k->expect(dK.p, dK.ld, Nk, x->Dk); /* and a store waits until it gave them up */
-    k->expect(dV.p, dV.ld, Nk, x->Dv);
+    k->prefetch_write(dQ.p, dQ.ld, Nq, x->Dk); /* another core may hold these lines, */
+    k->prefetch_write(dK.p, dK.ld, Nk, x->Dk); /* and a store waits until it gave them up */
+    k->prefetch_write(dV.p, dV.ld, Nk, x->Dv);
     if (!load_statistics(x, W, dO, O, &row)) {
         return false;
     }
@@ -171,7 +171,7 @@ bool REAL(agi_small_vjp)(agi_backward_scratch *s, const agi_head *x)
     k->product(Nk, x->Dv, Nq, P, WIDTH, 1, dO.p, dO.ld, dV.p, dV.ld, false);
     k->product(Nk, x->Dk, Nq, dS, WIDTH, 1, Q.p, Q.ld, dK.p, dK.ld, false);
     k->product(Nq, x->Dk, Nk, dS, 1, WIDTH, K.p, K.ld, dQ.p, dQ.ld, false);
-    k->put(dK.p, dK.ld, dK.p, dK.ld, Nk, x->Dk, &x->scale, 0, false);
-    k->put(dQ.p, dQ.ld, dQ.p, dQ.ld, Nq, x->Dk, &x->scale, 0, false);
+    k->store_rows(dK.p, dK.ld, dK.p, dK.ld, Nk, x->Dk, &x->scale, 0, false);
+    k->store_rows(dQ.p, dQ.ld, dQ.p, dQ.ld, Nq, x->Dk, &x->scale, 0, false);
     return true;
 }

@@ -21,18 +21,26 @@ typedef struct {
     uint8_t rows[16];
 } amx_config;
 
-#if defined(__x86_64__)
+/* The tests may bring an emulated unit, with the same macros: tests/amx/amx_emulated.h. */
+#if defined(__x86_64__) && !defined(AGI_EMULATED_AMX)
 
 /* t = 16 rows of 64 bytes at p, stride bytes apart. */
 #define AMX_LOAD(t, p, stride)                                                                               \
     __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #t ::"r"(p), "r"((int64_t)(stride)) : "memory")
 /* The same with a hint that the first cache need not keep it (tileloaddt1). */
-#define AMX_PASS(t, p, stride)                                                                               \
+#define AMX_LOAD_T1(t, p, stride)                                                                            \
     __asm__ volatile("tileloaddt1 (%0,%1,1), %%tmm" #t ::"r"(p), "r"((int64_t)(stride)) : "memory")
 #define AMX_STORE(t, p, stride)                                                                              \
     __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)" ::"r"(p), "r"((int64_t)(stride)) : "memory")
 #define AMX_ZERO(t) __asm__ volatile("tilezero %%tmm" #t ::)
 #define AMX_ADD_PRODUCT(c, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
+#define AMX_LOAD_CONFIG(p) __asm__ volatile("ldtilecfg %0" ::"m"(*(p)) : "memory")
+#define AMX_STORE_CONFIG(p) __asm__ volatile("sttilecfg %0" : "=m"(*(p))::"memory")
+#define AMX_RELEASE() __asm__ volatile("tilerelease" ::: "memory")
+
+#endif
+
+#if defined(__x86_64__)
 
 /* Between these two calls the thread's tiles are ours. amx_end restores the caller's configuration, with its tiles
  * zero: the calling convention does not preserve them. */
@@ -43,16 +51,16 @@ static inline void amx_begin(amx_config *before)
         ours.row_bytes[t] = 64;
         ours.rows[t] = AMX_ROWS;
     }
-    __asm__ volatile("sttilecfg %0" : "=m"(*before)::"memory");
-    __asm__ volatile("ldtilecfg %0" ::"m"(ours) : "memory");
+    AMX_STORE_CONFIG(before);
+    AMX_LOAD_CONFIG(&ours);
 }
 
 static inline void amx_end(const amx_config *before)
 {
     if (before->palette == 0) {
-        __asm__ volatile("tilerelease" ::: "memory");
+        AMX_RELEASE();
     } else {
-        __asm__ volatile("ldtilecfg %0" ::"m"(*before) : "memory");
+        AMX_LOAD_CONFIG(before);
     }
 }
 

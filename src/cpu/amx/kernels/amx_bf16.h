@@ -33,7 +33,7 @@ INLINE void store_truncated_pair(uint16_t *to, vec a, vec b)
     store_upper_halves(to, _mm512_castps_si512(a), _mm512_castps_si512(b));
 }
 
-#define TRUNCATION_SCALE ((float)AMX_CENTRED)
+#define TRUNCATION_SCALE ((float)AMX_TRUNCATION_SCALE)
 
 /* TRUNCATION_SCALE 2^x, with a relative error of 7.5e-5: a polynomial of degree 3, enough for what becomes bfloat16. */
 INLINE vec exp2_to_truncate(vec x)

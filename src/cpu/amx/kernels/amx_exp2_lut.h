@@ -31,7 +31,7 @@ static const uint8_t exp2_correction[64] = {1,  2,  3,  4,  5,  6,  8,  8,  10, 
                                             18, 17, 17, 16, 15, 14, 13, 12, 11, 10, 9,  7,  6,  5,  3,  2};
 
 /* What makes the mean of a sum of these weights that of a sum by exp2_to_truncate. */
-#define LUT_SUM_SCALE ((float)(AMX_CENTRED * 1.000155))
+#define LUT_SUM_SCALE ((float)(AMX_TRUNCATION_SCALE * 1.000155))
 
 typedef struct {
     vec scale;          /* 256 c: x is c T - shift */

@@ -89,7 +89,7 @@ INLINE void two_keys_of_tangents(void *stage)
 
 static void gradient_tangents(uint16_t *const rows[4], int64_t tile_stride, uint16_t *const vnni[2],
                               const float *const scores[4], float c, float scale, const float *L,
-                              const float *mu, const float *D, const float *tD, const amx_next *next)
+                              const float *mu, const float *D, const float *tD, const amx_queue *next)
 {
     tangent_gradient_stage s = {.vnni = {vnni[0], vnni[1]},
                                 .c = v_set1(c),

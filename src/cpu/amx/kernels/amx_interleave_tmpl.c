@@ -48,16 +48,16 @@ INLINE void zero_block2x2(float *T)
 }
 
 /* One block of scores with the stage's share; the block at prev, NULL if there is none, is stored. */
-INLINE void interleave_block(const amx_square *block, float *prev, void (*two_keys)(void *), void *stage,
+INLINE void interleave_block(const amx_block2x2 *block, float *prev, void (*two_keys)(void *), void *stage,
                              stage_pace *pace)
 {
-    const uint16_t *a = block->rows, *b = block->columns;
+    const uint16_t *a = block->keys, *b = block->queries;
     float *const C = block->T;
-    const int64_t row = block->ld * (int64_t)sizeof *a, a_below = block->ld * AMX_ROWS, b_right = block->line,
-                  depth = block->depth;
+    const int64_t row = block->ld * (int64_t)sizeof *a, a_below = block->ld * AMX_ROWS,
+                  b_right = block->query_stride, depth = block->depth;
     for (int64_t k = 0; k < depth; k++) {
         const bool first = k == 0;
-        AMX_PASS(4, a, row);
+        AMX_LOAD_T1(4, a, row);
         AMX_LOAD(6, b, 64);
         if (first) {
             AMX_STORE_PREV_AND_BEGIN(0, prev, C, 0, SCORE_ROW, false);
@@ -70,7 +70,7 @@ INLINE void interleave_block(const amx_square *block, float *prev, void (*two_ke
         }
         AMX_ADD_PRODUCT(1, 4, 7);
         stage_share(two_keys, stage, pace);
-        AMX_PASS(5, a + a_below, row);
+        AMX_LOAD_T1(5, a + a_below, row);
         if (first) {
             AMX_STORE_PREV_AND_BEGIN(2, prev, C, BELOW, SCORE_ROW, false);
         }
@@ -87,15 +87,15 @@ INLINE void interleave_block(const amx_square *block, float *prev, void (*two_ke
 }
 
 /* The queued blocks, and all steps of a stage with the prefetches among their products. */
-INLINE void interleave(const amx_next *next, void (*two_keys)(void *), void *stage)
+INLINE void interleave(const amx_queue *next, void (*two_keys)(void *), void *stage)
 {
-    stage_pace pace = {.prefetch = next->ask, .prefetch_end = next->end};
+    stage_pace pace = {.prefetch = next->prefetch, .prefetch_end = next->prefetch_end};
     float *prev = NULL;
     for (int64_t n = 0; n < next->n; n++) {
-        pace.total += 4 * next->squares[n].depth;
+        pace.total += 4 * next->blocks[n].depth;
     }
     for (int64_t n = 0; n < next->n; n++) {
-        const amx_square *const block = &next->squares[n];
+        const amx_block2x2 *const block = &next->blocks[n];
         if (block->depth == 0) {
             zero_block2x2(block->T);
             continue;
@@ -118,7 +118,7 @@ INLINE void no_stage(void *stage)
     (void)stage;
 }
 
-static void scores(const amx_next *next)
+static void score_blocks(const amx_queue *next)
 {
     interleave(next, no_stage, NULL);
 }

@@ -48,21 +48,21 @@ enum { GROUP_KEYS = 32 };
 
 /* Weights are truncated to bfloat16, not rounded: that is half the work. So that their mean is right they are
  * multiplied by this before: 1 + 2^-8 times the mean of 1/p over mantissas p. */
-#define AMX_CENTRED 1.002818
+#define AMX_TRUNCATION_SCALE 1.002818
 
 /* The tiles of an operand; strides are in numbers. */
 typedef struct {
     const uint16_t *p; /* the first tile */
-    int64_t line;      /* from a tile to the next one along the rows of A, or the columns of B */
-    int64_t step;      /* from a tile to the next one along k */
-    int64_t row;       /* A alone: from row to row inside a tile */
+    int64_t stride_mn; /* from a tile to the next one along the rows of A, or the columns of B */
+    int64_t stride_k;  /* from a tile to the next one along k */
+    int64_t ld;        /* A alone: from row to row inside a tile */
 } amx_operand;
 
 /* The tiles of C, in float32. Each is contiguous: it comes from the second cache twice as fast as 16 separate rows. */
 typedef struct {
     float *p;
-    int64_t line; /* from a tile to the next one along m */
-    int64_t step; /* from a tile to the next one along n */
+    int64_t stride_m; /* from a tile to the next one along m */
+    int64_t stride_n; /* from a tile to the next one along n */
 } amx_sums;
 
 /* Row-major order of the tiles of C, which has `width` columns. */
@@ -71,31 +71,31 @@ static inline amx_sums amx_sums_by_rows(float *p, int64_t width)
     return (amx_sums){p, AMX_ROWS * width, AMX_C};
 }
 
-/* Column-major order of the tiles; tall: the rows of C, and so numbers per column. */
-static inline amx_sums amx_sums_by_columns(float *p, int64_t tall)
+/* Column-major order of the tiles; col_stride: the rows of C, and so numbers per column. */
+static inline amx_sums amx_sums_by_columns(float *p, int64_t col_stride)
 {
-    return (amx_sums){p, AMX_C, AMX_LANES * tall};
+    return (amx_sums){p, AMX_C, AMX_LANES * col_stride};
 }
 
 /* One product for 2 x 2 tiles of scores: T of 32 keys by 32 queries. */
 typedef struct {
-    const uint16_t *rows;    /* A: 32 rows of keys, by rows */
-    const uint16_t *columns; /* B: 32 queries, VNNI transposed */
+    const uint16_t *keys;    /* A: 32 rows of keys, by rows */
+    const uint16_t *queries; /* B: 32 queries, VNNI transposed */
     int64_t ld;              /* from key to key */
-    int64_t line;            /* from 16 queries to the next 16 */
+    int64_t query_stride;    /* from 16 queries to the next 16 */
     int64_t depth;           /* tiles along k; 0: T becomes zero */
     float *T;
-} amx_square;
+} amx_block2x2;
 
-enum { MOST_SQUARES = 4, MOST_LINES = GROUP_KEYS / 2 };
+enum { MAX_BLOCKS = 4, MAX_PREFETCH_LINES = GROUP_KEYS / 2 };
 
 /* What a stage interleaves with its own vector instructions: the scores that the next stage needs, and prefetches. */
 typedef struct {
     int64_t n;
-    amx_square squares[MOST_SQUARES];
-    /* The bytes to prefetch: none if ask == end, at most MOST_LINES cache lines. */
-    const char *ask, *end;
-} amx_next;
+    amx_block2x2 blocks[MAX_BLOCKS];
+    /* The bytes to prefetch: none if prefetch == prefetch_end, at most MAX_PREFETCH_LINES cache lines. */
+    const char *prefetch, *prefetch_end;
+} amx_queue;
 
 typedef struct {
     void (*begin)(amx_config *before);
@@ -108,32 +108,33 @@ typedef struct {
                     const amx_sums *C, bool add);
 
     /* The queued scores and prefetches alone, without a stage. */
-    void (*scores)(const amx_next *next);
+    void (*score_blocks)(const amx_queue *next);
 
     /* ---- Operands from rows, ld numbers from row to row ---- */
 
     /* One tile: VNNI transposed from 16 rows by 32 columns; VNNI of rows r and r + 16 from 32 rows by 16 columns;
      * transposed from 32 rows by 16 columns. */
-    void (*columns)(uint16_t *tile, const uint16_t *rows, int64_t ld);
-    void (*far_pairs)(uint16_t *tile, const uint16_t *rows, int64_t ld);
-    void (*turned)(uint16_t *tile, const uint16_t *rows, int64_t ld);
+    void (*transpose_to_vnni)(uint16_t *tile, const uint16_t *rows, int64_t ld);
+    void (*vnni_pairs_split16)(uint16_t *tile, const uint16_t *rows, int64_t ld);
+    void (*transpose_tile)(uint16_t *tile, const uint16_t *rows, int64_t ld);
 
     /* A copy of transposed tiles, whose columns are 32 keys, with zeros at the keys j of which keep[j] is 0: a weight
      * of 0 does not remove a NaN. */
-    void (*clean)(uint16_t *to, const uint16_t *from, int64_t tiles, const uint8_t *keep);
+    void (*zero_masked_keys)(uint16_t *to, const uint16_t *from, int64_t tiles, const uint8_t *keep);
 
     /* ---- Rows from sums ---- */
 
-    /* to[n][m] = C[m][n], of column-major tiles with `tall` numbers per column; m, n multiples of 16. */
-    void (*turn)(float *to, int64_t ld, const float *sums, int64_t tall, int64_t m, int64_t n);
+    /* to[n][m] = C[m][n], of column-major tiles with `col_stride` numbers per column; m, n multiples of 16. */
+    void (*transpose_sums)(float *to, int64_t ld, const float *sums, int64_t col_stride, int64_t m,
+                           int64_t n);
 
-    /* to[n][m] = factor[n] C[m][n], rounded to bfloat16, for any m and n. `tall` is at least m rounded up to a
+    /* to[n][m] = factor[n] C[m][n], rounded to bfloat16, for any m and n. `col_stride` is at least m rounded up to a
      * multiple of 32. */
-    void (*put_turned)(uint16_t *to, int64_t ld, const float *sums, int64_t tall, const float *factor,
-                       int64_t m, int64_t n);
+    void (*store_transposed)(uint16_t *to, int64_t ld, const float *sums, int64_t col_stride,
+                             const float *factor, int64_t m, int64_t n);
 
     /* to[m][n] = factor C[m][n], rounded to bfloat16, for at most 16 rows of row-major tiles and any n. */
-    void (*put_rows)(uint16_t *to, int64_t ld, const float *sums, float factor, int64_t m, int64_t n);
+    void (*store_rows)(uint16_t *to, int64_t ld, const float *sums, float factor, int64_t m, int64_t n);
 
     /* ---- Norms and dot products of rows ---- */
 
@@ -152,17 +153,17 @@ typedef struct {
     /* T, W lanes, W a multiple of 32, rounded to bfloat16: to VNNI, tile by tile of 16 lanes; to rows in split16 order,
      * tiles of 16 keys by 32 lanes, with tile_stride numbers from the tiles of the first 16 keys to those of the
      * others. */
-    void (*round_pairs)(uint16_t *vnni, const float *T, int64_t W);
-    void (*round_rows)(uint16_t *rows, int64_t tile_stride, const float *T, int64_t W);
+    void (*round_to_vnni)(uint16_t *vnni, const float *T, int64_t W);
+    void (*round_to_rows)(uint16_t *rows, int64_t tile_stride, const float *T, int64_t W);
 
     /* Zeros in 32 lanes of such a result outside the band: query i sees key j if low <= j - i <= high. */
-    void (*hide_rows)(uint16_t *rows, int64_t tile_stride, int64_t low, int64_t high);
-    void (*hide_pairs)(uint16_t *vnni, int64_t low, int64_t high);
+    void (*mask_band_rows)(uint16_t *rows, int64_t tile_stride, int64_t low, int64_t high);
+    void (*mask_band_vnni)(uint16_t *vnni, int64_t low, int64_t high);
 
     /* ---- Stages: from score tiles to weights and gradients. Those that take `next` interleave it ---- */
 
     /* One step of the online softmax as agi_kernels.softmax does it, but the weights 2^(c T - m) go to VNNI, T stays,
-     * and the sum l is AMX_CENTRED times too large.
+     * and the sum l is AMX_TRUNCATION_SCALE times too large.
      * norms[lane] * reach is an upper bound of |c T|, or infinity if none is known; if it is small, weights come from
      * the lookup table of amx_exp2_lut.h, exact to 0.6 percent. If norms[0] is finite, m is a multiple of 1/256. */
     bool (*softmax)(uint16_t *vnni, const float *T, int64_t W, float c, const float *norms, float reach,
@@ -171,13 +172,13 @@ typedef struct {
     /* The same for PANEL lanes, without a change of m, for queries that see the keys j with low <= j - i <= high alone,
      * low <= high; scores outside the band have no effect. False, and nothing is added to l, if m has to change. */
     bool (*weights)(uint16_t *vnni, const float *T, float c, const float *norms, float reach, int64_t low,
-                    int64_t high, const float *m, float *l, const amx_next *next);
+                    int64_t high, const float *m, float *l, const amx_queue *next);
 
     /* agi_kernels.softmax_tangent on PANEL lanes of scores without features, with tS = scale U; weights and their
      * tangents go to VNNI, T and U stay. False, and nothing is added to l and a, if m and r have to change. */
     bool (*softmax_tangent)(uint16_t *vnni, uint16_t *t_vnni, const float *T, const float *U, float c,
                             float scale, const float *m, float *l, const float *r, float *a,
-                            const amx_next *next);
+                            const amx_queue *next);
 
     /* The vjp on 32 lanes without features: P = 2^(c T - L) and dS = P (dP - D) to rows in split16 order, dS also to
      * VNNI. Nothing is interleaved: it consists of multiply-adds, which run two per cycle, but one per cycle beside
@@ -190,7 +191,7 @@ typedef struct {
      * go to rows, in this order, and tdS and dS also to VNNI. */
     void (*gradient_tangents)(uint16_t *const rows[4], int64_t tile_stride, uint16_t *const vnni[2],
                               const float *const scores[4], float c, float scale, const float *L,
-                              const float *mu, const float *D, const float *tD, const amx_next *next);
+                              const float *mu, const float *D, const float *tD, const amx_queue *next);
 } agi_amx_kernels;
 
 #if defined(__x86_64__)

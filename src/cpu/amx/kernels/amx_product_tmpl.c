@@ -12,7 +12,7 @@ enum { MAX_CACHED_TILES = 12 };
         if (cached) {                                                                                        \
             AMX_LOAD(t, p, stride);                                                                          \
         } else {                                                                                             \
-            AMX_PASS(t, p, stride);                                                                          \
+            AMX_LOAD_T1(t, p, stride);                                                                       \
         }                                                                                                    \
     } while (0)
 
@@ -21,9 +21,9 @@ INLINE void product_block(int64_t K, const uint16_t *A, const amx_operand *a, bo
                           const amx_operand *b, bool cache_b, float *prev, float *C, const amx_sums *c,
                           bool add)
 {
-    const int64_t right = c->step, below = c->line;
-    const int64_t a_row = 2 * a->row, a_below = a->line, a_next = a->step, b_right = b->line,
-                  b_next = b->step;
+    const int64_t right = c->stride_n, below = c->stride_m;
+    const int64_t a_row = 2 * a->ld, a_below = a->stride_mn, a_next = a->stride_k, b_right = b->stride_mn,
+                  b_next = b->stride_k;
     for (int64_t k = 0; k < K; k++) {
         const bool first = k == 0;
         AMX_LOAD_OPERAND(cache_a, 4, A, a_row);
@@ -63,13 +63,14 @@ INLINE void product_blocks(int64_t M, int64_t N, int64_t K, const amx_operand *A
     for (int64_t outer = 0; outer < outer_end; outer += 2) {
         for (int64_t inner = 0; inner < inner_end; inner += 2) {
             const int64_t m = n_outside ? inner : outer, n = n_outside ? outer : inner;
-            float *const c = C->p + m * C->line + n * C->step;
-            product_block(K, A->p + m * A->line, A, cache_a, B->p + n * B->line, B, cache_b, prev, c, C, add);
+            float *const c = C->p + m * C->stride_m + n * C->stride_n;
+            product_block(K, A->p + m * A->stride_mn, A, cache_a, B->p + n * B->stride_mn, B, cache_b, prev,
+                          c, C, add);
             prev = c;
         }
     }
     if (prev != NULL) {
-        store_block2x2(prev, C->step, C->line, 64);
+        store_block2x2(prev, C->stride_n, C->stride_m, 64);
     }
 }
 
@@ -77,12 +78,12 @@ INLINE void product_blocks(int64_t M, int64_t N, int64_t K, const amx_operand *A
 static void product_tile(int64_t m, int64_t n, int64_t K, const amx_operand *A, const amx_operand *B,
                          const amx_sums *C, bool add)
 {
-    const uint16_t *const a = A->p + m * A->line, *const b = B->p + n * B->line;
-    float *const c = C->p + m * C->line + n * C->step;
+    const uint16_t *const a = A->p + m * A->stride_mn, *const b = B->p + n * B->stride_mn;
+    float *const c = C->p + m * C->stride_m + n * C->stride_n;
     AMX_BEGIN(0, c, 64, add);
     for (int64_t k = 0; k < K; k++) {
-        AMX_LOAD(4, a + k * A->step, 2 * A->row);
-        AMX_LOAD(6, b + k * B->step, 64);
+        AMX_LOAD(4, a + k * A->stride_k, 2 * A->ld);
+        AMX_LOAD(6, b + k * B->stride_k, 64);
         AMX_ADD_PRODUCT(0, 4, 6);
     }
     AMX_STORE(0, c, 64);

@@ -205,7 +205,7 @@ INLINE bool add_sums(const vec *sum, float factor, float *l)
     return true;
 }
 
-INLINE bool run_weights(weight_stage s, bool by_lut, bool banded, float *l, const amx_next *next)
+INLINE bool run_weights(weight_stage s, bool by_lut, bool banded, float *l, const amx_queue *next)
 {
     UNROLL for (int v = 0; v < VECTORS; v++)
     {
@@ -217,7 +217,7 @@ INLINE bool run_weights(weight_stage s, bool by_lut, bool banded, float *l, cons
 }
 
 static bool weights(uint16_t *vnni, const float *T, float c, const float *norms, float reach, int64_t low,
-                    int64_t high, const float *m, float *l, const amx_next *next)
+                    int64_t high, const float *m, float *l, const amx_queue *next)
 {
     const vec lowest = v_set1(-REAL_MAX);
     weight_stage s = {.T = T, .vnni = vnni, .c = v_set1(c)};
@@ -229,7 +229,7 @@ static bool weights(uint16_t *vnni, const float *T, float c, const float *norms,
         fine &= v_less(lowest, s.shift[v]);
     }
     if (fine != 0xffff) {
-        scores(next);
+        score_blocks(next);
         return false;
     }
     if (low > 1 - PANEL || high < GROUP_KEYS - 1) {
@@ -285,7 +285,7 @@ INLINE void two_tangents(void *stage)
 
 static bool softmax_tangent(uint16_t *vnni, uint16_t *t_vnni, const float *T, const float *U, float c,
                             float scale, const float *m, float *l, const float *r, float *a,
-                            const amx_next *next)
+                            const amx_queue *next)
 {
     tangent_weight_stage s = {
         .T = T, .U = U, .vnni = vnni, .t_vnni = t_vnni, .c = v_set1(c), .scale = v_set1(scale)};
@@ -298,7 +298,7 @@ static bool softmax_tangent(uint16_t *vnni, uint16_t *t_vnni, const float *T, co
         fine &= v_less(v_set1(-REAL_MAX), s.shift[v]);
     }
     if (fine != 0xffff) {
-        scores(next);
+        score_blocks(next);
         return false;
     }
     interleave(next, two_tangents, &s);

@@ -35,14 +35,14 @@ typedef struct {
                     int64_t ldb, real *C, int64_t ldc, bool add);
 
     /* The same product, which also prefetches from the list what is read later; NULL: nothing. */
-    void (*product_ahead)(int64_t M, int64_t N, int64_t K, const real *A, int64_t ars, int64_t aks,
-                          const real *B, int64_t ldb, real *C, int64_t ldc, bool add,
-                          agi_prefetch_list *list);
+    void (*product_prefetch)(int64_t M, int64_t N, int64_t K, const real *A, int64_t ars, int64_t aks,
+                             const real *B, int64_t ldb, real *C, int64_t ldc, bool add,
+                             agi_prefetch_list *list);
 
     /* T = or += K Q^T for few queries, by dot products along the channels: K[nj][D], Q[ni][D], D whole vectors. Each
      * element is a sum of the lanes' sums: the same bits for any nj and ni. T = leaves zero in lanes ni .. W - 1. */
-    void (*few_scores)(real *T, int64_t ld, int64_t nj, int64_t W, const real *K, int64_t ldk, const real *Q,
-                       int64_t ldq, int64_t ni, int64_t D, bool add);
+    void (*scores_by_dot)(real *T, int64_t ld, int64_t nj, int64_t W, const real *K, int64_t ldk,
+                          const real *Q, int64_t ldq, int64_t ni, int64_t D, bool add);
 
     /* T = log2(e) (phi(scale T) + X), X the additive features or NULL. Softcap c > 0: phi(z) is c tanh(z/c);
      * then F, if not NULL, becomes phi', and G, if not NULL, phi''. */
@@ -50,7 +50,7 @@ typedef struct {
                    real softcap);
 
     /* T = -infinity outside the band: visible is low <= j - i <= high. */
-    void (*hide)(real *T, int64_t ld, int64_t nj, int64_t W, int64_t low, int64_t high);
+    void (*mask_band)(real *T, int64_t ld, int64_t nj, int64_t W, int64_t low, int64_t high);
 
     /* One step of the online softmax in base 2: T becomes 2^(c T - m), with per lane the running maximum m of c T and
      * the sum l of these weights. alpha is the factor by which l was rescaled, 1 if m has not grown by enough. Returns
@@ -87,26 +87,26 @@ typedef struct {
 
     /* Rows of n numbers: to = or += factor * from, computed in float64 and rounded once. The factor of row r is
      * factor[r * factor_stride]. `to` and `from` may be the same. */
-    void (*put)(real *to, int64_t ldt, const real *from, int64_t ldf, int64_t rows, int64_t n,
-                const double *factor, int64_t factor_stride, bool add);
+    void (*store_rows)(real *to, int64_t ldt, const real *from, int64_t ldf, int64_t rows, int64_t n,
+                       const double *factor, int64_t factor_stride, bool add);
 
     /* Prefetches rows of n numbers, ld from row to row, for writing. */
-    void (*expect)(const real *first, int64_t ld, int64_t rows, int64_t n);
+    void (*prefetch_write)(const real *first, int64_t ld, int64_t rows, int64_t n);
 
     /* n numbers of a 16-bit format, `stride` from one to the next, widened. */
-    void (*get_bf16)(real *to, const uint16_t *from, int64_t stride, int64_t n);
-    void (*get_f16)(real *to, const uint16_t *from, int64_t stride, int64_t n);
+    void (*load_bf16)(real *to, const uint16_t *from, int64_t stride, int64_t n);
+    void (*load_f16)(real *to, const uint16_t *from, int64_t stride, int64_t n);
 
     /* to = factor * from in a 16-bit format, rounded once, to nearest even. */
-    void (*put_bf16)(uint16_t *to, const real *from, int64_t n, double factor);
-    void (*put_f16)(uint16_t *to, const real *from, int64_t n, double factor);
+    void (*store_bf16)(uint16_t *to, const real *from, int64_t n, double factor);
+    void (*store_f16)(uint16_t *to, const real *from, int64_t n, double factor);
 
     /* out[r]: the sum of the n products of row r of A and of B, in float64. */
     void (*dots)(double *out, const real *A, int64_t lda, const real *B, int64_t ldb, int64_t rows,
                  int64_t n);
 
     /* out[i] = log2 x[i] for n normal positive numbers; infinity and NaN stay; of 0 the result is undefined. */
-    void (*logarithms)(double *out, const double *x, int64_t n);
+    void (*log2_array)(double *out, const double *x, int64_t n);
 
     /* out[D][PANEL] = the transpose of n rows of D numbers, ld from row to row; zero after column n - 1, up to a whole
      * vector. */

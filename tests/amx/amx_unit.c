@@ -1,0 +1,202 @@
+/* The emulated AMX unit against the processor's, bit for bit, one instruction after another: random tiles of all
+ * shapes, with NaN, infinities, denormals and numbers half way between two others, whatever MXCSR says. Skipped where
+ * the processor has no such unit. */
+#include <xmmintrin.h>
+
+#include "amx/amx_instructions.h"
+#include "check/rng.h"
+#include "test.h"
+
+enum { STRIDE = 80, TILES_BYTES = AMX_TEST_TILES * AMX_TEST_ROWS * STRIDE };
+
+static const amx_instructions *const both[2] = {&amx_processor, &amx_emulated};
+
+/* ---- Data ---- */
+
+/* What float32 of a trial are like. bfloat16 are the upper halves of such. */
+typedef enum { ORDINARY, SPECIAL, TINY, HALF_WAY, ANY_BITS, KINDS } kind;
+static const char *const kind_names[KINDS] = {"ordinary", "special", "tiny", "half way", "any bits"};
+
+static uint32_t with_exponent(uint32_t bits, int64_t exponent)
+{
+    return (bits & 0x807fffffu) | (uint32_t)exponent << 23;
+}
+
+static uint32_t draw(struct rng *r, kind k)
+{
+    const uint32_t bits = (uint32_t)rng_next(r), sign = bits & 0x80000000u;
+    static const uint32_t special[] = {0,          1,          0x7fffff,   0x800000,   0x3f800000, 0x7f7fffff,
+                                       0x7f800000, 0x7f800001, 0x7fa50000, 0x7fc00000, 0x7fffffff};
+    switch (k) {
+    case SPECIAL:
+        if (rng_chance(r, 0.1)) {
+            return sign | special[rng_range(r, 0, (int)(sizeof special / sizeof special[0]) - 1)];
+        }
+        break;
+    case TINY: /* products, sums and operands about the smallest normal number */
+        return with_exponent(bits, rng_chance(r, 0.5) ? rng_range(r, 0, 2) : rng_range(r, 60, 66));
+    case HALF_WAY: /* few bits, so that sums and roundings are often exactly half way */
+        return with_exponent(bits & 0xffff8000u, rng_range(r, 115, 127)) + (uint32_t)rng_range(r, -1, 1);
+    case ANY_BITS: return bits;
+    default: break;
+    }
+    return with_exponent(bits, rng_range(r, 120, 135));
+}
+
+static void draw_floats(struct rng *r, kind k, float *to, int n)
+{
+    for (int i = 0; i < n; i++) {
+        const uint32_t bits = draw(r, k);
+        memcpy(to + i, &bits, sizeof bits);
+    }
+}
+
+static void draw_halves(struct rng *r, kind k, uint16_t *to, int n)
+{
+    for (int i = 0; i < n; i++) {
+        to[i] = (uint16_t)(draw(r, k) >> 16);
+    }
+}
+
+static void draw_bytes(struct rng *r, uint8_t *to, int n)
+{
+    for (int i = 0; i < n; i++) {
+        to[i] = (uint8_t)rng_next(r);
+    }
+}
+
+/* t0 has m rows of n float32, t1 and t2 fit its product; the others have any shape. */
+static void draw_config(struct rng *r, uint8_t config[64])
+{
+    const int whole = rng_chance(r, 0.3);
+    const int m = whole ? 16 : (int)rng_range(r, 1, 16), n = whole ? 16 : (int)rng_range(r, 1, 16),
+              depth = whole ? 16 : (int)rng_range(r, 1, 16);
+    const int fit[3][2] = {{m, 4 * n}, {m, 4 * depth}, {depth, 4 * n}};
+    memset(config, 0, 64);
+    config[0] = 1;
+    for (int t = 0; t < AMX_TEST_TILES; t++) {
+        config[48 + t] = (uint8_t)(t < 3 ? fit[t][0] : rng_range(r, 1, 16));
+        config[16 + 2 * t] = (uint8_t)(t < 3 ? fit[t][1] : 4 * rng_range(r, 1, 16));
+    }
+}
+
+/* ---- Checks ---- */
+
+static void same(const void *got, const void *wanted, size_t bytes, const char *what, const char *data)
+{
+    const uint8_t *a = got, *b = wanted;
+    size_t n = 0;
+    while (n < bytes && a[n] == b[n]) {
+        n++;
+    }
+    CHECK(n == bytes, "%s, %s: byte %zu of %zu is %02x emulated, %02x on the processor", what, data, n, bytes,
+          n < bytes ? a[n] : 0, n < bytes ? b[n] : 0);
+}
+
+/* A configuration empties the tiles and is found again; after a release there is none. */
+static void check_config(struct rng *r)
+{
+    uint8_t config[64], kept[2][64], none[2][64], empty[2][TILES_BYTES];
+    draw_config(r, config);
+    for (int u = 0; u < 2; u++) {
+        memset(empty[u], 0xaa, TILES_BYTES);
+        both[u]->load_config(config);
+        both[u]->copy_tiles(empty[u], empty[u], STRIDE);
+        both[u]->load_config(config);
+        both[u]->store_tiles(empty[u], STRIDE);
+        both[u]->store_config(kept[u]);
+        both[u]->release();
+        both[u]->store_config(none[u]);
+    }
+    same(kept[1], kept[0], 64, "sttilecfg", "after ldtilecfg");
+    same(none[1], none[0], 64, "sttilecfg", "after tilerelease");
+    same(empty[1], empty[0], TILES_BYTES, "ldtilecfg", "tiles after it");
+}
+
+static void check_copies(struct rng *r)
+{
+    uint8_t config[64], from[TILES_BYTES], to[2][TILES_BYTES];
+    draw_config(r, config);
+    draw_bytes(r, from, TILES_BYTES);
+    for (int u = 0; u < 2; u++) {
+        memset(to[u], 0xaa, TILES_BYTES);
+        both[u]->load_config(config);
+        both[u]->copy_tiles(from, to[u], STRIDE);
+        both[u]->release();
+    }
+    same(to[1], to[0], TILES_BYTES, "tileloadd, tileloaddt1, tilezero, tilestored", "any bytes");
+}
+
+static void check_product(struct rng *r, kind k)
+{
+    uint8_t config[64];
+    float c[2][256];
+    uint16_t a[512], b[512];
+    draw_config(r, config);
+    draw_halves(r, k, a, 512);
+    draw_halves(r, k, b, 512);
+    draw_floats(r, k, c[0], 256);
+    memcpy(c[1], c[0], sizeof c[0]);
+    for (int u = 0; u < 2; u++) {
+        both[u]->load_config(config);
+        both[u]->add_product(c[u], a, b);
+        both[u]->release();
+    }
+    same(c[1], c[0], sizeof c[0], "tdpbf16ps", kind_names[k]);
+}
+
+static void check_vectors(struct rng *r, kind k)
+{
+    float c[2][16], x[32];
+    uint16_t a[32], b[32], rounded[2][32];
+    uint8_t from[64], index[64], moved[2][64], shifted[2][64];
+    const uint64_t keep = rng_next(r);
+    draw_halves(r, k, a, 32);
+    draw_halves(r, k, b, 32);
+    draw_floats(r, k, c[0], 16);
+    draw_floats(r, k, x, 32);
+    draw_bytes(r, from, 64);
+    draw_bytes(r, index, 64);
+    memcpy(c[1], c[0], sizeof c[0]);
+    for (int u = 0; u < 2; u++) {
+        both[u]->dot(c[u], a, b);
+        both[u]->round_two(rounded[u], x, x + 16);
+        both[u]->permute(moved[u], keep, index, from);
+        both[u]->multishift(shifted[u], index, from);
+    }
+    same(c[1], c[0], sizeof c[0], "vdpbf16ps", kind_names[k]);
+    same(rounded[1], rounded[0], sizeof rounded[0], "vcvtne2ps2bf16", kind_names[k]);
+    same(moved[1], moved[0], 64, "vpermb", "any bytes");
+    same(shifted[1], shifted[0], 64, "vpmultishiftqb", "any bytes");
+}
+
+/* All exceptions masked; any rounding, denormals kept or flushed. */
+static unsigned draw_mxcsr(struct rng *r)
+{
+    return 0x1f80u | ((unsigned)rng_next(r) & 0xe040u);
+}
+
+int main(void)
+{
+    if (!amx_usable()) {
+        printf("skipped: there is no AMX unit to compare with: %s\n", ag_last_message());
+        return 77;
+    }
+    const unsigned usual = _mm_getcsr();
+    for (int n = 0; n < test_count(2000); n++) {
+        struct rng r;
+        rng_init(&r, (uint64_t)n, 7);
+        const unsigned mxcsr = draw_mxcsr(&r);
+        check_config(&r);
+        check_copies(&r);
+        for (kind k = 0; k < KINDS; k++) {
+            _mm_setcsr(mxcsr);
+            check_product(&r, k);
+            check_vectors(&r, k);
+            const unsigned after = _mm_getcsr();
+            _mm_setcsr(usual);
+            CHECK((after & ~0x3fu) == mxcsr, "MXCSR is %x instead of %x", after, mxcsr);
+        }
+    }
+    return test_summary();
+}
