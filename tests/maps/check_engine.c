@@ -158,7 +158,7 @@ static void count_parts(const ag_check_report *report, int count[3])
 static void test_parts(void)
 {
     ag_check_case c = {.problem = AG_PROBLEM_INIT, .seed = 3};
-    ag_check_report report;
+    ag_check_report report = {.count = 0};
     int all[3], own[3];
     CHECK_OK(ag_problem_parse("h2 q5 d4 f32 causal", &c.problem));
     CHECK_OK(ag_check_problem(&c, NULL, &report));
@@ -201,7 +201,7 @@ static void test_random(void)
 static void test_no_memory(void)
 {
     ag_check_case c = {.problem = AG_PROBLEM_INIT, .seed = 3};
-    ag_check_report report;
+    ag_check_report report = {.count = 0};
     ag_status status = AG_NO_MEMORY;
     int64_t allocations = 0;
     CHECK_OK(

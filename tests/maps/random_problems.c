@@ -13,7 +13,7 @@ static int is_large(int n)
 static void test(int n, struct summary *summary)
 {
     ag_check_case c;
-    ag_check_report report;
+    ag_check_report report = {.count = 0};
     ag_options plan = AG_OPTIONS_INIT;
     plan.threads = 1 + n % 2;
     ag_check_random(&c, SEED, (uint64_t)n, is_large(n) ? AG_CHECK_LARGE : AG_CHECK_SMALL);
