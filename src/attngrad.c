@@ -1,4 +1,4 @@
-/* The library's own facts: its version, its backends. The only file that sees every backend. */
+/* The version of the library and its list of backends. The only file that sees every backend. */
 #include "attngrad.h"
 
 #include <stdio.h>

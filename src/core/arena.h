@@ -1,5 +1,5 @@
-/* The layout of a workspace. A backend takes its buffers one after another; without memory (base NULL) this is
- * a dry run, and the sum of what was taken is the size that the workspace needs. */
+/* Lays out a workspace: a backend takes its buffers from it one after another. If base is NULL, this is a dry
+ * run that only adds up the sizes. */
 #ifndef AGI_ARENA_H
 #define AGI_ARENA_H
 
@@ -13,13 +13,13 @@ typedef struct {
     size_t used; /* SIZE_MAX: more than a size_t can hold */
 } agi_arena;
 
-/* Over the caller's memory, of any alignment. */
+/* Begins an arena in the caller's memory, which may have any alignment; NULL begins a dry run. */
 agi_arena agi_arena_begin(void *memory);
 
-/* count elements of `size` bytes, aligned to a cache line; NULL in a dry run. */
+/* Takes memory for count elements of `size` bytes, aligned to a cache line. Returns NULL in a dry run. */
 void *agi_take(agi_arena *arena, int64_t count, size_t size);
 
-/* What the caller must give so that the same takes fit: with the slack that alignment may cost. */
+/* Number of bytes that the caller must give for the same takes, including the worst case of alignment. */
 size_t agi_arena_bytes(const agi_arena *arena);
 
 #endif

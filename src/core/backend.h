@@ -1,5 +1,5 @@
-/* What a backend is to the rest of the library: one table. Core calls it and knows none by name; the list of
- * them is in src/attngrad.c. */
+/* The table of functions through which core calls a backend. Core knows no backend by name; the list of
+ * backends is in src/attngrad.c. */
 #ifndef AGI_BACKEND_H
 #define AGI_BACKEND_H
 
@@ -7,7 +7,7 @@
 
 struct agi_gemm_table; /* see gemm/gemm.h */
 
-/* One of a backend's tables of kernels. The number is one of AG_ISA_*, and no other backend's. */
+/* One of a backend's tables of kernels. Its number is one of AG_ISA_*; no two backends use the same number. */
 typedef struct {
     ag_isa number;
     const char *name;
@@ -15,47 +15,49 @@ typedef struct {
     bool (*supported)(ag_isa number); /* can this machine run it? */
 } agi_isa;
 
-/* What accept returns, with the reason by agi_fail, if the machine lacks what the whole backend needs: a
- * device, a driver. Internal: a backend that was asked for by name is then refused as AG_UNSUPPORTED, and
- * AG_BACKEND_AUTO goes on to the next one. */
+/* Returned by accept, with the reason set by agi_fail, if the machine lacks what the whole backend needs,
+ * such as a device or a driver. Never returned to users: a backend requested by name is then refused with
+ * AG_UNSUPPORTED, and AG_BACKEND_AUTO tries the next one. */
 #define AGI_NOT_HERE ((ag_status)-1)
 
 typedef struct agi_backend {
     ag_backend id;
     const char *name;
 
-    /* Its tables of kernels, the plainest first. None: NULL and 0. */
+    /* The backend's tables of kernels, from the slowest to the fastest; NULL and 0 if it has none. */
     const agi_isa *isas;
     int n_isas;
 
-    /* Can it run this plan's problem and options? It may choose what the options left open: plan->isa is
-     * AG_ISA_AUTO, or a number of its own list that is built in and that this machine can run. */
+    /* Can the backend run this plan's problem and options? On entry plan->isa is AG_ISA_AUTO or a number from
+     * `isas` that is built in and that this machine can run. accept may decide what the options left open. */
     ag_status (*accept)(ag_plan *plan);
 
-    /* Frees what accept keeps in plan->backend_data, also after an accept that failed. NULL: nothing is kept. */
+    /* Frees what accept stored in plan->backend_data; also called after accept has failed. NULL: accept
+     * stores nothing. */
     void (*destroy)(ag_plan *plan);
 
-    /* The dry run of the map's layout. SIZE_MAX: more than memory can be. */
+    /* Number of bytes of workspace that the map needs, found by a dry run of its layout; SIZE_MAX if a size_t
+     * cannot hold it. */
     size_t (*workspace)(const ag_plan *plan, agi_map map);
 
-    /* One map on a checked call. */
+    /* Runs one map on a checked call. */
     ag_status (*run)(const agi_call *call, const ag_exec *exec, void *workspace);
 
-    /* NULL: agi_specification's. */
+    /* NULL: agi_specification's merge is used. */
     ag_status (*merge)(const ag_plan *plan, const ag_merge_args *args, const ag_exec *exec);
 
-    /* NULL if the backend never has the matrices. */
+    /* NULL if the backend never stores the matrices that a trace shows. */
     ag_status (*trace)(const agi_call *call, const ag_trace_args *trace, void *workspace);
 
-    /* Computes the layer's matrix products. NULL: the portable implementation does. */
+    /* Computes the layer's matrix products. NULL: agi_gemm_portable does. */
     const struct agi_gemm_table *gemm;
 
-    /* Fills in isa, tile_queries, tile_keys, compute_dtype and deterministic; the others are core's. */
+    /* Fills in isa, tile_queries, tile_keys, compute_dtype and deterministic; core fills in the rest. */
     void (*info)(const ag_plan *plan, ag_plan_info *info);
 } agi_backend;
 
-/* All that are built in, the fastest first, NULL after the last; and the one that defines what the others
- * compute, which has every function. */
+/* agi_backends: all backends that are built in, the fastest first, ended by NULL. agi_specification: the
+ * backend that defines what the others compute; it implements every function of the table. */
 extern const agi_backend *const agi_backends[];
 extern const agi_backend *const agi_specification;
 

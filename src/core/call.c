@@ -18,7 +18,7 @@ static const ag_tensor *tensor_of(const ag_args *a, const agi_tensor_info *f)
     return (const ag_tensor *)(const void *)((const char *)a + f->offset);
 }
 
-/* The operands of the map; a tensor of a feature that the problem lacks is refused. */
+/* Collects the operands of the map. Refuses a tensor of a feature that the problem does not have. */
 static ag_status gather(const agi_call *call, agi_purpose purpose, agi_operand x[AGI_N_TENSORS], int *n)
 {
     const ag_problem *p = &call->plan->p;
@@ -76,7 +76,7 @@ static ag_status check_accumulate(const agi_call *call)
 
 /* ---- Lengths and offsets ---- */
 
-static ag_status check_lengths(const agi_call *call, const char *name, const int64_t *lengths, int64_t most)
+static ag_status check_lengths(const agi_call *call, const char *name, const int64_t *lengths, int64_t max)
 {
     if (lengths == NULL) {
         return AG_OK;
@@ -87,10 +87,10 @@ static ag_status check_lengths(const agi_call *call, const char *name, const int
                               map_names[call->map], name);
     }
     for (int64_t b = 0; b < call->plan->p.batch; b++) {
-        if (lengths[b] < 0 || lengths[b] > most) {
+        if (lengths[b] < 0 || lengths[b] > max) {
             return agi_fail_field(AG_INVALID_ARGUMENT, name, "%s: %s[%lld] is %lld: must be from 0 to %lld",
                                   map_names[call->map], name, (long long)b, (long long)lengths[b],
-                                  (long long)most);
+                                  (long long)max);
         }
     }
     return AG_OK;
@@ -207,8 +207,8 @@ ag_status agi_call_check(agi_call *call, const ag_plan *plan, agi_map map, agi_p
     return status;
 }
 
-/* A merge may overwrite its first part: o1 by o and so on. */
-static bool same_of_first_part(const agi_operand *a, const agi_operand *b)
+/* May output a be in the same memory as b? Only if b is the same tensor of the first part: o over o1, and so on. */
+static bool may_overwrite(const agi_operand *a, const agi_operand *b)
 {
     const size_t n = strlen(a->name);
     bool same = strncmp(a->name, b->name, n) == 0 && strcmp(b->name + n, "1") == 0;
@@ -244,7 +244,7 @@ ag_status agi_merge_check(ag_merge_args *m, const ag_plan *plan, const ag_merge_
         x[i].bytes = agi_number_size(&plan->p, row ? AGI_FLOAT64 : AGI_OUT_DTYPE);
         x[i].required = tangents || !tangent;
     }
-    return agi_check_operands(x, N_MERGE, same_of_first_part);
+    return agi_check_operands(x, N_MERGE, may_overwrite);
 }
 
 ag_status agi_exec_check(ag_exec *checked, const ag_exec *exec)

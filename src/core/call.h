@@ -1,5 +1,4 @@
-/* One call of a map, checked: the arguments as the library keeps them, and where each sequence lies in the
- * tensors. */
+/* A checked call of a map: its arguments as the library keeps them, and where each sequence begins in the tensors. */
 #ifndef AGI_CALL_H
 #define AGI_CALL_H
 
@@ -12,7 +11,7 @@ typedef struct {
     ag_args a; /* complete: fields that the caller's struct lacks are zero */
 } agi_call;
 
-/* Checks everything about a call before anything is written. A trace needs no outputs. */
+/* Checks everything about a call before anything is written. With AGI_TRACE, outputs may be absent. */
 typedef enum { AGI_RUN, AGI_TRACE } agi_purpose;
 ag_status agi_call_check(agi_call *call, const ag_plan *plan, agi_map map, agi_purpose purpose,
                          const ag_args *args, const void *workspace, size_t bytes);
@@ -21,11 +20,11 @@ ag_status agi_exec_check(ag_exec *checked, const ag_exec *exec);
 
 /* One sequence of the batch, packed or padded. */
 typedef struct {
-    int64_t b;        /* its number in this call */
+    int64_t b;        /* its index in this call */
     int64_t view;     /* its index on the batch axis of q, k, v, o, lse */
-    int64_t q0, k0;   /* its first rows there */
+    int64_t q0, k0;   /* its first rows in those tensors */
     int64_t n_q, n_k; /* its lengths */
-    int64_t shift;    /* query i stands at p_i = i + shift; key j at g_j = j + k_offset */
+    int64_t shift;    /* query i has position p_i = i + shift; key j has g_j = j + k_offset */
 } agi_sequence;
 
 void agi_sequence_of(agi_sequence *s, const agi_call *call, int64_t b);

@@ -48,8 +48,8 @@ void agi_cpu_name(char *name, size_t size)
     snprintf(name, size, "%s", brand[0] ? brand + strspn(brand, " ") : "x86");
 }
 
-/* AMX has no name for __builtin_cpu_supports in the compilers of today: cpuid, leaf 7, and the tile
- * state in the register that tells what the operating system saves. */
+/* __builtin_cpu_supports of current compilers does not know AMX. So this reads cpuid leaf 7 and, by xgetbv,
+ * whether the operating system saves the tile registers. */
 static bool has_amx_bf16(void)
 {
     unsigned a = 0, b = 0, c = 0, d = 0;
@@ -64,11 +64,12 @@ static bool has_amx_bf16(void)
     return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & (1u << 22)) && (d & (1u << 24));
 }
 
-/* On Linux a process must ask, once, for permission to use the tile registers. No other system grants it. */
+/* A Linux process must request, once, permission to use the tile registers. On other systems the library does
+ * not use them. */
 static bool may_use_tiles(void)
 {
 #if defined(__linux__)
-    static _Atomic int answer; /* 0: not asked yet; every thread would get the same one */
+    static _Atomic int answer; /* 0: not requested yet; all threads get the same answer */
     enum { REQUEST = 0x1023, TILE_DATA = 18 };
     if (answer == 0) {
         answer = syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0 ? 1 : -1;
@@ -86,7 +87,7 @@ static bool has_avx512(void)
            __builtin_cpu_supports("fma");
 }
 
-/* The tests compile this file once more for their emulated unit, which needs the vectors only. */
+/* The tests also compile this file with an emulated AMX, which needs AVX-512 only. */
 #if !defined(AGI_EMULATED_AMX)
 #define AGI_EMULATED_AMX 0
 #endif

@@ -7,17 +7,17 @@
 
 #include "attngrad.h"
 
-/* Its own name, as "Intel(R) Xeon(R) Processor". */
+/* The name of the processor, such as "Intel(R) Xeon(R) Processor". */
 void agi_cpu_name(char *name, size_t size);
 
-/* The instruction sets that matter to this library, separated by spaces; what the operating system
- * does not save and restore is not among them. */
+/* The instruction sets that matter to this library and whose registers the operating system saves and
+ * restores, separated by spaces. */
 void agi_cpu_features(char *features, size_t size);
 
-/* How many processors this process may use, at most AGI_MAX_THREADS. */
+/* Number of processors that this process may use, at most AGI_MAX_THREADS. */
 int32_t agi_processors(void);
 
-/* Can code for this set run here? */
+/* Can this machine run code for this instruction set? */
 bool agi_cpu_supports(ag_isa isa);
 
 #endif

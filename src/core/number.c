@@ -31,7 +31,7 @@ static double from_bits(uint64_t bits)
     return x;
 }
 
-/* significand / 2^shift, to nearest, ties to even. */
+/* significand / 2^shift, rounded to nearest, ties to even. */
 static uint64_t shift_right_even(uint64_t significand, int shift)
 {
     if (shift > 54) {
@@ -55,14 +55,14 @@ static uint16_t encode(format16 f, double x)
         return (uint16_t)(sign | infinity | (fraction ? quiet | fraction >> (52 - f.mantissa) : 0));
     }
     if (biased == 0) {
-        return (uint16_t)sign; /* float64's subnormals lie far below half of the smallest number here */
+        return (uint16_t)sign; /* far below half of the smallest 16-bit number */
     }
     const int bias = (1 << (f.exponent - 1)) - 1;
     const int exponent = biased - 1023;
     const int below = 1 - bias - exponent; /* > 0: the result is subnormal */
     const int shift = 52 - f.mantissa + (below > 0 ? below : 0);
     const uint64_t rounded = shift_right_even(fraction | UINT64_C(1) << 52, shift);
-    /* The leading one, or a carry out of the mantissa, adds itself to the exponent. */
+    /* A normal result's leading one, or a carry out of the mantissa, adds 1 to the exponent field. */
     const uint64_t base = below > 0 ? 0 : (uint64_t)(exponent + bias - 1) << f.mantissa;
     const uint64_t magnitude = base + rounded;
     return (uint16_t)(sign | (magnitude < infinity ? magnitude : infinity));
@@ -132,7 +132,7 @@ static int reserved(ag_dtype dtype)
     return dtype == AG_F8_E4M3 || dtype == AG_F8_E5M2;
 }
 
-/* Copies within a format, and conversions between float32 and a narrower one. False: another pair of dtypes. */
+/* Copies within a format and converts between float32 and a narrower one. Returns false for other pairs of dtypes. */
 static bool convert_quickly(void *dst, ag_dtype dst_dtype, const void *src, ag_dtype src_dtype, int64_t n)
 {
     const bool narrow = src_dtype == AG_F32 && (dst_dtype == AG_BF16 || dst_dtype == AG_F16);

@@ -1,4 +1,4 @@
-/* Number formats: float64, float32, float16 and bfloat16 in memory, float64 in the hand. */
+/* Number formats: float64, float32, float16 and bfloat16 in memory. Single values are passed as float64. */
 #ifndef AGI_NUMBER_H
 #define AGI_NUMBER_H
 
@@ -6,17 +6,18 @@
 
 #include "attngrad.h"
 
-/* Element `index` of an array of that dtype. */
+/* Returns element `index` of an array of that dtype. */
 double agi_load(ag_dtype dtype, const void *data, int64_t index);
 
-/* Rounds once, to nearest with ties to even, whatever the rounding costs: overflow gives infinity,
- * small numbers become subnormal, NaN stays NaN. */
+/* Stores x, rounded once, to nearest, ties to even: overflow gives infinity, small numbers become subnormal,
+ * NaN stays NaN. */
 void agi_store(ag_dtype dtype, void *data, int64_t index, double x);
 
-/* What a store and a load would give back. */
+/* Returns x as storing and loading it would. */
 double agi_round(ag_dtype dtype, double x);
 
-/* The same from float32, without branches, so that loops over them become vectors. */
+/* Conversions from float32 with the same rounding, but without branches, so that compilers vectorise loops
+ * over them. */
 static inline uint32_t agi_bits_of(float x)
 {
     uint32_t bits;
@@ -38,8 +39,8 @@ static inline uint16_t agi_to_bf16(float x)
     return (uint16_t)(((bits & 0x7fffffff) > 0x7f800000 ? quiet : rounded) >> 16);
 }
 
-/* Subnormal results: adding 1/2 leaves them, rounded, in the last bits of the sum. Normal ones: the exponent is
- * rebiased and the mantissa rounded; its carry into the exponent is right. */
+/* `small`: adding 1/2 rounds a subnormal result and leaves it in the low bits of the sum. `normal`: the
+ * exponent is rebiased and the mantissa rounded; a carry into the exponent gives the right result. */
 static inline uint16_t agi_to_f16(float x)
 {
     const uint32_t bits = agi_bits_of(x), size = bits & 0x7fffffff;

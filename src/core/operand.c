@@ -21,8 +21,8 @@ static ag_status check_pointer(const agi_operand *x)
     return AG_OK;
 }
 
-/* The distance from the first to the last element along each axis, and all of them together, must be
- * numbers of bytes that fit. */
+/* The distance in bytes from the first to the last element, along each axis and along all of them together,
+ * must fit an int64_t. */
 static ag_status check_extent(const agi_operand *x)
 {
     uint64_t room = (uint64_t)INT64_MAX / x->bytes;
@@ -50,7 +50,8 @@ static int by_step(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* An output's elements must not overlap: sorted by size, each stride must exceed the extent of the smaller ones. */
+/* No two elements of an output may overlap. Sufficient: with axes sorted by stride, each stride exceeds the
+ * extent of the smaller ones. */
 static ag_status check_no_overlap(const agi_operand *x)
 {
     axis_steps axes[4];
@@ -81,7 +82,7 @@ static ag_status check_operand(const agi_operand *x)
     return status == AG_OK && x->output ? check_no_overlap(x) : status;
 }
 
-/* No output begins where another operand begins; allowed(output, other) makes exceptions. */
+/* No output may begin at the address of another operand, unless allowed(output, other). */
 static ag_status check_aliases(const agi_operand *x, int n,
                                bool (*allowed)(const agi_operand *a, const agi_operand *b))
 {

@@ -22,14 +22,14 @@ static void default_release(void *ctx, void *memory)
     free(memory);
 }
 
-/* NULL: not set, or set to nothing. */
+/* Returns NULL if the variable is not set or empty. */
 static const char *environment(const char *variable)
 {
     const char *text = getenv(variable);
     return text == NULL || *text == '\0' ? NULL : text;
 }
 
-/* What threads = 0 means: ATTNGRAD_THREADS, else one per processor. */
+/* The meaning of threads = 0: ATTNGRAD_THREADS if it is set, else one thread per processor. */
 static ag_status default_threads(int32_t *threads)
 {
     const char *text = environment("ATTNGRAD_THREADS");
@@ -49,7 +49,7 @@ static ag_status default_threads(int32_t *threads)
     return AG_OK;
 }
 
-/* Rounding the intermediates is what the specification alone can do. */
+/* Only the specification can round the intermediates. */
 static ag_status default_backend(uint32_t flags, ag_backend *backend)
 {
     const char *name = environment("ATTNGRAD_BACKEND");

@@ -4,8 +4,8 @@
 
 #include "core/choose.h"
 
-/* Checks the options (NULL: none), fills in every default and says which backend they ask for. The
- * environment is read here and nowhere else. */
+/* Checks the options (NULL: all defaults), fills in every default and sets *request. The environment is read
+ * here and nowhere else. */
 ag_status agi_options_complete(ag_options *complete, agi_request *request, const ag_options *given);
 
 #endif

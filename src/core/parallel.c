@@ -7,10 +7,11 @@
 #include "core/pool.h"
 #include "core/status.h"
 
-/* More tasks than this share the queues. */
+/* If there are more tasks than this, several share a queue. */
 enum { MAX_QUEUES = 64 };
 
-/* One task's share of the items, on a cache line of its own: other tasks come to it only when theirs are empty. */
+/* One task's share of the items, in a separate cache line. Other tasks take from it only after their own
+ * queues are empty. */
 typedef struct {
     _Alignas(AGI_CACHE_LINE) _Atomic int64_t next;
     int64_t end;
@@ -53,7 +54,7 @@ ag_status agi_parallel_for(const ag_plan *plan, const ag_exec *exec, int64_t n_i
     } else if (n_tasks > 0) {
         exec->run(exec->ctx, n_tasks, take_items, &x);
     }
-    /* Every task goes on until all queues are empty, so one task that ran has done all items. */
+    /* Every task runs until all queues are empty, so if one task ran, all items are done. */
     for (int64_t q = 0; q < x.n_queues; q++) {
         if (atomic_load(&x.queues[q].next) < x.queues[q].end) {
             return agi_fail_field(AG_INVALID_ARGUMENT, "exec.run",

@@ -1,5 +1,5 @@
 /* Philox 4x32-10, the counter-based generator of Salmon, Moraes, Dror and Shaw (2011): four random
- * words from a counter and a key, with no state, so that any entry of a dropout mask can be had at
+ * words from a counter and a key, with no state, so that any entry of a dropout mask can be computed at
  * any time, by any thread, on any shard. */
 #ifndef AGI_PHILOX_H
 #define AGI_PHILOX_H

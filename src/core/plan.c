@@ -1,5 +1,5 @@
-/* Plan creation: checks the problem and the options, copies what the caller may free, lets a backend accept
- * it and asks that for the workspace sizes. */
+/* Plan creation: checks the problem and the options, copies the arrays that the caller may free, and has a
+ * backend accept the plan and tell its workspace sizes. */
 #include "core/plan.h"
 
 #include <math.h>
@@ -37,8 +37,8 @@ static ag_status copy_buckets(ag_plan *plan)
     return status;
 }
 
-/* ALiBi's default: 2^(-8(h+1)/H); if H is no power of two, the slopes of the largest power n below
- * it, then every other slope of 2n. */
+/* The default ALiBi slope of head h: 2^(-8(h+1)/H). If H is no power of two, the slopes of the largest power
+ * of two n below it, then every other slope of 2n. */
 static double default_slope(int64_t h, int64_t H)
 {
     int64_t n = 1;
@@ -63,7 +63,7 @@ static ag_status copy_slopes(ag_plan *plan)
     return status;
 }
 
-/* ---- What the backend says ---- */
+/* ---- Workspace sizes, info and description ---- */
 
 static ag_status size_workspaces(ag_plan *plan)
 {

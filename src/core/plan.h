@@ -1,4 +1,4 @@
-/* The plan: a checked problem, the backend that will run it, and the plan's own copies. It does not
+/* The plan: a checked problem, the backend that will run it, and copies of the caller's arrays. It does not
  * change after ag_plan_create. */
 #ifndef AGI_PLAN_H
 #define AGI_PLAN_H
@@ -10,14 +10,14 @@ typedef enum { AGI_FORWARD, AGI_VJP, AGI_JVP, AGI_VJP_JVP, AGI_N_MAPS } agi_map;
 struct agi_backend;
 
 struct ag_plan {
-    ag_problem p; /* complete; its arrays are the plan's own */
+    ag_problem p; /* complete; its arrays belong to the plan */
     const struct agi_backend *backend;
     int32_t threads;
-    ag_isa isa;               /* a number of the backend's own list; AG_ISA_AUTO if it has none */
+    ag_isa isa;               /* a number from the backend's list; AG_ISA_AUTO if that is empty */
     uint32_t flags;           /* of the options */
     int32_t *buckets;         /* NULL: identity */
     double *slopes;           /* [heads]; NULL: no ALiBi */
-    size_t bytes[AGI_N_MAPS]; /* of workspace */
+    size_t bytes[AGI_N_MAPS]; /* of workspace, per map */
     void *backend_data;       /* made by the backend's accept, freed by its destroy */
     ag_plan_info info;
     char description[160];
@@ -27,7 +27,8 @@ struct ag_plan {
     void (*release)(void *ctx, void *memory);
 };
 
-/* Memory from the plan's allocator; NULL, with *status AG_NO_MEMORY and its message, if there is none. */
+/* Allocates memory by the plan's allocator. On failure returns NULL and sets *status to AG_NO_MEMORY, with
+ * its message. */
 void *agi_plan_alloc(const ag_plan *plan, size_t size, ag_status *status);
 
 #endif

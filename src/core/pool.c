@@ -1,5 +1,5 @@
 /* The thread pool. One mutex guards everything: a task is a share of a whole map, so the cost of the mutex does
- * not show. A job lives on the stack of the call that brought it; every free thread takes the next task of the
+ * not show. A job lives on the stack of the call that submitted it; every free thread takes the next task of the
  * first job that has one left. The caller works too, so a job ends even if no thread could be started, and
  * calls from within tasks cannot deadlock.
  *
@@ -10,9 +10,8 @@
  * If several threads of the program call at the same time, each works on its own job, and that many fewer of
  * the pool's threads take tasks: callers and busy workers together never exceed the pool's threads plus one.
  *
- * A generation number stands for one set of threads: threads of an older generation leave. fork() is taken with
- * the mutex held, and the child begins a new generation with no threads and no jobs; its first call starts new
- * ones. */
+ * A generation is one set of threads: threads of an older generation exit. fork() runs with the mutex held, and
+ * the child begins a new generation with no threads and no jobs; its first call starts new threads. */
 #define _POSIX_C_SOURCE 200809L
 #include "core/pool.h"
 
@@ -37,12 +36,12 @@ typedef struct job {
 
 static struct {
     pthread_mutex_t mutex;
-    pthread_cond_t work; /* a job came, or the generation is over */
-    pthread_cond_t done; /* a job's last task ended */
+    pthread_cond_t work; /* a job was added, or the generation is over */
+    pthread_cond_t done; /* the last task of a job ended */
     job *jobs;
-    _Atomic uint64_t epoch;     /* how often `work` was signalled */
-    int spinners, max_spinners; /* threads that spin for work now, and at most */
-    int callers, busy;          /* calls under way, and the pool's threads in a task */
+    _Atomic uint64_t epoch;     /* number of signals of `work` */
+    int spinners, max_spinners; /* threads that spin for work now; the most that may */
+    int callers, busy;          /* calls in progress; pool threads that run a task */
     uintptr_t generation;
     int64_t plans;
     int n_threads;
@@ -50,7 +49,7 @@ static struct {
 } pool = {
     .mutex = PTHREAD_MUTEX_INITIALIZER, .work = PTHREAD_COND_INITIALIZER, .done = PTHREAD_COND_INITIALIZER};
 
-/* NULL also if callers and busy threads are as many as there may be. */
+/* The first job with a task left. NULL if there is none, or if callers and busy threads have reached their limit. */
 static job *job_for_a_thread(void)
 {
     job *j = pool.callers + pool.busy <= pool.n_threads ? pool.jobs : NULL;
@@ -60,14 +59,14 @@ static job *job_for_a_thread(void)
     return j;
 }
 
-/* With the mutex held. */
+/* The mutex must be held. */
 static void wake_threads(void)
 {
     pool.epoch++;
     pthread_cond_broadcast(&pool.work);
 }
 
-/* With the mutex held before and after, but not while the task runs. */
+/* The mutex must be held; it is released while the task runs. */
 static void run_one_task(job *j)
 {
     const int64_t index = j->next_task++;
@@ -95,8 +94,8 @@ static void pause_briefly(void)
 #endif
 }
 
-/* With the mutex held before and after: spins until the epoch changes. False: it did not, or enough threads
- * spin already. */
+/* Spins until the epoch changes. Returns false if it did not change, or if enough threads spin already. The
+ * mutex must be held; it is released meanwhile. */
 static bool spin_for_work(void)
 {
     const uint64_t old = pool.epoch;
@@ -114,7 +113,7 @@ static bool spin_for_work(void)
     return pool.epoch != old;
 }
 
-/* With the mutex held before and after. */
+/* The mutex must be held; it is released meanwhile. */
 static void wait_for_job(const job *j)
 {
     if (j->done < j->n_tasks && pool.max_spinners > 0) {
@@ -130,7 +129,7 @@ static void wait_for_job(const job *j)
     }
 }
 
-/* The thread is told its generation: by the time it first runs, that may be over. */
+/* The thread gets its generation as an argument: by the time it first runs, that generation may be over. */
 static void *worker(void *generation)
 {
     pthread_mutex_lock(&pool.mutex);
@@ -148,7 +147,7 @@ static void *worker(void *generation)
     return NULL;
 }
 
-/* With the mutex held. */
+/* The mutex must be held. */
 static void start_threads(int64_t wanted)
 {
     sigset_t all, before;
@@ -159,7 +158,7 @@ static void start_threads(int64_t wanted)
     if (pool.n_threads >= wanted) {
         return;
     }
-    sigfillset(&all); /* signals are the program's business, not the pool's */
+    sigfillset(&all); /* signals are left to the program's own threads */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     while (pool.n_threads < wanted &&
            pthread_create(&pool.threads[pool.n_threads], NULL, worker, generation) == 0) {
@@ -260,7 +259,7 @@ void agi_pool_run(int64_t n_tasks, ag_task task, void *arg)
     wait_for_job(&j);
     unlink_job(&j);
     pool.callers--;
-    if (pool.jobs != NULL) { /* one more thread may take tasks of the other callers */
+    if (pool.jobs != NULL) { /* one more pool thread may now take tasks of the other callers */
         wake_threads();
     }
     pthread_mutex_unlock(&pool.mutex);

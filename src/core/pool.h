@@ -8,14 +8,13 @@
 
 #define AGI_MAX_THREADS 1024
 
-/* At the creation and the end of a plan that may use `threads` threads. The first plan starts the pool, the
- * last one ends it. */
+/* Called when a plan that may use `threads` threads is created and when a plan is destroyed. The first plan
+ * starts the pool, the last one ends it. */
 void agi_pool_acquire(int threads);
 void agi_pool_release(void);
 
-/* Runs task(arg, index) for index 0 .. n_tasks - 1 on the pool's threads and the caller's, and
- * returns when all are done. A thread that could not be started is no error: the others, at least
- * the caller, do its work. */
+/* Runs task(arg, index) for index 0 .. n_tasks - 1 on the pool's threads and the calling thread. Returns when
+ * all are done. If a thread could not be started, the others, at least the calling one, do its work. */
 void agi_pool_run(int64_t n_tasks, ag_task task, void *arg);
 
 #endif

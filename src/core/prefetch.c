@@ -1,4 +1,4 @@
-/* Rows of several arrays, prefetched a few per step: see prefetch.h. */
+/* Prefetches rows of several arrays, a few per step: see prefetch.h. */
 #include "core/prefetch.h"
 
 #include <stdbool.h>

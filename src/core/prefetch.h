@@ -1,6 +1,6 @@
-/* Prefetching: memory that a thread reads soon, and that another thread may just have written, is brought into the
- * core's caches while the thread computes something else. A few lines at a time: the core can wait for few lines at
- * once, and a prefetch too many delays the loads of the computation. */
+/* Prefetching: memory that a thread will read soon, and that another thread may just have written, is brought
+ * into the core's caches while the thread computes something else. Only a few cache lines at a time: a core
+ * can have few outstanding misses, and too many prefetches delay the loads of the computation. */
 #ifndef AGI_PREFETCH_H
 #define AGI_PREFETCH_H
 
@@ -8,19 +8,19 @@
 
 #include "core/arena.h"
 
-/* One cache line, into the first-level cache. */
+/* Prefetches one cache line into the first-level cache. */
 static inline __attribute__((always_inline)) void agi_prefetch_l1(uintptr_t at)
 {
     __builtin_prefetch((const void *)at, 0, 3);
 }
 
-/* One cache line, into the second-level cache. */
+/* Prefetches one cache line into the second-level cache. */
 static inline __attribute__((always_inline)) void agi_prefetch_l2(uintptr_t at)
 {
     __builtin_prefetch((const void *)at, 0, 2);
 }
 
-/* All of a range at once, into the second-level cache. */
+/* Prefetches a whole range into the second-level cache. */
 static inline void agi_prefetch(const void *p, int64_t bytes)
 {
     for (int64_t at = 0; at < bytes; at += AGI_CACHE_LINE) {
@@ -41,8 +41,9 @@ typedef struct {
     agi_range ranges[AGI_MAX_RANGES];
 } agi_prefetch_list;
 
-/* Takes the next `bytes` bytes off the list, for a caller that prefetches them line by line. They may exceed the end
- * of their range, as a prefetch of any address is harmless. Returns where they begin; 0: the list is done. */
+/* Removes the next `bytes` bytes from the list and returns their address, for a caller that prefetches them
+ * line by line; 0 if the list is empty. They may run past the end of their range, as a prefetch of any
+ * address is harmless. */
 static inline uintptr_t agi_prefetch_step(agi_prefetch_list *list, int64_t bytes)
 {
     while (list->first < list->n && list->ranges[list->first].at >= list->ranges[list->first].end) {
@@ -59,9 +60,9 @@ static inline uintptr_t agi_prefetch_step(agi_prefetch_list *list, int64_t bytes
 
 enum { AGI_MAX_PREFETCH_ARRAYS = 4 };
 
-/* Rows of several arrays to prefetch, in this order: rows[i] rows of bytes[i] bytes, stride[i] bytes apart. Arrays
- * before `first` are done. Single numbers and no struct per array: code that stores AMX tiles would wait for store
- * forwarding if it loaded a struct in other pieces than it was stored in. */
+/* Rows of several arrays to prefetch, in this order: rows[i] rows of bytes[i] bytes, stride[i] bytes apart.
+ * Arrays before `first` are done. Arrays of numbers instead of one array of structs: code that stores AMX
+ * tiles would stall on store forwarding if it loaded a struct in other pieces than it was stored in. */
 typedef struct {
     int first, n;
     int64_t rows_per_step;
@@ -69,14 +70,14 @@ typedef struct {
     int64_t stride[AGI_MAX_PREFETCH_ARRAYS], bytes[AGI_MAX_PREFETCH_ARRAYS], rows[AGI_MAX_PREFETCH_ARRAYS];
 } agi_prefetch_rows;
 
-/* Adds an array; none if p is NULL or it has no rows. */
+/* Adds an array; does nothing if p is NULL or rows is 0. */
 void agi_prefetch_rows_add(agi_prefetch_rows *x, const void *p, int64_t stride, int64_t bytes, int64_t rows);
 
-/* From now on, `steps` steps prefetch all rows. */
+/* Ends the list: the next `steps` calls of agi_prefetch_rows_step prefetch all rows. */
 void agi_prefetch_rows_begin(agi_prefetch_rows *x, int64_t steps);
 
-/* Prefetches the rows of one step, except for the first bytes of them, at most max_bytes: the caller prefetches those
- * line by line among its own instructions. Returns them; an empty range at the end. */
+/* Prefetches the rows of one step, except for their first bytes, at most max_bytes. Returns these for the
+ * caller to prefetch line by line among its own instructions; an empty range if all rows are done. */
 agi_range agi_prefetch_rows_step(agi_prefetch_rows *x, int64_t max_bytes);
 
 #endif

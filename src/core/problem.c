@@ -1,5 +1,5 @@
-/* Defaults and validation of a problem. Everything that can be wrong with one is said here, with the
- * field's name and value; no attention formula is known here. */
+/* Defaults and validation of a problem. All messages about a bad problem are made here, with the name and
+ * value of the field. Knows no attention formula. */
 #include "core/problem.h"
 
 #include <math.h>
@@ -76,7 +76,7 @@ static ag_status check_dtype(const char *field, ag_dtype dtype)
     return AG_OK;
 }
 
-/* A dtype that defaults to the problem's and may be wider. */
+/* Checks a dtype that defaults to the problem's dtype and may be wider. */
 static ag_status complete_wider(const char *field, ag_dtype *wider, ag_dtype dtype)
 {
     if (*wider == 0) {
@@ -109,11 +109,11 @@ static ag_status complete_dtypes(ag_problem *p)
     return status;
 }
 
-static ag_status check_range(const char *field, int64_t value, int64_t least, int64_t most)
+static ag_status check_range(const char *field, int64_t value, int64_t min, int64_t max)
 {
-    if (value < least || value > most) {
+    if (value < min || value > max) {
         return agi_fail_field(AG_INVALID_PROBLEM, field, "%s is %lld: must be from %lld to %lld", field,
-                              (long long)value, (long long)least, (long long)most);
+                              (long long)value, (long long)min, (long long)max);
     }
     return AG_OK;
 }
@@ -177,7 +177,7 @@ static ag_status check_products(const ag_problem *p)
     const int64_t q_rows = packed ? p->q_total : p->q_len;
     const int64_t k_rows = packed ? p->kv_total : p->kv_len;
     const int64_t dim = p->dim_qk > p->dim_v ? p->dim_qk : p->dim_v;
-    /* An empty sequence still has its heads. */
+    /* Checked on its own, as sequences may be empty. */
     if (!agi_product_fits(p->batch, p->heads, 1, dim, limit)) {
         return agi_fail_field(AG_INVALID_PROBLEM, "heads",
                               "batch %lld x heads %lld x channels %lld overflows", (long long)p->batch,
@@ -198,7 +198,7 @@ static ag_status check_products(const ag_problem *p)
     return AG_OK;
 }
 
-/* A bias or mask: each axis 1 or full. */
+/* The size of a bias or mask: each axis must be 1 or full. */
 static ag_status complete_broadcast(const ag_problem *p, uint32_t flag, const char *field, int64_t size[4])
 {
     const int64_t full[4] = {p->batch, p->heads, p->q_len, p->kv_len};
@@ -301,7 +301,7 @@ static ag_status complete_window(ag_problem *p)
     if (p->window_right < -1) {
         return bad_integer("window_right", p->window_right, "must be -1 (unbounded) or more");
     }
-    /* Wider than any two positions can be apart. */
+    /* A window wider than the distance of any two positions is no limit. */
     p->window_left = p->window_left > 8 * AGI_MAX_POSITION ? -1 : p->window_left;
     p->window_right = p->window_right > 8 * AGI_MAX_POSITION ? -1 : p->window_right;
     return AG_OK;

@@ -6,16 +6,16 @@
 
 #include "attngrad.h"
 
-/* Reads, checks and completes all but the arrays, which a problem's text does not hold. */
+/* Reads, checks and completes everything but the arrays, which the text form of a problem does not hold. */
 ag_status agi_problem_complete(ag_problem *complete, const ag_problem *given);
 
-/* Of a complete problem: are buckets and alibi_slopes there and right? */
+/* Checks the arrays of a complete problem: buckets and alibi_slopes. */
 ag_status agi_problem_check_arrays(const ag_problem *p);
 
-/* a * b * c * d, or INT64_MAX if that would overflow, for non-negative numbers. */
+/* Returns a * b * c * d, or INT64_MAX if that overflows, for non-negative numbers. */
 int64_t agi_saturated(int64_t a, int64_t b, int64_t c, int64_t d);
 
-/* a * b * c * d <= limit, for non-negative numbers, without overflow. */
+/* Returns whether a * b * c * d <= limit, for non-negative numbers, without overflow. */
 bool agi_product_fits(int64_t a, int64_t b, int64_t c, int64_t d, int64_t limit);
 
 static inline bool agi_has(const ag_problem *p, uint32_t flag)
@@ -23,13 +23,13 @@ static inline bool agi_has(const ag_problem *p, uint32_t flag)
     return (p->flags & flag) != 0;
 }
 
-/* Elements of an array whose four axes have these sizes. */
+/* Number of elements of an array whose four axes have these sizes. */
 static inline int64_t agi_count(const int64_t size[4])
 {
     return size[0] * size[1] * size[2] * size[3];
 }
 
-/* Offsets, windows and sizes stay below this, so that sums of a few of them cannot overflow. */
+/* Offsets, windows and sizes are below this, so that sums of a few of them cannot overflow. */
 #define AGI_MAX_POSITION (INT64_C(1) << 59)
 
 #endif

@@ -8,7 +8,7 @@
 static _Thread_local char message[256] = "no call has failed on this thread";
 static _Thread_local char field[64];
 
-static void keep(const char *about, const char *format, va_list args)
+static void store_message(const char *about, const char *format, va_list args)
 {
     vsnprintf(message, sizeof message, format, args);
     snprintf(field, sizeof field, "%s", about);
@@ -18,7 +18,7 @@ ag_status agi_fail_field(ag_status status, const char *about, const char *format
 {
     va_list args;
     va_start(args, format);
-    keep(about, format, args);
+    store_message(about, format, args);
     va_end(args);
     return status;
 }
@@ -27,7 +27,7 @@ ag_status agi_fail(ag_status status, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    keep("", format, args);
+    store_message("", format, args);
     va_end(args);
     return status;
 }

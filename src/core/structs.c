@@ -5,7 +5,7 @@
 
 #include "core/status.h"
 
-#define MAX_STRUCT (UINT32_C(1) << 16) /* no struct will ever be larger: it was not initialised */
+#define MAX_STRUCT (UINT32_C(1) << 16) /* a larger struct_size was not initialised */
 
 ag_status agi_read_struct(void *ours, size_t our_size, const void *theirs, const char *name, ag_status status)
 {

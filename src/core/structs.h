@@ -5,12 +5,13 @@
 
 #include "attngrad.h"
 
-/* Copies a caller's struct: what an older, shorter one lacks becomes zero, what a newer one has beyond ours
- * must be zero. `name` is the argument's, for the message; `status` is returned for a bad size. */
+/* Copies a caller's struct. Fields that an older, shorter struct lacks become zero; fields that a newer one
+ * has beyond ours must be zero. `name` is the name of the argument, for the message; `status` is returned for
+ * a bad size. */
 ag_status agi_read_struct(void *ours, size_t our_size, const void *theirs, const char *name,
                           ag_status status);
 
-/* Writes as much of ours as the caller's struct has room for; its struct_size stays. */
+/* Writes as much of our struct as the caller's has room for, but not its struct_size. */
 ag_status agi_write_struct(void *theirs, void *ours, size_t our_size, const char *name);
 
 #endif

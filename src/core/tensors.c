@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* So that a row of the table fits on a line. */
+/* Short names, so that a row of the table fits on a line. */
 #define NONE AGI_NONE
 #define IN AGI_IN
 #define IN_OPTIONAL AGI_IN_OPTIONAL

@@ -4,9 +4,9 @@
 
 #include "core/plan.h"
 
-/* What a tensor's axes are. */
+/* The shape of a tensor. */
 typedef enum {
-    AGI_SHAPE_Q, /* also its tangent and gradient, and so on */
+    AGI_SHAPE_Q, /* of q, its tangent and its gradient; likewise below */
     AGI_SHAPE_K,
     AGI_SHAPE_V,
     AGI_SHAPE_O,
@@ -20,9 +20,10 @@ typedef enum {
 void agi_shape_of(const ag_problem *p, agi_shape shape, int64_t size[4]);
 
 typedef enum { AGI_NONE, AGI_IN, AGI_IN_OPTIONAL, AGI_OUT, AGI_OUT_OPTIONAL } agi_role;
+/* The element type of a tensor: one of the problem's dtypes, or a fixed one. */
 typedef enum { AGI_DTYPE, AGI_OUT_DTYPE, AGI_GRAD_DTYPE, AGI_AUX_DTYPE, AGI_FLOAT64, AGI_BYTE } agi_number;
 
-/* Bytes of one element. */
+/* Number of bytes of one element. */
 size_t agi_number_size(const ag_problem *p, agi_number number);
 
 typedef struct {
@@ -30,8 +31,8 @@ typedef struct {
     size_t offset; /* in ag_args */
     agi_shape shape;
     agi_number number;
-    uint32_t feature;          /* the problem's flag without which the tensor has no meaning; 0: none */
-    uint32_t accumulate;       /* its bit, if it is an output */
+    uint32_t feature;          /* the problem flag without which the tensor has no meaning; 0: none */
+    uint32_t accumulate;       /* its bit of ag_args.accumulate, if it is an output */
     agi_role role[AGI_N_MAPS]; /* forward, vjp, jvp, vjp_jvp */
 } agi_tensor_info;
 

@@ -1,4 +1,4 @@
-/* The text form of a problem: words, each a key with or without a value. The grammar stands in
+/* The text form of a problem: words, each a key with or without a value. The grammar is in
  * attngrad.h. Parsing is a table of keys; formatting walks the fields in the order of the header. */
 #include <errno.h>
 #include <limits.h>
@@ -16,24 +16,24 @@
 
 #define MAX_WORD 128
 
-/* Broadcast patterns wait here until all sizes are known. */
+/* The problem being parsed. Broadcast patterns are kept here until all sizes are known. */
 typedef struct {
     ag_problem p;
     char bias[5], mask[5];
-    uint32_t seen; /* a bit per key */
+    uint32_t seen; /* one bit per key */
 } parser;
 
 typedef struct key key;
 struct key {
     const char *name;
-    ag_status (*set)(parser *x, const key *k, const char *value); /* value NULL: the bare word */
+    ag_status (*set)(parser *x, const key *k, const char *value); /* value NULL: the word has no '=' */
     size_t offset;                                                /* of the field that it sets, if any */
     uint32_t flag;  /* the feature that it switches on, if any */
     ag_dtype dtype; /* for words that name one */
     bool size;      /* written without '=' */
 };
 
-/* Names the word as it was written: b2, but softcap=30. */
+/* Fails with a message that shows the word as it was written: b2, but softcap=30. */
 static ag_status bad_word(const key *k, const char *value, const char *rule)
 {
     return agi_fail_field(AG_INVALID_PROBLEM, "text", "problem text: '%s%s%s': %s", k->name,
@@ -45,7 +45,7 @@ static int64_t *integer_field(parser *x, size_t offset)
     return (int64_t *)(void *)((char *)&x->p + offset);
 }
 
-/* Reads an integer and the ',' after it, if there is one; another number must follow that. */
+/* Reads an integer and the ',' after it, if there is one; a ',' must be followed by another number. */
 static bool read_integer(const char **text, int64_t *value)
 {
     char *end;
@@ -83,7 +83,7 @@ static ag_status set_two_integers(parser *x, const key *k, const char *value)
     return AG_OK;
 }
 
-/* The text has a point whatever the program's locale; the C library's numbers follow the locale. */
+/* A problem's text always has a decimal point; the C library's numbers follow the locale. */
 static char decimal_point(void)
 {
     char half[16];
@@ -239,7 +239,7 @@ static const key words[] = {
 
 enum { N_SIZES = sizeof sizes / sizeof sizes[0], N_WORDS = sizeof words / sizeof words[0] };
 
-/* The four dtypes are one key: only one of them may stand. */
+/* The four dtypes count as one key: only one of them may appear. */
 static uint32_t seen_bit(const key *k)
 {
     const ptrdiff_t index = k >= sizes && k < sizes + N_SIZES ? k - sizes
@@ -257,7 +257,7 @@ static ag_status set_once(parser *x, const key *k, const char *value)
     return k->set(x, k, value);
 }
 
-/* A size: letters that name one, then a digit or a sign. */
+/* Finds the key of a size: letters that name one, then a digit or a sign. */
 static const key *size_key(const char *word, const char **value)
 {
     for (int i = 0; i < N_SIZES; i++) {

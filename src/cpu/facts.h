@@ -1,12 +1,12 @@
-/* What the backend's table needs of the maps of either real. */
+/* The functions of the maps, for both reals, that the backend's table calls. */
 #ifndef AGI_CPU_FACTS_H
 #define AGI_CPU_FACTS_H
 
 #include "core/call.h"
 
-/* What a plan's backend data begins with. */
+/* The beginning of a plan's backend data, the same for both reals. */
 typedef struct {
-    ag_isa isa; /* whose kernels the maps run on: not every set of the plan serves every problem */
+    ag_isa isa; /* the instruction set of the maps; may be below plan->isa if that cannot run the problem */
     int64_t tile_queries, tile_keys;
 } agi_cpu_facts;
 

@@ -4,7 +4,7 @@
 
 #include "cpu/plan.h"
 
-/* Which are built for this real. */
+/* Which implementations are built for this real. */
 #if defined(__x86_64__) && !defined(AGI_REAL64)
 #define AGI_HAS_AMX 1
 #else

@@ -12,14 +12,14 @@ enum { X86_64 = 0, AARCH64 = 1 };
 enum { X86_64 = 0, AARCH64 = 0 };
 #endif
 
-/* On each machine a later one is faster. */
+/* In the order of speed: on each machine a later one is faster. */
 const agi_isa agi_cpu_isas[AGI_N_CPU_ISAS] = {
     {AG_ISA_SCALAR, "scalar", true, agi_cpu_supports},   {AG_ISA_AVX2, "avx2", X86_64, agi_cpu_supports},
     {AG_ISA_AVX512, "avx512", X86_64, agi_cpu_supports}, {AG_ISA_AMX, "amx", X86_64, agi_cpu_supports},
     {AG_ISA_NEON, "neon", AARCH64, agi_cpu_supports},
 };
 
-/* AMX multiplies bfloat16 only: other dtypes take the best of the others. */
+/* AMX multiplies bfloat16 only: for other dtypes this chooses the best of the others. */
 ag_isa agi_cpu_choose_isa(const ag_plan *plan)
 {
     int best = AGI_N_CPU_ISAS - 1;
@@ -28,7 +28,7 @@ ag_isa agi_cpu_choose_isa(const ag_plan *plan)
     }
     while (!agi_cpu_isas[best].built_in || !agi_cpu_supports(agi_cpu_isas[best].number) ||
            (agi_cpu_isas[best].number == AG_ISA_AMX && plan->p.dtype != AG_BF16)) {
-        best--; /* the first one always serves */
+        best--; /* ends at the first one, which every machine can run */
     }
     return agi_cpu_isas[best].number;
 }

@@ -7,8 +7,8 @@
 enum { AGI_N_CPU_ISAS = 5 };
 extern const agi_isa agi_cpu_isas[AGI_N_CPU_ISAS];
 
-/* The one that the plan asks for, which this processor has; else the best that it has and that is built in. In either
- * case one that the plan's dtype can use. */
+/* Returns the instruction set that the plan names or, if it names none, the best one that is built in and
+ * that this processor has. If the plan's dtype cannot use it, the best one that it can use. */
 ag_isa agi_cpu_choose_isa(const ag_plan *plan);
 
 #endif

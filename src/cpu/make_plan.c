@@ -1,4 +1,5 @@
-/* Makes the CPU backend's part of a plan: see plan.h. The only file that knows who implements the maps. */
+/* Makes the CPU backend's part of a plan: see plan.h. The only file that knows which implementations of the
+ * maps there are. */
 #include "cpu/plan.h"
 
 #include <math.h>
@@ -7,7 +8,7 @@
 #include "cpu/drivers/rows.h"
 #include "cpu/implementations.h"
 
-/* The best first; the last serves every plan. */
+/* The fastest first; the last one can run every plan. */
 static const agi_implementation *const implementations[] = {
 #if AGI_HAS_AMX
     &agi_amx_implementation,
@@ -24,7 +25,7 @@ static const agi_implementation *implementation_of(const ag_plan *plan)
     return *x;
 }
 
-/* The instruction set of the vector kernels; AMX has AVX-512 beside it. */
+/* The instruction set of the vector kernels; a processor with AMX also has AVX-512. */
 static ag_isa vector_isa(const ag_plan *plan)
 {
     return plan->isa == AG_ISA_AMX ? AG_ISA_AVX512 : plan->isa;
@@ -43,8 +44,8 @@ const agi_kernels *REAL(agi_kernels_of)(const ag_plan *plan)
     }
 }
 
-/* Scores with a negative scale are not plain: -infinity times the scale would not stay -infinity. Nor are those
- * with a scale that rounds to 0. */
+/* Scores with a negative scale are not plain: -infinity times the scale would not stay -infinity. Nor are
+ * those whose scale rounds to 0. */
 static agi_features features_of(const ag_problem *p)
 {
     const bool pair_mask = agi_has(p, AG_MASK | AG_BIAS | AG_TABLE), softcap = p->softcap > 0;

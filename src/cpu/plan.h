@@ -1,6 +1,6 @@
-/* What the CPU backend decides once, when a plan is made, and keeps in it: the kernels, who runs the maps, which
- * features the scores have, how the work is cut. Everything here is a function of the problem and the options.
- * Compiled for each real. */
+/* What the CPU backend decides once, when a plan is made, and keeps in it: the kernels, the implementation of
+ * the maps, the features of the scores, how the work is split. Everything here is a function of the problem
+ * and the options. Compiled for each real. */
 #ifndef AGI_CPU_PLAN_H
 #define AGI_CPU_PLAN_H
 
@@ -8,41 +8,42 @@
 #include "cpu/facts.h"
 #include "cpu/vec/kernels/kernels.h"
 
-/* What is on the scores beside the band of causal and window. Decided in one place: features_of in make_plan.c. */
+/* Which features the scores have in addition to the band of causal and window. Decided by features_of() in
+ * make_plan.c and nowhere else. */
 typedef struct {
-    bool plain;     /* nothing but a positive scale: the softmax may take scores as the product leaves them */
+    bool plain;     /* nothing but a positive scale: the softmax can use scores as the product leaves them */
     bool pair_mask; /* a mask or a bias may hide single pairs */
     bool softcap;
     bool dropout;
 } agi_features;
 
-/* How forward and jvp cut their work. */
+/* How forward and jvp split their work. */
 typedef struct {
     int64_t rows;       /* queries of a block */
     int64_t blocks;     /* of a head's queries */
     int64_t items;      /* blocks of all heads */
-    int64_t kv_splits;  /* parts of the keys, each with a softmax of its own */
-    int64_t split_keys; /* keys of one */
+    int64_t kv_splits;  /* parts of the keys, each with a separate softmax */
+    int64_t split_keys; /* keys of one part */
 } agi_row_schedule;
 
-/* How vjp and vjp_jvp cut theirs: see drivers/backward.h. */
+/* How vjp and vjp_jvp split their work: see drivers/backward.h. */
 typedef struct {
     int64_t block;             /* keys of a tile */
     int64_t span;              /* keys of a pass: whole blocks */
     int64_t n_spans;           /* of the longest sequence */
     int64_t group_b, group_hk; /* sequences and kv heads of a reduction group */
     int64_t groups, passes;    /* passes of a group */
-    int64_t q_splits;          /* parts of the queries, each with its own sums of dK and dV */
+    int64_t q_splits;          /* parts of the queries, each with separate sums of dK and dV */
     int64_t dq_rows, dq_width; /* the sums of one head's dQ */
 } agi_backward_schedule;
 
 typedef struct {
-    agi_cpu_facts facts; /* first: what code that does not know the real may read */
+    agi_cpu_facts facts; /* must come first: read by code that does not know the real */
     const agi_kernels *k;
     const struct agi_row_ops *row_ops;
     const struct agi_backward_ops *backward_ops;
     agi_features features;
-    int64_t Dk_pad, Dv_pad; /* channels of a row in a tile: whole vectors */
+    int64_t Dk_pad, Dv_pad; /* channels of a row in a tile, rounded up to whole vectors */
     agi_row_schedule rows;
     agi_backward_schedule backward[AGI_N_MAPS];
 } agi_cpu_plan;
@@ -55,15 +56,15 @@ static inline const agi_cpu_plan *agi_cpu_plan_of(const ag_plan *plan)
 /* The vector kernels of the instruction set that the plan has chosen, for this real. */
 const agi_kernels *REAL(agi_kernels_of)(const ag_plan *plan);
 
-/* drivers/schedule.c. Both read what stands before the schedules in agi_cpu_plan. */
+/* drivers/schedule.c: these need all members of the struct before the schedules. */
 agi_row_schedule REAL(agi_row_schedule_of)(const agi_cpu_plan *cpu, const ag_plan *plan);
 agi_backward_schedule REAL(agi_backward_schedule_of)(const agi_cpu_plan *cpu, const ag_plan *plan,
                                                      agi_map map);
 
-/* A way to run the maps: a folder like vec/, and a line in make_plan.c. */
+/* An implementation of the maps: a folder like vec/, and a line in make_plan.c. */
 typedef struct {
-    ag_isa isa;                          /* AG_ISA_AUTO: that of the vector kernels */
-    bool (*serves)(const ag_plan *plan); /* NULL: every plan */
+    ag_isa isa;                          /* AG_ISA_AUTO: the one of the vector kernels */
+    bool (*serves)(const ag_plan *plan); /* can it run this plan? NULL: it can run every plan */
     const struct agi_row_ops *row_ops;
     const struct agi_backward_ops *backward_ops;
 } agi_implementation;

@@ -1,10 +1,10 @@
-/* A list of matrix products as work items: each item is one tile of one op. Knows no implementation but the portable
- * one. */
+/* Runs a list of matrix products as work items: each item is one tile of one op. Knows no implementation but
+ * the portable one. */
 #include "gemm/gemm.h"
 
 #include "core/backend.h"
 
-/* Tiles per thread, so that threads end at about the same time. */
+/* Tiles per thread: more than one, so that all threads end at about the same time. */
 enum { TILES_PER_THREAD = 2 };
 
 typedef struct {
@@ -39,7 +39,7 @@ static int64_t div_up(int64_t n, int64_t size)
 
 /* ---- Prefetching ---- */
 
-/* Bytes to prefetch per tile: they have to stay in a core's cache until they are used. */
+/* Bytes to prefetch per tile, at most: they have to stay in a core's cache until they are used. */
 enum { MAX_PREFETCH_BYTES = 768 * 1024 };
 
 static void add_matrix(agi_prefetch_list *list, const agi_matrix *m)
@@ -57,9 +57,9 @@ static void add_matrix(agi_prefetch_list *list, const agi_matrix *m)
     }
 }
 
-/* The operands of the later ops that sum over all rows (their A is transposed): other threads have written most of
- * these rows. They are prefetched during the first op, whose own rows the thread still has in its cache from the step
- * before. */
+/* Lists the operands of the later ops that sum over all rows (their A is transposed): other threads have
+ * written most of these rows. They are prefetched during the first op, whose own rows are still in the
+ * thread's cache from the step before. */
 static void list_later_operands(const job *x, agi_prefetch_list *list)
 {
     list->first = list->n = 0;
@@ -76,7 +76,7 @@ static void list_later_operands(const job *x, agi_prefetch_list *list)
 
 /* ---- Items ---- */
 
-/* Tile number `index` of op o, counted row by row. */
+/* Runs tile number `index` of op o; tiles are counted row by row. */
 static void run_tile(const job *x, int o, int64_t index, int64_t thread)
 {
     const agi_gemm_op *op = &x->ops[o];
@@ -92,8 +92,8 @@ static void run_tile(const job *x, int o, int64_t index, int64_t thread)
     x->table->run(x->plan, op, &tile, x->space->scratch + (size_t)thread * x->space->bytes_per_thread);
 }
 
-/* The first item of a thread's share. A share has tiles of every op, not all tiles of some ops: so a thread computes
- * the same rows in all ops, and in the steps before and after, and finds them in its cache. */
+/* The first item of a thread's share. A share has tiles of every op, not all tiles of some ops: a thread so
+ * computes the same rows in all ops, and in the steps before and after, and finds them in its cache. */
 static int64_t first_item(const job *x, int64_t share)
 {
     int64_t n = 0;
@@ -107,7 +107,7 @@ static void run_item(void *arg, int64_t item, int64_t thread)
 {
     const job *x = arg;
     const int64_t n_shares = x->plan->threads;
-    int64_t share = item * n_shares / x->n_items; /* too small by a few if shares are uneven */
+    int64_t share = item * n_shares / x->n_items; /* or one of the next shares, if they are uneven */
     while (item >= first_item(x, share + 1)) {
         share++;
     }
@@ -125,7 +125,7 @@ static void run_item(void *arg, int64_t item, int64_t thread)
 
 /* ---- The list ---- */
 
-/* Multiplications of an op; at least one per element of C, as an empty sum has to be written too. */
+/* Number of multiplications of an op; at least one per element of C, as an empty sum is written too. */
 static double work_of(const agi_gemm_op *op)
 {
     double depth = 1;
@@ -135,7 +135,7 @@ static double work_of(const agi_gemm_op *op)
     return depth * (double)op->m * (double)op->n;
 }
 
-/* Splits C of op o into tiles; `work` is that of all ops. */
+/* Splits C of op o into tiles; `work` is the work of all ops. */
 static void split_op(job *x, int o, double work)
 {
     const agi_gemm_op *op = &x->ops[o];

@@ -8,8 +8,8 @@
 #include "core/call.h"
 #include "core/prefetch.h"
 
-/* Rows may form groups (the sequences of a batch), each `group` rows long, of which only the first lengths[g] rows of
- * group g count: the others are never read and are zero in the product. */
+/* A matrix as stored. Its rows may form groups of `group` rows each (the sequences of a batch). Only the
+ * first lengths[g] rows of group g count: the others are never read and are zero in the product. */
 typedef struct {
     const void *data;
     ag_dtype dtype;
@@ -26,7 +26,7 @@ typedef struct {
 
 #define AGI_MAX_PRODUCTS 6
 
-/* One C and the products that it is the sum of. */
+/* One result C and the products that are summed into it. */
 typedef struct {
     void *c; /* [m][n], dense */
     ag_dtype dtype;
@@ -36,7 +36,7 @@ typedef struct {
     agi_product products[AGI_MAX_PRODUCTS];
 } agi_gemm_op;
 
-/* The number of terms of one product, k. */
+/* Number of terms k of a product. */
 static inline int64_t agi_depth(const agi_product *p)
 {
     return p->a.transposed ? p->a.rows : p->a.cols;
@@ -47,15 +47,15 @@ static inline bool agi_row_counts(const agi_matrix *x, int64_t row)
     return x->lengths == NULL || row % x->group < x->lengths[row / x->group];
 }
 
-/* Rows i0 .. i0 + m - 1, columns j0 .. j0 + n - 1 of C. */
+/* A tile of C: rows i0 .. i0 + m - 1, columns j0 .. j0 + n - 1. */
 typedef struct {
     int64_t i0, m, j0, n;
     agi_prefetch_list *prefetch; /* what the thread reads after this tile; NULL: prefetch nothing */
 } agi_gemm_tile;
 
-/* An implementation: it computes one tile at a time. How C is split into tiles may not change a bit of it. */
+/* An implementation, which computes one tile at a time. No bit of C may depend on how it is split into tiles. */
 typedef struct agi_gemm_table {
-    /* Bytes of scratch that one thread needs. */
+    /* Number of bytes of scratch that one thread needs. */
     size_t (*scratch)(const ag_plan *plan);
 
     /* Sets tile->m and tile->n such that C has about n_tiles tiles, or more if that is faster. */

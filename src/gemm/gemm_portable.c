@@ -1,4 +1,4 @@
-/* The portable implementation of matrix products: the table that chooses the real. */
+/* The portable implementation of matrix products: its table, which chooses between float32 and float64. */
 #include "gemm/gemm_portable.h"
 
 static size_t scratch(const ag_plan *plan)

@@ -16,18 +16,18 @@ typedef struct {
     real a[TILE_M * TILE_K];
     real b[TILE_K * TILE_N];
     real c[TILE_M * TILE_N];
-    real row[TILE_K]; /* of a stored matrix, in reals */
+    real row[TILE_K]; /* a row of a stored matrix, converted to reals */
 } scratch;
 
-/* A block of an operand to pack: rows of A or columns of B mn0 .. mn0 + mn - 1, terms k0 .. k0 + k - 1, into panels
- * that are `width` rows or columns wide. */
+/* A block of an operand to pack: rows mn0 .. mn0 + mn - 1 of A (or columns of B), terms k0 .. k0 + k - 1. It
+ * is packed into panels that are `width` rows (or columns) wide. */
 typedef struct {
     int64_t width, mn0, mn, k0, k;
 } block;
 
 /* ---- Packing ---- */
 
-/* Elements first .. first + n - 1 of a stored row; zeros if the row does not count. */
+/* Loads elements first .. first + n - 1 of a stored row; zeros if the row does not count. */
 static void load_row(real *to, const agi_matrix *x, int64_t row, int64_t first, int64_t n)
 {
     const int64_t start = row * x->row_stride + first * x->col_stride;
@@ -37,7 +37,7 @@ static void load_row(real *to, const agi_matrix *x, int64_t row, int64_t first, 
     }
 }
 
-/* A stored row that has one term of all rows of A (or columns of B): row k of every panel. */
+/* Packs a stored row that has one term of all rows of A (or columns of B): it becomes row k of every panel. */
 static void scatter_to_panels(real *to, const real *row, const block *x, int64_t k)
 {
     for (int64_t mn = 0; mn < x->mn; mn += x->width) {
@@ -46,7 +46,7 @@ static void scatter_to_panels(real *to, const real *row, const block *x, int64_t
     }
 }
 
-/* A stored row that has all terms of one row of A (or column of B): column mn of one panel. */
+/* Packs a stored row that has all terms of one row of A (or column of B): it becomes column mn of one panel. */
 static void scatter_to_column(real *to, const real *row, const block *x, int64_t mn)
 {
     real *const first = to + mn / x->width * x->width * x->k + mn % x->width;
@@ -55,8 +55,8 @@ static void scatter_to_column(real *to, const real *row, const block *x, int64_t
     }
 }
 
-/* Packs a block into panels [k][width], the last one padded with zeros. by_k: a stored row has one term (A is
- * transposed, or B is not), not all terms of one row of A or column of B. */
+/* Packs a block into panels [k][width], the last one padded with zeros. by_k: a stored row has one term of
+ * all rows of A or columns of B (A is transposed, or B is not), else all terms of one of them. */
 static void pack(scratch *s, real *to, const agi_matrix *x, bool by_k, const block *at)
 {
     memset(to, 0, (size_t)((at->mn + at->width - 1) / at->width * at->width * at->k) * sizeof *to);

@@ -102,10 +102,9 @@ static inline int64_t agi_heads_per_kv(const ag_problem *p)
  *         for each tile of queries: load_rows, row_dots, begin_tile, block for each block of keys, end_tile, store_dq
  *     store_dkv */
 typedef struct agi_backward_ops {
-    int64_t block_step; /* a block has a multiple of this many keys */
-    int64_t key_step;   /* dK and dV are summed for whole multiples of this many keys */
-    int64_t
-        query_step; /* row statistics are padded to a multiple of this many queries; 0: to whole vectors */
+    int64_t block_step;      /* a block has a multiple of this many keys */
+    int64_t key_step;        /* dK and dV are summed for whole multiples of this many keys */
+    int64_t query_step;      /* row statistics are padded to a multiple of this; 0: to whole vectors */
     int64_t dq_row_step;     /* the sums of dQ are padded to a multiple of this many queries, */
     int64_t dq_channel_step; /* and of this many channels; 0: to whole vectors */
 

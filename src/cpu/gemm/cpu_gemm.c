@@ -1,4 +1,4 @@
-/* Chooses who computes a matrix product: the first implementation that accepts the op. */
+/* Chooses the implementation of a matrix product: the first one that accepts the op. */
 #include "cpu/gemm/cpu_gemm.h"
 
 #include "cpu/gemm/gemm_impl.h"

@@ -1,6 +1,7 @@
-/* One tile of a matrix product of bfloat16 on AMX: A read in place if AMX can read it there, B packed; sums in float32,
- * block by block, rounded once. One operand may be float32: it is the sum of three bfloat16 components, and its product
- * takes three steps. Compiled for AVX-512 and AMX, and reached only if the processor has both. */
+/* One tile of a matrix product of bfloat16 on AMX. A is read in place if AMX can read it there, B is packed;
+ * sums are float32, computed block by block and rounded once. One operand may be float32: it is split into
+ * three bfloat16 components, so that its product takes three steps. Compiled for AVX-512 and AMX, and called
+ * only if the processor has both. */
 #include <string.h>
 
 #include "cpu/drivers/tile.h"
@@ -10,16 +11,18 @@
 #include "cpu/gemm/gemm_impl.h"
 #include "cpu/gemm/gemm_split.h"
 
-/* A step is AMX_DEPTH terms of a sum. MAX_STEPS: steps that are summed before C is read and written, fewer if A is
- * transposed. B_SIZE: numbers of B that are packed at once and stay in a core's second-level cache. C_SIZE: numbers of
- * C, if it is read and written more than once. MAX_COLS: columns of a tile. */
+/* A step is AMX_DEPTH terms of a sum. MAX_STEPS: steps that are summed before C is read and written;
+ * MAX_STEPS_TRANSPOSED if A is transposed. B_SIZE: numbers of B that are packed at once and stay in a core's
+ * second-level cache. C_SIZE: numbers of C in scratch, if C is read and written more than once. MAX_COLS:
+ * columns of a tile. */
 enum { MAX_STEPS = 64, MAX_STEPS_TRANSPOSED = 16, B_SIZE = 576 * 1024, C_SIZE = 256 * 1024, MAX_COLS = 1024 };
 
-/* Steps whose operands stay in the first-level cache. A longer sum alternates its direction from panel to panel, to
- * find in that cache what the panel before left there. */
+/* Steps whose operands stay in the first-level cache. If there are more, the order of steps is reversed from
+ * each panel to the next, so that a panel first uses what the panel before left in that cache. */
 enum { MAX_L1_STEPS = 8 };
 
-/* Numbers of all operands and C together that stay in a core's second-level cache without prefetching. */
+/* If all operands and C together have no more numbers than this, they stay in a core's second-level cache
+ * without prefetching. */
 enum { MAX_L2_NUMBERS = 512 * 1024 };
 
 typedef struct {
@@ -31,31 +34,32 @@ typedef struct {
     step_tiles strip[MAX_STEPS];
 } scratch;
 
-/* The terms of one step. If one operand has components, the other one's tiles are those of the step before. */
+/* The terms of one step. same_a, same_b: A or B has the same tiles as in the step before, because the other
+ * operand goes on to its next component. */
 typedef struct {
     const agi_product *p;
     agi_amx_terms terms;
     bool same_a, same_b;
-    int64_t b_index; /* of its tiles among those of B that differ */
+    int64_t b_index; /* index of its tiles of B among those that are packed */
 } step;
 
-/* A chunk of steps is packed and multiplied at once. */
+/* A tile of C and the current chunk of steps, which are packed and multiplied at once. */
 typedef struct {
     const agi_gemm_op *op;
     const agi_gemm_tile *tile;
     output out;
     int64_t strip;              /* rows of a strip, at most STRIP */
-    bool large;                 /* more than MAX_L2_NUMBERS? */
+    bool large;                 /* do the operands have more than MAX_L2_NUMBERS? */
     int64_t n_b;                /* steps of this chunk whose tiles of B differ */
-    int64_t n_steps, max_steps; /* of this chunk, of any */
-    bool first, last;           /* is it the first, the last chunk of the sum? */
+    int64_t n_steps, max_steps; /* of this chunk; at most */
+    bool first, last;           /* is this chunk the first, the last of the sum? */
     step steps[MAX_STEPS];
     scratch *s;
 } job;
 
 /* ---- Packing ---- */
 
-/* Height in AMX tiles of the strip at row i. */
+/* Number of AMX tiles in the height of the strip at row i. */
 static int64_t tiles_of(const job *x, int64_t i)
 {
     return (agi_clamp(x->tile->m - i, x->strip) + AMX_ROWS - 1) / AMX_ROWS;
@@ -73,7 +77,7 @@ static void pack_b_step(const job *x, const step *t, int64_t q)
     }
 }
 
-/* A large B is read along its stored rows, which the hardware prefetches. */
+/* A large B is read along its stored rows, as the hardware prefetches those. */
 static void pack_b(const job *x)
 {
     const int64_t panels = (x->tile->n + PANEL_COLS - 1) / PANEL_COLS;
@@ -128,7 +132,7 @@ static bool load_strip(const job *x, int64_t i, int64_t tiles)
     return in_place;
 }
 
-/* Reads the strip from now on from the copy that multiply_block() made. */
+/* Makes the strip refer to the copy that multiply_block() has made. */
 static void use_copy(const job *x)
 {
     for (int64_t n = 0; n < x->n_steps; n++) {
@@ -138,7 +142,7 @@ static void use_copy(const job *x)
     }
 }
 
-/* From the first step's tiles of A to the second's, in numbers. */
+/* Distance from the first step's tiles of A to the second step's, in numbers. */
 static int64_t a_step_of(const job *x)
 {
     const step_tiles *at = x->s->strip;
@@ -169,7 +173,8 @@ static void prefetch_c(const job *x, int64_t i, int64_t j, block_prefetch *to)
     to->c_steps = tiles_of(x, i) * AMX_ROWS / 2;
 }
 
-/* Prefetches some rows of the strip at row i: each panel, here the one at column j, has its share of them. */
+/* Prefetches part of the rows of the strip at row i. The rows are shared among the panels; here the one at
+ * column j. */
 static void prefetch_strip(const job *x, int64_t i, int64_t j, block_prefetch *to)
 {
     const agi_matrix *a = &x->steps[0].p->a;
@@ -182,7 +187,7 @@ static void prefetch_strip(const job *x, int64_t i, int64_t j, block_prefetch *t
     }
 }
 
-/* The block at row i, column j. copy: A's tiles are copied to scratch on the way. */
+/* Runs the block at row i, column j. copy: also copies A's tiles to scratch. */
 static void run_block(const job *x, int64_t i, int64_t j, bool uniform, bool copy)
 {
     const agi_gemm_tile *tile = x->tile;
@@ -208,8 +213,8 @@ static void run_block(const job *x, int64_t i, int64_t j, bool uniform, bool cop
     }
 }
 
-/* A strip that is multiplied by more panels than this is copied on its way through the first one: in place, its rows
- * may map to so few sets of the first-level cache that they evict each other. */
+/* A strip that is multiplied by more panels than this is copied during the product with the first one: in
+ * place, its rows may map to so few sets of the first-level cache that they evict each other. */
 enum { MAX_PANELS_IN_PLACE = 4 };
 
 static void run_strip(const job *x, int64_t i)
@@ -241,7 +246,8 @@ static void run_chunk(job *x)
     x->first = false;
 }
 
-/* Steps of a chunk. Transposing A takes long: shorter chunks leave room for more columns of B, which share it. */
+/* Number of steps of a chunk. Transposing A takes long; with shorter chunks, more columns of B fit and share
+ * a transposed A. */
 static int64_t max_steps_of(const agi_gemm_op *op)
 {
     bool transposed = false;
@@ -311,7 +317,7 @@ static size_t scratch_bytes(const ag_plan *plan)
     return plan->isa == AG_ISA_AMX ? sizeof(scratch) : 0;
 }
 
-/* AMX reads contiguous rows; of one operand it may be components. */
+/* AMX needs contiguous rows; one operand may be float32, as components. */
 static bool is_readable(const agi_product *p)
 {
     const bool a32 = p->a.dtype == AG_F32, b32 = p->b.dtype == AG_F32;
@@ -328,7 +334,8 @@ static bool accepts(const ag_plan *plan, const agi_gemm_op *op)
     return all;
 }
 
-/* From this many rows on, tiles are whole strips; fewer rows are shared among threads more evenly by smaller steps. */
+/* With this many rows or more, tiles consist of whole strips. Fewer rows are shared among threads more evenly
+ * in smaller steps. */
 enum { MIN_ROWS_FOR_STRIPS = 16 * STRIP };
 
 static void split(const ag_plan *plan, const agi_gemm_op *op, int64_t n_tiles, agi_gemm_tile *tile)

@@ -9,27 +9,28 @@
 #include "cpu/amx/kernels/amx.h"
 #include "cpu/vec/kernels/vec.h"
 
-/* A strip is the rows of A, a panel the columns of B, that are multiplied at once. Six of the eight tile registers hold
- * sums: the more sums there are, the fewer operand tiles are loaded per product, and loads from the second-level cache
- * limit the speed. STRIP_AB: numbers of one step of a strip. */
+/* A strip is the rows of A, and a panel is the columns of B, that are multiplied at once. Six of the eight
+ * tile registers hold sums: the more sums there are, the fewer operand tiles are loaded per product, and
+ * loads from the second-level cache limit the speed. STRIP_AB: numbers of one step of a strip. */
 enum { STRIP = 3 * AMX_ROWS, PANEL_COLS = 2 * AMX_LANES, STRIP_AB = 3 * AMX_AB };
 
 /* The operand tiles of one step. */
 typedef struct {
     const uint16_t *a;
-    int64_t a_tile;   /* from one tile of A to the next, in numbers */
+    int64_t a_tile;   /* distance from one tile of A to the next, in numbers */
     int64_t a_stride; /* between rows of a tile of A, in bytes */
     int64_t b;        /* offset of the panel's two tiles of B */
 } step_tiles;
 
-/* What is prefetched during the products, a little per step, as many prefetches at once would delay the loads of tiles:
- * two rows of C per step, for c_steps steps, and one cache line of each of a_rows rows of the next strip. */
+/* What is prefetched during the products: two rows of C per step, for c_steps steps, and one cache line of
+ * each of a_rows rows of the next strip. Only a little per step, as many prefetches at once would delay the
+ * loads of tiles. */
 typedef struct {
     uintptr_t c, a;
     int64_t c_stride, c_steps, a_stride, a_rows; /* strides in bytes */
 } block_prefetch;
 
-/* A strip of A by a panel of B. */
+/* The product of a strip of A and a panel of B. */
 typedef struct {
     const step_tiles *steps;
     const uint16_t *b;
@@ -41,13 +42,13 @@ typedef struct {
     block_prefetch prefetch;
 } panel_product;
 
-/* A strip by a panel of C, at row i and column j of the gemm tile; `tiles` AMX tiles high, 1 to 3. */
+/* The block of C of a strip and a panel, at row i and column j of the gemm tile; `tiles` AMX tiles high, 1 to 3. */
 typedef struct {
     int64_t i, j, tiles, ldc;
     float *c;
 } c_block;
 
-/* n: number of the step. */
+/* Prefetches for step number n. */
 INLINE void prefetch_step(block_prefetch *x, int64_t n)
 {
     if (n < x->c_steps) {
@@ -61,8 +62,8 @@ INLINE void prefetch_step(block_prefetch *x, int64_t n)
     x->a += AGI_CACHE_LINE;
 }
 
-/* One step. One tile register is left for A and one for B: each tile of A is loaded once and multiplied by both tiles
- * of B, of which the last one loaded is used again for the next tile of A. */
+/* Multiplies one step. One tile register is left for A and one for B: each tile of A is loaded once and
+ * multiplied by both tiles of B, of which the last one loaded is used again for the next tile of A. */
 INLINE void multiply_step(const step_tiles *at, const uint16_t *b, int tiles, uint16_t *a_copy)
 {
     AMX_LOAD(7, at->a, at->a_stride);
@@ -93,7 +94,8 @@ INLINE void multiply_step(const step_tiles *at, const uint16_t *b, int tiles, ui
     }
 }
 
-/* All steps. uniform: addresses are computed, not loaded from x->steps, as such loads wait for those of tiles. */
+/* Multiplies all steps. uniform: addresses are computed, not loaded from x->steps, as such loads would wait
+ * for the loads of tiles. */
 INLINE void multiply_steps(const panel_product *x, int tiles, bool uniform, bool copy)
 {
     const int64_t steps = x->n_steps, first = x->reverse ? steps - 1 : 0, direction = x->reverse ? -1 : 1;
@@ -121,8 +123,8 @@ INLINE void multiply_tiles(const panel_product *x, int64_t tiles, bool uniform)
     }
 }
 
-/* All steps of a packed strip, forward (direction 1) or backward (-1). Strides are constants here, so that all
- * variables fit in the general registers: moves from vector registers would wait for products. */
+/* Multiplies all steps of a packed strip, forward (direction 1) or backward (-1). Strides are constants here,
+ * so that all variables fit in the general registers: moves from vector registers would wait for products. */
 INLINE void multiply_packed(const panel_product *x, int64_t direction)
 {
     const int64_t steps = x->n_steps, first = direction < 0 ? steps - 1 : 0;

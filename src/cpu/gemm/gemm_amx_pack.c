@@ -13,7 +13,7 @@ static int64_t size_of(const agi_matrix *x)
     return x->dtype == AG_F32 ? 4 : 2;
 }
 
-/* A stored row from column col on; NULL if it is not before `end` or does not count. */
+/* Returns a stored row from column col on; NULL if row >= end or the row does not count. */
 static const void *row_at(const agi_matrix *x, int64_t row, int64_t end, int64_t col)
 {
     return row < end && agi_row_counts(x, row)
@@ -21,20 +21,20 @@ static const void *row_at(const agi_matrix *x, int64_t row, int64_t end, int64_t
                : NULL;
 }
 
-/* The selected ones of 32 numbers, zero for the others; all zero if p is NULL. */
+/* Loads the selected ones of 32 numbers, and zero for the others; all zero if p is NULL. */
 INLINE __m512i load_32(const uint16_t *p, __mmask32 which)
 {
     return p == NULL ? _mm512_setzero_si512() : _mm512_maskz_loadu_epi16(which, p);
 }
 
-/* The same of 16 numbers, each in 32 bits. */
+/* The same for 16 numbers, each in 32 bits. */
 INLINE __m512i load_16(const uint16_t *p, __mmask16 which)
 {
     return _mm512_cvtepu16_epi32(p == NULL ? _mm256_setzero_si256() : _mm256_maskz_loadu_epi16(which, p));
 }
 
-/* A component of 16 float32, in the upper halves: the first 8 mantissa bits of what the components before it leave.
- * Exact. Infinity is its own component 0, and the others are zero. */
+/* Loads one component of 16 float32 numbers into the upper halves of 32 bits: the first 8 mantissa bits of
+ * what the components before it leave. Exact. Infinity is its own component 0, and its others are zero. */
 INLINE __m512i load_component(const void *p, __mmask16 which, int component)
 {
     const __m512i upper = _mm512_set1_epi32((int)0xffff0000);
@@ -46,7 +46,7 @@ INLINE __m512i load_component(const void *p, __mmask16 which, int component)
     return _mm512_and_si512(_mm512_castps_si512(x), upper);
 }
 
-/* The tile of a bfloat16 matrix. */
+/* Loads the tile of a bfloat16 matrix. */
 INLINE void load_bf16(vec *z, const agi_matrix *x, bool by_k, int64_t mn, int64_t end, const agi_amx_terms *t)
 {
     const int64_t k_end = t->k0 + t->k;
@@ -67,7 +67,7 @@ INLINE void load_bf16(vec *z, const agi_matrix *x, bool by_k, int64_t mn, int64_
     }
 }
 
-/* The same if all of it exists and counts. */
+/* The same if the whole tile exists and counts. */
 INLINE void load_whole_bf16(vec *z, const agi_matrix *x, bool by_k, int64_t mn, const agi_amx_terms *t)
 {
     const uint16_t *p =
@@ -86,7 +86,7 @@ INLINE void load_whole_bf16(vec *z, const agi_matrix *x, bool by_k, int64_t mn, 
     }
 }
 
-/* The tile of one component of a float32 matrix. */
+/* Loads the tile of one component of a float32 matrix. */
 INLINE void load_f32(vec *z, const agi_matrix *x, bool by_k, int64_t mn, int64_t end, const agi_amx_terms *t)
 {
     const __m512i upper_halves =

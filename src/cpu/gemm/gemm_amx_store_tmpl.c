@@ -1,4 +1,4 @@
-/* A block of sums on its way to C: with the bias added, accumulated, rounded. A part of gemm_amx.c. */
+/* Stores a block of sums to C: adds the bias, accumulates, rounds. A part of gemm_amx.c. */
 #ifndef AGI_CPU_GEMM_AMX_STORE_TMPL
 #define AGI_CPU_GEMM_AMX_STORE_TMPL
 
@@ -49,7 +49,7 @@ static void compute_bias_row(const output *x)
     }
 }
 
-/* n sums of row r of a block: any dtype, accumulated or not. */
+/* Stores n sums of row r of a block: any dtype, accumulated or not. */
 static void store_row(const output *x, const c_block *b, int64_t r, int64_t n)
 {
     const agi_gemm_op *op = x->op;
@@ -61,7 +61,7 @@ static void store_row(const output *x, const c_block *b, int64_t r, int64_t n)
     REAL(agi_round_row)(op->dtype, op->c, row * op->n + x->tile->j0 + b->j, sums, n, op->accumulate);
 }
 
-/* Whole rows of a block, to bfloat16. */
+/* Stores whole rows of a block to bfloat16. */
 INLINE void store_bf16(const output *x, const c_block *b, int64_t rows, bool biased)
 {
     const vec low = v_load(x->bias_row + b->j), high = v_load(x->bias_row + b->j + LANES);

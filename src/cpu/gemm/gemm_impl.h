@@ -8,7 +8,7 @@ typedef struct {
     /* Can it compute this op of this plan? */
     bool (*accepts)(const ag_plan *plan, const agi_gemm_op *op);
 
-    /* scratch is 0 if it accepts no op of the plan. */
+    /* Its scratch is 0 if it accepts no op of the plan. */
     agi_gemm_table table;
 } agi_gemm_impl;
 

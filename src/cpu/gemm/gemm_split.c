@@ -11,9 +11,9 @@ static int64_t round_up(int64_t n, int64_t step)
     return div_up(n, step) * step;
 }
 
-/* Each column of tiles reads all of A, each row of tiles all of B. A transposed A counts twice, as it is packed too.
- * B may also be packed, but the rows of A are in the cache of the thread that has written them, and fetching them from
- * there costs as much. */
+/* The cost of a split: each column of tiles reads all of A, each row of tiles all of B. A transposed A counts
+ * twice, as it is packed too. B may also be packed, but counts once: the rows of A are in the cache of the
+ * thread that has written them, and fetching them from there costs as much as packing. */
 static int64_t cost_of(const agi_gemm_op *op, int64_t tile_rows, int64_t tile_cols)
 {
     const int64_t a = op->n_products > 0 && op->products[0].a.transposed ? 2 : 1;
@@ -25,7 +25,7 @@ void agi_split_evenly(const agi_gemm_op *op, int64_t n_tiles, const agi_tile_lim
 {
     const int64_t min_rows = div_up(op->m, limits->max_m), min_cols = div_up(op->n, limits->max_n);
     const int64_t max_rows = div_up(op->m, limits->m_step), max_cols = div_up(op->n, limits->n_step);
-    int64_t best_rows = max_rows, best_cols = max_cols; /* of tiles */
+    int64_t best_rows = max_rows, best_cols = max_cols; /* rows and columns of tiles */
     for (int64_t cols = min_cols; cols <= max_cols && cols < min_cols + n_tiles; cols++) {
         int64_t rows = div_up(n_tiles, cols) < min_rows ? min_rows : div_up(n_tiles, cols);
         rows = rows > max_rows ? max_rows : rows;

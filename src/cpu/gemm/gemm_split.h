@@ -4,13 +4,13 @@
 
 #include "gemm/gemm.h"
 
-/* A tile has at most max_m rows and max_n columns; multiples of m_step and n_step are computed best. */
+/* A tile has at most max_m rows and max_n columns. Multiples of m_step and n_step are fastest. */
 typedef struct {
     int64_t max_m, m_step, max_n, n_step;
 } agi_tile_limits;
 
-/* Splits C into n_tiles tiles or a few more, such that little of A and B is read and packed more than once: sets m and
- * n of the tile. */
+/* Sets tile->m and tile->n such that C has n_tiles tiles or a few more and little of A and B is read and
+ * packed more than once. */
 void agi_split_evenly(const agi_gemm_op *op, int64_t n_tiles, const agi_tile_limits *limits,
                       agi_gemm_tile *tile);
 

@@ -1,6 +1,6 @@
-/* One tile of a matrix product by the vector kernels, compiled for each real. Operands are read in place if the kernel
- * can read them there, C also grows in place; else they are packed, B into panels [k][PANEL], and C is summed in
- * scratch and rounded once. */
+/* One tile of a matrix product by the vector kernels, compiled for each real. An operand is read in place if
+ * the kernel can read it there, else packed, B into panels [k][PANEL]. C is summed in place if possible, else
+ * in scratch and then rounded once. */
 #include <string.h>
 
 #include "core/number.h"
@@ -9,18 +9,18 @@
 #include "cpu/gemm/gemm_round.h"
 #include "cpu/gemm/gemm_split.h"
 
-/* Reals of B that are packed at once: they stay in a core's second-level cache while all rows of A are multiplied.
- * Reals of C that are summed in scratch. */
+/* B_SIZE: reals of B that are packed at once; they stay in a core's second-level cache while all rows of A
+ * are multiplied. C_SIZE: reals of C that are summed in scratch. */
 enum { B_SIZE = 768 * 1024 / sizeof(real), C_SIZE = 512 * 1024 / sizeof(real) };
 
-/* Terms that are summed in registers before C is read and written, at most. Fewer if A is transposed: B is then packed
- * for more columns at once, which share the packing of A. */
+/* The largest number of terms that are summed in registers before C is read and written. It is smaller if A
+ * is transposed: B is then packed for more columns at once, which share the packing of A. */
 enum { MAX_K = 1024, MAX_K_TRANSPOSED = 384 };
 
 /* Rows of A per block; more if a panel of B has at most L1_BYTES bytes and stays in the first-level cache. */
 enum { ROWS = 48, ROWS_TRANSPOSED = 96, ROWS_L1 = 336, L1_BYTES = 32 * 1024 };
 
-/* Bytes of an operand that is read in place though consecutive terms are far apart. */
+/* The largest operand, in bytes, that is read in place though consecutive terms are far apart. */
 enum { MAX_STRIDED_BYTES = 192 * 1024 };
 
 typedef struct {
@@ -47,7 +47,7 @@ typedef struct {
 
 /* ---- Operands ---- */
 
-/* skip[i] != 0: stored row first + i does not count. NULL: all n rows count. */
+/* Returns an array with skip[i] != 0 if stored row first + i does not count; NULL if all n rows count. */
 static const uint8_t *skipped_rows(scratch *s, const agi_matrix *x, int64_t first, int64_t n)
 {
     uint8_t any = 0;
@@ -58,7 +58,8 @@ static const uint8_t *skipped_rows(scratch *s, const agi_matrix *x, int64_t firs
     return any ? s->skip : NULL;
 }
 
-/* Columns col .. col + cols - 1 of a stored matrix, as tile.h takes them; t is memory for the result. */
+/* Returns columns col .. col + cols - 1 of a stored matrix as a slice, for the functions of tile.h. The slice
+ * refers to *t. */
 static agi_slice slice_of(const agi_matrix *x, int64_t col, int64_t cols, ag_tensor *t)
 {
     t->data = (void *)((uintptr_t)x->data + (uintptr_t)(col * x->col_stride) * ag_dtype_size(x->dtype));
@@ -91,13 +92,13 @@ static int64_t pack_rows(const term_block *x, const agi_matrix *m, int64_t row, 
     return width;
 }
 
-/* May `rows` rows be read in place by columns? */
+/* May `rows` rows be read in place, column by column? */
 static bool is_small(const agi_matrix *m, int64_t rows)
 {
     return m->row_stride * rows <= MAX_STRIDED_BYTES / (int64_t)sizeof(real);
 }
 
-/* Rows i .. i + m - 1 of A. */
+/* Returns rows i .. i + m - 1 of A, in place or packed. */
 static operand rows_of_a(const term_block *x, int64_t i, int64_t m)
 {
     const agi_matrix *a = &x->p->a;
@@ -134,7 +135,7 @@ static void pack_panel(const term_block *x, int64_t j, int64_t n, real *to)
     pack_rows(x, b, x->k0, x->k, j, n, to);
 }
 
-/* All panels of B for this tile; returns whether they had to be packed. */
+/* Packs all panels of B for this tile, unless B can be read in place. Returns whether it packed them. */
 static bool pack_b(const term_block *x)
 {
     if (b_in_place(x)) {
@@ -146,7 +147,7 @@ static bool pack_b(const term_block *x)
     return true;
 }
 
-/* Columns j .. j + n - 1 of the tile's part of B, n in whole vectors. */
+/* Returns columns j .. j + n - 1 of the tile's part of B; n is a multiple of the vector's length. */
 static operand panel_of_b(const term_block *x, bool packed, int64_t j, int64_t n)
 {
     const agi_matrix *b = &x->p->b;
@@ -158,8 +159,8 @@ static operand panel_of_b(const term_block *x, bool packed, int64_t j, int64_t n
 
 /* ---- The tile ---- */
 
-/* Rows of A per block. If a panel of B stays in the first-level cache, many rows are multiplied by one panel after
- * another; else few rows stay there and all panels are read once per block. */
+/* Rows of A per block. If a panel of B fits in the first-level cache, many rows are multiplied by one panel
+ * after another. Else few rows stay in that cache, and all panels are read once per block. */
 static int64_t rows_per_block(const term_block *x)
 {
     if (x->k * PANEL * (int64_t)sizeof(real) <= L1_BYTES) {
@@ -186,7 +187,8 @@ static void add_terms(const term_block *x, real *c, int64_t ldc, bool add)
     }
 }
 
-/* Terms of a product that are added at once: blocks of nearly equal size, determined by the shapes alone. */
+/* Number of terms of a product that are added at once: blocks of nearly equal size, determined by the shapes
+ * alone. */
 static int64_t block_depth(const agi_product *p)
 {
     const int64_t K = agi_depth(p), limit = p->a.transposed ? MAX_K_TRANSPOSED : MAX_K;
@@ -219,7 +221,7 @@ static void store_tile(const agi_gemm_op *op, const agi_gemm_tile *tile, const r
     }
 }
 
-/* May the sums grow in C itself? */
+/* Can the sums be accumulated in C itself? */
 static bool c_in_place(const ag_plan *plan, const agi_gemm_op *op)
 {
     return op->dtype == REAL_DTYPE && !op->accumulate && op->n % REAL(agi_kernels_of)(plan)->lanes == 0;

@@ -1,8 +1,8 @@
-/* jvp, one tile: beside the sums of forward, a += p (tS - r) and T' += p ((tS - r) V + tV). The shift r is tS at the
- * row's maximum, so that no digits cancel. */
+/* jvp, one tile: in addition to the sums of forward, a += p (tS - r) and T' += p ((tS - r) V + tV). The shift
+ * r is tS at the row's maximum, so that no digits cancel. */
 #include "cpu/vec/vec.h"
 
-/* Rescales the sums after the running maximum m grew; r changed with it: T' += (r_old - r_new) O'. */
+/* Rescales the sums after the running maximum m grew. r changed with m, so also T' += (r_old - r_new) O'. */
 static void rescale(const agi_head *x, agi_row_panel *panel, const real *alpha, const real *delta)
 {
     for (int64_t i = 0; i < panel->ni; i++) {
@@ -25,7 +25,8 @@ static void tangent_products(const agi_row_scratch *s, const agi_head *x, const 
     if (x->call->a.tq.data != NULL) {
         REAL(agi_score_product)(x, K, nj, x->Dk, own->tQT, own->tQ, panel->ni, v->U, ROW_LD, false);
     } else {
-        x->k->product(nj, panel->W, 0, K.p, K.ld, 1, own->tQT, PANEL, v->U, ROW_LD, false); /* zero */
+        x->k->product(nj, panel->W, 0, K.p, K.ld, 1, own->tQT, PANEL, v->U, ROW_LD,
+                      false); /* zero: a product of no terms */
     }
     if (tK.p != NULL) {
         REAL(agi_score_product)

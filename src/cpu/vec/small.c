@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-/* Queries and keys of a small head, at most. */
+/* The largest number of queries and of keys of a small head. */
 enum { WIDTH = AGI_CACHE_LINE / (int)sizeof(real) };
 
 /* ---- Which heads ---- */
@@ -52,7 +52,7 @@ static rows query_rows(const agi_head *x, const ag_tensor *t)
     return (rows){(real *)t->data + agi_row_at(agi_query_slice(x, t, REAL_DTYPE, 1), 0), t->strides[2]};
 }
 
-/* The stride of a single row may be anything. */
+/* If there is a single key, its stride may be anything: it is replaced by 0. */
 static rows key_rows(const agi_head *x, const ag_tensor *t)
 {
     return (rows){(real *)t->data + agi_row_at(agi_key_slice(x, t, 1), 0),
@@ -150,8 +150,9 @@ bool REAL(agi_small_vjp)(agi_backward_scratch *s, const agi_head *x)
     const rows dQ = query_rows(x, &a->dq), dK = key_rows(x, &a->dk), dV = key_rows(x, &a->dv);
     real *QT = v->QT, *dOT = v->dOT, *P = v->scores.P, *dS = v->scores.dS;
     statistics row;
-    k->prefetch_write(dQ.p, dQ.ld, Nq, x->Dk); /* another core may hold these lines, */
-    k->prefetch_write(dK.p, dK.ld, Nk, x->Dk); /* and a store waits until it gave them up */
+    /* Another core may own these cache lines: a store would wait until it gave them up. */
+    k->prefetch_write(dQ.p, dQ.ld, Nq, x->Dk);
+    k->prefetch_write(dK.p, dK.ld, Nk, x->Dk);
     k->prefetch_write(dV.p, dV.ld, Nk, x->Dv);
     if (!load_statistics(x, W, dO, O, &row)) {
         return false;

@@ -1,5 +1,5 @@
-/* The maps on vectors: the row ops and the backward ops over the table of vector kernels, and what their files
- * share. Compiled for each real. */
+/* The maps on vectors: implements the row ops and the backward ops with the table of vector kernels. Declares
+ * what the files of this folder share. Compiled for each real. */
 #ifndef AGI_CPU_VEC_H
 #define AGI_CPU_VEC_H
 
@@ -8,8 +8,8 @@
 
 /* ---- Forward and jvp ---- */
 
-/* The queries of a panel: Q and tQ transposed, [Dk][PANEL]; if there are few queries, their rows instead, and QT and
- * tQT are scratch for them. */
+/* The queries of a panel: QT and tQT are Q and tQ transposed, [Dk][PANEL]. If there are few queries, their
+ * rows Q and tQ are used instead, and QT and tQT are scratch memory for those. */
 typedef struct {
     real *QT, *tQT;
     agi_rows Q, tQ;
@@ -23,21 +23,20 @@ typedef struct {
     real *zeroed;          /* V or tV with the rows of masked keys zero */
 } agi_vec_row_scratch;
 
-/* The rows of a block of keys. */
+/* The rows of a block of keys. rows_ahead: number of rows of K that follow K.p in memory; those of the block or, if
+ * they were not copied, those of the sequence. */
 typedef struct {
-    int64_t j0, nj;
-    int64_t
-        ahead; /* how many rows of K follow K.p in memory: the block's, or the sequence's if they were not copied */
+    int64_t j0, nj, rows_ahead;
     agi_rows K, V, tK, tV;
 } agi_key_block;
 
-/* One panel against one block of keys. */
+/* Processes one panel of queries and one block of keys. */
 void REAL(agi_forward_tile)(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel,
                             const agi_key_block *keys);
 void REAL(agi_jvp_tile)(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel,
                         const agi_key_block *keys);
 
-/* row_product.c: T = S^T = K Q^T for the block's rows from .. from + nj - 1. */
+/* row_product.c: T = S^T = K Q^T for rows from .. from + nj - 1 of the block. */
 void REAL(agi_row_product)(const agi_row_scratch *s, const agi_head *x, const agi_row_panel *panel,
                            const agi_key_block *keys, int64_t from, int64_t nj);
 
@@ -54,12 +53,12 @@ typedef struct {
     real *O[2];                  /* [ROW_CHUNK][Dv_pad]: rows of O and tO */
 } agi_vec_backward_scratch;
 
-/* A block of keys, loaded. */
+/* The rows of a block of keys, loaded. */
 typedef struct {
     agi_rows K, V, tK, tV;
 } agi_key_rows;
 
-/* The tile against one block of keys. */
+/* Processes the tile of queries and one block of keys. */
 void REAL(agi_vjp_tile)(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
                         const agi_key_tile *keys, const agi_key_rows *rows);
 void REAL(agi_vjp_jvp_tile)(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
@@ -70,26 +69,27 @@ void REAL(agi_vjp_jvp_tile)(agi_backward_scratch *s, const agi_head *x, const ag
 agi_patch REAL(agi_patch_of)(const agi_head *x, const agi_query_tile *tile, const agi_key_tile *keys,
                              int64_t q);
 
-/* T = A B^T, or T += A B^T, in the patch: its rows of K, V, tK or tV times its rows of Q, dO, tQ or tdO. */
+/* T = A B^T, or T += A B^T, within the patch: A is its rows of K, V, tK or tV, B its rows of Q, dO, tQ or tdO. */
 void REAL(agi_patch_product)(const agi_head *x, const agi_patch *patch, agi_rows keys, int64_t D,
                              const real *panels, agi_rows queries, real *T, bool add);
 
-/* Zeroes the keys before and after the patch, in its lanes, as far as a strip of agi_add_key_gradient may read. */
+/* Zeroes the rows of T before and after the patch, in the patch's lanes, as far as a strip of
+ * agi_add_key_gradient may read. */
 void REAL(agi_clear_around)(real *T, const agi_patch *patch, int64_t nj);
 
-/* The patch in chunks of a few keys, whose scores stay in the L1 cache from one stage to the next. Returns the chunk
- * after `before`, the first one for NULL; nj = 0: there are no more. */
+/* Splits the patch into chunks of a few keys, whose scores stay in the L1 cache from one stage to the next.
+ * Returns the chunk after `before`, or the first one if `before` is NULL; its nj is 0 if there are no more. */
 agi_patch REAL(agi_next_chunk)(const agi_patch *patch, const agi_patch *before);
 
-/* After all chunks of a panel: a key is masked for the tile if it is masked for every panel. */
+/* Called after all chunks of a panel: a key is masked for the tile if it is masked for every panel. */
 void REAL(agi_note_masked_keys)(agi_backward_scratch *s, const agi_patch *patch, int64_t nj);
 
-/* The rows of K or tK, or a copy in which those of masked keys are zero, if there are any. */
+/* Returns the rows of K or tK; if some keys are masked, a copy in which their rows are zero. */
 agi_rows REAL(agi_visible_rows)(const agi_backward_scratch *s, const agi_head *x, agi_rows rows, int64_t nj,
                                 real *zeroed);
 
-/* dK += T A, with A rows of queries, and dQ += T^T B, with B rows of keys. Parts that the band leaves empty are
- * skipped. */
+/* dK += T A, where A is rows of queries; dQ += T^T B, where B is rows of keys. Skips parts that the band
+ * leaves empty. */
 void REAL(agi_add_key_gradient)(const agi_head *x, const agi_query_tile *tile, const agi_key_tile *keys,
                                 const real *T, agi_rows A, int64_t width, real *dK);
 void REAL(agi_add_query_gradient)(const agi_head *x, const agi_query_tile *tile, const agi_key_tile *keys,
@@ -97,12 +97,12 @@ void REAL(agi_add_query_gradient)(const agi_head *x, const agi_query_tile *tile,
 
 /* ---- small.c ---- */
 
-/* Does this call qualify for the small-head path (n_q and n_k are checked per head)? There must be nothing but the
- * scale on the scores, every row must consist of whole vectors of reals, and no two heads may share keys. */
+/* Does this call qualify for the small-head path (n_q and n_k are checked per head)? Its scores must have no
+ * feature but the scale, every row must consist of whole vectors of reals, and no two heads may share keys. */
 bool REAL(agi_small_call)(const agi_call *call);
 
-/* Runs the head, if it is small and not padded; else returns false and does nothing. vjp also returns false if a query
- * has no output. */
+/* Runs the head if it is small and not padded; else returns false and does nothing. vjp also returns false if
+ * a query has no output. */
 bool REAL(agi_small_forward)(agi_row_scratch *s, const agi_head *x);
 bool REAL(agi_small_vjp)(agi_backward_scratch *s, const agi_head *x);
 

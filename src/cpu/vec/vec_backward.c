@@ -1,4 +1,5 @@
-/* The backward ops on vectors: loads tiles of queries and blocks of keys, and runs one tile after another. */
+/* The backward ops on vectors: loads tiles of queries and blocks of keys, and processes one pair of them
+ * after another. */
 #include <string.h>
 
 #include "cpu/vec/vec.h"
@@ -50,7 +51,7 @@ static agi_rows query_rows(const agi_head *x, const agi_query_tile *t, const ag_
     return from->data == NULL ? absent : agi_load_dense_rows(x, slice, t->i0, t->ni, skip, scratch);
 }
 
-/* Rows of Q, dO and their tangents; those of queries that are to be skipped are zero. */
+/* Loads the rows of Q, dO and their tangents; the rows of queries to skip become zero. */
 static void load_query_rows(agi_backward_scratch *s, const agi_head *x, const uint8_t *skip)
 {
     const ag_args *a = &x->call->a;

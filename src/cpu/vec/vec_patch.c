@@ -6,7 +6,7 @@
 /* If the band crosses a tile, products are cut into strips of this many rows. */
 #define STRIP 24
 
-/* Keys whose rows stay in the L1 cache during the product that gives dQ; keys of a chunk. */
+/* NEAR_KEYS: keys whose rows stay in the L1 cache during the product that gives dQ. CHUNK: keys of a chunk. */
 #define NEAR_KEYS 96
 #define CHUNK 64
 
@@ -91,7 +91,7 @@ void REAL(agi_add_key_gradient)(const agi_head *x, const agi_query_tile *tile, c
     }
 }
 
-/* As many keys at a time as stay in the L1 cache for all strips of queries. */
+/* Takes as many keys at a time as stay in the L1 cache for all strips of queries. */
 void REAL(agi_add_query_gradient)(const agi_head *x, const agi_query_tile *tile, const agi_key_tile *keys,
                                   const real *T, agi_rows B, int64_t width, real *dQ)
 {

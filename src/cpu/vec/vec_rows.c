@@ -1,4 +1,5 @@
-/* The row ops on vectors: loads panels and blocks of keys, and runs one tile after another. */
+/* The row ops on vectors: loads panels of queries and blocks of keys, and processes one pair of them after
+ * another. */
 #include <string.h>
 
 #include "cpu/vec/vec.h"
@@ -23,7 +24,7 @@ static void lay_out(agi_row_scratch *s, agi_arena *arena, const ag_plan *plan, a
     v->zeroed = agi_take_reals(arena, ROW_KEYS * cpu->Dv_pad);
 }
 
-/* Q or tQ: its rows if queries are few, else the panel. */
+/* Loads Q or tQ: its rows if there are few queries, else the transposed panel. */
 static agi_rows load_queries(const agi_row_panel *panel, const agi_head *x, const ag_tensor *t, real *QT)
 {
     const agi_slice slice = agi_query_slice(x, t, x->call->plan->p.dtype, x->Dk);
@@ -59,7 +60,7 @@ static agi_key_block load_keys(agi_vec_row_scratch *v, const agi_head *x, int64_
     const ag_args *a = &x->call->a;
     agi_key_block keys = {.j0 = j0, .nj = nj};
     keys.K = agi_load_keys(x, &a->k, x->Dk, j0, nj, v->K);
-    keys.ahead = keys.K.p == v->K ? nj : x->seq.n_k - j0;
+    keys.rows_ahead = keys.K.p == v->K ? nj : x->seq.n_k - j0;
     keys.V = agi_load_keys(x, &a->v, x->Dv, j0, nj, v->V);
     if (x->call->map == AGI_JVP) {
         keys.tK = agi_load_keys(x, &a->tk, x->Dk, j0, nj, v->tK);

@@ -4,11 +4,13 @@
 
 /* ---- The product ---- */
 
-/* Bytes to prefetch per step of k: half a cache line, as lines of other cores do not come faster. */
+/* Bytes to prefetch per step of k: half a cache line, as lines do not arrive faster from the caches of other
+ * cores. */
 enum { PREFETCH_STEP = 32 };
 
-/* A strip C[mr][nv vectors], all of it in registers while k runs. mr, nv and add are constants wherever this is
- * inlined, and prefetch, the first of K * PREFETCH_STEP bytes to prefetch, is 0 in most places: it is a template. */
+/* A template for a strip C[mr][nv vectors], which stays in registers while k runs: mr, nv and add are
+ * constants wherever this is inlined. prefetch: the address of the K * PREFETCH_STEP bytes to prefetch, 0 for
+ * none. */
 INLINE void micro(const int mr, const int nv, const bool add, int64_t K, const real *A, int64_t ars,
                   int64_t aks, const real *B, int64_t ldb, real *C, int64_t ldc, uintptr_t prefetch)
 {
@@ -51,7 +53,7 @@ INLINE void micro(const int mr, const int nv, const bool add, int64_t K, const r
     }
 }
 
-/* The instances: mr rows of nv vectors, C = or C +=. */
+/* The instances of micro: mr rows of nv vectors, C = or C +=. */
 INLINE void instances(const int nv, const bool add, int64_t mr, int64_t K, const real *A, int64_t ars,
                       int64_t aks, const real *B, int64_t ldb, real *C, int64_t ldc, uintptr_t prefetch)
 {
@@ -71,7 +73,8 @@ INLINE void instances(const int nv, const bool add, int64_t mr, int64_t K, const
     }
 }
 
-/* The instances as functions. Not with a struct of arguments: in registers they cost short products less. */
+/* The instances as functions. The arguments are not in a struct, as short products are faster if they are
+ * passed in registers. */
 static void set_1(int64_t mr, int64_t K, const real *A, int64_t ars, int64_t aks, const real *B, int64_t ldb,
                   real *C, int64_t ldc)
 {
@@ -115,7 +118,7 @@ static void add_4(int64_t mr, int64_t K, const real *A, int64_t ars, int64_t aks
 }
 #endif
 
-/* By the number of vectors, and by whether C is added to. */
+/* Indexed by the number of vectors and by `add`. */
 static void (*const micros[][2])(int64_t mr, int64_t K, const real *A, int64_t ars, int64_t aks,
                                  const real *B, int64_t ldb, real *C, int64_t ldc) = {
     {NULL},         {set_1, add_1}, {set_2, add_2},
@@ -135,7 +138,8 @@ static void add_prefetch(int64_t mr, int64_t K, const real *A, int64_t ars, int6
     instances(MAX_NV, true, mr, K, A, ars, aks, B, ldb, C, ldc, prefetch);
 }
 
-/* M rows in strips of at most max_rows, as equal as can be: 32 are 6, 6, 5, 5, 5, 5, not five times 6 and 2. */
+/* Splits M rows into strips of at most max_rows, as equal as possible: 32 are 6, 6, 5, 5, 5, 5, not five
+ * times 6 and 2. */
 typedef struct {
     int64_t rows, longer; /* rows of a strip; the first `longer` strips have one more */
 } strips;
@@ -157,7 +161,7 @@ static void product(int64_t M, int64_t N, int64_t K, const real *A, int64_t ars,
 {
     const int64_t vectors = N / LANES, groups = (vectors + MAX_NV - 1) / MAX_NV;
     for (int64_t g = 0; g < groups; g++) {
-        /* Groups of vectors likewise: 5 vectors are 3 and 2, not 4 and 1. */
+        /* Groups of vectors are as equal as possible too: 5 vectors are 3 and 2, not 4 and 1. */
         const int64_t first = groups == 1 ? 0 : vectors * g / groups;
         const int64_t nv = groups == 1 ? vectors : vectors * (g + 1) / groups - first;
         const strips cut = strips_of(M, MAX_MR(nv));
@@ -180,7 +184,7 @@ static void product_prefetch(int64_t M, int64_t N, int64_t K, const real *A, int
         for (int64_t r = 0, mr; r < M; r += mr) {
             mr = strip_rows(cut, r);
             const uintptr_t at = agi_prefetch_step(list, PREFETCH_STEP * K);
-            if (at == 0) { /* the remaining rows without */
+            if (at == 0) { /* the list is empty: the remaining rows without prefetching */
                 product(M - r, width, K, A + r * ars, ars, aks, B + i, ldb, C + r * ldc + i, ldc, add);
                 break;
             }
@@ -195,7 +199,8 @@ static void product_prefetch(int64_t M, int64_t N, int64_t K, const real *A, int
 
 /* ---- Scores of few queries, by dot products ---- */
 
-/* Lane r: the sum of the lanes of s[r]. Each step makes one vector of two: interleaved, then halves added. */
+/* Lane r of the result is the sum of the lanes of s[r]. Each step makes one vector of two: interleaves them
+ * and adds the halves. */
 INLINE vec v_sums(vec *s)
 {
     for (int n = LANES / 2; n > 0; n /= 2) {
@@ -211,7 +216,7 @@ INLINE vec v_sums(vec *s)
     return s[0];
 }
 
-/* Lane r: row r of K times q, for n <= LANES rows. */
+/* Lane r of the result is row r of K times q, for n <= LANES rows. */
 INLINE vec row_dots(const int64_t n, const real *K, int64_t ldk, const real *q, int64_t D)
 {
     vec s[LANES];

@@ -1,4 +1,4 @@
-/* Part of kernels.c: rows stored, converted, multiplied with each other, transposed. */
+/* Part of kernels.c: storing, converting, multiplying and transposing rows. */
 #include <math.h>
 #include <string.h>
 
@@ -30,7 +30,7 @@ static void store_rows(real *to, int64_t ldt, const real *from, int64_t ldf, int
     }
 }
 
-/* Processors without AVX2 may lack prefetchw: there it is the compiler's choice. */
+/* Processors without AVX2 may lack prefetchw: for them the compiler chooses the instruction. */
 INLINE void prefetch_write_line(const real *p)
 {
 #if defined(__AVX2__)
@@ -49,15 +49,15 @@ static void prefetch_write(const real *first, int64_t ld, int64_t rows, int64_t 
     }
 }
 
-/* The bits of factor * from in float32, and in *odd its bits rounded to odd: truncated, with the last bit set if that
- * lost something. Rounded again to fewer digits, to nearest, *odd gives what rounding once would. No branches, so that
- * loops over this are vectorised; with an fma in float32 alone. */
+/* Returns the bits of factor * from in float32, and in *odd the same rounded to odd: truncated, with the last
+ * bit set if that lost something. Rounding *odd to nearest with fewer digits gives the same result as
+ * rounding once. No branches, so that loops over this are vectorised. With an fma, float32 suffices. */
 #if !defined(AGI_REAL64) && (defined(__FMA__) || defined(__ARM_FEATURE_FMA))
 INLINE uint32_t round_to_odd(real from, double factor, uint32_t *odd)
 {
     const float high = (float)factor, low = (float)(factor - (double)high);
     const float near = from * high,
-                up = fabsf(near) < 0x1p-60f ? 0x1p60f : 1; /* or else the rest may underflow */
+                up = fabsf(near) < 0x1p-60f ? 0x1p60f : 1; /* else the rest may underflow */
     const float rest = fmaf(from * up, low, fmaf(from * up, high, -near * up));
     uint32_t bits, sign;
     memcpy(&bits, &near, sizeof bits);
@@ -87,7 +87,8 @@ INLINE uint16_t to_bf16(real from, double factor)
     return (uint16_t)((near & 0x7fffffff) > 0x7f800000 ? near >> 16 | 0x40 : rounded);
 }
 
-/* Subnormals are rounded by adding 0.5: the last place of float16 subnormals is that of 0.5 in float32. */
+/* Subnormals are rounded by adding 0.5: the last bit of a float16 subnormal has the value of the last bit of
+ * 0.5 in float32. */
 INLINE uint16_t to_f16(real from, double factor)
 {
     uint32_t odd;
@@ -100,7 +101,7 @@ INLINE uint16_t to_f16(real from, double factor)
     memcpy(&subnormal, &small, sizeof subnormal);
     subnormal -= 126u << 23;
     const uint32_t finite = size < 113u << 23 ? subnormal : normal;
-    const uint32_t rounded = size >= 0x477ff000 ? 0x7c00 : finite; /* from 65520 on: infinity */
+    const uint32_t rounded = size >= 0x477ff000 ? 0x7c00 : finite; /* 65520 and above round to infinity */
     return (uint16_t)((near >> 16 & 0x8000) | ((near & 0x7fffffff) > 0x7f800000 ? 0x7e00 : rounded));
 }
 
@@ -183,7 +184,7 @@ INLINE double log2_of(double x)
     p = p * z + 0.9617966939259756;
     p = p * z + 2.8853900817779268;
     const double y = (e - (0x1p52 + 1024)) + s * p;
-    return y + (x < (double)INFINITY ? 0 : x); /* a choice between the two would not be vectorised */
+    return y + (x < (double)INFINITY ? 0 : x); /* a conditional would not be vectorised */
 }
 
 static void log2_array(double *out, const double *x, int64_t n)
@@ -193,7 +194,7 @@ static void log2_array(double *out, const double *x, int64_t n)
     }
 }
 
-/* LANES x LANES numbers transposed: rows from n on count as zero, and the first D columns are stored. */
+/* Transposes LANES x LANES numbers: rows from n on count as zero, and the first D columns are stored. */
 INLINE void transpose_square(real *out, const real *rows, int64_t ld, int64_t n, int64_t D)
 {
     vec a[LANES];
@@ -210,7 +211,7 @@ INLINE void transpose_square(real *out, const real *rows, int64_t ld, int64_t n,
     }
 }
 
-/* The same if fewer than LANES channels may be read. */
+/* The same where fewer than LANES channels may be read. */
 static void transpose_edge(real *out, const real *rows, int64_t ld, int64_t n, int64_t D)
 {
     real edge[LANES * LANES] = {0};

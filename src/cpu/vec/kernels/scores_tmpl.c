@@ -1,4 +1,4 @@
-/* Part of kernels.c: score tiles, from products to scores, weights and gradients, and dropout. */
+/* Part of kernels.c: computes scores, weights and gradients in score tiles, and dropout. */
 #include <math.h>
 
 #include "core/philox.h"
@@ -79,7 +79,7 @@ static void scores(real *T, const real *X, real *F, real *G, int64_t ld, int64_t
 {
     const vec log2_e = v_set1((real)LOG2_E);
     const cap capped = softcap > 0 ? cap_of(scale, softcap) : (cap){.factor = v_set1(scale)};
-    /* Only minus infinity masks a key: the lowest finite bias must not overflow in base 2. NaN stays. */
+    /* Only minus infinity masks a key: the most negative finite bias must not overflow in base 2. NaN stays. */
     const vec least = v_set1((real)(-REAL_MAX / 1.4427));
     for (int64_t j = 0; j < nj; j++) {
         for (int64_t i = 0; i < W; i += LANES) {
@@ -111,7 +111,7 @@ static void scores(real *T, const real *X, real *F, real *G, int64_t ld, int64_t
     }
 }
 
-/* Minus infinity in lanes from .. to - 1 of a row. */
+/* Stores minus infinity in lanes from .. to - 1 of a row. */
 INLINE void mask_lanes(real *row, int64_t from, int64_t to)
 {
     const vec first = v_set1((real)from), end = v_set1((real)to);
@@ -134,8 +134,8 @@ static void mask_band(real *T, int64_t ld, int64_t nj, int64_t W, int64_t low, i
 
 /* ---- Softmax, online, in base 2 ---- */
 
-/* Rows are taken in groups of GROUP vectors, whose maxima and sums are independent chains of instructions; the vectors
- * that are left, one by one. */
+/* Rows are processed in groups of GROUP vectors, whose maxima and sums are independent chains of
+ * instructions; the remaining vectors one by one. */
 #define GROUP 4
 
 INLINE void exp2_row(const int nv, real *T, vec c, const vec *shift, vec *sum)
@@ -206,7 +206,7 @@ INLINE void exp2_tangent_row(const int nv, real *T, real *U, vec c, const vec *s
     UNROLL_STAGE for (int v = 0; v < nv; v++)
     {
         const vec p = v_exp2(v_fms(v_load(T + v * LANES), c, shift[v]));
-        /* A masked key has weight 0, and its tangent may be anything, NaN too. */
+        /* A masked key has weight 0, and its tangent may be anything, even NaN. */
         const vec u = v_mul(p, v_sub(v_load(U + v * LANES), r[v]));
         const vec visible = v_select(v_less(v_set1(0), p), u, v_set1(0));
         v_store(T + v * LANES, p);
@@ -284,8 +284,8 @@ static bool softmax_tangent(real *T, real *U, int64_t ld, int64_t nj, int64_t W,
 
 /* ---- Weights and gradients, from statistics that are known ---- */
 
-/* A pair with weight 0 is masked, or as good as: its other numbers may be anything, NaN too, and its results are set
- * to 0 by selection. */
+/* A pair with weight 0 is masked, or its weight underflowed. Its other numbers may be anything, even NaN; its
+ * results are set to 0 by selection. */
 
 static void weights(real *T, int64_t ld, int64_t nj, int64_t W, real c, const real *high, const real *low)
 {
@@ -355,7 +355,7 @@ static void softcap_gradients(real *dS, real *tdS, const real *F, const real *G,
         for (int64_t i = 0; i < W; i += LANES) {
             const int64_t at = j * ld + i;
             const vec d = v_load(dS + at), f = v_load(F + at), zero = v_set1(0);
-            const vmask live = v_less(zero, f); /* phi' = 0: masked, or flat, and phi'' is 0 too */
+            const vmask live = v_less(zero, f); /* phi' = 0: masked, or phi is flat, and phi'' is 0 too */
             if (tdS != NULL) {
                 const vec td = v_fma(v_load(tdS + at), f, v_mul(d, v_load(G + at)));
                 v_store(tdS + at, v_select(live, td, zero));

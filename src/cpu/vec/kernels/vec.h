@@ -1,7 +1,7 @@
 /* The vector primitives over which the kernels are written. One of the headers included below defines, for `real`, the
  * type vec of LANES numbers, the type vmask, and primitives named v_*; the rest follows from them. */
-#ifndef AGI_CPU_VEC_H
-#define AGI_CPU_VEC_H
+#ifndef AGI_CPU_KERNELS_VEC_H
+#define AGI_CPU_KERNELS_VEC_H
 
 #include <math.h>
 #include <string.h>
@@ -28,7 +28,7 @@
 #define UNROLL_STAGE UNROLL
 #endif
 
-/* No iteration reads what another one writes, though the compiler cannot see it. */
+/* Tells the compiler, which cannot see it, that no iteration reads what another one writes. */
 #if defined(__clang__)
 #define INDEPENDENT /* clang would warn about each loop that it does not vectorise */
 #else
@@ -47,7 +47,7 @@ typedef double double8 __attribute__((vector_size(8 * sizeof(double))));
 #endif
 
 #ifndef HAS_DOUBLE8
-/* *to = p[0 .. 7], widened. */
+/* *to = p[0 .. 7], converted to double. */
 INLINE void v_double8(const real *p, double8 *to)
 {
     real a __attribute__((vector_size(8 * sizeof(real))));

@@ -175,8 +175,8 @@ INLINE vec v_power2(vec n)
 
 INLINE vec v_exp2_fraction(vec f);
 
-/* The exponents just below and above the normal range are written as 0 and infinity: clamped to them, all x are right.
- * NaN stays, because min and max return their second operand then. */
+/* Writing the exponents just below and above the normal range gives 0 and infinity, so x is clamped to them.
+ * NaN stays NaN, as min and max then return their second operand. */
 INLINE vec v_exp2(vec x)
 {
     const vec inside = v_min(v_set1(2 - MIN_EXPONENT), v_max(v_set1(MIN_EXPONENT - 1), x));

@@ -126,7 +126,7 @@ INLINE vec v_select(vmask m, vec a, vec b)
 {
     return _mm512_mask_blend_ps(m, b, a);
 }
-/* a - floor(a), 0 for infinities; and a 2^floor(x), with 2^-infinity = 0. */
+/* v_fraction: a - floor(a), 0 for infinities. v_scale2: a 2^floor(x), with 2^-infinity = 0. */
 INLINE vec v_fraction(vec a)
 {
     return _mm512_reduce_ps(a, 1);
@@ -135,7 +135,7 @@ INLINE vec v_scale2(vec a, vec x)
 {
     return _mm512_scalef_ps(a, x);
 }
-/* The compiler would widen one half after the other. */
+/* One instruction; the compiler would convert the two halves one after the other. */
 #define HAS_DOUBLE8
 INLINE void v_double8(const real *p, double8 *to)
 {

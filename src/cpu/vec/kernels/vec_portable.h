@@ -126,13 +126,13 @@ INLINE void v_zip(vec a, vec b, vec *low, vec *high)
 
 INLINE vec v_exp2_fraction(vec f);
 
-/* 0 below the least exponent, infinity above the greatest one; NaN stays. */
+/* Returns 0 below the smallest exponent and infinity above the largest one; NaN stays NaN. */
 INLINE vec v_exp2(vec x)
 {
     const vec least = v_set1(MIN_EXPONENT), most = v_set1(-MIN_EXPONENT + 1);
     const vec inside = v_select(v_less(x, least), least, v_select(v_less(most, x), most, x));
-    vmask whole = __builtin_convertvector(inside, vmask);  /* towards zero */
-    whole += __builtin_convertvector(whole, vec) > inside; /* true is -1 */
+    vmask whole = __builtin_convertvector(inside, vmask);  /* rounded towards zero */
+    whole += __builtin_convertvector(whole, vec) > inside; /* rounded down, as a true comparison is -1 */
     const vec fraction = inside - __builtin_convertvector(whole, vec);
     const vec power = v_mul(v_exp2_fraction(fraction), (vec)((whole + EXPONENT_BIAS) << EXPONENT_SHIFT));
     return v_select(v_less(x, least), v_set1(0), v_select(v_less(most, x), v_set1((real)INFINITY), power));
