@@ -1,4 +1,4 @@
-/* attngrad_check: holds a backend's results against what must be true of them, on random arrays.
+/* attngrad_check: checks the results of a backend, on random arrays, against what must be true of them.
  *
  *     ag_check_case c = {.problem = AG_PROBLEM_INIT, .seed = 1};
  *     static ag_check_report report;
@@ -7,13 +7,13 @@
  *         for (int n = 0; n < report.count; n++)
  *             ... report.results[n].name, .residual, .limit, ag_check_passed(&report.results[n]) ...
  *
- * A static library of its own, libattngrad_check, that uses nothing of libattngrad but attngrad.h. It is meant for
+ * A separate static library, libattngrad_check, that uses nothing of libattngrad but attngrad.h. It is meant for
  * tests of backends and bindings. UNSTABLE: structs, names and limits may change in any release; there is no shared
  * library, so that a program keeps the version that it was linked with.
  *
  * Rules that hold everywhere:
- *   - What can fail returns the ag_status of the library's call that failed; ag_last_message() then says why. A check
- *     that finds no memory for its own arrays returns AG_NO_MEMORY, which has no message.
+ *   - A function that can fail returns the ag_status of the call of libattngrad that failed; ag_last_message() then
+ *     says why. If there is no memory for the arrays of a check, it returns AG_NO_MEMORY without a message.
  *   - Every function may be called from several threads at once.
  *   - Nothing is printed; the program is never ended. */
 #ifndef ATTNGRAD_CHECK_H
@@ -25,8 +25,8 @@
 extern "C" {
 #endif
 
-/* One problem and the call on it. Tensors, packed offsets, and those of buckets and slopes that the problem does not
- * have are random numbers that the seed repeats on any machine. */
+/* One problem and the call on it. Tensors, packed offsets and, if the problem does not give them, buckets and slopes
+ * are random; the same seed gives the same numbers on any machine. */
 typedef struct ag_check_case {
     ag_problem problem;
     uint64_t seed;
@@ -37,16 +37,14 @@ typedef struct ag_check_case {
 /* The parts of a check. */
 enum {
     AG_CHECK_DIFFERENCES = 1 << 0, /* every gradient and tangent against finite differences, in float64 */
-    AG_CHECK_IDENTITIES =
-        1 << 1,                 /* adjoint, symmetry of the Hessian, split and merge, and so on, in float64 */
-    AG_CHECK_ROUNDING = 1 << 2, /* the error rule: rounding errors in the problem's own dtype */
+    AG_CHECK_IDENTITIES = 1 << 1,  /* adjoint, symmetry of the Hessian, split and merge ...: in float64 */
+    AG_CHECK_ROUNDING = 1 << 2,    /* the error rule: rounding errors in the problem's own dtype */
     AG_CHECK_ALL = AG_CHECK_DIFFERENCES | AG_CHECK_IDENTITIES | AG_CHECK_ROUNDING
 };
 
 typedef struct ag_check_options {
-    uint32_t parts; /* AG_CHECK_*; 0 = all */
-    const ag_options
-        *plan; /* of the plans that are checked: backend, instruction set, threads; NULL = defaults */
+    uint32_t parts;         /* AG_CHECK_*; 0 = all */
+    const ag_options *plan; /* of the plan to check: backend, instruction set, threads; NULL = defaults */
 } ag_check_options;
 
 enum { AG_CHECK_MAX_RESULTS = 96 };
@@ -56,13 +54,17 @@ enum { AG_CHECK_MAX_RESULTS = 96 };
 typedef struct ag_check_result {
     char name[40];          /* "differences dq" */
     double residual, limit; /* both 0 if the check does not apply */
-    const char
-        *not_applicable; /* NULL, or why the check says nothing about this problem: a string that stays */
-    const char *tensor;  /* the tensor of ag_args with the worst element; NULL if the check is about a sum */
-    int64_t
-        worst[4]; /* where it is: sequence, head, position in the sequence, channel. -1 on an axis that the
-                                   check sums over, and as the sequence of rows that belong to none (padding of packed
-                                   arrays). For dbias the last two are query and key, for dtable the last is the column. */
+
+    /* NULL, or why the check does not apply to this problem: a string that lives as long as the program. */
+    const char *not_applicable;
+
+    /* The tensor of ag_args that has the worst element; NULL if the check is about a sum. */
+    const char *tensor;
+
+    /* Index of the worst element: sequence, head, position in the sequence, channel. -1 on an axis that the check
+     * sums over, and as the sequence of a row that belongs to none (padding of packed arrays). For dbias the last
+     * two are query and key, for dtable the last is the column. */
+    int64_t worst[4];
 } ag_check_result;
 
 typedef struct ag_check_report {
@@ -71,25 +73,25 @@ typedef struct ag_check_report {
     char plan[160]; /* ag_plan_describe of the plan that was checked */
 } ag_check_report;
 
-/* Runs the checks and writes the whole report; what came before a failure of the library is kept in it. options may be
- * NULL. */
+/* Runs the checks and writes the whole report. If a call of the library fails, the report has the results so far.
+ * options may be NULL. */
 AG_API ag_status ag_check_problem(const ag_check_case *c, const ag_check_options *options,
                                   ag_check_report *report);
 
-AG_API int32_t ag_check_passed(const ag_check_result *result);   /* also if the check does not apply */
-AG_API int32_t ag_check_failures(const ag_check_report *report); /* how many have not */
+AG_API int32_t ag_check_passed(const ag_check_result *result);   /* not 0 also if the check does not apply */
+AG_API int32_t ag_check_failures(const ag_check_report *report); /* number of checks that did not pass */
 
-/* The worst element as text, "dq[0, 3, 17, 5]" with * for -1; "" if there is none. Cut short if the buffer is too
- * small. */
+/* Writes the worst element as text, "dq[0, 3, 17, 5]" with * for -1; "" if there is none. Truncated if the buffer is
+ * too small. */
 AG_API void ag_check_place(const ag_check_result *result, char *text, size_t size);
 
-/* Case `number` of the endless list that belongs to a seed: a random problem over all features, with its call. Small
- * ones have up to 12 queries and keys and take milliseconds, large ones several tiles of the fused backends. */
+/* Makes case `number` of the endless list of a seed: a random problem over all features, with its call. Small cases
+ * have up to 12 queries and keys and take milliseconds, large ones have several tiles of the fused backends. */
 typedef int32_t ag_check_size;
 enum { AG_CHECK_SMALL = 0, AG_CHECK_LARGE = 1 };
 AG_API void ag_check_random(ag_check_case *c, uint64_t seed, uint64_t number, ag_check_size size);
 
-/* The arguments of the command `attngrad check` that repeat the case; cut short if the buffer is too small. */
+/* Writes the arguments of the command `attngrad check` that repeat the case. Truncated if the buffer is too small. */
 AG_API void ag_check_command(const ag_check_case *c, char *text, size_t size);
 
 #ifdef __cplusplus

@@ -6,12 +6,12 @@
  *         ... x->data, x->dtype, x->shape ...
  *     ag_io_close(file);
  *
- * A library of its own, libattngrad_io, beside libattngrad. Rules that hold everywhere:
+ * A separate library, libattngrad_io. Rules that hold everywhere:
  *   - A function that can fail returns an ag_io_status; ag_io_last_message() then says in one line, for
  *     this thread, which file it was and what is wrong with it.
  *   - A reader trusts nothing in a file: every length, shape and offset is checked before it is used.
- *   - A file is written beside its place and put there when it is whole and on the disk: whatever
- *     happens, its old contents are there, or its new ones. It keeps the mode of the file that it replaces.
+ *   - A file is written to a temporary file, which takes its place when it is whole and on the disk: whatever
+ *     happens, the path has either its old contents or its new ones. The file keeps the mode of the one that it replaces.
  *   - Nothing is printed, no signal is handled. */
 #ifndef ATTNGRAD_IO_H
 #define ATTNGRAD_IO_H
@@ -26,11 +26,11 @@ typedef int32_t ag_io_status;
 enum {
     AG_IO_OK = 0,
     AG_IO_INVALID_ARGUMENT = 1,
-    AG_IO_INVALID_FILE = 2, /* the file's contents are not what its format demands, or not supported */
+    AG_IO_INVALID_FILE = 2, /* the contents of the file violate its format or are not supported */
     AG_IO_NOT_FOUND = 3,    /* the file has no array of that name */
     AG_IO_SYSTEM = 4,       /* the system refused: no such file, no permission, no space left */
     AG_IO_NO_MEMORY = 5,
-    AG_IO_CANCELLED = 6 /* the writer's `cancelled` said so */
+    AG_IO_CANCELLED = 6 /* the writer's `cancelled` returned not zero */
 };
 
 /* One line about the last call of this library on this thread that failed. Never NULL. */
@@ -69,27 +69,28 @@ typedef struct ag_io_pair {
     const char *key, *value;
 } ag_io_pair;
 
-/* The number of elements; -1 if ndim or the shape is not that of an array that fits into memory. */
+/* Number of elements; -1 if ndim or the shape is invalid, or too large for memory. */
 AG_API int64_t ag_io_elements(const ag_io_array *array);
 
 /* ---- Reading ----------------------------------------------------------------------------------- */
 
 typedef struct ag_io_file ag_io_file;
 
-/* Opens a file, reads its header and checks it whole. The arrays' bytes are mapped, not read, and copied
- * only if they are in Fortran order, big-endian or misaligned; the file must not be cut short while
- * it is open, but may be replaced. *file is NULL on failure. */
+/* Opens a file, reads its header and checks all of it. The bytes of the arrays are mapped, not read, and copied only
+ * if they are in Fortran order, big-endian or misaligned. While the file is open, it may be replaced but must not be
+ * truncated. *file is NULL on failure. */
 AG_API ag_io_status ag_npy_open(ag_io_file **file, const char *path);
 AG_API ag_io_status ag_safetensors_open(ag_io_file **file, const char *path);
 
-/* The same for bytes in memory, which stay the caller's and must outlive *file. */
+/* The same for bytes in memory, which the caller owns and which must outlive *file. */
 AG_API ag_io_status ag_npy_open_memory(ag_io_file **file, const void *bytes, size_t size);
 AG_API ag_io_status ag_safetensors_open_memory(ag_io_file **file, const void *bytes, size_t size);
 
-AG_API void ag_io_close(ag_io_file *file); /* NULL is allowed; all that came from file ends with it */
+AG_API void ag_io_close(ag_io_file *file); /* also frees its arrays and metadata; NULL is allowed */
 
-/* The arrays in the order of their bytes, the metadata; both return how many. Tensors of a dtype that is not
- * known here are left out: ag_io_find says AG_IO_INVALID_FILE of one of them, and what its dtype is. */
+/* Set *arrays to the arrays, in the order of their bytes, and *pairs to the metadata; return how many there are.
+ * Tensors of a dtype that this library does not know are left out: for these ag_io_find returns AG_IO_INVALID_FILE,
+ * with a message that names the dtype. */
 AG_API int64_t ag_io_arrays(const ag_io_file *file, const ag_io_array **arrays);
 AG_API int64_t ag_io_metadata(const ag_io_file *file, const ag_io_pair **pairs);
 
@@ -98,10 +99,10 @@ AG_API ag_io_status ag_io_find(const ag_io_file *file, const char *name, const a
 /* ---- Writing ----------------------------------------------------------------------------------- */
 
 enum {
-    /* Temporary files carry a name (.attngrad-PID-N.tmp in the folder of the file) from the start. Without
-     * it, if the file system can do that, they have none while they are written, and get one only for
-     * the moment in which they replace a file. What a killed process leaves under such a name is removed by
-     * the next writing into that folder. */
+    /* Temporary files have a name (.attngrad-PID-N.tmp in the folder of the file) from the start. Without this flag,
+     * if the file system supports it, they have no name while they are written, and get one only for the moment in
+     * which they replace a file. Named files that a killed process left are removed by the next write into that
+     * folder. */
     AG_IO_NAMED_TEMPORARY = 1 << 0
 };
 
@@ -109,8 +110,8 @@ typedef struct ag_io_writer_options {
     uint32_t struct_size; /* sizeof(ag_io_writer_options) */
     uint32_t flags;       /* AG_IO_NAMED_TEMPORARY */
 
-    /* Asked every megabyte and before the files are put in place; not zero: stop with AG_IO_CANCELLED.
-     * NULL: never. */
+    /* Called after every megabyte and before the files are put in place. If it returns not zero, writing stops with
+     * AG_IO_CANCELLED. NULL: never cancelled. */
     int (*cancelled)(void *ctx);
     void *ctx;
 } ag_io_writer_options;
@@ -120,29 +121,29 @@ typedef struct ag_io_writer_options {
         sizeof(ag_io_writer_options), 0, NULL, NULL                                                          \
     }
 
-/* Files that belong together: each is written and synchronised beside its place; commit then puts one after
- * the other in place. Until commit does that, whatever fails leaves all of them as they were. A writer
- * belongs to one thread at a time. options may be NULL. */
+/* A writer of files that belong together: each is written to a temporary file and synchronised; commit then puts one
+ * after another in place. A failure before that leaves all of them as they were. Only one thread may use a writer at
+ * a time. options may be NULL. */
 typedef struct ag_io_writer ag_io_writer;
 
 AG_API ag_io_status ag_io_writer_create(ag_io_writer **writer, const ag_io_writer_options *options);
 
-/* Writes one file into writer; writer NULL: into one of its own, committed at once. After a failure the
- * writer is as it was before. The names of arrays and the keys of metadata must differ. */
+/* Adds one file to the writer; if writer is NULL, writes the file and commits it at once. After a failure the writer
+ * is as it was before. The names of arrays must differ from each other, and so must the keys of metadata. */
 AG_API ag_io_status ag_npy_write(ag_io_writer *writer, const char *path, const ag_io_array *array);
 AG_API ag_io_status ag_safetensors_write(ag_io_writer *writer, const char *path, const ag_io_array *arrays,
                                          int64_t count, const ag_io_pair *metadata, int64_t pairs);
 
-/* Any other file, of these bytes. */
+/* The same for a file of any format, with these bytes. */
 AG_API ag_io_status ag_io_write(ag_io_writer *writer, const char *path, const void *bytes, size_t size);
 
 /* Puts all files in place, in the order in which they were written, and synchronises their folders. No system
- * does that in one step: a process killed meanwhile leaves the first of them new and the others as they were,
- * each of them whole; if a file cannot be put in place, the message says so and names those that are.
- * The writer is empty afterwards, also if it failed. */
+ * does that in one step: if the process is killed meanwhile, the first files are new and the others as they were,
+ * each of them whole. If a file cannot be put in place, the message names the files that were. The writer is empty
+ * afterwards, also after a failure. */
 AG_API ag_io_status ag_io_writer_commit(ag_io_writer *writer);
 
-/* Removes what was not committed. NULL is allowed. */
+/* Discards files that were not committed. NULL is allowed. */
 AG_API void ag_io_writer_destroy(ag_io_writer *writer);
 
 #ifdef __cplusplus

@@ -32,9 +32,9 @@ enum {
     AG_LAYER_BIASES = AG_LAYER_BIAS_Q | AG_LAYER_BIAS_K | AG_LAYER_BIAS_V | AG_LAYER_BIAS_O
 };
 
-/* The attention inside is a problem of attngrad.h with all its features: heads, lengths, dtypes and the
- * rest are its own. Of the layer's arrays, x, the parameters and their tangents have its dtype; y, ty, dy
- * and tdy its out_dtype; all gradients and their tangents its grad_dtype. */
+/* The attention inside is a problem of attngrad.h with all its features, heads, lengths and dtypes. Of the
+ * layer's arrays, x, the parameters and their tangents have the problem's dtype; y, ty, dy and tdy its out_dtype;
+ * all gradients and their tangents its grad_dtype. */
 typedef struct ag_layer_desc {
     uint32_t struct_size; /* sizeof(ag_layer_desc) */
     uint32_t flags;       /* AG_LAYER_* */
@@ -60,7 +60,7 @@ AG_API void ag_layer_destroy(ag_layer *layer); /* NULL is allowed */
 AG_API const ag_plan *ag_layer_plan(const ag_layer *layer);
 
 /* The parameters are one block of ag_layer_size() elements: wq bq wk bk wv bv wo bo, each a row-major
- * matrix, one after another; a bias that its flag did not ask for is not there. */
+ * matrix, one after another; a bias whose flag is not set is left out. */
 typedef struct ag_param_view {
     uint32_t struct_size; /* sizeof(ag_param_view), set by the caller */
     int32_t reserved;
@@ -86,12 +86,12 @@ enum {
 };
 
 /* Fills a block of ag_layer_size() elements of any dtype; biases become zero. Element and seed alone
- * decide each number: the same on every platform, for every dtype up to its rounding. */
+ * determine each number: it is the same on every platform and, up to rounding, for every dtype. */
 AG_API ag_status ag_layer_init(const ag_layer *layer, ag_init how, uint64_t seed, void *params,
                                ag_dtype dtype);
 
-/* What one map computes on the way and a later one needs. The buffers are the caller's, of any alignment;
- * their contents belong to the layer that wrote them. */
+/* Intermediate results of one map that a later map needs. The caller owns the buffers, which may have any
+ * alignment; only the layer that wrote them knows the layout of their contents. */
 typedef int32_t ag_saved;
 enum {
     AG_SAVED = 0,  /* saved and, with the tangents of the same, t_saved: Q K V C lse */
@@ -100,8 +100,7 @@ enum {
 
 AG_API ag_status ag_layer_saved(const ag_layer *layer, ag_saved which, size_t *bytes);
 
-/* Views into such a buffer, for looking at it: q, k, v, o (which is C, head by head) and, in saved and
- * t_saved, lse (there mu). */
+/* Views into such a buffer: q, k, v, o (which is C, head by head) and, in saved, lse, in t_saved, mu. */
 typedef struct ag_saved_views {
     uint32_t struct_size; /* sizeof(ag_saved_views), set by the caller */
     int32_t reserved;
@@ -113,7 +112,7 @@ AG_API ag_status ag_layer_saved_views(const ag_layer *layer, ag_saved which, voi
 
 /* ---- The layer's maps -------------------------------------------------------------------------- */
 
-/* Bits of ag_layer_args.accumulate: this output becomes round(what it held + the result). */
+/* Bits of ag_layer_args.accumulate: this output becomes round(its old value + the result). */
 enum {
     AG_LAYER_ACC_Y = 1 << 0,
     AG_LAYER_ACC_TY = 1 << 1,
@@ -128,15 +127,15 @@ enum {
 };
 
 /* Arrays are dense and row-major: [batch][length][width], or [total][width] if the problem is packed.
- * Each map reads and writes its own fields (the table at the top) and does not look at the others. x_k
- * and x_v, with their tangents and gradients, are not given if a flag says that another input serves
- * for them. Rows at or past a sequence's length are never read, give zeros in y and receive zeros. */
+ * Each map reads and writes the fields that the table at the top lists for it and ignores the others. x_k and
+ * x_v, with their tangents and gradients, must be absent if a flag says that another input is used for them. Rows
+ * after the end of a sequence are never read; in y and in the gradients they become zero. */
 typedef struct ag_layer_args {
     uint32_t struct_size; /* sizeof(ag_layer_args) */
     uint32_t accumulate;  /* AG_LAYER_ACC_* */
 
     /* Lengths, offsets, seed; bias, mask, table, sink, their tangents, gradients and accumulate bits;
-     * d_lse and td_lse. Its other tensors must be absent: they are the layer's own. NULL: none of it. */
+     * d_lse and td_lse. Its other tensors must be absent: the layer fills them in. NULL: no such arguments. */
     const ag_args *attention;
 
     const void *params;
@@ -145,7 +144,7 @@ typedef struct ag_layer_args {
     void *saved; /* output of forward and jvp, input of vjp and vjp_jvp */
 
     const void *dy;
-    void *dx_q, *dx_k, *dx_v, *d_params; /* absent: not wanted */
+    void *dx_q, *dx_k, *dx_v, *d_params; /* absent: not computed */
     void *d_saved;                       /* output of vjp, input of vjp_jvp */
 
     const void *tx_q, *tx_k, *tx_v, *t_params; /* absent: zero */
@@ -153,7 +152,7 @@ typedef struct ag_layer_args {
     void *t_saved; /* output of jvp, input of vjp_jvp */
 
     const void *tdy;                         /* absent: zero */
-    void *tdx_q, *tdx_k, *tdx_v, *td_params; /* absent: not wanted */
+    void *tdx_q, *tdx_k, *tdx_v, *td_params; /* absent: not computed */
 } ag_layer_args;
 
 #define AG_LAYER_ARGS_INIT                                                                                   \
@@ -162,7 +161,7 @@ typedef struct ag_layer_args {
             NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL                           \
     }
 
-/* Bytes of workspace, of any alignment, that serve each of the maps (bits of AG_MAP_*). */
+/* Bytes of workspace, of any alignment, that are enough for each of these maps (bits of AG_MAP_*). */
 AG_API ag_status ag_layer_workspace(const ag_layer *layer, uint32_t maps, size_t *bytes);
 
 AG_API ag_status ag_layer_forward(const ag_layer *layer, const ag_layer_args *args, const ag_exec *exec,
@@ -177,12 +176,12 @@ AG_API ag_status ag_layer_vjp_jvp(const ag_layer *layer, const ag_layer_args *ar
 /* ---- Optimisers -------------------------------------------------------------------------------- */
 
 enum {
-    AG_PARAM_NO_DECAY = 1 << 0 /* weight_decay leaves it alone: biases, sinks */
+    AG_PARAM_NO_DECAY = 1 << 0 /* no weight_decay, as for biases and sinks */
 };
 
-/* One flat array of parameters with its gradient and the optimiser's state. An optimiser takes a list of
- * them: any number of layers and other arrays, any split of them. What a step writes must overlap no other
- * array of the list; gradients may overlap each other. Frozen, like ag_tensor. */
+/* One flat array of parameters with its gradient and the optimiser's state. An optimiser takes a list of them, from
+ * any number of layers and other arrays, split in any way. An array that a step writes must overlap no other array
+ * of the list; gradients may overlap each other. This struct will not change, like ag_tensor. */
 typedef struct ag_param {
     int64_t count;
     ag_dtype dtype;      /* of value and state: AG_F32 or AG_F64 */
@@ -192,23 +191,24 @@ typedef struct ag_param {
     void *value;
     const void *grad;
     void *state1; /* AdamW: first moment; SGD with momentum: velocity. Zero before the first step */
-    void *state2; /* AdamW: second moment. Likewise */
-    void *copy;   /* receives value, rounded, after each step: the weights in the dtype that computes */
+    void *state2; /* AdamW: second moment. Zero before the first step */
+    void *copy;   /* set to value, rounded, after each step: the weights in the dtype of the maps */
 } ag_param;
 
-/* The norm of all gradients together, each divided by loss_scale (0 = 1), by one sum in a fixed order, and
- * how many of their elements, so divided, are not finite (then the norm is of no use). */
+/* Sets *norm to the norm of all gradients together, each divided by loss_scale (0 = 1), summed in a fixed order, and
+ * *non_finite to the number of elements that are not finite after that division; if there are any, the norm has no
+ * meaning. */
 AG_API ag_status ag_grad_norm(const ag_param *list, int64_t n, double loss_scale, double *norm,
                               int64_t *non_finite);
 
-/* What a step did. It writes nothing at all, and applied is 0, if a gradient divided by loss_scale is not
- * finite, or if, with all gradients finite, a new value, copy or state would not be. */
+/* What a step did. If a gradient divided by loss_scale is not finite or if, with all gradients finite, a new value,
+ * copy or state would not be, the step writes nothing and applied is 0. */
 typedef struct ag_step_report {
     uint32_t struct_size; /* sizeof(ag_step_report), set by the caller */
     int32_t applied;
-    int64_t non_finite; /* elements of which that holds */
+    int64_t non_finite; /* number of those elements */
     double norm;        /* of all gradients, after loss_scale, before clipping */
-    double clip;        /* the factor that clipping gave: 1 or less */
+    double clip;        /* the factor of clipping: 1 or less */
 } ag_step_report;
 
 #define AG_STEP_REPORT_INIT                                                                                  \
@@ -216,7 +216,7 @@ typedef struct ag_step_report {
         sizeof(ag_step_report), 0, 0, 0, 0                                                                   \
     }
 
-/* g: the gradient / loss_scale * clip;  w: value;  m, v: state1, state2;  t: the step's number from 1
+/* g: the gradient / loss_scale * clip;  w: value;  m, v: state1, state2;  t: number of the step, from 1
  *
  *     sgd     g += weight_decay w;  m = momentum m + g;  w -= rate m    (momentum 0: w -= rate g, no state)
  *     adamw   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g g
@@ -231,7 +231,7 @@ typedef struct ag_sgd {
     double weight_decay;
     double max_norm;   /* of all gradients together; 0: no clipping */
     double loss_scale; /* what the loss was multiplied by; 0 = 1 */
-    int64_t steps;     /* that were applied; the library counts */
+    int64_t steps;     /* applied so far; counted by the library */
 } ag_sgd;
 
 #define AG_SGD_INIT                                                                                          \
@@ -249,7 +249,7 @@ typedef struct ag_adamw {
     double weight_decay;
     double max_norm;   /* as in ag_sgd */
     double loss_scale; /* as in ag_sgd */
-    int64_t steps;     /* that were applied: t - 1; the library counts, a checkpoint keeps it */
+    int64_t steps;     /* applied so far: t - 1; counted by the library, to be kept in a checkpoint */
 } ag_adamw;
 
 #define AG_ADAMW_INIT                                                                                        \
@@ -257,7 +257,7 @@ typedef struct ag_adamw {
         sizeof(ag_adamw), 0, 0, 0, 0, 0, 0, 0, 0, 0                                                          \
     }
 
-/* One step on all parameters of the list, after all their gradients were taken. report may be NULL. */
+/* Updates all parameters of the list, after all their gradients were computed. report may be NULL. */
 AG_API ag_status ag_sgd_step(ag_sgd *sgd, const ag_param *list, int64_t n, ag_step_report *report);
 AG_API ag_status ag_adamw_step(ag_adamw *adamw, const ag_param *list, int64_t n, ag_step_report *report);
 
@@ -266,7 +266,7 @@ AG_API ag_status ag_adamw_step(ag_adamw *adamw, const ag_param *list, int64_t n,
 typedef int32_t ag_schedule_kind;
 enum {
     AG_SCHEDULE_CONSTANT = 0,
-    AG_SCHEDULE_COSINE = 1 /* after the warm-up down from rate to final_rate, reached at step `steps` */
+    AG_SCHEDULE_COSINE = 1 /* after the warm-up from rate down to final_rate, reached at step `steps` */
 };
 
 typedef struct ag_schedule {
@@ -289,17 +289,17 @@ AG_API ag_status ag_schedule_rate(const ag_schedule *schedule, int64_t step, dou
 
 /* Float16 loses gradients below 6e-8: the loss, and so dy, is multiplied by scale, and the step divides
  * the gradients by it again. After each step ag_loss_scale_update() halves scale if the step was not
- * applied, and doubles it after `interval` applied steps in a row. */
+ * applied, and doubles it after `interval` consecutive applied steps. */
 typedef struct ag_loss_scale {
     uint32_t struct_size; /* sizeof(ag_loss_scale) */
     uint32_t reserved;    /* zero */
-    double scale;         /* now; 0 = 65536 */
+    double scale;         /* the current scale; 0 = 65536 */
     double growth;        /* more than 1; 0 = 2 */
     double backoff;       /* in (0, 1); 0 = 0.5 */
-    double most;          /* scale never exceeds it; 0 = 2^24 */
+    double max_scale;     /* scale never exceeds it; 0 = 2^24 */
     int64_t interval;     /* 0 = 2000 */
-    int64_t in_a_row;     /* applied steps since scale last changed; the library counts */
-    int64_t skipped;      /* steps that were not applied, in all; likewise */
+    int64_t in_a_row;     /* applied steps since scale last changed; counted by the library */
+    int64_t skipped;      /* all steps that were not applied; counted by the library */
 } ag_loss_scale;
 
 #define AG_LOSS_SCALE_INIT                                                                                   \

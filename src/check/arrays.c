@@ -26,7 +26,7 @@ const struct family families[FAMILY_COUNT] = {
     {T_LSE, T_D_LSE, T_MU, T_TD_LSE},
 };
 
-/* Streams of the seed beside those of the tensors, which go by their numbers. */
+/* Streams of the seed after those of the tensors, whose streams are their numbers. */
 enum { STREAM_BUCKETS = T_COUNT, STREAM_SLOPES, STREAM_Q_LENGTHS, STREAM_K_LENGTHS, STREAM_DROPOUT };
 
 static void *copy_of(const void *source, int64_t count, size_t size)
@@ -168,7 +168,7 @@ int64_t arrays_index(const struct arrays *x, enum tensor t, int64_t b, int64_t h
            (size[2] > 1 ? i * view.strides[2] : 0) + (size[3] > 1 ? c * view.strides[3] : 0);
 }
 
-/* Row n of a packed array, as a position in its sequence. */
+/* Converts a row of a packed array to the sequence and the position in it. */
 static void find_sequence(const int64_t *starts, int64_t batch, int64_t position[4])
 {
     const int64_t row = position[2];
@@ -225,7 +225,7 @@ static void from_f64(struct arrays *x, enum tensor t, const double *values)
     }
 }
 
-/* Between [n][h][c] in memory and [h][n][c] outside; to_memory says which way. */
+/* Copies from [n][h][c] in memory to [h][n][c] outside or, if to_memory, back. */
 static void swap_axes(const int64_t size[4], double *memory, double *outside, int to_memory)
 {
     for (int64_t h = 0; h < size[1]; h++) {
@@ -302,7 +302,7 @@ static void fill_normal(struct arrays *x, enum tensor t)
     arrays_free(values);
 }
 
-/* A tenth of the rows masked as a whole, if there are several, and a fifth of the other entries. */
+/* Masks a tenth of the rows completely, if there are several, and a fifth of the other entries. */
 static void fill_mask(struct arrays *x)
 {
     struct rng r;
@@ -356,8 +356,8 @@ void arrays_random_lengths(struct arrays *x)
     x->args.kv_lengths = x->kv_lengths = draw_lengths(x, STREAM_K_LENGTHS, x->p->kv_len);
 }
 
-/* The arrays of the problem itself: copies of what it has, random if it has none. A size that the
- * plan will refuse is left to the plan. */
+/* The arrays of the problem itself: copied if it has them, else random. A size that the plan will refuse is
+ * left to the plan. */
 static void take_buckets(struct arrays *x)
 {
     struct rng r;
@@ -398,7 +398,7 @@ static void take_slopes(struct arrays *x)
     x->given.alibi_slopes = x->slopes;
 }
 
-/* ---- Making and unmaking ----------------------------------------------------------------------- */
+/* ---- Creating and destroying -------------------------------------------------------------------- */
 
 static ag_status make_plan(struct arrays *x, const ag_options *options)
 {
@@ -507,7 +507,7 @@ static void copy_call(struct arrays *y, const struct arrays *x)
     y->args.k_packed = y->k_packed = copy_lengths(x->k_packed, batch + 1);
 }
 
-/* What a feature of the new problem needs and x does not have stays zero. */
+/* Tensors that x does not have stay zero. */
 static void copy_tensors(struct arrays *y, const struct arrays *x)
 {
     for (enum tensor t = 0; t < T_COUNT; t++) {

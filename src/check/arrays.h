@@ -1,6 +1,6 @@
-/* All arrays of one problem: a plan, its workspace and every tensor of ag_args, filled with random
- * numbers that the seed repeats. Checks and tests run the four maps on them, perturb them and compare
- * them. Sees the public header only. */
+/* All arrays of one problem: a plan, its workspace and every tensor of ag_args, filled with random numbers
+ * that depend on the seed alone. Checks and tests run the four maps on them, perturb them and compare them.
+ * Includes the public header only. */
 #ifndef ATTNGRAD_CHECK_ARRAYS_H
 #define ATTNGRAD_CHECK_ARRAYS_H
 
@@ -79,16 +79,16 @@ struct tensor_info {
 
 extern const struct tensor_info tensor_info[T_COUNT];
 
-/* Of a plan's problem: the tensor's four axes, returning 0 if the problem has no such tensor; its element type,
- * 0 for the mask. */
+/* For a plan's problem. tensor_size sets the tensor's four axes and returns 0 if the problem has no such
+ * tensor. tensor_dtype returns its element type, 0 for the mask. */
 int tensor_size(const ag_problem *p, enum tensor t, int64_t size[4]);
 ag_dtype tensor_dtype(const ag_problem *p, enum tensor t);
 
 /* The view of data laid out as [b][h][n][c], packed rows as [total][h][c]. */
 ag_tensor tensor_view(const ag_problem *p, enum tensor t, const void *data);
 
-/* A variable x with its cotangent d, tangent t and the tangent td of its cotangent. The first six are
- * what the loss is differentiated by, the last two what attention gives. */
+/* A variable x with its cotangent d, its tangent t and the tangent td of its cotangent. The first six are the
+ * variables that the loss is differentiated by, the last two the outputs of attention. */
 struct family {
     enum tensor x, d, t, td;
 };
@@ -112,7 +112,7 @@ struct arrays {
     int32_t *buckets;                /* [2R + 1] */
     double *slopes;                  /* [H] */
 
-    void *workspace; /* serves all four maps */
+    void *workspace; /* large enough for all four maps */
     size_t workspace_bytes;
 };
 
@@ -120,7 +120,7 @@ struct arrays {
  * their dtype; the mask hides some entries and some whole rows, the bias holds some minus infinities.
  * Buckets and slopes are taken from the problem or, if it has none, random; packed sequences have
  * random lengths. q_offset, k_offset and batch_offset are zero: set them in x->args. options may be
- * NULL. On failure the status of ag_plan_create or ag_plan_workspace, and nothing to destroy. */
+ * NULL. On failure returns the status of ag_plan_create or ag_plan_workspace, and there is nothing to destroy. */
 ag_status arrays_create(struct arrays *x, const ag_problem *problem, const ag_options *options,
                         uint64_t seed);
 void arrays_destroy(struct arrays *x);
@@ -128,14 +128,14 @@ void arrays_destroy(struct arrays *x);
 /* Padded problems only: random q_lengths and kv_lengths, some of them zero, from x's seed. */
 void arrays_random_lengths(struct arrays *x);
 
-/* The same call in another dtype or on another plan: same inputs, tangents, cotangents, mask, lengths,
- * offsets, seed, buckets and slopes; outputs are not copied. A dtype other than x's takes the place of
- * out_dtype, grad_dtype and aux_dtype too. */
+/* Clones a call for another dtype or another plan: same inputs, tangents, cotangents, mask, lengths, offsets,
+ * seed, buckets and slopes; outputs are not copied. If dtype is not x's dtype, it also replaces out_dtype,
+ * grad_dtype and aux_dtype. */
 ag_status arrays_clone_as(struct arrays *y, const struct arrays *x, ag_dtype dtype,
                           const ag_options *options);
 
-/* x's call on another problem of the same batch and packing: tensors of the same size are copied, inputs
- * of another size, and those x does not have, are zero. */
+/* Makes x's call on another problem of the same batch and packing: tensors of the same size are copied;
+ * inputs of another size, and those that x does not have, are zero. */
 ag_status arrays_like(struct arrays *y, const struct arrays *x, const ag_problem *problem,
                       const ag_options *options);
 
@@ -148,23 +148,23 @@ ag_status arrays_run_all(struct arrays *x);
 
 ag_tensor *arrays_tensor(struct arrays *x, enum tensor t); /* &x->args.q and so on */
 
-/* A tensor as count doubles in the order [b][h][n][c], whatever its dtype and layout; writing rounds.
- * The mask reads as 0 and 1. */
+/* Read or write a tensor as count doubles in the order [b][h][n][c], whatever its dtype and layout; writing
+ * rounds. The mask reads as 0 and 1. */
 void arrays_read(const struct arrays *x, enum tensor t, double *values);
 void arrays_write(struct arrays *x, enum tensor t, const double *values);
 double *arrays_read_new(const struct arrays *x, enum tensor t); /* into memory for free() */
 int64_t arrays_read_element(const struct arrays *x, enum tensor t,
                             int64_t n); /* the element of data read as values[n] */
 
-/* Float64 tensors of the data's own layout, without a copy. */
+/* The data of a float64 tensor, in its own layout, without a copy. */
 double *arrays_f64(const struct arrays *x, enum tensor t);
 
-/* Where element (b, h, i, c) of sequence b lies in data: packed rows are found through the offsets, axes
- * of size 1 are broadcast. */
+/* The index of element (b, h, i, c) of sequence b in data: packed rows are found through the offsets, axes of
+ * size 1 are broadcast. */
 int64_t arrays_index(const struct arrays *x, enum tensor t, int64_t b, int64_t h, int64_t i, int64_t c);
 
-/* The other way: sequence, head, position in the sequence and channel of an element of data. The sequence is -1 and the
- * position that in the array for a row of a packed array that belongs to no sequence. */
+/* The inverse: sequence, head, position in the sequence and channel of an element of data. For a row of a
+ * packed array that belongs to no sequence, the sequence is -1 and the position is the one in the array. */
 void arrays_position(const struct arrays *x, enum tensor t, int64_t element, int64_t position[4]);
 
 int64_t arrays_q_length(const struct arrays *x, int64_t b); /* n_q(b) */

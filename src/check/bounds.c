@@ -41,7 +41,7 @@ static double norm(const double *values, int64_t count)
     return sqrt(sum);
 }
 
-/* The largest norm of a row, not zero so that it can divide. */
+/* The largest norm of a row, at least 1e-30, as it is used as a divisor. */
 static double longest_row(const struct arrays *x, enum tensor t)
 {
     double max = 1e-30;
@@ -52,7 +52,7 @@ static double longest_row(const struct arrays *x, enum tensor t)
     return max;
 }
 
-/* |dO| |v| + |dL| and the same of their tangents: a bound of what a row adds to the loss. */
+/* For each row a bound of what it adds to the loss: |dO| |v| + |dL|, plus the same of their tangents. */
 static double *row_weights(const struct arrays *x, double v)
 {
     int64_t rows = x->count[T_LSE], channels = x->p->dim_v;
@@ -66,7 +66,7 @@ static double *row_weights(const struct arrays *x, double v)
     return weights;
 }
 
-/* The largest sum of weights over rows that one element of a variable reaches. */
+/* The largest sum of weights over the rows that one element of a variable reaches (disjoint_rows.h). */
 static double reach(const struct arrays *x, enum tensor variable, const double *weights)
 {
     struct disjoint_rows g;

@@ -3,10 +3,10 @@
 
 #include <stdlib.h>
 
-/* The axes of a variable, with those of one sequence if it is packed. */
+/* The axes of a variable; those of one sequence if it is packed. */
 struct axes {
     int64_t size[4];
-    int keys; /* k or v: all positions of a sequence reach the same rows */
+    int keys; /* is it k or v? then all positions of a sequence reach the same rows */
 };
 
 static struct axes axes_of(const struct arrays *x, enum tensor t)
@@ -21,7 +21,7 @@ static struct axes axes_of(const struct arrays *x, enum tensor t)
     return a;
 }
 
-/* How many positions sequence b has in the variable. */
+/* Number of positions that sequence b has in the variable. */
 static int64_t positions(const struct arrays *x, const struct axes *a, enum tensor t, int64_t b)
 {
     if ((x->p->flags & AG_PACKED) == 0 || tensor_info[t].shape > SHAPE_ROW) {

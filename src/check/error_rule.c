@@ -1,4 +1,4 @@
-/* Runs the truth and the baseline of error_rule.h and compares with them. */
+/* Runs the reference for the truth and the baseline of error_rule.h and compares with them. */
 #include "check/error_rule.h"
 
 #include "check/error_sizes.h"

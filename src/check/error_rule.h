@@ -19,13 +19,13 @@ struct error_entry {
     double limit;
 };
 
-/* x: any dtype, any backend, all four maps run. Fills entries[T_COUNT] from the start, one for each
- * output that the problem has, and *count. threads: those of the reference plans. */
+/* x: any dtype, any backend, with all four maps run. Fills in the first *count of entries[T_COUNT], one for
+ * each output that the problem has. threads: of the reference's plans. */
 ag_status error_rule(const struct arrays *x, int32_t threads, struct error_entry *entries, int *count);
 
 int error_entry_passed(const struct error_entry *e);
 
-/* The same as results: error against limit. */
+/* The same as results of a report: error and limit. */
 ag_status error_rule_results(const struct arrays *x, int32_t threads, ag_check_report *results);
 
 #endif

@@ -13,7 +13,7 @@
 
 enum { MATRICES = 10, VECTORS = 5 };
 
-/* One head at work: its trace, and the sums of all heads. */
+/* The trace of the current head, and the sums over all heads so far. */
 struct work {
     const struct arrays *x;
     double *a[T_COUNT]; /* A of each output, in the output's own layout */
@@ -76,7 +76,8 @@ static void add(double *sums, double weight, const double *values, int64_t count
     }
 }
 
-/* Query row i and key row j of the head: what their pair adds to everything with channels. */
+/* Adds what the pair of query i and key j contributes to every output that has channels. q, k, o, v: offsets
+ * of their rows. */
 static void add_channels(struct work *w, const struct terms *a, int64_t q, int64_t k, int64_t o, int64_t v)
 {
     const struct arrays *x = w->x;
@@ -96,7 +97,7 @@ static void add_channels(struct work *w, const struct terms *a, int64_t q, int64
     add(w->a[T_TDV] + v, a->R, arrays_f64(x, T_TD_O) + o, Dv);
 }
 
-/* The table's column of a pair: buckets[clamp(g_j - p_i, -R, R) + R]. */
+/* The column of the table for a pair: buckets[clamp(g_j - p_i, -R, R) + R]. */
 static int64_t bucket_of(const struct arrays *x, int64_t b, int64_t i, int64_t j)
 {
     const ag_problem *p = x->p;

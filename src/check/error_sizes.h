@@ -1,15 +1,15 @@
-/* A of the error rule (error_rule.h): the norm of each output's formula on the absolute values of all its terms. */
+/* The norm A of the error rule (error_rule.h): each output's formula on the absolute values of all its terms. */
 #ifndef ATTNGRAD_CHECK_ERROR_SIZES_H
 #define ATTNGRAD_CHECK_ERROR_SIZES_H
 
 #include "check/arrays.h"
 
 struct error_sizes {
-    double norm[T_COUNT]; /* of each output; 0 for what is none */
+    double norm[T_COUNT]; /* of each output; 0 for other tensors */
     double score;         /* the largest visible |S| */
 };
 
-/* x: float64, on the reference, all four maps run. */
+/* x must be float64, on the reference, with all four maps run. */
 ag_status error_sizes_of(struct error_sizes *s, const struct arrays *x);
 
 #endif

@@ -1,7 +1,8 @@
-/* Finite differences of all derivatives of attention, by the stencil of stencil.h. The step h is STEP over the rate at
- * which scores move, so that truncation, about STEP^4 / 500 = 3e-14 of the output's bound, and rounding, about eps / STEP = 1e-13 of it, both stay far below what is required:
- * a difference of at most LIMIT of the larger of the output and a thousandth of its bound (bounds.h),
- * that is 1e-12 of the bound. The largest residual of 20000 random problems is 1e-10. */
+/* Finite differences of all derivatives of attention, by the stencil of stencil.h. The step h is STEP divided
+ * by the rate at which scores change (bounds.h). Relative to the output's bound, the truncation error is then
+ * about STEP^4 / 500 = 3e-14 and the rounding error about eps / STEP = 1e-13. A check passes if the
+ * difference is at most LIMIT times the larger of the output and FLOOR times its bound, that is, at least
+ * 1e-12 of the bound. The largest residual of 20000 random problems is 1e-10. */
 #include "check/finite_differences.h"
 
 #include "check/disjoint_rows.h"
@@ -18,16 +19,16 @@ static const double LIMIT = 1e-9;
 static const double FLOOR = 1e-3; /* of the bound */
 
 enum {
-    MAX_SLOTS = 32, /* elements tested of each set that reaches the same rows */
+    MAX_SLOTS = 32, /* elements tested of all that reach the same rows, at most */
     MIN_SLOTS = 3,
-    WORK = 1000 * 1000 * 500 /* multiplications spent on one variable, before MIN_SLOTS */
+    WORK = 1000 * 1000 * 500 /* multiplications spent on one variable, unless MIN_SLOTS needs more */
 };
 
 const struct stencil_point stencil[STENCIL_POINTS] = {
     {0.5, 8.0 / 6}, {-0.5, -8.0 / 6}, {1, -1.0 / 6}, {-1, 1.0 / 6}};
 
 struct differences {
-    const struct arrays *x; /* where the derivatives are taken */
+    const struct arrays *x; /* the point at which derivatives are taken */
     struct arrays y;        /* the perturbed copy */
     struct bounds bounds;
     ag_check_report *results;
@@ -42,8 +43,8 @@ static double *zeros(int64_t count)
     return values;
 }
 
-/* |difference - derivative| over the larger of the derivative and a part of its bound; elements that
- * agree exactly are right whatever the bound. */
+/* Divides the largest |difference - derivative| by the larger of the derivative and FLOOR times its bound; 0
+ * if they agree exactly, whatever the bound. */
 static double residual_of(const struct differences *g, enum tensor t, double worst)
 {
     double size = fmax(largest(arrays_f64(g->x, t), g->x->count[t]), FLOOR * g->bounds.unit[t]);
@@ -92,7 +93,7 @@ static void move(struct differences *g, double h)
     }
 }
 
-/* sums[f] gathers the difference of what family f has as output: lse and o themselves, dq .. dsink. */
+/* sums[f] becomes the difference of the output of family f: dq .. dsink, o and lse. */
 static ag_status along_tangents(struct differences *g, double *sums[FAMILY_COUNT])
 {
     double h = STEP / g->bounds.tangent_rate;
@@ -150,7 +151,7 @@ static void add_loss(const struct differences *g, const struct disjoint_rows *ro
     }
 }
 
-/* Perturbs the element with this slot of every set at once; sums[set] becomes its difference. */
+/* Perturbs the element with this slot of every set at once; sums[set] becomes the difference of the set's loss. */
 static ag_status perturb(struct differences *g, int family, const struct disjoint_rows *rows, int64_t slot,
                          double *sums)
 {
@@ -182,7 +183,8 @@ static int64_t slots_to_test(const struct arrays *x, const struct disjoint_rows 
     return slots < rows->slots ? slots : rows->slots;
 }
 
-/* The worst |difference - gradient| of the tested slots, one of each equal part of them all. */
+/* Finds the worst |difference - gradient| of the tested slots: all slots are divided into equal parts, and
+ * one slot of each part is tested. */
 static ag_status test_slots(struct differences *g, int family, const struct disjoint_rows *rows,
                             struct worst *worst)
 {

@@ -1,4 +1,4 @@
-/* Derivatives against finite differences, in float64. */
+/* Compares derivatives with finite differences, in float64. */
 #ifndef ATTNGRAD_CHECK_FINITE_DIFFERENCES_H
 #define ATTNGRAD_CHECK_FINITE_DIFFERENCES_H
 
@@ -9,7 +9,7 @@
  *     to, mu          against differences of o and lse along the tangents
  *     dq .. dsink     element by element, against differences of <d_o, o> + <d_lse, lse>
  *     tdq .. tdsink   against differences of dq .. dsink along the tangents of inputs and cotangents
- * Of a large variable as many elements are tested as the time allows, spread over it at random.
+ * If a variable is large, only as many elements are tested as the time allows, spread over it at random.
  * options: those of x's plan. */
 ag_status finite_differences(const struct arrays *x, const ag_options *options, ag_check_report *results);
 

@@ -98,8 +98,8 @@ static ag_status symmetry(struct identity *id)
 
 /* ---- Sums -------------------------------------------------------------------------------------- */
 
-/* x itself if it has a bias, else x with one zero bias for all scores, whose gradient is the sum of
- * all dS. */
+/* Makes y: x itself if it has a bias, else x with a bias of zero, broadcast to all scores, whose gradient is
+ * the sum of all dS. */
 static ag_status with_bias(struct arrays *y, const struct identity *id, const int64_t size[4])
 {
     ag_problem problem = id->x->given;
@@ -110,8 +110,8 @@ static ag_status with_bias(struct arrays *y, const struct identity *id, const in
     return arrays_like(y, id->x, &problem, id->options);
 }
 
-/* Moving all scores and the sink by one constant moves L by it and nothing else:
- * sum of dS + sum of ds = sum of dL over the rows whose L is finite. */
+/* Adding a constant to all scores and to the sink adds it to L and changes nothing else: sum of dS + sum of
+ * ds = sum of dL over the rows whose L is finite. */
 static ag_status sum_of_scores(struct identity *id)
 {
     static const int64_t one[4] = {1, 1, 1, 1};
@@ -146,7 +146,7 @@ static double key_sum(const struct arrays *y, int64_t b, int64_t h, int64_t c)
     return sum;
 }
 
-/* The same vector added to every key adds a constant to each row of scores, which softmax does not see:
+/* Adding one vector to every key adds a constant to each row of scores, which does not change the softmax:
  * without softcap, sink and dL the sum of dK over the keys is 0. (It is the gradient of the layer's bk.) */
 static ag_status sum_of_keys(struct identity *id)
 {
@@ -178,7 +178,8 @@ static ag_status sum_of_keys(struct identity *id)
 
 /* ---- A constant added to each row of the bias -------------------------------------------------- */
 
-/* A row of the bias is one (b, h, i) of its own size; constants[] holds one number per row. */
+/* Adds a random constant to each row of the bias. A row is one (b, h, i) of the bias's own size; returns one
+ * number per row. */
 static double *add_row_constants(struct arrays *y)
 {
     struct rng r;
@@ -195,7 +196,7 @@ static double *add_row_constants(struct arrays *y)
     return constants;
 }
 
-/* y's lse less the constant of its row, which should be x's. */
+/* Subtracts the constant of its row from y's lse, which should then be x's. */
 static void subtract_row_constants(struct arrays *y, const double *constants)
 {
     int64_t columns = y->size[T_BIAS][3] > 0 ? y->size[T_BIAS][3] : 1;
@@ -209,7 +210,7 @@ static void subtract_row_constants(struct arrays *y, const double *constants)
     }
 }
 
-/* Every output that x has too, against x's. */
+/* Compares every output that x also has with x's. */
 static struct worst worst_difference(const struct identity *id, const struct arrays *y)
 {
     struct worst worst = WORST_NONE;
@@ -247,9 +248,9 @@ static ag_status row_constants(struct identity *id)
     return status;
 }
 
-/* ---- Rows that see nothing, and numbers that are none ------------------------------------------ */
+/* ---- Rows that see no key, and values that are not finite --------------------------------------- */
 
-/* The first of count values from element `first` on that is not 0, or -1. */
+/* Index of the first of `count` values, from element `first` on, that is not 0; -1 if there is none. */
 static int64_t find_nonzero(const struct arrays *x, enum tensor t, int64_t first, int64_t count)
 {
     for (int64_t n = first; n < first + count; n++) {
@@ -260,7 +261,7 @@ static int64_t find_nonzero(const struct arrays *x, enum tensor t, int64_t first
     return -1;
 }
 
-/* One more wrong value. The residual is how many there are; the place is that of the last. */
+/* Counts one more wrong value. The residual is the number of wrong values; the worst element is the last of them. */
 static void count_wrong(struct worst *w, enum tensor t, int64_t element)
 {
     worst_note(w, w->residual + 1, t, element);
@@ -299,7 +300,7 @@ static void finite_outputs(struct identity *id)
     results_add_worst(id->results, id->x, &wrong, 0, "not finite: values");
 }
 
-/* jvp gives forward's O and L beside the tangents. (x's are jvp's, which ran later.) */
+/* jvp computes the same O and L as forward, in addition to the tangents. (x's are jvp's, which ran later.) */
 static ag_status jvp_is_forward(struct identity *id)
 {
     struct arrays y;

@@ -6,7 +6,7 @@
 #include "check/results.h"
 #include "check/bounds.h"
 
-/* What every identity works on. */
+/* The common arguments of all identities. */
 struct identity {
     const struct arrays *x; /* float64, all four maps run */
     const ag_options *options;
@@ -14,12 +14,12 @@ struct identity {
     ag_check_report *results;
 };
 
-/* Residuals are in units of the bounds of bounds.h, which hold the growth of rounding errors with the
- * scores; what is left is a few eps = 2e-16, more if a sum cancels. The largest of 20000 random problems
- * is 8e-15. */
+/* Residuals are in units of the bounds of bounds.h, which include the growth of rounding errors with the
+ * scores. What remains is a few eps = 2e-16, more if a sum cancels. The largest of 20000 random problems is
+ * 8e-15. */
 #define IDENTITY_LIMIT 1e-13
 
-/* All identities of this page, each one result (or the reason why it does not apply). options: those of
+/* Checks all identities and adds one result for each, or the reason why it does not apply. options: those of
  * x's plan. */
 ag_status identities(const struct arrays *x, const ag_options *options, ag_check_report *results);
 

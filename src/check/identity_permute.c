@@ -1,6 +1,7 @@
-/* Attention has no order of its own: a permutation of the keys (with V, the bias and the mask alike)
- * permutes dK, dV and dB and leaves the rest; a permutation of the queries permutes what has rows. Holds
- * if nothing depends on positions: no causal, window, ALiBi, table, dropout, and full lengths. */
+/* Attention does not depend on the order of its rows: a permutation of the keys (and of V, the bias and the
+ * mask with them) permutes dK, dV and dB and leaves the rest; a permutation of the queries permutes
+ * everything that has query rows. Holds if nothing depends on positions: no causal, window, ALiBi, table,
+ * dropout, and full lengths. */
 #include "check/identities.h"
 
 #include "check/rng.h"
@@ -25,7 +26,7 @@ static int axis_of(enum tensor t, enum order order)
     }
 }
 
-/* x's tensor with entry permutation[n] of the axis at n. */
+/* Returns x's tensor with entry permutation[n] of the axis moved to n. */
 static double *permuted(const struct arrays *x, enum tensor t, enum order order, const int64_t *permutation)
 {
     double *from = arrays_read_new(x, t);

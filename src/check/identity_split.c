@@ -1,7 +1,7 @@
-/* Any split of the keys, merged, equals the whole, in all four maps. The keys are cut at a random place;
- * the second part starts at k_offset + cut; the sink belongs to the first part. forward and jvp of the
- * parts go through ag_merge; vjp and vjp_jvp run on each part with the O, L (tO, mu) of the whole, and
- * then what has keys is put side by side and everything else adds up. */
+/* The results of two parts of the keys, merged, equal the result of the whole, in all four maps. The keys are
+ * cut at a random place; the second part starts at k_offset + cut; the sink belongs to the first part.
+ * forward and jvp of the parts are combined by ag_merge. vjp and vjp_jvp run on each part with the O, L (tO,
+ * mu) of the whole; then outputs with a row or column per key are concatenated, and all others added. */
 #include "check/identities.h"
 
 #include "check/rng.h"
@@ -23,7 +23,7 @@ static int64_t part_length(const struct split *s, int n, int64_t keys)
     return n == 0 ? first : keys - first;
 }
 
-/* The longest of a part, and the sum of all its keys. */
+/* Finds the longest sequence of a part, and the total number of its keys. */
 static void part_keys(const struct split *s, int n, int64_t *longest, int64_t *total)
 {
     *longest = *total = 0;
@@ -50,8 +50,8 @@ static ag_problem part_problem(const struct split *s, int n)
     return part;
 }
 
-/* The lengths of the part's keys, and the positions of queries and keys. */
-static void set_places(struct split *s, int n, int64_t shift)
+/* Sets the lengths of the part's keys, and the positions of queries and keys. */
+static void set_positions(struct split *s, int n, int64_t shift)
 {
     struct arrays *y = &s->part[n];
     int64_t batch = s->x->p->batch;
@@ -70,7 +70,7 @@ static void set_places(struct split *s, int n, int64_t shift)
     y->args.q_offset = s->x->args.q_offset + shift;
 }
 
-/* A tensor with a column for each key: not one that is broadcast over them. */
+/* Does the tensor have a row or column for each key, and is not broadcast over them? */
 static int has_keys(const struct arrays *x, enum tensor t)
 {
     enum tensor_shape shape = tensor_info[t].shape;
@@ -78,7 +78,7 @@ static int has_keys(const struct arrays *x, enum tensor t)
            ((shape == SHAPE_BIAS || shape == SHAPE_MASK) && x->size[t][3] != 1);
 }
 
-/* Copies one tensor's values of the part's keys from the whole's memory, or back into it. */
+/* Copies the values of the part's keys of one tensor from the memory of the whole or, if `back`, into it. */
 static void copy_keys(const struct split *s, int n, enum tensor t, char *whole, int back)
 {
     const struct arrays *x = s->x, *part = &s->part[n];
@@ -108,7 +108,7 @@ static ag_status make_part(struct split *s, const struct identity *id, int n, in
     if (status != AG_OK) {
         return status;
     }
-    set_places(s, n, shift);
+    set_positions(s, n, shift);
     for (enum tensor t = 0; t < T_COUNT; t++) {
         if (s->part[n].data[t] != NULL && tensor_info[t].role != ROLE_OUTPUT && has_keys(s->x, t)) {
             copy_keys(s, n, t, s->x->data[t], 0);
@@ -136,7 +136,7 @@ static ag_status merge(struct split *s, int tangents)
     return ag_merge(s->merged.plan, &args, NULL);
 }
 
-/* dX of the whole out of those of the parts. */
+/* Combines the gradients dX of the parts into that of the whole. */
 static void assemble(struct split *s, enum tensor t)
 {
     double *whole = arrays_f64(&s->merged, t);
@@ -207,7 +207,7 @@ static ag_status compare_maps(struct identity *id, struct split *s)
     return status;
 }
 
-/* The shift of bottom-right alignment, which a part takes as q_offset: one number for all sequences. */
+/* Finds the shift of bottom-right alignment, which a part gets as q_offset: it must be the same for all sequences. */
 static int common_shift(const struct arrays *x, int64_t *shift)
 {
     *shift = 0;

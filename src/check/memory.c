@@ -1,5 +1,5 @@
-/* Allocation, and the list of what a guarded call holds. A failed allocation leaves the call by longjmp; so nothing in
- * src/check may hold anything but arrays_alloc's memory and plans. */
+/* Allocates memory, and lists what a guarded call holds. A failed allocation leaves the call by longjmp; so
+ * nothing in src/check may hold anything but memory of arrays_alloc and plans. */
 #include "check/memory.h"
 
 #include <setjmp.h>
@@ -12,14 +12,14 @@ struct held {
     bool is_plan;
 };
 
-/* Of a guarded call. */
+/* The state of a guarded call. */
 struct guard {
     jmp_buf no_memory;
     struct held *held;
     size_t count, capacity;
 };
 
-/* Not on the stack: what longjmp leaves there may have lost its changes. */
+/* Not on the stack: local variables that changed are indeterminate after longjmp. */
 static _Thread_local struct guard guard;
 static _Thread_local struct guard *current; /* &guard, or NULL outside guarded calls */
 static _Thread_local int64_t allocations_left = -1;
@@ -118,7 +118,7 @@ ag_status memory_guarded(ag_status (*f)(void *arg), void *arg)
         status = f(arg);
     }
     current = NULL;
-    for (size_t n = guard.count; n-- > 0;) { /* after a normal return there is nothing */
+    for (size_t n = guard.count; n-- > 0;) { /* after a normal return the list is empty */
         release(guard.held[n]);
     }
     free(guard.held);

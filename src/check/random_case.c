@@ -1,4 +1,4 @@
-/* Random cases: each feature has its own chance, each field is drawn from its whole range. */
+/* Random cases: each feature is on with some probability, each field is drawn from its whole range. */
 #include "check/random_case.h"
 
 #include "check/rng.h"
@@ -23,7 +23,7 @@ struct sizes {
     int64_t batch, kv_heads, group;          /* maxima; group: query heads per kv head */
     int64_t q, k;                            /* maxima */
     int64_t usual_d, max_d;                  /* channels: usually up to usual_d, otherwise up to max_d */
-    double unusual;                          /* the probability of the latter */
+    double unusual;                          /* the probability of up to max_d */
     int64_t window, radius, buckets, offset; /* maxima */
 };
 
@@ -33,7 +33,8 @@ enum { WIDE_CHANNELS = 160 };
 static const struct sizes small = {3, 3, 3, 12, 12, 8, 24, 0.2, 6, 6, 9, 20};
 static const struct sizes large = {2, 2, 2, 420, 700, 64, 512, 0.15, 250, 150, 40, 300};
 
-/* Rows of a packed array: room for the longest sequence at least, and perhaps some at the end. */
+/* Number of rows of a packed array: at least those of the longest sequence, and perhaps some at the end that
+ * no sequence has. */
 static int64_t draw_total(struct rng *r, int64_t batch, int64_t longest)
 {
     return rng_range(r, longest, (batch > 1 ? batch : 1) * longest + 2);
@@ -83,7 +84,7 @@ static void draw_scores(ag_problem *p, struct rng *r)
     if (rng_chance(r, 0.3)) {
         p->flags |= AG_SCALE;
         p->scale = rng_chance(r, 0.2) ? -0.5 : 0.1 + rng_uniform(r);
-        if (p->dim_qk > small.max_d) { /* scores of about the size that they have there */
+        if (p->dim_qk > small.max_d) { /* keep scores of about the same size as with fewer channels */
             p->scale /= 4;
         }
     }

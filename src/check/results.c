@@ -14,7 +14,7 @@ void worst_note(struct worst *w, double residual, enum tensor t, int64_t element
     }
 }
 
-/* The number of checks is fixed in the source, so a full report is a mistake there. */
+/* The number of checks is fixed in the source, so a full report is a bug. */
 static ag_check_result *next(ag_check_report *report)
 {
     if (report->count == AG_CHECK_MAX_RESULTS) {

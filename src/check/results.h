@@ -1,4 +1,4 @@
-/* The report of attngrad_check.h while it is being written, and how checks find the element to blame. */
+/* Adds results to the report of attngrad_check.h, and finds the worst element of a check. */
 #ifndef ATTNGRAD_CHECK_RESULTS_H
 #define ATTNGRAD_CHECK_RESULTS_H
 
@@ -17,13 +17,14 @@ struct worst {
         0, 0, -1                                                                                             \
     }
 
-/* Takes the element if its residual is larger; NaN is larger than every number. */
+/* Notes the element if its residual is larger; NaN is larger than every number. */
 void worst_note(struct worst *w, double residual, enum tensor t, int64_t element);
 
 /* Adds a result without a worst element; the format gives its name. */
 void results_add(ag_check_report *report, double residual, double limit, const char *format, ...);
 
-/* Adds w's residual and, in the tensors of x, its place. The result may be changed before the next one is added. */
+/* Adds w's residual and, in the tensors of x, the index of its element. The result may be changed before the
+ * next one is added. */
 ag_check_result *results_add_worst(ag_check_report *report, const struct arrays *x, const struct worst *w,
                                    double limit, const char *format, ...);
 

@@ -1,5 +1,5 @@
-/* Random numbers for checks: xoshiro256** seeded by splitmix64, so that a check can be repeated from its
- * seed on any machine. Not the library's dropout generator, which is part of its contract. */
+/* Random numbers for checks: xoshiro256** seeded by splitmix64, so that a check can be repeated from its seed
+ * on any machine. Not the generator of dropout, which is part of the library's contract. */
 #ifndef ATTNGRAD_CHECK_RNG_H
 #define ATTNGRAD_CHECK_RNG_H
 

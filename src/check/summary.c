@@ -21,7 +21,7 @@ static struct summary_line *line_of(struct summary *summary, const char *name)
     return line;
 }
 
-/* residual / limit, with 0 / 0 = 0 and NaN as large as can be. */
+/* residual / limit, with 0 / 0 = 0, and infinity for NaN. */
 static double closeness(double residual, double limit)
 {
     return isnan(residual) ? INFINITY : residual == 0 ? 0 : residual / limit;

@@ -124,7 +124,7 @@ static ag_status complete_sizes(ag_problem *p)
     p->dim_v = p->dim_v == 0 ? p->dim_qk : p->dim_v;
     const struct {
         const char *field;
-        int64_t value, least, most;
+        int64_t value, min, max;
     } ranges[] = {
         {"batch", p->batch, 0, UINT32_MAX},
         {"heads", p->heads, 1, UINT32_MAX},
@@ -135,8 +135,7 @@ static ag_status complete_sizes(ag_problem *p)
         {"dim_v", p->dim_v, 1, MAX_DIM},
     };
     for (size_t r = 0; r < sizeof ranges / sizeof ranges[0]; r++) {
-        const ag_status status =
-            check_range(ranges[r].field, ranges[r].value, ranges[r].least, ranges[r].most);
+        const ag_status status = check_range(ranges[r].field, ranges[r].value, ranges[r].min, ranges[r].max);
         if (status != AG_OK) {
             return status;
         }

@@ -1,4 +1,4 @@
-/* An open file: mapping its bytes, handing out its arrays, closing it. Knows no file format. */
+/* An open file: maps its bytes, finds its arrays, closes it. Knows no file format. */
 #define _POSIX_C_SOURCE 200809L
 #include "io/io.h"
 
@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Maps an open regular file whole. A file of no bytes has nothing to map. */
+/* Maps all of an open regular file. An empty file has nothing to map. */
 static ag_io_status map_bytes(ag_io_file *file, int fd, const char *path)
 {
     struct stat about;
@@ -42,7 +42,7 @@ static ag_io_status map_bytes(ag_io_file *file, int fd, const char *path)
 
 static ag_io_status map_file(ag_io_file *file, const char *path)
 {
-    /* Without O_NONBLOCK a named pipe would wait for its writer before it could be refused. */
+    /* Without O_NONBLOCK, open would wait for the writer of a named pipe, which is refused afterwards. */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) {
         return agi_io_fail_errno("open", path);
@@ -52,7 +52,7 @@ static ag_io_status map_file(ag_io_file *file, const char *path)
     return status;
 }
 
-/* path NULL: the bytes are given. */
+/* path NULL: the bytes are given by the caller. */
 static ag_io_status open_file(ag_io_file **out, const char *path, const void *bytes, size_t size,
                               agi_io_reader read)
 {

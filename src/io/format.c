@@ -63,7 +63,7 @@ const char *ag_io_dtype_name(ag_io_dtype dtype)
     return format != NULL ? format->name : "?";
 }
 
-/* Whether a * b, both positive, is at most INT64_MAX; *product takes it. */
+/* Sets *product to a * b, both positive, and returns true, unless it exceeds INT64_MAX. */
 static bool multiply(int64_t a, int64_t b, int64_t *product)
 {
     if (a > INT64_MAX / b) {

@@ -2,7 +2,7 @@
  *
  *     \x93NUMPY | major | minor | length of the header (2 bytes in 1.0, 4 later) | header | the array
  *
- * A reader for all of them; the writer's headers are short, so that it writes 1.0. */
+ * The reader knows all versions; the writer's headers are short enough for 1.0. */
 #include "io/npy_header.h"
 #include "io/writer.h"
 
@@ -14,7 +14,7 @@ enum { MAGIC_LENGTH = 6, MAX_HEADER = 1 << 16, ALIGNMENT = 64, PREFIX = 10 };
 
 static const char magic[] = "\x93NUMPY";
 
-/* Where the header's text starts, and its length. */
+/* Finds where the header's text starts, and its length. */
 static ag_io_status find_header(const ag_io_file *file, size_t *start, size_t *length)
 {
     const unsigned char *bytes = file->bytes;
@@ -78,7 +78,7 @@ ag_io_status agi_io_read_npy(ag_io_file *file)
     return status == AG_IO_OK ? agi_io_place(file, 0, start + length, order) : status;
 }
 
-/* The whole beginning of the file, padded with spaces so that the array starts at a multiple of 64. */
+/* Writes everything before the array, padded with spaces so that the array starts at a multiple of 64. */
 static size_t write_header(const agi_io_format *format, const ag_io_array *array, char *text, size_t size)
 {
     int at = snprintf(text + PREFIX, size - PREFIX, "{'descr': '%s%s', 'fortran_order': False, 'shape': (",

@@ -1,7 +1,6 @@
-/* The parser of
+/* Parses a header such as
  *     {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }
- * which takes what NumPy writes and reads, the three keys in any order, and nothing else: no other
- * Python is evaluated. */
+ * It accepts what NumPy writes and reads, the three keys in any order, and no other Python expression. */
 #include "io/npy_header.h"
 
 #include <string.h>
@@ -45,7 +44,7 @@ static bool take_word(cursor *c, const char *word)
     return true;
 }
 
-/* A string in single or double quotes, without escapes. */
+/* Reads a string in single or double quotes, without escapes. */
 static bool take_string(cursor *c, char word[WORD_SIZE])
 {
     char quote = peek(c);
@@ -63,7 +62,7 @@ static bool take_string(cursor *c, char word[WORD_SIZE])
     return take(c, quote);
 }
 
-/* A length of at most 18 digits; Python 2 wrote an L after it. */
+/* Reads a length of at most 18 digits; Python 2 wrote an L after it. */
 static bool take_length(cursor *c, int64_t *n)
 {
     int digits = 0;
@@ -125,7 +124,7 @@ static ag_io_status read_shape(cursor *c, ag_io_array *array)
         if (!take_length(c, &array->shape[array->ndim])) {
             return bad_header("an axis of the shape is not a whole number from 0 to 10^18 - 1");
         }
-        /* (3) is no tuple in Python: one axis needs its comma. */
+        /* (3) is not a tuple in Python: a single axis needs its comma. */
         if (!take(c, ',') && (array->ndim == 0 || peek(c) != ')')) {
             return bad_header("shape is not a tuple");
         }

@@ -4,7 +4,7 @@
 
 #include "io/io.h"
 
-/* Reads the text[length] of the header into array's dtype, ndim and shape, and the order of its bytes. */
+/* Parses text[length] and sets array's dtype, ndim and shape, and *order. */
 ag_io_status agi_io_npy_header(const char *text, size_t length, ag_io_array *array, agi_io_order *order);
 
 #endif

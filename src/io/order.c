@@ -1,5 +1,5 @@
-/* From the bytes of a file to C order, little-endian, aligned: without a copy if they are so already.
- * Files are little-endian like the machines this is built for. */
+/* Converts the bytes of a file to C order, little-endian, aligned; makes no copy if they are so already.
+ * Files are little-endian like the machines that this is built for. */
 #include "io/io.h"
 
 #include <stdlib.h>
@@ -26,7 +26,7 @@ static void fortran_steps(const ag_io_array *array, int64_t steps[AG_IO_MAX_DIMS
     }
 }
 
-/* The next index in C order; *at follows it through the steps of the source. */
+/* Moves to the next index in C order; *at is its offset in the source. */
 static void advance(const ag_io_array *array, const int64_t *steps, int64_t *index, int64_t *at)
 {
     for (int32_t axis = array->ndim - 1; axis >= 0; axis--) {

@@ -5,8 +5,8 @@
  *     {"__metadata__": {"key": "value"}, "name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}}
  *
  * Offsets count from the end of the header. Together the tensors must cover the bytes exactly: no two
- * overlap, none leaves the file, no byte is left over. That holds for tensors of an unknown dtype too, which are
- * then left alone: they are an error only for who asks for them. */
+ * overlap, none exceeds the file, no byte is left over. That holds for tensors of an unknown dtype too, but these
+ * are no error unless a caller looks for one of them. */
 #include "io/io.h"
 
 #include <inttypes.h>
@@ -77,7 +77,8 @@ static ag_io_status read_metadata(ag_io_file *file, const json_t *metadata)
     return AG_IO_OK;
 }
 
-/* A tensor and the place of its bytes after the header; unknown: the name of its dtype, if it is not one of ours. */
+/* A tensor and the offsets of its bytes after the header. unknown: the name of its dtype, if this library
+ * does not know it. */
 typedef struct {
     ag_io_array array;
     const char *unknown;
@@ -121,7 +122,7 @@ static ag_io_status read_shape(entry *e, const json_t *shape)
     return AG_IO_OK;
 }
 
-/* The shape needs as many bytes as there are. */
+/* Checks that shape and offsets give the same number of bytes. */
 static ag_io_status check_bytes(const entry *e)
 {
     int64_t bytes;
@@ -189,7 +190,7 @@ static int by_offset(const void *a, const void *b)
     return order != 0 ? order : (x->end > y->end) - (x->end < y->end);
 }
 
-/* entries are sorted by their offsets. */
+/* The entries must be sorted by their offsets. */
 static ag_io_status check_cover(const entry *entries, int64_t count, int64_t available)
 {
     int64_t covered = 0;

@@ -1,4 +1,5 @@
-/* Writing of .safetensors: the widest elements first, so that every tensor is aligned to its element. */
+/* Writes .safetensors files: the tensors with the widest elements first, so that every tensor is aligned to
+ * its element. */
 #include "io/writer.h"
 
 #include <jansson.h>
@@ -25,7 +26,7 @@ static ag_io_status check_names(const ag_io_array *arrays, int64_t count)
     return AG_IO_OK;
 }
 
-/* Adds an item whose key must be new and, like all text in JSON, UTF-8. Takes value. */
+/* Adds an item whose key must be new and, like all text in JSON, UTF-8. Takes ownership of value. */
 static ag_io_status add_item(json_t *object, const char *key, json_t *value)
 {
     if (value == NULL || key == NULL) {
@@ -64,7 +65,7 @@ static ag_io_status add_tensor(json_t *header, const ag_io_array *array, int64_t
     return add_item(header, array->name, item);
 }
 
-/* Fills the header and, after the first two parts, the bytes of the tensors in the order of the file. */
+/* Fills in the header and, from parts[2] on, the bytes of the tensors in the order of the file. */
 static ag_io_status add_tensors(json_t *header, const ag_io_array *arrays, int64_t count, agi_io_part *parts)
 {
     ag_io_status status = AG_IO_OK;

@@ -34,11 +34,11 @@ static void next_name(agi_io_temporary *file)
              (long)getpid(), atomic_fetch_add(&numbers, 1U), name_end);
 }
 
-/* A file without a name; -1 if the file system has no such thing. */
+/* Opens a file without a name. Returns -1 if the file system does not support that. */
 static int open_unnamed(const agi_io_temporary *file)
 {
 #ifdef O_TMPFILE
-    /* The name is later given through /proc. */
+    /* The name is given later, through /proc. */
     if (access("/proc/self/fd", X_OK) == 0) {
         return open(file->folder, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
     }
@@ -47,9 +47,9 @@ static int open_unnamed(const agi_io_temporary *file)
     return -1;
 }
 
-/* False if another process took the file for a stale one before it was locked. A file system without
- * locks is no reason not to write: nothing is ever taken for stale there. */
-static bool keep(int fd)
+/* Locks the file. Returns false if another process has meanwhile removed it as stale. A file system without
+ * locks is no error: no file is ever removed as stale there. */
+static bool lock_file(int fd)
 {
     struct stat about;
     const bool locked = flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
@@ -61,7 +61,7 @@ static bool open_named(agi_io_temporary *file)
     for (int tries = 0; !file->named && tries < NAME_TRIES; tries++) {
         next_name(file);
         file->fd = open(file->name, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666);
-        file->named = file->fd >= 0 && keep(file->fd);
+        file->named = file->fd >= 0 && lock_file(file->fd);
         if (file->fd < 0 && errno != EEXIST) {
             break;
         }
@@ -128,7 +128,7 @@ void agi_io_temporary_close(agi_io_temporary *file)
     free(file->name);
 }
 
-/* ---- What others left ---- */
+/* ---- Stale files of killed processes ---- */
 
 /* ".attngrad-PID-N.tmp" */
 static bool is_ours(const char *name)

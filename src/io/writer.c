@@ -1,5 +1,5 @@
-/* Files that are whole or not there. Each is written into a temporary file in its own folder (temporary.h) and
- * synchronised; commit puts all of them into place and synchronises the folders. */
+/* Writes files that are complete or absent. Each is written to a temporary file in its own folder
+ * (temporary.h) and synchronised; commit puts all of them into place and synchronises the folders. */
 #define _GNU_SOURCE
 #include "io/temporary.h"
 #include "io/writer.h"
@@ -38,8 +38,8 @@ static ag_io_status cancelled(void)
 
 /* ---- One temporary file ---- */
 
-/* What must not be renamed over: a directory, and above all a device. *there: a file is replaced, which *about
- * describes. */
+/* Refuses a target that must not be renamed over: a directory, and above all a device. *there: does the
+ * target exist? Then *about describes it. */
 static ag_io_status check_target(const char *path, struct stat *about, bool *there)
 {
     size_t length = strlen(path);
@@ -58,8 +58,8 @@ static ag_io_status check_target(const char *path, struct stat *about, bool *the
     return AG_IO_OK;
 }
 
-/* Who could read the old file can read the new one, and no one else: if the group cannot be kept, it gets
- * nothing. */
+/* Gives the new file the owner, group and mode of the old one. If the group cannot be set, the group gets no
+ * access, so that nobody can read the new file who could not read the old one. */
 static bool keep_access(int fd, const struct stat *old)
 {
     struct stat mine;
@@ -96,7 +96,7 @@ static ag_io_status write_part(const ag_io_writer *writer, const pending *file, 
     return AG_IO_OK;
 }
 
-/* old: what is replaced, or NULL. Its mode is taken over before the first byte is written. */
+/* old: the file to be replaced, or NULL. Its mode is set before the first byte is written. */
 static ag_io_status fill(const ag_io_writer *writer, pending *file, const struct stat *old,
                          const agi_io_part *parts, int64_t count)
 {
@@ -132,7 +132,7 @@ static bool is_pending(const ag_io_writer *writer, const char *path)
     return false;
 }
 
-/* No pending file is in it. */
+/* Returns whether no pending file is in the folder. */
 static bool is_new_folder(const ag_io_writer *writer, const char *folder)
 {
     for (int64_t n = 0; n < writer->count; n++) {
@@ -193,7 +193,8 @@ ag_io_status agi_io_write(ag_io_writer *writer, const char *path, const agi_io_p
     return status;
 }
 
-/* What is to be replaced must have a name, to be renamed; what is new is linked into its place without one. */
+/* A file that replaces another one must have a name, to be renamed; a new one is linked into its place
+ * without one. */
 static ag_io_status prepare(const ag_io_writer *writer)
 {
     struct stat about;
@@ -214,8 +215,8 @@ static ag_io_status prepare(const ag_io_writer *writer)
     return status;
 }
 
-/* "; 2 of 3 files are in place: 'o.npy', 'lse.npy'": the first of them, in the order of writing. If there is
- * only one file, nothing is left to be said. */
+/* Writes "; 2 of 3 files are in place: 'o.npy', 'lse.npy'", with the first names in the order of writing;
+ * nothing if there is only one file. */
 static void list_placed(const ag_io_writer *writer, int64_t placed, char text[LIST_SIZE])
 {
     text[0] = '\0';
@@ -246,7 +247,7 @@ static ag_io_status put_in_place(ag_io_writer *writer)
     return AG_IO_OK;
 }
 
-/* File systems that cannot synchronise a folder say EINVAL. */
+/* A file system that cannot synchronise a folder returns EINVAL. */
 static ag_io_status sync_folder(const char *folder)
 {
     int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -298,8 +299,8 @@ ag_io_status ag_io_write(ag_io_writer *writer, const char *path, const void *byt
     return agi_io_write(writer, path, &part, 1);
 }
 
-/* The options of a caller built with an older or a newer header: fields that it does not have are zero,
- * fields that are not known here must be. */
+/* Reads the options of a caller that was built with an older or a newer header: fields that the caller does
+ * not have are zero, fields that this library does not know must be zero. */
 static ag_io_status take_options(ag_io_writer_options *mine, const ag_io_writer_options *given)
 {
     const unsigned char *bytes = (const unsigned char *)given;

@@ -1,4 +1,4 @@
-/* Writing files whole or not at all. */
+/* Writes files completely or not at all. */
 #ifndef AGI_IO_WRITER_H
 #define AGI_IO_WRITER_H
 
@@ -10,7 +10,7 @@ typedef struct {
     size_t size;
 } agi_io_part;
 
-/* Writes the parts as one file of writer; writer NULL: alone, committed at once. */
+/* Adds a file of these parts to the writer; if writer is NULL, writes the file and commits it at once. */
 ag_io_status agi_io_write(ag_io_writer *writer, const char *path, const agi_io_part *parts, int64_t count);
 
 #endif

@@ -51,7 +51,7 @@ ag_tensor agi_heads_view(const ag_layer *layer, agi_projection which, const void
                    which == AGI_V || which == AGI_O ? p->dim_v : p->dim_qk);
 }
 
-/* [batch][row][head], like the heads themselves. */
+/* The layout is [batch][row][head], like that of the heads themselves. */
 ag_tensor agi_row_view(const ag_layer *layer, const double *lse)
 {
     return ag_bnhd(lse, layer->plan->p.heads, layer->plan->p.q_len, 1);

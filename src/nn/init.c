@@ -9,12 +9,13 @@
 #include "core/philox.h"
 #include "core/status.h"
 
-/* The last word of the counter, which is the sequence's index in a dropout mask: so the two never share numbers. */
+/* The last word of the Philox counter. In a dropout mask it is the index of the sequence, so the two never
+ * share numbers. */
 #define STREAM UINT32_C(0xFFFFFFFF)
 
 static const double ln2 = 0.69314718055994530942, half_pi = 1.57079632679489661923;
 
-/* Two numbers in (0, 1): multiples of 2^-52, plus half of that. */
+/* Sets u to two numbers in (0, 1): multiples of 2^-52, plus half of that. */
 static void uniforms(double u[2], uint64_t seed, int64_t param, int64_t element)
 {
     const uint32_t counter[4] = {(uint32_t)element, (uint32_t)(element >> 32), (uint32_t)param, STREAM};
@@ -62,7 +63,7 @@ static double normal(const double u[2])
     return sqrt(-2 * natural_log(u[0])) * (quarter == 0 || quarter == 3 ? cosine : -cosine);
 }
 
-static double draw(const ag_layer *layer, ag_init how, const ag_param_view *view, const double u[2])
+static double random_weight(const ag_layer *layer, ag_init how, const ag_param_view *view, const double u[2])
 {
     if (how == AG_INIT_NORMAL) {
         return sqrt(2.0 / (double)layer->d_model) * normal(u);
@@ -94,7 +95,8 @@ ag_status ag_layer_init(const ag_layer *layer, ag_init how, uint64_t seed, void 
         for (int64_t i = 0; i < view->count; i++) {
             double u[2];
             uniforms(u, seed, p, i);
-            agi_store(dtype, params, view->offset + i, is_bias(view) ? 0 : draw(layer, how, view, u));
+            agi_store(dtype, params, view->offset + i,
+                      is_bias(view) ? 0 : random_weight(layer, how, view, u));
         }
     }
     return AG_OK;

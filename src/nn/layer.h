@@ -1,4 +1,4 @@
-/* A layer as the library keeps it, and one call of a map, checked. */
+/* A layer as the library keeps it, and a checked call of one of its maps. */
 #ifndef AGI_NN_LAYER_H
 #define AGI_NN_LAYER_H
 
@@ -11,25 +11,26 @@ typedef enum { AGI_Q, AGI_K, AGI_V, AGI_O, AGI_N_PROJECTIONS } agi_projection;
 
 typedef struct {
     int64_t rows, cols;    /* of the weights */
-    int64_t weights, bias; /* their offsets in the block; bias -1: there is none */
-    agi_projection input;  /* whose x it reads: AGI_Q, AGI_K or AGI_V; itself for AGI_O */
+    int64_t weights, bias; /* their offsets in the block of parameters; bias -1: there is none */
+    agi_projection input;  /* the projection whose x it reads: AGI_Q, AGI_K or AGI_V; itself for AGI_O */
 } agi_weights;
 
 struct ag_layer {
     ag_plan *plan;
     int64_t d_model;
     int64_t size;
-    int64_t q_rows, k_rows; /* of x_q and y; of x_k and x_v: all sequences together */
+    int64_t q_rows, k_rows; /* rows of x_q and y, rows of x_k and x_v: of all sequences together */
     int64_t n_params;
     ag_param_view params[2 * AGI_N_PROJECTIONS];
     agi_weights projection[AGI_N_PROJECTIONS];
-    size_t bytes[AGI_N_MAPS]; /* of workspace */
-    size_t saved_bytes[2];    /* by ag_saved */
+    size_t bytes[AGI_N_MAPS]; /* of workspace, per map */
+    size_t saved_bytes[2];    /* indexed by ag_saved */
 };
 
 /* ---- Buffers ---- */
 
-/* Q K V C and lse, or their tangents; or dQ dK dV dC, or their tangents, without lse. By projection: at[AGI_O] is C. */
+/* Q K V C and lse, or their tangents; or dQ dK dV dC, or their tangents, without lse. Indexed by projection:
+ * at[AGI_O] is C. */
 typedef struct {
     void *at[AGI_N_PROJECTIONS];
     double *lse;
@@ -40,7 +41,7 @@ void agi_activations_lay_out(agi_activations *x, agi_arena *arena, const ag_laye
 typedef struct {
     agi_activations td; /* vjp_jvp only */
     agi_gemm_space gemm;
-    void *attention; /* its workspace, in the same memory as the products' scratch: they never run at once */
+    void *attention; /* its workspace; in the same memory as the scratch of gemm, as they never run at once */
     size_t attention_bytes;
 } agi_layer_space;
 
@@ -49,7 +50,7 @@ void agi_layer_lay_out(agi_layer_space *space, agi_arena *arena, const ag_layer 
 /* Fills in bytes and saved_bytes. */
 ag_status agi_layer_size_buffers(ag_layer *layer);
 
-/* As attention sees them: q, k, v, o by heads; lse and mu by rows. */
+/* The arguments of attention: views of q, k, v and o by heads; of lse and mu by rows. */
 ag_tensor agi_heads_view(const ag_layer *layer, agi_projection which, const void *data);
 ag_tensor agi_row_view(const ag_layer *layer, const double *lse);
 
@@ -71,8 +72,8 @@ ag_status agi_layer_check(agi_layer_call *call, const ag_layer *layer, agi_map m
 
 /* ---- Optimisers ---- */
 
-/* Refuses a list in which an array that a step with `states` states writes overlaps another array. Each entry has been
- * checked by itself. */
+/* Refuses a list in which an array that a step with `states` states writes overlaps another array. Each entry
+ * must have been checked by itself before. */
 ag_status agi_check_overlaps(const char *call, const ag_param *list, int64_t n, int states);
 
 #endif

@@ -57,7 +57,7 @@ static const char *const map_names[AGI_N_MAPS] = {"ag_layer_forward", "ag_layer_
 
 /* ---- The layer's arrays ---- */
 
-/* An array of a call, with all that the checks need to know. */
+/* An array of a call, with everything that the checks need to know about it. */
 typedef struct {
     const char *name;
     const char *data;
@@ -182,7 +182,7 @@ static ag_status check_arrays(const agi_layer_call *call)
 
 /* ---- Attention's arguments ---- */
 
-/* Arguments of attention that the layer fills in itself: the caller may not give them. */
+/* Arguments of attention that the layer fills in itself: the caller must not give them. */
 #define OWN(member)                                                                                          \
     {                                                                                                        \
 #member, offsetof(ag_args, member)                                                                   \

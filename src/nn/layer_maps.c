@@ -10,7 +10,7 @@
 
 /* One kind of variable (primal, t, d or td) of all projections. NULL: an input is zero, an output is not wanted. */
 typedef struct {
-    const void *in[AGI_N_PROJECTIONS];  /* A, by the projection whose input it is */
+    const void *in[AGI_N_PROJECTIONS];  /* A, indexed by the projection whose input it is */
     const void *out[AGI_N_PROJECTIONS]; /* R */
     const void *params;
     bool gradient; /* stored in grad_dtype, except for C and Y, which have out_dtype */
@@ -19,7 +19,7 @@ typedef struct {
 typedef struct {
     const agi_layer_call *call;
     variables x, t, d, td;
-    int n_ops; /* pending: independent of each other, they will run in one parallel region */
+    int n_ops; /* pending ops: independent of each other, to be run in one parallel region */
     agi_gemm_op ops[AGI_MAX_OPS];
     ag_status status; /* of the first step that failed; no step runs after it */
 } layer_run;
@@ -79,8 +79,8 @@ static agi_matrix out(const layer_run *r, const variables *v, agi_projection w)
     return activations(r, w, v->out[w], activation_dtype(r, v, w), r->call->layer->projection[w].cols);
 }
 
-/* A column of ones, in a dtype that the fast products take: multiplied by a bias it is that bias in every row;
- * transposed, it sums rows. */
+/* A column of ones, in a dtype that the fast products accept. Multiplied by a bias it gives that bias in
+ * every row; transposed, it sums rows. */
 static agi_matrix ones(const layer_run *r, agi_projection w)
 {
     static const double one64 = 1;
@@ -122,7 +122,7 @@ static agi_matrix transposed(agi_matrix m)
 
 /* ---- Sums of products ---- */
 
-/* Adds the product a b to the op's sum; nothing if one of them is absent, and so zero. */
+/* Adds the product a b to the op's sum; does nothing if one of them is absent, which means zero. */
 static void add(agi_gemm_op *op, agi_matrix a, agi_matrix b)
 {
     if (a.data != NULL && b.data != NULL) {
@@ -130,8 +130,8 @@ static void add(agi_gemm_op *op, agi_matrix a, agi_matrix b)
     }
 }
 
-/* Begins the op to = a sum, which is empty at first; if `to` is absent, the op is a dummy that never runs.
- * Only here is const cast away from an array that the caller gave as an output. */
+/* Begins an op that computes `to` as a sum, which is empty at first; if `to` is absent, the op is a dummy
+ * that never runs. The only place that casts away const from an array that the caller gave as an output. */
 static agi_gemm_op *begin(layer_run *r, agi_matrix to, uint32_t accumulate)
 {
     agi_gemm_op *op = &r->ops[r->n_ops];

@@ -1,6 +1,6 @@
-/* SGD with momentum and AdamW over a list of flat arrays, computed in float64 by blocks, each result rounded once. A
- * step first reads every gradient for the norm, which is one sum in one order. Then it computes all results, and only
- * if all of them are finite it computes them again and writes them. */
+/* SGD with momentum and AdamW over a list of flat arrays, computed in float64 by blocks, each result rounded
+ * once. A step first reads every gradient for the norm, which is one sum in a fixed order. Then it computes
+ * all results and, only if all of them are finite, computes them again and writes them. */
 #include <float.h>
 #include <math.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 
 /* ---- Checks ---- */
 
-/* What a call needs of each parameter: the gradient alone, or also the value and `states` states. */
+/* What a call needs of each parameter: its gradient and, in a step, its value and `states` states. */
 typedef struct {
     const char *call;
     bool update;
@@ -87,7 +87,7 @@ static ag_status check_list(const needs *what, const ag_param *list, int64_t n)
     return status == AG_OK && what->update ? agi_check_overlaps(what->call, list, n, what->states) : status;
 }
 
-/* A number of the optimiser's own: min <= value < max. */
+/* Checks a number of the optimiser's struct: min <= value < max. */
 static ag_status check_number(const char *call, const char *name, double value, double min, double max)
 {
     return value >= min && value < max
@@ -132,9 +132,9 @@ static void store(const double *from, ag_dtype dtype, void *to, int64_t first, i
 
 /* ---- Gradients ---- */
 
-/* All gradients, each divided by the loss scale. */
+/* About all gradients, each divided by the loss scale. */
 typedef struct {
-    double largest; /* of their absolute values */
+    double largest; /* largest absolute value */
     double root;    /* the norm is largest * root: no square overflows or underflows */
     int64_t non_finite;
 } gradients;
@@ -144,7 +144,8 @@ static double divisor(double loss_scale)
     return loss_scale == 0 ? 1 : loss_scale;
 }
 
-/* Of one array: the largest and how many are not finite; in the second run (sum not NULL) the sum of squares. */
+/* Adds one array: to the largest and to the number of elements that are not finite, or in the second run (sum
+ * not NULL) to the sum of squares. */
 static void add_array(const ag_param *p, double scale, gradients *all, double *sum)
 {
     double g[BLOCK];
@@ -198,23 +199,23 @@ ag_status ag_grad_norm(const ag_param *list, int64_t n, double loss_scale, doubl
 
 /* ---- Updates ---- */
 
-/* Part of one array: w, m, v are read and written, g is only read. */
+/* A block of one array: w, m, v are read and written, g is only read. */
 typedef struct {
     int64_t n;
     double w[BLOCK], g[BLOCK], m[BLOCK], v[BLOCK];
 } block;
 
-/* The numbers of an update. */
+/* The parameters of an update. */
 typedef struct {
     double rate, decay, scale, clip; /* the gradient is divided by scale, multiplied by clip 2^exponent */
     int exponent;
     double momentum;
     double beta1, beta2, epsilon, correction1, correction2;
-} numbers;
+} coefficients;
 
-typedef void (*update)(block *x, const numbers *k);
+typedef void (*update)(block *x, const coefficients *k);
 
-static void update_sgd(block *x, const numbers *k)
+static void update_sgd(block *x, const coefficients *k)
 {
     for (int64_t i = 0; i < x->n; i++) {
         x->m[i] = k->momentum * x->m[i] + (x->g[i] + k->decay * x->w[i]);
@@ -222,7 +223,7 @@ static void update_sgd(block *x, const numbers *k)
     }
 }
 
-static void update_adamw(block *x, const numbers *k)
+static void update_adamw(block *x, const coefficients *k)
 {
     for (int64_t i = 0; i < x->n; i++) {
         x->m[i] = k->beta1 * x->m[i] + (1 - k->beta1) * x->g[i];
@@ -232,7 +233,8 @@ static void update_adamw(block *x, const numbers *k)
     }
 }
 
-/* The copy is rounded from the stored value, not from float64: converting the value later gives the same. */
+/* The copy is rounded from the stored value, not from the float64 result, so that converting the stored value
+ * gives the same. */
 static void store_copy(const ag_param *p, int64_t first, int64_t n)
 {
     if (p->copy != NULL) {
@@ -242,7 +244,7 @@ static void store_copy(const ag_param *p, int64_t first, int64_t n)
     }
 }
 
-/* Values and states are float32 or float64. */
+/* Is x finite once stored? For values and states, which are float32 or float64. */
 static bool fits(ag_dtype dtype, double x)
 {
     return dtype == AG_F32 ? isfinite((float)x) : isfinite(x);
@@ -264,7 +266,7 @@ static bool copy_fits(const ag_param *p, double w)
     return p->copy == NULL || fabs(agi_round(p->dtype, w)) < overflow_of(p->copy_dtype);
 }
 
-/* How many of the block's elements would not be finite once stored. */
+/* Number of elements of the block that would not be finite once stored. */
 static int64_t count_bad(const block *x, const ag_param *p, int states)
 {
     int64_t bad = 0;
@@ -276,9 +278,9 @@ static int64_t count_bad(const block *x, const ag_param *p, int states)
     return bad;
 }
 
-/* Unscales and clips the gradient. A clip factor that would underflow is applied as clip 2^exponent: the second step is
- * exact, or rounds the result once. */
-static void scale_gradient(block *x, const numbers *k)
+/* Unscales and clips the gradient. A clip factor that would underflow is applied as clip 2^exponent: the
+ * multiplication by the power of two is exact, or rounds the result once. */
+static void scale_gradient(block *x, const coefficients *k)
 {
     for (int64_t i = 0; i < x->n; i++) {
         x->g[i] = x->g[i] / k->scale * k->clip;
@@ -289,9 +291,9 @@ static void scale_gradient(block *x, const numbers *k)
 }
 
 /* Updates one array; or, unless `writes`, only returns how many of its elements would not be finite. */
-static int64_t update_param(const ag_param *p, update run, const numbers *k, int states, bool writes)
+static int64_t update_param(const ag_param *p, update run, const coefficients *k, int states, bool writes)
 {
-    numbers mine = *k;
+    coefficients mine = *k;
     int64_t bad = 0;
     mine.decay = p->flags & AG_PARAM_NO_DECAY ? 0 : k->decay;
     void *const m = states > 0 ? p->state1 : NULL, *const v = states > 1 ? p->state2 : NULL;
@@ -318,14 +320,14 @@ static int64_t update_param(const ag_param *p, update run, const numbers *k, int
 
 /* ---- A step ---- */
 
-/* How gradients are clipped and unscaled. */
+/* By what gradients are clipped and unscaled. */
 typedef struct {
     double max_norm, loss_scale;
 } treatment;
 
 /* The factor clip 2^exponent is 1, or reduces the norm to max_norm, even if the norm overflows or the factor as one
  * number would be subnormal or zero. */
-static void set_clip(numbers *k, const gradients *all, double max_norm)
+static void set_clip(coefficients *k, const gradients *all, double max_norm)
 {
     const double norm = all->largest * all->root;
     const bool clips = max_norm != 0 && !(norm <= max_norm);
@@ -339,7 +341,7 @@ static void set_clip(numbers *k, const gradients *all, double max_norm)
 }
 
 /* Measures the gradients, computes all results, and writes them if they are finite. */
-static ag_status step(const needs *what, update run, numbers *k, treatment how, const ag_param *list,
+static ag_status step(const needs *what, update run, coefficients *k, treatment how, const ag_param *list,
                       int64_t n, ag_step_report *report, bool *applied)
 {
     const gradients all = measure(list, n, how.loss_scale);
@@ -361,7 +363,7 @@ static ag_status step(const needs *what, update run, numbers *k, treatment how, 
     return status;
 }
 
-/* The struct counts the steps, so all of it must be there. */
+/* Unlike other structs, an optimiser's may not be shorter than ours, as the library counts the steps in it. */
 static ag_status read_optimiser(void *ours, size_t size, const void *theirs, const char *name)
 {
     const ag_status status = agi_read_struct(ours, size, theirs, name, AG_INVALID_ARGUMENT);
@@ -397,7 +399,7 @@ ag_status ag_sgd_step(ag_sgd *sgd, const ag_param *list, int64_t n, ag_step_repo
         return status;
     }
     const needs what = {"ag_sgd_step", true, o.momentum > 0 ? 1 : 0};
-    numbers k = {.rate = o.rate, .decay = o.weight_decay, .momentum = o.momentum};
+    coefficients k = {.rate = o.rate, .decay = o.weight_decay, .momentum = o.momentum};
     status = check_common(what.call, o.rate, o.weight_decay, o.max_norm, o.loss_scale);
     if (status == AG_OK) {
         status = check_number(what.call, "momentum", o.momentum, 0, 1);
@@ -452,13 +454,13 @@ ag_status ag_adamw_step(ag_adamw *adamw, const ag_param *list, int64_t n, ag_ste
         return status;
     }
     const double t = (double)o.steps + 1;
-    numbers k = {.rate = o.rate,
-                 .decay = o.weight_decay,
-                 .beta1 = o.beta1,
-                 .beta2 = o.beta2,
-                 .epsilon = o.epsilon,
-                 .correction1 = 1 - pow(o.beta1, t),
-                 .correction2 = 1 - pow(o.beta2, t)};
+    coefficients k = {.rate = o.rate,
+                      .decay = o.weight_decay,
+                      .beta1 = o.beta1,
+                      .beta2 = o.beta2,
+                      .epsilon = o.epsilon,
+                      .correction1 = 1 - pow(o.beta1, t),
+                      .correction2 = 1 - pow(o.beta2, t)};
     const treatment how = {o.max_norm, o.loss_scale};
     bool applied = false;
     status = step(&what, update_adamw, &k, how, list, n, report, &applied);

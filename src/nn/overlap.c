@@ -1,5 +1,5 @@
-/* Checks that no array which a step writes shares memory with another array of its list. It allocates nothing: one
- * chunk of the arrays after another is sorted on the stack, and all other arrays are looked up in it. */
+/* Checks that no array which a step writes shares memory with another array of its list. It allocates
+ * nothing: it sorts one chunk of the arrays after another on the stack and looks up all other arrays in it. */
 #include "nn/layer.h"
 #include "core/status.h"
 
@@ -7,13 +7,13 @@ enum { COPY = 3, GRAD = 4, ROLES = 5, CHUNK = 256 };
 
 static const char *const role_names[ROLES] = {"value", "state1", "state2", "copy", "grad"};
 
-/* An array of the list: parameter index / ROLES has it as role index % ROLES. */
+/* The memory of an array of the list: role index % ROLES of parameter index / ROLES. */
 typedef struct {
     uintptr_t begin, end;
     int64_t index;
 } extent;
 
-/* Fills in x; false if the step does not use this array or it is empty. */
+/* Fills in x. Returns false if the step does not use this array or if it is empty. */
 static bool extent_of(const ag_param *list, int states, int64_t index, extent *x)
 {
     const ag_param *p = &list[index / ROLES];
@@ -57,7 +57,7 @@ static ag_status insert(const char *call, extent *chunk, int64_t n, extent x)
     return AG_OK;
 }
 
-/* Does x overlap an array of the sorted chunk[n]? */
+/* Fails if x overlaps an array of the sorted chunk[n]. */
 static ag_status look_up(const char *call, const extent *chunk, int64_t n, const extent *x)
 {
     int64_t low = 0, high = n; /* finds the first array that ends after x begins */

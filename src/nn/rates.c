@@ -73,7 +73,7 @@ static ag_status complete_loss_scale(ag_loss_scale *s)
     s->scale = s->scale == 0 ? 65536 : s->scale;
     s->growth = s->growth == 0 ? 2 : s->growth;
     s->backoff = s->backoff == 0 ? 0.5 : s->backoff;
-    s->most = s->most == 0 ? 0x1p24 : s->most;
+    s->max_scale = s->max_scale == 0 ? 0x1p24 : s->max_scale;
     s->interval = s->interval == 0 ? 2000 : s->interval;
     if (s->reserved != 0) {
         return bad(call, "reserved", s->reserved, "must be zero");
@@ -87,8 +87,8 @@ static ag_status complete_loss_scale(ag_loss_scale *s)
     if (!(s->backoff > 0 && s->backoff < 1)) {
         return bad(call, "backoff", s->backoff, "must lie between 0 and 1");
     }
-    if (!(s->most > 0 && s->most < INFINITY)) {
-        return bad(call, "most", s->most, "must be positive and finite");
+    if (!(s->max_scale > 0 && s->max_scale < INFINITY)) {
+        return bad(call, "max_scale", s->max_scale, "must be positive and finite");
     }
     if (s->interval < 0) {
         return bad(call, "interval", (double)s->interval, "must not be negative");
@@ -126,7 +126,7 @@ ag_status ag_loss_scale_update(ag_loss_scale *loss_scale, int32_t applied)
         s.in_a_row = 0;
         s.skipped++;
     } else if (++s.in_a_row >= s.interval) {
-        s.scale = s.scale * s.growth < s.most ? s.scale * s.growth : s.most;
+        s.scale = s.scale * s.growth < s.max_scale ? s.scale * s.growth : s.max_scale;
         s.in_a_row = 0;
     }
     loss_scale->scale = s.scale;

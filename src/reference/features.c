@@ -1,13 +1,13 @@
-/* What a problem's features mean for one pair of a query and a key: positions, visibility, biases,
- * dropout; and the way back of a score's gradient to bias and table. */
+/* What the features of a problem mean for one pair of a query and a key: positions, visibility, biases,
+ * dropout; and the sums of score gradients into the gradients of bias and table. */
 #include <math.h>
 
 #include "core/number.h"
 #include "core/philox.h"
 #include "reference/head.h"
 
-/* Element (b, h, i, j) of an array whose axes may be broadcast: the place in it. */
-static int64_t place(const int64_t size[4], const int64_t stride[4], const int64_t index[4])
+/* The offset of element (b, h, i, j) in an array whose axes may be broadcast. */
+static int64_t element_offset(const int64_t size[4], const int64_t stride[4], const int64_t index[4])
 {
     int64_t at = 0;
     for (int axis = 0; axis < 4; axis++) {
@@ -34,7 +34,7 @@ static int64_t key_position(const head *x, int64_t j)
     return j + x->call->a.k_offset;
 }
 
-/* causal, window, mask */
+/* Decided by causal, window and mask. */
 static bool may_attend(const head *x, int64_t i, int64_t j)
 {
     const ag_problem *p = &x->call->plan->p;
@@ -51,7 +51,7 @@ static bool may_attend(const head *x, int64_t i, int64_t j)
     if (agi_has(p, AG_MASK)) {
         const ag_tensor *mask = &x->call->a.mask;
         const int64_t index[4] = {x->seq.b, x->h, i, j};
-        return ((const uint8_t *)mask->data)[place(p->mask_size, mask->strides, index)] != 0;
+        return ((const uint8_t *)mask->data)[element_offset(p->mask_size, mask->strides, index)] != 0;
     }
     return true;
 }
@@ -67,20 +67,20 @@ static void table_entry(const head *x, int64_t i, int64_t j, int64_t *row, int64
     *column = plan->buckets == NULL ? distance + R : plan->buckets[distance + R];
 }
 
-/* What bias and table add to a score; also of their tangents. Absent tensors add nothing. */
+/* The sum of bias and table for a pair, or of their tangents. Absent tensors add nothing. */
 static double added(const head *x, const ag_tensor *bias, const ag_tensor *table, int64_t i, int64_t j)
 {
     const ag_problem *p = &x->call->plan->p;
     double sum = 0;
     if (bias->data != NULL && agi_has(p, AG_BIAS)) {
         const int64_t index[4] = {x->seq.b, x->h, i, j};
-        sum += agi_load(p->aux_dtype, bias->data, place(p->bias_size, bias->strides, index));
+        sum += agi_load(p->aux_dtype, bias->data, element_offset(p->bias_size, bias->strides, index));
     }
     if (table->data != NULL && agi_has(p, AG_TABLE)) {
         const int64_t size[4] = {1, p->table_heads, 1, p->table_buckets};
         int64_t index[4] = {0, 0, 0, 0};
         table_entry(x, i, j, &index[1], &index[3]);
-        sum += agi_load(p->aux_dtype, table->data, place(size, table->strides, index));
+        sum += agi_load(p->aux_dtype, table->data, element_offset(size, table->strides, index));
     }
     return sum;
 }
@@ -92,7 +92,7 @@ static double alibi(const head *x, int64_t i, int64_t j)
     return slopes == NULL ? 0 : -slopes[x->h] * fabs((double)(query_position(x, i) - key_position(x, j)));
 }
 
-/* M: 0 where dropped, else 1 / (1 - p). Philox counter (g_j / 4, p_i, h, b), word g_j % 4. */
+/* M: 0 if dropped, else 1 / (1 - p). Philox counter (g_j / 4, p_i, h, b), word g_j % 4. */
 static double dropout(const head *x, int64_t i, int64_t j)
 {
     const ag_problem *p = &x->call->plan->p;
@@ -138,7 +138,7 @@ void agi_reference_add_bias_gradient(head *x, const double *dS)
     EACH_PAIR(x, i, j, ij) {
         if (x->visible[ij] && x->sum_bias != NULL) {
             const int64_t index[4] = {x->seq.b, x->h, i, j};
-            x->sum_bias[place(p->bias_size, stride, index)] += dS[ij];
+            x->sum_bias[element_offset(p->bias_size, stride, index)] += dS[ij];
         }
         if (x->visible[ij] && x->sum_table != NULL) {
             int64_t row, column;

@@ -1,9 +1,8 @@
 /* The formulas: forward, vjp, jvp and vjp_jvp of one head, in the order and under the names of
- * docs/math.md. Each line of a derivative stands beside the line that it differentiates.
+ * docs/math.md. Each line of a derivative quotes the line that it differentiates.
  *
- * Hidden pairs are left out by selection, never by adding a large number: nothing of a pair that does
- * not see each other, be it NaN, reaches a sum. A row with no visible key and no sink has L = -infinity
- * and takes part in nothing.
+ * Hidden pairs are left out by selection, never by adding a large number: no value of a hidden pair, even if it
+ * is NaN, reaches a sum. A row with no visible key and no sink has L = -infinity and contributes to nothing.
  *
  * With AG_ROUND_INTERMEDIATES, the baseline of the error rule, every intermediate is rounded after its line. */
 #include <math.h>
@@ -60,7 +59,7 @@ static void clear_pairs(const head *x, double *C)
     clear(C, x->n_q * x->Nk);
 }
 
-/* a_i b_i, summed over the channels of row i. */
+/* Returns the sum of a_c b_c over the channels c of row i. */
 static double row_dot(const double *A, const double *B, int64_t i, int64_t D)
 {
     double sum = 0;
@@ -92,7 +91,7 @@ static void round_scores(const head *x, double *C)
     round_to(x, x->call->plan->p.dtype == AG_F64 ? AG_F64 : AG_F32, C);
 }
 
-/* Q's, O's and their like: [n_q][D]. */
+/* Rounds a matrix [n_q][D], such as Q or O. */
 static void round_rows(const head *x, double *X, int64_t D)
 {
     for (int64_t e = 0; e < x->n_q * D && x->call->plan->flags & AG_ROUND_INTERMEDIATES; e++) {
@@ -108,7 +107,7 @@ double agi_phi(const head *x, double z)
     return c == 0 ? z : c * tanh(z / c);
 }
 
-/* 1 - tanh^2, in the form that keeps its digits near the cap. */
+/* 1 - tanh^2, in a form that does not cancel near the cap. */
 double agi_phi1(const head *x, double z)
 {
     const double inverse = x->softcap == 0 ? 1 : 1 / cosh(z / x->softcap);
@@ -186,8 +185,8 @@ void agi_reference_forward(head *x)
 
 /* ---- vjp: the forward's lines, from the last to the first ---- */
 
-/* Has the row an output? One that sees no key has none, unless these keys are a part of more and its O
- * and L are those of the whole: then L is not the sink's logit alone. */
+/* Does the row have an output? A row that sees no key has none, unless these keys are a part of all keys, and
+ * O and L are those of all keys: then L is not the sink's logit alone. */
 static bool has_output(const head *x, int64_t i)
 {
     return x->sees[i] || x->L[i] != x->s;
@@ -196,7 +195,7 @@ static bool has_output(const head *x, int64_t i)
 /* O = R V, R = P o M, P = exp(S - L)   ->   dP, D, dS, dZ */
 static void score_cotangents(head *x)
 {
-    /* D = rowsum(dO o O) - dL: what the row's normalisation takes back; = rowsum(P o dP) - dL */
+    /* D = rowsum(dO o O) - dL, which is rowsum(P o dP) - dL: the derivative through the row's normalisation */
     EACH_ROW(x, i) {
         x->D[i] = (has_output(x, i) ? row_dot(x->dO, x->O, i, x->Dv) : 0) - x->dL[i];
     }

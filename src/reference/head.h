@@ -1,11 +1,10 @@
-/* One head of one sequence: all of its variables, as float64 matrices in row-major order. This is what
- * the formulas work on; the other files of this folder fill it and empty it.
+/* One head of one sequence: all of its variables, as float64 matrices in row-major order. The formulas work
+ * on these; the other files of this folder load and store them.
  *
  *     i  query row, 0 .. n_q - 1        B H Hk     sequences, query heads, kv heads
- *     j  key column, 0 .. n_k - 1       Nq Nk      longest lengths: the rows' lengths in memory
+ *     j  key column, 0 .. n_k - 1       Nq Nk      longest lengths: the size of the arrays
  *     dX cotangent of X                 Dk Dv      channels of Q and K, of V and O
- *     tX tangent of X
- */
+ *     tX tangent of X */
 #ifndef AGI_REFERENCE_HEAD_H
 #define AGI_REFERENCE_HEAD_H
 
@@ -21,14 +20,14 @@ typedef struct head {
     double s, ts;          /* the head's sink logit and its tangent; no sink: -infinity and 0 */
 
     uint8_t *visible;              /* [Nq][Nk] */
-    uint8_t *sees;                 /* [Nq]: the row sees at least one key */
+    uint8_t *sees;                 /* [Nq]: does the row see at least one key? */
     double *Q, *K, *V, *O;         /* [Nq][Dk] [Nk][Dk] [Nk][Dv] [Nq][Dv] */
     double *Z, *B, *S, *P, *M, *R; /* [Nq][Nk] */
     double *L, *Ps;                /* [Nq] */
 
     double *dO, *dL, *D;  /* [Nq][Dv] [Nq] [Nq] */
     double *dP, *dS, *dZ; /* [Nq][Nk] */
-    double *dQ, *dK, *dV; /* as Q, K, V; dK and dV are summed over the heads of a group */
+    double *dQ, *dK, *dV; /* shaped as Q, K, V; dK and dV are summed over the heads of a group */
 
     double *tQ, *tK, *tV, *tO;
     double *tB, *tZ, *tS, *tP, *tR; /* [Nq][Nk]; tR = tP o M */
@@ -38,12 +37,12 @@ typedef struct head {
     double *tdP, *tdS, *tdZ;
     double *tdQ, *tdK, *tdV;
 
-    /* Sums over heads and sequences, of this map's gradients: dB or tdB and so on. Shared between
-     * heads; NULL: not summed. */
+    /* Sums of this map's gradients over heads and sequences: dB or tdB and so on. Shared between heads; NULL:
+     * not summed. */
     double *sum_bias, *sum_table, *sum_sink;
 } head;
 
-/* Loops over the rows, and over the pairs (with ij the place of (i, j) in a matrix), of a head. */
+/* Loops over the rows of a head, and over its pairs, with ij the index of (i, j) in a matrix. */
 #define EACH_ROW(x, i) for (int64_t i = 0; i < (x)->n_q; i++)
 #define EACH_PAIR(x, i, j, ij)                                                                               \
     for (int64_t i = 0; i < (x)->n_q; i++)                                                                   \
@@ -58,12 +57,12 @@ double agi_phi(const head *x, double z);
 double agi_phi1(const head *x, double z);
 double agi_phi2(const head *x, double z);
 
-/* features.c: which pairs see each other, what is added to their scores, which weights are dropped;
- * and the way back, from dS (or tdS) to the sums over bias and table. */
+/* features.c: which pairs see each other, what is added to their scores, which weights are dropped; and the
+ * sums of dS (or tdS) into the gradients of bias and table. */
 void agi_reference_features(head *x);
 void agi_reference_add_bias_gradient(head *x, const double *dS);
 
-/* storage.c: one head's variables in memory, and their way from and to the caller's tensors. */
+/* storage.c: the layout of one head's variables; loads them from the caller's tensors and stores them there. */
 void agi_reference_lay_out_head(head *x, agi_arena *arena, const ag_plan *plan, agi_map map);
 void agi_reference_begin_head(head *x, const agi_call *call, int64_t b, int64_t h);
 void agi_reference_load_keys(head *x);
@@ -72,8 +71,8 @@ void agi_reference_store_keys(const head *x);
 void agi_reference_store_queries(const head *x);
 void agi_store_packed_tails(const agi_call *call);
 
-/* Rows row0 .. row0 + n_rows - 1 of one head of a view, from a dense matrix; NULL: all have the value
- * `fill`. accumulate: added to what is there, then rounded. */
+/* Stores rows row0 .. row0 + n_rows - 1 of one head of a view from a dense matrix; if that is NULL, sets them
+ * to `fill`. accumulate: adds to the old values, then rounds. */
 typedef struct {
     const ag_tensor *t;
     ag_dtype dtype;
@@ -93,7 +92,7 @@ typedef struct {
 } agi_reference_layout;
 void agi_reference_lay_out(agi_reference_layout *layout, agi_arena *arena, const ag_plan *plan, agi_map map);
 
-/* One map on one head whose inputs are loaded. */
+/* Runs one map on one head whose inputs are loaded. */
 void agi_reference_run_head(head *x);
 
 #endif

@@ -1,9 +1,9 @@
 /* The backend's table and its loop over sequences and heads.
  *
- * A work item owns all that it adds to: the gradients of K and V are sums over a group of query heads,
- * those of a broadcast bias, of the table and of the sink are sums over sequences and perhaps heads.
- * So an item is one kv head of one sequence, joined with those that it shares a sum with, and inside
- * an item the order is fixed: the same bits for any number of threads. */
+ * A work item owns everything that it adds to: the gradients of K and V are sums over a group of query heads,
+ * those of a broadcast bias, of the table and of the sink are sums over sequences and perhaps heads. So an
+ * item is one kv head of one sequence, together with all others that add to the same sum. The order inside an
+ * item is fixed: the same bits for any number of threads. */
 #include <string.h>
 
 #include "reference/head.h"
@@ -44,7 +44,7 @@ static size_t workspace(const ag_plan *plan, agi_map map)
 
 /* ---- The loop ---- */
 
-/* How many sequences and kv heads are joined in one item. */
+/* join_b, join_hk: number of sequences and of kv heads in one item. */
 typedef struct {
     const agi_call *call;
     agi_reference_layout *layout;
@@ -166,7 +166,7 @@ static ag_status run(const agi_call *call, const ag_exec *exec, void *memory)
     return status;
 }
 
-/* Every problem, with every option. */
+/* Accepts every problem, with every option. */
 static ag_status accept(ag_plan *plan)
 {
     (void)plan;

@@ -1,5 +1,5 @@
-/* The reference backend: the specification of all others. Every variable of docs/math.md under its own
- * name, float64 inside whatever the dtype, the N x N matrices in full. */
+/* The reference backend: the specification of all others. It computes every variable of docs/math.md, under
+ * the name that it has there, in float64 whatever the dtype, with the N x N matrices in full. */
 #ifndef AGI_REFERENCE_H
 #define AGI_REFERENCE_H
 

@@ -1,5 +1,5 @@
-/* One head's variables in memory: their place in the workspace, their way from the caller's tensors
- * and, rounded once, back to them. */
+/* The layout of one head's variables in the workspace; loads them from the caller's tensors and stores them
+ * there, rounded once. */
 #include <math.h>
 #include <string.h>
 
@@ -8,7 +8,7 @@
 
 /* ---- Layout ---- */
 
-/* A product that overflows is left to the arena to refuse. */
+/* If rows * columns overflows, the arena refuses it. */
 static void *take(agi_arena *arena, int64_t rows, int64_t columns, size_t size)
 {
     return agi_take(arena, agi_saturated(rows, columns, 1, 1), size);
@@ -94,7 +94,7 @@ void agi_reference_begin_head(head *x, const agi_call *call, int64_t b, int64_t 
     x->ts = tangent ? load_sink(x, &call->a.tsink) : 0;
 }
 
-/* Rows of one head of a view into a dense matrix; an absent tensor is zero. On an axis of size 1 the
+/* Loads rows of one head of a view into a dense matrix; an absent tensor is zero. On an axis of size 1 the
  * index is 0, so that its stride has no effect. */
 static void load_rows(double *X, const ag_tensor *t, ag_dtype dtype, int64_t b, int64_t h, int64_t row0,
                       int64_t n_rows, int64_t n_cols)
@@ -181,8 +181,8 @@ typedef struct {
     agi_map map;
     uint32_t accumulate;
     agi_shape shape;
-    int32_t dtype; /* a dtype, or which of the problem's */
-    double fill;   /* of rows that no sequence has */
+    int32_t dtype; /* a dtype, OUT_DTYPE or GRAD_DTYPE */
+    double fill;   /* the value of rows that belong to no sequence */
 } row_output;
 
 enum { OUT_DTYPE = -1, GRAD_DTYPE = -2 };
@@ -223,7 +223,7 @@ static agi_output output_of(const agi_call *call, const row_output *r)
     };
 }
 
-/* The sequence's own rows and, unless it is packed, the padding after its end. */
+/* Stores the rows of the sequence and, unless it is packed, the padding after its end. */
 static void store(const head *x, const row_output *r, int64_t h, int64_t row0, int64_t n)
 {
     const double *values;

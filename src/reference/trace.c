@@ -1,9 +1,9 @@
-/* The trace: runs one map's formulas for one head and gives the caller what they computed. */
+/* The trace: runs the formulas of one map for one head and copies the intermediates to the caller. */
 #include <string.h>
 
 #include "reference/head.h"
 
-/* An array of the trace and the head's variable that it shows. */
+/* The offsets of an array in the trace and of the variable in the head that is copied to it. */
 typedef struct {
     size_t trace, value;
 } pair;
@@ -22,12 +22,12 @@ static double *field(const void *of, size_t offset)
     return pointer;
 }
 
-static void clear(double *to, int64_t rows_n, int64_t columns)
+static void clear(double *to, int64_t n_rows, int64_t n_columns)
 {
-    memset(to, 0, (size_t)rows_n * (size_t)columns * sizeof to[0]);
+    memset(to, 0, (size_t)n_rows * (size_t)n_columns * sizeof to[0]);
 }
 
-static void show_matrices(const head *x, const ag_trace_args *t, int64_t Nq)
+static void store_matrices(const head *x, const ag_trace_args *t, int64_t Nq)
 {
     for (size_t m = 0; m < sizeof matrices / sizeof matrices[0]; m++) {
         double *to = field(t, matrices[m].trace);
@@ -41,7 +41,7 @@ static void show_matrices(const head *x, const ag_trace_args *t, int64_t Nq)
     }
 }
 
-static void show_rows(const head *x, const ag_trace_args *t, int64_t Nq)
+static void store_rows(const head *x, const ag_trace_args *t, int64_t Nq)
 {
     for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++) {
         double *to = field(t, rows[r].trace);
@@ -55,7 +55,7 @@ static void show_rows(const head *x, const ag_trace_args *t, int64_t Nq)
     }
 }
 
-static void show_softcap(const head *x, double *to, double (*derivative)(const head *, double), int64_t Nq)
+static void store_softcap(const head *x, double *to, double (*derivative)(const head *, double), int64_t Nq)
 {
     if (to != NULL) {
         clear(to, Nq, x->Nk);
@@ -66,7 +66,7 @@ static void show_softcap(const head *x, double *to, double (*derivative)(const h
 }
 
 /* J = diag(P_i) - P_i^T P_i: dS_i = dP_i J without a cotangent of L, and J is symmetric. */
-static void show_jacobian(const head *x, double *J, int64_t i)
+static void store_jacobian(const head *x, double *J, int64_t i)
 {
     if (J == NULL) {
         return;
@@ -91,10 +91,10 @@ ag_status agi_reference_trace(const agi_call *call, const ag_trace_args *t, void
     agi_reference_load_keys(x);
     agi_reference_load_queries(x);
     agi_reference_run_head(x);
-    show_matrices(x, t, Nq);
-    show_rows(x, t, Nq);
-    show_softcap(x, t->phi1, agi_phi1, Nq);
-    show_softcap(x, t->phi2, agi_phi2, Nq);
-    show_jacobian(x, t->J, t->jacobian_row);
+    store_matrices(x, t, Nq);
+    store_rows(x, t, Nq);
+    store_softcap(x, t->phi1, agi_phi1, Nq);
+    store_softcap(x, t->phi2, agi_phi2, Nq);
+    store_jacobian(x, t->J, t->jacobian_row);
     return AG_OK;
 }

@@ -368,7 +368,7 @@ static void check_schedules(void)
 static void check_loss_scale(void)
 {
     ag_loss_scale s = AG_LOSS_SCALE_INIT;
-    s.interval = 3, s.most = 200000;
+    s.interval = 3, s.max_scale = 200000;
     CHECK(s.scale == 65536, "scale starts at %g", s.scale);
     for (int i = 0; i < 3; i++) {
         CHECK_OK(ag_loss_scale_update(&s, 1));

@@ -582,7 +582,7 @@ static void check_schedules(void)
     REFUSED_SCALE("growth", .growth = 1);
     ABOUT("loss_scale.growth");
     REFUSED_SCALE("backoff", .backoff = 1);
-    REFUSED_SCALE("most", .most = -1);
+    REFUSED_SCALE("max_scale", .max_scale = -1);
     REFUSED_SCALE("interval", .interval = -1);
     l.struct_size = 16;
     REFUSED(ag_loss_scale_update(&l, 1), AG_INVALID_ARGUMENT, "struct_size");

@@ -275,7 +275,7 @@ static const struct {
     {FIELD(ag_loss_scale, scale), 8},
     {FIELD(ag_loss_scale, growth), 16},
     {FIELD(ag_loss_scale, backoff), 24},
-    {FIELD(ag_loss_scale, most), 32},
+    {FIELD(ag_loss_scale, max_scale), 32},
     {FIELD(ag_loss_scale, interval), 40},
     {FIELD(ag_loss_scale, in_a_row), 48},
     {FIELD(ag_loss_scale, skipped), 56},

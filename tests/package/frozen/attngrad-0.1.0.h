@@ -9,16 +9,17 @@
  *     jvp       forward's inputs, tq tk tv (tbias ...)     o lse to mu
  *     vjp_jvp   vjp's and jvp's inputs, to mu (td_o ...)   tdq tdk tdv tdbias tdtable tdsink
  *
- * dX is the cotangent of X (the gradient of a loss), tX its tangent (a direction), lse the logarithm
- * of each row's sum of exponentials, mu the tangent of lse. vjp is reverse-mode differentiation, jvp is
- * forward mode, vjp_jvp differentiates vjp along the tangents (Hessian-vector products). docs/math.md derives every formula.
+ * dX is the cotangent of X (the gradient of a loss), tX its tangent (a direction), lse the logarithm of each
+ * row's sum of exponentials, mu the tangent of lse. vjp is reverse-mode differentiation, jvp is forward mode,
+ * vjp_jvp differentiates vjp along the tangents (Hessian-vector products). docs/math.md derives every formula.
  *
  * Rules that hold everywhere:
  *   - Zero is every field's default. A struct that is passed by pointer starts with its own size, so that
- *     programs and libraries of different versions work together: set struct_size to sizeof, or initialise with the _INIT macro if there is one.
+ *     programs and libraries of different versions work together: set struct_size to sizeof, or initialise
+ *     the struct with its _INIT macro if there is one.
  *   - A function that can fail returns an ag_status; ag_last_message() then says, for this thread,
- *     which field was wrong and what it held, and ag_last_field() gives the field's name alone.
- *   - Maps allocate nothing; the caller gives a workspace whose size ag_plan_workspace() tells.
+ *     which field was wrong and its value, and ag_last_field() gives the field's name alone.
+ *   - Maps allocate nothing; the caller gives a workspace of the size that ag_plan_workspace() returns.
  *   - A plan never changes: any number of threads may use one at once, each with its own workspace.
  *   - The same inputs give the same bits for every number of threads. */
 #ifndef ATTNGRAD_H
@@ -62,17 +63,17 @@ AG_API const char *ag_status_string(ag_status status);
 /* One line about the last call on this thread that failed. Never NULL. */
 AG_API const char *ag_last_message(void);
 
-/* Which argument that message is about, for programs; "" if none is to blame, as when memory ran out. Never
- * NULL; valid until the next failure on this thread.
- *   - an argument of the function by its name in this header: "plan", "workspace", "problem"; so also a
- *     struct whose struct_size is wrong
- *   - a field of ag_problem, or of the struct of arguments of the call, by its own name: "kv_heads", "q",
- *     "q_lengths"; of an array the name without the index
- *   - a field of another struct after what points to that struct: "options.threads", "exec.run",
- *     "attention.bias"
- *   - an environment variable by its name: "ATTNGRAD_THREADS"
- *   - of several that do not fit together the one that depends on the others: "kv_heads" if it does not
- *     divide heads */
+/* The name of the argument that the message is about, for programs; "" if no argument caused the failure, for
+ * instance if memory ran out. Never NULL; valid until the next failure on this thread. The name is
+ *   - for an argument of the function, its name in this header: "plan", "workspace", "problem"; also if the
+ *     struct_size of that struct is wrong
+ *   - for a field of ag_problem or of the call's struct of arguments, the name of the field: "kv_heads", "q",
+ *     "q_lengths"; for an array without the index
+ *   - for a field of another struct, the same after the name of what points to that struct:
+ *     "options.threads", "exec.run", "attention.bias"
+ *   - for an environment variable, its name: "ATTNGRAD_THREADS"
+ *   - if several values do not fit together, the name of the one that depends on the others: "kv_heads" if it
+ *     does not divide heads */
 AG_API const char *ag_last_field(void);
 
 /* ---- Numbers ----------------------------------------------------------------------------------- */
@@ -127,7 +128,7 @@ typedef struct ag_problem {
     uint32_t flags;       /* AG_CAUSAL and so on */
 
     ag_dtype dtype;      /* q, k, v and their tangents; required */
-    ag_dtype out_dtype;  /* o, to, d_o, td_o: 0 = dtype; or the wider one: AG_F32 */
+    ag_dtype out_dtype;  /* o, to, d_o, td_o: 0 = dtype; may be wider: AG_F32 */
     ag_dtype grad_dtype; /* dq, dk, dv, tdq, tdk, tdv: likewise */
     ag_dtype aux_dtype;  /* bias, table, sink, their tangents and gradients: likewise */
 
@@ -149,8 +150,8 @@ typedef struct ag_problem {
     double softcap; /* c > 0: scores become c tanh(score / c), before any bias; 0 = none */
     double dropout; /* in [0, 1): the probability that a weight is dropped */
 
-    int64_t window_left;  /* AG_WINDOW: keys this far before the query are seen; -1 = all */
-    int64_t window_right; /* AG_WINDOW: and this far after it; -1 = all */
+    int64_t window_left;  /* AG_WINDOW: keys up to this far before the query are seen; -1 = all */
+    int64_t window_right; /* AG_WINDOW: keys up to this far after the query are seen; -1 = all */
 
     int64_t bias_size[4]; /* AG_BIAS: [1|B, 1|H, 1|Nq, 1|Nk] */
     int64_t mask_size[4]; /* AG_MASK: likewise */
@@ -188,8 +189,8 @@ typedef struct ag_problem {
  * On failure the problem is left as it was. */
 AG_API ag_status ag_problem_parse(const char *text, ag_problem *problem);
 
-/* Writes the text of the problem, terminated, into buf[size] and its length into *length (both may be absent:
- * NULL, 0 and NULL). AG_INVALID_ARGUMENT if size is too small; *length is set all the same. */
+/* Writes the text of the problem, terminated, into buf[size] and its length into *length. buf may be NULL with size
+ * 0; length may be NULL. Returns AG_INVALID_ARGUMENT if size is too small; *length is set in that case too. */
 AG_API ag_status ag_problem_format(const ag_problem *problem, char *buf, size_t size, size_t *length);
 
 /* ---- Plan -------------------------------------------------------------------------------------- */
@@ -199,7 +200,7 @@ typedef struct ag_plan ag_plan;
 typedef int32_t ag_backend;
 enum {
     AG_BACKEND_AUTO = 0,
-    AG_BACKEND_REFERENCE = 1, /* the formulas as written, float64 inside: slow, and the specification */
+    AG_BACKEND_REFERENCE = 1, /* the formulas as written, in float64: slow; the specification */
     AG_BACKEND_CPU = 2,       /* fused, in memory proportional to the sequence */
     AG_BACKEND_CUDA = 3       /* reserved */
 };
@@ -226,11 +227,12 @@ typedef struct ag_options {
     uint32_t struct_size; /* sizeof(ag_options) */
     uint32_t flags;       /* AG_ROUND_INTERMEDIATES */
     ag_backend backend;   /* AUTO: ATTNGRAD_BACKEND (cpu reference), else the fastest on this machine */
-    ag_isa isa;           /* AUTO: ATTNGRAD_ISA (scalar avx2 avx512 amx neon), else the best here */
+    ag_isa isa;           /* AUTO: ATTNGRAD_ISA (scalar avx2 avx512 amx neon), else the best available */
     int32_t threads;      /* 0: ATTNGRAD_THREADS, else one per processor; at most 1024 */
     int32_t reserved;     /* zero */
 
-    /* For the plan's own memory; both or neither. alloc returns memory aligned as malloc's, or NULL. */
+    /* The allocator of the plan's own memory: set both functions or neither. alloc returns memory that is aligned
+     * like malloc's, or NULL. */
     void *alloc_ctx;
     void *(*alloc)(void *ctx, size_t size);
     void (*release)(void *ctx, void *memory);
@@ -240,12 +242,12 @@ typedef struct ag_options {
 #define AG_OPTIONS_INIT {sizeof(ag_options), 0, 0, 0, 0, 0, NULL, NULL, NULL}
 /* clang-format on */
 
-/* Checks the problem, chooses a backend, copies what it needs. options may be NULL. On failure *plan is
- * NULL. */
+/* Checks the problem, chooses a backend and copies what it needs of the problem. options may be NULL. On failure
+ * *plan is NULL. */
 AG_API ag_status ag_plan_create(ag_plan **plan, const ag_problem *problem, const ag_options *options);
 AG_API void ag_plan_destroy(ag_plan *plan); /* NULL is allowed */
 
-/* What the plan runs on, for people: "cpu, avx512, float32 inside, tile 192x176, 2 threads, deterministic".
+/* Describes for people what the plan runs on: "cpu, avx512, float32 inside, tile 192x176, 2 threads, deterministic".
  * Lives as long as the plan. Its wording may change: programs use ag_plan_info_get. */
 AG_API const char *ag_plan_describe(const ag_plan *plan);
 
@@ -254,7 +256,7 @@ typedef struct ag_plan_info {
     ag_backend backend;
     ag_isa isa; /* the table of kernels that the maps use; AG_ISA_AUTO if the backend has none */
     int32_t threads;
-    int64_t tile_queries; /* the vjp works on tiles of so many queries and keys; 0 if not on tiles */
+    int64_t tile_queries; /* size of the tiles that vjp works on; 0 if the backend has no tiles */
     int64_t tile_keys;
     ag_dtype compute_dtype; /* of the arithmetic inside: AG_F32 or AG_F64 */
     int32_t deterministic;  /* 1: the same inputs give the same bits for every number of threads */
@@ -275,15 +277,16 @@ enum {
     AG_MAP_JVP_JVP = 1 << 4 /* reserved: refused as AG_UNSUPPORTED */
 };
 
-/* Bytes of workspace, of any alignment, that are enough for each of the maps (bits of AG_MAP_*). */
+/* Sets *bytes to the size of a workspace, of any alignment, that is enough for each of these maps (bits of
+ * AG_MAP_*). */
 AG_API ag_status ag_plan_workspace(const ag_plan *plan, uint32_t maps, size_t *bytes);
 
 /* ---- The four maps ----------------------------------------------------------------------------- */
 
-/* A view: element (b, h, i, c) lies at data + b*strides[0] + h*strides[1] + i*strides[2] +
- * c*strides[3], strides in elements, for the axes [batch, head, position, channel]. The stride of an
- * axis of size 1 is ignored. Inputs may have zero strides; any may be negative; an output's must not
- * let two elements overlap. data NULL: absent. */
+/* A view: element (b, h, i, c) is at data + b*strides[0] + h*strides[1] + i*strides[2] + c*strides[3], with
+ * strides in elements, for the axes [batch, head, position, channel]. The stride of an axis of size 1 is
+ * ignored. Strides may be negative, those of inputs also zero; no two elements of an output may overlap. data
+ * NULL: the tensor is absent. */
 typedef struct ag_tensor {
     void *data;
     int64_t strides[4];
@@ -310,7 +313,7 @@ static inline ag_tensor ag_bnhd(const void *data, int64_t heads, int64_t n, int6
     return t;
 }
 
-/* Bits of ag_args.accumulate: this output becomes round(what it held + the result). */
+/* Bits of ag_args.accumulate: this output becomes round(its old value + the result). */
 enum {
     AG_ACC_O = 1 << 0,
     AG_ACC_LSE = 1 << 1,
@@ -330,15 +333,15 @@ enum {
     AG_ACC_TDSINK = 1 << 15
 };
 
-/* Every variable of the four maps under its own name; each map reads and writes its own (the table at
- * the top) and ignores the others, so one struct can be used for forward, vjp, jvp and vjp_jvp in
- * turn. Shapes, with padded | packed: */
+/* Every variable of the four maps. Each map reads and writes the fields that the table at the top lists for it and
+ * ignores the others, so one struct can be used for forward, vjp, jvp and vjp_jvp one after another. Shapes are
+ * given as padded | packed. */
 typedef struct ag_args {
     uint32_t struct_size; /* sizeof(ag_args) */
     uint32_t accumulate;  /* AG_ACC_* */
 
     /* Pointers to host memory, read before the call returns. */
-    int64_t q_offset;          /* position of query 0 and of key 0: a shard's place in the whole */
+    int64_t q_offset;          /* positions of query 0 and of key 0, if they are a shard of longer ones */
     int64_t k_offset;          /*   (not with AG_ALIGN_BOTTOM_RIGHT) */
     int64_t batch_offset;      /* number of the first sequence, for dropout */
     uint64_t seed;             /* dropout's seed: the same for all maps of one forward */
@@ -361,7 +364,7 @@ typedef struct ag_args {
     ag_tensor o;   /* [B, H, Nq, Dv] | [1, H, q_total, Dv]      out_dtype */
     ag_tensor lse; /* [B, H, Nq, 1]  | [1, H, q_total, 1]       float64 */
 
-    /* Cotangents; d_lse absent means zero. Gradients; an absent one is not wanted. */
+    /* Cotangents (d_lse absent: zero) and gradients (absent: not computed). */
     ag_tensor d_o;    /* as o */
     ag_tensor d_lse;  /* as lse */
     ag_tensor dq;     /* as q, grad_dtype */
@@ -371,12 +374,12 @@ typedef struct ag_args {
     ag_tensor dtable; /* as table */
     ag_tensor dsink;  /* as sink */
 
-    /* Tangents; an absent one means zero. */
+    /* Tangents (absent: zero). */
     ag_tensor tq, tk, tv, tbias, ttable, tsink;
     ag_tensor to; /* as o: output of jvp, input of vjp_jvp */
     ag_tensor mu; /* as lse: the tangent of lse; likewise */
 
-    /* Tangents of the cotangents (absent: zero), and of the gradients (absent: not wanted). */
+    /* Tangents of the cotangents (absent: zero) and of the gradients (absent: not computed). */
     ag_tensor td_o, td_lse;
     ag_tensor tdq, tdk, tdv, tdbias, tdtable, tdsink;
 } ag_args;
@@ -408,8 +411,9 @@ AG_API ag_status ag_vjp_jvp(const ag_plan *plan, const ag_args *args, const ag_e
 
 /* ---- Merging parts of the keys ----------------------------------------------------------------- */
 
-/* Combines the results for two disjoint sets of keys into the result for both. The outputs may be the first
- * part's tensors. At most one part may have the sink. Give to and mu of all three, or of none. */
+/* Combines the results for two disjoint sets of keys into the result for both. The outputs may be the tensors of
+ * the first part. At most one part may have the sink. Give to and mu either for both parts and the result, or for
+ * none of them. */
 typedef struct ag_merge_args {
     uint32_t struct_size; /* sizeof(ag_merge_args) */
     uint32_t reserved;    /* zero */
@@ -422,9 +426,9 @@ AG_API ag_status ag_merge(const ag_plan *plan, const ag_merge_args *args, const 
 
 /* ---- Trace: every intermediate of one head ----------------------------------------------------- */
 
-/* Float64 arrays of the caller; NULL: not wanted. Matrices are [q_len][kv_len], rows and columns
- * beyond the sequence zero; hidden entries of S are minus infinity and zero in all that follows it.
- * The names are those of docs/math.md. */
+/* Float64 arrays of the caller; NULL: not wanted. Matrices are [q_len][kv_len]; rows and columns after the end of
+ * the sequence are zero. Entries of hidden pairs are minus infinity in S and zero in all later matrices. The names
+ * are those of docs/math.md. */
 typedef struct ag_trace_args {
     uint32_t struct_size; /* sizeof(ag_trace_args) */
     uint32_t reserved;    /* zero */
@@ -439,9 +443,9 @@ typedef struct ag_trace_args {
     int64_t jacobian_row;
 } ag_trace_args;
 
-/* Runs the formulas of one map (one bit of AG_MAP_*) for one head and copies out the intermediates. args is what
- * the map itself would take; no tensor in it is written. The workspace is as large as the map's. Needs a plan
- * made with AG_BACKEND_REFERENCE. */
+/* Runs the formulas of one map (one bit of AG_MAP_*) for one head and copies out the intermediates. args are the
+ * arguments of that map; no tensor in it is written. Needs the same workspace as the map, and a plan made with
+ * AG_BACKEND_REFERENCE. */
 AG_API ag_status ag_trace(const ag_plan *plan, uint32_t map, const ag_args *args, const ag_trace_args *trace,
                           void *workspace, size_t bytes);
 
@@ -451,22 +455,22 @@ typedef struct ag_info {
     uint32_t struct_size; /* sizeof(ag_info), set by the caller */
     int32_t threads;      /* processors that this process may use */
     char version[16];
-    char cpu[64];      /* the processor's own name */
-    char isa[128];     /* its instruction sets that matter here: "avx2 fma avx512f ..." */
+    char cpu[64];      /* the name of the processor */
+    char isa[128];     /* its instruction sets that matter to this library: "avx2 fma avx512f ..." */
     char backends[64]; /* built into this library: "cpu reference" */
     char compiler[64]; /* what it was built with */
 } ag_info;
 
 AG_API ag_status ag_info_get(ag_info *info);
 
-/* The tables of kernels that a backend has, by index from 0 to count - 1, the plainest first. A backend that
- * is not built in, or has no tables, counts 0. */
+/* The tables of kernels of a backend, by index from 0 to count - 1, from the slowest to the fastest. The count is 0
+ * for a backend that is not built in or has no tables. */
 typedef struct ag_isa_info {
     uint32_t struct_size; /* sizeof(ag_isa_info), set by the caller */
     ag_isa isa;
     int32_t built_in;  /* 1: this library has it */
     int32_t available; /* 1: built in, and this machine can run it */
-    char name[16];     /* "avx512": ATTNGRAD_ISA's word */
+    char name[16];     /* "avx512", as in ATTNGRAD_ISA */
 } ag_isa_info;
 
 AG_API int32_t ag_backend_isa_count(ag_backend backend);
