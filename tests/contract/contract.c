@@ -177,13 +177,13 @@ static void test(const ag_check_case *s)
     if (status == AG_OK) {
         compare(&x, &results);
     }
-    features_report(s, status, &results);
+    features_report(s, "", status, &results);
     arrays_destroy(&x);
 }
 
 int main(void)
 {
-    features_each(test);
+    printf("%d problems\n", features_each(&small_pairs, test));
     for (int n = 0; n < test_count(2000); n++) {
         ag_check_case s;
         ag_check_random(&s, 40, (uint64_t)n, AG_CHECK_SMALL);

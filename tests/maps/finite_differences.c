@@ -23,13 +23,13 @@ static void test(const ag_check_case *s)
     }
     ag_status status = arrays_run_all(&x);
     status = status == AG_OK ? finite_differences(&x, &options, &results) : status;
-    features_report(s, status, &results);
+    features_report(s, "", status, &results);
     CHECK_INT(results.count, derivatives_of(&x));
     arrays_destroy(&x);
 }
 
 int main(void)
 {
-    features_each(test);
+    printf("%d problems\n", features_each(&small_pairs, test));
     return test_summary();
 }

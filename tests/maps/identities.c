@@ -17,14 +17,14 @@ static void test(const ag_check_case *s)
     }
     ag_status status = arrays_run_all(&x);
     status = status == AG_OK ? identities(&x, &options, &results) : status;
-    features_report(s, status, &results);
+    features_report(s, "", status, &results);
     summary_add(&summary, &results);
     arrays_destroy(&x);
 }
 
 int main(void)
 {
-    features_each(test);
+    printf("%d problems\n", features_each(&small_pairs, test));
     for (int n = 0; n < summary.count; n++) {
         const struct summary_line *l = &summary.lines[n];
         printf("%-38s %d problems, %d not applicable\n", l->name, l->passed + l->failed, l->not_applicable);
