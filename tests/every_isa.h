@@ -66,12 +66,12 @@ static inline int runner_arrays(const struct runner *r, const ag_check_case *s, 
     ag_plan_info info = {.struct_size = sizeof info};
     ag_options options = r->options;
     options.threads = threads;
-    if (!CHECK_OK(arrays_of_case(x, s, &options)) || !CHECK_OK(ag_plan_info_get(x->plan, &info))) {
+    if (!CHECK_OK(agc_arrays_of_case(x, s, &options)) || !CHECK_OK(ag_plan_info_get(x->plan, &info))) {
         return 0;
     }
     if (options.isa != AG_ISA_AUTO && info.isa != options.isa) {
         CHECK(options.isa == AG_ISA_AMX, "%s became %s", r->environment, info.isa_name);
-        arrays_destroy(x);
+        agc_arrays_destroy(x);
         return 0;
     }
     return 1;
@@ -93,15 +93,15 @@ static inline void every_isa(const ag_check_case *s, int32_t threads, void (*cha
         if (change != NULL) {
             change(&x);
         }
-        has_truth = has_truth || CHECK_OK(error_truth_create(&truth, &x, threads));
-        if (CHECK_OK(arrays_run_all(&x)) && has_truth) {
+        has_truth = has_truth || CHECK_OK(agc_error_truth_create(&truth, &x, threads));
+        if (CHECK_OK(agc_arrays_run_all(&x)) && has_truth) {
             check(s, r, &truth, &x);
             r->runs++;
         }
-        arrays_destroy(&x);
+        agc_arrays_destroy(&x);
     }
     if (has_truth) {
-        error_truth_destroy(&truth);
+        agc_error_truth_destroy(&truth);
     }
 }
 
@@ -121,13 +121,13 @@ static inline void check_error_entries(const ag_check_case *s, const struct runn
 {
     struct error_entry entries[T_COUNT];
     char command[1024];
-    const int count = error_entries(truth, x, entries);
+    const int count = agc_error_entries(truth, x, entries);
     ag_check_command(s, command, sizeof command);
     for (int n = 0; n < count; n++) {
         const struct error_entry *e = &entries[n];
         CHECK(within(e, x->given.dtype),
               "%s attngrad check %s: %s: |x - truth| %g > %g; unfused %g, A %g, |truth| %g", r->environment,
-              command, tensor_info[e->t].name, e->error, e->limit, e->baseline, e->size, e->truth);
+              command, agc_tensor_info[e->t].name, e->error, e->limit, e->baseline, e->size, e->truth);
     }
     CHECK(count >= 10, "%s: %d outputs compared", command, count);
 }

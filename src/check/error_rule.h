@@ -28,20 +28,20 @@ struct error_truth {
 };
 
 /* threads: those of the reference plans. On failure there is nothing to destroy. */
-ag_status error_truth_create(struct error_truth *truth, const struct arrays *x, int32_t threads);
-void error_truth_destroy(struct error_truth *truth);
+ag_status agc_error_truth_create(struct error_truth *truth, const struct arrays *x, int32_t threads);
+void agc_error_truth_destroy(struct error_truth *truth);
 
 /* x: all four maps run, on the inputs that truth was made of. Fills entries[T_COUNT] from the start, one for each
  * output that the problem has; gives their number. */
-int error_entries(const struct error_truth *truth, const struct arrays *x, struct error_entry *entries);
+int agc_error_entries(const struct error_truth *truth, const struct arrays *x, struct error_entry *entries);
 
 /* x: any dtype, any backend, all four maps run. Truth and entries in one call. */
-ag_status error_rule(const struct arrays *x, int32_t threads, struct error_entry *entries, int *count);
+ag_status agc_error_rule(const struct arrays *x, int32_t threads, struct error_entry *entries, int *count);
 
-int error_entry_passed(const struct error_entry *e);
+int agc_error_entry_passed(const struct error_entry *e);
 
 /* The same as results: error against limit. */
-void error_results(const struct error_truth *truth, const struct arrays *x, ag_check_report *results);
-ag_status error_rule_results(const struct arrays *x, int32_t threads, ag_check_report *results);
+void agc_error_results(const struct error_truth *truth, const struct arrays *x, ag_check_report *results);
+ag_status agc_error_rule_results(const struct arrays *x, int32_t threads, ag_check_report *results);
 
 #endif

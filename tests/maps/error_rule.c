@@ -9,7 +9,7 @@ static const char *const dtypes[] = {"f64", "f32", "f16", "bf16"};
 static int within(const struct error_entry *e, ag_dtype dtype)
 {
     (void)dtype;
-    return error_entry_passed(e);
+    return agc_error_entry_passed(e);
 }
 
 static void check(const ag_check_case *s, const struct runner *r, const struct error_truth *truth,
@@ -20,29 +20,29 @@ static void check(const ag_check_case *s, const struct runner *r, const struct e
 
 static void mean_10(struct arrays *x)
 {
-    double *v = arrays_read_new(x, T_V);
+    double *v = agc_arrays_read_new(x, T_V);
     for (int64_t n = 0; n < x->count[T_V]; n++) {
         v[n] += 10;
     }
-    arrays_write(x, T_V, v);
+    agc_arrays_write(x, T_V, v);
     free(v);
 }
 
 /* A sink that takes nearly all the weight: what is left must keep its digits. */
 static void heavy_sinks(struct arrays *x)
 {
-    double *sink = arrays_read_new(x, T_SINK);
+    double *sink = agc_arrays_read_new(x, T_SINK);
     for (int64_t n = 0; n < x->count[T_SINK]; n++) {
         sink[n] = 10 + 15 * (double)n;
     }
-    arrays_write(x, T_SINK, sink);
+    agc_arrays_write(x, T_SINK, sink);
     free(sink);
 }
 
 static void tangent_is_q(struct arrays *x)
 {
-    double *q = arrays_read_new(x, T_Q);
-    arrays_write(x, T_TQ, q);
+    double *q = agc_arrays_read_new(x, T_Q);
+    agc_arrays_write(x, T_TQ, q);
     free(q);
 }
 
@@ -122,30 +122,31 @@ static void test_breaks(const char *dtype, double factor)
     ag_options options = AG_OPTIONS_INIT;
     options.threads = 1;
     snprintf(text, sizeof text, "h2 q6 k7 d4 bias sink %s", dtype);
-    if (!CHECK_OK(ag_problem_parse(text, &problem)) || !CHECK_OK(arrays_create(&x, &problem, &options, 6))) {
+    if (!CHECK_OK(ag_problem_parse(text, &problem)) ||
+        !CHECK_OK(agc_arrays_create(&x, &problem, &options, 6))) {
         return;
     }
     for (enum tensor t = 0; t < T_COUNT; t++) {
         struct error_entry entries[T_COUNT];
         int count = 0;
-        if (tensor_info[t].role != ROLE_OUTPUT || x.data[t] == NULL) {
+        if (agc_tensor_info[t].role != ROLE_OUTPUT || x.data[t] == NULL) {
             continue;
         }
-        CHECK_OK(arrays_run_all(&x));
-        double *values = arrays_read_new(&x, t);
+        CHECK_OK(agc_arrays_run_all(&x));
+        double *values = agc_arrays_read_new(&x, t);
         for (int64_t n = 0; n < x.count[t]; n++) {
             values[n] *= factor;
         }
-        arrays_write(&x, t, values);
+        agc_arrays_write(&x, t, values);
         free(values);
-        CHECK_OK(error_rule(&x, 1, entries, &count));
+        CHECK_OK(agc_error_rule(&x, 1, entries, &count));
         for (int n = 0; n < count; n++) {
-            CHECK(error_entry_passed(&entries[n]) == (entries[n].t != t),
-                  "%s: %s times %.17g: %s: error %g, limit %g", text, tensor_info[t].name, factor,
-                  tensor_info[entries[n].t].name, entries[n].error, entries[n].limit);
+            CHECK(agc_error_entry_passed(&entries[n]) == (entries[n].t != t),
+                  "%s: %s times %.17g: %s: error %g, limit %g", text, agc_tensor_info[t].name, factor,
+                  agc_tensor_info[entries[n].t].name, entries[n].error, entries[n].limit);
         }
     }
-    arrays_destroy(&x);
+    agc_arrays_destroy(&x);
 }
 
 int main(void)

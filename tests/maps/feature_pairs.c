@@ -11,7 +11,8 @@ enum { ALL = 1000 };
  * times the error of the baseline, or of rounding the truth. */
 static int within(const struct error_entry *e, ag_dtype dtype)
 {
-    return error_entry_passed(e) && (dtype != AG_BF16 || e->error <= 4 * fmax(e->baseline, 4e-3 * e->truth));
+    return agc_error_entry_passed(e) &&
+           (dtype != AG_BF16 || e->error <= 4 * fmax(e->baseline, 4e-3 * e->truth));
 }
 
 static void check(const ag_check_case *s, const struct runner *r, const struct error_truth *truth,

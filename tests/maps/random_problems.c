@@ -33,9 +33,9 @@ static void check(const ag_check_case *s, const struct runner *r, const struct e
         plan.threads = threads;
         status = ag_check_problem(s, &options, &report);
     }
-    error_results(truth, x, &report);
+    agc_error_results(truth, x, &report);
     features_report(s, r->environment, status, &report);
-    summary_add(&summary, &report);
+    agc_summary_add(&summary, &report);
 }
 
 int main(void)
