@@ -4,7 +4,7 @@
 BUILD   = build
 PREFIX  = /usr/local
 JOBS   := $(shell nproc 2>/dev/null || echo 2)
-DEEP    = asan tsan valgrind limits qemu-x86_64 qemu-aarch64 fuzz
+DEEP    = dev asan tsan qemu-aarch64 fuzz
 CTEST   = ctest --output-on-failure --no-label-summary -j $(JOBS)
 
 .NOTPARALLEL:
@@ -29,16 +29,18 @@ demo:
 
 test:
 	@scripts/setup test
-	@scripts/build dev $(BUILD) $(JOBS)
+	@scripts/timed 'build dev' scripts/build dev $(BUILD) $(JOBS)
 	@$(CTEST) --test-dir $(BUILD)/dev
+	@scripts/test-minutes $(BUILD)/dev
 
-# One ctest run over all instrumented builds, so that it ends in one summary.
+# One ctest run over all builds, so that it ends in one summary. Of dev it runs the tests that have a prefix.
 test-deep:
 	@scripts/setup test-deep
-	@for preset in $(DEEP); do scripts/build $$preset $(BUILD) $(JOBS) || exit 1; done
+	@for preset in $(DEEP); do scripts/timed "build $$preset" scripts/build $$preset $(BUILD) $(JOBS) || exit 1; done
 	@mkdir -p $(BUILD)/deep
 	@for preset in $(DEEP); do echo "subdirs(\"$(abspath $(BUILD))/$$preset\")"; done >$(BUILD)/deep/CTestTestfile.cmake
-	@$(CTEST) --test-dir $(BUILD)/deep
+	@$(CTEST) -C deep -L deep --test-dir $(BUILD)/deep
+	@scripts/test-minutes $(BUILD)/deep
 
 test-python:
 	@scripts/setup test-python

@@ -121,7 +121,7 @@ static void check_random_case(const struct request *r, const ag_check_options *o
     ag_check_random(&c, r->given.seed, (uint64_t)n, AG_CHECK_SMALL);
     ag_status status = ag_check_problem(&c, options, &report);
     const char *message = status == AG_OK ? NULL : status == AG_NO_MEMORY ? "no memory" : ag_last_message();
-    summary_add(summary, &report);
+    agc_summary_add(summary, &report);
     summary->problems++;
     if (status == AG_OK && ag_check_failures(&report) == 0) {
         return;

@@ -62,7 +62,7 @@ void print_problem(const ag_check_case *c, const ag_check_report *report)
 {
     char text[TEXT_SIZE];
     struct style style = style_of(stdout);
-    struct counts counts = results_count(report);
+    struct counts counts = agc_results_count(report);
     problem_text(c, text);
     print_wrapped("problem", text);
     print_wrapped("plan", report->plan);

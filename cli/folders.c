@@ -52,8 +52,8 @@ bool folders_make(struct folders *folders, const char *path)
     const size_t length = strlen(path);
     struct folders *f = folders;
     bool done = true;
-    f->path = arrays_alloc((int64_t)length + 1, 1);
-    f->made = arrays_alloc((int64_t)length, sizeof *f->made);
+    f->path = agc_arrays_alloc((int64_t)length + 1, 1);
+    f->made = agc_arrays_alloc((int64_t)length, sizeof *f->made);
     f->count = 0;
     memcpy(f->path, path, length + 1);
     for (size_t end = 1; done && end <= length; end++) {

@@ -24,7 +24,7 @@ static inline ag_status call_map(int map, const ag_plan *plan, const ag_args *ar
 static inline void make_arrays(struct arrays *x, const char *text, const ag_options *options, uint64_t seed)
 {
     ag_problem p = AG_PROBLEM_INIT;
-    if (ag_problem_parse(text, &p) != AG_OK || arrays_create(x, &p, options, seed) != AG_OK) {
+    if (ag_problem_parse(text, &p) != AG_OK || agc_arrays_create(x, &p, options, seed) != AG_OK) {
         printf("'%s': %s\n", text, ag_last_message());
         exit(1);
     }
@@ -43,7 +43,7 @@ static inline size_t tensor_bytes(const struct arrays *x, enum tensor t)
 /* Does the problem have this tensor, and does one of these maps write it? */
 static inline int is_output(const struct arrays *x, enum tensor t, uint32_t maps)
 {
-    return (tensor_info[t].writers & maps) != 0 && x->data[t] != NULL && x->count[t] > 0;
+    return (agc_tensor_info[t].writers & maps) != 0 && x->data[t] != NULL && x->count[t] > 0;
 }
 
 static inline double element_value(const struct arrays *x, enum tensor t, const void *at)
@@ -62,8 +62,8 @@ static inline int same_tensor(const struct arrays *x, enum tensor t, const void 
         const char *a = (const char *)got + (size_t)n * size, *b = (const char *)wanted + (size_t)n * size;
         if (memcmp(a, b, size) != 0) {
             return CHECK(0, "%s: %s element %lld of %lld is %.17g instead of %.17g", label,
-                         tensor_info[t].name, (long long)n, (long long)x->count[t], element_value(x, t, a),
-                         element_value(x, t, b));
+                         agc_tensor_info[t].name, (long long)n, (long long)x->count[t],
+                         element_value(x, t, a), element_value(x, t, b));
         }
     }
     return CHECK(1, "%s", label);
@@ -86,7 +86,7 @@ static inline void keep_outputs(const struct arrays *x, void *kept[T_COUNT])
     for (enum tensor t = 0; t < T_COUNT; t++) {
         kept[t] = NULL;
         if (is_output(x, t, ALL_MAPS)) {
-            kept[t] = arrays_alloc(x->count[t], element_size(x, t));
+            kept[t] = agc_arrays_alloc(x->count[t], element_size(x, t));
             memcpy(kept[t], x->data[t], tensor_bytes(x, t));
         }
     }

@@ -192,11 +192,11 @@ static int bench_text(const struct request *r)
     struct arrays x;
     options.threads = (int32_t)r->threads;
     if (ag_problem_parse(r->text, &problem) != AG_OK ||
-        arrays_create(&x, &problem, &options, r->seed) != AG_OK) {
+        agc_arrays_create(&x, &problem, &options, r->seed) != AG_OK) {
         return usage_error("bench", "%s", ag_last_message());
     }
     const int status = time_problem(r, &x);
-    arrays_destroy(&x);
+    agc_arrays_destroy(&x);
     return status;
 }
 

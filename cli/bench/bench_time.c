@@ -46,7 +46,7 @@ static double visible_pairs(const struct arrays *x)
 {
     double pairs = 0;
     for (int64_t b = 0; b < x->p->batch; b++) {
-        const int64_t n_q = arrays_q_length(x, b), n_k = arrays_k_length(x, b);
+        const int64_t n_q = agc_arrays_q_length(x, b), n_k = agc_arrays_k_length(x, b);
         for (int64_t i = 0; i < n_q; i++) {
             pairs += (double)visible_keys(x->p, i, n_q, n_k);
         }
@@ -87,7 +87,7 @@ ag_status bench_begin(struct bench *b, struct arrays *x, uint32_t maps, int64_t 
         *r = (struct bench_result){.map = map, .flops = map->flops * work};
         status = ag_plan_workspace(x->plan, map->bit, &r->workspace_bytes);
         if (status == AG_OK && map->before != 0) {
-            status = arrays_run(x, map->before);
+            status = agc_arrays_run(x, map->before);
         }
     }
     return status;

@@ -172,18 +172,18 @@ static uint16_t bfloat16(float x)
 static void draw_numbers(struct numbers *x, uint64_t seed)
 {
     struct rng r;
-    rng_init(&r, seed, 0);
+    agc_rng_init(&r, seed, 0);
     for (int n = 0; n < VALUES; n++) {
-        x->values[n] = 0.25 + 0.5 * rng_uniform(&r);
+        x->values[n] = 0.25 + 0.5 * agc_rng_uniform(&r);
     }
     for (int n = 0; n < PROBE_TILES * PROBE_TILE; n++) {
-        x->tiles[n] = bfloat16((float)(2 * rng_uniform(&r) - 1));
+        x->tiles[n] = bfloat16((float)(2 * agc_rng_uniform(&r) - 1));
     }
     for (int n = 0; n < FED_BYTES / 4; n++) {
-        x->fed_f32[n] = (float)(2 * rng_uniform(&r) - 1);
+        x->fed_f32[n] = (float)(2 * agc_rng_uniform(&r) - 1);
     }
     for (int n = 0; n < FED_BYTES / 8; n++) {
-        x->fed_f64[n] = 2 * rng_uniform(&r) - 1;
+        x->fed_f64[n] = 2 * agc_rng_uniform(&r) - 1;
     }
 }
 

@@ -53,12 +53,12 @@ static void differentiate(const struct context *c, function f, int n, const doub
         struct inputs moved;
         memcpy(x, &c->example->x, sizeof x);
         for (int m = 0; m < INPUTS; m++) {
-            x[m] += stencil[p].at * STEP * direction[m];
+            x[m] += agc_stencil[p].at * STEP * direction[m];
         }
         memcpy(&moved, x, sizeof moved);
         f(c, &moved, value);
         for (int m = 0; m < n; m++) {
-            result[m] += stencil[p].weight / STEP * value[m];
+            result[m] += agc_stencil[p].weight / STEP * value[m];
         }
     }
 }
@@ -120,11 +120,11 @@ static void check_gradients(const struct context *c)
     }
     memcpy(dx, &e->dx, sizeof dx);
     const char *names[] = {"dWq", "dWk", "dWv", "dWo"};
-    results_add(&e->checks, distance(dx, found, ROWS), DIFFERENCE_LIMIT, "dX: finite differences of f");
+    agc_results_add(&e->checks, distance(dx, found, ROWS), DIFFERENCE_LIMIT, "dX: finite differences of f");
     for (int w = 0; w < 4; w++) {
         int first = ROWS + w * SQUARE;
         double residual = distance(dx + first, found + first, SQUARE);
-        results_add(&e->checks, residual, DIFFERENCE_LIMIT, "%s: finite differences of f", names[w]);
+        agc_results_add(&e->checks, residual, DIFFERENCE_LIMIT, "%s: finite differences of f", names[w]);
     }
 }
 
@@ -139,8 +139,9 @@ static void check_softmax(struct example *e)
         const double *r = dS + row * TOKENS;
         sum = worse(sum, fabs(dot(r, ones, TOKENS)) / absolute_dot(r, ones, TOKENS));
     }
-    results_add(&e->checks, distance(dS, e->dP_J, TOKENS), IDENTITY_LIMIT, "dS: row 0 of head 0 = dP_0 J");
-    results_add(&e->checks, sum, IDENTITY_LIMIT, "dS: every row sums to 0");
+    agc_results_add(&e->checks, distance(dS, e->dP_J, TOKENS), IDENTITY_LIMIT,
+                    "dS: row 0 of head 0 = dP_0 J");
+    agc_results_add(&e->checks, sum, IDENTITY_LIMIT, "dS: every row sums to 0");
 }
 
 /* ---- Directions -------------------------------------------------------------------------------- */
@@ -176,14 +177,14 @@ static void check_directions(const struct context *c)
     run_along(c, 2.3, &u);
     memcpy(dx, &e->dx, sizeof dx);
     differentiate(c, output, ROWS, t.t, found);
-    results_add(list, distance(t.tY, found, ROWS), DIFFERENCE_LIMIT, "jvp: tY, finite differences of Y");
+    agc_results_add(list, distance(t.tY, found, ROWS), DIFFERENCE_LIMIT, "jvp: tY, finite differences of Y");
     differentiate(c, gradient, INPUTS, t.t, found);
-    results_add(list, distance(t.Ht, found, INPUTS), DIFFERENCE_LIMIT,
-                "vjp_jvp: H t, differences of gradients");
-    results_add(list, dots_differ(e->da.Y, t.tY, ROWS, dx, t.t, INPUTS), IDENTITY_LIMIT,
-                "adjoint: <dY, tY> = <gradients, t>");
-    results_add(list, dots_differ(u.t, t.Ht, INPUTS, t.t, u.Ht, INPUTS), IDENTITY_LIMIT,
-                "symmetry: <u, H t> = <t, H u>");
+    agc_results_add(list, distance(t.Ht, found, INPUTS), DIFFERENCE_LIMIT,
+                    "vjp_jvp: H t, differences of gradients");
+    agc_results_add(list, dots_differ(e->da.Y, t.tY, ROWS, dx, t.t, INPUTS), IDENTITY_LIMIT,
+                    "adjoint: <dY, tY> = <gradients, t>");
+    agc_results_add(list, dots_differ(u.t, t.Ht, INPUTS, t.t, u.Ht, INPUTS), IDENTITY_LIMIT,
+                    "symmetry: <u, H t> = <t, H u>");
 }
 
 void example_check(struct layer *layer, struct example *example)

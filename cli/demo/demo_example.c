@@ -104,5 +104,5 @@ void example_run(struct layer *layer, struct example *e)
 
 bool example_passed(const struct example *e)
 {
-    return results_count(&e->checks).failed == 0 && e->new_f < e->f;
+    return agc_results_count(&e->checks).failed == 0 && e->new_f < e->f;
 }

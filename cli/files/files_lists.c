@@ -39,7 +39,7 @@ static int take_integers(struct run *run, enum list l)
     if (status != EXIT_PASS) {
         return status;
     }
-    int64_t *values = arrays_alloc(array->shape[0], sizeof *values);
+    int64_t *values = agc_arrays_alloc(array->shape[0], sizeof *values);
     for (int64_t n = 0; n < array->shape[0]; n++) {
         values[n] =
             array->dtype == AG_IO_I64 ? ((const int64_t *)array->data)[n] : ((const int32_t *)array->data)[n];
@@ -108,7 +108,7 @@ static int take_buckets(struct run *run)
         return run_input_error(run, &run->lists[LIST_BUCKETS],
                                "has %lld entries: it must have 2R + 1, for -R to R", (long long)count);
     }
-    run->buckets = arrays_alloc(count, sizeof *run->buckets);
+    run->buckets = agc_arrays_alloc(count, sizeof *run->buckets);
     for (int64_t n = 0; n < count; n++) {
         if (values[n] < 0 || values[n] > INT32_MAX) {
             return run_input_error(run, &run->lists[LIST_BUCKETS],
@@ -140,7 +140,7 @@ static int take_slopes(struct run *run)
         return run_input_error(run, &run->lists[LIST_SLOPES], "has %lld slopes for %lld heads",
                                (long long)array->shape[0], (long long)run->problem.heads);
     }
-    run->slopes = arrays_alloc(array->shape[0], sizeof *run->slopes);
+    run->slopes = agc_arrays_alloc(array->shape[0], sizeof *run->slopes);
     ag_convert(run->slopes, AG_F64, array->data, array->dtype, array->shape[0]);
     run->problem.alibi_slopes = run->slopes;
     return EXIT_PASS;

@@ -24,12 +24,12 @@ static void make_results(struct run *run)
 {
     for (enum tensor t = 0; t < T_COUNT; t++) {
         int64_t size[4];
-        if ((tensor_info[t].writers & run->maps) == 0 || !tensor_size(run->p, t, size)) {
+        if ((agc_tensor_info[t].writers & run->maps) == 0 || !agc_tensor_size(run->p, t, size)) {
             continue;
         }
-        run->results[t] =
-            arrays_alloc(size[0] * size[1] * size[2] * size[3], ag_dtype_size(tensor_dtype(run->p, t)));
-        *run_tensor(run, t) = tensor_view(run->p, t, run->results[t]);
+        run->results[t] = agc_arrays_alloc(size[0] * size[1] * size[2] * size[3],
+                                           ag_dtype_size(agc_tensor_dtype(run->p, t)));
+        *run_tensor(run, t) = agc_tensor_view(run->p, t, run->results[t]);
     }
 }
 
@@ -60,7 +60,7 @@ int run_maps(struct run *run)
         return run_library_error(run);
     }
     make_results(run);
-    void *workspace = arrays_alloc((int64_t)bytes, 1);
+    void *workspace = agc_arrays_alloc((int64_t)bytes, 1);
     status = call_maps(run, workspace, bytes);
     free(workspace);
     return status == AG_OK ? EXIT_PASS : run_library_error(run);

@@ -102,7 +102,8 @@ static bool any_given(const struct run *run, enum tensor_role role, uint32_t map
     bool any = false;
     for (size_t n = 0; n < TENSOR_OPTIONS; n++) {
         enum tensor t = tensor_options[n].t;
-        any = any || (tensor_info[t].role == role && (tensor_options[n].map & maps) != 0 && given(run, t));
+        any =
+            any || (agc_tensor_info[t].role == role && (tensor_options[n].map & maps) != 0 && given(run, t));
     }
     return any;
 }
@@ -132,9 +133,9 @@ static int check_required(const struct run *run)
 static int check_partners(const struct run *run)
 {
     for (int n = 0; n < FAMILY_VARIABLES; n++) {
-        if (given(run, families[n].t) && !given(run, families[n].x)) {
-            return usage_error(run->command, "--%s needs --%s", run->tensors[families[n].t].option,
-                               run->tensors[families[n].x].option);
+        if (given(run, agc_families[n].t) && !given(run, agc_families[n].x)) {
+            return usage_error(run->command, "--%s needs --%s", run->tensors[agc_families[n].t].option,
+                               run->tensors[agc_families[n].x].option);
         }
     }
     if (run->lists[LIST_BUCKETS].path != NULL && !given(run, T_TABLE)) {

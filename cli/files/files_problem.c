@@ -192,10 +192,10 @@ static void set_shape(ag_io_array *array, const int64_t size[4], int ndim)
 
 ag_io_array run_file_array(const struct run *run, enum tensor t)
 {
-    ag_io_array array = {.name = tensor_info[t].name, .dtype = tensor_dtype(run->p, t)};
+    ag_io_array array = {.name = agc_tensor_info[t].name, .dtype = agc_tensor_dtype(run->p, t)};
     int64_t size[4] = {0, 0, 0, 0};
-    tensor_size(run->p, t, size);
-    switch (tensor_info[t].shape) {
+    agc_tensor_size(run->p, t, size);
+    switch (agc_tensor_info[t].shape) {
     case SHAPE_BIAS: set_shape(&array, size, array_of(run, T_BIAS)->ndim); break;
     case SHAPE_MASK: set_shape(&array, size, array_of(run, T_MASK)->ndim); break;
     case SHAPE_SINK: set_shape(&array, (int64_t[4]){0, 0, 0, size[1]}, 1); break;
@@ -208,7 +208,7 @@ ag_io_array run_file_array(const struct run *run, enum tensor t)
         } else {
             set_shape(&array, size, array_of(run, T_Q)->ndim);
         }
-        array.ndim -= tensor_info[t].shape == SHAPE_ROW;
+        array.ndim -= agc_tensor_info[t].shape == SHAPE_ROW;
     }
     return array;
 }
@@ -267,7 +267,7 @@ static int check_tensor(const struct run *run, enum tensor t)
 
 ag_tensor *run_tensor(struct run *run, enum tensor t)
 {
-    return (ag_tensor *)(void *)((char *)&run->args + tensor_info[t].offset);
+    return (ag_tensor *)(void *)((char *)&run->args + agc_tensor_info[t].offset);
 }
 
 static int take_tensors(struct run *run)
@@ -279,7 +279,7 @@ static int take_tensors(struct run *run)
             if (status != EXIT_PASS) {
                 return status;
             }
-            *run_tensor(run, t) = tensor_view(run->p, t, array_of(run, t)->data);
+            *run_tensor(run, t) = agc_tensor_view(run->p, t, array_of(run, t)->data);
         }
     }
     if ((run->maps & AG_MAP_VJP) && array_of(run, T_D_O) == NULL) {

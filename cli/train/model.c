@@ -48,7 +48,7 @@ static void add_layer(struct model *m, int64_t l)
 static void add_views(struct model *m)
 {
     const int64_t a_layer = 3 + ag_layer_param_count(m->layer);
-    m->views = arrays_alloc(3 + m->shape.layers * a_layer, sizeof *m->views);
+    m->views = agc_arrays_alloc(3 + m->shape.layers * a_layer, sizeof *m->views);
     add_view(m, MODEL_BYTES, m->shape.width, "embedding");
     for (int64_t l = 0; l < m->shape.layers; l++) {
         add_layer(m, l);
@@ -75,7 +75,7 @@ static void add_params(struct model *m)
     const int64_t width = m->shape.width, table = m->shape.heads * (m->reach + 1);
     const int64_t weights = ag_layer_size(m->layer);
     int64_t at = MODEL_BYTES * width;
-    m->params = arrays_alloc(3 + 3 * m->shape.layers, sizeof *m->params);
+    m->params = agc_arrays_alloc(3 + 3 * m->shape.layers, sizeof *m->params);
     add_param(m, 0, at, 0, NULL);
     for (int64_t l = 0; l < m->shape.layers; l++, at += m->layer_count) {
         char *copy = m->copy;
@@ -95,9 +95,9 @@ static void add_params(struct model *m)
 static void fill(float *to, int64_t count, double deviation, uint64_t seed, uint64_t stream)
 {
     struct rng r;
-    rng_init(&r, seed, stream);
+    agc_rng_init(&r, seed, stream);
     for (int64_t i = 0; i < count; i++) {
-        to[i] = (float)((2 * rng_uniform(&r) - 1) * sqrt(3) * deviation);
+        to[i] = (float)((2 * agc_rng_uniform(&r) - 1) * sqrt(3) * deviation);
     }
 }
 
@@ -180,7 +180,7 @@ static ag_status create_layer(struct model *m, int64_t threads)
 
 static void *zeros(int64_t count, size_t size)
 {
-    void *memory = arrays_alloc(count, size);
+    void *memory = agc_arrays_alloc(count, size);
     memset(memory, 0, (size_t)count * size);
     return memory;
 }
@@ -224,9 +224,9 @@ static void allocate_rows(struct model *m)
 
 static void allocate_layer(struct model *m)
 {
-    m->workspace = arrays_alloc((int64_t)m->workspace_bytes, 1);
-    m->saved = arrays_alloc(m->shape.layers, m->saved_bytes);
-    m->d_saved = arrays_alloc((int64_t)m->d_saved_bytes, 1);
+    m->workspace = agc_arrays_alloc((int64_t)m->workspace_bytes, 1);
+    m->saved = agc_arrays_alloc(m->shape.layers, m->saved_bytes);
+    m->d_saved = agc_arrays_alloc((int64_t)m->d_saved_bytes, 1);
 }
 
 static ag_status find_sizes(struct model *m)

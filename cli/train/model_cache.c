@@ -34,18 +34,18 @@ ag_status model_cache_create(struct model_cache *c, const struct model *m, int64
         model_cache_destroy(c);
         return status;
     }
-    c->workspace = arrays_alloc((int64_t)c->workspace_bytes, 1);
-    c->k = arrays_alloc(layers * m->shape.context * width, narrow);
-    c->v = arrays_alloc(layers * m->shape.context * width, narrow);
-    c->normed = arrays_alloc(layers * 2 * width, sizeof *c->normed);
-    c->x = arrays_alloc(width, sizeof *c->x);
+    c->workspace = agc_arrays_alloc((int64_t)c->workspace_bytes, 1);
+    c->k = agc_arrays_alloc(layers * m->shape.context * width, narrow);
+    c->v = agc_arrays_alloc(layers * m->shape.context * width, narrow);
+    c->normed = agc_arrays_alloc(layers * 2 * width, sizeof *c->normed);
+    c->x = agc_arrays_alloc(width, sizeof *c->x);
     for (int n = 0; n < 4; n++) {
-        c->row[n] = arrays_alloc(2 * width, sizeof *c->row[n]);
+        c->row[n] = agc_arrays_alloc(2 * width, sizeof *c->row[n]);
     }
-    c->q = arrays_alloc(width, narrow);
-    c->o = arrays_alloc(width, narrow);
+    c->q = agc_arrays_alloc(width, narrow);
+    c->o = agc_arrays_alloc(width, narrow);
     if (m->copy != NULL) {
-        c->weights = arrays_alloc(weights, sizeof *c->weights);
+        c->weights = agc_arrays_alloc(weights, sizeof *c->weights);
         ag_convert(c->weights, AG_F32, m->copy, m->shape.dtype, weights);
     }
     return AG_OK;

@@ -87,7 +87,7 @@ static unsigned char choose(const float *p, double temperature, struct rng *r)
         weights[v] = temperature > 0 ? pow((double)p[v] / (double)p[best], 1 / temperature) : v == best;
         sum += weights[v];
     }
-    double rest = rng_uniform(r) * sum;
+    double rest = agc_rng_uniform(r) * sum;
     for (int v = 0; v < MODEL_BYTES; v++) {
         rest -= weights[v];
         if (rest < 0) {
@@ -149,7 +149,7 @@ static ag_status write_one(const struct sample *s, struct writer *writer, int64_
     const int64_t prompt = (int64_t)strlen(s->prompt);
     ag_status status = AG_OK;
     struct rng r;
-    rng_init(&r, s->seed, (uint64_t)number);
+    agc_rng_init(&r, s->seed, (uint64_t)number);
     memcpy(writer->text, s->prompt, (size_t)prompt);
     writer->cache.length = 0;
     for (int64_t n = prompt; n < prompt + s->length && status == AG_OK; n++) {
@@ -169,9 +169,9 @@ static int write_all(const struct sample *s, struct model *model)
     struct writer writer = {.model = model};
     ag_status status = model_cache_create(&writer.cache, model, s->threads);
     counter_begin(&writer.counter, s->count * s->length);
-    writer.text = arrays_alloc((int64_t)strlen(s->prompt) + s->length, 1);
-    writer.batch.tokens = arrays_alloc(model->rows, sizeof *writer.batch.tokens);
-    writer.batch.targets = arrays_alloc(model->rows, sizeof *writer.batch.targets);
+    writer.text = agc_arrays_alloc((int64_t)strlen(s->prompt) + s->length, 1);
+    writer.batch.tokens = agc_arrays_alloc(model->rows, sizeof *writer.batch.tokens);
+    writer.batch.targets = agc_arrays_alloc(model->rows, sizeof *writer.batch.targets);
     for (int64_t n = 0; n < s->count && status == AG_OK; n++) {
         status = write_one(s, &writer, n);
     }

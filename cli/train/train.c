@@ -63,7 +63,7 @@ static int run_model(struct train *train, const struct data *data, const struct 
     if (status != EXIT_PASS) {
         return status;
     }
-    state.losses = arrays_alloc(train->settings.steps, sizeof *state.losses);
+    state.losses = agc_arrays_alloc(train->settings.steps, sizeof *state.losses);
     if (c == NULL) {
         state.scale.scale = train->settings.shape.dtype == AG_F16 ? state.scale.scale : 1;
         model_init(&model, train->settings.seed);

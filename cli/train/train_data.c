@@ -34,10 +34,10 @@ static uint64_t hash_of(const unsigned char *bytes, int64_t size)
 static bool read_all(struct data *data, FILE *file)
 {
     int64_t room = 1 << 16;
-    data->bytes = arrays_alloc(room, 1);
+    data->bytes = agc_arrays_alloc(room, 1);
     for (size_t got = 1; got > 0;) {
         if (data->size == room) {
-            unsigned char *larger = arrays_alloc(2 * room, 1);
+            unsigned char *larger = agc_arrays_alloc(2 * room, 1);
             memcpy(larger, data->bytes, (size_t)room);
             free(data->bytes);
             data->bytes = larger;
@@ -88,7 +88,7 @@ static void draw_text(const struct data *data, bool held_out, int64_t context, s
 {
     const int64_t kept = held_out_bytes(data->size), trained = data->size - kept;
     const int64_t first = held_out ? trained : 0, length = held_out ? kept : trained;
-    const unsigned char *piece = data->bytes + first + rng_range(r, 0, length - context - 1);
+    const unsigned char *piece = data->bytes + first + agc_rng_range(r, 0, length - context - 1);
     memcpy(tokens, piece, (size_t)context);
     for (int64_t i = 0; i < context; i++) {
         targets[i] = piece[i + 1];
@@ -100,7 +100,7 @@ static void draw_text(const struct data *data, bool held_out, int64_t context, s
 static void shuffle(int64_t *numbers, int64_t count, struct rng *r)
 {
     for (int64_t i = count - 1; i > 0; i--) {
-        const int64_t other = rng_range(r, 0, i), kept = numbers[i];
+        const int64_t other = agc_rng_range(r, 0, i), kept = numbers[i];
         numbers[i] = numbers[other];
         numbers[other] = kept;
     }
@@ -117,7 +117,7 @@ static void draw_recall(int64_t context, struct rng *r, unsigned char *tokens, i
     unsigned char value[KEYS];
     for (int64_t k = 0; k < KEYS; k++) {
         keys[k] = k;
-        value[k] = (unsigned char)('A' + rng_range(r, 0, VALUES - 1));
+        value[k] = (unsigned char)('A' + agc_rng_range(r, 0, VALUES - 1));
     }
     shuffle(keys, KEYS, r);
     for (int64_t slot = 0; slot < slots; slot++) {
@@ -137,7 +137,7 @@ void data_draw(const struct data *data, const struct model_shape *shape, struct 
 {
     struct rng r;
     /* even streams are for training, odd ones for the test */
-    rng_init(&r, draw.seed, 2 * draw.number + (draw.held_out ? 1 : 0));
+    agc_rng_init(&r, draw.seed, 2 * draw.number + (draw.held_out ? 1 : 0));
     for (int64_t b = 0; b < shape->batch; b++) {
         unsigned char *tokens = batch->tokens + b * shape->context;
         int16_t *targets = batch->targets + b * shape->context;

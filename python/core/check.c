@@ -33,7 +33,7 @@ PyObject *core_check(PyObject *module, PyObject *args, PyObject *keywords)
     static char *names[] = {"problem", "seed", "backend", "threads", NULL};
     ag_check_case c = {.problem = AG_PROBLEM_INIT};
     ag_options plan = AG_OPTIONS_INIT;
-    ag_check_report report;
+    ag_check_report report = {.count = 0};
     const char *text;
     unsigned long long seed = 0;
     int backend = 0, threads = 0;

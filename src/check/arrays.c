@@ -8,14 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-const struct tensor_info tensor_info[T_COUNT] = {
+const struct agc_tensor_info agc_tensor_info[T_COUNT] = {
 #define ARRAYS_INFO(field, number, shape, kind, role, writers, acc)                                          \
     {#field, offsetof(ag_args, field), shape, kind, role, writers, acc},
     ARRAYS_TENSORS(ARRAYS_INFO)
 #undef ARRAYS_INFO
 };
 
-const struct family families[FAMILY_COUNT] = {
+const struct family agc_families[FAMILY_COUNT] = {
     {T_Q, T_DQ, T_TQ, T_TDQ},
     {T_K, T_DK, T_TK, T_TDK},
     {T_V, T_DV, T_TV, T_TDV},
@@ -31,7 +31,7 @@ enum { STREAM_BUCKETS = T_COUNT, STREAM_SLOPES, STREAM_Q_LENGTHS, STREAM_K_LENGT
 
 static void *copy_of(const void *source, int64_t count, size_t size)
 {
-    void *memory = arrays_alloc(count, size);
+    void *memory = agc_arrays_alloc(count, size);
     if (count > 0) {
         memcpy(memory, source, (size_t)count * size);
     }
@@ -91,29 +91,29 @@ static ag_dtype kind_dtype(const ag_problem *p, enum tensor_kind kind)
     return 0;
 }
 
-int tensor_size(const ag_problem *p, enum tensor t, int64_t size[4])
+int agc_tensor_size(const ag_problem *p, enum tensor t, int64_t size[4])
 {
-    if (!has_shape(p, tensor_info[t].shape)) {
+    if (!has_shape(p, agc_tensor_info[t].shape)) {
         return 0;
     }
-    shape_size(p, tensor_info[t].shape, size);
+    shape_size(p, agc_tensor_info[t].shape, size);
     return 1;
 }
 
-ag_dtype tensor_dtype(const ag_problem *p, enum tensor t)
+ag_dtype agc_tensor_dtype(const ag_problem *p, enum tensor t)
 {
-    return kind_dtype(p, tensor_info[t].kind);
+    return kind_dtype(p, agc_tensor_info[t].kind);
 }
 
 static size_t element_size(const struct arrays *x, enum tensor t)
 {
-    return tensor_info[t].kind == KIND_U8 ? 1 : ag_dtype_size(x->dtype[t]);
+    return agc_tensor_info[t].kind == KIND_U8 ? 1 : ag_dtype_size(x->dtype[t]);
 }
 
 /* Rows of packed sequences have all heads side by side; everything else is dense in the axes' order. */
 static int is_packed_tensor(const ag_problem *p, enum tensor t)
 {
-    return (p->flags & AG_PACKED) != 0 && tensor_info[t].shape <= SHAPE_ROW;
+    return (p->flags & AG_PACKED) != 0 && agc_tensor_info[t].shape <= SHAPE_ROW;
 }
 
 static int is_packed(const struct arrays *x, enum tensor t)
@@ -121,25 +121,25 @@ static int is_packed(const struct arrays *x, enum tensor t)
     return is_packed_tensor(x->p, t);
 }
 
-ag_tensor tensor_view(const ag_problem *p, enum tensor t, const void *data)
+ag_tensor agc_tensor_view(const ag_problem *p, enum tensor t, const void *data)
 {
     int64_t size[4] = {0, 0, 0, 0};
-    tensor_size(p, t, size);
+    agc_tensor_size(p, t, size);
     return is_packed_tensor(p, t) ? ag_bnhd(data, size[1], size[2], size[3])
                                   : ag_bhnd(data, size[1], size[2], size[3]);
 }
 
 static ag_tensor dense_view(const struct arrays *x, enum tensor t)
 {
-    return tensor_view(x->p, t, x->data[t]);
+    return agc_tensor_view(x->p, t, x->data[t]);
 }
 
-ag_tensor *arrays_tensor(struct arrays *x, enum tensor t)
+ag_tensor *agc_arrays_tensor(struct arrays *x, enum tensor t)
 {
-    return (ag_tensor *)(void *)((char *)&x->args + tensor_info[t].offset);
+    return (ag_tensor *)(void *)((char *)&x->args + agc_tensor_info[t].offset);
 }
 
-int64_t arrays_q_length(const struct arrays *x, int64_t b)
+int64_t agc_arrays_q_length(const struct arrays *x, int64_t b)
 {
     if (x->q_packed != NULL) {
         return x->q_packed[b + 1] - x->q_packed[b];
@@ -147,7 +147,7 @@ int64_t arrays_q_length(const struct arrays *x, int64_t b)
     return x->q_lengths != NULL ? x->q_lengths[b] : x->p->q_len;
 }
 
-int64_t arrays_k_length(const struct arrays *x, int64_t b)
+int64_t agc_arrays_k_length(const struct arrays *x, int64_t b)
 {
     if (x->k_packed != NULL) {
         return x->k_packed[b + 1] - x->k_packed[b];
@@ -155,10 +155,10 @@ int64_t arrays_k_length(const struct arrays *x, int64_t b)
     return x->kv_lengths != NULL ? x->kv_lengths[b] : x->p->kv_len;
 }
 
-int64_t arrays_index(const struct arrays *x, enum tensor t, int64_t b, int64_t h, int64_t i, int64_t c)
+int64_t agc_arrays_index(const struct arrays *x, enum tensor t, int64_t b, int64_t h, int64_t i, int64_t c)
 {
     const int64_t *size = x->size[t];
-    enum tensor_shape shape = tensor_info[t].shape;
+    enum tensor_shape shape = agc_tensor_info[t].shape;
     ag_tensor view = dense_view(x, t);
     if (is_packed(x, t)) {
         i += shape == SHAPE_K || shape == SHAPE_V ? x->k_packed[b] : x->q_packed[b];
@@ -181,10 +181,10 @@ static void find_sequence(const int64_t *starts, int64_t batch, int64_t position
     }
 }
 
-void arrays_position(const struct arrays *x, enum tensor t, int64_t element, int64_t position[4])
+void agc_arrays_position(const struct arrays *x, enum tensor t, int64_t element, int64_t position[4])
 {
     const int64_t *size = x->size[t];
-    const enum tensor_shape shape = tensor_info[t].shape;
+    const enum tensor_shape shape = agc_tensor_info[t].shape;
     const int packed = is_packed(x, t);
     const int64_t inner =
         packed ? size[1] : size[2]; /* the axis before the channels: [n][h][c] or [h][n][c] */
@@ -204,7 +204,7 @@ void arrays_position(const struct arrays *x, enum tensor t, int64_t element, int
 static void to_f64(const struct arrays *x, enum tensor t, double *values)
 {
     const uint8_t *bytes = x->data[t];
-    if (tensor_info[t].kind != KIND_U8) {
+    if (agc_tensor_info[t].kind != KIND_U8) {
         ag_convert(values, AG_F64, x->data[t], x->dtype[t], x->count[t]);
         return;
     }
@@ -216,7 +216,7 @@ static void to_f64(const struct arrays *x, enum tensor t, double *values)
 static void from_f64(struct arrays *x, enum tensor t, const double *values)
 {
     uint8_t *bytes = x->data[t];
-    if (tensor_info[t].kind != KIND_U8) {
+    if (agc_tensor_info[t].kind != KIND_U8) {
         ag_convert(x->data[t], x->dtype[t], values, AG_F64, x->count[t]);
         return;
     }
@@ -237,40 +237,40 @@ static void swap_axes(const int64_t size[4], double *memory, double *outside, in
     }
 }
 
-void arrays_read(const struct arrays *x, enum tensor t, double *values)
+void agc_arrays_read(const struct arrays *x, enum tensor t, double *values)
 {
     if (!is_packed(x, t)) {
         to_f64(x, t, values);
         return;
     }
-    double *memory = arrays_alloc(x->count[t], sizeof *memory);
+    double *memory = agc_arrays_alloc(x->count[t], sizeof *memory);
     to_f64(x, t, memory);
     swap_axes(x->size[t], memory, values, 0);
-    arrays_free(memory);
+    agc_arrays_free(memory);
 }
 
-void arrays_write(struct arrays *x, enum tensor t, const double *values)
+void agc_arrays_write(struct arrays *x, enum tensor t, const double *values)
 {
     if (!is_packed(x, t)) {
         from_f64(x, t, values);
         return;
     }
-    double *memory = arrays_alloc(x->count[t], sizeof *memory);
+    double *memory = agc_arrays_alloc(x->count[t], sizeof *memory);
     double *outside = copy_of(values, x->count[t], sizeof *values);
     swap_axes(x->size[t], memory, outside, 1);
     from_f64(x, t, memory);
-    arrays_free(outside);
-    arrays_free(memory);
+    agc_arrays_free(outside);
+    agc_arrays_free(memory);
 }
 
-double *arrays_read_new(const struct arrays *x, enum tensor t)
+double *agc_arrays_read_new(const struct arrays *x, enum tensor t)
 {
-    double *values = arrays_alloc(x->count[t], sizeof *values);
-    arrays_read(x, t, values);
+    double *values = agc_arrays_alloc(x->count[t], sizeof *values);
+    agc_arrays_read(x, t, values);
     return values;
 }
 
-int64_t arrays_read_element(const struct arrays *x, enum tensor t, int64_t n)
+int64_t agc_arrays_read_element(const struct arrays *x, enum tensor t, int64_t n)
 {
     const int64_t *size = x->size[t];
     if (!is_packed(x, t)) {
@@ -280,7 +280,7 @@ int64_t arrays_read_element(const struct arrays *x, enum tensor t, int64_t n)
     return (row * size[1] + h) * size[3] + c;
 }
 
-double *arrays_f64(const struct arrays *x, enum tensor t)
+double *agc_arrays_f64(const struct arrays *x, enum tensor t)
 {
     return x->dtype[t] == AG_F64 ? x->data[t] : NULL;
 }
@@ -290,16 +290,16 @@ double *arrays_f64(const struct arrays *x, enum tensor t)
 static void fill_normal(struct arrays *x, enum tensor t)
 {
     struct rng r;
-    double *values = arrays_alloc(x->count[t], sizeof *values);
-    rng_init(&r, x->seed, (uint64_t)t);
+    double *values = agc_arrays_alloc(x->count[t], sizeof *values);
+    agc_rng_init(&r, x->seed, (uint64_t)t);
     for (int64_t n = 0; n < x->count[t]; n++) {
-        values[n] = rng_normal(&r);
-        if (t == T_BIAS && rng_chance(&r, 0.05)) {
+        values[n] = agc_rng_normal(&r);
+        if (t == T_BIAS && agc_rng_chance(&r, 0.05)) {
             values[n] = -INFINITY;
         }
     }
     from_f64(x, t, values);
-    arrays_free(values);
+    agc_arrays_free(values);
 }
 
 /* Masks a tenth of the rows completely, if there are several, and a fifth of the other entries. */
@@ -308,27 +308,27 @@ static void fill_mask(struct arrays *x)
     struct rng r;
     const int64_t *size = x->size[T_MASK];
     uint8_t *mask = x->data[T_MASK];
-    rng_init(&r, x->seed, T_MASK);
+    agc_rng_init(&r, x->seed, T_MASK);
     for (int64_t row = 0; row < size[0] * size[1] * size[2]; row++) {
-        int hidden = rng_chance(&r, 0.1) && size[2] > 1;
+        int hidden = agc_rng_chance(&r, 0.1) && size[2] > 1;
         for (int64_t j = 0; j < size[3]; j++) {
-            mask[row * size[3] + j] = !hidden && rng_chance(&r, 0.8);
+            mask[row * size[3] + j] = !hidden && agc_rng_chance(&r, 0.8);
         }
     }
 }
 
 static int64_t draw_length(struct rng *r, int64_t longest)
 {
-    int64_t length = rng_range(r, 0, longest);
-    double kind = rng_uniform(r);
+    int64_t length = agc_rng_range(r, 0, longest);
+    double kind = agc_rng_uniform(r);
     return kind < 0.1 ? 0 : kind < 0.5 ? longest : length;
 }
 
 static int64_t *draw_lengths(const struct arrays *x, uint64_t stream, int64_t longest)
 {
     struct rng r;
-    int64_t *lengths = arrays_alloc(x->p->batch, sizeof *lengths);
-    rng_init(&r, x->seed, stream);
+    int64_t *lengths = agc_arrays_alloc(x->p->batch, sizeof *lengths);
+    agc_rng_init(&r, x->seed, stream);
     for (int64_t b = 0; b < x->p->batch; b++) {
         lengths[b] = draw_length(&r, longest);
     }
@@ -338,8 +338,8 @@ static int64_t *draw_lengths(const struct arrays *x, uint64_t stream, int64_t lo
 static int64_t *draw_packed(const struct arrays *x, uint64_t stream, int64_t longest, int64_t total)
 {
     struct rng r;
-    int64_t *starts = arrays_alloc(x->p->batch + 1, sizeof *starts);
-    rng_init(&r, x->seed, stream);
+    int64_t *starts = agc_arrays_alloc(x->p->batch + 1, sizeof *starts);
+    agc_rng_init(&r, x->seed, stream);
     starts[0] = 0;
     for (int64_t b = 0; b < x->p->batch; b++) {
         int64_t left = total - starts[b];
@@ -348,10 +348,10 @@ static int64_t *draw_packed(const struct arrays *x, uint64_t stream, int64_t lon
     return starts;
 }
 
-void arrays_random_lengths(struct arrays *x)
+void agc_arrays_random_lengths(struct arrays *x)
 {
-    arrays_free(x->q_lengths);
-    arrays_free(x->kv_lengths);
+    agc_arrays_free(x->q_lengths);
+    agc_arrays_free(x->kv_lengths);
     x->args.q_lengths = x->q_lengths = draw_lengths(x, STREAM_Q_LENGTHS, x->p->q_len);
     x->args.kv_lengths = x->kv_lengths = draw_lengths(x, STREAM_K_LENGTHS, x->p->kv_len);
 }
@@ -370,10 +370,10 @@ static void take_buckets(struct arrays *x)
     if (p->buckets != NULL) {
         x->buckets = copy_of(p->buckets, count, sizeof *p->buckets);
     } else {
-        x->buckets = arrays_alloc(count, sizeof *x->buckets);
-        rng_init(&r, x->seed, STREAM_BUCKETS);
+        x->buckets = agc_arrays_alloc(count, sizeof *x->buckets);
+        agc_rng_init(&r, x->seed, STREAM_BUCKETS);
         for (int64_t n = 0; n < count; n++) {
-            x->buckets[n] = (int32_t)rng_range(&r, 0, p->table_buckets - 1);
+            x->buckets[n] = (int32_t)agc_rng_range(&r, 0, p->table_buckets - 1);
         }
     }
     x->given.buckets = x->buckets;
@@ -389,10 +389,10 @@ static void take_slopes(struct arrays *x)
     if (p->alibi_slopes != NULL) {
         x->slopes = copy_of(p->alibi_slopes, p->heads, sizeof *p->alibi_slopes);
     } else {
-        x->slopes = arrays_alloc(p->heads, sizeof *x->slopes);
-        rng_init(&r, x->seed, STREAM_SLOPES);
+        x->slopes = agc_arrays_alloc(p->heads, sizeof *x->slopes);
+        agc_rng_init(&r, x->seed, STREAM_SLOPES);
         for (int64_t h = 0; h < p->heads; h++) {
-            x->slopes[h] = rng_uniform(&r);
+            x->slopes[h] = agc_rng_uniform(&r);
         }
     }
     x->given.alibi_slopes = x->slopes;
@@ -405,12 +405,12 @@ static ag_status make_plan(struct arrays *x, const ag_options *options)
     uint32_t maps = AG_MAP_FORWARD | AG_MAP_VJP | AG_MAP_JVP | AG_MAP_VJP_JVP;
     ag_status status = ag_plan_create(&x->plan, &x->given, options);
     if (status == AG_OK) {
-        memory_hold_plan(x->plan);
+        agc_memory_hold_plan(x->plan);
         status = ag_plan_workspace(x->plan, maps, &x->workspace_bytes);
     }
     if (status == AG_OK) {
         x->p = ag_plan_problem(x->plan);
-        x->workspace = arrays_alloc((int64_t)x->workspace_bytes, 1);
+        x->workspace = agc_arrays_alloc((int64_t)x->workspace_bytes, 1);
     }
     return status;
 }
@@ -419,13 +419,13 @@ static void make_tensors(struct arrays *x)
 {
     for (enum tensor t = 0; t < T_COUNT; t++) {
         int64_t *size = x->size[t];
-        if (!tensor_size(x->p, t, size)) {
+        if (!agc_tensor_size(x->p, t, size)) {
             continue;
         }
         x->count[t] = size[0] * size[1] * size[2] * size[3];
-        x->dtype[t] = tensor_dtype(x->p, t);
-        x->data[t] = arrays_alloc(x->count[t], element_size(x, t));
-        *arrays_tensor(x, t) = dense_view(x, t);
+        x->dtype[t] = agc_tensor_dtype(x->p, t);
+        x->data[t] = agc_arrays_alloc(x->count[t], element_size(x, t));
+        *agc_arrays_tensor(x, t) = dense_view(x, t);
     }
 }
 
@@ -440,7 +440,7 @@ static ag_status prepare(struct arrays *x, const ag_problem *problem, const ag_o
     take_slopes(x);
     ag_status status = make_plan(x, options);
     if (status != AG_OK) {
-        arrays_destroy(x);
+        agc_arrays_destroy(x);
         return status;
     }
     x->args.struct_size = sizeof x->args;
@@ -448,7 +448,8 @@ static ag_status prepare(struct arrays *x, const ag_problem *problem, const ag_o
     return AG_OK;
 }
 
-ag_status arrays_create(struct arrays *x, const ag_problem *problem, const ag_options *options, uint64_t seed)
+ag_status agc_arrays_create(struct arrays *x, const ag_problem *problem, const ag_options *options,
+                            uint64_t seed)
 {
     struct rng r;
     ag_status status = prepare(x, problem, options, seed);
@@ -456,7 +457,7 @@ ag_status arrays_create(struct arrays *x, const ag_problem *problem, const ag_op
         return status;
     }
     for (enum tensor t = 0; t < T_COUNT; t++) {
-        if (x->data[t] != NULL && t != T_MASK && tensor_info[t].role != ROLE_OUTPUT) {
+        if (x->data[t] != NULL && t != T_MASK && agc_tensor_info[t].role != ROLE_OUTPUT) {
             fill_normal(x, t);
         }
     }
@@ -467,25 +468,25 @@ ag_status arrays_create(struct arrays *x, const ag_problem *problem, const ag_op
         x->args.q_packed = x->q_packed = draw_packed(x, STREAM_Q_LENGTHS, x->p->q_len, x->p->q_total);
         x->args.k_packed = x->k_packed = draw_packed(x, STREAM_K_LENGTHS, x->p->kv_len, x->p->kv_total);
     }
-    rng_init(&r, seed, STREAM_DROPOUT);
-    x->args.seed = rng_next(&r);
+    agc_rng_init(&r, seed, STREAM_DROPOUT);
+    x->args.seed = agc_rng_next(&r);
     return AG_OK;
 }
 
-void arrays_destroy(struct arrays *x)
+void agc_arrays_destroy(struct arrays *x)
 {
     for (enum tensor t = 0; t < T_COUNT; t++) {
-        arrays_free(x->data[t]);
+        agc_arrays_free(x->data[t]);
     }
-    memory_drop_plan(x->plan);
+    agc_memory_drop_plan(x->plan);
     ag_plan_destroy(x->plan);
-    arrays_free(x->q_lengths);
-    arrays_free(x->kv_lengths);
-    arrays_free(x->q_packed);
-    arrays_free(x->k_packed);
-    arrays_free(x->buckets);
-    arrays_free(x->slopes);
-    arrays_free(x->workspace);
+    agc_arrays_free(x->q_lengths);
+    agc_arrays_free(x->kv_lengths);
+    agc_arrays_free(x->q_packed);
+    agc_arrays_free(x->k_packed);
+    agc_arrays_free(x->buckets);
+    agc_arrays_free(x->slopes);
+    agc_arrays_free(x->workspace);
     memset(x, 0, sizeof *x);
 }
 
@@ -511,20 +512,20 @@ static void copy_call(struct arrays *y, const struct arrays *x)
 static void copy_tensors(struct arrays *y, const struct arrays *x)
 {
     for (enum tensor t = 0; t < T_COUNT; t++) {
-        if (y->data[t] == NULL || tensor_info[t].role == ROLE_OUTPUT) {
+        if (y->data[t] == NULL || agc_tensor_info[t].role == ROLE_OUTPUT) {
             continue;
         }
         memset(y->data[t], 0, (size_t)y->count[t] * element_size(y, t));
         if (x->data[t] != NULL && memcmp(x->size[t], y->size[t], sizeof x->size[t]) == 0) {
-            double *values = arrays_read_new(x, t);
-            arrays_write(y, t, values);
-            arrays_free(values);
+            double *values = agc_arrays_read_new(x, t);
+            agc_arrays_write(y, t, values);
+            agc_arrays_free(values);
         }
     }
 }
 
-ag_status arrays_like(struct arrays *y, const struct arrays *x, const ag_problem *problem,
-                      const ag_options *options)
+ag_status agc_arrays_like(struct arrays *y, const struct arrays *x, const ag_problem *problem,
+                          const ag_options *options)
 {
     ag_status status = prepare(y, problem, options, x->seed);
     if (status == AG_OK) {
@@ -534,22 +535,23 @@ ag_status arrays_like(struct arrays *y, const struct arrays *x, const ag_problem
     return status;
 }
 
-ag_status arrays_clone_as(struct arrays *y, const struct arrays *x, ag_dtype dtype, const ag_options *options)
+ag_status agc_arrays_clone_as(struct arrays *y, const struct arrays *x, ag_dtype dtype,
+                              const ag_options *options)
 {
     ag_problem problem = x->given;
     if (dtype != problem.dtype) {
         problem.dtype = dtype;
         problem.out_dtype = problem.grad_dtype = problem.aux_dtype = 0;
     }
-    return arrays_like(y, x, &problem, options);
+    return agc_arrays_like(y, x, &problem, options);
 }
 
 /* ---- Running ----------------------------------------------------------------------------------- */
 
-ag_status arrays_run(struct arrays *x, uint32_t map)
+ag_status agc_arrays_run(struct arrays *x, uint32_t map)
 {
     for (enum tensor t = 0; t < T_COUNT; t++) {
-        const struct tensor_info *info = &tensor_info[t];
+        const struct agc_tensor_info *info = &agc_tensor_info[t];
         if (x->data[t] != NULL && (info->writers & map) != 0 &&
             (info->accumulate & x->args.accumulate) == 0) {
             memset(x->data[t], 0xff, (size_t)x->count[t] * element_size(x, t)); /* NaN in every dtype */
@@ -564,12 +566,12 @@ ag_status arrays_run(struct arrays *x, uint32_t map)
     }
 }
 
-ag_status arrays_run_all(struct arrays *x)
+ag_status agc_arrays_run_all(struct arrays *x)
 {
     static const uint32_t maps[] = {AG_MAP_FORWARD, AG_MAP_VJP, AG_MAP_JVP, AG_MAP_VJP_JVP};
     ag_status status = AG_OK;
     for (int n = 0; n < 4 && status == AG_OK; n++) {
-        status = arrays_run(x, maps[n]);
+        status = agc_arrays_run(x, maps[n]);
     }
     return status;
 }

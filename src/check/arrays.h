@@ -67,7 +67,7 @@ enum tensor_shape {
 enum tensor_kind { KIND_MAIN, KIND_OUT, KIND_GRAD, KIND_AUX, KIND_F64, KIND_U8 };
 enum tensor_role { ROLE_INPUT, ROLE_COTANGENT, ROLE_TANGENT, ROLE_OUTPUT };
 
-struct tensor_info {
+struct agc_tensor_info {
     const char *name; /* "dq" */
     size_t offset;    /* of the ag_tensor in ag_args */
     enum tensor_shape shape;
@@ -77,15 +77,15 @@ struct tensor_info {
     uint32_t accumulate; /* AG_ACC_* of an output */
 };
 
-extern const struct tensor_info tensor_info[T_COUNT];
+extern const struct agc_tensor_info agc_tensor_info[T_COUNT];
 
 /* For a plan's problem. tensor_size sets the tensor's four axes and returns 0 if the problem has no such
  * tensor. tensor_dtype returns its element type, 0 for the mask. */
-int tensor_size(const ag_problem *p, enum tensor t, int64_t size[4]);
-ag_dtype tensor_dtype(const ag_problem *p, enum tensor t);
+int agc_tensor_size(const ag_problem *p, enum tensor t, int64_t size[4]);
+ag_dtype agc_tensor_dtype(const ag_problem *p, enum tensor t);
 
 /* The view of data laid out as [b][h][n][c], packed rows as [total][h][c]. */
-ag_tensor tensor_view(const ag_problem *p, enum tensor t, const void *data);
+ag_tensor agc_tensor_view(const ag_problem *p, enum tensor t, const void *data);
 
 /* A variable x with its cotangent d, its tangent t and the tangent td of its cotangent. The first six are the
  * variables that the loss is differentiated by, the last two the outputs of attention. */
@@ -93,7 +93,7 @@ struct family {
     enum tensor x, d, t, td;
 };
 enum { FAMILY_O = 6, FAMILY_LSE = 7, FAMILY_VARIABLES = 6, FAMILY_COUNT = 8 };
-extern const struct family families[FAMILY_COUNT];
+extern const struct family agc_families[FAMILY_COUNT];
 
 struct arrays {
     ag_problem given;    /* the problem as given, with this struct's own buckets and slopes */
@@ -121,53 +121,53 @@ struct arrays {
  * Buckets and slopes are taken from the problem or, if it has none, random; packed sequences have
  * random lengths. q_offset, k_offset and batch_offset are zero: set them in x->args. options may be
  * NULL. On failure returns the status of ag_plan_create or ag_plan_workspace, and there is nothing to destroy. */
-ag_status arrays_create(struct arrays *x, const ag_problem *problem, const ag_options *options,
-                        uint64_t seed);
-void arrays_destroy(struct arrays *x);
+ag_status agc_arrays_create(struct arrays *x, const ag_problem *problem, const ag_options *options,
+                            uint64_t seed);
+void agc_arrays_destroy(struct arrays *x);
 
 /* Padded problems only: random q_lengths and kv_lengths, some of them zero, from x's seed. */
-void arrays_random_lengths(struct arrays *x);
+void agc_arrays_random_lengths(struct arrays *x);
 
 /* Clones a call for another dtype or another plan: same inputs, tangents, cotangents, mask, lengths, offsets,
  * seed, buckets and slopes; outputs are not copied. If dtype is not x's dtype, it also replaces out_dtype,
  * grad_dtype and aux_dtype. */
-ag_status arrays_clone_as(struct arrays *y, const struct arrays *x, ag_dtype dtype,
-                          const ag_options *options);
+ag_status agc_arrays_clone_as(struct arrays *y, const struct arrays *x, ag_dtype dtype,
+                              const ag_options *options);
 
 /* Makes x's call on another problem of the same batch and packing: tensors of the same size are copied;
  * inputs of another size, and those that x does not have, are zero. */
-ag_status arrays_like(struct arrays *y, const struct arrays *x, const ag_problem *problem,
-                      const ag_options *options);
+ag_status agc_arrays_like(struct arrays *y, const struct arrays *x, const ag_problem *problem,
+                          const ag_options *options);
 
 /* Runs one map (AG_MAP_*) on x->args. Every output that does not accumulate is first filled with NaN,
  * so that an element the map leaves unwritten is seen. */
-ag_status arrays_run(struct arrays *x, uint32_t map);
+ag_status agc_arrays_run(struct arrays *x, uint32_t map);
 
 /* forward, vjp, jvp, vjp_jvp in this order. */
-ag_status arrays_run_all(struct arrays *x);
+ag_status agc_arrays_run_all(struct arrays *x);
 
-ag_tensor *arrays_tensor(struct arrays *x, enum tensor t); /* &x->args.q and so on */
+ag_tensor *agc_arrays_tensor(struct arrays *x, enum tensor t); /* &x->args.q and so on */
 
 /* Read or write a tensor as count doubles in the order [b][h][n][c], whatever its dtype and layout; writing
  * rounds. The mask reads as 0 and 1. */
-void arrays_read(const struct arrays *x, enum tensor t, double *values);
-void arrays_write(struct arrays *x, enum tensor t, const double *values);
-double *arrays_read_new(const struct arrays *x, enum tensor t); /* into memory for free() */
-int64_t arrays_read_element(const struct arrays *x, enum tensor t,
-                            int64_t n); /* the element of data read as values[n] */
+void agc_arrays_read(const struct arrays *x, enum tensor t, double *values);
+void agc_arrays_write(struct arrays *x, enum tensor t, const double *values);
+double *agc_arrays_read_new(const struct arrays *x, enum tensor t); /* into memory for free() */
+int64_t agc_arrays_read_element(const struct arrays *x, enum tensor t,
+                                int64_t n); /* the element of data read as values[n] */
 
 /* The data of a float64 tensor, in its own layout, without a copy. */
-double *arrays_f64(const struct arrays *x, enum tensor t);
+double *agc_arrays_f64(const struct arrays *x, enum tensor t);
 
 /* The index of element (b, h, i, c) of sequence b in data: packed rows are found through the offsets, axes of
  * size 1 are broadcast. */
-int64_t arrays_index(const struct arrays *x, enum tensor t, int64_t b, int64_t h, int64_t i, int64_t c);
+int64_t agc_arrays_index(const struct arrays *x, enum tensor t, int64_t b, int64_t h, int64_t i, int64_t c);
 
 /* The inverse: sequence, head, position in the sequence and channel of an element of data. For a row of a
  * packed array that belongs to no sequence, the sequence is -1 and the position is the one in the array. */
-void arrays_position(const struct arrays *x, enum tensor t, int64_t element, int64_t position[4]);
+void agc_arrays_position(const struct arrays *x, enum tensor t, int64_t element, int64_t position[4]);
 
-int64_t arrays_q_length(const struct arrays *x, int64_t b); /* n_q(b) */
-int64_t arrays_k_length(const struct arrays *x, int64_t b); /* n_k(b) */
+int64_t agc_arrays_q_length(const struct arrays *x, int64_t b); /* n_q(b) */
+int64_t agc_arrays_k_length(const struct arrays *x, int64_t b); /* n_k(b) */
 
 #endif

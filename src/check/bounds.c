@@ -6,7 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-double largest(const double *values, int64_t count)
+double agc_largest(const double *values, int64_t count)
 {
     double max = 0;
     for (int64_t n = 0; n < count; n++) {
@@ -17,19 +17,19 @@ double largest(const double *values, int64_t count)
     return max;
 }
 
-void note_differences(struct worst *w, const struct bounds *s, enum tensor t, const double *got,
-                      const double *wanted, int64_t count)
+void agc_note_differences(struct worst *w, const struct bounds *s, enum tensor t, const double *got,
+                          const double *wanted, int64_t count)
 {
     for (int64_t n = 0; n < count; n++) {
         if (got[n] != wanted[n]) {
-            worst_note(w, fabs(got[n] - wanted[n]) / s->unit[t], t, n);
+            agc_worst_note(w, fabs(got[n] - wanted[n]) / s->unit[t], t, n);
         }
     }
 }
 
 static double largest_of(const struct arrays *x, enum tensor t)
 {
-    return largest(arrays_f64(x, t), x->count[t]);
+    return agc_largest(agc_arrays_f64(x, t), x->count[t]);
 }
 
 static double norm(const double *values, int64_t count)
@@ -47,7 +47,7 @@ static double longest_row(const struct arrays *x, enum tensor t)
     double max = 1e-30;
     int64_t channels = x->size[t][3];
     for (int64_t n = 0; n < x->count[t]; n += channels) {
-        max = fmax(max, norm(arrays_f64(x, t) + n, channels));
+        max = fmax(max, norm(agc_arrays_f64(x, t) + n, channels));
     }
     return max;
 }
@@ -56,9 +56,9 @@ static double longest_row(const struct arrays *x, enum tensor t)
 static double *row_weights(const struct arrays *x, double v)
 {
     int64_t rows = x->count[T_LSE], channels = x->p->dim_v;
-    double *weights = arrays_alloc(rows, sizeof *weights);
-    const double *d_o = arrays_f64(x, T_D_O), *td_o = arrays_f64(x, T_TD_O);
-    const double *d_lse = arrays_f64(x, T_D_LSE), *td_lse = arrays_f64(x, T_TD_LSE);
+    double *weights = agc_arrays_alloc(rows, sizeof *weights);
+    const double *d_o = agc_arrays_f64(x, T_D_O), *td_o = agc_arrays_f64(x, T_TD_O);
+    const double *d_lse = agc_arrays_f64(x, T_D_LSE), *td_lse = agc_arrays_f64(x, T_TD_LSE);
     for (int64_t r = 0; r < rows; r++) {
         double norms = norm(d_o + r * channels, channels) + norm(td_o + r * channels, channels);
         weights[r] = norms * v / (1 - x->p->dropout) + fabs(d_lse[r]) + fabs(td_lse[r]);
@@ -70,8 +70,8 @@ static double *row_weights(const struct arrays *x, double v)
 static double reach(const struct arrays *x, enum tensor variable, const double *weights)
 {
     struct disjoint_rows g;
-    disjoint_rows_create(&g, x, variable);
-    double *sums = arrays_alloc(g.sets, sizeof *sums);
+    agc_disjoint_rows_create(&g, x, variable);
+    double *sums = agc_arrays_alloc(g.sets, sizeof *sums);
     for (int64_t n = 0; n < g.sets; n++) {
         sums[n] = 0;
     }
@@ -80,13 +80,13 @@ static double reach(const struct arrays *x, enum tensor variable, const double *
             sums[g.row_set[r]] += weights[r];
         }
     }
-    double max = largest(sums, g.sets);
-    arrays_free(sums);
-    disjoint_rows_destroy(&g);
+    double max = agc_largest(sums, g.sets);
+    agc_arrays_free(sums);
+    agc_disjoint_rows_destroy(&g);
     return max;
 }
 
-void bounds_of(struct bounds *s, const struct arrays *x)
+void agc_bounds_of(struct bounds *s, const struct arrays *x)
 {
     double q = longest_row(x, T_Q), k = longest_row(x, T_K), v = longest_row(x, T_V);
     double tq = longest_row(x, T_TQ), tk = longest_row(x, T_TK), tv = longest_row(x, T_TV);
@@ -104,14 +104,14 @@ void bounds_of(struct bounds *s, const struct arrays *x)
         s->unit[t] = 0;
     }
     for (int f = 0; f < FAMILY_VARIABLES; f++) {
-        if (x->data[families[f].x] != NULL) {
-            s->unit[families[f].d] = s->score * s->rate[f] * reach(x, families[f].x, weights);
-            s->unit[families[f].td] = s->unit[families[f].d] * s->tangent_rate;
+        if (x->data[agc_families[f].x] != NULL) {
+            s->unit[agc_families[f].d] = s->score * s->rate[f] * reach(x, agc_families[f].x, weights);
+            s->unit[agc_families[f].td] = s->unit[agc_families[f].d] * s->tangent_rate;
         }
     }
     s->unit[T_O] = s->score * v / (1 - x->p->dropout);
     s->unit[T_TO] = s->unit[T_O] * s->tangent_rate;
     s->unit[T_LSE] = s->score;
     s->unit[T_MU] = s->score * s->tangent_rate;
-    arrays_free(weights);
+    agc_arrays_free(weights);
 }

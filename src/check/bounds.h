@@ -16,12 +16,13 @@ struct bounds {
 };
 
 /* x must be float64, with its outputs computed. */
-void bounds_of(struct bounds *s, const struct arrays *x);
+void agc_bounds_of(struct bounds *s, const struct arrays *x);
 
 /* Notes |got - wanted| of each element of output t, in units of s->unit[t]; equal infinities differ by 0. */
-void note_differences(struct worst *w, const struct bounds *s, enum tensor t, const double *got,
-                      const double *wanted, int64_t count);
+void agc_note_differences(struct worst *w, const struct bounds *s, enum tensor t, const double *got,
+                          const double *wanted, int64_t count);
 
-double largest(const double *values, int64_t count); /* largest finite absolute value; 0 if there is none */
+double agc_largest(const double *values,
+                   int64_t count); /* largest finite absolute value; 0 if there is none */
 
 #endif

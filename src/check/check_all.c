@@ -12,12 +12,12 @@
 static ag_status float64_checks(struct arrays *x, const ag_options *options, uint32_t parts,
                                 ag_check_report *results)
 {
-    ag_status status = arrays_run_all(x);
+    ag_status status = agc_arrays_run_all(x);
     if (status == AG_OK && (parts & AG_CHECK_DIFFERENCES)) {
-        status = finite_differences(x, options, results);
+        status = agc_finite_differences(x, options, results);
     }
     if (status == AG_OK && (parts & AG_CHECK_IDENTITIES)) {
-        status = identities(x, options, results);
+        status = agc_identities(x, options, results);
     }
     return status;
 }
@@ -26,10 +26,10 @@ static ag_status clone_checks(const struct arrays *x, const ag_options *options,
                               ag_check_report *results)
 {
     struct arrays clone;
-    ag_status status = arrays_clone_as(&clone, x, AG_F64, options);
+    ag_status status = agc_arrays_clone_as(&clone, x, AG_F64, options);
     if (status == AG_OK) {
         status = float64_checks(&clone, options, parts, results);
-        arrays_destroy(&clone);
+        agc_arrays_destroy(&clone);
     }
     return status;
 }
@@ -39,11 +39,12 @@ static ag_status rounding_checks(struct arrays *x, const ag_options *options, ag
     ag_plan_info info = {.struct_size = sizeof info};
     ag_status status = ag_plan_info_get(x->plan, &info);
     if (status == AG_OK && x->p->dtype == AG_F64 && info.backend == AG_BACKEND_REFERENCE) {
-        results_not_applicable(results, "the reference in f64 is the truth", "rounding");
+        agc_results_not_applicable(results, "the reference in f64 is the truth", "rounding");
         return AG_OK;
     }
-    status = status == AG_OK ? arrays_run_all(x) : status;
-    return status == AG_OK ? error_rule_results(x, options != NULL ? options->threads : 0, results) : status;
+    status = status == AG_OK ? agc_arrays_run_all(x) : status;
+    return status == AG_OK ? agc_error_rule_results(x, options != NULL ? options->threads : 0, results)
+                           : status;
 }
 
 static ag_status check_arrays(struct arrays *x, const ag_options *options, uint32_t parts,
@@ -72,11 +73,11 @@ static ag_status check_case(void *arg)
 {
     const struct request *r = arg;
     struct arrays x;
-    ag_status status = arrays_of_case(&x, r->c, r->plan);
+    ag_status status = agc_arrays_of_case(&x, r->c, r->plan);
     if (status == AG_OK) {
         snprintf(r->report->plan, sizeof r->report->plan, "%s", ag_plan_describe(x.plan));
         status = check_arrays(&x, r->plan, r->parts, r->report);
-        arrays_destroy(&x);
+        agc_arrays_destroy(&x);
     }
     return status;
 }
@@ -90,5 +91,5 @@ ag_status ag_check_problem(const ag_check_case *c, const ag_check_options *optio
     }
     report->count = 0;
     report->plan[0] = '\0';
-    return memory_guarded(check_case, &request);
+    return agc_memory_guarded(check_case, &request);
 }

@@ -12,7 +12,7 @@ struct axes {
 static struct axes axes_of(const struct arrays *x, enum tensor t)
 {
     struct axes a = {{x->size[t][0], x->size[t][1], x->size[t][2], x->size[t][3]}, 0};
-    enum tensor_shape shape = tensor_info[t].shape;
+    enum tensor_shape shape = agc_tensor_info[t].shape;
     a.keys = shape == SHAPE_K || shape == SHAPE_V;
     if (shape <= SHAPE_ROW) {
         a.size[0] = x->p->batch;
@@ -24,10 +24,10 @@ static struct axes axes_of(const struct arrays *x, enum tensor t)
 /* Number of positions that sequence b has in the variable. */
 static int64_t positions(const struct arrays *x, const struct axes *a, enum tensor t, int64_t b)
 {
-    if ((x->p->flags & AG_PACKED) == 0 || tensor_info[t].shape > SHAPE_ROW) {
+    if ((x->p->flags & AG_PACKED) == 0 || agc_tensor_info[t].shape > SHAPE_ROW) {
         return a->size[2];
     }
-    return a->keys ? arrays_k_length(x, b) : arrays_q_length(x, b);
+    return a->keys ? agc_arrays_k_length(x, b) : agc_arrays_q_length(x, b);
 }
 
 static void number_elements(struct disjoint_rows *g, const struct arrays *x, const struct axes *a,
@@ -38,7 +38,7 @@ static void number_elements(struct disjoint_rows *g, const struct arrays *x, con
         for (int64_t h = 0; h < n[1]; h++) {
             for (int64_t i = 0; i < positions(x, a, t, b); i++) {
                 for (int64_t c = 0; c < n[3]; c++) {
-                    int64_t e = arrays_index(x, t, b, h, i, c);
+                    int64_t e = agc_arrays_index(x, t, b, h, i, c);
                     g->set[e] = a->keys ? b * n[1] + h : (b * n[1] + h) * n[2] + i;
                     g->slot[e] = a->keys ? i * n[3] + c : c;
                 }
@@ -63,7 +63,7 @@ static void number_rows(struct disjoint_rows *g, const struct arrays *x, const s
     for (int64_t b = 0; b < x->p->batch; b++) {
         for (int64_t h = 0; h < x->p->heads; h++) {
             for (int64_t i = 0; i < positions(x, &rows, T_LSE, b); i++) {
-                g->row_set[arrays_index(x, T_LSE, b, h, i, 0)] = set_of_row(x, a, b, h, i);
+                g->row_set[agc_arrays_index(x, T_LSE, b, h, i, 0)] = set_of_row(x, a, b, h, i);
             }
         }
     }
@@ -71,14 +71,14 @@ static void number_rows(struct disjoint_rows *g, const struct arrays *x, const s
 
 static int64_t *minus_ones(int64_t count)
 {
-    int64_t *values = arrays_alloc(count, sizeof *values);
+    int64_t *values = agc_arrays_alloc(count, sizeof *values);
     for (int64_t n = 0; n < count; n++) {
         values[n] = -1;
     }
     return values;
 }
 
-void disjoint_rows_create(struct disjoint_rows *g, const struct arrays *x, enum tensor variable)
+void agc_disjoint_rows_create(struct disjoint_rows *g, const struct arrays *x, enum tensor variable)
 {
     struct axes a = axes_of(x, variable);
     g->sets = a.size[0] * a.size[1] * (a.keys ? 1 : a.size[2]);
@@ -90,9 +90,9 @@ void disjoint_rows_create(struct disjoint_rows *g, const struct arrays *x, enum 
     number_rows(g, x, &a);
 }
 
-void disjoint_rows_destroy(struct disjoint_rows *g)
+void agc_disjoint_rows_destroy(struct disjoint_rows *g)
 {
-    arrays_free(g->set);
-    arrays_free(g->slot);
-    arrays_free(g->row_set);
+    agc_arrays_free(g->set);
+    agc_arrays_free(g->slot);
+    agc_arrays_free(g->row_set);
 }

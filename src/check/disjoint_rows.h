@@ -15,7 +15,7 @@ struct disjoint_rows {
     int64_t *row_set; /* [elements of lse]: the set that a row belongs to; -1: none (padding) */
 };
 
-void disjoint_rows_create(struct disjoint_rows *g, const struct arrays *x, enum tensor variable);
-void disjoint_rows_destroy(struct disjoint_rows *g);
+void agc_disjoint_rows_create(struct disjoint_rows *g, const struct arrays *x, enum tensor variable);
+void agc_disjoint_rows_destroy(struct disjoint_rows *g);
 
 #endif

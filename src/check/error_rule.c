@@ -1,8 +1,6 @@
 /* Runs the reference for the truth and the baseline of error_rule.h and compares with them. */
 #include "check/error_rule.h"
 
-#include "check/error_sizes.h"
-
 #include <math.h>
 #include <stdlib.h>
 
@@ -35,81 +33,112 @@ static int64_t worst_element(const struct arrays *x, enum tensor t, const double
 {
     struct worst w = WORST_NONE;
     for (int64_t n = 0; n < x->count[t]; n++) {
-        worst_note(&w, got[n] == wanted[n] ? 0 : fabs(got[n] - wanted[n]), t, n);
+        agc_worst_note(&w, got[n] == wanted[n] ? 0 : fabs(got[n] - wanted[n]), t, n);
     }
-    return w.element < 0 ? -1 : arrays_read_element(x, t, w.element);
+    return w.element < 0 ? -1 : agc_arrays_read_element(x, t, w.element);
 }
 
-static void fill_entry(struct error_entry *e, const struct arrays *x, const struct arrays *baseline,
-                       const struct arrays *truth, const struct error_sizes *sizes)
+static void fill_entry(struct error_entry *e, const struct arrays *x, const struct error_truth *truth)
 {
     struct format f = format_of(x->given.dtype);
     int64_t count = x->count[e->t];
-    double *got = arrays_read_new(x, e->t), *plain = arrays_read_new(baseline, e->t);
-    double *wanted = arrays_read_new(truth, e->t);
-    double growth = x->given.dtype == AG_F64 ? 1 + sizes->score : 1;
+    double *got = agc_arrays_read_new(x, e->t), *plain = agc_arrays_read_new(&truth->baseline, e->t);
+    double *wanted = agc_arrays_read_new(&truth->truth, e->t);
+    double growth = x->given.dtype == AG_F64 ? 1 + truth->sizes.score : 1;
     e->error = distance(got, wanted, count);
     e->worst = worst_element(x, e->t, got, wanted);
     e->baseline = distance(plain, wanted, count);
     e->truth = distance(wanted, NULL, count);
-    e->size = sizes->norm[e->t];
+    e->size = truth->sizes.norm[e->t];
     e->limit = fmax(fmax(2 * e->baseline, 8 * f.eps * growth * e->size), f.floor * e->truth);
-    arrays_free(got);
-    arrays_free(plain);
-    arrays_free(wanted);
+    agc_arrays_free(got);
+    agc_arrays_free(plain);
+    agc_arrays_free(wanted);
 }
 
-static ag_status compare(const struct arrays *x, struct arrays *baseline, struct arrays *truth,
-                         struct error_entry *entries, int *count)
+/* Truth and baseline with all four maps run. */
+static ag_status run_both(struct error_truth *truth)
 {
-    struct error_sizes sizes;
-    ag_status status = arrays_run_all(truth);
-    status = status == AG_OK ? arrays_run_all(baseline) : status;
-    status = status == AG_OK ? error_sizes_of(&sizes, truth) : status;
-    *count = 0;
-    for (enum tensor t = 0; t < T_COUNT && status == AG_OK; t++) {
-        if (tensor_info[t].role == ROLE_OUTPUT && x->data[t] != NULL) {
-            entries[*count].t = t;
-            fill_entry(&entries[(*count)++], x, baseline, truth, &sizes);
-        }
-    }
-    return status;
+    ag_status status = agc_arrays_run_all(&truth->truth);
+    status = status == AG_OK ? agc_arrays_run_all(&truth->baseline) : status;
+    return status == AG_OK ? agc_error_sizes_of(&truth->sizes, &truth->truth) : status;
 }
 
-ag_status error_rule(const struct arrays *x, int32_t threads, struct error_entry *entries, int *count)
+ag_status agc_error_truth_create(struct error_truth *truth, const struct arrays *x, int32_t threads)
 {
-    struct arrays truth, baseline;
     ag_options options = AG_OPTIONS_INIT;
     options.backend = AG_BACKEND_REFERENCE;
     options.threads = threads;
-    ag_status status = arrays_clone_as(&truth, x, AG_F64, &options);
+    ag_status status = agc_arrays_clone_as(&truth->truth, x, AG_F64, &options);
     if (status != AG_OK) {
         return status;
     }
     options.flags = AG_ROUND_INTERMEDIATES;
-    status = arrays_clone_as(&baseline, x, x->given.dtype, &options);
-    if (status == AG_OK) {
-        status = compare(x, &baseline, &truth, entries, count);
-        arrays_destroy(&baseline);
+    status = agc_arrays_clone_as(&truth->baseline, x, x->given.dtype, &options);
+    if (status != AG_OK) {
+        agc_arrays_destroy(&truth->truth);
+        return status;
     }
-    arrays_destroy(&truth);
+    status = run_both(truth);
+    if (status != AG_OK) {
+        agc_error_truth_destroy(truth);
+    }
     return status;
 }
 
-int error_entry_passed(const struct error_entry *e)
+void agc_error_truth_destroy(struct error_truth *truth)
+{
+    agc_arrays_destroy(&truth->baseline);
+    agc_arrays_destroy(&truth->truth);
+}
+
+int agc_error_entries(const struct error_truth *truth, const struct arrays *x, struct error_entry *entries)
+{
+    int count = 0;
+    for (enum tensor t = 0; t < T_COUNT; t++) {
+        if (agc_tensor_info[t].role == ROLE_OUTPUT && x->data[t] != NULL) {
+            entries[count].t = t;
+            fill_entry(&entries[count++], x, truth);
+        }
+    }
+    return count;
+}
+
+ag_status agc_error_rule(const struct arrays *x, int32_t threads, struct error_entry *entries, int *count)
+{
+    struct error_truth truth;
+    ag_status status = agc_error_truth_create(&truth, x, threads);
+    *count = 0;
+    if (status == AG_OK) {
+        *count = agc_error_entries(&truth, x, entries);
+        agc_error_truth_destroy(&truth);
+    }
+    return status;
+}
+
+int agc_error_entry_passed(const struct error_entry *e)
 {
     return e->error <= e->limit;
 }
 
-ag_status error_rule_results(const struct arrays *x, int32_t threads, ag_check_report *results)
+void agc_error_results(const struct error_truth *truth, const struct arrays *x, ag_check_report *results)
 {
     struct error_entry entries[T_COUNT];
-    int count;
-    ag_status status = error_rule(x, threads, entries, &count);
-    for (int n = 0; n < count && status == AG_OK; n++) {
+    const int count = agc_error_entries(truth, x, entries);
+    for (int n = 0; n < count; n++) {
         const struct error_entry *e = &entries[n];
         struct worst worst = {e->error, e->t, e->worst};
-        results_add_worst(results, x, &worst, e->limit, "rounding %s", tensor_info[e->t].name);
+        agc_results_add_worst(results, x, &worst, e->limit, "rounding %s", agc_tensor_info[e->t].name);
+    }
+}
+
+ag_status agc_error_rule_results(const struct arrays *x, int32_t threads, ag_check_report *results)
+{
+    struct error_truth truth;
+    ag_status status = agc_error_truth_create(&truth, x, threads);
+    if (status == AG_OK) {
+        agc_error_results(&truth, x, results);
+        agc_error_truth_destroy(&truth);
     }
     return status;
 }

@@ -7,6 +7,7 @@
 #define ATTNGRAD_CHECK_ERROR_RULE_H
 
 #include "check/arrays.h"
+#include "check/error_sizes.h"
 #include "check/results.h"
 
 struct error_entry {
@@ -19,13 +20,28 @@ struct error_entry {
     double limit;
 };
 
-/* x: any dtype, any backend, with all four maps run. Fills in the first *count of entries[T_COUNT], one for
- * each output that the problem has. threads: of the reference's plans. */
-ag_status error_rule(const struct arrays *x, int32_t threads, struct error_entry *entries, int *count);
+/* What the results of one call are held against. It depends on the inputs and the dtype alone, so it serves every
+ * backend and instruction set. */
+struct error_truth {
+    struct arrays truth, baseline; /* all four maps run */
+    struct error_sizes sizes;
+};
 
-int error_entry_passed(const struct error_entry *e);
+/* threads: those of the reference plans. On failure there is nothing to destroy. */
+ag_status agc_error_truth_create(struct error_truth *truth, const struct arrays *x, int32_t threads);
+void agc_error_truth_destroy(struct error_truth *truth);
 
-/* The same as results of a report: error and limit. */
-ag_status error_rule_results(const struct arrays *x, int32_t threads, ag_check_report *results);
+/* x: all four maps run, on the inputs that truth was made of. Fills entries[T_COUNT] from the start, one for each
+ * output that the problem has; gives their number. */
+int agc_error_entries(const struct error_truth *truth, const struct arrays *x, struct error_entry *entries);
+
+/* x: any dtype, any backend, all four maps run. Truth and entries in one call. */
+ag_status agc_error_rule(const struct arrays *x, int32_t threads, struct error_entry *entries, int *count);
+
+int agc_error_entry_passed(const struct error_entry *e);
+
+/* The same as results: error against limit. */
+void agc_error_results(const struct error_truth *truth, const struct arrays *x, ag_check_report *results);
+ag_status agc_error_rule_results(const struct arrays *x, int32_t threads, ag_check_report *results);
 
 #endif

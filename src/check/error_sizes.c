@@ -32,7 +32,7 @@ static void make_work(struct work *w, const struct arrays *x)
     int64_t rows = x->p->q_len, pairs = rows * x->p->kv_len;
     memset(w, 0, sizeof *w);
     w->x = x;
-    w->memory = arrays_alloc(MATRICES * pairs + VECTORS * rows, sizeof *w->memory);
+    w->memory = agc_arrays_alloc(MATRICES * pairs + VECTORS * rows, sizeof *w->memory);
     double **matrices[MATRICES] = {&w->trace.S,  &w->trace.P,  &w->trace.M,   &w->trace.R,    &w->trace.dP,
                                    &w->trace.tZ, &w->trace.tS, &w->trace.tdP, &w->trace.phi1, &w->trace.phi2};
     double **vectors[VECTORS] = {&w->trace.Ps, &w->trace.D, &w->trace.mu, &w->trace.tD, &w->trace.L};
@@ -44,8 +44,8 @@ static void make_work(struct work *w, const struct arrays *x)
     }
     w->trace.struct_size = sizeof w->trace;
     for (enum tensor t = 0; t < T_COUNT; t++) {
-        if (tensor_info[t].role == ROLE_OUTPUT && x->data[t] != NULL) {
-            w->a[t] = arrays_alloc(x->count[t], sizeof *w->a[t]);
+        if (agc_tensor_info[t].role == ROLE_OUTPUT && x->data[t] != NULL) {
+            w->a[t] = agc_arrays_alloc(x->count[t], sizeof *w->a[t]);
             for (int64_t n = 0; n < x->count[t]; n++) {
                 w->a[t][n] = 0;
             }
@@ -83,25 +83,26 @@ static void add_channels(struct work *w, const struct terms *a, int64_t q, int64
     const struct arrays *x = w->x;
     int64_t Dk = x->p->dim_qk, Dv = x->p->dim_v;
     double scale = fabs(x->p->scale);
-    add(w->a[T_DQ] + q, scale * a->dZ, arrays_f64(x, T_K) + k, Dk);
-    add(w->a[T_DK] + k, scale * a->dZ, arrays_f64(x, T_Q) + q, Dk);
-    add(w->a[T_TDQ] + q, scale * a->tdZ, arrays_f64(x, T_K) + k, Dk);
-    add(w->a[T_TDQ] + q, scale * a->dZ, arrays_f64(x, T_TK) + k, Dk);
-    add(w->a[T_TDK] + k, scale * a->tdZ, arrays_f64(x, T_Q) + q, Dk);
-    add(w->a[T_TDK] + k, scale * a->dZ, arrays_f64(x, T_TQ) + q, Dk);
-    add(w->a[T_O] + o, a->R, arrays_f64(x, T_V) + v, Dv);
-    add(w->a[T_TO] + o, a->tR, arrays_f64(x, T_V) + v, Dv);
-    add(w->a[T_TO] + o, a->R, arrays_f64(x, T_TV) + v, Dv);
-    add(w->a[T_DV] + v, a->R, arrays_f64(x, T_D_O) + o, Dv);
-    add(w->a[T_TDV] + v, a->tR, arrays_f64(x, T_D_O) + o, Dv);
-    add(w->a[T_TDV] + v, a->R, arrays_f64(x, T_TD_O) + o, Dv);
+    add(w->a[T_DQ] + q, scale * a->dZ, agc_arrays_f64(x, T_K) + k, Dk);
+    add(w->a[T_DK] + k, scale * a->dZ, agc_arrays_f64(x, T_Q) + q, Dk);
+    add(w->a[T_TDQ] + q, scale * a->tdZ, agc_arrays_f64(x, T_K) + k, Dk);
+    add(w->a[T_TDQ] + q, scale * a->dZ, agc_arrays_f64(x, T_TK) + k, Dk);
+    add(w->a[T_TDK] + k, scale * a->tdZ, agc_arrays_f64(x, T_Q) + q, Dk);
+    add(w->a[T_TDK] + k, scale * a->dZ, agc_arrays_f64(x, T_TQ) + q, Dk);
+    add(w->a[T_O] + o, a->R, agc_arrays_f64(x, T_V) + v, Dv);
+    add(w->a[T_TO] + o, a->tR, agc_arrays_f64(x, T_V) + v, Dv);
+    add(w->a[T_TO] + o, a->R, agc_arrays_f64(x, T_TV) + v, Dv);
+    add(w->a[T_DV] + v, a->R, agc_arrays_f64(x, T_D_O) + o, Dv);
+    add(w->a[T_TDV] + v, a->tR, agc_arrays_f64(x, T_D_O) + o, Dv);
+    add(w->a[T_TDV] + v, a->R, agc_arrays_f64(x, T_TD_O) + o, Dv);
 }
 
 /* The column of the table for a pair: buckets[clamp(g_j - p_i, -R, R) + R]. */
 static int64_t bucket_of(const struct arrays *x, int64_t b, int64_t i, int64_t j)
 {
     const ag_problem *p = x->p;
-    int64_t shift = p->align == AG_ALIGN_BOTTOM_RIGHT ? arrays_k_length(x, b) - arrays_q_length(x, b) : 0;
+    int64_t shift =
+        p->align == AG_ALIGN_BOTTOM_RIGHT ? agc_arrays_k_length(x, b) - agc_arrays_q_length(x, b) : 0;
     int64_t distance = j + x->args.k_offset - (i + x->args.q_offset + shift), R = p->table_radius;
     int64_t clamped = distance < -R ? -R : distance > R ? R : distance;
     return x->buckets != NULL ? x->buckets[clamped + R] : clamped + R;
@@ -111,12 +112,12 @@ static void add_biases(struct work *w, const struct terms *a, int64_t b, int64_t
 {
     const struct arrays *x = w->x;
     if (w->a[T_DBIAS] != NULL) {
-        int64_t e = arrays_index(x, T_DBIAS, b, h, i, j);
+        int64_t e = agc_arrays_index(x, T_DBIAS, b, h, i, j);
         w->a[T_DBIAS][e] += a->dS;
         w->a[T_TDBIAS][e] += a->tdS;
     }
     if (w->a[T_DTABLE] != NULL) {
-        int64_t e = arrays_index(x, T_DTABLE, 0, h, 0, bucket_of(x, b, i, j));
+        int64_t e = agc_arrays_index(x, T_DTABLE, 0, h, 0, bucket_of(x, b, i, j));
         w->a[T_DTABLE][e] += a->dS;
         w->a[T_TDTABLE][e] += a->tdS;
     }
@@ -126,21 +127,21 @@ static void add_biases(struct work *w, const struct terms *a, int64_t b, int64_t
 static void add_row(struct work *w, int64_t b, int64_t h, int64_t i)
 {
     const ag_trace_args *r = &w->trace;
-    int64_t row = arrays_index(w->x, T_LSE, b, h, i, 0), first = i * w->x->p->kv_len;
+    int64_t row = agc_arrays_index(w->x, T_LSE, b, h, i, 0), first = i * w->x->p->kv_len;
     double max = 0, mu = 0;
-    for (int64_t j = 0; j < arrays_k_length(w->x, b); j++) {
+    for (int64_t j = 0; j < agc_arrays_k_length(w->x, b); j++) {
         max = isfinite(r->S[first + j]) ? fmax(max, fabs(r->S[first + j])) : max;
         mu += r->P[first + j] * fabs(r->tS[first + j]);
     }
     w->score = fmax(w->score, max);
     if (w->a[T_DSINK] != NULL) {
-        int64_t e = arrays_index(w->x, T_DSINK, 0, h, 0, 0);
-        double ts = fabs(arrays_f64(w->x, T_TSINK)[e]);
+        int64_t e = agc_arrays_index(w->x, T_DSINK, 0, h, 0, 0);
+        double ts = fabs(agc_arrays_f64(w->x, T_TSINK)[e]);
         mu += r->Ps[i] * ts;
         w->a[T_DSINK][e] += r->Ps[i] * fabs(r->D[i]);
         w->a[T_TDSINK][e] += r->Ps[i] * ((ts + fabs(r->mu[i])) * fabs(r->D[i]) + fabs(r->tD[i]));
     }
-    w->a[T_LSE][row] = arrays_f64(w->x, T_LSE)[row] == -INFINITY ? 0 : 1 + max;
+    w->a[T_LSE][row] = agc_arrays_f64(w->x, T_LSE)[row] == -INFINITY ? 0 : 1 + max;
     w->a[T_MU][row] = mu;
 }
 
@@ -148,16 +149,17 @@ static void add_head(struct work *w, int64_t b, int64_t h)
 {
     const struct arrays *x = w->x;
     int64_t g = h / (x->p->heads / x->p->kv_heads);
-    for (int64_t i = 0; i < arrays_q_length(x, b); i++) {
-        int64_t q = arrays_index(x, T_Q, b, h, i, 0), o = arrays_index(x, T_O, b, h, i, 0);
+    for (int64_t i = 0; i < agc_arrays_q_length(x, b); i++) {
+        int64_t q = agc_arrays_index(x, T_Q, b, h, i, 0), o = agc_arrays_index(x, T_O, b, h, i, 0);
         add_row(w, b, h, i);
-        for (int64_t j = 0; j < arrays_k_length(x, b); j++) {
+        for (int64_t j = 0; j < agc_arrays_k_length(x, b); j++) {
             int64_t e = i * x->p->kv_len + j;
             if (w->trace.P[e] == 0) {
                 continue;
             }
             struct terms a = terms_of(w, i, e);
-            add_channels(w, &a, q, arrays_index(x, T_K, b, g, j, 0), o, arrays_index(x, T_V, b, g, j, 0));
+            add_channels(w, &a, q, agc_arrays_index(x, T_K, b, g, j, 0), o,
+                         agc_arrays_index(x, T_V, b, g, j, 0));
             add_biases(w, &a, b, h, i, j);
         }
     }
@@ -172,7 +174,7 @@ static double norm(const double *values, int64_t count)
     return sqrt(sum);
 }
 
-ag_status error_sizes_of(struct error_sizes *s, const struct arrays *x)
+ag_status agc_error_sizes_of(struct error_sizes *s, const struct arrays *x)
 {
     struct work w;
     ag_status status = AG_OK;
@@ -187,9 +189,9 @@ ag_status error_sizes_of(struct error_sizes *s, const struct arrays *x)
     }
     for (enum tensor t = 0; t < T_COUNT; t++) {
         s->norm[t] = w.a[t] != NULL ? norm(w.a[t], x->count[t]) : 0;
-        arrays_free(w.a[t]);
+        agc_arrays_free(w.a[t]);
     }
     s->score = w.score;
-    arrays_free(w.memory);
+    agc_arrays_free(w.memory);
     return status;
 }

@@ -10,6 +10,6 @@ struct error_sizes {
 };
 
 /* x must be float64, on the reference, with all four maps run. */
-ag_status error_sizes_of(struct error_sizes *s, const struct arrays *x);
+ag_status agc_error_sizes_of(struct error_sizes *s, const struct arrays *x);
 
 #endif

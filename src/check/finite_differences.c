@@ -24,7 +24,7 @@ enum {
     WORK = 1000 * 1000 * 500 /* multiplications spent on one variable, unless MIN_SLOTS needs more */
 };
 
-const struct stencil_point stencil[STENCIL_POINTS] = {
+const struct stencil_point agc_stencil[STENCIL_POINTS] = {
     {0.5, 8.0 / 6}, {-0.5, -8.0 / 6}, {1, -1.0 / 6}, {-1, 1.0 / 6}};
 
 struct differences {
@@ -36,7 +36,7 @@ struct differences {
 
 static double *zeros(int64_t count)
 {
-    double *values = arrays_alloc(count, sizeof *values);
+    double *values = agc_arrays_alloc(count, sizeof *values);
     for (int64_t n = 0; n < count; n++) {
         values[n] = 0;
     }
@@ -47,7 +47,7 @@ static double *zeros(int64_t count)
  * if they agree exactly, whatever the bound. */
 static double residual_of(const struct differences *g, enum tensor t, double worst)
 {
-    double size = fmax(largest(arrays_f64(g->x, t), g->x->count[t]), FLOOR * g->bounds.unit[t]);
+    double size = fmax(agc_largest(agc_arrays_f64(g->x, t), g->x->count[t]), FLOOR * g->bounds.unit[t]);
     return worst == 0 ? 0 : worst / size;
 }
 
@@ -55,15 +55,15 @@ static double residual_of(const struct differences *g, enum tensor t, double wor
 static void add_result(struct differences *g, enum tensor t, struct worst worst)
 {
     worst.residual = residual_of(g, t, worst.residual);
-    results_add_worst(g->results, g->x, &worst, LIMIT, "differences %s", tensor_info[t].name);
+    agc_results_add_worst(g->results, g->x, &worst, LIMIT, "differences %s", agc_tensor_info[t].name);
 }
 
 static void compare(struct differences *g, enum tensor t, const double *differences)
 {
-    const double *derivative = arrays_f64(g->x, t);
+    const double *derivative = agc_arrays_f64(g->x, t);
     struct worst worst = WORST_NONE;
     for (int64_t n = 0; n < g->x->count[t]; n++) {
-        worst_note(&worst, fabs(differences[n] - derivative[n]), t, n);
+        agc_worst_note(&worst, fabs(differences[n] - derivative[n]), t, n);
     }
     add_result(g, t, worst);
 }
@@ -83,10 +83,10 @@ static void move(struct differences *g, double h)
 {
     for (int f = 0; f < FAMILY_COUNT; f++) {
         int variable = f < FAMILY_VARIABLES;
-        enum tensor to_move = variable ? families[f].x : families[f].d;
-        enum tensor tangent = variable ? families[f].t : families[f].td;
-        const double *from = arrays_f64(g->x, to_move), *by = arrays_f64(g->x, tangent);
-        double *to = arrays_f64(&g->y, to_move);
+        enum tensor to_move = variable ? agc_families[f].x : agc_families[f].d;
+        enum tensor tangent = variable ? agc_families[f].t : agc_families[f].td;
+        const double *from = agc_arrays_f64(g->x, to_move), *by = agc_arrays_f64(g->x, tangent);
+        double *to = agc_arrays_f64(&g->y, to_move);
         for (int64_t n = 0; n < g->x->count[to_move]; n++) {
             to[n] = from[n] + h * by[n];
         }
@@ -99,14 +99,14 @@ static ag_status along_tangents(struct differences *g, double *sums[FAMILY_COUNT
     double h = STEP / g->bounds.tangent_rate;
     ag_status status = AG_OK;
     for (int s = 0; s < STENCIL_POINTS && status == AG_OK; s++) {
-        move(g, stencil[s].at * h);
-        status = arrays_run(&g->y, AG_MAP_FORWARD);
+        move(g, agc_stencil[s].at * h);
+        status = agc_arrays_run(&g->y, AG_MAP_FORWARD);
         if (status == AG_OK) {
-            status = arrays_run(&g->y, AG_MAP_VJP);
+            status = agc_arrays_run(&g->y, AG_MAP_VJP);
         }
         for (int f = 0; f < FAMILY_COUNT && status == AG_OK; f++) {
-            enum tensor t = f < FAMILY_VARIABLES ? families[f].d : families[f].x;
-            accumulate(sums[f], stencil[s].weight / h, arrays_f64(&g->y, t), g->x->count[t]);
+            enum tensor t = f < FAMILY_VARIABLES ? agc_families[f].d : agc_families[f].x;
+            accumulate(sums[f], agc_stencil[s].weight / h, agc_arrays_f64(&g->y, t), g->x->count[t]);
         }
     }
     move(g, 0);
@@ -117,15 +117,15 @@ static ag_status check_tangents(struct differences *g)
 {
     double *sums[FAMILY_COUNT];
     for (int f = 0; f < FAMILY_COUNT; f++) {
-        sums[f] = zeros(g->x->count[families[f].x]);
+        sums[f] = zeros(g->x->count[agc_families[f].x]);
     }
     ag_status status = along_tangents(g, sums);
     for (int f = FAMILY_COUNT - 1; f >= 0; f--) {
-        enum tensor t = f < FAMILY_VARIABLES ? families[f].td : families[f].t;
+        enum tensor t = f < FAMILY_VARIABLES ? agc_families[f].td : agc_families[f].t;
         if (status == AG_OK && g->x->data[t] != NULL) {
             compare(g, t, sums[f]);
         }
-        arrays_free(sums[f]);
+        agc_arrays_free(sums[f]);
     }
     return status;
 }
@@ -136,8 +136,8 @@ static ag_status check_tangents(struct differences *g)
 static void add_loss(const struct differences *g, const struct disjoint_rows *rows, double weight,
                      double *loss)
 {
-    const double *o = arrays_f64(&g->y, T_O), *lse = arrays_f64(&g->y, T_LSE);
-    const double *d_o = arrays_f64(g->x, T_D_O), *d_lse = arrays_f64(g->x, T_D_LSE);
+    const double *o = agc_arrays_f64(&g->y, T_O), *lse = agc_arrays_f64(&g->y, T_LSE);
+    const double *d_o = agc_arrays_f64(g->x, T_D_O), *d_lse = agc_arrays_f64(g->x, T_D_LSE);
     int64_t channels = g->x->p->dim_v;
     for (int64_t r = 0; r < g->x->count[T_LSE]; r++) {
         double row = lse[r] == -INFINITY ? 0 : d_lse[r] * lse[r];
@@ -155,9 +155,9 @@ static void add_loss(const struct differences *g, const struct disjoint_rows *ro
 static ag_status perturb(struct differences *g, int family, const struct disjoint_rows *rows, int64_t slot,
                          double *sums)
 {
-    enum tensor t = families[family].x;
-    const double *from = arrays_f64(g->x, t);
-    double *to = arrays_f64(&g->y, t);
+    enum tensor t = agc_families[family].x;
+    const double *from = agc_arrays_f64(g->x, t);
+    double *to = agc_arrays_f64(&g->y, t);
     double h = STEP / fmax(g->bounds.rate[family], 1e-30);
     ag_status status = AG_OK;
     for (int64_t n = 0; n < rows->sets; n++) {
@@ -165,10 +165,10 @@ static ag_status perturb(struct differences *g, int family, const struct disjoin
     }
     for (int s = 0; s < STENCIL_POINTS && status == AG_OK; s++) {
         for (int64_t n = 0; n < g->x->count[t]; n++) {
-            to[n] = from[n] + (rows->slot[n] == slot ? stencil[s].at * h : 0);
+            to[n] = from[n] + (rows->slot[n] == slot ? agc_stencil[s].at * h : 0);
         }
-        status = arrays_run(&g->y, AG_MAP_FORWARD);
-        add_loss(g, rows, stencil[s].weight / h, sums);
+        status = agc_arrays_run(&g->y, AG_MAP_FORWARD);
+        add_loss(g, rows, agc_stencil[s].weight / h, sums);
     }
     memcpy(to, from, (size_t)g->x->count[t] * sizeof *to);
     return status;
@@ -189,56 +189,56 @@ static ag_status test_slots(struct differences *g, int family, const struct disj
                             struct worst *worst)
 {
     struct rng r;
-    enum tensor t = families[family].d;
-    const double *gradient = arrays_f64(g->x, t);
+    enum tensor t = agc_families[family].d;
+    const double *gradient = agc_arrays_f64(g->x, t);
     double *sums = zeros(rows->sets);
     int64_t tests = slots_to_test(g->x, rows);
     ag_status status = AG_OK;
-    rng_init(&r, g->x->seed, (uint64_t)(T_COUNT + family));
+    agc_rng_init(&r, g->x->seed, (uint64_t)(T_COUNT + family));
     for (int64_t n = 0; n < tests && status == AG_OK; n++) {
         int64_t first = n * rows->slots / tests, next = (n + 1) * rows->slots / tests;
-        int64_t slot = rng_range(&r, first, next - 1);
+        int64_t slot = agc_rng_range(&r, first, next - 1);
         status = perturb(g, family, rows, slot, sums);
         for (int64_t e = 0; e < g->x->count[t]; e++) {
             if (rows->slot[e] == slot) {
-                worst_note(worst, fabs(sums[rows->set[e]] - gradient[e]), t, e);
+                agc_worst_note(worst, fabs(sums[rows->set[e]] - gradient[e]), t, e);
             }
         }
     }
-    arrays_free(sums);
+    agc_arrays_free(sums);
     return status;
 }
 
 static ag_status check_gradient(struct differences *g, int family)
 {
     struct disjoint_rows rows;
-    enum tensor t = families[family].d;
+    enum tensor t = agc_families[family].d;
     struct worst worst = WORST_NONE;
-    disjoint_rows_create(&rows, g->x, families[family].x);
+    agc_disjoint_rows_create(&rows, g->x, agc_families[family].x);
     ag_status status = test_slots(g, family, &rows, &worst);
-    disjoint_rows_destroy(&rows);
+    agc_disjoint_rows_destroy(&rows);
     add_result(g, t, worst);
     return status;
 }
 
-ag_status finite_differences(const struct arrays *x, const ag_options *options, ag_check_report *results)
+ag_status agc_finite_differences(const struct arrays *x, const ag_options *options, ag_check_report *results)
 {
     struct differences g;
-    ag_status status = arrays_clone_as(&g.y, x, AG_F64, options);
+    ag_status status = agc_arrays_clone_as(&g.y, x, AG_F64, options);
     if (status != AG_OK) {
         return status;
     }
     g.x = x;
     g.results = results;
-    bounds_of(&g.bounds, x);
+    agc_bounds_of(&g.bounds, x);
     for (int f = 0; f < FAMILY_VARIABLES && status == AG_OK; f++) {
-        if (x->data[families[f].x] != NULL) {
+        if (x->data[agc_families[f].x] != NULL) {
             status = check_gradient(&g, f);
         }
     }
     if (status == AG_OK) {
         status = check_tangents(&g);
     }
-    arrays_destroy(&g.y);
+    agc_arrays_destroy(&g.y);
     return status;
 }

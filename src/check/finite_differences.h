@@ -11,6 +11,6 @@
  *     tdq .. tdsink   against differences of dq .. dsink along the tangents of inputs and cotangents
  * If a variable is large, only as many elements are tested as the time allows, spread over it at random.
  * options: those of x's plan. */
-ag_status finite_differences(const struct arrays *x, const ag_options *options, ag_check_report *results);
+ag_status agc_finite_differences(const struct arrays *x, const ag_options *options, ag_check_report *results);
 
 #endif

@@ -39,11 +39,11 @@ static void adjoint(struct identity *id)
 {
     struct sum s = {0, 0};
     for (int f = 0; f < FAMILY_COUNT; f++) {
-        const struct family *m = &families[f];
+        const struct family *m = &agc_families[f];
         double sign = f < FAMILY_VARIABLES ? -1 : 1;
-        add(&s, sign, arrays_f64(id->x, m->d), arrays_f64(id->x, m->t), id->x->count[m->x]);
+        add(&s, sign, agc_arrays_f64(id->x, m->d), agc_arrays_f64(id->x, m->t), id->x->count[m->x]);
     }
-    results_add(id->results, imbalance(id, &s), IDENTITY_LIMIT, "adjoint");
+    agc_results_add(id->results, imbalance(id, &s), IDENTITY_LIMIT, "adjoint");
 }
 
 /* ---- Symmetry of the Hessian ------------------------------------------------------------------- */
@@ -52,11 +52,11 @@ static void random_tangents(struct arrays *y)
 {
     for (int f = 0; f < FAMILY_VARIABLES; f++) {
         struct rng r;
-        enum tensor t = families[f].t;
-        double *values = arrays_f64(y, t);
-        rng_init(&r, y->seed, (uint64_t)(T_COUNT + t));
+        enum tensor t = agc_families[f].t;
+        double *values = agc_arrays_f64(y, t);
+        agc_rng_init(&r, y->seed, (uint64_t)(T_COUNT + t));
         for (int64_t n = 0; n < y->count[t]; n++) {
-            values[n] = rng_normal(&r);
+            values[n] = agc_rng_normal(&r);
         }
     }
 }
@@ -65,8 +65,8 @@ static void random_tangents(struct arrays *y)
 static ag_status hessian_product(struct arrays *y)
 {
     y->args.td_o.data = y->args.td_lse.data = NULL;
-    ag_status status = arrays_run(y, AG_MAP_JVP);
-    return status == AG_OK ? arrays_run(y, AG_MAP_VJP_JVP) : status;
+    ag_status status = agc_arrays_run(y, AG_MAP_JVP);
+    return status == AG_OK ? agc_arrays_run(y, AG_MAP_VJP_JVP) : status;
 }
 
 /* With tdO = tdL = 0 vjp_jvp is a symmetric linear map of the tangents:
@@ -75,24 +75,24 @@ static ag_status symmetry(struct identity *id)
 {
     struct arrays t, u;
     struct sum s = {0, 0};
-    ag_status status = arrays_clone_as(&t, id->x, AG_F64, id->options);
+    ag_status status = agc_arrays_clone_as(&t, id->x, AG_F64, id->options);
     if (status != AG_OK) {
         return status;
     }
-    status = arrays_clone_as(&u, id->x, AG_F64, id->options);
+    status = agc_arrays_clone_as(&u, id->x, AG_F64, id->options);
     if (status == AG_OK) {
         random_tangents(&u);
         status = hessian_product(&t);
         status = status == AG_OK ? hessian_product(&u) : status;
         for (int f = 0; f < FAMILY_VARIABLES; f++) {
-            const struct family *m = &families[f];
-            add(&s, 1, arrays_f64(&u, m->t), arrays_f64(&t, m->td), t.count[m->x]);
-            add(&s, -1, arrays_f64(&t, m->t), arrays_f64(&u, m->td), t.count[m->x]);
+            const struct family *m = &agc_families[f];
+            add(&s, 1, agc_arrays_f64(&u, m->t), agc_arrays_f64(&t, m->td), t.count[m->x]);
+            add(&s, -1, agc_arrays_f64(&t, m->t), agc_arrays_f64(&u, m->td), t.count[m->x]);
         }
-        arrays_destroy(&u);
+        agc_arrays_destroy(&u);
     }
-    arrays_destroy(&t);
-    results_add(id->results, imbalance(id, &s), IDENTITY_LIMIT, "symmetry of the Hessian");
+    agc_arrays_destroy(&t);
+    agc_results_add(id->results, imbalance(id, &s), IDENTITY_LIMIT, "symmetry of the Hessian");
     return status;
 }
 
@@ -107,7 +107,7 @@ static ag_status with_bias(struct arrays *y, const struct identity *id, const in
         problem.flags |= AG_BIAS;
         memcpy(problem.bias_size, size, sizeof problem.bias_size);
     }
-    return arrays_like(y, id->x, &problem, id->options);
+    return agc_arrays_like(y, id->x, &problem, id->options);
 }
 
 /* Adding a constant to all scores and to the sink adds it to L and changes nothing else: sum of dS + sum of
@@ -121,18 +121,18 @@ static ag_status sum_of_scores(struct identity *id)
     if (status != AG_OK) {
         return status;
     }
-    status = arrays_run(&y, AG_MAP_FORWARD);
-    status = status == AG_OK ? arrays_run(&y, AG_MAP_VJP) : status;
-    add_plain(&s, 1, arrays_f64(&y, T_DBIAS), y.count[T_DBIAS]);
-    add_plain(&s, 1, arrays_f64(&y, T_DSINK), y.count[T_DSINK]);
+    status = agc_arrays_run(&y, AG_MAP_FORWARD);
+    status = status == AG_OK ? agc_arrays_run(&y, AG_MAP_VJP) : status;
+    add_plain(&s, 1, agc_arrays_f64(&y, T_DBIAS), y.count[T_DBIAS]);
+    add_plain(&s, 1, agc_arrays_f64(&y, T_DSINK), y.count[T_DSINK]);
     for (int64_t r = 0; r < y.count[T_LSE]; r++) {
-        if (arrays_f64(&y, T_LSE)[r] != -INFINITY) {
-            add_plain(&s, -1, arrays_f64(&y, T_D_LSE) + r, 1);
+        if (agc_arrays_f64(&y, T_LSE)[r] != -INFINITY) {
+            add_plain(&s, -1, agc_arrays_f64(&y, T_D_LSE) + r, 1);
         }
     }
     s.size += id->bounds.unit[T_DQ]; /* each dS is a difference: its terms may be larger than their sum */
-    arrays_destroy(&y);
-    results_add(id->results, imbalance(id, &s), IDENTITY_LIMIT, "sum of dS");
+    agc_arrays_destroy(&y);
+    agc_results_add(id->results, imbalance(id, &s), IDENTITY_LIMIT, "sum of dS");
     return status;
 }
 
@@ -140,8 +140,8 @@ static ag_status sum_of_scores(struct identity *id)
 static double key_sum(const struct arrays *y, int64_t b, int64_t h, int64_t c)
 {
     double sum = 0;
-    for (int64_t j = 0; j < arrays_k_length(y, b); j++) {
-        sum += arrays_f64(y, T_DK)[arrays_index(y, T_DK, b, h, j, c)];
+    for (int64_t j = 0; j < agc_arrays_k_length(y, b); j++) {
+        sum += agc_arrays_f64(y, T_DK)[agc_arrays_index(y, T_DK, b, h, j, c)];
     }
     return sum;
 }
@@ -155,24 +155,24 @@ static ag_status sum_of_keys(struct identity *id)
     struct arrays y;
     struct worst worst = WORST_NONE;
     if (p->softcap > 0 || (p->flags & AG_SINK)) {
-        results_not_applicable(id->results, p->softcap > 0 ? "softcap" : "sink", name);
+        agc_results_not_applicable(id->results, p->softcap > 0 ? "softcap" : "sink", name);
         return AG_OK;
     }
-    ag_status status = arrays_clone_as(&y, id->x, AG_F64, id->options);
+    ag_status status = agc_arrays_clone_as(&y, id->x, AG_F64, id->options);
     if (status != AG_OK) {
         return status;
     }
     y.args.d_lse.data = NULL;
-    status = arrays_run(&y, AG_MAP_FORWARD);
-    status = status == AG_OK ? arrays_run(&y, AG_MAP_VJP) : status;
+    status = agc_arrays_run(&y, AG_MAP_FORWARD);
+    status = status == AG_OK ? agc_arrays_run(&y, AG_MAP_VJP) : status;
     for (int64_t n = 0; n < p->batch * p->kv_heads * p->dim_qk; n++) {
         int64_t c = n % p->dim_qk, h = n / p->dim_qk % p->kv_heads, b = n / p->dim_qk / p->kv_heads;
         double sum = fabs(key_sum(&y, b, h, c));
-        worst_note(&worst, sum == 0 ? 0 : sum / id->bounds.unit[T_DK], T_DK,
-                   arrays_index(&y, T_DK, b, h, 0, c));
+        agc_worst_note(&worst, sum == 0 ? 0 : sum / id->bounds.unit[T_DK], T_DK,
+                       agc_arrays_index(&y, T_DK, b, h, 0, c));
     }
-    results_add_worst(id->results, &y, &worst, IDENTITY_LIMIT, "%s", name)->worst[2] = -1; /* all keys */
-    arrays_destroy(&y);
+    agc_results_add_worst(id->results, &y, &worst, IDENTITY_LIMIT, "%s", name)->worst[2] = -1; /* all keys */
+    agc_arrays_destroy(&y);
     return status;
 }
 
@@ -185,12 +185,12 @@ static double *add_row_constants(struct arrays *y)
     struct rng r;
     int64_t columns = y->size[T_BIAS][3];
     int64_t rows = y->size[T_BIAS][0] * y->size[T_BIAS][1] * y->size[T_BIAS][2];
-    double *constants = arrays_alloc(rows, sizeof *constants);
-    rng_init(&r, y->seed, 3 * T_COUNT);
+    double *constants = agc_arrays_alloc(rows, sizeof *constants);
+    agc_rng_init(&r, y->seed, 3 * T_COUNT);
     for (int64_t n = 0; n < rows; n++) {
-        constants[n] = rng_normal(&r);
+        constants[n] = agc_rng_normal(&r);
         for (int64_t j = 0; j < columns; j++) {
-            arrays_f64(y, T_BIAS)[n * columns + j] += constants[n];
+            agc_arrays_f64(y, T_BIAS)[n * columns + j] += constants[n];
         }
     }
     return constants;
@@ -202,9 +202,9 @@ static void subtract_row_constants(struct arrays *y, const double *constants)
     int64_t columns = y->size[T_BIAS][3] > 0 ? y->size[T_BIAS][3] : 1;
     for (int64_t b = 0; b < y->p->batch; b++) {
         for (int64_t h = 0; h < y->p->heads; h++) {
-            for (int64_t i = 0; i < arrays_q_length(y, b); i++) {
-                int64_t row = arrays_index(y, T_LSE, b, h, i, 0);
-                arrays_f64(y, T_LSE)[row] -= constants[arrays_index(y, T_BIAS, b, h, i, 0) / columns];
+            for (int64_t i = 0; i < agc_arrays_q_length(y, b); i++) {
+                int64_t row = agc_arrays_index(y, T_LSE, b, h, i, 0);
+                agc_arrays_f64(y, T_LSE)[row] -= constants[agc_arrays_index(y, T_BIAS, b, h, i, 0) / columns];
             }
         }
     }
@@ -215,8 +215,9 @@ static struct worst worst_difference(const struct identity *id, const struct arr
 {
     struct worst worst = WORST_NONE;
     for (enum tensor t = 0; t < T_COUNT; t++) {
-        if (tensor_info[t].role == ROLE_OUTPUT && id->x->data[t] != NULL) {
-            note_differences(&worst, &id->bounds, t, arrays_f64(y, t), arrays_f64(id->x, t), y->count[t]);
+        if (agc_tensor_info[t].role == ROLE_OUTPUT && id->x->data[t] != NULL) {
+            agc_note_differences(&worst, &id->bounds, t, agc_arrays_f64(y, t), agc_arrays_f64(id->x, t),
+                                 y->count[t]);
         }
     }
     return worst;
@@ -231,7 +232,7 @@ static ag_status row_constants(struct identity *id)
     const int64_t rows[4] = {p->batch, p->heads, p->q_len, 1};
     struct arrays y;
     if (p->flags & AG_SINK) {
-        results_not_applicable(id->results, "sink", name);
+        agc_results_not_applicable(id->results, "sink", name);
         return AG_OK;
     }
     ag_status status = with_bias(&y, id, rows);
@@ -239,12 +240,12 @@ static ag_status row_constants(struct identity *id)
         return status;
     }
     double *constants = add_row_constants(&y);
-    status = arrays_run_all(&y);
+    status = agc_arrays_run_all(&y);
     subtract_row_constants(&y, constants);
     struct worst worst = worst_difference(id, &y);
-    results_add_worst(id->results, &y, &worst, IDENTITY_LIMIT, "%s", name);
-    arrays_free(constants);
-    arrays_destroy(&y);
+    agc_results_add_worst(id->results, &y, &worst, IDENTITY_LIMIT, "%s", name);
+    agc_arrays_free(constants);
+    agc_arrays_destroy(&y);
     return status;
 }
 
@@ -254,7 +255,7 @@ static ag_status row_constants(struct identity *id)
 static int64_t find_nonzero(const struct arrays *x, enum tensor t, int64_t first, int64_t count)
 {
     for (int64_t n = first; n < first + count; n++) {
-        if (arrays_f64(x, t)[n] != 0) {
+        if (agc_arrays_f64(x, t)[n] != 0) {
             return n;
         }
     }
@@ -264,7 +265,7 @@ static int64_t find_nonzero(const struct arrays *x, enum tensor t, int64_t first
 /* Counts one more wrong value. The residual is the number of wrong values; the worst element is the last of them. */
 static void count_wrong(struct worst *w, enum tensor t, int64_t element)
 {
-    worst_note(w, w->residual + 1, t, element);
+    agc_worst_note(w, w->residual + 1, t, element);
 }
 
 /* A row with L = -inf has O = tO = dQ = tdQ = 0 and mu = 0, exactly. */
@@ -274,7 +275,7 @@ static void empty_rows(struct identity *id)
     const struct arrays *x = id->x;
     struct worst wrong = WORST_NONE;
     for (int64_t r = 0; r < x->count[T_LSE]; r++) {
-        for (int n = 0; n < 5 && arrays_f64(x, T_LSE)[r] == -INFINITY; n++) {
+        for (int n = 0; n < 5 && agc_arrays_f64(x, T_LSE)[r] == -INFINITY; n++) {
             int64_t channels = x->size[zero[n]][3];
             int64_t element = find_nonzero(x, zero[n], r * channels, channels);
             if (element >= 0) {
@@ -282,7 +283,7 @@ static void empty_rows(struct identity *id)
             }
         }
     }
-    results_add_worst(id->results, x, &wrong, 0, "rows without keys: wrong values");
+    agc_results_add_worst(id->results, x, &wrong, 0, "rows without keys: wrong values");
 }
 
 /* No output holds NaN or an infinity, except lse, which may be -inf. */
@@ -290,42 +291,43 @@ static void finite_outputs(struct identity *id)
 {
     struct worst wrong = WORST_NONE;
     for (enum tensor t = 0; t < T_COUNT; t++) {
-        const double *values = tensor_info[t].role == ROLE_OUTPUT ? arrays_f64(id->x, t) : NULL;
+        const double *values = agc_tensor_info[t].role == ROLE_OUTPUT ? agc_arrays_f64(id->x, t) : NULL;
         for (int64_t n = 0; values != NULL && n < id->x->count[t]; n++) {
             if (!isfinite(values[n]) && !(t == T_LSE && values[n] == -INFINITY)) {
                 count_wrong(&wrong, t, n);
             }
         }
     }
-    results_add_worst(id->results, id->x, &wrong, 0, "not finite: values");
+    agc_results_add_worst(id->results, id->x, &wrong, 0, "not finite: values");
 }
 
 /* jvp computes the same O and L as forward, in addition to the tangents. (x's are jvp's, which ran later.) */
 static ag_status jvp_is_forward(struct identity *id)
 {
     struct arrays y;
-    ag_status status = arrays_clone_as(&y, id->x, AG_F64, id->options);
+    ag_status status = agc_arrays_clone_as(&y, id->x, AG_F64, id->options);
     if (status != AG_OK) {
         return status;
     }
-    status = arrays_run(&y, AG_MAP_FORWARD);
+    status = agc_arrays_run(&y, AG_MAP_FORWARD);
     struct worst worst = WORST_NONE;
     for (enum tensor t = T_O; t <= T_LSE; t++) {
-        note_differences(&worst, &id->bounds, t, arrays_f64(&y, t), arrays_f64(id->x, t), y.count[t]);
+        agc_note_differences(&worst, &id->bounds, t, agc_arrays_f64(&y, t), agc_arrays_f64(id->x, t),
+                             y.count[t]);
     }
-    results_add_worst(id->results, &y, &worst, IDENTITY_LIMIT, "o, lse of jvp and forward");
-    arrays_destroy(&y);
+    agc_results_add_worst(id->results, &y, &worst, IDENTITY_LIMIT, "o, lse of jvp and forward");
+    agc_arrays_destroy(&y);
     return status;
 }
 
-ag_status identities(const struct arrays *x, const ag_options *options, ag_check_report *results)
+ag_status agc_identities(const struct arrays *x, const ag_options *options, ag_check_report *results)
 {
-    ag_status (*const list[])(struct identity *) = {jvp_is_forward, symmetry,      sum_of_scores,
-                                                    sum_of_keys,    row_constants, identity_permutations,
-                                                    identity_split};
+    ag_status (*const list[])(struct identity *) = {
+        jvp_is_forward,    symmetry, sum_of_scores, sum_of_keys, row_constants, agc_identity_permutations,
+        agc_identity_split};
     struct identity id = {.x = x, .options = options, .results = results};
     ag_status status = AG_OK;
-    bounds_of(&id.bounds, x);
+    agc_bounds_of(&id.bounds, x);
     finite_outputs(&id);
     empty_rows(&id);
     adjoint(&id);

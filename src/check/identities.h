@@ -21,9 +21,9 @@ struct identity {
 
 /* Checks all identities and adds one result for each, or the reason why it does not apply. options: those of
  * x's plan. */
-ag_status identities(const struct arrays *x, const ag_options *options, ag_check_report *results);
+ag_status agc_identities(const struct arrays *x, const ag_options *options, ag_check_report *results);
 
-ag_status identity_permutations(struct identity *id); /* identity_permute.c */
-ag_status identity_split(struct identity *id);        /* identity_split.c */
+ag_status agc_identity_permutations(struct identity *id); /* identity_permute.c */
+ag_status agc_identity_split(struct identity *id);        /* identity_split.c */
 
 #endif

@@ -14,7 +14,7 @@ enum order { KEYS, QUERIES };
 /* The axis of a tensor that counts keys or queries, or -1. */
 static int axis_of(enum tensor t, enum order order)
 {
-    switch (tensor_info[t].shape) {
+    switch (agc_tensor_info[t].shape) {
     case SHAPE_Q:
     case SHAPE_O:
     case SHAPE_ROW: return order == QUERIES ? 2 : -1;
@@ -29,28 +29,28 @@ static int axis_of(enum tensor t, enum order order)
 /* Returns x's tensor with entry permutation[n] of the axis moved to n. */
 static double *permuted(const struct arrays *x, enum tensor t, enum order order, const int64_t *permutation)
 {
-    double *from = arrays_read_new(x, t);
+    double *from = agc_arrays_read_new(x, t);
     int axis = axis_of(t, order);
     if (axis < 0 || x->size[t][axis] == 1) {
         return from;
     }
-    double *to = arrays_alloc(x->count[t], sizeof *to);
+    double *to = agc_arrays_alloc(x->count[t], sizeof *to);
     int64_t n = x->size[t][axis], inner = axis == 2 ? x->size[t][3] : 1;
     for (int64_t e = 0; e < x->count[t]; e++) {
         int64_t outer = e / (n * inner), along = e / inner % n;
         to[e] = from[(outer * n + permutation[along]) * inner + e % inner];
     }
-    arrays_free(from);
+    agc_arrays_free(from);
     return to;
 }
 
 static int64_t *random_permutation(uint64_t seed, int64_t n)
 {
     struct rng r;
-    int64_t *p = arrays_alloc(n, sizeof *p);
-    rng_init(&r, seed, 3 * T_COUNT + 1);
+    int64_t *p = agc_arrays_alloc(n, sizeof *p);
+    agc_rng_init(&r, seed, 3 * T_COUNT + 1);
     for (int64_t i = 0; i < n; i++) {
-        int64_t j = rng_range(&r, 0, i);
+        int64_t j = agc_rng_range(&r, 0, i);
         p[i] = p[j];
         p[j] = i;
     }
@@ -65,20 +65,20 @@ static ag_status permute_run_compare(struct identity *id, struct arrays *y, enum
     ag_status status = AG_OK;
     for (int outputs = 0; outputs < 2 && status == AG_OK; outputs++) {
         for (enum tensor t = 0; t < T_COUNT; t++) {
-            if (x->data[t] == NULL || (tensor_info[t].role == ROLE_OUTPUT) != outputs) {
+            if (x->data[t] == NULL || (agc_tensor_info[t].role == ROLE_OUTPUT) != outputs) {
                 continue;
             }
             double *values = permuted(x, t, order, permutation);
             if (outputs) {
-                note_differences(worst, &id->bounds, t, arrays_f64(y, t), values, x->count[t]);
+                agc_note_differences(worst, &id->bounds, t, agc_arrays_f64(y, t), values, x->count[t]);
             } else {
-                arrays_write(y, t, values);
+                agc_arrays_write(y, t, values);
             }
-            arrays_free(values);
+            agc_arrays_free(values);
         }
-        status = outputs ? AG_OK : arrays_run_all(y);
+        status = outputs ? AG_OK : agc_arrays_run_all(y);
     }
-    arrays_free(permutation);
+    agc_arrays_free(permutation);
     return status;
 }
 
@@ -95,7 +95,7 @@ static const char *why_not(const struct arrays *x)
                                             : NULL;
 }
 
-ag_status identity_permutations(struct identity *id)
+ag_status agc_identity_permutations(struct identity *id)
 {
     static const char *const names[] = {[KEYS] = "permutation of keys", [QUERIES] = "permutation of queries"};
     const char *reason = why_not(id->x);
@@ -104,14 +104,14 @@ ag_status identity_permutations(struct identity *id)
         struct arrays y;
         struct worst worst = WORST_NONE;
         if (reason != NULL) {
-            results_not_applicable(id->results, reason, names[order]);
+            agc_results_not_applicable(id->results, reason, names[order]);
             continue;
         }
-        status = arrays_clone_as(&y, id->x, AG_F64, id->options);
+        status = agc_arrays_clone_as(&y, id->x, AG_F64, id->options);
         if (status == AG_OK) {
             status = permute_run_compare(id, &y, (enum order)order, &worst);
-            results_add_worst(id->results, &y, &worst, IDENTITY_LIMIT, "%s", names[order]);
-            arrays_destroy(&y);
+            agc_results_add_worst(id->results, &y, &worst, IDENTITY_LIMIT, "%s", names[order]);
+            agc_arrays_destroy(&y);
         }
     }
     return status;

@@ -28,7 +28,7 @@ static void part_keys(const struct split *s, int n, int64_t *longest, int64_t *t
 {
     *longest = *total = 0;
     for (int64_t b = 0; b < s->x->p->batch; b++) {
-        int64_t length = part_length(s, n, arrays_k_length(s->x, b));
+        int64_t length = part_length(s, n, agc_arrays_k_length(s->x, b));
         *longest = length > *longest ? length : *longest;
         *total += length;
     }
@@ -55,15 +55,15 @@ static void set_positions(struct split *s, int n, int64_t shift)
 {
     struct arrays *y = &s->part[n];
     int64_t batch = s->x->p->batch;
-    int64_t *lengths = arrays_alloc(batch + 1, sizeof *lengths);
+    int64_t *lengths = agc_arrays_alloc(batch + 1, sizeof *lengths);
     int packed = (s->x->p->flags & AG_PACKED) != 0;
     lengths[0] = 0;
     for (int64_t b = 0; b < batch; b++) {
-        int64_t length = part_length(s, n, arrays_k_length(s->x, b));
+        int64_t length = part_length(s, n, agc_arrays_k_length(s->x, b));
         lengths[packed ? b + 1 : b] = packed ? lengths[b] + length : length;
     }
-    arrays_free(y->kv_lengths);
-    arrays_free(y->k_packed);
+    agc_arrays_free(y->kv_lengths);
+    agc_arrays_free(y->k_packed);
     y->args.k_packed = y->k_packed = packed ? lengths : NULL;
     y->args.kv_lengths = y->kv_lengths = packed ? NULL : lengths;
     y->args.k_offset = s->x->args.k_offset + (n == 0 ? 0 : s->cut);
@@ -73,7 +73,7 @@ static void set_positions(struct split *s, int n, int64_t shift)
 /* Does the tensor have a row or column for each key, and is not broadcast over them? */
 static int has_keys(const struct arrays *x, enum tensor t)
 {
-    enum tensor_shape shape = tensor_info[t].shape;
+    enum tensor_shape shape = agc_tensor_info[t].shape;
     return shape == SHAPE_K || shape == SHAPE_V ||
            ((shape == SHAPE_BIAS || shape == SHAPE_MASK) && x->size[t][3] != 1);
 }
@@ -83,16 +83,17 @@ static void copy_keys(const struct split *s, int n, enum tensor t, char *whole, 
 {
     const struct arrays *x = s->x, *part = &s->part[n];
     const size_t bytes = t == T_MASK ? 1 : sizeof(double);
-    int columns = tensor_info[t].shape == SHAPE_BIAS || tensor_info[t].shape == SHAPE_MASK;
+    int columns = agc_tensor_info[t].shape == SHAPE_BIAS || agc_tensor_info[t].shape == SHAPE_MASK;
     int64_t first = n == 0 ? 0 : s->cut;
     for (int64_t b = 0; b < (columns ? x->size[t][0] : x->p->batch); b++) {
-        int64_t positions = columns ? part->size[t][2] : arrays_k_length(part, b);
+        int64_t positions = columns ? part->size[t][2] : agc_arrays_k_length(part, b);
         for (int64_t h = 0; h < x->size[t][1]; h++) {
             for (int64_t i = 0; i < positions; i++) {
                 for (int64_t c = 0; c < part->size[t][3]; c++) {
                     int64_t index =
-                        arrays_index(x, t, b, h, columns ? i : i + first, columns ? c + first : c);
-                    char *of_part = (char *)part->data[t] + (size_t)arrays_index(part, t, b, h, i, c) * bytes;
+                        agc_arrays_index(x, t, b, h, columns ? i : i + first, columns ? c + first : c);
+                    char *of_part =
+                        (char *)part->data[t] + (size_t)agc_arrays_index(part, t, b, h, i, c) * bytes;
                     char *of_whole = whole + (size_t)index * bytes;
                     memcpy(back ? of_whole : of_part, back ? of_part : of_whole, bytes);
                 }
@@ -104,13 +105,13 @@ static void copy_keys(const struct split *s, int n, enum tensor t, char *whole, 
 static ag_status make_part(struct split *s, const struct identity *id, int n, int64_t shift)
 {
     ag_problem problem = part_problem(s, n);
-    ag_status status = arrays_like(&s->part[n], s->x, &problem, id->options);
+    ag_status status = agc_arrays_like(&s->part[n], s->x, &problem, id->options);
     if (status != AG_OK) {
         return status;
     }
     set_positions(s, n, shift);
     for (enum tensor t = 0; t < T_COUNT; t++) {
-        if (s->part[n].data[t] != NULL && tensor_info[t].role != ROLE_OUTPUT && has_keys(s->x, t)) {
+        if (s->part[n].data[t] != NULL && agc_tensor_info[t].role != ROLE_OUTPUT && has_keys(s->x, t)) {
             copy_keys(s, n, t, s->x->data[t], 0);
         }
     }
@@ -139,12 +140,12 @@ static ag_status merge(struct split *s, int tangents)
 /* Combines the gradients dX of the parts into that of the whole. */
 static void assemble(struct split *s, enum tensor t)
 {
-    double *whole = arrays_f64(&s->merged, t);
+    double *whole = agc_arrays_f64(&s->merged, t);
     for (int64_t e = 0; e < s->merged.count[t]; e++) {
         whole[e] = 0;
     }
     for (int n = 0; n < 2; n++) {
-        const double *part = arrays_f64(&s->part[n], t);
+        const double *part = agc_arrays_f64(&s->part[n], t);
         if (has_keys(s->x, t)) {
             copy_keys(s, n, t, s->merged.data[t], 1);
             continue;
@@ -167,13 +168,13 @@ static ag_status run_parts(struct split *s, uint32_t map)
             y->args.to = s->x->args.to;
             y->args.mu = s->x->args.mu;
         }
-        status = arrays_run(y, map);
+        status = agc_arrays_run(y, map);
     }
     if (status == AG_OK && !linear) {
         return merge(s, map == AG_MAP_JVP);
     }
     for (enum tensor t = 0; t < T_COUNT && status == AG_OK; t++) {
-        if ((tensor_info[t].writers & map) && s->x->data[t] != NULL) {
+        if ((agc_tensor_info[t].writers & map) && s->x->data[t] != NULL) {
             assemble(s, t);
         }
     }
@@ -197,12 +198,12 @@ static ag_status compare_maps(struct identity *id, struct split *s)
         struct worst worst = WORST_NONE;
         status = run_parts(s, maps[n].map);
         for (enum tensor t = 0; t < T_COUNT && status == AG_OK; t++) {
-            if ((tensor_info[t].writers & maps[n].map) && id->x->data[t] != NULL) {
-                const double *got = arrays_f64(&s->merged, t), *wanted = arrays_f64(id->x, t);
-                note_differences(&worst, &id->bounds, t, got, wanted, id->x->count[t]);
+            if ((agc_tensor_info[t].writers & maps[n].map) && id->x->data[t] != NULL) {
+                const double *got = agc_arrays_f64(&s->merged, t), *wanted = agc_arrays_f64(id->x, t);
+                agc_note_differences(&worst, &id->bounds, t, got, wanted, id->x->count[t]);
             }
         }
-        results_add_worst(id->results, id->x, &worst, IDENTITY_LIMIT, "%s", maps[n].name);
+        agc_results_add_worst(id->results, id->x, &worst, IDENTITY_LIMIT, "%s", maps[n].name);
     }
     return status;
 }
@@ -212,7 +213,7 @@ static int common_shift(const struct arrays *x, int64_t *shift)
 {
     *shift = 0;
     for (int64_t b = 0; b < x->p->batch && x->p->align == AG_ALIGN_BOTTOM_RIGHT; b++) {
-        int64_t own = arrays_k_length(x, b) - arrays_q_length(x, b);
+        int64_t own = agc_arrays_k_length(x, b) - agc_arrays_q_length(x, b);
         if (b > 0 && own != *shift) {
             return 0;
         }
@@ -221,30 +222,30 @@ static int common_shift(const struct arrays *x, int64_t *shift)
     return 1;
 }
 
-ag_status identity_split(struct identity *id)
+ag_status agc_identity_split(struct identity *id)
 {
     struct rng r;
     struct split s;
     int64_t shift;
     if (!common_shift(id->x, &shift)) {
         for (int n = 0; n < 4; n++) {
-            results_not_applicable(id->results, "bottom-right with several shifts", maps[n].name);
+            agc_results_not_applicable(id->results, "bottom-right with several shifts", maps[n].name);
         }
         return AG_OK;
     }
     memset(&s, 0, sizeof s);
     s.x = id->x;
-    rng_init(&r, id->x->seed, 3 * T_COUNT + 2);
-    s.cut = rng_range(&r, 0, id->x->p->kv_len);
-    ag_status status = arrays_clone_as(&s.merged, id->x, AG_F64, id->options);
+    agc_rng_init(&r, id->x->seed, 3 * T_COUNT + 2);
+    s.cut = agc_rng_range(&r, 0, id->x->p->kv_len);
+    ag_status status = agc_arrays_clone_as(&s.merged, id->x, AG_F64, id->options);
     for (int n = 0; n < 2 && status == AG_OK; n++) {
         status = make_part(&s, id, n, shift);
     }
     if (status == AG_OK) {
         status = compare_maps(id, &s);
     }
-    arrays_destroy(&s.part[0]);
-    arrays_destroy(&s.part[1]);
-    arrays_destroy(&s.merged);
+    agc_arrays_destroy(&s.part[0]);
+    agc_arrays_destroy(&s.part[1]);
+    agc_arrays_destroy(&s.merged);
     return status;
 }

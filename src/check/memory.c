@@ -24,7 +24,7 @@ static _Thread_local struct guard guard;
 static _Thread_local struct guard *current; /* &guard, or NULL outside guarded calls */
 static _Thread_local int64_t allocations_left = -1;
 
-void memory_fail_after(int64_t allocations)
+void agc_memory_fail_after(int64_t allocations)
 {
     allocations_left = allocations;
 }
@@ -75,7 +75,7 @@ static void drop(const void *object)
     }
 }
 
-void *arrays_alloc(int64_t count, size_t size)
+void *agc_arrays_alloc(int64_t count, size_t size)
 {
     void *memory = NULL;
     size_t n = count > 0 ? (size_t)count : 1; /* an empty tensor has an address too */
@@ -94,23 +94,23 @@ void *arrays_alloc(int64_t count, size_t size)
     return memory;
 }
 
-void arrays_free(void *memory)
+void agc_arrays_free(void *memory)
 {
     drop(memory);
     free(memory);
 }
 
-void memory_hold_plan(ag_plan *plan)
+void agc_memory_hold_plan(ag_plan *plan)
 {
     hold((struct held){plan, true});
 }
 
-void memory_drop_plan(ag_plan *plan)
+void agc_memory_drop_plan(ag_plan *plan)
 {
     drop(plan);
 }
 
-ag_status memory_guarded(ag_status (*f)(void *arg), void *arg)
+ag_status agc_memory_guarded(ag_status (*f)(void *arg), void *arg)
 {
     volatile ag_status status = AG_NO_MEMORY;
     current = &guard;

@@ -9,11 +9,11 @@
 static void draw_dtypes(ag_problem *p, struct rng *r)
 {
     static const ag_dtype dtypes[] = {AG_F64, AG_F64, AG_F32, AG_F16, AG_BF16};
-    p->dtype = dtypes[rng_range(r, 0, 4)];
+    p->dtype = dtypes[agc_rng_range(r, 0, 4)];
     if (p->dtype == AG_F16 || p->dtype == AG_BF16) {
-        p->out_dtype = rng_chance(r, 0.3) ? AG_F32 : 0;
-        p->grad_dtype = rng_chance(r, 0.3) ? AG_F32 : 0;
-        p->aux_dtype = rng_chance(r, 0.3) ? AG_F32 : 0;
+        p->out_dtype = agc_rng_chance(r, 0.3) ? AG_F32 : 0;
+        p->grad_dtype = agc_rng_chance(r, 0.3) ? AG_F32 : 0;
+        p->aux_dtype = agc_rng_chance(r, 0.3) ? AG_F32 : 0;
     }
 }
 
@@ -37,29 +37,29 @@ static const struct sizes large = {2, 2, 2, 420, 700, 64, 512, 0.15, 250, 150, 4
  * no sequence has. */
 static int64_t draw_total(struct rng *r, int64_t batch, int64_t longest)
 {
-    return rng_range(r, longest, (batch > 1 ? batch : 1) * longest + 2);
+    return agc_rng_range(r, longest, (batch > 1 ? batch : 1) * longest + 2);
 }
 
 static int64_t draw_channels(struct rng *r, const struct sizes *max)
 {
-    return rng_chance(r, max->unusual) ? rng_range(r, max->usual_d + 1, max->max_d)
-                                       : rng_range(r, 1, max->usual_d);
+    return agc_rng_chance(r, max->unusual) ? agc_rng_range(r, max->usual_d + 1, max->max_d)
+                                           : agc_rng_range(r, 1, max->usual_d);
 }
 
 static void draw_sizes(ag_problem *p, struct rng *r, const struct sizes *max)
 {
-    p->batch = rng_chance(r, 0.02) ? 0 : rng_range(r, 1, max->batch);
-    p->kv_heads = rng_range(r, 1, max->kv_heads);
-    p->heads = p->kv_heads * rng_range(r, 1, max->group);
-    p->q_len = rng_chance(r, 0.03) ? 0 : rng_range(r, 1, max->q);
-    p->kv_len = rng_chance(r, 0.03) ? 0 : rng_range(r, 1, max->k);
+    p->batch = agc_rng_chance(r, 0.02) ? 0 : agc_rng_range(r, 1, max->batch);
+    p->kv_heads = agc_rng_range(r, 1, max->kv_heads);
+    p->heads = p->kv_heads * agc_rng_range(r, 1, max->group);
+    p->q_len = agc_rng_chance(r, 0.03) ? 0 : agc_rng_range(r, 1, max->q);
+    p->kv_len = agc_rng_chance(r, 0.03) ? 0 : agc_rng_range(r, 1, max->k);
     p->dim_qk = draw_channels(r, max);
-    p->dim_v = rng_chance(r, 0.3) ? 0 : draw_channels(r, max);
+    p->dim_v = agc_rng_chance(r, 0.3) ? 0 : draw_channels(r, max);
     if (p->dim_qk > WIDE_CHANNELS || p->dim_v > WIDE_CHANNELS) {
         p->q_len = (p->q_len + 3) / 4;
         p->kv_len = (p->kv_len + 3) / 4;
     }
-    if (rng_chance(r, 0.2)) {
+    if (agc_rng_chance(r, 0.2)) {
         p->flags |= AG_PACKED;
         p->q_total = draw_total(r, p->batch, p->q_len);
         p->kv_total = draw_total(r, p->batch, p->kv_len);
@@ -68,33 +68,33 @@ static void draw_sizes(ag_problem *p, struct rng *r, const struct sizes *max)
 
 static void draw_visibility(ag_problem *p, struct rng *r, const struct sizes *max)
 {
-    if (rng_chance(r, 0.3)) {
+    if (agc_rng_chance(r, 0.3)) {
         p->flags |= AG_CAUSAL;
     }
-    if (rng_chance(r, 0.3)) {
+    if (agc_rng_chance(r, 0.3)) {
         p->flags |= AG_WINDOW;
-        p->window_left = rng_range(r, -1, max->window);
-        p->window_right = rng_range(r, -1, max->window);
+        p->window_left = agc_rng_range(r, -1, max->window);
+        p->window_right = agc_rng_range(r, -1, max->window);
     }
-    p->align = rng_chance(r, 0.3) ? AG_ALIGN_BOTTOM_RIGHT : AG_ALIGN_TOP_LEFT;
+    p->align = agc_rng_chance(r, 0.3) ? AG_ALIGN_BOTTOM_RIGHT : AG_ALIGN_TOP_LEFT;
 }
 
 static void draw_scores(ag_problem *p, struct rng *r)
 {
-    if (rng_chance(r, 0.3)) {
+    if (agc_rng_chance(r, 0.3)) {
         p->flags |= AG_SCALE;
-        p->scale = rng_chance(r, 0.2) ? -0.5 : 0.1 + rng_uniform(r);
+        p->scale = agc_rng_chance(r, 0.2) ? -0.5 : 0.1 + agc_rng_uniform(r);
         if (p->dim_qk > small.max_d) { /* keep scores of about the same size as with fewer channels */
             p->scale /= 4;
         }
     }
-    if (rng_chance(r, 0.3)) {
-        p->softcap = rng_chance(r, 0.5) ? 0.5 + rng_uniform(r) : 30;
+    if (agc_rng_chance(r, 0.3)) {
+        p->softcap = agc_rng_chance(r, 0.5) ? 0.5 + agc_rng_uniform(r) : 30;
     }
-    if (rng_chance(r, 0.3)) {
-        p->dropout = rng_chance(r, 0.2) ? 0.9 : 0.5 * rng_uniform(r);
+    if (agc_rng_chance(r, 0.3)) {
+        p->dropout = agc_rng_chance(r, 0.2) ? 0.9 : 0.5 * agc_rng_uniform(r);
     }
-    if (rng_chance(r, 0.3)) {
+    if (agc_rng_chance(r, 0.3)) {
         p->flags |= AG_SINK;
     }
 }
@@ -104,42 +104,42 @@ static void draw_broadcast(const ag_problem *p, struct rng *r, int64_t size[4])
 {
     const int64_t full[4] = {p->batch, p->heads, p->q_len, p->kv_len};
     for (int axis = 0; axis < 4; axis++) {
-        size[axis] = rng_chance(r, 0.4) ? 1 : full[axis];
+        size[axis] = agc_rng_chance(r, 0.4) ? 1 : full[axis];
     }
 }
 
 static void draw_biases(ag_problem *p, struct rng *r, const struct sizes *max)
 {
-    if (rng_chance(r, 0.3)) {
+    if (agc_rng_chance(r, 0.3)) {
         p->flags |= AG_BIAS;
         draw_broadcast(p, r, p->bias_size);
     }
-    if (rng_chance(r, 0.3)) {
+    if (agc_rng_chance(r, 0.3)) {
         p->flags |= AG_MASK;
         draw_broadcast(p, r, p->mask_size);
     }
-    if (rng_chance(r, 0.3)) {
+    if (agc_rng_chance(r, 0.3)) {
         p->flags |= AG_TABLE;
-        p->table_radius = rng_range(r, 0, max->radius);
-        p->table_buckets = rng_chance(r, 0.5) ? 0 : rng_range(r, 1, max->buckets);
-        p->table_heads = rng_chance(r, 0.3) ? 1 : 0;
+        p->table_radius = agc_rng_range(r, 0, max->radius);
+        p->table_buckets = agc_rng_chance(r, 0.5) ? 0 : agc_rng_range(r, 1, max->buckets);
+        p->table_heads = agc_rng_chance(r, 0.3) ? 1 : 0;
     }
-    p->head_offset = rng_chance(r, 0.1) ? rng_range(r, 1, 40) : 0;
-    if (rng_chance(r, 0.3)) {
-        p->flags |= rng_chance(r, 0.5) || p->head_offset != 0 ? AG_SLOPES : AG_ALIBI;
+    p->head_offset = agc_rng_chance(r, 0.1) ? agc_rng_range(r, 1, 40) : 0;
+    if (agc_rng_chance(r, 0.3)) {
+        p->flags |= agc_rng_chance(r, 0.5) || p->head_offset != 0 ? AG_SLOPES : AG_ALIBI;
     }
 }
 
 /* Offsets about as large as the sequences, so that causal and window cut through them. */
 static void draw_call(ag_check_case *s, struct rng *r, const struct sizes *max)
 {
-    s->seed = rng_next(r) >> 40; /* short enough to type */
-    s->lengths = (s->problem.flags & AG_PACKED) == 0 && rng_chance(r, 0.3);
-    s->batch_offset = rng_chance(r, 0.1) ? rng_range(r, 1, 1000) : 0;
+    s->seed = agc_rng_next(r) >> 40; /* short enough to type */
+    s->lengths = (s->problem.flags & AG_PACKED) == 0 && agc_rng_chance(r, 0.3);
+    s->batch_offset = agc_rng_chance(r, 0.1) ? agc_rng_range(r, 1, 1000) : 0;
     s->q_offset = s->k_offset = 0;
-    if (s->problem.align == AG_ALIGN_TOP_LEFT && rng_chance(r, 0.3)) {
-        s->q_offset = rng_range(r, -max->offset / 2, max->offset);
-        s->k_offset = rng_range(r, 0, max->offset);
+    if (s->problem.align == AG_ALIGN_TOP_LEFT && agc_rng_chance(r, 0.3)) {
+        s->q_offset = agc_rng_range(r, -max->offset / 2, max->offset);
+        s->k_offset = agc_rng_range(r, 0, max->offset);
     }
 }
 
@@ -148,7 +148,7 @@ void ag_check_random(ag_check_case *c, uint64_t seed, uint64_t number, ag_check_
     const struct sizes *max = size == AG_CHECK_LARGE ? &large : &small;
     ag_problem problem = AG_PROBLEM_INIT;
     struct rng r;
-    rng_init(&r, seed, number);
+    agc_rng_init(&r, seed, number);
     draw_dtypes(&problem, &r);
     draw_sizes(&problem, &r, max);
     draw_visibility(&problem, &r, max);
@@ -158,9 +158,9 @@ void ag_check_random(ag_check_case *c, uint64_t seed, uint64_t number, ag_check_
     draw_call(c, &r, max);
 }
 
-ag_status arrays_of_case(struct arrays *x, const ag_check_case *s, const ag_options *options)
+ag_status agc_arrays_of_case(struct arrays *x, const ag_check_case *s, const ag_options *options)
 {
-    ag_status status = arrays_create(x, &s->problem, options, s->seed);
+    ag_status status = agc_arrays_create(x, &s->problem, options, s->seed);
     if (status != AG_OK) {
         return status;
     }
@@ -168,7 +168,7 @@ ag_status arrays_of_case(struct arrays *x, const ag_check_case *s, const ag_opti
     x->args.k_offset = s->k_offset;
     x->args.batch_offset = s->batch_offset;
     if (s->lengths) {
-        arrays_random_lengths(x);
+        agc_arrays_random_lengths(x);
     }
     return AG_OK;
 }

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-void worst_note(struct worst *w, double residual, enum tensor t, int64_t element)
+void agc_worst_note(struct worst *w, double residual, enum tensor t, int64_t element)
 {
     if (!isnan(w->residual) && !(residual <= w->residual)) {
         *w = (struct worst){residual, t, element};
@@ -26,7 +26,7 @@ static ag_check_result *next(ag_check_report *report)
     return r;
 }
 
-void results_add(ag_check_report *report, double residual, double limit, const char *format, ...)
+void agc_results_add(ag_check_report *report, double residual, double limit, const char *format, ...)
 {
     ag_check_result *r = next(report);
     va_list values;
@@ -37,8 +37,8 @@ void results_add(ag_check_report *report, double residual, double limit, const c
     r->limit = limit;
 }
 
-ag_check_result *results_add_worst(ag_check_report *report, const struct arrays *x, const struct worst *w,
-                                   double limit, const char *format, ...)
+ag_check_result *agc_results_add_worst(ag_check_report *report, const struct arrays *x, const struct worst *w,
+                                       double limit, const char *format, ...)
 {
     ag_check_result *r = next(report);
     va_list values;
@@ -48,13 +48,13 @@ ag_check_result *results_add_worst(ag_check_report *report, const struct arrays 
     r->residual = w->residual;
     r->limit = limit;
     if (w->element >= 0) {
-        r->tensor = tensor_info[w->t].name;
-        arrays_position(x, w->t, w->element, r->worst);
+        r->tensor = agc_tensor_info[w->t].name;
+        agc_arrays_position(x, w->t, w->element, r->worst);
     }
     return r;
 }
 
-void results_not_applicable(ag_check_report *report, const char *reason, const char *name)
+void agc_results_not_applicable(ag_check_report *report, const char *reason, const char *name)
 {
     ag_check_result *r = next(report);
     snprintf(r->name, sizeof r->name, "%s", name);
@@ -79,7 +79,7 @@ void ag_check_place(const ag_check_result *result, char *text, size_t size)
     }
 }
 
-struct counts results_count(const ag_check_report *report)
+struct counts agc_results_count(const ag_check_report *report)
 {
     struct counts c = {0, 0, 0};
     for (int n = 0; n < report->count; n++) {
@@ -97,5 +97,5 @@ struct counts results_count(const ag_check_report *report)
 
 int32_t ag_check_failures(const ag_check_report *report)
 {
-    return results_count(report).failed;
+    return agc_results_count(report).failed;
 }

@@ -11,7 +11,7 @@ static uint64_t splitmix64(uint64_t *state)
     return z ^ (z >> 31);
 }
 
-void rng_init(struct rng *r, uint64_t seed, uint64_t stream)
+void agc_rng_init(struct rng *r, uint64_t seed, uint64_t stream)
 {
     uint64_t state = stream;
     state = splitmix64(&state) ^ seed;
@@ -25,7 +25,7 @@ static uint64_t rotate_left(uint64_t x, int n)
     return (x << n) | (x >> (64 - n));
 }
 
-uint64_t rng_next(struct rng *r)
+uint64_t agc_rng_next(struct rng *r)
 {
     uint64_t *s = r->s;
     uint64_t result = rotate_left(s[1] * 5, 7) * 9;
@@ -39,23 +39,23 @@ uint64_t rng_next(struct rng *r)
     return result;
 }
 
-double rng_uniform(struct rng *r)
+double agc_rng_uniform(struct rng *r)
 {
-    return (double)(rng_next(r) >> 11) * 0x1p-53;
+    return (double)(agc_rng_next(r) >> 11) * 0x1p-53;
 }
 
-int64_t rng_range(struct rng *r, int64_t low, int64_t high)
+int64_t agc_rng_range(struct rng *r, int64_t low, int64_t high)
 {
-    return low + (int64_t)(rng_uniform(r) * (double)(high - low + 1));
+    return low + (int64_t)(agc_rng_uniform(r) * (double)(high - low + 1));
 }
 
-int rng_chance(struct rng *r, double probability)
+int agc_rng_chance(struct rng *r, double probability)
 {
-    return rng_uniform(r) < probability;
+    return agc_rng_uniform(r) < probability;
 }
 
-double rng_normal(struct rng *r)
+double agc_rng_normal(struct rng *r)
 {
-    double radius = sqrt(-2.0 * log(1.0 - rng_uniform(r))); /* 1 - u is never 0 */
-    return radius * cos(6.283185307179586 * rng_uniform(r));
+    double radius = sqrt(-2.0 * log(1.0 - agc_rng_uniform(r))); /* 1 - u is never 0 */
+    return radius * cos(6.283185307179586 * agc_rng_uniform(r));
 }

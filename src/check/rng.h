@@ -10,12 +10,12 @@ struct rng {
 };
 
 /* One seed has many streams that share no number. */
-void rng_init(struct rng *r, uint64_t seed, uint64_t stream);
+void agc_rng_init(struct rng *r, uint64_t seed, uint64_t stream);
 
-uint64_t rng_next(struct rng *r);                            /* 64 random bits */
-double rng_uniform(struct rng *r);                           /* in [0, 1) */
-int64_t rng_range(struct rng *r, int64_t low, int64_t high); /* low .. high, both included */
-int rng_chance(struct rng *r, double probability);           /* 1 with that probability */
-double rng_normal(struct rng *r);                            /* mean 0, variance 1 */
+uint64_t agc_rng_next(struct rng *r);                            /* 64 random bits */
+double agc_rng_uniform(struct rng *r);                           /* in [0, 1) */
+int64_t agc_rng_range(struct rng *r, int64_t low, int64_t high); /* low .. high, both included */
+int agc_rng_chance(struct rng *r, double probability);           /* 1 with that probability */
+double agc_rng_normal(struct rng *r);                            /* mean 0, variance 1 */
 
 #endif

@@ -42,7 +42,7 @@ static void add(struct summary_line *line, const ag_check_result *r)
     }
 }
 
-void summary_add(struct summary *summary, const ag_check_report *results)
+void agc_summary_add(struct summary *summary, const ag_check_report *results)
 {
     for (int n = 0; n < results->count; n++) {
         struct summary_line *line = line_of(summary, results->results[n].name);

@@ -16,6 +16,6 @@ struct summary {
     int problems, failed_problems;
 };
 
-void summary_add(struct summary *summary, const ag_check_report *results);
+void agc_summary_add(struct summary *summary, const ag_check_report *results);
 
 #endif

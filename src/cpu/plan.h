@@ -56,7 +56,7 @@ static inline const agi_cpu_plan *agi_cpu_plan_of(const ag_plan *plan)
 /* The vector kernels of the instruction set that the plan has chosen, for this real. */
 const agi_kernels *REAL(agi_kernels_of)(const ag_plan *plan);
 
-/* schedule.c: these need all members of the struct before the schedules. */
+/* drivers/schedule.c: these need all members of the struct before the schedules. */
 agi_row_schedule REAL(agi_row_schedule_of)(const agi_cpu_plan *cpu, const ag_plan *plan);
 agi_backward_schedule REAL(agi_backward_schedule_of)(const agi_cpu_plan *cpu, const ag_plan *plan,
                                                      agi_map map);

@@ -42,14 +42,14 @@ static void print_maps(const char *text)
     options.threads = 2;
     make_arrays(&x, text, &options, 5);
     CHECK(strstr(ag_plan_describe(x.plan), "amx") != NULL, "'%s' is not on AMX", text);
-    CHECK_OK(arrays_run_all(&x));
+    CHECK_OK(agc_arrays_run_all(&x));
     for (enum tensor t = 0; t < T_COUNT; t++) {
         if (is_output(&x, t, ALL_MAPS)) {
-            printf("%s: %s %016llx\n", text, tensor_info[t].name,
+            printf("%s: %s %016llx\n", text, agc_tensor_info[t].name,
                    (unsigned long long)hash(x.data[t], tensor_bytes(&x, t)));
         }
     }
-    arrays_destroy(&x);
+    agc_arrays_destroy(&x);
 }
 
 static void print_layer(const nn_config *c)

@@ -24,23 +24,25 @@ static uint32_t with_exponent(uint32_t bits, int64_t exponent)
 
 static uint32_t draw(struct rng *r, kind k)
 {
-    const uint32_t bits = (uint32_t)rng_next(r), sign = bits & 0x80000000u;
+    const uint32_t bits = (uint32_t)agc_rng_next(r), sign = bits & 0x80000000u;
     static const uint32_t special[] = {0,          1,          0x7fffff,   0x800000,   0x3f800000, 0x7f7fffff,
                                        0x7f800000, 0x7f800001, 0x7fa50000, 0x7fc00000, 0x7fffffff};
     switch (k) {
     case SPECIAL:
-        if (rng_chance(r, 0.1)) {
-            return sign | special[rng_range(r, 0, (int)(sizeof special / sizeof special[0]) - 1)];
+        if (agc_rng_chance(r, 0.1)) {
+            return sign | special[agc_rng_range(r, 0, (int)(sizeof special / sizeof special[0]) - 1)];
         }
         break;
     case TINY: /* products, sums and operands about the smallest normal number */
-        return with_exponent(bits, rng_chance(r, 0.5) ? rng_range(r, 0, 2) : rng_range(r, 60, 66));
+        return with_exponent(bits,
+                             agc_rng_chance(r, 0.5) ? agc_rng_range(r, 0, 2) : agc_rng_range(r, 60, 66));
     case HALF_WAY: /* few bits, so that sums and roundings are often exactly half way */
-        return with_exponent(bits & 0xffff8000u, rng_range(r, 115, 127)) + (uint32_t)rng_range(r, -1, 1);
+        return with_exponent(bits & 0xffff8000u, agc_rng_range(r, 115, 127)) +
+               (uint32_t)agc_rng_range(r, -1, 1);
     case ANY_BITS: return bits;
     default: break;
     }
-    return with_exponent(bits, rng_range(r, 120, 135));
+    return with_exponent(bits, agc_rng_range(r, 120, 135));
 }
 
 static void draw_floats(struct rng *r, kind k, float *to, int n)
@@ -61,22 +63,22 @@ static void draw_halves(struct rng *r, kind k, uint16_t *to, int n)
 static void draw_bytes(struct rng *r, uint8_t *to, int n)
 {
     for (int i = 0; i < n; i++) {
-        to[i] = (uint8_t)rng_next(r);
+        to[i] = (uint8_t)agc_rng_next(r);
     }
 }
 
 /* t0 has m rows of n float32, t1 and t2 fit its product; the others have any shape. */
 static void draw_config(struct rng *r, uint8_t config[64])
 {
-    const int whole = rng_chance(r, 0.3);
-    const int m = whole ? 16 : (int)rng_range(r, 1, 16), n = whole ? 16 : (int)rng_range(r, 1, 16),
-              depth = whole ? 16 : (int)rng_range(r, 1, 16);
+    const int whole = agc_rng_chance(r, 0.3);
+    const int m = whole ? 16 : (int)agc_rng_range(r, 1, 16), n = whole ? 16 : (int)agc_rng_range(r, 1, 16),
+              depth = whole ? 16 : (int)agc_rng_range(r, 1, 16);
     const int fit[3][2] = {{m, 4 * n}, {m, 4 * depth}, {depth, 4 * n}};
     memset(config, 0, 64);
     config[0] = 1;
     for (int t = 0; t < AMX_TEST_TILES; t++) {
-        config[48 + t] = (uint8_t)(t < 3 ? fit[t][0] : rng_range(r, 1, 16));
-        config[16 + 2 * t] = (uint8_t)(t < 3 ? fit[t][1] : 4 * rng_range(r, 1, 16));
+        config[48 + t] = (uint8_t)(t < 3 ? fit[t][0] : agc_rng_range(r, 1, 16));
+        config[16 + 2 * t] = (uint8_t)(t < 3 ? fit[t][1] : 4 * agc_rng_range(r, 1, 16));
     }
 }
 
@@ -150,7 +152,7 @@ static void check_vectors(struct rng *r, kind k)
     float c[2][16], x[32];
     uint16_t a[32], b[32], rounded[2][32];
     uint8_t from[64], index[64], moved[2][64], shifted[2][64];
-    const uint64_t keep = rng_next(r);
+    const uint64_t keep = agc_rng_next(r);
     draw_halves(r, k, a, 32);
     draw_halves(r, k, b, 32);
     draw_floats(r, k, c[0], 16);
@@ -173,7 +175,7 @@ static void check_vectors(struct rng *r, kind k)
 /* All exceptions masked; any rounding, denormals kept or flushed. */
 static unsigned draw_mxcsr(struct rng *r)
 {
-    return 0x1f80u | ((unsigned)rng_next(r) & 0xe040u);
+    return 0x1f80u | ((unsigned)agc_rng_next(r) & 0xe040u);
 }
 
 int main(void)
@@ -185,7 +187,7 @@ int main(void)
     const unsigned usual = _mm_getcsr();
     for (int n = 0; n < test_count(2000); n++) {
         struct rng r;
-        rng_init(&r, (uint64_t)n, 7);
+        agc_rng_init(&r, (uint64_t)n, 7);
         const unsigned mxcsr = draw_mxcsr(&r);
         check_config(&r);
         check_copies(&r);

@@ -30,7 +30,7 @@ static int visible(const struct row *r, int64_t j)
         }
     }
     const uint8_t *mask = r->x->data[T_MASK];
-    return mask == NULL || mask[arrays_index(r->x, T_MASK, r->b, r->h, r->i, j)] != 0;
+    return mask == NULL || mask[agc_arrays_index(r->x, T_MASK, r->b, r->h, r->i, j)] != 0;
 }
 
 /* 2^(-8 (h + 1) / H) for H a power of two; else the slopes of the largest power n below H, then every
@@ -52,12 +52,12 @@ static double bias(const struct row *r, int64_t j)
     int64_t distance = j + x->args.k_offset - r->position, R = x->p->table_radius;
     double sum = 0;
     if (x->data[T_BIAS] != NULL) {
-        sum += arrays_f64(x, T_BIAS)[arrays_index(x, T_BIAS, r->b, r->h, r->i, j)];
+        sum += agc_arrays_f64(x, T_BIAS)[agc_arrays_index(x, T_BIAS, r->b, r->h, r->i, j)];
     }
     if (x->data[T_TABLE] != NULL) {
         int64_t column = R + (distance > R ? R : distance < -R ? -R : distance);
         column = x->buckets != NULL ? x->buckets[column] : column;
-        sum += arrays_f64(x, T_TABLE)[arrays_index(x, T_TABLE, 0, r->h, 0, column)];
+        sum += agc_arrays_f64(x, T_TABLE)[agc_arrays_index(x, T_TABLE, 0, r->h, 0, column)];
     }
     if (x->p->flags & (AG_ALIBI | AG_SLOPES)) {
         double slope = x->slopes != NULL ? x->slopes[r->h] : default_slope(r->h, x->p->heads);
@@ -71,8 +71,8 @@ static double score(const struct row *r, int64_t j)
 {
     const struct arrays *x = r->x;
     int64_t group = x->p->heads / x->p->kv_heads;
-    const double *q = arrays_f64(x, T_Q) + arrays_index(x, T_Q, r->b, r->h, r->i, 0);
-    const double *k = arrays_f64(x, T_K) + arrays_index(x, T_K, r->b, r->h / group, j, 0);
+    const double *q = agc_arrays_f64(x, T_Q) + agc_arrays_index(x, T_Q, r->b, r->h, r->i, 0);
+    const double *k = agc_arrays_f64(x, T_K) + agc_arrays_index(x, T_K, r->b, r->h / group, j, 0);
     double scale = x->p->flags & AG_SCALE ? x->given.scale : 1 / sqrt((double)x->p->dim_qk);
     double dot = 0;
     for (int64_t c = 0; c < x->p->dim_qk; c++) {
@@ -114,10 +114,10 @@ static double define_row(const struct row *r, double *o)
 {
     const struct arrays *x = r->x;
     int64_t group = x->p->heads / x->p->kv_heads;
-    double sum = x->data[T_SINK] != NULL ? exp(arrays_f64(x, T_SINK)[r->h]) : 0;
-    for (int64_t j = 0; j < arrays_k_length(x, r->b); j++) {
+    double sum = x->data[T_SINK] != NULL ? exp(agc_arrays_f64(x, T_SINK)[r->h]) : 0;
+    for (int64_t j = 0; j < agc_arrays_k_length(x, r->b); j++) {
         double weight = visible(r, j) ? exp(score(r, j)) : 0;
-        const double *v = arrays_f64(x, T_V) + arrays_index(x, T_V, r->b, r->h / group, j, 0);
+        const double *v = agc_arrays_f64(x, T_V) + agc_arrays_index(x, T_V, r->b, r->h / group, j, 0);
         sum += weight;
         for (int64_t c = 0; c < x->p->dim_v; c++) {
             o[c] += weight * kept(r, j) * v[c];
@@ -140,11 +140,11 @@ static void define_forward(const struct arrays *x, double *o, double *lse)
     }
     for (int64_t n = 0; n < x->p->batch * x->p->heads; n++) {
         struct row r = {x, n / x->p->heads, n % x->p->heads, 0, 0};
-        int64_t shift = arrays_k_length(x, r.b) - arrays_q_length(x, r.b);
-        for (r.i = 0; r.i < arrays_q_length(x, r.b); r.i++) {
+        int64_t shift = agc_arrays_k_length(x, r.b) - agc_arrays_q_length(x, r.b);
+        for (r.i = 0; r.i < agc_arrays_q_length(x, r.b); r.i++) {
             r.position = r.i + x->args.q_offset + (x->p->align == AG_ALIGN_BOTTOM_RIGHT ? shift : 0);
-            lse[arrays_index(x, T_LSE, r.b, r.h, r.i, 0)] =
-                define_row(&r, o + arrays_index(x, T_O, r.b, r.h, r.i, 0));
+            lse[agc_arrays_index(x, T_LSE, r.b, r.h, r.i, 0)] =
+                define_row(&r, o + agc_arrays_index(x, T_O, r.b, r.h, r.i, 0));
         }
     }
 }
@@ -152,14 +152,15 @@ static void define_forward(const struct arrays *x, double *o, double *lse)
 static void compare(struct arrays *x, ag_check_report *results)
 {
     struct bounds bounds;
-    double *o = arrays_alloc(x->count[T_O], sizeof *o), *lse = arrays_alloc(x->count[T_LSE], sizeof *lse);
-    bounds_of(&bounds, x);
+    double *o = agc_arrays_alloc(x->count[T_O], sizeof *o),
+           *lse = agc_arrays_alloc(x->count[T_LSE], sizeof *lse);
+    agc_bounds_of(&bounds, x);
     define_forward(x, o, lse);
     struct worst worst_o = WORST_NONE, worst_lse = WORST_NONE;
-    note_differences(&worst_o, &bounds, T_O, arrays_f64(x, T_O), o, x->count[T_O]);
-    note_differences(&worst_lse, &bounds, T_LSE, arrays_f64(x, T_LSE), lse, x->count[T_LSE]);
-    results_add_worst(results, x, &worst_o, LIMIT, "o");
-    results_add_worst(results, x, &worst_lse, LIMIT, "lse");
+    agc_note_differences(&worst_o, &bounds, T_O, agc_arrays_f64(x, T_O), o, x->count[T_O]);
+    agc_note_differences(&worst_lse, &bounds, T_LSE, agc_arrays_f64(x, T_LSE), lse, x->count[T_LSE]);
+    agc_results_add_worst(results, x, &worst_o, LIMIT, "o");
+    agc_results_add_worst(results, x, &worst_lse, LIMIT, "lse");
     free(o);
     free(lse);
 }
@@ -170,20 +171,20 @@ static void test(const ag_check_case *s)
     ag_check_report results = {.count = 0};
     ag_options options = AG_OPTIONS_INIT;
     options.threads = 1;
-    if (!CHECK_OK(arrays_of_case(&x, s, &options))) {
+    if (!CHECK_OK(agc_arrays_of_case(&x, s, &options))) {
         return;
     }
-    ag_status status = arrays_run(&x, AG_MAP_FORWARD);
+    ag_status status = agc_arrays_run(&x, AG_MAP_FORWARD);
     if (status == AG_OK) {
         compare(&x, &results);
     }
-    features_report(s, status, &results);
-    arrays_destroy(&x);
+    features_report(s, "", status, &results);
+    agc_arrays_destroy(&x);
 }
 
 int main(void)
 {
-    features_each(test);
+    printf("%d problems\n", features_each(&small_pairs, test));
     for (int n = 0; n < test_count(2000); n++) {
         ag_check_case s;
         ag_check_random(&s, 40, (uint64_t)n, AG_CHECK_SMALL);

@@ -64,8 +64,8 @@ static int make_new(void)
     struct arrays x;
     const ag_options options = four_threads();
     make_arrays(&x, problem, &options, 5);
-    const ag_status status = arrays_run_all(&x);
-    arrays_destroy(&x);
+    const ag_status status = agc_arrays_run_all(&x);
+    agc_arrays_destroy(&x);
     return status == AG_OK ? 0 : 3;
 }
 
@@ -159,7 +159,7 @@ static void fork_while_threads_call(struct arrays *x)
     for (int n = 0; n < 2; n++) {
         atomic_store(&busy[n].stop, 1);
         pthread_join(busy[n].thread, NULL);
-        arrays_destroy(&busy[n].own);
+        agc_arrays_destroy(&busy[n].own);
     }
 }
 
@@ -176,11 +176,11 @@ int main(void)
     }
     wait_for(early, 0, "before any plan");
     make_arrays(&x, problem, &options, 7);
-    CHECK_OK(arrays_run_all(&x));
+    CHECK_OK(agc_arrays_run_all(&x));
     let_threads_start();
     fork_children(&x, "after calls");
     fork_while_threads_call(&x);
-    arrays_destroy(&x);
+    agc_arrays_destroy(&x);
     fflush(stdout);
     const pid_t late = fork(); /* the last plan is gone */
     if (late == 0) {

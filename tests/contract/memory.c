@@ -113,7 +113,7 @@ static void arrays_are_copied(void)
     struct arrays x;
     void *wanted[T_COUNT];
     make_arrays(&x, EVERY_FEATURE "f64", NULL, 301);
-    CHECK_OK(arrays_run_all(&x));
+    CHECK_OK(agc_arrays_run_all(&x));
     keep_outputs(&x, wanted);
     for (int n = 0; n < 9; n++) {
         CHECK_INT(x.p->buckets[n], x.buckets[n]);
@@ -125,14 +125,14 @@ static void arrays_are_copied(void)
         x.slopes[h] = 1e300;
         CHECK(x.p->alibi_slopes[h] < 1e300, "the plan's slopes are the caller's");
     }
-    CHECK_OK(arrays_run_all(&x));
+    CHECK_OK(agc_arrays_run_all(&x));
     for (enum tensor t = 0; t < T_COUNT; t++) {
         if (wanted[t] != NULL) {
             same_tensor(&x, t, x.data[t], wanted[t], "the caller's arrays changed");
         }
     }
     free_outputs(wanted);
-    arrays_destroy(&x);
+    agc_arrays_destroy(&x);
 }
 
 /* ---- No allocation by malloc -------------------------------------------------------------------- */
@@ -211,7 +211,7 @@ static void maps_allocate_nothing(const char *text, ag_backend backend)
     options.threads = 3;
     make_arrays(&x, text, &options, 303);
     const int traced = backend == AG_BACKEND_REFERENCE;
-    double *S = traced ? arrays_alloc(x.p->q_len * x.p->kv_len, sizeof *S) : NULL;
+    double *S = traced ? agc_arrays_alloc(x.p->q_len * x.p->kv_len, sizeof *S) : NULL;
     ag_tensor o2 = x.args.to, lse2 = x.args.mu; /* any numbers will do */
     const ag_merge_args merge = {.struct_size = sizeof merge,
                                  .o1 = x.args.o,
@@ -231,7 +231,7 @@ static void maps_allocate_nothing(const char *text, ag_backend backend)
     CHECK(c.allocations == counted_before, "'%s': %d allocations of the plan's allocator in calls", text,
           c.allocations - counted_before);
     free(S);
-    arrays_destroy(&x);
+    agc_arrays_destroy(&x);
     CHECK_INT(c.held, 0);
 }
 

@@ -69,11 +69,11 @@ static void check_run(const char *text)
         allowed += tensor_bytes(&x, t);
     }
     CHECK(peak() <= allowed, "'%s': %zu bytes held before any map, %zu allowed", text, peak(), allowed);
-    CHECK_OK(arrays_run_all(&x));
+    CHECK_OK(agc_arrays_run_all(&x));
     CHECK(peak() <= allowed, "'%s': %zu bytes held, %zu allowed", text, peak(), allowed);
     printf("'%s': at most %.1f MiB held, %.1f allowed, %.1f of them workspace\n", text,
            (double)peak() / 0x1p20, (double)allowed / 0x1p20, (double)x.workspace_bytes / 0x1p20);
-    arrays_destroy(&x);
+    agc_arrays_destroy(&x);
 }
 
 int main(int argc, char **argv)

@@ -331,7 +331,7 @@ static void refuse_call(struct arrays *x, int map, const ag_exec *exec, void *wo
     }
     for (enum tensor t = 0; t < T_COUNT; t++) {
         CHECK(before[t] == NULL || memcmp(before[t], x->data[t], tensor_bytes(x, t)) == 0,
-              "%s with %s: %s was written", map_name[map], what, tensor_info[t].name);
+              "%s with %s: %s was written", map_name[map], what, agc_tensor_info[t].name);
     }
     free_outputs(before);
 }
@@ -360,14 +360,15 @@ static int is_required(enum tensor t, int map)
 /* Which tensors a map reads beside those. */
 static int is_optional_input(enum tensor t, int map)
 {
-    const enum tensor_role role = tensor_info[t].role;
+    const enum tensor_role role = agc_tensor_info[t].role;
     const int tangent = role == ROLE_TANGENT, of_tangents = t == T_TD_O || t == T_TD_LSE;
     return (tangent && map >= 2) || (of_tangents && map == 3) || (t == T_D_LSE && map % 2 == 1);
 }
 
 static int takes_part(enum tensor t, int map)
 {
-    return is_required(t, map) || is_optional_input(t, map) || (tensor_info[t].writers & map_bit[map]) != 0;
+    return is_required(t, map) || is_optional_input(t, map) ||
+           (agc_tensor_info[t].writers & map_bit[map]) != 0;
 }
 
 static void pointers(struct arrays *x)
@@ -375,18 +376,18 @@ static void pointers(struct arrays *x)
     const ag_args good = x->args;
     for (int map = 0; map < MAPS; map++) {
         for (enum tensor t = 0; t < T_COUNT; t++) {
-            ag_tensor *tensor = arrays_tensor(x, t);
+            ag_tensor *tensor = agc_arrays_tensor(x, t);
             if (x->data[t] == NULL) {
                 continue;
             }
             if (is_required(t, map)) {
                 tensor->data = NULL;
-                refuse_args(x, map, "a missing pointer", tensor_info[t].name, "NULL");
+                refuse_args(x, map, "a missing pointer", agc_tensor_info[t].name, "NULL");
                 x->args = good;
             }
             if (takes_part(t, map) && element_size(x, t) > 1) {
                 tensor->data = (char *)x->data[t] + 1;
-                refuse_args(x, map, "a misaligned pointer", tensor_info[t].name, "aligned");
+                refuse_args(x, map, "a misaligned pointer", agc_tensor_info[t].name, "aligned");
                 x->args = good;
             }
         }
@@ -404,9 +405,9 @@ static void aliases(struct arrays *x)
                     takes_part(other, map)) {
                     /* Of two outputs the first is to blame. */
                     const enum tensor blamed = other < t && is_output(x, other, map_bit[map]) ? other : t;
-                    arrays_tensor(x, t)->data = arrays_tensor(x, other)->data;
-                    refuse_args(x, map, "an output that is another tensor", tensor_info[blamed].name,
-                                tensor_info[blamed == t ? other : t].name);
+                    agc_arrays_tensor(x, t)->data = agc_arrays_tensor(x, other)->data;
+                    refuse_args(x, map, "an output that is another tensor", agc_tensor_info[blamed].name,
+                                agc_tensor_info[blamed == t ? other : t].name);
                     x->args = good;
                 }
             }
@@ -419,7 +420,7 @@ static void strides(struct arrays *x)
     const ag_args good = x->args;
     for (int map = 0; map < MAPS; map++) {
         for (enum tensor t = 0; t < T_COUNT; t++) {
-            ag_tensor *tensor = arrays_tensor(x, t);
+            ag_tensor *tensor = agc_arrays_tensor(x, t);
             for (int axis = 0; axis < 4 && x->data[t] != NULL && takes_part(t, map); axis++) {
                 if (x->size[t][axis] < 2) {
                     continue;
@@ -428,19 +429,19 @@ static void strides(struct arrays *x)
                 for (int other = 0; output && other < 4; other++) {
                     if (other != axis && x->size[t][other] > 1) {
                         tensor->strides[axis] = -tensor->strides[other];
-                        refuse_args(x, map, "two equal strides", tensor_info[t].name, "stride");
+                        refuse_args(x, map, "two equal strides", agc_tensor_info[t].name, "stride");
                         x->args = good;
                     }
                 }
                 if (output) {
                     tensor->strides[axis] = 0;
-                    refuse_args(x, map, "a zero stride on an output", tensor_info[t].name, "stride");
+                    refuse_args(x, map, "a zero stride on an output", agc_tensor_info[t].name, "stride");
                     x->args = good;
                 }
                 static const int64_t far[] = {INT64_MAX, INT64_MIN, INT64_MIN + 1, INT64_MAX / 2 + 1};
                 for (int n = 0; n < (t == T_MASK ? 3 : 4); n++) { /* 2^62 bytes are not too far */
                     tensor->strides[axis] = far[n];
-                    refuse_args(x, map, "a stride that overflows", tensor_info[t].name, "stride");
+                    refuse_args(x, map, "a stride that overflows", agc_tensor_info[t].name, "stride");
                     x->args = good;
                 }
             }
@@ -480,12 +481,12 @@ static void workspaces(struct arrays *x)
 /* Exactly the size asked for, at each alignment, the memory ending where the workspace ends. */
 static void exact_workspaces_work(struct arrays *x)
 {
-    CHECK_OK(arrays_run_all(x));
+    CHECK_OK(agc_arrays_run_all(x));
     for (int map = 0; map < MAPS; map++) {
         size_t bytes = 0;
         CHECK_OK(ag_plan_workspace(x->plan, map_bit[map], &bytes));
         for (size_t shift = 0; shift < 64; shift += shift < 9 ? 1 : 11) {
-            char *memory = arrays_alloc((int64_t)(bytes + shift), 1);
+            char *memory = agc_arrays_alloc((int64_t)(bytes + shift), 1);
             CHECK_OK(call_map(map, x->plan, &x->args, NULL, memory + shift, bytes));
             free(memory);
         }
@@ -606,29 +607,29 @@ static void tensors_of_other_problems(void)
     make_arrays(&plain, "b3 h4 kv2 q7 k9 d5 dv3 f32", NULL, 1);
     make_arrays(&full, EVERY_FEATURE "f32", NULL, 1);
     const ag_args good = plain.args;
-    CHECK_OK(arrays_run_all(&plain));
+    CHECK_OK(agc_arrays_run_all(&plain));
     for (int map = 0; map < MAPS; map++) {
         for (enum tensor t = 0; t < T_COUNT; t++) {
             if (plain.data[t] == NULL && takes_part(t, map)) {
-                *arrays_tensor(&plain, t) = *arrays_tensor(&full, t);
-                refuse_args(&plain, map, "a tensor without its feature", tensor_info[t].name, "");
+                *agc_arrays_tensor(&plain, t) = *agc_arrays_tensor(&full, t);
+                refuse_args(&plain, map, "a tensor without its feature", agc_tensor_info[t].name, "");
                 plain.args = good;
             }
         }
     }
-    arrays_destroy(&full);
-    arrays_destroy(&plain);
+    agc_arrays_destroy(&full);
+    agc_arrays_destroy(&plain);
 }
 
 /* A map does not look at what is not its own: no pointer of another map is followed or refused. */
 static void fields_of_other_maps(struct arrays *x)
 {
     const ag_args good = x->args;
-    CHECK_OK(arrays_run_all(x));
+    CHECK_OK(agc_arrays_run_all(x));
     for (int map = 0; map < MAPS; map++) {
         for (enum tensor t = 0; t < T_COUNT; t++) {
             if (!takes_part(t, map)) {
-                *arrays_tensor(x, t) = (ag_tensor){(void *)(uintptr_t)1, {INT64_MIN, INT64_MAX, -1, 0}};
+                *agc_arrays_tensor(x, t) = (ag_tensor){(void *)(uintptr_t)1, {INT64_MIN, INT64_MAX, -1, 0}};
             }
         }
         CHECK_OK(call_map(map, x->plan, &x->args, NULL, x->workspace, x->workspace_bytes));
@@ -701,7 +702,7 @@ static void traces(void)
     ag_options reference = AG_OPTIONS_INIT;
     reference.backend = AG_BACKEND_REFERENCE;
     make_arrays(&x, EVERY_FEATURE "f32", &reference, 4);
-    CHECK_OK(arrays_run_all(&x));
+    CHECK_OK(agc_arrays_run_all(&x));
     double S[7 * 9], J[9 * 9];
     const ag_trace_args good = {sizeof good, 0, 2, 3, .S = S, .J = J, .jacobian_row = 6};
     ag_trace_args t = good;
@@ -726,7 +727,7 @@ static void traces(void)
         refuse_trace(&x, AG_MAP_VJP, &t, AG_INVALID_ARGUMENT, "trace.jacobian_row");
     }
     CHECK_STATUS(ag_trace(x.plan, AG_MAP_VJP, &x.args, &good, x.workspace, 1), AG_WORKSPACE);
-    arrays_destroy(&x);
+    agc_arrays_destroy(&x);
 }
 
 /* A trace writes its own arrays and no tensor. */
@@ -738,7 +739,7 @@ static void traces_write_no_tensor(void)
     ag_options reference = AG_OPTIONS_INIT;
     reference.backend = AG_BACKEND_REFERENCE;
     make_arrays(&x, EVERY_FEATURE "f64", &reference, 4);
-    CHECK_OK(arrays_run_all(&x));
+    CHECK_OK(agc_arrays_run_all(&x));
     keep_outputs(&x, before);
     for (int map = 0; map < MAPS; map++) {
         const ag_trace_args trace = {sizeof trace, 0, 1, 1, .M = M};
@@ -750,7 +751,7 @@ static void traces_write_no_tensor(void)
         }
     }
     free_outputs(before);
-    arrays_destroy(&x);
+    agc_arrays_destroy(&x);
 }
 
 /* ---- Sizes of structs --------------------------------------------------------------------------- */
@@ -799,7 +800,7 @@ static ag_status use_trace(void *given, struct arrays *x)
 static void struct_sizes(const char *name, const void *good, size_t size, size_t older, use call,
                          struct arrays *x, ag_status refused)
 {
-    unsigned char *block = arrays_alloc((int64_t)size + 64, 1);
+    unsigned char *block = agc_arrays_alloc((int64_t)size + 64, 1);
     const struct {
         uint32_t size;
         int at; /* of a byte after our fields that is not zero; -1: none */
@@ -870,7 +871,7 @@ static void all_struct_sizes(void)
                  AG_INVALID_ARGUMENT);
     struct_sizes("trace", &trace, sizeof trace, offsetof(ag_trace_args, J), use_trace, &x,
                  AG_INVALID_ARGUMENT);
-    arrays_destroy(&x);
+    agc_arrays_destroy(&x);
 }
 
 /* A function that fills in a struct of facts writes no more than the caller's struct has. */
@@ -895,7 +896,7 @@ static ag_status fill_isa_info(void *info, struct arrays *x)
 
 static void info_sizes(const char *name, size_t full, fill call, struct arrays *x)
 {
-    unsigned char *bytes = arrays_alloc((int64_t)full + 64, 1);
+    unsigned char *bytes = agc_arrays_alloc((int64_t)full + 64, 1);
     for (size_t size = 0; size <= full + 64; size += 4) {
         memset(bytes, PATTERN, full + 64);
         const uint32_t struct_size = (uint32_t)size;
@@ -923,7 +924,7 @@ static void all_info_sizes(void)
     info_sizes("ag_isa_info", sizeof(ag_isa_info), fill_isa_info, &x);
     CHECK_STATUS(ag_plan_info_get(NULL, &info), AG_INVALID_ARGUMENT);
     check_message("ag_plan_info_get", "plan", "NULL");
-    arrays_destroy(&x);
+    agc_arrays_destroy(&x);
 }
 
 int main(void)
@@ -951,8 +952,8 @@ int main(void)
     positions(&padded);
     lengths(&padded);
     packed_offsets(&packed);
-    arrays_destroy(&packed);
-    arrays_destroy(&padded);
+    agc_arrays_destroy(&packed);
+    agc_arrays_destroy(&padded);
     tensors_of_other_problems();
     conversions();
     traces();

@@ -72,17 +72,17 @@ static void any_number_of_threads(void)
             const ag_options options = with_threads(numbers[m]);
             snprintf(label, sizeof label, "problem %d with %d threads", n, (int)numbers[m]);
             make_arrays(&x, text, &options, 101);
-            CHECK_OK(arrays_run_all(&x));
+            CHECK_OK(agc_arrays_run_all(&x));
             if (m == 0) {
                 one = x;
                 continue;
             }
             same_outputs(&x, &one, ALL_MAPS, label);
-            CHECK_OK(arrays_run_all(&x)); /* and again */
+            CHECK_OK(agc_arrays_run_all(&x)); /* and again */
             same_outputs(&x, &one, ALL_MAPS, label);
-            arrays_destroy(&x);
+            agc_arrays_destroy(&x);
         }
-        arrays_destroy(&one);
+        agc_arrays_destroy(&one);
     }
 }
 
@@ -148,7 +148,7 @@ static void other_loops(void)
         const ag_options options = with_threads(5);
         make_arrays(&wanted, problems[n], &options, 103);
         make_arrays(&x, problems[n], &options, 103);
-        CHECK_OK(arrays_run_all(&wanted));
+        CHECK_OK(agc_arrays_run_all(&wanted));
         for (int l = 0; l < 3; l++) {
             int64_t most = 0;
             char label[64];
@@ -160,8 +160,8 @@ static void other_loops(void)
             same_outputs(&x, &wanted, ALL_MAPS, label);
             CHECK(most >= 1 && most <= 5, "%s: %d tasks for 5 threads", label, (int)most);
         }
-        arrays_destroy(&x);
-        arrays_destroy(&wanted);
+        agc_arrays_destroy(&x);
+        agc_arrays_destroy(&wanted);
     }
 }
 
@@ -173,7 +173,7 @@ static void a_loop_that_does_nothing(void)
     const ag_options options = with_threads(4);
     const ag_exec exec = {sizeof exec, 0, &calls, run_nothing};
     make_arrays(&x, problems[0], &options, 105);
-    CHECK_OK(arrays_run_all(&x));
+    CHECK_OK(agc_arrays_run_all(&x));
     for (int map = 0; map < MAPS; map++) {
         const int64_t before = calls;
         const ag_status status = call_map(map, x.plan, &x.args, &exec, x.workspace, x.workspace_bytes);
@@ -185,7 +185,7 @@ static void a_loop_that_does_nothing(void)
     ag_exec reserved = exec;
     reserved.reserved = 1;
     CHECK_STATUS(ag_forward(x.plan, &x.args, &reserved, x.workspace, x.workspace_bytes), AG_INVALID_ARGUMENT);
-    arrays_destroy(&x);
+    agc_arrays_destroy(&x);
 }
 
 /* ---- Many callers ------------------------------------------------------------------------------- */
@@ -216,7 +216,7 @@ static void one_plan_eight_callers(void)
         struct arrays x;
         const ag_options options = with_threads(3);
         make_arrays(&x, problems[n], &options, 107);
-        CHECK_OK(arrays_run_all(&x));
+        CHECK_OK(agc_arrays_run_all(&x));
         for (int c = 0; c < CALLERS; c++) {
             callers[c].shared = &x;
             make_arrays(&callers[c].own, problems[n], &options, 107);
@@ -226,9 +226,9 @@ static void one_plan_eight_callers(void)
         }
         for (int c = 0; c < CALLERS; c++) {
             pthread_join(callers[c].thread, NULL);
-            arrays_destroy(&callers[c].own);
+            agc_arrays_destroy(&callers[c].own);
         }
-        arrays_destroy(&x);
+        agc_arrays_destroy(&x);
     }
 }
 
@@ -254,9 +254,9 @@ static void *plan_after_plan(void *arg)
         struct arrays x;
         const ag_options options = with_threads(1 + n % 5);
         make_arrays(&x, problems[1], &options, 109);
-        CHECK_OK(arrays_run_all(&x));
+        CHECK_OK(agc_arrays_run_all(&x));
         same_outputs(&x, wanted, ALL_MAPS, "plans that come and go");
-        arrays_destroy(&x);
+        agc_arrays_destroy(&x);
     }
     return NULL;
 }
@@ -267,7 +267,7 @@ static void plans_at_once(void)
     pthread_t threads[4];
     const ag_options options = with_threads(1);
     make_arrays(&wanted, problems[1], &options, 109);
-    CHECK_OK(arrays_run_all(&wanted));
+    CHECK_OK(agc_arrays_run_all(&wanted));
     ag_plan_destroy(wanted.plan); /* so that the threads below also end the pool between them */
     wanted.plan = NULL;
     wanted.p = NULL;
@@ -277,7 +277,7 @@ static void plans_at_once(void)
     for (int n = 0; n < 4; n++) {
         pthread_join(threads[n], NULL);
     }
-    arrays_destroy(&wanted);
+    agc_arrays_destroy(&wanted);
 }
 
 /* ---- Messages ----------------------------------------------------------------------------------- */

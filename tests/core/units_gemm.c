@@ -75,14 +75,14 @@ static const kind kinds[] = {
 /* Which rows count: NULL or one length per group. */
 static const int64_t *draw_lengths(struct rng *r, agi_matrix *x)
 {
-    if (!rng_chance(r, 0.3)) {
+    if (!agc_rng_chance(r, 0.3)) {
         return NULL;
     }
-    x->group = rng_range(r, 1, x->rows);
+    x->group = agc_rng_range(r, 1, x->rows);
     const int64_t groups = (x->rows + x->group - 1) / x->group;
     int64_t *lengths = page_end_memory((size_t)groups * sizeof *lengths);
     for (int64_t g = 0; g < groups; g++) {
-        lengths[g] = rng_range(r, 0, x->group);
+        lengths[g] = agc_rng_range(r, 0, x->group);
     }
     return lengths;
 }
@@ -91,8 +91,8 @@ static const int64_t *draw_lengths(struct rng *r, agi_matrix *x)
 static agi_matrix draw_matrix(struct rng *r, ag_dtype dtype, int64_t rows, int64_t cols, bool transposed)
 {
     agi_matrix x = {.dtype = dtype, .rows = rows, .cols = cols, .transposed = transposed};
-    x.col_stride = rng_chance(r, 0.2) ? 2 : 1;
-    x.row_stride = cols * x.col_stride + (rng_chance(r, 0.5) ? rng_range(r, 0, 9) : 0);
+    x.col_stride = agc_rng_chance(r, 0.2) ? 2 : 1;
+    x.row_stride = cols * x.col_stride + (agc_rng_chance(r, 0.5) ? agc_rng_range(r, 0, 9) : 0);
     x.lengths = draw_lengths(r, &x);
     const int64_t n = (rows - 1) * x.row_stride + (cols - 1) * x.col_stride + 1;
     char *data = page_end_memory((size_t)n * ag_dtype_size(dtype));
@@ -101,7 +101,7 @@ static agi_matrix draw_matrix(struct rng *r, ag_dtype dtype, int64_t rows, int64
     }
     for (int64_t i = 0; i < rows; i++) {
         for (int64_t j = 0; j < cols && agi_row_counts(&x, i); j++) {
-            agi_store(dtype, data, i * x.row_stride + j * x.col_stride, rng_normal(r));
+            agi_store(dtype, data, i * x.row_stride + j * x.col_stride, agc_rng_normal(r));
         }
     }
     x.data = data;
@@ -127,7 +127,7 @@ static double element(const agi_matrix *x, int64_t row, int64_t col)
 
 static agi_product draw_product(struct rng *r, const kind *t, int64_t m, int64_t n, int64_t k)
 {
-    const bool ta = rng_chance(r, 0.5), tb = rng_chance(r, 0.5);
+    const bool ta = agc_rng_chance(r, 0.5), tb = agc_rng_chance(r, 0.5);
     agi_product p = {.b = draw_matrix(r, t->b, tb ? n : k, tb ? k : n, tb)};
     if ((ta ? m : k) == 1) {
         p.a = draw_column(r, t->a, ta ? k : m, ta);
@@ -181,16 +181,16 @@ static void expect(sum *s)
 
 static int64_t draw_depth(struct rng *r, bool large)
 {
-    return rng_chance(r, 0.2) ? 1 : large ? rng_range(r, 300, 2400) : rng_range(r, 1, 70);
+    return agc_rng_chance(r, 0.2) ? 1 : large ? agc_rng_range(r, 300, 2400) : agc_rng_range(r, 1, 70);
 }
 
 static void draw_sum(struct rng *r, sum *s, const kind *t, bool large)
 {
-    *s = (sum){.op = {.dtype = t->c, .accumulate = rng_chance(r, 0.3)}};
+    *s = (sum){.op = {.dtype = t->c, .accumulate = agc_rng_chance(r, 0.3)}};
     agi_gemm_op *op = &s->op;
-    op->m = rng_chance(r, 0.1) ? 1 : rng_range(r, 1, large ? 90 : 70);
-    op->n = rng_range(r, 1, large ? 300 : 70);
-    op->n_products = (int)rng_range(r, large ? 1 : 0, large ? 2 : 3);
+    op->m = agc_rng_chance(r, 0.1) ? 1 : agc_rng_range(r, 1, large ? 90 : 70);
+    op->n = agc_rng_range(r, 1, large ? 300 : 70);
+    op->n_products = (int)agc_rng_range(r, large ? 1 : 0, large ? 2 : 3);
     for (int p = 0; p < op->n_products; p++) {
         op->products[p] = draw_product(r, t, op->m, op->n, draw_depth(r, large));
     }
@@ -203,7 +203,7 @@ static void draw_sum(struct rng *r, sum *s, const kind *t, bool large)
     memset(s->before, GUARD_BYTE, s->bytes + 2 * GUARD);
     for (int64_t e = 0; e < op->m * op->n; e++) {
         /* what is not accumulated may hold anything */
-        agi_store(t->c, s->before + GUARD, e, op->accumulate ? rng_normal(r) : NAN);
+        agi_store(t->c, s->before + GUARD, e, op->accumulate ? agc_rng_normal(r) : NAN);
     }
     op->c = (char *)op->c + GUARD;
     expect(s);
@@ -311,8 +311,8 @@ static void check_random(ag_plan *const plans[N_THREADS], const variant *v, cons
     struct rng r;
     sum sums[3];
     char *bits[3];
-    rng_init(&r, (uint64_t)seed, large);
-    const int n = large ? 1 : (int)rng_range(&r, 1, 3);
+    agc_rng_init(&r, (uint64_t)seed, large);
+    const int n = large ? 1 : (int)agc_rng_range(&r, 1, 3);
     for (int i = 0; i < n; i++) {
         draw_sum(&r, &sums[i], t, large);
         bits[i] = malloc(sums[i].bytes);
@@ -364,7 +364,7 @@ static void check_tile_state(const variant *v)
         ours[16 + 2 * t] = 32;
         ours[48 + t] = 8;
     }
-    rng_init(&r, 3, 0);
+    agc_rng_init(&r, 3, 0);
     draw_sum(&r, &s, &kinds[2], false);
     ag_plan *plan = plan_for(v, &kinds[2], 1);
     amx_here->load_config(ours);

@@ -40,14 +40,14 @@ static const struct arrays *right_call(int64_t n)
         ag_options options = AG_OPTIONS_INIT;
         options.threads = 1;
         FUZZ_REQUIRE(ag_problem_parse(problems[n], &p) == AG_OK);
-        FUZZ_REQUIRE(arrays_create(&made[n], &p, &options, 1) == AG_OK);
+        FUZZ_REQUIRE(agc_arrays_create(&made[n], &p, &options, 1) == AG_OK);
     }
     return &made[n];
 }
 
 static ag_tensor *view(struct call *c, int64_t t)
 {
-    return (ag_tensor *)(void *)((char *)&c->args + tensor_info[t].offset);
+    return (ag_tensor *)(void *)((char *)&c->args + agc_tensor_info[t].offset);
 }
 
 static void start_right(struct call *c, struct bytes *x)

@@ -107,16 +107,16 @@ static void check_plan(const ag_problem *p, const ag_options *options)
 static void run_maps(const ag_problem *p, const ag_options *options, struct bytes *x)
 {
     struct arrays arrays;
-    if (arrays_create(&arrays, p, options, next_byte(x)) != AG_OK)
+    if (agc_arrays_create(&arrays, p, options, next_byte(x)) != AG_OK)
         return;
     if (!(p->flags & AG_PACKED) && next_bit(x))
-        arrays_random_lengths(&arrays);
+        agc_arrays_random_lengths(&arrays);
     if (p->align != AG_ALIGN_BOTTOM_RIGHT) {
         arrays.args.q_offset = next_below(x, 9) - 4;
         arrays.args.k_offset = next_below(x, 9) - 4;
     }
-    FUZZ_REQUIRE(arrays_run_all(&arrays) == AG_OK);
-    arrays_destroy(&arrays);
+    FUZZ_REQUIRE(agc_arrays_run_all(&arrays) == AG_OK);
+    agc_arrays_destroy(&arrays);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

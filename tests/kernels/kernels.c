@@ -68,7 +68,7 @@ enum { TABLES = sizeof tables / sizeof tables[0] };
 static void begin(struct trial *t, const agi_kernels *k, int entry, uint64_t seed, bool bench)
 {
     *t = (struct trial){.k = k, .bench = bench};
-    rng_init(&t->random, seed, (uint64_t)entry);
+    agc_rng_init(&t->random, seed, (uint64_t)entry);
     entries[entry].draw(t);
 }
 

@@ -50,7 +50,7 @@ static struct guarded narrow_numbers(struct rng *r, int64_t n)
 {
     const struct guarded g = guard(n, sizeof(uint16_t));
     for (int64_t i = 0; i < n; i++) {
-        agi_store(AG_BF16, narrow_of(&g), i, 4 * rng_uniform(r) - 2);
+        agi_store(AG_BF16, narrow_of(&g), i, 4 * agc_rng_uniform(r) - 2);
     }
     return g;
 }
@@ -64,7 +64,7 @@ static struct guarded float_numbers(struct rng *r, int64_t n, double low, double
 {
     const struct guarded g = guard(n, sizeof(float));
     for (int64_t i = 0; i < n; i++) {
-        floats_of(&g)[i] = (float)(low + (high - low) * rng_uniform(r));
+        floats_of(&g)[i] = (float)(low + (high - low) * agc_rng_uniform(r));
     }
     return g;
 }

@@ -7,7 +7,7 @@ static void check_amx_tile(struct rng *r, const char *what, int64_t rows,
                            void (*make)(uint16_t *, const uint16_t *, int64_t),
                            int64_t (*source)(int64_t r, int64_t column, int64_t ld))
 {
-    const int64_t columns = AMX_AB / rows, ld = columns + rng_range(r, 0, 20);
+    const int64_t columns = AMX_AB / rows, ld = columns + agc_rng_range(r, 0, 20);
     struct guarded from = narrow_numbers(r, (rows - 1) * ld + columns),
                    tile = guard(AMX_AB, sizeof(uint16_t));
     struct faults faults = {0};
@@ -45,8 +45,8 @@ static float sum_at(const struct guarded *sums, int64_t col_stride, int64_t m, i
 
 static void check_amx_transpose_sums(struct rng *r)
 {
-    const int64_t m = 16 * rng_range(r, 1, 4), n = 16 * rng_range(r, 1, 4);
-    const int64_t col_stride = m + 16 * rng_range(r, 0, 2), ld = m + rng_range(r, 0, 9);
+    const int64_t m = 16 * agc_rng_range(r, 1, 4), n = 16 * agc_rng_range(r, 1, 4);
+    const int64_t col_stride = m + 16 * agc_rng_range(r, 0, 2), ld = m + agc_rng_range(r, 0, 9);
     struct guarded sums = float_numbers(r, col_stride * n, -2, 2);
     struct guarded to = float_numbers(r, (n - 1) * ld + m, -2, 2), before = guard((n - 1) * ld + m, 4);
     struct faults faults = {0};
@@ -86,7 +86,7 @@ static double half_place(double x)
 
 static void check_amx_rounding(struct rng *r)
 {
-    const int64_t W = 32 * rng_range(r, 1, PANEL / 32), tile_stride = PANEL / 32 * AMX_AB;
+    const int64_t W = 32 * agc_rng_range(r, 1, PANEL / 32), tile_stride = PANEL / 32 * AMX_AB;
     struct guarded scores = float_numbers(r, GROUP_KEYS * PANEL, -3, 3);
     struct guarded vnni = guard(W / 16 * AMX_AB, 2), rows = guard(2 * tile_stride, 2);
     struct faults wrong_vnni = {0}, wrong_rows = {0};
@@ -111,8 +111,9 @@ static void check_amx_rounding(struct rng *r)
 /* to[n][m] = factor[n] times the sum, in bfloat16; nothing is written between the rows. */
 static void check_amx_store_transposed(struct rng *r)
 {
-    const int64_t m = rng_range(r, 1, 100), n = rng_range(r, 1, PANEL), ld = m + rng_range(r, 0, 40);
-    const int64_t col_stride = (m + 31) / 32 * 32 + 16 * rng_range(r, 0, 2);
+    const int64_t m = agc_rng_range(r, 1, 100), n = agc_rng_range(r, 1, PANEL),
+                  ld = m + agc_rng_range(r, 0, 40);
+    const int64_t col_stride = (m + 31) / 32 * 32 + 16 * agc_rng_range(r, 0, 2);
     struct guarded from = float_numbers(r, col_stride * PANEL, -2, 2), factor = float_numbers(r, n, 0, 1),
                    to = guard((n - 1) * ld + m, 2);
     struct faults wrong = {0};
@@ -137,11 +138,11 @@ static void check_amx_store_transposed(struct rng *r)
 /* Up to 16 rows of sums in row-major order; nothing is written between the rows. */
 static void check_amx_store_rows(struct rng *r)
 {
-    const int64_t m = rng_range(r, 1, 16), n = rng_range(r, 1, 100), ld = n + rng_range(r, 0, 40);
+    const int64_t m = agc_rng_range(r, 1, 16), n = agc_rng_range(r, 1, 100), ld = n + agc_rng_range(r, 0, 40);
     struct guarded sums = float_numbers(r, (n + 15) / 16 * AMX_C, -2, 2), to = guard((m - 1) * ld + n, 2);
     struct faults wrong = {0};
-    const float factor = (float)(4 * rng_uniform(r) - 2);
-    floats_of(&sums)[0] = rng_chance(r, 0.5) ? INFINITY : -INFINITY;
+    const float factor = (float)(4 * agc_rng_uniform(r) - 2);
+    floats_of(&sums)[0] = agc_rng_chance(r, 0.5) ? INFINITY : -INFINITY;
     agi_amx_table.store_rows(narrow_of(&to), ld, floats_of(&sums), factor, m, n);
     for (int64_t at = 0; at < (m - 1) * ld + n; at++) {
         const int64_t i = at / ld, c = at % ld;
@@ -160,13 +161,13 @@ static void check_amx_store_rows(struct rng *r)
 /* Zeros at the keys that are masked, NaN or not. */
 static void check_amx_zero_masked_keys(struct rng *r)
 {
-    const int64_t tiles = rng_range(r, 1, 9);
+    const int64_t tiles = agc_rng_range(r, 1, 9);
     struct guarded from = narrow_numbers(r, tiles * AMX_AB), to = guard(tiles * AMX_AB, 2),
                    keep = guard(GROUP_KEYS, 1);
     struct faults wrong = {0};
     uint8_t *const kept = (uint8_t *)narrow_of(&keep);
     for (int64_t j = 0; j < GROUP_KEYS; j++) {
-        kept[j] = (uint8_t)rng_chance(r, 0.6);
+        kept[j] = (uint8_t)agc_rng_chance(r, 0.6);
     }
     for (int64_t n = 0; n < tiles * AMX_AB; n++) {
         if (!kept[n % GROUP_KEYS]) {
@@ -186,7 +187,8 @@ static void check_amx_zero_masked_keys(struct rng *r)
 /* Zeros outside the band, in rows and in VNNI; nothing else changes. */
 static void check_amx_mask_band(struct rng *r)
 {
-    const int64_t low = rng_range(r, -80, 40), high = low + rng_range(r, 0, 80), tile_stride = 3 * AMX_AB;
+    const int64_t low = agc_rng_range(r, -80, 40), high = low + agc_rng_range(r, 0, 80),
+                  tile_stride = 3 * AMX_AB;
     struct guarded rows = narrow_numbers(r, tile_stride + AMX_AB), vnni = narrow_numbers(r, 2 * AMX_AB);
     struct guarded old_rows = guard(tile_stride + AMX_AB, 2), old_vnni = guard(2 * AMX_AB, 2);
     struct faults wrong_rows = {0}, wrong_vnni = {0};
@@ -218,8 +220,8 @@ static void check_amx_mask_band(struct rng *r)
 /* column_norms: the norm of each column; largest_norm: a bound that no row exceeds, NaN if a number is NaN. */
 static void check_amx_norms(struct rng *r)
 {
-    const int64_t tiles = rng_range(r, 1, 4), rows = rng_range(r, 1, 40), width = 32 * tiles;
-    const int64_t ld = width + rng_range(r, 0, 9);
+    const int64_t tiles = agc_rng_range(r, 1, 4), rows = agc_rng_range(r, 1, 40), width = 32 * tiles;
+    const int64_t ld = width + agc_rng_range(r, 0, 9);
     struct guarded columns = narrow_numbers(r, tiles * AMX_AB), matrix = narrow_numbers(r, rows * ld);
     struct guarded norms = guard(16, 4);
     struct faults wrong = {0};
@@ -244,7 +246,8 @@ static void check_amx_norms(struct rng *r)
     const double bound = (double)agi_amx_table.largest_norm(narrow_of(&matrix), ld, rows, width);
     CHECK(bound >= largest * (1 - 1e-5) && bound <= 4.1 * largest, "amx largest_norm: %g, a row has %g",
           bound, largest);
-    agi_store(AG_BF16, narrow_of(&matrix), rng_range(r, 0, rows - 1) * ld + rng_range(r, 0, width - 1), NAN);
+    agi_store(AG_BF16, narrow_of(&matrix),
+              agc_rng_range(r, 0, rows - 1) * ld + agc_rng_range(r, 0, width - 1), NAN);
     CHECK(isnan(agi_amx_table.largest_norm(narrow_of(&matrix), ld, rows, width)),
           "amx largest_norm hides NaN");
     release(&columns, "column_norms");
@@ -254,7 +257,8 @@ static void check_amx_norms(struct rng *r)
 
 static void check_amx_dots(struct rng *r)
 {
-    const int64_t n = rng_range(r, 1, 20), width = rng_range(r, 1, 300), ld = width + rng_range(r, 0, 9);
+    const int64_t n = agc_rng_range(r, 1, 20), width = agc_rng_range(r, 1, 300),
+                  ld = width + agc_rng_range(r, 0, 9);
     struct guarded a = narrow_numbers(r, n * ld), b = narrow_numbers(r, n * ld),
                    out = guard(n, sizeof(float));
     struct faults faults = {0};

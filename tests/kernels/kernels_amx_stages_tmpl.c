@@ -16,20 +16,20 @@ struct amx_queued {
 /* Blocks of any depth, in one or the other half of a panel. */
 static void draw_amx_queued(struct rng *r, struct amx_queued *b)
 {
-    b->next.n = rng_range(r, 0, MAX_BLOCKS);
+    b->next.n = agc_rng_range(r, 0, MAX_BLOCKS);
     b->next.prefetch = (const char *)b; /* prefetched, not read */
-    b->next.prefetch_end = b->next.prefetch + 64 * rng_range(r, 0, MAX_PREFETCH_LINES);
+    b->next.prefetch_end = b->next.prefetch + 64 * agc_rng_range(r, 0, MAX_PREFETCH_LINES);
     for (int64_t n = 0; n < b->next.n; n++) {
         amx_block2x2 *const block = &b->next.blocks[n];
-        block->depth = rng_range(r, 0, 6);
-        block->ld = AMX_DEPTH * (block->depth + rng_range(r, 0, 2));
-        block->query_stride = AMX_AB * (block->depth + rng_range(r, 0, 2));
+        block->depth = agc_rng_range(r, 0, 6);
+        block->ld = AMX_DEPTH * (block->depth + agc_rng_range(r, 0, 2));
+        block->query_stride = AMX_AB * (block->depth + agc_rng_range(r, 0, 2));
         b->rows[n] = narrow_numbers(r, 31 * block->ld + AMX_DEPTH * block->depth);
         b->columns[n] = narrow_numbers(r, block->query_stride + AMX_AB * block->depth);
         b->T[n] = float_numbers(r, GROUP_KEYS * PANEL, -1, 1);
         block->keys = narrow_of(&b->rows[n]);
         block->queries = narrow_of(&b->columns[n]);
-        block->T = floats_of(&b->T[n]) + 32 * rng_range(r, 0, 1);
+        block->T = floats_of(&b->T[n]) + 32 * agc_rng_range(r, 0, 1);
         for (int64_t at = 0; at < GROUP_KEYS * PANEL; at++) { /* shows where nothing is written */
             floats_of(&b->T[n])[at] = 1e9F;
         }
@@ -84,21 +84,21 @@ static void check_amx_score_blocks(struct rng *r)
 static void draw_amx_lanes(struct rng *r, float *scores, float *m, float *l)
 {
     for (int64_t i = 0; i < PANEL; i++) {
-        const bool fresh = rng_chance(r, 0.3), blind = rng_chance(r, 0.1);
-        const double level = rng_chance(r, 0.3) ? 40 * rng_uniform(r) : 0;
-        m[i] = fresh ? -INFINITY : (float)(10 * rng_uniform(r) - 5);
-        l[i] = fresh ? 0 : (float)(1 + 50 * rng_uniform(r));
+        const bool fresh = agc_rng_chance(r, 0.3), blind = agc_rng_chance(r, 0.1);
+        const double level = agc_rng_chance(r, 0.3) ? 40 * agc_rng_uniform(r) : 0;
+        m[i] = fresh ? -INFINITY : (float)(10 * agc_rng_uniform(r) - 5);
+        l[i] = fresh ? 0 : (float)(1 + 50 * agc_rng_uniform(r));
         for (int64_t j = 0; j < GROUP_KEYS; j++) {
-            const double t = level + 12 * rng_uniform(r) - 8;
-            scores[j * PANEL + i] = blind || rng_chance(r, 0.1) ? -INFINITY : (float)t;
+            const double t = level + 12 * agc_rng_uniform(r) - 8;
+            scores[j * PANEL + i] = blind || agc_rng_chance(r, 0.1) ? -INFINITY : (float)t;
         }
     }
 }
 
 static void check_amx_softmax(struct rng *r)
 {
-    const int64_t W = 32 * rng_range(r, 1, PANEL / 32);
-    const float c = (float)(0.5 + rng_uniform(r));
+    const int64_t W = 32 * agc_rng_range(r, 1, PANEL / 32);
+    const float c = (float)(0.5 + agc_rng_uniform(r));
     float m[2][PANEL], l[2][PANEL], alpha[PANEL];
     struct guarded scores = guard(GROUP_KEYS * PANEL, 4), vnni = guard(W / 16 * AMX_AB, 2);
     struct faults weights = {0}, sums = {0}, factors = {0};
@@ -137,20 +137,20 @@ static void check_amx_softmax(struct rng *r)
  * those of an unknown one. */
 static void check_amx_exp2_lut(struct rng *r)
 {
-    const int64_t W = 32 * rng_range(r, 1, PANEL / 32);
-    const double reach = rng_chance(r, 0.3) ? 110 : 5 + 5 * rng_uniform(r);
+    const int64_t W = 32 * agc_rng_range(r, 1, PANEL / 32);
+    const double reach = agc_rng_chance(r, 0.3) ? 110 : 5 + 5 * agc_rng_uniform(r);
     float m[PANEL], l[3][PANEL], norms[PANEL], alpha[PANEL];
     struct guarded scores = guard(GROUP_KEYS * PANEL, 4), by_lut = guard(W / 16 * AMX_AB, 2),
                    beyond = guard(W / 16 * AMX_AB, 2), exact = guard(W / 16 * AMX_AB, 2);
     struct faults weights = {0};
     double mean = 0;
     for (int64_t i = 0; i < PANEL; i++) {
-        m[i] = (float)rng_range(r, reach > 100 ? 256 : -256, 1024) / 256;
+        m[i] = (float)agc_rng_range(r, reach > 100 ? 256 : -256, 1024) / 256;
         l[0][i] = l[1][i] = l[2][i] = 0;
         norms[i] = (float)(reach / 2);
         for (int64_t j = 0; j < GROUP_KEYS; j++) {
             const double highest = reach > 100 ? 5 : fmin(reach, (double)m[i] + 2);
-            floats_of(&scores)[j * PANEL + i] = (float)(highest - (highest + reach) * rng_uniform(r));
+            floats_of(&scores)[j * PANEL + i] = (float)(highest - (highest + reach) * agc_rng_uniform(r));
         }
     }
     agi_amx_table.softmax(narrow_of(&by_lut), floats_of(&scores), W, 1, norms, 2, m, l[0], alpha);
@@ -196,31 +196,31 @@ static bool in_band(const struct band_trial *t, int64_t j, int64_t i)
 static void draw_band_lanes(struct rng *r, struct band_trial *t)
 {
     for (int64_t i = 0; i < PANEL; i++) {
-        t->m[i] = (float)rng_range(r, 0, 512) / 256;
+        t->m[i] = (float)agc_rng_range(r, 0, 512) / 256;
         t->norms[i] = t->known ? 6 : INFINITY;
-        t->l[i] = (float)rng_uniform(r);
+        t->l[i] = (float)agc_rng_uniform(r);
         for (int64_t j = 0; j < GROUP_KEYS; j++) {
             const bool nan = !in_band(t, j, i) && (i + j) % 3 == 0;
-            floats_of(&t->scores)[j * PANEL + i] = nan ? NAN : (float)(4 * rng_uniform(r) - 2);
+            floats_of(&t->scores)[j * PANEL + i] = nan ? NAN : (float)(4 * agc_rng_uniform(r) - 2);
         }
     }
 }
 
 static void draw_band_trial(struct rng *r, struct band_trial *t)
 {
-    t->low = rng_chance(r, 0.5) ? -1000000 : rng_range(r, -80, 40);
-    t->high = rng_chance(r, 0.3) ? 1000000 : rng_range(r, t->low < -80 ? -80 : t->low, 120);
-    t->known = t->low <= 1 - PANEL && t->high >= GROUP_KEYS - 1 && rng_chance(r, 0.5);
+    t->low = agc_rng_chance(r, 0.5) ? -1000000 : agc_rng_range(r, -80, 40);
+    t->high = agc_rng_chance(r, 0.3) ? 1000000 : agc_rng_range(r, t->low < -80 ? -80 : t->low, 120);
+    t->known = t->low <= 1 - PANEL && t->high >= GROUP_KEYS - 1 && agc_rng_chance(r, 0.5);
     t->moves = false;
     t->scores = guard(GROUP_KEYS * PANEL, sizeof(float));
     draw_band_lanes(r, t);
-    if (rng_chance(r, 0.3)) { /* a large weight at one key, which may be masked */
-        const int64_t i = rng_range(r, 0, PANEL - 1), j = rng_range(r, 0, GROUP_KEYS - 1);
+    if (agc_rng_chance(r, 0.3)) { /* a large weight at one key, which may be masked */
+        const int64_t i = agc_rng_range(r, 0, PANEL - 1), j = agc_rng_range(r, 0, GROUP_KEYS - 1);
         floats_of(&t->scores)[j * PANEL + i] = t->m[i] + 9;
         t->moves = in_band(t, j, i);
     }
-    if (rng_chance(r, 0.2)) {
-        t->m[rng_range(r, 0, PANEL - 1)] = -INFINITY;
+    if (agc_rng_chance(r, 0.2)) {
+        t->m[agc_rng_range(r, 0, PANEL - 1)] = -INFINITY;
         t->moves = true;
     }
 }
@@ -274,9 +274,9 @@ static void check_amx_weights(struct rng *r)
 /* Weights and their tangents if m stays; nothing is added if it would have to move. */
 static void check_amx_softmax_tangent(struct rng *r)
 {
-    const int64_t W = PANEL, moving = rng_chance(r, 0.3) ? rng_range(r, 0, W - 1) : -1;
+    const int64_t W = PANEL, moving = agc_rng_chance(r, 0.3) ? agc_rng_range(r, 0, W - 1) : -1;
     struct amx_queued b;
-    const float c = (float)(0.5 + rng_uniform(r)), scale = (float)(0.5 + rng_uniform(r));
+    const float c = (float)(0.5 + agc_rng_uniform(r)), scale = (float)(0.5 + agc_rng_uniform(r));
     struct guarded scores = float_numbers(r, GROUP_KEYS * PANEL, -10, 2),
                    raw = float_numbers(r, GROUP_KEYS * PANEL, -2, 2);
     struct guarded shifts = float_numbers(r, PANEL, 0, 2), refs = float_numbers(r, PANEL, -1, 1);
@@ -288,7 +288,7 @@ static void check_amx_softmax_tangent(struct rng *r)
         a[i] = (float)-i;
     }
     if (moving >= 0) {
-        floats_of(&shifts)[moving] = rng_chance(r, 0.5) ? -INFINITY : -10;
+        floats_of(&shifts)[moving] = agc_rng_chance(r, 0.5) ? -INFINITY : -10;
     }
     draw_amx_queued(r, &b);
     const bool done = agi_amx_table.softmax_tangent(narrow_of(&vnni), narrow_of(&t_vnni), floats_of(&scores),
@@ -324,7 +324,7 @@ static void check_amx_softmax_tangent(struct rng *r)
 static void check_amx_gradients(struct rng *r)
 {
     const int64_t W = 32, tile_stride = PANEL / 32 * AMX_AB;
-    const float c = (float)(0.5 + rng_uniform(r));
+    const float c = (float)(0.5 + agc_rng_uniform(r));
     struct guarded scores = float_numbers(r, GROUP_KEYS * PANEL, -10, 2),
                    dP = float_numbers(r, GROUP_KEYS * PANEL, -2, 2);
     struct guarded logs = float_numbers(r, PANEL, 3, 9), shifts = float_numbers(r, PANEL, -1, 1);
@@ -364,8 +364,8 @@ struct tangent_trial {
 
 static void draw_tangent_trial(struct rng *r, struct tangent_trial *t, int64_t tile_stride)
 {
-    t->c = (float)(0.5 + rng_uniform(r));
-    t->scale = (float)(0.5 + rng_uniform(r));
+    t->c = (float)(0.5 + agc_rng_uniform(r));
+    t->scale = (float)(0.5 + agc_rng_uniform(r));
     for (int n = 0; n < 8; n++) {
         const double lowest = n == 0 ? -10 : n == 4 ? 3 : -2;
         t->in[n] = float_numbers(r, n < 4 ? GROUP_KEYS * PANEL : PANEL, lowest, n == 4 ? 9 : 2);

@@ -44,15 +44,17 @@ static void fill_amx_tiles(struct rng *r)
 /* tiles_m by tiles_n tiles of sums, in row-major or column-major order, with some room between rows or columns. */
 static amx_sums some_sums(struct rng *r, int64_t tiles_m, int64_t tiles_n, float *p)
 {
-    return rng_chance(r, 0.5) ? amx_sums_by_rows(p, 16 * (tiles_n + 1))
-                              : amx_sums_by_columns(p, 16 * (tiles_m + 1));
+    return agc_rng_chance(r, 0.5) ? amx_sums_by_rows(p, 16 * (tiles_n + 1))
+                                  : amx_sums_by_columns(p, 16 * (tiles_m + 1));
 }
 
 static void check_amx_product(struct rng *r)
 {
-    const int64_t tiles_m = rng_range(r, 1, 7), tiles_n = rng_range(r, 1, 7), tiles_k = rng_range(r, 1, 14);
-    const bool add = rng_chance(r, 0.5);
-    const int64_t row = 32 * (tiles_k + rng_range(r, 0, 2)), size_c = AMX_C * (tiles_m + 1) * (tiles_n + 1);
+    const int64_t tiles_m = agc_rng_range(r, 1, 7), tiles_n = agc_rng_range(r, 1, 7),
+                  tiles_k = agc_rng_range(r, 1, 14);
+    const bool add = agc_rng_chance(r, 0.5);
+    const int64_t row = 32 * (tiles_k + agc_rng_range(r, 0, 2)),
+                  size_c = AMX_C * (tiles_m + 1) * (tiles_n + 1);
     struct guarded a = narrow_numbers(r, 16 * tiles_m * row),
                    b = narrow_numbers(r, tiles_n * tiles_k * AMX_AB);
     struct guarded c = float_numbers(r, size_c, -2, 2), before = guard(size_c, sizeof(float)),
@@ -103,7 +105,7 @@ static void check_amx(int rounds)
     check_amx_configuration();
     for (int n = 0; n < rounds; n++) {
         struct rng r;
-        rng_init(&r, (uint64_t)n, 99);
+        agc_rng_init(&r, (uint64_t)n, 99);
         check_amx_product(&r);
         check_amx_tile(&r, "transpose_to_vnni", 16, agi_amx_table.transpose_to_vnni, vnni_transposed_source);
         check_amx_tile(&r, "vnni_pairs_split16", 32, agi_amx_table.vnni_pairs_split16, split16_source);

@@ -8,23 +8,23 @@ enum { NARROW_GUARD = 32, NARROW_MOST = 600 };
 /* A number of the narrow format, or in the middle between two: from it, the kernels have a tie to break. */
 static double narrow_or_tie(struct rng *r, ag_dtype dtype)
 {
-    const uint16_t bits[2] = {(uint16_t)rng_next(r), 0};
+    const uint16_t bits[2] = {(uint16_t)agc_rng_next(r), 0};
     const double here = agi_load(dtype, bits, 0);
     const uint16_t next[2] = {(uint16_t)(bits[0] + 1), 0};
     const double there = agi_load(dtype, next, 0);
-    return rng_chance(r, 0.5) || !isfinite(there) ? here : here / 2 + there / 2;
+    return agc_rng_chance(r, 0.5) || !isfinite(there) ? here : here / 2 + there / 2;
 }
 
 /* Of every kind: near and far, subnormal, too large, infinite, NaN. */
 static real narrow_input(struct rng *r, ag_dtype dtype)
 {
-    const double kind = rng_uniform(r), sign = rng_chance(r, 0.5) ? -1 : 1;
+    const double kind = agc_rng_uniform(r), sign = agc_rng_chance(r, 0.5) ? -1 : 1;
     return (real)(kind < 0.4   ? narrow_or_tie(r, dtype)
-                  : kind < 0.6 ? sign * (rng_uniform(r) + 0.5)
-                  : kind < 0.9 ? sign * exp2(300 * rng_uniform(r) - 150)
+                  : kind < 0.6 ? sign * (agc_rng_uniform(r) + 0.5)
+                  : kind < 0.9 ? sign * exp2(300 * agc_rng_uniform(r) - 150)
                   : kind < 0.92
-                      ? sign * 65520 * (1 + (rng_uniform(r) - 0.5) * 0x1p-10) /* the end of float16 */
-                  : kind < 0.94 ? sign * 0x1.ffp127 * (1 + (rng_uniform(r) - 0.5) * 0x1p-10)
+                      ? sign * 65520 * (1 + (agc_rng_uniform(r) - 0.5) * 0x1p-10) /* the end of float16 */
+                  : kind < 0.94 ? sign * 0x1.ffp127 * (1 + (agc_rng_uniform(r) - 0.5) * 0x1p-10)
                   : kind < 0.96 ? sign * (double)INFINITY
                   : kind < 0.98 ? (double)NAN
                                 : sign * 0.0);
@@ -44,9 +44,9 @@ static void check_narrow(const agi_kernels *k, ag_dtype dtype, uint64_t seed)
 {
     static const double factors[] = {1, 1 + 0x1p-40, 1 - 0x1p-40, 0x1p-20, -1, 1.0 / 3};
     struct rng r;
-    rng_init(&r, seed, (uint64_t)dtype);
-    const int64_t n = rng_range(&r, 0, NARROW_MOST);
-    const double factor = factors[rng_range(&r, 0, 5)];
+    agc_rng_init(&r, seed, (uint64_t)dtype);
+    const int64_t n = agc_rng_range(&r, 0, NARROW_MOST);
+    const double factor = factors[agc_rng_range(&r, 0, 5)];
     real *from = malloc((size_t)(n + 1) * sizeof *from);
     uint16_t to[NARROW_MOST + 2 * NARROW_GUARD], wanted[NARROW_MOST + 2 * NARROW_GUARD];
     test_need(from != NULL, "memory");

@@ -25,9 +25,9 @@ static void draw_a(struct trial *t)
 
 static void draw_product(struct trial *t)
 {
-    t->M = t->bench ? 128 : rng_range(&t->random, 1, 20);
-    t->N = t->bench ? PANEL : t->k->lanes * rng_range(&t->random, 1, 16);
-    t->K = t->bench ? 64 : rng_range(&t->random, 0, 70);
+    t->M = t->bench ? 128 : agc_rng_range(&t->random, 1, 20);
+    t->N = t->bench ? PANEL : t->k->lanes * agc_rng_range(&t->random, 1, 16);
+    t->K = t->bench ? 64 : agc_rng_range(&t->random, 0, 70);
     t->add = sometimes(t);
     draw_a(t);
     make_array(t, B, false, t->K, t->N, t->N + (sometimes(t) ? 7 : 0), number);
@@ -95,8 +95,8 @@ static double product_work(const struct trial *t)
 static void draw_scores_by_dot(struct trial *t)
 {
     draw_tile(t);
-    t->M = t->bench ? 1 : rng_range(&t->random, 1, t->W < 4 ? t->W : 4);
-    t->K = t->bench ? 64 : t->k->lanes * rng_range(&t->random, 1, 6);
+    t->M = t->bench ? 1 : agc_rng_range(&t->random, 1, t->W < 4 ? t->W : 4);
+    t->K = t->bench ? 64 : t->k->lanes * agc_rng_range(&t->random, 1, 6);
     t->add = sometimes(t);
     make_array(t, A, false, t->nj, t->K, t->K + (sometimes(t) ? 5 : 0), number);
     make_array(t, B, false, t->M, t->K, t->K + (sometimes(t) ? 3 : 0), number);
@@ -149,8 +149,8 @@ enum { MAX_ROWS = 5 };
 
 static void draw_rows(struct trial *t)
 {
-    t->M = t->bench ? 1 : rng_range(&t->random, 0, MAX_ROWS);
-    t->n = t->bench ? 4096 : rng_range(&t->random, 0, 600);
+    t->M = t->bench ? 1 : agc_rng_range(&t->random, 0, MAX_ROWS);
+    t->n = t->bench ? 4096 : agc_rng_range(&t->random, 0, 600);
     t->add = sometimes(t);
     t->factor = between(t, -2, 2);
     make_array(t, A, false, t->M, t->n, t->n + (sometimes(t) ? 3 : 0), number);
@@ -217,13 +217,13 @@ static void store_in_place(struct trial *t)
 /* Sums of weights: from the smallest normal number on, and what stays. */
 static void draw_log2_array(struct trial *t)
 {
-    t->n = t->bench ? 64 : rng_range(&t->random, 0, 40);
+    t->n = t->bench ? 64 : agc_rng_range(&t->random, 0, 40);
     for (int64_t i = 0; i < t->n; i++) {
         const double near = 1 + between(t, -1, 1) * exp2(between(t, -52, 0) - 1);
         t->numbers[i] = sometimes(t) ? near : exp2(between(t, -1021, 1023));
-        t->numbers[i] = t->bench || rng_range(&t->random, 0, 9) > 0 ? t->numbers[i]
-                        : sometimes(t)                              ? INFINITY
-                                                                    : NAN;
+        t->numbers[i] = t->bench || agc_rng_range(&t->random, 0, 9) > 0 ? t->numbers[i]
+                        : sometimes(t)                                  ? INFINITY
+                                                                        : NAN;
     }
 }
 
@@ -280,8 +280,8 @@ static int64_t whole_vectors(const agi_kernels *k, int64_t n)
 
 static void draw_transpose(struct trial *t)
 {
-    t->n = t->bench ? PANEL : rng_range(&t->random, 0, PANEL);
-    t->K = t->bench ? 64 : rng_range(&t->random, 1, 70);
+    t->n = t->bench ? PANEL : agc_rng_range(&t->random, 0, PANEL);
+    t->K = t->bench ? 64 : agc_rng_range(&t->random, 1, 70);
     make_array(t, A, false, t->n, t->K, t->K + (sometimes(t) ? 3 : 0), number);
     make_array(t, C, true, t->K, whole_vectors(t->k, t->n), PANEL, nothing);
 }
@@ -329,12 +329,13 @@ static void draw_dropout(struct trial *t)
 {
     const int64_t far = sometimes(t) ? INT64_C(1) << 40 : 200;
     draw_tile(t);
-    t->g0 = rng_range(&t->random, -far, far);
-    t->p0 = rng_range(&t->random, -far, far);
-    t->seed = rng_next(&t->random);
-    t->head = (uint32_t)rng_next(&t->random);
-    t->sequence = (uint32_t)rng_next(&t->random);
-    t->threshold = dropout_word(t, rng_range(&t->random, 0, t->nj - 1), rng_range(&t->random, 0, t->W - 1));
+    t->g0 = agc_rng_range(&t->random, -far, far);
+    t->p0 = agc_rng_range(&t->random, -far, far);
+    t->seed = agc_rng_next(&t->random);
+    t->head = (uint32_t)agc_rng_next(&t->random);
+    t->sequence = (uint32_t)agc_rng_next(&t->random);
+    t->threshold =
+        dropout_word(t, agc_rng_range(&t->random, 0, t->nj - 1), agc_rng_range(&t->random, 0, t->W - 1));
     t->scale = (real)between(t, 1, 3);
     make_tile(t, M, true, nothing);
 }

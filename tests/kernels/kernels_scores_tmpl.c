@@ -87,8 +87,8 @@ static void expect_scores(struct trial *t)
 static void draw_mask_band(struct trial *t)
 {
     draw_tile(t);
-    t->low = sometimes(t) ? INT64_MIN / 4 : rng_range(&t->random, -150, 150);
-    t->high = sometimes(t) ? INT64_MAX / 4 : rng_range(&t->random, -150, 150);
+    t->low = sometimes(t) ? INT64_MIN / 4 : agc_rng_range(&t->random, -150, 150);
+    t->high = sometimes(t) ? INT64_MAX / 4 : agc_rng_range(&t->random, -150, 150);
     make_tile(t, T, true, number_or_nan);
 }
 
@@ -112,9 +112,9 @@ static void expect_mask_band(struct trial *t)
 
 static real score(struct trial *t)
 {
-    return t->bench                      ? (real)between(t, -8, 0)
-           : rng_chance(&t->random, 0.2) ? (real)-INFINITY
-                                         : (real)between(t, -20, 20);
+    return t->bench                          ? (real)between(t, -8, 0)
+           : agc_rng_chance(&t->random, 0.2) ? (real)-INFINITY
+                                             : (real)between(t, -20, 20);
 }
 
 static real zero(struct trial *t)
@@ -141,7 +141,7 @@ static void draw_online(struct trial *t)
         if (*given(t, TOP, 0, i) == -INFINITY) {
             *given(t, SUM, 0, i) = 0;
         }
-        const bool sees_none = !t->bench && rng_chance(&t->random, 0.1);
+        const bool sees_none = !t->bench && agc_rng_chance(&t->random, 0.1);
         for (int64_t j = 0; sees_none && j < t->nj; j++) {
             *given(t, T, j, i) = (real)-INFINITY;
         }
@@ -152,7 +152,8 @@ static void draw_softmax(struct trial *t)
 {
     draw_online(t);
     if (sometimes(t)) {
-        *given(t, T, rng_range(&t->random, 0, t->nj - 1), rng_range(&t->random, 0, t->W - 1)) = (real)NAN;
+        *given(t, T, agc_rng_range(&t->random, 0, t->nj - 1), agc_rng_range(&t->random, 0, t->W - 1)) =
+            (real)NAN;
     }
 }
 

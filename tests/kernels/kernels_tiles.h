@@ -8,30 +8,30 @@
 static void draw_tile(struct trial *t)
 {
     const int64_t lanes = t->k->lanes;
-    t->nj = t->bench ? 128 : rng_range(&t->random, 1, 130);
-    t->W = t->bench ? PANEL : lanes * rng_range(&t->random, 1, PANEL / lanes);
-    t->ld = t->bench ? PANEL : t->W + rng_range(&t->random, 0, 10);
+    t->nj = t->bench ? 128 : agc_rng_range(&t->random, 1, 130);
+    t->W = t->bench ? PANEL : lanes * agc_rng_range(&t->random, 1, PANEL / lanes);
+    t->ld = t->bench ? PANEL : t->W + agc_rng_range(&t->random, 0, 10);
 }
 
 static real number_or_masked(struct trial *t)
 {
-    return rng_chance(&t->random, 0.2) ? (real)-INFINITY : number(t);
+    return agc_rng_chance(&t->random, 0.2) ? (real)-INFINITY : number(t);
 }
 
 static real number_or_nan(struct trial *t)
 {
-    return rng_chance(&t->random, 0.1) ? (real)NAN : number(t);
+    return agc_rng_chance(&t->random, 0.1) ? (real)NAN : number(t);
 }
 
 /* A weight, some of them 0. */
 static real weight(struct trial *t)
 {
-    return !t->bench && rng_chance(&t->random, 0.2) ? 0 : factor(t);
+    return !t->bench && agc_rng_chance(&t->random, 0.2) ? 0 : factor(t);
 }
 
 static real dropped(struct trial *t)
 {
-    return rng_chance(&t->random, 0.3) ? 0 : (real)1.25;
+    return agc_rng_chance(&t->random, 0.3) ? 0 : (real)1.25;
 }
 
 /* Sets array n to NaN wherever array `where` has `value`: what is masked must have no effect. */

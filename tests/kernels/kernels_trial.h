@@ -75,13 +75,13 @@ struct trial {
 
 static double between(struct trial *t, double low, double high)
 {
-    return low + (high - low) * rng_uniform(&t->random);
+    return low + (high - low) * agc_rng_uniform(&t->random);
 }
 
 /* Is an optional array present? Never in a benchmark, which is of the plain case. */
 static bool sometimes(struct trial *t)
 {
-    return !t->bench && rng_chance(&t->random, 0.5);
+    return !t->bench && agc_rng_chance(&t->random, 0.5);
 }
 
 static real number(struct trial *t)
@@ -115,8 +115,8 @@ static void make_array(struct trial *t, int n, bool written, int64_t rows, int64
 {
     struct array *a = &t->a[n];
     *a = (struct array){.rows = rows, .width = width, .ld = ld, .written = written};
-    a->lead = t->bench ? 0 : rng_range(&t->random, 1, 20);
-    a->trail = rng_chance(&t->random, 0.5) ? 40 : 0;
+    a->lead = t->bench ? 0 : agc_rng_range(&t->random, 1, 20);
+    a->trail = agc_rng_chance(&t->random, 0.5) ? 40 : 0;
     const size_t size = (size_t)block_size(a), inner = (size_t)(rows * width);
     a->before = malloc((size + 1) * sizeof *a->before);
     a->after = malloc(size * sizeof *a->after + (size == 0));

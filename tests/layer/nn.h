@@ -137,8 +137,8 @@ static inline void nn_draw_lengths(nn_model *m, const nn_config *c, struct rng *
     m->q_lengths = nn_alloc((size_t)(p->batch + 1) * sizeof(int64_t));
     m->kv_lengths = nn_alloc((size_t)(p->batch + 1) * sizeof(int64_t));
     for (int64_t b = 0; b < p->batch; b++) {
-        const int64_t n_q = rng_range(r, b == 0 ? 1 : 0, p->q_len);
-        const int64_t n_k = c->flags & AG_LAYER_SELF && packed ? n_q : rng_range(r, 1, p->kv_len);
+        const int64_t n_q = agc_rng_range(r, b == 0 ? 1 : 0, p->q_len);
+        const int64_t n_k = c->flags & AG_LAYER_SELF && packed ? n_q : agc_rng_range(r, 1, p->kv_len);
         m->q_lengths[packed ? b + 1 : b] = n_q + (packed ? m->q_lengths[b] : 0);
         m->kv_lengths[packed ? b + 1 : b] = n_k + (packed ? m->kv_lengths[b] : 0);
     }
@@ -149,14 +149,14 @@ static inline void nn_draw_lengths(nn_model *m, const nn_config *c, struct rng *
 static inline void nn_fill(nn_model *m, int kind, int array, struct rng *r, double scale)
 {
     for (int64_t i = 0; i < m->count[array]; i++) {
-        nn_set(m, kind, array, i, scale * rng_normal(r));
+        nn_set(m, kind, array, i, scale * agc_rng_normal(r));
     }
 }
 
 static inline void nn_fill_all(nn_model *m, const nn_config *c, uint64_t seed)
 {
     struct rng r;
-    rng_init(&r, seed, 0);
+    agc_rng_init(&r, seed, 0);
     nn_draw_lengths(m, c, &r);
     const double of_params = 1 / sqrt((double)c->d_model);
     for (int array = 0; array < N_VARS; array++) {
@@ -166,7 +166,7 @@ static inline void nn_fill_all(nn_model *m, const nn_config *c, uint64_t seed)
     nn_fill(m, D, Y, &r, 1);
     nn_fill(m, TD, Y, &r, 1);
     for (int64_t i = 0; m->mask != NULL && i < nn_product(m->p->mask_size); i++) {
-        m->mask[i] = (unsigned char)rng_chance(&r, 0.7);
+        m->mask[i] = (unsigned char)agc_rng_chance(&r, 0.7);
     }
     m->attention.seed = seed;
 }

@@ -65,9 +65,9 @@ static double loss_difference(nn_model *m, double *const base[], int only)
 {
     double sum = 0;
     for (int p = 0; p < STENCIL_POINTS; p++) {
-        move(m, base, only, stencil[p].at * STEP);
+        move(m, base, only, agc_stencil[p].at * STEP);
         CHECK_OK(nn_run(m, AG_MAP_FORWARD));
-        sum += stencil[p].weight / STEP * nn_dot(m, D, VALUE, Y);
+        sum += agc_stencil[p].weight / STEP * nn_dot(m, D, VALUE, Y);
     }
     move(m, base, only, 0);
     return sum;
@@ -102,9 +102,9 @@ static void check_entries(nn_model *m, double *const base[], const char *text)
         for (int64_t i = view.offset; i < view.offset + view.count; i += 1 + view.count / 5) {
             double found = 0;
             for (int p = 0; p < STENCIL_POINTS; p++) {
-                nn_set(m, VALUE, PARAMS, i, base[PARAMS][i] + stencil[p].at * STEP);
+                nn_set(m, VALUE, PARAMS, i, base[PARAMS][i] + agc_stencil[p].at * STEP);
                 CHECK_OK(nn_run(m, AG_MAP_FORWARD));
-                found += stencil[p].weight / STEP * nn_dot(m, D, VALUE, Y);
+                found += agc_stencil[p].weight / STEP * nn_dot(m, D, VALUE, Y);
             }
             nn_set(m, VALUE, PARAMS, i, base[PARAMS][i]);
             const double got = nn_get(m, D, PARAMS, i);
@@ -158,10 +158,10 @@ static void check_second(nn_model *m, double *const base[], const char *text)
     nn_run_all(m);
     keep(m, TD, found, 0, N_VARS); /* becomes the difference of both */
     for (int p = 0; p < STENCIL_POINTS; p++) {
-        gradients_at(m, base, dy[Y], stencil[p].at * STEP);
+        gradients_at(m, base, dy[Y], agc_stencil[p].at * STEP);
         for (int v = 0; v < N_VARS; v++) {
             for (int64_t i = 0; i < m->count[v]; i++) {
-                found[v][i] -= stencil[p].weight / STEP * nn_get(m, D, v, i);
+                found[v][i] -= agc_stencil[p].weight / STEP * nn_get(m, D, v, i);
             }
         }
     }
@@ -192,7 +192,7 @@ static void check_symmetry(nn_model *m, const char *text)
     double *Ht[N_VARS], *Hu[N_VARS], *t[N_VARS];
     double uHt = 0, tHu = 0, size = 0;
     struct rng r;
-    rng_init(&r, 5, 1);
+    agc_rng_init(&r, 5, 1);
     keep(m, T, t, 0, N_VARS);
     hessian_times(m, Ht);
     for (int v = 0; v < N_VARS; v++) {

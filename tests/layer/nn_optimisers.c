@@ -103,7 +103,7 @@ static state *state_make(struct rng *r)
 {
     state *s = nn_alloc(sizeof *s);
     for (int i = 0; i < N; i++) {
-        s->fw[i] = (float)rng_normal(r);
+        s->fw[i] = (float)agc_rng_normal(r);
         s->w[i] = s->fw[i];
     }
     s->p[0] = (ag_param){400, AG_F32, AG_F32, AG_BF16, 0, s->fw, s->fg, s->fm, s->fv, s->copy};
@@ -116,7 +116,7 @@ static double new_gradients(state *s, struct rng *r, double scale)
 {
     double square = 0;
     for (int i = 0; i < N; i++) {
-        s->fg[i] = (float)(scale * rng_normal(r));
+        s->fg[i] = (float)(scale * agc_rng_normal(r));
         s->g[i] = s->fg[i] / scale;
         square += s->g[i] * s->g[i];
     }
@@ -138,7 +138,7 @@ static void check_state(const state *s, const char *what, int step)
 static void check_sgd(double momentum, double scale, double max_norm)
 {
     struct rng r;
-    rng_init(&r, 41, 0);
+    agc_rng_init(&r, 41, 0);
     state *s = state_make(&r);
     ag_sgd o = AG_SGD_INIT;
     o.rate = 0.1, o.momentum = momentum, o.weight_decay = 0.05, o.loss_scale = scale, o.max_norm = max_norm;
@@ -163,7 +163,7 @@ static void check_sgd(double momentum, double scale, double max_norm)
 static void check_adamw(double scale, double max_norm)
 {
     struct rng r;
-    rng_init(&r, 42, 0);
+    agc_rng_init(&r, 42, 0);
     state *s = state_make(&r);
     ag_adamw o = AG_ADAMW_INIT;
     o.rate = 0.01, o.weight_decay = 0.1, o.loss_scale = scale, o.max_norm = max_norm;
@@ -213,7 +213,7 @@ static void check_dtypes(void)
 static void check_skip(float bad)
 {
     struct rng r;
-    rng_init(&r, 43, 0);
+    agc_rng_init(&r, 43, 0);
     state *s = state_make(&r), *before = nn_alloc(sizeof *before);
     ag_adamw adamw = AG_ADAMW_INIT;
     ag_sgd sgd = AG_SGD_INIT;
@@ -245,7 +245,7 @@ typedef struct {
 static void check_overflow(const overflow *c)
 {
     struct rng r;
-    rng_init(&r, 44, 0);
+    agc_rng_init(&r, 44, 0);
     state *s = state_make(&r), *before = nn_alloc(sizeof *before);
     ag_adamw adamw = AG_ADAMW_INIT;
     ag_sgd sgd = AG_SGD_INIT;

@@ -65,7 +65,7 @@ static double regression(trainer *t, nn_model *teacher, struct rng *r)
     nn_model *m = &t->m;
     double loss = 0;
     for (int64_t i = 0; i < m->count[X_Q]; i++) {
-        const double x = rng_normal(r);
+        const double x = agc_rng_normal(r);
         nn_set(m, VALUE, X_Q, i, x);
         nn_set(teacher, VALUE, X_Q, i, x);
     }
@@ -93,14 +93,14 @@ static int64_t draw_recall(nn_model *m, struct rng *r, int64_t b)
         nn_set(m, VALUE, X_Q, b * LENGTH * WIDTH + i, 0);
     }
     for (int64_t i = 0; i < PAIRS; i++) {
-        const int64_t other = rng_range(r, i, KEYS - 1), key = keys[other];
+        const int64_t other = agc_rng_range(r, i, KEYS - 1), key = keys[other];
         keys[other] = keys[i];
         keys[i] = key;
-        values[i] = rng_range(r, 0, VALUES - 1);
+        values[i] = agc_rng_range(r, 0, VALUES - 1);
         nn_set(m, VALUE, X_Q, (b * LENGTH + i) * WIDTH + keys[i], 1);
         nn_set(m, VALUE, X_Q, (b * LENGTH + i) * WIDTH + KEYS + values[i], 1);
     }
-    const int64_t asked = rng_range(r, 0, PAIRS - 1);
+    const int64_t asked = agc_rng_range(r, 0, PAIRS - 1);
     nn_set(m, VALUE, X_Q, (b * LENGTH + PAIRS) * WIDTH + keys[asked], 1);
     return values[asked];
 }
@@ -145,7 +145,7 @@ static run_result train(trainer *t, nn_model *teacher, task next, int steps)
 {
     run_result result = {0, 0};
     struct rng r;
-    rng_init(&r, 52, 0);
+    agc_rng_init(&r, 52, 0);
     for (int step = 0; step < steps; step++) {
         const double loss = next(t, teacher, &r);
         CHECK(isfinite(loss), "step %d: the loss is %g", step, loss);
@@ -218,7 +218,7 @@ static void check_spoilt(int which)
     const nn_config c = {text, AG_LAYER_SELF, VALUES, WIDTH, 0, 0, 0};
     trainer t;
     struct rng r;
-    rng_init(&r, 54, 0);
+    agc_rng_init(&r, 54, 0);
     trainer_make(&t, &c, 2, 0.02);
     t.scale.scale = 1;
     recall(&t, NULL, &r);

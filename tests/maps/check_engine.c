@@ -20,8 +20,8 @@ enum { TEXTS = sizeof texts / sizeof texts[0] };
 static int make(struct arrays *x, const char *text)
 {
     ag_check_case c = {.problem = AG_PROBLEM_INIT, .seed = 3};
-    return CHECK_OK(ag_problem_parse(text, &c.problem)) && CHECK_OK(arrays_of_case(x, &c, NULL)) &&
-           CHECK_OK(arrays_run_all(x));
+    return CHECK_OK(ag_problem_parse(text, &c.problem)) && CHECK_OK(agc_arrays_of_case(x, &c, NULL)) &&
+           CHECK_OK(agc_arrays_run_all(x));
 }
 
 /* A random element of t that belongs to a sequence: its place, and its index in the data. */
@@ -29,10 +29,10 @@ static int64_t pick(const struct arrays *x, enum tensor t, struct rng *r, int64_
 {
     int64_t element;
     do {
-        element = rng_range(r, 0, x->count[t] - 1);
-        arrays_position(x, t, element, place);
+        element = agc_rng_range(r, 0, x->count[t] - 1);
+        agc_arrays_position(x, t, element, place);
     } while (place[0] < 0);
-    CHECK_INT(arrays_index(x, t, place[0], place[1], place[2], place[3]), element);
+    CHECK_INT(agc_arrays_index(x, t, place[0], place[1], place[2], place[3]), element);
     return element;
 }
 
@@ -45,12 +45,12 @@ static void check_blamed(const ag_check_report *report, enum tensor t, const int
         char found[128];
         ag_check_place(r, found, sizeof found);
         const char *name = strrchr(r->name, ' ') + 1;
-        CHECK(ag_check_passed(r) == (strcmp(name, tensor_info[t].name) != 0), "%s: wrong %s: %s %s", text,
-              tensor_info[t].name, r->name, ag_check_passed(r) ? "passed" : "failed");
+        CHECK(ag_check_passed(r) == (strcmp(name, agc_tensor_info[t].name) != 0), "%s: wrong %s: %s %s", text,
+              agc_tensor_info[t].name, r->name, ag_check_passed(r) ? "passed" : "failed");
         if (!ag_check_passed(r)) {
-            CHECK(strcmp(r->tensor, tensor_info[t].name) == 0 &&
+            CHECK(strcmp(r->tensor, agc_tensor_info[t].name) == 0 &&
                       memcmp(r->worst, place, sizeof r->worst) == 0,
-                  "%s: %s[%lld, %lld, %lld, %lld] is wrong, not %s", text, tensor_info[t].name,
+                  "%s: %s[%lld, %lld, %lld, %lld] is wrong, not %s", text, agc_tensor_info[t].name,
                   (long long)place[0], (long long)place[1], (long long)place[2], (long long)place[3], found);
         }
     }
@@ -64,21 +64,21 @@ static void test_finite_differences(const char *text)
     if (!make(&x, text)) {
         return;
     }
-    rng_init(&r, 1, 0);
+    agc_rng_init(&r, 1, 0);
     for (enum tensor t = 0; t < T_COUNT; t++) {
-        if (tensor_info[t].role != ROLE_OUTPUT || x.data[t] == NULL || t == T_O || t == T_LSE) {
+        if (agc_tensor_info[t].role != ROLE_OUTPUT || x.data[t] == NULL || t == T_O || t == T_LSE) {
             continue;
         }
         ag_check_report report = {.count = 0};
         int64_t place[4], element = pick(&x, t, &r, place);
-        double *value = arrays_f64(&x, t) + element, kept = *value;
-        *value += 0.01 * largest(arrays_f64(&x, t), x.count[t]);
-        CHECK_OK(finite_differences(&x, NULL, &report));
+        double *value = agc_arrays_f64(&x, t) + element, kept = *value;
+        *value += 0.01 * agc_largest(agc_arrays_f64(&x, t), x.count[t]);
+        CHECK_OK(agc_finite_differences(&x, NULL, &report));
         check_blamed(&report, t, place, text);
         CHECK_INT(ag_check_failures(&report), 1);
         *value = kept;
     }
-    arrays_destroy(&x);
+    agc_arrays_destroy(&x);
 }
 
 static const ag_check_result *find(const ag_check_report *report, const char *name)
@@ -101,12 +101,12 @@ static void test_identities(const char *text)
     if (!make(&x, text)) {
         return;
     }
-    rng_init(&r, 2, 0);
+    agc_rng_init(&r, 2, 0);
     for (int broken = 0; broken < 3; broken++) { /* nothing, a wrong number, NaN */
         ag_check_report report = {.count = 0};
-        double *value = arrays_f64(&x, T_DV) + pick(&x, T_DV, &r, place), kept = *value;
+        double *value = agc_arrays_f64(&x, T_DV) + pick(&x, T_DV, &r, place), kept = *value;
         *value = broken == 0 ? kept : broken == 1 ? kept + 1e-3 : NAN;
-        CHECK_OK(identities(&x, NULL, &report));
+        CHECK_OK(agc_identities(&x, NULL, &report));
         const ag_check_result *adjoint = find(&report, "adjoint"),
                               *finite = find(&report, "not finite: values");
         CHECK_INT(ag_check_passed(adjoint), broken == 0);
@@ -118,7 +118,7 @@ static void test_identities(const char *text)
         }
         *value = kept;
     }
-    arrays_destroy(&x);
+    agc_arrays_destroy(&x);
 }
 
 /* One element of each output in turn is off by the norm of all: the rule names it. */
@@ -129,20 +129,20 @@ static void test_error_rule(const char *text)
     if (!make(&x, text)) {
         return;
     }
-    rng_init(&r, 3, 0);
+    agc_rng_init(&r, 3, 0);
     for (enum tensor t = 0; t < T_COUNT; t++) {
         ag_check_report report = {.count = 0};
         int64_t place[4];
-        if (tensor_info[t].role != ROLE_OUTPUT || x.data[t] == NULL) {
+        if (agc_tensor_info[t].role != ROLE_OUTPUT || x.data[t] == NULL) {
             continue;
         }
-        double *value = arrays_f64(&x, t) + pick(&x, t, &r, place), kept = *value;
-        *value = isfinite(kept) ? kept + 1 + largest(arrays_f64(&x, t), x.count[t]) : 0;
-        CHECK_OK(error_rule_results(&x, 1, &report));
+        double *value = agc_arrays_f64(&x, t) + pick(&x, t, &r, place), kept = *value;
+        *value = isfinite(kept) ? kept + 1 + agc_largest(agc_arrays_f64(&x, t), x.count[t]) : 0;
+        CHECK_OK(agc_error_rule_results(&x, 1, &report));
         check_blamed(&report, t, place, text);
         *value = kept;
     }
-    arrays_destroy(&x);
+    agc_arrays_destroy(&x);
 }
 
 static void count_parts(const ag_check_report *report, int count[3])
@@ -158,7 +158,7 @@ static void count_parts(const ag_check_report *report, int count[3])
 static void test_parts(void)
 {
     ag_check_case c = {.problem = AG_PROBLEM_INIT, .seed = 3};
-    ag_check_report report;
+    ag_check_report report = {.count = 0};
     int all[3], own[3];
     CHECK_OK(ag_problem_parse("h2 q5 d4 f32 causal", &c.problem));
     CHECK_OK(ag_check_problem(&c, NULL, &report));
@@ -201,18 +201,18 @@ static void test_random(void)
 static void test_no_memory(void)
 {
     ag_check_case c = {.problem = AG_PROBLEM_INIT, .seed = 3};
-    ag_check_report report;
+    ag_check_report report = {.count = 0};
     ag_status status = AG_NO_MEMORY;
     int64_t allocations = 0;
     CHECK_OK(
         ag_problem_parse("b2 h2 q3 k4 d2 f32 bias mask table=2,3 sink alibi=slopes packed=5,6", &c.problem));
     while (status == AG_NO_MEMORY && allocations < 100000) {
-        memory_fail_after(allocations++);
+        agc_memory_fail_after(allocations++);
         status = ag_check_problem(&c, NULL, &report);
         CHECK(status == AG_NO_MEMORY || status == AG_OK, "allocation %lld fails: %s", (long long)allocations,
               ag_status_string(status));
     }
-    memory_fail_after(-1);
+    agc_memory_fail_after(-1);
     printf("%lld allocations\n", (long long)allocations - 1);
     CHECK(allocations > 100, "only %lld allocations", (long long)allocations);
     CHECK_INT(ag_check_failures(&report), 0);

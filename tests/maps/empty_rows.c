@@ -36,7 +36,7 @@ static void poison(struct arrays *x, enum tensor t, int64_t b, int64_t h, int64_
 {
     const double nan = (double)NAN;
     for (int64_t c = 0; c < x->size[t][3]; c++) {
-        const size_t at = (size_t)arrays_index(x, t, b, h, i, c) * element_size(x, t);
+        const size_t at = (size_t)agc_arrays_index(x, t, b, h, i, c) * element_size(x, t);
         ag_convert((char *)x->data[t] + at, x->dtype[t], &nan, AG_F64, 1);
     }
 }
@@ -48,7 +48,7 @@ static void poison_row(struct arrays *x, int64_t b, int64_t h, int64_t i)
     for (int n = 0; n < 4; n++) {
         poison(x, used[n], b, h, i);
     }
-    for (int n = 0; n < 2 && (i >= arrays_q_length(x, b) || !(x->p->flags & AG_SINK)); n++) {
+    for (int n = 0; n < 2 && (i >= agc_arrays_q_length(x, b) || !(x->p->flags & AG_SINK)); n++) {
         poison(x, of_lse[n], b, h, i);
     }
 }
@@ -102,7 +102,7 @@ static void no_output_is_nan(const struct arrays *x, const char *text)
             const double value =
                 element_value(x, t, (const char *)x->data[t] + (size_t)n * element_size(x, t));
             CHECK(isfinite(value) || (t == T_LSE && value == -(double)INFINITY),
-                  "'%s': %s element %lld is %g", text, tensor_info[t].name, (long long)n, value);
+                  "'%s': %s element %lld is %g", text, agc_tensor_info[t].name, (long long)n, value);
         }
     }
 }
@@ -112,7 +112,7 @@ static void check_value(const struct arrays *x, enum tensor t, const int64_t at[
 {
     for (int64_t c = 0; c < x->size[t][3]; c++) {
         const double value = value_at(x, t, at[0], at[1], at[2], c);
-        CHECK(value == wanted, "'%s': %s[%d][%d][%d][%d] is %g instead of %g", text, tensor_info[t].name,
+        CHECK(value == wanted, "'%s': %s[%d][%d][%d][%d] is %g instead of %g", text, agc_tensor_info[t].name,
               (int)at[0], (int)at[1], (int)at[2], (int)c, value, wanted);
     }
 }
@@ -126,7 +126,7 @@ static int check_unseen(const struct arrays *x, const char *text)
         for (int64_t h = 0; h < x->p->heads; h++) {
             for (int64_t i = 0; i < x->p->q_len; i++) {
                 const int64_t at[4] = {b, h, i, 0};
-                const int sinks = (x->p->flags & AG_SINK) && i < arrays_q_length(x, b);
+                const int sinks = (x->p->flags & AG_SINK) && i < agc_arrays_q_length(x, b);
                 if (row_sees(x, b, h, i)) {
                     continue;
                 }
@@ -172,7 +172,7 @@ static void check_rows(const char *text, const int64_t *q_lengths, const int64_t
     void *wanted[T_COUNT];
     make_arrays(&x, text, NULL, 13);
     if (q_lengths != NULL) {
-        arrays_random_lengths(&x);
+        agc_arrays_random_lengths(&x);
         for (int64_t b = 0; b < x.p->batch; b++) {
             x.q_lengths[b] = q_lengths[b];
             x.kv_lengths[b] = kv_lengths[b] < x.p->kv_len ? kv_lengths[b] : x.p->kv_len;
@@ -182,7 +182,7 @@ static void check_rows(const char *text, const int64_t *q_lengths, const int64_t
         hide_rows_by_bias(&x);
     }
     x.args.q_offset = q_offset;
-    CHECK_OK(arrays_run_all(&x));
+    CHECK_OK(agc_arrays_run_all(&x));
     no_output_is_nan(&x, text);
     CHECK(check_unseen(&x, text) > 0, "'%s' has no row that sees nothing: it tests nothing", text);
     keep_outputs(&x, wanted);
@@ -190,14 +190,14 @@ static void check_rows(const char *text, const int64_t *q_lengths, const int64_t
     if ((x.p->flags & AG_BIAS) && x.count[T_BIAS] == x.p->batch * x.p->heads * x.p->q_len * x.p->kv_len) {
         poison_hidden_biases(&x);
     }
-    CHECK_OK(arrays_run_all(&x));
+    CHECK_OK(agc_arrays_run_all(&x));
     for (enum tensor t = 0; t < T_COUNT; t++) {
         if (wanted[t] != NULL) {
             same_tensor(&x, t, x.data[t], wanted[t], text);
         }
     }
     free_outputs(wanted);
-    arrays_destroy(&x);
+    agc_arrays_destroy(&x);
 }
 
 static void rows_that_see_nothing(void)
@@ -250,17 +250,18 @@ static void sizes_of_zero(void)
             char text[256];
             snprintf(text, sizeof text, "%s d3 dv2 f64 %s", shapes[n], features[f]);
             make_arrays(&x, text, NULL, 3);
-            CHECK(arrays_run_all(&x) == AG_OK, "'%s': %s", text, ag_last_message());
+            CHECK(agc_arrays_run_all(&x) == AG_OK, "'%s': %s", text, ag_last_message());
             no_output_is_nan(&x, text);
             for (enum tensor t = 0; t < T_COUNT;
                  t++) { /* no pair is visible: all but lse, mu, dsink is zero */
-                int only_zeros = t != T_LSE && t != T_MU && tensor_info[t].shape != SHAPE_SINK;
+                int only_zeros = t != T_LSE && t != T_MU && agc_tensor_info[t].shape != SHAPE_SINK;
                 for (int64_t e = 0; only_zeros && is_output(&x, t, ALL_MAPS) && e < x.count[t]; e++) {
                     const double value = ((const double *)x.data[t])[e];
-                    CHECK(value == 0, "'%s': %s element %d is %g", text, tensor_info[t].name, (int)e, value);
+                    CHECK(value == 0, "'%s': %s element %d is %g", text, agc_tensor_info[t].name, (int)e,
+                          value);
                 }
             }
-            arrays_destroy(&x);
+            agc_arrays_destroy(&x);
         }
     }
 }
@@ -270,12 +271,12 @@ static void without_keys_the_sink_takes_all(void)
 {
     struct arrays x;
     make_arrays(&x, "b3 h2 q5 k0 d3 f64 sink", NULL, 17);
-    arrays_random_lengths(&x);
-    CHECK_OK(arrays_run_all(&x));
+    agc_arrays_random_lengths(&x);
+    CHECK_OK(agc_arrays_run_all(&x));
     for (int64_t h = 0; h < 2; h++) {
         double dsink = 0, tdsink = 0;
         for (int64_t b = 0; b < 3; b++) {
-            for (int64_t i = 0; i < arrays_q_length(&x, b); i++) {
+            for (int64_t i = 0; i < agc_arrays_q_length(&x, b); i++) {
                 dsink += value_at(&x, T_D_LSE, b, h, i, 0);
                 tdsink += value_at(&x, T_TD_LSE, b, h, i, 0);
             }
@@ -284,7 +285,7 @@ static void without_keys_the_sink_takes_all(void)
         CHECK(fabs(got - dsink) < 1e-14 * 15, "dsink[%d] is %.17g instead of %.17g", (int)h, got, dsink);
         CHECK(fabs(tgot - tdsink) < 1e-14 * 15, "tdsink[%d] is %.17g instead of %.17g", (int)h, tgot, tdsink);
     }
-    arrays_destroy(&x);
+    agc_arrays_destroy(&x);
 }
 
 /* A sink of minus infinity is no sink: it takes no weight, and no row becomes NaN by it. */
@@ -294,14 +295,14 @@ static void a_sink_that_takes_nothing(void)
     make_arrays(&without, "b2 h2 q4 k5 d3 f64 causal mask", NULL, 19);
     make_arrays(&with, "b2 h2 q4 k5 d3 f64 causal mask sink", NULL, 19);
     for (int h = 0; h < 2; h++) {
-        arrays_f64(&with, T_SINK)[h] = -INFINITY;
+        agc_arrays_f64(&with, T_SINK)[h] = -INFINITY;
     }
-    CHECK_OK(arrays_run(&without, AG_MAP_FORWARD));
-    CHECK_OK(arrays_run(&with, AG_MAP_FORWARD));
+    CHECK_OK(agc_arrays_run(&without, AG_MAP_FORWARD));
+    CHECK_OK(agc_arrays_run(&with, AG_MAP_FORWARD));
     same_tensor(&with, T_O, with.data[T_O], without.data[T_O], "sink -inf");
     same_tensor(&with, T_LSE, with.data[T_LSE], without.data[T_LSE], "sink -inf");
-    arrays_destroy(&with);
-    arrays_destroy(&without);
+    agc_arrays_destroy(&with);
+    agc_arrays_destroy(&without);
 }
 
 int main(void)

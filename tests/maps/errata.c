@@ -208,8 +208,8 @@ static mat differences(double (*loss)(const void *), const void *all, mat *x)
     for (int k = 0; k < x->rows * x->cols; k++) {
         double kept = x->a[k];
         for (int p = 0; p < STENCIL_POINTS; p++) {
-            x->a[k] = kept + stencil[p].at * h;
-            out.a[k] += stencil[p].weight / h * loss(all);
+            x->a[k] = kept + agc_stencil[p].at * h;
+            out.a[k] += agc_stencil[p].weight / h * loss(all);
         }
         x->a[k] = kept;
     }

@@ -1,71 +1,57 @@
-/* The error rule: the reference satisfies it in all four dtypes, on the problems with the largest rounding
- * errors and on random ones; results that are slightly wrong violate it. */
-#include "check/error_rule.h"
-#include "feature_pairs.h"
+/* The error rule: the reference and each instruction set satisfy it in all four dtypes, on the problems with the largest
+ * rounding errors and on random ones; results that are slightly wrong violate it. */
+#include "every_isa.h"
 
 static const char *const dtypes[] = {"f64", "f32", "f16", "bf16"};
 
 /* ---- The rule holds ---- */
 
-static void check_entries(const struct arrays *x, const char *what)
+static int within(const struct error_entry *e, ag_dtype dtype)
 {
-    struct error_entry entries[T_COUNT];
-    int count = 0;
-    CHECK(error_rule(x, 1, entries, &count) == AG_OK, "%s: %s", what, ag_last_message());
-    for (int n = 0; n < count; n++) {
-        const struct error_entry *e = &entries[n];
-        CHECK(error_entry_passed(e), "%s: %s: |x - truth| %g > %g; unfused %g, A %g, |truth| %g", what,
-              tensor_info[e->t].name, e->error, e->limit, e->baseline, e->size, e->truth);
-    }
-    CHECK(count >= 10, "%s: %d outputs compared", what, count);
+    (void)dtype;
+    return agc_error_entry_passed(e);
 }
 
-static void nothing(struct arrays *x)
+static void check(const ag_check_case *s, const struct runner *r, const struct error_truth *truth,
+                  const struct arrays *x)
 {
-    (void)x;
+    check_error_entries(s, r, truth, x, within);
 }
 
 static void mean_10(struct arrays *x)
 {
-    double *v = arrays_read_new(x, T_V);
+    double *v = agc_arrays_read_new(x, T_V);
     for (int64_t n = 0; n < x->count[T_V]; n++) {
         v[n] += 10;
     }
-    arrays_write(x, T_V, v);
+    agc_arrays_write(x, T_V, v);
     free(v);
 }
 
 /* A sink that takes nearly all the weight: what is left must keep its digits. */
 static void heavy_sinks(struct arrays *x)
 {
-    double *sink = arrays_read_new(x, T_SINK);
+    double *sink = agc_arrays_read_new(x, T_SINK);
     for (int64_t n = 0; n < x->count[T_SINK]; n++) {
         sink[n] = 10 + 15 * (double)n;
     }
-    arrays_write(x, T_SINK, sink);
+    agc_arrays_write(x, T_SINK, sink);
     free(sink);
 }
 
 static void tangent_is_q(struct arrays *x)
 {
-    double *q = arrays_read_new(x, T_Q);
-    arrays_write(x, T_TQ, q);
+    double *q = agc_arrays_read_new(x, T_Q);
+    agc_arrays_write(x, T_TQ, q);
     free(q);
 }
 
 static void test_text(const char *text, void (*change)(struct arrays *x))
 {
-    struct arrays x;
-    ag_problem problem = AG_PROBLEM_INIT;
-    ag_options options = AG_OPTIONS_INIT;
-    options.threads = 1;
-    if (!CHECK_OK(ag_problem_parse(text, &problem)) || !CHECK_OK(arrays_create(&x, &problem, &options, 5))) {
-        return;
+    ag_check_case s = {.problem = AG_PROBLEM_INIT, .seed = 5};
+    if (CHECK_OK(ag_problem_parse(text, &s.problem))) {
+        every_isa(&s, 1, change, check);
     }
-    change(&x);
-    CHECK_OK(arrays_run_all(&x));
-    check_entries(&x, text);
-    arrays_destroy(&x);
 }
 
 static void test_list(const char *dtype)
@@ -76,16 +62,15 @@ static void test_list(const char *dtype)
         const char *words;
         void (*change)(struct arrays *x);
     } list[] = {
-        {"b2 h4 kv2 q24 k32 d16 dv12", nothing},
-        {"h2 q16 k32 d16 scale=2500", nothing}, /* scores of 1e4: near one-hot */
-        {"h4 kv2 q16 k16 d128 scale=3",
-         nothing}, /* short: forward and vjp compute the scores in two places */
-        {"h2 q40 d16 causal", nothing},
+        {"b2 h4 kv2 q24 k32 d16 dv12", NULL},
+        {"h2 q16 k32 d16 scale=2500", NULL},   /* scores of 1e4: near one-hot */
+        {"h4 kv2 q16 k16 d128 scale=3", NULL}, /* short: forward and vjp compute the scores in two places */
+        {"h2 q40 d16 causal", NULL},
         {"h2 q24 k32 d16", mean_10},
         {"h2 q24 k32 d16", tangent_is_q},
-        {"b2 h2 q24 k32 d8 softcap=2 sink dropout=0.2 bias=1hqk table=4 alibi", nothing},
-        {"h1 q64 k64 d64 softcap=30 scale=30", nothing}, /* scores at the cap: phi' of 1e-2 to 1e-20 */
-        {"h2 q24 k32 d16 softcap=0.5 scale=2", nothing},
+        {"b2 h2 q24 k32 d8 softcap=2 sink dropout=0.2 bias=1hqk table=4 alibi", NULL},
+        {"h1 q64 k64 d64 softcap=30 scale=30", NULL}, /* scores at the cap: phi' of 1e-2 to 1e-20 */
+        {"h2 q24 k32 d16 softcap=0.5 scale=2", NULL},
         {"h4 q20 k24 d16 sink causal", heavy_sinks},
         {"h4 q20 k24 d16 sink mask=11qk", heavy_sinks},
     };
@@ -94,9 +79,9 @@ static void test_list(const char *dtype)
         test_text(text, list[n].change);
     }
     snprintf(text, sizeof text, "h1 q64 k%d d16 %s", length, dtype);
-    test_text(text, nothing);
+    test_text(text, NULL);
     snprintf(text, sizeof text, "h1 q%d k64 d16 %s", length, dtype);
-    test_text(text, nothing);
+    test_text(text, NULL);
 }
 
 /* Several tiles, spans and parts; left out if AG_TEST_COUNT is small. */
@@ -114,24 +99,15 @@ static void test_large(const char *dtype)
     char text[192];
     for (size_t n = 0; n < sizeof list / sizeof list[0] && test_count(1000) == 1000; n++) {
         snprintf(text, sizeof text, "%s %s", list[n], dtype);
-        test_text(text, nothing);
+        test_text(text, NULL);
     }
 }
 
 static void test_random(int n)
 {
     ag_check_case s;
-    struct arrays x;
-    char command[1024];
-    ag_options options = AG_OPTIONS_INIT;
-    options.threads = 1;
     ag_check_random(&s, 30, (uint64_t)n, n % 10 == 5 ? AG_CHECK_LARGE : AG_CHECK_SMALL);
-    ag_check_command(&s, command, sizeof command);
-    if (CHECK_OK(arrays_of_case(&x, &s, &options))) {
-        CHECK_OK(arrays_run_all(&x));
-        check_entries(&x, command);
-        arrays_destroy(&x);
-    }
+    every_isa(&s, 1, NULL, check);
 }
 
 /* ---- The rule can be broken ---- */
@@ -146,34 +122,36 @@ static void test_breaks(const char *dtype, double factor)
     ag_options options = AG_OPTIONS_INIT;
     options.threads = 1;
     snprintf(text, sizeof text, "h2 q6 k7 d4 bias sink %s", dtype);
-    if (!CHECK_OK(ag_problem_parse(text, &problem)) || !CHECK_OK(arrays_create(&x, &problem, &options, 6))) {
+    if (!CHECK_OK(ag_problem_parse(text, &problem)) ||
+        !CHECK_OK(agc_arrays_create(&x, &problem, &options, 6))) {
         return;
     }
     for (enum tensor t = 0; t < T_COUNT; t++) {
         struct error_entry entries[T_COUNT];
         int count = 0;
-        if (tensor_info[t].role != ROLE_OUTPUT || x.data[t] == NULL) {
+        if (agc_tensor_info[t].role != ROLE_OUTPUT || x.data[t] == NULL) {
             continue;
         }
-        CHECK_OK(arrays_run_all(&x));
-        double *values = arrays_read_new(&x, t);
+        CHECK_OK(agc_arrays_run_all(&x));
+        double *values = agc_arrays_read_new(&x, t);
         for (int64_t n = 0; n < x.count[t]; n++) {
             values[n] *= factor;
         }
-        arrays_write(&x, t, values);
+        agc_arrays_write(&x, t, values);
         free(values);
-        CHECK_OK(error_rule(&x, 1, entries, &count));
+        CHECK_OK(agc_error_rule(&x, 1, entries, &count));
         for (int n = 0; n < count; n++) {
-            CHECK(error_entry_passed(&entries[n]) == (entries[n].t != t),
-                  "%s: %s times %.17g: %s: error %g, limit %g", text, tensor_info[t].name, factor,
-                  tensor_info[entries[n].t].name, entries[n].error, entries[n].limit);
+            CHECK(agc_error_entry_passed(&entries[n]) == (entries[n].t != t),
+                  "%s: %s times %.17g: %s: error %g, limit %g", text, agc_tensor_info[t].name, factor,
+                  agc_tensor_info[entries[n].t].name, entries[n].error, entries[n].limit);
         }
     }
-    arrays_destroy(&x);
+    agc_arrays_destroy(&x);
 }
 
 int main(void)
 {
+    find_runners(1);
     if (test_count(1000) < 1000) {
         printf("the list of large problems: not run, AG_TEST_COUNT asks for little; random ones are\n");
     }
@@ -184,6 +162,7 @@ int main(void)
     for (int n = 0; n < test_count(100); n++) {
         test_random(n);
     }
+    report_runners();
     test_breaks("f64", 1 + 1e-12); /* eps = 2e-16, 1e-7, 1e-3, 8e-3 */
     test_breaks("f32", 1 + 1e-4);
     test_breaks("f16", 1.5);

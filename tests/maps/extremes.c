@@ -147,7 +147,7 @@ static real plain_formulas(const struct head *x, struct results *out, struct res
 
 static void read_into(const struct arrays *x, enum tensor t, real *to)
 {
-    double *values = arrays_read_new(x, t);
+    double *values = agc_arrays_read_new(x, t);
     for (int64_t n = 0; n < x->count[t]; n++) {
         to[n] = values[n];
     }
@@ -173,11 +173,11 @@ static void read_head(const struct arrays *x, struct head *h)
 
 static void scale_tensor(struct arrays *x, enum tensor t, double factor)
 {
-    double *values = arrays_read_new(x, t);
+    double *values = agc_arrays_read_new(x, t);
     for (int64_t n = 0; n < x->count[t]; n++) {
         values[n] *= factor;
     }
-    arrays_write(x, t, values);
+    agc_arrays_write(x, t, values);
     free(values);
 }
 
@@ -186,19 +186,19 @@ static void scale_tensor(struct arrays *x, enum tensor t, double factor)
 static void compare(const struct arrays *x, enum tensor t, const real *truth, const real *size, real largest,
                     const char *label)
 {
-    double *got = arrays_read_new(x, t);
+    double *got = agc_arrays_read_new(x, t);
     real error = 0, a = 0, norm = 0;
     for (int64_t n = 0; n < x->count[t]; n++) {
         error += (got[n] - truth[n]) * (got[n] - truth[n]);
         a += size[n] * size[n];
         norm += truth[n] * truth[n];
-        CHECK(isfinite(got[n]), "%s: %s element %d is %g", label, tensor_info[t].name, (int)n, got[n]);
+        CHECK(isfinite(got[n]), "%s: %s element %d is %g", label, agc_tensor_info[t].name, (int)n, got[n]);
     }
     const real unit = x->dtype[t] == AG_F32 ? FLT_EPSILON : DBL_EPSILON;
     const real from_lse =
         x->p->dtype == AG_F32 ? 4 * FLT_EPSILON * sqrtl(a) : 0; /* o and to were rounded to f32 */
     const real most = 8 * DBL_EPSILON * (1 + largest) * sqrtl(a) + unit * sqrtl(norm) + from_lse;
-    CHECK(sqrtl(error) <= most, "%s: %s is off by %Lg, allowed %Lg of %Lg", label, tensor_info[t].name,
+    CHECK(sqrtl(error) <= most, "%s: %s is off by %Lg, allowed %Lg of %Lg", label, agc_tensor_info[t].name,
           sqrtl(error), most, sqrtl(norm));
     free(got);
 }
@@ -214,7 +214,7 @@ static void large_scores(const char *text, double factor)
     make_arrays(&x, text, &options, 61);
     scale_tensor(&x, T_Q, factor);
     scale_tensor(&x, T_K, factor);
-    CHECK_OK(arrays_run_all(&x));
+    CHECK_OK(agc_arrays_run_all(&x));
     read_head(&x, &h);
     const real largest = plain_formulas(&h, &truth, &size);
     snprintf(label, sizeof label, "'%s', scores up to %Lg", text, largest);
@@ -231,7 +231,7 @@ static void large_scores(const char *text, double factor)
     for (size_t n = 0; n < sizeof pairs / sizeof pairs[0]; n++) {
         compare(&x, pairs[n].t, pairs[n].truth, pairs[n].size, largest, label);
     }
-    arrays_destroy(&x);
+    agc_arrays_destroy(&x);
 }
 
 static void scores_of_any_size(void)
@@ -254,8 +254,8 @@ static void weights_sum_to_one(const char *text)
     make_arrays(&x, text, NULL, 67);
     scale_tensor(&x, T_Q, 100);
     scale_tensor(&x, T_K, 100);
-    CHECK_OK(arrays_run_all(&x));
-    double *dV = arrays_read_new(&x, T_DV), *dO = arrays_read_new(&x, T_D_O);
+    CHECK_OK(agc_arrays_run_all(&x));
+    double *dV = agc_arrays_read_new(&x, T_DV), *dO = agc_arrays_read_new(&x, T_D_O);
     for (int64_t h = 0; h < x.p->heads; h++) {
         for (int64_t c = 0; c < x.p->dim_v; c++) {
             double sum = 0, wanted = 0, size = 0;
@@ -271,7 +271,7 @@ static void weights_sum_to_one(const char *text)
     }
     free(dV);
     free(dO);
-    arrays_destroy(&x);
+    agc_arrays_destroy(&x);
 }
 
 static void any_number_of_queries_at_large_scores(void)
@@ -299,28 +299,28 @@ static void one_bad_key(enum tensor t, double value, int spreads, const char *te
     ag_options options = AG_OPTIONS_INIT;
     options.backend = t == T_V ? AG_BACKEND_REFERENCE : AG_BACKEND_AUTO;
     make_arrays(&x, text, &options, 71);
-    CHECK_OK(arrays_run(&x, AG_MAP_FORWARD));
+    CHECK_OK(agc_arrays_run(&x, AG_MAP_FORWARD));
     keep_outputs(&x, clean);
-    const size_t at = (size_t)arrays_index(&x, t, 0, 0, key, 1) * element_size(&x, t);
+    const size_t at = (size_t)agc_arrays_index(&x, t, 0, 0, key, 1) * element_size(&x, t);
     ag_convert((char *)x.data[t] + at, x.dtype[t], &value, AG_F64, 1);
-    CHECK_OK(arrays_run(&x, AG_MAP_FORWARD));
+    CHECK_OK(agc_arrays_run(&x, AG_MAP_FORWARD));
     for (int64_t i = 0; i < x.p->q_len; i++) {
-        const size_t o = (size_t)arrays_index(&x, T_O, 0, 0, i, 0) * element_size(&x, T_O);
+        const size_t o = (size_t)agc_arrays_index(&x, T_O, 0, 0, i, 0) * element_size(&x, T_O);
         const size_t row = (size_t)x.p->dim_v * element_size(&x, T_O), lse = (size_t)i * sizeof(double);
         if (i < key) {
             CHECK(memcmp((char *)x.data[T_O] + o, (char *)clean[T_O] + o, row) == 0 &&
                       memcmp((char *)x.data[T_LSE] + lse, (char *)clean[T_LSE] + lse, sizeof(double)) == 0,
                   "'%s': %g in %s[%d] changed row %d, which does not see it", text, value,
-                  tensor_info[t].name, (int)key, (int)i);
+                  agc_tensor_info[t].name, (int)key, (int)i);
         } else if (spreads) {
             const size_t second = o + element_size(&x, T_O);
             const double got = element_value(&x, T_O, (char *)x.data[T_O] + second);
             CHECK(isnan(value) ? isnan(got) : got == value, "'%s': %g in %s[%d] gave O[%d][1] = %g", text,
-                  value, tensor_info[t].name, (int)key, (int)i, got);
+                  value, agc_tensor_info[t].name, (int)key, (int)i, got);
         }
     }
     free_outputs(clean);
-    arrays_destroy(&x);
+    agc_arrays_destroy(&x);
 }
 
 static void nan_reaches_only_who_sees_it(void)
@@ -342,15 +342,16 @@ static void nan_in_a_query(void)
 {
     struct arrays x;
     make_arrays(&x, "b2 h2 q5 k6 d3 f64", NULL, 73);
-    arrays_f64(&x, T_Q)[arrays_index(&x, T_Q, 1, 0, 2, 1)] = NAN;
-    CHECK_OK(arrays_run(&x, AG_MAP_FORWARD));
+    agc_arrays_f64(&x, T_Q)[agc_arrays_index(&x, T_Q, 1, 0, 2, 1)] = NAN;
+    CHECK_OK(agc_arrays_run(&x, AG_MAP_FORWARD));
     for (int64_t row = 0; row < 20; row++) {
         const int bad = row == (1 * 2 + 0) * 5 + 2;
-        CHECK(bad == (isnan(arrays_f64(&x, T_LSE)[row]) ? 1 : 0) &&
-                  bad == (isnan(arrays_f64(&x, T_O)[row * 3]) ? 1 : 0),
-              "row %d: O %g, lse %g", (int)row, arrays_f64(&x, T_O)[row * 3], arrays_f64(&x, T_LSE)[row]);
+        CHECK(bad == (isnan(agc_arrays_f64(&x, T_LSE)[row]) ? 1 : 0) &&
+                  bad == (isnan(agc_arrays_f64(&x, T_O)[row * 3]) ? 1 : 0),
+              "row %d: O %g, lse %g", (int)row, agc_arrays_f64(&x, T_O)[row * 3],
+              agc_arrays_f64(&x, T_LSE)[row]);
     }
-    arrays_destroy(&x);
+    agc_arrays_destroy(&x);
 }
 
 /* ---- Sinks of any size -------------------------------------------------------------------------- */
@@ -367,7 +368,7 @@ static void run_with_sink(struct arrays *x, const char *text, double sink)
     make_arrays(x, text, NULL, 91);
     x->args.q_offset = -5; /* where causal, the first queries see no key */
     set_all(x, T_SINK, sink);
-    CHECK_OK(arrays_run_all(x));
+    CHECK_OK(agc_arrays_run_all(x));
 }
 
 /* Behind 10,000 all sinks are the same, but for the logarithm of a row in which they are alone. */
@@ -388,9 +389,9 @@ static void sinks_of_any_size(const char *text, const double *sizes, int n)
             }
             snprintf(label, sizeof label, "'%s' with a sink of %g", text, sign * sizes[i]);
             same_outputs(&huge, &large, ALL_MAPS, label);
-            arrays_destroy(&huge);
+            agc_arrays_destroy(&huge);
         }
-        arrays_destroy(&large);
+        agc_arrays_destroy(&large);
     }
 }
 
@@ -415,7 +416,7 @@ static void flushed_or_same(const struct arrays *x, enum tensor out, enum tensor
         const double got = element_value(x, out, (const char *)x->data[out] + (size_t)e * size);
         const double given = element_value(x, in, (const char *)x->data[in] + (size_t)e * size);
         CHECK(got == 0 || got == given, "%s: %s element %lld is %.17g, neither 0 nor %.17g", text,
-              tensor_info[out].name, (long long)e, got, given);
+              agc_tensor_info[out].name, (long long)e, got, given);
     }
 }
 
@@ -435,7 +436,7 @@ static void subnormals_pass_unharmed(const char *text, double least)
                        AG_F64, 1);
         }
     }
-    CHECK_OK(arrays_run_all(&x));
+    CHECK_OK(agc_arrays_run_all(&x));
     ag_plan_info info = {.struct_size = sizeof info};
     CHECK_OK(ag_plan_info_get(x.plan, &info));
     for (int n = 0; n < 4; n++) {
@@ -445,7 +446,7 @@ static void subnormals_pass_unharmed(const char *text, double least)
             same_tensor(&x, out[n], x.data[out[n]], x.data[in[n]], text);
         }
     }
-    arrays_destroy(&x);
+    agc_arrays_destroy(&x);
 }
 
 /* Numbers so small that their products underflow give scores of zero: equal weights, finite all. */
@@ -455,18 +456,18 @@ static void subnormal_queries_and_keys(void)
     make_arrays(&x, "q5 k4 d3 f64", NULL, 83);
     scale_tensor(&x, T_Q, 1e-310);
     scale_tensor(&x, T_K, 1e-310);
-    CHECK_OK(arrays_run_all(&x));
+    CHECK_OK(agc_arrays_run_all(&x));
     for (int i = 0; i < 5; i++) {
-        CHECK(fabs(arrays_f64(&x, T_LSE)[i] - log(4)) < 1e-15 * 4, "lse[%d] is %.17g", i,
-              arrays_f64(&x, T_LSE)[i]);
+        CHECK(fabs(agc_arrays_f64(&x, T_LSE)[i] - log(4)) < 1e-15 * 4, "lse[%d] is %.17g", i,
+              agc_arrays_f64(&x, T_LSE)[i]);
     }
     for (enum tensor t = 0; t < T_COUNT; t++) {
         for (int64_t e = 0; is_output(&x, t, ALL_MAPS) && e < x.count[t]; e++) {
-            CHECK(isfinite(arrays_f64(&x, t)[e]), "%s element %d is %g", tensor_info[t].name, (int)e,
-                  arrays_f64(&x, t)[e]);
+            CHECK(isfinite(agc_arrays_f64(&x, t)[e]), "%s element %d is %g", agc_tensor_info[t].name, (int)e,
+                  agc_arrays_f64(&x, t)[e]);
         }
     }
-    arrays_destroy(&x);
+    agc_arrays_destroy(&x);
 }
 
 /* ---- Softcap ------------------------------------------------------------------------------------ */
@@ -479,17 +480,17 @@ static void huge_softcap(double cap)
     snprintf(text, sizeof text, "b2 h2 q5 k6 d4 f64 causal softcap=%g", cap);
     make_arrays(&with, text, NULL, 91);
     make_arrays(&without, "b2 h2 q5 k6 d4 f64 causal", NULL, 91);
-    CHECK_OK(arrays_run_all(&with));
-    CHECK_OK(arrays_run_all(&without));
+    CHECK_OK(agc_arrays_run_all(&with));
+    CHECK_OK(agc_arrays_run_all(&without));
     for (enum tensor t = 0; t < T_COUNT; t++) {
         for (int64_t e = 0; is_output(&with, t, ALL_MAPS) && e < with.count[t]; e++) {
-            const double a = arrays_f64(&with, t)[e], b = arrays_f64(&without, t)[e];
+            const double a = agc_arrays_f64(&with, t)[e], b = agc_arrays_f64(&without, t)[e];
             CHECK(fabs(a - b) <= 1e-12 * (1 + fabs(b)), "softcap %g: %s element %d is %.17g instead of %.17g",
-                  cap, tensor_info[t].name, (int)e, a, b);
+                  cap, agc_tensor_info[t].name, (int)e, a, b);
         }
     }
-    arrays_destroy(&with);
-    arrays_destroy(&without);
+    agc_arrays_destroy(&with);
+    agc_arrays_destroy(&without);
 }
 
 /* A softcap far below every score makes all weights equal; the scores no longer depend on Q and K. */
@@ -499,24 +500,24 @@ static void tiny_softcap(double cap)
     char text[128];
     snprintf(text, sizeof text, "q5 k6 d4 dv1 f64 softcap=%.17g", cap);
     make_arrays(&x, text, NULL, 93);
-    CHECK_OK(arrays_run_all(&x));
+    CHECK_OK(agc_arrays_run_all(&x));
     double mean = 0;
     for (int j = 0; j < 6; j++) {
-        mean += arrays_f64(&x, T_V)[j] / 6;
+        mean += agc_arrays_f64(&x, T_V)[j] / 6;
     }
     for (int i = 0; i < 5; i++) {
-        CHECK(fabs(arrays_f64(&x, T_O)[i] - mean) < 1e-12, "softcap %g: O[%d] is %.17g instead of %.17g", cap,
-              i, arrays_f64(&x, T_O)[i], mean);
+        CHECK(fabs(agc_arrays_f64(&x, T_O)[i] - mean) < 1e-12, "softcap %g: O[%d] is %.17g instead of %.17g",
+              cap, i, agc_arrays_f64(&x, T_O)[i], mean);
     }
     for (enum tensor t = 0; t < T_COUNT; t++) {
         const int zero = t == T_DQ || t == T_DK || t == T_TDQ || t == T_TDK;
         for (int64_t e = 0; is_output(&x, t, ALL_MAPS) && e < x.count[t]; e++) {
-            const double value = arrays_f64(&x, t)[e];
+            const double value = agc_arrays_f64(&x, t)[e];
             CHECK(zero ? fabs(value) < 1e-12 : isfinite(value), "softcap %g: %s element %d is %g", cap,
-                  tensor_info[t].name, (int)e, value);
+                  agc_tensor_info[t].name, (int)e, value);
         }
     }
-    arrays_destroy(&x);
+    agc_arrays_destroy(&x);
 }
 
 /* A score of exactly zero under the least softcap: no 0 / 0, no 0 * inf. */
@@ -526,14 +527,14 @@ static void zero_scores_under_a_tiny_softcap(void)
     make_arrays(&x, "q3 k3 d2 f64 softcap=1e-300", NULL, 95);
     memset(x.data[T_Q], 0, tensor_bytes(&x, T_Q));
     memset(x.data[T_TQ], 0, tensor_bytes(&x, T_TQ));
-    CHECK_OK(arrays_run_all(&x));
+    CHECK_OK(agc_arrays_run_all(&x));
     for (enum tensor t = 0; t < T_COUNT; t++) {
         for (int64_t e = 0; is_output(&x, t, ALL_MAPS) && e < x.count[t]; e++) {
-            CHECK(isfinite(arrays_f64(&x, t)[e]), "%s element %d is %g", tensor_info[t].name, (int)e,
-                  arrays_f64(&x, t)[e]);
+            CHECK(isfinite(agc_arrays_f64(&x, t)[e]), "%s element %d is %g", agc_tensor_info[t].name, (int)e,
+                  agc_arrays_f64(&x, t)[e]);
         }
     }
-    arrays_destroy(&x);
+    agc_arrays_destroy(&x);
 }
 
 int main(void)

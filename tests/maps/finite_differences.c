@@ -7,7 +7,7 @@ static int derivatives_of(const struct arrays *x)
 {
     int count = 2;
     for (int f = 0; f < FAMILY_VARIABLES; f++) {
-        count += x->data[families[f].x] != NULL ? 2 : 0;
+        count += x->data[agc_families[f].x] != NULL ? 2 : 0;
     }
     return count;
 }
@@ -18,18 +18,18 @@ static void test(const ag_check_case *s)
     ag_check_report results = {.count = 0};
     ag_options options = AG_OPTIONS_INIT;
     options.threads = 1;
-    if (!CHECK_OK(arrays_of_case(&x, s, &options))) {
+    if (!CHECK_OK(agc_arrays_of_case(&x, s, &options))) {
         return;
     }
-    ag_status status = arrays_run_all(&x);
-    status = status == AG_OK ? finite_differences(&x, &options, &results) : status;
-    features_report(s, status, &results);
+    ag_status status = agc_arrays_run_all(&x);
+    status = status == AG_OK ? agc_finite_differences(&x, &options, &results) : status;
+    features_report(s, "", status, &results);
     CHECK_INT(results.count, derivatives_of(&x));
-    arrays_destroy(&x);
+    agc_arrays_destroy(&x);
 }
 
 int main(void)
 {
-    features_each(test);
+    printf("%d problems\n", features_each(&small_pairs, test));
     return test_summary();
 }

@@ -11,19 +11,19 @@ static void test(const ag_check_case *s)
     ag_check_report results = {.count = 0};
     ag_options options = AG_OPTIONS_INIT;
     options.threads = 1;
-    if (!CHECK_OK(arrays_of_case(&x, s, &options))) {
+    if (!CHECK_OK(agc_arrays_of_case(&x, s, &options))) {
         return;
     }
-    ag_status status = arrays_run_all(&x);
-    status = status == AG_OK ? identities(&x, &options, &results) : status;
-    features_report(s, status, &results);
-    summary_add(&summary, &results);
-    arrays_destroy(&x);
+    ag_status status = agc_arrays_run_all(&x);
+    status = status == AG_OK ? agc_identities(&x, &options, &results) : status;
+    features_report(s, "", status, &results);
+    agc_summary_add(&summary, &results);
+    agc_arrays_destroy(&x);
 }
 
 int main(void)
 {
-    features_each(test);
+    printf("%d problems\n", features_each(&small_pairs, test));
     for (int n = 0; n < summary.count; n++) {
         const struct summary_line *l = &summary.lines[n];
         printf("%-38s %d problems, %d not applicable\n", l->name, l->passed + l->failed, l->not_applicable);

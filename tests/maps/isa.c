@@ -45,12 +45,12 @@ static void by_option_and_by_name(const char *text, const ag_isa_info *isa)
     make_with(&by_name, text, AG_ISA_AUTO);
     CHECK(strcmp(ag_plan_describe(by_name.plan), ag_plan_describe(by_option.plan)) == 0, "by name: %s",
           ag_plan_describe(by_name.plan));
-    CHECK_OK(arrays_run_all(&by_option));
-    CHECK_OK(arrays_run_all(&by_name));
+    CHECK_OK(agc_arrays_run_all(&by_option));
+    CHECK_OK(agc_arrays_run_all(&by_name));
     same_outputs(&by_option, &by_name, ALL_MAPS, isa->name);
     unsetenv("ATTNGRAD_ISA");
-    arrays_destroy(&by_name);
-    arrays_destroy(&by_option);
+    agc_arrays_destroy(&by_name);
+    agc_arrays_destroy(&by_option);
 }
 
 /* One that is not built in, or not on this machine: refused, by option and by name. */
@@ -78,7 +78,7 @@ static void option_before_name(void)
     make_with(&x, problems[0], AG_ISA_SCALAR);
     CHECK_INT(info_of(&x).isa, AG_ISA_SCALAR);
     unsetenv("ATTNGRAD_ISA");
-    arrays_destroy(&x);
+    agc_arrays_destroy(&x);
 }
 
 /* The reference has no instruction sets: an option that names one is refused, the environment's is not for it. */

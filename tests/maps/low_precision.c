@@ -13,12 +13,12 @@ static void check_entries(const struct arrays *x, const char *what)
     struct error_entry entries[T_COUNT];
     const double floor = x->given.dtype == AG_BF16 ? 4e-3 : 6e-4;
     int count = 0;
-    CHECK(error_rule(x, 2, entries, &count) == AG_OK, "%s: %s", what, ag_last_message());
+    CHECK(agc_error_rule(x, 2, entries, &count) == AG_OK, "%s: %s", what, ag_last_message());
     for (int n = 0; n < count; n++) {
         const struct error_entry *e = &entries[n];
         CHECK(e->error <= 4 * fmax(e->baseline, floor * e->truth),
-              "%s: %s: |x - truth| %g; unfused %g, A %g, |truth| %g", what, tensor_info[e->t].name, e->error,
-              e->baseline, e->size, e->truth);
+              "%s: %s: |x - truth| %g; unfused %g, A %g, |truth| %g", what, agc_tensor_info[e->t].name,
+              e->error, e->baseline, e->size, e->truth);
     }
     CHECK(count > 0, "%s: nothing compared", what);
 }
@@ -34,17 +34,17 @@ static void test(int n)
     s.problem.dtype = n % 4 == 3 ? AG_F16 : AG_BF16;
     s.problem.out_dtype = s.problem.grad_dtype = s.problem.aux_dtype = 0;
     ag_check_command(&s, what, sizeof what);
-    if (CHECK(arrays_of_case(&x, &s, &options) == AG_OK, "%s: %s", what, ag_last_message())) {
-        CHECK_OK(arrays_run_all(&x));
+    if (CHECK(agc_arrays_of_case(&x, &s, &options) == AG_OK, "%s: %s", what, ag_last_message())) {
+        CHECK_OK(agc_arrays_run_all(&x));
         check_entries(&x, what);
-        arrays_destroy(&x);
+        agc_arrays_destroy(&x);
     }
 }
 
 static int make(struct arrays *x, const char *text)
 {
     ag_problem problem = AG_PROBLEM_INIT;
-    return CHECK_OK(ag_problem_parse(text, &problem)) && CHECK_OK(arrays_create(x, &problem, NULL, 5));
+    return CHECK_OK(ag_problem_parse(text, &problem)) && CHECK_OK(agc_arrays_create(x, &problem, NULL, 5));
 }
 
 /* Keys that grow, so that each group's maximum is far above the last: what was summed must be worth less. */
@@ -53,15 +53,15 @@ static void growing_scores(const char *text)
     struct arrays x;
     if (make(&x, text)) {
         const int64_t width = x.p->dim_qk;
-        double *k = arrays_read_new(&x, T_K);
+        double *k = agc_arrays_read_new(&x, T_K);
         for (int64_t n = 0; n < x.count[T_K]; n++) {
             k[n] *= 0.05 * (double)(n / width);
         }
-        arrays_write(&x, T_K, k);
+        agc_arrays_write(&x, T_K, k);
         free(k);
-        CHECK_OK(arrays_run_all(&x));
+        CHECK_OK(agc_arrays_run_all(&x));
         check_entries(&x, text);
-        arrays_destroy(&x);
+        agc_arrays_destroy(&x);
     }
 }
 
@@ -70,13 +70,13 @@ static void weights_add_up(const char *text)
 {
     struct arrays x;
     if (make(&x, text)) {
-        double *v = arrays_read_new(&x, T_V), sum = 0;
+        double *v = agc_arrays_read_new(&x, T_V), sum = 0;
         for (int64_t n = 0; n < x.count[T_V]; n++) {
             v[n] = 1;
         }
-        arrays_write(&x, T_V, v);
-        CHECK_OK(arrays_run(&x, AG_MAP_FORWARD));
-        double *o = arrays_read_new(&x, T_O);
+        agc_arrays_write(&x, T_V, v);
+        CHECK_OK(agc_arrays_run(&x, AG_MAP_FORWARD));
+        double *o = agc_arrays_read_new(&x, T_O);
         for (int64_t n = 0; n < x.count[T_O]; n++) {
             sum += o[n];
         }
@@ -84,7 +84,7 @@ static void weights_add_up(const char *text)
               sum / (double)x.count[T_O]);
         free(v);
         free(o);
-        arrays_destroy(&x);
+        agc_arrays_destroy(&x);
     }
 }
 

@@ -41,12 +41,12 @@ static int blocks(int64_t i, int64_t j)
 static void show(struct arrays *x, visible sees)
 {
     const enum tensor t = x->data[T_MASK] != NULL ? T_MASK : T_BIAS;
-    double *values = arrays_alloc(x->count[t], sizeof *values);
+    double *values = agc_arrays_alloc(x->count[t], sizeof *values);
     for (int64_t n = 0; n < x->count[t]; n++) {
         const int seen = sees(n / x->p->kv_len, n % x->p->kv_len);
         values[n] = t == T_MASK ? seen : seen ? 0.25 : -INFINITY;
     }
-    arrays_write(x, t, values);
+    agc_arrays_write(x, t, values);
     free(values);
 }
 
@@ -55,7 +55,7 @@ static void show(struct arrays *x, visible sees)
 static double seconds(struct arrays *x, uint32_t map)
 {
     const clock_t start = clock();
-    CHECK_OK(arrays_run(x, map));
+    CHECK_OK(agc_arrays_run(x, map));
     return (double)(clock() - start) / CLOCKS_PER_SEC;
 }
 
@@ -65,11 +65,11 @@ static void make(struct arrays *x, const char *text, visible sees)
     ag_options options = AG_OPTIONS_INIT;
     options.threads = 1;
     CHECK_OK(ag_problem_parse(text, &problem));
-    test_need(arrays_create(x, &problem, &options, 1) == AG_OK, "a plan");
+    test_need(agc_arrays_create(x, &problem, &options, 1) == AG_OK, "a plan");
     if (sees != NULL) {
         show(x, sees);
     }
-    CHECK_OK(arrays_run_all(x));
+    CHECK_OK(agc_arrays_run_all(x));
 }
 
 /* Each map's time with the pairs of `sees` and of some words, as a part of that with all pairs and other words. */
@@ -93,8 +93,8 @@ static void test_time(const char *words, const char *other_words, const char *dt
         CHECK(got < limit, "%s: %s takes %.2f of the time of %s with every pair visible, the limit is %.2f",
               text, maps[m].name, got, other, limit);
     }
-    arrays_destroy(&part);
-    arrays_destroy(&whole);
+    agc_arrays_destroy(&part);
+    agc_arrays_destroy(&whole);
 }
 
 /* ---- What is hidden has no effect ---- */
@@ -109,7 +109,7 @@ static rows idle_keys, idle_queries;
 static int is_idle(enum tensor t, int64_t row)
 {
     const rows idle =
-        tensor_info[t].shape == SHAPE_K || tensor_info[t].shape == SHAPE_V ? idle_keys : idle_queries;
+        agc_tensor_info[t].shape == SHAPE_K || agc_tensor_info[t].shape == SHAPE_V ? idle_keys : idle_queries;
     return row >= idle.first && row < idle.end;
 }
 
@@ -123,11 +123,11 @@ static void spoil(struct arrays *x)
     static const enum tensor spoiled[] = {T_Q, T_K, T_V, T_D_O, T_TQ, T_TK, T_TV, T_TD_O};
     for (size_t s = 0; s < sizeof spoiled / sizeof spoiled[0]; s++) {
         const enum tensor t = spoiled[s];
-        double *values = arrays_read_new(x, t);
+        double *values = agc_arrays_read_new(x, t);
         for (int64_t n = 0; n < x->count[t]; n++) {
             values[n] = is_idle(t, n / x->size[t][3]) ? NAN : values[n];
         }
-        arrays_write(x, t, values);
+        agc_arrays_write(x, t, values);
         free(values);
     }
 }
@@ -142,22 +142,22 @@ static void test_nan(const char *words, const char *dtype, visible sees, rows qu
     make(&clean, text, sees);
     make(&spoiled, text, sees);
     spoil(&spoiled);
-    CHECK_OK(arrays_run_all(&spoiled));
+    CHECK_OK(agc_arrays_run_all(&spoiled));
     for (enum tensor t = 0; t < T_COUNT; t++) {
-        if (tensor_info[t].role == ROLE_OUTPUT && clean.data[t] != NULL) {
-            double *a = arrays_read_new(&clean, t), *b = arrays_read_new(&spoiled, t);
+        if (agc_tensor_info[t].role == ROLE_OUTPUT && clean.data[t] != NULL) {
+            double *a = agc_arrays_read_new(&clean, t), *b = agc_arrays_read_new(&spoiled, t);
             int64_t wrong = 0;
             for (int64_t n = 0; n < clean.count[t]; n++) {
                 wrong += isnan(a[n]) || a[n] != b[n];
             }
             CHECK(wrong == 0, "%s: %s: NaN in what nobody sees changed %lld numbers", text,
-                  tensor_info[t].name, (long long)wrong);
+                  agc_tensor_info[t].name, (long long)wrong);
             free(a);
             free(b);
         }
     }
-    arrays_destroy(&clean);
-    arrays_destroy(&spoiled);
+    agc_arrays_destroy(&clean);
+    agc_arrays_destroy(&spoiled);
 }
 
 /* Causal, each query `offset` keys ahead: the first 64 see some keys of the third group, whose maximum is new, so that
@@ -169,18 +169,18 @@ static void test_hidden_behind_maximum(const char *dtype, int64_t offset)
     snprintf(text, sizeof text, "h1 q128 k192 d64 %s causal", dtype);
     make(&x, text, NULL);
     x.args.q_offset = offset;
-    double *k = arrays_read_new(&x, T_K), *v = arrays_read_new(&x, T_V);
+    double *k = agc_arrays_read_new(&x, T_K), *v = agc_arrays_read_new(&x, T_V);
     for (int64_t c = 0; c < 64; c++) {
         for (int64_t j = 64; j < 64 + offset; j++) {
             k[j * 64 + c] *= 30;
         }
         v[(64 + offset) * 64 + c] = NAN;
     }
-    arrays_write(&x, T_K, k);
-    arrays_write(&x, T_V, v);
-    CHECK_OK(arrays_run(&x, AG_MAP_FORWARD));
-    CHECK_OK(arrays_run(&x, AG_MAP_JVP));
-    double *o = arrays_read_new(&x, T_O), *to = arrays_read_new(&x, T_TO);
+    agc_arrays_write(&x, T_K, k);
+    agc_arrays_write(&x, T_V, v);
+    CHECK_OK(agc_arrays_run(&x, AG_MAP_FORWARD));
+    CHECK_OK(agc_arrays_run(&x, AG_MAP_JVP));
+    double *o = agc_arrays_read_new(&x, T_O), *to = agc_arrays_read_new(&x, T_TO);
     int64_t wrong = 0;
     for (int64_t n = 0; n < 64 * 64; n++) {
         wrong += !isfinite(o[n]) || !isfinite(to[n]);
@@ -191,7 +191,7 @@ static void test_hidden_behind_maximum(const char *dtype, int64_t offset)
     free(v);
     free(o);
     free(to);
-    arrays_destroy(&x);
+    agc_arrays_destroy(&x);
 }
 
 int main(void)

@@ -11,14 +11,14 @@ enum { SHARDS = 4, ROWS = 4 }; /* the whole has SHARDS * ROWS queries and keys *
 
 static int is_by_keys(enum tensor t)
 {
-    return tensor_info[t].shape == SHAPE_K || tensor_info[t].shape == SHAPE_V;
+    return agc_tensor_info[t].shape == SHAPE_K || agc_tensor_info[t].shape == SHAPE_V;
 }
 
 /* The view of shard (query shard, key shard) in a tensor of the whole. */
 static ag_tensor shard_of(struct arrays *whole, enum tensor t, int64_t query_shard, int64_t key_shard)
 {
-    ag_tensor view = *arrays_tensor(whole, t);
-    const enum tensor_shape shape = tensor_info[t].shape;
+    ag_tensor view = *agc_arrays_tensor(whole, t);
+    const enum tensor_shape shape = agc_tensor_info[t].shape;
     int64_t first = 0;
     if (view.data == NULL) {
         return view;
@@ -56,10 +56,10 @@ static ag_args shard_args(struct ring *r, int64_t query_shard, int64_t key_shard
     args.q_offset += query_shard * ROWS;
     args.k_offset += key_shard * ROWS;
     for (enum tensor t = 0; t < T_COUNT; t++) {
-        struct arrays *from = tensor_info[t].role == ROLE_OUTPUT ? &r->sum : &r->whole;
-        ag_tensor *to = (ag_tensor *)(void *)((char *)&args + tensor_info[t].offset);
+        struct arrays *from = agc_tensor_info[t].role == ROLE_OUTPUT ? &r->sum : &r->whole;
+        ag_tensor *to = (ag_tensor *)(void *)((char *)&args + agc_tensor_info[t].offset);
         *to = shard_of(from, t, query_shard, key_shard);
-        if (tensor_info[t].shape == SHAPE_SINK && !has_sink(r, key_shard)) {
+        if (agc_tensor_info[t].shape == SHAPE_SINK && !has_sink(r, key_shard)) {
             to->data = NULL;
         }
     }
@@ -125,12 +125,12 @@ static void compare(const struct ring *r, uint32_t maps, double allowed, const c
         if (!is_output(&r->whole, t, maps)) {
             continue;
         }
-        double *wanted = arrays_read_new(&r->whole, t), *got = arrays_read_new(&r->sum, t);
+        double *wanted = agc_arrays_read_new(&r->whole, t), *got = agc_arrays_read_new(&r->sum, t);
         for (int64_t n = 0; n < r->whole.count[t]; n++) {
             const int same =
                 got[n] == wanted[n] || fabs(got[n] - wanted[n]) <= allowed * (1 + fabs(wanted[n]));
             CHECK(same, "'%s': %s element %d is %.17g of the shards, %.17g of the whole", text,
-                  tensor_info[t].name, (int)n, got[n], wanted[n]);
+                  agc_tensor_info[t].name, (int)n, got[n], wanted[n]);
         }
         free(wanted);
         free(got);
@@ -160,8 +160,9 @@ static void check_ring(const char *text, double allowed)
     make_arrays(&r.sum, text, NULL, 201);
     r.with_sink = shard_plan(&r.whole, (r.whole.p->flags & AG_SINK) != 0);
     r.without_sink = shard_plan(&r.whole, 0);
-    test_need(arrays_create(&r.part, ag_plan_problem(r.with_sink), NULL, 1) == AG_OK, "no arrays for a part");
-    CHECK_OK(arrays_run_all(&r.whole));
+    test_need(agc_arrays_create(&r.part, ag_plan_problem(r.with_sink), NULL, 1) == AG_OK,
+              "no arrays for a part");
+    CHECK_OK(agc_arrays_run_all(&r.whole));
     for (int with_tangents = 0; with_tangents < 2; with_tangents++) {
         for (int64_t query_shard = 0; query_shard < SHARDS; query_shard++) {
             merge_keys(&r, query_shard, with_tangents);
@@ -173,9 +174,9 @@ static void check_ring(const char *text, double allowed)
     compare(&r, AG_MAP_VJP | AG_MAP_VJP_JVP, allowed, text);
     ag_plan_destroy(r.with_sink);
     ag_plan_destroy(r.without_sink);
-    arrays_destroy(&r.part);
-    arrays_destroy(&r.sum);
-    arrays_destroy(&r.whole);
+    agc_arrays_destroy(&r.part);
+    agc_arrays_destroy(&r.sum);
+    agc_arrays_destroy(&r.whole);
 }
 
 /* ---- Shards of heads and batch ------------------------------------------------------------------ */
@@ -193,13 +194,13 @@ static void one_head_of_one_sequence(struct arrays *whole, int64_t b, int64_t h)
     args.batch_offset = b;
     args.o = ag_bhnd(o, 1, 16, 3);
     args.lse = ag_bhnd(lse, 1, 16, 1);
-    args.q.data = (double *)whole->data[T_Q] + arrays_index(whole, T_Q, b, h, 0, 0);
-    args.k.data = (double *)whole->data[T_K] + arrays_index(whole, T_K, b, h / 2, 0, 0);
-    args.v.data = (double *)whole->data[T_V] + arrays_index(whole, T_V, b, h / 2, 0, 0);
+    args.q.data = (double *)whole->data[T_Q] + agc_arrays_index(whole, T_Q, b, h, 0, 0);
+    args.k.data = (double *)whole->data[T_K] + agc_arrays_index(whole, T_K, b, h / 2, 0, 0);
+    args.v.data = (double *)whole->data[T_V] + agc_arrays_index(whole, T_V, b, h / 2, 0, 0);
     test_need(ag_plan_create(&plan, &p, NULL) == AG_OK, "no plan for one head");
     CHECK_OK(ag_forward(plan, &args, NULL, whole->workspace, whole->workspace_bytes));
     for (int64_t n = 0; n < 16 * 3; n++) {
-        const double wanted = arrays_f64(whole, T_O)[arrays_index(whole, T_O, b, h, n / 3, n % 3)];
+        const double wanted = agc_arrays_f64(whole, T_O)[agc_arrays_index(whole, T_O, b, h, n / 3, n % 3)];
         CHECK(fabs(o[n] - wanted) <= 1e-14 * (1 + fabs(wanted)),
               "sequence %d, head %d, O[%d] is %.17g instead of %.17g", (int)b, (int)h, (int)n, o[n], wanted);
     }
@@ -210,11 +211,11 @@ static void heads_and_batch(void)
 {
     struct arrays x;
     make_arrays(&x, "b2 h4 kv2 q16 k16 d5 dv3 f64 causal dropout=0.4 alibi=slopes", NULL, 203);
-    CHECK_OK(arrays_run(&x, AG_MAP_FORWARD));
+    CHECK_OK(agc_arrays_run(&x, AG_MAP_FORWARD));
     for (int64_t n = 0; n < 8; n++) {
         one_head_of_one_sequence(&x, n / 4, n % 4);
     }
-    arrays_destroy(&x);
+    agc_arrays_destroy(&x);
 }
 
 /* ---- Single merges ------------------------------------------------------------------------------ */

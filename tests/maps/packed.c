@@ -21,23 +21,23 @@ static const struct {
 
 static int by_keys(enum tensor t)
 {
-    return tensor_info[t].shape == SHAPE_K || tensor_info[t].shape == SHAPE_V;
+    return agc_tensor_info[t].shape == SHAPE_K || agc_tensor_info[t].shape == SHAPE_V;
 }
 
 static int by_rows(enum tensor t)
 {
-    return tensor_info[t].shape <= SHAPE_ROW;
+    return agc_tensor_info[t].shape <= SHAPE_ROW;
 }
 
 static int64_t rows_of(const struct arrays *x, enum tensor t, int64_t b)
 {
-    return by_keys(t) ? arrays_k_length(x, b) : arrays_q_length(x, b);
+    return by_keys(t) ? agc_arrays_k_length(x, b) : agc_arrays_q_length(x, b);
 }
 
 static void set_lengths(struct arrays *packed, struct arrays *padded, size_t n, int64_t times)
 {
-    padded->args.q_lengths = padded->q_lengths = arrays_alloc(BATCH, sizeof(int64_t));
-    padded->args.kv_lengths = padded->kv_lengths = arrays_alloc(BATCH, sizeof(int64_t));
+    padded->args.q_lengths = padded->q_lengths = agc_arrays_alloc(BATCH, sizeof(int64_t));
+    padded->args.kv_lengths = padded->kv_lengths = agc_arrays_alloc(BATCH, sizeof(int64_t));
     for (int b = 0; b < BATCH; b++) {
         padded->q_lengths[b] = times * lengths[n].q[b];
         padded->kv_lengths[b] = times * lengths[n].k[b];
@@ -56,14 +56,14 @@ static void fill_with_nan(struct arrays *x, enum tensor t)
 
 static char *at(const struct arrays *x, enum tensor t, int64_t b, int64_t h, int64_t i)
 {
-    return (char *)x->data[t] + (size_t)arrays_index(x, t, b, h, i, 0) * element_size(x, t);
+    return (char *)x->data[t] + (size_t)agc_arrays_index(x, t, b, h, i, 0) * element_size(x, t);
 }
 
 /* The packed inputs become those of the padded form; rows of no sequence become NaN in both. */
 static void share_inputs(struct arrays *packed, struct arrays *padded)
 {
     for (enum tensor t = 0; t < T_COUNT; t++) {
-        if (packed->data[t] == NULL || tensor_info[t].writers != 0) {
+        if (packed->data[t] == NULL || agc_tensor_info[t].writers != 0) {
             continue;
         }
         if (!by_rows(t)) {
@@ -96,7 +96,7 @@ static void check_row_of_nothing(const struct arrays *x, enum tensor t, const ch
     for (int64_t c = 0; c < x->size[t][3]; c++) {
         const double value = element_value(x, t, row + (size_t)c * element_size(x, t));
         CHECK(value == (t == T_LSE ? -(double)INFINITY : 0), "%s: %s of a row of no sequence is %g", label,
-              tensor_info[t].name, value);
+              agc_tensor_info[t].name, value);
     }
 }
 
@@ -114,8 +114,8 @@ static void compare(const struct arrays *packed, const struct arrays *padded, en
                 }
                 const char *got = at(packed, t, b, h, i), *wanted = at(padded, t, b, h, i);
                 CHECK(memcmp(got, wanted, row) == 0,
-                      "%s: %s[%d][%d][%d] begins with %.17g packed, %.17g padded", label, tensor_info[t].name,
-                      (int)b, (int)h, (int)i, element_value(packed, t, got),
+                      "%s: %s[%d][%d][%d] begins with %.17g packed, %.17g padded", label,
+                      agc_tensor_info[t].name, (int)b, (int)h, (int)i, element_value(packed, t, got),
                       element_value(padded, t, wanted));
             }
         }
@@ -142,8 +142,8 @@ static void check_case(const char *heads, const char *features, const char *dtyp
     set_lengths(&packed, &padded, n, times);
     share_inputs(&packed, &padded);
     padded.args.batch_offset = packed.args.batch_offset = 3;
-    CHECK_OK(arrays_run_all(&packed));
-    CHECK_OK(arrays_run_all(&padded));
+    CHECK_OK(agc_arrays_run_all(&packed));
+    CHECK_OK(agc_arrays_run_all(&padded));
     for (enum tensor t = 0; t < T_COUNT; t++) {
         if (is_output(&padded, t, ALL_MAPS)) {
             if (by_rows(t)) {
@@ -153,8 +153,8 @@ static void check_case(const char *heads, const char *features, const char *dtyp
             }
         }
     }
-    arrays_destroy(&padded);
-    arrays_destroy(&packed);
+    agc_arrays_destroy(&padded);
+    agc_arrays_destroy(&packed);
 }
 
 int main(void)

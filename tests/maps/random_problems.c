@@ -1,36 +1,58 @@
-/* All checks on random problems over all features and dtypes, with one thread and with two: small ones, and some of
- * several tiles, fewer of which are run if AG_TEST_COUNT is small. */
-#include "feature_pairs.h"
+/* All checks on random problems over all features and dtypes, on each backend and instruction set, with one thread and
+ * with two: small ones, and some of several tiles. Fewer of both if AG_TEST_COUNT asks for little. */
 #include "check/summary.h"
+#include "every_isa.h"
+#include "feature_pairs.h"
 
 enum { PROBLEMS = 1000, SEED = 20, LARGE_EACH = 20 };
+
+static struct summary summary;
+static int32_t threads;
+static int large; /* is the problem large? */
 
 static int is_large(int n)
 {
     return n % LARGE_EACH == LARGE_EACH / 2 && n < test_count(PROBLEMS);
 }
 
-static void test(int n, struct summary *summary)
+/* Finite differences and identities are in float64, in which AMX is AVX-512. The reference has no tiles: for it the
+ * small problems are enough. */
+static int has_float64_checks(const struct runner *r)
 {
-    ag_check_case c;
-    ag_check_report report;
-    ag_options plan = AG_OPTIONS_INIT;
-    plan.threads = 1 + n % 2;
-    ag_check_random(&c, SEED, (uint64_t)n, is_large(n) ? AG_CHECK_LARGE : AG_CHECK_SMALL);
-    ag_status status = ag_check_problem(&c, &(ag_check_options){.plan = &plan}, &report);
-    features_report(&c, status, &report);
-    summary_add(summary, &report);
+    return r->options.isa != AG_ISA_AMX && !(large && r->options.backend == AG_BACKEND_REFERENCE);
+}
+
+static void check(const ag_check_case *s, const struct runner *r, const struct error_truth *truth,
+                  const struct arrays *x)
+{
+    ag_check_report report = {.count = 0};
+    ag_status status = AG_OK;
+    if (has_float64_checks(r)) {
+        ag_options plan = r->options;
+        const ag_check_options options = {AG_CHECK_DIFFERENCES | AG_CHECK_IDENTITIES, &plan};
+        plan.threads = threads;
+        status = ag_check_problem(s, &options, &report);
+    }
+    agc_error_results(truth, x, &report);
+    features_report(s, r->environment, status, &report);
+    agc_summary_add(&summary, &report);
 }
 
 int main(void)
 {
-    static struct summary summary;
-    int large = 0;
-    for (int n = 0; n < PROBLEMS; n++) {
-        test(n, &summary);
-        large += is_large(n);
+    const int problems = test_count(PROBLEMS) < PROBLEMS ? PROBLEMS / 2 : PROBLEMS;
+    int n_large = 0;
+    find_runners(1);
+    for (int n = 0; n < problems; n++) {
+        ag_check_case c;
+        threads = 1 + n % 2;
+        large = is_large(n);
+        n_large += large;
+        ag_check_random(&c, SEED, (uint64_t)n, large ? AG_CHECK_LARGE : AG_CHECK_SMALL);
+        every_isa(&c, threads, NULL, check);
     }
-    printf("%d problems, %d of them of several tiles\n", (int)PROBLEMS, large);
+    printf("%d problems, %d of them of several tiles\n", problems, n_large);
+    report_runners();
     for (int n = 0; n < summary.count; n++) {
         const struct summary_line *l = &summary.lines[n];
         printf("%-38s %d problems, closest to its limit %.1e of %.1e\n", l->name, l->passed + l->failed,

@@ -89,7 +89,7 @@ static struct view make_view(const struct layout *l, const ag_tensor *dense, con
         extent = stride * shape[axis] + l->gap;
     }
     v.bytes = ((size_t)extent + l->shift) * size + 2 * GUARD_BYTES;
-    v.memory = arrays_alloc((int64_t)v.bytes, 1);
+    v.memory = agc_arrays_alloc((int64_t)v.bytes, 1);
     memset(v.memory, GUARD, v.bytes);
     v.tensor.data = v.memory + GUARD_BYTES + ((size_t)first + l->shift) * size;
     copy_elements(&v.tensor, dense, shape, size);
@@ -126,13 +126,13 @@ static void check_layout(struct arrays *x, const struct layout *l, const char *t
     ag_args dense = x->args;
     void *wanted[T_COUNT];
     char label[512];
-    char *workspace = arrays_alloc((int64_t)x->workspace_bytes + 1, 1);
+    char *workspace = agc_arrays_alloc((int64_t)x->workspace_bytes + 1, 1);
     memset(workspace, 0xff, x->workspace_bytes + 1);
     snprintf(label, sizeof label, "'%s' in layout '%s'", text, l->name);
     keep_outputs(x, wanted);
     for (enum tensor t = 0; t < T_COUNT; t++) {
         if (x->data[t] != NULL) {
-            ag_tensor *tensor = arrays_tensor(x, t);
+            ag_tensor *tensor = agc_arrays_tensor(x, t);
             views[t] = make_view(l, tensor, x->size[t], element_size(x, t));
             *tensor = views[t].tensor;
         }
@@ -143,11 +143,11 @@ static void check_layout(struct arrays *x, const struct layout *l, const char *t
     x->args = dense;
     for (enum tensor t = 0; t < T_COUNT; t++) {
         if (x->data[t] != NULL) {
-            copy_elements(arrays_tensor(x, t), &views[t].tensor, x->size[t], element_size(x, t));
+            copy_elements(agc_arrays_tensor(x, t), &views[t].tensor, x->size[t], element_size(x, t));
             if (wanted[t] != NULL) {
                 same_tensor(x, t, x->data[t], wanted[t], label);
             }
-            check_guards(&views[t], x->size[t], element_size(x, t), label, tensor_info[t].name);
+            check_guards(&views[t], x->size[t], element_size(x, t), label, agc_tensor_info[t].name);
             free(views[t].memory);
         }
     }
@@ -188,11 +188,11 @@ static void layouts_give_the_same_bits(void)
             char text[256];
             snprintf(text, sizeof text, "%s%s", problems[n], dtypes[d]);
             make_arrays(&x, text, NULL, 11 + n);
-            CHECK_OK(arrays_run_all(&x));
+            CHECK_OK(agc_arrays_run_all(&x));
             for (int l = 0; l < LAYOUTS; l++) {
                 check_layout(&x, &layouts[l], text);
             }
-            arrays_destroy(&x);
+            agc_arrays_destroy(&x);
         }
     }
 }
@@ -202,21 +202,21 @@ static void layouts_give_the_same_bits(void)
 /* An input that repeats itself along an axis, once in memory and once by a stride of zero. */
 static void check_zero_stride(struct arrays *x, enum tensor t, int axis)
 {
-    ag_tensor *tensor = arrays_tensor(x, t), dense = *tensor;
+    ag_tensor *tensor = agc_arrays_tensor(x, t), dense = *tensor;
     const size_t size = element_size(x, t);
     void *wanted[T_COUNT];
     char label[64];
     int64_t at[4] = {0, 0, 0, 0};
-    snprintf(label, sizeof label, "%s with stride[%d] = 0", tensor_info[t].name, axis);
+    snprintf(label, sizeof label, "%s with stride[%d] = 0", agc_tensor_info[t].name, axis);
     do {
         int64_t first[4] = {at[0], at[1], at[2], at[3]};
         first[axis] = 0;
         memmove(element(&dense, size, at), element(&dense, size, first), size);
     } while (next_place(x->size[t], at));
-    CHECK_OK(arrays_run_all(x));
+    CHECK_OK(agc_arrays_run_all(x));
     keep_outputs(x, wanted);
     tensor->strides[axis] = 0;
-    CHECK_OK(arrays_run_all(x));
+    CHECK_OK(agc_arrays_run_all(x));
     *tensor = dense;
     for (enum tensor o = 0; o < T_COUNT; o++) {
         if (wanted[o] != NULL) {
@@ -234,12 +234,12 @@ static void zero_strides(void)
         struct arrays x;
         for (enum tensor t = 0; t < T_COUNT; t++) {
             make_arrays(&x, problems[n], NULL, 5);
-            for (int axis = 0; axis < 4 && tensor_info[t].writers == 0 && x.data[t] != NULL; axis++) {
+            for (int axis = 0; axis < 4 && agc_tensor_info[t].writers == 0 && x.data[t] != NULL; axis++) {
                 if (x.size[t][axis] > 1) {
                     check_zero_stride(&x, t, axis);
                 }
             }
-            arrays_destroy(&x);
+            agc_arrays_destroy(&x);
         }
     }
 }
@@ -252,10 +252,10 @@ static char *interleave(struct arrays *x, const enum tensor parts[3])
     const int64_t heads = x->p->heads + 2 * x->p->kv_heads, channels = x->p->dim_qk;
     const int64_t *shape = x->size[parts[0]];
     const size_t size = element_size(x, parts[0]);
-    char *memory = arrays_alloc(shape[0] * shape[2] * heads * channels, size);
+    char *memory = agc_arrays_alloc(shape[0] * shape[2] * heads * channels, size);
     int64_t head = 0;
     for (int n = 0; n < 3; n++) {
-        ag_tensor *tensor = arrays_tensor(x, parts[n]);
+        ag_tensor *tensor = agc_arrays_tensor(x, parts[n]);
         ag_tensor part = ag_bnhd(memory + (size_t)(head * channels) * size, heads, shape[2], channels);
         copy_elements(&part, tensor, x->size[parts[n]], size);
         *tensor = part;
@@ -276,7 +276,7 @@ static void interleaved(void)
         void *wanted[T_COUNT];
         char *memory[4];
         make_arrays(&x, problems[n], NULL, 21);
-        CHECK_OK(arrays_run_all(&x));
+        CHECK_OK(agc_arrays_run_all(&x));
         keep_outputs(&x, wanted);
         ag_args dense = x.args;
         for (int set = 0; set < 4; set++) {
@@ -288,8 +288,8 @@ static void interleaved(void)
         for (int set = 0; set < 4; set++) {
             for (int part = 0; part < 3; part++) {
                 const enum tensor t = sets[set][part];
-                const ag_tensor *from = arrays_tensor(&x, t);
-                ag_tensor *to = (ag_tensor *)(void *)((char *)&dense + tensor_info[t].offset);
+                const ag_tensor *from = agc_arrays_tensor(&x, t);
+                ag_tensor *to = (ag_tensor *)(void *)((char *)&dense + agc_tensor_info[t].offset);
                 copy_elements(to, from, x.size[t], element_size(&x, t));
             }
             free(memory[set]);
@@ -300,7 +300,7 @@ static void interleaved(void)
             }
         }
         free_outputs(wanted);
-        arrays_destroy(&x);
+        agc_arrays_destroy(&x);
     }
 }
 
@@ -322,7 +322,7 @@ static void check_absent(struct arrays *x, int map, const int absent[T_COUNT], c
         if (is_output(x, t, map_bit[map])) {
             memset(x->data[t], GUARD, tensor_bytes(x, t));
             if (absent[t]) {
-                arrays_tensor(x, t)->data = NULL;
+                agc_arrays_tensor(x, t)->data = NULL;
             }
         }
     }
@@ -343,7 +343,7 @@ static void outputs_may_be_absent(void)
     for (size_t n = 0; n < sizeof problems / sizeof problems[0]; n++) {
         struct arrays x;
         make_arrays(&x, problems[n], NULL, 31);
-        CHECK_OK(arrays_run_all(&x));
+        CHECK_OK(agc_arrays_run_all(&x));
         for (int map = 0; map < MAPS; map++) {
             for (enum tensor t = 0; t < T_COUNT; t++) {
                 int one[T_COUNT] = {0}, others[T_COUNT];
@@ -355,13 +355,13 @@ static void outputs_may_be_absent(void)
                     others[o] = o != t && may_be_absent(o, map_bit[map]);
                 }
                 one[t] = may_be_absent(t, map_bit[map]);
-                snprintf(label, sizeof label, "%s without %s", map_name[map], tensor_info[t].name);
+                snprintf(label, sizeof label, "%s without %s", map_name[map], agc_tensor_info[t].name);
                 check_absent(&x, map, one, label);
-                snprintf(label, sizeof label, "%s of %s alone", map_name[map], tensor_info[t].name);
+                snprintf(label, sizeof label, "%s of %s alone", map_name[map], agc_tensor_info[t].name);
                 check_absent(&x, map, others, label);
             }
         }
-        arrays_destroy(&x);
+        agc_arrays_destroy(&x);
     }
 }
 
@@ -374,19 +374,19 @@ static void check_absent_inputs(const char *problem, const enum tensor *absent, 
     for (int n = 0; n < count; n++) {
         memset(x.data[absent[n]], 0, tensor_bytes(&x, absent[n]));
     }
-    CHECK_OK(arrays_run_all(&x));
+    CHECK_OK(agc_arrays_run_all(&x));
     keep_outputs(&x, wanted);
     for (int n = 0; n < count; n++) {
-        arrays_tensor(&x, absent[n])->data = NULL;
+        agc_arrays_tensor(&x, absent[n])->data = NULL;
     }
-    CHECK_OK(arrays_run_all(&x));
+    CHECK_OK(agc_arrays_run_all(&x));
     for (enum tensor o = 0; o < T_COUNT; o++) {
         if (wanted[o] != NULL) {
-            same_tensor(&x, o, x.data[o], wanted[o], tensor_info[absent[0]].name);
+            same_tensor(&x, o, x.data[o], wanted[o], agc_tensor_info[absent[0]].name);
         }
     }
     free_outputs(wanted);
-    arrays_destroy(&x);
+    agc_arrays_destroy(&x);
 }
 
 /* A tangent, or the cotangent of lse; tangents of which a product takes two, with enough keys for all kernels. */
@@ -420,20 +420,20 @@ enum { KINDS = sizeof kinds / sizeof kinds[0] };
 static void exact_twin(struct arrays *y, const struct arrays *x, const ag_options *options)
 {
     static const enum tensor given[] = {T_O, T_LSE, T_TO, T_MU};
-    test_need(arrays_clone_as(y, x, AG_F64, options) == AG_OK, "no float64 twin");
-    CHECK_OK(arrays_run(y, AG_MAP_FORWARD));
-    CHECK_OK(arrays_run(y, AG_MAP_JVP));
+    test_need(agc_arrays_clone_as(y, x, AG_F64, options) == AG_OK, "no float64 twin");
+    CHECK_OK(agc_arrays_run(y, AG_MAP_FORWARD));
+    CHECK_OK(agc_arrays_run(y, AG_MAP_JVP));
     void *exact[4];
     for (int n = 0; n < 4; n++) {
-        double *values = arrays_read_new(x, given[n]);
-        exact[n] = arrays_read_new(y, given[n]);
-        arrays_write(y, given[n], values);
+        double *values = agc_arrays_read_new(x, given[n]);
+        exact[n] = agc_arrays_read_new(y, given[n]);
+        agc_arrays_write(y, given[n], values);
         free(values);
     }
-    CHECK_OK(arrays_run(y, AG_MAP_VJP));
-    CHECK_OK(arrays_run(y, AG_MAP_VJP_JVP));
+    CHECK_OK(agc_arrays_run(y, AG_MAP_VJP));
+    CHECK_OK(agc_arrays_run(y, AG_MAP_VJP_JVP));
     for (int n = 0; n < 4; n++) {
-        arrays_write(y, given[n], exact[n]);
+        agc_arrays_write(y, given[n], exact[n]);
         free(exact[n]);
     }
 }
@@ -441,11 +441,11 @@ static void exact_twin(struct arrays *y, const struct arrays *x, const ag_option
 /* Gives an output numbers to be added to; the result are these. */
 static double *fill_output(struct arrays *x, enum tensor t)
 {
-    double *old = arrays_read_new(x, t);
+    double *old = agc_arrays_read_new(x, t);
     for (int64_t n = 0; n < x->count[t]; n++) {
         old[n] = (double)(n % 7) - 2.75;
     }
-    arrays_write(x, t, old);
+    agc_arrays_write(x, t, old);
     return old;
 }
 
@@ -467,14 +467,14 @@ static void check_sums(struct arrays *x, const struct arrays *exact, int map, ui
         if (old[t] == NULL) {
             continue;
         }
-        double *result = arrays_read_new(exact, t);
-        void *got = arrays_alloc(x->count[t], element_size(x, t));
+        double *result = agc_arrays_read_new(exact, t);
+        void *got = agc_arrays_alloc(x->count[t], element_size(x, t));
         char label[512];
         for (int64_t n = 0; n < x->count[t]; n++) {
-            result[n] += tensor_info[t].accumulate & bits ? old[t][n] : 0;
+            result[n] += agc_tensor_info[t].accumulate & bits ? old[t][n] : 0;
         }
         memcpy(got, x->data[t], tensor_bytes(x, t));
-        arrays_write(x, t, result);
+        agc_arrays_write(x, t, result);
         snprintf(label, sizeof label, "'%s' %s with accumulate %#x", text, map_name[map], bits);
         same_tensor(x, t, got, x->data[t], label);
         free(result);
@@ -495,7 +495,7 @@ static void sums_and_dtypes(void)
         char text[256];
         snprintf(text, sizeof text, "%s%s", problems[n % 3], kinds[n / 3]);
         make_arrays(&x, text, &options, 51);
-        CHECK_OK(arrays_run_all(&x));
+        CHECK_OK(agc_arrays_run_all(&x));
         exact_twin(&exact, &x, &options);
         for (int map = 0; map < MAPS; map++) {
             check_sums(&x, &exact, map, 0, text);
@@ -504,8 +504,8 @@ static void sums_and_dtypes(void)
                 check_sums(&x, &exact, map, bit, text);
             }
         }
-        arrays_destroy(&exact);
-        arrays_destroy(&x);
+        agc_arrays_destroy(&exact);
+        agc_arrays_destroy(&x);
     }
 }
 
@@ -522,17 +522,17 @@ static void check_near_sum(const struct arrays *x, enum tensor t, const double *
                            const double *got, uint32_t bits, const char *label)
 {
     /* bias, table and sink may be added to more than once */
-    const double times = tensor_info[t].shape <= SHAPE_ROW ? 1 : 32;
-    const int adds = (tensor_info[t].accumulate & bits) != 0;
+    const double times = agc_tensor_info[t].shape <= SHAPE_ROW ? 1 : 32;
+    const int adds = (agc_tensor_info[t].accumulate & bits) != 0;
     double unit, least;
     roundings(x->dtype[t], &unit, &least);
     for (int64_t n = 0; n < x->count[t]; n++) {
         const double wanted = adds ? old[n] + clean[n] : clean[n];
-        const double size = fabs(wanted) + (tensor_info[t].kind == KIND_F64 ? 0 : fabs(clean[n]));
+        const double size = fabs(wanted) + (agc_tensor_info[t].kind == KIND_F64 ? 0 : fabs(clean[n]));
         const double limit = adds ? times * (1.0001 * unit * size + 2 * least) : 0;
         if (got[n] != wanted && !(fabs(got[n] - wanted) <= limit)) {
-            CHECK(0, "%s: %s element %lld is %.17g instead of %.17g within %g", label, tensor_info[t].name,
-                  (long long)n, got[n], wanted, limit);
+            CHECK(0, "%s: %s element %lld is %.17g instead of %.17g within %g", label,
+                  agc_tensor_info[t].name, (long long)n, got[n], wanted, limit);
             return;
         }
     }
@@ -548,7 +548,7 @@ static void check_near_sums(struct arrays *x, int map, uint32_t bits, const char
     keep_outputs(x, kept);
     for (enum tensor t = 0; t < T_COUNT; t++) {
         if (is_output(x, t, map_bit[map])) {
-            clean[t] = arrays_read_new(x, t);
+            clean[t] = agc_arrays_read_new(x, t);
             old[t] = fill_output(x, t);
         }
     }
@@ -557,7 +557,7 @@ static void check_near_sums(struct arrays *x, int map, uint32_t bits, const char
     x->args.accumulate = 0;
     for (enum tensor t = 0; t < T_COUNT; t++) {
         if (clean[t] != NULL) {
-            double *got = arrays_read_new(x, t);
+            double *got = agc_arrays_read_new(x, t);
             check_near_sum(x, t, clean[t], old[t], got, bits, label);
             free(got);
             free(clean[t]);
@@ -579,16 +579,16 @@ static void sums_of_the_default(void)
         char text[256];
         snprintf(text, sizeof text, "%s%s", problems[n / KINDS], kinds[n % KINDS]);
         make_arrays(&x, text, NULL, 52);
-        CHECK_OK(arrays_run_all(&x));
+        CHECK_OK(agc_arrays_run_all(&x));
         for (int map = 0; map < MAPS; map++) {
-            CHECK_OK(arrays_run(&x, map_bit[map])); /* o and lse are forward's, then jvp's */
+            CHECK_OK(agc_arrays_run(&x, map_bit[map])); /* o and lse are forward's, then jvp's */
             check_near_sums(&x, map, 0, text);
             check_near_sums(&x, map, 0xffff, text);
             for (uint32_t bit = 1; bit < 0x10000; bit <<= 1) {
                 check_near_sums(&x, map, bit, text);
             }
         }
-        arrays_destroy(&x);
+        agc_arrays_destroy(&x);
     }
 }
 

@@ -184,7 +184,7 @@ static void check_outputs(const struct place *at, const struct traced *t, int64_
     const struct arrays *x = at->x;
     for (int64_t c = 0; c < x->p->dim_v; c++) {
         double O = 0, tO = 0;
-        for (int64_t j = 0; j < arrays_k_length(x, at->b); j++) {
+        for (int64_t j = 0; j < agc_arrays_k_length(x, at->b); j++) {
             const double V = value_at(x, T_V, at->b, at->hk, j, c),
                          tV = value_at(x, T_TV, at->b, at->hk, j, c);
             O += t->R[i][j] * V;
@@ -195,7 +195,7 @@ static void check_outputs(const struct place *at, const struct traced *t, int64_
     }
     for (int64_t c = 0; c < x->p->dim_qk; c++) {
         double dQ = 0, tdQ = 0;
-        for (int64_t j = 0; j < arrays_k_length(x, at->b); j++) {
+        for (int64_t j = 0; j < agc_arrays_k_length(x, at->b); j++) {
             const double K = value_at(x, T_K, at->b, at->hk, j, c),
                          tK = value_at(x, T_TK, at->b, at->hk, j, c);
             dQ += x->p->scale * t->dZ[i][j] * K;
@@ -221,7 +221,7 @@ static void check_head(const struct place *at, const struct traced *t)
 {
     const struct arrays *x = at->x;
     for (int64_t i = 0; i < NQ; i++) {
-        const int64_t n_q = arrays_q_length(x, at->b), n_k = arrays_k_length(x, at->b);
+        const int64_t n_q = agc_arrays_q_length(x, at->b), n_k = agc_arrays_k_length(x, at->b);
         for (int64_t j = 0; j < NK; j++) {
             if (i >= n_q || j >= n_k) {
                 check_outside(at, t, i, j);
@@ -243,7 +243,7 @@ static void check_head(const struct place *at, const struct traced *t)
 static void set_lengths(struct arrays *x)
 {
     static const int64_t q_lengths[] = {7, 3, 5}, kv_lengths[] = {4, 9, 0};
-    arrays_random_lengths(x);
+    agc_arrays_random_lengths(x);
     memcpy(x->q_lengths, q_lengths, sizeof q_lengths);
     memcpy(x->kv_lengths, kv_lengths, sizeof kv_lengths);
 }
@@ -259,7 +259,7 @@ static void check_problem(const char *text, int with_lengths, int64_t q_offset, 
     }
     x.args.q_offset = q_offset;
     x.args.k_offset = k_offset;
-    CHECK_OK(arrays_run_all(&x));
+    CHECK_OK(agc_arrays_run_all(&x));
     for (int64_t b = 0; b < x.p->batch; b++) {
         for (int64_t h = 0; h < x.p->heads; h++) {
             static struct traced t;
@@ -272,7 +272,7 @@ static void check_problem(const char *text, int with_lengths, int64_t q_offset, 
             check_jacobian(&at, &t, row);
         }
     }
-    arrays_destroy(&x);
+    agc_arrays_destroy(&x);
 }
 
 int main(void)

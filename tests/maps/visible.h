@@ -10,7 +10,7 @@
 static inline double value_at(const struct arrays *x, enum tensor t, int64_t b, int64_t h, int64_t i,
                               int64_t c)
 {
-    const size_t at = (size_t)arrays_index(x, t, b, h, i, c) * element_size(x, t);
+    const size_t at = (size_t)agc_arrays_index(x, t, b, h, i, c) * element_size(x, t);
     return element_value(x, t, (const char *)x->data[t] + at);
 }
 
@@ -18,7 +18,7 @@ static inline double value_at(const struct arrays *x, enum tensor t, int64_t b, 
 static inline int64_t query_position(const struct arrays *x, int64_t b, int64_t i)
 {
     const int bottom_right = x->p->align == AG_ALIGN_BOTTOM_RIGHT;
-    return i + x->args.q_offset + (bottom_right ? arrays_k_length(x, b) - arrays_q_length(x, b) : 0);
+    return i + x->args.q_offset + (bottom_right ? agc_arrays_k_length(x, b) - agc_arrays_q_length(x, b) : 0);
 }
 
 static inline int64_t key_position(const struct arrays *x, int64_t j)
@@ -31,7 +31,7 @@ static inline int in_sight(const struct arrays *x, int64_t b, int64_t h, int64_t
 {
     const ag_problem *p = x->p;
     const int64_t position = query_position(x, b, i), g = key_position(x, j);
-    if (i >= arrays_q_length(x, b) || j >= arrays_k_length(x, b) ||
+    if (i >= agc_arrays_q_length(x, b) || j >= agc_arrays_k_length(x, b) ||
         ((p->flags & AG_CAUSAL) && g > position)) {
         return 0;
     }
@@ -40,7 +40,7 @@ static inline int in_sight(const struct arrays *x, int64_t b, int64_t h, int64_t
         return 0;
     }
     return !(p->flags & AG_MASK) ||
-           ((const uint8_t *)x->data[T_MASK])[arrays_index(x, T_MASK, b, h, i, j)] != 0;
+           ((const uint8_t *)x->data[T_MASK])[agc_arrays_index(x, T_MASK, b, h, i, j)] != 0;
 }
 
 static inline int visible(const struct arrays *x, int64_t b, int64_t h, int64_t i, int64_t j)

@@ -23,10 +23,10 @@ static struct model_batch batch = {tokens, targets, NULL};
 static void fill_batch(void)
 {
     struct rng r;
-    rng_init(&r, 61, 0);
+    agc_rng_init(&r, 61, 0);
     for (int i = 0; i < ROWS; i++) {
-        tokens[i] = (unsigned char)rng_range(&r, 0, 19);
-        targets[i] = (int16_t)(i % 3 == 0 ? -1 : rng_range(&r, 0, 255));
+        tokens[i] = (unsigned char)agc_rng_range(&r, 0, 19);
+        targets[i] = (int16_t)(i % 3 == 0 ? -1 : agc_rng_range(&r, 0, 255));
     }
 }
 
@@ -34,11 +34,11 @@ static void fill_batch(void)
 static void make(struct model *m, const struct model_shape *shape, int64_t threads)
 {
     struct rng r;
-    rng_init(&r, 62, 0);
+    agc_rng_init(&r, 62, 0);
     CHECK_OK(model_create(m, shape, threads));
     model_init(m, 7);
     for (int64_t i = 0; i < m->count; i++) {
-        m->value[i] += (float)(0.2 * rng_normal(&r));
+        m->value[i] += (float)(0.2 * agc_rng_normal(&r));
     }
     model_refresh(m);
 }
@@ -54,8 +54,8 @@ static double loss_of(struct model *m)
 static void check_view(struct model *m, const struct model_view *view)
 {
     const double change = 0.004; /* of the loss, to either side */
-    float *value = m->value + view->offset, *kept = arrays_alloc(view->count, sizeof *kept);
-    double *g = arrays_alloc(view->count, sizeof *g), length = 0, side[2];
+    float *value = m->value + view->offset, *kept = agc_arrays_alloc(view->count, sizeof *kept);
+    double *g = agc_arrays_alloc(view->count, sizeof *g), length = 0, side[2];
     memcpy(kept, value, (size_t)view->count * sizeof *kept);
     for (int64_t i = 0; i < view->count; i++) {
         g[i] = (double)m->grad[view->offset + i];
@@ -142,7 +142,7 @@ static void check_scale(void)
     make(&m, &shape_f32, 1);
     loss_of(&m);
     CHECK_OK(model_backward(&m, &batch, 1));
-    float *once = arrays_alloc(m.count, sizeof *once);
+    float *once = agc_arrays_alloc(m.count, sizeof *once);
     memcpy(once, m.grad, (size_t)m.count * sizeof *once);
     loss_of(&m);
     CHECK_OK(model_backward(&m, &batch, 1024));

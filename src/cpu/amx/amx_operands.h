@@ -1,7 +1,7 @@
 /* AMX operands from the caller's bfloat16 rows, padded with zeros to whole tiles. amx_kernels.h explains the
  * formats. A is the left operand (keys), B the right one (queries). */
-#ifndef AGI_CPU_AMX_ROWS_H
-#define AGI_CPU_AMX_ROWS_H
+#ifndef AGI_CPU_AMX_OPERANDS_H
+#define AGI_CPU_AMX_OPERANDS_H
 
 #include "core/prefetch.h"
 #include "cpu/amx/kernels/amx_kernels.h"
@@ -12,13 +12,14 @@ typedef struct {
     int64_t ld;
 } agi_rows16;
 
-/* Rows first .. first + n - 1 of the slice as `rows` rows of `width` numbers; skip[row] != 0, where given: the row
- * is zero. scratch: rows * width. */
+/* Rows first .. first + n - 1 of the slice, padded to `rows` rows of `width` numbers: in place if they need
+ * no padding and are aligned, else copied to scratch[rows][width]. Rows with skip[row] != 0 become zero; skip
+ * may be NULL. */
 agi_rows16 agi_load_rows16(agi_slice s, int64_t first, int64_t n, int64_t rows, int64_t width,
                            const uint8_t *skip, uint16_t *scratch);
 
-/* Adds rows first .. first + n - 1 of the slice to those to prefetch; not if the tensor is absent or its channels are
- * not contiguous. */
+/* Adds rows first .. first + n - 1 of the slice to those to prefetch; not if the tensor is absent or its
+ * channels are not contiguous. */
 void agi_amx_prefetch_rows(agi_prefetch_rows *to, agi_slice s, int64_t first, int64_t n);
 
 /* One step of the prefetches; the next stage interleaves its first lines. */
@@ -46,11 +47,13 @@ static inline void agi_amx_queue_block(amx_queue *to, const amx_operand *keys, i
 void agi_amx_copy_keys(const agi_head *x, const ag_tensor *t, const ag_tensor *tangent, int64_t D, int64_t j0,
                        int64_t n, uint16_t *to);
 
-/* A, keys by channels: rows [K | tK], without the second half if the tangent is absent. In place if possible. */
+/* A, keys by channels: rows [K | tK], without the second half if the tangent is absent. In place if it can
+ * be. */
 amx_operand agi_amx_key_rows_and_tangents(const agi_head *x, const ag_tensor *t, const ag_tensor *tangent,
                                           int64_t D, int64_t j0, int64_t n, uint16_t *scratch);
 
-/* A transposed, channels by keys: all tiles of 32 keys, then those of the next 32. The scratch has 32 rows. */
+/* A transposed, channels by keys: all tiles of 32 keys, then those of the next 32. The scratch has
+ * 32 rows. */
 amx_operand agi_amx_key_columns(const agi_head *x, const ag_tensor *t, int64_t D, int64_t j0, int64_t n,
                                 uint16_t *out, uint16_t *scratch);
 
@@ -60,8 +63,8 @@ static inline int64_t agi_amx_col_stride(int64_t D)
     return agi_round_up(D, AMX_DEPTH);
 }
 
-/* Rows first .. first + n - 1 of a bfloat16 output from such sums, row r times factor[r * step]. The scratch has PANEL
- * rows. */
+/* Stores such sums, transposed, in rows first .. first + n - 1 of a bfloat16 output, row r times
+ * factor[r * step]. The scratch has PANEL rows. */
 void agi_amx_store_transposed(agi_slice to, int64_t first, int64_t n, const float *sums, const double *factor,
                               int64_t step, uint16_t *scratch);
 
@@ -80,12 +83,13 @@ typedef struct {
     int64_t depth; /* tiles along the sum; 0: both tangents are absent */
 } agi_amx_sum;
 
-/* rows: [A | tA], or A if row_tangents is false. columns: [tB | B]; if column_tangents is false, tB is not read. */
+/* rows: [A | tA], or A if row_tangents is false. columns: [tB | B]; if column_tangents is false, tB is not
+ * read. */
 agi_amx_sum agi_amx_tangent_sum(amx_operand rows, bool row_tangents, amx_operand columns,
                                 bool column_tangents, int64_t D);
 
-/* B, queries by channels, in split16 VNNI pairs of queries. rows: n, rounded up to a multiple of 32; the scratch
- * has as many. */
+/* B, queries by channels, in split16 VNNI pairs of queries. rows: n, rounded up to a multiple of 32; the
+ * scratch has as many. */
 amx_operand agi_amx_query_rows(agi_slice s, int64_t first, int64_t n, int64_t rows, const uint8_t *skip,
                                uint16_t *out, uint16_t *scratch);
 

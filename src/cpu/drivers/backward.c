@@ -46,7 +46,7 @@ static void lay_out_scratch(agi_backward_scratch *s, agi_arena *arena, const ag_
     s->dK = agi_take_reals(arena, whole * x->span * cpu->Dk_pad);
     s->dV = agi_take_reals(arena, whole * x->span * cpu->Dv_pad);
     s->dQ = agi_take_reals(arena, several ? whole * dq_numbers(plan, x) : TILE_ROWS * x->dq_width);
-    s->products = agi_take_reals(arena, whole * several * agi_saturated(rows, 2, 1, 1));
+    s->deltas = agi_take_reals(arena, whole * several * agi_saturated(rows, 2, 1, 1));
     cpu->backward_ops->lay_out(s, arena, plan, map);
 }
 
@@ -60,7 +60,7 @@ void REAL(agi_backward_lay_out)(agi_backward_layout *y, agi_arena *arena, const 
     y->dK = agi_take_reals(arena, split * agi_saturated(x->groups, x->q_splits, x->span, cpu->Dk_pad));
     y->dV = agi_take_reals(arena, split * agi_saturated(x->groups, x->q_splits, x->span, cpu->Dv_pad));
     y->dQ = agi_take_reals(arena, kept * agi_saturated(x->groups, dq_numbers(plan, x), 1, 1));
-    y->products = agi_take_reals(arena, kept * agi_saturated(x->groups, agi_heads_per_kv(p), p->q_len, 2));
+    y->deltas = agi_take_reals(arena, kept * agi_saturated(x->groups, agi_heads_per_kv(p), p->q_len, 2));
     y->bias_full = agi_take_reals(arena, (bias && REAL(agi_bias_needs_copy)(p)) * agi_count(p->bias_size));
     y->bias_small = agi_take(
         arena, (bias && !full) * agi_saturated(x->q_splits, agi_count(p->bias_size), 1, 1), sizeof(double));
@@ -127,7 +127,7 @@ static where locate(const agi_backward_job *w, int64_t group, int64_t split, int
 /* What is kept of a head from one span of keys to the next, if there are several: the sums of dQ, and the row
  * statistics D and tD. */
 typedef struct {
-    real *dQ, *products;
+    real *dQ, *deltas;
 } span_sums;
 
 static span_sums sums_of_head(const agi_backward_job *w, const agi_backward_scratch *s, const where *at,
@@ -141,7 +141,7 @@ static span_sums sums_of_head(const agi_backward_job *w, const agi_backward_scra
         return (span_sums){NULL, NULL};
     }
     return (span_sums){(own ? s->dQ : w->y.dQ) + n * schedule->dq_rows * schedule->dq_width,
-                       (own ? s->products : w->y.products) + n * 2 * p->q_len};
+                       (own ? s->deltas : w->y.deltas) + n * 2 * p->q_len};
 }
 
 /* The sums of dK and dV of one pass and one split. Rows from .. to - 1 of the span are in use; the others are not even
@@ -183,8 +183,8 @@ static void begin_keys(key_sums *s, int64_t from, int64_t to, int64_t Dk_pad, in
     s->to = agi_max(to, high);
 }
 
-/* Heads that share keys may have different scales: before a head with another scale adds its dZ^T Q, the sum so far is
- * divided by the new scale and multiplied by the old one. */
+/* dK is stored as scale times the sum of dZ^T Q over the heads that share its keys. If the next head has another
+ * scale (none of them 0), the sum so far is converted to it. */
 static void set_scale(key_sums *s, double scale, int64_t Dk_pad)
 {
     if (s->from < s->to && scale != s->scale) {
@@ -197,7 +197,7 @@ static void set_scale(key_sums *s, double scale, int64_t Dk_pad)
 
 /* One tile of queries against the keys of the span. Nothing is loaded if the tile sees none of them. */
 static void run_tile(const agi_backward_job *w, agi_backward_scratch *s, const where *at, const agi_head *x,
-                     int64_t i0, real *products, key_sums *keys)
+                     int64_t i0, real *deltas, key_sums *keys)
 {
     const int64_t span = w->schedule->span, span0 = at->span * span;
     const bool sink = w->dsink->data != NULL;
@@ -207,7 +207,7 @@ static void run_tile(const agi_backward_job *w, agi_backward_scratch *s, const w
     from = agi_max(from, span0);
     to = agi_min(to, span0 + span);
     if (from < to || (sink && at->span == 0)) {
-        REAL(agi_load_tile)(s, x, i0, products, at->span == first);
+        REAL(agi_load_tile)(s, x, i0, deltas, at->span == first);
     }
     if (sink && at->span == 0) {
         w->y.sink[(at->b * w->call->plan->p.heads + x->h) * w->schedule->q_splits + at->split] +=
@@ -238,7 +238,7 @@ static void run_head(const agi_backward_job *w, agi_backward_scratch *s, const w
         if (at->span == 0) {
             memset(s->tile.dQ, 0, (size_t)(rows * schedule->dq_width) * sizeof(real));
         }
-        run_tile(w, s, at, x, i0, kept.products, keys);
+        run_tile(w, s, at, x, i0, kept.deltas, keys);
         if (at->span == schedule->n_spans - 1) {
             ops->store_dq(s, x, dq, i0, ni, accumulate);
         }

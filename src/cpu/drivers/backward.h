@@ -59,15 +59,15 @@ typedef struct {
     real *dK, *dV; /* sums of the span, if there is one split */
     real *
         dQ; /* [heads per kv head][dq_rows][dq_width] if there are several spans and one split; one tile if one span */
-    real *products; /* [heads per kv head][2][Nq]: D and tD, if there are several spans and one split */
-    void *own;      /* scratch of the ops */
+    real *deltas; /* [heads per kv head][2][Nq]: D and tD, if there are several spans and one split */
+    void *own;    /* scratch of the ops */
 } agi_backward_scratch;
 
 /* What all threads share. */
 typedef struct {
     real *dK, *dV;                 /* [groups][q_splits][span][D_pad], if there are several splits */
     real *dQ;                      /* [groups][heads per kv head][dq_rows][dq_width], likewise */
-    real *products;                /* [groups][heads per kv head][2][Nq], likewise */
+    real *deltas;                  /* [groups][heads per kv head][2][Nq], likewise */
     real *bias_full;               /* dbias in reals, if it is a sum and its dtype is narrower */
     double *bias_small;            /* [q_splits][sizes of the bias] */
     double *table;                 /* [heads][q_splits][buckets] */
@@ -102,10 +102,9 @@ static inline int64_t agi_heads_per_kv(const ag_problem *p)
  *         for each tile of queries: load_rows, row_dots, begin_tile, block for each block of keys, end_tile, store_dq
  *     store_dkv */
 typedef struct agi_backward_ops {
-    int64_t block_step; /* a block has a multiple of this many keys */
-    int64_t key_step;   /* dK and dV are summed for whole multiples of this many keys */
-    int64_t
-        query_step; /* row statistics are padded to a multiple of this many queries; 0: to whole vectors */
+    int64_t block_step;      /* a block has a multiple of this many keys */
+    int64_t key_step;        /* dK and dV are summed for whole multiples of this many keys */
+    int64_t query_step;      /* row statistics are padded to a multiple of this; 0: to whole vectors */
     int64_t dq_row_step;     /* the sums of dQ are padded to a multiple of this many queries, */
     int64_t dq_channel_step; /* and of this many channels; 0: to whole vectors */
 

@@ -48,12 +48,10 @@ typedef struct {
  * each block of keys, end, and store for each panel. */
 typedef struct agi_row_ops {
     int64_t max_queries; /* max queries of a block */
-    int64_t
-        min_blocks; /* with at least so many blocks of queries, blocks are not made smaller and keys not split */
-    int64_t block_keys; /* keys of a block */
-    int64_t key_step;   /* a block of keys starts at a multiple of this */
-    int64_t
-        query_step; /* row statistics are padded to a multiple of this many queries; 0: to whole vectors */
+    int64_t min_blocks;  /* with so many blocks of queries they are not made smaller, and keys not split */
+    int64_t block_keys;  /* keys of a block */
+    int64_t key_step;    /* a block of keys starts at a multiple of this */
+    int64_t query_step;  /* row statistics are padded to a multiple of this; 0: to whole vectors */
 
     /* Lays out the scratch of one thread: s->own. In a dry run that is NULL. */
     void (*lay_out)(agi_row_scratch *s, agi_arena *arena, const ag_plan *plan, agi_map map);
@@ -66,7 +64,8 @@ typedef struct agi_row_ops {
     void (*block)(agi_row_scratch *s, const agi_head *x, agi_row_panel *panels, int64_t n_panels, int64_t j0,
                   int64_t nj, int64_t end);
 
-    /* After the last block of keys. If the keys are split, O' and T' must be in the panels then, by rows. May be NULL. */
+    /* After the last block of keys. If the keys are split, O' and T' must be in the panels then, by rows. May be
+     * NULL. */
     void (*end)(const agi_row_job *w, agi_row_scratch *s, const agi_head *x, agi_row_panel *panels,
                 int64_t n_panels);
 

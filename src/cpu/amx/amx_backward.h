@@ -1,0 +1,67 @@
+/* What the files of the backward ops on AMX share: the scratch, and one function for each step of a block.
+ * amx_backward.c is the order of the steps. */
+#ifndef AGI_CPU_AMX_BACKWARD_H
+#define AGI_CPU_AMX_BACKWARD_H
+
+#include "cpu/amx/amx_operands.h"
+#include "cpu/drivers/backward.h"
+
+/* What the arrays of the scratch are of. */
+enum { Q_, DO_, TQ_, TDO_ };
+enum { K_, V_ };
+enum { R_, DZ_, TR_, TDZ_ };
+
+/* Queries of a stripe: two vectors, so that all score tiles of a patch stay in the L1 cache. Two score tiles
+ * share PANEL lanes, side by side. */
+enum { STRIPE = AMX_DEPTH };
+
+/* Tiles of rounded rows: [key / 16][query / 32]; numbers per 16 keys. */
+enum { ROUNDED_STRIDE = TILE_ROWS / AMX_DEPTH * AMX_AB };
+
+/* One thread's scratch. Arrays of four are of Q, dO, tQ, tdO. */
+typedef struct {
+    amx_operand queries_vnni[4], queries_split16[4]; /* B operands of the tile's queries */
+    uint16_t *vnni_tiles[2], *split16_tiles[4]; /* their memory; vnni_tiles: of tQ and Q, of tdO and dO */
+    /* A operands of the span's keys: [K | tK], [V | tV] by rows; K, tK transposed */
+    uint16_t *key_rows[2], *transposed[2];
+    int64_t span0, from, to; /* the span's first key; keys from .. to - 1 after it are loaded */
+    uint16_t *zeroed;        /* K or tK of a block, transposed, with masked keys zero */
+    uint16_t *rounded[4];    /* A operands R, dZ, tR, tdZ of the block */
+    /* B operands [block / 32][TILE_ROWS / 16] tiles: dZ in vjp, tdZ and dZ in vjp_jvp */
+    uint16_t *dz_vnni[2];
+    agi_prefetch_rows ahead; /* rows of the next tile of queries */
+    real *T[2][2];           /* score tiles of two patches: [0] S and dP side by side, [1] tS and tdP */
+    real *dQ;                /* [TILE_ROWS][Dk_pad]: dQ of a tile, by rows */
+    real *key_rows_chunk;    /* [AMX_ROWS][D]: rows of dK or dV */
+    uint16_t *rows;
+    amx_config before; /* the thread's tile configuration, which is restored at the end of a tile */
+} agi_amx_backward_scratch;
+
+/* The operands of a block of keys. */
+typedef struct {
+    amx_operand rows[2];       /* [K | tK], [V | tV]: without the tangent, if it is absent */
+    amx_operand transposed[2]; /* K, tK; p is NULL if dQ does not need it */
+} agi_amx_backward_keys;
+
+/* amx_backward_operands.c. Sees to it that keys from .. to - 1 are loaded. Loaded keys are one range: keys
+ * between it and the new ones are loaded too. */
+void agi_amx_require_keys(agi_amx_backward_scratch *s, const agi_head *x, int64_t from, int64_t to);
+
+/* The operands of the block of keys that starts at j0. */
+agi_amx_backward_keys agi_amx_keys_of_block(const agi_amx_backward_scratch *s, const agi_head *x, int64_t j0);
+
+/* Makes the operands of the tile's queries: Q and dO, and in vjp_jvp tQ and tdO. */
+void agi_amx_load_queries(agi_backward_scratch *s, const agi_head *x);
+
+/* amx_backward_patches.c: R, dZ, and in vjp_jvp their tangents, of the tile's queries and a block of keys. */
+void agi_amx_run_patches(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
+                         const agi_amx_backward_keys *operands, const agi_key_tile *keys);
+
+/* amx_backward_products.c. Adds to the block's dK and dV, in vjp_jvp to tdK and tdV. */
+void agi_amx_add_key_gradients(const agi_backward_scratch *s, const agi_head *x, const agi_key_tile *keys);
+
+/* Adds to the tile's dQ, in vjp_jvp to tdQ. */
+void agi_amx_add_query_gradients(const agi_backward_scratch *s, const agi_head *x,
+                                 const agi_amx_backward_keys *operands, const agi_key_tile *keys);
+
+#endif

@@ -1,0 +1,33 @@
+# The tests of `make test-deep` that run the programs of `make test` as they are: under valgrind, on a small processor
+# that qemu emulates, with much memory or for a long time. `ctest -C deep` runs them, a plain ctest does not.
+
+# add_deep_test(PREFIX NAME COMMAND...)
+function(add_deep_test prefix name)
+    set(ATTNGRAD_TEST_CONFIGURATION deep)
+    set(ATTNGRAD_TEST_PREFIX ${prefix}/)
+    add_attngrad_test(${name} ${ARGN})
+endfunction()
+
+# run_deep(PREFIX ISA COUNT WRAPPER TEST...): programs of tests once more, by the command WRAPPER.
+function(run_deep prefix isa count wrapper)
+    set(ATTNGRAD_TEST_ISA ${isa})
+    set(ATTNGRAD_TEST_COUNT ${count})
+    list(TRANSFORM ARGN REPLACE "^kernels$" "kernels_f32;kernels_f64")
+    foreach(name ${ARGN})
+        add_deep_test(${prefix} ${name} ${wrapper} $<TARGET_FILE:test_${name}>)
+    endforeach()
+endfunction()
+
+# valgrind has no AVX-512.
+run_deep(valgrind avx2 1 "valgrind;--quiet;--error-exitcode=99;--leak-check=full"
+    empty_rows kernels memory packed strides text)
+# An x86-64 with nothing above SSE3.
+run_deep(qemu-x86_64 scalar 50 "qemu-x86_64;-cpu;qemu64" ${foreign_tests})
+
+# The four maps on a long sequence, and the memory that they hold; the default training run, by itself because it looks
+# at the time too.
+add_deep_test(limits memory_limits_run $<TARGET_FILE:test_memory_limits> --run)
+if(ATTNGRAD_HAS_IO)
+    add_deep_test(limits train_recall sh ${CMAKE_CURRENT_SOURCE_DIR}/train/train_recall.sh $<TARGET_FILE:attngrad>)
+    set_tests_properties(limits/train_recall PROPERTIES RUN_SERIAL ON)
+endif()
