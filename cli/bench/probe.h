@@ -9,8 +9,7 @@ enum probe_kind {
     PROBE_FMA_F64 = 1,
     PROBE_EXP2_F32 = 2, /* 2^x by a polynomial of degree 5: one operation each */
     PROBE_AMX_BF16 = 3, /* products of tiles of bfloat16, "amx" only; multiply-adds count two */
-    PROBE_FED_F32 =
-        4, /* multiply-adds whose factors come from the first-level cache, as in a matrix product */
+    PROBE_FED_F32 = 4,  /* multiply-adds whose factors come from the first-level cache */
     PROBE_FED_F64 = 5,
     PROBE_KINDS = 6
 };

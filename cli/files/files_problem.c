@@ -1,11 +1,13 @@
 /* Derives the problem from the shapes of the inputs, then checks every input against it. An array in a file has its
  * axes in this order; leading axes may be missing:
  *
- *     q k v o and theirs    [batch, heads, n, channel], packed [total, heads, channel]; 2 to 4 axes, the same in all
- *     lse mu and theirs     the same without the channel
+ *     q k v o               [batch, heads, n, channel], packed [total, heads, channel]; 2 to 4 axes, the same in all
+ *     lse mu                the same without the channel
  *     bias mask             [batch, heads, nq, nk]; 2 to 4 axes
  *     table                 [heads, columns]; 1 or 2 axes
- *     sink                  [heads] */
+ *     sink                  [heads]
+ *
+ * Tangents and cotangents have the axes of their variables. */
 #include "files.h"
 
 #include "usage.h"

@@ -62,13 +62,12 @@ struct model {
     char *workspace;
     size_t saved_bytes, d_saved_bytes, workspace_bytes;
 
-    int64_t picked;   /* number of rows that have a target */
-    int64_t *pick;    /* [picked] */
-    int16_t *targets; /* [picked] */
-    float *pick_x, *pick_y,
-        *pick_r;       /* input, output and 1 / root mean square of the last norm, for these rows */
-    float *logits;     /* [picked][256]; probabilities after forward */
-    float *transposed; /* [256][width]: output */
+    int64_t picked;                  /* number of rows that have a target */
+    int64_t *pick;                   /* [picked] */
+    int16_t *targets;                /* [picked] */
+    float *pick_x, *pick_y, *pick_r; /* of these rows: input, output and factor r of the last norm */
+    float *logits;                   /* [picked][256]; probabilities after forward */
+    float *transposed;               /* [256][width]: output */
     double *losses;
     int64_t *best;
 };

@@ -191,7 +191,7 @@ static void entropy_task(void *arg, int64_t task)
         for (int64_t v = 0; v < x->classes; v++) {
             z[v] /= sum;
         }
-        /* cppcheck-suppress invalidFunctionArg ; the sum has a one in it, as there are classes */
+        /* cppcheck-suppress invalidFunctionArg ; the sum is at least 1: the largest logit adds exp(0) */
         x->losses[i] = log((double)sum) + (double)max - (double)of_target;
         x->best[i] = best;
     }

@@ -9,7 +9,7 @@ struct rng {
     uint64_t s[4];
 };
 
-/* One seed has many streams that share no number. */
+/* Different streams of one seed are independent. */
 void agc_rng_init(struct rng *r, uint64_t seed, uint64_t stream);
 
 uint64_t agc_rng_next(struct rng *r);                            /* 64 random bits */

@@ -13,7 +13,7 @@ double agi_load(ag_dtype dtype, const void *data, int64_t index);
  * NaN stays NaN. */
 void agi_store(ag_dtype dtype, void *data, int64_t index, double x);
 
-/* Returns x as storing and loading it would. */
+/* Returns the value that x has after a store and a load. */
 double agi_round(ag_dtype dtype, double x);
 
 /* Conversions from float32 with the same rounding, but without branches, so that compilers vectorise loops

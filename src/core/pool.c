@@ -1,5 +1,5 @@
-/* The thread pool. One mutex guards everything: a task is a share of a whole map, so the cost of the mutex does
- * not show. A job lives on the stack of the call that submitted it; every free thread takes the next task of the
+/* The thread pool. One mutex guards everything: a task is a share of a whole map, so the cost of the mutex is
+ * negligible. A job lives on the stack of the call that submitted it; every free thread takes the next task of the
  * first job that has one left. The caller works too, so a job ends even if no thread could be started, and
  * calls from within tasks cannot deadlock.
  *
@@ -40,7 +40,7 @@ static struct {
     pthread_cond_t done; /* the last task of a job ended */
     job *jobs;
     _Atomic uint64_t epoch;     /* number of signals of `work` */
-    int spinners, max_spinners; /* threads that spin for work now; the most that may */
+    int spinners, max_spinners; /* threads that spin for work now, and their limit */
     int callers, busy;          /* calls in progress; pool threads that run a task */
     uintptr_t generation;
     int64_t plans;

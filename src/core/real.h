@@ -1,6 +1,7 @@
-/* The number that a file computes in. A file that includes this is compiled twice: for float32 (which also serves
- * float16 and bfloat16 problems, converted at the edges of tiles) and, with AGI_REAL64 defined, for float64. It writes
- * REAL(name) for the external names that the two objects would otherwise define twice. */
+/* The type `real` that a file computes in. A file that includes this is compiled twice: for float32 (used for
+ * float16 and bfloat16 problems too, converted when tiles are loaded and stored) and, with AGI_REAL64
+ * defined, for float64. It writes REAL(name) for external names, which the two objects would otherwise define
+ * twice. */
 #ifndef AGI_REAL_H
 #define AGI_REAL_H
 

@@ -1,5 +1,5 @@
 /* A block of C on AMX, 3 x 2 tiles: the sum over steps of AMX_DEPTH terms each, in float32. Knows nothing of matrices.
- * A part of gemm_amx.c, so that it is inlined: one call per block costs short sums a percent. */
+ * A part of gemm_amx.c, so that it is inlined: a call per block would make short sums one percent slower. */
 #ifndef AGI_CPU_GEMM_AMX_BLOCK_TMPL
 #define AGI_CPU_GEMM_AMX_BLOCK_TMPL
 

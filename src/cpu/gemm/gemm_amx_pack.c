@@ -1,8 +1,8 @@
-/* Packing of AMX tiles: see gemm_amx_pack.h. Compiled for AVX-512, and reached only if the processor has it.
+/* Packing of AMX tiles: see gemm_amx_pack.h. Compiled for AVX-512, and called only if the processor has it.
  *
  * A tile is 16 vectors of 16 pairs of terms. Loaded row by row, vector r has 16 pairs of one row of A or column of B:
  * the order in which AMX reads A. Loaded by_k, vector r has terms 2 r and 2 r + 1 of 16 rows or columns: VNNI order, in
- * which AMX reads B. A transposition of 16 x 16 pairs leads from one to the other. */
+ * which AMX reads B. A transposition of 16 x 16 pairs converts one into the other. */
 #include "cpu/gemm/gemm_amx_pack.h"
 
 #include "cpu/amx/kernels/amx.h"

@@ -122,7 +122,7 @@ static bool b_in_place(const term_block *x)
            skipped_rows(x->s, b, x->k0, x->k) == NULL;
 }
 
-/* Packs columns j .. j + n - 1 of B, as C counts them. */
+/* Packs columns j .. j + n - 1 of B; j counts columns of C. */
 static void pack_panel(const term_block *x, int64_t j, int64_t n, real *to)
 {
     const agi_matrix *b = &x->p->b;
