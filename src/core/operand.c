@@ -50,8 +50,8 @@ static int by_step(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* No two elements of an output may overlap. Sufficient: with axes sorted by stride, each stride exceeds the
- * extent of the smaller ones. */
+/* No two elements of an output may overlap. Checked by a sufficient condition: with the axes sorted by
+ * stride, each stride exceeds the extent of all smaller ones. */
 static ag_status check_no_overlap(const agi_operand *x)
 {
     axis_steps axes[4];

@@ -107,7 +107,9 @@ static void run_item(void *arg, int64_t item, int64_t thread)
 {
     const job *x = arg;
     const int64_t n_shares = x->plan->threads;
-    int64_t share = item * n_shares / x->n_items; /* or one of the next shares, if they are uneven */
+    int64_t share =
+        item * n_shares /
+        x->n_items; /* a first guess: the share is this one or, if shares are uneven, a later one */
     while (item >= first_item(x, share + 1)) {
         share++;
     }
