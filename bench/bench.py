@@ -1,5 +1,5 @@
 """The benchmark: our four maps and PyTorch's attention, our layer and PyTorch's, our matrix products and
-oneDNN's, interleaved in one process on the same random arrays, beside probes of the processor's ceiling.
+oneDNN's, interleaved in one process on the same random arrays, together with probes of the processor's peak.
 usage: bench.py BUILD [--quick] [--only TEXT] [--sweeps N] [--out FOLDER]"""
 
 import argparse
@@ -31,7 +31,7 @@ RUN = {
 
 
 class Progress:
-    """A bar if standard error is a terminal, else a line per case. The time left goes by estimates."""
+    """Shows a bar if standard error is a terminal, else a line per case. The time left is estimated."""
 
     def __init__(self, turns):
         self.count, self.total = len(turns), sum(case.seconds(rounds) for case, rounds in turns)
@@ -64,7 +64,7 @@ class Progress:
 
 
 def turns_of(all_cases, sweeps):
-    """Case and rounds: one case after the other, then again all that are not run once."""
+    """Yields (case, rounds): one case after another, then again all cases but those that run only once."""
     return [
         (case, LATER if sweep else FIRST)
         for sweep in range(sweeps)
@@ -74,8 +74,8 @@ def turns_of(all_cases, sweeps):
 
 
 def run_all(all_cases, library, sweeps):
-    """The cases that have results, fewer than all if the user stops it or one fails; and the rounds that all of
-    them had."""
+    """Returns the cases that have results (not all if the user stops the run or a case fails) and the number of
+    rounds that all of them had."""
     turns = turns_of(all_cases, sweeps)
     progress, failed = Progress(turns), set()
     best = {case.label: Best(library) for case in all_cases}
@@ -135,7 +135,7 @@ def chosen_cases(cases_of, threads, text):
 
 
 def commit():
-    """Of the source, with "-dirty" if files differ from it; without git: unknown."""
+    """The commit of the source, with "-dirty" if files differ from it; "unknown" without git."""
     call = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
     try:
         return subprocess.run(call, capture_output=True, text=True, check=True).stdout.strip()

@@ -1,5 +1,5 @@
-"""What is measured: the problems, their sizes and threads. A case has a label, the seconds that some
-rounds of it may take, for the time left, and the results, once it has run. Once: it is not swept over again."""
+"""The cases that are measured: problems, sizes and threads. A case has a label, an estimate of the seconds that its
+rounds take and, after it has run, its results. `once`: the case runs in the first sweep only."""
 
 from dataclasses import dataclass, field
 
@@ -48,7 +48,7 @@ class Case:
 
     @property
     def pairs(self):
-        """Visible pairs of a query and a key; causal cases are square."""
+        """Number of visible pairs of a query and a key; causal cases are square."""
         if not self.causal:
             return self.heads * self.n_q * self.n_k
         width = self.window + 1 if self.window else self.n_q
@@ -138,7 +138,7 @@ class ErrorCase:
 
 
 def heads_of(length, dim):
-    """Enough work to fill every thread, little enough for the whole run to take under half an hour."""
+    """Number of heads: enough work for every thread, and the whole run takes less than half an hour."""
     few = {4096: 2, 8192: 1} if dim == 64 else {2048: 2, 4096: 1, 8192: 1}
     return few.get(length, HEADS[dim])
 
@@ -169,7 +169,7 @@ def error_cases(threads):
 
 
 def distinct(cases):
-    """With one processor some are there twice."""
+    """Removes duplicates, which occur with one processor."""
     return list({case.label: case for case in reversed(cases)}.values())[::-1]
 
 
@@ -190,7 +190,7 @@ def quick_cases(threads):
 
 
 def full_cases(threads):
-    """The unfused formulas, which take the longest, only for one head size and without a mask."""
+    """All cases. The unfused formulas, which take longest, run only for one head size and without a mask."""
     counts = sorted({1, threads})
     cases = [
         Case(

@@ -1,4 +1,4 @@
-"""The closing table: what was asked of the speed and of the error, and the worst and the best case of it."""
+"""The closing table: the goals for speed and error, and the worst and the best case of each."""
 
 EVERY, GRADIENTS = ("forward", "vjp", "jvp", "vjp_jvp"), ("dq", "dk", "dv")
 
@@ -31,7 +31,7 @@ def percents(finished, name, **wanted):
 
 
 def rate_ratio(a, name_a, b, name_b):
-    """Of two rates, each as a part of its own case's probe, so that the machine's pace cancels."""
+    """The ratio of two rates, each relative to the probe of its case, so that the machine's clock cancels."""
     return a.results[name_a]["percent_of_probe"] / b.results[name_b]["percent_of_probe"]
 
 
@@ -65,7 +65,7 @@ def causal_rates(finished, dtype):
 
 
 def scaling(finished, **wanted):
-    """The gain of several threads over the probe's own gain in the same run."""
+    """The speedup of several threads divided by that of the probe in the same run."""
     found = pairs_of(
         find(finished, threads=lambda t: t > 1, causal=False, **wanted),
         find(finished, threads=1, causal=False, **wanted),
@@ -84,17 +84,17 @@ def window_gain(finished):
 
 
 def layer_gains(finished, dtype):
-    """Over nn.MultiheadAttention, on as many threads as there are."""
-    most = max((case.threads for case in of_kind(finished, "layer")), default=1)
+    """Speedups over nn.MultiheadAttention with the largest number of threads."""
+    max_threads = max((case.threads for case in of_kind(finished, "layer")), default=1)
     return [
         (fastest_peer(case) / case.results["ours"], case.label)
-        for case in find(of_kind(finished, "layer"), dtype=dtype, threads=most)
+        for case in find(of_kind(finished, "layer"), dtype=dtype, threads=max_threads)
         if fastest_peer(case)
     ]
 
 
 def fastest_peer(case):
-    """Milliseconds of the fastest way that a layer's or a product's peer has; None if there is none."""
+    """Milliseconds of the fastest variant of the peer of a layer or a product; None if there is no peer."""
     peers = ("torch", "onednn")
     return min((ms for name, ms in case.results.items() if name.startswith(peers)), default=None)
 
@@ -117,7 +117,7 @@ def error_gains(finished):
 
 
 def float32_rows(finished):
-    """Of the closing table: what, must, aim, unit, and what was measured of it."""
+    """Rows of the closing table: what, must, aim, unit, and the measured values."""
     f32 = {"dtype": "f32", "isa": "auto"}
     one = f32 | {"threads": 1, "causal": False, "n_q": lambda n: n >= 1024, "n_k": lambda n: n <= 8192}
     large = f32 | {"n_q": lambda n: n >= 1024, "dim": lambda d: d <= 128, "window": 0}
@@ -168,7 +168,7 @@ def float32_rows(finished):
 
 
 def bfloat16_rows(finished, amx):
-    """The same of bf16 attention. Its shares are of the AMX unit."""
+    """The same for bf16 attention. Its shares are relative to the AMX probe."""
     bf16 = {"dtype": "bf16", "n_q": lambda n: n >= 1024}
     one = bf16 | {"threads": 1, "causal": False}
     many = bf16 | {"threads": lambda t: t > 1}
@@ -223,7 +223,7 @@ def number(value, unit):
 
 
 def table_of(about, finished):
-    """The rows, and for those of which nothing was measured, the reason in its place."""
+    """All rows; a row without measured values has the reason instead."""
     maps = of_kind(finished, "maps")
     table = float32_rows(maps) + bfloat16_rows(maps, about["amx"]) + layer_rows(finished, about["no_onednn"])
     for what, must, aim, unit, found in table:
@@ -233,7 +233,7 @@ def table_of(about, finished):
 
 
 def ratio_table(about, finished):
-    """The worst and the best case of each row, against what it must and should reach."""
+    """The table as text: the worst and the best case of each row, compared with `must` and `aim`."""
     lines = [f"{'':48} {'must':>8} {'aim':>8} {'worst':>8} {'best':>8}  cases  worst case"]
     for what, must, aim, unit, found in table_of(about, finished):
         wanted = f"{what:48} {number(must, unit):>8} {number(aim, unit):>8}"
@@ -249,7 +249,7 @@ def ratio_table(about, finished):
 
 
 def markdown(about, finished):
-    """The same for a document."""
+    """The same in Markdown."""
     lines = ["| | must | aim | worst | best |", "|---|---|---|---|---|"]
     for what, must, aim, unit, found in table_of(about, finished):
         ends = ("not measured", found) if isinstance(found, str) else (min(found)[0], max(found)[0])

@@ -1,7 +1,7 @@
 """Where the time of one map goes: python3 bench/hotspots.py BUILD PROBLEM MAP [SECONDS]
 
 BUILD is the folder of a release build; the problem is plain, as "h12 q2048 k2048 d64 f32 causal". The map runs on one
-thread under Linux's perf, and the shares of our functions are printed: what is inlined counts for its caller."""
+thread under Linux's perf, and the shares of our functions are printed; an inlined function counts for its caller."""
 
 import re
 import shutil
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from library import MAPS, Arrays, Buffer, Library, Plan
 
-MIN_PERCENT = 0.5  # percent that are worth a line
+MIN_PERCENT = 0.5  # functions with less are not printed
 
 
 def number(text, letter, otherwise=None):
@@ -22,7 +22,7 @@ def number(text, letter, otherwise=None):
 
 
 def run(build, text, name, seconds):
-    """The map and, once before, what it reads."""
+    """Runs the map for some seconds, after one run of the maps whose outputs it reads."""
     library = Library(build)
     plan = Plan(library, text, 1)
     n_q, dtype = number(text, "q"), re.search(r"\b(f64|f32|bf16)\b", text)
@@ -39,7 +39,7 @@ def run(build, text, name, seconds):
 
 
 def shares(record):
-    """Percent of the samples inside of the library, by function."""
+    """Percent of the samples inside the library, by function."""
     report = ["perf", "report", "-q", "-i", record, "--no-children", "--sort", "dso,symbol"]
     lines = subprocess.run(report, capture_output=True, text=True, check=True).stdout.splitlines()
     found = [re.match(r"\s*([\d.]+)%\s+(libattngrad\S*)\s+\[\S\]\s+(\S+)", line) for line in lines]

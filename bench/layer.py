@@ -1,5 +1,5 @@
-"""The multi-head layer through ctypes, and its two cases: forward and backward of a small one beside
-nn.MultiheadAttention, and its matrix products beside oneDNN's, which PyTorch brings with it."""
+"""The multi-head layer through ctypes, and its two cases: forward and backward of a small layer compared with
+nn.MultiheadAttention, and its matrix products compared with oneDNN, which is part of PyTorch."""
 
 import ctypes
 import re
@@ -68,7 +68,7 @@ class Layer:
         setattr(self.args, name, self.buffers[name].address)
 
     def add(self, name, count, dtype, random=False):
-        """An array of the call; filled with random numbers or not at all."""
+        """Adds an array of the call, filled with random numbers or uninitialised."""
         self._place(name, count * SIZES[dtype])
         if random:
             fill(self.buffers[name], dtype)
@@ -85,13 +85,13 @@ class Layer:
         )
 
     def place_of_values(self):
-        """Where V lies among what forward saved, in bytes."""
+        """Offset of V in the buffer that forward saved, in bytes."""
         views, memory = SavedViews(struct_size=ctypes.sizeof(SavedViews)), c_void_p(self.args.saved)
         self.library.check(self.lib.ag_layer_saved_views(self.layer, SAVED, memory, byref(views)))
         return views.v.data - self.args.saved
 
     def runner(self, *maps):
-        """A function without arguments that runs these maps in turn."""
+        """A function without arguments that runs these maps one after another."""
         calls = [getattr(self.lib, "ag_layer_" + name) for name in maps]
         arguments = (self.layer, byref(self.args), None, c_void_p(self.workspace.address))
         size, check = c_size_t(self.workspace.size), self.library.check
@@ -107,7 +107,7 @@ class Layer:
 
 
 def must_agree(what, ours, theirs, dtype):
-    """Times of different computations must not be compared."""
+    """Raises an error if the results differ, as times of different computations must not be compared."""
     true = theirs.detach().double()
     error = float((ours.double() - true).norm() / true.norm())
     if not error < {"f32": 1e-4, "bf16": 0.03}[dtype]:
@@ -118,8 +118,8 @@ def must_agree(what, ours, theirs, dtype):
 
 
 def multihead(case, layer):
-    """nn.MultiheadAttention with our layer's weights and input: functions by name that give y and dx. Asked for
-    the weights of attention it takes the unfused way, which may be the faster one for short sequences."""
+    """nn.MultiheadAttention with our layer's weights and input: functions by name that return y and dx. With
+    need_weights it takes its unfused path, which may be faster for short sequences."""
     width, dtype = case.width, case.dtype
     blocks = peers.tensor(layer.buffers["params"], dtype, 4, width + 1, width)  # wq bq wk bk wv bv wo bo
     weights, biases = blocks[:, :width].transpose(1, 2), blocks[:, width]
@@ -166,14 +166,14 @@ def run_layer(case, library, best, rounds):
 
 
 def one_dnn(x, weights):
-    """The same products by oneDNN: functions without arguments, by name. Weights lie as ours do, or were
-    transposed before; for bf16 PyTorch's mm is oneDNN too."""
+    """The same products by oneDNN: functions without arguments, by name. The weights have our layout, or were
+    transposed before the timing; for bf16, PyTorch's mm is oneDNN too."""
     linear = torch.ops.mkldnn._linear_pointwise
-    turned = [w.t().contiguous() for w in weights]
+    transposed = [w.t().contiguous() for w in weights]
     outs = [x.new_empty(x.shape[0], w.shape[1]) for w in weights]
     found = {
         "onednn": lambda: [linear(x, w.t(), None, "none", [], "") for w in weights],
-        "onednn, weights transposed": lambda: [linear(x, w, None, "none", [], "") for w in turned],
+        "onednn, weights transposed": lambda: [linear(x, w, None, "none", [], "") for w in transposed],
     }
     if x.dtype == torch.bfloat16:
         found["onednn, mm"] = lambda: [torch.mm(x, w, out=out) for w, out in zip(weights, outs)]
@@ -181,7 +181,7 @@ def one_dnn(x, weights):
 
 
 def one_dnn_version():
-    """Of the oneDNN inside PyTorch, which still goes by its old name there; None if it does not say."""
+    """The version of the oneDNN inside PyTorch, which calls it by its old name; None if unknown."""
     found = re.search(r"MKL-DNN v([0-9.]+)", torch.__config__.show()) if torch else None
     return found and found.group(1)
 
@@ -195,7 +195,7 @@ def why_no_one_dnn():
 
 
 def run_product(case, library, best, rounds):
-    """A layer with keys and no queries has two products, K = X Wk and V = X Wv, and nothing else to do."""
+    """Times a layer with keys and no queries, which computes two products, K = X Wk and V = X Wv, and nothing else."""
     text = f"h{case.n // 64} q0 k{case.m} d64 {case.dtype}"
     layer = Layer(library, text, case.threads, ("forward",), flags=SHARED_KV, d_model=case.k)
     layer.init(case.dtype)

@@ -1,7 +1,7 @@
-"""The maps on [H, N, D] and on [N, H, D] in memory, beside each other: python3 bench/layouts.py BUILD
+"""Compares the maps on [H, N, D] and on [N, H, D] in memory: python3 bench/layouts.py BUILD
 
 BUILD is the folder of a release build. 16 heads of 1,024 positions on one thread, GFLOP/s, the best of ten rounds in
-which the two layouts take turns."""
+which the two layouts alternate."""
 
 import sys
 import time
@@ -22,7 +22,7 @@ def best_seconds(runs):
 
 
 def rates(library, dtype, dim):
-    """Of each map: both layouts' GFLOP/s."""
+    """GFLOP/s of each map in both layouts."""
     plan = Plan(library, f"h{HEADS} q{LENGTH} k{LENGTH} d{dim} {dtype}", 1)
     workspace = Buffer(plan.workspace(15))
     both = [Arrays(dtype, HEADS, LENGTH, LENGTH, dim, interleaved) for interleaved in (False, True)]

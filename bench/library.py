@@ -164,7 +164,7 @@ class Library:
         return self.probes.probe_rate(isa.encode(), kind, threads, settle, seconds)
 
     def has_amx(self):
-        """Does the processor have the unit, and may this process use it?"""
+        """Does the processor have AMX, and may this process use it?"""
         return self.probe("amx", PROBE_AMX, 1, 0, 0.001) > 0
 
     def info(self):
@@ -221,7 +221,7 @@ _pools = {}
 
 
 def _random_pool(dtype):
-    """A million normal random numbers. Those of bf16 are the upper halves of float32's."""
+    """A million normal random numbers. Those of bf16 are the upper halves of float32 numbers."""
     if dtype not in _pools:
         numbers = random.Random(1)
         code = "d" if dtype == "f64" else "f"
@@ -234,7 +234,7 @@ def _random_pool(dtype):
 
 
 def fill(buffer, dtype):
-    """With normal random numbers."""
+    """Fills a buffer with normal random numbers."""
     pool = _random_pool(dtype)
     source, size = pool.buffer_info()[0], pool.itemsize * len(pool)
     done = 0

@@ -1,4 +1,4 @@
-"""The maps of one problem beside PyTorch's and beside the probes; and the error of the bf16 gradients."""
+"""Times the maps of one problem, PyTorch's maps and the probes; measures the error of the bf16 gradients."""
 
 import peers
 from library import MAPS, PROBE_AMX, PROBE_EXP2, PROBE_F32, PROBE_F64, PROBE_FED_F32, PROBE_FED_F64, Arrays, Buffer, Plan
@@ -6,7 +6,7 @@ from timing import BETWEEN, SETTLE
 
 
 def prepare(case, library):
-    """Runs each map and each of PyTorch's once, in an order that gives each its inputs."""
+    """Runs each map, ours and PyTorch's, once, in an order in which each finds its inputs."""
     plan = Plan(library, case.text, case.threads, case.isa)
     arrays = Arrays(case.dtype, case.heads, case.n_q, case.n_k, case.dim)
     bits = sum(MAPS[name][0] for name in case.maps)
@@ -20,7 +20,7 @@ def prepare(case, library):
 
 
 def probe_of(case, isa):
-    """The unit that the products run on: AMX takes bf16 alone."""
+    """The probe of what the products run on: AMX for bf16 only."""
     if case.dtype == "bf16" and isa == "amx":
         return PROBE_AMX
     return PROBE_F64 if case.dtype == "f64" else PROBE_F32
@@ -69,8 +69,8 @@ def run(case, library, best, rounds):
 
 
 def run_error(case, library, _best, _rounds):
-    """Of dQ, dK and dV, each over the norm of the true one: ours and PyTorch's from the same bf16 inputs, and
-    the least there is, that of the true one rounded."""
+    """Errors of dQ, dK and dV relative to the norm of the true gradient: ours and PyTorch's from the same bf16
+    inputs, and the smallest possible one, that of rounding the true gradient."""
     if not peers.torch:
         return
     plan = Plan(library, case.text, case.threads)

@@ -1,9 +1,9 @@
 """What a call from Python costs above the C call: python bench/overhead.py [torch]
 
-A small forward and vjp on one thread; with `torch` the same forward by attngrad.torch. The C call is not
-timed by itself: Plan.run on ready views is, less Plan.run on an empty batch, which has the binding's part and
-no work. Processor time of this thread, the least of several rounds, which take turns, so that other work
-beside them meets all alike."""
+A small forward and vjp on one thread; with `torch` the same forward by attngrad.torch. The C call is
+not timed directly: it is Plan.run on ready views minus Plan.run on an empty batch, which has the overhead of the
+binding and no work. Times are processor time of this thread, the minimum of several rounds in which the cases
+alternate, so that other load affects all of them alike."""
 
 import sys
 import time
@@ -15,8 +15,8 @@ from attngrad import _core
 from attngrad._call import Call
 
 
-def least(*works, rounds=60, calls=150):
-    """Microseconds per call of each."""
+def fastest(*works, rounds=60, calls=150):
+    """Minimal microseconds per call of each function."""
     times = [[] for _ in works]
     for _ in range(rounds):
         for work, taken in zip(works, times):
@@ -28,7 +28,7 @@ def least(*works, rounds=60, calls=150):
 
 
 def above(whole, bare, nothing):
-    whole, bare, nothing = least(whole, bare, nothing)
+    whole, bare, nothing = fastest(whole, bare, nothing)
     return whole - bare + nothing
 
 

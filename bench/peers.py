@@ -26,7 +26,7 @@ def unfused(q, k, v, hidden):
 
 
 def tensor(buffer, dtype, *shape, start=0):
-    """The same memory, from a byte on."""
+    """A tensor in the same memory, from a byte offset on."""
     dtype = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16}[dtype]
     count = (buffer.size - start) // dtype.itemsize if -1 in shape else math.prod(shape)
     flat = torch.frombuffer(buffer.bytes, dtype=dtype, offset=buffer.offset + start, count=count)
@@ -38,7 +38,7 @@ def tensors(arrays, *names):
 
 
 def hidden_of(length, causal):
-    """What the unfused formula hides; the cases with a mask are square."""
+    """The mask of the unfused formula; the cases with a mask are square."""
     return torch.ones(length, length, dtype=torch.bool).triu(1) if causal else None
 
 
@@ -49,7 +49,7 @@ def fused_gradients(case, arrays):
 
 
 def true_gradients(case, arrays):
-    """In float64, by the formula."""
+    """Gradients by the formula, in float64."""
     inputs = [x.double().requires_grad_() for x in tensors(arrays, "q", "k", "v")]
     output = unfused(*inputs, hidden_of(case.length, case.causal))
     return torch.autograd.grad(output, inputs, tensors(arrays, "d_o")[0].double())

@@ -1,10 +1,10 @@
-"""The plot of one run: shares of the probe and PyTorch's times over ours, by the length."""
+"""The plot of one run: shares of the probe, and PyTorch's times divided by ours, over the sequence length."""
 
 from goals import find, of_kind
 
 
 def plot(about, finished, stem):
-    """Writes the plot; the lines to print about it."""
+    """Writes the plot. Returns the lines to print about it."""
     try:
         import matplotlib
     except ImportError:

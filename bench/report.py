@@ -22,7 +22,7 @@ def map_table(finished):
 
 
 def layer_table(finished):
-    """The small layer and its products: each line names its peer."""
+    """The table of the small layer and its products; each line names its peer."""
     lines = [
         f"{'layer, forward and backward; product':61} {'ms':>10} {'GFLOP/s':>8} {'peer ms':>11} {'ratio':>6}"
     ]
@@ -39,7 +39,7 @@ def layer_table(finished):
 
 
 def error_table(finished):
-    """Norms of the error over the norm of the gradient."""
+    """The table of errors: norm of the error divided by the norm of the gradient."""
     lines = [
         f"{'error against float64':52} {'':8} {'ours':>10} {'PyTorch':>10} {'rounding':>10} {'ratio':>6}"
     ]
@@ -47,10 +47,10 @@ def error_table(finished):
         for name in GRADIENTS:
             if name not in case.results:
                 continue
-            ours, theirs, least = (case.results[name][who] for who in ("ours", "torch", "rounding"))
+            ours, theirs, smallest = (case.results[name][who] for who in ("ours", "torch", "rounding"))
             label = case.text if name == GRADIENTS[0] else ""
             lines.append(
-                f"{label:52} {name:8} {ours:10.6f} {theirs:10.6f} {least:10.6f} {theirs / ours:6.2f}"
+                f"{label:52} {name:8} {ours:10.6f} {theirs:10.6f} {smallest:10.6f} {theirs / ours:6.2f}"
             )
     return lines if len(lines) > 1 else []
 

@@ -1,17 +1,17 @@
-"""How one function is timed, and several beside each other."""
+"""Times one function, or several that alternate."""
 
 import time
 
-# All cases are swept over several times, with so many rounds in the first sweep and in each later one: what disturbs a
-# shared machine for seconds then meets one sweep of a case and not all of its rounds.
+# Rounds of a case in the first sweep over all cases and in each later one. With several sweeps, a disturbance of
+# seconds on a shared machine affects only one sweep of a case, not all of its rounds.
 FIRST, LATER, WINDOW = 3, 2, 0.05
-# The processor is faster for its first milliseconds under load than it can stay. A round starts with this
-# much of the probe's load; in it maps and probes follow each other, so that the state is that of long load.
+# Seconds of the probe's load before a round, and between functions: a processor is faster in its first milliseconds
+# under load than it can sustain.
 SETTLE, BETWEEN = 0.2, 0.05
 
 
 def seconds_of(run):
-    """The mean over calls that fill a window."""
+    """The mean seconds per call, over calls that fill a window."""
     calls, start = 0, time.perf_counter()
     while True:
         run()
@@ -22,7 +22,7 @@ def seconds_of(run):
 
 
 class Best:
-    """The best of what was measured under each name."""
+    """The best value measured under each name."""
 
     def __init__(self, library):
         self.library, self.values, self.rounds = library, {}, 0
@@ -36,16 +36,16 @@ class Best:
 
 
 def fill_seconds(run, seconds):
-    """Calls that are not counted."""
+    """Runs calls that are not counted."""
     until = time.perf_counter() + seconds
     while time.perf_counter() < until:
         run()
 
 
 def side_by_side(runs, best, rounds):
-    """The least milliseconds so far of each of some functions, which take turns. The threads of the one before may
-    wait for work for some milliseconds more: a turn of a short function begins with calls that are not
-    counted, and it has more turns."""
+    """Times functions that alternate; returns the minimum so far of each, in milliseconds. After a function its threads
+    may still wait for work for some milliseconds: so short functions first run calls that are not counted, and get
+    more rounds."""
     short = all(seconds_of(run) < WINDOW / 5 for run in runs.values())
     for _ in range(2 * rounds if short else rounds):
         for name, run in runs.items():

@@ -35,7 +35,7 @@ void bar_time(double seconds, char *text, size_t size)
     }
 }
 
-/* A line that fills the last column may wrap: it is left empty. */
+/* Number of usable columns. The last one is left empty, as a line that fills it may wrap. */
 static int columns_of_terminal(void)
 {
     struct winsize size;
@@ -43,7 +43,7 @@ static int columns_of_terminal(void)
     return (known ? size.ws_col : USUAL_COLUMNS) - 1;
 }
 
-/* Leaves out parts from the end until the rest fits. */
+/* Removes parts from the end until the rest fits. */
 static void shorten(char *text, int room)
 {
     while ((int)strlen(text) > room) {

@@ -1,5 +1,4 @@
-/* Progress on standard error, if that is a terminal: one line, never wider than it, drawn again and
- * again. */
+/* Progress on standard error, if that is a terminal: one line, never wider than the terminal, which is redrawn. */
 #ifndef ATTNGRAD_CLI_BAR_H
 #define ATTNGRAD_CLI_BAR_H
 
@@ -7,28 +6,28 @@
 #include <stddef.h>
 #include <stdint.h>
 
-bool bar_possible(void); /* standard error is a terminal */
+bool bar_possible(void); /* is standard error a terminal? */
 
-/* "[====>     ] 3/10  text", of which a narrow terminal shows the count and the first of text's parts,
- * which two spaces separate. */
+/* Draws "[====>     ] 3/10  text". The parts of text are separated by two spaces; a narrow terminal shows the
+ * count and as many of the first parts as fit. */
 void bar_draw(int64_t done, int64_t all, const char *text);
-void bar_clear(void); /* leaves an empty line */
+void bar_clear(void); /* erases the line */
 
-double bar_seconds(void);                               /* a clock */
+double bar_seconds(void);                               /* seconds of a clock */
 void bar_time(double seconds, char *text, size_t size); /* "1:02:03", "2:03" */
 
-/* A bar over things of one kind, shown from the second second on, with the time left. */
+/* A bar that counts things of one kind. It appears after the first second and shows the time left. */
 struct counter {
     int64_t all;
-    double started, drawn; /* seconds; drawn 0: nothing stands on the terminal */
+    double started, drawn; /* seconds; drawn 0: nothing is on the terminal */
 };
 
 void counter_begin(struct counter *c, int64_t all);
 void counter_step(struct counter *c, int64_t done);
-void counter_clear(struct counter *c); /* before anything else is printed, and at the end */
+void counter_clear(struct counter *c); /* call it before anything else is printed, and at the end */
 
-/* A bar over parts that say nothing until they are done: from the second second on, which part it is and
- * for how long all of it has run, drawn by a thread of its own. One at a time. */
+/* A bar for parts that do not report progress: after the first second it shows which part runs and how long
+ * all of them have run. Drawn by a separate thread. Only one at a time. */
 void ticker_begin(int64_t parts);
 void ticker_part(int64_t number, const char *name); /* from 0 */
 void ticker_end(void);

@@ -39,12 +39,12 @@ static const char help[] = "usage: attngrad check PROBLEM [OPTION]...\n"
                            "\n"
                            "exit codes: 0 all checks passed, 1 a check failed, 2 wrong arguments\n";
 
-/* What the command line asks for. */
+/* What the command line says. */
 struct request {
     const char *text; /* NULL: random problems */
     int64_t random, threads;
     bool help, json, lengths;
-    ag_check_case given; /* --random: only its seed */
+    ag_check_case given; /* with --random only its seed is used */
 };
 
 static int read_request(int argc, char **argv, struct request *r)
@@ -66,7 +66,7 @@ static int read_request(int argc, char **argv, struct request *r)
     return status;
 }
 
-/* What options_parse cannot see: which options go together. */
+/* Checks which options go together, which options_parse does not. */
 static int check_request(const struct request *r)
 {
     const ag_check_case *s = &r->given;
@@ -113,8 +113,8 @@ static int check_text(struct request *r, const ag_check_options *options)
 
 /* ---- Many problems ----------------------------------------------------------------------------- */
 
-static void check_drawn(const struct request *r, const ag_check_options *options, int64_t n,
-                        struct summary *summary, struct json *json, struct counter *counter)
+static void check_random_case(const struct request *r, const ag_check_options *options, int64_t n,
+                              struct summary *summary, struct json *json, struct counter *counter)
 {
     static ag_check_report report;
     ag_check_case c;
@@ -146,7 +146,7 @@ static int check_random(const struct request *r, const ag_check_options *options
         emit_begin_array(&json, "failures");
     }
     for (int64_t n = 0; n < r->random; n++) {
-        check_drawn(r, options, n, &summary, r->json ? &json : NULL, &counter);
+        check_random_case(r, options, n, &summary, r->json ? &json : NULL, &counter);
         counter_step(&counter, n + 1);
     }
     counter_clear(&counter);

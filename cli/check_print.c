@@ -9,7 +9,7 @@
 
 enum { WIDTH = 80, LABEL = 9, TEXT_SIZE = 1024, PLACE_SIZE = 128 };
 
-/* "label    words ...", broken between words so that no line is wider than WIDTH. */
+/* Prints "label    words ...", broken between words so that no line is wider than WIDTH. */
 static void print_wrapped(const char *label, const char *text)
 {
     int column = printf("%-*s", LABEL, label);
@@ -75,7 +75,7 @@ void print_problem(const ag_check_case *c, const ag_check_report *report)
            counts.not_applicable);
 }
 
-/* The worst element, if the check has one: its tensor, and its sequence, head, position and channel. */
+/* Writes the worst element, if the check has one: its tensor, and its sequence, head, position and channel. */
 static void json_worst(struct json *json, const ag_check_result *r)
 {
     if (r->tensor != NULL) {
@@ -112,7 +112,7 @@ static void json_case(struct json *json, const ag_check_case *c)
     char text[TEXT_SIZE];
     problem_text(c, text);
     emit_string(json, "problem", text);
-    snprintf(text, sizeof text, "%" PRIu64, c->seed); /* a string: JSON's numbers lose bits of 64 */
+    snprintf(text, sizeof text, "%" PRIu64, c->seed); /* a string, as JSON's numbers cannot hold 64 bits */
     emit_string(json, "seed", text);
     emit_integer(json, "q_offset", c->q_offset);
     emit_integer(json, "k_offset", c->k_offset);

@@ -5,17 +5,17 @@
 #include "check/summary.h"
 #include "json.h"
 
-/* One problem with all its results. */
+/* Print one problem with all its results. */
 void print_problem(const ag_check_case *c, const ag_check_report *report);
 void print_problem_json(const ag_check_case *c, const ag_check_report *report);
 
-/* One failing problem of many: the command that repeats it and what failed; message: why it could not run
- * at all, or NULL. json: an item of the array of failures. */
+/* Print one failing problem of many: the command that repeats it and what failed. message: why it could not
+ * run at all, or NULL. json: the array of failures, to which this adds an item. */
 void print_failure(const ag_check_case *c, const ag_check_report *report, const char *message);
 void print_failure_json(struct json *json, const ag_check_case *c, const ag_check_report *report,
                         const char *message);
 
-/* What came of many problems. */
+/* Print the summary of many problems. */
 void print_summary(const struct summary *summary);
 void print_summary_json(struct json *json, const struct summary *summary);
 

@@ -11,7 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* A folder is on the disk when the one around it is. File systems that cannot do that say EINVAL. */
+/* A new folder is on the disk only after its parent is synchronised. A file system that cannot do that
+ * returns EINVAL. */
 static bool sync_parent(char *path)
 {
     char *slash = strrchr(path, '/');
@@ -31,7 +32,7 @@ static bool sync_parent(char *path)
     return done;
 }
 
-/* The folder that path names so far, unless it is there. */
+/* Makes the folder f->path, unless it exists. */
 static bool make(struct folders *f)
 {
     struct stat about;

@@ -1,4 +1,4 @@
-/* Making a folder and those of its parents that are missing. */
+/* Makes a folder and its missing parents. */
 #ifndef ATTNGRAD_CLI_FOLDERS_H
 #define ATTNGRAD_CLI_FOLDERS_H
 
@@ -7,15 +7,15 @@
 
 struct folders {
     char *path;
-    size_t *made; /* lengths of the beginnings of path that were made */
+    size_t *made; /* lengths of the prefixes of path that were made */
     int count;
 };
 
-/* Makes what is missing of path and has it on the disk. False: errno says why, and those that were made are
- * gone again. folders_free in either case. */
+/* Makes the missing folders of path and synchronises them to the disk. On failure returns false, with the
+ * reason in errno, and removes those that it has made. Call folders_free in either case. */
 bool folders_make(struct folders *folders, const char *path);
 
-void folders_unmake(struct folders *folders); /* removes those that were made, as far as they are empty */
+void folders_unmake(struct folders *folders); /* removes those that were made, if they are empty */
 void folders_free(struct folders *folders);
 
 #endif

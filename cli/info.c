@@ -22,7 +22,7 @@ struct choice {
     char text[160];
 };
 
-/* What a plan in this dtype chooses for a problem that is not tiny, or why there is none. */
+/* What a plan of this dtype chooses for a problem that is not tiny, or why there is no plan. */
 static struct choice choice_of(const char *dtype)
 {
     struct choice choice;

@@ -46,7 +46,7 @@ static void new_line(struct json *json)
     fprintf(json->file, "\n%*s", 2 * json->depth, "");
 }
 
-/* What stands before every item: the comma, the new line, the key. */
+/* Writes what comes before every item: the comma, the new line, the key. */
 static void begin_item(struct json *json, const char *key)
 {
     if (json->depth > 0) {

@@ -1,7 +1,7 @@
-/* A writer of JSON: indented, valid by construction as long as begins and ends pair up. Numbers are
+/* A writer of JSON: indented, valid by construction if every begin has its end. Numbers are
  * written with the fewest digits that read back to the same float64. JSON has no NaN and no
  * infinities: they are written as the strings "NaN", "Infinity" and "-Infinity". The functions are not called
- * json_..., since those names are jansson's, which the command links. */
+ * json_..., as the command links jansson, which has such names. */
 #ifndef ATTNGRAD_CLI_JSON_H
 #define ATTNGRAD_CLI_JSON_H
 
@@ -14,7 +14,7 @@ enum { JSON_DEPTH = 16 };
 struct json {
     FILE *file;
     int depth;
-    bool filled[JSON_DEPTH]; /* whether this level holds an item yet */
+    bool filled[JSON_DEPTH]; /* does this level have an item yet? */
     char closer[JSON_DEPTH]; /* '}' or ']' of the levels that are open */
 };
 
@@ -23,7 +23,7 @@ struct json emit_to(FILE *file);
 /* key names an item of an object and is NULL in an array and at the top. */
 void emit_begin_object(struct json *json, const char *key);
 void emit_begin_array(struct json *json, const char *key);
-void emit_end(struct json *json); /* the innermost; the last one also ends the line */
+void emit_end(struct json *json); /* ends the innermost level; the last one also ends the line */
 
 void emit_string(struct json *json, const char *key, const char *text);
 void emit_bool(struct json *json, const char *key, bool value);

@@ -79,7 +79,7 @@ static int dispatch(int argc, char **argv)
     return unknown_command(argv[1]);
 }
 
-/* A full disk shows only when the last buffer is written. */
+/* A full disk is noticed only when the last buffer is written. */
 static int close_output(int status)
 {
     int failed = ferror(stdout);

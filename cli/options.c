@@ -12,7 +12,7 @@
 
 enum { MAX_OPTIONS = 64, NAME_SIZE = 64 };
 
-/* The option that arg names, up to a '='; *value then points to what follows it, else is NULL. */
+/* Finds the option that arg names, up to a '='. *value points to the text after the '=', or is NULL. */
 static const struct option *find(const char *arg, const struct option *options, size_t count,
                                  const char **value)
 {
@@ -107,7 +107,7 @@ int option_read(const char *command, const struct option *option, const char *te
     return 0;
 }
 
-/* Reads one option and counts in *used how many words it took. */
+/* Reads one option. *used becomes the number of words that it took. */
 static int read_option(const char *command, char **argv, const struct option *option, const char *value,
                        int *used)
 {

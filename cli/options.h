@@ -1,5 +1,5 @@
-/* Reading of a command's options from a table: "--name value" and "--name=value", flags without value,
- * "--" before operands that start with a dash. */
+/* Reads the options of a command from a table: "--name value" and "--name=value", flags without a value, "--"
+ * before operands that start with a dash. */
 #ifndef ATTNGRAD_CLI_OPTIONS_H
 #define ATTNGRAD_CLI_OPTIONS_H
 
@@ -19,11 +19,11 @@ enum option_kind {
 struct option {
     const char *name; /* without the dashes; "help" is also read from -h */
     enum option_kind kind;
-    void *value; /* unchanged if the option is absent; the last of several counts */
+    void *value; /* unchanged if the option is absent; if it is given several times, the last one counts */
     int64_t min, max;
 };
 
-/* The words that are no options. */
+/* The words that are not options. */
 struct operands {
     const char **words; /* [capacity] */
     int capacity;       /* more words than this are a usage error */
@@ -34,11 +34,11 @@ struct operands {
 int options_parse(int argc, char **argv, const struct option *options, size_t count,
                   struct operands *operands);
 
-/* For a command whose only options are --json and --help. False: it is over, with *status; help was
- * printed if --help was given. */
+/* For a command whose only options are --json and --help. Returns false if the command is to end with
+ * *status: a wrong option, or --help, whose text was printed. */
 bool options_json(int argc, char **argv, const char *help, bool *json, int *status);
 
-/* Reads one value of that option, as options_parse does. */
+/* Reads a value of this option, as options_parse does. */
 int option_read(const char *command, const struct option *option, const char *text);
 
 #endif

@@ -1,5 +1,5 @@
-/* Colour for people: escape codes if the output is a terminal that takes them and NO_COLOR is unset,
- * empty strings everywhere else, so that printing is the same code for both. */
+/* Colours: escape codes if the output is a terminal that supports them and NO_COLOR is unset, else empty
+ * strings, so that the same code prints both. */
 #ifndef ATTNGRAD_CLI_STYLE_H
 #define ATTNGRAD_CLI_STYLE_H
 

@@ -21,7 +21,7 @@ static struct {
     double started;
 } ticker = {.mutex = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER};
 
-/* Both with the mutex held. */
+/* For both the mutex must be held. */
 static void wait_for(double seconds)
 {
     struct timespec until;

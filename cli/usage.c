@@ -1,4 +1,4 @@
-/* Error lines of the command and the search for the name that was meant. */
+/* Prints error lines of the command and finds the name that was probably meant. */
 #include "usage.h"
 
 #include <stdarg.h>
@@ -53,7 +53,7 @@ static size_t smallest(size_t a, size_t b, size_t c)
     return ab < c ? ab : c;
 }
 
-/* Levenshtein distance; row[j] is the distance of the letters of a seen so far to the first j of b. */
+/* Levenshtein distance; row[j] is the distance between the letters of a so far and the first j letters of b. */
 static size_t edits(const char *a, const char *b)
 {
     size_t row[NAME_SIZE];

@@ -11,7 +11,8 @@
  *     this thread, which file it was and what is wrong with it.
  *   - A reader trusts nothing in a file: every length, shape and offset is checked before it is used.
  *   - A file is written to a temporary file, which takes its place when it is whole and on the disk: whatever
- *     happens, the path has either its old contents or its new ones. The file keeps the mode of the one that it replaces.
+ *     happens, the path has either its old contents or its new ones. The file keeps the mode of the one that it
+ *     replaces.
  *   - Nothing is printed, no signal is handled. */
 #ifndef ATTNGRAD_IO_H
 #define ATTNGRAD_IO_H

@@ -52,7 +52,7 @@ typedef struct ag_layer_desc {
 
 typedef struct ag_layer ag_layer;
 
-/* options may be NULL; its allocator serves the layer and its plan. *layer is NULL on failure. */
+/* options may be NULL; its allocator is used for the layer and its plan. *layer is NULL on failure. */
 AG_API ag_status ag_layer_create(ag_layer **layer, const ag_layer_desc *desc, const ag_options *options);
 AG_API void ag_layer_destroy(ag_layer *layer); /* NULL is allowed */
 

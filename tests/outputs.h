@@ -1,5 +1,5 @@
-/* What the tests of whole maps share: a map by its bit, arrays from a text, and the comparison of
- * outputs bit by bit. */
+/* Shared by the tests of whole maps: calling a map by its index, making arrays from a text, comparing outputs
+ * bit by bit. */
 #ifndef AG_TEST_OUTPUTS_H
 #define AG_TEST_OUTPUTS_H
 
@@ -8,7 +8,7 @@
 
 enum { ALL_MAPS = AG_MAP_FORWARD | AG_MAP_VJP | AG_MAP_JVP | AG_MAP_VJP_JVP, MAPS = 4 };
 
-/* In the order in which one needs what the other gives. */
+/* In the order in which the later maps read what the earlier ones wrote. */
 static const uint32_t map_bit[MAPS] = {AG_MAP_FORWARD, AG_MAP_VJP, AG_MAP_JVP, AG_MAP_VJP_JVP};
 static const char *const map_name[MAPS] = {"forward", "vjp", "jvp", "vjp_jvp"};
 
@@ -20,7 +20,7 @@ static inline ag_status call_map(int map, const ag_plan *plan, const ag_args *ar
     return maps[map](plan, args, exec, workspace, bytes);
 }
 
-/* The arrays of a problem in text; without them the test cannot go on. */
+/* Makes the arrays of a problem in text form; ends the test program if it cannot. */
 static inline void make_arrays(struct arrays *x, const char *text, const ag_options *options, uint64_t seed)
 {
     ag_problem p = AG_PROBLEM_INIT;
@@ -40,7 +40,7 @@ static inline size_t tensor_bytes(const struct arrays *x, enum tensor t)
     return (size_t)x->count[t] * element_size(x, t);
 }
 
-/* Whether the problem has this tensor and one of these maps writes it. */
+/* Does the problem have this tensor, and does one of these maps write it? */
 static inline int is_output(const struct arrays *x, enum tensor t, uint32_t maps)
 {
     return (agc_tensor_info[t].writers & maps) != 0 && x->data[t] != NULL && x->count[t] > 0;
@@ -53,7 +53,7 @@ static inline double element_value(const struct arrays *x, enum tensor t, const 
     return value;
 }
 
-/* One line for the first element in which two equally laid out tensors differ. */
+/* Compares two tensors of the same layout bit by bit; prints one line about the first difference. */
 static inline int same_tensor(const struct arrays *x, enum tensor t, const void *got, const void *wanted,
                               const char *label)
 {
@@ -69,7 +69,7 @@ static inline int same_tensor(const struct arrays *x, enum tensor t, const void 
     return CHECK(1, "%s", label);
 }
 
-/* Both are of the same problem and the same layout. */
+/* Compares all outputs. Both must have the same problem and layout. */
 static inline void same_outputs(const struct arrays *got, const struct arrays *wanted, uint32_t maps,
                                 const char *label)
 {
@@ -80,7 +80,7 @@ static inline void same_outputs(const struct arrays *got, const struct arrays *w
     }
 }
 
-/* A copy of every output, to compare with later; free each. */
+/* Copies every output, to compare with later; free each copy. */
 static inline void keep_outputs(const struct arrays *x, void *kept[T_COUNT])
 {
     for (enum tensor t = 0; t < T_COUNT; t++) {
@@ -108,7 +108,7 @@ static inline void free_outputs(void *kept[T_COUNT])
     }
 }
 
-/* One problem with every feature, padded and packed; a dtype goes after it. */
+/* A problem with every feature, padded or packed; append a dtype. */
 #define EVERY_FEATURE                                                                                        \
     "b3 h4 kv2 q7 k9 d5 dv3 window=6,4 softcap=3 dropout=0.2 sink bias=1hqk mask=b1qk table=4,3 "            \
     "alibi=slopes head_offset=2 "

@@ -1,5 +1,6 @@
-/* The macros and functions of every test program: counted checks that print one line if they fail, with the numbers, and a closing summary that becomes the exit code. One test is one
- * program, so the counts are static. Checks may be made from several threads. */
+/* The macros and functions of every test program: checks that are counted and that print one line with the
+ * numbers if they fail, and a closing summary that becomes the exit code. One test is one program, so the
+ * counts are static. Checks may be made from several threads. */
 #ifndef AG_TEST_H
 #define AG_TEST_H
 
@@ -10,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TEST_LINES = 50 }; /* failures printed; the rest are only counted */
+enum { TEST_LINES = 50 }; /* failures printed at most; the others are only counted */
 
 static atomic_int test_passed, test_failed;
 
@@ -41,7 +42,7 @@ static inline int test_status(ag_status got, ag_status wanted, const char *file,
                       ag_status_string(wanted), got == AG_OK ? "" : ag_last_message());
 }
 
-/* All give 1 where the check holds, 0 where it does not. The format says what was compared. */
+/* All return 1 if the check holds, else 0. The format says what was compared. */
 #define CHECK(holds, ...) test_check((holds) ? 1 : 0, __FILE__, __LINE__, __VA_ARGS__)
 #define CHECK_OK(call) test_status((call), AG_OK, __FILE__, __LINE__, #call)
 #define CHECK_STATUS(call, wanted) test_status((call), (wanted), __FILE__, __LINE__, #call)
@@ -49,7 +50,7 @@ static inline int test_status(ag_status got, ag_status wanted, const char *file,
     test_check((int64_t)(got) == (int64_t)(wanted), __FILE__, __LINE__, "%s is %lld instead of %lld", #got,  \
                (long long)(got), (long long)(wanted))
 
-/* How often a long loop runs: AG_TEST_COUNT where the environment has it and it is smaller. */
+/* How often a long loop runs: `usual` times, or AG_TEST_COUNT times if the environment sets it and it is smaller. */
 static inline int test_count(int usual)
 {
     const char *text = getenv("AG_TEST_COUNT");
@@ -57,7 +58,7 @@ static inline int test_count(int usual)
     return count > 0 && count < usual ? count : usual;
 }
 
-/* For what the test itself cannot do without: memory, threads. */
+/* Ends the program if what the test itself needs, such as memory or threads, is missing. */
 static inline void test_need(int holds, const char *what)
 {
     if (!holds) {
@@ -66,7 +67,7 @@ static inline void test_need(int holds, const char *what)
     }
 }
 
-/* The closing line; main returns this. A program in which nothing was checked has failed. */
+/* Prints the closing line; main returns its result. A program that checked nothing has failed. */
 static inline int test_summary(void)
 {
     int passed = atomic_load(&test_passed), failed = atomic_load(&test_failed);

@@ -56,7 +56,7 @@ static int read_request(int argc, char **argv, struct request *r)
     return options_parse(argc, argv, options, sizeof options / sizeof options[0], &operands);
 }
 
-/* The bits of the maps that --map asks for; 0 if there is no such map. */
+/* The bits of the maps that --map names; 0 if there is no such map. */
 static uint32_t wanted_maps(const char *name)
 {
     uint32_t maps = 0;

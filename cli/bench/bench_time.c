@@ -1,5 +1,5 @@
-/* Rounds of probes and maps: see bench_time.h. Maps and probes are timed over windows of the same length, one
- * directly after the other, so that both run at the clock that the processor keeps under long load. */
+/* Times rounds of probes and maps: see bench_time.h. Maps and probes are timed over windows of the same
+ * length, one directly after the other, so that both run at the clock rate that the processor sustains. */
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #include "bench_time.h"
 
@@ -25,7 +25,7 @@ static double now_seconds(void)
 
 /* ---- The size of the work ---- */
 
-/* Keys that query i of a sequence sees, masks and biases apart. */
+/* Number of keys that query i of a sequence sees, without regard to masks and biases. */
 static int64_t visible_keys(const ag_problem *p, int64_t i, int64_t n_q, int64_t n_k)
 {
     const int64_t at = i + (p->align == AG_ALIGN_BOTTOM_RIGHT ? n_k - n_q : 0);
@@ -56,7 +56,7 @@ static double visible_pairs(const struct arrays *x)
 
 /* ---- Beginning ---- */
 
-/* The unit that the plan's products run on: tiles take bfloat16 alone. */
+/* The probe of what the plan's products run on: AMX for bfloat16 only. */
 static enum probe_kind probe_of(const struct bench *b)
 {
     const ag_dtype dtype = b->arrays->p->dtype;
@@ -100,7 +100,7 @@ static void keep_highest(double *best, double value)
     *best = value > *best ? value : *best;
 }
 
-/* Calls until the window is full; the mean of them is the round's time. */
+/* Calls the map until the window is full; the mean time per call is the round's time. */
 static ag_status time_map(struct bench *b, struct bench_result *r)
 {
     struct arrays *x = b->arrays;

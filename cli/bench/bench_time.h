@@ -1,4 +1,4 @@
-/* The timing of one problem's maps beside probes of the ceiling. */
+/* Times the maps of one problem together with probes of the processor's peak. */
 #ifndef ATTNGRAD_CLI_BENCH_TIME_H
 #define ATTNGRAD_CLI_BENCH_TIME_H
 
@@ -12,7 +12,7 @@ struct bench_map {
     uint32_t bit; /* AG_MAP_* */
     ag_status (*run)(const ag_plan *, const ag_args *, const ag_exec *, void *, size_t);
     uint32_t before; /* the map whose outputs it reads; 0: none */
-    double flops;    /* for each visible pair and each channel of (Dk + Dv) / 2 */
+    double flops;    /* per visible pair and per channel of (Dk + Dv) / 2 */
 };
 
 extern const struct bench_map bench_maps[BENCH_MAPS];
@@ -32,15 +32,15 @@ struct bench {
     enum probe_kind kind; /* of the probe that the maps are compared with */
     int count;
     struct bench_result results[BENCH_MAPS];
-    double probe, probe_one; /* operations a second of all threads and of one: the best round's */
-    double fed;              /* the same with factors from the first cache; 0: bf16 tiles */
-    double exp2;             /* exponentials a second of all threads */
+    double probe, probe_one; /* operations per second of all threads, and of one: in the best round */
+    double fed;              /* the same with factors from the first-level cache; 0 for AMX */
+    double exp2;             /* exponentials per second of all threads */
 };
 
-/* Which maps are timed: bits of AG_MAP_*. threads, isa and kind follow from the plan. */
+/* maps: bits of AG_MAP_*. threads, isa and kind are taken from the plan. */
 ag_status bench_begin(struct bench *b, struct arrays *x, uint32_t maps, int64_t rounds);
 
-/* One round: for each map a probe, then the map. Call it `rounds` times. The status is the maps'. */
+/* Runs one round: for each map a probe, then the map. To be called `rounds` times. Returns the status of the maps. */
 ag_status bench_round(struct bench *b);
 
 double bench_percent(const struct bench *b, const struct bench_result *r); /* of the probe; 0 without one */

@@ -16,24 +16,25 @@
 #include <immintrin.h>
 #endif
 
-/* Accumulators: more than latency times units, and as many as 16 registers hold beside x and y. */
+/* CHAINS: independent accumulators; more than latency times execution ports, and no more than fit in 16
+ * registers together with x and y. FED_*: the probe whose factors come from the first-level cache. */
 enum {
     CHAINS = 12,
     ROUNDS = 2000,
     MAX_BYTES = 64,
     VALUES = (CHAINS + 4) * MAX_BYTES / 4,
-    FED_ROWS = 6,   /* a block of sums: rows by as many vectors as registers are left for */
-    FED_STEPS = 64, /* of the sum, whose operands take 16 KiB at most */
+    FED_ROWS = 6,   /* rows of a block of sums */
+    FED_STEPS = 64, /* steps of a sum; its operands take 16 KiB at most */
     FED_ROUNDS = ROUNDS / 32,
     FED_BYTES = FED_STEPS * 4 * MAX_BYTES,
     MAX_SUMS = 4 * FED_ROWS,
     MAX_THREADS = 1024
 };
 
-/* Vectors of a row of sums: AVX-512 has twice the registers of AVX2. */
+/* Vectors per row of a block of sums: AVX-512 has twice the registers of AVX2. */
 #define FED_VECTORS(bytes) ((bytes) == 64 ? 4 : 2)
 
-/* What the loops compute with, random. */
+/* The random operands of the loops. */
 struct numbers {
     double values[VALUES];
     uint16_t tiles[PROBE_TILES * PROBE_TILE]; /* bfloat16 */
@@ -74,7 +75,7 @@ struct numbers {
 #if defined(__x86_64__)
 static void products_amx(const struct numbers *x, void *out)
 {
-    (void)out; /* a compiler leaves none of it out: it does not know the unit */
+    (void)out; /* not needed: the compiler cannot remove AMX instructions */
     probe_amx_products(x->tiles, ROUNDS);
 }
 #endif
@@ -84,7 +85,7 @@ typedef void (*loop)(const struct numbers *x, void *out);
 struct set {
     const char *isa;
     int bytes;
-    loop loops[PROBE_KINDS]; /* by enum probe_kind; NULL: the set has no such operation */
+    loop loops[PROBE_KINDS]; /* indexed by enum probe_kind; NULL: the set has no such operation */
 };
 
 static const struct set sets[] = {
@@ -130,7 +131,7 @@ static const struct set *find_set(const char *isa)
     return NULL;
 }
 
-/* Operations of one call of a loop. */
+/* Number of operations of one call of a loop. */
 static double operations(const struct set *set, enum probe_kind kind)
 {
     if (kind == PROBE_AMX_BF16) {
@@ -158,7 +159,7 @@ struct worker {
     double calls_per_second;
 };
 
-/* The upper half of a float32; what is cut off was random too. */
+/* The upper half of a float32: rounding does not matter for random numbers. */
 static uint16_t bfloat16(float x)
 {
     uint32_t bits;
@@ -207,7 +208,7 @@ static void *work(void *arg)
     return NULL;
 }
 
-/* The caller's thread is one of them. */
+/* The calling thread is one of the workers. */
 static double run_workers(struct worker *workers, int threads)
 {
     int started = 1;

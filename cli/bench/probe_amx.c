@@ -1,5 +1,5 @@
-/* The AMX probe: see probe_amx.h. The command sees the public headers only, so it asks the processor and the
- * system itself. */
+/* The AMX probe: see probe_amx.h. The command includes public headers only, so it queries the processor and
+ * the system itself. */
 #define _GNU_SOURCE /* syscall */
 #include "probe_amx.h"
 
@@ -9,7 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* The operating system refuses if the processor has no tiles. */
+/* The operating system refuses permission if the processor has no AMX. */
 int probe_amx_usable(void)
 {
     enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18, AMX_BF16 = 1 << 22 };

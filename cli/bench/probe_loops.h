@@ -1,15 +1,15 @@
 /* The loops of probe.c for one instruction set: included once for each, with
- *     PROBE_TARGET       the attribute that turns the set on
+ *     PROBE_TARGET       the attribute that enables the set
  *     PROBE_BYTES        the size of its vectors
  *     PROBE_NAME(loop)   the name of this set's loop
- * Every loop takes random numbers, does ROUNDS times its operations, and leaves its state in out,
- * so that the compiler can remove nothing. Vectors are the compiler's own: one source serves every set. */
+ * Every loop takes random numbers, does its operations ROUNDS times, and stores its state in out, so that the
+ * compiler can remove nothing. The vectors are compiler extensions, so that one source works for every set. */
 
 typedef float PROBE_NAME(vec_f32) __attribute__((vector_size(PROBE_BYTES)));
 typedef double PROBE_NAME(vec_f64) __attribute__((vector_size(PROBE_BYTES)));
 typedef int32_t PROBE_NAME(vec_i32) __attribute__((vector_size(PROBE_BYTES)));
 
-/* c = c x + y with |x| < 1 in turn for two x and y: c stays bounded, and its bits change every time. */
+/* c = c x + y with |x| < 1, alternating between two x and y: c stays bounded, and its bits change every time. */
 PROBE_TARGET static void PROBE_NAME(fma_f32)(const struct numbers *numbers, void *out)
 {
     const double *values = numbers->values;
@@ -58,14 +58,15 @@ PROBE_TARGET static void PROBE_NAME(fma_f64)(const struct numbers *numbers, void
     memcpy(out, c, sizeof c);
 }
 
-/* The inner loop of a product of matrices: for each row of the block one factor, for each vector of a row another. */
+/* The inner loop of a matrix product: one factor per row of the block, another one per vector of a row. */
 PROBE_TARGET static void PROBE_NAME(fed_f32)(const struct numbers *numbers, void *out)
 {
     enum { WIDE = FED_VECTORS(PROBE_BYTES), LANES = PROBE_BYTES / (int)sizeof(float) };
     PROBE_NAME(vec_f32) c[FED_ROWS * WIDE], b[WIDE];
     memset(c, 0, sizeof c);
     for (int n = 0; n < FED_ROUNDS; n++) {
-        const float *const a = numbers->fed_f32 + n % LANES; /* else one pass would do for all */
+        const float *const a =
+            numbers->fed_f32 + n % LANES; /* varies, or the compiler could do one round only */
         for (int s = 0; s < FED_STEPS; s++) {
             UNROLL for (int v = 0; v < WIDE; v++)
             {
@@ -86,7 +87,8 @@ PROBE_TARGET static void PROBE_NAME(fed_f64)(const struct numbers *numbers, void
     PROBE_NAME(vec_f64) c[FED_ROWS * WIDE], b[WIDE];
     memset(c, 0, sizeof c);
     for (int n = 0; n < FED_ROUNDS; n++) {
-        const double *const a = numbers->fed_f64 + n % LANES; /* else one pass would do for all */
+        const double *const a =
+            numbers->fed_f64 + n % LANES; /* varies, or the compiler could do one round only */
         for (int s = 0; s < FED_STEPS; s++) {
             UNROLL for (int v = 0; v < WIDE; v++)
             {
@@ -101,7 +103,7 @@ PROBE_TARGET static void PROBE_NAME(fed_f64)(const struct numbers *numbers, void
     memcpy(out, c, sizeof c);
 }
 
-/* x = 3 - 2^x stays between -5 and 3 and does not come to rest. */
+/* x = 3 - 2^x stays between -5 and 3 and does not converge. */
 PROBE_TARGET static void PROBE_NAME(exp2_f32)(const struct numbers *numbers, void *out)
 {
     const double *values = numbers->values;

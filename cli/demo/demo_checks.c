@@ -6,9 +6,9 @@
 #include <math.h>
 #include <string.h>
 
-/* Differences with step h = 2e-3 have a truncation error near h^4 / 16 = 1e-12 and a rounding error near
- * 2^-52 / h = 1e-13, each times a small constant: 1e-10 leaves both room. An identity is a
- * comparison of two sums of some 100 products: 1e-14 is 45 roundings. */
+/* With step h = 2e-3, finite differences have a truncation error near h^4 / 16 = 1e-12 and a rounding error
+ * near 2^-52 / h = 1e-13, each times a small constant, so that 1e-10 is a safe limit. An identity compares
+ * two sums of some 100 products: 1e-14 is 45 roundings. */
 static const double STEP = 2e-3;
 static const double DIFFERENCE_LIMIT = 1e-10;
 static const double IDENTITY_LIMIT = 1e-14;
@@ -44,7 +44,7 @@ static void gradient(const struct context *c, const struct inputs *x, double *re
     memcpy(result, &dx, sizeof dx);
 }
 
-/* The derivative of n numbers of f at the example's inputs along direction. */
+/* Differentiates f, which has n results, at the example's inputs along direction, by finite differences. */
 static void differentiate(const struct context *c, function f, int n, const double *direction, double *result)
 {
     memset(result, 0, (size_t)n * sizeof *result);
@@ -100,7 +100,7 @@ static double absolute_dot(const double *a, const double *b, int n)
     return sum;
 }
 
-/* <a, b> = <c, d>, relative to the sum of the absolute terms. */
+/* How far <a, b> is from <c, d>, relative to the sum of the absolute values of all terms. */
 static double dots_differ(const double *a, const double *b, int n, const double *c, const double *d, int m)
 {
     return fabs(dot(a, b, n) - dot(c, d, m)) / (absolute_dot(a, b, n) + absolute_dot(c, d, m));
@@ -108,7 +108,7 @@ static double dots_differ(const double *a, const double *b, int n, const double 
 
 /* ---- First order ------------------------------------------------------------------------------- */
 
-/* Every entry of every gradient against the difference of the loss along it. */
+/* Compares every entry of every gradient with the difference of the loss along it. */
 static void check_gradients(const struct context *c)
 {
     struct example *e = c->example;
@@ -128,7 +128,8 @@ static void check_gradients(const struct context *c)
     }
 }
 
-/* The softmax Jacobian gives dS; a row of P always sums to 1, so its scores' gradients sum to 0. */
+/* Checks that the softmax Jacobian gives dS, and that the score gradients of a row sum to 0, as its weights
+ * always sum to 1. */
 static void check_softmax(struct example *e)
 {
     static const double ones[SCORES] = {1, 1, 1, 1, 1, 1, 1, 1, 1};
@@ -145,7 +146,7 @@ static void check_softmax(struct example *e)
 
 /* ---- Directions -------------------------------------------------------------------------------- */
 
-/* Everything along one direction t: tY from jvp, H t (H the Hessian of f) from vjp_jvp. */
+/* The derivatives along one direction t: tY from jvp, H t (H the Hessian of f) from vjp_jvp. */
 struct along {
     double t[INPUTS], tY[ROWS], Ht[INPUTS];
 };

@@ -1,10 +1,10 @@
-/* The numbers of the worked example and the walk through it: forward, loss, backward, trace, one step of
- * gradient descent. The weights are updated last, after every gradient was taken. */
+/* The numbers of the worked example, and its computation: forward, loss, backward, trace, one step of
+ * gradient descent. The weights are updated last, after every gradient was computed. */
 #include "demo_example.h"
 
 #include <string.h>
 
-/* A line is a row of its matrix. */
+/* Each line is a row of its matrix. */
 /* clang-format off */
 static const struct inputs given = {
     .X = {

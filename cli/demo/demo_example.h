@@ -20,17 +20,17 @@ struct example {
     ag_check_report checks;
 
     double rate;       /* of the one step of gradient descent */
-    struct inputs new; /* the weights after it; X is data and stays */
+    struct inputs new; /* the weights after that step; X is data and does not change */
     double new_f;
 };
 
 /* Runs the example, without its checks. Errors are left in layer->status. */
 void example_run(struct layer *layer, struct example *e);
 
-/* f for any inputs; a is filled on the way. */
+/* Returns f for any inputs and fills in the activations a. */
 double example_loss(struct layer *layer, const double *T, const struct inputs *x, struct activations *a);
 
-/* The gradient of f, dx, at any inputs, with the activations and their cotangents. */
+/* Computes the gradient dx of f at any inputs, with the activations and their cotangents. */
 void example_gradient(struct layer *layer, const double *T, const struct inputs *x, struct activations *a,
                       struct activations *da, struct inputs *dx);
 

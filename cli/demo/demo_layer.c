@@ -1,4 +1,4 @@
-/* The demo's layer: the library's, with its buffers, and copies of what it saved for printing. */
+/* The demo's layer: a layer of the library with its buffers, and copies of the saved variables for printing. */
 #include "demo_layer.h"
 
 #include <stddef.h>
@@ -7,21 +7,21 @@
 
 /* ---- The layer and its buffers ----------------------------------------------------------------- */
 
-static void keep(struct layer *layer, ag_status status)
+static void note_status(struct layer *layer, ag_status status)
 {
     if (layer->status == AG_OK) {
         layer->status = status;
     }
 }
 
-/* A buffer that could not be had is refused by the map that needs it. */
+/* If a buffer cannot be allocated, the map that needs it will refuse it. */
 static void create_buffers(struct layer *layer)
 {
     uint32_t maps = AG_MAP_FORWARD | AG_MAP_VJP | AG_MAP_JVP | AG_MAP_VJP_JVP;
     size_t saved = 0, d_saved = 0;
-    keep(layer, ag_layer_workspace(layer->layer, maps, &layer->bytes));
-    keep(layer, ag_layer_saved(layer->layer, AG_SAVED, &saved));
-    keep(layer, ag_layer_saved(layer->layer, AG_D_SAVED, &d_saved));
+    note_status(layer, ag_layer_workspace(layer->layer, maps, &layer->bytes));
+    note_status(layer, ag_layer_saved(layer->layer, AG_SAVED, &saved));
+    note_status(layer, ag_layer_saved(layer->layer, AG_D_SAVED, &d_saved));
     layer->workspace = malloc(layer->bytes);
     layer->saved = malloc(saved);
     layer->t_saved = malloc(saved);
@@ -44,7 +44,7 @@ void layer_create(struct layer *layer)
     desc.attention = &problem;
     desc.d_model = MODEL;
     desc.flags = AG_LAYER_SELF;
-    keep(layer, ag_layer_create(&layer->layer, &desc, &options));
+    note_status(layer, ag_layer_create(&layer->layer, &desc, &options));
     if (layer->status == AG_OK) {
         create_buffers(layer);
     }
@@ -61,7 +61,7 @@ void layer_destroy(struct layer *layer)
 
 /* ---- The maps ---------------------------------------------------------------------------------- */
 
-/* Wq, Wk, Wv and Wo are contiguous: they are the layer's block of parameters. */
+/* Wq, Wk, Wv and Wo are contiguous in struct inputs: they form the layer's block of parameters. */
 static void *weights_of(const struct inputs *x)
 {
     return (void *)((uintptr_t)x + offsetof(struct inputs, Wq));
@@ -88,7 +88,7 @@ static void run(struct layer *layer, map next, const ag_layer_args *args)
     }
 }
 
-/* Copies to [token][head][channel], or with channels 1 of L to [head][token]. */
+/* Copies a view to [token][head][channel], or L (channels 1) to [head][token]. */
 static void copy_view(double *to, const ag_tensor *from, int channels, int head_step, int token_step)
 {
     for (int i = 0; i < TOKENS; i++) {
@@ -102,7 +102,7 @@ static void copy_view(double *to, const ag_tensor *from, int channels, int head_
     }
 }
 
-static void look(struct layer *layer, ag_saved which, void *buffer, struct activations *a)
+static void copy_saved(struct layer *layer, ag_saved which, void *buffer, struct activations *a)
 {
     ag_saved_views views = {.struct_size = sizeof views};
     if (layer->status != AG_OK) {
@@ -123,7 +123,7 @@ void layer_forward(struct layer *layer, const struct inputs *x, struct activatio
     ag_layer_args args = arguments(layer, x, a->Y);
     memset(a, 0, sizeof *a);
     run(layer, ag_layer_forward, &args);
-    look(layer, AG_SAVED, layer->saved, a);
+    copy_saved(layer, AG_SAVED, layer->saved, a);
 }
 
 void layer_vjp(struct layer *layer, const struct inputs *x, struct activations *da, struct inputs *dx)
@@ -136,7 +136,7 @@ void layer_vjp(struct layer *layer, const struct inputs *x, struct activations *
     args.d_params = weights_of(dx);
     run(layer, ag_layer_forward, &args);
     run(layer, ag_layer_vjp, &args);
-    look(layer, AG_D_SAVED, layer->d_saved, da);
+    copy_saved(layer, AG_D_SAVED, layer->d_saved, da);
 }
 
 void layer_along(struct layer *layer, const struct inputs *x, const struct inputs *tx, const double *dY,

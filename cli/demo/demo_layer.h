@@ -1,5 +1,5 @@
-/* The self-attention layer of the demo: one of the library's, in float64, with access to every variable of
- * it. Q, K, V and C = concat(O_h) are [token][head][channel]. */
+/* The self-attention layer of the demo: a layer of the library, in float64, with access to all its variables.
+ * Q, K, V and C = concat(O_h) are [token][head][channel]. */
 #ifndef ATTNGRAD_CLI_DEMO_LAYER_H
 #define ATTNGRAD_CLI_DEMO_LAYER_H
 
@@ -15,17 +15,17 @@ enum {
     SCORES = TOKENS * TOKENS
 };
 
-/* What the loss is a function of. Also holds its gradients (dX, dWq ...), directions (tX, tWq ...) and
- * the tangents of the gradients. */
+/* The variables that the loss is a function of. Also used for its gradients (dX, dWq ...), directions (tX,
+ * tWq ...) and the tangents of the gradients. */
 struct inputs {
     double X[ROWS];
     double Wq[SQUARE], Wk[SQUARE], Wv[SQUARE], Wo[SQUARE];
 };
 
-enum { INPUTS = sizeof(struct inputs) / sizeof(double) }; /* how many numbers that is */
+enum { INPUTS = sizeof(struct inputs) / sizeof(double) }; /* number of variables */
 
-/* What the layer computes on the way. L is the logarithm of each row's sum of exponentials; in cotangents
- * it is not used: the loss does not depend on L. */
+/* Intermediate results of the layer. L is the logarithm of each row's sum of exponentials; it is not used in
+ * cotangents, as the loss does not depend on L. */
 struct activations {
     double Q[ROWS], K[ROWS], V[ROWS];
     double L[HEADS * TOKENS];
@@ -33,7 +33,7 @@ struct activations {
     double Y[ROWS];
 };
 
-/* What attention computes on the way, head by head. */
+/* Intermediate results of attention, head by head. */
 struct heads {
     double Z[HEADS][SCORES], S[HEADS][SCORES], P[HEADS][SCORES];
     double dP[HEADS][SCORES], dS[HEADS][SCORES];
@@ -55,10 +55,10 @@ void layer_destroy(struct layer *layer);
 /* Writes all of a. */
 void layer_forward(struct layer *layer, const struct inputs *x, struct activations *a);
 
-/* Reads da->Y, writes the rest of da (but L) and dx. */
+/* Reads da->Y, writes dx and the rest of da except L. */
 void layer_vjp(struct layer *layer, const struct inputs *x, struct activations *da, struct inputs *dx);
 
-/* Along tx: the tangent of Y and, as dY moves by tY too, those of the gradients. */
+/* Computes the tangent of Y along tx and the tangents of the gradients, for dY that changes by tY too. */
 void layer_along(struct layer *layer, const struct inputs *x, const struct inputs *tx, const double *dY,
                  double *tY, struct inputs *tdx);
 

@@ -1,5 +1,5 @@
-/* The worked example as a list: every variable in the order of its computation, with its formula. The
- * printed text and the JSON are two readings of this one list. */
+/* The worked example as a list: every variable in the order of its computation, with its formula. Both the
+ * text and the JSON are printed from this list. */
 #ifndef ATTNGRAD_CLI_DEMO_STEPS_H
 #define ATTNGRAD_CLI_DEMO_STEPS_H
 
@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* How a variable lies in memory: [heads, rows, columns], of which an axis of size 0 is not there. */
+/* The layout of a variable in memory: [heads, rows, columns]; an axis of size 0 does not exist. */
 struct layout {
     int heads, rows, columns;
     int head_stride, row_stride;

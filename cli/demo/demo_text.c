@@ -51,7 +51,7 @@ static void print_matrix(const struct step *step, const double *values)
     }
 }
 
-/* The heads of one variable beside each other. */
+/* Prints the heads of one variable side by side. */
 static void print_heads(const struct step *step, const double *values, const struct style *style)
 {
     const struct layout *l = step->layout;

@@ -1,5 +1,5 @@
-/* What the library refuses it calls by the names of its own fields; the user knows the option that the field
- * came from and, where it came from a file, that file. */
+/* The library names the field that it refuses; the user knows the option that the field came from and, if it
+ * came from a file, that file. */
 #include "files.h"
 
 #include "usage.h"
@@ -16,7 +16,7 @@ struct field {
     const char *option;
 };
 
-/* The first that fits, so that a field of several arrays stands once for each of them. */
+/* A field that may come from several arrays is listed once for each; the first one that was given is named. */
 static const struct field fields[] = {
     {"batch", FROM_TENSOR, T_Q, NULL},
     {"heads", FROM_TENSOR, T_Q, NULL},
@@ -53,7 +53,7 @@ static const struct field fields[] = {
 };
 enum { FIELDS = sizeof fields / sizeof fields[0] };
 
-/* The message without the name of the call, which is "ag_" and so on. */
+/* The message without the name of the call, such as "ag_vjp: ". */
 static const char *without_call(const char *message)
 {
     const char *end = strncmp(message, "ag_", 3) == 0 ? strstr(message, ": ") : NULL;

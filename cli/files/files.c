@@ -75,7 +75,7 @@ static int run_steps(struct run *run)
     return status == EXIT_PASS ? run_save(run) : status;
 }
 
-/* words: what the usage line names beside q, k and v; what: the help's first paragraph. */
+/* words: what the usage line lists after q, k and v; what: the first paragraph of the help. */
 static int run_command(int argc, char **argv, uint32_t maps, const char *words, const char *what)
 {
     struct run *run = calloc(1, sizeof *run);

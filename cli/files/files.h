@@ -1,9 +1,9 @@
 /* `attngrad forward | grad | jvp | hvp`: one call of the library on arrays from files; its results are written to
- * files. The steps, each in a file of its own, return 0, or print what is wrong and return the exit code:
+ * files. The steps, one per file, return 0, or print what is wrong and return the exit code:
  *
  *     files_options   the words of the command line
  *     files_inputs    opens the files and finds the arrays
- *     files_problem   the problem that their shapes describe; every array against it
+ *     files_problem   derives the problem from their shapes and checks every array against it
  *     files_maps      memory for the results; the maps
  *     files_save      the results' files, all prepared before the first is put in place */
 #ifndef ATTNGRAD_CLI_FILES_H
@@ -15,7 +15,7 @@
 #include <attngrad_io.h>
 #include <stdbool.h>
 
-/* Inputs that are no tensors of a map. */
+/* Inputs that are not tensors of a map. */
 enum list {
     LIST_BUCKETS,
     LIST_Q_LENGTHS,
@@ -26,7 +26,7 @@ enum list {
     LIST_COUNT
 };
 
-/* An array from a file; option is its name on the command line, path NULL: not given. */
+/* An array from a file. option: its name on the command line; path NULL: not given. */
 struct input {
     const char *option;
     const char *path; /* "x.npy" or "x.safetensors:name" */
@@ -36,7 +36,7 @@ struct input {
 
 struct run {
     const char *command;
-    uint32_t maps; /* AG_MAP_*: those that run */
+    uint32_t maps; /* AG_MAP_*: the maps to run */
 
     struct input tensors[T_COUNT]; /* option NULL: not an input of this command */
     struct input lists[LIST_COUNT];
@@ -62,25 +62,25 @@ struct run {
 int run_options(struct run *run, int argc, char **argv);
 int run_inputs(struct run *run);
 int run_problem(struct run *run);
-int run_lists(struct run *run); /* a part of run_problem: the lists as the library takes them */
+int run_lists(struct run *run); /* a part of run_problem: converts the lists to the types of the library */
 int run_maps(struct run *run);
 int run_save(struct run *run);
 void run_free(struct run *run);
 
 ag_tensor *run_tensor(struct run *run, enum tensor t); /* &run->args.q and so on */
 
-/* The array as it stands in a file: dtype, ndim and shape of tensor t. */
+/* Returns an array with the dtype, ndim and shape that tensor t has in a file. */
 ag_io_array run_file_array(const struct run *run, enum tensor t);
 
-/* "--k: 'k.npy' " and what is wrong with it, as file_error. */
+/* Prints "--k: 'k.npy' " and what is wrong with it, like file_error. */
 int run_input_error(const struct run *run, const struct input *input, const char *format, ...)
     CLI_PRINTF(3, 4);
 
-/* What the library refused last, with the option and the file that it came from; as file_error where there is a
- * file, else as usage_error. */
+/* Prints what the library refused last, with the option and the file that it came from; like file_error if
+ * there is a file, else like usage_error. */
 int run_library_error(const struct run *run);
 
-/* "f32 [2, 3]" of an array, into text[size]. */
+/* Writes "f32 [2, 3]", an array's dtype and shape, into text[size]. */
 void run_describe(const ag_io_array *array, char *text, size_t size);
 
 #endif

@@ -1,5 +1,4 @@
-/* Opening of the inputs: "x.npy", or "x.safetensors:name". Everything wrong with a file is one line and
- * exit code 2. */
+/* Opens the inputs: "x.npy", or "x.safetensors:name". Anything wrong with a file gives one line and exit code 2. */
 #include "files.h"
 
 #include "usage.h"
@@ -20,7 +19,7 @@ static bool ends_with(const char *text, const char *end)
     return length > tail && strcmp(text + length - tail, end) == 0;
 }
 
-/* The colon between file and tensor; NULL if path is no such pair. */
+/* Finds the colon between file and tensor; NULL if path is not such a pair. */
 static const char *find_colon(const char *path)
 {
     const char *end = strstr(path, safetensors_end);
@@ -54,7 +53,7 @@ static int open_npy(const struct run *run, struct input *input)
     return EXIT_PASS;
 }
 
-/* missing: there is no such tensor, or else one that cannot be used. */
+/* missing: there is no such tensor; else there is one, but it cannot be used. */
 static int no_tensor(const struct run *run, const struct input *input, const char *name, bool missing)
 {
     const char *names[MAX_NAMES];

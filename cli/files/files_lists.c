@@ -1,6 +1,5 @@
-/* The lists among the inputs (lengths, packed offsets, buckets, slopes) in the types that the library
- * takes, counted against the problem. Their values are the library's to check, except those that sizes
- * follow from. */
+/* Converts the lists among the inputs (lengths, packed offsets, buckets, slopes) to the types of the library
+ * and checks their counts. The library checks their values, except those that determine sizes. */
 #include "files.h"
 
 #include "usage.h"
@@ -58,7 +57,7 @@ static int check_count(const struct run *run, enum list l, int64_t wanted, const
     return EXIT_PASS;
 }
 
-/* The longest sequence between offsets that lie in order within total rows. */
+/* Finds the longest sequence, and checks that the offsets are in order and within total rows. */
 static int find_longest(const struct run *run, enum list l, int64_t total, int64_t *longest)
 {
     const int64_t *starts = run->integers[l];
@@ -76,7 +75,7 @@ static int find_longest(const struct run *run, enum list l, int64_t total, int64
     return EXIT_PASS;
 }
 
-/* The problem's q_len and kv_len, which were the rows of the arrays, become totals. */
+/* q_len and kv_len, which were set to the rows of the arrays, become q_total and kv_total. */
 static int take_packed(struct run *run)
 {
     ag_problem *p = &run->problem;

@@ -1,4 +1,4 @@
-/* Memory for the results, running the maps, and freeing everything. */
+/* Allocates the results, runs the maps, frees everything. */
 #include "files.h"
 
 #include "bar.h"
@@ -9,7 +9,7 @@
 typedef ag_status (*map_function)(const ag_plan *plan, const ag_args *args, const ag_exec *exec,
                                   void *workspace, size_t bytes);
 
-/* forward and jvp give what vjp and vjp_jvp read. */
+/* In this order, as forward and jvp compute what vjp and vjp_jvp read. */
 static const struct {
     uint32_t map;
     map_function run;
@@ -33,7 +33,7 @@ static void make_results(struct run *run)
     }
 }
 
-/* A map is one call, which does not say how far it is. */
+/* Shows a ticker, as a map is one call that does not report its progress. */
 static ag_status call_maps(struct run *run, void *workspace, size_t bytes)
 {
     ag_status status = AG_OK;

@@ -1,5 +1,5 @@
-/* The command line of forward, grad, jvp and hvp. A command takes the tensors that its maps read; what
- * belongs to other maps is an unknown option to it. */
+/* The command line of forward, grad, jvp and hvp. A command accepts the tensors that its maps read; those of
+ * other maps are unknown options. */
 #include "files.h"
 
 #include "options.h"
@@ -61,7 +61,7 @@ static size_t add_inputs(struct run *run, struct option *options)
     return count;
 }
 
-/* "A,B": each part is read as its own option of the same name. */
+/* Reads "A,B": each part is read as an option of the same name. */
 static int read_pair(const struct run *run, const char *text, const struct option *first,
                      const struct option *second)
 {
@@ -129,7 +129,7 @@ static int check_required(const struct run *run)
     return 0;
 }
 
-/* A tangent, or the buckets, of something that is not there. */
+/* Refuses a tangent, or buckets, of something that is not given. */
 static int check_partners(const struct run *run)
 {
     for (int n = 0; n < FAMILY_VARIABLES; n++) {

@@ -1,5 +1,5 @@
 /* Derives the problem from the shapes of the inputs, then checks every input against it. An array in a file has its
- * axes in this order; leading ones may be missing:
+ * axes in this order; leading axes may be missing:
  *
  *     q k v o and theirs    [batch, heads, n, channel], packed [total, heads, channel]; 2 to 4 axes, the same in all
  *     lse mu and theirs     the same without the channel
@@ -36,7 +36,7 @@ static int check_axes(const struct run *run, enum tensor t, int min, int max)
     return EXIT_PASS;
 }
 
-/* The number of axes of every input from which the problem is made. */
+/* Checks the number of axes of every input that the problem is derived from. */
 static int check_ranks(const struct run *run)
 {
     int status = check_axes(run, T_Q, is_packed(run) ? 3 : 2, is_packed(run) ? 3 : 4);
@@ -55,7 +55,7 @@ static int check_ranks(const struct run *run)
     return status == EXIT_PASS ? check_axes(run, T_TABLE, 1, 2) : status;
 }
 
-/* The last axes of the array, 1 for those left out. */
+/* Sets size to the last axes of the array, with 1 for missing ones. */
 static void four_axes(const ag_io_array *array, int64_t size[4])
 {
     for (int axis = 0; axis < 4; axis++) {
@@ -113,7 +113,7 @@ static int take_table(struct run *run)
     return EXIT_PASS;
 }
 
-/* Bias, table and sink share a number format, which may be wider than the inputs'. */
+/* Bias, table and sink have one dtype, which may be wider than that of q, k and v. */
 static void take_features(struct run *run)
 {
     static const enum tensor aux[] = {T_SINK, T_TABLE, T_BIAS};
@@ -149,7 +149,7 @@ static void take_constants(struct run *run)
     }
 }
 
-/* Every dtype that the problem takes from a file is one of attngrad.h's floats; a mask has bytes. */
+/* Every dtype that the problem takes from a file must be a float of attngrad.h; a mask must be bytes. */
 static int check_dtypes(const struct run *run)
 {
     static const enum tensor floats[] = {T_Q, T_BIAS, T_TABLE, T_SINK};
@@ -181,7 +181,7 @@ static int make_plan(struct run *run)
 
 /* ---- The arrays of the problem in files ---- */
 
-/* The last ndim of the four axes; a packed array's heads come after its rows. */
+/* Sets the shape to the last ndim of the four axes; in a packed array the heads come after the rows. */
 static void set_shape(ag_io_array *array, const int64_t size[4], int ndim)
 {
     array->ndim = ndim;
@@ -225,7 +225,7 @@ void run_describe(const ag_io_array *array, char *text, size_t size)
     }
 }
 
-/* Each axis of bias and mask is full or 1. */
+/* Each axis of bias and mask must be full or 1. */
 static int check_broadcast(const struct run *run, enum tensor t)
 {
     const ag_problem *p = &run->problem;

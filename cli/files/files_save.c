@@ -1,5 +1,5 @@
-/* The results' files. All are written beside their places before the first is put there; a signal that
- * would end the program ends the writing first, so that no temporary file stays. */
+/* Writes the results. All files are written to temporary files before the first is put in place; a signal
+ * that would end the program first ends the writing, so that no temporary file is left. */
 #include "files.h"
 
 #include "folders.h"
@@ -20,7 +20,7 @@ static int is_stopped(void *ctx)
 struct results {
     ag_io_array arrays[T_COUNT];
     int64_t count;
-    bool one_file; /* bf16, which .npy does not have */
+    bool one_file; /* for bf16, which .npy does not have */
 };
 
 static void list_results(const struct run *run, struct results *results)

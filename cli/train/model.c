@@ -30,7 +30,7 @@ static void add_view(struct model *m, int64_t rows, int64_t cols, const char *fo
     m->count += view->count;
 }
 
-/* Norm, shift, weights, table: the order that the passes know. */
+/* Adds norm, shift, weights and table, in the order that model_layer_at describes. */
 static void add_layer(struct model *m, int64_t l)
 {
     const int64_t before = m->count;
@@ -69,7 +69,7 @@ static void add_param(struct model *m, int64_t offset, int64_t count, uint32_t f
     p->copy = copy;
 }
 
-/* Gains, shifts and tables are not pulled towards zero. */
+/* Gains, shifts and tables have no weight decay. */
 static void add_params(struct model *m)
 {
     const int64_t width = m->shape.width, table = m->shape.heads * (m->reach + 1);
@@ -90,7 +90,8 @@ static void add_params(struct model *m)
     add_param(m, at + width, width * MODEL_BYTES, 0, NULL);
 }
 
-/* Uniform with this standard deviation: no library's logarithm, so the same on every platform. */
+/* Uniform random numbers with this standard deviation. Unlike normal ones they need no logarithm of the C
+ * library, so that they are the same on every platform. */
 static void fill(float *to, int64_t count, double deviation, uint64_t seed, uint64_t stream)
 {
     struct rng r;
@@ -107,7 +108,8 @@ static void fill_ones(float *to, int64_t count)
     }
 }
 
-/* From near 0 to near 1: the first channels of a key start with its own byte, the last with the one before. */
+/* A ramp from near 0 to near 1: in the first channels a key starts as that of its own byte, in the last as
+ * that of the byte before. */
 static void fill_ramp(float *to, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {
@@ -115,8 +117,8 @@ static void fill_ramp(float *to, int64_t count)
     }
 }
 
-/* A step of the optimiser starts from moments that are zero. The output starts small: the first loss is
- * close to log 256. */
+/* The optimiser's moments start at zero. The output weights start small, so that the first loss is close to
+ * log 256. */
 void model_init(struct model *m, uint64_t seed)
 {
     const int64_t width = m->shape.width;
@@ -147,7 +149,7 @@ void model_refresh(struct model *m)
 
 /* ---- Memory ---- */
 
-/* Distance d = 0 .. reach before a key has column d; later keys are hidden and share column 0. */
+/* A key at distance d = 0 .. reach before the query uses column d; later keys are hidden and share column 0. */
 void model_attention(const struct model *m, ag_problem *p, int32_t buckets[2 * MODEL_REACH + 1])
 {
     const struct model_shape *s = &m->shape;
@@ -252,7 +254,7 @@ ag_status model_plan(struct model *m, const struct model_shape *shape, int64_t t
     return status;
 }
 
-/* What grows with the sizes; the arrays below that have one number a row are left out. */
+/* Counts what grows with the sizes, without the arrays that have only one number per row. */
 double model_bytes(const struct model *m)
 {
     const double layers = (double)m->shape.layers, narrow = (double)ag_dtype_size(m->shape.dtype);

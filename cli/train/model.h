@@ -8,11 +8,11 @@
  *     logits = norm(X_layers) output              output [width, 256]
  *     loss = mean cross-entropy over the rows that have a target
  *
- * The keys see also the byte before theirs, so that one layer can look up what followed an earlier occurrence of
- * the current byte. Distances beyond MODEL_REACH share a bias, so that sequences may be of any length. Weights, their gradients, the
- * residual stream X, norms and output are float32; the attention layers, with their activations and the
- * cotangents of their outputs, have the model's dtype, rounded from the float32 weights. Sees public headers
- * only. */
+ * Keys depend also on the byte before theirs, so that one layer can look up what followed an earlier occurrence
+ * of the current byte. Distances beyond MODEL_REACH share a bias, so that sequences may have any length. Weights,
+ * their gradients, the residual stream X, norms and output are float32; the attention layers, with their
+ * activations and the cotangents of their outputs, have the model's dtype and use weights that are rounded from
+ * float32. Includes public headers only. */
 #ifndef ATTNGRAD_CLI_MODEL_H
 #define ATTNGRAD_CLI_MODEL_H
 
@@ -37,24 +37,24 @@ struct model_view {
 struct model {
     struct model_shape shape;
     int64_t rows;    /* batch * context */
-    int64_t reach;   /* distances that have a bias of their own */
-    ag_layer *layer; /* all layers have one shape, so one object serves them */
+    int64_t reach;   /* largest distance that has its own bias */
+    ag_layer *layer; /* one object for all layers, as they have the same shape */
     struct thread_pool *pool;
     ag_exec exec;
 
-    int64_t count; /* of all parameters */
+    int64_t count; /* number of all parameters */
     float *value, *grad, *moment1, *moment2;
     struct model_view *views;
     int64_t n_views;
-    ag_param *params; /* for the optimiser: the blocks in coarse parts */
+    ag_param *params; /* for the optimiser: the block of parameters in a few parts */
     int64_t n_params;
-    int64_t layer_count; /* parameters of a layer: norm, shift, weights, table */
+    int64_t layer_count; /* number of parameters of a layer: norm, shift, weights, table */
     char *copy;          /* [layers][weights] in dtype; NULL if that is float32 */
 
     float *stream;         /* [layers + 1][rows][width]: X */
     float *norm_r;         /* [layers][rows] */
     char *normed, *keyed;  /* [layers][rows][width] in dtype: N, M */
-    char *saved, *d_saved; /* the layers' own: one for each, one for all */
+    char *saved, *d_saved; /* buffers of the layers: saved one per layer, d_saved one for all */
     char *y;               /* [rows][width] in dtype: a layer's output, and its cotangent */
     float *row_buffer[3];  /* [rows][width] */
     float *d_stream;       /* [rows][width] */
@@ -62,18 +62,19 @@ struct model {
     char *workspace;
     size_t saved_bytes, d_saved_bytes, workspace_bytes;
 
-    int64_t picked;                  /* rows that have a target */
-    int64_t *pick;                   /* [picked] */
-    int16_t *targets;                /* [picked] */
-    float *pick_x, *pick_y, *pick_r; /* the last norm's */
-    float *logits;                   /* [picked][256]; probabilities after forward */
-    float *transposed;               /* [256][width]: output */
+    int64_t picked;   /* number of rows that have a target */
+    int64_t *pick;    /* [picked] */
+    int16_t *targets; /* [picked] */
+    float *pick_x, *pick_y,
+        *pick_r;       /* input, output and 1 / root mean square of the last norm, for these rows */
+    float *logits;     /* [picked][256]; probabilities after forward */
+    float *transposed; /* [256][width]: output */
     double *losses;
     int64_t *best;
 };
 
-/* A model takes its memory in two steps: plan finds its views and sizes, in little memory; allocate does the
- * rest, about model_bytes of it. create is both. On failure ag_last_message() says why, and there is nothing
+/* A model is made in two steps: plan finds its views and sizes and needs little memory; allocate allocates
+ * the rest, about model_bytes. create does both. On failure ag_last_message() says why, and there is nothing
  * to destroy. */
 ag_status model_plan(struct model *m, const struct model_shape *shape, int64_t threads);
 double model_bytes(const struct model *m);
@@ -82,7 +83,7 @@ ag_status model_create(struct model *m, const struct model_shape *shape, int64_t
 void model_destroy(struct model *m);
 
 void model_init(struct model *m, uint64_t seed);
-void model_refresh(struct model *m); /* after the values changed by another way than a step */
+void model_refresh(struct model *m); /* call it after the values changed otherwise than by a step */
 
 struct model_batch {
     unsigned char *tokens;  /* [batch][context] */
@@ -92,19 +93,20 @@ struct model_batch {
 
 struct model_score {
     double loss;            /* mean over the targets */
-    int64_t targets, right; /* how many; how many had the largest logit */
+    int64_t targets, right; /* number of targets; of those that had the largest logit */
 };
 
 ag_status model_forward(struct model *m, const struct model_batch *batch, struct model_score *score);
 
-/* Parts of it, for who computes the stream by other means. model_attention: the problem of the layers, whose table
- * points to buckets. model_layer_at: where layer l's norm begins in the block of parameters; after it its shift,
- * weights and table; l = layers: the last norm and the output. model_output: from the rows picked to the score. */
+/* Parts of model_forward, for code that computes the stream in another way. model_attention: the problem of
+ * the layers; it points to buckets. model_layer_at: where the norm of layer l begins in the block of
+ * parameters, followed by its shift, weights and table; l = layers: the last norm and the output.
+ * model_output: from the picked rows to the score. */
 void model_attention(const struct model *m, ag_problem *p, int32_t buckets[2 * MODEL_REACH + 1]);
 int64_t model_layer_at(const struct model *m, int64_t l);
 void model_output(struct model *m, struct model_score *score);
 
-/* The gradients of loss_scale times the loss, of the batch that forward was just called with. */
+/* Computes the gradients of loss_scale times the loss, for the batch of the last model_forward. */
 ag_status model_backward(struct model *m, const struct model_batch *batch, double loss_scale);
 
 #endif

@@ -64,7 +64,7 @@ void model_cache_destroy(struct model_cache *c)
 
 /* ---- One row ---- */
 
-/* to = from W of layer l, in float32. */
+/* to = from W of layer l, in float32; `which` names W. */
 static void multiply(const struct model_cache *c, const struct model *m, int64_t l, int which,
                      const float *from, float *to)
 {
@@ -105,7 +105,7 @@ static void make_inputs(struct model_cache *c, const struct model *m, int64_t l)
     round_row(c, m, c->row[1]);
 }
 
-/* A row, or rows from it on, with the heads side by side. */
+/* A view of one row or of several, with the heads side by side. */
 static ag_tensor view(const struct model *m, const void *row)
 {
     const int64_t width = m->shape.width;

@@ -11,7 +11,7 @@ struct model_cache {
     ag_plan *plan;  /* one query against the context */
     char *workspace;
     size_t workspace_bytes;
-    float *weights; /* of the layers, as their dtype has them; NULL: the model's own */
+    float *weights; /* weights of the layers, rounded to their dtype; NULL: the model's own */
     char *k, *v;    /* [layers][context][width] in dtype */
     float *normed;  /* [layers][2][width]: N of the byte before and of this one */
     float *x;       /* [width]: the residual stream of the last byte */
@@ -19,14 +19,15 @@ struct model_cache {
     char *q, *o;    /* [width] in dtype */
 };
 
-/* For this model, whose weights do not change meanwhile. On failure ag_last_message() says why. */
+/* Makes a cache for this model, whose weights must not change as long as the cache is used. On failure
+ * ag_last_message() says why. */
 ag_status model_cache_create(struct model_cache *c, const struct model *m, int64_t threads);
 void model_cache_destroy(struct model_cache *c);
 
-/* One more byte; there must be room. length = 0 begins anew. */
+/* Adds one byte; length must be below the context. Set length = 0 to start again. */
 ag_status model_cache_add(struct model_cache *c, struct model *m, unsigned char byte);
 
-/* The probabilities of the byte that follows the last one added, in m->logits. */
+/* Computes, in m->logits, the probabilities of the byte after the last one added. */
 void model_cache_predict(const struct model_cache *c, struct model *m);
 
 #endif

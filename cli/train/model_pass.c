@@ -1,5 +1,5 @@
-/* The model's forward and backward pass: the lines of model.h, each backward step beside the line that it
- * differentiates. */
+/* The forward and backward pass of the model: the lines of model.h; each backward step quotes the line that
+ * it differentiates. */
 #include "model.h"
 
 #include "model_rows.h"
@@ -68,7 +68,7 @@ static struct entropy entropy_of(const struct model *m)
                             .best = m->best};
 }
 
-/* What both maps of layer l take. */
+/* The arguments of both maps of layer l. */
 static ag_layer_args layer_args(const struct model *m, const ag_args *attention, int64_t l)
 {
     const int64_t weights = model_layer_at(m, l) + 2 * m->shape.width, count = ag_layer_size(m->layer);
@@ -189,8 +189,8 @@ ag_status model_forward(struct model *m, const struct model_batch *batch, struct
 
 /* ---- Backward ---- */
 
-/* Of logits = norm(X) output: doutput = norm(X)^T dlogits, dnorm = dlogits output^T, and dX of the rows that
- * were picked. */
+/* Backward of logits = norm(X) output: doutput = norm(X)^T dlogits, dnorm = dlogits output^T, and dX of the
+ * picked rows. */
 static void backward_output(struct model *m, double loss_scale)
 {
     const int64_t width = m->shape.width, at = model_layer_at(m, m->shape.layers) + width;
@@ -210,7 +210,7 @@ static void backward_output(struct model *m, double loss_scale)
     rows_multiply(m->pool, &d_norm);
     struct norm norm = last_norm(m);
     norm.dy = m->row_buffer[0];
-    norm.dx = m->pick_y; /* which was read for the last time above */
+    norm.dx = m->pick_y; /* no longer needed from here on */
     memset(norm.dx, 0, (size_t)(m->picked * width) * sizeof(float));
     rows_norm_backward(m->pool, &norm);
     memset(m->d_stream, 0, (size_t)numbers_of(m) * sizeof(float));
@@ -219,8 +219,8 @@ static void backward_output(struct model *m, double loss_scale)
     }
 }
 
-/* Of N and M: what the layer gave back for its three inputs goes through the shift and the norm to dX_l, to
- * which dX_{l+1} has already come along the residual. */
+/* Backward of N and M: the gradients of the layer's three inputs go through the shift and the norm to dX_l,
+ * which already has dX_{l+1} from the residual connection. */
 static void backward_inputs(struct model *m, int64_t l)
 {
     const int64_t numbers = numbers_of(m);
@@ -241,7 +241,7 @@ static void backward_inputs(struct model *m, int64_t l)
     rows_norm_backward(m->pool, &norm);
 }
 
-/* Of X_{l+1} = X_l + attention_l(N, M, N) */
+/* Backward of X_{l+1} = X_l + attention_l(N, M, N). */
 static ag_status backward_layer(struct model *m, const struct model_batch *batch, int64_t l)
 {
     const ag_args attention = attention_args(m, batch, l);
@@ -256,7 +256,7 @@ static ag_status backward_layer(struct model *m, const struct model_batch *batch
     return status;
 }
 
-/* Of X_0 = embedding[token]: each row goes to its token. */
+/* Backward of X_0 = embedding[token]: each row is added to that of its token. */
 static void backward_embedding(struct model *m, const unsigned char *tokens)
 {
     const int64_t width = m->shape.width;

@@ -5,23 +5,23 @@
 #include <stdbool.h>
 #include <string.h>
 
-enum { ROWS_A_TASK = 32 };
+enum { ROWS_PER_TASK = 32 };
 static const float norm_epsilon = 1e-6F;
 
 int64_t rows_tasks(int64_t rows)
 {
-    return (rows + ROWS_A_TASK - 1) / ROWS_A_TASK;
+    return (rows + ROWS_PER_TASK - 1) / ROWS_PER_TASK;
 }
 
 static int64_t end_of(int64_t task, int64_t rows)
 {
-    const int64_t end = (task + 1) * ROWS_A_TASK;
+    const int64_t end = (task + 1) * ROWS_PER_TASK;
     return end < rows ? end : rows;
 }
 
 /* ---- Products ---- */
 
-/* Rows of b times numbers of a are added to a row of c: four rows of b at once, in this order. */
+/* Adds rows of b times numbers of a to a row of c: four rows of b at a time, in this order. */
 static void multiply_row(const struct product *x, int64_t i)
 {
     float *c = x->c + i * x->n;
@@ -46,7 +46,7 @@ static void multiply_row(const struct product *x, int64_t i)
 static void multiply_task(void *arg, int64_t task)
 {
     const struct product *x = arg;
-    for (int64_t i = task * ROWS_A_TASK; i < end_of(task, x->m); i++) {
+    for (int64_t i = task * ROWS_PER_TASK; i < end_of(task, x->m); i++) {
         multiply_row(x, i);
     }
 }
@@ -57,7 +57,7 @@ void rows_multiply(struct thread_pool *pool, const struct product *x)
     pool_run(pool, rows_tasks(x->m), multiply_task, &mine);
 }
 
-/* The tasks' partial sums over rows, in the order of the tasks. */
+/* Adds up the tasks' partial sums over rows, in the order of the tasks. */
 static void sum_partial(float *to, const float *partial, int64_t rows, int64_t width)
 {
     memset(to, 0, (size_t)width * sizeof *to);
@@ -73,7 +73,7 @@ static void sum_partial(float *to, const float *partial, int64_t rows, int64_t w
 static void norm_task(void *arg, int64_t task)
 {
     const struct norm *n = arg;
-    for (int64_t i = task * ROWS_A_TASK; i < end_of(task, n->rows); i++) {
+    for (int64_t i = task * ROWS_PER_TASK; i < end_of(task, n->rows); i++) {
         const float *x = n->x + i * n->width;
         float *y = n->y + i * n->width;
         float sum = 0;
@@ -93,13 +93,13 @@ void rows_norm(struct thread_pool *pool, const struct norm *x)
     pool_run(pool, rows_tasks(x->rows), norm_task, &mine);
 }
 
-/* With u = gain o dy: dx += r u - r^3 x <u, x> / width; dgain = sum of the rows of dy o x r. */
+/* With u = gain o dy: dx += r u - r^3 x <u, x> / width; dgain = sum over the rows of dy o x r. */
 static void norm_backward_task(void *arg, int64_t task)
 {
     const struct norm *n = arg;
     float *dgain = n->partial + task * n->width;
     memset(dgain, 0, (size_t)n->width * sizeof *dgain);
-    for (int64_t i = task * ROWS_A_TASK; i < end_of(task, n->rows); i++) {
+    for (int64_t i = task * ROWS_PER_TASK; i < end_of(task, n->rows); i++) {
         const float *x = n->x + i * n->width, *dy = n->dy + i * n->width;
         float *dx = n->dx + i * n->width;
         const float r = n->r[i];
@@ -128,7 +128,7 @@ static void shift_task(void *arg, int64_t task)
 {
     const struct shift *x = arg;
     const int64_t width = x->width;
-    for (int64_t i = task * ROWS_A_TASK; i < end_of(task, x->rows); i++) {
+    for (int64_t i = task * ROWS_PER_TASK; i < end_of(task, x->rows); i++) {
         const float *n = x->n + i * width;
         float *m = x->m + i * width;
         const bool first = i % x->context == 0;
@@ -145,14 +145,14 @@ void rows_shift(struct thread_pool *pool, const struct shift *x)
     pool_run(pool, rows_tasks(x->rows), shift_task, &mine);
 }
 
-/* dN += (1 - shift) o dM + shift o dM of the next row; dshift = sum of the rows of dM o (N' - N). */
+/* dN += (1 - shift) o dM + shift o dM of the next row; dshift = sum over the rows of dM o (N' - N). */
 static void shift_backward_task(void *arg, int64_t task)
 {
     const struct shift *x = arg;
     const int64_t width = x->width;
     float *dshift = x->partial + task * width;
     memset(dshift, 0, (size_t)width * sizeof *dshift);
-    for (int64_t i = task * ROWS_A_TASK; i < end_of(task, x->rows); i++) {
+    for (int64_t i = task * ROWS_PER_TASK; i < end_of(task, x->rows); i++) {
         const float *n = x->n + i * width, *dm = x->dm + i * width;
         float *dn = x->dn + i * width;
         const bool first = i % x->context == 0, last = (i + 1) % x->context == 0;
@@ -176,7 +176,7 @@ void rows_shift_backward(struct thread_pool *pool, const struct shift *x)
 static void entropy_task(void *arg, int64_t task)
 {
     const struct entropy *x = arg;
-    for (int64_t i = task * ROWS_A_TASK; i < end_of(task, x->rows); i++) {
+    for (int64_t i = task * ROWS_PER_TASK; i < end_of(task, x->rows); i++) {
         float *z = x->logits + i * x->classes;
         int64_t best = 0;
         for (int64_t v = 1; v < x->classes; v++) {
@@ -212,7 +212,7 @@ static void entropy_backward_task(void *arg, int64_t task)
 {
     const struct entropy_backward *job = arg;
     const struct entropy *x = job->x;
-    for (int64_t i = task * ROWS_A_TASK; i < end_of(task, x->rows); i++) {
+    for (int64_t i = task * ROWS_PER_TASK; i < end_of(task, x->rows); i++) {
         float *p = x->logits + i * x->classes;
         p[x->targets[i]] -= 1;
         for (int64_t v = 0; v < x->classes; v++) {

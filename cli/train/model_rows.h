@@ -1,6 +1,6 @@
-/* The model's own arithmetic, beside its attention layers: matrix products, norm, shift, cross-entropy. Plain
- * loops in float32 over rows. Work is divided by the shapes alone and each number is summed by one task in a fixed
- * order: the same bits for any number of threads. */
+/* The arithmetic of the model outside its attention layers: matrix products, norm, shift, cross-entropy.
+ * Plain loops in float32 over rows. The shapes alone determine how work is divided, and each number is summed
+ * by one task in a fixed order: the same bits for any number of threads. */
 #ifndef ATTNGRAD_CLI_MODEL_ROWS_H
 #define ATTNGRAD_CLI_MODEL_ROWS_H
 
@@ -19,9 +19,9 @@ struct norm {
     int64_t rows, width;
     const float *x, *gain;
     float *y, *r;
-    const float *dy; /* backward: */
-    float *dx;       /* is added to */
-    float *dgain;    /* is written */
+    const float *dy; /* this and the rest: for backward only */
+    float *dx;       /* added to */
+    float *dgain;    /* written */
     float *partial;  /* [rows_tasks(rows)][width]: scratch */
 };
 int64_t rows_tasks(int64_t rows);
@@ -30,13 +30,13 @@ void rows_norm_backward(struct thread_pool *pool, const struct norm *x);
 
 /* M = (1 - shift) o N + shift o N', with N' the row before, zero at the beginning of a sequence. */
 struct shift {
-    int64_t rows, width, context; /* rows of a sequence */
+    int64_t rows, width, context; /* context: rows of a sequence */
     const float *n, *shift;
     float *m;
-    const float *dm; /* backward: */
-    float *dn;       /* is added to */
-    float *dshift;   /* is written */
-    float *partial;  /* as the norm's */
+    const float *dm; /* this and the rest: for backward only */
+    float *dn;       /* added to */
+    float *dshift;   /* written */
+    float *partial;  /* like that of the norm */
 };
 void rows_shift(struct thread_pool *pool, const struct shift *x);
 void rows_shift_backward(struct thread_pool *pool, const struct shift *x);

@@ -1,5 +1,5 @@
-/* The drawing of plot.h. A curve of more steps than the picture has columns is drawn column by column, each
- * from its lowest to its highest loss, so that no peak is lost. */
+/* The plot of plot.h. A curve of more steps than the plot has columns is drawn column by column, each from
+ * its lowest to its highest loss, so that no peak is lost. */
 #define _XOPEN_SOURCE 700
 #include "plot.h"
 
@@ -15,7 +15,7 @@ struct plot {
     FILE *file;
     const float *losses;
     int64_t count;
-    double most_step, max_loss; /* ends of the axes */
+    double max_step, max_loss; /* ends of the axes */
     double step_tick, loss_tick;
 };
 
@@ -29,7 +29,7 @@ static double tick_of(double range)
 
 static double x_of(const struct plot *p, double step)
 {
-    return LEFT + INNER_WIDTH * step / p->most_step;
+    return LEFT + INNER_WIDTH * step / p->max_step;
 }
 
 static double y_of(const struct plot *p, double loss)
@@ -47,8 +47,8 @@ static void set_axes(struct plot *p)
             max = p->losses[i];
         }
     }
-    p->most_step = p->count > 1 ? (double)p->count : 1;
-    p->step_tick = tick_of(p->most_step);
+    p->max_step = p->count > 1 ? (double)p->count : 1;
+    p->step_tick = tick_of(p->max_step);
     p->loss_tick = tick_of(max > 0 ? max : 1);
     p->max_loss = p->loss_tick * ceil((max > 0 ? max : 1) / p->loss_tick);
 }
@@ -74,7 +74,7 @@ static void draw_axes(const struct plot *p)
                 WIDTH - RIGHT, y);
         fprintf(f, "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%g</text>\n", LEFT - 8, y + 4, loss);
     }
-    for (double step = 0; step <= p->most_step * (1 + 1e-9); step += p->step_tick) {
+    for (double step = 0; step <= p->max_step * (1 + 1e-9); step += p->step_tick) {
         const double x = x_of(p, step);
         fprintf(f, "<line x1=\"%.1f\" y1=\"%d\" x2=\"%.1f\" y2=\"%d\" stroke=\"#555\"/>\n", x,
                 HEIGHT - BOTTOM, x, HEIGHT - BOTTOM + 5);
@@ -89,7 +89,7 @@ static void draw_axes(const struct plot *p)
             TOP + INNER_HEIGHT / 2);
 }
 
-/* The lowest and the highest loss of each column of the picture, in the order of the steps. */
+/* Draws the lowest and the highest loss of each column, in the order of the steps. */
 static void draw_every_step(const struct plot *p)
 {
     const int64_t columns = p->count < INNER_WIDTH ? p->count : INNER_WIDTH;
@@ -114,7 +114,7 @@ static void draw_every_step(const struct plot *p)
     fputs("\"/>\n", p->file);
 }
 
-/* A mean that forgets: of about the last 1 / MEAN_SHARE of the curve. */
+/* Draws an exponential moving mean over about the last 1 / MEAN_SHARE of the curve. */
 static void draw_mean(const struct plot *p)
 {
     const double memory = fmax(1, (double)p->count / MEAN_SHARE);

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Text of *size bytes, to be freed; NULL: no memory. */
+/* Returns text of *size bytes, to be freed; NULL if there is no memory. */
 char *plot_losses(const char *title, const float *losses, int64_t count, size_t *size);
 
 #endif

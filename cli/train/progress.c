@@ -18,10 +18,10 @@ void progress_begin(struct progress *p)
     p->seen = 0;
 }
 
-/* A plain mean over the first values, then one that forgets. */
+/* A plain mean over the first values, then an exponential moving mean. */
 static void add_values(struct progress *p, struct progress_values now)
 {
-    /* What is not finite would stay in a mean that is never begun again. */
+    /* The mean starts again after a value that is not finite, which would stay in it for ever. */
     p->seen = p->terminal && !isfinite(p->loss) ? 1 : p->seen + 1;
     if (p->seen == 1) {
         p->loss = p->right = 0;
@@ -41,7 +41,7 @@ static void print_values(const struct progress *p, int64_t step, double elapsed,
     const double done = (double)(step - p->first), seconds = elapsed > 1e-9 ? elapsed : 1e-9;
     char right[32] = "", left[32];
     if (!isnan(p->right)) {
-        /* lines stand below each other, a bar does not */
+        /* padded, as lines are printed below each other; a bar needs no padding */
         snprintf(right, sizeof right, "  recall %*.1f%%", p->terminal ? 0 : 5, 100 * p->right);
     }
     bar_time((double)(p->steps - step) * seconds / done, left, sizeof left);

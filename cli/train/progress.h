@@ -1,5 +1,5 @@
-/* How a long run is shown on standard error: one line that is drawn again and again if that is a terminal,
- * else a plain line every so many steps. */
+/* Shows a long run on standard error: one line that is redrawn if that is a terminal, else a plain line every
+ * so many steps. */
 #ifndef ATTNGRAD_CLI_PROGRESS_H
 #define ATTNGRAD_CLI_PROGRESS_H
 
@@ -9,19 +9,19 @@
 struct progress {
     int64_t first, steps; /* this run's first step, and the step at which it ends */
     int64_t log_every;
-    int64_t tokens; /* of a step */
+    int64_t tokens; /* tokens per step */
     bool terminal;
     double started, drawn; /* seconds */
-    double loss, right;    /* mean over the steps since the last line; on a terminal of the last 50 or so */
-    int64_t seen;          /* steps in these means */
+    double loss, right; /* means over the steps since the last line; on a terminal over about the last 50 */
+    int64_t seen;       /* steps in these means */
 };
 
-/* right: the share of right answers, NaN: not shown. */
+/* right: the fraction of right answers; NaN: not shown. */
 struct progress_values {
     double loss, right;
 };
 
-double progress_loss(double loss); /* which prints as nan, never as -nan */
+double progress_loss(double loss); /* returns a loss that prints as nan, never as -nan */
 
 void progress_begin(struct progress *p);
 void progress_step(struct progress *p, int64_t step, struct progress_values now); /* `step` steps are done */

@@ -1,7 +1,7 @@
-/* `attngrad sample`: a checkpoint's model continues a prompt, byte by byte. Positions are relative, so that
- * the context is a window that slides over all that was written. As long as all of it is in the window, keys and
- * values are cached (model_cache.h); once the window slides, its first byte changes with every step, and as every row
- * depends on it, all are computed anew. */
+/* `attngrad sample`: continues a prompt with the model of a checkpoint, byte by byte. Positions are relative,
+ * so the context is a window that slides over the text. As long as all of the text is in the window, keys and
+ * values are cached (model_cache.h). Once the window slides, its first byte changes with every step; every
+ * row depends on it, so all rows are computed again. */
 #define _XOPEN_SOURCE 700
 #include "check/arrays.h"
 #include "bar.h"
@@ -75,7 +75,7 @@ static int read_options(struct sample *s, int argc, char **argv)
     return 0;
 }
 
-/* A byte with probability proportional to p^(1 / temperature). */
+/* Returns a byte with probability proportional to p^(1 / temperature). */
 static unsigned char choose(const float *p, double temperature, struct rng *r)
 {
     double weights[MODEL_BYTES], sum = 0;
@@ -94,11 +94,11 @@ static unsigned char choose(const float *p, double temperature, struct rng *r)
             return (unsigned char)v;
         }
     }
-    return (unsigned char)best; /* rounding left the sum below 1 */
+    return (unsigned char)best; /* reached only if rounding made the sum of the weights smaller */
 }
 
-/* What a continuation is written with. */
-struct pen {
+/* What writing one continuation needs. */
+struct writer {
     struct model *model;
     struct model_cache cache;
     struct model_batch batch;
@@ -106,33 +106,34 @@ struct pen {
     struct counter counter;
 };
 
-/* The last bytes of text[length], as many as the window has; the next is the only row with a target. */
-static ag_status predict_window(struct pen *pen, int64_t length)
+/* Predicts the byte after text[length] from the last bytes that fit in the window; the last row is the only
+ * one with a target. */
+static ag_status predict_window(struct writer *writer, int64_t length)
 {
-    const int64_t context = pen->model->shape.context;
+    const int64_t context = writer->model->shape.context;
     struct model_score score;
-    memcpy(pen->batch.tokens, pen->text + length - context, (size_t)context);
+    memcpy(writer->batch.tokens, writer->text + length - context, (size_t)context);
     for (int64_t i = 0; i < context; i++) {
-        pen->batch.targets[i] = i == context - 1 ? 0 : -1;
+        writer->batch.targets[i] = i == context - 1 ? 0 : -1;
     }
-    return model_forward(pen->model, &pen->batch, &score);
+    return model_forward(writer->model, &writer->batch, &score);
 }
 
-/* The probabilities of the byte that follows text[length], in the first row of the logits. */
-static ag_status predict(struct pen *pen, int64_t length)
+/* Computes the probabilities of the byte after text[length], in the first row of the logits. */
+static ag_status predict(struct writer *writer, int64_t length)
 {
     ag_status status = AG_OK;
-    if (length > pen->model->shape.context) {
-        return predict_window(pen, length);
+    if (length > writer->model->shape.context) {
+        return predict_window(writer, length);
     }
-    while (pen->cache.length < length && status == AG_OK) {
-        status = model_cache_add(&pen->cache, pen->model, pen->text[pen->cache.length]);
+    while (writer->cache.length < length && status == AG_OK) {
+        status = model_cache_add(&writer->cache, writer->model, writer->text[writer->cache.length]);
     }
-    model_cache_predict(&pen->cache, pen->model);
+    model_cache_predict(&writer->cache, writer->model);
     return status;
 }
 
-/* A terminal gets no control characters but line ends and tabs. */
+/* Prints text; on a terminal without control characters except line ends and tabs. */
 static void print_text(const unsigned char *text, int64_t length)
 {
     const bool terminal = isatty(STDOUT_FILENO) != 0;
@@ -143,41 +144,41 @@ static void print_text(const unsigned char *text, int64_t length)
     putchar('\n');
 }
 
-static ag_status write_one(const struct sample *s, struct pen *pen, int64_t number)
+static ag_status write_one(const struct sample *s, struct writer *writer, int64_t number)
 {
     const int64_t prompt = (int64_t)strlen(s->prompt);
     ag_status status = AG_OK;
     struct rng r;
     agc_rng_init(&r, s->seed, (uint64_t)number);
-    memcpy(pen->text, s->prompt, (size_t)prompt);
-    pen->cache.length = 0;
+    memcpy(writer->text, s->prompt, (size_t)prompt);
+    writer->cache.length = 0;
     for (int64_t n = prompt; n < prompt + s->length && status == AG_OK; n++) {
-        status = predict(pen, n);
-        pen->text[n] = choose(pen->model->logits, s->temperature, &r);
-        counter_step(&pen->counter, number * s->length + n - prompt + 1);
+        status = predict(writer, n);
+        writer->text[n] = choose(writer->model->logits, s->temperature, &r);
+        counter_step(&writer->counter, number * s->length + n - prompt + 1);
     }
-    counter_clear(&pen->counter);
+    counter_clear(&writer->counter);
     if (status == AG_OK) {
-        print_text(pen->text, prompt + s->length);
+        print_text(writer->text, prompt + s->length);
     }
     return status;
 }
 
 static int write_all(const struct sample *s, struct model *model)
 {
-    struct pen pen = {.model = model};
-    ag_status status = model_cache_create(&pen.cache, model, s->threads);
-    counter_begin(&pen.counter, s->count * s->length);
-    pen.text = agc_arrays_alloc((int64_t)strlen(s->prompt) + s->length, 1);
-    pen.batch.tokens = agc_arrays_alloc(model->rows, sizeof *pen.batch.tokens);
-    pen.batch.targets = agc_arrays_alloc(model->rows, sizeof *pen.batch.targets);
+    struct writer writer = {.model = model};
+    ag_status status = model_cache_create(&writer.cache, model, s->threads);
+    counter_begin(&writer.counter, s->count * s->length);
+    writer.text = agc_arrays_alloc((int64_t)strlen(s->prompt) + s->length, 1);
+    writer.batch.tokens = agc_arrays_alloc(model->rows, sizeof *writer.batch.tokens);
+    writer.batch.targets = agc_arrays_alloc(model->rows, sizeof *writer.batch.targets);
     for (int64_t n = 0; n < s->count && status == AG_OK; n++) {
-        status = write_one(s, &pen, n);
+        status = write_one(s, &writer, n);
     }
-    free(pen.batch.tokens);
-    free(pen.batch.targets);
-    free(pen.text);
-    model_cache_destroy(&pen.cache);
+    free(writer.batch.tokens);
+    free(writer.batch.targets);
+    free(writer.text);
+    model_cache_destroy(&writer.cache);
     return status == AG_OK ? EXIT_PASS : run_error("sample", "%s", ag_last_message());
 }
 

@@ -17,10 +17,10 @@ struct thread_pool {
 
     ag_task task;
     void *arg;
-    int64_t n, next, finished; /* of the loop that runs; n = 0: none */
+    int64_t n, next, finished; /* of the current loop; n = 0: there is none */
 };
 
-/* Does one index, if there is one; the mutex is held at the beginning and at the end. */
+/* Runs one index, if there is one left. The mutex must be held; it is released while the task runs. */
 static bool work_once(struct thread_pool *pool)
 {
     if (pool->next == pool->n) {
@@ -36,7 +36,7 @@ static bool work_once(struct thread_pool *pool)
     return true;
 }
 
-static void *live(void *arg)
+static void *run_worker(void *arg)
 {
     struct thread_pool *pool = arg;
     pthread_mutex_lock(&pool->mutex);
@@ -58,7 +58,7 @@ struct thread_pool *pool_create(int64_t threads)
     pthread_cond_init(&pool->work, NULL);
     pthread_cond_init(&pool->done, NULL);
     while (pool->n_threads < threads - 1 &&
-           pthread_create(&pool->threads[pool->n_threads], NULL, live, pool) == 0) {
+           pthread_create(&pool->threads[pool->n_threads], NULL, run_worker, pool) == 0) {
         pool->n_threads++;
     }
     return pool;

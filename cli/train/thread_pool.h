@@ -7,11 +7,12 @@
 
 struct thread_pool;
 
-/* threads - 1 threads beside the caller; one that cannot be started is done without. */
+/* Starts threads - 1 threads in addition to the caller. A thread that cannot be started is left out. */
 struct thread_pool *pool_create(int64_t threads);
 void pool_destroy(struct thread_pool *pool); /* NULL is allowed */
 
-/* task(arg, index) for each index below n; returns when all are done. Of ag_exec's form: ctx is the pool. */
+/* Runs task(arg, index) for each index below n; returns when all are done. Has the form of ag_exec.run: ctx
+ * is the pool. */
 void pool_run(void *ctx, int64_t n, ag_task task, void *arg);
 
 #endif

@@ -1,4 +1,4 @@
-/* The command train: opens what it needs, runs, closes it again. */
+/* The command train: opens the files, makes the model, runs the loop, closes everything. */
 #include "train.h"
 
 #include "check/arrays.h"
@@ -42,7 +42,7 @@ static const char help[] =
     "exit codes: 0 done, 1 training or output failed, 2 wrong arguments or files;\n"
     "a signal ends it as signals do, after a checkpoint\n";
 
-/* The text must be the one that the checkpoint knows. */
+/* Checks that the text is the one that the checkpoint was trained on. */
 static int check_text(struct train *train, const struct data *data)
 {
     struct settings *s = &train->settings;

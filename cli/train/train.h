@@ -1,10 +1,10 @@
-/* `attngrad train`: the parts of a run, each in a file of its own. What can fail prints what is wrong and
+/* `attngrad train`: the parts of a run, one per file. A function that can fail prints what is wrong and
  * returns the exit code.
  *
  *     train_options      the command line, and whether it agrees with the checkpoint
  *     train_files        checks that its files are different ones, and replaced only if --overwrite says so
  *     train_data         batches from a text or from the recall task
- *     train_checkpoint   all of a run's state in one .safetensors file, and back
+ *     train_checkpoint   writes and reads the state of a run in one .safetensors file
  *     train_model        the model of the options or of a checkpoint, if there is memory for it
  *     train_run          the loop
  *     train              the command */
@@ -37,12 +37,12 @@ struct data {
     uint64_t hash; /* FNV-1a of the bytes */
 };
 
-/* path NULL: the recall task. The context says how long a text must be at least. */
+/* path NULL: the recall task. context: determines how long a text must be at least. */
 int data_open(struct data *data, const char *path, int64_t context);
 void data_close(struct data *data);
 
-/* Fills a batch from seed and number alone. Held out: from the end of the text, which is not trained on;
- * recall draws new sequences for every number. */
+/* Fills a batch from seed and number alone. held_out: from the end of the text, which is not trained on; in
+ * the recall task every number gives new sequences. */
 struct draw {
     uint64_t seed, number;
     bool held_out;
@@ -53,7 +53,7 @@ void data_draw(const struct data *data, const struct model_shape *shape, struct 
 /* ---- State ---- */
 
 struct state {
-    int64_t step; /* steps that were made; also the position of the random numbers */
+    int64_t step; /* number of steps done; also selects the random numbers of the next batch */
     ag_adamw adamw;
     ag_loss_scale scale;
     float *losses; /* [step] */
@@ -61,34 +61,34 @@ struct state {
 
 /* ---- Checkpoints ---- */
 
-/* Into a writer, which puts it in place as a whole. */
+/* Adds the checkpoint to a writer, which puts it in place as a whole. */
 ag_io_status checkpoint_write(ag_io_writer *writer, const char *path, const struct settings *settings,
                               const struct state *state, const struct model *model);
 
-/* A checkpoint that is open; close it with ag_io_close(file). */
+/* An open checkpoint; close it with ag_io_close(file). */
 struct checkpoint {
     const char *command, *path;
     ag_io_file *file;
     struct settings settings;
-    struct state state; /* losses NULL */
+    struct state state; /* without losses, which are NULL */
 };
 
 int checkpoint_open(struct checkpoint *c, const char *command, const char *path);
 
-/* That the file has every tensor of a model that is planned, in its shape; state: also what continues a
- * run. */
+/* Checks that the file has every tensor of a planned model, in its shape; state: also what is needed to
+ * continue the run. */
 int checkpoint_check(const struct checkpoint *c, const struct model *model, bool state);
 
-/* The weights, all of them finite, after checkpoint_check. */
+/* Reads the weights and checks that all are finite. Call checkpoint_check before. */
 int checkpoint_read_values(const struct checkpoint *c, struct model *model);
 
-/* And the optimiser's moments and the losses: room for steps of them, the settings' or more. */
+/* Also reads the optimiser's moments and the losses. state->losses must have room for all steps of the settings. */
 int checkpoint_read_state(const struct checkpoint *c, struct model *model, struct state *state);
 
 /* ---- The model ---- */
 
-/* A model of this shape, of the command line if c is NULL, else of the checkpoint; state: to be
- * trained. Memory is allocated only if the checkpoint has all its tensors and the machine has enough. */
+/* Makes a model of this shape: with the options of the command line if c is NULL, else for the checkpoint;
+ * state: to be trained. Allocates memory only if the checkpoint has all tensors and the machine has enough. */
 int train_model(const char *command, struct model *model, const struct model_shape *shape, int64_t threads,
                 const struct checkpoint *c, bool state);
 
@@ -102,12 +102,14 @@ struct train {
     bool resume, overwrite, help;
 };
 
-/* Reads the words, and fills in what was not given: from a checkpoint or, if c is NULL, the defaults. */
+/* train_options reads the command line; train_complete fills in what it did not give, from a checkpoint or,
+ * if c is NULL, the defaults. */
 int train_options(struct train *train, int argc, char **argv);
 int train_complete(struct train *train, const struct checkpoint *c);
 int shape_check(const char *command, const struct model_shape *shape);
 
-/* No two of text, model and plot are one file; without --resume and --overwrite the last two are not there. */
+/* Checks that no two of text, model and plot are the same file and that, without --resume and --overwrite,
+ * the last two do not exist. */
 int train_files(const struct train *train);
 
 /* The limits of a model's sizes, for options and checkpoints. */

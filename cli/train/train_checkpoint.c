@@ -1,6 +1,6 @@
-/* A run in one .safetensors file: the settings and counts as metadata, the weights, the optimiser's moments
+/* A run in one .safetensors file: the settings and counts as metadata; the weights, the optimiser's moments
  * and the losses so far as tensors. Nothing in it depends on time, threads or how often the run was stopped.
- * What is read back is accepted only if it fits: every number in its range, every tensor of its shape. */
+ * It is accepted only if every number is in its range and every tensor has its shape. */
 #include "train.h"
 
 #include "check/arrays.h"
@@ -17,7 +17,7 @@ static const char format_name[] = "attngrad train 1";
 
 enum { FIELDS = 17, PAIRS = FIELDS + 1, VALUE_SIZE = 40, NAME_SIZE = MODEL_NAME + 16 };
 
-/* The blocks of numbers. */
+/* The kinds of tensors. */
 enum { WEIGHTS, FIRST_MOMENT, SECOND_MOMENT, KINDS };
 
 /* ---- Metadata: one table for both ways ---- */
@@ -116,7 +116,7 @@ static ag_io_array array_of(const struct model_view *view, const float *block, c
     return array;
 }
 
-/* Weights and moments of a view have these names. */
+/* The name of a view's weights or moments in the file. */
 static void name_of(const struct model_view *view, int kind, char name[NAME_SIZE])
 {
     static const char *const ends[KINDS] = {"", ".moment1", ".moment2"};
@@ -226,7 +226,7 @@ static void print_shape(const ag_io_array *array, char *text, size_t size)
     }
 }
 
-/* The tensor of that name, if it is as wanted. */
+/* Finds the tensor of that name and checks that its dtype and shape are as wanted. */
 static int find_array(const struct checkpoint *c, const ag_io_array *wanted, const ag_io_array **found)
 {
     if (ag_io_find(c->file, wanted->name, found) != AG_IO_OK) {
@@ -244,8 +244,8 @@ static int find_array(const struct checkpoint *c, const ag_io_array *wanted, con
     return EXIT_PASS;
 }
 
-/* A weight or a moment that is not finite would spoil all that comes of it, a second moment, which is a mean of
- * squares, even if it is negative. */
+/* Refuses weights and moments that are not finite, and second moments that are negative, as they are means of
+ * squares: each would spoil the run. */
 static int read_numbers(const struct checkpoint *c, const ag_io_array *found, int kind, float *to)
 {
     const float *from = found->data;

@@ -1,5 +1,5 @@
-/* Where batches come from. Each is a function of the seed and its number alone, so that a resumed run needs
- * no state of a random generator but the number of its next step. */
+/* Makes the batches. Each is a function of the seed and its number alone, so that a resumed run needs no
+ * state of a random generator but the number of its next step. */
 #include "train.h"
 
 #include "check/arrays.h"
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One part of a text in HELD_OUT, at its end, is not trained on. */
+/* The last 1 / HELD_OUT of a text is not trained on. */
 enum { HELD_OUT = 10, KEYS = 26, VALUES = 26 };
 
 /* ---- Text ---- */
@@ -30,7 +30,7 @@ static uint64_t hash_of(const unsigned char *bytes, int64_t size)
     return hash;
 }
 
-/* All bytes of a file into memory; false: errno says why. */
+/* Reads a whole file into memory. On failure returns false, with the reason in errno. */
 static bool read_all(struct data *data, FILE *file)
 {
     int64_t room = 1 << 16;
@@ -82,7 +82,7 @@ void data_close(struct data *data)
     data->bytes = NULL;
 }
 
-/* A piece of the text; the target of each byte is the next one. */
+/* Fills in a piece of the text; the target of each byte is the next byte. */
 static void draw_text(const struct data *data, bool held_out, int64_t context, struct rng *r,
                       unsigned char *tokens, int16_t *targets)
 {
@@ -106,8 +106,9 @@ static void shuffle(int64_t *numbers, int64_t count, struct rng *r)
     }
 }
 
-/* Pairs of a key, a to z, and a value, A to Z, no key twice; then the keys again in random order, each to be
- * answered by its value: "kQbTaC" and then "bTkQaC". Half of the context or more asks. */
+/* Fills in pairs of a key, a to z, and a value, A to Z, no key twice; then the same keys in random order,
+ * each followed by its value, which the model has to predict: "kQbTaC" and then "bTkQaC". At least half of
+ * the context is the second part. */
 static void draw_recall(int64_t context, struct rng *r, unsigned char *tokens, int16_t *targets)
 {
     const int64_t slots = context / 2, half = slots / 2;
@@ -135,7 +136,7 @@ void data_draw(const struct data *data, const struct model_shape *shape, struct 
                struct model_batch *batch)
 {
     struct rng r;
-    /* streams of even numbers train, of odd ones test */
+    /* even streams are for training, odd ones for the test */
     agc_rng_init(&r, draw.seed, 2 * draw.number + (draw.held_out ? 1 : 0));
     for (int64_t b = 0; b < shape->batch; b++) {
         unsigned char *tokens = batch->tokens + b * shape->context;

@@ -10,14 +10,14 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* Whether there is anything of this name, be it a link to nothing. */
+/* Does anything of this name exist, even a dangling link? */
 static bool exists(const char *path)
 {
     struct stat about;
     return lstat(path, &about) == 0;
 }
 
-/* The file name, without the folder; about is what is known of the folder. */
+/* Returns the file name without the folder. *about describes the folder, if *known. */
 static const char *split(const char *path, struct stat *about, bool *known)
 {
     const char *slash = strrchr(path, '/');
@@ -30,7 +30,7 @@ static const char *split(const char *path, struct stat *about, bool *known)
     return path + length;
 }
 
-/* Two names of one file; or, if neither exists, one name in one folder. */
+/* Are these two names of one file or, if neither exists, the same name in the same folder? */
 static bool same_file(const char *a, const char *b)
 {
     struct stat of_a, of_b;

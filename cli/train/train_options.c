@@ -1,5 +1,5 @@
-/* The command line of train. What is not given comes from the checkpoint that is continued, else from the
- * defaults; what is given must agree with the checkpoint, except what may change between runs: steps, rate. */
+/* The command line of train. What is not given is taken from the checkpoint to be continued, else from the
+ * defaults. What is given must agree with the checkpoint, except what may change between runs: steps, rate. */
 #include "train.h"
 
 #include "options.h"
@@ -18,7 +18,7 @@ enum {
     DEFAULT_STEPS = 1000,
     DEFAULT_SEED = 1,
     DEFAULT_SAVE = 100,
-    LINES = 20 /* of a run that is not shown on a terminal */
+    LINES = 20 /* lines of progress, if standard error is not a terminal */
 };
 static const double default_rate = 0.003;
 
@@ -92,7 +92,7 @@ int train_options(struct train *train, int argc, char **argv)
 
 /* ---- Against a checkpoint ---- */
 
-/* "width 128, not 64" for each number that differs; given -1: not on the command line. */
+/* Collects "width 128, not 64" for each number that differs; given -1: not on the command line. */
 struct differences {
     char text[256];
     size_t length;

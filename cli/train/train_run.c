@@ -1,6 +1,6 @@
-/* The loop of train: batch, loss, gradients, step; what it shows and what it keeps on the way. A signal
- * ends it after a whole step, with a checkpoint; a second one ends the writing of that. The test at the end, after
- * which nothing is to be kept, ends with the first. */
+/* The training loop: batch, loss, gradients, step, progress and checkpoints. A signal ends it after a whole
+ * step, with a checkpoint; a second signal also cancels the writing of that checkpoint. During the test at
+ * the end, where nothing is left to be saved, the first signal ends the program. */
 #include "train.h"
 
 #include "check/arrays.h"
@@ -16,7 +16,7 @@
 
 enum { WARMUP_SHARE = 10, MAX_WARMUP = 100, TITLE_SIZE = 160 };
 
-/* The test at the end: as many sequences, but no more bytes, and at least one batch. */
+/* The test at the end uses TEST_SEQUENCES sequences, but no more than TEST_BYTES bytes, and at least one batch. */
 enum { TEST_SEQUENCES = 512, TEST_BYTES = 32768 };
 
 struct loop {
@@ -36,7 +36,7 @@ static int stopped_twice(void *ctx)
 
 /* ---- One step ---- */
 
-/* Up for a tenth of the steps, at most 100; then down along a cosine to a tenth of the rate. */
+/* The learning rate rises for a tenth of the steps, at most 100, then falls along a cosine to a tenth of the rate. */
 static ag_status rate_of(const struct settings *s, int64_t step, double *rate)
 {
     ag_schedule schedule = AG_SCHEDULE_INIT;
@@ -66,7 +66,8 @@ static ag_status update(struct loop *loop, ag_step_report *report)
     return status;
 }
 
-/* Float16 may skip a step and go on with a smaller loss scale; what is not finite without one stays so. */
+/* Float16 may skip a step and go on with a smaller loss scale; in the other dtypes a result that is not
+ * finite ends the run. */
 static int judge(const struct loop *loop, const ag_step_report *report)
 {
     const bool scaled = loop->model->shape.dtype == AG_F16 && loop->state->scale.scale >= 1;
@@ -103,7 +104,7 @@ static int make_step(struct loop *loop)
     return judge(loop, &report);
 }
 
-/* ---- What is kept ---- */
+/* ---- Saving ---- */
 
 static ag_io_status write_curve(const struct loop *loop, ag_io_writer *writer)
 {
@@ -121,9 +122,8 @@ static ag_io_status write_curve(const struct loop *loop, ag_io_writer *writer)
     return status;
 }
 
-/* The files of the run, both prepared before either is put in place. Where the model stays as it is, the
- * curve is drawn alone. */
-static int keep(const struct loop *loop, bool model)
+/* Saves the checkpoint, if `model`, and the plot; both are written before either is put in place. */
+static int save(const struct loop *loop, bool model)
 {
     const struct train *train = loop->train;
     ag_io_writer_options options = AG_IO_WRITER_OPTIONS_INIT;
@@ -149,19 +149,18 @@ static int keep(const struct loop *loop, bool model)
 static int make_steps(struct loop *loop)
 {
     const int64_t steps = loop->train->settings.steps, every = loop->train->save_every;
-    /* A run that cannot write learns so before its first step; one that is killed in it leaves a
-     * checkpoint. */
-    int status = keep(loop, loop->state->step < steps);
+    /* Saves before the first step, so that a run that cannot write fails now, and one that is killed during
+     * that step leaves a checkpoint. */
+    int status = save(loop, loop->state->step < steps);
     bool stop = false;
     while (status == EXIT_PASS && loop->state->step < steps && !stop) {
         signals_second_ends(true);
         status = make_step(loop);
         signals_second_ends(false);
-        /* Asked once: a signal from here on is the next step's, so that none ends a run without its
-         * checkpoint. */
+        /* Read once: a later signal counts for the next step, so that no signal ends a run without its checkpoint. */
         stop = signals_held() > 0;
         if (status == EXIT_PASS && (stop || loop->state->step == steps || loop->state->step % every == 0)) {
-            status = keep(loop, true);
+            status = save(loop, true);
         }
     }
     return status;
@@ -169,7 +168,7 @@ static int make_steps(struct loop *loop)
 
 /* ---- The end ---- */
 
-/* On batches that no step has seen. */
+/* Tests the model on batches that were not trained on. */
 static ag_status test(struct loop *loop, struct model_score *mean)
 {
     const struct settings *s = &loop->train->settings;
@@ -217,7 +216,7 @@ static int report(struct loop *loop)
     return EXIT_PASS;
 }
 
-static void introduce(const struct loop *loop)
+static void print_settings(const struct loop *loop)
 {
     const struct settings *s = &loop->train->settings;
     fprintf(stderr, "%s: %lld parameters; layers %lld, heads %lld, width %lld, context %lld\n",
@@ -236,7 +235,7 @@ int train_run(struct train *train, const struct data *data, struct model *model,
     loop.progress = (struct progress){.first = state->step, .steps = train->settings.steps};
     loop.progress.log_every = train->log_every;
     loop.progress.tokens = model->rows;
-    introduce(&loop);
+    print_settings(&loop);
     signals_hold();
     progress_begin(&loop.progress);
     int status = make_steps(&loop);
@@ -246,7 +245,7 @@ int train_run(struct train *train, const struct data *data, struct model *model,
                 (long long)state->step, (long long)train->settings.steps,
                 state->step < train->settings.steps ? "continues" : "tests it");
     }
-    signals_release(); /* which ends the program if a signal came */
+    signals_release(); /* ends the program if a signal came */
     if (status == EXIT_PASS) {
         status = report(&loop);
     }

@@ -1,5 +1,5 @@
-/* From Python's objects to the structs of attngrad.h. Whatever is wrong with an object is an exception that
- * names it; what is wrong with its value is left to the library if the library checks it. */
+/* Converts Python objects to the structs of attngrad.h. If an object has a wrong type or form, the exception
+ * names it; wrong values are left to the library's checks. */
 #include "core.h"
 
 #include <stdlib.h>
@@ -29,9 +29,9 @@ static const core_slot *find_slot(PyObject *name, const core_slot *slots, size_t
     return slot;
 }
 
-/* What an array's __array_struct__ points at, by NumPy's array interface, version 3. */
+/* What an array's __array_struct__ points to: version 3 of NumPy's array interface. */
 typedef struct {
-    int two; /* is 2 */
+    int two; /* always 2 */
     int nd;
     char typekind;
     int itemsize, flags;
@@ -39,8 +39,8 @@ typedef struct {
     void *data;
 } array_struct;
 
-/* An int, or an __array_struct__: many times faster to have from an array than its address, and it keeps the
- * array alive. */
+/* Reads an address, given as an int or as an __array_struct__, which is many times faster to get from an
+ * array than its address, and which keeps the array alive. */
 static int read_address(PyObject *object, const char *name, void **address)
 {
     if (PyCapsule_CheckExact(object)) {
@@ -61,7 +61,7 @@ static int read_address(PyObject *object, const char *name, void **address)
     return *address == NULL && PyErr_Occurred() ? -1 : 0;
 }
 
-/* (address, (stride, stride, stride, stride)) */
+/* Reads a tensor: (address, (stride, stride, stride, stride)). */
 static int read_tensor(PyObject *object, const char *name, ag_tensor *tensor)
 {
     PyObject *strides = NULL;
@@ -137,7 +137,7 @@ static int is_format(const Py_buffer *view, const char *letters)
     return format[0] != '\0' && format[1] == '\0' && strchr(letters, format[0]) != NULL;
 }
 
-/* A list of int64: None, its address, or a buffer of count of them, kept open for the call. */
+/* Reads a list of int64: None, its address, or a buffer of `count` of them, which stays open until the call ends. */
 static int read_list(core_call *call, PyObject *object, const char *name, int64_t count, const int64_t **list)
 {
     if (object == NULL || object == Py_None) {
@@ -252,7 +252,8 @@ static int check_count(const char *name, Py_ssize_t count, int64_t wanted)
     return 0;
 }
 
-/* The bytes of a buffer of the letters' format, or of bytes. 1: copied; 0: not such a buffer; -1: wrong. */
+/* Copies a buffer whose format is one of `letters`, or that is bytes. Returns 1 if it was copied, 0 if it is
+ * not such a buffer, -1 with an exception if it is wrong. */
 static int copy_buffer(PyObject *source, const char *name, const char *letters, Py_ssize_t itemsize,
                        int64_t count, void *into)
 {

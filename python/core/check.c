@@ -12,7 +12,7 @@ static PyObject *place_of(const ag_check_result *r)
                          (long long)r->worst[3]);
 }
 
-/* [(name, residual, limit, why it does not apply, tensor, (b, h, i, c))]; what is absent is None. */
+/* Returns [(name, residual, limit, why it does not apply, tensor, (b, h, i, c))], with None for what is absent. */
 static PyObject *list_of(const ag_check_report *report)
 {
     PyObject *list = PyList_New(0);

@@ -1,6 +1,6 @@
-/* What the files of the extension module attngrad._core share: a thin skin over attngrad.h on Python's
- * stable ABI. Arrays come as addresses and strides; which array they belong to, and that it lives long
- * enough, is the affair of the Python files above. */
+/* Shared by the files of the extension module attngrad._core: a thin wrapper of attngrad.h, on Python's
+ * stable ABI. Arrays are passed as addresses and strides; the Python files that call it keep the arrays
+ * alive. */
 #ifndef ATTNGRAD_PYTHON_CORE_H
 #define ATTNGRAD_PYTHON_CORE_H
 
@@ -21,11 +21,11 @@ typedef struct {
     size_t offset;
 } core_slot;
 
-/* Fills the tensors of a struct from {name: (address, strides)}; a value of None is absent. The slots
- * are in the order of strcmp. -1 and an exception on failure. */
+/* Fills in the tensors of a struct from {name: (address, strides)}; None means absent. The slots must be
+ * sorted by name. Returns -1, with an exception, on failure. */
 int core_read_tensors(PyObject *dict, const core_slot *slots, size_t n_slots, void *base);
 
-/* Likewise pointers to float64 from {name: address}. */
+/* The same for pointers to float64, from {name: address}. */
 int core_read_pointers(PyObject *dict, const core_slot *slots, size_t n_slots, void *base);
 
 /* The arguments of a map, with the buffers that its lists of int64 were given in. */
@@ -35,18 +35,18 @@ typedef struct {
     int n_views;
 } core_call;
 
-/* Reads the tensors and the keywords of Plan.run; core_call_end releases what it holds, in each case. */
+/* Reads the tensors and the keywords of Plan.run. Call core_call_end in any case, which releases the buffers. */
 int core_call_read(core_call *call, const ag_problem *p, PyObject *tensors, PyObject *keywords);
 void core_call_end(core_call *call);
 
-/* Copies numbers that the text of a problem cannot say into new memory of the caller (PyMem_Free): from a
- * sequence, or from a buffer of int32, of float64 or of their bytes. NULL and an exception on failure. */
+/* Copies arrays of a problem that its text cannot hold, from a sequence, or from a buffer of int32, of
+ * float64 or of their bytes. Returns new memory (PyMem_Free), or NULL with an exception. */
 int32_t *core_read_int32s(PyObject *source, const char *name, int64_t count);
 double *core_read_doubles(PyObject *source, const char *name, int64_t count);
 
 /* ---- Workspace ---- */
 
-/* Memory for one call on this thread, which it keeps for the next one; NULL: none left. */
+/* Workspace for one call on this thread, which is kept for the next call; NULL if there is no memory. */
 typedef struct {
     void *memory;
     int kept;
@@ -59,7 +59,7 @@ void core_scratch_end(core_scratch scratch);
 
 extern PyType_Spec core_plan_spec;
 
-/* plan(problem, *, ...): the module's function, with the type that it makes an object of. */
+/* The module's function plan(problem, *, ...); type: the type of the object that it makes. */
 PyObject *core_plan_new(PyTypeObject *type, PyObject *args, PyObject *keywords);
 
 /* ---- Check ---- */

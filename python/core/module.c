@@ -41,7 +41,7 @@ static PyObject *module_info(PyObject *module, PyObject *unused)
                          info.compiler);
 }
 
-/* What Python's "isa" dicts hold. */
+/* The dict that describes an instruction set. */
 static PyObject *isa_dict(const ag_isa_info *isa)
 {
     return Py_BuildValue("{s:i,s:s,s:O,s:O}", "isa", (int)isa->isa, "name", isa->name, "built_in",
@@ -121,7 +121,7 @@ static const struct {
     {"ROUND_INTERMEDIATES", AG_ROUND_INTERMEDIATES},
 };
 
-/* ISA_AVX512 and so on: the library's own list. */
+/* Adds ISA_AVX512 and so on, from the library's list. */
 static int add_isas(PyObject *module, ag_backend backend)
 {
     const int32_t count = ag_backend_isa_count(backend);

@@ -11,7 +11,7 @@ static const ag_plan *plan_of(PyObject *self)
     return ((plan_object *)(void *)self)->plan;
 }
 
-/* ---- Making ---- */
+/* ---- Creating and destroying ---- */
 
 typedef struct {
     const char *text;
@@ -39,7 +39,7 @@ static int read_request(plan_request *request, PyObject *args, PyObject *keyword
     return 0;
 }
 
-/* What the text of a problem cannot say. The new arrays are the caller's to free. */
+/* Adds the arrays that the text of a problem cannot hold. The caller frees them. */
 static int add_constants(const plan_request *request, ag_problem *p, int32_t **buckets, double **slopes)
 {
     if (request->scale != Py_None) {
@@ -105,7 +105,7 @@ static void plan_dealloc(PyObject *self)
     Py_DECREF(type);
 }
 
-/* ---- Asking ---- */
+/* ---- Information ---- */
 
 static PyObject *plan_describe(PyObject *self, PyObject *unused)
 {
@@ -269,7 +269,7 @@ static PyObject *plan_trace(PyObject *self, PyObject *args, PyObject *keywords)
 
 /* ---- The type ---- */
 
-/* A function with keywords has another signature than PyMethodDef's field; ml_flags says so. */
+/* A function with keywords has another signature than the field of PyMethodDef; ml_flags tells Python. */
 #define WITH_KEYWORDS(function) (PyCFunction)(void (*)(void))(function), METH_VARARGS | METH_KEYWORDS
 
 static PyMethodDef plan_methods[] = {

@@ -1,5 +1,6 @@
-/* Workspace of the maps. A thread keeps what its largest call needed, so that a small call does not pay
- * for fresh pages from the system; what is larger than KEEP goes back at once. The thread's end frees it. */
+/* Workspace of the maps. A thread keeps the workspace of its largest call, so that a small call does not wait
+ * for new pages from the system; more than KEEP bytes are freed after the call. It is freed when the thread
+ * ends. */
 #include "core.h"
 
 #include <pthread.h>

@@ -1,5 +1,5 @@
 /* Allocates memory, and lists what a guarded call holds. A failed allocation leaves the call by longjmp; so
- * nothing in src/check may hold anything but memory of arrays_alloc and plans. */
+ * nothing in src/check may hold anything but memory of agc_arrays_alloc and plans. */
 #include "check/memory.h"
 
 #include <setjmp.h>

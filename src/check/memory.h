@@ -1,4 +1,4 @@
-/* Memory of the check engine. The code of the checks never handles a failed allocation: inside memory_guarded
+/* Memory of the check engine. The code of the checks never handles a failed allocation: inside agc_memory_guarded
  * the failure ends the guarded call and frees what that call holds; outside, in the command and in tests, it
  * ends the program. */
 #ifndef ATTNGRAD_CHECK_MEMORY_H
@@ -7,10 +7,10 @@
 #include <attngrad.h>
 
 /* Allocates memory; never returns NULL. If there is none outside a guarded call, prints one line and exits
- * with 2. To be freed by free() or by arrays_free. */
+ * with 2. To be freed by free() or by agc_arrays_free. */
 void *agc_arrays_alloc(int64_t count, size_t size);
 
-/* Frees memory of arrays_alloc, in a guarded call too; NULL is allowed. */
+/* Frees memory of agc_arrays_alloc, in a guarded call too; NULL is allowed. */
 void agc_arrays_free(void *memory);
 
 /* The guarded call holds the plan from now on, or no longer; they do nothing outside a guarded call. */

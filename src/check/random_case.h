@@ -6,7 +6,7 @@
 
 #include <attngrad_check.h>
 
-/* Makes a plan and random arrays for the case, as arrays_create does. */
+/* Makes a plan and random arrays for the case, as agc_arrays_create does. */
 ag_status agc_arrays_of_case(struct arrays *x, const ag_check_case *c, const ag_options *options);
 
 #endif

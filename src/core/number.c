@@ -1,5 +1,5 @@
 /* Conversion between float64 and the other formats. A 16-bit format is described by the widths of its
- * exponent and mantissa, and one pair of functions serves both: sign | exponent | mantissa.
+ * exponent and mantissa, and one pair of functions handles both: sign | exponent | mantissa.
  *
  *     float16    1 |  5 | 10        bfloat16   1 |  8 |  7
  */

@@ -1,7 +1,7 @@
-/* An emulated AMX unit, for processors that have AVX-512 and no AMX: the tile instructions of amx.h, and the
- * intrinsics of avx512_bf16 and avx512_vbmi that the AMX sources use. Bit for bit what the processor's unit gives
- * (amx_unit.c compares them): order of sums, rounding, denormals, NaN. The tests compile the AMX sources with this
- * header before their first line; the library never has it. */
+/* AMX emulated in C, for processors that have AVX-512 but no AMX: the tile instructions of amx.h, and the
+ * intrinsics of avx512_bf16 and avx512_vbmi that the AMX sources use. Gives the same bits as the processor
+ * (amx_unit.c compares them): order of sums, rounding, denormals, NaN. The tests compile the AMX sources with
+ * this header included first; the library is never compiled with it. */
 #ifndef AG_TESTS_AMX_EMULATED_H
 #define AG_TESTS_AMX_EMULATED_H
 
@@ -14,8 +14,8 @@
 
 enum { EMULATED_TILES = 8, EMULATED_ROWS = 16, EMULATED_ROW_BYTES = 64 };
 
-/* A thread's unit: 64 bytes of configuration, as ldtilecfg reads them, and the tiles. Bytes of a tile outside its
- * configured shape are always zero. */
+/* The AMX state of a thread: 64 bytes of configuration, as ldtilecfg reads them, and the tiles. Bytes of a
+ * tile outside its configured shape are always zero. */
 typedef struct {
     uint8_t palette, start_row, reserved[14];
     uint16_t row_bytes[16];
@@ -24,11 +24,11 @@ typedef struct {
 } emulated_unit;
 
 extern _Thread_local emulated_unit emulated_amx; /* in amx_instructions.c, as is the next */
-extern _Atomic int emulated_used;                /* has any thread configured its unit? */
+extern _Atomic int emulated_used;                /* has any thread configured its tiles? */
 
 /* ---- Configuration ---- */
 
-/* The processor's unit would raise an exception. */
+/* Ends the program if the processor would raise an exception. */
 static inline void emulated_need(int holds, const char *what)
 {
     if (!holds) {
@@ -92,9 +92,9 @@ static inline void emulated_store(int t, void *to, int64_t stride)
 
 /* ---- Products of bfloat16 pairs ---- */
 
-/* Sums are rounded to nearest even, denormal operands and results are zero, no exception is raised, whatever the
- * thread's MXCSR says. The compilers do not know what MXCSR does, and which NaN results depends on the order of the
- * operands: so the arithmetic is written out. */
+/* Sums are rounded to nearest even, denormal operands and results are zero, no exception is raised, whatever
+ * the thread's MXCSR is. Written in assembly, as compilers do not model MXCSR, and as the order of the
+ * operands determines which NaN results. */
 enum { EMULATED_MXCSR = 0x9fc0 };
 
 static inline void emulated_fma(__m512 *sum, __m512 a, __m512 b)
@@ -109,7 +109,7 @@ static inline __m512 emulated_sum(__m512 a, __m512 b)
     return sum;
 }
 
-/* Both numbers of each pair, as float32. */
+/* The even, or odd, number of each pair as float32. */
 static inline __m512 emulated_even(__m512i pairs)
 {
     return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
@@ -120,7 +120,8 @@ static inline __m512 emulated_odd(__m512i pairs)
     return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32((int)0xffff0000)));
 }
 
-/* One row: two sums begin at zero, one of the pairs' even numbers, one of the odd; then C + (even + odd). */
+/* One row: two sums start from zero, one over the even numbers of the pairs, one over the odd; the result is
+ * C + (even + odd). */
 static inline __m512 emulated_row(__m512 c, const uint8_t *a, const __m512 *b_even, const __m512 *b_odd,
                                   int depth)
 {
@@ -171,7 +172,7 @@ static inline __m512 emulated_dpbf16(__m512 c, __m512i a, __m512i b)
 
 /* ---- Rounding, and bytes ---- */
 
-/* To nearest even; a denormal becomes zero, a NaN quiet. */
+/* Rounds to nearest even; a denormal becomes zero, a NaN becomes quiet. */
 static inline uint16_t emulated_round(uint32_t x)
 {
     const uint32_t nearest = (x + 0x7fff + (x >> 16 & 1)) >> 16, nan = x >> 16 | 0x40,
@@ -192,7 +193,7 @@ static inline __m512i emulated_round_two(__m512 high, __m512 low)
     return _mm512_loadu_si512(to);
 }
 
-/* vpermb: byte n is the byte of x that the six low bits of index n name; zero if it is not kept. */
+/* vpermb: byte n is the byte of x that the low six bits of index[n] select; zero if bit n of keep is 0. */
 static inline __m512i emulated_permute(__mmask64 keep, __m512i index, __m512i x)
 {
     uint8_t at[64], from[64], to[64];
@@ -204,8 +205,8 @@ static inline __m512i emulated_permute(__mmask64 keep, __m512i index, __m512i x)
     return _mm512_loadu_si512(to);
 }
 
-/* vpmultishiftqb: each byte is eight bits of its 64-bit lane of x, from the bit on that its control byte names; after
- * the last bit comes the first. */
+/* vpmultishiftqb: each byte is eight bits of its 64-bit lane of x, starting at the bit that its control byte
+ * selects and wrapping around. */
 static inline __m512i emulated_multishift(__m512i control, __m512i x)
 {
     uint8_t bit[64], to[64];

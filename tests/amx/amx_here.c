@@ -1,6 +1,6 @@
-/* Says in the first line of a test program's output which AMX unit its library has, the processor's or the emulated
- * one, and in the last line if the emulated one was never used. Compiled for both. A program with the emulated unit
- * is skipped on a processor without AVX-512. */
+/* Prints in the first line of a test program's output whether its library uses the processor's AMX or the
+ * emulated one, and in the last line if the emulated one was never used. Compiled for both. A program with
+ * emulated AMX is skipped on a processor without AVX-512. */
 #include <attngrad.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,6 @@
-/* Prints one line per output of whole maps and layers in bfloat16, with a hash of its bits; with --unit nothing but the unit's name. amx_maps.sh compares what
- * this program prints with the processor's AMX unit and with the emulated one. */
+/* Prints one line per output of whole maps and layers in bfloat16, with a hash of its bits; with --unit only
+ * the name of the AMX unit. amx_maps.sh compares what this program prints with the processor's AMX and with
+ * the emulated one. */
 #include "layer/nn.h"
 #include "outputs.h"
 

@@ -1,6 +1,6 @@
-/* The emulated AMX unit against the processor's, bit for bit, one instruction after another: random tiles of all
- * shapes, with NaN, infinities, denormals and numbers half way between two others, whatever MXCSR says. Skipped where
- * the processor has no such unit. */
+/* Compares the emulated AMX with the processor's, bit for bit, one instruction after another: random tiles of
+ * all shapes, with NaN, infinities, denormals and numbers half way between two others, whatever MXCSR is.
+ * Skipped if the processor has no AMX. */
 #include <xmmintrin.h>
 
 #include "amx/amx_instructions.h"

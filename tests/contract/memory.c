@@ -1,6 +1,6 @@
-/* Memory: each allocation of plan creation fails once, and the plan is refused without a leak; all
- * memory comes from the given allocator and goes back to it; the maps, the merge and the trace allocate
- * nothing, neither there nor by malloc. */
+/* Memory: if any one allocation of plan creation fails, the plan is refused without a leak; all memory comes
+ * from the given allocator and goes back to it; the maps, the merge and the trace allocate nothing, neither
+ * by that allocator nor by malloc. */
 #include "outputs.h"
 
 /* ---- The given allocator ------------------------------------------------------------------------ */

@@ -1,5 +1,5 @@
-/* Memory of a long sequence, one head of 131,072 positions: the workspace that each map asks for; with
- * --run the four maps in a window of 1,024 keys, and the peak memory of the process. */
+/* Memory for a long sequence, one head of 131,072 positions: the size of each map's workspace; with --run the
+ * four maps in a window of 1,024 keys, and the peak memory of the process. */
 #define _POSIX_C_SOURCE 200809L
 #include <sys/resource.h>
 

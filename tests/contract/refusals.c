@@ -1,6 +1,5 @@
-/* Every refusal: wrong problems and options when the plan is made, wrong arguments at the call. Each
- * gives its status and a message that names the field and what it held, and leaves every output as it
- * was. */
+/* Every refusal: wrong problems and options when the plan is made, wrong arguments in a call. Each gives its
+ * status and a message with the name and value of the field, and leaves every output as it was. */
 #define _POSIX_C_SOURCE 200809L
 
 #include "outputs.h"

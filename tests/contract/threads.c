@@ -1,6 +1,6 @@
-/* Threads: the same bits for every number of them and for every kind of parallel loop; one plan used
- * by eight threads at once; plans made and destroyed while others run; the message of one thread
- * unseen by another. Run under ThreadSanitizer too. A call that hangs is ended by an alarm. */
+/* Threads: every number of them and every kind of parallel loop give the same bits; eight threads use one
+ * plan at once; plans are made and destroyed while others run; the message of one thread is not seen by
+ * another. Also run under ThreadSanitizer. A call that hangs is ended by an alarm. */
 #define _POSIX_C_SOURCE 200809L
 
 #include "outputs.h"

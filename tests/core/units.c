@@ -1,6 +1,6 @@
-/* The small parts on their own: conversion between number formats, against one that rounds in exact
- * arithmetic; Philox, against its published vectors; the default slopes of ALiBi; the arena, whose
- * dry run must be its layout. May see private headers. */
+/* Unit tests of small parts: conversion between number formats, compared with one that rounds in exact
+ * arithmetic; Philox, with its published vectors; the default slopes of ALiBi; the arena, whose dry run must
+ * have the size of its layout. May include private headers. */
 #include "test.h"
 
 #include "core/arena.h"

@@ -1,4 +1,4 @@
-/* The choice of a backend, from lists of backends that exist for this test alone. */
+/* The choice of a backend, from lists of made-up backends. */
 #include "core/choose.h"
 #include "core/status.h"
 #include "test.h"

@@ -1,5 +1,4 @@
-/* The pool on its own: if several threads call at once, its own threads leave the processors to them. May see
- * private headers. */
+/* The thread pool: if several threads call at once, fewer of its own threads run. May include private headers. */
 #define _POSIX_C_SOURCE 200809L
 #include "test.h"
 

@@ -1,7 +1,7 @@
 /* Fuzzes the arguments of a call. The bytes choose one of a few small problems and a map, then drop pointers,
- * misalign them, let tensors meet, change strides, lengths, offsets and sizes. Each tensor lies in the middle
- * of a buffer that its view cannot leave: what the library does not refuse must run without touching other
- * memory, and what it refuses must leave every buffer as it was. */
+ * misalign them, make tensors overlap, change strides, lengths, offsets and sizes. Each tensor is in the
+ * middle of a buffer that its view cannot leave: a call that the library accepts must not touch other memory,
+ * and one that it refuses must leave every buffer as it was. */
 #include <attngrad.h>
 #include "check/arrays.h"
 #include <string.h>

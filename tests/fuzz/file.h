@@ -1,5 +1,5 @@
-/* What must hold of a file that a reader took: every array has a shape, an aligned address and bytes that can
- * be read; every name finds its array. */
+/* What must hold of a file that a reader accepted: every array has a shape, an aligned address and bytes that
+ * can be read; every name finds its array. */
 #ifndef AG_FUZZ_FILE_H
 #define AG_FUZZ_FILE_H
 
@@ -8,7 +8,7 @@
 #include <attngrad_io.h>
 #include <string.h>
 
-/* Reads every byte, so that AddressSanitizer sees an array that leaves the file. Returns how many. */
+/* Reads every byte, so that AddressSanitizer detects an array that exceeds the file. Returns the number of bytes. */
 static inline int64_t fuzz_read_array(const ag_io_array *array)
 {
     size_t element = ag_io_dtype_size(array->dtype);
@@ -23,7 +23,7 @@ static inline int64_t fuzz_read_array(const ag_io_array *array)
     return elements * (int64_t)element;
 }
 
-/* Returns the bytes of all arrays together. */
+/* Returns the number of bytes of all arrays together. */
 static inline int64_t fuzz_read_file(const ag_io_file *file)
 {
     const ag_io_array *arrays, *found;

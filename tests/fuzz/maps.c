@@ -1,6 +1,6 @@
-/* Fuzzes plan creation and the four maps: the bytes choose a problem, mostly a sensible one with sizes up to
- * 5, at times with a field of any 64 bits. A plan that is made for small sizes runs all four maps, which must
- * neither fail nor touch memory that is not theirs; a refused one has a message. */
+/* Fuzzes plan creation and the four maps. The bytes choose a problem, mostly a sensible one with sizes up to
+ * 5, sometimes with a field of any 64 bits. If a plan is made and its sizes are small, all four maps run:
+ * they must neither fail nor touch memory that is not theirs. If a plan is refused, there must be a message. */
 #include <attngrad.h>
 #include "check/arrays.h"
 #include <string.h>

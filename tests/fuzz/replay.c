@@ -1,5 +1,5 @@
-/* Runs a fuzz target once over every file of a folder, without libFuzzer: replay FOLDER. A broken promise
- * stops the process, so that reaching the end is the check. */
+/* Runs a fuzz target once on every file of a folder, without libFuzzer: replay FOLDER. A violated requirement
+ * aborts the process, so the test passes if it reaches the end. */
 #include "target.h"
 
 #include <dirent.h>

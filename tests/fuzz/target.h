@@ -32,7 +32,7 @@ static inline uint8_t next_byte(struct bytes *x)
     return *x->data++;
 }
 
-/* A number from 0 to below - 1. */
+/* Returns a number from 0 to below - 1. */
 static inline int64_t next_below(struct bytes *x, int64_t below)
 {
     return next_byte(x) % below;
@@ -43,7 +43,7 @@ static inline int next_bit(struct bytes *x)
     return next_byte(x) & 1;
 }
 
-/* Any 64 bits. */
+/* Returns any 64 bits. */
 static inline uint64_t next_word(struct bytes *x)
 {
     uint64_t word = 0;

@@ -1,6 +1,6 @@
-/* Fuzzes the text form of a problem: what parses and is a legal problem is formatted, parses again to the
- * same fields and is formatted to the same text; a buffer one byte too small is refused; what does not parse
- * changes nothing. */
+/* Fuzzes the text form of a problem. A text that parses to a legal problem is formatted; the result parses to
+ * the same fields and is formatted to the same text again. A buffer that is one byte too small is refused. A
+ * text that does not parse changes nothing. */
 #include <attngrad.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* A helper of the tests with Python: copy IN OUT reads a .npy or .safetensors file with the library and writes
- * what it read, in the format that the name of OUT asks for. A lone array of a .npy file is called x. */
+/* A helper of the tests with Python: copy IN OUT reads a .npy or .safetensors file with the library and
+ * writes what it read, in the format of OUT's name. The array of a .npy file is called x. */
 #include <attngrad_io.h>
 #include <stdio.h>
 #include <stdlib.h>

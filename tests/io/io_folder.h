@@ -1,4 +1,4 @@
-/* A folder of its own for a test of files: made, listed, emptied, removed. */
+/* A temporary folder for tests of files: makes it, lists it, empties it, removes it. */
 #ifndef AG_IO_FOLDER_H
 #define AG_IO_FOLDER_H
 
@@ -16,7 +16,7 @@ static inline void folder_make(void)
     test_need(mkdtemp(folder) != NULL, "no folder for temporary files");
 }
 
-/* FOLDER/NAME, until the next call but three. */
+/* Returns FOLDER/NAME, which is valid for the next three calls. */
 static inline const char *folder_path(const char *name)
 {
     static char paths[4][512];
@@ -26,7 +26,7 @@ static inline const char *folder_path(const char *name)
     return path;
 }
 
-/* The number of files in the folder; removes them where asked to. */
+/* Returns the number of files in the folder; removes them if remove_them. */
 static inline int folder_files(int remove_them)
 {
     int count = 0;

@@ -1,5 +1,5 @@
-/* The reader of .npy on bytes in memory: what NumPy writes in every version, order and dtype, and every way
- * to be wrong. Files written by NumPy itself are in io_python.sh. */
+/* The reader of .npy on bytes in memory: what NumPy writes in every version, order and dtype, and every kind
+ * of invalid file. io_python.sh tests files that NumPy itself wrote. */
 #include "test.h"
 
 #include <attngrad_io.h>

@@ -1,5 +1,5 @@
-/* The reader of .safetensors on bytes in memory: several tensors, every dtype, metadata, and every way to be
- * wrong. Files written by the Python package are in io_python.sh. */
+/* The reader of .safetensors on bytes in memory: several tensors, every dtype, metadata, and every kind of
+ * invalid file. io_python.sh tests files that the Python package wrote. */
 #include "test.h"
 
 #include <attngrad_io.h>

@@ -1,5 +1,5 @@
-/* Each entry of each table of tile kernels that this processor can run, against plain loops in long double
- * and against the scalar table, over many shapes. Compiled twice, for float32 and float64. With --bench it
+/* Compares each entry of each table of tile kernels that this processor can run with plain loops in long
+ * double and with the scalar table, for many shapes. Compiled twice, for float32 and float64. With --bench it
  * times the same calls instead. Its parts are in kernels_*_tmpl.c. */
 #include <time.h>
 

@@ -1,4 +1,4 @@
-/* What the tests of the AMX table share: arrays between guards, and faults that are counted and reported once. */
+/* Shared by the tests of the AMX table: arrays between guards, and errors that are counted and reported once. */
 #ifndef AG_KERNELS_AMX_MEMORY_H
 #define AG_KERNELS_AMX_MEMORY_H
 
@@ -15,7 +15,7 @@ struct guarded {
     size_t bytes;
 };
 
-/* Room for n elements, filled with guard bytes as all around them. */
+/* Allocates n elements, filled, like the guards around them, with guard bytes. */
 static struct guarded guard(int64_t n, size_t size)
 {
     struct guarded g = {.bytes = (size_t)n * size};
@@ -45,7 +45,7 @@ static void release(struct guarded *g, const char *what)
     free(g->memory);
 }
 
-/* Bfloat16 numbers in [-2, 2), and the same as doubles. */
+/* Random bfloat16 numbers in [-2, 2). narrow_at returns one as a double. */
 static struct guarded narrow_numbers(struct rng *r, int64_t n)
 {
     const struct guarded g = guard(n, sizeof(uint16_t));
@@ -69,7 +69,7 @@ static struct guarded float_numbers(struct rng *r, int64_t n, double low, double
     return g;
 }
 
-/* Counts what is wrong, and says where the first of it is. */
+/* Counts wrong results and keeps the first of them. */
 struct faults {
     int64_t count, first;
     double got, wanted;

@@ -1,4 +1,4 @@
-/* The AMX table: what is done to score tiles. */
+/* The AMX table: the stages that work on score tiles. */
 #include "kernels_amx_operands_tmpl.c"
 
 /* Relative errors of weights, truncated or rounded, and of their sums. */

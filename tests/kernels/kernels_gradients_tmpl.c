@@ -1,4 +1,4 @@
-/* The entries that work on weights and gradients: draws, calls and truths of score_tangents,
+/* The entries that work on weights and gradients: inputs, calls and expected results of score_tangents,
  * score_gradients, score_gradient_tangents, softcap_gradients and multiply. */
 #include "kernels_tiles.h"
 

@@ -1,5 +1,5 @@
-/* The conversions to and from 16-bit formats: what is stored is what one rounding of factor times the number gives, as
- * agi_store rounds; what is loaded is what agi_load gives. */
+/* The conversions to and from 16-bit formats: the stored number must be factor times the number, rounded once
+ * as agi_store rounds; the loaded number must be that of agi_load. */
 #include "core/number.h"
 #include "kernels_trial.h"
 

@@ -1,5 +1,5 @@
-/* The entries that are no stage of the scores: draws, calls and truths of the products, of rows, dots, logarithms,
- * transpose and dropout. */
+/* The entries that are not stages of the scores: inputs, calls and expected results of the products, of rows,
+ * dots, logarithms, transpose and dropout. */
 #include "core/philox.h"
 #include "kernels_tiles.h"
 

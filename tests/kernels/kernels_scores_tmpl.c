@@ -1,5 +1,5 @@
-/* The entries that go from products to weights: draws, calls and truths of scores, mask_band, softmax,
- * softmax_tangent and weights. */
+/* The entries that go from products to weights: inputs, calls and expected results of scores, mask_band,
+ * softmax, softmax_tangent and weights. */
 #include "kernels_tiles.h"
 
 #define LOG2_E_WIDE 1.4426950408889634073599246810018921374L

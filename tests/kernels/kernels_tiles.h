@@ -34,7 +34,7 @@ static real dropped(struct trial *t)
     return agc_rng_chance(&t->random, 0.3) ? 0 : (real)1.25;
 }
 
-/* NaN in array n wherever array `where` holds `value`: what is masked must have no effect. */
+/* Sets array n to NaN wherever array `where` has `value`: what is masked must have no effect. */
 static void spoil(struct trial *t, int n, int where, real value)
 {
     for (int64_t j = 0; there(t, n) && j < t->nj; j++) {
@@ -46,7 +46,7 @@ static void spoil(struct trial *t, int n, int where, real value)
     }
 }
 
-/* How far off 2^x may be where x itself is off by at most d. Powers below the least normal number may be 0;
+/* How far off 2^x may be if x itself is off by at most d. Powers below the smallest normal number may be 0;
  * 2^-infinity is 0. */
 static wide exp2_bound(wide x, wide d)
 {

@@ -1,5 +1,5 @@
-/* One trial of a kernel: its arrays, each with guards around it, NaN wherever nothing may be read, the
- * results that plain loops in long double expect and how far off a result may be. */
+/* One trial of a kernel: its arrays, each with guards around it, and NaN wherever nothing may be read; the
+ * results that plain loops in long double give, and how far off a result may be. */
 #ifndef AG_KERNELS_TRIAL_H
 #define AG_KERNELS_TRIAL_H
 
@@ -19,8 +19,8 @@ typedef long double wide;
 #define EXP2_ERROR 2e-7L
 #endif
 
-/* The arrays of all kernels, by the names of kernels.h; of its lanes by what they hold: TOP is m, SUM l,
- * SHIFT r, TSUM a. */
+/* The arrays of all kernels, with the names of kernels.h; those of one number per lane are named by what they
+ * hold: TOP is m, SUM l, SHIFT r, TSUM a. */
 /* clang-format off */
 #define TRIAL_NAMES(NAME)                                                                                    \
     NAME(A) NAME(B) NAME(C) NAME(T) NAME(U) NAME(X) NAME(F) NAME(G) NAME(P) NAME(M) NAME(DP) NAME(TDP)       \
@@ -37,20 +37,21 @@ static const char *const array_name[] = {
 };
 /* clang-format on */
 
-/* [rows][width] with ld numbers from row to row; a block of memory is lead numbers, the array without the
- * gap after its last row, trail numbers. */
+/* [rows][width] with ld numbers from row to row. Its block of memory is `lead` numbers, the array without the
+ * gap after its last row, and `trail` numbers. */
 struct array {
     int64_t rows, width, ld;
     int64_t lead, trail;
     bool written;
-    real *before, *after, *scalar; /* blocks: as given, after the call, after the scalar table's call */
-    wide *truth, *bound;           /* [rows][width]: what a written array shall hold, how far off it may be */
+    real *before, *after, *scalar; /* blocks: before the call, after it, after the call of the scalar table */
+    wide *truth, *bound;           /* [rows][width]: what a written array must hold, how far off it may be */
 };
 
 struct trial {
     struct rng random;
     const agi_kernels *k;
-    bool bench; /* the shape of a usual tile, and numbers that stay as large when a call is repeated */
+    bool
+        bench; /* a benchmark: the shape of a usual tile, and numbers that do not grow if a call is repeated */
     struct array a[TRIAL_ARRAYS];
 
     int64_t nj, W, ld; /* of a tile */
@@ -65,9 +66,9 @@ struct trial {
     double factor;
     bool add;
 
-    double result, scalar_result; /* of the call itself, if it returns one */
+    double result, scalar_result; /* what the call returned, if it returns a number */
     wide result_truth, result_bound;
-    double numbers[64], results[65]; /* for entries that take or give float64 */
+    double numbers[64], results[65]; /* for kernels that read or write float64 */
 };
 
 /* ---- Drawing ---- */
@@ -77,7 +78,7 @@ static double between(struct trial *t, double low, double high)
     return low + (high - low) * agc_rng_uniform(&t->random);
 }
 
-/* Is something that is not always there there? A benchmark is of the plain case. */
+/* Is an optional array present? Never in a benchmark, which is of the plain case. */
 static bool sometimes(struct trial *t)
 {
     return !t->bench && agc_rng_chance(&t->random, 0.5);
@@ -88,7 +89,7 @@ static real number(struct trial *t)
     return (real)between(t, -2, 2);
 }
 
-/* What others are multiplied by. */
+/* A number that others are multiplied by. */
 static real factor(struct trial *t)
 {
     return t->bench ? 1 : (real)between(t, 0.01, 1);
@@ -107,8 +108,8 @@ static int64_t block_size(const struct array *a)
     return a->lead + (a->rows > 0 ? (a->rows - 1) * a->ld + a->width : 0) + a->trail;
 }
 
-/* Array n of the trial; the numbers are drawn, all others of its block are NaN. Without a guard after it,
- * in half of the trials, it ends where its memory ends, for sanitizers to see what is read beyond. */
+/* Makes array n of the trial; its numbers are drawn, all others of its block are NaN. In half of the trials
+ * it has no guard after it and ends where its memory ends, so that sanitizers detect reads past the end. */
 static void make_array(struct trial *t, int n, bool written, int64_t rows, int64_t width, int64_t ld,
                        real (*draw)(struct trial *))
 {
@@ -133,7 +134,7 @@ static void make_array(struct trial *t, int n, bool written, int64_t rows, int64
     }
 }
 
-/* A tile of the trial's shape, and one row of its lanes. */
+/* make_tile: a tile of the trial's shape; make_lanes: one number per lane. */
 static void make_tile(struct trial *t, int n, bool written, real (*draw)(struct trial *))
 {
     make_array(t, n, written, t->nj, t->W, t->ld, draw);
@@ -149,7 +150,7 @@ static bool there(const struct trial *t, int n)
     return t->a[n].before != NULL;
 }
 
-/* A number of array n as it was given, and as it is now. */
+/* given, in: a number of array n before the call; out: after it. */
 static real *given(struct trial *t, int n, int64_t j, int64_t i)
 {
     struct array *a = &t->a[n];
@@ -173,7 +174,7 @@ static real *at(const struct trial *t, int n)
     return there(t, n) ? t->a[n].after + t->a[n].lead : NULL;
 }
 
-/* What array n shall hold; a bound of infinity: anything. */
+/* Sets what array n must hold; a bound of infinity allows anything. */
 static void expect(struct trial *t, int n, int64_t j, int64_t i, wide truth, wide bound)
 {
     const struct array *a = &t->a[n];
@@ -201,7 +202,7 @@ static void copy_arrays(struct trial *t)
     }
 }
 
-/* Keeps the results as the scalar table's. */
+/* Keeps the results of the scalar table. */
 static void keep_scalar(struct trial *t)
 {
     t->scalar_result = t->result;
@@ -212,7 +213,7 @@ static void keep_scalar(struct trial *t)
     }
 }
 
-/* What nobody says otherwise of shall stay as it was. */
+/* All elements must stay as they were, unless a later expect() says otherwise. */
 static void expect_unchanged(struct trial *t)
 {
     for (int n = 0; n < TRIAL_ARRAYS; n++) {
@@ -228,7 +229,7 @@ static void expect_unchanged(struct trial *t)
 
 /* ---- Comparing ---- */
 
-/* Not by isinf: valgrind computes in double, where the greatest long double is infinite. */
+/* Not isinf: valgrind computes in double, in which the largest long double is infinite. */
 static bool is_infinite(wide x)
 {
     return fabsl(x) > (wide)REAL_MAX;
@@ -239,7 +240,7 @@ static bool is_near(wide got, wide truth, wide bound)
     return is_infinite(bound) || got == truth || (isnan(got) && isnan(truth)) || fabsl(got - truth) <= bound;
 }
 
-/* Guards, gaps and arrays that are only read: to the bit as before. */
+/* Checks that guards, gaps and arrays that are only read did not change by a bit. */
 static void check_untouched(const struct trial *t, const char *entry, int n)
 {
     const struct array *a = &t->a[n];
@@ -256,7 +257,7 @@ static void check_untouched(const struct trial *t, const char *entry, int n)
     CHECK(true, "untouched");
 }
 
-/* A written array against the truth and against the scalar table's. */
+/* Compares a written array with the truth and with the scalar table's. */
 static void check_written(const struct trial *t, const char *entry, int n)
 {
     const struct array *a = &t->a[n];

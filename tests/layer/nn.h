@@ -1,5 +1,5 @@
 /* One layer with every array of its four maps, for the tests of attngrad_nn.h: made from a line of text,
- * filled with random numbers, run, read and written as float64 whatever its dtypes are. */
+ * filled with random numbers, run; its arrays are read and written as float64 whatever their dtypes. */
 #ifndef AG_TESTS_NN_H
 #define AG_TESTS_NN_H
 
@@ -92,13 +92,13 @@ static inline ag_dtype nn_dtype(const ag_problem *p, int kind, int array)
     return kind == D || kind == TD ? p->grad_dtype : p->dtype;
 }
 
-/* Dense in its four axes, whatever they are. */
+/* A dense view of an array with these four axes. */
 static inline ag_tensor nn_tensor(void *data, const int64_t size[4])
 {
     return ag_bhnd(data, size[1], size[2], size[3]);
 }
 
-/* The attention's arguments and the layer's, from the arrays. */
+/* Sets the arguments of the attention and of the layer to the arrays. */
 static inline void nn_arguments(nn_model *m)
 {
     const ag_problem *p = m->p;
@@ -126,7 +126,7 @@ static inline void nn_arguments(nn_model *m)
     a->td_params = m->at[TD][PARAMS];
 }
 
-/* Lengths from 0 to the longest, or packed offsets of such lengths that leave the rest as padding. */
+/* Draws lengths from 0 to the longest, or packed offsets of such lengths; the remaining rows are padding. */
 static inline void nn_draw_lengths(nn_model *m, const nn_config *c, struct rng *r)
 {
     const ag_problem *p = m->p;

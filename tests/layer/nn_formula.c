@@ -1,7 +1,7 @@
-/* The layer against its formulas written out once more: plain loops over indices in float64, one output
- * element at a time, no matrix product, no online softmax, every gradient by the sum over all paths to it.
- * The documents' configuration (d_model 128, 4 heads, batch 32, sequence 10) among others, in every dtype:
- * truth is the formula at the same rounded inputs. */
+/* Compares the layer with its formulas, written out once more: plain loops over indices in float64, one
+ * output element at a time, no matrix product, no online softmax, every gradient as the sum over all paths to
+ * it. In every dtype, for the configuration of the documents (d_model 128, 4 heads, batch 32, sequence 10)
+ * and others; the truth is the formula at the same rounded inputs. */
 #include "nn.h"
 
 typedef struct {

@@ -1,5 +1,5 @@
 /* Everything about the layer, its optimisers, schedules and loss scale that must be refused: the status, a
- * message that names the field, and nothing written. And allocation failing at each place. */
+ * message that names the field, and nothing written. Also each allocation that may fail. */
 #include "nn.h"
 
 static void check_refused(ag_status got, ag_status wanted, const char *word, int line)

@@ -1,6 +1,7 @@
-/* What the layer promises beside its formulas: the same bits for any number of threads, any loop and any
- * alignment of its buffers; packed and padded alike; rows past a length without effect; outputs written or
- * accumulated, wanted or not; empty batches; views into the saved activations. */
+/* What the layer promises in addition to its formulas: the same bits for any number of threads, any parallel
+ * loop and any alignment of its buffers; packed and padded sequences give the same; rows after the end of a
+ * sequence have no effect; outputs may be written, accumulated or absent; empty batches; views into the saved
+ * activations. */
 #include "nn.h"
 
 static const nn_config configs[] = {

@@ -1,7 +1,7 @@
-/* Training: a small regression (the outputs of another layer) and associative recall (which value stood
- * beside this key?), in float32, bfloat16 and float16 with float32 master weights. The loss goes down; a
- * float32 run repeated gives the same bits, for any number of threads; a gradient that is not finite is
- * skipped and training goes on. */
+/* Training: a small regression (the outputs of another layer) and associative recall (which value followed
+ * this key?), in float32, bfloat16 and float16 with float32 master weights. The loss goes down; repeating a
+ * float32 run gives the same bits, for any number of threads; a step with a gradient that is not finite is
+ * skipped, and training goes on. */
 #include "nn.h"
 
 /* ---- A layer with what trains it ---- */

@@ -1,6 +1,6 @@
-/* The check engine itself: one wrong element of one output is found by the check that is about it, by no other check
- * of its kind, and its place is named; parts, random cases, their text and failing memory do what attngrad_check.h
- * says. */
+/* The check engine itself: one wrong element of one output is found by the check of that output and by no
+ * other check of its kind, and its index is reported; parts, random cases, their text and failing allocations
+ * behave as attngrad_check.h says. */
 #include "check/error_rule.h"
 #include "check/finite_differences.h"
 #include "check/identities.h"

@@ -1,8 +1,8 @@
-/* The slips of the four source documents, one function each, in the order of docs/errata.md: what the
- * document prints is computed beside its correction, and both are compared with central differences of
- * attention itself (and the correction, if it is one of the library's outputs, with the library).
- * The printed form must be far off or of a shape that cannot be, the correction close. The formulas
- * stand here in plain matrix products, apart from the library's, in the names of docs/math.md. */
+/* The errors of the four source documents, one function each, in the order of docs/errata.md. Each function
+ * computes what the document prints and the correction, and compares both with central differences of
+ * attention itself (and the correction with the library, if it is one of its outputs). The printed form must
+ * be far off or have an impossible shape, the correction must be close. The formulas are written in plain
+ * matrix products, independent of the library, with the names of docs/math.md. */
 #include "check/stencil.h"
 #include "test.h"
 

@@ -1,5 +1,5 @@
-/* The error rule: the reference and each instruction set keep it in all four dtypes, on the problems where rounding
- * errors are largest and on random ones; and results that are wrong by a little break it. */
+/* The error rule: the reference and each instruction set satisfy it in all four dtypes, on the problems with
+ * the largest rounding errors and on random ones; results that are slightly wrong violate it. */
 #include "every_isa.h"
 
 static const char *const dtypes[] = {"f64", "f32", "f16", "bf16"};

@@ -1,5 +1,4 @@
-/* The identities on every feature alone and on every pair of features; and that each identity applied
- * somewhere. */
+/* The identities on every feature alone and on every pair of features; each identity must apply at least once. */
 #include "feature_pairs.h"
 #include "check/identities.h"
 #include "check/summary.h"

@@ -1,5 +1,5 @@
-/* Instruction sets: the one that an option forces is the one that the plan reports and that the environment forces by
- * its name, bit for bit, in all four maps. The list of them is the library's. */
+/* Instruction sets: an instruction set that an option forces is the one that the plan reports, and gives the
+ * same bits in all four maps as if the environment forces it by name. The list of them is the library's. */
 #define _POSIX_C_SOURCE 200809L
 
 #include "outputs.h"

@@ -1,6 +1,6 @@
-/* bfloat16 and float16 near the unfused formula's own error. The error rule also allows 8 eps A, which for these dtypes
- * may be as large as the result: here the error of a result must be at most four times that of the baseline, or of
- * rounding the truth, on random problems of several tiles. */
+/* bfloat16 and float16 compared with the error of the unfused formula. The error rule also allows 8 eps A,
+ * which for these dtypes may be as large as the result: here the error of a result must be at most four times
+ * that of the baseline, or of rounding the truth, on random problems of several tiles. */
 #include "check/error_rule.h"
 #include "feature_pairs.h"
 

@@ -1,6 +1,6 @@
-/* Pairs that mask, bias or window exclude: NaN in their keys and values has no effect, and no time is spent on them.
- * Time is the processor time of one thread, the minimum over some rounds of two calls in turn; the limits leave room
- * for a busy machine. */
+/* Pairs that mask, bias or window exclude: NaN in their keys and values has no effect, and no time is spent
+ * on them. Time is the processor time of one thread, the minimum over some rounds in which two calls
+ * alternate; the limits leave room for a busy machine. */
 #include <math.h>
 #include <time.h>
 

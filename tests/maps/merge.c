@@ -1,6 +1,6 @@
-/* Shards: sixteen parts of four query and four key shards, at their offsets, merged and added up to the
- * whole in all four maps, as in a ring; parts of the heads and of the batch; parts without keys; what
- * ag_merge refuses. */
+/* Shards: the sixteen parts of four query shards and four key shards, at their offsets, merged and added up,
+ * give the whole in all four maps, as in ring attention; parts of the heads and of the batch; parts without
+ * keys; what ag_merge refuses. */
 #include "outputs.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
-/* Packed sequences against the same sequences padded, bit for bit: the four maps with every feature,
- * empty sequences among them, and NaN in all rows that belong to no sequence. Such rows come out as
- * zeros, with lse minus infinity. */
+/* Compares packed sequences with the same sequences padded, bit for bit: the four maps with every feature,
+ * with empty sequences, and with NaN in all rows that belong to no sequence. Such rows become zero, with lse
+ * minus infinity. */
 #include "outputs.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
-/* Views: whatever the strides, their signs, their order and the alignment of data and workspace, a map
- * gives the bits of the dense call and touches no byte that is not an element of an output. Then what
- * may be left out, what may be added to, and which dtype the outputs may have. */
+/* Views: whatever the strides, their signs, their order and the alignment of data and workspace, a map gives
+ * the bits of the dense call and touches no byte that is not an element of an output. Also which tensors may
+ * be absent, which may accumulate, and which dtypes the outputs may have. */
 #include "outputs.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
-/* The trace, line by line: each matrix that it gives must follow from the tensors and from the matrices
- * before it by its own formula, with visibility, biases and positions by the words of the contract; and
- * the outputs of the maps must follow from it. */
+/* The trace, line by line: each matrix must follow by its formula from the tensors and from the matrices
+ * before it, with visibility, biases and positions as the contract defines them; and the outputs of the maps
+ * must follow from the trace. */
 #include "visible.h"
 
 enum { NQ = 7, NK = 9 };

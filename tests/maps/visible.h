@@ -1,5 +1,5 @@
-/* Which query sees which key, by the words of the contract and by nothing of the library: what the tests
- * compare it with. */
+/* Which query sees which key, written from the contract alone and not from the library's source: what the
+ * tests compare the library with. */
 #ifndef AG_TEST_VISIBLE_H
 #define AG_TEST_VISIBLE_H
 
@@ -26,7 +26,7 @@ static inline int64_t key_position(const struct arrays *x, int64_t j)
     return j + x->args.k_offset;
 }
 
-/* By position and mask alone: what a bias of minus infinity may further hide. */
+/* Decided by position and mask alone; a bias of minus infinity may hide more. */
 static inline int in_sight(const struct arrays *x, int64_t b, int64_t h, int64_t i, int64_t j)
 {
     const ag_problem *p = x->p;

@@ -1,6 +1,6 @@
-/* A program of the last release: compiled against that release's header (a frozen copy, see freeze.sh),
- * linked to the shared library of today. It uses every struct of the interface once and checks numbers
- * that may never change. */
+/* A program of the last release: compiled against the header of that release (a frozen copy, see freeze.sh),
+ * linked to the current shared library. It uses every struct of the interface once and checks numbers that
+ * must never change. */
 #include "frozen/attngrad-0.1.0.h"
 #include <math.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
-/* The model of `attngrad train`: its gradients against finite differences of its loss, parameter by parameter,
- * in every dtype; the same bits for any number of threads; rows past a sequence's length have no effect; byte by
- * byte, with keys and values kept, it gives the probabilities of the whole. */
+/* The model of `attngrad train`: compares its gradients with finite differences of its loss, parameter by
+ * parameter, in every dtype; any number of threads gives the same bits; rows after the end of a sequence have
+ * no effect; inference byte by byte, with a key-value cache, gives the same probabilities. */
 #include "test.h"
 
 #include "check/arrays.h"

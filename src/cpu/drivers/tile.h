@@ -3,8 +3,8 @@
  *
  *     block    some consecutive keys: the rows of a score tile
  *     panel    PANEL consecutive queries: the lanes of a score tile T[j][i]
- *     band     low <= j - i <= high, with i and j counted from the tile's corner: the pairs that causal and window leave
- *              visible */
+ *     band     low <= j - i <= high, with i and j counted from the tile's corner: the pairs that causal and window
+ *              leave visible */
 #ifndef AGI_CPU_TILE_H
 #define AGI_CPU_TILE_H
 
@@ -173,7 +173,8 @@ void REAL(agi_score_product)(const agi_head *x, agi_rows keys, int64_t nj, int64
 agi_rows REAL(agi_zero_masked_rows)(agi_rows rows, int64_t n, int64_t width, const uint8_t *masked_keys,
                                     real *zeroed);
 
-/* Rows first .. first + n - 1 of the slice, transposed: out[D][PANEL], padded with zeros to whole vectors of queries. */
+/* Rows first .. first + n - 1 of the slice, transposed: out[D][PANEL], padded with zeros to whole vectors of
+ * queries. */
 void REAL(agi_load_panel)(const agi_kernels *k, agi_slice s, int64_t first, int64_t n, const uint8_t *skip,
                           real *out);
 

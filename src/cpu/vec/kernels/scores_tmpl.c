@@ -80,7 +80,7 @@ static void scores(real *T, const real *X, real *F, real *G, int64_t ld, int64_t
     const vec log2_e = v_set1((real)LOG2_E);
     const cap capped = softcap > 0 ? cap_of(scale, softcap) : (cap){.factor = v_set1(scale)};
     /* Only minus infinity masks a key: the most negative finite bias must not overflow in base 2. NaN stays. */
-    const vec least = v_set1((real)(-REAL_MAX / 1.4427));
+    const vec lowest = v_set1((real)(-REAL_MAX / 1.4427));
     for (int64_t j = 0; j < nj; j++) {
         for (int64_t i = 0; i < W; i += LANES) {
             const int64_t at = j * ld + i;
@@ -101,7 +101,7 @@ static void scores(real *T, const real *X, real *F, real *G, int64_t ld, int64_t
                 const vec add = v_load(X + at), sum = v_add(s, add);
                 const vmask masked = v_less(add, v_set1(-REAL_MAX));
                 rest = v_mul(v_lost(s, add, sum), log2_e);
-                s = v_select(masked, add, v_max(least, sum));
+                s = v_select(masked, add, v_max(lowest, sum));
                 if (softcap > 0 && F != NULL) {
                     v_store(F + at, v_select(masked, v_set1(0), v_load(F + at)));
                 }

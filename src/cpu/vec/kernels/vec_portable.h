@@ -129,11 +129,12 @@ INLINE vec v_exp2_fraction(vec f);
 /* Returns 0 below the smallest exponent and infinity above the largest one; NaN stays NaN. */
 INLINE vec v_exp2(vec x)
 {
-    const vec least = v_set1(MIN_EXPONENT), most = v_set1(-MIN_EXPONENT + 1);
-    const vec inside = v_select(v_less(x, least), least, v_select(v_less(most, x), most, x));
+    const vec lowest = v_set1(MIN_EXPONENT), highest = v_set1(-MIN_EXPONENT + 1);
+    const vec inside = v_select(v_less(x, lowest), lowest, v_select(v_less(highest, x), highest, x));
     vmask whole = __builtin_convertvector(inside, vmask);  /* rounded towards zero */
     whole += __builtin_convertvector(whole, vec) > inside; /* rounded down, as a true comparison is -1 */
     const vec fraction = inside - __builtin_convertvector(whole, vec);
     const vec power = v_mul(v_exp2_fraction(fraction), (vec)((whole + EXPONENT_BIAS) << EXPONENT_SHIFT));
-    return v_select(v_less(x, least), v_set1(0), v_select(v_less(most, x), v_set1((real)INFINITY), power));
+    return v_select(v_less(x, lowest), v_set1(0),
+                    v_select(v_less(highest, x), v_set1((real)INFINITY), power));
 }
