@@ -19,6 +19,9 @@ agi_arena agi_arena_begin(void *memory);
 /* Takes memory for count elements of `size` bytes, aligned to a cache line. Returns NULL in a dry run. */
 void *agi_take(agi_arena *arena, int64_t count, size_t size);
 
+/* Memory with a copy of an object; NULL in a dry run. */
+void *agi_take_copy(agi_arena *arena, const void *object, size_t size);
+
 /* Number of bytes that the caller must give for the same takes, including the worst case of alignment. */
 size_t agi_arena_bytes(const agi_arena *arena);
 

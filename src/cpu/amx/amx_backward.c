@@ -21,29 +21,28 @@ static void lay_out(agi_backward_scratch *s, agi_arena *arena, const ag_plan *pl
     const agi_backward_schedule *schedule = &agi_cpu_plan_of(plan)->backward[map];
     const int64_t block = agi_round_up(schedule->block, GROUP_KEYS);
     const int64_t span = agi_round_up(schedule->span, GROUP_KEYS);
-    agi_amx_backward_scratch dry, *m = agi_take(arena, 1, sizeof *m);
-    s->own = m;
-    m = m == NULL ? &dry : m;
+    agi_amx_backward_scratch m = {.dQ = NULL};
     REAL(agi_lay_out_features)(s, arena, plan, map, GROUP_KEYS * PANEL);
     for (int t = 0; t < 4; t++) {
         const int64_t there = t < 2 ? 1 : tangents, D = t % 2 ? Dv : Dk;
-        m->split16_tiles[t] = agi_take16(arena, there * TILE_ROWS * D);
-        m->rounded[t] = agi_take16(arena, there * block * TILE_ROWS);
+        m.split16_tiles[t] = agi_take16(arena, there * TILE_ROWS * D);
+        m.rounded[t] = agi_take16(arena, there * block * TILE_ROWS);
     }
     for (int t = 0; t < 2; t++) {
         const int64_t there = t == 0 ? 1 : tangents, D = t == 0 ? Dk : Dv;
-        m->vnni_tiles[t] = agi_take16(arena, (1 + tangents) * TILE_ROWS * D);
-        m->key_rows[t] = agi_take16(arena, (1 + tangents) * span * D);
-        m->transposed[t] = agi_take16(arena, there * span * Dk);
-        m->dz_vnni[t] = agi_take16(arena, there * block * TILE_ROWS);
+        m.vnni_tiles[t] = agi_take16(arena, (1 + tangents) * TILE_ROWS * D);
+        m.key_rows[t] = agi_take16(arena, (1 + tangents) * span * D);
+        m.transposed[t] = agi_take16(arena, there * span * Dk);
+        m.dz_vnni[t] = agi_take16(arena, there * block * TILE_ROWS);
         for (int n = 0; n < 2; n++) {
-            m->T[n][t] = agi_take_reals(arena, there * GROUP_KEYS * PANEL);
+            m.T[n][t] = agi_take_reals(arena, there * GROUP_KEYS * PANEL);
         }
     }
-    m->zeroed = agi_take16(arena, block * Dk);
-    m->dQ = agi_take_reals(arena, TILE_ROWS * Dk);
-    m->key_rows_chunk = agi_take_reals(arena, AMX_ROWS * agi_max(Dk, Dv));
-    m->rows = agi_take16(arena, agi_max(TILE_ROWS, GROUP_KEYS) * agi_max(Dk, Dv));
+    m.zeroed = agi_take16(arena, block * Dk);
+    m.dQ = agi_take_reals(arena, TILE_ROWS * Dk);
+    m.key_rows_chunk = agi_take_reals(arena, AMX_ROWS * agi_max(Dk, Dv));
+    m.rows = agi_take16(arena, agi_max(TILE_ROWS, GROUP_KEYS) * agi_max(Dk, Dv));
+    s->own = agi_take_copy(arena, &m, sizeof m);
 }
 
 /* ---- A pass over a span of keys, and its tiles of queries ---- */

@@ -17,28 +17,27 @@ static void lay_out(agi_row_scratch *s, agi_arena *arena, const ag_plan *plan, a
 {
     const int64_t tangents = map == AGI_JVP, panels = agi_cpu_plan_of(plan)->rows.rows / PANEL;
     const int64_t Dk = agi_round_up(plan->p.dim_qk, AMX_DEPTH), Dv = agi_round_up(plan->p.dim_v, AMX_DEPTH);
-    agi_amx_row_scratch dry, *m = agi_take(arena, 1, sizeof *m);
-    s->own = m;
-    m = m == NULL ? &dry : m;
+    agi_amx_row_scratch m = {.K = NULL};
     for (int64_t q = 0; q < panels; q++) {
-        agi_amx_panel *panel = &m->panel[q];
+        agi_amx_panel *panel = &m.panel[q];
         panel->Q = agi_take16(arena, (1 + tangents) * PANEL * Dk);
         panel->O = agi_take_reals(arena, PANEL * Dv);
         panel->tO = agi_take_reals(arena, tangents * PANEL * Dv);
         panel->norms = agi_take_reals(arena, PANEL);
     }
-    m->K = agi_take16(arena, (1 + tangents) * BLOCK_KEYS * Dk);
-    m->V = agi_take16(arena, BLOCK_KEYS * Dv);
-    m->tV = agi_take16(arena, tangents * BLOCK_KEYS * Dv);
+    m.K = agi_take16(arena, (1 + tangents) * BLOCK_KEYS * Dk);
+    m.V = agi_take16(arena, BLOCK_KEYS * Dv);
+    m.tV = agi_take16(arena, tangents * BLOCK_KEYS * Dv);
     for (int n = 0; n < 2; n++) {
-        m->T[n] = agi_take_reals(arena, GROUP_KEYS * PANEL);
-        m->U[n] = agi_take_reals(arena, tangents * GROUP_KEYS * PANEL);
+        m.T[n] = agi_take_reals(arena, GROUP_KEYS * PANEL);
+        m.U[n] = agi_take_reals(arena, tangents * GROUP_KEYS * PANEL);
     }
-    m->P = agi_take16(arena, MAX_PENDING * GROUP_KEYS * PANEL);
-    m->tP = agi_take16(arena, tangents * MAX_PENDING * GROUP_KEYS * PANEL);
-    m->rows = agi_take16(arena, PANEL * agi_max(Dk, Dv));
-    m->zeroed = agi_take16(arena, GROUP_KEYS * Dv);
-    m->visible = agi_take(arena, MAX_PENDING * GROUP_KEYS, 1);
+    m.P = agi_take16(arena, MAX_PENDING * GROUP_KEYS * PANEL);
+    m.tP = agi_take16(arena, tangents * MAX_PENDING * GROUP_KEYS * PANEL);
+    m.rows = agi_take16(arena, PANEL * agi_max(Dk, Dv));
+    m.zeroed = agi_take16(arena, GROUP_KEYS * Dv);
+    m.visible = agi_take(arena, MAX_PENDING * GROUP_KEYS, 1);
+    s->own = agi_take_copy(arena, &m, sizeof m);
 }
 
 /* ---- A block of keys ---- */

@@ -24,21 +24,20 @@ static void lay_out(agi_backward_scratch *s, agi_arena *arena, const ag_plan *pl
     const agi_cpu_plan *cpu = agi_cpu_plan_of(plan);
     const int64_t tangents = map == AGI_VJP_JVP, features = !cpu->features.plain;
     const int64_t block = cpu->backward[map].block, tile = block * TILE_LD;
-    agi_vec_backward_scratch dry, *v = agi_take(arena, 1, sizeof *v);
-    s->own = v;
-    v = v == NULL ? &dry : v;
-    lay_out_queries(v, arena, cpu, tangents);
-    v->scores.P = agi_take_reals(arena, tile);
-    v->scores.U = agi_take_reals(arena, tangents * tile);
-    v->scores.dS = agi_take_reals(arena, tile);
-    v->scores.tdS = agi_take_reals(arena, tangents * tile);
+    agi_vec_backward_scratch v = {.K = NULL};
+    lay_out_queries(&v, arena, cpu, tangents);
+    v.scores.P = agi_take_reals(arena, tile);
+    v.scores.U = agi_take_reals(arena, tangents * tile);
+    v.scores.dS = agi_take_reals(arena, tile);
+    v.scores.tdS = agi_take_reals(arena, tangents * tile);
     REAL(agi_lay_out_features)(s, arena, plan, map, tile);
-    v->K = agi_take_reals(arena, block * cpu->Dk_pad);
-    v->V = agi_take_reals(arena, block * cpu->Dv_pad);
-    v->tK = agi_take_reals(arena, tangents * block * cpu->Dk_pad);
-    v->tV = agi_take_reals(arena, tangents * block * cpu->Dv_pad);
-    v->zeroed = agi_take_reals(arena, features * block * cpu->Dk_pad);
-    v->t_zeroed = agi_take_reals(arena, features * tangents * block * cpu->Dk_pad);
+    v.K = agi_take_reals(arena, block * cpu->Dk_pad);
+    v.V = agi_take_reals(arena, block * cpu->Dv_pad);
+    v.tK = agi_take_reals(arena, tangents * block * cpu->Dk_pad);
+    v.tV = agi_take_reals(arena, tangents * block * cpu->Dv_pad);
+    v.zeroed = agi_take_reals(arena, features * block * cpu->Dk_pad);
+    v.t_zeroed = agi_take_reals(arena, features * tangents * block * cpu->Dk_pad);
+    s->own = agi_take_copy(arena, &v, sizeof v);
 }
 
 /* ---- A tile of queries ---- */

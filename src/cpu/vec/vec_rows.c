@@ -8,20 +8,19 @@ static void lay_out(agi_row_scratch *s, agi_arena *arena, const ag_plan *plan, a
 {
     const agi_cpu_plan *cpu = agi_cpu_plan_of(plan);
     const int64_t tangents = map == AGI_JVP, Dk = plan->p.dim_qk, panels = cpu->rows.rows / PANEL;
-    agi_vec_row_scratch dry, *v = agi_take(arena, 1, sizeof *v);
-    s->own = v;
-    v = v == NULL ? &dry : v;
+    agi_vec_row_scratch v = {.K = NULL};
     for (int64_t q = 0; q < panels; q++) {
-        v->panel[q].QT = agi_take_reals(arena, Dk * PANEL);
-        v->panel[q].tQT = agi_take_reals(arena, tangents * Dk * PANEL);
+        v.panel[q].QT = agi_take_reals(arena, Dk * PANEL);
+        v.panel[q].tQT = agi_take_reals(arena, tangents * Dk * PANEL);
     }
-    v->T = agi_take_reals(arena, ROW_KEYS * ROW_LD);
-    v->U = agi_take_reals(arena, tangents * ROW_KEYS * ROW_LD);
-    v->K = agi_take_reals(arena, ROW_KEYS * cpu->Dk_pad);
-    v->V = agi_take_reals(arena, ROW_KEYS * cpu->Dv_pad);
-    v->tK = agi_take_reals(arena, tangents * ROW_KEYS * cpu->Dk_pad);
-    v->tV = agi_take_reals(arena, tangents * ROW_KEYS * cpu->Dv_pad);
-    v->zeroed = agi_take_reals(arena, ROW_KEYS * cpu->Dv_pad);
+    v.T = agi_take_reals(arena, ROW_KEYS * ROW_LD);
+    v.U = agi_take_reals(arena, tangents * ROW_KEYS * ROW_LD);
+    v.K = agi_take_reals(arena, ROW_KEYS * cpu->Dk_pad);
+    v.V = agi_take_reals(arena, ROW_KEYS * cpu->Dv_pad);
+    v.tK = agi_take_reals(arena, tangents * ROW_KEYS * cpu->Dk_pad);
+    v.tV = agi_take_reals(arena, tangents * ROW_KEYS * cpu->Dv_pad);
+    v.zeroed = agi_take_reals(arena, ROW_KEYS * cpu->Dv_pad);
+    s->own = agi_take_copy(arena, &v, sizeof v);
 }
 
 /* Loads Q or tQ: its rows if there are few queries, else the transposed panel. */
