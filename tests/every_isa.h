@@ -1,6 +1,6 @@
 /* What runs the maps on this machine: the reference, and the CPU backend on each instruction set. A test that compares
  * all of them with one truth computes that truth once. If the environment forces a backend or an instruction set, that
- * one alone. */
+ * one alone; so with AG_TEST_ISA, which names the one of an emulated processor, as that is slow. */
 #ifndef AG_TEST_EVERY_ISA_H
 #define AG_TEST_EVERY_ISA_H
 
@@ -38,24 +38,35 @@ static inline int add_forced_runner(const char *variable)
     return 1;
 }
 
-/* with_reference: for a test of the formulas, not of tiles alone. */
-static inline void find_runners(int with_reference)
+/* wanted: its name, or NULL for all. */
+static inline void add_isa_runners(const char *wanted)
 {
-    if (add_forced_runner("ATTNGRAD_BACKEND") || add_forced_runner("ATTNGRAD_ISA")) {
-        return;
-    }
-    if (with_reference) {
-        add_runner("ATTNGRAD_BACKEND", "reference", AG_BACKEND_REFERENCE, AG_ISA_AUTO);
-    }
     for (int32_t n = 0; n < ag_backend_isa_count(AG_BACKEND_CPU); n++) {
         ag_isa_info isa = {.struct_size = sizeof isa};
         CHECK_OK(ag_backend_isa(AG_BACKEND_CPU, n, &isa));
+        if (wanted != NULL && strcmp(isa.name, wanted) != 0) {
+            continue;
+        }
         if (isa.available) {
             add_runner("ATTNGRAD_ISA", isa.name, AG_BACKEND_CPU, isa.isa);
         } else {
             printf("%s: not run, this machine or this build does not have it\n", isa.name);
         }
     }
+    CHECK(runner_count > 0, "no instruction set '%s' here", wanted != NULL ? wanted : "any");
+}
+
+/* with_reference: for a test of the formulas, not of tiles alone. */
+static inline void find_runners(int with_reference)
+{
+    const char *wanted = getenv("AG_TEST_ISA");
+    if (add_forced_runner("ATTNGRAD_BACKEND") || add_forced_runner("ATTNGRAD_ISA")) {
+        return;
+    }
+    if (with_reference && wanted == NULL) {
+        add_runner("ATTNGRAD_BACKEND", "reference", AG_BACKEND_REFERENCE, AG_ISA_AUTO);
+    }
+    add_isa_runners(wanted);
 }
 
 /* A plan on r and random arrays; 0 if the problem falls back to another instruction set, which is tested by itself:
