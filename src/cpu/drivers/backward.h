@@ -1,18 +1,20 @@
 /* vjp and vjp_jvp: the order of their work, and what their tiles share. Compiled for each real.
  *
- * Keys are taken in spans of a few blocks. For one span a thread walks over tiles of queries; the gradients dK and dV
- * of the span are summed in the thread's own memory. If there is one span, dQ of a tile is complete after it; if there are
- * several, dQ is summed in a float array of the whole sequence and rounded to its dtype after the last one.
+ * Keys are taken in spans of a few blocks. For one span a thread walks over tiles of queries; the gradients dK
+ * and dV of the span are summed in the thread's own memory. If there is one span, dQ of a tile is complete after
+ * it; if there are several, dQ is summed in a float array of the whole sequence and rounded to its dtype after
+ * the last one.
  *
  *     reduction group   sequences and kv heads that share a sum (the gradient of a broadcast bias, of a table);
- *                       otherwise one kv head of one sequence. Groups are independent of each other: a work item is a group
- *     pass              one span of keys of one kv head of one sequence of a group, with all query heads that use it
- *     split             if there are few groups, their tiles of queries are dealt out to G splits: tiles s, s + G,
- *                       s + 2 G, ... of every pass. A work item is then a split; the splits' dK and dV are added after
- *                       each pass
+ *                       otherwise one kv head of one sequence. Groups are independent: a work item is a group
+ *     pass              one span of keys of one kv head of one sequence of a group, with all query heads that
+ *                       use it
+ *     split             if there are few groups, their tiles of queries are dealt out to G splits: tiles s,
+ *                       s + G, s + 2 G, ... of every pass. A work item is then a split; the splits' dK and dV are
+ *                       added after each pass
  *
- * All of it is a function of the shape. In vjp_jvp the gradients are tdQ, tdK, tdV and so on; here they go by the names
- * of vjp. */
+ * All of it is a function of the shape. In vjp_jvp the gradients are tdQ, tdK, tdV and so on; here they go by the
+ * names of vjp. */
 #ifndef AGI_CPU_BACKWARD_H
 #define AGI_CPU_BACKWARD_H
 
