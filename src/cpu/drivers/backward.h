@@ -101,8 +101,13 @@ static inline int64_t agi_heads_per_kv(const ag_problem *p)
 /* The operations that vjp and vjp_jvp are made of. The drivers call them in this order:
  *
  *     begin_pass
- *         for each tile of queries: load_rows, row_dots, begin_tile, block for each block of keys, end_tile, store_dq
- *     store_dkv */
+ *         for each head, for each tile of queries: load_rows, row_dots (in the first span that the tile sees),
+ *         begin_tile, block for each block of keys, end_tile; after the last span store_dq
+ *     store_dkv
+ *
+ * A tile that sees no key of the span is not begun; its dQ is stored all the same. If the queries are split,
+ * store_dkv is called later, on another thread's scratch. What the ops load of the keys may be kept in s->own for
+ * all heads of a pass. */
 typedef struct agi_backward_ops {
     int64_t block_step;      /* a block has a multiple of this many keys */
     int64_t key_step;        /* dK and dV are summed for whole multiples of this many keys */

@@ -45,7 +45,8 @@ typedef struct {
 } agi_row_job;
 
 /* The operations that forward and jvp are made of. For each block of queries the drivers call begin, then block for
- * each block of keys, end, and store for each panel. */
+ * each block of keys that the queries see, end, and store for each panel. If the keys are split, store is called
+ * after the merge, on another thread's scratch. */
 typedef struct agi_row_ops {
     int64_t max_queries; /* max queries of a block */
     int64_t min_blocks;  /* with so many blocks of queries they are not made smaller, and keys not split */
