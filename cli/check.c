@@ -16,7 +16,7 @@ static const char help[] = "usage: attngrad check PROBLEM [OPTION]...\n"
                            "  differences  every gradient and tangent against finite differences, in f64\n"
                            "  identities   adjoint, symmetry of the Hessian, sums, shifts, permutations,\n"
                            "               split and merge, in f64\n"
-                           "  rounding     the error of f32, f16 and bf16 against the f64 result\n"
+                           "  rounding     the error in the problem's format against the reference in f64\n"
                            "\n"
                            "PROBLEM is one argument of words in any order, for example\n"
                            "  \"b2 h8 kv2 q128 k96 d64 dv32 f32 causal softcap=30 sink\"\n"
@@ -29,7 +29,7 @@ static const char help[] = "usage: attngrad check PROBLEM [OPTION]...\n"
                            "options:\n"
                            "      --random N          N random problems over all features\n"
                            "      --seed S            of the random numbers; default 1\n"
-                           "      --threads T         default: one per processor\n"
+                           "      --threads T         default: ATTNGRAD_THREADS, else one per processor\n"
                            "      --q-offset N        position of query 0\n"
                            "      --k-offset N        position of key 0\n"
                            "      --batch-offset N    number of sequence 0, for dropout\n"
@@ -66,17 +66,17 @@ static int read_request(int argc, char **argv, struct request *r)
     return status;
 }
 
-/* Checks which options go together, which options_parse does not. */
+/* Refuses options that do not go together: options_parse reads each by itself. */
 static int check_request(const struct request *r)
 {
-    const ag_check_case *s = &r->given;
+    const ag_check_case *c = &r->given;
     if (r->text == NULL && r->random == 0) {
         return usage_error("check", "no problem given: \"q8 d4 f64 causal\", for example, or --random N");
     }
     if (r->text != NULL && r->random > 0) {
         return usage_error("check", "'%s' and --random: one of them", r->text);
     }
-    if (r->random > 0 && (s->lengths || s->q_offset != 0 || s->k_offset != 0 || s->batch_offset != 0)) {
+    if (r->random > 0 && (c->lengths || c->q_offset != 0 || c->k_offset != 0 || c->batch_offset != 0)) {
         return usage_error("check", "--random draws offsets and lengths itself");
     }
     return 0;

@@ -43,7 +43,7 @@ static bool make(struct folders *f)
     if (errno != EEXIST) {
         return false;
     }
-    errno = ENOTDIR;
+    errno = ENOTDIR; /* the reason if it exists and is no folder; stat sets its own if it fails */
     return stat(f->path, &about) == 0 && S_ISDIR(about.st_mode);
 }
 

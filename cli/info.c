@@ -9,10 +9,10 @@
 
 static const char help[] = "usage: attngrad info [--json]\n"
                            "\n"
-                           "Version of the library, processor, its instruction sets, threads that a plan\n"
-                           "uses by default, backends and compiler of the build; and what plans in float32\n"
-                           "and bfloat16 choose here, ATTNGRAD_BACKEND and ATTNGRAD_ISA obeyed: backend,\n"
-                           "instruction set, the format it computes in.\n"
+                           "Version of the library, processor, its instruction sets, number of processors\n"
+                           "that may be used, backends and compiler of the build; and what plans in\n"
+                           "float32 and bfloat16 choose here, ATTNGRAD_BACKEND and ATTNGRAD_ISA obeyed:\n"
+                           "backend, instruction set, the format it computes in.\n"
                            "\n"
                            "options:\n"
                            "      --json    the same as one JSON object\n"
@@ -47,7 +47,7 @@ static void print_text(const ag_info *info)
     printf("version           %s\n", info->version);
     printf("processor         %s\n", info->cpu);
     printf("instruction sets  %s\n", info->isa);
-    printf("threads           %d\n", (int)info->threads);
+    printf("processors        %d\n", (int)info->threads);
     printf("backends          %s\n", info->backends);
     printf("compiler          %s\n", info->compiler);
     printf("plan in float32   %s\n", choice_of("f32").text);
@@ -61,7 +61,7 @@ static void print_json(const ag_info *info)
     emit_string(&json, "version", info->version);
     emit_string(&json, "processor", info->cpu);
     emit_string(&json, "instruction_sets", info->isa);
-    emit_integer(&json, "threads", info->threads);
+    emit_integer(&json, "processors", info->threads);
     emit_string(&json, "backends", info->backends);
     emit_string(&json, "compiler", info->compiler);
     emit_string(&json, "plan_f32", choice_of("f32").text);

@@ -55,6 +55,7 @@ static int read_integer(const char *command, const struct option *option, const 
     char *end;
     errno = 0;
     long long number = strtoll(text, &end, 10);
+    /* strtoll also takes leading blanks and '+' */
     if (end == text || *end != '\0' || text[strspn(text, "-0123456789")] != '\0') {
         return usage_error(command, "--%s: '%s' is not a whole number", option->name, text);
     }
@@ -93,7 +94,7 @@ static int read_number(const char *command, const struct option *option, const c
     return 0;
 }
 
-int option_read(const char *command, const struct option *option, const char *text)
+int option_set(const char *command, const struct option *option, const char *text)
 {
     switch (option->kind) {
     case OPTION_INTEGER: return read_integer(command, option, text);
@@ -107,18 +108,18 @@ int option_read(const char *command, const struct option *option, const char *te
     return 0;
 }
 
-/* Reads one option. *used becomes the number of words that it took. */
-static int read_option(const char *command, char **argv, const struct option *option, const char *value,
+/* Takes one option from argv. *used becomes the number of words that it took. */
+static int take_option(const char *command, char **argv, const struct option *option, const char *value,
                        int *used)
 {
     if (option->kind == OPTION_FLAG) {
         if (value) {
             return usage_error(command, "--%s takes no value", option->name);
         }
-        return option_read(command, option, "");
+        return option_set(command, option, "");
     }
     if (!value && option->kind == OPTION_OPTIONAL) {
-        return option_read(command, option, "");
+        return option_set(command, option, "");
     }
     if (!value) {
         value = argv[1];
@@ -127,7 +128,7 @@ static int read_option(const char *command, char **argv, const struct option *op
     if (!value || *value == '\0') {
         return usage_error(command, "--%s needs a value", option->name);
     }
-    return option_read(command, option, value);
+    return option_set(command, option, value);
 }
 
 static int add_operand(const char *command, struct operands *operands, const char *word)
@@ -154,7 +155,7 @@ int options_parse(int argc, char **argv, const struct option *options, size_t co
             only_operands = true;
         } else {
             const struct option *option = find(argv[a], options, count, &value);
-            status = option ? read_option(command, argv + a, option, value, &used)
+            status = option ? take_option(command, argv + a, option, value, &used)
                             : unknown(command, argv[a], options, count);
         }
     }

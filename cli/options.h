@@ -38,7 +38,7 @@ int options_parse(int argc, char **argv, const struct option *options, size_t co
  * *status: a wrong option, or --help, whose text was printed. */
 bool options_json(int argc, char **argv, const char *help, bool *json, int *status);
 
-/* Reads a value of this option, as options_parse does. */
-int option_read(const char *command, const struct option *option, const char *text);
+/* Sets the option to the value that the text gives, as options_parse does. */
+int option_set(const char *command, const struct option *option, const char *text);
 
 #endif

@@ -5,17 +5,17 @@
 #include <signal.h>
 #include <stddef.h>
 
-static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
-enum { NUMBERS = sizeof numbers / sizeof numbers[0] };
+static const int stop_signals[] = {SIGINT, SIGTERM, SIGHUP};
+enum { STOP_SIGNALS = sizeof stop_signals / sizeof stop_signals[0] };
 
-static struct sigaction old_stop[NUMBERS], old_size;
-static volatile sig_atomic_t last, count, second_ends;
+static struct sigaction old_stop[STOP_SIGNALS], old_xfsz;
+static volatile sig_atomic_t last_signal, signal_count, second_ends;
 
 static void on_signal(int number)
 {
-    last = number;
-    count = count + 1;
-    if (count > 1 && second_ends) {
+    last_signal = number;
+    signal_count = signal_count + 1;
+    if (signal_count > 1 && second_ends) {
         signal(number, SIG_DFL);
         raise(number);
     }
@@ -25,17 +25,17 @@ void signals_hold(void)
 {
     struct sigaction action = {.sa_handler = on_signal};
     sigemptyset(&action.sa_mask);
-    last = 0;
-    count = 0;
+    last_signal = 0;
+    signal_count = 0;
     second_ends = 0;
-    for (int n = 0; n < NUMBERS; n++) {
-        sigaction(numbers[n], NULL, &old_stop[n]);
+    for (int n = 0; n < STOP_SIGNALS; n++) {
+        sigaction(stop_signals[n], NULL, &old_stop[n]);
         if (old_stop[n].sa_handler != SIG_IGN) {
-            sigaction(numbers[n], &action, NULL);
+            sigaction(stop_signals[n], &action, NULL);
         }
     }
     action.sa_handler = SIG_IGN;
-    sigaction(SIGXFSZ, &action, &old_size);
+    sigaction(SIGXFSZ, &action, &old_xfsz);
 }
 
 void signals_second_ends(bool at_once)
@@ -45,16 +45,16 @@ void signals_second_ends(bool at_once)
 
 int signals_held(void)
 {
-    return count;
+    return signal_count;
 }
 
 void signals_release(void)
 {
-    for (int n = 0; n < NUMBERS; n++) {
-        sigaction(numbers[n], &old_stop[n], NULL);
+    for (int n = 0; n < STOP_SIGNALS; n++) {
+        sigaction(stop_signals[n], &old_stop[n], NULL);
     }
-    sigaction(SIGXFSZ, &old_size, NULL);
-    if (last != 0) {
-        raise(last);
+    sigaction(SIGXFSZ, &old_xfsz, NULL);
+    if (last_signal != 0) {
+        raise(last_signal);
     }
 }

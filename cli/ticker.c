@@ -21,7 +21,7 @@ static struct {
     double started;
 } ticker = {.mutex = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER};
 
-/* For both the mutex must be held. */
+/* Waits until the time is over or the ticker has to leave. The mutex must be held. */
 static void wait_for(double seconds)
 {
     struct timespec until;
@@ -33,6 +33,7 @@ static void wait_for(double seconds)
     }
 }
 
+/* The mutex must be held. */
 static void draw(void)
 {
     char elapsed[32], text[96];

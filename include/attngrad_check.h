@@ -25,8 +25,9 @@
 extern "C" {
 #endif
 
-/* One problem and the call on it. Tensors, packed offsets and, if the problem does not give them, buckets and slopes
- * are random; the same seed gives the same numbers on any machine. */
+/* One problem and the call on it. Tensors, packed offsets and, if the problem does not give them, slopes and
+ * buckets are random; but without table_buckets the buckets are the identity. The same seed gives the same
+ * numbers on any machine. */
 typedef struct ag_check_case {
     ag_problem problem;
     uint64_t seed;
@@ -73,7 +74,7 @@ typedef struct ag_check_report {
     char plan[160]; /* ag_plan_describe of the plan that was checked */
 } ag_check_report;
 
-/* Runs the checks and writes the whole report. If a call of the library fails, the report has the results so far.
+/* Runs the checks and fills in the report, of which nothing is read. On failure it has the results so far.
  * options may be NULL. */
 AG_API ag_status ag_check_problem(const ag_check_case *c, const ag_check_options *options,
                                   ag_check_report *report);

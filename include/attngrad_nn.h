@@ -94,13 +94,14 @@ AG_API ag_status ag_layer_init(const ag_layer *layer, ag_init how, uint64_t seed
  * alignment; only the layer that wrote them knows the layout of their contents. */
 typedef int32_t ag_saved;
 enum {
-    AG_SAVED = 0,  /* saved and, with the tangents of the same, t_saved: Q K V C lse */
-    AG_D_SAVED = 1 /* d_saved: dQ dK dV dC */
+    AG_SAVED = 0,  /* the layout of saved, Q K V C lse, and of t_saved, the tangents of these */
+    AG_D_SAVED = 1 /* the layout of d_saved, dQ dK dV dC */
 };
 
 AG_API ag_status ag_layer_saved(const ag_layer *layer, ag_saved which, size_t *bytes);
 
-/* Views into such a buffer: q, k, v, o (which is C, head by head) and, in saved, lse, in t_saved, mu. */
+/* Views into such a buffer: q, k, v, o (which is C, head by head) and lse: in saved lse, in t_saved mu, in
+ * d_saved absent. For t_saved, which is AG_SAVED. */
 typedef struct ag_saved_views {
     uint32_t struct_size; /* sizeof(ag_saved_views), set by the caller */
     int32_t reserved;
@@ -126,10 +127,11 @@ enum {
     AG_LAYER_ACC_TD_PARAMS = 1 << 9
 };
 
-/* Arrays are dense and row-major: [batch][length][width], or [total][width] if the problem is packed.
- * Each map reads and writes the fields that the table at the top lists for it and ignores the others. x_k and
- * x_v, with their tangents and gradients, must be absent if a flag says that another input is used for them. Rows
- * after the end of a sequence are never read; in y and in the gradients they become zero. */
+/* Arrays are dense and row-major: [batch][length][width], or [total][width] if the problem is packed. Each
+ * map reads and writes the fields that the table at the top lists for it and ignores the others. x_k and x_v,
+ * with their tangents and gradients, must be absent if a flag says that another input is used for them. Rows
+ * after the end of a sequence are never read; in y and in the gradients they become zero. Absent means
+ * NULL. */
 typedef struct ag_layer_args {
     uint32_t struct_size; /* sizeof(ag_layer_args) */
     uint32_t accumulate;  /* AG_LAYER_ACC_* */
@@ -140,7 +142,7 @@ typedef struct ag_layer_args {
 
     const void *params;
     const void *x_q, *x_k, *x_v;
-    void *y;     /* may be absent from jvp */
+    void *y;     /* jvp: may be NULL */
     void *saved; /* output of forward and jvp, input of vjp and vjp_jvp */
 
     const void *dy;
@@ -274,7 +276,7 @@ typedef struct ag_schedule {
     ag_schedule_kind kind;
     double rate;
     double final_rate; /* AG_SCHEDULE_COSINE */
-    int64_t warmup;    /* steps 0 .. warmup - 1 have rate (step + 1) / warmup */
+    int64_t warmup;    /* steps 0 .. warmup - 1 have the rate rate * (step + 1) / warmup */
     int64_t steps;     /* AG_SCHEDULE_COSINE: more than warmup; final_rate from here on */
 } ag_schedule;
 
@@ -288,15 +290,15 @@ AG_API ag_status ag_schedule_rate(const ag_schedule *schedule, int64_t step, dou
 /* ---- Loss scaling ------------------------------------------------------------------------------ */
 
 /* Float16 loses gradients below 6e-8: the loss, and so dy, is multiplied by scale, and the step divides
- * the gradients by it again. After each step ag_loss_scale_update() halves scale if the step was not
- * applied, and doubles it after `interval` consecutive applied steps. */
+ * the gradients by it again. After each step ag_loss_scale_update() multiplies scale by backoff if the step
+ * was not applied, and by growth after interval consecutive applied steps. */
 typedef struct ag_loss_scale {
     uint32_t struct_size; /* sizeof(ag_loss_scale) */
     uint32_t reserved;    /* zero */
     double scale;         /* the current scale; 0 = 65536 */
     double growth;        /* more than 1; 0 = 2 */
     double backoff;       /* in (0, 1); 0 = 0.5 */
-    double max_scale;     /* scale never exceeds it; 0 = 2^24 */
+    double max_scale;     /* growth stops here; 0 = 2^24 */
     int64_t interval;     /* 0 = 2000 */
     int64_t in_a_row;     /* applied steps since scale last changed; counted by the library */
     int64_t skipped;      /* all steps that were not applied; counted by the library */

@@ -28,7 +28,7 @@ static const char help[] = "usage: attngrad bench PROBLEM [OPTION]...\n"
                            "\n"
                            "options:\n"
                            "      --map M         forward, vjp, jvp or vjp_jvp; default: all four\n"
-                           "      --threads T     default: one per processor\n"
+                           "      --threads T     default: ATTNGRAD_THREADS, else one per processor\n"
                            "      --rounds R      at least 5, the default\n"
                            "      --seed S        of the random numbers; default 1\n"
                            "      --json          an array with an object for each map: map ms gflops\n"
@@ -168,7 +168,7 @@ static void show_progress(int64_t done, int64_t all)
 static int time_problem(const struct request *r, struct arrays *x)
 {
     struct bench b;
-    ag_status status = bench_begin(&b, x, wanted_maps(r->map), r->rounds);
+    ag_status status = bench_begin(&b, x, wanted_maps(r->map));
     for (int64_t n = 0; n < r->rounds && status == AG_OK; n++) {
         show_progress(n, r->rounds);
         status = bench_round(&b);

@@ -9,6 +9,8 @@
 
 static const double settle_seconds = 0.2, window_seconds = 0.05;
 
+/* flops: 2 for each of the 2, 5, 6 and 12 matrix products of a map; vjp's and vjp_jvp's are exact only if
+ * Dk = Dv. */
 const struct bench_map bench_maps[BENCH_MAPS] = {
     {"forward", AG_MAP_FORWARD, ag_forward, 0, 4},
     {"vjp", AG_MAP_VJP, ag_vjp, AG_MAP_FORWARD, 10},
@@ -66,7 +68,7 @@ static enum probe_kind probe_of(const struct bench *b)
     return dtype == AG_F64 ? PROBE_FMA_F64 : PROBE_FMA_F32;
 }
 
-ag_status bench_begin(struct bench *b, struct arrays *x, uint32_t maps, int64_t rounds)
+ag_status bench_begin(struct bench *b, struct arrays *x, uint32_t maps)
 {
     const double channels = 0.5 * (double)(x->p->dim_qk + x->p->dim_v);
     const double work = visible_pairs(x) * channels;
@@ -74,7 +76,6 @@ ag_status bench_begin(struct bench *b, struct arrays *x, uint32_t maps, int64_t 
     ag_status status = ag_plan_info_get(x->plan, &info);
     memset(b, 0, sizeof *b);
     b->arrays = x;
-    b->rounds = rounds;
     b->threads = info.threads;
     snprintf(b->isa, sizeof b->isa, "%s", info.isa == AG_ISA_AUTO ? "scalar" : info.isa_name);
     b->kind = probe_of(b);

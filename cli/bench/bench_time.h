@@ -27,7 +27,6 @@ struct bench_result {
 struct bench {
     struct arrays *arrays;
     int threads;
-    int64_t rounds;
     char isa[BENCH_ISA];
     enum probe_kind kind; /* of the probe that the maps are compared with */
     int count;
@@ -38,9 +37,9 @@ struct bench {
 };
 
 /* maps: bits of AG_MAP_*. threads, isa and kind are taken from the plan. */
-ag_status bench_begin(struct bench *b, struct arrays *x, uint32_t maps, int64_t rounds);
+ag_status bench_begin(struct bench *b, struct arrays *x, uint32_t maps);
 
-/* Runs one round: for each map a probe, then the map. To be called `rounds` times. Returns the status of the maps. */
+/* Runs one round: for each map a probe, then the map. Returns the status of the maps. */
 ag_status bench_round(struct bench *b);
 
 double bench_percent(const struct bench *b, const struct bench_result *r); /* of the probe; 0 without one */

@@ -16,12 +16,14 @@
 #include <immintrin.h>
 #endif
 
-/* CHAINS: independent accumulators; more than latency times execution ports, and no more than fit in 16
- * registers together with x and y. FED_*: the probe whose factors come from the first-level cache. */
+/* CHAINS: chains of dependent multiply-adds, each with its own accumulator; more than latency times execution
+ * ports, and no more than fit in 16 registers together with x and y. FED_*: the probe whose factors come from
+ * the first-level cache. */
 enum {
     CHAINS = 12,
     ROUNDS = 2000,
     MAX_BYTES = 64,
+    /* one per float32 lane of CHAINS starting values, 2 multipliers and 2 summands */
     VALUES = (CHAINS + 4) * MAX_BYTES / 4,
     FED_ROWS = 6,   /* rows of a block of sums */
     FED_STEPS = 64, /* steps of a sum; its operands take 16 KiB at most */
@@ -48,6 +50,7 @@ struct numbers {
 #define UNROLL _Pragma("GCC unroll 24")
 #endif
 
+/* 2^f for f in [0, 1). */
 #define EXP2_POLYNOMIAL(f)                                                                                   \
     (((((1.87757670e-3f * (f) + 8.98934002e-3f) * (f) + 5.58263181e-2f) * (f) + 2.40153617e-1f) * (f) +      \
       6.93153073e-1f) *                                                                                      \
@@ -68,6 +71,7 @@ struct numbers {
 #define PROBE_TARGET __attribute__((target("avx512f,avx512dq")))
 #define PROBE_BYTES 64
 #define PROBE_NAME(loop) loop##_avx512
+/* reduce with 1: x - floor(x) */
 #define PROBE_EXP2(x) _mm512_scalef_ps(EXP2_POLYNOMIAL(_mm512_reduce_ps(x, 1)), x)
 #include "probe_loops.h"
 #endif
@@ -141,6 +145,7 @@ static double operations(const struct set *set, enum probe_kind kind)
     if (kind == PROBE_FED_F32 || kind == PROBE_FED_F64) {
         return lanes * 2 * FED_ROWS * FED_VECTORS(set->bytes) * FED_STEPS * FED_ROUNDS;
     }
+    /* two multiply-adds per round, two operations each */
     return lanes * CHAINS * ROUNDS * (kind == PROBE_EXP2_F32 ? 1 : 4);
 }
 
@@ -167,8 +172,8 @@ static uint16_t bfloat16(float x)
     return (uint16_t)(bits >> 16);
 }
 
-/* Starting values, then multipliers below 1, then summands; each fills one register or more. Tiles have
- * numbers of both signs, so that their sums do not only grow. */
+/* values: all below 1. A loop takes its starting values from the front, then its multipliers, then its
+ * summands. Tiles and FED operands have both signs, so that sums do not only grow. */
 static void draw_numbers(struct numbers *x, uint64_t seed)
 {
     struct rng r;

@@ -22,9 +22,9 @@ static bool ends_with(const char *text, const char *end)
 /* Finds the colon between file and tensor; NULL if path is not such a pair. */
 static const char *find_colon(const char *path)
 {
-    const char *end = strstr(path, safetensors_end);
-    const char *colon = end != NULL ? end + strlen(safetensors_end) : NULL;
-    return colon != NULL && end > path && colon[0] == ':' && colon[1] != '\0' ? colon : NULL;
+    const char *end = strstr(path, ".safetensors:");
+    const char *colon = end != NULL ? strchr(end, ':') : NULL;
+    return colon != NULL && end > path && colon[1] != '\0' ? colon : NULL;
 }
 
 int run_input_error(const struct run *run, const struct input *input, const char *format, ...)
@@ -37,7 +37,7 @@ int run_input_error(const struct run *run, const struct input *input, const char
     return file_error(run->command, "--%s: '%s' %s", input->option, input->path, what);
 }
 
-static int input_error(const struct run *run, const struct input *input)
+static int io_error(const struct run *run, const struct input *input)
 {
     return file_error(run->command, "--%s: %s", input->option, ag_io_last_message());
 }
@@ -46,7 +46,7 @@ static int open_npy(const struct run *run, struct input *input)
 {
     const ag_io_array *arrays;
     if (ag_npy_open(&input->file, input->path) != AG_IO_OK) {
-        return input_error(run, input);
+        return io_error(run, input);
     }
     ag_io_arrays(input->file, &arrays);
     input->array = &arrays[0];
@@ -81,7 +81,7 @@ static int open_safetensors(const struct run *run, struct input *input, const ch
     ag_io_status status = ag_safetensors_open(&input->file, path);
     free(path);
     if (status != AG_IO_OK) {
-        return input_error(run, input);
+        return io_error(run, input);
     }
     status = ag_io_find(input->file, colon + 1, &input->array);
     return status == AG_IO_OK ? EXIT_PASS : no_tensor(run, input, colon + 1, status == AG_IO_NOT_FOUND);

@@ -73,8 +73,8 @@ static int read_pair(const struct run *run, const char *text, const struct optio
     }
     memcpy(part, text, (size_t)(comma - text));
     part[comma - text] = '\0';
-    int status = option_read(run->command, first, part);
-    return status == 0 ? option_read(run->command, second, comma + 1) : status;
+    int status = option_set(run->command, first, part);
+    return status == 0 ? option_set(run->command, second, comma + 1) : status;
 }
 
 static int read_window(struct run *run, const char *text)

@@ -76,6 +76,7 @@ static void main_axes(const struct run *run, enum tensor t, int64_t size[4])
     }
 }
 
+/* In a packed problem q_len and kv_len are the totals for now; run_lists corrects them. */
 static void take_sizes(struct run *run)
 {
     ag_problem *p = &run->problem;
@@ -115,7 +116,8 @@ static int take_table(struct run *run)
     return EXIT_PASS;
 }
 
-/* Bias, table and sink have one dtype, which may be wider than that of q, k and v. */
+/* Bias, table and sink have one dtype, which may be wider than that of q, k and v. It is taken from the first
+ * of bias, table, sink that is given (the loop runs backwards); check_tensor compares the others with it. */
 static void take_features(struct run *run)
 {
     static const enum tensor aux[] = {T_SINK, T_TABLE, T_BIAS};
@@ -183,7 +185,7 @@ static int make_plan(struct run *run)
 
 /* ---- The arrays of the problem in files ---- */
 
-/* Sets the shape to the last ndim of the four axes; in a packed array the heads come after the rows. */
+/* Sets the shape to the last ndim of the four axes. */
 static void set_shape(ag_io_array *array, const int64_t size[4], int ndim)
 {
     array->ndim = ndim;
@@ -206,7 +208,7 @@ ag_io_array run_file_array(const struct run *run, enum tensor t)
         break;
     default:
         if (is_packed(run)) {
-            set_shape(&array, (int64_t[4]){0, size[2], size[1], size[3]}, 3);
+            set_shape(&array, (int64_t[4]){0, size[2], size[1], size[3]}, 3); /* heads after rows */
         } else {
             set_shape(&array, size, array_of(run, T_Q)->ndim);
         }
@@ -274,7 +276,7 @@ ag_tensor *run_tensor(struct run *run, enum tensor t)
 
 static int take_tensors(struct run *run)
 {
-    static const double zero = 0.0; /* in every number format */
+    static const double zero = 0.0; /* its bytes are zero in every dtype */
     for (enum tensor t = 0; t < T_COUNT; t++) {
         if (array_of(run, t) != NULL) {
             int status = check_tensor(run, t);
@@ -284,8 +286,9 @@ static int take_tensors(struct run *run)
             *run_tensor(run, t) = agc_tensor_view(run->p, t, array_of(run, t)->data);
         }
     }
+    /* vjp requires d_o. If only --dlse was given, every element of d_o is this one zero. */
     if ((run->maps & AG_MAP_VJP) && array_of(run, T_D_O) == NULL) {
-        run->args.d_o = ag_bhnd(&zero, 0, 0, 0); /* all strides are zero */
+        run->args.d_o = ag_bhnd(&zero, 0, 0, 0);
         run->args.d_o.strides[3] = 0;
     }
     return EXIT_PASS;

@@ -108,8 +108,8 @@ static void fill_ones(float *to, int64_t count)
     }
 }
 
-/* A ramp from near 0 to near 1: in the first channels a key starts as that of its own byte, in the last as
- * that of the byte before. */
+/* The shift before training, a ramp from near 0 to near 1: the first channels of a key come from its own
+ * byte, the last ones from the byte before. */
 static void fill_ramp(float *to, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {
@@ -147,7 +147,7 @@ void model_refresh(struct model *m)
     }
 }
 
-/* ---- Memory ---- */
+/* ---- The attention layers ---- */
 
 /* A key at distance d = 0 .. reach before the query uses column d; later keys are hidden and share column 0. */
 void model_attention(const struct model *m, ag_problem *p, int32_t buckets[2 * MODEL_REACH + 1])
@@ -178,6 +178,8 @@ static ag_status create_layer(struct model *m, int64_t threads)
     return ag_layer_create(&m->layer, &desc, &options);
 }
 
+/* ---- Memory ---- */
+
 static void *zeros(int64_t count, size_t size)
 {
     void *memory = agc_arrays_alloc(count, size);
@@ -200,12 +202,12 @@ static void allocate_params(struct model *m)
 static void allocate_rows(struct model *m)
 {
     const int64_t layers = m->shape.layers, numbers = m->rows * m->shape.width;
-    const size_t narrow = ag_dtype_size(m->shape.dtype);
+    const size_t element_bytes = ag_dtype_size(m->shape.dtype);
     m->stream = zeros((layers + 1) * numbers, sizeof(float));
     m->norm_r = zeros(layers * m->rows, sizeof(float));
-    m->normed = zeros(layers * numbers, narrow);
-    m->keyed = zeros(layers * numbers, narrow);
-    m->y = zeros(numbers, narrow);
+    m->normed = zeros(layers * numbers, element_bytes);
+    m->keyed = zeros(layers * numbers, element_bytes);
+    m->y = zeros(numbers, element_bytes);
     for (int n = 0; n < 3; n++) {
         m->row_buffer[n] = zeros(numbers, sizeof(float));
     }
@@ -254,12 +256,13 @@ ag_status model_plan(struct model *m, const struct model_shape *shape, int64_t t
     return status;
 }
 
-/* Counts what grows with the sizes, without the arrays that have only one number per row. */
+/* An estimate: leaves out arrays with one number per row, the rounded copy of the weights, and the transposed
+ * output. */
 double model_bytes(const struct model *m)
 {
-    const double layers = (double)m->shape.layers, narrow = (double)ag_dtype_size(m->shape.dtype);
+    const double layers = (double)m->shape.layers, element_bytes = (double)ag_dtype_size(m->shape.dtype);
     const double numbers = (double)m->rows * (double)m->shape.width;
-    const double rows = numbers * (4 * (layers + 8) + narrow * (2 * layers + 1));
+    const double rows = numbers * (4 * (layers + 8) + element_bytes * (2 * layers + 1));
     const double logits = 4.0 * MODEL_BYTES * (double)m->rows;
     return 4 * 4.0 * (double)m->count + rows + logits + layers * (double)m->saved_bytes +
            (double)m->d_saved_bytes + (double)m->workspace_bytes;

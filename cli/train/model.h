@@ -66,7 +66,7 @@ struct model {
     int64_t *pick;                   /* [picked] */
     int16_t *targets;                /* [picked] */
     float *pick_x, *pick_y, *pick_r; /* of these rows: input, output and factor r of the last norm */
-    float *logits;                   /* [picked][256]; probabilities after forward */
+    float *logits;                   /* [picked][256]; probabilities after forward, dlogits after backward */
     float *transposed;               /* [256][width]: output */
     double *losses;
     int64_t *best;

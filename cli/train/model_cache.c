@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The layer's weights in their order; each is [width][width], and there are no biases. */
 enum { WQ, WK, WV, WO };
 
 /* ---- Memory ---- */
@@ -27,7 +28,7 @@ ag_status model_cache_create(struct model_cache *c, const struct model *m, int64
 {
     const int64_t width = m->shape.width, layers = m->shape.layers,
                   weights = layers * ag_layer_size(m->layer);
-    const size_t narrow = ag_dtype_size(m->shape.dtype);
+    const size_t element_bytes = ag_dtype_size(m->shape.dtype);
     *c = (struct model_cache){.length = 0};
     const ag_status status = create_plan(c, m, threads);
     if (status != AG_OK) {
@@ -35,15 +36,15 @@ ag_status model_cache_create(struct model_cache *c, const struct model *m, int64
         return status;
     }
     c->workspace = agc_arrays_alloc((int64_t)c->workspace_bytes, 1);
-    c->k = agc_arrays_alloc(layers * m->shape.context * width, narrow);
-    c->v = agc_arrays_alloc(layers * m->shape.context * width, narrow);
+    c->k = agc_arrays_alloc(layers * m->shape.context * width, element_bytes);
+    c->v = agc_arrays_alloc(layers * m->shape.context * width, element_bytes);
     c->normed = agc_arrays_alloc(layers * 2 * width, sizeof *c->normed);
     c->x = agc_arrays_alloc(width, sizeof *c->x);
     for (int n = 0; n < 4; n++) {
         c->row[n] = agc_arrays_alloc(2 * width, sizeof *c->row[n]);
     }
-    c->q = agc_arrays_alloc(width, narrow);
-    c->o = agc_arrays_alloc(width, narrow);
+    c->q = agc_arrays_alloc(width, element_bytes);
+    c->o = agc_arrays_alloc(width, element_bytes);
     if (m->copy != NULL) {
         c->weights = agc_arrays_alloc(weights, sizeof *c->weights);
         ag_convert(c->weights, AG_F32, m->copy, m->shape.dtype, weights);
@@ -71,11 +72,18 @@ static void multiply(const struct model_cache *c, const struct model *m, int64_t
     const int64_t width = m->shape.width, size = ag_layer_size(m->layer);
     const float *weights =
         c->weights != NULL ? c->weights + l * size : m->value + model_layer_at(m, l) + 2 * width;
-    const struct product x = {to, from, weights + which * width * width, 1, width, width, width, 1};
+    const struct product x = {.c = to,
+                              .a = from,
+                              .b = weights + which * width * width,
+                              .m = 1,
+                              .k = width,
+                              .n = width,
+                              .a_row = width,
+                              .a_col = 1};
     rows_multiply(m->pool, &x);
 }
 
-/* Rounds a row to the layer's dtype. */
+/* Rounds a row to the layer's dtype. Overwrites c->o, which must not be in use. */
 static void round_row(const struct model_cache *c, const struct model *m, float *row)
 {
     ag_convert(c->o, m->shape.dtype, row, AG_F32, m->shape.width);
@@ -92,6 +100,8 @@ static void make_inputs(struct model_cache *c, const struct model *m, int64_t l)
     memcpy(before, now, bytes);
     const struct norm norm = {.rows = 1, .width = width, .x = c->x, .gain = gain, .y = now, .r = &r};
     rows_norm(m->pool, &norm);
+    /* M of this byte needs N of the byte before: rows_shift runs on a sequence of these two rows, or of this
+     * one alone if it is the first, and the last row of the result is the one wanted. */
     const struct shift shift = {.rows = rows,
                                 .width = width,
                                 .context = 2,
@@ -116,11 +126,12 @@ static ag_tensor view(const struct model *m, const void *row)
 
 static ag_status attend(struct model_cache *c, const struct model *m, int64_t l)
 {
-    const int64_t width = m->shape.width, narrow = (int64_t)ag_dtype_size(m->shape.dtype);
+    const int64_t width = m->shape.width, element_bytes = (int64_t)ag_dtype_size(m->shape.dtype);
     const int64_t first = l * m->shape.context * width, seen = c->length + 1;
     const int64_t table = model_layer_at(m, l) + 2 * width + ag_layer_size(m->layer);
     ag_args a = {.struct_size = sizeof a, .q_offset = c->length, .kv_lengths = &seen};
-    char *k = c->k + (first + c->length * width) * narrow, *v = c->v + (first + c->length * width) * narrow;
+    char *k = c->k + (first + c->length * width) * element_bytes;
+    char *v = c->v + (first + c->length * width) * element_bytes;
     multiply(c, m, l, WQ, c->row[0], c->row[2]);
     ag_convert(c->q, m->shape.dtype, c->row[2], AG_F32, width);
     multiply(c, m, l, WK, c->row[1], c->row[2]);
@@ -128,8 +139,8 @@ static ag_status attend(struct model_cache *c, const struct model *m, int64_t l)
     multiply(c, m, l, WV, c->row[0], c->row[2]);
     ag_convert(v, m->shape.dtype, c->row[2], AG_F32, width);
     a.q = view(m, c->q);
-    a.k = view(m, c->k + first * narrow);
-    a.v = view(m, c->v + first * narrow);
+    a.k = view(m, c->k + first * element_bytes);
+    a.v = view(m, c->v + first * element_bytes);
     a.o = view(m, c->o);
     a.table = ag_bhnd(m->value + table, m->shape.heads, 1, m->reach + 1);
     return ag_forward(c->plan, &a, &m->exec, c->workspace, c->workspace_bytes);

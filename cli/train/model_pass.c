@@ -72,15 +72,15 @@ static struct entropy entropy_of(const struct model *m)
 static ag_layer_args layer_args(const struct model *m, const ag_args *attention, int64_t l)
 {
     const int64_t weights = model_layer_at(m, l) + 2 * m->shape.width, count = ag_layer_size(m->layer);
-    const int64_t narrow = (int64_t)ag_dtype_size(m->shape.dtype);
+    const int64_t element_bytes = (int64_t)ag_dtype_size(m->shape.dtype);
     ag_layer_args a = AG_LAYER_ARGS_INIT;
     a.attention = attention;
     a.params = m->value + weights;
     if (m->copy != NULL) {
-        a.params = m->copy + l * count * narrow;
+        a.params = m->copy + l * count * element_bytes;
     }
-    a.x_q = a.x_v = m->normed + l * numbers_of(m) * narrow;
-    a.x_k = m->keyed + l * numbers_of(m) * narrow;
+    a.x_q = a.x_v = m->normed + l * numbers_of(m) * element_bytes;
+    a.x_k = m->keyed + l * numbers_of(m) * element_bytes;
     a.saved = m->saved + (size_t)l * m->saved_bytes;
     a.d_saved = m->d_saved;
     a.d_params = m->grad + weights;
@@ -163,7 +163,14 @@ void model_output(struct model *m, struct model_score *score)
     const int64_t width = m->shape.width;
     const float *output = m->value + model_layer_at(m, m->shape.layers) + width;
     const struct norm norm = last_norm(m);
-    const struct product logits = {m->logits, m->pick_y, output, m->picked, width, MODEL_BYTES, width, 1};
+    const struct product logits = {.c = m->logits,
+                                   .a = m->pick_y,
+                                   .b = output,
+                                   .m = m->picked,
+                                   .k = width,
+                                   .n = MODEL_BYTES,
+                                   .a_row = width,
+                                   .a_col = 1};
     const struct entropy entropy = entropy_of(m);
     rows_norm(m->pool, &norm);
     rows_multiply(m->pool, &logits);
@@ -196,10 +203,23 @@ static void backward_output(struct model *m, double loss_scale)
     const int64_t width = m->shape.width, at = model_layer_at(m, m->shape.layers) + width;
     const float *output = m->value + at;
     const struct entropy entropy = entropy_of(m);
-    const struct product d_output = {m->grad + at, m->pick_y,   m->logits, width,
-                                     m->picked,    MODEL_BYTES, 1,         width};
-    const struct product d_norm = {m->row_buffer[0], m->logits, m->transposed, m->picked,
-                                   MODEL_BYTES,      width,     MODEL_BYTES,   1};
+    /* m->logits: probabilities, after rows_entropy_backward dlogits */
+    const struct product d_output = {.c = m->grad + at,
+                                     .a = m->pick_y,
+                                     .b = m->logits,
+                                     .m = width,
+                                     .k = m->picked,
+                                     .n = MODEL_BYTES,
+                                     .a_row = 1,
+                                     .a_col = width};
+    const struct product d_norm = {.c = m->row_buffer[0],
+                                   .a = m->logits,
+                                   .b = m->transposed,
+                                   .m = m->picked,
+                                   .k = MODEL_BYTES,
+                                   .n = width,
+                                   .a_row = MODEL_BYTES,
+                                   .a_col = 1};
     for (int64_t v = 0; v < MODEL_BYTES; v++) {
         for (int64_t c = 0; c < width; c++) {
             m->transposed[v * width + c] = output[c * MODEL_BYTES + v];
@@ -224,6 +244,8 @@ static void backward_output(struct model *m, double loss_scale)
 static void backward_inputs(struct model *m, int64_t l)
 {
     const int64_t numbers = numbers_of(m);
+    /* The buffers have the gradients of the layer's inputs: q's N, k's M, v's N. Once dv is added to dn, its
+     * buffer is used for N. */
     float *dn = m->row_buffer[0], *dm = m->row_buffer[1], *dv = m->row_buffer[2], *n = m->row_buffer[2];
     struct shift shift = layer_shift(m, l);
     struct norm norm = layer_norm(m, l);

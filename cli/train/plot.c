@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { WIDTH = 800, HEIGHT = 450, LEFT = 70, RIGHT = 20, TOP = 50, BOTTOM = 60, TICKS = 6, MEAN_SHARE = 50 };
+enum { WIDTH = 800, HEIGHT = 450, LEFT = 70, RIGHT = 20, TOP = 50, BOTTOM = 60, TICKS = 6, MEAN_PARTS = 50 };
 enum { INNER_WIDTH = WIDTH - LEFT - RIGHT, INNER_HEIGHT = HEIGHT - TOP - BOTTOM };
 
 struct plot {
@@ -19,7 +19,7 @@ struct plot {
     double step_tick, loss_tick;
 };
 
-/* The step between ticks: 1, 2 or 5 times a power of ten, TICKS of them or fewer in `range`. */
+/* The distance between ticks: 1, 2 or 5 times a power of ten, so that range has TICKS of them or fewer. */
 static double tick_of(double range)
 {
     const double rough = range / TICKS, power = pow(10, floor(log10(rough)));
@@ -103,6 +103,7 @@ static void draw_every_step(const struct plot *p)
                 high = fmax(high, (double)p->losses[i]);
             }
         }
+        /* the middle of steps first + 1 to end */
         const double x = x_of(p, (double)(first + end + 1) / 2);
         if (low < high) {
             fprintf(p->file, "%.1f,%.1f ", x, y_of(p, high));
@@ -114,10 +115,10 @@ static void draw_every_step(const struct plot *p)
     fputs("\"/>\n", p->file);
 }
 
-/* Draws an exponential moving mean over about the last 1 / MEAN_SHARE of the curve. */
+/* Draws an exponential moving mean over about the last 1 / MEAN_PARTS of the curve. */
 static void draw_mean(const struct plot *p)
 {
-    const double memory = fmax(1, (double)p->count / MEAN_SHARE);
+    const double memory = fmax(1, (double)p->count / MEAN_PARTS);
     const int64_t stride = p->count / INNER_WIDTH + 1;
     double mean = 0, weight = 0;
     fputs("<polyline fill=\"none\" stroke=\"#08519c\" stroke-width=\"2\" points=\"", p->file);

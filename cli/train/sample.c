@@ -106,8 +106,8 @@ struct writer {
     struct counter counter;
 };
 
-/* Predicts the byte after text[length] from the last bytes that fit in the window; the last row is the only
- * one with a target. */
+/* Predicts text[length] from the context bytes before it. Only rows with a target are computed to the end:
+ * the last row gets one, 0, whose value does not matter. */
 static ag_status predict_window(struct writer *writer, int64_t length)
 {
     const int64_t context = writer->model->shape.context;
@@ -119,7 +119,7 @@ static ag_status predict_window(struct writer *writer, int64_t length)
     return model_forward(writer->model, &writer->batch, &score);
 }
 
-/* Computes the probabilities of the byte after text[length], in the first row of the logits. */
+/* Computes the probabilities of text[length], given the bytes before it, in the first row of the logits. */
 static ag_status predict(struct writer *writer, int64_t length)
 {
     ag_status status = AG_OK;

@@ -8,42 +8,42 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static const char help[] =
-    "usage: attngrad train [TEXT] [OPTION]...\n"
-    "\n"
-    "Trains a small language model over bytes: an embedding, causal attention layers\n"
-    "with residuals and a learned bias by distance, an output projection; by\n"
-    "cross-entropy, with AdamW. On the file TEXT, whose last tenth is kept for the\n"
-    "test; without it on a built-in task, associative recall: pairs of a key and a\n"
-    "value, then the keys again, each to be answered by its value.\n"
-    "\n"
-    "model:\n"
-    "      --heads N         heads of a layer (4)\n"
-    "      --layers N        attention layers (2)\n"
-    "      --width N         channels, a multiple of the heads (64)\n"
-    "      --context N       bytes of a sequence (64)\n"
-    "      --dtype T         of the layers: f32, bf16 or f16; these two round float32\n"
-    "                        weights, f16 also scales the loss (f32)\n"
-    "training:\n"
-    "      --batch N         sequences of a step (16)\n"
-    "      --steps N         steps in all (1000)\n"
-    "      --rate R          learning rate after the warm-up (0.003)\n"
-    "      --seed S          of weights and batches (1)\n"
-    "      --threads T       default: one per processor; gives the same bits\n"
-    "files:\n"
-    "      --model F         the checkpoint (model.safetensors)\n"
-    "      --save-every N    steps between checkpoints (100); Ctrl-C writes one too\n"
-    "      --resume          continue it, bit for bit; --steps and --rate may change\n"
-    "      --overwrite       start anew if there is one; replace F of --plot\n"
-    "      --plot F          draw the loss curve as SVG, with every checkpoint\n"
-    "      --log-every N     steps between lines if no terminal shows a bar\n"
-    "  -h, --help            this text\n"
-    "\n"
-    "exit codes: 0 done, 1 training or output failed, 2 wrong arguments or files;\n"
-    "a signal ends it as signals do, after a checkpoint\n";
+static const char help[] = "usage: attngrad train [TEXT] [OPTION]...\n"
+                           "\n"
+                           "Trains a small language model over bytes: an embedding, causal attention layers\n"
+                           "with residuals and a learned bias by distance, an output projection; by\n"
+                           "cross-entropy, with AdamW. On the file TEXT, whose last tenth is kept for the\n"
+                           "test; without it on a built-in task, associative recall: pairs of a key and a\n"
+                           "value, then the keys again, each to be answered by its value.\n"
+                           "\n"
+                           "model:\n"
+                           "      --heads N         heads of a layer (4)\n"
+                           "      --layers N        attention layers (2)\n"
+                           "      --width N         channels, a multiple of the heads (64)\n"
+                           "      --context N       bytes of a sequence (64)\n"
+                           "      --dtype T         of the layers: f32, bf16 or f16; bf16 and f16 round the\n"
+                           "                        float32 weights, f16 also scales the loss (f32)\n"
+                           "training:\n"
+                           "      --batch N         sequences of a step (16)\n"
+                           "      --steps N         steps in all (1000)\n"
+                           "      --rate R          learning rate after the warm-up (0.003)\n"
+                           "      --seed S          of weights and batches (1)\n"
+                           "      --threads T       default: one per processor; gives the same bits\n"
+                           "files:\n"
+                           "      --model F         the checkpoint (model.safetensors)\n"
+                           "      --save-every N    steps between checkpoints (100); Ctrl-C writes one too\n"
+                           "      --resume          continue from the checkpoint, bit for bit; --steps and\n"
+                           "                        --rate may change\n"
+                           "      --overwrite       start anew, replacing the checkpoint and the plot\n"
+                           "      --plot F          draw the loss curve as SVG, with every checkpoint\n"
+                           "      --log-every N     steps between lines if no terminal shows a bar\n"
+                           "  -h, --help            this text\n"
+                           "\n"
+                           "exit codes: 0 done, 1 training or output failed, 2 wrong arguments or files;\n"
+                           "a signal ends it as signals do, after a checkpoint\n";
 
-/* Checks that the text is the one that the checkpoint was trained on. */
-static int check_text(struct train *train, const struct data *data)
+/* Notes size and hash of the text in the settings; on --resume they must be those of the checkpoint. */
+static int note_text(struct train *train, const struct data *data)
 {
     struct settings *s = &train->settings;
     if (train->resume && (s->text_bytes != data->size || s->text_hash != data->hash)) {
@@ -93,7 +93,7 @@ static int run(struct train *train, const struct checkpoint *c)
     if (status != EXIT_PASS) {
         return status;
     }
-    status = check_text(train, &data);
+    status = note_text(train, &data);
     if (status == EXIT_PASS) {
         status = run_model(train, &data, c);
     }

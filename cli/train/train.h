@@ -82,7 +82,8 @@ int checkpoint_check(const struct checkpoint *c, const struct model *model, bool
 /* Reads the weights and checks that all are finite. Call checkpoint_check before. */
 int checkpoint_read_values(const struct checkpoint *c, struct model *model);
 
-/* Also reads the optimiser's moments and the losses. state->losses must have room for all steps of the settings. */
+/* Reads the counts, the optimiser's moments and the losses, but not the weights. state->losses must have room
+ * for all steps of the settings. */
 int checkpoint_read_state(const struct checkpoint *c, struct model *model, struct state *state);
 
 /* ---- The model ---- */
@@ -117,7 +118,7 @@ enum {
     MAX_HEADS = 256,
     MAX_LAYERS = 256,
     MAX_WIDTH = 16384,
-    MAX_HEAD = 512, /* channels of a head */
+    MAX_HEAD_CHANNELS = 512,
     MAX_CONTEXT = 65536,
     MAX_BATCH = 65536,
     MAX_STEPS = 100000000,

@@ -17,16 +17,16 @@ static const char format_name[] = "attngrad train 1";
 
 enum { FIELDS = 17, PAIRS = FIELDS + 1, VALUE_SIZE = 40, NAME_SIZE = MODEL_NAME + 16 };
 
-/* The kinds of tensors. */
-enum { WEIGHTS, FIRST_MOMENT, SECOND_MOMENT, KINDS };
+/* The kinds of tensors: one block of the model for each. */
+enum block_kind { WEIGHTS, FIRST_MOMENT, SECOND_MOMENT, KINDS };
 
 /* ---- Metadata: one table for both ways ---- */
 
-enum kind { WHOLE, UNSIGNED, NUMBER, DTYPE, TASK };
+enum field_type { WHOLE, UNSIGNED, NUMBER, DTYPE, TASK };
 
 struct field {
     const char *key;
-    enum kind kind;
+    enum field_type type;
     void *at;
     int64_t min, max; /* of WHOLE */
 };
@@ -57,7 +57,7 @@ static void list_fields(struct settings *s, struct state *state, struct field fi
 
 static void write_field(const struct field *field, char text[VALUE_SIZE])
 {
-    switch (field->kind) {
+    switch (field->type) {
     case WHOLE: snprintf(text, VALUE_SIZE, "%" PRId64, *(const int64_t *)field->at); break;
     case UNSIGNED: snprintf(text, VALUE_SIZE, "%" PRIu64, *(const uint64_t *)field->at); break;
     case NUMBER: snprintf(text, VALUE_SIZE, "%.17g", *(const double *)field->at); break;
@@ -69,7 +69,7 @@ static void write_field(const struct field *field, char text[VALUE_SIZE])
 static bool read_word(const struct field *field, const char *text)
 {
     static const ag_dtype dtypes[] = {AG_F32, AG_BF16, AG_F16};
-    if (field->kind == TASK) {
+    if (field->type == TASK) {
         *(bool *)field->at = strcmp(text, "text") == 0;
         return strcmp(text, "text") == 0 || strcmp(text, "recall") == 0;
     }
@@ -87,13 +87,13 @@ static bool read_field(const struct field *field, const char *text)
     char *end = NULL;
     bool fits = true;
     errno = 0;
-    if (field->kind == WHOLE) {
+    if (field->type == WHOLE) {
         const long long number = strtoll(text, &end, 10);
         *(int64_t *)field->at = number;
         fits = number >= field->min && number <= field->max;
-    } else if (field->kind == UNSIGNED) {
+    } else if (field->type == UNSIGNED) {
         *(uint64_t *)field->at = strtoull(text, &end, 10);
-    } else if (field->kind == NUMBER) {
+    } else if (field->type == NUMBER) {
         const double number = strtod(text, &end);
         *(double *)field->at = number;
         fits = isfinite(number) && number > 0;
@@ -117,13 +117,13 @@ static ag_io_array array_of(const struct model_view *view, const float *block, c
 }
 
 /* The name of a view's weights or moments in the file. */
-static void name_of(const struct model_view *view, int kind, char name[NAME_SIZE])
+static void name_of(const struct model_view *view, enum block_kind kind, char name[NAME_SIZE])
 {
     static const char *const ends[KINDS] = {"", ".moment1", ".moment2"};
     snprintf(name, NAME_SIZE, "%s%s", view->name, ends[kind]);
 }
 
-static float *block_of(const struct model *model, int kind)
+static float *block_of(const struct model *model, enum block_kind kind)
 {
     float *const blocks[KINDS] = {model->value, model->moment1, model->moment2};
     return blocks[kind];
@@ -149,8 +149,8 @@ ag_io_status checkpoint_write(ag_io_writer *writer, const char *path, const stru
     }
     for (int64_t n = 0; n < count - 1; n++) {
         const struct model_view *view = &model->views[n / KINDS];
-        name_of(view, (int)(n % KINDS), names[n]);
-        arrays[n] = array_of(view, block_of(model, (int)(n % KINDS)), names[n]);
+        name_of(view, (enum block_kind)(n % KINDS), names[n]);
+        arrays[n] = array_of(view, block_of(model, (enum block_kind)(n % KINDS)), names[n]);
     }
     arrays[count - 1] = (ag_io_array){"losses", state->losses, AG_IO_F32, 1, {state->step}};
     const ag_io_status status = ag_safetensors_write(writer, path, arrays, count, pairs, PAIRS);
@@ -189,8 +189,9 @@ static int read_metadata(struct checkpoint *c)
         }
     }
     const struct settings *s = &c->settings;
-    if (s->shape.width % s->shape.heads != 0 || s->shape.width / s->shape.heads > MAX_HEAD ||
-        c->state.adamw.steps > c->state.step) {
+    const bool text_of_recall = !s->text && (s->text_bytes != 0 || s->text_hash != 0);
+    if (s->shape.width % s->shape.heads != 0 || s->shape.width / s->shape.heads > MAX_HEAD_CHANNELS ||
+        c->state.adamw.steps > c->state.step || text_of_recall) {
         return file_error(c->command, "'%s': wrong checkpoint: its numbers contradict each other", c->path);
     }
     return EXIT_PASS;
@@ -246,7 +247,7 @@ static int find_array(const struct checkpoint *c, const ag_io_array *wanted, con
 
 /* Refuses weights and moments that are not finite, and second moments that are negative, as they are means of
  * squares: each would spoil the run. */
-static int read_numbers(const struct checkpoint *c, const ag_io_array *found, int kind, float *to)
+static int read_numbers(const struct checkpoint *c, const ag_io_array *found, enum block_kind kind, float *to)
 {
     const float *from = found->data;
     const int64_t count = ag_io_elements(found);
@@ -265,7 +266,7 @@ static int read_numbers(const struct checkpoint *c, const ag_io_array *found, in
 }
 
 /* Finds the tensors of one kind and, if `read` is set, copies them into the model. */
-static int take_block(const struct checkpoint *c, const struct model *model, int kind, bool read)
+static int take_block(const struct checkpoint *c, const struct model *model, enum block_kind kind, bool read)
 {
     int status = EXIT_PASS;
     for (int64_t n = 0; n < model->n_views && status == EXIT_PASS; n++) {
@@ -291,8 +292,9 @@ static int find_losses(const struct checkpoint *c, const ag_io_array **found)
 int checkpoint_check(const struct checkpoint *c, const struct model *model, bool state)
 {
     const ag_io_array *losses;
+    const enum block_kind end = state ? KINDS : FIRST_MOMENT;
     int status = EXIT_PASS;
-    for (int kind = 0; kind < (state ? KINDS : 1) && status == EXIT_PASS; kind++) {
+    for (enum block_kind kind = WEIGHTS; kind < end && status == EXIT_PASS; kind++) {
         status = take_block(c, model, kind, false);
     }
     return status == EXIT_PASS && state ? find_losses(c, &losses) : status;

@@ -106,9 +106,9 @@ static void shuffle(int64_t *numbers, int64_t count, struct rng *r)
     }
 }
 
-/* Fills in pairs of a key, a to z, and a value, A to Z, no key twice; then the same keys in random order,
- * each followed by its value, which the model has to predict: "kQbTaC" and then "bTkQaC". At least half of
- * the context is the second part. */
+/* Fills in pairs of a key, a to z, and a value, A to Z, no key twice; then the same keys in random order, as
+ * often as the context has room, each followed by its value, which the model has to predict: "kQbTaC" and
+ * then "bTkQaC". At least half of the context is the second part. */
 static void draw_recall(int64_t context, struct rng *r, unsigned char *tokens, int16_t *targets)
 {
     const int64_t slots = context / 2, half = slots / 2;

@@ -41,10 +41,13 @@ static int read_seed(struct train *train, const char *text)
 {
     const struct option option = {"seed", OPTION_SEED, &train->settings.seed, 0, 0};
     train->seed_given = text != NULL;
-    return text != NULL ? option_read("train", &option, text) : 0;
+    return text != NULL ? option_set("train", &option, text) : 0;
 }
 
-static int check_words(struct train *train, const char *dtype, const char *seed)
+/* Reads the options that were taken as text: the dtype, which is a word, and the seed, of which every value
+ * is legal, so that none can mean "not given". Checks the rest. A rate that was not given is NaN and
+ * passes. */
+static int finish_options(struct train *train, const char *dtype, const char *seed)
 {
     int status = read_dtype(train, dtype);
     if (status == 0) {
@@ -87,7 +90,7 @@ int train_options(struct train *train, int argc, char **argv)
     struct operands texts = {&train->text, 1, 0};
     const int status = options_parse(argc, argv, options, sizeof options / sizeof options[0], &texts);
     s->text = train->text != NULL;
-    return status == 0 ? check_words(train, dtype, seed) : status;
+    return status == 0 ? finish_options(train, dtype, seed) : status;
 }
 
 /* ---- Against a checkpoint ---- */
@@ -162,10 +165,10 @@ int shape_check(const char *command, const struct model_shape *shape)
         return usage_error(command, "--width %lld is no multiple of --heads %lld", (long long)shape->width,
                            (long long)shape->heads);
     }
-    if (shape->width / shape->heads > MAX_HEAD) {
+    if (shape->width / shape->heads > MAX_HEAD_CHANNELS) {
         return usage_error(command, "--width %lld: with --heads %lld a head has %lld channels, at most %d",
                            (long long)shape->width, (long long)shape->heads,
-                           (long long)(shape->width / shape->heads), MAX_HEAD);
+                           (long long)(shape->width / shape->heads), MAX_HEAD_CHANNELS);
     }
     return 0;
 }

@@ -26,7 +26,7 @@ const struct family agc_families[FAMILY_COUNT] = {
     {T_LSE, T_D_LSE, T_MU, T_TD_LSE},
 };
 
-/* Streams of the seed after those of the tensors, whose streams are their numbers. */
+/* Streams of random numbers. Tensor t has stream t; the others follow. */
 enum { STREAM_BUCKETS = T_COUNT, STREAM_SLOPES, STREAM_Q_LENGTHS, STREAM_K_LENGTHS, STREAM_DROPOUT };
 
 static void *copy_of(const void *source, int64_t count, size_t size)
@@ -110,7 +110,8 @@ static size_t element_size(const struct arrays *x, enum tensor t)
     return agc_tensor_info[t].kind == KIND_U8 ? 1 : ag_dtype_size(x->dtype[t]);
 }
 
-/* Rows of packed sequences have all heads side by side; everything else is dense in the axes' order. */
+/* Is the tensor laid out as [total][h][c]? The shapes up to SHAPE_ROW have one row per query or key; the
+ * others are [b][h][n][c] in a packed problem too. */
 static int is_packed_tensor(const ag_problem *p, enum tensor t)
 {
     return (p->flags & AG_PACKED) != 0 && agc_tensor_info[t].shape <= SHAPE_ROW;
@@ -225,13 +226,13 @@ static void from_f64(struct arrays *x, enum tensor t, const double *values)
     }
 }
 
-/* Copies from [n][h][c] in memory to [h][n][c] outside or, if to_memory, back. */
-static void swap_axes(const int64_t size[4], double *memory, double *outside, int to_memory)
+/* Copies memory, [n][h][c], to values, [h][n][c], or, if to_memory, values to memory. */
+static void swap_axes(const int64_t size[4], double *memory, double *values, int to_memory)
 {
     for (int64_t h = 0; h < size[1]; h++) {
         for (int64_t n = 0; n < size[2]; n++) {
             double *a = memory + (n * size[1] + h) * size[3];
-            double *b = outside + (h * size[2] + n) * size[3];
+            double *b = values + (h * size[2] + n) * size[3];
             memcpy(to_memory ? a : b, to_memory ? b : a, (size_t)size[3] * sizeof *a);
         }
     }
@@ -256,10 +257,10 @@ void agc_arrays_write(struct arrays *x, enum tensor t, const double *values)
         return;
     }
     double *memory = agc_arrays_alloc(x->count[t], sizeof *memory);
-    double *outside = copy_of(values, x->count[t], sizeof *values);
-    swap_axes(x->size[t], memory, outside, 1);
+    double *copy = copy_of(values, x->count[t], sizeof *values);
+    swap_axes(x->size[t], memory, copy, 1);
     from_f64(x, t, memory);
-    agc_arrays_free(outside);
+    agc_arrays_free(copy);
     agc_arrays_free(memory);
 }
 
@@ -270,7 +271,7 @@ double *agc_arrays_read_new(const struct arrays *x, enum tensor t)
     return values;
 }
 
-int64_t agc_arrays_read_element(const struct arrays *x, enum tensor t, int64_t n)
+int64_t agc_arrays_element_of_value(const struct arrays *x, enum tensor t, int64_t n)
 {
     const int64_t *size = x->size[t];
     if (!is_packed(x, t)) {
@@ -356,8 +357,9 @@ void agc_arrays_random_lengths(struct arrays *x)
     x->args.kv_lengths = x->kv_lengths = draw_lengths(x, STREAM_K_LENGTHS, x->p->kv_len);
 }
 
-/* The arrays of the problem itself: copied if it has them, else random. A size that the plan will refuse is
- * left to the plan. */
+/* If the problem says how many columns the table has, sets x's own buckets: a copy of the problem's or, if it
+ * has none, random columns. Else leaves the problem's pointer, whose NULL is the identity. Sizes that are
+ * wrong are left for ag_plan_create to refuse. */
 static void take_buckets(struct arrays *x)
 {
     struct rng r;
@@ -379,6 +381,7 @@ static void take_buckets(struct arrays *x)
     x->given.buckets = x->buckets;
 }
 
+/* Likewise the slopes of ALiBi: a copy of the problem's or, if it has none, random. */
 static void take_slopes(struct arrays *x)
 {
     struct rng r;
@@ -429,7 +432,7 @@ static void make_tensors(struct arrays *x)
     }
 }
 
-/* Everything but the contents of the tensors and the lengths. */
+/* Makes all of x but the contents of the tensors and the lengths. On failure x is destroyed. */
 static ag_status prepare(struct arrays *x, const ag_problem *problem, const ag_options *options,
                          uint64_t seed)
 {
@@ -508,7 +511,7 @@ static void copy_call(struct arrays *y, const struct arrays *x)
     y->args.k_packed = y->k_packed = copy_lengths(x->k_packed, batch + 1);
 }
 
-/* Tensors that x does not have stay zero. */
+/* Copies all tensors but the outputs. One that x does not have, or has in another size, becomes zero. */
 static void copy_tensors(struct arrays *y, const struct arrays *x)
 {
     for (enum tensor t = 0; t < T_COUNT; t++) {

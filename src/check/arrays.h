@@ -116,11 +116,12 @@ struct arrays {
     size_t workspace_bytes;
 };
 
-/* Makes a plan and arrays for it. Inputs, tangents and cotangents are normal random numbers rounded to
- * their dtype; the mask hides some entries and some whole rows, the bias holds some minus infinities.
- * Buckets and slopes are taken from the problem or, if it has none, random; packed sequences have
- * random lengths. q_offset, k_offset and batch_offset are zero: set them in x->args. options may be
- * NULL. On failure returns the status of ag_plan_create or ag_plan_workspace, and there is nothing to destroy. */
+/* Makes a plan and arrays for it. Inputs, tangents and cotangents are normal random numbers rounded to their
+ * dtype; the mask hides some entries and some whole rows, the bias holds some minus infinities. Slopes are
+ * taken from the problem or, if it has none, random; so are buckets, but without table_buckets they are the
+ * identity. Packed sequences have random lengths. q_offset, k_offset and batch_offset are zero: set them in
+ * x->args. options may be NULL. On failure returns the status of ag_plan_create or ag_plan_workspace, and
+ * there is nothing to destroy. */
 ag_status agc_arrays_create(struct arrays *x, const ag_problem *problem, const ag_options *options,
                             uint64_t seed);
 void agc_arrays_destroy(struct arrays *x);
@@ -152,11 +153,12 @@ ag_tensor *agc_arrays_tensor(struct arrays *x, enum tensor t); /* &x->args.q and
  * rounds. The mask reads as 0 and 1. */
 void agc_arrays_read(const struct arrays *x, enum tensor t, double *values);
 void agc_arrays_write(struct arrays *x, enum tensor t, const double *values);
-double *agc_arrays_read_new(const struct arrays *x, enum tensor t); /* into memory for free() */
-int64_t agc_arrays_read_element(const struct arrays *x, enum tensor t,
-                                int64_t n); /* the element of data read as values[n] */
+double *agc_arrays_read_new(const struct arrays *x, enum tensor t); /* to be freed by agc_arrays_free */
 
-/* The data of a float64 tensor, in its own layout, without a copy. */
+/* The index in data of what agc_arrays_read gives as values[n]. */
+int64_t agc_arrays_element_of_value(const struct arrays *x, enum tensor t, int64_t n);
+
+/* The data of a float64 tensor, in its own layout, without a copy; NULL for other dtypes. */
 double *agc_arrays_f64(const struct arrays *x, enum tensor t);
 
 /* The index of element (b, h, i, c) of sequence b in data: packed rows are found through the offsets, axes of

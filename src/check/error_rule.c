@@ -35,7 +35,7 @@ static int64_t worst_element(const struct arrays *x, enum tensor t, const double
     for (int64_t n = 0; n < x->count[t]; n++) {
         agc_worst_note(&w, got[n] == wanted[n] ? 0 : fabs(got[n] - wanted[n]), t, n);
     }
-    return w.element < 0 ? -1 : agc_arrays_read_element(x, t, w.element);
+    return w.element < 0 ? -1 : agc_arrays_element_of_value(x, t, w.element);
 }
 
 static void fill_entry(struct error_entry *e, const struct arrays *x, const struct error_truth *truth)

@@ -92,7 +92,7 @@ check "demo --json passed" grep -q '"passed": true$' "$out"
 check "demo --json failed nowhere" sh -c "! grep -q '\"passed\": false' '$out'"
 
 # ---- info ----
-works_with "threads" info
+works_with "processors" info
 json_works info --json
 ATTNGRAD_BACKEND='' ATTNGRAD_ISA=scalar "$attngrad" info >"$dir/scalar"
 for format in float32 bfloat16; do

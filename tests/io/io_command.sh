@@ -223,6 +223,7 @@ npy in/complex.npy '<c16' '(2, 4, 3, 5)' 1920
 npy in/overflow.npy '<f8' '(999999999999999999, 999999999999999999)' 960
 mkdir in/folder.npy in/folder.safetensors
 safetensors in/good.safetensors "{$good}" 960
+cp in/good.safetensors in/folder.safetensors/good.safetensors
 safetensors in/short.safetensors "{$good}" 959
 safetensors in/long.safetensors "{$good}" 961
 safetensors in/twice.safetensors "{$good,$good}" 960
@@ -258,6 +259,7 @@ safetensors in/json.safetensors "{nonsense}" 0
     bad_file "there is no tensor 'keys'" forward --q in/good.safetensors:keys $rest
     bad_file "did you mean 'query'" forward --q in/named.safetensors:qeury $rest
     works forward --q in/good.safetensors:q $rest --out good
+    works forward --q in/folder.safetensors/good.safetensors:q $rest --out good
     bad_file "--q: 'in/mixed.safetensors': tensor 'e': unknown dtype 'F8_E5M2'; known are" forward --q in/mixed.safetensors:e $rest
     works forward --q in/mixed.safetensors:q $rest --out good
 }

@@ -1,6 +1,7 @@
-/* The layout of every public struct on a machine with 64-bit pointers and longs (LP64), written down: a
- * compiled program relies on these numbers, so a new field goes after the last one and no line here ever
- * changes, except the sizes, which may grow. */
+/* The layout of every struct of attngrad.h, attngrad_nn.h and attngrad_io.h on a machine with 64-bit pointers
+ * and longs (LP64), written down: a compiled program relies on these numbers, so a new field goes after the
+ * last one and no line here ever changes, except the sizes of structs that begin with struct_size, which may
+ * grow. */
 #include <attngrad_io.h>
 #include <attngrad_nn.h>
 #include <stdio.h>

@@ -209,6 +209,8 @@ changed '"heads":"2"' '"heads":"0"'
 unusable_with "its heads is '0'" sample a --model changed
 changed '"heads":"2"' '"heads":"3"'
 unusable_with "contradict each other" sample a --model changed
+changed '"text_bytes":"0"' '"text_bytes":"7"'
+unusable_with "contradict each other" train --resume --model changed --steps 90
 changed '"step":"80"' '"step":"81"'
 unusable_with "'losses' is f32 [80]: the model needs f32 [81]" train --resume --model changed --steps 90
 changed '"seed":"1"' '"sead":"1"'

@@ -164,7 +164,9 @@ typedef struct ag_problem {
 
     const double *alibi_slopes; /* AG_SLOPES: [H], copied by the plan; bias -= slope_h |p_i - g_j| */
 
-    int64_t head_offset; /* number of the first head, if the heads are a shard of a larger layer */
+    /* Number of the first head in the whole layer, if these heads are a shard: for dropout; refused with
+     * AG_ALIBI, whose shards need AG_SLOPES. */
+    int64_t head_offset;
 } ag_problem;
 
 /* clang-format off */
@@ -335,16 +337,16 @@ enum {
 
 /* Every variable of the four maps. Each map reads and writes the fields that the table at the top lists for it and
  * ignores the others, so one struct can be used for forward, vjp, jvp and vjp_jvp one after another. Shapes are
- * given as padded | packed. */
+ * given as padded | packed. A tensor of a feature that the problem does not have must be absent. */
 typedef struct ag_args {
     uint32_t struct_size; /* sizeof(ag_args) */
     uint32_t accumulate;  /* AG_ACC_* */
 
-    /* Pointers to host memory, read before the call returns. */
+    /* Numbers, and pointers to host memory that is read before the call returns. */
     int64_t q_offset;          /* positions of query 0 and of key 0, if they are a shard of longer ones */
     int64_t k_offset;          /*   (not with AG_ALIGN_BOTTOM_RIGHT) */
     int64_t batch_offset;      /* number of the first sequence, for dropout */
-    uint64_t seed;             /* dropout's seed: the same for all maps of one forward */
+    uint64_t seed;             /* dropout's seed; vjp, jvp and vjp_jvp need the one that forward had */
     const int64_t *q_lengths;  /* [B], each in 0 .. q_len; NULL = q_len. Not with AG_PACKED */
     const int64_t *kv_lengths; /* [B], each in 0 .. kv_len; NULL = kv_len. Not with AG_PACKED */
     const int64_t *q_packed; /* AG_PACKED: [B + 1]: sequence b has rows q_packed[b] .. q_packed[b + 1] - 1 */
@@ -359,8 +361,8 @@ typedef struct ag_args {
     ag_tensor table; /* [1, table_heads, 1, table_buckets]      aux_dtype */
     ag_tensor sink;  /* [1, H, 1, 1]                            aux_dtype */
 
-    /* Outputs of forward and jvp, inputs of vjp and vjp_jvp. lse may be absent from forward; o, lse
-     * and mu from jvp. */
+    /* Outputs of forward and jvp, inputs of vjp and vjp_jvp. lse may be absent from forward; o and lse from
+     * jvp. */
     ag_tensor o;   /* [B, H, Nq, Dv] | [1, H, q_total, Dv]      out_dtype */
     ag_tensor lse; /* [B, H, Nq, 1]  | [1, H, q_total, 1]       float64 */
 
@@ -374,10 +376,12 @@ typedef struct ag_args {
     ag_tensor dtable; /* as table */
     ag_tensor dsink;  /* as sink */
 
-    /* Tangents (absent: zero). */
+    /* Tangents of the inputs (absent: zero). */
     ag_tensor tq, tk, tv, tbias, ttable, tsink;
-    ag_tensor to; /* as o: output of jvp, input of vjp_jvp */
-    ag_tensor mu; /* as lse: the tangent of lse; likewise */
+
+    /* Tangents of the outputs: written by jvp, where mu may be absent; both required by vjp_jvp. */
+    ag_tensor to; /* as o */
+    ag_tensor mu; /* as lse: the tangent of lse */
 
     /* Tangents of the cotangents (absent: zero) and of the gradients (absent: not computed). */
     ag_tensor td_o, td_lse;
@@ -409,11 +413,11 @@ AG_API ag_status ag_jvp(const ag_plan *plan, const ag_args *args, const ag_exec 
 AG_API ag_status ag_vjp_jvp(const ag_plan *plan, const ag_args *args, const ag_exec *exec, void *workspace,
                             size_t bytes);
 
-/* ---- Merging parts of the keys ----------------------------------------------------------------- */
+/* ---- Merging results over disjoint keys -------------------------------------------------------- */
 
-/* Combines the results for two disjoint sets of keys into the result for both. The outputs may be the tensors of
- * the first part. At most one part may have the sink. Give to and mu either for both parts and the result, or for
- * none of them. */
+/* Combines the results of two calls on disjoint sets of keys, 1 and 2, into that of both. The outputs may be
+ * the tensors of set 1. At most one of the calls may have had the sink. Give to and mu for both sets and the
+ * result, or for none. */
 typedef struct ag_merge_args {
     uint32_t struct_size; /* sizeof(ag_merge_args) */
     uint32_t reserved;    /* zero */
@@ -426,9 +430,9 @@ AG_API ag_status ag_merge(const ag_plan *plan, const ag_merge_args *args, const 
 
 /* ---- Trace: every intermediate of one head ----------------------------------------------------- */
 
-/* Float64 arrays of the caller; NULL: not wanted. Matrices are [q_len][kv_len]; rows and columns after the end of
- * the sequence are zero. Entries of hidden pairs are minus infinity in S and zero in all later matrices. The names
- * are those of docs/math.md. */
+/* Float64 arrays of the caller; NULL: not wanted. Matrices are [q_len][kv_len]; rows and columns after the
+ * end of the sequence are zero. Entries of hidden pairs are minus infinity in S, plain products in Z and tZ,
+ * and zero in all other matrices. The names are those of docs/math.md. */
 typedef struct ag_trace_args {
     uint32_t struct_size; /* sizeof(ag_trace_args) */
     uint32_t reserved;    /* zero */
@@ -439,7 +443,10 @@ typedef struct ag_trace_args {
     double *tdP, *tdS, *tdZ;
     double *phi1, *phi2;          /* phi'(Z), phi''(Z) */
     double *L, *Ps, *D, *mu, *tD; /* [q_len] */
-    double *J;                    /* [kv_len][kv_len]: dP_row / dS_row, the softmax Jacobian */
+
+    /* [kv_len][kv_len]: the Jacobian of softmax in query row jacobian_row,
+     * J[j][k] = the derivative of P_j by S_k */
+    double *J;
     int64_t jacobian_row;
 } ag_trace_args;
 

@@ -1,18 +1,20 @@
-/* Blocks of 2 x 2 tiles of C, so that each load of an operand's tile serves two products. The tiles of the unit:
+/* Blocks of 2 x 2 tiles of C, so that each load of an operand's tile serves two products. The numbers of
+ * the tile registers:
  *
  *               B 6   B 7
  *         A 4    0     1
  *         A 5    2     3
  *
- * The blocks are software pipelined: a store has to wait for the last product of its tile, and stores leave in program
- * order. So a block is stored while the next one begins, each tile at least four products after its own last one. */
+ * The blocks are software pipelined: a store has to wait for the last product of its tile, and stores leave
+ * in program order. So a block is stored while the next one begins: between a tile's last product and its
+ * store come three products of other tiles. */
 #ifndef AGI_CPU_AMX_BLOCK2X2_H
 #define AGI_CPU_AMX_BLOCK2X2_H
 
 #include "cpu/amx/kernels/amx.h"
 #include "cpu/vec/kernels/vec.h"
 
-/* Tile t = C, or 0. */
+/* Begins tile t with C if add, else with zeros. stride: bytes between rows. */
 #define AMX_BEGIN(t, C, stride, add)                                                                         \
     do {                                                                                                     \
         if (add) {                                                                                           \
@@ -32,7 +34,8 @@
         AMX_BEGIN(t, (C) + (offset), stride, add);                                                           \
     } while (0)
 
-/* Stores the last block, which no other one follows. */
+/* Stores the last block, which no other one follows. right, below: floats from its first tile to the
+ * neighbours. */
 INLINE void store_block2x2(float *C, int64_t right, int64_t below, int64_t stride)
 {
     AMX_STORE(0, C, stride);
