@@ -75,7 +75,7 @@ typedef struct ag_check_report {
 } ag_check_report;
 
 /* Runs the checks and fills in the report, of which nothing is read. On failure it has the results so far.
- * options may be NULL. */
+ * options may be NULL. AG_INVALID_ARGUMENT, without a message: c or report is NULL, or parts has unknown bits. */
 AG_API ag_status ag_check_problem(const ag_check_case *c, const ag_check_options *options,
                                   ag_check_report *report);
 

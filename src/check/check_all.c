@@ -89,6 +89,9 @@ ag_status ag_check_problem(const ag_check_case *c, const ag_check_options *optio
         request.plan = options->plan;
         request.parts = options->parts != 0 ? options->parts : AG_CHECK_ALL;
     }
+    if (c == NULL || report == NULL || (request.parts & ~(uint32_t)AG_CHECK_ALL) != 0) {
+        return AG_INVALID_ARGUMENT;
+    }
     report->count = 0;
     report->plan[0] = '\0';
     return agc_memory_guarded(check_case, &request);

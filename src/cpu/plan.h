@@ -9,7 +9,7 @@
 #include "cpu/vec/kernels/kernels.h"
 
 /* Which features the scores have in addition to the band of causal and window. Decided by features_of() in
- * make_plan.c and nowhere else. */
+ * make_plan.c. */
 typedef struct {
     bool plain;     /* nothing but a positive scale: the softmax can use scores as the product leaves them */
     bool pair_mask; /* a mask or a bias may hide single pairs */

@@ -218,6 +218,18 @@ static void test_no_memory(void)
     CHECK_INT(ag_check_failures(&report), 0);
 }
 
+/* A check of nothing must not look like one that passed. */
+static void test_wrong_arguments(void)
+{
+    ag_check_case c = {.problem = AG_PROBLEM_INIT, .seed = 1};
+    ag_check_report report = {.count = 0};
+    const ag_check_options unknown = {.parts = AG_CHECK_ALL + 1};
+    CHECK_OK(ag_problem_parse(texts[0], &c.problem));
+    CHECK_STATUS(ag_check_problem(&c, &unknown, &report), AG_INVALID_ARGUMENT);
+    CHECK_STATUS(ag_check_problem(NULL, NULL, &report), AG_INVALID_ARGUMENT);
+    CHECK_STATUS(ag_check_problem(&c, NULL, NULL), AG_INVALID_ARGUMENT);
+}
+
 int main(void)
 {
     for (int n = 0; n < TEXTS; n++) {
@@ -226,6 +238,7 @@ int main(void)
         test_error_rule(texts[n]);
     }
     test_parts();
+    test_wrong_arguments();
     test_random();
     test_no_memory();
     return test_summary();

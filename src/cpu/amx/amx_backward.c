@@ -149,7 +149,7 @@ static void store_dkv(const agi_backward_scratch *s, const agi_head *x, agi_slic
                       int64_t n, bool accumulate, double factor, const real *sums, int64_t width)
 {
     agi_amx_backward_scratch *const m = s->own;
-    const size_t query_stride = AMX_LANES * sizeof *sums;
+    const size_t row_bytes = AMX_LANES * sizeof *sums;
     if (to.t->data != NULL && to.dtype == AG_BF16 && !accumulate) {
         agi_amx_store_rows(to, first, n, sums, factor, m->rows);
         return;
@@ -157,7 +157,7 @@ static void store_dkv(const agi_backward_scratch *s, const agi_head *x, agi_slic
     for (int64_t j = 0; j < n && to.t->data != NULL; j += AMX_ROWS) {
         for (int64_t at = 0; at < AMX_ROWS * width; at += AMX_LANES) { /* one row of a tile */
             const int64_t tile = at / AMX_C, row = at % AMX_C / AMX_LANES;
-            memcpy(m->key_rows_chunk + row * width + tile * AMX_LANES, sums + j * width + at, query_stride);
+            memcpy(m->key_rows_chunk + row * width + tile * AMX_LANES, sums + j * width + at, row_bytes);
         }
         agi_store_rows(x->k, to, first + j, agi_min(AMX_ROWS, n - j), accumulate, factor, m->key_rows_chunk,
                        width);

@@ -59,10 +59,9 @@ typedef struct {
     real *X, *tX, *F, *G, *M; /* features of the score tiles: see agi_patch_weights */
     uint8_t *masked_keys, *panel_masked_keys;
     real *dK, *dV; /* sums of the span, if there is one split */
-    real *
-        dQ; /* [heads per kv head][dq_rows][dq_width] if there are several spans and one split; one tile if one span */
-    real *deltas; /* [heads per kv head][2][Nq]: D and tD, if there are several spans and one split */
-    void *own;    /* scratch of the ops */
+    real *dQ;      /* one tile; several spans and one split: [heads per kv head][dq_rows][dq_width] */
+    real *deltas;  /* [heads per kv head][2][Nq]: D and tD, if there are several spans and one split */
+    void *own;     /* scratch of the ops */
 } agi_backward_scratch;
 
 /* What all threads share. */
