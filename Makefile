@@ -13,7 +13,7 @@ CTEST   = ctest --output-on-failure --no-label-summary -j $(JOBS)
 help:
 	@echo 'make demo        build, then show the worked example, every variable of it'
 	@echo 'make test        build, then run the tests'
-	@echo 'make test-deep   sanitizers, fuzzing for 60 s a target, valgrind, memory, foreign processors'
+	@echo 'make test-deep   sanitizers, fuzzing for 60 s per target, valgrind, memory, foreign processors'
 	@echo 'make test-python build the Python package, install it, run its tests; ARGS: options of pytest'
 	@echo 'make bench       our maps, layer and products beside PyTorch and oneDNN, under 30 minutes; ARGS=--quick: 5'
 	@echo 'make lint        format, static analysis, layering'

@@ -143,7 +143,7 @@ def _alibi(value: Any, name: str) -> bool | bytes:
         return bool(value)
     a = _arrays.list_array(value, name)
     if a.ndim != 1 or a.dtype.kind not in "fiu" and a.dtype.name != "bfloat16":
-        raise TypeError(f"{name}: must be True, or one slope a head")
+        raise TypeError(f"{name}: must be True, or one slope per head")
     slopes = a.astype(np.float64)
     if not np.isfinite(slopes).all():
         raise ValueError(f"{name}: a slope is not finite")

@@ -13,21 +13,22 @@ class Features(TypedDict, total=False):
 
     causal          True: a query sees no key at a later position
     align           "top-left": the first query stands at the first key; "bottom-right": the last at the last
-    window          (left, right): keys this far before and behind a query are seen; None or -1: all
+    window          (left, right): keys this far before and after a query are seen; None or -1: all
     scale           of the scores; without it 1 / sqrt(d)
     bias            added to the scores, [queries, keys] with heads and batch before them, each axis full or
-                    1; dtype as q, or float32 beside 16 bits; minus infinity hides like a mask
+                    1; dtype as q, or float32 if q has 16 bits; minus infinity hides like a mask
     mask            bool or uint8 of such a shape; True attends
     bias_table      a bias by distance, key minus query: [heads, columns], or [columns] shared by the heads;
                     dtype as bias
     buckets         2R + 1 whole numbers: column buckets[clip(distance, -R, R) + R] of bias_table serves a
-                    distance; without them there are 2R + 1 columns, one a distance
-    alibi           True: the bias -slope |distance| with the usual slopes; or an array of one slope a head
+                    distance; without them there are 2R + 1 columns, one per distance
+    alibi           True: the bias -slope |distance| with the usual slopes; or an array of one slope per head
     softcap         c: scores become c tanh(score / c), before any bias; 0: none
-    sink            [heads]: an extra logit a row that takes weight and gives no value; dtype as bias
+    sink            [heads]: one extra logit per head: it joins the softmax denominator and has no value row;
+                    dtype as bias
     dropout         the share of weights to drop, below 1
     seed            of dropout, 0 to 2^64 - 1; the same in each map of one forward
-    q_lengths       whole numbers, one a sequence: queries behind them are padding
+    q_lengths       whole numbers, one per sequence: queries after them are padding
     kv_lengths      the same of keys
     q_packed        offsets, one more than sequences: sequence b has rows q_packed[b] to q_packed[b + 1] of
                     q, which is then [total, heads, d]
@@ -37,7 +38,7 @@ class Features(TypedDict, total=False):
     batch_offset    the number of the first sequence, for dropout
     head_offset     the number of the first head, for dropout
     backend         "cpu": fused; "reference": the formulas as written
-    threads         0: one a processor
+    threads         0: ATTNGRAD_THREADS, else one per processor
     """
 
     causal: bool

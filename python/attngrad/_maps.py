@@ -61,7 +61,7 @@ def forward(q: Any, k: Any, v: Any, *, out_dtype: Any = None, **features: Unpack
     q is [n, d], [heads, n, d] or [batch, heads, n, d] (packed sequences: [total, heads, d]); k and v
     likewise, with as many heads or fewer, by a whole factor. Arrays are anything with DLPack or the buffer
     protocol, float64, float32, float16 or bfloat16, one dtype for all; a head size is from 1 to 512.
-    `out_dtype` may be float32 beside 16-bit inputs.
+    `out_dtype` may be float32 if the inputs have 16 bits.
 
     >>> import numpy as np
     >>> import attngrad
@@ -96,7 +96,7 @@ def vjp(
     with the same keywords. A cotangent that is None is zero.
 
     `wanted` names the gradients to compute, such as {"dq"}; without it all of them are. `grad_dtype` may be
-    float32 beside 16-bit inputs.
+    float32 if the inputs have 16 bits.
 
     >>> import numpy as np
     >>> import attngrad

@@ -253,7 +253,7 @@ def _words(key: Key, c: dict[str, Any]) -> tuple[str, tuple[int, int, int, int]]
         words.append(_table(key, heads, c.get("buckets")))
     if key.sink is not None:
         if key.sink != (heads,):
-            raise ValueError(f"sink: shape {_shape(key.sink)}, must be {_shape((heads,))}: one a head")
+            raise ValueError(f"sink: shape {_shape(key.sink)}, must be {_shape((heads,))}: one per head")
         words.append("sink")
     return " ".join(words), full
 

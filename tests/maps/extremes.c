@@ -371,7 +371,7 @@ static void run_with_sink(struct arrays *x, const char *text, double sink)
     CHECK_OK(agc_arrays_run_all(x));
 }
 
-/* Behind 10,000 all sinks are the same, but for the logarithm of a row in which they are alone. */
+/* Beyond 10,000 all sinks are the same, but for the logarithm of a row in which they are alone. */
 static void sinks_of_any_size(const char *text, const double *sizes, int n)
 {
     for (int sign = -1; sign <= 1; sign += 2) {

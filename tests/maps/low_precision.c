@@ -47,7 +47,7 @@ static int make(struct arrays *x, const char *text)
     return CHECK_OK(ag_problem_parse(text, &problem)) && CHECK_OK(agc_arrays_create(x, &problem, NULL, 5));
 }
 
-/* Keys that grow, so that each group's maximum is far above the last: what was summed must be worth less. */
+/* Keys that grow, so that each group's maximum is far above the last: what was summed must be rescaled. */
 static void growing_scores(const char *text)
 {
     struct arrays x;

@@ -56,13 +56,13 @@ def scaled_dot_product_attention(
     generator.
 
     align        "bottom-right": the last query stands at the last key, for causal, window, alibi, bias_table
-    window       (left, right): a query sees this many keys before and behind it; None or -1: all
-    bias         a float tensor that is added to the scores, beside a boolean attn_mask
+    window       (left, right): a query sees this many keys before and after it; None or -1: all
+    bias         a float tensor that is added to the scores, in addition to a boolean attn_mask
     bias_table   [heads, 2R + 1], [1, 2R + 1] or [2R + 1]: added by the distance of key and query, cut off
                  at R; with buckets (2R + 1 column numbers) the columns are buckets
     alibi        True, or a slope for each head
     softcap      c: scores become c tanh(score / c)
-    sink         [heads]: a logit that takes weight and gives no value
+    sink         [heads]: one extra logit per head: it joins the softmax denominator and has no value row
     seed         dropout's seed, instead of one from PyTorch's generator
     q_lengths, kv_lengths    one for each sequence, of the shape of the leading axes without heads
     q_packed, k_packed       offsets of sequences packed one after another in query and key [heads, total, d]

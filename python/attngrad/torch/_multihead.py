@@ -90,7 +90,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         return (o.transpose(1, 2) if self.batch_first else o.permute(2, 0, 1, 3)).flatten(-2)
 
     def _own_keys(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """With the keys and values of add_bias_kv and add_zero_attn behind the others."""
+        """With the keys and values of add_bias_kv and add_zero_attn after the others."""
         own = (k.shape[0], self.num_heads, 1, self.head_dim)
         if self.bias_k is not None:
             bias_k, bias_v = (x.view(1, self.num_heads, 1, self.head_dim) for x in (self.bias_k, self.bias_v))
@@ -129,7 +129,7 @@ def _check_mask(name: str, mask: Tensor, shape: tuple[int, ...]) -> None:
 
 
 def _future(q: Tensor, k: Tensor) -> Tensor:
-    """True where the key stands behind the query."""
+    """True for keys after the query."""
     return torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).triu(1)
 
 
