@@ -76,7 +76,8 @@ static void main_axes(const struct run *run, enum tensor t, int64_t size[4])
     }
 }
 
-/* In a packed problem q_len and kv_len are the totals for now; run_lists corrects them. */
+/* Sizes from the shapes of q, k and v. In a packed problem q_len and kv_len become the totals here; run_lists
+ * replaces them by the longest sequence. */
 static void take_sizes(struct run *run)
 {
     ag_problem *p = &run->problem;

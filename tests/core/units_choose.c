@@ -58,7 +58,7 @@ static const agi_backend slow = {
 static const agi_backend plain = {.id = PLAIN, .name = "plain", .accept = accept_any};
 static const agi_backend *const list[] = {&fast, &slow, &plain, NULL};
 
-/* One choice: what FAST answers, what is asked for, what must come of it. */
+/* One choice: what the backend FAST answers, which backend the options name, the status and backend expected. */
 typedef struct {
     const char *what;
     ag_status fast_says;
