@@ -20,6 +20,17 @@ static inline __attribute__((always_inline)) void agi_prefetch_l2(uintptr_t at)
     __builtin_prefetch((const void *)at, 0, 2);
 }
 
+/* Prefetches one cache line for writing. Processors without AVX2 may lack prefetchw: for them the compiler chooses
+ * the instruction. */
+static inline __attribute__((always_inline)) void agi_prefetch_write(uintptr_t at)
+{
+#if defined(__AVX2__)
+    __asm__ volatile("prefetchw %0" : : "m"(*(const char *)at));
+#else
+    __builtin_prefetch((const void *)at, 1, 3);
+#endif
+}
+
 /* Prefetches a whole range into the second-level cache. */
 static inline void agi_prefetch(const void *p, int64_t bytes)
 {

@@ -4,6 +4,7 @@
 
 #include "core/arena.h"
 #include "core/number.h"
+#include "core/prefetch.h"
 #include "cpu/vec/kernels/kernels.h"
 #include "cpu/vec/kernels/vec.h"
 
@@ -30,21 +31,11 @@ static void store_rows(real *to, int64_t ldt, const real *from, int64_t ldf, int
     }
 }
 
-/* Processors without AVX2 may lack prefetchw: for them the compiler chooses the instruction. */
-INLINE void prefetch_write_line(const real *p)
-{
-#if defined(__AVX2__)
-    __asm__ volatile("prefetchw %0" : : "m"(*p));
-#else
-    __builtin_prefetch(p, 1);
-#endif
-}
-
 static void prefetch_write(const real *first, int64_t ld, int64_t rows, int64_t n)
 {
     for (int64_t r = 0; r < rows; r++) {
         for (int64_t c = 0; c < n; c += AGI_CACHE_LINE / (int64_t)sizeof(real)) {
-            prefetch_write_line(first + r * ld + c);
+            agi_prefetch_write((uintptr_t)(first + r * ld + c));
         }
     }
 }
