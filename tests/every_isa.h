@@ -15,6 +15,8 @@ struct runner {
     ag_options options;
     int runs; /* problems that it was tested on */
 };
+typedef void (*every_isa_check)(const ag_check_case *s, const struct runner *r, struct error_truth *truth,
+                                const struct arrays *x);
 static struct runner runners[MAX_RUNNERS];
 static int runner_count;
 
@@ -69,15 +71,16 @@ static inline void find_runners(int with_reference)
     add_isa_runners(wanted);
 }
 
-/* A plan on r and random arrays; 0 if the problem falls back to another instruction set, which is tested by itself:
- * AMX is for bfloat16 and more than a few keys. */
-static inline int runner_arrays(const struct runner *r, const ag_check_case *s, int32_t threads,
+/* A plan on r with the inputs of the case; 0 if the problem falls back to another instruction set, which is tested by
+ * itself: AMX is for bfloat16 and more than a few keys. */
+static inline int runner_arrays(const struct runner *r, const struct arrays *inputs, int32_t threads,
                                 struct arrays *x)
 {
     ag_plan_info info = {.struct_size = sizeof info};
     ag_options options = r->options;
     options.threads = threads;
-    if (!CHECK_OK(agc_arrays_of_case(x, s, &options)) || !CHECK_OK(ag_plan_info_get(x->plan, &info))) {
+    if (!CHECK_OK(agc_arrays_clone_as(x, inputs, inputs->given.dtype, &options)) ||
+        !CHECK_OK(ag_plan_info_get(x->plan, &info))) {
         return 0;
     }
     if (options.isa != AG_ISA_AUTO && info.isa != options.isa) {
@@ -88,23 +91,18 @@ static inline int runner_arrays(const struct runner *r, const ag_check_case *s, 
     return 1;
 }
 
-/* Runs the four maps of one problem on each runner and gives the results, with the truth that they share, to check.
- * change, which may be NULL, changes the inputs. */
-static inline void every_isa(const ag_check_case *s, int32_t threads, void (*change)(struct arrays *x),
-                             void (*check)(const ag_check_case *s, const struct runner *r,
-                                           const struct error_truth *truth, const struct arrays *x))
+/* The four maps on every runner, against one truth; check may complete it. */
+static inline void run_runners(const ag_check_case *s, int32_t threads, const struct arrays *inputs,
+                               every_isa_check check)
 {
     struct error_truth truth;
     int has_truth = 0;
     for (struct runner *r = runners; r < runners + runner_count; r++) {
         struct arrays x;
-        if (!runner_arrays(r, s, threads, &x)) {
+        if (!runner_arrays(r, inputs, threads, &x)) {
             continue;
         }
-        if (change != NULL) {
-            change(&x);
-        }
-        has_truth = has_truth || CHECK_OK(agc_error_truth_create(&truth, &x, threads));
+        has_truth = has_truth || CHECK_OK(agc_error_truth_begin(&truth, inputs, threads));
         if (CHECK_OK(agc_arrays_run_all(&x)) && has_truth) {
             check(s, r, &truth, &x);
             r->runs++;
@@ -116,6 +114,24 @@ static inline void every_isa(const ag_check_case *s, int32_t threads, void (*cha
     }
 }
 
+/* Runs the four maps of one problem on each runner and gives the results, with the truth that they share, to check.
+ * The inputs are drawn once. change, which may be NULL, changes them. */
+static inline void every_isa(const ag_check_case *s, int32_t threads, void (*change)(struct arrays *x),
+                             every_isa_check check)
+{
+    struct arrays inputs;
+    ag_options options = AG_OPTIONS_INIT;
+    options.backend = AG_BACKEND_REFERENCE; /* which takes every problem; it is not run */
+    if (!CHECK_OK(agc_arrays_of_case(&inputs, s, &options))) {
+        return;
+    }
+    if (change != NULL) {
+        change(&inputs);
+    }
+    run_runners(s, threads, &inputs, check);
+    agc_arrays_destroy(&inputs);
+}
+
 /* How many problems each has run; one that has run none fails. */
 static inline void report_runners(void)
 {
@@ -125,14 +141,30 @@ static inline void report_runners(void)
     }
 }
 
-/* The error rule, one check per output. within: what an entry must keep, error_entry_passed or more. */
+/* The error rule's entries; gives their number. The truth is completed if some entry does not pass without. */
+static inline int error_entries(struct error_truth *truth, const struct arrays *x,
+                                int (*within)(const struct error_entry *e, ag_dtype dtype),
+                                struct error_entry entries[T_COUNT])
+{
+    int count = agc_error_entries(truth, x, entries), passed = 0;
+    for (int n = 0; n < count; n++) {
+        passed += within(&entries[n], x->given.dtype);
+    }
+    if (passed < count && !truth->complete && CHECK_OK(agc_error_truth_complete(truth, x))) {
+        count = agc_error_entries(truth, x, entries);
+    }
+    return count;
+}
+
+/* The error rule, one check per output. within: what an entry must keep, error_entry_passed or more; an entry that
+ * passes must also pass with a larger baseline or limit. */
 static inline void check_error_entries(const ag_check_case *s, const struct runner *r,
-                                       const struct error_truth *truth, const struct arrays *x,
+                                       struct error_truth *truth, const struct arrays *x,
                                        int (*within)(const struct error_entry *e, ag_dtype dtype))
 {
     struct error_entry entries[T_COUNT];
     char command[1024];
-    const int count = agc_error_entries(truth, x, entries);
+    const int count = error_entries(truth, x, within, entries);
     ag_check_command(s, command, sizeof command);
     for (int n = 0; n < count; n++) {
         const struct error_entry *e = &entries[n];

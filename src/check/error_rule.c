@@ -2,7 +2,7 @@
 #include "check/error_rule.h"
 
 #include <math.h>
-#include <stdlib.h>
+#include <string.h>
 
 struct format {
     double eps, floor;
@@ -38,48 +38,82 @@ static int64_t worst_element(const struct arrays *x, enum tensor t, const double
     return w.element < 0 ? -1 : agc_arrays_element_of_value(x, t, w.element);
 }
 
+/* |baseline - truth| */
+static double baseline_error(const struct error_truth *truth, enum tensor t, const double *wanted)
+{
+    double *plain = agc_arrays_read_new(&truth->baseline, t);
+    const double error = distance(plain, wanted, truth->baseline.count[t]);
+    agc_arrays_free(plain);
+    return error;
+}
+
 static void fill_entry(struct error_entry *e, const struct arrays *x, const struct error_truth *truth)
 {
     struct format f = format_of(x->given.dtype);
     int64_t count = x->count[e->t];
-    double *got = agc_arrays_read_new(x, e->t), *plain = agc_arrays_read_new(&truth->baseline, e->t);
-    double *wanted = agc_arrays_read_new(&truth->truth, e->t);
+    double *got = agc_arrays_read_new(x, e->t), *wanted = agc_arrays_read_new(&truth->truth, e->t);
     double growth = x->given.dtype == AG_F64 ? 1 + truth->sizes.score : 1;
     e->error = distance(got, wanted, count);
     e->worst = worst_element(x, e->t, got, wanted);
-    e->baseline = distance(plain, wanted, count);
+    e->baseline = truth->complete ? baseline_error(truth, e->t, wanted) : 0;
     e->truth = distance(wanted, NULL, count);
     e->size = truth->sizes.norm[e->t];
     e->limit = fmax(fmax(2 * e->baseline, 8 * f.eps * growth * e->size), f.floor * e->truth);
     agc_arrays_free(got);
-    agc_arrays_free(plain);
     agc_arrays_free(wanted);
 }
 
-/* Truth and baseline with all four maps run. */
-static ag_status run_both(struct error_truth *truth)
-{
-    ag_status status = agc_arrays_run_all(&truth->truth);
-    status = status == AG_OK ? agc_arrays_run_all(&truth->baseline) : status;
-    return status == AG_OK ? agc_error_sizes_of(&truth->sizes, &truth->truth) : status;
-}
-
-ag_status agc_error_truth_create(struct error_truth *truth, const struct arrays *x, int32_t threads)
+/* The reference on x's inputs, all four maps run. */
+static ag_status run_reference(struct arrays *y, const struct arrays *x, ag_dtype dtype, uint32_t flags,
+                               int32_t threads)
 {
     ag_options options = AG_OPTIONS_INIT;
     options.backend = AG_BACKEND_REFERENCE;
     options.threads = threads;
-    ag_status status = agc_arrays_clone_as(&truth->truth, x, AG_F64, &options);
+    options.flags = flags;
+    ag_status status = agc_arrays_clone_as(y, x, dtype, &options);
     if (status != AG_OK) {
         return status;
     }
-    options.flags = AG_ROUND_INTERMEDIATES;
-    status = agc_arrays_clone_as(&truth->baseline, x, x->given.dtype, &options);
+    status = agc_arrays_run_all(y);
     if (status != AG_OK) {
-        agc_arrays_destroy(&truth->truth);
+        agc_arrays_destroy(y);
+    }
+    return status;
+}
+
+ag_status agc_error_truth_begin(struct error_truth *truth, const struct arrays *x, int32_t threads)
+{
+    memset(truth, 0, sizeof *truth);
+    truth->threads = threads;
+    return run_reference(&truth->truth, x, AG_F64, 0, threads);
+}
+
+ag_status agc_error_truth_complete(struct error_truth *truth, const struct arrays *x)
+{
+    struct error_sizes sizes;
+    if (truth->complete) {
+        return AG_OK;
+    }
+    ag_status status = agc_error_sizes_of(&sizes, &truth->truth);
+    if (status != AG_OK) {
         return status;
     }
-    status = run_both(truth);
+    status = run_reference(&truth->baseline, x, x->given.dtype, AG_ROUND_INTERMEDIATES, truth->threads);
+    if (status == AG_OK) {
+        truth->sizes = sizes;
+        truth->complete = 1;
+    }
+    return status;
+}
+
+ag_status agc_error_truth_create(struct error_truth *truth, const struct arrays *x, int32_t threads)
+{
+    ag_status status = agc_error_truth_begin(truth, x, threads);
+    if (status != AG_OK) {
+        return status;
+    }
+    status = agc_error_truth_complete(truth, x);
     if (status != AG_OK) {
         agc_error_truth_destroy(truth);
     }
@@ -88,7 +122,9 @@ ag_status agc_error_truth_create(struct error_truth *truth, const struct arrays 
 
 void agc_error_truth_destroy(struct error_truth *truth)
 {
-    agc_arrays_destroy(&truth->baseline);
+    if (truth->complete) {
+        agc_arrays_destroy(&truth->baseline);
+    }
     agc_arrays_destroy(&truth->truth);
 }
 

@@ -25,11 +25,19 @@ struct error_entry {
 struct error_truth {
     struct arrays truth, baseline; /* all four maps run */
     struct error_sizes sizes;
+    int32_t threads;
+    int complete; /* 0: truth alone, as baseline and sizes are not computed yet */
 };
 
 /* threads: those of the reference plans. On failure there is nothing to destroy. */
 ag_status agc_error_truth_create(struct error_truth *truth, const struct arrays *x, int32_t threads);
 void agc_error_truth_destroy(struct error_truth *truth);
+
+/* The same in two steps. After the first, entries have the limit floor |truth|, their baseline and size are 0:
+ * results that pass then pass the whole rule too, and most do, which saves most of the time. The second adds the
+ * baseline and A; x: the inputs of the first. On failure of the second the first still stands. */
+ag_status agc_error_truth_begin(struct error_truth *truth, const struct arrays *x, int32_t threads);
+ag_status agc_error_truth_complete(struct error_truth *truth, const struct arrays *x);
 
 /* x: all four maps run, on the inputs that truth was made of. Fills entries[T_COUNT] from the start, one for each
  * output that the problem has; gives their number. */

@@ -12,7 +12,7 @@ static int within(const struct error_entry *e, ag_dtype dtype)
     return agc_error_entry_passed(e);
 }
 
-static void check(const ag_check_case *s, const struct runner *r, const struct error_truth *truth,
+static void check(const ag_check_case *s, const struct runner *r, struct error_truth *truth,
                   const struct arrays *x)
 {
     check_error_entries(s, r, truth, x, within);

@@ -15,7 +15,7 @@ static int within(const struct error_entry *e, ag_dtype dtype)
            (dtype != AG_BF16 || e->error <= 4 * fmax(e->baseline, 4e-3 * e->truth));
 }
 
-static void check(const ag_check_case *s, const struct runner *r, const struct error_truth *truth,
+static void check(const ag_check_case *s, const struct runner *r, struct error_truth *truth,
                   const struct arrays *x)
 {
     check_error_entries(s, r, truth, x, within);
