@@ -71,6 +71,20 @@ static inline void find_runners(int with_reference)
     add_isa_runners(wanted);
 }
 
+/* Leaves out an instruction set on which none of the test's problems runs. */
+static inline void leave_out_runner(ag_isa isa, const char *reason)
+{
+    int kept = 0;
+    for (int n = 0; n < runner_count; n++) {
+        if (runners[n].options.isa == isa) {
+            printf("%s: not run, %s\n", runners[n].environment, reason);
+        } else {
+            runners[kept++] = runners[n];
+        }
+    }
+    runner_count = kept;
+}
+
 /* A plan on r with the inputs of the case; 0 if the problem falls back to another instruction set, which is tested by
  * itself: AMX is for bfloat16 and more than a few keys. */
 static inline int runner_arrays(const struct runner *r, const struct arrays *inputs, int32_t threads,

@@ -138,11 +138,18 @@ static inline int features_together(const struct feature_problems *list, int a, 
     return 3;
 }
 
+/* One problem of how many is run: 1 means all. */
+static inline int features_step(const struct feature_problems *list)
+{
+    const int max = test_count(list->max);
+    return (PAIRS + max - 1) / max;
+}
+
 /* Runs test on each feature alone and on each pair that goes together, or on the triples, each with its own seed;
  * gives the number of problems. */
 static inline int features_each(const struct feature_problems *list, void (*test)(const ag_check_case *s))
 {
-    const int max = test_count(list->max), step = (PAIRS + max - 1) / max;
+    const int step = features_step(list);
     int runs = 0, n = 0, last = 0;
     for (int a = 0; a < FEATURES; a++) {
         for (int b = a; b < FEATURES; b++) {

@@ -43,8 +43,8 @@ endforeach()
 
 # The tests that reach the AMX unit. random_problems has few problems for it among many others.
 set(amx_tests)
-foreach(name error_rule extremes kernels_f32 memory_limits low_precision nn_formula nn_rules nn_train packed random_problems
-        isa threads units_gemm strides masking)
+foreach(name empty_rows error_rule extremes feature_pairs_bf16 isa kernels_f32 low_precision masking memory_limits
+        nn_formula nn_rules nn_train packed random_problems strides threads units_gemm)
     if(TARGET test_${name})
         target_link_libraries(test_${name} PRIVATE amx_here_processor amx_processor)
         list(APPEND amx_tests ${name})

@@ -200,31 +200,51 @@ static void check_rows(const char *text, const int64_t *q_lengths, const int64_t
     agc_arrays_destroy(&x);
 }
 
-static void rows_that_see_nothing(void)
+/* The size at which each way to hide rows is tested. */
+struct hidden_size {
+    const char *base, *keys, *few_keys; /* few_keys: fewer than queries */
+    int64_t q_lengths[3], kv_lengths[3], q_offset;
+};
+
+static void hide_rows(const struct hidden_size *z, const char *dtype)
 {
-    static const int64_t q_lengths[] = {4, 0, 6}, kv_lengths[] = {7, 5, 0};
     static const char *const hidden[] = {
-        "k7 causal window=-1,-1", /* with q_offset -2: the first rows come before every key */
-        "k7 window=0,0",
-        "k7 mask=b1qk",
-        "k7 mask=11q1 bias",
-        "k7 bias=b1q1",
-        "k7 causal bias mask softcap=2 dropout=0.2 table=3",
-        "k2 causal align=bottom-right",
-        "k7 causal align=bottom-right window=2,-1 alibi",
+        "causal window=-1,-1", /* with the offset, which puts the first rows before every key */
+        "window=0,0",
+        "mask=b1qk",
+        "mask=11q1 bias",
+        "bias=b1q1",
+        "causal bias mask softcap=2 dropout=0.2 table=3",
+        "causal align=bottom-right",
+        "causal align=bottom-right window=2,-1 alibi",
     };
-    static const char *const sinks[] = {"f64", "f64 sink", "f32 sink", "bf16", "f16 sink"};
     for (size_t n = 0; n < sizeof hidden / sizeof hidden[0]; n++) {
-        for (size_t s = 0; s < sizeof sinks / sizeof sinks[0]; s++) {
-            char text[256];
-            const int64_t offset = n < 2 ? -2 : 0;
-            snprintf(text, sizeof text, "b3 h4 kv2 q6 d4 dv3 %s %s", hidden[n], sinks[s]);
-            check_rows(text, q_lengths, kv_lengths, offset);
-            if (n != 7) { /* bottom-right, full lengths, more keys than queries: all rows see some */
-                check_rows(text, NULL, NULL, offset);
-            }
+        char text[256];
+        const int64_t offset = n < 2 ? z->q_offset : 0;
+        snprintf(text, sizeof text, "b3 h4 kv2 %s %s %s %s", z->base, n == 6 ? z->few_keys : z->keys,
+                 hidden[n], dtype);
+        check_rows(text, z->q_lengths, z->kv_lengths, offset);
+        if (n != 7) { /* bottom-right, full lengths, more keys than queries: all rows see some */
+            check_rows(text, NULL, NULL, offset);
         }
     }
+}
+
+static void rows_that_see_nothing(void)
+{
+    static const struct hidden_size small = {"q6 d4 dv3", "k7", "k2", {4, 0, 6}, {7, 5, 0}, -2};
+    static const char *const dtypes[] = {"f64", "f64 sink", "f32 sink", "bf16", "f16 sink"};
+    for (size_t n = 0; n < sizeof dtypes / sizeof dtypes[0]; n++) {
+        hide_rows(&small, dtypes[n]);
+    }
+}
+
+/* Enough keys for AMX, in several of its tiles. */
+static void tiles_that_see_nothing(void)
+{
+    static const struct hidden_size large = {"q40 d12 dv6", "k70", "k30", {37, 0, 40}, {70, 33, 0}, -35};
+    hide_rows(&large, "bf16");
+    hide_rows(&large, "bf16 sink");
 }
 
 /* ---- Sizes of zero ------------------------------------------------------------------------------ */
@@ -308,6 +328,7 @@ static void a_sink_that_takes_nothing(void)
 int main(void)
 {
     rows_that_see_nothing();
+    tiles_that_see_nothing();
     sizes_of_zero();
     without_keys_the_sink_takes_all();
     a_sink_that_takes_nothing();

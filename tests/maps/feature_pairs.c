@@ -1,11 +1,18 @@
-/* Every feature and every pair of features on problems of several tiles, in bfloat16 and float32, on each instruction
- * set that the machine has, against the error rule; also each pair with groups of heads or with lengths. */
+/* Every feature and every pair of features on problems of several tiles, on each instruction set that the machine has,
+ * against the error rule; also each pair with groups of heads or with lengths. In bfloat16, or in float32 if
+ * FEATURE_PAIRS_F32 is defined. Fewer pairs, with every feature among them, if AG_TEST_COUNT is set. */
 #include "every_isa.h"
 #include "feature_pairs.h"
 
 #include <math.h>
 
-enum { ALL = 1000 };
+enum { ALL = 1000, PAIRS_IN_A_SHORT_RUN = 20 };
+
+#if defined(FEATURE_PAIRS_F32)
+static const char dtype_word[] = "f32";
+#else
+static const char dtype_word[] = "bf16";
+#endif
 
 /* The rule allows 8 eps A, which in bfloat16 may be as large as the result: there a result must also be within four
  * times the error of the baseline, or of rounding the truth. */
@@ -26,18 +33,23 @@ static void test(const ag_check_case *s)
     every_isa(s, 1, NULL, check);
 }
 
+static void test_problems(int third)
+{
+    const int max = test_count(ALL) == ALL ? PAIRS : PAIRS_IN_A_SHORT_RUN;
+    const struct feature_problems list = {SEVERAL_TILES, dtype_word, third, max};
+    const int problems = features_each(&list, test), step = features_step(&list);
+    printf("%s: %d %s, 1 of every %d\n", dtype_word, problems, third ? "triples" : "features and pairs",
+           step);
+}
+
 int main(void)
 {
-    static const char *const dtypes[] = {"bf16", "f32"};
-    const int max = test_count(ALL) == ALL ? PAIRS : test_count(ALL) / 40 + 1; /* these are large */
     find_runners(0);
-    for (int n = 0; n < 2; n++) {
-        for (int third = 0; third < 2; third++) {
-            const struct feature_problems list = {SEVERAL_TILES, dtypes[n], third, max};
-            const int problems = features_each(&list, test);
-            printf("%s: %d %s\n", dtypes[n], problems, third ? "triples" : "features and pairs");
-        }
-    }
+#if defined(FEATURE_PAIRS_F32)
+    leave_out_runner(AG_ISA_AMX, "it is for bfloat16");
+#endif
+    test_problems(0);
+    test_problems(1);
     report_runners();
     return test_summary();
 }
