@@ -1,5 +1,5 @@
 /* The checks of the worked example: its derivatives against finite differences, and identities that hold
- * to rounding. Both go through the whole layer, so they test attention's four maps inside it. */
+ * up to rounding. Both go through the whole layer, so they test attention's four maps inside it. */
 #include "check/stencil.h"
 #include "demo_example.h"
 
@@ -71,7 +71,7 @@ static double worse(double a, double b)
     return isnan(a) || a >= b ? a : b;
 }
 
-/* The largest difference, relative to the largest entry of a. */
+/* The largest difference, relative to the largest |element| of a. */
 static double distance(const double *a, const double *b, int n)
 {
     double largest = 0, difference = 0;
@@ -108,7 +108,7 @@ static double dots_differ(const double *a, const double *b, int n, const double 
 
 /* ---- First order ------------------------------------------------------------------------------- */
 
-/* Compares every entry of every gradient with the difference of the loss along it. */
+/* Compares every element of every gradient with the finite difference of the loss. */
 static void check_gradients(const struct context *c)
 {
     struct example *e = c->example;
@@ -146,7 +146,7 @@ static void check_softmax(struct example *e)
 
 /* ---- Directions -------------------------------------------------------------------------------- */
 
-/* The derivatives along one direction t: tY from jvp, H t (H the Hessian of f) from vjp_jvp. */
+/* The derivatives along one direction t: tY from jvp, and H t from vjp_jvp, where H is the Hessian of f. */
 struct along {
     double t[INPUTS], tY[ROWS], Ht[INPUTS];
 };
@@ -163,7 +163,7 @@ static void run_along(const struct context *c, double frequency, struct along *s
         s->t[n] /= length;
     }
     memcpy(&tx, s->t, sizeof tx);
-    layer_along(c->layer, &e->x, &tx, e->da.Y, s->tY, &tdx); /* dY = Y - T:  tdY = tY */
+    layer_along(c->layer, &e->x, &tx, e->da.Y, s->tY, &tdx); /* tdY = tY, as dY = Y - T */
     memcpy(s->Ht, &tdx, sizeof s->Ht);
 }
 

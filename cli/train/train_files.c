@@ -1,5 +1,5 @@
-/* Checks the files of a run before it starts: text, model and curve must be three different files, however their paths
- * are spelt, and an existing model or curve is replaced only with --overwrite. */
+/* Checks the files of a run before it starts: text, model and plot must be three different files, however their paths
+ * are spelt, and an existing model or plot is replaced only with --overwrite. */
 #define _XOPEN_SOURCE 700
 #include "train.h"
 
@@ -34,9 +34,9 @@ static const char *split(const char *path, struct stat *about, bool *known)
 static bool same_file(const char *a, const char *b)
 {
     struct stat of_a, of_b;
-    const bool a_there = stat(a, &of_a) == 0, b_there = stat(b, &of_b) == 0;
-    if (a_there || b_there) {
-        return a_there && b_there && of_a.st_dev == of_b.st_dev && of_a.st_ino == of_b.st_ino;
+    const bool a_exists = stat(a, &of_a) == 0, b_exists = stat(b, &of_b) == 0;
+    if (a_exists || b_exists) {
+        return a_exists && b_exists && of_a.st_dev == of_b.st_dev && of_a.st_ino == of_b.st_ino;
     }
     bool a_known, b_known;
     const char *a_name = split(a, &of_a, &a_known), *b_name = split(b, &of_b, &b_known);
