@@ -58,7 +58,7 @@ static int read_integer(const char *command, const struct option *option, const 
     long long number = strtoll(text, &end, 10);
     /* strtoll also takes leading blanks and '+' */
     if (end == text || *end != '\0' || text[strspn(text, "-0123456789")] != '\0') {
-        return usage_error(command, "--%s: '%s' is not a whole number", option->name, text);
+        return usage_error(command, "--%s: '%s' is not an integer", option->name, text);
     }
     if (errno == ERANGE || number < option->min || number > option->max) {
         return usage_error(command, "--%s: %s is not between %" PRId64 " and %" PRId64, option->name, text,

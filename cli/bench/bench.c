@@ -13,7 +13,7 @@
 static const char help[] = "usage: attngrad bench PROBLEM [OPTION]...\n"
                            "\n"
                            "Times the maps of a problem on random numbers. Each round takes, before each\n"
-                           "map, a probe of the ceiling: the multiply-adds a second that as many threads\n"
+                           "map, a probe of the ceiling: the multiply-adds per second that as many threads\n"
                            "do on numbers in registers, with the same instruction set, after 0.2 seconds\n"
                            "of the same load; for bf16 on AMX those of its tiles. f16, and bf16 without\n"
                            "AMX, are computed in f32 and compared with f32's probe. The best round counts,\n"

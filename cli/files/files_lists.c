@@ -35,7 +35,7 @@ static int take_integers(struct run *run, enum list l)
         return input_error(run, &run->lists[l], "is %s: it must be i64 or i32",
                            ag_io_dtype_name(array->dtype));
     }
-    int status = check_one_axis(run, l, "whole numbers");
+    int status = check_one_axis(run, l, "integers");
     if (status != EXIT_PASS) {
         return status;
     }

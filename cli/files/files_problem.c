@@ -294,6 +294,7 @@ static int take_tensors(struct run *run)
     return EXIT_PASS;
 }
 
+/* The arguments of the call that are not tensors. */
 static void take_call(struct run *run)
 {
     run->args.q_offset = run->q_offset;

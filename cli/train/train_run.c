@@ -204,7 +204,7 @@ static int report(struct loop *loop)
                (long long)state->scale.skipped, state->scale.scale);
     }
     if (loop->data->text) {
-        printf("text not trained on: loss %.4f, %.3f bits a byte\n", progress_loss(mean.loss),
+        printf("text not trained on: loss %.4f, %.3f bits per byte\n", progress_loss(mean.loss),
                progress_loss(mean.loss) / log(2));
     } else {
         printf("new sequences: loss %.4f, recall %.2f%% (%lld of %lld)\n", progress_loss(mean.loss),

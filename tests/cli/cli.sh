@@ -63,9 +63,9 @@ refused_with "needs a value" check "q4 d4 f64" --seed
 refused_with "needs a value" check "q4 d4 f64" --seed=
 refused_with "is not a non-negative integer" check "q4 d4 f64" --seed many
 refused_with "does not fit" check "q4 d4 f64" --seed 18446744073709551616
-refused_with "is not a whole number" check "q4 d4 f64" --threads=2x
+refused_with "is not an integer" check "q4 d4 f64" --threads=2x
 refused_with "is not between" check "q4 d4 f64" --threads -1
-refused_with "is not a whole number" check --random some
+refused_with "is not an integer" check --random some
 refused check "q4 d4 f64" --k-offset 99999999999999999999
 refused check ""
 refused check "q4 d4"

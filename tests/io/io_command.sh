@@ -164,7 +164,7 @@ rm -rf results
     refused_with "name the tensor" forward --q in/x.safetensors --k in/k.npy --v in/v.npy --out results
     refused_with "is neither top-left nor bottom-right" forward $qkv --causal=left --out results
     refused_with "two values" forward $qkv --window 3 --out results
-    refused_with "is not a whole number" forward $qkv --window 3,x --out results
+    refused_with "is not an integer" forward $qkv --window 3,x --out results
     refused_with "is not between -1" forward $qkv --window -2,0 --out results
     refused_with "two values" forward $qkv --dropout 0.5 --out results
     refused_with "not a finite number" forward $qkv --scale nan --out results
