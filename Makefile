@@ -1,4 +1,4 @@
-# Thin front of the CMake build. `make help` lists the targets.
+# A thin front end of the CMake build. `make help` lists the targets.
 # BUILD: folder of all builds. PREFIX, DESTDIR: where `make install` installs. JOBS: parallel jobs.
 # ARGS: options of `make bench` and of `make test-python`.
 BUILD   = build
@@ -15,12 +15,12 @@ help:
 	@echo 'make test        build, then run the tests'
 	@echo 'make test-deep   sanitizers, fuzzing for 60 s per target, valgrind, memory, foreign processors'
 	@echo 'make test-python build the Python package, install it, run its tests; ARGS: options of pytest'
-	@echo 'make bench       our maps, layer and products beside PyTorch and oneDNN, under 30 minutes; ARGS=--quick: 5'
+	@echo 'make bench       our maps, layer and products against PyTorch and oneDNN, under 30 minutes; ARGS=--quick: 5'
 	@echo 'make lint        format, static analysis, layering'
 	@echo 'make format      rewrite the sources in the format that lint wants'
 	@echo 'make install     into PREFIX (now $(PREFIX)), below DESTDIR'
 	@echo 'make clean       remove $(BUILD)/'
-	@echo 'demo, test, test-deep, test-python, bench and lint install what they need where it is missing (Debian, Ubuntu).'
+	@echo 'demo, test, test-deep, test-python, bench and lint install what they need if it is missing (Debian, Ubuntu).'
 
 demo:
 	@scripts/setup demo

@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { TEXT_SIZE = 256, MIN_BAR = 10, MAX_BAR = 40, USUAL_COLUMNS = 80 };
+enum { TEXT_SIZE = 256, MIN_BAR = 10, MAX_BAR = 40, DEFAULT_COLUMNS = 80 };
 static const double first_seconds = 1, redraw_seconds = 0.1;
 
 bool bar_possible(void)
@@ -27,11 +27,11 @@ double bar_seconds(void)
 
 void bar_time(double seconds, char *text, size_t size)
 {
-    const long long whole = seconds < 1e9 ? (long long)(seconds + 0.5) : 1000000000;
-    if (whole >= 3600) {
-        snprintf(text, size, "%lld:%02lld:%02lld", whole / 3600, whole / 60 % 60, whole % 60);
+    const long long rounded = seconds < 1e9 ? (long long)(seconds + 0.5) : 1000000000;
+    if (rounded >= 3600) {
+        snprintf(text, size, "%lld:%02lld:%02lld", rounded / 3600, rounded / 60 % 60, rounded % 60);
     } else {
-        snprintf(text, size, "%lld:%02lld", whole / 60, whole % 60);
+        snprintf(text, size, "%lld:%02lld", rounded / 60, rounded % 60);
     }
 }
 
@@ -40,7 +40,7 @@ static int columns_of_terminal(void)
 {
     struct winsize size;
     const bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-    return (known ? size.ws_col : USUAL_COLUMNS) - 1;
+    return (known ? size.ws_col : DEFAULT_COLUMNS) - 1;
 }
 
 /* Removes parts from the end until the rest fits. */
@@ -55,24 +55,24 @@ static void shorten(char *text, int room)
     }
 }
 
-void bar_draw(int64_t done, int64_t all, const char *text)
+void bar_draw(int64_t done, int64_t total, const char *text)
 {
     char bar[MAX_BAR + 4] = "", line[TEXT_SIZE];
     const struct style style = style_of(stderr);
     const int columns = columns_of_terminal();
-    snprintf(line, sizeof line, "%lld/%lld%s%s", (long long)done, (long long)all, *text != '\0' ? "  " : "",
+    snprintf(line, sizeof line, "%lld/%lld%s%s", (long long)done, (long long)total, *text != '\0' ? "  " : "",
              text);
     shorten(line, columns);
-    int room = columns - (int)strlen(line) - 3;
-    room = room > MAX_BAR ? MAX_BAR : room;
-    if (room >= MIN_BAR) {
-        const int filled = all > 0 ? (int)((double)room * (double)done / (double)all) : 0;
-        memset(bar, ' ', (size_t)room + 3);
+    int width = columns - (int)strlen(line) - 3; /* 3: the brackets and a space */
+    width = width > MAX_BAR ? MAX_BAR : width;
+    if (width >= MIN_BAR) {
+        const int filled = total > 0 ? (int)((double)width * (double)done / (double)total) : 0;
+        memset(bar, ' ', (size_t)width + 3);
         memset(bar + 1, '=', (size_t)filled);
         bar[0] = '[';
-        bar[filled + 1] = filled < room ? '>' : ']';
-        bar[room + 1] = ']';
-        bar[room + 3] = '\0';
+        bar[filled + 1] = filled < width ? '>' : ']';
+        bar[width + 1] = ']';
+        bar[width + 3] = '\0';
     }
     fprintf(stderr, "\r%s%s%s%s\033[K", style.strong, bar, line, style.reset);
     fflush(stderr);
@@ -86,21 +86,22 @@ void bar_clear(void)
 
 /* ---- A counter ---- */
 
-void counter_begin(struct counter *c, int64_t all)
+void counter_begin(struct counter *c, int64_t total)
 {
-    *c = (struct counter){.all = all, .started = bar_seconds()};
+    *c = (struct counter){.total = total, .started = bar_seconds()};
 }
 
 void counter_step(struct counter *c, int64_t done)
 {
-    char left[32], text[64];
+    char remaining[32], text[64];
     const double now = bar_seconds(), elapsed = now - c->started;
     if (!bar_possible() || elapsed < first_seconds || now - c->drawn < redraw_seconds) {
         return;
     }
-    bar_time((double)(c->all - done) * elapsed / (double)(done > 0 ? done : 1), left, sizeof left);
-    snprintf(text, sizeof text, "%s left", left);
-    bar_draw(done, c->all, text);
+    bar_time((double)(c->total - done) * elapsed / (double)(done > 0 ? done : 1), remaining,
+             sizeof remaining);
+    snprintf(text, sizeof text, "%s left", remaining);
+    bar_draw(done, c->total, text);
     c->drawn = now;
 }
 

@@ -39,9 +39,9 @@ static const char help[] = "usage: attngrad check PROBLEM [OPTION]...\n"
                            "\n"
                            "exit codes: 0 all checks passed, 1 a check failed, 2 wrong arguments\n";
 
-/* What the command line says. */
+/* What the command line requests. */
 struct request {
-    const char *text; /* NULL: random problems */
+    const char *text; /* the problem; NULL: random problems */
     int64_t random, threads;
     bool help, json, lengths;
     ag_check_case given; /* with --random only its seed is used */
@@ -60,8 +60,8 @@ static int read_request(int argc, char **argv, struct request *r)
         {"k-offset", OPTION_INTEGER, &r->given.k_offset, INT64_MIN, INT64_MAX},
         {"batch-offset", OPTION_INTEGER, &r->given.batch_offset, 0, INT64_MAX},
     };
-    struct operands operands = {&r->text, 1, 0};
-    int status = options_parse(argc, argv, options, sizeof options / sizeof options[0], &operands);
+    struct positionals positionals = {&r->text, 1, 0};
+    int status = options_parse(argc, argv, options, sizeof options / sizeof options[0], &positionals);
     r->given.lengths = r->lengths;
     return status;
 }

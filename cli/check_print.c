@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { WIDTH = 80, LABEL = 9, TEXT_SIZE = 1024, PLACE_SIZE = 128 };
+enum { WIDTH = 80, LABEL = 9, TEXT_SIZE = 1024, PLACE_SIZE = 128 }; /* LABEL: the width of a label */
 
 /* Prints "label    words ...", broken between words so that no line is wider than WIDTH. */
 static void print_wrapped(const char *label, const char *text)
@@ -16,7 +16,7 @@ static void print_wrapped(const char *label, const char *text)
     while (*text != '\0') {
         int length = (int)strcspn(text, " ");
         if (column > LABEL && column + 1 + length > WIDTH) {
-            column = printf("\n%*s", LABEL, "") - 1;
+            column = printf("\n%*s", LABEL, "") - 1; /* the newline takes no column */
         }
         column += printf("%s%.*s", column > LABEL ? " " : "", length, text);
         text += length;
@@ -48,7 +48,7 @@ static void print_result(const ag_check_result *r, const struct style *style)
            place);
 }
 
-static void print_call(const ag_check_case *c)
+static void print_seed_and_offsets(const ag_check_case *c)
 {
     printf("%-*s%" PRIu64, LABEL, "seed", c->seed);
     if (c->q_offset != 0 || c->k_offset != 0 || c->batch_offset != 0) {
@@ -66,7 +66,7 @@ void print_problem(const ag_check_case *c, const ag_check_report *report)
     problem_text(c, text);
     print_wrapped("problem", text);
     print_wrapped("plan", report->plan);
-    print_call(c);
+    print_seed_and_offsets(c);
     printf("%s%-38s %9s %9s%s\n", style.strong, "check", "residual", "limit", style.reset);
     for (int n = 0; n < report->count; n++) {
         print_result(&report->results[n], &style);

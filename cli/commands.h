@@ -1,5 +1,5 @@
-/* The subcommands that main.c calls, except check, which has its own header. Each gets the words of its
- * command line, with its name in argv[0], and returns the exit code of the process. */
+/* The subcommands that main.c calls, except check, which has its own header. Each gets its arguments, with
+ * its name in argv[0], and returns the exit code of the process. */
 #ifndef ATTNGRAD_CLI_COMMANDS_H
 #define ATTNGRAD_CLI_COMMANDS_H
 

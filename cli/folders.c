@@ -11,8 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* A new folder is on the disk only after its parent is synchronised. A file system that cannot do that
- * returns EINVAL. */
+/* A new folder is on the disk only after fsync of its parent. A file system that cannot do that returns
+ * EINVAL. */
 static bool sync_parent(char *path)
 {
     char *slash = strrchr(path, '/');

@@ -11,7 +11,7 @@ struct folders {
     int count;
 };
 
-/* Makes the missing folders of path and synchronises them to the disk. On failure returns false, with the
+/* Makes the missing folders of path and syncs them to the disk. On failure returns false, with the
  * reason in errno, and removes those that it has made. Call folders_free in either case. */
 bool folders_make(struct folders *folders, const char *path);
 

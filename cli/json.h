@@ -1,7 +1,7 @@
-/* A writer of JSON: indented, valid by construction if every begin has its end. Numbers are
- * written with the fewest digits that read back to the same float64. JSON has no NaN and no
- * infinities: they are written as the strings "NaN", "Infinity" and "-Infinity". The functions are not called
- * json_..., as the command links jansson, which has such names. */
+/* A writer of JSON: indented, valid by construction if every begin has its end. Numbers are written with 15 digits,
+ * or with 16 or 17 if they need them to read back as the same float64. JSON has no NaN and no infinities: they are
+ * written as the strings "NaN", "Infinity" and "-Infinity". The functions are not called json_..., as the command
+ * links jansson, which has such names. */
 #ifndef ATTNGRAD_CLI_JSON_H
 #define ATTNGRAD_CLI_JSON_H
 

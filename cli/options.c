@@ -20,6 +20,7 @@ static const struct option *find(const char *arg, const struct option *options, 
     const char *equals = strchr(name, '=');
     size_t length = equals ? (size_t)(equals - name) : strlen(name);
     *value = equals ? equals + 1 : NULL;
+    /* -h is the only option with one dash */
     if (name == arg + 2 && strncmp(arg, "--", 2) != 0) {
         return NULL;
     }
@@ -57,10 +58,10 @@ static int read_integer(const char *command, const struct option *option, const 
     long long number = strtoll(text, &end, 10);
     /* strtoll also takes leading blanks and '+' */
     if (end == text || *end != '\0' || text[strspn(text, "-0123456789")] != '\0') {
-        return usage_error(command, "--%s: '%s' is not a whole number", option->name, text);
+        return usage_error(command, "--%s: '%s' is not an integer", option->name, text);
     }
     if (errno == ERANGE || number < option->min || number > option->max) {
-        return usage_error(command, "--%s: %s is not from %" PRId64 " to %" PRId64, option->name, text,
+        return usage_error(command, "--%s: %s is not between %" PRId64 " and %" PRId64, option->name, text,
                            option->min, option->max);
     }
     *(int64_t *)option->value = number;
@@ -74,7 +75,7 @@ static int read_seed(const char *command, const struct option *option, const cha
     bool hex = text[0] == '0' && (text[1] == 'x' || text[1] == 'X');
     unsigned long long number = strtoull(text, &end, hex ? 16 : 10);
     if (text[0] < '0' || text[0] > '9' || *end != '\0') {
-        return usage_error(command, "--%s: '%s' is not a whole number from 0", option->name, text);
+        return usage_error(command, "--%s: '%s' is not a non-negative integer", option->name, text);
     }
     if (errno == ERANGE) {
         return usage_error(command, "--%s: %s does not fit into 64 bits", option->name, text);
@@ -108,7 +109,7 @@ int option_set(const char *command, const struct option *option, const char *tex
     return 0;
 }
 
-/* Takes one option from argv. *used becomes the number of words that it took. */
+/* Sets one option, whose value is `value` or, if that is NULL, argv[1]. *used becomes 2 in the latter case. */
 static int take_option(const char *command, char **argv, const struct option *option, const char *value,
                        int *used)
 {
@@ -131,28 +132,28 @@ static int take_option(const char *command, char **argv, const struct option *op
     return option_set(command, option, value);
 }
 
-static int add_operand(const char *command, struct operands *operands, const char *word)
+static int add_positional(const char *command, struct positionals *positionals, const char *word)
 {
-    if (operands->count == operands->capacity) {
+    if (positionals->count == positionals->capacity) {
         return usage_error(command, "unexpected argument '%s'", word);
     }
-    operands->words[operands->count++] = word;
+    positionals->words[positionals->count++] = word;
     return 0;
 }
 
 int options_parse(int argc, char **argv, const struct option *options, size_t count,
-                  struct operands *operands)
+                  struct positionals *positionals)
 {
     const char *command = argv[0];
-    bool only_operands = false;
+    bool only_positionals = false;
     int status = 0;
     for (int a = 1, used = 1; a < argc && status == 0; a += used) {
         const char *value;
         used = 1;
-        if (only_operands || argv[a][0] != '-' || argv[a][1] == '\0') {
-            status = add_operand(command, operands, argv[a]);
+        if (only_positionals || argv[a][0] != '-' || argv[a][1] == '\0') {
+            status = add_positional(command, positionals, argv[a]);
         } else if (strcmp(argv[a], "--") == 0) {
-            only_operands = true;
+            only_positionals = true;
         } else {
             const struct option *option = find(argv[a], options, count, &value);
             status = option ? take_option(command, argv + a, option, value, &used)
@@ -167,7 +168,7 @@ bool options_json(int argc, char **argv, const char *help, bool *json, int *stat
     bool want_help = false;
     const struct option options[] = {{"help", OPTION_FLAG, &want_help, 0, 0},
                                      {"json", OPTION_FLAG, json, 0, 0}};
-    struct operands none = {NULL, 0, 0};
+    struct positionals none = {NULL, 0, 0};
     *json = false;
     *status = options_parse(argc, argv, options, 2, &none);
     if (*status == 0 && want_help) {

@@ -1,5 +1,5 @@
 /* Reads the options of a command from a table: "--name value" and "--name=value", flags without a value, "--"
- * before operands that start with a dash. */
+ * before positional arguments that start with a dash. */
 #ifndef ATTNGRAD_CLI_OPTIONS_H
 #define ATTNGRAD_CLI_OPTIONS_H
 
@@ -10,7 +10,7 @@
 enum option_kind {
     OPTION_FLAG,    /* value: bool *; takes no value, becomes true */
     OPTION_INTEGER, /* value: int64_t *; from min to max */
-    OPTION_SEED,    /* value: uint64_t *; any 64-bit number, decimal or 0x... */
+    OPTION_SEED,    /* value: uint64_t *; an unsigned 64-bit integer, decimal or 0x... */
     OPTION_NUMBER,  /* value: double *; any finite number */
     OPTION_TEXT,    /* value: const char **; any text that is not empty */
     OPTION_OPTIONAL /* value: const char **; "--name" gives "", "--name=text" the text */
@@ -23,8 +23,8 @@ struct option {
     int64_t min, max;
 };
 
-/* The words that are not options. */
-struct operands {
+/* The arguments that are not options. */
+struct positionals {
     const char **words; /* [capacity] */
     int capacity;       /* more words than this are a usage error */
     int count;
@@ -32,13 +32,13 @@ struct operands {
 
 /* argv[0] is the command's own name. Returns 0, or prints what is wrong and returns EXIT_USAGE. */
 int options_parse(int argc, char **argv, const struct option *options, size_t count,
-                  struct operands *operands);
+                  struct positionals *positionals);
 
 /* For a command whose only options are --json and --help. Returns false if the command is to end with
  * *status: a wrong option, or --help, whose text was printed. */
 bool options_json(int argc, char **argv, const char *help, bool *json, int *status);
 
-/* Sets the option to the value that the text gives, as options_parse does. */
+/* Parses text and sets the value of the option to it, as options_parse does. */
 int option_set(const char *command, const struct option *option, const char *text);
 
 #endif

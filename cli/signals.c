@@ -9,13 +9,13 @@ static const int stop_signals[] = {SIGINT, SIGTERM, SIGHUP};
 enum { STOP_SIGNALS = sizeof stop_signals / sizeof stop_signals[0] };
 
 static struct sigaction old_stop[STOP_SIGNALS], old_xfsz;
-static volatile sig_atomic_t last_signal, signal_count, second_ends;
+static volatile sig_atomic_t last_signal, signal_count, second_fatal;
 
 static void on_signal(int number)
 {
     last_signal = number;
     signal_count = signal_count + 1;
-    if (signal_count > 1 && second_ends) {
+    if (signal_count > 1 && second_fatal) {
         signal(number, SIG_DFL);
         raise(number);
     }
@@ -27,7 +27,7 @@ void signals_hold(void)
     sigemptyset(&action.sa_mask);
     last_signal = 0;
     signal_count = 0;
-    second_ends = 0;
+    second_fatal = 0;
     for (int n = 0; n < STOP_SIGNALS; n++) {
         sigaction(stop_signals[n], NULL, &old_stop[n]);
         if (old_stop[n].sa_handler != SIG_IGN) {
@@ -38,9 +38,9 @@ void signals_hold(void)
     sigaction(SIGXFSZ, &action, &old_xfsz);
 }
 
-void signals_second_ends(bool at_once)
+void signals_set_second_fatal(bool fatal)
 {
-    second_ends = at_once;
+    second_fatal = fatal;
 }
 
 int signals_held(void)

@@ -21,8 +21,8 @@ static struct {
     double started;
 } ticker = {.mutex = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER};
 
-/* Waits until the time is over or the ticker has to leave. The mutex must be held. */
-static void wait_for(double seconds)
+/* Waits until the time has passed or the ticker has to leave. The mutex must be held. */
+static void wait_for_seconds(double seconds)
 {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
@@ -47,10 +47,10 @@ static void *tick(void *arg)
 {
     (void)arg;
     pthread_mutex_lock(&ticker.mutex);
-    wait_for(first_seconds);
+    wait_for_seconds(first_seconds);
     while (!ticker.leaving) {
         draw();
-        wait_for(redraw_seconds);
+        wait_for_seconds(redraw_seconds);
     }
     pthread_mutex_unlock(&ticker.mutex);
     return NULL;

@@ -1,11 +1,11 @@
-/* Prints error lines of the command and finds the name that was probably meant. */
+/* Prints the error messages of the command and finds the name that was probably meant. */
 #include "usage.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { LINE_SIZE = 1024, NAME_SIZE = 32 };
+enum { LINE_SIZE = 1024, NAME_SIZE = 32, MAX_EDITS = 2 };
 
 static void print_line(const char *command, const char *format, va_list values)
 {
@@ -76,7 +76,7 @@ static size_t edits(const char *a, const char *b)
 const char *nearest_name(const char *word, const char *const *names, size_t count)
 {
     const char *best = NULL;
-    size_t fewest = 3;
+    size_t fewest = MAX_EDITS + 1;
     if (strlen(word) >= NAME_SIZE) {
         return NULL;
     }

@@ -25,8 +25,8 @@ int file_error(const char *command, const char *format, ...) CLI_PRINTF(2, 3);
 /* The same for a failure that the user did not cause. Returns EXIT_FAIL. */
 int run_error(const char *command, const char *format, ...) CLI_PRINTF(2, 3);
 
-/* Returns the name that was probably meant by word: at most two edits away, and fewer than its letters. NULL
- * if there is none. */
+/* Returns the name that was probably meant by word: at most two edits away, and fewer edits than the name
+ * has letters. NULL if there is none. */
 const char *nearest_name(const char *word, const char *const *names, size_t count);
 
 #endif

@@ -1,5 +1,5 @@
 # The compiler's flags, the same for the library, the command and the tests. Floating point is strict:
-# no fast-math, and a product and a sum are never contracted into one rounding.
+# no fast-math, and a product and a sum are never contracted into an FMA.
 
 function(attngrad_flags target)
     set_target_properties(${target} PROPERTIES

@@ -1,4 +1,4 @@
-# Compiles for aarch64 Linux by Debian's cross compiler, gcc-aarch64-linux-gnu.
+# Compiles for aarch64 Linux with Debian's cross compiler, gcc-aarch64-linux-gnu.
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)

@@ -54,7 +54,7 @@ _attngrad_value() {
     esac
 }
 
-# Options whose value must follow a '='.
+# _attngrad_optional OPTION WORD: the same after '=', also for options whose value is optional
 _attngrad_optional() {
     case $1 in
     --causal) mapfile -t COMPREPLY < <(compgen -W 'bottom-right top-left' -- "$2") ;;
@@ -63,8 +63,8 @@ _attngrad_optional() {
     esac
 }
 
-# Words that bash splits at '=' and ':': --option=value and file.safetensors:tensor, the sign being a word of its
-# own. Fails where the word under the cursor is no such part.
+# Bash splits --option=value and file.safetensors:tensor at '=' and ':', and the sign is a word of its own. Fails if
+# the word under the cursor is no such part.
 _attngrad_part() {
     local at=$COMP_CWORD word=${COMP_WORDS[COMP_CWORD]} sign
     case $word in

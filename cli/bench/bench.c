@@ -13,12 +13,12 @@
 static const char help[] = "usage: attngrad bench PROBLEM [OPTION]...\n"
                            "\n"
                            "Times the maps of a problem on random numbers. Each round takes, before each\n"
-                           "map, a probe of the ceiling: the multiply-adds a second that as many threads\n"
+                           "map, a probe of the ceiling: the multiply-adds per second that as many threads\n"
                            "do on numbers in registers, with the same instruction set, after 0.2 seconds\n"
                            "of the same load; for bf16 on AMX those of its tiles. f16, and bf16 without\n"
                            "AMX, are computed in f32 and compared with f32's probe. The best round counts,\n"
-                           "for the maps and for the probe. A second probe has its factors in the first\n"
-                           "cache: on some processors loads beside multiply-adds lower the clock.\n"
+                           "for the maps and for the probe. A second probe loads its factors from the L1\n"
+                           "cache: on some processors loads among multiply-adds lower the clock.\n"
                            "\n"
                            "Flops: forward 4, vjp 10, jvp 12, vjp_jvp 24 for each pair of a query and a key\n"
                            "that it sees by causal, window and lengths, and each channel (d + dv) / 2.\n"
@@ -52,12 +52,12 @@ static int read_request(int argc, char **argv, struct request *r)
         {"rounds", OPTION_INTEGER, &r->rounds, 5, 1000000},
         {"seed", OPTION_SEED, &r->seed, 0, 0},
     };
-    struct operands operands = {&r->text, 1, 0};
-    return options_parse(argc, argv, options, sizeof options / sizeof options[0], &operands);
+    struct positionals positionals = {&r->text, 1, 0};
+    return options_parse(argc, argv, options, sizeof options / sizeof options[0], &positionals);
 }
 
 /* The bits of the maps that --map names; 0 if there is no such map. */
-static uint32_t wanted_maps(const char *name)
+static uint32_t selected_maps(const char *name)
 {
     uint32_t maps = 0;
     for (int n = 0; n < BENCH_MAPS; n++) {
@@ -88,7 +88,7 @@ static double gflops(const struct bench_result *r)
     return 1e-9 * r->flops / r->seconds;
 }
 
-/* "1.5 MiB" */
+/* Writes "1.5 MiB". */
 static void print_bytes(char *text, size_t size, size_t bytes)
 {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
@@ -112,7 +112,7 @@ static void print_probe(const struct bench *b)
     }
     printf("; f32 exp2: %.1f G/s\n", 1e-9 * b->exp2);
     if (b->fed > 0) {
-        printf("         with factors from the first cache: %.1f GFLOP/s\n", 1e-9 * b->fed);
+        printf("         with factors from the L1 cache: %.1f GFLOP/s\n", 1e-9 * b->fed);
     }
     if (b->kind == PROBE_FMA_F32 && dtype != AG_F32) {
         printf("         %s is computed in f32 here, so it is compared with f32\n",
@@ -157,18 +157,18 @@ static void print_json(const struct bench *b)
 
 /* ---- Running ---- */
 
-static void show_progress(int64_t done, int64_t all)
+static void show_progress(int64_t done, int64_t total)
 {
     if (isatty(STDERR_FILENO)) {
-        fprintf(stderr, "\rround %lld of %lld%s", (long long)done, (long long)all,
-                done == all ? "\r\033[K" : "");
+        fprintf(stderr, "\rround %lld of %lld%s", (long long)done, (long long)total,
+                done == total ? "\r\033[K" : "");
     }
 }
 
-static int time_problem(const struct request *r, struct arrays *x)
+static int time_problem(const struct request *r, struct arrays *arrays)
 {
     struct bench b;
-    ag_status status = bench_begin(&b, x, wanted_maps(r->map));
+    ag_status status = bench_begin(&b, arrays, selected_maps(r->map));
     for (int64_t n = 0; n < r->rounds && status == AG_OK; n++) {
         show_progress(n, r->rounds);
         status = bench_round(&b);
@@ -189,14 +189,14 @@ static int bench_text(const struct request *r)
 {
     ag_problem problem = AG_PROBLEM_INIT;
     ag_options options = AG_OPTIONS_INIT;
-    struct arrays x;
+    struct arrays arrays;
     options.threads = (int32_t)r->threads;
     if (ag_problem_parse(r->text, &problem) != AG_OK ||
-        agc_arrays_create(&x, &problem, &options, r->seed) != AG_OK) {
+        agc_arrays_create(&arrays, &problem, &options, r->seed) != AG_OK) {
         return usage_error("bench", "%s", ag_last_message());
     }
-    const int status = time_problem(r, &x);
-    agc_arrays_destroy(&x);
+    const int status = time_problem(r, &arrays);
+    agc_arrays_destroy(&arrays);
     return status;
 }
 
@@ -214,5 +214,5 @@ int bench_main(int argc, char **argv)
     if (r.text == NULL) {
         return usage_error("bench", "no problem given: \"h12 q2048 d64 f32 causal\", for example");
     }
-    return wanted_maps(r.map) == 0 ? unknown_map(r.map) : bench_text(&r);
+    return selected_maps(r.map) == 0 ? unknown_map(r.map) : bench_text(&r);
 }

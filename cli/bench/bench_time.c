@@ -30,35 +30,35 @@ static double now_seconds(void)
 /* Number of keys that query i of a sequence sees, without regard to masks and biases. */
 static int64_t visible_keys(const ag_problem *p, int64_t i, int64_t n_q, int64_t n_k)
 {
-    const int64_t at = i + (p->align == AG_ALIGN_BOTTOM_RIGHT ? n_k - n_q : 0);
+    const int64_t position = i + (p->align == AG_ALIGN_BOTTOM_RIGHT ? n_k - n_q : 0);
     int64_t first = 0, last = n_k - 1;
-    if ((p->flags & AG_CAUSAL) && last > at) {
-        last = at;
+    if ((p->flags & AG_CAUSAL) && last > position) {
+        last = position;
     }
-    if ((p->flags & AG_WINDOW) && p->window_right >= 0 && last - at > p->window_right) {
-        last = at + p->window_right;
+    if ((p->flags & AG_WINDOW) && p->window_right >= 0 && last - position > p->window_right) {
+        last = position + p->window_right;
     }
-    if ((p->flags & AG_WINDOW) && p->window_left >= 0 && at - first > p->window_left) {
-        first = at - p->window_left;
+    if ((p->flags & AG_WINDOW) && p->window_left >= 0 && position - first > p->window_left) {
+        first = position - p->window_left;
     }
     return last < first ? 0 : last - first + 1;
 }
 
-static double visible_pairs(const struct arrays *x)
+static double visible_pairs(const struct arrays *arrays)
 {
     double pairs = 0;
-    for (int64_t b = 0; b < x->p->batch; b++) {
-        const int64_t n_q = agc_arrays_q_length(x, b), n_k = agc_arrays_k_length(x, b);
+    for (int64_t b = 0; b < arrays->p->batch; b++) {
+        const int64_t n_q = agc_arrays_q_length(arrays, b), n_k = agc_arrays_k_length(arrays, b);
         for (int64_t i = 0; i < n_q; i++) {
-            pairs += (double)visible_keys(x->p, i, n_q, n_k);
+            pairs += (double)visible_keys(arrays->p, i, n_q, n_k);
         }
     }
-    return pairs * (double)x->p->heads;
+    return pairs * (double)arrays->p->heads;
 }
 
 /* ---- Beginning ---- */
 
-/* The probe of what the plan's products run on: AMX for bfloat16 only. */
+/* The probe of the unit that computes the plan's products: AMX for bfloat16 only. */
 static enum probe_kind probe_of(const struct bench *b)
 {
     const ag_dtype dtype = b->arrays->p->dtype;
@@ -68,14 +68,14 @@ static enum probe_kind probe_of(const struct bench *b)
     return dtype == AG_F64 ? PROBE_FMA_F64 : PROBE_FMA_F32;
 }
 
-ag_status bench_begin(struct bench *b, struct arrays *x, uint32_t maps)
+ag_status bench_begin(struct bench *b, struct arrays *arrays, uint32_t maps)
 {
-    const double channels = 0.5 * (double)(x->p->dim_qk + x->p->dim_v);
-    const double work = visible_pairs(x) * channels;
+    const double channels = 0.5 * (double)(arrays->p->dim_qk + arrays->p->dim_v);
+    const double work = visible_pairs(arrays) * channels;
     ag_plan_info info = {.struct_size = sizeof info};
-    ag_status status = ag_plan_info_get(x->plan, &info);
+    ag_status status = ag_plan_info_get(arrays->plan, &info);
     memset(b, 0, sizeof *b);
-    b->arrays = x;
+    b->arrays = arrays;
     b->threads = info.threads;
     snprintf(b->isa, sizeof b->isa, "%s", info.isa == AG_ISA_AUTO ? "scalar" : info.isa_name);
     b->kind = probe_of(b);
@@ -86,9 +86,9 @@ ag_status bench_begin(struct bench *b, struct arrays *x, uint32_t maps)
         }
         struct bench_result *r = &b->results[b->count++];
         *r = (struct bench_result){.map = map, .flops = map->flops * work};
-        status = ag_plan_workspace(x->plan, map->bit, &r->workspace_bytes);
-        if (status == AG_OK && map->before != 0) {
-            status = agc_arrays_run(x, map->before);
+        status = ag_plan_workspace(arrays->plan, map->bit, &r->workspace_bytes);
+        if (status == AG_OK && map->prerequisite != 0) {
+            status = agc_arrays_run(arrays, map->prerequisite);
         }
     }
     return status;
@@ -104,12 +104,13 @@ static void keep_highest(double *best, double value)
 /* Calls the map until the window is full; the mean time per call is the round's time. */
 static ag_status time_map(struct bench *b, struct bench_result *r)
 {
-    struct arrays *x = b->arrays;
+    struct arrays *arrays = b->arrays;
     const double start = now_seconds();
     double elapsed = 0;
     int64_t calls = 0;
     do {
-        const ag_status status = r->map->run(x->plan, &x->args, NULL, x->workspace, x->workspace_bytes);
+        const ag_status status =
+            r->map->run(arrays->plan, &arrays->args, NULL, arrays->workspace, arrays->workspace_bytes);
         if (status != AG_OK) {
             return status;
         }

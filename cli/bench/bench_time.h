@@ -5,14 +5,14 @@
 #include "check/arrays.h"
 #include "probe.h"
 
-enum { BENCH_MAPS = 4, BENCH_ISA = 16 };
+enum { BENCH_MAPS = 4, BENCH_ISA_SIZE = 16 };
 
 struct bench_map {
     const char *name;
     uint32_t bit; /* AG_MAP_* */
     ag_status (*run)(const ag_plan *, const ag_args *, const ag_exec *, void *, size_t);
-    uint32_t before; /* the map whose outputs it reads; 0: none */
-    double flops;    /* per visible pair and per channel of (Dk + Dv) / 2 */
+    uint32_t prerequisite; /* the map whose outputs it reads; 0: none */
+    double flops;          /* per visible pair and per channel of (Dk + Dv) / 2 */
 };
 
 extern const struct bench_map bench_maps[BENCH_MAPS];
@@ -27,17 +27,17 @@ struct bench_result {
 struct bench {
     struct arrays *arrays;
     int threads;
-    char isa[BENCH_ISA];
+    char isa[BENCH_ISA_SIZE];
     enum probe_kind kind; /* of the probe that the maps are compared with */
     int count;
     struct bench_result results[BENCH_MAPS];
     double probe, probe_one; /* operations per second of all threads, and of one: in the best round */
-    double fed;              /* the same with factors from the first-level cache; 0 for AMX */
+    double fed;              /* the same with factors from the L1 cache; 0 for AMX */
     double exp2;             /* exponentials per second of all threads */
 };
 
 /* maps: bits of AG_MAP_*. threads, isa and kind are taken from the plan. */
-ag_status bench_begin(struct bench *b, struct arrays *x, uint32_t maps);
+ag_status bench_begin(struct bench *b, struct arrays *arrays, uint32_t maps);
 
 /* Runs one round: for each map a probe, then the map. Returns the status of the maps. */
 ag_status bench_round(struct bench *b);

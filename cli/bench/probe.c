@@ -18,17 +18,17 @@
 
 /* CHAINS: chains of dependent multiply-adds, each with its own accumulator; more than latency times execution
  * ports, and no more than fit in 16 registers together with x and y. FED_*: the probe whose factors come from
- * the first-level cache. */
+ * the L1 cache. */
 enum {
     CHAINS = 12,
     ROUNDS = 2000,
-    MAX_BYTES = 64,
+    MAX_VECTOR_BYTES = 64,
     /* one per float32 lane of CHAINS starting values, 2 multipliers and 2 summands */
-    VALUES = (CHAINS + 4) * MAX_BYTES / 4,
+    VALUES = (CHAINS + 4) * MAX_VECTOR_BYTES / 4,
     FED_ROWS = 6,   /* rows of a block of sums */
-    FED_STEPS = 64, /* steps of a sum; its operands take 16 KiB at most */
+    FED_STEPS = 64, /* products per sum; the operands take 16 KiB at most */
     FED_ROUNDS = ROUNDS / 32,
-    FED_BYTES = FED_STEPS * 4 * MAX_BYTES,
+    FED_BYTES = FED_STEPS * 4 * MAX_VECTOR_BYTES,
     MAX_SUMS = 4 * FED_ROWS,
     MAX_THREADS = 1024
 };
@@ -37,20 +37,20 @@ enum {
 #define FED_VECTORS(bytes) ((bytes) == 64 ? 4 : 2)
 
 /* The random operands of the loops. */
-struct numbers {
+struct operands {
     double values[VALUES];
     uint16_t tiles[PROBE_TILES * PROBE_TILE]; /* bfloat16 */
-    _Alignas(MAX_BYTES) float fed_f32[FED_BYTES / 4];
-    _Alignas(MAX_BYTES) double fed_f64[FED_BYTES / 8];
+    _Alignas(MAX_VECTOR_BYTES) float fed_f32[FED_BYTES / 4];
+    _Alignas(MAX_VECTOR_BYTES) double fed_f64[FED_BYTES / 8];
 };
 
 #if defined(__clang__)
 #define UNROLL _Pragma("clang loop unroll(full)")
 #else
-#define UNROLL _Pragma("GCC unroll 24")
+#define UNROLL _Pragma("GCC unroll 24") /* MAX_SUMS, the longest of these loops */
 #endif
 
-/* 2^f for f in [0, 1). */
+/* 2^f for f in [0, 1), to about 1e-7. */
 #define EXP2_POLYNOMIAL(f)                                                                                   \
     (((((1.87757670e-3f * (f) + 8.98934002e-3f) * (f) + 5.58263181e-2f) * (f) + 2.40153617e-1f) * (f) +      \
       6.93153073e-1f) *                                                                                      \
@@ -77,14 +77,14 @@ struct numbers {
 #endif
 
 #if defined(__x86_64__)
-static void products_amx(const struct numbers *x, void *out)
+static void products_amx(const struct operands *operands, void *out)
 {
     (void)out; /* not needed: the compiler cannot remove AMX instructions */
-    probe_amx_products(x->tiles, ROUNDS);
+    probe_amx_products(operands->tiles, ROUNDS);
 }
 #endif
 
-typedef void (*loop)(const struct numbers *x, void *out);
+typedef void (*loop)(const struct operands *operands, void *out);
 
 struct set {
     const char *isa;
@@ -160,7 +160,7 @@ struct worker {
     pthread_t thread;
     loop run;
     uint64_t seed;
-    double counted_from, until; /* seconds of the clock */
+    double counted_from, until; /* monotonic time in seconds */
     double calls_per_second;
 };
 
@@ -172,40 +172,40 @@ static uint16_t bfloat16(float x)
     return (uint16_t)(bits >> 16);
 }
 
-/* values: all below 1. A loop takes its starting values from the front, then its multipliers, then its
- * summands. Tiles and FED operands have both signs, so that sums do not only grow. */
-static void draw_numbers(struct numbers *x, uint64_t seed)
+/* values: all below 1, so that c x + y stays bounded. A loop takes its starting values from the front, then its
+ * multipliers, then its summands. Tiles and FED operands have both signs, so that sums do not only grow. */
+static void draw_operands(struct operands *operands, uint64_t seed)
 {
     struct rng r;
     agc_rng_init(&r, seed, 0);
     for (int n = 0; n < VALUES; n++) {
-        x->values[n] = 0.25 + 0.5 * agc_rng_uniform(&r);
+        operands->values[n] = 0.25 + 0.5 * agc_rng_uniform(&r);
     }
     for (int n = 0; n < PROBE_TILES * PROBE_TILE; n++) {
-        x->tiles[n] = bfloat16((float)(2 * agc_rng_uniform(&r) - 1));
+        operands->tiles[n] = bfloat16((float)(2 * agc_rng_uniform(&r) - 1));
     }
     for (int n = 0; n < FED_BYTES / 4; n++) {
-        x->fed_f32[n] = (float)(2 * agc_rng_uniform(&r) - 1);
+        operands->fed_f32[n] = (float)(2 * agc_rng_uniform(&r) - 1);
     }
     for (int n = 0; n < FED_BYTES / 8; n++) {
-        x->fed_f64[n] = 2 * agc_rng_uniform(&r) - 1;
+        operands->fed_f64[n] = 2 * agc_rng_uniform(&r) - 1;
     }
 }
 
 static void *work(void *arg)
 {
     struct worker *w = arg;
-    _Alignas(MAX_BYTES) struct numbers numbers;
-    char out[MAX_SUMS * MAX_BYTES];
+    _Alignas(MAX_VECTOR_BYTES) struct operands operands;
+    char out[MAX_SUMS * MAX_VECTOR_BYTES];
     int64_t calls = 0;
-    draw_numbers(&numbers, w->seed);
+    draw_operands(&operands, w->seed);
     do {
-        w->run(&numbers, out);
+        w->run(&operands, out);
     } while (now_seconds() < w->counted_from);
     const double start = now_seconds();
     double end;
     do {
-        w->run(&numbers, out);
+        w->run(&operands, out);
         calls++;
         end = now_seconds();
     } while (end < w->until);

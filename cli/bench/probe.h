@@ -1,6 +1,6 @@
 /* Probes of the processor: the number of operations per second that it can do on numbers that stay in
  * registers, as the peak that a map's rate is compared with. Some processors lower their clock when loads are
- * mixed with multiply-adds; the probes that load from the first-level cache show by how much. */
+ * mixed with multiply-adds; the probes that load from the L1 cache show by how much. */
 #ifndef ATTNGRAD_CLI_PROBE_H
 #define ATTNGRAD_CLI_PROBE_H
 
@@ -9,7 +9,7 @@ enum probe_kind {
     PROBE_FMA_F64 = 1,
     PROBE_EXP2_F32 = 2, /* 2^x by a polynomial of degree 5: one operation each */
     PROBE_AMX_BF16 = 3, /* products of tiles of bfloat16, "amx" only; multiply-adds count two */
-    PROBE_FED_F32 = 4,  /* multiply-adds whose factors come from the first-level cache */
+    PROBE_FED_F32 = 4,  /* multiply-adds whose factors come from the L1 cache */
     PROBE_FED_F64 = 5,
     PROBE_KINDS = 6
 };

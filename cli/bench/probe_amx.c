@@ -9,56 +9,58 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* The operating system refuses permission if the processor has no AMX. */
+/* AMX-BF16 is checked by cpuid. AMX tiles and the system's support for them need no check of their own: without them
+ * the kernel refuses the permission. */
 int probe_amx_usable(void)
 {
+    /* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILE_DATA, and the bit in edx of leaf 7 */
     enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18, AMX_BF16 = 1 << 22 };
     unsigned a = 0, b = 0, c = 0, d = 0;
     return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & AMX_BF16) != 0 &&
            syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
 }
 
-/* What ldtilecfg reads. */
+/* The operand of ldtilecfg and sttilecfg. */
 struct tile_config {
     uint8_t palette, start_row, reserved[14];
     uint16_t row_bytes[16];
     uint8_t rows[16];
 };
 
-static void configure(struct tile_config *before)
+static void configure(struct tile_config *saved)
 {
-    struct tile_config ours = {.palette = 1};
+    struct tile_config config = {.palette = 1};
     for (int t = 0; t < 8; t++) {
-        ours.row_bytes[t] = 64;
-        ours.rows[t] = 16;
+        config.row_bytes[t] = 64;
+        config.rows[t] = 16;
     }
-    __asm__ volatile("sttilecfg %0" : "=m"(*before)::"memory");
-    __asm__ volatile("ldtilecfg %0" ::"m"(ours) : "memory");
+    __asm__ volatile("sttilecfg %0" : "=m"(*saved)::"memory");
+    __asm__ volatile("ldtilecfg %0" ::"m"(config) : "memory");
 }
 
-static void restore(const struct tile_config *before)
+static void restore(const struct tile_config *saved)
 {
-    if (before->palette == 0) {
+    if (saved->palette == 0) {
         __asm__ volatile("tilerelease" ::: "memory");
     } else {
-        __asm__ volatile("ldtilecfg %0" ::"m"(*before) : "memory");
+        __asm__ volatile("ldtilecfg %0" ::"m"(*saved) : "memory");
     }
 }
 
-void probe_amx_products(const uint16_t *numbers, int rounds)
+void probe_amx_products(const uint16_t *tiles, int rounds)
 {
-    struct tile_config before;
-    configure(&before);
+    struct tile_config saved;
+    configure(&saved);
     __asm__ volatile("tileloadd (%0,%4,1), %%tmm4\n\ttileloadd (%1,%4,1), %%tmm5\n\t"
-                     "tileloadd (%2,%4,1), %%tmm6\n\ttileloadd (%3,%4,1), %%tmm7" ::"r"(numbers),
-                     "r"(numbers + PROBE_TILE), "r"(numbers + 2 * PROBE_TILE), "r"(numbers + 3 * PROBE_TILE),
+                     "tileloadd (%2,%4,1), %%tmm6\n\ttileloadd (%3,%4,1), %%tmm7" ::"r"(tiles),
+                     "r"(tiles + PROBE_TILE), "r"(tiles + 2 * PROBE_TILE), "r"(tiles + 3 * PROBE_TILE),
                      "r"((int64_t)64)
                      : "memory");
     for (int n = 0; n < rounds; n++) {
         __asm__ volatile("tdpbf16ps %%tmm6, %%tmm4, %%tmm0\n\ttdpbf16ps %%tmm7, %%tmm4, %%tmm1\n\t"
                          "tdpbf16ps %%tmm6, %%tmm5, %%tmm2\n\ttdpbf16ps %%tmm7, %%tmm5, %%tmm3" ::);
     }
-    restore(&before);
+    restore(&saved);
 }
 
 #else
@@ -68,9 +70,9 @@ int probe_amx_usable(void)
     return 0;
 }
 
-void probe_amx_products(const uint16_t *numbers, int rounds)
+void probe_amx_products(const uint16_t *tiles, int rounds)
 {
-    (void)numbers;
+    (void)tiles;
     (void)rounds;
 }
 

@@ -2,17 +2,17 @@
  *     PROBE_TARGET       the attribute that enables the set
  *     PROBE_BYTES        the size of its vectors
  *     PROBE_NAME(loop)   the name of this set's loop
- * Every loop takes random numbers, does its operations ROUNDS times, and stores its state in out, so that the
- * compiler can remove nothing. The vectors are compiler extensions, so that one source works for every set. */
+ * Every loop repeats its operations ROUNDS or FED_ROUNDS times on random operands and stores its state in out, so that
+ * the compiler can remove nothing. The vectors are compiler extensions, so that one source works for every set. */
 
 typedef float PROBE_NAME(vec_f32) __attribute__((vector_size(PROBE_BYTES)));
 typedef double PROBE_NAME(vec_f64) __attribute__((vector_size(PROBE_BYTES)));
 typedef int32_t PROBE_NAME(vec_i32) __attribute__((vector_size(PROBE_BYTES)));
 
 /* c = c x + y with |x| < 1, alternating between two x and y: c stays bounded, and its bits change every time. */
-PROBE_TARGET static void PROBE_NAME(fma_f32)(const struct numbers *numbers, void *out)
+PROBE_TARGET static void PROBE_NAME(fma_f32)(const struct operands *operands, void *out)
 {
-    const double *values = numbers->values;
+    const double *values = operands->values;
     PROBE_NAME(vec_f32) c[CHAINS], x[2], y[2];
     const int lanes = PROBE_BYTES / (int)sizeof(float);
     for (int i = 0; i < lanes; i++) {
@@ -37,9 +37,9 @@ PROBE_TARGET static void PROBE_NAME(fma_f32)(const struct numbers *numbers, void
     memcpy(out, c, sizeof c);
 }
 
-PROBE_TARGET static void PROBE_NAME(fma_f64)(const struct numbers *numbers, void *out)
+PROBE_TARGET static void PROBE_NAME(fma_f64)(const struct operands *operands, void *out)
 {
-    const double *values = numbers->values;
+    const double *values = operands->values;
     PROBE_NAME(vec_f64) c[CHAINS], x[2], y[2];
     const int lanes = PROBE_BYTES / (int)sizeof(double);
     memcpy(c, values, sizeof c);
@@ -59,44 +59,44 @@ PROBE_TARGET static void PROBE_NAME(fma_f64)(const struct numbers *numbers, void
 }
 
 /* The inner loop of a matrix product: one factor per row of the block, another one per vector of a row. */
-PROBE_TARGET static void PROBE_NAME(fed_f32)(const struct numbers *numbers, void *out)
+PROBE_TARGET static void PROBE_NAME(fed_f32)(const struct operands *operands, void *out)
 {
-    enum { WIDE = FED_VECTORS(PROBE_BYTES), LANES = PROBE_BYTES / (int)sizeof(float) };
-    PROBE_NAME(vec_f32) c[FED_ROWS * WIDE], b[WIDE];
+    enum { VECTORS = FED_VECTORS(PROBE_BYTES), LANES = PROBE_BYTES / (int)sizeof(float) };
+    PROBE_NAME(vec_f32) c[FED_ROWS * VECTORS], b[VECTORS];
     memset(c, 0, sizeof c);
     for (int n = 0; n < FED_ROUNDS; n++) {
         const float *const a =
-            numbers->fed_f32 + n % LANES; /* varies, or the compiler could do one round only */
+            operands->fed_f32 + n % LANES; /* varies, or the compiler could compute one round only */
         for (int s = 0; s < FED_STEPS; s++) {
-            UNROLL for (int v = 0; v < WIDE; v++)
+            UNROLL for (int v = 0; v < VECTORS; v++)
             {
-                memcpy(&b[v], numbers->fed_f32 + (s * WIDE + v) * LANES, sizeof b[v]);
+                memcpy(&b[v], operands->fed_f32 + (s * VECTORS + v) * LANES, sizeof b[v]);
             }
-            UNROLL for (int e = 0; e < FED_ROWS * WIDE; e++)
+            UNROLL for (int e = 0; e < FED_ROWS * VECTORS; e++)
             {
-                c[e] += a[e / WIDE * FED_STEPS + s] * b[e % WIDE];
+                c[e] += a[e / VECTORS * FED_STEPS + s] * b[e % VECTORS];
             }
         }
     }
     memcpy(out, c, sizeof c);
 }
 
-PROBE_TARGET static void PROBE_NAME(fed_f64)(const struct numbers *numbers, void *out)
+PROBE_TARGET static void PROBE_NAME(fed_f64)(const struct operands *operands, void *out)
 {
-    enum { WIDE = FED_VECTORS(PROBE_BYTES), LANES = PROBE_BYTES / (int)sizeof(double) };
-    PROBE_NAME(vec_f64) c[FED_ROWS * WIDE], b[WIDE];
+    enum { VECTORS = FED_VECTORS(PROBE_BYTES), LANES = PROBE_BYTES / (int)sizeof(double) };
+    PROBE_NAME(vec_f64) c[FED_ROWS * VECTORS], b[VECTORS];
     memset(c, 0, sizeof c);
     for (int n = 0; n < FED_ROUNDS; n++) {
         const double *const a =
-            numbers->fed_f64 + n % LANES; /* varies, or the compiler could do one round only */
+            operands->fed_f64 + n % LANES; /* varies, or the compiler could compute one round only */
         for (int s = 0; s < FED_STEPS; s++) {
-            UNROLL for (int v = 0; v < WIDE; v++)
+            UNROLL for (int v = 0; v < VECTORS; v++)
             {
-                memcpy(&b[v], numbers->fed_f64 + (s * WIDE + v) * LANES, sizeof b[v]);
+                memcpy(&b[v], operands->fed_f64 + (s * VECTORS + v) * LANES, sizeof b[v]);
             }
-            UNROLL for (int e = 0; e < FED_ROWS * WIDE; e++)
+            UNROLL for (int e = 0; e < FED_ROWS * VECTORS; e++)
             {
-                c[e] += a[e / WIDE * FED_STEPS + s] * b[e % WIDE];
+                c[e] += a[e / VECTORS * FED_STEPS + s] * b[e % VECTORS];
             }
         }
     }
@@ -104,9 +104,9 @@ PROBE_TARGET static void PROBE_NAME(fed_f64)(const struct numbers *numbers, void
 }
 
 /* x = 3 - 2^x stays between -5 and 3 and does not converge. */
-PROBE_TARGET static void PROBE_NAME(exp2_f32)(const struct numbers *numbers, void *out)
+PROBE_TARGET static void PROBE_NAME(exp2_f32)(const struct operands *operands, void *out)
 {
-    const double *values = numbers->values;
+    const double *values = operands->values;
     PROBE_NAME(vec_f32) x[CHAINS];
     const int lanes = PROBE_BYTES / (int)sizeof(float);
     for (int a = 0; a < CHAINS; a++) {
@@ -120,11 +120,11 @@ PROBE_TARGET static void PROBE_NAME(exp2_f32)(const struct numbers *numbers, voi
 #ifdef PROBE_EXP2
             x[a] = 3 - PROBE_EXP2(x[a]);
 #else
-            PROBE_NAME(vec_i32) whole = __builtin_convertvector(x[a], PROBE_NAME(vec_i32));
-            whole += __builtin_convertvector(whole, PROBE_NAME(vec_f32)) > x[a]; /* floor: true is -1 */
-            const PROBE_NAME(vec_f32) f = x[a] - __builtin_convertvector(whole, PROBE_NAME(vec_f32));
+            PROBE_NAME(vec_i32) integer = __builtin_convertvector(x[a], PROBE_NAME(vec_i32));
+            integer += __builtin_convertvector(integer, PROBE_NAME(vec_f32)) > x[a]; /* floor: true is -1 */
+            const PROBE_NAME(vec_f32) f = x[a] - __builtin_convertvector(integer, PROBE_NAME(vec_f32));
             const PROBE_NAME(vec_f32) p = EXP2_POLYNOMIAL(f);
-            x[a] = 3 - (PROBE_NAME(vec_f32))((PROBE_NAME(vec_i32))p + whole * (1 << 23));
+            x[a] = 3 - (PROBE_NAME(vec_f32))((PROBE_NAME(vec_i32))p + integer * (1 << 23));
 #endif
         }
     }

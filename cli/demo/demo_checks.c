@@ -1,5 +1,5 @@
 /* The checks of the worked example: its derivatives against finite differences, and identities that hold
- * to rounding. Both go through the whole layer, so they test attention's four maps inside it. */
+ * up to rounding. Both go through the whole layer, so they test attention's four maps inside it. */
 #include "check/stencil.h"
 #include "demo_example.h"
 
@@ -71,7 +71,7 @@ static double worse(double a, double b)
     return isnan(a) || a >= b ? a : b;
 }
 
-/* The largest difference, relative to the largest entry of a. */
+/* The largest difference, relative to the largest |element| of a. */
 static double distance(const double *a, const double *b, int n)
 {
     double largest = 0, difference = 0;
@@ -108,22 +108,23 @@ static double dots_differ(const double *a, const double *b, int n, const double 
 
 /* ---- First order ------------------------------------------------------------------------------- */
 
-/* Compares every entry of every gradient with the difference of the loss along it. */
+/* Compares every element of every gradient with the finite difference of the loss. */
 static void check_gradients(const struct context *c)
 {
     struct example *e = c->example;
-    double found[INPUTS] = {0}, dx[INPUTS];
+    double differences[INPUTS] = {0}, dx[INPUTS];
     for (int n = 0; n < INPUTS; n++) {
         double direction[INPUTS] = {0};
         direction[n] = 1;
-        differentiate(c, loss, 1, direction, &found[n]);
+        differentiate(c, loss, 1, direction, &differences[n]);
     }
     memcpy(dx, &e->dx, sizeof dx);
     const char *names[] = {"dWq", "dWk", "dWv", "dWo"};
-    agc_results_add(&e->checks, distance(dx, found, ROWS), DIFFERENCE_LIMIT, "dX: finite differences of f");
+    agc_results_add(&e->checks, distance(dx, differences, ROWS), DIFFERENCE_LIMIT,
+                    "dX: finite differences of f");
     for (int w = 0; w < 4; w++) {
         int first = ROWS + w * SQUARE;
-        double residual = distance(dx + first, found + first, SQUARE);
+        double residual = distance(dx + first, differences + first, SQUARE);
         agc_results_add(&e->checks, residual, DIFFERENCE_LIMIT, "%s: finite differences of f", names[w]);
     }
 }
@@ -146,7 +147,7 @@ static void check_softmax(struct example *e)
 
 /* ---- Directions -------------------------------------------------------------------------------- */
 
-/* The derivatives along one direction t: tY from jvp, H t (H the Hessian of f) from vjp_jvp. */
+/* The derivatives along one direction t: tY from jvp, and H t from vjp_jvp, where H is the Hessian of f. */
 struct along {
     double t[INPUTS], tY[ROWS], Ht[INPUTS];
 };
@@ -163,7 +164,7 @@ static void run_along(const struct context *c, double frequency, struct along *s
         s->t[n] /= length;
     }
     memcpy(&tx, s->t, sizeof tx);
-    layer_along(c->layer, &e->x, &tx, e->da.Y, s->tY, &tdx); /* dY = Y - T:  tdY = tY */
+    layer_along(c->layer, &e->x, &tx, e->da.Y, s->tY, &tdx); /* tdY = tY, as dY = Y - T */
     memcpy(s->Ht, &tdx, sizeof s->Ht);
 }
 
@@ -172,14 +173,15 @@ static void check_directions(const struct context *c)
     const struct example *e = c->example;
     ag_check_report *list = &c->example->checks;
     struct along t, u;
-    double dx[INPUTS], found[INPUTS];
+    double dx[INPUTS], differences[INPUTS];
     run_along(c, 1.0, &t);
     run_along(c, 2.3, &u);
     memcpy(dx, &e->dx, sizeof dx);
-    differentiate(c, output, ROWS, t.t, found);
-    agc_results_add(list, distance(t.tY, found, ROWS), DIFFERENCE_LIMIT, "jvp: tY, finite differences of Y");
-    differentiate(c, gradient, INPUTS, t.t, found);
-    agc_results_add(list, distance(t.Ht, found, INPUTS), DIFFERENCE_LIMIT,
+    differentiate(c, output, ROWS, t.t, differences);
+    agc_results_add(list, distance(t.tY, differences, ROWS), DIFFERENCE_LIMIT,
+                    "jvp: tY, finite differences of Y");
+    differentiate(c, gradient, INPUTS, t.t, differences);
+    agc_results_add(list, distance(t.Ht, differences, INPUTS), DIFFERENCE_LIMIT,
                     "vjp_jvp: H t, differences of gradients");
     agc_results_add(list, dots_differ(e->da.Y, t.tY, ROWS, dx, t.t, INPUTS), IDENTITY_LIMIT,
                     "adjoint: <dY, tY> = <gradients, t>");

@@ -7,7 +7,7 @@
 
 /* ---- The layer and its buffers ----------------------------------------------------------------- */
 
-static void note_status(struct layer *layer, ag_status status)
+static void record_status(struct layer *layer, ag_status status)
 {
     if (layer->status == AG_OK) {
         layer->status = status;
@@ -19,9 +19,9 @@ static void create_buffers(struct layer *layer)
 {
     uint32_t maps = AG_MAP_FORWARD | AG_MAP_VJP | AG_MAP_JVP | AG_MAP_VJP_JVP;
     size_t saved = 0, d_saved = 0;
-    note_status(layer, ag_layer_workspace(layer->layer, maps, &layer->bytes));
-    note_status(layer, ag_layer_saved(layer->layer, AG_SAVED, &saved));
-    note_status(layer, ag_layer_saved(layer->layer, AG_D_SAVED, &d_saved));
+    record_status(layer, ag_layer_workspace(layer->layer, maps, &layer->bytes));
+    record_status(layer, ag_layer_saved(layer->layer, AG_SAVED, &saved));
+    record_status(layer, ag_layer_saved(layer->layer, AG_D_SAVED, &d_saved));
     layer->workspace = malloc(layer->bytes);
     layer->saved = malloc(saved);
     layer->t_saved = malloc(saved);
@@ -44,7 +44,7 @@ void layer_create(struct layer *layer)
     desc.attention = &problem;
     desc.d_model = MODEL;
     desc.flags = AG_LAYER_SELF;
-    note_status(layer, ag_layer_create(&layer->layer, &desc, &options));
+    record_status(layer, ag_layer_create(&layer->layer, &desc, &options));
     if (layer->status == AG_OK) {
         create_buffers(layer);
     }
@@ -61,7 +61,7 @@ void layer_destroy(struct layer *layer)
 
 /* ---- The maps ---------------------------------------------------------------------------------- */
 
-/* Wq, Wk, Wv and Wo are contiguous in struct inputs: they form the layer's block of parameters. */
+/* Wq, Wk, Wv and Wo are contiguous in struct inputs: they form the layer's array of parameters. */
 static void *weights_of(const struct inputs *x)
 {
     return (void *)((uintptr_t)x + offsetof(struct inputs, Wq));
@@ -81,22 +81,22 @@ static ag_layer_args arguments(const struct layer *layer, const struct inputs *x
 
 typedef ag_status (*map)(const ag_layer *, const ag_layer_args *, const ag_exec *, void *, size_t);
 
-static void run(struct layer *layer, map next, const ag_layer_args *args)
+static void run(struct layer *layer, map function, const ag_layer_args *args)
 {
     if (layer->status == AG_OK) {
-        layer->status = next(layer->layer, args, NULL, layer->workspace, layer->bytes);
+        layer->status = function(layer->layer, args, NULL, layer->workspace, layer->bytes);
     }
 }
 
-/* Copies a view to [token][head][channel], or L (channels 1) to [head][token]. */
-static void copy_view(double *to, const ag_tensor *from, int channels, int head_step, int token_step)
+/* Copies a view to [token][head][channel] or, with one channel, to [head][token]: the strides are those of `to`. */
+static void copy_view(double *to, const ag_tensor *from, int channels, int head_stride, int token_stride)
 {
     for (int i = 0; i < TOKENS; i++) {
         for (int h = 0; h < HEADS; h++) {
             for (int c = 0; c < channels; c++) {
-                const double *x = from->data;
-                to[h * head_step + i * token_step + c] =
-                    x[h * from->strides[1] + i * from->strides[2] + c * from->strides[3]];
+                const double *data = from->data;
+                to[h * head_stride + i * token_stride + c] =
+                    data[h * from->strides[1] + i * from->strides[2] + c * from->strides[3]];
             }
         }
     }

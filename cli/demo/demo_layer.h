@@ -58,7 +58,7 @@ void layer_forward(struct layer *layer, const struct inputs *x, struct activatio
 /* Reads da->Y, writes dx and the rest of da except L. */
 void layer_vjp(struct layer *layer, const struct inputs *x, struct activations *da, struct inputs *dx);
 
-/* Computes the tangent of Y along tx and the tangents of the gradients, for dY that changes by tY too. */
+/* Computes the tangent of Y along tx and the tangents of the gradients, where dY changes by tY, too. */
 void layer_along(struct layer *layer, const struct inputs *x, const struct inputs *tx, const double *dY,
                  double *tY, struct inputs *tdx);
 

@@ -1,6 +1,7 @@
 /* The list of the worked example's variables. */
 #include "demo_steps.h"
 
+/* heads, rows, columns, head_stride, row_stride, by_head */
 static const struct layout number = {0, 0, 0, 0, 0, false};
 static const struct layout row = {0, TOKENS, 0, 0, 1, false};
 static const struct layout tokens = {0, TOKENS, MODEL, 0, MODEL, false};
@@ -14,7 +15,7 @@ static const struct layout head_views = {HEADS, TOKENS, DIM, DIM, MODEL, false};
 #define AT(field) offsetof(struct example, field)
 
 const struct step demo_steps[] = {
-    {"Forward", "X", NULL, "the input, one row a token", AT(x.X), &tokens},
+    {"Forward", "X", NULL, "the input, one row per token", AT(x.X), &tokens},
     {NULL, "Wq", NULL, "weights to be learned: for the queries", AT(x.Wq), &weights},
     {NULL, "Wk", NULL, "for the keys", AT(x.Wk), &weights},
     {NULL, "Wv", NULL, "for the values", AT(x.Wv), &weights},

@@ -57,6 +57,7 @@ static void print_heads(const struct step *step, const double *values, const str
     const struct layout *l = step->layout;
     printf("%s", style->faint);
     for (int h = 0; h < l->heads; h++) {
+        /* 10 characters per value; - 8 puts the next label above its values */
         printf("      head %d:%*s", h, h + 1 < l->heads ? 10 * l->columns - 8 : 0, "");
     }
     printf("%s\n", style->reset);

@@ -66,14 +66,14 @@ static void print_help(const struct run *run, const char *words, const char *wha
 
 static int run_steps(struct run *run)
 {
-    int status = run_inputs(run);
+    int status = open_inputs(run);
     if (status == EXIT_PASS) {
-        status = run_problem(run);
+        status = derive_problem(run);
     }
     if (status == EXIT_PASS) {
         status = run_maps(run);
     }
-    return status == EXIT_PASS ? run_save(run) : status;
+    return status == EXIT_PASS ? save_results(run) : status;
 }
 
 /* words: what the usage line lists after q, k and v; what: the first paragraph of the help. */
@@ -85,13 +85,13 @@ static int run_command(int argc, char **argv, uint32_t maps, const char *words, 
     }
     run->command = argv[0];
     run->maps = maps;
-    int status = run_options(run, argc, argv);
+    int status = parse_options(run, argc, argv);
     if (status == EXIT_PASS && run->help) {
         print_help(run, words, what);
     } else if (status == EXIT_PASS) {
         status = run_steps(run);
     }
-    run_free(run);
+    free_run(run);
     free(run);
     return status;
 }

@@ -1,11 +1,11 @@
-/* `attngrad forward | grad | jvp | hvp`: one call of the library on arrays from files; its results are written to
- * files. The steps, one per file, return 0, or print what is wrong and return the exit code:
+/* `attngrad forward | grad | jvp | hvp`: runs maps on arrays from files and writes the results to files. The
+ * steps, one per file, return 0, or print what is wrong and return the exit code:
  *
- *     files_options   the words of the command line
- *     files_inputs    opens the files and finds the arrays
- *     files_problem   derives the problem from their shapes and checks every array against it
- *     files_maps      memory for the results; the maps
- *     files_save      the results' files, all prepared before the first is put in place */
+ *     parse_options    files_options.c    the arguments of the command line
+ *     open_inputs      files_inputs.c     opens the files and finds the arrays
+ *     derive_problem   files_problem.c    derives the problem from their shapes and checks every array against it
+ *     run_maps         files_maps.c       allocates the results and runs the maps
+ *     save_results     files_save.c       writes all results before the first is put in place */
 #ifndef ATTNGRAD_CLI_FILES_H
 #define ATTNGRAD_CLI_FILES_H
 
@@ -26,61 +26,61 @@ enum list {
     LIST_COUNT
 };
 
-/* An array from a file. option: its name on the command line; path NULL: not given. */
+/* An array from a file. */
 struct input {
-    const char *option;
-    const char *path; /* "x.npy" or "x.safetensors:name" */
+    const char *option; /* its name on the command line */
+    const char *path;   /* "x.npy" or "x.safetensors:name"; NULL: not given */
     ag_io_file *file;
     const ag_io_array *array;
 };
 
+/* One run of a command: what was given on the command line, and what the steps make of it. */
 struct run {
     const char *command;
     uint32_t maps; /* AG_MAP_*: the maps to run */
 
     struct input tensors[T_COUNT]; /* option NULL: not an input of this command */
     struct input lists[LIST_COUNT];
-    const char *out; /* folder of the results */
-    const char *causal, *alibi;
+    const char *out;                /* folder of the results */
+    const char *causal, *alibi;     /* NULL: not given; "": given without a value */
     double scale, softcap, dropout; /* scale NaN: not given */
     uint64_t seed;
-    bool window;
+    bool window; /* given? */
     int64_t window_left, window_right;
     int64_t q_offset, k_offset, threads;
     bool help;
 
     ag_problem problem;
     ag_plan *plan;
-    const ag_problem *p; /* the plan's */
+    const ag_problem *p; /* the plan's copy of problem, with every default filled in */
     ag_args args;
-    int64_t *integers[LIST_COUNT]; /* the lists of whole numbers */
+    int64_t *integers[LIST_COUNT]; /* the lists of integers */
     int32_t *buckets;
     double *slopes;
     void *results[T_COUNT];
 };
 
-int run_options(struct run *run, int argc, char **argv);
-int run_inputs(struct run *run);
-int run_problem(struct run *run);
-int run_lists(struct run *run); /* a part of run_problem: converts the lists to the types of the library */
+int parse_options(struct run *run, int argc, char **argv);
+int open_inputs(struct run *run);
+int derive_problem(struct run *run);
+int convert_lists(struct run *run); /* a part of derive_problem: the lists in the types of the library */
 int run_maps(struct run *run);
-int run_save(struct run *run);
-void run_free(struct run *run);
+int save_results(struct run *run);
+void free_run(struct run *run);
 
-ag_tensor *run_tensor(struct run *run, enum tensor t); /* &run->args.q and so on */
+ag_tensor *args_tensor(struct run *run, enum tensor t); /* &run->args.q and so on */
 
 /* Returns an array with the dtype, ndim and shape that tensor t has in a file. */
-ag_io_array run_file_array(const struct run *run, enum tensor t);
+ag_io_array file_array(const struct run *run, enum tensor t);
 
 /* Prints "--k: 'k.npy' " and what is wrong with it, like file_error. */
-int run_input_error(const struct run *run, const struct input *input, const char *format, ...)
-    CLI_PRINTF(3, 4);
+int input_error(const struct run *run, const struct input *input, const char *format, ...) CLI_PRINTF(3, 4);
 
 /* Prints what the library refused last, with the option and the file that it came from; like file_error if
  * there is a file, else like usage_error. */
 int run_library_error(const struct run *run);
 
 /* Writes "f32 [2, 3]", an array's dtype and shape, into text[size]. */
-void run_describe(const ag_io_array *array, char *text, size_t size);
+void describe_array(const ag_io_array *array, char *text, size_t size);
 
 #endif

@@ -10,13 +10,13 @@
 
 enum { MAX_NAMES = 64, WHAT_SIZE = 512 };
 
-static const char npy_end[] = ".npy";
-static const char safetensors_end[] = ".safetensors";
+static const char npy_suffix[] = ".npy";
+static const char safetensors_suffix[] = ".safetensors";
 
-static bool ends_with(const char *text, const char *end)
+static bool ends_with(const char *text, const char *suffix)
 {
-    size_t length = strlen(text), tail = strlen(end);
-    return length > tail && strcmp(text + length - tail, end) == 0;
+    size_t length = strlen(text), suffix_length = strlen(suffix);
+    return length > suffix_length && strcmp(text + length - suffix_length, suffix) == 0;
 }
 
 /* Finds the colon between file and tensor; NULL if path is not such a pair. */
@@ -27,7 +27,7 @@ static const char *find_colon(const char *path)
     return colon != NULL && end > path && colon[1] != '\0' ? colon : NULL;
 }
 
-int run_input_error(const struct run *run, const struct input *input, const char *format, ...)
+int input_error(const struct run *run, const struct input *input, const char *format, ...)
 {
     char what[WHAT_SIZE];
     va_list values;
@@ -53,8 +53,8 @@ static int open_npy(const struct run *run, struct input *input)
     return EXIT_PASS;
 }
 
-/* missing: there is no such tensor; else there is one, but it cannot be used. */
-static int no_tensor(const struct run *run, const struct input *input, const char *name, bool missing)
+/* missing: there is no such tensor; else it exists, but cannot be used. The path ends with ":name". */
+static int tensor_error(const struct run *run, const struct input *input, const char *name, bool missing)
 {
     const char *names[MAX_NAMES];
     const ag_io_array *arrays;
@@ -84,7 +84,7 @@ static int open_safetensors(const struct run *run, struct input *input, const ch
         return io_error(run, input);
     }
     status = ag_io_find(input->file, colon + 1, &input->array);
-    return status == AG_IO_OK ? EXIT_PASS : no_tensor(run, input, colon + 1, status == AG_IO_NOT_FOUND);
+    return status == AG_IO_OK ? EXIT_PASS : tensor_error(run, input, colon + 1, status == AG_IO_NOT_FOUND);
 }
 
 static int open_input(const struct run *run, struct input *input)
@@ -96,17 +96,17 @@ static int open_input(const struct run *run, struct input *input)
     if (colon != NULL) {
         return open_safetensors(run, input, colon);
     }
-    if (ends_with(input->path, npy_end)) {
+    if (ends_with(input->path, npy_suffix)) {
         return open_npy(run, input);
     }
-    if (ends_with(input->path, safetensors_end)) {
+    if (ends_with(input->path, safetensors_suffix)) {
         return usage_error(run->command, "--%s: name the tensor: %s:NAME", input->option, input->path);
     }
     return usage_error(run->command, "--%s: '%s' is neither FILE.npy nor FILE.safetensors:NAME",
                        input->option, input->path);
 }
 
-int run_inputs(struct run *run)
+int open_inputs(struct run *run)
 {
     int status = EXIT_PASS;
     for (enum tensor t = 0; t < T_COUNT && status == EXIT_PASS; t++) {

@@ -16,11 +16,11 @@ static int64_t list_length(const struct run *run, enum list l)
     return list_array(run, l)->shape[0];
 }
 
-static int check_vector(const struct run *run, enum list l, const char *wanted)
+static int check_one_axis(const struct run *run, enum list l, const char *contents)
 {
     if (list_array(run, l)->ndim != 1) {
-        return run_input_error(run, &run->lists[l], "has %d axes: it must be a list of %s",
-                               (int)list_array(run, l)->ndim, wanted);
+        return input_error(run, &run->lists[l], "has %d axes: it must be a list of %s",
+                           (int)list_array(run, l)->ndim, contents);
     }
     return EXIT_PASS;
 }
@@ -32,10 +32,10 @@ static int take_integers(struct run *run, enum list l)
         return EXIT_PASS;
     }
     if (array->dtype != AG_IO_I64 && array->dtype != AG_IO_I32) {
-        return run_input_error(run, &run->lists[l], "is %s: it must be i64 or i32",
-                               ag_io_dtype_name(array->dtype));
+        return input_error(run, &run->lists[l], "is %s: it must be i64 or i32",
+                           ag_io_dtype_name(array->dtype));
     }
-    int status = check_vector(run, l, "whole numbers");
+    int status = check_one_axis(run, l, "integers");
     if (status != EXIT_PASS) {
         return status;
     }
@@ -48,11 +48,12 @@ static int take_integers(struct run *run, enum list l)
     return EXIT_PASS;
 }
 
-static int check_count(const struct run *run, enum list l, int64_t wanted, const char *what)
+/* why: the reason for that number of entries. */
+static int check_count(const struct run *run, enum list l, int64_t expected, const char *why)
 {
-    if (run->integers[l] != NULL && list_length(run, l) != wanted) {
-        return run_input_error(run, &run->lists[l], "has %lld entries instead of %lld: %s",
-                               (long long)list_length(run, l), (long long)wanted, what);
+    if (run->integers[l] != NULL && list_length(run, l) != expected) {
+        return input_error(run, &run->lists[l], "has %lld entries instead of %lld: %s",
+                           (long long)list_length(run, l), (long long)expected, why);
     }
     return EXIT_PASS;
 }
@@ -64,10 +65,10 @@ static int find_longest(const struct run *run, enum list l, int64_t total, int64
     *longest = 0;
     for (int64_t b = 0; b + 1 < list_length(run, l); b++) {
         if (starts[b] < 0 || starts[b + 1] < starts[b] || starts[b + 1] > total) {
-            return run_input_error(run, &run->lists[l],
-                                   "has sequence %lld in rows %lld to %lld: not in order, or not within %lld",
-                                   (long long)b, (long long)starts[b], (long long)starts[b + 1],
-                                   (long long)total);
+            return input_error(run, &run->lists[l],
+                               "has sequence %lld in rows %lld to %lld: not in order, or not within %lld",
+                               (long long)b, (long long)starts[b], (long long)starts[b + 1],
+                               (long long)total);
         }
         int64_t length = starts[b + 1] - starts[b];
         *longest = length > *longest ? length : *longest;
@@ -75,7 +76,8 @@ static int find_longest(const struct run *run, enum list l, int64_t total, int64
     return EXIT_PASS;
 }
 
-/* q_len and kv_len, which were set to the rows of the arrays, become q_total and kv_total. */
+/* Until here q_len and kv_len are the rows of the arrays. If packed, these are q_total and kv_total, and q_len and
+ * kv_len become the lengths of the longest sequences. */
 static int take_packed(struct run *run)
 {
     ag_problem *p = &run->problem;
@@ -83,8 +85,8 @@ static int take_packed(struct run *run)
         return EXIT_PASS;
     }
     if (list_length(run, LIST_Q_PACKED) < 1) {
-        return run_input_error(run, &run->lists[LIST_Q_PACKED],
-                               "has no entries: it must have one more than there are sequences");
+        return input_error(run, &run->lists[LIST_Q_PACKED],
+                           "has no entries: it must have one more than there are sequences");
     }
     p->flags |= AG_PACKED;
     p->batch = list_length(run, LIST_Q_PACKED) - 1;
@@ -105,15 +107,15 @@ static int take_buckets(struct run *run)
     }
     int64_t count = list_length(run, LIST_BUCKETS);
     if (count % 2 == 0) {
-        return run_input_error(run, &run->lists[LIST_BUCKETS],
-                               "has %lld entries: it must have 2R + 1, for -R to R", (long long)count);
+        return input_error(run, &run->lists[LIST_BUCKETS],
+                           "has %lld entries: it must have 2R + 1, for -R to R", (long long)count);
     }
     run->buckets = agc_arrays_alloc(count, sizeof *run->buckets);
     for (int64_t n = 0; n < count; n++) {
         if (values[n] < 0 || values[n] > INT32_MAX) {
-            return run_input_error(run, &run->lists[LIST_BUCKETS],
-                                   "has %lld as entry %lld: it is no column of the table",
-                                   (long long)values[n], (long long)n);
+            return input_error(run, &run->lists[LIST_BUCKETS],
+                               "has %lld as entry %lld: it is no column of the table", (long long)values[n],
+                               (long long)n);
         }
         run->buckets[n] = (int32_t)values[n];
     }
@@ -129,16 +131,16 @@ static int take_slopes(struct run *run)
         return EXIT_PASS;
     }
     if (ag_dtype_size(array->dtype) == 0) {
-        return run_input_error(run, &run->lists[LIST_SLOPES], "is %s: slopes must be f64, f32, f16 or bf16",
-                               ag_io_dtype_name(array->dtype));
+        return input_error(run, &run->lists[LIST_SLOPES], "is %s: slopes must be f64, f32, f16 or bf16",
+                           ag_io_dtype_name(array->dtype));
     }
-    int status = check_vector(run, LIST_SLOPES, "slopes");
+    int status = check_one_axis(run, LIST_SLOPES, "slopes");
     if (status != EXIT_PASS) {
         return status;
     }
     if (array->shape[0] != run->problem.heads) {
-        return run_input_error(run, &run->lists[LIST_SLOPES], "has %lld slopes for %lld heads",
-                               (long long)array->shape[0], (long long)run->problem.heads);
+        return input_error(run, &run->lists[LIST_SLOPES], "has %lld slopes for %lld heads",
+                           (long long)array->shape[0], (long long)run->problem.heads);
     }
     run->slopes = agc_arrays_alloc(array->shape[0], sizeof *run->slopes);
     ag_convert(run->slopes, AG_F64, array->data, array->dtype, array->shape[0]);
@@ -146,7 +148,7 @@ static int take_slopes(struct run *run)
     return EXIT_PASS;
 }
 
-int run_lists(struct run *run)
+int convert_lists(struct run *run)
 {
     int status = EXIT_PASS;
     for (enum list l = 0; l < LIST_SLOPES && status == EXIT_PASS; l++) {

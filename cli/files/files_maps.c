@@ -9,7 +9,7 @@
 typedef ag_status (*map_function)(const ag_plan *plan, const ag_args *args, const ag_exec *exec,
                                   void *workspace, size_t bytes);
 
-/* In this order, as forward and jvp compute what vjp and vjp_jvp read. */
+/* In the order in which they run, as forward and jvp compute what vjp and vjp_jvp read. */
 static const struct {
     uint32_t map;
     map_function run;
@@ -29,7 +29,7 @@ static void make_results(struct run *run)
         }
         run->results[t] = agc_arrays_alloc(size[0] * size[1] * size[2] * size[3],
                                            ag_dtype_size(agc_tensor_dtype(run->p, t)));
-        *run_tensor(run, t) = agc_tensor_view(run->p, t, run->results[t]);
+        *args_tensor(run, t) = agc_tensor_view(run->p, t, run->results[t]);
     }
 }
 
@@ -37,11 +37,11 @@ static void make_results(struct run *run)
 static ag_status call_maps(struct run *run, void *workspace, size_t bytes)
 {
     ag_status status = AG_OK;
-    int64_t asked = 0, done = 0;
+    int64_t count = 0, done = 0;
     for (int n = 0; n < MAPS; n++) {
-        asked += (run->maps & maps_in_order[n].map) != 0;
+        count += (run->maps & maps_in_order[n].map) != 0;
     }
-    ticker_begin(asked);
+    ticker_begin(count);
     for (int n = 0; n < MAPS && status == AG_OK; n++) {
         if (run->maps & maps_in_order[n].map) {
             ticker_part(done++, maps_in_order[n].name);
@@ -66,7 +66,7 @@ int run_maps(struct run *run)
     return status == AG_OK ? EXIT_PASS : run_library_error(run);
 }
 
-void run_free(struct run *run)
+void free_run(struct run *run)
 {
     for (enum tensor t = 0; t < T_COUNT; t++) {
         ag_io_close(run->tensors[t].file);

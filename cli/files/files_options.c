@@ -11,7 +11,7 @@
 
 enum { MAX_OPTIONS = T_COUNT + LIST_COUNT + 16, MAX_THREADS = 1024, PART_SIZE = 64 };
 
-/* The inputs among the tensors, and a map that reads each. */
+/* The tensors that are inputs, and the map that a command must run to accept each; 0: every command accepts it. */
 static const struct {
     const char *option;
     enum tensor t;
@@ -42,6 +42,7 @@ static const char *const list_options[LIST_COUNT] = {
     [LIST_Q_PACKED] = "q-packed", [LIST_K_PACKED] = "k-packed",   [LIST_SLOPES] = "alibi",
 };
 
+/* Adds one option per input and returns their number. --alibi is added by parse_options, as its value is optional. */
 static size_t add_inputs(struct run *run, struct option *options)
 {
     size_t count = 0;
@@ -61,7 +62,8 @@ static size_t add_inputs(struct run *run, struct option *options)
     return count;
 }
 
-/* Reads "A,B": each part is read as an option of the same name. */
+/* Reads "A,B": A as the value of `first`, B as that of `second`. Both have the name of the one option on the command
+ * line, for error messages. */
 static int read_pair(const struct run *run, const char *text, const struct option *first,
                      const struct option *second)
 {
@@ -129,8 +131,8 @@ static int check_required(const struct run *run)
     return 0;
 }
 
-/* Refuses a tangent, or buckets, of something that is not given. */
-static int check_partners(const struct run *run)
+/* Refuses options that need another one that is not given, and an unknown value of --causal. */
+static int check_dependencies(const struct run *run)
 {
     for (int n = 0; n < FAMILY_VARIABLES; n++) {
         if (given(run, agc_families[n].t) && !given(run, agc_families[n].x)) {
@@ -146,12 +148,13 @@ static int check_partners(const struct run *run)
     }
     if (run->causal != NULL && *run->causal != '\0' && strcmp(run->causal, "bottom-right") != 0 &&
         strcmp(run->causal, "top-left") != 0) {
-        return usage_error(run->command, "--causal: '%s' is not bottom-right", run->causal);
+        return usage_error(run->command, "--causal: '%s' is neither top-left nor bottom-right", run->causal);
     }
     return 0;
 }
 
-static int check(struct run *run, const char *window, const char *dropout)
+/* Reads the two options that are pairs and checks all of them. */
+static int finish_options(struct run *run, const char *window, const char *dropout)
 {
     int status = read_window(run, window);
     if (status == 0) {
@@ -163,10 +166,10 @@ static int check(struct run *run, const char *window, const char *dropout)
     if (run->alibi != NULL && *run->alibi != '\0') {
         run->lists[LIST_SLOPES].path = run->alibi;
     }
-    return status == 0 ? check_partners(run) : status;
+    return status == 0 ? check_dependencies(run) : status;
 }
 
-int run_options(struct run *run, int argc, char **argv)
+int parse_options(struct run *run, int argc, char **argv)
 {
     const char *window = NULL, *dropout = NULL;
     const struct option others[] = {
@@ -183,10 +186,10 @@ int run_options(struct run *run, int argc, char **argv)
         {"help", OPTION_FLAG, &run->help, 0, 0},
     };
     struct option options[MAX_OPTIONS];
-    struct operands none = {NULL, 0, 0};
+    struct positionals none = {NULL, 0, 0};
     size_t count = add_inputs(run, options);
     memcpy(options + count, others, sizeof others);
     run->scale = NAN;
     int status = options_parse(argc, argv, options, count + sizeof others / sizeof others[0], &none);
-    return status == 0 && !run->help ? check(run, window, dropout) : status;
+    return status == 0 && !run->help ? finish_options(run, window, dropout) : status;
 }

@@ -32,8 +32,7 @@ static int check_axes(const struct run *run, enum tensor t, int min, int max)
     if (array != NULL && (array->ndim < min || array->ndim > max)) {
         char range[16];
         snprintf(range, sizeof range, min == max ? "%d" : "%d to %d", min, max);
-        return run_input_error(run, &run->tensors[t], "has %d axes: it must have %s", (int)array->ndim,
-                               range);
+        return input_error(run, &run->tensors[t], "has %d axes: it must have %s", (int)array->ndim, range);
     }
     return EXIT_PASS;
 }
@@ -57,16 +56,17 @@ static int check_ranks(const struct run *run)
     return status == EXIT_PASS ? check_axes(run, T_TABLE, 1, 2) : status;
 }
 
-/* Sets size to the last axes of the array, with 1 for missing ones. */
+/* Sets size to the axes of the array, with 1 for missing leading ones. */
 static void four_axes(const ag_io_array *array, int64_t size[4])
 {
     for (int axis = 0; axis < 4; axis++) {
-        int from = axis - 4 + array->ndim;
-        size[axis] = from >= 0 ? array->shape[from] : 1;
+        int source = axis - 4 + array->ndim;
+        size[axis] = source >= 0 ? array->shape[source] : 1;
     }
 }
 
-static void main_axes(const struct run *run, enum tensor t, int64_t size[4])
+/* [batch, heads, n, channel] of q, k or v. */
+static void qkv_axes(const struct run *run, enum tensor t, int64_t size[4])
 {
     four_axes(array_of(run, t), size);
     if (is_packed(run)) {
@@ -76,15 +76,15 @@ static void main_axes(const struct run *run, enum tensor t, int64_t size[4])
     }
 }
 
-/* Sizes from the shapes of q, k and v. In a packed problem q_len and kv_len become the totals here; run_lists
- * replaces them by the longest sequence. */
+/* Sizes from the shapes of q, k and v. In a packed problem q_len and kv_len are the totals for now; convert_lists
+ * replaces them by the length of the longest sequence. */
 static void take_sizes(struct run *run)
 {
     ag_problem *p = &run->problem;
     int64_t q[4], k[4], v[4];
-    main_axes(run, T_Q, q);
-    main_axes(run, T_K, k);
-    main_axes(run, T_V, v);
+    qkv_axes(run, T_Q, q);
+    qkv_axes(run, T_K, k);
+    qkv_axes(run, T_V, v);
     p->batch = q[0];
     p->heads = q[1];
     p->q_len = q[2];
@@ -109,9 +109,8 @@ static int take_table(struct run *run)
     if (run->lists[LIST_BUCKETS].path == NULL) {
         p->table_radius = columns / 2;
         if (columns % 2 == 0) {
-            return run_input_error(run, &run->tensors[T_TABLE],
-                                   "has %lld columns: without --buckets it must have 2R + 1",
-                                   (long long)columns);
+            return input_error(run, &run->tensors[T_TABLE],
+                               "has %lld columns: without --buckets it must have 2R + 1", (long long)columns);
         }
     }
     return EXIT_PASS;
@@ -161,14 +160,13 @@ static int check_dtypes(const struct run *run)
     for (size_t n = 0; n < sizeof floats / sizeof floats[0]; n++) {
         const struct input *input = &run->tensors[floats[n]];
         if (input->array != NULL && ag_dtype_size(input->array->dtype) == 0) {
-            return run_input_error(run, input, "is %s: it must be f64, f32, f16 or bf16",
-                                   ag_io_dtype_name(input->array->dtype));
+            return input_error(run, input, "is %s: it must be f64, f32, f16 or bf16",
+                               ag_io_dtype_name(input->array->dtype));
         }
     }
     const struct input *mask = &run->tensors[T_MASK];
     if (mask->array != NULL && mask->array->dtype != AG_IO_U8 && mask->array->dtype != AG_IO_BOOL) {
-        return run_input_error(run, mask, "is %s: it must be bool or u8",
-                               ag_io_dtype_name(mask->array->dtype));
+        return input_error(run, mask, "is %s: it must be bool or u8", ag_io_dtype_name(mask->array->dtype));
     }
     return EXIT_PASS;
 }
@@ -195,7 +193,7 @@ static void set_shape(ag_io_array *array, const int64_t size[4], int ndim)
     }
 }
 
-ag_io_array run_file_array(const struct run *run, enum tensor t)
+ag_io_array file_array(const struct run *run, enum tensor t)
 {
     ag_io_array array = {.name = agc_tensor_info[t].name, .dtype = agc_tensor_dtype(run->p, t)};
     int64_t size[4] = {0, 0, 0, 0};
@@ -213,12 +211,12 @@ ag_io_array run_file_array(const struct run *run, enum tensor t)
         } else {
             set_shape(&array, size, array_of(run, T_Q)->ndim);
         }
-        array.ndim -= agc_tensor_info[t].shape == SHAPE_ROW;
+        array.ndim -= agc_tensor_info[t].shape == SHAPE_ROW; /* no channels */
     }
     return array;
 }
 
-void run_describe(const ag_io_array *array, char *text, size_t size)
+void describe_array(const ag_io_array *array, char *text, size_t size)
 {
     int at = snprintf(text, size, "%s [", ag_io_dtype_name(array->dtype));
     for (int32_t axis = 0; axis < array->ndim && (size_t)at < size; axis++) {
@@ -238,18 +236,19 @@ static int check_broadcast(const struct run *run, enum tensor t)
     const int64_t *size = t == T_BIAS ? p->bias_size : p->mask_size;
     for (int axis = 0; axis < 4 && array_of(run, t) != NULL; axis++) {
         if (size[axis] != 1 && size[axis] != full[axis]) {
-            char here[160], there[160];
+            char found[160], expected[160];
             ag_io_array wanted = {.dtype = array_of(run, t)->dtype};
             set_shape(&wanted, full, array_of(run, t)->ndim);
-            run_describe(array_of(run, t), here, sizeof here);
-            run_describe(&wanted, there, sizeof there);
-            return run_input_error(run, &run->tensors[t], "is %s: it must be %s, or 1 in any axis", here,
-                                   there);
+            describe_array(array_of(run, t), found, sizeof found);
+            describe_array(&wanted, expected, sizeof expected);
+            return input_error(run, &run->tensors[t], "is %s: it must be %s, or 1 in any axis", found,
+                               expected);
         }
     }
     return EXIT_PASS;
 }
 
+/* The same dtype and shape? A mask may be u8 or bool. */
 static bool same_form(const ag_io_array *a, const ag_io_array *b, bool mask)
 {
     bool bytes = a->dtype == AG_IO_U8 || a->dtype == AG_IO_BOOL;
@@ -259,32 +258,32 @@ static bool same_form(const ag_io_array *a, const ag_io_array *b, bool mask)
 
 static int check_tensor(const struct run *run, enum tensor t)
 {
-    char here[160], there[160];
-    ag_io_array wanted = run_file_array(run, t);
+    char found[160], expected[160];
+    ag_io_array wanted = file_array(run, t);
     if (same_form(array_of(run, t), &wanted, t == T_MASK)) {
         return EXIT_PASS;
     }
     wanted.dtype = t == T_MASK ? AG_IO_BOOL : wanted.dtype;
-    run_describe(array_of(run, t), here, sizeof here);
-    run_describe(&wanted, there, sizeof there);
-    return run_input_error(run, &run->tensors[t], "is %s: it must be %s", here, there);
+    describe_array(array_of(run, t), found, sizeof found);
+    describe_array(&wanted, expected, sizeof expected);
+    return input_error(run, &run->tensors[t], "is %s: it must be %s", found, expected);
 }
 
-ag_tensor *run_tensor(struct run *run, enum tensor t)
+ag_tensor *args_tensor(struct run *run, enum tensor t)
 {
     return (ag_tensor *)(void *)((char *)&run->args + agc_tensor_info[t].offset);
 }
 
 static int take_tensors(struct run *run)
 {
-    static const double zero = 0.0; /* its bytes are zero in every dtype */
+    static const double zero = 0.0; /* all bits are 0, so it is zero in every dtype */
     for (enum tensor t = 0; t < T_COUNT; t++) {
         if (array_of(run, t) != NULL) {
             int status = check_tensor(run, t);
             if (status != EXIT_PASS) {
                 return status;
             }
-            *run_tensor(run, t) = agc_tensor_view(run->p, t, array_of(run, t)->data);
+            *args_tensor(run, t) = agc_tensor_view(run->p, t, array_of(run, t)->data);
         }
     }
     /* vjp requires d_o. If only --dlse was given, every element of d_o is this one zero. */
@@ -295,6 +294,7 @@ static int take_tensors(struct run *run)
     return EXIT_PASS;
 }
 
+/* The arguments of the call that are not tensors. */
 static void take_call(struct run *run)
 {
     run->args.q_offset = run->q_offset;
@@ -306,7 +306,7 @@ static void take_call(struct run *run)
     run->args.k_packed = run->integers[LIST_K_PACKED];
 }
 
-int run_problem(struct run *run)
+int derive_problem(struct run *run)
 {
     const ag_problem blank = AG_PROBLEM_INIT;
     run->problem = blank;
@@ -323,7 +323,7 @@ int run_problem(struct run *run)
     take_constants(run);
     status = take_table(run);
     if (status == EXIT_PASS) {
-        status = run_lists(run);
+        status = convert_lists(run);
     }
     if (status == EXIT_PASS) {
         status = check_broadcast(run, T_BIAS);

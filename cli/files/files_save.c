@@ -1,5 +1,5 @@
-/* Writes the results. All files are written to temporary files before the first is put in place; a signal
- * that would end the program first ends the writing, so that no temporary file is left. */
+/* Writes the results. All files are written to temporary files before the first is put in place. A signal that would
+ * end the program cancels the writing first, so that no temporary file is left. */
 #include "files.h"
 
 #include "folders.h"
@@ -29,7 +29,7 @@ static void list_results(const struct run *run, struct results *results)
     results->one_file = run->p->dtype == AG_BF16;
     for (enum tensor t = 0; t < T_COUNT; t++) {
         if (run->results[t] != NULL) {
-            results->arrays[results->count] = run_file_array(run, t);
+            results->arrays[results->count] = file_array(run, t);
             results->arrays[results->count++].data = run->results[t];
         }
     }
@@ -73,12 +73,12 @@ static void print_results(const struct run *run, const struct results *results)
     for (int64_t n = 0; n < results->count; n++) {
         char form[160];
         const char *name = results->arrays[n].name;
-        run_describe(&results->arrays[n], form, sizeof form);
+        describe_array(&results->arrays[n], form, sizeof form);
         printf(results->one_file ? "%s/out.safetensors:%s  %s\n" : "%s/%s.npy  %s\n", run->out, name, form);
     }
 }
 
-int run_save(struct run *run)
+int save_results(struct run *run)
 {
     struct results results;
     struct folders folders;

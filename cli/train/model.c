@@ -1,4 +1,4 @@
-/* The model's memory: its parameters as one block with named views, and the activations of a batch. */
+/* The model's memory: its parameters as flat arrays with named views, and the activations of a batch. */
 #include "model.h"
 
 #include "check/arrays.h"
@@ -33,7 +33,7 @@ static void add_view(struct model *m, int64_t rows, int64_t cols, const char *fo
 /* Adds norm, shift, weights and table, in the order that model_layer_at describes. */
 static void add_layer(struct model *m, int64_t l)
 {
-    const int64_t before = m->count;
+    const int64_t start = m->count;
     add_view(m, 0, m->shape.width, "layer.%lld.norm", (long long)l);
     add_view(m, 0, m->shape.width, "layer.%lld.shift", (long long)l);
     for (int64_t n = 0; n < ag_layer_param_count(m->layer); n++) {
@@ -42,19 +42,19 @@ static void add_layer(struct model *m, int64_t l)
         add_view(m, view.rows, view.cols, "layer.%lld.%s", (long long)l, view.name);
     }
     add_view(m, m->shape.heads, m->reach + 1, "layer.%lld.table", (long long)l);
-    m->layer_count = m->count - before;
+    m->layer_count = m->count - start;
 }
 
 static void add_views(struct model *m)
 {
-    const int64_t a_layer = 3 + ag_layer_param_count(m->layer);
-    m->views = agc_arrays_alloc(3 + m->shape.layers * a_layer, sizeof *m->views);
-    add_view(m, MODEL_BYTES, m->shape.width, "embedding");
+    const int64_t per_layer = 3 + ag_layer_param_count(m->layer);
+    m->views = agc_arrays_alloc(3 + m->shape.layers * per_layer, sizeof *m->views);
+    add_view(m, MODEL_VOCABULARY, m->shape.width, "embedding");
     for (int64_t l = 0; l < m->shape.layers; l++) {
         add_layer(m, l);
     }
     add_view(m, 0, m->shape.width, "norm");
-    add_view(m, m->shape.width, MODEL_BYTES, "output");
+    add_view(m, m->shape.width, MODEL_VOCABULARY, "output");
 }
 
 static void add_param(struct model *m, int64_t offset, int64_t count, uint32_t flags, void *copy)
@@ -74,7 +74,7 @@ static void add_params(struct model *m)
 {
     const int64_t width = m->shape.width, table = m->shape.heads * (m->reach + 1);
     const int64_t weights = ag_layer_size(m->layer);
-    int64_t at = MODEL_BYTES * width;
+    int64_t at = MODEL_VOCABULARY * width;
     m->params = agc_arrays_alloc(3 + 3 * m->shape.layers, sizeof *m->params);
     add_param(m, 0, at, 0, NULL);
     for (int64_t l = 0; l < m->shape.layers; l++, at += m->layer_count) {
@@ -87,11 +87,11 @@ static void add_params(struct model *m)
         add_param(m, at + 2 * width + weights, table, AG_PARAM_NO_DECAY, NULL);
     }
     add_param(m, at, width, AG_PARAM_NO_DECAY, NULL);
-    add_param(m, at + width, width * MODEL_BYTES, 0, NULL);
+    add_param(m, at + width, width * MODEL_VOCABULARY, 0, NULL);
 }
 
-/* Uniform random numbers with this standard deviation. Unlike normal ones they need no logarithm of the C
- * library, so that they are the same on every platform. */
+/* Uniform random numbers with this standard deviation, which is a / sqrt(3) on [-a, a]. Unlike normal ones they
+ * need no logarithm of the C library, so that they are the same on every platform. */
 static void fill(float *to, int64_t count, double deviation, uint64_t seed, uint64_t stream)
 {
     struct rng r;
@@ -109,7 +109,7 @@ static void fill_ones(float *to, int64_t count)
 }
 
 /* The shift before training, a ramp from near 0 to near 1: the first channels of a key come from its own
- * byte, the last ones from the byte before. */
+ * byte, the last ones from the previous byte. */
 static void fill_ramp(float *to, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {
@@ -122,18 +122,18 @@ static void fill_ramp(float *to, int64_t count)
 void model_init(struct model *m, uint64_t seed)
 {
     const int64_t width = m->shape.width;
-    float *at = m->value + MODEL_BYTES * width;
+    float *at = m->value + MODEL_VOCABULARY * width;
     memset(m->value, 0, (size_t)m->count * sizeof *m->value);
     memset(m->moment1, 0, (size_t)m->count * sizeof *m->moment1);
     memset(m->moment2, 0, (size_t)m->count * sizeof *m->moment2);
-    fill(m->value, MODEL_BYTES * width, 1, seed, EMBEDDING_STREAM);
+    fill(m->value, MODEL_VOCABULARY * width, 1, seed, EMBEDDING_STREAM);
     for (int64_t l = 0; l < m->shape.layers; l++, at += m->layer_count) {
         fill_ones(at, width);
         fill_ramp(at + width, width);
         ag_layer_init(m->layer, AG_INIT_XAVIER, seed + (uint64_t)l, at + 2 * width, AG_F32);
     }
     fill_ones(at, width);
-    fill(at + width, width * MODEL_BYTES, 0.1 / sqrt((double)width), seed, OUTPUT_STREAM);
+    fill(at + width, width * MODEL_VOCABULARY, 0.1 / sqrt((double)width), seed, OUTPUT_STREAM);
     model_refresh(m);
 }
 
@@ -149,7 +149,7 @@ void model_refresh(struct model *m)
 
 /* ---- The attention layers ---- */
 
-/* A key at distance d = 0 .. reach before the query uses column d; later keys are hidden and share column 0. */
+/* A key at distance d = 0 .. reach before the query uses column d; later keys are masked and share column 0. */
 void model_attention(const struct model *m, ag_problem *p, int32_t buckets[2 * MODEL_REACH + 1])
 {
     const struct model_shape *s = &m->shape;
@@ -201,25 +201,25 @@ static void allocate_params(struct model *m)
 
 static void allocate_rows(struct model *m)
 {
-    const int64_t layers = m->shape.layers, numbers = m->rows * m->shape.width;
+    const int64_t layers = m->shape.layers, elements = m->rows * m->shape.width;
     const size_t element_bytes = ag_dtype_size(m->shape.dtype);
-    m->stream = zeros((layers + 1) * numbers, sizeof(float));
+    m->stream = zeros((layers + 1) * elements, sizeof(float));
     m->norm_r = zeros(layers * m->rows, sizeof(float));
-    m->normed = zeros(layers * numbers, element_bytes);
-    m->keyed = zeros(layers * numbers, element_bytes);
-    m->y = zeros(numbers, element_bytes);
+    m->normed = zeros(layers * elements, element_bytes);
+    m->keyed = zeros(layers * elements, element_bytes);
+    m->y = zeros(elements, element_bytes);
     for (int n = 0; n < 3; n++) {
-        m->row_buffer[n] = zeros(numbers, sizeof(float));
+        m->row_buffer[n] = zeros(elements, sizeof(float));
     }
-    m->d_stream = zeros(numbers, sizeof(float));
+    m->d_stream = zeros(elements, sizeof(float));
     m->partial = zeros(m->rows * m->shape.width, sizeof(float));
-    m->pick = zeros(m->rows, sizeof *m->pick);
+    m->picked_rows = zeros(m->rows, sizeof *m->picked_rows);
     m->targets = zeros(m->rows, sizeof *m->targets);
-    m->pick_x = zeros(numbers, sizeof(float));
-    m->pick_y = zeros(numbers, sizeof(float));
-    m->pick_r = zeros(m->rows, sizeof(float));
-    m->logits = zeros(m->rows * MODEL_BYTES, sizeof(float));
-    m->transposed = zeros(MODEL_BYTES * m->shape.width, sizeof(float));
+    m->picked_x = zeros(elements, sizeof(float));
+    m->picked_y = zeros(elements, sizeof(float));
+    m->picked_r = zeros(m->rows, sizeof(float));
+    m->logits = zeros(m->rows * MODEL_VOCABULARY, sizeof(float));
+    m->transposed = zeros(MODEL_VOCABULARY * m->shape.width, sizeof(float));
     m->losses = zeros(m->rows, sizeof *m->losses);
     m->best = zeros(m->rows, sizeof *m->best);
 }
@@ -256,14 +256,14 @@ ag_status model_plan(struct model *m, const struct model_shape *shape, int64_t t
     return status;
 }
 
-/* An estimate: leaves out arrays with one number per row, the rounded copy of the weights, and the transposed
- * output. */
-double model_bytes(const struct model *m)
+/* An estimate: leaves out arrays with one element per row, the rounded copy of the weights, and the transposed
+ * output. 8: the [rows][width] arrays in float32 besides the layers'; 2 per layer: normed and keyed; 1: y. */
+double model_memory_bytes(const struct model *m)
 {
     const double layers = (double)m->shape.layers, element_bytes = (double)ag_dtype_size(m->shape.dtype);
-    const double numbers = (double)m->rows * (double)m->shape.width;
-    const double rows = numbers * (4 * (layers + 8) + element_bytes * (2 * layers + 1));
-    const double logits = 4.0 * MODEL_BYTES * (double)m->rows;
+    const double elements = (double)m->rows * (double)m->shape.width;
+    const double rows = elements * (4 * (layers + 8) + element_bytes * (2 * layers + 1));
+    const double logits = 4.0 * MODEL_VOCABULARY * (double)m->rows;
     return 4 * 4.0 * (double)m->count + rows + logits + layers * (double)m->saved_bytes +
            (double)m->d_saved_bytes + (double)m->workspace_bytes;
 }
@@ -289,11 +289,11 @@ ag_status model_create(struct model *m, const struct model_shape *shape, int64_t
 
 void model_destroy(struct model *m)
 {
-    void *const memory[] = {m->value,         m->grad,          m->moment1,  m->moment2, m->views,
-                            m->params,        m->copy,          m->stream,   m->norm_r,  m->normed,
-                            m->keyed,         m->saved,         m->d_saved,  m->y,       m->row_buffer[0],
-                            m->row_buffer[1], m->row_buffer[2], m->d_stream, m->partial, m->workspace,
-                            m->pick,          m->targets,       m->pick_x,   m->pick_y,  m->pick_r,
+    void *const memory[] = {m->value,         m->grad,          m->moment1,  m->moment2,  m->views,
+                            m->params,        m->copy,          m->stream,   m->norm_r,   m->normed,
+                            m->keyed,         m->saved,         m->d_saved,  m->y,        m->row_buffer[0],
+                            m->row_buffer[1], m->row_buffer[2], m->d_stream, m->partial,  m->workspace,
+                            m->picked_rows,   m->targets,       m->picked_x, m->picked_y, m->picked_r,
                             m->logits,        m->transposed,    m->losses,   m->best};
     pool_destroy(m->pool);
     ag_layer_destroy(m->layer);

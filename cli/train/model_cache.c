@@ -65,22 +65,22 @@ void model_cache_destroy(struct model_cache *c)
 
 /* ---- One row ---- */
 
-/* to = from W of layer l, in float32; `which` names W. */
+/* to = from W, in float32; W is weight matrix `which` of layer l. */
 static void multiply(const struct model_cache *c, const struct model *m, int64_t l, int which,
                      const float *from, float *to)
 {
     const int64_t width = m->shape.width, size = ag_layer_size(m->layer);
     const float *weights =
         c->weights != NULL ? c->weights + l * size : m->value + model_layer_at(m, l) + 2 * width;
-    const struct product x = {.c = to,
-                              .a = from,
-                              .b = weights + which * width * width,
-                              .m = 1,
-                              .k = width,
-                              .n = width,
-                              .a_row = width,
-                              .a_col = 1};
-    rows_multiply(m->pool, &x);
+    const struct product product = {.c = to,
+                                    .a = from,
+                                    .b = weights + which * width * width,
+                                    .m = 1,
+                                    .k = width,
+                                    .n = width,
+                                    .a_row = width,
+                                    .a_col = 1};
+    rows_multiply(m->pool, &product);
 }
 
 /* Rounds a row to the layer's dtype. Overwrites c->o, which must not be in use. */
@@ -96,16 +96,16 @@ static void make_inputs(struct model_cache *c, const struct model *m, int64_t l)
     const int64_t width = m->shape.width, rows = c->length > 0 ? 2 : 1;
     const size_t bytes = (size_t)width * sizeof(float);
     const float *gain = m->value + model_layer_at(m, l);
-    float *before = c->normed + l * 2 * width, *now = before + width, r;
-    memcpy(before, now, bytes);
+    float *previous = c->normed + l * 2 * width, *now = previous + width, r;
+    memcpy(previous, now, bytes);
     const struct norm norm = {.rows = 1, .width = width, .x = c->x, .gain = gain, .y = now, .r = &r};
     rows_norm(m->pool, &norm);
-    /* M of this byte needs N of the byte before: rows_shift runs on a sequence of these two rows, or of this
-     * one alone if it is the first, and the last row of the result is the one wanted. */
+    /* M of this byte needs N of the previous byte: rows_shift runs on a sequence of these two rows, or of this
+     * one alone if it is the first, and only the last row of the result is used. */
     const struct shift shift = {.rows = rows,
                                 .width = width,
                                 .context = 2,
-                                .n = rows == 2 ? before : now,
+                                .n = rows == 2 ? previous : now,
                                 .shift = gain + width,
                                 .m = c->row[1]};
     rows_shift(m->pool, &shift);
@@ -115,7 +115,7 @@ static void make_inputs(struct model_cache *c, const struct model *m, int64_t l)
     round_row(c, m, c->row[1]);
 }
 
-/* A view of one row or of several, with the heads side by side. */
+/* A view of rows whose heads are stored side by side: [n][heads][channels]. */
 static ag_tensor view(const struct model *m, const void *row)
 {
     const int64_t width = m->shape.width;
@@ -168,8 +168,8 @@ ag_status model_cache_add(struct model_cache *c, struct model *m, unsigned char 
 void model_cache_predict(const struct model_cache *c, struct model *m)
 {
     struct model_score score;
-    memcpy(m->pick_x, c->x, (size_t)m->shape.width * sizeof *c->x);
-    m->picked = 1;
+    memcpy(m->picked_x, c->x, (size_t)m->shape.width * sizeof *c->x);
+    m->n_picked = 1;
     m->targets[0] = 0;
     model_output(m, &score);
 }

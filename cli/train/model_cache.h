@@ -13,7 +13,7 @@ struct model_cache {
     size_t workspace_bytes;
     float *weights; /* weights of the layers, rounded to their dtype; NULL: the model's own */
     char *k, *v;    /* [layers][context][width] in dtype */
-    float *normed;  /* [layers][2][width]: N of the byte before and of this one */
+    float *normed;  /* [layers][2][width]: N of the previous byte and of this one */
     float *x;       /* [width]: the residual stream of the last byte */
     float *row[4];  /* [2][width] each: scratch */
     char *q, *o;    /* [width] in dtype */

@@ -1,5 +1,5 @@
-/* The forward and backward pass of the model: the lines of model.h; each backward step quotes the line that
- * it differentiates. */
+/* The forward and backward pass of the model. Each step quotes the line of model.h that it computes or
+ * differentiates. */
 #include "model.h"
 
 #include "model_rows.h"
@@ -8,19 +8,19 @@
 
 /* ---- Parts ---- */
 
-static int64_t numbers_of(const struct model *m)
+static int64_t elements_of(const struct model *m)
 {
     return m->rows * m->shape.width;
 }
 
 int64_t model_layer_at(const struct model *m, int64_t l)
 {
-    return MODEL_BYTES * m->shape.width + l * m->layer_count;
+    return MODEL_VOCABULARY * m->shape.width + l * m->layer_count;
 }
 
 static float *stream_at(const struct model *m, int64_t l)
 {
-    return m->stream + l * numbers_of(m);
+    return m->stream + l * elements_of(m);
 }
 
 static struct norm layer_norm(const struct model *m, int64_t l)
@@ -48,20 +48,20 @@ static struct shift layer_shift(const struct model *m, int64_t l)
 static struct norm last_norm(const struct model *m)
 {
     const int64_t at = model_layer_at(m, m->shape.layers);
-    return (struct norm){.rows = m->picked,
+    return (struct norm){.rows = m->n_picked,
                          .width = m->shape.width,
-                         .x = m->pick_x,
+                         .x = m->picked_x,
                          .gain = m->value + at,
-                         .y = m->pick_y,
-                         .r = m->pick_r,
+                         .y = m->picked_y,
+                         .r = m->picked_r,
                          .dgain = m->grad + at,
                          .partial = m->partial};
 }
 
 static struct entropy entropy_of(const struct model *m)
 {
-    return (struct entropy){.rows = m->picked,
-                            .classes = MODEL_BYTES,
+    return (struct entropy){.rows = m->n_picked,
+                            .classes = MODEL_VOCABULARY,
                             .logits = m->logits,
                             .targets = m->targets,
                             .losses = m->losses,
@@ -79,8 +79,8 @@ static ag_layer_args layer_args(const struct model *m, const ag_args *attention,
     if (m->copy != NULL) {
         a.params = m->copy + l * count * element_bytes;
     }
-    a.x_q = a.x_v = m->normed + l * numbers_of(m) * element_bytes;
-    a.x_k = m->keyed + l * numbers_of(m) * element_bytes;
+    a.x_q = a.x_v = m->normed + l * elements_of(m) * element_bytes;
+    a.x_k = m->keyed + l * elements_of(m) * element_bytes;
     a.saved = m->saved + (size_t)l * m->saved_bytes;
     a.d_saved = m->d_saved;
     a.d_params = m->grad + weights;
@@ -112,7 +112,7 @@ static void embed(struct model *m, const unsigned char *tokens)
 static void forward_inputs(struct model *m, int64_t l)
 {
     const ag_dtype dtype = m->shape.dtype;
-    const int64_t numbers = numbers_of(m), offset = l * numbers * (int64_t)ag_dtype_size(dtype);
+    const int64_t elements = elements_of(m), offset = l * elements * (int64_t)ag_dtype_size(dtype);
     struct norm norm = layer_norm(m, l);
     struct shift shift = layer_shift(m, l);
     norm.y = m->row_buffer[0];
@@ -120,14 +120,14 @@ static void forward_inputs(struct model *m, int64_t l)
     shift.m = m->row_buffer[1];
     rows_norm(m->pool, &norm);
     rows_shift(m->pool, &shift);
-    ag_convert(m->normed + offset, dtype, norm.y, AG_F32, numbers);
-    ag_convert(m->keyed + offset, dtype, shift.m, AG_F32, numbers);
+    ag_convert(m->normed + offset, dtype, norm.y, AG_F32, elements);
+    ag_convert(m->keyed + offset, dtype, shift.m, AG_F32, elements);
 }
 
 /* X_{l+1} = X_l + attention_l(N, M, N) */
 static ag_status forward_layer(struct model *m, const struct model_batch *batch, int64_t l)
 {
-    const int64_t numbers = numbers_of(m);
+    const int64_t elements = elements_of(m);
     const float *x = stream_at(m, l), *y = m->row_buffer[0];
     float *next = stream_at(m, l + 1);
     const ag_args attention = attention_args(m, batch, l);
@@ -135,24 +135,25 @@ static ag_status forward_layer(struct model *m, const struct model_batch *batch,
     forward_inputs(m, l);
     a.y = m->y;
     const ag_status status = ag_layer_forward(m->layer, &a, &m->exec, m->workspace, m->workspace_bytes);
-    ag_convert(m->row_buffer[0], AG_F32, m->y, m->shape.dtype, numbers);
-    for (int64_t i = 0; i < numbers; i++) {
+    ag_convert(m->row_buffer[0], AG_F32, m->y, m->shape.dtype, elements);
+    for (int64_t i = 0; i < elements; i++) {
         next[i] = x[i] + y[i];
     }
     return status;
 }
 
+/* Copies the rows that have a target: only they need logits. */
 static void pick_rows(struct model *m, const int16_t *targets)
 {
     const int64_t width = m->shape.width;
     const float *x = stream_at(m, m->shape.layers);
-    m->picked = 0;
+    m->n_picked = 0;
     for (int64_t i = 0; i < m->rows; i++) {
         if (targets[i] >= 0) {
-            m->pick[m->picked] = i;
-            m->targets[m->picked] = targets[i];
-            memcpy(m->pick_x + m->picked * width, x + i * width, (size_t)width * sizeof(float));
-            m->picked++;
+            m->picked_rows[m->n_picked] = i;
+            m->targets[m->n_picked] = targets[i];
+            memcpy(m->picked_x + m->n_picked * width, x + i * width, (size_t)width * sizeof(float));
+            m->n_picked++;
         }
     }
 }
@@ -164,21 +165,21 @@ void model_output(struct model *m, struct model_score *score)
     const float *output = m->value + model_layer_at(m, m->shape.layers) + width;
     const struct norm norm = last_norm(m);
     const struct product logits = {.c = m->logits,
-                                   .a = m->pick_y,
+                                   .a = m->picked_y,
                                    .b = output,
-                                   .m = m->picked,
+                                   .m = m->n_picked,
                                    .k = width,
-                                   .n = MODEL_BYTES,
+                                   .n = MODEL_VOCABULARY,
                                    .a_row = width,
                                    .a_col = 1};
     const struct entropy entropy = entropy_of(m);
     rows_norm(m->pool, &norm);
     rows_multiply(m->pool, &logits);
     rows_entropy(m->pool, &entropy);
-    *score = (struct model_score){.targets = m->picked};
-    for (int64_t i = 0; i < m->picked; i++) {
-        score->loss += m->losses[i] / (double)m->picked;
-        score->right += m->best[i] == m->targets[i];
+    *score = (struct model_score){.targets = m->n_picked};
+    for (int64_t i = 0; i < m->n_picked; i++) {
+        score->loss += m->losses[i] / (double)m->n_picked;
+        score->correct += m->best[i] == m->targets[i];
     }
 }
 
@@ -203,57 +204,57 @@ static void backward_output(struct model *m, double loss_scale)
     const int64_t width = m->shape.width, at = model_layer_at(m, m->shape.layers) + width;
     const float *output = m->value + at;
     const struct entropy entropy = entropy_of(m);
-    /* m->logits: probabilities, after rows_entropy_backward dlogits */
+    /* m->logits has the probabilities; rows_entropy_backward turns them into dlogits. */
     const struct product d_output = {.c = m->grad + at,
-                                     .a = m->pick_y,
+                                     .a = m->picked_y,
                                      .b = m->logits,
                                      .m = width,
-                                     .k = m->picked,
-                                     .n = MODEL_BYTES,
+                                     .k = m->n_picked,
+                                     .n = MODEL_VOCABULARY,
                                      .a_row = 1,
                                      .a_col = width};
     const struct product d_norm = {.c = m->row_buffer[0],
                                    .a = m->logits,
                                    .b = m->transposed,
-                                   .m = m->picked,
-                                   .k = MODEL_BYTES,
+                                   .m = m->n_picked,
+                                   .k = MODEL_VOCABULARY,
                                    .n = width,
-                                   .a_row = MODEL_BYTES,
+                                   .a_row = MODEL_VOCABULARY,
                                    .a_col = 1};
-    for (int64_t v = 0; v < MODEL_BYTES; v++) {
+    for (int64_t v = 0; v < MODEL_VOCABULARY; v++) {
         for (int64_t c = 0; c < width; c++) {
-            m->transposed[v * width + c] = output[c * MODEL_BYTES + v];
+            m->transposed[v * width + c] = output[c * MODEL_VOCABULARY + v];
         }
     }
-    rows_entropy_backward(m->pool, &entropy, (float)(loss_scale / (double)m->picked));
+    rows_entropy_backward(m->pool, &entropy, (float)(loss_scale / (double)m->n_picked));
     rows_multiply(m->pool, &d_output);
     rows_multiply(m->pool, &d_norm);
     struct norm norm = last_norm(m);
     norm.dy = m->row_buffer[0];
-    norm.dx = m->pick_y; /* no longer needed from here on */
-    memset(norm.dx, 0, (size_t)(m->picked * width) * sizeof(float));
+    norm.dx = m->picked_y; /* no longer needed from here on */
+    memset(norm.dx, 0, (size_t)(m->n_picked * width) * sizeof(float));
     rows_norm_backward(m->pool, &norm);
-    memset(m->d_stream, 0, (size_t)numbers_of(m) * sizeof(float));
-    for (int64_t i = 0; i < m->picked; i++) {
-        memcpy(m->d_stream + m->pick[i] * width, norm.dx + i * width, (size_t)width * sizeof(float));
+    memset(m->d_stream, 0, (size_t)elements_of(m) * sizeof(float));
+    for (int64_t i = 0; i < m->n_picked; i++) {
+        memcpy(m->d_stream + m->picked_rows[i] * width, norm.dx + i * width, (size_t)width * sizeof(float));
     }
 }
 
 /* Backward of N and M: the gradients of the layer's three inputs go through the shift and the norm to dX_l,
- * which already has dX_{l+1} from the residual connection. */
+ * which already holds dX_{l+1} from the residual connection. */
 static void backward_inputs(struct model *m, int64_t l)
 {
-    const int64_t numbers = numbers_of(m);
-    /* The buffers have the gradients of the layer's inputs: q's N, k's M, v's N. Once dv is added to dn, its
+    const int64_t elements = elements_of(m);
+    /* The buffers hold the gradients of the layer's inputs: x_q = N, x_k = M, x_v = N. Once dv is added to dn, its
      * buffer is used for N. */
     float *dn = m->row_buffer[0], *dm = m->row_buffer[1], *dv = m->row_buffer[2], *n = m->row_buffer[2];
     struct shift shift = layer_shift(m, l);
     struct norm norm = layer_norm(m, l);
-    for (int64_t i = 0; i < numbers; i++) {
+    for (int64_t i = 0; i < elements; i++) {
         dn[i] += dv[i];
     }
-    ag_convert(n, AG_F32, m->normed + l * numbers * (int64_t)ag_dtype_size(m->shape.dtype), m->shape.dtype,
-               numbers);
+    ag_convert(n, AG_F32, m->normed + l * elements * (int64_t)ag_dtype_size(m->shape.dtype), m->shape.dtype,
+               elements);
     shift.n = n;
     shift.dm = dm;
     shift.dn = dn;
@@ -268,7 +269,7 @@ static ag_status backward_layer(struct model *m, const struct model_batch *batch
 {
     const ag_args attention = attention_args(m, batch, l);
     ag_layer_args a = layer_args(m, &attention, l);
-    ag_convert(m->y, m->shape.dtype, m->d_stream, AG_F32, numbers_of(m));
+    ag_convert(m->y, m->shape.dtype, m->d_stream, AG_F32, elements_of(m));
     a.dy = m->y;
     a.dx_q = m->row_buffer[0];
     a.dx_k = m->row_buffer[1];
@@ -278,15 +279,15 @@ static ag_status backward_layer(struct model *m, const struct model_batch *batch
     return status;
 }
 
-/* Backward of X_0 = embedding[token]: each row is added to that of its token. */
+/* Backward of X_0 = embedding[token]: each row is added to the row of its token. */
 static void backward_embedding(struct model *m, const unsigned char *tokens)
 {
     const int64_t width = m->shape.width;
-    memset(m->grad, 0, (size_t)(MODEL_BYTES * width) * sizeof(float));
+    memset(m->grad, 0, (size_t)(MODEL_VOCABULARY * width) * sizeof(float));
     for (int64_t i = 0; i < m->rows; i++) {
-        float *to = m->grad + tokens[i] * width;
+        float *row = m->grad + tokens[i] * width;
         for (int64_t c = 0; c < width; c++) {
-            to[c] += m->d_stream[i * width + c];
+            row[c] += m->d_stream[i * width + c];
         }
     }
 }

@@ -21,40 +21,41 @@ static int64_t end_of(int64_t task, int64_t rows)
 
 /* ---- Products ---- */
 
-/* Adds rows of b times numbers of a to a row of c: four rows of b at a time, in this order. */
-static void multiply_row(const struct product *x, int64_t i)
+/* c[i] = sum over p of a[i][p] b[p], four rows of b at a time; the order of the sums is fixed. */
+static void multiply_row(const struct product *product, int64_t i)
 {
-    float *c = x->c + i * x->n;
-    const float *a = x->a + i * x->a_row;
-    const int64_t n = x->n, step = x->a_col;
+    float *c = product->c + i * product->n;
+    const float *a = product->a + i * product->a_row;
+    const int64_t n = product->n, stride = product->a_col;
     int64_t p = 0;
     memset(c, 0, (size_t)n * sizeof *c);
-    for (; p + 4 <= x->k; p += 4) {
-        const float *b = x->b + p * n;
-        const float a0 = a[p * step], a1 = a[(p + 1) * step], a2 = a[(p + 2) * step], a3 = a[(p + 3) * step];
+    for (; p + 4 <= product->k; p += 4) {
+        const float *b = product->b + p * n;
+        const float a0 = a[p * stride], a1 = a[(p + 1) * stride], a2 = a[(p + 2) * stride],
+                    a3 = a[(p + 3) * stride];
         for (int64_t j = 0; j < n; j++) {
             c[j] += (a0 * b[j] + a1 * b[n + j]) + (a2 * b[2 * n + j] + a3 * b[3 * n + j]);
         }
     }
-    for (; p < x->k; p++) {
+    for (; p < product->k; p++) {
         for (int64_t j = 0; j < n; j++) {
-            c[j] += a[p * step] * x->b[p * n + j];
+            c[j] += a[p * stride] * product->b[p * n + j];
         }
     }
 }
 
 static void multiply_task(void *arg, int64_t task)
 {
-    const struct product *x = arg;
-    for (int64_t i = task * ROWS_PER_TASK; i < end_of(task, x->m); i++) {
-        multiply_row(x, i);
+    const struct product *product = arg;
+    for (int64_t i = task * ROWS_PER_TASK; i < end_of(task, product->m); i++) {
+        multiply_row(product, i);
     }
 }
 
-void rows_multiply(struct thread_pool *pool, const struct product *x)
+void rows_multiply(struct thread_pool *pool, const struct product *product)
 {
-    struct product mine = *x;
-    pool_run(pool, rows_tasks(x->m), multiply_task, &mine);
+    struct product copy = *product;
+    pool_run(pool, rows_tasks(product->m), multiply_task, &copy);
 }
 
 /* Adds up the tasks' partial sums over rows, in the order of the tasks. */
@@ -87,10 +88,10 @@ static void norm_task(void *arg, int64_t task)
     }
 }
 
-void rows_norm(struct thread_pool *pool, const struct norm *x)
+void rows_norm(struct thread_pool *pool, const struct norm *norm)
 {
-    struct norm mine = *x;
-    pool_run(pool, rows_tasks(x->rows), norm_task, &mine);
+    struct norm copy = *norm;
+    pool_run(pool, rows_tasks(norm->rows), norm_task, &copy);
 }
 
 /* With u = gain o dy: dx += r u - r^3 x <u, x> / width; dgain = sum over the rows of dy o x r. */
@@ -103,126 +104,126 @@ static void norm_backward_task(void *arg, int64_t task)
         const float *x = n->x + i * n->width, *dy = n->dy + i * n->width;
         float *dx = n->dx + i * n->width;
         const float r = n->r[i];
-        float along = 0;
+        float projection = 0;
         for (int64_t c = 0; c < n->width; c++) {
-            along += n->gain[c] * dy[c] * x[c];
+            projection += n->gain[c] * dy[c] * x[c];
             dgain[c] += dy[c] * x[c] * r;
         }
-        along *= r * r / (float)n->width;
+        projection *= r * r / (float)n->width;
         for (int64_t c = 0; c < n->width; c++) {
-            dx[c] += r * (n->gain[c] * dy[c] - along * x[c]);
+            dx[c] += r * (n->gain[c] * dy[c] - projection * x[c]);
         }
     }
 }
 
-void rows_norm_backward(struct thread_pool *pool, const struct norm *x)
+void rows_norm_backward(struct thread_pool *pool, const struct norm *norm)
 {
-    struct norm mine = *x;
-    pool_run(pool, rows_tasks(x->rows), norm_backward_task, &mine);
-    sum_partial(x->dgain, x->partial, x->rows, x->width);
+    struct norm copy = *norm;
+    pool_run(pool, rows_tasks(norm->rows), norm_backward_task, &copy);
+    sum_partial(norm->dgain, norm->partial, norm->rows, norm->width);
 }
 
 /* ---- Shift ---- */
 
 static void shift_task(void *arg, int64_t task)
 {
-    const struct shift *x = arg;
-    const int64_t width = x->width;
-    for (int64_t i = task * ROWS_PER_TASK; i < end_of(task, x->rows); i++) {
-        const float *n = x->n + i * width;
-        float *m = x->m + i * width;
-        const bool first = i % x->context == 0;
+    const struct shift *s = arg;
+    const int64_t width = s->width;
+    for (int64_t i = task * ROWS_PER_TASK; i < end_of(task, s->rows); i++) {
+        const float *n = s->n + i * width;
+        float *m = s->m + i * width;
+        const bool first = i % s->context == 0;
         for (int64_t c = 0; c < width; c++) {
-            const float before = first ? 0 : n[c - width];
-            m[c] = n[c] + x->shift[c] * (before - n[c]);
+            const float previous = first ? 0 : n[c - width];
+            m[c] = n[c] + s->shift[c] * (previous - n[c]);
         }
     }
 }
 
-void rows_shift(struct thread_pool *pool, const struct shift *x)
+void rows_shift(struct thread_pool *pool, const struct shift *shift)
 {
-    struct shift mine = *x;
-    pool_run(pool, rows_tasks(x->rows), shift_task, &mine);
+    struct shift copy = *shift;
+    pool_run(pool, rows_tasks(shift->rows), shift_task, &copy);
 }
 
 /* dN += (1 - shift) o dM + shift o dM of the next row; dshift = sum over the rows of dM o (N' - N). */
 static void shift_backward_task(void *arg, int64_t task)
 {
-    const struct shift *x = arg;
-    const int64_t width = x->width;
-    float *dshift = x->partial + task * width;
+    const struct shift *s = arg;
+    const int64_t width = s->width;
+    float *dshift = s->partial + task * width;
     memset(dshift, 0, (size_t)width * sizeof *dshift);
-    for (int64_t i = task * ROWS_PER_TASK; i < end_of(task, x->rows); i++) {
-        const float *n = x->n + i * width, *dm = x->dm + i * width;
-        float *dn = x->dn + i * width;
-        const bool first = i % x->context == 0, last = (i + 1) % x->context == 0;
+    for (int64_t i = task * ROWS_PER_TASK; i < end_of(task, s->rows); i++) {
+        const float *n = s->n + i * width, *dm = s->dm + i * width;
+        float *dn = s->dn + i * width;
+        const bool first = i % s->context == 0, last = (i + 1) % s->context == 0;
         for (int64_t c = 0; c < width; c++) {
-            const float before = first ? 0 : n[c - width], after = last ? 0 : dm[c + width];
-            dn[c] += dm[c] + x->shift[c] * (after - dm[c]);
-            dshift[c] += dm[c] * (before - n[c]);
+            const float previous = first ? 0 : n[c - width], next_dm = last ? 0 : dm[c + width];
+            dn[c] += dm[c] + s->shift[c] * (next_dm - dm[c]);
+            dshift[c] += dm[c] * (previous - n[c]);
         }
     }
 }
 
-void rows_shift_backward(struct thread_pool *pool, const struct shift *x)
+void rows_shift_backward(struct thread_pool *pool, const struct shift *shift)
 {
-    struct shift mine = *x;
-    pool_run(pool, rows_tasks(x->rows), shift_backward_task, &mine);
-    sum_partial(x->dshift, x->partial, x->rows, x->width);
+    struct shift copy = *shift;
+    pool_run(pool, rows_tasks(shift->rows), shift_backward_task, &copy);
+    sum_partial(shift->dshift, shift->partial, shift->rows, shift->width);
 }
 
 /* ---- Cross-entropy ---- */
 
 static void entropy_task(void *arg, int64_t task)
 {
-    const struct entropy *x = arg;
-    for (int64_t i = task * ROWS_PER_TASK; i < end_of(task, x->rows); i++) {
-        float *z = x->logits + i * x->classes;
+    const struct entropy *e = arg;
+    for (int64_t i = task * ROWS_PER_TASK; i < end_of(task, e->rows); i++) {
+        float *z = e->logits + i * e->classes;
         int64_t best = 0;
-        for (int64_t v = 1; v < x->classes; v++) {
+        for (int64_t v = 1; v < e->classes; v++) {
             best = z[v] > z[best] ? v : best;
         }
-        const float max = z[best], of_target = z[x->targets[i]];
+        const float max = z[best], target_logit = z[e->targets[i]];
         float sum = 0;
-        for (int64_t v = 0; v < x->classes; v++) {
+        for (int64_t v = 0; v < e->classes; v++) {
             z[v] = expf(z[v] - max);
             sum += z[v];
         }
-        for (int64_t v = 0; v < x->classes; v++) {
+        for (int64_t v = 0; v < e->classes; v++) {
             z[v] /= sum;
         }
         /* cppcheck-suppress invalidFunctionArg ; the sum is at least 1: the largest logit adds exp(0) */
-        x->losses[i] = log((double)sum) + (double)max - (double)of_target;
-        x->best[i] = best;
+        e->losses[i] = log((double)sum) + (double)max - (double)target_logit;
+        e->best[i] = best;
     }
 }
 
-void rows_entropy(struct thread_pool *pool, const struct entropy *x)
+void rows_entropy(struct thread_pool *pool, const struct entropy *entropy)
 {
-    struct entropy mine = *x;
-    pool_run(pool, rows_tasks(x->rows), entropy_task, &mine);
+    struct entropy copy = *entropy;
+    pool_run(pool, rows_tasks(entropy->rows), entropy_task, &copy);
 }
 
 struct entropy_backward {
-    const struct entropy *x;
+    const struct entropy *entropy;
     float factor;
 };
 
 static void entropy_backward_task(void *arg, int64_t task)
 {
     const struct entropy_backward *job = arg;
-    const struct entropy *x = job->x;
-    for (int64_t i = task * ROWS_PER_TASK; i < end_of(task, x->rows); i++) {
-        float *p = x->logits + i * x->classes;
-        p[x->targets[i]] -= 1;
-        for (int64_t v = 0; v < x->classes; v++) {
+    const struct entropy *e = job->entropy;
+    for (int64_t i = task * ROWS_PER_TASK; i < end_of(task, e->rows); i++) {
+        float *p = e->logits + i * e->classes;
+        p[e->targets[i]] -= 1;
+        for (int64_t v = 0; v < e->classes; v++) {
             p[v] *= job->factor;
         }
     }
 }
 
-void rows_entropy_backward(struct thread_pool *pool, const struct entropy *x, float factor)
+void rows_entropy_backward(struct thread_pool *pool, const struct entropy *entropy, float factor)
 {
-    struct entropy_backward job = {x, factor};
-    pool_run(pool, rows_tasks(x->rows), entropy_backward_task, &job);
+    struct entropy_backward job = {entropy, factor};
+    pool_run(pool, rows_tasks(entropy->rows), entropy_backward_task, &job);
 }

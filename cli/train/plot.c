@@ -19,7 +19,7 @@ struct plot {
     double step_tick, loss_tick;
 };
 
-/* The distance between ticks: 1, 2 or 5 times a power of ten, so that range has TICKS of them or fewer. */
+/* The distance between ticks: 1, 2 or 5 times a power of ten, so that the range has at most TICKS intervals. */
 static double tick_of(double range)
 {
     const double rough = range / TICKS, power = pow(10, floor(log10(rough)));
@@ -34,8 +34,8 @@ static double x_of(const struct plot *p, double step)
 
 static double y_of(const struct plot *p, double loss)
 {
-    const double inside = loss < p->max_loss ? loss : p->max_loss;
-    return TOP + INNER_HEIGHT * (1 - inside / p->max_loss);
+    const double clipped = loss < p->max_loss ? loss : p->max_loss;
+    return TOP + INNER_HEIGHT * (1 - clipped / p->max_loss);
 }
 
 /* The loss axis starts at zero; losses that are not finite are left out. */
@@ -115,16 +115,16 @@ static void draw_every_step(const struct plot *p)
     fputs("\"/>\n", p->file);
 }
 
-/* Draws an exponential moving mean over about the last 1 / MEAN_PARTS of the curve. */
+/* Draws an exponential moving average over about the last 1 / MEAN_PARTS of the curve. */
 static void draw_mean(const struct plot *p)
 {
-    const double memory = fmax(1, (double)p->count / MEAN_PARTS);
+    const double window = fmax(1, (double)p->count / MEAN_PARTS);
     const int64_t stride = p->count / INNER_WIDTH + 1;
     double mean = 0, weight = 0;
     fputs("<polyline fill=\"none\" stroke=\"#08519c\" stroke-width=\"2\" points=\"", p->file);
     for (int64_t i = 0; i < p->count; i++) {
         if (isfinite(p->losses[i])) {
-            weight = fmin(weight + 1, memory);
+            weight = fmin(weight + 1, window);
             mean += ((double)p->losses[i] - mean) / weight;
         }
         if (weight > 0 && (i % stride == 0 || i == p->count - 1)) {

@@ -14,21 +14,21 @@ void progress_begin(struct progress *p)
     p->terminal = bar_possible();
     p->started = bar_seconds();
     p->drawn = 0;
-    p->loss = p->right = 0;
+    p->loss = p->correct = 0;
     p->seen = 0;
 }
 
-/* A plain mean over the first values, then an exponential moving mean. */
+/* A plain mean over the first values, then, on a terminal, an exponential moving average. */
 static void add_values(struct progress *p, struct progress_values now)
 {
-    /* The mean starts again after a value that is not finite, which would stay in it for ever. */
+    /* Restarts the average after a value that is not finite, which would stay in it for ever. */
     p->seen = p->terminal && !isfinite(p->loss) ? 1 : p->seen + 1;
     if (p->seen == 1) {
-        p->loss = p->right = 0;
+        p->loss = p->correct = 0;
     }
     const double share = p->terminal && p->seen > MEAN_STEPS ? 1.0 / MEAN_STEPS : 1.0 / (double)p->seen;
     p->loss += (now.loss - p->loss) * share;
-    p->right += (now.right - p->right) * share;
+    p->correct += (now.correct - p->correct) * share;
 }
 
 double progress_loss(double loss)
@@ -39,14 +39,14 @@ double progress_loss(double loss)
 static void print_values(const struct progress *p, int64_t step, double elapsed, char *text, size_t size)
 {
     const double done = (double)(step - p->first), seconds = elapsed > 1e-9 ? elapsed : 1e-9;
-    char right[32] = "", left[32];
-    if (!isnan(p->right)) {
+    char recall[32] = "", remaining[32];
+    if (!isnan(p->correct)) {
         /* padded, as lines are printed below each other; a bar needs no padding */
-        snprintf(right, sizeof right, "  recall %*.1f%%", p->terminal ? 0 : 5, 100 * p->right);
+        snprintf(recall, sizeof recall, "  recall %*.1f%%", p->terminal ? 0 : 5, 100 * p->correct);
     }
-    bar_time((double)(p->steps - step) * seconds / done, left, sizeof left);
-    snprintf(text, size, "loss %.4f%s  %.0f tokens/s  %s left", progress_loss(p->loss), right,
-             done * (double)p->tokens / seconds, left);
+    bar_time((double)(p->steps - step) * seconds / done, remaining, sizeof remaining);
+    snprintf(text, size, "loss %.4f%s  %.0f tokens/s  %s left", progress_loss(p->loss), recall,
+             done * (double)p->tokens / seconds, remaining);
 }
 
 void progress_step(struct progress *p, int64_t step, struct progress_values now)
@@ -62,7 +62,7 @@ void progress_step(struct progress *p, int64_t step, struct progress_values now)
         print_values(p, step, elapsed, values, sizeof values);
         fprintf(stderr, "step %*lld  %s\n", snprintf(NULL, 0, "%lld", (long long)p->steps), (long long)step,
                 values);
-        p->loss = p->right = 0;
+        p->loss = p->correct = 0;
         p->seen = 0;
     }
 }

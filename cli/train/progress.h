@@ -1,5 +1,5 @@
 /* Shows a long run on standard error: one line that is redrawn if that is a terminal, else a plain line every
- * so many steps. */
+ * log_every steps. */
 #ifndef ATTNGRAD_CLI_PROGRESS_H
 #define ATTNGRAD_CLI_PROGRESS_H
 
@@ -12,13 +12,13 @@ struct progress {
     int64_t tokens; /* tokens per step */
     bool terminal;
     double started, drawn; /* seconds */
-    double loss, right; /* means over the steps since the last line; on a terminal over about the last 50 */
-    int64_t seen;       /* steps in these means */
+    double loss, correct; /* means over the steps since the last line; on a terminal over about the last 50 */
+    int64_t seen;         /* steps in these means */
 };
 
-/* right: the fraction of right answers; NaN: not shown. */
+/* correct: the fraction of correct answers; NaN: not shown. */
 struct progress_values {
-    double loss, right;
+    double loss, correct;
 };
 
 double progress_loss(double loss); /* returns a loss that prints as nan, never as -nan */

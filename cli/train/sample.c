@@ -18,7 +18,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { LENGTH_OF_TEXT = 200, LENGTH_OF_RECALL = 1, MAX_LENGTH = 100000000, MAX_COUNT = 10000 };
+enum { TEXT_LENGTH = 200, RECALL_LENGTH = 1, MAX_LENGTH = 100000000, MAX_COUNT = 10000 };
 
 static const char help[] = "usage: attngrad sample PROMPT [OPTION]...\n"
                            "\n"
@@ -57,7 +57,7 @@ static int read_options(struct sample *s, int argc, char **argv)
         {"threads", OPTION_INTEGER, &s->threads, 0, MAX_THREADS},
         {"help", OPTION_FLAG, &s->help, 0, 0},
     };
-    struct operands prompts = {&s->prompt, 1, 0};
+    struct positionals prompts = {&s->prompt, 1, 0};
     ag_info info = {.struct_size = sizeof info};
     int status = options_parse(argc, argv, options, sizeof options / sizeof options[0], &prompts);
     if (status != 0 || s->help) {
@@ -78,17 +78,17 @@ static int read_options(struct sample *s, int argc, char **argv)
 /* Returns a byte with probability proportional to p^(1 / temperature). */
 static unsigned char choose(const float *p, double temperature, struct rng *r)
 {
-    double weights[MODEL_BYTES], sum = 0;
+    double weights[MODEL_VOCABULARY], sum = 0;
     int best = 0;
-    for (int v = 0; v < MODEL_BYTES; v++) {
+    for (int v = 0; v < MODEL_VOCABULARY; v++) {
         best = p[v] > p[best] ? v : best;
     }
-    for (int v = 0; v < MODEL_BYTES; v++) {
+    for (int v = 0; v < MODEL_VOCABULARY; v++) {
         weights[v] = temperature > 0 ? pow((double)p[v] / (double)p[best], 1 / temperature) : v == best;
         sum += weights[v];
     }
     double rest = agc_rng_uniform(r) * sum;
-    for (int v = 0; v < MODEL_BYTES; v++) {
+    for (int v = 0; v < MODEL_VOCABULARY; v++) {
         rest -= weights[v];
         if (rest < 0) {
             return (unsigned char)v;
@@ -97,7 +97,7 @@ static unsigned char choose(const float *p, double temperature, struct rng *r)
     return (unsigned char)best; /* reached only if rounding made the sum of the weights smaller */
 }
 
-/* What writing one continuation needs. */
+/* What is needed to write one continuation. */
 struct writer {
     struct model *model;
     struct model_cache cache;
@@ -106,8 +106,8 @@ struct writer {
     struct counter counter;
 };
 
-/* Predicts text[length] from the context bytes before it. Only rows with a target are computed to the end:
- * the last row gets one, 0, whose value does not matter. */
+/* Predicts text[length] from the context bytes before it. Logits are computed only for rows that have a
+ * target, so the last row gets one, 0, whose value does not matter. */
 static ag_status predict_window(struct writer *writer, int64_t length)
 {
     const int64_t context = writer->model->shape.context;
@@ -144,22 +144,22 @@ static void print_text(const unsigned char *text, int64_t length)
     putchar('\n');
 }
 
-static ag_status write_one(const struct sample *s, struct writer *writer, int64_t number)
+static ag_status write_one(const struct sample *s, struct writer *writer, int64_t index)
 {
-    const int64_t prompt = (int64_t)strlen(s->prompt);
+    const int64_t prompt_length = (int64_t)strlen(s->prompt);
     ag_status status = AG_OK;
     struct rng r;
-    agc_rng_init(&r, s->seed, (uint64_t)number);
-    memcpy(writer->text, s->prompt, (size_t)prompt);
+    agc_rng_init(&r, s->seed, (uint64_t)index);
+    memcpy(writer->text, s->prompt, (size_t)prompt_length);
     writer->cache.length = 0;
-    for (int64_t n = prompt; n < prompt + s->length && status == AG_OK; n++) {
+    for (int64_t n = prompt_length; n < prompt_length + s->length && status == AG_OK; n++) {
         status = predict(writer, n);
         writer->text[n] = choose(writer->model->logits, s->temperature, &r);
-        counter_step(&writer->counter, number * s->length + n - prompt + 1);
+        counter_step(&writer->counter, index * s->length + n - prompt_length + 1);
     }
     counter_clear(&writer->counter);
     if (status == AG_OK) {
-        print_text(writer->text, prompt + s->length);
+        print_text(writer->text, prompt_length + s->length);
     }
     return status;
 }
@@ -188,9 +188,9 @@ static int sample_from(struct sample *s, const struct checkpoint *c)
     struct model_shape shape = c->settings.shape;
     shape.batch = 1;
     if (s->length < 0) {
-        s->length = c->settings.text ? LENGTH_OF_TEXT : LENGTH_OF_RECALL;
+        s->length = c->settings.text ? TEXT_LENGTH : RECALL_LENGTH;
     }
-    int status = train_model("sample", &model, &shape, s->threads, c, false);
+    int status = train_make_model("sample", &model, &shape, s->threads, c, false);
     if (status != EXIT_PASS) {
         return status;
     }

@@ -1,4 +1,4 @@
-/* The pool of thread_pool.h: threads that sleep until there is a loop, and then take its indices one by one. */
+/* The pool of thread_pool.h: threads that sleep until there is a parallel loop, then take its indices one by one. */
 #define _XOPEN_SOURCE 700
 #include "thread_pool.h"
 
@@ -21,7 +21,7 @@ struct thread_pool {
 };
 
 /* Runs one index, if there is one left. The mutex must be held; it is released while the task runs. */
-static bool work_once(struct thread_pool *pool)
+static bool run_one_index(struct thread_pool *pool)
 {
     if (pool->next == pool->n) {
         return false;
@@ -41,7 +41,7 @@ static void *run_worker(void *arg)
     struct thread_pool *pool = arg;
     pthread_mutex_lock(&pool->mutex);
     while (!pool->leaving) {
-        if (!work_once(pool)) {
+        if (!run_one_index(pool)) {
             pthread_cond_wait(&pool->work, &pool->mutex);
         }
     }
@@ -98,7 +98,7 @@ void pool_run(void *ctx, int64_t n, ag_task task, void *arg)
     pool->n = n;
     pool->next = pool->finished = 0;
     pthread_cond_broadcast(&pool->work);
-    while (work_once(pool)) {
+    while (run_one_index(pool)) {
     }
     while (pool->finished < pool->n) {
         pthread_cond_wait(&pool->done, &pool->mutex);

@@ -1,5 +1,5 @@
-/* A pool of threads for the model: one set that runs the loops of the model itself and, as the parallel loop
- * of ag_exec, the maps of its layers. */
+/* The threads of the model: one pool runs both the loops of the model itself and, as ag_exec.run, the maps of its
+ * layers. */
 #ifndef ATTNGRAD_CLI_THREAD_POOL_H
 #define ATTNGRAD_CLI_THREAD_POOL_H
 

@@ -42,8 +42,8 @@ static const char help[] = "usage: attngrad train [TEXT] [OPTION]...\n"
                            "exit codes: 0 done, 1 training or output failed, 2 wrong arguments or files;\n"
                            "a signal ends it as signals do, after a checkpoint\n";
 
-/* Notes size and hash of the text in the settings; on --resume they must be those of the checkpoint. */
-static int note_text(struct train *train, const struct data *data)
+/* Copies size and hash of the text to the settings; on --resume they must be those of the checkpoint. */
+static int record_text(struct train *train, const struct data *data)
 {
     struct settings *s = &train->settings;
     if (train->resume && (s->text_bytes != data->size || s->text_hash != data->hash)) {
@@ -59,7 +59,7 @@ static int run_model(struct train *train, const struct data *data, const struct 
 {
     struct model model;
     struct state state = {.adamw = AG_ADAMW_INIT, .scale = AG_LOSS_SCALE_INIT};
-    int status = train_model("train", &model, &train->settings.shape, train->threads, c, true);
+    int status = train_make_model("train", &model, &train->settings.shape, train->threads, c, true);
     if (status != EXIT_PASS) {
         return status;
     }
@@ -82,7 +82,7 @@ static int run_model(struct train *train, const struct data *data, const struct 
 static int run(struct train *train, const struct checkpoint *c)
 {
     struct data data;
-    int status = train_complete(train, c);
+    int status = train_fill_settings(train, c);
     if (status == EXIT_PASS && c != NULL && c->state.step > train->settings.steps) {
         status = usage_error("train", "'%s' is at step %lld already: --steps %lld is less", train->model,
                              (long long)c->state.step, (long long)train->settings.steps);
@@ -93,7 +93,7 @@ static int run(struct train *train, const struct checkpoint *c)
     if (status != EXIT_PASS) {
         return status;
     }
-    status = note_text(train, &data);
+    status = record_text(train, &data);
     if (status == EXIT_PASS) {
         status = run_model(train, &data, c);
     }

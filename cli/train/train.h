@@ -1,8 +1,8 @@
-/* `attngrad train`: the parts of a run, one per file. A function that can fail prints what is wrong and
- * returns the exit code.
+/* `attngrad train`: the parts of a run. A function that can fail prints what is wrong and returns the exit code. The
+ * files:
  *
  *     train_options      the command line, and whether it agrees with the checkpoint
- *     train_files        checks that its files are different ones, and replaced only if --overwrite says so
+ *     train_files        checks that its files differ from each other, and are replaced only if --overwrite is given
  *     train_data         batches from a text or from the recall task
  *     train_checkpoint   writes and reads the state of a run in one .safetensors file
  *     train_model        the model of the options or of a checkpoint, if there is memory for it
@@ -16,7 +16,7 @@
 #include <attngrad_io.h>
 #include <stdbool.h>
 
-/* ---- Settings: what decides every bit of a run ---- */
+/* ---- Settings: what determines every bit of a run ---- */
 
 struct settings {
     struct model_shape shape;
@@ -37,14 +37,14 @@ struct data {
     uint64_t hash; /* FNV-1a of the bytes */
 };
 
-/* path NULL: the recall task. context: determines how long a text must be at least. */
+/* path NULL: the recall task. A text that is too short for this context is refused. */
 int data_open(struct data *data, const char *path, int64_t context);
 void data_close(struct data *data);
 
-/* Fills a batch from seed and number alone. held_out: from the end of the text, which is not trained on; in
- * the recall task every number gives new sequences. */
+/* Fills a batch as a function of seed, index and held_out alone. held_out: from the end of the text, which is not
+ * trained on; in the recall task, from random numbers that training does not use. */
 struct draw {
-    uint64_t seed, number;
+    uint64_t seed, index;
     bool held_out;
 };
 void data_draw(const struct data *data, const struct model_shape *shape, struct draw draw,
@@ -53,7 +53,7 @@ void data_draw(const struct data *data, const struct model_shape *shape, struct 
 /* ---- State ---- */
 
 struct state {
-    int64_t step; /* number of steps done; also selects the random numbers of the next batch */
+    int64_t step; /* number of steps done, and so the index of the next batch */
     ag_adamw adamw;
     ag_loss_scale scale;
     float *losses; /* [step] */
@@ -61,7 +61,7 @@ struct state {
 
 /* ---- Checkpoints ---- */
 
-/* Adds the checkpoint to a writer, which puts it in place as a whole. */
+/* Adds the checkpoint to a writer, which puts it in place when it commits. */
 ag_io_status checkpoint_write(ag_io_writer *writer, const char *path, const struct settings *settings,
                               const struct state *state, const struct model *model);
 
@@ -75,9 +75,9 @@ struct checkpoint {
 
 int checkpoint_open(struct checkpoint *c, const char *command, const char *path);
 
-/* Checks that the file has every tensor of a planned model, in its shape; state: also what is needed to
- * continue the run. */
-int checkpoint_check(const struct checkpoint *c, const struct model *model, bool state);
+/* Checks that the file has every tensor of a planned model, in its shape; for_training: also what is
+ * needed to continue the run. */
+int checkpoint_check(const struct checkpoint *c, const struct model *model, bool for_training);
 
 /* Reads the weights and checks that all are finite. Call checkpoint_check before. */
 int checkpoint_read_values(const struct checkpoint *c, struct model *model);
@@ -88,25 +88,25 @@ int checkpoint_read_state(const struct checkpoint *c, struct model *model, struc
 
 /* ---- The model ---- */
 
-/* Makes a model of this shape: with the options of the command line if c is NULL, else for the checkpoint;
- * state: to be trained. Allocates memory only if the checkpoint has all tensors and the machine has enough. */
-int train_model(const char *command, struct model *model, const struct model_shape *shape, int64_t threads,
-                const struct checkpoint *c, bool state);
+/* Makes a model of this shape: with the options of the command line if c is NULL, else for the checkpoint.
+ * Allocates memory only if the checkpoint has all tensors and the machine has enough. */
+int train_make_model(const char *command, struct model *model, const struct model_shape *shape,
+                     int64_t threads, const struct checkpoint *c, bool for_training);
 
 /* ---- The command line ---- */
 
 struct train {
-    struct settings settings; /* as given on the command line; -1, NaN: not given */
+    struct settings settings; /* as given on the command line; -1, NaN, dtype 0: not given */
     bool seed_given;
     const char *text, *model, *plot;
     int64_t threads, save_every, log_every;
     bool resume, overwrite, help;
 };
 
-/* train_options reads the command line; train_complete fills in what it did not give, from a checkpoint or,
+/* train_options reads the command line; train_fill_settings fills in what it did not give, from a checkpoint or,
  * if c is NULL, the defaults. */
 int train_options(struct train *train, int argc, char **argv);
-int train_complete(struct train *train, const struct checkpoint *c);
+int train_fill_settings(struct train *train, const struct checkpoint *c);
 int shape_check(const char *command, const struct model_shape *shape);
 
 /* Checks that no two of text, model and plot are the same file and that, without --resume and --overwrite,

@@ -1,5 +1,5 @@
-/* Makes the batches. Each is a function of the seed and its number alone, so that a resumed run needs no
- * state of a random generator but the number of its next step. */
+/* Makes the batches. Each is a function of the seed and its index alone, so that a resumed run needs no
+ * state of a random number generator, only the index of its next step. */
 #include "train.h"
 
 #include "check/arrays.h"
@@ -21,6 +21,7 @@ static int64_t held_out_bytes(int64_t size)
     return size / HELD_OUT;
 }
 
+/* FNV-1a: its offset basis and prime. */
 static uint64_t hash_of(const unsigned char *bytes, int64_t size)
 {
     uint64_t hash = UINT64_C(14695981039346656037);
@@ -33,17 +34,17 @@ static uint64_t hash_of(const unsigned char *bytes, int64_t size)
 /* Reads a whole file into memory. On failure returns false, with the reason in errno. */
 static bool read_all(struct data *data, FILE *file)
 {
-    int64_t room = 1 << 16;
-    data->bytes = agc_arrays_alloc(room, 1);
+    int64_t capacity = 1 << 16;
+    data->bytes = agc_arrays_alloc(capacity, 1);
     for (size_t got = 1; got > 0;) {
-        if (data->size == room) {
-            unsigned char *larger = agc_arrays_alloc(2 * room, 1);
-            memcpy(larger, data->bytes, (size_t)room);
+        if (data->size == capacity) {
+            unsigned char *larger = agc_arrays_alloc(2 * capacity, 1);
+            memcpy(larger, data->bytes, (size_t)capacity);
             free(data->bytes);
             data->bytes = larger;
-            room *= 2;
+            capacity *= 2;
         }
-        got = fread(data->bytes + data->size, 1, (size_t)(room - data->size), file);
+        got = fread(data->bytes + data->size, 1, (size_t)(capacity - data->size), file);
         data->size += (int64_t)got;
     }
     return !ferror(file);
@@ -97,12 +98,12 @@ static void draw_text(const struct data *data, bool held_out, int64_t context, s
 
 /* ---- Recall ---- */
 
-static void shuffle(int64_t *numbers, int64_t count, struct rng *r)
+static void shuffle(int64_t *values, int64_t count, struct rng *r)
 {
     for (int64_t i = count - 1; i > 0; i--) {
-        const int64_t other = agc_rng_range(r, 0, i), kept = numbers[i];
-        numbers[i] = numbers[other];
-        numbers[other] = kept;
+        const int64_t other = agc_rng_range(r, 0, i), swapped = values[i];
+        values[i] = values[other];
+        values[other] = swapped;
     }
 }
 
@@ -137,7 +138,7 @@ void data_draw(const struct data *data, const struct model_shape *shape, struct 
 {
     struct rng r;
     /* even streams are for training, odd ones for the test */
-    agc_rng_init(&r, draw.seed, 2 * draw.number + (draw.held_out ? 1 : 0));
+    agc_rng_init(&r, draw.seed, 2 * draw.index + (draw.held_out ? 1 : 0));
     for (int64_t b = 0; b < shape->batch; b++) {
         unsigned char *tokens = batch->tokens + b * shape->context;
         int16_t *targets = batch->targets + b * shape->context;

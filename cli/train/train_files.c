@@ -1,5 +1,5 @@
-/* Checks the files of a run before it starts: text, model and curve must be three different files, however their paths
- * are spelt, and an existing model or curve is replaced only with --overwrite. */
+/* Checks the files of a run before it starts: text, model and plot must be three different files, however their paths
+ * are spelt, and an existing model or plot is replaced only with --overwrite. */
 #define _XOPEN_SOURCE 700
 #include "train.h"
 
@@ -13,19 +13,19 @@
 /* Does anything of this name exist, even a dangling link? */
 static bool exists(const char *path)
 {
-    struct stat about;
-    return lstat(path, &about) == 0;
+    struct stat info;
+    return lstat(path, &info) == 0;
 }
 
-/* Returns the file name without the folder. *about describes the folder, if *known. */
-static const char *split(const char *path, struct stat *about, bool *known)
+/* Returns the file name without the folder. *info describes the folder, if *known. */
+static const char *split(const char *path, struct stat *info, bool *known)
 {
     const char *slash = strrchr(path, '/');
     const size_t length = slash == NULL ? 0 : (size_t)(slash - path) + 1;
     char *folder = agc_arrays_alloc((int64_t)length + 2, 1);
     memcpy(folder, length > 0 ? path : ".", length > 0 ? length : 1);
     folder[length > 0 ? length : 1] = '\0';
-    *known = stat(folder, about) == 0;
+    *known = stat(folder, info) == 0;
     free(folder);
     return path + length;
 }
@@ -34,9 +34,9 @@ static const char *split(const char *path, struct stat *about, bool *known)
 static bool same_file(const char *a, const char *b)
 {
     struct stat of_a, of_b;
-    const bool a_there = stat(a, &of_a) == 0, b_there = stat(b, &of_b) == 0;
-    if (a_there || b_there) {
-        return a_there && b_there && of_a.st_dev == of_b.st_dev && of_a.st_ino == of_b.st_ino;
+    const bool a_exists = stat(a, &of_a) == 0, b_exists = stat(b, &of_b) == 0;
+    if (a_exists || b_exists) {
+        return a_exists && b_exists && of_a.st_dev == of_b.st_dev && of_a.st_ino == of_b.st_ino;
     }
     bool a_known, b_known;
     const char *a_name = split(a, &of_a, &a_known), *b_name = split(b, &of_b, &b_known);
@@ -46,22 +46,22 @@ static bool same_file(const char *a, const char *b)
     return of_a.st_dev == of_b.st_dev && of_a.st_ino == of_b.st_ino && strcmp(a_name, b_name) == 0;
 }
 
-static int check_same(const char *what, const char *path, const char *of, const char *other)
+static int check_different(const char *what, const char *path, const char *other_what, const char *other)
 {
     if (path == NULL || other == NULL || !same_file(path, other)) {
         return EXIT_PASS;
     }
-    return usage_error("train", "%s '%s' and %s '%s' are the same file", what, path, of, other);
+    return usage_error("train", "%s '%s' and %s '%s' are the same file", what, path, other_what, other);
 }
 
 int train_files(const struct train *train)
 {
-    int status = check_same("--model", train->model, "the text", train->text);
+    int status = check_different("--model", train->model, "the text", train->text);
     if (status == EXIT_PASS) {
-        status = check_same("--plot", train->plot, "the text", train->text);
+        status = check_different("--plot", train->plot, "the text", train->text);
     }
     if (status == EXIT_PASS) {
-        status = check_same("--plot", train->plot, "--model", train->model);
+        status = check_different("--plot", train->plot, "--model", train->model);
     }
     if (status != EXIT_PASS || train->resume || train->overwrite) {
         return status;

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
+/* In bytes; huge if unknown. */
 static double memory_of_machine(void)
 {
     const long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGESIZE);
@@ -17,13 +18,13 @@ static double memory_of_machine(void)
 static int check_memory(const char *command, const struct model *model, const struct checkpoint *c)
 {
     const struct model_shape *s = &model->shape;
-    const double needed = model_bytes(model), there = memory_of_machine(), gibibyte = 1 << 30;
+    const double needed = model_memory_bytes(model), available = memory_of_machine(), gibibyte = 1 << 30;
     char text[160];
-    if (needed <= there) {
+    if (needed <= available) {
         return EXIT_PASS;
     }
     snprintf(text, sizeof text, "needs %.3g GiB of memory: this machine has %.3g", needed / gibibyte,
-             there / gibibyte);
+             available / gibibyte);
     if (c == NULL) {
         return usage_error(command, "--layers %lld --width %lld --context %lld --batch %lld %s",
                            (long long)s->layers, (long long)s->width, (long long)s->context,
@@ -34,14 +35,14 @@ static int check_memory(const char *command, const struct model *model, const st
                       (long long)s->batch, text);
 }
 
-int train_model(const char *command, struct model *model, const struct model_shape *shape, int64_t threads,
-                const struct checkpoint *c, bool state)
+int train_make_model(const char *command, struct model *model, const struct model_shape *shape,
+                     int64_t threads, const struct checkpoint *c, bool for_training)
 {
     if (model_plan(model, shape, threads) != AG_OK) {
         return c == NULL ? usage_error(command, "%s", ag_last_message())
-                         : file_error(command, "'%s': wrong checkpoint: %s", c->path, ag_last_message());
+                         : file_error(command, "'%s': invalid checkpoint: %s", c->path, ag_last_message());
     }
-    int status = c != NULL ? checkpoint_check(c, model, state) : EXIT_PASS;
+    int status = c != NULL ? checkpoint_check(c, model, for_training) : EXIT_PASS;
     if (status == EXIT_PASS) {
         status = check_memory(command, model, c);
     }

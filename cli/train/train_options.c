@@ -18,7 +18,7 @@ enum {
     DEFAULT_STEPS = 1000,
     DEFAULT_SEED = 1,
     DEFAULT_SAVE = 100,
-    LINES = 20 /* lines of progress, if standard error is not a terminal */
+    PROGRESS_LINES = 20 /* lines of progress, if standard error is not a terminal */
 };
 static const double default_rate = 0.003;
 
@@ -87,7 +87,7 @@ int train_options(struct train *train, int argc, char **argv)
         {"overwrite", OPTION_FLAG, &train->overwrite, 0, 0},
         {"help", OPTION_FLAG, &train->help, 0, 0},
     };
-    struct operands texts = {&train->text, 1, 0};
+    struct positionals texts = {&train->text, 1, 0};
     const int status = options_parse(argc, argv, options, sizeof options / sizeof options[0], &texts);
     s->text = train->text != NULL;
     return status == 0 ? finish_options(train, dtype, seed) : status;
@@ -95,7 +95,7 @@ int train_options(struct train *train, int argc, char **argv)
 
 /* ---- Against a checkpoint ---- */
 
-/* Collects "width 128, not 64" for each number that differs; given -1: not on the command line. */
+/* Collects "width 128, not 64" for each value that differs; given -1: not on the command line. */
 struct differences {
     char text[256];
     size_t length;
@@ -110,7 +110,7 @@ static void compare(struct differences *d, const char *name, int64_t given, int6
     }
 }
 
-static int agree(const struct train *train, const struct checkpoint *c)
+static int check_agreement(const struct train *train, const struct checkpoint *c)
 {
     const struct settings *given = &train->settings, *saved = &c->settings;
     struct differences d = {.length = 0};
@@ -141,19 +141,19 @@ static int agree(const struct train *train, const struct checkpoint *c)
 
 /* ---- What was not given ---- */
 
-static void complete(int64_t *number, int64_t standard)
+static void set_default(int64_t *value, int64_t default_value)
 {
-    *number = *number < 0 ? standard : *number;
+    *value = *value < 0 ? default_value : *value;
 }
 
 static void take_defaults(struct settings *s, bool seed_given)
 {
-    complete(&s->shape.heads, DEFAULT_HEADS);
-    complete(&s->shape.layers, DEFAULT_LAYERS);
-    complete(&s->shape.width, DEFAULT_WIDTH);
-    complete(&s->shape.context, DEFAULT_CONTEXT);
-    complete(&s->shape.batch, DEFAULT_BATCH);
-    complete(&s->steps, DEFAULT_STEPS);
+    set_default(&s->shape.heads, DEFAULT_HEADS);
+    set_default(&s->shape.layers, DEFAULT_LAYERS);
+    set_default(&s->shape.width, DEFAULT_WIDTH);
+    set_default(&s->shape.context, DEFAULT_CONTEXT);
+    set_default(&s->shape.batch, DEFAULT_BATCH);
+    set_default(&s->steps, DEFAULT_STEPS);
     s->shape.dtype = s->shape.dtype == 0 ? AG_F32 : s->shape.dtype;
     s->rate = isnan(s->rate) ? default_rate : s->rate;
     s->seed = seed_given ? s->seed : DEFAULT_SEED;
@@ -173,12 +173,12 @@ int shape_check(const char *command, const struct model_shape *shape)
     return 0;
 }
 
-int train_complete(struct train *train, const struct checkpoint *c)
+int train_fill_settings(struct train *train, const struct checkpoint *c)
 {
     struct settings *s = &train->settings;
     ag_info info = {.struct_size = sizeof info};
     if (c != NULL) {
-        const int status = agree(train, c);
+        const int status = check_agreement(train, c);
         const int64_t steps = s->steps < 0 ? c->settings.steps : s->steps;
         const double rate = isnan(s->rate) ? c->settings.rate : s->rate;
         if (status != 0) {
@@ -192,7 +192,7 @@ int train_complete(struct train *train, const struct checkpoint *c)
     if (train->threads == 0 && ag_info_get(&info) == AG_OK) {
         train->threads = info.threads;
     }
-    complete(&train->log_every, s->steps < LINES ? 1 : s->steps / LINES);
+    set_default(&train->log_every, s->steps < PROGRESS_LINES ? 1 : s->steps / PROGRESS_LINES);
     if (!s->text && s->shape.context % 2 != 0) {
         return usage_error("train", "--context %lld: the recall task needs an even one",
                            (long long)s->shape.context);

@@ -1,6 +1,6 @@
 /* The training loop: batch, loss, gradients, step, progress and checkpoints. A signal ends it after a whole
  * step, with a checkpoint; a second signal also cancels the writing of that checkpoint. During the test at
- * the end, where nothing is left to be saved, the first signal ends the program. */
+ * the end, when nothing is left to be saved, the first signal ends the program. */
 #include "train.h"
 
 #include "check/arrays.h"
@@ -36,7 +36,7 @@ static int stopped_twice(void *ctx)
 
 /* ---- One step ---- */
 
-/* The learning rate rises for a tenth of the steps, at most 100, then falls along a cosine to a tenth of the rate. */
+/* The learning rate rises for a tenth of the steps, at most 100, then falls along a cosine to a tenth of --rate. */
 static ag_status rate_of(const struct settings *s, int64_t step, double *rate)
 {
     ag_schedule schedule = AG_SCHEDULE_INIT;
@@ -68,7 +68,7 @@ static ag_status update(struct loop *loop, ag_step_report *report)
 
 /* Float16 may skip a step and go on with a smaller loss scale; in the other dtypes a result that is not
  * finite ends the run. */
-static int judge(const struct loop *loop, const ag_step_report *report)
+static int check_step(const struct loop *loop, const ag_step_report *report)
 {
     const bool scaled = loop->model->shape.dtype == AG_F16 && loop->state->scale.scale >= 1;
     if (report->applied || scaled) {
@@ -98,10 +98,10 @@ static int make_step(struct loop *loop)
     if (status != AG_OK) {
         return run_error("train", "%s", ag_last_message());
     }
-    const double right = s->text ? NAN : (double)score.right / (double)score.targets;
+    const double correct = s->text ? NAN : (double)score.correct / (double)score.targets;
     state->losses[state->step++] = (float)score.loss;
-    progress_step(&loop->progress, state->step, (struct progress_values){score.loss, right});
-    return judge(loop, &report);
+    progress_step(&loop->progress, state->step, (struct progress_values){score.loss, correct});
+    return check_step(loop, &report);
 }
 
 /* ---- Saving ---- */
@@ -122,15 +122,15 @@ static ag_io_status write_curve(const struct loop *loop, ag_io_writer *writer)
     return status;
 }
 
-/* Saves the checkpoint, if `model`, and the plot; both are written before either is put in place. */
-static int save(const struct loop *loop, bool model)
+/* Saves the checkpoint, if `checkpoint` is set, and the plot; both are written before either is put in place. */
+static int save(const struct loop *loop, bool checkpoint)
 {
     const struct train *train = loop->train;
     ag_io_writer_options options = AG_IO_WRITER_OPTIONS_INIT;
     ag_io_writer *writer;
     options.cancelled = stopped_twice;
     ag_io_status status = ag_io_writer_create(&writer, &options);
-    if (status == AG_IO_OK && model) {
+    if (status == AG_IO_OK && checkpoint) {
         status = checkpoint_write(writer, train->model, &train->settings, loop->state, loop->model);
     }
     if (status == AG_IO_OK && train->plot != NULL) {
@@ -154,9 +154,9 @@ static int make_steps(struct loop *loop)
     int status = save(loop, loop->state->step < steps);
     bool stop = false;
     while (status == EXIT_PASS && loop->state->step < steps && !stop) {
-        signals_second_ends(true);
+        signals_set_second_fatal(true);
         status = make_step(loop);
-        signals_second_ends(false);
+        signals_set_second_fatal(false);
         /* Read once: a later signal counts for the next step, so that no signal ends a run without its checkpoint. */
         stop = signals_held() > 0;
         if (status == EXIT_PASS && (stop || loop->state->step == steps || loop->state->step % every == 0)) {
@@ -186,7 +186,7 @@ static ag_status test(struct loop *loop, struct model_score *mean)
         status = model_forward(loop->model, &loop->batch, &score);
         mean->loss += score.loss / (double)batches;
         mean->targets += score.targets;
-        mean->right += score.right;
+        mean->correct += score.correct;
     }
     ticker_end();
     return status;
@@ -204,11 +204,11 @@ static int report(struct loop *loop)
                (long long)state->scale.skipped, state->scale.scale);
     }
     if (loop->data->text) {
-        printf("text not trained on: loss %.4f, %.3f bits a byte\n", progress_loss(mean.loss),
+        printf("text not trained on: loss %.4f, %.3f bits per byte\n", progress_loss(mean.loss),
                progress_loss(mean.loss) / log(2));
     } else {
         printf("new sequences: loss %.4f, recall %.2f%% (%lld of %lld)\n", progress_loss(mean.loss),
-               100 * (double)mean.right / (double)mean.targets, (long long)mean.right,
+               100 * (double)mean.correct / (double)mean.targets, (long long)mean.correct,
                (long long)mean.targets);
     }
     printf("%s: step %lld of %lld\n", loop->train->model, (long long)state->step,

@@ -16,9 +16,9 @@ check "help of bench is at most 80 columns wide" narrow
 refused_with "no problem given" bench
 refused_with "did you mean 'vjp'" bench "q8 d4 f32" --map vjpp
 refused_with "no map 'gradient'" bench "q8 d4 f32" --map gradient
-refused_with "is not from 5 to" bench "q8 d4 f32" --rounds 4
-refused_with "is not from 1 to 1024" bench "q8 d4 f32" --threads 0
-refused_with "is not a whole number" bench "q8 d4 f32" --seed x
+refused_with "is not between 5 and" bench "q8 d4 f32" --rounds 4
+refused_with "is not between 1 and 1024" bench "q8 d4 f32" --threads 0
+refused_with "is not a non-negative integer" bench "q8 d4 f32" --seed x
 refused_with "unknown option '--jsno' (did you mean '--json'?)" bench "q8 d4 f32" --jsno
 refused_with "unexpected argument" bench "q8 d4 f32" "q8 d4 f32"
 refused bench "q8 d4"
@@ -59,11 +59,11 @@ if python3 -c '' 2>/dev/null; then
         'all(" ".join(m) == "map ms gflops percent_of_probe workspace_bytes threads isa" for m in maps)'
     check "numbers are positive" json_holds \
         'all(m[k] > 0 for m in maps for k in ("ms", "gflops", "percent_of_probe", "workspace_bytes"))'
-    check "the threads are those asked for" json_holds 'all(m["threads"] == 2 for m in maps)'
+    check "the threads are those requested" json_holds 'all(m["threads"] == 2 for m in maps)'
     check "time and rate agree: 4 x 2 x 64 x 64 x 32 flops" json_holds \
         'abs(maps[0]["ms"] * maps[0]["gflops"] / (4 * 2 * 64 * 64 * 32 * 1e-6) - 1) < 1e-9'
     works bench "q9 k12 d8 dv24 f32 causal align=bottom-right" --map vjp --json --threads=1
-    check "one map where one is asked for" json_holds '[m["map"] for m in maps] == ["vjp"]'
+    check "one map if one is requested" json_holds '[m["map"] for m in maps] == ["vjp"]'
     check "causal counts the pairs that are seen: 4 + 5 + ... + 12" json_holds \
         'abs(maps[0]["ms"] * maps[0]["gflops"] / (10 * 72 * 16 * 1e-6) - 1) < 1e-9'
     works bench "q50 d8 f32 window=3,2" --map jvp --json --threads=1
@@ -76,7 +76,7 @@ if python3 -c '' 2>/dev/null; then
     check "bf16 names its instruction set" json_holds \
         '{m["isa"] for m in maps} < {"amx", "avx512", "avx2", "neon", "scalar"}'
 else
-    echo "not checked: the contents of the JSON, as python3 is not here"
+    echo "not checked: the contents of the JSON, as python3 is not available"
 fi
 
 finish

@@ -85,7 +85,7 @@ def test_table():
     line = next(line for line in text.splitlines() if line.startswith("forward, 1 thread, D 64"))
     check("81.0%" in line and "83.0%" in line and line.endswith("MISSED"), f"worst, best, and a miss: {line}")
     check(found("all threads over one, of the probe's: 12 heads") == [0.5] * 4, "half of the probe's scaling")
-    check(found("causal over not, N >= 2048") == [1.0] * 4, "causal beside the same size")
+    check(found("causal over not, N >= 2048") == [1.0] * 4, "causal compared with the same size")
     check(found("forward against PyTorch, 1 thread")[0] == 2.0, "PyTorch's time over ours")
     check(found("vjp against PyTorch, all threads") == [1.1], "the row of all threads")
     pairs = 8192 * 8193 / 2, 257 * 8192 - 256 * 257 / 2
@@ -101,7 +101,7 @@ def test_cases():
             cases = cases_of(threads)
             seconds = sum(case.seconds(3) + (0 if case.once else case.seconds(2)) for case in cases)
             check(seconds < 60 * limit, f"{cases_of.__name__} of {threads} threads: {seconds:.0f} s by estimate")
-            check(len({case.label for case in cases}) == len(cases), "no case is there twice")
+            check(len({case.label for case in cases}) == len(cases), "no case occurs twice")
 
 
 test_cases()

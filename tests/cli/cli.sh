@@ -5,7 +5,7 @@ set -u
 [ $# -eq 1 ] || { echo "usage: cli.sh PATH_TO_ATTNGRAD" >&2; exit 2; }
 . "$(dirname "$0")/../command.sh"
 
-# Validates $out as JSON by the first of jq and python3 that is there.
+# Validates $out as JSON with jq or, if that is missing, python3.
 is_json() {
     if command -v jq >/dev/null 2>&1; then
         jq -e . "$out" >/dev/null
@@ -19,7 +19,7 @@ json_works() {
     if command -v jq >/dev/null 2>&1 || python3 -c '' 2>/dev/null; then
         check "attngrad $* is valid JSON" is_json
     else
-        echo "not checked: that attngrad $* is valid JSON, as neither jq nor python3 is here"
+        echo "not checked: that attngrad $* is valid JSON, as neither jq nor python3 is available"
     fi
 }
 
@@ -61,11 +61,11 @@ refused_with "unexpected argument 'extra'" info -- extra
 refused check
 refused_with "needs a value" check "q4 d4 f64" --seed
 refused_with "needs a value" check "q4 d4 f64" --seed=
-refused_with "is not a whole number" check "q4 d4 f64" --seed many
+refused_with "is not a non-negative integer" check "q4 d4 f64" --seed many
 refused_with "does not fit" check "q4 d4 f64" --seed 18446744073709551616
-refused_with "is not a whole number" check "q4 d4 f64" --threads=2x
-refused_with "is not from" check "q4 d4 f64" --threads -1
-refused_with "is not a whole number" check --random some
+refused_with "is not an integer" check "q4 d4 f64" --threads=2x
+refused_with "is not between" check "q4 d4 f64" --threads -1
+refused_with "is not an integer" check --random some
 refused check "q4 d4 f64" --k-offset 99999999999999999999
 refused check ""
 refused check "q4 d4"
@@ -103,7 +103,7 @@ ATTNGRAD_BACKEND='' ATTNGRAD_ISA='' "$attngrad" info >"$dir/best"
 if grep -q "amx-bf16" "$dir/best"; then
     check "info: AMX is what a plan in bfloat16 uses" grep -qE "^plan in bfloat16 +cpu, amx," "$dir/best"
 else
-    echo "info: AMX is not looked for, this processor has none"
+    echo "not checked: that a plan in bfloat16 uses AMX, as this processor has none"
 fi
 ATTNGRAD_BACKEND=reference "$attngrad" info --json >"$dir/reference"
 check "info --json: the reference is what a plan uses" \
@@ -124,7 +124,7 @@ json_works check "q3 d2 f64" --json
 # ---- A terminal ----
 if script -qec true /dev/null >/dev/null 2>&1; then
     terminal 4 40 check --random 1000000
-    check "many random problems show how far they are" bar_within 40 '/1000000  [0-9:]* left'
+    check "check --random shows its progress" bar_within 40 '/1000000  [0-9:]* left'
 else
     echo "not checked: the progress bar, as 'script' gives no terminal here"
 fi

@@ -39,8 +39,8 @@ page_has() {
     page_text | grep -qE -e "(^|[^a-z-])$1([^a-z-]|\$)"
 }
 
-# page_of COMMAND: what the page says about its options: the entries of COMMANDS that start with its name, the
-# options of all commands, and the part that begins with "Of" and its name, or for arrays in files their section
+# page_of COMMAND: the parts of the page that describe its options: its entries in COMMANDS, the options of all
+# commands, and the part that begins with "Of" and its name; for commands on arrays in files also their section
 page_of() {
     page_text | awk -v command="$1" '
         /^\.SH/ {
@@ -83,7 +83,7 @@ check "an array is completed" offers q.npy attngrad grad --q ""
 check "a file of tensors is completed" offers x.safetensors attngrad grad --q x
 check "a folder is completed" offers folder/ attngrad grad --bias f
 touch zz.txt
-check "no option is offered in the place of a file, whatever stands last in the folder" sh -c '[ "$1" -eq 1 ]' - \
+check "no option is offered in the place of a file, whatever is last in the folder" sh -c '[ "$1" -eq 1 ]' - \
     "$(offers --causal attngrad grad --q ""; echo $?)"
 check "nor if there is no array" [ -z "$(complete_words attngrad grad --q zz)" ]
 check "no other file is" sh -c '[ "$1" -eq 1 ]' - "$(offers other.txt attngrad grad --q ""; echo $?)"
@@ -94,7 +94,7 @@ check "and the folder on the way to it" offers folder attngrad train fol
 check "also after an option and its value" offers other.txt attngrad train --steps 5 ""
 check "train's options still are" offers --steps attngrad train --st
 check "the prompt of sample is not a file" [ -z "$(complete_words attngrad sample oth)" ]
-# Bash takes --causal=x for three words, and file:name too.
+# Bash splits --causal=x into three words, and file:name too.
 check "--causal's values" offers bottom-right attngrad grad --causal = bot
 check "--causal's values, after the sign" offers top-left attngrad grad --causal =
 check "slopes of --alibi=F" offers q.npy attngrad grad --alibi = q
@@ -103,7 +103,7 @@ check "the value of --out=DIR" offers folder attngrad grad --out = f
 check "names of tensors" offers embedding.moment1 attngrad grad --q m.safetensors : embed
 check "all names of tensors" offers layer.0.wq attngrad grad --q m.safetensors :
 check "no metadata among them" sh -c '[ "$1" -eq 1 ]' - "$(offers __metadata__ attngrad grad --q m.safetensors :; echo $?)"
-check "none of what is no such file" [ -z "$(complete_words attngrad grad --q x.safetensors :)" ]
+check "none of a file that is not valid" [ -z "$(complete_words attngrad grad --q x.safetensors :)" ]
 
 echo "$passed checks passed, $failed failed"
 [ "$failed" -eq 0 ]

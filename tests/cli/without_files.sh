@@ -1,6 +1,6 @@
 #!/bin/sh
 # The command built without jansson: what needs no files works, what needs them says so in one line; and CMake
-# configures that form. usage: without_files.sh PATH_TO_ATTNGRAD_WITHOUT_FILES ROOT CC
+# configures that variant. usage: without_files.sh PATH_TO_ATTNGRAD_WITHOUT_FILES ROOT CC
 set -u
 [ $# -eq 3 ] || { echo "usage: without_files.sh PATH_TO_ATTNGRAD_WITHOUT_FILES ROOT CC" >&2; exit 2; }
 root=$2 cc=$3

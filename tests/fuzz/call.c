@@ -31,8 +31,8 @@ struct call {
     unsigned char memory[T_COUNT][BUFFER], before[T_COUNT][BUFFER];
 };
 
-/* Plans and right arguments, made once. */
-static const struct arrays *right_call(int64_t n)
+/* Plans and valid arguments, made once. */
+static const struct arrays *valid_arrays(int64_t n)
 {
     static struct arrays made[PROBLEMS];
     if (made[n].plan == NULL) {
@@ -50,75 +50,75 @@ static ag_tensor *view(struct call *c, int64_t t)
     return (ag_tensor *)(void *)((char *)&c->args + agc_tensor_info[t].offset);
 }
 
-static void start_right(struct call *c, struct bytes *x)
+static void start_valid(struct call *c, struct bytes *in)
 {
-    const struct arrays *right = right_call(next_below(x, PROBLEMS));
-    c->plan = right->plan;
-    c->map = 1U << next_below(x, 4);
-    c->args = right->args;
+    const struct arrays *valid = valid_arrays(next_below(in, PROBLEMS));
+    c->plan = valid->plan;
+    c->map = 1U << next_below(in, 4);
+    c->args = valid->args;
     memset(c->lengths, 0, sizeof c->lengths);
     FUZZ_REQUIRE(ag_plan_workspace(c->plan, c->map, &c->workspace_bytes) == AG_OK);
     /* 0x3c3c...: a small normal number in every dtype. */
     memset(c->memory, 0x3c, sizeof c->memory);
     for (int t = 0; t < T_COUNT; t++) {
-        if (right->data[t] != NULL)
+        if (valid->data[t] != NULL)
             view(c, t)->data = c->memory[t] + MIDDLE;
     }
 }
 
-/* A length or an offset: mostly near the legal ones, at times any 64 bits. */
-static int64_t some_length(struct bytes *x)
+/* A length or an offset: mostly near the valid ones, sometimes any 64 bits. */
+static int64_t some_length(struct bytes *in)
 {
-    int64_t small = next_below(x, 9) - 1;
-    return small == 7 ? (int64_t)next_word(x) : small;
+    int64_t small = next_below(in, 9) - 1;
+    return small == 7 ? (int64_t)next_word(in) : small;
 }
 
-static void change_lengths(struct call *c, struct bytes *x)
+static void change_lengths(struct call *c, struct bytes *in)
 {
     const int64_t **pointers[] = {&c->args.q_lengths, &c->args.kv_lengths, &c->args.q_packed,
                                   &c->args.k_packed};
-    int64_t which = next_below(x, 4);
+    int64_t which = next_below(in, 4);
     for (int n = 0; n <= MAX_BATCH; n++)
-        c->lengths[which][n] = some_length(x);
-    *pointers[which] = next_bit(x) ? c->lengths[which] : NULL;
+        c->lengths[which][n] = some_length(in);
+    *pointers[which] = next_bit(in) ? c->lengths[which] : NULL;
 }
 
-static void change_view(struct call *c, struct bytes *x)
+static void change_view(struct call *c, struct bytes *in)
 {
-    int64_t t = next_below(x, T_COUNT);
-    switch (next_below(x, 5)) {
+    int64_t t = next_below(in, T_COUNT);
+    switch (next_below(in, 5)) {
     case 0: view(c, t)->data = NULL; break;
-    case 1: view(c, t)->data = c->memory[t] + MIDDLE + next_below(x, 16); break;
-    case 2: view(c, t)->data = c->memory[next_below(x, T_COUNT)] + MIDDLE; break;
-    default: view(c, t)->strides[next_below(x, 4)] = next_below(x, 33) - 16; break;
+    case 1: view(c, t)->data = c->memory[t] + MIDDLE + next_below(in, 16); break;
+    case 2: view(c, t)->data = c->memory[next_below(in, T_COUNT)] + MIDDLE; break;
+    default: view(c, t)->strides[next_below(in, 4)] = next_below(in, 33) - 16; break;
     }
 }
 
-/* Of an older header: it ends between two fields, none of which is a half of a pointer. */
-static uint32_t some_struct_size(struct bytes *x)
+/* As of an older header: a multiple of 8, so that it does not cut a pointer in half. */
+static uint32_t some_struct_size(struct bytes *in)
 {
-    return (uint32_t)(8 * (next_word(x) % (sizeof(ag_args) / 8 + 1)));
+    return (uint32_t)(8 * (next_word(in) % (sizeof(ag_args) / 8 + 1)));
 }
 
-static void change_number(struct call *c, struct bytes *x)
+static void change_number(struct call *c, struct bytes *in)
 {
-    switch (next_below(x, 7)) {
-    case 0: c->args.q_offset = some_length(x); break;
-    case 1: c->args.k_offset = some_length(x); break;
-    case 2: c->args.batch_offset = some_length(x); break;
-    case 3: c->args.seed = next_word(x); break;
-    case 4: c->args.accumulate = (uint32_t)next_word(x); break;
-    case 5: c->args.struct_size = some_struct_size(x); break;
-    default: c->workspace_bytes -= c->workspace_bytes > 0 && next_bit(x); break;
+    switch (next_below(in, 7)) {
+    case 0: c->args.q_offset = some_length(in); break;
+    case 1: c->args.k_offset = some_length(in); break;
+    case 2: c->args.batch_offset = some_length(in); break;
+    case 3: c->args.seed = next_word(in); break;
+    case 4: c->args.accumulate = (uint32_t)next_word(in); break;
+    case 5: c->args.struct_size = some_struct_size(in); break;
+    default: c->workspace_bytes -= c->workspace_bytes > 0 && next_bit(in); break;
     }
 }
 
-static void change(struct call *c, struct bytes *x)
+static void change(struct call *c, struct bytes *in)
 {
-    switch (next_below(x, 4)) {
-    case 0: change_lengths(c, x); break;
-    case 1: change_number(c, x); break;
-    default: change_view(c, x); break;
+    switch (next_below(in, 4)) {
+    case 0: change_lengths(c, in); break;
+    case 1: change_number(c, in); break;
+    default: change_view(c, in); break;
     }
 }
 
@@ -135,12 +135,12 @@ static ag_status run(struct call *c, void *workspace)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static struct call c;
-    struct bytes x = {data, size};
-    start_right(&c, &x);
-    for (int n = 0; n < MAX_CHANGES && x.left > 0; n++)
-        change(&c, &x);
+    struct bytes in = {data, size};
+    start_valid(&c, &in);
+    for (int n = 0; n < MAX_CHANGES && in.left > 0; n++)
+        change(&c, &in);
     memcpy(c.before, c.memory, sizeof c.memory);
-    /* Of the exact size, so that AddressSanitizer sees a byte too many. */
+    /* Of the exact size, so that AddressSanitizer detects an access beyond it. */
     void *workspace = malloc(c.workspace_bytes + (c.workspace_bytes == 0));
     FUZZ_REQUIRE(workspace != NULL);
     if (run(&c, workspace) != AG_OK) {

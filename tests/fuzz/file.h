@@ -1,5 +1,5 @@
-/* What must hold of a file that a reader accepted: every array has a shape, an aligned address and bytes that
- * can be read; every name finds its array. */
+/* What must hold of a file that a reader accepted: every array has a shape, an aligned address and readable
+ * bytes; ag_io_find finds every array by its name. */
 #ifndef AG_FUZZ_FILE_H
 #define AG_FUZZ_FILE_H
 

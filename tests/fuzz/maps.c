@@ -1,5 +1,5 @@
 /* Fuzzes plan creation and the four maps. The bytes choose a problem, mostly a sensible one with sizes up to
- * 5, sometimes with a field of any 64 bits. If a plan is made and its sizes are small, all four maps run:
+ * 6, sometimes with a field of any 64 bits. If a plan is made and its sizes are small, all four maps run:
  * they must neither fail nor touch memory that is not theirs. If a plan is refused, there must be a message. */
 #include <attngrad.h>
 #include "check/arrays.h"
@@ -20,65 +20,65 @@ static void release(void *ctx, void *memory)
     free(memory);
 }
 
-static void choose_sizes(struct bytes *x, ag_problem *p)
+static void choose_sizes(struct bytes *in, ag_problem *p)
 {
     static const ag_dtype dtypes[] = {AG_F64, AG_F32, AG_F16, AG_BF16};
-    p->dtype = dtypes[next_below(x, 4)];
-    p->batch = next_below(x, 4);
-    p->kv_heads = 1 + next_below(x, 2);
-    p->heads = p->kv_heads * (1 + next_below(x, 3));
-    p->q_len = next_below(x, 6);
-    p->kv_len = next_below(x, 6);
-    p->dim_qk = 1 + next_below(x, 4);
-    p->dim_v = next_below(x, 4);
-    if (next_bit(x) && p->dtype != AG_F64)
+    p->dtype = dtypes[next_below(in, 4)];
+    p->batch = next_below(in, 4);
+    p->kv_heads = 1 + next_below(in, 2);
+    p->heads = p->kv_heads * (1 + next_below(in, 3));
+    p->q_len = next_below(in, 6);
+    p->kv_len = next_below(in, 6);
+    p->dim_qk = 1 + next_below(in, 4);
+    p->dim_v = next_below(in, 4);
+    if (next_bit(in) && p->dtype != AG_F64)
         p->out_dtype = p->grad_dtype = p->aux_dtype = AG_F32;
 }
 
-static int64_t full_or_one(struct bytes *x, int64_t full)
+static int64_t full_or_one(struct bytes *in, int64_t full)
 {
-    return next_bit(x) ? 1 : full;
+    return next_bit(in) ? 1 : full;
 }
 
-static void choose_broadcast(struct bytes *x, const ag_problem *p, int64_t size[4])
+static void choose_broadcast(struct bytes *in, const ag_problem *p, int64_t size[4])
 {
-    size[0] = full_or_one(x, p->batch);
-    size[1] = full_or_one(x, p->heads);
-    size[2] = full_or_one(x, p->q_len);
-    size[3] = full_or_one(x, p->kv_len);
+    size[0] = full_or_one(in, p->batch);
+    size[1] = full_or_one(in, p->heads);
+    size[2] = full_or_one(in, p->q_len);
+    size[3] = full_or_one(in, p->kv_len);
 }
 
-static void choose_features(struct bytes *x, ag_problem *p)
+static void choose_features(struct bytes *in, ag_problem *p)
 {
     static const double values[] = {0, 1, 0.5, 30, 1e-3, 1e300};
-    p->flags = (uint32_t)(next_byte(x) | next_byte(x) << 8) & (AG_PACKED * 2 - 1);
-    p->align = (ag_align)next_below(x, 2);
-    p->scale = values[next_below(x, 6)];
-    p->softcap = values[next_below(x, 6)];
-    p->dropout = next_bit(x) ? 0.25 : 0;
-    p->window_left = next_below(x, 5) - 1;
-    p->window_right = next_below(x, 5) - 1;
-    choose_broadcast(x, p, p->bias_size);
-    choose_broadcast(x, p, p->mask_size);
-    p->table_radius = next_below(x, 4);
-    p->table_buckets = next_below(x, 4);
-    p->table_heads = next_bit(x);
-    p->q_total = p->batch * p->q_len + next_below(x, 3);
-    p->kv_total = p->batch * p->kv_len + next_below(x, 3);
-    p->head_offset = next_below(x, 2);
+    p->flags = (uint32_t)(next_byte(in) | next_byte(in) << 8) & (AG_PACKED * 2 - 1);
+    p->align = (ag_align)next_below(in, 2);
+    p->scale = values[next_below(in, 6)];
+    p->softcap = values[next_below(in, 6)];
+    p->dropout = next_bit(in) ? 0.25 : 0;
+    p->window_left = next_below(in, 5) - 1;
+    p->window_right = next_below(in, 5) - 1;
+    choose_broadcast(in, p, p->bias_size);
+    choose_broadcast(in, p, p->mask_size);
+    p->table_radius = next_below(in, 4);
+    p->table_buckets = next_below(in, 4);
+    p->table_heads = next_bit(in);
+    p->q_total = p->batch * p->q_len + next_below(in, 3);
+    p->kv_total = p->batch * p->kv_len + next_below(in, 3);
+    p->head_offset = next_below(in, 2);
 }
 
-/* Writes any 64 bits over any field but the pointers and struct_size, which the caller vouches for. */
-static void spoil(struct bytes *x, ag_problem *p)
+/* Writes any 64 bits over any field but the pointers and struct_size, which the caller must set correctly. */
+static void overwrite_field(struct bytes *in, ag_problem *p)
 {
     size_t from = offsetof(ag_problem, flags);
     size_t fields = (offsetof(ag_problem, buckets) - from) / sizeof(uint32_t) - 1;
-    size_t at = from + sizeof(uint32_t) * (size_t)next_below(x, (int64_t)fields);
-    uint64_t word = next_word(x);
+    size_t at = from + sizeof(uint32_t) * (size_t)next_below(in, (int64_t)fields);
+    uint64_t word = next_word(in);
     memcpy((char *)p + at, &word, sizeof word);
 }
 
-/* Whether arrays of this problem can be made: a spoilt one may be legal and huge, or wrong. */
+/* Can arrays of this problem be made? After overwrite_field it may be valid and huge, or invalid. */
 static int is_small(const ag_problem *p)
 {
     const int64_t sizes[] = {p->batch,        p->heads,         p->kv_heads, p->q_len,   p->kv_len,
@@ -104,16 +104,16 @@ static void check_plan(const ag_problem *p, const ag_options *options)
     ag_plan_destroy(plan);
 }
 
-static void run_maps(const ag_problem *p, const ag_options *options, struct bytes *x)
+static void run_maps(const ag_problem *p, const ag_options *options, struct bytes *in)
 {
     struct arrays arrays;
-    if (agc_arrays_create(&arrays, p, options, next_byte(x)) != AG_OK)
+    if (agc_arrays_create(&arrays, p, options, next_byte(in)) != AG_OK)
         return;
-    if (!(p->flags & AG_PACKED) && next_bit(x))
+    if (!(p->flags & AG_PACKED) && next_bit(in))
         agc_arrays_random_lengths(&arrays);
     if (p->align != AG_ALIGN_BOTTOM_RIGHT) {
-        arrays.args.q_offset = next_below(x, 9) - 4;
-        arrays.args.k_offset = next_below(x, 9) - 4;
+        arrays.args.q_offset = next_below(in, 9) - 4;
+        arrays.args.k_offset = next_below(in, 9) - 4;
     }
     FUZZ_REQUIRE(agc_arrays_run_all(&arrays) == AG_OK);
     agc_arrays_destroy(&arrays);
@@ -121,19 +121,19 @@ static void run_maps(const ag_problem *p, const ag_options *options, struct byte
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    struct bytes x = {data, size};
+    struct bytes in = {data, size};
     ag_problem p = AG_PROBLEM_INIT;
     ag_options options = AG_OPTIONS_INIT;
     options.threads = 1;
     options.alloc = small_alloc;
     options.release = release;
-    options.flags = next_bit(&x) ? AG_ROUND_INTERMEDIATES : 0;
-    choose_sizes(&x, &p);
-    choose_features(&x, &p);
-    if (next_below(&x, 4) == 3)
-        spoil(&x, &p);
+    options.flags = next_bit(&in) ? AG_ROUND_INTERMEDIATES : 0;
+    choose_sizes(&in, &p);
+    choose_features(&in, &p);
+    if (next_below(&in, 4) == 3)
+        overwrite_field(&in, &p);
     if (is_small(&p))
-        run_maps(&p, &options, &x);
+        run_maps(&p, &options, &in);
     else
         check_plan(&p, &options);
     return 0;

@@ -1,4 +1,4 @@
-/* Fuzzes the reader of .npy: any bytes are refused with a message, or are one array that ends the file. */
+/* Fuzzes the .npy reader: any input is either refused with a message or read as one array that fits in the file. */
 #include "file.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -10,7 +10,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     }
     FUZZ_REQUIRE(ag_io_arrays(file, &array) == 1);
-    FUZZ_REQUIRE(fuzz_read_file(file) <= (int64_t)size - 10);
+    FUZZ_REQUIRE(fuzz_read_file(file) <= (int64_t)size - 10); /* magic, version, length of the header */
     ag_io_close(file);
     return 0;
 }

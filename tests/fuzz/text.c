@@ -6,7 +6,7 @@
 
 #include "target.h"
 
-/* Padding bytes are the same in all, so the whole struct can be compared. */
+/* All padding bytes are zero, so that whole structs can be compared. */
 static ag_problem blank(void)
 {
     static const ag_problem init = AG_PROBLEM_INIT;
@@ -16,7 +16,7 @@ static ag_problem blank(void)
     return p;
 }
 
-/* What the plan puts for a field left at its default; the text may name it. */
+/* Fills in what a plan fills in for fields that are left at their defaults; the text may name these values. */
 static void fill_defaults(ag_problem *p)
 {
     const int64_t unbounded = INT64_C(1) << 62; /* windows beyond it mean -1 */
@@ -43,9 +43,9 @@ static void check_refused(const ag_problem *p)
 
 static void check_round_trip(ag_problem *p)
 {
-    char text[1024], again[1024];
+    char text[1024], reformatted[1024];
     size_t length = 0, length_again = 0;
-    ag_problem twin = blank();
+    ag_problem reparsed = blank();
     if (ag_problem_format(p, NULL, 0, &length) != AG_OK) {
         check_refused(p);
         return;
@@ -54,12 +54,12 @@ static void check_round_trip(ag_problem *p)
     FUZZ_REQUIRE(ag_problem_format(p, text, length, NULL) == AG_INVALID_ARGUMENT);
     FUZZ_REQUIRE(ag_problem_format(p, text, length + 1, NULL) == AG_OK);
     FUZZ_REQUIRE(strlen(text) == length);
-    FUZZ_REQUIRE(ag_problem_parse(text, &twin) == AG_OK);
-    FUZZ_REQUIRE(ag_problem_format(&twin, again, sizeof again, &length_again) == AG_OK);
-    FUZZ_REQUIRE(length_again == length && strcmp(text, again) == 0);
+    FUZZ_REQUIRE(ag_problem_parse(text, &reparsed) == AG_OK);
+    FUZZ_REQUIRE(ag_problem_format(&reparsed, reformatted, sizeof reformatted, &length_again) == AG_OK);
+    FUZZ_REQUIRE(length_again == length && strcmp(text, reformatted) == 0);
     fill_defaults(p);
-    fill_defaults(&twin);
-    FUZZ_REQUIRE(memcmp(p, &twin, sizeof twin) == 0);
+    fill_defaults(&reparsed);
+    FUZZ_REQUIRE(memcmp(p, &reparsed, sizeof reparsed) == 0);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

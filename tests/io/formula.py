@@ -15,7 +15,7 @@ random = np.random.default_rng(2)
 passed = failed = 0
 STEP = 1e-30
 VARIABLES = ["q", "k", "v", "bias", "table", "sink"]
-TOLERANCE = {"f8": 1e-12, "f4": 2e-5, "f2": 8e-3, "bf16": 6e-2}  # of the largest number of an array
+TOLERANCE = {"f8": 1e-12, "f4": 2e-5, "f2": 8e-3, "bf16": 6e-2}  # relative to the largest element of an array
 
 
 def check(holds, what):
@@ -74,15 +74,15 @@ def geometry(o, n_q, n_k):
     return p, g, seen
 
 
-def part(array, b, h, n_q, n_k):
-    """Head (b, h) of a bias or mask whose axes may be 1 or left out."""
+def head_slice(array, b, h, n_q, n_k):
+    """Head (b, h) of a bias or mask whose axes may be 1 or missing."""
     array = array.reshape((1,) * (4 - array.ndim) + array.shape)
     full = array[b % array.shape[0], h % array.shape[1]]
     return np.broadcast_to(full, (max(n_q, full.shape[0]), max(n_k, full.shape[1])))[:n_q, :n_k]
 
 
-def add_part(total, value, b, h):
-    """The transpose of part: sums over axes of size 1. total has four axes."""
+def add_to_head(total, value, b, h):
+    """The transpose of head_slice: sums over axes of size 1. total has four axes."""
     target = total[b % total.shape[0], h % total.shape[1]]
     value = value.sum(0, keepdims=True) if target.shape[0] == 1 else value
     value = value.sum(1, keepdims=True) if target.shape[1] == 1 else value
@@ -90,7 +90,7 @@ def add_part(total, value, b, h):
 
 
 def head(x, o, b, h, n_q, n_k, Q, K, V, dO, dL):
-    """One head: O, L, and the gradients (dQ, dK, dV, dS, ds)."""
+    """One head: O, L, dQ, dK, dV, dS, the columns of the table, and the gradient of the sink."""
     p, g, seen = geometry(o, n_q, n_k)
     scale, cap = o.get("scale", 1 / np.sqrt(Q.shape[1])), o.get("softcap", 0)
     Z = scale * Q @ K.T
@@ -98,30 +98,30 @@ def head(x, o, b, h, n_q, n_k, Q, K, V, dO, dL):
     phi1 = 1 - np.tanh(Z / cap) ** 2 if cap else np.ones_like(Z)
     S = S - alibi(o, x["q"].shape[o["head_axis"]])[h] * abs(p[:, None] - g[None])
     if "bias" in x:
-        B = part(x["bias"], b, h, n_q, n_k)
+        B = head_slice(x["bias"], b, h, n_q, n_k)
         seen = seen & (B.real != -np.inf)
         S = S + np.where(seen, B, 0)
     if "mask" in x:
-        seen = seen & (part(x["mask"], b, h, n_q, n_k) != 0)
+        seen = seen & (head_slice(x["mask"], b, h, n_q, n_k) != 0)
     columns = bucket(x, o, p, g)
     if "table" in x:
         T = x["table"].reshape(-1, x["table"].shape[-1])
         S = S + T[h % len(T)][columns]
     s = x["sink"][h] if "sink" in x else None
-    some = seen.any(1) | (s is not None)
+    sees_any = seen.any(1) | (s is not None)
     m = np.max(np.where(seen, S.real, -np.inf), axis=1, initial=-np.inf if s is None else s.real)
-    m = np.where(some, m, 0)
+    m = np.where(sees_any, m, 0)
     E = np.where(seen, np.exp(np.where(seen, S, 0) - m[:, None]), 0)
     sink = np.exp(s - m) if s is not None else np.zeros(n_q)
-    total = np.where(some, E.sum(1) + sink, 1)
+    total = np.where(sees_any, E.sum(1) + sink, 1)
     P, Ps = E / total[:, None], sink / total
     M = dropout(o, p, g, h, b)
     O = (P * M) @ V
-    L = np.where(some, m + np.log(total), -np.inf)
+    L = np.where(sees_any, m + np.log(total), -np.inf)
     D = (dO * O).sum(1) - dL
     dS = P * ((dO @ V.T) * M - D[:, None])
     dZ = dS * phi1
-    return O, L, scale * dZ @ K, scale * dZ.T @ Q, (P * M).T @ dO, dS, columns, -(Ps * np.where(some, D, 0)).sum()
+    return O, L, scale * dZ @ K, scale * dZ.T @ Q, (P * M).T @ dO, dS, columns, -(Ps * np.where(sees_any, D, 0)).sum()
 
 
 def bucket(x, o, p, g):
@@ -133,7 +133,7 @@ def bucket(x, o, p, g):
 
 
 def sequences(x, o):
-    """(b, n_q, n_k, rows of q, rows of k): where each sequence stands in the arrays."""
+    """(b, n_q, n_k, rows of q, rows of k) of each sequence."""
     if "q_packed" in o:
         cq, ck = o["q_packed"], o["k_packed"]
         for b in range(len(cq) - 1):
@@ -156,7 +156,8 @@ def widen(array, o, ndim):
 
 
 def attention(x, o):
-    """x: arrays by name, among them do and dlse. Returns o, lse and the gradients by name, shaped as in files."""
+    """x: arrays by name, among them do and dlse; o: options by name. Returns o, lse and the gradients by name, shaped
+    as in files."""
     kind = np.result_type(*x.values(), np.float64)
     q, k, v, dO = (widen(x[n], o, 4) for n in ["q", "k", "v", "do"])
     dL = widen(x["dlse"], o, 3)
@@ -182,7 +183,7 @@ def attention(x, o):
             take(r["dk"], o, j, hk)[:] += results[3]
             take(r["dv"], o, j, hk)[:] += results[4]
             if "bias" in x:
-                add_part(r["dbias"], results[5], b, h)
+                add_to_head(r["dbias"], results[5], b, h)
             if "table" in x:
                 np.add.at(r["dtable"][h % len(r["dtable"])], results[6], results[5])
             if "sink" in x:
@@ -214,7 +215,7 @@ def rounded(array, dtype):
 
 
 def save(name, array, dtype):
-    """Writes one input; returns what the command line calls it."""
+    """Writes one input; returns its name for the command line."""
     path = os.path.join(folder, "in", name)
     if dtype != "bf16":
         np.save(path + ".npy", np.asfortranarray(array.astype(dtype)))
@@ -227,7 +228,7 @@ def save(name, array, dtype):
 
 
 def words(o):
-    """The options that are no arrays of the maps."""
+    """The arguments for the options that are not tensors of the maps."""
     for name, value in o.items():
         option = "--" + OPTION.get(name, name).replace("_", "-")
         if name in LISTS:

@@ -50,7 +50,7 @@ bad_file() {
     check "attngrad $* writes nothing" [ ! -e results ]
 }
 
-# ---- Right ----
+# ---- What works ----
 npy in/q.npy '<f8' '(2, 4, 3, 5)' 960
 npy in/k.npy '<f8' '(2, 2, 6, 5)' 960
 npy in/v.npy '<f8' '(2, 2, 6, 7)' 1344
@@ -97,7 +97,7 @@ features="--bias in/bias.npy --mask in/mask.npy --bias-table in/table.npy --sink
     check "results were replaced without litter" results forward o lse
 }
 
-# bf16: zero bits are zero.
+# bf16: bytes of zero are the number 0.
 safetensors in/x.safetensors "{$(tensor q BF16 '[3,2]' '[0,12]'),$(tensor do BF16 '[3,2]' '[12,24]')}" 24
 x=in/x.safetensors
 works grad --q $x:q --k $x:q --v $x:q --do $x:do --out bf16
@@ -162,10 +162,10 @@ rm -rf results
     refused_with "--buckets needs --bias-table" forward $qkv --buckets in/buckets.npy --out results
     refused_with "neither FILE.npy nor" forward --q in/q.npz --k in/k.npy --v in/v.npy --out results
     refused_with "name the tensor" forward --q in/x.safetensors --k in/k.npy --v in/v.npy --out results
-    refused_with "is not bottom-right" forward $qkv --causal=left --out results
+    refused_with "is neither top-left nor bottom-right" forward $qkv --causal=left --out results
     refused_with "two values" forward $qkv --window 3 --out results
-    refused_with "is not a whole number" forward $qkv --window 3,x --out results
-    refused_with "is not from -1" forward $qkv --window -2,0 --out results
+    refused_with "is not an integer" forward $qkv --window 3,x --out results
+    refused_with "is not between -1" forward $qkv --window -2,0 --out results
     refused_with "two values" forward $qkv --dropout 0.5 --out results
     refused_with "not a finite number" forward $qkv --scale nan --out results
     refused_with "not a finite number" forward $qkv --softcap 1x --out results
@@ -321,7 +321,7 @@ fi
 
 # ---- Signals ----
 
-# stop SIGNAL SECONDS: ends the command by a signal so long after its start; what is left must be whole
+# stop SIGNAL SECONDS: sends the signal so long after the start of the command; no file may be incomplete
 stop() {
     rm -rf stopped && mkdir stopped && cp old stopped/o.npy
     # shellcheck disable=SC2086

@@ -16,7 +16,7 @@ static inline void folder_make(void)
     test_need(mkdtemp(folder) != NULL, "no folder for temporary files");
 }
 
-/* Returns FOLDER/NAME, which is valid for the next three calls. */
+/* Returns FOLDER/NAME, which stays valid during the next three calls. */
 static inline const char *folder_path(const char *name)
 {
     static char paths[4][512];

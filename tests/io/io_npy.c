@@ -4,10 +4,10 @@
 
 #include <attngrad_io.h>
 
-enum { ROOM = 1024 };
+enum { CAPACITY = 1024 };
 
 struct bytes {
-    unsigned char data[ROOM];
+    unsigned char data[CAPACITY];
     size_t size;
 };
 
@@ -61,7 +61,7 @@ static void check_ramp(const char *header, int major, const void *data, const fl
 
 static void check_orders(void)
 {
-    static const float across[6] = {0, 2, 4, 1, 3, 5}; /* element (i, j) of the ramp is i + 2 j */
+    static const float transposed[6] = {0, 2, 4, 1, 3, 5}; /* element (i, j) of the ramp is i + 2 j */
     unsigned char plain[sizeof ramp], swapped[sizeof ramp];
     memcpy(plain, ramp, sizeof ramp);
     for (size_t n = 0; n < sizeof ramp; n++) {
@@ -69,9 +69,11 @@ static void check_orders(void)
     }
     for (int major = 1; major <= 3; major++) {
         check_ramp("{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }\n", major, ramp, ramp);
-        check_ramp("{'descr': '<f4', 'fortran_order': True, 'shape': (2, 3), }   \n", major, ramp, across);
+        check_ramp("{'descr': '<f4', 'fortran_order': True, 'shape': (2, 3), }   \n", major, ramp,
+                   transposed);
         check_ramp("{'descr': '>f4', 'fortran_order': False, 'shape': (2, 3), }\n", major, swapped, ramp);
-        check_ramp("{'descr': '>f4', 'fortran_order': True, 'shape': (2, 3), }\n", major, swapped, across);
+        check_ramp("{'descr': '>f4', 'fortran_order': True, 'shape': (2, 3), }\n", major, swapped,
+                   transposed);
     }
     check_ramp("{\"shape\":(2L,3L),\"descr\":\"=f4\",\"fortran_order\":False}", 1, ramp, ramp);
     check_ramp(" { 'fortran_order' :False ,'shape' : ( 2 , 3 , ) , 'descr':'<f4' } ", 2, ramp, ramp);
@@ -120,7 +122,7 @@ static void check_shape(const char *shape, int ndim, int64_t elements)
 
 static const struct {
     const char *header;
-    const char *says;
+    const char *says; /* a part of the message */
 } bad_headers[] = {
     {HEADER("'<f4'", "False", "(2, 3)") "x", "something follows"},
     {HEADER("'<f4'", "False", "(2, 4)"), "cut short: 24 bytes of data, the shape needs 32"},
@@ -171,7 +173,7 @@ static void check_refused(const unsigned char *data, size_t size, const char *sa
     free(copy);
 }
 
-static void check_frames(void)
+static void check_truncated_and_bad_prefix(void)
 {
     struct bytes good = make(1, HEADER("'<f4'", "False", "(2, 3)"), ramp, sizeof ramp);
     struct bytes b = good;
@@ -223,7 +225,7 @@ int main(void)
         struct bytes b = make(1, bad_headers[n].header, ramp, sizeof ramp);
         check_refused(b.data, b.size, bad_headers[n].says);
     }
-    check_frames();
+    check_truncated_and_bad_prefix();
     check_arguments();
     return test_summary();
 }

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Against NumPy and the safetensors package: io_python.sh VENV ATTNGRAD COPY
-# VENV is a virtual environment, made here if it is missing, with the packages numpy and safetensors of
-# pip's usual index. If they cannot be installed, the test is skipped with exit code 77, or fails if the
+# Compares the library and the command with NumPy and the safetensors package: io_python.sh VENV ATTNGRAD COPY
+# VENV is a virtual environment with the packages numpy and safetensors. If it is missing, it is created here, from
+# pip's default index. If that fails, the test is skipped with exit code 77, or fails if the
 # variable CI is set.
 set -u
 venv=$1 attngrad=$2 copy=$3
@@ -19,7 +19,7 @@ make_venv() {
 }
 
 if ! has_packages && ! { make_venv >"$work/log" 2>&1 && has_packages; }; then
-    echo "not checked: files of Python, as numpy and safetensors cannot be installed here:"
+    echo "not checked: the comparison with Python, as numpy and safetensors cannot be installed here:"
     tail -n 3 "$work/log"
     [ -z "${CI:-}" ] && exit 77
     exit 1

@@ -4,10 +4,10 @@
 
 #include <attngrad_io.h>
 
-enum { ROOM = 2048 };
+enum { CAPACITY = 2048 };
 
 struct bytes {
-    unsigned char data[ROOM];
+    unsigned char data[CAPACITY];
     size_t size;
 };
 
@@ -44,7 +44,8 @@ static void check_tensor(const ag_io_file *file, const char *name, ag_io_dtype d
     }
 }
 
-static void check_many(size_t spaces)
+/* spaces: appended to the header, to try every alignment of the data. */
+static void check_every_dtype(size_t spaces)
 {
     char header[1024];
     snprintf(header, sizeof header,
@@ -97,7 +98,7 @@ static void check_empty(const char *header)
     }
 }
 
-/* Tensors of dtypes that are not known stand in nobody's way: only who asks for one is told. */
+/* Tensors of unknown dtypes do not make a file invalid: only ag_io_find of such a tensor fails. */
 static void check_unknown(void)
 {
     struct bytes b = make("{\"f8\": {\"dtype\": \"F8_E4M3\", \"shape\": [4], \"data_offsets\": [0, 4]},"
@@ -132,7 +133,7 @@ static void check_unknown(void)
 
 static const struct {
     const char *header;
-    const char *says;
+    const char *says; /* a part of the message */
 } bad_headers[] = {
     {ONE("\"F32\"", "[2, 3]", "[0, 28]"), "not within the file's 24"},
     {ONE("\"F32\"", "[2, 3]", "[4, 28]"), "not within the file's 24"},
@@ -194,7 +195,7 @@ static void check_refused(const unsigned char *data, size_t size, const char *sa
     free(copy);
 }
 
-static void check_frames(void)
+static void check_truncated_and_bad_lengths(void)
 {
     const char *header = ONE("\"F32\"", "[2, 3]", "[0, 24]");
     struct bytes good = make(header, 24), b = good;
@@ -215,7 +216,7 @@ static void check_frames(void)
 int main(void)
 {
     for (size_t spaces = 0; spaces < 8; spaces++) {
-        check_many(spaces);
+        check_every_dtype(spaces);
     }
     check_unknown();
     check_empty("{}");
@@ -224,6 +225,6 @@ int main(void)
         struct bytes b = make(bad_headers[n].header, 24);
         check_refused(b.data, b.size, bad_headers[n].says);
     }
-    check_frames();
+    check_truncated_and_bad_lengths();
     return test_summary();
 }

@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
-enum { LARGE = 3 << 20 }; /* bytes: several steps of a writer */
+enum { LARGE = 3 << 20 }; /* bytes; a writer writes them in several chunks */
 
 static const double numbers[6] = {0.5, -1.0, 2.0, 1e300, -0.0, 3.25};
 static unsigned char large[LARGE];
@@ -109,7 +109,7 @@ static int mode_of(const char *path)
     return stat(path, &about) == 0 ? (int)(about.st_mode & 07777) : -1;
 }
 
-/* A file that is replaced keeps its mode, whatever the umask; a new one follows that. */
+/* A file that is replaced keeps its mode, whatever the umask; that of a new one follows the umask. */
 static void check_mode(uint32_t flags)
 {
     static const mode_t modes[] = {0600, 0640, 0644, 0400, 0666};
@@ -135,7 +135,8 @@ static void check_mode(uint32_t flags)
 
 /* ---- Stopped ---- */
 
-/* Old contents under a.npy, b.npy and c.safetensors; true if they are what the folder holds. */
+/* Empties the folder and writes a.npy and c.safetensors; check_old checks that it still holds these two, and no other
+ * file. */
 static void write_old(void)
 {
     ag_io_array old = array_of("x", AG_IO_F64, 2, 3, numbers);
@@ -162,7 +163,7 @@ static void check_old(const char *what)
     }
 }
 
-/* Writes three files as one; stops where the writer says so. */
+/* Replaces a.npy and c.safetensors and adds b.npy, with one writer. */
 static ag_io_status write_new(uint32_t flags, int (*cancelled)(void *ctx), void *ctx)
 {
     ag_io_writer *writer;
@@ -190,7 +191,7 @@ static int countdown(void *ctx)
     return --*(int *)ctx < 0;
 }
 
-/* Cancelled at the first, second, ... question until it is never asked that often. */
+/* Cancels at the first, second, ... call of `cancelled`, until the writer is done before that call. */
 static void check_cancel(uint32_t flags)
 {
     int stops = 0;
@@ -204,11 +205,11 @@ static void check_cancel(uint32_t flags)
         io_refused(status, AG_IO_CANCELLED, "cancelled");
         check_old("cancelled");
     }
-    CHECK(stops > 12, "a writer of 9 MiB was asked %d times only", stops);
+    CHECK(stops > 12, "a writer of 9 MiB asked %d times only", stops);
     CHECK_INT(folder_files(0), 3);
 }
 
-/* What was written is not in place before commit, and gone where commit never comes. */
+/* What was written is not in place before commit, and is removed if commit is never called. */
 static void check_destroy(uint32_t flags)
 {
     ag_io_writer *writer;
@@ -218,13 +219,13 @@ static void check_destroy(uint32_t flags)
     io_ok(ag_io_writer_create(&writer, &options), "create");
     io_ok(ag_npy_write(writer, folder_path("a.npy"), &wide), "write");
     io_refused(ag_npy_write(writer, folder_path("a.npy"), &wide), AG_IO_INVALID_ARGUMENT, "written twice");
-    /* A named temporary file is seen; the other kind is not, where the file system has it. */
+    /* A named temporary file is visible; an unnamed one, if the file system has these, is not. */
     CHECK(folder_files(0) == 3 || (flags == 0 && folder_files(0) == 2), "%d files", folder_files(0));
     ag_io_writer_destroy(writer);
     check_old("destroyed");
 }
 
-/* A limit of the file's size stands for a full disk: the writer's third file is too large. */
+/* A limit of the file size stands for a full disk: the writer's first file is too large. */
 static void check_full(uint32_t flags)
 {
     struct rlimit old_limit, limit;
@@ -239,8 +240,8 @@ static void check_full(uint32_t flags)
     check_old("full");
 }
 
-/* Killed at some moment, again and again: there is a whole file each time, old or new, and no other behind
- * the next writing. */
+/* Killed at a random moment, again and again: each time the files are complete, old or new, and after the next write no
+ * temporary file is left. */
 static void check_killed(uint32_t flags)
 {
     uint32_t random = 1;
@@ -273,8 +274,8 @@ static void check_killed(uint32_t flags)
     }
 }
 
-/* What a killed process left goes with the next writing; what a living one has locked, or only looks alike,
- * stays. */
+/* The next write removes the temporary files of a killed process, but neither those that a living one has locked nor
+ * files with a similar name. */
 static void check_stale(void)
 {
     static const char *const names[] = {".attngrad-1-0.tmp", ".attngrad-99999999-12.tmp",
@@ -289,10 +290,10 @@ static void check_stale(void)
     mkdir(folder_path(".attngrad-2-2.tmp"), 0777);
     const bool locks = flock(fds[2], LOCK_EX) == 0;
     ag_io_array array = array_of("x", AG_IO_F64, 2, 3, numbers);
-    io_ok(ag_npy_write(NULL, folder_path("a.npy"), &array), "beside stale files");
+    io_ok(ag_npy_write(NULL, folder_path("a.npy"), &array), "next to stale files");
     for (int n = 0; n < 6; n++) {
-        const bool there = access(folder_path(names[n]), F_OK) == 0;
-        CHECK(!locks || there == (n >= 2), "%s is %s", names[n], there ? "there still" : "gone");
+        const bool exists = access(folder_path(names[n]), F_OK) == 0;
+        CHECK(!locks || exists == (n >= 2), "%s is %s", names[n], exists ? "still there" : "gone");
         close(fds[n]);
         unlink(folder_path(names[n]));
     }
@@ -300,7 +301,7 @@ static void check_stale(void)
     check_old("stale");
 }
 
-/* The number of events of the folder, since the last call, in which a file has a temporary one's name. */
+/* The number of inotify events since the last call that name a temporary file. */
 static int temporary_names(int watch)
 {
     _Alignas(struct inotify_event) char events[4096];
@@ -316,7 +317,7 @@ static int temporary_names(int watch)
     return count;
 }
 
-/* A file that is new never has another name than its own; one that replaces another has one for a moment. */
+/* A new file never has a temporary name; one that replaces another has one for a moment. */
 static void check_new_names(void)
 {
     ag_io_array array = array_of("x", AG_IO_F64, 2, 3, numbers);
@@ -335,7 +336,7 @@ static void check_new_names(void)
     close(watch);
 }
 
-/* The second of three files cannot be put in place: the message names the first, and all are whole. */
+/* The second of three files cannot be put in place: the message names the first, and the third is unchanged. */
 static void check_partial(void)
 {
     ag_io_writer *writer;
@@ -361,7 +362,7 @@ static void check_partial(void)
     rmdir(folder_path("d"));
 }
 
-/* A place that is lost to a folder before anything is in place leaves everything as it was. */
+/* If a folder takes the name of a file before commit, commit changes nothing. */
 static void check_blocked(uint32_t flags)
 {
     ag_io_writer *writer;
@@ -393,7 +394,7 @@ static void check_bytes(void)
     CHECK(access(folder_path("t"), R_OK) == 0, "a file without bytes is missing");
 }
 
-/* Read again and again while it is replaced: there is a whole file at every moment. */
+/* Read again and again while it is replaced: at every moment there is a complete file. */
 static void check_readers(void)
 {
     ag_io_array array = array_of("x", AG_IO_F64, 2, 3, numbers);
@@ -469,7 +470,8 @@ static void check_arguments(void)
     check_old("arguments");
 }
 
-/* An older caller's options are shorter, a newer one's longer with zeros. */
+/* The options of a caller built against an older header are shorter; those of a newer one are longer, and what this
+ * library does not know must be zero. */
 static void check_options(void)
 {
     ag_io_writer *writer;

@@ -1,8 +1,8 @@
 #!/bin/sh
 # No warnings under the other compiler: compilers.sh ROOT WORK ID
-# ID is CMake's name of the compiler of this build, which took every warning as an error itself. The whole
-# project (library, command, tests, fuzz targets) is built once more by gcc or clang, whichever ID is not. By clang
-# without optimisation: its warnings come before that.
+# ID is CMake's name of the compiler of this build, which treats warnings as errors already. The whole project
+# (library, command, tests, fuzz targets) is built once more by the other one of gcc and clang; by clang without
+# optimisation, as its warnings do not depend on it.
 set -eu
 root=$1 work=$2 id=$3
 passed=0

@@ -26,7 +26,7 @@ static void near(double got, double wanted, const char *what)
         printf("%s is %.17g instead of %.17g\n", what, got, wanted);
 }
 
-/* One query, two keys of equal score, values 3 and 5: P = (1/2, 1/2), O = 4, L = log 2. With dO = 1:
+/* One query, two keys of equal score, values 3 and 5: P = (1/2, 1/2), O = 4, L = 1 + log 2. With dO = 1:
  * dV = P, dS = P o (dP - D) = (-1/2, 1/2). With tK = (1, -1) and q = 1 times scale 1: tS = (1, -1). */
 static const double q[1] = {1.0}, k[2] = {1.0, 1.0}, v[2] = {3.0, 5.0};
 static const double d_o[1] = {1.0}, tk[2] = {1.0, -1.0};

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Each public header alone: headers.sh INCLUDE CC CXX
-# Compiled as C99 and as C++11, pedantic, every warning an error; its _INIT macros used.
+# Compiled as C99, C11 and C++11, pedantic, every warning an error; its _INIT macros used.
 set -eu
 include=$1 cc=$2 cxx=$3
 work=$(mktemp -d)
@@ -35,7 +35,7 @@ for header in "$include"/attngrad*.h; do
         echo "}"
     } >"$work/user.c"
     cp "$work/user.c" "$work/user.cc"
-    # The flags are words on purpose.
+    # The flags are split into words on purpose.
     # shellcheck disable=SC2086
     try "$name as C99" "$cc" -std=c99 $flags "$work/user.c"
     # shellcheck disable=SC2086

@@ -39,7 +39,7 @@ done
 try 'the command runs' "$prefix/bin/attngrad" --version
 try 'version of attngrad.pc' test "$(pkg-config --modversion attngrad)" = "$("$prefix/bin/attngrad" --version | awk '{ print $2 }')"
 
-# pkg-config gives words on purpose.
+# The output of pkg-config is split into words on purpose.
 # shellcheck disable=SC2046
 try 'pkg-config, shared' "$cc" "$root/tests/package/consumer/main.c" -o "$work/through-pc" \
     $(pkg-config --cflags --libs attngrad) -lm

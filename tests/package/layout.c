@@ -11,7 +11,7 @@
 
 static const struct {
     const char *name;
-    size_t is, must_be;
+    size_t actual, expected;
 } layout[] = {
     {SIZE(ag_problem), 256},
     {FIELD(ag_problem, struct_size), 0},
@@ -300,11 +300,11 @@ int main(void)
 {
     int passed = 0, failed = 0;
     for (size_t n = 0; n < sizeof layout / sizeof layout[0]; n++) {
-        if (layout[n].is == layout[n].must_be) {
+        if (layout[n].actual == layout[n].expected) {
             passed++;
         } else {
             failed++;
-            printf("%s is %zu instead of %zu\n", layout[n].name, layout[n].is, layout[n].must_be);
+            printf("%s is %zu instead of %zu\n", layout[n].name, layout[n].actual, layout[n].expected);
         }
     }
     printf("%d checks passed, %d failed\n", passed, failed);

@@ -2,16 +2,17 @@
 # A library's symbols: symbols.sh ROOT LIBRARY SHARED STATIC, LIBRARY being attngrad or attngrad_io
 # The shared library exports exactly the functions that its public headers declare, which are exactly those
 # of symbols.txt or symbols_io.txt; the static one defines no global name that does not start with ag_ or
-# agi_. attngrad_io.h is attngrad_io's, every other header attngrad's but attngrad_check.h, whose library is unstable.
+# agi_. attngrad_io.h belongs to attngrad_io, every other header to attngrad, except attngrad_check.h, whose library
+# is unstable.
 set -eu
 root=$1 library=$2 shared=$3 static=$4
 case $library in
 attngrad_io)
-    kept=$root/tests/package/symbols_io.txt
+    listed=$root/tests/package/symbols_io.txt
     headers=$root/include/attngrad_io.h
     ;;
 *)
-    kept=$root/tests/package/symbols.txt
+    listed=$root/tests/package/symbols.txt
     headers=$(find "$root/include" -name 'attngrad*.h' ! -name attngrad_io.h ! -name attngrad_check.h)
     ;;
 esac
@@ -29,16 +30,16 @@ same() { # same NAME LEFT RIGHT
     fi
 }
 
-# The list is words on purpose.
+# Split into words on purpose.
 # shellcheck disable=SC2086
 cat $headers | sed -n 's/^AG_API .*[ *]\(ag_[a-z0-9_]*\)(.*/\1/p' | LC_ALL=C sort >"$work/declared"
 nm -D --defined-only "$shared" | awk '{ print $3 }' | LC_ALL=C sort >"$work/exported"
-nm -g --defined-only "$static" | awk 'NF == 3 && $3 !~ /^agi?_/ { print $3 }' >"$work/strangers"
+nm -g --defined-only "$static" | awk 'NF == 3 && $3 !~ /^agi?_/ { print $3 }' >"$work/without_prefix"
 : >"$work/none"
 
-same 'exported and kept differ; where a function was added on purpose, add it to symbols.txt' "$work/exported" "$kept"
-same 'declared and kept differ' "$work/declared" "$kept"
-same 'global names without the prefix in the static library' "$work/strangers" "$work/none"
+same 'exported and listed differ; if a function was added on purpose, add it to symbols.txt' "$work/exported" "$listed"
+same 'declared and listed differ' "$work/declared" "$listed"
+same 'global names without the prefix in the static library' "$work/without_prefix" "$work/none"
 [ -s "$work/exported" ] || { echo "no symbols found in $shared" && failed=$((failed + 1)); }
 
 soname=$(readelf -d "$shared" | sed -n 's/.*SONAME.*\[\(.*\)\].*/\1/p')

@@ -1,7 +1,7 @@
 #!/bin/sh
 # train and sample: the loss goes down on a text and on recall in every dtype; a run that is stopped and resumed
 # ends in the bytes of one that was not, for any number of threads; signals, full disks, wrong arguments and
-# wrong checkpoints. usage: train.sh PATH_TO_ATTNGRAD
+# invalid checkpoints. usage: train.sh PATH_TO_ATTNGRAD
 set -u
 [ $# -eq 1 ] || { echo "usage: train.sh PATH_TO_ATTNGRAD" >&2; exit 2; }
 . "$(dirname "$0")/../command.sh"
@@ -77,8 +77,8 @@ small="--width 16 --heads 2 --context 16 --batch 4 --save-every 7"
             start=$(date +%s%N)
             trains $data $small --dtype $dtype --model uncut --overwrite --steps 500 --plot uncut.svg
             half=$(date +%s%N | awk -v start="$start" '{ printf "%.3f", ($1 - start) / 2e9 }')
-            # INT halfway, wherever the run then is; once: without --foreground timeout sends it to the program and to
-            # its group, and a second Ctrl-C means "at once"
+            # SIGINT halfway through the run, once: without --foreground, timeout sends it to the program and to its
+            # process group, and a second SIGINT ends the run at once
             timeout --foreground --preserve-status -s INT "$half" "$attngrad" train $data $small --dtype $dtype --model cut --overwrite \
                 --steps 500 --plot cut.svg >"$out" 2>"$err"
             code=$?
@@ -97,7 +97,7 @@ small="--width 16 --heads 2 --context 16 --batch 4 --save-every 7"
         done
     done
 }
-# A step that takes minutes, or at least longer than the two signals.
+# A step that takes minutes, or at least longer than the time until the second signal.
 "$attngrad" train --context 32768 --batch 2 --threads 1 --model slow --log-every 1 >"$out" 2>"$err" &
 child=$!
 sleep 1.5
@@ -114,7 +114,7 @@ rm slow
 trains --resume --model whole
 check "a run that is over is tested again and left alone" same whole two
 trains --resume --model whole --steps 80
-check "more steps may be asked for" grep -q '^whole: step 80 of 80' "$out"
+check "more steps may be requested" grep -q '^whole: step 80 of 80' "$out"
 
 # ---- The curve ----
 if command -v xmllint >/dev/null 2>&1; then
@@ -122,7 +122,7 @@ if command -v xmllint >/dev/null 2>&1; then
 elif python3 -c '' 2>/dev/null; then
     check "the curve is well-formed XML" python3 -c 'import sys, xml.dom.minidom as m; m.parse(sys.argv[1])' uncut.svg
 else
-    echo "not checked: that the curve is well-formed XML, as neither xmllint nor python3 is here"
+    echo "not checked: that the curve is well-formed XML, as neither xmllint nor python3 is available"
 fi
 check "the curve has its labels" sh -c 'grep -q ">step<" "$1" && grep -q ">loss<" "$1" && grep -q ">500<" "$1"' - uncut.svg
 check "and two lines" [ "$(grep -c '<polyline' uncut.svg)" -eq 2 ]
@@ -130,13 +130,13 @@ check "and two lines" [ "$(grep -c '<polyline' uncut.svg)" -eq 2 ]
 # ---- A terminal ----
 if script -qec true /dev/null >/dev/null 2>&1; then
     terminal 60 80 train --model bar --steps 40 --width 16 --heads 2 --context 16
-    check "a terminal shows a bar that is drawn again" sh -c 'grep -q "^\[=*>* *\].*tokens/s.*left" "$1" &&
+    check "a terminal shows a bar that is redrawn" sh -c 'grep -q "^\[=*>* *\].*tokens/s.*left" "$1" &&
         ! grep -q "^step 20 " "$1"' - "$out"
     terminal 60 40 train --model bar --overwrite --steps 40 --width 16 --heads 2 --context 16
     check "on 40 columns it shows less, and does not wrap" sh -c 'grep -q "/40  loss [0-9.]*" "$1" &&
         ! grep "/40  loss" "$1" | grep -q "^.\{40\}"' - "$out"
     terminal 4 60 sample a --model recall-f32 --length 100000000
-    check "sample shows how far it is" bar_within 60 '/100000000  [0-9:]* left'
+    check "sample shows its progress" bar_within 60 '/100000000  [0-9:]* left'
 else
     echo "not checked: the progress bar, as 'script' gives no terminal here"
 fi
@@ -148,7 +148,7 @@ works sample a --model none
 
 # ---- Wrong arguments ----
 refused_with "unknown option '--step'" train --step 5
-refused_with "--heads: 0 is not from" train --heads 0
+refused_with "--heads: 0 is not between" train --heads 0
 refused_with "--width 8192: with --heads 4 a head has 2048 channels" train --width 8192 --model new
 refused_with "--layers 256 --width 16384 --context 65536 --batch 65536 needs" train --width 16384 --heads 256 \
     --layers 256 --context 65536 --batch 65536 --model new
@@ -172,7 +172,7 @@ refused_with "is less than 0" sample a --temperature -1 --model whole
 unusable_with "No such file" sample a
 check "nothing was written" [ ! -e new ]
 
-# ---- Wrong checkpoints ----
+# ---- Invalid checkpoints ----
 cp whole before
 refused_with "width 16, not 32; context 16, not 8" train --resume --model whole --width 32 --context 8
 refused_with "heads 2, not 4" train --resume --model whole --heads 4
@@ -190,7 +190,7 @@ for bytes in 0 7 100 5000 60000; do
     unusable_with "'short': " train --resume --model short
     unusable_with "'short': " sample a --model short
 done
-# changed FROM TO: the checkpoint with one text of its header changed into another of the same length
+# changed FROM TO: makes `changed`, the checkpoint with one text of its header replaced by another of the same length
 changed() {
     LC_ALL=C sed "1s/$1/$2/" whole >changed
     check "the test changed $1" sh -c '! cmp -s whole changed'
@@ -215,18 +215,18 @@ changed '"step":"80"' '"step":"81"'
 unusable_with "'losses' is f32 [80]: the model needs f32 [81]" train --resume --model changed --steps 90
 changed '"seed":"1"' '"sead":"1"'
 unusable_with "its seed is 'missing'" sample a --model changed
-changed '"width":"16"' '"width":"10"' # 5 channels a head
+changed '"width":"16"' '"width":"10"' # 5 channels per head
 unusable_with "'changed': 'embedding' is f32 [256, 16]: the model needs f32 [256, 10]" sample a --model changed
 
-# resized FROM TO: the same with texts of any length
+# resized FROM TO: the same for texts of any length
 resized() {
     size=$(($(od -An -tu8 -N8 whole)))
     header=$(tail -c +9 whole | head -c "$size" | sed "s/$1/$2/")
     { printf "$(octal ${#header} 8)" && printf %s "$header" && tail -c +$((size + 9)) whole; } >changed
     check "the test changed $1" sh -c '! cmp -s whole changed'
 }
-# Sizes that would take gigabytes are refused before they are asked for: by the tensors where these tell, else by
-# the memory of the machine.
+# Sizes that would take gigabytes are refused before anything is allocated: because the tensors have other shapes or,
+# if their shapes do not depend on these sizes, because the machine has less memory.
 printf '#!/bin/sh\nulimit -v 2000000\nexec "%s" "$@"\n' "$attngrad" >small && chmod +x small
 old_attngrad=$attngrad
 if ./small sample a --model recall-f32 --threads 1 >"$out" 2>"$err"; then
@@ -250,18 +250,18 @@ resized '"context":"40","batch":"4"' '"context":"65536","batch":"65536"'
 unusable_with "GiB of memory: this machine has" train --resume --model changed --steps 90
 cp before whole
 
-# spoilt BYTES: a number, so many bytes after the header, is not one
-spoilt() {
+# put_nan BYTES: makes `changed`, the checkpoint with a NaN that many bytes after the header
+put_nan() {
     cp whole changed
     printf '\000\000\300\177' | dd of=changed bs=1 seek=$((8 + $(od -An -tu8 -N8 whole) + $1)) conv=notrunc 2>/dev/null
 }
-spoilt 20
+put_nan 20
 unusable_with "'changed': 'embedding' is not finite: its element 5 is nan" sample a --model changed
 unusable_with "'changed': 'embedding' is not finite: its element 5 is nan" train --resume --model changed --steps 90
-spoilt $((256 * 16 * 4 + 8))
+put_nan $((256 * 16 * 4 + 8))
 works sample a --model changed
 unusable_with "'changed': 'embedding.moment1' is not finite: its element 2 is nan" train --resume --model changed --steps 90
-# The second moment of the first weight, which is a mean of squares.
+# The second moment of the first weight, a mean of squares, becomes -1.
 cp whole changed
 printf '\000\000\200\277' | dd of=changed bs=1 seek=$((8 + $(od -An -tu8 -N8 whole) + 2 * 256 * 16 * 4)) conv=notrunc 2>/dev/null
 works sample a --model changed
@@ -293,8 +293,8 @@ check "a folder in the place of the curve" [ "$code" -eq 2 ]
 check "no model is written then" [ ! -e new ]
 check "no litter" [ -z "$(ls -A plots)" ]
 
-# ---- Files that are one, files that are there ----
-# Whatever two of text, model and curve are called, they are not the same file.
+# ---- Files that are the same, files that exist ----
+# No two of text, model and curve may be the same file, however their paths are spelt.
 mkdir same && cp text same/text && cp whole same/model && ln -s text same/link && ln same/text same/hard
 (cd same && cksum ./*) >sums
 twice="are the same file"
@@ -336,14 +336,14 @@ for moment in 0.05 0.13 0.21 0.34 0.55; do
 done
 
 # ---- The test at the end ----
-# one FILE: the checkpoint is there, at step 1
-one() {
+# at_step_1 FILE: the checkpoint exists and is at step 1
+at_step_1() {
     grep -qa '"step":"1"' "$1" 2>/dev/null
 }
-# Ctrl-C by the background, as a shell lets what runs there ignore it.
+# SIGINT is sent from the background and train runs in the foreground: a shell makes background commands ignore SIGINT.
 (
     for _ in $(seq 600); do
-        ! one tested || break
+        ! at_step_1 tested || break
         sleep 0.1
     done
     kill -INT "$(cat pid)"
@@ -353,7 +353,7 @@ sh -c 'echo $$ >pid && exec "$@"' - "$attngrad" train --context 8192 --batch 3 -
 code=$?
 wait
 check "Ctrl-C in the test at the end does not wait for it" sh -c '[ "$1" -eq 130 ] && [ ! -s "$2" ]' - "$code" "$out"
-check "after the last checkpoint" one tested
+check "after the last checkpoint" at_step_1 tested
 if script -qec true /dev/null >/dev/null 2>&1; then
     terminal 300 60 train --context 8192 --batch 6 --threads 1 --steps 1 --layers 1 --model tested --overwrite
     check "a long test shows a bar" bar_within 60 '0/1  test  0:[0-9]'

@@ -1,7 +1,7 @@
 #!/bin/sh
 # A run that gets no chance to clean up: kill -9 at random moments, again and again, while it writes a checkpoint every
-# step. Whatever the moment, the checkpoint loads; and the run that comes to its end at last has the bytes of one
-# that was never killed. usage: train_kill.sh PATH_TO_ATTNGRAD KILLS
+# step. Whatever the moment, the checkpoint loads; and the run that is finally completed has the bytes of one that
+# was never killed. usage: train_kill.sh PATH_TO_ATTNGRAD KILLS
 set -u
 [ $# -eq 2 ] || { echo "usage: train_kill.sh PATH_TO_ATTNGRAD KILLS" >&2; exit 2; }
 . "$(dirname "$0")/../command.sh"
@@ -10,7 +10,7 @@ kills=$2
 model="--width 16 --heads 2 --context 16 --batch 4 --threads 1"
 steps=$((kills * 120 + 100))
 
-# moment N: seconds from 0 to 0.4, as random as the seed says
+# moment SEED: a pseudo-random number of seconds from 0 to 0.4
 moment() {
     awk -v seed="$1" 'BEGIN { srand(seed); rand(); printf "%.3f", rand() * 0.4 }'
 }
@@ -39,8 +39,8 @@ done
 start
 wait $child
 code=$?
-check "the last run comes to its end" [ "$code" -eq 0 ]
-check "in the bytes of the run that was not killed" cmp -s whole killed
+check "the last run is completed" [ "$code" -eq 0 ]
+check "with the bytes of the run that was not killed" cmp -s whole killed
 check "no temporary file of a killed run is left" [ -z "$(ls -A | grep -F .attngrad-)" ]
 echo "$kills kills, $done_before of them after the run's end"
 finish

@@ -30,7 +30,7 @@ static void fill_batch(void)
     }
 }
 
-/* Weights that are no special point: gains differ from one, tables from a line. */
+/* Random changes, so that no parameter stays at its special initial value, such as gains of one. */
 static void make(struct model *m, const struct model_shape *shape, int64_t threads)
 {
     struct rng r;
@@ -50,13 +50,13 @@ static double loss_of(struct model *m)
     return score.loss;
 }
 
-/* Along the gradient of one view, whose length is then the derivative: central differences. */
+/* Central differences along the normalised gradient of one view: the derivative is the length of the gradient. */
 static void check_view(struct model *m, const struct model_view *view)
 {
-    const double change = 0.004; /* of the loss, to either side */
-    float *value = m->value + view->offset, *kept = agc_arrays_alloc(view->count, sizeof *kept);
+    const double change = 0.004; /* expected change of the loss to either side */
+    float *value = m->value + view->offset, *saved = agc_arrays_alloc(view->count, sizeof *saved);
     double *g = agc_arrays_alloc(view->count, sizeof *g), length = 0, side[2];
-    memcpy(kept, value, (size_t)view->count * sizeof *kept);
+    memcpy(saved, value, (size_t)view->count * sizeof *saved);
     for (int64_t i = 0; i < view->count; i++) {
         g[i] = (double)m->grad[view->offset + i];
         length += g[i] * g[i];
@@ -65,14 +65,14 @@ static void check_view(struct model *m, const struct model_view *view)
     CHECK(length > 0, "%s: the gradient is zero", view->name);
     for (int s = 0; s < 2; s++) {
         for (int64_t i = 0; i < view->count; i++) {
-            value[i] = (float)((double)kept[i] + (s == 0 ? 1 : -1) * change / length * g[i] / length);
+            value[i] = (float)((double)saved[i] + (s == 0 ? 1 : -1) * change / length * g[i] / length);
         }
         side[s] = loss_of(m);
     }
     const double ratio = (side[0] - side[1]) / (2 * change);
     CHECK(fabs(ratio - 1) < 0.01, "%s: differences / gradient = %.5f", view->name, ratio);
-    memcpy(value, kept, (size_t)view->count * sizeof *kept);
-    free(kept);
+    memcpy(value, saved, (size_t)view->count * sizeof *saved);
+    free(saved);
     free(g);
 }
 
@@ -88,7 +88,7 @@ static void check_gradients(void)
     model_destroy(&m);
 }
 
-/* The gradients of a narrow dtype are those of float32 but for its rounding. */
+/* The gradients of a narrow dtype are those of float32 up to its rounding. */
 static void check_narrow(ag_dtype dtype, double limit)
 {
     struct model_shape shape = shape_f32;
@@ -102,14 +102,14 @@ static void check_narrow(ag_dtype dtype, double limit)
     CHECK_OK(model_backward(&m, &batch, 1024));
     for (int64_t n = 0; n < m.n_views; n++) {
         const struct model_view *view = &m.views[n];
-        double off = 0, length = 0;
+        double error = 0, length = 0;
         for (int64_t i = view->offset; i < view->offset + view->count; i++) {
             const double g = (double)wide.grad[i], other = (double)m.grad[i];
-            off += (other - g) * (other - g);
+            error += (other - g) * (other - g);
             length += g * g;
         }
-        CHECK(sqrt(off / length) < limit, "%s %s: the gradient is off by %.4f of its length",
-              ag_dtype_name(dtype), view->name, sqrt(off / length));
+        CHECK(sqrt(error / length) < limit, "%s %s: the gradient is off by %.4f of its length",
+              ag_dtype_name(dtype), view->name, sqrt(error / length));
     }
     model_destroy(&wide);
     model_destroy(&m);
@@ -124,10 +124,10 @@ static void check_threads(void)
     for (int64_t threads = 2; threads <= 5; threads++) {
         struct model m;
         make(&m, &shape_f32, threads);
-        const double again = loss_of(&m);
+        const double other = loss_of(&m);
         CHECK_OK(model_backward(&m, &batch, 1));
-        CHECK(memcmp(&loss, &again, sizeof loss) == 0, "%d threads: loss %.17g, not %.17g", (int)threads,
-              again, loss);
+        CHECK(memcmp(&loss, &other, sizeof loss) == 0, "%d threads: loss %.17g, not %.17g", (int)threads,
+              other, loss);
         CHECK(memcmp(one.grad, m.grad, (size_t)m.count * sizeof(float)) == 0, "%d threads: other gradients",
               (int)threads);
         model_destroy(&m);
@@ -135,7 +135,7 @@ static void check_threads(void)
     model_destroy(&one);
 }
 
-/* The loss scale scales the gradients by a power of two exactly. */
+/* The gradients are multiplied by the loss scale. */
 static void check_scale(void)
 {
     struct model m;
@@ -155,20 +155,20 @@ static void check_scale(void)
     model_destroy(&m);
 }
 
-/* Causal, and cut at the lengths: what follows the last target changes nothing. */
+/* What follows the last target has no effect: attention is causal, and the lengths may cut it off. */
 static void check_lengths(void)
 {
     const int64_t lengths[BATCH] = {30, 30, 30};
     struct model m;
-    int16_t kept_targets[ROWS];
-    unsigned char kept_tokens[ROWS];
-    memcpy(kept_targets, targets, sizeof targets);
-    memcpy(kept_tokens, tokens, sizeof tokens);
+    int16_t saved_targets[ROWS];
+    unsigned char saved_tokens[ROWS];
+    memcpy(saved_targets, targets, sizeof targets);
+    memcpy(saved_tokens, tokens, sizeof tokens);
     make(&m, &shape_f32, 1);
     for (int i = 0; i < ROWS; i++) {
         targets[i] = i % CONTEXT < 30 ? targets[i] : -1;
     }
-    const double whole = loss_of(&m);
+    const double full = loss_of(&m);
     for (int i = 0; i < ROWS; i++) {
         tokens[i] = i % CONTEXT < 30 ? tokens[i] : 200;
     }
@@ -176,44 +176,44 @@ static void check_lengths(void)
     batch.lengths = lengths;
     const double cut = loss_of(&m);
     batch.lengths = NULL;
-    CHECK(other == whole, "bytes after the targets: loss %.17g, not %.17g", other, whole);
-    CHECK(fabs(cut - whole) < 1e-6, "cut at the lengths: loss %.17g, not %.17g", cut, whole);
-    memcpy(targets, kept_targets, sizeof targets);
-    memcpy(tokens, kept_tokens, sizeof tokens);
+    CHECK(other == full, "bytes after the targets: loss %.17g, not %.17g", other, full);
+    CHECK(fabs(cut - full) < 1e-6, "cut at the lengths: loss %.17g, not %.17g", cut, full);
+    memcpy(targets, saved_targets, sizeof targets);
+    memcpy(tokens, saved_tokens, sizeof tokens);
     model_destroy(&m);
 }
 
-/* The probabilities after each prefix: one byte after another, against all of it at once. Twice, as the cache can
- * begin anew; all the targets of a batch of one are asked for. */
+/* Compares the probabilities after each prefix, byte by byte, with those of one forward pass over all bytes. Twice, as
+ * the cache can be restarted. Every row has a target, so that its logits are computed. */
 static void check_cache(ag_dtype dtype, double limit)
 {
     struct model_shape shape = shape_f32;
-    struct model whole, m;
+    struct model reference, m;
     struct model_cache cache;
     struct model_score score;
-    int16_t all[CONTEXT] = {0};
-    struct model_batch one = {tokens, all, NULL};
+    int16_t targets_of_all[CONTEXT] = {0};
+    struct model_batch one = {tokens, targets_of_all, NULL};
     double worst = 0;
     shape.dtype = dtype;
     shape.batch = 1;
-    make(&whole, &shape, 1);
+    make(&reference, &shape, 1);
     make(&m, &shape, 2);
     CHECK_OK(model_cache_create(&cache, &m, 2));
-    CHECK_OK(model_forward(&whole, &one, &score));
+    CHECK_OK(model_forward(&reference, &one, &score));
     for (int n = 0; n < 2 * CONTEXT; n++) {
         const int i = n % CONTEXT;
         cache.length = i == 0 ? 0 : cache.length;
         CHECK_OK(model_cache_add(&cache, &m, tokens[i]));
         CHECK_INT(cache.length, i + 1);
         model_cache_predict(&cache, &m);
-        for (int v = 0; v < MODEL_BYTES; v++) {
-            const double a = (double)whole.logits[i * MODEL_BYTES + v], b = (double)m.logits[v];
+        for (int v = 0; v < MODEL_VOCABULARY; v++) {
+            const double a = (double)reference.logits[i * MODEL_VOCABULARY + v], b = (double)m.logits[v];
             worst = fmax(worst, fabs(log(a) - log(b)));
         }
     }
     CHECK(worst < limit, "%s: byte by byte a logit is off by %g", ag_dtype_name(dtype), worst);
     model_cache_destroy(&cache);
-    model_destroy(&whole);
+    model_destroy(&reference);
     model_destroy(&m);
 }
 
