@@ -44,7 +44,7 @@ typedef struct {
     amx_operand transposed[2]; /* K, tK; p is NULL if dQ does not need it */
 } agi_amx_backward_keys;
 
-/* amx_backward_operands.c. Loads those of keys from .. to - 1 that are not loaded yet. The loaded keys are always
+/* amx_backward_operands.c. Loads keys from .. to - 1, unless they are loaded already. The loaded keys are always
  * one range: keys between it and the new ones are loaded, too. */
 void agi_amx_require_keys(agi_amx_backward_scratch *s, const agi_head *x, int64_t from, int64_t to);
 

@@ -32,7 +32,7 @@ static inline void agi_amx_prefetch_step(agi_prefetch_rows *rows, amx_queue *nex
     next->prefetch_end = (const char *)lines.end;
 }
 
-/* Queues T = A B for 32 keys and 32 queries, starting with number `key` and number `query`. */
+/* Queues T = A B for the 32 keys from `key` on and the 32 queries from `query` on. */
 static inline void agi_amx_queue_block(amx_queue *to, const amx_operand *keys, int64_t key,
                                        const amx_operand *queries, int64_t query, int64_t depth, float *T)
 {

@@ -1,6 +1,6 @@
 /* The row ops (forward and jvp) on AMX: one block of keys against the panels of a block of queries. Sums are
- * transposed, O^T = V^T P^T, so that P^T is an operand as the scores leave it. A panel takes the keys in groups of
- * 32; the weights of all groups of a block are kept, and then multiplied with V at once, because a longer sum
+ * transposed, O^T = V^T P^T, so that P^T, transposed like the scores, is an operand as it is. A panel takes the keys in
+ * groups of 32; the weights of all groups of a block are kept, and then multiplied with V at once, because a longer sum
  * costs less per key. */
 #include "cpu/amx/amx_rows.h"
 

@@ -2,8 +2,8 @@
  * this one, instruction by instruction, so that AMX and the vector units work at the same time.
  *
  * Stores commit in program order: one that waits for its product holds up all later ones, the stage's too. So blocks
- * are stored late (amx_block2x2.h). Keys are loaded with a hint to bypass the L1 cache, which has to keep what the stage
- * writes. */
+ * are stored late (amx_block2x2.h). Keys are loaded with a hint to bypass the L1 cache, which has to keep what the
+ * stage writes. */
 #include "core/prefetch.h"
 #include "cpu/amx/kernels/amx_block2x2.h"
 #include "cpu/amx/kernels/amx_kernels.h"
@@ -53,38 +53,38 @@ INLINE void zero_block2x2(float *T)
 INLINE void interleave_block(const amx_block2x2 *block, float *prev, void (*two_keys)(void *), void *stage,
                              stage_pace *pace)
 {
-    const uint16_t *a = block->keys, *b = block->queries;
-    float *const C = block->T;
-    const int64_t row_bytes = block->ld * (int64_t)sizeof *a, a_below = block->ld * AMX_ROWS,
+    const uint16_t *a_tile = block->keys, *b_tile = block->queries;
+    float *const c_tile = block->T;
+    const int64_t row_bytes = block->ld * (int64_t)sizeof *a_tile, a_below = block->ld * AMX_ROWS,
                   b_right = block->query_stride, depth = block->depth;
     for (int64_t k = 0; k < depth; k++) {
         const bool first = k == 0;
-        AMX_LOAD_T1(4, a, row_bytes);
-        AMX_LOAD(6, b, 64);
+        AMX_LOAD_T1(4, a_tile, row_bytes);
+        AMX_LOAD(6, b_tile, 64);
         if (first) {
-            AMX_STORE_PREV_AND_BEGIN(0, prev, C, 0, SCORE_ROW, false);
+            AMX_STORE_PREV_AND_BEGIN(0, prev, c_tile, 0, SCORE_ROW, false);
         }
         AMX_ADD_PRODUCT(0, 4, 6);
         run_due_steps(two_keys, stage, pace);
-        AMX_LOAD(7, b + b_right, 64);
+        AMX_LOAD(7, b_tile + b_right, 64);
         if (first) {
-            AMX_STORE_PREV_AND_BEGIN(1, prev, C, AMX_LANES, SCORE_ROW, false);
+            AMX_STORE_PREV_AND_BEGIN(1, prev, c_tile, AMX_LANES, SCORE_ROW, false);
         }
         AMX_ADD_PRODUCT(1, 4, 7);
         run_due_steps(two_keys, stage, pace);
-        AMX_LOAD_T1(5, a + a_below, row_bytes);
+        AMX_LOAD_T1(5, a_tile + a_below, row_bytes);
         if (first) {
-            AMX_STORE_PREV_AND_BEGIN(2, prev, C, BELOW, SCORE_ROW, false);
+            AMX_STORE_PREV_AND_BEGIN(2, prev, c_tile, BELOW, SCORE_ROW, false);
         }
         AMX_ADD_PRODUCT(2, 5, 6);
         run_due_steps(two_keys, stage, pace);
         if (first) {
-            AMX_STORE_PREV_AND_BEGIN(3, prev, C, BELOW + AMX_LANES, SCORE_ROW, false);
+            AMX_STORE_PREV_AND_BEGIN(3, prev, c_tile, BELOW + AMX_LANES, SCORE_ROW, false);
         }
         AMX_ADD_PRODUCT(3, 5, 7);
         run_due_steps(two_keys, stage, pace);
-        a += AMX_DEPTH;
-        b += AMX_AB;
+        a_tile += AMX_DEPTH;
+        b_tile += AMX_AB;
     }
 }
 

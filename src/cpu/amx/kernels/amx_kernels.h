@@ -166,13 +166,14 @@ typedef struct {
 
     /* One step of the online softmax as agi_kernels.softmax does it, but the weights 2^(c T - m) go to VNNI, T is
      * unchanged, and the sum l is AMX_TRUNCATION_SCALE times too large.
-     * norms[lane] * max_score_per_norm is an upper bound of |c T|, or infinity if none is known; if it is small, weights come from
-     * the lookup table of amx_exp2_lut.h, with errors of at most 0.6 percent. If norms[0] is finite, m is a multiple of 1/256. */
+     * norms[lane] * max_score_per_norm is an upper bound of |c T|, or infinity if none is known; if it is small,
+     * weights come from the lookup table of amx_exp2_lut.h, with errors of at most 0.6 percent. If norms[0] is finite,
+     * m is a multiple of 1/256. */
     bool (*softmax)(uint16_t *vnni, const float *T, int64_t W, float c, const float *norms,
                     float max_score_per_norm, float *m, float *l, float *alpha);
 
-    /* The same for PANEL lanes, without a change of m, for queries i that see only the keys j with low <= j - i <= high,
-     * low <= high; scores outside the band have no effect. False, and nothing is added to l, if m has to change. */
+    /* The same for PANEL lanes, without a change of m, in the band low <= j - i <= high, low <= high: scores of other
+     * pairs of key j and query i have no effect. False, and nothing is added to l, if m has to change. */
     bool (*weights)(uint16_t *vnni, const float *T, float c, const float *norms, float max_score_per_norm,
                     int64_t low, int64_t high, const float *m, float *l, const amx_queue *next);
 
