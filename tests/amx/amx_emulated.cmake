@@ -1,9 +1,9 @@
 # The tests on an emulated AMX unit (amx_emulated.h), so that the AMX code runs on any x86-64 with AVX-512. An emulated
-# program has the objects of the test program and of the library; the AMX sources, and the file that asks the processor
-# what it has, are compiled once more for it.
+# program has the objects of the test program and of the library; the AMX sources, and the file that detects the
+# processor's features, are compiled once more for it.
 
-# amx_objects(NAME EMULATED SOURCES...): compiled as the library's AMX sources are; the emulated ones without the flags
-# for AMX, avx512_bf16 and avx512_vbmi, so that the compiler refuses an intrinsic that is not emulated.
+# amx_objects(NAME EMULATED SOURCES...): an object library, compiled like the library's AMX sources. If EMULATED, the
+# flags for AMX, avx512_bf16 and avx512_vbmi are left out: the compiler then refuses an intrinsic that is not emulated.
 function(amx_objects name emulated)
     get_target_property(options cpu_amx COMPILE_OPTIONS)
     get_target_property(definitions cpu_amx COMPILE_DEFINITIONS)
@@ -41,7 +41,7 @@ foreach(source ${amx_sources})
     target_sources(amx_emulated PRIVATE ${source})
 endforeach()
 
-# The tests that reach the AMX unit. random_problems has few problems for it among many others.
+# The tests that use AMX. Of random_problems, only few problems do.
 set(amx_tests)
 foreach(name empty_rows error_rule extremes feature_pairs_bf16 isa kernels_f32 low_precision masking memory_limits
         nn_formula nn_rules nn_train packed random_problems strides threads units_gemm)
@@ -64,33 +64,35 @@ function(add_emulated_program name)
     attngrad_flags(emulated_${name})
 endfunction()
 
-# Each with its usual counts, but for a processor that has the unit and runs these tests on it: there a short run of
-# most of them is enough. With 20, packed and threads would leave out their large problems; low_precision has many of them.
-set(amx_cut)
+# On a processor with AMX, which runs these tests on its own unit, too, a short run of most of them is enough on the
+# emulated one. Otherwise they have their usual counts, except low_precision, which has many large problems. With a
+# count of 20, packed and threads would leave out their large problems.
+set(amx_short_run)
 if(EXISTS /proc/cpuinfo)
     file(STRINGS /proc/cpuinfo amx_lines REGEX "amx_bf16" LIMIT_COUNT 1)
     if(amx_lines)
-        set(amx_cut AG_TEST_COUNT=20)
+        set(amx_short_run AG_TEST_COUNT=20)
         list(REMOVE_ITEM amx_tests random_problems)
     endif()
 endif()
 list(REMOVE_ITEM amx_tests isa) # it is about what the library itself refuses
 
 foreach(name ${amx_tests})
-    set(cut ${amx_cut})
-    if(name STREQUAL low_precision OR (amx_cut AND name MATCHES "^(packed|threads)$"))
-        set(cut AG_TEST_COUNT=500)
+    set(count ${amx_short_run})
+    if(name STREQUAL low_precision OR (amx_short_run AND name MATCHES "^(packed|threads)$"))
+        set(count AG_TEST_COUNT=500)
     endif()
     add_emulated_program(${name})
     set(test ${ATTNGRAD_TEST_PREFIX}emulated_${name})
-    add_attngrad_test(emulated_${name} ${CMAKE_COMMAND} -E env ATTNGRAD_ISA=amx ${cut} $<TARGET_FILE:emulated_${name}>)
+    add_attngrad_test(emulated_${name} ${CMAKE_COMMAND} -E env ATTNGRAD_ISA=amx ${count}
+        $<TARGET_FILE:emulated_${name}>)
     set_tests_properties(${test} PROPERTIES SKIP_RETURN_CODE 77)
     if(NOT name STREQUAL memory_limits) # that one makes plans only
         set_tests_properties(${test} PROPERTIES FAIL_REGULAR_EXPRESSION "amx: never used")
     endif()
 endforeach()
 
-# Both units against each other: by instructions, and in whole maps.
+# Compares both units: by instructions, and in whole maps.
 if(NOT ATTNGRAD_TEST_ONLY)
     add_test_program(amx_unit amx/amx_unit.c)
     target_link_libraries(test_amx_unit PRIVATE amx_here_processor amx_processor amx_emulated)

@@ -1,4 +1,4 @@
-/* AMX emulated in C, for processors that have AVX-512 but no AMX: the tile instructions of amx.h, and the
+/* AMX emulated in C, for processors with AVX-512 but without AMX: the tile instructions of amx.h, and the
  * intrinsics of avx512_bf16 and avx512_vbmi that the AMX sources use. Gives the same bits as the processor
  * (amx_unit.c compares them): order of sums, rounding, denormals, NaN. The tests compile the AMX sources with
  * this header included first; the library is never compiled with it. */
@@ -109,7 +109,7 @@ static inline __m512 emulated_sum(__m512 a, __m512 b)
     return sum;
 }
 
-/* The even, or odd, number of each pair as float32. */
+/* The even, or odd, element of each pair as float32. */
 static inline __m512 emulated_even(__m512i pairs)
 {
     return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
@@ -120,7 +120,7 @@ static inline __m512 emulated_odd(__m512i pairs)
     return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32((int)0xffff0000)));
 }
 
-/* One row: two sums start from zero, one over the even numbers of the pairs, one over the odd; the result is
+/* One row: two sums start from zero, one over the even elements of the pairs, one over the odd; the result is
  * C + (even + odd). */
 static inline __m512 emulated_row(__m512 c, const uint8_t *a, const __m512 *b_even, const __m512 *b_odd,
                                   int depth)
@@ -159,7 +159,7 @@ static inline void emulated_add_product(int c, int a, int b)
     _mm_setcsr(before);
 }
 
-/* vdpbf16ps: the odd numbers' product is added first. */
+/* vdpbf16ps: the product of the odd elements is added first. */
 static inline __m512 emulated_dpbf16(__m512 c, __m512i a, __m512i b)
 {
     const unsigned before = _mm_getcsr();
@@ -180,7 +180,7 @@ static inline uint16_t emulated_round(uint32_t x)
     return (uint16_t)((x & 0x7fffffff) > 0x7f800000 ? nan : (x & 0x7f800000) == 0 ? zero : nearest);
 }
 
-/* vcvtne2ps2bf16: sixteen numbers of low, then sixteen of high. */
+/* vcvtne2ps2bf16: the sixteen elements of low, then those of high. */
 static inline __m512i emulated_round_two(__m512 high, __m512 low)
 {
     uint32_t from[32];

@@ -30,16 +30,17 @@ int amx_usable(void)
     return made;
 }
 
-/* Does the environment force something else on plans? */
-static int forced_away(void)
+/* Does the environment force plans to use something else? */
+static int environment_forbids_amx(void)
 {
     const char *isa = getenv("ATTNGRAD_ISA");
     return getenv("ATTNGRAD_BACKEND") != NULL || (isa != NULL && strcmp(isa, "amx") != 0);
 }
 
-__attribute__((constructor)) static void say_which(void)
+__attribute__((constructor)) static void print_unit(void)
 {
-    const char *unit = forced_away() ? "not used, the environment forces something else" : amx_here->name;
+    const char *unit =
+        environment_forbids_amx() ? "not used, the environment forces something else" : amx_here->name;
     const int usable = amx_usable();
     if (EMULATED && !usable) {
         printf("skipped: the emulated AMX unit needs AVX-512: %s\n", ag_last_message());
@@ -51,7 +52,7 @@ __attribute__((constructor)) static void say_which(void)
 }
 
 #if defined(AGI_EMULATED_AMX)
-__attribute__((destructor)) static void say_if_unused(void)
+__attribute__((destructor)) static void print_if_unused(void)
 {
     if (!emulated_used) {
         printf("amx: never used\n");

@@ -1,4 +1,5 @@
-/* The functions of amx_instructions.h. The table has the name AMX_INSTRUCTIONS. */
+/* The functions of amx_instructions.h. The macro AMX_INSTRUCTIONS is the name of their table: amx_processor or
+ * amx_emulated. */
 #include "amx/amx_instructions.h"
 
 #include <immintrin.h>

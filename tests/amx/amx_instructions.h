@@ -19,7 +19,7 @@ typedef struct {
     void (*copy_tiles)(const void *from, void *to, int64_t stride);
     /* t0 += t1 t2, stores t0 to c; rows of 64 bytes. */
     void (*add_product)(float *c, const uint16_t *a, const uint16_t *b);
-    /* The vector instructions: c has 16 numbers; rounded, a and b have 32; the others have 64 bytes. */
+    /* The vector instructions: c, high and low have 16 elements; rounded, a and b have 32; the others have 64 bytes. */
     void (*dot)(float *c, const uint16_t *a, const uint16_t *b);
     void (*round_two)(uint16_t *rounded, const float *high, const float *low);
     void (*permute)(uint8_t *to, uint64_t keep, const uint8_t *index, const uint8_t *x);

@@ -4,7 +4,7 @@
 #include "layer/nn.h"
 #include "outputs.h"
 
-/* Several tiles in each direction, plain and with each feature, groups of heads, splits of the keys. */
+/* Several tiles in each direction, plain and with features, grouped kv heads, split keys, packed sequences. */
 static const char *const problems[] = {
     "b2 h2 q200 k300 d64 bf16",
     "h2 q70 k300 d128 bf16 causal",
@@ -72,7 +72,7 @@ static void print_layer(const nn_config *c)
 int main(int argc, char **argv)
 {
     if (argc == 2 && strcmp(argv[1], "--unit") == 0) {
-        return 0; /* amx_here.c has named it */
+        return 0; /* amx_here.c has printed it */
     }
     for (size_t n = 0; n < sizeof problems / sizeof problems[0]; n++) {
         print_maps(problems[n]);

@@ -1,5 +1,5 @@
 /* Compares the emulated AMX with the processor's, bit for bit, one instruction after another: random tiles of
- * all shapes, with NaN, infinities, denormals and numbers half way between two others, whatever MXCSR is.
+ * all shapes, with NaN, infinities, denormals and ties of rounding, for any MXCSR.
  * Skipped if the processor has no AMX. */
 #include <xmmintrin.h>
 
@@ -9,12 +9,12 @@
 
 enum { STRIDE = 80, TILES_BYTES = AMX_TEST_TILES * AMX_TEST_ROWS * STRIDE };
 
-static const amx_instructions *const both[2] = {&amx_processor, &amx_emulated};
+static const amx_instructions *const units[2] = {&amx_processor, &amx_emulated};
 
 /* ---- Data ---- */
 
-/* What float32 of a trial are like. bfloat16 are the upper halves of such. */
-typedef enum { ORDINARY, SPECIAL, TINY, HALF_WAY, ANY_BITS, KINDS } kind;
+/* Kinds of random float32. bfloat16 are the upper halves of such. */
+typedef enum { ORDINARY, SPECIAL, TINY, TIES, ANY_BITS, KINDS } kind;
 static const char *const kind_names[KINDS] = {"ordinary", "special", "tiny", "half way", "any bits"};
 
 static uint32_t with_exponent(uint32_t bits, int64_t exponent)
@@ -36,7 +36,7 @@ static uint32_t draw(struct rng *r, kind k)
     case TINY: /* products, sums and operands about the smallest normal number */
         return with_exponent(bits,
                              agc_rng_chance(r, 0.5) ? agc_rng_range(r, 0, 2) : agc_rng_range(r, 60, 66));
-    case HALF_WAY: /* few bits, so that sums and roundings are often exactly half way */
+    case TIES: /* few bits, so that many sums and conversions are ties */
         return with_exponent(bits & 0xffff8000u, agc_rng_range(r, 115, 127)) +
                (uint32_t)agc_rng_range(r, -1, 1);
     case ANY_BITS: return bits;
@@ -67,24 +67,25 @@ static void draw_bytes(struct rng *r, uint8_t *to, int n)
     }
 }
 
-/* t0 has m rows of n float32, t1 and t2 fit its product; the others have any shape. */
+/* t0 has m rows of n float32, t1 and t2 have the shapes of its operands; the others have any shape. The layout is
+ * that of ldtilecfg: row bytes from byte 16 on, rows from byte 48 on. */
 static void draw_config(struct rng *r, uint8_t config[64])
 {
     const int whole = agc_rng_chance(r, 0.3);
     const int m = whole ? 16 : (int)agc_rng_range(r, 1, 16), n = whole ? 16 : (int)agc_rng_range(r, 1, 16),
               depth = whole ? 16 : (int)agc_rng_range(r, 1, 16);
-    const int fit[3][2] = {{m, 4 * n}, {m, 4 * depth}, {depth, 4 * n}};
+    const int shape[3][2] = {{m, 4 * n}, {m, 4 * depth}, {depth, 4 * n}};
     memset(config, 0, 64);
     config[0] = 1;
     for (int t = 0; t < AMX_TEST_TILES; t++) {
-        config[48 + t] = (uint8_t)(t < 3 ? fit[t][0] : agc_rng_range(r, 1, 16));
-        config[16 + 2 * t] = (uint8_t)(t < 3 ? fit[t][1] : 4 * agc_rng_range(r, 1, 16));
+        config[48 + t] = (uint8_t)(t < 3 ? shape[t][0] : agc_rng_range(r, 1, 16));
+        config[16 + 2 * t] = (uint8_t)(t < 3 ? shape[t][1] : 4 * agc_rng_range(r, 1, 16));
     }
 }
 
 /* ---- Checks ---- */
 
-static void same(const void *got, const void *wanted, size_t bytes, const char *what, const char *data)
+static void check_same(const void *got, const void *wanted, size_t bytes, const char *what, const char *data)
 {
     const uint8_t *a = got, *b = wanted;
     size_t n = 0;
@@ -95,24 +96,24 @@ static void same(const void *got, const void *wanted, size_t bytes, const char *
           n < bytes ? a[n] : 0, n < bytes ? b[n] : 0);
 }
 
-/* A configuration empties the tiles and is found again; after a release there is none. */
+/* ldtilecfg zeroes the tiles, and sttilecfg stores what was loaded; after tilerelease there is no configuration. */
 static void check_config(struct rng *r)
 {
     uint8_t config[64], kept[2][64], none[2][64], empty[2][TILES_BYTES];
     draw_config(r, config);
     for (int u = 0; u < 2; u++) {
         memset(empty[u], 0xaa, TILES_BYTES);
-        both[u]->load_config(config);
-        both[u]->copy_tiles(empty[u], empty[u], STRIDE);
-        both[u]->load_config(config);
-        both[u]->store_tiles(empty[u], STRIDE);
-        both[u]->store_config(kept[u]);
-        both[u]->release();
-        both[u]->store_config(none[u]);
+        units[u]->load_config(config);
+        units[u]->copy_tiles(empty[u], empty[u], STRIDE);
+        units[u]->load_config(config);
+        units[u]->store_tiles(empty[u], STRIDE);
+        units[u]->store_config(kept[u]);
+        units[u]->release();
+        units[u]->store_config(none[u]);
     }
-    same(kept[1], kept[0], 64, "sttilecfg", "after ldtilecfg");
-    same(none[1], none[0], 64, "sttilecfg", "after tilerelease");
-    same(empty[1], empty[0], TILES_BYTES, "ldtilecfg", "tiles after it");
+    check_same(kept[1], kept[0], 64, "sttilecfg", "after ldtilecfg");
+    check_same(none[1], none[0], 64, "sttilecfg", "after tilerelease");
+    check_same(empty[1], empty[0], TILES_BYTES, "ldtilecfg", "tiles after it");
 }
 
 static void check_copies(struct rng *r)
@@ -122,11 +123,11 @@ static void check_copies(struct rng *r)
     draw_bytes(r, from, TILES_BYTES);
     for (int u = 0; u < 2; u++) {
         memset(to[u], 0xaa, TILES_BYTES);
-        both[u]->load_config(config);
-        both[u]->copy_tiles(from, to[u], STRIDE);
-        both[u]->release();
+        units[u]->load_config(config);
+        units[u]->copy_tiles(from, to[u], STRIDE);
+        units[u]->release();
     }
-    same(to[1], to[0], TILES_BYTES, "tileloadd, tileloaddt1, tilezero, tilestored", "any bytes");
+    check_same(to[1], to[0], TILES_BYTES, "tileloadd, tileloaddt1, tilezero, tilestored", "any bytes");
 }
 
 static void check_product(struct rng *r, kind k)
@@ -140,11 +141,11 @@ static void check_product(struct rng *r, kind k)
     draw_floats(r, k, c[0], 256);
     memcpy(c[1], c[0], sizeof c[0]);
     for (int u = 0; u < 2; u++) {
-        both[u]->load_config(config);
-        both[u]->add_product(c[u], a, b);
-        both[u]->release();
+        units[u]->load_config(config);
+        units[u]->add_product(c[u], a, b);
+        units[u]->release();
     }
-    same(c[1], c[0], sizeof c[0], "tdpbf16ps", kind_names[k]);
+    check_same(c[1], c[0], sizeof c[0], "tdpbf16ps", kind_names[k]);
 }
 
 static void check_vectors(struct rng *r, kind k)
@@ -161,18 +162,18 @@ static void check_vectors(struct rng *r, kind k)
     draw_bytes(r, index, 64);
     memcpy(c[1], c[0], sizeof c[0]);
     for (int u = 0; u < 2; u++) {
-        both[u]->dot(c[u], a, b);
-        both[u]->round_two(rounded[u], x, x + 16);
-        both[u]->permute(moved[u], keep, index, from);
-        both[u]->multishift(shifted[u], index, from);
+        units[u]->dot(c[u], a, b);
+        units[u]->round_two(rounded[u], x, x + 16);
+        units[u]->permute(moved[u], keep, index, from);
+        units[u]->multishift(shifted[u], index, from);
     }
-    same(c[1], c[0], sizeof c[0], "vdpbf16ps", kind_names[k]);
-    same(rounded[1], rounded[0], sizeof rounded[0], "vcvtne2ps2bf16", kind_names[k]);
-    same(moved[1], moved[0], 64, "vpermb", "any bytes");
-    same(shifted[1], shifted[0], 64, "vpmultishiftqb", "any bytes");
+    check_same(c[1], c[0], sizeof c[0], "vdpbf16ps", kind_names[k]);
+    check_same(rounded[1], rounded[0], sizeof rounded[0], "vcvtne2ps2bf16", kind_names[k]);
+    check_same(moved[1], moved[0], 64, "vpermb", "any bytes");
+    check_same(shifted[1], shifted[0], 64, "vpmultishiftqb", "any bytes");
 }
 
-/* All exceptions masked; any rounding, denormals kept or flushed. */
+/* All exceptions masked; any rounding mode, denormals kept or flushed. */
 static unsigned draw_mxcsr(struct rng *r)
 {
     return 0x1f80u | ((unsigned)agc_rng_next(r) & 0xe040u);
@@ -184,7 +185,7 @@ int main(void)
         printf("skipped: there is no AMX unit to compare with: %s\n", ag_last_message());
         return 77;
     }
-    const unsigned usual = _mm_getcsr();
+    const unsigned default_mxcsr = _mm_getcsr();
     for (int n = 0; n < test_count(2000); n++) {
         struct rng r;
         agc_rng_init(&r, (uint64_t)n, 7);
@@ -196,7 +197,7 @@ int main(void)
             check_product(&r, k);
             check_vectors(&r, k);
             const unsigned after = _mm_getcsr();
-            _mm_setcsr(usual);
+            _mm_setcsr(default_mxcsr);
             CHECK((after & ~0x3fu) == mxcsr, "MXCSR is %x instead of %x", after, mxcsr);
         }
     }

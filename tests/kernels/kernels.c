@@ -1,6 +1,6 @@
-/* Compares each entry of each table of tile kernels that this processor can run with plain loops in long
- * double and with the scalar table, for many shapes. Compiled twice, for float32 and float64. With --bench it
- * times the same calls instead. Its parts are in kernels_*_tmpl.c. */
+/* Compares each kernel of each table of vector kernels that this processor can run with plain loops in long double
+ * and with the scalar table, for many shapes; also the AMX table. Compiled twice, with real = float and real = double.
+ * With --bench it times the same calls instead. Its parts are in kernels_*_tmpl.c. */
 #include <time.h>
 
 #include "core/cpu_info.h"
@@ -15,15 +15,15 @@
 #define HAS_AMX_TABLE 0
 #endif
 
-/* ---- The entries ---- */
+/* ---- The kernels of a table ---- */
 
 static const struct entry {
     const char *name;
     void (*draw)(struct trial *);
     void (*call)(const agi_kernels *, struct trial *);
-    void (*expect)(struct trial *); /* sees the results too: a kernel may choose its shift */
+    void (*expect)(struct trial *); /* sees the results, too: a kernel may choose its running maximum */
     double (*work)(const struct trial *);
-    void (*again)(struct trial *); /* what else shall hold; or NULL */
+    void (*check_bits)(struct trial *); /* another call that must give the same bits; or NULL */
 } entries[] = {
     {"product", draw_product, call_product, expect_product, product_work, product_alone},
     {"product_prefetch", draw_product, call_product_prefetch, expect_product, product_work, product_alone},
@@ -33,7 +33,7 @@ static const struct entry {
     {"mask_band", draw_mask_band, call_mask_band, expect_mask_band, tile_elements, NULL},
     {"softmax", draw_softmax, call_softmax, expect_softmax, tile_elements, NULL},
     {"softmax_tangent", draw_softmax_tangent, call_softmax_tangent, expect_softmax_tangent, tile_elements,
-     softmax_again},
+     same_as_softmax},
     {"weights", draw_weights, call_weights, expect_weights, tile_elements, NULL},
     {"score_tangents", draw_score_tangents, call_score_tangents, expect_score_tangents, tile_elements, NULL},
     {"score_gradients", draw_score_gradients, call_score_gradients, expect_score_gradients, tile_elements,
@@ -86,13 +86,14 @@ static void check(const agi_kernels *k, int entry, uint64_t seed)
     expect_unchanged(&t);
     entries[entry].expect(&t);
     check_arrays(&t, entries[entry].name);
-    if (entries[entry].again != NULL) {
-        entries[entry].again(&t);
+    if (entries[entry].check_bits != NULL) {
+        entries[entry].check_bits(&t);
     }
     free_arrays(&t);
 }
 
-/* On a foreign processor, AG_TEST_ISA says which table a plan must choose there. */
+/* AG_TEST_ISA, set when the tests run on an emulated processor (qemu, valgrind), names the instruction set that a plan
+ * must choose there. */
 static void check_choice(const char *wanted)
 {
     ag_problem p = AG_PROBLEM_INIT;

@@ -1,4 +1,4 @@
-/* Shared by the tests of the AMX table: arrays between guards, and errors that are counted and reported once. */
+/* Shared by the tests of the AMX table: arrays between guards; wrong elements, counted and reported at once. */
 #ifndef AG_KERNELS_AMX_MEMORY_H
 #define AG_KERNELS_AMX_MEMORY_H
 
@@ -15,8 +15,8 @@ struct guarded {
     size_t bytes;
 };
 
-/* Allocates n elements, filled, like the guards around them, with guard bytes. */
-static struct guarded guard(int64_t n, size_t size)
+/* Allocates n elements, filled with 0xa5 like the guards around them. */
+static struct guarded guarded_alloc(int64_t n, size_t size)
 {
     struct guarded g = {.bytes = (size_t)n * size};
     g.memory = malloc(g.bytes + 2 * AMX_GUARD);
@@ -25,7 +25,7 @@ static struct guarded guard(int64_t n, size_t size)
     return g;
 }
 
-static uint16_t *narrow_of(const struct guarded *g)
+static uint16_t *bf16_of(const struct guarded *g)
 {
     return (uint16_t *)(void *)(g->memory + AMX_GUARD);
 }
@@ -35,7 +35,8 @@ static float *floats_of(const struct guarded *g)
     return (float *)(void *)(g->memory + AMX_GUARD);
 }
 
-static void release(struct guarded *g, const char *what)
+/* Checks that the guards are untouched. */
+static void check_and_free(struct guarded *g, const char *what)
 {
     size_t wrong = 0;
     for (size_t b = 0; b < AMX_GUARD; b++) {
@@ -45,31 +46,31 @@ static void release(struct guarded *g, const char *what)
     free(g->memory);
 }
 
-/* Random bfloat16 numbers in [-2, 2). narrow_at returns one as a double. */
-static struct guarded narrow_numbers(struct rng *r, int64_t n)
+/* Random bfloat16 in [-2, 2). bf16_at returns one as a double. */
+static struct guarded random_bf16(struct rng *r, int64_t n)
 {
-    const struct guarded g = guard(n, sizeof(uint16_t));
+    const struct guarded g = guarded_alloc(n, sizeof(uint16_t));
     for (int64_t i = 0; i < n; i++) {
-        agi_store(AG_BF16, narrow_of(&g), i, 4 * agc_rng_uniform(r) - 2);
+        agi_store(AG_BF16, bf16_of(&g), i, 4 * agc_rng_uniform(r) - 2);
     }
     return g;
 }
 
-static double narrow_at(const uint16_t *p, int64_t i)
+static double bf16_at(const uint16_t *p, int64_t i)
 {
     return agi_load(AG_BF16, p, i);
 }
 
-static struct guarded float_numbers(struct rng *r, int64_t n, double low, double high)
+static struct guarded random_floats(struct rng *r, int64_t n, double low, double high)
 {
-    const struct guarded g = guard(n, sizeof(float));
+    const struct guarded g = guarded_alloc(n, sizeof(float));
     for (int64_t i = 0; i < n; i++) {
         floats_of(&g)[i] = (float)(low + (high - low) * agc_rng_uniform(r));
     }
     return g;
 }
 
-/* Counts wrong results and keeps the first of them. */
+/* The number of wrong results, and the first of them. */
 struct faults {
     int64_t count, first;
     double got, wanted;

@@ -1,4 +1,4 @@
-/* The AMX table: the stages that work on score tiles. */
+/* Tests of the AMX table: the stages that work on score tiles. */
 #include "kernels_amx_operands_tmpl.c"
 
 /* Relative errors of weights, truncated or rounded, and of their sums. */
@@ -13,24 +13,24 @@ struct amx_queued {
     struct guarded rows[MAX_BLOCKS], columns[MAX_BLOCKS], T[MAX_BLOCKS];
 };
 
-/* Blocks of any depth, in one or the other half of a panel. */
+/* Blocks of any depth, even 0, in one or the other half of a panel. */
 static void draw_amx_queued(struct rng *r, struct amx_queued *b)
 {
     b->next.n = agc_rng_range(r, 0, MAX_BLOCKS);
-    b->next.prefetch = (const char *)b; /* prefetched, not read */
+    b->next.prefetch = (const char *)b; /* any address may be prefetched */
     b->next.prefetch_end = b->next.prefetch + 64 * agc_rng_range(r, 0, MAX_PREFETCH_LINES);
     for (int64_t n = 0; n < b->next.n; n++) {
         amx_block2x2 *const block = &b->next.blocks[n];
         block->depth = agc_rng_range(r, 0, 6);
         block->ld = AMX_DEPTH * (block->depth + agc_rng_range(r, 0, 2));
         block->query_stride = AMX_AB * (block->depth + agc_rng_range(r, 0, 2));
-        b->rows[n] = narrow_numbers(r, 31 * block->ld + AMX_DEPTH * block->depth);
-        b->columns[n] = narrow_numbers(r, block->query_stride + AMX_AB * block->depth);
-        b->T[n] = float_numbers(r, GROUP_KEYS * PANEL, -1, 1);
-        block->keys = narrow_of(&b->rows[n]);
-        block->queries = narrow_of(&b->columns[n]);
+        b->rows[n] = random_bf16(r, 31 * block->ld + AMX_DEPTH * block->depth);
+        b->columns[n] = random_bf16(r, block->query_stride + AMX_AB * block->depth);
+        b->T[n] = random_floats(r, GROUP_KEYS * PANEL, -1, 1);
+        block->keys = bf16_of(&b->rows[n]);
+        block->queries = bf16_of(&b->columns[n]);
         block->T = floats_of(&b->T[n]) + 32 * agc_rng_range(r, 0, 1);
-        for (int64_t at = 0; at < GROUP_KEYS * PANEL; at++) { /* shows where nothing is written */
+        for (int64_t at = 0; at < GROUP_KEYS * PANEL; at++) { /* to see where nothing is written */
             floats_of(&b->T[n])[at] = 1e9F;
         }
     }
@@ -46,27 +46,27 @@ static void check_amx_queued(struct amx_queued *b, const char *what)
         const int64_t first = block->T - floats_of(&b->T[n]);
         for (int64_t e = 0; e < GROUP_KEYS * PANEL; e++) {
             const int64_t j = e / PANEL, i = e % PANEL - first;
-            double sum = 0, size = 0;
+            double sum = 0, magnitude = 0;
             for (int64_t k = 0; k < AMX_DEPTH * block->depth; k++) {
                 const int64_t tile = i / 16 * block->query_stride + k / 32 * AMX_AB,
                               pair = k % 32 / 2 * 32 + i % 16 * 2 + k % 2;
                 const bool inside = i >= 0 && i < 32;
-                const double term = inside ? narrow_at(block->keys, j * block->ld + k) *
-                                                 narrow_at(block->queries, tile + pair)
-                                           : 0;
+                const double term =
+                    inside ? bf16_at(block->keys, j * block->ld + k) * bf16_at(block->queries, tile + pair)
+                           : 0;
                 sum += term;
-                size += fabs(term);
+                magnitude += fabs(term);
             }
             const bool inside = i >= 0 && i < 32;
             expect_near(&faults, e, (double)floats_of(&b->T[n])[e], inside ? sum : (double)1e9F,
-                        1.1e-6 * size);
+                        1.1e-6 * magnitude);
         }
     }
     report(&faults, what);
     for (int64_t n = 0; n < b->next.n; n++) {
-        release(&b->rows[n], what);
-        release(&b->columns[n], what);
-        release(&b->T[n], what);
+        check_and_free(&b->rows[n], what);
+        check_and_free(&b->columns[n], what);
+        check_and_free(&b->T[n], what);
     }
 }
 
@@ -80,7 +80,7 @@ static void check_amx_score_blocks(struct rng *r)
 
 /* ---- Stages ---- */
 
-/* Scores in base 2, some masked; lanes that see no key, and lanes that have seen none yet. */
+/* Scores in base 2, some masked; some lanes see no key (blind), some have seen none yet (fresh). */
 static void draw_amx_lanes(struct rng *r, float *scores, float *m, float *l)
 {
     for (int64_t i = 0; i < PANEL; i++) {
@@ -100,14 +100,14 @@ static void check_amx_softmax(struct rng *r)
     const int64_t W = 32 * agc_rng_range(r, 1, PANEL / 32);
     const float c = (float)(0.5 + agc_rng_uniform(r));
     float m[2][PANEL], l[2][PANEL], alpha[PANEL];
-    struct guarded scores = guard(GROUP_KEYS * PANEL, 4), vnni = guard(W / 16 * AMX_AB, 2);
+    struct guarded scores = guarded_alloc(GROUP_KEYS * PANEL, 4), vnni = guarded_alloc(W / 16 * AMX_AB, 2);
     struct faults weights = {0}, sums = {0}, factors = {0};
     bool wanted = false;
     draw_amx_lanes(r, floats_of(&scores), m[0], l[0]);
     memcpy(m[1], m[0], sizeof m[0]);
     memcpy(l[1], l[0], sizeof l[0]);
     const bool rescaled =
-        agi_amx_table.softmax(narrow_of(&vnni), floats_of(&scores), W, c, l[0], INFINITY, m[1], l[1], alpha);
+        agi_amx_table.softmax(bf16_of(&vnni), floats_of(&scores), W, c, l[0], INFINITY, m[1], l[1], alpha);
     for (int64_t i = 0; i < W; i++) {
         const double before = (double)m[0][i], after = (double)m[1][i], shift = isinf(after) ? 0 : after;
         const double factor = after == before ? 1 : exp2(before - after);
@@ -116,7 +116,7 @@ static void check_amx_softmax(struct rng *r)
         for (int64_t j = 0; j < GROUP_KEYS; j++) {
             const double p = exp2((double)c * (double)floats_of(&scores)[j * PANEL + i] - shift);
             CHECK(p < 0x1p9, "amx softmax: a weight of %g with its shift", p);
-            expect_near(&weights, j * W + i, narrow_at(narrow_of(&vnni), vnni_place(j, i)), p,
+            expect_near(&weights, j * W + i, bf16_at(bf16_of(&vnni), vnni_index(j, i)), p,
                         AMX_WEIGHT_ERROR * p);
             sum += AMX_TRUNCATION_SCALE * p;
         }
@@ -129,52 +129,53 @@ static void check_amx_softmax(struct rng *r)
     report(&sums, "softmax: l");
     CHECK(rescaled == wanted, "amx softmax says %d, lanes that had seen a key moved: %d", rescaled, wanted);
     CHECK(memcmp(m[0] + W, m[1] + W, (size_t)(PANEL - W) * sizeof(float)) == 0, "amx softmax: lanes after W");
-    release(&scores, "softmax");
-    release(&vnni, "softmax");
+    check_and_free(&scores, "softmax");
+    check_and_free(&vnni, "softmax");
 }
 
-/* With a small reach weights come from the lookup table: within 6e-3, and right on average. With a large reach they are
- * those of an unknown one. */
+/* If the bound of the scores is small, weights come from the lookup table: within 6e-3, and right on average. If it is
+ * large, they are the same as without a bound. */
 static void check_amx_exp2_lut(struct rng *r)
 {
     const int64_t W = 32 * agc_rng_range(r, 1, PANEL / 32);
-    const double reach = agc_rng_chance(r, 0.3) ? 110 : 5 + 5 * agc_rng_uniform(r);
+    const bool near_limit = agc_rng_chance(r, 0.3); /* of the table's range */
+    const double max_score = near_limit ? 110 : 5 + 5 * agc_rng_uniform(r);
     float m[PANEL], l[3][PANEL], norms[PANEL], alpha[PANEL];
-    struct guarded scores = guard(GROUP_KEYS * PANEL, 4), by_lut = guard(W / 16 * AMX_AB, 2),
-                   beyond = guard(W / 16 * AMX_AB, 2), exact = guard(W / 16 * AMX_AB, 2);
+    struct guarded scores = guarded_alloc(GROUP_KEYS * PANEL, 4), by_lut = guarded_alloc(W / 16 * AMX_AB, 2),
+                   beyond = guarded_alloc(W / 16 * AMX_AB, 2), exact = guarded_alloc(W / 16 * AMX_AB, 2);
     struct faults weights = {0};
     double mean = 0;
     for (int64_t i = 0; i < PANEL; i++) {
-        m[i] = (float)agc_rng_range(r, reach > 100 ? 256 : -256, 1024) / 256;
+        m[i] = (float)agc_rng_range(r, near_limit ? 256 : -256, 1024) / 256;
         l[0][i] = l[1][i] = l[2][i] = 0;
-        norms[i] = (float)(reach / 2);
+        norms[i] = (float)(max_score / 2);
         for (int64_t j = 0; j < GROUP_KEYS; j++) {
-            const double highest = reach > 100 ? 5 : fmin(reach, (double)m[i] + 2);
-            floats_of(&scores)[j * PANEL + i] = (float)(highest - (highest + reach) * agc_rng_uniform(r));
+            const double highest = near_limit ? 5 : fmin(max_score, (double)m[i] + 2);
+            floats_of(&scores)[j * PANEL + i] = (float)(highest - (highest + max_score) * agc_rng_uniform(r));
         }
     }
-    agi_amx_table.softmax(narrow_of(&by_lut), floats_of(&scores), W, 1, norms, 2, m, l[0], alpha);
-    agi_amx_table.softmax(narrow_of(&beyond), floats_of(&scores), W, 1, norms, 60, m, l[1], alpha);
-    agi_amx_table.softmax(narrow_of(&exact), floats_of(&scores), W, 1, norms, INFINITY, m, l[2], alpha);
+    agi_amx_table.softmax(bf16_of(&by_lut), floats_of(&scores), W, 1, norms, 2, m, l[0], alpha);
+    agi_amx_table.softmax(bf16_of(&beyond), floats_of(&scores), W, 1, norms, 60, m, l[1], alpha);
+    agi_amx_table.softmax(bf16_of(&exact), floats_of(&scores), W, 1, norms, INFINITY, m, l[2], alpha);
     for (int64_t n = 0; n < W * GROUP_KEYS; n++) {
         const int64_t i = n % W, j = n / W;
         const double p = exp2((double)floats_of(&scores)[j * PANEL + i] - (double)m[i]);
-        const double got = narrow_at(narrow_of(&by_lut), vnni_place(j, i));
+        const double got = bf16_at(bf16_of(&by_lut), vnni_index(j, i));
         expect_near(&weights, n, got, p, 6e-3 * p);
         mean += (got / p - 1) / (double)(W * GROUP_KEYS);
     }
     report(&weights, "softmax: weights by lookup table");
     CHECK(fabs(mean) < 6e-4, "amx softmax: weights by lookup table are wrong by %g on average", mean);
-    CHECK(memcmp(narrow_of(&exact), narrow_of(&beyond), exact.bytes) == 0,
-          "amx softmax: reach is not obeyed");
-    CHECK(memcmp(narrow_of(&exact), narrow_of(&by_lut), exact.bytes) != 0,
+    CHECK(memcmp(bf16_of(&exact), bf16_of(&beyond), exact.bytes) == 0,
+          "amx softmax: the bound of the scores is ignored");
+    CHECK(memcmp(bf16_of(&exact), bf16_of(&by_lut), exact.bytes) != 0,
           "amx softmax: the lookup table is not used");
     for (int64_t i = 0; i < W; i++) {
         CHECK(fabsf(l[0][i] / l[2][i] - 1) < 6e-3F, "amx softmax: sums by lookup table, lane %d", (int)i);
     }
-    struct guarded *const all[] = {&scores, &by_lut, &beyond, &exact};
+    struct guarded *const arrays[] = {&scores, &by_lut, &beyond, &exact};
     for (int n = 0; n < 4; n++) {
-        release(all[n], "softmax");
+        check_and_free(arrays[n], "softmax");
     }
 }
 
@@ -192,7 +193,7 @@ static bool in_band(const struct band_trial *t, int64_t j, int64_t i)
     return t->low <= j - i && j - i <= t->high;
 }
 
-/* Scores outside the band are NaN or as good as inside. */
+/* Scores outside the band are NaN or like those inside. */
 static void draw_band_lanes(struct rng *r, struct band_trial *t)
 {
     for (int64_t i = 0; i < PANEL; i++) {
@@ -212,7 +213,7 @@ static void draw_band_trial(struct rng *r, struct band_trial *t)
     t->high = agc_rng_chance(r, 0.3) ? 1000000 : agc_rng_range(r, t->low < -80 ? -80 : t->low, 120);
     t->known = t->low <= 1 - PANEL && t->high >= GROUP_KEYS - 1 && agc_rng_chance(r, 0.5);
     t->moves = false;
-    t->scores = guard(GROUP_KEYS * PANEL, sizeof(float));
+    t->scores = guarded_alloc(GROUP_KEYS * PANEL, sizeof(float));
     draw_band_lanes(r, t);
     if (agc_rng_chance(r, 0.3)) { /* a large weight at one key, which may be masked */
         const int64_t i = agc_rng_range(r, 0, PANEL - 1), j = agc_rng_range(r, 0, GROUP_KEYS - 1);
@@ -228,24 +229,23 @@ static void draw_band_trial(struct rng *r, struct band_trial *t)
 /* Weights and l are those of softmax, with minus infinity outside the band. */
 static void compare_with_softmax(struct band_trial *t, const uint16_t *got, const float *l)
 {
-    struct guarded wanted = guard(PANEL / 16 * AMX_AB, sizeof(uint16_t));
+    struct guarded wanted = guarded_alloc(PANEL / 16 * AMX_AB, sizeof(uint16_t));
     struct faults weights = {0}, sums = {0};
     float alpha[PANEL];
     for (int64_t n = 0; n < GROUP_KEYS * PANEL; n++) {
         float *const score = &floats_of(&t->scores)[n];
         *score = in_band(t, n / PANEL, n % PANEL) ? *score : -INFINITY;
     }
-    agi_amx_table.softmax(narrow_of(&wanted), floats_of(&t->scores), PANEL, 1, t->norms, 2, t->m, t->l,
-                          alpha);
+    agi_amx_table.softmax(bf16_of(&wanted), floats_of(&t->scores), PANEL, 1, t->norms, 2, t->m, t->l, alpha);
     for (int64_t n = 0; n < PANEL / 16 * AMX_AB; n++) {
-        expect_near(&weights, n, got[n], narrow_of(&wanted)[n], 0);
+        expect_near(&weights, n, got[n], bf16_of(&wanted)[n], 0);
     }
     for (int64_t i = 0; i < PANEL; i++) {
         expect_near(&sums, i, (double)l[i], (double)t->l[i], 0);
     }
     report(&weights, "weights: weights");
     report(&sums, "weights: l");
-    release(&wanted, "weights");
+    check_and_free(&wanted, "weights");
 }
 
 /* The weights of softmax inside the band, zeros outside, whatever the scores are there, and the sum of those inside.
@@ -254,21 +254,21 @@ static void check_amx_weights(struct rng *r)
 {
     struct band_trial t;
     struct amx_queued queued;
-    struct guarded got = guard(PANEL / 16 * AMX_AB, sizeof(uint16_t));
+    struct guarded got = guarded_alloc(PANEL / 16 * AMX_AB, sizeof(uint16_t));
     float l[PANEL];
     draw_band_trial(r, &t);
     memcpy(l, t.l, sizeof l);
     draw_amx_queued(r, &queued);
-    const bool done = agi_amx_table.weights(narrow_of(&got), floats_of(&t.scores), 1, t.norms, 2, t.low,
-                                            t.high, t.m, l, &queued.next);
+    const bool done = agi_amx_table.weights(bf16_of(&got), floats_of(&t.scores), 1, t.norms, 2, t.low, t.high,
+                                            t.m, l, &queued.next);
     check_amx_queued(&queued, "weights: scores of the next group");
     CHECK(done == !t.moves, "amx weights says %d, m would have to move: %d", done, t.moves);
     CHECK(done || memcmp(l, t.l, sizeof l) == 0, "amx weights adds to l without being done");
     if (done) {
-        compare_with_softmax(&t, narrow_of(&got), l);
+        compare_with_softmax(&t, bf16_of(&got), l);
     }
-    release(&t.scores, "weights");
-    release(&got, "weights");
+    check_and_free(&t.scores, "weights");
+    check_and_free(&got, "weights");
 }
 
 /* Weights and their tangents if m stays; nothing is added if it would have to move. */
@@ -277,10 +277,10 @@ static void check_amx_softmax_tangent(struct rng *r)
     const int64_t W = PANEL, moving = agc_rng_chance(r, 0.3) ? agc_rng_range(r, 0, W - 1) : -1;
     struct amx_queued b;
     const float c = (float)(0.5 + agc_rng_uniform(r)), scale = (float)(0.5 + agc_rng_uniform(r));
-    struct guarded scores = float_numbers(r, GROUP_KEYS * PANEL, -10, 2),
-                   raw = float_numbers(r, GROUP_KEYS * PANEL, -2, 2);
-    struct guarded shifts = float_numbers(r, PANEL, 0, 2), refs = float_numbers(r, PANEL, -1, 1);
-    struct guarded vnni = guard(W / 16 * AMX_AB, 2), t_vnni = guard(W / 16 * AMX_AB, 2);
+    struct guarded scores = random_floats(r, GROUP_KEYS * PANEL, -10, 2),
+                   score_tangents = random_floats(r, GROUP_KEYS * PANEL, -2, 2);
+    struct guarded m_per_lane = random_floats(r, PANEL, 0, 2), r_per_lane = random_floats(r, PANEL, -1, 1);
+    struct guarded vnni = guarded_alloc(W / 16 * AMX_AB, 2), t_vnni = guarded_alloc(W / 16 * AMX_AB, 2);
     float l[PANEL], a[PANEL];
     struct faults weights = {0}, tangents = {0}, sums = {0};
     for (int64_t i = 0; i < PANEL; i++) {
@@ -288,36 +288,38 @@ static void check_amx_softmax_tangent(struct rng *r)
         a[i] = (float)-i;
     }
     if (moving >= 0) {
-        floats_of(&shifts)[moving] = agc_rng_chance(r, 0.5) ? -INFINITY : -10;
+        floats_of(&m_per_lane)[moving] = agc_rng_chance(r, 0.5) ? -INFINITY : -10;
     }
     draw_amx_queued(r, &b);
-    const bool done = agi_amx_table.softmax_tangent(narrow_of(&vnni), narrow_of(&t_vnni), floats_of(&scores),
-                                                    floats_of(&raw), c, scale, floats_of(&shifts), l,
-                                                    floats_of(&refs), a, &b.next);
+    const bool done = agi_amx_table.softmax_tangent(
+        bf16_of(&vnni), bf16_of(&t_vnni), floats_of(&scores), floats_of(&score_tangents), c, scale,
+        floats_of(&m_per_lane), l, floats_of(&r_per_lane), a, &b.next);
     check_amx_queued(&b, "softmax_tangent: scores of the next group");
     CHECK(done == (moving < 0), "amx softmax_tangent says %d, lane %d would have to move", done, (int)moving);
     for (int64_t i = 0; i < W; i++) {
-        double sum = (double)i, tangent = (double)-i, size = 1;
+        double sum = (double)i, tangent = (double)-i, magnitude = 1;
         for (int64_t j = 0; j < GROUP_KEYS && done; j++) {
             const int64_t at = j * PANEL + i;
-            const double p = exp2((double)c * (double)floats_of(&scores)[at] - (double)floats_of(&shifts)[i]);
-            const double u = p * ((double)scale * (double)floats_of(&raw)[at] - (double)floats_of(&refs)[i]);
-            expect_near(&weights, at, narrow_at(narrow_of(&vnni), vnni_place(j, i)), p, AMX_WEIGHT_ERROR * p);
-            expect_near(&tangents, at, narrow_at(narrow_of(&t_vnni), vnni_place(j, i)), u,
+            const double p =
+                exp2((double)c * (double)floats_of(&scores)[at] - (double)floats_of(&m_per_lane)[i]);
+            const double u = p * ((double)scale * (double)floats_of(&score_tangents)[at] -
+                                  (double)floats_of(&r_per_lane)[i]);
+            expect_near(&weights, at, bf16_at(bf16_of(&vnni), vnni_index(j, i)), p, AMX_WEIGHT_ERROR * p);
+            expect_near(&tangents, at, bf16_at(bf16_of(&t_vnni), vnni_index(j, i)), u,
                         AMX_WEIGHT_ERROR * fabs(u) + 1e-6 * p);
             sum += p;
             tangent += u;
-            size += p + fabs(u);
+            magnitude += p + fabs(u);
         }
-        expect_near(&sums, i, (double)l[i], sum, AMX_SUM_ERROR * (size + sum));
-        expect_near(&sums, i, (double)a[i], tangent, AMX_SUM_ERROR * (size + sum));
+        expect_near(&sums, i, (double)l[i], sum, AMX_SUM_ERROR * (magnitude + sum));
+        expect_near(&sums, i, (double)a[i], tangent, AMX_SUM_ERROR * (magnitude + sum));
     }
     report(&weights, "softmax_tangent: weights");
     report(&tangents, "softmax_tangent: their tangents");
     report(&sums, "softmax_tangent: sums");
-    struct guarded *const all[] = {&scores, &raw, &shifts, &refs, &vnni, &t_vnni};
+    struct guarded *const arrays[] = {&scores, &score_tangents, &m_per_lane, &r_per_lane, &vnni, &t_vnni};
     for (int n = 0; n < 6; n++) {
-        release(all[n], "softmax_tangent");
+        check_and_free(arrays[n], "softmax_tangent");
     }
 }
 
@@ -325,33 +327,34 @@ static void check_amx_gradients(struct rng *r)
 {
     const int64_t W = 32, tile_stride = PANEL / 32 * AMX_AB;
     const float c = (float)(0.5 + agc_rng_uniform(r));
-    struct guarded scores = float_numbers(r, GROUP_KEYS * PANEL, -10, 2),
-                   dP = float_numbers(r, GROUP_KEYS * PANEL, -2, 2);
-    struct guarded logs = float_numbers(r, PANEL, 3, 9), shifts = float_numbers(r, PANEL, -1, 1);
-    struct guarded weights_out = guard(2 * tile_stride, 2), dS = guard(2 * tile_stride, 2),
-                   vnni = guard(W / 16 * AMX_AB, 2);
+    struct guarded scores = random_floats(r, GROUP_KEYS * PANEL, -10, 2),
+                   dP = random_floats(r, GROUP_KEYS * PANEL, -2, 2);
+    struct guarded L_per_lane = random_floats(r, PANEL, 3, 9), D_per_lane = random_floats(r, PANEL, -1, 1);
+    struct guarded weights_out = guarded_alloc(2 * tile_stride, 2), dS = guarded_alloc(2 * tile_stride, 2),
+                   vnni = guarded_alloc(W / 16 * AMX_AB, 2);
     struct faults weights = {0}, gradients = {0}, in_vnni = {0};
-    agi_amx_table.gradients(narrow_of(&weights_out), narrow_of(&dS), tile_stride, narrow_of(&vnni),
-                            floats_of(&scores), floats_of(&dP), c, floats_of(&logs), floats_of(&shifts));
+    agi_amx_table.gradients(bf16_of(&weights_out), bf16_of(&dS), tile_stride, bf16_of(&vnni),
+                            floats_of(&scores), floats_of(&dP), c, floats_of(&L_per_lane),
+                            floats_of(&D_per_lane));
     for (int64_t j = 0; j < GROUP_KEYS; j++) {
         for (int64_t i = 0; i < W; i++) {
             const int64_t at = j * PANEL + i;
-            const double p = exp2((double)c * (double)floats_of(&scores)[at] - (double)floats_of(&logs)[i]);
-            const double ds = p * ((double)floats_of(&dP)[at] - (double)floats_of(&shifts)[i]);
+            const double p =
+                exp2((double)c * (double)floats_of(&scores)[at] - (double)floats_of(&L_per_lane)[i]);
+            const double ds = p * ((double)floats_of(&dP)[at] - (double)floats_of(&D_per_lane)[i]);
             const double error = AMX_WEIGHT_ERROR * fabs(ds) + 1e-6 * p;
-            expect_near(&weights, at, narrow_at(narrow_of(&weights_out), split16_place(j, i, tile_stride)), p,
+            expect_near(&weights, at, bf16_at(bf16_of(&weights_out), split16_index(j, i, tile_stride)), p,
                         AMX_WEIGHT_ERROR * p);
-            expect_near(&gradients, at, narrow_at(narrow_of(&dS), split16_place(j, i, tile_stride)), ds,
-                        error);
-            expect_near(&in_vnni, at, narrow_at(narrow_of(&vnni), vnni_place(j, i)), ds, error);
+            expect_near(&gradients, at, bf16_at(bf16_of(&dS), split16_index(j, i, tile_stride)), ds, error);
+            expect_near(&in_vnni, at, bf16_at(bf16_of(&vnni), vnni_index(j, i)), ds, error);
         }
     }
     report(&weights, "gradients: P");
     report(&gradients, "gradients: dS");
     report(&in_vnni, "gradients: VNNI of dS");
-    struct guarded *const all[] = {&scores, &dP, &logs, &shifts, &weights_out, &dS, &vnni};
+    struct guarded *const arrays[] = {&scores, &dP, &L_per_lane, &D_per_lane, &weights_out, &dS, &vnni};
     for (int n = 0; n < 7; n++) {
-        release(all[n], "gradients");
+        check_and_free(arrays[n], "gradients");
     }
 }
 
@@ -368,26 +371,26 @@ static void draw_tangent_trial(struct rng *r, struct tangent_trial *t, int64_t t
     t->scale = (float)(0.5 + agc_rng_uniform(r));
     for (int n = 0; n < 8; n++) {
         const double lowest = n == 0 ? -10 : n == 4 ? 3 : -2;
-        t->in[n] = float_numbers(r, n < 4 ? GROUP_KEYS * PANEL : PANEL, lowest, n == 4 ? 9 : 2);
+        t->in[n] = random_floats(r, n < 4 ? GROUP_KEYS * PANEL : PANEL, lowest, n == 4 ? 9 : 2);
     }
     for (int n = 0; n < 4; n++) {
-        t->rows[n] = guard(2 * tile_stride, sizeof(uint16_t));
+        t->rows[n] = guarded_alloc(2 * tile_stride, sizeof(uint16_t));
     }
     for (int n = 0; n < 2; n++) {
-        t->vnni[n] = guard(2 * AMX_AB, sizeof(uint16_t));
+        t->vnni[n] = guarded_alloc(2 * AMX_AB, sizeof(uint16_t));
     }
 }
 
 static void release_tangent_trial(struct tangent_trial *t)
 {
     for (int n = 0; n < 8; n++) {
-        release(&t->in[n], "gradient_tangents");
+        check_and_free(&t->in[n], "gradient_tangents");
     }
     for (int n = 0; n < 4; n++) {
-        release(&t->rows[n], "gradient_tangents");
+        check_and_free(&t->rows[n], "gradient_tangents");
     }
     for (int n = 0; n < 2; n++) {
-        release(&t->vnni[n], "gradient_tangents");
+        check_and_free(&t->vnni[n], "gradient_tangents");
     }
 }
 
@@ -416,11 +419,11 @@ static void compare_tangents(const struct tangent_trial *t, int64_t tile_stride)
         tangents_wanted(t, j, i, wanted);
         for (int n = 0; n < 4; n++) {
             const double error = AMX_WEIGHT_ERROR * fabs(wanted[n]) + 1e-5 * wanted[0];
-            const uint16_t *const rows = narrow_of(&t->rows[n]);
-            expect_near(&wrong_rows, at, narrow_at(rows, split16_place(j, i, tile_stride)), wanted[n], error);
+            const uint16_t *const rows = bf16_of(&t->rows[n]);
+            expect_near(&wrong_rows, at, bf16_at(rows, split16_index(j, i, tile_stride)), wanted[n], error);
             if (n % 2 == 1) { /* tdS, n = 3, is the first in VNNI, dS, n = 1, the second */
-                const uint16_t *const vnni = narrow_of(&t->vnni[n == 1]);
-                expect_near(&wrong_vnni, at, narrow_at(vnni, vnni_place(j, i)), wanted[n], error);
+                const uint16_t *const vnni = bf16_of(&t->vnni[n == 1]);
+                expect_near(&wrong_vnni, at, bf16_at(vnni, vnni_index(j, i)), wanted[n], error);
             }
         }
     }
@@ -436,9 +439,9 @@ static void check_amx_gradient_tangents(struct rng *r)
     draw_tangent_trial(r, &t, tile_stride);
     const float *const scores[4] = {floats_of(&t.in[0]), floats_of(&t.in[1]), floats_of(&t.in[2]),
                                     floats_of(&t.in[3])};
-    uint16_t *const rows[4] = {narrow_of(&t.rows[0]), narrow_of(&t.rows[1]), narrow_of(&t.rows[2]),
-                               narrow_of(&t.rows[3])};
-    uint16_t *const vnni[2] = {narrow_of(&t.vnni[0]), narrow_of(&t.vnni[1])};
+    uint16_t *const rows[4] = {bf16_of(&t.rows[0]), bf16_of(&t.rows[1]), bf16_of(&t.rows[2]),
+                               bf16_of(&t.rows[3])};
+    uint16_t *const vnni[2] = {bf16_of(&t.vnni[0]), bf16_of(&t.vnni[1])};
     draw_amx_queued(r, &queued);
     agi_amx_table.gradient_tangents(rows, tile_stride, vnni, scores, t.c, t.scale, floats_of(&t.in[4]),
                                     floats_of(&t.in[5]), floats_of(&t.in[6]), floats_of(&t.in[7]),

@@ -1,5 +1,5 @@
-/* The AMX table against plain loops: operands, products, roundings and stages, with guards around what they
- * write, and the caller's tile configuration before and after. */
+/* Compares the AMX table with plain loops: operands, products, roundings and stages, with guards around what they
+ * write; and checks that the caller's tile configuration is restored. */
 #include "core/cpu_info.h"
 #include "kernels_amx_stages_tmpl.c"
 
@@ -8,20 +8,22 @@
 /* begin saves the caller's configuration, end restores it; a caller without one has none afterwards. */
 static void check_amx_configuration(void)
 {
-    amx_config none, ours, seen, again, last;
+    amx_config none, ours, first, second, last;
     agi_amx_table.begin(&none);
     agi_amx_table.begin(&ours);
     CHECK(ours.palette == 1 && ours.rows[7] == AMX_ROWS && ours.row_bytes[7] == 64,
           "amx begin: no whole tiles");
-    amx_config own = ours;
-    own.rows[0] = 8;
-    own.row_bytes[3] = 32;
-    agi_amx_table.end(&own); /* now as if a caller had configured that */
-    agi_amx_table.begin(&seen);
-    agi_amx_table.end(&seen);
-    agi_amx_table.begin(&again);
-    CHECK(memcmp(&seen, &own, sizeof own) == 0, "amx begin does not keep the caller's configuration");
-    CHECK(memcmp(&again, &own, sizeof own) == 0, "amx end does not bring the caller's configuration back");
+    amx_config callers = ours;
+    callers.rows[0] = 8;
+    callers.row_bytes[3] = 32;
+    agi_amx_table.end(&callers); /* now as if a caller had configured that */
+    agi_amx_table.begin(&first);
+    agi_amx_table.end(&first);
+    agi_amx_table.begin(&second);
+    CHECK(memcmp(&first, &callers, sizeof callers) == 0,
+          "amx begin does not keep the caller's configuration");
+    CHECK(memcmp(&second, &callers, sizeof callers) == 0,
+          "amx end does not bring the caller's configuration back");
     agi_amx_table.end(&none);
     agi_amx_table.begin(&last);
     CHECK(none.palette == 0 && last.palette == 0, "amx end leaves a configuration to a caller without one");
@@ -33,16 +35,16 @@ static void check_amx_configuration(void)
 /* Leaves numbers in all tile registers, as an earlier product does. */
 static void fill_amx_tiles(struct rng *r)
 {
-    struct guarded ab = narrow_numbers(r, 2 * AMX_AB), c = float_numbers(r, 32 * 32, -2, 2);
-    const amx_operand some = {narrow_of(&ab), AMX_AB, 0, AMX_DEPTH};
+    struct guarded ab = random_bf16(r, 2 * AMX_AB), c = random_floats(r, 32 * 32, -2, 2);
+    const amx_operand operand = {bf16_of(&ab), AMX_AB, 0, AMX_DEPTH};
     const amx_sums sums = amx_sums_by_rows(floats_of(&c), 32);
-    agi_amx_table.product(2, 2, 1, &some, &some, &sums, true);
-    release(&ab, "product");
-    release(&c, "product");
+    agi_amx_table.product(2, 2, 1, &operand, &operand, &sums, true);
+    check_and_free(&ab, "product");
+    check_and_free(&c, "product");
 }
 
 /* tiles_m by tiles_n tiles of sums, in row-major or column-major order, with some room between rows or columns. */
-static amx_sums some_sums(struct rng *r, int64_t tiles_m, int64_t tiles_n, float *p)
+static amx_sums random_sums(struct rng *r, int64_t tiles_m, int64_t tiles_n, float *p)
 {
     return agc_rng_chance(r, 0.5) ? amx_sums_by_rows(p, 16 * (tiles_n + 1))
                                   : amx_sums_by_columns(p, 16 * (tiles_m + 1));
@@ -55,13 +57,13 @@ static void check_amx_product(struct rng *r)
     const bool add = agc_rng_chance(r, 0.5);
     const int64_t row = 32 * (tiles_k + agc_rng_range(r, 0, 2)),
                   size_c = AMX_C * (tiles_m + 1) * (tiles_n + 1);
-    struct guarded a = narrow_numbers(r, 16 * tiles_m * row),
-                   b = narrow_numbers(r, tiles_n * tiles_k * AMX_AB);
-    struct guarded c = float_numbers(r, size_c, -2, 2), before = guard(size_c, sizeof(float)),
-                   wanted = guard(size_c, sizeof(float)), bound = guard(size_c, sizeof(float));
-    const amx_operand left = {narrow_of(&a), 16 * row, AMX_DEPTH, row};
-    const amx_operand right = {narrow_of(&b), tiles_k * AMX_AB, AMX_AB, 0};
-    const amx_sums sums = some_sums(r, tiles_m, tiles_n, floats_of(&c));
+    struct guarded a = random_bf16(r, 16 * tiles_m * row), b = random_bf16(r, tiles_n * tiles_k * AMX_AB);
+    struct guarded c = random_floats(r, size_c, -2, 2), before = guarded_alloc(size_c, sizeof(float)),
+                   wanted = guarded_alloc(size_c, sizeof(float)),
+                   bound = guarded_alloc(size_c, sizeof(float));
+    const amx_operand left = {bf16_of(&a), 16 * row, AMX_DEPTH, row};
+    const amx_operand right = {bf16_of(&b), tiles_k * AMX_AB, AMX_AB, 0};
+    const amx_sums sums = random_sums(r, tiles_m, tiles_n, floats_of(&c));
     struct faults faults = {0};
     amx_config caller;
     memcpy(floats_of(&before), floats_of(&c), before.bytes);
@@ -74,25 +76,25 @@ static void check_amx_product(struct rng *r)
     for (int64_t e = 0; e < 16 * tiles_m * 16 * tiles_n; e++) {
         const int64_t m = e / (16 * tiles_n), n = e % (16 * tiles_n);
         const int64_t at = m / 16 * sums.stride_m + n / 16 * sums.stride_n + m % 16 * 16 + n % 16;
-        double sum = add ? (double)floats_of(&before)[at] : 0, size = fabs(sum);
+        double sum = add ? (double)floats_of(&before)[at] : 0, magnitude = fabs(sum);
         for (int64_t k = 0; k < 32 * tiles_k; k++) {
             const int64_t tile = n / 16 * right.stride_mn + k / 32 * right.stride_k,
                           pair = k % 32 / 2 * 32 + n % 16 * 2 + k % 2;
-            const double term = narrow_at(left.p, m * row + k) * narrow_at(right.p, tile + pair);
+            const double term = bf16_at(left.p, m * row + k) * bf16_at(right.p, tile + pair);
             sum += term;
-            size += fabs(term);
+            magnitude += fabs(term);
         }
         floats_of(&wanted)[at] = (float)sum;
-        floats_of(&bound)[at] = (float)(1.1e-6 * size); /* and the rounding of what is wanted */
+        floats_of(&bound)[at] = (float)(1.1e-6 * magnitude); /* includes the rounding of `wanted` to float */
     }
     for (int64_t at = 0; at < size_c; at++) {
         expect_near(&faults, at, (double)floats_of(&c)[at], (double)floats_of(&wanted)[at],
                     (double)floats_of(&bound)[at]);
     }
     report(&faults, "product");
-    struct guarded *const all[] = {&a, &b, &c, &before, &wanted, &bound};
+    struct guarded *const arrays[] = {&a, &b, &c, &before, &wanted, &bound};
     for (int n = 0; n < 6; n++) {
-        release(all[n], "product");
+        check_and_free(arrays[n], "product");
     }
 }
 

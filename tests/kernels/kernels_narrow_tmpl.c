@@ -1,37 +1,38 @@
-/* The conversions to and from 16-bit formats: the stored number must be factor times the number, rounded once
- * as agi_store rounds; the loaded number must be that of agi_load. */
+/* Tests of the conversions to and from 16-bit formats: an element must be stored as factor times the input, rounded
+ * once as agi_store rounds, and loaded as agi_load does. */
 #include "core/number.h"
 #include "kernels_trial.h"
 
-enum { NARROW_GUARD = 32, NARROW_MOST = 600 };
+enum { NARROW_GUARD = 32, NARROW_MAX = 600 };
 
-/* A number of the narrow format, or in the middle between two: from it, the kernels have a tie to break. */
+/* A number of the narrow format, or the middle between two neighbours: a tie in rounding. */
 static double narrow_or_tie(struct rng *r, ag_dtype dtype)
 {
     const uint16_t bits[2] = {(uint16_t)agc_rng_next(r), 0};
-    const double here = agi_load(dtype, bits, 0);
-    const uint16_t next[2] = {(uint16_t)(bits[0] + 1), 0};
-    const double there = agi_load(dtype, next, 0);
-    return agc_rng_chance(r, 0.5) || !isfinite(there) ? here : here / 2 + there / 2;
+    const double x = agi_load(dtype, bits, 0);
+    const uint16_t next_bits[2] = {(uint16_t)(bits[0] + 1), 0};
+    const double next = agi_load(dtype, next_bits, 0);
+    return agc_rng_chance(r, 0.5) || !isfinite(next) ? x : x / 2 + next / 2;
 }
 
-/* Of every kind: near and far, subnormal, too large, infinite, NaN. */
+/* Inputs of every kind: ordinary, subnormal, too large, infinite, NaN. */
 static real narrow_input(struct rng *r, ag_dtype dtype)
 {
     const double kind = agc_rng_uniform(r), sign = agc_rng_chance(r, 0.5) ? -1 : 1;
-    return (real)(kind < 0.4   ? narrow_or_tie(r, dtype)
-                  : kind < 0.6 ? sign * (agc_rng_uniform(r) + 0.5)
-                  : kind < 0.9 ? sign * exp2(300 * agc_rng_uniform(r) - 150)
-                  : kind < 0.92
-                      ? sign * 65520 * (1 + (agc_rng_uniform(r) - 0.5) * 0x1p-10) /* the end of float16 */
+    return (real)(kind < 0.4    ? narrow_or_tie(r, dtype)
+                  : kind < 0.6  ? sign * (agc_rng_uniform(r) + 0.5)
+                  : kind < 0.9  ? sign * exp2(300 * agc_rng_uniform(r) - 150)
+                  : kind < 0.92 ? sign * 65520 *
+                                      (1 + (agc_rng_uniform(r) - 0.5) * 0x1p-10) /* where float16 overflows */
                   : kind < 0.94 ? sign * 0x1.ffp127 * (1 + (agc_rng_uniform(r) - 0.5) * 0x1p-10)
                   : kind < 0.96 ? sign * (double)INFINITY
                   : kind < 0.98 ? (double)NAN
                                 : sign * 0.0);
 }
 
-/* The product in float64 is itself rounded: with what that lost, it may be no tie but lie beside one. */
-static uint16_t narrow_beside(ag_dtype dtype, double from, double factor)
+/* The exact product, rounded once. In float64 the product may be rounded to a tie; here it is moved one place towards
+ * its exact value, so that it is on the right side of the tie. */
+static uint16_t narrow_exact(ag_dtype dtype, double from, double factor)
 {
     const double product = factor * from, lost = fma(factor, from, -product);
     uint16_t bits;
@@ -45,10 +46,10 @@ static void check_narrow(const agi_kernels *k, ag_dtype dtype, uint64_t seed)
     static const double factors[] = {1, 1 + 0x1p-40, 1 - 0x1p-40, 0x1p-20, -1, 1.0 / 3};
     struct rng r;
     agc_rng_init(&r, seed, (uint64_t)dtype);
-    const int64_t n = agc_rng_range(&r, 0, NARROW_MOST);
+    const int64_t n = agc_rng_range(&r, 0, NARROW_MAX);
     const double factor = factors[agc_rng_range(&r, 0, 5)];
     real *from = malloc((size_t)(n + 1) * sizeof *from);
-    uint16_t to[NARROW_MOST + 2 * NARROW_GUARD], wanted[NARROW_MOST + 2 * NARROW_GUARD];
+    uint16_t to[NARROW_MAX + 2 * NARROW_GUARD], wanted[NARROW_MAX + 2 * NARROW_GUARD];
     test_need(from != NULL, "memory");
     memset(to, 0xa5, sizeof to);
     memset(wanted, 0xa5, sizeof wanted);
@@ -58,12 +59,12 @@ static void check_narrow(const agi_kernels *k, ag_dtype dtype, uint64_t seed)
     }
     (dtype == AG_BF16 ? k->store_bf16 : k->store_f16)(to + NARROW_GUARD, from, n, factor);
     const char *name = dtype == AG_BF16 ? "store_bf16" : "store_f16";
-    for (int64_t i = 0; i < NARROW_MOST + 2 * NARROW_GUARD; i++) {
+    for (int64_t i = 0; i < NARROW_MAX + 2 * NARROW_GUARD; i++) {
         const int64_t at = i - NARROW_GUARD;
         const bool inside = at >= 0 && at < n;
         const bool both_nan = inside && isnan(agi_load(dtype, to, i)) && isnan(agi_load(dtype, wanted, i));
-        const bool beside = inside && to[i] == narrow_beside(dtype, (double)from[at], factor);
-        if (to[i] != wanted[i] && !both_nan && !beside) {
+        const bool exact = inside && to[i] == narrow_exact(dtype, (double)from[at], factor);
+        if (to[i] != wanted[i] && !both_nan && !exact) {
             CHECK(false, "%s %s: number %lld of %lld, from %a times %a: %#x, not %#x", k->name, name,
                   (long long)at, (long long)n, inside ? (double)from[at] : 0.0, factor, to[i], wanted[i]);
             free(from);
@@ -74,11 +75,11 @@ static void check_narrow(const agi_kernels *k, ag_dtype dtype, uint64_t seed)
     free(from);
 }
 
-/* All the numbers that the format has, `stride` apart. */
+/* All numbers of the format, `stride` elements apart. */
 static void check_widened(const agi_kernels *k, ag_dtype dtype, int64_t stride)
 {
-    enum { ALL = 1 << 16, MAX_APART = 3 };
-    uint16_t *from = calloc(ALL * MAX_APART, sizeof *from);
+    enum { ALL = 1 << 16, MAX_STRIDE = 3 };
+    uint16_t *from = calloc(ALL * MAX_STRIDE, sizeof *from);
     real *to = malloc(ALL * sizeof *to);
     int64_t wrong = 0;
     test_need(from != NULL && to != NULL, "memory");

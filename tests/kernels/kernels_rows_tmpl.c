@@ -1,23 +1,23 @@
-/* The entries that are not stages of the scores: inputs, calls and expected results of the products, of rows,
- * dots, logarithms, transpose and dropout. */
+/* Tests of the kernels that do not work on scores: products, scores_by_dot, store_rows, log2_array, dots, transpose and
+ * dropout. */
 #include "core/philox.h"
 #include "kernels_tiles.h"
 
 /* ---- product ---- */
 
-/* A, whose greater stride is either one, with NaN between its elements. */
+/* A with either of its two strides the larger one, and NaN between its elements. */
 static void draw_a(struct trial *t)
 {
-    const bool across = sometimes(t);
-    const int64_t rows = across ? t->K : t->M, columns = across ? t->M : t->K;
-    const int64_t step = sometimes(t) ? 3 : 1, width = columns > 0 ? (columns - 1) * step + 1 : 0;
-    make_array(t, A, false, rows, width, width + (sometimes(t) ? 5 : 0), number);
-    t->ars = across ? step : t->a[A].ld;
-    t->aks = across ? t->a[A].ld : step;
+    const bool transposed = sometimes(t);
+    const int64_t rows = transposed ? t->K : t->M, columns = transposed ? t->M : t->K;
+    const int64_t stride = sometimes(t) ? 3 : 1, width = columns > 0 ? (columns - 1) * stride + 1 : 0;
+    make_array(t, A, false, rows, width, width + (sometimes(t) ? 5 : 0), uniform);
+    t->ars = transposed ? stride : t->a[A].ld;
+    t->aks = transposed ? t->a[A].ld : stride;
     for (int64_t r = 0; r < rows; r++) {
         for (int64_t i = 0; i < width; i++) {
-            if (i % step != 0) {
-                *given(t, A, r, i) = (real)NAN;
+            if (i % stride != 0) {
+                *input_ptr(t, A, r, i) = (real)NAN;
             }
         }
     }
@@ -30,24 +30,24 @@ static void draw_product(struct trial *t)
     t->K = t->bench ? 64 : agc_rng_range(&t->random, 0, 70);
     t->add = sometimes(t);
     draw_a(t);
-    make_array(t, B, false, t->K, t->N, t->N + (sometimes(t) ? 7 : 0), number);
-    make_array(t, C, true, t->M, t->N, t->N + (sometimes(t) ? 3 : 0), t->add ? number : nothing);
+    make_array(t, B, false, t->K, t->N, t->N + (sometimes(t) ? 7 : 0), uniform);
+    make_array(t, C, true, t->M, t->N, t->N + (sometimes(t) ? 3 : 0), t->add ? uniform : unset);
 }
 
 static void call_product(const agi_kernels *k, struct trial *t)
 {
-    k->product(t->M, t->N, t->K, at(t, A), t->ars, t->aks, at(t, B), t->a[B].ld, at(t, C), t->a[C].ld,
-               t->add);
+    k->product(t->M, t->N, t->K, argument(t, A), t->ars, t->aks, argument(t, B), t->a[B].ld, argument(t, C),
+               t->a[C].ld, t->add);
 }
 
-/* Ranges of any length, 0 too: they may end in the middle of the product, or after it. */
+/* Ranges of any length, even 0: their prefetch may end in the middle of the product, or not be finished by it. */
 static void call_product_prefetch(const agi_kernels *k, struct trial *t)
 {
-    const uintptr_t a = (uintptr_t)at(t, A), b = (uintptr_t)at(t, B);
+    const uintptr_t a = (uintptr_t)argument(t, A), b = (uintptr_t)argument(t, B);
     agi_prefetch_list ahead = {.n = (int)(t->K % 4),
                                .ranges = {{a, a + 40}, {b, b}, {b, b + 200 * (uintptr_t)t->N}}};
-    k->product_prefetch(t->M, t->N, t->K, at(t, A), t->ars, t->aks, at(t, B), t->a[B].ld, at(t, C),
-                        t->a[C].ld, t->add, &ahead);
+    k->product_prefetch(t->M, t->N, t->K, argument(t, A), t->ars, t->aks, argument(t, B), t->a[B].ld,
+                        argument(t, C), t->a[C].ld, t->add, &ahead);
     CHECK(t->N < 4 * k->lanes || t->M * t->K < 20 || ahead.n == 0 || ahead.first > 0 ||
               ahead.ranges[0].at > a,
           "%s product_prefetch prefetches nothing", k->name);
@@ -57,13 +57,13 @@ static void expect_product(struct trial *t)
 {
     for (int64_t r = 0; r < t->M; r++) {
         for (int64_t i = 0; i < t->N; i++) {
-            wide sum = t->add ? in(t, C, r, i) : 0, size = fabsl(sum);
+            wide sum = t->add ? input(t, C, r, i) : 0, magnitude = fabsl(sum);
             for (int64_t k = 0; k < t->K; k++) {
-                const wide term = (wide)given(t, A, 0, 0)[r * t->ars + k * t->aks] * in(t, B, k, i);
+                const wide term = (wide)input_ptr(t, A, 0, 0)[r * t->ars + k * t->aks] * input(t, B, k, i);
                 sum += term;
-                size += fabsl(term);
+                magnitude += fabsl(term);
             }
-            expect(t, C, r, i, sum, 4 * EPS * size);
+            expect(t, C, r, i, sum, 4 * EPS * magnitude);
         }
     }
 }
@@ -75,10 +75,10 @@ static void product_alone(struct trial *t)
     real c[64];
     for (int64_t r = 0; r < t->M; r++) {
         for (int64_t i = 0; i < t->N; i += lanes) {
-            memcpy(c, given(t, C, r, i), (size_t)lanes * sizeof(real));
-            t->k->product(1, lanes, t->K, at(t, A) + r * t->ars, t->ars, t->aks, at(t, B) + i, t->a[B].ld, c,
-                          lanes, t->add);
-            CHECK(memcmp(c, at(t, C) + r * t->a[C].ld + i, (size_t)lanes * sizeof(real)) == 0,
+            memcpy(c, input_ptr(t, C, r, i), (size_t)lanes * sizeof(real));
+            t->k->product(1, lanes, t->K, argument(t, A) + r * t->ars, t->ars, t->aks, argument(t, B) + i,
+                          t->a[B].ld, c, lanes, t->add);
+            CHECK(memcmp(c, argument(t, C) + r * t->a[C].ld + i, (size_t)lanes * sizeof(real)) == 0,
                   "%s product %lld x %lld x %lld: the bits of row %lld, columns %lld change with M and N",
                   t->k->name, (long long)t->M, (long long)t->N, (long long)t->K, (long long)r, (long long)i);
         }
@@ -98,27 +98,27 @@ static void draw_scores_by_dot(struct trial *t)
     t->M = t->bench ? 1 : agc_rng_range(&t->random, 1, t->W < 4 ? t->W : 4);
     t->K = t->bench ? 64 : t->k->lanes * agc_rng_range(&t->random, 1, 6);
     t->add = sometimes(t);
-    make_array(t, A, false, t->nj, t->K, t->K + (sometimes(t) ? 5 : 0), number);
-    make_array(t, B, false, t->M, t->K, t->K + (sometimes(t) ? 3 : 0), number);
-    make_array(t, T, true, t->nj, t->W, t->ld, t->add ? number : nothing);
+    make_array(t, A, false, t->nj, t->K, t->K + (sometimes(t) ? 5 : 0), uniform);
+    make_array(t, B, false, t->M, t->K, t->K + (sometimes(t) ? 3 : 0), uniform);
+    make_array(t, T, true, t->nj, t->W, t->ld, t->add ? uniform : unset);
 }
 
 static void call_scores_by_dot(const agi_kernels *k, struct trial *t)
 {
-    k->scores_by_dot(at(t, T), t->ld, t->nj, t->W, at(t, A), t->a[A].ld, at(t, B), t->a[B].ld, t->M, t->K,
-                     t->add);
+    k->scores_by_dot(argument(t, T), t->ld, t->nj, t->W, argument(t, A), t->a[A].ld, argument(t, B),
+                     t->a[B].ld, t->M, t->K, t->add);
 }
 
 static void expect_scores_by_dot(struct trial *t)
 {
     for (int64_t j = 0; j < t->nj; j++) {
         for (int64_t i = 0; i < t->W; i++) {
-            wide sum = t->add ? in(t, T, j, i) : 0, size = fabsl(sum);
+            wide sum = t->add ? input(t, T, j, i) : 0, magnitude = fabsl(sum);
             for (int64_t c = 0; c < t->K && i < t->M; c++) {
-                sum += in(t, A, j, c) * in(t, B, i, c);
-                size += fabsl(in(t, A, j, c) * in(t, B, i, c));
+                sum += input(t, A, j, c) * input(t, B, i, c);
+                magnitude += fabsl(input(t, A, j, c) * input(t, B, i, c));
             }
-            expect(t, T, j, i, sum, 4 * EPS * size);
+            expect(t, T, j, i, sum, 4 * EPS * magnitude);
         }
     }
 }
@@ -129,10 +129,10 @@ static void scores_by_dot_alone(struct trial *t)
     real row[PANEL];
     const size_t size = (size_t)t->W * sizeof(real);
     for (int64_t j = 0; j < t->nj; j++) {
-        memcpy(row, given(t, T, j, 0), size);
-        t->k->scores_by_dot(row, PANEL, 1, t->W, at(t, A) + j * t->a[A].ld, t->K, at(t, B), t->a[B].ld, t->M,
-                            t->K, t->add);
-        CHECK(memcmp(row, at(t, T) + j * t->ld, size) == 0,
+        memcpy(row, input_ptr(t, T, j, 0), size);
+        t->k->scores_by_dot(row, PANEL, 1, t->W, argument(t, A) + j * t->a[A].ld, t->K, argument(t, B),
+                            t->a[B].ld, t->M, t->K, t->add);
+        CHECK(memcmp(row, argument(t, T) + j * t->ld, size) == 0,
               "%s scores_by_dot: key %lld of %lld alone has other bits", t->k->name, (long long)j,
               (long long)t->nj);
     }
@@ -153,7 +153,7 @@ static void draw_rows(struct trial *t)
     t->n = t->bench ? 4096 : agc_rng_range(&t->random, 0, 600);
     t->add = sometimes(t);
     t->factor = between(t, -2, 2);
-    make_array(t, A, false, t->M, t->n, t->n + (sometimes(t) ? 3 : 0), number);
+    make_array(t, A, false, t->M, t->n, t->n + (sometimes(t) ? 3 : 0), uniform);
 }
 
 static double row_elements(const struct trial *t)
@@ -161,7 +161,7 @@ static double row_elements(const struct trial *t)
     return (double)t->n;
 }
 
-/* The factor of row r; every third trial has one for all rows. */
+/* factor_of: the factor of row r. factor_step: 0 if all rows have the same factor, as in about every third trial. */
 static int64_t factor_step(const struct trial *t)
 {
     return t->n % 3 != 0;
@@ -175,7 +175,7 @@ static double factor_of(const struct trial *t, int64_t r)
 static void draw_store_rows(struct trial *t)
 {
     draw_rows(t);
-    make_array(t, C, true, t->M, t->n, t->n + (sometimes(t) ? 5 : 0), t->add ? number : nothing);
+    make_array(t, C, true, t->M, t->n, t->n + (sometimes(t) ? 5 : 0), t->add ? uniform : unset);
 }
 
 static void call_store_rows(const agi_kernels *k, struct trial *t)
@@ -184,14 +184,16 @@ static void call_store_rows(const agi_kernels *k, struct trial *t)
     for (int64_t r = 0; r < MAX_ROWS; r++) {
         factor[r] = factor_of(t, r);
     }
-    k->store_rows(at(t, C), t->a[C].ld, at(t, A), t->a[A].ld, t->M, t->n, factor, factor_step(t), t->add);
+    k->store_rows(argument(t, C), t->a[C].ld, argument(t, A), t->a[A].ld, t->M, t->n, factor, factor_step(t),
+                  t->add);
 }
 
 static void expect_store_rows(struct trial *t)
 {
     for (int64_t r = 0; r < t->M; r++) {
         for (int64_t i = 0; i < t->n; i++) {
-            const double to = t->add ? (double)*given(t, C, r, i) : 0, from = (double)*given(t, A, r, i);
+            const double to = t->add ? (double)*input_ptr(t, C, r, i) : 0,
+                         from = (double)*input_ptr(t, A, r, i);
             expect(t, C, r, i, (wide)(real)(to + factor_of(t, r) * from), 0);
         }
     }
@@ -206,38 +208,38 @@ static void store_in_place(struct trial *t)
     if (t->M == 0) {
         return;
     }
-    memcpy(row, given(t, A, 0, 0), size);
-    memcpy(twin, given(t, A, 0, 0), size);
+    memcpy(row, input_ptr(t, A, 0, 0), size);
+    memcpy(twin, input_ptr(t, A, 0, 0), size);
     t->k->store_rows(row, t->n, row, t->n, 1, t->n, &factor, 0, t->add);
-    t->k->store_rows(twin, t->n, given(t, A, 0, 0), t->n, 1, t->n, &factor, 0, t->add);
+    t->k->store_rows(twin, t->n, input_ptr(t, A, 0, 0), t->n, 1, t->n, &factor, 0, t->add);
     CHECK(memcmp(row, twin, size) == 0, "%s store_rows of %lld numbers in place: other bits", t->k->name,
           (long long)t->n);
 }
 
-/* Sums of weights: from the smallest normal number on, and what stays. */
+/* Sums of weights: near 1 and over the whole range of normal numbers; also infinity and NaN, which log2 returns. */
 static void draw_log2_array(struct trial *t)
 {
     t->n = t->bench ? 64 : agc_rng_range(&t->random, 0, 40);
     for (int64_t i = 0; i < t->n; i++) {
         const double near = 1 + between(t, -1, 1) * exp2(between(t, -52, 0) - 1);
-        t->numbers[i] = sometimes(t) ? near : exp2(between(t, -1021, 1023));
-        t->numbers[i] = t->bench || agc_rng_range(&t->random, 0, 9) > 0 ? t->numbers[i]
-                        : sometimes(t)                                  ? INFINITY
-                                                                        : NAN;
+        t->inputs[i] = sometimes(t) ? near : exp2(between(t, -1021, 1023));
+        t->inputs[i] = t->bench || agc_rng_range(&t->random, 0, 9) > 0 ? t->inputs[i]
+                       : sometimes(t)                                  ? INFINITY
+                                                                       : NAN;
     }
 }
 
 static void call_log2_array(const agi_kernels *k, struct trial *t)
 {
-    t->results[t->n] = 7; /* stays as it is after the last one */
-    k->log2_array(t->results, t->numbers, t->n);
+    t->results[t->n] = 7; /* must not be overwritten */
+    k->log2_array(t->results, t->inputs, t->n);
 }
 
 static void expect_log2_array(struct trial *t)
 {
     CHECK(t->results[t->n] == 7, "%s log2_array: writes after %lld numbers", t->k->name, (long long)t->n);
     for (int64_t i = 0; i < t->n; i++) {
-        const double x = t->numbers[i], y = t->results[i];
+        const double x = t->inputs[i], y = t->results[i];
         const wide truth = log2l((wide)x), error = fabsl((wide)y - truth);
         const bool right = x < INFINITY ? error <= 5e-16L * fabsl(truth) : x == y || (isnan(x) && isnan(y));
         CHECK(right, "%s log2_array: %.17g has %.17g instead of %.17g", t->k->name, x, y, (double)truth);
@@ -247,27 +249,27 @@ static void expect_log2_array(struct trial *t)
 static void draw_dots(struct trial *t)
 {
     draw_rows(t);
-    make_array(t, B, false, t->M, t->n, t->n + (sometimes(t) ? 5 : 0), number);
+    make_array(t, B, false, t->M, t->n, t->n + (sometimes(t) ? 5 : 0), uniform);
 }
 
 static void call_dots(const agi_kernels *k, struct trial *t)
 {
     for (int64_t r = 0; r <= t->M; r++) {
-        t->results[r] = 7; /* stays as it is after the last one */
+        t->results[r] = 7; /* the last one must not be overwritten */
     }
-    k->dots(t->results, at(t, A), t->a[A].ld, at(t, B), t->a[B].ld, t->M, t->n);
+    k->dots(t->results, argument(t, A), t->a[A].ld, argument(t, B), t->a[B].ld, t->M, t->n);
 }
 
 static void expect_dots(struct trial *t)
 {
     CHECK(t->results[t->M] == 7, "%s dots: writes after %lld rows", t->k->name, (long long)t->M);
     for (int64_t r = 0; r < t->M; r++) {
-        wide sum = 0, size = 0;
+        wide sum = 0, magnitude = 0;
         for (int64_t i = 0; i < t->n; i++) {
-            sum += in(t, A, r, i) * in(t, B, r, i);
-            size += fabsl(in(t, A, r, i) * in(t, B, r, i));
+            sum += input(t, A, r, i) * input(t, B, r, i);
+            magnitude += fabsl(input(t, A, r, i) * input(t, B, r, i));
         }
-        CHECK(fabsl((wide)t->results[r] - sum) <= 4 * (wide)DBL_EPSILON * size,
+        CHECK(fabsl((wide)t->results[r] - sum) <= 4 * (wide)DBL_EPSILON * magnitude,
               "%s dots: row %lld of %lld numbers is %g", t->k->name, (long long)r, (long long)t->n,
               t->results[r]);
     }
@@ -282,17 +284,18 @@ static void draw_transpose(struct trial *t)
 {
     t->n = t->bench ? PANEL : agc_rng_range(&t->random, 0, PANEL);
     t->K = t->bench ? 64 : agc_rng_range(&t->random, 1, 70);
-    make_array(t, A, false, t->n, t->K, t->K + (sometimes(t) ? 3 : 0), number);
-    make_array(t, C, true, t->K, whole_vectors(t->k, t->n), PANEL, nothing);
+    make_array(t, A, false, t->n, t->K, t->K + (sometimes(t) ? 3 : 0), uniform);
+    make_array(t, C, true, t->K, whole_vectors(t->k, t->n), PANEL, unset);
 }
 
-/* Zeros reach as far as a vector does: the scalar table's, with shorter ones, are completed here. */
+/* A kernel pads with zeros to whole vectors of its own width. The scalar table's are shorter: the rest of the zeros
+ * is written here. */
 static void call_transpose(const agi_kernels *k, struct trial *t)
 {
-    k->transpose(at(t, C), at(t, A), t->a[A].ld, t->n, t->K);
+    k->transpose(argument(t, C), argument(t, A), t->a[A].ld, t->n, t->K);
     for (int64_t r = whole_vectors(k, t->n); r < t->a[C].width; r++) {
         for (int64_t i = 0; i < t->K; i++) {
-            at(t, C)[i * PANEL + r] = 0;
+            argument(t, C)[i * PANEL + r] = 0;
         }
     }
 }
@@ -301,7 +304,7 @@ static void expect_transpose(struct trial *t)
 {
     for (int64_t r = 0; r < t->a[C].width; r++) {
         for (int64_t i = 0; i < t->K; i++) {
-            expect(t, C, i, r, r < t->n ? in(t, A, r, i) : 0, 0);
+            expect(t, C, i, r, r < t->n ? input(t, A, r, i) : 0, 0);
         }
     }
 }
@@ -324,7 +327,7 @@ static uint32_t dropout_word(const struct trial *t, int64_t j, int64_t i)
     return word[g % 4];
 }
 
-/* The threshold is one of the words itself: that one is kept. */
+/* The threshold is one of the words itself, the smallest that is kept. */
 static void draw_dropout(struct trial *t)
 {
     const int64_t far = sometimes(t) ? INT64_C(1) << 40 : 200;
@@ -337,12 +340,12 @@ static void draw_dropout(struct trial *t)
     t->threshold =
         dropout_word(t, agc_rng_range(&t->random, 0, t->nj - 1), agc_rng_range(&t->random, 0, t->W - 1));
     t->scale = (real)between(t, 1, 3);
-    make_tile(t, M, true, nothing);
+    make_tile(t, M, true, unset);
 }
 
 static void call_dropout(const agi_kernels *k, struct trial *t)
 {
-    k->dropout(at(t, M), t->ld, t->nj, t->W, t->g0, t->p0, t->head, t->sequence, t->seed, t->threshold,
+    k->dropout(argument(t, M), t->ld, t->nj, t->W, t->g0, t->p0, t->head, t->sequence, t->seed, t->threshold,
                t->scale);
 }
 

@@ -1,5 +1,5 @@
-/* One trial of a kernel: its arrays, each with guards around it, and NaN wherever nothing may be read; the
- * results that plain loops in long double give, and how far off a result may be. */
+/* One trial of a kernel: its arrays, each between guards, with NaN wherever nothing may be read; the results of plain
+ * loops in long double, and the allowed errors. */
 #ifndef AG_KERNELS_TRIAL_H
 #define AG_KERNELS_TRIAL_H
 
@@ -19,8 +19,8 @@ typedef long double wide;
 #define EXP2_ERROR 2e-7L
 #endif
 
-/* The arrays of all kernels, with the names of kernels.h; those of one number per lane are named by what they
- * hold: TOP is m, SUM l, SHIFT r, TSUM a. */
+/* The arrays of all kernels, with the names of kernels.h, except for four arrays of one element per lane: TOP is m, SUM
+ * is l, SHIFT is r, TSUM is a. */
 /* clang-format off */
 #define TRIAL_NAMES(NAME)                                                                                    \
     NAME(A) NAME(B) NAME(C) NAME(T) NAME(U) NAME(X) NAME(F) NAME(G) NAME(P) NAME(M) NAME(DP) NAME(TDP)       \
@@ -37,21 +37,20 @@ static const char *const array_name[] = {
 };
 /* clang-format on */
 
-/* [rows][width] with ld numbers from row to row. Its block of memory is `lead` numbers, the array without the
- * gap after its last row, and `trail` numbers. */
+/* [rows][width] with ld elements from row to row. Its block of memory is `lead` elements, the array without the gap
+ * after its last row, and `trail` elements. */
 struct array {
     int64_t rows, width, ld;
     int64_t lead, trail;
     bool written;
     real *before, *after, *scalar; /* blocks: before the call, after it, after the call of the scalar table */
-    wide *truth, *bound;           /* [rows][width]: what a written array must hold, how far off it may be */
+    wide *truth, *bound;           /* [rows][width]: what a written array must hold, and the allowed error */
 };
 
 struct trial {
     struct rng random;
     const agi_kernels *k;
-    bool
-        bench; /* a benchmark: the shape of a usual tile, and numbers that do not grow if a call is repeated */
+    bool bench; /* a benchmark: a tile of usual shape, values that do not grow in repeated calls */
     struct array a[TRIAL_ARRAYS];
 
     int64_t nj, W, ld; /* of a tile */
@@ -68,7 +67,7 @@ struct trial {
 
     double result, scalar_result; /* what the call returned, if it returns a number */
     wide result_truth, result_bound;
-    double numbers[64], results[65]; /* for kernels that read or write float64 */
+    double inputs[64], results[65]; /* for kernels that read or write float64 */
 };
 
 /* ---- Drawing ---- */
@@ -78,24 +77,26 @@ static double between(struct trial *t, double low, double high)
     return low + (high - low) * agc_rng_uniform(&t->random);
 }
 
-/* Is an optional array present? Never in a benchmark, which is of the plain case. */
+/* For optional arrays and options: never in a benchmark, which measures the plain case. */
 static bool sometimes(struct trial *t)
 {
     return !t->bench && agc_rng_chance(&t->random, 0.5);
 }
 
-static real number(struct trial *t)
+/* Uniformly distributed in [-2, 2). */
+static real uniform(struct trial *t)
 {
     return (real)between(t, -2, 2);
 }
 
-/* A number that others are multiplied by. */
+/* An element that others are multiplied by. */
 static real factor(struct trial *t)
 {
     return t->bench ? 1 : (real)between(t, 0.01, 1);
 }
 
-static real nothing(struct trial *t)
+/* An element that the kernel must not read. */
+static real unset(struct trial *t)
 {
     (void)t;
     return (real)NAN;
@@ -108,7 +109,7 @@ static int64_t block_size(const struct array *a)
     return a->lead + (a->rows > 0 ? (a->rows - 1) * a->ld + a->width : 0) + a->trail;
 }
 
-/* Makes array n of the trial; its numbers are drawn, all others of its block are NaN. In half of the trials
+/* Makes array n of the trial; its elements are drawn, the rest of its block is NaN. In half of the trials
  * it has no guard after it and ends where its memory ends, so that sanitizers detect reads past the end. */
 static void make_array(struct trial *t, int n, bool written, int64_t rows, int64_t width, int64_t ld,
                        real (*draw)(struct trial *))
@@ -134,7 +135,7 @@ static void make_array(struct trial *t, int n, bool written, int64_t rows, int64
     }
 }
 
-/* make_tile: a tile of the trial's shape; make_lanes: one number per lane. */
+/* make_tile: a tile of the trial's shape; make_lanes: one element per lane. */
 static void make_tile(struct trial *t, int n, bool written, real (*draw)(struct trial *))
 {
     make_array(t, n, written, t->nj, t->W, t->ld, draw);
@@ -145,33 +146,33 @@ static void make_lanes(struct trial *t, int n, bool written, real (*draw)(struct
     make_array(t, n, written, 1, t->W, t->W, draw);
 }
 
-static bool there(const struct trial *t, int n)
+static bool present(const struct trial *t, int n)
 {
     return t->a[n].before != NULL;
 }
 
-/* given, in: a number of array n before the call; out: after it. */
-static real *given(struct trial *t, int n, int64_t j, int64_t i)
+/* input_ptr, input: an element of array n before the call; output: after it. */
+static real *input_ptr(struct trial *t, int n, int64_t j, int64_t i)
 {
     struct array *a = &t->a[n];
     return a->before + a->lead + j * a->ld + i;
 }
 
-static wide in(struct trial *t, int n, int64_t j, int64_t i)
+static wide input(struct trial *t, int n, int64_t j, int64_t i)
 {
-    return (wide)*given(t, n, j, i);
+    return (wide)*input_ptr(t, n, j, i);
 }
 
-static wide out(const struct trial *t, int n, int64_t j, int64_t i)
+static wide output(const struct trial *t, int n, int64_t j, int64_t i)
 {
     const struct array *a = &t->a[n];
     return (wide)a->after[a->lead + j * a->ld + i];
 }
 
 /* Array n as an argument of a call. */
-static real *at(const struct trial *t, int n)
+static real *argument(const struct trial *t, int n)
 {
-    return there(t, n) ? t->a[n].after + t->a[n].lead : NULL;
+    return present(t, n) ? t->a[n].after + t->a[n].lead : NULL;
 }
 
 /* Sets what array n must hold; a bound of infinity allows anything. */
@@ -196,7 +197,7 @@ static void free_arrays(struct trial *t)
 static void copy_arrays(struct trial *t)
 {
     for (int n = 0; n < TRIAL_ARRAYS; n++) {
-        if (there(t, n)) {
+        if (present(t, n)) {
             memcpy(t->a[n].after, t->a[n].before, (size_t)block_size(&t->a[n]) * sizeof(real));
         }
     }
@@ -207,7 +208,7 @@ static void keep_scalar(struct trial *t)
 {
     t->scalar_result = t->result;
     for (int n = 0; n < TRIAL_ARRAYS; n++) {
-        if (there(t, n)) {
+        if (present(t, n)) {
             memcpy(t->a[n].scalar, t->a[n].after, (size_t)block_size(&t->a[n]) * sizeof(real));
         }
     }
@@ -217,9 +218,9 @@ static void keep_scalar(struct trial *t)
 static void expect_unchanged(struct trial *t)
 {
     for (int n = 0; n < TRIAL_ARRAYS; n++) {
-        for (int64_t j = 0; there(t, n) && j < t->a[n].rows; j++) {
+        for (int64_t j = 0; present(t, n) && j < t->a[n].rows; j++) {
             for (int64_t i = 0; i < t->a[n].width; i++) {
-                expect(t, n, j, i, in(t, n, j, i), 0);
+                expect(t, n, j, i, input(t, n, j, i), 0);
             }
         }
     }
@@ -263,7 +264,7 @@ static void check_written(const struct trial *t, const char *entry, int n)
     const struct array *a = &t->a[n];
     for (int64_t j = 0; j < a->rows; j++) {
         for (int64_t i = 0; i < a->width; i++) {
-            const wide got = out(t, n, j, i), truth = a->truth[j * a->width + i];
+            const wide got = output(t, n, j, i), truth = a->truth[j * a->width + i];
             const wide bound = a->bound[j * a->width + i];
             const wide scalar = (wide)a->scalar[a->lead + j * a->ld + i];
             if (!is_near(got, truth, bound) || !is_near(got, scalar, 2 * bound)) {
@@ -282,7 +283,7 @@ static void check_written(const struct trial *t, const char *entry, int n)
 static void check_arrays(const struct trial *t, const char *entry)
 {
     for (int n = 0; n < TRIAL_ARRAYS; n++) {
-        if (there(t, n)) {
+        if (present(t, n)) {
             check_untouched(t, entry, n);
             if (t->a[n].written) {
                 check_written(t, entry, n);

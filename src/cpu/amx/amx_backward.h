@@ -1,12 +1,12 @@
-/* What the files of the backward ops on AMX share: the scratch, and one function for each step of a block.
- * amx_backward.c is the order of the steps. */
+/* Shared by the files of the backward ops (vjp and vjp_jvp) on AMX: the scratch, and the functions for each step of a
+ * block. amx_backward.c calls them in order. */
 #ifndef AGI_CPU_AMX_BACKWARD_H
 #define AGI_CPU_AMX_BACKWARD_H
 
 #include "cpu/amx/amx_operands.h"
 #include "cpu/drivers/backward.h"
 
-/* What the arrays of the scratch are of. */
+/* Indices into the arrays of the scratch. */
 enum { Q_, DO_, TQ_, TDO_ };
 enum { K_, V_ };
 enum { R_, DZ_, TR_, TDZ_ };
@@ -15,26 +15,27 @@ enum { R_, DZ_, TR_, TDZ_ };
  * share PANEL lanes, side by side. */
 enum { STRIPE = AMX_DEPTH };
 
-/* Tiles of rounded rows: [key / 16][query / 32]; numbers per 16 keys. */
+/* The tiles of `rounded` are ordered [key / 16][query / 32]: elements from 16 keys to the next 16. */
 enum { ROUNDED_STRIDE = TILE_ROWS / AMX_DEPTH * AMX_AB };
 
-/* One thread's scratch. Arrays of four are of Q, dO, tQ, tdO. */
+/* One thread's scratch. */
 typedef struct {
-    amx_operand queries_vnni[4], queries_split16[4]; /* B operands of the tile's queries */
-    uint16_t *vnni_tiles[2], *split16_tiles[4]; /* their memory; vnni_tiles: of tQ and Q, of tdO and dO */
+    amx_operand queries_vnni[4], queries_split16[4]; /* B operands of Q, dO, tQ, tdO of the tile */
+    uint16_t *vnni_tiles[2], *split16_tiles[4];      /* their memory; vnni_tiles: [tQ | Q], [tdO | dO] */
     /* A operands of the span's keys: [K | tK], [V | tV] by rows; K, tK transposed */
     uint16_t *key_rows[2], *transposed[2];
-    int64_t span0, from, to; /* the span's first key; keys from .. to - 1 after it are loaded */
-    uint16_t *zeroed;        /* K or tK of a block, transposed, with masked keys zero */
-    uint16_t *rounded[4];    /* A operands R, dZ, tR, tdZ of the block */
-    /* B operands [block / 32][TILE_ROWS / 16] tiles: dZ in vjp, tdZ and dZ in vjp_jvp */
+    int64_t span0;                  /* the span's first key */
+    int64_t loaded_from, loaded_to; /* the loaded keys, counted from span0 */
+    uint16_t *zeroed;               /* K or tK of a block, transposed, with masked keys zero */
+    uint16_t *rounded[4];           /* A operands R, dZ, tR, tdZ of the block */
+    /* B operands of [block / 32][TILE_ROWS / 16] tiles: dZ in vjp, tdZ and dZ in vjp_jvp */
     uint16_t *dz_vnni[2];
-    agi_prefetch_rows ahead; /* rows of the next tile of queries */
-    real *T[2][2];           /* score tiles of two patches: [0] S and dP side by side, [1] tS and tdP */
+    agi_prefetch_rows prefetch; /* rows of the next tile of queries */
+    real *T[2][2];           /* score tiles of two patches: each [0] S and dP side by side, [1] tS and tdP */
     real *dQ;                /* [TILE_ROWS][Dk_pad]: dQ of a tile, by rows */
     real *key_rows_chunk;    /* [AMX_ROWS][D]: rows of dK or dV */
-    uint16_t *rows;
-    amx_config before; /* the thread's tile configuration, which is restored at the end of a tile */
+    uint16_t *rows;          /* copied rows of queries or keys */
+    amx_config saved_config; /* the caller's tile configuration, restored at the end of a tile */
 } agi_amx_backward_scratch;
 
 /* The operands of a block of keys. */
@@ -43,8 +44,8 @@ typedef struct {
     amx_operand transposed[2]; /* K, tK; p is NULL if dQ does not need it */
 } agi_amx_backward_keys;
 
-/* amx_backward_operands.c. Sees to it that keys from .. to - 1 are loaded. Loaded keys are one range: keys
- * between it and the new ones are loaded too. */
+/* amx_backward_operands.c. Loads keys from .. to - 1, unless they are loaded already. The loaded keys are always
+ * one range: keys between it and the new ones are loaded, too. */
 void agi_amx_require_keys(agi_amx_backward_scratch *s, const agi_head *x, int64_t from, int64_t to);
 
 /* The operands of the block of keys that starts at j0. */

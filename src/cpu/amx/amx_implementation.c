@@ -1,5 +1,5 @@
-/* The maps on AMX, for bfloat16: order of work, row statistics and features are those of float32, the
- * products are AMX's. */
+/* The maps on AMX, for bfloat16: order of work, row statistics and features as in float32, the products on
+ * AMX. */
 #include "cpu/amx/amx_ops.h"
 #include "cpu/implementations.h"
 

@@ -21,13 +21,14 @@ static void copy_row(uint16_t *to, agi_slice s, int64_t row)
     }
 }
 
+/* agi_load_rows16 that always copies, to to[rows][width] with row stride ld. */
 static void copy_rows(agi_slice s, int64_t first, int64_t n, int64_t rows, int64_t width, const uint8_t *skip,
                       uint16_t *to, int64_t ld)
 {
     for (int64_t r = 0; r < rows; r++, to += ld) {
-        const bool there = r < n && (skip == NULL || !skip[r]);
-        const int64_t used = there ? s.D : 0;
-        if (there) {
+        const bool present = r < n && (skip == NULL || !skip[r]);
+        const int64_t used = present ? s.D : 0;
+        if (present) {
             copy_row(to, s, first + r);
         }
         memset(to + used, 0, (size_t)(width - used) * sizeof *to);
@@ -37,10 +38,11 @@ static void copy_rows(agi_slice s, int64_t first, int64_t n, int64_t rows, int64
 agi_rows16 agi_load_rows16(agi_slice s, int64_t first, int64_t n, int64_t rows, int64_t width,
                            const uint8_t *skip, uint16_t *scratch)
 {
-    const bool whole = s.t->strides[3] == 1 && s.D == width && n == rows && skip == NULL;
+    const bool complete = s.t->strides[3] == 1 && s.D == width && n == rows && skip == NULL;
     /* Loading a tile row that crosses a cache line takes twice as long: a copy is cheaper. */
-    const bool aligned = (uintptr_t)row_of(s, first) % 64 == 0 && s.t->strides[2] % 32 == 0;
-    if (whole && aligned) {
+    const bool aligned =
+        (uintptr_t)row_of(s, first) % AGI_CACHE_LINE == 0 && s.t->strides[2] % AMX_DEPTH == 0;
+    if (complete && aligned) {
         return (agi_rows16){row_of(s, first), s.t->strides[2]};
     }
     copy_rows(s, first, n, rows, width, skip, scratch, width);
@@ -60,8 +62,8 @@ static amx_operand operand_of_rows(agi_rows16 rows)
     return (amx_operand){rows.p, AMX_ROWS * rows.ld, AMX_DEPTH, rows.ld};
 }
 
-/* Rows that are not adjacent are copied: many queries use them, and they would compete for few sets of the
- * caches. */
+/* Rows that are not adjacent are copied: many queries read them, and rows a large stride apart compete for few
+ * sets of the caches. */
 static amx_operand key_rows(const agi_head *x, const ag_tensor *t, int64_t D, int64_t j0, int64_t n,
                             uint16_t *scratch)
 {
@@ -96,54 +98,55 @@ amx_operand agi_amx_key_rows_and_tangents(const agi_head *x, const ag_tensor *t,
     return operand_of_rows((agi_rows16){scratch, ld});
 }
 
-agi_amx_sum agi_amx_tangent_sum(amx_operand rows, bool row_tangents, amx_operand columns,
-                                bool column_tangents, int64_t D)
+agi_amx_tangent_product agi_amx_make_tangent_product(amx_operand rows, bool row_tangents, amx_operand columns,
+                                                     bool column_tangents, int64_t D)
 {
     const int64_t width = agi_round_up(D, AMX_DEPTH), tiles = width / AMX_DEPTH;
-    if (!column_tangents) {
+    if (!column_tangents) { /* tA B^T alone: skip A and tB */
         rows.p += width;
         columns.p += AMX_LANES * width;
     }
-    return (agi_amx_sum){rows, columns, (row_tangents + column_tangents) * tiles};
+    return (agi_amx_tangent_product){rows, columns, (row_tangents + column_tangents) * tiles};
 }
 
 amx_operand agi_amx_key_columns(const agi_head *x, const ag_tensor *t, int64_t D, int64_t j0, int64_t n,
                                 uint16_t *out, uint16_t *scratch)
 {
-    const int64_t width = agi_round_up(D, AMX_ROWS), group = width * GROUP_KEYS;
+    const int64_t width = agi_round_up(D, AMX_ROWS), group_size = width * GROUP_KEYS;
     for (int64_t j = 0; j < n; j += GROUP_KEYS) {
         const agi_rows16 rows = agi_load_rows16(agi_key_slice(x, t, D), j0 + j, agi_min(GROUP_KEYS, n - j),
                                                 GROUP_KEYS, width, NULL, scratch);
         for (int64_t c = 0; c < width; c += AMX_ROWS) {
-            agi_amx_table.transpose_tile(out + j / GROUP_KEYS * group + c * GROUP_KEYS, rows.p + c, rows.ld);
+            agi_amx_table.transpose_tile(out + j / GROUP_KEYS * group_size + c * GROUP_KEYS, rows.p + c,
+                                         rows.ld);
         }
     }
-    return (amx_operand){out, AMX_AB, group, GROUP_KEYS};
+    return (amx_operand){out, AMX_AB, group_size, GROUP_KEYS};
 }
 
 /* Copies n dense rows from the scratch to an output whose channels are not adjacent. */
 static void scatter_rows(agi_slice to, int64_t first, int64_t n, const uint16_t *scratch)
 {
-    uint16_t *const place = (uint16_t *)to.t->data + agi_row_at(to, first);
+    uint16_t *const dst = (uint16_t *)to.t->data + agi_row_at(to, first);
     for (int64_t r = 0; r < n; r++) {
         for (int64_t c = 0; c < to.D; c++) {
-            place[r * to.t->strides[2] + c * to.t->strides[3]] = scratch[r * to.D + c];
+            dst[r * to.t->strides[2] + c * to.t->strides[3]] = scratch[r * to.D + c];
         }
     }
 }
 
 /* agi_amx_store_transposed for at most PANEL rows. */
-static void store_some(agi_slice to, int64_t first, int64_t n, const float *sums, const double *factor,
-                       int64_t step, uint16_t *scratch)
+static void store_transposed_panel(agi_slice to, int64_t first, int64_t n, const float *sums,
+                                   const double *factor, int64_t factor_stride, uint16_t *scratch)
 {
     const int64_t col_stride = agi_amx_col_stride(to.D);
-    uint16_t *const place = (uint16_t *)to.t->data + agi_row_at(to, first);
+    uint16_t *const dst = (uint16_t *)to.t->data + agi_row_at(to, first);
     float factors[PANEL];
     for (int64_t r = 0; r < n; r++) {
-        factors[r] = (float)factor[r * step];
+        factors[r] = (float)factor[r * factor_stride];
     }
     if (to.t->strides[3] == 1) {
-        agi_amx_table.store_transposed(place, to.t->strides[2], sums, col_stride, factors, to.D, n);
+        agi_amx_table.store_transposed(dst, to.t->strides[2], sums, col_stride, factors, to.D, n);
         return;
     }
     agi_amx_table.store_transposed(scratch, to.D, sums, col_stride, factors, to.D, n);
@@ -156,37 +159,37 @@ void agi_amx_store_rows(agi_slice to, int64_t first, int64_t n, const float *sum
     const int64_t width = agi_round_up(to.D, AMX_LANES);
     const bool dense = to.t->strides[3] == 1;
     for (int64_t r = 0; r < n; r += AMX_ROWS) {
-        const int64_t some = agi_min(AMX_ROWS, n - r);
-        uint16_t *const place = (uint16_t *)to.t->data + agi_row_at(to, first + r);
-        agi_amx_table.store_rows(dense ? place : scratch, dense ? to.t->strides[2] : to.D, sums + r * width,
-                                 (float)factor, some, to.D);
+        const int64_t n_rows = agi_min(AMX_ROWS, n - r);
+        uint16_t *const dst = (uint16_t *)to.t->data + agi_row_at(to, first + r);
+        agi_amx_table.store_rows(dense ? dst : scratch, dense ? to.t->strides[2] : to.D, sums + r * width,
+                                 (float)factor, n_rows, to.D);
         if (!dense) {
-            scatter_rows(to, first + r, some, scratch);
+            scatter_rows(to, first + r, n_rows, scratch);
         }
     }
 }
 
 void agi_amx_store_transposed(agi_slice to, int64_t first, int64_t n, const float *sums, const double *factor,
-                              int64_t step, uint16_t *scratch)
+                              int64_t factor_stride, uint16_t *scratch)
 {
     for (int64_t r = 0; r < n; r += PANEL) {
-        store_some(to, first + r, agi_min(PANEL, n - r), sums + r * agi_amx_col_stride(to.D),
-                   factor + r * step, step, scratch);
+        store_transposed_panel(to, first + r, agi_min(PANEL, n - r), sums + r * agi_amx_col_stride(to.D),
+                               factor + r * factor_stride, factor_stride, scratch);
     }
 }
 
 amx_operand agi_amx_query_columns(agi_slice s, int64_t first, int64_t n, int64_t W, const uint8_t *skip,
-                                  uint16_t *out, int64_t stride, uint16_t *scratch)
+                                  uint16_t *out, int64_t query_stride, uint16_t *scratch)
 {
     const int64_t width = agi_round_up(s.D, AMX_DEPTH);
     const agi_rows16 rows = agi_load_rows16(s, first, n, W, width, skip, scratch);
     for (int64_t i = 0; i < W; i += AMX_LANES) {
         for (int64_t c = 0; c < width; c += AMX_DEPTH) {
-            agi_amx_table.transpose_to_vnni(out + i / AMX_LANES * stride + c * AMX_LANES,
+            agi_amx_table.transpose_to_vnni(out + i / AMX_LANES * query_stride + c * AMX_LANES,
                                             rows.p + i * rows.ld + c, rows.ld);
         }
     }
-    return (amx_operand){out, stride, AMX_AB, AMX_DEPTH};
+    return (amx_operand){out, query_stride, AMX_AB, AMX_DEPTH};
 }
 
 amx_operand agi_amx_query_rows(agi_slice s, int64_t first, int64_t n, int64_t rows, const uint8_t *skip,

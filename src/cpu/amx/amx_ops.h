@@ -1,4 +1,4 @@
-/* The row ops and the backward ops on AMX, for amx_implementation.c. */
+/* The row ops (forward and jvp) and the backward ops (vjp and vjp_jvp) on AMX, for amx_implementation.c. */
 #ifndef AGI_CPU_AMX_OPS_H
 #define AGI_CPU_AMX_OPS_H
 

@@ -1,14 +1,14 @@
-/* A panel of queries on AMX: its operands, and its sums O'^T and T'^T from the first key to the last. */
+/* A panel of queries on AMX: its operands, and its sums O^T and tO^T from the first key to the last. */
 #include "cpu/amx/amx_rows.h"
 
 #include <math.h>
 #include <string.h>
 
-/* With at least this many keys the errors of single weights average out. */
+/* Min keys of a query for weights from the exp2 table: the errors of single weights average out. */
 enum { MIN_LUT_KEYS = 512 };
 
-/* Norms of the queries, and m rounded to a multiple of 1/256, if weights may come from the exp2 table; else
- * infinity, which tells the kernels not to use it. */
+/* If weights may come from the exp2 table: computes the norms of the queries and rounds m to a multiple of 1/256.
+ * Else the norms are infinite, which tells the kernels not to use the table. */
 static void begin_norms(const agi_amx_panel *to, const agi_head *x, const agi_row_panel *panel)
 {
     int64_t first, end;
@@ -24,7 +24,7 @@ static void begin_norms(const agi_amx_panel *to, const agi_head *x, const agi_ro
         agi_amx_table.column_norms(to->norms + i, q->p + i / AMX_LANES * q->stride_mn,
                                    agi_round_up(x->Dk, AMX_DEPTH) / AMX_DEPTH);
     }
-    /* m is the sink's logit, if there is a sink; large floats are multiples of 1/256 already. */
+    /* m is the sink's logit, or -infinity; floats from 2^15 on are multiples of 1/256 already. */
     for (int64_t i = 0; i < PANEL; i++) {
         panel->m[i] = fabsf(panel->m[i]) < 0x1p16f ? roundf(256 * panel->m[i]) / 256 : panel->m[i];
     }
@@ -35,9 +35,9 @@ void agi_amx_begin_panel(agi_amx_row_scratch *s, const agi_head *x, const agi_ro
     const ag_args *a = &x->call->a;
     const ag_dtype dtype = x->call->plan->p.dtype;
     const int64_t W = agi_amx_lanes(panel);
-    const int64_t width = agi_round_up(x->Dk, AMX_DEPTH), own = AMX_LANES * width;
+    const int64_t size16 = AMX_LANES * agi_round_up(x->Dk, AMX_DEPTH); /* elements of 16 queries */
     const bool tangents = x->call->map == AGI_JVP;
-    const int64_t query_stride = tangents ? 2 * own : own, offset = tangents ? own : 0;
+    const int64_t query_stride = tangents ? 2 * size16 : size16, offset = tangents ? size16 : 0;
     agi_amx_panel *to = &s->panel[panel->q];
     to->queries = agi_amx_query_columns(agi_query_slice(x, &a->q, dtype, x->Dk), panel->i0, panel->ni, W,
                                         NULL, to->Q + offset, query_stride, s->rows);
@@ -65,8 +65,8 @@ static void zero_sums(const agi_head *x, const agi_amx_panel *panel)
 void agi_amx_end_panel(const agi_amx_row_scratch *s, const agi_head *x, agi_row_panel *panel)
 {
     const agi_amx_panel *from = &s->panel[panel->q];
-    const bool centred = x->call->map == AGI_FORWARD && !x->has.dropout;
-    for (int64_t i = 0; i < PANEL && centred; i++) {
+    const bool l_too_large = x->call->map == AGI_FORWARD && !x->has.dropout; /* see agi_amx_kernels.softmax */
+    for (int64_t i = 0; i < PANEL && l_too_large; i++) {
         panel->l[i] *= (float)(1 / AMX_TRUNCATION_SCALE);
     }
     if (from->empty) {

@@ -1,6 +1,6 @@
 /* The weights of one group of keys for one panel: from the scores S^T to P^T in VNNI pairs of keys, and in
- * jvp to its tangent. The kernels have a path for plain scores; features and dropout use the kernels of
- * vectors. */
+ * jvp to its tangent. The AMX kernels have a path for plain scores; features and dropout are applied by the
+ * vector kernels. */
 #include "cpu/amx/amx_rows.h"
 
 #include <math.h>
@@ -22,10 +22,10 @@ static bool only_band_masks(const agi_head *x, const agi_row_panel *panel, agi_b
     return x->has.plain && !x->has.dropout && group->from == from && group->to == to;
 }
 
-/* Which keys of the group are visible. */
-static void note_visible_keys(const agi_amx_row_scratch *s, const agi_amx_key_group *group)
+/* Marks the group's keys from .. to - 1 as visible, the others as not. */
+static void mark_visible_keys(const agi_amx_row_scratch *s, const agi_amx_key_group *group)
 {
-    uint8_t *const visible = s->visible + group->at * GROUP_KEYS;
+    uint8_t *const visible = s->visible + group->slot * GROUP_KEYS;
     memset(visible, 1, GROUP_KEYS);
     memset(visible, 0, (size_t)group->from);
     memset(visible + group->to, 0, (size_t)(GROUP_KEYS - group->to));
@@ -36,9 +36,9 @@ static void note_visible_keys(const agi_amx_row_scratch *s, const agi_amx_key_gr
 static void group_features(agi_row_scratch *s, const agi_head *x, const agi_row_panel *panel, int64_t j0,
                            const agi_amx_key_group *group)
 {
-    agi_amx_row_scratch *const m = s->own;
+    agi_amx_row_scratch *const own = s->own;
     const int64_t n = group->to - group->from, row = group->from * PANEL;
-    uint8_t *const visible = m->visible + group->at * GROUP_KEYS;
+    uint8_t *const visible = own->visible + group->slot * GROUP_KEYS;
     const bool masked_keys =
         REAL(agi_row_scores)(s, x, panel, group->T + row, PANEL, j0 + group->g * GROUP_KEYS + group->from, n);
     mask_rows(group->T, 0, group->from);
@@ -49,12 +49,12 @@ static void group_features(agi_row_scratch *s, const agi_head *x, const agi_row_
     }
 }
 
-/* jvp: weights and their tangents, rounded, of a group with features, or if the running maximum must grow. */
+/* jvp: weights and their tangents, rounded, of a group with features, or one that moves the running maximum. */
 static bool tangents_with_features(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel, int64_t j0,
                                    const agi_amx_key_group *group)
 {
-    agi_amx_row_scratch *const m = s->own;
-    const int64_t W = agi_amx_lanes(panel), to = group->at * GROUP_KEYS * PANEL, row = group->from * PANEL;
+    agi_amx_row_scratch *const own = s->own;
+    const int64_t W = agi_amx_lanes(panel), to = group->slot * GROUP_KEYS * PANEL, row = group->from * PANEL;
     x->k->score_tangents(group->U + row, x->has.softcap ? s->F : NULL, NULL, x->has.plain ? NULL : s->tX,
                          PANEL, group->to - group->from, panel->W, x->score_scale);
     const bool rescaled = x->k->softmax_tangent(group->T, group->U, PANEL, GROUP_KEYS, W, x->c, panel->m,
@@ -64,48 +64,48 @@ static bool tangents_with_features(agi_row_scratch *s, const agi_head *x, agi_ro
         x->k->multiply(group->T, s->M, PANEL, GROUP_KEYS, W);
         x->k->multiply(group->U, s->M, PANEL, GROUP_KEYS, W);
     }
-    agi_amx_table.round_to_vnni(m->P + to, group->T, W);
-    agi_amx_table.round_to_vnni(m->tP + to, group->U, W);
+    agi_amx_table.round_to_vnni(own->P + to, group->T, W);
+    agi_amx_table.round_to_vnni(own->tP + to, group->U, W);
     return rescaled;
 }
 
 static bool weights_with_dropout(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel, int64_t j0,
                                  const agi_amx_key_group *group)
 {
-    agi_amx_row_scratch *const m = s->own;
+    agi_amx_row_scratch *const own = s->own;
     const int64_t W = agi_amx_lanes(panel);
     const bool rescaled = x->k->softmax(group->T, PANEL, GROUP_KEYS, W, x->c, panel->m, panel->l, s->alpha);
     REAL(agi_dropout_tile)(x, panel->i0, W, j0 + group->g * GROUP_KEYS, GROUP_KEYS, s->M, PANEL);
     x->k->multiply(group->T, s->M, PANEL, GROUP_KEYS, W);
-    agi_amx_table.round_to_vnni(m->P + group->at * GROUP_KEYS * PANEL, group->T, W);
+    agi_amx_table.round_to_vnni(own->P + group->slot * GROUP_KEYS * PANEL, group->T, W);
     return rescaled;
 }
 
-/* Weights of a whole panel with nothing but the band on its scores, rounded by the kernel that computes them;
- * the products of the next group are interleaved. False: nothing was done, because the running maximum must
- * grow. */
+/* Weights of a full panel with nothing but the band on its scores, rounded by the kernel that computes them;
+ * the products of the next group are interleaved. Returns false, and adds nothing to the sums, if the
+ * running maximum must grow. */
 static bool plain_weights(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel,
-                          const agi_amx_panel *own, const agi_amx_row_keys *keys, agi_band band,
+                          const agi_amx_panel *amx_panel, const agi_amx_row_keys *keys, agi_band band,
                           const agi_amx_key_group *group, const amx_queue *next)
 {
-    agi_amx_row_scratch *const m = s->own;
-    const int64_t to = group->at * GROUP_KEYS * PANEL;
-    uint16_t *const P = m->P + to;
+    agi_amx_row_scratch *const own = s->own;
+    const int64_t to = group->slot * GROUP_KEYS * PANEL;
+    uint16_t *const P = own->P + to;
     if (x->call->map == AGI_FORWARD) {
-        return agi_amx_table.weights(P, group->T, x->c, own->norms, keys->max_score_per_norm[group->g],
+        return agi_amx_table.weights(P, group->T, x->c, amx_panel->norms, keys->max_score_per_norm[group->g],
                                      band.low, band.high, panel->m, panel->l, next);
     }
-    return agi_amx_table.softmax_tangent(P, m->tP + to, group->T, group->U, x->c, x->score_scale, panel->m,
+    return agi_amx_table.softmax_tangent(P, own->tP + to, group->T, group->U, x->c, x->score_scale, panel->m,
                                          panel->l, panel->r, panel->a, next);
 }
 
-/* Weights of any group. whole: there are no features, and all queries see all its keys. Returns whether the
- * sums so far must be rescaled. */
+/* Weights of any group. whole: no features, and all queries see all its keys. Returns whether the sums so far must
+ * be rescaled. */
 static bool other_weights(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel,
-                          const agi_amx_panel *own, const agi_amx_row_keys *keys,
+                          const agi_amx_panel *amx_panel, const agi_amx_row_keys *keys,
                           const agi_amx_key_group *group, bool whole)
 {
-    agi_amx_row_scratch *const m = s->own;
+    agi_amx_row_scratch *const own = s->own;
     const bool forward = x->call->map == AGI_FORWARD, by_lut = whole && forward;
     if (!by_lut) {
         group_features(s, x, panel, keys->j0, group);
@@ -116,35 +116,35 @@ static bool other_weights(agi_row_scratch *s, const agi_head *x, agi_row_panel *
     if (x->has.dropout) {
         return weights_with_dropout(s, x, panel, keys->j0, group);
     }
-    return agi_amx_table.softmax(m->P + group->at * GROUP_KEYS * PANEL, group->T, agi_amx_lanes(panel), x->c,
-                                 own->norms, by_lut ? keys->max_score_per_norm[group->g] : INFINITY, panel->m,
-                                 panel->l, s->alpha);
+    return agi_amx_table.softmax(
+        own->P + group->slot * GROUP_KEYS * PANEL, group->T, agi_amx_lanes(panel), x->c, amx_panel->norms,
+        by_lut ? keys->max_score_per_norm[group->g] : INFINITY, panel->m, panel->l, s->alpha);
 }
 
 bool agi_amx_whole_group_weights(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel,
-                                 const agi_amx_panel *own, const agi_amx_row_keys *keys,
+                                 const agi_amx_panel *amx_panel, const agi_amx_row_keys *keys,
                                  const agi_amx_key_group *group, const amx_queue *next)
 {
     static const agi_band everything = {INT64_MIN / 4, INT64_MAX / 4};
-    return !plain_weights(s, x, panel, own, keys, everything, group, next) &&
-           other_weights(s, x, panel, own, keys, group, true);
+    return !plain_weights(s, x, panel, amx_panel, keys, everything, group, next) &&
+           other_weights(s, x, panel, amx_panel, keys, group, true);
 }
 
 bool agi_amx_group_weights(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel,
-                           const agi_amx_panel *own, const agi_amx_row_keys *keys,
+                           const agi_amx_panel *amx_panel, const agi_amx_row_keys *keys,
                            const agi_amx_key_group *group, const amx_queue *next)
 {
-    agi_amx_row_scratch *const m = s->own;
+    agi_amx_row_scratch *const own = s->own;
     const agi_band band = REAL(agi_band_at)(x, panel->i0, keys->j0 + group->g * GROUP_KEYS);
     const bool inside = agi_inside(band, panel->ni, GROUP_KEYS),
                plain = only_band_masks(x, panel, band, group);
-    note_visible_keys(m, group);
+    mark_visible_keys(own, group);
     if (plain && agi_amx_lanes(panel) == PANEL && (inside || x->call->map == AGI_FORWARD)) {
-        if (plain_weights(s, x, panel, own, keys, band, group, next)) {
+        if (plain_weights(s, x, panel, amx_panel, keys, band, group, next)) {
             return false;
         }
     } else {
         agi_amx_table.score_blocks(next);
     }
-    return other_weights(s, x, panel, own, keys, group, plain && inside);
+    return other_weights(s, x, panel, amx_panel, keys, group, plain && inside);
 }

@@ -1,7 +1,7 @@
-/* The row ops on AMX: one block of keys against the panels of a block of queries. Sums are transposed, O'^T,
- * and stored by columns of tiles, so that P^T is an operand without a transposition. A panel takes the keys
- * in groups of 32; the weights of all groups of a block are kept, and then multiplied with V at once, because
- * a longer sum costs less per key. */
+/* The row ops (forward and jvp) on AMX: one block of keys against the panels of a block of queries. Sums are
+ * transposed, O^T = V^T P^T, so that P^T, transposed like the scores, is an operand as it is. A panel takes the keys in
+ * groups of 32; the weights of all groups of a block are kept, and then multiplied with V at once, because a longer sum
+ * costs less per key. */
 #include "cpu/amx/amx_rows.h"
 
 #include <math.h>
@@ -9,7 +9,8 @@
 
 #include "cpu/amx/amx_ops.h"
 
-enum { MAX_QUERIES = 1024 }; /* max queries of a block: making the operands of the keys must pay */
+/* Max queries of a block. Large, because the operands of the keys are made once per block of queries. */
+enum { MAX_QUERIES = PANEL * ROW_PANELS };
 
 /* ---- Workspace ---- */
 
@@ -17,27 +18,27 @@ static void lay_out(agi_row_scratch *s, agi_arena *arena, const ag_plan *plan, a
 {
     const int64_t tangents = map == AGI_JVP, panels = agi_cpu_plan_of(plan)->rows.rows / PANEL;
     const int64_t Dk = agi_round_up(plan->p.dim_qk, AMX_DEPTH), Dv = agi_round_up(plan->p.dim_v, AMX_DEPTH);
-    agi_amx_row_scratch m = {.K = NULL};
+    agi_amx_row_scratch own = {.K = NULL};
     for (int64_t q = 0; q < panels; q++) {
-        agi_amx_panel *panel = &m.panel[q];
+        agi_amx_panel *panel = &own.panel[q];
         panel->Q = agi_take16(arena, (1 + tangents) * PANEL * Dk);
         panel->O = agi_take_reals(arena, PANEL * Dv);
         panel->tO = agi_take_reals(arena, tangents * PANEL * Dv);
         panel->norms = agi_take_reals(arena, PANEL);
     }
-    m.K = agi_take16(arena, (1 + tangents) * BLOCK_KEYS * Dk);
-    m.V = agi_take16(arena, BLOCK_KEYS * Dv);
-    m.tV = agi_take16(arena, tangents * BLOCK_KEYS * Dv);
+    own.K = agi_take16(arena, (1 + tangents) * BLOCK_KEYS * Dk);
+    own.V = agi_take16(arena, BLOCK_KEYS * Dv);
+    own.tV = agi_take16(arena, tangents * BLOCK_KEYS * Dv);
     for (int n = 0; n < 2; n++) {
-        m.T[n] = agi_take_reals(arena, GROUP_KEYS * PANEL);
-        m.U[n] = agi_take_reals(arena, tangents * GROUP_KEYS * PANEL);
+        own.T[n] = agi_take_reals(arena, GROUP_KEYS * PANEL);
+        own.U[n] = agi_take_reals(arena, tangents * GROUP_KEYS * PANEL);
     }
-    m.P = agi_take16(arena, MAX_PENDING * GROUP_KEYS * PANEL);
-    m.tP = agi_take16(arena, tangents * MAX_PENDING * GROUP_KEYS * PANEL);
-    m.rows = agi_take16(arena, PANEL * agi_max(Dk, Dv));
-    m.zeroed = agi_take16(arena, GROUP_KEYS * Dv);
-    m.visible = agi_take(arena, MAX_PENDING * GROUP_KEYS, 1);
-    s->own = agi_take_copy(arena, &m, sizeof m);
+    own.P = agi_take16(arena, MAX_PENDING * GROUP_KEYS * PANEL);
+    own.tP = agi_take16(arena, tangents * MAX_PENDING * GROUP_KEYS * PANEL);
+    own.rows = agi_take16(arena, PANEL * agi_max(Dk, Dv));
+    own.zeroed = agi_take16(arena, GROUP_KEYS * Dv);
+    own.visible = agi_take(arena, MAX_PENDING * GROUP_KEYS, 1);
+    s->own = agi_take_copy(arena, &own, sizeof own);
 }
 
 /* ---- A block of keys ---- */
@@ -81,29 +82,29 @@ static void queue_group(amx_queue *to, const agi_amx_row_scratch *s, const agi_h
     queue_blocks(to, &keys->K, g, &panel->queries, agi_round_up(x->Dk, AMX_DEPTH) / AMX_DEPTH, lanes,
                  s->T[s->next_buffer]);
     if (x->call->map == AGI_JVP) {
-        const agi_amx_sum sum =
-            agi_amx_tangent_sum(keys->K, a->tk.data != NULL, panel->t_queries, a->tq.data != NULL, x->Dk);
-        queue_blocks(to, &sum.rows, g, &sum.columns, sum.depth, lanes, s->U[s->next_buffer]);
+        const agi_amx_tangent_product product = agi_amx_make_tangent_product(
+            keys->K, a->tk.data != NULL, panel->t_queries, a->tq.data != NULL, x->Dk);
+        queue_blocks(to, &product.rows, g, &product.columns, product.depth, lanes, s->U[s->next_buffer]);
     }
 }
 
 /* ---- A tile ---- */
 
-/* After the groups before it were multiplied, the newest group, number `at`, becomes number 0. */
-static void move_to_front(const agi_amx_row_scratch *s, int64_t at, bool tangents)
+/* After the groups in the slots before it were multiplied, the newest group moves from its slot to slot 0. */
+static void move_to_front(const agi_amx_row_scratch *s, int64_t slot, bool tangents)
 {
     const int64_t size = GROUP_KEYS * PANEL;
-    if (at > 0) {
-        memcpy(s->P, s->P + at * size, (size_t)size * sizeof *s->P);
-        memcpy(s->visible, s->visible + at * GROUP_KEYS, GROUP_KEYS);
+    if (slot > 0) {
+        memcpy(s->P, s->P + slot * size, (size_t)size * sizeof *s->P);
+        memcpy(s->visible, s->visible + slot * GROUP_KEYS, GROUP_KEYS);
         if (tangents) {
-            memcpy(s->tP, s->tP + at * size, (size_t)size * sizeof *s->tP);
+            memcpy(s->tP, s->tP + slot * size, (size_t)size * sizeof *s->tP);
         }
     }
 }
 
-/* A panel against a block of keys: it sees keys from .. from + n - 1 of the block, in groups first .. end -
- * 1. In groups whole .. whole_end - 1 all queries see all keys, and there are no features. */
+/* Panel q against a block of keys: it sees keys from .. from + n - 1 of the block, in groups first .. end - 1.
+ * Groups whole .. whole_end - 1 are whole: all queries see all keys, and there are no features. */
 typedef struct {
     int64_t q;
     int64_t from, n;
@@ -111,7 +112,8 @@ typedef struct {
     int64_t whole, whole_end;
 } row_tile;
 
-static bool all_see(const agi_head *x, const agi_row_panel *panel, const agi_amx_row_keys *keys, int64_t g)
+static bool all_pairs_visible(const agi_head *x, const agi_row_panel *panel, const agi_amx_row_keys *keys,
+                              int64_t g)
 {
     return agi_inside(REAL(agi_band_at)(x, panel->i0, keys->j0 + g * GROUP_KEYS), panel->ni, GROUP_KEYS);
 }
@@ -124,15 +126,15 @@ static void find_whole_groups(const agi_head *x, const agi_row_panel *panel, con
     if (!x->has.plain || x->has.dropout || agi_amx_lanes(panel) < PANEL) {
         t->whole_end = t->whole;
     }
-    while (t->whole < t->whole_end && !all_see(x, panel, keys, t->whole)) {
+    while (t->whole < t->whole_end && !all_pairs_visible(x, panel, keys, t->whole)) {
         t->whole++;
     }
-    while (t->whole < t->whole_end && !all_see(x, panel, keys, t->whole_end - 1)) {
+    while (t->whole < t->whole_end && !all_pairs_visible(x, panel, keys, t->whole_end - 1)) {
         t->whole_end--;
     }
 }
 
-/* The first panel from number q on that sees a key of the block. */
+/* The tile of the first panel from number q on that sees a key of the block; false if there is none. */
 static bool next_tile(const agi_head *x, const agi_row_panel *panels, int64_t n_panels,
                       const agi_amx_row_keys *keys, int64_t q, row_tile *t)
 {
@@ -148,11 +150,11 @@ static bool next_tile(const agi_head *x, const agi_row_panel *panels, int64_t n_
 }
 
 /* Weights of group g of the tile. Returns whether the sums so far must be rescaled. */
-static bool run_group(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel, const agi_amx_panel *own,
-                      const agi_amx_row_keys *keys, const row_tile *t, int64_t g,
-                      agi_amx_pending_groups *pending, float *T, float *U, const amx_queue *next)
+static bool run_group(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel,
+                      const agi_amx_panel *amx_panel, const agi_amx_row_keys *keys, const row_tile *t,
+                      int64_t g, agi_amx_pending_groups *pending, float *T, float *U, const amx_queue *next)
 {
-    agi_amx_row_scratch *const m = s->own;
+    agi_amx_row_scratch *const own = s->own;
     const agi_amx_key_group group = {g,
                                      pending->n,
                                      agi_max(0, t->from - g * GROUP_KEYS),
@@ -160,66 +162,66 @@ static bool run_group(agi_row_scratch *s, const agi_head *x, agi_row_panel *pane
                                      T,
                                      U};
     if (g >= t->whole && g < t->whole_end) {
-        return agi_amx_whole_group_weights(s, x, panel, own, keys, &group, next);
+        return agi_amx_whole_group_weights(s, x, panel, amx_panel, keys, &group, next);
     }
-    const bool rescaled = agi_amx_group_weights(s, x, panel, own, keys, &group, next);
-    const bool partial = memchr(m->visible + group.at * GROUP_KEYS, 0, GROUP_KEYS) != NULL;
-    pending->partial |= (uint32_t)partial << group.at;
+    const bool rescaled = agi_amx_group_weights(s, x, panel, amx_panel, keys, &group, next);
+    const bool partial = memchr(own->visible + group.slot * GROUP_KEYS, 0, GROUP_KEYS) != NULL;
+    pending->partial |= (uint32_t)partial << group.slot;
     return rescaled;
 }
 
-/* All groups of a tile. The products of a group are interleaved with the vector work of the group before it;
- * those of the next tile's first group with that of this tile's last. */
+/* All groups of a tile. The products of a group are interleaved with the vector work of the group before it; those
+ * of the following tile's first group (if that tile is not NULL) with the work of this tile's last group. */
 static void run_tile(agi_row_scratch *s, const agi_head *x, agi_row_panel *panels,
-                     const agi_amx_row_keys *keys, const row_tile *t, const row_tile *after)
+                     const agi_amx_row_keys *keys, const row_tile *t, const row_tile *following)
 {
-    agi_amx_row_scratch *const m = s->own;
+    agi_amx_row_scratch *const own = s->own;
     agi_row_panel *const panel = &panels[t->q];
-    agi_amx_panel *const own = &m->panel[t->q];
+    agi_amx_panel *const amx_panel = &own->panel[t->q];
     const int64_t lanes = agi_amx_lanes(panel);
     agi_amx_pending_groups pending = {.first = t->first};
     amx_queue next;
     for (int64_t g = t->first; g < t->end; g++) {
-        float *const T = m->T[m->next_buffer], *const U = m->U[m->next_buffer];
-        m->next_buffer = !m->next_buffer;
+        float *const T = own->T[own->next_buffer], *const U = own->U[own->next_buffer];
+        own->next_buffer = !own->next_buffer;
         next.n = 0;
         if (g + 1 < t->end) {
-            queue_group(&next, m, x, own, keys, g + 1, lanes);
-        } else if (after != NULL) {
-            queue_group(&next, m, x, &m->panel[after->q], keys, after->first,
-                        agi_amx_lanes(&panels[after->q]));
+            queue_group(&next, own, x, amx_panel, keys, g + 1, lanes);
+        } else if (following != NULL) {
+            queue_group(&next, own, x, &own->panel[following->q], keys, following->first,
+                        agi_amx_lanes(&panels[following->q]));
         }
-        agi_amx_prefetch_step(&m->prefetch, &next);
-        if (run_group(s, x, panel, own, keys, t, g, &pending, T, U, &next)) {
-            agi_amx_flush_pending(m, x, own, keys, lanes, &pending);
-            agi_amx_rescale_panel(x, own, lanes, s->alpha, s->delta);
-            move_to_front(m, pending.n, x->call->map == AGI_JVP);
+        agi_amx_prefetch_step(&own->prefetch, &next);
+        if (run_group(s, x, panel, amx_panel, keys, t, g, &pending, T, U, &next)) {
+            agi_amx_flush_pending(own, x, amx_panel, keys, lanes, &pending);
+            agi_amx_rescale_panel(x, amx_panel, lanes, s->alpha, s->delta);
+            move_to_front(own, pending.n, x->call->map == AGI_JVP);
             pending = (agi_amx_pending_groups){g, 0, pending.partial >> pending.n};
         }
         pending.n++;
     }
-    agi_amx_flush_pending(m, x, own, keys, lanes, &pending);
+    agi_amx_flush_pending(own, x, amx_panel, keys, lanes, &pending);
 }
 
 static void block(agi_row_scratch *s, const agi_head *x, agi_row_panel *panels, int64_t n_panels, int64_t j0,
                   int64_t nj, int64_t end)
 {
-    agi_amx_row_scratch *const m = s->own;
-    const agi_amx_row_keys keys = load_keys(m, x, j0, nj);
+    agi_amx_row_scratch *const own = s->own;
+    const agi_amx_row_keys keys = load_keys(own, x, j0, nj);
     const int64_t next = j0 + nj, groups = (nj + GROUP_KEYS - 1) / GROUP_KEYS;
     row_tile tile[2];
-    bool there = next_tile(x, panels, n_panels, &keys, 0, &tile[0]);
-    agi_amx_begin_row_prefetch(m, x, next, agi_min(BLOCK_KEYS, end - next), n_panels * groups);
-    if (there) {
+    bool found = next_tile(x, panels, n_panels, &keys, 0, &tile[0]);
+    agi_amx_begin_row_prefetch(own, x, next, agi_min(BLOCK_KEYS, end - next), n_panels * groups);
+    if (found) {
         amx_queue first = {.n = 0};
-        m->next_buffer = 0;
-        queue_group(&first, m, x, &m->panel[tile[0].q], &keys, tile[0].first,
+        own->next_buffer = 0;
+        queue_group(&first, own, x, &own->panel[tile[0].q], &keys, tile[0].first,
                     agi_amx_lanes(&panels[tile[0].q]));
         agi_amx_table.score_blocks(&first);
     }
-    for (int turn = 0; there; turn = !turn) {
-        there = next_tile(x, panels, n_panels, &keys, tile[turn].q + 1, &tile[!turn]);
-        run_tile(s, x, panels, &keys, &tile[turn], there ? &tile[!turn] : NULL);
+    for (int current = 0; found; current = !current) {
+        found = next_tile(x, panels, n_panels, &keys, tile[current].q + 1, &tile[!current]);
+        run_tile(s, x, panels, &keys, &tile[current], found ? &tile[!current] : NULL);
     }
 }
 
@@ -228,15 +230,15 @@ static void block(agi_row_scratch *s, const agi_head *x, agi_row_panel *panels, 
 static void begin(const agi_row_job *w, agi_row_scratch *s, const agi_head *x, const agi_row_panel *panels,
                   int64_t n_panels, int64_t item)
 {
-    agi_amx_row_scratch *const m = s->own;
-    agi_amx_prefetch_next_item(w, m, x, item);
-    agi_amx_table.begin(&m->before);
+    agi_amx_row_scratch *const own = s->own;
+    agi_amx_prefetch_next_item(w, own, x, item);
+    agi_amx_table.begin(&own->saved_config);
     for (int64_t q = 0; q < n_panels; q++) {
-        agi_amx_begin_panel(m, x, &panels[q]);
+        agi_amx_begin_panel(own, x, &panels[q]);
     }
 }
 
-/* Does O go from AMX's sums straight to the caller's array? */
+/* Is O stored from AMX's sums directly in the caller's array? */
 static bool stores_sums(const agi_row_job *w, const agi_head *x)
 {
     return x->call->map == AGI_FORWARD && w->cpu->rows.kv_splits == 1 &&
@@ -246,23 +248,23 @@ static bool stores_sums(const agi_row_job *w, const agi_head *x)
 static void end(const agi_row_job *w, agi_row_scratch *s, const agi_head *x, agi_row_panel *panels,
                 int64_t n_panels)
 {
-    agi_amx_row_scratch *const m = s->own;
+    agi_amx_row_scratch *const own = s->own;
     for (int64_t q = 0; q < n_panels; q++) {
-        agi_amx_end_panel(m, x, &panels[q]);
+        agi_amx_end_panel(own, x, &panels[q]);
         if (!stores_sums(w, x)) {
-            agi_amx_transpose_panel(m, x, &panels[q]);
+            agi_amx_transpose_panel(own, x, &panels[q]);
         }
     }
-    agi_amx_table.end(&m->before);
+    agi_amx_table.end(&own->saved_config);
 }
 
 static void store(const agi_row_job *w, const agi_row_scratch *s, const agi_head *x,
                   const agi_row_panel *panel, const double *factor)
 {
-    const agi_amx_row_scratch *const m = s->own;
+    const agi_amx_row_scratch *const own = s->own;
     if (stores_sums(w, x)) {
         agi_amx_store_transposed(agi_query_slice(x, &x->call->a.o, AG_BF16, x->Dv), panel->i0, panel->ni,
-                                 m->panel[panel->q].O, factor, 1, m->rows);
+                                 own->panel[panel->q].O, factor, 1, own->rows);
     } else {
         REAL(agi_row_store_panel)(w, s, x, panel, factor);
     }

@@ -1,5 +1,5 @@
 /* The instructions of AMX: eight tiles of 16 rows by 64 bytes, 0 to 7, and products of bfloat16 tiles. For files that
- * are compiled for it. Written in assembly, because the compilers' own intrinsics do not all tell which memory they
+ * are compiled for it. Written in assembly, because not all compilers' intrinsics declare which memory they
  * read.
  *
  *     C[16][16] += A[16][32] B[32][16], with A by rows and B in VNNI: row r of its tile has B[2 r + s][n] at 2 n + s
@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Rows of a tile, float32 and bfloat16 numbers per row, and numbers of a whole tile of C, and of A or B. */
+/* Rows of a tile; float32 and bfloat16 elements per row; elements of a whole tile of C, and of A or B. */
 enum { AMX_ROWS = 16, AMX_LANES = 16, AMX_DEPTH = 32, AMX_C = 256, AMX_AB = 512 };
 
 /* The layout that ldtilecfg reads. */
@@ -21,13 +21,13 @@ typedef struct {
     uint8_t rows[16];
 } amx_config;
 
-/* The tests may bring an emulated unit, with the same macros: tests/amx/amx_emulated.h. */
+/* The tests have an emulated unit with the same macros: tests/amx/amx_emulated.h. */
 #if defined(__x86_64__) && !defined(AGI_EMULATED_AMX)
 
 /* t = 16 rows of 64 bytes at p, stride bytes apart. */
 #define AMX_LOAD(t, p, stride)                                                                               \
     __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #t ::"r"(p), "r"((int64_t)(stride)) : "memory")
-/* The same with a hint that the first cache need not keep it (tileloaddt1). */
+/* The same with a hint that the L1 cache need not keep it. */
 #define AMX_LOAD_T1(t, p, stride)                                                                            \
     __asm__ volatile("tileloaddt1 (%0,%1,1), %%tmm" #t ::"r"(p), "r"((int64_t)(stride)) : "memory")
 #define AMX_STORE(t, p, stride)                                                                              \
@@ -44,23 +44,23 @@ typedef struct {
 
 /* Between these two calls the thread's tiles are ours. amx_end restores the caller's configuration, with its tiles
  * zero: the calling convention does not preserve them. */
-static inline void amx_begin(amx_config *before)
+static inline void amx_begin(amx_config *saved)
 {
     amx_config ours = {.palette = 1};
     for (int t = 0; t < 8; t++) {
         ours.row_bytes[t] = 64;
         ours.rows[t] = AMX_ROWS;
     }
-    AMX_STORE_CONFIG(before);
+    AMX_STORE_CONFIG(saved);
     AMX_LOAD_CONFIG(&ours);
 }
 
-static inline void amx_end(const amx_config *before)
+static inline void amx_end(const amx_config *saved)
 {
-    if (before->palette == 0) {
+    if (saved->palette == 0) {
         AMX_RELEASE();
     } else {
-        AMX_LOAD_CONFIG(before);
+        AMX_LOAD_CONFIG(saved);
     }
 }
 

@@ -26,8 +26,8 @@ INLINE void store_rounded_pair(uint16_t *to, vec a, vec b)
                        _mm512_add_epi32(_mm512_castps_si512(b), half));
 }
 
-/* Truncated, for numbers that are TRUNCATION_SCALE times too large, so that the mean is right. Errors are slightly
- * larger than those of rounding, for half the work. */
+/* Truncated, for numbers that are TRUNCATION_SCALE times too large, so that the mean is right: half the work of
+ * rounding, for slightly larger errors. */
 INLINE void store_truncated_pair(uint16_t *to, vec a, vec b)
 {
     store_upper_halves(to, _mm512_castps_si512(a), _mm512_castps_si512(b));

@@ -1,11 +1,10 @@
-/* Blocks of 2 x 2 tiles of C, so that each load of an operand's tile serves two products. The numbers of
- * the tile registers:
+/* Blocks of 2 x 2 tiles of C, so that each load of an operand's tile serves two products. The tile registers:
  *
  *               B 6   B 7
  *         A 4    0     1
  *         A 5    2     3
  *
- * The blocks are software pipelined: a store has to wait for the last product of its tile, and stores leave
+ * The blocks are software pipelined: a store has to wait for the last product of its tile, and stores commit
  * in program order. So a block is stored while the next one begins: between a tile's last product and its
  * store come three products of other tiles. */
 #ifndef AGI_CPU_AMX_BLOCK2X2_H
@@ -25,7 +24,7 @@
     } while (0)
 
 /* Stores tile t of the previous block, if there is one (prev), and begins tile t of the next one (C). Both tiles are
- * `offset` numbers after the first one of their block. */
+ * `offset` elements after the first one of their block. */
 #define AMX_STORE_PREV_AND_BEGIN(t, prev, C, offset, stride, add)                                            \
     do {                                                                                                     \
         if ((prev) != NULL) {                                                                                \

@@ -10,8 +10,8 @@
  *
  * v >> 1, read as bfloat16, is 2^floor(x) (1 + f), but 2^floor(x) 2^f is wanted: (1 + f) - 2^f, from 0 to 0.0861, has
  * to be subtracted first. The table exp2_correction[] has it in units of v, 1/256, by the first 6 bits of f. It also
- * takes back what rounding v to 7 mantissa bits (add 1, shift by 1) adds on average, 1/2: an entry is the whole number
- * with the least mean square of relative errors over the four values of f that share it.
+ * takes back what rounding v to 7 mantissa bits (add 1, shift by 1) adds on average, 1/2: an entry is the integer
+ * that minimizes the mean square relative error over the four values of f that share it.
  *
  * Weights are within 0.6 percent, their errors larger by a sixth than those of rounding to bfloat16, and they are
  * 1.000155 times too small on average. x must be between -126 and 126, and the shift that is subtracted a multiple of
@@ -30,7 +30,7 @@ static const uint8_t exp2_correction[64] = {1,  2,  3,  4,  5,  6,  8,  8,  10, 
                                             22, 23, 23, 23, 22, 22, 22, 22, 22, 21, 21, 21, 20, 20, 19, 19,
                                             18, 17, 17, 16, 15, 14, 13, 12, 11, 10, 9,  7,  6,  5,  3,  2};
 
-/* What makes the mean of a sum of these weights that of a sum by exp2_to_truncate. */
+/* Times this, a sum of these weights is on average the same as a sum of weights by exp2_to_truncate. */
 #define LUT_SUM_SCALE ((float)(AMX_TRUNCATION_SCALE * 1.000155))
 
 typedef struct {
@@ -59,7 +59,7 @@ INLINE vec lut_offset(vec shift)
 }
 
 /* Two keys of one vector of lanes, T and the row after it: stores their weights in VNNI, returns sum + both. Shifts
- * would do instead of to_upper and index_bits, but only one port has them. */
+ * would do what to_upper and index_bits do, but only one port can shift. */
 INLINE vec weights_by_lut(uint16_t *vnni, const float *T, const exp2_lut *lut, vec offset, vec sum)
 {
     const __m512i a = _mm512_castps_si512(v_fma(v_load(T), lut->scale, offset));
@@ -73,13 +73,14 @@ INLINE vec weights_by_lut(uint16_t *vnni, const float *T, const exp2_lut *lut, v
     return _mm512_dpbf16_ps(sum, (__m512bh)p, lut->ones);
 }
 
-/* Is x inside of the table's range for 32 lanes, given an upper bound norms[lane] * reach of |c T|? */
-INLINE bool lut_in_range(const float *norms, float reach, const vec shift[2])
+/* Is x inside the table's range for 32 lanes, given an upper bound norms[lane] * max_score_per_norm of |c T|? */
+INLINE bool lut_in_range(const float *norms, float max_score_per_norm, const vec shift[2])
 {
     vmask within = 0xffff;
     UNROLL for (int v = 0; v < 2; v++)
     {
-        const vec largest = v_fma(v_load(norms + v * LANES), v_set1(reach), _mm512_abs_ps(shift[v]));
+        const vec largest =
+            v_fma(v_load(norms + v * LANES), v_set1(max_score_per_norm), _mm512_abs_ps(shift[v]));
         within &= v_less(largest, v_set1(125));
     }
     return within == 0xffff;

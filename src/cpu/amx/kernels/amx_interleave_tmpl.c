@@ -1,8 +1,9 @@
 /* Part of amx_kernels.c: runs the tile products of the next group of keys interleaved with a stage's vector work on
  * this one, instruction by instruction, so that AMX and the vector units work at the same time.
  *
- * Stores leave in program order: one that waits for its product holds up all later ones, the stage's too. So blocks are
- * stored late (amx_block2x2.h), and keys are loaded past the first cache, which has to keep what the stage writes. */
+ * Stores commit in program order: one that waits for its product holds up all later ones, the stage's too. So blocks
+ * are stored late (amx_block2x2.h). Keys are loaded with a hint to bypass the L1 cache, which has to keep what the
+ * stage writes. */
 #include "core/prefetch.h"
 #include "cpu/amx/kernels/amx_block2x2.h"
 #include "cpu/amx/kernels/amx_kernels.h"
@@ -11,11 +12,11 @@
 /* A stage takes two keys per step. */
 enum { STEPS = GROUP_KEYS / 2 };
 
-/* A tile of scores: bytes from row to row, and numbers to the tile below. */
+/* A tile of scores: bytes from row to row, and elements to the tile below. */
 enum { SCORE_ROW = PANEL * (int)sizeof(float), BELOW = AMX_ROWS * PANEL };
 
-/* How far a stage is: its STEPS steps are evenly spread over `total` tile products, and each one prefetches one cache
- * line: more at once would take the place of the loads that follow. */
+/* The progress of a stage: its STEPS steps are evenly spread over `total` tile products. A product adds STEPS to `due`,
+ * a step takes `total` from it. Each step prefetches one cache line: more at once would delay the loads that follow. */
 typedef struct {
     int64_t total, due;
     const char *prefetch, *prefetch_end;
@@ -29,8 +30,8 @@ INLINE void prefetch_step(stage_pace *pace)
     }
 }
 
-/* The steps that are due after a tile product. */
-INLINE void stage_share(void (*two_keys)(void *), void *stage, stage_pace *pace)
+/* Runs the steps that are due after a tile product. */
+INLINE void run_due_steps(void (*two_keys)(void *), void *stage, stage_pace *pace)
 {
     for (pace->due += STEPS; pace->due >= pace->total; pace->due -= pace->total) {
         two_keys(stage);
@@ -47,42 +48,43 @@ INLINE void zero_block2x2(float *T)
     }
 }
 
-/* One block of scores with the stage's share; the block at prev, NULL if there is none, is stored. */
+/* Computes one block of scores, with the stage's steps among the products, and leaves it in tile registers 0 to 3. The
+ * block before it, at prev (NULL if none), is still in these registers: each is stored just before it is reused. */
 INLINE void interleave_block(const amx_block2x2 *block, float *prev, void (*two_keys)(void *), void *stage,
                              stage_pace *pace)
 {
-    const uint16_t *a = block->keys, *b = block->queries;
-    float *const C = block->T;
-    const int64_t row = block->ld * (int64_t)sizeof *a, a_below = block->ld * AMX_ROWS,
+    const uint16_t *a_tile = block->keys, *b_tile = block->queries;
+    float *const c_tile = block->T;
+    const int64_t row_bytes = block->ld * (int64_t)sizeof *a_tile, a_below = block->ld * AMX_ROWS,
                   b_right = block->query_stride, depth = block->depth;
     for (int64_t k = 0; k < depth; k++) {
         const bool first = k == 0;
-        AMX_LOAD_T1(4, a, row);
-        AMX_LOAD(6, b, 64);
+        AMX_LOAD_T1(4, a_tile, row_bytes);
+        AMX_LOAD(6, b_tile, 64);
         if (first) {
-            AMX_STORE_PREV_AND_BEGIN(0, prev, C, 0, SCORE_ROW, false);
+            AMX_STORE_PREV_AND_BEGIN(0, prev, c_tile, 0, SCORE_ROW, false);
         }
         AMX_ADD_PRODUCT(0, 4, 6);
-        stage_share(two_keys, stage, pace);
-        AMX_LOAD(7, b + b_right, 64);
+        run_due_steps(two_keys, stage, pace);
+        AMX_LOAD(7, b_tile + b_right, 64);
         if (first) {
-            AMX_STORE_PREV_AND_BEGIN(1, prev, C, AMX_LANES, SCORE_ROW, false);
+            AMX_STORE_PREV_AND_BEGIN(1, prev, c_tile, AMX_LANES, SCORE_ROW, false);
         }
         AMX_ADD_PRODUCT(1, 4, 7);
-        stage_share(two_keys, stage, pace);
-        AMX_LOAD_T1(5, a + a_below, row);
+        run_due_steps(two_keys, stage, pace);
+        AMX_LOAD_T1(5, a_tile + a_below, row_bytes);
         if (first) {
-            AMX_STORE_PREV_AND_BEGIN(2, prev, C, BELOW, SCORE_ROW, false);
+            AMX_STORE_PREV_AND_BEGIN(2, prev, c_tile, BELOW, SCORE_ROW, false);
         }
         AMX_ADD_PRODUCT(2, 5, 6);
-        stage_share(two_keys, stage, pace);
+        run_due_steps(two_keys, stage, pace);
         if (first) {
-            AMX_STORE_PREV_AND_BEGIN(3, prev, C, BELOW + AMX_LANES, SCORE_ROW, false);
+            AMX_STORE_PREV_AND_BEGIN(3, prev, c_tile, BELOW + AMX_LANES, SCORE_ROW, false);
         }
         AMX_ADD_PRODUCT(3, 5, 7);
-        stage_share(two_keys, stage, pace);
-        a += AMX_DEPTH;
-        b += AMX_AB;
+        run_due_steps(two_keys, stage, pace);
+        a_tile += AMX_DEPTH;
+        b_tile += AMX_AB;
     }
 }
 
@@ -103,7 +105,7 @@ INLINE void interleave(const amx_queue *next, void (*two_keys)(void *), void *st
         interleave_block(block, prev, two_keys, stage, &pace);
         prev = block->T;
     }
-    if (prev == NULL) {
+    if (prev == NULL) { /* no products: the steps alone */
         for (int step = 0; step < STEPS; step++) {
             two_keys(stage);
             prefetch_step(&pace);

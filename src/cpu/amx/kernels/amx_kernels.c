@@ -14,14 +14,14 @@
 #include "cpu/amx/kernels/amx_softmax_tmpl.c"
 #include "cpu/amx/kernels/amx_gradients_tmpl.c"
 
-static void begin(amx_config *before)
+static void begin(amx_config *saved)
 {
-    amx_begin(before);
+    amx_begin(saved);
 }
 
-static void end(const amx_config *before)
+static void end(const amx_config *saved)
 {
-    amx_end(before);
+    amx_end(saved);
 }
 
 const agi_amx_kernels agi_amx_table = {

@@ -1,5 +1,5 @@
 /* The table of AMX kernels: products of bfloat16 matrices with sums in float32, and the stages of softmax and of its
- * gradients that run between them. This comment tells the formats, once for all AMX code.
+ * gradients that run between them. This comment explains the formats, for all AMX code.
  *
  * A tile is 16 rows of 64 bytes; one instruction computes C[16][16] += A[16][32] B[32][16]:
  *
@@ -21,8 +21,8 @@
  *                                  B[2 r + 1][n], one dword of the tile, are neighbours in X
  *     VNNI              B = X      32 rows by 16 columns of X, rows interleaved in pairs
  *
- * A tile of scores is transposed: T[j][i] with key j and query i, float32, PANEL numbers from row to row, GROUP_KEYS
- * keys. Rounded to bfloat16 it is an operand of two kinds of products:
+ * A tile of scores is transposed: T[j][i] with key j and query i, float32, GROUP_KEYS rows, PANEL elements from row to
+ * row. Rounded to bfloat16 it is an operand of two kinds of products:
  *
  *     sums over keys       O^T = V^T P^T, dQ^T = K^T dS^T    T is B, in VNNI: keys 2 r and 2 r + 1 in row r
  *     sums over queries    dV = P^T dO,   dK = dS^T Q        T is A, by rows
@@ -47,18 +47,19 @@
 enum { GROUP_KEYS = 32 };
 
 /* Weights are truncated to bfloat16, not rounded: that is half the work. So that their mean is right they are
- * multiplied by this before: 1 + 2^-8 times the mean of 1/p over mantissas p. */
+ * multiplied by this before: truncation takes 2^-8 from a mantissa p on average, so this is 1 + 2^-8 times the mean of
+ * 1/p, which is 1 / (2 ln 2) if log p is uniformly distributed. */
 #define AMX_TRUNCATION_SCALE 1.002818
 
-/* The tiles of an operand; strides are in numbers. */
+/* The tiles of an operand; strides are in elements. */
 typedef struct {
     const uint16_t *p; /* the first tile */
     int64_t stride_mn; /* from a tile to the next one along the rows of A, or the columns of B */
     int64_t stride_k;  /* from a tile to the next one along k */
-    int64_t ld;        /* A alone: from row to row inside a tile */
+    int64_t ld;        /* A only: from row to row inside a tile */
 } amx_operand;
 
-/* The tiles of C, in float32. Each is contiguous: it comes from the second cache twice as fast as 16 separate rows. */
+/* The tiles of C, in float32. Each is contiguous: it is loaded from the L2 cache twice as fast as 16 separate rows. */
 typedef struct {
     float *p;
     int64_t stride_m; /* from a tile to the next one along m */
@@ -71,7 +72,7 @@ static inline amx_sums amx_sums_by_rows(float *p, int64_t width)
     return (amx_sums){p, AMX_ROWS * width, AMX_C};
 }
 
-/* Column-major order of the tiles; col_stride: the rows of C, and so numbers per column. */
+/* Column-major order of the tiles; col_stride: the rows of C, and so elements per column. */
 static inline amx_sums amx_sums_by_columns(float *p, int64_t col_stride)
 {
     return (amx_sums){p, AMX_C, AMX_LANES * col_stride};
@@ -98,19 +99,20 @@ typedef struct {
 } amx_queue;
 
 typedef struct {
-    void (*begin)(amx_config *before);
-    void (*end)(const amx_config *before);
+    /* begin saves the caller's tile configuration and loads ours, end restores it. */
+    void (*begin)(amx_config *saved);
+    void (*end)(const amx_config *saved);
 
     /* ---- Products ---- */
 
-    /* C = or += A B, sizes in tiles: M x N of C, K > 0 of the sum. */
+    /* C = A B, or C += A B if add. Sizes in tiles: C is M x N, the sum is over K > 0. */
     void (*product)(int64_t M, int64_t N, int64_t K, const amx_operand *A, const amx_operand *B,
                     const amx_sums *C, bool add);
 
     /* The queued scores and prefetches alone, without a stage. */
     void (*score_blocks)(const amx_queue *next);
 
-    /* ---- Operands from rows, ld numbers from row to row ---- */
+    /* ---- Operands from rows, ld elements from row to row ---- */
 
     /* One tile: VNNI transposed from 16 rows by 32 columns; VNNI of rows r and r + 16 from 32 rows by 16 columns;
      * transposed from 32 rows by 16 columns. */
@@ -118,13 +120,13 @@ typedef struct {
     void (*vnni_pairs_split16)(uint16_t *tile, const uint16_t *rows, int64_t ld);
     void (*transpose_tile)(uint16_t *tile, const uint16_t *rows, int64_t ld);
 
-    /* A copy of transposed tiles, whose columns are 32 keys, with zeros at the keys j of which keep[j] is 0: a weight
-     * of 0 does not remove a NaN. */
+    /* A copy of transposed tiles, whose columns are 32 keys, with zeros in the columns j with keep[j] == 0: masked
+     * keys may be NaN, and 0 times NaN is NaN. */
     void (*zero_masked_keys)(uint16_t *to, const uint16_t *from, int64_t tiles, const uint8_t *keep);
 
     /* ---- Rows from sums ---- */
 
-    /* to[n][m] = C[m][n], of column-major tiles with `col_stride` numbers per column; m, n multiples of 16. */
+    /* to[n][m] = C[m][n], of column-major tiles with `col_stride` elements per column; m, n multiples of 16. */
     void (*transpose_sums)(float *to, int64_t ld, const float *sums, int64_t col_stride, int64_t m,
                            int64_t n);
 
@@ -141,48 +143,49 @@ typedef struct {
     /* The norms of the 16 columns of B, from its n VNNI tiles along k. */
     void (*column_norms)(float *norms, const uint16_t *tiles, int64_t n);
 
-    /* An upper bound of the norms of n rows, width a multiple of 32; NaN if a number of theirs is NaN. */
+    /* An upper bound of the norms of n rows, width a multiple of 32; NaN if one of their elements is NaN. */
     float (*largest_norm)(const uint16_t *rows, int64_t ld, int64_t n, int64_t width);
 
-    /* out[r] = sum over channels of A[r] B[r]. */
+    /* out[r] = sum over channels of A[r] B[r], for n rows. */
     void (*dots)(float *out, const uint16_t *A, int64_t lda, const uint16_t *B, int64_t ldb, int64_t n,
                  int64_t width);
 
     /* ---- Score tiles to operands ---- */
 
     /* T, W lanes, W a multiple of 32, rounded to bfloat16: to VNNI, tile by tile of 16 lanes; to rows in split16 order,
-     * tiles of 16 keys by 32 lanes, with tile_stride numbers from the tiles of the first 16 keys to those of the
-     * others. */
+     * tiles of 16 keys by 32 lanes, with tile_stride elements from the tiles of the first 16 keys to those of the
+     * last 16. */
     void (*round_to_vnni)(uint16_t *vnni, const float *T, int64_t W);
     void (*round_to_rows)(uint16_t *rows, int64_t tile_stride, const float *T, int64_t W);
 
-    /* Zeros in 32 lanes of such a result outside the band: query i sees key j if low <= j - i <= high. */
+    /* Zero what is outside the band in 32 lanes of such a result: query i sees key j if low <= j - i <= high. */
     void (*mask_band_rows)(uint16_t *rows, int64_t tile_stride, int64_t low, int64_t high);
     void (*mask_band_vnni)(uint16_t *vnni, int64_t low, int64_t high);
 
     /* ---- Stages: from score tiles to weights and gradients. Those that take `next` interleave it ---- */
 
-    /* One step of the online softmax as agi_kernels.softmax does it, but the weights 2^(c T - m) go to VNNI, T stays,
-     * and the sum l is AMX_TRUNCATION_SCALE times too large.
-     * norms[lane] * reach is an upper bound of |c T|, or infinity if none is known; if it is small, weights come from
-     * the lookup table of amx_exp2_lut.h, exact to 0.6 percent. If norms[0] is finite, m is a multiple of 1/256. */
-    bool (*softmax)(uint16_t *vnni, const float *T, int64_t W, float c, const float *norms, float reach,
-                    float *m, float *l, float *alpha);
+    /* One step of the online softmax as agi_kernels.softmax does it, but the weights 2^(c T - m) go to VNNI, T is
+     * unchanged, and the sum l is AMX_TRUNCATION_SCALE times too large.
+     * norms[lane] * max_score_per_norm is an upper bound of |c T|, or infinity if none is known; if it is small,
+     * weights come from the lookup table of amx_exp2_lut.h, with errors of at most 0.6 percent. If norms[0] is finite,
+     * m is a multiple of 1/256. */
+    bool (*softmax)(uint16_t *vnni, const float *T, int64_t W, float c, const float *norms,
+                    float max_score_per_norm, float *m, float *l, float *alpha);
 
-    /* The same for PANEL lanes, without a change of m, for queries that see the keys j with low <= j - i <= high alone,
-     * low <= high; scores outside the band have no effect. False, and nothing is added to l, if m has to change. */
-    bool (*weights)(uint16_t *vnni, const float *T, float c, const float *norms, float reach, int64_t low,
-                    int64_t high, const float *m, float *l, const amx_queue *next);
+    /* The same for PANEL lanes, without a change of m, in the band low <= j - i <= high, low <= high: scores of other
+     * pairs of key j and query i have no effect. False, and nothing is added to l, if m has to change. */
+    bool (*weights)(uint16_t *vnni, const float *T, float c, const float *norms, float max_score_per_norm,
+                    int64_t low, int64_t high, const float *m, float *l, const amx_queue *next);
 
     /* agi_kernels.softmax_tangent on PANEL lanes of scores without features, with tS = scale U; weights and their
-     * tangents go to VNNI, T and U stay. False, and nothing is added to l and a, if m and r have to change. */
+     * tangents go to VNNI, T and U are unchanged. False, and nothing is added to l and a, if m and r have to change. */
     bool (*softmax_tangent)(uint16_t *vnni, uint16_t *t_vnni, const float *T, const float *U, float c,
                             float scale, const float *m, float *l, const float *r, float *a,
                             const amx_queue *next);
 
     /* The vjp on 32 lanes without features: P = 2^(c T - L) and dS = P (dP - D) to rows in split16 order, dS also to
-     * VNNI. Nothing is interleaved: it consists of multiply-adds, which run two per cycle, but one per cycle beside
-     * AMX. */
+     * VNNI. Nothing is interleaved: it consists of multiply-adds, which run two per cycle alone, but one per cycle
+     * together with AMX products. */
     void (*gradients)(uint16_t *P, uint16_t *dS, int64_t tile_stride, uint16_t *dS_vnni, const float *T,
                       const float *dP, float c, const float *L, const float *D);
 

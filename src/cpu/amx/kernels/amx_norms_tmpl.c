@@ -15,7 +15,8 @@ static void column_norms(float *norms, const uint16_t *tiles, int64_t n)
     v_store(norms, _mm512_sqrt_ps(sum));
 }
 
-/* The sum over lanes of each lane's largest sum is at least the sum over lanes of any one row. */
+/* Each lane keeps the largest of its partial sums of squares; added over lanes, these are at least the sum of any one
+ * row. */
 static float largest_norm(const uint16_t *rows, int64_t ld, int64_t n, int64_t width)
 {
     __m512i largest = _mm512_setzero_si512(); /* compared as integers: NaN is larger than any number */

@@ -1,4 +1,4 @@
-/* Part of amx_kernels.c: tiles of operands from rows in memory, in the ways that amx_kernels.h tells. */
+/* Part of amx_kernels.c: tiles of operands from rows in memory, in the ways that amx_kernels.h explains. */
 #include <immintrin.h>
 
 #include "cpu/amx/kernels/amx_kernels.h"
@@ -18,7 +18,7 @@ static void transpose_to_vnni(uint16_t *tile, const uint16_t *rows, int64_t ld)
     }
 }
 
-/* 16 numbers of one row and 16 of another one, interleaved. */
+/* 16 elements of one row and 16 of another one, interleaved. */
 INLINE vec interleave_rows(const uint16_t *first, const uint16_t *second)
 {
     const __m512i low = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i_u *)(const void *)first));
@@ -35,13 +35,13 @@ static void vnni_pairs_split16(uint16_t *tile, const uint16_t *rows, int64_t ld)
     }
 }
 
-/* Eight columns of 32 rows: four transposes of 8 x 8 numbers, one in each 128 bits. */
+/* Eight columns of 32 rows: four transposes of 8 x 8 elements, one in each 128 bits. */
 INLINE void transpose_half(uint16_t *tile, const uint16_t *rows, int64_t ld)
 {
     __m512i a[8], b[8];
     UNROLL for (int r = 0; r < 8; r++)
     {
-        a[r] = load_quads(rows + r * ld, 16 * ld);
+        a[r] = load_quads(rows + r * ld, 16 * ld); /* rows r, r + 8, r + 16, r + 24: 8 rows are 16 ld bytes */
     }
     UNROLL for (int r = 0; r < 8; r += 2)
     {

@@ -1,4 +1,4 @@
-/* Part of amx_kernels.c: score tiles rounded to bfloat16, for both kinds of products, and the band in them. */
+/* Part of amx_kernels.c: score tiles rounded to bfloat16, for both kinds of products, and zeroed outside the band. */
 #include <immintrin.h>
 
 #include "cpu/amx/kernels/amx_bf16.h"
@@ -10,7 +10,7 @@ static void round_to_vnni(uint16_t *vnni, const float *T, int64_t W)
     for (int64_t i = 0; i < W; i += LANES) {
         for (int j = 0; j < GROUP_KEYS; j += 2) {
             const float *const t = T + j * PANEL + i;
-            store_rounded_pair(vnni + i * 32 + j * 16, v_load(t), v_load(t + PANEL));
+            store_rounded_pair(vnni + i * GROUP_KEYS + j * LANES, v_load(t), v_load(t + PANEL));
         }
     }
 }
@@ -40,7 +40,7 @@ INLINE uint32_t visible_queries(int64_t j, int64_t low, int64_t high)
     return (uint32_t)((1ull << to) - 1) & ~(uint32_t)((1ull << from) - 1);
 }
 
-/* Bits 0 .. 15 of both: bit n of the first goes to bit 2 n, of the second to bit 2 n + 1. */
+/* Of bits 0 .. 15: bit n of `even` goes to bit 2 n, bit n of `odd` to bit 2 n + 1. */
 INLINE __mmask32 interleave_bits(uint32_t even, uint32_t odd)
 {
     return _pdep_u32(even, 0x55555555u) | _pdep_u32(odd, 0xaaaaaaaau);

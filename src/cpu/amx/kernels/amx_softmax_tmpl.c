@@ -63,10 +63,10 @@ INLINE vec weights_in_band(uint16_t *vnni, const float *T, vec c, vec shift, vec
 /* ---- One step of the online softmax, 32 lanes at a time ---- */
 
 /* The weights of a group with the given shift, and their sums. */
-INLINE void group_weights(uint16_t *vnni, const float *T, vec c, const float *norms, float reach,
+INLINE void group_weights(uint16_t *vnni, const float *T, vec c, const float *norms, float max_score_per_norm,
                           const vec *shift, vec *sum)
 {
-    const bool by_lut = lut_in_range(norms, reach, shift);
+    const bool by_lut = lut_in_range(norms, max_score_per_norm, shift);
     const exp2_lut lut = exp2_lut_of(c);
     UNROLL for (int v = 0; v < ROW_VECTORS; v++)
     {
@@ -82,7 +82,7 @@ INLINE void group_weights(uint16_t *vnni, const float *T, vec c, const float *no
     }
 }
 
-/* Moves m to the maxima of the columns if these have grown by enough; rounded: to multiples of 1/256. */
+/* Moves m to the maxima of the columns (if rounded, to multiples of 1/256) where these exceed m by enough. */
 static bool move_shifts(const float *T, vec c, bool rounded, float *m, vec *shift, vec *factor)
 {
     bool rescaled = false;
@@ -100,9 +100,9 @@ static bool move_shifts(const float *T, vec c, bool rounded, float *m, vec *shif
 }
 
 /* First with m as it is: if the sums of weights are small, no weight is large, and the maximum need not be known.
- * Else, and for lanes that have seen no key yet or are NaN, again with m moved. */
-INLINE bool softmax_row_vectors(uint16_t *vnni, const float *T, vec c, const float *norms, float reach,
-                                float *m, float *l, float *alpha)
+ * If one is large, or a lane has seen no key yet (m = -infinity) or is NaN, once more with m moved. */
+INLINE bool softmax_row_vectors(uint16_t *vnni, const float *T, vec c, const float *norms,
+                                float max_score_per_norm, float *m, float *l, float *alpha)
 {
     const vec max_sum = v_set1(MAX_SUM), lowest = v_set1(-REAL_MAX);
     vec shift[ROW_VECTORS] = {v_load(m), v_load(m + LANES)}, factor[ROW_VECTORS] = {v_set1(1), v_set1(1)},
@@ -110,12 +110,12 @@ INLINE bool softmax_row_vectors(uint16_t *vnni, const float *T, vec c, const flo
     vmask fine = v_less(lowest, shift[0]) & v_less(lowest, shift[1]);
     bool rescaled = false;
     if (fine == 0xffff) {
-        group_weights(vnni, T, c, norms, reach, shift, sum);
+        group_weights(vnni, T, c, norms, max_score_per_norm, shift, sum);
         fine = v_less(sum[0], max_sum) & v_less(sum[1], max_sum);
     }
     if (fine != 0xffff) {
         rescaled = move_shifts(T, c, norms[0] < INFINITY, m, shift, factor);
-        group_weights(vnni, T, c, norms, reach, shift, sum);
+        group_weights(vnni, T, c, norms, max_score_per_norm, shift, sum);
     }
     for (int v = 0; v < ROW_VECTORS; v++) {
         v_store(alpha + v * LANES, factor[v]);
@@ -124,13 +124,13 @@ INLINE bool softmax_row_vectors(uint16_t *vnni, const float *T, vec c, const flo
     return rescaled;
 }
 
-static bool softmax(uint16_t *vnni, const float *T, int64_t W, float c, const float *norms, float reach,
-                    float *m, float *l, float *alpha)
+static bool softmax(uint16_t *vnni, const float *T, int64_t W, float c, const float *norms,
+                    float max_score_per_norm, float *m, float *l, float *alpha)
 {
     bool rescaled = false;
     for (int64_t i = 0; i < W; i += ROW_VECTORS * LANES) {
-        rescaled |=
-            softmax_row_vectors(vnni + i * 32, T + i, v_set1(c), norms + i, reach, m + i, l + i, alpha + i);
+        rescaled |= softmax_row_vectors(vnni + i * GROUP_KEYS, T + i, v_set1(c), norms + i,
+                                        max_score_per_norm, m + i, l + i, alpha + i);
     }
     return rescaled;
 }
@@ -153,7 +153,7 @@ INLINE void next_two_keys(weight_stage *s)
 }
 
 /* A step of the stage, two keys: by the lookup table, by the polynomial, by the polynomial inside a band. */
-INLINE void two_by_lut(void *stage)
+INLINE void two_keys_by_lut(void *stage)
 {
     weight_stage *const s = stage;
     UNROLL for (int v = 0; v < VECTORS; v++)
@@ -163,7 +163,7 @@ INLINE void two_by_lut(void *stage)
     next_two_keys(s);
 }
 
-INLINE void two_by_exp(void *stage)
+INLINE void two_keys_by_exp(void *stage)
 {
     weight_stage *const s = stage;
     UNROLL for (int v = 0; v < VECTORS; v++)
@@ -173,7 +173,7 @@ INLINE void two_by_exp(void *stage)
     next_two_keys(s);
 }
 
-INLINE void two_in_band(void *stage)
+INLINE void two_keys_in_band(void *stage)
 {
     weight_stage *const s = stage;
     UNROLL for (int v = 0; v < VECTORS; v++)
@@ -188,19 +188,19 @@ INLINE void two_in_band(void *stage)
 /* Adds the sums of a group, times factor, to l; false, and adds nothing, if one is so large that m has to move. */
 INLINE bool add_sums(const vec *sum, float factor, float *l)
 {
-    vec more[VECTORS];
+    vec scaled[VECTORS];
     vmask fine = 0xffff;
     UNROLL for (int v = 0; v < VECTORS; v++)
     {
-        more[v] = v_mul(sum[v], v_set1(factor));
-        fine &= v_less(more[v], v_set1(MAX_SUM));
+        scaled[v] = v_mul(sum[v], v_set1(factor));
+        fine &= v_less(scaled[v], v_set1(MAX_SUM));
     }
     if (fine != 0xffff) {
         return false;
     }
     UNROLL for (int v = 0; v < VECTORS; v++)
     {
-        v_store(l + v * LANES, v_add(v_load(l + v * LANES), more[v]));
+        v_store(l + v * LANES, v_add(v_load(l + v * LANES), scaled[v]));
     }
     return true;
 }
@@ -212,12 +212,12 @@ INLINE bool run_weights(weight_stage s, bool by_lut, bool banded, float *l, cons
         s.shift[v] = by_lut ? lut_offset(s.shift[v]) : s.shift[v];
         s.sum[v] = v_set1(0);
     }
-    interleave(next, by_lut ? two_by_lut : banded ? two_in_band : two_by_exp, &s);
+    interleave(next, by_lut ? two_keys_by_lut : banded ? two_keys_in_band : two_keys_by_exp, &s);
     return add_sums(s.sum, by_lut ? LUT_SUM_SCALE : 1, l);
 }
 
-static bool weights(uint16_t *vnni, const float *T, float c, const float *norms, float reach, int64_t low,
-                    int64_t high, const float *m, float *l, const amx_queue *next)
+static bool weights(uint16_t *vnni, const float *T, float c, const float *norms, float max_score_per_norm,
+                    int64_t low, int64_t high, const float *m, float *l, const amx_queue *next)
 {
     const vec lowest = v_set1(-REAL_MAX);
     weight_stage s = {.T = T, .vnni = vnni, .c = v_set1(c)};
@@ -238,7 +238,7 @@ static bool weights(uint16_t *vnni, const float *T, float c, const float *norms,
     }
     UNROLL for (int v = 0; v < VECTORS; v += ROW_VECTORS)
     {
-        by_lut &= lut_in_range(norms + v * LANES, reach, s.shift + v);
+        by_lut &= lut_in_range(norms + v * LANES, max_score_per_norm, s.shift + v);
     }
     s.lut = exp2_lut_of(s.c);
     return by_lut ? run_weights(s, true, false, l, next) : run_weights(s, false, false, l, next);
@@ -268,7 +268,7 @@ typedef struct {
     vec c, scale, shift[VECTORS], r[VECTORS], sum[VECTORS], tangent[VECTORS];
 } tangent_weight_stage;
 
-INLINE void two_tangents(void *stage)
+INLINE void two_keys_tangents(void *stage)
 {
     tangent_weight_stage *const s = stage;
     UNROLL for (int v = 0; v < VECTORS; v++)
@@ -301,7 +301,7 @@ static bool softmax_tangent(uint16_t *vnni, uint16_t *t_vnni, const float *T, co
         score_blocks(next);
         return false;
     }
-    interleave(next, two_tangents, &s);
+    interleave(next, two_keys_tangents, &s);
     if (!add_sums(s.sum, 1 / TRUNCATION_SCALE, l)) {
         return false;
     }

@@ -7,7 +7,7 @@
 #include "cpu/vec/kernels/vec.h"
 
 /* Four times 128 bits: from p, and from 1, 2 and 3 strides (in bytes) after it. The inserts come from memory, so that
- * only the unpacks inside of 128 bits need the one port that can shuffle. */
+ * only the unpacks within 128 bits need the one port that can shuffle. */
 INLINE __m512i load_quads(const void *p, int64_t stride)
 {
     const char *const at = p;
