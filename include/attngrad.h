@@ -88,10 +88,10 @@ enum {
     AG_F8_E5M2 = 6  /* reserved: refused as AG_UNSUPPORTED */
 };
 
-AG_API size_t ag_dtype_size(ag_dtype dtype);      /* in bytes; 0 for what is not a dtype */
-AG_API const char *ag_dtype_name(ag_dtype dtype); /* "f32"; "?" for what is not a dtype */
+AG_API size_t ag_dtype_size(ag_dtype dtype);      /* in bytes; 0 if it is not a dtype */
+AG_API const char *ag_dtype_name(ag_dtype dtype); /* "f32"; "?" if it is not a dtype */
 
-/* Converts n numbers, each rounded once, to nearest with ties to even. dst and src must not overlap. */
+/* Converts n elements, each rounded once, to nearest with ties to even. dst and src must not overlap. */
 AG_API ag_status ag_convert(void *dst, ag_dtype dst_dtype, const void *src, ag_dtype src_dtype, int64_t n);
 
 /* ---- Problem ----------------------------------------------------------------------------------- */
@@ -164,7 +164,7 @@ typedef struct ag_problem {
 
     const double *alibi_slopes; /* AG_SLOPES: [H], copied by the plan; bias -= slope_h |p_i - g_j| */
 
-    /* Number of the first head in the whole layer, if these heads are a shard: for dropout; refused with
+    /* Index of the first head in the whole layer, if these heads are a shard: for dropout; refused with
      * AG_ALIBI, whose shards need AG_SLOPES. */
     int64_t head_offset;
 } ag_problem;
@@ -230,7 +230,7 @@ typedef struct ag_options {
     uint32_t flags;       /* AG_ROUND_INTERMEDIATES */
     ag_backend backend;   /* AUTO: ATTNGRAD_BACKEND (cpu reference), else the fastest on this machine */
     ag_isa isa;           /* AUTO: ATTNGRAD_ISA (scalar avx2 avx512 amx neon), else the best available */
-    int32_t threads;      /* 0: ATTNGRAD_THREADS, else one per processor; at most 1024 */
+    int32_t threads;      /* 0: ATTNGRAD_THREADS, else one per CPU; at most 1024 */
     int32_t reserved;     /* zero */
 
     /* The allocator of the plan's own memory: set both functions or neither. alloc returns memory that is aligned
@@ -342,12 +342,12 @@ typedef struct ag_args {
     uint32_t struct_size; /* sizeof(ag_args) */
     uint32_t accumulate;  /* AG_ACC_* */
 
-    /* Numbers, and pointers to host memory that is read before the call returns. */
-    int64_t q_offset;          /* positions of query 0 and of key 0, if they are a shard of longer ones */
-    int64_t k_offset;          /*   (not with AG_ALIGN_BOTTOM_RIGHT) */
-    int64_t batch_offset;      /* number of the first sequence, for dropout */
-    uint64_t seed;             /* dropout's seed; vjp, jvp and vjp_jvp need the one that forward had */
-    const int64_t *q_lengths;  /* [B], each in 0 .. q_len; NULL = q_len. Not with AG_PACKED */
+    /* Scalars, and pointers to host memory that is read before the call returns. */
+    int64_t q_offset;         /* positions of query 0 and of key 0, if this is a shard of a longer sequence */
+    int64_t k_offset;         /*   (not with AG_ALIGN_BOTTOM_RIGHT) */
+    int64_t batch_offset;     /* index of the first sequence in the whole batch, for dropout */
+    uint64_t seed;            /* dropout's seed; vjp, jvp and vjp_jvp need the one that forward had */
+    const int64_t *q_lengths; /* [B], each in 0 .. q_len; NULL = q_len. Not with AG_PACKED */
     const int64_t *kv_lengths; /* [B], each in 0 .. kv_len; NULL = kv_len. Not with AG_PACKED */
     const int64_t *q_packed; /* AG_PACKED: [B + 1]: sequence b has rows q_packed[b] .. q_packed[b + 1] - 1 */
     const int64_t *k_packed; /* AG_PACKED: [B + 1]; both start at 0; rows after the last are padding */
@@ -415,9 +415,9 @@ AG_API ag_status ag_vjp_jvp(const ag_plan *plan, const ag_args *args, const ag_e
 
 /* ---- Merging results over disjoint keys -------------------------------------------------------- */
 
-/* Combines the results of two calls on disjoint sets of keys, 1 and 2, into that of both. The outputs may be
- * the tensors of set 1. At most one of the calls may have had the sink. Give to and mu for both sets and the
- * result, or for none. */
+/* Combines the results of two calls on disjoint sets of keys, 1 and 2, into that of both. An output may be the
+ * tensor of the same name of set 1 (o = o1, and so on). At most one of the calls may have had the sink. Give to
+ * and mu for both sets and the result, or for none. */
 typedef struct ag_merge_args {
     uint32_t struct_size; /* sizeof(ag_merge_args) */
     uint32_t reserved;    /* zero */
@@ -431,7 +431,7 @@ AG_API ag_status ag_merge(const ag_plan *plan, const ag_merge_args *args, const 
 /* ---- Trace: every intermediate of one head ----------------------------------------------------- */
 
 /* Float64 arrays of the caller; NULL: not wanted. Matrices are [q_len][kv_len]; rows and columns after the
- * end of the sequence are zero. Entries of hidden pairs are minus infinity in S, plain products in Z and tZ,
+ * end of the sequence are zero. Entries of masked pairs are minus infinity in S, plain products in Z and tZ,
  * and zero in all other matrices. The names are those of docs/math.md. */
 typedef struct ag_trace_args {
     uint32_t struct_size; /* sizeof(ag_trace_args) */
@@ -460,7 +460,7 @@ AG_API ag_status ag_trace(const ag_plan *plan, uint32_t map, const ag_args *args
 
 typedef struct ag_info {
     uint32_t struct_size; /* sizeof(ag_info), set by the caller */
-    int32_t threads;      /* processors that this process may use */
+    int32_t threads;      /* CPUs that this process may use, at most 1024 */
     char version[16];
     char cpu[64];      /* the name of the processor */
     char isa[128];     /* its instruction sets that matter to this library: "avx2 fma avx512f ..." */

@@ -10,10 +10,10 @@
  *   - A function that can fail returns an ag_io_status; ag_io_last_message() then says in one line, for
  *     this thread, which file it was and what is wrong with it.
  *   - A reader trusts nothing in a file: every length, shape and offset is checked before it is used.
- *   - A file is written to a temporary file, which takes its place when it is whole and on the disk: whatever
+ *   - A file is written to a temporary file, which takes its place when it is complete and on the disk: whatever
  *     happens, the path has either its old contents or its new ones. The file keeps the mode of the one that it
  *     replaces.
- *   - Nothing is printed, no signal is handled. */
+ *   - Nothing is printed, no signal handler is installed. */
 #ifndef ATTNGRAD_IO_H
 #define ATTNGRAD_IO_H
 
@@ -31,13 +31,13 @@ enum {
     AG_IO_NOT_FOUND = 3,    /* the file has no array of that name */
     AG_IO_SYSTEM = 4,       /* the system refused: no such file, no permission, no space left */
     AG_IO_NO_MEMORY = 5,
-    AG_IO_CANCELLED = 6 /* the writer's `cancelled` returned not zero */
+    AG_IO_CANCELLED = 6 /* the writer's `cancelled` returned non-zero */
 };
 
 /* One line about the last call of this library on this thread that failed. Never NULL. */
 AG_API const char *ag_io_last_message(void);
 
-/* The floats have the numbers that attngrad.h gives them. */
+/* The floating-point types have the same values as in ag_dtype. */
 typedef int32_t ag_io_dtype;
 enum {
     AG_IO_F64 = 1,
@@ -50,8 +50,8 @@ enum {
     AG_IO_BOOL = 19 /* one byte, not zero = true */
 };
 
-AG_API size_t ag_io_dtype_size(ag_io_dtype dtype);      /* in bytes; 0 for what is not a dtype */
-AG_API const char *ag_io_dtype_name(ag_io_dtype dtype); /* "f32"; "?" for what is not a dtype */
+AG_API size_t ag_io_dtype_size(ag_io_dtype dtype);      /* in bytes; 0 if it is not a dtype */
+AG_API const char *ag_io_dtype_name(ag_io_dtype dtype); /* "f32"; "?" if it is not a dtype */
 
 enum { AG_IO_MAX_DIMS = 8 };
 
@@ -65,7 +65,7 @@ typedef struct ag_io_array {
     int64_t shape[AG_IO_MAX_DIMS];
 } ag_io_array;
 
-/* A line of a .safetensors file's metadata. This struct will not change. */
+/* A key and its value in the metadata of a .safetensors file. This struct will not change. */
 typedef struct ag_io_pair {
     const char *key, *value;
 } ag_io_pair;
@@ -111,8 +111,8 @@ typedef struct ag_io_writer_options {
     uint32_t struct_size; /* sizeof(ag_io_writer_options) */
     uint32_t flags;       /* AG_IO_NAMED_TEMPORARY */
 
-    /* Called after every megabyte and before the files are put in place. If it returns not zero, writing stops with
-     * AG_IO_CANCELLED. NULL: never cancelled. */
+    /* Called before each megabyte is written and before the files are put in place. If it returns non-zero, writing
+     * stops with AG_IO_CANCELLED. NULL: never cancelled. */
     int (*cancelled)(void *ctx);
     void *ctx;
 } ag_io_writer_options;
@@ -140,7 +140,7 @@ AG_API ag_io_status ag_io_write(ag_io_writer *writer, const char *path, const vo
 
 /* Puts all files in place, in the order in which they were written, and synchronises their folders. No system
  * does that in one step: if the process is killed meanwhile, the first files are new and the others as they were,
- * each of them whole. If a file cannot be put in place, the message names the files that were. The writer is empty
+ * each of them complete. If a file cannot be put in place, the message names the files that were. The writer is empty
  * afterwards, also after a failure. */
 AG_API ag_io_status ag_io_writer_commit(ag_io_writer *writer);
 

@@ -85,8 +85,8 @@ enum {
     AG_INIT_XAVIER = 1  /* uniform in +-sqrt(6 / (rows + cols)) */
 };
 
-/* Fills a block of ag_layer_size() elements of any dtype; biases become zero. Element and seed alone
- * determine each number: it is the same on every platform and, up to rounding, for every dtype. */
+/* Fills a block of ag_layer_size() elements of any dtype; biases become zero. The seed and the position in the block
+ * determine each element: it is the same on every platform and, up to rounding, for every dtype. */
 AG_API ag_status ag_layer_init(const ag_layer *layer, ag_init how, uint64_t seed, void *params,
                                ag_dtype dtype);
 
@@ -100,8 +100,8 @@ enum {
 
 AG_API ag_status ag_layer_saved(const ag_layer *layer, ag_saved which, size_t *bytes);
 
-/* Views into such a buffer: q, k, v, o (which is C, head by head) and lse: in saved lse, in t_saved mu, in
- * d_saved absent. For t_saved, which is AG_SAVED. */
+/* Views into such a buffer: q, k, v, o (C by heads), and lse, which is mu in t_saved and absent in d_saved. For
+ * saved and for t_saved, set `which` to AG_SAVED. */
 typedef struct ag_saved_views {
     uint32_t struct_size; /* sizeof(ag_saved_views), set by the caller */
     int32_t reserved;
@@ -183,7 +183,8 @@ enum {
 
 /* One flat array of parameters with its gradient and the optimiser's state. An optimiser takes a list of them, from
  * any number of layers and other arrays, split in any way. An array that a step writes must overlap no other array
- * of the list; gradients may overlap each other. This struct will not change, like ag_tensor. */
+ * of the list; gradients may overlap each other. Like ag_tensor, this struct will never change: it has no
+ * struct_size. */
 typedef struct ag_param {
     int64_t count;
     ag_dtype dtype;      /* of value and state: AG_F32 or AG_F64 */
@@ -210,7 +211,7 @@ typedef struct ag_step_report {
     int32_t applied;
     int64_t non_finite; /* number of those elements */
     double norm;        /* of all gradients, after loss_scale, before clipping */
-    double clip;        /* the factor of clipping: 1 or less */
+    double clip;        /* the clipping factor: at most 1 */
 } ag_step_report;
 
 #define AG_STEP_REPORT_INIT                                                                                  \
@@ -268,7 +269,7 @@ AG_API ag_status ag_adamw_step(ag_adamw *adamw, const ag_param *list, int64_t n,
 typedef int32_t ag_schedule_kind;
 enum {
     AG_SCHEDULE_CONSTANT = 0,
-    AG_SCHEDULE_COSINE = 1 /* after the warm-up from rate down to final_rate, reached at step `steps` */
+    AG_SCHEDULE_COSINE = 1 /* after the warm-up, from rate down to final_rate, reached at step `steps` */
 };
 
 typedef struct ag_schedule {
@@ -289,8 +290,8 @@ AG_API ag_status ag_schedule_rate(const ag_schedule *schedule, int64_t step, dou
 
 /* ---- Loss scaling ------------------------------------------------------------------------------ */
 
-/* Float16 loses gradients below 6e-8: the loss, and so dy, is multiplied by scale, and the step divides
- * the gradients by it again. After each step ag_loss_scale_update() multiplies scale by backoff if the step
+/* Float16 loses gradients below 6e-8: so the loss, and with it dy, is multiplied by scale, and the step
+ * divides the gradients by it. After each step ag_loss_scale_update() multiplies scale by backoff if the step
  * was not applied, and by growth after interval consecutive applied steps. */
 typedef struct ag_loss_scale {
     uint32_t struct_size; /* sizeof(ag_loss_scale) */
@@ -301,7 +302,7 @@ typedef struct ag_loss_scale {
     double max_scale;     /* growth stops here; 0 = 2^24 */
     int64_t interval;     /* 0 = 2000 */
     int64_t in_a_row;     /* applied steps since scale last changed; counted by the library */
-    int64_t skipped;      /* all steps that were not applied; counted by the library */
+    int64_t skipped;      /* number of steps that were not applied; counted by the library */
 } ag_loss_scale;
 
 #define AG_LOSS_SCALE_INIT                                                                                   \

@@ -70,15 +70,15 @@ static ag_status check_trace(const ag_plan *plan, const ag_trace_args *t)
 {
     const struct {
         const char *name;
-        int64_t value, below;
+        int64_t value, end;
     } fields[] = {{"batch", t->batch, plan->p.batch},
                   {"head", t->head, plan->p.heads},
                   {"jacobian_row", t->J == NULL ? 0 : t->jacobian_row, t->J == NULL ? 1 : plan->p.q_len}};
     for (int i = 0; i < 3; i++) {
-        if (fields[i].value < 0 || fields[i].value >= fields[i].below) {
+        if (fields[i].value < 0 || fields[i].value >= fields[i].end) {
             agi_fail_field(AG_INVALID_ARGUMENT, fields[i].name,
                            "ag_trace: %s is %lld: must be from 0 to %lld", fields[i].name,
-                           (long long)fields[i].value, (long long)fields[i].below - 1);
+                           (long long)fields[i].value, (long long)fields[i].end - 1);
             return agi_fail_within(AG_INVALID_ARGUMENT, "trace");
         }
     }

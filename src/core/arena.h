@@ -22,7 +22,7 @@ void *agi_take(agi_arena *arena, int64_t count, size_t size);
 /* Memory with a copy of an object; NULL in a dry run. */
 void *agi_take_copy(agi_arena *arena, const void *object, size_t size);
 
-/* Number of bytes that the caller must give for the same takes, including the worst case of alignment. */
+/* Number of bytes that the caller must provide for the same calls of agi_take, wherever its memory begins. */
 size_t agi_arena_bytes(const agi_arena *arena);
 
 #endif

@@ -7,7 +7,7 @@
 
 struct agi_gemm_table; /* see gemm/gemm.h */
 
-/* One of a backend's tables of kernels. Its number is one of AG_ISA_*; no two backends use the same number. */
+/* An instruction set for which a backend has kernels. `number` is its value in ag_isa: no two backends share one. */
 typedef struct {
     ag_isa number;
     const char *name;
@@ -24,11 +24,11 @@ typedef struct agi_backend {
     ag_backend id;
     const char *name;
 
-    /* The backend's tables of kernels, from the slowest to the fastest; NULL and 0 if it has none. */
+    /* The backend's instruction sets, from the slowest to the fastest; NULL and 0 if it has none. */
     const agi_isa *isas;
     int n_isas;
 
-    /* Can the backend run this plan's problem and options? On entry plan->isa is AG_ISA_AUTO or a number from
+    /* Can the backend run this plan's problem and options? On entry plan->isa is AG_ISA_AUTO or a value from
      * `isas` that is built in and that this machine can run. accept may decide what the options left open. */
     ag_status (*accept)(ag_plan *plan);
 

@@ -7,7 +7,7 @@
 #include "core/status.h"
 #include "core/structs.h"
 
-enum { N_MERGE = 12 };
+enum { N_MERGE_TENSORS = 12 };
 
 static const char *const map_names[AGI_N_MAPS] = {"ag_forward", "ag_vjp", "ag_jvp", "ag_vjp_jvp"};
 
@@ -18,7 +18,8 @@ static const ag_tensor *tensor_of(const ag_args *a, const agi_tensor_info *f)
     return (const ag_tensor *)(const void *)((const char *)a + f->offset);
 }
 
-/* Collects the operands of the map. Refuses a tensor of a feature that the problem does not have. */
+/* Collects the operands of the map; with AGI_TRACE, only its inputs. Refuses a tensor of a feature that the
+ * problem does not have. */
 static ag_status gather(const agi_call *call, agi_purpose purpose, agi_operand x[AGI_N_TENSORS], int *n)
 {
     const ag_problem *p = &call->plan->p;
@@ -38,27 +39,28 @@ static ag_status gather(const agi_call *call, agi_purpose purpose, agi_operand x
             continue;
         }
         agi_operand *o = &x[(*n)++];
-        *o = (agi_operand){.call = map_names[call->map], .name = f->name, .t = tensor_of(&call->a, f)};
+        *o = (agi_operand){.function = map_names[call->map], .name = f->name, .t = tensor_of(&call->a, f)};
         agi_shape_of(p, f->shape, o->size);
-        o->bytes = agi_number_size(p, f->number);
+        o->bytes = agi_element_size(p, f->element);
         o->output = role == AGI_OUT || role == AGI_OUT_OPTIONAL;
         o->required = role == AGI_IN || role == AGI_OUT;
     }
     return AG_OK;
 }
 
-/* Refuses a call whose outputs are all absent. */
+/* Refuses a call without any output, unless all of its outputs are empty or there are none (AGI_TRACE). */
 static ag_status check_some_output(const agi_operand *x, int n)
 {
-    int64_t elements = 0;
+    bool expects_output = false;
     for (int i = 0; i < n; i++) {
         if (x[i].output && x[i].t->data != NULL) {
             return AG_OK;
         }
-        elements += x[i].output ? (agi_count(x[i].size) > 0) : 0;
+        expects_output |= x[i].output && agi_count(x[i].size) > 0;
     }
-    return elements == 0 ? AG_OK
-                         : agi_fail_field(AG_INVALID_ARGUMENT, "args", "%s: every output is NULL", x[0].call);
+    return expects_output
+               ? agi_fail_field(AG_INVALID_ARGUMENT, "args", "%s: every output is NULL", x[0].function)
+               : AG_OK;
 }
 
 static ag_status check_accumulate(const agi_call *call)
@@ -131,7 +133,7 @@ static ag_status check_packed(const agi_call *call, const char *name, const int6
 static ag_status check_position(const agi_call *call, const char *name, int64_t offset)
 {
     if (offset < -AGI_MAX_POSITION || offset > AGI_MAX_POSITION) {
-        return agi_fail_field(AG_INVALID_ARGUMENT, name, "%s: %s is %lld: must be within 2^59 of 0",
+        return agi_fail_field(AG_INVALID_ARGUMENT, name, "%s: %s is %lld: must be from -2^59 to 2^59",
                               map_names[call->map], name, (long long)offset);
     }
     if (offset != 0 && call->plan->p.align == AG_ALIGN_BOTTOM_RIGHT) {
@@ -144,7 +146,7 @@ static ag_status check_position(const agi_call *call, const char *name, int64_t 
     return AG_OK;
 }
 
-static ag_status check_host_arguments(const agi_call *call)
+static ag_status check_offsets_and_lengths(const agi_call *call)
 {
     const ag_problem *p = &call->plan->p;
     const ag_args *a = &call->a;
@@ -198,7 +200,7 @@ ag_status agi_call_check(agi_call *call, const ag_plan *plan, agi_map map, agi_p
         status = check_accumulate(call);
     }
     if (status == AG_OK) {
-        status = check_host_arguments(call);
+        status = check_offsets_and_lengths(call);
     }
     if (status == AG_OK && (workspace == NULL || bytes < plan->bytes[map])) {
         status = agi_fail_field(AG_WORKSPACE, "workspace", "%s: workspace is %p with %zu bytes: needs %zu",
@@ -207,7 +209,8 @@ ag_status agi_call_check(agi_call *call, const ag_plan *plan, agi_map map, agi_p
     return status;
 }
 
-/* May output a be in the same memory as b? Only if b is the same tensor of the first part: o over o1, and so on. */
+/* May output a share the memory of input b? Only if b is the tensor of the same name of part 1 (o over o1, and so
+ * on), with the same strides. */
 static bool may_overwrite(const agi_operand *a, const agi_operand *b)
 {
     const size_t n = strlen(a->name);
@@ -233,18 +236,20 @@ ag_status agi_merge_check(ag_merge_args *m, const ag_plan *plan, const ag_merge_
     }
     const bool tangents =
         m->to1.data || m->mu1.data || m->to2.data || m->mu2.data || m->to.data || m->mu.data;
-    static const char *const names[N_MERGE] = {"o1",  "lse1", "to1", "mu1", "o2", "lse2",
-                                               "to2", "mu2",  "o",   "lse", "to", "mu"};
-    agi_operand x[N_MERGE];
-    for (int i = 0; i < N_MERGE; i++) {
-        const bool row = i % 2 == 1, tangent = i % 4 >= 2;
+    /* The tensors of ag_merge_args in order: four of part 1, four of part 2, four outputs. Of each four: o, lse, to,
+     * mu. lse and mu have one float64 per row. */
+    static const char *const names[N_MERGE_TENSORS] = {"o1",  "lse1", "to1", "mu1", "o2", "lse2",
+                                                       "to2", "mu2",  "o",   "lse", "to", "mu"};
+    agi_operand x[N_MERGE_TENSORS];
+    for (int i = 0; i < N_MERGE_TENSORS; i++) {
+        const bool per_row = i % 2 == 1, tangent = i % 4 >= 2;
         const void *t = (const char *)m + offsetof(ag_merge_args, o1) + (size_t)i * sizeof(ag_tensor);
-        x[i] = (agi_operand){.call = "ag_merge", .name = names[i], .t = t, .output = i >= 8};
-        agi_shape_of(&plan->p, row ? AGI_SHAPE_ROW : AGI_SHAPE_O, x[i].size);
-        x[i].bytes = agi_number_size(&plan->p, row ? AGI_FLOAT64 : AGI_OUT_DTYPE);
+        x[i] = (agi_operand){.function = "ag_merge", .name = names[i], .t = t, .output = i >= 8};
+        agi_shape_of(&plan->p, per_row ? AGI_SHAPE_ROW : AGI_SHAPE_O, x[i].size);
+        x[i].bytes = agi_element_size(&plan->p, per_row ? AGI_FLOAT64 : AGI_OUT_DTYPE);
         x[i].required = tangents || !tangent;
     }
-    return agi_check_operands(x, N_MERGE, may_overwrite);
+    return agi_check_operands(x, N_MERGE_TENSORS, may_overwrite);
 }
 
 ag_status agi_exec_check(ag_exec *checked, const ag_exec *exec)

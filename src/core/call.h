@@ -8,7 +8,7 @@
 typedef struct {
     const ag_plan *plan;
     agi_map map;
-    ag_args a; /* complete: fields that the caller's struct lacks are zero */
+    ag_args a; /* a copy; fields that the caller's struct lacks are zero */
 } agi_call;
 
 /* Checks everything about a call before anything is written. With AGI_TRACE, outputs may be absent. */

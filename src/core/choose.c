@@ -23,7 +23,7 @@ const agi_backend *agi_backend_by_name(const agi_backend *const list[], const ch
     return list[i];
 }
 
-/* ---- Tables of kernels ---- */
+/* ---- Instruction sets ---- */
 
 static bool names_isa(const agi_request *request)
 {
@@ -35,7 +35,7 @@ static const char *isa_field(const agi_request *request)
     return request->isa != AG_ISA_AUTO ? "options.isa" : "ATTNGRAD_ISA";
 }
 
-/* The table that the request names; NULL if this backend has no such table. */
+/* The instruction set that the request names; NULL if this backend does not have it. */
 static const agi_isa *find_isa(const agi_backend *backend, const agi_request *request)
 {
     for (int i = 0; i < backend->n_isas; i++) {
@@ -48,7 +48,7 @@ static const agi_isa *find_isa(const agi_backend *backend, const agi_request *re
     return NULL;
 }
 
-/* Fails with the reason why the backend has no such table; backend NULL: no backend has. */
+/* Fails with the reason why the backend does not have the instruction set; backend NULL: no backend has it. */
 static ag_status refuse_isa(const agi_backend *const list[], const agi_backend *backend,
                             const agi_request *request)
 {
@@ -83,7 +83,7 @@ static ag_status check_isa(const agi_isa *isa, const agi_request *request)
 
 /* ---- Backends ---- */
 
-/* isa NULL: the backend chooses. If this returns AGI_NOT_HERE, the plan is as it was before. */
+/* isa NULL: the backend chooses. If this returns AGI_NOT_HERE, the backend has left nothing in the plan. */
 static ag_status try_backend(ag_plan *plan, const agi_backend *backend, const agi_isa *isa)
 {
     plan->backend = backend;
@@ -99,7 +99,7 @@ static ag_status try_backend(ag_plan *plan, const agi_backend *backend, const ag
     return status;
 }
 
-/* ATTNGRAD_ISA is ignored for a backend that has no tables of kernels. */
+/* ATTNGRAD_ISA is ignored for a backend without instruction sets. */
 static ag_status choose_named(ag_plan *plan, const agi_backend *const list[], const agi_request *request)
 {
     const agi_backend *backend = agi_backend_by_id(list, request->backend);

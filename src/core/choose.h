@@ -1,10 +1,10 @@
-/* Which backend runs a plan, and with which of its tables of kernels. */
+/* Which backend runs a plan, and for which instruction set. */
 #ifndef AGI_CHOOSE_H
 #define AGI_CHOOSE_H
 
 #include "core/backend.h"
 
-/* The backend and the table of kernels that the options name or, if they leave it open, the environment. */
+/* The backend and the instruction set that the options name or, if they leave it open, the environment. */
 typedef struct {
     ag_backend backend;
     ag_isa isa;
@@ -12,7 +12,7 @@ typedef struct {
 } agi_request;
 
 /* Sets plan->backend and plan->isa, and has the backend accept the plan. AG_BACKEND_AUTO takes the first
- * backend in the list that can run on this machine and that has the named table of kernels, if one is named.
+ * backend in the list that can run on this machine and that has the named instruction set, if one is named.
  * If that backend refuses the plan for another reason, the call fails: it never falls back silently to a
  * slower backend. */
 ag_status agi_choose_backend(ag_plan *plan, const agi_backend *const list[], const agi_request *request);

@@ -58,10 +58,11 @@ static bool has_amx_bf16(void)
     }
     unsigned low, high;
     __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-    if ((low & (3u << 17)) != (3u << 17)) {
+    if ((low & (3u << 17)) != (3u << 17)) { /* tile configuration and tile data */
         return false;
     }
-    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & (1u << 22)) && (d & (1u << 24));
+    const unsigned amx_bf16 = 1u << 22, amx_tile = 1u << 24;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & amx_bf16) && (d & amx_tile);
 }
 
 /* A Linux process must request, once, permission to use the tile registers. On other systems the library does
@@ -69,8 +70,8 @@ static bool has_amx_bf16(void)
 static bool may_use_tiles(void)
 {
 #if defined(__linux__)
-    static _Atomic int answer; /* 0: not requested yet; all threads get the same answer */
-    enum { REQUEST = 0x1023, TILE_DATA = 18 };
+    static _Atomic int answer;                 /* 0: not requested yet; all threads get the same answer */
+    enum { REQUEST = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA */
     if (answer == 0) {
         answer = syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0 ? 1 : -1;
     }
@@ -105,7 +106,7 @@ void agi_cpu_features(char *features, size_t size)
     __builtin_cpu_init();
     const struct {
         const char *name;
-        int there;
+        int present;
     } sets[] = {
         {"sse4.2", __builtin_cpu_supports("sse4.2")},
         {"avx2", __builtin_cpu_supports("avx2")},
@@ -120,7 +121,7 @@ void agi_cpu_features(char *features, size_t size)
         {"amx-bf16", has_amx_bf16()},
     };
     for (size_t i = 0; i < sizeof sets / sizeof sets[0]; i++) {
-        if (sets[i].there) {
+        if (sets[i].present) {
             append_word(features, size, sets[i].name);
         }
     }

@@ -35,7 +35,7 @@ static double from_bits(uint64_t bits)
 static uint64_t shift_right_even(uint64_t significand, int shift)
 {
     if (shift > 54) {
-        return 0;
+        return 0; /* a significand has 53 bits: this is less than a half */
     }
     const uint64_t quotient = significand >> shift;
     const uint64_t rest = significand & ((UINT64_C(1) << shift) - 1);
@@ -59,7 +59,7 @@ static uint16_t encode(format16 f, double x)
     }
     const int bias = (1 << (f.exponent - 1)) - 1;
     const int exponent = biased - 1023;
-    const int below = 1 - bias - exponent; /* > 0: the result is subnormal */
+    const int below = 1 - bias - exponent; /* > 0: the result is subnormal, shifted right by this much more */
     const int shift = 52 - f.mantissa + (below > 0 ? below : 0);
     const uint64_t rounded = shift_right_even(fraction | UINT64_C(1) << 52, shift);
     /* A normal result's leading one, or a carry out of the mantissa, adds 1 to the exponent field. */
@@ -72,10 +72,10 @@ static double decode(format16 f, uint16_t h)
 {
     const uint64_t sign = (uint64_t)(h >> 15) << 63;
     const uint64_t fraction = h & ((UINT64_C(1) << f.mantissa) - 1);
-    const int top = (1 << f.exponent) - 1;
-    const int biased = h >> f.mantissa & top;
+    const int max_biased = (1 << f.exponent) - 1; /* of infinity and NaN */
+    const int biased = h >> f.mantissa & max_biased;
     const int bias = (1 << (f.exponent - 1)) - 1;
-    if (biased == top) {
+    if (biased == max_biased) {
         return from_bits(sign | UINT64_C(0x7ff) << 52 | fraction << (52 - f.mantissa));
     }
     if (biased == 0) {
@@ -127,13 +127,14 @@ const char *ag_dtype_name(ag_dtype dtype)
     return dtype >= AG_F64 && dtype <= AG_BF16 ? names[dtype] : "?";
 }
 
-static int reserved(ag_dtype dtype)
+static int is_reserved(ag_dtype dtype)
 {
     return dtype == AG_F8_E4M3 || dtype == AG_F8_E5M2;
 }
 
-/* Copies within a format and converts between float32 and a narrower one. Returns false for other pairs of dtypes. */
-static bool convert_quickly(void *dst, ag_dtype dst_dtype, const void *src, ag_dtype src_dtype, int64_t n)
+/* Copies, or converts from float32 to a 16-bit format or from bfloat16 to float32, without going through float64.
+ * Returns false for other pairs of dtypes. */
+static bool convert_directly(void *dst, ag_dtype dst_dtype, const void *src, ag_dtype src_dtype, int64_t n)
 {
     const bool narrow = src_dtype == AG_F32 && (dst_dtype == AG_BF16 || dst_dtype == AG_F16);
     const bool widen = src_dtype == AG_BF16 && dst_dtype == AG_F32, same = src_dtype == dst_dtype;
@@ -156,7 +157,7 @@ ag_status ag_convert(void *dst, ag_dtype dst_dtype, const void *src, ag_dtype sr
 {
     if (ag_dtype_size(dst_dtype) == 0 || ag_dtype_size(src_dtype) == 0) {
         return agi_fail_field(
-            reserved(dst_dtype) || reserved(src_dtype) ? AG_UNSUPPORTED : AG_INVALID_ARGUMENT,
+            is_reserved(dst_dtype) || is_reserved(src_dtype) ? AG_UNSUPPORTED : AG_INVALID_ARGUMENT,
             ag_dtype_size(dst_dtype) == 0 ? "dst_dtype" : "src_dtype",
             "ag_convert: no such dtype: dst_dtype %d, src_dtype %d", (int)dst_dtype, (int)src_dtype);
     }
@@ -167,7 +168,7 @@ ag_status ag_convert(void *dst, ag_dtype dst_dtype, const void *src, ag_dtype sr
                                             : "src",
                               "ag_convert: n is %lld, dst %p, src %p", (long long)n, dst, src);
     }
-    if (!convert_quickly(dst, dst_dtype, src, src_dtype, n)) {
+    if (!convert_directly(dst, dst_dtype, src, src_dtype, n)) {
         for (int64_t i = 0; i < n; i++) {
             agi_store(dst_dtype, dst, i, agi_load(src_dtype, src, i));
         }

@@ -32,6 +32,7 @@ static inline float agi_from_bits(uint32_t bits)
     return x;
 }
 
+/* A NaN is made quiet instead of rounded, which could make it an infinity or a zero. */
 static inline uint16_t agi_to_bf16(float x)
 {
     const uint32_t bits = agi_bits_of(x), rounded = bits + 0x7fff + (bits >> 16 & 1);
@@ -39,16 +40,17 @@ static inline uint16_t agi_to_bf16(float x)
     return (uint16_t)(((bits & 0x7fffffff) > 0x7f800000 ? quiet : rounded) >> 16);
 }
 
-/* `small`: adding 1/2 rounds a subnormal result and leaves it in the low bits of the sum. `normal`: the
- * exponent is rebiased and the mantissa rounded; a carry into the exponent gives the right result. */
+/* `subnormal`, below 2^-14 (0x38800000): the sum with 1/2 has an ulp of 2^-24, the unit of float16's subnormals, so
+ * the addition rounds x and leaves the result in the low bits. `normal`: the exponent is rebiased and the mantissa
+ * rounded; a carry into the exponent gives the right result. From 65520 (0x477ff000) on, values round to infinity. */
 static inline uint16_t agi_to_f16(float x)
 {
-    const uint32_t bits = agi_bits_of(x), size = bits & 0x7fffffff;
-    const uint32_t small = agi_bits_of(agi_from_bits(size) + 0.5f) - 0x3f000000;
-    const uint32_t normal = (size - 0x38000000 + 0xfff + (size >> 13 & 1)) >> 13;
-    const uint32_t large = size > 0x7f800000 ? 0x7e00 : 0x7c00;
-    const uint32_t finite = size < 0x38800000 ? small : normal;
-    return (uint16_t)((size < 0x477ff000 ? finite : large) | (bits >> 16 & 0x8000));
+    const uint32_t bits = agi_bits_of(x), magnitude = bits & 0x7fffffff;
+    const uint32_t subnormal = agi_bits_of(agi_from_bits(magnitude) + 0.5f) - 0x3f000000;
+    const uint32_t normal = (magnitude - 0x38000000 + 0xfff + (magnitude >> 13 & 1)) >> 13;
+    const uint32_t infinity_or_nan = magnitude > 0x7f800000 ? 0x7e00 : 0x7c00;
+    const uint32_t finite = magnitude < 0x38800000 ? subnormal : normal;
+    return (uint16_t)((magnitude < 0x477ff000 ? finite : infinity_or_nan) | (bits >> 16 & 0x8000));
 }
 
 #endif

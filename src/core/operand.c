@@ -10,12 +10,12 @@ static ag_status check_pointer(const agi_operand *x)
 {
     if (x->t->data == NULL) {
         return x->required && agi_count(x->size) > 0
-                   ? agi_fail_field(AG_INVALID_ARGUMENT, x->name, "%s: %s is NULL", x->call, x->name)
+                   ? agi_fail_field(AG_INVALID_ARGUMENT, x->name, "%s: %s is NULL", x->function, x->name)
                    : AG_OK;
     }
     if ((uintptr_t)x->t->data % x->bytes != 0) {
         return agi_fail_field(AG_INVALID_ARGUMENT, x->name,
-                              "%s: %s is %p: not aligned to its elements of %zu bytes", x->call, x->name,
+                              "%s: %s is %p: not aligned to its elements of %zu bytes", x->function, x->name,
                               x->t->data, x->bytes);
     }
     return AG_OK;
@@ -28,25 +28,25 @@ static ag_status check_extent(const agi_operand *x)
     uint64_t room = (uint64_t)INT64_MAX / x->bytes;
     for (int axis = 0; axis < 4; axis++) {
         const int64_t stride = x->t->strides[axis];
-        const uint64_t step = stride < 0 ? 0 - (uint64_t)stride : (uint64_t)stride;
-        const uint64_t steps = x->size[axis] > 1 ? (uint64_t)(x->size[axis] - 1) : 0;
-        if (steps > 0 && step > room / steps) {
+        const uint64_t distance = stride < 0 ? 0 - (uint64_t)stride : (uint64_t)stride;
+        const uint64_t last = x->size[axis] > 1 ? (uint64_t)(x->size[axis] - 1) : 0;
+        if (last > 0 && distance > room / last) {
             return agi_fail_field(AG_INVALID_ARGUMENT, x->name,
-                                  "%s: strides[%d] of %s is %lld: overflows over %lld elements", x->call,
+                                  "%s: strides[%d] of %s is %lld: overflows over %lld elements", x->function,
                                   axis, x->name, (long long)stride, (long long)x->size[axis]);
         }
-        room -= step * steps;
+        room -= distance * last;
     }
     return AG_OK;
 }
 
 typedef struct {
-    int64_t step, size;
-} axis_steps;
+    int64_t stride, size; /* stride: its absolute value */
+} axis_layout;
 
-static int by_step(const void *a, const void *b)
+static int by_stride(const void *a, const void *b)
 {
-    const int64_t x = ((const axis_steps *)a)->step, y = ((const axis_steps *)b)->step;
+    const int64_t x = ((const axis_layout *)a)->stride, y = ((const axis_layout *)b)->stride;
     return (x > y) - (x < y);
 }
 
@@ -54,20 +54,20 @@ static int by_step(const void *a, const void *b)
  * stride, each stride exceeds the extent of all smaller ones. */
 static ag_status check_no_overlap(const agi_operand *x)
 {
-    axis_steps axes[4];
+    axis_layout axes[4];
     int64_t extent = 0;
     for (int axis = 0; axis < 4; axis++) {
         const int64_t stride = x->t->strides[axis];
-        axes[axis] = (axis_steps){x->size[axis] > 1 ? (stride < 0 ? -stride : stride) : 0, x->size[axis]};
+        axes[axis] = (axis_layout){x->size[axis] > 1 ? (stride < 0 ? -stride : stride) : 0, x->size[axis]};
     }
-    qsort(axes, 4, sizeof axes[0], by_step);
+    qsort(axes, 4, sizeof axes[0], by_stride);
     for (int axis = 0; axis < 4; axis++) {
-        if (axes[axis].size > 1 && axes[axis].step <= extent) {
+        if (axes[axis].size > 1 && axes[axis].stride <= extent) {
             return agi_fail_field(AG_INVALID_ARGUMENT, x->name,
-                                  "%s: a stride of %s is %lld: its elements overlap", x->call, x->name,
-                                  (long long)axes[axis].step);
+                                  "%s: a stride of %s is %lld: its elements overlap", x->function, x->name,
+                                  (long long)axes[axis].stride);
         }
-        extent += axes[axis].step * (axes[axis].size - 1);
+        extent += axes[axis].stride * (axes[axis].size - 1);
     }
     return AG_OK;
 }
@@ -94,7 +94,7 @@ static ag_status check_aliases(const agi_operand *x, int n,
             }
             if (allowed == NULL || !allowed(&x[i], &x[j])) {
                 return agi_fail_field(AG_INVALID_ARGUMENT, x[i].name,
-                                      "%s: output %s is %p, which is also %s %s", x[i].call, x[i].name,
+                                      "%s: output %s is %p, which is also %s %s", x[i].function, x[i].name,
                                       x[i].t->data, x[j].output ? "output" : "input", x[j].name);
             }
         }

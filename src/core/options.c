@@ -66,7 +66,7 @@ static ag_status default_backend(uint32_t flags, ag_backend *backend)
     return AG_OK;
 }
 
-static ag_status complete_from_environment(ag_options *o)
+static ag_status fill_from_environment(ag_options *o)
 {
     ag_status status = AG_OK;
     if (o->backend == AG_BACKEND_AUTO) {
@@ -114,7 +114,7 @@ ag_status agi_options_complete(ag_options *o, agi_request *request, const ag_opt
         status = check_options(o);
     }
     if (status == AG_OK) {
-        status = complete_from_environment(o);
+        status = fill_from_environment(o);
     }
     if (status != AG_OK) {
         return status;

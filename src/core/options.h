@@ -1,4 +1,4 @@
-/* The options of a plan, completed from the environment. */
+/* The options of a plan, with defaults filled in, some from the environment. */
 #ifndef AGI_OPTIONS_H
 #define AGI_OPTIONS_H
 

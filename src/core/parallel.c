@@ -22,16 +22,16 @@ typedef struct {
     int64_t n_queues;
     agi_work work;
     void *arg;
-} items;
+} loop_state;
 
 static void take_items(void *arg, int64_t index)
 {
-    items *x = arg;
-    for (int64_t q = 0; q < x->n_queues; q++) {
-        queue *from = &x->queues[(index + q) % x->n_queues];
+    loop_state *loop = arg;
+    for (int64_t q = 0; q < loop->n_queues; q++) {
+        queue *from = &loop->queues[(index + q) % loop->n_queues];
         int64_t item = atomic_fetch_add_explicit(&from->next, 1, memory_order_relaxed);
         while (item < from->end) {
-            x->work(x->arg, item, index);
+            loop->work(loop->arg, item, index);
             item = atomic_fetch_add_explicit(&from->next, 1, memory_order_relaxed);
         }
     }
@@ -41,22 +41,22 @@ ag_status agi_parallel_for(const ag_plan *plan, const ag_exec *exec, int64_t n_i
                            void *arg)
 {
     const int64_t n_tasks = n_items < plan->threads ? n_items : plan->threads;
-    items x;
-    x.n_queues = n_tasks < MAX_QUEUES ? n_tasks : MAX_QUEUES;
-    x.work = work;
-    x.arg = arg;
-    for (int64_t q = 0; q < x.n_queues; q++) {
-        atomic_init(&x.queues[q].next, agi_share(n_items, q, x.n_queues));
-        x.queues[q].end = agi_share(n_items, q + 1, x.n_queues);
+    loop_state loop;
+    loop.n_queues = n_tasks < MAX_QUEUES ? n_tasks : MAX_QUEUES;
+    loop.work = work;
+    loop.arg = arg;
+    for (int64_t q = 0; q < loop.n_queues; q++) {
+        atomic_init(&loop.queues[q].next, agi_share(n_items, q, loop.n_queues));
+        loop.queues[q].end = agi_share(n_items, q + 1, loop.n_queues);
     }
     if (exec->run == NULL) {
-        agi_pool_run(n_tasks, take_items, &x);
+        agi_pool_run(n_tasks, take_items, &loop);
     } else if (n_tasks > 0) {
-        exec->run(exec->ctx, n_tasks, take_items, &x);
+        exec->run(exec->ctx, n_tasks, take_items, &loop);
     }
     /* Every task runs until all queues are empty, so if one task ran, all items are done. */
-    for (int64_t q = 0; q < x.n_queues; q++) {
-        if (atomic_load(&x.queues[q].next) < x.queues[q].end) {
+    for (int64_t q = 0; q < loop.n_queues; q++) {
+        if (atomic_load(&loop.queues[q].next) < loop.queues[q].end) {
             return agi_fail_field(AG_INVALID_ARGUMENT, "exec.run",
                                   "exec: run returned, but ran none of its %lld tasks", (long long)n_tasks);
         }

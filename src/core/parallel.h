@@ -7,7 +7,7 @@
 /* Runs work(arg, item, scratch_index) once for each item from 0 to n_items - 1, in plan->threads tasks. What
  * an item computes must not depend on the task that runs it; the shape of the problem alone determines the
  * items. Each task has a queue with its share of the items, so that it finds in its cache what it wrote in
- * the step before; when its queue is empty, it takes items from the other queues. scratch_index, below
+ * the loop before; when its queue is empty, it takes items from the other queues. scratch_index, below
  * plan->threads, identifies the task: no two calls of work at the same time get the same one. Fails if exec's
  * loop did not run all items. */
 typedef void (*agi_work)(void *arg, int64_t item, int64_t scratch_index);

@@ -1,5 +1,5 @@
 /* Plan creation: checks the problem and the options, copies the arrays that the caller may free, and has a
- * backend accept the plan and tell its workspace sizes. */
+ * backend accept the plan and compute its workspace sizes. */
 #include "core/plan.h"
 
 #include <math.h>

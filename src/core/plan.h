@@ -10,10 +10,10 @@ typedef enum { AGI_FORWARD, AGI_VJP, AGI_JVP, AGI_VJP_JVP, AGI_N_MAPS } agi_map;
 struct agi_backend;
 
 struct ag_plan {
-    ag_problem p; /* complete; its arrays belong to the plan */
+    ag_problem p; /* defaults filled in; its arrays belong to the plan */
     const struct agi_backend *backend;
     int32_t threads;
-    ag_isa isa;               /* a number from the backend's list; AG_ISA_AUTO if that is empty */
+    ag_isa isa;               /* a value from the backend's list; AG_ISA_AUTO if that is empty */
     uint32_t flags;           /* of the options */
     int32_t *buckets;         /* NULL: identity */
     double *slopes;           /* [heads]; NULL: no ALiBi */
@@ -27,7 +27,7 @@ struct ag_plan {
     void (*release)(void *ctx, void *memory);
 };
 
-/* Allocates memory by the plan's allocator. On failure returns NULL and sets *status to AG_NO_MEMORY, with
+/* Allocates memory with the plan's allocator. On failure returns NULL and sets *status to AG_NO_MEMORY, with
  * its message. */
 void *agi_plan_alloc(const ag_plan *plan, size_t size, ag_status *status);
 

@@ -4,11 +4,11 @@
  * calls from within tasks cannot deadlock.
  *
  * A thread without work spins for a short while before it sleeps, as the next step of a map often follows at
- * once and waking a thread costs more than a small step. At most as many spin as there are processors besides
- * the caller's.
+ * once and waking a thread costs more than a small step. At most (number of CPUs - 1) of the pool's threads spin.
  *
  * If several threads of the program call at the same time, each works on its own job, and that many fewer of
- * the pool's threads take tasks: callers and busy workers together never exceed the pool's threads plus one.
+ * the pool's threads take tasks: one takes a task only while callers and busy threads together are no more than the
+ * pool has threads.
  *
  * A generation is one set of threads: threads of an older generation exit. fork() runs with the mutex held, and
  * the child begins a new generation with no threads and no jobs; its first call starts new threads. */
@@ -94,7 +94,7 @@ static void pause_briefly(void)
 #endif
 }
 
-/* Spins until the epoch changes. Returns false if it did not change, or if enough threads spin already. The
+/* Spins until the epoch changes. Returns false if it did not change, or if max_spinners threads spin already. The
  * mutex must be held; it is released meanwhile. */
 static bool spin_for_work(void)
 {
@@ -150,7 +150,7 @@ static void *worker(void *generation)
 /* The mutex must be held. */
 static void start_threads(int64_t wanted)
 {
-    sigset_t all, before;
+    sigset_t all_signals, old_mask;
     void *generation = (void *)pool.generation;
     if (wanted > AGI_MAX_THREADS - 1) {
         wanted = AGI_MAX_THREADS - 1;
@@ -158,13 +158,13 @@ static void start_threads(int64_t wanted)
     if (pool.n_threads >= wanted) {
         return;
     }
-    sigfillset(&all); /* signals are left to the program's own threads */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    sigfillset(&all_signals); /* signals are left to the program's own threads */
+    pthread_sigmask(SIG_SETMASK, &all_signals, &old_mask);
     while (pool.n_threads < wanted &&
            pthread_create(&pool.threads[pool.n_threads], NULL, worker, generation) == 0) {
         pool.n_threads++;
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_sigmask(SIG_SETMASK, &old_mask, NULL);
 }
 
 static void before_fork(void)

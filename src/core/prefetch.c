@@ -33,10 +33,11 @@ agi_range agi_prefetch_rows_step(agi_prefetch_rows *x, int64_t max_bytes)
     const int64_t rows = x->rows[i] < x->rows_per_step ? x->rows[i] : x->rows_per_step;
     const int64_t stride = x->stride[i], bytes = x->bytes[i];
     const bool dense = stride == bytes;
-    const int64_t all = dense ? rows * bytes : bytes, left = all < max_bytes ? all : max_bytes;
+    const int64_t range = dense ? rows * bytes : bytes; /* contiguous bytes at the start of the rows */
+    const int64_t for_caller = range < max_bytes ? range : max_bytes;
     const uintptr_t at = x->at[i];
     if (dense) {
-        agi_prefetch((const void *)(at + (uintptr_t)left), all - left);
+        agi_prefetch((const void *)(at + (uintptr_t)for_caller), range - for_caller);
     }
     for (int64_t r = 1; r < rows && !dense; r++) {
         agi_prefetch((const void *)(at + (uintptr_t)(r * stride)), bytes);
@@ -44,5 +45,5 @@ agi_range agi_prefetch_rows_step(agi_prefetch_rows *x, int64_t max_bytes)
     x->at[i] += (uintptr_t)(rows * stride);
     x->rows[i] -= rows;
     x->first += x->rows[i] == 0;
-    return (agi_range){at, at + (uintptr_t)left};
+    return (agi_range){at, at + (uintptr_t)for_caller};
 }

@@ -8,13 +8,13 @@
 
 #include "core/arena.h"
 
-/* Prefetches one cache line into the first-level cache. */
+/* Prefetches one cache line into the L1 cache. */
 static inline __attribute__((always_inline)) void agi_prefetch_l1(uintptr_t at)
 {
     __builtin_prefetch((const void *)at, 0, 3);
 }
 
-/* Prefetches one cache line into the second-level cache. */
+/* Prefetches one cache line into the L2 cache. */
 static inline __attribute__((always_inline)) void agi_prefetch_l2(uintptr_t at)
 {
     __builtin_prefetch((const void *)at, 0, 2);
@@ -31,7 +31,7 @@ static inline __attribute__((always_inline)) void agi_prefetch_write(uintptr_t a
 #endif
 }
 
-/* Prefetches a whole range into the second-level cache. */
+/* Prefetches a whole range into the L2 cache. */
 static inline void agi_prefetch(const void *p, int64_t bytes)
 {
     for (int64_t at = 0; at < bytes; at += AGI_CACHE_LINE) {
@@ -72,8 +72,9 @@ static inline uintptr_t agi_prefetch_step(agi_prefetch_list *list, int64_t bytes
 enum { AGI_MAX_PREFETCH_ARRAYS = 4 };
 
 /* Rows of several arrays to prefetch, in this order: rows[i] rows of bytes[i] bytes, stride[i] bytes apart.
- * Arrays before `first` are done. Arrays of numbers instead of one array of structs: code that stores AMX
- * tiles would stall on store forwarding if it loaded a struct in other pieces than it was stored in. */
+ * Arrays before `first` are done. A struct of arrays: each field is loaded with the width it was stored with. An array
+ * of structs would be copied by vector stores, and loading single fields of it would miss store forwarding and stall
+ * behind the pending stores of AMX tiles. */
 typedef struct {
     int first, n;
     int64_t rows_per_step;
@@ -84,11 +85,13 @@ typedef struct {
 /* Adds an array; does nothing if p is NULL or rows is 0. */
 void agi_prefetch_rows_add(agi_prefetch_rows *x, const void *p, int64_t stride, int64_t bytes, int64_t rows);
 
-/* Ends the list: the next `steps` calls of agi_prefetch_rows_step prefetch all rows. */
+/* Call once, after the last array was added: sets rows_per_step so that about `steps` calls of agi_prefetch_rows_step
+ * prefetch all rows. A call does not go on from one array to the next, so each further array may take one more. */
 void agi_prefetch_rows_begin(agi_prefetch_rows *x, int64_t steps);
 
-/* Prefetches the rows of one step, except for their first bytes, at most max_bytes. Returns these for the
- * caller to prefetch line by line among its own instructions; an empty range if all rows are done. */
+/* Prefetches the rows of one step, except for up to max_bytes at their start (of the first row only, if the rows are
+ * not contiguous). Returns that range, for the caller to prefetch line by line among its own instructions; it is empty
+ * if all rows are done. */
 agi_range agi_prefetch_rows_step(agi_prefetch_rows *x, int64_t max_bytes);
 
 #endif

@@ -1,5 +1,5 @@
-/* Defaults and validation of a problem. All messages about a bad problem are made here, with the name and
- * value of the field. Knows no attention formula. */
+/* Defaults and validation of a problem: complete_x fills in the defaults of x and checks it. All messages about a bad
+ * problem are made here, with the name and value of the field. Knows no attention formula. */
 #include "core/problem.h"
 
 #include <math.h>
@@ -76,7 +76,7 @@ static ag_status check_dtype(const char *field, ag_dtype dtype)
     return AG_OK;
 }
 
-/* Checks a dtype that defaults to the problem's dtype and may be wider. */
+/* A dtype that defaults to the problem's; float32 is also allowed if that has 16 bits. */
 static ag_status complete_wider(const char *field, ag_dtype *wider, ag_dtype dtype)
 {
     if (*wider == 0) {
@@ -167,7 +167,7 @@ static ag_status complete_totals(ag_problem *p)
     return status;
 }
 
-/* The arrays' sizes in bytes must fit an int64_t. */
+/* The sizes of the arrays in bytes, at most 8 per element, must fit an int64_t. */
 static ag_status check_products(const ag_problem *p)
 {
     const int64_t limit = INT64_MAX / 8;
@@ -176,7 +176,7 @@ static ag_status check_products(const ag_problem *p)
     const int64_t q_rows = packed ? p->q_total : p->q_len;
     const int64_t k_rows = packed ? p->kv_total : p->kv_len;
     const int64_t dim = p->dim_qk > p->dim_v ? p->dim_qk : p->dim_v;
-    /* Checked on its own, as sequences may be empty. */
+    /* Also checked without the lengths, which may be 0. */
     if (!agi_product_fits(p->batch, p->heads, 1, dim, limit)) {
         return agi_fail_field(AG_INVALID_PROBLEM, "heads",
                               "batch %lld x heads %lld x channels %lld overflows", (long long)p->batch,

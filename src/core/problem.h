@@ -6,16 +6,16 @@
 
 #include "attngrad.h"
 
-/* Reads, checks and completes everything but the arrays, which the text form of a problem does not hold. */
+/* Copies *given, fills in the defaults and checks everything but the arrays, which the text form does not hold. */
 ag_status agi_problem_complete(ag_problem *complete, const ag_problem *given);
 
-/* Checks the arrays of a complete problem: buckets and alibi_slopes. */
+/* Checks the arrays of a problem whose defaults are filled in: buckets and alibi_slopes. */
 ag_status agi_problem_check_arrays(const ag_problem *p);
 
-/* Returns a * b * c * d, or INT64_MAX if that overflows, for non-negative numbers. */
+/* Returns a * b * c * d, or INT64_MAX if that overflows, for non-negative factors. */
 int64_t agi_saturated(int64_t a, int64_t b, int64_t c, int64_t d);
 
-/* Returns whether a * b * c * d <= limit, for non-negative numbers, without overflow. */
+/* Returns whether a * b * c * d <= limit, for non-negative factors, without overflow. */
 bool agi_product_fits(int64_t a, int64_t b, int64_t c, int64_t d, int64_t limit);
 
 static inline bool agi_has(const ag_problem *p, uint32_t flag)
@@ -29,7 +29,7 @@ static inline int64_t agi_count(const int64_t size[4])
     return size[0] * size[1] * size[2] * size[3];
 }
 
-/* Offsets, windows and sizes are below this, so that sums of a few of them cannot overflow. */
+/* No offset or length exceeds this, and no window 8 times this, so that sums of a few of them cannot overflow. */
 #define AGI_MAX_POSITION (INT64_C(1) << 59)
 
 #endif

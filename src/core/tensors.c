@@ -77,9 +77,9 @@ void agi_shape_of(const ag_problem *p, agi_shape shape, int64_t size[4])
     memcpy(size, shapes[shape], sizeof shapes[shape]);
 }
 
-size_t agi_number_size(const ag_problem *p, agi_number number)
+size_t agi_element_size(const ag_problem *p, agi_element element)
 {
-    switch (number) {
+    switch (element) {
     case AGI_DTYPE: return ag_dtype_size(p->dtype);
     case AGI_OUT_DTYPE: return ag_dtype_size(p->out_dtype);
     case AGI_GRAD_DTYPE: return ag_dtype_size(p->grad_dtype);

@@ -21,16 +21,16 @@ void agi_shape_of(const ag_problem *p, agi_shape shape, int64_t size[4]);
 
 typedef enum { AGI_NONE, AGI_IN, AGI_IN_OPTIONAL, AGI_OUT, AGI_OUT_OPTIONAL } agi_role;
 /* The element type of a tensor: one of the problem's dtypes, or a fixed one. */
-typedef enum { AGI_DTYPE, AGI_OUT_DTYPE, AGI_GRAD_DTYPE, AGI_AUX_DTYPE, AGI_FLOAT64, AGI_BYTE } agi_number;
+typedef enum { AGI_DTYPE, AGI_OUT_DTYPE, AGI_GRAD_DTYPE, AGI_AUX_DTYPE, AGI_FLOAT64, AGI_BYTE } agi_element;
 
 /* Number of bytes of one element. */
-size_t agi_number_size(const ag_problem *p, agi_number number);
+size_t agi_element_size(const ag_problem *p, agi_element element);
 
 typedef struct {
     const char *name;
     size_t offset; /* in ag_args */
     agi_shape shape;
-    agi_number number;
+    agi_element element;
     uint32_t feature;          /* the problem flag without which the tensor has no meaning; 0: none */
     uint32_t accumulate;       /* its bit of ag_args.accumulate, if it is an output */
     agi_role role[AGI_N_MAPS]; /* forward, vjp, jvp, vjp_jvp */

@@ -83,7 +83,7 @@ static ag_status set_two_integers(parser *x, const key *k, const char *value)
     return AG_OK;
 }
 
-/* A problem's text always has a decimal point; the C library's numbers follow the locale. */
+/* The text form always has '.'; strtod and printf take the decimal point of the locale. */
 static char decimal_point(void)
 {
     char half[16];

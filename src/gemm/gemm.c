@@ -18,7 +18,7 @@ typedef struct {
     int64_t tile_cols[AGI_MAX_OPS];  /* tiles per row of tiles */
     int64_t n_tiles[AGI_MAX_OPS];
     int64_t n_items; /* tiles of all ops */
-} job;
+} gemm_job;
 
 static const agi_gemm_table *table_of(const ag_plan *plan)
 {
@@ -59,13 +59,13 @@ static void add_matrix(agi_prefetch_list *list, const agi_matrix *m)
 
 /* Lists the operands of the later ops that sum over all rows (their A is transposed): other threads have
  * written most of these rows. They are prefetched during the first op, whose own rows are still in the
- * thread's cache from the step before. */
-static void list_later_operands(const job *x, agi_prefetch_list *list)
+ * thread's cache from the list of ops before. */
+static void list_later_operands(const gemm_job *job, agi_prefetch_list *list)
 {
     list->first = list->n = 0;
-    for (int o = 1; o < x->n_ops; o++) {
-        for (int p = 0; p < x->ops[o].n_products; p++) {
-            const agi_product *product = &x->ops[o].products[p];
+    for (int o = 1; o < job->n_ops; o++) {
+        for (int p = 0; p < job->ops[o].n_products; p++) {
+            const agi_product *product = &job->ops[o].products[p];
             if (product->a.transposed) {
                 add_matrix(list, &product->b);
                 add_matrix(list, &product->a);
@@ -77,48 +77,49 @@ static void list_later_operands(const job *x, agi_prefetch_list *list)
 /* ---- Items ---- */
 
 /* Runs tile number `index` of op o; tiles are counted row by row. */
-static void run_tile(const job *x, int o, int64_t index, int64_t thread)
+static void run_tile(const gemm_job *job, int o, int64_t index, int64_t thread)
 {
-    const agi_gemm_op *op = &x->ops[o];
-    const agi_gemm_tile *size = &x->size[o];
-    agi_gemm_tile tile = {.i0 = index / x->tile_cols[o] * size->m, .j0 = index % x->tile_cols[o] * size->n};
+    const agi_gemm_op *op = &job->ops[o];
+    const agi_gemm_tile *size = &job->size[o];
+    agi_gemm_tile tile = {.i0 = index / job->tile_cols[o] * size->m,
+                          .j0 = index % job->tile_cols[o] * size->n};
     tile.m = op->m - tile.i0 < size->m ? op->m - tile.i0 : size->m;
     tile.n = op->n - tile.j0 < size->n ? op->n - tile.j0 : size->n;
     agi_prefetch_list list;
-    if (o == 0 && x->plan->threads > 1) {
-        list_later_operands(x, &list);
+    if (o == 0 && job->plan->threads > 1) {
+        list_later_operands(job, &list);
         tile.prefetch = list.n > 0 ? &list : NULL;
     }
-    x->table->run(x->plan, op, &tile, x->space->scratch + (size_t)thread * x->space->bytes_per_thread);
+    job->table->run(job->plan, op, &tile,
+                    job->space->scratch + (size_t)thread * job->space->bytes_per_thread);
 }
 
-/* The first item of a thread's share. A share has tiles of every op, not all tiles of some ops: a thread so
- * computes the same rows in all ops, and in the steps before and after, and finds them in its cache. */
-static int64_t first_item(const job *x, int64_t share)
+/* The first item of a thread's share. A share has tiles of every op, not all tiles of some ops: a thread then
+ * computes the same rows in all ops, and in the lists before and after, and finds them in its cache. */
+static int64_t first_item(const gemm_job *job, int64_t share)
 {
     int64_t n = 0;
-    for (int o = 0; o < x->n_ops; o++) {
-        n += agi_share(x->n_tiles[o], share, x->plan->threads);
+    for (int o = 0; o < job->n_ops; o++) {
+        n += agi_share(job->n_tiles[o], share, job->plan->threads);
     }
     return n;
 }
 
 static void run_item(void *arg, int64_t item, int64_t thread)
 {
-    const job *x = arg;
-    const int64_t n_shares = x->plan->threads;
-    int64_t share =
-        item * n_shares /
-        x->n_items; /* a first guess: the share is this one or, if shares are uneven, a later one */
-    while (item >= first_item(x, share + 1)) {
+    const gemm_job *job = arg;
+    const int64_t n_shares = job->plan->threads;
+    /* A first guess: the item is in this share or, if shares are uneven, in a later one. */
+    int64_t share = item * n_shares / job->n_items;
+    while (item >= first_item(job, share + 1)) {
         share++;
     }
-    item -= first_item(x, share);
-    for (int o = 0; o < x->n_ops; o++) {
-        const int64_t first = agi_share(x->n_tiles[o], share, n_shares);
-        const int64_t n = agi_share(x->n_tiles[o], share + 1, n_shares) - first;
+    item -= first_item(job, share);
+    for (int o = 0; o < job->n_ops; o++) {
+        const int64_t first = agi_share(job->n_tiles[o], share, n_shares);
+        const int64_t n = agi_share(job->n_tiles[o], share + 1, n_shares) - first;
         if (item < n) {
-            run_tile(x, o, first + item, thread);
+            run_tile(job, o, first + item, thread);
             return;
         }
         item -= n;
@@ -127,7 +128,7 @@ static void run_item(void *arg, int64_t item, int64_t thread)
 
 /* ---- The list ---- */
 
-/* Number of multiplications of an op; at least one per element of C, as an empty sum is written too. */
+/* Number of multiplications of an op, plus one per element of C for the store. */
 static double work_of(const agi_gemm_op *op)
 {
     double depth = 1;
@@ -138,30 +139,30 @@ static double work_of(const agi_gemm_op *op)
 }
 
 /* Splits C of op o into tiles; `work` is the work of all ops. */
-static void split_op(job *x, int o, double work)
+static void split_op(gemm_job *job, int o, double work)
 {
-    const agi_gemm_op *op = &x->ops[o];
-    const int64_t threads = x->plan->threads;
+    const agi_gemm_op *op = &job->ops[o];
+    const int64_t threads = job->plan->threads;
     if (op->m > 0 && op->n > 0) {
         const int64_t per_thread = (int64_t)(TILES_PER_THREAD * work_of(op) / work + 0.5);
         const int64_t wanted = threads == 1 ? 1 : threads * (per_thread > 1 ? per_thread : 1);
-        x->table->split(x->plan, op, wanted, &x->size[o]);
-        x->tile_cols[o] = div_up(op->n, x->size[o].n);
-        x->n_tiles[o] = div_up(op->m, x->size[o].m) * x->tile_cols[o];
-        x->n_items += x->n_tiles[o];
+        job->table->split(job->plan, op, wanted, &job->size[o]);
+        job->tile_cols[o] = div_up(op->n, job->size[o].n);
+        job->n_tiles[o] = div_up(op->m, job->size[o].m) * job->tile_cols[o];
+        job->n_items += job->n_tiles[o];
     }
 }
 
 ag_status agi_gemm(const agi_gemm_op *ops, int n_ops, const ag_plan *plan, const ag_exec *exec,
                    const agi_gemm_space *space)
 {
-    job x = {.plan = plan, .table = table_of(plan), .ops = ops, .n_ops = n_ops, .space = space};
+    gemm_job job = {.plan = plan, .table = table_of(plan), .ops = ops, .n_ops = n_ops, .space = space};
     double work = 0;
     for (int o = 0; o < n_ops; o++) {
         work += work_of(&ops[o]);
     }
     for (int o = 0; o < n_ops; o++) {
-        split_op(&x, o, work);
+        split_op(&job, o, work);
     }
-    return agi_parallel_for(plan, exec, x.n_items, run_item, &x);
+    return agi_parallel_for(plan, exec, job.n_items, run_item, &job);
 }

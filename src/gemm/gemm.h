@@ -9,7 +9,7 @@
 #include "core/prefetch.h"
 
 /* A matrix as stored. Its rows may form groups of `group` rows each (the sequences of a batch). Only the
- * first lengths[g] rows of group g count: the others are never read and are zero in the product. */
+ * first lengths[g] rows of group g are valid: the others are padding, never read and zero in the product. */
 typedef struct {
     const void *data;
     ag_dtype dtype;
@@ -17,7 +17,7 @@ typedef struct {
     int64_t row_stride, col_stride;
     bool transposed;
     int64_t group;
-    const int64_t *lengths; /* NULL: all rows count */
+    const int64_t *lengths; /* NULL: all rows are valid */
 } agi_matrix;
 
 typedef struct {
@@ -42,6 +42,7 @@ static inline int64_t agi_depth(const agi_product *p)
     return p->a.transposed ? p->a.rows : p->a.cols;
 }
 
+/* Is the row valid, not padding? */
 static inline bool agi_row_counts(const agi_matrix *x, int64_t row)
 {
     return x->lengths == NULL || row % x->group < x->lengths[row / x->group];

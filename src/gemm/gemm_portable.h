@@ -1,4 +1,4 @@
-/* One tile of a product in portable C, for each real: the parts of agi_gemm_portable. */
+/* One tile of a product in portable C, for float32 and float64: the parts of agi_gemm_portable. */
 #ifndef AGI_GEMM_PORTABLE_H
 #define AGI_GEMM_PORTABLE_H
 

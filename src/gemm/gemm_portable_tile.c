@@ -1,6 +1,6 @@
-/* One tile of a product in portable C, compiled for each real. Blocks of A and B are packed into panels of reals,
- * whatever their dtype, strides and transposition, so that one micro-kernel serves all; its inner loops have constant
- * bounds, so that a compiler can vectorise them. */
+/* One tile of a product in portable C, compiled twice, with real = float and real = double. Blocks of A and B are
+ * packed into panels of reals, whatever their dtype, strides and transposition, so that one micro-kernel serves all;
+ * its inner loops have constant bounds, so that a compiler can vectorise them. */
 #include <string.h>
 
 #include "core/number.h"
@@ -27,45 +27,45 @@ typedef struct {
 
 /* ---- Packing ---- */
 
-/* Loads elements first .. first + n - 1 of a stored row; zeros if the row does not count. */
-static void load_row(real *to, const agi_matrix *x, int64_t row, int64_t first, int64_t n)
+/* Loads elements first .. first + n - 1 of a stored row; zeros if the row is padding. */
+static void load_row(real *to, const agi_matrix *matrix, int64_t row, int64_t first, int64_t n)
 {
-    const int64_t start = row * x->row_stride + first * x->col_stride;
-    const bool counts = agi_row_counts(x, row);
+    const int64_t start = row * matrix->row_stride + first * matrix->col_stride;
+    const bool valid = agi_row_counts(matrix, row);
     for (int64_t i = 0; i < n; i++) {
-        to[i] = counts ? (real)agi_load(x->dtype, x->data, start + i * x->col_stride) : 0;
+        to[i] = valid ? (real)agi_load(matrix->dtype, matrix->data, start + i * matrix->col_stride) : 0;
     }
 }
 
 /* Packs a stored row that has one term of all rows of A (or columns of B): it becomes row k of every panel. */
-static void scatter_to_panels(real *to, const real *row, const block *x, int64_t k)
+static void scatter_to_panels(real *to, const real *row, const block *at, int64_t k)
 {
-    for (int64_t mn = 0; mn < x->mn; mn += x->width) {
-        const int64_t n = x->mn - mn < x->width ? x->mn - mn : x->width;
-        memcpy(to + mn * x->k + k * x->width, row + mn, (size_t)n * sizeof *to);
+    for (int64_t mn = 0; mn < at->mn; mn += at->width) {
+        const int64_t n = at->mn - mn < at->width ? at->mn - mn : at->width;
+        memcpy(to + mn * at->k + k * at->width, row + mn, (size_t)n * sizeof *to);
     }
 }
 
 /* Packs a stored row that has all terms of one row of A (or column of B): it becomes column mn of one panel. */
-static void scatter_to_column(real *to, const real *row, const block *x, int64_t mn)
+static void scatter_to_column(real *to, const real *row, const block *at, int64_t mn)
 {
-    real *const first = to + mn / x->width * x->width * x->k + mn % x->width;
-    for (int64_t k = 0; k < x->k; k++) {
-        first[k * x->width] = row[k];
+    real *const first = to + mn / at->width * at->width * at->k + mn % at->width;
+    for (int64_t k = 0; k < at->k; k++) {
+        first[k * at->width] = row[k];
     }
 }
 
 /* Packs a block into panels [k][width], the last one padded with zeros. by_k: a stored row has one term of
  * all rows of A or columns of B (A is transposed, or B is not), else all terms of one of them. */
-static void pack(scratch *s, real *to, const agi_matrix *x, bool by_k, const block *at)
+static void pack(scratch *s, real *to, const agi_matrix *matrix, bool by_k, const block *at)
 {
     memset(to, 0, (size_t)((at->mn + at->width - 1) / at->width * at->width * at->k) * sizeof *to);
     for (int64_t k = 0; k < at->k && by_k; k++) {
-        load_row(s->row, x, at->k0 + k, at->mn0, at->mn);
+        load_row(s->row, matrix, at->k0 + k, at->mn0, at->mn);
         scatter_to_panels(to, s->row, at, k);
     }
     for (int64_t mn = 0; mn < at->mn && !by_k; mn++) {
-        load_row(s->row, x, at->mn0 + mn, at->k0, at->k);
+        load_row(s->row, matrix, at->mn0 + mn, at->k0, at->k);
         scatter_to_column(to, s->row, at, mn);
     }
 }

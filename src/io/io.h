@@ -37,7 +37,7 @@ const agi_io_format *agi_io_format_of(ag_io_dtype dtype);         /* NULL: not a
 const agi_io_format *agi_io_format_npy(const char *text);         /* for "f4" */
 const agi_io_format *agi_io_format_safetensors(const char *text); /* for "F32" */
 
-/* All formats that a file format knows, for messages: "f8, f4, ...". */
+/* All formats that a file format knows, for messages: "f8 f4 ...". */
 const char *agi_io_known_npy(void);
 const char *agi_io_known_safetensors(void);
 
@@ -50,7 +50,7 @@ ag_io_status agi_io_check_array(const ag_io_array *array);
 
 /* ---- An open file ---- */
 
-/* A tensor of an unknown dtype: it is listed, but cannot be read. */
+/* A tensor of an unknown dtype: its name is kept, but it cannot be read. */
 typedef struct {
     const char *name, *dtype;
 } agi_io_skipped;
@@ -88,6 +88,6 @@ typedef struct {
 
 /* Sets arrays[index].data to its bytes at `offset` of the file, or to a copy of them in C order,
  * little-endian and aligned. */
-ag_io_status agi_io_place(ag_io_file *file, int64_t index, size_t offset, agi_io_order order);
+ag_io_status agi_io_set_data(ag_io_file *file, int64_t index, size_t offset, agi_io_order order);
 
 #endif

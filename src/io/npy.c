@@ -49,13 +49,15 @@ static ag_io_status check_size(const ag_io_file *file, size_t data)
     if (!agi_io_array_bytes(&file->arrays[0], &bytes)) {
         return agi_io_fail(AG_IO_INVALID_FILE, "the product of the shape's axes overflows");
     }
-    uint64_t there = file->size - data;
-    if (there < (uint64_t)bytes) {
+    uint64_t available = file->size - data;
+    if (available < (uint64_t)bytes) {
         return agi_io_fail(AG_IO_INVALID_FILE,
-                           "cut short: %" PRIu64 " bytes of data, the shape needs %" PRId64, there, bytes);
+                           "cut short: %" PRIu64 " bytes of data, the shape needs %" PRId64, available,
+                           bytes);
     }
-    if (there > (uint64_t)bytes) {
-        return agi_io_fail(AG_IO_INVALID_FILE, "%" PRIu64 " bytes follow the array", there - (uint64_t)bytes);
+    if (available > (uint64_t)bytes) {
+        return agi_io_fail(AG_IO_INVALID_FILE, "%" PRIu64 " bytes follow the array",
+                           available - (uint64_t)bytes);
     }
     return AG_IO_OK;
 }
@@ -75,7 +77,7 @@ ag_io_status agi_io_read_npy(ag_io_file *file)
     if (status == AG_IO_OK) {
         status = check_size(file, start + length);
     }
-    return status == AG_IO_OK ? agi_io_place(file, 0, start + length, order) : status;
+    return status == AG_IO_OK ? agi_io_set_data(file, 0, start + length, order) : status;
 }
 
 /* Writes everything before the array, padded with spaces so that the array starts at a multiple of 64. */

@@ -1,12 +1,12 @@
-/* Converts the bytes of a file to C order, little-endian, aligned; makes no copy if they are so already.
- * Files are little-endian like the machines that this is built for. */
+/* Converts an array of a file to C order, little-endian and aligned; makes no copy if it is so already. An array in a
+ * file may be big-endian (order.swapped); the machine must be little-endian. */
 #include "io/io.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "attngrad_io takes the machine to be little-endian"
+#error "attngrad_io requires a little-endian machine"
 #endif
 
 static void copy_element(unsigned char *dst, const unsigned char *src, size_t size, bool swapped)
@@ -16,25 +16,25 @@ static void copy_element(unsigned char *dst, const unsigned char *src, size_t si
     }
 }
 
-/* Steps, in elements, along each axis of an array in Fortran order. */
-static void fortran_steps(const ag_io_array *array, int64_t steps[AG_IO_MAX_DIMS])
+/* The strides, in elements, of an array in Fortran order. */
+static void fortran_strides(const ag_io_array *array, int64_t strides[AG_IO_MAX_DIMS])
 {
-    int64_t step = 1;
+    int64_t stride = 1;
     for (int32_t axis = 0; axis < array->ndim; axis++) {
-        steps[axis] = step;
-        step *= array->shape[axis];
+        strides[axis] = stride;
+        stride *= array->shape[axis];
     }
 }
 
-/* Moves to the next index in C order; *at is its offset in the source. */
-static void advance(const ag_io_array *array, const int64_t *steps, int64_t *index, int64_t *at)
+/* Moves to the next index in C order; *at is the offset of that element in the source. */
+static void advance(const ag_io_array *array, const int64_t *strides, int64_t *index, int64_t *at)
 {
     for (int32_t axis = array->ndim - 1; axis >= 0; axis--) {
-        *at += steps[axis];
+        *at += strides[axis];
         if (++index[axis] < array->shape[axis]) {
             return;
         }
-        *at -= steps[axis] * array->shape[axis];
+        *at -= strides[axis] * array->shape[axis];
         index[axis] = 0;
     }
 }
@@ -42,15 +42,15 @@ static void advance(const ag_io_array *array, const int64_t *steps, int64_t *ind
 static void copy_fortran(unsigned char *dst, const unsigned char *src, const ag_io_array *array,
                          int64_t count, size_t size, bool swapped)
 {
-    int64_t steps[AG_IO_MAX_DIMS], index[AG_IO_MAX_DIMS] = {0}, at = 0;
-    fortran_steps(array, steps);
+    int64_t strides[AG_IO_MAX_DIMS], index[AG_IO_MAX_DIMS] = {0}, at = 0;
+    fortran_strides(array, strides);
     for (int64_t n = 0; n < count; n++) {
         copy_element(dst + (size_t)n * size, src + (size_t)at * size, size, swapped);
-        advance(array, steps, index, &at);
+        advance(array, strides, index, &at);
     }
 }
 
-ag_io_status agi_io_place(ag_io_file *file, int64_t index, size_t offset, agi_io_order order)
+ag_io_status agi_io_set_data(ag_io_file *file, int64_t index, size_t offset, agi_io_order order)
 {
     ag_io_array *array = &file->arrays[index];
     const unsigned char *src = file->bytes + offset;

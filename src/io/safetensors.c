@@ -237,7 +237,7 @@ static ag_io_status take_entries(ag_io_file *file, entry *entries, int64_t count
             continue;
         }
         file->arrays[taken] = entries[n].array;
-        status = agi_io_place(file, taken++, data + (size_t)entries[n].begin, order);
+        status = agi_io_set_data(file, taken++, data + (size_t)entries[n].begin, order);
     }
     return status;
 }

@@ -38,12 +38,12 @@ static ag_io_status cancelled(void)
 
 /* ---- One temporary file ---- */
 
-/* Refuses a target that must not be renamed over: a directory, and above all a device. *there: does the
+/* Refuses a target that must not be renamed over: a directory, and above all a device. *exists: does the
  * target exist? Then *about describes it. */
-static ag_io_status check_target(const char *path, struct stat *about, bool *there)
+static ag_io_status check_target(const char *path, struct stat *about, bool *exists)
 {
     size_t length = strlen(path);
-    *there = false;
+    *exists = false;
     if (length == 0 || path[length - 1] == '/') {
         return agi_io_fail(AG_IO_SYSTEM, "cannot write '%s': it is not the name of a file", path);
     }
@@ -54,7 +54,7 @@ static ag_io_status check_target(const char *path, struct stat *about, bool *the
         return agi_io_fail(AG_IO_SYSTEM, "cannot write '%s': it is %s", path,
                            S_ISDIR(about->st_mode) ? "a directory" : "not a regular file");
     }
-    *there = true;
+    *exists = true;
     return AG_IO_OK;
 }
 
@@ -67,8 +67,8 @@ static bool keep_access(int fd, const struct stat *old)
     if (fstat(fd, &mine) != 0) {
         return false;
     }
-    const bool moved = mine.st_uid != old->st_uid || mine.st_gid != old->st_gid;
-    if (moved && fchown(fd, old->st_uid, old->st_gid) != 0 && fchown(fd, (uid_t)-1, old->st_gid) != 0) {
+    const bool differs = mine.st_uid != old->st_uid || mine.st_gid != old->st_gid;
+    if (differs && fchown(fd, old->st_uid, old->st_gid) != 0 && fchown(fd, (uid_t)-1, old->st_gid) != 0) {
         mode &= ~(mode_t)070;
     }
     return mode == (mine.st_mode & 0777) || fchmod(fd, mode) == 0;
@@ -147,11 +147,11 @@ static ag_io_status add_file(ag_io_writer *writer, const char *path, const agi_i
 {
     pending file = {.temporary = {.fd = -1}};
     struct stat old;
-    bool there;
+    bool exists;
     if (is_pending(writer, path)) {
         return agi_io_fail(AG_IO_INVALID_ARGUMENT, "'%s' is written twice", path);
     }
-    ag_io_status status = check_target(path, &old, &there);
+    ag_io_status status = check_target(path, &old, &exists);
     if (status != AG_IO_OK) {
         return status;
     }
@@ -167,7 +167,7 @@ static ag_io_status add_file(ag_io_writer *writer, const char *path, const agi_i
     if (status == AG_IO_OK && is_new_folder(writer, file.temporary.folder)) {
         agi_io_remove_stale(file.temporary.folder);
     }
-    status = status == AG_IO_OK ? fill(writer, &file, there ? &old : NULL, parts, count) : status;
+    status = status == AG_IO_OK ? fill(writer, &file, exists ? &old : NULL, parts, count) : status;
     if (status != AG_IO_OK) {
         discard(&file);
         return status;
@@ -198,10 +198,10 @@ ag_io_status agi_io_write(ag_io_writer *writer, const char *path, const agi_io_p
 static ag_io_status prepare(const ag_io_writer *writer)
 {
     struct stat about;
-    bool there;
+    bool exists;
     ag_io_status status = AG_IO_OK;
     for (int64_t n = 0; n < writer->count && status == AG_IO_OK; n++) {
-        status = check_target(writer->files[n].path, &about, &there);
+        status = check_target(writer->files[n].path, &about, &exists);
     }
     if (status == AG_IO_OK && is_cancelled(writer)) {
         return cancelled();

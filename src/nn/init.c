@@ -1,4 +1,4 @@
-/* Seeded initialisation. Each number is a function of seed, parameter and element alone, by Philox. It is computed by
+/* Seeded initialisation. Each element is a function of seed, parameter and index alone, by Philox. It is computed by
  * + - * / and the square root only, whose rounding IEEE 754 defines, and not by the C library's logarithm and cosine:
  * so every platform gives the same bits. */
 #include "nn/layer.h"
@@ -9,13 +9,13 @@
 #include "core/philox.h"
 #include "core/status.h"
 
-/* The last word of the Philox counter. In a dropout mask it is the index of the sequence, so the two never
- * share numbers. */
+/* The last word of the Philox counter. In a dropout mask it is the index of the sequence, which is smaller
+ * unless there are 2^32 of them: so the two share no random words. */
 #define STREAM UINT32_C(0xFFFFFFFF)
 
 static const double ln2 = 0.69314718055994530942, half_pi = 1.57079632679489661923;
 
-/* Sets u to two numbers in (0, 1): multiples of 2^-52, plus half of that. */
+/* Sets u to two uniform values in (0, 1): multiples of 2^-52, plus half of that. */
 static void uniforms(double u[2], uint64_t seed, int64_t param, int64_t element)
 {
     const uint32_t counter[4] = {(uint32_t)element, (uint32_t)(element >> 32), (uint32_t)param, STREAM};
@@ -29,7 +29,7 @@ static void uniforms(double u[2], uint64_t seed, int64_t param, int64_t element)
 }
 
 /* log x for x in (0, 1): x = m 2^e with m in [1/2, 1), and log m = 2 artanh(z), z = (m - 1) / (m + 1), by its
- * series; |z| <= 1/3. */
+ * series; |z| <= 1/3, so the terms left out are below 2^-60. */
 static double natural_log(double x)
 {
     int e;
@@ -42,7 +42,7 @@ static double natural_log(double x)
     return 2 * z * sum + e * ln2;
 }
 
-/* cos(pi/2 x) for x in [0, 1], by Taylor's series. */
+/* cos(pi/2 x) for x in [0, 1], by its Taylor series; the terms left out are below 2^-60. */
 static double quarter_cosine(double x)
 {
     const double tt = x * half_pi * (x * half_pi);

@@ -19,7 +19,7 @@ static ag_status check_width(const char *name, int64_t width)
                                 (long long)width);
 }
 
-static ag_status complete_widths(ag_layer_desc *d)
+static ag_status fill_and_check_widths(ag_layer_desc *d)
 {
     if (d->d_model == 0) {
         d->d_model = d->q_width;
@@ -43,7 +43,7 @@ static ag_status complete_widths(ag_layer_desc *d)
     return status == AG_OK ? check_width("v_width", d->v_width) : status;
 }
 
-static ag_status complete_desc(ag_layer_desc *d, const ag_layer_desc *given)
+static ag_status read_desc(ag_layer_desc *d, const ag_layer_desc *given)
 {
     ag_status status = agi_read_struct(d, sizeof *d, given, "desc", AG_INVALID_PROBLEM);
     if (status != AG_OK) {
@@ -60,7 +60,7 @@ static ag_status complete_desc(ag_layer_desc *d, const ag_layer_desc *given)
     if (d->attention == NULL) {
         return agi_fail_field(AG_INVALID_PROBLEM, "desc.attention", "desc: attention is NULL");
     }
-    status = complete_widths(d);
+    status = fill_and_check_widths(d);
     return status == AG_OK ? AG_OK : agi_fail_within(status, "desc");
 }
 
@@ -117,13 +117,13 @@ static void lay_out_params(ag_layer *layer, const ag_layer_desc *d)
         [AGI_O] = {.rows = heads_out, .cols = d->d_model, .input = AGI_O},
     };
     for (int w = 0; w < AGI_N_PROJECTIONS; w++) {
-        agi_weights *x = &layer->projection[w];
-        *x = shapes[w];
-        x->weights = layer->size;
-        add_param(layer, names[w][0], x->rows, x->cols);
-        x->bias = d->flags & (uint32_t)AG_LAYER_BIAS_Q << w ? layer->size : -1;
-        if (x->bias >= 0) {
-            add_param(layer, names[w][1], 1, x->cols);
+        agi_weights *projection = &layer->projection[w];
+        *projection = shapes[w];
+        projection->weights = layer->size;
+        add_param(layer, names[w][0], projection->rows, projection->cols);
+        projection->bias = d->flags & (uint32_t)AG_LAYER_BIAS_Q << w ? layer->size : -1;
+        if (projection->bias >= 0) {
+            add_param(layer, names[w][1], 1, projection->cols);
         }
     }
 }
@@ -179,7 +179,7 @@ ag_status ag_layer_create(ag_layer **layer, const ag_layer_desc *desc, const ag_
         return agi_fail_field(AG_INVALID_ARGUMENT, "layer", "ag_layer_create: layer is NULL");
     }
     *layer = NULL;
-    ag_status status = complete_desc(&d, desc);
+    ag_status status = read_desc(&d, desc);
     if (status == AG_OK) {
         status = ag_plan_create(&made.plan, d.attention, options);
     }

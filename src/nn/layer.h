@@ -29,8 +29,8 @@ struct ag_layer {
 
 /* ---- Buffers ---- */
 
-/* Q K V C and lse, or their tangents; or dQ dK dV dC, or their tangents, without lse. Indexed by projection:
- * at[AGI_O] is C. */
+/* Q K V C and lse, or their tangents; or dQ dK dV dC, or their tangents, without lse. C: the outputs of all heads,
+ * concatenated. Indexed by projection: at[AGI_O] is C. */
 typedef struct {
     void *at[AGI_N_PROJECTIONS];
     double *lse;
@@ -59,7 +59,7 @@ ag_tensor agi_row_view(const ag_layer *layer, const double *lse);
 typedef struct {
     const ag_layer *layer;
     agi_map map;
-    ag_layer_args a; /* complete */
+    ag_layer_args a; /* a copy; fields that the caller's struct lacks are zero */
     ag_exec exec;
     agi_layer_space space;
     agi_activations saved, t_saved, d_saved; /* those that the map uses */

@@ -1,4 +1,4 @@
-/* Checks a call of the layer. One table has a row per array of ag_layer_args: its shape, its number format and its role
+/* Checks a call of the layer. One table has a row per array of ag_layer_args: its shape, its element type and its role
  * in each map; all checks walk that table. Attention's own arguments are checked by core. */
 #include "nn/layer.h"
 
@@ -7,13 +7,13 @@
 
 typedef enum { NONE, IN, IN_OPTIONAL, OUT, OUT_OPTIONAL } role;
 typedef enum { X_Q, X_K, X_V, Y, PARAMS, SAVED, D_SAVED } shape;
-typedef enum { DTYPE, OUT_DTYPE, GRAD_DTYPE, BYTE } number_kind;
+typedef enum { DTYPE, OUT_DTYPE, GRAD_DTYPE, BYTE } element_type;
 
 typedef struct {
     const char *name;
     size_t offset;
     shape shape;
-    number_kind number;
+    element_type type;
     role role[AGI_N_MAPS]; /* forward, vjp, jvp, vjp_jvp */
 } field;
 
@@ -61,7 +61,7 @@ static const char *const map_names[AGI_N_MAPS] = {"ag_layer_forward", "ag_layer_
 typedef struct {
     const char *name;
     const char *data;
-    size_t bytes, element;
+    size_t bytes, element; /* of the array and of one element */
     bool output, required;
 } operand;
 
@@ -78,9 +78,9 @@ static int64_t elements(const ag_layer *layer, shape s)
     }
 }
 
-static size_t element_bytes(const ag_problem *p, number_kind number)
+static size_t element_bytes(const ag_problem *p, element_type type)
 {
-    switch (number) {
+    switch (type) {
     case DTYPE: return ag_dtype_size(p->dtype);
     case OUT_DTYPE: return ag_dtype_size(p->out_dtype);
     case GRAD_DTYPE: return ag_dtype_size(p->grad_dtype);
@@ -101,9 +101,9 @@ static ag_status gather(const agi_layer_call *call, operand x[N_FIELDS], int *n)
     *n = 0;
     for (int i = 0; i < N_FIELDS; i++) {
         const field *f = &fields[i];
-        const role part = f->role[call->map];
+        const role map_role = f->role[call->map];
         const char *const data = *(const char *const *)(const void *)((const char *)&call->a + f->offset);
-        if (part == NONE) {
+        if (map_role == NONE) {
             continue;
         }
         if (!has_input(layer, f->shape)) {
@@ -114,13 +114,13 @@ static ag_status gather(const agi_layer_call *call, operand x[N_FIELDS], int *n)
             }
             continue;
         }
-        const size_t element = element_bytes(&layer->plan->p, f->number);
+        const size_t element = element_bytes(&layer->plan->p, f->type);
         x[(*n)++] = (operand){.name = f->name,
                               .data = data,
                               .element = element,
                               .bytes = (size_t)elements(layer, f->shape) * element,
-                              .output = part == OUT || part == OUT_OPTIONAL,
-                              .required = part == IN || part == OUT};
+                              .output = map_role == OUT || map_role == OUT_OPTIONAL,
+                              .required = map_role == IN || map_role == OUT};
     }
     return AG_OK;
 }
@@ -173,7 +173,7 @@ static ag_status check_arrays(const agi_layer_call *call)
     if (status == AG_OK) {
         status = check_overlaps(call, x, n);
     }
-    if (status == AG_OK && call->a.accumulate >= 2 * AG_LAYER_ACC_TD_PARAMS) {
+    if (status == AG_OK && call->a.accumulate >= 2 * AG_LAYER_ACC_TD_PARAMS) { /* the highest known bit */
         status = agi_fail_field(AG_INVALID_ARGUMENT, "accumulate", "%s: accumulate is 0x%lx: unknown bits",
                                 map_names[call->map], (unsigned long)call->a.accumulate);
     }
@@ -219,7 +219,7 @@ static ag_status check_given(const agi_layer_call *call, const ag_args *given)
     return AG_OK;
 }
 
-static void fill_in(ag_args *x, const agi_layer_call *call)
+static void fill_in_own_tensors(ag_args *x, const agi_layer_call *call)
 {
     const ag_layer *layer = call->layer;
     const struct {
@@ -251,7 +251,7 @@ static ag_status check_attention(agi_layer_call *call)
     }
     status = check_given(call, &x);
     if (status == AG_OK) {
-        fill_in(&x, call);
+        fill_in_own_tensors(&x, call);
         status = agi_call_check(&call->attention, call->layer->plan, call->map, AGI_RUN, &x,
                                 call->space.attention, call->space.attention_bytes);
     }

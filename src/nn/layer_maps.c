@@ -49,7 +49,7 @@ static bool of_keys(agi_projection w)
     return w == AGI_K || w == AGI_V;
 }
 
-/* A matrix of activations: only rows within their sequence's length count. */
+/* A matrix of activations: only rows within their sequence's length are valid. */
 static agi_matrix activations(const layer_run *r, agi_projection w, const void *data, ag_dtype dtype,
                               int64_t cols)
 {
@@ -173,16 +173,16 @@ static void project_tangent(layer_run *r, agi_projection w)
 /* dA = sum dR W^T; tdA = sum tdR W^T + dR tW^T. w is the projection whose input A is. */
 static void input_gradient(layer_run *r, agi_projection w)
 {
-    const agi_weights *all = r->call->layer->projection;
+    const agi_weights *projections = r->call->layer->projection;
     const bool second = r->call->map == AGI_VJP_JVP;
     const uint32_t first_bit = second ? AG_LAYER_ACC_TDX_Q : AG_LAYER_ACC_DX_Q;
-    if (all[w].input != w) {
+    if (projections[w].input != w) {
         return;
     }
     agi_gemm_op *op = begin(r, in(r, second ? &r->td : &r->d, w), w == AGI_O ? 0 : first_bit << w);
     for (int u = 0; u < AGI_N_PROJECTIONS; u++) {
         const agi_projection reader = (agi_projection)u;
-        if (all[reader].input == w) {
+        if (projections[reader].input == w) {
             add(op, out(r, second ? &r->td : &r->d, reader), transposed(weights(r, &r->x, reader)));
             if (second) {
                 add(op, out(r, &r->d, reader), transposed(weights(r, &r->t, reader)));

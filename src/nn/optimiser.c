@@ -17,78 +17,79 @@ typedef struct {
     const char *call;
     bool update;
     int states;
-} needs;
+} requirements;
 
 static bool misaligned(const void *data, ag_dtype dtype)
 {
     return (uintptr_t)data % ag_dtype_size(dtype) != 0;
 }
 
-static ag_status bad_param(const needs *what, int64_t i, const char *field, const char *rule)
+static ag_status bad_param(const requirements *needs, int64_t i, const char *field, const char *rule)
 {
-    agi_fail_field(AG_INVALID_ARGUMENT, field, "%s: %s of parameter %lld %s", what->call, field, (long long)i,
-                   rule);
+    agi_fail_field(AG_INVALID_ARGUMENT, field, "%s: %s of parameter %lld %s", needs->call, field,
+                   (long long)i, rule);
     return agi_fail_within(AG_INVALID_ARGUMENT, "list");
 }
 
-static ag_status check_array(const needs *what, int64_t i, const char *field, const void *data,
+static ag_status check_array(const requirements *needs, int64_t i, const char *field, const void *data,
                              ag_dtype dtype)
 {
     if (data == NULL) {
-        return bad_param(what, i, field, "is NULL");
+        return bad_param(needs, i, field, "is NULL");
     }
-    return misaligned(data, dtype) ? bad_param(what, i, field, "is not aligned to its elements") : AG_OK;
+    return misaligned(data, dtype) ? bad_param(needs, i, field, "is not aligned to its elements") : AG_OK;
 }
 
-static ag_status check_updated(const needs *what, int64_t i, const ag_param *p)
+static ag_status check_updated(const requirements *needs, int64_t i, const ag_param *p)
 {
     if (p->dtype != AG_F32 && p->dtype != AG_F64) {
-        return bad_param(what, i, "dtype", "must be AG_F32 or AG_F64");
+        return bad_param(needs, i, "dtype", "must be AG_F32 or AG_F64");
     }
     if (p->flags & ~(uint32_t)AG_PARAM_NO_DECAY) {
-        return bad_param(what, i, "flags", "has unknown bits");
+        return bad_param(needs, i, "flags", "has unknown bits");
     }
     if (p->copy != NULL && ag_dtype_size(p->copy_dtype) == 0) {
-        return bad_param(what, i, "copy_dtype", "is no dtype");
+        return bad_param(needs, i, "copy_dtype", "is no dtype");
     }
-    ag_status status = p->count > 0 ? check_array(what, i, "value", p->value, p->dtype) : AG_OK;
-    if (status == AG_OK && p->count > 0 && what->states > 0) {
-        status = check_array(what, i, "state1", p->state1, p->dtype);
+    ag_status status = p->count > 0 ? check_array(needs, i, "value", p->value, p->dtype) : AG_OK;
+    if (status == AG_OK && p->count > 0 && needs->states > 0) {
+        status = check_array(needs, i, "state1", p->state1, p->dtype);
     }
-    if (status == AG_OK && p->count > 0 && what->states > 1) {
-        status = check_array(what, i, "state2", p->state2, p->dtype);
+    if (status == AG_OK && p->count > 0 && needs->states > 1) {
+        status = check_array(needs, i, "state2", p->state2, p->dtype);
     }
     if (status == AG_OK && p->copy != NULL) {
-        status = check_array(what, i, "copy", p->copy, p->copy_dtype);
+        status = check_array(needs, i, "copy", p->copy, p->copy_dtype);
     }
     return status;
 }
 
-static ag_status check_list(const needs *what, const ag_param *list, int64_t n)
+static ag_status check_list(const requirements *needs, const ag_param *list, int64_t n)
 {
     if (n < 0 || (n > 0 && list == NULL)) {
         return agi_fail_field(AG_INVALID_ARGUMENT, n < 0 ? "n" : "list",
-                              "%s: list is %p with %lld parameters", what->call, (const void *)list,
+                              "%s: list is %p with %lld parameters", needs->call, (const void *)list,
                               (long long)n);
     }
     ag_status status = AG_OK;
     for (int64_t i = 0; i < n && status == AG_OK; i++) {
         if (list[i].count < 0) {
-            status = bad_param(what, i, "count", "is negative");
+            status = bad_param(needs, i, "count", "is negative");
         } else if (ag_dtype_size(list[i].grad_dtype) == 0) {
-            status = bad_param(what, i, "grad_dtype", "is no dtype");
+            status = bad_param(needs, i, "grad_dtype", "is no dtype");
         } else if (list[i].count > 0) {
-            status = check_array(what, i, "grad", list[i].grad, list[i].grad_dtype);
+            status = check_array(needs, i, "grad", list[i].grad, list[i].grad_dtype);
         }
-        if (status == AG_OK && what->update) {
-            status = check_updated(what, i, &list[i]);
+        if (status == AG_OK && needs->update) {
+            status = check_updated(needs, i, &list[i]);
         }
     }
-    return status == AG_OK && what->update ? agi_check_overlaps(what->call, list, n, what->states) : status;
+    return status == AG_OK && needs->update ? agi_check_overlaps(needs->call, list, n, needs->states)
+                                            : status;
 }
 
-/* Checks a number of the optimiser's struct: min <= value < max. */
-static ag_status check_number(const char *call, const char *name, double value, double min, double max)
+/* Checks a field of the optimiser's struct: min <= value < max. */
+static ag_status check_real(const char *call, const char *name, double value, double min, double max)
 {
     return value >= min && value < max
                ? AG_OK
@@ -96,7 +97,7 @@ static ag_status check_number(const char *call, const char *name, double value, 
                                 call, name, value, min, max);
 }
 
-/* ---- Loading and storing of blocks; float32 without a call per number ---- */
+/* ---- Loading and storing of blocks; float32 without a call per element ---- */
 
 enum { BLOCK = 256 };
 
@@ -132,67 +133,67 @@ static void store(const double *from, ag_dtype dtype, void *to, int64_t first, i
 
 /* ---- Gradients ---- */
 
-/* About all gradients, each divided by the loss scale. */
+/* Statistics of all gradients, each divided by the loss scale. */
 typedef struct {
     double largest; /* largest absolute value */
-    double root;    /* the norm is largest * root: no square overflows or underflows */
+    double root;    /* the norm is largest * root, so that no square overflows */
     int64_t non_finite;
-} gradients;
+} gradient_stats;
 
 static double divisor(double loss_scale)
 {
     return loss_scale == 0 ? 1 : loss_scale;
 }
 
-/* Adds one array: to the largest and to the number of elements that are not finite, or in the second run (sum
- * not NULL) to the sum of squares. */
-static void add_array(const ag_param *p, double scale, gradients *all, double *sum)
+/* Adds one array: in the first pass to the largest and to the number of elements that are not finite; in the second
+ * (sum not NULL) to the sum of squares. */
+static void add_array(const ag_param *p, double scale, gradient_stats *stats, double *sum)
 {
     double g[BLOCK];
     for (int64_t first = 0; first < p->count; first += BLOCK) {
         const int64_t n = block_size(p, first);
         load(g, p->grad_dtype, p->grad, first, n);
         for (int64_t i = 0; i < n && sum == NULL; i++) {
-            const double size = fabs(g[i] / scale);
-            all->non_finite += !(size < INFINITY);
-            all->largest = size > all->largest ? size : all->largest;
+            const double magnitude = fabs(g[i] / scale);
+            stats->non_finite += !(magnitude < INFINITY);
+            stats->largest = magnitude > stats->largest ? magnitude : stats->largest;
         }
         for (int64_t i = 0; i < n && sum != NULL; i++) {
-            const double part = g[i] / scale / all->largest;
+            const double part = g[i] / scale / stats->largest;
             *sum += part * part;
         }
     }
 }
 
-static gradients measure(const ag_param *list, int64_t n, double loss_scale)
+static gradient_stats measure(const ag_param *list, int64_t n, double loss_scale)
 {
-    gradients all = {0, 0, 0};
+    gradient_stats stats = {0, 0, 0};
     double sum = 0;
     for (int64_t i = 0; i < n; i++) {
-        add_array(&list[i], divisor(loss_scale), &all, NULL);
+        add_array(&list[i], divisor(loss_scale), &stats, NULL);
     }
-    for (int64_t i = 0; i < n && all.largest > 0; i++) {
-        add_array(&list[i], divisor(loss_scale), &all, &sum);
+    for (int64_t i = 0; i < n && stats.largest > 0; i++) {
+        add_array(&list[i], divisor(loss_scale), &stats, &sum);
     }
-    all.root = sqrt(sum);
-    return all;
+    stats.root = sqrt(sum);
+    return stats;
 }
 
 ag_status ag_grad_norm(const ag_param *list, int64_t n, double loss_scale, double *norm, int64_t *non_finite)
 {
-    const needs what = {"ag_grad_norm", false, 0};
+    const requirements needs = {"ag_grad_norm", false, 0};
     if (norm == NULL || non_finite == NULL) {
         return agi_fail_field(AG_INVALID_ARGUMENT, norm == NULL ? "norm" : "non_finite",
                               "ag_grad_norm: %s is NULL", norm == NULL ? "norm" : "non_finite");
     }
-    ag_status status = check_list(&what, list, n);
+    ag_status status = check_list(&needs, list, n);
     if (status == AG_OK) {
-        status = check_number(what.call, "loss_scale", loss_scale, 0, INFINITY);
+        status = check_real(needs.call, "loss_scale", loss_scale, 0, INFINITY);
     }
     if (status == AG_OK) {
-        const gradients all = measure(list, n, loss_scale);
-        *norm = all.largest * all.root;
-        *non_finite = all.non_finite;
+        const gradient_stats stats = measure(list, n, loss_scale);
+        *norm = stats.largest * stats.root;
+        *non_finite = stats.non_finite;
     }
     return status;
 }
@@ -250,7 +251,7 @@ static bool fits(ag_dtype dtype, double x)
     return dtype == AG_F32 ? isfinite((float)x) : isfinite(x);
 }
 
-/* The smallest number that a format rounds to infinity. */
+/* The smallest value that a format rounds to infinity. */
 static double overflow_of(ag_dtype dtype)
 {
     switch (dtype) {
@@ -320,44 +321,46 @@ static int64_t update_param(const ag_param *p, update run, const coefficients *k
 
 /* ---- A step ---- */
 
-/* By what gradients are clipped and unscaled. */
+/* How gradients are clipped and unscaled. */
 typedef struct {
     double max_norm, loss_scale;
-} treatment;
+} gradient_options;
 
 /* The factor clip 2^exponent is 1, or reduces the norm to max_norm, even if the norm overflows or the factor as one
  * number would be subnormal or zero. */
-static void set_clip(coefficients *k, const gradients *all, double max_norm)
+static void set_clip(coefficients *k, const gradient_stats *stats, double max_norm)
 {
-    const double norm = all->largest * all->root;
+    const double norm = stats->largest * stats->root;
     const bool clips = max_norm != 0 && !(norm <= max_norm);
-    k->clip = !clips ? 1 : norm < INFINITY ? max_norm / norm : max_norm / all->largest / all->root;
+    k->clip = !clips ? 1 : norm < INFINITY ? max_norm / norm : max_norm / stats->largest / stats->root;
     k->exponent = 0;
     if (k->clip < DBL_MIN) {
-        int above, below, root;
-        k->clip = frexp(max_norm, &above) / frexp(all->largest, &below) / frexp(all->root, &root) / 4;
-        k->exponent = above - below - root + 2;
+        /* Divided by 4, clip is below 1: no gradient overflows when it is multiplied by it. */
+        int e_max, e_largest, e_root;
+        k->clip =
+            frexp(max_norm, &e_max) / frexp(stats->largest, &e_largest) / frexp(stats->root, &e_root) / 4;
+        k->exponent = e_max - e_largest - e_root + 2;
     }
 }
 
 /* Measures the gradients, computes all results, and writes them if they are finite. */
-static ag_status step(const needs *what, update run, coefficients *k, treatment how, const ag_param *list,
-                      int64_t n, ag_step_report *report, bool *applied)
+static ag_status step(const requirements *needs, update run, coefficients *k, gradient_options how,
+                      const ag_param *list, int64_t n, ag_step_report *report, bool *applied)
 {
-    const gradients all = measure(list, n, how.loss_scale);
-    ag_step_report r = {.clip = 1, .norm = all.largest * all.root, .non_finite = all.non_finite};
+    const gradient_stats stats = measure(list, n, how.loss_scale);
+    ag_step_report r = {.clip = 1, .norm = stats.largest * stats.root, .non_finite = stats.non_finite};
     if (r.non_finite == 0) {
         k->scale = divisor(how.loss_scale);
-        set_clip(k, &all, how.max_norm);
+        set_clip(k, &stats, how.max_norm);
         r.clip = ldexp(k->clip, k->exponent);
         for (int64_t i = 0; i < n; i++) {
-            r.non_finite += update_param(&list[i], run, k, what->states, false);
+            r.non_finite += update_param(&list[i], run, k, needs->states, false);
         }
     }
     r.applied = r.non_finite == 0;
     const ag_status status = report == NULL ? AG_OK : agi_write_struct(report, &r, sizeof r, "report");
     for (int64_t i = 0; i < n && r.applied && status == AG_OK; i++) {
-        update_param(&list[i], run, k, what->states, true);
+        update_param(&list[i], run, k, needs->states, true);
     }
     *applied = status == AG_OK && r.applied;
     return status;
@@ -381,14 +384,14 @@ static ag_status read_optimiser(void *ours, size_t size, const void *theirs, con
 
 static ag_status check_common(const char *call, double rate, double decay, double max_norm, double loss_scale)
 {
-    ag_status status = check_number(call, "rate", rate, 0, INFINITY);
+    ag_status status = check_real(call, "rate", rate, 0, INFINITY);
     if (status == AG_OK) {
-        status = check_number(call, "weight_decay", decay, 0, INFINITY);
+        status = check_real(call, "weight_decay", decay, 0, INFINITY);
     }
     if (status == AG_OK) {
-        status = check_number(call, "max_norm", max_norm, 0, INFINITY);
+        status = check_real(call, "max_norm", max_norm, 0, INFINITY);
     }
-    return status == AG_OK ? check_number(call, "loss_scale", loss_scale, 0, INFINITY) : status;
+    return status == AG_OK ? check_real(call, "loss_scale", loss_scale, 0, INFINITY) : status;
 }
 
 ag_status ag_sgd_step(ag_sgd *sgd, const ag_param *list, int64_t n, ag_step_report *report)
@@ -398,39 +401,39 @@ ag_status ag_sgd_step(ag_sgd *sgd, const ag_param *list, int64_t n, ag_step_repo
     if (status != AG_OK) {
         return status;
     }
-    const needs what = {"ag_sgd_step", true, o.momentum > 0 ? 1 : 0};
+    const requirements needs = {"ag_sgd_step", true, o.momentum > 0 ? 1 : 0};
     coefficients k = {.rate = o.rate, .decay = o.weight_decay, .momentum = o.momentum};
-    status = check_common(what.call, o.rate, o.weight_decay, o.max_norm, o.loss_scale);
+    status = check_common(needs.call, o.rate, o.weight_decay, o.max_norm, o.loss_scale);
     if (status == AG_OK) {
-        status = check_number(what.call, "momentum", o.momentum, 0, 1);
+        status = check_real(needs.call, "momentum", o.momentum, 0, 1);
     }
     if (status != AG_OK) {
         return agi_fail_within(status, "sgd");
     }
-    status = check_list(&what, list, n);
+    status = check_list(&needs, list, n);
     if (status == AG_OK) {
-        const treatment how = {o.max_norm, o.loss_scale};
+        const gradient_options how = {o.max_norm, o.loss_scale};
         bool applied = false;
-        status = step(&what, update_sgd, &k, how, list, n, report, &applied);
+        status = step(&needs, update_sgd, &k, how, list, n, report, &applied);
         sgd->steps += applied;
     }
     return status;
 }
 
-static ag_status complete_adamw(ag_adamw *o, const char *call)
+static ag_status fill_and_check_adamw(ag_adamw *o, const char *call)
 {
     o->beta1 = o->beta1 == 0 ? 0.9 : o->beta1;
     o->beta2 = o->beta2 == 0 ? 0.999 : o->beta2;
     o->epsilon = o->epsilon == 0 ? 1e-8 : o->epsilon;
     ag_status status = check_common(call, o->rate, o->weight_decay, o->max_norm, o->loss_scale);
     if (status == AG_OK) {
-        status = check_number(call, "beta1", o->beta1, 0, 1);
+        status = check_real(call, "beta1", o->beta1, 0, 1);
     }
     if (status == AG_OK) {
-        status = check_number(call, "beta2", o->beta2, 0, 1);
+        status = check_real(call, "beta2", o->beta2, 0, 1);
     }
     if (status == AG_OK) {
-        status = check_number(call, "epsilon", o->epsilon, 0, INFINITY);
+        status = check_real(call, "epsilon", o->epsilon, 0, INFINITY);
     }
     if (status == AG_OK && o->steps < 0) {
         status = agi_fail_field(AG_INVALID_ARGUMENT, "steps", "%s: steps is %lld: must not be negative", call,
@@ -441,14 +444,14 @@ static ag_status complete_adamw(ag_adamw *o, const char *call)
 
 ag_status ag_adamw_step(ag_adamw *adamw, const ag_param *list, int64_t n, ag_step_report *report)
 {
-    const needs what = {"ag_adamw_step", true, 2};
+    const requirements needs = {"ag_adamw_step", true, 2};
     ag_adamw o;
     ag_status status = read_optimiser(&o, sizeof o, adamw, "adamw");
     if (status == AG_OK) {
-        status = complete_adamw(&o, what.call);
+        status = fill_and_check_adamw(&o, needs.call);
     }
     if (status == AG_OK) {
-        status = check_list(&what, list, n);
+        status = check_list(&needs, list, n);
     }
     if (status != AG_OK) {
         return status;
@@ -461,9 +464,9 @@ ag_status ag_adamw_step(ag_adamw *adamw, const ag_param *list, int64_t n, ag_ste
                       .epsilon = o.epsilon,
                       .correction1 = 1 - pow(o.beta1, t),
                       .correction2 = 1 - pow(o.beta2, t)};
-    const treatment how = {o.max_norm, o.loss_scale};
+    const gradient_options how = {o.max_norm, o.loss_scale};
     bool applied = false;
-    status = step(&what, update_adamw, &k, how, list, n, report, &applied);
+    status = step(&needs, update_adamw, &k, how, list, n, report, &applied);
     adamw->steps += applied;
     return status;
 }

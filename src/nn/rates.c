@@ -67,7 +67,7 @@ ag_status ag_schedule_rate(const ag_schedule *schedule, int64_t step, double *ra
 
 /* ---- Loss scale ---- */
 
-static ag_status complete_loss_scale(ag_loss_scale *s)
+static ag_status fill_and_check_loss_scale(ag_loss_scale *s)
 {
     const char *call = "ag_loss_scale_update";
     s->scale = s->scale == 0 ? 65536 : s->scale;
@@ -99,7 +99,7 @@ static ag_status complete_loss_scale(ag_loss_scale *s)
     return s->skipped < 0 ? bad(call, "skipped", (double)s->skipped, "must not be negative") : AG_OK;
 }
 
-/* At least the smallest normal float32, so that repeated halving never reaches zero. */
+/* At least the smallest normal float32, so that the scale never reaches zero. */
 static double back_off(double scale, double backoff)
 {
     const double min = 0x1p-126;
@@ -115,7 +115,7 @@ ag_status ag_loss_scale_update(ag_loss_scale *loss_scale, int32_t applied)
             agi_fail_field(AG_INVALID_ARGUMENT, "loss_scale", "loss_scale: struct_size is %lu: must be %zu",
                            (unsigned long)loss_scale->struct_size, sizeof s);
     }
-    if (status == AG_OK && complete_loss_scale(&s) != AG_OK) {
+    if (status == AG_OK && fill_and_check_loss_scale(&s) != AG_OK) {
         status = agi_fail_within(AG_INVALID_ARGUMENT, "loss_scale");
     }
     if (status != AG_OK) {

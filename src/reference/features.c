@@ -34,8 +34,8 @@ static int64_t key_position(const head *x, int64_t j)
     return j + x->call->a.k_offset;
 }
 
-/* Decided by causal, window and mask. */
-static bool may_attend(const head *x, int64_t i, int64_t j)
+/* Do causal, window and mask leave the pair visible? */
+static bool is_visible(const head *x, int64_t i, int64_t j)
 {
     const ag_problem *p = &x->call->plan->p;
     const int64_t p_i = query_position(x, i), g_j = key_position(x, j);
@@ -68,7 +68,8 @@ static void table_entry(const head *x, int64_t i, int64_t j, int64_t *row, int64
 }
 
 /* The sum of bias and table for a pair, or of their tangents. Absent tensors add nothing. */
-static double added(const head *x, const ag_tensor *bias, const ag_tensor *table, int64_t i, int64_t j)
+static double bias_and_table(const head *x, const ag_tensor *bias, const ag_tensor *table, int64_t i,
+                             int64_t j)
 {
     const ag_problem *p = &x->call->plan->p;
     double sum = 0;
@@ -85,7 +86,7 @@ static double added(const head *x, const ag_tensor *bias, const ag_tensor *table
     return sum;
 }
 
-/* B -= slope_h |p_i - g_j| */
+/* The ALiBi term of B: -slope_h |p_i - g_j|. */
 static double alibi(const head *x, int64_t i, int64_t j)
 {
     const double *slopes = x->call->plan->slopes;
@@ -116,16 +117,16 @@ void agi_reference_features(head *x)
         x->sees[i] = 0;
     }
     EACH_PAIR(x, i, j, ij) {
-        x->visible[ij] = may_attend(x, i, j);
-        x->B[ij] = x->visible[ij] ? added(x, &a->bias, &a->table, i, j) + alibi(x, i, j) : 0;
-        if (x->B[ij] == -INFINITY) { /* a bias may hide a pair, like a mask */
+        x->visible[ij] = is_visible(x, i, j);
+        x->B[ij] = x->visible[ij] ? bias_and_table(x, &a->bias, &a->table, i, j) + alibi(x, i, j) : 0;
+        if (x->B[ij] == -INFINITY) { /* minus infinity in a bias masks the pair */
             x->visible[ij] = 0;
             x->B[ij] = 0;
         }
         x->M[ij] = x->visible[ij] ? dropout(x, i, j) : 0;
         x->sees[i] |= x->visible[ij];
         if (x->tB != NULL) {
-            x->tB[ij] = x->visible[ij] ? added(x, &a->tbias, &a->ttable, i, j) : 0;
+            x->tB[ij] = x->visible[ij] ? bias_and_table(x, &a->tbias, &a->ttable, i, j) : 0;
         }
     }
 }

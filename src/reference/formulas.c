@@ -1,8 +1,8 @@
 /* The formulas: forward, vjp, jvp and vjp_jvp of one head, in the order and under the names of
  * docs/math.md. Each line of a derivative quotes the line that it differentiates.
  *
- * Hidden pairs are left out by selection, never by adding a large number: no value of a hidden pair, even if it
- * is NaN, reaches a sum. A row with no visible key and no sink has L = -infinity and contributes to nothing.
+ * Masked pairs are left out by selection, never by adding a large negative number: no value of a masked pair, even
+ * if it is NaN, reaches a sum. A row with no visible key and no sink has L = -infinity and contributes to nothing.
  *
  * With AG_ROUND_INTERMEDIATES, the baseline of the error rule, every intermediate is rounded after its line. */
 #include <math.h>
@@ -107,11 +107,11 @@ double agi_phi(const head *x, double z)
     return c == 0 ? z : c * tanh(z / c);
 }
 
-/* 1 - tanh^2, in a form that does not cancel near the cap. */
+/* 1 - tanh^2 = 1 / cosh^2, in a form that does not cancel near the cap. */
 double agi_phi1(const head *x, double z)
 {
-    const double inverse = x->softcap == 0 ? 1 : 1 / cosh(z / x->softcap);
-    return inverse * inverse;
+    const double sech = x->softcap == 0 ? 1 : 1 / cosh(z / x->softcap);
+    return sech * sech;
 }
 
 double agi_phi2(const head *x, double z)
@@ -129,7 +129,7 @@ static void scores(head *x)
     add_dots(x, x->Z, x->scale, x->Q, x->K, x->Dk);
     round_scores(x, x->Z);
 
-    /* S = phi(Z) + B; hidden entries -infinity */
+    /* S = phi(Z) + B; masked entries -infinity */
     EACH_PAIR(x, i, j, ij) {
         x->S[ij] = x->visible[ij] ? agi_phi(x, x->Z[ij]) + x->B[ij] : -INFINITY;
     }
@@ -185,8 +185,8 @@ void agi_reference_forward(head *x)
 
 /* ---- vjp: the forward's lines, from the last to the first ---- */
 
-/* Does the row have an output? A row that sees no key has none, unless these keys are a part of all keys, and
- * O and L are those of all keys: then L is not the sink's logit alone. */
+/* Does row i have an output? Not if it sees no key: L is then the sink's logit s, or -infinity without a sink. But O
+ * and L may come from more keys than those of this call (see ag_merge): then L != s. */
 static bool has_output(const head *x, int64_t i)
 {
     return x->sees[i] || x->L[i] != x->s;

@@ -44,14 +44,16 @@ static size_t workspace(const ag_plan *plan, agi_map map)
 
 /* ---- The loop ---- */
 
-/* join_b, join_hk: number of sequences and of kv heads in one item. */
+/* join_b, join_hk: number of sequences and of kv heads in one item. items_hk: number of items that the kv heads of a
+ * sequence form. */
 typedef struct {
     const agi_call *call;
     agi_reference_layout *layout;
     int64_t join_b, join_hk, items_hk;
-} job;
+} loop;
 
-static void join(job *x, const ag_problem *p)
+/* Joins the sequences and kv heads that add to the same sum. */
+static void join(loop *x, const ag_problem *p)
 {
     const bool sums = x->call->map == AGI_VJP || x->call->map == AGI_VJP_JVP;
     const bool bias_b = agi_has(p, AG_BIAS) && p->bias_size[0] == 1;
@@ -91,7 +93,7 @@ static void run_group(head *x, const agi_call *call, int64_t b, int64_t hk)
 
 static void run_item(void *arg, int64_t item, int64_t scratch_index)
 {
-    const job *x = arg;
+    const loop *x = arg;
     head *my_head = &x->layout->heads[scratch_index];
     const int64_t first_b = item / x->items_hk * x->join_b;
     const int64_t first_hk = item % x->items_hk * x->join_hk;
@@ -154,7 +156,7 @@ static ag_status run(const agi_call *call, const ag_exec *exec, void *memory)
     agi_reference_layout layout;
     agi_arena arena = agi_arena_begin(memory);
     agi_reference_lay_out(&layout, &arena, call->plan, call->map);
-    job x = {.call = call, .layout = &layout};
+    loop x = {.call = call, .layout = &layout};
     join(&x, p);
     clear_sums(&layout, p);
     const int64_t n_items = p->batch / x.join_b * x.items_hk;
@@ -173,11 +175,11 @@ static ag_status accept(ag_plan *plan)
     return AG_OK;
 }
 
-static void info(const ag_plan *plan, ag_plan_info *facts)
+static void fill_info(const ag_plan *plan, ag_plan_info *info)
 {
     (void)plan;
-    facts->compute_dtype = AG_F64;
-    facts->deterministic = 1;
+    info->compute_dtype = AG_F64;
+    info->deterministic = 1;
 }
 
 const agi_backend agi_reference_backend = {
@@ -188,5 +190,5 @@ const agi_backend agi_reference_backend = {
     .run = run,
     .merge = agi_reference_merge,
     .trace = agi_reference_trace,
-    .info = info,
+    .info = fill_info,
 };

@@ -6,14 +6,14 @@
 /* The offsets of an array in the trace and of the variable in the head that is copied to it. */
 typedef struct {
     size_t trace, value;
-} pair;
+} traced;
 
-#define PAIR(name) offsetof(ag_trace_args, name), offsetof(head, name)
+#define TRACED(name) offsetof(ag_trace_args, name), offsetof(head, name)
 
-static const pair matrices[] = {{PAIR(Z)},  {PAIR(B)},  {PAIR(S)},   {PAIR(P)},   {PAIR(M)},
-                                {PAIR(R)},  {PAIR(dP)}, {PAIR(dS)},  {PAIR(dZ)},  {PAIR(tZ)},
-                                {PAIR(tS)}, {PAIR(tP)}, {PAIR(tdP)}, {PAIR(tdS)}, {PAIR(tdZ)}};
-static const pair rows[] = {{PAIR(L)}, {PAIR(Ps)}, {PAIR(D)}, {PAIR(mu)}, {PAIR(tD)}};
+static const traced matrices[] = {{TRACED(Z)},  {TRACED(B)},  {TRACED(S)},   {TRACED(P)},   {TRACED(M)},
+                                  {TRACED(R)},  {TRACED(dP)}, {TRACED(dS)},  {TRACED(dZ)},  {TRACED(tZ)},
+                                  {TRACED(tS)}, {TRACED(tP)}, {TRACED(tdP)}, {TRACED(tdS)}, {TRACED(tdZ)}};
+static const traced rows[] = {{TRACED(L)}, {TRACED(Ps)}, {TRACED(D)}, {TRACED(mu)}, {TRACED(tD)}};
 
 static double *field(const void *of, size_t offset)
 {
@@ -65,7 +65,8 @@ static void store_softcap(const head *x, double *to, double (*derivative)(const 
     }
 }
 
-/* J = diag(P_i) - P_i^T P_i: dS_i = dP_i J without a cotangent of L, and J is symmetric. */
+/* The Jacobian of the softmax of row i: J = diag(P_i) - P_i^T P_i, which is symmetric. Without a cotangent of L,
+ * dS_i = dP_i J. */
 static void store_jacobian(const head *x, double *J, int64_t i)
 {
     if (J == NULL) {

@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-static const double LIMIT = 1e-13; /* of the bounds of bounds.h */
+static const double LIMIT = 1e-13; /* relative to the bounds of bounds.h */
 
 /* One query row: sequence b, head h, row i. */
 struct row {
@@ -96,8 +96,8 @@ static uint32_t philox_word(uint64_t seed, const uint32_t counter[4], int word)
     return c[word];
 }
 
-/* 0, or 1 / (1 - p) */
-static double kept(const struct row *r, int64_t j)
+/* M_ij: 0 or 1 / (1 - p) */
+static double dropout_factor(const struct row *r, int64_t j)
 {
     const struct arrays *x = r->x;
     double p = x->p->dropout;
@@ -120,7 +120,7 @@ static double define_row(const struct row *r, double *o)
         const double *v = agc_arrays_f64(x, T_V) + agc_arrays_index(x, T_V, r->b, r->h / group, j, 0);
         sum += weight;
         for (int64_t c = 0; c < x->p->dim_v; c++) {
-            o[c] += weight * kept(r, j) * v[c];
+            o[c] += weight * dropout_factor(r, j) * v[c];
         }
     }
     for (int64_t c = 0; c < x->p->dim_v && sum > 0; c++) {

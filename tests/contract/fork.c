@@ -39,7 +39,7 @@ static ag_options four_threads(void)
     return options;
 }
 
-/* In a child: the inherited plan gives the inherited bits. Returns what is wrong, 0: nothing. */
+/* In a child: the inherited plan gives the inherited bits. Returns 0, or a number that tells what went wrong. */
 static int use_inherited(struct arrays *x)
 {
     void *wanted[T_COUNT];
@@ -101,11 +101,11 @@ static void wait_for(pid_t pid, int kind, const char *when)
     CHECK(waitpid(pid, &status, 0) == pid, "no child %d", (int)pid);
     CHECK(!WIFSIGNALED(status), "%s, child of kind %d: ended by signal %d%s", when, kind, WTERMSIG(status),
           WTERMSIG(status) == SIGALRM ? ": it hung" : "");
-    CHECK(WIFSIGNALED(status) || WEXITSTATUS(status) == 0, "%s, child of kind %d: wrong by %d", when, kind,
+    CHECK(WIFSIGNALED(status) || WEXITSTATUS(status) == 0, "%s, child of kind %d: error %d", when, kind,
           WEXITSTATUS(status));
 }
 
-/* All children at once, then what the parent still has. */
+/* All children at once; then the parent's own plan must still work. */
 static void fork_children(struct arrays *x, const char *when)
 {
     pid_t pids[CHILDREN];

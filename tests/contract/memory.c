@@ -25,7 +25,7 @@ static void *counted_alloc(void *ctx, size_t size)
     }
     union header *h = malloc(sizeof *h + size);
     test_need(h != NULL, "memory");
-    memset(h, 0xA5, sizeof *h + size); /* nobody may count on zeros */
+    memset(h, 0xA5, sizeof *h + size); /* nothing may rely on zeros */
     h->owner = c;
     c->held++;
     c->bytes += size;
@@ -212,7 +212,7 @@ static void maps_allocate_nothing(const char *text, ag_backend backend)
     make_arrays(&x, text, &options, 303);
     const int traced = backend == AG_BACKEND_REFERENCE;
     double *S = traced ? agc_arrays_alloc(x.p->q_len * x.p->kv_len, sizeof *S) : NULL;
-    ag_tensor o2 = x.args.to, lse2 = x.args.mu; /* any numbers will do */
+    ag_tensor o2 = x.args.to, lse2 = x.args.mu; /* any values will do */
     const ag_merge_args merge = {.struct_size = sizeof merge,
                                  .o1 = x.args.o,
                                  .lse1 = x.args.lse,

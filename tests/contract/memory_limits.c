@@ -7,7 +7,7 @@
 
 static const struct {
     const char *text;
-    size_t mib; /* the most that the workspace of a map may have */
+    size_t max_mib; /* of the workspace of each map */
 } limits[] = {
     {"q131072 d64 f32", 64},
     {"q131072 d64 f32 causal", 64},
@@ -37,9 +37,9 @@ static void check_queries(void)
             for (int map = 0; map < MAPS; map++) {
                 size_t bytes = 0;
                 CHECK_OK(ag_plan_workspace(plan, map_bit[map], &bytes));
-                CHECK(bytes > 0 && bytes < limits[n].mib << 20,
+                CHECK(bytes > 0 && bytes < limits[n].max_mib << 20,
                       "'%s', %s, %d threads: a workspace of %zu bytes, not under %zu MiB", limits[n].text,
-                      map_name[map], threads[t], bytes, limits[n].mib);
+                      map_name[map], threads[t], bytes, limits[n].max_mib);
             }
             ag_plan_destroy(plan);
         }

@@ -24,10 +24,11 @@ static void check_message(const char *what, const char *field, const char *value
 
 /* ---- Wrong problems ----------------------------------------------------------------------------- */
 
-enum kind { AS_IT_IS, INT32, UINT32, INT64, REAL };
+/* The type of the field that is set; AS_IT_IS: none is. */
+enum kind { AS_IT_IS, INT32, INT64, REAL };
 
 static const struct wrong_problem {
-    const char *text; /* a right problem, but for AS_IT_IS */
+    const char *text; /* a valid problem before the field is set; invalid with AS_IT_IS */
     const char *field;
     size_t offset;
     enum kind kind;
@@ -297,7 +298,7 @@ static void environment(void)
         refuse_problem(&p, NULL, AG_INVALID_PROBLEM, "environment", wrong[n][0], wrong[n][1]);
         unsetenv(wrong[n][0]);
     }
-    for (int32_t given = 0; given <= 2; given += 2) { /* options win over the environment */
+    for (int32_t given = 0; given <= 2; given += 2) { /* options take precedence over the environment */
         ag_options o = AG_OPTIONS_INIT;
         ag_plan *plan = NULL;
         setenv("ATTNGRAD_THREADS", "3", 1);
@@ -341,23 +342,23 @@ static void refuse_args(struct arrays *x, int map, const char *what, const char 
     refuse_call(x, map, NULL, x->workspace, x->workspace_bytes, AG_INVALID_ARGUMENT, what, field, value);
 }
 
-/* Which tensors a map cannot do without. */
+/* Does the map require the tensor? Maps are 0 forward, 1 vjp, 2 jvp, 3 vjp_jvp. */
 static int is_required(enum tensor t, int map)
 {
-    static const enum tensor all[] = {T_Q, T_K, T_V, T_BIAS, T_MASK, T_TABLE, T_SINK};
-    static const enum tensor more[MAPS][5] = {{T_O, T_O, T_O, T_O, T_O},
-                                              {T_O, T_LSE, T_D_O, T_O, T_O},
-                                              {T_TO, T_TO, T_TO, T_TO, T_TO},
-                                              {T_O, T_LSE, T_D_O, T_TO, T_MU}};
+    static const enum tensor by_all[] = {T_Q, T_K, T_V, T_BIAS, T_MASK, T_TABLE, T_SINK};
+    static const enum tensor by_map[MAPS][5] = {{T_O, T_O, T_O, T_O, T_O},
+                                                {T_O, T_LSE, T_D_O, T_O, T_O},
+                                                {T_TO, T_TO, T_TO, T_TO, T_TO},
+                                                {T_O, T_LSE, T_D_O, T_TO, T_MU}};
     for (int n = 0; n < 7; n++) {
-        if (t == all[n] || (n < 5 && t == more[map][n])) {
+        if (t == by_all[n] || (n < 5 && t == by_map[map][n])) {
             return 1;
         }
     }
     return 0;
 }
 
-/* Which tensors a map reads beside those. */
+/* Does the map read the tensor if it is present? */
 static int is_optional_input(enum tensor t, int map)
 {
     const enum tensor_role role = agc_tensor_info[t].role;
@@ -403,7 +404,7 @@ static void aliases(struct arrays *x)
             for (enum tensor other = 0; other < T_COUNT; other++) {
                 if (t != other && is_output(x, t, map_bit[map]) && x->data[other] != NULL &&
                     takes_part(other, map)) {
-                    /* Of two outputs the first is to blame. */
+                    /* Of two outputs the message is about the first. */
                     const enum tensor blamed = other < t && is_output(x, other, map_bit[map]) ? other : t;
                     agc_arrays_tensor(x, t)->data = agc_arrays_tensor(x, other)->data;
                     refuse_args(x, map, "an output that is another tensor", agc_tensor_info[blamed].name,
@@ -439,7 +440,8 @@ static void strides(struct arrays *x)
                     x->args = good;
                 }
                 static const int64_t far[] = {INT64_MAX, INT64_MIN, INT64_MIN + 1, INT64_MAX / 2 + 1};
-                for (int n = 0; n < (t == T_MASK ? 3 : 4); n++) { /* 2^62 bytes are not too far */
+                /* The mask has elements of one byte: 2^62 of them do not overflow. */
+                for (int n = 0; n < (t == T_MASK ? 3 : 4); n++) {
                     tensor->strides[axis] = far[n];
                     refuse_args(x, map, "a stride that overflows", agc_tensor_info[t].name, "stride");
                     x->args = good;
@@ -478,7 +480,7 @@ static void workspaces(struct arrays *x)
     }
 }
 
-/* Exactly the size asked for, at each alignment, the memory ending where the workspace ends. */
+/* Exactly the size that ag_plan_workspace returns, at several alignments; the memory ends where the workspace ends. */
 static void exact_workspaces_work(struct arrays *x)
 {
     CHECK_OK(agc_arrays_run_all(x));
@@ -562,7 +564,7 @@ static void packed_offsets(struct arrays *x)
         {{1, 2, 3, 4}, "[0]", "1"},     {{-1, 2, 3, 4}, "[0]", "-1"},
         {{0, 5, 4, 6}, "[2]", "4"},     {{0, 1, 2, -3}, "[3]", "-3"},
         {{0, 7, 14, 21}, "[3]", "21"},  {{0, 0, 0, INT64_MAX}, "[3]", "9223372036854775807"},
-        {{0, 10, 10, 10}, "[1]", "10"}, /* longer than the longest */
+        {{0, 10, 10, 10}, "[1]", "10"}, /* longer than q_len and kv_len */
     };
     static const int64_t lengths_given[] = {1, 1, 1};
     const ag_args good = x->args;
@@ -756,7 +758,7 @@ static void traces_write_no_tensor(void)
 
 /* ---- Sizes of structs --------------------------------------------------------------------------- */
 
-/* One struct in the middle of a block; each function uses it in a call that is otherwise right. */
+/* Uses the struct `given` in a call that is otherwise valid. */
 typedef ag_status (*use)(void *given, struct arrays *x);
 
 static ag_status use_problem(void *given, struct arrays *x)
@@ -796,14 +798,15 @@ static ag_status use_trace(void *given, struct arrays *x)
     return ag_trace(x->plan, AG_MAP_FORWARD, &x->args, given, x->workspace, x->workspace_bytes);
 }
 
-/* `older` is the size of a struct that ends before fields whose default will do. */
+/* `older`: the size of an older version of the struct, without its last fields. `refused`: the status of a wrong
+ * size. */
 static void struct_sizes(const char *name, const void *good, size_t size, size_t older, use call,
                          struct arrays *x, ag_status refused)
 {
     unsigned char *block = agc_arrays_alloc((int64_t)size + 64, 1);
     const struct {
         uint32_t size;
-        int at; /* of a byte after our fields that is not zero; -1: none */
+        int at; /* offset, after our fields, of a byte that is not zero; -1: none */
         ag_status status;
     } cases[] = {
         {(uint32_t)size, -1, AG_OK},
@@ -874,7 +877,7 @@ static void all_struct_sizes(void)
     agc_arrays_destroy(&x);
 }
 
-/* A function that fills in a struct of facts writes no more than the caller's struct has. */
+/* A function that fills in an info struct writes no more than the caller's struct_size. */
 typedef ag_status (*fill)(void *info, struct arrays *x);
 
 static ag_status fill_info(void *info, struct arrays *x)

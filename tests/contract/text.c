@@ -1,4 +1,4 @@
-/* The text form of a problem: what each word sets, that parse and format are inverse to each other,
+/* The text form of a problem: what each word sets, that parse and format are inverses of each other,
  * and that every wrong text is refused by a message that names the wrong word and leaves the problem
  * as it was. */
 #include "test.h"
@@ -24,7 +24,7 @@ static int same_sizes(const int64_t *a, const int64_t *b)
     return memcmp(a, b, 4 * sizeof *a) == 0;
 }
 
-/* Field by field: the struct has no padding that memcmp may trust. */
+/* All fields but struct_size, reserved and the pointers. */
 static int same_problem(const ag_problem *a, const ag_problem *b)
 {
     return a->flags == b->flags && a->dtype == b->dtype && a->out_dtype == b->out_dtype &&
@@ -94,7 +94,7 @@ static void words_have_defaults(void)
     CHECK_INT(p.flags, AG_PACKED);
 }
 
-static void parse_overwrites_what_was_there(void)
+static void parse_overwrites_every_field(void)
 {
     ag_problem p = parsed("b3 h6 q9 d8 f16 sink causal softcap=2 table=5,3 bias head_offset=4");
     ag_problem fresh = parsed("q2 d2 f64");
@@ -103,7 +103,7 @@ static void parse_overwrites_what_was_there(void)
 }
 
 /* Pairs of texts that mean the same problem: any order of words, any number of spaces, defaults. */
-static void texts_that_are_equal(void)
+static void equivalent_texts(void)
 {
     static const char *const pairs[][2] = {
         {"b2 h4 q8 k6 d4 f32 causal sink", "sink f32 d4 causal k6 q8 h4 b2"},
@@ -144,10 +144,10 @@ static ag_problem completed(const ag_problem *p)
     return complete;
 }
 
-/* text -> problem -> text -> problem: both problems are the same, and the second text is final. */
+/* text -> problem -> text -> problem: both problems are the same, and so are the texts that format writes for them. */
 static void round_trip(const char *text)
 {
-    ag_problem p = parsed(text), again = AG_PROBLEM_INIT;
+    ag_problem p = parsed(text), reparsed = AG_PROBLEM_INIT;
     char first[512] = "", second[512] = "";
     size_t length = 0;
     if (!CHECK(ag_problem_format(&p, first, sizeof first, &length) == AG_OK, "format of '%s': %s", text,
@@ -155,10 +155,11 @@ static void round_trip(const char *text)
         return;
     }
     CHECK(length == strlen(first), "'%s': length %zu of %zu", first, length, strlen(first));
-    CHECK(ag_problem_parse(first, &again) == AG_OK, "'%s' became '%s': %s", text, first, ag_last_message());
-    ag_problem one = completed(&p), two = completed(&again);
+    CHECK(ag_problem_parse(first, &reparsed) == AG_OK, "'%s' became '%s': %s", text, first,
+          ag_last_message());
+    ag_problem one = completed(&p), two = completed(&reparsed);
     CHECK(same_problem(&one, &two), "'%s' became '%s', another problem", text, first);
-    CHECK_OK(ag_problem_format(&again, second, sizeof second, NULL));
+    CHECK_OK(ag_problem_format(&reparsed, second, sizeof second, NULL));
     CHECK(strcmp(first, second) == 0, "'%s' became '%s'", first, second);
 }
 
@@ -222,7 +223,7 @@ static void doubles_keep_their_bits(void)
     uint64_t state = 1;
     for (int n = 0; n < test_count(2000); n++) {
         state = state * 6364136223846793005u + 1442695040888963407u;
-        ag_problem p = parsed("q1 d1 f32"), again = AG_PROBLEM_INIT;
+        ag_problem p = parsed("q1 d1 f32"), reparsed = AG_PROBLEM_INIT;
         memcpy(&p.scale, &state, sizeof p.scale);
         p.flags |= AG_SCALE;
         p.softcap = ldexp((double)(state >> 11), -60);
@@ -232,13 +233,13 @@ static void doubles_keep_their_bits(void)
             continue;
         }
         CHECK_OK(ag_problem_format(&p, text, sizeof text, NULL));
-        CHECK_OK(ag_problem_parse(text, &again));
-        CHECK(same_problem(&p, &again), "'%s' is not scale %a, softcap %a, dropout %a", text, p.scale,
+        CHECK_OK(ag_problem_parse(text, &reparsed));
+        CHECK(same_problem(&p, &reparsed), "'%s' is not scale %a, softcap %a, dropout %a", text, p.scale,
               p.softcap, p.dropout);
     }
 }
 
-/* A buffer of any size: too small is said, the length is told, nothing is written past it. */
+/* A buffer of any size: one that is too small is refused, *length is set, nothing is written past the end. */
 static void format_into_small_buffers(void)
 {
     ag_problem p = parsed("b2 h8 kv2 q128 k96 d64 dv32 f32 causal softcap=30 sink");
@@ -247,12 +248,12 @@ static void format_into_small_buffers(void)
     CHECK(length > 20, "length %zu", length);
     for (size_t size = 0; size <= length + 1; size++) {
         char buf[256];
-        size_t told = 0;
+        size_t reported = 0;
         memset(buf, '#', sizeof buf);
-        ag_status status = ag_problem_format(&p, buf, size, &told);
+        ag_status status = ag_problem_format(&p, buf, size, &reported);
         CHECK(status == (size > length ? AG_OK : AG_INVALID_ARGUMENT), "size %zu: %s", size,
               ag_status_string(status));
-        CHECK(told == length, "size %zu: length %zu instead of %zu", size, told, length);
+        CHECK(reported == length, "size %zu: length %zu instead of %zu", size, reported, length);
         CHECK(buf[size] == '#', "size %zu: wrote past the buffer", size);
         CHECK(status != AG_OK || strlen(buf) == length, "size %zu: '%.*s'", size, (int)size, buf);
     }
@@ -362,7 +363,7 @@ static void wrong_texts(void)
     }
 }
 
-/* Numbers that read well but are no value of their field: refused by parse or by the plan. */
+/* Values that can be read but that their field does not allow: refused by parse or by the plan. */
 static void wrong_values(void)
 {
     static const char *const texts[] = {
@@ -493,8 +494,8 @@ int main(void)
 {
     words_set_their_fields();
     words_have_defaults();
-    parse_overwrites_what_was_there();
-    texts_that_are_equal();
+    parse_overwrites_every_field();
+    equivalent_texts();
     round_trips();
     doubles_keep_their_bits();
     format_into_small_buffers();

@@ -21,7 +21,7 @@ static const char *const problems[] = {
 };
 enum { PROBLEMS = sizeof problems / sizeof problems[0] };
 
-/* Of several tiles, spans and parts, in every dtype: what one thread does alone here, others share. */
+/* Problems of several tiles, spans and splits, in every dtype: work that several threads share. */
 static const char *const large[] = {
     "h1 q700 k300 d64 f32 causal",
     "h1 q210 k330 d40 bf16 causal",
@@ -78,7 +78,7 @@ static void any_number_of_threads(void)
                 continue;
             }
             same_outputs(&x, &one, ALL_MAPS, label);
-            CHECK_OK(agc_arrays_run_all(&x)); /* and again */
+            CHECK_OK(agc_arrays_run_all(&x)); /* a second run of the same plan */
             same_outputs(&x, &one, ALL_MAPS, label);
             agc_arrays_destroy(&x);
         }
@@ -150,15 +150,15 @@ static void other_loops(void)
         make_arrays(&x, problems[n], &options, 103);
         CHECK_OK(agc_arrays_run_all(&wanted));
         for (int l = 0; l < 3; l++) {
-            int64_t most = 0;
+            int64_t max_tasks = 0;
             char label[64];
-            const ag_exec exec = {sizeof exec, 0, &most, loops[l]};
+            const ag_exec exec = {sizeof exec, 0, &max_tasks, loops[l]};
             snprintf(label, sizeof label, "problem %d with loop %d", n, l);
             for (int map = 0; map < MAPS; map++) {
                 CHECK_OK(call_map(map, x.plan, &x.args, &exec, x.workspace, x.workspace_bytes));
             }
             same_outputs(&x, &wanted, ALL_MAPS, label);
-            CHECK(most >= 1 && most <= 5, "%s: %d tasks for 5 threads", label, (int)most);
+            CHECK(max_tasks >= 1 && max_tasks <= 5, "%s: %d tasks for 5 threads", label, (int)max_tasks);
         }
         agc_arrays_destroy(&x);
         agc_arrays_destroy(&wanted);
@@ -191,7 +191,7 @@ static void a_loop_that_does_nothing(void)
 /* ---- Many callers ------------------------------------------------------------------------------- */
 
 struct caller {
-    const struct arrays *shared; /* its plan is used, its outputs are what must come out */
+    const struct arrays *shared; /* its plan is used, its outputs are the expected ones */
     struct arrays own;
     pthread_t thread;
 };
@@ -235,7 +235,7 @@ static void one_plan_eight_callers(void)
 /* ---- Plans that come and go --------------------------------------------------------------------- */
 
 /* The pool of threads ends with the last plan, perhaps before its threads have even begun. */
-static void plans_that_live_for_nothing(void)
+static void plans_without_a_call(void)
 {
     for (int n = 0; n < test_count(3000); n++) {
         ag_problem p = AG_PROBLEM_INIT;
@@ -312,7 +312,7 @@ int main(void)
 {
     signal(SIGALRM, hang);
     alarm(SECONDS);
-    plans_that_live_for_nothing();
+    plans_without_a_call();
     any_number_of_threads();
     other_loops();
     a_loop_that_does_nothing();

@@ -74,8 +74,8 @@ static void check_rounding(const narrow_format *f, double x)
           ag_dtype_name(f->dtype), from32, nearest(f, (double)y));
 }
 
-/* All 65,536 values widen to what they are and come back as the same bits. */
-static void every_value_goes_and_returns(const narrow_format *f)
+/* All 65,536 values are exact in float32 and float64, and convert back to the same bits. */
+static void every_value_round_trips(const narrow_format *f)
 {
     for (unsigned bits = 0; bits < 0x10000; bits++) {
         uint16_t narrow = (uint16_t)bits;
@@ -93,7 +93,7 @@ static void every_value_goes_and_returns(const narrow_format *f)
     }
 }
 
-/* Between each two neighbours: the midpoint goes to the even one, and the doubles right beside it to
+/* Between each two neighbours: the midpoint goes to the even one, and the doubles next to it to
  * the nearer one. A conversion through f32 would round the latter twice. */
 static void midpoints_go_to_even(const narrow_format *f)
 {
@@ -186,7 +186,7 @@ static void random_numbers(void)
     }
 }
 
-/* n numbers are n numbers: neither more nor fewer are written, from any address. */
+/* Exactly n elements are written, neither more nor fewer. */
 static void arrays_convert(void)
 {
     for (int64_t n = 0; n < 40; n++) {
@@ -200,7 +200,7 @@ static void arrays_convert(void)
         CHECK_OK(ag_convert(back + 1, AG_F64, to + 1, AG_F16, n));
         for (int i = 0; i < 64; i++) {
             int inside = i >= 1 && i <= n;
-            CHECK(back[i] == (inside ? from[i] : 12345) && (inside || to[i] == 12345), "n %d, number %d: %g",
+            CHECK(back[i] == (inside ? from[i] : 12345) && (inside || to[i] == 12345), "n %d, element %d: %g",
                   (int)n, i, back[i]);
         }
     }
@@ -255,13 +255,13 @@ static void philox_vectors(void)
 /* ---- One head's trace: ALiBi's default slopes, the dropout mask --------------------------------- */
 
 /* Runs forward's trace of one head of zeros. B and M are [q_len][kv_len]. */
-static void trace_zeros(const ag_problem *p, const ag_args *places, int64_t batch, int64_t head, double *B,
+static void trace_zeros(const ag_problem *p, const ag_args *offsets, int64_t batch, int64_t head, double *B,
                         double *M)
 {
     static const double zeros[4096];
     ag_options options = AG_OPTIONS_INIT;
     ag_plan *plan = NULL;
-    ag_args args = *places;
+    ag_args args = *offsets;
     ag_trace_args trace = {sizeof trace, 0, batch, head, .B = B, .M = M};
     size_t bytes = 0;
     options.backend = AG_BACKEND_REFERENCE;
@@ -278,7 +278,7 @@ static void trace_zeros(const ag_problem *p, const ag_args *places, int64_t batc
     ag_plan_destroy(plan);
 }
 
-/* slope of head h is 2^-exponent; printed here as the rule gives them. */
+/* The slope of head h is 2^-exponent[h]; the exponents are written out as the rule gives them. */
 static void default_slopes(void)
 {
     static const struct {
@@ -312,7 +312,7 @@ static void default_slopes(void)
     }
 }
 
-/* M by the contract's own words, at offsets that cross 2^32 and for a shard of heads and batch. */
+/* M by its definition, written out here, at offsets that cross 2^32 and for a shard of heads and batch. */
 static void dropout_mask(void)
 {
     enum { NQ = 5, NK = 11 };
@@ -325,7 +325,7 @@ static void dropout_mask(void)
         {3, 2, 5, 7, 0x123456789abcdef0u, 0.25},
         {1000, 997, 0, 1, UINT64_MAX, 0.1},
         {4294967294, 4294967290, 1, 0, 42, 0.9},
-        {0, 0, 3, 0, 42, 1e-10}, /* floor(p 2^32) = 0: nothing is dropped, the rest is still divided */
+        {0, 0, 3, 0, 42, 1e-10}, /* floor(p 2^32) = 0: nothing is dropped; M is still 1 / (1 - p) */
     };
     for (size_t n = 0; n < sizeof cases / sizeof cases[0]; n++) {
         ag_problem p = AG_PROBLEM_INIT;
@@ -353,8 +353,8 @@ static void dropout_mask(void)
 
 /* ---- Arena -------------------------------------------------------------------------------------- */
 
-/* Takes a list of buffers that depends on `seed` alone; on memory, fills each and looks afterwards
- * whether all still hold what was written: they overlap nowhere. */
+/* Takes buffers whose sizes depend on `seed` alone. Given memory, fills each and checks afterwards that all
+ * still hold what was written: that no two overlap. */
 static size_t take_buffers(void *memory, size_t bytes, uint64_t seed)
 {
     enum { BUFFERS = 12 };
@@ -363,7 +363,8 @@ static size_t take_buffers(void *memory, size_t bytes, uint64_t seed)
     size_t size[BUFFERS];
     for (int n = 0; n < BUFFERS; n++) {
         const size_t element = (size_t)1 << next_random(&seed) % 4;
-        const int64_t count = n == BUFFERS - 1 ? 64 : (int64_t)(next_random(&seed) % 100); /* ends a line */
+        /* The last buffer ends at the end of a cache line. */
+        const int64_t count = n == BUFFERS - 1 ? 64 : (int64_t)(next_random(&seed) % 100);
         size[n] = element * (size_t)count;
         buffer[n] = agi_take(&arena, count, element);
         if (memory == NULL) {
@@ -386,7 +387,7 @@ static size_t take_buffers(void *memory, size_t bytes, uint64_t seed)
     return agi_arena_bytes(&arena);
 }
 
-static void arena_dry_run_is_the_layout(void)
+static void arena_dry_run_matches_layout(void)
 {
     for (uint64_t seed = 1; seed <= 20; seed++) {
         const size_t bytes = take_buffers(NULL, 0, seed);
@@ -437,7 +438,7 @@ int main(void)
 {
     dtypes();
     for (size_t n = 0; n < 2; n++) {
-        every_value_goes_and_returns(&narrow_formats[n]);
+        every_value_round_trips(&narrow_formats[n]);
         midpoints_go_to_even(&narrow_formats[n]);
         ends_of_the_range(&narrow_formats[n]);
     }
@@ -447,7 +448,7 @@ int main(void)
     philox_vectors();
     default_slopes();
     dropout_mask();
-    arena_dry_run_is_the_layout();
+    arena_dry_run_matches_layout();
     arena_overflows();
     status_and_version();
     return test_summary();

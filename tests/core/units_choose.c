@@ -5,14 +5,14 @@
 
 #include <string.h>
 
-/* Numbers no real backend has. */
+/* Values that no real backend uses. */
 enum {
     FAST = 101,
     SLOW = 102,
     PLAIN = 103,
     FAST_ISA = 201,
     FAST_ISA_ABSENT = 202,
-    FAST_ISA_LEFT_OUT = 203,
+    FAST_ISA_NOT_BUILT_IN = 203,
     SLOW_ISA = 204
 };
 
@@ -44,7 +44,7 @@ static bool is_supported(ag_isa number)
 
 static const agi_isa fast_isas[] = {{FAST_ISA, "tensor", true, is_supported},
                                     {FAST_ISA_ABSENT, "sparse", true, is_supported},
-                                    {FAST_ISA_LEFT_OUT, "optical", false, is_supported}};
+                                    {FAST_ISA_NOT_BUILT_IN, "optical", false, is_supported}};
 static const agi_isa slow_isas[] = {{SLOW_ISA, "vector", true, is_supported}};
 
 static const agi_backend fast = {.id = FAST,
@@ -71,7 +71,7 @@ typedef struct {
 
 static const choice choices[] = {
     {"AUTO takes the first", AG_OK, {0, 0, NULL}, AG_OK, &fast, 0, NULL, NULL},
-    {"AUTO goes past one that is not here", AGI_NOT_HERE, {0, 0, NULL}, AG_OK, &slow, 0, NULL, NULL},
+    {"AUTO skips one that is not available", AGI_NOT_HERE, {0, 0, NULL}, AG_OK, &slow, 0, NULL, NULL},
     {"AUTO reports what the first refuses",
      AG_UNSUPPORTED,
      {0, 0, NULL},
@@ -89,7 +89,7 @@ static const choice choices[] = {
      "dim_qk",
      "the fast one says"},
     {"by name", AG_OK, {PLAIN, 0, NULL}, AG_OK, &plain, 0, NULL, NULL},
-    {"by name, not here",
+    {"by name, not available",
      AGI_NOT_HERE,
      {FAST, 0, NULL},
      AG_UNSUPPORTED,
@@ -105,8 +105,8 @@ static const choice choices[] = {
      0,
      "options.backend",
      "not built"},
-    {"a table of kernels", AG_OK, {FAST, FAST_ISA, NULL}, AG_OK, &fast, FAST_ISA, NULL, NULL},
-    {"AUTO, a table of the second", AG_OK, {0, SLOW_ISA, NULL}, AG_OK, &slow, SLOW_ISA, NULL, NULL},
+    {"an isa", AG_OK, {FAST, FAST_ISA, NULL}, AG_OK, &fast, FAST_ISA, NULL, NULL},
+    {"AUTO, an isa of the second", AG_OK, {0, SLOW_ISA, NULL}, AG_OK, &slow, SLOW_ISA, NULL, NULL},
     {"AUTO, the environment's name of the second",
      AG_OK,
      {0, 0, "vector"},
@@ -115,7 +115,7 @@ static const choice choices[] = {
      SLOW_ISA,
      NULL,
      NULL},
-    {"an option is worth more than the environment",
+    {"an option takes precedence over the environment",
      AG_OK,
      {0, FAST_ISA, "vector"},
      AG_OK,
@@ -123,7 +123,7 @@ static const choice choices[] = {
      FAST_ISA,
      NULL,
      NULL},
-    {"another backend's table",
+    {"another backend's isa",
      AG_OK,
      {SLOW, FAST_ISA, NULL},
      AG_UNSUPPORTED,
@@ -131,7 +131,7 @@ static const choice choices[] = {
      0,
      "options.isa",
      "isa tensor is the fast backend's: the slow has others"},
-    {"a table for a backend without any",
+    {"an isa for a backend without any",
      AG_OK,
      {PLAIN, SLOW_ISA, NULL},
      AG_UNSUPPORTED,
@@ -156,8 +156,8 @@ static const choice choices[] = {
      "ATTNGRAD_ISA",
      "isa tensor is the fast backend's"},
     {"no such name", AG_OK, {0, 0, "abacus"}, AG_INVALID_PROBLEM, NULL, 0, "ATTNGRAD_ISA", "'abacus'"},
-    {"no such number", AG_OK, {0, 999, NULL}, AG_INVALID_PROBLEM, NULL, 0, "options.isa", "999"},
-    {"a table that this machine lacks",
+    {"no such value", AG_OK, {0, 999, NULL}, AG_INVALID_PROBLEM, NULL, 0, "options.isa", "999"},
+    {"an isa that this machine lacks",
      AG_OK,
      {0, FAST_ISA_ABSENT, NULL},
      AG_UNSUPPORTED,
@@ -165,7 +165,7 @@ static const choice choices[] = {
      0,
      "options.isa",
      "this machine does not have it"},
-    {"a table that is not built in",
+    {"an isa that is not built in",
      AG_OK,
      {0, 0, "optical"},
      AG_UNSUPPORTED,
@@ -190,13 +190,13 @@ static void check_choice(const choice *x)
         CHECK(strcmp(ag_last_field(), x->field) == 0 && strstr(ag_last_message(), x->says) != NULL,
               "%s: field '%s', message '%s'", x->what, ag_last_field(), ag_last_message());
     }
-    /* What is not here has freed what it kept, and left nothing in the plan. */
+    /* A backend that is not available (AGI_NOT_HERE) was destroyed and left nothing in the plan. */
     CHECK_INT(destroyed, x->fast_says == AGI_NOT_HERE ? accepted : 0);
     CHECK(x->fast_says != AGI_NOT_HERE || (plan.backend_data == NULL && plan.backend != &fast),
           "%s: it left something in the plan", x->what);
 }
 
-static void nothing_is_here(void)
+static void no_backend_is_available(void)
 {
     const agi_backend *const alone[] = {&fast, NULL}, *const none[] = {NULL};
     const agi_request any = {AG_BACKEND_AUTO, AG_ISA_AUTO, NULL};
@@ -207,24 +207,25 @@ static void nothing_is_here(void)
     CHECK_INT(agi_choose_backend(&plan, none, &any), AG_UNSUPPORTED);
 }
 
-static void the_library_s_own_list(void)
+static void ids_and_names_are_unique(void)
 {
     const agi_backend *specification = NULL;
     for (int i = 0; agi_backends[i] != NULL; i++) {
-        const agi_backend *x = agi_backends[i];
-        CHECK(agi_backend_by_id(agi_backends, x->id) == x && agi_backend_by_name(agi_backends, x->name) == x,
-              "%s: its id or name is another one's", x->name);
-        for (int n = 0; n < x->n_isas; n++) {
+        const agi_backend *backend = agi_backends[i];
+        CHECK(agi_backend_by_id(agi_backends, backend->id) == backend &&
+                  agi_backend_by_name(agi_backends, backend->name) == backend,
+              "%s: its id or name is not unique", backend->name);
+        for (int n = 0; n < backend->n_isas; n++) {
             for (int j = 0; agi_backends[j] != NULL; j++) {
                 for (int m = 0; m < agi_backends[j]->n_isas; m++) {
-                    const agi_isa *a = &x->isas[n], *b = &agi_backends[j]->isas[m];
+                    const agi_isa *a = &backend->isas[n], *b = &agi_backends[j]->isas[m];
                     CHECK(a == b || (a->number != b->number && strcmp(a->name, b->name) != 0),
-                          "%s of %s has the number or the name of %s of %s", a->name, x->name, b->name,
+                          "%s of %s has the value or the name of %s of %s", a->name, backend->name, b->name,
                           agi_backends[j]->name);
                 }
             }
         }
-        specification = x == agi_specification ? x : specification;
+        specification = backend == agi_specification ? backend : specification;
     }
     CHECK(specification != NULL && specification->merge != NULL && specification->trace != NULL,
           "the specification is not in the list, or lacks a function");
@@ -235,7 +236,7 @@ int main(void)
     for (size_t n = 0; n < sizeof choices / sizeof choices[0]; n++) {
         check_choice(&choices[n]);
     }
-    nothing_is_here();
-    the_library_s_own_list();
+    no_backend_is_available();
+    ids_and_names_are_unique();
     return test_summary();
 }

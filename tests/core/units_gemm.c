@@ -1,7 +1,7 @@
-/* Matrix products against plain loops in float64: every dtype, transposition and stride, accumulated or not, rows that
- * do not count, several products in a sum, several sums in a call; for each instruction set that this processor has
+/* Matrix products against plain loops in float64: every dtype, transposition and stride, accumulated or not, padding
+ * rows, several products in a sum, several sums in a call; for each instruction set that this processor has
  * and for the portable implementation. Any number of threads gives the same bits; no byte outside C is written, none
- * after an operand is read. May see private headers. */
+ * after the end of an operand is read. May include private headers. */
 #define _GNU_SOURCE /* MAP_ANONYMOUS */
 #include <math.h>
 #include <sys/mman.h>
@@ -27,13 +27,13 @@ static int n_maps;
 /* Memory whose last byte is the last of a page; any access to the next page is a fault. */
 static void *page_end_memory(size_t bytes)
 {
-    const size_t page = (size_t)sysconf(_SC_PAGESIZE), whole = (bytes + page - 1) / page * page;
-    char *memory = mmap(NULL, whole + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), pages = (bytes + page - 1) / page * page;
+    char *memory = mmap(NULL, pages + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     test_need(memory != MAP_FAILED && n_maps < MAX_MAPS, "memory");
-    test_need(mprotect(memory + whole, page, PROT_NONE) == 0, "a page that may not be read");
+    test_need(mprotect(memory + pages, page, PROT_NONE) == 0, "a page that may not be read");
     maps[n_maps].memory = memory;
-    maps[n_maps++].bytes = whole + page;
-    return memory + whole - bytes;
+    maps[n_maps++].bytes = pages + page;
+    return memory + pages - bytes;
 }
 
 static void free_maps(void)
@@ -48,9 +48,9 @@ static void free_maps(void)
 
 typedef struct {
     agi_gemm_op op;
-    char *before;            /* of C with its guards, as it was */
-    size_t bytes;            /* of C */
-    double *expected, *size; /* per element: the sum, and the sum of its terms' absolute values */
+    char *before;                 /* C and its guards, as they were before the call */
+    size_t bytes;                 /* of C */
+    double *expected, *magnitude; /* per element: the sum, and the sum of its terms' absolute values */
     int64_t depth;
 } sum;
 
@@ -72,7 +72,7 @@ static const kind kinds[] = {
     {"f32 f16 to f16", AG_F32, AG_F16, AG_F16},
 };
 
-/* Which rows count: NULL or one length per group. */
+/* Which rows are valid: NULL (all), or one length per group. */
 static const int64_t *draw_lengths(struct rng *r, agi_matrix *x)
 {
     if (!agc_rng_chance(r, 0.3)) {
@@ -87,7 +87,7 @@ static const int64_t *draw_lengths(struct rng *r, agi_matrix *x)
     return lengths;
 }
 
-/* What may not be read is NaN: rows that do not count, gaps between rows and between elements. */
+/* What may not be read is NaN: padding rows, gaps between rows and between elements. */
 static agi_matrix draw_matrix(struct rng *r, ag_dtype dtype, int64_t rows, int64_t cols, bool transposed)
 {
     agi_matrix x = {.dtype = dtype, .rows = rows, .cols = cols, .transposed = transposed};
@@ -108,8 +108,8 @@ static agi_matrix draw_matrix(struct rng *r, ag_dtype dtype, int64_t rows, int64
     return x;
 }
 
-/* One number in every row, as the layer gives biases and sums rows. */
-static agi_matrix draw_column(struct rng *r, ag_dtype dtype, int64_t rows, bool transposed)
+/* A column of ones, all at one address: the layer adds biases and sums rows with it. */
+static agi_matrix draw_ones(struct rng *r, ag_dtype dtype, int64_t rows, bool transposed)
 {
     agi_matrix x = {.dtype = dtype, .rows = rows, .cols = 1, .col_stride = 1, .transposed = transposed};
     x.lengths = draw_lengths(r, &x);
@@ -130,7 +130,7 @@ static agi_product draw_product(struct rng *r, const kind *t, int64_t m, int64_t
     const bool ta = agc_rng_chance(r, 0.5), tb = agc_rng_chance(r, 0.5);
     agi_product p = {.b = draw_matrix(r, t->b, tb ? n : k, tb ? k : n, tb)};
     if ((ta ? m : k) == 1) {
-        p.a = draw_column(r, t->a, ta ? k : m, ta);
+        p.a = draw_ones(r, t->a, ta ? k : m, ta);
     } else {
         p.a = draw_matrix(r, t->a, ta ? k : m, ta ? m : k, ta);
     }
@@ -140,12 +140,12 @@ static agi_product draw_product(struct rng *r, const kind *t, int64_t m, int64_t
 /* A matrix after transposition, in float64. */
 static double *dense(const agi_matrix *x, int64_t rows, int64_t cols)
 {
-    double *all = malloc((size_t)(rows * cols) * sizeof *all);
-    test_need(all != NULL, "memory");
+    double *values = malloc((size_t)(rows * cols) * sizeof *values);
+    test_need(values != NULL, "memory");
     for (int64_t i = 0; i < rows * cols; i++) {
-        all[i] = element(x, i / cols, i % cols);
+        values[i] = element(x, i / cols, i % cols);
     }
-    return all;
+    return values;
 }
 
 static void add_expected(sum *s, const agi_product *p)
@@ -157,7 +157,7 @@ static void add_expected(sum *s, const agi_product *p)
             for (int64_t j = 0; j < n; j++) {
                 const double term = a[i * depth + k] * b[k * n + j];
                 s->expected[i * n + j] += term;
-                s->size[i * n + j] += fabs(term);
+                s->magnitude[i * n + j] += fabs(term);
             }
         }
     }
@@ -170,9 +170,9 @@ static void expect(sum *s)
 {
     const agi_gemm_op *op = &s->op;
     for (int64_t e = 0; e < op->m * op->n; e++) {
-        const double held = op->accumulate ? agi_load(op->dtype, s->before + GUARD, e) : 0;
-        s->expected[e] = held;
-        s->size[e] = fabs(held);
+        const double old = op->accumulate ? agi_load(op->dtype, s->before + GUARD, e) : 0;
+        s->expected[e] = old;
+        s->magnitude[e] = fabs(old);
     }
     for (int p = 0; p < op->n_products; p++) {
         add_expected(s, &op->products[p]);
@@ -197,12 +197,12 @@ static void draw_sum(struct rng *r, sum *s, const kind *t, bool large)
     s->bytes = (size_t)(op->m * op->n) * ag_dtype_size(t->c);
     s->before = malloc(s->bytes + 2 * GUARD);
     s->expected = calloc((size_t)(op->m * op->n), sizeof *s->expected);
-    s->size = calloc((size_t)(op->m * op->n), sizeof *s->size);
+    s->magnitude = calloc((size_t)(op->m * op->n), sizeof *s->magnitude);
     op->c = malloc(s->bytes + 2 * GUARD);
-    test_need(s->before != NULL && s->expected != NULL && s->size != NULL && op->c != NULL, "memory");
+    test_need(s->before != NULL && s->expected != NULL && s->magnitude != NULL && op->c != NULL, "memory");
     memset(s->before, GUARD_BYTE, s->bytes + 2 * GUARD);
     for (int64_t e = 0; e < op->m * op->n; e++) {
-        /* what is not accumulated may hold anything */
+        /* C may hold anything if it is not accumulated */
         agi_store(t->c, s->before + GUARD, e, op->accumulate ? agc_rng_normal(r) : NAN);
     }
     op->c = (char *)op->c + GUARD;
@@ -213,7 +213,7 @@ static void free_sum(sum *s)
 {
     free(s->before);
     free(s->expected);
-    free(s->size);
+    free(s->magnitude);
     free((char *)s->op.c - GUARD);
 }
 
@@ -278,15 +278,16 @@ static bool guards_hold(const sum *s)
     return hold;
 }
 
-/* The error may be half a unit in the last place of C, and the rounding errors of the accumulator. */
+/* The error may be half a unit in the last place of C (in float16 at least 2^-25, half of its smallest number), and the
+ * rounding errors of the accumulator. */
 static void check_sum(const sum *s, const variant *v, const kind *t, int seed)
 {
     static const double unit[] = {0, 0x1p-53, 0x1p-24, 0x1p-11, 0x1p-8};
     const agi_gemm_op *op = &s->op;
-    const double inside = (double)(s->depth + 2) * (t->c == AG_F64 ? unit[AG_F64] : unit[AG_F32]);
+    const double accumulator = (double)(s->depth + 2) * (t->c == AG_F64 ? unit[AG_F64] : unit[AG_F32]);
     int64_t wrong = -1;
     for (int64_t e = 0; e < op->m * op->n; e++) {
-        const double got = agi_load(op->dtype, op->c, e), bound = inside * s->size[e];
+        const double got = agi_load(op->dtype, op->c, e), bound = accumulator * s->magnitude[e];
         const double rounding = unit[t->c] * (fabs(s->expected[e]) + bound) + 0x1p-25 * (t->c == AG_F16);
         if (!(fabs(got - s->expected[e]) <= bound + rounding)) {
             wrong = e;

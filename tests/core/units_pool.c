@@ -17,16 +17,16 @@ static void wait_a_millisecond(void)
     nanosleep(&step, NULL);
 }
 
-/* For ten seconds at most. */
-static bool comes_true(const atomic_bool *what)
+/* Waits for ten seconds at most. */
+static bool becomes_true(const atomic_bool *flag)
 {
-    for (int n = 0; n < 10000 && !*what; n++) {
+    for (int n = 0; n < 10000 && !*flag; n++) {
         wait_a_millisecond();
     }
-    return *what;
+    return *flag;
 }
 
-/* ---- A caller of two tasks, each of which waits to be let go ------------------------------------- */
+/* ---- A caller of two tasks, each of which waits until it may end ----------------------------------- */
 
 typedef struct {
     pthread_t thread;
@@ -37,7 +37,7 @@ static void two_tasks(void *arg, int64_t index)
 {
     caller *c = arg;
     c->begun[index] = true;
-    CHECK(comes_true(&c->may_end[index]), "nobody let task %d go", (int)index);
+    CHECK(becomes_true(&c->may_end[index]), "task %d was never allowed to end", (int)index);
 }
 
 static void *call(void *arg)
@@ -58,24 +58,25 @@ static void threads_leave_room_for_callers(void)
     static caller first, others[CALLERS];
     agi_pool_acquire(2);
     start(&first);
-    CHECK(comes_true(&first.begun[0]) && comes_true(&first.begun[1]), "the pool's thread took no task");
+    CHECK(becomes_true(&first.begun[0]) && becomes_true(&first.begun[1]), "the pool's thread took no task");
     for (int c = 0; c < CALLERS; c++) {
         start(&others[c]);
-        CHECK(comes_true(&others[c].begun[0]), "caller %d did not begin", c);
+        CHECK(becomes_true(&others[c].begun[0]), "caller %d did not begin", c);
     }
     first.may_end[1] = true;
     for (int n = 0; n < 50; n++) {
         wait_a_millisecond();
     }
     for (int c = 0; c < CALLERS; c++) {
-        CHECK(!others[c].begun[1], "a thread beside three callers took caller %d's task", c);
+        CHECK(!others[c].begun[1],
+              "the pool's thread took caller %d's task although three callers were at work", c);
     }
 
     /* The first and one more leave: now the thread helps the last. */
     first.may_end[0] = others[0].may_end[0] = others[0].may_end[1] = true;
     pthread_join(first.thread, NULL);
     pthread_join(others[0].thread, NULL);
-    CHECK(comes_true(&others[1].begun[1]), "nobody helped the last caller");
+    CHECK(becomes_true(&others[1].begun[1]), "nobody helped the last caller");
     others[1].may_end[0] = others[1].may_end[1] = true;
     pthread_join(others[1].thread, NULL);
     agi_pool_release();

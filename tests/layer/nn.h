@@ -11,7 +11,7 @@
 
 /* The variables of a layer, then its output. */
 enum { X_Q, X_K, X_V, PARAMS, BIAS, TABLE, SINK, N_VARS, Y = N_VARS, N_ARRAYS };
-enum { VALUE, T, D, TD, N_KINDS };
+enum { VALUE, T, D, TD, N_KINDS }; /* value, tangent, cotangent, tangent of the cotangent */
 
 static const char *const nn_names[N_ARRAYS] = {"x_q", "x_k", "x_v", "params", "bias", "table", "sink", "y"};
 
@@ -126,7 +126,7 @@ static inline void nn_arguments(nn_model *m)
     a->td_params = m->at[TD][PARAMS];
 }
 
-/* Draws lengths from 0 to the longest, or packed offsets of such lengths; the remaining rows are padding. */
+/* Draws lengths, or packed offsets of such lengths; the remaining rows are padding. */
 static inline void nn_draw_lengths(nn_model *m, const nn_config *c, struct rng *r)
 {
     const ag_problem *p = m->p;
@@ -158,10 +158,10 @@ static inline void nn_fill_all(nn_model *m, const nn_config *c, uint64_t seed)
     struct rng r;
     agc_rng_init(&r, seed, 0);
     nn_draw_lengths(m, c, &r);
-    const double of_params = 1 / sqrt((double)c->d_model);
+    const double param_scale = 1 / sqrt((double)c->d_model);
     for (int array = 0; array < N_VARS; array++) {
-        nn_fill(m, VALUE, array, &r, array == PARAMS ? of_params : 1);
-        nn_fill(m, T, array, &r, array == PARAMS ? of_params : 1);
+        nn_fill(m, VALUE, array, &r, array == PARAMS ? param_scale : 1);
+        nn_fill(m, T, array, &r, array == PARAMS ? param_scale : 1);
     }
     nn_fill(m, D, Y, &r, 1);
     nn_fill(m, TD, Y, &r, 1);

@@ -1,6 +1,6 @@
 /* Compares the layer with its formulas, written out once more: plain loops over indices in float64, one
  * output element at a time, no matrix product, no online softmax, every gradient as the sum over all paths to
- * it. In every dtype, for the configuration of the documents (d_model 128, 4 heads, batch 32, sequence 10)
+ * it. In every dtype, for the configuration of the documentation (d_model 128, 4 heads, batch 32, sequence 10)
  * and others; the truth is the formula at the same rounded inputs. */
 #include "nn.h"
 
@@ -26,9 +26,9 @@ static const formula_case cases[] = {
 typedef struct {
     const nn_model *m;
     int64_t B, H, Hk, Nq, Nk, Dk, Dv, Wq, Wk, Wv, Wy;
-    double *x[3], *w[4], *b[4]; /* x[1], x[2] may be x[0]; a bias may be NULL */
-    double *q, *k, *v, *P, *C, *y, *dy;
-    double *dx[3], *dw[4], *db[4]; /* dx[1] may be dx[0] */
+    double *x[3], *w[4], *b[4];         /* x[1], x[2] may be x[0]; a bias may be NULL */
+    double *q, *k, *v, *P, *C, *y, *dy; /* C: the outputs of all heads, concatenated */
+    double *dx[3], *dw[4], *db[4];      /* dx[1] may be dx[0] */
     double *dq, *dk, *dv, *dC;
 } formula;
 
@@ -37,7 +37,7 @@ static double *zeros(int64_t n)
     return nn_alloc((size_t)n * sizeof(double));
 }
 
-static double *numbers(const nn_model *m, int kind, int array)
+static double *to_float64(const nn_model *m, int kind, int array)
 {
     double *to = zeros(m->count[array]);
     for (int64_t i = 0; i < m->count[array]; i++) {
@@ -72,23 +72,23 @@ static void begin(formula *f, const nn_model *m, const nn_config *c)
     f->Wk = c->k_width ? c->k_width : f->Wq;
     f->Wv = c->v_width ? c->v_width : f->Wk;
     for (int s = 0; s < 3; s++) {
-        f->x[s] = m->count[s] > 0 ? numbers(m, VALUE, s) : f->x[s > 0 ? s - 1 : 0];
+        f->x[s] = m->count[s] > 0 ? to_float64(m, VALUE, s) : f->x[s > 0 ? s - 1 : 0];
         f->dx[s] = m->count[s] > 0 ? zeros(m->count[s]) : f->dx[s > 0 ? s - 1 : 0];
     }
-    double *all = numbers(m, VALUE, PARAMS), *d_all = zeros(m->count[PARAMS]);
+    double *params = to_float64(m, VALUE, PARAMS), *d_params = zeros(m->count[PARAMS]);
     for (int64_t i = 0; i < ag_layer_param_count(m->layer); i++) {
         ag_param_view view = AG_PARAM_VIEW_INIT;
         CHECK_OK(ag_layer_param(m->layer, i, &view));
         const int which = (int)(strchr("qkvo", view.name[1]) - "qkvo");
-        *(view.name[0] == 'w' ? &f->w[which] : &f->b[which]) = all + view.offset;
-        *(view.name[0] == 'w' ? &f->dw[which] : &f->db[which]) = d_all + view.offset;
+        *(view.name[0] == 'w' ? &f->w[which] : &f->b[which]) = params + view.offset;
+        *(view.name[0] == 'w' ? &f->dw[which] : &f->db[which]) = d_params + view.offset;
     }
     f->q = zeros(f->B * f->Nq * f->H * f->Dk), f->dq = zeros(f->B * f->Nq * f->H * f->Dk);
     f->k = zeros(f->B * f->Nk * f->Hk * f->Dk), f->dk = zeros(f->B * f->Nk * f->Hk * f->Dk);
     f->v = zeros(f->B * f->Nk * f->Hk * f->Dv), f->dv = zeros(f->B * f->Nk * f->Hk * f->Dv);
     f->C = zeros(f->B * f->Nq * f->H * f->Dv), f->dC = zeros(f->B * f->Nq * f->H * f->Dv);
     f->P = zeros(f->B * f->H * f->Nq * f->Nk);
-    f->y = zeros(m->count[Y]), f->dy = numbers(m, D, Y);
+    f->y = zeros(m->count[Y]), f->dy = to_float64(m, D, Y);
 }
 
 static void end(formula *f)
@@ -115,10 +115,10 @@ typedef struct {
     double *dx, *dw, *db;
     const double *dr;
     int64_t (*length)(const formula *f, int64_t b);
-} line;
+} projection;
 
-/* r = x w + b, in the rows that count */
-static void project(const formula *f, const line *l)
+/* r = x w + b, in the valid rows */
+static void project(const formula *f, const projection *l)
 {
     for (int64_t b = 0; b < f->B; b++) {
         for (int64_t i = 0; i < l->length(f, b); i++) {
@@ -160,22 +160,22 @@ static double inner(const double *a, const double *b, int64_t n)
 
 static void attend_row(const formula *f, int64_t b, int64_t h, int64_t i)
 {
-    const int64_t seen = f->m->p->flags & AG_CAUSAL && i + 1 < n_k(f, b) ? i + 1 : n_k(f, b);
+    const int64_t n_visible = f->m->p->flags & AG_CAUSAL && i + 1 < n_k(f, b) ? i + 1 : n_k(f, b);
     const double *q = of_query(f, f->q, b, h, i, f->Dk);
-    double most = -INFINITY, total = 0;
-    for (int64_t j = 0; j < seen; j++) {
+    double max = -INFINITY, total = 0;
+    for (int64_t j = 0; j < n_visible; j++) {
         *weight(f, b, h, i, j) = inner(q, of_key(f, f->k, b, h, j, f->Dk), f->Dk) / sqrt((double)f->Dk);
-        most = fmax(most, *weight(f, b, h, i, j));
+        max = fmax(max, *weight(f, b, h, i, j));
     }
-    for (int64_t j = 0; j < seen; j++) {
-        total += exp(*weight(f, b, h, i, j) - most);
+    for (int64_t j = 0; j < n_visible; j++) {
+        total += exp(*weight(f, b, h, i, j) - max);
     }
-    for (int64_t j = 0; j < seen; j++) {
-        *weight(f, b, h, i, j) = exp(*weight(f, b, h, i, j) - most) / total;
+    for (int64_t j = 0; j < n_visible; j++) {
+        *weight(f, b, h, i, j) = exp(*weight(f, b, h, i, j) - max) / total;
     }
     for (int64_t c = 0; c < f->Dv; c++) {
         double sum = 0;
-        for (int64_t j = 0; j < seen; j++) {
+        for (int64_t j = 0; j < n_visible; j++) {
             sum += *weight(f, b, h, i, j) * of_key(f, f->v, b, h, j, f->Dv)[c];
         }
         f->C[((b * f->Nq + i) * f->H + h) * f->Dv + c] = sum;
@@ -184,7 +184,7 @@ static void attend_row(const formula *f, int64_t b, int64_t h, int64_t i)
 
 /* ---- Backward ---- */
 
-static void project_backward(const formula *f, const line *l)
+static void project_backward(const formula *f, const projection *l)
 {
     for (int64_t b = 0; b < f->B; b++) {
         for (int64_t i = 0; i < l->length(f, b); i++) {
@@ -247,35 +247,37 @@ static void run_rows(const formula *f, void (*row)(const formula *f, int64_t b, 
 static void run_formula(formula *f)
 {
     const int64_t HDk = f->H * f->Dk, HkDk = f->Hk * f->Dk, HkDv = f->Hk * f->Dv, HDv = f->H * f->Dv;
-    const line lines[4] = {
+    const projection projections[4] = {
         {f->Nq, f->Wq, HDk, f->x[0], f->w[0], f->b[0], f->q, f->dx[0], f->dw[0], f->db[0], f->dq, n_q},
         {f->Nk, f->Wk, HkDk, f->x[1], f->w[1], f->b[1], f->k, f->dx[1], f->dw[1], f->db[1], f->dk, n_k},
         {f->Nk, f->Wv, HkDv, f->x[2], f->w[2], f->b[2], f->v, f->dx[2], f->dw[2], f->db[2], f->dv, n_k},
         {f->Nq, HDv, f->Wy, f->C, f->w[3], f->b[3], f->y, f->dC, f->dw[3], f->db[3], f->dy, n_q}};
     for (int l = 0; l < 3; l++) {
-        project(f, &lines[l]);
+        project(f, &projections[l]);
     }
     run_rows(f, attend_row);
-    project(f, &lines[3]);
-    project_backward(f, &lines[3]);
+    project(f, &projections[3]);
+    project_backward(f, &projections[3]);
     run_rows(f, attend_row_backward);
     for (int l = 0; l < 3; l++) {
-        project_backward(f, &lines[l]);
+        project_backward(f, &projections[l]);
     }
 }
 
 static void compare(const nn_model *m, const formula_case *c, int kind, int array, const char *name,
                     int64_t first, const double *truth, int64_t n)
 {
-    double error = 0, size = 0;
+    double error2 = 0, norm2 = 0; /* squared norms of the error and of the truth */
     for (int64_t i = 0; i < n; i++) {
         const double e = nn_get(m, kind, array, first + i) - truth[i];
-        error += e * e;
-        size += truth[i] * truth[i];
+        error2 += e * e;
+        norm2 += truth[i] * truth[i];
     }
-    /* The gradient of bk is zero but for rounding: it is measured against that of wk. */
-    CHECK(sqrt(error) <= c->limit * fmax(sqrt(size), strcmp(name, "bk") == 0 ? 10 : 0),
-          "%s: %s%s is off by %.3g of %.3g", c->c.text, kind == D ? "d" : "", name, sqrt(error), sqrt(size));
+    /* The exact gradient of bk is zero, as bk adds the same to all scores of a row: its error has no relative measure
+     * and is compared with a norm of 10. */
+    CHECK(sqrt(error2) <= c->limit * fmax(sqrt(norm2), strcmp(name, "bk") == 0 ? 10 : 0),
+          "%s: %s%s is off by %.3g of %.3g", c->c.text, kind == D ? "d" : "", name, sqrt(error2),
+          sqrt(norm2));
 }
 
 static void compare_all(const nn_model *m, const formula_case *c, const formula *f)

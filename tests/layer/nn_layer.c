@@ -86,61 +86,62 @@ static void check_gradients(nn_model *m, double *const base[], const char *text)
     CHECK_OK(nn_run(m, AG_MAP_VJP));
     for (int v = 0; v < N_VARS; v++) {
         if (m->count[v] > 0) {
-            const double got = nn_dot(m, D, T, v), found = loss_difference(m, base, v);
-            CHECK(fabs(got - found) <= DIFFERENCE_LIMIT * scale_of(m, D, v) * scale_of(m, T, v),
-                  "%s: d%s: %.12g, differences %.12g", text, nn_names[v], got, found);
+            const double got = nn_dot(m, D, T, v), difference = loss_difference(m, base, v);
+            CHECK(fabs(got - difference) <= DIFFERENCE_LIMIT * scale_of(m, D, v) * scale_of(m, T, v),
+                  "%s: d%s: %.12g, differences %.12g", text, nn_names[v], got, difference);
         }
     }
 }
 
-/* The block's own parts, entry by entry along unit directions, for the small layers. */
+/* A few elements of each parameter, along unit directions. For small layers only. */
 static void check_entries(nn_model *m, double *const base[], const char *text)
 {
-    for (int64_t part = 0; part < ag_layer_param_count(m->layer); part++) {
+    for (int64_t param = 0; param < ag_layer_param_count(m->layer); param++) {
         ag_param_view view = AG_PARAM_VIEW_INIT;
-        CHECK_OK(ag_layer_param(m->layer, part, &view));
+        CHECK_OK(ag_layer_param(m->layer, param, &view));
         for (int64_t i = view.offset; i < view.offset + view.count; i += 1 + view.count / 5) {
-            double found = 0;
+            double difference = 0;
             for (int p = 0; p < STENCIL_POINTS; p++) {
                 nn_set(m, VALUE, PARAMS, i, base[PARAMS][i] + agc_stencil[p].at * STEP);
                 CHECK_OK(nn_run(m, AG_MAP_FORWARD));
-                found += agc_stencil[p].weight / STEP * nn_dot(m, D, VALUE, Y);
+                difference += agc_stencil[p].weight / STEP * nn_dot(m, D, VALUE, Y);
             }
             nn_set(m, VALUE, PARAMS, i, base[PARAMS][i]);
             const double got = nn_get(m, D, PARAMS, i);
-            CHECK(fabs(got - found) <= DIFFERENCE_LIMIT * scale_of(m, D, PARAMS),
+            CHECK(fabs(got - difference) <= DIFFERENCE_LIMIT * scale_of(m, D, PARAMS),
                   "%s: d%s[%lld]: %.12g, differences %.12g", text, view.name, (long long)(i - view.offset),
-                  got, found);
+                  got, difference);
         }
     }
 }
 
 static void check_jvp(nn_model *m, double *const base[], const char *text)
 {
-    double adjoint = 0, size = 0, far = 0;
+    double adjoint = 0, bound = 0, max_error = 0;
     double *values[N_ARRAYS] = {NULL};
     CHECK_OK(nn_run(m, AG_MAP_FORWARD));
     CHECK_OK(nn_run(m, AG_MAP_VJP));
     keep(m, VALUE, values, Y, Y + 1);
     CHECK_OK(nn_run(m, AG_MAP_JVP));
     for (int64_t i = 0; i < m->count[Y]; i++) {
-        far = fmax(far, fabs(nn_get(m, VALUE, Y, i) - values[Y][i]));
+        max_error = fmax(max_error, fabs(nn_get(m, VALUE, Y, i) - values[Y][i]));
     }
-    CHECK(far <= 1e-13 * scale_of(m, VALUE, Y), "%s: y of jvp and of forward differ by %.3g", text, far);
-    const double got = nn_dot(m, D, T, Y), found = loss_difference(m, base, N_VARS);
-    CHECK(fabs(got - found) <= DIFFERENCE_LIMIT * scale_of(m, D, Y) * scale_of(m, T, Y),
-          "%s: <dy, ty>: %.12g, differences %.12g", text, got, found);
+    CHECK(max_error <= 1e-13 * scale_of(m, VALUE, Y), "%s: y of jvp and of forward differ by %.3g", text,
+          max_error);
+    const double got = nn_dot(m, D, T, Y), difference = loss_difference(m, base, N_VARS);
+    CHECK(fabs(got - difference) <= DIFFERENCE_LIMIT * scale_of(m, D, Y) * scale_of(m, T, Y),
+          "%s: <dy, ty>: %.12g, differences %.12g", text, got, difference);
     for (int v = 0; v < N_VARS; v++) {
         adjoint += nn_dot(m, D, T, v);
-        size += scale_of(m, D, v) * scale_of(m, T, v);
+        bound += scale_of(m, D, v) * scale_of(m, T, v);
     }
-    CHECK(fabs(got - adjoint) <= IDENTITY_LIMIT * size, "%s: adjoint: %.16g and %.16g", text, got, adjoint);
+    CHECK(fabs(got - adjoint) <= IDENTITY_LIMIT * bound, "%s: adjoint: %.16g and %.16g", text, got, adjoint);
     release(values, N_ARRAYS);
 }
 
 /* ---- Second order ---- */
 
-/* The gradients at a place moved by `length`, where dY moves along tdY as well. */
+/* The gradients at a point moved by `length` along the tangents; dY moves along tdY. */
 static void gradients_at(nn_model *m, double *const base[], const double *dy, double length)
 {
     move(m, base, N_VARS, length);
@@ -153,28 +154,28 @@ static void gradients_at(nn_model *m, double *const base[], const double *dy, do
 
 static void check_second(nn_model *m, double *const base[], const char *text)
 {
-    double *found[N_VARS], *dy[N_ARRAYS] = {NULL};
+    double *error[N_VARS], *dy[N_ARRAYS] = {NULL};
     keep(m, D, dy, Y, Y + 1);
     nn_run_all(m);
-    keep(m, TD, found, 0, N_VARS); /* becomes the difference of both */
+    keep(m, TD, error, 0, N_VARS); /* becomes the error: td minus its finite difference */
     for (int p = 0; p < STENCIL_POINTS; p++) {
         gradients_at(m, base, dy[Y], agc_stencil[p].at * STEP);
         for (int v = 0; v < N_VARS; v++) {
             for (int64_t i = 0; i < m->count[v]; i++) {
-                found[v][i] -= agc_stencil[p].weight / STEP * nn_get(m, D, v, i);
+                error[v][i] -= agc_stencil[p].weight / STEP * nn_get(m, D, v, i);
             }
         }
     }
     gradients_at(m, base, dy[Y], 0);
     for (int v = 0; v < N_VARS; v++) {
-        double far = 0;
+        double max_error = 0;
         for (int64_t i = 0; i < m->count[v]; i++) {
-            far = fabs(found[v][i]) > far ? fabs(found[v][i]) : far;
+            max_error = fabs(error[v][i]) > max_error ? fabs(error[v][i]) : max_error;
         }
-        CHECK(far <= DIFFERENCE_LIMIT * scale_of(m, TD, v) * 10, "%s: td%s is off by %.3g of %.3g", text,
-              nn_names[v], far, scale_of(m, TD, v));
+        CHECK(max_error <= DIFFERENCE_LIMIT * scale_of(m, TD, v) * 10, "%s: td%s is off by %.3g of %.3g",
+              text, nn_names[v], max_error, scale_of(m, TD, v));
     }
-    release(found, N_VARS);
+    release(error, N_VARS);
     release(dy, N_ARRAYS);
 }
 
@@ -190,7 +191,7 @@ static void hessian_times(nn_model *m, double *result[])
 static void check_symmetry(nn_model *m, const char *text)
 {
     double *Ht[N_VARS], *Hu[N_VARS], *t[N_VARS];
-    double uHt = 0, tHu = 0, size = 0;
+    double uHt = 0, tHu = 0, bound = 0;
     struct rng r;
     agc_rng_init(&r, 5, 1);
     keep(m, T, t, 0, N_VARS);
@@ -203,11 +204,12 @@ static void check_symmetry(nn_model *m, const char *text)
         for (int64_t i = 0; i < m->count[v]; i++) {
             uHt += nn_get(m, T, v, i) * Ht[v][i];
             tHu += t[v][i] * Hu[v][i];
-            size += fabs(t[v][i] * Hu[v][i]);
+            bound += fabs(t[v][i] * Hu[v][i]);
             nn_set(m, T, v, i, t[v][i]);
         }
     }
-    CHECK(fabs(uHt - tHu) <= IDENTITY_LIMIT * size, "%s: <u, H t> = %.16g, <t, H u> = %.16g", text, uHt, tHu);
+    CHECK(fabs(uHt - tHu) <= IDENTITY_LIMIT * bound, "%s: <u, H t> = %.16g, <t, H u> = %.16g", text, uHt,
+          tHu);
     release(Ht, N_VARS);
     release(Hu, N_VARS);
     release(t, N_VARS);
@@ -216,7 +218,7 @@ static void check_symmetry(nn_model *m, const char *text)
 /* NULL tangents are zero tangents. */
 static void check_absent_tangents(nn_model *m, const char *text)
 {
-    const ag_layer_args all = m->a;
+    const ag_layer_args with_tangents = m->a;
     const ag_args attention = m->attention;
     m->a.tx_q = m->a.tx_k = m->a.tx_v = m->a.t_params = m->a.tdy = NULL;
     m->attention.tbias.data = m->attention.ttable.data = m->attention.tsink.data = NULL;
@@ -225,7 +227,7 @@ static void check_absent_tangents(nn_model *m, const char *text)
         CHECK(nn_dot(m, TD, TD, v) == 0, "%s: td%s is not zero along no direction", text, nn_names[v]);
     }
     CHECK(nn_dot(m, T, T, Y) == 0, "%s: ty is not zero along no direction", text);
-    m->a = all;
+    m->a = with_tangents;
     m->attention = attention;
 }
 

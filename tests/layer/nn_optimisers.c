@@ -1,5 +1,5 @@
 /* Initialisation, optimisers, clipping, schedules and loss scaling, each against its formula written out
- * here. A step that would write what is not finite writes nothing. */
+ * here. A step whose results would not be finite writes nothing. */
 #include "nn.h"
 
 #include <stdbool.h>
@@ -17,8 +17,8 @@ static ag_layer *small_layer(void)
     return layer;
 }
 
-/* Philox words turned into sqrt(-2 log u0) cos(2 pi u1) sqrt(2/4) and (2 u0 - 1) sqrt(6/8) with 200 bits,
- * elsewhere. */
+/* The known values, sqrt(-2 log u0) cos(2 pi u1) sqrt(2/4) and (2 u0 - 1) sqrt(6/8), were computed from the Philox
+ * words by another program, with 200 bits. */
 static void check_init_values(void)
 {
     static const struct {
@@ -57,7 +57,7 @@ static void check_init_values(void)
     ag_layer_destroy(layer);
 }
 
-/* Mean, variance and tails of 65,536 numbers. */
+/* Mean, variance and tails of 65,536 elements. */
 static void check_init_statistics(void)
 {
     ag_problem p = AG_PROBLEM_INIT;
@@ -96,7 +96,7 @@ typedef struct {
     double w[N], g[N], m[N], v[N];    /* the formula's */
     float fw[N], fg[N], fm[N], fv[N]; /* the library's */
     uint16_t copy[N];
-    ag_param p[2]; /* the same array in two parts, the second without decay */
+    ag_param p[2]; /* the same array in two parts: 400 elements, then 200 without decay */
 } state;
 
 static state *state_make(struct rng *r)
@@ -186,7 +186,7 @@ static void check_adamw(double scale, double max_norm)
     free(s);
 }
 
-/* A list of none, an empty array, float64, a gradient of each dtype. */
+/* An empty list, an empty array, float64, a gradient of each dtype. */
 static void check_dtypes(void)
 {
     static const ag_dtype dtypes[] = {AG_F64, AG_F32, AG_F16, AG_BF16};
@@ -233,7 +233,7 @@ static void check_skip(float bad)
     free(before);
 }
 
-/* Gradients that are finite, but not what would come of them: none of it is written. */
+/* All gradients are finite, but a result of the step is not: nothing is written. */
 typedef struct {
     const char *what;
     double rate, loss_scale, momentum;
@@ -271,21 +271,21 @@ static void check_overflows(void)
 {
     static const overflow cases[] = {
         {"second moment", 0.1, 0, 0, 1e21f, 1, 0, AG_BF16, true},
-        {"second moment that was there", 0.1, 0, 0, 1, 1, INFINITY, AG_BF16, true},
+        {"second moment already infinite", 0.1, 0, 0, 1, 1, INFINITY, AG_BF16, true},
         {"weight of adamw", 1e38, 0, 0, 1, -3e38f, 0, AG_BF16, true},
         {"gradient / loss_scale", 1e-300, 1e-290, 0, 3e38f, 1, 0, AG_BF16, true},
         {"gradient / loss_scale of sgd", 1e-300, 1e-290, 0, 3e38f, 1, 0, AG_BF16, false},
         {"weight of sgd", 1e20, 0, 0, 1e20f, 1, 0, AG_BF16, false},
         {"velocity", 1e-30, 0, 0.9, 3e38f, 1, 3e38f, AG_BF16, false},
         {"float16 copy", 1, 0, 0, -1e5f, 1, 0, AG_F16, false},
-        {"weight that was there", 0.1, 0, 0, 1, NAN, 0, AG_BF16, false},
+        {"weight already NaN", 0.1, 0, 0, 1, NAN, 0, AG_BF16, false},
     };
     for (size_t n = 0; n < sizeof cases / sizeof cases[0]; n++) {
         check_overflow(&cases[n]);
     }
 }
 
-/* A norm beyond float64's range is clipped, not taken for a gradient of zero. */
+/* A norm beyond float64's range is clipped; the clip factor does not become zero. */
 static void check_large_norm(void)
 {
     double w[2] = {1, 1}, g[2] = {1.5e308, 1.5e308};
@@ -298,22 +298,22 @@ static void check_large_norm(void)
           (int)report.applied, w[0], report.clip);
 }
 
-/* A factor too small for a number of its own is applied all the same: each gradient has its share of max_norm,
- * to rounding. */
+/* A clip factor that underflows float64 is applied all the same: each gradient gets its share of max_norm, up to
+ * rounding. */
 static void check_small_clip(void)
 {
-    static const double largest[] = {1e308, 1.5e308, 1e300}, most[] = {1e-20, 1e-9, 1e-15, 3e-308};
+    static const double largest[] = {1e308, 1.5e308, 1e300}, max_norms[] = {1e-20, 1e-9, 1e-15, 3e-308};
     for (int n = 0; n < 12; n++) {
-        const double max_norm = most[n % 4];
+        const double max_norm = max_norms[n % 4];
         double w[3] = {0, 0, 0}, g[3] = {largest[n / 4], -largest[n / 4] / 2, 0};
         ag_param p = {3, AG_F64, AG_F64, 0, 0, w, g, NULL, NULL, NULL};
         ag_sgd sgd = AG_SGD_INIT;
         ag_step_report report = AG_STEP_REPORT_INIT;
         sgd.rate = 1, sgd.max_norm = max_norm;
         CHECK_OK(ag_sgd_step(&sgd, &p, 1, &report));
-        const double wanted = -max_norm / sqrt(1.25), least = 5e-324;
-        CHECK(report.applied == 1 && fabs(w[0] - wanted) <= 1e-15 * fabs(wanted) + 2 * least &&
-                  fabs(w[1] + wanted / 2) <= 1e-15 * fabs(wanted) + 2 * least && w[2] == 0,
+        const double wanted = -max_norm / sqrt(1.25), smallest = 5e-324;
+        CHECK(report.applied == 1 && fabs(w[0] - wanted) <= 1e-15 * fabs(wanted) + 2 * smallest &&
+                  fabs(w[1] + wanted / 2) <= 1e-15 * fabs(wanted) + 2 * smallest && w[2] == 0,
               "gradient %g, max_norm %g: w is %g, %g, %g, clip %g", g[0], max_norm, w[0], w[1], w[2],
               report.clip);
     }
@@ -380,7 +380,7 @@ static void check_loss_scale(void)
     for (int i = 0; i < 9; i++) {
         CHECK_OK(ag_loss_scale_update(&s, 1));
     }
-    CHECK(s.scale == 200000, "scale is %g, more than most", s.scale);
+    CHECK(s.scale == 200000, "scale is %g, not max_scale", s.scale);
     for (int i = 0; i < 300; i++) {
         CHECK_OK(ag_loss_scale_update(&s, 0));
     }

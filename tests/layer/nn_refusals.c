@@ -78,7 +78,8 @@ static void check_descriptions(void)
 /* ---- Allocation ---- */
 
 typedef struct {
-    int left, held;
+    int left; /* allocations that succeed before one fails */
+    int held; /* blocks not yet released */
 } failing;
 
 static void *fail_alloc(void *ctx, size_t size)
@@ -103,23 +104,23 @@ static void check_allocation(void)
     ag_layer_desc d = AG_LAYER_DESC_INIT;
     ag_options options = AG_OPTIONS_INIT;
     ag_status status = AG_NO_MEMORY;
-    int places = 0;
+    int allocations = 0;
     d.attention = &p;
     d.d_model = 8;
     options.alloc = fail_alloc;
     options.release = fail_release;
-    for (; status == AG_NO_MEMORY && places < 100; places++) {
-        failing f = {places, 0};
+    for (; status == AG_NO_MEMORY && allocations < 100; allocations++) {
+        failing f = {allocations, 0};
         ag_layer *layer = NULL;
         options.alloc_ctx = &f;
         status = ag_layer_create(&layer, &d, &options);
-        CHECK((status == AG_OK) == (layer != NULL), "place %d: status %d, layer %p", places, (int)status,
-              (void *)layer);
+        CHECK((status == AG_OK) == (layer != NULL), "allocation %d: status %d, layer %p", allocations,
+              (int)status, (void *)layer);
         ag_layer_destroy(layer);
-        CHECK(f.held == 0, "place %d: %d blocks were not released", places, f.held);
+        CHECK(f.held == 0, "allocation %d: %d blocks were not released", allocations, f.held);
     }
-    CHECK(status == AG_OK && places == 5, "plan, slopes, backend data and layer: %d places, status %d",
-          places - 1, (int)status);
+    CHECK(status == AG_OK && allocations == 5,
+          "plan, slopes, backend data and layer: %d allocations, status %d", allocations - 1, (int)status);
 }
 
 /* ---- Calls ---- */
@@ -128,7 +129,7 @@ static const nn_config self = {"f32 b2 h2 q5 d4", AG_LAYER_SELF, 8, 0, 0, 0, 0};
 static const nn_config cross = {"f32 b2 h2 q5 k6 d4 sink", AG_LAYER_BIASES, 8, 7, 6, 5, 0};
 static const nn_config shared = {"f32 b2 h2 q5 k6 d4", AG_LAYER_SHARED_KV, 8, 7, 6, 0, 0};
 
-/* A changed call: refused by the map, with the word, and no output touched. */
+/* A call after `change`: refused with a message that has `word`, and no output is written. */
 static void refuse_call(const nn_config *c, uint32_t map, void (*change)(nn_model *m), ag_status wanted,
                         const char *word, int line)
 {
@@ -263,7 +264,7 @@ static void no_sink(nn_model *m)
 {
     m->attention.sink.data = NULL;
 }
-static void a_bias(nn_model *m)
+static void bias_without_feature(nn_model *m)
 {
     m->attention.bias = ag_bhnd(m->saved, 1, 1, 1);
 }
@@ -296,7 +297,7 @@ static void check_calls(void)
         REFUSED_CALL(cross, maps[i], own_bit, AG_INVALID_ARGUMENT, "accumulate of attention");
         REFUSED_CALL(cross, maps[i], no_sink, AG_INVALID_ARGUMENT, "sink is NULL");
         ABOUT("attention.sink");
-        REFUSED_CALL(cross, maps[i], a_bias, AG_INVALID_ARGUMENT, "bias is given");
+        REFUSED_CALL(cross, maps[i], bias_without_feature, AG_INVALID_ARGUMENT, "bias is given");
         REFUSED_CALL(cross, maps[i], bad_size, AG_INVALID_ARGUMENT, "attention");
         REFUSED_CALL(cross, maps[i], bad_length, AG_INVALID_ARGUMENT, "kv_lengths[1] is 7");
         REFUSED_CALL(self, maps[i], extra_x_k, AG_INVALID_ARGUMENT, "x_q serves");
@@ -589,13 +590,13 @@ static void check_schedules(void)
     REFUSED(ag_loss_scale_update(NULL, 1), AG_INVALID_ARGUMENT, "loss_scale");
 }
 
-/* Arrays of different parameters, in lists longer and shorter than what is looked at in one go. */
+/* Arrays of different parameters, in lists longer and shorter than the chunk that the check sorts at once. */
 static void check_aliased(void)
 {
-    enum { PARAMS_MOST = 600, SIZE = 3 };
-    static float w[PARAMS_MOST][SIZE], g[PARAMS_MOST][SIZE], m[PARAMS_MOST][SIZE], v[PARAMS_MOST][SIZE];
+    enum { MAX_PARAMS = 600, SIZE = 3 };
+    static float w[MAX_PARAMS][SIZE], g[MAX_PARAMS][SIZE], m[MAX_PARAMS][SIZE], v[MAX_PARAMS][SIZE];
     static const int64_t pairs[][3] = {{0, 1, 2}, {0, 599, 600}, {100, 63, 600}, {599, 300, 600}};
-    static ag_param list[PARAMS_MOST];
+    static ag_param list[MAX_PARAMS];
     ag_adamw adamw = AG_ADAMW_INIT;
     adamw.rate = 0.1;
     for (int n = 0; n < 4; n++) {
@@ -606,7 +607,7 @@ static void check_aliased(void)
             list[i] = (ag_param){SIZE, AG_F32, AG_F32, 0, 0, w[at], g[at], m[at], v[at], NULL};
         }
         CHECK_OK(ag_adamw_step(&adamw, list, count, NULL));
-        const ag_param right = list[b];
+        const ag_param good = list[b];
         list[b].grad = list[a].grad; /* which is only read */
         CHECK_OK(ag_adamw_step(&adamw, list, count, NULL));
         snprintf(word, sizeof word, "value of parameter %lld overlaps value of parameter %lld",
@@ -614,10 +615,10 @@ static void check_aliased(void)
         list[b].value = (float *)list[a].value + SIZE - 1;
         list[b].count = 1;
         REFUSED(ag_adamw_step(&adamw, list, count, NULL), AG_INVALID_ARGUMENT, word);
-        list[b] = right;
+        list[b] = good;
         list[b].state2 = list[a].state1;
         REFUSED(ag_adamw_step(&adamw, list, count, NULL), AG_INVALID_ARGUMENT, " overlaps ");
-        list[b] = right;
+        list[b] = good;
         list[b].grad = list[a].state2;
         REFUSED(ag_adamw_step(&adamw, list, count, NULL), AG_INVALID_ARGUMENT, "state2 of parameter");
     }

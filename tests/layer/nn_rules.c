@@ -59,7 +59,7 @@ static void check_bits(const nn_config *c)
     for (int32_t threads = 1; threads <= 3; threads++) {
         nn_make(&other, c, threads, 21);
         nn_run_all(&other);
-        check_same_bits(&one, &other, c->text, threads == 1 ? "a second run" : "a thread more");
+        check_same_bits(&one, &other, c->text, threads == 1 ? "a second run" : "more threads");
         run_by_exec(&other, &exec);
         check_same_bits(&one, &other, c->text, "a loop run backwards");
         nn_free(&other);
@@ -67,7 +67,7 @@ static void check_bits(const nn_config *c)
     nn_free(&one);
 }
 
-/* Buffers one byte off their alignment: nn_alloc gives one byte more. */
+/* Buffers one byte off their alignment: nn_alloc allocates one byte more. */
 static void check_alignment(const nn_config *c)
 {
     nn_model plain, shifted;
@@ -156,7 +156,7 @@ static void check_unwanted(const nn_config *c)
     nn_free(&all);
 }
 
-/* ---- Rows past a length ---- */
+/* ---- Rows after the end of a sequence ---- */
 
 static void poison(nn_model *m, int kind, int array, const int64_t *lengths, int64_t n, int64_t width)
 {
@@ -186,7 +186,7 @@ static void check_padding(void)
         const output *x = &outputs[o];
         CHECK(memcmp(clean.at[x->kind][x->array], dirty.at[x->kind][x->array],
                      array_bytes(&clean, x->kind, x->array)) == 0,
-              "%s of kind %d sees what stands past the lengths", nn_names[x->array], x->kind);
+              "%s of kind %d depends on rows after the lengths", nn_names[x->array], x->kind);
     }
     for (int64_t b = 0; b < 4; b++) {
         for (int64_t i = (b * 6 + clean.q_lengths[b]) * 5; i < (b + 1) * 6 * 5; i++) {
@@ -243,7 +243,7 @@ static void check_packed(void)
     nn_free(&b);
 }
 
-/* Rows after the last packed sequence have no effect, like those past a length. */
+/* Rows after the last packed sequence have no effect, like those after the end of a padded one. */
 static void check_packed_tail(void)
 {
     const nn_config c = {"f32 b2 h2 q5 d4 packed=14,14", AG_LAYER_SELF | AG_LAYER_BIASES, 6, 0, 0, 0, 0};
@@ -265,7 +265,7 @@ static void check_packed_tail(void)
         const output *x = &outputs[o];
         const size_t bytes = array_bytes(&clean, x->kind, x->array);
         CHECK(bytes == 0 || memcmp(clean.at[x->kind][x->array], dirty.at[x->kind][x->array], bytes) == 0,
-              "%s of kind %d sees what follows the last sequence", nn_names[x->array], x->kind);
+              "%s of kind %d depends on rows after the last sequence", nn_names[x->array], x->kind);
     }
     for (int64_t i = 9 * 6; i < 14 * 6; i++) {
         CHECK(nn_get(&clean, VALUE, Y, i) == 0, "y[%lld], after the last sequence, is not zero",
@@ -315,7 +315,7 @@ static void check_views(void)
     CHECK_OK(ag_layer_saved_views(m.layer, AG_SAVED, m.saved, &v));
     CHECK_OK(ag_layer_saved_views(m.layer, AG_D_SAVED, m.d_saved, &d));
     CHECK(d.lse.data == NULL, "d_saved has no lse");
-    /* q of sequence 1, head 1, row 2, channel 3, and dC of the same place, by their formulas */
+    /* q of sequence 1, head 1, row 2, channel 3, and dC at the same position, by their formulas */
     double q = 0, dC = 0;
     ag_param_view wo = AG_PARAM_VIEW_INIT;
     CHECK_OK(ag_layer_param(m.layer, 3, &wo));

@@ -1,7 +1,7 @@
 /* Training: a small regression (the outputs of another layer) and associative recall (which value followed
  * this key?), in float32, bfloat16 and float16 with float32 master weights. The loss goes down; repeating a
- * float32 run gives the same bits, for any number of threads; a step with a gradient that is not finite is
- * skipped, and training goes on. */
+ * float32 run gives the same bits, for any number of threads; a step with a non-finite gradient is skipped,
+ * and training goes on. */
 #include "nn.h"
 
 /* ---- A layer with what trains it ---- */
@@ -55,7 +55,7 @@ static ag_step_report trainer_step(trainer *t)
     return report;
 }
 
-/* ---- The tasks: each fills x, runs forward, gives the loss and sets dy ---- */
+/* ---- The tasks: each fills x, runs forward, sets dy and returns the loss ---- */
 
 typedef double (*task)(trainer *t, nn_model *teacher, struct rng *r);
 
@@ -72,17 +72,17 @@ static double regression(trainer *t, nn_model *teacher, struct rng *r)
     CHECK_OK(nn_run(m, AG_MAP_FORWARD));
     CHECK_OK(nn_run(teacher, AG_MAP_FORWARD));
     for (int64_t i = 0; i < m->count[Y]; i++) {
-        const double off = nn_get(m, VALUE, Y, i) - nn_get(teacher, VALUE, Y, i);
-        loss += off * off / 2 / (double)m->count[Y];
-        nn_set(m, D, Y, i, t->scale.scale * off / (double)m->count[Y]);
+        const double error = nn_get(m, VALUE, Y, i) - nn_get(teacher, VALUE, Y, i);
+        loss += error * error / 2 / (double)m->count[Y];
+        nn_set(m, D, Y, i, t->scale.scale * error / (double)m->count[Y]);
     }
     return loss;
 }
 
 enum { KEYS = 8, VALUES = 8, PAIRS = 5, WIDTH = KEYS + VALUES, LENGTH = PAIRS + 1 };
 
-/* Five tokens of a key and a value each, all keys different, then a token of one of the keys alone. Gives
- * the value that was asked for. */
+/* Five tokens of a key and a value each, all keys different, then a token of one of the keys alone.
+ * Returns the value that belongs to it. */
 static int64_t draw_recall(nn_model *m, struct rng *r, int64_t b)
 {
     int64_t keys[KEYS], values[PAIRS];
@@ -100,9 +100,9 @@ static int64_t draw_recall(nn_model *m, struct rng *r, int64_t b)
         nn_set(m, VALUE, X_Q, (b * LENGTH + i) * WIDTH + keys[i], 1);
         nn_set(m, VALUE, X_Q, (b * LENGTH + i) * WIDTH + KEYS + values[i], 1);
     }
-    const int64_t asked = agc_rng_range(r, 0, PAIRS - 1);
-    nn_set(m, VALUE, X_Q, (b * LENGTH + PAIRS) * WIDTH + keys[asked], 1);
-    return values[asked];
+    const int64_t queried = agc_rng_range(r, 0, PAIRS - 1);
+    nn_set(m, VALUE, X_Q, (b * LENGTH + PAIRS) * WIDTH + keys[queried], 1);
+    return values[queried];
 }
 
 /* Mean cross-entropy of softmax(4 y) at the last token. */
@@ -138,16 +138,16 @@ static double recall(trainer *t, nn_model *teacher, struct rng *r)
 /* ---- Runs ---- */
 
 typedef struct {
-    double first, last; /* mean losses of ten steps */
+    double first, last; /* mean losses of the first and of the last ten steps */
 } run_result;
 
-static run_result train(trainer *t, nn_model *teacher, task next, int steps)
+static run_result train(trainer *t, nn_model *teacher, task run_task, int steps)
 {
     run_result result = {0, 0};
     struct rng r;
     agc_rng_init(&r, 52, 0);
     for (int step = 0; step < steps; step++) {
-        const double loss = next(t, teacher, &r);
+        const double loss = run_task(t, teacher, &r);
         CHECK(isfinite(loss), "step %d: the loss is %g", step, loss);
         result.first += step < 10 ? loss / 10 : 0;
         result.last += step >= steps - 10 ? loss / 10 : 0;
@@ -156,12 +156,13 @@ static run_result train(trainer *t, nn_model *teacher, task next, int steps)
     return result;
 }
 
-static const char *const dtype_texts[] = {"f32", "bf16 grad=f32", "f16"};
+enum { F32, BF16, F16, N_DTYPES };
+static const char *const dtype_texts[N_DTYPES] = {"f32", "bf16 grad=f32", "f16"};
 
-static void check_regression(int which)
+static void check_regression(int dtype)
 {
     char text[80], teacher_text[80];
-    snprintf(text, sizeof text, "%s b8 h2 q6 d4 causal", dtype_texts[which]);
+    snprintf(text, sizeof text, "%s b8 h2 q6 d4 causal", dtype_texts[dtype]);
     snprintf(teacher_text, sizeof teacher_text, "f32 b8 h2 q6 d4 causal");
     const nn_config c = {text, AG_LAYER_SELF | AG_LAYER_BIASES, 8, 0, 0, 0, 0};
     const nn_config of_teacher = {teacher_text, AG_LAYER_SELF | AG_LAYER_BIASES, 8, 0, 0, 0, 0};
@@ -172,18 +173,18 @@ static void check_regression(int which)
     const run_result result = train(&t, &teacher, regression, 200);
     CHECK(result.last < 0.3 * result.first, "%s: regression: loss from %.4f to %.4f only", text, result.first,
           result.last);
-    CHECK(which != 2 || (t.seen_skips > 0 && t.scale.skipped == t.seen_skips), "%s: %lld skips, %lld counted",
-          text, (long long)t.seen_skips, (long long)t.scale.skipped);
-    CHECK(which == 2 || t.seen_skips == 0, "%s: %lld steps skipped", text, (long long)t.seen_skips);
+    CHECK(dtype != F16 || (t.seen_skips > 0 && t.scale.skipped == t.seen_skips),
+          "%s: %lld skips, %lld counted", text, (long long)t.seen_skips, (long long)t.scale.skipped);
+    CHECK(dtype == F16 || t.seen_skips == 0, "%s: %lld steps skipped", text, (long long)t.seen_skips);
     CHECK_INT(t.adamw.steps, 200 - t.seen_skips);
     trainer_free(&t);
     nn_free(&teacher);
 }
 
-static void check_recall(int which)
+static void check_recall(int dtype)
 {
     char text[80];
-    snprintf(text, sizeof text, "%s b32 h1 q%d d16", dtype_texts[which], (int)LENGTH);
+    snprintf(text, sizeof text, "%s b32 h1 q%d d16", dtype_texts[dtype], (int)LENGTH);
     const nn_config c = {text, AG_LAYER_SELF, VALUES, WIDTH, 0, 0, 0};
     trainer t;
     trainer_make(&t, &c, 2, 0.02);
@@ -200,21 +201,21 @@ static void check_same_bits(void)
     trainer_make(&first, &c, 1, 0.02);
     train(&first, NULL, recall, 40);
     for (int32_t threads = 1; threads <= 3; threads++) {
-        trainer again;
-        trainer_make(&again, &c, threads, 0.02);
-        train(&again, NULL, recall, 40);
-        CHECK(memcmp(first.master, again.master, (size_t)first.m.count[PARAMS] * sizeof(float)) == 0,
+        trainer repeated;
+        trainer_make(&repeated, &c, threads, 0.02);
+        train(&repeated, NULL, recall, 40);
+        CHECK(memcmp(first.master, repeated.master, (size_t)first.m.count[PARAMS] * sizeof(float)) == 0,
               "a run with %d threads ends in other bits", (int)threads);
-        trainer_free(&again);
+        trainer_free(&repeated);
     }
     trainer_free(&first);
 }
 
-/* A gradient spoilt on its way leaves weights, moments and copy alone, and the next step is applied. */
-static void check_spoilt(int which)
+/* A step with a non-finite gradient changes neither the master weights nor their copy, and the next step is applied. */
+static void check_non_finite_gradient(int dtype)
 {
     char text[80];
-    snprintf(text, sizeof text, "%s b32 h1 q%d d16", dtype_texts[which], (int)LENGTH);
+    snprintf(text, sizeof text, "%s b32 h1 q%d d16", dtype_texts[dtype], (int)LENGTH);
     const nn_config c = {text, AG_LAYER_SELF, VALUES, WIDTH, 0, 0, 0};
     trainer t;
     struct rng r;
@@ -230,10 +231,11 @@ static void check_spoilt(int which)
     memcpy(kept_copy, t.m.at[VALUE][PARAMS], copy_bytes);
     recall(&t, NULL, &r);
     nn_set(&t.m, D, Y, t.m.count[Y] - 1, INFINITY);
-    const ag_step_report spoilt = trainer_step(&t);
-    CHECK(spoilt.applied == 0 && spoilt.non_finite > 0, "%s: a spoilt step was applied", text);
+    const ag_step_report report = trainer_step(&t);
+    CHECK(report.applied == 0 && report.non_finite > 0, "%s: a step with a non-finite gradient was applied",
+          text);
     CHECK(memcmp(kept, t.master, bytes) == 0 && memcmp(kept_copy, t.m.at[VALUE][PARAMS], copy_bytes) == 0,
-          "%s: a spoilt step changed the weights", text);
+          "%s: a step with a non-finite gradient changed the weights", text);
     recall(&t, NULL, &r);
     CHECK(trainer_step(&t).applied == 1 && memcmp(kept, t.master, bytes) != 0,
           "%s: the next step was not applied", text);
@@ -244,10 +246,10 @@ static void check_spoilt(int which)
 
 int main(void)
 {
-    for (int which = 0; which < 3; which++) {
-        check_regression(which);
-        check_recall(which);
-        check_spoilt(which);
+    for (int dtype = 0; dtype < N_DTYPES; dtype++) {
+        check_regression(dtype);
+        check_recall(dtype);
+        check_non_finite_gradient(dtype);
     }
     check_same_bits();
     return test_summary();
