@@ -1,7 +1,8 @@
 """Times the maps of one problem, PyTorch's maps and the probes; measures the error of the bf16 gradients."""
 
 import peers
-from library import MAPS, PROBE_AMX, PROBE_EXP2, PROBE_F32, PROBE_F64, PROBE_FED_F32, PROBE_FED_F64, Arrays, Buffer, Plan
+from library import MAPS, PROBE_AMX, PROBE_EXP2, PROBE_F32, PROBE_F64, PROBE_FED_F32, PROBE_FED_F64
+from library import Arrays, Buffer, Plan
 from timing import BETWEEN, SETTLE
 
 
