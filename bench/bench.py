@@ -36,13 +36,13 @@ class Progress:
     def __init__(self, turns):
         self.count, self.total = len(turns), sum(case.seconds(rounds) for case, rounds in turns)
         self.done, self.finished, self.start = 0.0, 0, time.monotonic()
-        self.terminal = sys.stderr.isatty()
+        self.is_terminal = sys.stderr.isatty()
 
     def show(self, label):
         elapsed = time.monotonic() - self.start
         left = elapsed * (self.total - self.done) / self.done if self.done else 0
         clock = f"{int(left) // 60}:{int(left) % 60:02d} left" if self.done else ""
-        if self.terminal:
+        if self.is_terminal:
             filled = int(30 * self.done / self.total)
             bar = "=" * filled + ">" * (filled < 30) + " " * (29 - filled)
             print(
@@ -59,12 +59,12 @@ class Progress:
         self.finished += 1
 
     def end(self):
-        if self.terminal:
+        if self.is_terminal:
             print("\r\033[K", end="", file=sys.stderr)
 
 
 def turns_of(all_cases, sweeps):
-    """Yields (case, rounds): one case after another, then again all cases but those that run only once."""
+    """A list of (case, rounds): in the first sweep all cases, in later ones all but those that run only once."""
     return [
         (case, LATER if sweep else FIRST)
         for sweep in range(sweeps)
@@ -100,23 +100,24 @@ def run_all(all_cases, library, sweeps):
 
 
 def write(path, text):
+    """Replaces the file as a whole: no reader sees half of it."""
     new = path.with_suffix(".new")
     new.write_text(text)
     new.replace(path)
 
 
-def say_what_is_missing(about):
-    def say(text):
+def warn_about_machine(about):
+    def warn(text):
         print(f"bench: {text}", file=sys.stderr)
 
     if about["threads"] == 1:
-        say("one processor here: no case with several threads")
+        warn("one processor here: no case with several threads")
     if not about["amx"]:
-        say("no AMX that this process may use: bf16 is compared with the float32 probe")
+        warn("no AMX that this process may use: bf16 is compared with the float32 probe")
     if about["no_onednn"]:
-        say(f"no comparison of matrix products: {about['no_onednn']}")
+        warn(f"no comparison of matrix products: {about['no_onednn']}")
     if about["load_before"] > 0.5:
-        say(f"the load is {about['load_before']:.1f}: other programs will disturb the figures")
+        warn(f"the load is {about['load_before']:.1f}: other programs will disturb the figures")
 
 
 def sweeps(text):
@@ -174,7 +175,7 @@ def main():
         "load_before": os.getloadavg()[0],
         "mode": "quick" if options.quick else "full",
     }
-    say_what_is_missing(about)
+    warn_about_machine(about)
     start = time.monotonic()
     finished, rounds = run_all(all_cases, library, options.sweeps)
     about |= {"rounds": rounds, "seconds": round(time.monotonic() - start)}

@@ -117,7 +117,7 @@ def error_gains(finished):
 
 
 def float32_rows(finished):
-    """Rows of the closing table: what, must, aim, unit, and the measured values."""
+    """Rows of the closing table: what, must, aim, unit, and the measured values with the labels of their cases."""
     f32 = {"dtype": "f32", "isa": "auto"}
     one = f32 | {"threads": 1, "causal": False, "n_q": lambda n: n >= 1024, "n_k": lambda n: n <= 8192}
     large = f32 | {"n_q": lambda n: n >= 1024, "dim": lambda d: d <= 128, "window": 0}

@@ -11,12 +11,13 @@ import tempfile
 import time
 from pathlib import Path
 
-from library import MAPS, Arrays, Buffer, Library, Plan
+from library import ALL_MAPS, MAPS, Arrays, Buffer, Library, Plan
 
 MIN_PERCENT = 0.5  # functions with less are not printed
 
 
-def number(text, letter, otherwise=None):
+def size_of(text, letter, otherwise=None):
+    """The number after a letter in the text of a problem: q2048."""
     found = re.search(rf"\b{letter}(\d+)\b", text)
     return int(found[1]) if found else otherwise
 
@@ -25,11 +26,11 @@ def run(build, text, name, seconds):
     """Runs the map for some seconds, after one run of the maps whose outputs it reads."""
     library = Library(build)
     plan = Plan(library, text, 1)
-    n_q, dtype = number(text, "q"), re.search(r"\b(f64|f32|bf16)\b", text)
+    n_q, dtype = size_of(text, "q"), re.search(r"\b(f64|f32|bf16)\b", text)
     if n_q is None or dtype is None:
         sys.exit(f"hotspots: '{text}' names no queries or none of f64, f32, bf16")
-    arrays = Arrays(dtype[1], number(text, "h", 1), n_q, number(text, "k", n_q), number(text, "d"))
-    workspace = Buffer(plan.workspace(15))
+    arrays = Arrays(dtype[1], size_of(text, "h", 1), n_q, size_of(text, "k", n_q), size_of(text, "d"))
+    workspace = Buffer(plan.workspace(ALL_MAPS))
     plan.runner("forward", arrays, workspace)()
     if name == "vjp_jvp":
         plan.runner("jvp", arrays, workspace)()
@@ -72,5 +73,6 @@ if __name__ == "__main__":
             run(*sys.argv[2:5], float(sys.argv[5]))
         else:
             main()
-    except (RuntimeError, ValueError, subprocess.CalledProcessError) as error:  # a problem refused; no seconds; perf
+    # The problem is refused, SECONDS is not a number, or perf fails.
+    except (RuntimeError, ValueError, subprocess.CalledProcessError) as error:
         sys.exit(f"hotspots: {error}")

@@ -8,8 +8,9 @@ from ctypes import Structure, byref, c_int32, c_int64, c_size_t, c_uint32, c_uin
 import peers
 from library import MAPS, SIZES, Buffer, Options, Problem, Tensor, fill
 from peers import torch
-from timing import side_by_side
+from timing import alternate
 
+# Constants of attngrad.h and attngrad_nn.h.
 SELF, SHARED_KV, BIASES = 1, 2, 4 | 8 | 16 | 32
 DTYPES = {"f64": 1, "f32": 2, "f16": 3, "bf16": 4}
 INIT_XAVIER, SAVED, D_SAVED = 1, 0, 1
@@ -46,8 +47,8 @@ class Layer:
         problem = Problem(struct_size=ctypes.sizeof(Problem))
         options = Options(struct_size=ctypes.sizeof(Options), threads=threads)
         library.check(self.lib.ag_problem_parse(text.encode(), byref(problem)))
-        asked = Description(ctypes.sizeof(Description), attention=ctypes.addressof(problem), **description)
-        library.check(self.lib.ag_layer_create(byref(self.layer), byref(asked), byref(options)))
+        struct = Description(ctypes.sizeof(Description), attention=ctypes.addressof(problem), **description)
+        library.check(self.lib.ag_layer_create(byref(self.layer), byref(struct), byref(options)))
         self.lib.ag_layer_size.restype = c_int64
         self.lib.ag_layer_plan.restype = c_void_p
         self.size = self.lib.ag_layer_size(self.layer)
@@ -63,28 +64,28 @@ class Layer:
     def description(self):
         return self.lib.ag_plan_describe(c_void_p(self.lib.ag_layer_plan(self.layer))).decode()
 
-    def _place(self, name, size):
+    def _allocate(self, name, size):
         self.buffers[name] = Buffer(size)
         setattr(self.args, name, self.buffers[name].address)
 
     def add(self, name, count, dtype, random=False):
         """Adds an array of the call, filled with random numbers or uninitialised."""
-        self._place(name, count * SIZES[dtype])
+        self._allocate(name, count * SIZES[dtype])
         if random:
             fill(self.buffers[name], dtype)
 
     def add_saved(self):
         for name, which in (("saved", SAVED), ("d_saved", D_SAVED)):
-            self._place(name, self._bytes("saved", which))
+            self._allocate(name, self._bytes("saved", which))
 
     def init(self, dtype, seed=1):
         self.add("params", self.size, dtype)
-        where = c_void_p(self.args.params)
+        params = c_void_p(self.args.params)
         self.library.check(
-            self.lib.ag_layer_init(self.layer, INIT_XAVIER, c_uint64(seed), where, DTYPES[dtype])
+            self.lib.ag_layer_init(self.layer, INIT_XAVIER, c_uint64(seed), params, DTYPES[dtype])
         )
 
-    def place_of_values(self):
+    def offset_of_values(self):
         """Offset of V in the buffer that forward saved, in bytes."""
         views, memory = SavedViews(struct_size=ctypes.sizeof(SavedViews)), c_void_p(self.args.saved)
         self.library.check(self.lib.ag_layer_saved_views(self.layer, SAVED, memory, byref(views)))
@@ -107,7 +108,7 @@ class Layer:
 
 
 def must_agree(what, ours, theirs, dtype):
-    """Raises an error if the results differ, as times of different computations must not be compared."""
+    """Raises an error if the results differ: times of different computations must not be compared."""
     true = theirs.detach().double()
     error = float((ours.double() - true).norm() / true.norm())
     if not error < {"f32": 1e-4, "bf16": 0.03}[dtype]:
@@ -158,7 +159,7 @@ def run_layer(case, library, best, rounds):
         for name, true in zip(("y", "dx_q"), theirs["torch"]()):
             must_agree(name, peers.tensor(layer.buffers[name], case.dtype, *true.shape), true, case.dtype)
         runs |= theirs
-    case.results |= side_by_side(runs, best, rounds) | {"plan": layer.description}
+    case.results |= alternate(runs, best, rounds) | {"plan": layer.description}
     layer.close()
 
 
@@ -166,8 +167,8 @@ def run_layer(case, library, best, rounds):
 
 
 def one_dnn(x, weights):
-    """The same products by oneDNN: functions without arguments, by name. The weights have our layout, or were
-    transposed before the timing; for bf16, PyTorch's mm is oneDNN too."""
+    """The same products by oneDNN: functions without arguments, by name. The weights are in our layout, or
+    transposed before they are timed; for bf16, PyTorch's mm is oneDNN too."""
     linear = torch.ops.mkldnn._linear_pointwise
     transposed = [w.t().contiguous() for w in weights]
     outs = [x.new_empty(x.shape[0], w.shape[1]) for w in weights]
@@ -207,7 +208,7 @@ def run_product(case, library, best, rounds):
     runs["ours"]()
     missing = why_no_one_dnn()
     runs |= {} if missing else peer_products(case, layer)
-    case.results |= {name: ms / 2 for name, ms in side_by_side(runs, best, rounds).items()}
+    case.results |= {name: ms / 2 for name, ms in alternate(runs, best, rounds).items()}
     case.results |= {"plan": layer.description} | ({"missing": missing} if missing else {})
     case.results["gflops"] = 2e-6 * case.m * case.k * case.n / case.results["ours"]
     layer.close()
@@ -217,7 +218,7 @@ def peer_products(case, layer):
     x = peers.tensor(layer.buffers["x_k"], case.dtype, case.m, case.k)
     wk, wv = peers.tensor(layer.buffers["params"], case.dtype, 4, case.k, case.n)[1:3]
     found = one_dnn(x, (wk, wv))
-    values = peers.tensor(layer.buffers["saved"], case.dtype, case.m, case.n, start=layer.place_of_values())
+    values = peers.tensor(layer.buffers["saved"], case.dtype, case.m, case.n, start=layer.offset_of_values())
     for name, run in found.items():
         must_agree(name, values, run()[1], case.dtype)
     return found

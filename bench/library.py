@@ -27,7 +27,9 @@ MAPS = {
     "jvp": (4, 12),
     "vjp_jvp": (8, 24),
 }  # bit, flops per pair and channel
+ALL_MAPS = sum(bit for bit, _ in MAPS.values())
 BACKEND_CPU = 2
+# As in cli/bench/probe.h.
 PROBE_F32, PROBE_F64, PROBE_EXP2, PROBE_AMX, PROBE_FED_F32, PROBE_FED_F64 = range(6)
 SIZES = {"f64": 8, "f32": 4, "bf16": 2}
 
@@ -160,11 +162,11 @@ class Library:
             raise RuntimeError(self.lib.ag_last_message().decode())
 
     def probe(self, isa, kind, threads, settle, seconds):
-        """Operations per second."""
+        """Operations per second, measured for `seconds` after `settle` seconds of the same load."""
         return self.probes.probe_rate(isa.encode(), kind, threads, settle, seconds)
 
     def has_amx(self):
-        """Does the processor have AMX, and may this process use it?"""
+        """Does the CPU have AMX, and may this process use it?"""
         return self.probe("amx", PROBE_AMX, 1, 0, 0.001) > 0
 
     def info(self):
@@ -206,7 +208,7 @@ class Plan:
 
 
 class Buffer:
-    """Aligned memory."""
+    """Memory that is aligned to 64 bytes, a cache line."""
 
     def __init__(self, size):
         self.size = size
@@ -223,12 +225,12 @@ _pools = {}
 def _random_pool(dtype):
     """A million normal random numbers. Those of bf16 are the upper halves of float32 numbers."""
     if dtype not in _pools:
-        numbers = random.Random(1)
+        rng = random.Random(1)
         code = "d" if dtype == "f64" else "f"
-        pool = array(code, (numbers.gauss(0, 1) for _ in range(1 << 20)))
+        pool = array(code, (rng.gauss(0, 1) for _ in range(1 << 20)))
         if dtype == "bf16":
-            first = 1 if sys.byteorder == "little" else 0
-            pool = array("H", pool.tobytes())[first::2]
+            upper = 1 if sys.byteorder == "little" else 0
+            pool = array("H", pool.tobytes())[upper::2]
         _pools[dtype] = pool
     return _pools[dtype]
 
@@ -265,6 +267,6 @@ class Arrays:
     def _add(self, name, dtype, rows, channels):
         count = self.heads * rows * channels
         self.buffers[name] = Buffer(count * SIZES[dtype])
-        apart = (channels, self.heads * channels) if self.interleaved else (rows * channels, channels)
-        strides = (c_int64 * 4)(count, *apart, 1)
+        head_row = (channels, self.heads * channels) if self.interleaved else (rows * channels, channels)
+        strides = (c_int64 * 4)(count, *head_row, 1)
         setattr(self.args, name, Tensor(self.buffers[name].address, strides))

@@ -1,12 +1,13 @@
 """Times the maps of one problem, PyTorch's maps and the probes; measures the error of the bf16 gradients."""
 
 import peers
-from library import MAPS, PROBE_AMX, PROBE_EXP2, PROBE_F32, PROBE_F64, PROBE_FED_F32, PROBE_FED_F64, Arrays, Buffer, Plan
+from library import MAPS, PROBE_AMX, PROBE_EXP2, PROBE_F32, PROBE_F64, PROBE_FED_F32, PROBE_FED_F64
+from library import Arrays, Buffer, Plan
 from timing import BETWEEN, SETTLE
 
 
 def prepare(case, library):
-    """Runs each map, ours and PyTorch's, once, in an order in which each finds its inputs."""
+    """Makes the functions to be timed, and runs each once, in an order in which each finds its inputs."""
     plan = Plan(library, case.text, case.threads, case.isa)
     arrays = Arrays(case.dtype, case.heads, case.n_q, case.n_k, case.dim)
     bits = sum(MAPS[name][0] for name in case.maps)
@@ -20,13 +21,13 @@ def prepare(case, library):
 
 
 def probe_of(case, isa):
-    """The probe of what the products run on: AMX for bf16 only."""
+    """The probe of the unit that computes the products: AMX for bf16 only."""
     if case.dtype == "bf16" and isa == "amx":
         return PROBE_AMX
     return PROBE_F64 if case.dtype == "f64" else PROBE_F32
 
 
-# The same with factors from the first cache.
+# The same with factors that are loaded from the L1 cache.
 FED = {PROBE_F32: PROBE_FED_F32, PROBE_F64: PROBE_FED_F64}
 
 
@@ -45,24 +46,24 @@ def run_round(case, isa, kind, ours, theirs, best):
 
 def run(case, library, best, rounds):
     plan, ours, theirs = prepare(case, library)
-    kind, values = probe_of(case, plan.isa), best.values
+    kind, rates, seconds = probe_of(case, plan.isa), best.rates, best.seconds
     for _ in range(1 if case.once else rounds):
         run_round(case, plan.isa, kind, ours, theirs, best)
     if case.threads == 1:
-        values["probe_one"] = values["probe"]
+        rates["probe_one"] = rates["probe"]
     for name in case.maps:
         bit, flops = MAPS[name]
-        rate = flops * case.pairs * case.dim / values[name]
+        rate = flops * case.pairs * case.dim / seconds[name]
         case.results[name] = {
-            "ms": 1e3 * values[name],
+            "ms": 1e3 * seconds[name],
             "gflops": 1e-9 * rate,
-            "percent_of_probe": 100 * rate / values["probe"],
+            "percent_of_probe": 100 * rate / rates["probe"],
             "workspace_bytes": plan.workspace(bit),
         }
     for name in theirs:
-        case.results[name] = {"ms": 1e3 * values[name]}
+        case.results[name] = {"ms": 1e3 * seconds[name]}
     for name in ("probe", "probe_one", "exp2", "fed") if kind in FED else ("probe", "probe_one", "exp2"):
-        case.results[name] = 1e-9 * values[name]
+        case.results[name] = 1e-9 * rates[name]
     case.results["isa"] = plan.isa
     case.results["on_amx"] = kind == PROBE_AMX
     plan.close()

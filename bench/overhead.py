@@ -15,53 +15,54 @@ from attngrad import _core
 from attngrad._call import Call
 
 
-def fastest(*works, rounds=60, calls=150):
+def fastest(*functions, rounds=60, calls=150):
     """Minimal microseconds per call of each function."""
-    times = [[] for _ in works]
+    times = [[] for _ in functions]
     for _ in range(rounds):
-        for work, taken in zip(works, times):
+        for function, seconds in zip(functions, times):
             start = time.thread_time()
             for _ in range(calls):
-                work()
-            taken.append((time.thread_time() - start) / calls)
-    return [1e6 * min(taken) for taken in times]
+                function()
+            seconds.append((time.thread_time() - start) / calls)
+    return [1e6 * min(seconds) for seconds in times]
 
 
-def above(whole, bare, nothing):
-    whole, bare, nothing = fastest(whole, bare, nothing)
-    return whole - bare + nothing
+def overhead(call, bare, empty):
+    """Of a call, given Plan.run on the same arrays (bare) and on an empty batch: call - (bare - empty)."""
+    call, bare, empty = fastest(call, bare, empty)
+    return call - bare + empty
 
 
-def ready(map, outputs, arrays, features, **inputs):
+def bare_run(map, outputs, arrays, features, **inputs):
     call = Call(*arrays, features)
     call.take(**inputs)
     results = call.make(outputs)
-    return lambda: (call.run(map), results)
+    return lambda: (call.run(map), results)  # results: keeps the arrays alive
 
 
 def measure() -> dict[str, float]:
     """Microseconds above the C call, by the name of the case."""
     rng = np.random.default_rng(0)
     q, k, v = (rng.standard_normal((2, 4, 8, 16), dtype=np.float32) for _ in range(3))
-    none = [x[:0] for x in (q, k, v)]
-    plain, some = (
+    empty_arrays = [x[:0] for x in (q, k, v)]
+    plain, with_features = (
         {"threads": 1},
         {"threads": 1, "causal": True, "softcap": 20.0, "window": (4, 0), "kv_lengths": [8, 5]},
     )
     results = {}
-    for name, features in (("forward", plain), ("forward with features", some)):
-        empty = features | ({"kv_lengths": []} if "kv_lengths" in features else {})
-        results[name] = above(
+    for name, features in (("forward", plain), ("forward with features", with_features)):
+        empty_features = features | ({"kv_lengths": []} if "kv_lengths" in features else {})
+        results[name] = overhead(
             lambda f=features: attngrad.forward(q, k, v, **f),
-            ready(_core.MAP_FORWARD, ("o", "lse"), (q, k, v), features),
-            ready(_core.MAP_FORWARD, ("o", "lse"), none, empty),
+            bare_run(_core.MAP_FORWARD, ("o", "lse"), (q, k, v), features),
+            bare_run(_core.MAP_FORWARD, ("o", "lse"), empty_arrays, empty_features),
         )
     o, lse = attngrad.forward(q, k, v, **plain)
     gradients = ("dq", "dk", "dv")
-    results["vjp"] = above(
+    results["vjp"] = overhead(
         lambda: attngrad.vjp(q, k, v, o, lse, o, **plain),
-        ready(_core.MAP_VJP, gradients, (q, k, v), plain, o=o, lse=lse, d_o=o),
-        ready(_core.MAP_VJP, gradients, none, plain, o=o[:0], lse=lse[:0], d_o=o[:0]),
+        bare_run(_core.MAP_VJP, gradients, (q, k, v), plain, o=o, lse=lse, d_o=o),
+        bare_run(_core.MAP_VJP, gradients, empty_arrays, plain, o=o[:0], lse=lse[:0], d_o=o[:0]),
     )
     return results
 
@@ -74,12 +75,12 @@ def measure_torch() -> dict[str, float]:
     torch.set_num_threads(1)
     q, k, v = torch.randn(3, 2, 4, 8, 16)
     arrays = [x.numpy() for x in (q, k, v)]
-    bare = ready(_core.MAP_FORWARD, ("o", "lse"), arrays, {"threads": 1})
-    nothing = ready(_core.MAP_FORWARD, ("o", "lse"), [x[:0] for x in arrays], {"threads": 1})
+    bare = bare_run(_core.MAP_FORWARD, ("o", "lse"), arrays, {"threads": 1})
+    empty = bare_run(_core.MAP_FORWARD, ("o", "lse"), [x[:0] for x in arrays], {"threads": 1})
     results = {}
     for name, recorded in (("torch, nothing recorded", False), ("torch, recorded", True)):
         q.requires_grad_(recorded)
-        results[name] = above(lambda: scaled_dot_product_attention(q, k, v), bare, nothing)
+        results[name] = overhead(lambda: scaled_dot_product_attention(q, k, v), bare, empty)
     return results
 
 

@@ -1,5 +1,5 @@
-"""PyTorch's attention on our arrays: the fused kernel's forward and backward, and for what it does not have,
-the unfused formula's derivative along tangents and its double backward."""
+"""PyTorch's attention on our arrays: forward and backward of the fused kernel; jvp and double backward, which
+it does not have, of the unfused formula."""
 
 import math
 
@@ -18,10 +18,10 @@ def set_threads(count):
         torch.set_num_threads(count)
 
 
-def unfused(q, k, v, hidden):
+def unfused(q, k, v, masked):
     scores = q @ k.transpose(-1, -2) * (1 / math.sqrt(q.shape[-1]))
-    if hidden is not None:
-        scores = scores.masked_fill(hidden, -math.inf)
+    if masked is not None:
+        scores = scores.masked_fill(masked, -math.inf)
     return torch.softmax(scores, -1) @ v
 
 
@@ -37,8 +37,8 @@ def tensors(arrays, *names):
     return [tensor(arrays.buffers[name], arrays.dtype, 1, arrays.heads, -1, arrays.dim) for name in names]
 
 
-def hidden_of(length, causal):
-    """The mask of the unfused formula; the cases with a mask are square."""
+def causal_mask(length, causal):
+    """The mask of the unfused formula, True for keys after the query; causal cases are square."""
     return torch.ones(length, length, dtype=torch.bool).triu(1) if causal else None
 
 
@@ -51,7 +51,7 @@ def fused_gradients(case, arrays):
 def true_gradients(case, arrays):
     """Gradients by the formula, in float64."""
     inputs = [x.double().requires_grad_() for x in tensors(arrays, "q", "k", "v")]
-    output = unfused(*inputs, hidden_of(case.length, case.causal))
+    output = unfused(*inputs, causal_mask(case.length, case.causal))
     return torch.autograd.grad(output, inputs, tensors(arrays, "d_o")[0].double())
 
 
@@ -73,14 +73,14 @@ def runners(case, arrays):
 
     def jvp():
         with torch.no_grad():
-            torch.func.jvp(lambda *x: unfused(*x, hidden), (q, k, v), (tq, tk, tv))
+            torch.func.jvp(lambda *x: unfused(*x, masked), (q, k, v), (tq, tk, tv))
 
     def all_orders():
-        gradients = torch.autograd.grad(unfused(*inputs, hidden), inputs, d_o, create_graph=True)
+        gradients = torch.autograd.grad(unfused(*inputs, masked), inputs, d_o, create_graph=True)
         torch.autograd.grad(gradients, inputs, (tq, tk, tv))
 
     found = {"torch forward": forward, "torch backward": backward}
     if case.unfused:
-        hidden = hidden_of(case.n_q, case.causal)
+        masked = causal_mask(case.n_q, case.causal)
         found |= {"torch jvp": jvp, "torch forward+backward+double": all_orders}
     return found

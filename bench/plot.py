@@ -39,10 +39,10 @@ def plot(about, finished, stem):
     return [f"plot: {stem.with_suffix('.png')}, .svg"]
 
 
-def draw_lines(axis, name, label, points, style):
+def draw_line(axis, color, label, points, style):
     points = sorted(points)
     if points:
-        axis.plot([x for x, _ in points], [y for _, y in points], style, label=label, color=name)
+        axis.plot([x for x, _ in points], [y for _, y in points], style, label=label, color=color)
 
 
 def draw_percents(axis, square):
@@ -51,7 +51,7 @@ def draw_percents(axis, square):
             points = [
                 (case.n_q, case.results[name]["percent_of_probe"]) for case in find(square, causal=causal)
             ]
-            draw_lines(axis, color, name + (" causal" if causal else ""), points, style)
+            draw_line(axis, color, name + (" causal" if causal else ""), points, style)
     finish_axis(axis, 0)
 
 
@@ -63,7 +63,7 @@ def draw_speedups(axis, square):
                 for case in find(square, threads=threads, causal=False)
                 if theirs in case.results
             ]
-            draw_lines(axis, color, f"{ours}, {threads} thread{'s' * (threads > 1)}", points, style)
+            draw_line(axis, color, f"{ours}, {threads} thread{'s' * (threads > 1)}", points, style)
     axis.axhline(1, color="grey", linewidth=0.8)
     axis.set_xlabel("N")
     finish_axis(axis, 0)

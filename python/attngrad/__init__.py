@@ -1,6 +1,7 @@
 """Attention and its exact derivatives, fused on the CPU: forward, vjp, jvp and vjp_jvp on arrays.
 
-`attngrad.torch` is the same for PyTorch, with every derivative of it."""
+`attngrad.torch` is the same for PyTorch tensors, with first and second derivatives by autograd and
+torch.func."""
 
 from ._check import Residual, check
 from ._core import info, version

@@ -1,6 +1,6 @@
 """From anything with DLPack or the buffer protocol to NumPy arrays, and from those to what _core takes: an
-address and the strides of four axes. Knows no attention. Memory is copied only where its elements are not
-aligned or not yet what they stand for; every error names the argument."""
+address and the strides of four axes. Knows no attention. Memory is copied only if its elements are
+misaligned, or if PyTorch keeps a negation of them pending; every error names the argument."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-CPU_DEVICES = (1, 3)  # DLPack's numbers of the processor's memory: plain, and pinned for a CUDA device
+CPU_DEVICES = (1, 3)  # DLPack's device types kDLCPU and kDLCUDAHost, pinned memory
 
-# How the axes of an array become [batch, head, position, channel].
+# Kinds of arrays. MAIN: q, k, v, o; ROWS: lse, mu; PACKED, PACKED_ROWS: these of packed sequences; LAST: bias, mask.
 MAIN, ROWS, PACKED, PACKED_ROWS, LAST, TABLE, SINK = range(7)
 
+# (kind, number of axes): which axis is [batch, head, position, channel]; None: absent, stride 0.
 _AXES = {
     (MAIN, 2): (None, None, 0, 1),
     (MAIN, 3): (None, 0, 1, 2),
@@ -71,8 +72,8 @@ def code_of(dtype: Any, name: str) -> str:
 
 
 def _resolved(x: Any) -> Any:
-    """PyTorch keeps a sign or a conjugation that is still to be applied beside the memory, and has zeros with
-    no memory; DLPack sees none of that. x as its memory should have it."""
+    """x with its values in memory: a PyTorch tensor may have a negation or conjugation pending, or be zeros
+    without memory, and DLPack ignores that."""
     if hasattr(x, "_is_zerotensor") and x._is_zerotensor():
         return x.new_zeros(x.shape)
     for pending, resolve in (("is_neg", "resolve_neg"), ("is_conj", "resolve_conj")):
@@ -143,7 +144,7 @@ def mask_array(x: Any, name: str) -> np.ndarray:
 
 
 def list_array(x: Any, name: str) -> np.ndarray:
-    """The array that x is, or that the numbers of a list or tuple make."""
+    """x if it is an array, or the array of the numbers of a list or tuple."""
     if not isinstance(x, (list, tuple)):
         return as_array(x, name)
     try:
@@ -167,19 +168,19 @@ def int_array(x: Any, name: str) -> np.ndarray:
 
 
 @functools.lru_cache(maxsize=4096)
-def _steps(strides: tuple[int, ...], itemsize: int, kind: int) -> tuple[int, int, int, int] | None:
-    """Strides in elements of the four axes; None: not whole numbers of elements."""
-    if any(step % itemsize for step in strides):
+def _element_strides(strides: tuple[int, ...], itemsize: int, kind: int) -> tuple[int, int, int, int] | None:
+    """The strides of the four axes in elements; None if one is not a multiple of the element size."""
+    if any(stride % itemsize for stride in strides):
         return None
-    steps = [0 if axis is None else strides[axis] // itemsize for axis in _AXES[kind, len(strides)]]
-    return (steps[0], steps[1], steps[2], steps[3])
+    b, h, i, c = (0 if axis is None else strides[axis] // itemsize for axis in _AXES[kind, len(strides)])
+    return b, h, i, c
 
 
 def view(a: np.ndarray, kind: int) -> tuple[Any, tuple[int, int, int, int]]:
     """A tensor of _core, which keeps the memory alive."""
-    steps = _steps(a.strides, a.itemsize, kind)
-    if steps is None or not a.flags.aligned:
+    strides = _element_strides(a.strides, a.itemsize, kind)
+    if strides is None or not a.flags.aligned:
         a = a.copy()
-        steps = _steps(a.strides, a.itemsize, kind)
-        assert steps is not None
-    return a.__array_struct__, steps
+        strides = _element_strides(a.strides, a.itemsize, kind)
+        assert strides is not None
+    return a.__array_struct__, strides

@@ -16,18 +16,19 @@ from ._features import Features
 
 _CALL_NUMBERS = frozenset("seed q_offset k_offset batch_offset".split())
 _LISTS = frozenset("q_lengths kv_lengths q_packed k_packed".split())
-_NEEDED = frozenset("o lse to mu".split())
+_REQUIRED = frozenset("o lse to mu".split())
+# keyword: tensor name
 _AUX = {"bias": "bias", "bias_table": "table", "sink": "sink"}
 
 
 def _unknown(name: str) -> TypeError:
-    near = difflib.get_close_matches(name, Features.__annotations__, 1)
-    return TypeError(f"unknown keyword {name!r}" + (f" (did you mean {near[0]!r}?)" if near else ""))
+    similar = difflib.get_close_matches(name, Features.__annotations__, 1)
+    return TypeError(f"unknown keyword {name!r}" + (f" (did you mean {similar[0]!r}?)" if similar else ""))
 
 
 class _Inputs:
-    """What the features of a call come to: the key of its problem, arrays by tensor name, keywords of run.
-    None is as good as absent."""
+    """The features of a call as fields of its problem's Key, arrays by tensor name, and keywords of Plan.run.
+    A feature that is None counts as absent."""
 
     __slots__ = ("arrays", "keywords", "key")
 
@@ -210,9 +211,9 @@ class Call:
                 )
 
     def take(self, **inputs: Any) -> None:
-        """Further inputs; None is absent, unless no map does without it."""
+        """Adds inputs. None is left out, unless the input is required: then it is refused as no array."""
         for name, x in inputs.items():
-            if x is None and name not in _NEEDED:
+            if x is None and name not in _REQUIRED:
                 continue
             a = x if type(x) is np.ndarray else _arrays.as_array(x, name)
             shape, dtype, kind = self.problem.tensors[name]
@@ -225,7 +226,7 @@ class Call:
             self.tensors[name] = _arrays.view(a, kind)
 
     def zeros(self, name: str) -> np.ndarray:
-        """What an absent input is, where the library needs an array: one element that stands for all."""
+        """Zeros for an absent input that the library needs: one element, broadcast by zero strides."""
         shape, dtype, _ = self.problem.tensors[name]
         return np.broadcast_to(np.zeros((), dtype), shape or ())
 

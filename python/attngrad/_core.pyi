@@ -1,4 +1,4 @@
-"""The extension module: attngrad.h on addresses. Nothing here checks that an address is what it says."""
+"""The extension module: attngrad.h on addresses. It cannot check that an address is valid."""
 
 from collections.abc import Sequence
 from typing import Any, Final, TypedDict
@@ -7,6 +7,7 @@ from typing_extensions import Buffer
 
 # (address, strides in elements of the four axes); an array's __array_struct__ stands for its address.
 Tensor = tuple[int | Any, tuple[int, int, int, int]]
+# int64 values: their address, or a buffer of them.
 List = int | Buffer
 
 MAP_FORWARD: Final[int]

@@ -1,4 +1,4 @@
-"""Every variable of one head: what the reference computes on its way through a map."""
+"""Every variable of one head: all intermediates of a map, as the reference computes them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from . import _core, _maps, _problem
 from ._call import Call, integer
-from ._features import Features, shown
+from ._features import Features, with_features
 
 _MATRICES = {
     _core.MAP_FORWARD: "Z B S P M R phi1",
@@ -24,7 +24,7 @@ _ROWS = {
 }
 
 
-@shown
+@with_features
 def explain(
     q: Any,
     k: Any,
@@ -45,9 +45,9 @@ def explain(
     jacobian_row: int | None = None,
     **features: Unpack[Features],
 ) -> dict[str, np.ndarray]:
-    """The variables of one head by their names in docs/math.md, as float64 arrays: of forward; of vjp where a
-    cotangent is given, d_o or d_lse; of jvp where a tangent is, tq, tk, tv, tbias, ttable or tsink; of
-    vjp_jvp where both are, or td_o or td_lse. `batch` and `head` say which head; `jacobian_row` adds J, the
+    """The variables of one head by their names in docs/math.md, as float64 arrays: of forward; of vjp if a
+    cotangent is given, d_o or d_lse; of jvp if a tangent is, tq, tk, tv, tbias, ttable or tsink; of
+    vjp_jvp if both are, or td_o or td_lse. `batch` and `head` say which head; `jacobian_row` adds J, the
     softmax Jacobian of one query. Matrices are [queries, keys]: meant for small problems. The backend is the
     reference, whatever `backend` says.
 
@@ -67,11 +67,11 @@ def explain(
         call.take(**tangents)
     map = _core.MAP_JVP if has_tangent else _core.MAP_FORWARD
     if has_cotangent:
-        along = (
+        forward_results = (
             _maps.jvp(q, k, v, **tangents, **features) if has_tangent else _maps.forward(q, k, v, **features)
         )
         call.take(
-            **along._asdict(),
+            **forward_results._asdict(),
             d_o=call.zeros("d_o") if d_o is None else d_o,
             d_lse=d_lse,
             **({"td_o": td_o, "td_lse": td_lse} if has_tangent else {}),
@@ -87,10 +87,10 @@ def _trace(call: Call, map: int, batch: int, head: int, jacobian_row: int | None
     if jacobian_row is not None:
         arrays["J"] = np.zeros((p.kv_len, p.kv_len))
     row = 0 if jacobian_row is None else integer(jacobian_row, "jacobian_row")
-    place = integer(batch, "batch"), integer(head, "head"), row
+    indices = integer(batch, "batch"), integer(head, "head"), row
     structs = {name: a.__array_struct__ for name, a in arrays.items()}
     try:
-        p.plan.trace(map, call.tensors, structs, *place, **call.keywords)
+        p.plan.trace(map, call.tensors, structs, *indices, **call.keywords)
     except ValueError as error:
         raise _problem.plain(error) from None
     return arrays

@@ -9,14 +9,14 @@ from typing import Any, Literal, TypedDict, TypeVar
 
 
 class Features(TypedDict, total=False):
-    """Keywords of every map; None is as good as absent.
+    """Keywords of every map; None counts as absent.
 
     causal          True: a query sees no key at a later position
-    align           "top-left": the first query stands at the first key; "bottom-right": the last at the last
+    align           "top-left": the first query is at the first key; "bottom-right": the last at the last
     window          (left, right): keys this far before and after a query are seen; None or -1: all
     scale           of the scores; without it 1 / sqrt(d)
     bias            added to the scores, [queries, keys] with heads and batch before them, each axis full or
-                    1; dtype as q, or float32 if q has 16 bits; minus infinity hides like a mask
+                    1; dtype as q, or float32 if q has 16 bits; minus infinity masks the pair
     mask            bool or uint8 of such a shape; True attends
     bias_table      a bias by distance, key minus query: [heads, columns], or [columns] shared by the heads;
                     dtype as bias
@@ -29,14 +29,14 @@ class Features(TypedDict, total=False):
     dropout         the share of weights to drop, below 1
     seed            of dropout, 0 to 2^64 - 1; the same in each map of one forward
     q_lengths       whole numbers, one per sequence: queries after them are padding
-    kv_lengths      the same of keys
+    kv_lengths      the same for keys
     q_packed        offsets, one more than sequences: sequence b has rows q_packed[b] to q_packed[b + 1] of
                     q, which is then [total, heads, d]
-    k_packed        the same of k and v; both or neither
-    q_offset        the position of the first query, where the arrays are a shard of more
+    k_packed        the same for k and v; both or neither
+    q_offset        the position of the first query, if the arrays are a shard of a longer sequence
     k_offset        the position of the first key
-    batch_offset    the number of the first sequence, for dropout
-    head_offset     the number of the first head, for dropout
+    batch_offset    the index of the first sequence, for dropout
+    head_offset     the index of the first head, for dropout
     backend         "cpu": fused; "reference": the formulas as written
     threads         0: ATTNGRAD_THREADS, else one per processor
     """
@@ -72,8 +72,8 @@ _DEFAULTS = {"causal": False, "align": "top-left"} | dict.fromkeys(
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def shown(function: _Function) -> _Function:
-    """The function itself, whose signature and docstring write out what its **features stand for."""
+def with_features(function: _Function) -> _Function:
+    """A decorator: adds the keywords that **features stands for to the signature and the docstring."""
     signature = inspect.signature(function)
     own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
     features = [
@@ -86,6 +86,6 @@ def shown(function: _Function) -> _Function:
         for name, kind in Features.__annotations__.items()
     ]
     function.__signature__ = signature.replace(parameters=own + features)  # type: ignore[attr-defined]
-    if function.__doc__ and Features.__doc__:  # neither is there under python -OO
+    if function.__doc__ and Features.__doc__:  # both are None under python -OO
         function.__doc__ = inspect.cleandoc(function.__doc__) + "\n\n" + inspect.cleandoc(Features.__doc__)
     return function

@@ -9,7 +9,7 @@ import numpy as np
 
 from . import _arrays, _core
 from ._call import Call
-from ._features import Features, shown
+from ._features import Features, with_features
 
 
 class Forward(NamedTuple):
@@ -20,7 +20,7 @@ class Forward(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """Gradients of a loss; None where there is no such input, or it was not wanted."""
+    """Gradients of a loss; None if there is no such input, or it was not wanted."""
 
     dq: np.ndarray | None
     dk: np.ndarray | None
@@ -54,7 +54,7 @@ def _code(dtype: Any, name: str) -> str | None:
     return None if dtype is None else _arrays.code_of(dtype, name)
 
 
-@shown
+@with_features
 def forward(q: Any, k: Any, v: Any, *, out_dtype: Any = None, **features: Unpack[Features]) -> Forward:
     """Attention: o = softmax(scale q k^T + ...) v, and lse.
 
@@ -78,7 +78,7 @@ def forward(q: Any, k: Any, v: Any, *, out_dtype: Any = None, **features: Unpack
     return Forward(o, lse)  # type: ignore[arg-type]
 
 
-@shown
+@with_features
 def vjp(
     q: Any,
     k: Any,
@@ -112,7 +112,7 @@ def vjp(
     return Gradients(*_results(call, Gradients._fields, wanted, _core.MAP_VJP))
 
 
-@shown
+@with_features
 def jvp(
     q: Any,
     k: Any,
@@ -145,7 +145,7 @@ def jvp(
     return Tangents(o, lse, to, mu)  # type: ignore[arg-type]
 
 
-@shown
+@with_features
 def vjp_jvp(
     q: Any,
     k: Any,

@@ -1,5 +1,5 @@
-"""Results of two disjoint sets of keys become the result of both. Rows are merged one by one, so that every
-layout of them is as good as [batch, heads, n]."""
+"""Merges the results over two disjoint sets of keys. Each row is merged independently of the others, so the
+meaning of the leading axes does not matter: an array of 2 to 4 axes is treated as [batch, heads, n, d]."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from . import _arrays, _plan, _problem
 
 
 class Merged(NamedTuple):
-    """As forward's or, with tangents, as jvp's."""
+    """The fields of forward's result or, with tangents, of jvp's."""
 
     o: np.ndarray
     lse: np.ndarray
@@ -39,8 +39,8 @@ def merge(
     to2: Any = None,
     mu2: Any = None,
 ) -> Merged:
-    """The attention over both sets of keys, from that over each: outputs and lse, and their tangents where
-    all four of them are given. A sink belongs to one of the parts only.
+    """The attention over both sets of keys, from the results over each: o and lse, and also to and mu if to1,
+    mu1, to2 and mu2 are all given. Only one of the parts may include the sink.
 
     >>> import numpy as np
     >>> import attngrad
@@ -68,6 +68,6 @@ def merge(
         a = _take(name, x, rows if is_rows else o, np.float64 if is_rows else o.dtype)
         tensors[name] = _arrays.view(a, _arrays.ROWS if is_rows else _arrays.MAIN)
     b, h, n, d = (1,) * (4 - o.ndim) + o.shape
-    if o.size:
+    if o.size:  # k0: merging needs no keys
         _plan.get(f"b{b} h{h} q{n} k0 d{d} {code}").merge(tensors)
     return Merged(**outputs)

@@ -1,6 +1,6 @@
 """The cache of plans. A plan is made once for a problem and shared by all threads: it never changes, and the
-library sees to its threads after a fork. lru_cache holds no lock that a fork could leave locked; two threads
-that ask for a new problem at once may both make its plan, and one of the two stays."""
+library restarts its threads after a fork. lru_cache holds no lock that a fork could leave locked; if two
+threads need the plan of a new problem at once, both may make it, and one of the two is kept."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ def get(
     buckets: bytes | tuple[int, ...] | None = None,
     alibi_slopes: bytes | tuple[float, ...] | None = None,
 ) -> _core.Plan:
-    """The plan of a problem in its text form; every argument is hashable, for it is the key.
-    get.cache_clear() forgets all plans: the environment's ATTNGRAD_BACKEND, _ISA and _THREADS are read when a
-    plan is made."""
+    """The plan of a problem in its text form; every argument is hashable: together they are the cache's key.
+    get.cache_clear() drops all plans; new ones read ATTNGRAD_BACKEND, _ISA and _THREADS again."""
     return _core.plan(
         problem,
         backend=backend,

@@ -7,7 +7,7 @@
 
 /* ---- Tensors ---- */
 
-static int by_name(const void *name, const void *slot)
+static int compare_name(const void *name, const void *slot)
 {
     return strcmp(name, ((const core_slot *)slot)->name);
 }
@@ -22,7 +22,7 @@ static const core_slot *find_slot(PyObject *name, const core_slot *slots, size_t
     if (text == NULL) {
         return NULL;
     }
-    const core_slot *slot = bsearch(text, slots, n_slots, sizeof *slots, by_name);
+    const core_slot *slot = bsearch(text, slots, n_slots, sizeof *slots, compare_name);
     if (slot == NULL) {
         PyErr_Format(PyExc_ValueError, "tensors: there is none called %R", name);
     }
@@ -85,8 +85,8 @@ static int read_tensor(PyObject *object, const char *name, ag_tensor *tensor)
 int core_read_tensors(PyObject *dict, const core_slot *slots, size_t n_slots, void *base)
 {
     PyObject *name, *value;
-    Py_ssize_t at = 0;
-    while (PyDict_Next(dict, &at, &name, &value)) {
+    Py_ssize_t position = 0;
+    while (PyDict_Next(dict, &position, &name, &value)) {
         const core_slot *slot = find_slot(name, slots, n_slots);
         if (slot == NULL) {
             return -1;
@@ -102,8 +102,8 @@ int core_read_tensors(PyObject *dict, const core_slot *slots, size_t n_slots, vo
 int core_read_pointers(PyObject *dict, const core_slot *slots, size_t n_slots, void *base)
 {
     PyObject *name, *value;
-    Py_ssize_t at = 0;
-    while (PyDict_Next(dict, &at, &name, &value)) {
+    Py_ssize_t position = 0;
+    while (PyDict_Next(dict, &position, &name, &value)) {
         const core_slot *slot = find_slot(name, slots, n_slots);
         void *address = NULL;
         if (slot == NULL || read_address(value, slot->name, &address) != 0) {
@@ -121,6 +121,7 @@ int core_read_pointers(PyObject *dict, const core_slot *slots, size_t n_slots, v
 #member, offsetof(ag_args, member)                                                                   \
     }
 
+/* In the order of strcmp. */
 static const core_slot tensor_slots[] = {
     AT(bias),   AT(d_lse), AT(d_o),    AT(dbias),  AT(dk),  AT(dq),     AT(dsink),   AT(dtable), AT(dv),
     AT(k),      AT(lse),   AT(mask),   AT(mu),     AT(o),   AT(q),      AT(sink),    AT(table),  AT(tbias),
@@ -130,6 +131,7 @@ static const core_slot tensor_slots[] = {
 
 enum { N_TENSORS = sizeof tensor_slots / sizeof tensor_slots[0] };
 
+/* Is the format of the elements one of `letters` (of Python's struct module), in the machine's byte order? */
 static int is_format(const Py_buffer *view, const char *letters)
 {
     const char *format = view->format != NULL ? view->format : "B";
@@ -168,6 +170,7 @@ static int read_list(core_call *call, PyObject *object, const char *name, int64_
     return 0;
 }
 
+/* A converter of PyArg_ParseTupleAndKeywords: returns 1, or 0 with an exception. */
 static int read_seed(PyObject *object, void *seed)
 {
     const unsigned long long value = PyLong_Check(object) ? PyLong_AsUnsignedLongLong(object) : 0;
@@ -189,17 +192,17 @@ static int read_keywords(core_call *call, PyObject *keywords, PyObject *lists[4]
                             "q_lengths",  "kv_lengths", "q_packed", "k_packed",     NULL};
     long long q_offset = 0, k_offset = 0, batch_offset = 0;
     unsigned accumulate = 0;
-    PyObject *none = PyTuple_New(0);
-    const int good = none != NULL && PyArg_ParseTupleAndKeywords(none, keywords, "|$ILLLO&OOOO", names,
-                                                                 &accumulate, &q_offset, &k_offset,
-                                                                 &batch_offset, read_seed, &call->args.seed,
-                                                                 &lists[0], &lists[1], &lists[2], &lists[3]);
-    Py_XDECREF(none);
+    PyObject *no_args = PyTuple_New(0);
+    const int parsed = no_args != NULL && PyArg_ParseTupleAndKeywords(
+                                              no_args, keywords, "|$ILLLO&OOOO", names, &accumulate,
+                                              &q_offset, &k_offset, &batch_offset, read_seed,
+                                              &call->args.seed, &lists[0], &lists[1], &lists[2], &lists[3]);
+    Py_XDECREF(no_args);
     call->args.accumulate = accumulate;
     call->args.q_offset = q_offset;
     call->args.k_offset = k_offset;
     call->args.batch_offset = batch_offset;
-    return good ? 0 : -1;
+    return parsed ? 0 : -1;
 }
 
 int core_call_read(core_call *call, const ag_problem *p, PyObject *tensors, PyObject *keywords)

@@ -3,7 +3,7 @@
 
 #include <attngrad_check.h>
 
-static PyObject *place_of(const ag_check_result *r)
+static PyObject *worst_of(const ag_check_result *r)
 {
     if (r->tensor == NULL) {
         return Py_NewRef(Py_None);
@@ -13,13 +13,13 @@ static PyObject *place_of(const ag_check_result *r)
 }
 
 /* Returns [(name, residual, limit, why it does not apply, tensor, (b, h, i, c))], with None for what is absent. */
-static PyObject *list_of(const ag_check_report *report)
+static PyObject *results_of(const ag_check_report *report)
 {
     PyObject *list = PyList_New(0);
     for (int n = 0; list != NULL && n < report->count; n++) {
         const ag_check_result *r = &report->results[n];
         PyObject *item = Py_BuildValue("(sddzzN)", r->name, r->residual, r->limit, r->not_applicable,
-                                       r->tensor, place_of(r));
+                                       r->tensor, worst_of(r));
         if (item == NULL || PyList_Append(list, item) != 0) {
             Py_CLEAR(list);
         }
@@ -32,7 +32,7 @@ PyObject *core_check(PyObject *module, PyObject *args, PyObject *keywords)
 {
     static char *names[] = {"problem", "seed", "backend", "threads", NULL};
     ag_check_case c = {.problem = AG_PROBLEM_INIT};
-    ag_options plan = AG_OPTIONS_INIT;
+    ag_options plan_options = AG_OPTIONS_INIT;
     ag_check_report report = {.count = 0};
     const char *text;
     unsigned long long seed = 0;
@@ -43,17 +43,17 @@ PyObject *core_check(PyObject *module, PyObject *args, PyObject *keywords)
         return NULL;
     }
     c.seed = seed;
-    plan.backend = backend;
-    plan.threads = threads;
-    const ag_check_options options = {AG_CHECK_ALL, &plan};
+    plan_options.backend = backend;
+    plan_options.threads = threads;
+    const ag_check_options options = {AG_CHECK_ALL, &plan_options};
     ag_status status = ag_problem_parse(text, &c.problem);
     if (status == AG_OK) {
-        PyThreadState *python = PyEval_SaveThread();
+        PyThreadState *thread_state = PyEval_SaveThread();
         status = ag_check_problem(&c, &options, &report);
-        PyEval_RestoreThread(python);
+        PyEval_RestoreThread(thread_state);
     }
     if (status == AG_NO_MEMORY) {
         return PyErr_NoMemory();
     }
-    return status == AG_OK ? list_of(&report) : core_fail(status);
+    return status == AG_OK ? results_of(&report) : core_fail(status);
 }

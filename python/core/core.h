@@ -15,7 +15,7 @@ PyObject *core_fail(ag_status status);
 
 /* ---- Arguments ---- */
 
-/* One tensor of a struct of arguments, by its name there. */
+/* A member of a struct of arguments. */
 typedef struct {
     const char *name;
     size_t offset;
@@ -35,7 +35,8 @@ typedef struct {
     int n_views;
 } core_call;
 
-/* Reads the tensors and the keywords of Plan.run. Call core_call_end in any case, which releases the buffers. */
+/* Reads the tensors and the keywords of Plan.run. Call core_call_end in any case: it releases
+ * the buffers. */
 int core_call_read(core_call *call, const ag_problem *p, PyObject *tensors, PyObject *keywords);
 void core_call_end(core_call *call);
 
@@ -46,7 +47,8 @@ double *core_read_doubles(PyObject *source, const char *name, int64_t count);
 
 /* ---- Workspace ---- */
 
-/* Workspace for one call on this thread, which is kept for the next call; NULL if there is no memory. */
+/* Workspace for one call on this thread. memory: NULL on failure; kept: core_scratch_end does not free it, so that the
+ * next call can use it. */
 typedef struct {
     void *memory;
     int kept;

@@ -39,7 +39,7 @@ static int read_request(plan_request *request, PyObject *args, PyObject *keyword
     return 0;
 }
 
-/* Adds the arrays that the text of a problem cannot hold. The caller frees them. */
+/* Adds what is given besides the text of the problem. The caller frees buckets and slopes. */
 static int add_constants(const plan_request *request, ag_problem *p, int32_t **buckets, double **slopes)
 {
     if (request->scale != Py_None) {
@@ -153,26 +153,27 @@ static PyObject *plan_workspace(PyObject *self, PyObject *maps)
 typedef ag_status (*map_function)(const ag_plan *plan, const ag_args *args, const ag_exec *exec,
                                   void *workspace, size_t bytes);
 
-static map_function map_of(unsigned bit)
+static map_function map_of(unsigned map_bit)
 {
-    switch (bit) {
+    switch (map_bit) {
     case AG_MAP_FORWARD: return ag_forward;
     case AG_MAP_VJP: return ag_vjp;
     case AG_MAP_JVP: return ag_jvp;
     case AG_MAP_VJP_JVP: return ag_vjp_jvp;
-    default: PyErr_Format(PyExc_ValueError, "map is %u: must be one of MAP_*", bit); return NULL;
+    default: PyErr_Format(PyExc_ValueError, "map is %u: must be one of MAP_*", map_bit); return NULL;
     }
 }
 
 /* Runs a map, or traces it if trace is not NULL, in this thread's workspace. */
-static PyObject *run_job(const ag_plan *plan, unsigned bit, const ag_args *args, const ag_trace_args *trace)
+static PyObject *run_map(const ag_plan *plan, unsigned map_bit, const ag_args *args,
+                         const ag_trace_args *trace)
 {
-    const map_function map = map_of(bit);
+    const map_function map = map_of(map_bit);
     size_t bytes;
     if (map == NULL) {
         return NULL;
     }
-    ag_status status = ag_plan_workspace(plan, bit, &bytes);
+    ag_status status = ag_plan_workspace(plan, map_bit, &bytes);
     if (status != AG_OK) {
         return core_fail(status);
     }
@@ -180,25 +181,25 @@ static PyObject *run_job(const ag_plan *plan, unsigned bit, const ag_args *args,
     if (scratch.memory == NULL) {
         return PyErr_Format(PyExc_MemoryError, "no memory for a workspace of %zu bytes", bytes);
     }
-    PyThreadState *python = PyEval_SaveThread();
+    PyThreadState *thread_state = PyEval_SaveThread();
     status = trace == NULL ? map(plan, args, NULL, scratch.memory, bytes)
-                           : ag_trace(plan, bit, args, trace, scratch.memory, bytes);
+                           : ag_trace(plan, map_bit, args, trace, scratch.memory, bytes);
     core_scratch_end(scratch);
-    PyEval_RestoreThread(python);
+    PyEval_RestoreThread(thread_state);
     return status == AG_OK ? Py_NewRef(Py_None) : core_fail(status);
 }
 
 static PyObject *plan_run(PyObject *self, PyObject *args, PyObject *keywords)
 {
     const ag_plan *plan = plan_of(self);
-    unsigned bit;
+    unsigned map_bit;
     PyObject *tensors, *result = NULL;
-    if (!PyArg_ParseTuple(args, "IO!:run", &bit, &PyDict_Type, &tensors)) {
+    if (!PyArg_ParseTuple(args, "IO!:run", &map_bit, &PyDict_Type, &tensors)) {
         return NULL;
     }
     core_call call;
     if (core_call_read(&call, ag_plan_problem(plan), tensors, keywords) == 0) {
-        result = run_job(plan, bit, &call.args, NULL);
+        result = run_map(plan, map_bit, &call.args, NULL);
     }
     core_call_end(&call);
     return result;
@@ -226,9 +227,9 @@ static PyObject *plan_merge(PyObject *self, PyObject *tensors)
     if (core_read_tensors(tensors, merge_slots, sizeof merge_slots / sizeof merge_slots[0], &args) != 0) {
         return NULL;
     }
-    PyThreadState *python = PyEval_SaveThread();
+    PyThreadState *thread_state = PyEval_SaveThread();
     const ag_status status = ag_merge(plan_of(self), &args, NULL);
-    PyEval_RestoreThread(python);
+    PyEval_RestoreThread(thread_state);
     return status == AG_OK ? Py_NewRef(Py_None) : core_fail(status);
 }
 
@@ -248,10 +249,10 @@ static const core_slot trace_slots[] = {AT(B),  AT(D),  AT(J),  AT(L),  AT(M),  
 static PyObject *plan_trace(PyObject *self, PyObject *args, PyObject *keywords)
 {
     ag_trace_args trace = {.struct_size = sizeof trace};
-    unsigned bit;
+    unsigned map_bit;
     PyObject *tensors, *arrays, *result = NULL;
     long long batch, head, row = 0;
-    if (!PyArg_ParseTuple(args, "IO!O!LL|L:trace", &bit, &PyDict_Type, &tensors, &PyDict_Type, &arrays,
+    if (!PyArg_ParseTuple(args, "IO!O!LL|L:trace", &map_bit, &PyDict_Type, &tensors, &PyDict_Type, &arrays,
                           &batch, &head, &row) ||
         core_read_pointers(arrays, trace_slots, sizeof trace_slots / sizeof trace_slots[0], &trace) != 0) {
         return NULL;
@@ -261,7 +262,7 @@ static PyObject *plan_trace(PyObject *self, PyObject *args, PyObject *keywords)
     trace.jacobian_row = row;
     core_call call;
     if (core_call_read(&call, ag_plan_problem(plan_of(self)), tensors, keywords) == 0) {
-        result = run_job(plan_of(self), bit, &call.args, &trace);
+        result = run_map(plan_of(self), map_bit, &call.args, &trace);
     }
     core_call_end(&call);
     return result;

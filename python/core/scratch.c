@@ -1,12 +1,12 @@
 /* Workspace of the maps. A thread keeps the workspace of its largest call, so that a small call does not wait
- * for new pages from the system; more than KEEP bytes are freed after the call. It is freed when the thread
- * ends. */
+ * for new pages from the system; a workspace of more than MAX_KEPT bytes is freed after its call. What is kept is
+ * freed when the thread ends. */
 #include "core.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 
-enum { KEEP = 32 << 20 };
+enum { MAX_KEPT = 32 << 20 };
 
 typedef struct {
     size_t bytes;
@@ -45,7 +45,7 @@ static kept_memory *kept_of_thread(void)
 
 core_scratch core_scratch_take(size_t bytes)
 {
-    kept_memory *kept = bytes <= KEEP ? kept_of_thread() : NULL;
+    kept_memory *kept = bytes <= MAX_KEPT ? kept_of_thread() : NULL;
     if (kept == NULL) {
         return (core_scratch){malloc(bytes > 0 ? bytes : 1), 0};
     }

@@ -1,5 +1,5 @@
-"""A Hessian-vector product of a small transformer's loss: forward over reverse, and double backward, beside
-differences of gradients. Only `replace` is attngrad's; the model is PyTorch's."""
+"""A Hessian-vector product of a small transformer's loss: forward over reverse, and double backward,
+compared with finite differences of the gradient. Only `replace` is attngrad's; the model is PyTorch's."""
 
 import torch
 from torch import func, nn
@@ -17,14 +17,15 @@ class Model(nn.Module):
         layer = nn.TransformerEncoderLayer(
             WIDTH, 4, 2 * WIDTH, dropout=0.0, activation="gelu", batch_first=True
         )
-        self.words = nn.Embedding(WORDS, WIDTH)
-        self.places = nn.Parameter(0.1 * torch.randn(LENGTH, WIDTH))
+        self.token_embedding = nn.Embedding(WORDS, WIDTH)
+        self.position_embedding = nn.Parameter(0.1 * torch.randn(LENGTH, WIDTH))
         self.layers = nn.TransformerEncoder(layer, 2)
         self.head = nn.Linear(WIDTH, WORDS)
 
     def forward(self, text):
-        causal = nn.Transformer.generate_square_subsequent_mask(text.shape[1], dtype=self.places.dtype)
-        return self.head(self.layers(self.words(text) + self.places, mask=causal, is_causal=True))
+        causal = nn.Transformer.generate_square_subsequent_mask(text.shape[1], dtype=self.head.weight.dtype)
+        x = self.token_embedding(text) + self.position_embedding
+        return self.head(self.layers(x, mask=causal, is_causal=True))
 
 
 def main():
@@ -46,20 +47,21 @@ def main():
 
     leaves = {name: p.clone().requires_grad_() for name, p in parameters.items()}
     first = torch.autograd.grad(loss(leaves), list(leaves.values()), create_graph=True)
-    slope = sum((g * t).sum() for g, t in zip(first, direction.values(), strict=True))
-    double_backward = torch.cat([x.flatten() for x in torch.autograd.grad(slope, list(leaves.values()))])
+    directional_derivative = sum((g * t).sum() for g, t in zip(first, direction.values(), strict=True))
+    second = torch.autograd.grad(directional_derivative, list(leaves.values()))
+    double_backward = torch.cat([x.flatten() for x in second])
 
     step = 1e-5
-    moved = [{name: p + sign * step * direction[name] for name, p in parameters.items()} for sign in (1, -1)]
-    differences = (flat(gradient(moved[0])) - flat(gradient(moved[1]))) / (2 * step)
+    points = [{name: p + sign * step * direction[name] for name, p in parameters.items()} for sign in (1, -1)]
+    differences = (flat(gradient(points[0])) - flat(gradient(points[1]))) / (2 * step)
 
-    size = forward_over_reverse.norm()
-    print(f"{flat(parameters).numel()} parameters, loss {loss(parameters):.4f}, |H t| {size:.4f}")
+    norm = forward_over_reverse.norm()
+    print(f"{flat(parameters).numel()} parameters, loss {loss(parameters):.4f}, |H t| {norm:.4f}")
     for name, product, limit in (
         ("double backward", double_backward, 1e-12),
         ("differences of gradients", differences, 1e-7),
     ):
-        error = ((product - forward_over_reverse).norm() / size).item()
+        error = ((product - forward_over_reverse).norm() / norm).item()
         verdict = "ok" if error < limit else "WRONG"
         print(f"{name:26}{error:8.1e} relative to |H t|, limit {limit:.0e}: {verdict}")
 

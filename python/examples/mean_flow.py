@@ -2,11 +2,12 @@
 
 Consistency-style models learn the mean velocity u(z, r, t) of a flow from noise (t = 1) to data (t = 0). It
 satisfies u = v - (t - r) du/dt along the flow, and du/dt is a directional derivative of the network: one
-torch.func.jvp along (v, 0, 1). The fused attention of PyTorch refuses that; attngrad's gives it, and its
-output and gradient besides. A sample is a set of points on a circle whose radius and centre vary, so the
+torch.func.jvp along (v, 0, 1). The fused attention of PyTorch has no JVP; attngrad's gives it together
+with the output. A sample is a set of points on a circle whose radius and centre vary, so the
 points have to agree with each other."""
 
 import argparse
+import math
 
 import torch
 from torch import func, nn
@@ -45,7 +46,7 @@ class Velocity(nn.Module):
 
 
 def circles(batch):
-    angle = torch.rand(batch, 1) * 6.2832 + torch.arange(POINTS) * (6.2832 / POINTS)
+    angle = (torch.rand(batch, 1) + torch.arange(POINTS) / POINTS) * (2 * math.pi)
     radius, centre = 0.5 + torch.rand(batch, 1, 1), 0.3 * torch.randn(batch, 1, 2)
     return radius * torch.stack([angle.cos(), angle.sin()], dim=-1) + centre
 
@@ -53,7 +54,7 @@ def circles(batch):
 def loss_of(model, batch):
     data, noise = circles(batch), torch.randn(batch, POINTS, 2)
     r, t = torch.rand(2, batch).sort(dim=0).values
-    r = torch.where(torch.rand(batch) < 0.5, t, r)
+    r = torch.where(torch.rand(batch) < 0.5, t, r)  # r = t for half of the batch: there u = v
     z = data + t[:, None, None] * (noise - data)
     v = noise - data
     u, du_dt = func.jvp(model, (z, r, t), (v, torch.zeros_like(r), torch.ones_like(t)))
@@ -62,7 +63,7 @@ def loss_of(model, batch):
     return (error / (error.detach() + 1e-2)).mean(), error.mean()
 
 
-def roundness(model, samples=256):
+def out_of_round(model, samples=256):
     """How far the points of one-step samples are from a common circle, relative to its radius."""
     noise = torch.randn(samples, POINTS, 2)
     with torch.no_grad():
@@ -79,7 +80,7 @@ def main():
     model = Velocity()
     optimiser = torch.optim.AdamW(model.parameters(), lr=2e-3)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 2e-3, total_steps=steps)
-    before = roundness(model)
+    before = out_of_round(model)
     for step in range(1, steps + 1):
         loss, error = loss_of(model, 64)
         optimiser.zero_grad()
@@ -87,8 +88,8 @@ def main():
         optimiser.step()
         schedule.step()
         if step % max(1, steps // 10) == 0:
-            print(f"step {step:5d}  error {error.item():.4f}  out of round {roundness(model):.3f}")
-    after = roundness(model)
+            print(f"step {step:5d}  error {error.item():.4f}  out of round {out_of_round(model):.3f}")
+    after = out_of_round(model)
     verdict = "ok" if after < before else "WRONG"
     print(f"one-step samples: out of round {before:.3f} before, {after:.3f} after: {verdict}")
 

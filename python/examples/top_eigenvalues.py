@@ -1,6 +1,6 @@
 """The top eigenvalues of the Hessian of a small attention model's loss, by Lanczos iteration on
-Hessian-vector products, before and after training; a plot of them. The model is small enough to check the
-result against the whole Hessian."""
+Hessian-vector products, before and after training, with a plot. The model is small enough to compare them
+with those of the full Hessian."""
 
 import argparse
 from pathlib import Path
@@ -42,31 +42,31 @@ def make_loss(model, x):
 def lanczos(product, size, steps):
     """Ritz values of a symmetric operator, ascending; with full reorthogonalisation."""
     basis = [nn.functional.normalize(torch.randn(size), dim=0)]
-    diagonal, beside = [], []
+    diagonal, off_diagonal = [], []
     for _ in range(min(steps, size)):
         w = product(basis[-1])
         diagonal.append(torch.dot(w, basis[-1]))
-        for _ in range(2):
+        for _ in range(2):  # once would leave rounding errors
             known = torch.stack(basis)
             w = w - known.T @ (known @ w)
         if w.norm() < 1e-10:
             break
-        beside.append(w.norm())
+        off_diagonal.append(w.norm())
         basis.append(w / w.norm())
     n = len(diagonal)
-    off = torch.stack(beside[: n - 1]) if n > 1 else torch.zeros(0)
+    off = torch.stack(off_diagonal[: n - 1]) if n > 1 else torch.zeros(0)
     return torch.linalg.eigvalsh(torch.stack(diagonal).diag() + off.diag(1) + off.diag(-1))
 
 
 def spectrum(loss, vector, steps):
     product = lambda t: func.jvp(func.grad(loss), (vector,), (t,))[1]  # noqa: E731
     found = lanczos(product, vector.numel(), steps).flip(0)[:TOP]
-    whole = torch.linalg.eigvalsh(func.hessian(loss)(vector)).flip(0)
-    error = ((found - whole[:TOP]).abs().max() / whole[0]).item()
+    full = torch.linalg.eigvalsh(func.hessian(loss)(vector)).flip(0)
+    error = ((found - full[:TOP]).abs().max() / full[0]).item()
     print("  Lanczos      " + "  ".join(f"{x:9.6f}" for x in found))
-    print("  whole matrix " + "  ".join(f"{x:9.6f}" for x in whole[:TOP]))
+    print("  whole matrix " + "  ".join(f"{x:9.6f}" for x in full[:TOP]))
     print(f"  largest difference {error:.1e} of the first, limit 1e-08: {'ok' if error < 1e-8 else 'WRONG'}")
-    return found, whole
+    return found, full
 
 
 def plot(path, results):
@@ -76,9 +76,9 @@ def plot(path, results):
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(7, 4))
-    for name, (found, whole) in results.items():
+    for name, (found, full) in results.items():
         (line,) = axes.plot(
-            range(1, len(whole) + 1), whole, ".", markersize=4, label=f"{name}: whole Hessian"
+            range(1, len(full) + 1), full, ".", markersize=4, label=f"{name}: whole Hessian"
         )
         axes.plot(range(1, TOP + 1), found, "o", mfc="none", color=line.get_color(), label=f"{name}: Lanczos")
     axes.set(

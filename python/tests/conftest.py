@@ -1,4 +1,4 @@
-"""With CI set, a skipped test is a failed run: what a test lacks there must be installed, not passed over."""
+"""With CI set, a skipped test is a failed run: what the test lacks must be installed there."""
 
 import os
 

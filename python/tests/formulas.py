@@ -1,5 +1,5 @@
-"""The formulas of docs/math.md in plain NumPy and float64, all four maps at once, written apart from the
-library: what the tests hold its results against."""
+"""The formulas of docs/math.md in plain NumPy and float64, all four maps at once, written independently of
+the library; the tests compare its results with these."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 
 
 def maps(q, k, v, *, d_o, d_lse, t, td_o, td_lse, **f: Any) -> dict[str, np.ndarray]:
-    """o lse dq ... to mu tdq ... of float64 arrays, each in the shape that the library gives; t has the
-    tangents by the names of their inputs."""
+    """o lse dq ... to mu tdq ... of float64 arrays, each in the shape that the library gives. t: the
+    tangents by the names of their inputs; f: the features, as keywords of attngrad.forward."""
     if "q_packed" in f:
         return _packed(q, k, v, d_o=d_o, d_lse=d_lse, t=t, td_o=td_o, td_lse=td_lse, **f)
     lead = 4 - q.ndim
-    up = lambda x, axes=4: np.asarray(x, np.float64).reshape((1,) * (axes - x.ndim) + x.shape)  # noqa: E731
+    up = lambda x, axes=4: _with_axes(np.asarray(x, np.float64), axes)  # noqa: E731
     t4 = {n: up(x) if n in ("q", "k", "v") else x for n, x in t.items()}
     rows = {"d_lse": up(d_lse, 3), "td_lse": up(td_lse, 3)}
     out = _dense(up(q), up(k), up(v), d_o=up(d_o), t=t4, td_o=up(td_o), **rows, **f)
@@ -23,50 +23,51 @@ def maps(q, k, v, *, d_o, d_lse, t, td_o, td_lse, **f: Any) -> dict[str, np.ndar
 
 
 def _packed(q, k, v, *, q_packed, k_packed, d_o, d_lse, t, td_o, td_lse, **f):
-    """Each sequence by itself, with its own number for dropout; bias and mask are cut to its lengths."""
-    total: dict[str, np.ndarray] = {}
+    """Each sequence by itself, with its index as batch_offset for dropout; bias and mask are cut to its
+    lengths."""
+    results: dict[str, np.ndarray] = {}
     head_first = lambda x: np.swapaxes(x, 0, 1)  # noqa: E731
     for b in range(len(q_packed) - 1):
-        at = slice(q_packed[b], q_packed[b + 1])
+        queries = slice(q_packed[b], q_packed[b + 1])
         keys = slice(k_packed[b], k_packed[b + 1])
-        where = {"q": at, "k": keys, "v": keys}
-        n_q, n_k = at.stop - at.start, keys.stop - keys.start
-        cut = {n: x for n, x in f.items()}
+        where = {"q": queries, "k": keys, "v": keys}
+        n_q, n_k = queries.stop - queries.start, keys.stop - keys.start
+        features = dict(f)
         tb = {n: head_first(x[where[n]]) if n in where else x for n, x in t.items()}
         for name in ("bias", "mask"):
             if name in f:
-                cut[name] = _cut(f[name], b, n_q, n_k)
+                features[name] = _cut(f[name], b, n_q, n_k)
         if "bias" in t:
             tb["bias"] = _cut(t["bias"], b, n_q, n_k)
         rows = {
-            n: head_first(x[at])
+            n: head_first(x[queries])
             for n, x in (("d_o", d_o), ("d_lse", d_lse), ("td_o", td_o), ("td_lse", td_lse))
         }
-        cut["batch_offset"] = f.get("batch_offset", 0) + b
-        part = maps(head_first(q[at]), head_first(k[keys]), head_first(v[keys]), t=tb, **rows, **cut)
+        features["batch_offset"] = f.get("batch_offset", 0) + b
+        part = maps(head_first(q[queries]), head_first(k[keys]), head_first(v[keys]), t=tb, **rows, **features)
         for name, x in part.items():
             of = name.removeprefix("td").removeprefix("d") if name not in ("to",) else "o"
             if of in ("bias", "table", "sink"):
-                whole = total.setdefault(name, np.zeros(np.shape(f["bias_table" if of == "table" else of])))
-                _add_back(whole, x, b)
+                shape = np.shape(f["bias_table" if of == "table" else of])
+                _add_gradient(results.setdefault(name, np.zeros(shape)), x, b)
                 continue
             like = {"q": q, "k": k, "v": v, "o": d_o}.get(of, d_lse)
-            whole = total.setdefault(name, np.full(like.shape, -np.inf if name == "lse" else 0.0))
-            whole[keys if of in ("k", "v") else at] = head_first(x)
-    return total
+            result = results.setdefault(name, np.full(like.shape, -np.inf if name == "lse" else 0.0))
+            result[keys if of in ("k", "v") else queries] = head_first(x)
+    return results
 
 
 def _cut(x, b, n_q, n_k):
-    x = x.reshape((1,) * (4 - x.ndim) + x.shape)
+    x = _with_axes(x)
     x = x[b : b + 1] if x.shape[0] > 1 else x
     return x[:, :, : n_q if x.shape[2] > 1 else 1, : n_k if x.shape[3] > 1 else 1]
 
 
-def _add_back(whole, x, b):
-    whole4 = whole.reshape((1,) * (4 - whole.ndim) + whole.shape)
-    x4 = x.reshape((1,) * (4 - x.ndim) + x.shape)
-    at = b if whole4.shape[0] > 1 and x.ndim == 4 else 0
-    whole4[at : at + 1, :, : x4.shape[2], : x4.shape[3]] += x4
+def _add_gradient(total, x, b):
+    """Adds the gradient of sequence b to that of the full bias, table or sink."""
+    total4, x4 = _with_axes(total), _with_axes(x)
+    first = b if total4.shape[0] > 1 and x.ndim == 4 else 0
+    total4[first : first + 1, :, : x4.shape[2], : x4.shape[3]] += x4
 
 
 def _dense(q, k, v, *, d_o, d_lse, t, td_o, td_lse, **f):
@@ -77,8 +78,8 @@ def _dense(q, k, v, *, d_o, d_lse, t, td_o, td_lse, **f):
     tq, tk, tv = (t.get(n, np.zeros_like(zero[n][:, :: group if n != "q" else 1])) for n in "qkv")
     tk, tv = (np.repeat(x, group, axis=1) for x in (tk, tv))
     scale = f.get("scale", Dk**-0.5)
-    place = Places(B, Nq, k.shape[2], **f)
-    bias, tbias, hidden, index = _biases(place, H, t, f)
+    positions = Positions(B, Nq, k.shape[2], **f)
+    bias, tbias, masked, column = _biases(positions, H, t, f)
 
     Z = scale * q @ _T(k)
     c = f.get("softcap")
@@ -86,13 +87,13 @@ def _dense(q, k, v, *, d_o, d_lse, t, td_o, td_lse, **f):
     phi = c * tanh if c else Z
     phi1 = 1 - tanh**2
     phi2 = -2 * tanh * phi1 / c if c else np.zeros_like(Z)
-    live = place.visible[:, None] & ~hidden
+    visible = positions.visible[:, None] & ~masked
     if "mask" in f:
-        live = live & (_right(f["mask"]) != 0)
-    S = np.where(live, phi + bias, -np.inf)
-    inside = place.inside[:, None]
-    L, P, Ps = _softmax(S, live, f.get("sink"), inside)
-    M = place.dropout(H, f) if f.get("dropout") else np.ones(S.shape)
+        visible = visible & (_with_axes(f["mask"]) != 0)
+    S = np.where(visible, phi + bias, -np.inf)
+    inside = positions.inside[:, None]
+    L, P, Ps = _softmax(S, visible, f.get("sink"), inside)
+    M = positions.dropout(H, f) if f.get("dropout") else np.ones(S.shape)
     R = P * M
     O = R @ v
 
@@ -116,7 +117,7 @@ def _dense(q, k, v, *, d_o, d_lse, t, td_o, td_lse, **f):
     out |= {"dq": scale * dZ @ k, "dk": fold(scale * _T(dZ) @ q), "dv": fold(_T(R) @ d_o)}
     out |= {"tdq": scale * (tdZ @ k + dZ @ tk), "tdk": fold(scale * (_T(tdZ) @ q + _T(dZ) @ tq))}
     out["tdv"] = fold(_T(tP * M) @ d_o + _T(R) @ td_o)
-    out |= _aux_gradients(dS, tdS, f, index)
+    out |= _aux_gradients(dS, tdS, f, column)
     if "sink" in f:
         out["dsink"] = -(Ps * D).sum((0, 2))
         out["tdsink"] = -(Ps * (ts - mu) * D + Ps * tD).sum((0, 2))
@@ -127,60 +128,64 @@ def _T(x):
     return np.swapaxes(x, -1, -2)
 
 
-def _right(x):
+def _with_axes(x, axes=4):
+    """x with axes of size 1 before its own."""
     x = np.asarray(x)
-    return x.reshape((1,) * (4 - x.ndim) + x.shape)
+    return x.reshape((1,) * (axes - x.ndim) + x.shape)
 
 
-def _softmax(S, live, sink, inside):
+def _softmax(S, visible, sink, inside):
+    """L, P and Ps; inside: whether a query is not padding."""
     s = np.full((1, S.shape[1], 1), -np.inf) if sink is None else np.asarray(sink, np.float64)[None, :, None]
-    top = np.maximum(np.where(live, S, -np.inf).max(-1, initial=-np.inf), s)
+    top = np.maximum(np.where(visible, S, -np.inf).max(-1, initial=-np.inf), s)
     shift = np.where(np.isneginf(top), 0.0, top)
     with np.errstate(divide="ignore"):
         L = shift + np.log(np.exp(S - shift[..., None]).sum(-1) + np.exp(s - shift))
     L = np.where(inside, L, -np.inf)
-    safe = np.where(np.isneginf(L), 0.0, L)
-    P = np.where(live & inside[..., None], np.exp(S - safe[..., None]), 0.0)
-    Ps = np.where(inside & ~np.isneginf(L), np.exp(s - safe), 0.0)
+    finite_L = np.where(np.isneginf(L), 0.0, L)
+    P = np.where(visible & inside[..., None], np.exp(S - finite_L[..., None]), 0.0)
+    Ps = np.where(inside & ~np.isneginf(L), np.exp(s - finite_L), 0.0)
     return L, P, Ps
 
 
-def _biases(place, H, t, f):
-    """The sum of all biases, of their tangents, what minus infinity hides, the table's index."""
-    shape = (place.B, H, place.Nq, place.Nk)
-    total, tangent, hidden, index = np.zeros(shape), np.zeros(shape), np.zeros(shape, bool), None
+def _biases(positions, H, t, f):
+    """The sum of all biases, that of their tangents, the pairs that minus infinity masks, and the column of the
+    table for each pair."""
+    shape = (positions.B, H, positions.Nq, positions.Nk)
+    total, tangent, masked, column = np.zeros(shape), np.zeros(shape), np.zeros(shape, bool), None
     if "bias" in f:
-        bias = np.broadcast_to(_right(f["bias"]).astype(np.float64), shape)
-        hidden = np.isneginf(bias)
-        total = total + np.where(hidden, 0.0, bias)
-        tangent = tangent + (_right(t["bias"]) if "bias" in t else 0.0)
-    distance = place.g[None, None, :] - place.p[:, :, None]
+        bias = np.broadcast_to(_with_axes(f["bias"]).astype(np.float64), shape)
+        masked = np.isneginf(bias)
+        total = total + np.where(masked, 0.0, bias)
+        tangent = tangent + (_with_axes(t["bias"]) if "bias" in t else 0.0)
+    distance = positions.key[None, None, :] - positions.query[:, :, None]
     if "bias_table" in f:
         table = np.atleast_2d(f["bias_table"]).astype(np.float64)
         buckets = np.asarray(f.get("buckets", np.arange(table.shape[1])))
         radius = len(buckets) // 2
-        index = buckets[np.clip(distance, -radius, radius) + radius]
-        total = total + np.moveaxis(table[:, index], 0, 1)
+        column = buckets[np.clip(distance, -radius, radius) + radius]
+        total = total + np.moveaxis(table[:, column], 0, 1)
         if "table" in t:
-            tangent = tangent + np.moveaxis(np.atleast_2d(t["table"])[:, index], 0, 1)
+            tangent = tangent + np.moveaxis(np.atleast_2d(t["table"])[:, column], 0, 1)
     if f.get("alibi") is not None:
         slopes = _slopes(H) if f["alibi"] is True else np.asarray(f["alibi"], np.float64)
         total = total - slopes[None, :, None, None] * np.abs(distance)[:, None]
-    return total, tangent, hidden, index
+    return total, tangent, masked, column
 
 
 def _slopes(H):
+    """ALiBi's slopes: those of the largest power of two <= H heads, then every second one of twice as many."""
     n = 1 << (H.bit_length() - 1)
     slopes = [2.0 ** (-8 * (h + 1) / n) for h in range(n)]
     between = [2.0 ** (-8 * (h + 1) / (2 * n)) for h in range(0, 2 * n, 2)]
     return np.array(slopes + between[: H - n])
 
 
-def _aux_gradients(dS, tdS, f, index):
+def _aux_gradients(dS, tdS, f, column):
     out = {}
     if "bias" in f:
-        size = _right(f["bias"]).shape
-        axes = tuple(a for a in range(4) if size[a] == 1)
+        shape = _with_axes(f["bias"]).shape
+        axes = tuple(a for a in range(4) if shape[a] == 1)
         for name, x in (("dbias", dS), ("tdbias", tdS)):
             out[name] = x.sum(axes, keepdims=True).reshape(np.shape(f["bias"]))
     if "bias_table" in f:
@@ -188,13 +193,14 @@ def _aux_gradients(dS, tdS, f, index):
         for name, x in (("dtable", dS), ("tdtable", tdS)):
             sums = np.zeros(table.shape)
             for h in range(x.shape[1]):
-                np.add.at(sums[h if len(table) > 1 else 0], index, x[:, h])
+                np.add.at(sums[h if len(table) > 1 else 0], column, x[:, h])
             out[name] = sums.reshape(np.shape(f["bias_table"]))
     return out
 
 
-class Places:
-    """Positions of queries and keys, and which of them see each other by position alone."""
+class Positions:
+    """Positions of queries and keys; which pairs are visible by position and length alone; which queries are
+    inside their sequence, not padding."""
 
     def __init__(self, B, Nq, Nk, **f):
         self.B, self.Nq, self.Nk = B, Nq, Nk
@@ -202,11 +208,11 @@ class Places:
         n_k = np.asarray(f.get("kv_lengths", [Nk] * B))
         i, j = np.arange(Nq), np.arange(Nk)
         shift = n_k - n_q if f.get("align") == "bottom-right" else np.zeros(B, int)
-        self.p = i[None, :] + f.get("q_offset", 0) + shift[:, None]
-        self.g = j + f.get("k_offset", 0)
+        self.query = i[None, :] + f.get("q_offset", 0) + shift[:, None]
+        self.key = j + f.get("k_offset", 0)
         self.inside = i[None, :] < n_q[:, None]
         seen = (j[None, None, :] < n_k[:, None, None]) & self.inside[:, :, None]
-        distance = self.g[None, None, :] - self.p[:, :, None]
+        distance = self.key[None, None, :] - self.query[:, :, None]
         if f.get("causal"):
             seen = seen & (distance <= 0)
         if f.get("window") is not None:
@@ -221,14 +227,13 @@ class Places:
         b = np.arange(self.B) + f.get("batch_offset", 0)
         shape = (self.B, H, self.Nq, self.Nk)
         counter = [
-            np.broadcast_to(self.g[None, None, None, :] // 4, shape),
-            np.broadcast_to(self.p[:, None, :, None] % 2**32, shape),
+            np.broadcast_to(self.key[None, None, None, :] // 4, shape),
+            np.broadcast_to(self.query[:, None, :, None] % 2**32, shape),
             np.broadcast_to(h[None, :, None, None], shape),
             np.broadcast_to(b[:, None, None, None], shape),
         ]
         words = philox([c.astype(np.uint64) for c in counter], f.get("seed", 0))
-        which = np.broadcast_to(self.g % 4, shape)
-        word = np.choose(which, words)
+        word = np.choose(np.broadcast_to(self.key % 4, shape), words)
         return np.where(word < np.uint64(int(p * 2**32)), 0.0, 1 / (1 - p))
 
 

@@ -94,14 +94,14 @@ def test_maps(name, dtype):
     trial = Trial(q, k, v, dtype, **features)
     truth = trial.truth()
     with unfused():
-        beside = trial.run()
+        baseline = trial.run()
     for backend in ("reference", "cpu"):
-        trial.judge(trial.run(backend=backend), truth, beside)
+        trial.check_errors(trial.run(backend=backend), truth, baseline)
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 def test_wider_results(dtype):
-    """float32 beside 16-bit inputs: outputs, gradients, biases; and the results are better for it."""
+    """With 16-bit inputs outputs, gradients and biases may be float32, and are then more exact."""
     trial = Trial(Q, K, V, dtype, aux="f32", bias=(4, 7, 9), sink=(4,))
     qkv, f = list(trial.x.values()), trial.features
     wide = attngrad.forward(*qkv, out_dtype=np.float32, **f)
@@ -118,11 +118,11 @@ def test_wider_results(dtype):
 def test_wanted():
     trial = Trial(Q, K, V, bias=(4, 7, 9))
     f = attngrad.forward(*trial.x.values(), **trial.features)
-    whole = attngrad.vjp(*trial.x.values(), *f, trial.cot["d_o"], **trial.features)
+    every = attngrad.vjp(*trial.x.values(), *f, trial.cot["d_o"], **trial.features)
     part = attngrad.vjp(*trial.x.values(), *f, trial.cot["d_o"], wanted=["dk", "dbias"], **trial.features)
     assert part.dq is part.dv is part.dsink is None
-    np.testing.assert_allclose(part.dk, whole.dk, rtol=1e-13, atol=1e-14)
-    np.testing.assert_allclose(part.dbias, whole.dbias, rtol=1e-13, atol=1e-14)
+    np.testing.assert_allclose(part.dk, every.dk, rtol=1e-13, atol=1e-14)
+    np.testing.assert_allclose(part.dbias, every.dbias, rtol=1e-13, atol=1e-14)
     with pytest.raises(ValueError, match="wanted: 'dx' is none of dq, dk, dv"):
         attngrad.vjp(*trial.x.values(), *f, trial.cot["d_o"], wanted=["dx"], **trial.features)
 

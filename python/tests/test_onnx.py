@@ -1,13 +1,13 @@
 """Forward against the Attention operator of ONNX, by the reference evaluator of its own package: random
-configurations over all that both have. Truth is the formula in float64; our error may be twice the peer's, or
-the floor of the error rule."""
+configurations over all features that both have. Truth is the formula in float64; our error may be twice that of
+ONNX (the peer), or the floor of the error rule."""
 
 import numpy as np
 import onnx
 import pytest
 from formulas import maps
 from onnx.reference import ReferenceEvaluator
-from trials import DTYPES, EPS, FLOOR, distance, finite
+from trials import DTYPES, EPS, FLOOR, distance, zero_minus_infinity
 
 import attngrad
 
@@ -16,7 +16,7 @@ OPSET = 25
 
 
 class Config:
-    """One configuration: ONNX's inputs and attributes, and what they are in our words."""
+    """One configuration: ONNX's inputs and attributes, and the same as our keywords."""
 
     def __init__(self, number: int) -> None:
         rng = self.rng = np.random.default_rng(number)
@@ -33,14 +33,14 @@ class Config:
         self.cache = rng.choice(["none", "none", "past", "lengths"])
         self.add_positions()
         self.add_mask()
-        self.flat = rng.random() < 0.3
+        self.is_3d = rng.random() < 0.3
 
     def draw(self, *shape):
         return self.rng.standard_normal(shape).astype(DTYPES[self.dtype])
 
     def add_scores(self):
         if self.rng.random() < 0.3:
-            # The peer takes the root of a float32 attribute: here it is exact.
+            # The peer takes the square root of a float32 attribute: that of this one is exact.
             self.attributes["scale"] = self.ours["scale"] = float(self.rng.integers(8, 90) / 64) ** 2
         if self.rng.random() < 0.3:
             self.attributes["softcap"] = self.ours["softcap"] = float(np.float32(self.rng.uniform(0.5, 8)))
@@ -52,7 +52,7 @@ class Config:
             self.ours["window"] = (left, right)
 
     def add_positions(self):
-        """A cache of keys puts the queries behind it; lengths put the last query at the last key."""
+        """With a cache of keys the queries come after it; with lengths the last query is at the last key."""
         self.past = int(self.rng.integers(1, 8)) if self.cache == "past" else 0
         if self.past:
             self.ours["q_offset"] = self.past
@@ -68,8 +68,7 @@ class Config:
         full = [self.B, self.H, self.Nq, self.Nk]
         shape = [1 if self.rng.random() < 0.3 else n for n in full[:3]] + [self.Nk]
         if self.ours["causal"]:
-            # The evaluator counts the queries by the mask: one that is broadcast over them is taken for one
-            # query.
+            # The evaluator takes the number of queries from the mask: broadcast over them, it would count one.
             shape[2] = self.Nq
         shape = shape[self.rng.integers(0, 3) :]
         if kind == "bool":
@@ -88,7 +87,7 @@ class Config:
             self.inputs |= {"past_key": k[:, :, :past], "past_value": v[:, :, :past]}
             k, v = k[:, :, past:], v[:, :, past:]
         q, attributes = self.q, dict(self.attributes)
-        if self.flat:
+        if self.is_3d:
             q, k, v = (np.swapaxes(x, 1, 2).reshape(x.shape[0], x.shape[2], -1) for x in (q, k, v))
             attributes |= {"q_num_heads": int(self.H), "kv_num_heads": int(self.Hk)}
         inputs = {"Q": q, "K": k, "V": v} | self.inputs
@@ -105,7 +104,7 @@ class Config:
         model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", OPSET)])
         onnx.checker.check_model(model)
         (y,) = ReferenceEvaluator(model).run(None, inputs)
-        if self.flat:
+        if self.is_3d:
             y = np.swapaxes(y.reshape(self.B, self.Nq, self.H, -1), 1, 2)
         return y
 
@@ -113,11 +112,11 @@ class Config:
         return onnx.helper.np_dtype_to_tensor_dtype(x.dtype)
 
     def prepare(self):
-        """The cache of keys stands before the new ones."""
+        """Puts a cache of keys before the new ones."""
         if self.past:
-            wide = [self.B, self.Hk, self.past]
-            self.k = np.concatenate([self.draw(*wide, self.k.shape[-1]), self.k], axis=2)
-            self.v = np.concatenate([self.draw(*wide, self.v.shape[-1]), self.v], axis=2)
+            rows = [self.B, self.Hk, self.past]
+            self.k = np.concatenate([self.draw(*rows, self.k.shape[-1]), self.k], axis=2)
+            self.v = np.concatenate([self.draw(*rows, self.v.shape[-1]), self.v], axis=2)
             for name in ("mask", "bias"):
                 if name in self.ours:
                     x = self.ours[name]
@@ -138,21 +137,21 @@ def test_attention_of_onnx(part):
         c = Config(number)
         c.prepare()
         truth = c.truth()
-        size = np.linalg.norm(finite(truth))
+        norm = np.linalg.norm(zero_minus_infinity(truth))
         errors = {f"onnx {onnx.__version__}": (peer := distance(c.peer(), truth))}
-        assert peer <= 100 * EPS[c.dtype] * max(size, 1), (
-            f"configuration {number}: the peer means something else"
+        assert peer <= 100 * EPS[c.dtype] * max(norm, 1), (
+            f"configuration {number}: the peer computes something else"
         )
         for backend in ("cpu", "reference"):
             ours = errors[backend] = distance(
                 attngrad.forward(c.q, c.k, c.v, backend=backend, **c.ours).o, truth
             )
-            limit = max(2 * peer, FLOOR[c.dtype] * size)
+            limit = max(2 * peer, FLOOR[c.dtype] * norm)
             assert ours <= limit, (
-                f"configuration {number}, {backend}: {ours:.3g}; the peer {peer:.3g}, of {size:.3g}"
+                f"configuration {number}, {backend}: {ours:.3g}; the peer {peer:.3g}, of {norm:.3g}"
             )
         for name, error in errors.items():
-            worst[name] = max(worst[name], error / (size or 1) / EPS[c.dtype])
+            worst[name] = max(worst[name], error / (norm or 1) / EPS[c.dtype])
     print(
         "largest relative errors in eps:", ", ".join(f"{name} {error:.2f}" for name, error in worst.items())
     )

@@ -71,7 +71,7 @@ def test_every_feature_is_documented():
 
 @pytest.mark.parametrize("name", ["forward", "vjp", "jvp", "vjp_jvp", "explain"])
 def test_signatures_are_written_out(name):
-    """help() shows each keyword, and says what it is."""
+    """help() shows and describes each keyword."""
     function = getattr(attngrad, name)
     parameters = inspect.signature(function).parameters
     assert all(p.kind is not p.VAR_KEYWORD for p in parameters.values())
@@ -99,8 +99,7 @@ def test_defaults_are_as_written():
 
 
 def test_overhead():
-    """Under 20 microseconds where the machine is quiet, as bench/overhead.py prints; here three times
-    that."""
+    """bench/overhead.py prints less than 20 microseconds on an idle machine; three times that are allowed here."""
     result = subprocess.run([sys.executable, ROOT / "bench" / "overhead.py"], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     times = [float(x) for x in re.findall(r"([0-9.]+) microseconds", result.stdout)]
@@ -108,6 +107,6 @@ def test_overhead():
 
 
 def test_import_is_light():
-    """The array world loads neither PyTorch nor ml_dtypes."""
+    """import attngrad loads neither PyTorch nor ml_dtypes nor JAX."""
     code = "import sys, attngrad; sys.exit(any(m in sys.modules for m in ('torch', 'ml_dtypes', 'jax')))"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -45,8 +45,8 @@ def run_threads(work, n=8):
 
 
 def test_threads_at_once():
-    """Also new problems, so that plans are made and dropped meanwhile, and errors, each with its own
-    message."""
+    """Also with new problems, so that plans are made and dropped meanwhile, and with errors, whose messages must
+    not be mixed up."""
 
     def work(number):
         for n in range(40):
@@ -60,7 +60,7 @@ def test_threads_at_once():
 
 
 def test_the_lock_is_released():
-    """Python goes on while a map runs."""
+    """Other Python threads go on while a map runs."""
     n = 3000
     x = RNG.standard_normal((n, 64))
     done = threading.Event()
@@ -78,12 +78,12 @@ def test_the_lock_is_released():
         time.sleep(0.001)
         longest = max(longest, time.perf_counter() - before)
     thread.join()
-    whole = time.perf_counter() - start
-    assert longest < 0.5 * whole, f"this thread stood still for {longest:.3f} of {whole:.3f} seconds"
+    total = time.perf_counter() - start
+    assert longest < 0.5 * total, f"this thread stood still for {longest:.3f} of {total:.3f} seconds"
 
 
 def test_arrays_are_kept_alive():
-    """The caller's names are gone while the map runs, and their memory would be used anew."""
+    """Only the call refers to its arrays while the map runs; if they were freed, their memory would be reused."""
     shape = (1, 2000, 64)
 
     def work(number):
@@ -110,7 +110,7 @@ def test_arrays_are_kept_alive():
 
 
 def test_a_buffer_in_use_is_held():
-    """What exports a buffer cannot change its size while the map reads it."""
+    """An object that exports a buffer cannot be resized while the map reads it."""
     n = 3000
     held = array.array("d", [1.0]) * (n * 64)
     x = memoryview(held).cast("B").cast("d", shape=[n, 64])
@@ -228,7 +228,7 @@ print(after(1000) - first)
 
 
 def test_a_thread_leaves_no_memory():
-    """1000 threads, each of which has had a workspace of a megabyte or so."""
+    """1000 threads, each of which had a workspace of about a megabyte."""
     result = run_script(MEMORY, 120)
     assert result.returncode == 0, result.stderr
     assert int(result.stdout) < 50_000, f"{result.stdout.strip()} kB more after 1000 threads"

@@ -24,16 +24,17 @@ RNG = np.random.default_rng(11)
 @pytest.mark.parametrize("shape", [(6, 4), (3, 6, 4), (2, 3, 6, 4)])
 def test_merge(shape, dtype):
     q, k, v, tq, tk, tv = (RNG.standard_normal(shape).astype(DTYPES[dtype]) for _ in range(6))
-    whole = attngrad.jvp(q, k, v, tq, tk, tv)
-    at = lambda x, part: x[..., part, :]  # noqa: E731
+    full = attngrad.jvp(q, k, v, tq, tk, tv)
+    rows = lambda x, part: x[..., part, :]  # noqa: E731
     parts = [
-        attngrad.jvp(q, at(k, s), at(v, s), tq, at(tk, s), at(tv, s)) for s in (slice(0, 2), slice(2, None))
+        attngrad.jvp(q, rows(k, s), rows(v, s), tq, rows(tk, s), rows(tv, s))
+        for s in (slice(0, 2), slice(2, None))
     ]
     (o1, l1, t1, m1), (o2, l2, t2, m2) = parts
     both = attngrad.merge(o1, l1, o2, l2, to1=t1, mu1=m1, to2=t2, mu2=m2)
     tolerance = {"f64": 1e-13, "f32": 2e-6, "f16": 4e-3, "bf16": 3e-2}[dtype]
     for name, x in both._asdict().items():
-        want = np.asarray(getattr(whole, name), np.float64)
+        want = np.asarray(getattr(full, name), np.float64)
         assert np.linalg.norm(np.asarray(x, np.float64) - want) <= tolerance * np.linalg.norm(want), name
     without = attngrad.merge(o1, l1, o2, l2)
     np.testing.assert_array_equal(without.o, both.o)
@@ -124,14 +125,14 @@ def test_check(problem, backend):
             assert (r.tensor is None) == (r.worst is None), name
 
 
-def test_check_tells_the_place():
-    """The worst element lies in its tensor, and the numbers are the seed's."""
+def test_check_names_the_worst_element():
+    """Its index lies within its tensor; and the residuals depend on the seed alone."""
     once = attngrad.check("b2 h4 kv2 q7 k9 d8 dv3 f32 causal", seed=5)
-    size = {"q": (2, 4, 7, 8), "k": (2, 2, 9, 8), "v": (2, 2, 9, 3), "o": (2, 4, 7, 3)}
+    shapes = {"q": (2, 4, 7, 8), "k": (2, 2, 9, 8), "v": (2, 2, 9, 3), "o": (2, 4, 7, 3)}
     for name, r in once.items():
         letter = r.tensor[-1] if r.tensor else None
-        if letter in size:
-            assert all(-1 <= i < n for i, n in zip(r.worst, size[letter])), (name, r.tensor, r.worst)
+        if letter in shapes:
+            assert all(-1 <= i < n for i, n in zip(r.worst, shapes[letter])), (name, r.tensor, r.worst)
     assert once["rounding dv"].tensor == "dv" and once["rounding to"].tensor == "to"
     assert once["sum of dK over keys"].worst[2] == -1 and once["adjoint"].worst is None
     assert once == attngrad.check("b2 h4 kv2 q7 k9 d8 dv3 f32 causal", seed=5)
@@ -162,7 +163,7 @@ def test_check_refuses():
 
 
 def test_every_tensor_has_its_name():
-    """An address that is not aligned is refused by the library, under the name of where it went."""
+    """The library refuses a misaligned address by the name of the tensor that received it."""
     names = "q k v bias table sink o lse d_o d_lse dq dk dv dbias dtable dsink tq tk tv tbias ttable tsink to"
     names = (names + " mu td_o td_lse tdq tdk tdv tdbias tdtable tdsink").split()
     plan = _core.plan("q1 d1 f64 bias mask table=1 sink")
@@ -171,14 +172,14 @@ def test_every_tensor_has_its_name():
     for name in names:
         with pytest.raises(TypeError, match=f"^{name} is 1, not"):
             plan.run(_core.MAP_FORWARD, {name: 1})
-        odd = {name: (views[name][0] + 1, views[name][1])}
-        said = set()
+        misaligned = {name: (views[name][0] + 1, views[name][1])}
+        refused = set()
         for map in (_core.MAP_FORWARD, _core.MAP_VJP, _core.MAP_JVP, _core.MAP_VJP_JVP):
             try:
-                plan.run(map, views | odd | {"mask": (x.ctypes.data + 500, (0, 0, 0, 0))})
+                plan.run(map, views | misaligned | {"mask": (x.ctypes.data + 500, (0, 0, 0, 0))})
             except ValueError as error:
-                said.add(re.search(": ([a-z_]+) is 0x", str(error))[1])
-        assert said == {name}
+                refused.add(re.search(": ([a-z_]+) is 0x", str(error))[1])
+        assert refused == {name}
     with pytest.raises(ValueError, match="mask is NULL"):
         plan.run(_core.MAP_FORWARD, views | {"mask": None})
 

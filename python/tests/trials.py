@@ -1,4 +1,4 @@
-"""Random inputs of a problem, the library's four maps on them, and the rule by which errors are judged."""
+"""Random inputs of a problem, the library's four maps on them, and the error rule."""
 
 from __future__ import annotations
 
@@ -55,52 +55,55 @@ class Trial:
         tangents = {"t" + n: t for n, t in self.t.items()}
         forward = attngrad.forward(*qkv, **f)
         grads = attngrad.vjp(*qkv, *forward, self.cot["d_o"], d_lse=self.cot["d_lse"], **f)
-        along = attngrad.jvp(*qkv, **tangents, **f)
-        turn = attngrad.vjp_jvp(*qkv, *along, **self.cot, **tangents, **f)
-        # The same in each backend: jvp repeats forward's bits.
-        if self.dtype == "bf16":  # but for the rounding of weights on the AMX unit
-            o = finite(forward.o)
-            assert distance(along.o, o) <= 1e-2 * np.linalg.norm(o)
-            np.testing.assert_allclose(along.lse, forward.lse, atol=1e-3)
+        jvp = attngrad.jvp(*qkv, **tangents, **f)
+        hvp = attngrad.vjp_jvp(*qkv, *jvp, **self.cot, **tangents, **f)
+        # jvp gives the same bits of o and lse as forward, except in bfloat16 on AMX, where forward computes its
+        # weights differently.
+        if self.dtype == "bf16":
+            o = zero_minus_infinity(forward.o)
+            assert distance(jvp.o, o) <= 1e-2 * np.linalg.norm(o)
+            np.testing.assert_allclose(jvp.lse, forward.lse, atol=1e-3)
         else:
-            np.testing.assert_array_equal(along.o, forward.o)
-            np.testing.assert_array_equal(along.lse, forward.lse)
-        results = {**forward._asdict(), **grads._asdict(), "to": along.to, "mu": along.mu, **turn._asdict()}
+            np.testing.assert_array_equal(jvp.o, forward.o)
+            np.testing.assert_array_equal(jvp.lse, forward.lse)
+        results = {**forward._asdict(), **grads._asdict(), "to": jvp.to, "mu": jvp.mu, **hvp._asdict()}
         return {n: x for n, x in results.items() if x is not None}
 
-    def judge(
-        self, got: dict[str, np.ndarray], truth: dict[str, np.ndarray], beside: dict[str, np.ndarray]
+    def check_errors(
+        self, got: dict[str, np.ndarray], truth: dict[str, np.ndarray], baseline: dict[str, np.ndarray]
     ) -> None:
-        """|x - truth| within twice that of `beside`, the unfused formula in the same dtype, or within the
-        floor, or within 8 eps, as the absolute values of the terms of each sum here have a norm above 1. The
-        unfused formula is the library's own: in float64, where it could only hide a common slip, it has no
-        say."""
+        """The error |x - truth| must not exceed the largest of three limits: twice the error of `baseline`, the
+        unfused formula in the same dtype; FLOOR times |truth|; and 8 eps, which stands for 8 eps A of the error
+        rule, because A > 1 for these inputs. In float64 the baseline does not count: it is the library's own
+        reference, and a mistake that both share would go unnoticed."""
         assert got.keys() == truth.keys()
         for name, x in got.items():
             assert x.shape == truth[name].shape, name
-            error, other = distance(x, truth[name]), distance(beside[name], truth[name])
-            size = np.linalg.norm(finite(truth[name]))
+            error, baseline_error = distance(x, truth[name]), distance(baseline[name], truth[name])
+            norm = np.linalg.norm(zero_minus_infinity(truth[name]))
             limit = max(
-                2 * other if self.dtype != "f64" else 0, FLOOR[self.dtype] * size, 8 * EPS[self.dtype]
+                2 * baseline_error if self.dtype != "f64" else 0, FLOOR[self.dtype] * norm, 8 * EPS[self.dtype]
             )
             assert error <= limit, (
-                f"{name}: error {error:.3g}, limit {limit:.3g}, unfused {other:.3g}, of {size:.3g}"
+                f"{name}: error {error:.3g}, limit {limit:.3g}, unfused {baseline_error:.3g}, of {norm:.3g}"
             )
 
 
-def finite(x):
+def zero_minus_infinity(x):
     x = np.asarray(x, np.float64)
     return np.where(np.isneginf(x), 0.0, x)
 
 
 def distance(x, truth):
+    """The norm of the difference; minus infinity must be at the same places in both."""
     np.testing.assert_array_equal(np.isneginf(np.asarray(x, np.float64)), np.isneginf(truth))
-    return np.linalg.norm(finite(x) - finite(truth))
+    return np.linalg.norm(zero_minus_infinity(x) - zero_minus_infinity(truth))
 
 
 @contextlib.contextmanager
 def unfused():
-    """Plans are the reference's that rounds each intermediate: the baseline of the error rule."""
+    """Inside this context every plan uses the reference backend with every intermediate rounded: the baseline of
+    the error rule."""
     cached = _plan.get
 
     def make(text, **options):

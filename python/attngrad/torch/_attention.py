@@ -55,11 +55,11 @@ def scaled_dot_product_attention(
     the scores and has a gradient; is_causal is aligned top-left; dropout draws its seed from PyTorch's
     generator.
 
-    align        "bottom-right": the last query stands at the last key, for causal, window, alibi, bias_table
+    align        "bottom-right": the last query is at the last key, for causal, window, alibi, bias_table
     window       (left, right): a query sees this many keys before and after it; None or -1: all
     bias         a float tensor that is added to the scores, in addition to a boolean attn_mask
-    bias_table   [heads, 2R + 1], [1, 2R + 1] or [2R + 1]: added by the distance of key and query, cut off
-                 at R; with buckets (2R + 1 column numbers) the columns are buckets
+    bias_table   [heads, 2R + 1], [1, 2R + 1] or [2R + 1]: added by the distance of key and query, clipped
+                 to -R .. R; with buckets, 2R + 1 column indices, distance t has column buckets[t + R]
     alibi        True, or a slope for each head
     softcap      c: scores become c tanh(score / c)
     sink         [heads]: one extra logit per head: it joins the softmax denominator and has no value row
@@ -67,7 +67,7 @@ def scaled_dot_product_attention(
     q_lengths, kv_lengths    one for each sequence, of the shape of the leading axes without heads
     q_packed, k_packed       offsets of sequences packed one after another in query and key [heads, total, d]
     q_offset, k_offset       positions of the first query and the first key
-    batch_offset, head_offset    numbers of the first sequence and the first head, for dropout
+    batch_offset, head_offset    indices of the first sequence and the first head, for dropout
     backend      "cpu" or "reference"; None: the environment's, or the best
     threads      0: as many as torch.get_num_threads() says, or ATTNGRAD_THREADS
     return_lse   also return the logarithm of each row's sum of exponentials, [..., heads, n], float64,
@@ -125,7 +125,7 @@ def scaled_dot_product_attention(
 
 
 def _split_mask(attn_mask: Tensor | None, bias: Tensor | None) -> tuple[Tensor | None, Tensor | None, str]:
-    """The boolean mask, the float one, and the argument that the float one came by."""
+    """The boolean mask, the float one, and the name of the argument that has the float one."""
     if attn_mask is None or attn_mask.dtype == torch.bool:
         return attn_mask, bias, "bias"
     if bias is not None:
@@ -175,7 +175,7 @@ def _check_inputs(query: Tensor, key: Tensor, value: Tensor) -> None:
 
 
 def _one_dtype(query: Tensor, bias, table, sink, bias_name: str) -> list[Tensor | None]:
-    """Bias, table and sink in one dtype: the query's, or float32 where one of them is."""
+    """Bias, table and sink in one dtype: the query's, or float32 if one of them is."""
     named = [(bias_name, bias), ("bias_table", table), ("sink", sink)]
     if torch.is_autocast_enabled("cpu"):
         named = [(name, x.to(query.dtype) if _is_half(x) else x) for name, x in named]
@@ -216,11 +216,11 @@ def _broadcast(what: str, *shapes: Sequence[int]) -> tuple[int, ...]:
 
 
 class _Shape:
-    """Leading axes folded into batch: what is broadcast over them has zero strides, not copies, where it
-    can."""
+    """The leading axes, folded into one batch axis. What is broadcast over them gets zero strides instead of
+    copies if possible."""
 
     def __init__(self, query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool):
-        self.flat = max(query.dim(), key.dim(), value.dim()) == 2
+        self.is_2d = max(query.dim(), key.dim(), value.dim()) == 2
         lead, heads = [], []
         for x in (query, key, value):
             lead.append(tuple(x.shape[:-3]))
@@ -240,7 +240,8 @@ class _Shape:
         self.heads, self.kv_heads = q, k if k == v else q
 
     def grouped(self, x: Tensor) -> Tensor:
-        """Key or value with kv_heads heads: groups are repeated only where the other has more."""
+        """Key or value with kv_heads heads, or with one, which `fold` broadcasts. Heads are repeated only if the
+        other of the two has more."""
         heads = x.shape[-3] if x.dim() > 2 else 1
         if heads in (1, self.kv_heads):
             return x
@@ -270,7 +271,8 @@ class _Shape:
             return x[(None,) * (4 - x.dim())]
         full = (*self.lead, self.heads, self.n_q, self.n_k)
         if x.dim() > len(full) or any(
-            size not in (1, whole) for size, whole in zip(x.shape, full[len(full) - x.dim() :], strict=True)
+            size not in (1, full_size)
+            for size, full_size in zip(x.shape, full[len(full) - x.dim() :], strict=True)
         ):
             raise ValueError(f"{name}: shape {list(x.shape)} does not broadcast to the weights' {list(full)}")
         x = x[(None,) * (len(full) - x.dim())]
@@ -290,14 +292,14 @@ class _Shape:
     def unfold(self, x: Tensor) -> Tensor:
         if len(self.lead) != 1:
             x = x.reshape(*self.lead, *x.shape[1:])
-        return x.squeeze(0) if self.flat else x
+        return x.squeeze(0) if self.is_2d else x
 
 
 def _integers(name: str, x, device: torch.device) -> Tensor | None:
     if x is None:
         return None
     if not isinstance(x, Tensor):
-        numbers = [_features.whole(name, i) for i in _features.listed(name, x)]
+        numbers = [_features.integer(name, i) for i in _features.as_list(name, x)]
         x = torch.tensor(numbers, dtype=torch.int64, device=device)
     if x.dtype not in (torch.int64, torch.int32):
         raise TypeError(f"{name}: dtype {x.dtype}, must be int64 or int32")
@@ -349,7 +351,7 @@ def _buckets(buckets, table: Tensor | None) -> list[int] | None:
     if table is None:
         raise ValueError("buckets: given without bias_table")
     columns = table.shape[-1]
-    buckets = [_features.whole("buckets", x, 0, columns - 1) for x in _features.listed("buckets", buckets)]
+    buckets = [_features.integer("buckets", x, 0, columns - 1) for x in _features.as_list("buckets", buckets)]
     if len(buckets) % 2 == 0:
         raise ValueError(f"buckets: {len(buckets)} numbers, must be 2R + 1")
     return buckets
@@ -364,7 +366,7 @@ def _sink(sink: Tensor | None, heads: int) -> Tensor | None:
 def _slopes(alibi, heads: int):
     if alibi is None or isinstance(alibi, bool):
         return alibi
-    slopes = [_features.number("alibi", x) for x in _features.listed("alibi", alibi)]
+    slopes = [_features.number("alibi", x) for x in _features.as_list("alibi", alibi)]
     if len(slopes) != heads:
         raise ValueError(f"alibi: {len(slopes)} slopes, but there are {heads} heads")
     return slopes
@@ -379,5 +381,5 @@ def _seed(seed: int | Tensor | None, query: Tensor) -> Tensor:
             raise TypeError(f"seed: {seed.dtype} of shape {list(seed.shape)}, must be one int64")
         _check_device("seed", seed, query)
         return seed
-    number = _features.whole("seed", seed, 0)
+    number = _features.integer("seed", seed, 0)
     return torch.tensor(number, dtype=torch.int64, device=query.device)

@@ -1,11 +1,12 @@
-"""The end of the interpreter while other threads run. Python ends a daemon thread when it next asks for the
-interpreter's lock; with C++ frames of the dispatcher on its stack that aborts the process. So the exit waits
-for the calls that are under way, and a thread that calls later waits for the end of the process instead.
+"""Exit of the interpreter while daemon threads run. Python ends a daemon thread when it next asks for the
+interpreter's lock; if C++ frames of PyTorch's dispatcher are on its stack, that aborts the process. So the exit
+waits for the calls that are under way, and a thread that makes a call later blocks until the process ends.
 
-All this must come after the program's own exit handlers, which may wait for those very threads. Handlers run
-from the newest to the oldest, so a handler of ours would run before older ones; but when the last has run the
-interpreter drops them all, and with ours an object whose end is that moment. Until then our ops must stay: one
-of those handlers, weakref's, would else remove them from PyTorch's dispatcher while threads call them.
+This must come after the program's own exit handlers, which may wait for those very threads. Handlers run from
+the newest to the oldest, so an ordinary handler of ours would run before older ones. But after all have run the
+interpreter drops the list of them, and our handler is an object whose __del__ is called then. Until that moment
+our ops must stay registered: one of the handlers, weakref's, would remove them from the dispatcher while threads
+call them.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ import weakref
 from threading import get_ident
 
 _running: list[None] = []  # one entry for each call under way; append and pop need no lock
-_last: dict[int, float] = {}  # when each thread's last call ended
-_parked: set[int] = set()
+_last_end: dict[int, float] = {}  # when each thread's last call ended
+_blocked: set[int] = set()  # threads that made a call after the exit began
 _FOLDER = os.path.dirname(__file__) + os.sep
-_never = threading.Event()
-_GRACE = 0.5  # seconds in which a thread that is at work, around our calls, comes to its next
+_never = threading.Event()  # is never set
+_GRACE = 0.5  # seconds: a thread whose last call ended within them is expected to make another
 
 
 class _State:
@@ -32,17 +33,18 @@ class _State:
 
 def enter() -> None:
     if _State.closing and threading.current_thread() is not threading.main_thread():
-        _parked.add(get_ident())
+        _blocked.add(get_ident())
         _never.wait()
     _running.append(None)
 
 
 def leave() -> None:
     _running.pop()
-    _last[get_ident()] = time.monotonic()
+    _last_end[get_ident()] = time.monotonic()
 
 
 def _is_inside(frame) -> bool:
+    """Whether the stack of this frame has one of ours."""
     while frame is not None:
         if frame.f_code.co_filename.startswith(_FOLDER):
             return True
@@ -50,19 +52,19 @@ def _is_inside(frame) -> bool:
     return False
 
 
-def _on_its_way() -> bool:
-    """Whether some other thread stands in a call that has not come to its map yet, or was in one just now and
-    may stand between two of them, in PyTorch's frames."""
+def _calls_may_follow() -> bool:
+    """Whether another thread is in a call that has not reached its map yet, or made one just now and may be
+    between two of them, in PyTorch's frames."""
     since = time.monotonic() - _GRACE
-    recent = {thread for thread, ended in _last.copy().items() if ended > since}
+    recent = {thread for thread, ended in _last_end.copy().items() if ended > since}
     frames = sys._current_frames()
-    others = frames.keys() - _parked - {get_ident()}
+    others = frames.keys() - _blocked - {get_ident()}
     return any(thread in recent or _is_inside(frames[thread]) for thread in others)
 
 
 def _close() -> None:
     _State.closing = True
-    while _running or _on_its_way():
+    while _running or _calls_may_follow():
         time.sleep(0.001)
 
 
@@ -76,12 +78,12 @@ def keep(library) -> None:
 
 def _forked() -> None:
     _running.clear()
-    _last.clear()
+    _last_end.clear()
 
 
-class _Last:
-    """Held by the list of exit handlers alone. A list that is cleared without being run, as in a child
-    process, means nothing."""
+class _AfterHandlers:
+    """An exit handler that only the list of handlers refers to. If the list is dropped without having run, as
+    in a child process, nothing is done."""
 
     ran = False
 
@@ -93,5 +95,5 @@ class _Last:
             _close()
 
 
-atexit.register(_Last())
+atexit.register(_AfterHandlers())
 os.register_at_fork(after_in_child=_forked)

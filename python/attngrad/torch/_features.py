@@ -1,10 +1,10 @@
 """The features of a problem as one string, the only form in which a dispatcher op can take them.
 
-Most words are those of the library's text form of a problem. A few say what that text leaves to the call or
-to arrays, and are taken out again by `read`: those of _OWN.
+Most words are those of the library's text form of a problem. Those of _OWN are not: they say what the text
+leaves to the call or to arrays, and `read` takes them out again.
 
-What the string is made of is checked here too: a number that is not of the kind an argument wants is refused
-by the argument's name, never rounded.
+The values are checked here too: a number of the wrong kind is refused with the argument's name, never
+rounded.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from torch.autograd import forward_ad
 
 from .. import _plan
 
+MAX_THREADS = 1024  # AGI_MAX_THREADS of the library
 _ALIGN = ("top-left", "bottom-right")
 _OWN = frozenset("buckets slopes q_offset k_offset batch_offset backend threads".split())
 
 
-def whole(name: str, x, low: int = -(2**63), high: int = 2**63 - 1) -> int:
+def integer(name: str, x, low: int = -(2**63), high: int = 2**63 - 1) -> int:
     """A whole number; under torch.compile a constant of the graph."""
     if isinstance(x, Tensor) and x.dim() > 0:
         raise TypeError(f"{name}: a tensor of shape {list(x.shape)}, must be a whole number")
@@ -63,7 +64,7 @@ def flag(name: str, x) -> bool:
     return bool(x)
 
 
-def listed(name: str, x) -> list:
+def as_list(name: str, x) -> list:
     """The elements of a sequence or of a tensor's one axis."""
     _check_constant(name, x)
     if isinstance(x, str) or not (hasattr(x, "__len__") and hasattr(x, "__getitem__")):
@@ -129,10 +130,10 @@ def write(
     if buckets is not None:
         words.append(f"buckets={_joined(buckets)}")
     for name, value in (("q_offset", q_offset), ("k_offset", k_offset)):
-        words += _unless_0(name, whole(name, value))
+        words += _unless_0(name, integer(name, value))
     for name, value in (("batch_offset", batch_offset), ("head_offset", head_offset)):
-        words += _unless_0(name, whole(name, value, 0))
-    words += _unless_0("threads", whole("threads", threads, 0, 1024))
+        words += _unless_0(name, integer(name, value, 0))
+    words += _unless_0("threads", integer("threads", threads, 0, MAX_THREADS))
     if backend is not None:
         words.append(f"backend={backend}")
     return " ".join(words)
@@ -143,10 +144,10 @@ def _unless_0(name: str, n: int) -> list[str]:
 
 
 def _window(window) -> str:
-    sides = None if isinstance(window, (int, float)) else listed("window", window)
+    sides = None if isinstance(window, (int, float)) else as_list("window", window)
     if sides is None or len(sides) != 2:
         raise ValueError(f"window: {window!r}, must be two numbers (left, right); None or -1 is unbounded")
-    return _joined([-1 if side is None else whole("window", side, -1) for side in sides])
+    return _joined([-1 if side is None else integer("window", side, -1) for side in sides])
 
 
 def _joined(values) -> str:

@@ -4,11 +4,11 @@
     Vjp         its backward is Jvp (for d_o, d_lse) and VjpJvp (for the inputs: the Hessian is symmetric);
                 its jvp is VjpJvp
     Jvp         its backward is Vjp (for the tangents) and VjpJvp (for the inputs)
-    VjpJvp      linear in the direction, and differentiable by it alone
+    VjpJvp      linear in the direction, and differentiable with respect to the direction only
 
 vjp and vjp_jvp take o, lse, to and mu only to save computing them again: their results are total derivatives
-in the inputs and cotangents, so no Function here returns a cotangent for o, lse, to or mu, which would count
-it twice.
+in the inputs and cotangents. So no Function here returns a cotangent for o, lse, to or mu: their contribution
+would be counted twice.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from . import _vmap
 from ._ops import N_COMMON, library
 
 _ops = torch.ops.attngrad
-_REST = (None,) * (N_COMMON - 6)
+_REST = (None,) * (N_COMMON - 6)  # the gradients of the common arguments after the six inputs
 # Positions of arguments. 0 .. 12 are common to all; o and lse are 13 and 14. Vjp and VjpJvp: d_o and d_lse
 # are 15 and 16. Jvp: the tangents are 15 .. 20. VjpJvp: the tangents are 17 .. 22, to and mu 23 and 24, td_o
-# and td_lse 25 and 26.
+# and td_lse 25 and 26. Vjp and VjpJvp end with `wanted`, 17 and 27.
 
 
 def _save(ctx, inputs, output=()) -> None:
-    """Keeps all tensors, and ctx.rebuild, which returns inputs and outputs in their order."""
+    """Saves inputs and outputs: tensors (and None) by PyTorch, others in ctx. _saved returns them in order."""
     ctx.set_materialize_grads(False)
     values = (*inputs, *output)
     ctx.is_tensor = [x is None or isinstance(x, torch.Tensor) for x in values]
@@ -44,7 +44,7 @@ def _saved(ctx) -> list:
     return [next(tensors) if tensor else next(constants) for tensor in ctx.is_tensor]
 
 
-def _none(values) -> bool:
+def _all_none(values) -> bool:
     return all(x is None for x in values)
 
 
@@ -53,19 +53,20 @@ def _bits(flags) -> int:
 
 
 def _chosen(gradients, wanted: int) -> tuple:
+    """The gradients whose bit is set; None for the others."""
     return tuple(x if wanted >> i & 1 else None for i, x in enumerate(gradients))
 
 
 def _reaches(ctx, inputs, positions) -> bool:
     """Whether the backward pass under way goes on through one of these inputs. needs_input_grad says only
-    that it could: torch.autograd.functional.hvp records the point too, and asks for the direction alone."""
+    that it could: torch.autograd.functional.hvp records the point too, and differentiates by the direction only."""
     tensors = (i for i, x in enumerate(inputs) if isinstance(x, torch.Tensor))
     for i, (node, _) in zip(tensors, ctx.next_functions, strict=True):
         if i in positions and node is not None:
             try:
                 if torch._C._will_engine_execute_node(node):
                     return True
-            except RuntimeError:  # PyTorch does not answer for a leaf that is asked for
+            except RuntimeError:  # PyTorch does not say for a leaf whose gradient is requested
                 return True
     return False
 
@@ -95,7 +96,7 @@ class Attention(Function):
     def backward(ctx, d_o, d_lse):
         *common, o, lse = _saved(ctx)
         wanted = _bits(ctx.needs_input_grad[:6])
-        if _none((d_o, d_lse)) or wanted == 0:
+        if _all_none((d_o, d_lse)) or wanted == 0:
             return (None,) * N_COMMON
         return *_chosen(Vjp.apply(*common, o, lse, d_o, d_lse, wanted), wanted), *_REST
 
@@ -121,10 +122,10 @@ class Vjp(Function):
         _save(ctx, inputs)
 
     @staticmethod
-    def backward(ctx, *u):
+    def backward(ctx, *cotangents):
         *common, o, lse, d_o, d_lse, wanted = _saved(ctx)
-        u = _chosen(u, wanted)
-        if _none(u):
+        u = _chosen(cotangents, wanted)
+        if _all_none(u):
             return (None,) * (N_COMMON + 5)
         needs = ctx.needs_input_grad
         to, mu = Jvp.apply(*common, o, lse, *u)
@@ -139,7 +140,7 @@ class Vjp(Function):
     def jvp(ctx, *tangents):
         *common, o, lse, d_o, d_lse, wanted = _saved(ctx)
         t, (to, mu, td_o, td_lse) = tangents[:6], tangents[N_COMMON : N_COMMON + 4]
-        if _none(t):
+        if _all_none(t):
             return Vjp.apply(*common, o, lse, td_o, td_lse, wanted)
         if to is None or mu is None:
             to, mu = Jvp.apply(*common, o, lse, *t)
@@ -162,23 +163,23 @@ class Jvp(Function):
         _save(ctx, inputs, output)
 
     @staticmethod
-    def backward(ctx, w, x):
+    def backward(ctx, d_to, d_mu):
         saved = _saved(ctx)
         common, (o, lse), t, (to, mu) = saved[:N_COMMON], saved[13:15], saved[15:21], saved[21:]
-        if _none((w, x)):
+        if _all_none((d_to, d_mu)):
             return (None,) * 21
         bits, t_bits = _bits(ctx.needs_input_grad[:6]), _bits(ctx.needs_input_grad[15:21])
         inputs = tangents = (None,) * 6
         if bits:
-            inputs = VjpJvp.apply(*common, o, lse, w, x, *t, to, mu, None, None, bits)
+            inputs = VjpJvp.apply(*common, o, lse, d_to, d_mu, *t, to, mu, None, None, bits)
         if t_bits:
-            tangents = Vjp.apply(*common, o, lse, w, x, t_bits)
+            tangents = Vjp.apply(*common, o, lse, d_to, d_mu, t_bits)
         return *_chosen(inputs, bits), *_REST, None, None, *_chosen(tangents, t_bits)
 
     @staticmethod
     def jvp(ctx, *tangents):
         saved = _saved(ctx)
-        if not _none(tangents[:6]):
+        if not _all_none(tangents[:6]):
             _refuse()
         return Jvp.apply(*saved[:15], *tangents[15:21])
 
@@ -200,10 +201,10 @@ class VjpJvp(Function):
         _save(ctx, inputs)
 
     @staticmethod
-    def backward(ctx, *u):
+    def backward(ctx, *cotangents):
         saved = _saved(ctx)
-        needs, u = ctx.needs_input_grad, _chosen(u, saved[-1])
-        if _none(u):
+        needs, u = ctx.needs_input_grad, _chosen(cotangents, saved[-1])
+        if _all_none(u):
             return (None,) * 28
         if _reaches(ctx, saved, {*range(6), 15, 16}):
             _refuse()
@@ -218,10 +219,10 @@ class VjpJvp(Function):
     @staticmethod
     def jvp(ctx, *tangents):
         saved = _saved(ctx)
-        if not _none(tangents[:6]) or not _none(tangents[15:17]):
+        if not _all_none(tangents[:6]) or not _all_none(tangents[15:17]):
             _refuse()
         t, (to, mu, td_o, td_lse) = tangents[17:23], tangents[23:27]
-        if _none(t):
+        if _all_none(t):
             return Vjp.apply(*saved[:15], td_o, td_lse, saved[-1])
         if to is None or mu is None:
             to, mu = Jvp.apply(*saved[:15], *t)
@@ -250,7 +251,7 @@ def _is_dual() -> bool:
 
 def _register(name: str, function: type[Function]) -> None:
     """Makes the op differentiable as the Function is, in both modes, for graphs that call it directly.
-    register_autograd would not do: it knows reverse mode alone and drops tangents without a word."""
+    register_autograd would not do: it knows reverse mode only and silently drops tangents."""
     op = getattr(_ops, name).default
 
     def below(*args):
@@ -258,17 +259,17 @@ def _register(name: str, function: type[Function]) -> None:
             return op(*args)
 
     below.__signature__ = inspect.signature(function.forward)
-    own = type(function.__name__, (function,), {"forward": staticmethod(below)}).apply
+    apply_below = type(function.__name__, (function,), {"forward": staticmethod(below)}).apply
 
     def differentiable(*args):
-        return (own if _is_recorded(args) or _is_dual() else below)(*args)
+        return (apply_below if _is_recorded(args) or _is_dual() else below)(*args)
 
     library.impl(name, differentiable, "Autograd")
     # The transforms of torch.func come before that, and know how to go through a Function.
     library.impl(name, function.apply, "FuncTorchDynamicLayerFrontMode")
 
 
-# Function.apply asks for the signature of forward at every call: one that is already there is found faster.
+# Function.apply looks up the signature of forward at every call: a stored one is found faster.
 for _name, _function in (("forward", Attention), ("vjp", Vjp), ("jvp", Jvp), ("vjp_jvp", VjpJvp)):
     _function.forward.__signature__ = inspect.signature(_function.forward)
     _register(_name, _function)
@@ -276,6 +277,5 @@ for _name, _function in (("forward", Attention), ("vjp", Vjp), ("jvp", Jvp), ("v
 
 @torch.compiler.allow_in_graph
 def attention(*common):
-    """o and lse, with every derivative; torch.compile takes it as one node and traces the Functions below
-    it."""
+    """o and lse, differentiable; torch.compile takes it as one node and traces the Functions below it."""
     return _ops.forward(*common)

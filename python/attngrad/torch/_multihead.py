@@ -1,6 +1,6 @@
 """MultiheadAttention over our attention, and replace, which puts it into a model. Parameters, names and masks
-are those of torch.nn.MultiheadAttention, whose boolean masks are True where a pair may not attend: the other
-way round."""
+are those of torch.nn.MultiheadAttention, whose boolean masks are True where a pair may not attend: the
+opposite of scaled_dot_product_attention's."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class MultiheadAttention(nn.MultiheadAttention):
 
     need_weights=True, the default there and here, returns the weights and so takes memory and time that grow
     with the square of the length; need_weights=False is the fused path. is_causal=True needs no attn_mask;
-    where one is given beside it, it is taken to be the causal mask, as there. A query that sees no key gives
-    zeros for its heads.
+    if one is given too, it is taken to be the causal mask, as there. The heads give zeros for a query that
+    sees no key.
 
     >>> layer = MultiheadAttention(16, 4, batch_first=True)
     >>> x = torch.randn(2, 8, 16)
@@ -48,21 +48,21 @@ class MultiheadAttention(nn.MultiheadAttention):
                 f"query, key, value: {query.dim()}, {key.dim()}, {value.dim()} axes, must be 2 or 3 each"
             )
         q, k, v = (self._heads(x, is_batched) for x in self._project(query, key, value))
-        own_keys = (self.bias_k is not None) + bool(self.add_zero_attn)
-        fused_causal = is_causal and not need_weights and own_keys == 0
+        extra_keys = (self.bias_k is not None) + bool(self.add_zero_attn)
+        fused_causal = is_causal and not need_weights and extra_keys == 0
         if fused_causal:
             attn_mask = None
         elif is_causal and attn_mask is None:
             attn_mask = _future(q, k)
-        k, v = self._own_keys(k, v)
-        hidden, bias = self._masks(q, k, key_padding_mask, attn_mask, own_keys)
+        k, v = self._append_extra_keys(k, v)
+        masked, bias = self._masks(q, k, key_padding_mask, attn_mask, extra_keys)
         p = self.dropout if self.training else 0.0
         if need_weights:
-            o, weights = _plain(q, k, v, hidden, bias, p)
+            o, weights = _plain(q, k, v, masked, bias, p)
             weights = weights.mean(dim=1) if average_attn_weights else weights
             weights = weights if is_batched else weights.squeeze(0)
         else:
-            visible = None if hidden is None else ~hidden
+            visible = None if masked is None else ~masked
             o, weights = scaled_dot_product_attention(q, k, v, visible, p, fused_causal, bias=bias), None
         return self.out_proj(self._join(o, is_batched)), weights
 
@@ -89,36 +89,36 @@ class MultiheadAttention(nn.MultiheadAttention):
             return o.squeeze(0).transpose(0, 1).flatten(-2)
         return (o.transpose(1, 2) if self.batch_first else o.permute(2, 0, 1, 3)).flatten(-2)
 
-    def _own_keys(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """With the keys and values of add_bias_kv and add_zero_attn after the others."""
-        own = (k.shape[0], self.num_heads, 1, self.head_dim)
+    def _append_extra_keys(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """k and v with the keys and values of add_bias_kv and add_zero_attn after the others."""
+        shape = (k.shape[0], self.num_heads, 1, self.head_dim)
         if self.bias_k is not None:
             bias_k, bias_v = (x.view(1, self.num_heads, 1, self.head_dim) for x in (self.bias_k, self.bias_v))
-            k, v = torch.cat([k, bias_k.expand(own)], dim=2), torch.cat([v, bias_v.expand(own)], dim=2)
+            k, v = torch.cat([k, bias_k.expand(shape)], dim=2), torch.cat([v, bias_v.expand(shape)], dim=2)
         if self.add_zero_attn:
-            k, v = torch.cat([k, k.new_zeros(own)], dim=2), torch.cat([v, v.new_zeros(own)], dim=2)
+            k, v = torch.cat([k, k.new_zeros(shape)], dim=2), torch.cat([v, v.new_zeros(shape)], dim=2)
         return k, v
 
-    def _masks(self, q, k, key_padding_mask, attn_mask, own_keys) -> tuple[Tensor | None, Tensor | None]:
-        """What is hidden, a boolean tensor, and what is added to the scores; own keys are always seen."""
+    def _masks(self, q, k, key_padding_mask, attn_mask, extra_keys) -> tuple[Tensor | None, Tensor | None]:
+        """What is masked, a boolean tensor, and what is added to the scores; the extra keys are always seen."""
         batch, heads, n_q = q.shape[:3]
-        n_k = k.shape[2] - own_keys
-        named = []
+        n_k = k.shape[2] - extra_keys
+        masks = []
         if attn_mask is not None:
             shape = (n_q, n_k) if attn_mask.dim() == 2 else (batch * heads, n_q, n_k)
             _check_mask("attn_mask", attn_mask, shape)
-            named.append(attn_mask if attn_mask.dim() == 2 else attn_mask.unflatten(0, (batch, heads)))
+            masks.append(attn_mask if attn_mask.dim() == 2 else attn_mask.unflatten(0, (batch, heads)))
         if key_padding_mask is not None:
             shape = (n_k,) if key_padding_mask.dim() == 1 else (batch, n_k)
             _check_mask("key_padding_mask", key_padding_mask, shape)
-            named.append(key_padding_mask.reshape(-1, 1, 1, n_k))
-        hidden = bias = None
-        for mask in (F.pad(mask, (0, own_keys)) if own_keys else mask for mask in named):
+            masks.append(key_padding_mask.reshape(-1, 1, 1, n_k))
+        masked = bias = None
+        for mask in (F.pad(mask, (0, extra_keys)) if extra_keys else mask for mask in masks):
             if mask.dtype == torch.bool:
-                hidden = mask if hidden is None else hidden | mask
+                masked = mask if masked is None else masked | mask
             else:
                 bias = mask if bias is None else bias + mask
-        return hidden, bias
+        return masked, bias
 
 
 def _check_mask(name: str, mask: Tensor, shape: tuple[int, ...]) -> None:
@@ -133,13 +133,13 @@ def _future(q: Tensor, k: Tensor) -> Tensor:
     return torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).triu(1)
 
 
-def _plain(q: Tensor, k: Tensor, v: Tensor, hidden, bias, dropout: float) -> tuple[Tensor, Tensor]:
+def _plain(q: Tensor, k: Tensor, v: Tensor, masked, bias, dropout: float) -> tuple[Tensor, Tensor]:
     """Attention by its formula, for the weights themselves."""
     scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
     if bias is not None:
         scores = scores + bias
-    if hidden is not None:
-        scores = scores.masked_fill(hidden, float("-inf"))
+    if masked is not None:
+        scores = scores.masked_fill(masked, float("-inf"))
     empty = scores.isneginf().all(dim=-1, keepdim=True)
     weights = scores.masked_fill(empty, 0).softmax(dim=-1).masked_fill(empty, 0)
     weights = F.dropout(weights, dropout)
@@ -151,24 +151,23 @@ def replace(model: nn.Module) -> nn.Module:
     model.
 
     Parameters, buffers and hooks stay what they are. Subclasses of torch.nn.MultiheadAttention, and layers
-    with parametrizations, whose class PyTorch makes anew, are left alone, and a warning names them. The
-    layers of torch.nn.TransformerEncoder lose the shortcut past their attention that PyTorch takes in
-    evaluation.
+    with parametrizations, whose class PyTorch replaces, are left alone, and a warning names them. The layers of
+    torch.nn.TransformerEncoder lose PyTorch's fast path in evaluation, which bypasses their attention.
 
     >>> layer = replace(nn.TransformerEncoderLayer(16, 4, 32, batch_first=True))
     >>> type(layer.self_attn).__module__
     'attngrad.torch._multihead'
     """
-    left = []
+    skipped = []
     for name, module in model.named_modules():
         if type(module) is nn.MultiheadAttention:
             module.__class__ = MultiheadAttention
         elif isinstance(module, nn.MultiheadAttention) and not isinstance(module, MultiheadAttention):
-            left.append(f"{name or 'the model itself'} ({type(module).__name__})")
+            skipped.append(f"{name or 'the model itself'} ({type(module).__name__})")
         elif isinstance(module, nn.TransformerEncoderLayer):
-            module.activation_relu_or_gelu = 0
+            module.activation_relu_or_gelu = 0  # turns the fast path off
         elif isinstance(module, nn.TransformerEncoder):
             module.use_nested_tensor = False
-    if left:
-        warnings.warn(f"attngrad.torch.replace left alone: {', '.join(left)}", stacklevel=2)
+    if skipped:
+        warnings.warn(f"attngrad.torch.replace left alone: {', '.join(skipped)}", stacklevel=2)
     return model

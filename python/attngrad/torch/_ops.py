@@ -48,16 +48,16 @@ _exit.keep(library)
 def _pattern(name: str, shape: tuple[int, ...], full: tuple[int, ...]) -> str:
     """The word of a bias or mask: a letter for an axis of full size, 1 for one that is broadcast."""
     letters = []
-    for size, whole, letter in zip(shape, full, "bhqk", strict=True):
-        if size not in (1, whole):
+    for size, full_size, letter in zip(shape, full, "bhqk", strict=True):
+        if size not in (1, full_size):
             raise ValueError(f"{name}: shape {list(shape)}, but the weights have {list(full)}")
-        letters.append(letter if size == whole else "1")
+        letters.append(letter if size == full_size else "1")
     return f"{name}={''.join(letters)}"
 
 
 @functools.lru_cache(maxsize=1024)
 def _text(q, k, v, dtype, aux, bias, table, mask, sink, packed, buckets, words) -> str:
-    """The problem's text, from shapes; packed: batch, longest query and longest key, or None."""
+    """The problem's text, from shapes; packed: number of sequences, most queries and most keys of one, or None."""
     batch, n_q, n_k = packed if packed is not None else (q[0], q[2], k[2])
     text = [f"b{batch} h{q[1]} kv{k[1]} q{n_q} k{n_k} d{q[3]} dv{v[3]} {_DTYPES[dtype]}"]
     full = (batch, q[1], n_q, n_k)
@@ -79,7 +79,7 @@ def _text(q, k, v, dtype, aux, bias, table, mask, sink, packed, buckets, words) 
 
 def _threads() -> int:
     """PyTorch's number, unless the environment gives one to the library itself."""
-    return 0 if "ATTNGRAD_THREADS" in os.environ else min(torch.get_num_threads(), 1024)
+    return 0 if "ATTNGRAD_THREADS" in os.environ else min(torch.get_num_threads(), _features.MAX_THREADS)
 
 
 def _longest(name: str, offsets: Tensor, rows: int) -> int:
@@ -107,7 +107,7 @@ def _plan_of(common: tuple, features: _features.Features):
         None if mask is None else tuple(mask.shape),
         None if sink is None else tuple(sink.shape),
         packed,
-        None if features.buckets is None else len(features.buckets) // 4,
+        None if features.buckets is None else len(features.buckets) // 4,  # int32
         features.words,
     )
     return _plan.get(
@@ -134,11 +134,11 @@ def _view(x: Tensor) -> tuple[int, tuple[int, ...]]:
     return x.data_ptr(), (0, strides[0], 0, 0)  # a sink [head]
 
 
-def _run(bit: int, common: tuple, tensors: dict[str, Tensor | None]) -> None:
+def _run(map: int, common: tuple, tensors: dict[str, Tensor | None]) -> None:
     features = _features.read(common[12])
     _, _, _, _, _, _, mask, q_lengths, kv_lengths, q_packed, k_packed, seed = common[:12]
     tensors = dict(zip(INPUTS, common[:6], strict=True)) | {"mask": mask} | tensors
-    address = {
+    addresses = {
         name: x.data_ptr()
         for name, x in (
             ("q_lengths", q_lengths),
@@ -152,21 +152,21 @@ def _run(bit: int, common: tuple, tensors: dict[str, Tensor | None]) -> None:
     _exit.enter()
     try:
         plan.run(
-            bit,
+            map,
             {name: _view(x) for name, x in tensors.items() if x is not None},
             q_offset=features.q_offset,
             k_offset=features.k_offset,
             batch_offset=features.batch_offset,
             seed=0 if seed is None else int(seed),
-            **address,
+            **addresses,
         )
     finally:
         _exit.leave()
 
 
 def _outputs(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """o has its axes in memory in the order of q's, so that a caller who transposed q can go back by a
-    view."""
+    """o has its axes in memory in the order of q's, so that a caller who transposed q can transpose o back
+    without a copy."""
     shape = (*q.shape[:3], v.shape[3])
     lse = q.new_empty(shape[:3], dtype=torch.float64)
     strides = q.stride()
@@ -193,7 +193,7 @@ def _tangents(tangents: tuple) -> dict[str, Tensor | None]:
 
 
 def _zero(like: Tensor) -> Tensor:
-    """Zeros of its shape in the memory of one."""
+    """Zeros of its shape: one element, broadcast by zero strides."""
     return like.new_zeros(()).expand(like.shape)
 
 
@@ -206,8 +206,8 @@ def _forward(*common):
 def _vjp(*args):
     common, (o, lse, d_o, d_lse, wanted) = args[:N_COMMON], args[N_COMMON:]
     gradients = _gradients(common, wanted)
-    cotangents = {"o": o, "lse": lse, "d_o": _zero(o) if d_o is None else d_o, "d_lse": d_lse}
-    _run(_core.MAP_VJP, common, cotangents | _named("d", gradients, wanted))
+    inputs = {"o": o, "lse": lse, "d_o": _zero(o) if d_o is None else d_o, "d_lse": d_lse}
+    _run(_core.MAP_VJP, common, inputs | _named("d", gradients, wanted))
     return gradients
 
 
@@ -222,9 +222,9 @@ def _vjp_jvp(*args):
     common, (o, lse, d_o, d_lse) = args[:N_COMMON], args[N_COMMON : N_COMMON + 4]
     tangents, (to, mu, td_o, td_lse, wanted) = args[N_COMMON + 4 : -5], args[-5:]
     gradients = _gradients(common, wanted)
-    rest = {"o": o, "lse": lse, "d_o": _zero(o) if d_o is None else d_o, "d_lse": d_lse}
-    rest |= {"to": to, "mu": mu, "td_o": td_o, "td_lse": td_lse}
-    _run(_core.MAP_VJP_JVP, common, rest | _tangents(tangents) | _named("td", gradients, wanted))
+    inputs = {"o": o, "lse": lse, "d_o": _zero(o) if d_o is None else d_o, "d_lse": d_lse}
+    inputs |= {"to": to, "mu": mu, "td_o": td_o, "td_lse": td_lse}
+    _run(_core.MAP_VJP_JVP, common, inputs | _tangents(tangents) | _named("td", gradients, wanted))
     return gradients
 
 

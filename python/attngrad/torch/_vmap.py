@@ -1,8 +1,8 @@
-"""vmap over the maps. The mapped axis is folded into the batch, so that one call serves it, where that gives
-every result its own place; else the map runs once for each element of the axis.
+"""vmap over the maps. The mapped axis is folded into the batch, so that one call is enough, if each element of
+the axis then has results of its own; otherwise the map runs once for each element.
 
-The role of an argument says what its first axis is: "batch" has the batch's size, "bias" that size or one,
-"own" is shared by the batch, None is no tensor.
+The role of an argument says what its first axis is: the batch ("batch"), the batch or 1 ("bias", "mask"),
+something else ("shared" by the batch). None: not a tensor.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import torch
 
 from ._features import read
 
-_INPUTS = ["batch", "batch", "batch", "bias", "own", "own"]
-_COMMON = [*_INPUTS, "mask", "batch", "batch", "own", "own", "own", None]
+_INPUTS = ["batch", "batch", "batch", "bias", "shared", "shared"]
+_COMMON = [*_INPUTS, "mask", "batch", "batch", "shared", "shared", "shared", None]
 _ROWS = ["batch"] * 2
 ATTENTION = _COMMON
 VJP = [*_COMMON, *_ROWS, *_ROWS, None]
@@ -36,16 +36,17 @@ def run(function, roles, info, in_dims, args):
 
 
 def _fold(roles, size, mapped, args, wanted):
-    """The arguments of one call, or None where it takes several."""
+    """The arguments of the one call, or None if it takes one call per element."""
     batch = args[0].shape[1] if mapped[0] else args[0].shape[0]
-    own = any(x is not None for x in (args[9], args[10])) or wanted >> 4
+    is_packed = args[9] is not None or args[10] is not None
     if (
-        own
+        is_packed
+        or wanted >> 4  # gradients of table or sink: sums over the batch
         or read(args[12]).dropout
-        or any(m for m, role in zip(mapped, roles, strict=True) if role == "own")
+        or any(m for m, role in zip(mapped, roles, strict=True) if role == "shared")
     ):
         return None
-    moved = {
+    folds = {
         "bias": bool(wanted >> 3 & 1)
         or any(m for m, role in zip(mapped, roles, strict=True) if role == "bias"),
         "mask": mapped[6],
@@ -53,7 +54,7 @@ def _fold(roles, size, mapped, args, wanted):
     }
     folded = []
     for x, role, is_mapped in zip(args, roles, mapped, strict=True):
-        if x is None or not moved.get(role):
+        if x is None or not folds.get(role):
             if role in ("bias", "mask") and x is not None and x.shape[0] != 1:
                 return None  # of the batch's size: it would have to be copied for each element
             folded.append(x)

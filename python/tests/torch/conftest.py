@@ -8,7 +8,7 @@ from attngrad import _plan
 
 @pytest.fixture(autouse=True)
 def _seed_and_threads():
-    """One thread: the tensors are small, and test_torch_processes.py sets others."""
+    """One thread: the tensors are small. test_torch_processes.py changes the number, so it is reset here."""
     torch.manual_seed(7)
     torch.set_num_threads(1)
 

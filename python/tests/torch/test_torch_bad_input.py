@@ -1,4 +1,4 @@
-"""What is wrong is refused with an exception that names the argument; what is merely odd works."""
+"""Wrong arguments are refused with an exception that names the argument; unusual but valid ones work."""
 
 import numpy as np
 import pytest
@@ -106,7 +106,7 @@ WRONG = [
         {"q_packed": [0, 4], "k_packed": [0, 2, 4]},
     ),
     ("q_offset", ValueError, None, {"q_offset": 1, "align": "bottom-right"}),
-    # What is not whole is refused, not rounded.
+    # What is not an integer is refused, not rounded.
     ("window: 1.7", TypeError, None, {"window": (1.7, 2)}),
     ("window: 'a'", TypeError, None, {"window": ("a", "b")}),
     ("q_offset: 1.5", TypeError, None, {"q_offset": 1.5}),
@@ -164,7 +164,7 @@ def test_refused(message, kind, inputs, keywords):
 
 @pytest.mark.parametrize(("name", "shape"), [("scale", ()), ("softcap", ()), ("alibi", (3,))])
 def test_constants_have_no_derivative(name, shape):
-    """Refused in both modes: the derivative would be zero in silence."""
+    """Refused in both modes: otherwise the derivative would silently be zero."""
     x, value = q(), torch.ones(shape)
     run = lambda value: scaled_dot_product_attention(x, x, x, **{name: value}).sum()  # noqa: E731
     with pytest.raises(TypeError, match=f"{name}: has a tangent"):
@@ -174,7 +174,7 @@ def test_constants_have_no_derivative(name, shape):
 
 
 def test_numbers_of_numpy():
-    """Whole numbers and truths of NumPy are as good as Python's."""
+    """Integers, floats and booleans of NumPy are accepted like Python's."""
     x = q()
     plain = {"is_causal": True, "window": (1, 0), "q_offset": 1, "dropout_p": 0.5, "seed": 3}
     theirs = {
@@ -197,7 +197,7 @@ def test_nested_tensors_refused():
 
 
 def test_integer_mask_cannot_require_gradients():
-    """PyTorch refuses it before we see it."""
+    """PyTorch itself refuses it."""
     with pytest.raises(RuntimeError, match="floating point"):
         torch.ones(4, 4, dtype=torch.uint8, requires_grad=True)
 

@@ -1,4 +1,4 @@
-"""torch.compile and the dispatcher ops: whole graphs, forward and backward, with the numbers of eager
+"""torch.compile and the dispatcher ops: whole graphs, forward and backward, with the results of eager
 mode."""
 
 import pytest
@@ -67,7 +67,7 @@ CHANGING = {
 
 @pytest.mark.parametrize("name", CHANGING)
 def test_features_change(name):
-    """The second value of a number makes it a variable of the graph."""
+    """torch.compile makes a number a variable of the graph when it sees a second value of it."""
     x, table = torch.randn(1, 2, 6, 4), torch.randn(2, 3)
     more = {"bias_table": table} if name == "buckets" else {"is_causal": True}
     run = lambda x, value: scaled_dot_product_attention(x, x, x, **more, **{name: value})  # noqa: E731
@@ -147,7 +147,7 @@ def test_ops(op, name):
 
 
 def as_graphs(x):
-    """A call by way of the ops alone: directly, as make_fx records it and as torch.export does."""
+    """The function, and the same as graphs of the ops: called directly, recorded by make_fx, by torch.export."""
     run = lambda x: scaled_dot_product_attention(x, x, x, is_causal=True)  # noqa: E731
 
     class Model(torch.nn.Module):
@@ -162,27 +162,27 @@ def as_graphs(x):
 
 
 def test_every_derivative_through_the_ops():
-    """Forward mode too: register_autograd alone would lose tangents in silence."""
+    """Forward mode too: register_autograd alone would silently drop tangents."""
     x, t = (torch.randn(2, 3, 5, 4, dtype=F64) for _ in range(2))
 
     def dual(f):
         with forward_ad.dual_level():
             return forward_ad.unpack_dual(f(forward_ad.make_dual(x, t))).tangent
 
-    def sine(f):
+    def sine_loss(f):
         return lambda x: f(x).sin().sum()
 
     def double(f):
         y = x.clone().requires_grad_()
-        (g,) = torch.autograd.grad(sine(f)(y), y, create_graph=True)
+        (g,) = torch.autograd.grad(sine_loss(f)(y), y, create_graph=True)
         return torch.autograd.grad(g, y, t)[0]
 
     orders = {
         "jvp": lambda f: func.jvp(f, (x,), (t,))[1],
         "dual": dual,
-        "grad": lambda f: func.grad(sine(f))(x),
-        "forward over reverse": lambda f: func.jvp(func.grad(sine(f)), (x,), (t,))[1],
-        "reverse over forward": lambda f: func.grad(lambda x: func.jvp(sine(f), (x,), (t,))[1])(x),
+        "grad": lambda f: func.grad(sine_loss(f))(x),
+        "forward over reverse": lambda f: func.jvp(func.grad(sine_loss(f)), (x,), (t,))[1],
+        "reverse over forward": lambda f: func.grad(lambda x: func.jvp(sine_loss(f), (x,), (t,))[1])(x),
         "double backward": double,
         "vmap": lambda f: func.vmap(f)(torch.stack([x, t])),
     }

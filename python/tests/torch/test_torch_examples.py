@@ -1,4 +1,4 @@
-"""The examples run to their end and find themselves right; so do the docstrings' own."""
+"""The examples run and report ok; the examples in docstrings pass doctest."""
 
 import doctest
 import os
@@ -18,7 +18,7 @@ EXAMPLES = ROOT / "python" / "examples"
 
 
 def run(name, *options, folder):
-    """One thread: small tensors, and the machine may be busy."""
+    """Runs an example on one thread: its tensors are small, and the machine may be busy."""
     command = [sys.executable, "-W", "ignore", str(EXAMPLES / name), *options]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
@@ -41,16 +41,16 @@ def test_top_eigenvalues(tmp_path):
 
 
 def test_readme():
-    """The block of the first screen: both derivatives are what other ways to them give."""
+    """The README's Python example: both derivatives agree with another way to compute them."""
     (block,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
-    space = {}
-    exec(compile(block, "README.md", "exec"), space)
-    q, t, attend = space["q"].detach(), space["t"].detach(), space["attend"]
+    names = {}
+    exec(compile(block, "README.md", "exec"), names)
+    q, t, attend = names["q"].detach(), names["t"].detach(), names["attend"]
     loss = lambda q: attend(q).square().sum()  # noqa: E731
     product = torch.func.jvp(torch.func.grad(loss), (q,), (t,))[1]
-    assert (product - space["h"]).norm() < 1e-5 * product.norm()
-    slope = 2 * (space["o"] * space["to"]).sum()
-    assert (slope - (space["g"] * t).sum()).abs() < 1e-3 * slope.abs().clamp(min=1)
+    assert (product - names["h"]).norm() < 1e-5 * product.norm()
+    derivative = 2 * (names["o"] * names["to"]).sum()
+    assert (derivative - (names["g"] * t).sum()).abs() < 1e-3 * derivative.abs().clamp(min=1)
 
 
 @pytest.mark.parametrize("module", [_attention, _multihead], ids=["attention", "multihead"])

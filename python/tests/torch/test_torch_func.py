@@ -1,5 +1,5 @@
-"""torch.func: each transform and each order of two of them beside the plain formula, vmap beside a loop, and
-the orders that the maps do not reach."""
+"""torch.func: each transform and each order of two of them compared with the plain formula, vmap compared with a
+loop, and the orders that are refused."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ some_cases = pytest.mark.parametrize(
 
 
 def scalar_of(case, attention, argnum, inputs):
-    """A curved function of one input to a number, through o and lse."""
+    """A nonlinear scalar function of one input, through o and lse."""
     run = case.function(attention) if attention is not None else case.function()
 
     def loss(x):
@@ -73,11 +73,11 @@ def test_first_order(case):
     )
     cotangent = tuple(torch.randn_like(x) for x in o)
     close(back(cotangent), plain_back(cotangent))
-    everything = tuple(range(len(inputs)))
+    argnums = tuple(range(len(inputs)))
     for jacobian in (func.jacrev, func.jacfwd):
         close(
-            jacobian(case.function(), everything)(*inputs),
-            jacobian(case.function(plain), everything)(*inputs),
+            jacobian(case.function(), argnums)(*inputs),
+            jacobian(case.function(plain), argnums)(*inputs),
         )
 
 
@@ -96,10 +96,10 @@ def test_vmap_per_sample(case):
             loss = lambda *x: scalar_of(case, None, 0, x)(x[0])  # noqa: E731
             return func.grad(loss, tuple(range(n)))(*inputs)
 
-        together = func.vmap(gradients, in_dims=dims)(*stacked)
+        batched = func.vmap(gradients, in_dims=dims)(*stacked)
         for i, sample in enumerate(samples):
-            alone = gradients(*(samples[0][j] if j in shared else x for j, x in enumerate(sample)))
-            close(tuple(x[i] for x in together), alone)
+            single = gradients(*(samples[0][j] if j in shared else x for j, x in enumerate(sample)))
+            close(tuple(x[i] for x in batched), single)
 
 
 def test_vmap_nested():
@@ -144,7 +144,7 @@ def test_reverse_over_dual_numbers():
 
 
 def test_linear_in_the_direction():
-    """A Hessian-vector product, differentiated by its vector, gives the Hessian, in both modes."""
+    """The Jacobian of a Hessian-vector product with respect to its vector is the Hessian, in both modes."""
     case = BY_NAME["all"]
     inputs = case.inputs(requires_grad=False)
     loss = scalar_of(case, None, 0, inputs)
@@ -182,7 +182,7 @@ def test_forward_over_forward_refused():
 
 def test_functional_products():
     """torch.autograd.functional.hvp differentiates a double backward by its direction alone: second order,
-    though the point is recorded beside it."""
+    though the point is recorded too."""
     x, t = (torch.randn(2, 3, 5, 4, dtype=F64) for _ in range(2))
     loss = lambda x: scaled_dot_product_attention(x, x, x, is_causal=True).sin().sum()  # noqa: E731
     expected = func.jvp(func.grad(loss), (x,), (t,))[1]

@@ -1,4 +1,4 @@
-"""MultiheadAttention beyond its comparison with nn.MultiheadAttention, and replace."""
+"""Tests of replace(), and of MultiheadAttention where it is not compared with nn.MultiheadAttention."""
 
 import copy
 import warnings
@@ -22,7 +22,7 @@ def test_causal_without_a_mask(need_weights):
     close(layer(x, x, x, None, need_weights, is_causal=True)[0], layer(x, x, x, None, need_weights, mask)[0])
 
 
-def test_hidden_query_gives_the_bias_of_the_output():
+def test_fully_masked_query_gives_output_bias():
     layer = MultiheadAttention(8, 2, batch_first=True, dtype=F64)
     nn.init.normal_(layer.out_proj.bias)
     x = torch.randn(1, 3, 8, dtype=F64, requires_grad=True)
@@ -45,7 +45,7 @@ def test_dropout_only_in_training():
 
 def models():
     layer = nn.TransformerEncoderLayer(12, 2, 16, dropout=0.0, batch_first=True, dtype=F64)
-    pair = nn.TransformerDecoderLayer(12, 3, 16, dropout=0.0, batch_first=True, dtype=F64)
+    decoder_layer = nn.TransformerDecoderLayer(12, 3, 16, dropout=0.0, batch_first=True, dtype=F64)
     causal = nn.Transformer.generate_square_subsequent_mask(5, dtype=F64)
     padding = torch.tensor([[0, 0, 0, 1, 1], [0, 0, 0, 0, 0]], dtype=torch.bool)
     return {
@@ -53,7 +53,7 @@ def models():
         "padded": (nn.TransformerEncoder(layer, 2), lambda m, x: m(x, src_key_padding_mask=padding)[:, :3]),
         "causal": (nn.TransformerEncoder(layer, 2), lambda m, x: m(x, mask=causal, is_causal=True)),
         "decoder": (
-            nn.TransformerDecoder(pair, 2),
+            nn.TransformerDecoder(decoder_layer, 2),
             lambda m, x: m(x, x.flip(1), tgt_mask=causal, tgt_is_causal=True),
         ),
     }
@@ -62,8 +62,8 @@ def models():
 @pytest.mark.parametrize("name", ["encoder", "padded", "causal", "decoder"])
 @pytest.mark.parametrize("training", [True, False])
 def test_replace(name, training):
-    """The same outputs and gradients as before, in training and evaluation, with and without recording; then
-    jvp and Hessian-vector products, which agree with differences of gradients."""
+    """The same outputs and gradients as before, in training and evaluation, with and without no_grad; then
+    jvp and Hessian-vector products, which agree with finite differences of the gradient."""
     model, run = models()[name]
     model.train(training)
     ours = replace(copy.deepcopy(model))
@@ -113,7 +113,7 @@ def test_replace_a_single_layer():
         replace(layer)
 
 
-def test_replace_names_parametrized_layers():
+def test_replace_warns_about_parametrized_layers():
     model = nn.TransformerEncoderLayer(8, 2, 16)
     nn.utils.parametrizations.weight_norm(model.self_attn, "in_proj_weight")
     with pytest.warns(UserWarning, match="left alone: self_attn"):
@@ -129,6 +129,6 @@ def test_per_sample_gradients():
     def loss(parameters, x):
         return func.functional_call(layer, parameters, (x, x, x), {"need_weights": False})[0].sin().sum()
 
-    together = func.vmap(func.grad(loss), in_dims=(None, 0))(parameters, xs)
+    batched = func.vmap(func.grad(loss), in_dims=(None, 0))(parameters, xs)
     for i, x in enumerate(xs):
-        close({name: g[i] for name, g in together.items()}, func.grad(loss)(parameters, x))
+        close({name: g[i] for name, g in batched.items()}, func.grad(loss)(parameters, x))

@@ -1,5 +1,6 @@
-"""Attention by others: PyTorch's own, by the samples of its test suite and by random configurations, and
-nn.MultiheadAttention. Truth is the peer in float64; our error stands beside the peer's in the same dtype."""
+"""Comparison with other implementations (peers): PyTorch's own attention, on the samples of its test suite and on
+random configurations, and nn.MultiheadAttention. Truth is the peer in float64; our error is compared with the
+peer's in the same dtype."""
 
 import random
 
@@ -21,10 +22,10 @@ def widen(x):
     return x
 
 
-def judge(tally, what, ours, peer, truth, dtype, **scales):
-    passes, error, beside = within_rule(ours, peer, truth, dtype, **scales)
-    tally.append((error, beside))
-    assert passes, f"{what}: error {error:.2e}, the peer's {beside:.2e}"
+def check_error(tally, what, ours, peer, truth, dtype, **scales):
+    passes, error, peer_error = within_rule(ours, peer, truth, dtype, **scales)
+    tally.append((error, peer_error))
+    assert passes, f"{what}: error {error:.2e}, the peer's {peer_error:.2e}"
 
 
 def report(name, tally):
@@ -46,8 +47,8 @@ def compare(tally, what, dtype, tensors, keywords):
     o["peer"] = F.scaled_dot_product_attention(*tensors, **keywords)
     o["ours"] = scaled_dot_product_attention(*tensors, **keywords)
     cotangent = torch.randn(o["ours"].shape).to(dtype)
-    sizes = amplitudes(*tensors, cotangent, **{x: y for x, y in keywords.items() if x != "dropout_p"})
-    judge(tally, what + " o", o["ours"], o["peer"], o["truth"], dtype, amplitude=sizes[0])
+    bounds = amplitudes(*tensors, cotangent, **{x: y for x, y in keywords.items() if x != "dropout_p"})
+    check_error(tally, what + " o", o["ours"], o["peer"], o["truth"], dtype, amplitude=bounds[0])
     leaves = [x for x in (*tensors, keywords.get("attn_mask")) if x is not None and x.requires_grad]
     wide_leaves = [x for x in (*wide, wide_keywords.get("attn_mask")) if x is not None and x.requires_grad]
     gradients = {
@@ -57,7 +58,7 @@ def compare(tally, what, dtype, tensors, keywords):
         for name in o
     }
     for i, triple in enumerate(zip(gradients["ours"], gradients["peer"], gradients["truth"], strict=True)):
-        judge(tally, f"{what} gradient {i}", *triple, dtype, amplitude=sizes[i + 1])
+        check_error(tally, f"{what} gradient {i}", *triple, dtype, amplitude=bounds[i + 1])
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -68,15 +69,15 @@ def test_samples_of_its_test_suite(dtype):
     for sample in op.sample_inputs("cpu", dtype, requires_grad=True):
         tensors, keywords = (sample.input, *sample.args), sample.kwargs
         if keywords.get("dropout_p"):
-            drop_beside(tensors, keywords)
+            compare_dropout(tensors, keywords)
         else:
             compare(tally, str(sample.kwargs), dtype, tensors, keywords)
     assert len(tally) >= 13 * 4
     report(f"samples in {dtype}", tally)
 
 
-def drop_beside(tensors, keywords):
-    """Under dropout only shapes, finiteness and the random stream can be compared."""
+def compare_dropout(tensors, keywords):
+    """The peer drops other weights, so that only shape, dtype and finite gradients can be checked."""
     theirs = F.scaled_dot_product_attention(*tensors, **keywords)
     ours = scaled_dot_product_attention(*tensors, **keywords)
     assert ours.shape == theirs.shape and ours.dtype == theirs.dtype
@@ -84,7 +85,7 @@ def drop_beside(tensors, keywords):
 
 
 def draw(rng, dtype):
-    """A random configuration that PyTorch's own function takes."""
+    """A random configuration that PyTorch's own function accepts."""
     batch, heads, d, dv = (
         rng.randint(1, 3),
         rng.choice((1, 2, 4, 6)),
@@ -162,17 +163,17 @@ def draw_call(rng, dtype, layer, options, self_attention):
         keywords["key_padding_mask"] = mask_of(padding if is_batched else padding[0], floats, dtype)
     if kind in ("mask", "both"):
         shape = (n_q, n_k) if rng.random() < 0.5 else (batch * layer.num_heads, n_q, n_k)
-        hidden = torch.rand(shape) < 0.3
-        hidden[..., 0] = False
-        keywords["attn_mask"] = mask_of(hidden, floats, dtype)
+        masked = torch.rand(shape) < 0.3
+        masked[..., 0] = False
+        keywords["attn_mask"] = mask_of(masked, floats, dtype)
     if kind == "causal" and n_q == n_k:
         keywords["attn_mask"] = torch.ones(n_q, n_k, dtype=torch.bool).triu(1)
         keywords["is_causal"] = not (options["add_zero_attn"] or options["add_bias_kv"])
     return inputs, keywords
 
 
-def mask_of(hidden, floats, dtype):
-    return torch.randn(hidden.shape).to(dtype).masked_fill(hidden, float("-inf")) if floats else hidden
+def mask_of(masked, floats, dtype):
+    return torch.randn(masked.shape).to(dtype).masked_fill(masked, float("-inf")) if floats else masked
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
@@ -195,9 +196,9 @@ def test_multihead_attention(dtype):
             cotangent = torch.linspace(-1, 1, o.numel()).view(o.shape).to(dtype).to(o.dtype)
             gradients = torch.autograd.grad(o, [*leaves, *layer.parameters()], cotangent)
             results.append([*gradients, o, *([] if weights is None else [weights])])
-        shown = f"{number}: {options} {sorted(keywords)} {[list(x.shape) for x in inputs]}"
-        # A gradient that cancels to nothing is judged beside the others.
+        what = f"{number}: {options} {sorted(keywords)} {[list(x.shape) for x in inputs]}"
+        # The error of a gradient that cancels to zero is taken relative to the largest gradient.
         largest = max(x.norm().item() for x in results[2][: len(gradients)])
         for i, triple in enumerate(zip(*results, strict=True)):
-            judge(tally, f"{shown} result {i}", *triple, dtype, scale=largest if i < len(gradients) else 0.0)
+            check_error(tally, f"{what} result {i}", *triple, dtype, scale=largest if i < len(gradients) else 0.0)
     report(f"nn.MultiheadAttention in {dtype}", tally)

@@ -37,7 +37,7 @@ class Gradients(Dataset):
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_data_loader(method):
-    """Workers call us after the parent has used its own threads."""
+    """Workers make calls after the parent has started its threads."""
     expected = gradient()
     loader = DataLoader(Gradients(), num_workers=2, multiprocessing_context=method, timeout=120)
     for batch in loader:
@@ -69,7 +69,7 @@ def test_number_of_threads_changes_no_bit():
 
 
 def test_freed_during_a_call():
-    """Other threads drop every reference they have while a map runs."""
+    """Another thread drops its references to the inputs while a map runs."""
     stop, box = threading.Event(), [X.clone()]
 
     def drop():
@@ -97,7 +97,7 @@ def test_graph_is_freed():
     assert alive() is None
 
 
-def ends(code):
+def run_script(code):
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code], timeout=120, capture_output=True, text=True
     )
@@ -123,7 +123,7 @@ for _ in range(3):
     threading.Thread(target=work, daemon=True).start()
 started.wait()
 """
-    ends(code.replace("N,", f"{n},").replace("MORE", more))
+    run_script(code.replace("N,", f"{n},").replace("MORE", more))
 
 
 @pytest.mark.parametrize("when", ["first", "before", "after"])
@@ -151,4 +151,4 @@ thread.start()
     code = code.replace(when.upper(), "atexit.register(lambda: finish())")
     for other in ("FIRST", "BEFORE", "AFTER"):
         code = code.replace(other, "")
-    assert ends(code) == "200\n"
+    assert run_script(code) == "200\n"

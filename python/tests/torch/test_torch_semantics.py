@@ -1,4 +1,4 @@
-"""That the function behaves as PyTorch's own does: shapes, masks, dropout, autocast, checkpointing, memory
+"""The function behaves as PyTorch's own does: shapes, masks, dropout, autocast, checkpointing, memory
 layouts."""
 
 import subprocess
@@ -98,7 +98,7 @@ def test_layouts(layout):
 
 
 def test_views_are_not_copied():
-    """The op gets the very memory of a query with heads last."""
+    """The op receives the same memory for a query with heads last."""
     seen = []
 
     class Watch(TorchDispatchMode):
@@ -174,7 +174,8 @@ def test_checkpoint_double_backward():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_second_order_in_narrow_dtypes(dtype):
-    """A Hessian-vector product beside the plain formula in the same dtype, both against float64."""
+    """The error of a Hessian-vector product against float64, compared with that of the plain formula in the same
+    dtype."""
     inputs = [torch.randn(2, 3, 16, 8).to(dtype) for _ in range(3)]
     direction = torch.randn(2, 3, 16, 8).to(dtype)
 
@@ -201,7 +202,7 @@ def test_autocast_of_other_dtypes():
 
 
 def test_output_has_the_layout_of_the_query():
-    """Who transposed [batch, position, head, channel] for the call gets back by views alone."""
+    """A caller who transposed [batch, position, head, channel] for the call can transpose back without a copy."""
     x = torch.randn(2, 5, 3, 8)
     y = x.transpose(1, 2)
     o = scaled_dot_product_attention(y, y, y)
@@ -216,16 +217,16 @@ def test_output_has_the_layout_of_the_query():
 
 
 def test_offsets_threads_and_backend():
-    """Part of a batch and of the heads draws the dropout that it has in the whole."""
+    """A part of the batch and heads, given its offsets, drops the same weights as within the whole."""
     x = randn(4, 6, 8, 4)
     features = {"dropout_p": 0.5, "seed": 5, "threads": 1, "backend": "reference"}
-    whole = scaled_dot_product_attention(x, x, x, **features)
+    full = scaled_dot_product_attention(x, x, x, **features)
     part = scaled_dot_product_attention(*[x[1:3, 2:5]] * 3, **features, batch_offset=1, head_offset=2)
-    torch.testing.assert_close(part, whole[1:3, 2:5])
+    torch.testing.assert_close(part, full[1:3, 2:5])
 
 
 def test_wider_bias():
-    """A float32 bias beside bfloat16 queries keeps its digits, and so does its gradient."""
+    """A float32 bias of bfloat16 queries is not rounded, nor is its gradient."""
     q = torch.randn(1, 2, 8, 16).bfloat16()
     bias = torch.randn(8, 8, requires_grad=True)
     o = scaled_dot_product_attention(q, q, q, bias)
@@ -256,7 +257,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 
 def test_long_sequence_in_little_memory():
     """A Hessian-vector product over 4096 positions: the weights alone would take 256 MiB in float32, and the
-    formula several times that. In a process of its own, whose largest memory is no other test's."""
+    formula several times that. In a process of its own, so that other tests do not raise its peak memory."""
     code = LONG.format(n=4096)
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

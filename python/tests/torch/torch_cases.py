@@ -1,5 +1,5 @@
 """What the PyTorch tests share: attention by its formula in plain PyTorch, one case for each feature, and the
-rule by which an error is judged beside a peer's."""
+error rule."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import torch
 from attngrad.torch import scaled_dot_product_attention
 
 F64 = torch.float64
-# The error rule: what rounding the result alone may cost, relative to it, and the step of the dtype.
+# The error rule: what rounding the result alone may cost, relative to it, and the spacing of the dtype at 1.
 FLOOR = {torch.float64: 1e-13, torch.float32: 1e-6, torch.float16: 6e-4, torch.bfloat16: 4e-3}
 EPSILON = {torch.float64: 2**-52, torch.float32: 2**-23, torch.float16: 2**-10, torch.bfloat16: 2**-7}
 
 
 def within_rule(ours, peer, truth, dtype, amplitude=0.0, scale=0.0):
-    """(passes, our error, the peer's), errors relative to the largest of truth's norm and `scale`. Ours is at
-    most twice the peer's, or 8 epsilons of `amplitude`, the norm of the formula with each term by its
-    absolute value."""
+    """(passes, our error, the peer's), errors relative to the larger of truth's norm and `scale`. Ours may be twice
+    the peer's, or 8 epsilons times `amplitude`, the norm of the formula with every term taken by absolute
+    value, or FLOOR."""
     norm = max(truth.norm().item(), scale)
-    error, beside = ((x.to(truth.dtype) - truth).norm().item() for x in (ours, peer))
+    error, peer_error = ((x.to(truth.dtype) - truth).norm().item() for x in (ours, peer))
     unit = norm if norm > 0 else 1.0
-    allowed = max(2 * beside, 8 * EPSILON[dtype] * amplitude, FLOOR[dtype] * norm)
-    return error <= allowed, error / unit, beside / unit
+    allowed = max(2 * peer_error, 8 * EPSILON[dtype] * amplitude, FLOOR[dtype] * norm)
+    return error <= allowed, error / unit, peer_error / unit
 
 
 # ---- The formula ----
@@ -78,10 +78,11 @@ def plain(
     kv_lengths=None,
     q_offset=0,
     k_offset=0,
-    keep=None,
+    dropout_factors=None,
     return_lse=True,
 ):
-    """Attention by its formula, N x N, in the inputs' dtype: o, lse. keep: dropout's mask over 1 - p."""
+    """Attention by its formula, N x N, in the inputs' dtype: o, lse. dropout_factors: 0 or 1 / (1 - p) for each
+    weight."""
     where = {"align": align, "q_offset": q_offset, "k_offset": k_offset}
     n_q, n_k = q.shape[-2], k.shape[-2]
     if enable_gqa:
@@ -105,19 +106,19 @@ def plain(
         slopes = default_slopes(q.shape[-3]) if alibi is True else torch.tensor(alibi, dtype=F64)
         s = s - slopes[:, None, None].to(s.dtype) * (p - g).abs()
     s = s.masked_fill(~seen, float("-inf"))
-    column = s if sink is None else torch.cat([s, sink[:, None, None].expand(*s.shape[:-1], 1)], dim=-1)
-    empty = column.isneginf().all(dim=-1, keepdim=True)
-    lse = column.masked_fill(empty, 0).logsumexp(dim=-1, keepdim=True)
+    logits = s if sink is None else torch.cat([s, sink[:, None, None].expand(*s.shape[:-1], 1)], dim=-1)
+    empty = logits.isneginf().all(dim=-1, keepdim=True)
+    lse = logits.masked_fill(empty, 0).logsumexp(dim=-1, keepdim=True)
     weights = torch.exp(s - lse).masked_fill(empty, 0)
-    if keep is not None:
-        weights = weights * keep
+    if dropout_factors is not None:
+        weights = weights * dropout_factors
     o = weights @ v
     return (o, lse.masked_fill(empty, float("-inf")).squeeze(-1)) if return_lse else o
 
 
 def amplitudes(q, k, v, d_o, **keywords):
-    """Norms of o and of the gradients of q, k, v and a bias, with each term of the formula by its absolute
-    value; in float64 scaled by the largest score, whose own rounding the exponential carries on."""
+    """Norms of o and of the gradients of q, k, v and a bias, with every term of the formula taken by absolute
+    value; in float64 multiplied by 1 + the largest score: its rounding error becomes a relative error of exp."""
     is_wide = q.dtype == F64
     q, k, v, d_o = (x.detach().double() for x in (q, k, v, d_o))
     keywords = {
@@ -125,8 +126,8 @@ def amplitudes(q, k, v, d_o, **keywords):
         for name, x in keywords.items()
     }
     groups = q.shape[-3] // k.shape[-3]
-    keys = torch.eye(k.shape[-2], dtype=F64).expand(*k.shape[:-1], k.shape[-2])
-    weights = plain(q, k, keys, **keywords)[0]
+    identity = torch.eye(k.shape[-2], dtype=F64).expand(*k.shape[:-1], k.shape[-2])
+    weights = plain(q, k, identity, **keywords)[0]  # P V with V = I
     k, v = (x.abs().repeat_interleave(groups, dim=-3) for x in (k, v))
     q, d_o, o = q.abs(), d_o.abs(), weights @ v
     terms = weights * (d_o @ v.transpose(-2, -1) + (d_o * o).sum(dim=-1, keepdim=True))
