@@ -168,20 +168,21 @@ static void store_dkv(const agi_backward_scratch *s, const agi_head *x, agi_slic
 
 /* Moves the start of the block back to the first key of its group. The keys before the given ones are
  * masked. */
-static agi_key_tile widen_to_groups(const agi_amx_backward_scratch *s, const agi_head *x,
-                                    const agi_key_tile *keys)
+static agi_backward_key_block widen_to_groups(const agi_amx_backward_scratch *s, const agi_head *x,
+                                              const agi_backward_key_block *keys)
 {
     const int64_t before = (keys->j0 - s->span0) % GROUP_KEYS;
-    agi_key_tile whole = {.j0 = keys->j0 - before, .nj = keys->nj + before};
+    agi_backward_key_block whole = {.j0 = keys->j0 - before, .nj = keys->nj + before};
     whole.dK = keys->dK - before * x->Dk_pad;
     whole.dV = keys->dV - before * x->Dv_pad;
     return whole;
 }
 
-static void block(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums, const agi_key_tile *given)
+static void block(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
+                  const agi_backward_key_block *given)
 {
     agi_amx_backward_scratch *const m = s->own;
-    const agi_key_tile keys = widen_to_groups(m, x, given);
+    const agi_backward_key_block keys = widen_to_groups(m, x, given);
     const agi_amx_backward_keys operands = agi_amx_keys_of_block(m, x, keys.j0);
     memset(s->masked_keys, 1, (size_t)keys.nj);
     agi_amx_run_patches(s, x, sums, &operands, &keys);

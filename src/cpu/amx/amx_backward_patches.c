@@ -74,7 +74,7 @@ static bool is_plain(const agi_head *x, const agi_patch *c)
 }
 
 /* Zeroes what the band masks in n_rows tiles of rounded rows and n_pairs tiles of VNNI pairs. */
-static void mask_patch(const agi_backward_scratch *s, const agi_head *x, const agi_key_tile *keys,
+static void mask_patch(const agi_backward_scratch *s, const agi_head *x, const agi_backward_key_block *keys,
                        const agi_patch *c, uint16_t *const *rows, int n_rows, uint16_t *const *pairs,
                        int n_pairs)
 {
@@ -90,8 +90,8 @@ static void mask_patch(const agi_backward_scratch *s, const agi_head *x, const a
     }
 }
 
-static void plain_gradients(const agi_backward_scratch *s, const agi_head *x, const agi_key_tile *keys,
-                            const agi_patch *c, const agi_score_tiles *t)
+static void plain_gradients(const agi_backward_scratch *s, const agi_head *x,
+                            const agi_backward_key_block *keys, const agi_patch *c, const agi_score_tiles *t)
 {
     agi_amx_backward_scratch *const m = s->own;
     uint16_t *const rows[2] = {m->rounded[R_] + rows_offset(c), m->rounded[DZ_] + rows_offset(c)};
@@ -102,7 +102,7 @@ static void plain_gradients(const agi_backward_scratch *s, const agi_head *x, co
 }
 
 static void vjp_patch(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
-                      const agi_key_tile *keys, const agi_patch *c, const agi_score_tiles *t,
+                      const agi_backward_key_block *keys, const agi_patch *c, const agi_score_tiles *t,
                       const amx_queue *next)
 {
     agi_amx_table.score_blocks(next);
@@ -116,8 +116,9 @@ static void vjp_patch(agi_backward_scratch *s, const agi_head *x, const agi_sums
     round_patch(s, c, t->dS, DZ_, 0);
 }
 
-static void plain_tangents(const agi_backward_scratch *s, const agi_head *x, const agi_key_tile *keys,
-                           const agi_patch *c, const agi_score_tiles *t, const amx_queue *next)
+static void plain_tangents(const agi_backward_scratch *s, const agi_head *x,
+                           const agi_backward_key_block *keys, const agi_patch *c, const agi_score_tiles *t,
+                           const amx_queue *next)
 {
     agi_amx_backward_scratch *const m = s->own;
     const agi_query_tile *q = &s->tile;
@@ -135,7 +136,7 @@ static void plain_tangents(const agi_backward_scratch *s, const agi_head *x, con
 }
 
 static void vjp_jvp_patch(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
-                          const agi_key_tile *keys, const agi_patch *c, const agi_score_tiles *t,
+                          const agi_backward_key_block *keys, const agi_patch *c, const agi_score_tiles *t,
                           const amx_queue *next)
 {
     if (is_plain(x, c)) {
@@ -154,7 +155,7 @@ static void vjp_jvp_patch(agi_backward_scratch *s, const agi_head *x, const agi_
 /* ---- All patches of a block ---- */
 
 /* The stripe that starts at query i0 of the tile, and the keys of the block that it sees. */
-static agi_patch stripe_of(const agi_head *x, const agi_query_tile *tile, const agi_key_tile *keys,
+static agi_patch stripe_of(const agi_head *x, const agi_query_tile *tile, const agi_backward_key_block *keys,
                            int64_t i0)
 {
     agi_patch stripe = {.q = i0 / PANEL, .i0 = i0, .W = STRIPE, .ld = PANEL};
@@ -171,7 +172,7 @@ typedef struct {
     int64_t g; /* the stripe's next group of keys */
 } patch_walk;
 
-static bool next_patch(const agi_backward_scratch *s, const agi_head *x, const agi_key_tile *keys,
+static bool next_patch(const agi_backward_scratch *s, const agi_head *x, const agi_backward_key_block *keys,
                        patch_walk *walk, agi_patch *c)
 {
     agi_patch *const stripe = &walk->stripe;
@@ -191,7 +192,8 @@ static bool next_patch(const agi_backward_scratch *s, const agi_head *x, const a
 }
 
 static void run_patch(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
-                      const agi_key_tile *keys, const agi_patch *c, float *const T[2], const amx_queue *next)
+                      const agi_backward_key_block *keys, const agi_patch *c, float *const T[2],
+                      const amx_queue *next)
 {
     const agi_score_tiles scores = {.P = T[0], .U = T[1], .dS = T[0] + STRIPE, .tdS = T[1] + STRIPE};
     if (x->call->map == AGI_VJP_JVP) {
@@ -206,7 +208,7 @@ static void run_patch(agi_backward_scratch *s, const agi_head *x, const agi_sums
 
 /* The products of the next patch are interleaved with the vector work of this one. */
 void agi_amx_run_patches(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
-                         const agi_amx_backward_keys *operands, const agi_key_tile *keys)
+                         const agi_amx_backward_keys *operands, const agi_backward_key_block *keys)
 {
     agi_amx_backward_scratch *const m = s->own;
     patch_walk walk = {.stripe = {.i0 = -STRIPE}};

@@ -85,7 +85,7 @@ static void run_blocks(const agi_backward_job *w, agi_backward_scratch *s, const
     const int64_t block = w->schedule->block;
     ops->begin_tile(s, x, from, to, s->tile.i0 + w->schedule->q_splits * TILE_ROWS);
     for (int64_t j0 = from / block * block; j0 < to; j0 += block) {
-        agi_key_tile keys = {.j0 = agi_max(j0, from)};
+        agi_backward_key_block keys = {.j0 = agi_max(j0, from)};
         keys.nj = REAL(agi_trim_masked)(x, s->tile.i0, s->tile.ni, &keys.j0, agi_min(j0 + block, to));
         if (keys.nj > 0) {
             keys.dK = dK + (keys.j0 - span0) * x->Dk_pad;

@@ -45,7 +45,7 @@ typedef struct {
 typedef struct {
     int64_t j0, nj;
     real *dK, *dV;
-} agi_key_tile;
+} agi_backward_key_block;
 
 /* Score tiles, T[key][query], each computed in place: S^T becomes P, then R = P o M; U = tS^T becomes tR; dP^T becomes
  * dS, then dZ; tdP^T becomes tdS, then tdZ. vjp has P and dS only. */
@@ -132,7 +132,8 @@ typedef struct agi_backward_ops {
     /* The tile's statistics are loaded, and it will be run against keys from .. to - 1. The next tile starts at query
      * `next`. */
     void (*begin_tile)(agi_backward_scratch *s, const agi_head *x, int64_t from, int64_t to, int64_t next);
-    void (*block)(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums, const agi_key_tile *keys);
+    void (*block)(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
+                  const agi_backward_key_block *keys);
     void (*end_tile)(agi_backward_scratch *s); /* may be NULL */
 
     /* Stores the tile's dQ, times the scale, in rows i0 .. i0 + ni - 1 of the caller's array. */
@@ -187,13 +188,16 @@ typedef struct {
 
 /* S^T becomes P. Fills the tiles of the features on the way: X what is added to the scores and tX its tangent, F and G
  * the softcap's first and second derivative, M the dropout mask. */
-void REAL(agi_patch_weights)(const agi_backward_scratch *s, const agi_head *x, const agi_key_tile *keys,
-                             const agi_patch *patch, const agi_score_tiles *t);
+void REAL(agi_patch_weights)(const agi_backward_scratch *s, const agi_head *x,
+                             const agi_backward_key_block *keys, const agi_patch *patch,
+                             const agi_score_tiles *t);
 
 /* From P and the products dP^T, tdP^T and tQ K^T + Q tK^T of a patch to R and dZ, tR and tdZ, in place. */
 void REAL(agi_vjp_patch)(const agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
-                         const agi_key_tile *keys, const agi_patch *patch, const agi_score_tiles *t);
+                         const agi_backward_key_block *keys, const agi_patch *patch,
+                         const agi_score_tiles *t);
 void REAL(agi_vjp_jvp_patch)(const agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
-                             const agi_key_tile *keys, const agi_patch *patch, const agi_score_tiles *t);
+                             const agi_backward_key_block *keys, const agi_patch *patch,
+                             const agi_score_tiles *t);
 
 #endif

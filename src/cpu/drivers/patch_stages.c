@@ -2,8 +2,9 @@
  * T[key][query]. */
 #include "cpu/drivers/backward.h"
 
-void REAL(agi_patch_weights)(const agi_backward_scratch *s, const agi_head *x, const agi_key_tile *keys,
-                             const agi_patch *patch, const agi_score_tiles *t)
+void REAL(agi_patch_weights)(const agi_backward_scratch *s, const agi_head *x,
+                             const agi_backward_key_block *keys, const agi_patch *patch,
+                             const agi_score_tiles *t)
 {
     const agi_query_tile *tile = &s->tile;
     const agi_kernels *k = x->k;
@@ -28,7 +29,7 @@ void REAL(agi_patch_weights)(const agi_backward_scratch *s, const agi_head *x, c
 }
 
 void REAL(agi_vjp_patch)(const agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
-                         const agi_key_tile *keys, const agi_patch *patch, const agi_score_tiles *t)
+                         const agi_backward_key_block *keys, const agi_patch *patch, const agi_score_tiles *t)
 {
     const agi_query_tile *tile = &s->tile;
     const agi_kernels *k = x->k;
@@ -49,7 +50,8 @@ void REAL(agi_vjp_patch)(const agi_backward_scratch *s, const agi_head *x, const
 }
 
 void REAL(agi_vjp_jvp_patch)(const agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
-                             const agi_key_tile *keys, const agi_patch *patch, const agi_score_tiles *t)
+                             const agi_backward_key_block *keys, const agi_patch *patch,
+                             const agi_score_tiles *t)
 {
     const agi_query_tile *tile = &s->tile;
     const agi_kernels *k = x->k;

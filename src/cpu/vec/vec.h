@@ -60,14 +60,14 @@ typedef struct {
 
 /* Processes the tile of queries and one block of keys. */
 void REAL(agi_vjp_tile)(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
-                        const agi_key_tile *keys, const agi_key_rows *rows);
+                        const agi_backward_key_block *keys, const agi_key_rows *rows);
 void REAL(agi_vjp_jvp_tile)(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
-                            const agi_key_tile *keys, const agi_key_rows *rows);
+                            const agi_backward_key_block *keys, const agi_key_rows *rows);
 
 /* ---- vec_patch.c: what vjp and vjp_jvp share ---- */
 
-agi_patch REAL(agi_patch_of)(const agi_head *x, const agi_query_tile *tile, const agi_key_tile *keys,
-                             int64_t q);
+agi_patch REAL(agi_patch_of)(const agi_head *x, const agi_query_tile *tile,
+                             const agi_backward_key_block *keys, int64_t q);
 
 /* T = A B^T, or T += A B^T, within the patch: A is its rows of K, V, tK or tV, B its rows of Q, dO, tQ or tdO. */
 void REAL(agi_patch_product)(const agi_head *x, const agi_patch *patch, agi_rows keys, int64_t D,
@@ -90,10 +90,12 @@ agi_rows REAL(agi_visible_rows)(const agi_backward_scratch *s, const agi_head *x
 
 /* dK += T A, where A is rows of queries; dQ += T^T B, where B is rows of keys. Skips parts that the band
  * leaves empty. */
-void REAL(agi_add_key_gradient)(const agi_head *x, const agi_query_tile *tile, const agi_key_tile *keys,
-                                const real *T, agi_rows A, int64_t width, real *dK);
-void REAL(agi_add_query_gradient)(const agi_head *x, const agi_query_tile *tile, const agi_key_tile *keys,
-                                  const real *T, agi_rows B, int64_t width, real *dQ);
+void REAL(agi_add_key_gradient)(const agi_head *x, const agi_query_tile *tile,
+                                const agi_backward_key_block *keys, const real *T, agi_rows A, int64_t width,
+                                real *dK);
+void REAL(agi_add_query_gradient)(const agi_head *x, const agi_query_tile *tile,
+                                  const agi_backward_key_block *keys, const real *T, agi_rows B,
+                                  int64_t width, real *dQ);
 
 /* ---- small.c ---- */
 

@@ -124,7 +124,8 @@ static void begin_tile(agi_backward_scratch *s, const agi_head *x, int64_t from,
 
 /* ---- A block of keys ---- */
 
-static void block(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums, const agi_key_tile *keys)
+static void block(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
+                  const agi_backward_key_block *keys)
 {
     const ag_args *a = &x->call->a;
     const agi_vec_backward_scratch *v = s->own;

@@ -10,8 +10,8 @@
 #define NEAR_KEYS 96
 #define CHUNK 64
 
-agi_patch REAL(agi_patch_of)(const agi_head *x, const agi_query_tile *tile, const agi_key_tile *keys,
-                             int64_t q)
+agi_patch REAL(agi_patch_of)(const agi_head *x, const agi_query_tile *tile,
+                             const agi_backward_key_block *keys, int64_t q)
 {
     const agi_band band = REAL(agi_band_at)(x, tile->i0, keys->j0);
     agi_patch patch = {.q = q, .i0 = q * PANEL, .ld = TILE_LD};
@@ -75,8 +75,9 @@ agi_rows REAL(agi_visible_rows)(const agi_backward_scratch *s, const agi_head *x
     return all_seen ? rows : REAL(agi_zero_masked_rows)(rows, nj, x->Dk_pad, s->masked_keys, zeroed);
 }
 
-void REAL(agi_add_key_gradient)(const agi_head *x, const agi_query_tile *tile, const agi_key_tile *keys,
-                                const real *T, agi_rows A, int64_t width, real *dK)
+void REAL(agi_add_key_gradient)(const agi_head *x, const agi_query_tile *tile,
+                                const agi_backward_key_block *keys, const real *T, agi_rows A, int64_t width,
+                                real *dK)
 {
     const agi_band band = REAL(agi_band_at)(x, tile->i0, keys->j0);
     const int64_t strip = agi_inside(band, tile->ni, keys->nj) ? keys->nj : STRIP;
@@ -92,8 +93,9 @@ void REAL(agi_add_key_gradient)(const agi_head *x, const agi_query_tile *tile, c
 }
 
 /* Takes as many keys at a time as stay in the L1 cache for all strips of queries. */
-void REAL(agi_add_query_gradient)(const agi_head *x, const agi_query_tile *tile, const agi_key_tile *keys,
-                                  const real *T, agi_rows B, int64_t width, real *dQ)
+void REAL(agi_add_query_gradient)(const agi_head *x, const agi_query_tile *tile,
+                                  const agi_backward_key_block *keys, const real *T, agi_rows B,
+                                  int64_t width, real *dQ)
 {
     const agi_band band = REAL(agi_band_at)(x, tile->i0, keys->j0);
     const int64_t strip = agi_inside(band, tile->ni, keys->nj) ? tile->ni : STRIP;

@@ -3,7 +3,7 @@
 
 /* One chunk: P becomes R = P o M, dS becomes dZ. */
 static void run_chunk(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
-                      const agi_key_tile *keys, const agi_key_rows *rows, const agi_patch *c)
+                      const agi_backward_key_block *keys, const agi_key_rows *rows, const agi_patch *c)
 {
     const agi_vec_backward_scratch *v = s->own;
     /* S^T = K Q^T */
@@ -15,7 +15,7 @@ static void run_chunk(agi_backward_scratch *s, const agi_head *x, const agi_sums
 }
 
 void REAL(agi_vjp_tile)(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
-                        const agi_key_tile *keys, const agi_key_rows *rows)
+                        const agi_backward_key_block *keys, const agi_key_rows *rows)
 {
     const ag_args *a = &x->call->a;
     const agi_query_tile *tile = &s->tile;

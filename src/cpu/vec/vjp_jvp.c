@@ -14,7 +14,7 @@ static void add_scores(const agi_head *x, const agi_patch *patch, agi_rows keys,
 
 /* One chunk: P becomes R, U becomes tR, dS becomes dZ, tdS becomes tdZ. */
 static void run_chunk(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
-                      const agi_key_tile *keys, const agi_key_rows *rows, const agi_patch *c)
+                      const agi_backward_key_block *keys, const agi_key_rows *rows, const agi_patch *c)
 {
     const agi_vec_backward_scratch *v = s->own;
     const agi_score_tiles *t = &v->scores;
@@ -33,7 +33,7 @@ static void run_chunk(agi_backward_scratch *s, const agi_head *x, const agi_sums
 }
 
 static void run_patches(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
-                        const agi_key_tile *keys, const agi_key_rows *rows)
+                        const agi_backward_key_block *keys, const agi_key_rows *rows)
 {
     const agi_vec_backward_scratch *v = s->own;
     const agi_query_tile *tile = &s->tile;
@@ -54,7 +54,7 @@ static void run_patches(agi_backward_scratch *s, const agi_head *x, const agi_su
 }
 
 void REAL(agi_vjp_jvp_tile)(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
-                            const agi_key_tile *keys, const agi_key_rows *rows)
+                            const agi_backward_key_block *keys, const agi_key_rows *rows)
 {
     const ag_args *a = &x->call->a;
     const agi_query_tile *tile = &s->tile;
