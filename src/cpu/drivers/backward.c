@@ -13,7 +13,7 @@ static void lay_out_tile(agi_query_tile *t, agi_arena *arena)
     t->mu = agi_take_reals(arena, TILE_ROWS);
     t->tD = agi_take_reals(arena, TILE_ROWS);
     t->Ps = agi_take(arena, TILE_ROWS, sizeof(double));
-    t->no_output = agi_take(arena, TILE_ROWS, 1);
+    t->sees_no_key = agi_take(arena, TILE_ROWS, 1);
 }
 
 void REAL(agi_lay_out_features)(agi_backward_scratch *s, agi_arena *arena, const ag_plan *plan, agi_map map,

@@ -37,7 +37,7 @@ typedef struct {
     int64_t i0, ni;
     real *high, *low, *D, *mu, *tD; /* [TILE_ROWS]: log2(e) L = high + low; row statistics */
     double *Ps;                     /* [TILE_ROWS]: the weight that the sink takes */
-    uint8_t *no_output;             /* [TILE_ROWS]: the query sees no key, its O is zero */
+    uint8_t *sees_no_key;           /* [TILE_ROWS]: the query sees no key, its O is zero */
     real *dQ;                       /* where its dQ is summed, in the ops' own layout */
 } agi_query_tile;
 

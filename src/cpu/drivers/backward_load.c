@@ -20,8 +20,8 @@ static void load_statistics(const agi_head *x, agi_query_tile *t, int64_t r)
     const ag_args *a = &x->call->a;
     const int64_t i = t->i0 + r;
     const double L = agi_load_stat(x, &a->lse, i);
-    t->no_output[r] = L == -INFINITY || (L == x->sink && !sees_a_key(x, i));
-    agi_split_log(t->no_output[r] ? INFINITY : L, &t->high[r], &t->low[r]);
+    t->sees_no_key[r] = L == -INFINITY || (L == x->sink && !sees_a_key(x, i));
+    agi_split_log(t->sees_no_key[r] ? INFINITY : L, &t->high[r], &t->low[r]);
     t->mu[r] = x->call->map == AGI_VJP_JVP ? (real)agi_load_stat(x, &a->mu, i) : 0;
     t->Ps[r] = x->sink == -INFINITY ? 0 : exp(x->sink - L);
 }
@@ -36,9 +36,9 @@ static void compute_deltas(agi_backward_scratch *s, const agi_head *x, agi_query
     x->cpu->backward_ops->row_dots(s, x, r0, n, D, tD);
     for (int64_t r = 0; r < n; r++) {
         const int64_t i = t->i0 + r0 + r;
-        const bool no_output = t->no_output[r0 + r];
-        t->D[r0 + r] = (real)((no_output ? 0 : D[r]) - agi_load_stat(x, &a->d_lse, i));
-        t->tD[r0 + r] = tangents ? (real)((no_output ? 0 : tD[r]) - agi_load_stat(x, &a->td_lse, i)) : 0;
+        const bool sees_no_key = t->sees_no_key[r0 + r];
+        t->D[r0 + r] = (real)((sees_no_key ? 0 : D[r]) - agi_load_stat(x, &a->d_lse, i));
+        t->tD[r0 + r] = tangents ? (real)((sees_no_key ? 0 : tD[r]) - agi_load_stat(x, &a->td_lse, i)) : 0;
     }
 }
 

@@ -111,8 +111,8 @@ static void begin_tile(agi_backward_scratch *s, const agi_head *x, int64_t from,
     const agi_query_tile *t = &s->tile;
     const agi_vec_backward_scratch *v = s->own;
     (void)from, (void)to, (void)next;
-    if (memchr(t->no_output, 1, (size_t)t->ni) != NULL) {
-        load_query_rows(s, x, t->no_output);
+    if (memchr(t->sees_no_key, 1, (size_t)t->ni) != NULL) {
+        load_query_rows(s, x, t->sees_no_key);
     }
     transpose_panels(x, t, v->Q, x->Dk, v->QT);
     transpose_panels(x, t, v->dO, x->Dv, v->dOT);
