@@ -96,7 +96,7 @@ static agi_rows16 output_rows(const agi_head *x, const ag_tensor *t, int64_t i, 
 {
     const agi_slice slice = agi_query_slice(x, t, x->call->plan->p.out_dtype, x->Dv);
     if (t->strides[3] == 1) {
-        return (agi_rows16){(const uint16_t *)t->data + agi_row_at(slice, i), t->strides[2]};
+        return (agi_rows16){(const uint16_t *)t->data + agi_row_offset(slice, i), t->strides[2]};
     }
     return agi_load_rows16(slice, i, n, n, x->Dv, NULL, scratch);
 }

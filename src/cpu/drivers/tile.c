@@ -68,7 +68,7 @@ void REAL(agi_key_range)(const agi_head *x, int64_t i0, int64_t ni, int64_t *fro
 /* Channels c0 .. c0 + n - 1 of one row. */
 static void get_row(const agi_kernels *k, agi_slice s, int64_t row, int64_t c0, int64_t n, real *to)
 {
-    const int64_t stride = s.t->strides[3], at = agi_row_at(s, row) + c0 * stride;
+    const int64_t stride = s.t->strides[3], at = agi_row_offset(s, row) + c0 * stride;
     if (s.dtype == AG_BF16) {
         k->load_bf16(to, (const uint16_t *)s.t->data + at, stride, n);
     } else if (s.dtype == AG_F16) {
@@ -118,7 +118,7 @@ void REAL(agi_load_panel)(const agi_kernels *k, agi_slice s, int64_t first, int6
     real piece[LINES * LINE];
     const bool whole = skip == NULL || memchr(skip, 1, (size_t)n) == NULL;
     if (s.dtype == REAL_DTYPE && s.t->strides[3] == 1 && whole) {
-        k->transpose(out, (const real *)s.t->data + agi_row_at(s, first), s.t->strides[2], n, s.D);
+        k->transpose(out, (const real *)s.t->data + agi_row_offset(s, first), s.t->strides[2], n, s.D);
         return;
     }
     for (int64_t i = 0; i < n; i += LINES) {
@@ -164,7 +164,7 @@ void REAL(agi_score_product)(const agi_head *x, agi_rows keys, int64_t nj, int64
 /* One row, element by element: any dtype, any stride. */
 static void put_row(agi_slice s, int64_t row, bool accumulate, double factor, const real *from)
 {
-    const int64_t at = agi_row_at(s, row);
+    const int64_t at = agi_row_offset(s, row);
     for (int64_t c = 0; c < s.D; c++) {
         const int64_t place = at + c * s.t->strides[3];
         const double value = from == NULL ? 0 : factor * (double)from[c];
@@ -179,7 +179,7 @@ static void store_row16(const agi_kernels *k, agi_slice s, int64_t row, double f
 {
     void (*const put)(uint16_t *, const real *, int64_t, double) =
         s.dtype == AG_BF16 ? k->store_bf16 : k->store_f16;
-    uint16_t *const to = (uint16_t *)s.t->data + agi_row_at(s, row), some[64];
+    uint16_t *const to = (uint16_t *)s.t->data + agi_row_offset(s, row), some[64];
     const int64_t stride = s.t->strides[3], step = (int64_t)(sizeof some / sizeof some[0]);
     if (stride == 1) {
         put(to, from, s.D, factor);
@@ -205,7 +205,7 @@ void REAL(agi_scale_and_store_rows)(const agi_kernels *k, agi_slice s, int64_t f
         n = 1;
     }
     if (dense && s.dtype == REAL_DTYPE && s.t->data != NULL) {
-        k->store_rows((real *)s.t->data + agi_row_at(s, first), s.t->strides[2], rows, ld, n, s.D, factor,
+        k->store_rows((real *)s.t->data + agi_row_offset(s, first), s.t->strides[2], rows, ld, n, s.D, factor,
                       step, accumulate);
         return;
     }

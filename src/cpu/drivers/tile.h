@@ -115,7 +115,7 @@ typedef struct {
 } agi_slice;
 
 /* Offset of a row's first channel, in elements. */
-static inline int64_t agi_row_at(agi_slice s, int64_t row)
+static inline int64_t agi_row_offset(agi_slice s, int64_t row)
 {
     return s.view * s.t->strides[0] + s.head * s.t->strides[1] + (s.row0 + row) * s.t->strides[2];
 }
@@ -141,7 +141,7 @@ static inline agi_rows agi_load_rows(const agi_kernels *k, agi_slice s, int64_t 
 {
     if (s.dtype == REAL_DTYPE && s.t->strides[3] == 1 && agi_round_up(s.D, k->lanes) == s.D && skip == NULL) {
         /* The stride of a single row may be anything. */
-        return (agi_rows){(const real *)s.t->data + agi_row_at(s, first), n == 1 ? s.D : s.t->strides[2]};
+        return (agi_rows){(const real *)s.t->data + agi_row_offset(s, first), n == 1 ? s.D : s.t->strides[2]};
     }
     return REAL(agi_convert_rows)(k, s, first, n, skip, scratch);
 }
@@ -200,14 +200,15 @@ static inline void agi_store_rows(const agi_kernels *k, agi_slice s, int64_t fir
 /* Row i of lse, mu, d_lse or td_lse; 0 if the tensor is absent. */
 static inline double agi_load_stat(const agi_head *x, const ag_tensor *t, int64_t i)
 {
-    return t->data == NULL ? 0 : ((const double *)t->data)[agi_row_at(agi_query_slice(x, t, AG_F64, 1), i)];
+    return t->data == NULL ? 0
+                           : ((const double *)t->data)[agi_row_offset(agi_query_slice(x, t, AG_F64, 1), i)];
 }
 
 static inline void agi_store_stat(const agi_head *x, const ag_tensor *t, bool accumulate, int64_t i,
                                   double value)
 {
     if (t->data != NULL) {
-        double *to = (double *)t->data + agi_row_at(agi_query_slice(x, t, AG_F64, 1), i);
+        double *to = (double *)t->data + agi_row_offset(agi_query_slice(x, t, AG_F64, 1), i);
         *to = accumulate ? *to + value : value;
     }
 }

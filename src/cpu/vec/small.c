@@ -49,13 +49,13 @@ typedef struct {
 
 static rows query_rows(const agi_head *x, const ag_tensor *t)
 {
-    return (rows){(real *)t->data + agi_row_at(agi_query_slice(x, t, REAL_DTYPE, 1), 0), t->strides[2]};
+    return (rows){(real *)t->data + agi_row_offset(agi_query_slice(x, t, REAL_DTYPE, 1), 0), t->strides[2]};
 }
 
 /* If there is a single key, its stride may be anything: it is replaced by 0. */
 static rows key_rows(const agi_head *x, const ag_tensor *t)
 {
-    return (rows){(real *)t->data + agi_row_at(agi_key_slice(x, t, 1), 0),
+    return (rows){(real *)t->data + agi_row_offset(agi_key_slice(x, t, 1), 0),
                   x->seq.n_k == 1 ? 0 : t->strides[2]};
 }
 
