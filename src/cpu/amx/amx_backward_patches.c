@@ -96,8 +96,8 @@ static void plain_gradients(const agi_backward_scratch *s, const agi_head *x,
     agi_amx_backward_scratch *const m = s->own;
     uint16_t *const rows[2] = {m->rounded[R_] + rows_offset(c), m->rounded[DZ_] + rows_offset(c)};
     uint16_t *const pairs = m->dz_vnni[0] + vnni_offset(c);
-    agi_amx_table.gradients(rows[0], rows[1], ROUNDED_STRIDE, pairs, t->P, t->dS, x->c, s->tile.high + c->i0,
-                            s->tile.D + c->i0);
+    agi_amx_table.gradients(rows[0], rows[1], ROUNDED_STRIDE, pairs, t->P, t->dS, x->c,
+                            s->tile.L_high + c->i0, s->tile.D + c->i0);
     mask_patch(s, x, keys, c, rows, 2, &pairs, 1);
 }
 
@@ -131,7 +131,7 @@ static void plain_tangents(const agi_backward_scratch *s, const agi_head *x,
         pairs[n] = m->dz_vnni[n] + vnni_offset(c);
     }
     agi_amx_table.gradient_tangents(rows, ROUNDED_STRIDE, pairs, scores, x->c, x->score_scale,
-                                    q->high + c->i0, q->mu + c->i0, q->D + c->i0, q->tD + c->i0, next);
+                                    q->L_high + c->i0, q->mu + c->i0, q->D + c->i0, q->tD + c->i0, next);
     mask_patch(s, x, keys, c, rows, 4, pairs, 2);
 }
 

@@ -7,8 +7,8 @@
 
 static void lay_out_tile(agi_query_tile *t, agi_arena *arena)
 {
-    t->high = agi_take_reals(arena, TILE_ROWS);
-    t->low = agi_take_reals(arena, TILE_ROWS);
+    t->L_high = agi_take_reals(arena, TILE_ROWS);
+    t->L_low = agi_take_reals(arena, TILE_ROWS);
     t->D = agi_take_reals(arena, TILE_ROWS);
     t->mu = agi_take_reals(arena, TILE_ROWS);
     t->tD = agi_take_reals(arena, TILE_ROWS);

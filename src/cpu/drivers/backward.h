@@ -35,10 +35,10 @@ enum {
 /* A tile of queries, with its statistics. */
 typedef struct {
     int64_t i0, ni;
-    real *high, *low, *D, *mu, *tD; /* [TILE_ROWS]: log2(e) L = high + low; row statistics */
-    double *Ps;                     /* [TILE_ROWS]: the weight that the sink takes */
-    uint8_t *sees_no_key;           /* [TILE_ROWS]: the query sees no key, its O is zero */
-    real *dQ;                       /* where its dQ is summed, in the ops' own layout */
+    real *L_high, *L_low, *D, *mu, *tD; /* [TILE_ROWS]: row statistics; log2(e) L = L_high + L_low */
+    double *Ps;                         /* [TILE_ROWS]: the weight that the sink takes */
+    uint8_t *sees_no_key;               /* [TILE_ROWS]: the query sees no key, its O is zero */
+    real *dQ;                           /* where its dQ is summed, in the ops' own layout */
 } agi_query_tile;
 
 /* A block of keys, and where its dK and dV are summed, in the ops' own layout. */

@@ -21,7 +21,7 @@ static void load_statistics(const agi_head *x, agi_query_tile *t, int64_t r)
     const int64_t i = t->i0 + r;
     const double L = agi_load_stat(x, &a->lse, i);
     t->sees_no_key[r] = L == -INFINITY || (L == x->sink && !sees_a_key(x, i));
-    agi_split_log(t->sees_no_key[r] ? INFINITY : L, &t->high[r], &t->low[r]);
+    agi_split_log(t->sees_no_key[r] ? INFINITY : L, &t->L_high[r], &t->L_low[r]);
     t->mu[r] = x->call->map == AGI_VJP_JVP ? (real)agi_load_stat(x, &a->mu, i) : 0;
     t->Ps[r] = x->sink == -INFINITY ? 0 : exp(x->sink - L);
 }
@@ -77,7 +77,7 @@ void REAL(agi_load_tile)(agi_backward_scratch *s, const agi_head *x, int64_t i0,
     load_deltas(s, x, t, kept, first);
     for (int64_t r = t->ni; r < agi_round_up(t->ni, step);
          r++) { /* weights 0 in the lanes after the last query */
-        t->high[r] = (real)INFINITY;
-        t->low[r] = t->D[r] = t->mu[r] = t->tD[r] = 0;
+        t->L_high[r] = (real)INFINITY;
+        t->L_low[r] = t->D[r] = t->mu[r] = t->tD[r] = 0;
     }
 }

@@ -22,7 +22,7 @@ void REAL(agi_patch_weights)(const agi_backward_scratch *s, const agi_head *x,
     if (!agi_inside(band, patch->ni, patch->nj)) {
         k->mask_band(t->P + at, ld, patch->nj, patch->W, band.low, band.high);
     }
-    k->weights(t->P + at, ld, patch->nj, patch->W, x->c, tile->high + patch->i0, tile->low + patch->i0);
+    k->weights(t->P + at, ld, patch->nj, patch->W, x->c, tile->L_high + patch->i0, tile->L_low + patch->i0);
     if (x->has.dropout) {
         REAL(agi_dropout_tile)(x, i0, patch->W, j0, patch->nj, s->M + at, ld);
     }
