@@ -158,7 +158,7 @@ static void vjp_jvp_patch(agi_backward_scratch *s, const agi_head *x, const agi_
 static agi_patch stripe_of(const agi_head *x, const agi_query_tile *tile, const agi_backward_key_block *keys,
                            int64_t i0)
 {
-    agi_patch stripe = {.q = i0 / PANEL, .i0 = i0, .W = STRIPE, .ld = PANEL};
+    agi_patch stripe = {.index = i0 / PANEL, .i0 = i0, .W = STRIPE, .ld = PANEL};
     int64_t to;
     stripe.ni = agi_min(STRIPE, tile->ni - i0);
     agi_keys_of(REAL(agi_band_at)(x, tile->i0, keys->j0), i0, i0 + stripe.ni, keys->nj, &stripe.from, &to);

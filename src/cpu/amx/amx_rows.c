@@ -262,7 +262,7 @@ static void store(const agi_row_job *w, const agi_row_scratch *s, const agi_head
     const agi_amx_row_scratch *const m = s->own;
     if (stores_sums(w, x)) {
         agi_amx_store_transposed(agi_query_slice(x, &x->call->a.o, AG_BF16, x->Dv), panel->i0, panel->ni,
-                                 m->panel[panel->q].O, factor, 1, m->rows);
+                                 m->panel[panel->index].O, factor, 1, m->rows);
     } else {
         REAL(agi_row_store_panel)(w, s, x, panel, factor);
     }

@@ -178,7 +178,7 @@ void REAL(agi_store_sums)(const agi_backward_job *w);
 
 /* The part of a tile that one panel of queries sees: keys from .. from + nj - 1 of the block. */
 typedef struct {
-    int64_t q;         /* number of the panel */
+    int64_t index;     /* of the panel in its tile */
     int64_t i0, ni;    /* its queries, counted from the tile's first */
     int64_t W;         /* lanes */
     int64_t low, high; /* what it would see of a block without ends: keys low .. high - 1 */

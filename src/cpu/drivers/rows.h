@@ -18,7 +18,7 @@ enum {
  * weights 2^(S - m), O' the weighted sum of V. In jvp r is the shift of the score tangents, a the sum of weights times
  * (tS - r), T' the sum that becomes tO. */
 typedef struct {
-    int64_t q;      /* number of the panel in its block */
+    int64_t index;  /* of the panel in its block */
     int64_t i0, ni; /* its queries */
     int64_t W;      /* lanes: ni, rounded up to whole vectors */
     real *O, *tO;   /* [PANEL][Dv_pad]: O' and T' */

@@ -28,7 +28,7 @@ agi_row_panel REAL(agi_row_panel_of)(const agi_row_job *w, const agi_row_scratch
                                      int64_t i0, int64_t q, int64_t number)
 {
     agi_row_panel panel = s->panel[q];
-    panel.q = q;
+    panel.index = q;
     panel.i0 = i0 + q * PANEL;
     panel.ni = agi_min(PANEL, x->seq.n_q - panel.i0);
     panel.W = agi_round_up(panel.ni, x->k->lanes);

@@ -20,7 +20,7 @@ static void tangent_products(const agi_row_scratch *s, const agi_head *x, const 
                              const agi_key_block *keys, int64_t from, int64_t nj)
 {
     const agi_vec_row_scratch *v = s->own;
-    const agi_vec_panel *own = &v->panel[panel->q];
+    const agi_vec_panel *own = &v->panel[panel->index];
     const agi_rows K = {keys->K.p + from * keys->K.ld, keys->K.ld}, tK = keys->tK;
     if (x->call->a.tq.data != NULL) {
         REAL(agi_score_product)(x, K, nj, x->Dk, own->tQT, own->tQ, panel->ni, v->U, ROW_LD, false);

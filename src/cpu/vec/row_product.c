@@ -7,7 +7,7 @@ void REAL(agi_row_product)(const agi_row_scratch *s, const agi_head *x, const ag
                            const agi_key_block *keys, int64_t from, int64_t nj)
 {
     const agi_vec_row_scratch *v = s->own;
-    const agi_vec_panel *own = &v->panel[panel->q];
+    const agi_vec_panel *own = &v->panel[panel->index];
     const agi_rows K = {keys->K.p + from * keys->K.ld, keys->K.ld};
     const bool single = panel->W == x->k->lanes;
     const int64_t step = single ? 16 : nj;

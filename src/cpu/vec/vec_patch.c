@@ -14,7 +14,7 @@ agi_patch REAL(agi_patch_of)(const agi_head *x, const agi_query_tile *tile,
                              const agi_backward_key_block *keys, int64_t q)
 {
     const agi_band band = REAL(agi_band_at)(x, tile->i0, keys->j0);
-    agi_patch patch = {.q = q, .i0 = q * PANEL, .ld = TILE_LD};
+    agi_patch patch = {.index = q, .i0 = q * PANEL, .ld = TILE_LD};
     int64_t to;
     patch.ni = agi_min(PANEL, tile->ni - patch.i0);
     patch.W = agi_round_up(patch.ni, x->k->lanes);
@@ -32,7 +32,8 @@ void REAL(agi_patch_product)(const agi_head *x, const agi_patch *patch, agi_rows
     const agi_rows rows = {keys.p + patch->from * keys.ld, keys.ld};
     queries.p += patch->i0 * queries.ld;
     REAL(agi_score_product)
-    (x, rows, patch->nj, D, panels + patch->q * D * PANEL, queries, patch->ni, T + patch->at, patch->ld, add);
+    (x, rows, patch->nj, D, panels + patch->index * D * PANEL, queries, patch->ni, T + patch->at, patch->ld,
+     add);
 }
 
 static void clear_rows(real *T, const agi_patch *patch, int64_t from, int64_t to)
@@ -64,7 +65,7 @@ void REAL(agi_note_masked_keys)(agi_backward_scratch *s, const agi_patch *patch,
     for (int64_t j = 0; j < nj; j++) {
         const bool inside = j >= patch->from && j < patch->from + patch->nj;
         const bool masked_keys = !inside || s->panel_masked_keys[j];
-        s->masked_keys[j] = (uint8_t)(masked_keys && (patch->q == 0 || s->masked_keys[j]));
+        s->masked_keys[j] = (uint8_t)(masked_keys && (patch->index == 0 || s->masked_keys[j]));
     }
 }
 
