@@ -4,8 +4,8 @@
 
 #include "cpu/drivers/backward.h"
 
-/* Does query i see any key? Called only for rows whose L equals the sink's logit: either they see no key, or all their
- * keys have negligible weight. */
+/* Does query i see any key? Called only for queries whose L equals the sink's logit: they see no key, or only keys of
+ * negligible weight. */
 static bool sees_a_key(const agi_head *x, int64_t i)
 {
     int64_t from, to;
@@ -13,8 +13,8 @@ static bool sees_a_key(const agi_head *x, int64_t i)
     return from < to && !REAL(agi_all_masked)(x, i, 1, from, to - from);
 }
 
-/* L and mu of row r of the tile. A query without an output (L is -infinity, or the sink's logit and it sees no key)
- * must get weights 0: its L is taken as +infinity. */
+/* L and mu of row r of the tile. A query that sees no key (L is -infinity, or the sink's logit) must get weights 0: its
+ * L is taken as +infinity. */
 static void load_statistics(const agi_head *x, agi_query_tile *t, int64_t r)
 {
     const ag_args *a = &x->call->a;
@@ -42,26 +42,27 @@ static void compute_deltas(agi_backward_scratch *s, const agi_head *x, agi_query
     }
 }
 
-/* D and tD take as long as a few keys do: the first span that loads a tile keeps them for the others. */
-static void load_deltas(agi_backward_scratch *s, const agi_head *x, agi_query_tile *t, real *kept, bool first)
+/* D and tD cost as much as a few keys: the first span that loads a tile computes them, the others read them. */
+static void load_deltas(agi_backward_scratch *s, const agi_head *x, agi_query_tile *t, real *deltas,
+                        bool first)
 {
     const size_t size = (size_t)t->ni * sizeof(real);
     const int64_t Nq = x->call->plan->p.q_len;
-    if (kept != NULL && !first) {
-        memcpy(t->D, kept + t->i0, size);
-        memcpy(t->tD, kept + Nq + t->i0, size);
+    if (deltas != NULL && !first) {
+        memcpy(t->D, deltas + t->i0, size);
+        memcpy(t->tD, deltas + Nq + t->i0, size);
         return;
     }
     for (int64_t r = 0; r < t->ni; r += ROW_CHUNK) {
         compute_deltas(s, x, t, r, agi_min(ROW_CHUNK, t->ni - r));
     }
-    if (kept != NULL) {
-        memcpy(kept + t->i0, t->D, size);
-        memcpy(kept + Nq + t->i0, t->tD, size);
+    if (deltas != NULL) {
+        memcpy(deltas + t->i0, t->D, size);
+        memcpy(deltas + Nq + t->i0, t->tD, size);
     }
 }
 
-void REAL(agi_load_tile)(agi_backward_scratch *s, const agi_head *x, int64_t i0, real *kept, bool first)
+void REAL(agi_load_tile)(agi_backward_scratch *s, const agi_head *x, int64_t i0, real *deltas, bool first)
 {
     const agi_backward_ops *ops = x->cpu->backward_ops;
     const int64_t step = ops->query_step == 0 ? x->k->lanes : ops->query_step;
@@ -74,7 +75,7 @@ void REAL(agi_load_tile)(agi_backward_scratch *s, const agi_head *x, int64_t i0,
     for (int64_t r = 0; r < t->ni; r++) {
         load_statistics(x, t, r);
     }
-    load_deltas(s, x, t, kept, first);
+    load_deltas(s, x, t, deltas, first);
     for (int64_t r = t->ni; r < agi_round_up(t->ni, step);
          r++) { /* weights 0 in the lanes after the last query */
         t->L_high[r] = (real)INFINITY;

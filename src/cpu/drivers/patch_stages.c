@@ -1,5 +1,5 @@
-/* What vjp and vjp_jvp do to the scores of a patch, whoever computed the products: see backward.h. A score tile is
- * T[key][query]. */
+/* What vjp and vjp_jvp do to the scores of a patch after the products, in every implementation: see backward.h. A score
+ * tile is T[key][query]. */
 #include "cpu/drivers/backward.h"
 
 void REAL(agi_patch_weights)(const agi_backward_scratch *s, const agi_head *x,

@@ -1,5 +1,4 @@
-/* The row ops on vectors: loads panels of queries and blocks of keys, and processes one pair of them after
- * another. */
+/* The row ops on vectors: loads panels of queries and blocks of keys, and runs each panel against each block. */
 #include <string.h>
 
 #include "cpu/vec/vec.h"
@@ -54,10 +53,10 @@ static void begin(const agi_row_job *w, agi_row_scratch *s, const agi_head *x, c
     }
 }
 
-static agi_key_block load_keys(agi_vec_row_scratch *v, const agi_head *x, int64_t j0, int64_t nj)
+static agi_row_key_block load_keys(agi_vec_row_scratch *v, const agi_head *x, int64_t j0, int64_t nj)
 {
     const ag_args *a = &x->call->a;
-    agi_key_block keys = {.j0 = j0, .nj = nj};
+    agi_row_key_block keys = {.j0 = j0, .nj = nj};
     keys.K = agi_load_keys(x, &a->k, x->Dk, j0, nj, v->K);
     keys.rows_ahead = keys.K.p == v->K ? nj : x->seq.n_k - j0;
     keys.V = agi_load_keys(x, &a->v, x->Dv, j0, nj, v->V);
@@ -71,13 +70,13 @@ static agi_key_block load_keys(agi_vec_row_scratch *v, const agi_head *x, int64_
 static void block(agi_row_scratch *s, const agi_head *x, agi_row_panel *panels, int64_t n_panels, int64_t j0,
                   int64_t nj, int64_t end)
 {
-    const agi_key_block keys = load_keys(s->own, x, j0, nj);
+    const agi_row_key_block keys = load_keys(s->own, x, j0, nj);
     (void)end;
     for (int64_t q = 0; q < n_panels; q++) {
         if (x->call->map == AGI_JVP) {
-            REAL(agi_jvp_tile)(s, x, &panels[q], &keys);
+            REAL(agi_jvp_panel)(s, x, &panels[q], &keys);
         } else {
-            REAL(agi_forward_tile)(s, x, &panels[q], &keys);
+            REAL(agi_forward_panel)(s, x, &panels[q], &keys);
         }
     }
 }
