@@ -14,8 +14,8 @@
 typedef struct {
     const agi_gemm_op *op;
     const agi_gemm_tile *tile;
-    const agi_product *bias; /* the product that adds one row to all rows that count; or NULL */
-    float *bias_row;         /* that row, whole panels; zero without a bias */
+    const agi_product *bias; /* the product that adds one row to all rows but padding; or NULL */
+    float *bias_row;         /* that row, padded to whole panels; zero without a bias */
 } output;
 
 /* Does this product add the same row to all rows? */
