@@ -149,8 +149,8 @@ static span_sums sums_of_head(const agi_backward_job *w, const agi_backward_scra
     if (schedule->n_spans == 1) {
         return (span_sums){NULL, NULL};
     }
-    return (span_sums){(unsplit ? s->dQ : w->y.dQ) + head * schedule->dq_rows * schedule->dq_width,
-                       (unsplit ? s->deltas : w->y.deltas) + head * 2 * p->q_len};
+    return (span_sums){(unsplit ? s->dQ : w->shared.dQ) + head * schedule->dq_rows * schedule->dq_width,
+                       (unsplit ? s->deltas : w->shared.deltas) + head * 2 * p->q_len};
 }
 
 /* The sums of dK and dV of one pass and one split. Rows from .. to - 1 of the span are in use; the others are not
@@ -219,7 +219,7 @@ static void run_tile(const agi_backward_job *w, agi_backward_scratch *s, const p
         REAL(agi_load_tile)(s, x, i0, deltas, at->span == first_span);
     }
     if (sink && at->span == 0) {
-        w->y.sink[(at->b * w->call->plan->p.heads + x->h) * w->schedule->q_splits + at->split] +=
+        w->shared.sink[(at->b * w->call->plan->p.heads + x->h) * w->schedule->q_splits + at->split] +=
             sink_gradient(x, &s->tile, w->tangents);
     }
     if (from < to) {
@@ -312,8 +312,8 @@ static void run_pass(const agi_backward_job *w, agi_backward_scratch *s, const p
     const agi_backward_ops *ops = w->cpu->backward_ops;
     const int64_t Dk_pad = w->cpu->Dk_pad, Dv_pad = w->cpu->Dv_pad;
     const int64_t first_row = (at->group * schedule->q_splits + at->split) * schedule->span;
-    key_sums sums = {.dK = schedule->q_splits == 1 ? s->dK : w->y.dK + first_row * Dk_pad,
-                     .dV = schedule->q_splits == 1 ? s->dV : w->y.dV + first_row * Dv_pad};
+    key_sums sums = {.dK = schedule->q_splits == 1 ? s->dK : w->shared.dK + first_row * Dk_pad,
+                     .dV = schedule->q_splits == 1 ? s->dV : w->shared.dV + first_row * Dv_pad};
     if (ops->begin_pass != NULL) {
         ops->begin_pass(s, at->span * schedule->span);
     }
@@ -341,7 +341,7 @@ static void run_group(void *arg, int64_t item, int64_t slot)
     const agi_backward_job *w = arg;
     for (int64_t pass = 0; pass < w->schedule->passes; pass++) {
         const pass_position at = locate(w, item, 0, pass);
-        run_pass(w, &w->y.scratch[slot], &at);
+        run_pass(w, &w->shared.scratch[slot], &at);
     }
 }
 
@@ -349,7 +349,7 @@ static void run_split(void *arg, int64_t item, int64_t slot)
 {
     const agi_backward_job *w = arg;
     const pass_position at = locate(w, item / w->schedule->q_splits, item % w->schedule->q_splits, w->pass);
-    run_pass(w, &w->y.scratch[slot], &at);
+    run_pass(w, &w->shared.scratch[slot], &at);
 }
 
 static void add_rows(real *to, const real *from, int64_t n)
@@ -371,7 +371,7 @@ static void reduce_keys(void *arg, int64_t item, int64_t slot)
     const int64_t from = item % chunks * REDUCE_ROWS, to = agi_min(from + REDUCE_ROWS, schedule->span);
     const int64_t Dk_pad = w->cpu->Dk_pad, Dv_pad = w->cpu->Dv_pad;
     const int64_t first = at.group * schedule->q_splits * schedule->span;
-    real *dK = w->y.dK + first * Dk_pad, *dV = w->y.dV + first * Dv_pad;
+    real *dK = w->shared.dK + first * Dk_pad, *dV = w->shared.dV + first * Dv_pad;
     for (at.split = 1; at.split < schedule->q_splits; at.split++) {
         const int64_t other = at.split * schedule->span;
         int64_t j, end;
@@ -381,7 +381,7 @@ static void reduce_keys(void *arg, int64_t item, int64_t slot)
         add_rows(dK + j * Dk_pad, dK + (other + j) * Dk_pad, n * Dk_pad);
         add_rows(dV + j * Dv_pad, dV + (other + j) * Dv_pad, n * Dv_pad);
     }
-    store_keys(w, &w->y.scratch[slot], &at, from, to, dK + from * Dk_pad, dV + from * Dv_pad);
+    store_keys(w, &w->shared.scratch[slot], &at, from, to, dK + from * Dk_pad, dV + from * Dv_pad);
 }
 
 static ag_status run_splits(agi_backward_job *w, const ag_exec *exec)
@@ -429,7 +429,7 @@ ag_status REAL(agi_backward_run)(const agi_call *call, const ag_exec *exec, void
     w.small =
         schedule->q_splits == 1 && schedule->n_spans == 1 && ops->small_call != NULL && ops->small_call(call);
     name_outputs(&w);
-    REAL(agi_backward_lay_out)(&w.y, &arena, call->plan, call->map);
+    REAL(agi_backward_lay_out)(&w.shared, &arena, call->plan, call->map);
     REAL(agi_clear_sums)(&w);
     const ag_status status = schedule->q_splits > 1
                                  ? run_splits(&w, exec)

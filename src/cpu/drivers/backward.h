@@ -61,9 +61,8 @@ typedef struct {
     real *X, *tX, *F, *G, *M;                 /* features of the score tiles: see agi_patch_weights */
     uint8_t *masked_keys, *panel_masked_keys; /* [block]: masked for all queries of the tile, of a panel */
     real *dK, *dV;                            /* sums of the span, if there is one split */
-    real *
-        dQ; /* [heads per kv head][dq_rows][dq_width] if there are several spans and one split; else one tile */
-    real *deltas; /* [heads per kv head][2][Nq]: D and tD, if there are several spans and one split */
+    real *dQ;     /* if deltas are kept, [heads per kv head][dq_rows][dq_width]; else of one tile */
+    real *deltas; /* [heads per kv head][2][Nq]: D and tD, kept if there are several spans and one split */
     void *own;    /* scratch of the ops */
 } agi_backward_scratch;
 
@@ -86,10 +85,10 @@ typedef struct {
     const agi_call *call;
     const agi_cpu_plan *cpu;
     const agi_backward_schedule *schedule;
-    agi_backward_layout y;
-    int64_t pass;
-    bool tangents;
-    bool small; /* small heads are run by ops->small_head */
+    agi_backward_layout shared;
+    int64_t pass;  /* the current one, if the queries are split */
+    bool tangents; /* vjp_jvp? */
+    bool small;    /* small heads are run by ops->small_head */
     /* The outputs of the map, by their names in vjp. */
     const ag_tensor *dq, *dk, *dv, *dbias, *dtable, *dsink;
     uint32_t acc_dq, acc_dk, acc_dv, acc_dbias, acc_dtable, acc_dsink;
@@ -169,8 +168,8 @@ void REAL(agi_load_tile)(agi_backward_scratch *s, const agi_head *x, int64_t i0,
 /* ---- feature_gradients.c: the gradients of bias, table and sink ---- */
 
 /* agi_bias_is_full: does the bias have an element for each pair of query and key? Its gradient is then summed in the
- * caller's array. agi_bias_needs_copy: unless each element is a sum of several terms and that array's dtype is not
- * real: then it is summed in bias_full and rounded once. Otherwise it is summed in bias_broadcast. */
+ * caller's array or, if agi_bias_needs_copy (elements are sums of several terms, and that array's dtype is not real),
+ * in bias_full and rounded once. If the bias is not full, its gradient is summed in bias_broadcast. */
 bool REAL(agi_bias_is_full)(const ag_problem *p);
 bool REAL(agi_bias_needs_copy)(const ag_problem *p);
 
@@ -184,14 +183,14 @@ void REAL(agi_store_sums)(const agi_backward_job *w);
 typedef struct {
     int64_t index;                    /* of the panel in the tile */
     int64_t i0, ni;                   /* its queries, counted from the tile's first */
-    int64_t W;                        /* lanes: ni, rounded up to whole vectors */
+    int64_t W;                        /* lanes: ni, rounded up to whole vectors or, on AMX, to a stripe */
     int64_t visible_from, visible_to; /* the keys that the band leaves it, not clipped to the block */
     int64_t from, nj;                 /* its keys in the block */
     int64_t at, ld; /* offset of its first score in a score tile, and that tile's row stride */
 } agi_patch;
 
 /* S^T becomes P. Fills the tiles of the features on the way: X what is added to the scores and tX its tangent, F and G
- * the softcap's first and second derivative, M the dropout mask. */
+ * the softcap's first and second derivative, M the dropout factors. */
 void REAL(agi_patch_weights)(const agi_backward_scratch *s, const agi_head *x,
                              const agi_backward_key_block *keys, const agi_patch *patch,
                              const agi_score_tiles *t);

@@ -23,15 +23,15 @@ void REAL(agi_begin_sums)(const agi_backward_job *w, int64_t split, const agi_he
     memset(sums, 0, sizeof *sums);
     if (w->dbias->data != NULL) {
         const bool full = REAL(agi_bias_is_full)(p), copy = full && REAL(agi_bias_needs_copy)(p);
-        sums->full = !full ? NULL : copy ? (void *)w->y.bias_full : w->dbias->data;
+        sums->full = !full ? NULL : copy ? (void *)w->shared.bias_full : w->dbias->data;
         sums->dtype = copy ? REAL_DTYPE : p->aux_dtype;
-        sums->broadcast = full ? NULL : w->y.bias_broadcast + split * agi_count(size);
+        sums->broadcast = full ? NULL : w->shared.bias_broadcast + split * agi_count(size);
         for (int axis = 0; axis < 4; axis++) {
             sums->strides[axis] = size[axis] == 1 ? 0 : full && !copy ? w->dbias->strides[axis] : dense[axis];
         }
     }
     if (w->dtable->data != NULL) {
-        sums->table = w->y.table + (x->h * w->schedule->q_splits + split) * p->table_buckets;
+        sums->table = w->shared.table + (x->h * w->schedule->q_splits + split) * p->table_buckets;
     }
 }
 
@@ -61,18 +61,18 @@ void REAL(agi_clear_sums)(const agi_backward_job *w)
     const ag_problem *p = &w->call->plan->p;
     const int64_t q_splits = w->schedule->q_splits, n = agi_count(p->bias_size);
     if (w->dtable->data != NULL) {
-        clear(w->y.table, p->heads * q_splits * p->table_buckets, sizeof(double));
+        clear(w->shared.table, p->heads * q_splits * p->table_buckets, sizeof(double));
     }
     if (w->dsink->data != NULL) {
-        clear(w->y.sink, p->batch * p->heads * q_splits, sizeof(double));
+        clear(w->shared.sink, p->batch * p->heads * q_splits, sizeof(double));
     }
     if (w->dbias->data == NULL) {
         return;
     }
     if (!REAL(agi_bias_is_full)(p)) {
-        clear(w->y.bias_broadcast, q_splits * n, sizeof(double));
+        clear(w->shared.bias_broadcast, q_splits * n, sizeof(double));
     } else if (REAL(agi_bias_needs_copy)(p)) {
-        clear(w->y.bias_full, n, sizeof(real));
+        clear(w->shared.bias_full, n, sizeof(real));
     } else if (!(w->call->a.accumulate & w->acc_dbias)) {
         const int64_t Nk = p->bias_size[3], stride = w->dbias->strides[3];
         for (int64_t row = 0; row < n; row += Nk) { /* element_offset divides: call it once per row */
@@ -100,8 +100,8 @@ static void put_bias(const agi_backward_job *w)
     const int64_t n = agi_count(p->bias_size);
     const bool accumulate = (w->call->a.accumulate & w->acc_dbias) != 0, full = REAL(agi_bias_is_full)(p);
     for (int64_t e = 0; e < n && (!full || REAL(agi_bias_needs_copy)(p)); e++) {
-        const double sum =
-            full ? (double)w->y.bias_full[e] : strided_sum(w->y.bias_broadcast + e, w->schedule->q_splits, n);
+        const double sum = full ? (double)w->shared.bias_full[e]
+                                : strided_sum(w->shared.bias_broadcast + e, w->schedule->q_splits, n);
         put(w->dbias, p->aux_dtype, element_offset(w->dbias, p->bias_size, e), accumulate, sum);
     }
 }
@@ -114,7 +114,7 @@ static void put_table(const agi_backward_job *w)
     const int64_t count = p->table_heads == 1 ? p->heads * w->schedule->q_splits : w->schedule->q_splits;
     const bool accumulate = (w->call->a.accumulate & w->acc_dtable) != 0;
     for (int64_t e = 0; e < p->table_heads * nb; e++) {
-        const double *first = w->y.table + e / nb * w->schedule->q_splits * nb + e % nb;
+        const double *first = w->shared.table + e / nb * w->schedule->q_splits * nb + e % nb;
         put(w->dtable, p->aux_dtype, element_offset(w->dtable, size, e), accumulate,
             strided_sum(first, count, nb));
     }
@@ -128,7 +128,7 @@ static void put_sink(const agi_backward_job *w)
     for (int64_t h = 0; h < p->heads; h++) {
         double sum = 0;
         for (int64_t b = 0; b < p->batch; b++) {
-            sum += strided_sum(w->y.sink + (b * p->heads + h) * q_splits, q_splits, 1);
+            sum += strided_sum(w->shared.sink + (b * p->heads + h) * q_splits, q_splits, 1);
         }
         put(w->dsink, p->aux_dtype, element_offset(w->dsink, size, h), accumulate, sum);
     }

@@ -9,8 +9,8 @@ static void lay_out_scratch(agi_row_scratch *s, agi_arena *arena, const ag_plan 
 {
     const agi_cpu_plan *cpu = agi_cpu_plan_of(plan);
     const int64_t tangents = map == AGI_JVP, panels = cpu->rows.rows / PANEL;
-    for (int64_t q = 0; q < panels; q++) {
-        agi_row_panel *panel = &s->panel[q];
+    for (int64_t n = 0; n < panels; n++) {
+        agi_row_panel *panel = &s->panel[n];
         panel->O = agi_take_reals(arena, PANEL * cpu->Dv_pad);
         panel->tO = agi_take_reals(arena, tangents * PANEL * cpu->Dv_pad);
         panel->m = agi_take_reals(arena, PANEL);
@@ -177,8 +177,8 @@ static void finish_item(const agi_row_job *w, const agi_row_scratch *s, const ag
                         agi_row_panel *panels, int64_t n_panels, int64_t i0)
 {
     const ag_problem *p = &x->call->plan->p;
-    for (int64_t q = 0; q < n_panels; q++) {
-        finish_panel(w, s, x, &panels[q]);
+    for (int64_t n = 0; n < n_panels; n++) {
+        finish_panel(w, s, x, &panels[n]);
     }
     if (!agi_has(p, AG_PACKED)) {
         fill_padding(x, agi_max(i0, x->seq.n_q), agi_min(i0 + w->cpu->rows.rows, p->q_len));

@@ -1,7 +1,7 @@
 /* Forward and jvp: blocks of query rows, each walking over all the keys it sees, with the state of the online softmax
  * kept per row. If there are few blocks, the keys are split: each split is walked with a state of its own, and the
- * states are merged. Compiled twice, with real = float and real = double. row_ in a name:
- * belongs to forward and jvp. */
+ * states are merged. Compiled twice, with real = float and real = double. row_ in a name: belongs to
+ * forward and jvp. */
 #ifndef AGI_CPU_ROWS_H
 #define AGI_CPU_ROWS_H
 
@@ -41,7 +41,7 @@ typedef struct {
     const agi_call *call;
     const agi_cpu_plan *cpu;
     agi_row_scratch *scratch; /* one per thread */
-    real *states;             /* of the splits, if there are several */
+    real *states;             /* of all panels and splits, if the keys are split */
     bool small;               /* small heads are run by ops->small_head */
 } agi_row_job;
 
@@ -50,10 +50,11 @@ typedef struct {
  * after the merge, on another thread's scratch. */
 typedef struct agi_row_ops {
     int64_t max_queries; /* max queries of a block */
-    int64_t min_blocks;  /* from so many blocks of queries on they are not made smaller, and keys not split */
-    int64_t block_keys;  /* keys of a block */
-    int64_t key_step;    /* a block of keys starts at a multiple of this */
-    int64_t query_step;  /* row statistics are padded to a multiple of this; 0: to whole vectors */
+    int64_t
+        min_blocks; /* with so many blocks of queries or more, keys are not split and blocks not made smaller */
+    int64_t block_keys; /* keys of a block */
+    int64_t key_step;   /* a block of keys starts at a multiple of this */
+    int64_t query_step; /* row statistics are padded to a multiple of this; 0: to whole vectors */
 
     /* Lays out the scratch of one thread, s->own. In a dry run that is NULL. */
     void (*lay_out)(agi_row_scratch *s, agi_arena *arena, const ag_plan *plan, agi_map map);

@@ -230,12 +230,12 @@ static inline void agi_split_log(double L, real *high, real *low)
 
 /* ---- Features of a tile: queries i0 .. i0 + ni - 1, keys j0 .. j0 + nj - 1 ---- */
 
-/* X: what is added to the scores, -infinity for pairs that mask or bias masks. tX, if not NULL: its tangent.
+/* X: what is added to the scores, -infinity for masked pairs. tX, if not NULL: its tangent.
  * masked_keys[j]: no query of the tile sees key j. Returns whether there is such a key. */
 bool REAL(agi_additive)(const agi_head *x, int64_t i0, int64_t ni, int64_t j0, int64_t nj, real *X, real *tX,
                         int64_t ld, uint8_t *masked_keys);
 
-/* Does mask or bias mask every pair of the tile that is inside the band? Takes little time compared with a product. */
+/* Are all pairs of the tile that are inside the band masked by mask or bias? Takes much less time than their product. */
 bool REAL(agi_all_masked)(const agi_head *x, int64_t i0, int64_t ni, int64_t j0, int64_t nj);
 
 /* Of keys *j0 .. end - 1, drops most of those at either end that are masked for all the queries: moves *j0, returns

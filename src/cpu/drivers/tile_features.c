@@ -98,7 +98,7 @@ static void apply_mask(const agi_head *x, int64_t i0, int64_t ni, int64_t j0, in
     }
 }
 
-/* ---- Tiles in which mask or bias masks every pair ---- */
+/* ---- Tiles in which every pair is masked ---- */
 
 enum { BLOCK = 128 }; /* bytes that are compared at once */
 

@@ -65,12 +65,12 @@ static int64_t tiles_of(const job *x, int64_t i)
     return (agi_clamp(x->tile->m - i, x->strip_rows) + AMX_ROWS - 1) / AMX_ROWS;
 }
 
-/* Packs one step of panel q of B. */
-static void pack_b_step(const job *x, const step *t, int64_t q)
+/* Packs one step of one panel of B. */
+static void pack_b_step(const job *x, const step *t, int64_t panel)
 {
     const agi_matrix *b = &t->p->b;
-    const int64_t j = x->tile->j0 + q * PANEL_COLS;
-    uint16_t *to = x->s->b + (q * x->n_b + t->b_index) * 2 * AMX_AB;
+    const int64_t j = x->tile->j0 + panel * PANEL_COLS;
+    uint16_t *to = x->s->b + (panel * x->n_b + t->b_index) * 2 * AMX_AB;
     if (!t->same_b) {
         agi_amx_pack(to, b, !b->transposed, b->transposed, j, x->op->n, &t->terms);
         agi_amx_pack(to + AMX_AB, b, !b->transposed, b->transposed, j + AMX_LANES, x->op->n, &t->terms);
@@ -83,13 +83,13 @@ static void pack_b(const job *x)
     const int64_t panels = (x->tile->n + PANEL_COLS - 1) / PANEL_COLS;
     const bool by_steps = x->large && x->n_steps > 0 && !x->steps[0].p->b.transposed;
     for (int64_t n = 0; n < x->n_steps && by_steps; n++) {
-        for (int64_t q = 0; q < panels; q++) {
-            pack_b_step(x, &x->steps[n], q);
+        for (int64_t panel = 0; panel < panels; panel++) {
+            pack_b_step(x, &x->steps[n], panel);
         }
     }
-    for (int64_t q = 0; q < panels && !by_steps; q++) {
+    for (int64_t panel = 0; panel < panels && !by_steps; panel++) {
         for (int64_t n = 0; n < x->n_steps; n++) {
-            pack_b_step(x, &x->steps[n], q);
+            pack_b_step(x, &x->steps[n], panel);
         }
     }
 }

@@ -8,9 +8,9 @@ static void lay_out(agi_row_scratch *s, agi_arena *arena, const ag_plan *plan, a
     const agi_cpu_plan *cpu = agi_cpu_plan_of(plan);
     const int64_t tangents = map == AGI_JVP, Dk = plan->p.dim_qk, panels = cpu->rows.rows / PANEL;
     agi_vec_row_scratch v = {.K = NULL};
-    for (int64_t q = 0; q < panels; q++) {
-        v.panel[q].QT = agi_take_reals(arena, Dk * PANEL);
-        v.panel[q].tQT = agi_take_reals(arena, tangents * Dk * PANEL);
+    for (int64_t n = 0; n < panels; n++) {
+        v.panel[n].QT = agi_take_reals(arena, Dk * PANEL);
+        v.panel[n].tQT = agi_take_reals(arena, tangents * Dk * PANEL);
     }
     v.T = agi_take_reals(arena, ROW_KEYS * ROW_LD);
     v.U = agi_take_reals(arena, tangents * ROW_KEYS * ROW_LD);
@@ -39,15 +39,15 @@ static void begin(const agi_row_job *w, agi_row_scratch *s, const agi_head *x, c
     const ag_args *a = &x->call->a;
     agi_vec_row_scratch *v = s->own;
     (void)w, (void)item;
-    for (int64_t q = 0; q < n_panels; q++) {
-        const agi_row_panel *panel = &panels[q];
+    for (int64_t n = 0; n < n_panels; n++) {
+        const agi_row_panel *panel = &panels[n];
         const size_t size = (size_t)(panel->ni * x->Dv_pad) * sizeof(real);
-        v->panel[q].Q = load_queries(panel, x, &a->q, v->panel[q].QT);
+        v->panel[n].Q = load_queries(panel, x, &a->q, v->panel[n].QT);
         memset(panel->O, 0, size);
         if (x->call->map == AGI_JVP) {
             memset(panel->tO, 0, size);
             if (a->tq.data != NULL) {
-                v->panel[q].tQ = load_queries(panel, x, &a->tq, v->panel[q].tQT);
+                v->panel[n].tQ = load_queries(panel, x, &a->tq, v->panel[n].tQT);
             }
         }
     }
@@ -72,11 +72,11 @@ static void block(agi_row_scratch *s, const agi_head *x, agi_row_panel *panels, 
 {
     const agi_row_key_block keys = load_keys(s->own, x, j0, nj);
     (void)end;
-    for (int64_t q = 0; q < n_panels; q++) {
+    for (int64_t n = 0; n < n_panels; n++) {
         if (x->call->map == AGI_JVP) {
-            REAL(agi_jvp_panel)(s, x, &panels[q], &keys);
+            REAL(agi_jvp_panel)(s, x, &panels[n], &keys);
         } else {
-            REAL(agi_forward_panel)(s, x, &panels[q], &keys);
+            REAL(agi_forward_panel)(s, x, &panels[n], &keys);
         }
     }
 }
