@@ -61,8 +61,8 @@ typedef struct {
     real *X, *tX, *F, *G, *M;                 /* features of the score tiles: see agi_patch_weights */
     uint8_t *masked_keys, *panel_masked_keys; /* [block]: masked for all queries of the tile, of a panel */
     real *dK, *dV;                            /* sums of the span, if there is one split */
-    real *dQ;     /* if deltas are kept, [heads per kv head][dq_rows][dq_width]; else of one tile */
-    real *deltas; /* [heads per kv head][2][Nq]: D and tD, kept if there are several spans and one split */
+    real *dQ;     /* one span: a tile; several and one split: [heads per kv head][dq_rows][dq_width] */
+    real *deltas; /* [heads per kv head][2][Nq]: D and tD, if there are several spans and one split */
     void *own;    /* scratch of the ops */
 } agi_backward_scratch;
 
@@ -183,7 +183,7 @@ void REAL(agi_store_sums)(const agi_backward_job *w);
 typedef struct {
     int64_t index;                    /* of the panel in the tile */
     int64_t i0, ni;                   /* its queries, counted from the tile's first */
-    int64_t W;                        /* lanes: ni, rounded up to whole vectors or, on AMX, to a stripe */
+    int64_t W;                        /* lanes: ni, rounded up to what the ops take at once */
     int64_t visible_from, visible_to; /* the keys that the band leaves it, not clipped to the block */
     int64_t from, nj;                 /* its keys in the block */
     int64_t at, ld; /* offset of its first score in a score tile, and that tile's row stride */

@@ -235,7 +235,7 @@ static inline void agi_split_log(double L, real *high, real *low)
 bool REAL(agi_additive)(const agi_head *x, int64_t i0, int64_t ni, int64_t j0, int64_t nj, real *X, real *tX,
                         int64_t ld, uint8_t *masked_keys);
 
-/* Are all pairs of the tile that are inside the band masked by mask or bias? Takes much less time than their product. */
+/* Are all pairs of the tile that are inside the band masked by mask or bias? Takes much less time than a product. */
 bool REAL(agi_all_masked)(const agi_head *x, int64_t i0, int64_t ni, int64_t j0, int64_t nj);
 
 /* Of keys *j0 .. end - 1, drops most of those at either end that are masked for all the queries: moves *j0, returns

@@ -163,7 +163,7 @@ static bool is_uniform(const job *x)
 
 /* ---- Blocks ---- */
 
-/* Sets *to up to prefetch C of the block at row i, column j. */
+/* Prepares *to for prefetching C of the block at row i, column j. */
 static void prefetch_c(const job *x, int64_t i, int64_t j, block_prefetch *to)
 {
     const agi_gemm_op *op = x->op;
@@ -173,7 +173,8 @@ static void prefetch_c(const job *x, int64_t i, int64_t j, block_prefetch *to)
     to->c_steps = tiles_of(x, i) * AMX_ROWS / 2;
 }
 
-/* Sets *to up to prefetch rows of the strip at row i: the share of the panel at column j, one of all panels. */
+/* Prepares *to for prefetching rows of the strip at row i. The rows are divided among the panels; here the share of the
+ * one at column j. */
 static void prefetch_strip(const job *x, int64_t i, int64_t j, block_prefetch *to)
 {
     const agi_matrix *a = &x->steps[0].p->a;
