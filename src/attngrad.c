@@ -40,7 +40,7 @@ ag_status ag_info_get(ag_info *info)
 {
     ag_info full;
     memset(&full, 0, sizeof full);
-    full.threads = agi_processors();
+    full.threads = agi_usable_cpus();
     snprintf(full.version, sizeof full.version, "%s", ag_version_string());
     agi_cpu_name(full.cpu, sizeof full.cpu);
     agi_cpu_features(full.isa, sizeof full.isa);
@@ -70,8 +70,8 @@ ag_status ag_backend_isa(ag_backend backend, int32_t index, ag_isa_info *info)
                               (int)backend, (int)count);
     }
     const agi_isa *isa = &agi_backend_by_id(agi_backends, backend)->isas[index];
-    ag_isa_info full = {.isa = isa->number, .built_in = isa->built_in};
-    full.available = isa->built_in && isa->supported(isa->number);
+    ag_isa_info full = {.isa = isa->id, .built_in = isa->built_in};
+    full.available = isa->built_in && isa->supported(isa->id);
     snprintf(full.name, sizeof full.name, "%s", isa->name);
     return agi_write_struct(info, &full, sizeof full, "info");
 }

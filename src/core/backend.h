@@ -7,18 +7,18 @@
 
 struct agi_gemm_table; /* see gemm/gemm.h */
 
-/* An instruction set for which a backend has kernels. `number` is its value in ag_isa: no two backends share one. */
+/* An instruction set for which a backend has kernels. `id` is its value in ag_isa: no two backends share one. */
 typedef struct {
-    ag_isa number;
+    ag_isa id;
     const char *name;
     bool built_in;                    /* compiled into this library */
-    bool (*supported)(ag_isa number); /* can this machine run it? */
+    bool (*supported)(ag_isa id); /* can this machine run it? */
 } agi_isa;
 
 /* Returned by accept, with the reason set by agi_fail, if the machine lacks what the whole backend needs,
  * such as a device or a driver. Never returned to users: a backend requested by name is then refused with
  * AG_UNSUPPORTED, and AG_BACKEND_AUTO tries the next one. */
-#define AGI_NOT_HERE ((ag_status)-1)
+#define AGI_NOT_AVAILABLE ((ag_status)-1)
 
 typedef struct agi_backend {
     ag_backend id;

@@ -40,7 +40,7 @@ static const agi_isa *find_isa(const agi_backend *backend, const agi_request *re
 {
     for (int i = 0; i < backend->n_isas; i++) {
         const agi_isa *isa = &backend->isas[i];
-        if (request->isa != AG_ISA_AUTO ? isa->number == request->isa
+        if (request->isa != AG_ISA_AUTO ? isa->id == request->isa
                                         : strcmp(isa->name, request->isa_name) == 0) {
             return isa;
         }
@@ -74,7 +74,7 @@ static ag_status check_isa(const agi_isa *isa, const agi_request *request)
         return agi_fail_field(AG_UNSUPPORTED, isa_field(request), "isa %s is not built into this library",
                               isa->name);
     }
-    if (!isa->supported(isa->number)) {
+    if (!isa->supported(isa->id)) {
         return agi_fail_field(AG_UNSUPPORTED, isa_field(request), "isa %s: this machine does not have it",
                               isa->name);
     }
@@ -83,13 +83,13 @@ static ag_status check_isa(const agi_isa *isa, const agi_request *request)
 
 /* ---- Backends ---- */
 
-/* isa NULL: the backend chooses. If this returns AGI_NOT_HERE, the backend has left nothing in the plan. */
+/* isa NULL: the backend chooses. If this returns AGI_NOT_AVAILABLE, the backend has left nothing in the plan. */
 static ag_status try_backend(ag_plan *plan, const agi_backend *backend, const agi_isa *isa)
 {
     plan->backend = backend;
-    plan->isa = isa == NULL ? AG_ISA_AUTO : isa->number;
+    plan->isa = isa == NULL ? AG_ISA_AUTO : isa->id;
     const ag_status status = backend->accept(plan);
-    if (status == AGI_NOT_HERE) {
+    if (status == AGI_NOT_AVAILABLE) {
         if (backend->destroy != NULL) {
             backend->destroy(plan);
         }
@@ -118,9 +118,9 @@ static ag_status choose_named(ag_plan *plan, const agi_backend *const list[], co
 
 static ag_status choose_first(ag_plan *plan, const agi_backend *const list[], const agi_request *request)
 {
-    ag_status status = AGI_NOT_HERE;
+    ag_status status = AGI_NOT_AVAILABLE;
     bool tried = false;
-    for (int i = 0; list[i] != NULL && status == AGI_NOT_HERE; i++) {
+    for (int i = 0; list[i] != NULL && status == AGI_NOT_AVAILABLE; i++) {
         const agi_isa *isa = names_isa(request) ? find_isa(list[i], request) : NULL;
         if (names_isa(request) && isa == NULL) {
             continue;
@@ -140,5 +140,5 @@ ag_status agi_choose_backend(ag_plan *plan, const agi_backend *const list[], con
 {
     const ag_status status = request->backend == AG_BACKEND_AUTO ? choose_first(plan, list, request)
                                                                  : choose_named(plan, list, request);
-    return status == AGI_NOT_HERE ? AG_UNSUPPORTED : status;
+    return status == AGI_NOT_AVAILABLE ? AG_UNSUPPORTED : status;
 }

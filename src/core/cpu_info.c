@@ -15,7 +15,7 @@ static void append_word(char *text, size_t size, const char *word)
     snprintf(text + used, size - used, "%s%s", used ? " " : "", word);
 }
 
-int32_t agi_processors(void)
+int32_t agi_usable_cpus(void)
 {
 #if defined(__linux__)
     cpu_set_t set;

@@ -15,7 +15,7 @@ void agi_cpu_name(char *name, size_t size);
 void agi_cpu_features(char *features, size_t size);
 
 /* Number of processors that this process may use, at most AGI_MAX_THREADS. */
-int32_t agi_processors(void);
+int32_t agi_usable_cpus(void);
 
 /* Can this machine run code for this instruction set? */
 bool agi_cpu_supports(ag_isa isa);

@@ -34,7 +34,7 @@ static ag_status default_threads(int32_t *threads)
 {
     const char *text = environment("ATTNGRAD_THREADS");
     if (text == NULL) {
-        *threads = agi_processors();
+        *threads = agi_usable_cpus();
         return AG_OK;
     }
     char *end;

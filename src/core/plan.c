@@ -87,7 +87,7 @@ static void complete_info(ag_plan *plan)
     plan->backend->info(plan, info);
     snprintf(info->backend_name, sizeof info->backend_name, "%s", plan->backend->name);
     for (int i = 0; i < plan->backend->n_isas; i++) {
-        if (plan->backend->isas[i].number == info->isa) {
+        if (plan->backend->isas[i].id == info->isa) {
             snprintf(info->isa_name, sizeof info->isa_name, "%s", plan->backend->isas[i].name);
         }
     }

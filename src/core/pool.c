@@ -199,7 +199,7 @@ void agi_pool_acquire(int threads)
     pthread_once(&once, register_fork_handlers);
     pthread_mutex_lock(&pool.mutex);
     pool.plans++;
-    pool.max_spinners = agi_processors() - 1;
+    pool.max_spinners = agi_usable_cpus() - 1;
     start_threads(threads - 1);
     pthread_mutex_unlock(&pool.mutex);
 }

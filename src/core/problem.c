@@ -26,7 +26,7 @@ bool agi_product_fits(int64_t a, int64_t b, int64_t c, int64_t d, int64_t limit)
     return room > 0;
 }
 
-int64_t agi_saturated(int64_t a, int64_t b, int64_t c, int64_t d)
+int64_t agi_saturating_product(int64_t a, int64_t b, int64_t c, int64_t d)
 {
     return agi_product_fits(a, b, c, d, INT64_MAX) ? a * b * c * d : INT64_MAX;
 }

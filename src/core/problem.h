@@ -13,7 +13,7 @@ ag_status agi_problem_complete(ag_problem *complete, const ag_problem *given);
 ag_status agi_problem_check_arrays(const ag_problem *p);
 
 /* Returns a * b * c * d, or INT64_MAX if that overflows, for non-negative factors. */
-int64_t agi_saturated(int64_t a, int64_t b, int64_t c, int64_t d);
+int64_t agi_saturating_product(int64_t a, int64_t b, int64_t c, int64_t d);
 
 /* Returns whether a * b * c * d <= limit, for non-negative factors, without overflow. */
 bool agi_product_fits(int64_t a, int64_t b, int64_t c, int64_t d, int64_t limit);

@@ -1,4 +1,4 @@
-/* The backend's table: which instruction set, which real. */
+/* The cpu backend's table of functions; each chooses the version for float32 or float64. */
 #include "core/status.h"
 #include "cpu/cpu.h"
 #include "cpu/facts.h"
@@ -37,14 +37,14 @@ static ag_status run(const agi_call *call, const ag_exec *exec, void *memory)
     return is_f64(call->plan) ? agi_cpu_run_f64(call, exec, memory) : agi_cpu_run_f32(call, exec, memory);
 }
 
-static void info(const ag_plan *plan, ag_plan_info *facts)
+static void fill_info(const ag_plan *plan, ag_plan_info *info)
 {
-    const agi_cpu_facts *x = plan->backend_data;
-    facts->isa = x->isa;
-    facts->tile_queries = x->tile_queries;
-    facts->tile_keys = x->tile_keys;
-    facts->compute_dtype = is_f64(plan) ? AG_F64 : AG_F32;
-    facts->deterministic = 1;
+    const agi_cpu_facts *facts = plan->backend_data;
+    info->isa = facts->isa;
+    info->tile_queries = facts->tile_queries;
+    info->tile_keys = facts->tile_keys;
+    info->compute_dtype = is_f64(plan) ? AG_F64 : AG_F32;
+    info->deterministic = 1;
 }
 
 const agi_backend agi_cpu_backend = {
@@ -57,5 +57,5 @@ const agi_backend agi_cpu_backend = {
     .workspace = workspace,
     .run = run,
     .gemm = &agi_cpu_gemm,
-    .info = info,
+    .info = fill_info,
 };

@@ -1,10 +1,10 @@
-/* The functions of the maps, for both reals, that the backend's table calls. */
+/* What the backend's table calls, in the versions for float32 and float64. */
 #ifndef AGI_CPU_FACTS_H
 #define AGI_CPU_FACTS_H
 
 #include "core/call.h"
 
-/* The beginning of a plan's backend data, the same for both reals. */
+/* The first member of a plan's backend data, the same for float32 and float64. */
 typedef struct {
     ag_isa isa; /* the instruction set of the maps; may be below plan->isa if that cannot run the problem */
     int64_t tile_queries, tile_keys;

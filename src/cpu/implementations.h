@@ -4,7 +4,7 @@
 
 #include "cpu/plan.h"
 
-/* Which implementations are built for this real. */
+/* The AMX implementation exists on x86-64 only, and its real is float. */
 #if defined(__x86_64__) && !defined(AGI_REAL64)
 #define AGI_HAS_AMX 1
 #else

@@ -1,5 +1,5 @@
-/* The list of instruction sets: see isa.h. A new one is a line here, a number in attngrad.h and a test in
- * core/cpu_info.c. */
+/* The list of instruction sets: see isa.h. A new one needs a line here, a value of ag_isa in attngrad.h and
+ * a check of the processor in core/cpu_info.c. */
 #include "cpu/isa.h"
 
 #include "core/cpu_info.h"
@@ -12,7 +12,7 @@ enum { X86_64 = 0, AARCH64 = 1 };
 enum { X86_64 = 0, AARCH64 = 0 };
 #endif
 
-/* In the order of speed: on each machine a later one is faster. */
+/* The slowest first: of those that a machine can run, the last is the fastest. */
 const agi_isa agi_cpu_isas[AGI_N_CPU_ISAS] = {
     {AG_ISA_SCALAR, "scalar", true, agi_cpu_supports},   {AG_ISA_AVX2, "avx2", X86_64, agi_cpu_supports},
     {AG_ISA_AVX512, "avx512", X86_64, agi_cpu_supports}, {AG_ISA_AMX, "amx", X86_64, agi_cpu_supports},
@@ -26,9 +26,9 @@ ag_isa agi_cpu_choose_isa(const ag_plan *plan)
     if (plan->isa != AG_ISA_AUTO && plan->isa != AG_ISA_AMX) {
         return plan->isa;
     }
-    while (!agi_cpu_isas[best].built_in || !agi_cpu_supports(agi_cpu_isas[best].number) ||
-           (agi_cpu_isas[best].number == AG_ISA_AMX && plan->p.dtype != AG_BF16)) {
+    while (!agi_cpu_isas[best].built_in || !agi_cpu_supports(agi_cpu_isas[best].id) ||
+           (agi_cpu_isas[best].id == AG_ISA_AMX && plan->p.dtype != AG_BF16)) {
         best--; /* ends at the first one, which every machine can run */
     }
-    return agi_cpu_isas[best].number;
+    return agi_cpu_isas[best].id;
 }

@@ -1,4 +1,4 @@
-/* The CPU backend's tables of kernels, one for each instruction set. */
+/* The instruction sets of the CPU backend, and which of them a plan uses. */
 #ifndef AGI_CPU_ISA_H
 #define AGI_CPU_ISA_H
 

@@ -18,11 +18,11 @@ static const agi_implementation *const implementations[] = {
 
 static const agi_implementation *implementation_of(const ag_plan *plan)
 {
-    const agi_implementation *const *x = implementations;
-    while ((*x)->serves != NULL && !(*x)->serves(plan)) {
-        x++;
+    int i = 0;
+    while (implementations[i]->serves != NULL && !implementations[i]->serves(plan)) {
+        i++;
     }
-    return *x;
+    return implementations[i];
 }
 
 /* The instruction set of the vector kernels; a processor with AMX also has AVX-512. */
@@ -44,8 +44,8 @@ const agi_kernels *REAL(agi_kernels_of)(const ag_plan *plan)
     }
 }
 
-/* Scores with a negative scale are not plain: -infinity times the scale would not stay -infinity. Nor are
- * those whose scale rounds to 0. */
+/* Scores with a negative scale are not plain: the masks write -infinity before the scale is applied, and it must stay
+ * -infinity. Nor are those whose scale rounds to 0. */
 static agi_features features_of(const ag_problem *p)
 {
     const bool pair_mask = agi_has(p, AG_MASK | AG_BIAS | AG_TABLE), softcap = p->softcap > 0;
@@ -63,10 +63,10 @@ ag_status REAL(agi_cpu_plan_make)(ag_plan *plan)
     if (cpu == NULL) {
         return status;
     }
-    const agi_implementation *x = implementation_of(plan);
+    const agi_implementation *implementation = implementation_of(plan);
     *cpu = (agi_cpu_plan){.k = REAL(agi_kernels_of)(plan),
-                          .row_ops = x->row_ops,
-                          .backward_ops = x->backward_ops,
+                          .row_ops = implementation->row_ops,
+                          .backward_ops = implementation->backward_ops,
                           .features = features_of(&plan->p)};
     cpu->Dk_pad = agi_round_up(plan->p.dim_qk, cpu->k->lanes);
     cpu->Dv_pad = agi_round_up(plan->p.dim_v, cpu->k->lanes);
@@ -74,8 +74,8 @@ ag_status REAL(agi_cpu_plan_make)(ag_plan *plan)
     for (int map = 0; map < AGI_N_MAPS; map++) {
         cpu->backward[map] = REAL(agi_backward_schedule_of)(cpu, plan, (agi_map)map);
     }
-    cpu->facts = (agi_cpu_facts){x->isa == AG_ISA_AUTO ? vector_isa(plan) : x->isa, TILE_ROWS,
-                                 cpu->backward[AGI_VJP].block};
+    cpu->facts = (agi_cpu_facts){implementation->isa == AG_ISA_AUTO ? vector_isa(plan) : implementation->isa,
+                                 TILE_ROWS, cpu->backward[AGI_VJP].block};
     plan->backend_data = cpu;
     return AG_OK;
 }

@@ -1,6 +1,6 @@
 /* What the CPU backend decides once, when a plan is made, and keeps in it: the kernels, the implementation of
  * the maps, the features of the scores, how the work is split. Everything here is a function of the problem
- * and the options. Compiled for each real. */
+ * and the options. Compiled twice, with real = float and real = double. */
 #ifndef AGI_CPU_PLAN_H
 #define AGI_CPU_PLAN_H
 
@@ -12,7 +12,7 @@
  * make_plan.c. */
 typedef struct {
     bool plain;     /* nothing but a positive scale: the softmax can use scores as the product leaves them */
-    bool pair_mask; /* a mask or a bias may hide single pairs */
+    bool pair_mask; /* a mask or a bias may mask single pairs */
     bool softcap;
     bool dropout;
 } agi_features;
@@ -20,8 +20,8 @@ typedef struct {
 /* How forward and jvp split their work. */
 typedef struct {
     int64_t rows;       /* queries of a block */
-    int64_t blocks;     /* of a head's queries */
-    int64_t items;      /* blocks of all heads */
+    int64_t blocks;     /* of the queries of one head */
+    int64_t items;      /* blocks of all heads of all sequences */
     int64_t kv_splits;  /* parts of the keys, each with a separate softmax */
     int64_t split_keys; /* keys of one part */
 } agi_row_schedule;
@@ -32,13 +32,14 @@ typedef struct {
     int64_t span;              /* keys of a pass: whole blocks */
     int64_t n_spans;           /* of the longest sequence */
     int64_t group_b, group_hk; /* sequences and kv heads of a reduction group */
-    int64_t groups, passes;    /* passes of a group */
+    int64_t groups;            /* reduction groups */
+    int64_t passes;            /* of one group */
     int64_t q_splits;          /* parts of the queries, each with separate sums of dK and dV */
-    int64_t dq_rows, dq_width; /* the sums of one head's dQ */
+    int64_t dq_rows, dq_width; /* rows and row stride of the sums of one head's dQ */
 } agi_backward_schedule;
 
 typedef struct {
-    agi_cpu_facts facts; /* must come first: read by code that does not know the real */
+    agi_cpu_facts facts; /* must come first: read by code that does not depend on real */
     const agi_kernels *k;
     const struct agi_row_ops *row_ops;
     const struct agi_backward_ops *backward_ops;
@@ -53,17 +54,17 @@ static inline const agi_cpu_plan *agi_cpu_plan_of(const ag_plan *plan)
     return plan->backend_data;
 }
 
-/* The vector kernels of the instruction set that the plan has chosen, for this real. */
+/* The vector kernels of the plan's instruction set. */
 const agi_kernels *REAL(agi_kernels_of)(const ag_plan *plan);
 
-/* drivers/schedule.c: these need all members of the struct before the schedules. */
+/* drivers/schedule.c: these read the members of *cpu that precede the schedules. */
 agi_row_schedule REAL(agi_row_schedule_of)(const agi_cpu_plan *cpu, const ag_plan *plan);
 agi_backward_schedule REAL(agi_backward_schedule_of)(const agi_cpu_plan *cpu, const ag_plan *plan,
                                                      agi_map map);
 
 /* An implementation of the maps: a folder like vec/, and a line in make_plan.c. */
 typedef struct {
-    ag_isa isa;                          /* AG_ISA_AUTO: the one of the vector kernels */
+    ag_isa isa; /* what ag_plan_info reports; AG_ISA_AUTO: that of the vector kernels */
     bool (*serves)(const ag_plan *plan); /* can it run this plan? NULL: it can run every plan */
     const struct agi_row_ops *row_ops;
     const struct agi_backward_ops *backward_ops;

@@ -43,7 +43,7 @@ static inline int64_t agi_depth(const agi_product *p)
 }
 
 /* Is the row valid, not padding? */
-static inline bool agi_row_counts(const agi_matrix *x, int64_t row)
+static inline bool agi_row_is_valid(const agi_matrix *x, int64_t row)
 {
     return x->lengths == NULL || row % x->group < x->lengths[row / x->group];
 }

@@ -31,7 +31,7 @@ typedef struct {
 static void load_row(real *to, const agi_matrix *matrix, int64_t row, int64_t first, int64_t n)
 {
     const int64_t start = row * matrix->row_stride + first * matrix->col_stride;
-    const bool valid = agi_row_counts(matrix, row);
+    const bool valid = agi_row_is_valid(matrix, row);
     for (int64_t i = 0; i < n; i++) {
         to[i] = valid ? (real)agi_load(matrix->dtype, matrix->data, start + i * matrix->col_stride) : 0;
     }

@@ -21,7 +21,7 @@ void agi_reference_lay_out(agi_reference_layout *layout, agi_arena *arena, const
     }
     if (sums && agi_has(p, AG_TABLE)) {
         layout->sum_table =
-            agi_take(arena, agi_saturated(p->table_heads, p->table_buckets, 1, 1), sizeof(double));
+            agi_take(arena, agi_saturating_product(p->table_heads, p->table_buckets, 1, 1), sizeof(double));
     }
     if (sums && agi_has(p, AG_SINK)) {
         layout->sum_sink = agi_take(arena, p->heads, sizeof(double));

@@ -11,7 +11,7 @@
 /* If rows * columns overflows, the arena refuses it. */
 static void *take(agi_arena *arena, int64_t rows, int64_t columns, size_t size)
 {
-    return agi_take(arena, agi_saturated(rows, columns, 1, 1), size);
+    return agi_take(arena, agi_saturating_product(rows, columns, 1, 1), size);
 }
 
 static void take_all(agi_arena *arena, double **const fields[], int n, int64_t rows, int64_t columns)

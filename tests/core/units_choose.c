@@ -71,7 +71,7 @@ typedef struct {
 
 static const choice choices[] = {
     {"AUTO takes the first", AG_OK, {0, 0, NULL}, AG_OK, &fast, 0, NULL, NULL},
-    {"AUTO skips one that is not available", AGI_NOT_HERE, {0, 0, NULL}, AG_OK, &slow, 0, NULL, NULL},
+    {"AUTO skips one that is not available", AGI_NOT_AVAILABLE, {0, 0, NULL}, AG_OK, &slow, 0, NULL, NULL},
     {"AUTO reports what the first refuses",
      AG_UNSUPPORTED,
      {0, 0, NULL},
@@ -90,7 +90,7 @@ static const choice choices[] = {
      "the fast one says"},
     {"by name", AG_OK, {PLAIN, 0, NULL}, AG_OK, &plain, 0, NULL, NULL},
     {"by name, not available",
-     AGI_NOT_HERE,
+     AGI_NOT_AVAILABLE,
      {FAST, 0, NULL},
      AG_UNSUPPORTED,
      NULL,
@@ -190,9 +190,9 @@ static void check_choice(const choice *x)
         CHECK(strcmp(ag_last_field(), x->field) == 0 && strstr(ag_last_message(), x->says) != NULL,
               "%s: field '%s', message '%s'", x->what, ag_last_field(), ag_last_message());
     }
-    /* A backend that is not available (AGI_NOT_HERE) was destroyed and left nothing in the plan. */
-    CHECK_INT(destroyed, x->fast_says == AGI_NOT_HERE ? accepted : 0);
-    CHECK(x->fast_says != AGI_NOT_HERE || (plan.backend_data == NULL && plan.backend != &fast),
+    /* A backend that is not available (AGI_NOT_AVAILABLE) was destroyed and left nothing in the plan. */
+    CHECK_INT(destroyed, x->fast_says == AGI_NOT_AVAILABLE ? accepted : 0);
+    CHECK(x->fast_says != AGI_NOT_AVAILABLE || (plan.backend_data == NULL && plan.backend != &fast),
           "%s: it left something in the plan", x->what);
 }
 
@@ -201,7 +201,7 @@ static void no_backend_is_available(void)
     const agi_backend *const alone[] = {&fast, NULL}, *const none[] = {NULL};
     const agi_request any = {AG_BACKEND_AUTO, AG_ISA_AUTO, NULL};
     ag_plan plan = {.threads = 1};
-    answer = AGI_NOT_HERE;
+    answer = AGI_NOT_AVAILABLE;
     CHECK_INT(agi_choose_backend(&plan, alone, &any), AG_UNSUPPORTED);
     CHECK(strstr(ag_last_message(), "the fast one says") != NULL, "it says: %s", ag_last_message());
     CHECK_INT(agi_choose_backend(&plan, none, &any), AG_UNSUPPORTED);
@@ -219,7 +219,7 @@ static void ids_and_names_are_unique(void)
             for (int j = 0; agi_backends[j] != NULL; j++) {
                 for (int m = 0; m < agi_backends[j]->n_isas; m++) {
                     const agi_isa *a = &backend->isas[n], *b = &agi_backends[j]->isas[m];
-                    CHECK(a == b || (a->number != b->number && strcmp(a->name, b->name) != 0),
+                    CHECK(a == b || (a->id != b->id && strcmp(a->name, b->name) != 0),
                           "%s of %s has the value or the name of %s of %s", a->name, backend->name, b->name,
                           agi_backends[j]->name);
                 }

@@ -100,7 +100,7 @@ static agi_matrix draw_matrix(struct rng *r, ag_dtype dtype, int64_t rows, int64
         agi_store(dtype, data, i, NAN);
     }
     for (int64_t i = 0; i < rows; i++) {
-        for (int64_t j = 0; j < cols && agi_row_counts(&x, i); j++) {
+        for (int64_t j = 0; j < cols && agi_row_is_valid(&x, i); j++) {
             agi_store(dtype, data, i * x.row_stride + j * x.col_stride, agc_rng_normal(r));
         }
     }
@@ -122,7 +122,7 @@ static agi_matrix draw_ones(struct rng *r, ag_dtype dtype, int64_t rows, bool tr
 static double element(const agi_matrix *x, int64_t row, int64_t col)
 {
     const int64_t i = x->transposed ? col : row, j = x->transposed ? row : col;
-    return agi_row_counts(x, i) ? agi_load(x->dtype, x->data, i * x->row_stride + j * x->col_stride) : 0;
+    return agi_row_is_valid(x, i) ? agi_load(x->dtype, x->data, i * x->row_stride + j * x->col_stride) : 0;
 }
 
 static agi_product draw_product(struct rng *r, const kind *t, int64_t m, int64_t n, int64_t k)

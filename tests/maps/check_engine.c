@@ -36,7 +36,7 @@ static int64_t pick(const struct arrays *x, enum tensor t, struct rng *r, int64_
     return element;
 }
 
-/* The failed results are one, about t, whose worst element is at place. */
+/* Only the results about t failed, and their worst element is at place. */
 static void check_blamed(const ag_check_report *report, enum tensor t, const int64_t place[4],
                          const char *text)
 {
@@ -92,7 +92,7 @@ static const ag_check_result *find(const ag_check_report *report, const char *na
     return NULL;
 }
 
-/* A wrong gradient breaks the adjoint identity, which is about a sum; NaN is found at its place. */
+/* A wrong gradient breaks the adjoint identity, a sum that blames no element; NaN is found at its place. */
 static void test_identities(const char *text)
 {
     struct arrays x;
@@ -102,7 +102,7 @@ static void test_identities(const char *text)
         return;
     }
     agc_rng_init(&r, 2, 0);
-    for (int broken = 0; broken < 3; broken++) { /* nothing, a wrong number, NaN */
+    for (int broken = 0; broken < 3; broken++) { /* nothing, a wrong value, NaN */
         ag_check_report report = {.count = 0};
         double *value = agc_arrays_f64(&x, T_DV) + pick(&x, T_DV, &r, place), kept = *value;
         *value = broken == 0 ? kept : broken == 1 ? kept + 1e-3 : NAN;
@@ -121,7 +121,7 @@ static void test_identities(const char *text)
     agc_arrays_destroy(&x);
 }
 
-/* One element of each output in turn is off by the norm of all: the rule names it. */
+/* One element of each output in turn is off by more than the largest: the rule names it. */
 static void test_error_rule(const char *text)
 {
     struct arrays x;
@@ -179,7 +179,7 @@ static void test_parts(void)
     CHECK_INT(report.count, 0);
 }
 
-/* A seed and a number give one case; others give others. */
+/* The same seed and index give the same case, another index another one. */
 static void test_random(void)
 {
     ag_check_case c;

@@ -2,7 +2,7 @@
  * way there is, with and without a sink. Such a row gives O = 0, tO = 0, and lse = -inf, mu = 0 or, with
  * a sink, lse = s_h, mu = ts_h; through it only the sink has derivatives. Nothing may become NaN, even
  * if the queries, cotangents and tangents of such rows, the keys and values that no query sees and
- * the biases of hidden entries are all NaN. */
+ * the biases of masked pairs are all NaN. */
 #include "visible.h"
 
 /* ---- Who sees, and who is seen ---------------------------------------------------------------------- */
@@ -41,7 +41,7 @@ static void poison(struct arrays *x, enum tensor t, int64_t b, int64_t h, int64_
     }
 }
 
-/* With a sink, the cotangent of lse of a row inside the sequence does count. */
+/* With a sink, the cotangent of lse has an effect in rows inside the sequence: there it is left alone. */
 static void poison_row(struct arrays *x, int64_t b, int64_t h, int64_t i)
 {
     static const enum tensor used[] = {T_Q, T_D_O, T_TQ, T_TD_O}, of_lse[] = {T_D_LSE, T_TD_LSE};
@@ -74,9 +74,9 @@ static void poison_all_unseen(struct arrays *x)
     }
 }
 
-/* The bias has its own element for each entry here. Entries hidden by others become NaN; of those that
- * it hides itself, the tangent does. */
-static void poison_hidden_biases(struct arrays *x)
+/* The bias has an element for each pair here. It becomes NaN for pairs that something else masks; its tangent becomes
+ * NaN for all masked pairs. */
+static void poison_masked_biases(struct arrays *x)
 {
     const double nan = (double)NAN;
     for (int64_t e = 0; e < x->count[T_BIAS]; e++) {
@@ -87,7 +87,7 @@ static void poison_hidden_biases(struct arrays *x)
         if (!visible(x, b, h, i, j)) {
             ag_convert((char *)x->data[T_TBIAS] + at, x->dtype[T_BIAS], &nan, AG_F64, 1);
         }
-        if (!in_sight(x, b, h, i, j)) {
+        if (!visible_before_bias(x, b, h, i, j)) {
             ag_convert((char *)x->data[T_BIAS] + at, x->dtype[T_BIAS], &nan, AG_F64, 1);
         }
     }
@@ -152,14 +152,14 @@ static int check_unseen(const struct arrays *x, const char *text)
 
 /* ---- Rows that see nothing ---------------------------------------------------------------------- */
 
-/* Every third row of the bias hides all its keys. */
-static void hide_rows_by_bias(struct arrays *x)
+/* Every third row of the bias masks all its keys. */
+static void mask_rows_by_bias(struct arrays *x)
 {
-    const double hide = -(double)INFINITY;
+    const double masked = -(double)INFINITY;
     for (int64_t e = 0; e < x->count[T_BIAS]; e++) {
         if (e / x->size[T_BIAS][3] % 3 == 1) {
-            ag_convert((char *)x->data[T_BIAS] + (size_t)e * element_size(x, T_BIAS), x->dtype[T_BIAS], &hide,
-                       AG_F64, 1);
+            ag_convert((char *)x->data[T_BIAS] + (size_t)e * element_size(x, T_BIAS), x->dtype[T_BIAS],
+                       &masked, AG_F64, 1);
         }
     }
 }
@@ -179,7 +179,7 @@ static void check_rows(const char *text, const int64_t *q_lengths, const int64_t
         }
     }
     if (x.p->flags & AG_BIAS) {
-        hide_rows_by_bias(&x);
+        mask_rows_by_bias(&x);
     }
     x.args.q_offset = q_offset;
     CHECK_OK(agc_arrays_run_all(&x));
@@ -188,7 +188,7 @@ static void check_rows(const char *text, const int64_t *q_lengths, const int64_t
     keep_outputs(&x, wanted);
     poison_all_unseen(&x);
     if ((x.p->flags & AG_BIAS) && x.count[T_BIAS] == x.p->batch * x.p->heads * x.p->q_len * x.p->kv_len) {
-        poison_hidden_biases(&x);
+        poison_masked_biases(&x);
     }
     CHECK_OK(agc_arrays_run_all(&x));
     for (enum tensor t = 0; t < T_COUNT; t++) {

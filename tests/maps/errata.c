@@ -102,7 +102,7 @@ static mat identity(int n)
     return m;
 }
 
-/* Each row's sum, as often as there are columns. */
+/* Each row's sum, repeated in all of its columns. */
 static mat rowsums(mat x)
 {
     return mul(x, filled(x.cols, x.cols, 1));
@@ -167,28 +167,28 @@ static double inner(mat x, mat y)
     return sum;
 }
 
-/* Largest difference over largest magnitude; infinite for another shape, for what is not a number and
- * against a truth of zeros, which could show nothing. */
+/* Largest difference over largest magnitude; infinite if the shapes differ, if a difference is not finite, or if truth
+ * is all zeros, which would show nothing. */
 static double deviation(mat x, mat truth)
 {
-    double worst = 0, size = 0;
+    double worst = 0, magnitude = 0;
     if (x.rows != truth.rows || x.cols != truth.cols) {
         return INFINITY;
     }
     for (int k = 0; k < x.rows * x.cols; k++) {
-        double gap = fabs(x.a[k] - truth.a[k]);
-        if (!(gap < INFINITY)) {
+        double difference = fabs(x.a[k] - truth.a[k]);
+        if (!(difference < INFINITY)) {
             return INFINITY;
         }
-        worst = fmax(worst, gap);
-        size = fmax(size, fabs(truth.a[k]));
+        worst = fmax(worst, difference);
+        magnitude = fmax(magnitude, fabs(truth.a[k]));
     }
-    return size > 0 ? worst / size : INFINITY;
+    return magnitude > 0 ? worst / magnitude : INFINITY;
 }
 
 static uint64_t random_state;
 
-/* Uniform in (-1, 1), from a fixed start: each slip sees the same numbers in every run. */
+/* Uniform in (-1, 1), from a fixed seed: every run has the same values. */
 static mat drawn(int rows, int cols)
 {
     mat m = zeros(rows, cols);
@@ -199,8 +199,8 @@ static mat drawn(int rows, int cols)
     return m;
 }
 
-/* The gradient of loss by finite differences in each element of *x, a part of what
- * loss sees. Its error is of the order h^4 / 16 + 1e-16 / h. */
+/* The gradient of loss(all) by finite differences in each element of *x, which is a part of *all. Its error is of the
+ * order h^4 / 16 + 1e-16 / h. */
 static mat differences(double (*loss)(const void *), const void *all, mat *x)
 {
     const double h = 2e-3;
@@ -308,7 +308,7 @@ static int run_library(const ag_problem *problem, const ag_args *args)
     return done;
 }
 
-/* O and the three gradients as ag_forward and ag_vjp give them; shapes of no size if they fail. */
+/* O and the three gradients as ag_forward and ag_vjp give them; empty matrices if these fail. */
 typedef struct library_grads {
     mat O, dQ, dK, dV;
 } library_grads;
@@ -354,7 +354,7 @@ static mat library_ds(mat S, mat dP)
 
 typedef struct layer {
     mat Xq, Xk, Xv;
-    mat Wq[HEADS], Wk[HEADS], Wv[HEADS]; /* one block of columns a head */
+    mat Wq[HEADS], Wk[HEADS], Wv[HEADS]; /* one block of columns per head */
     mat Wo[HEADS];                       /* one block of rows per head */
     mat dY;
     double scale;
@@ -421,8 +421,8 @@ typedef struct result {
     double printed, corrected;
 } result;
 
-/* Printed: dW^K = gamma K^T P_h G^T Q W^Q d((W^K)^T), with G P_h^T this head's dS. The factor makes it
- * [width, width]; with d_k = width, where the shape would do, W^K stands in for it. */
+/* Printed: dW^K = gamma K^T P_h G^T Q W^Q d((W^K)^T), with G P_h^T this head's dS. The last factor
+ * makes it [width, width]; with d_k = width, for which that shape is right, W^K stands in for the factor. */
 static result stray_factor_in_dwk(void)
 {
     result r = {INFINITY, 0};
@@ -588,7 +588,7 @@ static mat ones_formula(const scores *x, int n)
     return add(G, -1, times(mul(times(G, Y), transpose(I)), E));
 }
 
-/* Printed: I is n x n with n the queries' number. exp(A) I needs the keys' number. */
+/* Printed: I is n x n with n the number of queries. exp(A) I needs the number of keys. */
 static result ones_matrix_of_queries(void)
 {
     scores x = draw_scores(3, 5);
@@ -650,14 +650,14 @@ static mat jacobian(mat A)
     return add(times(identity(A.cols), mul(filled(A.cols, 1, 1), A)), -1, mul(transpose(A), A));
 }
 
-/* The library's: row j of dS where every row has the same scores and dA is the identity. */
+/* The library's: row j of dS if every row has the same scores and dA is the identity. */
 static mat library_jacobian(mat row)
 {
     return library_ds(mul(filled(row.cols, 1, 1), row), identity(row.cols));
 }
 
 /* Printed: dA_i / dS_i = A_i (I - A_i^T). As a matrix product, A_i the row of weights and A_i^T the
- * column taken from each column of I, it is a row of n numbers, A_ik - |A_i|^2: neither the Jacobian
+ * column taken from each column of I, it is a row of n elements, A_ik - |A_i|^2: neither the Jacobian
  * nor its diagonal. (Elementwise, with A_i as column and A_i^T as row, it would be right.) */
 static result row_times_matrix(void)
 {
@@ -668,7 +668,7 @@ static result row_times_matrix(void)
     return r;
 }
 
-/* Printed: dK = Q^T dS / sqrt(d_k). It is [d_k, n_k]; where n_k = d_k it is the transpose. */
+/* Printed: dK = Q^T dS / sqrt(d_k). It is [d_k, n_k]; if n_k = d_k, it is the transpose. */
 static result dk_not_transposed(void)
 {
     result r = {INFINITY, 0};
@@ -684,7 +684,7 @@ static result dk_not_transposed(void)
     return r;
 }
 
-/* Printed: A o (dA - sum over i of A_i dA_i), i the rows: one number a column. */
+/* Printed: A o (dA - sum over i of A_i dA_i), i the rows: one value per column. */
 static result sum_over_rows(void)
 {
     scores x = draw_scores(4, 4);
@@ -781,7 +781,7 @@ static double projected_loss(const void *all)
 }
 
 /* Printed: np.dot(query.T, dQ) with query [batch, n, width]. query.T is [width, n, batch]; dot contracts
- * its batch with the positions of dQ. That exists only where batch = n and has four axes,
+ * its batch with the positions of dQ. That exists only if batch = n, and has four axes,
  *     W[w, p, b, m] = sum over k of query[k, p, w] dQ[b, k, m],
  * and no diagonal over (p, b) of it is the gradient either. */
 static result three_axes_reversed(void)
@@ -833,7 +833,7 @@ static result keys_reshaped_as_queries(void)
     return r;
 }
 
-/* Printed: dO_h is a block of columns of what comes from above. Between lies Y = concat(O_h) W^O. */
+/* Printed: dO_h is a block of columns of dY. But Y = concat(O_h) W^O comes between. */
 static result no_output_projection(void)
 {
     result r = {INFINITY, 0};
@@ -873,8 +873,8 @@ static result weights_gradient_as_dk(void)
     return r;
 }
 
-/* Printed: dL/dK = dL/dZ dZ/dK with dZ/dK = Q^T. The product exists only where n_k = d_k, and is not
- * dK there; meant is dL/dZ^T Q, with dL/dZ = dS / sqrt(d_k) as document 003's Z has no scale. */
+/* Printed: dL/dK = dL/dZ dZ/dK with dZ/dK = Q^T. The product exists only if n_k = d_k, and even
+ * then is not dK; meant is dL/dZ^T Q, with dL/dZ = dS / sqrt(d_k) as document 003's Z has no scale. */
 static result matrix_for_four_indices(void)
 {
     result r = {INFINITY, 0};

@@ -64,7 +64,7 @@ static void test_list(const char *dtype)
     } list[] = {
         {"b2 h4 kv2 q24 k32 d16 dv12", NULL},
         {"h2 q16 k32 d16 scale=2500", NULL},   /* scores of 1e4: near one-hot */
-        {"h4 kv2 q16 k16 d128 scale=3", NULL}, /* short: forward and vjp compute the scores in two places */
+        {"h4 kv2 q16 k16 d128 scale=3", NULL}, /* forward takes the small-head path, vjp does not */
         {"h2 q40 d16 causal", NULL},
         {"h2 q24 k32 d16", mean_10},
         {"h2 q24 k32 d16", tangent_is_q},
@@ -84,7 +84,7 @@ static void test_list(const char *dtype)
     test_text(text, NULL);
 }
 
-/* Several tiles, spans and parts; left out if AG_TEST_COUNT is small. */
+/* Several tiles, spans and splits; left out if AG_TEST_COUNT is small. */
 static void test_large(const char *dtype)
 {
     static const char *const list[] = {
@@ -112,8 +112,8 @@ static void test_random(int n)
 
 /* ---- The rule can be broken ---- */
 
-/* Each output in turn times a factor: that output must break the rule, and no other. The factor is what
- * it takes: the rule allows about 8 eps A, and A, which knows no cancellation, is some times |truth|. */
+/* Each output in turn times a factor: that output must break the rule, and no other. The factor is as
+ * large as it must be: the rule allows about 8 eps A, and A, in which nothing cancels, is several times |truth|. */
 static void test_breaks(const char *dtype, double factor)
 {
     char text[64];
@@ -163,7 +163,7 @@ int main(void)
         test_random(n);
     }
     report_runners();
-    test_breaks("f64", 1 + 1e-12); /* eps = 2e-16, 1e-7, 1e-3, 8e-3 */
+    test_breaks("f64", 1 + 1e-12); /* eps of the four dtypes: 2e-16, 1e-7, 1e-3, 8e-3 */
     test_breaks("f32", 1 + 1e-4);
     test_breaks("f16", 1.5);
     test_breaks("bf16", 3);

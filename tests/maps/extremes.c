@@ -1,5 +1,5 @@
-/* Extreme numbers: scores of 1e4 against the plain formulas in long double; NaN and infinities that
- * reach only the rows that see them; subnormal numbers; softcaps that are tiny or huge. */
+/* Extreme values: scores of 1e4 against the plain formulas in long double; NaN and infinities that
+ * reach only the rows that see them; subnormals; softcaps that are tiny or huge. */
 #include "outputs.h"
 
 #include <float.h>
@@ -18,14 +18,14 @@ struct head {
     int causal;
 };
 
-/* Results, and beside each the same sum with every term by its absolute value: what errors go by. */
+/* Results; or bounds of them: the same sums with every term taken by absolute value, to which errors are relative. */
 struct results {
     real O[N][DV], L[N], dQ[N][DK], dK[M][DK], dV[M][DV];
     real tO[N][DV], mu[N], tdQ[N][DK], tdK[M][DK], tdV[M][DV];
 };
 
 struct row {
-    real Z[M], P[M], dS[M], tZ[M], tS[M], tP[M], tdS[M]; /* tS less mu */
+    real Z[M], P[M], dS[M], tZ[M], tS[M], tP[M], tdS[M]; /* tS has mu subtracted */
     real aS[M], atS[M];                                  /* the terms of dS and tdS by absolute value */
 };
 
@@ -94,7 +94,7 @@ static void scores_backward(const struct head *x, int i, int n, struct row *r, c
 }
 
 static void inputs_backward(const struct head *x, int i, int n, const struct row *r, struct results *out,
-                            struct results *size)
+                            struct results *bound)
 {
     for (int j = 0; j < n; j++) {
         const real dZ = x->scale * r->dS[j], tdZ = x->scale * r->tdS[j];
@@ -104,38 +104,38 @@ static void inputs_backward(const struct head *x, int i, int n, const struct row
             out->dK[j][c] += dZ * x->Q[i][c];
             out->tdQ[i][c] += tdZ * x->K[j][c] + dZ * x->tK[j][c];
             out->tdK[j][c] += tdZ * x->Q[i][c] + dZ * x->tQ[i][c];
-            size->dQ[i][c] += aZ * fabsl(x->K[j][c]);
-            size->dK[j][c] += aZ * fabsl(x->Q[i][c]);
-            size->tdQ[i][c] += atZ * fabsl(x->K[j][c]) + aZ * fabsl(x->tK[j][c]);
-            size->tdK[j][c] += atZ * fabsl(x->Q[i][c]) + aZ * fabsl(x->tQ[i][c]);
+            bound->dQ[i][c] += aZ * fabsl(x->K[j][c]);
+            bound->dK[j][c] += aZ * fabsl(x->Q[i][c]);
+            bound->tdQ[i][c] += atZ * fabsl(x->K[j][c]) + aZ * fabsl(x->tK[j][c]);
+            bound->tdK[j][c] += atZ * fabsl(x->Q[i][c]) + aZ * fabsl(x->tQ[i][c]);
         }
         for (int c = 0; c < DV; c++) {
             out->dV[j][c] += r->P[j] * x->dO[i][c];
             out->tdV[j][c] += r->tP[j] * x->dO[i][c] + r->P[j] * x->tdO[i][c];
-            size->dV[j][c] += r->P[j] * fabsl(x->dO[i][c]);
-            size->tdV[j][c] +=
+            bound->dV[j][c] += r->P[j] * fabsl(x->dO[i][c]);
+            bound->tdV[j][c] +=
                 r->P[j] * ((fabsl(r->tZ[j]) + fabsl(out->mu[i])) * fabsl(x->dO[i][c]) + fabsl(x->tdO[i][c]));
-            size->O[i][c] += r->P[j] * fabsl(x->V[j][c]);
-            size->tO[i][c] +=
+            bound->O[i][c] += r->P[j] * fabsl(x->V[j][c]);
+            bound->tO[i][c] +=
                 r->P[j] * ((fabsl(r->tZ[j]) + fabsl(out->mu[i])) * fabsl(x->V[j][c]) + fabsl(x->tV[j][c]));
         }
-        size->mu[i] += r->P[j] * fabsl(r->tZ[j]);
+        bound->mu[i] += r->P[j] * fabsl(r->tZ[j]);
     }
-    size->L[i] = 1; /* its error is relative to the largest score, which the tolerance has */
+    bound->L[i] = 1; /* its error is relative to the largest score, which is a factor of the limit */
 }
 
-/* The largest |Z| is returned. */
-static real plain_formulas(const struct head *x, struct results *out, struct results *size)
+/* Returns the largest |Z|. */
+static real plain_formulas(const struct head *x, struct results *out, struct results *bound)
 {
     real largest = 0;
     memset(out, 0, sizeof *out);
-    memset(size, 0, sizeof *size);
+    memset(bound, 0, sizeof *bound);
     for (int i = 0; i < N; i++) {
         const int n = x->causal && i + 1 < M ? i + 1 : M;
         struct row r;
         weights(x, i, n, &r, out);
         scores_backward(x, i, n, &r, out);
-        inputs_backward(x, i, n, &r, out, size);
+        inputs_backward(x, i, n, &r, out, bound);
         for (int j = 0; j < n; j++) {
             largest = fabsl(r.Z[j]) > largest ? fabsl(r.Z[j]) : largest;
         }
@@ -181,25 +181,25 @@ static void scale_tensor(struct arrays *x, enum tensor t, double factor)
     free(values);
 }
 
-/* In norms: |got - truth| <= 8 eps (1 + max |S|) A for float64. Float32's own rounding of the outputs
- * comes on top: with float64 inside it is half a unit of each. */
-static void compare(const struct arrays *x, enum tensor t, const real *truth, const real *size, real largest,
+/* In norms: |got - truth| <= 8 eps (1 + max |S|) A for float64. In float32 the rounding of the outputs is added: the
+ * reference computes in float64, so that is half a unit of each. */
+static void compare(const struct arrays *x, enum tensor t, const real *truth, const real *bound, real largest,
                     const char *label)
 {
     double *got = agc_arrays_read_new(x, t);
     real error = 0, a = 0, norm = 0;
     for (int64_t n = 0; n < x->count[t]; n++) {
         error += (got[n] - truth[n]) * (got[n] - truth[n]);
-        a += size[n] * size[n];
+        a += bound[n] * bound[n];
         norm += truth[n] * truth[n];
         CHECK(isfinite(got[n]), "%s: %s element %d is %g", label, agc_tensor_info[t].name, (int)n, got[n]);
     }
     const real unit = x->dtype[t] == AG_F32 ? FLT_EPSILON : DBL_EPSILON;
-    const real from_lse =
-        x->p->dtype == AG_F32 ? 4 * FLT_EPSILON * sqrtl(a) : 0; /* o and to were rounded to f32 */
-    const real most = 8 * DBL_EPSILON * (1 + largest) * sqrtl(a) + unit * sqrtl(norm) + from_lse;
-    CHECK(sqrtl(error) <= most, "%s: %s is off by %Lg, allowed %Lg of %Lg", label, agc_tensor_info[t].name,
-          sqrtl(error), most, sqrtl(norm));
+    const real from_o = x->p->dtype == AG_F32 ? 4 * FLT_EPSILON * sqrtl(a)
+                                              : 0; /* the backward reads o and to rounded to f32 */
+    const real limit = 8 * DBL_EPSILON * (1 + largest) * sqrtl(a) + unit * sqrtl(norm) + from_o;
+    CHECK(sqrtl(error) <= limit, "%s: %s is off by %Lg, allowed %Lg of %Lg", label, agc_tensor_info[t].name,
+          sqrtl(error), limit, sqrtl(norm));
     free(got);
 }
 
@@ -207,7 +207,7 @@ static void large_scores(const char *text, double factor)
 {
     struct arrays x;
     struct head h;
-    struct results truth, size;
+    struct results truth, bound;
     char label[128];
     ag_options options = AG_OPTIONS_INIT;
     options.backend = AG_BACKEND_REFERENCE;
@@ -216,20 +216,20 @@ static void large_scores(const char *text, double factor)
     scale_tensor(&x, T_K, factor);
     CHECK_OK(agc_arrays_run_all(&x));
     read_head(&x, &h);
-    const real largest = plain_formulas(&h, &truth, &size);
+    const real largest = plain_formulas(&h, &truth, &bound);
     snprintf(label, sizeof label, "'%s', scores up to %Lg", text, largest);
     const struct {
         enum tensor t;
-        const real *truth, *size;
+        const real *truth, *bound;
     } pairs[] = {
-        {T_O, truth.O[0], size.O[0]},       {T_LSE, truth.L, size.L},
-        {T_DQ, truth.dQ[0], size.dQ[0]},    {T_DK, truth.dK[0], size.dK[0]},
-        {T_DV, truth.dV[0], size.dV[0]},    {T_TO, truth.tO[0], size.tO[0]},
-        {T_MU, truth.mu, size.mu},          {T_TDQ, truth.tdQ[0], size.tdQ[0]},
-        {T_TDK, truth.tdK[0], size.tdK[0]}, {T_TDV, truth.tdV[0], size.tdV[0]},
+        {T_O, truth.O[0], bound.O[0]},       {T_LSE, truth.L, bound.L},
+        {T_DQ, truth.dQ[0], bound.dQ[0]},    {T_DK, truth.dK[0], bound.dK[0]},
+        {T_DV, truth.dV[0], bound.dV[0]},    {T_TO, truth.tO[0], bound.tO[0]},
+        {T_MU, truth.mu, bound.mu},          {T_TDQ, truth.tdQ[0], bound.tdQ[0]},
+        {T_TDK, truth.tdK[0], bound.tdK[0]}, {T_TDV, truth.tdV[0], bound.tdV[0]},
     };
     for (size_t n = 0; n < sizeof pairs / sizeof pairs[0]; n++) {
-        compare(&x, pairs[n].t, pairs[n].truth, pairs[n].size, largest, label);
+        compare(&x, pairs[n].t, pairs[n].truth, pairs[n].bound, largest, label);
     }
     agc_arrays_destroy(&x);
 }
@@ -246,8 +246,8 @@ static void scores_of_any_size(void)
     }
 }
 
-/* The backward's scores are forward's to the bit: at scores of 1e4, whose float32 neighbours are 1e-3 apart, weights
- * still sum to one, and so the rows of dV to those of dO. */
+/* The backward recomputes forward's scores bit for bit: at scores of 1e4, whose float32 neighbours are 1e-3 apart,
+ * weights still sum to one, and so the rows of dV to those of dO. */
 static void weights_sum_to_one(const char *text)
 {
     struct arrays x;
@@ -258,15 +258,15 @@ static void weights_sum_to_one(const char *text)
     double *dV = agc_arrays_read_new(&x, T_DV), *dO = agc_arrays_read_new(&x, T_D_O);
     for (int64_t h = 0; h < x.p->heads; h++) {
         for (int64_t c = 0; c < x.p->dim_v; c++) {
-            double sum = 0, wanted = 0, size = 0;
+            double sum = 0, wanted = 0, magnitude = 0;
             for (int64_t j = 0; j < x.p->kv_len; j++) {
                 sum += dV[(h * x.p->kv_len + j) * x.p->dim_v + c];
             }
             for (int64_t i = 0; i < x.p->q_len; i++) {
                 wanted += dO[(h * x.p->q_len + i) * x.p->dim_v + c];
-                size += fabs(dO[(h * x.p->q_len + i) * x.p->dim_v + c]);
+                magnitude += fabs(dO[(h * x.p->q_len + i) * x.p->dim_v + c]);
             }
-            CHECK(fabs(sum - wanted) <= 1e-5 * size, "'%s': dV sums to %g, dO to %g", text, sum, wanted);
+            CHECK(fabs(sum - wanted) <= 1e-5 * magnitude, "'%s': dV sums to %g, dO to %g", text, sum, wanted);
         }
     }
     free(dV);
@@ -289,7 +289,7 @@ static void any_number_of_queries_at_large_scores(void)
 /* ---- NaN and infinities ------------------------------------------------------------------------- */
 
 /* Key `key` gets this value in K or V: rows before it, which do not see it, keep their bits, and
- * where `spreads`, rows that see it show it. For K every backend promises it; for V the reference
+ * if `spreads`, rows that see it become it. For K every backend promises that; for V the reference
  * alone, because a product over a tile meets 0 times infinity. */
 static void one_bad_key(enum tensor t, double value, int spreads, const char *text)
 {
@@ -354,7 +354,7 @@ static void nan_in_a_query(void)
     agc_arrays_destroy(&x);
 }
 
-/* ---- Sinks of any size -------------------------------------------------------------------------- */
+/* ---- Sinks of any magnitude -------------------------------------------------------------------------- */
 
 static void set_all(struct arrays *x, enum tensor t, double value)
 {
@@ -366,12 +366,12 @@ static void set_all(struct arrays *x, enum tensor t, double value)
 static void run_with_sink(struct arrays *x, const char *text, double sink)
 {
     make_arrays(x, text, NULL, 91);
-    x->args.q_offset = -5; /* where causal, the first queries see no key */
+    x->args.q_offset = -5; /* if causal, the first queries see no key */
     set_all(x, T_SINK, sink);
     CHECK_OK(agc_arrays_run_all(x));
 }
 
-/* Beyond 10,000 all sinks are the same, but for the logarithm of a row in which they are alone. */
+/* Beyond 10,000 all sinks give the same results, except lse of rows that see only the sink: there it is the sink. */
 static void sinks_of_any_size(const char *text, const double *sizes, int n)
 {
     for (int sign = -1; sign <= 1; sign += 2) {
@@ -407,7 +407,7 @@ static void all_sinks(void)
     sinks_of_any_size("h2 q9 k2100 d8 f64 sink", sizes, SIZES);
 }
 
-/* ---- Subnormal numbers -------------------------------------------------------------------------- */
+/* ---- Subnormals -------------------------------------------------------------------------- */
 
 static void flushed_or_same(const struct arrays *x, enum tensor out, enum tensor in, const char *text)
 {
@@ -420,18 +420,18 @@ static void flushed_or_same(const struct arrays *x, enum tensor out, enum tensor
     }
 }
 
-/* With one key the weight is exactly 1: O = V, dV = dO, tO = tV, tdV = tdO, to the last bit. The AMX unit, and it
- * alone, may take subnormal numbers as zero. */
-static void subnormals_pass_unharmed(const char *text, double least)
+/* With one key the weight is exactly 1: O = V, dV = dO, tO = tV, tdV = tdO, to the last bit. Only AMX may take
+ * subnormals as zero. */
+static void subnormals_pass_unharmed(const char *text, double smallest)
 {
     static const enum tensor in[] = {T_V, T_D_O, T_TV, T_TD_O}, out[] = {T_O, T_DV, T_TO, T_TDV};
     struct arrays x;
     make_arrays(&x, text, NULL, 81);
     memset(x.data[T_TQ], 0, tensor_bytes(&x, T_TQ));
     memset(x.data[T_TK], 0, tensor_bytes(&x, T_TK));
-    for (int n = 0; n < 4; n++) { /* multiples of the least number there is, both signs */
+    for (int n = 0; n < 4; n++) { /* multiples of the smallest subnormal, both signs */
         for (int64_t e = 0; e < x.count[in[n]]; e++) {
-            const double value = (e % 2 ? -least : least) * (double)(e + n + 1);
+            const double value = (e % 2 ? -smallest : smallest) * (double)(e + n + 1);
             ag_convert((char *)x.data[in[n]] + (size_t)e * element_size(&x, in[n]), x.dtype[in[n]], &value,
                        AG_F64, 1);
         }
@@ -449,7 +449,7 @@ static void subnormals_pass_unharmed(const char *text, double least)
     agc_arrays_destroy(&x);
 }
 
-/* Numbers so small that their products underflow give scores of zero: equal weights, finite all. */
+/* Q and K so small that their products underflow give scores of zero: equal weights, and everything finite. */
 static void subnormal_queries_and_keys(void)
 {
     struct arrays x;
@@ -472,7 +472,7 @@ static void subnormal_queries_and_keys(void)
 
 /* ---- Softcap ------------------------------------------------------------------------------------ */
 
-/* A softcap far above every score is none. */
+/* A softcap far above every score has no effect. */
 static void huge_softcap(double cap)
 {
     struct arrays with, without;
@@ -520,7 +520,7 @@ static void tiny_softcap(double cap)
     agc_arrays_destroy(&x);
 }
 
-/* A score of exactly zero under the least softcap: no 0 / 0, no 0 * inf. */
+/* A score of exactly zero under a tiny softcap: no 0 / 0, no 0 * inf. */
 static void zero_scores_under_a_tiny_softcap(void)
 {
     struct arrays x;

@@ -1,6 +1,6 @@
 #!/bin/sh
-# forced.sh ATTNGRAD COMMAND...: runs a test for the backend or instruction set that ATTNGRAD_BACKEND or
-# ATTNGRAD_ISA force. If no plan can have it, says why and exits with 77: skipped.
+# forced.sh ATTNGRAD COMMAND...: runs a test on the backend or instruction set that ATTNGRAD_BACKEND or ATTNGRAD_ISA
+# names. If that is not available, says why and exits with 77: skipped.
 attngrad=$1
 shift
 reason=$("$attngrad" info | sed -n 's/^plan in float32 *none: //p')

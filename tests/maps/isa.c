@@ -1,5 +1,5 @@
-/* Instruction sets: an instruction set that an option forces is the one that the plan reports, and gives the
- * same bits in all four maps as if the environment forces it by name. The list of them is the library's. */
+/* Instruction sets: one that an option forces is the one that the plan reports, and gives the same bits in all four
+ * maps as when ATTNGRAD_ISA names it. The list of instruction sets comes from the library. */
 #define _POSIX_C_SOURCE 200809L
 
 #include "outputs.h"
@@ -35,7 +35,7 @@ static ag_plan_info info_of(const struct arrays *x)
 static void by_option_and_by_name(const char *text, const ag_isa_info *isa)
 {
     struct arrays by_option, by_name;
-    /* AMX is for bfloat16; other dtypes have the set that comes with it. */
+    /* AMX is for bfloat16 only; other dtypes fall back to AVX-512. */
     const ag_isa wanted =
         isa->isa == AG_ISA_AMX && strstr(text, "bf16") == NULL ? (ag_isa)AG_ISA_AVX512 : isa->isa;
     make_with(&by_option, text, isa->isa);
@@ -53,7 +53,7 @@ static void by_option_and_by_name(const char *text, const ag_isa_info *isa)
     agc_arrays_destroy(&by_option);
 }
 
-/* One that is not built in, or not on this machine: refused, by option and by name. */
+/* One that is not built in, or that this machine lacks, is refused, by option and by name. */
 static void is_refused(const ag_isa_info *isa)
 {
     ag_problem p = AG_PROBLEM_INIT;
@@ -70,7 +70,7 @@ static void is_refused(const ag_isa_info *isa)
     unsetenv("ATTNGRAD_ISA");
 }
 
-/* An option is worth more than the environment. */
+/* An option takes precedence over the environment variable. */
 static void option_before_name(void)
 {
     struct arrays x;
@@ -81,7 +81,7 @@ static void option_before_name(void)
     agc_arrays_destroy(&x);
 }
 
-/* The reference has no instruction sets: an option that names one is refused, the environment's is not for it. */
+/* The reference has no instruction sets: an option that names one is refused; ATTNGRAD_ISA is ignored. */
 static void reference_has_none(void)
 {
     ag_problem p = AG_PROBLEM_INIT;
@@ -129,7 +129,7 @@ static void wrong_index(void)
     CHECK(strcmp(ag_last_field(), "info") == 0, "the field is '%s'", ag_last_field());
 }
 
-/* Asked without the library: amx-bf16 and amx-tile. */
+/* Queried by cpuid, independently of the library: bits 22 and 24 of edx are AMX-BF16 and AMX-TILE. */
 static bool processor_has_amx(void)
 {
 #if defined(__x86_64__)
@@ -140,7 +140,7 @@ static bool processor_has_amx(void)
 #endif
 }
 
-/* Where the processor has no AMX, the library refuses it, by option and by name. */
+/* If the processor has no AMX, the library refuses it, by option and by name. */
 static void refused_without_amx(void)
 {
     ag_problem p = AG_PROBLEM_INIT;
@@ -165,7 +165,7 @@ int main(void)
     unsetenv("ATTNGRAD_ISA");
     unsetenv("ATTNGRAD_BACKEND");
     const int32_t count = ag_backend_isa_count(AG_BACKEND_CPU);
-    CHECK_INT(count, AG_ISA_NEON);
+    CHECK_INT(count, AG_ISA_NEON); /* the last value of ag_isa: every one after AG_ISA_AUTO is listed */
     for (int32_t n = 0; n < count; n++) {
         ag_isa_info isa = {.struct_size = sizeof isa};
         CHECK_OK(ag_backend_isa(AG_BACKEND_CPU, n, &isa));

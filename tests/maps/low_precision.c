@@ -47,7 +47,7 @@ static int make(struct arrays *x, const char *text)
     return CHECK_OK(ag_problem_parse(text, &problem)) && CHECK_OK(agc_arrays_create(x, &problem, NULL, 5));
 }
 
-/* Keys that grow, so that each group's maximum is far above the last: what was summed must be rescaled. */
+/* Keys that grow, so that each group's maximum is far above that of the group before: sums must be rescaled. */
 static void growing_scores(const char *text)
 {
     struct arrays x;
@@ -92,7 +92,7 @@ int main(void)
 {
     growing_scores("h1 q70 k400 d32 bf16");
     growing_scores(
-        "h1 q70 k900 d32 bf16"); /* so many keys that weights come from a table, but for these scores */
+        "h1 q70 k900 d32 bf16"); /* enough keys for weights from the exp2 table, which these scores rule out */
     growing_scores("h1 q70 k400 d32 f16");
     weights_add_up("h2 q70 k700 d32 bf16");
     weights_add_up("h2 q70 k700 d32 f16");

@@ -1,6 +1,6 @@
-/* Pairs that mask, bias or window exclude: NaN in their keys and values has no effect, and no time is spent
- * on them. Time is the processor time of one thread, the minimum over some rounds in which two calls
- * alternate; the limits leave room for a busy machine. */
+/* Masked pairs, by mask, bias or window: NaN in their keys and values has no effect, and no time is spent on them. Time
+ * is the processor time of one thread, the minimum over some rounds in which two calls alternate; the limits leave room
+ * for a busy machine. */
 #include <math.h>
 #include <time.h>
 
@@ -37,8 +37,8 @@ static int blocks(int64_t i, int64_t j)
     return i / (N / 8) == j / (N / 8);
 }
 
-/* The visible pairs of the call, by its mask, or by its bias if it has none. */
-static void show(struct arrays *x, visible sees)
+/* Sets the visible pairs by the mask, or by the bias if there is no mask. */
+static void set_visible(struct arrays *x, visible sees)
 {
     const enum tensor t = x->data[T_MASK] != NULL ? T_MASK : T_BIAS;
     double *values = agc_arrays_alloc(x->count[t], sizeof *values);
@@ -67,37 +67,38 @@ static void make(struct arrays *x, const char *text, visible sees)
     CHECK_OK(ag_problem_parse(text, &problem));
     test_need(agc_arrays_create(x, &problem, &options, 1) == AG_OK, "a plan");
     if (sees != NULL) {
-        show(x, sees);
+        set_visible(x, sees);
     }
     CHECK_OK(agc_arrays_run_all(x));
 }
 
-/* Each map's time with the pairs of `sees` and of some words, as a part of that with all pairs and other words. */
-static void test_time(const char *words, const char *other_words, const char *dtype, visible sees,
+/* Each map's time with some features and the pairs of `sees`, as a fraction of that with other features and all
+ * pairs. */
+static void test_time(const char *features, const char *other_features, const char *dtype, visible sees,
                       double limit)
 {
-    struct arrays part, whole;
+    struct arrays part, full;
     char text[128], other[128];
-    snprintf(text, sizeof text, "h1 q%d k%d d64 %s %s", N, N, dtype, words);
-    snprintf(other, sizeof other, "h1 q%d k%d d64 %s %s", N, N, dtype, other_words);
+    snprintf(text, sizeof text, "h1 q%d k%d d64 %s %s", N, N, dtype, features);
+    snprintf(other, sizeof other, "h1 q%d k%d d64 %s %s", N, N, dtype, other_features);
     make(&part, text, sees);
-    make(&whole, other, sees == NULL ? NULL : all);
+    make(&full, other, sees == NULL ? NULL : all);
     for (int m = 0; m < 4; m++) {
-        double least[2] = {INFINITY, INFINITY};
+        double minimum[2] = {INFINITY, INFINITY};
         for (int round = 0; round < ROUNDS; round++) {
-            least[0] = fmin(least[0], seconds(&part, maps[m].map));
-            least[1] = fmin(least[1], seconds(&whole, maps[m].map));
+            minimum[0] = fmin(minimum[0], seconds(&part, maps[m].map));
+            minimum[1] = fmin(minimum[1], seconds(&full, maps[m].map));
         }
-        const double got = least[0] / least[1];
+        const double got = minimum[0] / minimum[1];
         printf("%-40s %-8s %.2f of the time\n", text, maps[m].name, got);
         CHECK(got < limit, "%s: %s takes %.2f of the time of %s with every pair visible, the limit is %.2f",
               text, maps[m].name, got, other, limit);
     }
     agc_arrays_destroy(&part);
-    agc_arrays_destroy(&whole);
+    agc_arrays_destroy(&full);
 }
 
-/* ---- What is hidden has no effect ---- */
+/* ---- What is masked has no effect ---- */
 
 /* Some queries and keys take part in no pair: whole tiles, and parts of others. */
 typedef struct {
@@ -132,13 +133,13 @@ static void spoil(struct arrays *x)
     }
 }
 
-static void test_nan(const char *words, const char *dtype, visible sees, rows queries, rows keys)
+static void test_nan(const char *problem, const char *dtype, visible sees, rows queries, rows keys)
 {
     struct arrays clean, spoiled;
     char text[128];
     idle_queries = queries;
     idle_keys = keys;
-    snprintf(text, sizeof text, "h1 %s %s", words, dtype);
+    snprintf(text, sizeof text, "h1 %s %s", problem, dtype);
     make(&clean, text, sees);
     make(&spoiled, text, sees);
     spoil(&spoiled);
@@ -150,7 +151,7 @@ static void test_nan(const char *words, const char *dtype, visible sees, rows qu
             for (int64_t n = 0; n < clean.count[t]; n++) {
                 wrong += isnan(a[n]) || a[n] != b[n];
             }
-            CHECK(wrong == 0, "%s: %s: NaN in what nobody sees changed %lld numbers", text,
+            CHECK(wrong == 0, "%s: %s: NaN in what nobody sees changed %lld elements", text,
                   agc_tensor_info[t].name, (long long)wrong);
             free(a);
             free(b);
@@ -160,9 +161,9 @@ static void test_nan(const char *words, const char *dtype, visible sees, rows qu
     agc_arrays_destroy(&spoiled);
 }
 
-/* Causal, each query `offset` keys ahead: the first 64 see some keys of the third group, whose maximum is new, so that
- * sums before it are rescaled; V of a key after these is NaN. */
-static void test_hidden_behind_maximum(const char *dtype, int64_t offset)
+/* Causal, each query `offset` keys ahead: the first 64 queries see some keys of the third group of 32, which hold a new
+ * maximum, so that earlier sums are rescaled; V of a key after these is NaN. */
+static void test_masked_after_maximum(const char *dtype, int64_t offset)
 {
     struct arrays x;
     char text[128];
@@ -185,7 +186,7 @@ static void test_hidden_behind_maximum(const char *dtype, int64_t offset)
     for (int64_t n = 0; n < 64 * 64; n++) {
         wrong += !isfinite(o[n]) || !isfinite(to[n]);
     }
-    CHECK(wrong == 0, "%s, offset %lld: NaN in a masked V after a new maximum changed %lld numbers", text,
+    CHECK(wrong == 0, "%s, offset %lld: NaN in a masked V after a new maximum changed %lld elements", text,
           (long long)offset, (long long)wrong);
     free(k);
     free(v);
@@ -197,28 +198,28 @@ static void test_hidden_behind_maximum(const char *dtype, int64_t offset)
 int main(void)
 {
     static const char *const dtypes[] = {"f32", "bf16", "f64", "f16"};
-    static const char *const hiders[] = {"q210 k330 d24 mask=11qk", "q210 k330 d24 bias=11qk",
-                                         "q210 k330 d24 mask=11qk sink", "q210 k330 d24 bias=11qk sink"};
+    static const char *const problems[] = {"q210 k330 d24 mask=11qk", "q210 k330 d24 bias=11qk",
+                                           "q210 k330 d24 mask=11qk sink", "q210 k330 d24 bias=11qk sink"};
     const rows none = {0, 0}, some = {70, 160};
     for (int d = 0; d < 4; d++) {
         for (int h = 0; h < 4; h++) {
-            test_nan(hiders[h], dtypes[d], without_idle, some, (rows){64, 256});
-            test_nan(hiders[h], dtypes[d], without_idle, some,
-                     (rows){202, 330}); /* from amid a group to the end */
+            test_nan(problems[h], dtypes[d], without_idle, some, (rows){64, 256});
+            test_nan(problems[h], dtypes[d], without_idle, some,
+                     (rows){202, 330}); /* from the middle of a group to the end */
         }
-        /* Before the first and after the last window: 512 keys and more, of which 32 meet the first and last rows. */
+        /* Keys before the first window and after the last, with rows that see 512 keys and more. */
         test_nan("q200 k1000 d32 window=600,0 align=bottom-right sink", dtypes[d], NULL, none,
                  (rows){0, 200});
         test_nan("q200 k1000 d32 window=0,610", dtypes[d], NULL, none, (rows){810, 1000});
         for (int64_t offset = 1; offset < 32; offset += 5) {
-            test_hidden_behind_maximum(dtypes[d], offset);
+            test_masked_after_maximum(dtypes[d], offset);
         }
     }
     if (test_count(1000) < 1000) {
-        printf("times: not looked at, AG_TEST_COUNT asks for little\n");
+        printf("times: not measured, AG_TEST_COUNT asks for little\n");
     }
     for (int d = 0; d < 2 && test_count(1000) == 1000; d++) {
-        /* Rows whose lse is the sink's logit: do they see a key? */
+        /* Half of the rows see no key, and their lse is the sink's logit: to find that out takes little time. */
         test_time("mask=11qk sink", "mask=11qk sink", dtypes[d], upper_half, 1.3);
         test_time("bias=11qk sink", "bias=11qk sink", dtypes[d], upper_half, 1.3);
         /* An eighth of the pairs, in blocks on the diagonal: tiles without any are not computed. */

@@ -14,7 +14,7 @@ static int is_by_keys(enum tensor t)
     return agc_tensor_info[t].shape == SHAPE_K || agc_tensor_info[t].shape == SHAPE_V;
 }
 
-/* The view of shard (query shard, key shard) in a tensor of the whole. */
+/* The view of one shard in a tensor of the whole. */
 static ag_tensor shard_of(struct arrays *whole, enum tensor t, int64_t query_shard, int64_t key_shard)
 {
     ag_tensor view = *agc_arrays_tensor(whole, t);
@@ -33,7 +33,7 @@ static ag_tensor shard_of(struct arrays *whole, enum tensor t, int64_t query_sha
     return view;
 }
 
-/* The ring: the whole that it must give, what it gives, and one part's own outputs. A sink belongs to
+/* The ring: the whole, which it must reproduce; the sum of the shards; and the outputs of one part. A sink belongs to
  * the parts of the first key shard. */
 struct ring {
     struct arrays whole, sum, part;
@@ -69,7 +69,7 @@ static ag_args shard_args(struct ring *r, int64_t query_shard, int64_t key_shard
 /* ---- The four maps over the ring ---------------------------------------------------------------- */
 
 /* forward (with_tangents 0) or jvp of one query shard: the first part is computed in place, the others
- * beside it and merged into it. */
+ * separately, and merged into it. */
 static void merge_keys(struct ring *r, int64_t query_shard, int with_tangents)
 {
     const int map = with_tangents ? 2 : 0;
@@ -101,7 +101,7 @@ static void merge_keys(struct ring *r, int64_t query_shard, int with_tangents)
     }
 }
 
-/* vjp or vjp_jvp of all parts, each adding to the gradients of its queries, keys and biases. */
+/* vjp or vjp_jvp of all parts, each of which accumulates the gradients of its queries, keys and biases. */
 static void add_gradients(struct ring *r, int map)
 {
     for (enum tensor t = 0; t < T_COUNT; t++) {
@@ -181,7 +181,7 @@ static void check_ring(const char *text, double allowed)
 
 /* ---- Shards of heads and batch ------------------------------------------------------------------ */
 
-/* Head h and sequence b alone, with their numbers given: slopes and dropout are those of the whole. */
+/* Head h and sequence b alone, with their indices as offsets: slopes and dropout are those of the whole. */
 static void one_head_of_one_sequence(struct arrays *whole, int64_t b, int64_t h)
 {
     ag_plan *plan = NULL;
@@ -228,7 +228,7 @@ struct parts {
     ag_plan *plan;
 };
 
-/* Two parts with numbers and a third place that holds NaN; `m` merges 0 and 1 into 2. */
+/* Parts 0 and 1 with some values, and 2, for the result, filled with NaN; `m` merges 0 and 1 into 2. */
 static void make_parts(struct parts *x)
 {
     ag_problem p = AG_PROBLEM_INIT;
@@ -301,12 +301,13 @@ static void merges_by_the_formulas(void)
               memcmp(in_place.lse[0], x.lse[2], sizeof x.lse[2]) == 0 &&
               memcmp(in_place.to[0], x.to[2], sizeof x.to[2]) == 0 &&
               memcmp(in_place.mu[0], x.mu[2], sizeof x.mu[2]) == 0,
-          "over the first part the bits are others");
+          "in place the bits differ");
     ag_plan_destroy(in_place.plan);
     ag_plan_destroy(x.plan);
 }
 
-/* lse = -inf: the other part comes out as it was; of both: zeros. What such a part holds is not used. */
+/* If one part has lse = -inf, the result is the other part; if both have, zeros. What else such a part holds is not
+ * used. */
 static void parts_without_keys(void)
 {
     for (int empty = 1; empty <= 3; empty++) {
@@ -322,17 +323,17 @@ static void parts_without_keys(void)
         CHECK_OK(ag_merge(x.plan, &x.m, NULL));
         const int other = empty == 1;
         for (int n = 0; n < 2 * N; n++) {
-            near(x.o[2][n], empty == 3 ? 0 : x.o[other][n], "o beside an empty part", n);
-            near(x.to[2][n], empty == 3 ? 0 : x.to[other][n], "to beside an empty part", n);
+            near(x.o[2][n], empty == 3 ? 0 : x.o[other][n], "o with an empty part", n);
+            near(x.to[2][n], empty == 3 ? 0 : x.to[other][n], "to with an empty part", n);
             near(x.lse[2][n / 2], empty == 3 ? -(double)INFINITY : x.lse[other][n / 2],
-                 "lse beside an empty part", n / 2);
-            near(x.mu[2][n / 2], empty == 3 ? 0 : x.mu[other][n / 2], "mu beside an empty part", n / 2);
+                 "lse with an empty part", n / 2);
+            near(x.mu[2][n / 2], empty == 3 ? 0 : x.mu[other][n / 2], "mu with an empty part", n / 2);
         }
         ag_plan_destroy(x.plan);
     }
 }
 
-/* Weights that differ by 1e4 in their logarithm: no overflow, the larger part is the result. */
+/* Weights whose logarithms differ by 2e4: no overflow, the larger part is the result. */
 static void parts_far_apart(void)
 {
     struct parts x;

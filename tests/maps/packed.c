@@ -19,19 +19,19 @@ static const struct {
     {"no keys", {6, 1, 2, 3, 4}, {0, 0, 0, 0, 0}},
 };
 
-static int by_keys(enum tensor t)
+static int has_key_rows(enum tensor t)
 {
     return agc_tensor_info[t].shape == SHAPE_K || agc_tensor_info[t].shape == SHAPE_V;
 }
 
-static int by_rows(enum tensor t)
+static int has_rows(enum tensor t)
 {
     return agc_tensor_info[t].shape <= SHAPE_ROW;
 }
 
 static int64_t rows_of(const struct arrays *x, enum tensor t, int64_t b)
 {
-    return by_keys(t) ? agc_arrays_k_length(x, b) : agc_arrays_q_length(x, b);
+    return has_key_rows(t) ? agc_arrays_k_length(x, b) : agc_arrays_q_length(x, b);
 }
 
 static void set_lengths(struct arrays *packed, struct arrays *padded, size_t n, int64_t times)
@@ -66,7 +66,7 @@ static void share_inputs(struct arrays *packed, struct arrays *padded)
         if (packed->data[t] == NULL || agc_tensor_info[t].writers != 0) {
             continue;
         }
-        if (!by_rows(t)) {
+        if (!has_rows(t)) {
             memcpy(packed->data[t], padded->data[t], tensor_bytes(padded, t));
             continue;
         }
@@ -90,8 +90,8 @@ static void share_inputs(struct arrays *packed, struct arrays *padded)
     }
 }
 
-/* Zero, but minus infinity for lse. */
-static void check_row_of_nothing(const struct arrays *x, enum tensor t, const char *row, const char *label)
+/* A row of no sequence: zero, but minus infinity in lse. */
+static void check_unused_row(const struct arrays *x, enum tensor t, const char *row, const char *label)
 {
     for (int64_t c = 0; c < x->size[t][3]; c++) {
         const double value = element_value(x, t, row + (size_t)c * element_size(x, t));
@@ -109,7 +109,7 @@ static void compare(const struct arrays *packed, const struct arrays *padded, en
         for (int64_t h = 0; h < size[1]; h++) {
             for (int64_t i = 0; i < size[2]; i++) {
                 if (i >= rows_of(padded, t, b)) {
-                    check_row_of_nothing(padded, t, at(padded, t, b, h, i), label);
+                    check_unused_row(padded, t, at(padded, t, b, h, i), label);
                     continue;
                 }
                 const char *got = at(packed, t, b, h, i), *wanted = at(padded, t, b, h, i);
@@ -120,15 +120,15 @@ static void compare(const struct arrays *packed, const struct arrays *padded, en
             }
         }
     }
-    const int64_t used = by_keys(t) ? packed->k_packed[BATCH] : packed->q_packed[BATCH];
+    const int64_t used = has_key_rows(t) ? packed->k_packed[BATCH] : packed->q_packed[BATCH];
     for (int64_t h = 0; h < size[1]; h++) {
         for (int64_t i = used; i < packed->size[t][2]; i++) {
-            check_row_of_nothing(packed, t, at(packed, t, 0, h, i), label);
+            check_unused_row(packed, t, at(packed, t, 0, h, i), label);
         }
     }
 }
 
-/* Sequences of so many times the listed lengths. */
+/* Sequences of `times` the listed lengths. */
 static void check_case(const char *heads, const char *features, const char *dtype, size_t n, int times)
 {
     struct arrays packed, padded;
@@ -146,7 +146,7 @@ static void check_case(const char *heads, const char *features, const char *dtyp
     CHECK_OK(agc_arrays_run_all(&padded));
     for (enum tensor t = 0; t < T_COUNT; t++) {
         if (is_output(&padded, t, ALL_MAPS)) {
-            if (by_rows(t)) {
+            if (has_rows(t)) {
                 compare(&packed, &padded, t, label);
             } else {
                 same_tensor(&padded, t, packed.data[t], padded.data[t], label);
@@ -185,8 +185,7 @@ int main(void)
             }
         }
     }
-    /* Short and plain: a sequence with all of its rows has a way of its own, one followed by further rows does
-     * not. */
+    /* Small heads: a sequence without padding takes the small-head path, a padded one does not. */
     for (size_t n = 0; n < sizeof lengths / sizeof lengths[0]; n++) {
         check_case("h3 d16 dv32", "", "f32", n, 1);
         check_case("h3 d16 dv32", "", "f64", n, 1);

@@ -4,7 +4,7 @@
 #include "every_isa.h"
 #include "feature_pairs.h"
 
-enum { PROBLEMS = 1000, SEED = 20, LARGE_EACH = 20 };
+enum { PROBLEMS = 1000, SEED = 20, LARGE_EACH = 20 }; /* one of LARGE_EACH problems is large */
 
 static struct summary summary;
 static int32_t threads;
@@ -15,8 +15,8 @@ static int is_large(int n)
     return n % LARGE_EACH == LARGE_EACH / 2 && n < test_count(PROBLEMS);
 }
 
-/* Finite differences and identities are in float64, in which AMX is AVX-512. The reference has no tiles: for it the
- * small problems are enough. */
+/* Finite differences and identities are in float64, for which AMX falls back to AVX-512. The reference has no tiles:
+ * for it the small problems are enough. */
 static int has_float64_checks(const struct runner *r)
 {
     return r->options.isa != AG_ISA_AMX && !(large && r->options.backend == AG_BACKEND_REFERENCE);

@@ -7,8 +7,8 @@
 
 enum { GUARD = 0xA5, GUARD_BYTES = 128 };
 
-/* How the elements of a tensor lie: axes from the slowest to the fastest, elements left out between
- * the steps of each axis, the stride of the fastest axis, reversed axes, and a shift of the base. */
+/* The memory layout of a tensor: axes from the slowest to the fastest, elements left out after each axis, the stride of
+ * the fastest axis, reversed axes, and a shift of the first element. */
 struct layout {
     const char *name;
     int order[4];
@@ -29,7 +29,7 @@ static const struct layout layouts[] = {
     {"positions fastest, mixed signs", {1, 3, 0, 2}, 2, 2, {0, 1, 0, 1}, 5},
 };
 
-/* A tensor laid out anew in memory of its own, with guard bytes in all that is no element. */
+/* A copy of a tensor in another layout, with guard bytes in all that is not an element. */
 struct view {
     char *memory;
     size_t bytes;
@@ -45,8 +45,8 @@ static char *element(const ag_tensor *tensor, size_t size, const int64_t at[4])
     return (char *)tensor->data + index * (int64_t)size;
 }
 
-/* The odometer over [b, h, n, c]; 0 at the end. */
-static int next_place(const int64_t size[4], int64_t at[4])
+/* Moves `at` to the next element, the last axis first; 0 at the end. */
+static int next_element(const int64_t size[4], int64_t at[4])
 {
     for (int axis = 3; axis >= 0; axis--) {
         if (++at[axis] < size[axis]) {
@@ -57,8 +57,8 @@ static int next_place(const int64_t size[4], int64_t at[4])
     return 0;
 }
 
-/* A view with its strides honest on axes of size 1, which the library must not look at. */
-static ag_tensor honest(const ag_tensor *tensor, const int64_t size[4])
+/* The tensor with stride 0 along axes of size 1, whose strides the library must not read. */
+static ag_tensor without_unused_strides(const ag_tensor *tensor, const int64_t size[4])
 {
     ag_tensor t = *tensor;
     for (int axis = 0; axis < 4; axis++) {
@@ -69,11 +69,11 @@ static ag_tensor honest(const ag_tensor *tensor, const int64_t size[4])
 
 static void copy_elements(const ag_tensor *to, const ag_tensor *from, const int64_t shape[4], size_t size)
 {
-    const ag_tensor a = honest(to, shape), b = honest(from, shape);
+    const ag_tensor a = without_unused_strides(to, shape), b = without_unused_strides(from, shape);
     int64_t at[4] = {0, 0, 0, 0};
     do {
         memcpy(element(&a, size, at), element(&b, size, at), size);
-    } while (next_place(shape, at));
+    } while (next_element(shape, at));
 }
 
 static struct view make_view(const struct layout *l, const ag_tensor *dense, const int64_t shape[4],
@@ -101,16 +101,16 @@ static struct view make_view(const struct layout *l, const ag_tensor *dense, con
     return v;
 }
 
-/* Writes guard bytes over the elements: then all must be guard bytes. */
+/* Overwrites the elements with guard bytes: then every byte must be one. */
 static void check_guards(struct view *v, const int64_t shape[4], size_t size, const char *label,
                          const char *name)
 {
-    const ag_tensor tensor = honest(&v->tensor, shape);
+    const ag_tensor tensor = without_unused_strides(&v->tensor, shape);
     int64_t at[4] = {0, 0, 0, 0};
     size_t byte = 0;
     do {
         memset(element(&tensor, size, at), GUARD, size);
-    } while (next_place(shape, at));
+    } while (next_element(shape, at));
     while (byte < v->bytes && (unsigned char)v->memory[byte] == GUARD) {
         byte++;
     }
@@ -118,7 +118,7 @@ static void check_guards(struct view *v, const int64_t shape[4], size_t size, co
           v->bytes);
 }
 
-/* Runs the four maps with every tensor in this layout and a workspace of exactly the size asked for,
+/* Runs the four maps with every tensor in this layout and a workspace of exactly the required size,
  * at an odd address, full of NaN; the outputs must be the bits that x holds. */
 static void check_layout(struct arrays *x, const struct layout *l, const char *text)
 {
@@ -173,11 +173,11 @@ static void layouts_give_the_same_bits(void)
         "b2 h2 q5 k6 d4 causal ",
         "b1 h1 q1 k1 d1 sink bias mask table=0 ",
         "b2 h3 kv1 q1 k8 d2 dv7 bias=b1q1 ",
-        "b2 h3 q7 k8 d32 dv16 ", /* short and plain: dense rows have a way of their own */
+        "b2 h3 q7 k8 d32 dv16 ", /* dense rows take the small-head path */
         "b2 h4 kv2 q5 k1 d16 ",
         "b3 h2 q16 k16 d16 packed=40,35 ",
-        "b2 h3 q7 k8 d96 dv80 ",                       /* and with sums of sums */
-        "b2 h2 q3 k40 d10 causal align=bottom-right ", /* few queries too */
+        "b2 h3 q7 k8 d96 dv80 ", /* the same, with dot products in several chunks of channels */
+        "b2 h2 q3 k40 d10 causal align=bottom-right ", /* few queries: scores by dot products */
         "h2 kv1 q210 k330 d40 dv24 causal align=bottom-right sink bias=11qk mask=11qk ",
         "b2 h1 q180 k240 d24 packed=300,400 window=90,40 softcap=3 dropout=0.2 table=9 ",
         "h2 q70 k1100 d40 dv24 sink ",
@@ -199,7 +199,7 @@ static void layouts_give_the_same_bits(void)
 
 /* ---- Zero strides ------------------------------------------------------------------------------- */
 
-/* An input that repeats itself along an axis, once in memory and once by a stride of zero. */
+/* An input that is constant along an axis: once stored so, once by a stride of zero. */
 static void check_zero_stride(struct arrays *x, enum tensor t, int axis)
 {
     ag_tensor *tensor = agc_arrays_tensor(x, t), dense = *tensor;
@@ -212,7 +212,7 @@ static void check_zero_stride(struct arrays *x, enum tensor t, int axis)
         int64_t first[4] = {at[0], at[1], at[2], at[3]};
         first[axis] = 0;
         memmove(element(&dense, size, at), element(&dense, size, first), size);
-    } while (next_place(x->size[t], at));
+    } while (next_element(x->size[t], at));
     CHECK_OK(agc_arrays_run_all(x));
     keep_outputs(x, wanted);
     tensor->strides[axis] = 0;
@@ -246,7 +246,7 @@ static void zero_strides(void)
 
 /* ---- Interleaved Q, K, V ------------------------------------------------------------------------ */
 
-/* One array [batch][position][H + 2 Hk][channel] holds Q, K and V, another their gradients and so on. */
+/* One array [batch][position][H + 2 Hk][channel] holds Q, K and V, others their gradients and tangents. */
 static char *interleave(struct arrays *x, const enum tensor parts[3])
 {
     const int64_t heads = x->p->heads + 2 * x->p->kv_heads, channels = x->p->dim_qk;
@@ -389,7 +389,7 @@ static void check_absent_inputs(const char *problem, const enum tensor *absent, 
     agc_arrays_destroy(&x);
 }
 
-/* A tangent, or the cotangent of lse; tangents of which a product takes two, with enough keys for all kernels. */
+/* Each tangent, or the cotangent of lse, alone; then pairs of tangents, with enough keys for all kernels. */
 static void absent_inputs_are_zeros(void)
 {
     static const enum tensor optional[] = {T_D_LSE,  T_TQ,    T_TK,   T_TV,    T_TBIAS,
@@ -415,8 +415,8 @@ static const char *const kinds[] = {
     "f16 out=f32", "bf16 grad=f32", "f16 aux=f32", "bf16 out=f32 grad=f32 aux=f32"};
 enum { KINDS = sizeof kinds / sizeof kinds[0] };
 
-/* The reference computes in float64 whatever the dtype: its float64 twin on the same inputs, among them
- * the rounded o, lse, to and mu, has each result before it is rounded. */
+/* The reference computes in float64 whatever the dtype: a float64 problem with the same inputs, among them the rounded
+ * o, lse, to and mu, gives each result before it is rounded. */
 static void exact_twin(struct arrays *y, const struct arrays *x, const ag_options *options)
 {
     static const enum tensor given[] = {T_O, T_LSE, T_TO, T_MU};
@@ -438,7 +438,7 @@ static void exact_twin(struct arrays *y, const struct arrays *x, const ag_option
     }
 }
 
-/* Gives an output numbers to be added to; the result are these. */
+/* Fills an output with values to be added to; returns these. */
 static double *fill_output(struct arrays *x, enum tensor t)
 {
     double *old = agc_arrays_read_new(x, t);
@@ -449,7 +449,7 @@ static double *fill_output(struct arrays *x, enum tensor t)
     return old;
 }
 
-/* Each output of one map is round(old + result) where its bit is set, round(result) where not. */
+/* Each output of one map is round(old + result) if its bit is set, else round(result). */
 static void check_sums(struct arrays *x, const struct arrays *exact, int map, uint32_t bits, const char *text)
 {
     void *clean[T_COUNT];
@@ -509,27 +509,27 @@ static void sums_and_dtypes(void)
     }
 }
 
-/* Half a unit in the last place of numbers near 1, and of the least ones. */
-static void roundings(ag_dtype dtype, double *relative, double *least)
+/* Half a unit in the last place of 1, and of the smallest subnormal. */
+static void roundings(ag_dtype dtype, double *relative, double *smallest)
 {
     *relative = dtype == AG_F64 ? 0x1p-53 : dtype == AG_F32 ? 0x1p-24 : dtype == AG_F16 ? 0x1p-11 : 0x1p-8;
-    *least = dtype == AG_F64 ? 0 : dtype == AG_F16 ? 0x1p-25 : 0x1p-134;
+    *smallest = dtype == AG_F64 ? 0 : dtype == AG_F16 ? 0x1p-25 : 0x1p-134;
 }
 
-/* What was stored once as `clean` and once added to `old`: the same bits without the bit, else what is added is the
- * same number, before either was rounded. lse and mu are float64 as they are computed. */
+/* An output was computed once as `clean` and once, as `got`, over `old`. Without its bit, got must be clean, bit for
+ * bit; with it, old + clean up to the rounding of both. lse and mu are float64, so their clean is not rounded. */
 static void check_near_sum(const struct arrays *x, enum tensor t, const double *clean, const double *old,
                            const double *got, uint32_t bits, const char *label)
 {
     /* bias, table and sink may be added to more than once */
     const double times = agc_tensor_info[t].shape <= SHAPE_ROW ? 1 : 32;
     const int adds = (agc_tensor_info[t].accumulate & bits) != 0;
-    double unit, least;
-    roundings(x->dtype[t], &unit, &least);
+    double unit, smallest;
+    roundings(x->dtype[t], &unit, &smallest);
     for (int64_t n = 0; n < x->count[t]; n++) {
         const double wanted = adds ? old[n] + clean[n] : clean[n];
-        const double size = fabs(wanted) + (agc_tensor_info[t].kind == KIND_F64 ? 0 : fabs(clean[n]));
-        const double limit = adds ? times * (1.0001 * unit * size + 2 * least) : 0;
+        const double magnitude = fabs(wanted) + (agc_tensor_info[t].kind == KIND_F64 ? 0 : fabs(clean[n]));
+        const double limit = adds ? times * (1.0001 * unit * magnitude + 2 * smallest) : 0;
         if (got[n] != wanted && !(fabs(got[n] - wanted) <= limit)) {
             CHECK(0, "%s: %s element %lld is %.17g instead of %.17g within %g", label,
                   agc_tensor_info[t].name, (long long)n, got[n], wanted, limit);
@@ -568,7 +568,7 @@ static void check_near_sums(struct arrays *x, int map, uint32_t bits, const char
     free_outputs(kept);
 }
 
-/* On the backend that plans choose, whose results nobody has unrounded. */
+/* On the default backend, whose results are not available before they are rounded. */
 static void sums_of_the_default(void)
 {
     static const char *const problems[] = {

@@ -13,7 +13,7 @@ struct traced {
     double L[NQ], Ps[NQ], D[NQ], mu[NQ], tD[NQ], J[NK][NK];
 };
 
-static ag_trace_args places(struct traced *t, int64_t b, int64_t h, int64_t jacobian_row)
+static ag_trace_args trace_into(struct traced *t, int64_t b, int64_t h, int64_t jacobian_row)
 {
     return (ag_trace_args){.struct_size = sizeof(ag_trace_args),
                            .batch = b,
@@ -44,7 +44,7 @@ static ag_trace_args places(struct traced *t, int64_t b, int64_t h, int64_t jaco
                            .jacobian_row = jacobian_row};
 }
 
-/* One head of one sequence, and where it lies. */
+/* One head of one sequence. */
 struct place {
     const struct arrays *x;
     int64_t b, h, hk;
@@ -77,7 +77,7 @@ static double row_dot(const struct place *at, enum tensor one, enum tensor other
     return sum;
 }
 
-/* What the bias and the table, or their tangents, add. */
+/* What the bias and the table, or their tangents, add to a score. */
 static double added(const struct place *at, enum tensor bias, enum tensor table, int64_t i, int64_t j)
 {
     const struct arrays *x = at->x;
@@ -106,15 +106,15 @@ static double alibi(const struct place *at, int64_t i, int64_t j)
 static void check_forward(const struct place *at, const struct traced *t, int64_t i, int64_t j)
 {
     const double c = at->x->p->softcap, Z = t->Z[i][j], tanh_z = c > 0 ? tanh(Z / c) : 0;
-    const double kept = 1 / (1 - at->x->p->dropout);
+    const double keep_factor = 1 / (1 - at->x->p->dropout);
     near(at, "Z", i, j, Z, at->x->p->scale * dot(at, T_Q, i, T_K, j));
     near(at, "phi'", i, j, t->phi1[i][j], 1 - tanh_z * tanh_z);
     near(at, "phi''", i, j, t->phi2[i][j], c > 0 ? -2 * tanh_z * (1 - tanh_z * tanh_z) / c : 0);
     near(at, "B", i, j, t->B[i][j], added(at, T_BIAS, T_TABLE, i, j) + alibi(at, i, j));
     near(at, "S", i, j, t->S[i][j], (c > 0 ? c * tanh_z : Z) + t->B[i][j]);
     near(at, "P", i, j, t->P[i][j], exp(t->S[i][j] - t->L[i]));
-    CHECK(t->M[i][j] == 0 || fabs(t->M[i][j] - kept) <= 1e-15 * kept, "M[%d][%d] is %g", (int)i, (int)j,
-          t->M[i][j]);
+    CHECK(t->M[i][j] == 0 || fabs(t->M[i][j] - keep_factor) <= 1e-15 * keep_factor, "M[%d][%d] is %g", (int)i,
+          (int)j, t->M[i][j]);
     near(at, "R", i, j, t->R[i][j], t->P[i][j] * t->M[i][j]);
 }
 
@@ -134,17 +134,18 @@ static void check_derivatives(const struct place *at, const struct traced *t, in
          t->tdS[i][j] * t->phi1[i][j] + t->dS[i][j] * t->phi2[i][j] * t->tZ[i][j]);
 }
 
-/* Hidden pairs: S is minus infinity, and zero is all that follows it. */
-static void check_hidden(const struct place *at, const struct traced *t, int64_t i, int64_t j)
+/* Masked pairs: S is minus infinity, and all that follows from it is zero. */
+static void check_masked(const struct place *at, const struct traced *t, int64_t i, int64_t j)
 {
     const double values[] = {t->P[i][j],  t->M[i][j],  t->R[i][j],   t->dP[i][j],  t->dS[i][j], t->dZ[i][j],
                              t->tS[i][j], t->tP[i][j], t->tdP[i][j], t->tdS[i][j], t->tdZ[i][j]};
-    near(at, "hidden S", i, j, t->S[i][j], -(double)INFINITY);
+    near(at, "masked S", i, j, t->S[i][j], -(double)INFINITY);
     for (size_t n = 0; n < sizeof values / sizeof values[0]; n++) {
-        near(at, "what follows a hidden S", i, j, values[n], 0);
+        near(at, "what follows from a masked S", i, j, values[n], 0);
     }
 }
 
+/* Pairs outside the sequence: all zero. */
 static void check_outside(const struct place *at, const struct traced *t, int64_t i, int64_t j)
 {
     const double values[] = {t->Z[i][j],    t->B[i][j],   t->S[i][j],   t->P[i][j],   t->M[i][j],
@@ -152,7 +153,7 @@ static void check_outside(const struct place *at, const struct traced *t, int64_
                              t->tS[i][j],   t->tP[i][j],  t->tdP[i][j], t->tdS[i][j], t->tdZ[i][j],
                              t->phi1[i][j], t->phi2[i][j]};
     for (size_t n = 0; n < sizeof values / sizeof values[0]; n++) {
-        near(at, "what lies beyond the sequence", i, j, values[n], 0);
+        near(at, "a pair outside the sequence", i, j, values[n], 0);
     }
 }
 
@@ -229,7 +230,7 @@ static void check_head(const struct place *at, const struct traced *t)
                 check_forward(at, t, i, j);
                 check_derivatives(at, t, i, j);
             } else {
-                check_hidden(at, t, i, j);
+                check_masked(at, t, i, j);
             }
         }
         if (i < n_q) {
@@ -239,7 +240,7 @@ static void check_head(const struct place *at, const struct traced *t)
     }
 }
 
-/* Three of the lengths of a padded batch; packed ones have their own. */
+/* Lengths of a padded batch of three; packed batches have their own. */
 static void set_lengths(struct arrays *x)
 {
     static const int64_t q_lengths[] = {7, 3, 5}, kv_lengths[] = {4, 9, 0};
@@ -265,7 +266,7 @@ static void check_problem(const char *text, int with_lengths, int64_t q_offset, 
             static struct traced t;
             const struct place at = {&x, b, h, h / (x.p->heads / x.p->kv_heads), text};
             const int64_t row = (b + h) % NQ;
-            const ag_trace_args trace = places(&t, b, h, row);
+            const ag_trace_args trace = trace_into(&t, b, h, row);
             memset(&t, 0xA5, sizeof t);
             CHECK_OK(ag_trace(x.plan, AG_MAP_VJP_JVP, &x.args, &trace, x.workspace, x.workspace_bytes));
             check_head(&at, &t);

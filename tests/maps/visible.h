@@ -26,8 +26,8 @@ static inline int64_t key_position(const struct arrays *x, int64_t j)
     return j + x->args.k_offset;
 }
 
-/* Decided by position and mask alone; a bias of minus infinity may hide more. */
-static inline int in_sight(const struct arrays *x, int64_t b, int64_t h, int64_t i, int64_t j)
+/* Decided by position and mask alone; a bias of minus infinity may mask more pairs. */
+static inline int visible_before_bias(const struct arrays *x, int64_t b, int64_t h, int64_t i, int64_t j)
 {
     const ag_problem *p = x->p;
     const int64_t position = query_position(x, b, i), g = key_position(x, j);
@@ -45,7 +45,7 @@ static inline int in_sight(const struct arrays *x, int64_t b, int64_t h, int64_t
 
 static inline int visible(const struct arrays *x, int64_t b, int64_t h, int64_t i, int64_t j)
 {
-    return in_sight(x, b, h, i, j) &&
+    return visible_before_bias(x, b, h, i, j) &&
            !((x->p->flags & AG_BIAS) && value_at(x, T_BIAS, b, h, i, j) == -(double)INFINITY);
 }
 

@@ -96,7 +96,7 @@ static agi_rows16 output_rows(const agi_head *x, const ag_tensor *t, int64_t i, 
 {
     const agi_slice slice = agi_query_slice(x, t, x->call->plan->p.out_dtype, x->Dv);
     if (t->strides[3] == 1) {
-        return (agi_rows16){(const uint16_t *)t->data + agi_row_at(slice, i), t->strides[2]};
+        return (agi_rows16){(const uint16_t *)t->data + agi_row_offset(slice, i), t->strides[2]};
     }
     return agi_load_rows16(slice, i, n, n, x->Dv, NULL, scratch);
 }
@@ -169,20 +169,21 @@ static void store_dkv(const agi_backward_scratch *s, const agi_head *x, agi_slic
 
 /* Moves the start of the block back to the first key of its group. The tile sees none of the keys before the given
  * ones. */
-static agi_key_tile widen_to_groups(const agi_amx_backward_scratch *s, const agi_head *x,
-                                    const agi_key_tile *keys)
+static agi_backward_key_block widen_to_groups(const agi_amx_backward_scratch *s, const agi_head *x,
+                                              const agi_backward_key_block *keys)
 {
     const int64_t before = (keys->j0 - s->span0) % GROUP_KEYS;
-    agi_key_tile widened = {.j0 = keys->j0 - before, .nj = keys->nj + before};
+    agi_backward_key_block widened = {.j0 = keys->j0 - before, .nj = keys->nj + before};
     widened.dK = keys->dK - before * x->Dk_pad;
     widened.dV = keys->dV - before * x->Dv_pad;
     return widened;
 }
 
-static void block(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums, const agi_key_tile *given)
+static void block(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
+                  const agi_backward_key_block *given)
 {
     agi_amx_backward_scratch *const own = s->own;
-    const agi_key_tile keys = widen_to_groups(own, x, given);
+    const agi_backward_key_block keys = widen_to_groups(own, x, given);
     const agi_amx_backward_keys operands = agi_amx_keys_of_block(own, x, keys.j0);
     memset(s->masked_keys, 1, (size_t)keys.nj);
     agi_amx_run_patches(s, x, sums, &operands, &keys);

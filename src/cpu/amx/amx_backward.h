@@ -56,13 +56,14 @@ void agi_amx_load_queries(agi_backward_scratch *s, const agi_head *x);
 
 /* amx_backward_patches.c: R, dZ, and in vjp_jvp their tangents, of the tile's queries and a block of keys. */
 void agi_amx_run_patches(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
-                         const agi_amx_backward_keys *operands, const agi_key_tile *keys);
+                         const agi_amx_backward_keys *operands, const agi_backward_key_block *keys);
 
 /* amx_backward_products.c. Adds to the block's dK and dV, in vjp_jvp to tdK and tdV. */
-void agi_amx_add_key_gradients(const agi_backward_scratch *s, const agi_head *x, const agi_key_tile *keys);
+void agi_amx_add_key_gradients(const agi_backward_scratch *s, const agi_head *x,
+                               const agi_backward_key_block *keys);
 
 /* Adds to the tile's dQ, in vjp_jvp to tdQ. */
 void agi_amx_add_query_gradients(const agi_backward_scratch *s, const agi_head *x,
-                                 const agi_amx_backward_keys *operands, const agi_key_tile *keys);
+                                 const agi_amx_backward_keys *operands, const agi_backward_key_block *keys);
 
 #endif

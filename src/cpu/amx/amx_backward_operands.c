@@ -78,7 +78,7 @@ static void load_queries(agi_amx_backward_scratch *s, const agi_head *x, const a
     const int64_t rows = agi_round_up(t->ni, AMX_DEPTH), size16 = AMX_LANES * agi_round_up(D, AMX_DEPTH);
     const bool tangents = x->call->map == AGI_VJP_JVP, tangent = which >= TQ_;
     const int64_t query_stride = tangents ? 2 * size16 : size16, offset = tangents && !tangent ? size16 : 0;
-    const uint8_t *const skip = memchr(t->no_output, 1, (size_t)t->ni) == NULL ? NULL : t->no_output;
+    const uint8_t *const skip = memchr(t->sees_no_key, 1, (size_t)t->ni) == NULL ? NULL : t->sees_no_key;
     const agi_slice slice = agi_query_slice(x, from, dtype, D);
     s->queries_vnni[which] = (amx_operand){s->vnni_tiles[which % 2], query_stride, AMX_AB, 0};
     if (from->data != NULL) {

@@ -74,7 +74,7 @@ static bool is_plain(const agi_head *x, const agi_patch *patch)
 }
 
 /* Zeroes what the band masks in n_rows tiles of rounded rows and n_pairs tiles of VNNI pairs. */
-static void mask_patch(const agi_backward_scratch *s, const agi_head *x, const agi_key_tile *keys,
+static void mask_patch(const agi_backward_scratch *s, const agi_head *x, const agi_backward_key_block *keys,
                        const agi_patch *patch, uint16_t *const *rows, int n_rows, uint16_t *const *pairs,
                        int n_pairs)
 {
@@ -90,19 +90,20 @@ static void mask_patch(const agi_backward_scratch *s, const agi_head *x, const a
     }
 }
 
-static void plain_gradients(const agi_backward_scratch *s, const agi_head *x, const agi_key_tile *keys,
-                            const agi_patch *patch, const agi_score_tiles *t)
+static void plain_gradients(const agi_backward_scratch *s, const agi_head *x,
+                            const agi_backward_key_block *keys, const agi_patch *patch,
+                            const agi_score_tiles *t)
 {
     agi_amx_backward_scratch *const own = s->own;
     uint16_t *const rows[2] = {own->rounded[R_] + rows_offset(patch), own->rounded[DZ_] + rows_offset(patch)};
     uint16_t *const pairs = own->dz_vnni[0] + vnni_offset(patch);
     agi_amx_table.gradients(rows[0], rows[1], ROUNDED_STRIDE, pairs, t->P, t->dS, x->c,
-                            s->tile.high + patch->i0, s->tile.D + patch->i0);
+                            s->tile.L_high + patch->i0, s->tile.D + patch->i0);
     mask_patch(s, x, keys, patch, rows, 2, &pairs, 1);
 }
 
 static void vjp_patch(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
-                      const agi_key_tile *keys, const agi_patch *patch, const agi_score_tiles *t,
+                      const agi_backward_key_block *keys, const agi_patch *patch, const agi_score_tiles *t,
                       const amx_queue *next)
 {
     agi_amx_table.score_blocks(next);
@@ -116,8 +117,9 @@ static void vjp_patch(agi_backward_scratch *s, const agi_head *x, const agi_sums
     round_patch(s, patch, t->dS, DZ_, 0);
 }
 
-static void plain_tangents(const agi_backward_scratch *s, const agi_head *x, const agi_key_tile *keys,
-                           const agi_patch *patch, const agi_score_tiles *t, const amx_queue *next)
+static void plain_tangents(const agi_backward_scratch *s, const agi_head *x,
+                           const agi_backward_key_block *keys, const agi_patch *patch,
+                           const agi_score_tiles *t, const amx_queue *next)
 {
     agi_amx_backward_scratch *const own = s->own;
     const agi_query_tile *q = &s->tile;
@@ -130,14 +132,14 @@ static void plain_tangents(const agi_backward_scratch *s, const agi_head *x, con
         pairs[n] = own->dz_vnni[n] + vnni_offset(patch);
     }
     agi_amx_table.gradient_tangents(rows, ROUNDED_STRIDE, pairs, scores, x->c, x->score_scale,
-                                    q->high + patch->i0, q->mu + patch->i0, q->D + patch->i0,
+                                    q->L_high + patch->i0, q->mu + patch->i0, q->D + patch->i0,
                                     q->tD + patch->i0, next);
     mask_patch(s, x, keys, patch, rows, 4, pairs, 2);
 }
 
 static void vjp_jvp_patch(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
-                          const agi_key_tile *keys, const agi_patch *patch, const agi_score_tiles *t,
-                          const amx_queue *next)
+                          const agi_backward_key_block *keys, const agi_patch *patch,
+                          const agi_score_tiles *t, const amx_queue *next)
 {
     if (is_plain(x, patch)) {
         plain_tangents(s, x, keys, patch, t, next);
@@ -155,10 +157,10 @@ static void vjp_jvp_patch(agi_backward_scratch *s, const agi_head *x, const agi_
 /* ---- All patches of a block ---- */
 
 /* The stripe that starts at query i0 of the tile, and the keys of the block that it sees. */
-static agi_patch stripe_of(const agi_head *x, const agi_query_tile *tile, const agi_key_tile *keys,
+static agi_patch stripe_of(const agi_head *x, const agi_query_tile *tile, const agi_backward_key_block *keys,
                            int64_t i0)
 {
-    agi_patch stripe = {.q = i0 / PANEL, .i0 = i0, .W = STRIPE, .ld = PANEL};
+    agi_patch stripe = {.index = i0 / PANEL, .i0 = i0, .W = STRIPE, .ld = PANEL};
     int64_t to;
     stripe.ni = agi_min(STRIPE, tile->ni - i0);
     agi_keys_of(REAL(agi_band_at)(x, tile->i0, keys->j0), i0, i0 + stripe.ni, keys->nj, &stripe.from, &to);
@@ -172,7 +174,7 @@ typedef struct {
     int64_t g; /* the stripe's next group of keys */
 } patch_walk;
 
-static bool next_patch(const agi_backward_scratch *s, const agi_head *x, const agi_key_tile *keys,
+static bool next_patch(const agi_backward_scratch *s, const agi_head *x, const agi_backward_key_block *keys,
                        patch_walk *walk, agi_patch *patch)
 {
     agi_patch *const stripe = &walk->stripe;
@@ -192,7 +194,7 @@ static bool next_patch(const agi_backward_scratch *s, const agi_head *x, const a
 }
 
 static void run_patch(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
-                      const agi_key_tile *keys, const agi_patch *patch, float *const T[2],
+                      const agi_backward_key_block *keys, const agi_patch *patch, float *const T[2],
                       const amx_queue *next)
 {
     const agi_score_tiles scores = {.P = T[0], .U = T[1], .dS = T[0] + STRIPE, .tdS = T[1] + STRIPE};
@@ -208,7 +210,7 @@ static void run_patch(agi_backward_scratch *s, const agi_head *x, const agi_sums
 
 /* The products of the next patch are queued before the work on this one, which interleaves them in vjp_jvp. */
 void agi_amx_run_patches(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
-                         const agi_amx_backward_keys *operands, const agi_key_tile *keys)
+                         const agi_amx_backward_keys *operands, const agi_backward_key_block *keys)
 {
     agi_amx_backward_scratch *const own = s->own;
     patch_walk walk = {.stripe = {.i0 = -STRIPE}}; /* before the first stripe */

@@ -20,8 +20,9 @@ static void add_key_rows(const uint16_t *T, amx_operand B, int64_t j, int64_t n,
 }
 
 /* If the band crosses the tile, group by group, without the queries that see nothing of a group. */
-static void add_key_gradient(const agi_backward_scratch *s, const agi_head *x, const agi_key_tile *keys,
-                             const uint16_t *T, amx_operand B, int64_t width, float *dK)
+static void add_key_gradient(const agi_backward_scratch *s, const agi_head *x,
+                             const agi_backward_key_block *keys, const uint16_t *T, amx_operand B,
+                             int64_t width, float *dK)
 {
     const agi_band band = REAL(agi_band_at)(x, s->tile.i0, keys->j0);
     const int64_t step = agi_inside(band, s->tile.ni, keys->nj) ? keys->nj : GROUP_KEYS;
@@ -36,7 +37,8 @@ static void add_key_gradient(const agi_backward_scratch *s, const agi_head *x, c
 }
 
 /* dV = R^T dO, dK = dZ^T Q; tdV = tR^T dO + R^T tdO, tdK = tdZ^T Q + dZ^T tQ */
-void agi_amx_add_key_gradients(const agi_backward_scratch *s, const agi_head *x, const agi_key_tile *keys)
+void agi_amx_add_key_gradients(const agi_backward_scratch *s, const agi_head *x,
+                               const agi_backward_key_block *keys)
 {
     agi_amx_backward_scratch *const own = s->own;
     const ag_args *a = &x->call->a;
@@ -62,7 +64,7 @@ void agi_amx_add_key_gradients(const agi_backward_scratch *s, const agi_head *x,
 /* K transposed, or a copy with the keys that no query of the tile sees zero: their dZ is 0, but 0 times NaN
  * is NaN. */
 static amx_operand visible_keys(const agi_backward_scratch *s, const agi_head *x, amx_operand K,
-                                const agi_key_tile *keys)
+                                const agi_backward_key_block *keys)
 {
     agi_amx_backward_scratch *const own = s->own;
     int64_t from, to;
@@ -88,8 +90,8 @@ static amx_operand visible_keys(const agi_backward_scratch *s, const agi_head *x
 }
 
 /* If the band crosses the tile, stripe by stripe, without the keys that a stripe does not see. */
-static void add_query_gradient(const agi_backward_scratch *s, const agi_head *x, const agi_key_tile *keys,
-                               const uint16_t *T, amx_operand A)
+static void add_query_gradient(const agi_backward_scratch *s, const agi_head *x,
+                               const agi_backward_key_block *keys, const uint16_t *T, amx_operand A)
 {
     const agi_band band = REAL(agi_band_at)(x, s->tile.i0, keys->j0);
     const int64_t ni = s->tile.ni, step = agi_inside(band, ni, keys->nj) ? ni : STRIPE;
@@ -112,7 +114,7 @@ static void add_query_gradient(const agi_backward_scratch *s, const agi_head *x,
 
 /* dQ = dZ K; tdQ = tdZ K + dZ tK */
 void agi_amx_add_query_gradients(const agi_backward_scratch *s, const agi_head *x,
-                                 const agi_amx_backward_keys *operands, const agi_key_tile *keys)
+                                 const agi_amx_backward_keys *operands, const agi_backward_key_block *keys)
 {
     agi_amx_backward_scratch *const own = s->own;
     for (int t = 0; t < 2; t++) {

@@ -5,7 +5,7 @@
 
 static const uint16_t *row_of(agi_slice s, int64_t row)
 {
-    return (const uint16_t *)s.t->data + agi_row_at(s, row);
+    return (const uint16_t *)s.t->data + agi_row_offset(s, row);
 }
 
 static void copy_row(uint16_t *to, agi_slice s, int64_t row)
@@ -127,7 +127,7 @@ amx_operand agi_amx_key_columns(const agi_head *x, const ag_tensor *t, int64_t D
 /* Copies n dense rows from the scratch to an output whose channels are not adjacent. */
 static void scatter_rows(agi_slice to, int64_t first, int64_t n, const uint16_t *scratch)
 {
-    uint16_t *const dst = (uint16_t *)to.t->data + agi_row_at(to, first);
+    uint16_t *const dst = (uint16_t *)to.t->data + agi_row_offset(to, first);
     for (int64_t r = 0; r < n; r++) {
         for (int64_t c = 0; c < to.D; c++) {
             dst[r * to.t->strides[2] + c * to.t->strides[3]] = scratch[r * to.D + c];
@@ -140,7 +140,7 @@ static void store_transposed_panel(agi_slice to, int64_t first, int64_t n, const
                                    const double *factor, int64_t factor_stride, uint16_t *scratch)
 {
     const int64_t col_stride = agi_amx_col_stride(to.D);
-    uint16_t *const dst = (uint16_t *)to.t->data + agi_row_at(to, first);
+    uint16_t *const dst = (uint16_t *)to.t->data + agi_row_offset(to, first);
     float factors[PANEL];
     for (int64_t r = 0; r < n; r++) {
         factors[r] = (float)factor[r * factor_stride];
@@ -160,7 +160,7 @@ void agi_amx_store_rows(agi_slice to, int64_t first, int64_t n, const float *sum
     const bool dense = to.t->strides[3] == 1;
     for (int64_t r = 0; r < n; r += AMX_ROWS) {
         const int64_t n_rows = agi_min(AMX_ROWS, n - r);
-        uint16_t *const dst = (uint16_t *)to.t->data + agi_row_at(to, first + r);
+        uint16_t *const dst = (uint16_t *)to.t->data + agi_row_offset(to, first + r);
         agi_amx_table.store_rows(dense ? dst : scratch, dense ? to.t->strides[2] : to.D, sums + r * width,
                                  (float)factor, n_rows, to.D);
         if (!dense) {

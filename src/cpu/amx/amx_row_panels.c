@@ -38,7 +38,7 @@ void agi_amx_begin_panel(agi_amx_row_scratch *s, const agi_head *x, const agi_ro
     const int64_t size16 = AMX_LANES * agi_round_up(x->Dk, AMX_DEPTH); /* elements of 16 queries */
     const bool tangents = x->call->map == AGI_JVP;
     const int64_t query_stride = tangents ? 2 * size16 : size16, offset = tangents ? size16 : 0;
-    agi_amx_panel *to = &s->panel[panel->q];
+    agi_amx_panel *to = &s->panel[panel->index];
     to->queries = agi_amx_query_columns(agi_query_slice(x, &a->q, dtype, x->Dk), panel->i0, panel->ni, W,
                                         NULL, to->Q + offset, query_stride, s->rows);
     to->empty = true;
@@ -64,7 +64,7 @@ static void zero_sums(const agi_head *x, const agi_amx_panel *panel)
 
 void agi_amx_end_panel(const agi_amx_row_scratch *s, const agi_head *x, agi_row_panel *panel)
 {
-    const agi_amx_panel *from = &s->panel[panel->q];
+    const agi_amx_panel *from = &s->panel[panel->index];
     const bool l_too_large = x->call->map == AGI_FORWARD && !x->has.dropout; /* see agi_amx_kernels.softmax */
     for (int64_t i = 0; i < PANEL && l_too_large; i++) {
         panel->l[i] *= (float)(1 / AMX_TRUNCATION_SCALE);
@@ -76,7 +76,7 @@ void agi_amx_end_panel(const agi_amx_row_scratch *s, const agi_head *x, agi_row_
 
 void agi_amx_transpose_panel(const agi_amx_row_scratch *s, const agi_head *x, agi_row_panel *panel)
 {
-    const agi_amx_panel *from = &s->panel[panel->q];
+    const agi_amx_panel *from = &s->panel[panel->index];
     const int64_t W = agi_amx_lanes(panel);
     agi_amx_table.transpose_sums(panel->O, x->Dv_pad, from->O, agi_amx_col_stride(x->Dv), x->Dv_pad, W);
     if (x->call->map == AGI_JVP) {

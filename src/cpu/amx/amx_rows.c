@@ -103,10 +103,10 @@ static void move_to_front(const agi_amx_row_scratch *s, int64_t slot, bool tange
     }
 }
 
-/* Panel q against a block of keys: it sees keys from .. from + n - 1 of the block, in groups first .. end - 1.
+/* A panel against a block of keys: it sees keys from .. from + n - 1 of the block, in groups first .. end - 1.
  * Groups whole .. whole_end - 1 are whole: all queries see all keys, and there are no features. */
 typedef struct {
-    int64_t q;
+    int64_t index; /* of the panel */
     int64_t from, n;
     int64_t first, end;
     int64_t whole, whole_end;
@@ -134,15 +134,15 @@ static void find_whole_groups(const agi_head *x, const agi_row_panel *panel, con
     }
 }
 
-/* The tile of the first panel from number q on that sees a key of the block; false if there is none. */
+/* The tile of the first panel from number first on that sees a key of the block; false if there is none. */
 static bool next_tile(const agi_head *x, const agi_row_panel *panels, int64_t n_panels,
-                      const agi_amx_row_keys *keys, int64_t q, row_tile *t)
+                      const agi_amx_row_keys *keys, int64_t first, row_tile *t)
 {
-    for (t->q = q; t->q < n_panels; t->q++) {
-        if (REAL(agi_clip_keys)(x, &panels[t->q], keys->j0, keys->nj, &t->from, &t->n)) {
+    for (t->index = first; t->index < n_panels; t->index++) {
+        if (REAL(agi_clip_keys)(x, &panels[t->index], keys->j0, keys->nj, &t->from, &t->n)) {
             t->first = t->from / GROUP_KEYS;
             t->end = (t->from + t->n + GROUP_KEYS - 1) / GROUP_KEYS;
-            find_whole_groups(x, &panels[t->q], keys, t);
+            find_whole_groups(x, &panels[t->index], keys, t);
             return true;
         }
     }
@@ -176,8 +176,8 @@ static void run_tile(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel
                      const agi_amx_row_keys *keys, const row_tile *t, const row_tile *following)
 {
     agi_amx_row_scratch *const own = s->own;
-    agi_row_panel *const panel = &panels[t->q];
-    agi_amx_panel *const amx_panel = &own->panel[t->q];
+    agi_row_panel *const panel = &panels[t->index];
+    agi_amx_panel *const amx_panel = &own->panel[t->index];
     const int64_t lanes = agi_amx_lanes(panel);
     agi_amx_pending_groups pending = {.first = t->first};
     amx_queue next;
@@ -188,8 +188,8 @@ static void run_tile(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel
         if (g + 1 < t->end) {
             queue_group(&next, own, x, amx_panel, keys, g + 1, lanes);
         } else if (following != NULL) {
-            queue_group(&next, own, x, &own->panel[following->q], keys, following->first,
-                        agi_amx_lanes(&panels[following->q]));
+            queue_group(&next, own, x, &own->panel[following->index], keys, following->first,
+                        agi_amx_lanes(&panels[following->index]));
         }
         agi_amx_prefetch_step(&own->prefetch, &next);
         if (run_group(s, x, panel, amx_panel, keys, t, g, &pending, T, U, &next)) {
@@ -215,12 +215,12 @@ static void block(agi_row_scratch *s, const agi_head *x, agi_row_panel *panels, 
     if (found) {
         amx_queue first = {.n = 0};
         own->next_buffer = 0;
-        queue_group(&first, own, x, &own->panel[tile[0].q], &keys, tile[0].first,
-                    agi_amx_lanes(&panels[tile[0].q]));
+        queue_group(&first, own, x, &own->panel[tile[0].index], &keys, tile[0].first,
+                    agi_amx_lanes(&panels[tile[0].index]));
         agi_amx_table.score_blocks(&first);
     }
     for (int current = 0; found; current = !current) {
-        found = next_tile(x, panels, n_panels, &keys, tile[current].q + 1, &tile[!current]);
+        found = next_tile(x, panels, n_panels, &keys, tile[current].index + 1, &tile[!current]);
         run_tile(s, x, panels, &keys, &tile[current], found ? &tile[!current] : NULL);
     }
 }
@@ -264,7 +264,7 @@ static void store(const agi_row_job *w, const agi_row_scratch *s, const agi_head
     const agi_amx_row_scratch *const own = s->own;
     if (stores_sums(w, x)) {
         agi_amx_store_transposed(agi_query_slice(x, &x->call->a.o, AG_BF16, x->Dv), panel->i0, panel->ni,
-                                 own->panel[panel->q].O, factor, 1, own->rows);
+                                 own->panel[panel->index].O, factor, 1, own->rows);
     } else {
         REAL(agi_row_store_panel)(w, s, x, panel, factor);
     }

@@ -1,9 +1,10 @@
-/* vjp and vjp_jvp: the order of their work, and what their tiles share. Compiled for each real.
+/* vjp and vjp_jvp: the order of their work, and what their tiles share. Compiled twice, with real = float and real =
+ * double.
  *
  * Keys are taken in spans of a few blocks. For one span a thread walks over tiles of queries; the gradients dK
  * and dV of the span are summed in the thread's own memory. If there is one span, dQ of a tile is complete after
- * it; if there are several, dQ is summed in a float array of the whole sequence and rounded to its dtype after
- * the last one.
+ * it; if there are several, dQ is summed in an array of reals for the whole sequence and rounded to its dtype
+ * after the last one.
  *
  *     reduction group   sequences and kv heads that share a sum (the gradient of a broadcast bias, of a table);
  *                       otherwise one kv head of one sequence. Groups are independent: a work item is a group
@@ -13,8 +14,8 @@
  *                       s + G, s + 2 G, ... of every pass. A work item is then a split; the splits' dK and dV are
  *                       added after each pass
  *
- * All of it is a function of the shape. In vjp_jvp the gradients are tdQ, tdK, tdV and so on; here they go by the
- * names of vjp. */
+ * All of it is a function of the shape. In vjp_jvp the gradients are tdQ, tdK, tdV and so on; here they have
+ * vjp's names. */
 #ifndef AGI_CPU_BACKWARD_H
 #define AGI_CPU_BACKWARD_H
 
@@ -35,20 +36,21 @@ enum {
 /* A tile of queries, with its statistics. */
 typedef struct {
     int64_t i0, ni;
-    real *high, *low, *D, *mu, *tD; /* [TILE_ROWS]: log2(e) L = high + low; row statistics */
-    double *Ps;                     /* [TILE_ROWS]: the weight that the sink takes */
-    uint8_t *no_output;             /* [TILE_ROWS]: the query sees no key, its O is zero */
-    real *dQ;                       /* where its dQ is summed, in the ops' own layout */
+    real *L_high, *L_low, *D, *mu, *tD; /* [TILE_ROWS]: row statistics; log2(e) L = L_high + L_low */
+    double *Ps;                         /* [TILE_ROWS]: the weight of the sink */
+    uint8_t *sees_no_key;               /* [TILE_ROWS]: the query sees no key, so its O is zero */
+    real *dQ;                           /* where its dQ is summed, in the ops' own layout */
 } agi_query_tile;
 
-/* A block of keys, and where its dK and dV are summed, in the ops' own layout. */
+/* A block of keys, j0 .. j0 + nj - 1, and where its dK and dV are summed, in the ops' own layout. */
 typedef struct {
     int64_t j0, nj;
     real *dK, *dV;
-} agi_key_tile;
+} agi_backward_key_block;
 
-/* Score tiles, T[key][query], each computed in place: S^T becomes P, then R = P o M; U = tS^T becomes tR; dP^T becomes
- * dS, then dZ; tdP^T becomes tdS, then tdZ. vjp has P and dS only. */
+/* Score tiles, T[key][query], each computed in place: P holds Q K^T, then S, P and R = P o M; dS holds dP, then dS and
+ * dZ; in vjp_jvp U and tdS hold their tangents, up to tR and tdZ. Z = scale Q K^T are the scores before the softcap, S
+ * those after all features, M the dropout factors. */
 typedef struct {
     real *P, *U, *dS, *tdS;
 } agi_score_tiles;
@@ -56,12 +58,12 @@ typedef struct {
 /* One thread's scratch. */
 typedef struct {
     agi_query_tile tile;
-    real *X, *tX, *F, *G, *M; /* features of the score tiles: see agi_patch_weights */
-    uint8_t *masked_keys, *panel_masked_keys;
-    real *dK, *dV; /* sums of the span, if there is one split */
-    real *dQ;      /* one tile; several spans and one split: [heads per kv head][dq_rows][dq_width] */
-    real *deltas;  /* [heads per kv head][2][Nq]: D and tD, if there are several spans and one split */
-    void *own;     /* scratch of the ops */
+    real *X, *tX, *F, *G, *M;                 /* features of the score tiles: see agi_patch_weights */
+    uint8_t *masked_keys, *panel_masked_keys; /* [block]: masked for all queries of the tile, of a panel */
+    real *dK, *dV;                            /* sums of the span, if there is one split */
+    real *dQ;     /* one span: a tile; several and one split: [heads per kv head][dq_rows][dq_width] */
+    real *deltas; /* [heads per kv head][2][Nq]: D and tD, if there are several spans and one split */
+    void *own;    /* scratch of the ops */
 } agi_backward_scratch;
 
 /* What all threads share. */
@@ -69,8 +71,8 @@ typedef struct {
     real *dK, *dV;                 /* [groups][q_splits][span][D_pad], if there are several splits */
     real *dQ;                      /* [groups][heads per kv head][dq_rows][dq_width], likewise */
     real *deltas;                  /* [groups][heads per kv head][2][Nq], likewise */
-    real *bias_full;               /* dbias in reals, if it is a sum and its dtype is narrower */
-    double *bias_small;            /* [q_splits][sizes of the bias] */
+    real *bias_full;               /* dbias in reals, if agi_bias_needs_copy */
+    double *bias_broadcast;        /* [q_splits][sizes of the bias], unless agi_bias_is_full */
     double *table;                 /* [heads][q_splits][buckets] */
     double *sink;                  /* [batch][heads][q_splits] */
     agi_backward_scratch *scratch; /* one per thread */
@@ -83,10 +85,10 @@ typedef struct {
     const agi_call *call;
     const agi_cpu_plan *cpu;
     const agi_backward_schedule *schedule;
-    agi_backward_layout y;
-    int64_t pass;
-    bool tangents;
-    bool small; /* small heads are run by ops->small_head */
+    agi_backward_layout shared;
+    int64_t pass;  /* the current one, if the queries are split */
+    bool tangents; /* vjp_jvp? */
+    bool small;    /* small heads are run by ops->small_head */
     /* The outputs of the map, by their names in vjp. */
     const ag_tensor *dq, *dk, *dv, *dbias, *dtable, *dsink;
     uint32_t acc_dq, acc_dk, acc_dv, acc_dbias, acc_dtable, acc_dsink;
@@ -105,11 +107,11 @@ static inline int64_t agi_heads_per_kv(const ag_problem *p)
  *     store_dkv
  *
  * A tile that sees no key of the span is not begun; its dQ is stored all the same. If the queries are split,
- * store_dkv is called later, on another thread's scratch. What the ops load of the keys may be kept in s->own for
- * all heads of a pass. */
+ * store_dkv is called after all splits are done, perhaps by another thread: it must not rely on what the pass left in
+ * s->own. What the ops load of the keys may be kept in s->own for all heads of a pass. */
 typedef struct agi_backward_ops {
     int64_t block_step;      /* a block has a multiple of this many keys */
-    int64_t key_step;        /* dK and dV are summed for whole multiples of this many keys */
+    int64_t key_step;        /* dK and dV are summed for groups of this many keys */
     int64_t query_step;      /* row statistics are padded to a multiple of this; 0: to whole vectors */
     int64_t dq_row_step;     /* the sums of dQ are padded to a multiple of this many queries, */
     int64_t dq_channel_step; /* and of this many channels; 0: to whole vectors */
@@ -129,17 +131,18 @@ typedef struct agi_backward_ops {
     void (*row_dots)(const agi_backward_scratch *s, const agi_head *x, int64_t r, int64_t n, double *D,
                      double *tD);
 
-    /* The tile's statistics are loaded, and it will be run against keys from .. to - 1. The next tile starts at query
-     * `next`. */
+    /* Prepares the operands of the tile, whose statistics are loaded, for keys from .. to - 1. next: the first query
+     * of the following tile, for prefetching. */
     void (*begin_tile)(agi_backward_scratch *s, const agi_head *x, int64_t from, int64_t to, int64_t next);
-    void (*block)(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums, const agi_key_tile *keys);
+    void (*block)(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
+                  const agi_backward_key_block *keys);
     void (*end_tile)(agi_backward_scratch *s); /* may be NULL */
 
     /* Stores the tile's dQ, times the scale, in rows i0 .. i0 + ni - 1 of the caller's array. */
     void (*store_dq)(agi_backward_scratch *s, const agi_head *x, agi_slice dq, int64_t i0, int64_t ni,
                      bool accumulate);
 
-    /* Stores sums of n keys, `width` numbers per key, times factor, in rows first .. first + n - 1 of the caller's
+    /* Stores sums of n keys, `width` elements per key, times factor, in rows first .. first + n - 1 of the caller's
      * array. */
     void (*store_dkv)(const agi_backward_scratch *s, const agi_head *x, agi_slice to, int64_t first,
                       int64_t n, bool accumulate, double factor, const real *sums, int64_t width);
@@ -152,20 +155,21 @@ typedef struct agi_backward_ops {
 
 ag_status REAL(agi_backward_run)(const agi_call *call, const ag_exec *exec, void *memory);
 
-/* Lays out the tiles of those features that the problem has, of so many numbers each. For the ops' lay_out. */
+/* Lays out the tiles of the features that the problem has, each of `elements` reals. For the ops' lay_out. */
 void REAL(agi_lay_out_features)(agi_backward_scratch *s, agi_arena *arena, const ag_plan *plan, agi_map map,
-                                int64_t numbers);
+                                int64_t elements);
 
 /* ---- backward_load.c ---- */
 
-/* Loads the tile that starts at query i0. kept, if not NULL: D and tD of the head, written when the tile is loaded
- * first and read after that. */
-void REAL(agi_load_tile)(agi_backward_scratch *s, const agi_head *x, int64_t i0, real *kept, bool first);
+/* Loads the tile that starts at query i0. deltas, if not NULL: D and tD of the head, written if `first` (the tile is
+ * loaded for the first time), else read. */
+void REAL(agi_load_tile)(agi_backward_scratch *s, const agi_head *x, int64_t i0, real *deltas, bool first);
 
 /* ---- feature_gradients.c: the gradients of bias, table and sink ---- */
 
-/* Has the bias an element for each pair of query and key? Then its gradient is summed in the caller's array, unless
- * every partial sum would be rounded there: then in a copy. */
+/* agi_bias_is_full: does the bias have an element for each pair of query and key? Its gradient is then summed in the
+ * caller's array or, if agi_bias_needs_copy (elements are sums of several terms, and that array's dtype is not real),
+ * in bias_full and rounded once. If the bias is not full, its gradient is summed in bias_broadcast. */
 bool REAL(agi_bias_is_full)(const ag_problem *p);
 bool REAL(agi_bias_needs_copy)(const ag_problem *p);
 
@@ -177,23 +181,27 @@ void REAL(agi_store_sums)(const agi_backward_job *w);
 
 /* The part of a tile that one panel of queries sees: keys from .. from + nj - 1 of the block. */
 typedef struct {
-    int64_t q;         /* number of the panel */
-    int64_t i0, ni;    /* its queries, counted from the tile's first */
-    int64_t W;         /* lanes */
-    int64_t low, high; /* what it would see of a block without ends: keys low .. high - 1 */
-    int64_t from, nj;  /* its keys in the block */
-    int64_t at, ld;    /* offset of its first score in a score tile, and that tile's row stride */
+    int64_t index;                    /* of the panel in the tile */
+    int64_t i0, ni;                   /* its queries, counted from the tile's first */
+    int64_t W;                        /* lanes: ni, rounded up to what the ops take at once */
+    int64_t visible_from, visible_to; /* the keys that the band leaves it, not clipped to the block */
+    int64_t from, nj;                 /* its keys in the block */
+    int64_t at, ld; /* offset of its first score in a score tile, and that tile's row stride */
 } agi_patch;
 
 /* S^T becomes P. Fills the tiles of the features on the way: X what is added to the scores and tX its tangent, F and G
- * the softcap's first and second derivative, M the dropout mask. */
-void REAL(agi_patch_weights)(const agi_backward_scratch *s, const agi_head *x, const agi_key_tile *keys,
-                             const agi_patch *patch, const agi_score_tiles *t);
+ * the softcap's first and second derivative, M the dropout factors. */
+void REAL(agi_patch_weights)(const agi_backward_scratch *s, const agi_head *x,
+                             const agi_backward_key_block *keys, const agi_patch *patch,
+                             const agi_score_tiles *t);
 
-/* From P and the products dP^T, tdP^T and tQ K^T + Q tK^T of a patch to R and dZ, tR and tdZ, in place. */
+/* vjp: P and dS, which holds dP, become R and dZ. vjp_jvp: also U, which holds tQ K^T + Q tK^T, and tdS, which holds
+ * tdP, become tR and tdZ. */
 void REAL(agi_vjp_patch)(const agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
-                         const agi_key_tile *keys, const agi_patch *patch, const agi_score_tiles *t);
+                         const agi_backward_key_block *keys, const agi_patch *patch,
+                         const agi_score_tiles *t);
 void REAL(agi_vjp_jvp_patch)(const agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
-                             const agi_key_tile *keys, const agi_patch *patch, const agi_score_tiles *t);
+                             const agi_backward_key_block *keys, const agi_patch *patch,
+                             const agi_score_tiles *t);
 
 #endif

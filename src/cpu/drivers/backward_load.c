@@ -4,8 +4,8 @@
 
 #include "cpu/drivers/backward.h"
 
-/* Does query i see any key? Called only for rows whose L equals the sink's logit: either they see no key, or all their
- * keys have negligible weight. */
+/* Does query i see any key? Called only for queries whose L equals the sink's logit: they see no key, or only keys of
+ * negligible weight. */
 static bool sees_a_key(const agi_head *x, int64_t i)
 {
     int64_t from, to;
@@ -13,15 +13,15 @@ static bool sees_a_key(const agi_head *x, int64_t i)
     return from < to && !REAL(agi_all_masked)(x, i, 1, from, to - from);
 }
 
-/* L and mu of row r of the tile. A query without an output (L is -infinity, or the sink's logit and it sees no key)
- * must get weights 0: its L is taken as +infinity. */
+/* L and mu of row r of the tile. A query that sees no key (L is -infinity, or the sink's logit) must get weights 0: its
+ * L is taken as +infinity. */
 static void load_statistics(const agi_head *x, agi_query_tile *t, int64_t r)
 {
     const ag_args *a = &x->call->a;
     const int64_t i = t->i0 + r;
     const double L = agi_load_stat(x, &a->lse, i);
-    t->no_output[r] = L == -INFINITY || (L == x->sink && !sees_a_key(x, i));
-    agi_split_log(t->no_output[r] ? INFINITY : L, &t->high[r], &t->low[r]);
+    t->sees_no_key[r] = L == -INFINITY || (L == x->sink && !sees_a_key(x, i));
+    agi_split_log(t->sees_no_key[r] ? INFINITY : L, &t->L_high[r], &t->L_low[r]);
     t->mu[r] = x->call->map == AGI_VJP_JVP ? (real)agi_load_stat(x, &a->mu, i) : 0;
     t->Ps[r] = x->sink == -INFINITY ? 0 : exp(x->sink - L);
 }
@@ -36,32 +36,33 @@ static void compute_deltas(agi_backward_scratch *s, const agi_head *x, agi_query
     x->cpu->backward_ops->row_dots(s, x, r0, n, D, tD);
     for (int64_t r = 0; r < n; r++) {
         const int64_t i = t->i0 + r0 + r;
-        const bool no_output = t->no_output[r0 + r];
-        t->D[r0 + r] = (real)((no_output ? 0 : D[r]) - agi_load_stat(x, &a->d_lse, i));
-        t->tD[r0 + r] = tangents ? (real)((no_output ? 0 : tD[r]) - agi_load_stat(x, &a->td_lse, i)) : 0;
+        const bool sees_no_key = t->sees_no_key[r0 + r];
+        t->D[r0 + r] = (real)((sees_no_key ? 0 : D[r]) - agi_load_stat(x, &a->d_lse, i));
+        t->tD[r0 + r] = tangents ? (real)((sees_no_key ? 0 : tD[r]) - agi_load_stat(x, &a->td_lse, i)) : 0;
     }
 }
 
-/* D and tD take as long as a few keys do: the first span that loads a tile keeps them for the others. */
-static void load_deltas(agi_backward_scratch *s, const agi_head *x, agi_query_tile *t, real *kept, bool first)
+/* D and tD cost as much as a few keys: the first span that loads a tile computes them, the others read them. */
+static void load_deltas(agi_backward_scratch *s, const agi_head *x, agi_query_tile *t, real *deltas,
+                        bool first)
 {
     const size_t size = (size_t)t->ni * sizeof(real);
     const int64_t Nq = x->call->plan->p.q_len;
-    if (kept != NULL && !first) {
-        memcpy(t->D, kept + t->i0, size);
-        memcpy(t->tD, kept + Nq + t->i0, size);
+    if (deltas != NULL && !first) {
+        memcpy(t->D, deltas + t->i0, size);
+        memcpy(t->tD, deltas + Nq + t->i0, size);
         return;
     }
     for (int64_t r = 0; r < t->ni; r += ROW_CHUNK) {
         compute_deltas(s, x, t, r, agi_min(ROW_CHUNK, t->ni - r));
     }
-    if (kept != NULL) {
-        memcpy(kept + t->i0, t->D, size);
-        memcpy(kept + Nq + t->i0, t->tD, size);
+    if (deltas != NULL) {
+        memcpy(deltas + t->i0, t->D, size);
+        memcpy(deltas + Nq + t->i0, t->tD, size);
     }
 }
 
-void REAL(agi_load_tile)(agi_backward_scratch *s, const agi_head *x, int64_t i0, real *kept, bool first)
+void REAL(agi_load_tile)(agi_backward_scratch *s, const agi_head *x, int64_t i0, real *deltas, bool first)
 {
     const agi_backward_ops *ops = x->cpu->backward_ops;
     const int64_t step = ops->query_step == 0 ? x->k->lanes : ops->query_step;
@@ -74,10 +75,10 @@ void REAL(agi_load_tile)(agi_backward_scratch *s, const agi_head *x, int64_t i0,
     for (int64_t r = 0; r < t->ni; r++) {
         load_statistics(x, t, r);
     }
-    load_deltas(s, x, t, kept, first);
+    load_deltas(s, x, t, deltas, first);
     for (int64_t r = t->ni; r < agi_round_up(t->ni, step);
          r++) { /* weights 0 in the lanes after the last query */
-        t->high[r] = (real)INFINITY;
-        t->low[r] = t->D[r] = t->mu[r] = t->tD[r] = 0;
+        t->L_high[r] = (real)INFINITY;
+        t->L_low[r] = t->D[r] = t->mu[r] = t->tD[r] = 0;
     }
 }

@@ -11,8 +11,8 @@ bool REAL(agi_bias_is_full)(const ag_problem *p)
 
 bool REAL(agi_bias_needs_copy)(const ag_problem *p)
 {
-    const bool sum = (p->bias_size[0] == 1 && p->batch > 1) || (p->bias_size[1] == 1 && p->heads > 1);
-    return REAL(agi_bias_is_full)(p) && sum && p->aux_dtype != REAL_DTYPE;
+    const bool is_sum = (p->bias_size[0] == 1 && p->batch > 1) || (p->bias_size[1] == 1 && p->heads > 1);
+    return REAL(agi_bias_is_full)(p) && is_sum && p->aux_dtype != REAL_DTYPE;
 }
 
 void REAL(agi_begin_sums)(const agi_backward_job *w, int64_t split, const agi_head *x, agi_sums *sums)
@@ -23,19 +23,19 @@ void REAL(agi_begin_sums)(const agi_backward_job *w, int64_t split, const agi_he
     memset(sums, 0, sizeof *sums);
     if (w->dbias->data != NULL) {
         const bool full = REAL(agi_bias_is_full)(p), copy = full && REAL(agi_bias_needs_copy)(p);
-        sums->full = !full ? NULL : copy ? (void *)w->y.bias_full : w->dbias->data;
+        sums->full = !full ? NULL : copy ? (void *)w->shared.bias_full : w->dbias->data;
         sums->dtype = copy ? REAL_DTYPE : p->aux_dtype;
-        sums->small = full ? NULL : w->y.bias_small + split * agi_count(size);
+        sums->broadcast = full ? NULL : w->shared.bias_broadcast + split * agi_count(size);
         for (int axis = 0; axis < 4; axis++) {
             sums->strides[axis] = size[axis] == 1 ? 0 : full && !copy ? w->dbias->strides[axis] : dense[axis];
         }
     }
     if (w->dtable->data != NULL) {
-        sums->table = w->y.table + (x->h * w->schedule->q_splits + split) * p->table_buckets;
+        sums->table = w->shared.table + (x->h * w->schedule->q_splits + split) * p->table_buckets;
     }
 }
 
-/* Offset of element e of a view, with e counted as in a dense array. */
+/* Offset of element e of a tensor, with e counted as in a dense array. */
 static int64_t element_offset(const ag_tensor *t, const int64_t size[4], int64_t e)
 {
     int64_t at = 0;
@@ -61,35 +61,35 @@ void REAL(agi_clear_sums)(const agi_backward_job *w)
     const ag_problem *p = &w->call->plan->p;
     const int64_t q_splits = w->schedule->q_splits, n = agi_count(p->bias_size);
     if (w->dtable->data != NULL) {
-        clear(w->y.table, p->heads * q_splits * p->table_buckets, sizeof(double));
+        clear(w->shared.table, p->heads * q_splits * p->table_buckets, sizeof(double));
     }
     if (w->dsink->data != NULL) {
-        clear(w->y.sink, p->batch * p->heads * q_splits, sizeof(double));
+        clear(w->shared.sink, p->batch * p->heads * q_splits, sizeof(double));
     }
     if (w->dbias->data == NULL) {
         return;
     }
     if (!REAL(agi_bias_is_full)(p)) {
-        clear(w->y.bias_small, q_splits * n, sizeof(double));
+        clear(w->shared.bias_broadcast, q_splits * n, sizeof(double));
     } else if (REAL(agi_bias_needs_copy)(p)) {
-        clear(w->y.bias_full, n, sizeof(real));
+        clear(w->shared.bias_full, n, sizeof(real));
     } else if (!(w->call->a.accumulate & w->acc_dbias)) {
-        const int64_t Nk = p->bias_size[3], step = w->dbias->strides[3];
+        const int64_t Nk = p->bias_size[3], stride = w->dbias->strides[3];
         for (int64_t row = 0; row < n; row += Nk) { /* element_offset divides: call it once per row */
             const int64_t at = element_offset(w->dbias, p->bias_size, row);
             for (int64_t j = 0; j < Nk; j++) {
-                put(w->dbias, p->aux_dtype, at + j * step, false, 0);
+                put(w->dbias, p->aux_dtype, at + j * stride, false, 0);
             }
         }
     }
 }
 
-/* The sum of `count` numbers that are `step` apart. */
-static double strided_sum(const double *x, int64_t count, int64_t step)
+/* The sum of `count` elements that are `stride` apart. */
+static double strided_sum(const double *x, int64_t count, int64_t stride)
 {
     double sum = 0;
     for (int64_t i = 0; i < count; i++) {
-        sum += x[i * step];
+        sum += x[i * stride];
     }
     return sum;
 }
@@ -100,8 +100,8 @@ static void put_bias(const agi_backward_job *w)
     const int64_t n = agi_count(p->bias_size);
     const bool accumulate = (w->call->a.accumulate & w->acc_dbias) != 0, full = REAL(agi_bias_is_full)(p);
     for (int64_t e = 0; e < n && (!full || REAL(agi_bias_needs_copy)(p)); e++) {
-        const double sum =
-            full ? (double)w->y.bias_full[e] : strided_sum(w->y.bias_small + e, w->schedule->q_splits, n);
+        const double sum = full ? (double)w->shared.bias_full[e]
+                                : strided_sum(w->shared.bias_broadcast + e, w->schedule->q_splits, n);
         put(w->dbias, p->aux_dtype, element_offset(w->dbias, p->bias_size, e), accumulate, sum);
     }
 }
@@ -110,10 +110,11 @@ static void put_table(const agi_backward_job *w)
 {
     const ag_problem *p = &w->call->plan->p;
     const int64_t size[4] = {1, p->table_heads, 1, p->table_buckets}, nb = p->table_buckets;
+    /* A table that all heads share: the sums of all heads and splits are [heads * q_splits][nb]. */
     const int64_t count = p->table_heads == 1 ? p->heads * w->schedule->q_splits : w->schedule->q_splits;
     const bool accumulate = (w->call->a.accumulate & w->acc_dtable) != 0;
     for (int64_t e = 0; e < p->table_heads * nb; e++) {
-        const double *first = w->y.table + e / nb * w->schedule->q_splits * nb + e % nb;
+        const double *first = w->shared.table + e / nb * w->schedule->q_splits * nb + e % nb;
         put(w->dtable, p->aux_dtype, element_offset(w->dtable, size, e), accumulate,
             strided_sum(first, count, nb));
     }
@@ -127,7 +128,7 @@ static void put_sink(const agi_backward_job *w)
     for (int64_t h = 0; h < p->heads; h++) {
         double sum = 0;
         for (int64_t b = 0; b < p->batch; b++) {
-            sum += strided_sum(w->y.sink + (b * p->heads + h) * q_splits, q_splits, 1);
+            sum += strided_sum(w->shared.sink + (b * p->heads + h) * q_splits, q_splits, 1);
         }
         put(w->dsink, p->aux_dtype, element_offset(w->dsink, size, h), accumulate, sum);
     }

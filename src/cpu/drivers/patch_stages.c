@@ -1,9 +1,10 @@
-/* What vjp and vjp_jvp do to the scores of a patch, whoever computed the products: see backward.h. A score tile is
- * T[key][query]. */
+/* What vjp and vjp_jvp do to the scores of a patch after the products, in every implementation: see backward.h. A score
+ * tile is T[key][query]. */
 #include "cpu/drivers/backward.h"
 
-void REAL(agi_patch_weights)(const agi_backward_scratch *s, const agi_head *x, const agi_key_tile *keys,
-                             const agi_patch *patch, const agi_score_tiles *t)
+void REAL(agi_patch_weights)(const agi_backward_scratch *s, const agi_head *x,
+                             const agi_backward_key_block *keys, const agi_patch *patch,
+                             const agi_score_tiles *t)
 {
     const agi_query_tile *tile = &s->tile;
     const agi_kernels *k = x->k;
@@ -21,14 +22,14 @@ void REAL(agi_patch_weights)(const agi_backward_scratch *s, const agi_head *x, c
     if (!agi_inside(band, patch->ni, patch->nj)) {
         k->mask_band(t->P + at, ld, patch->nj, patch->W, band.low, band.high);
     }
-    k->weights(t->P + at, ld, patch->nj, patch->W, x->c, tile->high + patch->i0, tile->low + patch->i0);
+    k->weights(t->P + at, ld, patch->nj, patch->W, x->c, tile->L_high + patch->i0, tile->L_low + patch->i0);
     if (x->has.dropout) {
         REAL(agi_dropout_tile)(x, i0, patch->W, j0, patch->nj, s->M + at, ld);
     }
 }
 
 void REAL(agi_vjp_patch)(const agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
-                         const agi_key_tile *keys, const agi_patch *patch, const agi_score_tiles *t)
+                         const agi_backward_key_block *keys, const agi_patch *patch, const agi_score_tiles *t)
 {
     const agi_query_tile *tile = &s->tile;
     const agi_kernels *k = x->k;
@@ -49,7 +50,8 @@ void REAL(agi_vjp_patch)(const agi_backward_scratch *s, const agi_head *x, const
 }
 
 void REAL(agi_vjp_jvp_patch)(const agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
-                             const agi_key_tile *keys, const agi_patch *patch, const agi_score_tiles *t)
+                             const agi_backward_key_block *keys, const agi_patch *patch,
+                             const agi_score_tiles *t)
 {
     const agi_query_tile *tile = &s->tile;
     const agi_kernels *k = x->k;

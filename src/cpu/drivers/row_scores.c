@@ -1,4 +1,4 @@
-/* What forward and jvp do to scores, whoever runs them: see rows.h. */
+/* What forward and jvp do to scores, in every implementation: see rows.h. */
 #include "cpu/drivers/rows.h"
 
 bool REAL(agi_clip_keys)(const agi_head *x, const agi_row_panel *panel, int64_t j0, int64_t nj, int64_t *from,

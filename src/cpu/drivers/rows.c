@@ -9,8 +9,8 @@ static void lay_out_scratch(agi_row_scratch *s, agi_arena *arena, const ag_plan 
 {
     const agi_cpu_plan *cpu = agi_cpu_plan_of(plan);
     const int64_t tangents = map == AGI_JVP, panels = cpu->rows.rows / PANEL;
-    for (int64_t q = 0; q < panels; q++) {
-        agi_row_panel *panel = &s->panel[q];
+    for (int64_t n = 0; n < panels; n++) {
+        agi_row_panel *panel = &s->panel[n];
         panel->O = agi_take_reals(arena, PANEL * cpu->Dv_pad);
         panel->tO = agi_take_reals(arena, tangents * PANEL * cpu->Dv_pad);
         panel->m = agi_take_reals(arena, PANEL);
@@ -30,7 +30,7 @@ static void lay_out_scratch(agi_row_scratch *s, agi_arena *arena, const ag_plan 
 
 void REAL(agi_row_lay_out)(agi_row_job *w, agi_arena *arena, const ag_plan *plan, agi_map map)
 {
-    w->states = agi_take_reals(arena, REAL(agi_row_states)(plan, map));
+    w->states = agi_take_reals(arena, REAL(agi_row_state_size)(plan, map));
     w->scratch = agi_take(arena, plan->threads, sizeof *w->scratch);
     for (int64_t slot = 0; slot < plan->threads; slot++) {
         agi_row_scratch dry;
@@ -44,7 +44,7 @@ static void begin_statistics(agi_row_panel *panel, const agi_head *x)
 {
     const int64_t step = x->cpu->row_ops->query_step;
     const int64_t lanes = step == 0 ? panel->W : agi_round_up(panel->ni, step);
-    const double most = (double)REAL_MAX, sink = fmax(-most, fmin(most, x->sink * LOG2_E));
+    const double max = (double)REAL_MAX, sink = fmax(-max, fmin(max, x->sink * LOG2_E));
     for (int64_t i = 0; i < lanes; i++) {
         panel->m[i] = x->sink == -INFINITY ? (real)-INFINITY : (real)sink;
         panel->l[i] = 0; /* the sink's term is added at the end: small weights would be lost in a large one */
@@ -53,14 +53,14 @@ static void begin_statistics(agi_row_panel *panel, const agi_head *x)
     }
 }
 
-/* With the sink's term w = 2^(log2(e) s - m): L = m + log(l + w), O = O' / (l + w), mu = r + (a + w (ts - r)) / (l +
- * w), tO = (T' - (mu - r) O') / (l + w). If l + w = 0, the row sees no key. */
+/* With the sink's term w = 2^(log2(e) s - m), the sums O and tO become the results O / (l + w) and (tO - (mu - r) O) /
+ * (l + w), where mu = r + (a + w (ts - r)) / (l + w); L = ln 2 (m + log2(l + w)). If l + w = 0, the row sees no key. */
 typedef struct {
-    double w, sum, log; /* w, l + w, log2(l + w) */
+    double w, sum, log2_sum; /* w, l + w, log2(l + w) */
 } row_sum;
 
-/* The sink's term. If no key was seen, any positive number works. Else m started at float(sink); the exponent is
- * clamped, as the rounding error of a huge sink can overflow exp2. */
+/* The sink's term w. If no key was seen, any positive value works. Else m >= log2(e) sink up to rounding; the exponent
+ * is clamped, as the rounding error of a huge sink can overflow exp2. */
 static double sink_term(const agi_head *x, const agi_row_panel *panel, int64_t i)
 {
     if (x->sink == -INFINITY) {
@@ -69,7 +69,7 @@ static double sink_term(const agi_head *x, const agi_row_panel *panel, int64_t i
     return panel->l[i] == 0 ? 1 : exp2(fmin(x->sink * LOG2_E - (double)panel->m[i], 1000));
 }
 
-/* Stores L and mu of row i, subtracts (mu - r) O' from T', returns 1 / (l + w). */
+/* Stores L and mu of row i, subtracts (mu - r) O from tO, returns 1 / (l + w). */
 static double finish_statistics(const agi_head *x, agi_row_panel *panel, int64_t i, row_sum s)
 {
     const ag_args *a = &x->call->a;
@@ -77,12 +77,12 @@ static double finish_statistics(const agi_head *x, agi_row_panel *panel, int64_t
     const double inverse = s.sum == 0 ? 0 : 1 / s.sum;
     if (x->call->map == AGI_JVP) {
         const double shift = ((double)panel->a[i] + (s.w == 0 ? 0 : s.w * (x->tsink - r))) * inverse;
-        agi_scale_row(x->k, panel->tO + i * x->Dv_pad, panel->O + i * x->Dv_pad, x->Dv, -shift, true);
+        agi_add_scaled_row(x->k, panel->tO + i * x->Dv_pad, panel->O + i * x->Dv_pad, x->Dv, -shift);
         agi_store_stat(x, &a->mu, (a->accumulate & AG_ACC_MU) != 0, panel->i0 + i,
                        inverse == 0 ? 0 : r + shift);
     }
     agi_store_stat(x, &a->lse, (a->accumulate & AG_ACC_LSE) != 0, panel->i0 + i,
-                   panel->l[i] == 0 ? x->sink : (m + s.log) * LN_2);
+                   panel->l[i] == 0 ? x->sink : (m + s.log2_sum) * LN_2);
     return inverse;
 }
 
@@ -105,20 +105,20 @@ void REAL(agi_row_store_panel)(const agi_row_job *w, const agi_row_scratch *s, c
 static void finish_panel(const agi_row_job *w, const agi_row_scratch *s, const agi_head *x,
                          agi_row_panel *panel)
 {
-    double term[PANEL], sum[PANEL], log[PANEL], inverse[PANEL];
+    double term[PANEL], sum[PANEL], log2_sum[PANEL], inverse[PANEL];
     for (int64_t i = 0; i < panel->ni; i++) {
         term[i] = sink_term(x, panel, i);
         sum[i] = (double)panel->l[i] + term[i];
     }
-    x->k->log2_array(log, sum, panel->ni);
+    x->k->log2_array(log2_sum, sum, panel->ni);
     for (int64_t i = 0; i < panel->ni; i++) {
-        inverse[i] = finish_statistics(x, panel, i, (row_sum){term[i], sum[i], log[i]});
+        inverse[i] = finish_statistics(x, panel, i, (row_sum){term[i], sum[i], log2_sum[i]});
     }
     w->cpu->row_ops->store(w, s, x, panel, inverse);
 }
 
-/* Padding rows after the end of their sequence. */
-static void fill_rows(const agi_head *x, int64_t from, int64_t to)
+/* Rows from .. to - 1 are padding after the end of the sequence: -infinity in lse, zero elsewhere. */
+static void fill_padding(const agi_head *x, int64_t from, int64_t to)
 {
     const ag_args *a = &x->call->a;
     const ag_dtype dtype = x->call->plan->p.out_dtype;
@@ -139,7 +139,7 @@ static void fill_rows(const agi_head *x, int64_t from, int64_t to)
     }
 }
 
-/* Runs the panels against the keys that they see, of keys first_key .. end_key - 1. */
+/* Runs the panels against those of keys first_key .. end_key - 1 that they see. */
 static void walk_keys(agi_row_scratch *s, const agi_head *x, agi_row_panel *panels, int64_t n_panels,
                       int64_t first_key, int64_t end_key)
 {
@@ -162,13 +162,14 @@ static void walk_keys(agi_row_scratch *s, const agi_head *x, agi_row_panel *pane
 
 /* ---- Work items: blocks of queries, or splits of their keys ---- */
 
-int64_t REAL(agi_row_begin_item)(const agi_row_job *w, int64_t item, agi_head *x)
+int64_t REAL(agi_row_begin_item)(const agi_row_job *w, int64_t block, agi_head *x)
 {
     const agi_row_schedule *schedule = &w->cpu->rows;
-    const int64_t bh = item / schedule->blocks, heads = w->call->plan->p.heads;
-    REAL(agi_head_begin)(x, w->call, bh / heads, bh % heads);
-    /* Alternately from the last block and from the first: if causal, every thread gets long and short ones. */
-    const int64_t n = item % schedule->blocks;
+    const int64_t head = block / schedule->blocks, heads = w->call->plan->p.heads;
+    REAL(agi_head_begin)(x, w->call, head / heads, head % heads);
+    /* Blocks are taken alternately from the end and from the start: if causal, every thread gets long and short
+     * ones. */
+    const int64_t n = block % schedule->blocks;
     return (n % 2 == 0 ? schedule->blocks - 1 - n / 2 : n / 2) * schedule->rows;
 }
 
@@ -176,35 +177,35 @@ static void finish_item(const agi_row_job *w, const agi_row_scratch *s, const ag
                         agi_row_panel *panels, int64_t n_panels, int64_t i0)
 {
     const ag_problem *p = &x->call->plan->p;
-    for (int64_t q = 0; q < n_panels; q++) {
-        finish_panel(w, s, x, &panels[q]);
+    for (int64_t n = 0; n < n_panels; n++) {
+        finish_panel(w, s, x, &panels[n]);
     }
     if (!agi_has(p, AG_PACKED)) {
-        fill_rows(x, agi_max(i0, x->seq.n_q), agi_min(i0 + w->cpu->rows.rows, p->q_len));
+        fill_padding(x, agi_max(i0, x->seq.n_q), agi_min(i0 + w->cpu->rows.rows, p->q_len));
     }
 }
 
-/* Split number % kv_splits of block number / kv_splits. */
-static void run_item(void *arg, int64_t number, int64_t slot)
+/* Runs split item % kv_splits of block item / kv_splits. */
+static void run_item(void *arg, int64_t item, int64_t slot)
 {
     const agi_row_job *w = arg;
     const agi_row_schedule *schedule = &w->cpu->rows;
     const agi_row_ops *ops = w->cpu->row_ops;
-    const int64_t split = number % schedule->kv_splits;
+    const int64_t split = item % schedule->kv_splits;
     agi_row_scratch *s = &w->scratch[slot];
     agi_row_panel panels[ROW_PANELS];
     agi_head x;
-    const int64_t i0 = REAL(agi_row_begin_item)(w, number / schedule->kv_splits, &x);
+    const int64_t i0 = REAL(agi_row_begin_item)(w, item / schedule->kv_splits, &x);
     int64_t n_panels = 0;
     if (w->small && ops->small_head(s, &x)) {
         return;
     }
     for (int64_t i = i0; i < agi_min(i0 + schedule->rows, x.seq.n_q); i += PANEL, n_panels++) {
-        panels[n_panels] = REAL(agi_row_panel_of)(w, s, &x, i0, n_panels, number);
+        panels[n_panels] = REAL(agi_row_panel_of)(w, s, &x, i0, n_panels, item);
         begin_statistics(&panels[n_panels], &x);
     }
     if (n_panels > 0) {
-        ops->begin(w, s, &x, panels, n_panels, number);
+        ops->begin(w, s, &x, panels, n_panels, item);
         walk_keys(s, &x, panels, n_panels, split * schedule->split_keys, (split + 1) * schedule->split_keys);
         if (ops->end != NULL) {
             ops->end(w, s, &x, panels, n_panels);
@@ -216,20 +217,20 @@ static void run_item(void *arg, int64_t number, int64_t slot)
 }
 
 /* Merges the splits of a block. */
-static void merge_splits(void *arg, int64_t item, int64_t slot)
+static void merge_splits(void *arg, int64_t block, int64_t slot)
 {
     const agi_row_job *w = arg;
     const agi_row_scratch *s = &w->scratch[slot];
     const int64_t kv_splits = w->cpu->rows.kv_splits;
     agi_row_panel panels[ROW_PANELS];
     agi_head x;
-    const int64_t i0 = REAL(agi_row_begin_item)(w, item, &x);
+    const int64_t i0 = REAL(agi_row_begin_item)(w, block, &x);
     int64_t n_panels = 0;
     for (int64_t i = i0; i < agi_min(i0 + w->cpu->rows.rows, x.seq.n_q); i += PANEL, n_panels++) {
-        panels[n_panels] = REAL(agi_row_panel_of)(w, s, &x, i0, n_panels, item * kv_splits);
+        panels[n_panels] = REAL(agi_row_panel_of)(w, s, &x, i0, n_panels, block * kv_splits);
         for (int64_t split = 1; split < kv_splits; split++) {
             const agi_row_panel other =
-                REAL(agi_row_panel_of)(w, s, &x, i0, n_panels, item * kv_splits + split);
+                REAL(agi_row_panel_of)(w, s, &x, i0, n_panels, block * kv_splits + split);
             for (int64_t row = 0; row < other.ni; row++) {
                 REAL(agi_row_merge_row)(&x, &panels[n_panels], &other, row);
             }

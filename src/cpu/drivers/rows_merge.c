@@ -4,8 +4,8 @@
 
 #include "cpu/drivers/rows.h"
 
-/* How many numbers the state of a panel has: O, m, l, r, a, and tO. */
-static int64_t panel_state(int64_t Dv_pad, agi_map map)
+/* How many reals the state of a panel has: O, m, l, r, a, and tO. */
+static int64_t panel_state_size(int64_t Dv_pad, agi_map map)
 {
     return PANEL * (Dv_pad + 4 + (map == AGI_JVP ? Dv_pad : 0));
 }
@@ -15,26 +15,27 @@ static int64_t panels_of(const ag_plan *plan, const agi_row_schedule *schedule)
     return agi_min(schedule->rows, agi_round_up(plan->p.q_len, PANEL)) / PANEL;
 }
 
-int64_t REAL(agi_row_states)(const ag_plan *plan, agi_map map)
+int64_t REAL(agi_row_state_size)(const ag_plan *plan, agi_map map)
 {
     const agi_cpu_plan *cpu = agi_cpu_plan_of(plan);
-    const agi_row_schedule *x = &cpu->rows;
-    return x->kv_splits == 1
+    const agi_row_schedule *schedule = &cpu->rows;
+    return schedule->kv_splits == 1
                ? 0
-               : agi_saturated(x->items, x->kv_splits, panels_of(plan, x), panel_state(cpu->Dv_pad, map));
+               : agi_saturating_product(schedule->items, schedule->kv_splits, panels_of(plan, schedule),
+                                        panel_state_size(cpu->Dv_pad, map));
 }
 
 agi_row_panel REAL(agi_row_panel_of)(const agi_row_job *w, const agi_row_scratch *s, const agi_head *x,
-                                     int64_t i0, int64_t q, int64_t number)
+                                     int64_t i0, int64_t index, int64_t item)
 {
-    agi_row_panel panel = s->panel[q];
-    panel.q = q;
-    panel.i0 = i0 + q * PANEL;
+    agi_row_panel panel = s->panel[index];
+    panel.index = index;
+    panel.i0 = i0 + index * PANEL;
     panel.ni = agi_min(PANEL, x->seq.n_q - panel.i0);
     panel.W = agi_round_up(panel.ni, x->k->lanes);
     if (w->cpu->rows.kv_splits > 1) {
         const int64_t panels = panels_of(x->call->plan, &w->cpu->rows);
-        panel.O = w->states + (number * panels + q) * panel_state(x->Dv_pad, x->call->map);
+        panel.O = w->states + (item * panels + index) * panel_state_size(x->Dv_pad, x->call->map);
         panel.m = panel.O + PANEL * x->Dv_pad;
         panel.l = panel.m + PANEL;
         panel.r = panel.l + PANEL;
@@ -46,20 +47,20 @@ agi_row_panel REAL(agi_row_panel_of)(const agi_row_job *w, const agi_row_scratch
 
 /* ---- Merging ---- */
 
-/* Rescales row i to another maximum m and another shift r: with r' its own shift, a += (r' - r) l and T' += (r' - r)
- * O'; then all sums are multiplied by 2^(its own maximum - m). */
-static void scale_row(const agi_head *x, const agi_row_panel *panel, int64_t i, double m, double r)
+/* Rescales row i to another maximum m and another shift r: a += (r_old - r) l and tO += (r_old - r) O; then all sums
+ * are multiplied by 2^(m_old - m). */
+static void rescale_row(const agi_head *x, const agi_row_panel *panel, int64_t i, double m, double r)
 {
-    const double before = (double)panel->m[i], delta = (double)panel->r[i] - r;
-    const double alpha = before == -INFINITY ? 0 : exp2(before - m);
+    const double m_old = (double)panel->m[i], delta = (double)panel->r[i] - r;
+    const double alpha = m_old == -INFINITY ? 0 : exp2(m_old - m);
     real *O = panel->O + i * x->Dv_pad;
     if (x->call->map == AGI_JVP) {
         real *tO = panel->tO + i * x->Dv_pad;
-        agi_scale_row(x->k, tO, O, x->Dv, delta, true);
-        agi_scale_row(x->k, tO, tO, x->Dv, alpha, false);
+        agi_add_scaled_row(x->k, tO, O, x->Dv, delta);
+        agi_scale_row(x->k, tO, x->Dv, alpha);
         panel->a[i] = (real)(alpha * ((double)panel->a[i] + delta * (double)panel->l[i]));
     }
-    agi_scale_row(x->k, O, O, x->Dv, alpha, false);
+    agi_scale_row(x->k, O, x->Dv, alpha);
     panel->l[i] = (real)(alpha * (double)panel->l[i]);
 }
 
@@ -67,11 +68,11 @@ void REAL(agi_row_merge_row)(const agi_head *x, agi_row_panel *panel, const agi_
 {
     const bool higher = !(other->m[i] <= panel->m[i]); /* or NaN, which must stay NaN */
     const real m = higher ? other->m[i] : panel->m[i], r = higher ? other->r[i] : panel->r[i];
-    scale_row(x, panel, i, (double)m, (double)r);
-    scale_row(x, other, i, (double)m, (double)r);
-    agi_scale_row(x->k, panel->O + i * x->Dv_pad, other->O + i * x->Dv_pad, x->Dv, 1, true);
+    rescale_row(x, panel, i, (double)m, (double)r);
+    rescale_row(x, other, i, (double)m, (double)r);
+    agi_add_scaled_row(x->k, panel->O + i * x->Dv_pad, other->O + i * x->Dv_pad, x->Dv, 1);
     if (x->call->map == AGI_JVP) {
-        agi_scale_row(x->k, panel->tO + i * x->Dv_pad, other->tO + i * x->Dv_pad, x->Dv, 1, true);
+        agi_add_scaled_row(x->k, panel->tO + i * x->Dv_pad, other->tO + i * x->Dv_pad, x->Dv, 1);
         panel->a[i] += other->a[i];
     }
     panel->l[i] += other->l[i];

@@ -1,10 +1,10 @@
-/* The maps for one real, as the backend calls them, and the rows of packed arrays that belong to no sequence. */
+/* The maps, as the backend calls them, and the rows of packed arrays that belong to no sequence. */
 #include <math.h>
 
 #include "cpu/drivers/backward.h"
 #include "cpu/drivers/rows.h"
 
-/* ---- Rows of packed arrays after the last sequence ---- */
+/* ---- Rows of packed arrays after the last sequence: -infinity in lse, zero elsewhere ---- */
 
 static void fill_tail(const agi_call *call, const ag_tensor *t, agi_shape shape, ag_dtype dtype,
                       bool accumulate)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/number.h"
+
 /* ---- The head ---- */
 
 static double sink_of(const agi_call *call, const ag_tensor *t, int64_t h)
@@ -68,7 +69,7 @@ void REAL(agi_key_range)(const agi_head *x, int64_t i0, int64_t ni, int64_t *fro
 /* Channels c0 .. c0 + n - 1 of one row. */
 static void get_row(const agi_kernels *k, agi_slice s, int64_t row, int64_t c0, int64_t n, real *to)
 {
-    const int64_t stride = s.t->strides[3], at = agi_row_at(s, row) + c0 * stride;
+    const int64_t stride = s.t->strides[3], at = agi_row_offset(s, row) + c0 * stride;
     if (s.dtype == AG_BF16) {
         k->load_bf16(to, (const uint16_t *)s.t->data + at, stride, n);
     } else if (s.dtype == AG_F16) {
@@ -114,25 +115,25 @@ agi_rows REAL(agi_zero_masked_rows)(agi_rows rows, int64_t n, int64_t width, con
 void REAL(agi_load_panel)(const agi_kernels *k, agi_slice s, int64_t first, int64_t n, const uint8_t *skip,
                           real *out)
 {
-    enum { LINE = 64, LINES = 16 }; /* of the buffer that rows are converted in */
-    real piece[LINES * LINE];
-    const bool whole = skip == NULL || memchr(skip, 1, (size_t)n) == NULL;
-    if (s.dtype == REAL_DTYPE && s.t->strides[3] == 1 && whole) {
-        k->transpose(out, (const real *)s.t->data + agi_row_at(s, first), s.t->strides[2], n, s.D);
+    enum { ROWS = 16, CHANNELS = 64 }; /* of the buffer that rows are converted in */
+    real buffer[ROWS * CHANNELS];
+    const bool all_rows = skip == NULL || memchr(skip, 1, (size_t)n) == NULL;
+    if (s.dtype == REAL_DTYPE && s.t->strides[3] == 1 && all_rows) {
+        k->transpose(out, (const real *)s.t->data + agi_row_offset(s, first), s.t->strides[2], n, s.D);
         return;
     }
-    for (int64_t i = 0; i < n; i += LINES) {
-        const int64_t rows = agi_min(LINES, n - i);
-        for (int64_t c = 0; c < s.D; c += LINE) {
-            const int64_t width = agi_min(LINE, s.D - c);
+    for (int64_t i = 0; i < n; i += ROWS) {
+        const int64_t rows = agi_min(ROWS, n - i);
+        for (int64_t c = 0; c < s.D; c += CHANNELS) {
+            const int64_t width = agi_min(CHANNELS, s.D - c);
             for (int64_t r = 0; r < rows; r++) {
                 if (skip != NULL && skip[i + r]) {
-                    memset(piece + r * LINE, 0, (size_t)width * sizeof(real));
+                    memset(buffer + r * CHANNELS, 0, (size_t)width * sizeof(real));
                 } else {
-                    get_row(k, s, first + i + r, c, width, piece + r * LINE);
+                    get_row(k, s, first + i + r, c, width, buffer + r * CHANNELS);
                 }
             }
-            k->transpose(out + c * PANEL + i, piece, LINE, rows, width);
+            k->transpose(out + c * PANEL + i, buffer, CHANNELS, rows, width);
         }
     }
 }
@@ -164,7 +165,7 @@ void REAL(agi_score_product)(const agi_head *x, agi_rows keys, int64_t nj, int64
 /* One row, element by element: any dtype, any stride. */
 static void put_row(agi_slice s, int64_t row, bool accumulate, double factor, const real *from)
 {
-    const int64_t at = agi_row_at(s, row);
+    const int64_t at = agi_row_offset(s, row);
     for (int64_t c = 0; c < s.D; c++) {
         const int64_t place = at + c * s.t->strides[3];
         const double value = from == NULL ? 0 : factor * (double)from[c];
@@ -173,47 +174,47 @@ static void put_row(agi_slice s, int64_t row, bool accumulate, double factor, co
     }
 }
 
-/* One row of 16-bit numbers, any stride. The kernel rounds in either case: rounding elsewhere could differ in the last
- * bit for products that are nearly halfway between two numbers, and the bits must not depend on the stride. */
+/* One row of a 16-bit dtype, any stride. The kernel rounds in either case: put_row could differ in the last bit for
+ * products that are nearly halfway between two values, and the bits must not depend on the stride. */
 static void store_row16(const agi_kernels *k, agi_slice s, int64_t row, double factor, const real *from)
 {
     void (*const put)(uint16_t *, const real *, int64_t, double) =
         s.dtype == AG_BF16 ? k->store_bf16 : k->store_f16;
-    uint16_t *const to = (uint16_t *)s.t->data + agi_row_at(s, row), some[64];
-    const int64_t stride = s.t->strides[3], step = (int64_t)(sizeof some / sizeof some[0]);
+    uint16_t *const to = (uint16_t *)s.t->data + agi_row_offset(s, row), buffer[64];
+    const int64_t stride = s.t->strides[3], size = (int64_t)(sizeof buffer / sizeof buffer[0]);
     if (stride == 1) {
         put(to, from, s.D, factor);
         return;
     }
     for (int64_t c = 0; c < s.D; c++) {
-        if (c % step == 0) {
-            put(some, from + c, agi_min(step, s.D - c), factor);
+        if (c % size == 0) {
+            put(buffer, from + c, agi_min(size, s.D - c), factor);
         }
-        to[c * stride] = some[c % step];
+        to[c * stride] = buffer[c % size];
     }
 }
 
 void REAL(agi_scale_and_store_rows)(const agi_kernels *k, agi_slice s, int64_t first, int64_t n,
-                                    bool accumulate, const double *factor, int64_t step, const real *rows,
-                                    int64_t ld)
+                                    bool accumulate, const double *factor, int64_t factor_stride,
+                                    const real *rows, int64_t ld)
 {
     const bool dense = s.t->strides[3] == 1 && rows != NULL;
     const bool narrow = rows != NULL && !accumulate && (s.dtype == AG_BF16 || s.dtype == AG_F16);
-    if (dense && step == 0 && n > 0 && ld == s.D &&
+    if (dense && factor_stride == 0 && n > 0 && ld == s.D &&
         s.t->strides[2] == s.D) { /* dense rows with one factor are one long row */
         s.D *= n;
         n = 1;
     }
     if (dense && s.dtype == REAL_DTYPE && s.t->data != NULL) {
-        k->store_rows((real *)s.t->data + agi_row_at(s, first), s.t->strides[2], rows, ld, n, s.D, factor,
-                      step, accumulate);
+        k->store_rows((real *)s.t->data + agi_row_offset(s, first), s.t->strides[2], rows, ld, n, s.D, factor,
+                      factor_stride, accumulate);
         return;
     }
     for (int64_t r = 0; r < n && s.t->data != NULL; r++) {
         if (narrow) {
-            store_row16(k, s, first + r, factor[r * step], rows + r * ld);
+            store_row16(k, s, first + r, factor[r * factor_stride], rows + r * ld);
         } else {
-            put_row(s, first + r, accumulate, factor[r * step], rows == NULL ? NULL : rows + r * ld);
+            put_row(s, first + r, accumulate, factor[r * factor_stride], rows == NULL ? NULL : rows + r * ld);
         }
     }
 }

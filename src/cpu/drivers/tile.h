@@ -1,7 +1,7 @@
 /* What the four maps share: the geometry of tiles, loading rows from the caller's tensors and storing them, and the
- * features of a problem on a tile. Compiled for each real.
+ * features of a problem on a tile. Compiled twice, with real = float and real = double.
  *
- *     block    some consecutive keys: the rows of a score tile
+ *     block    consecutive keys: the rows of a score tile
  *     panel    PANEL consecutive queries: the lanes of a score tile T[j][i]
  *     band     low <= j - i <= high, with i and j counted from the tile's corner: the pairs that causal and window
  *              leave visible */
@@ -25,7 +25,7 @@ static inline int64_t agi_max(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-/* The step is usually a power of two: then no division, which would be felt in tiny heads. */
+/* The step is usually a power of two: then no division, which would slow down tiny heads. */
 static inline int64_t agi_round_up(int64_t n, int64_t step)
 {
     return (step & (step - 1)) == 0 ? (n + step - 1) & -step : (n + step - 1) / step * step;
@@ -40,15 +40,15 @@ typedef struct {
     const agi_cpu_plan *cpu;
     const agi_kernels *k;
     agi_sequence seq;
-    bool short_q; /* at most MAX_SHORT_Q queries */
-    int64_t h, hk;
+    bool short_q;           /* at most MAX_SHORT_Q queries */
+    int64_t h, hk;          /* query head, kv head */
     int64_t Dk, Dv;         /* channels */
     int64_t Dk_pad, Dv_pad; /* channels of a row in a tile: whole vectors */
     agi_features has;
-    double scale; /* the head's scale, of scores, dQ and dK; below the plan nothing else may be read for it */
+    double scale;     /* of the scores, dQ and dK; not to be read from the problem */
     real score_scale; /* the same as a real, for kernels */
     real softcap;
-    real c;             /* the softmax takes c times the tile: c is scale log2(e) if plain, else 1 */
+    real c;             /* factor of the score tile in the softmax: scale log2(e) if plain, else 1 */
     double sink, tsink; /* -infinity and 0 if there is no sink */
 } agi_head;
 
@@ -111,11 +111,12 @@ typedef struct {
 typedef struct {
     const ag_tensor *t;
     ag_dtype dtype;
-    int64_t view, head, row0, D;
+    int64_t view; /* index on the batch axis */
+    int64_t head, row0, D;
 } agi_slice;
 
 /* Offset of a row's first channel, in elements. */
-static inline int64_t agi_row_at(agi_slice s, int64_t row)
+static inline int64_t agi_row_offset(agi_slice s, int64_t row)
 {
     return s.view * s.t->strides[0] + s.head * s.t->strides[1] + (s.row0 + row) * s.t->strides[2];
 }
@@ -141,7 +142,7 @@ static inline agi_rows agi_load_rows(const agi_kernels *k, agi_slice s, int64_t 
 {
     if (s.dtype == REAL_DTYPE && s.t->strides[3] == 1 && agi_round_up(s.D, k->lanes) == s.D && skip == NULL) {
         /* The stride of a single row may be anything. */
-        return (agi_rows){(const real *)s.t->data + agi_row_at(s, first), n == 1 ? s.D : s.t->strides[2]};
+        return (agi_rows){(const real *)s.t->data + agi_row_offset(s, first), n == 1 ? s.D : s.t->strides[2]};
     }
     return REAL(agi_convert_rows)(k, s, first, n, skip, scratch);
 }
@@ -150,9 +151,9 @@ static inline agi_rows agi_load_rows(const agi_kernels *k, agi_slice s, int64_t 
 static inline agi_rows agi_load_dense_rows(const agi_head *x, agi_slice s, int64_t first, int64_t n,
                                            const uint8_t *skip, real *scratch)
 {
-    const bool near = s.t->strides[2] == s.D || x->seq.n_q < PANEL;
-    return near ? agi_load_rows(x->k, s, first, n, skip, scratch)
-                : REAL(agi_convert_rows)(x->k, s, first, n, skip, scratch);
+    const bool in_place = s.t->strides[2] == s.D || x->seq.n_q < PANEL;
+    return in_place ? agi_load_rows(x->k, s, first, n, skip, scratch)
+                    : REAL(agi_convert_rows)(x->k, s, first, n, skip, scratch);
 }
 
 /* Rows j0 .. j0 + n - 1 of K, V, tK or tV; p is NULL if the tensor is absent. */
@@ -178,17 +179,23 @@ agi_rows REAL(agi_zero_masked_rows)(agi_rows rows, int64_t n, int64_t width, con
 void REAL(agi_load_panel)(const agi_kernels *k, agi_slice s, int64_t first, int64_t n, const uint8_t *skip,
                           real *out);
 
-/* Writes rows, each times its factor[row * step], rounded once; accumulate: added to what is there. rows NULL:
- * zeros. */
+/* Stores rows, row r times factor[r * factor_stride], rounded once; accumulate: adds them to what the caller's array
+ * holds. rows NULL: zeros. */
 void REAL(agi_scale_and_store_rows)(const agi_kernels *k, agi_slice s, int64_t first, int64_t n,
-                                    bool accumulate, const double *factor, int64_t step, const real *rows,
-                                    int64_t ld);
+                                    bool accumulate, const double *factor, int64_t factor_stride,
+                                    const real *rows, int64_t ld);
 
-/* to = or += factor * from, one row of n reals. */
-static inline void agi_scale_row(const agi_kernels *k, real *to, const real *from, int64_t n, double factor,
-                                 bool add)
+/* One row of n reals: row *= factor. */
+static inline void agi_scale_row(const agi_kernels *k, real *row, int64_t n, double factor)
 {
-    k->store_rows(to, n, from, n, 1, n, &factor, 0, add);
+    k->store_rows(row, n, row, n, 1, n, &factor, 0, false);
+}
+
+/* to += factor * from. */
+static inline void agi_add_scaled_row(const agi_kernels *k, real *to, const real *from, int64_t n,
+                                      double factor)
+{
+    k->store_rows(to, n, from, n, 1, n, &factor, 0, true);
 }
 
 static inline void agi_store_rows(const agi_kernels *k, agi_slice s, int64_t first, int64_t n,
@@ -200,14 +207,15 @@ static inline void agi_store_rows(const agi_kernels *k, agi_slice s, int64_t fir
 /* Row i of lse, mu, d_lse or td_lse; 0 if the tensor is absent. */
 static inline double agi_load_stat(const agi_head *x, const ag_tensor *t, int64_t i)
 {
-    return t->data == NULL ? 0 : ((const double *)t->data)[agi_row_at(agi_query_slice(x, t, AG_F64, 1), i)];
+    return t->data == NULL ? 0
+                           : ((const double *)t->data)[agi_row_offset(agi_query_slice(x, t, AG_F64, 1), i)];
 }
 
 static inline void agi_store_stat(const agi_head *x, const ag_tensor *t, bool accumulate, int64_t i,
                                   double value)
 {
     if (t->data != NULL) {
-        double *to = (double *)t->data + agi_row_at(agi_query_slice(x, t, AG_F64, 1), i);
+        double *to = (double *)t->data + agi_row_offset(agi_query_slice(x, t, AG_F64, 1), i);
         *to = accumulate ? *to + value : value;
     }
 }
@@ -222,15 +230,15 @@ static inline void agi_split_log(double L, real *high, real *low)
 
 /* ---- Features of a tile: queries i0 .. i0 + ni - 1, keys j0 .. j0 + nj - 1 ---- */
 
-/* X: what is added to the scores, -infinity for pairs that mask or bias hide. tX, if not NULL: its tangent.
+/* X: what is added to the scores, -infinity for masked pairs. tX, if not NULL: its tangent.
  * masked_keys[j]: no query of the tile sees key j. Returns whether there is such a key. */
 bool REAL(agi_additive)(const agi_head *x, int64_t i0, int64_t ni, int64_t j0, int64_t nj, real *X, real *tX,
                         int64_t ld, uint8_t *masked_keys);
 
-/* Are all pairs of the tile that the band leaves hidden by mask or bias? Takes little time compared with a tile. */
+/* Are all pairs of the tile that are inside the band masked by mask or bias? Takes much less time than a product. */
 bool REAL(agi_all_masked)(const agi_head *x, int64_t i0, int64_t ni, int64_t j0, int64_t nj);
 
-/* Of keys *j0 .. end - 1, drops most of those at either end that are hidden from all the queries: moves *j0, returns
+/* Of keys *j0 .. end - 1, drops most of those at either end that are masked for all the queries: moves *j0, returns
  * how many keys are left. */
 int64_t REAL(agi_trim_masked)(const agi_head *x, int64_t i0, int64_t ni, int64_t *j0, int64_t end);
 
@@ -238,12 +246,12 @@ void REAL(agi_dropout_tile)(const agi_head *x, int64_t i0, int64_t W, int64_t j0
                             int64_t ld);
 
 /* Where the gradients of bias and table are summed. If the bias has both a query and a key axis, `full`: the caller's
- * own array or a copy of it. Otherwise `small`: a dense array in float64, one per split of the queries. */
+ * own array or a copy of it. Otherwise `broadcast`: a dense array in float64, one per split of the queries. */
 typedef struct {
     void *full;
     ag_dtype dtype; /* of full */
-    double *small;
-    int64_t strides[4]; /* of full or small; 0 along an axis of size 1 */
+    double *broadcast;
+    int64_t strides[4]; /* of full or broadcast; 0 along an axis of size 1 */
     double *table;      /* [table_buckets], of this head and this split of the queries */
 } agi_sums;
 void REAL(agi_add_sums)(const agi_head *x, const agi_sums *sums, int64_t i0, int64_t ni, int64_t j0,

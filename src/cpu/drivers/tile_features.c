@@ -5,16 +5,16 @@
 #include "core/number.h"
 #include "cpu/drivers/tile.h"
 
-/* A broadcast array's strides: 0 along the axes of size 1. */
-static void effective(const int64_t size[4], const int64_t given[4], int64_t stride[4])
+/* The strides of an array that is broadcast along its axes of size 1: 0 there. */
+static void broadcast_strides(const int64_t size[4], const int64_t given[4], int64_t stride[4])
 {
     for (int axis = 0; axis < 4; axis++) {
         stride[axis] = size[axis] == 1 ? 0 : given[axis];
     }
 }
 
-/* The first element of this head's tile in a broadcast array. */
-static int64_t corner(const agi_head *x, const int64_t stride[4], int64_t i0, int64_t j0)
+/* Offset of the first element of this head's tile. */
+static int64_t corner_offset(const agi_head *x, const int64_t stride[4], int64_t i0, int64_t j0)
 {
     return x->seq.b * stride[0] + x->h * stride[1] + i0 * stride[2] + j0 * stride[3];
 }
@@ -24,8 +24,8 @@ static void add_bias(const agi_head *x, const ag_tensor *t, int64_t i0, int64_t 
 {
     const ag_problem *p = &x->call->plan->p;
     int64_t stride[4];
-    effective(p->bias_size, t->strides, stride);
-    const int64_t at = corner(x, stride, i0, j0);
+    broadcast_strides(p->bias_size, t->strides, stride);
+    const int64_t at = corner_offset(x, stride, i0, j0);
     for (int64_t i = 0; i < ni; i++) {
         for (int64_t j = 0; j < nj; j++) {
             X[j * ld + i] += (real)agi_load(p->aux_dtype, t->data, at + i * stride[2] + j * stride[3]);
@@ -37,21 +37,21 @@ static void add_bias(const agi_head *x, const ag_tensor *t, int64_t i0, int64_t 
 static int64_t bucket(const ag_plan *plan, int64_t distance)
 {
     const int64_t R = plan->p.table_radius;
-    const int64_t place = agi_max(-R, agi_min(R, distance)) + R;
-    return plan->buckets == NULL ? place : plan->buckets[place];
+    const int64_t clipped = agi_max(-R, agi_min(R, distance)) + R;
+    return plan->buckets == NULL ? clipped : plan->buckets[clipped];
 }
 
 static void add_table(const agi_head *x, const ag_tensor *t, int64_t i0, int64_t ni, int64_t j0, int64_t nj,
                       real *X, int64_t ld)
 {
     const ag_problem *p = &x->call->plan->p;
-    const int64_t row = p->table_heads == 1 ? 0 : x->h * t->strides[1];
+    const int64_t head = p->table_heads == 1 ? 0 : x->h * t->strides[1];
     const int64_t offset = (j0 + x->call->a.k_offset) - (i0 + x->seq.shift);
     const int64_t stride = p->table_buckets == 1 ? 0 : t->strides[3];
     /* Pairs on one diagonal have one distance, so one table entry. */
     for (int64_t d = 1 - ni; d < nj; d++) {
         const real value =
-            (real)agi_load(p->aux_dtype, t->data, row + bucket(x->call->plan, offset + d) * stride);
+            (real)agi_load(p->aux_dtype, t->data, head + bucket(x->call->plan, offset + d) * stride);
         for (int64_t i = agi_max(0, -d); i < ni && i + d < nj; i++) {
             X[(i + d) * ld + i] += value;
         }
@@ -89,8 +89,8 @@ static void apply_mask(const agi_head *x, int64_t i0, int64_t ni, int64_t j0, in
 {
     const ag_tensor *t = &x->call->a.mask;
     int64_t stride[4];
-    effective(x->call->plan->p.mask_size, t->strides, stride);
-    const uint8_t *mask = (const uint8_t *)t->data + corner(x, stride, i0, j0);
+    broadcast_strides(x->call->plan->p.mask_size, t->strides, stride);
+    const uint8_t *mask = (const uint8_t *)t->data + corner_offset(x, stride, i0, j0);
     for (int64_t i = 0; i < ni; i++) {
         for (int64_t j = 0; j < nj; j++) {
             X[j * ld + i] = mask[i * stride[2] + j * stride[3]] ? X[j * ld + i] : (real)-INFINITY;
@@ -98,11 +98,11 @@ static void apply_mask(const agi_head *x, int64_t i0, int64_t ni, int64_t j0, in
     }
 }
 
-/* ---- Tiles in which mask or bias hide everything ---- */
+/* ---- Tiles in which every pair is masked ---- */
 
-enum { BLOCK = 128 };
+enum { BLOCK = 128 }; /* bytes that are compared at once */
 
-/* A mask or a bias, and the bit pattern that hides a pair in it: 0 in a mask, -infinity in a bias. */
+/* A mask or a bias, and what masks a pair in it, repeated: 0 in a mask, -infinity in a bias. */
 typedef struct {
     const char *corner; /* the tile's first element */
     int64_t size;       /* of an element, in bytes */
@@ -110,14 +110,15 @@ typedef struct {
     char pattern[BLOCK];
 } mask_array;
 
+/* dtype: that of a bias; a mask has bytes. */
 static mask_array mask_array_of(const agi_head *x, const ag_tensor *t, const int64_t size[4], ag_dtype dtype,
                                 int64_t i0, int64_t j0)
 {
     const bool mask = t == &x->call->a.mask;
     mask_array h = {.size = mask ? 1 : dtype == AG_F64 ? 8 : dtype == AG_F32 ? 4 : 2};
     int64_t stride[4];
-    effective(size, t->strides, stride);
-    h.corner = (const char *)t->data + corner(x, stride, i0, j0) * h.size;
+    broadcast_strides(size, t->strides, stride);
+    h.corner = (const char *)t->data + corner_offset(x, stride, i0, j0) * h.size;
     h.strides[0] = stride[2];
     h.strides[1] = stride[3];
     for (int64_t e = 0; !mask && e < BLOCK / h.size; e++) {
@@ -126,7 +127,7 @@ static mask_array mask_array_of(const agi_head *x, const ag_tensor *t, const int
     return h;
 }
 
-/* The first of keys j .. to - 1 that the array does not hide from query i; `to` if there is none. */
+/* The first of keys j .. to - 1 that the array does not mask for query i; `to` if there is none. */
 static int64_t skip_masked(const mask_array *h, int64_t i, int64_t j, int64_t to)
 {
     const char *row = h->corner + i * h->strides[0] * h->size;
@@ -167,7 +168,7 @@ bool REAL(agi_all_masked)(const agi_head *x, int64_t i0, int64_t ni, int64_t j0,
         masks[n++] = mask_array_of(x, &x->call->a.mask, p->mask_size, AG_F32, i0, j0);
     }
     if (agi_has(p, AG_BIAS) &&
-        !agi_has(p, AG_TABLE)) { /* -infinity plus a NaN of the table is NaN, which hides nothing */
+        !agi_has(p, AG_TABLE)) { /* -infinity plus a NaN of the table is NaN, which masks nothing */
         masks[n++] = mask_array_of(x, &x->call->a.bias, p->bias_size, p->aux_dtype, i0, j0);
     }
     for (int64_t i = 0; i < ni; i++) {
@@ -189,7 +190,7 @@ bool REAL(agi_all_masked)(const agi_head *x, int64_t i0, int64_t ni, int64_t j0,
 
 int64_t REAL(agi_trim_masked)(const agi_head *x, int64_t i0, int64_t ni, int64_t *j0, int64_t end)
 {
-    const int64_t step = 64; /* about the queries of a panel */
+    const int64_t step = 64; /* keys per look: about as many as a panel has queries */
     while (*j0 < end && REAL(agi_all_masked)(x, i0, ni, *j0, agi_min(step, end - *j0))) {
         *j0 += agi_min(step, end - *j0);
     }
@@ -199,7 +200,7 @@ int64_t REAL(agi_trim_masked)(const agi_head *x, int64_t i0, int64_t ni, int64_t
     return agi_max(0, end - *j0);
 }
 
-/* Looks at pairs inside the band only. */
+/* Looks at pairs inside the band only. Returns whether any key is masked for all queries. */
 static bool find_masked_keys(int64_t ni, int64_t nj, agi_band band, const real *X, int64_t ld,
                              uint8_t *masked_keys)
 {
@@ -260,15 +261,15 @@ void REAL(agi_dropout_tile)(const agi_head *x, int64_t i0, int64_t W, int64_t j0
 static void add_bias_sums(const agi_head *x, const agi_sums *sums, int64_t i0, int64_t ni, int64_t j0,
                           int64_t nj, const real *dS, int64_t ld)
 {
-    const int64_t at = corner(x, sums->strides, i0, j0), si = sums->strides[2], sj = sums->strides[3];
+    const int64_t at = corner_offset(x, sums->strides, i0, j0), si = sums->strides[2], sj = sums->strides[3];
     for (int64_t i = 0; i < ni; i++) {
         for (int64_t j = 0; j < nj; j++) {
-            const int64_t place = at + i * si + j * sj;
+            const int64_t e = at + i * si + j * sj;
             const double value = (double)dS[j * ld + i];
             if (sums->full != NULL) {
-                agi_store(sums->dtype, sums->full, place, agi_load(sums->dtype, sums->full, place) + value);
+                agi_store(sums->dtype, sums->full, e, agi_load(sums->dtype, sums->full, e) + value);
             } else {
-                sums->small[place] += value;
+                sums->broadcast[e] += value;
             }
         }
     }
@@ -290,7 +291,7 @@ static void add_table_sums(const agi_head *x, double *table, int64_t i0, int64_t
 void REAL(agi_add_sums)(const agi_head *x, const agi_sums *sums, int64_t i0, int64_t ni, int64_t j0,
                         int64_t nj, const real *dS, int64_t ld)
 {
-    if (sums->full != NULL || sums->small != NULL) {
+    if (sums->full != NULL || sums->broadcast != NULL) {
         add_bias_sums(x, sums, i0, ni, j0, nj, dS, ld);
     }
     if (sums->table != NULL) {

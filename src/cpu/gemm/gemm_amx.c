@@ -1,6 +1,6 @@
 /* One tile of a matrix product of bfloat16 on AMX. A is read in place if AMX can read it there, B is packed;
  * sums are float32, computed block by block and rounded once. One operand may be float32: it is split into
- * three bfloat16 components, so that its product takes three steps. Compiled for AVX-512 and AMX, and called
+ * three bfloat16 components, so that each step of its product becomes three. Compiled for AVX-512 and AMX, and called
  * only if the processor has both. */
 #include <string.h>
 
@@ -12,18 +12,18 @@
 #include "cpu/gemm/gemm_split.h"
 
 /* A step is AMX_DEPTH terms of a sum. MAX_STEPS: steps that are summed before C is read and written;
- * MAX_STEPS_TRANSPOSED if A is transposed. B_SIZE: numbers of B that are packed at once and stay in a core's
- * second-level cache. C_SIZE: numbers of C in scratch, if C is read and written more than once. MAX_COLS:
- * columns of a tile. */
+ * MAX_STEPS_TRANSPOSED if A is transposed. B_SIZE: elements of B that are packed at once and stay in the
+ * L2 cache. C_SIZE: elements of C in scratch, if C is read and written more than once. MAX_COLS: columns of a
+ * tile. */
 enum { MAX_STEPS = 64, MAX_STEPS_TRANSPOSED = 16, B_SIZE = 576 * 1024, C_SIZE = 256 * 1024, MAX_COLS = 1024 };
 
-/* Steps whose operands stay in the first-level cache. If there are more, the order of steps is reversed from
- * each panel to the next, so that a panel first uses what the panel before left in that cache. */
+/* Max steps whose operands stay in the L1 cache. If there are more, the order of steps is reversed from each panel to
+ * the next, so that a panel first uses what the panel before left in that cache. */
 enum { MAX_L1_STEPS = 8 };
 
-/* If all operands and C together have no more numbers than this, they stay in a core's second-level cache
- * without prefetching. */
-enum { MAX_L2_NUMBERS = 512 * 1024 };
+/* If all operands and C together have no more elements than this, they stay in the L2 cache, and nothing is
+ * prefetched. */
+enum { MAX_L2_ELEMENTS = 512 * 1024 };
 
 typedef struct {
     uint16_t b[B_SIZE];               /* [panel][b_index][2][AMX_AB] */
@@ -48,10 +48,10 @@ typedef struct {
     const agi_gemm_op *op;
     const agi_gemm_tile *tile;
     output out;
-    int64_t strip;              /* rows of a strip, at most STRIP */
-    bool large;                 /* do the operands have more than MAX_L2_NUMBERS? */
+    int64_t strip_rows;         /* rows of a strip, at most STRIP */
+    bool large;                 /* do operands and C have more than MAX_L2_ELEMENTS? */
     int64_t n_b;                /* steps of this chunk whose tiles of B differ */
-    int64_t n_steps, max_steps; /* of this chunk; at most */
+    int64_t n_steps, max_steps; /* of this chunk; of any chunk */
     bool first, last;           /* is this chunk the first, the last of the sum? */
     step steps[MAX_STEPS];
     scratch *s;
@@ -62,15 +62,15 @@ typedef struct {
 /* Number of AMX tiles in the height of the strip at row i. */
 static int64_t tiles_of(const job *x, int64_t i)
 {
-    return (agi_clamp(x->tile->m - i, x->strip) + AMX_ROWS - 1) / AMX_ROWS;
+    return (agi_clamp(x->tile->m - i, x->strip_rows) + AMX_ROWS - 1) / AMX_ROWS;
 }
 
-/* Packs one step of panel q of B. */
-static void pack_b_step(const job *x, const step *t, int64_t q)
+/* Packs one step of one panel of B. */
+static void pack_b_step(const job *x, const step *t, int64_t panel)
 {
     const agi_matrix *b = &t->p->b;
-    const int64_t j = x->tile->j0 + q * PANEL_COLS;
-    uint16_t *to = x->s->b + (q * x->n_b + t->b_index) * 2 * AMX_AB;
+    const int64_t j = x->tile->j0 + panel * PANEL_COLS;
+    uint16_t *to = x->s->b + (panel * x->n_b + t->b_index) * 2 * AMX_AB;
     if (!t->same_b) {
         agi_amx_pack(to, b, !b->transposed, b->transposed, j, x->op->n, &t->terms);
         agi_amx_pack(to + AMX_AB, b, !b->transposed, b->transposed, j + AMX_LANES, x->op->n, &t->terms);
@@ -83,13 +83,13 @@ static void pack_b(const job *x)
     const int64_t panels = (x->tile->n + PANEL_COLS - 1) / PANEL_COLS;
     const bool by_steps = x->large && x->n_steps > 0 && !x->steps[0].p->b.transposed;
     for (int64_t n = 0; n < x->n_steps && by_steps; n++) {
-        for (int64_t q = 0; q < panels; q++) {
-            pack_b_step(x, &x->steps[n], q);
+        for (int64_t panel = 0; panel < panels; panel++) {
+            pack_b_step(x, &x->steps[n], panel);
         }
     }
-    for (int64_t q = 0; q < panels && !by_steps; q++) {
+    for (int64_t panel = 0; panel < panels && !by_steps; panel++) {
         for (int64_t n = 0; n < x->n_steps; n++) {
-            pack_b_step(x, &x->steps[n], q);
+            pack_b_step(x, &x->steps[n], panel);
         }
     }
 }
@@ -97,11 +97,11 @@ static void pack_b(const job *x)
 /* Can AMX read this step of rows i .. i + rows - 1 in place? */
 static bool a_in_place(const agi_matrix *a, int64_t i, int64_t rows, const step *t)
 {
-    bool all = a->dtype == AG_BF16 && !a->transposed && t->terms.k == AMX_DEPTH && i + rows <= a->rows;
-    for (int64_t r = 0; r < rows && all && a->lengths != NULL; r++) {
-        all = agi_row_counts(a, i + r);
+    bool in_place = a->dtype == AG_BF16 && !a->transposed && t->terms.k == AMX_DEPTH && i + rows <= a->rows;
+    for (int64_t r = 0; r < rows && in_place && a->lengths != NULL; r++) {
+        in_place = agi_row_is_valid(a, i + r);
     }
-    return all;
+    return in_place;
 }
 
 /* Fills in the strip's tiles for each step, from row i of A on. Returns whether any of them are in place. */
@@ -142,7 +142,7 @@ static void use_copy(const job *x)
     }
 }
 
-/* Distance from the first step's tiles of A to the second step's, in numbers. */
+/* Distance from the first step's tiles of A to the second step's, in elements. */
 static int64_t a_step_of(const job *x)
 {
     const step_tiles *at = x->s->strip;
@@ -163,7 +163,7 @@ static bool is_uniform(const job *x)
 
 /* ---- Blocks ---- */
 
-/* Prefetches C of the block at row i, column j. */
+/* Prepares *to for prefetching C of the block at row i, column j. */
 static void prefetch_c(const job *x, int64_t i, int64_t j, block_prefetch *to)
 {
     const agi_gemm_op *op = x->op;
@@ -173,8 +173,8 @@ static void prefetch_c(const job *x, int64_t i, int64_t j, block_prefetch *to)
     to->c_steps = tiles_of(x, i) * AMX_ROWS / 2;
 }
 
-/* Prefetches part of the rows of the strip at row i. The rows are shared among the panels; here the one at
- * column j. */
+/* Prepares *to for prefetching rows of the strip at row i. The rows are divided among the panels; here the share of the
+ * one at column j. */
 static void prefetch_strip(const job *x, int64_t i, int64_t j, block_prefetch *to)
 {
     const agi_matrix *a = &x->steps[0].p->a;
@@ -191,9 +191,10 @@ static void prefetch_strip(const job *x, int64_t i, int64_t j, block_prefetch *t
 static void run_block(const job *x, int64_t i, int64_t j, bool uniform, bool copy)
 {
     const agi_gemm_tile *tile = x->tile;
-    const bool whole = x->first && x->last;
+    const bool only_chunk = x->first && x->last;
     const int64_t width = agi_round_up(tile->n, PANEL_COLS), tiles = tiles_of(x, i);
-    const c_block b = {i, j, tiles, whole ? PANEL_COLS : width, whole ? x->s->out : x->s->c + i * width + j};
+    const c_block b = {i, j, tiles, only_chunk ? PANEL_COLS : width,
+                       only_chunk ? x->s->out : x->s->c + i * width + j};
     panel_product product = {.steps = x->s->strip,
                              .b = x->s->b + j * x->n_b * AMX_DEPTH,
                              .n_steps = x->n_steps,
@@ -204,17 +205,17 @@ static void run_block(const job *x, int64_t i, int64_t j, bool uniform, bool cop
     if (x->large && x->last) {
         prefetch_c(x, i, j, &product.prefetch);
     }
-    if (x->large && x->n_steps > MAX_L1_STEPS && i + x->strip < tile->m) {
-        prefetch_strip(x, i + x->strip, j, &product.prefetch);
+    if (x->large && x->n_steps > MAX_L1_STEPS && i + x->strip_rows < tile->m) {
+        prefetch_strip(x, i + x->strip_rows, j, &product.prefetch);
     }
     multiply_block(&product, &b, !x->first);
     if (x->last) {
-        store_block(&x->out, &b, agi_clamp(tile->m - i, x->strip));
+        store_block(&x->out, &b, agi_clamp(tile->m - i, x->strip_rows));
     }
 }
 
 /* A strip that is multiplied by more panels than this is copied during the product with the first one: in
- * place, its rows may map to so few sets of the first-level cache that they evict each other. */
+ * place, its rows may map to so few sets of the L1 cache that they evict each other. */
 enum { MAX_PANELS_IN_PLACE = 4 };
 
 static void run_strip(const job *x, int64_t i)
@@ -239,14 +240,14 @@ static void run_strip(const job *x, int64_t i)
 static void run_chunk(job *x)
 {
     pack_b(x);
-    for (int64_t i = 0; i < x->tile->m; i += x->strip) {
+    for (int64_t i = 0; i < x->tile->m; i += x->strip_rows) {
         run_strip(x, i);
     }
     x->n_steps = x->n_b = 0;
     x->first = false;
 }
 
-/* Number of steps of a chunk. Transposing A takes long; with shorter chunks, more columns of B fit and share
+/* Max steps of a chunk. Transposing A takes long; with shorter chunks, more columns of B fit and share
  * a transposed A. */
 static int64_t max_steps_of(const agi_gemm_op *op)
 {
@@ -259,11 +260,11 @@ static int64_t max_steps_of(const agi_gemm_op *op)
 
 static bool is_large(const agi_gemm_op *op)
 {
-    int64_t numbers = op->m * op->n;
+    int64_t elements = op->m * op->n;
     for (int p = 0; p < op->n_products; p++) {
-        numbers += agi_depth(&op->products[p]) * (op->m + op->n);
+        elements += agi_depth(&op->products[p]) * (op->m + op->n);
     }
-    return numbers > MAX_L2_NUMBERS;
+    return elements > MAX_L2_ELEMENTS;
 }
 
 static int components_of(const agi_product *p)
@@ -279,8 +280,9 @@ static void add_steps(job *x, const agi_product *p)
             if (x->n_steps == x->max_steps) {
                 run_chunk(x);
             }
-            const bool again = x->n_steps > 0 && component < n_components - 1;
-            const bool same_a = again && p->a.dtype == AG_BF16, same_b = again && p->b.dtype == AG_BF16;
+            const bool same_terms = x->n_steps > 0 && component < n_components - 1;
+            const bool same_a = same_terms && p->a.dtype == AG_BF16,
+                       same_b = same_terms && p->b.dtype == AG_BF16;
             const agi_amx_terms terms = {k0, agi_clamp(agi_depth(p) - k0, AMX_DEPTH), component};
             x->n_b += !same_b;
             x->steps[x->n_steps++] = (step){p, terms, same_a, same_b, x->n_b - 1};
@@ -296,12 +298,12 @@ static void run(const ag_plan *plan, const agi_gemm_op *op, const agi_gemm_tile 
     scratch *s = memory;
     job x = {.op = op, .tile = tile, .s = s, .first = true, .large = is_large(op)};
     x.max_steps = max_steps_of(op);
-    /* four tiles of rows: two strips of two are faster than three and one */
-    x.strip = tile->m == STRIP + AMX_ROWS ? 2 * AMX_ROWS : STRIP;
+    /* of four AMX tiles of rows, two strips of two are faster than three and one */
+    x.strip_rows = tile->m == STRIP + AMX_ROWS ? 2 * AMX_ROWS : STRIP;
     x.out = (output){.op = op, .tile = tile, .bias = find_bias(op), .bias_row = s->bias};
     compute_bias_row(&x.out);
-    amx_config before;
-    amx_begin(&before);
+    amx_config saved;
+    amx_begin(&saved);
     for (int p = 0; p < op->n_products; p++) {
         if (&op->products[p] != x.out.bias) {
             add_steps(&x, &op->products[p]);
@@ -309,7 +311,7 @@ static void run(const ag_plan *plan, const agi_gemm_op *op, const agi_gemm_tile 
     }
     x.last = true;
     run_chunk(&x);
-    amx_end(&before);
+    amx_end(&saved);
 }
 
 static size_t scratch_bytes(const ag_plan *plan)
@@ -327,15 +329,15 @@ static bool is_readable(const agi_product *p)
 
 static bool accepts(const ag_plan *plan, const agi_gemm_op *op)
 {
-    bool all = plan->isa == AG_ISA_AMX && (op->dtype == AG_BF16 || op->dtype == AG_F32);
-    for (int p = 0; p < op->n_products && all; p++) {
-        all = is_readable(&op->products[p]);
+    bool accepted = plan->isa == AG_ISA_AMX && (op->dtype == AG_BF16 || op->dtype == AG_F32);
+    for (int p = 0; p < op->n_products && accepted; p++) {
+        accepted = is_readable(&op->products[p]);
     }
-    return all;
+    return accepted;
 }
 
-/* With this many rows or more, tiles consist of whole strips. Fewer rows are shared among threads more evenly
- * in smaller steps. */
+/* With this many rows or more, tiles consist of whole strips. Fewer rows are divided among threads more
+ * evenly in smaller pieces. */
 enum { MIN_ROWS_FOR_STRIPS = 16 * STRIP };
 
 static void split(const ag_plan *plan, const agi_gemm_op *op, int64_t n_tiles, agi_gemm_tile *tile)
@@ -343,15 +345,15 @@ static void split(const ag_plan *plan, const agi_gemm_op *op, int64_t n_tiles, a
     (void)plan;
     const agi_product *const bias = find_bias(op);
     const int64_t max_steps = max_steps_of(op);
-    int64_t all = 0;
+    int64_t all_steps = 0;
     for (int p = 0; p < op->n_products; p++) {
         const int64_t depth = &op->products[p] == bias ? 0 : agi_depth(&op->products[p]);
-        all += (depth + AMX_DEPTH - 1) / AMX_DEPTH * components_of(&op->products[p]);
+        all_steps += (depth + AMX_DEPTH - 1) / AMX_DEPTH * components_of(&op->products[p]);
     }
-    const int64_t steps = agi_max(1, agi_min(max_steps, all));
+    const int64_t steps = agi_max(1, agi_min(max_steps, all_steps));
     const int64_t cols = agi_min(MAX_COLS, B_SIZE / (steps * AMX_DEPTH) / PANEL_COLS * PANEL_COLS);
     agi_tile_limits limits = {op->m, op->m < MIN_ROWS_FOR_STRIPS ? 2 * AMX_ROWS : STRIP, cols, PANEL_COLS};
-    if (all > max_steps) {
+    if (all_steps > max_steps) { /* C is summed in scratch */
         limits.max_m = C_SIZE / limits.max_n / STRIP * STRIP;
     }
     agi_split_evenly(op, n_tiles, &limits, tile);

@@ -11,13 +11,13 @@
 
 /* A strip is the rows of A, and a panel is the columns of B, that are multiplied at once. Six of the eight
  * tile registers hold sums: the more sums there are, the fewer operand tiles are loaded per product, and
- * loads from the second-level cache limit the speed. STRIP_AB: numbers of one step of a strip. */
+ * loads from the L2 cache limit the speed. STRIP_AB: elements of one step of a strip. */
 enum { STRIP = 3 * AMX_ROWS, PANEL_COLS = 2 * AMX_LANES, STRIP_AB = 3 * AMX_AB };
 
 /* The operand tiles of one step. */
 typedef struct {
     const uint16_t *a;
-    int64_t a_tile;   /* distance from one tile of A to the next, in numbers */
+    int64_t a_tile;   /* distance from one tile of A to the next, in elements */
     int64_t a_stride; /* between rows of a tile of A, in bytes */
     int64_t b;        /* offset of the panel's two tiles of B */
 } step_tiles;
@@ -36,7 +36,7 @@ typedef struct {
     const uint16_t *b;
     int64_t n_steps;
     bool uniform;   /* B's tiles are contiguous, A's are a_step apart from step to step; needs n_steps > 0 */
-    int64_t a_step; /* in numbers */
+    int64_t a_step; /* in elements */
     bool reverse;   /* from the last step to the first */
     uint16_t *a_copy; /* where A's tiles are also stored, [n_steps][STRIP_AB]; or NULL */
     block_prefetch prefetch;
@@ -48,7 +48,7 @@ typedef struct {
     float *c;
 } c_block;
 
-/* Prefetches for step number n. */
+/* Prefetches what step n is to prefetch. */
 INLINE void prefetch_step(block_prefetch *x, int64_t n)
 {
     if (n < x->c_steps) {
@@ -63,7 +63,8 @@ INLINE void prefetch_step(block_prefetch *x, int64_t n)
 }
 
 /* Multiplies one step. One tile register is left for A and one for B: each tile of A is loaded once and
- * multiplied by both tiles of B, of which the last one loaded is used again for the next tile of A. */
+ * multiplied by both tiles of B, of which the last one loaded is reused for the next tile of A. 64: the bytes of a
+ * row of a packed tile. */
 INLINE void multiply_step(const step_tiles *at, const uint16_t *b, int tiles, uint16_t *a_copy)
 {
     AMX_LOAD(7, at->a, at->a_stride);
@@ -177,7 +178,7 @@ static void end_sums(const c_block *c)
     }
 }
 
-/* The block = or += the sum over the steps. */
+/* Sets the block to the sum over the steps, or adds it. */
 static void multiply_block(const panel_product *x, const c_block *c, bool add)
 {
     const bool packed = x->uniform && c->tiles == 3 && x->a_step == STRIP_AB && x->steps[0].a_stride == 64;

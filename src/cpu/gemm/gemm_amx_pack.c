@@ -13,32 +13,33 @@ static int64_t size_of(const agi_matrix *x)
     return x->dtype == AG_F32 ? 4 : 2;
 }
 
-/* Returns a stored row from column col on; NULL if row >= end or the row does not count. */
+/* Returns a stored row from column col on; NULL if row >= end or the row is padding. */
 static const void *row_at(const agi_matrix *x, int64_t row, int64_t end, int64_t col)
 {
-    return row < end && agi_row_counts(x, row)
+    return row < end && agi_row_is_valid(x, row)
                ? (const char *)x->data + (row * x->row_stride + col) * size_of(x)
                : NULL;
 }
 
-/* Loads the selected ones of 32 numbers, and zero for the others; all zero if p is NULL. */
-INLINE __m512i load_32(const uint16_t *p, __mmask32 which)
+/* Loads the selected ones of 32 elements, and zero for the others; all zero if p is NULL. */
+INLINE __m512i load_32(const uint16_t *p, __mmask32 selected)
 {
-    return p == NULL ? _mm512_setzero_si512() : _mm512_maskz_loadu_epi16(which, p);
+    return p == NULL ? _mm512_setzero_si512() : _mm512_maskz_loadu_epi16(selected, p);
 }
 
-/* The same for 16 numbers, each in 32 bits. */
-INLINE __m512i load_16(const uint16_t *p, __mmask16 which)
+/* The same for 16 elements, each zero-extended to 32 bits. */
+INLINE __m512i load_16(const uint16_t *p, __mmask16 selected)
 {
-    return _mm512_cvtepu16_epi32(p == NULL ? _mm256_setzero_si256() : _mm256_maskz_loadu_epi16(which, p));
+    return _mm512_cvtepu16_epi32(p == NULL ? _mm256_setzero_si256() : _mm256_maskz_loadu_epi16(selected, p));
 }
 
-/* Loads one component of 16 float32 numbers into the upper halves of 32 bits: the first 8 mantissa bits of
- * what the components before it leave. Exact. Infinity is its own component 0, and its others are zero. */
-INLINE __m512i load_component(const void *p, __mmask16 which, int component)
+/* Loads one component of 16 float32 elements into the upper halves of 32 bits: the first 8 mantissa bits of what the
+ * components before it leave. Exact. An infinity is its own component 0 (fpclass 0x18: either infinity), and its others
+ * are zero. */
+INLINE __m512i load_component(const void *p, __mmask16 selected, int component)
 {
     const __m512i upper = _mm512_set1_epi32((int)0xffff0000);
-    vec x = p == NULL ? v_set1(0) : _mm512_maskz_loadu_ps(which, p);
+    vec x = p == NULL ? v_set1(0) : _mm512_maskz_loadu_ps(selected, p);
     for (int i = 0; i < component; i++) {
         const vec truncated = _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(x), upper));
         x = _mm512_maskz_sub_ps((__mmask16)~_mm512_fpclass_ps_mask(x, 0x18), x, truncated);
@@ -67,7 +68,7 @@ INLINE void load_bf16(vec *z, const agi_matrix *x, bool by_k, int64_t mn, int64_
     }
 }
 
-/* The same if the whole tile exists and counts. */
+/* The same for a tile without padding. */
 INLINE void load_whole_bf16(vec *z, const agi_matrix *x, bool by_k, int64_t mn, const agi_amx_terms *t)
 {
     const uint16_t *p =

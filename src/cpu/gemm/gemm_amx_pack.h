@@ -19,9 +19,9 @@ static inline int64_t agi_clamp(int64_t n, int64_t max)
     return n < 0 ? 0 : n < max ? n : max;
 }
 
-/* Packs one tile: the terms t of 16 rows of A (or columns of B), from number mn to at most end - 1. What does
- * not exist or does not count is zero. by_k: a stored row has one term of all rows (or columns), else all
- * terms of one. transpose: AMX reads rows (or columns) and terms in the other order than they are stored. */
+/* Packs one tile: the terms t of 16 rows of A (or columns of B), from row (or column) mn to at most end - 1.
+ * Padding is zero. by_k: a stored row has one term of all rows (or columns), else all terms of one. transpose:
+ * AMX reads rows (or columns) and terms in the other order than they are stored. */
 void agi_amx_pack(uint16_t *tile, const agi_matrix *x, bool by_k, bool transpose, int64_t mn, int64_t end,
                   const agi_amx_terms *t);
 

@@ -14,8 +14,8 @@
 typedef struct {
     const agi_gemm_op *op;
     const agi_gemm_tile *tile;
-    const agi_product *bias; /* the product that adds one row to all rows that count; or NULL */
-    float *bias_row;         /* that row, whole panels; zero without a bias */
+    const agi_product *bias; /* the product that adds one row to all rows but padding; or NULL */
+    float *bias_row;         /* that row, padded to whole panels; zero without a bias */
 } output;
 
 /* Does this product add the same row to all rows? */
@@ -55,7 +55,7 @@ static void store_row(const output *x, const c_block *b, int64_t r, int64_t n)
     const agi_gemm_op *op = x->op;
     const int64_t row = x->tile->i0 + b->i + r;
     float *sums = b->c + r * b->ldc;
-    for (int64_t j = 0; j < n && x->bias != NULL && agi_row_counts(&x->bias->a, row); j++) {
+    for (int64_t j = 0; j < n && x->bias != NULL && agi_row_is_valid(&x->bias->a, row); j++) {
         sums[j] += x->bias_row[b->j + j];
     }
     REAL(agi_round_row)(op->dtype, op->c, row * op->n + x->tile->j0 + b->j, sums, n, op->accumulate);

@@ -1,5 +1,5 @@
-/* Rounding of rows: see gemm_round.h. Compiled for each real. Its loops have no branches, so that compilers vectorise
- * them. */
+/* Rounding of rows: see gemm_round.h. Compiled twice, with real = float and real = double. Its loops have no branches,
+ * so that compilers vectorise them. */
 #include "cpu/gemm/gemm_round.h"
 
 /* Added in float64, so that the sum is rounded once. */

@@ -4,7 +4,8 @@
 
 #include "gemm/gemm.h"
 
-/* A tile has at most max_m rows and max_n columns. Multiples of m_step and n_step are fastest. */
+/* A tile has at most max_m rows and max_n columns. Except at the edges of C its sizes are multiples of
+ * m_step and n_step. */
 typedef struct {
     int64_t max_m, m_step, max_n, n_step;
 } agi_tile_limits;

@@ -1,6 +1,6 @@
-/* One tile of a matrix product by the vector kernels, compiled for each real. An operand is read in place if
- * the kernel can read it there, else packed, B into panels [k][PANEL]. C is summed in place if possible, else
- * in scratch and then rounded once. */
+/* One tile of a matrix product by the vector kernels, compiled twice, with real = float and real = double. An operand
+ * is read in place if the kernel can read it there, else packed, B into panels [k][PANEL]. C is summed in place if
+ * possible, else in scratch and then rounded once. */
 #include <string.h>
 
 #include "core/number.h"
@@ -9,18 +9,18 @@
 #include "cpu/gemm/gemm_round.h"
 #include "cpu/gemm/gemm_split.h"
 
-/* B_SIZE: reals of B that are packed at once; they stay in a core's second-level cache while all rows of A
- * are multiplied. C_SIZE: reals of C that are summed in scratch. */
+/* B_SIZE: reals of B that are packed at once; they stay in the L2 cache while all rows of A are
+ * multiplied. C_SIZE: reals of C that are summed in scratch. */
 enum { B_SIZE = 768 * 1024 / sizeof(real), C_SIZE = 512 * 1024 / sizeof(real) };
 
-/* The largest number of terms that are summed in registers before C is read and written. It is smaller if A
- * is transposed: B is then packed for more columns at once, which share the packing of A. */
+/* Max terms that are summed in registers before C is read and written. Fewer if A is transposed: B is then packed for
+ * more columns at once, which share the packing of A. */
 enum { MAX_K = 1024, MAX_K_TRANSPOSED = 384 };
 
-/* Rows of A per block; more if a panel of B has at most L1_BYTES bytes and stays in the first-level cache. */
+/* Rows of A per block; more if a panel of B has at most L1_BYTES bytes and stays in the L1 cache. */
 enum { ROWS = 48, ROWS_TRANSPOSED = 96, ROWS_L1 = 336, L1_BYTES = 32 * 1024 };
 
-/* The largest operand, in bytes, that is read in place though consecutive terms are far apart. */
+/* Max bytes of an operand that is read in place though consecutive terms are far apart. */
 enum { MAX_STRIDED_BYTES = 192 * 1024 };
 
 typedef struct {
@@ -47,12 +47,12 @@ typedef struct {
 
 /* ---- Operands ---- */
 
-/* Returns an array with skip[i] != 0 if stored row first + i does not count; NULL if all n rows count. */
+/* Returns an array with skip[i] != 0 if stored row first + i is padding; NULL if none of the n rows is. */
 static const uint8_t *skipped_rows(scratch *s, const agi_matrix *x, int64_t first, int64_t n)
 {
     uint8_t any = 0;
     for (int64_t i = 0; i < n && x->lengths != NULL; i++) {
-        s->skip[i] = !agi_row_counts(x, first + i);
+        s->skip[i] = !agi_row_is_valid(x, first + i);
         any |= s->skip[i];
     }
     return any ? s->skip : NULL;
@@ -92,7 +92,7 @@ static int64_t pack_rows(const term_block *x, const agi_matrix *m, int64_t row, 
     return width;
 }
 
-/* May `rows` rows be read in place, column by column? */
+/* Are `rows` rows small enough to be read in place, column by column? */
 static bool is_small(const agi_matrix *m, int64_t rows)
 {
     return m->row_stride * rows <= MAX_STRIDED_BYTES / (int64_t)sizeof(real);
@@ -147,7 +147,7 @@ static bool pack_b(const term_block *x)
     return true;
 }
 
-/* Returns columns j .. j + n - 1 of the tile's part of B; n is a multiple of the vector's length. */
+/* Returns columns j .. j + n - 1 of the tile's part of B; n is a multiple of the vector length. */
 static operand panel_of_b(const term_block *x, bool packed, int64_t j, int64_t n)
 {
     const agi_matrix *b = &x->p->b;
@@ -159,8 +159,8 @@ static operand panel_of_b(const term_block *x, bool packed, int64_t j, int64_t n
 
 /* ---- The tile ---- */
 
-/* Rows of A per block. If a panel of B fits in the first-level cache, many rows are multiplied by one panel
- * after another. Else few rows stay in that cache, and all panels are read once per block. */
+/* Rows of A per block. If a panel of B fits in the L1 cache, many rows are multiplied by one panel after
+ * another. Else few rows of A stay in that cache, and all panels are read once per block. */
 static int64_t rows_per_block(const term_block *x)
 {
     if (x->k * PANEL * (int64_t)sizeof(real) <= L1_BYTES) {
@@ -187,8 +187,7 @@ static void add_terms(const term_block *x, real *c, int64_t ldc, bool add)
     }
 }
 
-/* Number of terms of a product that are added at once: blocks of nearly equal size, determined by the shapes
- * alone. */
+/* Terms of a product that are added at once: blocks of nearly equal size, determined by the shapes alone. */
 static int64_t block_depth(const agi_product *p)
 {
     const int64_t K = agi_depth(p), limit = p->a.transposed ? MAX_K_TRANSPOSED : MAX_K;

@@ -1,42 +1,42 @@
-/* jvp, one tile: in addition to the sums of forward, a += p (tS - r) and T' += p ((tS - r) V + tV). The shift
- * r is tS at the row's maximum, so that no digits cancel. */
+/* jvp, one panel against one block of keys: in addition to forward's sums l and O, a += p (tS - r) and tO += p ((tS -
+ * r) V + tV). The shift r is tS at the maximum of the query's scores, so that no digits cancel. */
 #include "cpu/vec/vec.h"
 
-/* Rescales the sums after the running maximum m grew. r changed with m, so also T' += (r_old - r_new) O'. */
+/* Rescales the sums after the running maximum m grew. r changed with m, so also tO += (r_old - r_new) O. */
 static void rescale(const agi_head *x, agi_row_panel *panel, const real *alpha, const real *delta)
 {
     for (int64_t i = 0; i < panel->ni; i++) {
         if (alpha[i] != 1 || delta[i] != 0) {
             real *O = panel->O + i * x->Dv_pad, *tO = panel->tO + i * x->Dv_pad;
-            agi_scale_row(x->k, O, O, x->Dv_pad, (double)alpha[i], false);
-            agi_scale_row(x->k, tO, tO, x->Dv_pad, (double)alpha[i], false);
-            agi_scale_row(x->k, tO, O, x->Dv_pad, (double)delta[i], true);
+            agi_scale_row(x->k, O, x->Dv_pad, (double)alpha[i]);
+            agi_scale_row(x->k, tO, x->Dv_pad, (double)alpha[i]);
+            agi_add_scaled_row(x->k, tO, O, x->Dv_pad, (double)delta[i]);
         }
     }
 }
 
 /* U = tQ K^T + Q tK^T, transposed. Absent tangents are zero. */
 static void tangent_products(const agi_row_scratch *s, const agi_head *x, const agi_row_panel *panel,
-                             const agi_key_block *keys, int64_t from, int64_t nj)
+                             const agi_row_key_block *keys, int64_t from, int64_t nj)
 {
     const agi_vec_row_scratch *v = s->own;
-    const agi_vec_panel *own = &v->panel[panel->q];
+    const agi_vec_panel *queries = &v->panel[panel->index];
     const agi_rows K = {keys->K.p + from * keys->K.ld, keys->K.ld}, tK = keys->tK;
     if (x->call->a.tq.data != NULL) {
-        REAL(agi_score_product)(x, K, nj, x->Dk, own->tQT, own->tQ, panel->ni, v->U, ROW_LD, false);
+        REAL(agi_score_product)(x, K, nj, x->Dk, queries->tQT, queries->tQ, panel->ni, v->U, ROW_LD, false);
     } else {
-        x->k->product(nj, panel->W, 0, K.p, K.ld, 1, own->tQT, PANEL, v->U, ROW_LD,
+        x->k->product(nj, panel->W, 0, K.p, K.ld, 1, queries->tQT, PANEL, v->U, ROW_LD,
                       false); /* zero: a product of no terms */
     }
     if (tK.p != NULL) {
         REAL(agi_score_product)
-        (x, (agi_rows){tK.p + from * tK.ld, tK.ld}, nj, x->Dk, own->QT, own->Q, panel->ni, v->U, ROW_LD,
-         true);
+        (x, (agi_rows){tK.p + from * tK.ld, tK.ld}, nj, x->Dk, queries->QT, queries->Q, panel->ni, v->U,
+         ROW_LD, true);
     }
 }
 
-void REAL(agi_jvp_tile)(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel,
-                        const agi_key_block *keys)
+void REAL(agi_jvp_panel)(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel,
+                         const agi_row_key_block *keys)
 {
     const agi_kernels *k = x->k;
     const agi_vec_row_scratch *v = s->own;
@@ -46,7 +46,7 @@ void REAL(agi_jvp_tile)(agi_row_scratch *s, const agi_head *x, agi_row_panel *pa
     }
 
     /* S^T = K Q^T, and tS^T */
-    REAL(agi_row_product)(s, x, panel, keys, from, nj);
+    REAL(agi_panel_scores)(s, x, panel, keys, from, nj);
     tangent_products(s, x, panel, keys, from, nj);
     const bool masked_keys = REAL(agi_row_scores)(s, x, panel, v->T, ROW_LD, keys->j0 + from, nj);
     k->score_tangents(v->U, x->has.softcap ? s->F : NULL, NULL, x->has.plain ? NULL : s->tX, ROW_LD, nj,
@@ -61,7 +61,7 @@ void REAL(agi_jvp_tile)(agi_row_scratch *s, const agi_head *x, agi_row_panel *pa
         k->multiply(v->U, s->M, ROW_LD, nj, panel->W);
     }
 
-    /* O' += R V, T' += (tS - r) R V + R tV */
+    /* O += R V, tO += (tS - r) R V + R tV */
     agi_rows V = {keys->V.p + from * keys->V.ld, keys->V.ld};
     V = masked_keys ? REAL(agi_zero_masked_rows)(V, nj, x->Dv_pad, s->masked_keys, v->zeroed) : V;
     k->product(panel->ni, x->Dv_pad, nj, v->T, 1, ROW_LD, V.p, V.ld, panel->O, x->Dv_pad, true);

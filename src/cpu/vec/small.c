@@ -1,17 +1,17 @@
-/* Heads with no more queries and keys than a cache line has numbers: forward and vjp without blocks, spans and tiles,
- * whose bookkeeping takes longer than such a head's arithmetic. The kernels are called in the order of the general
- * path, so that the bits are the same. Score tiles are T[key][query], WIDTH numbers per row. */
+/* Heads with at most WIDTH queries and WIDTH keys, as many as fit in a cache line (16 floats, 8 doubles): forward and
+ * vjp without blocks, spans and tiles, whose bookkeeping takes longer than such a head's arithmetic. The kernels are
+ * called in the order of the general path, so that the bits are the same. Score tiles are T[key][query], WIDTH elements
+ * per row. */
 #include "cpu/vec/vec.h"
 
 #include <math.h>
 
-/* The largest number of queries and of keys of a small head. */
 enum { WIDTH = AGI_CACHE_LINE / (int)sizeof(real) };
 
 /* ---- Which heads ---- */
 
 /* Is the tensor present, with adjacent channels? */
-static bool by_rows(const ag_tensor *t)
+static bool has_contiguous_rows(const ag_tensor *t)
 {
     return t->data != NULL && t->strides[3] == 1;
 }
@@ -22,22 +22,23 @@ bool REAL(agi_small_call)(const agi_call *call)
     const agi_cpu_plan *cpu = agi_cpu_plan_of(call->plan);
     const ag_args *a = &call->a;
     const bool reals = p->dtype == REAL_DTYPE && p->out_dtype == REAL_DTYPE && p->grad_dtype == REAL_DTYPE;
-    const bool whole = p->dim_qk == cpu->Dk_pad && p->dim_v == cpu->Dv_pad;
+    const bool whole_vectors = p->dim_qk == cpu->Dk_pad && p->dim_v == cpu->Dv_pad;
     const bool bare =
         cpu->features.plain && !cpu->features.dropout && !agi_has(p, AG_CAUSAL | AG_WINDOW | AG_SINK);
-    const bool forward = call->map == AGI_FORWARD && by_rows(&a->o);
-    const bool vjp = call->map == AGI_VJP && p->heads == p->kv_heads && by_rows(&a->o) && by_rows(&a->d_o) &&
-                     by_rows(&a->dq) && by_rows(&a->dk) && by_rows(&a->dv);
-    return reals && whole && bare && a->accumulate == 0 && (forward || vjp) && by_rows(&a->q) &&
-           by_rows(&a->k) && by_rows(&a->v);
+    const bool forward = call->map == AGI_FORWARD && has_contiguous_rows(&a->o);
+    const bool vjp = call->map == AGI_VJP && p->heads == p->kv_heads && has_contiguous_rows(&a->o) &&
+                     has_contiguous_rows(&a->d_o) && has_contiguous_rows(&a->dq) &&
+                     has_contiguous_rows(&a->dk) && has_contiguous_rows(&a->dv);
+    return reals && whole_vectors && bare && a->accumulate == 0 && (forward || vjp) &&
+           has_contiguous_rows(&a->q) && has_contiguous_rows(&a->k) && has_contiguous_rows(&a->v);
 }
 
 static bool is_small(const agi_head *x)
 {
     const ag_problem *p = &x->call->plan->p;
     const agi_sequence *s = &x->seq;
-    const bool all = agi_has(p, AG_PACKED) || (s->n_q == p->q_len && s->n_k == p->kv_len);
-    return all && s->n_q > MAX_SHORT_Q && s->n_k > 0 && s->n_q <= WIDTH && s->n_k <= WIDTH;
+    const bool unpadded = agi_has(p, AG_PACKED) || (s->n_q == p->q_len && s->n_k == p->kv_len);
+    return unpadded && s->n_q > MAX_SHORT_Q && s->n_k > 0 && s->n_q <= WIDTH && s->n_k <= WIDTH;
 }
 
 /* ---- Rows, used in place ---- */
@@ -49,13 +50,13 @@ typedef struct {
 
 static rows query_rows(const agi_head *x, const ag_tensor *t)
 {
-    return (rows){(real *)t->data + agi_row_at(agi_query_slice(x, t, REAL_DTYPE, 1), 0), t->strides[2]};
+    return (rows){(real *)t->data + agi_row_offset(agi_query_slice(x, t, REAL_DTYPE, 1), 0), t->strides[2]};
 }
 
-/* If there is a single key, its stride may be anything: it is replaced by 0. */
+/* The caller's stride of a single row is unchecked and may be huge: 0 instead, so that no address overflows. */
 static rows key_rows(const agi_head *x, const ag_tensor *t)
 {
-    return (rows){(real *)t->data + agi_row_at(agi_key_slice(x, t, 1), 0),
+    return (rows){(real *)t->data + agi_row_offset(agi_key_slice(x, t, 1), 0),
                   x->seq.n_k == 1 ? 0 : t->strides[2]};
 }
 
@@ -81,27 +82,27 @@ bool REAL(agi_small_forward)(agi_row_scratch *s, const agi_head *x)
     const rows Q = query_rows(x, &a->q), K = key_rows(x, &a->k), V = key_rows(x, &a->v),
                O = query_rows(x, &a->o);
     real *QT = v->panel[0].QT, m[WIDTH], l[WIDTH], alpha[WIDTH];
-    double sum[WIDTH], inverse[WIDTH], log[WIDTH];
+    double sum[WIDTH], inverse[WIDTH], log2_sum[WIDTH];
     k->prefetch_write(O.p, O.ld, Nq, x->Dv);
     for (int64_t i = 0; i < W; i++) {
         m[i] = (real)-INFINITY;
         l[i] = 0;
     }
 
-    /* S^T = K Q^T, P' = 2^(c S - m), O' = P' V */
+    /* S^T = K Q^T, P = 2^(c S - m), O = P V, both not yet divided by l */
     k->transpose(QT, Q.p, Q.ld, Nq, x->Dk);
     score_product(x, K, x->Dk, QT, v->T);
     k->softmax(v->T, WIDTH, Nk, W, x->c, m, l, alpha);
     k->product(Nq, x->Dv, Nk, v->T, 1, WIDTH, V.p, V.ld, O.p, O.ld, false);
 
-    /* O = O' / l, L = m + log l */
+    /* O /= l, L = ln 2 (m + log2 l) */
     for (int64_t i = 0; i < W; i++) {
         sum[i] = (double)l[i];
     }
-    k->log2_array(log, sum, W); /* whole vectors: the padding is not used */
+    k->log2_array(log2_sum, sum, W); /* whole vectors: the padding is not used */
     for (int64_t i = 0; i < Nq; i++) {
         inverse[i] = sum[i] == 0 ? 0 : 1 / sum[i];
-        agi_store_stat(x, &a->lse, false, i, sum[i] == 0 ? -INFINITY : ((double)m[i] + log[i]) * LN_2);
+        agi_store_stat(x, &a->lse, false, i, sum[i] == 0 ? -INFINITY : ((double)m[i] + log2_sum[i]) * LN_2);
     }
     k->store_rows(O.p, O.ld, O.p, O.ld, Nq, x->Dv, inverse, 1, false);
     return true;
@@ -114,7 +115,7 @@ typedef struct {
     real high[WIDTH], low[WIDTH], D[WIDTH];
 } statistics;
 
-/* False if a query has no output. */
+/* False if a query sees no key. */
 static bool load_statistics(const agi_head *x, int64_t W, rows dO, rows O, statistics *to)
 {
     const ag_args *a = &x->call->a;

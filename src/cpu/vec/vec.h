@@ -1,5 +1,5 @@
 /* The maps on vectors: implements the row ops and the backward ops with the table of vector kernels. Declares
- * what the files of this folder share. Compiled for each real. */
+ * what the files of this folder share. Compiled twice, with real = float and real = double. */
 #ifndef AGI_CPU_VEC_H
 #define AGI_CPU_VEC_H
 
@@ -8,8 +8,8 @@
 
 /* ---- Forward and jvp ---- */
 
-/* The queries of a panel: QT and tQT are Q and tQ transposed, [Dk][PANEL]. If there are few queries, their
- * rows Q and tQ are used instead, and QT and tQT are scratch memory for those. */
+/* The queries of a panel: QT and tQT are Q and tQ transposed, [Dk][PANEL]. With at most MAX_SHORT_Q queries the rows
+ * Q and tQ are used untransposed; the memory of QT and tQT then holds their converted copies, if any. */
 typedef struct {
     real *QT, *tQT;
     agi_rows Q, tQ;
@@ -23,22 +23,22 @@ typedef struct {
     real *zeroed;          /* V or tV with the rows of masked keys zero */
 } agi_vec_row_scratch;
 
-/* The rows of a block of keys. rows_ahead: number of rows of K that follow K.p in memory; those of the block or, if
- * they were not copied, those of the sequence. */
+/* Forward and jvp: a block of keys and its rows. rows_ahead: how many rows may be prefetched from K.p on: to the end of
+ * the block if they were copied, else to the end of the sequence. */
 typedef struct {
     int64_t j0, nj, rows_ahead;
     agi_rows K, V, tK, tV;
-} agi_key_block;
+} agi_row_key_block;
 
-/* Processes one panel of queries and one block of keys. */
-void REAL(agi_forward_tile)(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel,
-                            const agi_key_block *keys);
-void REAL(agi_jvp_tile)(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel,
-                        const agi_key_block *keys);
+/* Run one panel of queries against one block of keys. */
+void REAL(agi_forward_panel)(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel,
+                             const agi_row_key_block *keys);
+void REAL(agi_jvp_panel)(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel,
+                         const agi_row_key_block *keys);
 
-/* row_product.c: T = S^T = K Q^T for rows from .. from + nj - 1 of the block. */
-void REAL(agi_row_product)(const agi_row_scratch *s, const agi_head *x, const agi_row_panel *panel,
-                           const agi_key_block *keys, int64_t from, int64_t nj);
+/* panel_scores.c: T = K Q^T for keys from .. from + nj - 1 of the block. */
+void REAL(agi_panel_scores)(const agi_row_scratch *s, const agi_head *x, const agi_row_panel *panel,
+                            const agi_row_key_block *keys, int64_t from, int64_t nj);
 
 /* ---- Vjp and vjp_jvp ---- */
 
@@ -53,33 +53,34 @@ typedef struct {
     real *O[2];                  /* [ROW_CHUNK][Dv_pad]: rows of O and tO */
 } agi_vec_backward_scratch;
 
-/* The rows of a block of keys, loaded. */
+/* vjp and vjp_jvp: the rows of an agi_backward_key_block; p is NULL if the tensor is absent. */
 typedef struct {
     agi_rows K, V, tK, tV;
 } agi_key_rows;
 
-/* Processes the tile of queries and one block of keys. */
+/* Run the tile of queries against one block of keys. */
 void REAL(agi_vjp_tile)(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
-                        const agi_key_tile *keys, const agi_key_rows *rows);
+                        const agi_backward_key_block *keys, const agi_key_rows *rows);
 void REAL(agi_vjp_jvp_tile)(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
-                            const agi_key_tile *keys, const agi_key_rows *rows);
+                            const agi_backward_key_block *keys, const agi_key_rows *rows);
 
 /* ---- vec_patch.c: what vjp and vjp_jvp share ---- */
 
-agi_patch REAL(agi_patch_of)(const agi_head *x, const agi_query_tile *tile, const agi_key_tile *keys,
-                             int64_t q);
+/* The part of the tile that panel `index` sees. */
+agi_patch REAL(agi_patch_of)(const agi_head *x, const agi_query_tile *tile,
+                             const agi_backward_key_block *keys, int64_t index);
 
 /* T = A B^T, or T += A B^T, within the patch: A is its rows of K, V, tK or tV, B its rows of Q, dO, tQ or tdO. */
 void REAL(agi_patch_product)(const agi_head *x, const agi_patch *patch, agi_rows keys, int64_t D,
                              const real *panels, agi_rows queries, real *T, bool add);
 
-/* Zeroes the rows of T before and after the patch, in the patch's lanes, as far as a strip of
- * agi_add_key_gradient may read. */
+/* Zeroes the rows of T before and after the patch, in the patch's lanes, as far as agi_add_key_gradient reads, which
+ * takes rows in strips. */
 void REAL(agi_clear_around)(real *T, const agi_patch *patch, int64_t nj);
 
 /* Splits the patch into chunks of a few keys, whose scores stay in the L1 cache from one stage to the next.
- * Returns the chunk after `before`, or the first one if `before` is NULL; its nj is 0 if there are no more. */
-agi_patch REAL(agi_next_chunk)(const agi_patch *patch, const agi_patch *before);
+ * Returns the chunk after `previous`, or the first one if that is NULL; its nj is 0 if there are no more. */
+agi_patch REAL(agi_next_chunk)(const agi_patch *patch, const agi_patch *previous);
 
 /* Called after all chunks of a panel: a key is masked for the tile if it is masked for every panel. */
 void REAL(agi_note_masked_keys)(agi_backward_scratch *s, const agi_patch *patch, int64_t nj);
@@ -88,21 +89,24 @@ void REAL(agi_note_masked_keys)(agi_backward_scratch *s, const agi_patch *patch,
 agi_rows REAL(agi_visible_rows)(const agi_backward_scratch *s, const agi_head *x, agi_rows rows, int64_t nj,
                                 real *zeroed);
 
-/* dK += T A, where A is rows of queries; dQ += T^T B, where B is rows of keys. Skips parts that the band
- * leaves empty. */
-void REAL(agi_add_key_gradient)(const agi_head *x, const agi_query_tile *tile, const agi_key_tile *keys,
-                                const real *T, agi_rows A, int64_t width, real *dK);
-void REAL(agi_add_query_gradient)(const agi_head *x, const agi_query_tile *tile, const agi_key_tile *keys,
-                                  const real *T, agi_rows B, int64_t width, real *dQ);
+/* dK += T A, where A is rows of queries; dQ += T^T B, where B is rows of keys. Skips parts that are
+ * outside the band. */
+void REAL(agi_add_key_gradient)(const agi_head *x, const agi_query_tile *tile,
+                                const agi_backward_key_block *keys, const real *T, agi_rows A, int64_t width,
+                                real *dK);
+void REAL(agi_add_query_gradient)(const agi_head *x, const agi_query_tile *tile,
+                                  const agi_backward_key_block *keys, const real *T, agi_rows B,
+                                  int64_t width, real *dQ);
 
 /* ---- small.c ---- */
 
-/* Does this call qualify for the small-head path (n_q and n_k are checked per head)? Its scores must have no
- * feature but the scale, every row must consist of whole vectors of reals, and no two heads may share keys. */
+/* Does this call qualify for the small-head path (n_q and n_k are checked per head)? Scores with no feature
+ * but the scale, no dropout, rows of whole vectors with contiguous channels, all dtypes equal to real, nothing
+ * accumulated, and in vjp no query heads that share a kv head. */
 bool REAL(agi_small_call)(const agi_call *call);
 
-/* Runs the head if it is small and not padded; else returns false and does nothing. vjp also returns false if
- * a query has no output. */
+/* Runs the head if it is small and not padded; else returns false and writes nothing. vjp also returns false if a
+ * query sees no key (lse = -infinity). */
 bool REAL(agi_small_forward)(agi_row_scratch *s, const agi_head *x);
 bool REAL(agi_small_vjp)(agi_backward_scratch *s, const agi_head *x);
 

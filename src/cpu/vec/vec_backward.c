@@ -1,5 +1,4 @@
-/* The backward ops on vectors: loads tiles of queries and blocks of keys, and processes one pair of them
- * after another. */
+/* The backward ops on vectors: loads tiles of queries and blocks of keys, and runs each tile against each block. */
 #include <string.h>
 
 #include "cpu/vec/vec.h"
@@ -82,7 +81,7 @@ static void row_dots(const agi_backward_scratch *s, const agi_head *x, int64_t r
     const agi_vec_backward_scratch *v = s->own;
     const agi_rows O = output_rows(x, &a->o, s->tile.i0 + r, n, v->O[0]);
     const real *dO = v->dO.p + r * v->dO.ld;
-    double more[ROW_CHUNK] = {0};
+    double second[ROW_CHUNK] = {0}; /* rowsum(O o tdO) */
     x->k->dots(D, dO, v->dO.ld, O.p, O.ld, n, x->Dv);
     if (x->call->map != AGI_VJP_JVP) {
         return;
@@ -90,10 +89,10 @@ static void row_dots(const agi_backward_scratch *s, const agi_head *x, int64_t r
     const agi_rows tO = output_rows(x, &a->to, s->tile.i0 + r, n, v->O[1]);
     x->k->dots(tD, dO, v->dO.ld, tO.p, tO.ld, n, x->Dv);
     if (a->td_o.data != NULL) {
-        x->k->dots(more, v->tdO.p + r * v->tdO.ld, v->tdO.ld, O.p, O.ld, n, x->Dv);
+        x->k->dots(second, v->tdO.p + r * v->tdO.ld, v->tdO.ld, O.p, O.ld, n, x->Dv);
     }
     for (int64_t e = 0; e < n; e++) {
-        tD[e] += more[e];
+        tD[e] += second[e];
     }
 }
 
@@ -105,14 +104,14 @@ static void transpose_panels(const agi_head *x, const agi_query_tile *t, agi_row
     }
 }
 
-/* Rows of queries without an output count as zero. */
+/* The rows of queries that see no key are taken as zero: they may hold NaN, and 0 times NaN is NaN. */
 static void begin_tile(agi_backward_scratch *s, const agi_head *x, int64_t from, int64_t to, int64_t next)
 {
     const agi_query_tile *t = &s->tile;
     const agi_vec_backward_scratch *v = s->own;
     (void)from, (void)to, (void)next;
-    if (memchr(t->no_output, 1, (size_t)t->ni) != NULL) {
-        load_query_rows(s, x, t->no_output);
+    if (memchr(t->sees_no_key, 1, (size_t)t->ni) != NULL) {
+        load_query_rows(s, x, t->sees_no_key);
     }
     transpose_panels(x, t, v->Q, x->Dk, v->QT);
     transpose_panels(x, t, v->dO, x->Dv, v->dOT);
@@ -124,7 +123,8 @@ static void begin_tile(agi_backward_scratch *s, const agi_head *x, int64_t from,
 
 /* ---- A block of keys ---- */
 
-static void block(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums, const agi_key_tile *keys)
+static void block(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
+                  const agi_backward_key_block *keys)
 {
     const ag_args *a = &x->call->a;
     const agi_vec_backward_scratch *v = s->own;

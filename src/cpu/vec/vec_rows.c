@@ -1,5 +1,4 @@
-/* The row ops on vectors: loads panels of queries and blocks of keys, and processes one pair of them after
- * another. */
+/* The row ops on vectors: loads panels of queries and blocks of keys, and runs each panel against each block. */
 #include <string.h>
 
 #include "cpu/vec/vec.h"
@@ -9,9 +8,9 @@ static void lay_out(agi_row_scratch *s, agi_arena *arena, const ag_plan *plan, a
     const agi_cpu_plan *cpu = agi_cpu_plan_of(plan);
     const int64_t tangents = map == AGI_JVP, Dk = plan->p.dim_qk, panels = cpu->rows.rows / PANEL;
     agi_vec_row_scratch v = {.K = NULL};
-    for (int64_t q = 0; q < panels; q++) {
-        v.panel[q].QT = agi_take_reals(arena, Dk * PANEL);
-        v.panel[q].tQT = agi_take_reals(arena, tangents * Dk * PANEL);
+    for (int64_t n = 0; n < panels; n++) {
+        v.panel[n].QT = agi_take_reals(arena, Dk * PANEL);
+        v.panel[n].tQT = agi_take_reals(arena, tangents * Dk * PANEL);
     }
     v.T = agi_take_reals(arena, ROW_KEYS * ROW_LD);
     v.U = agi_take_reals(arena, tangents * ROW_KEYS * ROW_LD);
@@ -40,24 +39,24 @@ static void begin(const agi_row_job *w, agi_row_scratch *s, const agi_head *x, c
     const ag_args *a = &x->call->a;
     agi_vec_row_scratch *v = s->own;
     (void)w, (void)item;
-    for (int64_t q = 0; q < n_panels; q++) {
-        const agi_row_panel *panel = &panels[q];
+    for (int64_t n = 0; n < n_panels; n++) {
+        const agi_row_panel *panel = &panels[n];
         const size_t size = (size_t)(panel->ni * x->Dv_pad) * sizeof(real);
-        v->panel[q].Q = load_queries(panel, x, &a->q, v->panel[q].QT);
+        v->panel[n].Q = load_queries(panel, x, &a->q, v->panel[n].QT);
         memset(panel->O, 0, size);
         if (x->call->map == AGI_JVP) {
             memset(panel->tO, 0, size);
             if (a->tq.data != NULL) {
-                v->panel[q].tQ = load_queries(panel, x, &a->tq, v->panel[q].tQT);
+                v->panel[n].tQ = load_queries(panel, x, &a->tq, v->panel[n].tQT);
             }
         }
     }
 }
 
-static agi_key_block load_keys(agi_vec_row_scratch *v, const agi_head *x, int64_t j0, int64_t nj)
+static agi_row_key_block load_keys(agi_vec_row_scratch *v, const agi_head *x, int64_t j0, int64_t nj)
 {
     const ag_args *a = &x->call->a;
-    agi_key_block keys = {.j0 = j0, .nj = nj};
+    agi_row_key_block keys = {.j0 = j0, .nj = nj};
     keys.K = agi_load_keys(x, &a->k, x->Dk, j0, nj, v->K);
     keys.rows_ahead = keys.K.p == v->K ? nj : x->seq.n_k - j0;
     keys.V = agi_load_keys(x, &a->v, x->Dv, j0, nj, v->V);
@@ -71,13 +70,13 @@ static agi_key_block load_keys(agi_vec_row_scratch *v, const agi_head *x, int64_
 static void block(agi_row_scratch *s, const agi_head *x, agi_row_panel *panels, int64_t n_panels, int64_t j0,
                   int64_t nj, int64_t end)
 {
-    const agi_key_block keys = load_keys(s->own, x, j0, nj);
+    const agi_row_key_block keys = load_keys(s->own, x, j0, nj);
     (void)end;
-    for (int64_t q = 0; q < n_panels; q++) {
+    for (int64_t n = 0; n < n_panels; n++) {
         if (x->call->map == AGI_JVP) {
-            REAL(agi_jvp_tile)(s, x, &panels[q], &keys);
+            REAL(agi_jvp_panel)(s, x, &panels[n], &keys);
         } else {
-            REAL(agi_forward_tile)(s, x, &panels[q], &keys);
+            REAL(agi_forward_panel)(s, x, &panels[n], &keys);
         }
     }
 }

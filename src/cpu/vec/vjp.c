@@ -1,9 +1,10 @@
 /* vjp, one tile: S^T, P, dP^T, dS and the three gradients. A score tile is T[key][query]. */
 #include "cpu/vec/vec.h"
 
-/* One chunk: P becomes R = P o M, dS becomes dZ. */
+/* One chunk. The tile P holds S^T, then P, and in the end R = P o M (M: the dropout factors); the tile dS holds dP^T,
+ * then dS, and in the end dZ. */
 static void run_chunk(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
-                      const agi_key_tile *keys, const agi_key_rows *rows, const agi_patch *c)
+                      const agi_backward_key_block *keys, const agi_key_rows *rows, const agi_patch *c)
 {
     const agi_vec_backward_scratch *v = s->own;
     /* S^T = K Q^T */
@@ -15,14 +16,14 @@ static void run_chunk(agi_backward_scratch *s, const agi_head *x, const agi_sums
 }
 
 void REAL(agi_vjp_tile)(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
-                        const agi_key_tile *keys, const agi_key_rows *rows)
+                        const agi_backward_key_block *keys, const agi_key_rows *rows)
 {
     const ag_args *a = &x->call->a;
     const agi_query_tile *tile = &s->tile;
     const agi_vec_backward_scratch *v = s->own;
     const agi_score_tiles *t = &v->scores;
-    for (int64_t q = 0; q * PANEL < tile->ni; q++) {
-        const agi_patch patch = REAL(agi_patch_of)(x, tile, keys, q);
+    for (int64_t panel = 0; panel * PANEL < tile->ni; panel++) {
+        const agi_patch patch = REAL(agi_patch_of)(x, tile, keys, panel);
         REAL(agi_clear_around)(t->P, &patch, keys->nj);
         REAL(agi_clear_around)(t->dS, &patch, keys->nj);
         for (agi_patch c = REAL(agi_next_chunk)(&patch, NULL); c.nj > 0;

@@ -1,20 +1,21 @@
-/* vjp_jvp, one tile: the vjp's lines and their tangents. A score tile is T[key][query]. */
+/* vjp_jvp, one tile: vjp's formulas and their tangents. A score tile is T[key][query]. */
 #include "cpu/vec/vec.h"
 
-/* T = A B^T, or T += A B^T. Absent operands are zero. */
+/* T = A B^T, or T += A B^T: A is rows of keys, B rows of queries. Absent operands are zero. */
 static void add_scores(const agi_head *x, const agi_patch *patch, agi_rows keys, int64_t D,
                        const real *panels, agi_rows queries, real *T, bool add)
 {
     if (keys.p != NULL && queries.p != NULL) {
         REAL(agi_patch_product)(x, patch, keys, D, panels, queries, T, add);
     } else if (!add) {
-        x->k->product(patch->nj, patch->W, 0, T, 0, 1, panels, PANEL, T + patch->at, patch->ld, false);
+        x->k->product(patch->nj, patch->W, 0, T, 0, 1, panels, PANEL, T + patch->at, patch->ld,
+                      false); /* zero: a product of no terms */
     }
 }
 
-/* One chunk: P becomes R, U becomes tR, dS becomes dZ, tdS becomes tdZ. */
+/* One chunk: in the end P holds R, U holds tR, dS holds dZ, tdS holds tdZ. */
 static void run_chunk(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
-                      const agi_key_tile *keys, const agi_key_rows *rows, const agi_patch *c)
+                      const agi_backward_key_block *keys, const agi_key_rows *rows, const agi_patch *c)
 {
     const agi_vec_backward_scratch *v = s->own;
     const agi_score_tiles *t = &v->scores;
@@ -33,13 +34,13 @@ static void run_chunk(agi_backward_scratch *s, const agi_head *x, const agi_sums
 }
 
 static void run_patches(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
-                        const agi_key_tile *keys, const agi_key_rows *rows)
+                        const agi_backward_key_block *keys, const agi_key_rows *rows)
 {
     const agi_vec_backward_scratch *v = s->own;
     const agi_query_tile *tile = &s->tile;
     real *const tiles[] = {v->scores.P, v->scores.U, v->scores.dS, v->scores.tdS};
-    for (int64_t q = 0; q * PANEL < tile->ni; q++) {
-        const agi_patch patch = REAL(agi_patch_of)(x, tile, keys, q);
+    for (int64_t panel = 0; panel * PANEL < tile->ni; panel++) {
+        const agi_patch patch = REAL(agi_patch_of)(x, tile, keys, panel);
         for (int t = 0; t < 4; t++) {
             REAL(agi_clear_around)(tiles[t], &patch, keys->nj);
         }
@@ -54,7 +55,7 @@ static void run_patches(agi_backward_scratch *s, const agi_head *x, const agi_su
 }
 
 void REAL(agi_vjp_jvp_tile)(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
-                            const agi_key_tile *keys, const agi_key_rows *rows)
+                            const agi_backward_key_block *keys, const agi_key_rows *rows)
 {
     const ag_args *a = &x->call->a;
     const agi_query_tile *tile = &s->tile;

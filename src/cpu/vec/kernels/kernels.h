@@ -1,6 +1,6 @@
-/* The table of tile kernels, one per instruction set: all that the maps do to whole tiles.
+/* The table of kernels, one per instruction set: all that the maps do to whole tiles.
  *
- * A score tile is transposed: T[j][i], keys in rows, queries in lanes, with `ld` numbers from row to row:
+ * A score tile is transposed: T[j][i], keys in rows, queries in lanes, with row stride `ld`:
  *
  *              query 0   query 1   ...   query W - 1
  *     key 0     T[0][0]   T[0][1]
@@ -9,9 +9,9 @@
  *     key nj - 1
  *
  * So the statistics of a query (maximum, sum) are one lane, a maximum over keys is a maximum of whole vectors, and no
- * product needs another transpose: A is read by single numbers with two free strides, B by rows.
+ * product needs another transpose: A is read element by element with two free strides, B by rows.
  *
- * All kernels of tiles take nj rows and W lanes, a multiple of the vector's length. */
+ * Kernels of tiles take nj rows (keys) and W lanes, a multiple of the vector length. */
 #ifndef AGI_CPU_KERNELS_H
 #define AGI_CPU_KERNELS_H
 
@@ -39,22 +39,22 @@ typedef struct {
                              const real *B, int64_t ldb, real *C, int64_t ldc, bool add,
                              agi_prefetch_list *list);
 
-    /* T = or += K Q^T for few queries, by dot products along the channels: K[nj][D], Q[ni][D], D whole vectors. Each
-     * element is a sum of the lanes' sums: the same bits for any nj and ni. T = leaves zero in lanes ni .. W - 1. */
+    /* T = or += K Q^T for few queries, by dot products along the channels: K[nj][D], Q[ni][D], D a multiple of lanes.
+     * The same bits for any nj and ni. Without `add`, lanes ni .. W - 1 become zero. */
     void (*scores_by_dot)(real *T, int64_t ld, int64_t nj, int64_t W, const real *K, int64_t ldk,
                           const real *Q, int64_t ldq, int64_t ni, int64_t D, bool add);
 
-    /* T = log2(e) (phi(scale T) + X), X the additive features or NULL. Softcap c > 0: phi(z) is c tanh(z/c);
-     * then F, if not NULL, becomes phi', and G, if not NULL, phi''. */
+    /* T = log2(e) (phi(scale T) + X), X the additive features or NULL. phi(z) = softcap tanh(z / softcap) if
+     * softcap > 0, else z; then F, if not NULL, becomes phi', and G, if not NULL, phi''. */
     void (*scores)(real *T, const real *X, real *F, real *G, int64_t ld, int64_t nj, int64_t W, real scale,
                    real softcap);
 
-    /* T = -infinity outside the band: visible is low <= j - i <= high. */
+    /* T = -infinity outside the band low <= j - i <= high. */
     void (*mask_band)(real *T, int64_t ld, int64_t nj, int64_t W, int64_t low, int64_t high);
 
     /* One step of the online softmax in base 2: T becomes 2^(c T - m), with per lane the running maximum m of c T and
-     * the sum l of these weights. alpha is the factor by which l was rescaled, 1 if m has not grown by enough. Returns
-     * whether a lane that had seen a key was rescaled. */
+     * the sum l of these weights. alpha is the factor by which l was rescaled, 1 if m did not move. Returns whether a
+     * lane that had seen a key was rescaled. */
     bool (*softmax)(real *T, int64_t ld, int64_t nj, int64_t W, real c, real *m, real *l, real *alpha);
 
     /* The same with tangents: U is tS and becomes 2^(c T - m) (tS - r), with per lane the shift r of tS and the sum a
@@ -73,8 +73,8 @@ typedef struct {
     void (*score_gradients)(real *dP, const real *P, const real *M, int64_t ld, int64_t nj, int64_t W,
                             const real *D);
 
-    /* For vjp_jvp: dP becomes dS, tdP becomes tdS = P ((tS - mu)(dP M - D) + tdP M - tD), U is tS and becomes tP M, P
-     * becomes R = P M. */
+    /* For vjp_jvp: dP becomes dS, tdP becomes tdS = P ((tS - mu)(dP M - D) + tdP M - tD), U is tS and becomes tR = P
+     * (tS - mu) M, P becomes R = P M. */
     void (*score_gradient_tangents)(real *P, real *U, real *dP, real *tdP, const real *M, int64_t ld,
                                     int64_t nj, int64_t W, const real *mu, const real *D, const real *tD);
 
@@ -85,15 +85,15 @@ typedef struct {
     /* T *= M. */
     void (*multiply)(real *T, const real *M, int64_t ld, int64_t nj, int64_t W);
 
-    /* Rows of n numbers: to = or += factor * from, computed in float64 and rounded once. The factor of row r is
+    /* Rows of n elements: to = or += factor * from, computed in float64 and rounded once. The factor of row r is
      * factor[r * factor_stride]. `to` and `from` may be the same. */
     void (*store_rows)(real *to, int64_t ldt, const real *from, int64_t ldf, int64_t rows, int64_t n,
                        const double *factor, int64_t factor_stride, bool add);
 
-    /* Prefetches rows of n numbers, ld from row to row, for writing. */
+    /* Prefetches rows of n elements, with row stride ld, for writing. */
     void (*prefetch_write)(const real *first, int64_t ld, int64_t rows, int64_t n);
 
-    /* n numbers of a 16-bit format, `stride` from one to the next, widened. */
+    /* Converts n elements of a 16-bit format, `stride` apart, to reals. */
     void (*load_bf16)(real *to, const uint16_t *from, int64_t stride, int64_t n);
     void (*load_f16)(real *to, const uint16_t *from, int64_t stride, int64_t n);
 
@@ -101,21 +101,21 @@ typedef struct {
     void (*store_bf16)(uint16_t *to, const real *from, int64_t n, double factor);
     void (*store_f16)(uint16_t *to, const real *from, int64_t n, double factor);
 
-    /* out[r]: the sum of the n products of row r of A and of B, in float64. */
+    /* out[r]: the dot product of row r of A and row r of B, n elements each, in float64. */
     void (*dots)(double *out, const real *A, int64_t lda, const real *B, int64_t ldb, int64_t rows,
                  int64_t n);
 
-    /* out[i] = log2 x[i] for n normal positive numbers; infinity and NaN stay; of 0 the result is undefined. */
+    /* out[i] = log2 x[i] for n normal positive x[i]; infinity and NaN stay. The result for 0 is meaningless. */
     void (*log2_array)(double *out, const double *x, int64_t n);
 
-    /* out[D][PANEL] = the transpose of n rows of D numbers, ld from row to row; zero after column n - 1, up to a whole
+    /* out[D][PANEL] = the transpose of n rows of D elements with row stride ld; zero after column n - 1, up to a whole
      * vector. */
     void (*transpose)(real *out, const real *rows, int64_t ld, int64_t n, int64_t D);
 
-    /* M: 0 if dropped, else keep. Philox at counter (g / 4, p, head, sequence) for keys g = g0 + j and
-     * queries p = p0 + i; word g % 4; dropped below threshold. */
+    /* M: 0 if dropped, else keep_factor. The random word of key position g = g0 + j and query position p = p0 + i is
+     * word g % 4 of Philox at counter (g / 4, p, head, sequence); a pair is dropped if it is below threshold. */
     void (*dropout)(real *M, int64_t ld, int64_t nj, int64_t W, int64_t g0, int64_t p0, uint32_t head,
-                    uint32_t sequence, uint64_t seed, uint32_t threshold, real keep);
+                    uint32_t sequence, uint64_t seed, uint32_t threshold, real keep_factor);
 } agi_kernels;
 
 /* The tables that are built in. */

@@ -8,13 +8,12 @@
  * cores. */
 enum { PREFETCH_STEP = 32 };
 
-/* A template for a strip C[mr][nv vectors], which stays in registers while k runs: mr, nv and add are
- * constants wherever this is inlined. prefetch: the address of the K * PREFETCH_STEP bytes to prefetch, 0 for
- * none. */
+/* The micro-kernel: a strip C[mr][nv vectors], which stays in registers while k runs. mr, nv and add are constants
+ * wherever this is inlined. prefetch: the address of the K * PREFETCH_STEP bytes to prefetch, 0 for none. */
 INLINE void micro(const int mr, const int nv, const bool add, int64_t K, const real *A, int64_t ars,
                   int64_t aks, const real *B, int64_t ldb, real *C, int64_t ldc, uintptr_t prefetch)
 {
-    vec c[12][MAX_NV];
+    vec c[12][MAX_NV]; /* MAX_MR is at most 12 */
     UNROLL for (int r = 0; r < mr; r++)
     {
         UNROLL for (int v = 0; v < nv; v++)
@@ -53,7 +52,8 @@ INLINE void micro(const int mr, const int nv, const bool add, int64_t K, const r
     }
 }
 
-/* The instances of micro: mr rows of nv vectors, C = or C +=. */
+/* The instances of micro: mr rows of nv vectors, C = or C +=. Cases above MAX_MR(nv) do not occur; they name
+ * another instance, so that no code is made for them. */
 INLINE void instances(const int nv, const bool add, int64_t mr, int64_t K, const real *A, int64_t ars,
                       int64_t aks, const real *B, int64_t ldb, real *C, int64_t ldc, uintptr_t prefetch)
 {

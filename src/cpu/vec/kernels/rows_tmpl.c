@@ -41,20 +41,21 @@ static void prefetch_write(const real *first, int64_t ld, int64_t rows, int64_t 
 }
 
 /* Returns the bits of factor * from in float32, and in *odd the same rounded to odd: truncated, with the last
- * bit set if that lost something. Rounding *odd to nearest with fewer digits gives the same result as
+ * bit set if that was inexact. Rounding *odd to nearest with fewer digits gives the same result as
  * rounding once. No branches, so that loops over this are vectorised. With an fma, float32 suffices. */
 #if !defined(AGI_REAL64) && (defined(__FMA__) || defined(__ARM_FEATURE_FMA))
 INLINE uint32_t round_to_odd(real from, double factor, uint32_t *odd)
 {
     const float high = (float)factor, low = (float)(factor - (double)high);
     const float near = from * high,
-                up = fabsf(near) < 0x1p-60f ? 0x1p60f : 1; /* else the rest may underflow */
-    const float rest = fmaf(from * up, low, fmaf(from * up, high, -near * up));
-    uint32_t bits, sign;
+                scale = fabsf(near) < 0x1p-60f ? 0x1p60f : 1; /* else the rest may underflow */
+    const float rest = fmaf(from * scale, low, fmaf(from * scale, high, -near * scale));
+    uint32_t bits, rest_bits;
     memcpy(&bits, &near, sizeof bits);
-    memcpy(&sign, &rest, sizeof sign);
-    const uint32_t lost = rest != 0;
-    *odd = (bits - (((bits ^ sign) >> 31) & lost)) | lost;
+    memcpy(&rest_bits, &rest, sizeof rest_bits);
+    const uint32_t inexact = rest != 0;
+    /* one less if rest points towards zero: near was rounded away from it */
+    *odd = (bits - (((bits ^ rest_bits) >> 31) & inexact)) | inexact;
     return bits;
 }
 #else
@@ -62,10 +63,10 @@ INLINE uint32_t round_to_odd(real from, double factor, uint32_t *odd)
 {
     const double x = factor * (double)from;
     const float near = (float)x;
-    const double lost = fabs((double)near) - fabs(x);
+    const double excess = fabs((double)near) - fabs(x);
     uint32_t bits;
     memcpy(&bits, &near, sizeof bits);
-    *odd = (bits - (lost > 0)) | (lost != 0);
+    *odd = (bits - (excess > 0)) | (excess != 0);
     return bits;
 }
 #endif
@@ -78,21 +79,22 @@ INLINE uint16_t to_bf16(real from, double factor)
     return (uint16_t)((near & 0x7fffffff) > 0x7f800000 ? near >> 16 | 0x40 : rounded);
 }
 
-/* Subnormals are rounded by adding 0.5: the last bit of a float16 subnormal has the value of the last bit of
- * 0.5 in float32. */
+/* Subnormals are rounded by adding 0.5: the last bit of a float16 subnormal has the value of the last bit of 0.5 in
+ * float32. 112 is the difference of the exponents' biases, 113 the exponent of the smallest normal float16. */
 INLINE uint16_t to_f16(real from, double factor)
 {
     uint32_t odd;
-    const uint32_t near = round_to_odd(from, factor, &odd), size = odd & 0x7fffffff;
-    const uint32_t normal = (size - (112u << 23) + 0xfff + (size >> 13 & 1)) >> 13;
+    const uint32_t near = round_to_odd(from, factor, &odd), magnitude = odd & 0x7fffffff;
+    const uint32_t normal = (magnitude - (112u << 23) + 0xfff + (magnitude >> 13 & 1)) >> 13;
     float small;
     uint32_t subnormal;
-    memcpy(&small, &size, sizeof small);
+    memcpy(&small, &magnitude, sizeof small);
     small += 0.5f;
     memcpy(&subnormal, &small, sizeof subnormal);
     subnormal -= 126u << 23;
-    const uint32_t finite = size < 113u << 23 ? subnormal : normal;
-    const uint32_t rounded = size >= 0x477ff000 ? 0x7c00 : finite; /* 65520 and above round to infinity */
+    const uint32_t finite = magnitude < 113u << 23 ? subnormal : normal;
+    const uint32_t rounded =
+        magnitude >= 0x477ff000 ? 0x7c00 : finite; /* 65520 and above round to infinity */
     return (uint16_t)((near >> 16 & 0x8000) | ((near & 0x7fffffff) > 0x7f800000 ? 0x7e00 : rounded));
 }
 
@@ -103,13 +105,14 @@ static void load_bf16(real *to, const uint16_t *from, int64_t stride, int64_t n)
     }
 }
 
-/* The product with 2^112 changes the exponent's bias from float16's to float32's, for subnormals too. */
+/* The product with 2^112 changes the exponent's bias from float16's to float32's, for subnormals too. special: the
+ * exponent of infinity and NaN. */
 static void load_f16(real *to, const uint16_t *from, int64_t stride, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
         const uint32_t h = from[i * stride], special = (h & 0x7c00) == 0x7c00 ? 0x7f800000u : 0;
-        const float size = agi_from_bits((h & 0x7fff) << 13) * 0x1p112f;
-        to[i] = (real)agi_from_bits(agi_bits_of(size) | special | (h & 0x8000) << 16);
+        const float magnitude = agi_from_bits((h & 0x7fff) << 13) * 0x1p112f;
+        to[i] = (real)agi_from_bits(agi_bits_of(magnitude) | special | (h & 0x8000) << 16);
     }
 }
 
@@ -154,15 +157,16 @@ static void dots(double *out, const real *A, int64_t lda, const real *B, int64_t
  * 2 / ln 2 (s + s^3 / 3 + s^5 / 5 ...); s^2 <= 0.0295, so that ten terms are enough for float64. */
 INLINE double log2_of(double x)
 {
-    const uint64_t root = 0x3fe6a09e667f3bcd, bias = (uint64_t)1024 << 52; /* so that e is not negative */
-    uint64_t bits, number;
+    const uint64_t root = 0x3fe6a09e667f3bcd;   /* the bits of sqrt(1/2) */
+    const uint64_t bias = (uint64_t)1024 << 52; /* so that e is not negative */
+    uint64_t bits, exponent;
     double m, e;
     memcpy(&bits, &x, sizeof bits);
-    number = (bits - root + bias) >> 52;
-    bits = bits + bias - (number << 52);
+    exponent = (bits - root + bias) >> 52; /* e + 1024 */
+    bits = bits + bias - (exponent << 52);
     memcpy(&m, &bits, sizeof m);
-    number |= (uint64_t)0x433 << 52; /* 2^52 + number */
-    memcpy(&e, &number, sizeof e);
+    exponent |= (uint64_t)0x433 << 52; /* as a double: 2^52 + exponent */
+    memcpy(&e, &exponent, sizeof e);
     const double s = (m - 1) / (m + 1), z = s * s;
     double p = 0.15186263588304877;
     p = p * z + 0.16972882833987804;
@@ -185,7 +189,7 @@ static void log2_array(double *out, const double *x, int64_t n)
     }
 }
 
-/* Transposes LANES x LANES numbers: rows from n on count as zero, and the first D columns are stored. */
+/* Transposes LANES x LANES elements: rows from n on are taken as zero, and the first D columns are stored. */
 INLINE void transpose_square(real *out, const real *rows, int64_t ld, int64_t n, int64_t D)
 {
     vec a[LANES];
@@ -202,7 +206,7 @@ INLINE void transpose_square(real *out, const real *rows, int64_t ld, int64_t n,
     }
 }
 
-/* The same where fewer than LANES channels may be read. */
+/* The same if fewer than LANES channels may be read. */
 static void transpose_edge(real *out, const real *rows, int64_t ld, int64_t n, int64_t D)
 {
     real edge[LANES * LANES] = {0};

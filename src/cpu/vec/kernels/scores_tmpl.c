@@ -7,12 +7,13 @@
 
 /* ---- Scores ---- */
 
-/* For the softcap's tanh x: x = factor T, and 2 log2(e) x = (high + low) T, in two parts because e^2x is as exact as
- * its exponent. */
+/* For the softcap's tanh x: x = factor T, and 2 log2(e) x = (high + low) T, in two parts because an absolute error
+ * of the exponent is a relative error of e^(2x). */
 typedef struct {
     vec factor, high, low;
 } cap;
 
+/* Rounded, but never to an infinity. */
 INLINE real within_reals(double x)
 {
     return (real)(x > REAL_MAX ? REAL_MAX : x < -REAL_MAX ? -REAL_MAX : x);
@@ -42,7 +43,7 @@ INLINE vec v_tanh(vec T, cap c, vec *slope)
     return v_load(t);
 #else
     /* |x| < 0.65: x (1 + x^2 p(x^2)), with a relative error of 2.6e-8 */
-    const vec zero = v_set1(0), one = v_set1(1), size = v_max(x, v_sub(zero, x)), y = v_mul(x, x);
+    const vec zero = v_set1(0), one = v_set1(1), magnitude = v_max(x, v_sub(zero, x)), y = v_mul(x, x);
     vec p = v_set1(-0.00592372620602f);
     p = v_fma(p, y, v_set1(0.0208734605776f));
     p = v_fma(p, y, v_set1(-0.0538237588699f));
@@ -50,28 +51,30 @@ INLINE vec v_tanh(vec T, cap c, vec *slope)
     p = v_fma(p, y, v_set1(-0.333333270206f));
     const vec near = v_fma(v_mul(p, y), x, x);
 
-    /* else, with e = e^(-2 |x|): 1 - 2 e / (1 + e) and 4 e / (1 + e)^2; e = 0 if the low part would overflow */
-    const vec high = v_mul(T, c.high), rest = v_fma(T, c.low, v_fms(T, c.high, high));
+    /* else, with e = e^(-2 |x|): 1 - 2 e / (1 + e) and 4 e / (1 + e)^2. e is set to 0 below 2^-160: it underflows in
+     * float32 there, and the low part of the exponent, which may overflow, must not turn it into NaN. */
+    const vec high = v_mul(T, c.high), low = v_fma(T, c.low, v_fms(T, c.high, high));
     const vmask negative = v_less(high, zero);
-    const vec up = v_select(negative, high, v_sub(zero, high)),
-              more = v_select(negative, rest, v_sub(zero, rest));
-    const vec power = v_exp2(up), exact = v_fma(power, v_mul(more, v_set1((real)LN_2)), power);
-    const vec e = v_select(v_less(up, v_set1(-160)), zero, exact), d = v_div(one, v_add(one, e));
+    const vec exponent = v_select(negative, high, v_sub(zero, high)),
+              exponent_low = v_select(negative, low, v_sub(zero, low));
+    const vec power = v_exp2(exponent),
+              corrected = v_fma(power, v_mul(exponent_low, v_set1((real)LN_2)), power);
+    const vec e = v_select(v_less(exponent, v_set1(-160)), zero, corrected), d = v_div(one, v_add(one, e));
     const vec far = v_fma(v_mul(v_set1(-2), e), d, one);
     const vec signed_far = v_select(v_less(x, zero), v_sub(zero, far), far);
-    const vmask is_near = v_less(size, v_set1(0.65f));
+    const vmask is_near = v_less(magnitude, v_set1(0.65f));
     *slope = v_select(is_near, v_fma(v_sub(zero, near), near, one), v_mul(v_mul(v_set1(4), e), v_mul(d, d)));
     return v_select(is_near, near, signed_far);
 #endif
 }
 
-/* The rounding error of sum = a + b; 0 if that is NaN, infinite or huge. */
-INLINE vec v_lost(vec a, vec b, vec sum)
+/* The rounding error of sum = a + b (Knuth's TwoSum); 0 if that is NaN, infinite or huge. */
+INLINE vec v_two_sum_error(vec a, vec b, vec sum)
 {
-    const vec part = v_sub(sum, a), lost = v_add(v_sub(a, v_sub(sum, part)), v_sub(b, part));
-    const vec size = v_max(lost, v_sub(v_set1(0), lost)),
+    const vec part = v_sub(sum, a), error = v_add(v_sub(a, v_sub(sum, part)), v_sub(b, part));
+    const vec magnitude = v_max(error, v_sub(v_set1(0), error)),
               huge = v_set1((real)(REAL_MAX * (double)REAL_EPSILON));
-    return v_select(v_less(size, huge), lost, v_set1(0));
+    return v_select(v_less(magnitude, huge), error, v_set1(0));
 }
 
 static void scores(real *T, const real *X, real *F, real *G, int64_t ld, int64_t nj, int64_t W, real scale,
@@ -79,7 +82,8 @@ static void scores(real *T, const real *X, real *F, real *G, int64_t ld, int64_t
 {
     const vec log2_e = v_set1((real)LOG2_E);
     const cap capped = softcap > 0 ? cap_of(scale, softcap) : (cap){.factor = v_set1(scale)};
-    /* Only minus infinity masks a key: the most negative finite bias must not overflow in base 2. NaN stays. */
+    /* Only minus infinity masks a key, so a finite sum is clamped to where it times log2(e), here rounded up, is still
+     * finite. NaN stays NaN. */
     const vec lowest = v_set1((real)(-REAL_MAX / 1.4427));
     for (int64_t j = 0; j < nj; j++) {
         for (int64_t i = 0; i < W; i += LANES) {
@@ -96,17 +100,17 @@ static void scores(real *T, const real *X, real *F, real *G, int64_t ld, int64_t
                     v_store(G + at, v_mul(v_mul(t, phi1), v_set1(-2 / softcap)));
                 }
             }
-            vec rest = v_set1(0);
+            vec error = v_set1(0);
             if (X != NULL) { /* masked by selection: s and phi' may be NaN there */
                 const vec add = v_load(X + at), sum = v_add(s, add);
                 const vmask masked = v_less(add, v_set1(-REAL_MAX));
-                rest = v_mul(v_lost(s, add, sum), log2_e);
+                error = v_mul(v_two_sum_error(s, add, sum), log2_e);
                 s = v_select(masked, add, v_max(lowest, sum));
                 if (softcap > 0 && F != NULL) {
                     v_store(F + at, v_select(masked, v_set1(0), v_load(F + at)));
                 }
             }
-            v_store(T + at, v_fma(s, log2_e, rest));
+            v_store(T + at, v_fma(s, log2_e, error));
         }
     }
 }
@@ -134,8 +138,8 @@ static void mask_band(real *T, int64_t ld, int64_t nj, int64_t W, int64_t low, i
 
 /* ---- Softmax, online, in base 2 ---- */
 
-/* Rows are processed in groups of GROUP vectors, whose maxima and sums are independent chains of
- * instructions; the remaining vectors one by one. */
+/* Queries are processed GROUP vectors at a time, whose maxima and sums are independent chains of instructions; the
+ * remaining vectors one by one. */
 #define GROUP 4
 
 INLINE void exp2_row(const int nv, real *T, vec c, const vec *shift, vec *sum)
@@ -198,7 +202,7 @@ static bool softmax(real *T, int64_t ld, int64_t nj, int64_t W, real c, real *m,
     return rescaled;
 }
 
-#define TANGENT_GROUP 2
+#define TANGENT_GROUP 2 /* fewer vectors, as each needs more registers */
 
 INLINE void exp2_tangent_row(const int nv, real *T, real *U, vec c, const vec *shift, const vec *r, vec *sum,
                              vec *tangent)
@@ -282,9 +286,9 @@ static bool softmax_tangent(real *T, real *U, int64_t ld, int64_t nj, int64_t W,
     return rescaled;
 }
 
-/* ---- Weights and gradients, from statistics that are known ---- */
+/* ---- Weights and gradients, from the statistics of a finished forward (L, D, mu) ---- */
 
-/* A pair with weight 0 is masked, or its weight underflowed. Its other numbers may be anything, even NaN; its
+/* A pair with weight 0 is masked, or its weight underflowed. Its other values may be anything, even NaN; its
  * results are set to 0 by selection. */
 
 static void weights(real *T, int64_t ld, int64_t nj, int64_t W, real c, const real *high, const real *low)
@@ -334,16 +338,16 @@ static void score_gradient_tangents(real *P, real *U, real *dP, real *tdP, const
     for (int64_t j = 0; j < nj; j++) {
         for (int64_t i = 0; i < W; i += LANES) {
             const int64_t at = j * ld + i;
-            const vec mask = M == NULL ? one : v_load(M + at);
+            const vec factor = M == NULL ? one : v_load(M + at);
             const vec p = v_load(P + at), zero = v_set1(0);
             const vmask visible = v_less(zero, p);
             const vec w = v_sub(v_load(U + at), v_load(mu + i));
-            const vec e = v_fms(v_load(dP + at), mask, v_load(D + i));
-            const vec td = v_fms(v_load(tdP + at), mask, v_load(tD + i));
+            const vec e = v_fms(v_load(dP + at), factor, v_load(D + i));
+            const vec td = v_fms(v_load(tdP + at), factor, v_load(tD + i));
             v_store(dP + at, v_select(visible, v_mul(p, e), zero));
             v_store(tdP + at, v_select(visible, v_mul(p, v_fma(w, e, td)), zero));
-            v_store(U + at, v_select(visible, v_mul(v_mul(p, w), mask), zero));
-            v_store(P + at, v_mul(p, mask));
+            v_store(U + at, v_select(visible, v_mul(v_mul(p, w), factor), zero));
+            v_store(P + at, v_mul(p, factor));
         }
     }
 }
@@ -355,12 +359,13 @@ static void softcap_gradients(real *dS, real *tdS, const real *F, const real *G,
         for (int64_t i = 0; i < W; i += LANES) {
             const int64_t at = j * ld + i;
             const vec d = v_load(dS + at), f = v_load(F + at), zero = v_set1(0);
-            const vmask live = v_less(zero, f); /* phi' = 0: masked, or phi is flat, and phi'' is 0 too */
+            const vmask visible =
+                v_less(zero, f); /* else the pair is masked, or phi is flat: phi'' is 0 too */
             if (tdS != NULL) {
                 const vec td = v_fma(v_load(tdS + at), f, v_mul(d, v_load(G + at)));
-                v_store(tdS + at, v_select(live, td, zero));
+                v_store(tdS + at, v_select(visible, td, zero));
             }
-            v_store(dS + at, v_select(live, v_mul(d, f), zero));
+            v_store(dS + at, v_select(visible, v_mul(d, f), zero));
         }
     }
 }
@@ -376,7 +381,8 @@ static void multiply(real *T, const real *M, int64_t ld, int64_t nj, int64_t W)
 
 /* ---- Dropout ---- */
 
-/* The random words of four keys, g to g + 3, for W queries: word[key][query]. The compiler vectorises over queries. */
+/* The random words of keys 4 g4 .. 4 g4 + 3, for W queries from position p0 on: word[key][query]. The compiler
+ * vectorises over queries. */
 static void philox_lanes(uint32_t word[4][PANEL], int64_t W, uint32_t g4, uint32_t p0, uint32_t head,
                          uint32_t sequence, uint64_t seed)
 {
@@ -392,7 +398,7 @@ static void philox_lanes(uint32_t word[4][PANEL], int64_t W, uint32_t g4, uint32
 }
 
 static void dropout(real *M, int64_t ld, int64_t nj, int64_t W, int64_t g0, int64_t p0, uint32_t head,
-                    uint32_t sequence, uint64_t seed, uint32_t threshold, real keep)
+                    uint32_t sequence, uint64_t seed, uint32_t threshold, real keep_factor)
 {
     uint32_t word[4][PANEL];
     for (int64_t j = 0; j < nj; j++) {
@@ -401,7 +407,7 @@ static void dropout(real *M, int64_t ld, int64_t nj, int64_t W, int64_t g0, int6
             philox_lanes(word, W, (uint32_t)(g >> 2), (uint32_t)p0, head, sequence, seed);
         }
         for (int64_t i = 0; i < W; i++) {
-            M[j * ld + i] = word[g & 3][i] < threshold ? 0 : keep;
+            M[j * ld + i] = word[g & 3][i] < threshold ? 0 : keep_factor;
         }
     }
 }

@@ -1,5 +1,5 @@
 /* The vector primitives over which the kernels are written. One of the headers included below defines, for `real`, the
- * type vec of LANES numbers, the type vmask, and primitives named v_*; the rest follows from them. */
+ * type vec of LANES elements, the type vmask, and primitives named v_*; the rest follows from them. */
 #ifndef AGI_CPU_KERNELS_VEC_H
 #define AGI_CPU_KERNELS_VEC_H
 
@@ -17,8 +17,8 @@
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 
-/* The same for the kernels of scores and rows; but not under clang's AddressSanitizer, which takes minutes to compile
- * all the checks of the unrolled accesses. */
+/* The same for the kernels of scores and rows; but not under clang's AddressSanitizer, whose checks of the unrolled
+ * accesses take minutes to compile. */
 #if defined(__clang__)
 #if __has_feature(address_sanitizer)
 #define UNROLL_STAGE
@@ -28,7 +28,7 @@
 #define UNROLL_STAGE UNROLL
 #endif
 
-/* Tells the compiler, which cannot see it, that no iteration reads what another one writes. */
+/* Tells the compiler that no iteration of a loop reads what another one writes. */
 #if defined(__clang__)
 #define INDEPENDENT /* clang would warn about each loop that it does not vectorise */
 #else
@@ -76,8 +76,8 @@ INLINE vec v_exp2_fraction(vec f)
     return p;
 }
 
-/* Transposes LANES x LANES numbers, one row per vector: log2(LANES) times, the upper half of the vectors is
- * interleaved with the lower half. */
+/* Transposes LANES x LANES elements, one row per vector: in each of log2(LANES) steps, vector r is interleaved with
+ * vector r + LANES / 2. */
 INLINE void v_transpose(vec *a)
 {
     vec b[LANES];

@@ -70,13 +70,14 @@ INLINE vec v_iota(void)
 {
     return _mm256_set_pd(3, 2, 1, 0);
 }
+/* The lanes of a and b interleaved: their lower halves in *low, the upper ones in *high. */
 INLINE void v_zip(vec a, vec b, vec *low, vec *high)
 {
     const vec even = _mm256_unpacklo_pd(a, b), odd = _mm256_unpackhi_pd(a, b);
     *low = _mm256_permute2f128_pd(even, odd, 0x20);
     *high = _mm256_permute2f128_pd(even, odd, 0x31);
 }
-/* 2^n for whole n in [-1023, 1024], by writing the exponent: 0 and infinity at the ends. */
+/* 2^n for integer n in [-1023, 1024], by writing the exponent: 0 and infinity at the ends. */
 INLINE vec v_power2(vec n)
 {
     const __m256d shifted = _mm256_add_pd(n, _mm256_set1_pd(0x1.8p52 + 1023));
@@ -153,14 +154,13 @@ INLINE vec v_iota(void)
 {
     return _mm256_set_ps(7, 6, 5, 4, 3, 2, 1, 0);
 }
-/* The lanes of a and b interleaved: their lower halves in *low, the upper ones in *high. */
 INLINE void v_zip(vec a, vec b, vec *low, vec *high)
 {
     const vec even = _mm256_unpacklo_ps(a, b), odd = _mm256_unpackhi_ps(a, b);
     *low = _mm256_permute2f128_ps(even, odd, 0x20);
     *high = _mm256_permute2f128_ps(even, odd, 0x31);
 }
-/* 2^n for whole n in [-127, 128], by writing the exponent: 0 and infinity at the ends. */
+/* 2^n for integer n in [-127, 128], by writing the exponent: 0 and infinity at the ends. */
 INLINE vec v_power2(vec n)
 {
     const __m256i exponent = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
@@ -170,6 +170,8 @@ INLINE vec v_power2(vec n)
 
 #endif
 
+/* Register tile of the product kernel: at most MAX_NV vectors by MAX_MR(nv) rows, so that sums and operands fit in the
+ * 16 vector registers. */
 #define MAX_NV 2
 #define MAX_MR(nv) 6
 

@@ -54,6 +54,7 @@ INLINE vec v_select(vmask m, vec a, vec b)
 {
     return _mm512_mask_blend_pd(m, b, a);
 }
+/* v_fraction: a - floor(a), 0 for infinities. v_scale2: a 2^floor(x), with 2^-infinity = 0. */
 INLINE vec v_fraction(vec a)
 {
     return _mm512_reduce_pd(a, 1);
@@ -67,6 +68,7 @@ INLINE vec v_iota(void)
     return _mm512_set_pd(7, 6, 5, 4, 3, 2, 1, 0);
 }
 
+/* The lanes of a and b interleaved: their lower halves in *low, the upper ones in *high. */
 INLINE void v_zip(vec a, vec b, vec *low, vec *high)
 {
     *low = _mm512_permutex2var_pd(a, _mm512_set_epi64(11, 3, 10, 2, 9, 1, 8, 0), b);
@@ -126,7 +128,6 @@ INLINE vec v_select(vmask m, vec a, vec b)
 {
     return _mm512_mask_blend_ps(m, b, a);
 }
-/* v_fraction: a - floor(a), 0 for infinities. v_scale2: a 2^floor(x), with 2^-infinity = 0. */
 INLINE vec v_fraction(vec a)
 {
     return _mm512_reduce_ps(a, 1);
@@ -135,7 +136,7 @@ INLINE vec v_scale2(vec a, vec x)
 {
     return _mm512_scalef_ps(a, x);
 }
-/* One instruction; the compiler would convert the two halves one after the other. */
+/* One instruction; of the generic v_double8 of vec.h compilers make two, one per half. */
 #define HAS_DOUBLE8
 INLINE void v_double8(const real *p, double8 *to)
 {
@@ -146,7 +147,6 @@ INLINE vec v_iota(void)
     return _mm512_set_ps(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
 }
 
-/* The lanes of a and b interleaved: their lower halves in *low, the upper ones in *high. */
 INLINE void v_zip(vec a, vec b, vec *low, vec *high)
 {
     const __m512i first = _mm512_set_epi32(23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
@@ -156,6 +156,8 @@ INLINE void v_zip(vec a, vec b, vec *low, vec *high)
 
 #endif
 
+/* Register tile of the product kernel: at most MAX_NV vectors by MAX_MR(nv) rows, so that sums and operands fit in the
+ * 32 vector registers. */
 #define MAX_NV 4
 #define MAX_MR(nv) ((nv) == 4 ? 6 : (nv) == 3 ? 8 : 12)
 

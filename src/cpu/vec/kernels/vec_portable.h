@@ -1,5 +1,5 @@
-/* The vector primitives in the compilers' own vectors of 16 bytes: any machine, NEON on aarch64. v_fma is fused if the
- * baseline of the architecture has such an instruction (aarch64), else not: the same in all kernels of a table. */
+/* The vector primitives in the compiler's own vectors of 16 bytes: any machine, NEON on aarch64. v_fma is fused on
+ * aarch64, whose baseline has the instruction, and nowhere else. */
 #include <string.h>
 
 #ifdef AGI_REAL64
@@ -66,6 +66,8 @@ INLINE vec v_max(vec a, vec b)
     return v_select(b < a, a, b);
 }
 
+/* v_fma, and the register tile of the product kernel: at most MAX_NV vectors by MAX_MR(nv) rows, so that sums and
+ * operands fit in the vector registers, 32 on aarch64 and 16 elsewhere. */
 #if defined(__aarch64__)
 #include <arm_neon.h>
 #ifdef AGI_REAL64

@@ -1,16 +1,16 @@
-/* The product that gives the scores of forward and jvp. */
+/* The scores of forward and jvp: the product K Q^T. */
 #include "cpu/vec/vec.h"
 
 /* If the panel is a single vector of queries, the work on a row is too short to hide the latency of loading
- * it. So rows of V are prefetched here, before their product, and rows of K one block ahead. */
-void REAL(agi_row_product)(const agi_row_scratch *s, const agi_head *x, const agi_row_panel *panel,
-                           const agi_key_block *keys, int64_t from, int64_t nj)
+ * it. So rows of V are prefetched here, before they are multiplied, and rows of K one block ahead. */
+void REAL(agi_panel_scores)(const agi_row_scratch *s, const agi_head *x, const agi_row_panel *panel,
+                            const agi_row_key_block *keys, int64_t from, int64_t nj)
 {
     const agi_vec_row_scratch *v = s->own;
-    const agi_vec_panel *own = &v->panel[panel->q];
+    const agi_vec_panel *queries = &v->panel[panel->index];
     const agi_rows K = {keys->K.p + from * keys->K.ld, keys->K.ld};
     const bool single = panel->W == x->k->lanes;
-    const int64_t step = single ? 16 : nj;
+    const int64_t step = single ? 16 : nj; /* keys between two rounds of prefetching */
     for (int64_t j = 0; j < nj; j += step) {
         const int64_t n = agi_min(step, nj - j);
         for (int64_t r = from + j; single && r < from + j + n; r++) {
@@ -20,7 +20,7 @@ void REAL(agi_row_product)(const agi_row_scratch *s, const agi_head *x, const ag
             }
         }
         REAL(agi_score_product)
-        (x, (agi_rows){K.p + j * K.ld, K.ld}, n, x->Dk, own->QT, own->Q, panel->ni, v->T + j * ROW_LD, ROW_LD,
-         false);
+        (x, (agi_rows){K.p + j * K.ld, K.ld}, n, x->Dk, queries->QT, queries->Q, panel->ni, v->T + j * ROW_LD,
+         ROW_LD, false);
     }
 }
