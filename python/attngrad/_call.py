@@ -252,4 +252,4 @@ class Call:
             else:
                 self.problem.plan.run(map, self.tensors)
         except ValueError as error:
-            raise _problem.plain(error) from None
+            raise _problem.with_argument(error) from None

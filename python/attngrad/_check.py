@@ -5,6 +5,7 @@ from __future__ import annotations
 from . import _core
 from ._call import integer
 from ._plan import BACKENDS
+from ._problem import field_of, with_argument
 
 Place = tuple[int, int, int, int]
 
@@ -57,7 +58,8 @@ def check(
     try:
         results = _core.check(problem, seed=seed, backend=BACKENDS[backend], threads=threads)
     except ValueError as error:
-        raise ValueError("problem: " + str(error).removeprefix("problem text: ")) from None
+        of_options = field_of(error).startswith(("options.", "ATTNGRAD_"))
+        raise with_argument(error, None if of_options else "problem") from None
     return {
         name: Residual(residual, limit, tensor, worst)
         for name, residual, limit, reason, tensor, worst in results

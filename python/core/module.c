@@ -13,7 +13,13 @@ PyObject *core_fail(ag_status status)
     case AG_NO_MEMORY: type = PyExc_MemoryError; break;
     default: break;
     }
-    PyErr_SetString(type, ag_last_message());
+    PyObject *exception = PyObject_CallFunction(type, "s", ag_last_message());
+    PyObject *field = PyUnicode_FromString(ag_last_field());
+    if (exception != NULL && field != NULL && PyObject_SetAttrString(exception, "field", field) == 0) {
+        PyErr_SetObject(type, exception);
+    }
+    Py_XDECREF(exception);
+    Py_XDECREF(field);
     return NULL;
 }
 
