@@ -215,9 +215,12 @@ enum {
     AG_ISA_SCALAR = 1,
     AG_ISA_AVX2 = 2,
     AG_ISA_AVX512 = 3,
-    AG_ISA_AMX = 4,
+    AG_ISA_AMX = 4, /* tile products of bfloat16; see below */
     AG_ISA_NEON = 5
 };
+/* AG_ISA_AMX runs the maps of problems whose dtype and out_dtype are AG_BF16, with kv_len of at least 24. Other
+ * problems that ask for it run on the vector kernels of AG_ISA_AVX512. ag_plan_info_get reports which of the two
+ * a plan uses. */
 
 enum {
     /* Reference backend only: round every intermediate matrix to the dtype, as an unfused implementation
