@@ -133,8 +133,8 @@ static ag_status choose_named(ag_plan *plan, const agi_backend *const list[], co
     const agi_backend *backend = agi_backend_by_id(list, request->backend);
     const agi_isa *isa;
     if (backend == NULL) {
-        return agi_fail_field(AG_UNSUPPORTED, "options.backend", "backend %d is not built into this library",
-                              (int)request->backend);
+        return agi_fail_field(AG_UNSUPPORTED, "options.backend",
+                              "options: backend is %d: not built into this library", (int)request->backend);
     }
     const ag_status status = named_isa(list, backend, request, &isa);
     return status == AG_OK ? try_backend(plan, backend, isa) : status;
