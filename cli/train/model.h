@@ -74,8 +74,8 @@ struct model {
 };
 
 /* A model is made in two steps: plan finds its views and sizes and needs little memory; allocate allocates
- * the rest, about model_bytes. create does both. threads 0: the library's default. On failure ag_last_message() says why, and there is nothing
- * to destroy. */
+ * the rest, about model_bytes. create does both. threads 0: the library's default. On failure
+ * ag_last_message() says why, and there is nothing to destroy. */
 ag_status model_plan(struct model *m, const struct model_shape *shape, int64_t threads);
 double model_bytes(const struct model *m);
 void model_allocate(struct model *m);
