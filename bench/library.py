@@ -28,7 +28,6 @@ MAPS = {
     "vjp_jvp": (8, 24),
 }  # bit, flops per pair and channel
 ALL_MAPS = sum(bit for bit, _ in MAPS.values())
-BACKEND_CPU = 2
 # As in cli/bench/probe.h.
 PROBE_F32, PROBE_F64, PROBE_EXP2, PROBE_AMX, PROBE_FED_F32, PROBE_FED_F64 = range(6)
 SIZES = {"f64": 8, "f32": 4, "bf16": 2}
@@ -121,6 +120,14 @@ class PlanInfo(Structure):
     ]
 
 
+class BackendInfo(Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("backend", c_int32),
+        ("name", ctypes.c_char * 16),
+    ]
+
+
 class IsaInfo(Structure):
     _fields_ = [
         ("struct_size", c_uint32),
@@ -152,9 +159,15 @@ class Library:
         self.probes.probe_rate.restype = c_double
         self.probes.probe_rate.argtypes = [c_char_p, c_int, c_int, c_double, c_double]
         self.isas = {"auto": 0}
-        for n in range(self.lib.ag_backend_isa_count(BACKEND_CPU)):
+        for index in range(self.lib.ag_backend_count()):
+            backend = BackendInfo(struct_size=ctypes.sizeof(BackendInfo))
+            self.check(self.lib.ag_backend_info_get(index, byref(backend)))
+            self._add_isas(backend.backend)
+
+    def _add_isas(self, backend):
+        for n in range(self.lib.ag_backend_isa_count(backend)):
             isa = IsaInfo(struct_size=ctypes.sizeof(IsaInfo))
-            self.check(self.lib.ag_backend_isa(BACKEND_CPU, n, byref(isa)))
+            self.check(self.lib.ag_backend_isa(backend, n, byref(isa)))
             self.isas[isa.name.decode()] = isa.isa
 
     def check(self, status):

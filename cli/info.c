@@ -15,31 +15,53 @@ static const char help[] = "usage: attngrad info [--json]\n"
                            "backend, instruction set, the format it computes in.\n"
                            "\n"
                            "options:\n"
-                           "      --json    the same as one JSON object\n"
+                           "      --json    the same as one JSON object, and the plans' threads and tiles\n"
                            "  -h, --help    this text\n";
 
-struct choice {
-    char text[160];
-};
-
-/* What a plan of this dtype chooses for a problem that is not tiny, or why there is no plan. */
-static struct choice choice_of(const char *dtype)
+/* What a plan of this dtype chooses for a problem that is not tiny. Returns false if there is no plan:
+ * ag_last_message() then says why. */
+static bool choice_of(const char *dtype, ag_plan_info *info)
 {
-    struct choice choice;
     char problem_text[32];
     ag_plan *plan = NULL;
     ag_problem problem = AG_PROBLEM_INIT;
-    ag_plan_info info = {.struct_size = sizeof info};
+    *info = (ag_plan_info){.struct_size = sizeof *info};
     snprintf(problem_text, sizeof problem_text, "q64 k64 d64 %s", dtype);
-    if (ag_problem_parse(problem_text, &problem) != AG_OK || ag_plan_create(&plan, &problem, NULL) != AG_OK ||
-        ag_plan_info_get(plan, &info) != AG_OK) {
-        snprintf(choice.text, sizeof choice.text, "none: %s", ag_last_message());
-    } else {
-        snprintf(choice.text, sizeof choice.text, "%s%s%s, float%d inside", info.backend_name,
-                 info.isa_name[0] ? ", " : "", info.isa_name, info.compute_dtype == AG_F64 ? 64 : 32);
-    }
+    const bool made = ag_problem_parse(problem_text, &problem) == AG_OK &&
+                      ag_plan_create(&plan, &problem, NULL) == AG_OK && ag_plan_info_get(plan, info) == AG_OK;
     ag_plan_destroy(plan);
-    return choice;
+    return made;
+}
+
+static void print_choice(const char *title, const char *dtype)
+{
+    ag_plan_info info;
+    if (choice_of(dtype, &info)) {
+        printf("%s%s%s%s, float%d inside\n", title, info.backend_name, info.isa_name[0] ? ", " : "",
+               info.isa_name, info.compute_dtype == AG_F64 ? 64 : 32);
+    } else {
+        printf("%snone: %s\n", title, ag_last_message());
+    }
+}
+
+/* An object with the fields of ag_plan_info; if there is no plan, with the reason and the field at fault. */
+static void emit_choice(struct json *json, const char *key, const char *dtype)
+{
+    ag_plan_info info;
+    emit_begin_object(json, key);
+    if (choice_of(dtype, &info)) {
+        emit_string(json, "backend", info.backend_name);
+        emit_string(json, "isa", info.isa_name);
+        emit_integer(json, "threads", info.threads);
+        emit_integer(json, "tile_queries", info.tile_queries);
+        emit_integer(json, "tile_keys", info.tile_keys);
+        emit_string(json, "compute_dtype", ag_dtype_name(info.compute_dtype));
+        emit_bool(json, "deterministic", info.deterministic != 0);
+    } else {
+        emit_string(json, "refused", ag_last_message());
+        emit_string(json, "field", ag_last_field());
+    }
+    emit_end(json);
 }
 
 static void print_text(const ag_info *info)
@@ -50,8 +72,8 @@ static void print_text(const ag_info *info)
     printf("processors        %d\n", (int)info->threads);
     printf("backends          %s\n", info->backends);
     printf("compiler          %s\n", info->compiler);
-    printf("plan in float32   %s\n", choice_of("f32").text);
-    printf("plan in bfloat16  %s\n", choice_of("bf16").text);
+    print_choice("plan in float32   ", "f32");
+    print_choice("plan in bfloat16  ", "bf16");
 }
 
 static void print_json(const ag_info *info)
@@ -64,8 +86,8 @@ static void print_json(const ag_info *info)
     emit_integer(&json, "processors", info->threads);
     emit_string(&json, "backends", info->backends);
     emit_string(&json, "compiler", info->compiler);
-    emit_string(&json, "plan_f32", choice_of("f32").text);
-    emit_string(&json, "plan_bf16", choice_of("bf16").text);
+    emit_choice(&json, "plan_f32", "f32");
+    emit_choice(&json, "plan_bf16", "bf16");
     emit_end(&json);
 }
 

@@ -55,6 +55,24 @@ ag_status ag_info_get(ag_info *info)
     return agi_write_struct(info, &full, sizeof full, "info");
 }
 
+int32_t ag_backend_count(void)
+{
+    return sizeof agi_backends / sizeof agi_backends[0] - 1; /* without the NULL at its end */
+}
+
+ag_status ag_backend_info_get(int32_t index, ag_backend_info *info)
+{
+    const int32_t count = ag_backend_count();
+    if (index < 0 || index >= count) {
+        return agi_fail_field(AG_INVALID_ARGUMENT, "index",
+                              "ag_backend_info_get: index is %d: there are %d backends", (int)index,
+                              (int)count);
+    }
+    ag_backend_info full = {.backend = agi_backends[index]->id};
+    snprintf(full.name, sizeof full.name, "%s", agi_backends[index]->name);
+    return agi_write_struct(info, &full, sizeof full, "info");
+}
+
 int32_t ag_backend_isa_count(ag_backend backend)
 {
     const agi_backend *found = agi_backend_by_id(agi_backends, backend);

@@ -1,4 +1,4 @@
-/* What runs the maps on this machine: the reference, and the CPU backend on each instruction set. A test that compares
+/* What runs the maps on this machine: each backend, on each of its instruction sets if it has any. A test that compares
  * all of them with one truth computes that truth once. If the environment forces a backend or an instruction set, that
  * one alone; so with AG_TEST_ISA, which names the one of an emulated processor, as that is slow. */
 #ifndef AG_TEST_EVERY_ISA_H
@@ -8,7 +8,7 @@
 #include "check/random_case.h"
 #include "test.h"
 
-enum { MAX_RUNNERS = 8 };
+enum { MAX_RUNNERS = 16 };
 
 struct runner {
     char environment[48]; /* what forces it: "ATTNGRAD_ISA=avx2" */
@@ -40,22 +40,21 @@ static inline int add_forced_runner(const char *variable)
     return 1;
 }
 
-/* wanted: its name, or NULL for all. */
-static inline void add_isa_runners(const char *wanted)
+/* The instruction sets of a backend. wanted: the name of one, or NULL for all. */
+static inline void add_isa_runners(ag_backend backend, const char *wanted)
 {
-    for (int32_t n = 0; n < ag_backend_isa_count(AG_BACKEND_CPU); n++) {
+    for (int32_t n = 0; n < ag_backend_isa_count(backend); n++) {
         ag_isa_info isa = {.struct_size = sizeof isa};
-        CHECK_OK(ag_backend_isa(AG_BACKEND_CPU, n, &isa));
+        CHECK_OK(ag_backend_isa(backend, n, &isa));
         if (wanted != NULL && strcmp(isa.name, wanted) != 0) {
             continue;
         }
         if (isa.available) {
-            add_runner("ATTNGRAD_ISA", isa.name, AG_BACKEND_CPU, isa.isa);
+            add_runner("ATTNGRAD_ISA", isa.name, backend, isa.isa);
         } else {
             printf("%s: not run, this machine or this build does not have it\n", isa.name);
         }
     }
-    CHECK(runner_count > 0, "no instruction set '%s' here", wanted != NULL ? wanted : "any");
 }
 
 /* with_reference: for a test of the formulas, not of tiles alone. */
@@ -65,10 +64,16 @@ static inline void find_runners(int with_reference)
     if (add_forced_runner("ATTNGRAD_BACKEND") || add_forced_runner("ATTNGRAD_ISA")) {
         return;
     }
-    if (with_reference && wanted == NULL) {
-        add_runner("ATTNGRAD_BACKEND", "reference", AG_BACKEND_REFERENCE, AG_ISA_AUTO);
+    for (int32_t n = 0; n < ag_backend_count(); n++) {
+        ag_backend_info backend = {.struct_size = sizeof backend};
+        CHECK_OK(ag_backend_info_get(n, &backend));
+        const int left_out = backend.backend == AG_BACKEND_REFERENCE && !with_reference;
+        if (ag_backend_isa_count(backend.backend) == 0 && wanted == NULL && !left_out) {
+            add_runner("ATTNGRAD_BACKEND", backend.name, backend.backend, AG_ISA_AUTO);
+        }
+        add_isa_runners(backend.backend, wanted);
     }
-    add_isa_runners(wanted);
+    CHECK(runner_count > 0, "no instruction set '%s' here", wanted != NULL ? wanted : "any");
 }
 
 /* Leaves out an instruction set on which none of the test's problems runs. */

@@ -53,16 +53,9 @@ static const struct field fields[] = {
 };
 enum { FIELDS = sizeof fields / sizeof fields[0] };
 
-/* The message without the name of the call, such as "ag_vjp: ". */
-static const char *without_call(const char *message)
-{
-    const char *end = strncmp(message, "ag_", 3) == 0 ? strstr(message, ": ") : NULL;
-    return end != NULL ? end + 2 : message;
-}
-
 int run_library_error(const struct run *run)
 {
-    const char *message = without_call(ag_last_message());
+    const char *message = ag_last_message();
     for (int n = 0; n < FIELDS; n++) {
         const struct field *field = &fields[n];
         if (strcmp(ag_last_field(), field->name) != 0) {

@@ -244,11 +244,16 @@ ag_status model_plan(struct model *m, const struct model_shape *shape, int64_t t
 {
     *m = (struct model){.shape = *shape, .rows = shape->batch * shape->context, .exec = AG_EXEC_INIT};
     m->reach = shape->context <= MODEL_REACH ? shape->context - 1 : MODEL_REACH;
+    ag_plan_info info = {.struct_size = sizeof info};
     ag_status status = create_layer(m, threads);
+    if (status == AG_OK) {
+        status = ag_plan_info_get(ag_layer_plan(m->layer), &info);
+    }
     if (status == AG_OK) {
         status = find_sizes(m);
     }
     if (status == AG_OK) {
+        m->threads = info.threads;
         add_views(m);
     } else {
         model_destroy(m);
@@ -268,12 +273,12 @@ double model_memory_bytes(const struct model *m)
            (double)m->d_saved_bytes + (double)m->workspace_bytes;
 }
 
-void model_allocate(struct model *m, int64_t threads)
+void model_allocate(struct model *m)
 {
     allocate_layer(m);
     allocate_params(m);
     allocate_rows(m);
-    m->pool = pool_create(threads);
+    m->pool = pool_create(m->threads);
     m->exec.ctx = m->pool;
     m->exec.run = pool_run;
 }
@@ -282,7 +287,7 @@ ag_status model_create(struct model *m, const struct model_shape *shape, int64_t
 {
     const ag_status status = model_plan(m, shape, threads);
     if (status == AG_OK) {
-        model_allocate(m, threads);
+        model_allocate(m);
     }
     return status;
 }

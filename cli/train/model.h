@@ -39,6 +39,7 @@ struct model {
     int64_t rows;    /* batch * context */
     int64_t reach;   /* largest distance that has its own bias */
     ag_layer *layer; /* one object for all layers, as they have the same shape */
+    int64_t threads; /* of the layer's plan, and of the pool */
     struct thread_pool *pool;
     ag_exec exec;
 
@@ -73,11 +74,11 @@ struct model {
 };
 
 /* A model is made in two steps: plan finds its views and sizes and needs little memory; allocate allocates
- * the rest, about model_memory_bytes. create does both. On failure ag_last_message() says why, and there is nothing
- * to destroy. */
+ * the rest, about model_memory_bytes. create does both. threads 0: the library's default. On failure
+ * ag_last_message() says why, and there is nothing to destroy. */
 ag_status model_plan(struct model *m, const struct model_shape *shape, int64_t threads);
 double model_memory_bytes(const struct model *m);
-void model_allocate(struct model *m, int64_t threads);
+void model_allocate(struct model *m);
 ag_status model_create(struct model *m, const struct model_shape *shape, int64_t threads);
 void model_destroy(struct model *m);
 

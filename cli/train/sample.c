@@ -31,7 +31,8 @@ static const char help[] = "usage: attngrad sample PROMPT [OPTION]...\n"
                            "      --count N          continuations of the same prompt (1)\n"
                            "      --temperature T    of the choice; 0 takes the likeliest byte (0.8)\n"
                            "      --seed S           of the choice (1)\n"
-                           "      --threads T        default: one per processor; gives the same bytes\n"
+                           "      --threads T        default: ATTNGRAD_THREADS, else one per processor;\n"
+                           "                         gives the same bytes\n"
                            "  -h, --help             this text\n"
                            "\n"
                            "exit codes: 0 done, 1 the output failed, 2 wrong arguments or files\n";
@@ -58,7 +59,6 @@ static int read_options(struct sample *s, int argc, char **argv)
         {"help", OPTION_FLAG, &s->help, 0, 0},
     };
     struct positionals prompts = {&s->prompt, 1, 0};
-    ag_info info = {.struct_size = sizeof info};
     int status = options_parse(argc, argv, options, sizeof options / sizeof options[0], &prompts);
     if (status != 0 || s->help) {
         return status;
@@ -68,9 +68,6 @@ static int read_options(struct sample *s, int argc, char **argv)
     }
     if (s->temperature < 0) {
         return usage_error("sample", "--temperature: %g is less than 0", s->temperature);
-    }
-    if (s->threads == 0 && ag_info_get(&info) == AG_OK) {
-        s->threads = info.threads;
     }
     return 0;
 }
@@ -167,7 +164,7 @@ static ag_status write_one(const struct sample *s, struct writer *writer, int64_
 static int write_all(const struct sample *s, struct model *model)
 {
     struct writer writer = {.model = model};
-    ag_status status = model_cache_create(&writer.cache, model, s->threads);
+    ag_status status = model_cache_create(&writer.cache, model, model->threads);
     counter_begin(&writer.counter, s->count * s->length);
     writer.text = agc_arrays_alloc((int64_t)strlen(s->prompt) + s->length, 1);
     writer.batch.tokens = agc_arrays_alloc(model->rows, sizeof *writer.batch.tokens);

@@ -6,6 +6,7 @@
 #include "usage.h"
 
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 /* In bytes; huge if unknown. */
@@ -39,15 +40,17 @@ int train_make_model(const char *command, struct model *model, const struct mode
                      int64_t threads, const struct checkpoint *c, bool for_training)
 {
     if (model_plan(model, shape, threads) != AG_OK) {
-        return c == NULL ? usage_error(command, "%s", ag_last_message())
-                         : file_error(command, "'%s': invalid checkpoint: %s", c->path, ag_last_message());
+        const bool environment = strncmp(ag_last_field(), "ATTNGRAD_", strlen("ATTNGRAD_")) == 0;
+        return c == NULL || environment
+                   ? usage_error(command, "%s", ag_last_message())
+                   : file_error(command, "'%s': invalid checkpoint: %s", c->path, ag_last_message());
     }
     int status = c != NULL ? checkpoint_check(c, model, for_training) : EXIT_PASS;
     if (status == EXIT_PASS) {
         status = check_memory(command, model, c);
     }
     if (status == EXIT_PASS) {
-        model_allocate(model, threads);
+        model_allocate(model);
     } else {
         model_destroy(model);
     }

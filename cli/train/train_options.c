@@ -176,7 +176,6 @@ int shape_check(const char *command, const struct model_shape *shape)
 int train_fill_settings(struct train *train, const struct checkpoint *c)
 {
     struct settings *s = &train->settings;
-    ag_info info = {.struct_size = sizeof info};
     if (c != NULL) {
         const int status = check_agreement(train, c);
         const int64_t steps = s->steps < 0 ? c->settings.steps : s->steps;
@@ -189,9 +188,6 @@ int train_fill_settings(struct train *train, const struct checkpoint *c)
         s->rate = rate;
     }
     take_defaults(s, train->seed_given || c != NULL);
-    if (train->threads == 0 && ag_info_get(&info) == AG_OK) {
-        train->threads = info.threads;
-    }
     set_default(&train->log_every, s->steps < PROGRESS_LINES ? 1 : s->steps / PROGRESS_LINES);
     if (!s->text && s->shape.context % 2 != 0) {
         return usage_error("train", "--context %lld: the recall task needs an even one",

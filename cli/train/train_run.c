@@ -224,7 +224,7 @@ static void print_settings(const struct loop *loop)
             (long long)s->shape.heads, (long long)s->shape.width, (long long)s->shape.context);
     fprintf(stderr, "steps %lld to %lld of batch %lld, rate %g, %s, threads %lld\n",
             (long long)loop->state->step, (long long)s->steps, (long long)s->shape.batch, s->rate,
-            ag_dtype_name(s->shape.dtype), (long long)loop->train->threads);
+            ag_dtype_name(s->shape.dtype), (long long)loop->model->threads);
 }
 
 int train_run(struct train *train, const struct data *data, struct model *model, struct state *state)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from . import _arrays, _problem
+from . import _arrays, _core, _problem
 from ._features import Features
 
 
@@ -161,7 +161,7 @@ _TO_CONSTANT: dict[str, Callable[[Any, str], Any]] = {
     "buckets": _buckets,
     "alibi": _alibi,
     "head_offset": integer,
-    "backend": _word("cpu", "reference"),
+    "backend": _word(*_core.backends()),
     "threads": integer,
 }
 _NO_FEATURES = _Inputs({})
@@ -253,4 +253,4 @@ class Call:
             else:
                 self.problem.plan.run(map, self.tensors)
         except ValueError as error:
-            raise _problem.plain(error) from None
+            raise _problem.with_argument(error) from None

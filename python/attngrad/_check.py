@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from . import _core
 from ._call import integer
-from ._plan import BACKENDS
+from ._plan import BACKEND_CHOICE, BACKENDS
+from ._problem import field_of, with_argument
 
 Place = tuple[int, int, int, int]
 
@@ -52,12 +53,13 @@ def check(
     if not isinstance(problem, str):
         raise TypeError(f"problem: {problem!r} is not the text of a problem")
     if backend not in BACKENDS:
-        raise ValueError(f"backend: {backend!r}: must be 'cpu' or 'reference'")
+        raise ValueError(f"backend: {backend!r}: must be {BACKEND_CHOICE}")
     seed, threads = integer(seed, "seed"), integer(threads, "threads")
     try:
         results = _core.check(problem, seed=seed, backend=BACKENDS[backend], threads=threads)
     except ValueError as error:
-        raise ValueError("problem: " + str(error).removeprefix("problem text: ")) from None
+        of_options = field_of(error).startswith(("options.", "ATTNGRAD_"))
+        raise with_argument(error, None if of_options else "problem") from None
     return {
         name: Residual(residual, limit, tensor, worst)
         for name, residual, limit, reason, tensor, worst in results

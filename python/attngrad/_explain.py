@@ -92,5 +92,5 @@ def _trace(call: Call, map: int, batch: int, head: int, jacobian_row: int | None
     try:
         p.plan.trace(map, call.tensors, structs, *indices, **call.keywords)
     except ValueError as error:
-        raise _problem.plain(error) from None
+        raise _problem.with_argument(error) from None
     return arrays

@@ -62,7 +62,7 @@ class Features(TypedDict, total=False):
     k_offset: int
     batch_offset: int
     head_offset: int
-    backend: Literal["cpu", "reference"] | None
+    backend: str | None
     threads: int
 
 

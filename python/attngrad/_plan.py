@@ -8,7 +8,8 @@ import functools
 
 from . import _core
 
-BACKENDS = {None: _core.BACKEND_AUTO, "reference": _core.BACKEND_REFERENCE, "cpu": _core.BACKEND_CPU}
+BACKENDS: dict[str | None, int] = {None: _core.BACKEND_AUTO, **_core.backends()}
+BACKEND_CHOICE = " or ".join(map(repr, _core.backends()))  # for messages: "'cpu' or 'reference'"
 
 
 @functools.lru_cache(maxsize=256)

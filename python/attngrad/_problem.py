@@ -11,7 +11,6 @@ A problem is cached by its shapes and constants, so that a call pays for one loo
 from __future__ import annotations
 
 import functools
-import re
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -93,30 +92,40 @@ class Problem:
     dense: dict[str, tuple[int, int, int, int]]  # the strides of results, by the first call that made them
 
 
-# What the library calls by another name than Python.
-_RENAMED = {
+# The argument that a field of the problem or of a call comes from, if its name is another one.
+_ARGUMENTS = {
     "batch": "q",
     "heads": "q",
     "q_len": "q",
     "q_total": "q",
+    "dim_qk": "q",
     "kv_heads": "k",
     "kv_len": "k",
     "kv_total": "k",
+    "dim_v": "v",
+    "bias_size": "bias",
+    "mask_size": "mask",
+    "table": "bias_table",
+    "table_heads": "bias_table",
     "table_radius": "bias_table",
     "table_buckets": "bias_table",
+    "alibi_slopes": "alibi",
+    "window_left": "window",
+    "window_right": "window",
 }
 
 
-def plain(error: ValueError) -> ValueError:
-    """What the library says about a call, without the name of its function: it begins with an argument's."""
-    return ValueError(re.sub(r"^(ag_\w+|options): ", "", str(error)))
+def field_of(error: ValueError) -> str:
+    """The field that the library has found wrong; "" if the extension module itself refuses."""
+    return getattr(error, "field", "")
 
 
-def _renamed(error: ValueError) -> ValueError:
-    """The same for what it says about a problem."""
-    text = str(plain(error))
-    argument = _RENAMED.get(re.split(r"\W", text, maxsplit=1)[0])
-    return ValueError(f"{argument}: {text}" if argument else text)
+def with_argument(error: ValueError, argument: str | None = None) -> ValueError:
+    """What the library says, after the name of Python's argument, which by default follows from the field."""
+    if argument is None:
+        field = field_of(error)
+        argument = _ARGUMENTS.get(field, field.rpartition(".")[2])  # of options.threads the last part
+    return ValueError(f"{argument}: {error}") if argument else error
 
 
 def argument_of(tensor: str) -> str:
@@ -280,7 +289,7 @@ def get(*fields: Any, **named: Any) -> Problem:
             alibi_slopes=slopes if isinstance(slopes, bytes) else None,
         )
     except ValueError as error:
-        raise _renamed(error) from None
+        raise with_argument(error) from None
     main = _arrays.PACKED if key.packing else _arrays.MAIN
     return Problem(plan, batch, q_len, kv_len, main, _tensors(key, main), {})
 

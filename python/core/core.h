@@ -10,7 +10,8 @@
 #include <attngrad.h>
 #include <stddef.h>
 
-/* Sets the exception that belongs to a failed status, with the library's message; returns NULL. */
+/* Sets the exception that belongs to a failed status, with the library's message and, as its attribute
+ * `field`, ag_last_field(); returns NULL. */
 PyObject *core_fail(ag_status status);
 
 /* ---- Arguments ---- */

@@ -13,7 +13,13 @@ PyObject *core_fail(ag_status status)
     case AG_NO_MEMORY: type = PyExc_MemoryError; break;
     default: break;
     }
-    PyErr_SetString(type, ag_last_message());
+    PyObject *exception = PyObject_CallFunction(type, "s", ag_last_message());
+    PyObject *field = PyUnicode_FromString(ag_last_field());
+    if (exception != NULL && field != NULL && PyObject_SetAttrString(exception, "field", field) == 0) {
+        PyErr_SetObject(type, exception);
+    }
+    Py_XDECREF(exception);
+    Py_XDECREF(field);
     return NULL;
 }
 
@@ -39,6 +45,23 @@ static PyObject *module_info(PyObject *module, PyObject *unused)
     return Py_BuildValue("{s:s,s:i,s:s,s:s,s:s,s:s}", "version", info.version, "threads", (int)info.threads,
                          "cpu", info.cpu, "isa", info.isa, "backends", info.backends, "compiler",
                          info.compiler);
+}
+
+static PyObject *module_backends(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    PyObject *dict = PyDict_New();
+    for (int32_t n = 0; n < ag_backend_count() && dict != NULL; n++) {
+        ag_backend_info backend = {.struct_size = sizeof backend};
+        const ag_status status = ag_backend_info_get(n, &backend);
+        PyObject *number = status == AG_OK ? PyLong_FromLong(backend.backend) : core_fail(status);
+        if (number == NULL || PyDict_SetItemString(dict, backend.name, number) != 0) {
+            Py_CLEAR(dict);
+        }
+        Py_XDECREF(number);
+    }
+    return dict;
 }
 
 /* The dict that describes an instruction set. */
@@ -84,6 +107,8 @@ static PyMethodDef module_methods[] = {
                "All checks on a problem with random arrays:\n"
                "[(name, residual, limit, why it does not apply, tensor, (b, h, i, c))].")},
     {"info", module_info, METH_NOARGS, PyDoc_STR("info(): the library, and the processor.")},
+    {"backends", module_backends, METH_NOARGS,
+     PyDoc_STR("backends(): the number of each backend by its name, the fastest first.")},
     {"isas", module_isas, METH_O,
      PyDoc_STR("isas(backend, /): the backend's tables of kernels, each a dict of isa, name, built_in,\n"
                "available.")},
@@ -115,13 +140,11 @@ static const struct {
     {"ACC_TDTABLE", AG_ACC_TDTABLE},
     {"ACC_TDSINK", AG_ACC_TDSINK},
     {"BACKEND_AUTO", AG_BACKEND_AUTO},
-    {"BACKEND_REFERENCE", AG_BACKEND_REFERENCE},
-    {"BACKEND_CPU", AG_BACKEND_CPU},
     {"ISA_AUTO", AG_ISA_AUTO},
     {"ROUND_INTERMEDIATES", AG_ROUND_INTERMEDIATES},
 };
 
-/* Adds ISA_AVX512 and so on, from the library's list. */
+/* Adds ISA_AVX512 and so on, from the library's list of the backend. */
 static int add_isas(PyObject *module, ag_backend backend)
 {
     const int32_t count = ag_backend_isa_count(backend);
@@ -143,6 +166,22 @@ static int add_isas(PyObject *module, ag_backend backend)
     return 0;
 }
 
+static int add_every_isa(PyObject *module)
+{
+    for (int32_t n = 0; n < ag_backend_count(); n++) {
+        ag_backend_info backend = {.struct_size = sizeof backend};
+        const ag_status status = ag_backend_info_get(n, &backend);
+        if (status != AG_OK) {
+            core_fail(status);
+            return -1;
+        }
+        if (add_isas(module, backend.backend) != 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
 static int module_exec(PyObject *module)
 {
     module_state *state = PyModule_GetState(module);
@@ -155,7 +194,7 @@ static int module_exec(PyObject *module)
             return -1;
         }
     }
-    return add_isas(module, AG_BACKEND_CPU);
+    return add_every_isa(module);
 }
 
 static int module_traverse(PyObject *module, visitproc visit, void *arg)

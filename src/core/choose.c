@@ -48,24 +48,32 @@ static const agi_isa *find_isa(const agi_backend *backend, const agi_request *re
     return NULL;
 }
 
-/* Fails with the reason why the backend does not have the instruction set; backend NULL: no backend has it. */
-static ag_status refuse_isa(const agi_backend *const list[], const agi_backend *backend,
-                            const agi_request *request)
+/* The first backend in the list that has the named instruction set; NULL if none has. */
+static const agi_backend *owner_of_isa(const agi_backend *const list[], const agi_request *request)
 {
-    for (int i = 0; list[i] != NULL; i++) {
-        const agi_isa *isa = find_isa(list[i], request);
-        if (isa != NULL) {
-            return agi_fail_field(AG_UNSUPPORTED, isa_field(request),
-                                  "isa %s is the %s backend's: the %s has %s", isa->name, list[i]->name,
-                                  backend->name, backend->n_isas == 0 ? "none" : "others");
-        }
+    int i = 0;
+    while (list[i] != NULL && find_isa(list[i], request) == NULL) {
+        i++;
     }
+    return list[i];
+}
+
+static ag_status refuse_unknown_isa(const agi_request *request)
+{
     if (request->isa != AG_ISA_AUTO) {
-        return agi_fail_field(AG_INVALID_PROBLEM, "options.isa",
-                              "options: isa is %d: no backend has such a table", (int)request->isa);
+        return agi_fail_field(AG_INVALID_PROBLEM, "options.isa", "options: isa is %d: no backend has it",
+                              (int)request->isa);
     }
     return agi_fail_field(AG_INVALID_PROBLEM, "ATTNGRAD_ISA",
                           "environment: ATTNGRAD_ISA is '%.40s': no such name", request->isa_name);
+}
+
+static ag_status refuse_isa_of(const agi_backend *owner, const agi_backend *backend,
+                               const agi_request *request)
+{
+    return agi_fail_field(AG_UNSUPPORTED, isa_field(request), "isa %s is the %s backend's: the %s has %s",
+                          find_isa(owner, request)->name, owner->name, backend->name,
+                          backend->n_isas == 0 ? "none" : "others");
 }
 
 static ag_status check_isa(const agi_isa *isa, const agi_request *request)
@@ -99,20 +107,36 @@ static ag_status try_backend(ag_plan *plan, const agi_backend *backend, const ag
     return status;
 }
 
-/* ATTNGRAD_ISA is ignored for a backend without instruction sets. */
+/* Sets *isa to the backend's instruction set that the request names, or to NULL: the backend chooses. A backend
+ * without instruction sets ignores ATTNGRAD_ISA if another backend has one of that name. */
+static ag_status named_isa(const agi_backend *const list[], const agi_backend *backend,
+                           const agi_request *request, const agi_isa **isa)
+{
+    *isa = NULL;
+    if (!names_isa(request)) {
+        return AG_OK;
+    }
+    *isa = find_isa(backend, request);
+    if (*isa != NULL) {
+        return check_isa(*isa, request);
+    }
+    const agi_backend *owner = owner_of_isa(list, request);
+    if (owner == NULL) {
+        return refuse_unknown_isa(request);
+    }
+    const bool ignored = request->isa == AG_ISA_AUTO && backend->n_isas == 0;
+    return ignored ? AG_OK : refuse_isa_of(owner, backend, request);
+}
+
 static ag_status choose_named(ag_plan *plan, const agi_backend *const list[], const agi_request *request)
 {
     const agi_backend *backend = agi_backend_by_id(list, request->backend);
-    const agi_isa *isa = NULL;
-    ag_status status = AG_OK;
+    const agi_isa *isa;
     if (backend == NULL) {
-        return agi_fail_field(AG_UNSUPPORTED, "options.backend", "backend %d is not built into this library",
-                              (int)request->backend);
+        return agi_fail_field(AG_UNSUPPORTED, "options.backend",
+                              "options: backend is %d: not built into this library", (int)request->backend);
     }
-    if (request->isa != AG_ISA_AUTO || (request->isa_name != NULL && backend->n_isas > 0)) {
-        isa = find_isa(backend, request);
-        status = isa == NULL ? refuse_isa(list, backend, request) : check_isa(isa, request);
-    }
+    const ag_status status = named_isa(list, backend, request, &isa);
     return status == AG_OK ? try_backend(plan, backend, isa) : status;
 }
 
@@ -132,7 +156,7 @@ static ag_status choose_first(ag_plan *plan, const agi_backend *const list[], co
     if (tried) {
         return status;
     }
-    return names_isa(request) ? refuse_isa(list, NULL, request)
+    return names_isa(request) ? refuse_unknown_isa(request)
                               : agi_fail(AG_UNSUPPORTED, "no backend is built into this library");
 }
 

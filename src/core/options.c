@@ -84,7 +84,7 @@ static ag_status check_options(const ag_options *o)
         return agi_fail_field(AG_INVALID_PROBLEM, "options.flags", "options: flags is 0x%lx: unknown bits",
                               (unsigned long)o->flags);
     }
-    if (o->backend < AG_BACKEND_AUTO || o->backend > AG_BACKEND_CUDA) {
+    if (o->backend < AG_BACKEND_AUTO) {
         return agi_fail_field(AG_INVALID_PROBLEM, "options.backend",
                               "options: backend is %d: no such backend", (int)o->backend);
     }

@@ -105,9 +105,19 @@ if grep -q "amx-bf16" "$dir/best"; then
 else
     echo "not checked: that a plan in bfloat16 uses AMX, as this processor has none"
 fi
-ATTNGRAD_BACKEND=reference "$attngrad" info --json >"$dir/reference"
-check "info --json: the reference is what a plan uses" \
-    grep -qF '"plan_bf16": "reference, float64 inside"' "$dir/reference"
+# has_lines FILE LINE...: these lines, one after another, up to spaces and the comma
+has_lines() {
+    file=$1
+    shift
+    sed 's/^ *//; s/,$//' "$file" | tr '\n' ' ' | grep -qF -e "$*"
+}
+ATTNGRAD_BACKEND=reference ATTNGRAD_THREADS=3 "$attngrad" info --json >"$dir/reference"
+check "info --json: the reference is what a plan uses" has_lines "$dir/reference" '"plan_bf16": {' \
+    '"backend": "reference"' '"isa": ""' '"threads": 3' '"tile_queries": 0' '"tile_keys": 0' \
+    '"compute_dtype": "f64"' '"deterministic": true' '}'
+ATTNGRAD_BACKEND='' ATTNGRAD_ISA=nothing "$attngrad" info --json >"$dir/nothing"
+check "info --json: why there is no plan, and the field" has_lines "$dir/nothing" '"plan_f32": {' \
+    "\"refused\": \"environment: ATTNGRAD_ISA is 'nothing': no such name\"" '"field": "ATTNGRAD_ISA"' '}'
 ATTNGRAD_BACKEND='' ATTNGRAD_ISA=nothing "$attngrad" info >"$dir/nothing"
 check "info says why there is no plan" grep -qE "^plan in float32 +none: .*ATTNGRAD_ISA is 'nothing'" "$dir/nothing"
 

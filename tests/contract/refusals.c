@@ -258,14 +258,15 @@ static void options(void)
     o = good;
     o.reserved = 9;
     refuse_problem(&p, &o, AG_INVALID_PROBLEM, "options", "options.reserved", "9");
-    static const int32_t no_backend[] = {-1, 4, 99}, no_isa[] = {-1, 6, 99},
+    static const int32_t no_backend[] = {-1, 4711, INT32_MAX}, no_isa[] = {-1, 6, 99},
                          no_threads[] = {-1, 1025, INT32_MAX};
     for (int n = 0; n < 3; n++) {
         char value[16];
         o = good;
         o.backend = no_backend[n];
         snprintf(value, sizeof value, "%d", (int)o.backend);
-        refuse_problem(&p, &o, AG_INVALID_PROBLEM, "options", "options.backend", value);
+        refuse_problem(&p, &o, o.backend < 0 ? AG_INVALID_PROBLEM : AG_UNSUPPORTED, "options",
+                       "options.backend", value);
         o = good;
         o.isa = no_isa[n];
         snprintf(value, sizeof value, "%d", (int)o.isa);
@@ -281,9 +282,6 @@ static void options(void)
     o = good;
     o.release = some_release;
     refuse_problem(&p, &o, AG_INVALID_PROBLEM, "options", "options.alloc", "");
-    o = good;
-    o.backend = AG_BACKEND_CUDA;
-    refuse_problem(&p, &o, AG_UNSUPPORTED, "options", "options.backend", "");
 }
 
 static void environment(void)
@@ -897,6 +895,12 @@ static ag_status fill_isa_info(void *info, struct arrays *x)
     return ag_backend_isa(AG_BACKEND_CPU, 0, info);
 }
 
+static ag_status fill_backend_info(void *info, struct arrays *x)
+{
+    (void)x;
+    return ag_backend_info_get(0, info);
+}
+
 static void info_sizes(const char *name, size_t full, fill call, struct arrays *x)
 {
     unsigned char *bytes = agc_arrays_alloc((int64_t)full + 64, 1);
@@ -925,6 +929,7 @@ static void all_info_sizes(void)
     info_sizes("ag_info", sizeof(ag_info), fill_info, &x);
     info_sizes("ag_plan_info", sizeof(ag_plan_info), fill_plan_info, &x);
     info_sizes("ag_isa_info", sizeof(ag_isa_info), fill_isa_info, &x);
+    info_sizes("ag_backend_info", sizeof(ag_backend_info), fill_backend_info, &x);
     CHECK_STATUS(ag_plan_info_get(NULL, &info), AG_INVALID_ARGUMENT);
     check_message("ag_plan_info_get", "plan", "NULL");
     agc_arrays_destroy(&x);

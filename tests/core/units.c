@@ -428,10 +428,20 @@ static void status_and_version(void)
     CHECK(strcmp(version, ag_version_string()) == 0, "version '%s'", ag_version_string());
     CHECK_INT(ag_version(), AG_VERSION_MAJOR * 10000 + AG_VERSION_MINOR * 100 + AG_VERSION_PATCH);
     ag_info info = {sizeof info, 0, "", "", "", "", ""};
+    char backends[sizeof info.backends] = "";
     CHECK_OK(ag_info_get(&info));
-    CHECK(info.threads >= 1 && strcmp(info.version, version) == 0 &&
-              strstr(info.backends, "reference") != NULL,
-          "info: %d threads, version '%s', backends '%s'", (int)info.threads, info.version, info.backends);
+    for (int32_t n = 0; n < ag_backend_count(); n++) {
+        ag_backend_info backend = {.struct_size = sizeof backend};
+        const size_t used = strlen(backends);
+        CHECK_OK(ag_backend_info_get(n, &backend));
+        snprintf(backends + used, sizeof backends - used, "%s%s", n > 0 ? " " : "", backend.name);
+    }
+    CHECK(info.threads >= 1 && strcmp(info.version, version) == 0 && strcmp(info.backends, backends) == 0,
+          "info: %d threads, version '%s', backends '%s', in the list '%s'", (int)info.threads, info.version,
+          info.backends, backends);
+    CHECK_STATUS(ag_backend_info_get(-1, NULL), AG_INVALID_ARGUMENT);
+    CHECK_STATUS(ag_backend_info_get(ag_backend_count(), NULL), AG_INVALID_ARGUMENT);
+    CHECK(strcmp(ag_last_field(), "index") == 0, "the field is '%s'", ag_last_field());
 }
 
 int main(void)

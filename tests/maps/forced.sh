@@ -3,7 +3,7 @@
 # names. If that is not available, says why and exits with 77: skipped.
 attngrad=$1
 shift
-reason=$("$attngrad" info | sed -n 's/^plan in float32 *none: //p')
+reason=$("$attngrad" info --json | sed -n '/"plan_f32": {$/,/}/s/^ *"refused": "\(.*\)",$/\1/p')
 if [ -n "$reason" ]; then
     echo "skipped: $reason"
     exit 77

@@ -51,6 +51,23 @@ for prompt in aXbYcZa: bQxRmSx: zAyBxCwDz:; do
     check "recall: $prompt is answered by $answer" [ "$(cat "$out")" = "$prompt$answer" ]
 done
 
+# ---- Threads by the environment ----
+for threads in 1 3; do
+    ATTNGRAD_THREADS=$threads "$attngrad" train --model threads --overwrite --width 16 --heads 2 --context 16 --steps 1 \
+        >"$out" 2>"$err"
+    code=$?
+    check "ATTNGRAD_THREADS=$threads is what train takes" grep -q ", threads $threads\$" "$err"
+done
+ATTNGRAD_THREADS=3 "$attngrad" train --model threads --overwrite --width 16 --heads 2 --context 16 --steps 1 --threads 2 \
+    >"$out" 2>"$err"
+check "--threads comes before ATTNGRAD_THREADS" grep -q ', threads 2$' "$err"
+for command in "train --model threads --overwrite --steps 1" "sample a --model threads"; do
+    ATTNGRAD_THREADS=none "$attngrad" $command >"$out" 2>"$err"
+    code=$?
+    check "$command refuses a wrong ATTNGRAD_THREADS" is_refusal
+    check "$command names it" grep -qF "ATTNGRAD_THREADS is 'none'" "$err"
+done
+
 # ---- Sampling ----
 works sample "the cat" --model text-f32 --length 40 --temperature 0
 check "the text is continued" grep -q '^the cat sat on the mat and the dog on the log' "$out"

@@ -113,7 +113,7 @@ def write(
     if align not in _ALIGN:
         raise ValueError(f"align: {align!r}, must be one of {', '.join(_ALIGN)}")
     if not (backend is None or (isinstance(backend, str) and backend in _plan.BACKENDS)):
-        raise ValueError(f"backend: {backend!r}, must be None, 'cpu' or 'reference'")
+        raise ValueError(f"backend: {backend!r}, must be None, {_plan.BACKEND_CHOICE}")
     if flag("is_causal", causal):
         words.append("causal")
     if align != "top-left":

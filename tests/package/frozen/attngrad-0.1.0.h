@@ -201,6 +201,8 @@ typedef struct ag_plan ag_plan;
 
 typedef int32_t ag_backend;
 enum {
+    /* The fastest backend on this machine. If it refuses a problem, the call fails even if a slower backend could
+     * run it, so that no program becomes slower unnoticed. */
     AG_BACKEND_AUTO = 0,
     AG_BACKEND_REFERENCE = 1, /* the formulas as written, in float64: slow; the specification */
     AG_BACKEND_CPU = 2,       /* fused, in memory proportional to the sequence */
@@ -215,9 +217,12 @@ enum {
     AG_ISA_SCALAR = 1,
     AG_ISA_AVX2 = 2,
     AG_ISA_AVX512 = 3,
-    AG_ISA_AMX = 4,
+    AG_ISA_AMX = 4, /* tile products of bfloat16; see below */
     AG_ISA_NEON = 5
 };
+/* AG_ISA_AMX runs the maps of problems whose dtype and out_dtype are AG_BF16, with kv_len of at least 24. Other
+ * problems that ask for it run on the vector kernels of AG_ISA_AVX512. ag_plan_info_get reports which of the two
+ * a plan uses. */
 
 enum {
     /* Reference backend only: round every intermediate matrix to the dtype, as an unfused implementation
@@ -469,6 +474,16 @@ typedef struct ag_info {
 } ag_info;
 
 AG_API ag_status ag_info_get(ag_info *info);
+
+/* The backends that are built into this library, by index from 0 to count - 1, the fastest first. */
+typedef struct ag_backend_info {
+    uint32_t struct_size; /* sizeof(ag_backend_info), set by the caller */
+    ag_backend backend;
+    char name[16]; /* "cpu", as in ATTNGRAD_BACKEND */
+} ag_backend_info;
+
+AG_API int32_t ag_backend_count(void);
+AG_API ag_status ag_backend_info_get(int32_t index, ag_backend_info *info);
 
 /* The tables of kernels of a backend, by index from 0 to count - 1, from the slowest to the fastest. The count is 0
  * for a backend that is not built in or has no tables. */
