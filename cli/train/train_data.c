@@ -2,7 +2,7 @@
  * state of a random generator but the number of its next step. */
 #include "train.h"
 
-#include "check/arrays.h"
+#include "alloc.h"
 #include "check/rng.h"
 #include "usage.h"
 
@@ -34,10 +34,10 @@ static uint64_t hash_of(const unsigned char *bytes, int64_t size)
 static bool read_all(struct data *data, FILE *file)
 {
     int64_t room = 1 << 16;
-    data->bytes = agc_arrays_alloc(room, 1);
+    data->bytes = alloc_or_exit(room, 1);
     for (size_t got = 1; got > 0;) {
         if (data->size == room) {
-            unsigned char *larger = agc_arrays_alloc(2 * room, 1);
+            unsigned char *larger = alloc_or_exit(2 * room, 1);
             memcpy(larger, data->bytes, (size_t)room);
             free(data->bytes);
             data->bytes = larger;

@@ -54,8 +54,8 @@ static double loss_of(struct model *m)
 static void check_view(struct model *m, const struct model_view *view)
 {
     const double change = 0.004; /* of the loss, to either side */
-    float *value = m->value + view->offset, *kept = agc_arrays_alloc(view->count, sizeof *kept);
-    double *g = agc_arrays_alloc(view->count, sizeof *g), length = 0, side[2];
+    float *value = m->value + view->offset, *kept = test_alloc(view->count, sizeof *kept);
+    double *g = test_alloc(view->count, sizeof *g), length = 0, side[2];
     memcpy(kept, value, (size_t)view->count * sizeof *kept);
     for (int64_t i = 0; i < view->count; i++) {
         g[i] = (double)m->grad[view->offset + i];
@@ -142,7 +142,7 @@ static void check_scale(void)
     make(&m, &shape_f32, 1);
     loss_of(&m);
     CHECK_OK(model_backward(&m, &batch, 1));
-    float *once = agc_arrays_alloc(m.count, sizeof *once);
+    float *once = test_alloc(m.count, sizeof *once);
     memcpy(once, m.grad, (size_t)m.count * sizeof *once);
     loss_of(&m);
     CHECK_OK(model_backward(&m, &batch, 1024));
