@@ -132,7 +132,8 @@ static inline void check_error_entries(const ag_check_case *s, const struct runn
 {
     struct error_entry entries[T_COUNT];
     char command[1024];
-    const int count = agc_error_entries(truth, x, entries);
+    int count;
+    CHECK_OK(agc_error_entries(truth, x, entries, &count));
     ag_check_command(s, command, sizeof command);
     for (int n = 0; n < count; n++) {
         const struct error_entry *e = &entries[n];

@@ -47,13 +47,11 @@ PyObject *core_check(PyObject *module, PyObject *args, PyObject *keywords)
     plan.threads = threads;
     const ag_check_options options = {AG_CHECK_ALL, &plan};
     ag_status status = ag_problem_parse(text, &c.problem);
-    if (status == AG_OK) {
-        PyThreadState *python = PyEval_SaveThread();
-        status = ag_check_problem(&c, &options, &report);
-        PyEval_RestoreThread(python);
+    if (status != AG_OK) {
+        return core_fail(status);
     }
-    if (status == AG_NO_MEMORY) {
-        return PyErr_NoMemory();
-    }
-    return status == AG_OK ? list_of(&report) : core_fail(status);
+    PyThreadState *python = PyEval_SaveThread();
+    status = ag_check_problem(&c, &options, &report);
+    PyEval_RestoreThread(python);
+    return status == AG_OK ? list_of(&report) : core_fail_with(status, ag_check_last_message());
 }

@@ -12,6 +12,7 @@
 
 /* Sets the exception that belongs to a failed status, with the library's message; returns NULL. */
 PyObject *core_fail(ag_status status);
+PyObject *core_fail_with(ag_status status, const char *message);
 
 /* ---- Arguments ---- */
 

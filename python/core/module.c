@@ -3,7 +3,7 @@
 
 #include <ctype.h>
 
-PyObject *core_fail(ag_status status)
+PyObject *core_fail_with(ag_status status, const char *message)
 {
     PyObject *type = PyExc_RuntimeError;
     switch (status) {
@@ -13,8 +13,13 @@ PyObject *core_fail(ag_status status)
     case AG_NO_MEMORY: type = PyExc_MemoryError; break;
     default: break;
     }
-    PyErr_SetString(type, ag_last_message());
+    PyErr_SetString(type, message);
     return NULL;
+}
+
+PyObject *core_fail(ag_status status)
+{
+    return core_fail_with(status, ag_last_message());
 }
 
 typedef struct {
