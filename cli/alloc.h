@@ -5,8 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Allocates count elements of `size` bytes each, to be freed by free(); never returns NULL: if there is no memory, prints
- * one line and a hint, and exits with 2. */
+/* Allocates count elements of `size` bytes each, to be freed by free(); never returns NULL: if there is no memory,
+ * prints one line and a hint, and exits with 2. */
 void *alloc_or_exit(int64_t count, size_t size);
 
 #endif

@@ -52,8 +52,8 @@ static double longest_row(const struct arrays *x, enum tensor t)
     return max;
 }
 
-/* For each row a bound of what it adds to the loss: |dO| |v| + |dL|, plus the same of their tangents. NULL if there is no
- * memory. */
+/* For each row a bound of what it adds to the loss: |dO| |v| + |dL|, plus the same of their tangents. NULL if there
+ * is no memory. */
 static double *row_weights(const struct arrays *x, double v)
 {
     int64_t rows = x->count[T_LSE], channels = x->p->dim_v;

@@ -9,8 +9,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Allocates count elements of `size` bytes each; an array of no elements has an address too. Returns NULL if there is no
- * memory, or if the array is larger than the memory of the machine; ag_check_last_message() then names it by `what`. */
+/* Allocates count elements of `size` bytes each; an array of no elements has an address too. Returns NULL if there is
+ * no memory, or if the array is larger than the memory of the machine; ag_check_last_message() then names it by
+ * `what`. */
 void *agc_alloc(const char *what, int64_t count, size_t size);
 
 double *agc_alloc_zeros(const char *what, int64_t count);

@@ -217,8 +217,8 @@ static void check_beginning(const ag_check_report *report, const ag_check_report
           (int)report->count, (int)all->count);
 }
 
-/* Whichever allocation fails, the call ends with AG_NO_MEMORY, its message and the results so far; the sanitizers see that
- * it leaks nothing. Then the same call works. */
+/* Whichever allocation fails, the call ends with AG_NO_MEMORY, its message and the results so far; the sanitizers see
+ * that it leaks nothing. Then the same call works. */
 static void test_no_memory(const char *text, int lengths)
 {
     ag_check_case c = {.problem = AG_PROBLEM_INIT, .seed = 3, .lengths = lengths};
