@@ -20,7 +20,8 @@ help:
 	@echo 'make format      rewrite the sources in the format that lint wants'
 	@echo 'make install     into PREFIX (now $(PREFIX)), below DESTDIR'
 	@echo 'make clean       remove $(BUILD)/'
-	@echo 'demo, test, test-deep, test-python, bench and lint install what they need if it is missing (Debian, Ubuntu).'
+	@echo 'Each installs what it needs if that is missing (Debian, Ubuntu); demo, install and bench do without jansson'
+	@echo 'if it cannot be installed: the command is then built without what reads and writes files.'
 
 demo:
 	@scripts/setup demo

@@ -88,11 +88,9 @@ static int check_one(struct request *r, const ag_check_options *options)
 {
     static ag_check_report report;
     ag_status status = ag_check_problem(&r->given, options, &report);
-    if (status == AG_NO_MEMORY) {
-        return usage_error("check", "no memory for the arrays of this problem; try a smaller one");
-    }
     if (status != AG_OK) {
-        return usage_error("check", "%s", ag_last_message());
+        return usage_error("check", "%s%s", ag_check_last_message(),
+                           status == AG_NO_MEMORY ? "; try a smaller problem" : "");
     }
     (r->json ? print_problem_json : print_problem)(&r->given, &report);
     return ag_check_failures(&report) > 0 ? EXIT_FAIL : EXIT_PASS;
@@ -120,7 +118,7 @@ static void check_random_case(const struct request *r, const ag_check_options *o
     ag_check_case c;
     ag_check_random(&c, r->given.seed, (uint64_t)n, AG_CHECK_SMALL);
     ag_status status = ag_check_problem(&c, options, &report);
-    const char *message = status == AG_OK ? NULL : status == AG_NO_MEMORY ? "no memory" : ag_last_message();
+    const char *message = status == AG_OK ? NULL : ag_check_last_message();
     agc_summary_add(summary, &report);
     summary->problems++;
     if (status == AG_OK && ag_check_failures(&report) == 0) {

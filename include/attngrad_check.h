@@ -12,8 +12,8 @@
  * library, so that a program keeps the version that it was linked with.
  *
  * Rules that hold everywhere:
- *   - A function that can fail returns the ag_status of the call of libattngrad that failed; ag_last_message() then
- *     says why. If there is no memory for the arrays of a check, it returns AG_NO_MEMORY without a message.
+ *   - A function that can fail returns an ag_status: its own, or that of the call of libattngrad that failed.
+ *     ag_check_last_message() then says why, for this thread.
  *   - Every function may be called from several threads at once.
  *   - Nothing is printed; the program is never ended. */
 #ifndef ATTNGRAD_CHECK_H
@@ -48,7 +48,7 @@ typedef struct ag_check_options {
     const ag_options *plan; /* of the plan to check: backend, instruction set, threads; NULL = defaults */
 } ag_check_options;
 
-enum { AG_CHECK_MAX_RESULTS = 96 };
+enum { AG_CHECK_MAX_RESULTS = 96 }; /* more than all checks of one problem give */
 
 /* One check. It passed if residual <= limit, so a residual that is NaN has failed. What the residual measures is up
  * to the check: docs/math.md states the identities, docs/design.md the error rule. */
@@ -70,17 +70,25 @@ typedef struct ag_check_result {
 
 typedef struct ag_check_report {
     int32_t count;
+    int32_t omitted; /* results that did not fit; if there are any, the call fails with AG_NO_MEMORY */
     ag_check_result results[AG_CHECK_MAX_RESULTS];
     char plan[160]; /* ag_plan_describe of the plan that was checked */
 } ag_check_report;
 
 /* Runs the checks and fills in the report, of which nothing is read. On failure it has the results so far.
- * options may be NULL. AG_INVALID_ARGUMENT, without a message: c or report is NULL, or parts has unknown bits. */
+ * options may be NULL. AG_INVALID_ARGUMENT: c or report is NULL, or parts has unknown bits. AG_NO_MEMORY: the message
+ * names the array that there is no memory for, and its size in MiB. All memory is freed before the function returns. */
 AG_API ag_status ag_check_problem(const ag_check_case *c, const ag_check_options *options,
                                   ag_check_report *report);
 
+/* One line about the last call of ag_check_problem on this thread, if it failed, and the name of the argument that the
+ * line is about, as of ag_last_field(): "" if no argument caused the failure, for instance if memory ran out. Never
+ * NULL; valid until the next call of this library or of libattngrad on this thread. */
+AG_API const char *ag_check_last_message(void);
+AG_API const char *ag_check_last_field(void);
+
 AG_API int32_t ag_check_passed(const ag_check_result *result);   /* not 0 also if the check does not apply */
-AG_API int32_t ag_check_failures(const ag_check_report *report); /* number of checks that did not pass */
+AG_API int32_t ag_check_failures(const ag_check_report *report); /* checks that did not pass, and omitted */
 
 /* Writes the worst element as text, "dq[0, 3, 17, 5]" with * for -1; "" if there is none. Truncated if the buffer is
  * too small. */

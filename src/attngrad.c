@@ -64,8 +64,7 @@ ag_status ag_backend_info_get(int32_t index, ag_backend_info *info)
 {
     const int32_t count = ag_backend_count();
     if (index < 0 || index >= count) {
-        return agi_fail_field(AG_INVALID_ARGUMENT, "index",
-                              "ag_backend_info_get: index is %d: there are %d backends", (int)index,
+        return agi_fail_field(AG_INVALID_ARGUMENT, "index", "index is %d: there are %d backends", (int)index,
                               (int)count);
     }
     ag_backend_info full = {.backend = agi_backends[index]->id};
@@ -84,8 +83,8 @@ ag_status ag_backend_isa(ag_backend backend, int32_t index, ag_isa_info *info)
     const int32_t count = ag_backend_isa_count(backend);
     if (index < 0 || index >= count) {
         return agi_fail_field(AG_INVALID_ARGUMENT, count == 0 ? "backend" : "index",
-                              "ag_backend_isa: index is %d: backend %d has %d tables of kernels", (int)index,
-                              (int)backend, (int)count);
+                              "index is %d: backend %d has %d tables of kernels", (int)index, (int)backend,
+                              (int)count);
     }
     const agi_isa *isa = &agi_backend_by_id(agi_backends, backend)->isas[index];
     ag_isa_info full = {.isa = isa->id, .built_in = isa->built_in};

@@ -165,12 +165,13 @@ static inline int error_entries(struct error_truth *truth, const struct arrays *
                                 int (*within)(const struct error_entry *e, ag_dtype dtype),
                                 struct error_entry entries[T_COUNT])
 {
-    int count = agc_error_entries(truth, x, entries), passed = 0;
+    int count, passed = 0;
+    CHECK_OK(agc_error_entries(truth, x, entries, &count));
     for (int n = 0; n < count; n++) {
         passed += within(&entries[n], x->given.dtype);
     }
     if (passed < count && !truth->complete && CHECK_OK(agc_error_truth_complete(truth, x))) {
-        count = agc_error_entries(truth, x, entries);
+        CHECK_OK(agc_error_entries(truth, x, entries, &count));
     }
     return count;
 }

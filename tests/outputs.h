@@ -30,6 +30,14 @@ static inline void make_arrays(struct arrays *x, const char *text, const ag_opti
     }
 }
 
+/* The values of a tensor, to be freed by free(); never NULL. */
+static inline double *test_read(const struct arrays *x, enum tensor t)
+{
+    double *values = agc_arrays_read_new(x, t);
+    test_need(values != NULL, "no memory");
+    return values;
+}
+
 static inline size_t element_size(const struct arrays *x, enum tensor t)
 {
     return x->dtype[t] == 0 ? 1 : ag_dtype_size(x->dtype[t]);
@@ -86,7 +94,7 @@ static inline void keep_outputs(const struct arrays *x, void *kept[T_COUNT])
     for (enum tensor t = 0; t < T_COUNT; t++) {
         kept[t] = NULL;
         if (is_output(x, t, ALL_MAPS)) {
-            kept[t] = agc_arrays_alloc(x->count[t], element_size(x, t));
+            kept[t] = test_alloc(x->count[t], element_size(x, t));
             memcpy(kept[t], x->data[t], tensor_bytes(x, t));
         }
     }

@@ -67,6 +67,14 @@ static inline void test_need(int holds, const char *what)
     }
 }
 
+/* Memory of the test itself, to be freed by free(); never NULL. */
+static inline void *test_alloc(int64_t count, size_t size)
+{
+    void *memory = malloc(count > 0 ? (size_t)count * size : 1);
+    test_need(memory != NULL, "no memory");
+    return memory;
+}
+
 /* Prints the closing line; main returns its result. A program that checked nothing has failed. */
 static inline int test_summary(void)
 {

@@ -1,7 +1,7 @@
 /* The model's memory: its parameters as flat arrays with named views, and the activations of a batch. */
 #include "model.h"
 
-#include "check/arrays.h"
+#include "alloc.h"
 #include "check/rng.h"
 
 #include <math.h>
@@ -48,7 +48,7 @@ static void add_layer(struct model *m, int64_t l)
 static void add_views(struct model *m)
 {
     const int64_t per_layer = 3 + ag_layer_param_count(m->layer);
-    m->views = agc_arrays_alloc(3 + m->shape.layers * per_layer, sizeof *m->views);
+    m->views = alloc_or_exit(3 + m->shape.layers * per_layer, sizeof *m->views);
     add_view(m, MODEL_VOCABULARY, m->shape.width, "embedding");
     for (int64_t l = 0; l < m->shape.layers; l++) {
         add_layer(m, l);
@@ -75,7 +75,7 @@ static void add_params(struct model *m)
     const int64_t width = m->shape.width, table = m->shape.heads * (m->reach + 1);
     const int64_t weights = ag_layer_size(m->layer);
     int64_t at = MODEL_VOCABULARY * width;
-    m->params = agc_arrays_alloc(3 + 3 * m->shape.layers, sizeof *m->params);
+    m->params = alloc_or_exit(3 + 3 * m->shape.layers, sizeof *m->params);
     add_param(m, 0, at, 0, NULL);
     for (int64_t l = 0; l < m->shape.layers; l++, at += m->layer_count) {
         char *copy = m->copy;
@@ -182,7 +182,7 @@ static ag_status create_layer(struct model *m, int64_t threads)
 
 static void *zeros(int64_t count, size_t size)
 {
-    void *memory = agc_arrays_alloc(count, size);
+    void *memory = alloc_or_exit(count, size);
     memset(memory, 0, (size_t)count * size);
     return memory;
 }
@@ -226,9 +226,9 @@ static void allocate_rows(struct model *m)
 
 static void allocate_layer(struct model *m)
 {
-    m->workspace = agc_arrays_alloc((int64_t)m->workspace_bytes, 1);
-    m->saved = agc_arrays_alloc(m->shape.layers, m->saved_bytes);
-    m->d_saved = agc_arrays_alloc((int64_t)m->d_saved_bytes, 1);
+    m->workspace = alloc_or_exit((int64_t)m->workspace_bytes, 1);
+    m->saved = alloc_or_exit(m->shape.layers, m->saved_bytes);
+    m->d_saved = alloc_or_exit((int64_t)m->d_saved_bytes, 1);
 }
 
 static ag_status find_sizes(struct model *m)

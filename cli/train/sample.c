@@ -3,7 +3,7 @@
  * values are cached (model_cache.h). Once the window slides, its first byte changes with every step; every
  * row depends on it, so all rows are computed again. */
 #define _XOPEN_SOURCE 700
-#include "check/arrays.h"
+#include "alloc.h"
 #include "bar.h"
 #include "commands.h"
 #include "model_cache.h"
@@ -166,9 +166,9 @@ static int write_all(const struct sample *s, struct model *model)
     struct writer writer = {.model = model};
     ag_status status = model_cache_create(&writer.cache, model, model->threads);
     counter_begin(&writer.counter, s->count * s->length);
-    writer.text = agc_arrays_alloc((int64_t)strlen(s->prompt) + s->length, 1);
-    writer.batch.tokens = agc_arrays_alloc(model->rows, sizeof *writer.batch.tokens);
-    writer.batch.targets = agc_arrays_alloc(model->rows, sizeof *writer.batch.targets);
+    writer.text = alloc_or_exit((int64_t)strlen(s->prompt) + s->length, 1);
+    writer.batch.tokens = alloc_or_exit(model->rows, sizeof *writer.batch.tokens);
+    writer.batch.targets = alloc_or_exit(model->rows, sizeof *writer.batch.targets);
     for (int64_t n = 0; n < s->count && status == AG_OK; n++) {
         status = write_one(s, &writer, n);
     }

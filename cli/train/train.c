@@ -1,7 +1,7 @@
 /* The command train: opens the files, makes the model, runs the loop, closes everything. */
 #include "train.h"
 
-#include "check/arrays.h"
+#include "alloc.h"
 #include "commands.h"
 #include "usage.h"
 
@@ -64,7 +64,7 @@ static int run_model(struct train *train, const struct data *data, const struct 
     if (status != EXIT_PASS) {
         return status;
     }
-    state.losses = agc_arrays_alloc(train->settings.steps, sizeof *state.losses);
+    state.losses = alloc_or_exit(train->settings.steps, sizeof *state.losses);
     if (c == NULL) {
         state.scale.scale = train->settings.shape.dtype == AG_F16 ? state.scale.scale : 1;
         model_init(&model, train->settings.seed);

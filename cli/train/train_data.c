@@ -2,7 +2,7 @@
  * state of a random number generator, only the index of its next step. */
 #include "train.h"
 
-#include "check/arrays.h"
+#include "alloc.h"
 #include "check/rng.h"
 #include "usage.h"
 
@@ -35,10 +35,10 @@ static uint64_t hash_of(const unsigned char *bytes, int64_t size)
 static bool read_all(struct data *data, FILE *file)
 {
     int64_t capacity = 1 << 16;
-    data->bytes = agc_arrays_alloc(capacity, 1);
+    data->bytes = alloc_or_exit(capacity, 1);
     for (size_t got = 1; got > 0;) {
         if (data->size == capacity) {
-            unsigned char *larger = agc_arrays_alloc(2 * capacity, 1);
+            unsigned char *larger = alloc_or_exit(2 * capacity, 1);
             memcpy(larger, data->bytes, (size_t)capacity);
             free(data->bytes);
             data->bytes = larger;

@@ -1,25 +1,17 @@
 /* The model of train and sample: planned first, compared with its checkpoint and with the machine's
  * memory, and only then allocated. */
-#define _DEFAULT_SOURCE
 #include "train.h"
 
+#include "check/memory.h"
 #include "usage.h"
 
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
-
-/* In bytes; huge if unknown. */
-static double memory_of_machine(void)
-{
-    const long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGESIZE);
-    return pages > 0 && size > 0 ? (double)pages * (double)size : 1e300;
-}
 
 static int check_memory(const char *command, const struct model *model, const struct checkpoint *c)
 {
     const struct model_shape *s = &model->shape;
-    const double needed = model_memory_bytes(model), available = memory_of_machine(), gibibyte = 1 << 30;
+    const double needed = model_memory_bytes(model), available = agc_machine_memory(), gibibyte = 1 << 30;
     char text[160];
     if (needed <= available) {
         return EXIT_PASS;

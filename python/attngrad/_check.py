@@ -5,7 +5,6 @@ from __future__ import annotations
 from . import _core
 from ._call import integer
 from ._plan import BACKEND_CHOICE, BACKENDS
-from ._problem import field_of, with_argument
 
 Place = tuple[int, int, int, int]
 
@@ -58,8 +57,7 @@ def check(
     try:
         results = _core.check(problem, seed=seed, backend=BACKENDS[backend], threads=threads)
     except ValueError as error:
-        of_options = field_of(error).startswith(("options.", "ATTNGRAD_"))
-        raise with_argument(error, None if of_options else "problem") from None
+        raise ValueError(str(error)) from None
     return {
         name: Residual(residual, limit, tensor, worst)
         for name, residual, limit, reason, tensor, worst in results

@@ -120,12 +120,11 @@ def field_of(error: ValueError) -> str:
     return getattr(error, "field", "")
 
 
-def with_argument(error: ValueError, argument: str | None = None) -> ValueError:
-    """What the library says, after the name of Python's argument, which by default follows from the field."""
-    if argument is None:
-        field = field_of(error)
-        argument = _ARGUMENTS.get(field, field.rpartition(".")[2])  # of options.threads the last part
-    return ValueError(f"{argument}: {error}") if argument else error
+def with_argument(error: ValueError) -> ValueError:
+    """What the library says; after the name of Python's argument, if the field that is wrong has another name."""
+    field = field_of(error).rpartition(".")[2]  # of options.threads the last part
+    argument = _ARGUMENTS.get(field, field)
+    return error if argument == field else ValueError(f"{argument}: {error}")
 
 
 def argument_of(tensor: str) -> str:

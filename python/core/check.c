@@ -47,13 +47,12 @@ PyObject *core_check(PyObject *module, PyObject *args, PyObject *keywords)
     plan_options.threads = threads;
     const ag_check_options options = {AG_CHECK_ALL, &plan_options};
     ag_status status = ag_problem_parse(text, &c.problem);
-    if (status == AG_OK) {
-        PyThreadState *thread_state = PyEval_SaveThread();
-        status = ag_check_problem(&c, &options, &report);
-        PyEval_RestoreThread(thread_state);
+    if (status != AG_OK) {
+        return core_fail(status);
     }
-    if (status == AG_NO_MEMORY) {
-        return PyErr_NoMemory();
-    }
-    return status == AG_OK ? results_of(&report) : core_fail(status);
+    PyThreadState *thread_state = PyEval_SaveThread();
+    status = ag_check_problem(&c, &options, &report);
+    PyEval_RestoreThread(thread_state);
+    return status == AG_OK ? results_of(&report)
+                           : core_fail_with(status, ag_check_last_message(), ag_check_last_field());
 }

@@ -13,6 +13,7 @@
 /* Sets the exception that belongs to a failed status, with the library's message and, as its attribute
  * `field`, ag_last_field(); returns NULL. */
 PyObject *core_fail(ag_status status);
+PyObject *core_fail_with(ag_status status, const char *message, const char *field);
 
 /* ---- Arguments ---- */
 

@@ -3,7 +3,7 @@
 
 #include <ctype.h>
 
-PyObject *core_fail(ag_status status)
+PyObject *core_fail_with(ag_status status, const char *message, const char *field)
 {
     PyObject *type = PyExc_RuntimeError;
     switch (status) {
@@ -13,14 +13,19 @@ PyObject *core_fail(ag_status status)
     case AG_NO_MEMORY: type = PyExc_MemoryError; break;
     default: break;
     }
-    PyObject *exception = PyObject_CallFunction(type, "s", ag_last_message());
-    PyObject *field = PyUnicode_FromString(ag_last_field());
-    if (exception != NULL && field != NULL && PyObject_SetAttrString(exception, "field", field) == 0) {
+    PyObject *exception = PyObject_CallFunction(type, "s", message);
+    PyObject *name = PyUnicode_FromString(field);
+    if (exception != NULL && name != NULL && PyObject_SetAttrString(exception, "field", name) == 0) {
         PyErr_SetObject(type, exception);
     }
     Py_XDECREF(exception);
-    Py_XDECREF(field);
+    Py_XDECREF(name);
     return NULL;
+}
+
+PyObject *core_fail(ag_status status)
+{
+    return core_fail_with(status, ag_last_message(), ag_last_field());
 }
 
 typedef struct {

@@ -282,14 +282,14 @@ ERRORS = [
         "bias: float64, but bias, bias_table",
     ),
     ((Q, K, V), {"kv_lengths": [7]}, ValueError, "kv_lengths: has 1 entries, but the batch is 2"),
-    ((Q, K, V), {"kv_lengths": [7, 8]}, ValueError, "kv_lengths: ag_forward: kv_lengths[1] is 8: must be from 0 to 7"),
+    ((Q, K, V), {"kv_lengths": [7, 8]}, ValueError, "kv_lengths[1] is 8: must be from 0 to 7"),
     (
         (Q, K, V),
         {"kv_lengths": np.array([7, 2**64 - 1], np.uint64)},
         ValueError,
         "kv_lengths: 18446744073709551615 does not fit into 64 bits",
     ),
-    ((Q, K, V), {"q_lengths": [-1, 6]}, ValueError, "q_lengths: ag_forward: q_lengths[0] is -1"),
+    ((Q, K, V), {"q_lengths": [-1, 6]}, ValueError, "q_lengths[0] is -1"),
     ((Q, K, V), {"q_lengths": [[6, 6]]}, ValueError, "q_lengths: has 2 axes, must have 1"),
     ((Q, K, V), {"q_packed": [0, 2]}, ValueError, "k_packed: missing, but q_packed is given"),
     ((Q[0], K[0], V[0]), {"q_packed": [], "k_packed": []}, ValueError, "q_packed: has no entries"),
@@ -309,7 +309,7 @@ ERRORS = [
         (Q[0, :, :4], K[0, :, :4], V[0, :, :4]),
         {"q_packed": [0, 4], "k_packed": [1, 2]},
         ValueError,
-        "k_packed: ag_forward: k_packed[0] is 1: must be 0",
+        "k_packed[0] is 1: must be 0",
     ),
     (
         (Q, K, V),
@@ -375,13 +375,13 @@ def test_errors_of_derivatives():
 def test_errors_of_tools():
     wide = np.ones((3, 600))
     for call, kind, message in (
-        (lambda: attngrad.explain(Q, K, V, batch=2), ValueError, "batch: ag_trace: batch is 2: must be from 0 to 1"),
+        (lambda: attngrad.explain(Q, K, V, batch=2), ValueError, "batch is 2: must be from 0 to 1"),
         (lambda: attngrad.explain(Q, K, V, head=2**63), ValueError, "head: 9223372036854775808 does"),
         (lambda: attngrad.explain(Q, K, V, jacobian_row=0.5), TypeError, "jacobian_row: 0.5 is not"),
         (lambda: attngrad.merge(wide, wide[:, 0], wide, wide[:, 0]), ValueError, "o1: head size 600"),
         (lambda: attngrad.merge(wide[:, :0], wide[:, 0], wide, wide[:, 0]), ValueError, "o1: head size 0"),
         (lambda: attngrad.check("q3 d600 f32"), ValueError, "problem: dim_qk is 600"),
-        (lambda: attngrad.check("q3 d6 f32 casual"), ValueError, "problem: problem text: 'casual' is no word"),
+        (lambda: attngrad.check("q3 d6 f32 casual"), ValueError, "problem text: 'casual' is no word"),
         (lambda: attngrad.check("q3 d6 f32", threads=-1), ValueError, "threads: options: threads is -1"),
         (lambda: attngrad.check(3), TypeError, "problem: 3 is not"),
         (lambda: attngrad.check("q3 d6 f32", seed=-1), ValueError, "seed: -1: must be from 0"),

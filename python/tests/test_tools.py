@@ -94,7 +94,7 @@ def test_explain():
     assert "dS" in attngrad.explain(**x, d_o=cot["d_o"], **f) and "tP" in attngrad.explain(
         **x, tq=trial.t["q"], **f
     )
-    with pytest.raises(ValueError, match="^head: ag_trace: head is 4: must be from 0"):
+    with pytest.raises(ValueError, match="^head is 4: must be from 0"):
         attngrad.explain(**x, head=4, **f)
 
 

@@ -29,10 +29,11 @@ const struct family agc_families[FAMILY_COUNT] = {
 /* Streams of random numbers. Tensor t has stream t; the others follow. */
 enum { STREAM_BUCKETS = T_COUNT, STREAM_SLOPES, STREAM_Q_LENGTHS, STREAM_K_LENGTHS, STREAM_DROPOUT };
 
-static void *copy_of(const void *source, int64_t count, size_t size)
+/* NULL if there is no memory. */
+static void *copy_of(const char *what, const void *source, int64_t count, size_t size)
 {
-    void *memory = agc_arrays_alloc(count, size);
-    if (count > 0) {
+    void *memory = agc_alloc(what, count, size);
+    if (memory != NULL && count > 0) {
         memcpy(memory, source, (size_t)count * size);
     }
     return memory;
@@ -226,16 +227,17 @@ static void from_f64(struct arrays *x, enum tensor t, const double *values)
     }
 }
 
-/* Copies memory, [n][h][c], to values, [h][n][c], or, if to_memory, values to memory. */
-static void swap_axes(const int64_t size[4], double *memory, double *values, int to_memory)
+/* The row of position n and head h in the data of a packed tensor, [n][h][c], and among its values, [h][n][c]. */
+static void *packed_row(const struct arrays *x, enum tensor t, int64_t h, int64_t n)
 {
-    for (int64_t h = 0; h < size[1]; h++) {
-        for (int64_t n = 0; n < size[2]; n++) {
-            double *a = memory + (n * size[1] + h) * size[3];
-            double *b = values + (h * size[2] + n) * size[3];
-            memcpy(to_memory ? a : b, to_memory ? b : a, (size_t)size[3] * sizeof *a);
-        }
-    }
+    const int64_t *size = x->size[t];
+    return (char *)x->data[t] + (size_t)((n * size[1] + h) * size[3]) * element_size(x, t);
+}
+
+static int64_t row_of_values(const struct arrays *x, enum tensor t, int64_t h, int64_t n)
+{
+    const int64_t *size = x->size[t];
+    return (h * size[2] + n) * size[3];
 }
 
 void agc_arrays_read(const struct arrays *x, enum tensor t, double *values)
@@ -244,10 +246,12 @@ void agc_arrays_read(const struct arrays *x, enum tensor t, double *values)
         to_f64(x, t, values);
         return;
     }
-    double *memory = agc_arrays_alloc(x->count[t], sizeof *memory);
-    to_f64(x, t, memory);
-    swap_axes(x->size[t], memory, values, 0);
-    agc_arrays_free(memory);
+    for (int64_t h = 0; h < x->size[t][1]; h++) {
+        for (int64_t n = 0; n < x->size[t][2]; n++) {
+            ag_convert(values + row_of_values(x, t, h, n), AG_F64, packed_row(x, t, h, n), x->dtype[t],
+                       x->size[t][3]);
+        }
+    }
 }
 
 void agc_arrays_write(struct arrays *x, enum tensor t, const double *values)
@@ -256,18 +260,20 @@ void agc_arrays_write(struct arrays *x, enum tensor t, const double *values)
         from_f64(x, t, values);
         return;
     }
-    double *memory = agc_arrays_alloc(x->count[t], sizeof *memory);
-    double *copy = copy_of(values, x->count[t], sizeof *values);
-    swap_axes(x->size[t], memory, copy, 1);
-    from_f64(x, t, memory);
-    agc_arrays_free(copy);
-    agc_arrays_free(memory);
+    for (int64_t h = 0; h < x->size[t][1]; h++) {
+        for (int64_t n = 0; n < x->size[t][2]; n++) {
+            ag_convert(packed_row(x, t, h, n), x->dtype[t], values + row_of_values(x, t, h, n), AG_F64,
+                       x->size[t][3]);
+        }
+    }
 }
 
 double *agc_arrays_read_new(const struct arrays *x, enum tensor t)
 {
-    double *values = agc_arrays_alloc(x->count[t], sizeof *values);
-    agc_arrays_read(x, t, values);
+    double *values = agc_alloc(agc_tensor_info[t].name, x->count[t], sizeof *values);
+    if (values != NULL) {
+        agc_arrays_read(x, t, values);
+    }
     return values;
 }
 
@@ -288,19 +294,26 @@ double *agc_arrays_f64(const struct arrays *x, enum tensor t)
 
 /* ---- Random contents --------------------------------------------------------------------------- */
 
+static double draw_value(struct rng *r, enum tensor t)
+{
+    const double value = agc_rng_normal(r);
+    return t == T_BIAS && agc_rng_chance(r, 0.05) ? -INFINITY : value;
+}
+
 static void fill_normal(struct arrays *x, enum tensor t)
 {
     struct rng r;
-    double *values = agc_arrays_alloc(x->count[t], sizeof *values);
+    double values[256];
+    const int64_t room = sizeof values / sizeof values[0];
     agc_rng_init(&r, x->seed, (uint64_t)t);
-    for (int64_t n = 0; n < x->count[t]; n++) {
-        values[n] = agc_rng_normal(&r);
-        if (t == T_BIAS && agc_rng_chance(&r, 0.05)) {
-            values[n] = -INFINITY;
+    for (int64_t first = 0; first < x->count[t]; first += room) {
+        const int64_t left = x->count[t] - first, count = left < room ? left : room;
+        for (int64_t n = 0; n < count; n++) {
+            values[n] = draw_value(&r, t);
         }
+        ag_convert((char *)x->data[t] + (size_t)first * element_size(x, t), x->dtype[t], values, AG_F64,
+                   count);
     }
-    from_f64(x, t, values);
-    agc_arrays_free(values);
 }
 
 /* Masks a tenth of the rows completely, if there are several, and a fifth of the other entries. */
@@ -325,21 +338,26 @@ static int64_t draw_length(struct rng *r, int64_t longest)
     return kind < 0.1 ? 0 : kind < 0.5 ? longest : length;
 }
 
+/* NULL if there is no memory. */
 static int64_t *draw_lengths(const struct arrays *x, uint64_t stream, int64_t longest)
 {
     struct rng r;
-    int64_t *lengths = agc_arrays_alloc(x->p->batch, sizeof *lengths);
+    int64_t *lengths = agc_alloc("lengths", x->p->batch, sizeof *lengths);
     agc_rng_init(&r, x->seed, stream);
-    for (int64_t b = 0; b < x->p->batch; b++) {
+    for (int64_t b = 0; lengths != NULL && b < x->p->batch; b++) {
         lengths[b] = draw_length(&r, longest);
     }
     return lengths;
 }
 
+/* NULL if there is no memory. */
 static int64_t *draw_packed(const struct arrays *x, uint64_t stream, int64_t longest, int64_t total)
 {
     struct rng r;
-    int64_t *starts = agc_arrays_alloc(x->p->batch + 1, sizeof *starts);
+    int64_t *starts = agc_alloc("offsets of packed sequences", x->p->batch + 1, sizeof *starts);
+    if (starts == NULL) {
+        return NULL;
+    }
     agc_rng_init(&r, x->seed, stream);
     starts[0] = 0;
     for (int64_t b = 0; b < x->p->batch; b++) {
@@ -349,56 +367,66 @@ static int64_t *draw_packed(const struct arrays *x, uint64_t stream, int64_t lon
     return starts;
 }
 
-void agc_arrays_random_lengths(struct arrays *x)
+ag_status agc_arrays_random_lengths(struct arrays *x)
 {
-    agc_arrays_free(x->q_lengths);
-    agc_arrays_free(x->kv_lengths);
+    free(x->q_lengths);
+    free(x->kv_lengths);
     x->args.q_lengths = x->q_lengths = draw_lengths(x, STREAM_Q_LENGTHS, x->p->q_len);
     x->args.kv_lengths = x->kv_lengths = draw_lengths(x, STREAM_K_LENGTHS, x->p->kv_len);
+    return x->q_lengths != NULL && x->kv_lengths != NULL ? AG_OK : AG_NO_MEMORY;
+}
+
+static ag_status random_packing(struct arrays *x)
+{
+    x->args.q_packed = x->q_packed = draw_packed(x, STREAM_Q_LENGTHS, x->p->q_len, x->p->q_total);
+    x->args.k_packed = x->k_packed = draw_packed(x, STREAM_K_LENGTHS, x->p->kv_len, x->p->kv_total);
+    return x->q_packed != NULL && x->k_packed != NULL ? AG_OK : AG_NO_MEMORY;
 }
 
 /* If the problem says how many columns the table has, sets x's own buckets: a copy of the problem's or, if it
  * has none, random columns. Else leaves the problem's pointer, whose NULL is the identity. Sizes that are
  * wrong are left for ag_plan_create to refuse. */
-static void take_buckets(struct arrays *x)
+static ag_status take_buckets(struct arrays *x)
 {
     struct rng r;
     const ag_problem *p = &x->given;
     int64_t count = 2 * p->table_radius + 1;
     if (!(p->flags & AG_TABLE) || p->table_buckets <= 0 || p->table_radius < 0 ||
         p->table_radius > INT32_MAX) {
-        return;
+        return AG_OK;
     }
     if (p->buckets != NULL) {
-        x->buckets = copy_of(p->buckets, count, sizeof *p->buckets);
+        x->buckets = copy_of("buckets", p->buckets, count, sizeof *p->buckets);
     } else {
-        x->buckets = agc_arrays_alloc(count, sizeof *x->buckets);
+        x->buckets = agc_alloc("buckets", count, sizeof *x->buckets);
         agc_rng_init(&r, x->seed, STREAM_BUCKETS);
-        for (int64_t n = 0; n < count; n++) {
+        for (int64_t n = 0; x->buckets != NULL && n < count; n++) {
             x->buckets[n] = (int32_t)agc_rng_range(&r, 0, p->table_buckets - 1);
         }
     }
     x->given.buckets = x->buckets;
+    return x->buckets != NULL ? AG_OK : AG_NO_MEMORY;
 }
 
 /* Likewise the slopes of ALiBi: a copy of the problem's or, if it has none, random. */
-static void take_slopes(struct arrays *x)
+static ag_status take_slopes(struct arrays *x)
 {
     struct rng r;
     const ag_problem *p = &x->given;
     if (!(p->flags & AG_SLOPES) || p->heads <= 0) {
-        return;
+        return AG_OK;
     }
     if (p->alibi_slopes != NULL) {
-        x->slopes = copy_of(p->alibi_slopes, p->heads, sizeof *p->alibi_slopes);
+        x->slopes = copy_of("alibi_slopes", p->alibi_slopes, p->heads, sizeof *p->alibi_slopes);
     } else {
-        x->slopes = agc_arrays_alloc(p->heads, sizeof *x->slopes);
+        x->slopes = agc_alloc("alibi_slopes", p->heads, sizeof *x->slopes);
         agc_rng_init(&r, x->seed, STREAM_SLOPES);
-        for (int64_t h = 0; h < p->heads; h++) {
+        for (int64_t h = 0; x->slopes != NULL && h < p->heads; h++) {
             x->slopes[h] = agc_rng_uniform(&r);
         }
     }
     x->given.alibi_slopes = x->slopes;
+    return x->slopes != NULL ? AG_OK : AG_NO_MEMORY;
 }
 
 /* ---- Creating and destroying -------------------------------------------------------------------- */
@@ -408,17 +436,17 @@ static ag_status make_plan(struct arrays *x, const ag_options *options)
     uint32_t maps = AG_MAP_FORWARD | AG_MAP_VJP | AG_MAP_JVP | AG_MAP_VJP_JVP;
     ag_status status = ag_plan_create(&x->plan, &x->given, options);
     if (status == AG_OK) {
-        agc_memory_hold_plan(x->plan);
+        x->p = ag_plan_problem(x->plan);
         status = ag_plan_workspace(x->plan, maps, &x->workspace_bytes);
     }
-    if (status == AG_OK) {
-        x->p = ag_plan_problem(x->plan);
-        x->workspace = agc_arrays_alloc((int64_t)x->workspace_bytes, 1);
+    if (status != AG_OK) {
+        return status;
     }
-    return status;
+    x->workspace = agc_alloc("the workspace", (int64_t)x->workspace_bytes, 1);
+    return x->workspace != NULL ? AG_OK : AG_NO_MEMORY;
 }
 
-static void make_tensors(struct arrays *x)
+static ag_status make_tensors(struct arrays *x)
 {
     for (enum tensor t = 0; t < T_COUNT; t++) {
         int64_t *size = x->size[t];
@@ -427,9 +455,13 @@ static void make_tensors(struct arrays *x)
         }
         x->count[t] = size[0] * size[1] * size[2] * size[3];
         x->dtype[t] = agc_tensor_dtype(x->p, t);
-        x->data[t] = agc_arrays_alloc(x->count[t], element_size(x, t));
+        x->data[t] = agc_alloc(agc_tensor_info[t].name, x->count[t], element_size(x, t));
+        if (x->data[t] == NULL) {
+            return AG_NO_MEMORY;
+        }
         *agc_arrays_tensor(x, t) = dense_view(x, t);
     }
+    return AG_OK;
 }
 
 /* Makes all of x but the contents of the tensors and the lengths. On failure x is destroyed. */
@@ -439,16 +471,15 @@ static ag_status prepare(struct arrays *x, const ag_problem *problem, const ag_o
     memset(x, 0, sizeof *x);
     x->given = *problem;
     x->seed = seed;
-    take_buckets(x);
-    take_slopes(x);
-    ag_status status = make_plan(x, options);
+    x->args.struct_size = sizeof x->args;
+    ag_status status = take_buckets(x);
+    status = status == AG_OK ? take_slopes(x) : status;
+    status = status == AG_OK ? make_plan(x, options) : status;
+    status = status == AG_OK ? make_tensors(x) : status;
     if (status != AG_OK) {
         agc_arrays_destroy(x);
-        return status;
     }
-    x->args.struct_size = sizeof x->args;
-    make_tensors(x);
-    return AG_OK;
+    return status;
 }
 
 ag_status agc_arrays_create(struct arrays *x, const ag_problem *problem, const ag_options *options,
@@ -467,48 +498,63 @@ ag_status agc_arrays_create(struct arrays *x, const ag_problem *problem, const a
     if (x->data[T_MASK] != NULL) {
         fill_mask(x);
     }
-    if (x->p->flags & AG_PACKED) {
-        x->args.q_packed = x->q_packed = draw_packed(x, STREAM_Q_LENGTHS, x->p->q_len, x->p->q_total);
-        x->args.k_packed = x->k_packed = draw_packed(x, STREAM_K_LENGTHS, x->p->kv_len, x->p->kv_total);
-    }
     agc_rng_init(&r, seed, STREAM_DROPOUT);
     x->args.seed = agc_rng_next(&r);
-    return AG_OK;
+    status = x->p->flags & AG_PACKED ? random_packing(x) : AG_OK;
+    if (status != AG_OK) {
+        agc_arrays_destroy(x);
+    }
+    return status;
 }
 
 void agc_arrays_destroy(struct arrays *x)
 {
     for (enum tensor t = 0; t < T_COUNT; t++) {
-        agc_arrays_free(x->data[t]);
+        free(x->data[t]);
     }
-    agc_memory_drop_plan(x->plan);
     ag_plan_destroy(x->plan);
-    agc_arrays_free(x->q_lengths);
-    agc_arrays_free(x->kv_lengths);
-    agc_arrays_free(x->q_packed);
-    agc_arrays_free(x->k_packed);
-    agc_arrays_free(x->buckets);
-    agc_arrays_free(x->slopes);
-    agc_arrays_free(x->workspace);
+    free(x->q_lengths);
+    free(x->kv_lengths);
+    free(x->q_packed);
+    free(x->k_packed);
+    free(x->buckets);
+    free(x->slopes);
+    free(x->workspace);
     memset(x, 0, sizeof *x);
 }
 
-static int64_t *copy_lengths(const int64_t *lengths, int64_t count)
+/* Copies lengths or offsets, which may be NULL, to the array that belongs to y and to the pointer in its call. */
+static ag_status copy_lengths(int64_t **own, const int64_t **of_call, const int64_t *lengths, int64_t count)
 {
-    return lengths != NULL ? copy_of(lengths, count, sizeof *lengths) : NULL;
+    if (lengths == NULL) {
+        return AG_OK;
+    }
+    *of_call = *own = copy_of("lengths", lengths, count, sizeof *lengths);
+    return *own != NULL ? AG_OK : AG_NO_MEMORY;
 }
 
-static void copy_call(struct arrays *y, const struct arrays *x)
+static ag_status copy_call(struct arrays *y, const struct arrays *x)
 {
     int64_t batch = x->p->batch;
     y->args.q_offset = x->args.q_offset;
     y->args.k_offset = x->args.k_offset;
     y->args.batch_offset = x->args.batch_offset;
     y->args.seed = x->args.seed;
-    y->args.q_lengths = y->q_lengths = copy_lengths(x->q_lengths, batch);
-    y->args.kv_lengths = y->kv_lengths = copy_lengths(x->kv_lengths, batch);
-    y->args.q_packed = y->q_packed = copy_lengths(x->q_packed, batch + 1);
-    y->args.k_packed = y->k_packed = copy_lengths(x->k_packed, batch + 1);
+    ag_args *a = &y->args;
+    ag_status status = copy_lengths(&y->q_lengths, &a->q_lengths, x->q_lengths, batch);
+    status = status == AG_OK ? copy_lengths(&y->kv_lengths, &a->kv_lengths, x->kv_lengths, batch) : status;
+    status = status == AG_OK ? copy_lengths(&y->q_packed, &a->q_packed, x->q_packed, batch + 1) : status;
+    return status == AG_OK ? copy_lengths(&y->k_packed, &a->k_packed, x->k_packed, batch + 1) : status;
+}
+
+/* Both have the same layout; numbers are rounded if y's dtype is narrower. */
+static void copy_tensor(struct arrays *y, const struct arrays *x, enum tensor t)
+{
+    if (agc_tensor_info[t].kind == KIND_U8) {
+        memcpy(y->data[t], x->data[t], (size_t)y->count[t]);
+    } else {
+        ag_convert(y->data[t], y->dtype[t], x->data[t], x->dtype[t], y->count[t]);
+    }
 }
 
 /* Copies all tensors but the outputs. One that x does not have, or has in another size, becomes zero. */
@@ -520,9 +566,7 @@ static void copy_tensors(struct arrays *y, const struct arrays *x)
         }
         memset(y->data[t], 0, (size_t)y->count[t] * element_size(y, t));
         if (x->data[t] != NULL && memcmp(x->size[t], y->size[t], sizeof x->size[t]) == 0) {
-            double *values = agc_arrays_read_new(x, t);
-            agc_arrays_write(y, t, values);
-            agc_arrays_free(values);
+            copy_tensor(y, x, t);
         }
     }
 }
@@ -531,9 +575,13 @@ ag_status agc_arrays_like(struct arrays *y, const struct arrays *x, const ag_pro
                           const ag_options *options)
 {
     ag_status status = prepare(y, problem, options, x->seed);
-    if (status == AG_OK) {
-        copy_call(y, x);
-        copy_tensors(y, x);
+    if (status != AG_OK) {
+        return status;
+    }
+    copy_tensors(y, x);
+    status = copy_call(y, x);
+    if (status != AG_OK) {
+        agc_arrays_destroy(y);
     }
     return status;
 }

@@ -1,6 +1,6 @@
 /* All arrays of one problem: a plan, its workspace and every tensor of ag_args, filled with random numbers
  * that depend on the seed alone. Checks and tests run the four maps on them, perturb them and compare them.
- * Includes the public header only. */
+ * A struct arrays owns its plan and every array that it points to: agc_arrays_destroy frees them. */
 #ifndef ATTNGRAD_CHECK_ARRAYS_H
 #define ATTNGRAD_CHECK_ARRAYS_H
 
@@ -95,6 +95,7 @@ struct family {
 enum { FAMILY_O = 6, FAMILY_LSE = 7, FAMILY_VARIABLES = 6, FAMILY_COUNT = 8 };
 extern const struct family agc_families[FAMILY_COUNT];
 
+/* All pointers but those in args are its own, from malloc: a test that replaces one frees the old one. */
 struct arrays {
     ag_problem given;    /* the problem as given, with this struct's own buckets and slopes */
     const ag_problem *p; /* the plan's: every default filled in */
@@ -120,14 +121,15 @@ struct arrays {
  * dtype; the mask hides some entries and some whole rows, the bias holds some minus infinities. Slopes are
  * taken from the problem or, if it has none, random; so are buckets, but without table_buckets they are the
  * identity. Packed sequences have random lengths. q_offset, k_offset and batch_offset are zero: set them in
- * x->args. options may be NULL. On failure returns the status of ag_plan_create or ag_plan_workspace, and
- * there is nothing to destroy. */
+ * x->args. options may be NULL. On failure returns AG_NO_MEMORY or the status of ag_plan_create or
+ * ag_plan_workspace, and there is nothing to destroy; so do the two functions below that make arrays. */
 ag_status agc_arrays_create(struct arrays *x, const ag_problem *problem, const ag_options *options,
                             uint64_t seed);
 void agc_arrays_destroy(struct arrays *x);
 
-/* Padded problems only: random q_lengths and kv_lengths, some of them zero, from x's seed. */
-void agc_arrays_random_lengths(struct arrays *x);
+/* Padded problems only: random q_lengths and kv_lengths, some of them zero, from x's seed. AG_OK or AG_NO_MEMORY; x is
+ * to be destroyed either way. */
+ag_status agc_arrays_random_lengths(struct arrays *x);
 
 /* Clones a call for another dtype or another plan: same inputs, tangents, cotangents, mask, lengths, offsets,
  * seed, buckets and slopes; outputs are not copied. If dtype is not x's dtype, it also replaces out_dtype,
@@ -153,7 +155,9 @@ ag_tensor *agc_arrays_tensor(struct arrays *x, enum tensor t); /* &x->args.q and
  * rounds. The mask reads as 0 and 1. */
 void agc_arrays_read(const struct arrays *x, enum tensor t, double *values);
 void agc_arrays_write(struct arrays *x, enum tensor t, const double *values);
-double *agc_arrays_read_new(const struct arrays *x, enum tensor t); /* to be freed by agc_arrays_free */
+
+/* The same into new memory, which the caller frees by free(); NULL if there is none. */
+double *agc_arrays_read_new(const struct arrays *x, enum tensor t);
 
 /* The index in data of what agc_arrays_read gives as values[n]. */
 int64_t agc_arrays_element_of_value(const struct arrays *x, enum tensor t, int64_t n);

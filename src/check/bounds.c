@@ -52,47 +52,64 @@ static double longest_row(const struct arrays *x, enum tensor t)
     return max;
 }
 
-/* For each row a bound of what it adds to the loss: |dO| |v| + |dL|, plus the same of their tangents. */
+/* For each row a bound of what it adds to the loss: |dO| |v| + |dL|, plus the same of their tangents. NULL if there
+ * is no memory. */
 static double *row_weights(const struct arrays *x, double v)
 {
     int64_t rows = x->count[T_LSE], channels = x->p->dim_v;
-    double *weights = agc_arrays_alloc(rows, sizeof *weights);
+    double *weights = agc_alloc("bounds of the rows", rows, sizeof *weights);
     const double *d_o = agc_arrays_f64(x, T_D_O), *td_o = agc_arrays_f64(x, T_TD_O);
     const double *d_lse = agc_arrays_f64(x, T_D_LSE), *td_lse = agc_arrays_f64(x, T_TD_LSE);
-    for (int64_t r = 0; r < rows; r++) {
+    for (int64_t r = 0; weights != NULL && r < rows; r++) {
         double norms = norm(d_o + r * channels, channels) + norm(td_o + r * channels, channels);
         weights[r] = norms * v / (1 - x->p->dropout) + fabs(d_lse[r]) + fabs(td_lse[r]);
     }
     return weights;
 }
 
-/* The largest sum of weights over the rows that one element of a variable reaches (disjoint_rows.h). */
-static double reach(const struct arrays *x, enum tensor variable, const double *weights)
+/* Finds the largest sum of weights over the rows that one element of a variable reaches (disjoint_rows.h). */
+static ag_status reach(const struct arrays *x, enum tensor variable, const double *weights, double *max)
 {
     struct disjoint_rows g;
-    agc_disjoint_rows_create(&g, x, variable);
-    double *sums = agc_arrays_alloc(g.sets, sizeof *sums);
-    for (int64_t n = 0; n < g.sets; n++) {
-        sums[n] = 0;
+    ag_status status = agc_disjoint_rows_create(&g, x, variable);
+    if (status != AG_OK) {
+        return status;
     }
-    for (int64_t r = 0; r < x->count[T_LSE]; r++) {
+    double *sums = agc_alloc_zeros("sums over disjoint rows", g.sets);
+    for (int64_t r = 0; sums != NULL && r < x->count[T_LSE]; r++) {
         if (g.row_set[r] >= 0) {
             sums[g.row_set[r]] += weights[r];
         }
     }
-    double max = agc_largest(sums, g.sets);
-    agc_arrays_free(sums);
+    *max = sums != NULL ? agc_largest(sums, g.sets) : 0;
+    status = sums != NULL ? AG_OK : AG_NO_MEMORY;
+    free(sums);
     agc_disjoint_rows_destroy(&g);
-    return max;
+    return status;
 }
 
-void agc_bounds_of(struct bounds *s, const struct arrays *x)
+/* The units of the gradients and of their tangents. */
+static ag_status bound_gradients(struct bounds *s, const struct arrays *x, const double *weights)
+{
+    ag_status status = AG_OK;
+    for (int f = 0; f < FAMILY_VARIABLES && status == AG_OK; f++) {
+        const struct family *m = &agc_families[f];
+        double max = 0;
+        if (x->data[m->x] != NULL) {
+            status = reach(x, m->x, weights, &max);
+            s->unit[m->d] = s->score * s->rate[f] * max;
+            s->unit[m->td] = s->unit[m->d] * s->tangent_rate;
+        }
+    }
+    return status;
+}
+
+ag_status agc_bounds_of(struct bounds *s, const struct arrays *x)
 {
     double q = longest_row(x, T_Q), k = longest_row(x, T_K), v = longest_row(x, T_V);
     double tq = longest_row(x, T_TQ), tk = longest_row(x, T_TK), tv = longest_row(x, T_TV);
     double cap = x->p->softcap; /* its derivatives grow with powers of 1 / cap */
     double scale = fabs(x->p->scale) * (cap > 0 ? fmax(1, 2 / cap) : 1);
-    double *weights = row_weights(x, v);
     s->score = 1 + largest_of(x, T_LSE) + fabs(x->p->scale) * q * k;
     s->rate[0] = scale * k;
     s->rate[1] = scale * q;
@@ -103,15 +120,12 @@ void agc_bounds_of(struct bounds *s, const struct arrays *x)
     for (enum tensor t = 0; t < T_COUNT; t++) {
         s->unit[t] = 0;
     }
-    for (int f = 0; f < FAMILY_VARIABLES; f++) {
-        if (x->data[agc_families[f].x] != NULL) {
-            s->unit[agc_families[f].d] = s->score * s->rate[f] * reach(x, agc_families[f].x, weights);
-            s->unit[agc_families[f].td] = s->unit[agc_families[f].d] * s->tangent_rate;
-        }
-    }
     s->unit[T_O] = s->score * v / (1 - x->p->dropout);
     s->unit[T_TO] = s->unit[T_O] * s->tangent_rate;
     s->unit[T_LSE] = s->score;
     s->unit[T_MU] = s->score * s->tangent_rate;
-    agc_arrays_free(weights);
+    double *weights = row_weights(x, v);
+    ag_status status = weights != NULL ? bound_gradients(s, x, weights) : AG_NO_MEMORY;
+    free(weights);
+    return status;
 }

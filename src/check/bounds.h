@@ -15,8 +15,8 @@ struct bounds {
     double unit[T_COUNT];          /* bounds of the outputs, times score; 0 for other tensors */
 };
 
-/* x must be float64, with its outputs computed. */
-void agc_bounds_of(struct bounds *s, const struct arrays *x);
+/* x must be float64, with its outputs computed. AG_OK or AG_NO_MEMORY. */
+ag_status agc_bounds_of(struct bounds *s, const struct arrays *x);
 
 /* Notes |got - wanted| of each element of output t, in units of s->unit[t]; equal infinities differ by 0. */
 void agc_note_differences(struct worst *w, const struct bounds *s, enum tensor t, const double *got,

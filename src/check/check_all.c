@@ -5,8 +5,10 @@
 #include "check/error_rule.h"
 #include "check/finite_differences.h"
 #include "check/identities.h"
+#include "check/message.h"
 #include "check/random_case.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 
 static ag_status float64_checks(struct arrays *x, const ag_options *options, uint32_t parts,
@@ -34,15 +36,21 @@ static ag_status clone_checks(const struct arrays *x, const ag_options *options,
     return status;
 }
 
-static ag_status rounding_checks(struct arrays *x, const ag_options *options, ag_check_report *results)
+/* Is this plan what the error rule takes as the truth? */
+static bool is_truth(const struct arrays *x)
 {
     ag_plan_info info = {.struct_size = sizeof info};
-    ag_status status = ag_plan_info_get(x->plan, &info);
-    if (status == AG_OK && x->p->dtype == AG_F64 && info.backend == AG_BACKEND_REFERENCE) {
+    return x->p->dtype == AG_F64 && ag_plan_info_get(x->plan, &info) == AG_OK &&
+           info.backend == AG_BACKEND_REFERENCE;
+}
+
+static ag_status rounding_checks(struct arrays *x, const ag_options *options, ag_check_report *results)
+{
+    if (is_truth(x)) {
         agc_results_not_applicable(results, "the reference in f64 is the truth", "rounding");
         return AG_OK;
     }
-    status = status == AG_OK ? agc_arrays_run_all(x) : status;
+    ag_status status = agc_arrays_run_all(x);
     return status == AG_OK ? agc_error_rule_results(x, options != NULL ? options->threads : 0, results)
                            : status;
 }
@@ -50,49 +58,44 @@ static ag_status rounding_checks(struct arrays *x, const ag_options *options, ag
 static ag_status check_arrays(struct arrays *x, const ag_options *options, uint32_t parts,
                               ag_check_report *report)
 {
-    ag_status status = AG_OK;
-    if (parts & (AG_CHECK_DIFFERENCES | AG_CHECK_IDENTITIES)) {
+    const bool rounding = (parts & AG_CHECK_ROUNDING) != 0;
+    ag_status status = rounding && !is_truth(x) ? agc_error_sizes_try_memory(x->p) : AG_OK;
+    if (status == AG_OK && (parts & (AG_CHECK_DIFFERENCES | AG_CHECK_IDENTITIES)) != 0) {
         status = x->p->dtype == AG_F64 ? float64_checks(x, options, parts, report)
                                        : clone_checks(x, options, parts, report);
     }
-    if (status == AG_OK && (parts & AG_CHECK_ROUNDING)) {
+    if (status == AG_OK && rounding) {
         status = rounding_checks(x, options, report);
     }
     return status;
 }
 
-/* The arguments of ag_check_problem. */
-struct request {
-    const ag_check_case *c;
-    const ag_options *plan;
-    uint32_t parts;
-    ag_check_report *report;
-};
-
-static ag_status check_case(void *arg)
+static ag_status check_case(const ag_check_case *c, const ag_options *options, uint32_t parts,
+                            ag_check_report *report)
 {
-    const struct request *r = arg;
     struct arrays x;
-    ag_status status = agc_arrays_of_case(&x, r->c, r->plan);
+    ag_status status = agc_arrays_of_case(&x, c, options);
     if (status == AG_OK) {
-        snprintf(r->report->plan, sizeof r->report->plan, "%s", ag_plan_describe(x.plan));
-        status = check_arrays(&x, r->plan, r->parts, r->report);
+        snprintf(report->plan, sizeof report->plan, "%s", ag_plan_describe(x.plan));
+        status = check_arrays(&x, options, parts, report);
         agc_arrays_destroy(&x);
     }
-    return status;
+    return status == AG_OK ? agc_results_status(report) : status;
 }
 
 ag_status ag_check_problem(const ag_check_case *c, const ag_check_options *options, ag_check_report *report)
 {
-    struct request request = {c, NULL, AG_CHECK_ALL, report};
-    if (options != NULL) {
-        request.plan = options->plan;
-        request.parts = options->parts != 0 ? options->parts : AG_CHECK_ALL;
+    const uint32_t parts = options != NULL && options->parts != 0 ? options->parts : (uint32_t)AG_CHECK_ALL;
+    agc_message_begin();
+    if (c == NULL || report == NULL) {
+        return agc_fail(AG_INVALID_ARGUMENT, c == NULL ? "c" : "report", "ag_check_problem: %s is NULL",
+                        c == NULL ? "c" : "report");
     }
-    if (c == NULL || report == NULL || (request.parts & ~(uint32_t)AG_CHECK_ALL) != 0) {
-        return AG_INVALID_ARGUMENT;
+    if ((parts & ~(uint32_t)AG_CHECK_ALL) != 0) {
+        return agc_fail(AG_INVALID_ARGUMENT, "options.parts",
+                        "ag_check_problem: options.parts is 0x%x: unknown bits", (unsigned)parts);
     }
-    report->count = 0;
+    report->count = report->omitted = 0;
     report->plan[0] = '\0';
-    return agc_memory_guarded(check_case, &request);
+    return check_case(c, options != NULL ? options->plan : NULL, parts, report);
 }

@@ -69,16 +69,17 @@ static void number_rows(struct disjoint_rows *g, const struct arrays *x, const s
     }
 }
 
+/* NULL if there is no memory. */
 static int64_t *minus_ones(int64_t count)
 {
-    int64_t *values = agc_arrays_alloc(count, sizeof *values);
-    for (int64_t n = 0; n < count; n++) {
+    int64_t *values = agc_alloc("numbers of disjoint rows", count, sizeof *values);
+    for (int64_t n = 0; values != NULL && n < count; n++) {
         values[n] = -1;
     }
     return values;
 }
 
-void agc_disjoint_rows_create(struct disjoint_rows *g, const struct arrays *x, enum tensor variable)
+ag_status agc_disjoint_rows_create(struct disjoint_rows *g, const struct arrays *x, enum tensor variable)
 {
     struct axes a = axes_of(x, variable);
     g->sets = a.size[0] * a.size[1] * (a.keys ? 1 : a.size[2]);
@@ -86,13 +87,18 @@ void agc_disjoint_rows_create(struct disjoint_rows *g, const struct arrays *x, e
     g->set = minus_ones(x->count[variable]);
     g->slot = minus_ones(x->count[variable]);
     g->row_set = minus_ones(x->count[T_LSE]);
+    if (g->set == NULL || g->slot == NULL || g->row_set == NULL) {
+        agc_disjoint_rows_destroy(g);
+        return AG_NO_MEMORY;
+    }
     number_elements(g, x, &a, variable);
     number_rows(g, x, &a);
+    return AG_OK;
 }
 
 void agc_disjoint_rows_destroy(struct disjoint_rows *g)
 {
-    agc_arrays_free(g->set);
-    agc_arrays_free(g->slot);
-    agc_arrays_free(g->row_set);
+    free(g->set);
+    free(g->slot);
+    free(g->row_set);
 }

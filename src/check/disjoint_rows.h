@@ -15,7 +15,8 @@ struct disjoint_rows {
     int64_t *row_set; /* [elements of lse]: the set that a row belongs to; -1: none (padding) */
 };
 
-void agc_disjoint_rows_create(struct disjoint_rows *g, const struct arrays *x, enum tensor variable);
+/* AG_OK or AG_NO_MEMORY; on failure there is nothing to destroy. */
+ag_status agc_disjoint_rows_create(struct disjoint_rows *g, const struct arrays *x, enum tensor variable);
 void agc_disjoint_rows_destroy(struct disjoint_rows *g);
 
 #endif

@@ -2,6 +2,7 @@
 #include "check/error_rule.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct format {
@@ -38,29 +39,33 @@ static int64_t worst_element(const struct arrays *x, enum tensor t, const double
     return w.element < 0 ? -1 : agc_arrays_element_of_value(x, t, w.element);
 }
 
-/* |baseline - truth| */
-static double baseline_error(const struct error_truth *truth, enum tensor t, const double *wanted)
-{
-    double *plain = agc_arrays_read_new(&truth->baseline, t);
-    const double error = distance(plain, wanted, truth->baseline.count[t]);
-    agc_arrays_free(plain);
-    return error;
-}
-
-static void fill_entry(struct error_entry *e, const struct arrays *x, const struct error_truth *truth)
+/* Compares the output e->t of x with that of the truth and of the baseline, which is NULL if it was not computed. */
+static void compare(struct error_entry *e, const struct arrays *x, const struct error_truth *truth,
+                    const double *got, const double *baseline, const double *wanted)
 {
     struct format f = format_of(x->given.dtype);
     int64_t count = x->count[e->t];
-    double *got = agc_arrays_read_new(x, e->t), *wanted = agc_arrays_read_new(&truth->truth, e->t);
     double growth = x->given.dtype == AG_F64 ? 1 + truth->sizes.score : 1;
     e->error = distance(got, wanted, count);
     e->worst = worst_element(x, e->t, got, wanted);
-    e->baseline = truth->complete ? baseline_error(truth, e->t, wanted) : 0;
+    e->baseline = baseline != NULL ? distance(baseline, wanted, count) : 0;
     e->truth = distance(wanted, NULL, count);
     e->size = truth->sizes.norm[e->t];
     e->limit = fmax(fmax(2 * e->baseline, 8 * f.eps * growth * e->size), f.floor * e->truth);
-    agc_arrays_free(got);
-    agc_arrays_free(wanted);
+}
+
+static ag_status fill_entry(struct error_entry *e, const struct arrays *x, const struct error_truth *truth)
+{
+    double *got = agc_arrays_read_new(x, e->t), *wanted = agc_arrays_read_new(&truth->truth, e->t);
+    double *baseline = truth->complete ? agc_arrays_read_new(&truth->baseline, e->t) : NULL;
+    const int failed = got == NULL || wanted == NULL || (truth->complete && baseline == NULL);
+    if (!failed) {
+        compare(e, x, truth, got, baseline, wanted);
+    }
+    free(got);
+    free(baseline);
+    free(wanted);
+    return failed ? AG_NO_MEMORY : AG_OK;
 }
 
 /* The reference on x's inputs, all four maps run. */
@@ -128,16 +133,19 @@ void agc_error_truth_destroy(struct error_truth *truth)
     agc_arrays_destroy(&truth->truth);
 }
 
-int agc_error_entries(const struct error_truth *truth, const struct arrays *x, struct error_entry *entries)
+ag_status agc_error_entries(const struct error_truth *truth, const struct arrays *x,
+                            struct error_entry *entries, int *count)
 {
-    int count = 0;
-    for (enum tensor t = 0; t < T_COUNT; t++) {
+    ag_status status = AG_OK;
+    *count = 0;
+    for (enum tensor t = 0; t < T_COUNT && status == AG_OK; t++) {
         if (agc_tensor_info[t].role == ROLE_OUTPUT && x->data[t] != NULL) {
-            entries[count].t = t;
-            fill_entry(&entries[count++], x, truth);
+            entries[*count].t = t;
+            status = fill_entry(&entries[*count], x, truth);
+            *count += status == AG_OK;
         }
     }
-    return count;
+    return status;
 }
 
 ag_status agc_error_rule(const struct arrays *x, int32_t threads, struct error_entry *entries, int *count)
@@ -146,7 +154,7 @@ ag_status agc_error_rule(const struct arrays *x, int32_t threads, struct error_e
     ag_status status = agc_error_truth_create(&truth, x, threads);
     *count = 0;
     if (status == AG_OK) {
-        *count = agc_error_entries(&truth, x, entries);
+        status = agc_error_entries(&truth, x, entries, count);
         agc_error_truth_destroy(&truth);
     }
     return status;
@@ -157,15 +165,17 @@ int agc_error_entry_passed(const struct error_entry *e)
     return e->error <= e->limit;
 }
 
-void agc_error_results(const struct error_truth *truth, const struct arrays *x, ag_check_report *results)
+ag_status agc_error_results(const struct error_truth *truth, const struct arrays *x, ag_check_report *results)
 {
     struct error_entry entries[T_COUNT];
-    const int count = agc_error_entries(truth, x, entries);
+    int count;
+    const ag_status status = agc_error_entries(truth, x, entries, &count);
     for (int n = 0; n < count; n++) {
         const struct error_entry *e = &entries[n];
         struct worst worst = {e->error, e->t, e->worst};
         agc_results_add_worst(results, x, &worst, e->limit, "rounding %s", agc_tensor_info[e->t].name);
     }
+    return status;
 }
 
 ag_status agc_error_rule_results(const struct arrays *x, int32_t threads, ag_check_report *results)
@@ -173,7 +183,7 @@ ag_status agc_error_rule_results(const struct arrays *x, int32_t threads, ag_che
     struct error_truth truth;
     ag_status status = agc_error_truth_create(&truth, x, threads);
     if (status == AG_OK) {
-        agc_error_results(&truth, x, results);
+        status = agc_error_results(&truth, x, results);
         agc_error_truth_destroy(&truth);
     }
     return status;

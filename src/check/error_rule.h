@@ -40,8 +40,9 @@ ag_status agc_error_truth_begin(struct error_truth *truth, const struct arrays *
 ag_status agc_error_truth_complete(struct error_truth *truth, const struct arrays *x);
 
 /* x: all four maps run, on the inputs that truth was made of. Fills entries[T_COUNT] from the start, one for each
- * output that the problem has; gives their number. */
-int agc_error_entries(const struct error_truth *truth, const struct arrays *x, struct error_entry *entries);
+ * output that the problem has; count: their number. AG_OK or AG_NO_MEMORY. */
+ag_status agc_error_entries(const struct error_truth *truth, const struct arrays *x,
+                            struct error_entry *entries, int *count);
 
 /* x: any dtype, any backend, all four maps run. Truth and entries in one call. */
 ag_status agc_error_rule(const struct arrays *x, int32_t threads, struct error_entry *entries, int *count);
@@ -49,7 +50,8 @@ ag_status agc_error_rule(const struct arrays *x, int32_t threads, struct error_e
 int agc_error_entry_passed(const struct error_entry *e);
 
 /* The same as results: error against limit. */
-void agc_error_results(const struct error_truth *truth, const struct arrays *x, ag_check_report *results);
+ag_status agc_error_results(const struct error_truth *truth, const struct arrays *x,
+                            ag_check_report *results);
 ag_status agc_error_rule_results(const struct arrays *x, int32_t threads, ag_check_report *results);
 
 #endif

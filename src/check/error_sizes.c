@@ -27,12 +27,23 @@ struct terms {
     double tR, R, dS, dZ, tdS, tdZ;
 };
 
-static void make_work(struct work *w, const struct arrays *x)
+/* [q_len, MATRICES * kv_len + VECTORS]; NULL if there is no memory. */
+static double *alloc_trace(const ag_problem *p)
 {
-    int64_t rows = x->p->q_len, pairs = rows * x->p->kv_len;
-    memset(w, 0, sizeof *w);
-    w->x = x;
-    w->memory = agc_arrays_alloc(MATRICES * pairs + VECTORS * rows, sizeof *w->memory);
+    return agc_alloc("the matrices of one head, queries times keys", p->q_len,
+                     (size_t)(MATRICES * p->kv_len + VECTORS) * sizeof(double));
+}
+
+ag_status agc_error_sizes_try_memory(const ag_problem *p)
+{
+    double *memory = alloc_trace(p);
+    free(memory);
+    return memory != NULL ? AG_OK : AG_NO_MEMORY;
+}
+
+static void cut_trace(struct work *w)
+{
+    const int64_t rows = w->x->p->q_len, pairs = rows * w->x->p->kv_len;
     double **matrices[MATRICES] = {&w->trace.S,  &w->trace.P,  &w->trace.M,   &w->trace.R,    &w->trace.dP,
                                    &w->trace.tZ, &w->trace.tS, &w->trace.tdP, &w->trace.phi1, &w->trace.phi2};
     double **vectors[VECTORS] = {&w->trace.Ps, &w->trace.D, &w->trace.mu, &w->trace.tD, &w->trace.L};
@@ -43,14 +54,35 @@ static void make_work(struct work *w, const struct arrays *x)
         *vectors[n] = w->memory + MATRICES * pairs + n * rows;
     }
     w->trace.struct_size = sizeof w->trace;
+}
+
+/* AG_OK or AG_NO_MEMORY; to be destroyed either way. */
+static ag_status make_work(struct work *w, const struct arrays *x)
+{
+    memset(w, 0, sizeof *w);
+    w->x = x;
+    w->memory = alloc_trace(x->p);
+    if (w->memory == NULL) {
+        return AG_NO_MEMORY;
+    }
+    cut_trace(w);
     for (enum tensor t = 0; t < T_COUNT; t++) {
         if (agc_tensor_info[t].role == ROLE_OUTPUT && x->data[t] != NULL) {
-            w->a[t] = agc_arrays_alloc(x->count[t], sizeof *w->a[t]);
-            for (int64_t n = 0; n < x->count[t]; n++) {
-                w->a[t][n] = 0;
+            w->a[t] = agc_alloc_zeros(agc_tensor_info[t].name, x->count[t]);
+            if (w->a[t] == NULL) {
+                return AG_NO_MEMORY;
             }
         }
     }
+    return AG_OK;
+}
+
+static void destroy_work(struct work *w)
+{
+    for (enum tensor t = 0; t < T_COUNT; t++) {
+        free(w->a[t]);
+    }
+    free(w->memory);
 }
 
 static struct terms terms_of(const struct work *w, int64_t i, int64_t e)
@@ -177,8 +209,7 @@ static double norm(const double *values, int64_t count)
 ag_status agc_error_sizes_of(struct error_sizes *s, const struct arrays *x)
 {
     struct work w;
-    ag_status status = AG_OK;
-    make_work(&w, x);
+    ag_status status = make_work(&w, x);
     for (int64_t n = 0; n < x->p->batch * x->p->heads && status == AG_OK; n++) {
         w.trace.batch = n / x->p->heads;
         w.trace.head = n % x->p->heads;
@@ -189,9 +220,8 @@ ag_status agc_error_sizes_of(struct error_sizes *s, const struct arrays *x)
     }
     for (enum tensor t = 0; t < T_COUNT; t++) {
         s->norm[t] = w.a[t] != NULL ? norm(w.a[t], x->count[t]) : 0;
-        agc_arrays_free(w.a[t]);
     }
     s->score = w.score;
-    agc_arrays_free(w.memory);
+    destroy_work(&w);
     return status;
 }

@@ -9,6 +9,10 @@ struct error_sizes {
     double score;         /* the largest visible |S| */
 };
 
+/* Is there memory for the matrices of one head, which grow with queries times keys? AG_OK or AG_NO_MEMORY. They are
+ * freed again: this is to know it before the time for other checks is spent. */
+ag_status agc_error_sizes_try_memory(const ag_problem *p);
+
 /* x must be float64, on the reference, with all four maps run. */
 ag_status agc_error_sizes_of(struct error_sizes *s, const struct arrays *x);
 

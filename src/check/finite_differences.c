@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+static const char DIFFERENCES[] = "finite differences"; /* what memory is for, in a message */
 static const double STEP = 0x1p-9;
 static const double LIMIT = 1e-9;
 static const double FLOOR = 1e-3; /* of the bound */
@@ -33,15 +34,6 @@ struct differences {
     struct bounds bounds;
     ag_check_report *results;
 };
-
-static double *zeros(int64_t count)
-{
-    double *values = agc_arrays_alloc(count, sizeof *values);
-    for (int64_t n = 0; n < count; n++) {
-        values[n] = 0;
-    }
-    return values;
-}
 
 /* Divides the largest |difference - derivative| by the larger of the derivative and FLOOR times its bound; 0
  * if they agree exactly, whatever the bound. */
@@ -116,16 +108,18 @@ static ag_status along_tangents(struct differences *g, double *sums[FAMILY_COUNT
 static ag_status check_tangents(struct differences *g)
 {
     double *sums[FAMILY_COUNT];
+    ag_status status = AG_OK;
     for (int f = 0; f < FAMILY_COUNT; f++) {
-        sums[f] = zeros(g->x->count[agc_families[f].x]);
+        sums[f] = agc_alloc_zeros(DIFFERENCES, g->x->count[agc_families[f].x]);
+        status = sums[f] != NULL ? status : AG_NO_MEMORY;
     }
-    ag_status status = along_tangents(g, sums);
+    status = status == AG_OK ? along_tangents(g, sums) : status;
     for (int f = FAMILY_COUNT - 1; f >= 0; f--) {
         enum tensor t = f < FAMILY_VARIABLES ? agc_families[f].td : agc_families[f].t;
         if (status == AG_OK && g->x->data[t] != NULL) {
             compare(g, t, sums[f]);
         }
-        agc_arrays_free(sums[f]);
+        free(sums[f]);
     }
     return status;
 }
@@ -191,9 +185,9 @@ static ag_status test_slots(struct differences *g, int family, const struct disj
     struct rng r;
     enum tensor t = agc_families[family].d;
     const double *gradient = agc_arrays_f64(g->x, t);
-    double *sums = zeros(rows->sets);
+    double *sums = agc_alloc_zeros(DIFFERENCES, rows->sets);
     int64_t tests = slots_to_test(g->x, rows);
-    ag_status status = AG_OK;
+    ag_status status = sums != NULL ? AG_OK : AG_NO_MEMORY;
     agc_rng_init(&r, g->x->seed, (uint64_t)(T_COUNT + family));
     for (int64_t n = 0; n < tests && status == AG_OK; n++) {
         int64_t first = n * rows->slots / tests, next = (n + 1) * rows->slots / tests;
@@ -205,7 +199,7 @@ static ag_status test_slots(struct differences *g, int family, const struct disj
             }
         }
     }
-    agc_arrays_free(sums);
+    free(sums);
     return status;
 }
 
@@ -214,10 +208,15 @@ static ag_status check_gradient(struct differences *g, int family)
     struct disjoint_rows rows;
     enum tensor t = agc_families[family].d;
     struct worst worst = WORST_NONE;
-    agc_disjoint_rows_create(&rows, g->x, agc_families[family].x);
-    ag_status status = test_slots(g, family, &rows, &worst);
+    ag_status status = agc_disjoint_rows_create(&rows, g->x, agc_families[family].x);
+    if (status != AG_OK) {
+        return status;
+    }
+    status = test_slots(g, family, &rows, &worst);
     agc_disjoint_rows_destroy(&rows);
-    add_result(g, t, worst);
+    if (status == AG_OK) {
+        add_result(g, t, worst);
+    }
     return status;
 }
 
@@ -230,7 +229,7 @@ ag_status agc_finite_differences(const struct arrays *x, const ag_options *optio
     }
     g.x = x;
     g.results = results;
-    agc_bounds_of(&g.bounds, x);
+    status = agc_bounds_of(&g.bounds, x);
     for (int f = 0; f < FAMILY_VARIABLES && status == AG_OK; f++) {
         if (x->data[agc_families[f].x] != NULL) {
             status = check_gradient(&g, f);

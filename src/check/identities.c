@@ -69,12 +69,22 @@ static ag_status hessian_product(struct arrays *y)
     return status == AG_OK ? agc_arrays_run(y, AG_MAP_VJP_JVP) : status;
 }
 
+static void compare_products(struct identity *id, const struct arrays *t, const struct arrays *u)
+{
+    struct sum s = {0, 0};
+    for (int f = 0; f < FAMILY_VARIABLES; f++) {
+        const struct family *m = &agc_families[f];
+        add(&s, 1, agc_arrays_f64(u, m->t), agc_arrays_f64(t, m->td), t->count[m->x]);
+        add(&s, -1, agc_arrays_f64(t, m->t), agc_arrays_f64(u, m->td), t->count[m->x]);
+    }
+    agc_results_add(id->results, imbalance(id, &s), IDENTITY_LIMIT, "symmetry of the Hessian");
+}
+
 /* With tdO = tdL = 0 vjp_jvp is a symmetric linear map of the tangents:
  * <u, vjp_jvp(t)> = <t, vjp_jvp(u)> for any two directions t, u. */
 static ag_status symmetry(struct identity *id)
 {
     struct arrays t, u;
-    struct sum s = {0, 0};
     ag_status status = agc_arrays_clone_as(&t, id->x, AG_F64, id->options);
     if (status != AG_OK) {
         return status;
@@ -84,15 +94,12 @@ static ag_status symmetry(struct identity *id)
         random_tangents(&u);
         status = hessian_product(&t);
         status = status == AG_OK ? hessian_product(&u) : status;
-        for (int f = 0; f < FAMILY_VARIABLES; f++) {
-            const struct family *m = &agc_families[f];
-            add(&s, 1, agc_arrays_f64(&u, m->t), agc_arrays_f64(&t, m->td), t.count[m->x]);
-            add(&s, -1, agc_arrays_f64(&t, m->t), agc_arrays_f64(&u, m->td), t.count[m->x]);
+        if (status == AG_OK) {
+            compare_products(id, &t, &u);
         }
         agc_arrays_destroy(&u);
     }
     agc_arrays_destroy(&t);
-    agc_results_add(id->results, imbalance(id, &s), IDENTITY_LIMIT, "symmetry of the Hessian");
     return status;
 }
 
@@ -110,29 +117,41 @@ static ag_status with_bias(struct arrays *y, const struct identity *id, const in
     return agc_arrays_like(y, id->x, &problem, id->options);
 }
 
+static void compare_score_sums(struct identity *id, const struct arrays *y)
+{
+    struct sum s = {0, 0};
+    add_plain(&s, 1, agc_arrays_f64(y, T_DBIAS), y->count[T_DBIAS]);
+    add_plain(&s, 1, agc_arrays_f64(y, T_DSINK), y->count[T_DSINK]);
+    for (int64_t r = 0; r < y->count[T_LSE]; r++) {
+        if (agc_arrays_f64(y, T_LSE)[r] != -INFINITY) {
+            add_plain(&s, -1, agc_arrays_f64(y, T_D_LSE) + r, 1);
+        }
+    }
+    s.size += id->bounds.unit[T_DQ]; /* each dS is a difference: its terms may be larger than their sum */
+    agc_results_add(id->results, imbalance(id, &s), IDENTITY_LIMIT, "sum of dS");
+}
+
+static ag_status run_backward(struct arrays *y)
+{
+    ag_status status = agc_arrays_run(y, AG_MAP_FORWARD);
+    return status == AG_OK ? agc_arrays_run(y, AG_MAP_VJP) : status;
+}
+
 /* Adding a constant to all scores and to the sink adds it to L and changes nothing else: sum of dS + sum of
  * ds = sum of dL over the rows whose L is finite. */
 static ag_status sum_of_scores(struct identity *id)
 {
     static const int64_t one[4] = {1, 1, 1, 1};
     struct arrays y;
-    struct sum s = {0, 0};
     ag_status status = with_bias(&y, id, one);
     if (status != AG_OK) {
         return status;
     }
-    status = agc_arrays_run(&y, AG_MAP_FORWARD);
-    status = status == AG_OK ? agc_arrays_run(&y, AG_MAP_VJP) : status;
-    add_plain(&s, 1, agc_arrays_f64(&y, T_DBIAS), y.count[T_DBIAS]);
-    add_plain(&s, 1, agc_arrays_f64(&y, T_DSINK), y.count[T_DSINK]);
-    for (int64_t r = 0; r < y.count[T_LSE]; r++) {
-        if (agc_arrays_f64(&y, T_LSE)[r] != -INFINITY) {
-            add_plain(&s, -1, agc_arrays_f64(&y, T_D_LSE) + r, 1);
-        }
+    status = run_backward(&y);
+    if (status == AG_OK) {
+        compare_score_sums(id, &y);
     }
-    s.size += id->bounds.unit[T_DQ]; /* each dS is a difference: its terms may be larger than their sum */
     agc_arrays_destroy(&y);
-    agc_results_add(id->results, imbalance(id, &s), IDENTITY_LIMIT, "sum of dS");
     return status;
 }
 
@@ -144,6 +163,17 @@ static double key_sum(const struct arrays *y, int64_t b, int64_t h, int64_t c)
         sum += agc_arrays_f64(y, T_DK)[agc_arrays_index(y, T_DK, b, h, j, c)];
     }
     return sum;
+}
+
+static void note_key_sums(const struct identity *id, const struct arrays *y, struct worst *worst)
+{
+    const ag_problem *p = y->p;
+    for (int64_t n = 0; n < p->batch * p->kv_heads * p->dim_qk; n++) {
+        int64_t c = n % p->dim_qk, h = n / p->dim_qk % p->kv_heads, b = n / p->dim_qk / p->kv_heads;
+        double sum = fabs(key_sum(y, b, h, c));
+        agc_worst_note(worst, sum == 0 ? 0 : sum / id->bounds.unit[T_DK], T_DK,
+                       agc_arrays_index(y, T_DK, b, h, 0, c));
+    }
 }
 
 /* Adding one vector to every key adds a constant to each row of scores, which does not change the softmax:
@@ -163,15 +193,11 @@ static ag_status sum_of_keys(struct identity *id)
         return status;
     }
     y.args.d_lse.data = NULL;
-    status = agc_arrays_run(&y, AG_MAP_FORWARD);
-    status = status == AG_OK ? agc_arrays_run(&y, AG_MAP_VJP) : status;
-    for (int64_t n = 0; n < p->batch * p->kv_heads * p->dim_qk; n++) {
-        int64_t c = n % p->dim_qk, h = n / p->dim_qk % p->kv_heads, b = n / p->dim_qk / p->kv_heads;
-        double sum = fabs(key_sum(&y, b, h, c));
-        agc_worst_note(&worst, sum == 0 ? 0 : sum / id->bounds.unit[T_DK], T_DK,
-                       agc_arrays_index(&y, T_DK, b, h, 0, c));
+    status = run_backward(&y);
+    if (status == AG_OK) {
+        note_key_sums(id, &y, &worst);
+        agc_results_add_sum(id->results, &y, &worst, 2, IDENTITY_LIMIT, name);
     }
-    agc_results_add_worst(id->results, &y, &worst, IDENTITY_LIMIT, "%s", name)->worst[2] = -1; /* all keys */
     agc_arrays_destroy(&y);
     return status;
 }
@@ -179,15 +205,15 @@ static ag_status sum_of_keys(struct identity *id)
 /* ---- A constant added to each row of the bias -------------------------------------------------- */
 
 /* Adds a random constant to each row of the bias. A row is one (b, h, i) of the bias's own size; returns one
- * number per row. */
+ * number per row, to be freed; NULL if there is no memory. */
 static double *add_row_constants(struct arrays *y)
 {
     struct rng r;
     int64_t columns = y->size[T_BIAS][3];
     int64_t rows = y->size[T_BIAS][0] * y->size[T_BIAS][1] * y->size[T_BIAS][2];
-    double *constants = agc_arrays_alloc(rows, sizeof *constants);
+    double *constants = agc_alloc("constants of the rows", rows, sizeof *constants);
     agc_rng_init(&r, y->seed, 3 * T_COUNT);
-    for (int64_t n = 0; n < rows; n++) {
+    for (int64_t n = 0; constants != NULL && n < rows; n++) {
         constants[n] = agc_rng_normal(&r);
         for (int64_t j = 0; j < columns; j++) {
             agc_arrays_f64(y, T_BIAS)[n * columns + j] += constants[n];
@@ -240,11 +266,13 @@ static ag_status row_constants(struct identity *id)
         return status;
     }
     double *constants = add_row_constants(&y);
-    status = agc_arrays_run_all(&y);
-    subtract_row_constants(&y, constants);
-    struct worst worst = worst_difference(id, &y);
-    agc_results_add_worst(id->results, &y, &worst, IDENTITY_LIMIT, "%s", name);
-    agc_arrays_free(constants);
+    status = constants != NULL ? agc_arrays_run_all(&y) : AG_NO_MEMORY;
+    if (status == AG_OK) {
+        subtract_row_constants(&y, constants);
+        struct worst worst = worst_difference(id, &y);
+        agc_results_add_worst(id->results, &y, &worst, IDENTITY_LIMIT, "%s", name);
+    }
+    free(constants);
     agc_arrays_destroy(&y);
     return status;
 }
@@ -311,11 +339,13 @@ static ag_status jvp_is_forward(struct identity *id)
     }
     status = agc_arrays_run(&y, AG_MAP_FORWARD);
     struct worst worst = WORST_NONE;
-    for (enum tensor t = T_O; t <= T_LSE; t++) {
+    for (enum tensor t = T_O; t <= T_LSE && status == AG_OK; t++) {
         agc_note_differences(&worst, &id->bounds, t, agc_arrays_f64(&y, t), agc_arrays_f64(id->x, t),
                              y.count[t]);
     }
-    agc_results_add_worst(id->results, &y, &worst, IDENTITY_LIMIT, "o, lse of jvp and forward");
+    if (status == AG_OK) {
+        agc_results_add_worst(id->results, &y, &worst, IDENTITY_LIMIT, "o, lse of jvp and forward");
+    }
     agc_arrays_destroy(&y);
     return status;
 }
@@ -326,8 +356,10 @@ ag_status agc_identities(const struct arrays *x, const ag_options *options, ag_c
         jvp_is_forward,    symmetry, sum_of_scores, sum_of_keys, row_constants, agc_identity_permutations,
         agc_identity_split};
     struct identity id = {.x = x, .options = options, .results = results};
-    ag_status status = AG_OK;
-    agc_bounds_of(&id.bounds, x);
+    ag_status status = agc_bounds_of(&id.bounds, x);
+    if (status != AG_OK) {
+        return status;
+    }
     finite_outputs(&id);
     empty_rows(&id);
     adjoint(&id);

@@ -51,23 +51,27 @@ static ag_problem part_problem(const struct split *s, int n)
 }
 
 /* Sets the lengths of the part's keys, and the positions of queries and keys. */
-static void set_positions(struct split *s, int n, int64_t shift)
+static ag_status set_positions(struct split *s, int n, int64_t shift)
 {
     struct arrays *y = &s->part[n];
     int64_t batch = s->x->p->batch;
-    int64_t *lengths = agc_arrays_alloc(batch + 1, sizeof *lengths);
+    int64_t *lengths = agc_alloc("lengths", batch + 1, sizeof *lengths);
     int packed = (s->x->p->flags & AG_PACKED) != 0;
+    if (lengths == NULL) {
+        return AG_NO_MEMORY;
+    }
     lengths[0] = 0;
     for (int64_t b = 0; b < batch; b++) {
         int64_t length = part_length(s, n, agc_arrays_k_length(s->x, b));
         lengths[packed ? b + 1 : b] = packed ? lengths[b] + length : length;
     }
-    agc_arrays_free(y->kv_lengths);
-    agc_arrays_free(y->k_packed);
+    free(y->kv_lengths);
+    free(y->k_packed);
     y->args.k_packed = y->k_packed = packed ? lengths : NULL;
     y->args.kv_lengths = y->kv_lengths = packed ? NULL : lengths;
     y->args.k_offset = s->x->args.k_offset + (n == 0 ? 0 : s->cut);
     y->args.q_offset = s->x->args.q_offset + shift;
+    return AG_OK;
 }
 
 /* Does the tensor have a row or column for each key, and is not broadcast over them? */
@@ -106,10 +110,10 @@ static ag_status make_part(struct split *s, const struct identity *id, int n, in
 {
     ag_problem problem = part_problem(s, n);
     ag_status status = agc_arrays_like(&s->part[n], s->x, &problem, id->options);
+    status = status == AG_OK ? set_positions(s, n, shift) : status;
     if (status != AG_OK) {
         return status;
     }
-    set_positions(s, n, shift);
     for (enum tensor t = 0; t < T_COUNT; t++) {
         if (s->part[n].data[t] != NULL && agc_tensor_info[t].role != ROLE_OUTPUT && has_keys(s->x, t)) {
             copy_keys(s, n, t, s->x->data[t], 0);
@@ -193,11 +197,13 @@ static const struct {
 
 static ag_status compare_maps(struct identity *id, struct split *s)
 {
-    ag_status status = AG_OK;
-    for (int n = 0; n < 4 && status == AG_OK; n++) {
+    for (int n = 0; n < 4; n++) {
         struct worst worst = WORST_NONE;
-        status = run_parts(s, maps[n].map);
-        for (enum tensor t = 0; t < T_COUNT && status == AG_OK; t++) {
+        ag_status status = run_parts(s, maps[n].map);
+        if (status != AG_OK) {
+            return status;
+        }
+        for (enum tensor t = 0; t < T_COUNT; t++) {
             if ((agc_tensor_info[t].writers & maps[n].map) && id->x->data[t] != NULL) {
                 const double *got = agc_arrays_f64(&s->merged, t), *wanted = agc_arrays_f64(id->x, t);
                 agc_note_differences(&worst, &id->bounds, t, got, wanted, id->x->count[t]);
@@ -205,7 +211,7 @@ static ag_status compare_maps(struct identity *id, struct split *s)
         }
         agc_results_add_worst(id->results, id->x, &worst, IDENTITY_LIMIT, "%s", maps[n].name);
     }
-    return status;
+    return AG_OK;
 }
 
 /* Finds the shift of bottom-right alignment, which a part gets as q_offset: it must be the same for all sequences. */

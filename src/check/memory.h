@@ -1,28 +1,24 @@
-/* Memory of the check engine. The code of the checks never handles a failed allocation: inside agc_memory_guarded
- * the failure ends the guarded call and frees what that call holds; outside, in the command and in tests, it
- * ends the program. */
+/* Memory of the check engine: malloc with a message if there is none. Who frees what, always by free():
+ *   - what a struct arrays points to belongs to it: agc_arrays_destroy frees it;
+ *   - what a function allocates for its own use it frees before it returns, also if it fails;
+ *   - the result of agc_arrays_read_new belongs to the caller.
+ * A failed allocation travels up as AG_NO_MEMORY, like every other failure. */
 #ifndef ATTNGRAD_CHECK_MEMORY_H
 #define ATTNGRAD_CHECK_MEMORY_H
 
-#include <attngrad.h>
+#include <stddef.h>
+#include <stdint.h>
 
-/* Allocates memory; never returns NULL. If there is none outside a guarded call, prints one line and exits
- * with 2. To be freed by free() or by agc_arrays_free. */
-void *agc_arrays_alloc(int64_t count, size_t size);
+/* Allocates count elements of `size` bytes each; an array of no elements has an address too. Returns NULL if there is
+ * no memory, or if the array is larger than the memory of the machine; ag_check_last_message() then names it by
+ * `what`. */
+void *agc_alloc(const char *what, int64_t count, size_t size);
 
-/* Frees memory of agc_arrays_alloc, in a guarded call too; NULL is allowed. */
-void agc_arrays_free(void *memory);
+double *agc_alloc_zeros(const char *what, int64_t count);
 
-/* The guarded call holds the plan from now on, or no longer; they do nothing outside a guarded call. */
-void agc_memory_hold_plan(ag_plan *plan);
-void agc_memory_drop_plan(ag_plan *plan);
+double agc_machine_memory(void); /* bytes; infinity if the system does not say */
 
-/* Runs f(arg) and returns its status. If an allocation fails on this thread, the rest of f is left out, everything that
- * f had allocated is freed, and the status is AG_NO_MEMORY. Does not nest. */
-ag_status agc_memory_guarded(ag_status (*f)(void *arg), void *arg);
-
-/* For tests, on this thread: this many allocations inside guarded calls succeed, and the next one fails,
- * once; -1: none fails. */
+/* For tests, on this thread: this many allocations succeed, and the next one fails, once; -1: none fails. */
 void agc_memory_fail_after(int64_t allocations);
 
 #endif

@@ -167,10 +167,11 @@ ag_status agc_arrays_of_case(struct arrays *x, const ag_check_case *s, const ag_
     x->args.q_offset = s->q_offset;
     x->args.k_offset = s->k_offset;
     x->args.batch_offset = s->batch_offset;
-    if (s->lengths) {
-        agc_arrays_random_lengths(x);
+    status = s->lengths ? agc_arrays_random_lengths(x) : AG_OK;
+    if (status != AG_OK) {
+        agc_arrays_destroy(x);
     }
-    return AG_OK;
+    return status;
 }
 
 void ag_check_command(const ag_check_case *s, char *text, size_t size)

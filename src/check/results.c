@@ -1,11 +1,12 @@
 /* Writing and counting the results of a report. */
 #include "check/results.h"
 
+#include "check/message.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 void agc_worst_note(struct worst *w, double residual, enum tensor t, int64_t element)
 {
@@ -14,51 +15,66 @@ void agc_worst_note(struct worst *w, double residual, enum tensor t, int64_t ele
     }
 }
 
-/* The number of checks is fixed in the source, so a full report is a bug. */
-static ag_check_result *next(ag_check_report *report)
+static void append(ag_check_report *report, const ag_check_result *r)
 {
-    if (report->count == AG_CHECK_MAX_RESULTS) {
-        fprintf(stderr, "attngrad: more than %d results of one problem\n", AG_CHECK_MAX_RESULTS);
-        abort();
+    if (report->count < AG_CHECK_MAX_RESULTS) {
+        report->results[report->count++] = *r;
+    } else {
+        report->omitted++;
     }
-    ag_check_result *r = &report->results[report->count++];
-    *r = (ag_check_result){.worst = {-1, -1, -1, -1}};
+}
+
+static ag_check_result result_of(double residual, double limit)
+{
+    return (ag_check_result){.residual = residual, .limit = limit, .worst = {-1, -1, -1, -1}};
+}
+
+static ag_check_result result_of_worst(const struct arrays *x, const struct worst *w, double limit)
+{
+    ag_check_result r = result_of(w->residual, limit);
+    if (w->element >= 0) {
+        r.tensor = agc_tensor_info[w->t].name;
+        agc_arrays_position(x, w->t, w->element, r.worst);
+    }
     return r;
 }
 
 void agc_results_add(ag_check_report *report, double residual, double limit, const char *format, ...)
 {
-    ag_check_result *r = next(report);
+    ag_check_result r = result_of(residual, limit);
     va_list values;
     va_start(values, format);
-    vsnprintf(r->name, sizeof r->name, format, values);
+    vsnprintf(r.name, sizeof r.name, format, values);
     va_end(values);
-    r->residual = residual;
-    r->limit = limit;
+    append(report, &r);
 }
 
-ag_check_result *agc_results_add_worst(ag_check_report *report, const struct arrays *x, const struct worst *w,
-                                       double limit, const char *format, ...)
+void agc_results_add_worst(ag_check_report *report, const struct arrays *x, const struct worst *w,
+                           double limit, const char *format, ...)
 {
-    ag_check_result *r = next(report);
+    ag_check_result r = result_of_worst(x, w, limit);
     va_list values;
     va_start(values, format);
-    vsnprintf(r->name, sizeof r->name, format, values);
+    vsnprintf(r.name, sizeof r.name, format, values);
     va_end(values);
-    r->residual = w->residual;
-    r->limit = limit;
-    if (w->element >= 0) {
-        r->tensor = agc_tensor_info[w->t].name;
-        agc_arrays_position(x, w->t, w->element, r->worst);
-    }
-    return r;
+    append(report, &r);
+}
+
+void agc_results_add_sum(ag_check_report *report, const struct arrays *x, const struct worst *w, int axis,
+                         double limit, const char *name)
+{
+    ag_check_result r = result_of_worst(x, w, limit);
+    snprintf(r.name, sizeof r.name, "%s", name);
+    r.worst[axis] = -1;
+    append(report, &r);
 }
 
 void agc_results_not_applicable(ag_check_report *report, const char *reason, const char *name)
 {
-    ag_check_result *r = next(report);
-    snprintf(r->name, sizeof r->name, "%s", name);
-    r->not_applicable = reason;
+    ag_check_result r = result_of(0, 0);
+    snprintf(r.name, sizeof r.name, "%s", name);
+    r.not_applicable = reason;
+    append(report, &r);
 }
 
 int32_t ag_check_passed(const ag_check_result *result)
@@ -81,7 +97,7 @@ void ag_check_place(const ag_check_result *result, char *text, size_t size)
 
 struct counts agc_results_count(const ag_check_report *report)
 {
-    struct counts c = {0, 0, 0};
+    struct counts c = {0, report->omitted, 0};
     for (int n = 0; n < report->count; n++) {
         const ag_check_result *r = &report->results[n];
         if (r->not_applicable != NULL) {
@@ -98,4 +114,13 @@ struct counts agc_results_count(const ag_check_report *report)
 int32_t ag_check_failures(const ag_check_report *report)
 {
     return agc_results_count(report).failed;
+}
+
+ag_status agc_results_status(const ag_check_report *report)
+{
+    if (report->omitted == 0) {
+        return AG_OK;
+    }
+    return agc_fail(AG_NO_MEMORY, "", "the report has room for %d results: %d more were omitted",
+                    AG_CHECK_MAX_RESULTS, (int)report->omitted);
 }

@@ -61,9 +61,9 @@ static ag_status map_of_bit(uint32_t bit, agi_map *map)
         }
     }
     return bit == AG_MAP_JVP_JVP
-               ? agi_fail_field(AG_UNSUPPORTED, "map", "ag_trace: map is AG_MAP_JVP_JVP, which is reserved")
-               : agi_fail_field(AG_INVALID_ARGUMENT, "map",
-                                "ag_trace: map is 0x%lx: must be one bit of AG_MAP_*", (unsigned long)bit);
+               ? agi_fail_field(AG_UNSUPPORTED, "map", "map is AG_MAP_JVP_JVP, which is reserved")
+               : agi_fail_field(AG_INVALID_ARGUMENT, "map", "map is 0x%lx: must be one bit of AG_MAP_*",
+                                (unsigned long)bit);
 }
 
 static ag_status check_trace(const ag_plan *plan, const ag_trace_args *t)
@@ -76,16 +76,15 @@ static ag_status check_trace(const ag_plan *plan, const ag_trace_args *t)
                   {"jacobian_row", t->J == NULL ? 0 : t->jacobian_row, t->J == NULL ? 1 : plan->p.q_len}};
     for (int i = 0; i < 3; i++) {
         if (fields[i].value < 0 || fields[i].value >= fields[i].end) {
-            agi_fail_field(AG_INVALID_ARGUMENT, fields[i].name,
-                           "ag_trace: %s is %lld: must be from 0 to %lld", fields[i].name,
-                           (long long)fields[i].value, (long long)fields[i].end - 1);
+            agi_fail_field(AG_INVALID_ARGUMENT, fields[i].name, "%s is %lld: must be from 0 to %lld",
+                           fields[i].name, (long long)fields[i].value, (long long)fields[i].end - 1);
             return agi_fail_within(AG_INVALID_ARGUMENT, "trace");
         }
     }
     return t->reserved == 0
                ? AG_OK
-               : agi_fail_field(AG_INVALID_ARGUMENT, "trace.reserved",
-                                "ag_trace: reserved is %lu: must be zero", (unsigned long)t->reserved);
+               : agi_fail_field(AG_INVALID_ARGUMENT, "trace.reserved", "trace: reserved is %lu: must be zero",
+                                (unsigned long)t->reserved);
 }
 
 ag_status ag_trace(const ag_plan *plan, uint32_t map, const ag_args *args, const ag_trace_args *trace,
@@ -106,7 +105,7 @@ ag_status ag_trace(const ag_plan *plan, uint32_t map, const ag_args *args, const
     }
     if (status == AG_OK && plan->backend->trace == NULL) {
         status = agi_fail_field(AG_UNSUPPORTED, "plan",
-                                "ag_trace: the %s backend has no trace: plan with AG_BACKEND_REFERENCE",
+                                "trace: the %s backend has no trace: plan with AG_BACKEND_REFERENCE",
                                 plan->backend->name);
     }
     return status == AG_OK ? plan->backend->trace(&call, &t, workspace) : status;

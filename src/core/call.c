@@ -9,8 +9,6 @@
 
 enum { N_MERGE_TENSORS = 12 };
 
-static const char *const map_names[AGI_N_MAPS] = {"ag_forward", "ag_vjp", "ag_jvp", "ag_vjp_jvp"};
-
 /* ---- The tensors of a map ---- */
 
 static const ag_tensor *tensor_of(const ag_args *a, const agi_tensor_info *f)
@@ -33,13 +31,12 @@ static ag_status gather(const agi_call *call, agi_purpose purpose, agi_operand x
         if (f->feature != 0 && !agi_has(p, f->feature)) {
             if (tensor_of(&call->a, f)->data != NULL) {
                 return agi_fail_field(AG_INVALID_ARGUMENT, f->name,
-                                      "%s: %s is given, but the problem has no such feature",
-                                      map_names[call->map], f->name);
+                                      "%s is given, but the problem has no such feature", f->name);
             }
             continue;
         }
         agi_operand *o = &x[(*n)++];
-        *o = (agi_operand){.function = map_names[call->map], .name = f->name, .t = tensor_of(&call->a, f)};
+        *o = (agi_operand){.name = f->name, .t = tensor_of(&call->a, f)};
         agi_shape_of(p, f->shape, o->size);
         o->bytes = agi_element_size(p, f->element);
         o->output = role == AGI_OUT || role == AGI_OUT_OPTIONAL;
@@ -58,9 +55,7 @@ static ag_status check_some_output(const agi_operand *x, int n)
         }
         expects_output |= x[i].output && agi_count(x[i].size) > 0;
     }
-    return expects_output
-               ? agi_fail_field(AG_INVALID_ARGUMENT, "args", "%s: every output is NULL", x[0].function)
-               : AG_OK;
+    return expects_output ? agi_fail_field(AG_INVALID_ARGUMENT, "args", "args: every output is NULL") : AG_OK;
 }
 
 static ag_status check_accumulate(const agi_call *call)
@@ -70,8 +65,8 @@ static ag_status check_accumulate(const agi_call *call)
         known |= agi_tensors[i].accumulate;
     }
     if (call->a.accumulate & ~known) {
-        return agi_fail_field(AG_INVALID_ARGUMENT, "accumulate", "%s: accumulate is 0x%lx: unknown bits",
-                              map_names[call->map], (unsigned long)call->a.accumulate);
+        return agi_fail_field(AG_INVALID_ARGUMENT, "accumulate", "accumulate is 0x%lx: unknown bits",
+                              (unsigned long)call->a.accumulate);
     }
     return AG_OK;
 }
@@ -85,14 +80,12 @@ static ag_status check_lengths(const agi_call *call, const char *name, const int
     }
     if (agi_has(&call->plan->p, AG_PACKED)) {
         return agi_fail_field(AG_INVALID_ARGUMENT, name,
-                              "%s: %s is given, but packed sequences have their lengths in the offsets",
-                              map_names[call->map], name);
+                              "%s is given, but packed sequences have their lengths in the offsets", name);
     }
     for (int64_t b = 0; b < call->plan->p.batch; b++) {
         if (lengths[b] < 0 || lengths[b] > max) {
-            return agi_fail_field(AG_INVALID_ARGUMENT, name, "%s: %s[%lld] is %lld: must be from 0 to %lld",
-                                  map_names[call->map], name, (long long)b, (long long)lengths[b],
-                                  (long long)max);
+            return agi_fail_field(AG_INVALID_ARGUMENT, name, "%s[%lld] is %lld: must be from 0 to %lld", name,
+                                  (long long)b, (long long)lengths[b], (long long)max);
         }
     }
     return AG_OK;
@@ -101,30 +94,28 @@ static ag_status check_lengths(const agi_call *call, const char *name, const int
 static ag_status check_packed(const agi_call *call, const char *name, const int64_t *offsets, int64_t longest,
                               int64_t total)
 {
-    const char *map = map_names[call->map];
     if (!agi_has(&call->plan->p, AG_PACKED)) {
         return offsets == NULL ? AG_OK
                                : agi_fail_field(AG_INVALID_ARGUMENT, name,
-                                                "%s: %s is given, but the problem is not packed", map, name);
+                                                "%s is given, but the problem is not packed", name);
     }
     if (offsets == NULL) {
-        return agi_fail_field(AG_INVALID_ARGUMENT, name, "%s: %s is NULL: the problem is packed", map, name);
+        return agi_fail_field(AG_INVALID_ARGUMENT, name, "%s is NULL: the problem is packed", name);
     }
     if (offsets[0] != 0) {
-        return agi_fail_field(AG_INVALID_ARGUMENT, name, "%s: %s[0] is %lld: must be 0", map, name,
+        return agi_fail_field(AG_INVALID_ARGUMENT, name, "%s[0] is %lld: must be 0", name,
                               (long long)offsets[0]);
     }
     for (int64_t b = 0; b < call->plan->p.batch; b++) {
         if (offsets[b + 1] < offsets[b] || offsets[b + 1] > total) {
-            return agi_fail_field(AG_INVALID_ARGUMENT, name,
-                                  "%s: %s[%lld] is %lld: must be from %lld, the offset before, to %lld", map,
-                                  name, (long long)b + 1, (long long)offsets[b + 1], (long long)offsets[b],
-                                  (long long)total);
+            return agi_fail_field(
+                AG_INVALID_ARGUMENT, name, "%s[%lld] is %lld: must be from %lld, the offset before, to %lld",
+                name, (long long)b + 1, (long long)offsets[b + 1], (long long)offsets[b], (long long)total);
         }
         if (offsets[b + 1] - offsets[b] > longest) {
             return agi_fail_field(
-                AG_INVALID_ARGUMENT, name, "%s: %s[%lld] is %lld: sequence %lld is longer than %lld", map,
-                name, (long long)b + 1, (long long)offsets[b + 1], (long long)b, (long long)longest);
+                AG_INVALID_ARGUMENT, name, "%s[%lld] is %lld: sequence %lld is longer than %lld", name,
+                (long long)b + 1, (long long)offsets[b + 1], (long long)b, (long long)longest);
         }
     }
     return AG_OK;
@@ -133,15 +124,15 @@ static ag_status check_packed(const agi_call *call, const char *name, const int6
 static ag_status check_position(const agi_call *call, const char *name, int64_t offset)
 {
     if (offset < -AGI_MAX_POSITION || offset > AGI_MAX_POSITION) {
-        return agi_fail_field(AG_INVALID_ARGUMENT, name, "%s: %s is %lld: must be from -2^59 to 2^59",
-                              map_names[call->map], name, (long long)offset);
+        return agi_fail_field(AG_INVALID_ARGUMENT, name, "%s is %lld: must be from -2^59 to 2^59", name,
+                              (long long)offset);
     }
     if (offset != 0 && call->plan->p.align == AG_ALIGN_BOTTOM_RIGHT) {
         return agi_fail_field(
             AG_INVALID_ARGUMENT, name,
-            "%s: %s is %lld: bottom-right alignment allows no offset: take top-left and put the "
+            "%s is %lld: bottom-right alignment allows no offset: take top-left and put the "
             "shift into q_offset",
-            map_names[call->map], name, (long long)offset);
+            name, (long long)offset);
     }
     return AG_OK;
 }
@@ -156,8 +147,8 @@ static ag_status check_offsets_and_lengths(const agi_call *call)
     }
     if (status == AG_OK && (a->batch_offset < 0 || a->batch_offset > (int64_t)UINT32_MAX + 1 - p->batch)) {
         status = agi_fail_field(AG_INVALID_ARGUMENT, "batch_offset",
-                                "%s: batch_offset is %lld: must be from 0 to %lld", map_names[call->map],
-                                (long long)a->batch_offset, (long long)UINT32_MAX + 1 - (long long)p->batch);
+                                "batch_offset is %lld: must be from 0 to %lld", (long long)a->batch_offset,
+                                (long long)UINT32_MAX + 1 - (long long)p->batch);
     }
     if (status == AG_OK) {
         status = check_lengths(call, "q_lengths", a->q_lengths, p->q_len);
@@ -182,7 +173,7 @@ ag_status agi_call_check(agi_call *call, const ag_plan *plan, agi_map map, agi_p
     agi_operand x[AGI_N_TENSORS];
     int n = 0;
     if (plan == NULL) {
-        return agi_fail_field(AG_INVALID_ARGUMENT, "plan", "%s: plan is NULL", map_names[map]);
+        return agi_fail_field(AG_INVALID_ARGUMENT, "plan", "plan is NULL");
     }
     call->plan = plan;
     call->map = map;
@@ -203,8 +194,8 @@ ag_status agi_call_check(agi_call *call, const ag_plan *plan, agi_map map, agi_p
         status = check_offsets_and_lengths(call);
     }
     if (status == AG_OK && (workspace == NULL || bytes < plan->bytes[map])) {
-        status = agi_fail_field(AG_WORKSPACE, "workspace", "%s: workspace is %p with %zu bytes: needs %zu",
-                                map_names[map], workspace, bytes, plan->bytes[map]);
+        status = agi_fail_field(AG_WORKSPACE, "workspace", "workspace is %p with %zu bytes: needs %zu",
+                                workspace, bytes, plan->bytes[map]);
     }
     return status;
 }
@@ -224,14 +215,14 @@ static bool may_overwrite(const agi_operand *a, const agi_operand *b)
 ag_status agi_merge_check(ag_merge_args *m, const ag_plan *plan, const ag_merge_args *args)
 {
     if (plan == NULL) {
-        return agi_fail_field(AG_INVALID_ARGUMENT, "plan", "ag_merge: plan is NULL");
+        return agi_fail_field(AG_INVALID_ARGUMENT, "plan", "plan is NULL");
     }
     ag_status status = agi_read_struct(m, sizeof *m, args, "args", AG_INVALID_ARGUMENT);
     if (status != AG_OK) {
         return status;
     }
     if (m->reserved != 0) {
-        return agi_fail_field(AG_INVALID_ARGUMENT, "reserved", "ag_merge: reserved is %lu: must be zero",
+        return agi_fail_field(AG_INVALID_ARGUMENT, "reserved", "args: reserved is %lu: must be zero",
                               (unsigned long)m->reserved);
     }
     const bool tangents =
@@ -244,7 +235,7 @@ ag_status agi_merge_check(ag_merge_args *m, const ag_plan *plan, const ag_merge_
     for (int i = 0; i < N_MERGE_TENSORS; i++) {
         const bool per_row = i % 2 == 1, tangent = i % 4 >= 2;
         const void *t = (const char *)m + offsetof(ag_merge_args, o1) + (size_t)i * sizeof(ag_tensor);
-        x[i] = (agi_operand){.function = "ag_merge", .name = names[i], .t = t, .output = i >= 8};
+        x[i] = (agi_operand){.name = names[i], .t = t, .output = i >= 8};
         agi_shape_of(&plan->p, per_row ? AGI_SHAPE_ROW : AGI_SHAPE_O, x[i].size);
         x[i].bytes = agi_element_size(&plan->p, per_row ? AGI_FLOAT64 : AGI_OUT_DTYPE);
         x[i].required = tangents || !tangent;

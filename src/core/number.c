@@ -156,17 +156,17 @@ static bool convert_directly(void *dst, ag_dtype dst_dtype, const void *src, ag_
 ag_status ag_convert(void *dst, ag_dtype dst_dtype, const void *src, ag_dtype src_dtype, int64_t n)
 {
     if (ag_dtype_size(dst_dtype) == 0 || ag_dtype_size(src_dtype) == 0) {
-        return agi_fail_field(
-            is_reserved(dst_dtype) || is_reserved(src_dtype) ? AG_UNSUPPORTED : AG_INVALID_ARGUMENT,
-            ag_dtype_size(dst_dtype) == 0 ? "dst_dtype" : "src_dtype",
-            "ag_convert: no such dtype: dst_dtype %d, src_dtype %d", (int)dst_dtype, (int)src_dtype);
+        return agi_fail_field(is_reserved(dst_dtype) || is_reserved(src_dtype) ? AG_UNSUPPORTED
+                                                                               : AG_INVALID_ARGUMENT,
+                              ag_dtype_size(dst_dtype) == 0 ? "dst_dtype" : "src_dtype",
+                              "no such dtype: dst_dtype %d, src_dtype %d", (int)dst_dtype, (int)src_dtype);
     }
     if (n < 0 || (n > 0 && (dst == NULL || src == NULL))) {
         return agi_fail_field(AG_INVALID_ARGUMENT,
                               n < 0         ? "n"
                               : dst == NULL ? "dst"
                                             : "src",
-                              "ag_convert: n is %lld, dst %p, src %p", (long long)n, dst, src);
+                              "n is %lld, dst %p, src %p", (long long)n, dst, src);
     }
     if (!convert_directly(dst, dst_dtype, src, src_dtype, n)) {
         for (int64_t i = 0; i < n; i++) {

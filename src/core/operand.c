@@ -10,13 +10,13 @@ static ag_status check_pointer(const agi_operand *x)
 {
     if (x->t->data == NULL) {
         return x->required && agi_count(x->size) > 0
-                   ? agi_fail_field(AG_INVALID_ARGUMENT, x->name, "%s: %s is NULL", x->function, x->name)
+                   ? agi_fail_field(AG_INVALID_ARGUMENT, x->name, "%s is NULL", x->name)
                    : AG_OK;
     }
     if ((uintptr_t)x->t->data % x->bytes != 0) {
         return agi_fail_field(AG_INVALID_ARGUMENT, x->name,
-                              "%s: %s is %p: not aligned to its elements of %zu bytes", x->function, x->name,
-                              x->t->data, x->bytes);
+                              "%s is %p: not aligned to its elements of %zu bytes", x->name, x->t->data,
+                              x->bytes);
     }
     return AG_OK;
 }
@@ -32,8 +32,8 @@ static ag_status check_extent(const agi_operand *x)
         const uint64_t last = x->size[axis] > 1 ? (uint64_t)(x->size[axis] - 1) : 0;
         if (last > 0 && distance > room / last) {
             return agi_fail_field(AG_INVALID_ARGUMENT, x->name,
-                                  "%s: strides[%d] of %s is %lld: overflows over %lld elements", x->function,
-                                  axis, x->name, (long long)stride, (long long)x->size[axis]);
+                                  "strides[%d] of %s is %lld: overflows over %lld elements", axis, x->name,
+                                  (long long)stride, (long long)x->size[axis]);
         }
         room -= distance * last;
     }
@@ -64,7 +64,7 @@ static ag_status check_no_overlap(const agi_operand *x)
     for (int axis = 0; axis < 4; axis++) {
         if (axes[axis].size > 1 && axes[axis].stride <= extent) {
             return agi_fail_field(AG_INVALID_ARGUMENT, x->name,
-                                  "%s: a stride of %s is %lld: its elements overlap", x->function, x->name,
+                                  "a stride of %s is %lld: its elements overlap", x->name,
                                   (long long)axes[axis].stride);
         }
         extent += axes[axis].stride * (axes[axis].size - 1);
@@ -93,9 +93,8 @@ static ag_status check_aliases(const agi_operand *x, int n,
                 continue;
             }
             if (allowed == NULL || !allowed(&x[i], &x[j])) {
-                return agi_fail_field(AG_INVALID_ARGUMENT, x[i].name,
-                                      "%s: output %s is %p, which is also %s %s", x[i].function, x[i].name,
-                                      x[i].t->data, x[j].output ? "output" : "input", x[j].name);
+                return agi_fail_field(AG_INVALID_ARGUMENT, x[i].name, "output %s is %p, which is also %s %s",
+                                      x[i].name, x[i].t->data, x[j].output ? "output" : "input", x[j].name);
             }
         }
     }

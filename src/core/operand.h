@@ -8,7 +8,7 @@
 #include "attngrad.h"
 
 typedef struct {
-    const char *function, *name; /* of the API function and of the tensor, for error messages */
+    const char *name; /* for error messages */
     const ag_tensor *t;
     int64_t size[4];
     size_t bytes; /* per element */

@@ -150,7 +150,7 @@ ag_status ag_plan_create(ag_plan **plan, const ag_problem *problem, const ag_opt
     ag_options o;
     agi_request request;
     if (plan == NULL) {
-        return agi_fail_field(AG_INVALID_ARGUMENT, "plan", "ag_plan_create: plan is NULL");
+        return agi_fail_field(AG_INVALID_ARGUMENT, "plan", "plan is NULL");
     }
     *plan = NULL;
     ag_status status = agi_options_complete(&o, &request, options);
@@ -199,7 +199,7 @@ const char *ag_plan_describe(const ag_plan *plan)
 ag_status ag_plan_info_get(const ag_plan *plan, ag_plan_info *info)
 {
     if (plan == NULL) {
-        return agi_fail_field(AG_INVALID_ARGUMENT, "plan", "ag_plan_info_get: plan is NULL");
+        return agi_fail_field(AG_INVALID_ARGUMENT, "plan", "plan is NULL");
     }
     ag_plan_info full = plan->info;
     return agi_write_struct(info, &full, sizeof full, "info");
@@ -213,16 +213,14 @@ const ag_problem *ag_plan_problem(const ag_plan *plan)
 ag_status ag_plan_workspace(const ag_plan *plan, uint32_t maps, size_t *bytes)
 {
     if (plan == NULL || bytes == NULL) {
-        return agi_fail_field(AG_INVALID_ARGUMENT, plan == NULL ? "plan" : "bytes",
-                              "ag_plan_workspace: %s is NULL", plan == NULL ? "plan" : "bytes");
+        return agi_fail_field(AG_INVALID_ARGUMENT, plan == NULL ? "plan" : "bytes", "%s is NULL",
+                              plan == NULL ? "plan" : "bytes");
     }
     if (maps & AG_MAP_JVP_JVP) {
-        return agi_fail_field(AG_UNSUPPORTED, "maps",
-                              "ag_plan_workspace: maps has AG_MAP_JVP_JVP, which is reserved");
+        return agi_fail_field(AG_UNSUPPORTED, "maps", "maps has AG_MAP_JVP_JVP, which is reserved");
     }
     if (maps == 0 || maps >> AGI_N_MAPS != 0) {
-        return agi_fail_field(AG_INVALID_ARGUMENT, "maps",
-                              "ag_plan_workspace: maps is 0x%lx: must be bits of AG_MAP_*",
+        return agi_fail_field(AG_INVALID_ARGUMENT, "maps", "maps is 0x%lx: must be bits of AG_MAP_*",
                               (unsigned long)maps);
     }
     *bytes = 0;

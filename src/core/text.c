@@ -353,7 +353,7 @@ ag_status ag_problem_parse(const char *text, ag_problem *problem)
     ag_problem theirs;
     if (text == NULL || problem == NULL) {
         const char *missing = text == NULL ? "text" : "problem";
-        return agi_fail_field(AG_INVALID_ARGUMENT, missing, "ag_problem_parse: %s is NULL", missing);
+        return agi_fail_field(AG_INVALID_ARGUMENT, missing, "%s is NULL", missing);
     }
     ag_status status = agi_read_struct(&theirs, sizeof theirs, problem, "problem", AG_INVALID_PROBLEM);
     if (status == AG_OK) {
@@ -532,8 +532,8 @@ ag_status ag_problem_format(const ag_problem *problem, char *buf, size_t size, s
         *length = w.length;
     }
     if (buf != NULL && w.length >= size) {
-        return agi_fail_field(AG_INVALID_ARGUMENT, "size",
-                              "ag_problem_format: size is %zu: the text needs %zu", size, w.length + 1);
+        return agi_fail_field(AG_INVALID_ARGUMENT, "size", "size is %zu: the text needs %zu", size,
+                              w.length + 1);
     }
     return AG_OK;
 }

@@ -66,6 +66,7 @@ refused_with "does not fit" check "q4 d4 f64" --seed 18446744073709551616
 refused_with "is not an integer" check "q4 d4 f64" --threads=2x
 refused_with "is not between" check "q4 d4 f64" --threads -1
 refused_with "is not an integer" check --random some
+refused_with "no memory for the matrices of one head, queries times keys: 6866467 MiB" check "q300000 d1 f32"
 refused check "q4 d4 f64" --k-offset 99999999999999999999
 refused check ""
 refused check "q4 d4"

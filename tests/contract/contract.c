@@ -152,9 +152,8 @@ static void define_forward(const struct arrays *x, double *o, double *lse)
 static void compare(struct arrays *x, ag_check_report *results)
 {
     struct bounds bounds;
-    double *o = agc_arrays_alloc(x->count[T_O], sizeof *o),
-           *lse = agc_arrays_alloc(x->count[T_LSE], sizeof *lse);
-    agc_bounds_of(&bounds, x);
+    double *o = test_alloc(x->count[T_O], sizeof *o), *lse = test_alloc(x->count[T_LSE], sizeof *lse);
+    test_need(agc_bounds_of(&bounds, x) == AG_OK, "no memory");
     define_forward(x, o, lse);
     struct worst worst_o = WORST_NONE, worst_lse = WORST_NONE;
     agc_note_differences(&worst_o, &bounds, T_O, agc_arrays_f64(x, T_O), o, x->count[T_O]);

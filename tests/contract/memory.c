@@ -211,7 +211,7 @@ static void maps_allocate_nothing(const char *text, ag_backend backend)
     options.threads = 3;
     make_arrays(&x, text, &options, 303);
     const int traced = backend == AG_BACKEND_REFERENCE;
-    double *S = traced ? agc_arrays_alloc(x.p->q_len * x.p->kv_len, sizeof *S) : NULL;
+    double *S = traced ? test_alloc(x.p->q_len * x.p->kv_len, sizeof *S) : NULL;
     ag_tensor o2 = x.args.to, lse2 = x.args.mu; /* any values will do */
     const ag_merge_args merge = {.struct_size = sizeof merge,
                                  .o1 = x.args.o,

@@ -486,7 +486,7 @@ static void exact_workspaces_work(struct arrays *x)
         size_t bytes = 0;
         CHECK_OK(ag_plan_workspace(x->plan, map_bit[map], &bytes));
         for (size_t shift = 0; shift < 64; shift += shift < 9 ? 1 : 11) {
-            char *memory = agc_arrays_alloc((int64_t)(bytes + shift), 1);
+            char *memory = test_alloc((int64_t)(bytes + shift), 1);
             CHECK_OK(call_map(map, x->plan, &x->args, NULL, memory + shift, bytes));
             free(memory);
         }
@@ -801,7 +801,7 @@ static ag_status use_trace(void *given, struct arrays *x)
 static void struct_sizes(const char *name, const void *good, size_t size, size_t older, use call,
                          struct arrays *x, ag_status refused)
 {
-    unsigned char *block = agc_arrays_alloc((int64_t)size + 64, 1);
+    unsigned char *block = test_alloc((int64_t)size + 64, 1);
     const struct {
         uint32_t size;
         int at; /* offset, after our fields, of a byte that is not zero; -1: none */
@@ -903,7 +903,7 @@ static ag_status fill_backend_info(void *info, struct arrays *x)
 
 static void info_sizes(const char *name, size_t full, fill call, struct arrays *x)
 {
-    unsigned char *bytes = agc_arrays_alloc((int64_t)full + 64, 1);
+    unsigned char *bytes = test_alloc((int64_t)full + 64, 1);
     for (size_t size = 0; size <= full + 64; size += 4) {
         memset(bytes, PATTERN, full + 64);
         const uint32_t struct_size = (uint32_t)size;

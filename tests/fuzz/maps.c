@@ -110,7 +110,7 @@ static void run_maps(const ag_problem *p, const ag_options *options, struct byte
     if (agc_arrays_create(&arrays, p, options, next_byte(in)) != AG_OK)
         return;
     if (!(p->flags & AG_PACKED) && next_bit(in))
-        agc_arrays_random_lengths(&arrays);
+        FUZZ_REQUIRE(agc_arrays_random_lengths(&arrays) == AG_OK);
     if (p->align != AG_ALIGN_BOTTOM_RIGHT) {
         arrays.args.q_offset = next_below(in, 9) - 4;
         arrays.args.k_offset = next_below(in, 9) - 4;

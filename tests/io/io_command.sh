@@ -188,12 +188,12 @@ rm -rf results
     unusable_with "must be i64 or i32" forward $qkv --q-lengths in/sink.npy --out results
     unusable_with "--alibi: 'in/table2.npy' has 3 slopes" forward $qkv --alibi=in/table2.npy --out results
     # What the library refuses names the option and its file too.
-    unusable_with "--kv-lengths: 'in/nines.npy': ag_forward: kv_lengths[0] is 9: must be from 0 to 6" \
+    unusable_with "--kv-lengths: 'in/nines.npy': kv_lengths[0] is 9: must be from 0 to 6" \
         forward $qkv --kv-lengths in/nines.npy --out results
-    unusable_with "--q-lengths: 'in/nines.npy': ag_forward: q_lengths[0] is 9" forward $qkv --q-lengths in/nines.npy --out results
-    unusable_with "--q-packed: 'in/late.npy': ag_forward: q_packed[0] is 1: must be 0" forward --q in/pq.npy --k in/pk.npy \
+    unusable_with "--q-lengths: 'in/nines.npy': q_lengths[0] is 9" forward $qkv --q-lengths in/nines.npy --out results
+    unusable_with "--q-packed: 'in/late.npy': q_packed[0] is 1: must be 0" forward --q in/pq.npy --k in/pk.npy \
         --v in/pk.npy --q-packed in/late.npy --k-packed in/ck.npy --out results
-    unusable_with "--kv-lengths: 'in/lengths.npy': ag_forward: kv_lengths is given, but packed" \
+    unusable_with "--kv-lengths: 'in/lengths.npy': kv_lengths is given, but packed" \
         forward $packed --k-packed in/ck.npy --kv-lengths in/lengths.npy --out results
     unusable_with "--buckets: 'in/large.npy': buckets[0] is 7: must be from 0 to" \
         forward $qkv --bias-table in/table2.npy --buckets in/large.npy --out results
@@ -206,7 +206,7 @@ rm -rf results
     unusable_with "--alibi: 'in/nan.npy': alibi_slopes[0] is nan" forward $qkv --alibi=in/nan.npy --out results
     refused_with "--softcap: softcap is -1" forward $qkv --softcap -1 --out results
     refused_with "--dropout: dropout is 1.5" forward $qkv --dropout 1.5,1 --out results
-    refused_with "--q-offset: ag_forward: q_offset is 1: bottom-right" forward $qkv --causal=bottom-right --q-offset 1 --out results
+    refused_with "--q-offset: q_offset is 1: bottom-right" forward $qkv --causal=bottom-right --q-offset 1 --out results
     check "wrong arguments write nothing" [ ! -e results ]
 }
 

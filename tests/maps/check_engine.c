@@ -196,26 +196,84 @@ static void test_random(void)
     }
 }
 
-/* Whichever allocation fails, the call ends with AG_NO_MEMORY; the sanitizers see that it leaks nothing. Then the same
- * call works. */
-static void test_no_memory(void)
+/* The message and the argument of the last failure. */
+static void check_message(const char *message, const char *field)
 {
-    ag_check_case c = {.problem = AG_PROBLEM_INIT, .seed = 3};
-    ag_check_report report = {.count = 0};
+    CHECK(strstr(ag_check_last_message(), message) != NULL, "'%s' does not say '%s'", ag_check_last_message(),
+          message);
+    CHECK(strcmp(ag_check_last_field(), field) == 0, "field '%s' instead of '%s'", ag_check_last_field(),
+          field);
+}
+
+/* The results are the first ones of `all`. */
+static void check_beginning(const ag_check_report *report, const ag_check_report *all, int64_t allocation)
+{
+    int same = report->count <= all->count;
+    for (int n = 0; n < report->count && same; n++) {
+        const ag_check_result *a = &report->results[n], *b = &all->results[n];
+        same = strcmp(a->name, b->name) == 0 && memcmp(&a->residual, &b->residual, sizeof a->residual) == 0;
+    }
+    CHECK(same, "allocation %lld fails: the %d results so far are not the first of %d", (long long)allocation,
+          (int)report->count, (int)all->count);
+}
+
+/* Whichever allocation fails, the call ends with AG_NO_MEMORY, its message and the results so far; the sanitizers see
+ * that it leaks nothing. Then the same call works. */
+static void test_no_memory(const char *text, int lengths)
+{
+    ag_check_case c = {.problem = AG_PROBLEM_INIT, .seed = 3, .lengths = lengths};
+    ag_check_report all, report = {.count = 0};
     ag_status status = AG_NO_MEMORY;
     int64_t allocations = 0;
-    CHECK_OK(
-        ag_problem_parse("b2 h2 q3 k4 d2 f32 bias mask table=2,3 sink alibi=slopes packed=5,6", &c.problem));
+    CHECK_OK(ag_problem_parse(text, &c.problem));
+    CHECK_OK(ag_check_problem(&c, NULL, &all));
     while (status == AG_NO_MEMORY && allocations < 100000) {
-        agc_memory_fail_after(allocations++);
+        agc_memory_fail_after(allocations);
+        ag_problem_parse("an older failure", &(ag_problem)AG_PROBLEM_INIT);
         status = ag_check_problem(&c, NULL, &report);
         CHECK(status == AG_NO_MEMORY || status == AG_OK, "allocation %lld fails: %s", (long long)allocations,
               ag_status_string(status));
+        if (status == AG_NO_MEMORY) {
+            check_message("no memory for ", "");
+        }
+        check_beginning(&report, &all, allocations++);
     }
     agc_memory_fail_after(-1);
-    printf("%lld allocations\n", (long long)allocations - 1);
+    printf("%s: %lld allocations\n", text, (long long)allocations - 1);
     CHECK(allocations > 100, "only %lld allocations", (long long)allocations);
+    CHECK_INT(report.count, all.count);
     CHECK_INT(ag_check_failures(&report), 0);
+}
+
+/* Arrays larger than the machine's memory are refused by name and size, before the time of a check is spent. */
+static void test_too_large(void)
+{
+    ag_check_case c = {.problem = AG_PROBLEM_INIT, .seed = 3};
+    ag_check_report report;
+    CHECK_OK(ag_problem_parse("q300000 d1 f32", &c.problem));
+    CHECK_STATUS(ag_check_problem(&c, NULL, &report), AG_NO_MEMORY);
+    check_message("no memory for the matrices of one head, queries times keys: 6866467 MiB", "");
+    CHECK_INT(report.count, 0);
+    CHECK(agc_alloc("x", INT64_MAX, 16) == NULL, "2^67 bytes allocated");
+    check_message("no memory for x: 140737488355328 MiB", "");
+}
+
+/* A report that is full says so, and is not taken for one that passed. */
+static void test_full_report(void)
+{
+    ag_check_report report = {.count = 0};
+    for (int n = 0; n < AG_CHECK_MAX_RESULTS; n++) {
+        agc_results_add(&report, 0, 1, "check %d", n);
+    }
+    CHECK_OK(agc_results_status(&report));
+    CHECK_INT(ag_check_failures(&report), 0);
+    agc_results_add(&report, 0, 1, "one more");
+    agc_results_not_applicable(&report, "no reason", "one more");
+    CHECK_INT(report.count, AG_CHECK_MAX_RESULTS);
+    CHECK_INT(report.omitted, 2);
+    CHECK_INT(ag_check_failures(&report), 2);
+    CHECK_STATUS(agc_results_status(&report), AG_NO_MEMORY);
+    check_message("the report has room for 96 results: 2 more were omitted", "");
 }
 
 /* A check of nothing must not look like one that passed. */
@@ -226,8 +284,14 @@ static void test_wrong_arguments(void)
     const ag_check_options unknown = {.parts = AG_CHECK_ALL + 1};
     CHECK_OK(ag_problem_parse(texts[0], &c.problem));
     CHECK_STATUS(ag_check_problem(&c, &unknown, &report), AG_INVALID_ARGUMENT);
+    check_message("options.parts is 0x8", "options.parts");
     CHECK_STATUS(ag_check_problem(NULL, NULL, &report), AG_INVALID_ARGUMENT);
+    check_message("c is NULL", "c");
     CHECK_STATUS(ag_check_problem(&c, NULL, NULL), AG_INVALID_ARGUMENT);
+    check_message("report is NULL", "report");
+    c.problem.heads = -1;
+    CHECK_STATUS(ag_check_problem(&c, NULL, &report), AG_INVALID_PROBLEM); /* libattngrad's message */
+    check_message("heads", "heads");
 }
 
 int main(void)
@@ -240,6 +304,10 @@ int main(void)
     test_parts();
     test_wrong_arguments();
     test_random();
-    test_no_memory();
+    test_no_memory("b2 h2 q3 k4 d2 f32 bias mask table=2,3 sink alibi=slopes packed=5,6", 0);
+    test_no_memory("b2 h2 q3 k4 d2 f32", 1);
+    test_no_memory("q3 k4 d2 f64", 0);
+    test_too_large();
+    test_full_report();
     return test_summary();
 }

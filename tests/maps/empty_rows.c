@@ -172,7 +172,7 @@ static void check_rows(const char *text, const int64_t *q_lengths, const int64_t
     void *wanted[T_COUNT];
     make_arrays(&x, text, NULL, 13);
     if (q_lengths != NULL) {
-        agc_arrays_random_lengths(&x);
+        CHECK_OK(agc_arrays_random_lengths(&x));
         for (int64_t b = 0; b < x.p->batch; b++) {
             x.q_lengths[b] = q_lengths[b];
             x.kv_lengths[b] = kv_lengths[b] < x.p->kv_len ? kv_lengths[b] : x.p->kv_len;
@@ -291,7 +291,7 @@ static void without_keys_the_sink_takes_all(void)
 {
     struct arrays x;
     make_arrays(&x, "b3 h2 q5 k0 d3 f64 sink", NULL, 17);
-    agc_arrays_random_lengths(&x);
+    CHECK_OK(agc_arrays_random_lengths(&x));
     CHECK_OK(agc_arrays_run_all(&x));
     for (int64_t h = 0; h < 2; h++) {
         double dsink = 0, tdsink = 0;

@@ -1,6 +1,7 @@
 /* The error rule: the reference and each instruction set satisfy it in all four dtypes, on the problems with
  * the largest rounding errors and on random ones; results that are slightly wrong violate it. */
 #include "every_isa.h"
+#include "outputs.h"
 
 static const char *const dtypes[] = {"f64", "f32", "f16", "bf16"};
 
@@ -20,7 +21,7 @@ static void check(const ag_check_case *s, const struct runner *r, struct error_t
 
 static void mean_10(struct arrays *x)
 {
-    double *v = agc_arrays_read_new(x, T_V);
+    double *v = test_read(x, T_V);
     for (int64_t n = 0; n < x->count[T_V]; n++) {
         v[n] += 10;
     }
@@ -31,7 +32,7 @@ static void mean_10(struct arrays *x)
 /* A sink that takes nearly all the weight: what is left must keep its digits. */
 static void heavy_sinks(struct arrays *x)
 {
-    double *sink = agc_arrays_read_new(x, T_SINK);
+    double *sink = test_read(x, T_SINK);
     for (int64_t n = 0; n < x->count[T_SINK]; n++) {
         sink[n] = 10 + 15 * (double)n;
     }
@@ -41,7 +42,7 @@ static void heavy_sinks(struct arrays *x)
 
 static void tangent_is_q(struct arrays *x)
 {
-    double *q = agc_arrays_read_new(x, T_Q);
+    double *q = test_read(x, T_Q);
     agc_arrays_write(x, T_TQ, q);
     free(q);
 }
@@ -133,7 +134,7 @@ static void test_breaks(const char *dtype, double factor)
             continue;
         }
         CHECK_OK(agc_arrays_run_all(&x));
-        double *values = agc_arrays_read_new(&x, t);
+        double *values = test_read(&x, t);
         for (int64_t n = 0; n < x.count[t]; n++) {
             values[n] *= factor;
         }

@@ -147,7 +147,7 @@ static real plain_formulas(const struct head *x, struct results *out, struct res
 
 static void read_into(const struct arrays *x, enum tensor t, real *to)
 {
-    double *values = agc_arrays_read_new(x, t);
+    double *values = test_read(x, t);
     for (int64_t n = 0; n < x->count[t]; n++) {
         to[n] = values[n];
     }
@@ -173,7 +173,7 @@ static void read_head(const struct arrays *x, struct head *h)
 
 static void scale_tensor(struct arrays *x, enum tensor t, double factor)
 {
-    double *values = agc_arrays_read_new(x, t);
+    double *values = test_read(x, t);
     for (int64_t n = 0; n < x->count[t]; n++) {
         values[n] *= factor;
     }
@@ -186,7 +186,7 @@ static void scale_tensor(struct arrays *x, enum tensor t, double factor)
 static void compare(const struct arrays *x, enum tensor t, const real *truth, const real *bound, real largest,
                     const char *label)
 {
-    double *got = agc_arrays_read_new(x, t);
+    double *got = test_read(x, t);
     real error = 0, a = 0, norm = 0;
     for (int64_t n = 0; n < x->count[t]; n++) {
         error += (got[n] - truth[n]) * (got[n] - truth[n]);
@@ -255,7 +255,7 @@ static void weights_sum_to_one(const char *text)
     scale_tensor(&x, T_Q, 100);
     scale_tensor(&x, T_K, 100);
     CHECK_OK(agc_arrays_run_all(&x));
-    double *dV = agc_arrays_read_new(&x, T_DV), *dO = agc_arrays_read_new(&x, T_D_O);
+    double *dV = test_read(&x, T_DV), *dO = test_read(&x, T_D_O);
     for (int64_t h = 0; h < x.p->heads; h++) {
         for (int64_t c = 0; c < x.p->dim_v; c++) {
             double sum = 0, wanted = 0, magnitude = 0;

@@ -3,6 +3,7 @@
  * that of the baseline, or of rounding the truth, on random problems of several tiles. */
 #include "check/error_rule.h"
 #include "feature_pairs.h"
+#include "outputs.h"
 
 #include <math.h>
 
@@ -53,7 +54,7 @@ static void growing_scores(const char *text)
     struct arrays x;
     if (make(&x, text)) {
         const int64_t width = x.p->dim_qk;
-        double *k = agc_arrays_read_new(&x, T_K);
+        double *k = test_read(&x, T_K);
         for (int64_t n = 0; n < x.count[T_K]; n++) {
             k[n] *= 0.05 * (double)(n / width);
         }
@@ -70,13 +71,13 @@ static void weights_add_up(const char *text)
 {
     struct arrays x;
     if (make(&x, text)) {
-        double *v = agc_arrays_read_new(&x, T_V), sum = 0;
+        double *v = test_read(&x, T_V), sum = 0;
         for (int64_t n = 0; n < x.count[T_V]; n++) {
             v[n] = 1;
         }
         agc_arrays_write(&x, T_V, v);
         CHECK_OK(agc_arrays_run(&x, AG_MAP_FORWARD));
-        double *o = agc_arrays_read_new(&x, T_O);
+        double *o = test_read(&x, T_O);
         for (int64_t n = 0; n < x.count[T_O]; n++) {
             sum += o[n];
         }

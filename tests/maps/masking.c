@@ -4,8 +4,7 @@
 #include <math.h>
 #include <time.h>
 
-#include "check/arrays.h"
-#include "test.h"
+#include "outputs.h"
 
 enum { ROUNDS = 4, N = 2048 };
 
@@ -41,7 +40,7 @@ static int blocks(int64_t i, int64_t j)
 static void set_visible(struct arrays *x, visible sees)
 {
     const enum tensor t = x->data[T_MASK] != NULL ? T_MASK : T_BIAS;
-    double *values = agc_arrays_alloc(x->count[t], sizeof *values);
+    double *values = test_alloc(x->count[t], sizeof *values);
     for (int64_t n = 0; n < x->count[t]; n++) {
         const int seen = sees(n / x->p->kv_len, n % x->p->kv_len);
         values[n] = t == T_MASK ? seen : seen ? 0.25 : -INFINITY;
@@ -124,7 +123,7 @@ static void spoil(struct arrays *x)
     static const enum tensor spoiled[] = {T_Q, T_K, T_V, T_D_O, T_TQ, T_TK, T_TV, T_TD_O};
     for (size_t s = 0; s < sizeof spoiled / sizeof spoiled[0]; s++) {
         const enum tensor t = spoiled[s];
-        double *values = agc_arrays_read_new(x, t);
+        double *values = test_read(x, t);
         for (int64_t n = 0; n < x->count[t]; n++) {
             values[n] = is_idle(t, n / x->size[t][3]) ? NAN : values[n];
         }
@@ -146,7 +145,7 @@ static void test_nan(const char *problem, const char *dtype, visible sees, rows 
     CHECK_OK(agc_arrays_run_all(&spoiled));
     for (enum tensor t = 0; t < T_COUNT; t++) {
         if (agc_tensor_info[t].role == ROLE_OUTPUT && clean.data[t] != NULL) {
-            double *a = agc_arrays_read_new(&clean, t), *b = agc_arrays_read_new(&spoiled, t);
+            double *a = test_read(&clean, t), *b = test_read(&spoiled, t);
             int64_t wrong = 0;
             for (int64_t n = 0; n < clean.count[t]; n++) {
                 wrong += isnan(a[n]) || a[n] != b[n];
@@ -170,7 +169,7 @@ static void test_masked_after_maximum(const char *dtype, int64_t offset)
     snprintf(text, sizeof text, "h1 q128 k192 d64 %s causal", dtype);
     make(&x, text, NULL);
     x.args.q_offset = offset;
-    double *k = agc_arrays_read_new(&x, T_K), *v = agc_arrays_read_new(&x, T_V);
+    double *k = test_read(&x, T_K), *v = test_read(&x, T_V);
     for (int64_t c = 0; c < 64; c++) {
         for (int64_t j = 64; j < 64 + offset; j++) {
             k[j * 64 + c] *= 30;
@@ -181,7 +180,7 @@ static void test_masked_after_maximum(const char *dtype, int64_t offset)
     agc_arrays_write(&x, T_V, v);
     CHECK_OK(agc_arrays_run(&x, AG_MAP_FORWARD));
     CHECK_OK(agc_arrays_run(&x, AG_MAP_JVP));
-    double *o = agc_arrays_read_new(&x, T_O), *to = agc_arrays_read_new(&x, T_TO);
+    double *o = test_read(&x, T_O), *to = test_read(&x, T_TO);
     int64_t wrong = 0;
     for (int64_t n = 0; n < 64 * 64; n++) {
         wrong += !isfinite(o[n]) || !isfinite(to[n]);

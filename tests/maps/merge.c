@@ -125,7 +125,7 @@ static void compare(const struct ring *r, uint32_t maps, double allowed, const c
         if (!is_output(&r->whole, t, maps)) {
             continue;
         }
-        double *wanted = agc_arrays_read_new(&r->whole, t), *got = agc_arrays_read_new(&r->sum, t);
+        double *wanted = test_read(&r->whole, t), *got = test_read(&r->sum, t);
         for (int64_t n = 0; n < r->whole.count[t]; n++) {
             const int same =
                 got[n] == wanted[n] || fabs(got[n] - wanted[n]) <= allowed * (1 + fabs(wanted[n]));

@@ -36,8 +36,8 @@ static int64_t rows_of(const struct arrays *x, enum tensor t, int64_t b)
 
 static void set_lengths(struct arrays *packed, struct arrays *padded, size_t n, int64_t times)
 {
-    padded->args.q_lengths = padded->q_lengths = agc_arrays_alloc(BATCH, sizeof(int64_t));
-    padded->args.kv_lengths = padded->kv_lengths = agc_arrays_alloc(BATCH, sizeof(int64_t));
+    padded->args.q_lengths = padded->q_lengths = test_alloc(BATCH, sizeof(int64_t));
+    padded->args.kv_lengths = padded->kv_lengths = test_alloc(BATCH, sizeof(int64_t));
     for (int b = 0; b < BATCH; b++) {
         padded->q_lengths[b] = times * lengths[n].q[b];
         padded->kv_lengths[b] = times * lengths[n].k[b];

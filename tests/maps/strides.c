@@ -89,7 +89,7 @@ static struct view make_view(const struct layout *l, const ag_tensor *dense, con
         extent = stride * shape[axis] + l->gap;
     }
     v.bytes = ((size_t)extent + l->shift) * size + 2 * GUARD_BYTES;
-    v.memory = agc_arrays_alloc((int64_t)v.bytes, 1);
+    v.memory = test_alloc((int64_t)v.bytes, 1);
     memset(v.memory, GUARD, v.bytes);
     v.tensor.data = v.memory + GUARD_BYTES + ((size_t)first + l->shift) * size;
     copy_elements(&v.tensor, dense, shape, size);
@@ -126,7 +126,7 @@ static void check_layout(struct arrays *x, const struct layout *l, const char *t
     ag_args dense = x->args;
     void *wanted[T_COUNT];
     char label[512];
-    char *workspace = agc_arrays_alloc((int64_t)x->workspace_bytes + 1, 1);
+    char *workspace = test_alloc((int64_t)x->workspace_bytes + 1, 1);
     memset(workspace, 0xff, x->workspace_bytes + 1);
     snprintf(label, sizeof label, "'%s' in layout '%s'", text, l->name);
     keep_outputs(x, wanted);
@@ -252,7 +252,7 @@ static char *interleave(struct arrays *x, const enum tensor parts[3])
     const int64_t heads = x->p->heads + 2 * x->p->kv_heads, channels = x->p->dim_qk;
     const int64_t *shape = x->size[parts[0]];
     const size_t size = element_size(x, parts[0]);
-    char *memory = agc_arrays_alloc(shape[0] * shape[2] * heads * channels, size);
+    char *memory = test_alloc(shape[0] * shape[2] * heads * channels, size);
     int64_t head = 0;
     for (int n = 0; n < 3; n++) {
         ag_tensor *tensor = agc_arrays_tensor(x, parts[n]);
@@ -425,8 +425,8 @@ static void exact_twin(struct arrays *y, const struct arrays *x, const ag_option
     CHECK_OK(agc_arrays_run(y, AG_MAP_JVP));
     void *exact[4];
     for (int n = 0; n < 4; n++) {
-        double *values = agc_arrays_read_new(x, given[n]);
-        exact[n] = agc_arrays_read_new(y, given[n]);
+        double *values = test_read(x, given[n]);
+        exact[n] = test_read(y, given[n]);
         agc_arrays_write(y, given[n], values);
         free(values);
     }
@@ -441,7 +441,7 @@ static void exact_twin(struct arrays *y, const struct arrays *x, const ag_option
 /* Fills an output with values to be added to; returns these. */
 static double *fill_output(struct arrays *x, enum tensor t)
 {
-    double *old = agc_arrays_read_new(x, t);
+    double *old = test_read(x, t);
     for (int64_t n = 0; n < x->count[t]; n++) {
         old[n] = (double)(n % 7) - 2.75;
     }
@@ -467,8 +467,8 @@ static void check_sums(struct arrays *x, const struct arrays *exact, int map, ui
         if (old[t] == NULL) {
             continue;
         }
-        double *result = agc_arrays_read_new(exact, t);
-        void *got = agc_arrays_alloc(x->count[t], element_size(x, t));
+        double *result = test_read(exact, t);
+        void *got = test_alloc(x->count[t], element_size(x, t));
         char label[512];
         for (int64_t n = 0; n < x->count[t]; n++) {
             result[n] += agc_tensor_info[t].accumulate & bits ? old[t][n] : 0;
@@ -548,7 +548,7 @@ static void check_near_sums(struct arrays *x, int map, uint32_t bits, const char
     keep_outputs(x, kept);
     for (enum tensor t = 0; t < T_COUNT; t++) {
         if (is_output(x, t, map_bit[map])) {
-            clean[t] = agc_arrays_read_new(x, t);
+            clean[t] = test_read(x, t);
             old[t] = fill_output(x, t);
         }
     }
@@ -557,7 +557,7 @@ static void check_near_sums(struct arrays *x, int map, uint32_t bits, const char
     x->args.accumulate = 0;
     for (enum tensor t = 0; t < T_COUNT; t++) {
         if (clean[t] != NULL) {
-            double *got = agc_arrays_read_new(x, t);
+            double *got = test_read(x, t);
             check_near_sum(x, t, clean[t], old[t], got, bits, label);
             free(got);
             free(clean[t]);

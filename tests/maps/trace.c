@@ -244,7 +244,7 @@ static void check_head(const struct place *at, const struct traced *t)
 static void set_lengths(struct arrays *x)
 {
     static const int64_t q_lengths[] = {7, 3, 5}, kv_lengths[] = {4, 9, 0};
-    agc_arrays_random_lengths(x);
+    CHECK_OK(agc_arrays_random_lengths(x));
     memcpy(x->q_lengths, q_lengths, sizeof q_lengths);
     memcpy(x->kv_lengths, kv_lengths, sizeof kv_lengths);
 }

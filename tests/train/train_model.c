@@ -54,8 +54,8 @@ static double loss_of(struct model *m)
 static void check_view(struct model *m, const struct model_view *view)
 {
     const double change = 0.004; /* expected change of the loss to either side */
-    float *value = m->value + view->offset, *saved = agc_arrays_alloc(view->count, sizeof *saved);
-    double *g = agc_arrays_alloc(view->count, sizeof *g), length = 0, side[2];
+    float *value = m->value + view->offset, *saved = test_alloc(view->count, sizeof *saved);
+    double *g = test_alloc(view->count, sizeof *g), length = 0, side[2];
     memcpy(saved, value, (size_t)view->count * sizeof *saved);
     for (int64_t i = 0; i < view->count; i++) {
         g[i] = (double)m->grad[view->offset + i];
@@ -142,7 +142,7 @@ static void check_scale(void)
     make(&m, &shape_f32, 1);
     loss_of(&m);
     CHECK_OK(model_backward(&m, &batch, 1));
-    float *once = agc_arrays_alloc(m.count, sizeof *once);
+    float *once = test_alloc(m.count, sizeof *once);
     memcpy(once, m.grad, (size_t)m.count * sizeof *once);
     loss_of(&m);
     CHECK_OK(model_backward(&m, &batch, 1024));
