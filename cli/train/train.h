@@ -2,7 +2,7 @@
  * files:
  *
  *     train_options      the command line, and whether it agrees with the checkpoint
- *     train_files        checks that its files differ from each other, and are replaced only if --overwrite is given
+ *     train_files        checks that its files differ from each other, and that old ones may be replaced
  *     train_data         batches from a text or from the recall task
  *     train_checkpoint   writes and reads the state of a run in one .safetensors file
  *     train_model        the model of the options or of a checkpoint, if there is memory for it

@@ -1,5 +1,6 @@
 /* Checks the files of a run before it starts: text, model and plot must be three different files, however their paths
- * are spelt, and an existing model or plot is replaced only with --overwrite. */
+ * are spelt, and an existing model or plot is replaced only with --resume or
+ * --overwrite. */
 #define _XOPEN_SOURCE 700
 #include "train.h"
 

@@ -178,8 +178,8 @@ def test_every_tensor_has_its_name():
             try:
                 plan.run(map, views | misaligned | {"mask": (x.ctypes.data + 500, (0, 0, 0, 0))})
             except ValueError as error:
-                said.add(error.field)
-        assert said == {name}
+                refused.add(error.field)
+        assert refused == {name}
     with pytest.raises(ValueError, match="mask is NULL"):
         plan.run(_core.MAP_FORWARD, views | {"mask": None})
 

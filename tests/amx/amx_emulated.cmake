@@ -64,9 +64,9 @@ function(add_emulated_program name)
     attngrad_flags(emulated_${name})
 endfunction()
 
-# On a processor with AMX, which runs these tests on its own unit, too, a short run of most of them is enough on the
-# emulated one. Otherwise they have their usual counts, except low_precision, which has many large problems. With a
-# count of 20, packed and threads would leave out their large problems.
+# AG_TEST_COUNT is an upper limit of each test's count. On a processor with AMX, which runs these tests on its own unit
+# too, 20 is enough for most on the emulated one; packed and threads have 500, below which they leave out their large
+# problems. low_precision, which has many large problems, always has 500. Without AMX the others run in full.
 set(amx_short_run)
 if(EXISTS /proc/cpuinfo)
     file(STRINGS /proc/cpuinfo amx_lines REGEX "amx_bf16" LIMIT_COUNT 1)

@@ -174,7 +174,7 @@ static double rate(const agi_kernels *k, int entry)
 
 static int bench_all(void)
 {
-    printf("float%d, one thread; product: GFLOP/s, the rest: 10^9 elements per second\n%-24s",
+    printf("float%d, one thread; products: GFLOP/s, the rest: 10^9 elements per second\n%-24s",
            (int)(8 * sizeof(real)), "");
     for (int n = 0; n < TABLES; n++) {
         printf("%10s", tables[n].k->name);

@@ -1,5 +1,5 @@
-/* Tests of the conversions to and from 16-bit formats: an element must be stored as factor times the input, rounded
- * once as agi_store rounds, and loaded as agi_load does. */
+/* Tests of the conversions to and from 16-bit formats: an element must be stored as factor times the input, a
+ * product that is exact or rounded to float64, rounded as agi_store rounds, and loaded as agi_load does. */
 #include "core/number.h"
 #include "kernels_trial.h"
 
@@ -92,7 +92,7 @@ static void check_widened(const agi_kernels *k, ag_dtype dtype, int64_t stride)
         wrong += (double)to[i] != truth && !(isnan((double)to[i]) && isnan(truth));
         wrong += truth == 0 && signbit((double)to[i]) != signbit(truth);
     }
-    CHECK(wrong == 0, "%s %s: %lld numbers, %lld apart, are not their own", k->name,
+    CHECK(wrong == 0, "%s %s: %lld numbers with a stride of %lld are loaded wrong", k->name,
           dtype == AG_BF16 ? "load_bf16" : "load_f16", (long long)wrong, (long long)stride);
     free(from);
     free(to);

@@ -1,6 +1,6 @@
 /* The errors of the four source documents, one function each, in the order of docs/errata.md. Each function
  * computes what the document prints and the correction, and compares both with central differences of
- * attention itself (and the correction with the library, if it is one of its outputs). The printed form must
+ * attention itself, or with attention in float64 if no gradient is at issue (and the correction with the library, if it is one of its outputs). The printed form must
  * be far off or have an impossible shape, the correction must be close. The formulas are written in plain
  * matrix products, independent of the library, with the names of docs/math.md. */
 #include "check/stencil.h"
@@ -199,8 +199,8 @@ static mat drawn(int rows, int cols)
     return m;
 }
 
-/* The gradient of loss(all) by finite differences in each element of *x, which is a part of *all. Its error is of the
- * order h^4 / 16 + 1e-16 / h. */
+/* The gradient of loss(all) by finite differences in each element of *x, which is a part of *all. Its error is
+ * h^4 / 480 times the fifth derivative, plus rounding of about 1e-16 / h. */
 static mat differences(double (*loss)(const void *), const void *all, mat *x)
 {
     const double h = 2e-3;
@@ -421,8 +421,10 @@ typedef struct result {
     double printed, corrected;
 } result;
 
-/* Printed: dW^K = gamma K^T P_h G^T Q W^Q d((W^K)^T), with G P_h^T this head's dS. The last factor
- * makes it [width, width]; with d_k = width, for which that shape is right, W^K stands in for the factor. */
+/* Printed: dW^K = gamma K^T P_h G^T Q W^Q d((W^K)^T). K and Q are the layer's inputs; P_h selects the columns of
+ * head h, so that P_h G^T is the transpose of this head's dS. The last factor is stray: a differential is no matrix to
+ * multiply with, so (W^K)^T is taken for it. The result is [width, width]: a wrong shape if d_k = 2, wrong values if
+ * d_k = 4 = width. */
 static result stray_factor_in_dwk(void)
 {
     result r = {INFINITY, 0};
@@ -572,7 +574,7 @@ static mat reciprocal(mat x)
     return x;
 }
 
-/* Document 000's df/dA with I the all-ones matrix of n x n; its E and A are ours: exp(S) and S. */
+/* Document 000's df/dA with I the all-ones matrix of n x n; its E is our exp(S), its A our S. */
 static mat ones_formula(const scores *x, int n)
 {
     mat E = x->S, I = filled(n, n, 1);
@@ -657,7 +659,7 @@ static mat library_jacobian(mat row)
 }
 
 /* Printed: dA_i / dS_i = A_i (I - A_i^T). As a matrix product, A_i the row of weights and A_i^T the
- * column taken from each column of I, it is a row of n elements, A_ik - |A_i|^2: neither the Jacobian
+ * column subtracted from each column of I, it is a row of n elements, A_ik - |A_i|^2: neither the Jacobian
  * nor its diagonal. (Elementwise, with A_i as column and A_i^T as row, it would be right.) */
 static result row_times_matrix(void)
 {
@@ -783,7 +785,7 @@ static double projected_loss(const void *all)
 /* Printed: np.dot(query.T, dQ) with query [batch, n, width]. query.T is [width, n, batch]; dot contracts
  * its batch with the positions of dQ. That exists only if batch = n, and has four axes,
  *     W[w, p, b, m] = sum over k of query[k, p, w] dQ[b, k, m],
- * and no diagonal over (p, b) of it is the gradient either. */
+ * and its trace, the sum over p = b, is not the gradient either. */
 static result three_axes_reversed(void)
 {
     projected p;
@@ -928,7 +930,7 @@ static const slip slips[] = {
 
 int main(void)
 {
-    printf("deviation from central differences over the largest entry; inf: no such shape, or not finite\n");
+    printf("deviation from the truth over its largest entry; inf: no such shape, or not finite\n");
     for (size_t k = 0; k < sizeof slips / sizeof slips[0]; k++) {
         const slip *s = &slips[k];
         random_state = 20240919;

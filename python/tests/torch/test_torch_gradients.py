@@ -1,5 +1,5 @@
 """Every feature against finite differences, by PyTorch's own checks: backward, forward mode, double backward
-and forward over reverse, each also under vmap."""
+and forward over reverse, all but the last also under vmap."""
 
 import pytest
 import torch

@@ -21,7 +21,7 @@ static void copy_row(uint16_t *to, agi_slice s, int64_t row)
     }
 }
 
-/* agi_load_rows16 that always copies, to to[rows][width] with row stride ld. */
+/* As agi_load_rows16, but always copies: the result is to[rows][width], ld elements from row to row. */
 static void copy_rows(agi_slice s, int64_t first, int64_t n, int64_t rows, int64_t width, const uint8_t *skip,
                       uint16_t *to, int64_t ld)
 {

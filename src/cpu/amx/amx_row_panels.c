@@ -24,9 +24,9 @@ static void begin_norms(const agi_amx_panel *to, const agi_head *x, const agi_ro
         agi_amx_table.column_norms(to->norms + i, q->p + i / AMX_LANES * q->stride_mn,
                                    agi_round_up(x->Dk, AMX_DEPTH) / AMX_DEPTH);
     }
-    /* m is the sink's logit, or -infinity; floats from 2^15 on are multiples of 1/256 already. */
+    /* m is the sink's logit, or -infinity; floats from 2^15 on are multiples of 1/256 already and stay. */
     for (int64_t i = 0; i < PANEL; i++) {
-        panel->m[i] = fabsf(panel->m[i]) < 0x1p16f ? roundf(256 * panel->m[i]) / 256 : panel->m[i];
+        panel->m[i] = fabsf(panel->m[i]) < 0x1p15f ? roundf(256 * panel->m[i]) / 256 : panel->m[i];
     }
 }
 

@@ -11,9 +11,9 @@ static int64_t round_up(int64_t n, int64_t step)
     return div_up(n, step) * step;
 }
 
-/* The cost of a split into tile_rows x tile_cols tiles: each column of tiles reads all of A, each row of tiles all of
- * B. A transposed A counts twice, as it is packed too. B may also be packed, but counts once: the rows of A are in the
- * cache of the thread that has written them, and fetching them from there costs as much as packing. */
+/* The cost of a split of C into tile_rows rows and tile_cols columns of tiles: each column reads all of A, each row all
+ * of B. An element of A costs 1, because another thread has just written it, and it comes from that thread's cache; an
+ * element of B costs 1 too, because packing it takes about as long. A transposed A is fetched and packed: 2. */
 static int64_t cost_of(const agi_gemm_op *op, int64_t tile_rows, int64_t tile_cols)
 {
     const int64_t a = op->n_products > 0 && op->products[0].a.transposed ? 2 : 1;

@@ -115,7 +115,8 @@ typedef struct {
     real high[WIDTH], low[WIDTH], D[WIDTH];
 } statistics;
 
-/* False if a query sees no key. */
+/* False if some lse is -infinity, though all keys are visible here (all scores of the query were -infinity, or the lse
+ * is not ours): the general path handles that. */
 static bool load_statistics(const agi_head *x, int64_t W, rows dO, rows O, statistics *to)
 {
     const ag_args *a = &x->call->a;

@@ -1,7 +1,8 @@
 /* vjp_jvp, one tile: vjp's formulas and their tangents. A score tile is T[key][query]. */
 #include "cpu/vec/vec.h"
 
-/* T = A B^T, or T += A B^T: A is rows of keys, B rows of queries. Absent operands are zero. */
+/* T = keys queries^T, or T += if add. `panels` are the same queries, transposed. An absent operand (p NULL) counts as
+ * zero. */
 static void add_scores(const agi_head *x, const agi_patch *patch, agi_rows keys, int64_t D,
                        const real *panels, agi_rows queries, real *T, bool add)
 {
@@ -13,7 +14,8 @@ static void add_scores(const agi_head *x, const agi_patch *patch, agi_rows keys,
     }
 }
 
-/* One chunk: in the end P holds R, U holds tR, dS holds dZ, tdS holds tdZ. */
+/* One chunk: in the end P holds R = P o M, the weights after dropout, U holds tR, dS holds dZ, the gradient before
+ * softcap and bias, tdS holds tdZ. */
 static void run_chunk(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
                       const agi_backward_key_block *keys, const agi_key_rows *rows, const agi_patch *c)
 {
