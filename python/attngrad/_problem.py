@@ -122,9 +122,8 @@ def field_of(error: ValueError) -> str:
 
 def with_argument(error: ValueError) -> ValueError:
     """What the library says; after the name of Python's argument, if the field that is wrong has another name."""
-    field = field_of(error).rpartition(".")[2]  # of options.threads the last part
-    argument = _ARGUMENTS.get(field, field)
-    return error if argument == field else ValueError(f"{argument}: {error}")
+    argument = _ARGUMENTS.get(field_of(error))
+    return error if argument is None else ValueError(f"{argument}: {error}")
 
 
 def argument_of(tensor: str) -> str:

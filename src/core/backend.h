@@ -11,7 +11,7 @@ struct agi_gemm_table; /* see gemm/gemm.h */
 typedef struct {
     ag_isa id;
     const char *name;
-    bool built_in;                    /* compiled into this library */
+    bool built_in;                /* compiled into this library */
     bool (*supported)(ag_isa id); /* can this machine run it? */
 } agi_isa;
 

@@ -1,8 +1,9 @@
 /* The errors of the four source documents, one function each, in the order of docs/errata.md. Each function
  * computes what the document prints and the correction, and compares both with central differences of
- * attention itself, or with attention in float64 if no gradient is at issue (and the correction with the library, if it is one of its outputs). The printed form must
- * be far off or have an impossible shape, the correction must be close. The formulas are written in plain
- * matrix products, independent of the library, with the names of docs/math.md. */
+ * attention itself, or with attention in float64 if no gradient is at issue (and the correction with the
+ * library, if it is one of its outputs). The printed form must be far off or have an impossible shape, the
+ * correction must be close. The formulas are written in plain matrix products, independent of the library,
+ * with the names of docs/math.md. */
 #include "check/stencil.h"
 #include "test.h"
 
