@@ -60,20 +60,20 @@ struct operands {
 #define PROBE_TARGET
 #define PROBE_BYTES 16
 #define PROBE_NAME(loop) loop##_plain
-#include "probe_loops.h"
+#include "probe_loops_tmpl.c"
 
 #if defined(__x86_64__)
 #define PROBE_TARGET __attribute__((target("avx2,fma")))
 #define PROBE_BYTES 32
 #define PROBE_NAME(loop) loop##_avx2
-#include "probe_loops.h"
+#include "probe_loops_tmpl.c"
 
 #define PROBE_TARGET __attribute__((target("avx512f,avx512dq")))
 #define PROBE_BYTES 64
 #define PROBE_NAME(loop) loop##_avx512
 /* reduce with 1: x - floor(x) */
 #define PROBE_EXP2(x) _mm512_scalef_ps(EXP2_POLYNOMIAL(_mm512_reduce_ps(x, 1)), x)
-#include "probe_loops.h"
+#include "probe_loops_tmpl.c"
 #endif
 
 #if defined(__x86_64__)

@@ -1,5 +1,5 @@
-/* The list of instruction sets: see isa.h. A new one needs a line here, a value of ag_isa in attngrad.h and
- * a check of the processor in core/cpu_info.c. */
+/* The list of instruction sets: see isa.h. A new one needs a line here, counted in isa.h, a value of ag_isa in
+ * attngrad.h and a check of the processor in core/cpu_info.c. */
 #include "cpu/isa.h"
 
 #include "core/cpu_info.h"

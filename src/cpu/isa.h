@@ -4,7 +4,7 @@
 
 #include "core/backend.h"
 
-enum { AGI_N_CPU_ISAS = 5 };
+enum { AGI_N_CPU_ISAS = 5 }; /* lines of the list in isa.c */
 extern const agi_isa agi_cpu_isas[AGI_N_CPU_ISAS];
 
 /* Returns the instruction set that the plan names or, if it names none, the best one that is built in and

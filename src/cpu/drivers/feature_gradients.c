@@ -94,7 +94,7 @@ static double strided_sum(const double *x, int64_t count, int64_t stride)
     return sum;
 }
 
-static void put_bias(const agi_backward_job *w)
+static void store_bias_gradient(const agi_backward_job *w)
 {
     const ag_problem *p = &w->call->plan->p;
     const int64_t n = agi_count(p->bias_size);
@@ -106,7 +106,7 @@ static void put_bias(const agi_backward_job *w)
     }
 }
 
-static void put_table(const agi_backward_job *w)
+static void store_table_gradient(const agi_backward_job *w)
 {
     const ag_problem *p = &w->call->plan->p;
     const int64_t size[4] = {1, p->table_heads, 1, p->table_buckets}, nb = p->table_buckets;
@@ -120,7 +120,7 @@ static void put_table(const agi_backward_job *w)
     }
 }
 
-static void put_sink(const agi_backward_job *w)
+static void store_sink_gradient(const agi_backward_job *w)
 {
     const ag_problem *p = &w->call->plan->p;
     const int64_t size[4] = {1, p->heads, 1, 1}, q_splits = w->schedule->q_splits;
@@ -137,12 +137,12 @@ static void put_sink(const agi_backward_job *w)
 void REAL(agi_store_sums)(const agi_backward_job *w)
 {
     if (w->dbias->data != NULL) {
-        put_bias(w);
+        store_bias_gradient(w);
     }
     if (w->dtable->data != NULL) {
-        put_table(w);
+        store_table_gradient(w);
     }
     if (w->dsink->data != NULL) {
-        put_sink(w);
+        store_sink_gradient(w);
     }
 }

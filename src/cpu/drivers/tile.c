@@ -67,7 +67,7 @@ void REAL(agi_key_range)(const agi_head *x, int64_t i0, int64_t ni, int64_t *fro
 /* ---- Rows in ---- */
 
 /* Channels c0 .. c0 + n - 1 of one row. */
-static void get_row(const agi_kernels *k, agi_slice s, int64_t row, int64_t c0, int64_t n, real *to)
+static void load_row(const agi_kernels *k, agi_slice s, int64_t row, int64_t c0, int64_t n, real *to)
 {
     const int64_t stride = s.t->strides[3], at = agi_row_offset(s, row) + c0 * stride;
     if (s.dtype == AG_BF16) {
@@ -93,7 +93,7 @@ agi_rows REAL(agi_convert_rows)(const agi_kernels *k, agi_slice s, int64_t first
         if (skip != NULL && skip[r]) {
             memset(to, 0, (size_t)s.D * sizeof(real));
         } else {
-            get_row(k, s, first + r, 0, s.D, to);
+            load_row(k, s, first + r, 0, s.D, to);
         }
     }
     return (agi_rows){scratch, D_pad};
@@ -130,7 +130,7 @@ void REAL(agi_load_panel)(const agi_kernels *k, agi_slice s, int64_t first, int6
                 if (skip != NULL && skip[i + r]) {
                     memset(buffer + r * CHANNELS, 0, (size_t)width * sizeof(real));
                 } else {
-                    get_row(k, s, first + i + r, c, width, buffer + r * CHANNELS);
+                    load_row(k, s, first + i + r, c, width, buffer + r * CHANNELS);
                 }
             }
             k->transpose(out + c * PANEL + i, buffer, CHANNELS, rows, width);
@@ -163,7 +163,7 @@ void REAL(agi_score_product)(const agi_head *x, agi_rows keys, int64_t nj, int64
 /* ---- Rows out ---- */
 
 /* One row, element by element: any dtype, any stride. */
-static void put_row(agi_slice s, int64_t row, bool accumulate, double factor, const real *from)
+static void store_row(agi_slice s, int64_t row, bool accumulate, double factor, const real *from)
 {
     const int64_t at = agi_row_offset(s, row);
     for (int64_t c = 0; c < s.D; c++) {
@@ -174,7 +174,7 @@ static void put_row(agi_slice s, int64_t row, bool accumulate, double factor, co
     }
 }
 
-/* One row of a 16-bit dtype, any stride. The kernel rounds in either case: put_row could differ in the last bit for
+/* One row of a 16-bit dtype, any stride. The kernel rounds in either case: store_row could differ in the last bit for
  * products that are nearly halfway between two values, and the bits must not depend on the stride. */
 static void store_row16(const agi_kernels *k, agi_slice s, int64_t row, double factor, const real *from)
 {
@@ -214,7 +214,8 @@ void REAL(agi_scale_and_store_rows)(const agi_kernels *k, agi_slice s, int64_t f
         if (narrow) {
             store_row16(k, s, first + r, factor[r * factor_stride], rows + r * ld);
         } else {
-            put_row(s, first + r, accumulate, factor[r * factor_stride], rows == NULL ? NULL : rows + r * ld);
+            store_row(s, first + r, accumulate, factor[r * factor_stride],
+                      rows == NULL ? NULL : rows + r * ld);
         }
     }
 }
