@@ -158,6 +158,8 @@ def replace(model: nn.Module) -> nn.Module:
     >>> type(layer.self_attn).__module__
     'attngrad.torch._multihead'
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model: {type(model).__name__}, must be a torch.nn.Module")
     skipped = []
     for name, module in model.named_modules():
         if type(module) is nn.MultiheadAttention:

@@ -245,6 +245,15 @@ def test_changed_in_place():
         o.sum().backward()
 
 
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [(3, "model: int, must be"), (None, "model: NoneType, must be"), (nn.Linear, "model: type, must be")],
+)
+def test_replace_takes_a_module(model, message):
+    with pytest.raises(TypeError, match=f"^{message} a torch.nn.Module"):
+        attngrad.torch.replace(model)
+
+
 def test_module_refusals():
     layer = attngrad.torch.MultiheadAttention(8, 2, batch_first=True)
     x = q(2, 4, 8)
