@@ -293,7 +293,12 @@ AG_API ag_status ag_plan_workspace(const ag_plan *plan, uint32_t maps, size_t *b
 /* A view: element (b, h, i, c) is at data + b*strides[0] + h*strides[1] + i*strides[2] + c*strides[3], with
  * strides in elements, for the axes [batch, head, position, channel]. The stride of an axis of size 1 is
  * ignored. Strides may be negative, those of inputs also zero; no two elements of an output may overlap. data
- * NULL: the tensor is absent. */
+ * NULL: the tensor is absent.
+ *
+ * No element of an output may be an element of another tensor of the call, and no tensor may lie in the workspace. A
+ * call is refused if a tensor's addresses, from its first to its last element, meet those of the workspace, or if an
+ * output begins where another tensor does, or if those of an output and another tensor meet and both are contiguous.
+ * Overlaps of views with gaps between their elements are not checked. */
 typedef struct ag_tensor {
     void *data;
     int64_t strides[4];
@@ -421,8 +426,8 @@ AG_API ag_status ag_vjp_jvp(const ag_plan *plan, const ag_args *args, const ag_e
 /* ---- Merging results over disjoint keys -------------------------------------------------------- */
 
 /* Combines the results of two calls on disjoint sets of keys, 1 and 2, into that of both. An output may be the
- * tensor of the same name of set 1 (o = o1, and so on). At most one of the calls may have had the sink. Give to
- * and mu for both sets and the result, or for none. */
+ * tensor of the same name of set 1 (o = o1, and so on), with the same strides. At most one of the calls may have had
+ * the sink. Give to and mu for both sets and the result, or for none. */
 typedef struct ag_merge_args {
     uint32_t struct_size; /* sizeof(ag_merge_args) */
     uint32_t reserved;    /* zero */

@@ -147,6 +147,9 @@ def list_array(x: Any, name: str) -> np.ndarray:
     """x if it is an array, or the array of the numbers of a list or tuple."""
     if not isinstance(x, (list, tuple)):
         return as_array(x, name)
+    for entry in x:
+        if isinstance(entry, (bool, np.bool_)):  # NumPy would make 1 of True beside numbers
+            raise TypeError(f"{name}: {entry!r} is not a number")
     try:
         return np.asarray(x)
     except ValueError:

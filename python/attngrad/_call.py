@@ -77,12 +77,20 @@ class _Inputs:
         return _problem.Packing(len(q) - 1, *(int(np.diff(x).max(initial=0)) for x in (q, k)))
 
 
+def _scalar(value: Any) -> Any:
+    """The number in an array without axes; anything else as it is."""
+    return value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else value
+
+
 def integer(value: Any, name: str) -> int:
     """A whole number that _core can take; whether its value makes sense is for the library to say."""
+    scalar = _scalar(value)
     try:
-        number = operator.index(value)
+        number = operator.index(scalar)
     except TypeError:
-        raise TypeError(f"{name}: {value!r} is not a whole number") from None
+        number = None
+    if number is None or isinstance(scalar, bool):
+        raise TypeError(f"{name}: {value!r} is not a whole number")
     if name == "seed":
         if not 0 <= number < 2**64:
             raise ValueError(f"seed: {number}: must be from 0 to 2^64 - 1")
@@ -94,8 +102,11 @@ def integer(value: Any, name: str) -> int:
 
 
 def _real(value: Any, name: str) -> float:
+    scalar = _scalar(value)
+    if isinstance(scalar, (bool, str, bytes, bytearray)) or hasattr(scalar, "ndim"):
+        raise TypeError(f"{name}: {value!r} is not a number")
     try:
-        number = float(value)
+        number = float(scalar)
     except (TypeError, ValueError):
         raise TypeError(f"{name}: {value!r} is not a number") from None
     except OverflowError:
@@ -122,11 +133,12 @@ def _word(*words: str) -> Callable[[Any, str], str]:
 
 def _window(value: Any, name: str) -> tuple[int, int]:
     try:
-        left, right = (-1 if side is None else operator.index(side) for side in value)
+        left, right = value
     except (TypeError, ValueError):
         raise TypeError(f"{name}: {value!r} is not (left, right)") from None
-    if not (-1 <= left < 2**63 and -1 <= right < 2**63):
-        raise ValueError(f"{name}: ({left}, {right}): a side must be None, or from -1 to 2^63 - 1")
+    left, right = (-1 if side is None else integer(side, name) for side in (left, right))
+    if left < -1 or right < -1:
+        raise ValueError(f"{name}: ({left}, {right}): a side must be None, or -1 at least")
     return left, right
 
 

@@ -51,7 +51,7 @@ def check(
     """
     if not isinstance(problem, str):
         raise TypeError(f"problem: {problem!r} is not the text of a problem")
-    if backend not in BACKENDS:
+    if not (backend is None or isinstance(backend, str)) or backend not in BACKENDS:
         raise ValueError(f"backend: {backend!r}: must be {BACKEND_CHOICE}")
     seed, threads = integer(seed, "seed"), integer(threads, "threads")
     try:

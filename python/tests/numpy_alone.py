@@ -17,3 +17,9 @@ except TypeError as error:
     assert "bfloat16" in str(error)
 else:
     raise AssertionError("bfloat16 without ml_dtypes was accepted")
+try:
+    import attngrad.torch  # noqa: F401
+except ModuleNotFoundError as error:
+    assert str(error) == "attngrad.torch needs PyTorch: pip install 'attngrad[torch]'", error
+else:
+    raise AssertionError("attngrad.torch was imported without PyTorch")

@@ -220,8 +220,26 @@ ERRORS = [
     ((Q, K, V), {"window": 3}, TypeError, "window: 3 is not (left, right)"),
     ((Q, K, V), {"window": (1, 2, 3)}, TypeError, "window: (1, 2, 3) is not (left, right)"),
     ((Q, K, V), {"window": (-2, 3)}, ValueError, "window: (-2, 3): a side must be"),
-    ((Q, K, V), {"window": (2**63, 3)}, ValueError, "window: (9223372036854775808, 3): a side must be"),
+    ((Q, K, V), {"window": (2**63, 3)}, ValueError, "window: 9223372036854775808 does not fit"),
+    ((Q, K, V), {"window": ("a", 3)}, TypeError, "window: 'a' is not a whole number"),
+    ((Q, K, V), {"window": (True, False)}, TypeError, "window: True is not a whole number"),
+    ((Q, K, V), {"window": "12"}, TypeError, "window: '1' is not a whole number"),
     ((Q, K, V), {"scale": "big"}, TypeError, "scale: 'big' is not a number"),
+    ((Q, K, V), {"scale": np.array("2")}, TypeError, "scale: array('2', dtype='<U1') is not a number"),
+    ((Q, K, V), {"scale": np.array([2.0])}, TypeError, "scale: array([2.]) is not a number"),
+    ((Q, K, V), {"q_lengths": [True, 2]}, TypeError, "q_lengths: True is not a number"),
+    ((Q, K, V), {"kv_lengths": ["1", "2"]}, TypeError, "kv_lengths: <U1: must be whole numbers"),
+    ((Q, K, V), {"alibi": [True, 0.5, 0.5, 0.5]}, TypeError, "alibi: True is not a number"),
+    ((Q, K, V), {"alibi": ["1"] * 4}, TypeError, "alibi: must be True, or one slope per head"),
+    *(
+        ((Q, K, V), {name: value}, TypeError, f"{name}: {value!r} is not a {kind}number")
+        for names, kind in (
+            ("scale softcap dropout", ""),
+            ("seed q_offset k_offset batch_offset head_offset threads", "whole "),
+        )
+        for name in names.split()
+        for value in ("2", b"2", True, np.False_, np.array(True))
+    ),
     ((Q, K, V), {"scale": float("nan")}, ValueError, "scale: nan is not finite"),
     ((Q, K, V), {"scale": 10**400}, ValueError, "scale: a whole number too large"),
     ((Q, K, V), {"softcap": -1.0}, ValueError, "softcap"),

@@ -96,6 +96,9 @@ def test_explain():
     )
     with pytest.raises(ValueError, match="^head is 4: must be from 0"):
         attngrad.explain(**x, head=4, **f)
+    for name in ("batch", "head", "jacobian_row"):
+        with pytest.raises(TypeError, match=f"^{name}: True is not a whole number"):
+            attngrad.explain(**x, **{name: True}, **f)
 
 
 # ---- check ----
@@ -157,6 +160,10 @@ def test_check_refuses():
         attngrad.check("q5 d4 f32", backend="gpu")
     with pytest.raises(TypeError, match="threads: 'two' is not a whole number"):
         attngrad.check("q5 d4 f32", threads="two")
+    with pytest.raises(TypeError, match="seed: True is not a whole number"):
+        attngrad.check("q5 d4 f32", seed=True)
+    with pytest.raises(ValueError, match=r"backend: \['cpu'\]: must be"):
+        attngrad.check("q5 d4 f32", backend=["cpu"])
 
 
 # ---- _core ----

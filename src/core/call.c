@@ -197,15 +197,16 @@ ag_status agi_call_check(agi_call *call, const ag_plan *plan, agi_map map, agi_p
         status = agi_fail_field(AG_WORKSPACE, "workspace", "workspace is %p with %zu bytes: needs %zu",
                                 workspace, bytes, plan->bytes[map]);
     }
-    return status;
+    return status == AG_OK ? agi_check_workspace_apart(x, n, workspace, bytes) : status;
 }
 
 /* May output a share the memory of input b? Only if b is the tensor of the same name of part 1 (o over o1, and so
- * on), with the same strides. */
+ * on), at the same address with the same strides. */
 static bool may_overwrite(const agi_operand *a, const agi_operand *b)
 {
     const size_t n = strlen(a->name);
-    bool same = strncmp(a->name, b->name, n) == 0 && strcmp(b->name + n, "1") == 0;
+    bool same =
+        a->t->data == b->t->data && strncmp(a->name, b->name, n) == 0 && strcmp(b->name + n, "1") == 0;
     for (int axis = 0; axis < 4; axis++) {
         same &= a->size[axis] == 1 || a->t->strides[axis] == b->t->strides[axis];
     }

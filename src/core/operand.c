@@ -82,26 +82,52 @@ static ag_status check_operand(const agi_operand *x)
     return status == AG_OK && x->output ? check_no_overlap(x) : status;
 }
 
-/* No output may begin at the address of another operand, unless allowed(output, other). */
-static ag_status check_aliases(const agi_operand *x, int n,
-                               bool (*allowed)(const agi_operand *a, const agi_operand *b))
+/* Sets the interval of a checked operand. */
+static void set_interval(agi_operand *x)
+{
+    const int64_t count = agi_count(x->size);
+    x->begin = x->end = 0;
+    x->contiguous = false;
+    if (x->t->data == NULL || count == 0) {
+        return;
+    }
+    int64_t below = 0, above = 0; /* the elements before and after the one at data */
+    for (int axis = 0; axis < 4; axis++) {
+        const int64_t stride = x->size[axis] > 1 ? x->t->strides[axis] : 0;
+        *(stride < 0 ? &below : &above) += stride * (x->size[axis] - 1);
+    }
+    x->begin = (uintptr_t)x->t->data + (uintptr_t)below * x->bytes; /* below is negative: wraps back */
+    x->end = (uintptr_t)x->t->data + ((uintptr_t)above + 1) * x->bytes;
+    x->contiguous = above - below == count - 1;
+}
+
+static bool meet(const agi_operand *a, uintptr_t begin, uintptr_t end)
+{
+    return a->begin < end && begin < a->end;
+}
+
+static bool share_memory(const agi_operand *a, const agi_operand *b)
+{
+    return meet(a, b->begin, b->end) && (a->t->data == b->t->data || (a->contiguous && b->contiguous));
+}
+
+static ag_status check_outputs_apart(const agi_operand *x, int n,
+                                     bool (*allowed)(const agi_operand *a, const agi_operand *b))
 {
     for (int i = 0; i < n; i++) {
-        for (int j = 0; j < n && x[i].output && x[i].t->data != NULL; j++) {
-            if (i == j || x[i].t->data != x[j].t->data || agi_count(x[i].size) == 0 ||
-                agi_count(x[j].size) == 0) {
+        for (int j = 0; j < n && x[i].output; j++) {
+            if (i == j || !share_memory(&x[i], &x[j]) || (allowed != NULL && allowed(&x[i], &x[j]))) {
                 continue;
             }
-            if (allowed == NULL || !allowed(&x[i], &x[j])) {
-                return agi_fail_field(AG_INVALID_ARGUMENT, x[i].name, "output %s is %p, which is also %s %s",
-                                      x[i].name, x[i].t->data, x[j].output ? "output" : "input", x[j].name);
-            }
+            return agi_fail_field(AG_INVALID_ARGUMENT, x[i].name, "output %s at %p overlaps %s %s at %p",
+                                  x[i].name, x[i].t->data, x[j].output ? "output" : "input", x[j].name,
+                                  x[j].t->data);
         }
     }
     return AG_OK;
 }
 
-ag_status agi_check_operands(const agi_operand *x, int n,
+ag_status agi_check_operands(agi_operand *x, int n,
                              bool (*allowed)(const agi_operand *a, const agi_operand *b))
 {
     for (int i = 0; i < n; i++) {
@@ -109,6 +135,21 @@ ag_status agi_check_operands(const agi_operand *x, int n,
         if (status != AG_OK) {
             return status;
         }
+        set_interval(&x[i]);
     }
-    return check_aliases(x, n, allowed);
+    return check_outputs_apart(x, n, allowed);
+}
+
+ag_status agi_check_workspace_apart(const agi_operand *x, int n, const void *workspace, size_t bytes)
+{
+    const uintptr_t begin = (uintptr_t)workspace;
+    const uintptr_t end = bytes > UINTPTR_MAX - begin ? UINTPTR_MAX : begin + bytes;
+    for (int i = 0; i < n; i++) {
+        if (meet(&x[i], begin, end)) {
+            return agi_fail_field(AG_INVALID_ARGUMENT, x[i].name,
+                                  "%s at %p overlaps the workspace at %p of %zu bytes", x[i].name,
+                                  x[i].t->data, workspace, bytes);
+        }
+    }
+    return AG_OK;
 }

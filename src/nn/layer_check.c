@@ -162,7 +162,26 @@ static ag_status check_overlaps(const agi_layer_call *call, const operand *x, in
     return AG_OK;
 }
 
-static ag_status check_arrays(const agi_layer_call *call)
+static ag_status check_workspace(const agi_layer_call *call, const operand *x, int n, const void *workspace,
+                                 size_t bytes)
+{
+    const size_t needed = call->layer->bytes[call->map];
+    const operand space = {.data = workspace, .bytes = bytes};
+    if (workspace == NULL || bytes < needed) {
+        return agi_fail_field(AG_WORKSPACE, "workspace", "%s: workspace is %p with %zu bytes: needs %zu",
+                              map_names[call->map], workspace, bytes, needed);
+    }
+    for (int i = 0; i < n; i++) {
+        if (overlap(&x[i], &space)) {
+            return agi_fail_field(AG_INVALID_ARGUMENT, x[i].name,
+                                  "%s: %s at %p overlaps the workspace at %p of %zu bytes",
+                                  map_names[call->map], x[i].name, (const void *)x[i].data, workspace, bytes);
+        }
+    }
+    return AG_OK;
+}
+
+static ag_status check_arrays(const agi_layer_call *call, const void *workspace, size_t bytes)
 {
     operand x[N_FIELDS];
     int n = 0;
@@ -177,7 +196,7 @@ static ag_status check_arrays(const agi_layer_call *call)
         status = agi_fail_field(AG_INVALID_ARGUMENT, "accumulate", "%s: accumulate is 0x%lx: unknown bits",
                                 map_names[call->map], (unsigned long)call->a.accumulate);
     }
-    return status;
+    return status == AG_OK ? check_workspace(call, x, n, workspace, bytes) : status;
 }
 
 /* ---- Attention's arguments ---- */
@@ -287,11 +306,7 @@ ag_status agi_layer_check(agi_layer_call *call, const ag_layer *layer, agi_map m
     call->map = map;
     ag_status status = agi_read_struct(&call->a, sizeof call->a, args, "args", AG_INVALID_ARGUMENT);
     if (status == AG_OK) {
-        status = check_arrays(call);
-    }
-    if (status == AG_OK && (workspace == NULL || bytes < layer->bytes[map])) {
-        status = agi_fail_field(AG_WORKSPACE, "workspace", "%s: workspace is %p with %zu bytes: needs %zu",
-                                map_names[map], workspace, bytes, layer->bytes[map]);
+        status = check_arrays(call, workspace, bytes);
     }
     if (status == AG_OK) {
         lay_out(call, workspace);

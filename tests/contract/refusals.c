@@ -393,25 +393,133 @@ static void pointers(struct arrays *x)
     }
 }
 
-/* Two outputs at one address, or an output that is an input; the message names both. */
-static void aliases(struct arrays *x)
+/* Two tensors in one buffer. */
+struct pair {
+    enum tensor tensor[2];
+    char *buffer;
+    size_t bytes;
+};
+
+/* The same elements, in reverse order along every axis. */
+static void flip(const struct arrays *x, enum tensor t, ag_tensor *view)
+{
+    int64_t last = 0;
+    for (int axis = 0; axis < 4; axis++) {
+        last += view->strides[axis] * (x->size[t][axis] - 1);
+        view->strides[axis] = -view->strides[axis];
+    }
+    view->data = (char *)view->data + last * (int64_t)element_size(x, t);
+}
+
+/* Dense views: the first tensor's at the beginning of the buffer, the second's at `offset` bytes. Bits 0 and 1 of
+ * `flipped`: whether the first and the second are flipped. */
+static void place(struct arrays *x, const struct pair *pair, size_t offset, int flipped)
+{
+    memset(pair->buffer, PATTERN, pair->bytes);
+    for (int n = 0; n < 2; n++) {
+        const enum tensor t = pair->tensor[n];
+        *agc_arrays_tensor(x, t) = agc_tensor_view(x->p, t, pair->buffer + (n == 0 ? 0 : offset));
+        if (flipped >> n & 1) {
+            flip(x, t, agc_arrays_tensor(x, t));
+        }
+    }
+}
+
+static void check_untouched(const char *buffer, size_t bytes, const char *what)
+{
+    size_t n = 0;
+    while (n < bytes && buffer[n] == PATTERN) {
+        n++;
+    }
+    CHECK(n == bytes, "%s: byte %zu of the buffer was written", what, n);
+}
+
+/* The second tensor begins where the first does, or in its last element: refused, and the message names both. After it:
+ * accepted. */
+static void refuse_overlap(struct arrays *x, int map, enum tensor first, enum tensor second)
 {
     const ag_args good = x->args;
+    const size_t bytes = tensor_bytes(x, first), element = element_size(x, second);
+    struct pair pair = {{first, second}, NULL, bytes + tensor_bytes(x, second) + 2 * element};
+    pair.buffer = test_alloc((int64_t)pair.bytes, 1);
+    /* Of two outputs the message is about the first in the order of ag_args. */
+    const int first_is_blamed =
+        is_output(x, first, map_bit[map]) && (first < second || !is_output(x, second, map_bit[map]));
+    const char *const blamed = agc_tensor_info[first_is_blamed ? first : second].name;
+    const char *const other = agc_tensor_info[first_is_blamed ? second : first].name;
+    const size_t refused[] = {0, (bytes - 1) / element * element};
+    for (int flipped = 0; flipped < 4; flipped++) {
+        for (int n = 0; n < 2; n++) {
+            place(x, &pair, refused[n], flipped);
+            refuse_args(x, map, "overlapping tensors", blamed, other);
+            check_untouched(pair.buffer, pair.bytes, "overlapping tensors");
+        }
+        place(x, &pair, (bytes + element - 1) / element * element, flipped);
+        CHECK_OK(call_map(map, x->plan, &x->args, NULL, x->workspace, x->workspace_bytes));
+        x->args = good;
+    }
+    free(pair.buffer);
+}
+
+static void overlaps(struct arrays *x)
+{
+    CHECK_OK(agc_arrays_run_all(x));
     for (int map = 0; map < MAPS; map++) {
         for (enum tensor t = 0; t < T_COUNT; t++) {
             for (enum tensor other = 0; other < T_COUNT; other++) {
                 if (t != other && is_output(x, t, map_bit[map]) && x->data[other] != NULL &&
                     takes_part(other, map)) {
-                    /* Of two outputs the message is about the first. */
-                    const enum tensor blamed = other < t && is_output(x, other, map_bit[map]) ? other : t;
-                    agc_arrays_tensor(x, t)->data = agc_arrays_tensor(x, other)->data;
-                    refuse_args(x, map, "an output that is another tensor", agc_tensor_info[blamed].name,
-                                agc_tensor_info[blamed == t ? other : t].name);
-                    x->args = good;
+                    refuse_overlap(x, map, t, other);
+                    refuse_overlap(x, map, other, t);
                 }
             }
         }
     }
+}
+
+/* A tensor that reaches one element into the workspace, at either end, or whose rows lie around it. */
+static void tensors_in_the_workspace(struct arrays *x)
+{
+    const ag_args good = x->args;
+    const size_t bytes = x->workspace_bytes / 64 * 64 + 64;
+    for (int map = 0; map < MAPS; map++) {
+        for (enum tensor t = 0; t < T_COUNT; t++) {
+            if (x->data[t] == NULL || !takes_part(t, map)) {
+                continue;
+            }
+            const size_t room = tensor_bytes(x, t) / 64 * 64 + 64, element = element_size(x, t);
+            char *buffer = test_alloc((int64_t)(bytes + 2 * room), 1), *workspace = buffer + room;
+            char *const refused[] = {workspace - tensor_bytes(x, t) + element, workspace,
+                                     workspace + bytes - element};
+            char *const accepted[] = {workspace - tensor_bytes(x, t), workspace + bytes};
+            memset(buffer, PATTERN, bytes + 2 * room);
+            for (int n = 0; n < 3; n++) {
+                *agc_arrays_tensor(x, t) = agc_tensor_view(x->p, t, refused[n]);
+                refuse_call(x, map, NULL, workspace, bytes, AG_INVALID_ARGUMENT, "a tensor in the workspace",
+                            agc_tensor_info[t].name, "workspace");
+            }
+            check_untouched(buffer, bytes + 2 * room, "a tensor in the workspace");
+            for (int n = 0; n < 2; n++) {
+                *agc_arrays_tensor(x, t) = agc_tensor_view(x->p, t, accepted[n]);
+                CHECK_OK(call_map(map, x->plan, &x->args, NULL, workspace, bytes));
+            }
+            x->args = good;
+            free(buffer);
+        }
+    }
+}
+
+static void rows_around_the_workspace(struct arrays *x)
+{
+    const ag_args good = x->args;
+    const size_t heads = tensor_bytes(x, T_O);
+    char *buffer = test_alloc((int64_t)(x->workspace_bytes + 2 * heads), 1);
+    x->args.o.data = buffer;
+    x->args.o.strides[0] = (int64_t)((x->workspace_bytes + heads) / element_size(x, T_O));
+    refuse_call(x, 0, NULL, buffer + heads, x->workspace_bytes, AG_INVALID_ARGUMENT,
+                "sequences around the workspace", "o", "workspace");
+    x->args = good;
+    free(buffer);
 }
 
 static void strides(struct arrays *x)
@@ -948,7 +1056,8 @@ int main(void)
     for (int n = 0; n < 2; n++) {
         struct arrays *x = n == 0 ? &padded : &packed;
         pointers(x);
-        aliases(x);
+        overlaps(x);
+        tensors_in_the_workspace(x);
         strides(x);
         workspaces(x);
         exact_workspaces_work(x);
@@ -957,6 +1066,7 @@ int main(void)
         workspace_query(x);
     }
     rows_that_overlap(&padded);
+    rows_around_the_workspace(&padded);
     positions(&padded);
     lengths(&padded);
     packed_offsets(&packed);

@@ -224,6 +224,14 @@ static void y_in_saved(nn_model *m)
 {
     m->a.y = (char *)m->saved + 64;
 }
+static void y_in_workspace(nn_model *m)
+{
+    m->a.y = (char *)m->workspace + 64;
+}
+static void x_v_in_workspace(nn_model *m)
+{
+    m->a.x_v = m->workspace;
+}
 static void dx_twice(nn_model *m)
 {
     m->a.dx_k = m->a.dx_q;
@@ -316,6 +324,8 @@ static void check_calls(void)
     REFUSED_CALL(self, AG_MAP_FORWARD, misaligned_y, AG_INVALID_ARGUMENT, "not aligned");
     REFUSED_CALL(self, AG_MAP_FORWARD, y_is_x, AG_INVALID_ARGUMENT, "overlaps input x_q");
     REFUSED_CALL(self, AG_MAP_FORWARD, y_in_saved, AG_INVALID_ARGUMENT, "overlaps output saved");
+    REFUSED_CALL(self, AG_MAP_FORWARD, y_in_workspace, AG_INVALID_ARGUMENT, "y at");
+    REFUSED_CALL(cross, AG_MAP_VJP, x_v_in_workspace, AG_INVALID_ARGUMENT, "overlaps the workspace");
     REFUSED_CALL(cross, AG_MAP_VJP, dx_twice, AG_INVALID_ARGUMENT, "overlaps output dx_");
     REFUSED_CALL(cross, AG_MAP_VJP, d_params_is_params, AG_INVALID_ARGUMENT, "overlaps");
     REFUSED_CALL(cross, AG_MAP_JVP, saved_is_t_saved, AG_INVALID_ARGUMENT, "overlaps");

@@ -401,6 +401,13 @@ static void refusals(void)
                 refuse(&x, "an output that is another tensor", names[out]);
             }
         }
+        for (int set = 0; set < 2;
+             set++) { /* not exactly over set 1, but one row further, and the same in set 2 */
+            x.m = good;
+            const ag_tensor *t = tensor_of(&x, out - 8 + 4 * set);
+            tensor_of(&x, out)->data = (double *)t->data + t->strides[2];
+            refuse(&x, "an output that partly overlaps an input", names[out]);
+        }
         x.m = good;
         tensor_of(&x, out)->strides[2] = 0;
         refuse(&x, "a zero stride", names[out]);

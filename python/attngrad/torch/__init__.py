@@ -6,7 +6,14 @@
 >>> o, to = torch.func.jvp(lambda q: scaled_dot_product_attention(q, x, x, is_causal=True), (x,), (x,))
 """
 
-from ._attention import scaled_dot_product_attention
-from ._multihead import MultiheadAttention, replace
+try:
+    from ._attention import scaled_dot_product_attention
+    from ._multihead import MultiheadAttention, replace
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    raise ModuleNotFoundError(
+        "attngrad.torch needs PyTorch: pip install 'attngrad[torch]'", name="torch"
+    ) from None
 
 __all__ = ["MultiheadAttention", "replace", "scaled_dot_product_attention"]

@@ -139,6 +139,11 @@ def _check_device(name: str, x: Tensor, query: Tensor) -> None:
 
 
 def _check_strided(name: str, x) -> None:
+    if isinstance(x, torch.fx.Proxy):
+        raise TypeError(
+            f"{name}: a Proxy of torch.fx.symbolic_trace, which cannot look into this function: "
+            "torch.fx.wrap('scaled_dot_product_attention') in the file that calls it makes it one node"
+        )
     if not isinstance(x, Tensor):
         raise TypeError(f"{name}: {type(x).__name__}, must be a Tensor")
     if x.is_nested or x.layout != torch.strided:

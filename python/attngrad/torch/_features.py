@@ -10,12 +10,14 @@ rounded.
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from array import array
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
@@ -30,6 +32,8 @@ def integer(name: str, x, low: int = -(2**63), high: int = 2**63 - 1) -> int:
     """A whole number; under torch.compile a constant of the graph."""
     if isinstance(x, Tensor) and x.dim() > 0:
         raise TypeError(f"{name}: a tensor of shape {list(x.shape)}, must be a whole number")
+    if _is_bool(x):
+        raise TypeError(f"{name}: {x!r}, must be a whole number")
     try:
         n = operator.index(x)
     except TypeError:
@@ -37,6 +41,10 @@ def integer(name: str, x, low: int = -(2**63), high: int = 2**63 - 1) -> int:
     if not low <= n <= high:
         raise ValueError(f"{name}: {n}, must be from {low} to {high}")
     return n
+
+
+def _is_bool(x) -> bool:
+    return isinstance(x, (bool, np.bool_)) or (isinstance(x, Tensor) and x.dtype == torch.bool)
 
 
 def _check_constant(name: str, x) -> None:
@@ -49,13 +57,17 @@ def _check_constant(name: str, x) -> None:
 
 
 def number(name: str, x) -> float:
+    """A finite number."""
     _check_constant(name, x)
-    if isinstance(x, str):
+    if isinstance(x, (str, bytes)) or _is_bool(x):
         raise TypeError(f"{name}: {x!r}, must be a number")
     try:
-        return float(x)
-    except (TypeError, ValueError):
+        n = float(x)
+    except (TypeError, ValueError, RuntimeError):  # RuntimeError: a tensor of several elements
         raise TypeError(f"{name}: {type(x).__name__}, must be a number") from None
+    if not -math.inf < n < math.inf:  # torch.compile cannot trace math.isfinite of a dynamic number
+        raise ValueError(f"{name}: {n}, must be finite")
+    return n
 
 
 def flag(name: str, x) -> bool:

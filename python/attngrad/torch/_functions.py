@@ -264,9 +264,21 @@ def _register(name: str, function: type[Function]) -> None:
     def differentiable(*args):
         return (apply_below if _is_recorded(args) or _is_dual() else below)(*args)
 
+    def transformed(*args):
+        try:
+            return function.apply(*args)
+        except RuntimeError as error:
+            if "Functionalize rule" not in str(error):
+                raise
+            raise NotImplementedError(
+                "attngrad.torch under torch.func.functionalize: PyTorch cannot go through an "
+                "autograd.Function there; the maps mutate nothing, so trace with make_fx or torch.export "
+                "without functionalize"
+            ) from None
+
     library.impl(name, differentiable, "Autograd")
     # The transforms of torch.func come before that, and know how to go through a Function.
-    library.impl(name, function.apply, "FuncTorchDynamicLayerFrontMode")
+    library.impl(name, transformed, "FuncTorchDynamicLayerFrontMode")
 
 
 # Function.apply looks up the signature of forward at every call: a stored one is found faster.

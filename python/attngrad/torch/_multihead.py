@@ -40,6 +40,11 @@ class MultiheadAttention(nn.MultiheadAttention):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
+        if isinstance(query, torch.fx.Proxy):
+            raise TypeError(
+                "query: a Proxy of torch.fx.symbolic_trace, which cannot look into this layer: "
+                "trace with a torch.fx.Tracer whose is_leaf_module is true of it"
+            )
         is_batched = query.dim() == 3
         if query.is_nested or key.is_nested or value.is_nested:
             raise TypeError("query, key, value: nested tensors, must be strided ones")
@@ -65,6 +70,13 @@ class MultiheadAttention(nn.MultiheadAttention):
             visible = None if masked is None else ~masked
             o, weights = scaled_dot_product_attention(q, k, v, visible, p, fused_causal, bias=bias), None
         return self.out_proj(self._join(o, is_batched)), weights
+
+    def __prepare_scriptable__(self):
+        """Called by torch.jit.script."""
+        raise NotImplementedError(
+            "attngrad.torch.MultiheadAttention: torch.jit.script cannot compile it; "
+            "use torch.export or torch.jit.trace"
+        )
 
     def _project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
         bias = self.in_proj_bias
@@ -150,19 +162,24 @@ def replace(model: nn.Module) -> nn.Module:
     """Gives every torch.nn.MultiheadAttention inside the model our attention, in place, and returns the
     model.
 
-    Parameters, buffers and hooks stay what they are. Subclasses of torch.nn.MultiheadAttention, and layers
-    with parametrizations, whose class PyTorch replaces, are left alone, and a warning names them. The layers of
+    Parameters, buffers and hooks stay what they are. Subclasses of torch.nn.MultiheadAttention, layers
+    with parametrizations, whose class PyTorch replaces, and scripted or traced ones are left alone, and a
+    warning names them. The layers of
     torch.nn.TransformerEncoder lose PyTorch's fast path in evaluation, which bypasses their attention.
 
     >>> layer = replace(nn.TransformerEncoderLayer(16, 4, 32, batch_first=True))
     >>> type(layer.self_attn).__module__
     'attngrad.torch._multihead'
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model: {type(model).__name__}, must be a torch.nn.Module")
     skipped = []
     for name, module in model.named_modules():
         if type(module) is nn.MultiheadAttention:
             module.__class__ = MultiheadAttention
         elif isinstance(module, nn.MultiheadAttention) and not isinstance(module, MultiheadAttention):
+            skipped.append(f"{name or 'the model itself'} ({type(module).__name__})")
+        elif isinstance(module, torch.jit.ScriptModule) and module.original_name == "MultiheadAttention":
             skipped.append(f"{name or 'the model itself'} ({type(module).__name__})")
         elif isinstance(module, nn.TransformerEncoderLayer):
             module.activation_relu_or_gelu = 0  # turns the fast path off

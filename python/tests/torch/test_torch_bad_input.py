@@ -63,13 +63,16 @@ WRONG = [
     ("bias: dtype torch.bool, must be float", TypeError, None, {"bias": torch.ones(4, 4).bool()}),
     ("dropout_p: 1.0", ValueError, None, {"dropout_p": 1.0}),
     ("dropout_p: -0.1", ValueError, None, {"dropout_p": -0.1}),
-    ("dropout_p: nan", ValueError, None, {"dropout_p": float("nan")}),
+    ("^dropout_p: nan, must be finite", ValueError, None, {"dropout_p": float("nan")}),
     ("seed: -1", ValueError, None, {"dropout_p": 0.5, "seed": -1}),
     ("seed: 1.5", TypeError, None, {"dropout_p": 0.5, "seed": 1.5}),
     ("seed: torch.int64 of shape \\[2\\]", TypeError, None, {"dropout_p": 0.5, "seed": torch.tensor([1, 2])}),
     ("seed is -5", ValueError, None, {"dropout_p": 0.5, "seed": torch.tensor(-5)}),
     ("softcap", ValueError, None, {"softcap": -1.0}),
-    ("scale", ValueError, None, {"scale": float("nan")}),
+    ("^scale: nan, must be finite", ValueError, None, {"scale": float("nan")}),
+    ("^scale: inf, must be finite", ValueError, None, {"scale": torch.tensor(float("inf"))}),
+    ("^softcap: nan, must be finite", ValueError, None, {"softcap": float("nan")}),
+    ("^alibi: nan, must be finite", ValueError, None, {"alibi": [0.1, float("nan"), 0.2]}),
     ("align: 'middle'", ValueError, None, {"align": "middle"}),
     ("window: 3", ValueError, None, {"window": 3}),
     ("window", ValueError, None, {"window": (-2, 0)}),
@@ -129,6 +132,24 @@ WRONG = [
     ("softcap: 'a'", TypeError, None, {"softcap": "a"}),
     ("scale: list", TypeError, None, {"scale": [1.0]}),
     ("dropout_p: NoneType", TypeError, None, {"dropout_p": None}),
+    # Strings are no numbers, bools no integers.
+    *(
+        (f"^{name}: {value!r}, must be a {kind}number", TypeError, None, {name: value})
+        for names, kind in (
+            ("scale softcap dropout_p", ""),
+            ("seed q_offset k_offset batch_offset head_offset threads", "whole "),
+        )
+        for name in names.split()
+        for value in ("2", b"2", True, np.False_)
+    ),
+    ("^scale: tensor\\(True\\)", TypeError, None, {"scale": torch.tensor(True)}),
+    ("^q_offset: tensor\\(True\\)", TypeError, None, {"q_offset": torch.tensor(True)}),
+    ("^scale: Tensor, must be a number", TypeError, None, {"scale": torch.ones(2)}),
+    ("^window: True, must be a whole number", TypeError, None, {"window": (True, False)}),
+    ("^kv_lengths: True, must be a whole number", TypeError, None, {"kv_lengths": [True, 2]}),
+    ("^buckets: True", TypeError, None, {"buckets": [True, 1, 1], "bias_table": torch.ones(3, 2)}),
+    ("^alibi: True, must be a number", TypeError, None, {"alibi": [True, 0.5, 0.5]}),
+    ("^alibi: '1', must be a number", TypeError, None, {"alibi": ["1", "2", "3"]}),
     # Constants have no gradient.
     ("alibi: requires a gradient", TypeError, None, {"alibi": torch.ones(3, requires_grad=True)}),
     ("alibi: requires a gradient", TypeError, None, {"alibi": list(torch.ones(3, requires_grad=True))}),
@@ -243,6 +264,15 @@ def test_changed_in_place():
     y.add_(1)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         o.sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [(3, "model: int, must be"), (None, "model: NoneType, must be"), (nn.Linear, "model: type, must be")],
+)
+def test_replace_takes_a_module(model, message):
+    with pytest.raises(TypeError, match=f"^{message} a torch.nn.Module"):
+        attngrad.torch.replace(model)
 
 
 def test_module_refusals():
