@@ -92,8 +92,7 @@ static void weights_add_up(const char *text)
 int main(void)
 {
     growing_scores("h1 q70 k400 d32 bf16");
-    growing_scores(
-        "h1 q70 k900 d32 bf16"); /* enough keys for weights from the exp2 table, which these scores rule out */
+    growing_scores("h1 q70 k900 d32 bf16");
     growing_scores("h1 q70 k400 d32 f16");
     weights_add_up("h2 q70 k700 d32 bf16");
     weights_add_up("h2 q70 k700 d32 f16");
