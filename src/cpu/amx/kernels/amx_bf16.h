@@ -16,8 +16,11 @@ enum { ROW_VECTORS = 2 };
 INLINE __m512i rounded_pair(vec a, vec b)
 {
     const __m512i half = _mm512_set1_epi32(0x8000);
-    const __m512i low = _mm512_srli_epi32(_mm512_add_epi32(_mm512_castps_si512(a), half), 16);
-    return _mm512_mask_blend_epi16(0xaaaaaaaau, low, _mm512_add_epi32(_mm512_castps_si512(b), half));
+    /* Bytes 2 and 3 of each dword to bytes 0 and 1. */
+    const __m512i to_lower =
+        _mm512_broadcast_i32x4(_mm_set_epi8(0, 0, 15, 14, 0, 0, 11, 10, 0, 0, 7, 6, 0, 0, 3, 2));
+    return _mm512_mask_shuffle_epi8(_mm512_add_epi32(_mm512_castps_si512(b), half), 0x3333333333333333u,
+                                    _mm512_add_epi32(_mm512_castps_si512(a), half), to_lower);
 }
 
 INLINE void store_pair(uint16_t *to, __m512i pair)
