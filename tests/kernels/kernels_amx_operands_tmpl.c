@@ -90,8 +90,14 @@ static void check_amx_rounding(struct rng *r)
     const int64_t W = 32 * agc_rng_range(r, 1, PANEL / 32), tile_stride = PANEL / 32 * AMX_AB;
     struct guarded scores = random_floats(r, GROUP_KEYS * PANEL, -3, 3);
     struct guarded vnni = guarded_alloc(W / 16 * AMX_AB, 2), rows = guarded_alloc(2 * tile_stride, 2);
-    struct faults wrong_vnni = {0}, wrong_rows = {0};
+    struct guarded weights = guarded_alloc(W / 16 * AMX_AB, 2), excess = random_floats(r, W, -1, 1);
+    struct faults wrong_vnni = {0}, wrong_rows = {0}, wrong_excess = {0};
+    float before[PANEL];
+    memcpy(before, floats_of(&excess), (size_t)W * sizeof before[0]);
     agi_amx_table.round_to_vnni(bf16_of(&vnni), floats_of(&scores), W);
+    agi_amx_table.round_weights(bf16_of(&weights), floats_of(&scores), W, floats_of(&excess));
+    CHECK(memcmp(bf16_of(&weights), bf16_of(&vnni), vnni.bytes) == 0,
+          "amx round_weights and round_to_vnni differ");
     agi_amx_table.round_to_rows(bf16_of(&rows), tile_stride, floats_of(&scores), W);
     for (int64_t j = 0; j < GROUP_KEYS; j++) {
         for (int64_t i = 0; i < W; i++) {
@@ -101,6 +107,16 @@ static void check_amx_rounding(struct rng *r)
                         half_ulp(t));
         }
     }
+    for (int64_t i = 0; i < W; i++) {
+        double wanted = (double)before[i];
+        for (int64_t j = 0; j < GROUP_KEYS; j++) {
+            wanted += bf16_at(bf16_of(&vnni), vnni_index(j, i)) - (double)floats_of(&scores)[j * PANEL + i];
+        }
+        expect_near(&wrong_excess, i, (double)floats_of(&excess)[i], wanted, 1e-5);
+    }
+    report(&wrong_excess, "round_weights: excess");
+    check_and_free(&weights, "round_weights");
+    check_and_free(&excess, "round_weights");
     report(&wrong_vnni, "round_to_vnni");
     report(&wrong_rows, "round_to_rows");
     check_and_free(&scores, "round_to_vnni");
@@ -215,44 +231,6 @@ static void check_amx_mask_band(struct rng *r)
     for (int n = 0; n < 4; n++) {
         check_and_free(arrays[n], "mask_band_rows");
     }
-}
-
-/* column_norms: the norm of each column; largest_norm: an upper bound of the norms of rows (by a factor of at most 4,
- * the root of 16 lanes), NaN if an element is NaN. */
-static void check_amx_norms(struct rng *r)
-{
-    const int64_t tiles = agc_rng_range(r, 1, 4), rows = agc_rng_range(r, 1, 40), width = 32 * tiles;
-    const int64_t ld = width + agc_rng_range(r, 0, 9);
-    struct guarded columns = random_bf16(r, tiles * AMX_AB), matrix = random_bf16(r, rows * ld);
-    struct guarded norms = guarded_alloc(16, 4);
-    struct faults wrong = {0};
-    double largest = 0;
-    agi_amx_table.column_norms(floats_of(&norms), bf16_of(&columns), tiles);
-    for (int64_t lane = 0; lane < 16; lane++) {
-        double sum = 0;
-        for (int64_t k = 0; k < width; k++) {
-            const double a = bf16_at(bf16_of(&columns), k / 2 * 32 + 2 * lane + k % 2);
-            sum += a * a;
-        }
-        expect_near(&wrong, lane, (double)floats_of(&norms)[lane], sqrt(sum), 1e-5 * sqrt(sum));
-    }
-    report(&wrong, "column_norms");
-    for (int64_t row = 0; row < rows; row++) {
-        double sum = 0;
-        for (int64_t c = 0; c < width; c++) {
-            sum += pow(bf16_at(bf16_of(&matrix), row * ld + c), 2);
-        }
-        largest = fmax(largest, sqrt(sum));
-    }
-    const double bound = (double)agi_amx_table.largest_norm(bf16_of(&matrix), ld, rows, width);
-    CHECK(bound >= largest * (1 - 1e-5) && bound <= 4.1 * largest, "amx largest_norm: %g, a row has %g",
-          bound, largest);
-    agi_store(AG_BF16, bf16_of(&matrix), agc_rng_range(r, 0, rows - 1) * ld + agc_rng_range(r, 0, width - 1),
-              NAN);
-    CHECK(isnan(agi_amx_table.largest_norm(bf16_of(&matrix), ld, rows, width)), "amx largest_norm hides NaN");
-    check_and_free(&columns, "column_norms");
-    check_and_free(&matrix, "largest_norm");
-    check_and_free(&norms, "column_norms");
 }
 
 static void check_amx_dots(struct rng *r)

@@ -1,8 +1,8 @@
 /* Tests of the AMX table: the stages that work on score tiles. */
 #include "kernels_amx_operands_tmpl.c"
 
-/* Relative errors of weights, truncated or rounded, and of their sums. */
-#define AMX_WEIGHT_ERROR (0x1p-7 + 1e-3)
+/* Relative errors of rounded weights, and of sums of exact ones. */
+#define AMX_WEIGHT_ERROR (0x1p-8 + 1e-4)
 #define AMX_SUM_ERROR 1e-4
 
 /* ---- The queued scores, which a stage interleaves with its own work ---- */
@@ -80,6 +80,16 @@ static void check_amx_score_blocks(struct rng *r)
 
 /* ---- Stages ---- */
 
+/* excess: the sum of the rounded weights of a lane minus that of the exact ones, which is l's. */
+static double vnni_sum(const uint16_t *vnni, int64_t i)
+{
+    double sum = 0;
+    for (int64_t j = 0; j < GROUP_KEYS; j++) {
+        sum += bf16_at(vnni, vnni_index(j, i));
+    }
+    return sum;
+}
+
 /* Scores in base 2, some masked; some lanes see no key (blind), some have seen none yet (fresh). */
 static void draw_amx_lanes(struct rng *r, float *scores, float *m, float *l)
 {
@@ -99,15 +109,18 @@ static void check_amx_softmax(struct rng *r)
 {
     const int64_t W = 32 * agc_rng_range(r, 1, PANEL / 32);
     const float c = (float)(0.5 + agc_rng_uniform(r));
-    float m[2][PANEL], l[2][PANEL], alpha[PANEL];
+    float m[2][PANEL], l[2][PANEL], excess[PANEL], alpha[PANEL];
     struct guarded scores = guarded_alloc(GROUP_KEYS * PANEL, 4), vnni = guarded_alloc(W / 16 * AMX_AB, 2);
-    struct faults weights = {0}, sums = {0}, factors = {0};
+    struct faults weights = {0}, sums = {0}, rounded_sums = {0}, factors = {0};
     bool wanted = false;
     draw_amx_lanes(r, floats_of(&scores), m[0], l[0]);
     memcpy(m[1], m[0], sizeof m[0]);
     memcpy(l[1], l[0], sizeof l[0]);
+    for (int64_t i = 0; i < PANEL; i++) {
+        excess[i] = -l[0][i] / 512;
+    }
     const bool rescaled =
-        agi_amx_table.softmax(bf16_of(&vnni), floats_of(&scores), W, c, l[0], INFINITY, m[1], l[1], alpha);
+        agi_amx_table.softmax(bf16_of(&vnni), floats_of(&scores), W, c, m[1], l[1], excess, alpha);
     for (int64_t i = 0; i < W; i++) {
         const double before = (double)m[0][i], after = (double)m[1][i], shift = isinf(after) ? 0 : after;
         const double factor = after == before ? 1 : exp2(before - after);
@@ -118,12 +131,15 @@ static void check_amx_softmax(struct rng *r)
             CHECK(p < 0x1p9, "amx softmax: a weight of %g with its shift", p);
             expect_near(&weights, j * W + i, bf16_at(bf16_of(&vnni), vnni_index(j, i)), p,
                         AMX_WEIGHT_ERROR * p);
-            sum += AMX_TRUNCATION_SCALE * p;
+            sum += p;
         }
         wanted |= after != before && !isinf(before);
         expect_near(&factors, i, (double)alpha[i], factor, factor == 1 ? 0 : alpha_error * factor);
         expect_near(&sums, i, (double)l[1][i], sum, AMX_SUM_ERROR * sum);
+        const double rounded = (1 - 1.0 / 512) * (double)l[0][i] * factor + vnni_sum(bf16_of(&vnni), i);
+        expect_near(&rounded_sums, i, (double)l[1][i] + (double)excess[i], rounded, 1e-6 * (rounded + sum));
     }
+    report(&rounded_sums, "softmax: l + excess");
     report(&weights, "softmax: weights");
     report(&factors, "softmax: alpha");
     report(&sums, "softmax: l");
@@ -133,58 +149,11 @@ static void check_amx_softmax(struct rng *r)
     check_and_free(&vnni, "softmax");
 }
 
-/* If the bound of the scores is small, weights come from the lookup table: within 6e-3, and right on average. If it is
- * large, they are the same as without a bound. */
-static void check_amx_exp2_lut(struct rng *r)
-{
-    const int64_t W = 32 * agc_rng_range(r, 1, PANEL / 32);
-    const bool near_limit = agc_rng_chance(r, 0.3); /* of the table's range */
-    const double max_score = near_limit ? 110 : 5 + 5 * agc_rng_uniform(r);
-    float m[PANEL], l[3][PANEL], norms[PANEL], alpha[PANEL];
-    struct guarded scores = guarded_alloc(GROUP_KEYS * PANEL, 4), by_lut = guarded_alloc(W / 16 * AMX_AB, 2),
-                   beyond = guarded_alloc(W / 16 * AMX_AB, 2), exact = guarded_alloc(W / 16 * AMX_AB, 2);
-    struct faults weights = {0};
-    double mean = 0;
-    for (int64_t i = 0; i < PANEL; i++) {
-        m[i] = (float)agc_rng_range(r, near_limit ? 256 : -256, 1024) / 256;
-        l[0][i] = l[1][i] = l[2][i] = 0;
-        norms[i] = (float)(max_score / 2);
-        for (int64_t j = 0; j < GROUP_KEYS; j++) {
-            const double highest = near_limit ? 5 : fmin(max_score, (double)m[i] + 2);
-            floats_of(&scores)[j * PANEL + i] = (float)(highest - (highest + max_score) * agc_rng_uniform(r));
-        }
-    }
-    agi_amx_table.softmax(bf16_of(&by_lut), floats_of(&scores), W, 1, norms, 2, m, l[0], alpha);
-    agi_amx_table.softmax(bf16_of(&beyond), floats_of(&scores), W, 1, norms, 60, m, l[1], alpha);
-    agi_amx_table.softmax(bf16_of(&exact), floats_of(&scores), W, 1, norms, INFINITY, m, l[2], alpha);
-    for (int64_t n = 0; n < W * GROUP_KEYS; n++) {
-        const int64_t i = n % W, j = n / W;
-        const double p = exp2((double)floats_of(&scores)[j * PANEL + i] - (double)m[i]);
-        const double got = bf16_at(bf16_of(&by_lut), vnni_index(j, i));
-        expect_near(&weights, n, got, p, 6e-3 * p);
-        mean += (got / p - 1) / (double)(W * GROUP_KEYS);
-    }
-    report(&weights, "softmax: weights by lookup table");
-    CHECK(fabs(mean) < 6e-4, "amx softmax: weights by lookup table are wrong by %g on average", mean);
-    CHECK(memcmp(bf16_of(&exact), bf16_of(&beyond), exact.bytes) == 0,
-          "amx softmax: the bound of the scores is ignored");
-    CHECK(memcmp(bf16_of(&exact), bf16_of(&by_lut), exact.bytes) != 0,
-          "amx softmax: the lookup table is not used");
-    for (int64_t i = 0; i < W; i++) {
-        CHECK(fabsf(l[0][i] / l[2][i] - 1) < 6e-3F, "amx softmax: sums by lookup table, lane %d", (int)i);
-    }
-    struct guarded *const arrays[] = {&scores, &by_lut, &beyond, &exact};
-    for (int n = 0; n < 4; n++) {
-        check_and_free(arrays[n], "softmax");
-    }
-}
-
 /* A group's scores and a band; some lanes for which m has to move. */
 struct band_trial {
     int64_t low, high;
-    bool known; /* a bound of the scores is known */
     bool moves; /* a lane has seen no key before, or has too large a weight inside the band */
-    float m[PANEL], l[PANEL], norms[PANEL];
+    float m[PANEL], l[PANEL], excess[PANEL];
     struct guarded scores;
 };
 
@@ -198,7 +167,7 @@ static void draw_band_lanes(struct rng *r, struct band_trial *t)
 {
     for (int64_t i = 0; i < PANEL; i++) {
         t->m[i] = (float)agc_rng_range(r, 0, 512) / 256;
-        t->norms[i] = t->known ? 6 : INFINITY;
+        t->excess[i] = (float)agc_rng_uniform(r) / 512;
         t->l[i] = (float)agc_rng_uniform(r);
         for (int64_t j = 0; j < GROUP_KEYS; j++) {
             const bool nan = !in_band(t, j, i) && (i + j) % 3 == 0;
@@ -211,7 +180,6 @@ static void draw_band_trial(struct rng *r, struct band_trial *t)
 {
     t->low = agc_rng_chance(r, 0.5) ? -1000000 : agc_rng_range(r, -80, 40);
     t->high = agc_rng_chance(r, 0.3) ? 1000000 : agc_rng_range(r, t->low < -80 ? -80 : t->low, 120);
-    t->known = t->low <= 1 - PANEL && t->high >= GROUP_KEYS - 1 && agc_rng_chance(r, 0.5);
     t->moves = false;
     t->scores = guarded_alloc(GROUP_KEYS * PANEL, sizeof(float));
     draw_band_lanes(r, t);
@@ -226,8 +194,9 @@ static void draw_band_trial(struct rng *r, struct band_trial *t)
     }
 }
 
-/* Weights and l are those of softmax, with minus infinity outside the band. */
-static void compare_with_softmax(struct band_trial *t, const uint16_t *got, const float *l)
+/* Weights, l and excess are those of softmax, with minus infinity outside the band. */
+static void compare_with_softmax(struct band_trial *t, const uint16_t *got, const float *l,
+                                 const float *excess)
 {
     struct guarded wanted = guarded_alloc(PANEL / 16 * AMX_AB, sizeof(uint16_t));
     struct faults weights = {0}, sums = {0};
@@ -236,15 +205,16 @@ static void compare_with_softmax(struct band_trial *t, const uint16_t *got, cons
         float *const score = &floats_of(&t->scores)[n];
         *score = in_band(t, n / PANEL, n % PANEL) ? *score : -INFINITY;
     }
-    agi_amx_table.softmax(bf16_of(&wanted), floats_of(&t->scores), PANEL, 1, t->norms, 2, t->m, t->l, alpha);
+    agi_amx_table.softmax(bf16_of(&wanted), floats_of(&t->scores), PANEL, 1, t->m, t->l, t->excess, alpha);
     for (int64_t n = 0; n < PANEL / 16 * AMX_AB; n++) {
         expect_near(&weights, n, got[n], bf16_of(&wanted)[n], 0);
     }
     for (int64_t i = 0; i < PANEL; i++) {
         expect_near(&sums, i, (double)l[i], (double)t->l[i], 0);
+        expect_near(&sums, i, (double)excess[i], (double)t->excess[i], 0);
     }
     report(&weights, "weights: weights");
-    report(&sums, "weights: l");
+    report(&sums, "weights: l or excess");
     check_and_free(&wanted, "weights");
 }
 
@@ -255,17 +225,19 @@ static void check_amx_weights(struct rng *r)
     struct band_trial t;
     struct amx_queued queued;
     struct guarded got = guarded_alloc(PANEL / 16 * AMX_AB, sizeof(uint16_t));
-    float l[PANEL];
+    float l[PANEL], excess[PANEL];
     draw_band_trial(r, &t);
     memcpy(l, t.l, sizeof l);
+    memcpy(excess, t.excess, sizeof excess);
     draw_amx_queued(r, &queued);
-    const bool done = agi_amx_table.weights(bf16_of(&got), floats_of(&t.scores), 1, t.norms, 2, t.low, t.high,
-                                            t.m, l, &queued.next);
+    const bool done = agi_amx_table.weights(bf16_of(&got), floats_of(&t.scores), 1, t.low, t.high, t.m, l,
+                                            excess, &queued.next);
     check_amx_queued(&queued, "weights: scores of the next group");
     CHECK(done == !t.moves, "amx weights says %d, m would have to move: %d", done, t.moves);
-    CHECK(done || memcmp(l, t.l, sizeof l) == 0, "amx weights adds to l without being done");
+    CHECK(done || (memcmp(l, t.l, sizeof l) == 0 && memcmp(excess, t.excess, sizeof excess) == 0),
+          "amx weights adds to the sums without being done");
     if (done) {
-        compare_with_softmax(&t, bf16_of(&got), l);
+        compare_with_softmax(&t, bf16_of(&got), l, excess);
     }
     check_and_free(&t.scores, "weights");
     check_and_free(&got, "weights");
@@ -281,8 +253,8 @@ static void check_amx_softmax_tangent(struct rng *r)
                    score_tangents = random_floats(r, GROUP_KEYS * PANEL, -2, 2);
     struct guarded m_per_lane = random_floats(r, PANEL, 0, 2), r_per_lane = random_floats(r, PANEL, -1, 1);
     struct guarded vnni = guarded_alloc(W / 16 * AMX_AB, 2), t_vnni = guarded_alloc(W / 16 * AMX_AB, 2);
-    float l[PANEL], a[PANEL];
-    struct faults weights = {0}, tangents = {0}, sums = {0};
+    float l[PANEL], a[PANEL], excess[PANEL] = {0}, t_excess[PANEL] = {0};
+    struct faults weights = {0}, tangents = {0}, sums = {0}, rounded_sums = {0};
     for (int64_t i = 0; i < PANEL; i++) {
         l[i] = (float)i;
         a[i] = (float)-i;
@@ -293,7 +265,7 @@ static void check_amx_softmax_tangent(struct rng *r)
     draw_amx_queued(r, &b);
     const bool done = agi_amx_table.softmax_tangent(
         bf16_of(&vnni), bf16_of(&t_vnni), floats_of(&scores), floats_of(&score_tangents), c, scale,
-        floats_of(&m_per_lane), l, floats_of(&r_per_lane), a, &b.next);
+        floats_of(&m_per_lane), l, excess, floats_of(&r_per_lane), a, t_excess, &b.next);
     check_amx_queued(&b, "softmax_tangent: scores of the next group");
     CHECK(done == (moving < 0), "amx softmax_tangent says %d, lane %d would have to move", done, (int)moving);
     for (int64_t i = 0; i < W; i++) {
@@ -313,7 +285,12 @@ static void check_amx_softmax_tangent(struct rng *r)
         }
         expect_near(&sums, i, (double)l[i], sum, AMX_SUM_ERROR * (magnitude + sum));
         expect_near(&sums, i, (double)a[i], tangent, AMX_SUM_ERROR * (magnitude + sum));
+        const double rounded = done ? vnni_sum(bf16_of(&vnni), i) : 0,
+                     t_rounded = done ? vnni_sum(bf16_of(&t_vnni), i) : 0, error = 1e-6 * (magnitude + sum);
+        expect_near(&rounded_sums, i, (double)l[i] + (double)excess[i], (double)i + rounded, error);
+        expect_near(&rounded_sums, i, (double)a[i] + (double)t_excess[i], (double)-i + t_rounded, error);
     }
+    report(&rounded_sums, "softmax_tangent: sums of rounded weights");
     report(&weights, "softmax_tangent: weights");
     report(&tangents, "softmax_tangent: their tangents");
     report(&sums, "softmax_tangent: sums");

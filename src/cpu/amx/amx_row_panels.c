@@ -4,32 +4,6 @@
 #include <math.h>
 #include <string.h>
 
-/* Min keys of a query for weights from the exp2 table: the errors of single weights average out. */
-enum { MIN_LUT_KEYS = 512 };
-
-/* If weights may come from the exp2 table: computes the norms of the queries and rounds m to a multiple of 1/256.
- * Else the norms are infinite, which tells the kernels not to use the table. */
-static void begin_norms(const agi_amx_panel *to, const agi_head *x, const agi_row_panel *panel)
-{
-    int64_t first, end;
-    REAL(agi_key_range)(x, panel->i0, 1, &first, &end);
-    if (!agi_amx_may_use_exp2_lut(x) || end - first < MIN_LUT_KEYS) {
-        for (int64_t i = 0; i < PANEL; i++) {
-            to->norms[i] = INFINITY;
-        }
-        return;
-    }
-    const amx_operand *q = &to->queries;
-    for (int64_t i = 0; i < agi_amx_lanes(panel); i += AMX_LANES) {
-        agi_amx_table.column_norms(to->norms + i, q->p + i / AMX_LANES * q->stride_mn,
-                                   agi_round_up(x->Dk, AMX_DEPTH) / AMX_DEPTH);
-    }
-    /* m is the sink's logit, or -infinity; floats from 2^15 on are multiples of 1/256 already and stay. */
-    for (int64_t i = 0; i < PANEL; i++) {
-        panel->m[i] = fabsf(panel->m[i]) < 0x1p15f ? roundf(256 * panel->m[i]) / 256 : panel->m[i];
-    }
-}
-
 void agi_amx_begin_panel(agi_amx_row_scratch *s, const agi_head *x, const agi_row_panel *panel)
 {
     const ag_args *a = &x->call->a;
@@ -42,7 +16,8 @@ void agi_amx_begin_panel(agi_amx_row_scratch *s, const agi_head *x, const agi_ro
     to->queries = agi_amx_query_columns(agi_query_slice(x, &a->q, dtype, x->Dk), panel->i0, panel->ni, W,
                                         NULL, to->Q + offset, query_stride, s->rows);
     to->empty = true;
-    begin_norms(to, x, panel);
+    memset(to->excess, 0, PANEL * sizeof *to->excess);
+    memset(to->t_excess, 0, tangents * PANEL * sizeof *to->t_excess);
     if (tangents) {
         to->t_queries = (amx_operand){to->Q, query_stride, AMX_AB, 0};
     }
@@ -62,15 +37,30 @@ static void zero_sums(const agi_head *x, const agi_amx_panel *panel)
     }
 }
 
+/* O and tO are sums over rounded weights, l and a over exact ones. Divided by l, O would be off by one factor for the
+ * whole row, which does not average out in the backward. So O is multiplied by l over the sum of the rounded weights,
+ * and tO gets what makes (tO - a / l O) / l a mean over the rounded weights too. lse and mu are those of exact ones. */
+static void correct_sums(const agi_head *x, const agi_amx_panel *own, const agi_row_panel *panel)
+{
+    float alpha[PANEL], delta[PANEL];
+    for (int64_t i = 0; i < agi_amx_lanes(panel); i++) {
+        const float l = panel->l[i], rounded = l + own->excess[i];
+        alpha[i] = l > 0 ? l / rounded : 1;
+        delta[i] = 0;
+        if (x->call->map == AGI_JVP && l > 0) {
+            delta[i] = panel->a[i] / l - (panel->a[i] + own->t_excess[i]) / rounded;
+        }
+    }
+    agi_amx_rescale_panel(x, own, agi_amx_lanes(panel), alpha, delta);
+}
+
 void agi_amx_end_panel(const agi_amx_row_scratch *s, const agi_head *x, agi_row_panel *panel)
 {
     const agi_amx_panel *from = &s->panel[panel->index];
-    const bool l_too_large = x->call->map == AGI_FORWARD && !x->has.dropout; /* see agi_amx_kernels.softmax */
-    for (int64_t i = 0; i < PANEL && l_too_large; i++) {
-        panel->l[i] *= (float)(1 / AMX_TRUNCATION_SCALE);
-    }
     if (from->empty) {
         zero_sums(x, from);
+    } else {
+        correct_sums(x, from, panel);
     }
 }
 

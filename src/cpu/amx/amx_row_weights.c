@@ -49,9 +49,21 @@ static void group_features(agi_row_scratch *s, const agi_head *x, const agi_row_
     }
 }
 
+/* The excess of the rounded weights so far, after m grew. */
+static void rescale_excess(const agi_amx_panel *amx_panel, int64_t lanes, const float *alpha,
+                           const float *delta, bool rescaled)
+{
+    for (int64_t i = 0; i < lanes && rescaled; i++) {
+        if (delta != NULL) {
+            amx_panel->t_excess[i] = alpha[i] * (amx_panel->t_excess[i] + delta[i] * amx_panel->excess[i]);
+        }
+        amx_panel->excess[i] *= alpha[i];
+    }
+}
+
 /* jvp: weights and their tangents, rounded, of a group with features, or one that moves the running maximum. */
-static bool tangents_with_features(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel, int64_t j0,
-                                   const agi_amx_key_group *group)
+static bool tangents_with_features(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel,
+                                   const agi_amx_panel *amx_panel, int64_t j0, const agi_amx_key_group *group)
 {
     agi_amx_row_scratch *const own = s->own;
     const int64_t W = agi_amx_lanes(panel), to = group->slot * GROUP_KEYS * PANEL, row = group->from * PANEL;
@@ -64,20 +76,22 @@ static bool tangents_with_features(agi_row_scratch *s, const agi_head *x, agi_ro
         x->k->multiply(group->T, s->M, PANEL, GROUP_KEYS, W);
         x->k->multiply(group->U, s->M, PANEL, GROUP_KEYS, W);
     }
-    agi_amx_table.round_to_vnni(own->P + to, group->T, W);
-    agi_amx_table.round_to_vnni(own->tP + to, group->U, W);
+    rescale_excess(amx_panel, W, s->alpha, s->delta, rescaled);
+    agi_amx_table.round_weights(own->P + to, group->T, W, amx_panel->excess);
+    agi_amx_table.round_weights(own->tP + to, group->U, W, amx_panel->t_excess);
     return rescaled;
 }
 
-static bool weights_with_dropout(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel, int64_t j0,
-                                 const agi_amx_key_group *group)
+static bool weights_with_dropout(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel,
+                                 const agi_amx_panel *amx_panel, int64_t j0, const agi_amx_key_group *group)
 {
     agi_amx_row_scratch *const own = s->own;
     const int64_t W = agi_amx_lanes(panel);
     const bool rescaled = x->k->softmax(group->T, PANEL, GROUP_KEYS, W, x->c, panel->m, panel->l, s->alpha);
     REAL(agi_dropout_tile)(x, panel->i0, W, j0 + group->g * GROUP_KEYS, GROUP_KEYS, s->M, PANEL);
     x->k->multiply(group->T, s->M, PANEL, GROUP_KEYS, W);
-    agi_amx_table.round_to_vnni(own->P + group->slot * GROUP_KEYS * PANEL, group->T, W);
+    rescale_excess(amx_panel, W, s->alpha, NULL, rescaled);
+    agi_amx_table.round_weights(own->P + group->slot * GROUP_KEYS * PANEL, group->T, W, amx_panel->excess);
     return rescaled;
 }
 
@@ -85,18 +99,19 @@ static bool weights_with_dropout(agi_row_scratch *s, const agi_head *x, agi_row_
  * the products of the next group are interleaved. Returns false, and adds nothing to the sums, if the
  * running maximum must grow. */
 static bool plain_weights(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel,
-                          const agi_amx_panel *amx_panel, const agi_amx_row_keys *keys, agi_band band,
-                          const agi_amx_key_group *group, const amx_queue *next)
+                          const agi_amx_panel *amx_panel, agi_band band, const agi_amx_key_group *group,
+                          const amx_queue *next)
 {
     agi_amx_row_scratch *const own = s->own;
     const int64_t to = group->slot * GROUP_KEYS * PANEL;
     uint16_t *const P = own->P + to;
     if (x->call->map == AGI_FORWARD) {
-        return agi_amx_table.weights(P, group->T, x->c, amx_panel->norms, keys->max_score_per_norm[group->g],
-                                     band.low, band.high, panel->m, panel->l, next);
+        return agi_amx_table.weights(P, group->T, x->c, band.low, band.high, panel->m, panel->l,
+                                     amx_panel->excess, next);
     }
     return agi_amx_table.softmax_tangent(P, own->tP + to, group->T, group->U, x->c, x->score_scale, panel->m,
-                                         panel->l, panel->r, panel->a, next);
+                                         panel->l, amx_panel->excess, panel->r, panel->a, amx_panel->t_excess,
+                                         next);
 }
 
 /* Weights of any group. whole: no features, and all queries see all its keys. Returns whether the sums so far must
@@ -106,19 +121,18 @@ static bool other_weights(agi_row_scratch *s, const agi_head *x, agi_row_panel *
                           const agi_amx_key_group *group, bool whole)
 {
     agi_amx_row_scratch *const own = s->own;
-    const bool forward = x->call->map == AGI_FORWARD, by_lut = whole && forward;
-    if (!by_lut) {
+    const bool forward = x->call->map == AGI_FORWARD;
+    if (!whole || !forward) {
         group_features(s, x, panel, keys->j0, group);
     }
     if (!forward) {
-        return tangents_with_features(s, x, panel, keys->j0, group);
+        return tangents_with_features(s, x, panel, amx_panel, keys->j0, group);
     }
     if (x->has.dropout) {
-        return weights_with_dropout(s, x, panel, keys->j0, group);
+        return weights_with_dropout(s, x, panel, amx_panel, keys->j0, group);
     }
-    return agi_amx_table.softmax(
-        own->P + group->slot * GROUP_KEYS * PANEL, group->T, agi_amx_lanes(panel), x->c, amx_panel->norms,
-        by_lut ? keys->max_score_per_norm[group->g] : INFINITY, panel->m, panel->l, s->alpha);
+    return agi_amx_table.softmax(own->P + group->slot * GROUP_KEYS * PANEL, group->T, agi_amx_lanes(panel),
+                                 x->c, panel->m, panel->l, amx_panel->excess, s->alpha);
 }
 
 bool agi_amx_whole_group_weights(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel,
@@ -126,7 +140,7 @@ bool agi_amx_whole_group_weights(agi_row_scratch *s, const agi_head *x, agi_row_
                                  const agi_amx_key_group *group, const amx_queue *next)
 {
     static const agi_band everything = {INT64_MIN / 4, INT64_MAX / 4};
-    return !plain_weights(s, x, panel, amx_panel, keys, everything, group, next) &&
+    return !plain_weights(s, x, panel, amx_panel, everything, group, next) &&
            other_weights(s, x, panel, amx_panel, keys, group, true);
 }
 
@@ -140,7 +154,7 @@ bool agi_amx_group_weights(agi_row_scratch *s, const agi_head *x, agi_row_panel 
                plain = only_band_masks(x, panel, band, group);
     mark_visible_keys(own, group);
     if (plain && agi_amx_lanes(panel) == PANEL && (inside || x->call->map == AGI_FORWARD)) {
-        if (plain_weights(s, x, panel, amx_panel, keys, band, group, next)) {
+        if (plain_weights(s, x, panel, amx_panel, band, group, next)) {
             return false;
         }
     } else {

@@ -24,7 +24,8 @@ static void lay_out(agi_row_scratch *s, agi_arena *arena, const ag_plan *plan, a
         panel->Q = agi_take16(arena, (1 + tangents) * PANEL * Dk);
         panel->O = agi_take_reals(arena, PANEL * Dv);
         panel->tO = agi_take_reals(arena, tangents * PANEL * Dv);
-        panel->norms = agi_take_reals(arena, PANEL);
+        panel->excess = agi_take_reals(arena, PANEL);
+        panel->t_excess = agi_take_reals(arena, tangents * PANEL);
     }
     own.K = agi_take16(arena, (1 + tangents) * BLOCK_KEYS * Dk);
     own.V = agi_take16(arena, BLOCK_KEYS * Dv);
@@ -50,12 +51,6 @@ static agi_amx_row_keys load_keys(agi_amx_row_scratch *s, const agi_head *x, int
     agi_amx_row_keys keys = {.j0 = j0, .nj = nj};
     const ag_tensor none = {NULL, {0}};
     keys.K = agi_amx_key_rows_and_tangents(x, &a->k, tangents ? &a->tk : &none, x->Dk, j0, nj, s->K);
-    for (int64_t j = 0; j < nj && agi_amx_may_use_exp2_lut(x); j += GROUP_KEYS) {
-        keys.max_score_per_norm[j / GROUP_KEYS] =
-            fabsf(x->c) * agi_amx_table.largest_norm(keys.K.p + j * keys.K.ld, keys.K.ld,
-                                                     agi_min(GROUP_KEYS, nj - j),
-                                                     agi_round_up(x->Dk, AMX_DEPTH));
-    }
     keys.V = agi_amx_key_columns(x, &a->v, x->Dv, j0, nj, s->V, s->rows);
     if (tangents && a->tv.data != NULL) {
         keys.tV = agi_amx_key_columns(x, &a->tv, x->Dv, j0, nj, s->tV, s->rows);

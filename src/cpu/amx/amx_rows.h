@@ -16,8 +16,9 @@ typedef struct {
     amx_operand queries, t_queries;
     uint16_t *Q;  /* memory of the operands: [tQ | Q], or Q in forward */
     real *O, *tO; /* tiles in column-major order */
-    real *norms;  /* [PANEL]: norms of the queries; infinite if the exp2 table must not be used */
-    bool empty;   /* no sums yet: the first product overwrites the memory */
+    /* [PANEL]: the sums of the rounded weights, and of their tangents, minus l and a, the sums of the exact ones. */
+    real *excess, *t_excess;
+    bool empty; /* no sums yet: the first product overwrites the memory */
 } agi_amx_panel;
 
 /* One thread's scratch. */
@@ -38,8 +39,6 @@ typedef struct {
 typedef struct {
     int64_t j0, nj;
     amx_operand K, V, tV; /* [K | tK], V and tV transposed; tV.p is NULL if it is absent */
-    /* Per group: |c S| is at most this times the norm of the query. */
-    float max_score_per_norm[BLOCK_KEYS / GROUP_KEYS];
 } agi_amx_row_keys;
 
 /* The groups of a block whose weights are pending, in slots 0 .. n - 1: groups first .. first + n - 1 of the block.
@@ -63,14 +62,8 @@ static inline int64_t agi_amx_lanes(const agi_row_panel *panel)
     return agi_round_up(panel->ni, AMX_DEPTH);
 }
 
-/* May weights come from the exp2 table? */
-static inline bool agi_amx_may_use_exp2_lut(const agi_head *x)
-{
-    return x->call->map == AGI_FORWARD && x->has.plain && !x->has.dropout;
-}
-
 /* amx_row_panels.c. Begin: makes the operands of the panel's queries and marks its sums as empty. End, after the
- * last key: removes AMX_TRUNCATION_SCALE from l, and zeroes the sums if they are still empty. */
+ * last key: corrects O and tO for the excess of the rounded weights; zeroes them if they are still empty. */
 void agi_amx_begin_panel(agi_amx_row_scratch *s, const agi_head *x, const agi_row_panel *panel);
 void agi_amx_end_panel(const agi_amx_row_scratch *s, const agi_head *x, agi_row_panel *panel);
 

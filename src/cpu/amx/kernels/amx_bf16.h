@@ -11,38 +11,42 @@
  * whole and two chains of dependent instructions overlap. */
 enum { ROW_VECTORS = 2 };
 
-INLINE void store_upper_halves(uint16_t *to, __m512i a, __m512i b)
-{
-    const __m512i low = _mm512_srli_epi32(a, 16);
-    v_store((float *)(void *)to, _mm512_castsi512_ps(_mm512_mask_blend_epi16(0xaaaaaaaau, low, b)));
-}
-
 /* Rounded to nearest: half of bfloat16's last place is added before the lower bits are dropped. A tie, a number whose
  * lower 16 bits are 0x8000, goes away from zero. */
-INLINE void store_rounded_pair(uint16_t *to, vec a, vec b)
+INLINE __m512i rounded_pair(vec a, vec b)
 {
     const __m512i half = _mm512_set1_epi32(0x8000);
-    store_upper_halves(to, _mm512_add_epi32(_mm512_castps_si512(a), half),
-                       _mm512_add_epi32(_mm512_castps_si512(b), half));
+    /* Bytes 2 and 3 of each dword to bytes 0 and 1. */
+    const __m512i to_lower =
+        _mm512_broadcast_i32x4(_mm_set_epi8(0, 0, 15, 14, 0, 0, 11, 10, 0, 0, 7, 6, 0, 0, 3, 2));
+    return _mm512_mask_shuffle_epi8(_mm512_add_epi32(_mm512_castps_si512(b), half), 0x3333333333333333u,
+                                    _mm512_add_epi32(_mm512_castps_si512(a), half), to_lower);
 }
 
-/* Truncated, for numbers that are TRUNCATION_SCALE times too large, so that the mean is right: half the work of
- * rounding, for slightly larger errors. */
-INLINE void store_truncated_pair(uint16_t *to, vec a, vec b)
+INLINE void store_pair(uint16_t *to, __m512i pair)
 {
-    store_upper_halves(to, _mm512_castps_si512(a), _mm512_castps_si512(b));
+    _mm512_storeu_si512(to, pair);
 }
 
-#define TRUNCATION_SCALE ((float)AMX_TRUNCATION_SCALE)
+INLINE void store_rounded_pair(uint16_t *to, vec a, vec b)
+{
+    store_pair(to, rounded_pair(a, b));
+}
 
-/* TRUNCATION_SCALE 2^x, with a relative error of 7.5e-5: a polynomial of degree 3, enough for what becomes bfloat16. */
-INLINE vec exp2_to_truncate(vec x)
+/* sum + the lower and the upper half of each dword of the pair: what was rounded, exactly. */
+INLINE vec add_pair(vec sum, __m512i pair)
+{
+    return _mm512_dpbf16_ps(sum, (__m512bh)pair, (__m512bh)_mm512_set1_epi16(0x3f80));
+}
+
+/* 2^x, with a relative error of 7.5e-5: a polynomial of degree 3, enough for what becomes bfloat16. */
+INLINE vec exp2_for_bf16(vec x)
 {
     const vec f = v_fraction(x);
-    vec p = v_set1(TRUNCATION_SCALE * 0.078024522640478933f);
-    p = v_fma(p, f, v_set1(TRUNCATION_SCALE * 0.2260671554274834f));
-    p = v_fma(p, f, v_set1(TRUNCATION_SCALE * 0.6958335404947531f));
-    p = v_fma(p, f, v_set1(TRUNCATION_SCALE * 0.99992521856271543f));
+    vec p = v_set1(0.078024522640478933f);
+    p = v_fma(p, f, v_set1(0.2260671554274834f));
+    p = v_fma(p, f, v_set1(0.6958335404947531f));
+    p = v_fma(p, f, v_set1(0.99992521856271543f));
     return v_scale2(p, x);
 }
 

@@ -13,15 +13,15 @@ INLINE void gradients_two_keys(uint16_t *P, uint16_t *dS, uint16_t *dS_vnni, con
         UNROLL for (int v = 0; v < ROW_VECTORS; v++)
         {
             const int64_t at = j * PANEL + v * LANES;
-            p[j][v] = exp2_to_truncate(v_fms(v_load(T + at), c, L[v]));
+            p[j][v] = exp2_for_bf16(v_fms(v_load(T + at), c, L[v]));
             ds[j][v] = v_mul(p[j][v], v_sub(v_load(dP + at), D[v]));
         }
-        store_truncated_pair(P + j * AMX_DEPTH, p[j][0], p[j][1]);
-        store_truncated_pair(dS + j * AMX_DEPTH, ds[j][0], ds[j][1]);
+        store_rounded_pair(P + j * AMX_DEPTH, p[j][0], p[j][1]);
+        store_rounded_pair(dS + j * AMX_DEPTH, ds[j][0], ds[j][1]);
     }
     UNROLL for (int v = 0; v < ROW_VECTORS; v++)
     {
-        store_truncated_pair(dS_vnni + v * AMX_AB, ds[0][v], ds[1][v]);
+        store_rounded_pair(dS_vnni + v * AMX_AB, ds[0][v], ds[1][v]);
     }
 }
 
@@ -46,7 +46,7 @@ INLINE tangent_results tangents_at(const float *const scores[4], int64_t at, vec
 {
     tangent_results x;
     const vec e = v_sub(v_load(scores[1] + at), D), w = v_fms(v_load(scores[2] + at), scale, mu);
-    x.r = exp2_to_truncate(v_fms(v_load(scores[0] + at), c, L));
+    x.r = exp2_for_bf16(v_fms(v_load(scores[0] + at), c, L));
     x.ds = v_mul(x.r, e);
     x.tr = v_mul(x.r, w);
     x.tds = v_mul(x.r, v_fma(w, e, v_sub(v_load(scores[3] + at), tD)));
@@ -73,16 +73,16 @@ INLINE void two_keys_of_tangents(void *stage)
             x[r][v] = tangents_at(s->scores, (s->j + r) * PANEL + v * LANES, s->c, s->scale, s->L[v],
                                   s->mu[v], s->D[v], s->tD[v]);
         }
-        store_truncated_pair(s->rows[0] + to, x[r][0].r, x[r][1].r);
-        store_truncated_pair(s->rows[1] + to, x[r][0].ds, x[r][1].ds);
-        store_truncated_pair(s->rows[2] + to, x[r][0].tr, x[r][1].tr);
-        store_truncated_pair(s->rows[3] + to, x[r][0].tds, x[r][1].tds);
+        store_rounded_pair(s->rows[0] + to, x[r][0].r, x[r][1].r);
+        store_rounded_pair(s->rows[1] + to, x[r][0].ds, x[r][1].ds);
+        store_rounded_pair(s->rows[2] + to, x[r][0].tr, x[r][1].tr);
+        store_rounded_pair(s->rows[3] + to, x[r][0].tds, x[r][1].tds);
     }
     UNROLL for (int v = 0; v < ROW_VECTORS; v++)
     {
         const int64_t to = v * AMX_AB + s->j * LANES;
-        store_truncated_pair(s->vnni[0] + to, x[0][v].tds, x[1][v].tds);
-        store_truncated_pair(s->vnni[1] + to, x[0][v].ds, x[1][v].ds);
+        store_rounded_pair(s->vnni[0] + to, x[0][v].tds, x[1][v].tds);
+        store_rounded_pair(s->vnni[1] + to, x[0][v].ds, x[1][v].ds);
     }
     s->j += 2;
 }

@@ -8,7 +8,7 @@
 #include "cpu/amx/kernels/amx_product_tmpl.c"
 #include "cpu/amx/kernels/amx_operands_tmpl.c"
 #include "cpu/amx/kernels/amx_sums_tmpl.c"
-#include "cpu/amx/kernels/amx_norms_tmpl.c"
+#include "cpu/amx/kernels/amx_dots_tmpl.c"
 #include "cpu/amx/kernels/amx_rounding_tmpl.c"
 #include "cpu/amx/kernels/amx_interleave_tmpl.c"
 #include "cpu/amx/kernels/amx_softmax_tmpl.c"
@@ -36,11 +36,10 @@ const agi_amx_kernels agi_amx_table = {
     .transpose_sums = transpose_sums,
     .store_transposed = store_transposed,
     .store_rows = store_rows,
-    .column_norms = column_norms,
-    .largest_norm = largest_norm,
     .dots = dots,
     .round_to_vnni = round_to_vnni,
     .round_to_rows = round_to_rows,
+    .round_weights = round_weights,
     .mask_band_rows = mask_band_rows,
     .mask_band_vnni = mask_band_vnni,
     .softmax = softmax,

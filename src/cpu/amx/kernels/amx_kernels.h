@@ -46,11 +46,6 @@
 
 enum { GROUP_KEYS = 32 };
 
-/* Weights are truncated to bfloat16, not rounded: that is half the work. So that their mean is right they are
- * multiplied by this before: truncation takes 2^-8 from a mantissa p on average, so this is 1 + 2^-8 times the mean of
- * 1/p, which is 1 / (2 ln 2) if log p is uniformly distributed. */
-#define AMX_TRUNCATION_SCALE 1.002818
-
 /* The tiles of an operand; strides are in elements. */
 typedef struct {
     const uint16_t *p; /* the first tile */
@@ -138,13 +133,7 @@ typedef struct {
     /* to[m][n] = factor C[m][n], rounded to bfloat16, for at most 16 rows of row-major tiles and any n. */
     void (*store_rows)(uint16_t *to, int64_t ld, const float *sums, float factor, int64_t m, int64_t n);
 
-    /* ---- Norms and dot products of rows ---- */
-
-    /* The norms of the 16 columns of B, from its n VNNI tiles along k. */
-    void (*column_norms)(float *norms, const uint16_t *tiles, int64_t n);
-
-    /* An upper bound of the norms of n rows, width a multiple of 32; NaN if one of their elements is NaN. */
-    float (*largest_norm)(const uint16_t *rows, int64_t ld, int64_t n, int64_t width);
+    /* ---- Dot products of rows ---- */
 
     /* out[r] = sum over channels of A[r] B[r], for n rows. */
     void (*dots)(float *out, const uint16_t *A, int64_t lda, const uint16_t *B, int64_t ldb, int64_t n,
@@ -164,24 +153,24 @@ typedef struct {
 
     /* ---- Stages: from score tiles to weights and gradients. Those that take `next` interleave it ---- */
 
-    /* One step of the online softmax as agi_kernels.softmax does it, but the weights 2^(c T - m) go to VNNI, T is
-     * unchanged, and the sum l is AMX_TRUNCATION_SCALE times too large.
-     * norms[lane] * max_score_per_norm is an upper bound of |c T|, or infinity if none is known; if it is small,
-     * weights come from the lookup table of amx_exp2_lut.h, with errors of at most 0.6 percent. If norms[0] is finite,
-     * m is a multiple of 1/256. */
-    bool (*softmax)(uint16_t *vnni, const float *T, int64_t W, float c, const float *norms,
-                    float max_score_per_norm, float *m, float *l, float *alpha);
+    /* round_to_vnni of weights; the sum of the rounded ones minus that of the exact ones is added to excess. */
+    void (*round_weights)(uint16_t *vnni, const float *T, int64_t W, float *excess);
+
+    /* One step of the online softmax as agi_kernels.softmax does it, but the weights 2^(c T - m) go to VNNI, rounded,
+     * and T is unchanged. l is the sum of the exact weights, l + excess that of the rounded ones. */
+    bool (*softmax)(uint16_t *vnni, const float *T, int64_t W, float c, float *m, float *l, float *excess,
+                    float *alpha);
 
     /* The same for PANEL lanes, without a change of m, in the band low <= j - i <= high, low <= high: scores of other
-     * pairs of key j and query i have no effect. False, and nothing is added to l, if m has to change. */
-    bool (*weights)(uint16_t *vnni, const float *T, float c, const float *norms, float max_score_per_norm,
-                    int64_t low, int64_t high, const float *m, float *l, const amx_queue *next);
+     * pairs of key j and query i have no effect. False, and nothing is added to the sums, if m has to change. */
+    bool (*weights)(uint16_t *vnni, const float *T, float c, int64_t low, int64_t high, const float *m,
+                    float *l, float *excess, const amx_queue *next);
 
     /* agi_kernels.softmax_tangent on PANEL lanes of scores without features, with tS = scale U; weights and their
-     * tangents go to VNNI, T and U are unchanged. False, and nothing is added to l and a, if m and r have to change. */
+     * tangents go to VNNI, T and U are unchanged. False, and nothing is added to the sums, if m and r have to change. */
     bool (*softmax_tangent)(uint16_t *vnni, uint16_t *t_vnni, const float *T, const float *U, float c,
-                            float scale, const float *m, float *l, const float *r, float *a,
-                            const amx_queue *next);
+                            float scale, const float *m, float *l, float *excess, const float *r, float *a,
+                            float *t_excess, const amx_queue *next);
 
     /* The vjp on 32 lanes without features: P = 2^(c T - L) and dS = P (dP - D) to rows in split16 order, dS also to
      * VNNI. Nothing is interleaved: it consists of multiply-adds, which run two per cycle alone, but one per cycle

@@ -15,6 +15,21 @@ static void round_to_vnni(uint16_t *vnni, const float *T, int64_t W)
     }
 }
 
+static void round_weights(uint16_t *vnni, const float *T, int64_t W, float *excess)
+{
+    for (int64_t i = 0; i < W; i += LANES) {
+        vec exact = v_set1(0), rounded = v_set1(0);
+        for (int j = 0; j < GROUP_KEYS; j += 2) {
+            const vec p = v_load(T + j * PANEL + i), q = v_load(T + (j + 1) * PANEL + i);
+            const __m512i pair = rounded_pair(p, q);
+            store_pair(vnni + i * 32 + j * 16, pair);
+            exact = v_add(exact, v_add(p, q));
+            rounded = add_pair(rounded, pair);
+        }
+        v_store(excess + i, v_add(v_load(excess + i), v_sub(rounded, exact)));
+    }
+}
+
 /* Where key j of a group begins in its tiles of 16 keys. */
 INLINE int64_t row_offset(int j, int64_t tile_stride)
 {

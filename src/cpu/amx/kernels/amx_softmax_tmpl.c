@@ -3,7 +3,6 @@
 #include <math.h>
 
 #include "cpu/amx/kernels/amx_bf16.h"
-#include "cpu/amx/kernels/amx_exp2_lut.h"
 #include "cpu/amx/kernels/amx_kernels.h"
 #include "cpu/vec/kernels/online.h"
 
@@ -12,14 +11,25 @@ enum { VECTORS = PANEL / LANES };
 /* The shift m of a lane stays as it is while the weights 2^(c T - m) of a group add up to less than this. */
 #define MAX_SUM 256
 
-/* ---- Two keys of one vector of lanes: stores their weights, returns sum + both ---- */
+/* ---- Two keys of one vector of lanes: stores their weights, adds both to the sums ---- */
 
-INLINE vec weights_by_exp(uint16_t *vnni, const float *T, vec c, vec shift, vec sum)
+/* Sums of weights, as they are and as they were rounded for the product with V. */
+typedef struct {
+    vec exact, rounded;
+} weight_sums;
+
+INLINE void add_weights(uint16_t *vnni, vec p, vec q, weight_sums *sum)
 {
-    const vec p = exp2_to_truncate(v_fms(v_load(T), c, shift)),
-              q = exp2_to_truncate(v_fms(v_load(T + PANEL), c, shift));
-    store_truncated_pair(vnni, p, q);
-    return v_add(sum, v_add(p, q));
+    const __m512i pair = rounded_pair(p, q);
+    store_pair(vnni, pair);
+    sum->exact = v_add(sum->exact, v_add(p, q));
+    sum->rounded = add_pair(sum->rounded, pair);
+}
+
+INLINE void weights_by_exp(uint16_t *vnni, const float *T, vec c, vec shift, weight_sums *sum)
+{
+    add_weights(vnni, exp2_for_bf16(v_fms(v_load(T), c, shift)),
+                exp2_for_bf16(v_fms(v_load(T + PANEL), c, shift)), sum);
 }
 
 /* The band low <= j - i <= high as one comparison per lane: j - i - low, as unsigned, is at most high - low. */
@@ -48,42 +58,33 @@ INLINE lane_band band_of(int64_t low, int64_t high)
     return b;
 }
 
-INLINE vec weights_in_band(uint16_t *vnni, const float *T, vec c, vec shift, vec sum, __m512i distance,
-                           __m512i width)
+INLINE void weights_in_band(uint16_t *vnni, const float *T, vec c, vec shift, weight_sums *sum,
+                            __m512i distance, __m512i width)
 {
-    const vec p = exp2_to_truncate(v_fms(v_load(T), c, shift)),
-              q = exp2_to_truncate(v_fms(v_load(T + PANEL), c, shift));
+    const vec p = exp2_for_bf16(v_fms(v_load(T), c, shift)),
+              q = exp2_for_bf16(v_fms(v_load(T + PANEL), c, shift));
     const __m512i second = _mm512_add_epi32(distance, _mm512_set1_epi32(1));
-    const vec a = _mm512_maskz_mov_ps(_mm512_cmple_epu32_mask(distance, width), p);
-    const vec b = _mm512_maskz_mov_ps(_mm512_cmple_epu32_mask(second, width), q);
-    store_truncated_pair(vnni, a, b);
-    return v_add(sum, v_add(a, b));
+    add_weights(vnni, _mm512_maskz_mov_ps(_mm512_cmple_epu32_mask(distance, width), p),
+                _mm512_maskz_mov_ps(_mm512_cmple_epu32_mask(second, width), q), sum);
 }
 
 /* ---- One step of the online softmax, 32 lanes at a time ---- */
 
 /* The weights of a group with the given shift, and their sums. */
-INLINE void group_weights(uint16_t *vnni, const float *T, vec c, const float *norms, float max_score_per_norm,
-                          const vec *shift, vec *sum)
+INLINE void group_weights(uint16_t *vnni, const float *T, vec c, const vec *shift, weight_sums *sum)
 {
-    const bool by_lut = lut_in_range(norms, max_score_per_norm, shift);
-    const exp2_lut lut = exp2_lut_of(c);
     UNROLL for (int v = 0; v < ROW_VECTORS; v++)
     {
-        const vec offset = lut_offset(shift[v]);
-        sum[v] = v_set1(0);
+        sum[v] = (weight_sums){v_set1(0), v_set1(0)};
         for (int step = 0; step < STEPS; step++) {
-            const float *const t = T + step * 2 * PANEL + v * LANES;
-            uint16_t *const to = vnni + v * AMX_AB + step * 2 * LANES;
-            sum[v] = by_lut ? weights_by_lut(to, t, &lut, offset, sum[v])
-                            : weights_by_exp(to, t, c, shift[v], sum[v]);
+            weights_by_exp(vnni + v * AMX_AB + step * 2 * LANES, T + step * 2 * PANEL + v * LANES, c,
+                           shift[v], &sum[v]);
         }
-        sum[v] = by_lut ? v_mul(sum[v], v_set1(LUT_SUM_SCALE)) : sum[v];
     }
 }
 
-/* Moves m to the maxima of the columns (if rounded, to multiples of 1/256) where these exceed m by enough. */
-static bool move_shifts(const float *T, vec c, bool rounded, float *m, vec *shift, vec *factor)
+/* Moves m to the maxima of the columns where these exceed m by enough. */
+static bool move_shifts(const float *T, vec c, float *m, vec *shift, vec *factor)
 {
     bool rescaled = false;
     for (int v = 0; v < ROW_VECTORS; v++) {
@@ -92,45 +93,45 @@ static bool move_shifts(const float *T, vec c, bool rounded, float *m, vec *shif
         for (int j = 1; j < GROUP_KEYS; j++) {
             highest = v_max(v_load(T + j * PANEL + v * LANES), highest);
         }
-        highest = v_mul(highest, c);
-        highest = rounded ? _mm512_roundscale_ps(highest, 8 << 4) : highest; /* to 8 bits after the point */
-        rescaled |= v_move_shift(highest, m + v * LANES, &shift[v], &factor[v], &grown);
+        rescaled |= v_move_shift(v_mul(highest, c), m + v * LANES, &shift[v], &factor[v], &grown);
     }
     return rescaled;
 }
 
 /* First with m as it is: if the sums of weights are small, no weight is large, and the maximum need not be known.
  * If one is large, or a lane has seen no key yet (m = -infinity) or is NaN, once more with m moved. */
-INLINE bool softmax_row_vectors(uint16_t *vnni, const float *T, vec c, const float *norms,
-                                float max_score_per_norm, float *m, float *l, float *alpha)
+INLINE bool softmax_row_vectors(uint16_t *vnni, const float *T, vec c, float *m, float *l, float *excess,
+                                float *alpha)
 {
     const vec max_sum = v_set1(MAX_SUM), lowest = v_set1(-REAL_MAX);
-    vec shift[ROW_VECTORS] = {v_load(m), v_load(m + LANES)}, factor[ROW_VECTORS] = {v_set1(1), v_set1(1)},
-        sum[ROW_VECTORS];
+    vec shift[ROW_VECTORS] = {v_load(m), v_load(m + LANES)}, factor[ROW_VECTORS] = {v_set1(1), v_set1(1)};
+    weight_sums sum[ROW_VECTORS];
     vmask fine = v_less(lowest, shift[0]) & v_less(lowest, shift[1]);
     bool rescaled = false;
     if (fine == 0xffff) {
-        group_weights(vnni, T, c, norms, max_score_per_norm, shift, sum);
-        fine = v_less(sum[0], max_sum) & v_less(sum[1], max_sum);
+        group_weights(vnni, T, c, shift, sum);
+        fine = v_less(sum[0].exact, max_sum) & v_less(sum[1].exact, max_sum);
     }
     if (fine != 0xffff) {
-        rescaled = move_shifts(T, c, norms[0] < INFINITY, m, shift, factor);
-        group_weights(vnni, T, c, norms, max_score_per_norm, shift, sum);
+        rescaled = move_shifts(T, c, m, shift, factor);
+        group_weights(vnni, T, c, shift, sum);
     }
     for (int v = 0; v < ROW_VECTORS; v++) {
-        v_store(alpha + v * LANES, factor[v]);
-        v_store(l + v * LANES, v_fma(v_load(l + v * LANES), factor[v], sum[v]));
+        const int64_t at = v * LANES;
+        v_store(alpha + at, factor[v]);
+        v_store(l + at, v_fma(v_load(l + at), factor[v], sum[v].exact));
+        v_store(excess + at, v_fma(v_load(excess + at), factor[v], v_sub(sum[v].rounded, sum[v].exact)));
     }
     return rescaled;
 }
 
-static bool softmax(uint16_t *vnni, const float *T, int64_t W, float c, const float *norms,
-                    float max_score_per_norm, float *m, float *l, float *alpha)
+static bool softmax(uint16_t *vnni, const float *T, int64_t W, float c, float *m, float *l, float *excess,
+                    float *alpha)
 {
     bool rescaled = false;
     for (int64_t i = 0; i < W; i += ROW_VECTORS * LANES) {
-        rescaled |= softmax_row_vectors(vnni + i * GROUP_KEYS, T + i, v_set1(c), norms + i,
-                                        max_score_per_norm, m + i, l + i, alpha + i);
+        rescaled |=
+            softmax_row_vectors(vnni + i * GROUP_KEYS, T + i, v_set1(c), m + i, l + i, excess + i, alpha + i);
     }
     return rescaled;
 }
@@ -140,9 +141,8 @@ static bool softmax(uint16_t *vnni, const float *T, int64_t W, float c, const fl
 typedef struct {
     const float *T;
     uint16_t *vnni;
-    vec c, sum[VECTORS];
-    vec shift[VECTORS]; /* m; by the lookup table, lut_offset(m) */
-    exp2_lut lut;
+    weight_sums sum[VECTORS];
+    vec c, shift[VECTORS]; /* shift: m */
     lane_band band;
 } weight_stage;
 
@@ -152,23 +152,13 @@ INLINE void next_two_keys(weight_stage *s)
     s->vnni += 2 * LANES;
 }
 
-/* A step of the stage, two keys: by the lookup table, by the polynomial, by the polynomial inside a band. */
-INLINE void two_keys_by_lut(void *stage)
-{
-    weight_stage *const s = stage;
-    UNROLL for (int v = 0; v < VECTORS; v++)
-    {
-        s->sum[v] = weights_by_lut(s->vnni + v * AMX_AB, s->T + v * LANES, &s->lut, s->shift[v], s->sum[v]);
-    }
-    next_two_keys(s);
-}
-
+/* A step of the stage, two keys: all of them, or those inside a band. */
 INLINE void two_keys_by_exp(void *stage)
 {
     weight_stage *const s = stage;
     UNROLL for (int v = 0; v < VECTORS; v++)
     {
-        s->sum[v] = weights_by_exp(s->vnni + v * AMX_AB, s->T + v * LANES, s->c, s->shift[v], s->sum[v]);
+        weights_by_exp(s->vnni + v * AMX_AB, s->T + v * LANES, s->c, s->shift[v], &s->sum[v]);
     }
     next_two_keys(s);
 }
@@ -178,54 +168,55 @@ INLINE void two_keys_in_band(void *stage)
     weight_stage *const s = stage;
     UNROLL for (int v = 0; v < VECTORS; v++)
     {
-        s->sum[v] = weights_in_band(s->vnni + v * AMX_AB, s->T + v * LANES, s->c, s->shift[v], s->sum[v],
-                                    s->band.distance[v], s->band.width);
+        weights_in_band(s->vnni + v * AMX_AB, s->T + v * LANES, s->c, s->shift[v], &s->sum[v],
+                        s->band.distance[v], s->band.width);
         s->band.distance[v] = _mm512_add_epi32(s->band.distance[v], _mm512_set1_epi32(2));
     }
     next_two_keys(s);
 }
 
-/* Adds the sums of a group, times factor, to l; false, and adds nothing, if one is so large that m has to move. */
-INLINE bool add_sums(const vec *sum, float factor, float *l)
+/* Is no sum so large that m has to move? */
+INLINE bool sums_fit(const weight_sums *sum)
 {
-    vec scaled[VECTORS];
     vmask fine = 0xffff;
     UNROLL for (int v = 0; v < VECTORS; v++)
     {
-        scaled[v] = v_mul(sum[v], v_set1(factor));
-        fine &= v_less(scaled[v], v_set1(MAX_SUM));
+        fine &= v_less(sum[v].exact, v_set1(MAX_SUM));
     }
-    if (fine != 0xffff) {
-        return false;
-    }
-    UNROLL for (int v = 0; v < VECTORS; v++)
-    {
-        v_store(l + v * LANES, v_add(v_load(l + v * LANES), scaled[v]));
-    }
-    return true;
+    return fine == 0xffff;
 }
 
-INLINE bool run_weights(weight_stage s, bool by_lut, bool banded, float *l, const amx_queue *next)
+/* l += the exact sums, excess += the rounded sums minus these. */
+INLINE void add_sums(const weight_sums *sum, float *l, float *excess)
 {
     UNROLL for (int v = 0; v < VECTORS; v++)
     {
-        s.shift[v] = by_lut ? lut_offset(s.shift[v]) : s.shift[v];
-        s.sum[v] = v_set1(0);
+        const int64_t at = v * LANES;
+        v_store(l + at, v_add(v_load(l + at), sum[v].exact));
+        v_store(excess + at, v_add(v_load(excess + at), v_sub(sum[v].rounded, sum[v].exact)));
     }
-    interleave(next, by_lut ? two_keys_by_lut : banded ? two_keys_in_band : two_keys_by_exp, &s);
-    return add_sums(s.sum, by_lut ? LUT_SUM_SCALE : 1, l);
 }
 
-static bool weights(uint16_t *vnni, const float *T, float c, const float *norms, float max_score_per_norm,
-                    int64_t low, int64_t high, const float *m, float *l, const amx_queue *next)
+INLINE bool run_weights(weight_stage s, bool banded, float *l, float *excess, const amx_queue *next)
+{
+    interleave(next, banded ? two_keys_in_band : two_keys_by_exp, &s);
+    if (!sums_fit(s.sum)) {
+        return false;
+    }
+    add_sums(s.sum, l, excess);
+    return true;
+}
+
+static bool weights(uint16_t *vnni, const float *T, float c, int64_t low, int64_t high, const float *m,
+                    float *l, float *excess, const amx_queue *next)
 {
     const vec lowest = v_set1(-REAL_MAX);
     weight_stage s = {.T = T, .vnni = vnni, .c = v_set1(c)};
     vmask fine = 0xffff;
-    bool by_lut = true;
     UNROLL for (int v = 0; v < VECTORS; v++)
     {
         s.shift[v] = v_load(m + v * LANES);
+        s.sum[v] = (weight_sums){v_set1(0), v_set1(0)};
         fine &= v_less(lowest, s.shift[v]);
     }
     if (fine != 0xffff) {
@@ -234,38 +225,32 @@ static bool weights(uint16_t *vnni, const float *T, float c, const float *norms,
     }
     if (low > 1 - PANEL || high < GROUP_KEYS - 1) {
         s.band = band_of(low, high);
-        return run_weights(s, false, true, l, next);
+        return run_weights(s, true, l, excess, next);
     }
-    UNROLL for (int v = 0; v < VECTORS; v += ROW_VECTORS)
-    {
-        by_lut &= lut_in_range(norms + v * LANES, max_score_per_norm, s.shift + v);
-    }
-    s.lut = exp2_lut_of(s.c);
-    return by_lut ? run_weights(s, true, false, l, next) : run_weights(s, false, false, l, next);
+    return run_weights(s, false, l, excess, next);
 }
 
 /* ---- Weights and their tangents with m and r as they are, interleaved with the next scores ---- */
 
 /* Two keys of one vector of lanes; weights are added to *sum, their tangents to *tangent. */
 INLINE void weight_tangents(uint16_t *vnni, uint16_t *t_vnni, const float *T, const float *U, vec c,
-                            vec scale, vec shift, vec r, vec *sum, vec *tangent)
+                            vec scale, vec shift, vec r, weight_sums *sum, weight_sums *tangent)
 {
     vec p[2], u[2];
     UNROLL for (int j = 0; j < 2; j++)
     {
-        p[j] = exp2_to_truncate(v_fms(v_load(T + j * PANEL), c, shift));
+        p[j] = exp2_for_bf16(v_fms(v_load(T + j * PANEL), c, shift));
         u[j] = v_mul(p[j], v_fms(v_load(U + j * PANEL), scale, r));
     }
-    *sum = v_add(*sum, v_add(p[0], p[1]));
-    *tangent = v_add(*tangent, v_add(u[0], u[1]));
-    store_truncated_pair(vnni, p[0], p[1]);
-    store_truncated_pair(t_vnni, u[0], u[1]);
+    add_weights(vnni, p[0], p[1], sum);
+    add_weights(t_vnni, u[0], u[1], tangent);
 }
 
 typedef struct {
     const float *T, *U;
     uint16_t *vnni, *t_vnni;
-    vec c, scale, shift[VECTORS], r[VECTORS], sum[VECTORS], tangent[VECTORS];
+    weight_sums sum[VECTORS], tangent[VECTORS];
+    vec c, scale, shift[VECTORS], r[VECTORS];
 } tangent_weight_stage;
 
 INLINE void two_keys_tangents(void *stage)
@@ -284,8 +269,8 @@ INLINE void two_keys_tangents(void *stage)
 }
 
 static bool softmax_tangent(uint16_t *vnni, uint16_t *t_vnni, const float *T, const float *U, float c,
-                            float scale, const float *m, float *l, const float *r, float *a,
-                            const amx_queue *next)
+                            float scale, const float *m, float *l, float *excess, const float *r, float *a,
+                            float *t_excess, const amx_queue *next)
 {
     tangent_weight_stage s = {
         .T = T, .U = U, .vnni = vnni, .t_vnni = t_vnni, .c = v_set1(c), .scale = v_set1(scale)};
@@ -294,7 +279,7 @@ static bool softmax_tangent(uint16_t *vnni, uint16_t *t_vnni, const float *T, co
     {
         s.shift[v] = v_load(m + v * LANES);
         s.r[v] = v_load(r + v * LANES);
-        s.sum[v] = s.tangent[v] = v_set1(0);
+        s.sum[v] = s.tangent[v] = (weight_sums){v_set1(0), v_set1(0)};
         fine &= v_less(v_set1(-REAL_MAX), s.shift[v]);
     }
     if (fine != 0xffff) {
@@ -302,12 +287,10 @@ static bool softmax_tangent(uint16_t *vnni, uint16_t *t_vnni, const float *T, co
         return false;
     }
     interleave(next, two_keys_tangents, &s);
-    if (!add_sums(s.sum, 1 / TRUNCATION_SCALE, l)) {
+    if (!sums_fit(s.sum)) {
         return false;
     }
-    UNROLL for (int v = 0; v < VECTORS; v++)
-    {
-        v_store(a + v * LANES, v_fma(s.tangent[v], v_set1(1 / TRUNCATION_SCALE), v_load(a + v * LANES)));
-    }
+    add_sums(s.sum, l, excess);
+    add_sums(s.tangent, a, t_excess);
     return true;
 }
