@@ -947,6 +947,7 @@ int main(void)
     environment();
     make_arrays(&padded, EVERY_FEATURE "f32", NULL, 2);
     make_arrays(&packed, EVERY_FEATURE_PACKED "f16", NULL, 2);
+    CHECK_OK(agc_arrays_add_low_halves(&packed));
     for (int n = 0; n < 2; n++) {
         struct arrays *x = n == 0 ? &padded : &packed;
         pointers(x);

@@ -143,7 +143,7 @@ static void move_to_cotangent(struct arrays *x, enum tensor d_o, enum tensor low
     double *dO = test_read(x, d_o), *half = test_read(x, low), *dL = test_read(x, d_lse);
     const int64_t width = x->size[d_o][3];
     for (int64_t n = 0; n < x->count[d_o]; n++) {
-        dL[n / width] -= dO[n] * half[n] / low_scale(x);
+        dL[n / width] -= isnan(half[n]) ? 0 : dO[n] * half[n] / low_scale(x);
     }
     agc_arrays_write(x, d_lse, dL);
     free(dO);
@@ -151,15 +151,17 @@ static void move_to_cotangent(struct arrays *x, enum tensor d_o, enum tensor low
     free(dL);
 }
 
-/* Low halves that are not small: the caller's, not ours. */
+/* Low halves that are not small: the caller's, not ours. NaN in rows that see no key, where they must not be used. */
 static void write_any_low(struct arrays *x, enum tensor t, double phase)
 {
-    double *low = test_read(x, t);
+    double *low = test_read(x, t), *lse = test_read(x, T_LSE);
     for (int64_t n = 0; n < x->count[t]; n++) {
-        low[n] = low_scale(x) * sin((double)n + phase);
+        const int sees_keys = lse[n / x->size[t][3]] > -INFINITY;
+        low[n] = sees_keys ? low_scale(x) * sin((double)n + phase) : (double)NAN;
     }
     agc_arrays_write(x, t, low);
     free(low);
+    free(lse);
 }
 
 /* D = rowsum(dO o (o + o_low)) - dL and tD = rowsum(tdO o (o + o_low) + dO o (to + to_low)) - tdL, so the gradients are
