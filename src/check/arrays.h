@@ -85,8 +85,9 @@ struct agc_tensor_info {
 
 extern const struct agc_tensor_info agc_tensor_info[T_COUNT];
 
-/* For a plan's problem. agc_tensor_size sets the tensor's four axes and returns 0 if the problem has no such
- * tensor, or if it is a low half, which no problem must have. agc_tensor_dtype returns its element type, 0 for the mask. */
+/* For a plan's problem. agc_tensor_size sets the tensor's four axes and returns 0 if the problem has no such tensor,
+ * or if it is a low half: calls may have them, problems never require them. agc_tensor_dtype returns its element
+ * type, 0 for the mask. */
 int agc_tensor_size(const ag_problem *p, enum tensor t, int64_t size[4]);
 ag_dtype agc_tensor_dtype(const ag_problem *p, enum tensor t);
 
@@ -141,9 +142,9 @@ ag_status agc_arrays_random_lengths(struct arrays *x);
  * destroyed either way. */
 ag_status agc_arrays_add_low_halves(struct arrays *x);
 
-/* Clones a call for another dtype or another plan: same inputs, tangents, cotangents, mask, lengths, offsets,
- * seed, buckets and slopes; outputs are not copied; low halves if x has them. If dtype is not x's dtype, it also replaces out_dtype,
- * grad_dtype and aux_dtype. */
+/* Clones a call for another dtype or another plan: same inputs, tangents, cotangents, mask, lengths, offsets, seed,
+ * buckets and slopes; outputs are not copied; low halves if x has them. If dtype is not x's dtype, it also replaces
+ * out_dtype, grad_dtype and aux_dtype. */
 ag_status agc_arrays_clone_as(struct arrays *y, const struct arrays *x, ag_dtype dtype,
                               const ag_options *options);
 

@@ -42,9 +42,8 @@ typedef struct {
     size_t offset; /* in ag_args */
     agi_shape shape;
     agi_element element;
-    uint32_t feature; /* the problem flag without which the tensor has no meaning; 0: none */
-    uint32_t
-        accumulate; /* its bit of ag_args.accumulate, if it is an output; of a low half: its o's or to's */
+    uint32_t feature;          /* the problem flag without which the tensor has no meaning; 0: none */
+    uint32_t accumulate;       /* its bit of ag_args.accumulate, if it is an output; a low half has its o's */
     agi_role role[AGI_N_MAPS]; /* forward, vjp, jvp, vjp_jvp */
 } agi_tensor_info;
 

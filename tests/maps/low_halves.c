@@ -299,8 +299,8 @@ static void gradients_are_closer(const char *text)
 
 /* ---- Outputs that are not finite ---------------------------------------------------------------- */
 
-/* Every `step`-th element of V is infinite, NaN, or so large that the output overflows in float16: then the low half is 0, so that it
- * cannot make a NaN of an infinity. */
+/* Every `step`-th element of V is infinite, NaN, or so large that the output overflows in float16: then the low half
+ * is 0, so that it cannot make a NaN of an infinity. */
 static void not_finite(const struct runner *r, const char *text, double value, int64_t step)
 {
     struct arrays x;

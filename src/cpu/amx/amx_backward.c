@@ -55,8 +55,8 @@ static void begin_pass(agi_backward_scratch *s, int64_t span0)
     own->loaded_from = own->loaded_to = 0;
 }
 
-/* Spreads the prefetch of the next tile's rows of Q and dO, and in the first span of O and its low half, over the patches of keys
- * from .. to - 1. Rows of tangents are not prefetched. */
+/* Spreads the prefetch of the next tile's rows of Q and dO, and in the first span of O and its low half, over the
+ * patches of keys from .. to - 1. Rows of tangents are not prefetched. */
 static void begin_prefetch(agi_backward_scratch *s, const agi_head *x, int64_t from, int64_t to, int64_t next)
 {
     agi_amx_backward_scratch *const own = s->own;

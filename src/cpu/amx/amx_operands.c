@@ -135,22 +135,6 @@ static void scatter_rows(agi_slice to, int64_t first, int64_t n, const uint16_t 
     }
 }
 
-void agi_amx_store_rows(agi_slice to, int64_t first, int64_t n, const float *sums, double factor,
-                        uint16_t *scratch)
-{
-    const int64_t width = agi_round_up(to.D, AMX_LANES);
-    const bool dense = to.t->strides[3] == 1;
-    for (int64_t r = 0; r < n; r += AMX_ROWS) {
-        const int64_t n_rows = agi_min(AMX_ROWS, n - r);
-        uint16_t *const dst = (uint16_t *)to.t->data + agi_row_offset(to, first + r);
-        agi_amx_table.store_rows(dense ? dst : scratch, dense ? to.t->strides[2] : to.D, sums + r * width,
-                                 (float)factor, n_rows, to.D);
-        if (!dense) {
-            scatter_rows(to, first + r, n_rows, scratch);
-        }
-    }
-}
-
 typedef void (*store_sums)(uint16_t *to, int64_t ld, const float *sums, int64_t col_stride,
                            const float *factor, int64_t m, int64_t n);
 
@@ -170,6 +154,22 @@ static void store_transposed_panel(store_sums put, agi_slice to, int64_t first, 
     }
     put(scratch, to.D, sums, col_stride, factors, to.D, n);
     scatter_rows(to, first, n, scratch);
+}
+
+void agi_amx_store_rows(agi_slice to, int64_t first, int64_t n, const float *sums, double factor,
+                        uint16_t *scratch)
+{
+    const int64_t width = agi_round_up(to.D, AMX_LANES);
+    const bool dense = to.t->strides[3] == 1;
+    for (int64_t r = 0; r < n; r += AMX_ROWS) {
+        const int64_t n_rows = agi_min(AMX_ROWS, n - r);
+        uint16_t *const dst = (uint16_t *)to.t->data + agi_row_offset(to, first + r);
+        agi_amx_table.store_rows(dense ? dst : scratch, dense ? to.t->strides[2] : to.D, sums + r * width,
+                                 (float)factor, n_rows, to.D);
+        if (!dense) {
+            scatter_rows(to, first + r, n_rows, scratch);
+        }
+    }
 }
 
 static void store_transposed(store_sums put, agi_slice to, int64_t first, int64_t n, const float *sums,

@@ -176,8 +176,8 @@ static void put_row(agi_slice s, int64_t row, bool accumulate, double factor, co
 
 typedef void (*round_row)(uint16_t *to, const real *from, int64_t n, double factor);
 
-/* One row of a 16-bit dtype, any stride. The kernel `put` rounds in either case: put_row could differ in the last bit for
- * products that are nearly halfway between two values, and the bits must not depend on the stride. */
+/* One row of a 16-bit dtype, any stride. The kernel `put` rounds in either case: put_row could differ in the last
+ * bit for products that are nearly halfway between two values, and the bits must not depend on the stride. */
 static void store_row16(round_row put, agi_slice s, int64_t row, double factor, const real *from)
 {
     uint16_t *const to = (uint16_t *)s.t->data + agi_row_offset(s, row), buffer[64];
