@@ -75,7 +75,7 @@ class Tensor(Structure):
 
 TENSORS = (
     "q k v bias mask table sink o lse d_o d_lse dq dk dv dbias dtable dsink tq tk tv tbias ttable tsink "
-    "to mu td_o td_lse tdq tdk tdv tdbias tdtable tdsink"
+    "to mu td_o td_lse tdq tdk tdv tdbias tdtable tdsink o_low to_low"
 ).split()
 
 

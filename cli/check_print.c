@@ -55,7 +55,7 @@ static void print_seed_and_offsets(const ag_check_case *c)
         printf("; q_offset %" PRId64 ", k_offset %" PRId64 ", batch_offset %" PRId64, c->q_offset,
                c->k_offset, c->batch_offset);
     }
-    printf("%s\n\n", c->lengths ? "; random lengths" : "");
+    printf("%s%s\n\n", c->lengths ? "; random lengths" : "", c->low_halves ? "; low halves" : "");
 }
 
 void print_problem(const ag_check_case *c, const ag_check_report *report)
@@ -118,6 +118,7 @@ static void json_case(struct json *json, const ag_check_case *c)
     emit_integer(json, "k_offset", c->k_offset);
     emit_integer(json, "batch_offset", c->batch_offset);
     emit_bool(json, "random_lengths", c->lengths != 0);
+    emit_bool(json, "low_halves", c->low_halves != 0);
 }
 
 void print_problem_json(const ag_check_case *c, const ag_check_report *report)

@@ -4,9 +4,9 @@
  * maps as often as you like:
  *
  *     map       reads                                      writes
- *     forward   q k v (bias mask table sink)               o lse
- *     vjp       forward's inputs, o lse d_o (d_lse)        dq dk dv dbias dtable dsink
- *     jvp       forward's inputs, tq tk tv (tbias ...)     o lse to mu
+ *     forward   q k v (bias mask table sink)               o lse (o_low)
+ *     vjp       forward's inputs, o lse d_o (d_lse o_low)  dq dk dv dbias dtable dsink
+ *     jvp       forward's inputs, tq tk tv (tbias ...)     o lse to mu (o_low to_low)
  *     vjp_jvp   vjp's and jvp's inputs, to mu (td_o ...)   tdq tdk tdv tdbias tdtable tdsink
  *
  * dX is the cotangent of X (the gradient of a loss), tX its tangent (a direction), lse the logarithm of each
@@ -396,6 +396,14 @@ typedef struct ag_args {
     /* Tangents of the cotangents (absent: zero) and of the gradients (absent: not computed). */
     ag_tensor td_o, td_lse;
     ag_tensor tdq, tdk, tdv, tdbias, tdtable, tdsink;
+
+    /* The low halves of a 16-bit o and to (absent: not used): what rounding took from them, itself rounded; for
+     * AG_F16 times 2^11, which loses no digits. forward and jvp write them; vjp and vjp_jvp that are given them use
+     * o + o_low and to + to_low, so that the gradients do not carry the rounding errors of o. The cost is one more
+     * 16-bit array of the size of o. Refused if out_dtype is wider than 16 bits, and as outputs together with
+     * AG_ACC_O and AG_ACC_TO. */
+    ag_tensor o_low;  /* as o */
+    ag_tensor to_low; /* as to */
 } ag_args;
 
 /* The parallel loop. run calls task(arg, index) exactly once for each index 0 .. n_tasks - 1, in any order, on
@@ -427,13 +435,15 @@ AG_API ag_status ag_vjp_jvp(const ag_plan *plan, const ag_args *args, const ag_e
 
 /* Combines the results of two calls on disjoint sets of keys, 1 and 2, into that of both. An output may be the
  * tensor of the same name of set 1 (o = o1, and so on), with the same strides. At most one of the calls may have had
- * the sink. Give to and mu for both sets and the result, or for none. */
+ * the sink. Give to and mu for both sets and the result, or for none. Each low half may be given or absent: an absent
+ * one of a set counts as zero, an absent one of the result is not computed. */
 typedef struct ag_merge_args {
     uint32_t struct_size; /* sizeof(ag_merge_args) */
     uint32_t reserved;    /* zero */
     ag_tensor o1, lse1, to1, mu1;
     ag_tensor o2, lse2, to2, mu2;
     ag_tensor o, lse, to, mu; /* shapes and dtypes as in ag_args */
+    ag_tensor o_low1, to_low1, o_low2, to_low2, o_low, to_low;
 } ag_merge_args;
 
 AG_API ag_status ag_merge(const ag_plan *plan, const ag_merge_args *args, const ag_exec *exec);

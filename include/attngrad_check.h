@@ -33,6 +33,7 @@ typedef struct ag_check_case {
     uint64_t seed;
     int32_t lengths; /* not 0: random q_lengths and kv_lengths, some of them zero; not for packed problems */
     int64_t q_offset, k_offset, batch_offset;
+    int32_t low_halves; /* not 0: the call has o_low and to_low, if out_dtype has 16 bits */
 } ag_check_case;
 
 /* The parts of a check. */

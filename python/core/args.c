@@ -123,10 +123,10 @@ int core_read_pointers(PyObject *dict, const core_slot *slots, size_t n_slots, v
 
 /* In the order of strcmp. */
 static const core_slot tensor_slots[] = {
-    AT(bias),   AT(d_lse), AT(d_o),    AT(dbias),  AT(dk),  AT(dq),     AT(dsink),   AT(dtable), AT(dv),
-    AT(k),      AT(lse),   AT(mask),   AT(mu),     AT(o),   AT(q),      AT(sink),    AT(table),  AT(tbias),
-    AT(td_lse), AT(td_o),  AT(tdbias), AT(tdk),    AT(tdq), AT(tdsink), AT(tdtable), AT(tdv),    AT(tk),
-    AT(to),     AT(tq),    AT(tsink),  AT(ttable), AT(tv),  AT(v),
+    AT(bias),  AT(d_lse),  AT(d_o),    AT(dbias),  AT(dk),    AT(dq),     AT(dsink),  AT(dtable),  AT(dv),
+    AT(k),     AT(lse),    AT(mask),   AT(mu),     AT(o),     AT(o_low),  AT(q),      AT(sink),    AT(table),
+    AT(tbias), AT(td_lse), AT(td_o),   AT(tdbias), AT(tdk),   AT(tdq),    AT(tdsink), AT(tdtable), AT(tdv),
+    AT(tk),    AT(to),     AT(to_low), AT(tq),     AT(tsink), AT(ttable), AT(tv),     AT(v),
 };
 
 enum { N_TENSORS = sizeof tensor_slots / sizeof tensor_slots[0] };

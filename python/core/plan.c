@@ -212,8 +212,9 @@ static PyObject *plan_run(PyObject *self, PyObject *args, PyObject *keywords)
 #member, offsetof(ag_merge_args, member)                                                             \
     }
 
-static const core_slot merge_slots[] = {AT(lse), AT(lse1), AT(lse2), AT(mu), AT(mu1), AT(mu2),
-                                        AT(o),   AT(o1),   AT(o2),   AT(to), AT(to1), AT(to2)};
+static const core_slot merge_slots[] = {AT(lse), AT(lse1), AT(lse2), AT(mu),     AT(mu1),     AT(mu2),
+                                        AT(o),   AT(o1),   AT(o2),   AT(o_low),  AT(o_low1),  AT(o_low2),
+                                        AT(to),  AT(to1),  AT(to2),  AT(to_low), AT(to_low1), AT(to_low2)};
 
 #undef AT
 

@@ -172,8 +172,8 @@ def test_check_refuses():
 def test_every_tensor_has_its_name():
     """The library refuses a misaligned address by the name of the tensor that received it."""
     names = "q k v bias table sink o lse d_o d_lse dq dk dv dbias dtable dsink tq tk tv tbias ttable tsink to"
-    names = (names + " mu td_o td_lse tdq tdk tdv tdbias tdtable tdsink").split()
-    plan = _core.plan("q1 d1 f64 bias mask table=1 sink")
+    names = (names + " mu td_o td_lse tdq tdk tdv tdbias tdtable tdsink o_low to_low").split()
+    plan = _core.plan("q1 d1 bf16 bias mask table=1 sink")
     x = np.zeros(64 * len(names))
     views = {n: (x.ctypes.data + 512 * i, (0, 0, 0, 8)) for i, n in enumerate(names)}
     for name in names:

@@ -27,7 +27,7 @@ const struct family agc_families[FAMILY_COUNT] = {
 };
 
 /* Streams of random numbers. Tensor t has stream t; the others follow. */
-enum { STREAM_BUCKETS = T_COUNT, STREAM_SLOPES, STREAM_Q_LENGTHS, STREAM_K_LENGTHS, STREAM_DROPOUT };
+enum { STREAM_BUCKETS = T_FREE_STREAM, STREAM_SLOPES, STREAM_Q_LENGTHS, STREAM_K_LENGTHS, STREAM_DROPOUT };
 
 /* NULL if there is no memory. */
 static void *copy_of(const char *what, const void *source, int64_t count, size_t size)
@@ -94,7 +94,7 @@ static ag_dtype kind_dtype(const ag_problem *p, enum tensor_kind kind)
 
 int agc_tensor_size(const ag_problem *p, enum tensor t, int64_t size[4])
 {
-    if (!has_shape(p, agc_tensor_info[t].shape)) {
+    if (!has_shape(p, agc_tensor_info[t].shape) || agc_tensor_info[t].role == ROLE_LOW_HALF) {
         return 0;
     }
     shape_size(p, agc_tensor_info[t].shape, size);
@@ -126,7 +126,7 @@ static int is_packed(const struct arrays *x, enum tensor t)
 ag_tensor agc_tensor_view(const ag_problem *p, enum tensor t, const void *data)
 {
     int64_t size[4] = {0, 0, 0, 0};
-    agc_tensor_size(p, t, size);
+    shape_size(p, agc_tensor_info[t].shape, size);
     return is_packed_tensor(p, t) ? ag_bnhd(data, size[1], size[2], size[3])
                                   : ag_bhnd(data, size[1], size[2], size[3]);
 }
@@ -446,22 +446,35 @@ static ag_status make_plan(struct arrays *x, const ag_options *options)
     return x->workspace != NULL ? AG_OK : AG_NO_MEMORY;
 }
 
+static ag_status make_tensor(struct arrays *x, enum tensor t)
+{
+    int64_t *size = x->size[t];
+    shape_size(x->p, agc_tensor_info[t].shape, size);
+    x->count[t] = size[0] * size[1] * size[2] * size[3];
+    x->dtype[t] = agc_tensor_dtype(x->p, t);
+    x->data[t] = agc_alloc(agc_tensor_info[t].name, x->count[t], element_size(x, t));
+    if (x->data[t] == NULL) {
+        return AG_NO_MEMORY;
+    }
+    *agc_arrays_tensor(x, t) = dense_view(x, t);
+    return AG_OK;
+}
+
 static ag_status make_tensors(struct arrays *x)
 {
-    for (enum tensor t = 0; t < T_COUNT; t++) {
-        int64_t *size = x->size[t];
-        if (!agc_tensor_size(x->p, t, size)) {
-            continue;
-        }
-        x->count[t] = size[0] * size[1] * size[2] * size[3];
-        x->dtype[t] = agc_tensor_dtype(x->p, t);
-        x->data[t] = agc_alloc(agc_tensor_info[t].name, x->count[t], element_size(x, t));
-        if (x->data[t] == NULL) {
-            return AG_NO_MEMORY;
-        }
-        *agc_arrays_tensor(x, t) = dense_view(x, t);
+    ag_status status = AG_OK;
+    for (enum tensor t = 0; t < T_COUNT && status == AG_OK; t++) {
+        int64_t size[4];
+        status = agc_tensor_size(x->p, t, size) ? make_tensor(x, t) : AG_OK;
     }
-    return AG_OK;
+    return status;
+}
+
+ag_status agc_arrays_add_low_halves(struct arrays *x)
+{
+    const int has_low_half = ag_dtype_size(x->p->out_dtype) == 2 && x->data[T_O_LOW] == NULL;
+    ag_status status = has_low_half ? make_tensor(x, T_O_LOW) : AG_OK;
+    return status == AG_OK && has_low_half ? make_tensor(x, T_TO_LOW) : status;
 }
 
 /* Makes all of x but the contents of the tensors and the lengths. On failure x is destroyed. */
@@ -580,6 +593,7 @@ ag_status agc_arrays_like(struct arrays *y, const struct arrays *x, const ag_pro
     }
     copy_tensors(y, x);
     status = copy_call(y, x);
+    status = status == AG_OK && x->data[T_O_LOW] != NULL ? agc_arrays_add_low_halves(y) : status;
     if (status != AG_OK) {
         agc_arrays_destroy(y);
     }

@@ -43,13 +43,18 @@
     X(tdv, T_TDV, SHAPE_V, KIND_GRAD, ROLE_OUTPUT, AG_MAP_VJP_JVP, AG_ACC_TDV)                               \
     X(tdbias, T_TDBIAS, SHAPE_BIAS, KIND_AUX, ROLE_OUTPUT, AG_MAP_VJP_JVP, AG_ACC_TDBIAS)                    \
     X(tdtable, T_TDTABLE, SHAPE_TABLE, KIND_AUX, ROLE_OUTPUT, AG_MAP_VJP_JVP, AG_ACC_TDTABLE)                \
-    X(tdsink, T_TDSINK, SHAPE_SINK, KIND_AUX, ROLE_OUTPUT, AG_MAP_VJP_JVP, AG_ACC_TDSINK)
+    X(tdsink, T_TDSINK, SHAPE_SINK, KIND_AUX, ROLE_OUTPUT, AG_MAP_VJP_JVP, AG_ACC_TDSINK)                    \
+    X(o_low, T_O_LOW, SHAPE_O, KIND_OUT, ROLE_LOW_HALF, AG_MAP_FORWARD | AG_MAP_JVP, 0)                      \
+    X(to_low, T_TO_LOW, SHAPE_O, KIND_OUT, ROLE_LOW_HALF, AG_MAP_JVP, 0)
 
 enum tensor {
 #define ARRAYS_NUMBER(field, number, shape, kind, role, writers, acc) number,
     ARRAYS_TENSORS(ARRAYS_NUMBER)
 #undef ARRAYS_NUMBER
-        T_COUNT
+        T_COUNT,
+
+    /* The first number that is not the stream of a tensor's random contents: low halves have none. */
+    T_FREE_STREAM = T_O_LOW
 };
 
 enum tensor_shape {
@@ -65,7 +70,8 @@ enum tensor_shape {
 };
 
 enum tensor_kind { KIND_MAIN, KIND_OUT, KIND_GRAD, KIND_AUX, KIND_F64, KIND_U8 };
-enum tensor_role { ROLE_INPUT, ROLE_COTANGENT, ROLE_TANGENT, ROLE_OUTPUT };
+/* ROLE_LOW_HALF: of an output, written beside it; see agc_arrays_add_low_halves. */
+enum tensor_role { ROLE_INPUT, ROLE_COTANGENT, ROLE_TANGENT, ROLE_OUTPUT, ROLE_LOW_HALF };
 
 struct agc_tensor_info {
     const char *name; /* "dq" */
@@ -79,8 +85,9 @@ struct agc_tensor_info {
 
 extern const struct agc_tensor_info agc_tensor_info[T_COUNT];
 
-/* For a plan's problem. agc_tensor_size sets the tensor's four axes and returns 0 if the problem has no such
- * tensor. agc_tensor_dtype returns its element type, 0 for the mask. */
+/* For a plan's problem. agc_tensor_size sets the tensor's four axes and returns 0 if the problem has no such tensor,
+ * or if it is a low half: calls may have them, problems never require them. agc_tensor_dtype returns its element
+ * type, 0 for the mask. */
 int agc_tensor_size(const ag_problem *p, enum tensor t, int64_t size[4]);
 ag_dtype agc_tensor_dtype(const ag_problem *p, enum tensor t);
 
@@ -131,14 +138,18 @@ void agc_arrays_destroy(struct arrays *x);
  * to be destroyed either way. */
 ag_status agc_arrays_random_lengths(struct arrays *x);
 
-/* Clones a call for another dtype or another plan: same inputs, tangents, cotangents, mask, lengths, offsets,
- * seed, buckets and slopes; outputs are not copied. If dtype is not x's dtype, it also replaces out_dtype,
- * grad_dtype and aux_dtype. */
+/* Gives the call o_low and to_low, if its o has 16 bits; else does nothing. AG_OK or AG_NO_MEMORY; x is to be
+ * destroyed either way. */
+ag_status agc_arrays_add_low_halves(struct arrays *x);
+
+/* Clones a call for another dtype or another plan: same inputs, tangents, cotangents, mask, lengths, offsets, seed,
+ * buckets and slopes; outputs are not copied; low halves if x has them. If dtype is not x's dtype, it also replaces
+ * out_dtype, grad_dtype and aux_dtype. */
 ag_status agc_arrays_clone_as(struct arrays *y, const struct arrays *x, ag_dtype dtype,
                               const ag_options *options);
 
 /* Makes x's call on another problem of the same batch and packing: tensors of the same size are copied;
- * inputs of another size, and those that x does not have, are zero. */
+ * inputs of another size, and those that x does not have, are zero. Low halves if x has them. */
 ag_status agc_arrays_like(struct arrays *y, const struct arrays *x, const ag_problem *problem,
                           const ag_options *options);
 

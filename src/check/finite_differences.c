@@ -188,7 +188,7 @@ static ag_status test_slots(struct differences *g, int family, const struct disj
     double *sums = agc_alloc_zeros(DIFFERENCES, rows->sets);
     int64_t tests = slots_to_test(g->x, rows);
     ag_status status = sums != NULL ? AG_OK : AG_NO_MEMORY;
-    agc_rng_init(&r, g->x->seed, (uint64_t)(T_COUNT + family));
+    agc_rng_init(&r, g->x->seed, (uint64_t)(T_FREE_STREAM + family));
     for (int64_t n = 0; n < tests && status == AG_OK; n++) {
         int64_t first = n * rows->slots / tests, next = (n + 1) * rows->slots / tests;
         int64_t slot = agc_rng_range(&r, first, next - 1);

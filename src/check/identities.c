@@ -54,7 +54,7 @@ static void random_tangents(struct arrays *y)
         struct rng r;
         enum tensor t = agc_families[f].t;
         double *values = agc_arrays_f64(y, t);
-        agc_rng_init(&r, y->seed, (uint64_t)(T_COUNT + t));
+        agc_rng_init(&r, y->seed, (uint64_t)(T_FREE_STREAM + t));
         for (int64_t n = 0; n < y->count[t]; n++) {
             values[n] = agc_rng_normal(&r);
         }
@@ -212,7 +212,7 @@ static double *add_row_constants(struct arrays *y)
     int64_t columns = y->size[T_BIAS][3];
     int64_t rows = y->size[T_BIAS][0] * y->size[T_BIAS][1] * y->size[T_BIAS][2];
     double *constants = agc_alloc("constants of the rows", rows, sizeof *constants);
-    agc_rng_init(&r, y->seed, 3 * T_COUNT);
+    agc_rng_init(&r, y->seed, 3 * T_FREE_STREAM);
     for (int64_t n = 0; constants != NULL && n < rows; n++) {
         constants[n] = agc_rng_normal(&r);
         for (int64_t j = 0; j < columns; j++) {

@@ -49,7 +49,7 @@ static int64_t *random_permutation(uint64_t seed, int64_t n)
 {
     struct rng r;
     int64_t *p = agc_alloc("a permutation", n, sizeof *p);
-    agc_rng_init(&r, seed, 3 * T_COUNT + 1);
+    agc_rng_init(&r, seed, 3 * T_FREE_STREAM + 1);
     for (int64_t i = 0; p != NULL && i < n; i++) {
         int64_t j = agc_rng_range(&r, 0, i);
         p[i] = p[j];

@@ -241,7 +241,7 @@ ag_status agc_identity_split(struct identity *id)
     }
     memset(&s, 0, sizeof s);
     s.x = id->x;
-    agc_rng_init(&r, id->x->seed, 3 * T_COUNT + 2);
+    agc_rng_init(&r, id->x->seed, 3 * T_FREE_STREAM + 2);
     s.cut = agc_rng_range(&r, 0, id->x->p->kv_len);
     ag_status status = agc_arrays_clone_as(&s.merged, id->x, AG_F64, id->options);
     for (int n = 0; n < 2 && status == AG_OK; n++) {

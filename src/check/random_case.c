@@ -141,6 +141,8 @@ static void draw_call(ag_check_case *s, struct rng *r, const struct sizes *max)
         s->q_offset = agc_rng_range(r, -max->offset / 2, max->offset);
         s->k_offset = agc_rng_range(r, 0, max->offset);
     }
+    const int narrow = ag_dtype_size(s->problem.dtype) == 2 && s->problem.out_dtype == 0;
+    s->low_halves = narrow && agc_rng_chance(r, 0.5);
 }
 
 void ag_check_random(ag_check_case *c, uint64_t seed, uint64_t number, ag_check_size size)
@@ -168,6 +170,7 @@ ag_status agc_arrays_of_case(struct arrays *x, const ag_check_case *s, const ag_
     x->args.k_offset = s->k_offset;
     x->args.batch_offset = s->batch_offset;
     status = s->lengths ? agc_arrays_random_lengths(x) : AG_OK;
+    status = status == AG_OK && s->low_halves ? agc_arrays_add_low_halves(x) : status;
     if (status != AG_OK) {
         agc_arrays_destroy(x);
     }
@@ -191,6 +194,6 @@ void ag_check_command(const ag_check_case *s, char *text, size_t size)
                                options[n].name, options[n].value);
         }
     }
-    snprintf(text, size, "\"%s\" --seed %" PRIu64 "%s%s", problem, s->seed, offsets,
-             s->lengths ? " --lengths" : "");
+    snprintf(text, size, "\"%s\" --seed %" PRIu64 "%s%s%s", problem, s->seed, offsets,
+             s->lengths ? " --lengths" : "", s->low_halves ? " --low-halves" : "");
 }

@@ -7,7 +7,7 @@
 #include "core/status.h"
 #include "core/structs.h"
 
-enum { N_MERGE_TENSORS = 12 };
+enum { N_MERGE_TENSORS = 18 };
 
 /* ---- The tensors of a map ---- */
 
@@ -16,8 +16,42 @@ static const ag_tensor *tensor_of(const ag_args *a, const agi_tensor_info *f)
     return (const ag_tensor *)(const void *)((const char *)a + f->offset);
 }
 
-/* Collects the operands of the map; with AGI_TRACE, only its inputs. Refuses a tensor of a feature that the
- * problem does not have. */
+static bool is_output(agi_role role)
+{
+    return role == AGI_OUT || role == AGI_OUT_OPTIONAL;
+}
+
+static ag_status refuse_low_half(const ag_problem *p, const char *name)
+{
+    return agi_fail_field(AG_INVALID_ARGUMENT, name,
+                          "%s is given, but out_dtype is %s: only 16-bit outputs have a low half", name,
+                          ag_dtype_name(p->out_dtype));
+}
+
+/* Sets *exists if the problem has the tensor; if it does not, refuses a call that gives it. Refuses a low half of an
+ * output that is added to. */
+static ag_status check_exists(const agi_call *call, const agi_tensor_info *f, bool *exists)
+{
+    const ag_problem *p = &call->plan->p;
+    const bool given = tensor_of(&call->a, f)->data != NULL, low = f->element == AGI_LOW_HALF;
+    const bool has_feature = f->feature == 0 || agi_has(p, f->feature);
+    *exists = has_feature && (!low || agi_has_low_half(p));
+    if (given && !has_feature) {
+        return agi_fail_field(AG_INVALID_ARGUMENT, f->name,
+                              "%s is given, but the problem has no such feature", f->name);
+    }
+    if (given && !*exists) {
+        return refuse_low_half(p, f->name);
+    }
+    if (given && low && is_output(f->role[call->map]) && (call->a.accumulate & f->accumulate) != 0) {
+        return agi_fail_field(AG_INVALID_ARGUMENT, f->name, "%s is given, but accumulate has %s", f->name,
+                              f->accumulate == AG_ACC_O ? "AG_ACC_O" : "AG_ACC_TO");
+    }
+    return AG_OK;
+}
+
+/* Collects the operands of the map; with AGI_TRACE, only its inputs. Refuses a tensor that the problem does not
+ * have. */
 static ag_status gather(const agi_call *call, agi_purpose purpose, agi_operand x[AGI_N_TENSORS], int *n)
 {
     const ag_problem *p = &call->plan->p;
@@ -25,21 +59,22 @@ static ag_status gather(const agi_call *call, agi_purpose purpose, agi_operand x
     for (int i = 0; i < AGI_N_TENSORS; i++) {
         const agi_tensor_info *f = &agi_tensors[i];
         const agi_role role = f->role[call->map];
-        if (role == AGI_NONE || (purpose == AGI_TRACE && (role == AGI_OUT || role == AGI_OUT_OPTIONAL))) {
+        bool exists;
+        if (role == AGI_NONE || (purpose == AGI_TRACE && is_output(role))) {
             continue;
         }
-        if (f->feature != 0 && !agi_has(p, f->feature)) {
-            if (tensor_of(&call->a, f)->data != NULL) {
-                return agi_fail_field(AG_INVALID_ARGUMENT, f->name,
-                                      "%s is given, but the problem has no such feature", f->name);
-            }
+        const ag_status status = check_exists(call, f, &exists);
+        if (status != AG_OK) {
+            return status;
+        }
+        if (!exists) {
             continue;
         }
         agi_operand *o = &x[(*n)++];
         *o = (agi_operand){.name = f->name, .t = tensor_of(&call->a, f)};
         agi_shape_of(p, f->shape, o->size);
         o->bytes = agi_element_size(p, f->element);
-        o->output = role == AGI_OUT || role == AGI_OUT_OPTIONAL;
+        o->output = is_output(role);
         o->required = role == AGI_IN || role == AGI_OUT;
     }
     return AG_OK;
@@ -213,6 +248,60 @@ static bool may_overwrite(const agi_operand *a, const agi_operand *b)
     return same;
 }
 
+/* A tensor of ag_merge_args. */
+typedef struct {
+    const char *name;
+    size_t offset;
+    bool per_row; /* one float64 per row: lse, mu */
+    bool tangent, low_half, output;
+} merge_tensor;
+
+#define AT_MERGE(member) #member, offsetof(ag_merge_args, member)
+
+static const merge_tensor merge_tensors[N_MERGE_TENSORS] = {
+    {AT_MERGE(o1), false, false, false, false},    {AT_MERGE(lse1), true, false, false, false},
+    {AT_MERGE(to1), false, true, false, false},    {AT_MERGE(mu1), true, true, false, false},
+    {AT_MERGE(o2), false, false, false, false},    {AT_MERGE(lse2), true, false, false, false},
+    {AT_MERGE(to2), false, true, false, false},    {AT_MERGE(mu2), true, true, false, false},
+    {AT_MERGE(o), false, false, false, true},      {AT_MERGE(lse), true, false, false, true},
+    {AT_MERGE(to), false, true, false, true},      {AT_MERGE(mu), true, true, false, true},
+    {AT_MERGE(o_low1), false, false, true, false}, {AT_MERGE(to_low1), false, true, true, false},
+    {AT_MERGE(o_low2), false, false, true, false}, {AT_MERGE(to_low2), false, true, true, false},
+    {AT_MERGE(o_low), false, false, true, true},   {AT_MERGE(to_low), false, true, true, true},
+};
+
+static const ag_tensor *merge_tensor_of(const ag_merge_args *m, const merge_tensor *f)
+{
+    return (const ag_tensor *)(const void *)((const char *)m + f->offset);
+}
+
+/* Collects the operands of a merge. Low halves are optional, tangents given all or not at all. */
+static ag_status gather_merge(const ag_merge_args *m, const ag_problem *p, agi_operand x[N_MERGE_TENSORS],
+                              int *n)
+{
+    bool tangents = false;
+    for (int i = 0; i < N_MERGE_TENSORS; i++) {
+        tangents |= merge_tensors[i].tangent && merge_tensor_of(m, &merge_tensors[i])->data != NULL;
+    }
+    *n = 0;
+    for (int i = 0; i < N_MERGE_TENSORS; i++) {
+        const merge_tensor *f = &merge_tensors[i];
+        const ag_tensor *t = merge_tensor_of(m, f);
+        if (f->low_half && t->data == NULL) {
+            continue;
+        }
+        if (f->low_half && !agi_has_low_half(p)) {
+            return refuse_low_half(p, f->name);
+        }
+        agi_operand *o = &x[(*n)++];
+        *o = (agi_operand){.name = f->name, .t = t, .output = f->output};
+        agi_shape_of(p, f->per_row ? AGI_SHAPE_ROW : AGI_SHAPE_O, o->size);
+        o->bytes = agi_element_size(p, f->per_row ? AGI_FLOAT64 : AGI_OUT_DTYPE);
+        o->required = !f->low_half && (tangents || !f->tangent);
+    }
+    return AG_OK;
+}
+
 ag_status agi_merge_check(ag_merge_args *m, const ag_plan *plan, const ag_merge_args *args)
 {
     if (plan == NULL) {
@@ -226,22 +315,10 @@ ag_status agi_merge_check(ag_merge_args *m, const ag_plan *plan, const ag_merge_
         return agi_fail_field(AG_INVALID_ARGUMENT, "reserved", "args: reserved is %lu: must be zero",
                               (unsigned long)m->reserved);
     }
-    const bool tangents =
-        m->to1.data || m->mu1.data || m->to2.data || m->mu2.data || m->to.data || m->mu.data;
-    /* The tensors of ag_merge_args in order: four of part 1, four of part 2, four outputs. Of each four: o, lse, to,
-     * mu. lse and mu have one float64 per row. */
-    static const char *const names[N_MERGE_TENSORS] = {"o1",  "lse1", "to1", "mu1", "o2", "lse2",
-                                                       "to2", "mu2",  "o",   "lse", "to", "mu"};
     agi_operand x[N_MERGE_TENSORS];
-    for (int i = 0; i < N_MERGE_TENSORS; i++) {
-        const bool per_row = i % 2 == 1, tangent = i % 4 >= 2;
-        const void *t = (const char *)m + offsetof(ag_merge_args, o1) + (size_t)i * sizeof(ag_tensor);
-        x[i] = (agi_operand){.name = names[i], .t = t, .output = i >= 8};
-        agi_shape_of(&plan->p, per_row ? AGI_SHAPE_ROW : AGI_SHAPE_O, x[i].size);
-        x[i].bytes = agi_element_size(&plan->p, per_row ? AGI_FLOAT64 : AGI_OUT_DTYPE);
-        x[i].required = tangents || !tangent;
-    }
-    return agi_check_operands(x, N_MERGE_TENSORS, may_overwrite);
+    int n;
+    status = gather_merge(m, &plan->p, x, &n);
+    return status == AG_OK ? agi_check_operands(x, n, may_overwrite) : status;
 }
 
 ag_status agi_exec_check(ag_exec *checked, const ag_exec *exec)

@@ -5,6 +5,7 @@
  */
 #include "core/number.h"
 
+#include <math.h>
 #include <stdbool.h>
 #include <string.h>
 
@@ -113,6 +114,12 @@ double agi_round(ag_dtype dtype, double x)
     case AG_F16: return decode(float16, encode(float16, x));
     default: return decode(bfloat16, encode(bfloat16, x));
     }
+}
+
+double agi_low_half(ag_dtype dtype, double x)
+{
+    const double rest = x - agi_round(dtype, x);
+    return isfinite(rest) ? rest * agi_low_scale(dtype) : 0;
 }
 
 size_t ag_dtype_size(ag_dtype dtype)

@@ -16,6 +16,14 @@ void agi_store(ag_dtype dtype, void *data, int64_t index, double x);
 /* Returns the value that x has after a store and a load. */
 double agi_round(ag_dtype dtype, double x);
 
+/* The low half of x: what rounding to the 16-bit dtype takes from x, times agi_low_scale, so that float16's are not
+ * subnormal; 0 if x or the rounded x is not finite. It is not rounded itself. */
+double agi_low_half(ag_dtype dtype, double x);
+static inline double agi_low_scale(ag_dtype dtype)
+{
+    return dtype == AG_F16 ? 0x1p11 : 1;
+}
+
 /* Conversions from float32 with the same rounding, but without branches, so that compilers vectorise loops
  * over them. */
 static inline uint32_t agi_bits_of(float x)

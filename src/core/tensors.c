@@ -11,6 +11,7 @@
 #define OUT_OPTIONAL AGI_OUT_OPTIONAL
 #define DTYPE AGI_DTYPE
 #define OUT_DTYPE AGI_OUT_DTYPE
+#define LOW_HALF AGI_LOW_HALF
 #define GRAD_DTYPE AGI_GRAD_DTYPE
 #define AUX_DTYPE AGI_AUX_DTYPE
 #define FLOAT64 AGI_FLOAT64
@@ -55,6 +56,9 @@ const agi_tensor_info agi_tensors[AGI_N_TENSORS] = {
     {AT(tdbias), AGI_SHAPE_BIAS, AUX_DTYPE, AG_BIAS, AG_ACC_TDBIAS, {NONE, NONE, NONE, OUT_OPTIONAL}},
     {AT(tdtable), AGI_SHAPE_TABLE, AUX_DTYPE, AG_TABLE, AG_ACC_TDTABLE, {NONE, NONE, NONE, OUT_OPTIONAL}},
     {AT(tdsink), AGI_SHAPE_SINK, AUX_DTYPE, AG_SINK, AG_ACC_TDSINK, {NONE, NONE, NONE, OUT_OPTIONAL}},
+
+    {AT(o_low), AGI_SHAPE_O, LOW_HALF, 0, AG_ACC_O, {OUT_OPTIONAL, IN_OPTIONAL, OUT_OPTIONAL, IN_OPTIONAL}},
+    {AT(to_low), AGI_SHAPE_O, LOW_HALF, 0, AG_ACC_TO, {NONE, NONE, OUT_OPTIONAL, IN_OPTIONAL}},
 };
 
 void agi_shape_of(const ag_problem *p, agi_shape shape, int64_t size[4])
@@ -77,11 +81,17 @@ void agi_shape_of(const ag_problem *p, agi_shape shape, int64_t size[4])
     memcpy(size, shapes[shape], sizeof shapes[shape]);
 }
 
+bool agi_has_low_half(const ag_problem *p)
+{
+    return p->out_dtype == AG_F16 || p->out_dtype == AG_BF16;
+}
+
 size_t agi_element_size(const ag_problem *p, agi_element element)
 {
     switch (element) {
     case AGI_DTYPE: return ag_dtype_size(p->dtype);
-    case AGI_OUT_DTYPE: return ag_dtype_size(p->out_dtype);
+    case AGI_OUT_DTYPE:
+    case AGI_LOW_HALF: return ag_dtype_size(p->out_dtype);
     case AGI_GRAD_DTYPE: return ag_dtype_size(p->grad_dtype);
     case AGI_AUX_DTYPE: return ag_dtype_size(p->aux_dtype);
     case AGI_FLOAT64: return sizeof(double);

@@ -21,7 +21,18 @@ void agi_shape_of(const ag_problem *p, agi_shape shape, int64_t size[4]);
 
 typedef enum { AGI_NONE, AGI_IN, AGI_IN_OPTIONAL, AGI_OUT, AGI_OUT_OPTIONAL } agi_role;
 /* The element type of a tensor: one of the problem's dtypes, or a fixed one. */
-typedef enum { AGI_DTYPE, AGI_OUT_DTYPE, AGI_GRAD_DTYPE, AGI_AUX_DTYPE, AGI_FLOAT64, AGI_BYTE } agi_element;
+typedef enum {
+    AGI_DTYPE,
+    AGI_OUT_DTYPE,
+    AGI_LOW_HALF, /* out_dtype, if that has 16 bits: else there is no such tensor */
+    AGI_GRAD_DTYPE,
+    AGI_AUX_DTYPE,
+    AGI_FLOAT64,
+    AGI_BYTE
+} agi_element;
+
+/* Is the output of this problem in 16 bits, so that it has a low half? */
+bool agi_has_low_half(const ag_problem *p);
 
 /* Number of bytes of one element. */
 size_t agi_element_size(const ag_problem *p, agi_element element);
@@ -32,11 +43,11 @@ typedef struct {
     agi_shape shape;
     agi_element element;
     uint32_t feature;          /* the problem flag without which the tensor has no meaning; 0: none */
-    uint32_t accumulate;       /* its bit of ag_args.accumulate, if it is an output */
+    uint32_t accumulate;       /* its bit of ag_args.accumulate, if it is an output; a low half has its o's */
     agi_role role[AGI_N_MAPS]; /* forward, vjp, jvp, vjp_jvp */
 } agi_tensor_info;
 
-enum { AGI_N_TENSORS = 33 };
+enum { AGI_N_TENSORS = 35 };
 extern const agi_tensor_info agi_tensors[AGI_N_TENSORS];
 
 #endif

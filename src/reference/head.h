@@ -77,6 +77,7 @@ typedef struct {
     const ag_tensor *t;
     ag_dtype dtype;
     bool accumulate;
+    bool low_half; /* what rounding takes from the values is stored, instead of the values */
 } agi_output;
 void agi_store_rows(agi_output out, int64_t b, int64_t h, int64_t row0, int64_t n_rows, int64_t n_cols,
                     const double *values, double fill);

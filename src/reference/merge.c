@@ -3,7 +3,8 @@
  *     L = logaddexp(L1, L2),  w_k = exp(L_k - L),  O = sum w_k O_k
  *     mu = sum w_k mu_k,  tO = sum w_k (tO_k + (mu_k - mu) O_k)
  *
- * A part without keys has L_k = -infinity and w_k = 0, and is left out by selection. */
+ * A part without keys has L_k = -infinity and w_k = 0, and is left out by selection. O_k and tO_k are the sums of both
+ * halves if the low ones are given. */
 #include <math.h>
 
 #include "core/number.h"
@@ -14,14 +15,41 @@ typedef struct {
     const ag_merge_args *m;
 } merge_job;
 
-static int64_t at(const ag_tensor *t, int64_t b, int64_t h, int64_t i, int64_t c)
+typedef struct {
+    int64_t b, h, i, c;
+} place;
+
+static int64_t at(const ag_tensor *t, place x)
 {
-    return b * t->strides[0] + h * t->strides[1] + i * t->strides[2] + c * t->strides[3];
+    return x.b * t->strides[0] + x.h * t->strides[1] + x.i * t->strides[2] + x.c * t->strides[3];
 }
 
-static double element(const ag_tensor *t, ag_dtype dtype, int64_t b, int64_t h, int64_t i, int64_t c)
+static double element(const ag_tensor *t, ag_dtype dtype, place x)
 {
-    return t->data == NULL ? 0 : agi_load(dtype, t->data, at(t, b, h, i, c));
+    return t->data == NULL ? 0 : agi_load(dtype, t->data, at(t, x));
+}
+
+static void store(const ag_tensor *t, ag_dtype dtype, place x, double value)
+{
+    if (t->data != NULL) {
+        agi_store(dtype, t->data, at(t, x), value);
+    }
+}
+
+/* An element of O or tO: both halves, if the low one is given. */
+static double sum_of_halves(const ag_tensor *t, const ag_tensor *low, ag_dtype dtype, place x)
+{
+    const double high = element(t, dtype, x);
+    return low->data == NULL ? high : high + element(low, dtype, x) / agi_low_scale(dtype);
+}
+
+/* Stores an element of O or tO, and what rounding takes from it. */
+static void store_halves(const ag_tensor *t, const ag_tensor *low, ag_dtype dtype, place x, double value)
+{
+    store(t, dtype, x, value);
+    if (low->data != NULL) {
+        store(low, dtype, x, agi_low_half(dtype, value));
+    }
 }
 
 /* w * value, but 0 for a weight of zero even if the value is not finite. */
@@ -30,28 +58,27 @@ static double weighted(double w, double value)
     return w == 0 ? 0 : w * value;
 }
 
-static void merge_row(const merge_job *job, int64_t b, int64_t h, int64_t i)
+static void merge_row(const merge_job *job, place x)
 {
     const ag_merge_args *m = job->m;
     const ag_dtype dtype = job->plan->p.out_dtype;
-    const double L1 = element(&m->lse1, AG_F64, b, h, i, 0), L2 = element(&m->lse2, AG_F64, b, h, i, 0);
-    const double mu1 = element(&m->mu1, AG_F64, b, h, i, 0), mu2 = element(&m->mu2, AG_F64, b, h, i, 0);
+    const double L1 = element(&m->lse1, AG_F64, x), L2 = element(&m->lse2, AG_F64, x);
+    const double mu1 = element(&m->mu1, AG_F64, x), mu2 = element(&m->mu2, AG_F64, x);
     const double larger = L1 > L2 || isnan(L1) ? L1 : L2, smaller = larger == L1 ? L2 : L1;
     const double L = larger == -INFINITY ? -INFINITY : larger + log1p(exp(smaller - larger));
     const double w1 = L1 == -INFINITY ? 0 : exp(L1 - L), w2 = L2 == -INFINITY ? 0 : exp(L2 - L);
     const double mu = weighted(w1, mu1) + weighted(w2, mu2);
-    for (int64_t c = 0; c < job->plan->p.dim_v; c++) {
-        const double O1 = element(&m->o1, dtype, b, h, i, c), O2 = element(&m->o2, dtype, b, h, i, c);
-        const double tO1 = element(&m->to1, dtype, b, h, i, c), tO2 = element(&m->to2, dtype, b, h, i, c);
-        agi_store(dtype, m->o.data, at(&m->o, b, h, i, c), weighted(w1, O1) + weighted(w2, O2));
-        if (m->to.data != NULL) {
-            agi_store(dtype, m->to.data, at(&m->to, b, h, i, c),
-                      weighted(w1, tO1 + (mu1 - mu) * O1) + weighted(w2, tO2 + (mu2 - mu) * O2));
-        }
-    }
-    agi_store(AG_F64, m->lse.data, at(&m->lse, b, h, i, 0), L);
-    if (m->mu.data != NULL) {
-        agi_store(AG_F64, m->mu.data, at(&m->mu, b, h, i, 0), mu);
+    store(&m->lse, AG_F64, x, L);
+    store(&m->mu, AG_F64, x, mu);
+    for (; x.c < job->plan->p.dim_v; x.c++) {
+        const double O1 = sum_of_halves(&m->o1, &m->o_low1, dtype, x);
+        const double O2 = sum_of_halves(&m->o2, &m->o_low2, dtype, x);
+        const double tO1 = sum_of_halves(&m->to1, &m->to_low1, dtype, x);
+        const double tO2 = sum_of_halves(&m->to2, &m->to_low2, dtype, x);
+        const double O = weighted(w1, O1) + weighted(w2, O2);
+        const double tO = weighted(w1, tO1 + (mu1 - mu) * O1) + weighted(w2, tO2 + (mu2 - mu) * O2);
+        store_halves(&m->o, &m->o_low, dtype, x, O);
+        store_halves(&m->to, &m->to_low, dtype, x, tO);
     }
 }
 
@@ -62,7 +89,7 @@ static void merge_head(void *arg, int64_t item, int64_t scratch_index)
     (void)scratch_index;
     agi_shape_of(&job->plan->p, AGI_SHAPE_ROW, size);
     for (int64_t i = 0; i < size[2]; i++) {
-        merge_row(job, item / size[1], item % size[1], i);
+        merge_row(job, (place){item / size[1], item % size[1], i, 0});
     }
 }
 

@@ -126,7 +126,7 @@ static void clear_sums(const agi_reference_layout *layout, const ag_problem *p)
 static void store_sum(const agi_call *call, const ag_tensor *t, uint32_t bit, agi_shape shape,
                       const double *sum)
 {
-    const agi_output out = {t, call->plan->p.aux_dtype, (call->a.accumulate & bit) != 0};
+    const agi_output out = {t, call->plan->p.aux_dtype, (call->a.accumulate & bit) != 0, false};
     int64_t size[4];
     agi_shape_of(&call->plan->p, shape, size);
     for (int64_t b = 0; b < size[0] && sum != NULL; b++) {

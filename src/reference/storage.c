@@ -108,6 +108,20 @@ static void load_rows(double *X, const ag_tensor *t, ag_dtype dtype, int64_t b, 
     }
 }
 
+/* Adds the low half of O or tO, if it is given. */
+static void add_low_half(const head *x, double *X, const ag_tensor *low)
+{
+    const ag_dtype dtype = x->call->plan->p.out_dtype;
+    const double scale = agi_low_scale(dtype);
+    for (int64_t i = 0; i < x->n_q && low->data != NULL; i++) {
+        for (int64_t c = 0; c < x->Dv; c++) {
+            const int64_t at = x->seq.view * low->strides[0] + x->h * low->strides[1] +
+                               (x->seq.q0 + i) * low->strides[2] + c * low->strides[3];
+            X[i * x->Dv + c] += agi_load(dtype, low->data, at) / scale;
+        }
+    }
+}
+
 static void load_query_rows(head *x, double *X, const ag_tensor *t, ag_dtype dtype, int64_t n_cols)
 {
     load_rows(X, t, dtype, x->seq.view, x->h, x->seq.q0, x->n_q, n_cols);
@@ -151,10 +165,12 @@ void agi_reference_load_queries(head *x)
     load_query_rows(x, x->tdL, &a->td_lse, AG_F64, 1);
     if (x->call->map == AGI_VJP || x->call->map == AGI_VJP_JVP) {
         load_query_rows(x, x->O, &a->o, p->out_dtype, x->Dv);
+        add_low_half(x, x->O, &a->o_low);
         load_query_rows(x, x->L, &a->lse, AG_F64, 1);
     }
     if (x->call->map == AGI_VJP_JVP) {
         load_query_rows(x, x->tO, &a->to, p->out_dtype, x->Dv);
+        add_low_half(x, x->tO, &a->to_low);
         load_query_rows(x, x->mu, &a->mu, AG_F64, 1);
     }
 }
@@ -168,7 +184,8 @@ void agi_store_rows(agi_output out, int64_t b, int64_t h, int64_t row0, int64_t 
     for (int64_t i = 0; i < n_rows && out.t->data != NULL; i++) {
         for (int64_t c = 0; c < n_cols; c++) {
             const int64_t at = b * stride[0] + h * stride[1] + (row0 + i) * stride[2] + c * stride[3];
-            const double value = values == NULL ? fill : values[i * n_cols + c];
+            const double exact = values == NULL ? fill : values[i * n_cols + c];
+            const double value = out.low_half ? agi_low_half(out.dtype, exact) : exact;
             const double before = out.accumulate ? agi_load(out.dtype, out.t->data, at) : 0;
             agi_store(out.dtype, out.t->data, at, out.accumulate ? before + value : value);
         }
@@ -181,20 +198,23 @@ typedef struct {
     agi_map map;
     uint32_t accumulate;
     agi_shape shape;
-    int32_t dtype; /* a dtype, OUT_DTYPE or GRAD_DTYPE */
+    int32_t dtype; /* a dtype, OUT_DTYPE, LOW_HALF or GRAD_DTYPE */
     double fill;   /* the value of rows that belong to no sequence */
 } row_output;
 
-enum { OUT_DTYPE = -1, GRAD_DTYPE = -2 };
+enum { OUT_DTYPE = -1, GRAD_DTYPE = -2, LOW_HALF = -3 };
 
 #define AT(tensor, values) offsetof(ag_args, tensor), offsetof(head, values)
 
 static const row_output row_outputs[] = {
     {AT(o, O), AGI_FORWARD, AG_ACC_O, AGI_SHAPE_O, OUT_DTYPE, 0},
+    {AT(o_low, O), AGI_FORWARD, 0, AGI_SHAPE_O, LOW_HALF, 0},
     {AT(lse, L), AGI_FORWARD, AG_ACC_LSE, AGI_SHAPE_ROW, AG_F64, -INFINITY},
     {AT(o, O), AGI_JVP, AG_ACC_O, AGI_SHAPE_O, OUT_DTYPE, 0},
+    {AT(o_low, O), AGI_JVP, 0, AGI_SHAPE_O, LOW_HALF, 0},
     {AT(lse, L), AGI_JVP, AG_ACC_LSE, AGI_SHAPE_ROW, AG_F64, -INFINITY},
     {AT(to, tO), AGI_JVP, AG_ACC_TO, AGI_SHAPE_O, OUT_DTYPE, 0},
+    {AT(to_low, tO), AGI_JVP, 0, AGI_SHAPE_O, LOW_HALF, 0},
     {AT(mu, mu), AGI_JVP, AG_ACC_MU, AGI_SHAPE_ROW, AG_F64, 0},
     {AT(dq, dQ), AGI_VJP, AG_ACC_DQ, AGI_SHAPE_Q, GRAD_DTYPE, 0},
     {AT(dk, dK), AGI_VJP, AG_ACC_DK, AGI_SHAPE_K, GRAD_DTYPE, 0},
@@ -216,10 +236,11 @@ static agi_output output_of(const agi_call *call, const row_output *r)
     const ag_problem *p = &call->plan->p;
     return (agi_output){
         (const ag_tensor *)(const void *)((const char *)&call->a + r->tensor),
-        r->dtype == OUT_DTYPE    ? p->out_dtype
-        : r->dtype == GRAD_DTYPE ? p->grad_dtype
-                                 : r->dtype,
+        r->dtype == OUT_DTYPE || r->dtype == LOW_HALF ? p->out_dtype
+        : r->dtype == GRAD_DTYPE                      ? p->grad_dtype
+                                                      : r->dtype,
         (call->a.accumulate & r->accumulate) != 0,
+        r->dtype == LOW_HALF,
     };
 }
 

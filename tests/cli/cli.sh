@@ -65,6 +65,9 @@ refused_with "is not a non-negative integer" check "q4 d4 f64" --seed many
 refused_with "does not fit" check "q4 d4 f64" --seed 18446744073709551616
 refused_with "is not an integer" check "q4 d4 f64" --threads=2x
 refused_with "is not between" check "q4 d4 f64" --threads -1
+refused_with "only outputs in f16 and bf16" check "q4 d4 f32" --low-halves
+refused_with "only outputs in f16 and bf16" check "q4 d4 bf16 out=f32" --low-halves
+refused_with "draws offsets, lengths and low halves" check --random 1 --low-halves
 refused_with "is not an integer" check --random some
 refused_with "no memory for the matrices of one head, queries times keys: 6866467 MiB" check "q300000 d1 f32"
 refused check "q4 d4 f64" --k-offset 99999999999999999999

@@ -361,7 +361,8 @@ static int is_optional_input(enum tensor t, int map)
 {
     const enum tensor_role role = agc_tensor_info[t].role;
     const int tangent = role == ROLE_TANGENT, of_tangents = t == T_TD_O || t == T_TD_LSE;
-    return (tangent && map >= 2) || (of_tangents && map == 3) || (t == T_D_LSE && map % 2 == 1);
+    const int backward = map % 2 == 1, of_backward = t == T_D_LSE || t == T_O_LOW;
+    return (tangent && map >= 2) || ((of_tangents || t == T_TO_LOW) && map == 3) || (of_backward && backward);
 }
 
 static int takes_part(enum tensor t, int map)
@@ -708,7 +709,7 @@ static void packed_offsets(struct arrays *x)
     }
 }
 
-/* A tensor of a feature that the problem does not have. */
+/* A tensor of a feature that the problem does not have, or the low half of an output that is not in 16 bits. */
 static void tensors_of_other_problems(void)
 {
     struct arrays plain, full;
@@ -719,7 +720,8 @@ static void tensors_of_other_problems(void)
     for (int map = 0; map < MAPS; map++) {
         for (enum tensor t = 0; t < T_COUNT; t++) {
             if (plain.data[t] == NULL && takes_part(t, map)) {
-                *agc_arrays_tensor(&plain, t) = *agc_arrays_tensor(&full, t);
+                const enum tensor source = agc_tensor_info[t].role == ROLE_LOW_HALF ? T_D_O : t;
+                *agc_arrays_tensor(&plain, t) = *agc_arrays_tensor(&full, source);
                 refuse_args(&plain, map, "a tensor without its feature", agc_tensor_info[t].name, "");
                 plain.args = good;
             }
@@ -1053,6 +1055,7 @@ int main(void)
     environment();
     make_arrays(&padded, EVERY_FEATURE "f32", NULL, 2);
     make_arrays(&packed, EVERY_FEATURE_PACKED "f16", NULL, 2);
+    CHECK_OK(agc_arrays_add_low_halves(&packed));
     for (int n = 0; n < 2; n++) {
         struct arrays *x = n == 0 ? &padded : &packed;
         pointers(x);

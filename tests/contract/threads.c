@@ -72,6 +72,7 @@ static void any_number_of_threads(void)
             const ag_options options = with_threads(numbers[m]);
             snprintf(label, sizeof label, "problem %d with %d threads", n, (int)numbers[m]);
             make_arrays(&x, text, &options, 101);
+            CHECK_OK(agc_arrays_add_low_halves(&x));
             CHECK_OK(agc_arrays_run_all(&x));
             if (m == 0) {
                 one = x;

@@ -41,6 +41,7 @@ static const struct arrays *valid_arrays(int64_t n)
         options.threads = 1;
         FUZZ_REQUIRE(ag_problem_parse(problems[n], &p) == AG_OK);
         FUZZ_REQUIRE(agc_arrays_create(&made[n], &p, &options, 1) == AG_OK);
+        FUZZ_REQUIRE(agc_arrays_add_low_halves(&made[n]) == AG_OK);
     }
     return &made[n];
 }

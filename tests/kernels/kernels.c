@@ -125,6 +125,8 @@ static int check_all(void)
         for (int seed = 0; seed < test_count(200); seed++) {
             check_narrow(tables[n].k, AG_BF16, (uint64_t)seed);
             check_narrow(tables[n].k, AG_F16, (uint64_t)seed);
+            check_low(tables[n].k, AG_BF16, (uint64_t)seed);
+            check_low(tables[n].k, AG_F16, (uint64_t)seed);
         }
         for (int64_t stride = 1; stride <= 3; stride += 2) {
             check_widened(tables[n].k, AG_BF16, stride);

@@ -124,8 +124,9 @@ static void check_amx_rounding(struct rng *r)
     check_and_free(&rows, "round_to_rows");
 }
 
-/* to[n][m] = factor[n] times the sum, in bfloat16; nothing is written between the rows. */
-static void check_amx_store_transposed(struct rng *r)
+/* to[n][m] = factor[n] times the sum, in bfloat16, or the low half of that; nothing is written between the rows. Two
+ * of the sums are not finite: their low halves are 0. */
+static void check_amx_store_transposed(struct rng *r, bool low)
 {
     const int64_t m = agc_rng_range(r, 1, 100), n = agc_rng_range(r, 1, PANEL),
                   ld = m + agc_rng_range(r, 0, 40);
@@ -133,21 +134,25 @@ static void check_amx_store_transposed(struct rng *r)
     struct guarded from = random_floats(r, col_stride * PANEL, -2, 2), factor = random_floats(r, n, 0, 1),
                    to = guarded_alloc((n - 1) * ld + m, 2);
     struct faults wrong = {0};
-    agi_amx_table.store_transposed(bf16_of(&to), ld, floats_of(&from), col_stride, floats_of(&factor), m, n);
+    const char *const name = low ? "store_transposed_low" : "store_transposed";
+    floats_of(&from)[0] = (float)INFINITY;
+    floats_of(&from)[AMX_LANES] = (float)NAN;
+    (low ? agi_amx_table.store_transposed_low : agi_amx_table.store_transposed)(
+        bf16_of(&to), ld, floats_of(&from), col_stride, floats_of(&factor), m, n);
     for (int64_t i = 0; i < n; i++) {
         for (int64_t c = 0; c < ld && i * ld + c < (n - 1) * ld + m; c++) {
             const float wanted = floats_of(&factor)[i] * sum_at(&from, col_stride, c < m ? c : 0, i);
             uint16_t rounded = 0xa5a5;
             if (c < m) {
-                agi_store(AG_BF16, &rounded, 0, (double)wanted);
+                agi_store(AG_BF16, &rounded, 0, low ? agi_low_half(AG_BF16, (double)wanted) : (double)wanted);
             }
             expect_near(&wrong, i * ld + c, bf16_of(&to)[i * ld + c], rounded, 0);
         }
     }
-    report(&wrong, "store_transposed");
-    check_and_free(&from, "store_transposed");
-    check_and_free(&factor, "store_transposed");
-    check_and_free(&to, "store_transposed");
+    report(&wrong, name);
+    check_and_free(&from, name);
+    check_and_free(&factor, name);
+    check_and_free(&to, name);
 }
 
 /* Up to 16 rows of sums in row-major order; nothing is written between the rows. */

@@ -114,7 +114,8 @@ static void check_amx(int rounds)
         check_amx_tile(&r, "transpose_tile", 32, agi_amx_table.transpose_tile, transposed_source);
         check_amx_transpose_sums(&r);
         check_amx_rounding(&r);
-        check_amx_store_transposed(&r);
+        check_amx_store_transposed(&r, false);
+        check_amx_store_transposed(&r, true);
         check_amx_store_rows(&r);
         check_amx_zero_masked_keys(&r);
         check_amx_mask_band(&r);

@@ -75,6 +75,43 @@ static void check_narrow(const agi_kernels *k, ag_dtype dtype, uint64_t seed)
     free(from);
 }
 
+/* Is `low` the low half of the product that was stored as `high`? Its own rounding error is half a unit in its last
+ * place, or of the smallest number of the format. */
+static bool is_low_half(ag_dtype dtype, double product, double high, double low)
+{
+    const double rest = product - high, unit = dtype == AG_BF16 ? 0x1p-8 : 0x1p-11;
+    const double smallest = dtype == AG_BF16 ? 0x1p-133 : 0x1p-24;
+    if (!isfinite(rest)) {
+        return low == 0;
+    }
+    const double wanted = rest * agi_low_scale(dtype);
+    return fabs(low - wanted) <= 1.001 * unit * fabs(wanted) + smallest;
+}
+
+static void check_low(const agi_kernels *k, ag_dtype dtype, uint64_t seed)
+{
+    static const double factors[] = {1, 1 - 0x1p-40, 0x1p-20, -1, 1.0 / 3};
+    struct rng r;
+    agc_rng_init(&r, seed, 100 + (uint64_t)dtype);
+    const int64_t n = agc_rng_range(&r, 0, NARROW_MAX);
+    const double factor = factors[agc_rng_range(&r, 0, 4)];
+    real from[NARROW_MAX];
+    uint16_t high[NARROW_MAX], low[NARROW_MAX + 1];
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < n; i++) {
+        from[i] = narrow_input(&r, dtype);
+    }
+    low[n] = 0xa5a5;
+    (dtype == AG_BF16 ? k->store_bf16 : k->store_f16)(high, from, n, factor);
+    (dtype == AG_BF16 ? k->store_low_bf16 : k->store_low_f16)(low, from, n, factor);
+    for (int64_t i = 0; i < n; i++) {
+        wrong +=
+            !is_low_half(dtype, factor * (double)from[i], agi_load(dtype, high, i), agi_load(dtype, low, i));
+    }
+    CHECK(wrong == 0 && low[n] == 0xa5a5, "%s: %lld of %lld low halves in %s are wrong", k->name,
+          (long long)wrong, (long long)n, ag_dtype_name(dtype));
+}
+
 /* All numbers of the format, `stride` elements apart. */
 static void check_widened(const agi_kernels *k, ag_dtype dtype, int64_t stride)
 {

@@ -171,6 +171,7 @@ static void check_rows(const char *text, const int64_t *q_lengths, const int64_t
     struct arrays x;
     void *wanted[T_COUNT];
     make_arrays(&x, text, NULL, 13);
+    CHECK_OK(agc_arrays_add_low_halves(&x));
     if (q_lengths != NULL) {
         CHECK_OK(agc_arrays_random_lengths(&x));
         for (int64_t b = 0; b < x.p->batch; b++) {

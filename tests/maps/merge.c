@@ -228,6 +228,16 @@ struct parts {
     ag_plan *plan;
 };
 
+static const char *const names[] = {"o1",  "lse1", "to1", "mu1", "o2", "lse2",
+                                    "to2", "mu2",  "o",   "lse", "to", "mu"};
+
+static ag_tensor *tensor_of(struct parts *x, int n)
+{
+    ag_tensor *const all[] = {&x->m.o1,  &x->m.lse1, &x->m.to1, &x->m.mu1, &x->m.o2, &x->m.lse2,
+                              &x->m.to2, &x->m.mu2,  &x->m.o,   &x->m.lse, &x->m.to, &x->m.mu};
+    return all[n];
+}
+
 /* Parts 0 and 1 with some values, and 2, for the result, filled with NaN; `m` merges 0 and 1 into 2. */
 static void make_parts(struct parts *x)
 {
@@ -242,20 +252,13 @@ static void make_parts(struct parts *x)
             x->mu[part][n] = part == 2 ? (double)NAN : cos(3 * n + part);
         }
     }
-    x->m = (ag_merge_args){sizeof x->m,
-                           0,
-                           ag_bhnd(x->o[0], 2, 3, 2),
-                           ag_bhnd(x->lse[0], 2, 3, 1),
-                           ag_bhnd(x->to[0], 2, 3, 2),
-                           ag_bhnd(x->mu[0], 2, 3, 1),
-                           ag_bhnd(x->o[1], 2, 3, 2),
-                           ag_bhnd(x->lse[1], 2, 3, 1),
-                           ag_bhnd(x->to[1], 2, 3, 2),
-                           ag_bhnd(x->mu[1], 2, 3, 1),
-                           ag_bhnd(x->o[2], 2, 3, 2),
-                           ag_bhnd(x->lse[2], 2, 3, 1),
-                           ag_bhnd(x->to[2], 2, 3, 2),
-                           ag_bhnd(x->mu[2], 2, 3, 1)};
+    x->m = (ag_merge_args){.struct_size = sizeof x->m};
+    for (int part = 0; part < 3; part++) {
+        *tensor_of(x, 4 * part) = ag_bhnd(x->o[part], 2, 3, 2);
+        *tensor_of(x, 4 * part + 1) = ag_bhnd(x->lse[part], 2, 3, 1);
+        *tensor_of(x, 4 * part + 2) = ag_bhnd(x->to[part], 2, 3, 2);
+        *tensor_of(x, 4 * part + 3) = ag_bhnd(x->mu[part], 2, 3, 1);
+    }
     x->plan = NULL;
     CHECK_OK(ag_problem_parse("h2 q3 k4 d5 dv2 f64", &p));
     test_need(ag_plan_create(&x->plan, &p, NULL) == AG_OK, "no plan to merge with");
@@ -353,16 +356,6 @@ static void parts_far_apart(void)
 }
 
 /* ---- Refusals ----------------------------------------------------------------------------------- */
-
-static const char *const names[] = {"o1",  "lse1", "to1", "mu1", "o2", "lse2",
-                                    "to2", "mu2",  "o",   "lse", "to", "mu"};
-
-static ag_tensor *tensor_of(struct parts *x, int n)
-{
-    ag_tensor *const all[] = {&x->m.o1,  &x->m.lse1, &x->m.to1, &x->m.mu1, &x->m.o2, &x->m.lse2,
-                              &x->m.to2, &x->m.mu2,  &x->m.o,   &x->m.lse, &x->m.to, &x->m.mu};
-    return all[n];
-}
 
 static void refuse(struct parts *x, const char *what, const char *name)
 {

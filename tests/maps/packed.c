@@ -139,6 +139,8 @@ static void check_case(const char *heads, const char *features, const char *dtyp
              30 * times + 3, 40 * times + 3, features, dtype);
     make_arrays(&packed, text, NULL, 77 + n);
     snprintf(label, sizeof label, "'%s', lengths %s", text, lengths[n].name);
+    CHECK_OK(agc_arrays_add_low_halves(&packed));
+    CHECK_OK(agc_arrays_add_low_halves(&padded));
     set_lengths(&packed, &padded, n, times);
     share_inputs(&packed, &padded);
     padded.args.batch_offset = packed.args.batch_offset = 3;

@@ -55,8 +55,8 @@ static void begin_pass(agi_backward_scratch *s, int64_t span0)
     own->loaded_from = own->loaded_to = 0;
 }
 
-/* Spreads the prefetch of the next tile's rows of Q and dO, and in the first span of O, over the patches of keys
- * from .. to - 1. Rows of tangents are not prefetched. */
+/* Spreads the prefetch of the next tile's rows of Q and dO, and in the first span of O and its low half, over the
+ * patches of keys from .. to - 1. Rows of tangents are not prefetched. */
 static void begin_prefetch(agi_backward_scratch *s, const agi_head *x, int64_t from, int64_t to, int64_t next)
 {
     agi_amx_backward_scratch *const own = s->own;
@@ -69,6 +69,7 @@ static void begin_prefetch(agi_backward_scratch *s, const agi_head *x, int64_t f
     agi_amx_prefetch_rows(&own->prefetch, agi_query_slice(x, &a->d_o, p->out_dtype, x->Dv), next, n);
     if (own->span0 == 0) {
         agi_amx_prefetch_rows(&own->prefetch, agi_query_slice(x, &a->o, p->out_dtype, x->Dv), next, n);
+        agi_amx_prefetch_rows(&own->prefetch, agi_query_slice(x, &a->o_low, p->out_dtype, x->Dv), next, n);
     }
     agi_prefetch_rows_begin(&own->prefetch, patches);
 }
@@ -90,7 +91,7 @@ static void end_tile(agi_backward_scratch *s)
 
 /* ---- D = rowsum(dO o O) ---- */
 
-/* Rows i .. i + n - 1 of dO, O, tdO or tO: in place if their channels are adjacent, else copied to the
+/* Rows i .. i + n - 1 of dO, O, tdO, tO or a low half: in place if their channels are adjacent, else copied to the
  * scratch. */
 static agi_rows16 output_rows(const agi_head *x, const ag_tensor *t, int64_t i, int64_t n, uint16_t *scratch)
 {
@@ -101,10 +102,13 @@ static agi_rows16 output_rows(const agi_head *x, const ag_tensor *t, int64_t i, 
     return agi_load_rows16(slice, i, n, n, x->Dv, NULL, scratch);
 }
 
-/* sums[r] += rowsum(A o B) of rows i .. i + n - 1 */
+/* sums[r] += rowsum(A o B) of rows i .. i + n - 1. Nothing if A or B is absent. */
 static void add_row_products(const agi_backward_scratch *s, const agi_head *x, const ag_tensor *A,
                              const ag_tensor *B, int64_t i, int64_t n, double *sums)
 {
+    if (A->data == NULL || B->data == NULL) {
+        return;
+    }
     agi_amx_backward_scratch *const own = s->own;
     const agi_rows16 a = output_rows(x, A, i, n, own->rows);
     const agi_rows16 b = output_rows(x, B, i, n, own->rows + n * x->Dv);
@@ -121,11 +125,12 @@ static void row_dots(const agi_backward_scratch *s, const agi_head *x, int64_t r
     const ag_args *a = &x->call->a;
     const int64_t i = s->tile.i0 + r;
     add_row_products(s, x, &a->d_o, &a->o, i, n, D);
+    add_row_products(s, x, &a->d_o, &a->o_low, i, n, D);
     if (x->call->map == AGI_VJP_JVP) {
         add_row_products(s, x, &a->d_o, &a->to, i, n, tD);
-        if (a->td_o.data != NULL) {
-            add_row_products(s, x, &a->td_o, &a->o, i, n, tD);
-        }
+        add_row_products(s, x, &a->d_o, &a->to_low, i, n, tD);
+        add_row_products(s, x, &a->td_o, &a->o, i, n, tD);
+        add_row_products(s, x, &a->td_o, &a->o_low, i, n, tD);
     }
 }
 

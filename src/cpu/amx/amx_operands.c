@@ -135,8 +135,11 @@ static void scatter_rows(agi_slice to, int64_t first, int64_t n, const uint16_t 
     }
 }
 
-/* agi_amx_store_transposed for at most PANEL rows. */
-static void store_transposed_panel(agi_slice to, int64_t first, int64_t n, const float *sums,
+typedef void (*store_sums)(uint16_t *to, int64_t ld, const float *sums, int64_t col_stride,
+                           const float *factor, int64_t m, int64_t n);
+
+/* At most PANEL rows. */
+static void store_transposed_panel(store_sums put, agi_slice to, int64_t first, int64_t n, const float *sums,
                                    const double *factor, int64_t factor_stride, uint16_t *scratch)
 {
     const int64_t col_stride = agi_amx_col_stride(to.D);
@@ -146,10 +149,10 @@ static void store_transposed_panel(agi_slice to, int64_t first, int64_t n, const
         factors[r] = (float)factor[r * factor_stride];
     }
     if (to.t->strides[3] == 1) {
-        agi_amx_table.store_transposed(dst, to.t->strides[2], sums, col_stride, factors, to.D, n);
+        put(dst, to.t->strides[2], sums, col_stride, factors, to.D, n);
         return;
     }
-    agi_amx_table.store_transposed(scratch, to.D, sums, col_stride, factors, to.D, n);
+    put(scratch, to.D, sums, col_stride, factors, to.D, n);
     scatter_rows(to, first, n, scratch);
 }
 
@@ -169,13 +172,25 @@ void agi_amx_store_rows(agi_slice to, int64_t first, int64_t n, const float *sum
     }
 }
 
+static void store_transposed(store_sums put, agi_slice to, int64_t first, int64_t n, const float *sums,
+                             const double *factor, int64_t factor_stride, uint16_t *scratch)
+{
+    for (int64_t r = 0; r < n; r += PANEL) {
+        store_transposed_panel(put, to, first + r, agi_min(PANEL, n - r), sums + r * agi_amx_col_stride(to.D),
+                               factor + r * factor_stride, factor_stride, scratch);
+    }
+}
+
 void agi_amx_store_transposed(agi_slice to, int64_t first, int64_t n, const float *sums, const double *factor,
                               int64_t factor_stride, uint16_t *scratch)
 {
-    for (int64_t r = 0; r < n; r += PANEL) {
-        store_transposed_panel(to, first + r, agi_min(PANEL, n - r), sums + r * agi_amx_col_stride(to.D),
-                               factor + r * factor_stride, factor_stride, scratch);
-    }
+    store_transposed(agi_amx_table.store_transposed, to, first, n, sums, factor, factor_stride, scratch);
+}
+
+void agi_amx_store_transposed_low(agi_slice to, int64_t first, int64_t n, const float *sums,
+                                  const double *factor, int64_t factor_stride, uint16_t *scratch)
+{
+    store_transposed(agi_amx_table.store_transposed_low, to, first, n, sums, factor, factor_stride, scratch);
 }
 
 amx_operand agi_amx_query_columns(agi_slice s, int64_t first, int64_t n, int64_t W, const uint8_t *skip,

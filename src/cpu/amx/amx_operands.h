@@ -66,9 +66,11 @@ static inline int64_t agi_amx_col_stride(int64_t D)
 }
 
 /* Stores such sums, transposed, in rows first .. first + n - 1 of a bfloat16 output, row r times
- * factor[r * factor_stride]. The scratch has PANEL rows. */
+ * factor[r * factor_stride]; the second stores their low halves. The scratch has PANEL rows. */
 void agi_amx_store_transposed(agi_slice to, int64_t first, int64_t n, const float *sums, const double *factor,
                               int64_t factor_stride, uint16_t *scratch);
+void agi_amx_store_transposed_low(agi_slice to, int64_t first, int64_t n, const float *sums,
+                                  const double *factor, int64_t factor_stride, uint16_t *scratch);
 
 /* Stores sums whose tiles are in row-major order, times one factor. The scratch has AMX_ROWS rows. */
 void agi_amx_store_rows(agi_slice to, int64_t first, int64_t n, const float *sums, double factor,

@@ -257,9 +257,15 @@ static void store(const agi_row_job *w, const agi_row_scratch *s, const agi_head
                   const agi_row_panel *panel, const double *factor)
 {
     const agi_amx_row_scratch *const own = s->own;
+    const ag_args *a = &x->call->a;
+    const real *const O = own->panel[panel->index].O;
     if (stores_sums(w, x)) {
-        agi_amx_store_transposed(agi_query_slice(x, &x->call->a.o, AG_BF16, x->Dv), panel->i0, panel->ni,
-                                 own->panel[panel->index].O, factor, 1, own->rows);
+        agi_amx_store_transposed(agi_query_slice(x, &a->o, AG_BF16, x->Dv), panel->i0, panel->ni, O, factor,
+                                 1, own->rows);
+        if (a->o_low.data != NULL) {
+            agi_amx_store_transposed_low(agi_query_slice(x, &a->o_low, AG_BF16, x->Dv), panel->i0, panel->ni,
+                                         O, factor, 1, own->rows);
+        }
     } else {
         REAL(agi_row_store_panel)(w, s, x, panel, factor);
     }

@@ -96,10 +96,15 @@ void REAL(agi_row_store_panel)(const agi_row_job *w, const agi_row_scratch *s, c
         REAL(agi_scale_and_store_rows)
         (x->k, agi_query_slice(x, &a->to, dtype, x->Dv), panel->i0, panel->ni,
          (a->accumulate & AG_ACC_TO) != 0, factor, 1, panel->tO, x->Dv_pad);
+        REAL(agi_store_low_rows)
+        (x->k, agi_query_slice(x, &a->to_low, dtype, x->Dv), panel->i0, panel->ni, factor, panel->tO,
+         x->Dv_pad);
     }
     REAL(agi_scale_and_store_rows)
     (x->k, agi_query_slice(x, &a->o, dtype, x->Dv), panel->i0, panel->ni, (a->accumulate & AG_ACC_O) != 0,
      factor, 1, panel->O, x->Dv_pad);
+    REAL(agi_store_low_rows)
+    (x->k, agi_query_slice(x, &a->o_low, dtype, x->Dv), panel->i0, panel->ni, factor, panel->O, x->Dv_pad);
 }
 
 static void finish_panel(const agi_row_job *w, const agi_row_scratch *s, const agi_head *x,
@@ -117,11 +122,17 @@ static void finish_panel(const agi_row_job *w, const agi_row_scratch *s, const a
     w->cpu->row_ops->store(w, s, x, panel, inverse);
 }
 
+/* Zeros, or what accumulating them gives, in rows from .. to - 1 of O, tO or their low halves. */
+static void fill_rows(const agi_head *x, const ag_tensor *t, bool accumulate, int64_t from, int64_t to)
+{
+    agi_store_rows(x->k, agi_query_slice(x, t, x->call->plan->p.out_dtype, x->Dv), from, to - from,
+                   accumulate, 1, NULL, 0);
+}
+
 /* Rows from .. to - 1 are padding after the end of the sequence: -infinity in lse, zero elsewhere. */
 static void fill_padding(const agi_head *x, int64_t from, int64_t to)
 {
     const ag_args *a = &x->call->a;
-    const ag_dtype dtype = x->call->plan->p.out_dtype;
     if (from >= to) {
         return;
     }
@@ -131,11 +142,11 @@ static void fill_padding(const agi_head *x, int64_t from, int64_t to)
             agi_store_stat(x, &a->mu, (a->accumulate & AG_ACC_MU) != 0, i, 0);
         }
     }
-    agi_store_rows(x->k, agi_query_slice(x, &a->o, dtype, x->Dv), from, to - from,
-                   (a->accumulate & AG_ACC_O) != 0, 1, NULL, 0);
+    fill_rows(x, &a->o, (a->accumulate & AG_ACC_O) != 0, from, to);
+    fill_rows(x, &a->o_low, false, from, to);
     if (x->call->map == AGI_JVP) {
-        agi_store_rows(x->k, agi_query_slice(x, &a->to, dtype, x->Dv), from, to - from,
-                       (a->accumulate & AG_ACC_TO) != 0, 1, NULL, 0);
+        fill_rows(x, &a->to, (a->accumulate & AG_ACC_TO) != 0, from, to);
+        fill_rows(x, &a->to_low, false, from, to);
     }
 }
 

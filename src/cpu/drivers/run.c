@@ -40,10 +40,12 @@ static void fill_tails(const agi_call *call)
     switch (call->map) {
     case AGI_JVP:
         fill_tail(call, &a->to, AGI_SHAPE_O, out, (acc & AG_ACC_TO) != 0);
+        fill_tail(call, &a->to_low, AGI_SHAPE_O, out, false);
         fill_tail(call, &a->mu, AGI_SHAPE_ROW, AG_F64, (acc & AG_ACC_MU) != 0);
         /* fall through */
     case AGI_FORWARD:
         fill_tail(call, &a->o, AGI_SHAPE_O, out, (acc & AG_ACC_O) != 0);
+        fill_tail(call, &a->o_low, AGI_SHAPE_O, out, false);
         fill_lse_tail(call);
         break;
     case AGI_VJP:

@@ -174,12 +174,12 @@ static void store_row(agi_slice s, int64_t row, bool accumulate, double factor, 
     }
 }
 
-/* One row of a 16-bit dtype, any stride. The kernel rounds in either case: store_row could differ in the last bit for
- * products that are nearly halfway between two values, and the bits must not depend on the stride. */
-static void store_row16(const agi_kernels *k, agi_slice s, int64_t row, double factor, const real *from)
+typedef void (*round_row)(uint16_t *to, const real *from, int64_t n, double factor);
+
+/* One row of a 16-bit dtype, any stride. The kernel `put` rounds in either case: store_row could differ in the last
+ * bit for products that are nearly halfway between two values, and the bits must not depend on the stride. */
+static void store_row16(round_row put, agi_slice s, int64_t row, double factor, const real *from)
 {
-    void (*const put)(uint16_t *, const real *, int64_t, double) =
-        s.dtype == AG_BF16 ? k->store_bf16 : k->store_f16;
     uint16_t *const to = (uint16_t *)s.t->data + agi_row_offset(s, row), buffer[64];
     const int64_t stride = s.t->strides[3], size = (int64_t)(sizeof buffer / sizeof buffer[0]);
     if (stride == 1) {
@@ -200,6 +200,7 @@ void REAL(agi_scale_and_store_rows)(const agi_kernels *k, agi_slice s, int64_t f
 {
     const bool dense = s.t->strides[3] == 1 && rows != NULL;
     const bool narrow = rows != NULL && !accumulate && (s.dtype == AG_BF16 || s.dtype == AG_F16);
+    const round_row put = s.dtype == AG_BF16 ? k->store_bf16 : k->store_f16;
     if (dense && factor_stride == 0 && n > 0 && ld == s.D &&
         s.t->strides[2] == s.D) { /* dense rows with one factor are one long row */
         s.D *= n;
@@ -212,10 +213,19 @@ void REAL(agi_scale_and_store_rows)(const agi_kernels *k, agi_slice s, int64_t f
     }
     for (int64_t r = 0; r < n && s.t->data != NULL; r++) {
         if (narrow) {
-            store_row16(k, s, first + r, factor[r * factor_stride], rows + r * ld);
+            store_row16(put, s, first + r, factor[r * factor_stride], rows + r * ld);
         } else {
             store_row(s, first + r, accumulate, factor[r * factor_stride],
                       rows == NULL ? NULL : rows + r * ld);
         }
+    }
+}
+
+void REAL(agi_store_low_rows)(const agi_kernels *k, agi_slice s, int64_t first, int64_t n,
+                              const double *factor, const real *rows, int64_t ld)
+{
+    const round_row put = s.dtype == AG_BF16 ? k->store_low_bf16 : k->store_low_f16;
+    for (int64_t r = 0; r < n && s.t->data != NULL; r++) {
+        store_row16(put, s, first + r, factor[r], rows + r * ld);
     }
 }

@@ -185,6 +185,11 @@ void REAL(agi_scale_and_store_rows)(const agi_kernels *k, agi_slice s, int64_t f
                                     bool accumulate, const double *factor, int64_t factor_stride,
                                     const real *rows, int64_t ld);
 
+/* Stores the low halves of such rows: what rounding to the slice's 16-bit dtype takes from them. Nothing if the
+ * tensor is absent. */
+void REAL(agi_store_low_rows)(const agi_kernels *k, agi_slice s, int64_t first, int64_t n,
+                              const double *factor, const real *rows, int64_t ld);
+
 /* One row of n reals: row *= factor. */
 static inline void agi_scale_row(const agi_kernels *k, real *row, int64_t n, double factor)
 {

@@ -50,7 +50,7 @@ typedef struct {
     agi_score_tiles scores;      /* [block][TILE_LD] */
     real *K, *V, *tK, *tV;       /* converted rows of a block */
     real *zeroed, *t_zeroed;     /* K and tK with the rows of masked keys zero */
-    real *O[2];                  /* [ROW_CHUNK][Dv_pad]: rows of O and tO */
+    real *O[2], *O_low;          /* [ROW_CHUNK][Dv_pad]: rows of O and tO, and of a low half */
 } agi_vec_backward_scratch;
 
 /* vjp and vjp_jvp: the rows of an agi_backward_key_block; p is NULL if the tensor is absent. */

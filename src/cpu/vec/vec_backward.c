@@ -1,10 +1,11 @@
 /* The backward ops on vectors: loads tiles of queries and blocks of keys, and runs each tile against each block. */
 #include <string.h>
 
+#include "core/number.h"
 #include "cpu/vec/vec.h"
 
 static void lay_out_queries(agi_vec_backward_scratch *v, agi_arena *arena, const agi_cpu_plan *cpu,
-                            int64_t tangents)
+                            int64_t tangents, int64_t low_half)
 {
     v->QT = agi_take_reals(arena, TILE_ROWS * cpu->Dk_pad);
     v->dOT = agi_take_reals(arena, TILE_ROWS * cpu->Dv_pad);
@@ -16,6 +17,7 @@ static void lay_out_queries(agi_vec_backward_scratch *v, agi_arena *arena, const
     v->rows[3] = agi_take_reals(arena, tangents * TILE_ROWS * cpu->Dv_pad);
     v->O[0] = agi_take_reals(arena, ROW_CHUNK * cpu->Dv_pad);
     v->O[1] = agi_take_reals(arena, tangents * ROW_CHUNK * cpu->Dv_pad);
+    v->O_low = agi_take_reals(arena, low_half * ROW_CHUNK * cpu->Dv_pad);
 }
 
 static void lay_out(agi_backward_scratch *s, agi_arena *arena, const ag_plan *plan, agi_map map)
@@ -24,7 +26,7 @@ static void lay_out(agi_backward_scratch *s, agi_arena *arena, const ag_plan *pl
     const int64_t tangents = map == AGI_VJP_JVP, features = !cpu->features.plain;
     const int64_t block = cpu->backward[map].block, tile = block * TILE_LD;
     agi_vec_backward_scratch v = {.K = NULL};
-    lay_out_queries(&v, arena, cpu, tangents);
+    lay_out_queries(&v, arena, cpu, tangents, agi_has_low_half(&plan->p));
     v.scores.P = agi_take_reals(arena, tile);
     v.scores.U = agi_take_reals(arena, tangents * tile);
     v.scores.dS = agi_take_reals(arena, tile);
@@ -69,9 +71,20 @@ static void load_rows(agi_backward_scratch *s, const agi_head *x)
     load_query_rows(s, x, NULL);
 }
 
-static agi_rows output_rows(const agi_head *x, const ag_tensor *t, int64_t i, int64_t n, real *scratch)
+/* Rows of O or tO: the sum of both halves, if the low one is given. */
+static agi_rows output_rows(const agi_head *x, const ag_tensor *t, const ag_tensor *low, int64_t i, int64_t n,
+                            real *scratch, real *low_scratch)
 {
-    return agi_load_rows(x->k, agi_query_slice(x, t, x->call->plan->p.out_dtype, x->Dv), i, n, NULL, scratch);
+    const ag_dtype dtype = x->call->plan->p.out_dtype;
+    const double factor = 1 / agi_low_scale(dtype);
+    const agi_rows rows = agi_load_rows(x->k, agi_query_slice(x, t, dtype, x->Dv), i, n, NULL, scratch);
+    if (low->data == NULL) {
+        return rows;
+    }
+    /* A low half means 16 bits: both halves are converted, so the rows are in the scratch. */
+    REAL(agi_convert_rows)(x->k, agi_query_slice(x, low, dtype, x->Dv), i, n, NULL, low_scratch);
+    x->k->store_rows(scratch, rows.ld, low_scratch, rows.ld, n, x->Dv, &factor, 0, true);
+    return rows;
 }
 
 static void row_dots(const agi_backward_scratch *s, const agi_head *x, int64_t r, int64_t n, double *D,
@@ -79,14 +92,14 @@ static void row_dots(const agi_backward_scratch *s, const agi_head *x, int64_t r
 {
     const ag_args *a = &x->call->a;
     const agi_vec_backward_scratch *v = s->own;
-    const agi_rows O = output_rows(x, &a->o, s->tile.i0 + r, n, v->O[0]);
+    const agi_rows O = output_rows(x, &a->o, &a->o_low, s->tile.i0 + r, n, v->O[0], v->O_low);
     const real *dO = v->dO.p + r * v->dO.ld;
     double second[ROW_CHUNK] = {0}; /* rowsum(O o tdO) */
     x->k->dots(D, dO, v->dO.ld, O.p, O.ld, n, x->Dv);
     if (x->call->map != AGI_VJP_JVP) {
         return;
     }
-    const agi_rows tO = output_rows(x, &a->to, s->tile.i0 + r, n, v->O[1]);
+    const agi_rows tO = output_rows(x, &a->to, &a->to_low, s->tile.i0 + r, n, v->O[1], v->O_low);
     x->k->dots(tD, dO, v->dO.ld, tO.p, tO.ld, n, x->Dv);
     if (a->td_o.data != NULL) {
         x->k->dots(second, v->tdO.p + r * v->tdO.ld, v->tdO.ld, O.p, O.ld, n, x->Dv);

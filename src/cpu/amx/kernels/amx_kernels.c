@@ -35,6 +35,7 @@ const agi_amx_kernels agi_amx_table = {
     .zero_masked_keys = zero_masked_keys,
     .transpose_sums = transpose_sums,
     .store_transposed = store_transposed,
+    .store_transposed_low = store_transposed_low,
     .store_rows = store_rows,
     .dots = dots,
     .round_to_vnni = round_to_vnni,

@@ -130,6 +130,10 @@ typedef struct {
     void (*store_transposed)(uint16_t *to, int64_t ld, const float *sums, int64_t col_stride,
                              const float *factor, int64_t m, int64_t n);
 
+    /* The low halves of the same: what that rounding took, itself rounded; 0 if it is not finite. */
+    void (*store_transposed_low)(uint16_t *to, int64_t ld, const float *sums, int64_t col_stride,
+                                 const float *factor, int64_t m, int64_t n);
+
     /* to[m][n] = factor C[m][n], rounded to bfloat16, for at most 16 rows of row-major tiles and any n. */
     void (*store_rows)(uint16_t *to, int64_t ld, const float *sums, float factor, int64_t m, int64_t n);
 

@@ -1,4 +1,5 @@
 /* Part of amx_kernels.c: the sums of products, tiles of C in float32, back to rows in memory. */
+#include <float.h>
 #include <immintrin.h>
 
 #include "cpu/amx/kernels/amx_kernels.h"
@@ -22,10 +23,30 @@ static void transpose_sums(float *to, int64_t ld, const float *sums, int64_t col
     }
 }
 
+/* What rounding took from x; 0 if x or the rounded x is not finite. */
+INLINE vec rest_of(vec x, __m256i rounded)
+{
+    const __m512i bits = _mm512_slli_epi32(_mm512_cvtepu16_epi32(rounded), 16);
+    const vec rest = _mm512_sub_ps(x, _mm512_castsi512_ps(bits));
+    const __mmask16 finite = _mm512_cmp_ps_mask(_mm512_abs_ps(rest), v_set1(FLT_MAX), _CMP_LE_OQ);
+    return _mm512_maskz_mov_ps(finite, rest);
+}
+
+/* Two vectors in bfloat16, a before b; if low, their low halves. */
+INLINE __m512i round_pair(vec a, vec b, const bool low)
+{
+    const __m512i rounded = (__m512i)_mm512_cvtne2ps_pbh(b, a);
+    if (!low) {
+        return rounded;
+    }
+    return (__m512i)_mm512_cvtne2ps_pbh(rest_of(b, _mm512_extracti64x4_epi64(rounded, 1)),
+                                        rest_of(a, _mm512_castsi512_si256(rounded)));
+}
+
 /* 16 columns and at most 32 rows of C: in bfloat16, rows 2 r and 2 r + 1 become one row of dwords, which are
  * transposed. */
 INLINE void store_transposed_block(uint16_t *to, int64_t ld, const float *sums, const float *factor,
-                                   int64_t m, int64_t n)
+                                   int64_t m, int64_t n, const bool low)
 {
     const __mmask32 stored = m < 32 ? (1u << m) - 1 : 0xffffffffu;
     const __m512i interleaved = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8,
@@ -35,8 +56,8 @@ INLINE void store_transposed_block(uint16_t *to, int64_t ld, const float *sums, 
     UNROLL for (int r = 0; r < AMX_ROWS; r++)
     {
         const float *const row = sums + 2 * r * LANES;
-        const __m512bh both = _mm512_cvtne2ps_pbh(v_mul(v_load(row + LANES), f), v_mul(v_load(row), f));
-        _mm512_store_si512(vnni + r * AMX_DEPTH, _mm512_permutexvar_epi16(interleaved, (__m512i)both));
+        const __m512i both = round_pair(v_mul(v_load(row), f), v_mul(v_load(row + LANES), f), low);
+        _mm512_store_si512(vnni + r * AMX_DEPTH, _mm512_permutexvar_epi16(interleaved, both));
     }
     UNROLL for (int q = 0; q < 4; q++)
     {
@@ -51,15 +72,27 @@ INLINE void store_transposed_block(uint16_t *to, int64_t ld, const float *sums, 
     }
 }
 
-static void store_transposed(uint16_t *to, int64_t ld, const float *sums, int64_t col_stride,
-                             const float *factor, int64_t m, int64_t n)
+INLINE void store_transposed_halves(uint16_t *to, int64_t ld, const float *sums, int64_t col_stride,
+                                    const float *factor, int64_t m, int64_t n, const bool low)
 {
     for (int64_t j = 0; j < n; j += LANES) {
         for (int64_t i = 0; i < m; i += AMX_DEPTH) {
             store_transposed_block(to + j * ld + i, ld, sums + j * col_stride + i * LANES, factor + j, m - i,
-                                   n - j);
+                                   n - j, low);
         }
     }
+}
+
+static void store_transposed(uint16_t *to, int64_t ld, const float *sums, int64_t col_stride,
+                             const float *factor, int64_t m, int64_t n)
+{
+    store_transposed_halves(to, ld, sums, col_stride, factor, m, n, false);
+}
+
+static void store_transposed_low(uint16_t *to, int64_t ld, const float *sums, int64_t col_stride,
+                                 const float *factor, int64_t m, int64_t n)
+{
+    store_transposed_halves(to, ld, sums, col_stride, factor, m, n, true);
 }
 
 static void store_rows(uint16_t *to, int64_t ld, const float *sums, float factor, int64_t m, int64_t n)

@@ -101,6 +101,11 @@ typedef struct {
     void (*store_bf16)(uint16_t *to, const real *from, int64_t n, double factor);
     void (*store_f16)(uint16_t *to, const real *from, int64_t n, double factor);
 
+    /* to = the low half of factor * from: what that rounding took, itself rounded; 0 if it is not finite. For float16
+     * times 2^11. */
+    void (*store_low_bf16)(uint16_t *to, const real *from, int64_t n, double factor);
+    void (*store_low_f16)(uint16_t *to, const real *from, int64_t n, double factor);
+
     /* out[r]: the dot product of row r of A and row r of B, n elements each, in float64. */
     void (*dots)(double *out, const real *A, int64_t lda, const real *B, int64_t ldb, int64_t rows,
                  int64_t n);

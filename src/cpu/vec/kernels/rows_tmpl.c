@@ -98,21 +98,31 @@ INLINE uint16_t to_f16(real from, double factor)
     return (uint16_t)((near >> 16 & 0x8000) | ((near & 0x7fffffff) > 0x7f800000 ? 0x7e00 : rounded));
 }
 
-static void load_bf16(real *to, const uint16_t *from, int64_t stride, int64_t n)
+INLINE float from_bf16(uint32_t h)
 {
-    for (int64_t i = 0; i < n; i++) {
-        to[i] = (real)agi_from_bits((uint32_t)from[i * stride] << 16);
-    }
+    return agi_from_bits(h << 16);
 }
 
 /* The product with 2^112 changes the exponent's bias from float16's to float32's, for subnormals too. special: the
  * exponent of infinity and NaN. */
+INLINE float from_f16(uint32_t h)
+{
+    const uint32_t special = (h & 0x7c00) == 0x7c00 ? 0x7f800000u : 0;
+    const float magnitude = agi_from_bits((h & 0x7fff) << 13) * 0x1p112f;
+    return agi_from_bits(agi_bits_of(magnitude) | special | (h & 0x8000) << 16);
+}
+
+static void load_bf16(real *to, const uint16_t *from, int64_t stride, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        to[i] = (real)from_bf16(from[i * stride]);
+    }
+}
+
 static void load_f16(real *to, const uint16_t *from, int64_t stride, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
-        const uint32_t h = from[i * stride], special = (h & 0x7c00) == 0x7c00 ? 0x7f800000u : 0;
-        const float magnitude = agi_from_bits((h & 0x7fff) << 13) * 0x1p112f;
-        to[i] = (real)agi_from_bits(agi_bits_of(magnitude) | special | (h & 0x8000) << 16);
+        to[i] = (real)from_f16(from[i * stride]);
     }
 }
 
@@ -127,6 +137,27 @@ static void store_f16(uint16_t *to, const real *from, int64_t n, double factor)
 {
     for (int64_t i = 0; i < n; i++) {
         to[i] = to_f16(from[i], factor);
+    }
+}
+
+/* What rounding took from factor * from; 0 if that or the rounded value is not finite. */
+INLINE real rest_of(real from, double factor, float rounded)
+{
+    const double rest = factor * (double)from - (double)rounded;
+    return rest - rest == 0 ? (real)rest : 0;
+}
+
+static void store_low_bf16(uint16_t *to, const real *from, int64_t n, double factor)
+{
+    for (int64_t i = 0; i < n; i++) {
+        to[i] = to_bf16(rest_of(from[i], factor, from_bf16(to_bf16(from[i], factor))), 1);
+    }
+}
+
+static void store_low_f16(uint16_t *to, const real *from, int64_t n, double factor)
+{
+    for (int64_t i = 0; i < n; i++) {
+        to[i] = to_f16(rest_of(from[i], factor, from_f16(to_f16(from[i], factor))), 0x1p11);
     }
 }
 

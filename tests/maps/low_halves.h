@@ -1,0 +1,56 @@
+/* Shared by the tests of the low halves of 16-bit outputs. */
+#ifndef AG_TEST_LOW_HALVES_H
+#define AG_TEST_LOW_HALVES_H
+
+#include "every_isa.h"
+#include "outputs.h"
+
+enum { DTYPES = 2 };
+static const char *const dtypes[DTYPES] = {"bf16", "f16"};
+
+/* What o_low is divided by before it is added to o. */
+static inline double low_scale(const struct arrays *x)
+{
+    return x->p->out_dtype == AG_F16 ? 0x1p11 : 1;
+}
+
+/* The relative error of the sum of both halves: each has 8 significant bits in bfloat16, 11 in float16. */
+static inline double allowed_error(const struct arrays *x)
+{
+    return x->p->out_dtype == AG_F16 ? 0x1p-21 : 0x1p-16;
+}
+
+static inline int on_amx(const struct arrays *x)
+{
+    ag_plan_info info = {.struct_size = sizeof info};
+    CHECK_OK(ag_plan_info_get(x->plan, &info));
+    return info.isa == AG_ISA_AMX;
+}
+
+static inline enum tensor low_of(enum tensor t)
+{
+    return t == T_O ? T_O_LOW : T_TO_LOW;
+}
+
+/* Both halves of o or to, to be freed. */
+static inline double *read_sum(const struct arrays *x, enum tensor t)
+{
+    double *sum = test_read(x, t), *low = test_read(x, low_of(t));
+    for (int64_t n = 0; n < x->count[t]; n++) {
+        sum[n] += low[n] / low_scale(x);
+    }
+    free(low);
+    return sum;
+}
+
+/* Runs the maps in float64 on x's inputs. */
+static inline int make_truth(struct arrays *truth, const struct arrays *inputs, const char *label)
+{
+    ag_options reference = AG_OPTIONS_INIT;
+    reference.backend = AG_BACKEND_REFERENCE;
+    return CHECK(agc_arrays_clone_as(truth, inputs, AG_F64, &reference) == AG_OK &&
+                     agc_arrays_run_all(truth) == AG_OK,
+                 "%s: no truth", label);
+}
+
+#endif
