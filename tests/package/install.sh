@@ -1,6 +1,6 @@
 #!/bin/sh
 # The installation seen from outside: install.sh ROOT WORK CC
-# `make install` into a folder of its own; then a program built through pkg-config against the shared and
+# `make install` into a folder of its own, and README's example with what it prints at its end; then a program built through pkg-config against the shared and
 # against the static library, and one through find_package against both; each is run. Then DESTDIR, folders with spaces,
 # and `make uninstall`.
 set -eu
@@ -25,6 +25,23 @@ rm -rf "$prefix" "$work/the stage" "$work/a b" "$work/a" "$work/consumer"
 mkdir -p "$work"
 unset MAKEFLAGS MFLAGS MAKELEVEL DESTDIR
 try 'make install' make -C "$root" install BUILD="$build" PREFIX="$prefix"
+cp "$work/log" "$work/install.log"
+
+# as_told FILE COMMAND: builds README's example and starts it, in an environment of nothing but what the lines of FILE
+# that begin with "export" say
+as_told() {
+    awk -f "$root/tests/package/first_example.awk" "$root/README.md" >"$work/example.c"
+    grep '^ *export ' "$1" >"$work/environment.sh" || return 1
+    env -i PATH="$PATH" sh -c '. "$1" && cd "$2" && eval "$3" && ./example' - "$work/environment.sh" "$work" "$2"
+}
+readme_command=$(sed -n 's/^ *\(cc example.c .* -o example\) && .*/\1/p' "$root/README.md")
+try "README's example, as make install says" as_told "$work/install.log" "$readme_command"
+sed "s|\$HOME/x|$prefix|" "$root/README.md" >"$work/README"
+if [ -e "$prefix/lib" ]; then
+    try "README's example, as README says" as_told "$work/README" "$readme_command"
+else
+    echo "not checked: README's folder of the libraries, lib, as this system has another name for it"
+fi
 
 PKG_CONFIG_PATH=$(find "$prefix" -type d -name pkgconfig)
 export PKG_CONFIG_PATH
@@ -105,8 +122,10 @@ try 'run, a space in PREFIX' "$work/spaced"
 try 'make uninstall, a space in PREFIX' uninstalls "$work/a b/c"
 
 try 'make install below DESTDIR' make -C "$root" install BUILD="$build" PREFIX=/usr DESTDIR="$work/the stage"
+cp "$work/log" "$work/staged.log"
 try 'staged file' test -f "$work/the stage/usr/include/attngrad.h"
 try 'no stage in attngrad.pc' sh -c "! grep -rq '$work/the stage' '$work/the stage' --include='*.pc' --include='*.cmake'"
+try 'nothing is said about the environment then' sh -c "! grep 'export ' '$work/staged.log'"
 try 'make uninstall below DESTDIR' uninstalls "$work/the stage"
 
 echo "$passed checks passed, $failed failed"
