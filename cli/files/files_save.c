@@ -87,9 +87,9 @@ int save_results(struct run *run)
     list_results(run, &results);
     signals_hold();
     if (!folders_make(&folders, run->out)) {
-        status = file_error(run->command, "cannot make the folder '%s': %s", run->out, strerror(errno));
+        status = run_error(run->command, "cannot make the folder '%s': %s", run->out, strerror(errno));
     } else if (write_all(run, &results) != AG_IO_OK) {
-        status = file_error(run->command, "%s", ag_io_last_message());
+        status = run_error(run->command, "%s", ag_io_last_message());
         folders_unmake(&folders);
     }
     folders_free(&folders);

@@ -143,7 +143,7 @@ static int save(const struct loop *loop, bool checkpoint)
     if (status == AG_IO_OK) {
         return EXIT_PASS;
     }
-    return file_error("train", "%s", status == AG_IO_NO_MEMORY ? "out of memory" : ag_io_last_message());
+    return run_error("train", "%s", status == AG_IO_NO_MEMORY ? "out of memory" : ag_io_last_message());
 }
 
 static int make_steps(struct loop *loop)

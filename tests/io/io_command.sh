@@ -1,6 +1,6 @@
 #!/bin/sh
 # forward, grad, jvp and hvp on files made by hand: which results there are, wrong arguments, wrong files, a
-# full disk, signals. Whatever is wrong: exit code 2, one clear line, and no file is touched. The numbers
+# full disk, signals. Whatever is wrong: exit code 2, or 1 if it cannot be written, one clear line, and no file is touched. The numbers
 # are compared in io_python.sh. usage: io_command.sh PATH_TO_ATTNGRAD
 set -u
 [ $# -eq 1 ] || { echo "usage: io_command.sh PATH_TO_ATTNGRAD" >&2; exit 2; }
@@ -272,12 +272,12 @@ fi
 
 # ---- Results that cannot be written ----
 
-# unwritten TEXT FOLDER ARGUMENT...: exit code 2, one line with TEXT, and FOLDER/o.npy is the old one, alone
+# unwritten TEXT FOLDER ARGUMENT...: exit code 1, one line with TEXT, and FOLDER/o.npy is the old one, alone
 unwritten() {
     text=$1 folder=$2
     shift 2
     run "$@" --out "$folder"
-    check "not written: attngrad $*" [ "$code" -eq 2 ]
+    check "not written: attngrad $*" [ "$code" -eq 1 ]
     check "attngrad $* says '$text' in one line" sh -c '[ $(wc -l <"$1") -eq 1 ] && grep -qF -e "$2" "$1"' - "$err" "$text"
     check "attngrad $* leaves the old file and no other" sh -c '[ "$(ls -A "$1")" = o.npy ] && cmp -s old "$1/o.npy"' - "$folder"
 }
@@ -293,15 +293,16 @@ large="--q in/rows.npy --k in/one.npy --v in/wide.npy" # its o has 82 MB
     check "folders are made on the way" results deep/er/folder o lse
     works forward $qkv --out "$dir/deep/../deeper/still"
     check "also with dots" results deeper/still o lse
-    unusable_with "Not a directory" forward $qkv --out new/folder/../../old/x
+    unwritten_with "Not a directory" forward $qkv --out new/folder/../../old/x
     check "those that were made go again" [ ! -e new ]
-    unusable_with "cannot make the folder 'old/x/y': Not a directory" forward $qkv --out old/x/y
-    unusable_with "cannot make the folder 'old': Not a directory" forward $qkv --out old
+    unwritten_with "cannot make the folder 'old/x/y': Not a directory" forward $qkv --out old/x/y
+    unwritten_with "cannot make the folder 'old': Not a directory" forward $qkv --out old
     check "which stays" [ "$(cat old)" = old ]
     mkdir blocked blocked/lse.npy
     run forward $qkv --out blocked
-    check "a folder in the place of a result" [ "$code" -eq 2 ]
+    check "a folder in the place of a result" [ "$code" -eq 1 ]
     check "no other result is written then" [ "$(ls -A blocked)" = lse.npy ]
+    unwritten_with "cannot make the folder '/proc/results'" forward $qkv --out /proc/results
     mkdir limited && cp old limited/o.npy
     old_attngrad=$attngrad
     printf '#!/bin/sh\nulimit -f 2000\nexec "%s" "$@"\n' "$old_attngrad" >limit && chmod +x limit

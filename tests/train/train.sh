@@ -322,18 +322,20 @@ old_attngrad=$attngrad
 attngrad=./limit
 run train --resume --model limited/model --steps 90
 attngrad=$old_attngrad
-check "a file that would be too large" sh -c '[ "$1" -eq 2 ] && grep -q "File too large" "$2"' - "$code" "$err"
+check "a file that would be too large" sh -c '[ "$1" -eq 1 ] && grep -q "File too large" "$2"' - "$code" "$err"
 check "leaves the old checkpoint" same limited/model whole
 check "and no other file" only limited model
 run train --model no/folder
-check "a checkpoint in no folder" sh -c '[ "$1" -eq 2 ] && grep -q "No such file" "$2"' - "$code" "$err"
+check "a checkpoint in no folder" sh -c '[ "$1" -eq 1 ] && grep -q "No such file" "$2"' - "$code" "$err"
+run train --model /proc/new
+check "a checkpoint in a folder that takes none" sh -c '[ "$1" -eq 1 ] && grep -q "cannot write" "$2"' - "$code" "$err"
 mkdir plots
 run train --model new --steps 5 --plot plots/no/curve.svg
-check "a curve in no folder" sh -c '[ "$1" -eq 2 ] && grep -q "cannot write" "$2"' - "$code" "$err"
+check "a curve in no folder" sh -c '[ "$1" -eq 1 ] && grep -q "cannot write" "$2"' - "$code" "$err"
 check "is refused before the first step" sh -c '! grep -q "^step [0-9]" "$1"' - "$err"
 check "and before the model is written" [ ! -e new ]
 run train --model new --steps 5 --plot plots
-check "a folder in the place of the curve" [ "$code" -eq 2 ]
+check "a folder in the place of the curve" [ "$code" -eq 1 ]
 check "no model is written then" [ ! -e new ]
 check "no litter" [ -z "$(ls -A plots)" ]
 
