@@ -40,7 +40,7 @@ static ag_io_status write_into(ag_io_writer *writer, const struct run *run, cons
 {
     ag_io_status status = AG_IO_OK;
     size_t size = strlen(run->out) + 32;
-    char *path = alloc_or_exit((int64_t)size, 1);
+    char *path = alloc_or_exit("a path", (int64_t)size, 1);
     if (results->one_file) {
         snprintf(path, size, "%s/out.safetensors", run->out);
         status = ag_safetensors_write(writer, path, results->arrays, results->count, NULL, 0);

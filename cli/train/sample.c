@@ -173,9 +173,9 @@ static int write_all(const struct sample *s, struct model *model)
     bool printed = true;
     ag_status status = model_cache_create(&writer.cache, model, model->threads);
     counter_begin(&writer.counter, s->count * s->length);
-    writer.text = alloc_or_exit((int64_t)strlen(s->prompt) + s->length, 1);
-    writer.batch.tokens = alloc_or_exit(model->rows, sizeof *writer.batch.tokens);
-    writer.batch.targets = alloc_or_exit(model->rows, sizeof *writer.batch.targets);
+    writer.text = alloc_or_exit("the text", (int64_t)strlen(s->prompt) + s->length, 1);
+    writer.batch.tokens = alloc_or_exit("a window of bytes", model->rows, sizeof *writer.batch.tokens);
+    writer.batch.targets = alloc_or_exit("a window of bytes", model->rows, sizeof *writer.batch.targets);
     for (int64_t n = 0; n < s->count && status == AG_OK && printed; n++) {
         status = write_one(s, &writer, n, &printed);
     }

@@ -64,7 +64,7 @@ static int run_model(struct train *train, const struct data *data, const struct 
     if (status != EXIT_PASS) {
         return status;
     }
-    state.losses = alloc_or_exit(train->settings.steps, sizeof *state.losses);
+    state.losses = alloc_or_exit("the losses", train->settings.steps, sizeof *state.losses);
     if (c == NULL) {
         state.scale.scale = train->settings.shape.dtype == AG_F16 ? state.scale.scale : 1;
         model_init(&model, train->settings.seed);

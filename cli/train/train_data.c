@@ -46,7 +46,7 @@ static bool read_all(struct data *data, int fd, int64_t size)
 {
     struct counter counter;
     ssize_t got = 1;
-    data->bytes = alloc_or_exit(size, 1);
+    data->bytes = alloc_or_exit("the text", size, 1);
     counter_begin(&counter, size >> MEBIBYTE_SHIFT);
     while (got > 0 && data->size < size) {
         const int64_t left = size - data->size;

@@ -23,7 +23,7 @@ static const char *split(const char *path, struct stat *info, bool *known)
 {
     const char *slash = strrchr(path, '/');
     const size_t length = slash == NULL ? 0 : (size_t)(slash - path) + 1;
-    char *folder = alloc_or_exit((int64_t)length + 2, 1);
+    char *folder = alloc_or_exit("a path", (int64_t)length + 2, 1);
     memcpy(folder, length > 0 ? path : ".", length > 0 ? length : 1);
     folder[length > 0 ? length : 1] = '\0';
     *known = stat(folder, info) == 0;

@@ -230,8 +230,8 @@ static void print_settings(const struct loop *loop)
 int train_run(struct train *train, const struct data *data, struct model *model, struct state *state)
 {
     struct loop loop = {.train = train, .data = data, .model = model, .state = state};
-    loop.batch.tokens = alloc_or_exit(model->rows, sizeof *loop.batch.tokens);
-    loop.batch.targets = alloc_or_exit(model->rows, sizeof *loop.batch.targets);
+    loop.batch.tokens = alloc_or_exit("a batch", model->rows, sizeof *loop.batch.tokens);
+    loop.batch.targets = alloc_or_exit("a batch", model->rows, sizeof *loop.batch.targets);
     loop.progress = (struct progress){.first = state->step, .steps = train->settings.steps};
     loop.progress.log_every = train->log_every;
     loop.progress.tokens = model->rows;

@@ -270,6 +270,23 @@ else
     echo "not checked: a file without permission to read, as root may read all"
 fi
 
+# ---- More than memory holds ----
+npy in/many.npy '<f8' '(4194304, 1)' 33554432
+npy in/one.npy '<f8' '(1, 1)' 8
+npy in/wide.npy '<f8' '(1, 512)' 4096
+printf '#!/bin/sh\nulimit -v 2000000\nexec "%s" "$@"\n' "$attngrad" >small && chmod +x small
+old_attngrad=$attngrad
+if ./small forward --q in/one.npy --k in/one.npy --v in/one.npy --threads 1 --out memory >"$out" 2>"$err"; then
+    attngrad=./small
+    run forward --q in/many.npy --k in/one.npy --v in/wide.npy --threads 1 --out none
+    check "no memory: the array and its size are named" sh -c '[ "$1" -eq 2 ] &&
+        grep -qx "attngrad: no memory for o: 16384 MiB" "$2"' - "$code" "$err"
+    attngrad=$old_attngrad
+else
+    echo "not checked: what there is no memory for, as this build needs more than 2 GB"
+fi
+rm in/many.npy
+
 # ---- Results that cannot be written ----
 
 # unwritten TEXT FOLDER ARGUMENT...: exit code 1, one line with TEXT, and FOLDER/o.npy is the old one, alone
@@ -284,8 +301,6 @@ unwritten() {
 
 echo old >old
 npy in/rows.npy '<f8' '(20000, 1)' 160000
-npy in/one.npy '<f8' '(1, 1)' 8
-npy in/wide.npy '<f8' '(1, 512)' 4096
 large="--q in/rows.npy --k in/one.npy --v in/wide.npy" # its o has 82 MB
 # shellcheck disable=SC2086
 {

@@ -335,7 +335,7 @@ check "a curve in no folder" sh -c '[ "$1" -eq 1 ] && grep -q "cannot write" "$2
 check "is refused before the first step" sh -c '! grep -q "^step [0-9]" "$1"' - "$err"
 check "and before the model is written" [ ! -e new ]
 run train --model new --steps 5 --plot plots
-check "a folder in the place of the curve" [ "$code" -eq 1 ]
+check "a folder in the place of the curve" [ "$code" -eq 2 ]
 check "no model is written then" [ ! -e new ]
 check "no litter" [ -z "$(ls -A plots)" ]
 
