@@ -94,6 +94,14 @@ features="--bias in/bias.npy --mask in/mask.npy --bias-table in/table.npy --sink
         --softcap 20 --scale -0.5 --dropout 0.1,0x7 --alibi --threads 2 --q-lengths in/lengths.npy \
         --kv-lengths in/lengths.npy --out forward
     works forward $qkv --causal --q-offset 3 --k-offset -1 --alibi=in/sink.npy --out forward
+    works forward $qkv --causal=bottom-right --alibi --out by-causal
+    works forward $qkv --causal --align bottom-right --alibi --out by-align
+    check "--causal=A is --causal --align A" cmp by-causal/lse.npy by-align/lse.npy
+    works forward $qkv --align bottom-right --alibi --out by-align
+    works forward $qkv --align=top-left --alibi --out by-default
+    check "--align alone counts for ALiBi" sh -c '! cmp -s by-align/lse.npy by-default/lse.npy'
+    works forward $qkv --alibi --out by-align
+    check "top-left is the default" cmp by-align/lse.npy by-default/lse.npy
     check "results were replaced without litter" results forward o lse
 }
 
@@ -162,7 +170,10 @@ rm -rf results
     refused_with "--buckets needs --bias-table" forward $qkv --buckets in/buckets.npy --out results
     refused_with "neither FILE.npy nor" forward --q in/q.npz --k in/k.npy --v in/v.npy --out results
     refused_with "name the tensor" forward --q in/x.safetensors --k in/k.npy --v in/v.npy --out results
-    refused_with "is neither top-left nor bottom-right" forward $qkv --causal=left --out results
+    refused_with "--causal: 'left' is neither top-left nor bottom-right" forward $qkv --causal=left --out results
+    refused_with "--align: 'left' is neither top-left nor bottom-right" forward $qkv --align left --out results
+    refused_with "--causal=top-left and --align bottom-right contradict" forward $qkv --causal=top-left \
+        --align bottom-right --out results
     refused_with "two values" forward $qkv --window 3 --out results
     refused_with "is not an integer" forward $qkv --window 3,x --out results
     refused_with "is not between -1" forward $qkv --window -2,0 --out results
