@@ -381,6 +381,44 @@ for moment in 0.05 0.13 0.21 0.34 0.55; do
     done
 done
 
+# ---- Two trainers ----
+long="--width 16 --heads 2 --context 16 --batch 4 --steps 100000000"
+# shellcheck disable=SC2086
+{
+    "$attngrad" train $long --save-every 1 --model shared >first.out 2>first.err &
+    first=$!
+    for _ in $(seq 600); do
+        [ ! -e shared ] || break
+        sleep 0.1
+    done
+    for n in 1 2 3 4 5 6 7 8 9 10; do
+        for how in --resume --overwrite; do
+            run train $how --model ./shared
+            check "a second trainer is refused, $how, try $n" sh -c '[ "$1" -eq 1 ] && [ "$(wc -l <"$2")" -eq 1 ] &&
+                grep -q "another process is training ...shared." "$2"' - "$code" "$err"
+        done
+    done
+    check "the first goes on" kill -0 $first
+    works sample a --model shared
+    trains $small --steps 3 --model beside
+    kill -KILL $first
+    wait $first 2>/dev/null
+    trains $small --steps 3 --overwrite --model shared
+    check "a trainer that was killed leaves no lock" [ "$code" -eq 0 ]
+    # Both begin without a file: the one that saves later is refused.
+    "$attngrad" train $long --model fresh >first.out 2>first.err &
+    first=$!
+    "$attngrad" train $long --model fresh >second.out 2>second.err &
+    second=$!
+    sleep 3
+    kill -KILL $first 2>/dev/null && one=1 || one=0
+    kill -KILL $second 2>/dev/null && one=$((one + 1))
+    wait $first $second 2>/dev/null
+    check "of two that begin at once, one goes on" [ "$one" -eq 1 ]
+    check "and the other says why" grep -q -e "another process is training .fresh." -e "'fresh' is there already" \
+        first.err second.err
+}
+
 # ---- The test at the end ----
 # at_step_1 FILE: the checkpoint exists and is at step 1
 at_step_1() {
