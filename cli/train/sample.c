@@ -140,7 +140,8 @@ static bool print_byte(unsigned char byte, bool terminal)
     return fflush(stdout) == 0;
 }
 
-/* Standard output shows the progress if it is a terminal; else a bar does. *printed becomes false if the output failed. */
+/* Shows a bar only if standard output is no terminal, which shows the text itself. *printed becomes false if the output
+ * failed. */
 static ag_status write_one(const struct sample *s, struct writer *writer, int64_t index, bool *printed)
 {
     const int64_t prompt_length = (int64_t)strlen(s->prompt), end = prompt_length + s->length;

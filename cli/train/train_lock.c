@@ -1,5 +1,5 @@
-/* Keeps a second trainer away from a model: while a run trains it, it holds a lock (flock) on the model's file, which ends
- * with the process, however that ends.
+/* Keeps a second trainer away from a model: a run holds a lock (flock) on the model's file, which ends with the
+ * process, however that ends.
  *
  * Every checkpoint replaces the file, so the lock must move on to the new one. Meanwhile, and while a run looks whether
  * the file is locked, the lock of the folder is held, for a moment only: so nobody sees the new file without its lock.
@@ -17,8 +17,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Waits for the lock of the model's folder. Returns its file descriptor, or -1 if there is no such folder: the writer of
- * the checkpoint says why. */
+/* Waits for the lock of the model's folder. Returns its file descriptor, or -1 if there is no such folder: the writer
+ * of the checkpoint says why. */
 static int lock_folder(const char *model)
 {
     char *folder = train_folder_of(model);

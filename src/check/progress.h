@@ -1,5 +1,5 @@
-/* How far ag_check_problem is, for the function `progress` of its caller. The unit of work is the time of one forward map
- * of the CPU backend in float64; the work of the rest is an estimate, in proportion to the number of pairs. */
+/* How far ag_check_problem is, for the function `progress` of its caller. The unit of work is the time that the CPU
+ * backend takes for one pair of a query and a key in forward, in float64; the work of all else is an estimate. */
 #ifndef ATTNGRAD_CHECK_PROGRESS_H
 #define ATTNGRAD_CHECK_PROGRESS_H
 
