@@ -1,14 +1,19 @@
 # A thin front end of the CMake build. `make help` lists the targets.
 # BUILD: folder of all builds. PREFIX, DESTDIR: where `make install` installs. JOBS: parallel jobs.
-# ARGS: options of `make bench` and of `make test-python`.
+# ARGS: options of `make bench` and of `make test-python`. Folders may have spaces in their names.
 BUILD   = build
 PREFIX  = /usr/local
 JOBS   := $(shell nproc 2>/dev/null || echo 2)
 DEEP    = dev asan tsan qemu-aarch64 fuzz
 CTEST   = ctest --output-on-failure --no-label-summary -j $(JOBS)
 
+# A text as one word of the shell.
+quote  = '$(subst ','\'',$(1))'
+build  = $(call quote,$(BUILD))
+prefix = $(call quote,$(if $(filter /%,$(firstword $(PREFIX))),,$(CURDIR)/)$(PREFIX))
+
 .NOTPARALLEL:
-.PHONY: help demo test test-deep test-python bench lint format install clean
+.PHONY: help demo test test-deep test-python bench lint format install uninstall clean
 
 help:
 	@echo 'make demo        build, then show the worked example, every variable of it'
@@ -18,40 +23,42 @@ help:
 	@echo 'make bench       our maps, layer and products against PyTorch and oneDNN, under 30 minutes; ARGS=--quick: 5'
 	@echo 'make lint        format, static analysis, layering'
 	@echo 'make format      rewrite the sources in the format that lint wants'
-	@echo 'make install     into PREFIX (now $(PREFIX)), below DESTDIR'
-	@echo 'make clean       remove $(BUILD)/'
+	@echo 'make install     into PREFIX (now '$(prefix)'), below DESTDIR'
+	@echo 'make uninstall   remove what the last make install put in place'
+	@echo 'make clean       remove '$(build)'/'
 	@echo 'Each installs what it needs if that is missing (Debian, Ubuntu); demo, install and bench do without jansson'
 	@echo 'if it cannot be installed: the command is then built without what reads and writes files.'
 
 demo:
 	@scripts/setup demo
-	@scripts/build release $(BUILD) $(JOBS)
-	@$(BUILD)/release/cli/attngrad demo
+	@scripts/build release $(build) $(JOBS)
+	@$(build)/release/cli/attngrad demo
 
 test:
 	@scripts/setup test
-	@scripts/timed 'build dev' scripts/build dev $(BUILD) $(JOBS)
-	@$(CTEST) --test-dir $(BUILD)/dev
-	@scripts/test-minutes $(BUILD)/dev
+	@scripts/timed 'build dev' scripts/build dev $(build) $(JOBS)
+	@$(CTEST) --test-dir $(build)/dev
+	@scripts/test-minutes $(build)/dev
 
 # One ctest run over all builds, so that it ends in one summary. Of dev it runs the tests that have a prefix.
 test-deep:
 	@scripts/setup test-deep
-	@for preset in $(DEEP); do scripts/timed "build $$preset" scripts/build $$preset $(BUILD) $(JOBS) || exit 1; done
-	@mkdir -p $(BUILD)/deep
-	@for preset in $(DEEP); do echo "subdirs(\"$(abspath $(BUILD))/$$preset\")"; done >$(BUILD)/deep/CTestTestfile.cmake
-	@$(CTEST) -C deep -L deep --test-dir $(BUILD)/deep
-	@scripts/test-minutes $(BUILD)/deep
+	@for preset in $(DEEP); do scripts/timed "build $$preset" scripts/build $$preset $(build) $(JOBS) || exit 1; done
+	@mkdir -p $(build)/deep
+	@folder=$$(cd $(build) && pwd) && for preset in $(DEEP); do \
+		echo "subdirs(\"$$folder/$$preset\")"; done >$(build)/deep/CTestTestfile.cmake
+	@$(CTEST) -C deep -L deep --test-dir $(build)/deep
+	@scripts/test-minutes $(build)/deep
 
 test-python:
 	@scripts/setup test-python
-	@python/test $(BUILD)/python $(ARGS)
+	@python/test $(build)/python $(ARGS)
 
 bench:
 	@scripts/setup bench
-	@scripts/build release $(BUILD) $(JOBS)
-	@cmake --build $(BUILD)/release --target attngrad_probe
-	@bench/run $(BUILD)/release $(ARGS)
+	@scripts/build release $(build) $(JOBS)
+	@cmake --build $(build)/release --target attngrad_probe
+	@bench/run $(build)/release $(ARGS)
 
 lint:
 	@scripts/setup lint
@@ -63,8 +70,11 @@ format:
 
 install:
 	@scripts/setup demo
-	@scripts/build release $(BUILD) $(JOBS) -DCMAKE_INSTALL_PREFIX=$(abspath $(PREFIX))
-	@DESTDIR=$(DESTDIR) cmake --install $(BUILD)/release
+	@scripts/build release $(build) $(JOBS) -DCMAKE_INSTALL_PREFIX=$(prefix)
+	@scripts/install $(build)/release $(prefix) $(call quote,$(DESTDIR))
+
+uninstall:
+	@scripts/uninstall $(build)/release
 
 clean:
-	rm -rf $(BUILD)
+	rm -rf $(build)

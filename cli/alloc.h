@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 /* Allocates count elements of `size` bytes each, to be freed by free(); never returns NULL: if there is no memory,
- * prints one line and a hint, and exits with 2. */
-void *alloc_or_exit(int64_t count, size_t size);
+ * prints one line, with the array's name `what` and its size, and a hint, and exits with 2. */
+void *alloc_or_exit(const char *what, int64_t count, size_t size);
 
 #endif

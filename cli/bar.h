@@ -32,4 +32,8 @@ void ticker_begin(int64_t parts);
 void ticker_part(int64_t number, const char *name); /* number: from 0; name: a string that stays valid */
 void ticker_end(void);
 
+/* Instead of ticker_part: this share of the time is over, from 0 to 1. The bar then also has an estimate of the
+ * rest. */
+void ticker_share(double share, const char *name);
+
 #endif

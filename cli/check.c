@@ -88,10 +88,20 @@ static int check_request(const struct request *r)
 
 /* ---- One problem ------------------------------------------------------------------------------- */
 
+static void show_progress(void *ctx, const char *part, double share)
+{
+    (void)ctx;
+    ticker_share(share, part);
+}
+
 static int check_one(struct request *r, const ag_check_options *options)
 {
     static ag_check_report report;
-    ag_status status = ag_check_problem(&r->given, options, &report);
+    ag_check_options shown = *options;
+    shown.progress = show_progress;
+    ticker_begin(100);
+    ag_status status = ag_check_problem(&r->given, &shown, &report);
+    ticker_end();
     if (status != AG_OK) {
         return usage_error("check", "%s%s", ag_check_last_message(),
                            status == AG_NO_MEMORY ? "; try a smaller problem" : "");
@@ -169,7 +179,7 @@ int check_main(int argc, char **argv)
 {
     struct request r;
     ag_options plan = AG_OPTIONS_INIT;
-    ag_check_options options = {AG_CHECK_ALL, &plan};
+    ag_check_options options = {.plan = &plan};
     memset(&r, 0, sizeof r);
     r.given.seed = 1;
     int status = read_request(argc, argv, &r);

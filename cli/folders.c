@@ -52,8 +52,8 @@ bool folders_make(struct folders *folders, const char *path)
     const size_t length = strlen(path);
     struct folders *f = folders;
     bool done = true;
-    f->path = alloc_or_exit((int64_t)length + 1, 1);
-    f->made = alloc_or_exit((int64_t)length, sizeof *f->made);
+    f->path = alloc_or_exit("a path", (int64_t)length + 1, 1);
+    f->made = alloc_or_exit("a path", (int64_t)length, sizeof *f->made);
     f->count = 0;
     memcpy(f->path, path, length + 1);
     for (size_t end = 1; done && end <= length; end++) {

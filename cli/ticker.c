@@ -19,6 +19,7 @@ static struct {
     int64_t parts, number;
     const char *name;
     double started;
+    double ends; /* the estimated end; 0: no estimate */
 } ticker = {.mutex = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER};
 
 /* Waits until the time has passed or the ticker has to leave. The mutex must be held. */
@@ -36,9 +37,15 @@ static void wait_for_seconds(double seconds)
 /* The mutex must be held. */
 static void draw(void)
 {
-    char elapsed[32], text[96];
-    bar_time(bar_seconds() - ticker.started, elapsed, sizeof elapsed);
-    snprintf(text, sizeof text, "%s  %s", ticker.name, elapsed);
+    char elapsed[32], left[32], text[128];
+    const double now = bar_seconds();
+    bar_time(now - ticker.started, elapsed, sizeof elapsed);
+    bar_time(ticker.ends > now ? ticker.ends - now : 0, left, sizeof left);
+    if (ticker.ends > 0) {
+        snprintf(text, sizeof text, "%s  about %s left  %s", ticker.name, left, elapsed);
+    } else {
+        snprintf(text, sizeof text, "%s  %s", ticker.name, elapsed);
+    }
     bar_draw(ticker.number, ticker.parts, text);
     ticker.drawn = true;
 }
@@ -66,6 +73,7 @@ void ticker_begin(int64_t parts)
     ticker.number = 0;
     ticker.name = "";
     ticker.started = bar_seconds();
+    ticker.ends = 0;
     ticker.leaving = ticker.drawn = false;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
@@ -78,6 +86,16 @@ void ticker_part(int64_t number, const char *name)
     pthread_mutex_lock(&ticker.mutex);
     ticker.number = number;
     ticker.name = name;
+    pthread_mutex_unlock(&ticker.mutex);
+}
+
+void ticker_share(double share, const char *name)
+{
+    const double elapsed = bar_seconds() - ticker.started;
+    pthread_mutex_lock(&ticker.mutex);
+    ticker.number = (int64_t)(share * (double)ticker.parts);
+    ticker.name = name;
+    ticker.ends = share > 0 ? ticker.started + elapsed / share : 0;
     pthread_mutex_unlock(&ticker.mutex);
 }
 

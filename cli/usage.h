@@ -18,11 +18,11 @@ enum { EXIT_PASS = 0, EXIT_FAIL = 1, EXIT_USAGE = 2 };
  * Control characters of the message are shown as '?', so that it stays one line. Returns EXIT_USAGE. */
 int usage_error(const char *command, const char *format, ...) CLI_PRINTF(2, 3);
 
-/* Prints only "attngrad COMMAND: ...", for a file that cannot be read, written or trusted, where --help would
- * not help. Returns EXIT_USAGE. */
+/* Prints only "attngrad COMMAND: ...", for a file that cannot be read or trusted: --help would not help. Returns
+ * EXIT_USAGE. */
 int file_error(const char *command, const char *format, ...) CLI_PRINTF(2, 3);
 
-/* The same for a failure that the user did not cause. Returns EXIT_FAIL. */
+/* The same for what the arguments did not cause, and for a file that cannot be written. Returns EXIT_FAIL. */
 int run_error(const char *command, const char *format, ...) CLI_PRINTF(2, 3);
 
 /* Returns the name that was probably meant by word: at most two edits away, and fewer edits than the name

@@ -44,6 +44,7 @@ _attngrad_value() {
     --heads | --layers | --width | --context | --batch | --steps | --rate | --save-every | --log-every) ;;
     --length | --count | --temperature) ;;
     --dtype) mapfile -t COMPREPLY < <(compgen -W 'f32 bf16 f16' -- "$2") ;;
+    --align) mapfile -t COMPREPLY < <(compgen -W 'bottom-right top-left' -- "$2") ;;
     --plot) _attngrad_any f "$2" ;;
     --map) mapfile -t COMPREPLY < <(compgen -W 'forward vjp jvp vjp_jvp' -- "$2") ;;
     --out) _attngrad_any d "$2" ;;
@@ -57,7 +58,7 @@ _attngrad_value() {
 # _attngrad_optional OPTION WORD: the same after '=', also for options whose value is optional
 _attngrad_optional() {
     case $1 in
-    --causal) mapfile -t COMPREPLY < <(compgen -W 'bottom-right top-left' -- "$2") ;;
+    --causal) _attngrad_value --align "$2" ;;
     --alibi) _attngrad_files "$2" ;;
     *) _attngrad_value "$1" "$2" ;;
     esac

@@ -47,6 +47,12 @@ enum {
 typedef struct ag_check_options {
     uint32_t parts;         /* AG_CHECK_*; 0 = all */
     const ag_options *plan; /* of the plan to check: backend, instruction set, threads; NULL = defaults */
+
+    /* NULL, or a function that is called after each map that was run, on the thread of the caller: with ctx, with the
+     * name of the part, "maps", "differences", "identities" or "rounding", and with the share of the time that is
+     * over, an estimate from 0 to 1 that never falls. It must not call this library. */
+    void (*progress)(void *ctx, const char *part, double share);
+    void *ctx;
 } ag_check_options;
 
 enum { AG_CHECK_MAX_RESULTS = 96 }; /* more than all checks of one problem give */

@@ -52,10 +52,20 @@ refused_with() {
 
 # unusable_with TEXT ARGUMENT...: a file's fault, not the arguments': exit code 2, one line that holds TEXT
 unusable_with() {
-    text=$1
-    shift
+    one_line_with 2 "$@"
+}
+
+# unwritten_with TEXT ARGUMENT...: what is right cannot be written: exit code 1, one line that holds TEXT
+unwritten_with() {
+    one_line_with 1 "$@"
+}
+
+# one_line_with CODE TEXT ARGUMENT...: this exit code, one line that holds TEXT
+one_line_with() {
+    wanted=$1 text=$2
+    shift 2
     run "$@"
-    check "a wrong file: attngrad $*" [ "$code" -eq 2 ]
+    check "attngrad $* ends with $wanted" [ "$code" -eq "$wanted" ]
     check "attngrad $*: one line, nothing on stdout" sh -c '[ "$(wc -l <"$1")" -eq 1 ] && [ ! -s "$2" ]' - "$err" "$out"
     check "attngrad $* says '$text'" grep -qF -e "$text" "$err"
 }

@@ -32,8 +32,10 @@ static const char help_second[] = "  --tdo F, --tdlse F  of the cotangents\n";
 
 static const char help_options[] =
     "options:\n"
-    "  --causal[=bottom-right]  a query sees no later key; query 0 stands at key 0,\n"
-    "                           or the last query at the last key\n"
+    "  --causal[=A]             a query sees no later key; with =A also --align A\n"
+    "  --align A                top-left: query 0 stands at key 0, the default;\n"
+    "                           bottom-right: the last query at the last key; matters\n"
+    "                           for causal, window, alibi and the bias table\n"
     "  --window L,R             keys this far before and after are seen; -1 = all\n"
     "  --softcap C              scores become C tanh(score / C)\n"
     "  --scale S                of the scores; default 1 / sqrt(d)\n"

@@ -43,6 +43,7 @@ struct run {
     struct input lists[LIST_COUNT];
     const char *out;                /* folder of the results */
     const char *causal, *alibi;     /* NULL: not given; "": given without a value */
+    const char *align;              /* "top-left" or "bottom-right", from --align or --causal */
     double scale, softcap, dropout; /* scale NaN: not given */
     uint64_t seed;
     bool window; /* given? */

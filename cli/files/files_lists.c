@@ -40,7 +40,7 @@ static int take_integers(struct run *run, enum list l)
     if (status != EXIT_PASS) {
         return status;
     }
-    int64_t *values = alloc_or_exit(array->shape[0], sizeof *values);
+    int64_t *values = alloc_or_exit("a list of integers", array->shape[0], sizeof *values);
     for (int64_t n = 0; n < array->shape[0]; n++) {
         values[n] =
             array->dtype == AG_IO_I64 ? ((const int64_t *)array->data)[n] : ((const int32_t *)array->data)[n];
@@ -111,7 +111,7 @@ static int take_buckets(struct run *run)
         return input_error(run, &run->lists[LIST_BUCKETS],
                            "has %lld entries: it must have 2R + 1, for -R to R", (long long)count);
     }
-    run->buckets = alloc_or_exit(count, sizeof *run->buckets);
+    run->buckets = alloc_or_exit("buckets", count, sizeof *run->buckets);
     for (int64_t n = 0; n < count; n++) {
         if (values[n] < 0 || values[n] > INT32_MAX) {
             return input_error(run, &run->lists[LIST_BUCKETS],
@@ -143,7 +143,7 @@ static int take_slopes(struct run *run)
         return input_error(run, &run->lists[LIST_SLOPES], "has %lld slopes for %lld heads",
                            (long long)array->shape[0], (long long)run->problem.heads);
     }
-    run->slopes = alloc_or_exit(array->shape[0], sizeof *run->slopes);
+    run->slopes = alloc_or_exit("the slopes of ALiBi", array->shape[0], sizeof *run->slopes);
     ag_convert(run->slopes, AG_F64, array->data, array->dtype, array->shape[0]);
     run->problem.alibi_slopes = run->slopes;
     return EXIT_PASS;

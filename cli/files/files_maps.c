@@ -28,8 +28,8 @@ static void make_results(struct run *run)
         if ((agc_tensor_info[t].writers & run->maps) == 0 || !agc_tensor_size(run->p, t, size)) {
             continue;
         }
-        run->results[t] =
-            alloc_or_exit(size[0] * size[1] * size[2] * size[3], ag_dtype_size(agc_tensor_dtype(run->p, t)));
+        run->results[t] = alloc_or_exit(agc_tensor_info[t].name, size[0] * size[1] * size[2] * size[3],
+                                        ag_dtype_size(agc_tensor_dtype(run->p, t)));
         *args_tensor(run, t) = agc_tensor_view(run->p, t, run->results[t]);
     }
 }
@@ -61,7 +61,7 @@ int run_maps(struct run *run)
         return run_library_error(run);
     }
     make_results(run);
-    void *workspace = alloc_or_exit((int64_t)bytes, 1);
+    void *workspace = alloc_or_exit("the workspace", (int64_t)bytes, 1);
     status = call_maps(run, workspace, bytes);
     free(workspace);
     return status == AG_OK ? EXIT_PASS : run_library_error(run);

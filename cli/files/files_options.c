@@ -131,7 +131,34 @@ static int check_required(const struct run *run)
     return 0;
 }
 
-/* Refuses options that need another one that is not given, and an unknown value of --causal. */
+static int check_align(const struct run *run, const char *option, const char *align)
+{
+    if (strcmp(align, "bottom-right") == 0 || strcmp(align, "top-left") == 0) {
+        return 0;
+    }
+    return usage_error(run->command, "--%s: '%s' is neither top-left nor bottom-right", option, align);
+}
+
+/* --causal=A is short for --causal --align A. */
+static int read_align(struct run *run)
+{
+    const bool by_causal = run->causal != NULL && *run->causal != '\0';
+    int status = by_causal ? check_align(run, "causal", run->causal) : 0;
+    if (status == 0 && run->align != NULL) {
+        status = check_align(run, "align", run->align);
+    }
+    if (status == 0 && by_causal && run->align != NULL && strcmp(run->causal, run->align) != 0) {
+        status = usage_error(run->command, "--causal=%s and --align %s contradict each other", run->causal,
+                             run->align);
+    }
+    if (by_causal) {
+        run->align = run->causal;
+    }
+    run->align = run->align != NULL ? run->align : "top-left";
+    return status;
+}
+
+/* Refuses options that need another one that is not given. */
 static int check_dependencies(const struct run *run)
 {
     for (int n = 0; n < FAMILY_VARIABLES; n++) {
@@ -146,17 +173,16 @@ static int check_dependencies(const struct run *run)
     if ((run->lists[LIST_Q_PACKED].path == NULL) != (run->lists[LIST_K_PACKED].path == NULL)) {
         return usage_error(run->command, "--q-packed and --k-packed need each other");
     }
-    if (run->causal != NULL && *run->causal != '\0' && strcmp(run->causal, "bottom-right") != 0 &&
-        strcmp(run->causal, "top-left") != 0) {
-        return usage_error(run->command, "--causal: '%s' is neither top-left nor bottom-right", run->causal);
-    }
     return 0;
 }
 
-/* Reads the two options that are pairs and checks all of them. */
+/* Reads the alignment and the two options that are pairs, and checks all options. */
 static int finish_options(struct run *run, const char *window, const char *dropout)
 {
-    int status = read_window(run, window);
+    int status = read_align(run);
+    if (status == 0) {
+        status = read_window(run, window);
+    }
     if (status == 0) {
         status = read_dropout(run, dropout);
     }
@@ -175,6 +201,7 @@ int parse_options(struct run *run, int argc, char **argv)
     const struct option others[] = {
         {"out", OPTION_TEXT, &run->out, 0, 0},
         {"causal", OPTION_OPTIONAL, &run->causal, 0, 0},
+        {"align", OPTION_TEXT, &run->align, 0, 0},
         {"alibi", OPTION_OPTIONAL, &run->alibi, 0, 0},
         {"window", OPTION_TEXT, &window, 0, 0},
         {"dropout", OPTION_TEXT, &dropout, 0, 0},

@@ -141,8 +141,7 @@ static void take_constants(struct run *run)
     ag_problem *p = &run->problem;
     p->flags |= (run->causal != NULL ? AG_CAUSAL : 0U) | (run->window ? AG_WINDOW : 0U);
     p->flags |= run->alibi == NULL ? 0U : *run->alibi != '\0' ? AG_SLOPES : AG_ALIBI;
-    p->align = run->causal != NULL && strcmp(run->causal, "bottom-right") == 0 ? AG_ALIGN_BOTTOM_RIGHT
-                                                                               : AG_ALIGN_TOP_LEFT;
+    p->align = strcmp(run->align, "bottom-right") == 0 ? AG_ALIGN_BOTTOM_RIGHT : AG_ALIGN_TOP_LEFT;
     p->window_left = run->window_left;
     p->window_right = run->window_right;
     p->softcap = run->softcap;

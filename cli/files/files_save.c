@@ -40,7 +40,7 @@ static ag_io_status write_into(ag_io_writer *writer, const struct run *run, cons
 {
     ag_io_status status = AG_IO_OK;
     size_t size = strlen(run->out) + 32;
-    char *path = alloc_or_exit((int64_t)size, 1);
+    char *path = alloc_or_exit("a path", (int64_t)size, 1);
     if (results->one_file) {
         snprintf(path, size, "%s/out.safetensors", run->out);
         status = ag_safetensors_write(writer, path, results->arrays, results->count, NULL, 0);
@@ -87,9 +87,9 @@ int save_results(struct run *run)
     list_results(run, &results);
     signals_hold();
     if (!folders_make(&folders, run->out)) {
-        status = file_error(run->command, "cannot make the folder '%s': %s", run->out, strerror(errno));
+        status = run_error(run->command, "cannot make the folder '%s': %s", run->out, strerror(errno));
     } else if (write_all(run, &results) != AG_IO_OK) {
-        status = file_error(run->command, "%s", ag_io_last_message());
+        status = run_error(run->command, "%s", ag_io_last_message());
         folders_unmake(&folders);
     }
     folders_free(&folders);

@@ -48,7 +48,7 @@ static void add_layer(struct model *m, int64_t l)
 static void add_views(struct model *m)
 {
     const int64_t per_layer = 3 + ag_layer_param_count(m->layer);
-    m->views = alloc_or_exit(3 + m->shape.layers * per_layer, sizeof *m->views);
+    m->views = alloc_or_exit("the list of parameters", 3 + m->shape.layers * per_layer, sizeof *m->views);
     add_view(m, MODEL_VOCABULARY, m->shape.width, "embedding");
     for (int64_t l = 0; l < m->shape.layers; l++) {
         add_layer(m, l);
@@ -75,7 +75,7 @@ static void add_params(struct model *m)
     const int64_t width = m->shape.width, table = m->shape.heads * (m->reach + 1);
     const int64_t weights = ag_layer_size(m->layer);
     int64_t at = MODEL_VOCABULARY * width;
-    m->params = alloc_or_exit(3 + 3 * m->shape.layers, sizeof *m->params);
+    m->params = alloc_or_exit("the list of parameters", 3 + 3 * m->shape.layers, sizeof *m->params);
     add_param(m, 0, at, 0, NULL);
     for (int64_t l = 0; l < m->shape.layers; l++, at += m->layer_count) {
         char *copy = m->copy;
@@ -180,21 +180,22 @@ static ag_status create_layer(struct model *m, int64_t threads)
 
 /* ---- Memory ---- */
 
-static void *zeros(int64_t count, size_t size)
+static void *zeros(const char *what, int64_t count, size_t size)
 {
-    void *memory = alloc_or_exit(count, size);
+    void *memory = alloc_or_exit(what, count, size);
     memset(memory, 0, (size_t)count * size);
     return memory;
 }
 
 static void allocate_params(struct model *m)
 {
-    m->value = zeros(m->count, sizeof(float));
-    m->grad = zeros(m->count, sizeof(float));
-    m->moment1 = zeros(m->count, sizeof(float));
-    m->moment2 = zeros(m->count, sizeof(float));
+    m->value = zeros("the parameters", m->count, sizeof(float));
+    m->grad = zeros("the gradients", m->count, sizeof(float));
+    m->moment1 = zeros("the first moments", m->count, sizeof(float));
+    m->moment2 = zeros("the second moments", m->count, sizeof(float));
     if (m->shape.dtype != AG_F32) {
-        m->copy = zeros(m->shape.layers * ag_layer_size(m->layer), ag_dtype_size(m->shape.dtype));
+        m->copy = zeros("the rounded weights", m->shape.layers * ag_layer_size(m->layer),
+                        ag_dtype_size(m->shape.dtype));
     }
     add_params(m);
 }
@@ -203,32 +204,32 @@ static void allocate_rows(struct model *m)
 {
     const int64_t layers = m->shape.layers, elements = m->rows * m->shape.width;
     const size_t element_bytes = ag_dtype_size(m->shape.dtype);
-    m->stream = zeros((layers + 1) * elements, sizeof(float));
-    m->norm_r = zeros(layers * m->rows, sizeof(float));
-    m->normed = zeros(layers * elements, element_bytes);
-    m->keyed = zeros(layers * elements, element_bytes);
-    m->y = zeros(elements, element_bytes);
+    m->stream = zeros("the residual stream", (layers + 1) * elements, sizeof(float));
+    m->norm_r = zeros("the norms' factors", layers * m->rows, sizeof(float));
+    m->normed = zeros("the normed rows", layers * elements, element_bytes);
+    m->keyed = zeros("the keys' rows", layers * elements, element_bytes);
+    m->y = zeros("a layer's output", elements, element_bytes);
     for (int n = 0; n < 3; n++) {
-        m->row_buffer[n] = zeros(elements, sizeof(float));
+        m->row_buffer[n] = zeros("a buffer of rows", elements, sizeof(float));
     }
-    m->d_stream = zeros(elements, sizeof(float));
-    m->partial = zeros(m->rows * m->shape.width, sizeof(float));
-    m->picked_rows = zeros(m->rows, sizeof *m->picked_rows);
-    m->targets = zeros(m->rows, sizeof *m->targets);
-    m->picked_x = zeros(elements, sizeof(float));
-    m->picked_y = zeros(elements, sizeof(float));
-    m->picked_r = zeros(m->rows, sizeof(float));
-    m->logits = zeros(m->rows * MODEL_VOCABULARY, sizeof(float));
-    m->transposed = zeros(MODEL_VOCABULARY * m->shape.width, sizeof(float));
-    m->losses = zeros(m->rows, sizeof *m->losses);
-    m->best = zeros(m->rows, sizeof *m->best);
+    m->d_stream = zeros("the residual stream's gradient", elements, sizeof(float));
+    m->partial = zeros("partial sums", m->rows * m->shape.width, sizeof(float));
+    m->picked_rows = zeros("the rows with targets", m->rows, sizeof *m->picked_rows);
+    m->targets = zeros("the targets", m->rows, sizeof *m->targets);
+    m->picked_x = zeros("the rows with targets", elements, sizeof(float));
+    m->picked_y = zeros("the rows with targets", elements, sizeof(float));
+    m->picked_r = zeros("the rows with targets", m->rows, sizeof(float));
+    m->logits = zeros("the logits", m->rows * MODEL_VOCABULARY, sizeof(float));
+    m->transposed = zeros("the transposed output weights", MODEL_VOCABULARY * m->shape.width, sizeof(float));
+    m->losses = zeros("the losses", m->rows, sizeof *m->losses);
+    m->best = zeros("the likeliest bytes", m->rows, sizeof *m->best);
 }
 
 static void allocate_layer(struct model *m)
 {
-    m->workspace = alloc_or_exit((int64_t)m->workspace_bytes, 1);
-    m->saved = alloc_or_exit(m->shape.layers, m->saved_bytes);
-    m->d_saved = alloc_or_exit((int64_t)m->d_saved_bytes, 1);
+    m->workspace = alloc_or_exit("the workspace", (int64_t)m->workspace_bytes, 1);
+    m->saved = alloc_or_exit("what the layers save", m->shape.layers, m->saved_bytes);
+    m->d_saved = alloc_or_exit("the gradient of what a layer saves", (int64_t)m->d_saved_bytes, 1);
 }
 
 static ag_status find_sizes(struct model *m)

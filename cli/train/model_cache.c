@@ -35,18 +35,18 @@ ag_status model_cache_create(struct model_cache *c, const struct model *m, int64
         model_cache_destroy(c);
         return status;
     }
-    c->workspace = alloc_or_exit((int64_t)c->workspace_bytes, 1);
-    c->k = alloc_or_exit(layers * m->shape.context * width, element_bytes);
-    c->v = alloc_or_exit(layers * m->shape.context * width, element_bytes);
-    c->normed = alloc_or_exit(layers * 2 * width, sizeof *c->normed);
-    c->x = alloc_or_exit(width, sizeof *c->x);
+    c->workspace = alloc_or_exit("the workspace", (int64_t)c->workspace_bytes, 1);
+    c->k = alloc_or_exit("the cached keys", layers * m->shape.context * width, element_bytes);
+    c->v = alloc_or_exit("the cached values", layers * m->shape.context * width, element_bytes);
+    c->normed = alloc_or_exit("the normed rows", layers * 2 * width, sizeof *c->normed);
+    c->x = alloc_or_exit("a row", width, sizeof *c->x);
     for (int n = 0; n < 4; n++) {
-        c->row[n] = alloc_or_exit(2 * width, sizeof *c->row[n]);
+        c->row[n] = alloc_or_exit("a row", 2 * width, sizeof *c->row[n]);
     }
-    c->q = alloc_or_exit(width, element_bytes);
-    c->o = alloc_or_exit(width, element_bytes);
+    c->q = alloc_or_exit("a row", width, element_bytes);
+    c->o = alloc_or_exit("a row", width, element_bytes);
     if (m->copy != NULL) {
-        c->weights = alloc_or_exit(weights, sizeof *c->weights);
+        c->weights = alloc_or_exit("the weights in float32", weights, sizeof *c->weights);
         ag_convert(c->weights, AG_F32, m->copy, m->shape.dtype, weights);
     }
     return AG_OK;

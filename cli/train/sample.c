@@ -130,33 +130,40 @@ static ag_status predict(struct writer *writer, int64_t length)
     return status;
 }
 
-/* Prints text; on a terminal without control characters except line ends and tabs. */
-static void print_text(const unsigned char *text, int64_t length)
+/* Prints a byte at once, so that the reader sees it before the next one is computed, and a pipe that nobody reads any
+ * more ends the program. On a terminal control characters except line ends and tabs become '?'. Returns false if the
+ * output failed; close_output in main.c says why. */
+static bool print_byte(unsigned char byte, bool terminal)
 {
-    const bool terminal = isatty(STDOUT_FILENO) != 0;
-    for (int64_t i = 0; i < length; i++) {
-        const bool control = (text[i] < ' ' && text[i] != '\n' && text[i] != '\t') || text[i] == 0x7f;
-        putchar(terminal && control ? '?' : text[i]);
-    }
-    putchar('\n');
+    const bool control = (byte < ' ' && byte != '\n' && byte != '\t') || byte == 0x7f;
+    putchar(terminal && control ? '?' : byte);
+    return fflush(stdout) == 0;
 }
 
-static ag_status write_one(const struct sample *s, struct writer *writer, int64_t index)
+/* Shows a bar only if standard output is no terminal, which shows the text itself. *printed becomes false if the output
+ * failed. */
+static ag_status write_one(const struct sample *s, struct writer *writer, int64_t index, bool *printed)
 {
-    const int64_t prompt_length = (int64_t)strlen(s->prompt);
+    const int64_t prompt_length = (int64_t)strlen(s->prompt), end = prompt_length + s->length;
+    const bool terminal = isatty(STDOUT_FILENO) != 0;
     ag_status status = AG_OK;
     struct rng r;
     agc_rng_init(&r, s->seed, (uint64_t)index);
     memcpy(writer->text, s->prompt, (size_t)prompt_length);
     writer->cache.length = 0;
-    for (int64_t n = prompt_length; n < prompt_length + s->length && status == AG_OK; n++) {
-        status = predict(writer, n);
-        writer->text[n] = choose(writer->model->logits, s->temperature, &r);
-        counter_step(&writer->counter, index * s->length + n - prompt_length + 1);
+    for (int64_t n = 0; n < end && status == AG_OK && *printed; n++) {
+        if (n >= prompt_length) {
+            status = predict(writer, n);
+            writer->text[n] = choose(writer->model->logits, s->temperature, &r);
+        }
+        *printed = status != AG_OK || print_byte(writer->text[n], terminal);
+        if (!terminal && n >= prompt_length) {
+            counter_step(&writer->counter, index * s->length + n - prompt_length + 1);
+        }
     }
     counter_clear(&writer->counter);
-    if (status == AG_OK) {
-        print_text(writer->text, prompt_length + s->length);
+    if (status == AG_OK && *printed) {
+        *printed = print_byte('\n', terminal);
     }
     return status;
 }
@@ -164,13 +171,14 @@ static ag_status write_one(const struct sample *s, struct writer *writer, int64_
 static int write_all(const struct sample *s, struct model *model)
 {
     struct writer writer = {.model = model};
+    bool printed = true;
     ag_status status = model_cache_create(&writer.cache, model, model->threads);
     counter_begin(&writer.counter, s->count * s->length);
-    writer.text = alloc_or_exit((int64_t)strlen(s->prompt) + s->length, 1);
-    writer.batch.tokens = alloc_or_exit(model->rows, sizeof *writer.batch.tokens);
-    writer.batch.targets = alloc_or_exit(model->rows, sizeof *writer.batch.targets);
-    for (int64_t n = 0; n < s->count && status == AG_OK; n++) {
-        status = write_one(s, &writer, n);
+    writer.text = alloc_or_exit("the text", (int64_t)strlen(s->prompt) + s->length, 1);
+    writer.batch.tokens = alloc_or_exit("a window of bytes", model->rows, sizeof *writer.batch.tokens);
+    writer.batch.targets = alloc_or_exit("a window of bytes", model->rows, sizeof *writer.batch.targets);
+    for (int64_t n = 0; n < s->count && status == AG_OK && printed; n++) {
+        status = write_one(s, &writer, n, &printed);
     }
     free(writer.batch.tokens);
     free(writer.batch.targets);

@@ -51,9 +51,9 @@ static void *run_worker(void *arg)
 
 struct thread_pool *pool_create(int64_t threads)
 {
-    struct thread_pool *pool = alloc_or_exit(1, sizeof *pool);
+    struct thread_pool *pool = alloc_or_exit("the thread pool", 1, sizeof *pool);
     *pool = (struct thread_pool){.n_threads = 0};
-    pool->threads = alloc_or_exit(threads, sizeof *pool->threads);
+    pool->threads = alloc_or_exit("the thread pool", threads, sizeof *pool->threads);
     pthread_mutex_init(&pool->mutex, NULL);
     pthread_cond_init(&pool->work, NULL);
     pthread_cond_init(&pool->done, NULL);

@@ -64,7 +64,7 @@ static int run_model(struct train *train, const struct data *data, const struct 
     if (status != EXIT_PASS) {
         return status;
     }
-    state.losses = alloc_or_exit(train->settings.steps, sizeof *state.losses);
+    state.losses = alloc_or_exit("the losses", train->settings.steps, sizeof *state.losses);
     if (c == NULL) {
         state.scale.scale = train->settings.shape.dtype == AG_F16 ? state.scale.scale : 1;
         model_init(&model, train->settings.seed);
@@ -102,10 +102,20 @@ static int run(struct train *train, const struct checkpoint *c)
     return status;
 }
 
+static int resume(struct train *train)
+{
+    struct checkpoint c;
+    int status = checkpoint_open(&c, "train", train->model);
+    if (status == EXIT_PASS) {
+        status = run(train, &c);
+        ag_io_close(c.file);
+    }
+    return status;
+}
+
 int train_main(int argc, char **argv)
 {
     struct train train;
-    struct checkpoint c;
     int status = train_options(&train, argc, argv);
     if (status != EXIT_PASS) {
         return status;
@@ -118,13 +128,10 @@ int train_main(int argc, char **argv)
     if (status != EXIT_PASS) {
         return status;
     }
-    if (!train.resume) {
-        return run(&train, NULL);
-    }
-    status = checkpoint_open(&c, "train", train.model);
+    status = train_lock_begin(&train.lock, train.model);
     if (status == EXIT_PASS) {
-        status = run(&train, &c);
-        ag_io_close(c.file);
+        status = train.resume ? resume(&train) : run(&train, NULL);
     }
+    train_lock_end(&train.lock);
     return status;
 }

@@ -3,6 +3,7 @@
  *
  *     train_options      the command line, and whether it agrees with the checkpoint
  *     train_files        checks that its files differ from each other, and that old ones may be replaced
+ *     train_lock         keeps a second trainer away from the model
  *     train_data         batches from a text or from the recall task
  *     train_checkpoint   writes and reads the state of a run in one .safetensors file
  *     train_model        the model of the options or of a checkpoint, if there is memory for it
@@ -93,6 +94,23 @@ int checkpoint_read_state(const struct checkpoint *c, struct model *model, struc
 int train_make_model(const char *command, struct model *model, const struct model_shape *shape,
                      int64_t threads, const struct checkpoint *c, bool for_training);
 
+/* ---- The lock of the model ---- */
+
+struct train_lock {
+    const char *model;
+    int file, folder; /* file descriptors that hold a lock, or -1 */
+};
+
+/* Locks the model, if it exists; refuses if another process trains it. */
+int train_lock_begin(struct train_lock *lock, const char *model);
+
+/* Around the moment in which a checkpoint is put in place: before it, refuses if another process has begun to train the
+ * model; if not, train_lock_after_save must follow. */
+int train_lock_before_save(struct train_lock *lock);
+void train_lock_after_save(struct train_lock *lock);
+
+void train_lock_end(struct train_lock *lock);
+
 /* ---- The command line ---- */
 
 struct train {
@@ -101,6 +119,7 @@ struct train {
     const char *text, *model, *plot;
     int64_t threads, save_every, log_every;
     bool resume, overwrite, help;
+    struct train_lock lock;
 };
 
 /* train_options reads the command line; train_fill_settings fills in what it did not give, from a checkpoint or,
@@ -112,6 +131,7 @@ int shape_check(const char *command, const struct model_shape *shape);
 /* Checks that no two of text, model and plot are the same file and that, without --resume and --overwrite,
  * the last two do not exist. */
 int train_files(const struct train *train);
+char *train_folder_of(const char *path); /* to be freed by free() */
 
 /* The limits of a model's sizes, for options and checkpoints. */
 enum {

@@ -141,8 +141,8 @@ ag_io_status checkpoint_write(ag_io_writer *writer, const char *path, const stru
     char texts[FIELDS][VALUE_SIZE];
     ag_io_pair pairs[PAIRS] = {{"format", format_name}};
     const int64_t count = KINDS * model->n_views + 1;
-    ag_io_array *arrays = alloc_or_exit(count, sizeof *arrays);
-    char(*names)[NAME_SIZE] = alloc_or_exit(count, sizeof *names);
+    ag_io_array *arrays = alloc_or_exit("the checkpoint's list of arrays", count, sizeof *arrays);
+    char(*names)[NAME_SIZE] = alloc_or_exit("the checkpoint's list of arrays", count, sizeof *names);
     list_fields(&settings_copy, &state_copy, fields);
     for (int n = 0; n < FIELDS; n++) {
         write_field(&fields[n], texts[n]);

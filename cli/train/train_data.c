@@ -1,18 +1,27 @@
 /* Makes the batches. Each is a function of the seed and its index alone, so that a resumed run needs no
  * state of a random number generator, only the index of its next step. */
+#define _XOPEN_SOURCE 700
 #include "train.h"
 
 #include "alloc.h"
+#include "bar.h"
+#include "check/memory.h"
 #include "check/rng.h"
 #include "usage.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 /* The last 1 / HELD_OUT of a text is not trained on. */
 enum { HELD_OUT = 10, KEYS = 26, VALUES = 26 };
+
+/* A text is read in pieces of PIECE bytes; one of ANNOUNCED bytes or more is announced on standard error. */
+enum { PIECE = 1 << 24, ANNOUNCED = 1 << 26, MEBIBYTE_SHIFT = 20 };
 
 /* ---- Text ---- */
 
@@ -31,23 +40,58 @@ static uint64_t hash_of(const unsigned char *bytes, int64_t size)
     return hash;
 }
 
-/* Reads a whole file into memory. On failure returns false, with the reason in errno. */
-static bool read_all(struct data *data, FILE *file)
+/* Reads the `size` bytes of a file, or fewer if it becomes shorter meanwhile, in pieces, after each of which the bar is
+ * redrawn. On failure returns false, with the reason in errno. */
+static bool read_all(struct data *data, int fd, int64_t size)
 {
-    int64_t capacity = 1 << 16;
-    data->bytes = alloc_or_exit(capacity, 1);
-    for (size_t got = 1; got > 0;) {
-        if (data->size == capacity) {
-            unsigned char *larger = alloc_or_exit(2 * capacity, 1);
-            memcpy(larger, data->bytes, (size_t)capacity);
-            free(data->bytes);
-            data->bytes = larger;
-            capacity *= 2;
-        }
-        got = fread(data->bytes + data->size, 1, (size_t)(capacity - data->size), file);
-        data->size += (int64_t)got;
+    struct counter counter;
+    ssize_t got = 1;
+    data->bytes = alloc_or_exit("the text", size, 1);
+    counter_begin(&counter, size >> MEBIBYTE_SHIFT);
+    while (got > 0 && data->size < size) {
+        const int64_t left = size - data->size;
+        got = read(fd, data->bytes + data->size, (size_t)(left < PIECE ? left : PIECE));
+        data->size += got > 0 ? got : 0;
+        counter_step(&counter, data->size >> MEBIBYTE_SHIFT);
     }
-    return !ferror(file);
+    counter_clear(&counter);
+    return got >= 0;
+}
+
+/* Refuses what has no end, like a device, and what does not fit into memory; announces what takes a while. */
+static int check_text(const char *path, const struct stat *about)
+{
+    const double size = (double)about->st_size, memory = agc_machine_memory(), gibibyte = 0x1p30;
+    if (S_ISDIR(about->st_mode)) {
+        return file_error("train", "cannot read '%s': %s", path, strerror(EISDIR));
+    }
+    if (!S_ISREG(about->st_mode)) {
+        return file_error("train", "'%s' is no regular file: a text is read as a whole", path);
+    }
+    if (size > memory) {
+        return file_error("train", "'%s' has %.1f GiB: a text is held in memory, and this machine has %.1f",
+                          path, size / gibibyte, memory / gibibyte);
+    }
+    if (about->st_size >= ANNOUNCED) {
+        fprintf(stderr, "reading '%s': %lld MiB\n", path, (long long)about->st_size >> MEBIBYTE_SHIFT);
+    }
+    return EXIT_PASS;
+}
+
+static int read_text(struct data *data, const char *path)
+{
+    struct stat about;
+    const int fd =
+        open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* O_NONBLOCK: a pipe without a writer opens too */
+    if (fd < 0 || fstat(fd, &about) != 0) {
+        return file_error("train", "cannot read '%s': %s", path, strerror(errno));
+    }
+    int status = check_text(path, &about);
+    if (status == EXIT_PASS && !read_all(data, fd, about.st_size)) {
+        status = file_error("train", "cannot read '%s': %s", path, strerror(errno));
+    }
+    close(fd);
+    return status;
 }
 
 int data_open(struct data *data, const char *path, int64_t context)
@@ -56,22 +100,15 @@ int data_open(struct data *data, const char *path, int64_t context)
     if (path == NULL) {
         return EXIT_PASS;
     }
-    FILE *file = fopen(path, "rb");
-    const bool read = file != NULL && read_all(data, file);
-    const int error = errno;
-    if (file != NULL) {
-        fclose(file);
-    }
-    if (!read) {
-        data_close(data);
-        return file_error("train", "cannot read '%s': %s", path, strerror(error));
-    }
     const int64_t needed = HELD_OUT * (context + 1);
-    if (data->size < needed) {
-        const long long size = data->size;
+    int status = read_text(data, path);
+    if (status == EXIT_PASS && data->size < needed) {
+        status = file_error("train", "'%s' has %lld bytes: --context %lld needs %lld or more", path,
+                            (long long)data->size, (long long)context, (long long)needed);
+    }
+    if (status != EXIT_PASS) {
         data_close(data);
-        return file_error("train", "'%s' has %lld bytes: --context %lld needs %lld or more", path, size,
-                          (long long)context, (long long)needed);
+        return status;
     }
     data->hash = hash_of(data->bytes, data->size);
     return EXIT_PASS;

@@ -18,17 +18,24 @@ static bool exists(const char *path)
     return lstat(path, &info) == 0;
 }
 
+char *train_folder_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    const size_t length = slash == NULL ? 0 : (size_t)(slash - path) + 1;
+    char *folder = alloc_or_exit("a path", (int64_t)length + 2, 1);
+    memcpy(folder, length > 0 ? path : ".", length > 0 ? length : 1);
+    folder[length > 0 ? length : 1] = '\0';
+    return folder;
+}
+
 /* Returns the file name without the folder. *info describes the folder, if *known. */
 static const char *split(const char *path, struct stat *info, bool *known)
 {
     const char *slash = strrchr(path, '/');
-    const size_t length = slash == NULL ? 0 : (size_t)(slash - path) + 1;
-    char *folder = alloc_or_exit((int64_t)length + 2, 1);
-    memcpy(folder, length > 0 ? path : ".", length > 0 ? length : 1);
-    folder[length > 0 ? length : 1] = '\0';
+    char *folder = train_folder_of(path);
     *known = stat(folder, info) == 0;
     free(folder);
-    return path + length;
+    return slash == NULL ? path : slash + 1;
 }
 
 /* Are these two names of one file or, if neither exists, the same name in the same folder? */

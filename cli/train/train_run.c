@@ -122,28 +122,47 @@ static ag_io_status write_curve(const struct loop *loop, ag_io_writer *writer)
     return status;
 }
 
+/* Writes the checkpoint, if `checkpoint` is set, and the plot, as files that are not yet in their places. */
+static ag_io_status write_files(const struct loop *loop, ag_io_writer *writer, bool checkpoint)
+{
+    const struct train *train = loop->train;
+    ag_io_status status = AG_IO_OK;
+    if (checkpoint) {
+        status = checkpoint_write(writer, train->model, &train->settings, loop->state, loop->model);
+    }
+    return status == AG_IO_OK && train->plot != NULL ? write_curve(loop, writer) : status;
+}
+
+static int save_error(ag_io_status status)
+{
+    return run_error("train", "%s", status == AG_IO_NO_MEMORY ? "out of memory" : ag_io_last_message());
+}
+
+/* Puts both files in place. */
+static int commit(struct train_lock *lock, ag_io_writer *writer)
+{
+    const int status = train_lock_before_save(lock);
+    if (status != EXIT_PASS) {
+        return status;
+    }
+    const ag_io_status written = ag_io_writer_commit(writer);
+    train_lock_after_save(lock);
+    return written == AG_IO_OK ? EXIT_PASS : save_error(written);
+}
+
 /* Saves the checkpoint, if `checkpoint` is set, and the plot; both are written before either is put in place. */
 static int save(const struct loop *loop, bool checkpoint)
 {
-    const struct train *train = loop->train;
     ag_io_writer_options options = AG_IO_WRITER_OPTIONS_INIT;
     ag_io_writer *writer;
     options.cancelled = stopped_twice;
-    ag_io_status status = ag_io_writer_create(&writer, &options);
-    if (status == AG_IO_OK && checkpoint) {
-        status = checkpoint_write(writer, train->model, &train->settings, loop->state, loop->model);
+    ag_io_status written = ag_io_writer_create(&writer, &options);
+    if (written == AG_IO_OK) {
+        written = write_files(loop, writer, checkpoint);
     }
-    if (status == AG_IO_OK && train->plot != NULL) {
-        status = write_curve(loop, writer);
-    }
-    if (status == AG_IO_OK) {
-        status = ag_io_writer_commit(writer);
-    }
+    const int status = written == AG_IO_OK ? commit(&loop->train->lock, writer) : save_error(written);
     ag_io_writer_destroy(writer);
-    if (status == AG_IO_OK) {
-        return EXIT_PASS;
-    }
-    return file_error("train", "%s", status == AG_IO_NO_MEMORY ? "out of memory" : ag_io_last_message());
+    return status;
 }
 
 static int make_steps(struct loop *loop)
@@ -230,8 +249,8 @@ static void print_settings(const struct loop *loop)
 int train_run(struct train *train, const struct data *data, struct model *model, struct state *state)
 {
     struct loop loop = {.train = train, .data = data, .model = model, .state = state};
-    loop.batch.tokens = alloc_or_exit(model->rows, sizeof *loop.batch.tokens);
-    loop.batch.targets = alloc_or_exit(model->rows, sizeof *loop.batch.targets);
+    loop.batch.tokens = alloc_or_exit("a batch", model->rows, sizeof *loop.batch.tokens);
+    loop.batch.targets = alloc_or_exit("a batch", model->rows, sizeof *loop.batch.targets);
     loop.progress = (struct progress){.first = state->step, .steps = train->settings.steps};
     loop.progress.log_every = train->log_every;
     loop.progress.tokens = model->rows;

@@ -45,7 +45,7 @@ PyObject *core_check(PyObject *module, PyObject *args, PyObject *keywords)
     c.seed = seed;
     plan_options.backend = backend;
     plan_options.threads = threads;
-    const ag_check_options options = {AG_CHECK_ALL, &plan_options};
+    const ag_check_options options = {.plan = &plan_options};
     ag_status status = ag_problem_parse(text, &c.problem);
     if (status != AG_OK) {
         return core_fail(status);

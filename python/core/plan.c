@@ -179,7 +179,7 @@ static PyObject *run_map(const ag_plan *plan, unsigned map_bit, const ag_args *a
     }
     const core_scratch scratch = core_scratch_take(bytes);
     if (scratch.memory == NULL) {
-        return PyErr_Format(PyExc_MemoryError, "no memory for a workspace of %zu bytes", bytes);
+        return PyErr_Format(PyExc_MemoryError, "no memory for the workspace: %zu MiB", (bytes >> 20) + 1);
     }
     PyThreadState *thread_state = PyEval_SaveThread();
     status = trace == NULL ? map(plan, args, NULL, scratch.memory, bytes)

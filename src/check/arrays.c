@@ -1,6 +1,7 @@
 /* The arrays of arrays.h: memory, random contents, views, copies in other dtypes. */
 #include "check/arrays.h"
 
+#include "check/progress.h"
 #include "check/rng.h"
 
 #include <math.h>
@@ -613,6 +614,17 @@ ag_status agc_arrays_clone_as(struct arrays *y, const struct arrays *x, ag_dtype
 
 /* ---- Running ----------------------------------------------------------------------------------- */
 
+static ag_status call_map(struct arrays *x, uint32_t map)
+{
+    switch (map) {
+    case AG_MAP_FORWARD: return ag_forward(x->plan, &x->args, NULL, x->workspace, x->workspace_bytes);
+    case AG_MAP_VJP: return ag_vjp(x->plan, &x->args, NULL, x->workspace, x->workspace_bytes);
+    case AG_MAP_JVP: return ag_jvp(x->plan, &x->args, NULL, x->workspace, x->workspace_bytes);
+    case AG_MAP_VJP_JVP: return ag_vjp_jvp(x->plan, &x->args, NULL, x->workspace, x->workspace_bytes);
+    default: return AG_INVALID_ARGUMENT;
+    }
+}
+
 ag_status agc_arrays_run(struct arrays *x, uint32_t map)
 {
     for (enum tensor t = 0; t < T_COUNT; t++) {
@@ -622,13 +634,9 @@ ag_status agc_arrays_run(struct arrays *x, uint32_t map)
             memset(x->data[t], 0xff, (size_t)x->count[t] * element_size(x, t)); /* NaN in every dtype */
         }
     }
-    switch (map) {
-    case AG_MAP_FORWARD: return ag_forward(x->plan, &x->args, NULL, x->workspace, x->workspace_bytes);
-    case AG_MAP_VJP: return ag_vjp(x->plan, &x->args, NULL, x->workspace, x->workspace_bytes);
-    case AG_MAP_JVP: return ag_jvp(x->plan, &x->args, NULL, x->workspace, x->workspace_bytes);
-    case AG_MAP_VJP_JVP: return ag_vjp_jvp(x->plan, &x->args, NULL, x->workspace, x->workspace_bytes);
-    default: return AG_INVALID_ARGUMENT;
-    }
+    const ag_status status = call_map(x, map);
+    agc_progress_add(agc_work_of_plan(x->plan, map));
+    return status;
 }
 
 ag_status agc_arrays_run_all(struct arrays *x)

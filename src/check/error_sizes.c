@@ -7,6 +7,8 @@
  * and O: R |V|, tO: (a_tP o M) |V| + R |tV|, dQ: scale a_dZ |K|, and so on as the formulas have it. */
 #include "check/error_sizes.h"
 
+#include "check/progress.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -217,6 +219,7 @@ ag_status agc_error_sizes_of(struct error_sizes *s, const struct arrays *x)
         if (status == AG_OK) {
             add_head(&w, w.trace.batch, w.trace.head);
         }
+        agc_progress_add(agc_work_of_sizes(x->p) / (double)(x->p->batch * x->p->heads));
     }
     for (enum tensor t = 0; t < T_COUNT; t++) {
         s->norm[t] = w.a[t] != NULL ? norm(w.a[t], x->count[t]) : 0;

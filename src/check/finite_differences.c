@@ -6,6 +6,7 @@
 #include "check/finite_differences.h"
 
 #include "check/disjoint_rows.h"
+#include "check/progress.h"
 #include "check/rng.h"
 #include "check/stencil.h"
 #include "check/bounds.h"
@@ -168,13 +169,13 @@ static ag_status perturb(struct differences *g, int family, const struct disjoin
     return status;
 }
 
-static int64_t slots_to_test(const struct arrays *x, const struct disjoint_rows *rows)
+/* The number of slots to test of a variable that has as many. */
+static int64_t slots_in_time(const struct arrays *x)
 {
     const ag_problem *p = x->p;
     double forward = (double)x->count[T_LSE] * (double)p->kv_len * (double)(p->dim_qk + p->dim_v);
     int64_t slots = forward * 4 * MAX_SLOTS > WORK ? (int64_t)(WORK / (forward * 4)) : MAX_SLOTS;
-    slots = slots < MIN_SLOTS ? MIN_SLOTS : slots;
-    return slots < rows->slots ? slots : rows->slots;
+    return slots < MIN_SLOTS ? MIN_SLOTS : slots;
 }
 
 /* Finds the worst |difference - gradient| of the tested slots: all slots are divided into equal parts, and
@@ -186,7 +187,7 @@ static ag_status test_slots(struct differences *g, int family, const struct disj
     enum tensor t = agc_families[family].d;
     const double *gradient = agc_arrays_f64(g->x, t);
     double *sums = agc_alloc_zeros(DIFFERENCES, rows->sets);
-    int64_t tests = slots_to_test(g->x, rows);
+    int64_t in_time = slots_in_time(g->x), tests = in_time < rows->slots ? in_time : rows->slots;
     ag_status status = sums != NULL ? AG_OK : AG_NO_MEMORY;
     agc_rng_init(&r, g->x->seed, (uint64_t)(T_FREE_STREAM + family));
     for (int64_t n = 0; n < tests && status == AG_OK; n++) {
@@ -240,4 +241,15 @@ ag_status agc_finite_differences(const struct arrays *x, const ag_options *optio
     }
     agc_arrays_destroy(&g.y);
     return status;
+}
+
+double agc_finite_differences_work(const struct arrays *x)
+{
+    int64_t variables = 0;
+    for (int f = 0; f < FAMILY_VARIABLES; f++) {
+        variables += x->data[agc_families[f].x] != NULL;
+    }
+    const double forward = agc_work_of_plan(x->plan, AG_MAP_FORWARD),
+                 vjp = agc_work_of_plan(x->plan, AG_MAP_VJP);
+    return STENCIL_POINTS * ((double)(variables * slots_in_time(x) + 1) * forward + vjp);
 }

@@ -13,4 +13,7 @@
  * options: those of x's plan. */
 ag_status agc_finite_differences(const struct arrays *x, const ag_options *options, ag_check_report *results);
 
+/* Of agc_finite_differences(x, ..): the estimated work, as progress.h measures it. */
+double agc_finite_differences_work(const struct arrays *x);
+
 #endif

@@ -128,13 +128,19 @@ static ag_status named_isa(const agi_backend *const list[], const agi_backend *b
     return ignored ? AG_OK : refuse_isa_of(owner, backend, request);
 }
 
+static ag_status refuse_unknown_backend(ag_backend backend)
+{
+    return agi_fail_field(AG_UNSUPPORTED, "options.backend",
+                          "options: backend is %d%s: not built into this library", (int)backend,
+                          backend == AG_BACKEND_CUDA ? ", cuda" : "");
+}
+
 static ag_status choose_named(ag_plan *plan, const agi_backend *const list[], const agi_request *request)
 {
     const agi_backend *backend = agi_backend_by_id(list, request->backend);
     const agi_isa *isa;
     if (backend == NULL) {
-        return agi_fail_field(AG_UNSUPPORTED, "options.backend",
-                              "options: backend is %d: not built into this library", (int)request->backend);
+        return refuse_unknown_backend(request->backend);
     }
     const ag_status status = named_isa(list, backend, request, &isa);
     return status == AG_OK ? try_backend(plan, backend, isa) : status;

@@ -2,6 +2,7 @@
 #include "core/options.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -49,6 +50,18 @@ static ag_status default_threads(int32_t *threads)
     return AG_OK;
 }
 
+static ag_status refuse_backend_name(const char *name)
+{
+    char names[64] = "";
+    size_t length = 0;
+    for (int i = 0; agi_backends[i] != NULL && length < sizeof names; i++) {
+        length += (size_t)snprintf(names + length, sizeof names - length, "%s%s", i > 0 ? ", " : "",
+                                   agi_backends[i]->name);
+    }
+    return agi_fail_field(AG_INVALID_PROBLEM, "ATTNGRAD_BACKEND",
+                          "environment: ATTNGRAD_BACKEND is '%.40s': this library has %s", name, names);
+}
+
 /* Only the specification can round the intermediates. */
 static ag_status default_backend(uint32_t flags, ag_backend *backend)
 {
@@ -56,8 +69,7 @@ static ag_status default_backend(uint32_t flags, ag_backend *backend)
     if (name != NULL) {
         const agi_backend *found = agi_backend_by_name(agi_backends, name);
         if (found == NULL) {
-            return agi_fail_field(AG_INVALID_PROBLEM, "ATTNGRAD_BACKEND",
-                                  "environment: ATTNGRAD_BACKEND is '%.40s': no such name", name);
+            return refuse_backend_name(name);
         }
         *backend = found->id;
     } else if (flags & AG_ROUND_INTERMEDIATES) {

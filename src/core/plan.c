@@ -14,11 +14,11 @@
 
 /* ---- The plan's own copies ---- */
 
-void *agi_plan_alloc(const ag_plan *plan, size_t size, ag_status *status)
+void *agi_plan_alloc(const ag_plan *plan, const char *what, size_t size, ag_status *status)
 {
     void *memory = plan->alloc(plan->alloc_ctx, size);
     if (memory == NULL) {
-        *status = agi_fail(AG_NO_MEMORY, "plan: no memory for %zu bytes", size);
+        *status = agi_fail(AG_NO_MEMORY, "no memory for %s: %.0f MiB", what, ceil((double)size / 0x1p20));
     }
     return memory;
 }
@@ -28,7 +28,7 @@ static ag_status copy_buckets(ag_plan *plan)
     ag_status status = AG_OK;
     if (plan->p.buckets != NULL) {
         const size_t size = (size_t)(2 * plan->p.table_radius + 1) * sizeof plan->buckets[0];
-        plan->buckets = agi_plan_alloc(plan, size, &status);
+        plan->buckets = agi_plan_alloc(plan, "buckets", size, &status);
         if (plan->buckets != NULL) {
             memcpy(plan->buckets, plan->p.buckets, size);
         }
@@ -54,7 +54,7 @@ static ag_status copy_slopes(ag_plan *plan)
     ag_status status = AG_OK;
     const int64_t H = plan->p.heads;
     if (agi_has(&plan->p, AG_ALIBI | AG_SLOPES)) {
-        plan->slopes = agi_plan_alloc(plan, (size_t)H * sizeof plan->slopes[0], &status);
+        plan->slopes = agi_plan_alloc(plan, "alibi_slopes", (size_t)H * sizeof plan->slopes[0], &status);
         for (int64_t h = 0; h < H && plan->slopes != NULL; h++) {
             plan->slopes[h] = agi_has(&plan->p, AG_SLOPES) ? plan->p.alibi_slopes[h] : default_slope(h, H);
         }
@@ -168,7 +168,7 @@ ag_status ag_plan_create(ag_plan **plan, const ag_problem *problem, const ag_opt
     made.alloc_ctx = o.alloc_ctx;
     made.alloc = o.alloc;
     made.release = o.release;
-    ag_plan *kept = agi_plan_alloc(&made, sizeof *kept, &status);
+    ag_plan *kept = agi_plan_alloc(&made, "the plan", sizeof *kept, &status);
     if (kept == NULL) {
         return status;
     }

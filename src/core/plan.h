@@ -27,8 +27,8 @@ struct ag_plan {
     void (*release)(void *ctx, void *memory);
 };
 
-/* Allocates memory with the plan's allocator. On failure returns NULL and sets *status to AG_NO_MEMORY, with
+/* Allocates memory for `what` with the plan's allocator. On failure returns NULL and sets *status to AG_NO_MEMORY, with
  * its message. */
-void *agi_plan_alloc(const ag_plan *plan, size_t size, ag_status *status);
+void *agi_plan_alloc(const ag_plan *plan, const char *what, size_t size, ag_status *status);
 
 #endif

@@ -59,7 +59,7 @@ static agi_features features_of(const ag_problem *p)
 ag_status REAL(agi_cpu_plan_make)(ag_plan *plan)
 {
     ag_status status = AG_OK;
-    agi_cpu_plan *cpu = agi_plan_alloc(plan, sizeof *cpu, &status);
+    agi_cpu_plan *cpu = agi_plan_alloc(plan, "the plan", sizeof *cpu, &status);
     if (cpu == NULL) {
         return status;
     }

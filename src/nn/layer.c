@@ -190,7 +190,7 @@ ag_status ag_layer_create(ag_layer **layer, const ag_layer_desc *desc, const ag_
     if (status == AG_OK) {
         *layer = made.plan->alloc(made.plan->alloc_ctx, sizeof made);
         if (*layer == NULL) {
-            status = agi_fail(AG_NO_MEMORY, "layer: no memory for %zu bytes", sizeof made);
+            status = agi_fail(AG_NO_MEMORY, "no memory for the layer");
         }
     }
     if (status != AG_OK) {

@@ -139,6 +139,8 @@ json_works check "q3 d2 f64" --json
 if script -qec true /dev/null >/dev/null 2>&1; then
     terminal 4 40 check --random 1000000
     check "check --random shows its progress" bar_within 40 '/1000000  [0-9:]* left'
+    terminal 6 60 check "'h8 q2000 d64 f32'"
+    check "check shows its progress, and an estimate" bar_within 60 '/100  [a-z]*  about [0-9:]* left  0:0'
 else
     echo "not checked: the progress bar, as 'script' gives no terminal here"
 fi

@@ -97,6 +97,11 @@ check "the prompt of sample is not a file" [ -z "$(complete_words attngrad sampl
 # Bash splits --causal=x into three words, and file:name too.
 check "--causal's values" offers bottom-right attngrad grad --causal = bot
 check "--causal's values, after the sign" offers top-left attngrad grad --causal =
+check "--align's values" offers top-left attngrad grad --align top
+for value in top-left bottom-right; do
+    check "the help of grad names $value" sh -c '"$1" grad --help | grep -qF "$2"' - "$attngrad" "$value"
+    check "the man page has $value of grad" page_of_has grad "$value"
+done
 check "slopes of --alibi=F" offers q.npy attngrad grad --alibi = q
 check "the value of --out=DIR" offers folder attngrad grad --out = f
 "$attngrad" train --steps 1 --width 8 --heads 1 --context 4 --batch 1 --model m.safetensors >/dev/null 2>&1

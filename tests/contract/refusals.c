@@ -277,6 +277,9 @@ static void options(void)
         refuse_problem(&p, &o, AG_INVALID_PROBLEM, "options", "options.threads", value);
     }
     o = good;
+    o.backend = AG_BACKEND_CUDA;
+    refuse_problem(&p, &o, AG_UNSUPPORTED, "options", "options.backend", "backend is 3, cuda: not built");
+    o = good;
     o.alloc = some_alloc;
     refuse_problem(&p, &o, AG_INVALID_PROBLEM, "options", "options.release", "");
     o = good;
@@ -296,6 +299,10 @@ static void environment(void)
         refuse_problem(&p, NULL, AG_INVALID_PROBLEM, "environment", wrong[n][0], wrong[n][1]);
         unsetenv(wrong[n][0]);
     }
+    setenv("ATTNGRAD_BACKEND", "cuda", 1);
+    refuse_problem(&p, NULL, AG_INVALID_PROBLEM, "environment", "ATTNGRAD_BACKEND",
+                   "'cuda': this library has cpu, reference");
+    unsetenv("ATTNGRAD_BACKEND");
     for (int32_t given = 0; given <= 2; given += 2) { /* options take precedence over the environment */
         ag_options o = AG_OPTIONS_INIT;
         ag_plan *plan = NULL;

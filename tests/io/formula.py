@@ -60,7 +60,7 @@ def alibi(o, heads):
 
 def geometry(o, n_q, n_k):
     """Positions of queries and keys, and what causal and window let a query see."""
-    shift = n_k - n_q if o.get("causal") == "bottom-right" else 0
+    shift = n_k - n_q if "bottom-right" in (o.get("causal"), o.get("align")) else 0
     p = np.arange(n_q) + o.get("q_offset", 0) + shift
     g = np.arange(n_k) + o.get("k_offset", 0)
     left, right = o.get("window", (-1, -1))
@@ -318,6 +318,7 @@ check_case("3 axes, features", (4, 5, 3), (2, 6, 3), (2, 6, 4), bias=(4, 5, 1), 
 check_case("4 axes", **FULL)
 check_case("causal", **FULL, o={"causal": None})
 check_case("bottom-right", **FULL, o={"causal": "bottom-right", "window": (2, -1)})
+check_case("align", **FULL, o={"align": "bottom-right", "window": (2, 1), "alibi": None})
 check_case("offsets", **FULL, o={"causal": None, "window": (3, 1), "q_offset": 4, "k_offset": 1, "alibi": None})
 check_case("window that sees nothing", **FULL, o={"window": (0, 0), "q_offset": 3}, sink=(4,))
 check_case("scale and softcap", **FULL, o={"scale": -0.7, "softcap": 1.5})

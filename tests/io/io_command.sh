@@ -1,6 +1,6 @@
 #!/bin/sh
 # forward, grad, jvp and hvp on files made by hand: which results there are, wrong arguments, wrong files, a
-# full disk, signals. Whatever is wrong: exit code 2, one clear line, and no file is touched. The numbers
+# full disk, signals. Whatever is wrong: exit code 2, or 1 if it cannot be written, one clear line, and no file is touched. The numbers
 # are compared in io_python.sh. usage: io_command.sh PATH_TO_ATTNGRAD
 set -u
 [ $# -eq 1 ] || { echo "usage: io_command.sh PATH_TO_ATTNGRAD" >&2; exit 2; }
@@ -94,6 +94,14 @@ features="--bias in/bias.npy --mask in/mask.npy --bias-table in/table.npy --sink
         --softcap 20 --scale -0.5 --dropout 0.1,0x7 --alibi --threads 2 --q-lengths in/lengths.npy \
         --kv-lengths in/lengths.npy --out forward
     works forward $qkv --causal --q-offset 3 --k-offset -1 --alibi=in/sink.npy --out forward
+    works forward $qkv --causal=bottom-right --alibi --out by-causal
+    works forward $qkv --causal --align bottom-right --alibi --out by-align
+    check "--causal=A is --causal --align A" cmp by-causal/lse.npy by-align/lse.npy
+    works forward $qkv --align bottom-right --alibi --out by-align
+    works forward $qkv --align=top-left --alibi --out by-default
+    check "--align alone counts for ALiBi" sh -c '! cmp -s by-align/lse.npy by-default/lse.npy'
+    works forward $qkv --alibi --out by-align
+    check "top-left is the default" cmp by-align/lse.npy by-default/lse.npy
     check "results were replaced without litter" results forward o lse
 }
 
@@ -162,7 +170,10 @@ rm -rf results
     refused_with "--buckets needs --bias-table" forward $qkv --buckets in/buckets.npy --out results
     refused_with "neither FILE.npy nor" forward --q in/q.npz --k in/k.npy --v in/v.npy --out results
     refused_with "name the tensor" forward --q in/x.safetensors --k in/k.npy --v in/v.npy --out results
-    refused_with "is neither top-left nor bottom-right" forward $qkv --causal=left --out results
+    refused_with "--causal: 'left' is neither top-left nor bottom-right" forward $qkv --causal=left --out results
+    refused_with "--align: 'left' is neither top-left nor bottom-right" forward $qkv --align left --out results
+    refused_with "--causal=top-left and --align bottom-right contradict" forward $qkv --causal=top-left \
+        --align bottom-right --out results
     refused_with "two values" forward $qkv --window 3 --out results
     refused_with "is not an integer" forward $qkv --window 3,x --out results
     refused_with "is not between -1" forward $qkv --window -2,0 --out results
@@ -270,22 +281,37 @@ else
     echo "not checked: a file without permission to read, as root may read all"
 fi
 
+# ---- More than memory holds ----
+npy in/many.npy '<f8' '(4194304, 1)' 33554432
+npy in/one.npy '<f8' '(1, 1)' 8
+npy in/wide.npy '<f8' '(1, 512)' 4096
+printf '#!/bin/sh\nulimit -v 2000000\nexec "%s" "$@"\n' "$attngrad" >small && chmod +x small
+old_attngrad=$attngrad
+if ./small forward --q in/one.npy --k in/one.npy --v in/one.npy --threads 1 --out memory >"$out" 2>"$err"; then
+    attngrad=./small
+    run forward --q in/many.npy --k in/one.npy --v in/wide.npy --threads 1 --out none
+    check "no memory: the array and its size are named" sh -c '[ "$1" -eq 2 ] &&
+        grep -qx "attngrad: no memory for o: 16384 MiB" "$2"' - "$code" "$err"
+    attngrad=$old_attngrad
+else
+    echo "not checked: what there is no memory for, as this build needs more than 2 GB"
+fi
+rm in/many.npy
+
 # ---- Results that cannot be written ----
 
-# unwritten TEXT FOLDER ARGUMENT...: exit code 2, one line with TEXT, and FOLDER/o.npy is the old one, alone
+# unwritten TEXT FOLDER ARGUMENT...: exit code 1, one line with TEXT, and FOLDER/o.npy is the old one, alone
 unwritten() {
     text=$1 folder=$2
     shift 2
     run "$@" --out "$folder"
-    check "not written: attngrad $*" [ "$code" -eq 2 ]
+    check "not written: attngrad $*" [ "$code" -eq 1 ]
     check "attngrad $* says '$text' in one line" sh -c '[ $(wc -l <"$1") -eq 1 ] && grep -qF -e "$2" "$1"' - "$err" "$text"
     check "attngrad $* leaves the old file and no other" sh -c '[ "$(ls -A "$1")" = o.npy ] && cmp -s old "$1/o.npy"' - "$folder"
 }
 
 echo old >old
 npy in/rows.npy '<f8' '(20000, 1)' 160000
-npy in/one.npy '<f8' '(1, 1)' 8
-npy in/wide.npy '<f8' '(1, 512)' 4096
 large="--q in/rows.npy --k in/one.npy --v in/wide.npy" # its o has 82 MB
 # shellcheck disable=SC2086
 {
@@ -293,15 +319,16 @@ large="--q in/rows.npy --k in/one.npy --v in/wide.npy" # its o has 82 MB
     check "folders are made on the way" results deep/er/folder o lse
     works forward $qkv --out "$dir/deep/../deeper/still"
     check "also with dots" results deeper/still o lse
-    unusable_with "Not a directory" forward $qkv --out new/folder/../../old/x
+    unwritten_with "Not a directory" forward $qkv --out new/folder/../../old/x
     check "those that were made go again" [ ! -e new ]
-    unusable_with "cannot make the folder 'old/x/y': Not a directory" forward $qkv --out old/x/y
-    unusable_with "cannot make the folder 'old': Not a directory" forward $qkv --out old
+    unwritten_with "cannot make the folder 'old/x/y': Not a directory" forward $qkv --out old/x/y
+    unwritten_with "cannot make the folder 'old': Not a directory" forward $qkv --out old
     check "which stays" [ "$(cat old)" = old ]
     mkdir blocked blocked/lse.npy
     run forward $qkv --out blocked
-    check "a folder in the place of a result" [ "$code" -eq 2 ]
+    check "a folder in the place of a result" [ "$code" -eq 1 ]
     check "no other result is written then" [ "$(ls -A blocked)" = lse.npy ]
+    unwritten_with "cannot make the folder '/proc/results'" forward $qkv --out /proc/results
     mkdir limited && cp old limited/o.npy
     old_attngrad=$attngrad
     printf '#!/bin/sh\nulimit -f 2000\nexec "%s" "$@"\n' "$old_attngrad" >limit && chmod +x limit

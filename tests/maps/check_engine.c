@@ -166,7 +166,7 @@ static void test_parts(void)
     CHECK(strstr(report.plan, "threads") != NULL, "plan '%s'", report.plan);
     count_parts(&report, all);
     for (int part = 0; part < 3; part++) {
-        ag_check_options options = {1u << part, NULL};
+        ag_check_options options = {.parts = 1u << part};
         CHECK_OK(ag_check_problem(&c, &options, &report));
         count_parts(&report, own);
         for (int n = 0; n < 3; n++) {
@@ -177,6 +177,42 @@ static void test_parts(void)
     c.problem.dim_qk = 0;
     CHECK_STATUS(ag_check_problem(&c, NULL, &report), AG_INVALID_PROBLEM);
     CHECK_INT(report.count, 0);
+}
+
+struct progress {
+    const char *parts[8];
+    int count;
+    double share;
+};
+
+static void note_progress(void *ctx, const char *part, double share)
+{
+    struct progress *p = ctx;
+    CHECK(share >= p->share && share <= 1, "%s: share %g after %g", part, share, p->share);
+    if (p->count == 0 || (p->count < 8 && strcmp(p->parts[p->count - 1], part) != 0)) {
+        p->parts[p->count++] = part;
+    }
+    p->share = share;
+}
+
+/* The caller is told of every part in its order, with a share of the time that rises. */
+static void test_progress(void)
+{
+    static const char *const wanted[] = {"maps", "differences", "identities", "rounding"};
+    ag_check_case c = {.problem = AG_PROBLEM_INIT, .seed = 3};
+    ag_check_report report = {.count = 0};
+    struct progress progress = {.count = 0};
+    const ag_check_options options = {.progress = note_progress, .ctx = &progress};
+    CHECK_OK(ag_problem_parse("h2 q60 d40 f32 causal", &c.problem));
+    CHECK_OK(ag_check_problem(&c, &options, &report));
+    CHECK_INT(progress.count, 4);
+    for (int n = 0; n < progress.count && n < 4; n++) {
+        CHECK(strcmp(progress.parts[n], wanted[n]) == 0, "part %d is %s", n, progress.parts[n]);
+    }
+    CHECK(progress.share > 0.99, "at the end: %g", progress.share);
+    progress = (struct progress){.count = 0};
+    CHECK_OK(ag_check_problem(&c, NULL, &report));
+    CHECK_INT(progress.count, 0);
 }
 
 /* The same seed and index give the same case, another index another one. */
@@ -302,6 +338,7 @@ int main(void)
         test_error_rule(texts[n]);
     }
     test_parts();
+    test_progress();
     test_wrong_arguments();
     test_random();
     test_no_memory("b2 h2 q3 k4 d2 f32 bias mask table=2,3 sink alibi=slopes packed=5,6", 0);

@@ -29,7 +29,7 @@ static void check(const ag_check_case *s, const struct runner *r, struct error_t
     ag_status status = AG_OK;
     if (has_float64_checks(r)) {
         ag_options plan = r->options;
-        const ag_check_options options = {AG_CHECK_DIFFERENCES | AG_CHECK_IDENTITIES, &plan};
+        const ag_check_options options = {.parts = AG_CHECK_DIFFERENCES | AG_CHECK_IDENTITIES, .plan = &plan};
         plan.threads = threads;
         status = ag_check_problem(s, &options, &report);
     }

@@ -1,10 +1,11 @@
 #!/bin/sh
 # The installation seen from outside: install.sh ROOT WORK CC
-# `make install` into a folder of its own; then a program built through pkg-config against the shared and
-# against the static library, and one through find_package against both; each is run. Then DESTDIR.
+# `make install` into a folder of its own, and README's example with what it prints at its end; then a program built through pkg-config against the shared and
+# against the static library, and one through find_package against both; each is run. Then DESTDIR, folders with spaces,
+# and `make uninstall`.
 set -eu
 root=$1 work=$2 cc=$3
-prefix=$work/prefix
+prefix=$work/prefix build="$work/the build"
 passed=0 failed=0
 
 try() { # try NAME COMMAND...
@@ -20,10 +21,27 @@ try() { # try NAME COMMAND...
 }
 
 # The build is kept for the next run; what was installed is not.
-rm -rf "$prefix" "$work/stage" "$work/consumer"
+rm -rf "$prefix" "$work/the stage" "$work/a b" "$work/a" "$work/consumer"
 mkdir -p "$work"
 unset MAKEFLAGS MFLAGS MAKELEVEL DESTDIR
-try 'make install' make -C "$root" install BUILD="$work/build" PREFIX="$prefix"
+try 'make install' make -C "$root" install BUILD="$build" PREFIX="$prefix"
+cp "$work/log" "$work/install.log"
+
+# as_told FILE COMMAND: builds README's example and starts it, in an environment of nothing but what the lines of FILE
+# that begin with "export" say
+as_told() {
+    awk -f "$root/tests/package/first_example.awk" "$root/README.md" >"$work/example.c"
+    grep '^ *export ' "$1" >"$work/environment.sh" || return 1
+    env -i PATH="$PATH" sh -c '. "$1" && cd "$2" && eval "$3" && ./example' - "$work/environment.sh" "$work" "$2"
+}
+readme_command=$(sed -n 's/^ *\(cc example.c .* -o example\) && .*/\1/p' "$root/README.md")
+try "README's example, as make install says" as_told "$work/install.log" "$readme_command"
+sed "s|\$HOME/x|$prefix|" "$root/README.md" >"$work/README"
+if [ -e "$prefix/lib" ]; then
+    try "README's example, as README says" as_told "$work/README" "$readme_command"
+else
+    echo "not checked: README's folder of the libraries, lib, as this system has another name for it"
+fi
 
 PKG_CONFIG_PATH=$(find "$prefix" -type d -name pkgconfig)
 export PKG_CONFIG_PATH
@@ -76,9 +94,39 @@ try 'run attngrad::check' "$work/consumer/consumer_check"
 try 'attngrad::attngrad is shared' sh -c "ldd '$work/consumer/consumer_attngrad' | grep -q libattngrad.so.0"
 try 'attngrad::static is static' sh -c "! ldd '$work/consumer/consumer_static' | grep -q libattngrad"
 
-try 'make install below DESTDIR' make -C "$root" install BUILD="$work/build" PREFIX=/usr DESTDIR="$work/stage"
-try 'staged file' test -f "$work/stage/usr/include/attngrad.h"
-try 'no stage in attngrad.pc' sh -c "! grep -rq '$work/stage' '$work/stage' --include=attngrad.pc --include='*.cmake'"
+# below FOLDER FILE: what is installed below FOLDER, one name per line, without FOLDER
+below() {
+    (cd "$1" && find . ! -type d | sed 's/^\.//' | LC_ALL=C sort) >"$2"
+}
+
+# uninstalls FOLDER: `make uninstall` names every file below FOLDER, and nothing but them is removed
+uninstalls() {
+    echo mine >"$1/mine" && below "$1" "$work/before" || return 1
+    make -s -C "$root" uninstall BUILD="$build" >"$work/removed" || return 1
+    below "$1" "$work/after"
+    sed -n "s|^removed $1||p" "$work/removed" | grep -v '/cmake/attngrad$' | cat - "$work/after" | LC_ALL=C sort |
+        cmp - "$work/before" && [ "$(cat "$work/after")" = "/mine" ] && ! find "$1" -name attngrad | grep .
+}
+
+try 'make uninstall' uninstalls "$prefix"
+try 'nothing is left to uninstall' sh -c "! make -s -C '$root' uninstall BUILD='$build' >'$work/removed' 2>&1"
+try 'which one line says' sh -c "[ \"\$(grep -c '^nothing to uninstall: ' '$work/removed')\" -eq 1 ]"
+
+try 'make install, a space in PREFIX' make -C "$root" install BUILD="$build" PREFIX="$work/a b/c"
+try 'installed there' test -x "$work/a b/c/bin/attngrad"
+try 'and nowhere else' test ! -e "$work/a"
+PKG_CONFIG_PATH=$(find "$work/a b" -type d -name pkgconfig)
+try 'pkg-config, a space in PREFIX' eval "$cc" "'$root/tests/package/consumer/main.c'" -static -o "'$work/spaced'" \
+    "$(pkg-config --static --cflags --libs attngrad)"
+try 'run, a space in PREFIX' "$work/spaced"
+try 'make uninstall, a space in PREFIX' uninstalls "$work/a b/c"
+
+try 'make install below DESTDIR' make -C "$root" install BUILD="$build" PREFIX=/usr DESTDIR="$work/the stage"
+cp "$work/log" "$work/staged.log"
+try 'staged file' test -f "$work/the stage/usr/include/attngrad.h"
+try 'no stage in attngrad.pc' sh -c "! grep -rq '$work/the stage' '$work/the stage' --include='*.pc' --include='*.cmake'"
+try 'nothing is said about the environment then' sh -c "! grep 'export ' '$work/staged.log'"
+try 'make uninstall below DESTDIR' uninstalls "$work/the stage"
 
 echo "$passed checks passed, $failed failed"
 [ "$failed" -eq 0 ]

@@ -7,7 +7,7 @@ root=$1 cc=$2 document=$3
 shift 3
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-awk '/^```c$/ { if (!seen) { inside = seen = 1; next } } /^```$/ { inside = 0 } inside' "$root/$document" >"$work/example.c"
+awk -f "$root/tests/package/first_example.awk" "$root/$document" >"$work/example.c"
 if [ ! -s "$work/example.c" ]; then
     echo "$document has no \`\`\`c block"
     exit 1

@@ -80,6 +80,19 @@ works sample "the cat" --model text-f32 --length 30 --count 3 --seed 6 --tempera
 check "another seed does not" sh -c '! cmp -s "$1" "$2"' - "$out" three
 works sample "the cat sat on the mat and the dog on the log" --model text-f32 --length 20
 check "a prompt longer than the context" grep -q 'on the log, [0-9]' "$out"
+timeout 2 "$attngrad" sample "the cat" --model text-f32 --length 100000000 >"$out" 2>"$err"
+code=$?
+check "each byte is written as soon as it is known" [ "$(wc -c <"$out")" -gt 20 ]
+# closed COMMAND...: its exit code if the reader of its output leaves after ten bytes, in $code
+closed() {
+    : >"$out" && : >"$err"
+    { "$@" 2>"$err"; echo $? >code; } | head -c 10 >/dev/null
+    code=$(cat code)
+}
+closed yes
+usual=$code
+closed timeout 60 "$attngrad" sample "the cat" --model text-f32 --length 100000000
+check "a closed pipe ends it, with the exit code that every program has then, $usual" [ "$code" -eq "$usual" ]
 
 # ---- The same bits ----
 small="--width 16 --heads 2 --context 16 --batch 4 --save-every 7"
@@ -152,8 +165,10 @@ if script -qec true /dev/null >/dev/null 2>&1; then
     terminal 60 40 train --model bar --overwrite --steps 40 --width 16 --heads 2 --context 16
     check "on 40 columns it shows less, and does not wrap" sh -c 'grep -q "/40  loss [0-9.]*" "$1" &&
         ! grep "/40  loss" "$1" | grep -q "^.\{40\}"' - "$out"
-    terminal 4 60 sample a --model recall-f32 --length 100000000
-    check "sample shows its progress" bar_within 60 '/100000000  [0-9:]* left'
+    terminal 4 60 sample a --model recall-f32 --length 100000000 '>sampled'
+    check "sample shows its progress if its output is no terminal" bar_within 60 '/100000000  [0-9:]* left'
+    terminal 2 60 sample the --model text-f32 --length 100000000
+    check "and on a terminal its text, without a bar" sh -c 'grep -qa "^the" "$1" && ! grep -qa " left" "$1"' - "$out"
 else
     echo "not checked: the progress bar, as 'script' gives no terminal here"
 fi
@@ -179,6 +194,18 @@ refused_with "exclude each other" train --resume --overwrite
 refused_with "unexpected argument" train text text2
 unusable_with "No such file" train nothing --model new
 unusable_with "Is a directory" train . --model new
+mkfifo pipe
+for name in /dev/zero pipe; do
+    # The limits end the test if the file is read without a bound after all.
+    printf '#!/bin/sh\nulimit -v 8000000\nexec timeout 60 "%s" "$@"\n' "$attngrad" >bounded && chmod +x bounded
+    old_attngrad=$attngrad attngrad=./bounded
+    unusable_with "'$name' is no regular file" train "$name" --model new
+    attngrad=$old_attngrad
+done
+truncate -s 1T huge && unusable_with "'huge' has 1024.0 GiB: a text is held in memory" train huge --model new
+truncate -s 70M long && run train long --steps 1 --width 16 --heads 2 --context 16 --model long-text
+check "a long text is announced, with its size" sh -c '[ "$1" -eq 0 ] && grep -qx "reading .long.: 70 MiB" "$2"' - "$code" "$err"
+rm -f huge long long-text pipe
 unusable_with "'three' has" train three --context 64 --model new
 unusable_with "--context 64 needs 650 or more" train three --context 64 --model new
 refused_with "is there already" train --model whole
@@ -295,14 +322,16 @@ old_attngrad=$attngrad
 attngrad=./limit
 run train --resume --model limited/model --steps 90
 attngrad=$old_attngrad
-check "a file that would be too large" sh -c '[ "$1" -eq 2 ] && grep -q "File too large" "$2"' - "$code" "$err"
+check "a file that would be too large" sh -c '[ "$1" -eq 1 ] && grep -q "File too large" "$2"' - "$code" "$err"
 check "leaves the old checkpoint" same limited/model whole
 check "and no other file" only limited model
 run train --model no/folder
-check "a checkpoint in no folder" sh -c '[ "$1" -eq 2 ] && grep -q "No such file" "$2"' - "$code" "$err"
+check "a checkpoint in no folder" sh -c '[ "$1" -eq 1 ] && grep -q "No such file" "$2"' - "$code" "$err"
+run train --model /proc/new
+check "a checkpoint in a folder that takes none" sh -c '[ "$1" -eq 1 ] && grep -q "cannot write" "$2"' - "$code" "$err"
 mkdir plots
 run train --model new --steps 5 --plot plots/no/curve.svg
-check "a curve in no folder" sh -c '[ "$1" -eq 2 ] && grep -q "cannot write" "$2"' - "$code" "$err"
+check "a curve in no folder" sh -c '[ "$1" -eq 1 ] && grep -q "cannot write" "$2"' - "$code" "$err"
 check "is refused before the first step" sh -c '! grep -q "^step [0-9]" "$1"' - "$err"
 check "and before the model is written" [ ! -e new ]
 run train --model new --steps 5 --plot plots
@@ -351,6 +380,44 @@ for moment in 0.05 0.13 0.21 0.34 0.55; do
         check "and the curve too" same now.svg then.svg
     done
 done
+
+# ---- Two trainers ----
+long="--width 16 --heads 2 --context 16 --batch 4 --steps 100000000"
+# shellcheck disable=SC2086
+{
+    "$attngrad" train $long --save-every 1 --model shared >first.out 2>first.err &
+    first=$!
+    for _ in $(seq 600); do
+        [ ! -e shared ] || break
+        sleep 0.1
+    done
+    for n in 1 2 3 4 5 6 7 8 9 10; do
+        for how in --resume --overwrite; do
+            run train $how --model ./shared
+            check "a second trainer is refused, $how, try $n" sh -c '[ "$1" -eq 1 ] && [ "$(wc -l <"$2")" -eq 1 ] &&
+                grep -q "another process is training ...shared." "$2"' - "$code" "$err"
+        done
+    done
+    check "the first goes on" kill -0 $first
+    works sample a --model shared
+    trains $small --steps 3 --model beside
+    kill -KILL $first
+    wait $first 2>/dev/null
+    trains $small --steps 3 --overwrite --model shared
+    check "a trainer that was killed leaves no lock" [ "$code" -eq 0 ]
+    # Both begin without a file: the one that saves later is refused.
+    "$attngrad" train $long --model fresh >first.out 2>first.err &
+    first=$!
+    "$attngrad" train $long --model fresh >second.out 2>second.err &
+    second=$!
+    sleep 3
+    kill -KILL $first 2>/dev/null && one=1 || one=0
+    kill -KILL $second 2>/dev/null && one=$((one + 1))
+    wait $first $second 2>/dev/null
+    check "of two that begin at once, one goes on" [ "$one" -eq 1 ]
+    check "and the other says why" grep -q -e "another process is training .fresh." -e "'fresh' is there already" \
+        first.err second.err
+}
 
 # ---- The test at the end ----
 # at_step_1 FILE: the checkpoint exists and is at step 1

@@ -325,7 +325,10 @@ static inline ag_tensor ag_bnhd(const void *data, int64_t heads, int64_t n, int6
     return t;
 }
 
-/* Bits of ag_args.accumulate: this output becomes round(its old value + the result). */
+/* Bits of ag_args.accumulate: this output becomes round(its old value + the result). One exception, which saves a copy
+ * of the bias: if dbias or tdbias has every query and key, sequences or heads share it, and its dtype is
+ * ag_plan_info.compute_dtype, then the CPU backend adds the part of one head of one sequence after another to the old
+ * value and rounds each sum: sequences in order, in each its heads in order. */
 enum {
     AG_ACC_O = 1 << 0,
     AG_ACC_LSE = 1 << 1,
