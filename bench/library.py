@@ -139,15 +139,13 @@ class IsaInfo(Structure):
 
 
 class Library:
-    def __init__(self, build):
+    def __init__(self, build, probes=True):
         try:
             self.lib = ctypes.CDLL(str(Path(build) / "src" / "libattngrad.so"))
         except OSError as error:
             sys.exit(f"bench: {build} is no folder of a release build: {error}")
-        probes = next((Path(build) / "cli").glob("libattngrad_probe.*"), None)
-        if probes is None:
-            sys.exit(f"bench: {build} has no probes yet: cmake --build {build} --target attngrad_probe")
-        self.probes = ctypes.CDLL(str(probes))
+        if probes:
+            self._open_probes(build)
         self.lib.ag_last_message.restype = c_char_p
         self.lib.ag_plan_describe.restype = c_char_p
         self.lib.ag_plan_describe.argtypes = [c_void_p]
@@ -156,19 +154,27 @@ class Library:
         self.lib.ag_plan_workspace.argtypes = [c_void_p, c_uint32, POINTER(c_size_t)]
         for name in MAPS:
             getattr(self.lib, "ag_" + name).argtypes = [c_void_p, POINTER(Args), c_void_p, c_void_p, c_size_t]
-        self.probes.probe_rate.restype = c_double
-        self.probes.probe_rate.argtypes = [c_char_p, c_int, c_int, c_double, c_double]
-        self.isas = {"auto": 0}
+        self.isas, self.available = {"auto": 0}, set()
         for index in range(self.lib.ag_backend_count()):
             backend = BackendInfo(struct_size=ctypes.sizeof(BackendInfo))
             self.check(self.lib.ag_backend_info_get(index, byref(backend)))
             self._add_isas(backend.backend)
+
+    def _open_probes(self, build):
+        probes = next((Path(build) / "cli").glob("libattngrad_probe.*"), None)
+        if probes is None:
+            sys.exit(f"bench: {build} has no probes yet: cmake --build {build} --target attngrad_probe")
+        self.probes = ctypes.CDLL(str(probes))
+        self.probes.probe_rate.restype = c_double
+        self.probes.probe_rate.argtypes = [c_char_p, c_int, c_int, c_double, c_double]
 
     def _add_isas(self, backend):
         for n in range(self.lib.ag_backend_isa_count(backend)):
             isa = IsaInfo(struct_size=ctypes.sizeof(IsaInfo))
             self.check(self.lib.ag_backend_isa(backend, n, byref(isa)))
             self.isas[isa.name.decode()] = isa.isa
+            if isa.available:
+                self.available.add(isa.name.decode())
 
     def check(self, status):
         if status != 0:

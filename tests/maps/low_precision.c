@@ -1,6 +1,7 @@
 /* bfloat16 and float16 compared with the error of the unfused formula. The error rule also allows 8 eps A,
  * which for these dtypes may be as large as the result: here the error of a result must be at most four times
- * (of tables and sinks: eight times) that of the baseline, or of rounding the truth, on random problems of several tiles. */
+ * (of tables and sinks: eight times) that of the baseline, or of rounding the truth, on random problems of
+ * several tiles. */
 #include "check/error_rule.h"
 #include "feature_pairs.h"
 #include "outputs.h"

@@ -171,7 +171,8 @@ typedef struct {
                     float *l, float *excess, const amx_queue *next);
 
     /* agi_kernels.softmax_tangent on PANEL lanes of scores without features, with tS = scale U; weights and their
-     * tangents go to VNNI, T and U are unchanged. False, and nothing is added to the sums, if m and r have to change. */
+     * tangents go to VNNI, T and U are unchanged. False, and nothing is added to the sums, if m and r have to
+     * change. */
     bool (*softmax_tangent)(uint16_t *vnni, uint16_t *t_vnni, const float *T, const float *U, float c,
                             float scale, const float *m, float *l, float *excess, const float *r, float *a,
                             float *t_excess, const amx_queue *next);
