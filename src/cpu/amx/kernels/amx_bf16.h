@@ -11,16 +11,25 @@
  * whole and two chains of dependent instructions overlap. */
 enum { ROW_VECTORS = 2 };
 
-/* Rounded to nearest: half of bfloat16's last place is added before the lower bits are dropped. A tie, a number whose
+/* Half of bfloat16's last place is added before the lower bits are dropped: rounded to nearest. A tie, a number whose
  * lower 16 bits are 0x8000, goes away from zero. */
+INLINE __m512i add_half(vec x)
+{
+    return _mm512_add_epi32(_mm512_castps_si512(x), _mm512_set1_epi32(0x8000));
+}
+
 INLINE __m512i rounded_pair(vec a, vec b)
 {
-    const __m512i half = _mm512_set1_epi32(0x8000);
+    return _mm512_mask_blend_epi16(0xaaaaaaaau, _mm512_srli_epi32(add_half(a), 16), add_half(b));
+}
+
+/* The same with one instruction less, but one that has a single port: faster if others leave that port free. */
+INLINE __m512i rounded_pair_by_shuffle(vec a, vec b)
+{
     /* Bytes 2 and 3 of each dword to bytes 0 and 1. */
     const __m512i to_lower =
         _mm512_broadcast_i32x4(_mm_set_epi8(0, 0, 15, 14, 0, 0, 11, 10, 0, 0, 7, 6, 0, 0, 3, 2));
-    return _mm512_mask_shuffle_epi8(_mm512_add_epi32(_mm512_castps_si512(b), half), 0x3333333333333333u,
-                                    _mm512_add_epi32(_mm512_castps_si512(a), half), to_lower);
+    return _mm512_mask_shuffle_epi8(add_half(b), 0x3333333333333333u, add_half(a), to_lower);
 }
 
 INLINE void store_pair(uint16_t *to, __m512i pair)

@@ -18,9 +18,9 @@ typedef struct {
     vec exact, rounded;
 } weight_sums;
 
-INLINE void add_weights(uint16_t *vnni, vec p, vec q, weight_sums *sum)
+/* pair: p and q, rounded. */
+INLINE void add_weights(uint16_t *vnni, __m512i pair, vec p, vec q, weight_sums *sum)
 {
-    const __m512i pair = rounded_pair(p, q);
     store_pair(vnni, pair);
     sum->exact = v_add(sum->exact, v_add(p, q));
     sum->rounded = add_pair(sum->rounded, pair);
@@ -28,8 +28,9 @@ INLINE void add_weights(uint16_t *vnni, vec p, vec q, weight_sums *sum)
 
 INLINE void weights_by_exp(uint16_t *vnni, const float *T, vec c, vec shift, weight_sums *sum)
 {
-    add_weights(vnni, exp2_for_bf16(v_fms(v_load(T), c, shift)),
-                exp2_for_bf16(v_fms(v_load(T + PANEL), c, shift)), sum);
+    const vec p = exp2_for_bf16(v_fms(v_load(T), c, shift)),
+              q = exp2_for_bf16(v_fms(v_load(T + PANEL), c, shift));
+    add_weights(vnni, rounded_pair_by_shuffle(p, q), p, q, sum);
 }
 
 /* The band low <= j - i <= high as one comparison per lane: j - i - low, as unsigned, is at most high - low. */
@@ -64,8 +65,9 @@ INLINE void weights_in_band(uint16_t *vnni, const float *T, vec c, vec shift, we
     const vec p = exp2_for_bf16(v_fms(v_load(T), c, shift)),
               q = exp2_for_bf16(v_fms(v_load(T + PANEL), c, shift));
     const __m512i second = _mm512_add_epi32(distance, _mm512_set1_epi32(1));
-    add_weights(vnni, _mm512_maskz_mov_ps(_mm512_cmple_epu32_mask(distance, width), p),
-                _mm512_maskz_mov_ps(_mm512_cmple_epu32_mask(second, width), q), sum);
+    const vec a = _mm512_maskz_mov_ps(_mm512_cmple_epu32_mask(distance, width), p);
+    const vec b = _mm512_maskz_mov_ps(_mm512_cmple_epu32_mask(second, width), q);
+    add_weights(vnni, rounded_pair_by_shuffle(a, b), a, b, sum);
 }
 
 /* ---- One step of the online softmax, 32 lanes at a time ---- */
@@ -242,8 +244,8 @@ INLINE void weight_tangents(uint16_t *vnni, uint16_t *t_vnni, const float *T, co
         p[j] = exp2_for_bf16(v_fms(v_load(T + j * PANEL), c, shift));
         u[j] = v_mul(p[j], v_fms(v_load(U + j * PANEL), scale, r));
     }
-    add_weights(vnni, p[0], p[1], sum);
-    add_weights(t_vnni, u[0], u[1], tangent);
+    add_weights(vnni, rounded_pair(p[0], p[1]), p[0], p[1], sum);
+    add_weights(t_vnni, rounded_pair(u[0], u[1]), u[0], u[1], tangent);
 }
 
 typedef struct {
