@@ -246,8 +246,8 @@ def vjp_jvp(
 ) -> GradientTangents:
     """The derivative of vjp's gradients along the direction (tq, tk, tv, tbias, ttable, tsink, td_o, td_lse);
     o, lse, to, mu and, if given, o_low and to_low are jvp's along the same tangents, d_o and d_lse the
-    cotangents of vjp; any that is None is zero. With td_o and td_lse absent it is the Hessian-vector product. `wanted`, such as {"tdq"}, and
-    `grad_dtype` are as vjp's.
+    cotangents of vjp; any that is None is zero. With td_o and td_lse absent it is the Hessian-vector product.
+    `wanted`, such as {"tdq"}, and `grad_dtype` are as vjp's.
 
     >>> import numpy as np
     >>> import attngrad
