@@ -7,18 +7,32 @@ from ._check import Residual, check
 from ._core import info, version
 from ._explain import explain
 from ._features import Features
-from ._maps import Forward, Gradients, GradientTangents, Tangents, forward, jvp, vjp, vjp_jvp
-from ._merge import Merged, merge
+from ._maps import (
+    Forward,
+    ForwardLow,
+    Gradients,
+    GradientTangents,
+    Tangents,
+    TangentsLow,
+    forward,
+    jvp,
+    vjp,
+    vjp_jvp,
+)
+from ._merge import Merged, MergedLow, merge
 
 __version__ = version()
 __all__ = [
     "Features",
     "Forward",
+    "ForwardLow",
     "GradientTangents",
     "Gradients",
     "Merged",
+    "MergedLow",
     "Residual",
     "Tangents",
+    "TangentsLow",
     "__version__",
     "check",
     "explain",

@@ -129,6 +129,12 @@ def check_wider(name: str, code: str, narrow: str) -> None:
         raise TypeError(f"{name}: {dtype_of(code)}, must be {words} beside q of {dtype_of(narrow)}")
 
 
+def check_has_low(name: str, dtype: np.dtype, of: str) -> None:
+    """Refuses the argument `name` if the output `of` is wider than 16 bits."""
+    if dtype.itemsize != 2:
+        raise ValueError(f"{name}: {of} is {dtype}, but only 16-bit outputs have a low half")
+
+
 def float_array(x: Any, name: str) -> tuple[np.ndarray, str]:
     a = x if type(x) is np.ndarray else as_array(x, name)
     return a, _codes.get(a.dtype) or code_of(a.dtype, name)

@@ -17,6 +17,7 @@ from ._features import Features
 _CALL_NUMBERS = frozenset("seed q_offset k_offset batch_offset".split())
 _LISTS = frozenset("q_lengths kv_lengths q_packed k_packed".split())
 _REQUIRED = frozenset("o lse to mu".split())
+_LOW = frozenset("o_low to_low".split())
 # keyword: tensor name
 _AUX = {"bias": "bias", "bias_table": "table", "sink": "sink"}
 
@@ -231,6 +232,8 @@ class Call:
             shape, dtype, kind = self.problem.tensors[name]
             if shape is None:
                 raise ValueError(f"{name}: given without {_problem.argument_of(name)}")
+            if name in _LOW:
+                _arrays.check_has_low(name, dtype, name.removesuffix("_low"))
             if a.shape != shape:
                 raise ValueError(f"{name}: shape {list(a.shape)}, must be {list(shape)}")
             if a.dtype is not dtype and a.dtype != dtype:
@@ -257,6 +260,13 @@ class Call:
             self.tensors[name] = (a.__array_struct__, problem.dense[name])
             results.append(a)
         return results
+
+    def make_low(self, low: Any, names: Sequence[str]) -> list[np.ndarray | None]:
+        """New arrays for low halves if `low` is True; none if it is False."""
+        if not _flag(low, "low"):
+            return []
+        _arrays.check_has_low("low", self.problem.tensors["o"][1], "o")
+        return self.make(names)
 
     def run(self, map: int) -> None:
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Literal, NamedTuple, Unpack, overload
 
 import numpy as np
 
@@ -17,6 +17,14 @@ class Forward(NamedTuple):
 
     o: np.ndarray
     lse: np.ndarray
+
+
+class ForwardLow(NamedTuple):
+    """Forward's results, and the low half of o: what rounding took from it, in float16 times 2^11."""
+
+    o: np.ndarray
+    lse: np.ndarray
+    o_low: np.ndarray
 
 
 class Gradients(NamedTuple):
@@ -39,6 +47,17 @@ class Tangents(NamedTuple):
     mu: np.ndarray
 
 
+class TangentsLow(NamedTuple):
+    """The fields of Tangents, and the low halves of o and to."""
+
+    o: np.ndarray
+    lse: np.ndarray
+    to: np.ndarray
+    mu: np.ndarray
+    o_low: np.ndarray
+    to_low: np.ndarray
+
+
 class GradientTangents(NamedTuple):
     """Derivatives of the gradients along the direction; None as in Gradients."""
 
@@ -54,14 +73,29 @@ def _code(dtype: Any, name: str) -> str | None:
     return None if dtype is None else _arrays.code_of(dtype, name)
 
 
+@overload
+def forward(
+    q: Any, k: Any, v: Any, *, out_dtype: Any = ..., low: Literal[False] = ..., **features: Unpack[Features]
+) -> Forward: ...
+
+
+@overload
+def forward(
+    q: Any, k: Any, v: Any, *, out_dtype: Any = ..., low: Literal[True], **features: Unpack[Features]
+) -> ForwardLow: ...
+
+
 @with_features
-def forward(q: Any, k: Any, v: Any, *, out_dtype: Any = None, **features: Unpack[Features]) -> Forward:
+def forward(
+    q: Any, k: Any, v: Any, *, out_dtype: Any = None, low: bool = False, **features: Unpack[Features]
+) -> Forward | ForwardLow:
     """Attention: o = softmax(scale q k^T + ...) v, and lse.
 
     q is [n, d], [heads, n, d] or [batch, heads, n, d] (packed sequences: [total, heads, d]); k and v
     likewise, with as many heads or fewer, by a whole factor. Arrays are anything with DLPack or the buffer
     protocol, float64, float32, float16 or bfloat16, one dtype for all; a head size is from 1 to 512.
-    `out_dtype` may be float32 if the inputs have 16 bits.
+    `out_dtype` may be float32 if the inputs have 16 bits. `low=True` also returns o_low, what rounding took
+    from a 16-bit o: vjp that is given it computes gradients without that error.
 
     >>> import numpy as np
     >>> import attngrad
@@ -73,9 +107,9 @@ def forward(q: Any, k: Any, v: Any, *, out_dtype: Any = None, **features: Unpack
            [0.264, 0.264, 0.471]])
     """
     call = Call(q, k, v, features, _code(out_dtype, "out_dtype"))  # type: ignore[arg-type]
-    o, lse = call.make(("o", "lse"))
+    results = call.make(("o", "lse")) + call.make_low(low, ("o_low",))
     call.run(_core.MAP_FORWARD)
-    return Forward(o, lse)  # type: ignore[arg-type]
+    return (ForwardLow if low else Forward)(*results)  # type: ignore[arg-type]
 
 
 @with_features
@@ -88,12 +122,13 @@ def vjp(
     d_o: Any,
     *,
     d_lse: Any = None,
+    o_low: Any = None,
     wanted: Collection[str] | None = None,
     grad_dtype: Any = None,
     **features: Unpack[Features],
 ) -> Gradients:
-    """The gradients of a loss whose gradients in o and lse are d_o and d_lse; o and lse are forward's,
-    with the same keywords. A cotangent that is None is zero.
+    """The gradients of a loss whose gradients in o and lse are d_o and d_lse; o, lse and, if given, o_low are
+    forward's, with the same keywords. A cotangent that is None is zero.
 
     `wanted` names the gradients to compute, such as {"dq"}; without it all of them are. `grad_dtype` may be
     float32 if the inputs have 16 bits.
@@ -108,8 +143,44 @@ def vjp(
     """
     out = _arrays.float_array(o, "o")[1]
     call = Call(q, k, v, features, out, _code(grad_dtype, "grad_dtype"), "o")  # type: ignore[arg-type]
-    call.take(o=o, lse=lse, d_o=call.zeros("d_o") if d_o is None else d_o, d_lse=d_lse)
+    call.take(o=o, lse=lse, d_o=call.zeros("d_o") if d_o is None else d_o, d_lse=d_lse, o_low=o_low)
     return Gradients(*_results(call, Gradients._fields, wanted, _core.MAP_VJP))
+
+
+@overload
+def jvp(
+    q: Any,
+    k: Any,
+    v: Any,
+    tq: Any = ...,
+    tk: Any = ...,
+    tv: Any = ...,
+    *,
+    tbias: Any = ...,
+    ttable: Any = ...,
+    tsink: Any = ...,
+    out_dtype: Any = ...,
+    low: Literal[False] = ...,
+    **features: Unpack[Features],
+) -> Tangents: ...
+
+
+@overload
+def jvp(
+    q: Any,
+    k: Any,
+    v: Any,
+    tq: Any = ...,
+    tk: Any = ...,
+    tv: Any = ...,
+    *,
+    tbias: Any = ...,
+    ttable: Any = ...,
+    tsink: Any = ...,
+    out_dtype: Any = ...,
+    low: Literal[True],
+    **features: Unpack[Features],
+) -> TangentsLow: ...
 
 
 @with_features
@@ -125,10 +196,12 @@ def jvp(
     ttable: Any = None,
     tsink: Any = None,
     out_dtype: Any = None,
+    low: bool = False,
     **features: Unpack[Features],
-) -> Tangents:
+) -> Tangents | TangentsLow:
     """o and lse, and their derivatives to and mu along the direction (tq, tk, tv, tbias, ttable, tsink), each
-    of its input's shape and dtype; an absent tangent is zero. q, k, v and `out_dtype` are as forward's.
+    of its input's shape and dtype; an absent tangent is zero. q, k, v and `out_dtype` are as forward's;
+    `low=True` also returns o_low and to_low, the low halves of o and to.
 
     >>> import numpy as np
     >>> import attngrad
@@ -140,9 +213,9 @@ def jvp(
     """
     call = Call(q, k, v, features, _code(out_dtype, "out_dtype"))  # type: ignore[arg-type]
     call.take(tq=tq, tk=tk, tv=tv, tbias=tbias, ttable=ttable, tsink=tsink)
-    o, lse, to, mu = call.make(("o", "lse", "to", "mu"))
+    results = call.make(("o", "lse", "to", "mu")) + call.make_low(low, ("o_low", "to_low"))
     call.run(_core.MAP_JVP)
-    return Tangents(o, lse, to, mu)  # type: ignore[arg-type]
+    return (TangentsLow if low else Tangents)(*results)  # type: ignore[arg-type]
 
 
 @with_features
@@ -165,14 +238,16 @@ def vjp_jvp(
     tbias: Any = None,
     ttable: Any = None,
     tsink: Any = None,
+    o_low: Any = None,
+    to_low: Any = None,
     wanted: Collection[str] | None = None,
     grad_dtype: Any = None,
     **features: Unpack[Features],
 ) -> GradientTangents:
     """The derivative of vjp's gradients along the direction (tq, tk, tv, tbias, ttable, tsink, td_o, td_lse);
-    o, lse, to and mu are jvp's along the same tangents, d_o and d_lse the cotangents of vjp; any that is None
-    is zero. With td_o and td_lse absent it is the Hessian-vector product. `wanted`, such as {"tdq"}, and
-    `grad_dtype` are as vjp's.
+    o, lse, to, mu and, if given, o_low and to_low are jvp's along the same tangents, d_o and d_lse the
+    cotangents of vjp; any that is None is zero. With td_o and td_lse absent it is the Hessian-vector product.
+    `wanted`, such as {"tdq"}, and `grad_dtype` are as vjp's.
 
     >>> import numpy as np
     >>> import attngrad
@@ -186,7 +261,8 @@ def vjp_jvp(
     out = _arrays.float_array(o, "o")[1]
     call = Call(q, k, v, features, out, _code(grad_dtype, "grad_dtype"), "o")  # type: ignore[arg-type]
     d_o = call.zeros("d_o") if d_o is None else d_o
-    call.take(o=o, lse=lse, to=to, mu=mu, d_o=d_o, d_lse=d_lse, td_o=td_o, td_lse=td_lse)
+    call.take(o=o, lse=lse, to=to, mu=mu, o_low=o_low, to_low=to_low)
+    call.take(d_o=d_o, d_lse=d_lse, td_o=td_o, td_lse=td_lse)
     call.take(tq=tq, tk=tk, tv=tv, tbias=tbias, ttable=ttable, tsink=tsink)
     return GradientTangents(*_results(call, GradientTangents._fields, wanted, _core.MAP_VJP_JVP))
 

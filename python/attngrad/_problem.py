@@ -47,6 +47,8 @@ _TENSORS = {
     "tdbias": ("bias", "aux"),
     "tdtable": ("table", "aux"),
     "tdsink": ("sink", "aux"),
+    "o_low": ("o", "out"),
+    "to_low": ("o", "out"),
 }
 MAX_HEAD_SIZE = 512
 KINDS = {"bias": _arrays.LAST, "table": _arrays.TABLE, "sink": _arrays.SINK}

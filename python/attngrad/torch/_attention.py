@@ -45,6 +45,7 @@ def scaled_dot_product_attention(
     head_offset: int = 0,
     backend: str | None = None,
     threads: int = 0,
+    save_low: bool = True,
     return_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Attention as torch.nn.functional.scaled_dot_product_attention computes it, differentiable in every mode
@@ -70,6 +71,9 @@ def scaled_dot_product_attention(
     batch_offset, head_offset    indices of the first sequence and the first head, for dropout
     backend      "cpu" or "reference"; None: the environment's, or the best
     threads      0: as many as torch.get_num_threads() says, or ATTNGRAD_THREADS
+    save_low     float16 and bfloat16, if a gradient is recorded: the backward pass also gets what rounding took
+                 from the output, so that the gradients do not carry that error; it takes one more tensor of
+                 the output's size and dtype. False: without
     return_lse   also return the logarithm of each row's sum of exponentials, [..., heads, n], float64,
                  differentiable like the output
 
@@ -102,6 +106,7 @@ def scaled_dot_product_attention(
         head_offset=head_offset,
         backend=backend,
         threads=threads,
+        save_low=save_low,
     )
     o, lse = attention(
         shape.fold(query, shape.heads),

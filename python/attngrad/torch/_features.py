@@ -25,7 +25,7 @@ from .. import _plan
 
 MAX_THREADS = 1024  # AGI_MAX_THREADS of the library
 _ALIGN = ("top-left", "bottom-right")
-_OWN = frozenset("buckets slopes q_offset k_offset batch_offset backend threads".split())
+_OWN = frozenset("buckets slopes q_offset k_offset batch_offset backend threads save_low".split())
 
 
 def integer(name: str, x, low: int = -(2**63), high: int = 2**63 - 1) -> int:
@@ -101,6 +101,7 @@ class Features(NamedTuple):
     backend: int
     threads: int
     dropout: bool
+    save_low: bool
 
 
 def write(
@@ -119,6 +120,7 @@ def write(
     head_offset: int = 0,
     backend: str | None = None,
     threads: int = 0,
+    save_low: bool = True,
 ) -> str:
     """The string of these features; equal features give equal strings."""
     words = []
@@ -148,6 +150,8 @@ def write(
     words += _unless_0("threads", integer("threads", threads, 0, MAX_THREADS))
     if backend is not None:
         words.append(f"backend={backend}")
+    if not flag("save_low", save_low):
+        words.append("save_low=False")
     return " ".join(words)
 
 
@@ -187,4 +191,5 @@ def read(features: str) -> Features:
         _plan.BACKENDS[own.get("backend")],
         int(own.get("threads", 0)),
         any(word.startswith("dropout=") for word in words),
+        "save_low" not in own,
     )

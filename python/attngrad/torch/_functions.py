@@ -8,7 +8,8 @@
 
 vjp and vjp_jvp take o, lse, to and mu only to save computing them again: their results are total derivatives
 in the inputs and cotangents. So no Function here returns a cotangent for o, lse, to or mu: their contribution
-would be counted twice.
+would be counted twice. The same holds for the low halves o_low and to_low, which are None if they are not used.
+To forward mode the tangent of o_low is to_low: so it reaches the jvp of Vjp as to does.
 """
 
 from __future__ import annotations
@@ -19,13 +20,15 @@ import torch
 from torch.autograd import Function, forward_ad
 
 from . import _vmap
-from ._ops import N_COMMON, library
+from ._features import read
+from ._ops import N_COMMON, library, low_or_none, no_low
 
 _ops = torch.ops.attngrad
+_functorch = torch._C._functorch
 _REST = (None,) * (N_COMMON - 6)  # the gradients of the common arguments after the six inputs
-# Positions of arguments. 0 .. 12 are common to all; o and lse are 13 and 14. Vjp and VjpJvp: d_o and d_lse
-# are 15 and 16. Jvp: the tangents are 15 .. 20. VjpJvp: the tangents are 17 .. 22, to and mu 23 and 24, td_o
-# and td_lse 25 and 26. Vjp and VjpJvp end with `wanted`, 17 and 27.
+# Positions of arguments. 0 .. 12 are common to all; then Attention has `low`, 13, the others o, lse and o_low,
+# 13 .. 15. Vjp and VjpJvp: d_o and d_lse are 16 and 17. Jvp: the tangents are 16 .. 21. VjpJvp: the tangents are
+# 18 .. 23, to, mu and to_low 24 .. 26, td_o and td_lse 27 and 28. Vjp and VjpJvp end with `wanted`, 18 and 29.
 
 
 def _save(ctx, inputs, output=()) -> None:
@@ -81,29 +84,43 @@ def _refuse() -> None:
     )
 
 
+def _save_results(ctx, inputs, output) -> None:
+    """Saves inputs, o, lse and o_low, or to, mu and to_low; a low half that was not computed as None."""
+    *results, low = output
+    _save(ctx, inputs, (*results, low_or_none(low)))
+
+
+def _jvp_results(*args) -> tuple:
+    """to, mu and to_low, the last as an argument of VjpJvp."""
+    to, mu, to_low = Jvp.apply(*args)
+    return to, mu, low_or_none(to_low)
+
+
 class Attention(Function):
-    """(common) -> o, lse"""
+    """(common, low) -> o, lse, o_low; o_low is an empty tensor unless `low` is True"""
 
     @staticmethod
-    def forward(*common):
-        return _ops.forward(*common)
+    def forward(*args):
+        *common, low = args
+        if low:
+            return _ops.forward_low.default(*common)
+        return *_ops.forward.default(*common), no_low(common[0])
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        _save(ctx, inputs, output)
+        _save_results(ctx, inputs[:-1], output)
 
     @staticmethod
-    def backward(ctx, d_o, d_lse):
-        *common, o, lse = _saved(ctx)
+    def backward(ctx, d_o, d_lse, _):
+        saved = _saved(ctx)
         wanted = _bits(ctx.needs_input_grad[:6])
         if _all_none((d_o, d_lse)) or wanted == 0:
-            return (None,) * N_COMMON
-        return *_chosen(Vjp.apply(*common, o, lse, d_o, d_lse, wanted), wanted), *_REST
+            return (None,) * (N_COMMON + 1)
+        return *_chosen(Vjp.apply(*saved, d_o, d_lse, wanted), wanted), *_REST, None
 
     @staticmethod
     def jvp(ctx, *tangents):
-        *common, o, lse = _saved(ctx)
-        return Jvp.apply(*common, o, lse, *tangents[:6])
+        return Jvp.apply(*_saved(ctx), *tangents[:6])
 
     @staticmethod
     def vmap(info, in_dims, *args):
@@ -111,11 +128,11 @@ class Attention(Function):
 
 
 class Vjp(Function):
-    """(common, o, lse, d_o, d_lse, wanted) -> six gradients"""
+    """(common, o, lse, o_low, d_o, d_lse, wanted) -> six gradients"""
 
     @staticmethod
     def forward(*args):
-        return _ops.vjp(*args)
+        return _ops.vjp.default(*args)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -123,28 +140,28 @@ class Vjp(Function):
 
     @staticmethod
     def backward(ctx, *cotangents):
-        *common, o, lse, d_o, d_lse, wanted = _saved(ctx)
-        u = _chosen(cotangents, wanted)
+        saved = _saved(ctx)
+        u = _chosen(cotangents, saved[-1])
         if _all_none(u):
-            return (None,) * (N_COMMON + 5)
+            return (None,) * 19
         needs = ctx.needs_input_grad
-        to, mu = Jvp.apply(*common, o, lse, *u)
+        to, mu, to_low = _jvp_results(*saved[:16], *u)
         bits = _bits(needs[:6])
         inputs = (None,) * 6
         if bits:
-            inputs = VjpJvp.apply(*common, o, lse, d_o, d_lse, *u, to, mu, None, None, bits)
-        to, mu = (x if need else None for x, need in zip((to, mu), needs[15:17], strict=True))
-        return *_chosen(inputs, bits), *_REST, None, None, to, mu, None
+            inputs = VjpJvp.apply(*saved[:18], *u, to, mu, to_low, None, None, bits)
+        to, mu = (x if need else None for x, need in zip((to, mu), needs[16:18], strict=True))
+        return *_chosen(inputs, bits), *_REST, None, None, None, to, mu, None
 
     @staticmethod
     def jvp(ctx, *tangents):
-        *common, o, lse, d_o, d_lse, wanted = _saved(ctx)
-        t, (to, mu, td_o, td_lse) = tangents[:6], tangents[N_COMMON : N_COMMON + 4]
+        saved = _saved(ctx)
+        t, (to, mu, to_low, td_o, td_lse) = tangents[:6], tangents[13:18]
         if _all_none(t):
-            return Vjp.apply(*common, o, lse, td_o, td_lse, wanted)
+            return Vjp.apply(*saved[:16], td_o, td_lse, saved[-1])
         if to is None or mu is None:
-            to, mu = Jvp.apply(*common, o, lse, *t)
-        return VjpJvp.apply(*common, o, lse, d_o, d_lse, *t, to, mu, td_o, td_lse, wanted)
+            to, mu, to_low = _jvp_results(*saved[:16], *t)
+        return VjpJvp.apply(*saved[:18], *t, to, mu, to_low, td_o, td_lse, saved[-1])
 
     @staticmethod
     def vmap(info, in_dims, *args):
@@ -152,36 +169,35 @@ class Vjp(Function):
 
 
 class Jvp(Function):
-    """(common, o, lse, six tangents) -> to, mu"""
+    """(common, o, lse, o_low, six tangents) -> to, mu, to_low; to_low is an empty tensor if o_low is None"""
 
     @staticmethod
     def forward(*args):
-        return _ops.jvp(*args)
+        return _ops.jvp.default(*args)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        _save(ctx, inputs, output)
+        _save_results(ctx, inputs, output)
 
     @staticmethod
-    def backward(ctx, d_to, d_mu):
+    def backward(ctx, d_to, d_mu, _):
         saved = _saved(ctx)
-        common, (o, lse), t, (to, mu) = saved[:N_COMMON], saved[13:15], saved[15:21], saved[21:]
         if _all_none((d_to, d_mu)):
-            return (None,) * 21
-        bits, t_bits = _bits(ctx.needs_input_grad[:6]), _bits(ctx.needs_input_grad[15:21])
+            return (None,) * 22
+        bits, t_bits = _bits(ctx.needs_input_grad[:6]), _bits(ctx.needs_input_grad[16:22])
         inputs = tangents = (None,) * 6
-        if bits:
-            inputs = VjpJvp.apply(*common, o, lse, d_to, d_mu, *t, to, mu, None, None, bits)
+        if bits:  # saved[16:] are the tangents, to, mu and to_low
+            inputs = VjpJvp.apply(*saved[:16], d_to, d_mu, *saved[16:], None, None, bits)
         if t_bits:
-            tangents = Vjp.apply(*common, o, lse, d_to, d_mu, t_bits)
-        return *_chosen(inputs, bits), *_REST, None, None, *_chosen(tangents, t_bits)
+            tangents = Vjp.apply(*saved[:16], d_to, d_mu, t_bits)
+        return *_chosen(inputs, bits), *_REST, None, None, None, *_chosen(tangents, t_bits)
 
     @staticmethod
     def jvp(ctx, *tangents):
         saved = _saved(ctx)
         if not _all_none(tangents[:6]):
             _refuse()
-        return Jvp.apply(*saved[:15], *tangents[15:21])
+        return Jvp.apply(*saved[:16], *tangents[16:22])
 
     @staticmethod
     def vmap(info, in_dims, *args):
@@ -189,12 +205,12 @@ class Jvp(Function):
 
 
 class VjpJvp(Function):
-    """(common, o, lse, d_o, d_lse, six tangents, to, mu, td_o, td_lse, wanted) -> six tangents of
-    gradients"""
+    """(common, o, lse, o_low, d_o, d_lse, six tangents, to, mu, to_low, td_o, td_lse, wanted) -> six tangents
+    of gradients"""
 
     @staticmethod
     def forward(*args):
-        return _ops.vjp_jvp(*args)
+        return _ops.vjp_jvp.default(*args)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -205,28 +221,28 @@ class VjpJvp(Function):
         saved = _saved(ctx)
         needs, u = ctx.needs_input_grad, _chosen(cotangents, saved[-1])
         if _all_none(u):
-            return (None,) * 28
-        if _reaches(ctx, saved, {*range(6), 15, 16}):
+            return (None,) * 30
+        if _reaches(ctx, saved, {*range(6), 16, 17}):
             _refuse()
-        t_bits = _bits(needs[17:23])
-        to, mu = Jvp.apply(*saved[:15], *u)
+        t_bits = _bits(needs[18:24])
+        to, mu, to_low = _jvp_results(*saved[:16], *u)
         tangents = (None,) * 6
         if t_bits:
-            tangents = VjpJvp.apply(*saved[:17], *u, to, mu, None, None, t_bits)
-        td_o, td_lse = (x if need else None for x, need in zip((to, mu), needs[25:27], strict=True))
-        return *(None,) * 17, *_chosen(tangents, t_bits), None, None, td_o, td_lse, None
+            tangents = VjpJvp.apply(*saved[:18], *u, to, mu, to_low, None, None, t_bits)
+        td_o, td_lse = (x if need else None for x, need in zip((to, mu), needs[27:29], strict=True))
+        return *(None,) * 18, *_chosen(tangents, t_bits), None, None, None, td_o, td_lse, None
 
     @staticmethod
     def jvp(ctx, *tangents):
         saved = _saved(ctx)
-        if not _all_none(tangents[:6]) or not _all_none(tangents[15:17]):
+        if not _all_none(tangents[:6]) or not _all_none(tangents[16:18]):
             _refuse()
-        t, (to, mu, td_o, td_lse) = tangents[17:23], tangents[23:27]
+        t, (to, mu, to_low, td_o, td_lse) = tangents[18:24], tangents[24:29]
         if _all_none(t):
-            return Vjp.apply(*saved[:15], td_o, td_lse, saved[-1])
+            return Vjp.apply(*saved[:16], td_o, td_lse, saved[-1])
         if to is None or mu is None:
-            to, mu = Jvp.apply(*saved[:15], *t)
-        return VjpJvp.apply(*saved[:17], *t, to, mu, td_o, td_lse, saved[-1])
+            to, mu, to_low = _jvp_results(*saved[:16], *t)
+        return VjpJvp.apply(*saved[:18], *t, to, mu, to_low, td_o, td_lse, saved[-1])
 
     @staticmethod
     def vmap(info, in_dims, *args):
@@ -249,24 +265,46 @@ def _is_dual() -> bool:
     return forward_ad._current_level >= 0 and torch._C._is_fwd_grad_enabled()
 
 
-def _register(name: str, function: type[Function]) -> None:
+def _requires_grad_at_any_level(x) -> bool:
+    """Also if x belongs to a transform inside the one that records."""
+    while isinstance(x, torch.Tensor):
+        if x.requires_grad:
+            return True
+        if not (_functorch.is_batchedtensor(x) or _functorch.is_gradtrackingtensor(x)):
+            return False
+        x = _functorch.get_unwrapped(x)
+    return False
+
+
+def _wants_low(common) -> bool:
+    """Whether forward computes o_low: for a backward pass, beside a 16-bit o, unless save_low is False."""
+    return (
+        common[0].dtype in (torch.bfloat16, torch.float16)
+        and torch.is_grad_enabled()
+        and read(common[12]).save_low
+        and any(_requires_grad_at_any_level(x) for x in common[:6])
+    )
+
+
+def _register(name: str, function: type[Function], complete=tuple, n_outputs: int | None = None) -> None:
     """Makes the op differentiable as the Function is, in both modes, for graphs that call it directly.
-    register_autograd would not do: it knows reverse mode only and silently drops tangents."""
-    op = getattr(_ops, name).default
+    register_autograd would not do: it knows reverse mode only and silently drops tangents. The Function's
+    arguments are complete(arguments of the op), the op's outputs its first n_outputs."""
 
     def below(*args):
         with torch._C._AutoDispatchBelowAutograd():
-            return op(*args)
+            return function.forward(*args)
 
     below.__signature__ = inspect.signature(function.forward)
     apply_below = type(function.__name__, (function,), {"forward": staticmethod(below)}).apply
 
     def differentiable(*args):
-        return (apply_below if _is_recorded(args) or _is_dual() else below)(*args)
+        args = complete(args)
+        return (apply_below if _is_recorded(args) or _is_dual() else below)(*args)[:n_outputs]
 
     def transformed(*args):
         try:
-            return function.apply(*args)
+            return function.apply(*complete(args))[:n_outputs]
         except RuntimeError as error:
             if "Functionalize rule" not in str(error):
                 raise
@@ -282,9 +320,13 @@ def _register(name: str, function: type[Function]) -> None:
 
 
 # Function.apply looks up the signature of forward at every call: a stored one is found faster.
-for _name, _function in (("forward", Attention), ("vjp", Vjp), ("jvp", Jvp), ("vjp_jvp", VjpJvp)):
+for _function in (Attention, Vjp, Jvp, VjpJvp):
     _function.forward.__signature__ = inspect.signature(_function.forward)
-    _register(_name, _function)
+_register("forward", Attention, lambda common: (*common, _wants_low(common)), 2)
+_register("forward_low", Attention, lambda common: (*common, True))
+_register("vjp", Vjp)
+_register("jvp", Jvp)
+_register("vjp_jvp", VjpJvp)
 
 
 @torch.compiler.allow_in_graph

@@ -5,11 +5,13 @@ opposite of scaled_dot_product_attention's."""
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from . import _features
 from ._attention import scaled_dot_product_attention
 
 
@@ -20,7 +22,7 @@ class MultiheadAttention(nn.MultiheadAttention):
     need_weights=True, the default there and here, returns the weights and so takes memory and time that grow
     with the square of the length; need_weights=False is the fused path. is_causal=True needs no attn_mask;
     if one is given too, it is taken to be the causal mask, as there. The heads give zeros for a query that
-    sees no key.
+    sees no key. save_low is scaled_dot_product_attention's.
 
     >>> layer = MultiheadAttention(16, 4, batch_first=True)
     >>> x = torch.randn(2, 8, 16)
@@ -28,6 +30,12 @@ class MultiheadAttention(nn.MultiheadAttention):
     >>> y.shape
     torch.Size([2, 8, 16])
     """
+
+    save_low = True  # also of layers that were saved before they had it
+
+    def __init__(self, *args: Any, save_low: bool = True, **keywords: Any) -> None:
+        super().__init__(*args, **keywords)
+        self.save_low = _features.flag("save_low", save_low)
 
     def forward(
         self,
@@ -68,7 +76,9 @@ class MultiheadAttention(nn.MultiheadAttention):
             weights = weights if is_batched else weights.squeeze(0)
         else:
             visible = None if masked is None else ~masked
-            o, weights = scaled_dot_product_attention(q, k, v, visible, p, fused_causal, bias=bias), None
+            o, weights = scaled_dot_product_attention(
+                q, k, v, visible, p, fused_causal, bias=bias, save_low=self.save_low
+            ), None
         return self.out_proj(self._join(o, is_batched)), weights
 
     def __prepare_scriptable__(self):
@@ -158,9 +168,9 @@ def _plain(q: Tensor, k: Tensor, v: Tensor, masked, bias, dropout: float) -> tup
     return weights @ v, weights
 
 
-def replace(model: nn.Module) -> nn.Module:
+def replace(model: nn.Module, *, save_low: bool = True) -> nn.Module:
     """Gives every torch.nn.MultiheadAttention inside the model our attention, in place, and returns the
-    model.
+    model. save_low is scaled_dot_product_attention's, for the layers that get our attention here.
 
     Parameters, buffers and hooks stay what they are. Subclasses of torch.nn.MultiheadAttention, layers
     with parametrizations, whose class PyTorch replaces, and scripted or traced ones are left alone, and a
@@ -173,10 +183,12 @@ def replace(model: nn.Module) -> nn.Module:
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model: {type(model).__name__}, must be a torch.nn.Module")
+    save_low = _features.flag("save_low", save_low)
     skipped = []
     for name, module in model.named_modules():
         if type(module) is nn.MultiheadAttention:
             module.__class__ = MultiheadAttention
+            module.save_low = save_low
         elif isinstance(module, nn.MultiheadAttention) and not isinstance(module, MultiheadAttention):
             skipped.append(f"{name or 'the model itself'} ({type(module).__name__})")
         elif isinstance(module, torch.jit.ScriptModule) and module.original_name == "MultiheadAttention":

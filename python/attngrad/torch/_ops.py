@@ -1,5 +1,7 @@
 """The four maps as dispatcher ops: torch.ops.attngrad.forward, vjp, jvp and vjp_jvp, on four axes
-[batch, head, position, channel], with kernels for CPU tensors and for tensors without data.
+[batch, head, position, channel], with kernels for CPU tensors and for tensors without data. forward_low is
+forward that also writes o_low, the low half of a 16-bit o: what rounding took from it. jvp that is given o_low
+writes to_low, the low half of to; otherwise its to_low is an empty tensor.
 
 All begin with the same thirteen arguments (COMMON). Gradients come as six tensors in the order q k v bias
 table sink; `wanted` has a bit for each, and one that is not wanted comes as an empty tensor. These ops know
@@ -24,14 +26,16 @@ COMMON = (
 N_COMMON = 13
 INPUTS = ("q", "k", "v", "bias", "table", "sink")
 _TANGENTS = ", ".join(f"Tensor? t{name}" for name in INPUTS)
+_RESULTS = "Tensor o, Tensor lse, Tensor? o_low"
 _SIX = "(" + ", ".join(["Tensor"] * 6) + ")"
 SCHEMAS = {
     "forward": f"({COMMON}) -> (Tensor o, Tensor lse)",
-    "vjp": f"({COMMON}, Tensor o, Tensor lse, Tensor? d_o, Tensor? d_lse, int wanted) -> {_SIX}",
+    "forward_low": f"({COMMON}) -> (Tensor o, Tensor lse, Tensor o_low)",
+    "vjp": f"({COMMON}, {_RESULTS}, Tensor? d_o, Tensor? d_lse, int wanted) -> {_SIX}",
     # o and lse are for its backward alone
-    "jvp": f"({COMMON}, Tensor o, Tensor lse, {_TANGENTS}) -> (Tensor to, Tensor mu)",
-    "vjp_jvp": f"({COMMON}, Tensor o, Tensor lse, Tensor? d_o, Tensor? d_lse, {_TANGENTS}, Tensor to, "
-    f"Tensor mu, Tensor? td_o, Tensor? td_lse, int wanted) -> {_SIX}",
+    "jvp": f"({COMMON}, {_RESULTS}, {_TANGENTS}) -> (Tensor to, Tensor mu, Tensor to_low)",
+    "vjp_jvp": f"({COMMON}, {_RESULTS}, Tensor? d_o, Tensor? d_lse, {_TANGENTS}, Tensor to, "
+    f"Tensor mu, Tensor? to_low, Tensor? td_o, Tensor? td_lse, int wanted) -> {_SIX}",
 }
 
 _DTYPES = {torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
@@ -164,17 +168,36 @@ def _run(map: int, common: tuple, tensors: dict[str, Tensor | None]) -> None:
         _exit.leave()
 
 
-def _outputs(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """o has its axes in memory in the order of q's, so that a caller who transposed q can transpose o back
+def _output(q: Tensor, v: Tensor) -> Tensor:
+    """Memory for o, with its axes in the order of q's, so that a caller who transposed q can transpose o back
     without a copy."""
     shape = (*q.shape[:3], v.shape[3])
-    lse = q.new_empty(shape[:3], dtype=torch.float64)
     strides = q.stride()
     if strides[0] >= strides[1] >= strides[2] or 0 in strides[:3]:
-        return q.new_empty(shape), lse
+        return q.new_empty(shape)
     order = sorted(range(3), key=strides.__getitem__, reverse=True)
     o = q.new_empty([shape[i] for i in (*order, 3)])
-    return o.permute([order.index(i) for i in range(3)] + [3]), lse
+    return o.permute([order.index(i) for i in range(3)] + [3])
+
+
+def _outputs(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Memory for o and lse, or to and mu."""
+    return _output(q, v), q.new_empty(q.shape[:3], dtype=torch.float64)
+
+
+def _outputs_low(q: Tensor, v: Tensor, low: bool = True) -> tuple[Tensor, Tensor, Tensor]:
+    """The same, and memory for the low half; empty without `low`."""
+    return *_outputs(q, v), _output(q, v) if low else no_low(q)
+
+
+def no_low(q: Tensor) -> Tensor:
+    """The empty tensor that stands for a low half that was not computed."""
+    return q.new_empty(0)
+
+
+def low_or_none(low: Tensor) -> Tensor | None:
+    """A low half as an argument of the next map: None if it was not computed."""
+    return low if low.dim() == 4 else None
 
 
 def _gradients(common: tuple, wanted: int) -> tuple[Tensor, ...]:
@@ -192,9 +215,9 @@ def _tangents(tangents: tuple) -> dict[str, Tensor | None]:
     return {"t" + name: x for name, x in zip(INPUTS, tangents, strict=True)}
 
 
-def _zero(like: Tensor) -> Tensor:
-    """Zeros of its shape: one element, broadcast by zero strides."""
-    return like.new_zeros(()).expand(like.shape)
+def _cotangents(o: Tensor, d_o: Tensor | None, d_lse: Tensor | None) -> dict[str, Tensor | None]:
+    """d_o and d_lse; for an absent d_o zeros of o's shape: one element, broadcast by zero strides."""
+    return {"d_o": o.new_zeros(()).expand(o.shape) if d_o is None else d_o, "d_lse": d_lse}
 
 
 def _forward(*common):
@@ -203,37 +226,53 @@ def _forward(*common):
     return o, lse
 
 
+def _forward_low(*common):
+    o, lse, o_low = _outputs_low(common[0], common[2])
+    _run(_core.MAP_FORWARD, common, {"o": o, "lse": lse, "o_low": o_low})
+    return o, lse, o_low
+
+
 def _vjp(*args):
-    common, (o, lse, d_o, d_lse, wanted) = args[:N_COMMON], args[N_COMMON:]
+    common, (o, lse, o_low, d_o, d_lse, wanted) = args[:N_COMMON], args[N_COMMON:]
     gradients = _gradients(common, wanted)
-    inputs = {"o": o, "lse": lse, "d_o": _zero(o) if d_o is None else d_o, "d_lse": d_lse}
+    inputs = _cotangents(o, d_o, d_lse) | {"o": o, "lse": lse, "o_low": o_low}
     _run(_core.MAP_VJP, common, inputs | _named("d", gradients, wanted))
     return gradients
 
 
 def _jvp(*args):
-    common, tangents = args[:N_COMMON], args[N_COMMON + 2 :]
-    to, mu = _outputs(common[0], common[2])
-    _run(_core.MAP_JVP, common, _tangents(tangents) | {"to": to, "mu": mu})
-    return to, mu
+    common, o_low, tangents = args[:N_COMMON], args[N_COMMON + 2], args[N_COMMON + 3 :]
+    to, mu, to_low = _outputs_low(common[0], common[2], o_low is not None)
+    _run(_core.MAP_JVP, common, _tangents(tangents) | {"to": to, "mu": mu, "to_low": low_or_none(to_low)})
+    return to, mu, to_low
 
 
 def _vjp_jvp(*args):
-    common, (o, lse, d_o, d_lse) = args[:N_COMMON], args[N_COMMON : N_COMMON + 4]
-    tangents, (to, mu, td_o, td_lse, wanted) = args[N_COMMON + 4 : -5], args[-5:]
+    common, (o, lse, o_low, d_o, d_lse) = args[:N_COMMON], args[N_COMMON : N_COMMON + 5]
+    tangents, (to, mu, to_low, td_o, td_lse, wanted) = args[N_COMMON + 5 : -6], args[-6:]
     gradients = _gradients(common, wanted)
-    inputs = {"o": o, "lse": lse, "d_o": _zero(o) if d_o is None else d_o, "d_lse": d_lse}
-    inputs |= {"to": to, "mu": mu, "td_o": td_o, "td_lse": td_lse}
+    inputs = _cotangents(o, d_o, d_lse) | {"o": o, "lse": lse, "o_low": o_low}
+    inputs |= {"to": to, "mu": mu, "to_low": to_low, "td_o": td_o, "td_lse": td_lse}
     _run(_core.MAP_VJP_JVP, common, inputs | _tangents(tangents) | _named("td", gradients, wanted))
     return gradients
 
 
-_KERNELS = {"forward": _forward, "vjp": _vjp, "jvp": _jvp, "vjp_jvp": _vjp_jvp}
+_KERNELS = {
+    "forward": _forward,
+    "forward_low": _forward_low,
+    "vjp": _vjp,
+    "jvp": _jvp,
+    "vjp_jvp": _vjp_jvp,
+}
 
 
 def _fake(name: str):
-    if name in ("forward", "jvp"):
+    if name == "forward":
         return lambda *args: _outputs(args[0], args[2])
+    if name == "forward_low":
+        return lambda *args: _outputs_low(args[0], args[2])
+    if name == "jvp":
+        return lambda *args: _outputs_low(args[0], args[2], args[N_COMMON + 2] is not None)
     return lambda *args: _gradients(args[:N_COMMON], args[-1])
 
 

@@ -13,11 +13,12 @@ from ._features import read
 
 _INPUTS = ["batch", "batch", "batch", "bias", "shared", "shared"]
 _COMMON = [*_INPUTS, "mask", "batch", "batch", "shared", "shared", "shared", None]
-_ROWS = ["batch"] * 2
-ATTENTION = _COMMON
-VJP = [*_COMMON, *_ROWS, *_ROWS, None]
-JVP = [*_COMMON, *_ROWS, *_INPUTS]
-VJP_JVP = [*_COMMON, *_ROWS, *_ROWS, *_INPUTS, *_ROWS, *_ROWS, None]
+_RESULTS = ["batch"] * 3  # o, lse and o_low, or to, mu and to_low
+_COTANGENTS = ["batch"] * 2
+ATTENTION = [*_COMMON, None]
+VJP = [*_COMMON, *_RESULTS, *_COTANGENTS, None]
+JVP = [*_COMMON, *_RESULTS, *_INPUTS]
+VJP_JVP = [*_COMMON, *_RESULTS, *_COTANGENTS, *_INPUTS, *_RESULTS, *_COTANGENTS, None]
 
 
 def run(function, roles, info, in_dims, args):
@@ -25,7 +26,7 @@ def run(function, roles, info, in_dims, args):
     size = info.batch_size
     args = [x if dim is None else x.movedim(dim, 0) for x, dim in zip(args, in_dims, strict=True)]
     mapped = [dim is not None for dim in in_dims]
-    wanted = args[-1] if roles[-1] is None and len(roles) > len(_COMMON) else 0
+    wanted = args[-1] if roles is VJP or roles is VJP_JVP else 0
     folded = _fold(roles, size, mapped, args, wanted)
     if folded is None:
         return _loop(function, size, mapped, args)

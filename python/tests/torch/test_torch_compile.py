@@ -116,33 +116,43 @@ def test_compiled_module():
     torch.testing.assert_close(compiled(run)(x), run(x), rtol=0, atol=0)
 
 
-def op_arguments(case):
-    q, k, v, *rest = case.inputs()
+def op_arguments(case, dtype):
+    """Of each op; with low halves if the dtype has 16 bits."""
+    q, k, v, *rest = (x.detach().to(dtype).requires_grad_() for x in case.inputs())
     named = dict(zip(case.tensors, rest, strict=True))
     bias = named.get("bias")
     common = [q, k, v, bias, named.get("bias_table"), named.get("sink"), *[None] * 6, "causal softcap=1.5"]
-    o, lse = (x.detach() for x in torch.ops.attngrad.forward(*common))
+    is_low = dtype == torch.bfloat16
+    forward = torch.ops.attngrad.forward_low if is_low else torch.ops.attngrad.forward
+    o, lse, o_low = (*(x.detach() for x in forward(*common)), None)[:3]
     d_o, d_lse = torch.randn_like(o, requires_grad=True), torch.randn_like(lse, requires_grad=True)
     tangents = [None if x is None else torch.randn_like(x) for x in common[:6]]
     wanted = sum(1 << i for i, x in enumerate(common[:6]) if x is not None)
-    to, mu = (x.detach() for x in torch.ops.attngrad.jvp(*common, o, lse, *tangents))
+    to, mu, to_low = (x.detach() for x in torch.ops.attngrad.jvp(*common, o, lse, o_low, *tangents))
+    to_low = to_low if is_low else None
     return {
         "forward": common,
-        "vjp": [*common, o, lse, d_o, d_lse, wanted],
-        "jvp": [*common, o, lse, *tangents],
-        "vjp_jvp": [*common, o, lse, d_o, d_lse, *tangents, to, mu, None, None, wanted],
+        "forward_low": common,
+        "vjp": [*common, o, lse, o_low, d_o, d_lse, wanted],
+        "jvp": [*common, o, lse, o_low, *tangents],
+        "vjp_jvp": [*common, o, lse, o_low, d_o, d_lse, *tangents, to, mu, to_low, None, None, wanted],
     }
 
 
+OPS = ("forward", "vjp", "jvp", "vjp_jvp")
+
+
 @pytest.mark.parametrize("name", ("plain", "all"))
-@pytest.mark.parametrize("op", ("forward", "vjp", "jvp", "vjp_jvp"))
-def test_ops(op, name):
+@pytest.mark.parametrize(
+    "op, dtype", [*((op, F64) for op in OPS), *((op, torch.bfloat16) for op in ("forward_low", *OPS))]
+)
+def test_ops(op, dtype, name):
     """PyTorch's own checks of a dispatcher op: schema, fake kernel, autograd registration."""
     checks = ["test_schema", "test_faketensor", "test_autograd_registration"]
-    if op in ("forward", "vjp", "jvp"):
+    if op != "vjp_jvp":
         checks.append("test_aot_dispatch_dynamic")
     torch.library.opcheck(
-        getattr(torch.ops.attngrad, op).default, op_arguments(BY_NAME[name])[op], test_utils=checks
+        getattr(torch.ops.attngrad, op).default, op_arguments(BY_NAME[name], dtype)[op], test_utils=checks
     )
 
 
