@@ -76,8 +76,8 @@ static void qkv_axes(const struct run *run, enum tensor t, int64_t size[4])
     }
 }
 
-/* Sizes from the shapes of q, k and v. In a packed problem q_len and kv_len are the totals for now; convert_lists
- * replaces them by the length of the longest sequence. */
+/* Sizes from the shapes of q, k and v. In a packed problem q_len and kv_len become the totals, which convert_lists then
+ * replaces by the length of the longest sequence. */
 static void take_sizes(struct run *run)
 {
     ag_problem *p = &run->problem;

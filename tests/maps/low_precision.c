@@ -97,12 +97,38 @@ static void weights_add_up(const char *text)
     }
 }
 
+/* The same in every row, to the digits of O's low half: few keys, whose rounding errors do not average out. It fails if
+ * the weights that are summed are not those that multiply V. */
+static void each_row_adds_up(const char *text)
+{
+    struct arrays x;
+    if (make(&x, text) && CHECK_OK(agc_arrays_add_low_halves(&x))) {
+        double *v = test_read(&x, T_V), worst = 0;
+        for (int64_t n = 0; n < x.count[T_V]; n++) {
+            v[n] = 1;
+        }
+        agc_arrays_write(&x, T_V, v);
+        CHECK_OK(agc_arrays_run(&x, AG_MAP_FORWARD));
+        double *o = test_read(&x, T_O), *low = test_read(&x, T_O_LOW);
+        for (int64_t n = 0; n < x.count[T_O]; n++) {
+            worst = fmax(worst, fabs(o[n] + low[n] - 1));
+        }
+        CHECK(worst < 2e-5, "%s: O of ones is off by up to %g", text, worst);
+        free(v);
+        free(o);
+        free(low);
+        agc_arrays_destroy(&x);
+    }
+}
+
 int main(void)
 {
     growing_scores("h1 q70 k400 d32 bf16");
     growing_scores("h1 q70 k900 d32 bf16");
     growing_scores("h1 q70 k400 d32 f16");
     weights_add_up("h2 q70 k700 d32 bf16");
+    each_row_adds_up("h2 q70 k30 d32 bf16");
+    each_row_adds_up("h2 q300 k300 d32 bf16 causal");
     weights_add_up("h2 q70 k700 d32 f16");
 
     const int count = test_count(ALL); /* fewer if AG_TEST_COUNT is small: these are large */
