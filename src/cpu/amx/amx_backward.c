@@ -39,6 +39,8 @@ static void lay_out(agi_backward_scratch *s, agi_arena *arena, const ag_plan *pl
             own.T[n][t] = agi_take_reals(arena, present * GROUP_KEYS * PANEL);
         }
     }
+    own.rest_rows = agi_take16(arena, GROUP_KEYS * STRIPE);
+    own.rest_vnni = agi_take16(arena, GROUP_KEYS * STRIPE);
     own.zeroed = agi_take16(arena, block * Dk);
     own.dQ = agi_take_reals(arena, TILE_ROWS * Dk);
     own.key_rows_chunk = agi_take_reals(arena, AMX_ROWS * agi_max(Dk, Dv));

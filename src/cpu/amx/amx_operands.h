@@ -7,6 +7,11 @@
 #include "cpu/amx/kernels/amx_kernels.h"
 #include "cpu/drivers/tile.h"
 
+/* Queries that see so few keys have their weights and gradients of scores multiplied in two parts: rounded to bfloat16,
+ * and what that took. The errors of many rounded weights average out; those of a few do not, and the first rows of a
+ * causal head, whose gradients are the largest, would carry them. */
+enum { FEW_KEYS = 32 };
+
 /* Rows of bfloat16: element (row, channel) is p[row * ld + channel]. */
 typedef struct {
     const uint16_t *p;

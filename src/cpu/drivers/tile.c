@@ -64,6 +64,15 @@ void REAL(agi_key_range)(const agi_head *x, int64_t i0, int64_t ni, int64_t *fro
     agi_keys_of(REAL(agi_band_at)(x, i0, 0), 0, ni, x->seq.n_k, from, to);
 }
 
+int64_t REAL(agi_fewest_keys)(const agi_head *x, int64_t i0, int64_t ni)
+{
+    /* From query to query the number grows, then stays, then falls: the fewest are at one of the ends. */
+    int64_t from[2], to[2];
+    REAL(agi_key_range)(x, i0, 1, &from[0], &to[0]);
+    REAL(agi_key_range)(x, i0 + ni - 1, 1, &from[1], &to[1]);
+    return agi_max(0, agi_min(to[0] - from[0], to[1] - from[1]));
+}
+
 /* ---- Rows in ---- */
 
 /* Channels c0 .. c0 + n - 1 of one row. */

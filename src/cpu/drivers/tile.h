@@ -78,6 +78,9 @@ agi_band REAL(agi_band_at)(const agi_head *x, int64_t i0, int64_t j0);
 /* All keys of the sequence that any of queries i0 .. i0 + ni - 1 sees are in [*from, *to). */
 void REAL(agi_key_range)(const agi_head *x, int64_t i0, int64_t ni, int64_t *from, int64_t *to);
 
+/* The fewest keys that one of queries i0 .. i0 + ni - 1 sees, by band and lengths. */
+int64_t REAL(agi_fewest_keys)(const agi_head *x, int64_t i0, int64_t ni);
+
 /* Of a tile with this band: the keys seen by queries [i0, i1), clipped to [0, nj); and the queries that
  * see keys [j0, j1), clipped to [0, ni). Empty ranges have *to <= *from. */
 static inline void agi_keys_of(agi_band band, int64_t i0, int64_t i1, int64_t nj, int64_t *from, int64_t *to)

@@ -40,6 +40,7 @@ const agi_amx_kernels agi_amx_table = {
     .dots = dots,
     .round_to_vnni = round_to_vnni,
     .round_to_rows = round_to_rows,
+    .keep_rest = keep_rest,
     .round_weights = round_weights,
     .mask_band_rows = mask_band_rows,
     .mask_band_vnni = mask_band_vnni,

@@ -151,6 +151,9 @@ typedef struct {
     void (*round_to_vnni)(uint16_t *vnni, const float *T, int64_t W);
     void (*round_to_rows)(uint16_t *rows, int64_t tile_stride, const float *T, int64_t W);
 
+    /* T minus what those make of it: what rounding took; 0 if it is not finite. */
+    void (*keep_rest)(float *T, int64_t W);
+
     /* Zero what is outside the band in 32 lanes of such a result: query i sees key j if low <= j - i <= high. */
     void (*mask_band_rows)(uint16_t *rows, int64_t tile_stride, int64_t low, int64_t high);
     void (*mask_band_vnni)(uint16_t *vnni, int64_t low, int64_t high);
