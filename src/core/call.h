@@ -24,7 +24,8 @@ typedef struct {
     int64_t view;     /* its index on the batch axis of q, k, v, o, lse */
     int64_t q0, k0;   /* its first rows in those tensors */
     int64_t n_q, n_k; /* its lengths */
-    int64_t shift;    /* query i has position p_i = i + shift; key j has g_j = j + k_offset */
+    int64_t shift;    /* query i has position p_i = i + shift */
+    int64_t k_shift;  /* key j has position g_j = j + k_shift */
 } agi_sequence;
 
 void agi_sequence_of(agi_sequence *s, const agi_call *call, int64_t b);

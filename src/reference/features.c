@@ -31,7 +31,7 @@ static int64_t query_position(const head *x, int64_t i)
 
 static int64_t key_position(const head *x, int64_t j)
 {
-    return j + x->call->a.k_offset;
+    return j + x->seq.k_shift;
 }
 
 /* Do causal, window and mask leave the pair visible? */

@@ -185,6 +185,7 @@ static void fill_info(const ag_plan *plan, ag_plan_info *info)
 const agi_backend agi_reference_backend = {
     .id = AG_BACKEND_REFERENCE,
     .name = "reference",
+    .abilities = AGI_CAN_SEQUENCE_OFFSETS | AGI_CAN_INVARIANT,
     .accept = accept,
     .workspace = workspace,
     .run = run,
