@@ -26,8 +26,7 @@ static bool is_output(agi_role role)
 /* With AG_GIVEN_O, jvp reads what forward writes (o, lse, o_low) as vjp does. */
 static agi_role role_of(const agi_call *call, const agi_tensor_info *f)
 {
-    const bool given_o = call->map == AGI_JVP && call->a.flags & AG_GIVEN_O;
-    return f->role[given_o && is_output(f->role[AGI_FORWARD]) ? AGI_VJP : call->map];
+    return f->role[agi_given_o(call) && is_output(f->role[AGI_FORWARD]) ? AGI_VJP : call->map];
 }
 
 static ag_status refuse_low_half(const ag_problem *p, const char *name)
@@ -138,7 +137,7 @@ static ag_status check_abilities(const agi_call *call)
     if (!agi_can_run(call->plan, call->map)) {
         return agi_fail_field(AG_UNSUPPORTED, "plan", "plan: the %s backend has no jvp_jvp", backend->name);
     }
-    if (call->map == AGI_JVP && call->a.flags & AG_GIVEN_O && !(backend->abilities & AGI_CAN_GIVEN_O)) {
+    if (agi_given_o(call) && !(backend->abilities & AGI_CAN_GIVEN_O)) {
         return agi_fail_field(AG_UNSUPPORTED, "flags", "flags has AG_GIVEN_O, which the %s backend lacks",
                               backend->name);
     }

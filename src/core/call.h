@@ -11,6 +11,12 @@ typedef struct {
     ag_args a; /* a copy; fields that the caller's struct lacks are zero */
 } agi_call;
 
+/* Is it a jvp that reads o and lse instead of writing them? */
+static inline bool agi_given_o(const agi_call *call)
+{
+    return call->map == AGI_JVP && (call->a.flags & AG_GIVEN_O) != 0;
+}
+
 /* Checks everything about a call before anything is written. With AGI_TRACE, outputs may be absent. */
 typedef enum { AGI_RUN, AGI_TRACE } agi_purpose;
 ag_status agi_call_check(agi_call *call, const ag_plan *plan, agi_map map, agi_purpose purpose,

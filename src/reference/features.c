@@ -128,6 +128,9 @@ void agi_reference_features(head *x)
         if (x->tB != NULL) {
             x->tB[ij] = x->visible[ij] ? bias_and_table(x, &a->tbias, &a->ttable, i, j) : 0;
         }
+        if (x->sB != NULL) {
+            x->sB[ij] = x->visible[ij] ? bias_and_table(x, &a->sbias, &a->stable, i, j) : 0;
+        }
     }
 }
 
