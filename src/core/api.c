@@ -37,6 +37,12 @@ ag_status ag_vjp_jvp(const ag_plan *plan, const ag_args *args, const ag_exec *ex
     return run(AGI_VJP_JVP, plan, args, exec, workspace, bytes);
 }
 
+ag_status ag_jvp_jvp(const ag_plan *plan, const ag_args *args, const ag_exec *exec, void *workspace,
+                     size_t bytes)
+{
+    return run(AGI_JVP_JVP, plan, args, exec, workspace, bytes);
+}
+
 ag_status ag_merge(const ag_plan *plan, const ag_merge_args *args, const ag_exec *exec)
 {
     ag_merge_args m;
@@ -60,10 +66,8 @@ static ag_status map_of_bit(uint32_t bit, agi_map *map)
             return AG_OK;
         }
     }
-    return bit == AG_MAP_JVP_JVP
-               ? agi_fail_field(AG_UNSUPPORTED, "map", "map is AG_MAP_JVP_JVP, which is reserved")
-               : agi_fail_field(AG_INVALID_ARGUMENT, "map", "map is 0x%lx: must be one bit of AG_MAP_*",
-                                (unsigned long)bit);
+    return agi_fail_field(AG_INVALID_ARGUMENT, "map", "map is 0x%lx: must be one bit of AG_MAP_*",
+                          (unsigned long)bit);
 }
 
 static ag_status check_trace(const ag_plan *plan, const ag_trace_args *t)

@@ -7,6 +7,16 @@
 
 struct agi_gemm_table; /* see gemm/gemm.h */
 
+/* What not every backend can do. Core refuses it by name on behalf of a backend that cannot. */
+enum {
+    AGI_CAN_JVP_JVP = 1 << 0,          /* the map */
+    AGI_CAN_GIVEN_O = 1 << 1,          /* AG_GIVEN_O */
+    AGI_CAN_SEQUENCE_OFFSETS = 1 << 2, /* q_offsets, k_offsets */
+    AGI_CAN_INVARIANT = 1 << 3,        /* AG_INVARIANT */
+    AGI_CAN_DEVICE_LISTS = 1 << 4,     /* q_lengths_device and so on, seed_device */
+    AGI_CAN_CHOOSE_DEVICE = 1 << 5     /* options.device */
+};
+
 /* An instruction set for which a backend has kernels. `id` is its value in ag_isa: no two backends share one. */
 typedef struct {
     ag_isa id;
@@ -23,6 +33,7 @@ typedef struct {
 typedef struct agi_backend {
     ag_backend id;
     const char *name;
+    uint32_t abilities; /* AGI_CAN_* */
 
     /* The backend's instruction sets, from the slowest to the fastest; NULL and 0 if it has none. */
     const agi_isa *isas;

@@ -1,13 +1,15 @@
-/* Checking a call before anything is written: its tensors, its lengths and offsets, its workspace. */
+/* Checking a call before anything is written: its tensors and its workspace; lists.c checks its lists. */
 #include "core/call.h"
 
 #include <string.h>
 
+#include "core/backend.h"
+#include "core/lists.h"
 #include "core/operand.h"
 #include "core/status.h"
 #include "core/structs.h"
 
-enum { N_MERGE_TENSORS = 18 };
+enum { N_MERGE_TENSORS = 30 };
 
 /* ---- The tensors of a map ---- */
 
@@ -19,6 +21,12 @@ static const ag_tensor *tensor_of(const ag_args *a, const agi_tensor_info *f)
 static bool is_output(agi_role role)
 {
     return role == AGI_OUT || role == AGI_OUT_OPTIONAL;
+}
+
+/* With AG_GIVEN_O, jvp reads what forward writes (o, lse, o_low) as vjp does. */
+static agi_role role_of(const agi_call *call, const agi_tensor_info *f)
+{
+    return f->role[agi_given_o(call) && is_output(f->role[AGI_FORWARD]) ? AGI_VJP : call->map];
 }
 
 static ag_status refuse_low_half(const ag_problem *p, const char *name)
@@ -43,7 +51,7 @@ static ag_status check_exists(const agi_call *call, const agi_tensor_info *f, bo
     if (given && !*exists) {
         return refuse_low_half(p, f->name);
     }
-    if (given && low && is_output(f->role[call->map]) && (call->a.accumulate & f->accumulate) != 0) {
+    if (given && low && is_output(role_of(call, f)) && (call->a.accumulate & f->accumulate) != 0) {
         return agi_fail_field(AG_INVALID_ARGUMENT, f->name, "%s is given, but accumulate has %s", f->name,
                               f->accumulate == AG_ACC_O ? "AG_ACC_O" : "AG_ACC_TO");
     }
@@ -58,7 +66,7 @@ static ag_status gather(const agi_call *call, agi_purpose purpose, agi_operand x
     *n = 0;
     for (int i = 0; i < AGI_N_TENSORS; i++) {
         const agi_tensor_info *f = &agi_tensors[i];
-        const agi_role role = f->role[call->map];
+        const agi_role role = role_of(call, f);
         bool exists;
         if (role == AGI_NONE || (purpose == AGI_TRACE && is_output(role))) {
             continue;
@@ -106,101 +114,35 @@ static ag_status check_accumulate(const agi_call *call)
     return AG_OK;
 }
 
-/* ---- Lengths and offsets ---- */
-
-static ag_status check_lengths(const agi_call *call, const char *name, const int64_t *lengths, int64_t max)
-{
-    if (lengths == NULL) {
-        return AG_OK;
-    }
-    if (agi_has(&call->plan->p, AG_PACKED)) {
-        return agi_fail_field(AG_INVALID_ARGUMENT, name,
-                              "%s is given, but packed sequences have their lengths in the offsets", name);
-    }
-    for (int64_t b = 0; b < call->plan->p.batch; b++) {
-        if (lengths[b] < 0 || lengths[b] > max) {
-            return agi_fail_field(AG_INVALID_ARGUMENT, name, "%s[%lld] is %lld: must be from 0 to %lld", name,
-                                  (long long)b, (long long)lengths[b], (long long)max);
-        }
-    }
-    return AG_OK;
-}
-
-static ag_status check_packed(const agi_call *call, const char *name, const int64_t *offsets, int64_t longest,
-                              int64_t total)
-{
-    if (!agi_has(&call->plan->p, AG_PACKED)) {
-        return offsets == NULL ? AG_OK
-                               : agi_fail_field(AG_INVALID_ARGUMENT, name,
-                                                "%s is given, but the problem is not packed", name);
-    }
-    if (offsets == NULL) {
-        return agi_fail_field(AG_INVALID_ARGUMENT, name, "%s is NULL: the problem is packed", name);
-    }
-    if (offsets[0] != 0) {
-        return agi_fail_field(AG_INVALID_ARGUMENT, name, "%s[0] is %lld: must be 0", name,
-                              (long long)offsets[0]);
-    }
-    for (int64_t b = 0; b < call->plan->p.batch; b++) {
-        if (offsets[b + 1] < offsets[b] || offsets[b + 1] > total) {
-            return agi_fail_field(
-                AG_INVALID_ARGUMENT, name, "%s[%lld] is %lld: must be from %lld, the offset before, to %lld",
-                name, (long long)b + 1, (long long)offsets[b + 1], (long long)offsets[b], (long long)total);
-        }
-        if (offsets[b + 1] - offsets[b] > longest) {
-            return agi_fail_field(
-                AG_INVALID_ARGUMENT, name, "%s[%lld] is %lld: sequence %lld is longer than %lld", name,
-                (long long)b + 1, (long long)offsets[b + 1], (long long)b, (long long)longest);
-        }
-    }
-    return AG_OK;
-}
-
-static ag_status check_position(const agi_call *call, const char *name, int64_t offset)
-{
-    if (offset < -AGI_MAX_POSITION || offset > AGI_MAX_POSITION) {
-        return agi_fail_field(AG_INVALID_ARGUMENT, name, "%s is %lld: must be from -2^59 to 2^59", name,
-                              (long long)offset);
-    }
-    if (offset != 0 && call->plan->p.align == AG_ALIGN_BOTTOM_RIGHT) {
-        return agi_fail_field(
-            AG_INVALID_ARGUMENT, name,
-            "%s is %lld: bottom-right alignment allows no offset: take top-left and put the "
-            "shift into q_offset",
-            name, (long long)offset);
-    }
-    return AG_OK;
-}
-
-static ag_status check_offsets_and_lengths(const agi_call *call)
-{
-    const ag_problem *p = &call->plan->p;
-    const ag_args *a = &call->a;
-    ag_status status = check_position(call, "q_offset", a->q_offset);
-    if (status == AG_OK) {
-        status = check_position(call, "k_offset", a->k_offset);
-    }
-    if (status == AG_OK && (a->batch_offset < 0 || a->batch_offset > (int64_t)UINT32_MAX + 1 - p->batch)) {
-        status = agi_fail_field(AG_INVALID_ARGUMENT, "batch_offset",
-                                "batch_offset is %lld: must be from 0 to %lld", (long long)a->batch_offset,
-                                (long long)UINT32_MAX + 1 - (long long)p->batch);
-    }
-    if (status == AG_OK) {
-        status = check_lengths(call, "q_lengths", a->q_lengths, p->q_len);
-    }
-    if (status == AG_OK) {
-        status = check_lengths(call, "kv_lengths", a->kv_lengths, p->kv_len);
-    }
-    if (status == AG_OK) {
-        status = check_packed(call, "q_packed", a->q_packed, p->q_len, p->q_total);
-    }
-    if (status == AG_OK) {
-        status = check_packed(call, "k_packed", a->k_packed, p->kv_len, p->kv_total);
-    }
-    return status;
-}
-
 /* ---- The whole call ---- */
+
+static ag_status check_flags(const agi_call *call)
+{
+    const ag_args *a = &call->a;
+    if (a->flags & ~(uint32_t)AG_GIVEN_O) {
+        return agi_fail_field(AG_INVALID_ARGUMENT, "flags", "flags is 0x%lx: unknown bits",
+                              (unsigned long)a->flags);
+    }
+    if (a->reserved2 != 0) {
+        return agi_fail_field(AG_INVALID_ARGUMENT, "reserved2", "reserved2 is %lu: must be zero",
+                              (unsigned long)a->reserved2);
+    }
+    return AG_OK;
+}
+
+/* Refuses what the plan's backend cannot do. */
+static ag_status check_abilities(const agi_call *call)
+{
+    const agi_backend *backend = call->plan->backend;
+    if (!agi_can_run(call->plan, call->map)) {
+        return agi_fail_field(AG_UNSUPPORTED, "plan", "plan: the %s backend has no jvp_jvp", backend->name);
+    }
+    if (agi_given_o(call) && !(backend->abilities & AGI_CAN_GIVEN_O)) {
+        return agi_fail_field(AG_UNSUPPORTED, "flags", "flags has AG_GIVEN_O, which the %s backend lacks",
+                              backend->name);
+    }
+    return AG_OK;
+}
 
 ag_status agi_call_check(agi_call *call, const ag_plan *plan, agi_map map, agi_purpose purpose,
                          const ag_args *args, const void *workspace, size_t bytes)
@@ -214,6 +156,12 @@ ag_status agi_call_check(agi_call *call, const ag_plan *plan, agi_map map, agi_p
     call->map = map;
     ag_status status = agi_read_struct(&call->a, sizeof call->a, args, "args", AG_INVALID_ARGUMENT);
     if (status == AG_OK) {
+        status = check_flags(call);
+    }
+    if (status == AG_OK) {
+        status = check_abilities(call);
+    }
+    if (status == AG_OK) {
         status = gather(call, purpose, x, &n);
     }
     if (status == AG_OK) {
@@ -226,7 +174,7 @@ ag_status agi_call_check(agi_call *call, const ag_plan *plan, agi_map map, agi_p
         status = check_accumulate(call);
     }
     if (status == AG_OK) {
-        status = check_offsets_and_lengths(call);
+        status = agi_check_lists(call);
     }
     if (status == AG_OK && (workspace == NULL || bytes < plan->bytes[map])) {
         status = agi_fail_field(AG_WORKSPACE, "workspace", "workspace is %p with %zu bytes: needs %zu",
@@ -252,22 +200,29 @@ static bool may_overwrite(const agi_operand *a, const agi_operand *b)
 typedef struct {
     const char *name;
     size_t offset;
-    bool per_row; /* one float64 per row: lse, mu */
-    bool tangent, low_half, output;
+    bool per_row; /* one float64 per row: lse, mu, smu, nu */
+    int order;    /* of the derivative: 0 o and lse, 1 to and mu, 2 what the second one needs */
+    bool low_half, output;
 } merge_tensor;
 
 #define AT_MERGE(member) #member, offsetof(ag_merge_args, member)
 
 static const merge_tensor merge_tensors[N_MERGE_TENSORS] = {
-    {AT_MERGE(o1), false, false, false, false},    {AT_MERGE(lse1), true, false, false, false},
-    {AT_MERGE(to1), false, true, false, false},    {AT_MERGE(mu1), true, true, false, false},
-    {AT_MERGE(o2), false, false, false, false},    {AT_MERGE(lse2), true, false, false, false},
-    {AT_MERGE(to2), false, true, false, false},    {AT_MERGE(mu2), true, true, false, false},
-    {AT_MERGE(o), false, false, false, true},      {AT_MERGE(lse), true, false, false, true},
-    {AT_MERGE(to), false, true, false, true},      {AT_MERGE(mu), true, true, false, true},
-    {AT_MERGE(o_low1), false, false, true, false}, {AT_MERGE(to_low1), false, true, true, false},
-    {AT_MERGE(o_low2), false, false, true, false}, {AT_MERGE(to_low2), false, true, true, false},
-    {AT_MERGE(o_low), false, false, true, true},   {AT_MERGE(to_low), false, true, true, true},
+    {AT_MERGE(o1), false, 0, false, false},    {AT_MERGE(lse1), true, 0, false, false},
+    {AT_MERGE(to1), false, 1, false, false},   {AT_MERGE(mu1), true, 1, false, false},
+    {AT_MERGE(o2), false, 0, false, false},    {AT_MERGE(lse2), true, 0, false, false},
+    {AT_MERGE(to2), false, 1, false, false},   {AT_MERGE(mu2), true, 1, false, false},
+    {AT_MERGE(o), false, 0, false, true},      {AT_MERGE(lse), true, 0, false, true},
+    {AT_MERGE(to), false, 1, false, true},     {AT_MERGE(mu), true, 1, false, true},
+    {AT_MERGE(o_low1), false, 0, true, false}, {AT_MERGE(to_low1), false, 1, true, false},
+    {AT_MERGE(o_low2), false, 0, true, false}, {AT_MERGE(to_low2), false, 1, true, false},
+    {AT_MERGE(o_low), false, 0, true, true},   {AT_MERGE(to_low), false, 1, true, true},
+    {AT_MERGE(so1), false, 2, false, false},   {AT_MERGE(smu1), true, 2, false, false},
+    {AT_MERGE(sto1), false, 2, false, false},  {AT_MERGE(nu1), true, 2, false, false},
+    {AT_MERGE(so2), false, 2, false, false},   {AT_MERGE(smu2), true, 2, false, false},
+    {AT_MERGE(sto2), false, 2, false, false},  {AT_MERGE(nu2), true, 2, false, false},
+    {AT_MERGE(so), false, 2, false, true},     {AT_MERGE(smu), true, 2, false, true},
+    {AT_MERGE(sto), false, 2, false, true},    {AT_MERGE(nu), true, 2, false, true},
 };
 
 static const ag_tensor *merge_tensor_of(const ag_merge_args *m, const merge_tensor *f)
@@ -275,13 +230,15 @@ static const ag_tensor *merge_tensor_of(const ag_merge_args *m, const merge_tens
     return (const ag_tensor *)(const void *)((const char *)m + f->offset);
 }
 
-/* Collects the operands of a merge. Low halves are optional, tangents given all or not at all. */
+/* Collects the operands of a merge. Low halves are optional; of the others, all up to the highest order that is given
+ * are required. */
 static ag_status gather_merge(const ag_merge_args *m, const ag_problem *p, agi_operand x[N_MERGE_TENSORS],
                               int *n)
 {
-    bool tangents = false;
+    int highest = 0;
     for (int i = 0; i < N_MERGE_TENSORS; i++) {
-        tangents |= merge_tensors[i].tangent && merge_tensor_of(m, &merge_tensors[i])->data != NULL;
+        const bool given = merge_tensor_of(m, &merge_tensors[i])->data != NULL;
+        highest = given && merge_tensors[i].order > highest ? merge_tensors[i].order : highest;
     }
     *n = 0;
     for (int i = 0; i < N_MERGE_TENSORS; i++) {
@@ -297,7 +254,7 @@ static ag_status gather_merge(const ag_merge_args *m, const ag_problem *p, agi_o
         *o = (agi_operand){.name = f->name, .t = t, .output = f->output};
         agi_shape_of(p, f->per_row ? AGI_SHAPE_ROW : AGI_SHAPE_O, o->size);
         o->bytes = agi_element_size(p, f->per_row ? AGI_FLOAT64 : AGI_OUT_DTYPE);
-        o->required = !f->low_half && (tangents || !f->tangent);
+        o->required = !f->low_half && f->order <= highest;
     }
     return AG_OK;
 }
@@ -352,5 +309,7 @@ void agi_sequence_of(agi_sequence *s, const agi_call *call, int64_t b)
         s->n_q = a->q_lengths == NULL ? p->q_len : a->q_lengths[b];
         s->n_k = a->kv_lengths == NULL ? p->kv_len : a->kv_lengths[b];
     }
-    s->shift = a->q_offset + (p->align == AG_ALIGN_BOTTOM_RIGHT ? s->n_k - s->n_q : 0);
+    s->shift = a->q_offsets != NULL ? a->q_offsets[b] : a->q_offset;
+    s->shift += p->align == AG_ALIGN_BOTTOM_RIGHT ? s->n_k - s->n_q : 0;
+    s->k_shift = a->k_offsets != NULL ? a->k_offsets[b] : a->k_offset;
 }

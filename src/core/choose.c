@@ -91,12 +91,30 @@ static ag_status check_isa(const agi_isa *isa, const agi_request *request)
 
 /* ---- Backends ---- */
 
+/* Refuses options that the backend cannot follow. */
+static ag_status check_abilities(const ag_plan *plan, const agi_backend *backend)
+{
+    if (plan->flags & AG_INVARIANT && !(backend->abilities & AGI_CAN_INVARIANT)) {
+        return agi_fail_field(AG_UNSUPPORTED, "options.flags",
+                              "options: flags has AG_INVARIANT, which the %s backend lacks", backend->name);
+    }
+    if (plan->device != 0 && !(backend->abilities & AGI_CAN_CHOOSE_DEVICE)) {
+        return agi_fail_field(AG_UNSUPPORTED, "options.device",
+                              "options: device is %d: the %s backend has no devices", (int)plan->device,
+                              backend->name);
+    }
+    return AG_OK;
+}
+
 /* isa NULL: the backend chooses. If this returns AGI_NOT_AVAILABLE, the backend has left nothing in the plan. */
 static ag_status try_backend(ag_plan *plan, const agi_backend *backend, const agi_isa *isa)
 {
     plan->backend = backend;
     plan->isa = isa == NULL ? AG_ISA_AUTO : isa->id;
-    const ag_status status = backend->accept(plan);
+    ag_status status = check_abilities(plan, backend);
+    if (status == AG_OK) {
+        status = backend->accept(plan);
+    }
     if (status == AGI_NOT_AVAILABLE) {
         if (backend->destroy != NULL) {
             backend->destroy(plan);

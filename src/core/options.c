@@ -92,7 +92,7 @@ static ag_status fill_from_environment(ag_options *o)
 
 static ag_status check_options(const ag_options *o)
 {
-    if (o->flags & ~(uint32_t)AG_ROUND_INTERMEDIATES) {
+    if (o->flags & ~(uint32_t)(AG_ROUND_INTERMEDIATES | AG_INVARIANT)) {
         return agi_fail_field(AG_INVALID_PROBLEM, "options.flags", "options: flags is 0x%lx: unknown bits",
                               (unsigned long)o->flags);
     }
@@ -105,9 +105,10 @@ static ag_status check_options(const ag_options *o)
                               "options: threads is %d: must be from 0 to %d", (int)o->threads,
                               AGI_MAX_THREADS);
     }
-    if (o->reserved != 0) {
-        return agi_fail_field(AG_INVALID_PROBLEM, "options.reserved", "options: reserved is %d: must be zero",
-                              (int)o->reserved);
+    if (o->device < 0) {
+        return agi_fail_field(AG_INVALID_PROBLEM, "options.device",
+                              "options: device is %d: must be 0 or the number of a device + 1",
+                              (int)o->device);
     }
     if ((o->alloc == NULL) != (o->release == NULL)) {
         return agi_fail_field(AG_INVALID_PROBLEM, o->alloc == NULL ? "options.alloc" : "options.release",

@@ -65,10 +65,15 @@ static ag_status copy_slopes(ag_plan *plan)
 
 /* ---- Workspace sizes, info and description ---- */
 
+bool agi_can_run(const ag_plan *plan, agi_map map)
+{
+    return map != AGI_JVP_JVP || (plan->backend->abilities & AGI_CAN_JVP_JVP) != 0;
+}
+
 static ag_status size_workspaces(ag_plan *plan)
 {
     for (agi_map map = AGI_FORWARD; map < AGI_N_MAPS; map++) {
-        plan->bytes[map] = plan->backend->workspace(plan, map);
+        plan->bytes[map] = agi_can_run(plan, map) ? plan->backend->workspace(plan, map) : 0;
         if (plan->bytes[map] == SIZE_MAX) {
             return agi_fail_field(AG_UNSUPPORTED, "q_len",
                                   "q_len %lld x kv_len %lld: the %s backend's workspace exceeds all memory",
@@ -165,6 +170,7 @@ ag_status ag_plan_create(ag_plan **plan, const ag_problem *problem, const ag_opt
     }
     made.threads = o.threads;
     made.flags = o.flags;
+    made.device = o.device;
     made.alloc_ctx = o.alloc_ctx;
     made.alloc = o.alloc;
     made.release = o.release;
@@ -216,8 +222,9 @@ ag_status ag_plan_workspace(const ag_plan *plan, uint32_t maps, size_t *bytes)
         return agi_fail_field(AG_INVALID_ARGUMENT, plan == NULL ? "plan" : "bytes", "%s is NULL",
                               plan == NULL ? "plan" : "bytes");
     }
-    if (maps & AG_MAP_JVP_JVP) {
-        return agi_fail_field(AG_UNSUPPORTED, "maps", "maps has AG_MAP_JVP_JVP, which is reserved");
+    if (maps & AG_MAP_JVP_JVP && !agi_can_run(plan, AGI_JVP_JVP)) {
+        return agi_fail_field(AG_UNSUPPORTED, "maps", "maps has AG_MAP_JVP_JVP, which the %s backend lacks",
+                              plan->backend->name);
     }
     if (maps == 0 || maps >> AGI_N_MAPS != 0) {
         return agi_fail_field(AG_INVALID_ARGUMENT, "maps", "maps is 0x%lx: must be bits of AG_MAP_*",

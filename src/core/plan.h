@@ -5,7 +5,7 @@
 
 #include "core/problem.h"
 
-typedef enum { AGI_FORWARD, AGI_VJP, AGI_JVP, AGI_VJP_JVP, AGI_N_MAPS } agi_map;
+typedef enum { AGI_FORWARD, AGI_VJP, AGI_JVP, AGI_VJP_JVP, AGI_JVP_JVP, AGI_N_MAPS } agi_map;
 
 struct agi_backend;
 
@@ -15,6 +15,7 @@ struct ag_plan {
     int32_t threads;
     ag_isa isa;               /* a value from the backend's list; AG_ISA_AUTO if that is empty */
     uint32_t flags;           /* of the options */
+    int32_t device;           /* of the options */
     int32_t *buckets;         /* NULL: identity */
     double *slopes;           /* [heads]; NULL: no ALiBi */
     size_t bytes[AGI_N_MAPS]; /* of workspace, per map */
@@ -26,6 +27,9 @@ struct ag_plan {
     void *(*alloc)(void *ctx, size_t size);
     void (*release)(void *ctx, void *memory);
 };
+
+/* Does the plan's backend have the map? */
+bool agi_can_run(const ag_plan *plan, agi_map map);
 
 /* Allocates memory for `what` with the plan's allocator. On failure returns NULL and sets *status to AG_NO_MEMORY, with
  * its message. */

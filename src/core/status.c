@@ -59,6 +59,9 @@ const char *ag_status_string(ag_status status)
     case AG_UNSUPPORTED: return "unsupported";
     case AG_NO_MEMORY: return "out of memory";
     case AG_WORKSPACE: return "workspace too small";
+    case AG_DEVICE: return "device failed";
+    case AG_CANCELLED: return "cancelled";
+    case AG_TIMEOUT: return "timed out";
     default: return "unknown status";
     }
 }

@@ -44,10 +44,10 @@ typedef struct {
     agi_element element;
     uint32_t feature;          /* the problem flag without which the tensor has no meaning; 0: none */
     uint32_t accumulate;       /* its bit of ag_args.accumulate, if it is an output; a low half has its o's */
-    agi_role role[AGI_N_MAPS]; /* forward, vjp, jvp, vjp_jvp */
+    agi_role role[AGI_N_MAPS]; /* forward, vjp, jvp, vjp_jvp, jvp_jvp */
 } agi_tensor_info;
 
-enum { AGI_N_TENSORS = 35 };
+enum { AGI_N_TENSORS = 44 };
 extern const agi_tensor_info agi_tensors[AGI_N_TENSORS];
 
 #endif

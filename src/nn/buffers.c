@@ -133,6 +133,10 @@ ag_status ag_layer_workspace(const ag_layer *layer, uint32_t maps, size_t *bytes
         return agi_fail_field(AG_INVALID_ARGUMENT, layer == NULL ? "layer" : "bytes",
                               "ag_layer_workspace: %s is NULL", layer == NULL ? "layer" : "bytes");
     }
+    if (maps & AG_MAP_JVP_JVP) {
+        return agi_fail_field(AG_UNSUPPORTED, "maps",
+                              "ag_layer_workspace: maps has AG_MAP_JVP_JVP, which the layer lacks");
+    }
     const ag_status status = ag_plan_workspace(layer->plan, maps, &attention);
     if (status == AG_OK) {
         *bytes = 0;

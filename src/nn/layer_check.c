@@ -14,7 +14,7 @@ typedef struct {
     size_t offset;
     shape shape;
     element_type type;
-    role role[AGI_N_MAPS]; /* forward, vjp, jvp, vjp_jvp */
+    role role[AGI_N_MAPS]; /* forward, vjp, jvp, vjp_jvp; the layer has no jvp_jvp */
 } field;
 
 #define AT(member) #member, offsetof(ag_layer_args, member)
@@ -53,7 +53,7 @@ static const field fields[] = {
 enum { N_FIELDS = sizeof fields / sizeof fields[0] };
 
 static const char *const map_names[AGI_N_MAPS] = {"ag_layer_forward", "ag_layer_vjp", "ag_layer_jvp",
-                                                  "ag_layer_vjp_jvp"};
+                                                  "ag_layer_vjp_jvp", "ag_layer_jvp_jvp"};
 
 /* ---- The layer's arrays ---- */
 

@@ -31,7 +31,7 @@ static int64_t query_position(const head *x, int64_t i)
 
 static int64_t key_position(const head *x, int64_t j)
 {
-    return j + x->call->a.k_offset;
+    return j + x->seq.k_shift;
 }
 
 /* Do causal, window and mask leave the pair visible? */
@@ -127,6 +127,9 @@ void agi_reference_features(head *x)
         x->sees[i] |= x->visible[ij];
         if (x->tB != NULL) {
             x->tB[ij] = x->visible[ij] ? bias_and_table(x, &a->tbias, &a->ttable, i, j) : 0;
+        }
+        if (x->sB != NULL) {
+            x->sB[ij] = x->visible[ij] ? bias_and_table(x, &a->sbias, &a->stable, i, j) : 0;
         }
     }
 }

@@ -1,4 +1,4 @@
-/* The formulas: forward, vjp, jvp and vjp_jvp of one head, in the order and under the names of
+/* The formulas: forward, vjp, jvp, vjp_jvp and jvp_jvp of one head, in the order and under the names of
  * docs/math.md. Each line of a derivative quotes the line that it differentiates.
  *
  * Masked pairs are left out by selection, never by adding a large negative number: no value of a masked pair, even
@@ -249,39 +249,60 @@ void agi_reference_vjp(head *x)
 
 /* ---- jvp: the forward's lines, each followed by its tangent ---- */
 
-static void score_tangents(head *x)
+/* The tangents along one direction, as the formulas below call them; jvp_jvp has a second direction, s. */
+typedef struct {
+    const double *tQ, *tK, *tB, *mu;
+    double *tZ, *tS, *tP, *tR;
+} direction;
+
+static direction along_t(const head *x)
+{
+    return (direction){x->tQ, x->tK, x->tB, x->mu, x->tZ, x->tS, x->tP, x->tR};
+}
+
+static direction along_s(const head *x)
+{
+    return (direction){x->sQ, x->sK, x->sB, x->smu, x->sZ, x->sS, x->sP, x->sR};
+}
+
+static void score_tangents(const head *x, direction y)
 {
     /* Z = scale * Q K^T     ->   tZ = scale * (tQ K^T + Q tK^T) */
-    clear_pairs(x, x->tZ);
-    add_dots(x, x->tZ, x->scale, x->tQ, x->K, x->Dk);
-    add_dots(x, x->tZ, x->scale, x->Q, x->tK, x->Dk);
-    round_scores(x, x->tZ);
+    clear_pairs(x, y.tZ);
+    add_dots(x, y.tZ, x->scale, y.tQ, x->K, x->Dk);
+    add_dots(x, y.tZ, x->scale, x->Q, y.tK, x->Dk);
+    round_scores(x, y.tZ);
 
     /* S = phi(Z) + B        ->   tS = tZ o phi'(Z) + tB */
     EACH_PAIR(x, i, j, ij) {
-        x->tS[ij] = x->visible[ij] ? x->tZ[ij] * agi_phi1(x, x->Z[ij]) + x->tB[ij] : 0;
+        y.tS[ij] = x->visible[ij] ? y.tZ[ij] * agi_phi1(x, x->Z[ij]) + y.tB[ij] : 0;
     }
-    round_scores(x, x->tS);
+    round_scores(x, y.tS);
 }
 
-static void weight_tangents(head *x)
+static void weight_tangents(const head *x, direction y)
 {
     /* P = exp(S - L)        ->   tP = P o (tS - mu) */
     EACH_PAIR(x, i, j, ij) {
-        x->tP[ij] = x->visible[ij] ? x->P[ij] * (x->tS[ij] - x->mu[i]) : 0;
+        y.tP[ij] = x->visible[ij] ? x->P[ij] * (y.tS[ij] - y.mu[i]) : 0;
     }
-    round_pairs(x, x->tP);
+    round_pairs(x, y.tP);
 
     /* R = P o M             ->   tR = tP o M */
     EACH_PAIR(x, i, j, ij) {
-        x->tR[ij] = x->tP[ij] * x->M[ij];
+        y.tR[ij] = y.tP[ij] * x->M[ij];
     }
 }
 
 void agi_reference_jvp(head *x)
 {
-    agi_reference_forward(x);
-    score_tangents(x);
+    if (agi_given_o(x->call)) {
+        scores(x);
+        weights(x); /* with the L that was given */
+    } else {
+        agi_reference_forward(x);
+    }
+    score_tangents(x, along_t(x));
 
     /* L = log( sum exp(S) + exp(s) )   ->   mu = rowsum(P o tS) + Ps ts */
     EACH_ROW(x, i) {
@@ -290,7 +311,7 @@ void agi_reference_jvp(head *x)
             x->mu[i] += x->P[i * x->Nk + j] * x->tS[i * x->Nk + j];
         }
     }
-    weight_tangents(x);
+    weight_tangents(x, along_t(x));
 
     /* O = R V, R = P o M    ->   tO = (tP o M) V + R tV */
     clear(x->tO, x->n_q * x->Dv);
@@ -338,8 +359,8 @@ void agi_reference_vjp_jvp(head *x)
 {
     scores(x);
     weights(x);
-    score_tangents(x);
-    weight_tangents(x); /* with the mu that was given */
+    score_tangents(x, along_t(x));
+    weight_tangents(x, along_t(x)); /* with the mu that was given */
     score_cotangents(x);
     score_cotangent_tangents(x);
 
@@ -364,4 +385,68 @@ void agi_reference_vjp_jvp(head *x)
     for (int64_t i = 0; i < x->n_q && x->sum_sink != NULL; i++) {
         x->sum_sink[x->h] -= x->Ps[i] * (x->ts - x->mu[i]) * x->D[i] + x->Ps[i] * x->tD[i];
     }
+}
+
+/* ---- jvp_jvp: the jvp's lines, each followed by its tangent along s ---- */
+
+static void second_score_tangents(head *x)
+{
+    /* tZ = scale * (tQ K^T + Q tK^T)   ->   stZ = scale * (tQ sK^T + sQ tK^T) */
+    clear_pairs(x, x->stZ);
+    add_dots(x, x->stZ, x->scale, x->tQ, x->sK, x->Dk);
+    add_dots(x, x->stZ, x->scale, x->sQ, x->tK, x->Dk);
+    round_scores(x, x->stZ);
+
+    /* tS = tZ o phi'(Z) + tB   ->   stS = stZ o phi'(Z) + tZ o phi''(Z) o sZ */
+    EACH_PAIR(x, i, j, ij) {
+        const double tangent =
+            x->stZ[ij] * agi_phi1(x, x->Z[ij]) + x->tZ[ij] * agi_phi2(x, x->Z[ij]) * x->sZ[ij];
+        x->stS[ij] = x->visible[ij] ? tangent : 0;
+    }
+    round_scores(x, x->stS);
+}
+
+/* The tangent of tP = P o (tS - mu) is P o W - P nu, with W = (tS - mu) o (sS - smu) + stS. Its second term is summed
+ * as nu O, so that a part of the keys gives its share. */
+static void second_weight_tangents(head *x)
+{
+    EACH_PAIR(x, i, j, ij) {
+        const double W = (x->tS[ij] - x->mu[i]) * (x->sS[ij] - x->smu[i]) + x->stS[ij];
+        x->PW[ij] = x->visible[ij] ? x->P[ij] * W : 0;
+    }
+    round_pairs(x, x->PW);
+    EACH_PAIR(x, i, j, ij) {
+        x->RW[ij] = x->PW[ij] * x->M[ij];
+    }
+
+    /* mu = rowsum(P o tS) + Ps ts   ->   nu = rowsum(P o W) + Ps (ts - mu) (ss - smu) */
+    EACH_ROW(x, i) {
+        x->nu[i] = has_output(x, i) ? x->Ps[i] * (x->ts - x->mu[i]) * (x->ss - x->smu[i]) : 0;
+        for (int64_t j = 0; j < x->n_k; j++) {
+            x->nu[i] += x->PW[i * x->Nk + j];
+        }
+    }
+}
+
+void agi_reference_jvp_jvp(head *x)
+{
+    scores(x);
+    weights(x); /* with the L that was given, and mu and smu below */
+    score_tangents(x, along_t(x));
+    score_tangents(x, along_s(x));
+    weight_tangents(x, along_t(x));
+    weight_tangents(x, along_s(x));
+    second_score_tangents(x);
+    second_weight_tangents(x);
+
+    /* tO = (tP o M) V + R tV   ->   stO = (P o W o M) V - nu O + (tP o M) sV + (sP o M) tV */
+    EACH_ROW(x, i) {
+        for (int64_t c = 0; c < x->Dv; c++) {
+            x->stO[i * x->Dv + c] = has_output(x, i) ? -x->nu[i] * x->O[i * x->Dv + c] : 0;
+        }
+    }
+    add_rows(x, x->stO, 1, x->RW, x->V, x->Dv);
+    add_rows(x, x->stO, 1, x->tR, x->sV, x->Dv);
+    add_rows(x, x->stO, 1, x->sR, x->tV, x->Dv);
+    round_rows(x, x->stO, x->Dv);
 }

@@ -4,7 +4,7 @@
  *     i  query row, 0 .. n_q - 1        B H Hk     sequences, query heads, kv heads
  *     j  key column, 0 .. n_k - 1       Nq Nk      longest lengths: the size of the arrays
  *     dX cotangent of X                 Dk Dv      channels of Q and K, of V and O
- *     tX tangent of X */
+ *     tX tangent of X                   sX         tangent of X along a second direction */
 #ifndef AGI_REFERENCE_HEAD_H
 #define AGI_REFERENCE_HEAD_H
 
@@ -17,7 +17,7 @@ typedef struct head {
     int64_t h;
     int64_t n_q, n_k, Nk, Dk, Dv;
     double scale, softcap; /* softcap 0: none */
-    double s, ts;          /* the head's sink logit and its tangent; no sink: -infinity and 0 */
+    double s, ts, ss;      /* the head's sink logit and its tangents; no sink: -infinity and 0 */
 
     uint8_t *visible;              /* [Nq][Nk] */
     uint8_t *sees;                 /* [Nq]: does the row see at least one key? */
@@ -32,6 +32,12 @@ typedef struct head {
     double *tQ, *tK, *tV, *tO;
     double *tB, *tZ, *tS, *tP, *tR; /* [Nq][Nk]; tR = tP o M */
     double *mu;                     /* [Nq] */
+
+    double *sQ, *sK, *sV;
+    double *sB, *sZ, *sS, *sP, *sR; /* [Nq][Nk]; sR = sP o M */
+    double *smu;                    /* [Nq] */
+    double *stZ, *stS, *PW, *RW;    /* [Nq][Nk]; RW = PW o M */
+    double *stO, *nu;               /* [Nq][Dv] [Nq] */
 
     double *tdO, *tdL, *tD;
     double *tdP, *tdS, *tdZ;
@@ -48,11 +54,12 @@ typedef struct head {
     for (int64_t i = 0; i < (x)->n_q; i++)                                                                   \
         for (int64_t j = 0, ij = i * (x)->Nk; j < (x)->n_k; j++, ij++)
 
-/* formulas.c: the four maps of one head. */
+/* formulas.c: the maps of one head. */
 void agi_reference_forward(head *x);
 void agi_reference_vjp(head *x);
 void agi_reference_jvp(head *x);
 void agi_reference_vjp_jvp(head *x);
+void agi_reference_jvp_jvp(head *x);
 double agi_phi(const head *x, double z);
 double agi_phi1(const head *x, double z);
 double agi_phi2(const head *x, double z);

@@ -71,7 +71,8 @@ void agi_reference_run_head(head *x)
     case AGI_FORWARD: agi_reference_forward(x); break;
     case AGI_VJP: agi_reference_vjp(x); break;
     case AGI_JVP: agi_reference_jvp(x); break;
-    default: agi_reference_vjp_jvp(x); break;
+    case AGI_VJP_JVP: agi_reference_vjp_jvp(x); break;
+    default: agi_reference_jvp_jvp(x); break;
     }
 }
 
@@ -185,6 +186,7 @@ static void fill_info(const ag_plan *plan, ag_plan_info *info)
 const agi_backend agi_reference_backend = {
     .id = AG_BACKEND_REFERENCE,
     .name = "reference",
+    .abilities = AGI_CAN_JVP_JVP | AGI_CAN_GIVEN_O | AGI_CAN_SEQUENCE_OFFSETS | AGI_CAN_INVARIANT,
     .accept = accept,
     .workspace = workspace,
     .run = run,

@@ -29,7 +29,7 @@ void agi_reference_lay_out_head(head *x, agi_arena *arena, const ag_plan *plan, 
 {
     const int64_t Nq = plan->p.q_len, Nk = plan->p.kv_len, Dk = plan->p.dim_qk, Dv = plan->p.dim_v;
     const bool backward = map == AGI_VJP || map == AGI_VJP_JVP;
-    const bool tangent = map == AGI_JVP || map == AGI_VJP_JVP;
+    const bool tangent = map == AGI_JVP || map == AGI_VJP_JVP || map == AGI_JVP_JVP;
     memset(x, 0, sizeof *x);
     TAKE(arena, Nq, Nk, &x->Z, &x->B, &x->S, &x->P, &x->M, &x->R);
     x->visible = take(arena, Nq, Nk, sizeof x->visible[0]);
@@ -57,6 +57,15 @@ void agi_reference_lay_out_head(head *x, agi_arena *arena, const ag_plan *plan, 
         TAKE(arena, Nq, Dv, &x->tO);
         TAKE(arena, Nq, 1, &x->mu);
     }
+    if (map == AGI_JVP_JVP) {
+        TAKE(arena, Nq, Nk, &x->sB, &x->sZ, &x->sS, &x->sP, &x->sR);
+        TAKE(arena, Nq, Nk, &x->stZ, &x->stS, &x->PW, &x->RW);
+        TAKE(arena, Nq, Dk, &x->sQ);
+        TAKE(arena, Nk, Dk, &x->sK);
+        TAKE(arena, Nk, Dv, &x->sV);
+        TAKE(arena, Nq, Dv, &x->stO);
+        TAKE(arena, Nq, 1, &x->smu, &x->nu);
+    }
     if (map == AGI_VJP_JVP) {
         TAKE(arena, Nq, Nk, &x->tdP, &x->tdS, &x->tdZ);
         TAKE(arena, Nq, Dv, &x->tdO);
@@ -80,6 +89,7 @@ void agi_reference_begin_head(head *x, const agi_call *call, int64_t b, int64_t 
     const ag_problem *p = &call->plan->p;
     const bool sink = agi_has(p, AG_SINK);
     const bool tangent = x->tQ != NULL && sink && call->a.tsink.data != NULL;
+    const bool second = x->sQ != NULL && sink && call->a.ssink.data != NULL;
     x->call = call;
     agi_sequence_of(&x->seq, call, b);
     x->h = h;
@@ -92,6 +102,7 @@ void agi_reference_begin_head(head *x, const agi_call *call, int64_t b, int64_t 
     x->softcap = p->softcap;
     x->s = sink ? load_sink(x, &call->a.sink) : -INFINITY;
     x->ts = tangent ? load_sink(x, &call->a.tsink) : 0;
+    x->ss = second ? load_sink(x, &call->a.ssink) : 0;
 }
 
 /* Loads rows of one head of a view into a dense matrix; an absent tensor is zero. On an axis of size 1 the
@@ -147,6 +158,8 @@ void agi_reference_load_keys(head *x)
     load_key_rows(x, x->V, &a->v, x->Dv);
     load_key_rows(x, x->tK, &a->tk, x->Dk);
     load_key_rows(x, x->tV, &a->tv, x->Dv);
+    load_key_rows(x, x->sK, &a->sk, x->Dk);
+    load_key_rows(x, x->sV, &a->sv, x->Dv);
     clear(x->dK, x->n_k * x->Dk);
     clear(x->dV, x->n_k * x->Dv);
     clear(x->tdK, x->n_k * x->Dk);
@@ -159,11 +172,13 @@ void agi_reference_load_queries(head *x)
     const ag_problem *p = &x->call->plan->p;
     load_query_rows(x, x->Q, &a->q, p->dtype, x->Dk);
     load_query_rows(x, x->tQ, &a->tq, p->dtype, x->Dk);
+    load_query_rows(x, x->sQ, &a->sq, p->dtype, x->Dk);
     load_query_rows(x, x->dO, &a->d_o, p->out_dtype, x->Dv);
     load_query_rows(x, x->dL, &a->d_lse, AG_F64, 1);
     load_query_rows(x, x->tdO, &a->td_o, p->out_dtype, x->Dv);
     load_query_rows(x, x->tdL, &a->td_lse, AG_F64, 1);
-    if (x->call->map == AGI_VJP || x->call->map == AGI_VJP_JVP) {
+    if (x->call->map == AGI_VJP || x->call->map == AGI_VJP_JVP || x->call->map == AGI_JVP_JVP ||
+        agi_given_o(x->call)) {
         load_query_rows(x, x->O, &a->o, p->out_dtype, x->Dv);
         add_low_half(x, x->O, &a->o_low);
         load_query_rows(x, x->L, &a->lse, AG_F64, 1);
@@ -171,7 +186,10 @@ void agi_reference_load_queries(head *x)
     if (x->call->map == AGI_VJP_JVP) {
         load_query_rows(x, x->tO, &a->to, p->out_dtype, x->Dv);
         add_low_half(x, x->tO, &a->to_low);
+    }
+    if (x->call->map == AGI_VJP_JVP || x->call->map == AGI_JVP_JVP) {
         load_query_rows(x, x->mu, &a->mu, AG_F64, 1);
+        load_query_rows(x, x->smu, &a->smu, AG_F64, 1);
     }
 }
 
@@ -222,6 +240,8 @@ static const row_output row_outputs[] = {
     {AT(tdq, tdQ), AGI_VJP_JVP, AG_ACC_TDQ, AGI_SHAPE_Q, GRAD_DTYPE, 0},
     {AT(tdk, tdK), AGI_VJP_JVP, AG_ACC_TDK, AGI_SHAPE_K, GRAD_DTYPE, 0},
     {AT(tdv, tdV), AGI_VJP_JVP, AG_ACC_TDV, AGI_SHAPE_V, GRAD_DTYPE, 0},
+    {AT(sto, stO), AGI_JVP_JVP, AG_ACC_STO, AGI_SHAPE_O, OUT_DTYPE, 0},
+    {AT(nu, nu), AGI_JVP_JVP, AG_ACC_NU, AGI_SHAPE_ROW, AG_F64, 0},
 };
 
 enum { N_ROW_OUTPUTS = sizeof row_outputs / sizeof row_outputs[0] };
@@ -229,6 +249,13 @@ enum { N_ROW_OUTPUTS = sizeof row_outputs / sizeof row_outputs[0] };
 static bool of_keys(const row_output *r)
 {
     return r->shape == AGI_SHAPE_K || r->shape == AGI_SHAPE_V;
+}
+
+/* Does the call write it? A jvp that is given O and L does not write them. */
+static bool is_written(const agi_call *call, const row_output *r)
+{
+    const bool of_forward = r->values == offsetof(head, O) || r->values == offsetof(head, L);
+    return r->map == call->map && !(of_forward && agi_given_o(call));
 }
 
 static agi_output output_of(const agi_call *call, const row_output *r)
@@ -261,7 +288,7 @@ static void store(const head *x, const row_output *r, int64_t h, int64_t row0, i
 void agi_reference_store_queries(const head *x)
 {
     for (int r = 0; r < N_ROW_OUTPUTS; r++) {
-        if (row_outputs[r].map == x->call->map && !of_keys(&row_outputs[r])) {
+        if (is_written(x->call, &row_outputs[r]) && !of_keys(&row_outputs[r])) {
             store(x, &row_outputs[r], x->h, x->seq.q0, x->n_q);
         }
     }
@@ -271,7 +298,7 @@ void agi_reference_store_keys(const head *x)
 {
     const ag_problem *p = &x->call->plan->p;
     for (int r = 0; r < N_ROW_OUTPUTS; r++) {
-        if (row_outputs[r].map == x->call->map && of_keys(&row_outputs[r])) {
+        if (is_written(x->call, &row_outputs[r]) && of_keys(&row_outputs[r])) {
             store(x, &row_outputs[r], x->h / (p->heads / p->kv_heads), x->seq.k0, x->n_k);
         }
     }
@@ -285,7 +312,7 @@ void agi_store_packed_tails(const agi_call *call)
         int64_t size[4];
         const int64_t end = (of_keys(&row_outputs[r]) ? call->a.k_packed : call->a.q_packed)[p->batch];
         agi_shape_of(p, row_outputs[r].shape, size);
-        for (int64_t h = 0; h < size[1] && row_outputs[r].map == call->map; h++) {
+        for (int64_t h = 0; h < size[1] && is_written(call, &row_outputs[r]); h++) {
             agi_store_rows(output_of(call, &row_outputs[r]), 0, h, end, size[2] - end, size[3], NULL,
                            row_outputs[r].fill);
         }

@@ -369,7 +369,7 @@ static void check_queries(void)
     REFUSED(ag_layer_workspace(m.layer, AG_MAP_VJP, NULL), AG_INVALID_ARGUMENT, "bytes");
     REFUSED(ag_layer_workspace(m.layer, 0, &bytes), AG_INVALID_ARGUMENT, "maps");
     ABOUT("maps");
-    REFUSED(ag_layer_workspace(m.layer, AG_MAP_JVP_JVP, &bytes), AG_UNSUPPORTED, "reserved");
+    REFUSED(ag_layer_workspace(m.layer, AG_MAP_JVP_JVP, &bytes), AG_UNSUPPORTED, "JVP_JVP");
     REFUSED(ag_layer_init(NULL, AG_INIT_NORMAL, 0, &x, AG_F32), AG_INVALID_ARGUMENT, "layer");
     REFUSED(ag_layer_init(m.layer, AG_INIT_NORMAL, 0, NULL, AG_F32), AG_INVALID_ARGUMENT, "params");
     REFUSED(ag_layer_init(m.layer, 2, 0, &x, AG_F32), AG_INVALID_ARGUMENT, "how is 2");

@@ -45,7 +45,7 @@ agi_band REAL(agi_band_at)(const agi_head *x, int64_t i0, int64_t j0)
 {
     const ag_problem *p = &x->call->plan->p;
     /* g_j - p_i = (j - i) + offset */
-    const int64_t offset = (j0 + x->call->a.k_offset) - (i0 + x->seq.shift);
+    const int64_t offset = (j0 + x->seq.k_shift) - (i0 + x->seq.shift);
     int64_t low = INT64_MIN / 4, high = INT64_MAX / 4;
     if (p->window_left >= 0) {
         low = -p->window_left - offset;

@@ -46,7 +46,7 @@ static void add_table(const agi_head *x, const ag_tensor *t, int64_t i0, int64_t
 {
     const ag_problem *p = &x->call->plan->p;
     const int64_t head = p->table_heads == 1 ? 0 : x->h * t->strides[1];
-    const int64_t offset = (j0 + x->call->a.k_offset) - (i0 + x->seq.shift);
+    const int64_t offset = (j0 + x->seq.k_shift) - (i0 + x->seq.shift);
     const int64_t stride = p->table_buckets == 1 ? 0 : t->strides[3];
     /* Pairs on one diagonal have one distance, so one table entry. */
     for (int64_t d = 1 - ni; d < nj; d++) {
@@ -61,7 +61,7 @@ static void add_table(const agi_head *x, const ag_tensor *t, int64_t i0, int64_t
 static void add_alibi(const agi_head *x, int64_t i0, int64_t ni, int64_t j0, int64_t nj, real *X, int64_t ld)
 {
     const double slope = x->call->plan->slopes[x->h];
-    const int64_t offset = (j0 + x->call->a.k_offset) - (i0 + x->seq.shift);
+    const int64_t offset = (j0 + x->seq.k_shift) - (i0 + x->seq.shift);
     for (int64_t j = 0; j < nj; j++) {
         for (int64_t i = 0; i < ni; i++) {
             /* in double, rounded once: it may be by far the largest term of a score */
@@ -251,7 +251,7 @@ void REAL(agi_dropout_tile)(const agi_head *x, int64_t i0, int64_t W, int64_t j0
 {
     const ag_problem *p = &x->call->plan->p;
     const ag_args *a = &x->call->a;
-    x->k->dropout(M, ld, nj, W, j0 + a->k_offset, i0 + x->seq.shift, (uint32_t)(x->h + p->head_offset),
+    x->k->dropout(M, ld, nj, W, j0 + x->seq.k_shift, i0 + x->seq.shift, (uint32_t)(x->h + p->head_offset),
                   (uint32_t)(x->seq.b + a->batch_offset), a->seed, (uint32_t)floor(p->dropout * 0x1p32),
                   (real)(1 / (1 - p->dropout)));
 }
@@ -278,7 +278,7 @@ static void add_bias_sums(const agi_head *x, const agi_sums *sums, int64_t i0, i
 static void add_table_sums(const agi_head *x, double *table, int64_t i0, int64_t ni, int64_t j0, int64_t nj,
                            const real *dS, int64_t ld)
 {
-    const int64_t offset = (j0 + x->call->a.k_offset) - (i0 + x->seq.shift);
+    const int64_t offset = (j0 + x->seq.k_shift) - (i0 + x->seq.shift);
     for (int64_t d = 1 - ni; d < nj; d++) {
         double sum = 0;
         for (int64_t i = agi_max(0, -d); i < ni && i + d < nj; i++) {

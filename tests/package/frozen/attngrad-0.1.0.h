@@ -1,6 +1,6 @@
 /* attngrad: attention and all its exact derivatives.
  *
- * Describe attention as a problem (shapes, dtypes, features), make a plan of it once, and run the plan's four
+ * Describe attention as a problem (shapes, dtypes, features), make a plan of it once, and run the plan's five
  * maps as often as you like:
  *
  *     map       reads                                      writes
@@ -8,10 +8,13 @@
  *     vjp       forward's inputs, o lse d_o (d_lse o_low)  dq dk dv dbias dtable dsink
  *     jvp       forward's inputs, tq tk tv (tbias ...)     o lse to mu (o_low to_low)
  *     vjp_jvp   vjp's and jvp's inputs, to mu (td_o ...)   tdq tdk tdv tdbias tdtable tdsink
+ *     jvp_jvp   jvp's inputs, sq sk sv (sbias ...),        sto nu
+ *               o lse mu smu (o_low)
  *
  * dX is the cotangent of X (the gradient of a loss), tX its tangent (a direction), lse the logarithm of each
  * row's sum of exponentials, mu the tangent of lse. vjp is reverse-mode differentiation, jvp is forward mode,
- * vjp_jvp differentiates vjp along the tangents (Hessian-vector products). docs/math.md derives every formula.
+ * vjp_jvp differentiates vjp along the tangents (Hessian-vector products), jvp_jvp differentiates jvp along a second
+ * direction sX: sto and nu are the second tangents of o and lse. docs/math.md derives every formula.
  *
  * Rules that hold everywhere:
  *   - Zero is every field's default. A struct that is passed by pointer starts with its own size, so that
@@ -55,7 +58,10 @@ enum {
     AG_INVALID_ARGUMENT = 2, /* a call's argument is wrong; nothing was written */
     AG_UNSUPPORTED = 3,      /* legal, but this build, backend or machine cannot do it */
     AG_NO_MEMORY = 4,        /* the allocator returned NULL */
-    AG_WORKSPACE = 5         /* the workspace is NULL or too small */
+    AG_WORKSPACE = 5,        /* the workspace is NULL or too small */
+    AG_DEVICE = 6,           /* a device or its driver failed */
+    AG_CANCELLED = 7,        /* the caller cancelled the call: the outputs are undefined */
+    AG_TIMEOUT = 8           /* a call did not end in time: the outputs are undefined */
 };
 
 AG_API const char *ag_status_string(ag_status status);
@@ -227,16 +233,24 @@ enum {
 enum {
     /* Reference backend only: round every intermediate matrix to the dtype, as an unfused implementation
      * in that dtype would; scores to float32 at least. The baseline of the error rule. */
-    AG_ROUND_INTERMEDIATES = 1 << 0
+    AG_ROUND_INTERMEDIATES = 1 << 0,
+
+    /* The bits of o, lse, to, mu, dq, tdq, sto and nu of a query head, and of dk, dv, tdk and tdv of a kv head, depend
+     * only on the inputs of their sequence and of their group of heads, on n_q, n_k and the sizes of a head: not on the
+     * rest of the batch, on other groups, on their order, on padding or packing. Refused by the CPU backend as
+     * AG_UNSUPPORTED. */
+    AG_INVARIANT = 1 << 1
 };
 
 typedef struct ag_options {
     uint32_t struct_size; /* sizeof(ag_options) */
-    uint32_t flags;       /* AG_ROUND_INTERMEDIATES */
+    uint32_t flags;       /* AG_ROUND_INTERMEDIATES, AG_INVARIANT */
     ag_backend backend;   /* AUTO: ATTNGRAD_BACKEND (cpu reference), else the fastest on this machine */
     ag_isa isa;           /* AUTO: ATTNGRAD_ISA (scalar avx2 avx512 amx neon), else the best available */
     int32_t threads;      /* 0: ATTNGRAD_THREADS, else one per CPU; at most 1024 */
-    int32_t reserved;     /* zero */
+    int32_t
+        device; /* 0: the thread's current device; n: device n - 1. No backend of this library has devices:
+                             must be 0 */
 
     /* The allocator of the plan's own memory: set both functions or neither. alloc returns memory that is aligned
      * like malloc's, or NULL. */
@@ -281,14 +295,14 @@ enum {
     AG_MAP_VJP = 1 << 1,
     AG_MAP_JVP = 1 << 2,
     AG_MAP_VJP_JVP = 1 << 3,
-    AG_MAP_JVP_JVP = 1 << 4 /* reserved: refused as AG_UNSUPPORTED */
+    AG_MAP_JVP_JVP = 1 << 4 /* refused by the CPU backend as AG_UNSUPPORTED */
 };
 
 /* Sets *bytes to the size of a workspace, of any alignment, that is enough for each of these maps (bits of
  * AG_MAP_*). */
 AG_API ag_status ag_plan_workspace(const ag_plan *plan, uint32_t maps, size_t *bytes);
 
-/* ---- The four maps ----------------------------------------------------------------------------- */
+/* ---- The five maps ----------------------------------------------------------------------------- */
 
 /* A view: element (b, h, i, c) is at data + b*strides[0] + h*strides[1] + i*strides[2] + c*strides[3], with
  * strides in elements, for the axes [batch, head, position, channel]. The stride of an axis of size 1 is
@@ -345,12 +359,20 @@ enum {
     AG_ACC_TDV = 1 << 12,
     AG_ACC_TDBIAS = 1 << 13,
     AG_ACC_TDTABLE = 1 << 14,
-    AG_ACC_TDSINK = 1 << 15
+    AG_ACC_TDSINK = 1 << 15,
+    AG_ACC_STO = 1 << 16,
+    AG_ACC_NU = 1 << 17
 };
 
-/* Every variable of the four maps. Each map reads and writes the fields that the table at the top lists for it and
- * ignores the others, so one struct can be used for forward, vjp, jvp and vjp_jvp one after another. Shapes are
- * given as padded | packed. A tensor of a feature that the problem does not have must be absent. */
+/* Bits of ag_args.flags. */
+enum {
+    /* jvp reads o, lse and, if given, o_low, which forward wrote for the same inputs, instead of writing them. The
+     * other maps ignore it. Refused by the CPU backend as AG_UNSUPPORTED. */
+    AG_GIVEN_O = 1 << 0
+};
+
+/* Every variable of the five maps. Each map reads and writes the fields that the table at the top lists for it and
+ * ignores the others, so one struct can be used for all maps one after another. Shapes are given as padded | packed. A tensor of a feature that the problem does not have must be absent. */
 typedef struct ag_args {
     uint32_t struct_size; /* sizeof(ag_args) */
     uint32_t accumulate;  /* AG_ACC_* */
@@ -359,7 +381,7 @@ typedef struct ag_args {
     int64_t q_offset;         /* positions of query 0 and of key 0, if this is a shard of a longer sequence */
     int64_t k_offset;         /*   (not with AG_ALIGN_BOTTOM_RIGHT) */
     int64_t batch_offset;     /* index of the first sequence in the whole batch, for dropout */
-    uint64_t seed;            /* dropout's seed; vjp, jvp and vjp_jvp need the one that forward had */
+    uint64_t seed;            /* dropout's seed; the other maps need the one that forward had */
     const int64_t *q_lengths; /* [B], each in 0 .. q_len; NULL = q_len. Not with AG_PACKED */
     const int64_t *kv_lengths; /* [B], each in 0 .. kv_len; NULL = kv_len. Not with AG_PACKED */
     const int64_t *q_packed; /* AG_PACKED: [B + 1]: sequence b has rows q_packed[b] .. q_packed[b + 1] - 1 */
@@ -374,7 +396,7 @@ typedef struct ag_args {
     ag_tensor table; /* [1, table_heads, 1, table_buckets]      aux_dtype */
     ag_tensor sink;  /* [1, H, 1, 1]                            aux_dtype */
 
-    /* Outputs of forward and jvp, inputs of vjp and vjp_jvp. lse may be absent from forward; o and lse from
+    /* Outputs of forward and jvp, inputs of vjp, vjp_jvp and jvp_jvp. lse may be absent from forward; o and lse from
      * jvp. */
     ag_tensor o;   /* [B, H, Nq, Dv] | [1, H, q_total, Dv]      out_dtype */
     ag_tensor lse; /* [B, H, Nq, 1]  | [1, H, q_total, 1]       float64 */
@@ -392,7 +414,7 @@ typedef struct ag_args {
     /* Tangents of the inputs (absent: zero). */
     ag_tensor tq, tk, tv, tbias, ttable, tsink;
 
-    /* Tangents of the outputs: written by jvp, where mu may be absent; both required by vjp_jvp. */
+    /* Tangents of the outputs: written by jvp, where mu may be absent; both required by vjp_jvp, mu by jvp_jvp. */
     ag_tensor to; /* as o */
     ag_tensor mu; /* as lse: the tangent of lse */
 
@@ -401,12 +423,33 @@ typedef struct ag_args {
     ag_tensor tdq, tdk, tdv, tdbias, tdtable, tdsink;
 
     /* The low halves of a 16-bit o and to (absent: not used): what rounding took from them, itself rounded; for
-     * AG_F16 times 2^11, which loses no digits. forward and jvp write them; vjp and vjp_jvp that are given them use
-     * o + o_low and to + to_low, so that the gradients do not carry the rounding errors of o. The cost is one more
+     * AG_F16 times 2^11, which loses no digits. forward and jvp write them; vjp, vjp_jvp and jvp_jvp that are given
+     * them use o + o_low and to + to_low, so that the results do not carry the rounding errors of o. The cost is one more
      * 16-bit array of the size of o. Refused if out_dtype is wider than 16 bits, and as outputs together with
      * AG_ACC_O and AG_ACC_TO. */
     ag_tensor o_low;  /* as o */
     ag_tensor to_low; /* as to */
+
+    uint32_t flags;     /* AG_GIVEN_O */
+    uint32_t reserved2; /* zero */
+
+    /* [B]: the positions of query 0 and of key 0 of each sequence, in host memory; NULL: q_offset and k_offset, which
+     * must be zero if the list is given. Not with AG_ALIGN_BOTTOM_RIGHT. */
+    const int64_t *q_offsets, *k_offsets;
+
+    /* jvp_jvp: the second direction (absent: zero), the tangent of lse along it (jvp's mu; required), and the second
+     * tangents of o and lse. nu may be absent. Given o, lse, mu and smu of all keys, a call on a part of the keys gives
+     * that part's share of sto and nu: the shares add up. */
+    ag_tensor sq, sk, sv, sbias, stable, ssink;
+    ag_tensor smu; /* as lse */
+    ag_tensor sto; /* as o */
+    ag_tensor nu;  /* as lse */
+
+    /* The same lists and the seed in a device's memory, instead of those above. No backend of this library reads them:
+     * refused as AG_UNSUPPORTED. */
+    const int64_t *q_lengths_device, *kv_lengths_device, *q_packed_device, *k_packed_device;
+    const int64_t *q_offsets_device, *k_offsets_device;
+    const uint64_t *seed_device;
 } ag_args;
 
 /* The parallel loop. run calls task(arg, index) exactly once for each index 0 .. n_tasks - 1, in any order, on
@@ -433,13 +476,17 @@ AG_API ag_status ag_jvp(const ag_plan *plan, const ag_args *args, const ag_exec 
                         size_t bytes);
 AG_API ag_status ag_vjp_jvp(const ag_plan *plan, const ag_args *args, const ag_exec *exec, void *workspace,
                             size_t bytes);
+AG_API ag_status ag_jvp_jvp(const ag_plan *plan, const ag_args *args, const ag_exec *exec, void *workspace,
+                            size_t bytes);
 
 /* ---- Merging results over disjoint keys -------------------------------------------------------- */
 
 /* Combines the results of two calls on disjoint sets of keys, 1 and 2, into that of both. An output may be the
  * tensor of the same name of set 1 (o = o1, and so on), with the same strides. At most one of the calls may have had
- * the sink. Give to and mu for both sets and the result, or for none. Each low half may be given or absent: an absent
- * one of a set counts as zero, an absent one of the result is not computed. */
+ * the sink. Give to and mu for both sets and the result, or for none; so, smu, sto and nu likewise, and then to and mu
+ * too. Here to and mu are the results of jvp along t, so and smu those of jvp along s, and sto and nu those of jvp_jvp
+ * given each set's own o, lse, mu and smu. Each low half may be given or absent: an absent one of a set counts as zero,
+ * an absent one of the result is not computed. */
 typedef struct ag_merge_args {
     uint32_t struct_size; /* sizeof(ag_merge_args) */
     uint32_t reserved;    /* zero */
@@ -447,6 +494,9 @@ typedef struct ag_merge_args {
     ag_tensor o2, lse2, to2, mu2;
     ag_tensor o, lse, to, mu; /* shapes and dtypes as in ag_args */
     ag_tensor o_low1, to_low1, o_low2, to_low2, o_low, to_low;
+    ag_tensor so1, smu1, sto1, nu1;
+    ag_tensor so2, smu2, sto2, nu2;
+    ag_tensor so, smu, sto, nu;
 } ag_merge_args;
 
 AG_API ag_status ag_merge(const ag_plan *plan, const ag_merge_args *args, const ag_exec *exec);
@@ -489,6 +539,7 @@ typedef struct ag_info {
     char isa[128];     /* its instruction sets that matter to this library: "avx2 fma avx512f ..." */
     char backends[64]; /* built into this library: "cpu reference" */
     char compiler[64]; /* what it was built with */
+    char devices[256]; /* the devices that its backends can use; "" if there are none */
 } ag_info;
 
 AG_API ag_status ag_info_get(ag_info *info);

@@ -1,0 +1,10 @@
+/* The lists of a call, with a number per sequence: lengths, positions, the rows of packed sequences. */
+#ifndef AGI_LISTS_H
+#define AGI_LISTS_H
+
+#include "core/call.h"
+
+/* Checks them, and the single offsets of a call. */
+ag_status agi_check_lists(const agi_call *call);
+
+#endif
