@@ -27,7 +27,7 @@ static const char *const large[] = {
     "h1 q210 k330 d40 bf16 causal",
     "h6 q1100 k600 d24 bf16 causal",
     "h2 kv1 q400 k300 d256 f32 bias=11qk sink",
-    "b2 h2 q250 k300 d256 bf16",
+    "b2 h2 q250 k300 d256 bf16 out=f32",
     "h2 q300 k400 d64 f16 causal",
     "h1 q500 k900 d40 f64 window=70,200 table=9 dropout=0.1",
     "h2 q3 k5000 d24 f32 causal align=bottom-right sink",

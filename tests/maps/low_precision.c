@@ -41,7 +41,9 @@ static void test(int n)
     options.threads = 1 + n % 2;
     ag_check_random(&s, SEED, (uint64_t)n, AG_CHECK_LARGE);
     s.problem.dtype = n % 4 == 3 ? AG_F16 : AG_BF16;
-    s.problem.out_dtype = s.problem.grad_dtype = s.problem.aux_dtype = 0;
+    s.problem.out_dtype = n % 5 == 3 ? AG_F32 : 0;
+    s.problem.grad_dtype = n % 5 >= 3 ? AG_F32 : 0;
+    s.problem.aux_dtype = 0;
     ag_check_command(&s, what, sizeof what);
     if (CHECK(agc_arrays_of_case(&x, &s, &options) == AG_OK, "%s: %s", what, ag_last_message())) {
         CHECK_OK(agc_arrays_run_all(&x));

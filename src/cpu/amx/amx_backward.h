@@ -36,6 +36,7 @@ typedef struct {
     real *dQ;                /* [TILE_ROWS][Dk_pad]: dQ of a tile, by rows */
     real *key_rows_chunk;    /* [AMX_ROWS][D]: rows of dK or dV */
     uint16_t *rows;          /* copied rows of queries or keys */
+    real *wide_rows[2];      /* [ROW_CHUNK][Dv_pad]: rows of dO and O, if these are float32 */
     amx_config saved_config; /* the caller's tile configuration, restored at the end of a tile */
 } agi_amx_backward_scratch;
 
@@ -54,6 +55,10 @@ agi_amx_backward_keys agi_amx_keys_of_block(const agi_amx_backward_scratch *s, c
 
 /* Makes the operands of the tile's queries: Q and dO, and in vjp_jvp tQ and tdO. */
 void agi_amx_load_queries(agi_backward_scratch *s, const agi_head *x);
+
+/* amx_backward_dots.c: see agi_backward_ops. */
+void agi_amx_row_dots(const agi_backward_scratch *s, const agi_head *x, int64_t r, int64_t n, double *D,
+                      double *tD);
 
 /* amx_backward_patches.c: R, dZ, and in vjp_jvp their tangents, of the tile's queries and a block of keys. */
 void agi_amx_run_patches(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,

@@ -29,6 +29,7 @@ const agi_amx_kernels agi_amx_table = {
     .end = end,
     .product = product,
     .score_blocks = score_blocks,
+    .round_row = round_row,
     .transpose_to_vnni = transpose_to_vnni,
     .vnni_pairs_split16 = vnni_pairs_split16,
     .transpose_tile = transpose_tile,

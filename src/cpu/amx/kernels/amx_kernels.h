@@ -109,6 +109,9 @@ typedef struct {
 
     /* ---- Operands from rows, ld elements from row to row ---- */
 
+    /* n elements, rounded to bfloat16. */
+    void (*round_row)(uint16_t *to, const float *from, int64_t n);
+
     /* One tile: VNNI transposed from 16 rows by 32 columns; VNNI of rows r and r + 16 from 32 rows by 16 columns;
      * transposed from 32 rows by 16 columns. */
     void (*transpose_to_vnni)(uint16_t *tile, const uint16_t *rows, int64_t ld);
