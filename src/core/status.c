@@ -59,6 +59,7 @@ const char *ag_status_string(ag_status status)
     case AG_UNSUPPORTED: return "unsupported";
     case AG_NO_MEMORY: return "out of memory";
     case AG_WORKSPACE: return "workspace too small";
+    case AG_CANCELLED: return "cancelled";
     default: return "unknown status";
     }
 }

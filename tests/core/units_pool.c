@@ -42,7 +42,7 @@ static void two_tasks(void *arg, int64_t index)
 
 static void *call(void *arg)
 {
-    agi_pool_run(2, two_tasks, arg);
+    agi_pool_run(2, two_tasks, arg, NULL);
     return NULL;
 }
 
