@@ -56,6 +56,12 @@ static agi_features features_of(const ag_problem *p)
                           .dropout = p->dropout > 0};
 }
 
+/* How many times as fast as vectors an instruction set runs the maps, about. */
+static double speed_over_vectors(ag_isa isa)
+{
+    return isa == AG_ISA_AMX ? 4 : 1;
+}
+
 ag_status REAL(agi_cpu_plan_make)(ag_plan *plan)
 {
     ag_status status = AG_OK;
@@ -76,6 +82,9 @@ ag_status REAL(agi_cpu_plan_make)(ag_plan *plan)
     }
     cpu->facts = (agi_cpu_facts){implementation->isa == AG_ISA_AUTO ? vector_isa(plan) : implementation->isa,
                                  TILE_ROWS, cpu->backward[AGI_VJP].block};
+    for (int map = 0; map < AGI_N_MAPS; map++) {
+        cpu->cost[map] = REAL(agi_cost_of)(plan, (agi_map)map) / speed_over_vectors(cpu->facts.isa);
+    }
     plan->backend_data = cpu;
     return AG_OK;
 }

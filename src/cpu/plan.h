@@ -47,6 +47,7 @@ typedef struct {
     int64_t Dk_pad, Dv_pad; /* channels of a row in a tile, rounded up to whole vectors */
     agi_row_schedule rows;
     agi_backward_schedule backward[AGI_N_MAPS];
+    double cost[AGI_N_MAPS]; /* of a whole map: see agi_loop */
 } agi_cpu_plan;
 
 static inline const agi_cpu_plan *agi_cpu_plan_of(const ag_plan *plan)
@@ -61,6 +62,7 @@ const agi_kernels *REAL(agi_kernels_of)(const ag_plan *plan);
 agi_row_schedule REAL(agi_row_schedule_of)(const agi_cpu_plan *cpu, const ag_plan *plan);
 agi_backward_schedule REAL(agi_backward_schedule_of)(const agi_cpu_plan *cpu, const ag_plan *plan,
                                                      agi_map map);
+double REAL(agi_cost_of)(const ag_plan *plan, agi_map map); /* if vectors run it */
 
 /* An implementation of the maps: a folder like vec/, and a line in make_plan.c. */
 typedef struct {

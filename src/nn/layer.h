@@ -60,7 +60,7 @@ typedef struct {
     const ag_layer *layer;
     agi_map map;
     ag_layer_args a; /* a copy; fields that the caller's struct lacks are zero */
-    ag_exec exec;
+    agi_exec exec;
     agi_layer_space space;
     agi_activations saved, t_saved, d_saved; /* those that the map uses */
     agi_call attention;                      /* checked */

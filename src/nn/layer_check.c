@@ -312,5 +312,6 @@ ag_status agi_layer_check(agi_layer_call *call, const ag_layer *layer, agi_map m
         lay_out(call, workspace);
         status = check_attention(call);
     }
-    return status == AG_OK ? agi_exec_check(&call->exec, exec) : status;
+    call->attention.exec = &call->exec;
+    return status == AG_OK ? agi_exec_begin(&call->exec, layer->plan, exec) : status;
 }

@@ -165,7 +165,7 @@ static void walk_keys(agi_row_scratch *s, const agi_head *x, agi_row_panel *pane
         return;
     }
     from = from / ops->key_step * ops->key_step;
-    for (int64_t j0 = from / step * step; j0 < to; j0 += step) {
+    for (int64_t j0 = from / step * step; j0 < to && !agi_cancelled(x->call->exec); j0 += step) {
         const int64_t first = agi_max(j0, from);
         ops->block(s, x, panels, n_panels, first, agi_min(j0 + step, to) - first, to);
     }
@@ -250,7 +250,7 @@ static void merge_splits(void *arg, int64_t block, int64_t slot)
     finish_item(w, s, &x, panels, n_panels, i0);
 }
 
-ag_status REAL(agi_row_run)(const agi_call *call, const ag_exec *exec, void *memory)
+ag_status REAL(agi_row_run)(const agi_call *call, void *memory)
 {
     const agi_cpu_plan *cpu = agi_cpu_plan_of(call->plan);
     const agi_row_schedule *schedule = &cpu->rows;
@@ -260,9 +260,13 @@ ag_status REAL(agi_row_run)(const agi_call *call, const ag_exec *exec, void *mem
     w.small =
         schedule->kv_splits == 1 && schedule->blocks == 1 && ops->small_call != NULL && ops->small_call(call);
     REAL(agi_row_lay_out)(&w, &arena, call->plan, call->map);
-    const ag_status status =
-        agi_parallel_for(call->plan, exec, schedule->items * schedule->kv_splits, run_item, &w);
-    return status != AG_OK || schedule->kv_splits == 1
-               ? status
-               : agi_parallel_for(call->plan, exec, schedule->items, merge_splits, &w);
+    const agi_loop blocks = {schedule->items * schedule->kv_splits, cpu->cost[call->map], run_item, &w};
+    const ag_status status = agi_parallel_for(call->plan, call->exec, &blocks);
+    if (status != AG_OK || schedule->kv_splits == 1) {
+        return status;
+    }
+    const double merged = (double)(blocks.n_items * schedule->rows * cpu->Dv_pad);
+    const agi_loop merges = {schedule->items, 4 * merged, merge_splits,
+                             &w}; /* rows are read from other caches */
+    return agi_parallel_for(call->plan, call->exec, &merges);
 }

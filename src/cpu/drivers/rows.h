@@ -85,7 +85,7 @@ typedef struct agi_row_ops {
 /* ---- rows.c ---- */
 
 void REAL(agi_row_lay_out)(agi_row_job *w, agi_arena *arena, const ag_plan *plan, agi_map map);
-ag_status REAL(agi_row_run)(const agi_call *call, const ag_exec *exec, void *memory);
+ag_status REAL(agi_row_run)(const agi_call *call, void *memory);
 
 /* Sets *x to the head of a block of queries; returns the block's first query. */
 int64_t REAL(agi_row_begin_item)(const agi_row_job *w, int64_t block, agi_head *x);

@@ -81,10 +81,10 @@ size_t REAL(agi_cpu_workspace)(const ag_plan *plan, agi_map map)
     return agi_arena_bytes(&arena);
 }
 
-ag_status REAL(agi_cpu_run)(const agi_call *call, const ag_exec *exec, void *workspace)
+ag_status REAL(agi_cpu_run)(const agi_call *call, void *workspace)
 {
-    const ag_status status = is_rowwise(call->map) ? REAL(agi_row_run)(call, exec, workspace)
-                                                   : REAL(agi_backward_run)(call, exec, workspace);
+    const ag_status status =
+        is_rowwise(call->map) ? REAL(agi_row_run)(call, workspace) : REAL(agi_backward_run)(call, workspace);
     if (status == AG_OK && agi_has(&call->plan->p, AG_PACKED)) {
         fill_tails(call);
     }

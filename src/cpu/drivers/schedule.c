@@ -42,6 +42,29 @@ agi_row_schedule REAL(agi_row_schedule_of)(const agi_cpu_plan *cpu, const ag_pla
     return schedule;
 }
 
+/* ---- Cost ---- */
+
+/* Keys that a query sees by causal and window, on average and about. */
+static double visible_keys(const ag_problem *p)
+{
+    const bool causal = agi_has(p, AG_CAUSAL);
+    const double keys = (double)p->kv_len, left = (double)p->window_left;
+    const double right = causal ? 0 : (double)p->window_right;
+    if (agi_has(p, AG_WINDOW) && left >= 0 && right >= 0 && left + right + 1 < keys) {
+        return left + right + 1;
+    }
+    return causal ? keys / 2 : keys;
+}
+
+double REAL(agi_cost_of)(const ag_plan *plan, agi_map map)
+{
+    static const double products[] = {[AGI_FORWARD] = 2, [AGI_VJP] = 5, [AGI_JVP] = 6, [AGI_VJP_JVP] = 12};
+    _Static_assert(sizeof products / sizeof products[0] == AGI_N_MAPS, "every map has products");
+    const ag_problem *p = &plan->p;
+    const double rows = agi_has(p, AG_PACKED) ? (double)p->q_total : (double)p->batch * (double)p->q_len;
+    return rows * (double)p->heads * visible_keys(p) * (double)(p->dim_qk + p->dim_v) / 2 * products[map];
+}
+
 /* ---- Vjp and vjp_jvp ---- */
 
 /* Max keys of a block, a multiple of 48: its K, V, dK, dV and score tiles must stay in the L2 cache. */
