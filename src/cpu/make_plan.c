@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "cpu/drivers/backward.h"
+#include "cpu/drivers/given.h"
 #include "cpu/drivers/rows.h"
 #include "cpu/implementations.h"
 
@@ -73,10 +74,12 @@ ag_status REAL(agi_cpu_plan_make)(ag_plan *plan)
     *cpu = (agi_cpu_plan){.k = REAL(agi_kernels_of)(plan),
                           .row_ops = implementation->row_ops,
                           .backward_ops = implementation->backward_ops,
+                          .given_ops = implementation->given_ops,
                           .features = features_of(&plan->p)};
     cpu->Dk_pad = agi_round_up(plan->p.dim_qk, cpu->k->lanes);
     cpu->Dv_pad = agi_round_up(plan->p.dim_v, cpu->k->lanes);
-    cpu->rows = REAL(agi_row_schedule_of)(cpu, plan);
+    cpu->rows = REAL(agi_row_schedule_of)(plan, cpu->row_ops->max_queries, cpu->row_ops->min_blocks);
+    cpu->given = REAL(agi_row_schedule_of)(plan, cpu->given_ops->max_queries, cpu->given_ops->min_blocks);
     for (int map = 0; map < AGI_N_MAPS; map++) {
         cpu->backward[map] = REAL(agi_backward_schedule_of)(cpu, plan, (agi_map)map);
     }
