@@ -50,6 +50,7 @@ static void fill_info(const ag_plan *plan, ag_plan_info *info)
 const agi_backend agi_cpu_backend = {
     .id = AG_BACKEND_CPU,
     .name = "cpu",
+    .abilities = AGI_CAN_SEQUENCE_OFFSETS,
     .isas = agi_cpu_isas,
     .n_isas = AGI_N_CPU_ISAS,
     .accept = accept,
