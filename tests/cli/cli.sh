@@ -68,6 +68,9 @@ refused_with "is not between" check "q4 d4 f64" --threads -1
 refused_with "only outputs in f16 and bf16" check "q4 d4 f32" --low-halves
 refused_with "only outputs in f16 and bf16" check "q4 d4 bf16 out=f32" --low-halves
 refused_with "draws offsets, lengths and low halves" check --random 1 --low-halves
+refused_with "draws offsets, lengths and low halves" check --random 1 --offsets
+refused_with "not with align=bottom-right" check "q4 d4 f32 align=bottom-right" --offsets
+refused_with "not with --q-offset" check "q4 d4 f32 causal" --offsets --q-offset 1
 refused_with "is not an integer" check --random some
 refused_with "no memory for the matrices of one head, queries times keys: 6866467 MiB" check "q300000 d1 f32"
 refused check "q4 d4 f64" --k-offset 99999999999999999999
