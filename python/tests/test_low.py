@@ -13,8 +13,8 @@ SCALE = {"f16": 2.0**-11, "bf16": 1.0}
 
 
 def hard_trial(dtype):
-    """Peaked rows, and d_o near o: there the error of o does not average out in the gradients. With a tangent of v alone
-    that of to does not either, and no error of the weights' tangents hides it."""
+    """Peaked rows, and d_o near o: there the error of o does not average out in the gradients. With a tangent of v
+    alone that of to does not either, and no error of the weights' tangents hides it."""
     trial = Trial(SHAPE, SHAPE, SHAPE, dtype, causal=True)
     trial.x["q"] = (6 * trial.x["q"].astype(np.float32)).astype(DTYPES[dtype])
     trial.cot = {"d_o": None, "td_o": None, "d_lse": np.zeros(SHAPE[:3]), "td_lse": np.zeros(SHAPE[:3])}
