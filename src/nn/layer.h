@@ -30,8 +30,8 @@ struct ag_layer {
 
 /* ---- Buffers ---- */
 
-/* Q K V C, lse and the low half of C, or their tangents; or dQ dK dV dC, or their tangents, without the last two. C: the
- * outputs of all heads, concatenated. Indexed by projection: at[AGI_O] is C. */
+/* Q K V C, lse and the low half of C, or their tangents; or dQ dK dV dC, or their tangents, without the last two. C:
+ * the outputs of all heads, concatenated. Indexed by projection: at[AGI_O] is C. */
 typedef struct {
     void *at[AGI_N_PROJECTIONS];
     double *lse;

@@ -78,8 +78,8 @@ static int on_amx(const nn_model *m)
     return info.isa == AG_ISA_AMX;
 }
 
-/* The limit of the error with low halves / the error without. On AMX weights have 16 bits: their rounding errors remain,
- * and in vjp_jvp they are larger than that of C. */
+/* The limit of the error with low halves / the error without. On AMX weights have 16 bits: their rounding errors
+ * remain, and in vjp_jvp they are larger than that of C. */
 static double max_ratio(const nn_model *m, int kind)
 {
     return !on_amx(m) ? 0.1 : kind == D ? 0.6 : 0.97;
