@@ -119,6 +119,9 @@ static void check_case(const low_case *c)
     for (int n = 0; n < 3; n++) {
         nn_run_all(models[n]);
     }
+    CHECK(memcmp(low.at[VALUE][Y], without.at[VALUE][Y],
+                 (size_t)low.count[Y] * ag_dtype_size(low.p->out_dtype)) == 0,
+          "%s: y depends on AG_LAYER_NO_LOW", c->text);
     check_errors(c, &low, &without, &truth);
     for (int n = 0; n < 3; n++) {
         nn_free(models[n]);
