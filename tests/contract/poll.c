@@ -134,7 +134,7 @@ static void long_maps_poll(void)
 static void long_layers_poll(void)
 {
     static const nn_config configs[] = {
-        {.text = "b2 h8 q1500 k1500 d128 f32", .flags = AG_LAYER_SELF, .d_model = 1024},
+        {.text = "b3 h8 q1500 k1500 d128 f64", .flags = AG_LAYER_SELF, .d_model = 1024},
         {.text = "b2 h8 q1500 k1500 d128 bf16", .flags = AG_LAYER_SELF, .d_model = 1024},
     };
     for (int n = 0; n < 2; n++) {
