@@ -55,7 +55,8 @@ enum {
     AG_INVALID_ARGUMENT = 2, /* a call's argument is wrong; nothing was written */
     AG_UNSUPPORTED = 3,      /* legal, but this build, backend or machine cannot do it */
     AG_NO_MEMORY = 4,        /* the allocator returned NULL */
-    AG_WORKSPACE = 5         /* the workspace is NULL or too small */
+    AG_WORKSPACE = 5,        /* the workspace is NULL or too small */
+    AG_CANCELLED = 7         /* ag_exec.poll returned non-zero; the outputs are undefined */
 };
 
 AG_API const char *ag_status_string(ag_status status);
@@ -409,20 +410,28 @@ typedef struct ag_args {
     ag_tensor to_low; /* as to */
 } ag_args;
 
-/* The parallel loop. run calls task(arg, index) exactly once for each index 0 .. n_tasks - 1, in any order, on
- * any threads or on the caller's alone, and returns when all are done. exec NULL or run NULL: the library's own
- * pool of threads. */
+/* How a call runs. run, the parallel loop, calls task(arg, index) exactly once for each index 0 .. n_tasks - 1, in any
+ * order, on any threads or on the caller's alone, and returns when all are done. exec NULL or run NULL: the library's
+ * own pool of threads.
+ *
+ * poll, if it is not NULL, is called on the thread that called the map: when the call begins, and then at least every
+ * 50 ms while that thread works or waits for others; with run given, only while that thread is in a task. Calls are
+ * some milliseconds apart, so a short map may poll once and no more. If poll returns non-zero, no new work starts, and
+ * the map returns AG_CANCELLED as soon as all threads have left it: its outputs are then undefined, the plan and the
+ * workspace can be used again. poll may not leave by longjmp or an exception. */
 typedef void (*ag_task)(void *arg, int64_t index);
 
 typedef struct ag_exec {
     uint32_t struct_size; /* sizeof(ag_exec) */
     uint32_t reserved;    /* zero */
-    void *ctx;
+    void *ctx;            /* the first argument of run and of poll */
     void (*run)(void *ctx, int64_t n_tasks, ag_task task, void *arg);
+    int32_t (*poll)(void *ctx);
+    void *stream; /* NULL: the backends of this version have no streams and refuse one as AG_UNSUPPORTED */
 } ag_exec;
 
 /* clang-format off */
-#define AG_EXEC_INIT {sizeof(ag_exec), 0, NULL, NULL}
+#define AG_EXEC_INIT {sizeof(ag_exec), 0, NULL, NULL, NULL, NULL}
 /* clang-format on */
 
 AG_API ag_status ag_forward(const ag_plan *plan, const ag_args *args, const ag_exec *exec, void *workspace,
