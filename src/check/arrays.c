@@ -104,7 +104,7 @@ static ag_dtype kind_dtype(const ag_problem *p, enum tensor_kind kind)
 
 int agc_tensor_size(const ag_problem *p, enum tensor t, int64_t size[4])
 {
-    if (!has_shape(p, agc_tensor_info[t].shape) || t >= T_FIRST_ADDED) {
+    if (!has_shape(p, agc_tensor_info[t].shape)) {
         return 0;
     }
     shape_size(p, agc_tensor_info[t].shape, size);
@@ -504,7 +504,7 @@ static ag_status make_tensor(struct arrays *x, enum tensor t)
 static ag_status make_tensors(struct arrays *x)
 {
     ag_status status = AG_OK;
-    for (enum tensor t = 0; t < T_COUNT && status == AG_OK; t++) {
+    for (enum tensor t = 0; t < T_FIRST_ADDED && status == AG_OK; t++) {
         int64_t size[4];
         status = agc_tensor_size(x->p, t, size) ? make_tensor(x, t) : AG_OK;
     }

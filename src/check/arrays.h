@@ -107,9 +107,8 @@ struct agc_tensor_info {
 
 extern const struct agc_tensor_info agc_tensor_info[T_COUNT];
 
-/* For a plan's problem. agc_tensor_size sets the tensor's four axes and returns 0 if the problem has no such tensor,
- * or if it is one that must be added: calls may have them, problems never require them. agc_tensor_dtype returns its
- * element type, 0 for the mask. */
+/* For a plan's problem. agc_tensor_size sets the tensor's four axes and returns 0 if the problem has no such tensor.
+ * agc_tensor_dtype returns its element type, 0 for the mask. */
 int agc_tensor_size(const ag_problem *p, enum tensor t, int64_t size[4]);
 ag_dtype agc_tensor_dtype(const ag_problem *p, enum tensor t);
 

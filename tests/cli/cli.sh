@@ -37,7 +37,7 @@ works_with "usage: attngrad COMMAND" -h
 check "help is at most 80 columns wide" narrow
 works --version
 check "the version is one line" grep -q '^attngrad [0-9]*\.[0-9]*\.[0-9]*$' "$out"
-for command in demo check forward grad jvp hvp info; do
+for command in demo check forward grad jvp jvp2 hvp info; do
     works_with "usage: attngrad $command" $command --help
     check "help of $command is at most 80 columns wide" narrow
     works_with "usage: attngrad $command" $command -h
