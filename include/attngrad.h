@@ -301,7 +301,7 @@ enum {
     AG_MAP_VJP = 1 << 1,
     AG_MAP_JVP = 1 << 2,
     AG_MAP_VJP_JVP = 1 << 3,
-    AG_MAP_JVP_JVP = 1 << 4 /* refused by the CPU backend as AG_UNSUPPORTED */
+    AG_MAP_JVP_JVP = 1 << 4
 };
 
 /* Sets *bytes to the size of a workspace, of any alignment, that is enough for each of these maps (bits of
@@ -373,7 +373,7 @@ enum {
 /* Bits of ag_args.flags. */
 enum {
     /* jvp reads o, lse and, if given, o_low, which forward wrote for the same inputs, instead of writing them. The
-     * other maps ignore it. Refused by the CPU backend as AG_UNSUPPORTED. */
+     * other maps ignore it. */
     AG_GIVEN_O = 1 << 0
 };
 
