@@ -200,6 +200,8 @@ static void offsets(ag_backend backend)
     options.backend = backend;
     make_arrays(&x, "b3 h2 q7 k9 d4 f32 causal", &options, 1);
     make_arrays(&right, "b3 h2 q7 k9 d4 f32 causal align=bottom-right", &options, 1);
+    CHECK_OK(agc_arrays_run_all(&x));
+    CHECK_OK(agc_arrays_run_all(&right));
     for (int map = 0; map < MAPS; map++) {
         right.args.q_offsets = fine;
         refuse(&right, every_map[map].run, AG_INVALID_ARGUMENT, "q_offsets", "bottom-right with offsets");
@@ -244,6 +246,7 @@ static void device_lists(ag_backend backend)
     ag_options options = AG_OPTIONS_INIT;
     options.backend = backend;
     make_arrays(&x, "b3 h2 q7 k9 d4 f32", &options, 1);
+    CHECK_OK(agc_arrays_run_all(&x));
     const ag_args good = x.args;
     for (int map = 0; map < MAPS; map++) {
         for (size_t n = 0; n < sizeof fields / sizeof fields[0]; n++) {
