@@ -333,6 +333,37 @@ static void merges(const struct arrays *x)
     agc_arrays_destroy(&second);
 }
 
+/* ---- Callers of an older header ---- */
+
+/* What lies after the end of an older struct is neither read nor written. */
+static void older_callers(void)
+{
+    struct arrays x;
+    make_arrays(&x, EVERY_FEATURE "f32", NULL, 2);
+    CHECK_OK(agc_arrays_run_all(&x));
+    memset((char *)&x.args + offsetof(ag_args, flags), PATTERN, sizeof x.args - offsetof(ag_args, flags));
+    x.args.struct_size = offsetof(ag_args, flags);
+    for (int map = 0; map < MAPS; map++) {
+        CHECK_OK(agc_arrays_run(&x, map_bit[map]));
+    }
+    ag_merge_args m;
+    memset(&m, PATTERN, sizeof m);
+    memset(&m, 0, offsetof(ag_merge_args, so1));
+    m.struct_size = offsetof(ag_merge_args, so1);
+    m.o1 = m.o2 = x.args.o, m.lse1 = m.lse2 = x.args.lse;
+    m.o = x.args.to, m.lse = x.args.mu;
+    CHECK_OK(ag_merge(x.plan, &m, NULL));
+    ag_info info;
+    memset(&info, PATTERN, sizeof info);
+    info.struct_size = offsetof(ag_info, devices);
+    CHECK_OK(ag_info_get(&info));
+    CHECK(info.devices[0] == PATTERN, "devices was written");
+    info.struct_size = sizeof info;
+    CHECK_OK(ag_info_get(&info));
+    CHECK(info.devices[0] == '\0', "devices is '%.255s'", info.devices);
+    agc_arrays_destroy(&x);
+}
+
 int main(void)
 {
     struct arrays x, narrow;
@@ -350,6 +381,7 @@ int main(void)
     device_lists(AG_BACKEND_REFERENCE);
     device_lists(AG_BACKEND_CPU);
     lacks();
+    older_callers();
     agc_arrays_destroy(&x);
     agc_arrays_destroy(&narrow);
     return test_summary();
