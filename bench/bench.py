@@ -1,6 +1,6 @@
 """The benchmark: our four maps and PyTorch's attention, our layer and PyTorch's, our matrix products and
 oneDNN's, interleaved in one process on the same random arrays, together with probes of the processor's peak.
-usage: bench.py BUILD [--quick] [--only TEXT] [--sweeps N] [--out FOLDER]"""
+usage: bench.py BUILD [--quick | --threads LIST] [--only TEXT] [--sweeps N] [--out FOLDER]"""
 
 import argparse
 import json
@@ -19,6 +19,7 @@ import maps
 import peers
 import plot
 import report
+import scaling
 from library import Library
 from timing import FIRST, LATER, Best
 
@@ -127,12 +128,41 @@ def sweeps(text):
     return number
 
 
-def chosen_cases(cases_of, threads, text):
-    chosen = [case for case in cases_of(threads) if text in case.label]
+def chosen_cases(options, threads):
+    if options.threads:
+        all_cases = scaling.cases_of(options.threads)
+    else:
+        all_cases = (cases.quick_cases if options.quick else cases.full_cases)(threads)
+    chosen = [case for case in all_cases if options.only in case.label]
     if not chosen:
-        print(f"bench: no case has '{text}' in its name; one is '{cases_of(threads)[0].label}'", file=sys.stderr)
+        print(
+            f"bench: no case has '{options.only}' in its name; one is '{all_cases[0].label}'", file=sys.stderr
+        )
         sys.exit(2)
     return chosen
+
+
+def mode_of(options):
+    return "scaling" if options.threads else "quick" if options.quick else "full"
+
+
+def save_and_print(about, finished, stem):
+    """Writes the results and prints the tables; those of scaling have no goals."""
+    write(
+        stem.with_suffix(".json"),
+        json.dumps({"about": about, "cases": [asdict(case) for case in finished]}, indent=1),
+    )
+    if about["mode"] == "scaling":
+        lines = "\n".join(report.head(about) + [""] + scaling.table(finished))
+        write(stem.with_suffix(".md"), f"```\n{lines}\n```\n")
+        print(lines + "\n")
+        plots = scaling.plot(about, finished, stem)
+    else:
+        write(stem.with_suffix(".md"), goals.markdown(about, finished))
+        print(report.text(about, finished))
+        plots = plot.plot(about, finished, stem)
+    for line in plots + [f"results: {stem.with_suffix('.json')}, the table also .md"]:
+        print(line)
 
 
 def commit():
@@ -149,8 +179,15 @@ def main():
         description="Times attngrad's maps, layer and products beside PyTorch's and oneDNN's."
     )
     parser.add_argument("build", help="the folder of a release build")
-    parser.add_argument(
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
         "--quick", action="store_true", help="the cases of the closing table, four to five minutes"
+    )
+    which.add_argument(
+        "--threads",
+        type=scaling.counts,
+        metavar="LIST",
+        help="how the maps scale: some problems with each of these numbers of threads, such as 1,2,4",
     )
     parser.add_argument("--only", metavar="TEXT", default="", help="the cases whose name has this text in it")
     parser.add_argument(
@@ -162,7 +199,7 @@ def main():
     options = parser.parse_args()
     library = Library(options.build)
     threads = len(os.sched_getaffinity(0))
-    all_cases = chosen_cases(cases.quick_cases if options.quick else cases.full_cases, threads, options.only)
+    all_cases = chosen_cases(options, threads)
     about = library.info() | {
         "date": time.strftime("%Y-%m-%d %H:%M"),
         "commit": commit(),
@@ -173,7 +210,7 @@ def main():
         "no_onednn": layer.why_no_one_dnn(),
         "python": platform.python_version(),
         "load_before": os.getloadavg()[0],
-        "mode": "quick" if options.quick else "full",
+        "mode": mode_of(options),
     }
     warn_about_machine(about)
     start = time.monotonic()
@@ -182,16 +219,7 @@ def main():
     about |= {"cases": len(all_cases), "finished": len(finished)}
     options.out.mkdir(parents=True, exist_ok=True)
     stem = options.out / time.strftime("%Y%m%d-%H%M%S")
-    write(
-        stem.with_suffix(".json"),
-        json.dumps({"about": about, "cases": [asdict(case) for case in finished]}, indent=1),
-    )
-    write(stem.with_suffix(".md"), goals.markdown(about, finished))
-    print(report.text(about, finished))
-    for line in plot.plot(about, finished, stem) + [
-        f"results: {stem.with_suffix('.json')}, the table also .md"
-    ]:
-        print(line)
+    save_and_print(about, finished, stem)
     return 0 if len(finished) == len(all_cases) else 1
 
 

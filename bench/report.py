@@ -75,16 +75,19 @@ def probe_lines(finished):
     ]
 
 
-def text(about, finished):
+def head(about):
     torch = f"PyTorch {about['torch']} with oneDNN {about['onednn']}" if about["torch"] else "no PyTorch"
-    head = [
+    return [
         f"attngrad {about['version']} at {about['commit']}, {about['compiler']}; {torch}; {about['cpu']}, "
         f"{about['threads']} threads",
         f"{about['date']}, {about['mode']}, {about['seconds']} s, best of {about['rounds']} rounds, "
         f"load before it {about['load_before']:.1f}",
     ]
+
+
+def text(about, finished):
     parts = [
-        head,
+        head(about),
         map_table(finished),
         layer_table(finished),
         error_table(finished),

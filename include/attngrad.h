@@ -60,7 +60,7 @@ enum {
     AG_NO_MEMORY = 4,        /* the allocator returned NULL */
     AG_WORKSPACE = 5,        /* the workspace is NULL or too small */
     AG_DEVICE = 6,           /* a device or its driver failed */
-    AG_CANCELLED = 7,        /* the caller cancelled the call: the outputs are undefined */
+    AG_CANCELLED = 7,        /* ag_exec.poll returned non-zero: the outputs are undefined */
     AG_TIMEOUT = 8           /* a call did not end in time: the outputs are undefined */
 };
 
@@ -134,7 +134,7 @@ typedef struct ag_problem {
     uint32_t flags;       /* AG_CAUSAL and so on */
 
     ag_dtype dtype;      /* q, k, v and their tangents; required */
-    ag_dtype out_dtype;  /* o, to, d_o, td_o: 0 = dtype; may be wider: AG_F32 */
+    ag_dtype out_dtype;  /* o, to, d_o, td_o: 0 = dtype; may be wider: AG_F32 (its digits: see AG_ISA_AMX) */
     ag_dtype grad_dtype; /* dq, dk, dv, tdq, tdk, tdv: likewise */
     ag_dtype aux_dtype;  /* bias, table, sink, their tangents and gradients: likewise */
 
@@ -226,9 +226,15 @@ enum {
     AG_ISA_AMX = 4, /* tile products of bfloat16; see below */
     AG_ISA_NEON = 5
 };
-/* AG_ISA_AMX runs the maps of problems whose dtype and out_dtype are AG_BF16, with kv_len of at least 24. Other
- * problems that ask for it run on the vector kernels of AG_ISA_AVX512. ag_plan_info_get reports which of the two
- * a plan uses. */
+/* AG_ISA_AMX runs the maps of problems whose dtype is AG_BF16, with kv_len of at least 24. Other problems that ask for
+ * it run on the vector kernels of AG_ISA_AVX512. ag_plan_info_get reports which of the two a plan uses.
+ *
+ * On AMX weights are rounded to bfloat16, also if out_dtype or grad_dtype is AG_F32, and so are d_o and td_o if they
+ * are float32. Such outputs are stored from float32 sums, never from 16 bits, but have the error of those roundings.
+ * With both dtypes AG_F32, 1,024 queries and keys, 64 channels and random inputs that is a relative error (Frobenius
+ * norm) of 1.6e-3 in o, 2.4e-3 in dq and dk, 2.2e-3 in dv; in 16 bits it is 2.3e-3 to 2.4e-3. AG_ISA_AVX512 computes
+ * all of it in float32, and has 4e-7 there, but takes about 4 times as long: ask for it if float32 outputs must have
+ * float32's digits. */
 
 enum {
     /* Reference backend only: round every intermediate matrix to the dtype, as an unfused implementation
@@ -452,20 +458,28 @@ typedef struct ag_args {
     const uint64_t *seed_device;
 } ag_args;
 
-/* The parallel loop. run calls task(arg, index) exactly once for each index 0 .. n_tasks - 1, in any order, on
- * any threads or on the caller's alone, and returns when all are done. exec NULL or run NULL: the library's own
- * pool of threads. */
+/* How a call runs. run, the parallel loop, calls task(arg, index) exactly once for each index 0 .. n_tasks - 1, in any
+ * order, on any threads or on the caller's alone, and returns when all are done. exec NULL or run NULL: the library's
+ * own pool of threads.
+ *
+ * poll, if it is not NULL, is called on the thread that called the map: when the call begins, and then at least every
+ * 50 ms while that thread works or waits for others; with run given, only while that thread is in a task. Calls are
+ * some milliseconds apart, so a short map may poll once and no more. If poll returns non-zero, no new work starts, and
+ * the map returns AG_CANCELLED as soon as all threads have left it: its outputs are then undefined, the plan and the
+ * workspace can be used again. poll may not leave by longjmp or an exception. */
 typedef void (*ag_task)(void *arg, int64_t index);
 
 typedef struct ag_exec {
     uint32_t struct_size; /* sizeof(ag_exec) */
     uint32_t reserved;    /* zero */
-    void *ctx;
+    void *ctx;            /* the first argument of run and of poll */
     void (*run)(void *ctx, int64_t n_tasks, ag_task task, void *arg);
+    int32_t (*poll)(void *ctx);
+    void *stream; /* NULL: the backends of this version have no streams and refuse one as AG_UNSUPPORTED */
 } ag_exec;
 
 /* clang-format off */
-#define AG_EXEC_INIT {sizeof(ag_exec), 0, NULL, NULL}
+#define AG_EXEC_INIT {sizeof(ag_exec), 0, NULL, NULL, NULL, NULL}
 /* clang-format on */
 
 AG_API ag_status ag_forward(const ag_plan *plan, const ag_args *args, const ag_exec *exec, void *workspace,

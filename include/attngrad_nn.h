@@ -29,7 +29,8 @@ enum {
     AG_LAYER_BIAS_K = 1 << 3,
     AG_LAYER_BIAS_V = 1 << 4,
     AG_LAYER_BIAS_O = 1 << 5,
-    AG_LAYER_BIASES = AG_LAYER_BIAS_Q | AG_LAYER_BIAS_K | AG_LAYER_BIAS_V | AG_LAYER_BIAS_O
+    AG_LAYER_BIASES = AG_LAYER_BIAS_Q | AG_LAYER_BIAS_K | AG_LAYER_BIAS_V | AG_LAYER_BIAS_O,
+    AG_LAYER_NO_LOW = 1 << 6 /* a 16-bit C is saved without its low half, see AG_SAVED */
 };
 
 /* The attention inside is a problem of attngrad.h with all its features, heads, lengths and dtypes. Of the
@@ -98,14 +99,19 @@ enum {
     AG_D_SAVED = 1 /* the layout of d_saved, dQ dK dV dC */
 };
 
+/* If out_dtype has 16 bits, saved and t_saved also hold the low half of C: what rounding took from it (o_low and
+ * to_low of ag_args). With it vjp and vjp_jvp compute gradients that do not carry the rounding error of C. It takes
+ * as much memory as C, in each of the two buffers; AG_LAYER_NO_LOW leaves it out. */
+
 AG_API ag_status ag_layer_saved(const ag_layer *layer, ag_saved which, size_t *bytes);
 
-/* Views into such a buffer: q, k, v, o (C by heads), and lse, which is mu in t_saved and absent in d_saved. For
- * saved and for t_saved, set `which` to AG_SAVED. */
+/* Views into such a buffer: q, k, v, o (C by heads), lse, which is mu in t_saved and absent in d_saved, and the low
+ * half of o, absent in d_saved and in a layer that saves none. For saved and for t_saved, set `which` to AG_SAVED. */
 typedef struct ag_saved_views {
     uint32_t struct_size; /* sizeof(ag_saved_views), set by the caller */
     int32_t reserved;
     ag_tensor q, k, v, o, lse;
+    ag_tensor o_low;
 } ag_saved_views;
 
 AG_API ag_status ag_layer_saved_views(const ag_layer *layer, ag_saved which, void *buffer,

@@ -94,8 +94,9 @@ def forward(
     q is [n, d], [heads, n, d] or [batch, heads, n, d] (packed sequences: [total, heads, d]); k and v
     likewise, with as many heads or fewer, by a whole factor. Arrays are anything with DLPack or the buffer
     protocol, float64, float32, float16 or bfloat16, one dtype for all; a head size is from 1 to 512.
-    `out_dtype` may be float32 if the inputs have 16 bits. `low=True` also returns o_low, what rounding took
-    from a 16-bit o: vjp that is given it computes gradients without that error.
+    `out_dtype` may be float32 if the inputs have 16 bits; weights on AMX have 16 bits all the same.
+    `low=True` also returns o_low, what rounding took from a 16-bit o: vjp that is given it computes
+    gradients without that error.
 
     >>> import numpy as np
     >>> import attngrad

@@ -15,6 +15,20 @@
 PyObject *core_fail(ag_status status);
 PyObject *core_fail_with(ag_status status, const char *message, const char *field);
 
+/* ---- Calls without the interpreter's lock ---- */
+
+typedef struct {
+    ag_exec exec;
+    PyThreadState *thread_state;
+    int64_t next_check; /* when to look for signals next; 0: not begun */
+} core_unlocked;
+
+/* Releases the lock; returns what to call a map with, so that a signal whose handler raises cancels it. `call` must stay
+ * in place until core_lock, which takes the lock again and returns None, or NULL with the exception that belongs to the
+ * status. */
+const ag_exec *core_unlock(core_unlocked *call);
+PyObject *core_lock(core_unlocked *call, ag_status status);
+
 /* ---- Arguments ---- */
 
 /* A member of a struct of arguments. */

@@ -181,12 +181,12 @@ static PyObject *run_map(const ag_plan *plan, unsigned map_bit, const ag_args *a
     if (scratch.memory == NULL) {
         return PyErr_Format(PyExc_MemoryError, "no memory for the workspace: %zu MiB", (bytes >> 20) + 1);
     }
-    PyThreadState *thread_state = PyEval_SaveThread();
-    status = trace == NULL ? map(plan, args, NULL, scratch.memory, bytes)
+    core_unlocked call;
+    const ag_exec *exec = core_unlock(&call);
+    status = trace == NULL ? map(plan, args, exec, scratch.memory, bytes)
                            : ag_trace(plan, map_bit, args, trace, scratch.memory, bytes);
     core_scratch_end(scratch);
-    PyEval_RestoreThread(thread_state);
-    return status == AG_OK ? Py_NewRef(Py_None) : core_fail(status);
+    return core_lock(&call, status);
 }
 
 static PyObject *plan_run(PyObject *self, PyObject *args, PyObject *keywords)
@@ -228,10 +228,9 @@ static PyObject *plan_merge(PyObject *self, PyObject *tensors)
     if (core_read_tensors(tensors, merge_slots, sizeof merge_slots / sizeof merge_slots[0], &args) != 0) {
         return NULL;
     }
-    PyThreadState *thread_state = PyEval_SaveThread();
-    const ag_status status = ag_merge(plan_of(self), &args, NULL);
-    PyEval_RestoreThread(thread_state);
-    return status == AG_OK ? Py_NewRef(Py_None) : core_fail(status);
+    core_unlocked call;
+    const ag_exec *exec = core_unlock(&call);
+    return core_lock(&call, ag_merge(plan_of(self), &args, exec));
 }
 
 /* ---- Trace ---- */

@@ -7,12 +7,16 @@ static ag_status run(agi_map map, const ag_plan *plan, const ag_args *args, cons
                      void *workspace, size_t bytes)
 {
     agi_call call;
-    ag_exec loop;
+    agi_exec loop;
     ag_status status = agi_call_check(&call, plan, map, AGI_RUN, args, workspace, bytes);
     if (status == AG_OK) {
-        status = agi_exec_check(&loop, exec);
+        status = agi_exec_begin(&loop, plan, exec);
     }
-    return status == AG_OK ? plan->backend->run(&call, &loop, workspace) : status;
+    if (status != AG_OK) {
+        return status;
+    }
+    call.exec = &loop;
+    return agi_exec_status(&loop, plan->backend->run(&call, workspace));
 }
 
 ag_status ag_forward(const ag_plan *plan, const ag_args *args, const ag_exec *exec, void *workspace,
@@ -46,16 +50,16 @@ ag_status ag_jvp_jvp(const ag_plan *plan, const ag_args *args, const ag_exec *ex
 ag_status ag_merge(const ag_plan *plan, const ag_merge_args *args, const ag_exec *exec)
 {
     ag_merge_args m;
-    ag_exec loop;
+    agi_exec loop;
     ag_status status = agi_merge_check(&m, plan, args);
     if (status == AG_OK) {
-        status = agi_exec_check(&loop, exec);
+        status = agi_exec_begin(&loop, plan, exec);
     }
     if (status != AG_OK) {
         return status;
     }
     const agi_backend *backend = plan->backend->merge != NULL ? plan->backend : agi_specification;
-    return backend->merge(plan, &m, &loop);
+    return agi_exec_status(&loop, backend->merge(plan, &m, &loop));
 }
 
 static ag_status map_of_bit(uint32_t bit, agi_map *map)

@@ -52,10 +52,10 @@ typedef struct agi_backend {
     size_t (*workspace)(const ag_plan *plan, agi_map map);
 
     /* Runs one map on a checked call. */
-    ag_status (*run)(const agi_call *call, const ag_exec *exec, void *workspace);
+    ag_status (*run)(const agi_call *call, void *workspace);
 
     /* NULL: agi_specification's merge is used. */
-    ag_status (*merge)(const ag_plan *plan, const ag_merge_args *args, const ag_exec *exec);
+    ag_status (*merge)(const ag_plan *plan, const ag_merge_args *args, agi_exec *exec);
 
     /* NULL if the backend never stores the matrices that a trace shows. */
     ag_status (*trace)(const agi_call *call, const ag_trace_args *trace, void *workspace);

@@ -154,6 +154,7 @@ ag_status agi_call_check(agi_call *call, const ag_plan *plan, agi_map map, agi_p
     }
     call->plan = plan;
     call->map = map;
+    call->exec = NULL;
     ag_status status = agi_read_struct(&call->a, sizeof call->a, args, "args", AG_INVALID_ARGUMENT);
     if (status == AG_OK) {
         status = check_flags(call);
@@ -276,20 +277,6 @@ ag_status agi_merge_check(ag_merge_args *m, const ag_plan *plan, const ag_merge_
     int n;
     status = gather_merge(m, &plan->p, x, &n);
     return status == AG_OK ? agi_check_operands(x, n, may_overwrite) : status;
-}
-
-ag_status agi_exec_check(ag_exec *checked, const ag_exec *exec)
-{
-    if (exec == NULL) {
-        *checked = (ag_exec)AG_EXEC_INIT;
-        return AG_OK;
-    }
-    const ag_status status = agi_read_struct(checked, sizeof *checked, exec, "exec", AG_INVALID_ARGUMENT);
-    if (status == AG_OK && checked->reserved != 0) {
-        return agi_fail_field(AG_INVALID_ARGUMENT, "exec.reserved", "exec: reserved is %lu: must be zero",
-                              (unsigned long)checked->reserved);
-    }
-    return status;
 }
 
 /* ---- Sequences ---- */

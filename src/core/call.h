@@ -8,7 +8,8 @@
 typedef struct {
     const ag_plan *plan;
     agi_map map;
-    ag_args a; /* a copy; fields that the caller's struct lacks are zero */
+    ag_args a;      /* a copy; fields that the caller's struct lacks are zero */
+    agi_exec *exec; /* set after the check, by who runs the map; NULL: a trace */
 } agi_call;
 
 /* Is it a jvp that reads o and lse instead of writing them? */
@@ -22,7 +23,6 @@ typedef enum { AGI_RUN, AGI_TRACE } agi_purpose;
 ag_status agi_call_check(agi_call *call, const ag_plan *plan, agi_map map, agi_purpose purpose,
                          const ag_args *args, const void *workspace, size_t bytes);
 ag_status agi_merge_check(ag_merge_args *checked, const ag_plan *plan, const ag_merge_args *args);
-ag_status agi_exec_check(ag_exec *checked, const ag_exec *exec);
 
 /* One sequence of the batch, packed or padded. */
 typedef struct {

@@ -10,6 +10,12 @@
 /* If there are more tasks than this, several share a queue. */
 enum { MAX_QUEUES = 64 };
 
+/* Min cost of a task: some ten microseconds of work, what it costs to hand a task to a thread that is awake. */
+static const double min_task_cost = 1 << 20;
+
+/* Cost of an item beside the work that its function says it has. */
+static const double item_cost = 1 << 14;
+
 /* One task's share of the items, in a separate cache line. Other tasks take from it only after their own
  * queues are empty. */
 typedef struct {
@@ -20,46 +26,73 @@ typedef struct {
 typedef struct {
     queue queues[MAX_QUEUES];
     int64_t n_queues;
-    agi_work work;
-    void *arg;
+    const agi_loop *loop;
+    agi_exec *exec;
 } loop_state;
+
+/* The next item of a queue; its end or more if it is empty. */
+static int64_t next_item(queue *from)
+{
+    const int64_t next = atomic_load_explicit(&from->next, memory_order_relaxed);
+    return next < from->end ? atomic_fetch_add_explicit(&from->next, 1, memory_order_relaxed) : next;
+}
 
 static void take_items(void *arg, int64_t index)
 {
-    loop_state *loop = arg;
-    for (int64_t q = 0; q < loop->n_queues; q++) {
-        queue *from = &loop->queues[(index + q) % loop->n_queues];
-        int64_t item = atomic_fetch_add_explicit(&from->next, 1, memory_order_relaxed);
+    loop_state *state = arg;
+    const agi_loop *loop = state->loop;
+    for (int64_t q = 0; q < state->n_queues; q++) {
+        queue *from = &state->queues[(index + q) % state->n_queues];
+        int64_t item = next_item(from);
         while (item < from->end) {
-            loop->work(loop->arg, item, index);
-            item = atomic_fetch_add_explicit(&from->next, 1, memory_order_relaxed);
+            if (agi_cancelled(state->exec)) {
+                return;
+            }
+            loop->run(loop->arg, item, index);
+            item = next_item(from);
         }
     }
 }
 
-ag_status agi_parallel_for(const ag_plan *plan, const ag_exec *exec, int64_t n_items, agi_work work,
-                           void *arg)
+/* The number of tasks follows the work. No bit depends on it. */
+static int64_t count_tasks(const ag_plan *plan, const agi_loop *loop)
 {
-    const int64_t n_tasks = n_items < plan->threads ? n_items : plan->threads;
-    loop_state loop;
-    loop.n_queues = n_tasks < MAX_QUEUES ? n_tasks : MAX_QUEUES;
-    loop.work = work;
-    loop.arg = arg;
-    for (int64_t q = 0; q < loop.n_queues; q++) {
-        atomic_init(&loop.queues[q].next, agi_share(n_items, q, loop.n_queues));
-        loop.queues[q].end = agi_share(n_items, q + 1, loop.n_queues);
-    }
-    if (exec->run == NULL) {
-        agi_pool_run(n_tasks, take_items, &loop);
-    } else if (n_tasks > 0) {
-        exec->run(exec->ctx, n_tasks, take_items, &loop);
-    }
-    /* Every task runs until all queues are empty, so if one task ran, all items are done. */
-    for (int64_t q = 0; q < loop.n_queues; q++) {
-        if (atomic_load(&loop.queues[q].next) < loop.queues[q].end) {
+    const int64_t max = loop->n_items < plan->threads ? loop->n_items : plan->threads;
+    const double worth = (loop->cost + item_cost * (double)loop->n_items) / min_task_cost;
+    return worth >= (double)max ? max : worth > 1 ? (int64_t)worth : max > 0;
+}
+
+/* Every task runs until all queues are empty, so if one task ran, all items are done. */
+static ag_status check_done(const loop_state *state, int64_t n_tasks)
+{
+    for (int64_t q = 0; q < state->n_queues; q++) {
+        if (atomic_load(&state->queues[q].next) < state->queues[q].end) {
             return agi_fail_field(AG_INVALID_ARGUMENT, "exec.run",
                                   "exec: run returned, but ran none of its %lld tasks", (long long)n_tasks);
         }
     }
     return AG_OK;
+}
+
+ag_status agi_parallel_for(const ag_plan *plan, agi_exec *exec, const agi_loop *loop)
+{
+    const int64_t n_tasks = count_tasks(plan, loop);
+    loop_state state;
+    state.n_queues = n_tasks < MAX_QUEUES ? n_tasks : MAX_QUEUES;
+    state.loop = loop;
+    state.exec = exec;
+    for (int64_t q = 0; q < state.n_queues; q++) {
+        atomic_init(&state.queues[q].next, agi_share(loop->n_items, q, state.n_queues));
+        state.queues[q].end = agi_share(loop->n_items, q + 1, state.n_queues);
+    }
+    if (agi_cancelled(exec)) {
+        return agi_exec_status(exec, AG_OK);
+    }
+    if (exec->given.run == NULL) {
+        agi_pool_run(n_tasks, take_items, &state, exec);
+    } else if (n_tasks > 0) {
+        exec->given.run(exec->given.ctx, n_tasks, take_items, &state);
+    }
+    const ag_status status = agi_exec_status(exec, AG_OK);
+    return status == AG_OK ? check_done(&state, n_tasks) : status;
 }

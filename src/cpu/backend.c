@@ -32,9 +32,9 @@ static size_t workspace(const ag_plan *plan, agi_map map)
     return is_f64(plan) ? agi_cpu_workspace_f64(plan, map) : agi_cpu_workspace_f32(plan, map);
 }
 
-static ag_status run(const agi_call *call, const ag_exec *exec, void *memory)
+static ag_status run(const agi_call *call, void *memory)
 {
-    return is_f64(call->plan) ? agi_cpu_run_f64(call, exec, memory) : agi_cpu_run_f32(call, exec, memory);
+    return is_f64(call->plan) ? agi_cpu_run_f64(call, memory) : agi_cpu_run_f32(call, memory);
 }
 
 static void fill_info(const ag_plan *plan, ag_plan_info *info)
@@ -50,7 +50,7 @@ static void fill_info(const ag_plan *plan, ag_plan_info *info)
 const agi_backend agi_cpu_backend = {
     .id = AG_BACKEND_CPU,
     .name = "cpu",
-    .abilities = AGI_CAN_SEQUENCE_OFFSETS,
+    .abilities = AGI_CAN_JVP_JVP | AGI_CAN_GIVEN_O | AGI_CAN_SEQUENCE_OFFSETS,
     .isas = agi_cpu_isas,
     .n_isas = AGI_N_CPU_ISAS,
     .accept = accept,

@@ -17,7 +17,7 @@ ag_status agi_cpu_plan_make_f64(ag_plan *plan);
 size_t agi_cpu_workspace_f32(const ag_plan *plan, agi_map map);
 size_t agi_cpu_workspace_f64(const ag_plan *plan, agi_map map);
 
-ag_status agi_cpu_run_f32(const agi_call *call, const ag_exec *exec, void *workspace);
-ag_status agi_cpu_run_f64(const agi_call *call, const ag_exec *exec, void *workspace);
+ag_status agi_cpu_run_f32(const agi_call *call, void *workspace);
+ag_status agi_cpu_run_f64(const agi_call *call, void *workspace);
 
 #endif

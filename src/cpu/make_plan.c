@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "cpu/drivers/backward.h"
+#include "cpu/drivers/given.h"
 #include "cpu/drivers/rows.h"
 #include "cpu/implementations.h"
 
@@ -56,6 +57,12 @@ static agi_features features_of(const ag_problem *p)
                           .dropout = p->dropout > 0};
 }
 
+/* How many times as fast as vectors an instruction set runs the maps, about. */
+static double speed_over_vectors(ag_isa isa)
+{
+    return isa == AG_ISA_AMX ? 4 : 1;
+}
+
 ag_status REAL(agi_cpu_plan_make)(ag_plan *plan)
 {
     ag_status status = AG_OK;
@@ -67,15 +74,20 @@ ag_status REAL(agi_cpu_plan_make)(ag_plan *plan)
     *cpu = (agi_cpu_plan){.k = REAL(agi_kernels_of)(plan),
                           .row_ops = implementation->row_ops,
                           .backward_ops = implementation->backward_ops,
+                          .given_ops = implementation->given_ops,
                           .features = features_of(&plan->p)};
     cpu->Dk_pad = agi_round_up(plan->p.dim_qk, cpu->k->lanes);
     cpu->Dv_pad = agi_round_up(plan->p.dim_v, cpu->k->lanes);
-    cpu->rows = REAL(agi_row_schedule_of)(cpu, plan);
+    cpu->rows = REAL(agi_row_schedule_of)(plan, cpu->row_ops->max_queries, cpu->row_ops->min_blocks);
+    cpu->given = REAL(agi_row_schedule_of)(plan, cpu->given_ops->max_queries, cpu->given_ops->min_blocks);
     for (int map = 0; map < AGI_N_MAPS; map++) {
         cpu->backward[map] = REAL(agi_backward_schedule_of)(cpu, plan, (agi_map)map);
     }
     cpu->facts = (agi_cpu_facts){implementation->isa == AG_ISA_AUTO ? vector_isa(plan) : implementation->isa,
                                  TILE_ROWS, cpu->backward[AGI_VJP].block};
+    for (int map = 0; map < AGI_N_MAPS; map++) {
+        cpu->cost[map] = REAL(agi_cost_of)(plan, (agi_map)map) / speed_over_vectors(cpu->facts.isa);
+    }
     plan->backend_data = cpu;
     return AG_OK;
 }

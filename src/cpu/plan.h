@@ -43,10 +43,12 @@ typedef struct {
     const agi_kernels *k;
     const struct agi_row_ops *row_ops;
     const struct agi_backward_ops *backward_ops;
+    const struct agi_given_ops *given_ops;
     agi_features features;
-    int64_t Dk_pad, Dv_pad; /* channels of a row in a tile, rounded up to whole vectors */
-    agi_row_schedule rows;
+    int64_t Dk_pad, Dv_pad;       /* channels of a row in a tile, rounded up to whole vectors */
+    agi_row_schedule rows, given; /* forward and jvp; jvp_jvp, and jvp that is given o and lse */
     agi_backward_schedule backward[AGI_N_MAPS];
+    double cost[AGI_N_MAPS]; /* of a whole map: see agi_loop */
 } agi_cpu_plan;
 
 static inline const agi_cpu_plan *agi_cpu_plan_of(const ag_plan *plan)
@@ -58,9 +60,10 @@ static inline const agi_cpu_plan *agi_cpu_plan_of(const ag_plan *plan)
 const agi_kernels *REAL(agi_kernels_of)(const ag_plan *plan);
 
 /* drivers/schedule.c: these read the members of *cpu that precede the schedules. */
-agi_row_schedule REAL(agi_row_schedule_of)(const agi_cpu_plan *cpu, const ag_plan *plan);
+agi_row_schedule REAL(agi_row_schedule_of)(const ag_plan *plan, int64_t max_queries, int64_t min_blocks);
 agi_backward_schedule REAL(agi_backward_schedule_of)(const agi_cpu_plan *cpu, const ag_plan *plan,
                                                      agi_map map);
+double REAL(agi_cost_of)(const ag_plan *plan, agi_map map); /* if vectors run it */
 
 /* An implementation of the maps: a folder like vec/, and a line in make_plan.c. */
 typedef struct {
@@ -68,6 +71,7 @@ typedef struct {
     bool (*serves)(const ag_plan *plan); /* can it run this plan? NULL: it can run every plan */
     const struct agi_row_ops *row_ops;
     const struct agi_backward_ops *backward_ops;
+    const struct agi_given_ops *given_ops;
 } agi_implementation;
 
 #endif

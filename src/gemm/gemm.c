@@ -13,6 +13,7 @@ typedef struct {
     const agi_gemm_op *ops;
     int n_ops;
     const agi_gemm_space *space;
+    agi_exec *exec;
     /* per op */
     agi_gemm_tile size[AGI_MAX_OPS]; /* m and n of a whole tile */
     int64_t tile_cols[AGI_MAX_OPS];  /* tiles per row of tiles */
@@ -82,7 +83,8 @@ static void run_tile(const gemm_job *job, int o, int64_t index, int64_t thread)
     const agi_gemm_op *op = &job->ops[o];
     const agi_gemm_tile *size = &job->size[o];
     agi_gemm_tile tile = {.i0 = index / job->tile_cols[o] * size->m,
-                          .j0 = index % job->tile_cols[o] * size->n};
+                          .j0 = index % job->tile_cols[o] * size->n,
+                          .exec = job->exec};
     tile.m = op->m - tile.i0 < size->m ? op->m - tile.i0 : size->m;
     tile.n = op->n - tile.j0 < size->n ? op->n - tile.j0 : size->n;
     agi_prefetch_list list;
@@ -153,10 +155,11 @@ static void split_op(gemm_job *job, int o, double work)
     }
 }
 
-ag_status agi_gemm(const agi_gemm_op *ops, int n_ops, const ag_plan *plan, const ag_exec *exec,
+ag_status agi_gemm(const agi_gemm_op *ops, int n_ops, const ag_plan *plan, agi_exec *exec,
                    const agi_gemm_space *space)
 {
     gemm_job job = {.plan = plan, .table = table_of(plan), .ops = ops, .n_ops = n_ops, .space = space};
+    job.exec = exec;
     double work = 0;
     for (int o = 0; o < n_ops; o++) {
         work += work_of(&ops[o]);
@@ -164,5 +167,6 @@ ag_status agi_gemm(const agi_gemm_op *ops, int n_ops, const ag_plan *plan, const
     for (int o = 0; o < n_ops; o++) {
         split_op(&job, o, work);
     }
-    return agi_parallel_for(plan, exec, job.n_items, run_item, &job);
+    const agi_loop tiles = {job.n_items, work, run_item, &job};
+    return agi_parallel_for(plan, exec, &tiles);
 }

@@ -52,6 +52,7 @@ static inline bool agi_row_is_valid(const agi_matrix *x, int64_t row)
 typedef struct {
     int64_t i0, m, j0, n;
     agi_prefetch_list *prefetch; /* what the thread reads after this tile; NULL: prefetch nothing */
+    agi_exec *exec;              /* asked by agi_cancelled */
 } agi_gemm_tile;
 
 /* An implementation, which computes one tile at a time. No bit of C may depend on how it is split into tiles. */
@@ -78,7 +79,7 @@ void agi_gemm_lay_out(agi_gemm_space *space, agi_arena *arena, const ag_plan *pl
 #define AGI_MAX_OPS 12
 
 /* Runs all ops in one parallel region, in any order: none may read or write what another one writes. */
-ag_status agi_gemm(const agi_gemm_op *ops, int n_ops, const ag_plan *plan, const ag_exec *exec,
+ag_status agi_gemm(const agi_gemm_op *ops, int n_ops, const ag_plan *plan, agi_exec *exec,
                    const agi_gemm_space *space);
 
 #endif

@@ -94,7 +94,7 @@ static void multiply_panels(int64_t k, const real *restrict a, const real *restr
 static void add_product(scratch *s, const agi_product *p, const agi_gemm_tile *tile)
 {
     const int64_t K = agi_depth(p);
-    for (int64_t k0 = 0; k0 < K; k0 += TILE_K) {
+    for (int64_t k0 = 0; k0 < K && !agi_cancelled(tile->exec); k0 += TILE_K) {
         const int64_t k = K - k0 < TILE_K ? K - k0 : TILE_K;
         const block in_a = {MR, tile->i0, tile->m, k0, k}, in_b = {NR, tile->j0, tile->n, k0, k};
         pack(s, s->a, &p->a, p->a.transposed, &in_a);

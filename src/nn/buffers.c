@@ -22,6 +22,9 @@ void agi_activations_lay_out(agi_activations *x, agi_arena *arena, const ag_laye
     x->at[AGI_V] = take_matrix(arena, layer->k_rows, w[AGI_V].cols, dtype);
     x->at[AGI_O] = take_matrix(arena, layer->q_rows, w[AGI_O].rows, p->out_dtype);
     x->lse = which == AG_SAVED ? take_matrix(arena, layer->q_rows, p->heads, AG_F64) : NULL;
+    x->o_low = which == AG_SAVED && layer->low_half
+                   ? take_matrix(arena, layer->q_rows, w[AGI_O].rows, p->out_dtype)
+                   : NULL;
 }
 
 void agi_layer_lay_out(agi_layer_space *space, agi_arena *arena, const ag_layer *layer, agi_map map)
@@ -122,6 +125,7 @@ ag_status ag_layer_saved_views(const ag_layer *layer, ag_saved which, void *buff
                             .o = agi_heads_view(layer, AGI_O, x.at[AGI_O])};
     if (which == AG_SAVED) {
         found.lse = agi_row_view(layer, x.lse);
+        found.o_low = agi_heads_view(layer, AGI_O, x.o_low);
     }
     return agi_write_struct(views, &found, sizeof found, "views");
 }

@@ -25,15 +25,17 @@ struct ag_layer {
     agi_weights projection[AGI_N_PROJECTIONS];
     size_t bytes[AGI_N_MAPS]; /* of workspace, per map */
     size_t saved_bytes[2];    /* indexed by ag_saved */
+    bool low_half;            /* C is saved with its low half */
 };
 
 /* ---- Buffers ---- */
 
-/* Q K V C and lse, or their tangents; or dQ dK dV dC, or their tangents, without lse. C: the outputs of all heads,
- * concatenated. Indexed by projection: at[AGI_O] is C. */
+/* Q K V C, lse and the low half of C, or their tangents; or dQ dK dV dC, or their tangents, without the last two. C:
+ * the outputs of all heads, concatenated. Indexed by projection: at[AGI_O] is C. */
 typedef struct {
     void *at[AGI_N_PROJECTIONS];
     double *lse;
+    void *o_low; /* NULL if the layer saves none */
 } agi_activations;
 
 void agi_activations_lay_out(agi_activations *x, agi_arena *arena, const ag_layer *layer, ag_saved which);
@@ -60,7 +62,7 @@ typedef struct {
     const ag_layer *layer;
     agi_map map;
     ag_layer_args a; /* a copy; fields that the caller's struct lacks are zero */
-    ag_exec exec;
+    agi_exec exec;
     agi_layer_space space;
     agi_activations saved, t_saved, d_saved; /* those that the map uses */
     agi_call attention;                      /* checked */

@@ -211,8 +211,8 @@ static const struct {
     const char *name;
     size_t offset;
 } own_tensors[] = {
-    OWN(q),  OWN(k),  OWN(v),  OWN(o),  OWN(lse), OWN(d_o),  OWN(dq),  OWN(dk),  OWN(dv),
-    OWN(tq), OWN(tk), OWN(tv), OWN(to), OWN(mu),  OWN(td_o), OWN(tdq), OWN(tdk), OWN(tdv),
+    OWN(q),  OWN(k),  OWN(v),  OWN(o),  OWN(lse),  OWN(d_o), OWN(dq),  OWN(dk),  OWN(dv),    OWN(tq),
+    OWN(tk), OWN(tv), OWN(to), OWN(mu), OWN(td_o), OWN(tdq), OWN(tdk), OWN(tdv), OWN(o_low), OWN(to_low),
 };
 
 #undef OWN
@@ -255,6 +255,8 @@ static void fill_in_own_tensors(ag_args *x, const agi_layer_call *call)
     }
     x->lse = agi_row_view(layer, call->saved.lse);
     x->mu = agi_row_view(layer, call->t_saved.lse);
+    x->o_low = agi_heads_view(layer, AGI_O, call->saved.o_low);
+    x->to_low = agi_heads_view(layer, AGI_O, call->t_saved.o_low);
 }
 
 static ag_status check_attention(agi_layer_call *call)
@@ -312,5 +314,6 @@ ag_status agi_layer_check(agi_layer_call *call, const ag_layer *layer, agi_map m
         lay_out(call, workspace);
         status = check_attention(call);
     }
-    return status == AG_OK ? agi_exec_check(&call->exec, exec) : status;
+    call->attention.exec = &call->exec;
+    return status == AG_OK ? agi_exec_begin(&call->exec, layer->plan, exec) : status;
 }

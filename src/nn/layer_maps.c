@@ -148,7 +148,8 @@ static agi_gemm_op *begin(layer_run *r, agi_matrix to, uint32_t accumulate)
 static void finish(layer_run *r)
 {
     if (r->status == AG_OK) {
-        r->status = agi_gemm(r->ops, r->n_ops, r->call->layer->plan, &r->call->exec, &r->call->space.gemm);
+        r->status =
+            agi_gemm(r->ops, r->n_ops, r->call->layer->plan, r->call->attention.exec, &r->call->space.gemm);
     }
     r->n_ops = 0;
 }
@@ -211,7 +212,7 @@ static void attend(layer_run *r)
 {
     const agi_layer_call *call = r->call;
     if (r->status == AG_OK) {
-        r->status = call->layer->plan->backend->run(&call->attention, &call->exec, call->space.attention);
+        r->status = call->layer->plan->backend->run(&call->attention, call->space.attention);
     }
 }
 
@@ -281,7 +282,7 @@ static ag_status run(agi_map map, const ag_layer *layer, const ag_layer_args *ar
     case AGI_JVP: jvp(&r); break;
     default: backward(&r); break;
     }
-    return r.status;
+    return agi_exec_status(&call.exec, r.status);
 }
 
 ag_status ag_layer_forward(const ag_layer *layer, const ag_layer_args *args, const ag_exec *exec,

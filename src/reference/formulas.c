@@ -56,7 +56,9 @@ static void clear(double *X, int64_t n)
 
 static void clear_pairs(const head *x, double *C)
 {
-    clear(C, x->n_q * x->Nk);
+    EACH_ROW(x, i) {
+        clear(C + i * x->Nk, x->Nk);
+    }
 }
 
 /* Returns the sum of a_c b_c over the channels c of row i. */

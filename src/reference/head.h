@@ -48,10 +48,11 @@ typedef struct head {
     double *sum_bias, *sum_table, *sum_sink;
 } head;
 
-/* Loops over the rows of a head, and over its pairs, with ij the index of (i, j) in a matrix. */
-#define EACH_ROW(x, i) for (int64_t i = 0; i < (x)->n_q; i++)
+/* Loops over the rows of a head, and over its pairs, with ij the index of (i, j) in a matrix. They end early if the
+ * call is cancelled. */
+#define EACH_ROW(x, i) for (int64_t i = 0; i < (x)->n_q && !agi_cancelled((x)->call->exec); i++)
 #define EACH_PAIR(x, i, j, ij)                                                                               \
-    for (int64_t i = 0; i < (x)->n_q; i++)                                                                   \
+    EACH_ROW(x, i)                                                                                           \
         for (int64_t j = 0, ij = i * (x)->Nk; j < (x)->n_k; j++, ij++)
 
 /* formulas.c: the maps of one head. */
@@ -90,7 +91,7 @@ void agi_store_rows(agi_output out, int64_t b, int64_t h, int64_t row0, int64_t 
                     const double *values, double fill);
 
 /* merge.c and trace.c: entries of the backend's table. */
-ag_status agi_reference_merge(const ag_plan *plan, const ag_merge_args *args, const ag_exec *exec);
+ag_status agi_reference_merge(const ag_plan *plan, const ag_merge_args *args, agi_exec *exec);
 ag_status agi_reference_trace(const agi_call *call, const ag_trace_args *trace, void *workspace);
 
 /* Lays out the whole workspace of a map. */

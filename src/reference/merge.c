@@ -15,6 +15,7 @@
 typedef struct {
     const ag_plan *plan;
     const ag_merge_args *m;
+    agi_exec *exec;
 } merge_job;
 
 typedef struct {
@@ -132,15 +133,18 @@ static void merge_head(void *arg, int64_t item, int64_t scratch_index)
     int64_t size[4];
     (void)scratch_index;
     agi_shape_of(&job->plan->p, AGI_SHAPE_ROW, size);
-    for (int64_t i = 0; i < size[2]; i++) {
+    for (int64_t i = 0; i < size[2] && !agi_cancelled(job->exec); i++) {
         merge_row(job, (place){item / size[1], item % size[1], i, 0});
     }
 }
 
-ag_status agi_reference_merge(const ag_plan *plan, const ag_merge_args *args, const ag_exec *exec)
+ag_status agi_reference_merge(const ag_plan *plan, const ag_merge_args *args, agi_exec *exec)
 {
-    merge_job job = {plan, args};
+    merge_job job = {plan, args, exec};
     int64_t size[4];
     agi_shape_of(&plan->p, AGI_SHAPE_ROW, size);
-    return agi_parallel_for(plan, exec, size[0] * size[1], merge_head, &job);
+    const double elements = (double)size[0] * (double)size[1] * (double)size[2] * (double)plan->p.dim_v;
+    const agi_loop heads = {size[0] * size[1], 256 * elements, merge_head,
+                            &job}; /* each is converted twice */
+    return agi_parallel_for(plan, exec, &heads);
 }

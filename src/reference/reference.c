@@ -110,18 +110,21 @@ static void run_item(void *arg, int64_t item, int64_t scratch_index)
 
 /* ---- Sums over sequences and heads ---- */
 
-static void clear_sum(double *sum, int64_t n)
+/* Rows of n_columns each, so that the call can be cancelled between them. */
+static void clear_sum(const agi_call *call, double *sum, int64_t n_rows, int64_t n_columns)
 {
-    if (sum != NULL) {
-        memset(sum, 0, (size_t)n * sizeof sum[0]);
+    for (int64_t row = 0; row < n_rows && sum != NULL && !agi_cancelled(call->exec); row++) {
+        memset(sum + row * n_columns, 0, (size_t)n_columns * sizeof sum[0]);
     }
 }
 
-static void clear_sums(const agi_reference_layout *layout, const ag_problem *p)
+static void clear_sums(const agi_call *call, const agi_reference_layout *layout)
 {
-    clear_sum(layout->sum_bias, agi_count(p->bias_size));
-    clear_sum(layout->sum_table, p->table_heads * p->table_buckets);
-    clear_sum(layout->sum_sink, p->heads);
+    const ag_problem *p = &call->plan->p;
+    const int64_t *bias = p->bias_size;
+    clear_sum(call, layout->sum_bias, bias[0] * bias[1] * bias[2], bias[3]);
+    clear_sum(call, layout->sum_table, p->table_heads, p->table_buckets);
+    clear_sum(call, layout->sum_sink, 1, p->heads);
 }
 
 static void store_sum(const agi_call *call, const ag_tensor *t, uint32_t bit, agi_shape shape,
@@ -130,10 +133,11 @@ static void store_sum(const agi_call *call, const ag_tensor *t, uint32_t bit, ag
     const agi_output out = {t, call->plan->p.aux_dtype, (call->a.accumulate & bit) != 0, false};
     int64_t size[4];
     agi_shape_of(&call->plan->p, shape, size);
-    for (int64_t b = 0; b < size[0] && sum != NULL; b++) {
-        for (int64_t h = 0; h < size[1]; h++) {
-            agi_store_rows(out, b, h, 0, size[2], size[3], sum + (b * size[1] + h) * size[2] * size[3], 0);
-        }
+    for (int64_t row = 0; row < size[0] * size[1] * size[2] && sum != NULL && !agi_cancelled(call->exec);
+         row++) {
+        const int64_t head_row = row / size[2];
+        agi_store_rows(out, head_row / size[1], head_row % size[1], row % size[2], 1, size[3],
+                       sum + row * size[3], 0);
     }
 }
 
@@ -151,7 +155,14 @@ static void store_sums(const agi_call *call, const agi_reference_layout *layout)
 
 /* ---- The table ---- */
 
-static ag_status run(const agi_call *call, const ag_exec *exec, void *memory)
+/* See agi_loop: plain loops take some ten times as long per multiplication as a vector unit. */
+static double cost_of(const ag_problem *p)
+{
+    const double pairs = (double)p->batch * (double)p->heads * (double)p->q_len * (double)p->kv_len;
+    return 64 * pairs * (double)(p->dim_qk + p->dim_v);
+}
+
+static ag_status run(const agi_call *call, void *memory)
 {
     const ag_problem *p = &call->plan->p;
     agi_reference_layout layout;
@@ -159,9 +170,9 @@ static ag_status run(const agi_call *call, const ag_exec *exec, void *memory)
     agi_reference_lay_out(&layout, &arena, call->plan, call->map);
     loop x = {.call = call, .layout = &layout};
     join(&x, p);
-    clear_sums(&layout, p);
-    const int64_t n_items = p->batch / x.join_b * x.items_hk;
-    const ag_status status = agi_parallel_for(call->plan, exec, n_items, run_item, &x);
+    clear_sums(call, &layout);
+    const agi_loop items = {p->batch / x.join_b * x.items_hk, cost_of(p), run_item, &x};
+    const ag_status status = agi_parallel_for(call->plan, call->exec, &items);
     if (status == AG_OK) {
         agi_store_packed_tails(call);
         store_sums(call, &layout);

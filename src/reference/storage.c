@@ -135,13 +135,17 @@ static void add_low_half(const head *x, double *X, const ag_tensor *low)
 
 static void load_query_rows(head *x, double *X, const ag_tensor *t, ag_dtype dtype, int64_t n_cols)
 {
-    load_rows(X, t, dtype, x->seq.view, x->h, x->seq.q0, x->n_q, n_cols);
+    if (!agi_cancelled(x->call->exec)) {
+        load_rows(X, t, dtype, x->seq.view, x->h, x->seq.q0, x->n_q, n_cols);
+    }
 }
 
 static void load_key_rows(head *x, double *X, const ag_tensor *t, int64_t n_cols)
 {
     const ag_problem *p = &x->call->plan->p;
-    load_rows(X, t, p->dtype, x->seq.view, x->h / (p->heads / p->kv_heads), x->seq.k0, x->n_k, n_cols);
+    if (!agi_cancelled(x->call->exec)) {
+        load_rows(X, t, p->dtype, x->seq.view, x->h / (p->heads / p->kv_heads), x->seq.k0, x->n_k, n_cols);
+    }
 }
 
 static void clear(double *X, int64_t n)
@@ -276,6 +280,9 @@ static void store(const head *x, const row_output *r, int64_t h, int64_t row0, i
 {
     const double *values;
     int64_t size[4];
+    if (agi_cancelled(x->call->exec)) {
+        return;
+    }
     memcpy(&values, (const char *)x + r->values, sizeof values);
     agi_shape_of(&x->call->plan->p, r->shape, size);
     const agi_output out = output_of(x->call, r);

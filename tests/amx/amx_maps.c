@@ -15,6 +15,8 @@ static const char *const problems[] = {
     "h2 q3 k3000 d64 bf16",
     "h3 kv1 q65 k129 d256 bf16 causal align=bottom-right sink scale=-0.7",
     "b5 h2 q150 k200 packed=200,300 d64 bf16 causal",
+    "b2 h2 q200 k300 d64 bf16 out=f32",
+    "h2 q90 k100 d40 dv56 bf16 out=f32 grad=f32 sink alibi",
 };
 
 static const nn_config layers[] = {

@@ -11,6 +11,7 @@ BENCH = Path(__file__).parents[2] / "bench"
 sys.path.insert(0, str(BENCH))
 
 import goals  # noqa: E402
+import scaling  # noqa: E402
 from cases import Case, ProductCase, full_cases, quick_cases  # noqa: E402
 
 failures = []
@@ -53,6 +54,25 @@ def test_refusals(build):
     check(done.returncode != 0 and "is no folder of a release build" in done.stderr, "no such build")
     done = bench(build, "--sweeps", "1")
     check(done.returncode == 2 and "five rounds are the least" in done.stderr, "too few sweeps")
+
+
+def test_scaling(build):
+    name = "h12 q128 k128 d64 f32, 1 thread"
+    with tempfile.TemporaryDirectory() as folder:
+        done = bench(build, "--threads", "1", "--only", name, "--out", folder)
+        check(done.returncode == 0, f"a run of the scaling of one case ends well: {done.stderr}")
+        check("speedup" in done.stdout and "    1.00" in done.stdout, f"its table: {done.stdout}")
+    for text, why in ("1,x", "is not a list"), ("0", "is not a list"), ("1,100000", "processors are what"):
+        done = bench(build, "--threads", text)
+        check(done.returncode == 2 and why in done.stderr, f"--threads {text}: {done.stderr}")
+
+
+def test_scaling_table():
+    found = [made_up(80, threads=1), made_up(80, threads=4)]
+    found[0].results["forward"]["ms"] = 3.0
+    lines = [line.split() for line in scaling.table(found)]
+    check(lines[1][-6:] == ["forward", "1", "3.000", "1.00", "2.000", "0.67"], f"one thread: {lines[1]}")
+    check(lines[2] == ["4", "1.000", "3.00", "2.000", "2.00"], f"four threads, three times as fast: {lines[2]}")
 
 
 def made_up(percent, **fields):
@@ -108,5 +128,7 @@ test_cases()
 test_table()
 test_refusals(sys.argv[1])
 test_one_case(sys.argv[1])
+test_scaling_table()
+test_scaling(sys.argv[1])
 print(f"{len(failures)} checks failed" if failures else "all checks passed")
 sys.exit(bool(failures))

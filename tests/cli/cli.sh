@@ -148,6 +148,27 @@ else
     echo "not checked: the progress bar, as 'script' gives no terminal here"
 fi
 
+# ---- Ctrl-C ----
+# ends_soon ARGUMENT...: SIGINT, after half a second, ends it within 0.2 s, in the best of three trials
+ends_soon() {
+    best=999999
+    for trial in 1 2 3; do
+        start=$(date +%s%N)
+        env --default-signal=INT timeout --preserve-status -s INT -k 20 0.5 "$attngrad" "$@" </dev/null >"$out" 2>"$err"
+        code=$?
+        took=$(($(date +%s%N) / 1000000 - start / 1000000))
+        [ "$code" -eq 130 ] || return 1
+        [ "$took" -lt "$best" ] && best=$took
+    done
+    [ "$best" -ge 500 ] && [ "$best" -lt 700 ]
+}
+if env --default-signal=INT timeout --preserve-status 10 date +%N 2>/dev/null | grep -q '^[0-9]*$'; then
+    check "Ctrl-C ends a long map" ends_soon bench "h4 q16384 d128 f64" --threads 2
+    check "Ctrl-C ends a check" ends_soon check "h4 q2000 d64 f64"
+else
+    echo "not checked: Ctrl-C, as env, timeout or date are not GNU's"
+fi
+
 # ---- A full disk ----
 if [ -c /dev/full ]; then
     full_disk --help

@@ -27,7 +27,7 @@ static const char *const large[] = {
     "h1 q210 k330 d40 bf16 causal",
     "h6 q1100 k600 d24 bf16 causal",
     "h2 kv1 q400 k300 d256 f32 bias=11qk sink",
-    "b2 h2 q250 k300 d256 bf16",
+    "b2 h2 q250 k300 d256 bf16 out=f32",
     "h2 q300 k400 d64 f16 causal",
     "h1 q500 k900 d40 f64 window=70,200 table=9 dropout=0.1",
     "h2 q3 k5000 d24 f32 causal align=bottom-right sink",
@@ -153,7 +153,7 @@ static void other_loops(void)
         for (int l = 0; l < 3; l++) {
             int64_t max_tasks = 0;
             char label[64];
-            const ag_exec exec = {sizeof exec, 0, &max_tasks, loops[l]};
+            const ag_exec exec = {.struct_size = sizeof exec, .ctx = &max_tasks, .run = loops[l]};
             snprintf(label, sizeof label, "problem %d with loop %d", n, l);
             for (int map = 0; map < MAPS; map++) {
                 CHECK_OK(call_map(map, x.plan, &x.args, &exec, x.workspace, x.workspace_bytes));
@@ -172,7 +172,7 @@ static void a_loop_that_does_nothing(void)
     struct arrays x;
     int64_t calls = 0;
     const ag_options options = with_threads(4);
-    const ag_exec exec = {sizeof exec, 0, &calls, run_nothing};
+    const ag_exec exec = {.struct_size = sizeof exec, .ctx = &calls, .run = run_nothing};
     make_arrays(&x, problems[0], &options, 105);
     CHECK_OK(agc_arrays_run_all(&x));
     for (int map = 0; map < MAPS; map++) {
@@ -210,27 +210,33 @@ static void *call_often(void *arg)
     return NULL;
 }
 
+static void eight_callers(const char *text)
+{
+    static struct caller callers[CALLERS];
+    struct arrays x;
+    const ag_options options = with_threads(3);
+    make_arrays(&x, text, &options, 107);
+    CHECK_OK(agc_arrays_run_all(&x));
+    for (int c = 0; c < CALLERS; c++) {
+        callers[c].shared = &x;
+        make_arrays(&callers[c].own, text, &options, 107);
+    }
+    for (int c = 0; c < CALLERS; c++) {
+        start(&callers[c].thread, call_often, &callers[c]);
+    }
+    for (int c = 0; c < CALLERS; c++) {
+        pthread_join(callers[c].thread, NULL);
+        agc_arrays_destroy(&callers[c].own);
+    }
+    agc_arrays_destroy(&x);
+}
+
 static void one_plan_eight_callers(void)
 {
     for (int n = 0; n < PROBLEMS; n++) {
-        static struct caller callers[CALLERS];
-        struct arrays x;
-        const ag_options options = with_threads(3);
-        make_arrays(&x, problems[n], &options, 107);
-        CHECK_OK(agc_arrays_run_all(&x));
-        for (int c = 0; c < CALLERS; c++) {
-            callers[c].shared = &x;
-            make_arrays(&callers[c].own, problems[n], &options, 107);
-        }
-        for (int c = 0; c < CALLERS; c++) {
-            start(&callers[c].thread, call_often, &callers[c]);
-        }
-        for (int c = 0; c < CALLERS; c++) {
-            pthread_join(callers[c].thread, NULL);
-            agc_arrays_destroy(&callers[c].own);
-        }
-        agc_arrays_destroy(&x);
+        eight_callers(problems[n]);
     }
+    eight_callers("h2 q210 k330 d40 f32 causal"); /* enough work for three threads */
 }
 
 /* ---- Plans that come and go --------------------------------------------------------------------- */

@@ -254,7 +254,8 @@ static void run(sum *sums, int n, const ag_plan *plan)
     agi_gemm_op ops[AGI_MAX_OPS];
     agi_gemm_space space;
     agi_arena arena = agi_arena_begin(NULL);
-    const ag_exec exec = AG_EXEC_INIT;
+    agi_exec exec;
+    CHECK_OK(agi_exec_begin(&exec, plan, NULL));
     agi_gemm_lay_out(&space, &arena, plan);
     void *memory = malloc(agi_arena_bytes(&arena));
     test_need(memory != NULL, "memory");

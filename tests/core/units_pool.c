@@ -1,4 +1,5 @@
-/* The thread pool: if several threads call at once, fewer of its own threads run. May include private headers. */
+/* The thread pool: if several threads call at once, fewer of its own threads run; a caller that waits polls; every
+ * task of many short jobs runs once. May include private headers. */
 #define _POSIX_C_SOURCE 200809L
 #include "test.h"
 
@@ -42,7 +43,7 @@ static void two_tasks(void *arg, int64_t index)
 
 static void *call(void *arg)
 {
-    agi_pool_run(2, two_tasks, arg);
+    agi_pool_run(2, two_tasks, arg, NULL);
     return NULL;
 }
 
@@ -82,8 +83,99 @@ static void threads_leave_room_for_callers(void)
     agi_pool_release();
 }
 
+/* ---- Many short jobs ------------------------------------------------------------------------------ */
+
+enum { TASKS = 7, JOBS = 3000, SHORT_CALLERS = 3 };
+
+static void count_task(void *arg, int64_t index)
+{
+    atomic_int *runs = arg;
+    runs[index]++;
+}
+
+/* Between some jobs the pool's threads fall asleep, between others they still spin. */
+static void *call_often(void *arg)
+{
+    (void)arg;
+    for (int n = 0; n < test_count(JOBS); n++) {
+        atomic_int runs[TASKS] = {0};
+        agi_pool_run(TASKS, count_task, runs, NULL);
+        for (int t = 0; t < TASKS; t++) {
+            CHECK_INT(runs[t], 1);
+        }
+        if (n % 32 == 0) {
+            wait_a_millisecond();
+        }
+    }
+    return NULL;
+}
+
+static void every_task_runs_once(void)
+{
+    pthread_t threads[SHORT_CALLERS];
+    agi_pool_acquire(TASKS);
+    call_often(NULL);
+    for (int n = 0; n < SHORT_CALLERS; n++) {
+        test_need(pthread_create(&threads[n], NULL, call_often, NULL) == 0, "a thread");
+    }
+    for (int n = 0; n < SHORT_CALLERS; n++) {
+        pthread_join(threads[n], NULL);
+    }
+    agi_pool_release();
+}
+
+/* ---- A caller that waits for the other task, which ends after some polls ---------------------------- */
+
+enum { POLLS = 5 };
+
+typedef struct {
+    pthread_t caller;
+    atomic_bool other_began;
+    atomic_int polls;
+} waiting;
+
+static int32_t count_poll(void *ctx)
+{
+    waiting *w = ctx;
+    CHECK(pthread_equal(pthread_self(), w->caller), "a poll on another thread");
+    w->polls++;
+    return 0;
+}
+
+/* The pool's thread waits for polls; the caller's task ends as soon as the other one has begun. */
+static void wait_or_poll(void *arg, int64_t index)
+{
+    waiting *w = arg;
+    (void)index;
+    if (pthread_equal(pthread_self(), w->caller)) {
+        CHECK(becomes_true(&w->other_began), "the pool's thread took no task");
+        return;
+    }
+    w->other_began = true;
+    for (int n = 0; n < 10000 && w->polls < POLLS; n++) {
+        wait_a_millisecond();
+    }
+}
+
+static void a_waiting_caller_polls(void)
+{
+    static waiting w;
+    agi_exec exec;
+    ag_exec given = AG_EXEC_INIT;
+    w.caller = pthread_self();
+    given.ctx = &w;
+    given.poll = count_poll;
+    CHECK_OK(agi_exec_begin(&exec, NULL, &given));
+    agi_pool_acquire(2);
+    agi_pool_run(2, wait_or_poll, &w, &exec);
+    agi_pool_release();
+    CHECK(w.polls >= POLLS, "%d polls", (int)w.polls);
+}
+
 int main(void)
 {
     threads_leave_room_for_callers();
+    a_waiting_caller_polls();
+    every_task_runs_once();
     return test_summary();
 }

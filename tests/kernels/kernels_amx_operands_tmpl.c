@@ -1,4 +1,6 @@
 /* Tests of the AMX table: operands from rows, rounding, rows from sums, norms and dot products of rows. */
+#include <float.h>
+
 #include "kernels_amx_memory.h"
 
 /* ---- Operands: each element of a tile is an element of the rows, at the index `source` ---- */
@@ -18,6 +20,26 @@ static void check_amx_tile(struct rng *r, const char *what, int64_t rows,
     report(&faults, what);
     check_and_free(&from, what);
     check_and_free(&tile, what);
+}
+
+/* NaN, infinity and subnormals among the numbers: a subnormal becomes zero. */
+static void check_amx_round_row(struct rng *r)
+{
+    const float special[] = {(float)NAN, -INFINITY, FLT_MAX, FLT_MIN, 1e-40f};
+    const int64_t n = agc_rng_range(r, 1, 100);
+    struct guarded from = random_floats(r, n, -2, 2), to = guarded_alloc(n, 2);
+    struct faults wrong = {0};
+    floats_of(&from)[agc_rng_range(r, 0, n - 1)] = special[agc_rng_range(r, 0, 4)];
+    agi_amx_table.round_row(bf16_of(&to), floats_of(&from), n);
+    for (int64_t i = 0; i < n; i++) {
+        const float x = floats_of(&from)[i];
+        uint16_t wanted;
+        agi_store(AG_BF16, &wanted, 0, fabsf(x) < FLT_MIN ? 0 : (double)x);
+        expect_near(&wrong, i, bf16_of(&to)[i], wanted, 0);
+    }
+    report(&wrong, "round_row");
+    check_and_free(&from, "round_row");
+    check_and_free(&to, "round_row");
 }
 
 /* Element 2 n + s of row r is B[2 r + s][n] = X[n][2 r + s]. */

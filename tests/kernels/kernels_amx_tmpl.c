@@ -109,6 +109,7 @@ static void check_amx(int rounds)
         struct rng r;
         agc_rng_init(&r, (uint64_t)n, 99);
         check_amx_product(&r);
+        check_amx_round_row(&r);
         check_amx_tile(&r, "transpose_to_vnni", 16, agi_amx_table.transpose_to_vnni, vnni_transposed_source);
         check_amx_tile(&r, "vnni_pairs_split16", 32, agi_amx_table.vnni_pairs_split16, split16_source);
         check_amx_tile(&r, "transpose_tile", 32, agi_amx_table.transpose_tile, transposed_source);

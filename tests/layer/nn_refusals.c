@@ -44,7 +44,7 @@ static void check_descriptions(void)
     const int64_t large = INT64_C(1) << 30;
     ag_layer *layer;
     ag_layer_desc d = AG_LAYER_DESC_INIT;
-    REFUSED_DESC(same, AG_INVALID_PROBLEM, "flags", .flags = 1 << 6, .d_model = 8);
+    REFUSED_DESC(same, AG_INVALID_PROBLEM, "flags", .flags = 1 << 7, .d_model = 8);
     REFUSED_DESC(same, AG_INVALID_PROBLEM, "exclude", .flags = AG_LAYER_SELF | AG_LAYER_SHARED_KV,
                  .d_model = 8);
     REFUSED_DESC(same, AG_INVALID_PROBLEM, "d_model is 0", .d_model = 0);
@@ -264,6 +264,14 @@ static void own_tdq(nn_model *m)
 {
     m->attention.tdq = ag_bhnd(m->saved, 1, 1, 1);
 }
+static void own_low(nn_model *m)
+{
+    m->attention.o_low = ag_bhnd(m->saved, 1, 1, 1);
+}
+static void own_tangent_low(nn_model *m)
+{
+    m->attention.to_low = ag_bhnd(m->saved, 1, 1, 1);
+}
 static void own_bit(nn_model *m)
 {
     m->attention.accumulate = AG_ACC_DQ;
@@ -302,6 +310,8 @@ static void check_calls(void)
         REFUSED_CALL(cross, maps[i], own_q, AG_INVALID_ARGUMENT, "attention has q");
         ABOUT("attention.q");
         REFUSED_CALL(cross, maps[i], own_tdq, AG_INVALID_ARGUMENT, "attention has tdq");
+        REFUSED_CALL(cross, maps[i], own_low, AG_INVALID_ARGUMENT, "attention has o_low");
+        REFUSED_CALL(cross, maps[i], own_tangent_low, AG_INVALID_ARGUMENT, "attention has to_low");
         REFUSED_CALL(cross, maps[i], own_bit, AG_INVALID_ARGUMENT, "accumulate of attention");
         REFUSED_CALL(cross, maps[i], no_sink, AG_INVALID_ARGUMENT, "sink is NULL");
         ABOUT("attention.sink");

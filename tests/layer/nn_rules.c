@@ -67,6 +67,41 @@ static void check_bits(const nn_config *c)
     nn_free(&one);
 }
 
+/* ---- Poll ---- */
+
+static int32_t cancel_at(void *ctx)
+{
+    return --*(int *)ctx == 0;
+}
+
+/* Every map ends at its first poll; the next run of the same layer and workspace gives the same bits. */
+static void check_poll(const nn_config *c)
+{
+    nn_model wanted, m;
+    int left = 0;
+    ag_exec exec = AG_EXEC_INIT;
+    exec.ctx = &left;
+    exec.poll = cancel_at;
+    nn_make(&wanted, c, 1, 23);
+    nn_run_all(&wanted);
+    nn_make(&m, c, 2, 23);
+    left = 1;
+    CHECK_STATUS(ag_layer_forward(m.layer, &m.a, &exec, m.workspace, m.bytes), AG_CANCELLED);
+    nn_run_all(&m);
+    ag_status (*const maps[])(const ag_layer *, const ag_layer_args *, const ag_exec *, void *,
+                              size_t) = {ag_layer_vjp, ag_layer_jvp, ag_layer_vjp_jvp};
+    for (int n = 0; n < 3; n++) {
+        left = 1;
+        CHECK_STATUS(maps[n](m.layer, &m.a, &exec, m.workspace, m.bytes), AG_CANCELLED);
+        CHECK_INT(left, 0);
+    }
+    run_by_exec(&m, &exec); /* the poll returns 0 from now on */
+    CHECK(left < 0, "%s: the layer does not poll", c->text);
+    check_same_bits(&wanted, &m, c->text, "a run after cancelled ones");
+    nn_free(&m);
+    nn_free(&wanted);
+}
+
 /* Buffers one byte off their alignment: nn_alloc allocates one byte more. */
 static void check_alignment(const nn_config *c)
 {
@@ -337,6 +372,7 @@ int main(void)
 {
     for (int c = 0; c < N_CONFIGS; c++) {
         check_bits(&configs[c]);
+        check_poll(&configs[c]);
         check_alignment(&configs[c]);
         check_unwanted(&configs[c]);
     }

@@ -18,8 +18,9 @@ static const struct {
 } problems[] = {
     {"h2 q70 k90 d40 f32 causal", false},   {"h2 kv1 q50 k70 d24 f64 bias=11qk sink", false},
     {"h2 q70 k90 d40 f16", false},          {"b2 h2 q70 k90 d64 bf16 window=30,10", true},
-    {"h2 q70 k90 d64 bf16 grad=f32", true}, {"h2 q70 k90 d64 bf16 out=f32", false},
+    {"h2 q70 k90 d64 bf16 grad=f32", true}, {"h2 q70 k90 d64 bf16 out=f32", true},
     {"h2 q70 k24 d64 bf16", true},          {"h2 q70 k23 d64 bf16", false},
+    {"h2 q70 k24 d64 bf16 out=f32", true},  {"h2 q70 k23 d64 bf16 out=f32 grad=f32", false},
 };
 enum { PROBLEMS = sizeof problems / sizeof problems[0] };
 

@@ -156,7 +156,8 @@ static void check_layout(struct arrays *x, const struct layout *l, const char *t
     free(workspace);
 }
 
-static const char *const dtypes[] = {"f64", "f32", "f16", "bf16", "f16 out=f32", "bf16 grad=f32 aux=f32"};
+static const char *const dtypes[] = {
+    "f64", "f32", "f16", "bf16", "f16 out=f32", "bf16 grad=f32 aux=f32", "bf16 out=f32"};
 enum { DTYPES = sizeof dtypes / sizeof dtypes[0], LAYOUTS = sizeof layouts / sizeof layouts[0] };
 
 /* Problems of several tiles are left out if AG_TEST_COUNT is small. */
@@ -398,7 +399,7 @@ static void absent_inputs_are_zeros(void)
     static const enum tensor optional[] = {T_D_LSE,  T_TQ,    T_TK,   T_TV,    T_TBIAS,
                                            T_TTABLE, T_TSINK, T_TD_O, T_TD_LSE};
     static const enum tensor tangents[] = {T_TQ, T_TK, T_TV, T_TD_O};
-    static const char *const large[] = {"h2 q70 k70 d24 bf16", "h2 q70 k70 d24 bf16 softcap=3",
+    static const char *const large[] = {"h2 q70 k70 d24 bf16", "h2 q70 k70 d24 bf16 softcap=3 out=f32",
                                         "h2 q70 k70 d24 f32"};
     for (size_t n = 0; n < sizeof optional / sizeof optional[0]; n++) {
         check_absent_inputs(EVERY_FEATURE "f64", &optional[n], 1);

@@ -39,10 +39,15 @@ static void lay_out(agi_backward_scratch *s, agi_arena *arena, const ag_plan *pl
             own.T[n][t] = agi_take_reals(arena, present * GROUP_KEYS * PANEL);
         }
     }
+    own.rest_rows = agi_take16(arena, GROUP_KEYS * STRIPE);
+    own.rest_vnni = agi_take16(arena, GROUP_KEYS * STRIPE);
     own.zeroed = agi_take16(arena, block * Dk);
     own.dQ = agi_take_reals(arena, TILE_ROWS * Dk);
     own.key_rows_chunk = agi_take_reals(arena, AMX_ROWS * agi_max(Dk, Dv));
     own.rows = agi_take16(arena, agi_max(TILE_ROWS, GROUP_KEYS) * agi_max(Dk, Dv));
+    for (int t = 0; t < 2; t++) {
+        own.wide_rows[t] = agi_take_reals(arena, (plan->p.out_dtype == AG_F32) * ROW_CHUNK * Dv);
+    }
     s->own = agi_take_copy(arena, &own, sizeof own);
 }
 
@@ -87,51 +92,6 @@ static void end_tile(agi_backward_scratch *s)
 {
     const agi_amx_backward_scratch *const own = s->own;
     agi_amx_table.end(&own->saved_config);
-}
-
-/* ---- D = rowsum(dO o O) ---- */
-
-/* Rows i .. i + n - 1 of dO, O, tdO, tO or a low half: in place if their channels are adjacent, else copied to the
- * scratch. */
-static agi_rows16 output_rows(const agi_head *x, const ag_tensor *t, int64_t i, int64_t n, uint16_t *scratch)
-{
-    const agi_slice slice = agi_query_slice(x, t, x->call->plan->p.out_dtype, x->Dv);
-    if (t->strides[3] == 1) {
-        return (agi_rows16){(const uint16_t *)t->data + agi_row_offset(slice, i), t->strides[2]};
-    }
-    return agi_load_rows16(slice, i, n, n, x->Dv, NULL, scratch);
-}
-
-/* sums[r] += rowsum(A o B) of rows i .. i + n - 1. Nothing if A or B is absent. */
-static void add_row_products(const agi_backward_scratch *s, const agi_head *x, const ag_tensor *A,
-                             const ag_tensor *B, int64_t i, int64_t n, double *sums)
-{
-    if (A->data == NULL || B->data == NULL) {
-        return;
-    }
-    agi_amx_backward_scratch *const own = s->own;
-    const agi_rows16 a = output_rows(x, A, i, n, own->rows);
-    const agi_rows16 b = output_rows(x, B, i, n, own->rows + n * x->Dv);
-    float products[ROW_CHUNK];
-    agi_amx_table.dots(products, a.p, a.ld, b.p, b.ld, n, x->Dv);
-    for (int64_t r = 0; r < n; r++) {
-        sums[r] += (double)products[r];
-    }
-}
-
-static void row_dots(const agi_backward_scratch *s, const agi_head *x, int64_t r, int64_t n, double *D,
-                     double *tD)
-{
-    const ag_args *a = &x->call->a;
-    const int64_t i = s->tile.i0 + r;
-    add_row_products(s, x, &a->d_o, &a->o, i, n, D);
-    add_row_products(s, x, &a->d_o, &a->o_low, i, n, D);
-    if (x->call->map == AGI_VJP_JVP) {
-        add_row_products(s, x, &a->d_o, &a->to, i, n, tD);
-        add_row_products(s, x, &a->d_o, &a->to_low, i, n, tD);
-        add_row_products(s, x, &a->td_o, &a->o, i, n, tD);
-        add_row_products(s, x, &a->td_o, &a->o_low, i, n, tD);
-    }
 }
 
 /* ---- Stores ---- */
@@ -204,7 +164,7 @@ const agi_backward_ops agi_amx_backward_ops = {
     .dq_channel_step = AMX_DEPTH,
     .lay_out = lay_out,
     .begin_pass = begin_pass,
-    .row_dots = row_dots,
+    .row_dots = agi_amx_row_dots,
     .begin_tile = begin_tile,
     .block = block,
     .end_tile = end_tile,

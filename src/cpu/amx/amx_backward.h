@@ -30,11 +30,13 @@ typedef struct {
     uint16_t *rounded[4];           /* A operands R, dZ, tR, tdZ of the block */
     /* B operands of [block / 32][TILE_ROWS / 16] tiles: dZ in vjp, tdZ and dZ in vjp_jvp */
     uint16_t *dz_vnni[2];
-    agi_prefetch_rows prefetch; /* rows of the next tile of queries */
+    uint16_t *rest_rows, *rest_vnni; /* what rounding took from one patch: A operand, B operand */
+    agi_prefetch_rows prefetch;      /* rows of the next tile of queries */
     real *T[2][2];           /* score tiles of two patches: each [0] S and dP side by side, [1] tS and tdP */
     real *dQ;                /* [TILE_ROWS][Dk_pad]: dQ of a tile, by rows */
     real *key_rows_chunk;    /* [AMX_ROWS][D]: rows of dK or dV */
     uint16_t *rows;          /* copied rows of queries or keys */
+    real *wide_rows[2];      /* [ROW_CHUNK][Dv_pad]: rows of dO and O, if these are float32 */
     amx_config saved_config; /* the caller's tile configuration, restored at the end of a tile */
 } agi_amx_backward_scratch;
 
@@ -54,6 +56,10 @@ agi_amx_backward_keys agi_amx_keys_of_block(const agi_amx_backward_scratch *s, c
 /* Makes the operands of the tile's queries: Q and dO, and in vjp_jvp tQ and tdO. */
 void agi_amx_load_queries(agi_backward_scratch *s, const agi_head *x);
 
+/* amx_backward_dots.c: see agi_backward_ops. */
+void agi_amx_row_dots(const agi_backward_scratch *s, const agi_head *x, int64_t r, int64_t n, double *D,
+                      double *tD);
+
 /* amx_backward_patches.c: R, dZ, and in vjp_jvp their tangents, of the tile's queries and a block of keys. */
 void agi_amx_run_patches(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
                          const agi_amx_backward_keys *operands, const agi_backward_key_block *keys);
@@ -65,5 +71,12 @@ void agi_amx_add_key_gradients(const agi_backward_scratch *s, const agi_head *x,
 /* Adds to the tile's dQ, in vjp_jvp to tdQ. */
 void agi_amx_add_query_gradients(const agi_backward_scratch *s, const agi_head *x,
                                  const agi_amx_backward_keys *operands, const agi_backward_key_block *keys);
+
+/* amx_backward_rest.c. For stripes whose queries see FEW_KEYS or fewer (see there): adds what rounding took from R and
+ * dZ of a patch, and their tangents, to the gradients. The score tiles still hold them in float32 and are overwritten. */
+bool agi_amx_sees_few_keys(const agi_backward_scratch *s, const agi_head *x, const agi_patch *patch);
+void agi_amx_add_rest_of_patch(agi_backward_scratch *s, const agi_head *x, const agi_backward_key_block *keys,
+                               const agi_amx_backward_keys *operands, const agi_patch *patch,
+                               const agi_score_tiles *t);
 
 #endif

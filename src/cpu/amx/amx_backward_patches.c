@@ -67,10 +67,10 @@ static void round_patch(const agi_backward_scratch *s, const agi_patch *patch, f
     }
 }
 
-/* Is the patch whole, with nothing but the band on its scores? */
-static bool is_plain(const agi_head *x, const agi_patch *patch)
+/* Is the patch whole, with nothing but the band on its scores, and many keys for each query? */
+static bool is_plain(const agi_head *x, const agi_patch *patch, bool few_keys)
 {
-    return x->has.plain && !x->has.dropout && patch->nj == GROUP_KEYS && patch->ni == STRIPE;
+    return !few_keys && x->has.plain && !x->has.dropout && patch->nj == GROUP_KEYS && patch->ni == STRIPE;
 }
 
 /* Zeroes what the band masks in n_rows tiles of rounded rows and n_pairs tiles of VNNI pairs. */
@@ -104,10 +104,10 @@ static void plain_gradients(const agi_backward_scratch *s, const agi_head *x,
 
 static void vjp_patch(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
                       const agi_backward_key_block *keys, const agi_patch *patch, const agi_score_tiles *t,
-                      const amx_queue *next)
+                      bool few_keys, const amx_queue *next)
 {
     agi_amx_table.score_blocks(next);
-    if (is_plain(x, patch)) {
+    if (is_plain(x, patch, few_keys)) {
         plain_gradients(s, x, keys, patch, t);
         return;
     }
@@ -139,9 +139,9 @@ static void plain_tangents(const agi_backward_scratch *s, const agi_head *x,
 
 static void vjp_jvp_patch(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
                           const agi_backward_key_block *keys, const agi_patch *patch,
-                          const agi_score_tiles *t, const amx_queue *next)
+                          const agi_score_tiles *t, bool few_keys, const amx_queue *next)
 {
-    if (is_plain(x, patch)) {
+    if (is_plain(x, patch, few_keys)) {
         plain_tangents(s, x, keys, patch, t, next);
         return;
     }
@@ -194,14 +194,18 @@ static bool next_patch(const agi_backward_scratch *s, const agi_head *x, const a
 }
 
 static void run_patch(agi_backward_scratch *s, const agi_head *x, const agi_sums *sums,
-                      const agi_backward_key_block *keys, const agi_patch *patch, float *const T[2],
-                      const amx_queue *next)
+                      const agi_backward_key_block *keys, const agi_amx_backward_keys *operands,
+                      const agi_patch *patch, float *const T[2], const amx_queue *next)
 {
+    const bool few_keys = agi_amx_sees_few_keys(s, x, patch);
     const agi_score_tiles scores = {.P = T[0], .U = T[1], .dS = T[0] + STRIPE, .tdS = T[1] + STRIPE};
     if (x->call->map == AGI_VJP_JVP) {
-        vjp_jvp_patch(s, x, sums, keys, patch, &scores, next);
+        vjp_jvp_patch(s, x, sums, keys, patch, &scores, few_keys, next);
     } else {
-        vjp_patch(s, x, sums, keys, patch, &scores, next);
+        vjp_patch(s, x, sums, keys, patch, &scores, few_keys, next);
+    }
+    if (few_keys) {
+        agi_amx_add_rest_of_patch(s, x, keys, operands, patch, &scores);
     }
     for (int64_t j = patch->from; j < patch->from + patch->nj && x->has.pair_mask; j++) {
         s->masked_keys[j] &= s->panel_masked_keys[j];
@@ -228,6 +232,6 @@ void agi_amx_run_patches(agi_backward_scratch *s, const agi_head *x, const agi_s
             queue_patch(&next, s, x, &patch[!current], operands, own->T[!current]);
         }
         agi_amx_prefetch_step(&own->prefetch, &next);
-        run_patch(s, x, sums, keys, &patch[current], own->T[current], &next);
+        run_patch(s, x, sums, keys, operands, &patch[current], own->T[current], &next);
     }
 }

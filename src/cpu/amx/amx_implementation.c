@@ -2,16 +2,16 @@
  * AMX. */
 #include "cpu/amx/amx_ops.h"
 #include "cpu/implementations.h"
+#include "cpu/vec/vec.h"
 
 /* With fewer keys most of AMX's tiles would be padding, and vectors are faster. */
 enum { MIN_KEYS = 24 };
 
-/* A wider output dtype means that the caller wants more digits than weights in bfloat16 can give; and dO has
- * that dtype too, which AMX cannot multiply. */
+/* O, tO and the gradients may be float32: they are stored from sums in float32. dO and tdO, which may be float32 too,
+ * are rounded when they become operands. */
 static bool serves(const ag_plan *plan)
 {
-    return plan->isa == AG_ISA_AMX && plan->p.dtype == AG_BF16 && plan->p.out_dtype == AG_BF16 &&
-           plan->p.kv_len >= MIN_KEYS;
+    return plan->isa == AG_ISA_AMX && plan->p.dtype == AG_BF16 && plan->p.kv_len >= MIN_KEYS;
 }
 
 const agi_implementation agi_amx_implementation = {
@@ -19,4 +19,5 @@ const agi_implementation agi_amx_implementation = {
     .serves = serves,
     .row_ops = &agi_amx_row_ops,
     .backward_ops = &agi_amx_backward_ops,
+    .given_ops = &REAL(agi_vec_given_ops),
 };

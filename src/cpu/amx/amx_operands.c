@@ -8,8 +8,32 @@ static const uint16_t *row_of(agi_slice s, int64_t row)
     return (const uint16_t *)s.t->data + agi_row_offset(s, row);
 }
 
+/* One row of float32, dO or tdO of a problem with such outputs, rounded to bfloat16. */
+static void round_row(uint16_t *to, agi_slice s, int64_t row)
+{
+    enum { CHUNK = 64 };
+    const int64_t stride = s.t->strides[3];
+    const float *const from = (const float *)s.t->data + agi_row_offset(s, row);
+    float chunk[CHUNK];
+    if (stride == 1) {
+        agi_amx_table.round_row(to, from, s.D);
+        return;
+    }
+    for (int64_t c = 0; c < s.D; c += CHUNK) {
+        const int64_t n = agi_min(CHUNK, s.D - c);
+        for (int64_t e = 0; e < n; e++) {
+            chunk[e] = from[(c + e) * stride];
+        }
+        agi_amx_table.round_row(to + c, chunk, n);
+    }
+}
+
 static void copy_row(uint16_t *to, agi_slice s, int64_t row)
 {
+    if (s.dtype == AG_F32) {
+        round_row(to, s, row);
+        return;
+    }
     const int64_t stride = s.t->strides[3];
     const uint16_t *const from = row_of(s, row);
     if (stride == 1) {
@@ -38,7 +62,8 @@ static void copy_rows(agi_slice s, int64_t first, int64_t n, int64_t rows, int64
 agi_rows16 agi_load_rows16(agi_slice s, int64_t first, int64_t n, int64_t rows, int64_t width,
                            const uint8_t *skip, uint16_t *scratch)
 {
-    const bool complete = s.t->strides[3] == 1 && s.D == width && n == rows && skip == NULL;
+    const bool complete =
+        s.dtype == AG_BF16 && s.t->strides[3] == 1 && s.D == width && n == rows && skip == NULL;
     /* Loading a tile row that crosses a cache line takes twice as long: a copy is cheaper. */
     const bool aligned =
         (uintptr_t)row_of(s, first) % AGI_CACHE_LINE == 0 && s.t->strides[2] % AMX_DEPTH == 0;
@@ -51,9 +76,10 @@ agi_rows16 agi_load_rows16(agi_slice s, int64_t first, int64_t n, int64_t rows, 
 
 void agi_amx_prefetch_rows(agi_prefetch_rows *to, agi_slice s, int64_t first, int64_t n)
 {
-    const int64_t size = (int64_t)sizeof(uint16_t);
+    const int64_t size = (int64_t)ag_dtype_size(s.dtype);
     if (s.t->data != NULL && s.t->strides[3] == 1) {
-        agi_prefetch_rows_add(to, row_of(s, first), s.t->strides[2] * size, s.D * size, n);
+        agi_prefetch_rows_add(to, (const char *)s.t->data + agi_row_offset(s, first) * size,
+                              s.t->strides[2] * size, s.D * size, n);
     }
 }
 

@@ -1,5 +1,5 @@
-/* AMX operands from the caller's bfloat16 rows, padded with zeros to whole tiles. amx_kernels.h explains the
- * formats. A is the left operand (keys), B the right one (queries). */
+/* AMX operands from the caller's rows, bfloat16 or rounded to it, padded with zeros to whole tiles. amx_kernels.h
+ * explains the formats. A is the left operand (keys), B the right one (queries). */
 #ifndef AGI_CPU_AMX_OPERANDS_H
 #define AGI_CPU_AMX_OPERANDS_H
 
@@ -7,14 +7,19 @@
 #include "cpu/amx/kernels/amx_kernels.h"
 #include "cpu/drivers/tile.h"
 
+/* Queries that see so few keys have their weights and gradients of scores multiplied in two parts: rounded to bfloat16,
+ * and what that took. The errors of many rounded weights average out; those of a few do not, and the first rows of a
+ * causal head, whose gradients are the largest, would carry them. */
+enum { FEW_KEYS = 32 };
+
 /* Rows of bfloat16: element (row, channel) is p[row * ld + channel]. */
 typedef struct {
     const uint16_t *p;
     int64_t ld;
 } agi_rows16;
 
-/* Rows first .. first + n - 1 of the slice, padded to `rows` rows of `width` elements: in place if they need
- * no padding and are aligned, else copied to scratch[rows][width]. Rows with skip[row] != 0 become zero; skip
+/* Rows first .. first + n - 1 of the slice, padded to `rows` rows of `width` elements: in place if they need no
+ * rounding and no padding and are aligned, else copied to scratch[rows][width]. Rows with skip[row] != 0 become zero; skip
  * may be NULL. */
 agi_rows16 agi_load_rows16(agi_slice s, int64_t first, int64_t n, int64_t rows, int64_t width,
                            const uint8_t *skip, uint16_t *scratch);

@@ -15,6 +15,7 @@ void agi_amx_begin_panel(agi_amx_row_scratch *s, const agi_head *x, const agi_ro
     agi_amx_panel *to = &s->panel[panel->index];
     to->queries = agi_amx_query_columns(agi_query_slice(x, &a->q, dtype, x->Dk), panel->i0, panel->ni, W,
                                         NULL, to->Q + offset, query_stride, s->rows);
+    to->few_keys = REAL(agi_fewest_keys)(x, panel->i0, panel->ni) <= FEW_KEYS;
     to->empty = true;
     memset(to->excess, 0, PANEL * sizeof *to->excess);
     memset(to->t_excess, 0, tangents * PANEL * sizeof *to->t_excess);

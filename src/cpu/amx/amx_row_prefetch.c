@@ -32,7 +32,7 @@ void agi_amx_prefetch_next_item(const agi_row_job *w, agi_amx_row_scratch *s, co
     s->next_item = (agi_prefetch_rows){.n = 0};
     if (schedule->kv_splits == 1 && item + 1 < schedule->items && x->call->map == AGI_FORWARD) {
         agi_head next;
-        const int64_t i0 = REAL(agi_row_begin_item)(w, item + 1, &next),
+        const int64_t i0 = REAL(agi_row_begin_item)(w->call, schedule, item + 1, &next),
                       n = agi_min(schedule->rows, next.seq.n_q - i0);
         if (n > 0) {
             prefetch_item(s, x, &next, i0, n);

@@ -14,13 +14,13 @@ static void add_values(const agi_head *x, const uint16_t *V, const amx_operand *
     agi_amx_table.product(x->Dv_pad / AMX_ROWS, lanes / AMX_LANES, n, &A, &B, &sums, add);
 }
 
-/* O += R V and tO += (tS - r) R V, likewise. */
-static void add_groups(const agi_amx_row_scratch *s, const agi_head *x, agi_amx_panel *panel,
-                       const amx_operand *strides, const uint16_t *V, int64_t lanes, int64_t slot, int64_t n)
+/* O += R V and tO += (tS - r) R V, likewise, for weights P and their tangents tP. */
+static void add_groups(const agi_head *x, agi_amx_panel *panel, const amx_operand *strides, const uint16_t *V,
+                       const uint16_t *P, const uint16_t *tP, int64_t lanes, int64_t slot, int64_t n)
 {
-    add_values(x, V, strides, s->P, lanes, slot, n, panel->O, !panel->empty);
+    add_values(x, V, strides, P, lanes, slot, n, panel->O, !panel->empty);
     if (x->call->map == AGI_JVP) {
-        add_values(x, V, strides, s->tP, lanes, slot, n, panel->tO, !panel->empty);
+        add_values(x, V, strides, tP, lanes, slot, n, panel->tO, !panel->empty);
     }
     panel->empty = false;
 }
@@ -31,24 +31,23 @@ static void add_whole_groups(const agi_amx_row_scratch *s, const agi_head *x, ag
                              const agi_amx_pending_groups *pending, int64_t slot, int64_t n)
 {
     const int64_t offset = (pending->first + slot) * keys->V.stride_k;
-    add_groups(s, x, panel, &keys->V, keys->V.p + offset, lanes, slot, n);
+    add_groups(x, panel, &keys->V, keys->V.p + offset, s->P, s->tP, lanes, slot, n);
     if (keys->tV.p != NULL) {
         add_values(x, keys->tV.p + offset, &keys->V, s->P, lanes, slot, n, panel->tO, true);
     }
 }
 
-/* The same for one group with masked keys. */
+/* The same for group g of the block, whose weights are in slot `slot` of P and tP, with masked keys. */
 static void add_masked_group(const agi_amx_row_scratch *s, const agi_head *x, agi_amx_panel *panel,
-                             const agi_amx_row_keys *keys, int64_t lanes,
-                             const agi_amx_pending_groups *pending, int64_t slot)
+                             const agi_amx_row_keys *keys, int64_t lanes, int64_t g, const uint8_t *visible,
+                             const uint16_t *P, const uint16_t *tP, int64_t slot)
 {
-    const int64_t tiles = x->Dv_pad / AMX_ROWS, offset = (pending->first + slot) * keys->V.stride_k;
-    const uint8_t *const visible = s->visible + slot * GROUP_KEYS;
+    const int64_t tiles = x->Dv_pad / AMX_ROWS, offset = g * keys->V.stride_k;
     agi_amx_table.zero_masked_keys(s->zeroed, keys->V.p + offset, tiles, visible);
-    add_groups(s, x, panel, &keys->V, s->zeroed, lanes, slot, 1);
+    add_groups(x, panel, &keys->V, s->zeroed, P, tP, lanes, slot, 1);
     if (keys->tV.p != NULL) {
         agi_amx_table.zero_masked_keys(s->zeroed, keys->tV.p + offset, tiles, visible);
-        add_values(x, s->zeroed, &keys->V, s->P, lanes, slot, 1, panel->tO, true);
+        add_values(x, s->zeroed, &keys->V, P, lanes, slot, 1, panel->tO, true);
     }
 }
 
@@ -61,11 +60,36 @@ void agi_amx_flush_pending(const agi_amx_row_scratch *s, const agi_head *x, agi_
             if (whole < slot) {
                 add_whole_groups(s, x, panel, keys, lanes, pending, whole, slot - whole);
             }
-            add_masked_group(s, x, panel, keys, lanes, pending, slot);
+            add_masked_group(s, x, panel, keys, lanes, pending->first + slot, s->visible + slot * GROUP_KEYS,
+                             s->P, s->tP, slot);
             whole = slot + 1;
         }
     }
     if (whole < pending->n) {
         add_whole_groups(s, x, panel, keys, lanes, pending, whole, pending->n - whole);
     }
+}
+
+/* T: weights of a group, or their tangents, whose rounded form is added up already. Rounds what that took to VNNI;
+ * excess becomes that of both parts together. */
+static void round_rest(uint16_t *vnni, float *T, int64_t lanes, float *excess)
+{
+    agi_amx_table.keep_rest(T, lanes);
+    for (int64_t j = 0; j < GROUP_KEYS; j++) {
+        for (int64_t i = 0; i < lanes; i++) {
+            excess[i] += T[j * PANEL + i];
+        }
+    }
+    agi_amx_table.round_weights(vnni, T, lanes, excess);
+}
+
+void agi_amx_add_rest(const agi_amx_row_scratch *s, const agi_head *x, agi_amx_panel *panel,
+                      const agi_amx_row_keys *keys, int64_t lanes, const agi_amx_key_group *group)
+{
+    round_rest(s->P_rest, group->T, lanes, panel->excess);
+    if (x->call->map == AGI_JVP) {
+        round_rest(s->tP_rest, group->U, lanes, panel->t_excess);
+    }
+    add_masked_group(s, x, panel, keys, lanes, group->g, s->visible + group->slot * GROUP_KEYS, s->P_rest,
+                     s->tP_rest, 0);
 }

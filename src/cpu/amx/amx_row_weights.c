@@ -82,14 +82,17 @@ static bool tangents_with_features(agi_row_scratch *s, const agi_head *x, agi_ro
     return rescaled;
 }
 
-static bool weights_with_dropout(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel,
-                                 const agi_amx_panel *amx_panel, int64_t j0, const agi_amx_key_group *group)
+/* forward: the weights stay in group->T, too, in float32. */
+static bool weights_by_vectors(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel,
+                               const agi_amx_panel *amx_panel, int64_t j0, const agi_amx_key_group *group)
 {
     agi_amx_row_scratch *const own = s->own;
     const int64_t W = agi_amx_lanes(panel);
     const bool rescaled = x->k->softmax(group->T, PANEL, GROUP_KEYS, W, x->c, panel->m, panel->l, s->alpha);
-    REAL(agi_dropout_tile)(x, panel->i0, W, j0 + group->g * GROUP_KEYS, GROUP_KEYS, s->M, PANEL);
-    x->k->multiply(group->T, s->M, PANEL, GROUP_KEYS, W);
+    if (x->has.dropout) {
+        REAL(agi_dropout_tile)(x, panel->i0, W, j0 + group->g * GROUP_KEYS, GROUP_KEYS, s->M, PANEL);
+        x->k->multiply(group->T, s->M, PANEL, GROUP_KEYS, W);
+    }
     rescale_excess(amx_panel, W, s->alpha, NULL, rescaled);
     agi_amx_table.round_weights(own->P + group->slot * GROUP_KEYS * PANEL, group->T, W, amx_panel->excess);
     return rescaled;
@@ -128,8 +131,8 @@ static bool other_weights(agi_row_scratch *s, const agi_head *x, agi_row_panel *
     if (!forward) {
         return tangents_with_features(s, x, panel, amx_panel, keys->j0, group);
     }
-    if (x->has.dropout) {
-        return weights_with_dropout(s, x, panel, amx_panel, keys->j0, group);
+    if (x->has.dropout || amx_panel->few_keys) {
+        return weights_by_vectors(s, x, panel, amx_panel, keys->j0, group);
     }
     return agi_amx_table.softmax(own->P + group->slot * GROUP_KEYS * PANEL, group->T, agi_amx_lanes(panel),
                                  x->c, panel->m, panel->l, amx_panel->excess, s->alpha);
@@ -151,9 +154,10 @@ bool agi_amx_group_weights(agi_row_scratch *s, const agi_head *x, agi_row_panel 
     agi_amx_row_scratch *const own = s->own;
     const agi_band band = REAL(agi_band_at)(x, panel->i0, keys->j0 + group->g * GROUP_KEYS);
     const bool inside = agi_inside(band, panel->ni, GROUP_KEYS),
-               plain = only_band_masks(x, panel, band, group);
+               plain = only_band_masks(x, panel, band, group),
+               by_vectors = amx_panel->few_keys || agi_amx_lanes(panel) < PANEL;
     mark_visible_keys(own, group);
-    if (plain && agi_amx_lanes(panel) == PANEL && (inside || x->call->map == AGI_FORWARD)) {
+    if (plain && !by_vectors && (inside || x->call->map == AGI_FORWARD)) {
         if (plain_weights(s, x, panel, amx_panel, band, group, next)) {
             return false;
         }

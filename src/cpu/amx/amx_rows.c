@@ -36,6 +36,8 @@ static void lay_out(agi_row_scratch *s, agi_arena *arena, const ag_plan *plan, a
     }
     own.P = agi_take16(arena, MAX_PENDING * GROUP_KEYS * PANEL);
     own.tP = agi_take16(arena, tangents * MAX_PENDING * GROUP_KEYS * PANEL);
+    own.P_rest = agi_take16(arena, GROUP_KEYS * PANEL);
+    own.tP_rest = agi_take16(arena, tangents * GROUP_KEYS * PANEL);
     own.rows = agi_take16(arena, PANEL * agi_max(Dk, Dv));
     own.zeroed = agi_take16(arena, GROUP_KEYS * Dv);
     own.visible = agi_take(arena, MAX_PENDING * GROUP_KEYS, 1);
@@ -144,24 +146,24 @@ static bool next_tile(const agi_head *x, const agi_row_panel *panels, int64_t n_
     return false;
 }
 
-/* Weights of group g of the tile. Returns whether the sums so far must be rescaled. */
+static agi_amx_key_group group_of(const row_tile *t, int64_t g, int64_t slot, float *T, float *U)
+{
+    const int64_t from = t->from - g * GROUP_KEYS;
+    return (agi_amx_key_group){g, slot, agi_max(0, from), agi_min(GROUP_KEYS, from + t->n), T, U};
+}
+
+/* Weights of a group of the tile. Returns whether the sums so far must be rescaled. */
 static bool run_group(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel,
                       const agi_amx_panel *amx_panel, const agi_amx_row_keys *keys, const row_tile *t,
-                      int64_t g, agi_amx_pending_groups *pending, float *T, float *U, const amx_queue *next)
+                      const agi_amx_key_group *group, agi_amx_pending_groups *pending, const amx_queue *next)
 {
     agi_amx_row_scratch *const own = s->own;
-    const agi_amx_key_group group = {g,
-                                     pending->n,
-                                     agi_max(0, t->from - g * GROUP_KEYS),
-                                     agi_min(GROUP_KEYS, t->from + t->n - g * GROUP_KEYS),
-                                     T,
-                                     U};
-    if (g >= t->whole && g < t->whole_end) {
-        return agi_amx_whole_group_weights(s, x, panel, amx_panel, keys, &group, next);
+    if (group->g >= t->whole && group->g < t->whole_end && !amx_panel->few_keys) {
+        return agi_amx_whole_group_weights(s, x, panel, amx_panel, keys, group, next);
     }
-    const bool rescaled = agi_amx_group_weights(s, x, panel, amx_panel, keys, &group, next);
-    const bool partial = memchr(own->visible + group.slot * GROUP_KEYS, 0, GROUP_KEYS) != NULL;
-    pending->partial |= (uint32_t)partial << group.slot;
+    const bool rescaled = agi_amx_group_weights(s, x, panel, amx_panel, keys, group, next);
+    const bool partial = memchr(own->visible + group->slot * GROUP_KEYS, 0, GROUP_KEYS) != NULL;
+    pending->partial |= (uint32_t)partial << group->slot;
     return rescaled;
 }
 
@@ -187,11 +189,16 @@ static void run_tile(agi_row_scratch *s, const agi_head *x, agi_row_panel *panel
                         agi_amx_lanes(&panels[following->index]));
         }
         agi_amx_prefetch_step(&own->prefetch, &next);
-        if (run_group(s, x, panel, amx_panel, keys, t, g, &pending, T, U, &next)) {
+        agi_amx_key_group group = group_of(t, g, pending.n, T, U);
+        if (run_group(s, x, panel, amx_panel, keys, t, &group, &pending, &next)) {
             agi_amx_flush_pending(own, x, amx_panel, keys, lanes, &pending);
             agi_amx_rescale_panel(x, amx_panel, lanes, s->alpha, s->delta);
             move_to_front(own, pending.n, x->call->map == AGI_JVP);
             pending = (agi_amx_pending_groups){g, 0, pending.partial >> pending.n};
+            group.slot = 0;
+        }
+        if (amx_panel->few_keys) {
+            agi_amx_add_rest(own, x, amx_panel, keys, lanes, &group);
         }
         pending.n++;
     }
@@ -233,11 +240,11 @@ static void begin(const agi_row_job *w, agi_row_scratch *s, const agi_head *x, c
     }
 }
 
-/* Is O stored from AMX's sums directly in the caller's array? */
+/* Is O stored from AMX's sums directly in the caller's array, in bfloat16? */
 static bool stores_sums(const agi_row_job *w, const agi_head *x)
 {
     return x->call->map == AGI_FORWARD && w->cpu->rows.kv_splits == 1 &&
-           (x->call->a.accumulate & AG_ACC_O) == 0;
+           x->call->plan->p.out_dtype == AG_BF16 && (x->call->a.accumulate & AG_ACC_O) == 0;
 }
 
 static void end(const agi_row_job *w, agi_row_scratch *s, const agi_head *x, agi_row_panel *panels,

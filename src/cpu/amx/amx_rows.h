@@ -18,19 +18,21 @@ typedef struct {
     real *O, *tO; /* tiles in column-major order */
     /* [PANEL]: the sums of the rounded weights, and of their tangents, minus l and a, the sums of the exact ones. */
     real *excess, *t_excess;
-    bool empty; /* no sums yet: the first product overwrites the memory */
+    bool few_keys; /* a query sees FEW_KEYS or fewer: see there */
+    bool empty;    /* no sums yet: the first product overwrites the memory */
 } agi_amx_panel;
 
 /* One thread's scratch. */
 typedef struct {
     agi_amx_panel panel[ROW_PANELS];
-    uint16_t *K, *V, *tV; /* operands of a block of keys: [K | tK], V and tV transposed */
-    real *T[2], *U[2];    /* score tiles of two groups: one is computed while the other is used */
-    int next_buffer;      /* which of the two is computed next, 0 or 1 */
-    uint16_t *P, *tP;     /* pending weights and their tangents, in VNNI pairs of keys */
-    uint16_t *rows;       /* [PANEL]: copied rows of queries or keys */
-    uint16_t *zeroed;     /* V or tV of one group, with masked keys zero */
-    uint8_t *visible;     /* [MAX_PENDING][GROUP_KEYS]: does some query of the panel see the key? */
+    uint16_t *K, *V, *tV;       /* operands of a block of keys: [K | tK], V and tV transposed */
+    real *T[2], *U[2];          /* score tiles of two groups: one is computed while the other is used */
+    int next_buffer;            /* which of the two is computed next, 0 or 1 */
+    uint16_t *P, *tP;           /* pending weights and their tangents, in VNNI pairs of keys */
+    uint16_t *P_rest, *tP_rest; /* what rounding took from those of one group, likewise */
+    uint16_t *rows;             /* [PANEL]: copied rows of queries or keys */
+    uint16_t *zeroed;           /* V or tV of one group, with masked keys zero */
+    uint8_t *visible;           /* [MAX_PENDING][GROUP_KEYS]: does some query of the panel see the key? */
     agi_prefetch_rows prefetch, next_item; /* the rows to prefetch; the first rows of the next item */
     amx_config saved_config; /* the caller's tile configuration, restored at the end of an item */
 } agi_amx_row_scratch;
@@ -90,6 +92,11 @@ bool agi_amx_group_weights(agi_row_scratch *s, const agi_head *x, agi_row_panel 
 void agi_amx_flush_pending(const agi_amx_row_scratch *s, const agi_head *x, agi_amx_panel *panel,
                            const agi_amx_row_keys *keys, int64_t lanes,
                            const agi_amx_pending_groups *pending);
+
+/* Adds what rounding took from the weights of one group, times V. They are in group->T and group->U, in float32;
+ * rescaled: the sums are. */
+void agi_amx_add_rest(const agi_amx_row_scratch *s, const agi_head *x, agi_amx_panel *panel,
+                      const agi_amx_row_keys *keys, int64_t lanes, const agi_amx_key_group *group);
 
 /* amx_row_prefetch.c. Collects the first rows of the next item in s->next_item: a thread usually takes items in
  * order. None if keys are split, as splits are short, nor in jvp, whose data fill the cache. */

@@ -92,7 +92,7 @@ static void run_blocks(const agi_backward_job *w, agi_backward_scratch *s, const
     const agi_backward_ops *ops = w->cpu->backward_ops;
     const int64_t block = w->schedule->block;
     ops->begin_tile(s, x, from, to, s->tile.i0 + w->schedule->q_splits * TILE_ROWS);
-    for (int64_t j0 = from / block * block; j0 < to; j0 += block) {
+    for (int64_t j0 = from / block * block; j0 < to && !agi_cancelled(x->call->exec); j0 += block) {
         agi_backward_key_block keys = {.j0 = agi_max(j0, from)};
         keys.nj = REAL(agi_trim_masked)(x, s->tile.i0, s->tile.ni, &keys.j0, agi_min(j0 + block, to));
         if (keys.nj > 0) {
@@ -243,7 +243,8 @@ static void run_head(const agi_backward_job *w, agi_backward_scratch *s, const p
     const span_sums kept = sums_of_head(w, s, at, x);
     const agi_slice dq = agi_query_slice(x, w->dq, p->grad_dtype, x->Dk);
     const bool accumulate = (w->call->a.accumulate & w->acc_dq) != 0;
-    for (int64_t i0 = at->split * TILE_ROWS; i0 < x->seq.n_q; i0 += schedule->q_splits * TILE_ROWS) {
+    for (int64_t i0 = at->split * TILE_ROWS; i0 < x->seq.n_q && !agi_cancelled(x->call->exec);
+         i0 += schedule->q_splits * TILE_ROWS) {
         const int64_t ni = agi_min(TILE_ROWS, x->seq.n_q - i0), rows = agi_round_up(ni, ops->dq_row_step);
         s->tile.dQ = kept.dQ == NULL ? s->dQ : kept.dQ + i0 * schedule->dq_width;
         if (at->span == 0) {
@@ -341,7 +342,7 @@ static void run_pass(const agi_backward_job *w, agi_backward_scratch *s, const p
 static void run_group(void *arg, int64_t item, int64_t slot)
 {
     const agi_backward_job *w = arg;
-    for (int64_t pass = 0; pass < w->schedule->passes; pass++) {
+    for (int64_t pass = 0; pass < w->schedule->passes && !agi_cancelled(w->call->exec); pass++) {
         const pass_position at = locate(w, item, 0, pass);
         run_pass(w, &w->shared.scratch[slot], &at);
     }
@@ -386,15 +387,20 @@ static void reduce_keys(void *arg, int64_t item, int64_t slot)
     store_keys(w, &w->shared.scratch[slot], &at, from, to, dK + from * Dk_pad, dV + from * Dv_pad);
 }
 
-static ag_status run_splits(agi_backward_job *w, const ag_exec *exec)
+static ag_status run_splits(agi_backward_job *w)
 {
     const agi_backward_schedule *schedule = w->schedule;
+    const agi_call *call = w->call;
     const int64_t chunks = (schedule->span + REDUCE_ROWS - 1) / REDUCE_ROWS;
+    const int64_t splits = schedule->groups * schedule->q_splits;
+    const double added = (double)(splits * schedule->span * (w->cpu->Dk_pad + w->cpu->Dv_pad));
+    const agi_loop pass = {splits, w->cpu->cost[call->map] / (double)schedule->passes, run_split, w};
+    const agi_loop sums = {schedule->groups * chunks, 4 * added, reduce_keys, w}; /* read from other caches */
     ag_status status = AG_OK;
     for (w->pass = 0; w->pass < schedule->passes && status == AG_OK; w->pass++) {
-        status = agi_parallel_for(w->call->plan, exec, schedule->groups * schedule->q_splits, run_split, w);
+        status = agi_parallel_for(call->plan, call->exec, &pass);
         if (status == AG_OK) {
-            status = agi_parallel_for(w->call->plan, exec, schedule->groups * chunks, reduce_keys, w);
+            status = agi_parallel_for(call->plan, call->exec, &sums);
         }
     }
     return status;
@@ -420,7 +426,7 @@ static void name_outputs(agi_backward_job *w)
     w->acc_dsink = t ? AG_ACC_TDSINK : AG_ACC_DSINK;
 }
 
-ag_status REAL(agi_backward_run)(const agi_call *call, const ag_exec *exec, void *memory)
+ag_status REAL(agi_backward_run)(const agi_call *call, void *memory)
 {
     const agi_cpu_plan *cpu = agi_cpu_plan_of(call->plan);
     const agi_backward_schedule *schedule = &cpu->backward[call->map];
@@ -433,9 +439,9 @@ ag_status REAL(agi_backward_run)(const agi_call *call, const ag_exec *exec, void
     name_outputs(&w);
     REAL(agi_backward_lay_out)(&w.shared, &arena, call->plan, call->map);
     REAL(agi_clear_sums)(&w);
-    const ag_status status = schedule->q_splits > 1
-                                 ? run_splits(&w, exec)
-                                 : agi_parallel_for(call->plan, exec, schedule->groups, run_group, &w);
+    const agi_loop groups = {schedule->groups, cpu->cost[call->map], run_group, &w};
+    const ag_status status =
+        schedule->q_splits > 1 ? run_splits(&w) : agi_parallel_for(call->plan, call->exec, &groups);
     if (status == AG_OK) {
         REAL(agi_store_sums)(&w);
     }

@@ -153,7 +153,7 @@ typedef struct agi_backward_ops {
     bool (*small_head)(agi_backward_scratch *s, const agi_head *x);
 } agi_backward_ops;
 
-ag_status REAL(agi_backward_run)(const agi_call *call, const ag_exec *exec, void *memory);
+ag_status REAL(agi_backward_run)(const agi_call *call, void *memory);
 
 /* Lays out the tiles of the features that the problem has, each of `elements` reals. For the ops' lay_out. */
 void REAL(agi_lay_out_features)(agi_backward_scratch *s, agi_arena *arena, const ag_plan *plan, agi_map map,

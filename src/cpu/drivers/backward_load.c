@@ -4,15 +4,6 @@
 
 #include "cpu/drivers/backward.h"
 
-/* Does query i see any key? Called only for queries whose L equals the sink's logit: they see no key, or only keys of
- * negligible weight. */
-static bool sees_a_key(const agi_head *x, int64_t i)
-{
-    int64_t from, to;
-    REAL(agi_key_range)(x, i, 1, &from, &to);
-    return from < to && !REAL(agi_all_masked)(x, i, 1, from, to - from);
-}
-
 /* L and mu of row r of the tile. A query that sees no key (L is -infinity, or the sink's logit) must get weights 0: its
  * L is taken as +infinity. */
 static void load_statistics(const agi_head *x, agi_query_tile *t, int64_t r)
@@ -20,7 +11,7 @@ static void load_statistics(const agi_head *x, agi_query_tile *t, int64_t r)
     const ag_args *a = &x->call->a;
     const int64_t i = t->i0 + r;
     const double L = agi_load_stat(x, &a->lse, i);
-    t->sees_no_key[r] = L == -INFINITY || (L == x->sink && !sees_a_key(x, i));
+    t->sees_no_key[r] = REAL(agi_sees_no_key)(x, i, L);
     agi_split_log(t->sees_no_key[r] ? INFINITY : L, &t->L_high[r], &t->L_low[r]);
     t->mu[r] = x->call->map == AGI_VJP_JVP ? (real)agi_load_stat(x, &a->mu, i) : 0;
     t->Ps[r] = x->sink == -INFINITY ? 0 : exp(x->sink - L);

@@ -51,9 +51,13 @@ static void put(const ag_tensor *t, ag_dtype dtype, int64_t at, bool accumulate,
     agi_store(dtype, t->data, at, accumulate ? agi_load(dtype, t->data, at) + value : value);
 }
 
-static void clear(void *sum, int64_t n, size_t size)
+enum { POLL_ELEMENTS = 1 << 14 }; /* elements that are cleared or stored before a call may be cancelled */
+
+static void clear(const agi_backward_job *w, void *sum, int64_t n, size_t size)
 {
-    memset(sum, 0, (size_t)n * size);
+    for (int64_t e = 0; e < n && !agi_cancelled(w->call->exec); e += POLL_ELEMENTS) {
+        memset((char *)sum + (size_t)e * size, 0, (size_t)agi_min(POLL_ELEMENTS, n - e) * size);
+    }
 }
 
 void REAL(agi_clear_sums)(const agi_backward_job *w)
@@ -61,21 +65,22 @@ void REAL(agi_clear_sums)(const agi_backward_job *w)
     const ag_problem *p = &w->call->plan->p;
     const int64_t q_splits = w->schedule->q_splits, n = agi_count(p->bias_size);
     if (w->dtable->data != NULL) {
-        clear(w->shared.table, p->heads * q_splits * p->table_buckets, sizeof(double));
+        clear(w, w->shared.table, p->heads * q_splits * p->table_buckets, sizeof(double));
     }
     if (w->dsink->data != NULL) {
-        clear(w->shared.sink, p->batch * p->heads * q_splits, sizeof(double));
+        clear(w, w->shared.sink, p->batch * p->heads * q_splits, sizeof(double));
     }
     if (w->dbias->data == NULL) {
         return;
     }
     if (!REAL(agi_bias_is_full)(p)) {
-        clear(w->shared.bias_broadcast, q_splits * n, sizeof(double));
+        clear(w, w->shared.bias_broadcast, q_splits * n, sizeof(double));
     } else if (REAL(agi_bias_needs_copy)(p)) {
-        clear(w->shared.bias_full, n, sizeof(real));
+        clear(w, w->shared.bias_full, n, sizeof(real));
     } else if (!(w->call->a.accumulate & w->acc_dbias)) {
         const int64_t Nk = p->bias_size[3], stride = w->dbias->strides[3];
-        for (int64_t row = 0; row < n; row += Nk) { /* element_offset divides: call it once per row */
+        for (int64_t row = 0; row < n && !agi_cancelled(w->call->exec);
+             row += Nk) { /* element_offset divides: call it once per row */
             const int64_t at = element_offset(w->dbias, p->bias_size, row);
             for (int64_t j = 0; j < Nk; j++) {
                 put(w->dbias, p->aux_dtype, at + j * stride, false, 0);
@@ -94,15 +99,28 @@ static double strided_sum(const double *x, int64_t count, int64_t stride)
     return sum;
 }
 
+/* Elements first .. end - 1 of the gradient of the bias. */
+static void store_bias_elements(const agi_backward_job *w, int64_t first, int64_t end)
+{
+    const ag_problem *p = &w->call->plan->p;
+    const bool accumulate = (w->call->a.accumulate & w->acc_dbias) != 0, full = REAL(agi_bias_is_full)(p);
+    for (int64_t e = first; e < end; e++) {
+        const double sum =
+            full ? (double)w->shared.bias_full[e]
+                 : strided_sum(w->shared.bias_broadcast + e, w->schedule->q_splits, agi_count(p->bias_size));
+        put(w->dbias, p->aux_dtype, element_offset(w->dbias, p->bias_size, e), accumulate, sum);
+    }
+}
+
 static void store_bias_gradient(const agi_backward_job *w)
 {
     const ag_problem *p = &w->call->plan->p;
     const int64_t n = agi_count(p->bias_size);
-    const bool accumulate = (w->call->a.accumulate & w->acc_dbias) != 0, full = REAL(agi_bias_is_full)(p);
-    for (int64_t e = 0; e < n && (!full || REAL(agi_bias_needs_copy)(p)); e++) {
-        const double sum = full ? (double)w->shared.bias_full[e]
-                                : strided_sum(w->shared.bias_broadcast + e, w->schedule->q_splits, n);
-        put(w->dbias, p->aux_dtype, element_offset(w->dbias, p->bias_size, e), accumulate, sum);
+    if (REAL(agi_bias_is_full)(p) && !REAL(agi_bias_needs_copy)(p)) {
+        return; /* it was summed in its place */
+    }
+    for (int64_t e = 0; e < n && !agi_cancelled(w->call->exec); e += POLL_ELEMENTS) {
+        store_bias_elements(w, e, agi_min(e + POLL_ELEMENTS, n));
     }
 }
 

@@ -165,7 +165,7 @@ static void walk_keys(agi_row_scratch *s, const agi_head *x, agi_row_panel *pane
         return;
     }
     from = from / ops->key_step * ops->key_step;
-    for (int64_t j0 = from / step * step; j0 < to; j0 += step) {
+    for (int64_t j0 = from / step * step; j0 < to && !agi_cancelled(x->call->exec); j0 += step) {
         const int64_t first = agi_max(j0, from);
         ops->block(s, x, panels, n_panels, first, agi_min(j0 + step, to) - first, to);
     }
@@ -173,11 +173,11 @@ static void walk_keys(agi_row_scratch *s, const agi_head *x, agi_row_panel *pane
 
 /* ---- Work items: blocks of queries, or splits of their keys ---- */
 
-int64_t REAL(agi_row_begin_item)(const agi_row_job *w, int64_t block, agi_head *x)
+int64_t REAL(agi_row_begin_item)(const agi_call *call, const agi_row_schedule *schedule, int64_t block,
+                                 agi_head *x)
 {
-    const agi_row_schedule *schedule = &w->cpu->rows;
-    const int64_t head = block / schedule->blocks, heads = w->call->plan->p.heads;
-    REAL(agi_head_begin)(x, w->call, head / heads, head % heads);
+    const int64_t head = block / schedule->blocks, heads = call->plan->p.heads;
+    REAL(agi_head_begin)(x, call, head / heads, head % heads);
     /* Blocks are taken alternately from the end and from the start: if causal, every thread gets long and short
      * ones. */
     const int64_t n = block % schedule->blocks;
@@ -206,7 +206,7 @@ static void run_item(void *arg, int64_t item, int64_t slot)
     agi_row_scratch *s = &w->scratch[slot];
     agi_row_panel panels[ROW_PANELS];
     agi_head x;
-    const int64_t i0 = REAL(agi_row_begin_item)(w, item / schedule->kv_splits, &x);
+    const int64_t i0 = REAL(agi_row_begin_item)(w->call, schedule, item / schedule->kv_splits, &x);
     int64_t n_panels = 0;
     if (w->small && ops->small_head(s, &x)) {
         return;
@@ -235,7 +235,7 @@ static void merge_splits(void *arg, int64_t block, int64_t slot)
     const int64_t kv_splits = w->cpu->rows.kv_splits;
     agi_row_panel panels[ROW_PANELS];
     agi_head x;
-    const int64_t i0 = REAL(agi_row_begin_item)(w, block, &x);
+    const int64_t i0 = REAL(agi_row_begin_item)(w->call, &w->cpu->rows, block, &x);
     int64_t n_panels = 0;
     for (int64_t i = i0; i < agi_min(i0 + w->cpu->rows.rows, x.seq.n_q); i += PANEL, n_panels++) {
         panels[n_panels] = REAL(agi_row_panel_of)(w, s, &x, i0, n_panels, block * kv_splits);
@@ -250,7 +250,7 @@ static void merge_splits(void *arg, int64_t block, int64_t slot)
     finish_item(w, s, &x, panels, n_panels, i0);
 }
 
-ag_status REAL(agi_row_run)(const agi_call *call, const ag_exec *exec, void *memory)
+ag_status REAL(agi_row_run)(const agi_call *call, void *memory)
 {
     const agi_cpu_plan *cpu = agi_cpu_plan_of(call->plan);
     const agi_row_schedule *schedule = &cpu->rows;
@@ -260,9 +260,13 @@ ag_status REAL(agi_row_run)(const agi_call *call, const ag_exec *exec, void *mem
     w.small =
         schedule->kv_splits == 1 && schedule->blocks == 1 && ops->small_call != NULL && ops->small_call(call);
     REAL(agi_row_lay_out)(&w, &arena, call->plan, call->map);
-    const ag_status status =
-        agi_parallel_for(call->plan, exec, schedule->items * schedule->kv_splits, run_item, &w);
-    return status != AG_OK || schedule->kv_splits == 1
-               ? status
-               : agi_parallel_for(call->plan, exec, schedule->items, merge_splits, &w);
+    const agi_loop blocks = {schedule->items * schedule->kv_splits, cpu->cost[call->map], run_item, &w};
+    const ag_status status = agi_parallel_for(call->plan, call->exec, &blocks);
+    if (status != AG_OK || schedule->kv_splits == 1) {
+        return status;
+    }
+    const double merged = (double)(blocks.n_items * schedule->rows * cpu->Dv_pad);
+    const agi_loop merges = {schedule->items, 4 * merged, merge_splits,
+                             &w}; /* rows are read from other caches */
+    return agi_parallel_for(call->plan, call->exec, &merges);
 }

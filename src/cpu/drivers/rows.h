@@ -85,10 +85,11 @@ typedef struct agi_row_ops {
 /* ---- rows.c ---- */
 
 void REAL(agi_row_lay_out)(agi_row_job *w, agi_arena *arena, const ag_plan *plan, agi_map map);
-ag_status REAL(agi_row_run)(const agi_call *call, const ag_exec *exec, void *memory);
+ag_status REAL(agi_row_run)(const agi_call *call, void *memory);
 
 /* Sets *x to the head of a block of queries; returns the block's first query. */
-int64_t REAL(agi_row_begin_item)(const agi_row_job *w, int64_t block, agi_head *x);
+int64_t REAL(agi_row_begin_item)(const agi_call *call, const agi_row_schedule *schedule, int64_t block,
+                                 agi_head *x);
 
 /* A store for ops whose O and tO are in the panel, by rows. */
 void REAL(agi_row_store_panel)(const agi_row_job *w, const agi_row_scratch *s, const agi_head *x,

@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "cpu/drivers/backward.h"
+#include "cpu/drivers/given.h"
 #include "cpu/drivers/rows.h"
 
 /* ---- Rows of packed arrays after the last sequence: -infinity in lse, zero elsewhere ---- */
@@ -38,10 +39,17 @@ static void fill_tails(const agi_call *call)
     const ag_dtype out = call->plan->p.out_dtype, grad = call->plan->p.grad_dtype;
     const uint32_t acc = a->accumulate;
     switch (call->map) {
+    case AGI_JVP_JVP:
+        fill_tail(call, &a->sto, AGI_SHAPE_O, out, (acc & AG_ACC_STO) != 0);
+        fill_tail(call, &a->nu, AGI_SHAPE_ROW, AG_F64, (acc & AG_ACC_NU) != 0);
+        break;
     case AGI_JVP:
         fill_tail(call, &a->to, AGI_SHAPE_O, out, (acc & AG_ACC_TO) != 0);
         fill_tail(call, &a->to_low, AGI_SHAPE_O, out, false);
         fill_tail(call, &a->mu, AGI_SHAPE_ROW, AG_F64, (acc & AG_ACC_MU) != 0);
+        if (agi_given_o(call)) {
+            break;
+        }
         /* fall through */
     case AGI_FORWARD:
         fill_tail(call, &a->o, AGI_SHAPE_O, out, (acc & AG_ACC_O) != 0);
@@ -63,28 +71,55 @@ static void fill_tails(const agi_call *call)
 
 /* ---- What the backend calls ---- */
 
-static bool is_rowwise(agi_map map)
+static size_t row_bytes(const ag_plan *plan, agi_map map)
 {
-    return map == AGI_FORWARD || map == AGI_JVP;
+    agi_arena arena = agi_arena_begin(NULL);
+    agi_row_job w;
+    REAL(agi_row_lay_out)(&w, &arena, plan, map);
+    return agi_arena_bytes(&arena);
+}
+
+static size_t backward_bytes(const ag_plan *plan, agi_map map)
+{
+    agi_arena arena = agi_arena_begin(NULL);
+    agi_backward_layout y;
+    REAL(agi_backward_lay_out)(&y, &arena, plan, map);
+    return agi_arena_bytes(&arena);
+}
+
+static size_t given_bytes(const ag_plan *plan, agi_map map)
+{
+    agi_arena arena = agi_arena_begin(NULL);
+    agi_given_job w;
+    REAL(agi_given_lay_out)(&w, &arena, plan, map);
+    return agi_arena_bytes(&arena);
 }
 
 size_t REAL(agi_cpu_workspace)(const ag_plan *plan, agi_map map)
 {
-    agi_arena arena = agi_arena_begin(NULL);
-    if (is_rowwise(map)) {
-        agi_row_job w;
-        REAL(agi_row_lay_out)(&w, &arena, plan, map);
-    } else {
-        agi_backward_layout y;
-        REAL(agi_backward_lay_out)(&y, &arena, plan, map);
+    switch (map) {
+    case AGI_FORWARD: return row_bytes(plan, map);
+    case AGI_JVP: { /* a call may have AG_GIVEN_O or not */
+        const size_t rows = row_bytes(plan, map), given = given_bytes(plan, map);
+        return rows > given ? rows : given;
     }
-    return agi_arena_bytes(&arena);
+    case AGI_JVP_JVP: return given_bytes(plan, map);
+    default: return backward_bytes(plan, map);
+    }
 }
 
-ag_status REAL(agi_cpu_run)(const agi_call *call, const ag_exec *exec, void *workspace)
+static ag_status run(const agi_call *call, void *workspace)
 {
-    const ag_status status = is_rowwise(call->map) ? REAL(agi_row_run)(call, exec, workspace)
-                                                   : REAL(agi_backward_run)(call, exec, workspace);
+    if (agi_is_given(call)) {
+        return REAL(agi_given_run)(call, workspace);
+    }
+    return call->map == AGI_FORWARD || call->map == AGI_JVP ? REAL(agi_row_run)(call, workspace)
+                                                            : REAL(agi_backward_run)(call, workspace);
+}
+
+ag_status REAL(agi_cpu_run)(const agi_call *call, void *workspace)
+{
+    const ag_status status = run(call, workspace);
     if (status == AG_OK && agi_has(&call->plan->p, AG_PACKED)) {
         fill_tails(call);
     }

@@ -9,37 +9,61 @@ enum {
     MIN_GROUPS = 8         /* from so many reduction groups on, queries are not split */
 };
 
-/* ---- Forward and jvp ---- */
+/* ---- Forward, jvp and jvp_jvp ---- */
 
 /* Queries of a block: as many as leave min_blocks blocks, of about the same size, in whole float32 panels (64). The
  * vector ops have blocks of one size. */
-static int64_t rows_of_block(const agi_row_ops *ops, const ag_problem *p)
+static int64_t rows_of_block(const ag_problem *p, int64_t max_queries, int64_t min_blocks)
 {
-    int64_t rows = ops->max_queries;
+    int64_t rows = max_queries;
     if (rows == ROW_BLOCK) {
         return rows;
     }
     while (rows > ROW_BLOCK &&
-           agi_saturating_product(p->batch, p->heads, (p->q_len + rows - 1) / rows, 1) < ops->min_blocks) {
+           agi_saturating_product(p->batch, p->heads, (p->q_len + rows - 1) / rows, 1) < min_blocks) {
         rows /= 2;
     }
     const int64_t blocks = agi_max(1, (p->q_len + rows - 1) / rows);
     return agi_round_up(agi_max(1, (p->q_len + blocks - 1) / blocks), ROW_BLOCK / 3);
 }
 
-agi_row_schedule REAL(agi_row_schedule_of)(const agi_cpu_plan *cpu, const ag_plan *plan)
+agi_row_schedule REAL(agi_row_schedule_of)(const ag_plan *plan, int64_t max_queries, int64_t min_blocks)
 {
     enum { ITEMS = 32 }; /* work items wanted, about */
     const ag_problem *p = &plan->p;
     agi_row_schedule schedule;
-    schedule.rows = rows_of_block(cpu->row_ops, p);
+    schedule.rows = rows_of_block(p, max_queries, min_blocks);
     schedule.blocks = agi_max(1, (p->q_len + schedule.rows - 1) / schedule.rows);
     schedule.items = p->q_len == 0 ? 0 : agi_saturating_product(p->batch, p->heads, schedule.blocks, 1);
     schedule.kv_splits = agi_max(1, agi_min(ITEMS / agi_max(1, schedule.items), p->kv_len / MIN_SPLIT_KEYS));
-    schedule.kv_splits = schedule.items >= cpu->row_ops->min_blocks ? 1 : schedule.kv_splits;
+    schedule.kv_splits = schedule.items >= min_blocks ? 1 : schedule.kv_splits;
     schedule.split_keys =
         agi_round_up((p->kv_len + schedule.kv_splits - 1) / schedule.kv_splits, MIN_SPLIT_KEYS / 8);
     return schedule;
+}
+
+/* ---- Cost ---- */
+
+/* Keys that a query sees by causal and window, on average and about. */
+static double visible_keys(const ag_problem *p)
+{
+    const bool causal = agi_has(p, AG_CAUSAL);
+    const double keys = (double)p->kv_len, left = (double)p->window_left;
+    const double right = causal ? 0 : (double)p->window_right;
+    if (agi_has(p, AG_WINDOW) && left >= 0 && right >= 0 && left + right + 1 < keys) {
+        return left + right + 1;
+    }
+    return causal ? keys / 2 : keys;
+}
+
+double REAL(agi_cost_of)(const ag_plan *plan, agi_map map)
+{
+    static const double products[] = {
+        [AGI_FORWARD] = 2, [AGI_VJP] = 5, [AGI_JVP] = 6, [AGI_VJP_JVP] = 12, [AGI_JVP_JVP] = 10};
+    _Static_assert(sizeof products / sizeof products[0] == AGI_N_MAPS, "every map has products");
+    const ag_problem *p = &plan->p;
+    const double rows = agi_has(p, AG_PACKED) ? (double)p->q_total : (double)p->batch * (double)p->q_len;
+    return rows * (double)p->heads * visible_keys(p) * (double)(p->dim_qk + p->dim_v) / 2 * products[map];
 }
 
 /* ---- Vjp and vjp_jvp ---- */

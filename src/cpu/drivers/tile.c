@@ -17,7 +17,8 @@ void REAL(agi_head_begin)(agi_head *x, const agi_call *call, int64_t b, int64_t 
 {
     const ag_problem *p = &call->plan->p;
     const bool sink = agi_has(p, AG_SINK);
-    const bool tangent = (call->map == AGI_JVP || call->map == AGI_VJP_JVP) && call->a.tsink.data != NULL;
+    const bool second = call->map == AGI_JVP_JVP;
+    const bool tangents = call->map == AGI_JVP || call->map == AGI_VJP_JVP || second;
     x->call = call;
     x->cpu = agi_cpu_plan_of(call->plan);
     x->k = x->cpu->k;
@@ -36,7 +37,8 @@ void REAL(agi_head_begin)(agi_head *x, const agi_call *call, int64_t b, int64_t 
     x->softcap = x->has.softcap ? (real)fmax(p->softcap, 16 * (double)REAL_MIN) : 0;
     x->c = x->has.plain ? (real)(x->scale * LOG2_E) : 1;
     x->sink = sink ? sink_of(call, &call->a.sink, h) : -INFINITY;
-    x->tsink = sink && tangent ? sink_of(call, &call->a.tsink, h) : 0;
+    x->tsink = sink && tangents && call->a.tsink.data != NULL ? sink_of(call, &call->a.tsink, h) : 0;
+    x->ssink = sink && second && call->a.ssink.data != NULL ? sink_of(call, &call->a.ssink, h) : 0;
 }
 
 /* ---- Geometry ---- */
@@ -62,6 +64,26 @@ agi_band REAL(agi_band_at)(const agi_head *x, int64_t i0, int64_t j0)
 void REAL(agi_key_range)(const agi_head *x, int64_t i0, int64_t ni, int64_t *from, int64_t *to)
 {
     agi_keys_of(REAL(agi_band_at)(x, i0, 0), 0, ni, x->seq.n_k, from, to);
+}
+
+int64_t REAL(agi_fewest_keys)(const agi_head *x, int64_t i0, int64_t ni)
+{
+    /* From query to query the number grows, then stays, then falls: the fewest are at one of the ends. */
+    int64_t from[2], to[2];
+    REAL(agi_key_range)(x, i0, 1, &from[0], &to[0]);
+    REAL(agi_key_range)(x, i0 + ni - 1, 1, &from[1], &to[1]);
+    return agi_max(0, agi_min(to[0] - from[0], to[1] - from[1]));
+}
+
+bool REAL(agi_sees_no_key)(const agi_head *x, int64_t i, double L)
+{
+    int64_t from, to;
+    if (L == -INFINITY || L != x->sink) {
+        return L == -INFINITY;
+    }
+    /* The query sees no key, or only keys of negligible weight. */
+    REAL(agi_key_range)(x, i, 1, &from, &to);
+    return from >= to || REAL(agi_all_masked)(x, i, 1, from, to - from);
 }
 
 /* ---- Rows in ---- */
@@ -136,6 +158,21 @@ void REAL(agi_load_panel)(const agi_kernels *k, agi_slice s, int64_t first, int6
             k->transpose(out + c * PANEL + i, buffer, CHANNELS, rows, width);
         }
     }
+}
+
+agi_rows REAL(agi_load_output_rows)(const agi_head *x, const ag_tensor *t, const ag_tensor *low, int64_t i,
+                                    int64_t n, real *scratch, real *low_scratch)
+{
+    const ag_dtype dtype = x->call->plan->p.out_dtype;
+    const double factor = 1 / agi_low_scale(dtype);
+    const agi_rows rows = agi_load_rows(x->k, agi_query_slice(x, t, dtype, x->Dv), i, n, NULL, scratch);
+    if (low->data == NULL) {
+        return rows;
+    }
+    /* A low half means 16 bits: both halves are converted, so the rows are in the scratch. */
+    REAL(agi_convert_rows)(x->k, agi_query_slice(x, low, dtype, x->Dv), i, n, NULL, low_scratch);
+    x->k->store_rows(scratch, rows.ld, low_scratch, rows.ld, n, x->Dv, &factor, 0, true);
+    return rows;
 }
 
 /* ---- Scores ---- */

@@ -48,8 +48,8 @@ typedef struct {
     double scale;     /* of the scores, dQ and dK; not to be read from the problem */
     real score_scale; /* the same as a real, for kernels */
     real softcap;
-    real c;             /* factor of the score tile in the softmax: scale log2(e) if plain, else 1 */
-    double sink, tsink; /* -infinity and 0 if there is no sink */
+    real c;                    /* factor of the score tile in the softmax: scale log2(e) if plain, else 1 */
+    double sink, tsink, ssink; /* -infinity, 0 and 0 if there is no sink */
 } agi_head;
 
 void REAL(agi_head_begin)(agi_head *x, const agi_call *call, int64_t b, int64_t h);
@@ -78,6 +78,9 @@ agi_band REAL(agi_band_at)(const agi_head *x, int64_t i0, int64_t j0);
 /* All keys of the sequence that any of queries i0 .. i0 + ni - 1 sees are in [*from, *to). */
 void REAL(agi_key_range)(const agi_head *x, int64_t i0, int64_t ni, int64_t *from, int64_t *to);
 
+/* The fewest keys that one of queries i0 .. i0 + ni - 1 sees, by band and lengths. */
+int64_t REAL(agi_fewest_keys)(const agi_head *x, int64_t i0, int64_t ni);
+
 /* Of a tile with this band: the keys seen by queries [i0, i1), clipped to [0, nj); and the queries that
  * see keys [j0, j1), clipped to [0, ni). Empty ranges have *to <= *from. */
 static inline void agi_keys_of(agi_band band, int64_t i0, int64_t i1, int64_t nj, int64_t *from, int64_t *to)
@@ -98,6 +101,9 @@ static inline bool agi_inside(agi_band band, int64_t ni, int64_t nj)
 {
     return band.low <= 1 - ni && band.high >= nj - 1;
 }
+
+/* Does query i, whose log-sum-exp is L, see no key? L is then -infinity or the sink's logit. */
+bool REAL(agi_sees_no_key)(const agi_head *x, int64_t i, double L);
 
 /* ---- Rows ---- */
 
@@ -163,6 +169,10 @@ static inline agi_rows agi_load_keys(const agi_head *x, const ag_tensor *t, int6
     const agi_rows absent = {NULL, 0};
     return t->data == NULL ? absent : agi_load_dense_rows(x, agi_key_slice(x, t, D), j0, n, NULL, scratch);
 }
+
+/* Rows i .. i + n - 1 of O or tO: the sum of both halves, if the low one is given. */
+agi_rows REAL(agi_load_output_rows)(const agi_head *x, const ag_tensor *t, const ag_tensor *low, int64_t i,
+                                    int64_t n, real *scratch, real *low_scratch);
 
 /* T = A B^T, or T += A B^T: nj rows of keys (K, V, tK, tV) times rows of queries (Q, dO, tQ, tdO), D channels. Reads
  * the queries from their panel or, if there are few, from their rows; in the same way in all maps, so that recomputed
@@ -239,6 +249,10 @@ static inline void agi_split_log(double L, real *high, real *low)
  * masked_keys[j]: no query of the tile sees key j. Returns whether there is such a key. */
 bool REAL(agi_additive)(const agi_head *x, int64_t i0, int64_t ni, int64_t j0, int64_t nj, real *X, real *tX,
                         int64_t ld, uint8_t *masked_keys);
+
+/* tX: what the tangents of bias and table, which may be absent, add to tS. */
+void REAL(agi_additive_tangent)(const agi_head *x, const ag_tensor *bias, const ag_tensor *table, int64_t i0,
+                                int64_t ni, int64_t j0, int64_t nj, real *tX, int64_t ld);
 
 /* Are all pairs of the tile that are inside the band masked by mask or bias? Takes much less time than a product. */
 bool REAL(agi_all_masked)(const agi_head *x, int64_t i0, int64_t ni, int64_t j0, int64_t nj);

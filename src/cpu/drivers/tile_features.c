@@ -224,6 +224,19 @@ static void clear_rows(real *X, int64_t nj, int64_t ld)
     }
 }
 
+void REAL(agi_additive_tangent)(const agi_head *x, const ag_tensor *bias, const ag_tensor *table, int64_t i0,
+                                int64_t ni, int64_t j0, int64_t nj, real *tX, int64_t ld)
+{
+    const ag_problem *p = &x->call->plan->p;
+    clear_rows(tX, nj, ld);
+    if (agi_has(p, AG_BIAS) && bias->data != NULL) {
+        add_bias(x, bias, i0, ni, j0, nj, tX, ld);
+    }
+    if (agi_has(p, AG_TABLE) && table->data != NULL) {
+        add_table(x, table, i0, ni, j0, nj, tX, ld);
+    }
+}
+
 bool REAL(agi_additive)(const agi_head *x, int64_t i0, int64_t ni, int64_t j0, int64_t nj, real *X, real *tX,
                         int64_t ld, uint8_t *masked_keys)
 {
@@ -235,13 +248,7 @@ bool REAL(agi_additive)(const agi_head *x, int64_t i0, int64_t ni, int64_t j0, i
         apply_mask(x, i0, ni, j0, nj, X, ld);
     }
     if (tX != NULL) {
-        clear_rows(tX, nj, ld);
-        if (agi_has(p, AG_BIAS) && a->tbias.data != NULL) {
-            add_bias(x, &a->tbias, i0, ni, j0, nj, tX, ld);
-        }
-        if (agi_has(p, AG_TABLE) && a->ttable.data != NULL) {
-            add_table(x, &a->ttable, i0, ni, j0, nj, tX, ld);
-        }
+        REAL(agi_additive_tangent)(x, &a->tbias, &a->ttable, i0, ni, j0, nj, tX, ld);
     }
     return x->has.pair_mask && find_masked_keys(ni, nj, REAL(agi_band_at)(x, i0, j0), X, ld, masked_keys);
 }

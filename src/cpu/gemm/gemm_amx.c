@@ -240,7 +240,7 @@ static void run_strip(const job *x, int64_t i)
 static void run_chunk(job *x)
 {
     pack_b(x);
-    for (int64_t i = 0; i < x->tile->m; i += x->strip_rows) {
+    for (int64_t i = 0; i < x->tile->m && !agi_cancelled(x->tile->exec); i += x->strip_rows) {
         run_strip(x, i);
     }
     x->n_steps = x->n_b = 0;

@@ -175,7 +175,7 @@ static void add_terms(const term_block *x, real *c, int64_t ldc, bool add)
     const agi_gemm_tile *tile = x->tile;
     const bool packed = pack_b(x);
     const int64_t rows = rows_per_block(x);
-    for (int64_t i = 0; i < tile->m; i += rows) {
+    for (int64_t i = 0; i < tile->m && !agi_cancelled(tile->exec); i += rows) {
         const int64_t m = agi_min(rows, tile->m - i);
         const operand a = rows_of_a(x, tile->i0 + i, m);
         for (int64_t j = 0; j < tile->n; j += PANEL) {

@@ -4,6 +4,7 @@
 #define AGI_CPU_VEC_H
 
 #include "cpu/drivers/backward.h"
+#include "cpu/drivers/given.h"
 #include "cpu/drivers/rows.h"
 
 /* ---- Forward and jvp ---- */
@@ -114,5 +115,6 @@ bool REAL(agi_small_vjp)(agi_backward_scratch *s, const agi_head *x);
 
 extern const agi_row_ops REAL(agi_vec_row_ops);
 extern const agi_backward_ops REAL(agi_vec_backward_ops);
+extern const agi_given_ops REAL(agi_vec_given_ops);
 
 #endif

@@ -71,35 +71,20 @@ static void load_rows(agi_backward_scratch *s, const agi_head *x)
     load_query_rows(s, x, NULL);
 }
 
-/* Rows of O or tO: the sum of both halves, if the low one is given. */
-static agi_rows output_rows(const agi_head *x, const ag_tensor *t, const ag_tensor *low, int64_t i, int64_t n,
-                            real *scratch, real *low_scratch)
-{
-    const ag_dtype dtype = x->call->plan->p.out_dtype;
-    const double factor = 1 / agi_low_scale(dtype);
-    const agi_rows rows = agi_load_rows(x->k, agi_query_slice(x, t, dtype, x->Dv), i, n, NULL, scratch);
-    if (low->data == NULL) {
-        return rows;
-    }
-    /* A low half means 16 bits: both halves are converted, so the rows are in the scratch. */
-    REAL(agi_convert_rows)(x->k, agi_query_slice(x, low, dtype, x->Dv), i, n, NULL, low_scratch);
-    x->k->store_rows(scratch, rows.ld, low_scratch, rows.ld, n, x->Dv, &factor, 0, true);
-    return rows;
-}
-
 static void row_dots(const agi_backward_scratch *s, const agi_head *x, int64_t r, int64_t n, double *D,
                      double *tD)
 {
     const ag_args *a = &x->call->a;
     const agi_vec_backward_scratch *v = s->own;
-    const agi_rows O = output_rows(x, &a->o, &a->o_low, s->tile.i0 + r, n, v->O[0], v->O_low);
+    const agi_rows O = REAL(agi_load_output_rows)(x, &a->o, &a->o_low, s->tile.i0 + r, n, v->O[0], v->O_low);
     const real *dO = v->dO.p + r * v->dO.ld;
     double second[ROW_CHUNK] = {0}; /* rowsum(O o tdO) */
     x->k->dots(D, dO, v->dO.ld, O.p, O.ld, n, x->Dv);
     if (x->call->map != AGI_VJP_JVP) {
         return;
     }
-    const agi_rows tO = output_rows(x, &a->to, &a->to_low, s->tile.i0 + r, n, v->O[1], v->O_low);
+    const agi_rows tO =
+        REAL(agi_load_output_rows)(x, &a->to, &a->to_low, s->tile.i0 + r, n, v->O[1], v->O_low);
     x->k->dots(tD, dO, v->dO.ld, tO.p, tO.ld, n, x->Dv);
     if (a->td_o.data != NULL) {
         x->k->dots(second, v->tdO.p + r * v->tdO.ld, v->tdO.ld, O.p, O.ld, n, x->Dv);
@@ -185,4 +170,5 @@ const agi_backward_ops REAL(agi_vec_backward_ops) = {
 const agi_implementation REAL(agi_vec_implementation) = {
     .row_ops = &REAL(agi_vec_row_ops),
     .backward_ops = &REAL(agi_vec_backward_ops),
+    .given_ops = &REAL(agi_vec_given_ops),
 };

@@ -2,6 +2,7 @@
 #ifndef AGI_CPU_AMX_BF16_H
 #define AGI_CPU_AMX_BF16_H
 
+#include <float.h>
 #include <immintrin.h>
 
 #include "cpu/amx/kernels/amx_kernels.h"
@@ -30,6 +31,12 @@ INLINE __m512i rounded_pair_by_shuffle(vec a, vec b)
     const __m512i to_lower =
         _mm512_broadcast_i32x4(_mm_set_epi8(0, 0, 15, 14, 0, 0, 11, 10, 0, 0, 7, 6, 0, 0, 3, 2));
     return _mm512_mask_shuffle_epi8(add_half(b), 0x3333333333333333u, add_half(a), to_lower);
+}
+
+INLINE vec finite_or_zero(vec x)
+{
+    const __mmask16 finite = _mm512_cmp_ps_mask(_mm512_abs_ps(x), v_set1(FLT_MAX), _CMP_LE_OQ);
+    return _mm512_maskz_mov_ps(finite, x);
 }
 
 INLINE void store_pair(uint16_t *to, __m512i pair)

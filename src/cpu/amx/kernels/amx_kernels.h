@@ -109,6 +109,9 @@ typedef struct {
 
     /* ---- Operands from rows, ld elements from row to row ---- */
 
+    /* n elements, rounded to bfloat16. */
+    void (*round_row)(uint16_t *to, const float *from, int64_t n);
+
     /* One tile: VNNI transposed from 16 rows by 32 columns; VNNI of rows r and r + 16 from 32 rows by 16 columns;
      * transposed from 32 rows by 16 columns. */
     void (*transpose_to_vnni)(uint16_t *tile, const uint16_t *rows, int64_t ld);
@@ -150,6 +153,9 @@ typedef struct {
      * last 16. */
     void (*round_to_vnni)(uint16_t *vnni, const float *T, int64_t W);
     void (*round_to_rows)(uint16_t *rows, int64_t tile_stride, const float *T, int64_t W);
+
+    /* T minus what those make of it: what rounding took; 0 if it is not finite. */
+    void (*keep_rest)(float *T, int64_t W);
 
     /* Zero what is outside the band in 32 lanes of such a result: query i sees key j if low <= j - i <= high. */
     void (*mask_band_rows)(uint16_t *rows, int64_t tile_stride, int64_t low, int64_t high);

@@ -5,6 +5,16 @@
 #include "cpu/amx/kernels/amx_transpose.h"
 #include "cpu/vec/kernels/vec.h"
 
+static void round_row(uint16_t *to, const float *from, int64_t n)
+{
+    for (int64_t c = 0; c < n; c += AMX_DEPTH) {
+        const __mmask32 inside = n - c < AMX_DEPTH ? (1u << (n - c)) - 1 : 0xffffffffu;
+        const vec low = _mm512_maskz_loadu_ps((__mmask16)inside, from + c);
+        const vec high = _mm512_maskz_loadu_ps((__mmask16)(inside >> LANES), from + c + LANES);
+        _mm512_mask_storeu_epi16(to + c, inside, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+    }
+}
+
 static void transpose_to_vnni(uint16_t *tile, const uint16_t *rows, int64_t ld)
 {
     UNROLL for (int q = 0; q < 4; q++)

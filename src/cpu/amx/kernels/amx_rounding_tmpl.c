@@ -47,6 +47,18 @@ static void round_to_rows(uint16_t *rows, int64_t tile_stride, const float *T, i
     }
 }
 
+static void keep_rest(float *T, int64_t W)
+{
+    const __m512i upper = _mm512_set1_epi32((int)0xffff0000u);
+    for (int j = 0; j < GROUP_KEYS; j++) {
+        for (int64_t i = 0; i < W; i += LANES) {
+            const vec x = v_load(T + j * PANEL + i);
+            const vec rounded = _mm512_castsi512_ps(_mm512_and_si512(add_half(x), upper));
+            v_store(T + j * PANEL + i, finite_or_zero(v_sub(x, rounded)));
+        }
+    }
+}
+
 /* Bit i, of 32: does query i see key j, low <= j - i <= high? */
 INLINE uint32_t visible_queries(int64_t j, int64_t low, int64_t high)
 {

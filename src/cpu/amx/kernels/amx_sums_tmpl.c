@@ -1,7 +1,7 @@
 /* Part of amx_kernels.c: the sums of products, tiles of C in float32, back to rows in memory. */
-#include <float.h>
 #include <immintrin.h>
 
+#include "cpu/amx/kernels/amx_bf16.h"
 #include "cpu/amx/kernels/amx_kernels.h"
 #include "cpu/amx/kernels/amx_transpose.h"
 #include "cpu/vec/kernels/vec.h"
@@ -27,9 +27,7 @@ static void transpose_sums(float *to, int64_t ld, const float *sums, int64_t col
 INLINE vec rest_of(vec x, __m256i rounded)
 {
     const __m512i bits = _mm512_slli_epi32(_mm512_cvtepu16_epi32(rounded), 16);
-    const vec rest = _mm512_sub_ps(x, _mm512_castsi512_ps(bits));
-    const __mmask16 finite = _mm512_cmp_ps_mask(_mm512_abs_ps(rest), v_set1(FLT_MAX), _CMP_LE_OQ);
-    return _mm512_maskz_mov_ps(finite, rest);
+    return finite_or_zero(v_sub(x, _mm512_castsi512_ps(bits)));
 }
 
 /* Two vectors in bfloat16, a before b; if low, their low halves. */

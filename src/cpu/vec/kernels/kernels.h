@@ -69,6 +69,20 @@ typedef struct {
     void (*score_tangents)(real *U, const real *F, real *G, const real *X, int64_t ld, int64_t nj, int64_t W,
                            real scale);
 
+    /* jvp that is given lse: U is tS and becomes P (tS - r), whose sum over keys is added to sum. */
+    void (*tangent_weights)(const real *P, real *U, int64_t ld, int64_t nj, int64_t W, const real *r,
+                            real *sum);
+
+    /* jvp_jvp: Z = scale (factor F Z + G Y): stS from tQ sK^T + sQ tK^T in Z and sQ K^T + Q sK^T in Y; G is phi'' tZ.
+     * F and G are NULL without softcap. */
+    void (*second_score_tangents)(real *Z, const real *F, const real *G, const real *Y, int64_t ld,
+                                  int64_t nj, int64_t W, real scale, real factor);
+
+    /* jvp_jvp: U, Y and Z are tS, sS and stS and become tP = P (tS - mu), sP = P (sS - smu) and
+     * P ((tS - mu)(sS - smu) + stS), whose sum over keys is added to sum. */
+    void (*second_weights)(const real *P, real *U, real *Y, real *Z, int64_t ld, int64_t nj, int64_t W,
+                           const real *mu, const real *smu, real *sum);
+
     /* dP is dO V^T and becomes dS = P (dP M - D); M may be NULL. */
     void (*score_gradients)(real *dP, const real *P, const real *M, int64_t ld, int64_t nj, int64_t W,
                             const real *D);

@@ -318,6 +318,64 @@ static void score_tangents(real *U, const real *F, real *G, const real *X, int64
     }
 }
 
+static void tangent_weights(const real *P, real *U, int64_t ld, int64_t nj, int64_t W, const real *r,
+                            real *sum)
+{
+    const vec zero = v_set1(0);
+    for (int64_t i = 0; i < W; i += LANES) {
+        const vec shift = v_load(r + i);
+        vec part = zero;
+        for (int64_t j = 0; j < nj; j++) {
+            const int64_t at = j * ld + i;
+            const vec p = v_load(P + at), u = v_mul(p, v_sub(v_load(U + at), shift));
+            const vec visible = v_select(v_less(zero, p), u, zero);
+            v_store(U + at, visible);
+            part = v_add(part, visible);
+        }
+        v_store(sum + i, v_add(v_load(sum + i), part));
+    }
+}
+
+static void second_score_tangents(real *Z, const real *F, const real *G, const real *Y, int64_t ld,
+                                  int64_t nj, int64_t W, real scale, real factor)
+{
+    const vec vscale = v_set1(scale), both = v_set1(scale * factor);
+    for (int64_t j = 0; j < nj; j++) {
+        for (int64_t i = 0; i < W; i += LANES) {
+            const int64_t at = j * ld + i;
+            vec z = v_mul(v_load(Z + at), both);
+            if (F != NULL) {
+                const vec f = v_load(F + at), y = v_mul(v_load(Y + at), vscale);
+                /* where phi' is 0 the pair is masked, or phi is flat: phi'' is 0 too, and may be NaN */
+                z = v_select(v_less(v_set1(0), f), v_fma(f, z, v_mul(v_load(G + at), y)), v_set1(0));
+            }
+            v_store(Z + at, z);
+        }
+    }
+}
+
+static void second_weights(const real *P, real *U, real *Y, real *Z, int64_t ld, int64_t nj, int64_t W,
+                           const real *mu, const real *smu, real *sum)
+{
+    const vec zero = v_set1(0);
+    for (int64_t i = 0; i < W; i += LANES) {
+        const vec vmu = v_load(mu + i), vsmu = v_load(smu + i);
+        vec part = zero;
+        for (int64_t j = 0; j < nj; j++) {
+            const int64_t at = j * ld + i;
+            const vec p = v_load(P + at);
+            const vmask visible = v_less(zero, p);
+            const vec u = v_sub(v_load(U + at), vmu), y = v_sub(v_load(Y + at), vsmu);
+            const vec w = v_select(visible, v_mul(p, v_fma(u, y, v_load(Z + at))), zero);
+            v_store(U + at, v_select(visible, v_mul(p, u), zero));
+            v_store(Y + at, v_select(visible, v_mul(p, y), zero));
+            v_store(Z + at, w);
+            part = v_add(part, w);
+        }
+        v_store(sum + i, v_add(v_load(sum + i), part));
+    }
+}
+
 static void score_gradients(real *dP, const real *P, const real *M, int64_t ld, int64_t nj, int64_t W,
                             const real *D)
 {

@@ -1,0 +1,24 @@
+"""Ctrl-C: the PyTorch ops end with KeyboardInterrupt, soon; also inside autograd."""
+
+from interrupts import LIMIT, shortest_delay
+
+SETUP = """
+import torch
+from attngrad.torch import scaled_dot_product_attention as attention
+torch.set_num_threads(2)
+x = torch.ones(1, 1, {n}, 128, dtype=torch.float64, requires_grad=True)
+"""
+
+
+def test_forward():
+    assert shortest_delay(SETUP.format(n=32768), "attention(x, x, x)") < LIMIT
+
+
+def test_backward():
+    setup = SETUP.format(n=12000) + "y = attention(x, x, x).sum()"
+    assert shortest_delay(setup, "torch.autograd.grad(y, x, retain_graph=True)") < LIMIT
+
+
+def test_second_derivative():
+    setup = SETUP.format(n=8192) + "g, = torch.autograd.grad(attention(x, x, x).sum(), x, create_graph=True)"
+    assert shortest_delay(setup, "torch.autograd.grad(g.sum(), x, retain_graph=True)") < LIMIT

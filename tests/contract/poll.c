@@ -1,0 +1,289 @@
+/* ag_exec.poll: called on the thread that called the map, often enough; non-zero cancels the call, after which the same
+ * plan and workspace give the right bits. Also run under ThreadSanitizer. */
+#define _POSIX_C_SOURCE 200809L
+
+#include "layer/nn.h"
+#include "outputs.h"
+
+#include <pthread.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <time.h>
+
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+enum { INSTRUMENTED = 1 };
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer)
+enum { INSTRUMENTED = 1 };
+#else
+enum { INSTRUMENTED = 0 };
+#endif
+#else
+enum { INSTRUMENTED = 0 };
+#endif
+
+static const double max_gap = 0.050; /* seconds between two polls, as the header says */
+
+static ag_options with_threads(int32_t threads)
+{
+    ag_options options = AG_OPTIONS_INIT;
+    options.threads = threads;
+    return options;
+}
+
+/* ---- A poll that counts, measures, and cancels after some calls ---------------------------------- */
+
+typedef struct {
+    pthread_t caller;
+    int64_t calls, elsewhere; /* polls; those of them on another thread */
+    int64_t cancel_at;        /* the poll that cancels; 0: none */
+    double last, largest;     /* the caller's processor time: of the last poll; largest difference of two */
+} watch;
+
+/* Processor time of this thread: other programs that use the processor do not count. */
+static double thread_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void measure_gap(watch *w)
+{
+    const double now = thread_seconds();
+    w->largest = now - w->last > w->largest ? now - w->last : w->largest;
+    w->last = now;
+}
+
+static int32_t count(void *ctx)
+{
+    watch *w = ctx;
+    w->elsewhere += !pthread_equal(pthread_self(), w->caller);
+    measure_gap(w);
+    return ++w->calls == w->cancel_at;
+}
+
+static ag_exec watched(watch *w, int64_t cancel_at)
+{
+    ag_exec exec = AG_EXEC_INIT;
+    *w = (watch){.caller = pthread_self(), .cancel_at = cancel_at, .last = thread_seconds()};
+    exec.ctx = w;
+    exec.poll = count;
+    return exec;
+}
+
+/* ---- Gaps ---------------------------------------------------------------------------------------- */
+
+typedef struct {
+    const char *text;
+    ag_backend backend;
+} problem;
+
+static const problem long_problems[] = {
+    {"h1 q4096 k4096 d128 f64", AG_BACKEND_CPU},                /* few heads: splits of keys and queries */
+    {"h8 q2048 k2048 d64 f32 causal", AG_BACKEND_CPU},          /* many: a head is one work item of vjp */
+    {"h2 q4096 k4096 d64 bf16", AG_BACKEND_CPU},                /* AMX, if there is one */
+    {"h2 q3000 k3000 d16 bf16 bias=11qk sink", AG_BACKEND_CPU}, /* a gradient of the bias that is a sum */
+    {"h1 q1200 k1200 d64 f64 bias", AG_BACKEND_REFERENCE},      /* one work item */
+};
+
+/* Was it cancelled if and only if it polled max_polls times, on its own thread, and often enough? */
+static void check_watch(watch *w, ag_status status, int64_t max_polls, const char *text, const char *map,
+                        int32_t threads)
+{
+    measure_gap(w);
+    CHECK(status == (w->calls == max_polls ? AG_CANCELLED : AG_OK), "'%s' %s: %s after %d polls", text, map,
+          ag_status_string(status), (int)w->calls);
+    CHECK(w->calls >= 1 && w->elsewhere == 0, "'%s' %s: %d polls, %d on other threads", text, map,
+          (int)w->calls, (int)w->elsewhere);
+    if (!INSTRUMENTED) {
+        CHECK(w->largest <= max_gap, "'%s' %s, %d threads: %.0f ms between two polls", text, map,
+              (int)threads, 1e3 * w->largest);
+    }
+}
+
+static void watch_map(struct arrays *x, int map, const char *text, int32_t threads, int64_t max_polls)
+{
+    watch w;
+    const ag_exec exec = watched(&w, max_polls);
+    const ag_status status = call_map(map, x->plan, &x->args, &exec, x->workspace, x->workspace_bytes);
+    check_watch(&w, status, max_polls, text, map_name[map], threads);
+}
+
+static void long_maps_poll(void)
+{
+    const int64_t max_polls = test_count(25);
+    if (INSTRUMENTED) {
+        printf("the time between two polls is not checked: the sanitizer makes everything slower\n");
+    }
+    for (size_t n = 0; n < sizeof long_problems / sizeof long_problems[0]; n++) {
+        for (int32_t threads = 1; threads <= 2; threads++) {
+            struct arrays x;
+            ag_options options = with_threads(threads);
+            options.backend = long_problems[n].backend;
+            make_arrays(&x, long_problems[n].text, &options, 201);
+            for (int map = 0; map < MAPS; map++) {
+                watch_map(&x, map, long_problems[n].text, threads, max_polls);
+            }
+            agc_arrays_destroy(&x);
+        }
+    }
+}
+
+/* A layer whose time is that of its matrix products. */
+static void long_layers_poll(void)
+{
+    static const nn_config configs[] = {
+        {.text = "b2 h8 q1500 k1500 d128 f32", .flags = AG_LAYER_SELF, .d_model = 1024},
+        {.text = "b2 h8 q1500 k1500 d128 bf16", .flags = AG_LAYER_SELF, .d_model = 1024},
+    };
+    for (int n = 0; n < 2; n++) {
+        for (int32_t threads = 1; threads <= 2; threads++) {
+            nn_model m;
+            watch w;
+            nn_make(&m, &configs[n], threads, 211);
+            ag_exec exec = watched(&w, 0);
+            ag_status status = ag_layer_forward(m.layer, &m.a, &exec, m.workspace, m.bytes);
+            check_watch(&w, status, 0, configs[n].text, "forward of the layer", threads);
+            exec = watched(&w, 0);
+            status = ag_layer_vjp(m.layer, &m.a, &exec, m.workspace, m.bytes);
+            check_watch(&w, status, 0, configs[n].text, "vjp of the layer", threads);
+            nn_free(&m);
+        }
+    }
+}
+
+/* ---- Cancelling ---------------------------------------------------------------------------------- */
+
+static const problem problems[] = {
+    {"h1 q700 k2100 d64 f32 causal", AG_BACKEND_CPU},
+    {"h6 q600 k600 d64 bf16 causal", AG_BACKEND_CPU},
+    {"h2 kv1 q400 k300 d256 f32 bias=11qk sink", AG_BACKEND_CPU},
+    {EVERY_FEATURE "f32", AG_BACKEND_CPU},
+    {EVERY_FEATURE_PACKED "f16 aux=f32", AG_BACKEND_CPU},
+    {EVERY_FEATURE "f32", AG_BACKEND_REFERENCE},
+    {"h3 q200 k300 d32 f64", AG_BACKEND_REFERENCE},
+};
+
+static void run_in_order(void *ctx, int64_t n_tasks, ag_task task, void *arg)
+{
+    (void)ctx;
+    for (int64_t n = 0; n < n_tasks; n++) {
+        task(arg, n);
+    }
+}
+
+/* The call is cancelled at its first poll, before it has written anything, or at a later one if it is long enough. */
+static void cancel(struct arrays *x, int map, int64_t cancel_at, int own_loop, const char *text)
+{
+    watch w;
+    ag_exec exec = watched(&w, cancel_at);
+    exec.run = own_loop ? run_in_order : NULL;
+    const ag_status status = call_map(map, x->plan, &x->args, &exec, x->workspace, x->workspace_bytes);
+    CHECK(w.calls <= cancel_at, "'%s' %s: %d polls after the one that cancelled", text, map_name[map],
+          (int)(w.calls - cancel_at));
+    CHECK(status == (w.calls == cancel_at ? AG_CANCELLED : AG_OK), "'%s' %s: %s after %d polls", text,
+          map_name[map], ag_status_string(status), (int)w.calls);
+    if (cancel_at == 1) {
+        CHECK(status == AG_CANCELLED && strstr(ag_last_message(), "poll") != NULL, "'%s' %s: %s", text,
+              map_name[map], ag_last_message());
+    }
+}
+
+static void after_cancelling(const problem *p, int32_t threads)
+{
+    const char *text = p->text;
+    struct arrays wanted, x;
+    ag_options options = with_threads(threads);
+    options.backend = p->backend;
+    make_arrays(&wanted, text, &options, 203);
+    make_arrays(&x, text, &options, 203);
+    for (int map = 0; map < MAPS; map++) {
+        CHECK_OK(agc_arrays_run(&wanted, map_bit[map]));
+        for (int n = 0; n < 4; n++) {
+            cancel(&x, map, 1 + n / 2 * 2, n % 2, text);
+            CHECK_OK(call_map(map, x.plan, &x.args, NULL, x.workspace, x.workspace_bytes));
+            same_outputs(&x, &wanted, map_bit[map], text);
+        }
+    }
+    agc_arrays_destroy(&x);
+    agc_arrays_destroy(&wanted);
+}
+
+static void cancelled_calls(void)
+{
+    for (size_t n = 0; n < sizeof problems / sizeof problems[0]; n++) {
+        for (int32_t threads = 1; threads <= 3; threads += 2) {
+            after_cancelling(&problems[n], threads);
+        }
+    }
+}
+
+static void merges(void)
+{
+    struct arrays x;
+    watch w;
+    make_arrays(&x, "h2 q9 k8 d4 f32", NULL, 205);
+    CHECK_OK(agc_arrays_run(&x, AG_MAP_FORWARD));
+    const ag_merge_args args = {.struct_size = sizeof args,
+                                .o1 = x.args.o,
+                                .lse1 = x.args.lse,
+                                .o2 = x.args.d_o,
+                                .lse2 = x.args.d_lse,
+                                .o = x.args.to,
+                                .lse = x.args.mu};
+    ag_exec exec = watched(&w, 1);
+    CHECK_STATUS(ag_merge(x.plan, &args, &exec), AG_CANCELLED);
+    CHECK_INT(w.calls, 1);
+    exec = watched(&w, 0);
+    CHECK_OK(ag_merge(x.plan, &args, &exec));
+    CHECK(w.calls >= 1, "a merge did not poll");
+    agc_arrays_destroy(&x);
+}
+
+/* ---- The fields ---------------------------------------------------------------------------------- */
+
+static int some_stream;
+
+static void stream_is_refused(ag_backend backend)
+{
+    struct arrays x;
+    ag_options options = with_threads(1);
+    ag_exec exec = AG_EXEC_INIT;
+    options.backend = backend;
+    exec.stream = &some_stream;
+    make_arrays(&x, "q9 k8 d4 f32", &options, 207);
+    CHECK_OK(agc_arrays_run_all(&x));
+    for (int map = 0; map < MAPS; map++) {
+        CHECK_STATUS(call_map(map, x.plan, &x.args, &exec, x.workspace, x.workspace_bytes), AG_UNSUPPORTED);
+        CHECK(strcmp(ag_last_field(), "exec.stream") == 0, "the message '%s' is not about exec.stream",
+              ag_last_message());
+    }
+    agc_arrays_destroy(&x);
+}
+
+/* What lies after the struct of an older caller is not read. */
+static void older_callers_do_not_poll(void)
+{
+    struct arrays x;
+    watch w;
+    ag_exec exec = watched(&w, 1);
+    exec.struct_size = offsetof(ag_exec, poll);
+    exec.stream = &some_stream;
+    make_arrays(&x, "q9 k8 d4 f32", NULL, 209);
+    CHECK_OK(ag_forward(x.plan, &x.args, &exec, x.workspace, x.workspace_bytes));
+    CHECK_INT(w.calls, 0);
+    agc_arrays_destroy(&x);
+}
+
+int main(void)
+{
+    long_maps_poll();
+    long_layers_poll();
+    cancelled_calls();
+    merges();
+    stream_is_refused(AG_BACKEND_CPU);
+    stream_is_refused(AG_BACKEND_REFERENCE);
+    older_callers_do_not_poll();
+    return test_summary();
+}
