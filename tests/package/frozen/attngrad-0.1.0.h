@@ -60,7 +60,7 @@ enum {
     AG_NO_MEMORY = 4,        /* the allocator returned NULL */
     AG_WORKSPACE = 5,        /* the workspace is NULL or too small */
     AG_DEVICE = 6,           /* a device or its driver failed */
-    AG_CANCELLED = 7,        /* the caller cancelled the call: the outputs are undefined */
+    AG_CANCELLED = 7,        /* ag_exec.poll returned non-zero: the outputs are undefined */
     AG_TIMEOUT = 8           /* a call did not end in time: the outputs are undefined */
 };
 
@@ -458,20 +458,28 @@ typedef struct ag_args {
     const uint64_t *seed_device;
 } ag_args;
 
-/* The parallel loop. run calls task(arg, index) exactly once for each index 0 .. n_tasks - 1, in any order, on
- * any threads or on the caller's alone, and returns when all are done. exec NULL or run NULL: the library's own
- * pool of threads. */
+/* How a call runs. run, the parallel loop, calls task(arg, index) exactly once for each index 0 .. n_tasks - 1, in any
+ * order, on any threads or on the caller's alone, and returns when all are done. exec NULL or run NULL: the library's
+ * own pool of threads.
+ *
+ * poll, if it is not NULL, is called on the thread that called the map: when the call begins, and then at least every
+ * 50 ms while that thread works or waits for others; with run given, only while that thread is in a task. Calls are
+ * some milliseconds apart, so a short map may poll once and no more. If poll returns non-zero, no new work starts, and
+ * the map returns AG_CANCELLED as soon as all threads have left it: its outputs are then undefined, the plan and the
+ * workspace can be used again. poll may not leave by longjmp or an exception. */
 typedef void (*ag_task)(void *arg, int64_t index);
 
 typedef struct ag_exec {
     uint32_t struct_size; /* sizeof(ag_exec) */
     uint32_t reserved;    /* zero */
-    void *ctx;
+    void *ctx;            /* the first argument of run and of poll */
     void (*run)(void *ctx, int64_t n_tasks, ag_task task, void *arg);
+    int32_t (*poll)(void *ctx);
+    void *stream; /* NULL: the backends of this version have no streams and refuse one as AG_UNSUPPORTED */
 } ag_exec;
 
 /* clang-format off */
-#define AG_EXEC_INIT {sizeof(ag_exec), 0, NULL, NULL}
+#define AG_EXEC_INIT {sizeof(ag_exec), 0, NULL, NULL, NULL, NULL}
 /* clang-format on */
 
 AG_API ag_status ag_forward(const ag_plan *plan, const ag_args *args, const ag_exec *exec, void *workspace,
