@@ -86,7 +86,8 @@ static double added(const struct place *at, enum tensor bias, enum tensor table,
         sum += value_at(x, bias, at->b, at->h, i, j);
     }
     if (x->p->flags & AG_TABLE) {
-        const int64_t R = x->p->table_radius, distance = key_position(x, at->b, j) - query_position(x, at->b, i);
+        const int64_t R = x->p->table_radius,
+                      distance = key_position(x, at->b, j) - query_position(x, at->b, i);
         const int64_t place = (distance < -R ? -R : distance > R ? R : distance) + R;
         const int64_t column = x->buckets != NULL ? x->buckets[place] : place;
         sum += value_at(x, table, 0, at->h, 0, column);
