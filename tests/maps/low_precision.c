@@ -72,6 +72,9 @@ static void add_draw(int n, int draw, struct errors *sum, char what[512])
     ag_check_command(&s, what, 512);
     if (CHECK(agc_arrays_of_case(&x, &s, &options) == AG_OK, "%s: %s", what, ag_last_message())) {
         CHECK_OK(agc_arrays_run_all(&x));
+        if (n % 2 == 1) { /* to and mu: of jvp that is given o and lse */
+            run_given_jvp(&x);
+        }
         add_errors(&x, what, sum);
         agc_arrays_destroy(&x);
     }
@@ -167,8 +170,51 @@ static void each_row_adds_up(const char *text)
     }
 }
 
+static void fill(struct arrays *x, enum tensor t, double value)
+{
+    double *values = test_read(x, t);
+    for (int64_t n = 0; n < x->count[t]; n++) {
+        values[n] = value;
+    }
+    agc_arrays_write(x, t, values);
+    free(values);
+}
+
+static double largest(const struct arrays *x, enum tensor t)
+{
+    double *values = test_read(x, t), worst = 0;
+    for (int64_t n = 0; n < x->count[t]; n++) {
+        worst = isnan(values[n]) ? INFINITY : fmax(worst, fabs(values[n]));
+    }
+    free(values);
+    return worst;
+}
+
+/* V of ones gives O of ones, whatever the weights are: to and sto are 0, as the weights that multiply V add up to what O is
+ * subtracted with. */
+static void tangents_add_up(const char *text)
+{
+    struct arrays x;
+    if (make(&x, text) && CHECK_OK(agc_arrays_add_second_direction(&x))) {
+        fill(&x, T_V, 1);
+        fill(&x, T_TV, 0);
+        fill(&x, T_SV, 0);
+        CHECK_OK(agc_arrays_run_all(&x));
+        fill(&x, T_O, 1);
+        run_given_jvp(&x);
+        CHECK_OK(agc_arrays_run(&x, AG_MAP_JVP_JVP));
+        CHECK(largest(&x, T_TO) < 1e-5, "%s: to of a constant V is %g", text, largest(&x, T_TO));
+        CHECK(largest(&x, T_STO) < 1e-5, "%s: sto of a constant V is %g", text, largest(&x, T_STO));
+        agc_arrays_destroy(&x);
+    }
+}
+
 int main(void)
 {
+    tangents_add_up("h2 q70 k700 d32 bf16");
+    tangents_add_up("h2 q70 k30 d32 bf16");
+    tangents_add_up("h2 q300 k300 d32 bf16 causal");
+    tangents_add_up("h2 q70 k700 d32 f16");
     growing_scores("h1 q70 k400 d32 bf16");
     growing_scores("h1 q70 k900 d32 bf16");
     growing_scores("h1 q70 k400 d32 f16");
