@@ -35,8 +35,8 @@ typedef struct ag_check_case {
     int64_t q_offset, k_offset, batch_offset;
     int32_t low_halves; /* not 0: the call has o_low and to_low, if out_dtype has 16 bits */
 
-    /* Not 0: random q_offsets and k_offsets, a pair per sequence; not with bottom-right alignment, q_offset and k_offset
-     * must be 0. */
+    /* Not 0: random q_offsets and k_offsets, a pair per sequence; not with bottom-right alignment, q_offset and
+     * k_offset must be 0. */
     int32_t offsets;
 } ag_check_case;
 

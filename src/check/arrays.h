@@ -178,8 +178,8 @@ int agc_arrays_has_second_direction(const struct arrays *x);
 int agc_plan_has_jvp_jvp(const ag_plan *plan);
 
 /* Clones a call for another dtype or another plan: same inputs, tangents, cotangents, mask, lengths, offsets, seed,
- * buckets and slopes; outputs are not copied; low halves and a second direction as in agc_arrays_like. If dtype is not x's dtype, it also replaces
- * out_dtype, grad_dtype and aux_dtype. */
+ * buckets and slopes; outputs are not copied; low halves and a second direction as in agc_arrays_like. If dtype is not
+ * x's dtype, it also replaces out_dtype, grad_dtype and aux_dtype. */
 ag_status agc_arrays_clone_as(struct arrays *y, const struct arrays *x, ag_dtype dtype,
                               const ag_options *options);
 
