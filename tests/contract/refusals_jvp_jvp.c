@@ -277,21 +277,9 @@ static void refuse_options(ag_backend backend, uint32_t option_flags, int32_t de
 
 static void lacks(void)
 {
-    struct arrays x;
-    size_t bytes = 1;
-    ag_options cpu = AG_OPTIONS_INIT;
-    cpu.backend = AG_BACKEND_CPU;
     refuse_options(AG_BACKEND_CPU, 0, 1, "options.device");
     refuse_options(AG_BACKEND_REFERENCE, 0, 1, "options.device");
     refuse_options(AG_BACKEND_CPU, AG_INVARIANT, 0, "options.flags");
-    make_arrays(&x, "b2 h2 q7 k9 d4 f32", &cpu, 1);
-    CHECK_OK(agc_arrays_run_all(&x));
-    CHECK_STATUS(ag_plan_workspace(x.plan, AG_MAP_JVP_JVP, &bytes), AG_UNSUPPORTED);
-    refuse(&x, ag_jvp_jvp, AG_UNSUPPORTED, "plan", "a backend without jvp_jvp");
-    x.args.flags = AG_GIVEN_O;
-    refuse(&x, ag_jvp, AG_UNSUPPORTED, "flags", "a backend without given o");
-    CHECK_OK(agc_arrays_run(&x, AG_MAP_FORWARD)); /* which ignores the flag */
-    agc_arrays_destroy(&x);
 }
 
 /* ---- Merge ---- */

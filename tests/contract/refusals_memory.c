@@ -166,8 +166,6 @@ static void workspace_query(struct arrays *x)
     size_t bytes = 12345;
     CHECK_STATUS(ag_plan_workspace(NULL, AG_MAP_FORWARD, &bytes), AG_INVALID_ARGUMENT);
     CHECK_STATUS(ag_plan_workspace(x->plan, AG_MAP_FORWARD, NULL), AG_INVALID_ARGUMENT);
-    CHECK_STATUS(ag_plan_workspace(x->plan, AG_MAP_JVP_JVP, &bytes), AG_UNSUPPORTED);
-    CHECK_STATUS(ag_plan_workspace(x->plan, AG_MAP_FORWARD | AG_MAP_JVP_JVP, &bytes), AG_UNSUPPORTED);
     CHECK_STATUS(ag_plan_workspace(x->plan, 1u << 5, &bytes), AG_INVALID_ARGUMENT);
     CHECK_INT(bytes, 12345);
     size_t largest = 0, all = 0;
