@@ -55,6 +55,7 @@ static double loss_of(struct model *m)
 static void check_view(struct model *m, const struct model_view *view)
 {
     const double change = 0.004; /* expected change of the loss to either side */
+    test_need(view->count > 0, "a view of the parameters");
     float *value = m->value + view->offset, *saved = test_alloc(view->count, sizeof *saved);
     double *g = test_alloc(view->count, sizeof *g), length = 0, side[2];
     memcpy(saved, value, (size_t)view->count * sizeof *saved);
