@@ -14,6 +14,7 @@ MAP_FORWARD: Final[int]
 MAP_VJP: Final[int]
 MAP_JVP: Final[int]
 MAP_VJP_JVP: Final[int]
+MAP_JVP_JVP: Final[int]
 ACC_O: Final[int]
 ACC_LSE: Final[int]
 ACC_TO: Final[int]
@@ -30,6 +31,7 @@ ACC_TDV: Final[int]
 ACC_TDBIAS: Final[int]
 ACC_TDTABLE: Final[int]
 ACC_TDSINK: Final[int]
+GIVEN_O: Final[int]
 BACKEND_AUTO: Final[int]
 ISA_AUTO: Final[int]
 ISA_SCALAR: Final[int]
@@ -61,6 +63,7 @@ class Plan:
         /,
         *,
         accumulate: int = 0,
+        flags: int = 0,
         q_offset: int = 0,
         k_offset: int = 0,
         batch_offset: int = 0,
@@ -82,6 +85,7 @@ class Plan:
         /,
         *,
         accumulate: int = 0,
+        flags: int = 0,
         q_offset: int = 0,
         k_offset: int = 0,
         batch_offset: int = 0,

@@ -124,7 +124,8 @@ int core_read_pointers(PyObject *dict, const core_slot *slots, size_t n_slots, v
 /* In the order of strcmp. */
 static const core_slot tensor_slots[] = {
     AT(bias),  AT(d_lse),  AT(d_o),    AT(dbias),  AT(dk),    AT(dq),     AT(dsink),  AT(dtable),  AT(dv),
-    AT(k),     AT(lse),    AT(mask),   AT(mu),     AT(o),     AT(o_low),  AT(q),      AT(sink),    AT(table),
+    AT(k),     AT(lse),    AT(mask),   AT(mu),     AT(nu),    AT(o),      AT(o_low),  AT(q),       AT(sbias),
+    AT(sink),  AT(sk),     AT(smu),    AT(sq),     AT(ssink), AT(stable), AT(sto),    AT(sv),      AT(table),
     AT(tbias), AT(td_lse), AT(td_o),   AT(tdbias), AT(tdk),   AT(tdq),    AT(tdsink), AT(tdtable), AT(tdv),
     AT(tk),    AT(to),     AT(to_low), AT(tq),     AT(tsink), AT(ttable), AT(tv),     AT(v),
 };
@@ -188,17 +189,19 @@ static int read_seed(PyObject *object, void *seed)
 
 static int read_keywords(core_call *call, PyObject *keywords, PyObject *lists[4])
 {
-    static char *names[] = {"accumulate", "q_offset",   "k_offset", "batch_offset", "seed",
-                            "q_lengths",  "kv_lengths", "q_packed", "k_packed",     NULL};
+    static char *names[] = {"accumulate",   "flags",    "q_offset",  "k_offset",
+                            "batch_offset", "seed",     "q_lengths", "kv_lengths",
+                            "q_packed",     "k_packed", NULL};
     long long q_offset = 0, k_offset = 0, batch_offset = 0;
-    unsigned accumulate = 0;
+    unsigned accumulate = 0, flags = 0;
     PyObject *no_args = PyTuple_New(0);
     const int parsed = no_args != NULL && PyArg_ParseTupleAndKeywords(
-                                              no_args, keywords, "|$ILLLO&OOOO", names, &accumulate,
+                                              no_args, keywords, "|$IILLLO&OOOO", names, &accumulate, &flags,
                                               &q_offset, &k_offset, &batch_offset, read_seed,
                                               &call->args.seed, &lists[0], &lists[1], &lists[2], &lists[3]);
     Py_XDECREF(no_args);
     call->args.accumulate = accumulate;
+    call->args.flags = flags;
     call->args.q_offset = q_offset;
     call->args.k_offset = k_offset;
     call->args.batch_offset = batch_offset;

@@ -160,6 +160,7 @@ static map_function map_of(unsigned map_bit)
     case AG_MAP_VJP: return ag_vjp;
     case AG_MAP_JVP: return ag_jvp;
     case AG_MAP_VJP_JVP: return ag_vjp_jvp;
+    case AG_MAP_JVP_JVP: return ag_jvp_jvp;
     default: PyErr_Format(PyExc_ValueError, "map is %u: must be one of MAP_*", map_bit); return NULL;
     }
 }
@@ -275,9 +276,10 @@ static PyObject *plan_trace(PyObject *self, PyObject *args, PyObject *keywords)
 
 static PyMethodDef plan_methods[] = {
     {"run", WITH_KEYWORDS(plan_run),
-     PyDoc_STR("run(map, tensors, /, *, accumulate=0, q_offset=0, k_offset=0, batch_offset=0, seed=0,\n"
-               "    q_lengths=None, kv_lengths=None, q_packed=None, k_packed=None)\n\n"
-               "Runs one map (MAP_*) on tensors {name: (address, strides in elements of the 4 axes)}.")},
+     PyDoc_STR(
+         "run(map, tensors, /, *, accumulate=0, flags=0, q_offset=0, k_offset=0, batch_offset=0, seed=0,\n"
+         "    q_lengths=None, kv_lengths=None, q_packed=None, k_packed=None)\n\n"
+         "Runs one map (MAP_*) on tensors {name: (address, strides in elements of the 4 axes)}.")},
     {"merge", plan_merge, METH_O, PyDoc_STR("merge(tensors, /): ag_merge on {name: (address, strides)}.")},
     {"trace", WITH_KEYWORDS(plan_trace),
      PyDoc_STR("trace(map, tensors, arrays, batch, head, jacobian_row=0, /, **as run)\n\n"
