@@ -1,4 +1,4 @@
-"""scaled_dot_product_attention: PyTorch's own signature over the four maps. This file turns what PyTorch
+"""scaled_dot_product_attention: PyTorch's own signature over the five maps. This file turns what PyTorch
 allows (any number of leading axes, broadcasting, masks of three kinds, autocast) into the thirteen arguments
 of the ops."""
 

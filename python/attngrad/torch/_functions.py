@@ -3,17 +3,20 @@
     Attention   its backward is Vjp, its jvp is Jvp
     Vjp         its backward is Jvp (for d_o, d_lse) and VjpJvp (for the inputs: the Hessian is symmetric);
                 its jvp is VjpJvp
-    Jvp         its backward is Vjp (for the tangents) and VjpJvp (for the inputs)
+    Jvp         its backward is Vjp (for the tangents) and VjpJvp (for the inputs);
+                its jvp is Jvp (for the tangents) and JvpJvp (for the inputs)
     VjpJvp      linear in the direction, and differentiable with respect to the direction only
+    JvpJvp      linear in each of its two directions, and differentiable with respect to them only
 
-vjp and vjp_jvp take o, lse, to and mu only to save computing them again: their results are total derivatives
-in the inputs and cotangents. So no Function here returns a cotangent for o, lse, to or mu: their contribution
+The maps take o, lse, to, mu and smu only to save computing them again: their results are total derivatives
+in the inputs and cotangents. So no Function here returns a cotangent for o, lse, to, mu or smu: their contribution
 would be counted twice. The same holds for the low halves o_low and to_low, which are None if they are not used.
 To forward mode the tangent of o_low is to_low: so it reaches the jvp of Vjp as to does.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 
 import torch
@@ -29,6 +32,7 @@ _REST = (None,) * (N_COMMON - 6)  # the gradients of the common arguments after 
 # Positions of arguments. 0 .. 12 are common to all; then Attention has `low`, 13, the others o, lse and o_low,
 # 13 .. 15. Vjp and VjpJvp: d_o and d_lse are 16 and 17. Jvp: the tangents are 16 .. 21. VjpJvp: the tangents are
 # 18 .. 23, to, mu and to_low 24 .. 26, td_o and td_lse 27 and 28. Vjp and VjpJvp end with `wanted`, 18 and 29.
+# JvpJvp: the tangents are 16 .. 21, mu is 22, the second tangents are 23 .. 28, smu is 29.
 
 
 def _save(ctx, inputs, output=()) -> None:
@@ -76,9 +80,8 @@ def _reaches(ctx, inputs, positions) -> bool:
 
 def _refuse() -> None:
     raise NotImplementedError(
-        "attngrad.torch: a third derivative, or forward over forward: the maps end with second derivatives. "
-        "For these take forward over reverse (torch.func.jvp of torch.func.grad, torch.func.hessian) or "
-        "jacrev of jacfwd; for third ones finite differences of a Hessian-vector product, or "
+        "attngrad.torch: a third derivative: the maps end with second derivatives. For third ones take finite "
+        "differences of a second one (torch.func.jvp of torch.func.grad, torch.func.jvp of torch.func.jvp), or "
         "torch.nn.functional.scaled_dot_product_attention under sdpa_kernel(SDPBackend.MATH), whose memory "
         "grows with the square of the length"
     )
@@ -94,6 +97,11 @@ def _jvp_results(*args) -> tuple:
     """to, mu and to_low, the last as an argument of VjpJvp."""
     to, mu, to_low = Jvp.apply(*args)
     return to, mu, low_or_none(to_low)
+
+
+def _sum(results) -> tuple:
+    """The sum of some results of a map, each a tuple of tensors."""
+    return tuple(functools.reduce(torch.add, column) for column in zip(*results, strict=True))
 
 
 class Attention(Function):
@@ -195,9 +203,17 @@ class Jvp(Function):
     @staticmethod
     def jvp(ctx, *tangents):
         saved = _saved(ctx)
-        if not _all_none(tangents[:6]):
-            _refuse()
-        return Jvp.apply(*saved[:16], *tangents[16:22])
+        s, smu, st = tangents[:6], tangents[14], tangents[16:22]
+        if _all_none(s):
+            return Jvp.apply(*saved[:16], *st)
+        if smu is None:
+            smu = Jvp.apply(*saved[:16], *s)[1]
+        _, mu, to_low = saved[22:]
+        results = [JvpJvp.apply(*saved[:22], mu, *s, smu)]
+        if not _all_none(st):
+            results.append(Jvp.apply(*saved[:16], *st)[:2])
+        # No map reads the tangent of to_low, but PyTorch wants one.
+        return *_sum(results), no_low(saved[0]) if to_low is None else torch.zeros_like(to_low)
 
     @staticmethod
     def vmap(info, in_dims, *args):
@@ -249,6 +265,56 @@ class VjpJvp(Function):
         return _vmap.run(VjpJvp, _vmap.VJP_JVP, info, in_dims, args)
 
 
+class JvpJvp(Function):
+    """(common, o, lse, o_low, six tangents, mu, six second tangents, smu) -> sto, nu"""
+
+    @staticmethod
+    def forward(*args):
+        return _ops.jvp_jvp.default(*args)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        _save(ctx, inputs)
+
+    @staticmethod
+    def backward(ctx, d_sto, d_nu):
+        """<d_sto, sto> + <d_nu, nu> is <t, vjp_jvp along s of the cotangents d_sto and d_nu>, and alike with t and s
+        exchanged."""
+        saved = _saved(ctx)
+        if _all_none((d_sto, d_nu)):
+            return (None,) * 30
+        if _reaches(ctx, saved, range(6)):
+            _refuse()
+        gradients = []
+        for own, other in ((slice(16, 22), slice(23, 29)), (slice(23, 29), slice(16, 22))):
+            bits, along = _bits(ctx.needs_input_grad[own]), saved[other]
+            six = (None,) * 6
+            if bits:
+                results = _jvp_results(*saved[:16], *along)
+                six = VjpJvp.apply(*saved[:16], d_sto, d_nu, *along, *results, None, None, bits)
+            gradients += [*_chosen(six, bits), None]
+        return *(None,) * 16, *gradients
+
+    @staticmethod
+    def jvp(ctx, *tangents):
+        saved = _saved(ctx)
+        if not _all_none(tangents[:6]):
+            _refuse()
+        results = []
+        for own in (slice(16, 22), slice(23, 29)):
+            t, mu = tangents[own], tangents[own.stop]
+            if _all_none(t):
+                continue
+            if mu is None:
+                mu = Jvp.apply(*saved[:16], *t)[1]
+            results.append(JvpJvp.apply(*saved[: own.start], *t, mu, *saved[own.stop + 1 :]))
+        return _sum(results)
+
+    @staticmethod
+    def vmap(info, in_dims, *args):
+        return _vmap.run(JvpJvp, _vmap.JVP_JVP, info, in_dims, args)
+
+
 # ---- The ops themselves ----
 
 
@@ -276,14 +342,19 @@ def _requires_grad_at_any_level(x) -> bool:
     return False
 
 
+def _is_forward_over_forward() -> bool:
+    levels = _functorch.get_interpreter_stack() or ()
+    return sum(level.key() == _functorch.TransformType.Jvp for level in levels) > 1
+
+
 def _wants_low(common) -> bool:
-    """Whether forward computes o_low: for a backward pass, beside a 16-bit o, unless save_low is False."""
-    return (
-        common[0].dtype in (torch.bfloat16, torch.float16)
-        and torch.is_grad_enabled()
-        and read(common[12]).save_low
-        and any(_requires_grad_at_any_level(x) for x in common[:6])
-    )
+    """Whether forward computes o_low: beside a 16-bit o, for a backward pass or for forward over forward, unless
+    save_low is False."""
+    if common[0].dtype not in (torch.bfloat16, torch.float16) or not read(common[12]).save_low:
+        return False
+    if torch.is_grad_enabled() and any(_requires_grad_at_any_level(x) for x in common[:6]):
+        return True
+    return _is_forward_over_forward()
 
 
 def _register(name: str, function: type[Function], complete=tuple, n_outputs: int | None = None) -> None:
@@ -320,13 +391,14 @@ def _register(name: str, function: type[Function], complete=tuple, n_outputs: in
 
 
 # Function.apply looks up the signature of forward at every call: a stored one is found faster.
-for _function in (Attention, Vjp, Jvp, VjpJvp):
+for _function in (Attention, Vjp, Jvp, VjpJvp, JvpJvp):
     _function.forward.__signature__ = inspect.signature(_function.forward)
 _register("forward", Attention, lambda common: (*common, _wants_low(common)), 2)
 _register("forward_low", Attention, lambda common: (*common, True))
 _register("vjp", Vjp)
 _register("jvp", Jvp)
 _register("vjp_jvp", VjpJvp)
+_register("jvp_jvp", JvpJvp)
 
 
 @torch.compiler.allow_in_graph

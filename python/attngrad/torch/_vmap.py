@@ -19,6 +19,7 @@ ATTENTION = [*_COMMON, None]
 VJP = [*_COMMON, *_RESULTS, *_COTANGENTS, None]
 JVP = [*_COMMON, *_RESULTS, *_INPUTS]
 VJP_JVP = [*_COMMON, *_RESULTS, *_COTANGENTS, *_INPUTS, *_RESULTS, *_COTANGENTS, None]
+JVP_JVP = [*_COMMON, *_RESULTS, *_INPUTS, "batch", *_INPUTS, "batch"]
 
 
 def run(function, roles, info, in_dims, args):

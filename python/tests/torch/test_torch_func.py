@@ -171,15 +171,6 @@ def test_third_order_refused():
         h.sum().backward()
 
 
-def test_forward_over_forward_refused():
-    x = torch.randn(2, 3, 4, dtype=F64)
-    loss = lambda x: scaled_dot_product_attention(x, x, x).sin().sum()  # noqa: E731
-    with pytest.raises(NotImplementedError, match="forward over forward.*jacrev of jacfwd"):
-        func.jacfwd(func.jacfwd(loss))(x)
-    with pytest.raises(NotImplementedError, match="forward over forward"):
-        func.jacfwd(func.hessian(loss))(x)
-
-
 def test_functional_products():
     """torch.autograd.functional.hvp differentiates a double backward by its direction alone: second order,
     though the point is recorded too."""

@@ -62,7 +62,7 @@ class Watch(TorchDispatchMode):
     """The names of the ops that run, and whether a low half is among their tensors."""
 
     # op: the positions of low halves among its arguments
-    LOW = {"forward": (), "forward_low": (), "vjp": (15,), "jvp": (15,), "vjp_jvp": (15, 26)}
+    LOW = {"forward": (), "forward_low": (), "vjp": (15,), "jvp": (15,), "vjp_jvp": (15, 26), "jvp_jvp": (15,)}
 
     def __init__(self):
         super().__init__()
@@ -203,6 +203,19 @@ def test_second_derivatives(order, dtype, save_low):
         ours = SECOND[order](loss_of(d_o, save_low=save_low), inputs, t)
     assert ("vjp_jvp", save_low) in watch.seen and ("vjp_jvp", not save_low) not in watch.seen
     assert_same(ours, vjp_jvp_of_arrays(inputs, d_o, t, save_low))
+
+
+@HALVES
+@SAVES
+def test_forward_over_forward(dtype, save_low):
+    """jvp_jvp also reads o, so two levels of forward mode compute the low half, though no gradient is recorded."""
+    (q, k, v), _, (t, s, _) = hard_case(dtype)
+    run = lambda q: attention(q, k, v, save_low=save_low)  # noqa: E731
+    with Watch() as watch:
+        func.jvp(lambda q: func.jvp(run, (q,), (t,))[1], (q,), (s,))
+    assert watch.seen == {
+        ("forward_low" if save_low else "forward", save_low), ("jvp", save_low), ("jvp_jvp", save_low)
+    }  # fmt: skip
 
 
 # ---- vmap, torch.compile, checkpoint, layers ----
