@@ -50,7 +50,7 @@ static void fill_info(const ag_plan *plan, ag_plan_info *info)
 const agi_backend agi_cpu_backend = {
     .id = AG_BACKEND_CPU,
     .name = "cpu",
-    .abilities = AGI_CAN_JVP_JVP | AGI_CAN_GIVEN_O | AGI_CAN_SEQUENCE_OFFSETS,
+    .abilities = AGI_CAN_JVP_JVP | AGI_CAN_GIVEN_O | AGI_CAN_SEQUENCE_OFFSETS | AGI_CAN_INVARIANT,
     .isas = agi_cpu_isas,
     .n_isas = AGI_N_CPU_ISAS,
     .accept = accept,

@@ -37,7 +37,7 @@ typedef struct {
 
 /* How vjp and vjp_jvp split their work. */
 typedef struct {
-    agi_backward_cut max;      /* of the longest sequence */
+    agi_backward_cut max; /* of all sequences; if AG_INVARIANT, each has its own cut, within these limits */
     int64_t group_b, group_hk; /* sequences and kv heads of a reduction group */
     int64_t groups;            /* reduction groups */
     int64_t member_passes;     /* passes of one kv head of one sequence */
@@ -72,6 +72,8 @@ const agi_kernels *REAL(agi_kernels_of)(const ag_plan *plan);
 agi_row_schedule REAL(agi_row_schedule_of)(const ag_plan *plan, int64_t max_queries, int64_t min_blocks);
 agi_backward_schedule REAL(agi_backward_schedule_of)(const agi_cpu_plan *cpu, const ag_plan *plan,
                                                      agi_map map);
+agi_backward_cut REAL(agi_invariant_cut)(const agi_cpu_plan *cpu, const ag_problem *problem, agi_map map,
+                                         int64_t n_q, int64_t n_k);
 double REAL(agi_cost_of)(const ag_plan *plan, agi_map map); /* if vectors run it */
 
 /* An implementation of the maps: a folder like vec/, and a line in make_plan.c. */

@@ -10,7 +10,9 @@ enum { MIN_KEYS = 24 };
  * are rounded when they become operands. */
 static bool serves(const ag_plan *plan)
 {
-    return plan->isa == AG_ISA_AMX && plan->p.dtype == AG_BF16 && plan->p.kv_len >= MIN_KEYS;
+    const bool enough =
+        plan->p.kv_len >= MIN_KEYS || plan->flags & AG_INVARIANT; /* any sequence may be short */
+    return plan->isa == AG_ISA_AMX && plan->p.dtype == AG_BF16 && enough;
 }
 
 const agi_implementation agi_amx_implementation = {

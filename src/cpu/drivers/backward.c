@@ -138,6 +138,16 @@ typedef struct {
     int64_t k, split;
 } pass_position;
 
+static agi_backward_cut cut_of(const agi_backward_job *w, int64_t b)
+{
+    agi_sequence seq;
+    if (!(w->call->plan->flags & AG_INVARIANT)) {
+        return w->schedule->max;
+    }
+    agi_sequence_of(&seq, w->call, b);
+    return REAL(agi_invariant_cut)(w->cpu, &w->call->plan->p, w->call->map, seq.n_q, seq.n_k);
+}
+
 static pass_position locate(const agi_backward_job *w, int64_t group, int64_t pass)
 {
     const agi_backward_schedule *schedule = w->schedule;
@@ -147,7 +157,7 @@ static pass_position locate(const agi_backward_job *w, int64_t group, int64_t pa
     pass_position at = {.group = group,
                         .b = group / groups_hk * schedule->group_b + member / schedule->group_hk,
                         .hk = group % groups_hk * schedule->group_hk + member % schedule->group_hk};
-    at.cut = schedule->max;
+    at.cut = cut_of(w, at.b);
     at.first_span = pass % schedule->member_passes * at.cut.key_splits;
     return at;
 }
@@ -266,14 +276,14 @@ static void set_scale(key_sums *s, double scale, int64_t Dk_pad)
     s->scale = scale;
 }
 
-/* How a tile gets D and tD: the first span that it sees computes and keeps them; the other spans of the same pass may
- * run at the same time and compute them too; those of later passes read them. */
-static void load_tile(agi_backward_scratch *s, const agi_head *x, const pass_position *at, int64_t i0,
-                      int64_t first_span, real *deltas)
+/* How a tile gets D and tD: the first span that it sees computes and keeps them, later ones read them. Those that may
+ * run at the same time as the first compute them too. */
+static void load_tile(const agi_backward_job *w, agi_backward_scratch *s, const agi_head *x,
+                      const pass_position *at, int64_t i0, int64_t first_span, real *deltas)
 {
     const bool first = at->first_span + at->k == first_span;
-    const bool same_pass = first_span >= at->first_span;
-    REAL(agi_load_tile)(s, x, i0, !first && same_pass ? NULL : deltas, first);
+    const bool unknown = !first && w->schedule->shared && first_span >= at->first_span;
+    REAL(agi_load_tile)(s, x, i0, unknown ? NULL : deltas, first);
 }
 
 /* One tile of queries against the keys of the span. Nothing is loaded if the tile sees none of them. */
@@ -286,7 +296,7 @@ static void run_tile(const agi_backward_job *w, agi_backward_scratch *s, const p
     REAL(agi_key_range)(x, i0, agi_min(TILE_ROWS, x->seq.n_q - i0), &first, &end);
     const bool sees = keys_of_tile(at, x, i0, &from, &to);
     if (sees || (sink && is_first_span(at))) {
-        load_tile(s, x, at, i0, sink ? 0 : first / at->cut.span, deltas);
+        load_tile(w, s, x, at, i0, sink ? 0 : first / at->cut.span, deltas);
     }
     if (sink && is_first_span(at)) {
         w->shared.sink[(at->b * w->call->plan->p.heads + x->h) * w->schedule->parts + part] +=

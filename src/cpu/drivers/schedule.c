@@ -8,7 +8,9 @@ enum {
     MIN_SPLIT_KEYS = 1024, /* min keys of a split */
     MIN_GROUPS = 8,        /* from so many reduction groups on, queries are not split */
     LARGE_ITEMS = 64,      /* work items of a large problem, at least */
-    SPLIT_TILES = 16       /* min tiles of a split of the queries of a large problem */
+    SPLIT_TILES = 16,      /* min tiles of a split of the queries of a large problem, */
+    MIN_SPLIT_TILES = 4,   /* and if its keys cannot be split instead */
+    MAX_DQ = 8 << 20       /* max elements of the sums of dQ of spans that run at the same time */
 };
 
 static const double LARGE_PAIRS = 1 << 25; /* visible pairs of a large problem */
@@ -69,7 +71,7 @@ agi_row_schedule REAL(agi_row_schedule_of)(const ag_plan *plan, int64_t max_quer
         rows_of_block(p, max_queries, visible_pairs(p) >= LARGE_PAIRS ? LARGE_ITEMS / 2 : min_blocks);
     schedule.blocks = agi_max(1, (p->q_len + schedule.rows - 1) / schedule.rows);
     schedule.items = p->q_len == 0 ? 0 : agi_saturating_product(p->batch, p->heads, schedule.blocks, 1);
-    schedule.kv_splits = kv_splits_of(p, schedule.items, min_blocks);
+    schedule.kv_splits = plan->flags & AG_INVARIANT ? 1 : kv_splits_of(p, schedule.items, min_blocks);
     schedule.split_keys =
         agi_round_up((p->kv_len + schedule.kv_splits - 1) / schedule.kv_splits, MIN_SPLIT_KEYS / 8);
     return schedule;
@@ -120,9 +122,21 @@ static int64_t max_splits(const ag_problem *p, int64_t span)
     return agi_min(tiles, ((span + p->window_left + right) / rows + 2) / 2);
 }
 
+static int64_t divide_up(int64_t n, int64_t step)
+{
+    return (n + step - 1) / step;
+}
+
+/* Elements of the sums of dQ of all groups that run at the same time. */
+static int64_t dq_elements(const ag_problem *p, int64_t groups)
+{
+    return agi_saturating_product(groups, p->heads / p->kv_heads, p->q_len, p->dim_qk);
+}
+
 /* How many splits of the queries a group has, and how many of its spans run at the same time. A few groups are split
  * into MIN_GROUPS work items by their queries. Large problems get LARGE_ITEMS: by spans, which costs little, as dQ is
- * read and written once per span in any case, or by queries if there are SPLIT_TILES tiles for each split. */
+ * read and written once per span in any case, but each span at work has its sums of dQ: MAX_DQ bounds them; or by
+ * queries if there are SPLIT_TILES tiles for each split. */
 static void split_group(agi_backward_cut *cut, const ag_problem *p, int64_t groups, int64_t min_groups)
 {
     const int64_t few = groups >= MIN_GROUPS ? 1 : MIN_GROUPS / agi_max(1, groups);
@@ -131,10 +145,73 @@ static void split_group(agi_backward_cut *cut, const ag_problem *p, int64_t grou
     cut->key_splits = 1;
     if (visible_pairs(p) >= LARGE_PAIRS && groups < min_groups) {
         const int64_t wanted = (LARGE_ITEMS + groups - 1) / groups;
+        const int64_t max_spans = agi_max(1, MAX_DQ / agi_max(1, dq_elements(p, groups)));
         cut->q_splits = agi_min(wanted, agi_max(few, tiles / SPLIT_TILES));
-        cut->key_splits = agi_min(cut->n_spans, (wanted + cut->q_splits - 1) / cut->q_splits);
+        cut->key_splits = agi_min(agi_min(cut->n_spans, max_spans), divide_up(wanted, cut->q_splits));
+        cut->q_splits =
+            agi_max(cut->q_splits, agi_min(divide_up(wanted, cut->key_splits), tiles / MIN_SPLIT_TILES));
     }
     cut->q_splits = agi_max(1, agi_min(cut->q_splits, max_splits(p, cut->span)));
+}
+
+/* ---- AG_INVARIANT: a cut is a function of the lengths of its sequence and of the head sizes ---- */
+
+enum {
+    INVARIANT_SPANS = 4,   /* max spans of a pass */
+    INVARIANT_SPLITS = 16, /* max splits of the queries */
+    INVARIANT_GROUPS = 16  /* with so many groups or more, parts are not work items; no bit depends on it */
+};
+
+static int64_t max_span(const ag_problem *p)
+{
+    return SPAN / (p->dim_qk + p->dim_v);
+}
+
+static int64_t invariant_splits(int64_t n_q)
+{
+    return agi_max(1, agi_min(INVARIANT_SPLITS, n_q / TILE_ROWS / SPLIT_TILES));
+}
+
+agi_backward_cut REAL(agi_invariant_cut)(const agi_cpu_plan *cpu, const ag_problem *problem, agi_map map,
+                                         int64_t n_q, int64_t n_k)
+{
+    ag_problem p = *problem;
+    agi_backward_cut cut;
+    p.q_len = n_q;
+    p.kv_len = n_k;
+    cut_keys(&cut, n_k, max_keys(&p, map == AGI_VJP_JVP), max_span(&p), cpu->backward_ops->block_step);
+    cut.key_splits = agi_min(cut.n_spans, INVARIANT_SPANS);
+    cut.q_splits = agi_max(1, agi_min(invariant_splits(n_q), max_splits(&p, cut.span)));
+    return cut;
+}
+
+/* What no sequence of at most q_len queries and kv_len keys exceeds. */
+static agi_backward_cut max_invariant_cut(const agi_cpu_plan *cpu, const ag_problem *p, agi_map map)
+{
+    const int64_t block = max_keys(p, map == AGI_VJP_JVP), span = agi_max(block, max_span(p));
+    const int64_t keys = agi_max(1, p->kv_len), longest = agi_min(span, keys);
+    agi_backward_cut max;
+    max.block = agi_round_up(agi_min(block, keys), cpu->backward_ops->block_step);
+    max.span = (longest + block - 1) / block * max.block;
+    max.n_spans = (keys + span - 1) / span;
+    max.key_splits = agi_min(max.n_spans, INVARIANT_SPANS);
+    max.q_splits = invariant_splits(p->q_len);
+    return max;
+}
+
+/* ---- The schedule of vjp and vjp_jvp ---- */
+
+static agi_backward_cut cut_of(const agi_cpu_plan *cpu, const ag_plan *plan, agi_map map, int64_t groups)
+{
+    const ag_problem *p = &plan->p;
+    const agi_backward_ops *ops = cpu->backward_ops;
+    agi_backward_cut cut;
+    if (plan->flags & AG_INVARIANT) {
+        return max_invariant_cut(cpu, p, map);
+    }
+    cut_keys(&cut, p->kv_len, max_keys(p, map == AGI_VJP_JVP), max_span(p), ops->block_step);
+    split_group(&cut, p, groups, ops->min_groups);
+    return cut;
 }
 
 agi_backward_schedule REAL(agi_backward_schedule_of)(const agi_cpu_plan *cpu, const ag_plan *plan,
@@ -149,13 +226,12 @@ agi_backward_schedule REAL(agi_backward_schedule_of)(const agi_cpu_plan *cpu, co
     schedule.group_hk = bias_h ? p->kv_heads : 1;
     schedule.groups =
         agi_saturating_product(p->batch / schedule.group_b, p->kv_heads / schedule.group_hk, 1, 1);
-    cut_keys(&schedule.max, p->kv_len, max_keys(p, map == AGI_VJP_JVP), SPAN / (p->dim_qk + p->dim_v),
-             ops->block_step);
-    split_group(&schedule.max, p, schedule.groups, ops->min_groups);
+    schedule.max = cut_of(cpu, plan, map, schedule.groups);
     schedule.member_passes = (schedule.max.n_spans + schedule.max.key_splits - 1) / schedule.max.key_splits;
     schedule.passes = agi_saturating_product(schedule.group_b, schedule.group_hk, schedule.member_passes, 1);
-    schedule.shared = schedule.max.q_splits > 1 || schedule.max.key_splits > 1;
-    schedule.parts = schedule.max.q_splits * schedule.max.key_splits;
+    schedule.shared = (schedule.max.q_splits > 1 || schedule.max.key_splits > 1) &&
+                      !(plan->flags & AG_INVARIANT && schedule.groups >= INVARIANT_GROUPS);
+    schedule.parts = schedule.shared ? schedule.max.q_splits * schedule.max.key_splits : 1;
     schedule.dq_rows = agi_round_up(p->q_len, ops->dq_row_step);
     schedule.dq_width =
         agi_round_up(p->dim_qk, ops->dq_channel_step == 0 ? cpu->k->lanes : ops->dq_channel_step);

@@ -1,0 +1,256 @@
+/* AG_INVARIANT: each sequence with one kv head and its query heads gives the same bits in a batch, padded and packed,
+ * among other heads, as alone. So the bits do not depend on the order of batch and heads, on how they are split or
+ * joined, nor on padding. The five maps, and jvp that is given o and lse. */
+#include "outputs.h"
+
+enum { BATCH = 5 };
+
+/* Of one batch. Sequences of 5 to 16 queries and few keys are small heads; of less than 24 keys AMX's tiles are padding
+ * for the most part. */
+struct lengths {
+    int64_t q[BATCH], k[BATCH];
+};
+
+/* What the maps of one problem write: an output of ag_args, or one that struct arrays lacks, with the layout of the
+ * tensor `like`. */
+enum { STO, NU, GIVEN_TO, GIVEN_MU, EXTRA_OUTPUTS };
+static const enum tensor like[EXTRA_OUTPUTS] = {T_O, T_LSE, T_TO, T_MU};
+static const char *const extra_name[EXTRA_OUTPUTS] = {"sto", "nu", "to (o given)", "mu (o given)"};
+
+struct results {
+    struct arrays x;
+    void *extra[EXTRA_OUTPUTS];
+};
+
+static void make(struct results *r, const char *text, int32_t threads)
+{
+    ag_options options = AG_OPTIONS_INIT;
+    options.flags = AG_INVARIANT;
+    options.threads = threads;
+    make_arrays(&r->x, text, &options, 7);
+    CHECK_OK(agc_arrays_add_low_halves(&r->x));
+    for (int n = 0; n < EXTRA_OUTPUTS; n++) {
+        r->extra[n] = test_alloc(r->x.count[like[n]], element_size(&r->x, like[n]));
+    }
+}
+
+static void destroy(struct results *r)
+{
+    for (int n = 0; n < EXTRA_OUTPUTS; n++) {
+        free(r->extra[n]);
+    }
+    agc_arrays_destroy(&r->x);
+}
+
+/* jvp_jvp along s = (dq, dk, dv), which vjp has written, with d_lse as smu; then jvp that is given o and lse. */
+static void run_given(struct results *r)
+{
+    size_t bytes;
+    ag_args a = r->x.args;
+    if (!CHECK_OK(ag_plan_workspace(r->x.plan, AG_MAP_JVP | AG_MAP_JVP_JVP, &bytes))) {
+        return;
+    }
+    void *workspace = test_alloc((int64_t)bytes, 1);
+    a.sq = a.dq;
+    a.sk = a.dk;
+    a.sv = a.dv;
+    a.smu = a.d_lse;
+    a.sto = a.o;
+    a.sto.data = r->extra[STO];
+    a.nu = a.lse;
+    a.nu.data = r->extra[NU];
+    CHECK_OK(ag_jvp_jvp(r->x.plan, &a, NULL, workspace, bytes));
+    a.flags |= AG_GIVEN_O;
+    a.to.data = r->extra[GIVEN_TO];
+    a.mu.data = r->extra[GIVEN_MU];
+    a.to_low.data = NULL;
+    CHECK_OK(ag_jvp(r->x.plan, &a, NULL, workspace, bytes));
+    free(workspace);
+}
+
+static void run(struct results *r)
+{
+    CHECK_OK(agc_arrays_run_all(&r->x));
+    run_given(r);
+}
+
+/* Which part of a batch a problem of one sequence and one kv head is. */
+struct part {
+    int64_t b, hk, heads_per_kv;
+};
+
+static int has_key_rows(enum tensor t)
+{
+    return agc_tensor_info[t].shape == SHAPE_K || agc_tensor_info[t].shape == SHAPE_V;
+}
+
+/* Element (h, i, c) of the part's tensor t, as an element of the batch's. */
+static int64_t in_batch(const struct arrays *batch, enum tensor t, const struct part *p, int64_t h, int64_t i,
+                        int64_t c)
+{
+    return agc_arrays_index(batch, t, p->b, has_key_rows(t) ? p->hk : p->hk * p->heads_per_kv + h, i, c);
+}
+
+static void copy_input(const struct arrays *batch, struct arrays *alone, enum tensor t, const struct part *p)
+{
+    const int64_t *n = alone->size[t];
+    const size_t size = element_size(alone, t);
+    for (int64_t e = 0; e < n[1] * n[2] * n[3]; e++) {
+        const int64_t c = e % n[3], i = e / n[3] % n[2], h = e / n[3] / n[2];
+        memcpy((char *)alone->data[t] + (size_t)agc_arrays_index(alone, t, 0, h, i, c) * size,
+               (const char *)batch->data[t] + (size_t)in_batch(batch, t, p, h, i, c) * size, size);
+    }
+}
+
+static void compare(const struct arrays *batch, const void *got, const struct arrays *alone,
+                    const void *wanted, enum tensor t, const char *name, const struct part *p,
+                    const char *label)
+{
+    const int64_t *n = alone->size[t];
+    const size_t size = element_size(alone, t);
+    for (int64_t e = 0; e < n[1] * n[2] * n[3]; e++) {
+        const int64_t c = e % n[3], i = e / n[3] % n[2], h = e / n[3] / n[2];
+        const char *x = (const char *)got + (size_t)in_batch(batch, t, p, h, i, c) * size;
+        const char *y = (const char *)wanted + (size_t)agc_arrays_index(alone, t, 0, h, i, c) * size;
+        if (memcmp(x, y, size) != 0) {
+            CHECK(0, "%s: %s[%d][%d][%d][%d] of kv head %d is %.17g instead of %.17g", label, name, (int)p->b,
+                  (int)h, (int)i, (int)c, (int)p->hk, element_value(batch, t, x), element_value(alone, t, y));
+            return;
+        }
+    }
+    CHECK(1, "%s", label);
+}
+
+static void compare_all(const struct results *batch, const struct results *alone, const struct part *p,
+                        const char *label)
+{
+    for (enum tensor t = 0; t < T_COUNT; t++) {
+        if (is_output(&alone->x, t, ALL_MAPS) && agc_tensor_info[t].shape <= SHAPE_ROW) {
+            compare(&batch->x, batch->x.data[t], &alone->x, alone->x.data[t], t, agc_tensor_info[t].name, p,
+                    label);
+        }
+    }
+    for (int n = 0; n < EXTRA_OUTPUTS; n++) {
+        compare(&batch->x, batch->extra[n], &alone->x, alone->extra[n], like[n], extra_name[n], p, label);
+    }
+}
+
+/* A problem: heads_per_kv query heads for each of kv_heads; `rest` are its other words. */
+struct problem {
+    int64_t kv_heads, heads_per_kv;
+    const char *rest;
+};
+
+static void check_part(const struct results *batch, const struct problem *problem, const struct part *p,
+                       const char *label)
+{
+    const int64_t n_q = agc_arrays_q_length(&batch->x, p->b), n_k = agc_arrays_k_length(&batch->x, p->b);
+    struct results alone;
+    char text[256];
+    snprintf(text, sizeof text, "h%d kv1 q%d k%d head_offset=%d %s", (int)p->heads_per_kv, (int)n_q, (int)n_k,
+             (int)(p->hk * p->heads_per_kv), problem->rest);
+    make(&alone, text, 2);
+    alone.x.args.batch_offset = p->b;
+    for (enum tensor t = 0; t < T_COUNT; t++) {
+        if (alone.x.data[t] != NULL && agc_tensor_info[t].writers == 0) {
+            copy_input(&batch->x, &alone.x, t, p);
+        }
+    }
+    run(&alone);
+    compare_all(batch, &alone, p, label);
+    destroy(&alone);
+}
+
+static void set_lengths(struct arrays *x, const struct lengths *n)
+{
+    if (x->q_packed != NULL) {
+        for (int b = 0; b < BATCH; b++) {
+            x->q_packed[b + 1] = x->q_packed[b] + n->q[b];
+            x->k_packed[b + 1] = x->k_packed[b] + n->k[b];
+        }
+        return;
+    }
+    x->args.q_lengths = x->q_lengths = test_alloc(BATCH, sizeof(int64_t));
+    x->args.kv_lengths = x->kv_lengths = test_alloc(BATCH, sizeof(int64_t));
+    memcpy(x->q_lengths, n->q, sizeof n->q);
+    memcpy(x->kv_lengths, n->k, sizeof n->k);
+}
+
+static void sum_and_max(const int64_t *n, int64_t *sum, int64_t *max)
+{
+    *sum = *max = 0;
+    for (int b = 0; b < BATCH; b++) {
+        *sum += n[b];
+        *max = n[b] > *max ? n[b] : *max;
+    }
+}
+
+static void check_batch(const struct problem *problem, const struct lengths *n, int packed)
+{
+    int64_t q_sum, q_max, k_sum, k_max;
+    struct results batch;
+    char text[256], total[64] = "", label[320];
+    sum_and_max(n->q, &q_sum, &q_max);
+    sum_and_max(n->k, &k_sum, &k_max);
+    if (packed) {
+        snprintf(total, sizeof total, "packed=%d,%d", (int)q_sum + 3, (int)k_sum + 2);
+    }
+    snprintf(text, sizeof text, "b5 h%d kv%d q%d k%d %s %s", (int)(problem->kv_heads * problem->heads_per_kv),
+             (int)problem->kv_heads, (int)q_max + 5, (int)k_max + 9, total, problem->rest);
+    snprintf(label, sizeof label, "'%s'", text);
+    make(&batch, text, 3);
+    set_lengths(&batch.x, n);
+    run(&batch);
+    for (int64_t b = 0; b < BATCH; b++) {
+        for (int64_t hk = 0; hk < problem->kv_heads && n->q[b] > 0; hk++) {
+            const struct part p = {b, hk, problem->heads_per_kv};
+            check_part(&batch, problem, &p, label);
+        }
+    }
+    destroy(&batch);
+}
+
+static const struct lengths tiny = {{1, 10, 4, 16, 7}, {8, 1, 16, 7, 30}};
+static const struct lengths tiles = {{3, 300, 65, 193, 0}, {500, 130, 24, 700, 20}};
+static const struct lengths spans = {{70, 200, 1, 130, 9}, {300, 1500, 2300, 520, 40}};
+static const struct lengths splits = {{6200, 300, 40, 0, 200}, {300, 64, 700, 10, 31}};
+
+int main(void)
+{
+    static const char *const features[] = {
+        "",
+        "causal",
+        "causal align=bottom-right window=60,-1 sink",
+        "dropout=0.3 softcap=4",
+        "table=40 sink bias=b1q1",
+        "bias mask=1h1k window=90,30",
+    };
+    static const char *const dtypes[] = {"f64", "f32", "f16", "bf16"};
+    char rest[128];
+    for (int d = 0; d < 4; d++) {
+        for (size_t f = 0; f < sizeof features / sizeof features[0]; f++) {
+            snprintf(rest, sizeof rest, "d16 dv32 %s %s", features[f], dtypes[d]);
+            const struct problem grouped = {2, 2, rest}, many = {4, 1, rest};
+            check_batch(&many, &tiny, 0);
+            check_batch(&many, &tiny, 1);
+            check_batch(f % 2 == 0 ? &many : &grouped, &tiles, (int)f % 2);
+            check_batch(f % 2 == 0 ? &grouped : &many, &tiles, (int)f % 2);
+        }
+    }
+    if (test_count(1000) < 500) {
+        printf("several spans and splits: not run, AG_TEST_COUNT asks for little\n");
+        return test_summary();
+    }
+    for (int d = 1; d < 4; d += 2) {
+        for (int f = 0; f < 2; f++) { /* large heads have short spans; 20 groups or 5, alone 1 */
+            snprintf(rest, sizeof rest, "d128 dv144 %s %s", features[f], dtypes[d]);
+            const struct problem many = {4, 1, rest}, grouped = {1, 2, rest};
+            check_batch(&many, &spans, f);
+            check_batch(&grouped, &spans, !f);
+            snprintf(rest, sizeof rest, "d8 %s %s", features[2 * f], dtypes[d]);
+            check_batch(&many, &splits, f);
+            check_batch(&grouped, &splits, !f);
+        }
+    }
+    return test_summary();
+}
