@@ -77,6 +77,8 @@ TENSORS = (
     "q k v bias mask table sink o lse d_o d_lse dq dk dv dbias dtable dsink tq tk tv tbias ttable tsink "
     "to mu td_o td_lse tdq tdk tdv tdbias tdtable tdsink o_low to_low"
 ).split()
+SECOND_TENSORS = "sq sk sv sbias stable ssink smu sto nu".split()
+DEVICE_LISTS = "q_lengths kv_lengths q_packed k_packed q_offsets k_offsets seed".split()
 
 
 class Args(Structure):
@@ -91,7 +93,14 @@ class Args(Structure):
         ("kv_lengths", c_void_p),
         ("q_packed", c_void_p),
         ("k_packed", c_void_p),
-    ] + [(name, Tensor) for name in TENSORS]
+        *((name, Tensor) for name in TENSORS),
+        ("flags", c_uint32),
+        ("reserved2", c_uint32),
+        ("q_offsets", c_void_p),
+        ("k_offsets", c_void_p),
+        *((name, Tensor) for name in SECOND_TENSORS),
+        *((name + "_device", c_void_p) for name in DEVICE_LISTS),
+    ]
 
 
 class Info(Structure):

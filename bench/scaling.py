@@ -95,7 +95,10 @@ def plot(about, finished, stem):
         draw(axis, [row[1:] for row in rows if row[0] == text])
         axis.set_title(text, fontsize=8)
     axes[0][0].set_ylabel("times as fast as with the fewest threads")
-    figure.suptitle(f"attngrad {about['version']} on {about['cpu']}; PyTorch {about['torch']} dashed; {about['date']}")
+    figure.suptitle(
+        f"attngrad {about['version']} on {about['cpu']}; PyTorch {about['torch']} dashed; {about['date']}",
+        fontsize=8,
+    )
     figure.tight_layout()
     for suffix in (".png", ".svg"):
         figure.savefig(stem.with_suffix(suffix))

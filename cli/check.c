@@ -34,6 +34,7 @@ static const char help[] = "usage: attngrad check PROBLEM [OPTION]...\n"
                            "      --k-offset N        position of key 0\n"
                            "      --batch-offset N    number of sequence 0, for dropout\n"
                            "      --lengths           random lengths of the sequences\n"
+                           "      --offsets           random positions of query 0 and key 0, per sequence\n"
                            "      --low-halves        with the low halves of 16-bit outputs\n"
                            "      --json              the results as JSON\n"
                            "  -h, --help              this text\n"
@@ -44,7 +45,7 @@ static const char help[] = "usage: attngrad check PROBLEM [OPTION]...\n"
 struct request {
     const char *text; /* the problem; NULL: random problems */
     int64_t random, threads;
-    bool help, json, lengths, low_halves;
+    bool help, json, lengths, offsets, low_halves;
     ag_check_case given; /* with --random only its seed is used */
 };
 
@@ -54,6 +55,7 @@ static int read_request(int argc, char **argv, struct request *r)
         {"help", OPTION_FLAG, &r->help, 0, 0},
         {"json", OPTION_FLAG, &r->json, 0, 0},
         {"lengths", OPTION_FLAG, &r->lengths, 0, 0},
+        {"offsets", OPTION_FLAG, &r->offsets, 0, 0},
         {"low-halves", OPTION_FLAG, &r->low_halves, 0, 0},
         {"random", OPTION_INTEGER, &r->random, 1, 1000000000},
         {"seed", OPTION_SEED, &r->given.seed, 0, 0},
@@ -65,6 +67,7 @@ static int read_request(int argc, char **argv, struct request *r)
     struct positionals positionals = {&r->text, 1, 0};
     int status = options_parse(argc, argv, options, sizeof options / sizeof options[0], &positionals);
     r->given.lengths = r->lengths;
+    r->given.offsets = r->offsets;
     r->given.low_halves = r->low_halves;
     return status;
 }
@@ -80,7 +83,7 @@ static int check_request(const struct request *r)
         return usage_error("check", "'%s' and --random: one of them", r->text);
     }
     const bool offsets = c->q_offset != 0 || c->k_offset != 0 || c->batch_offset != 0;
-    if (r->random > 0 && (c->lengths || c->low_halves || offsets)) {
+    if (r->random > 0 && (c->lengths || c->low_halves || c->offsets || offsets)) {
         return usage_error("check", "--random draws offsets, lengths and low halves itself");
     }
     return 0;
@@ -121,6 +124,12 @@ static int check_text(struct request *r, const ag_check_options *options)
     }
     if (r->low_halves && ag_dtype_size(problem.out_dtype != 0 ? problem.out_dtype : problem.dtype) != 2) {
         return usage_error("check", "--low-halves: only outputs in f16 and bf16 have them");
+    }
+    if (r->offsets && problem.align == AG_ALIGN_BOTTOM_RIGHT) {
+        return usage_error("check", "--offsets: not with align=bottom-right");
+    }
+    if (r->offsets && (r->given.q_offset != 0 || r->given.k_offset != 0)) {
+        return usage_error("check", "--offsets: not with --q-offset or --k-offset");
     }
     r->given.problem = problem;
     return check_one(r, options);

@@ -55,7 +55,8 @@ static void print_seed_and_offsets(const ag_check_case *c)
         printf("; q_offset %" PRId64 ", k_offset %" PRId64 ", batch_offset %" PRId64, c->q_offset,
                c->k_offset, c->batch_offset);
     }
-    printf("%s%s\n\n", c->lengths ? "; random lengths" : "", c->low_halves ? "; low halves" : "");
+    printf("%s%s%s\n\n", c->lengths ? "; random lengths" : "", c->offsets ? "; random offsets" : "",
+           c->low_halves ? "; low halves" : "");
 }
 
 void print_problem(const ag_check_case *c, const ag_check_report *report)
@@ -118,6 +119,7 @@ static void json_case(struct json *json, const ag_check_case *c)
     emit_integer(json, "k_offset", c->k_offset);
     emit_integer(json, "batch_offset", c->batch_offset);
     emit_bool(json, "random_lengths", c->lengths != 0);
+    emit_bool(json, "random_offsets", c->offsets != 0);
     emit_bool(json, "low_halves", c->low_halves != 0);
 }
 

@@ -7,10 +7,11 @@ int demo_main(int argc, char **argv);
 int bench_main(int argc, char **argv);
 int info_main(int argc, char **argv);
 
-/* The four maps on arrays from files. */
+/* The five maps on arrays from files. */
 int forward_main(int argc, char **argv);
 int grad_main(int argc, char **argv);
 int jvp_main(int argc, char **argv);
+int jvp2_main(int argc, char **argv);
 int hvp_main(int argc, char **argv);
 
 int train_main(int argc, char **argv);

@@ -25,6 +25,12 @@ int jvp_main(int argc, char **argv)
     return left_out(argv);
 }
 
+int jvp2_main(int argc, char **argv)
+{
+    (void)argc;
+    return left_out(argv);
+}
+
 int hvp_main(int argc, char **argv)
 {
     (void)argc;

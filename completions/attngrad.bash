@@ -48,7 +48,7 @@ _attngrad_value() {
     --plot) _attngrad_any f "$2" ;;
     --map) mapfile -t COMPREPLY < <(compgen -W 'forward vjp jvp vjp_jvp' -- "$2") ;;
     --out) _attngrad_any d "$2" ;;
-    --model | --q | --k | --v | --do | --dlse | --t[a-z]* | --bias | --mask | --bias-table | --buckets | --sink | --*-lengths | --*-packed)
+    --model | --q | --k | --v | --do | --dlse | --[st][a-z]* | --bias | --mask | --bias-table | --buckets | --*-lengths | --*-packed | --*-offsets)
         _attngrad_files "$2"
         ;;
     *) return 1 ;;

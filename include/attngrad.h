@@ -301,7 +301,7 @@ enum {
     AG_MAP_VJP = 1 << 1,
     AG_MAP_JVP = 1 << 2,
     AG_MAP_VJP_JVP = 1 << 3,
-    AG_MAP_JVP_JVP = 1 << 4 /* refused by the CPU backend as AG_UNSUPPORTED */
+    AG_MAP_JVP_JVP = 1 << 4
 };
 
 /* Sets *bytes to the size of a workspace, of any alignment, that is enough for each of these maps (bits of
@@ -373,12 +373,13 @@ enum {
 /* Bits of ag_args.flags. */
 enum {
     /* jvp reads o, lse and, if given, o_low, which forward wrote for the same inputs, instead of writing them. The
-     * other maps ignore it. Refused by the CPU backend as AG_UNSUPPORTED. */
+     * other maps ignore it. */
     AG_GIVEN_O = 1 << 0
 };
 
 /* Every variable of the five maps. Each map reads and writes the fields that the table at the top lists for it and
- * ignores the others, so one struct can be used for all maps one after another. Shapes are given as padded | packed. A tensor of a feature that the problem does not have must be absent. */
+ * ignores the others, so one struct can be used for all maps one after another. Shapes are given as padded | packed. A
+ * tensor of a feature that the problem does not have must be absent. */
 typedef struct ag_args {
     uint32_t struct_size; /* sizeof(ag_args) */
     uint32_t accumulate;  /* AG_ACC_* */
@@ -428,11 +429,11 @@ typedef struct ag_args {
     ag_tensor td_o, td_lse;
     ag_tensor tdq, tdk, tdv, tdbias, tdtable, tdsink;
 
-    /* The low halves of a 16-bit o and to (absent: not used): what rounding took from them, itself rounded; for
-     * AG_F16 times 2^11, which loses no digits. forward and jvp write them; vjp, vjp_jvp and jvp_jvp that are given
-     * them use o + o_low and to + to_low, so that the results do not carry the rounding errors of o. The cost is one more
-     * 16-bit array of the size of o. Refused if out_dtype is wider than 16 bits, and as outputs together with
-     * AG_ACC_O and AG_ACC_TO. */
+    /* The low halves of a 16-bit o and to (absent: not used): what rounding took from them, itself rounded; for AG_F16
+     * times 2^11, which loses no digits. forward and jvp write them; vjp, vjp_jvp and jvp_jvp that are given them use o
+     * + o_low and to + to_low, so that the results do not carry the rounding errors of o. The cost is one more 16-bit
+     * array of the size of o. Refused if out_dtype is wider than 16 bits, and as outputs together with AG_ACC_O and
+     * AG_ACC_TO. */
     ag_tensor o_low;  /* as o */
     ag_tensor to_low; /* as to */
 

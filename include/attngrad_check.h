@@ -34,6 +34,10 @@ typedef struct ag_check_case {
     int32_t lengths; /* not 0: random q_lengths and kv_lengths, some of them zero; not for packed problems */
     int64_t q_offset, k_offset, batch_offset;
     int32_t low_halves; /* not 0: the call has o_low and to_low, if out_dtype has 16 bits */
+
+    /* Not 0: random q_offsets and k_offsets, a pair per sequence; not with bottom-right alignment, q_offset and
+     * k_offset must be 0. */
+    int32_t offsets;
 } ag_check_case;
 
 /* The parts of a check. */

@@ -7,6 +7,8 @@
  *     vjp       forward's inputs, saved dy                      dx d_params d_saved
  *     jvp       forward's inputs, tx t_params                   y ty saved t_saved
  *     vjp_jvp   vjp's and jvp's inputs, all three saved, tdy    tdx td_params
+ *     jvp_jvp   params tx t_params sx s_params,                 sty
+ *               saved t_saved s_saved
  *
  * The rules of attngrad.h hold here too: zero is every field's default, what can fail returns an
  * ag_status, maps allocate nothing, a layer never changes, the same inputs give the same bits for every
@@ -29,7 +31,8 @@ enum {
     AG_LAYER_BIAS_K = 1 << 3,
     AG_LAYER_BIAS_V = 1 << 4,
     AG_LAYER_BIAS_O = 1 << 5,
-    AG_LAYER_BIASES = AG_LAYER_BIAS_Q | AG_LAYER_BIAS_K | AG_LAYER_BIAS_V | AG_LAYER_BIAS_O
+    AG_LAYER_BIASES = AG_LAYER_BIAS_Q | AG_LAYER_BIAS_K | AG_LAYER_BIAS_V | AG_LAYER_BIAS_O,
+    AG_LAYER_NO_LOW = 1 << 6 /* a 16-bit C is saved without its low half, see AG_SAVED */
 };
 
 /* The attention inside is a problem of attngrad.h with all its features, heads, lengths and dtypes. Of the
@@ -94,18 +97,23 @@ AG_API ag_status ag_layer_init(const ag_layer *layer, ag_init how, uint64_t seed
  * alignment; only the layer that wrote them knows the layout of their contents. */
 typedef int32_t ag_saved;
 enum {
-    AG_SAVED = 0,  /* the layout of saved, Q K V C lse, and of t_saved, the tangents of these */
+    AG_SAVED = 0,  /* the layout of saved, Q K V C lse, and of t_saved and s_saved, the tangents of these */
     AG_D_SAVED = 1 /* the layout of d_saved, dQ dK dV dC */
 };
 
+/* If out_dtype has 16 bits, saved and t_saved also hold the low half of C: what rounding took from it (o_low and
+ * to_low of ag_args). With it vjp and vjp_jvp compute gradients that do not carry the rounding error of C. It takes
+ * as much memory as C, in each of the two buffers; AG_LAYER_NO_LOW leaves it out. */
+
 AG_API ag_status ag_layer_saved(const ag_layer *layer, ag_saved which, size_t *bytes);
 
-/* Views into such a buffer: q, k, v, o (C by heads), and lse, which is mu in t_saved and absent in d_saved. For
- * saved and for t_saved, set `which` to AG_SAVED. */
+/* Views into such a buffer: q, k, v, o (C by heads), lse, which is mu in t_saved and absent in d_saved, and the low
+ * half of o, absent in d_saved and in a layer that saves none. For saved and for t_saved, set `which` to AG_SAVED. */
 typedef struct ag_saved_views {
     uint32_t struct_size; /* sizeof(ag_saved_views), set by the caller */
     int32_t reserved;
     ag_tensor q, k, v, o, lse;
+    ag_tensor o_low;
 } ag_saved_views;
 
 AG_API ag_status ag_layer_saved_views(const ag_layer *layer, ag_saved which, void *buffer,
@@ -124,7 +132,8 @@ enum {
     AG_LAYER_ACC_TDX_Q = 1 << 6,
     AG_LAYER_ACC_TDX_K = 1 << 7,
     AG_LAYER_ACC_TDX_V = 1 << 8,
-    AG_LAYER_ACC_TD_PARAMS = 1 << 9
+    AG_LAYER_ACC_TD_PARAMS = 1 << 9,
+    AG_LAYER_ACC_STY = 1 << 10
 };
 
 /* Arrays are dense and row-major: [batch][length][width], or [total][width] if the problem is packed. Each
@@ -143,7 +152,7 @@ typedef struct ag_layer_args {
     const void *params;
     const void *x_q, *x_k, *x_v;
     void *y;     /* jvp: may be NULL */
-    void *saved; /* output of forward and jvp, input of vjp and vjp_jvp */
+    void *saved; /* output of forward and jvp, input of the other maps */
 
     const void *dy;
     void *dx_q, *dx_k, *dx_v, *d_params; /* absent: not computed */
@@ -151,16 +160,23 @@ typedef struct ag_layer_args {
 
     const void *tx_q, *tx_k, *tx_v, *t_params; /* absent: zero */
     void *ty;
-    void *t_saved; /* output of jvp, input of vjp_jvp */
+    void *t_saved; /* output of jvp, input of vjp_jvp and jvp_jvp */
 
     const void *tdy;                         /* absent: zero */
     void *tdx_q, *tdx_k, *tdx_v, *td_params; /* absent: not computed */
+
+    /* jvp_jvp: the second direction (with sbias, stable and ssink of attention), and the second tangent of y along both
+     * directions. s_saved is the t_saved of a jvp along s; if s is t, it is t_saved itself. */
+    const void *sx_q, *sx_k, *sx_v, *s_params; /* absent: zero */
+    void *s_saved;
+    void *sty;
 } ag_layer_args;
 
 #define AG_LAYER_ARGS_INIT                                                                                   \
     {                                                                                                        \
         sizeof(ag_layer_args), 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,    \
-            NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL                           \
+            NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,  \
+            NULL, NULL                                                                                       \
     }
 
 /* Bytes of workspace, of any alignment, that are enough for each of these maps (bits of AG_MAP_*). */
@@ -173,6 +189,8 @@ AG_API ag_status ag_layer_vjp(const ag_layer *layer, const ag_layer_args *args, 
 AG_API ag_status ag_layer_jvp(const ag_layer *layer, const ag_layer_args *args, const ag_exec *exec,
                               void *workspace, size_t bytes);
 AG_API ag_status ag_layer_vjp_jvp(const ag_layer *layer, const ag_layer_args *args, const ag_exec *exec,
+                                  void *workspace, size_t bytes);
+AG_API ag_status ag_layer_jvp_jvp(const ag_layer *layer, const ag_layer_args *args, const ag_exec *exec,
                                   void *workspace, size_t bytes);
 
 /* ---- Optimisers -------------------------------------------------------------------------------- */

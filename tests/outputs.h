@@ -61,6 +61,20 @@ static inline double element_value(const struct arrays *x, enum tensor t, const 
     return value;
 }
 
+/* jvp that is given o and lse, which an earlier map wrote: writes to, its low half and mu. */
+static inline void run_given_jvp(struct arrays *x)
+{
+    static const enum tensor written[] = {T_TO, T_TO_LOW, T_MU};
+    for (size_t n = 0; n < sizeof written / sizeof written[0]; n++) {
+        if (x->data[written[n]] != NULL) {
+            memset(x->data[written[n]], 0xff, tensor_bytes(x, written[n])); /* NaN in every dtype */
+        }
+    }
+    x->args.flags |= AG_GIVEN_O;
+    CHECK_OK(ag_jvp(x->plan, &x->args, NULL, x->workspace, x->workspace_bytes));
+    x->args.flags &= ~(uint32_t)AG_GIVEN_O;
+}
+
 /* Compares two tensors of the same layout bit by bit; prints one line about the first difference. */
 static inline int same_tensor(const struct arrays *x, enum tensor t, const void *got, const void *wanted,
                               const char *label)

@@ -6,6 +6,7 @@
 #include "probe_amx.h"
 #include "check/rng.h"
 
+#include <attngrad.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -106,23 +107,16 @@ static const struct set sets[] = {
 };
 enum { SETS = sizeof sets / sizeof sets[0] };
 
+/* As the library says, which on Linux also requests the permission to use AMX. */
 static int processor_has(const char *isa)
 {
-#if defined(__x86_64__)
-    const int avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq");
-    if (strcmp(isa, "avx2") == 0) {
-        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    for (int32_t n = 0; n < ag_backend_isa_count(AG_BACKEND_CPU); n++) {
+        ag_isa_info info = {.struct_size = sizeof info};
+        if (ag_backend_isa(AG_BACKEND_CPU, n, &info) == AG_OK && strcmp(info.name, isa) == 0) {
+            return info.available;
+        }
     }
-    if (strcmp(isa, "avx512") == 0) {
-        return avx512;
-    }
-    if (strcmp(isa, "amx") == 0) {
-        return avx512 && probe_amx_usable();
-    }
-#else
-    (void)isa;
-#endif
-    return 1;
+    return 0;
 }
 
 static const struct set *find_set(const char *isa)

@@ -1,24 +1,7 @@
-/* The AMX probe: see probe_amx.h. The command includes public headers only, so it queries the processor and
- * the system itself. */
-#define _GNU_SOURCE /* syscall */
+/* The AMX probe: see probe_amx.h. Empty on other processors, where nothing calls it. */
 #include "probe_amx.h"
 
-#if defined(__x86_64__) && defined(__linux__)
-
-#include <cpuid.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
-/* AMX-BF16 is checked by cpuid. AMX tiles and the system's support for them need no check of their own: without them
- * the kernel refuses the permission. */
-int probe_amx_usable(void)
-{
-    /* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILE_DATA, and the bit in edx of leaf 7 */
-    enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18, AMX_BF16 = 1 << 22 };
-    unsigned a = 0, b = 0, c = 0, d = 0;
-    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & AMX_BF16) != 0 &&
-           syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
-}
+#if defined(__x86_64__)
 
 /* The operand of ldtilecfg and sttilecfg. */
 struct tile_config {
@@ -61,19 +44,6 @@ void probe_amx_products(const uint16_t *tiles, int rounds)
                          "tdpbf16ps %%tmm6, %%tmm5, %%tmm2\n\ttdpbf16ps %%tmm7, %%tmm5, %%tmm3" ::);
     }
     restore(&saved);
-}
-
-#else
-
-int probe_amx_usable(void)
-{
-    return 0;
-}
-
-void probe_amx_products(const uint16_t *tiles, int rounds)
-{
-    (void)tiles;
-    (void)rounds;
 }
 
 #endif

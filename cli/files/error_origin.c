@@ -43,6 +43,8 @@ static const struct field fields[] = {
     {"kv_lengths", FROM_LIST, LIST_KV_LENGTHS, NULL},
     {"q_packed", FROM_LIST, LIST_Q_PACKED, NULL},
     {"k_packed", FROM_LIST, LIST_K_PACKED, NULL},
+    {"q_offsets", FROM_LIST, LIST_Q_OFFSETS, NULL},
+    {"k_offsets", FROM_LIST, LIST_K_OFFSETS, NULL},
     {"window_left", FROM_OPTION, 0, "window"},
     {"window_right", FROM_OPTION, 0, "window"},
     {"scale", FROM_OPTION, 0, "scale"},

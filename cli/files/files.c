@@ -1,4 +1,4 @@
-/* The commands forward, grad, jvp and hvp: their steps in order, and their help. */
+/* The commands forward, grad, jvp, jvp2 and hvp: their steps in order, and their help. */
 #include "files.h"
 
 #include "commands.h"
@@ -20,13 +20,19 @@ static const char help_inputs[] =
     "  --buckets F         i32 or i64 [2R + 1]: the column of each of -R .. R\n"
     "  --sink F            one extra logit per head: [heads]\n"
     "  --kv-lengths F, --q-lengths F    i32 or i64 [batch]\n"
-    "  --q-packed F --k-packed F        i32 or i64 [batch + 1]: where sequences start\n";
+    "  --q-packed F --k-packed F        i32 or i64 [batch + 1]: where sequences start\n"
+    "  --q-offsets F, --k-offsets F     i32 or i64 [batch]: --q-offset and --k-offset\n"
+    "                                   of each sequence\n";
 
 static const char help_cotangents[] = "cotangents, at least one:\n"
                                       "  --do F, --dlse F    of o, shaped as o; of lse, shaped as lse, f64\n";
 
 static const char help_tangents[] = "tangents, at least one, each shaped as what it belongs to:\n"
                                     "  --tq F, --tk F, --tv F, --tbias F, --ttable F, --tsink F\n";
+
+static const char help_direction[] =
+    "the second direction likewise; without any of these it is the first one:\n"
+    "  --sq F, --sk F, --sv F, --sbias F, --stable F, --ssink F\n";
 
 static const char help_second[] = "  --tdo F, --tdlse F  of the cotangents\n";
 
@@ -48,9 +54,9 @@ static const char help_options[] =
     "                           way to it are made if they are missing\n"
     "  -h, --help               this text\n"
     "\n"
-    "Results are DIR/NAME.npy in the inputs' dtype, lse and mu in f64; bf16 inputs\n"
-    "give DIR/out.safetensors. All are first written to temporary files; if that\n"
-    "fails, no file has changed. If one cannot then be put in place, the message\n"
+    "Results are DIR/NAME.npy in the inputs' dtype, lse, mu, smu and nu in f64; bf16\n"
+    "inputs give DIR/out.safetensors. All are first written to temporary files; if\n"
+    "that fails, no file has changed. If one cannot then be put in place, the message\n"
     "names those that already were.\n"
     "\n"
     "exit codes: 0 done, 1 the output failed, 2 wrong arguments or files\n";
@@ -62,6 +68,7 @@ static void print_help(const struct run *run, const char *words, const char *wha
     fputs(help_inputs, stdout);
     fputs(run->maps & AG_MAP_VJP ? help_cotangents : "", stdout);
     fputs(run->maps & AG_MAP_JVP ? help_tangents : "", stdout);
+    fputs(run->maps & AG_MAP_JVP_JVP ? help_direction : "", stdout);
     fputs(run->maps & AG_MAP_VJP_JVP ? help_second : "", stdout);
     fputs(help_options, stdout);
 }
@@ -117,6 +124,14 @@ int jvp_main(int argc, char **argv)
     return run_command(argc, argv, AG_MAP_JVP, "--tq F ",
                        "Attention of arrays in files and its derivative along tangents: o, lse, to, and\n"
                        "mu, the tangent of lse.");
+}
+
+int jvp2_main(int argc, char **argv)
+{
+    return run_command(argc, argv, AG_MAP_JVP | AG_MAP_JVP_JVP, "--tq F ",
+                       "Attention of arrays in files and its second derivative along two directions t\n"
+                       "and s: o, lse, to, mu, sto and nu, the second derivatives of o and lse, and, if\n"
+                       "there is a direction s, so and smu, the first ones along it.");
 }
 
 int hvp_main(int argc, char **argv)

@@ -1,4 +1,4 @@
-/* `attngrad forward | grad | jvp | hvp`: runs maps on arrays from files and writes the results to files. The
+/* `attngrad forward | grad | jvp | jvp2 | hvp`: runs maps on arrays from files and writes the results to files. The
  * steps, one per file, return 0, or print what is wrong and return the exit code:
  *
  *     parse_options    files_options.c    the arguments of the command line
@@ -22,6 +22,8 @@ enum list {
     LIST_KV_LENGTHS,
     LIST_Q_PACKED,
     LIST_K_PACKED,
+    LIST_Q_OFFSETS,
+    LIST_K_OFFSETS,
     LIST_SLOPES,
     LIST_COUNT
 };
@@ -59,6 +61,8 @@ struct run {
     int32_t *buckets;
     double *slopes;
     void *results[T_COUNT];
+    ag_tensor so;     /* jvp2 with a second direction: the tangent of o along it, as to */
+    void *so_results; /* its memory; NULL: there is no such direction, or it is the first one */
 };
 
 int parse_options(struct run *run, int argc, char **argv);

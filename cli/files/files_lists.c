@@ -1,5 +1,5 @@
-/* Converts the lists among the inputs (lengths, packed offsets, buckets, slopes) to the types of the library
- * and checks their counts. The library checks their values, except those that determine sizes. */
+/* Converts the lists among the inputs (lengths, packed offsets, position offsets, buckets, slopes) to the types of the
+ * library and checks their counts. The library checks their values, except those that determine sizes. */
 #include "files.h"
 
 #include "alloc.h"
@@ -151,6 +151,7 @@ static int take_slopes(struct run *run)
 
 int convert_lists(struct run *run)
 {
+    static const enum list per_sequence[] = {LIST_Q_LENGTHS, LIST_KV_LENGTHS, LIST_Q_OFFSETS, LIST_K_OFFSETS};
     int status = EXIT_PASS;
     for (enum list l = 0; l < LIST_SLOPES && status == EXIT_PASS; l++) {
         status = take_integers(run, l);
@@ -164,9 +165,8 @@ int convert_lists(struct run *run)
     if (status == EXIT_PASS) {
         status = take_slopes(run);
     }
-    if (status == EXIT_PASS) {
-        status = check_count(run, LIST_Q_LENGTHS, run->problem.batch, "one per sequence");
+    for (size_t n = 0; n < sizeof per_sequence / sizeof per_sequence[0] && status == EXIT_PASS; n++) {
+        status = check_count(run, per_sequence[n], run->problem.batch, "one per sequence");
     }
-    return status == EXIT_PASS ? check_count(run, LIST_KV_LENGTHS, run->problem.batch, "one per sequence")
-                               : status;
+    return status;
 }

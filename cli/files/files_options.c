@@ -1,4 +1,4 @@
-/* The command line of forward, grad, jvp and hvp. A command accepts the tensors that its maps read; those of
+/* The command line of forward, grad, jvp, jvp2 and hvp. A command accepts the tensors that its maps read; those of
  * other maps are unknown options. */
 #include "files.h"
 
@@ -32,14 +32,21 @@ static const struct {
     {"tbias", T_TBIAS, AG_MAP_JVP},
     {"ttable", T_TTABLE, AG_MAP_JVP},
     {"tsink", T_TSINK, AG_MAP_JVP},
+    {"sq", T_SQ, AG_MAP_JVP_JVP},
+    {"sk", T_SK, AG_MAP_JVP_JVP},
+    {"sv", T_SV, AG_MAP_JVP_JVP},
+    {"sbias", T_SBIAS, AG_MAP_JVP_JVP},
+    {"stable", T_STABLE, AG_MAP_JVP_JVP},
+    {"ssink", T_SSINK, AG_MAP_JVP_JVP},
     {"tdo", T_TD_O, AG_MAP_VJP_JVP},
     {"tdlse", T_TD_LSE, AG_MAP_VJP_JVP},
 };
 enum { TENSOR_OPTIONS = sizeof tensor_options / sizeof tensor_options[0] };
 
 static const char *const list_options[LIST_COUNT] = {
-    [LIST_BUCKETS] = "buckets",   [LIST_Q_LENGTHS] = "q-lengths", [LIST_KV_LENGTHS] = "kv-lengths",
-    [LIST_Q_PACKED] = "q-packed", [LIST_K_PACKED] = "k-packed",   [LIST_SLOPES] = "alibi",
+    [LIST_BUCKETS] = "buckets",     [LIST_Q_LENGTHS] = "q-lengths", [LIST_KV_LENGTHS] = "kv-lengths",
+    [LIST_Q_PACKED] = "q-packed",   [LIST_K_PACKED] = "k-packed",   [LIST_Q_OFFSETS] = "q-offsets",
+    [LIST_K_OFFSETS] = "k-offsets", [LIST_SLOPES] = "alibi",
 };
 
 /* Adds one option per input and returns their number. --alibi is added by parse_options, as its value is optional. */
@@ -158,13 +165,24 @@ static int read_align(struct run *run)
     return status;
 }
 
+/* A tangent needs its variable. */
+static int check_tangent(const struct run *run, enum tensor tangent, enum tensor x)
+{
+    if (!given(run, tangent) || given(run, x)) {
+        return 0;
+    }
+    return usage_error(run->command, "--%s needs --%s", run->tensors[tangent].option, run->tensors[x].option);
+}
+
 /* Refuses options that need another one that is not given. */
 static int check_dependencies(const struct run *run)
 {
     for (int n = 0; n < FAMILY_VARIABLES; n++) {
-        if (given(run, agc_families[n].t) && !given(run, agc_families[n].x)) {
-            return usage_error(run->command, "--%s needs --%s", run->tensors[agc_families[n].t].option,
-                               run->tensors[agc_families[n].x].option);
+        const struct family *f = &agc_families[n];
+        int status = check_tangent(run, f->t, f->x);
+        status = status == 0 ? check_tangent(run, f->s, f->x) : status;
+        if (status != 0) {
+            return status;
         }
     }
     if (run->lists[LIST_BUCKETS].path != NULL && !given(run, T_TABLE)) {

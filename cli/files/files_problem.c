@@ -303,6 +303,8 @@ static void take_call(struct run *run)
     run->args.kv_lengths = run->integers[LIST_KV_LENGTHS];
     run->args.q_packed = run->integers[LIST_Q_PACKED];
     run->args.k_packed = run->integers[LIST_K_PACKED];
+    run->args.q_offsets = run->integers[LIST_Q_OFFSETS];
+    run->args.k_offsets = run->integers[LIST_K_OFFSETS];
 }
 
 int derive_problem(struct run *run)

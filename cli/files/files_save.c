@@ -19,10 +19,16 @@ static int is_stopped(void *ctx)
 }
 
 struct results {
-    ag_io_array arrays[T_COUNT];
+    ag_io_array arrays[T_COUNT + 1]; /* + 1: so */
     int64_t count;
     bool one_file; /* for bf16, which .npy does not have */
 };
+
+static void add_result(struct results *results, ag_io_array array, const void *data)
+{
+    array.data = data;
+    results->arrays[results->count++] = array;
+}
 
 static void list_results(const struct run *run, struct results *results)
 {
@@ -30,9 +36,13 @@ static void list_results(const struct run *run, struct results *results)
     results->one_file = run->p->dtype == AG_BF16;
     for (enum tensor t = 0; t < T_COUNT; t++) {
         if (run->results[t] != NULL) {
-            results->arrays[results->count] = file_array(run, t);
-            results->arrays[results->count++].data = run->results[t];
+            add_result(results, file_array(run, t), run->results[t]);
         }
+    }
+    if (run->so_results != NULL) {
+        ag_io_array so = file_array(run, T_TO);
+        so.name = "so";
+        add_result(results, so, run->so_results);
     }
 }
 

@@ -1,4 +1,5 @@
-"""Attention and its exact derivatives, fused on the CPU: forward, vjp, jvp and vjp_jvp on arrays.
+"""Attention and its exact derivatives, fused on the CPU: forward, vjp, jvp, vjp_jvp and jvp_jvp on
+arrays.
 
 `attngrad.torch` is the same for PyTorch tensors, with first and second derivatives by autograd and
 torch.func."""
@@ -12,14 +13,16 @@ from ._maps import (
     ForwardLow,
     Gradients,
     GradientTangents,
+    SecondTangents,
     Tangents,
     TangentsLow,
     forward,
     jvp,
+    jvp_jvp,
     vjp,
     vjp_jvp,
 )
-from ._merge import Merged, MergedLow, merge
+from ._merge import Merged, MergedLow, MergedSecond, merge
 
 __version__ = version()
 __all__ = [
@@ -30,7 +33,9 @@ __all__ = [
     "Gradients",
     "Merged",
     "MergedLow",
+    "MergedSecond",
     "Residual",
+    "SecondTangents",
     "Tangents",
     "TangentsLow",
     "__version__",
@@ -39,6 +44,7 @@ __all__ = [
     "forward",
     "info",
     "jvp",
+    "jvp_jvp",
     "merge",
     "vjp",
     "vjp_jvp",

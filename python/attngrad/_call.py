@@ -15,8 +15,9 @@ from ._features import Features
 
 
 _CALL_NUMBERS = frozenset("seed q_offset k_offset batch_offset".split())
-_LISTS = frozenset("q_lengths kv_lengths q_packed k_packed".split())
-_REQUIRED = frozenset("o lse to mu".split())
+_PER_SEQUENCE = ("q_lengths", "kv_lengths", "q_offsets", "k_offsets")
+_LISTS = frozenset(("q_packed", "k_packed", *_PER_SEQUENCE))
+_REQUIRED = frozenset("o lse to mu smu".split())
 _LOW = frozenset("o_low to_low".split())
 # keyword: tensor name
 _AUX = {"bias": "bias", "bias_table": "table", "sink": "sink"}
@@ -217,7 +218,7 @@ class Call:
 
     @staticmethod
     def _check_lists(problem: _problem.Problem, keywords: dict[str, Any]) -> None:
-        for name in ("q_lengths", "kv_lengths"):
+        for name in _PER_SEQUENCE:
             if name in keywords and len(keywords[name]) != problem.batch:
                 raise ValueError(
                     f"{name}: has {len(keywords[name])} entries, but the batch is {problem.batch}"
@@ -268,10 +269,10 @@ class Call:
         _arrays.check_has_low("low", self.problem.tensors["o"][1], "o")
         return self.make(names)
 
-    def run(self, map: int) -> None:
+    def run(self, map: int, flags: int = 0) -> None:
         try:
-            if self.keywords:
-                self.problem.plan.run(map, self.tensors, **self.keywords)
+            if self.keywords or flags:
+                self.problem.plan.run(map, self.tensors, flags=flags, **self.keywords)
             else:
                 self.problem.plan.run(map, self.tensors)
         except ValueError as error:

@@ -15,6 +15,7 @@ MAP_VJP: Final[int]
 MAP_JVP: Final[int]
 MAP_VJP_JVP: Final[int]
 MAP_JVP_JVP: Final[int]
+GIVEN_O: Final[int]
 ACC_O: Final[int]
 ACC_LSE: Final[int]
 ACC_TO: Final[int]
@@ -31,7 +32,8 @@ ACC_TDV: Final[int]
 ACC_TDBIAS: Final[int]
 ACC_TDTABLE: Final[int]
 ACC_TDSINK: Final[int]
-GIVEN_O: Final[int]
+ACC_STO: Final[int]
+ACC_NU: Final[int]
 BACKEND_AUTO: Final[int]
 ISA_AUTO: Final[int]
 ISA_SCALAR: Final[int]
@@ -72,6 +74,8 @@ class Plan:
         kv_lengths: List | None = None,
         q_packed: List | None = None,
         k_packed: List | None = None,
+        q_offsets: List | None = None,
+        k_offsets: List | None = None,
     ) -> None: ...
     def merge(self, tensors: dict[str, Tensor | None], /) -> None: ...
     def trace(
@@ -94,6 +98,8 @@ class Plan:
         kv_lengths: List | None = None,
         q_packed: List | None = None,
         k_packed: List | None = None,
+        q_offsets: List | None = None,
+        k_offsets: List | None = None,
     ) -> None: ...
     def workspace(self, maps: int, /) -> int: ...
     def describe(self) -> str: ...

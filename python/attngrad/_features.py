@@ -35,6 +35,8 @@ class Features(TypedDict, total=False):
     k_packed        the same for k and v; both or neither
     q_offset        the position of the first query, if the arrays are a shard of a longer sequence
     k_offset        the position of the first key
+    q_offsets       whole numbers, one per sequence: the position of its first query, instead of q_offset
+    k_offsets       the same for its first key, instead of k_offset
     batch_offset    the index of the first sequence, for dropout
     head_offset     the index of the first head, for dropout
     backend         "cpu": fused; "reference": the formulas as written
@@ -60,6 +62,8 @@ class Features(TypedDict, total=False):
     k_packed: Any
     q_offset: int
     k_offset: int
+    q_offsets: Any
+    k_offsets: Any
     batch_offset: int
     head_offset: int
     backend: str | None

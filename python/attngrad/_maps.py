@@ -1,4 +1,4 @@
-"""The four maps on arrays."""
+"""The five maps on arrays."""
 
 from __future__ import annotations
 
@@ -69,8 +69,26 @@ class GradientTangents(NamedTuple):
     tdsink: np.ndarray | None = None
 
 
+class SecondTangents(NamedTuple):
+    """The second derivatives of o and lse along two directions."""
+
+    sto: np.ndarray
+    nu: np.ndarray
+
+
 def _code(dtype: Any, name: str) -> str | None:
     return None if dtype is None else _arrays.code_of(dtype, name)
+
+
+def _out_code(o: Any, out_dtype: Any) -> str | None:
+    """The dtype of outputs: that of o if it is given, else out_dtype."""
+    wanted = _code(out_dtype, "out_dtype")
+    if o is None:
+        return wanted
+    code = _arrays.float_array(o, "o")[1]
+    if wanted not in (None, code):
+        raise TypeError(f"out_dtype: {_arrays.dtype_of(wanted)}, but o is {_arrays.dtype_of(code)}")
+    return code
 
 
 @overload
@@ -160,6 +178,9 @@ def jvp(
     tbias: Any = ...,
     ttable: Any = ...,
     tsink: Any = ...,
+    o: Any = ...,
+    lse: Any = ...,
+    o_low: Any = ...,
     out_dtype: Any = ...,
     low: Literal[False] = ...,
     **features: Unpack[Features],
@@ -178,6 +199,9 @@ def jvp(
     tbias: Any = ...,
     ttable: Any = ...,
     tsink: Any = ...,
+    o: Any = ...,
+    lse: Any = ...,
+    o_low: Any = ...,
     out_dtype: Any = ...,
     low: Literal[True],
     **features: Unpack[Features],
@@ -196,6 +220,9 @@ def jvp(
     tbias: Any = None,
     ttable: Any = None,
     tsink: Any = None,
+    o: Any = None,
+    lse: Any = None,
+    o_low: Any = None,
     out_dtype: Any = None,
     low: bool = False,
     **features: Unpack[Features],
@@ -203,6 +230,9 @@ def jvp(
     """o and lse, and their derivatives to and mu along the direction (tq, tk, tv, tbias, ttable, tsink), each
     of its input's shape and dtype; an absent tangent is zero. q, k, v and `out_dtype` are as forward's;
     `low=True` also returns o_low and to_low, the low halves of o and to.
+
+    If o and lse of forward are there already, give them, and o_low if there is one: jvp then returns these
+    arrays instead of computing them again, and takes less time.
 
     >>> import numpy as np
     >>> import attngrad
@@ -212,11 +242,30 @@ def jvp(
            [1., 1., 1.],
            [1., 1., 1.]])
     """
-    call = Call(q, k, v, features, _code(out_dtype, "out_dtype"))  # type: ignore[arg-type]
+    out_name = "out_dtype" if o is None else "o"
+    call = Call(q, k, v, features, _out_code(o, out_dtype), None, out_name)  # type: ignore[arg-type]
     call.take(tq=tq, tk=tk, tv=tv, tbias=tbias, ttable=ttable, tsink=tsink)
-    results = call.make(("o", "lse", "to", "mu")) + call.make_low(low, ("o_low", "to_low"))
-    call.run(_core.MAP_JVP)
+    if o is None and lse is None and o_low is None:
+        results = call.make(("o", "lse", "to", "mu")) + call.make_low(low, ("o_low", "to_low"))
+        call.run(_core.MAP_JVP)
+    else:
+        results = _jvp_given(call, {"o": o, "lse": lse, "o_low": o_low}, low)
     return (TangentsLow if low else Tangents)(*results)  # type: ignore[arg-type]
+
+
+def _jvp_given(call: Call, given: dict[str, Any], low: bool) -> list[Any]:
+    """The results of jvp given o, lse and perhaps o_low: these arrays, and the tangents."""
+    for name in ("o", "lse"):
+        if given[name] is None:
+            other = next(n for n, x in given.items() if x is not None)
+            raise ValueError(f"{name}: missing, but {other} is given")
+    call.take(**given)
+    tangents = call.make(("to", "mu")) + call.make_low(low, ("to_low",))
+    if low and given["o_low"] is None:
+        raise ValueError("o_low: missing, but o is given and low is True")
+    call.run(_core.MAP_JVP, _core.GIVEN_O)
+    arrays = {name: _arrays.as_array(x, name) for name, x in given.items() if x is not None}
+    return [arrays["o"], arrays["lse"], *tangents[:2], *([arrays["o_low"], tangents[2]] if low else [])]
 
 
 @with_features
@@ -266,6 +315,58 @@ def vjp_jvp(
     call.take(d_o=d_o, d_lse=d_lse, td_o=td_o, td_lse=td_lse)
     call.take(tq=tq, tk=tk, tv=tv, tbias=tbias, ttable=ttable, tsink=tsink)
     return GradientTangents(*_results(call, GradientTangents._fields, wanted, _core.MAP_VJP_JVP))
+
+
+@with_features
+def jvp_jvp(
+    q: Any,
+    k: Any,
+    v: Any,
+    o: Any,
+    lse: Any,
+    mu: Any,
+    smu: Any,
+    tq: Any = None,
+    tk: Any = None,
+    tv: Any = None,
+    sq: Any = None,
+    sk: Any = None,
+    sv: Any = None,
+    *,
+    tbias: Any = None,
+    ttable: Any = None,
+    tsink: Any = None,
+    sbias: Any = None,
+    stable: Any = None,
+    ssink: Any = None,
+    o_low: Any = None,
+    **features: Unpack[Features],
+) -> SecondTangents:
+    """sto and nu, the second derivatives of o and lse along two directions: t, which is (tq, tk, tv, tbias,
+    ttable, tsink), and s, which is (sq, sk, sv, sbias, stable, ssink); an absent tangent is zero. o, lse and, if
+    given, o_low are forward's or jvp's, mu is jvp's along t, and smu jvp's mu along s. It is the derivative of
+    jvp's to and mu along s, and the same if t and s are exchanged. If s is t, give the same arrays: that takes
+    six products instead of ten.
+
+    >>> import numpy as np
+    >>> import attngrad
+    >>> q = k = v = np.eye(3)
+    >>> t = np.ones((3, 3)) / 3
+    >>> o, lse, to, mu = attngrad.jvp(q, k, v, t, v, t)
+    >>> h = attngrad.jvp_jvp(q, k, v, o, lse, mu, mu, t, v, t, t, v, t)
+    >>> step = 1e-4
+    >>> ahead, back = (attngrad.forward(q + x * t, k + x * v, v + x * t).o for x in (step, -step))
+    >>> np.allclose(h.sto, (ahead - 2 * o + back) / step**2, atol=1e-6)
+    True
+    """
+    out = _arrays.float_array(o, "o")[1]
+    call = Call(q, k, v, features, out, None, "o")  # type: ignore[arg-type]
+    call.take(o=o, lse=lse, mu=mu, smu=smu, o_low=o_low)
+    call.take(tq=tq, tk=tk, tv=tv, tbias=tbias, ttable=ttable, tsink=tsink)
+    call.take(sq=sq, sk=sk, sv=sv, sbias=sbias, stable=stable, ssink=ssink)
+    results = call.make(SecondTangents._fields)
+    call.run(_core.MAP_JVP_JVP)
+    return SecondTangents(*results)  # type: ignore[arg-type]
 
 
 def _names(wanted: Any, fields: tuple[str, ...]) -> tuple[str, ...]:

@@ -30,6 +30,22 @@ class MergedLow(NamedTuple):
     to_low: np.ndarray | None
 
 
+class MergedSecond(NamedTuple):
+    """The fields of Merged, those of jvp along s, named so and smu, and those of jvp_jvp; the low halves of o and to
+    if one was given."""
+
+    o: np.ndarray
+    lse: np.ndarray
+    to: np.ndarray
+    mu: np.ndarray
+    so: np.ndarray
+    smu: np.ndarray
+    sto: np.ndarray
+    nu: np.ndarray
+    o_low: np.ndarray | None = None
+    to_low: np.ndarray | None = None
+
+
 def _take(name: str, x: Any, like: np.ndarray, dtype: Any) -> np.ndarray:
     a = _arrays.as_array(x, name)
     if a.shape != like.shape:
@@ -71,6 +87,32 @@ def merge(
 ) -> MergedLow: ...
 
 
+@overload
+def merge(
+    o1: Any,
+    lse1: Any,
+    o2: Any,
+    lse2: Any,
+    *,
+    to1: Any,
+    mu1: Any,
+    to2: Any,
+    mu2: Any,
+    so1: Any,
+    smu1: Any,
+    sto1: Any,
+    nu1: Any,
+    so2: Any,
+    smu2: Any,
+    sto2: Any,
+    nu2: Any,
+    o_low1: Any = ...,
+    to_low1: Any = ...,
+    o_low2: Any = ...,
+    to_low2: Any = ...,
+) -> MergedSecond: ...
+
+
 def merge(
     o1: Any,
     lse1: Any,
@@ -81,14 +123,25 @@ def merge(
     mu1: Any = None,
     to2: Any = None,
     mu2: Any = None,
+    so1: Any = None,
+    smu1: Any = None,
+    sto1: Any = None,
+    nu1: Any = None,
+    so2: Any = None,
+    smu2: Any = None,
+    sto2: Any = None,
+    nu2: Any = None,
     o_low1: Any = None,
     to_low1: Any = None,
     o_low2: Any = None,
     to_low2: Any = None,
-) -> Merged | MergedLow:
+) -> Merged | MergedLow | MergedSecond:
     """The attention over both sets of keys, from the results over each: o and lse, and also to and mu if to1,
     mu1, to2 and mu2 are all given. Only one of the parts may include the sink. If a low half is given (o_low1,
     to_low1, o_low2, to_low2; an absent one is zero), the result has o_low and, with tangents, to_low too.
+
+    Second derivatives need all of so1, smu1, sto1, nu1, so2, smu2, sto2 and nu2 beside to1 to mu2: to and mu are
+    jvp's along t, so and smu jvp's to and mu along s, sto and nu jvp_jvp's with o, lse, mu and smu of the same part.
 
     >>> import numpy as np
     >>> import attngrad
@@ -102,29 +155,47 @@ def merge(
         raise ValueError(f"o1: has {o.ndim} axes, must have 2 to 4")
     _problem.check_head_size("o1", o.shape[-1])
     tangents = {"to1": to1, "mu1": mu1, "to2": to2, "mu2": mu2}
-    given = [name for name, x in tangents.items() if x is not None]
-    if given and len(given) < len(tangents):
-        raise ValueError(f"{next(n for n in tangents if n not in given)}: missing, but {given[0]} is given")
-    inputs = {"o1": o, "lse1": lse1, "o2": o2, "lse2": lse2} | (tangents if given else {})
+    second = {"so1": so1, "smu1": smu1, "sto1": sto1, "nu1": nu1}
+    second |= {"so2": so2, "smu2": smu2, "sto2": sto2, "nu2": nu2}
+    has_second = _all_or_none(second, second)
+    has_tangents = _all_or_none(tangents, tangents | second)
+    inputs = {"o1": o, "lse1": lse1, "o2": o2, "lse2": lse2}
+    inputs |= (tangents if has_tangents else {}) | (second if has_second else {})
     low = {"o_low1": o_low1, "to_low1": to_low1, "o_low2": o_low2, "to_low2": to_low2}
-    inputs |= (low := _given_low(low, o.dtype, bool(given)))
-    rows = o[..., 0]
-    outputs = {"o": np.empty(o.shape, o.dtype), "lse": np.empty(rows.shape)}
-    if given:
-        outputs |= {"to": np.empty(o.shape, o.dtype), "mu": np.empty(rows.shape)}
-    if low:
-        outputs |= {name + "_low": np.empty(o.shape, o.dtype) for name in ("o", "to") if name in outputs}
+    inputs |= (low := _given_low(low, o.dtype, has_tangents))
+    outputs = _outputs(o, has_tangents, has_second, bool(low))
     tensors = {}
     for name, x in (inputs | outputs).items():
-        is_rows = name.startswith(("lse", "mu"))
-        a = _take(name, x, rows if is_rows else o, np.float64 if is_rows else o.dtype)
+        is_rows = name.rstrip("12") in _ROWS
+        a = _take(name, x, o[..., 0] if is_rows else o, np.float64 if is_rows else o.dtype)
         tensors[name] = _arrays.view(a, _arrays.ROWS if is_rows else _arrays.MAIN)
     b, h, n, d = (1,) * (4 - o.ndim) + o.shape
     if o.size:  # k0: merging needs no keys
         _plan.get(f"b{b} h{h} q{n} k0 d{d} {code}").merge(tensors)
+    if has_second:
+        return MergedSecond(**outputs)
     if low:
         return MergedLow(**dict.fromkeys(MergedLow._fields) | outputs)  # type: ignore[arg-type]
     return Merged(**outputs)
+
+
+_ROWS = frozenset(("lse", "mu", "smu", "nu"))
+
+
+def _all_or_none(needed: dict[str, Any], cause: dict[str, Any]) -> bool:
+    """Is anything of `cause` given? Then all of `needed` must be."""
+    given = [name for name, x in cause.items() if x is not None]
+    missing = [name for name, x in needed.items() if x is None]
+    if given and missing:
+        raise ValueError(f"{missing[0]}: missing, but {given[0]} is given")
+    return bool(given)
+
+
+def _outputs(o: np.ndarray, tangents: bool, second: bool, low: bool) -> dict[str, np.ndarray]:
+    """New arrays for the results."""
+    names = ["o", "lse"] + ["to", "mu"] * tangents + ["so", "smu", "sto", "nu"] * second
+    names += ["o_low"] * low + ["to_low"] * (low and tangents)
+    return {name: np.empty(o.shape[:-1]) if name in _ROWS else np.empty(o.shape, o.dtype) for name in names}
 
 
 def _given_low(low: dict[str, Any], dtype: np.dtype, has_tangents: bool) -> dict[str, Any]:

@@ -187,18 +187,23 @@ static int read_seed(PyObject *object, void *seed)
     return 1;
 }
 
-static int read_keywords(core_call *call, PyObject *keywords, PyObject *lists[4])
+/* The keywords of Plan.run that are lists, with a place in ag_args each. */
+enum { Q_LENGTHS, KV_LENGTHS, Q_PACKED, K_PACKED, Q_OFFSETS, K_OFFSETS };
+
+static int read_keywords(core_call *call, PyObject *keywords, PyObject *lists[CORE_LISTS])
 {
-    static char *names[] = {"accumulate",   "flags",    "q_offset",  "k_offset",
-                            "batch_offset", "seed",     "q_lengths", "kv_lengths",
-                            "q_packed",     "k_packed", NULL};
+    static char *names[] = {"accumulate", "flags",     "q_offset",   "k_offset", "batch_offset",
+                            "seed",       "q_lengths", "kv_lengths", "q_packed", "k_packed",
+                            "q_offsets",  "k_offsets", NULL};
     long long q_offset = 0, k_offset = 0, batch_offset = 0;
     unsigned accumulate = 0, flags = 0;
     PyObject *no_args = PyTuple_New(0);
-    const int parsed = no_args != NULL && PyArg_ParseTupleAndKeywords(
-                                              no_args, keywords, "|$IILLLO&OOOO", names, &accumulate, &flags,
-                                              &q_offset, &k_offset, &batch_offset, read_seed,
-                                              &call->args.seed, &lists[0], &lists[1], &lists[2], &lists[3]);
+    const int parsed =
+        no_args != NULL &&
+        PyArg_ParseTupleAndKeywords(no_args, keywords, "|$IILLLO&OOOOOO", names, &accumulate, &flags,
+                                    &q_offset, &k_offset, &batch_offset, read_seed, &call->args.seed,
+                                    &lists[Q_LENGTHS], &lists[KV_LENGTHS], &lists[Q_PACKED], &lists[K_PACKED],
+                                    &lists[Q_OFFSETS], &lists[K_OFFSETS]);
     Py_XDECREF(no_args);
     call->args.accumulate = accumulate;
     call->args.flags = flags;
@@ -208,26 +213,31 @@ static int read_keywords(core_call *call, PyObject *keywords, PyObject *lists[4]
     return parsed ? 0 : -1;
 }
 
+static int read_lists(core_call *call, int64_t batch, PyObject *const lists[CORE_LISTS])
+{
+    ag_args *a = &call->args;
+    return read_list(call, lists[Q_LENGTHS], "q_lengths", batch, &a->q_lengths) != 0 ||
+                   read_list(call, lists[KV_LENGTHS], "kv_lengths", batch, &a->kv_lengths) != 0 ||
+                   read_list(call, lists[Q_PACKED], "q_packed", batch + 1, &a->q_packed) != 0 ||
+                   read_list(call, lists[K_PACKED], "k_packed", batch + 1, &a->k_packed) != 0 ||
+                   read_list(call, lists[Q_OFFSETS], "q_offsets", batch, &a->q_offsets) != 0 ||
+                   read_list(call, lists[K_OFFSETS], "k_offsets", batch, &a->k_offsets) != 0
+               ? -1
+               : 0;
+}
+
 int core_call_read(core_call *call, const ag_problem *p, PyObject *tensors, PyObject *keywords)
 {
-    PyObject *lists[4] = {NULL, NULL, NULL, NULL};
-    ag_args *a = &call->args;
+    PyObject *lists[CORE_LISTS] = {NULL};
     memset(call, 0, sizeof *call);
-    a->struct_size = sizeof *a;
-    if (core_read_tensors(tensors, tensor_slots, N_TENSORS, a) != 0) {
+    call->args.struct_size = sizeof call->args;
+    if (core_read_tensors(tensors, tensor_slots, N_TENSORS, &call->args) != 0) {
         return -1;
     }
     if (keywords == NULL) {
         return 0;
     }
-    const int64_t batch = p->batch;
-    return read_keywords(call, keywords, lists) != 0 ||
-                   read_list(call, lists[0], "q_lengths", batch, &a->q_lengths) != 0 ||
-                   read_list(call, lists[1], "kv_lengths", batch, &a->kv_lengths) != 0 ||
-                   read_list(call, lists[2], "q_packed", batch + 1, &a->q_packed) != 0 ||
-                   read_list(call, lists[3], "k_packed", batch + 1, &a->k_packed) != 0
-               ? -1
-               : 0;
+    return read_keywords(call, keywords, lists) != 0 ? -1 : read_lists(call, p->batch, lists);
 }
 
 void core_call_end(core_call *call)

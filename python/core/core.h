@@ -44,10 +44,12 @@ int core_read_tensors(PyObject *dict, const core_slot *slots, size_t n_slots, vo
 /* The same for pointers to float64, from {name: address}. */
 int core_read_pointers(PyObject *dict, const core_slot *slots, size_t n_slots, void *base);
 
-/* The arguments of a map, with the buffers that its lists of int64 were given in. */
+enum { CORE_LISTS = 6 }; /* the lists of int64 among the arguments of a map */
+
+/* The arguments of a map, with the buffers that its lists were given in. */
 typedef struct {
     ag_args args;
-    Py_buffer views[4];
+    Py_buffer views[CORE_LISTS];
     int n_views;
 } core_call;
 

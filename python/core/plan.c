@@ -213,9 +213,11 @@ static PyObject *plan_run(PyObject *self, PyObject *args, PyObject *keywords)
 #member, offsetof(ag_merge_args, member)                                                             \
     }
 
-static const core_slot merge_slots[] = {AT(lse), AT(lse1), AT(lse2), AT(mu),     AT(mu1),     AT(mu2),
-                                        AT(o),   AT(o1),   AT(o2),   AT(o_low),  AT(o_low1),  AT(o_low2),
-                                        AT(to),  AT(to1),  AT(to2),  AT(to_low), AT(to_low1), AT(to_low2)};
+static const core_slot merge_slots[] = {
+    AT(lse),  AT(lse1), AT(lse2), AT(mu),     AT(mu1),     AT(mu2),    AT(nu),     AT(nu1),
+    AT(nu2),  AT(o),    AT(o1),   AT(o2),     AT(o_low),   AT(o_low1), AT(o_low2), AT(smu),
+    AT(smu1), AT(smu2), AT(so),   AT(so1),    AT(so2),     AT(sto),    AT(sto1),   AT(sto2),
+    AT(to),   AT(to1),  AT(to2),  AT(to_low), AT(to_low1), AT(to_low2)};
 
 #undef AT
 
@@ -276,10 +278,10 @@ static PyObject *plan_trace(PyObject *self, PyObject *args, PyObject *keywords)
 
 static PyMethodDef plan_methods[] = {
     {"run", WITH_KEYWORDS(plan_run),
-     PyDoc_STR(
-         "run(map, tensors, /, *, accumulate=0, flags=0, q_offset=0, k_offset=0, batch_offset=0, seed=0,\n"
-         "    q_lengths=None, kv_lengths=None, q_packed=None, k_packed=None)\n\n"
-         "Runs one map (MAP_*) on tensors {name: (address, strides in elements of the 4 axes)}.")},
+     PyDoc_STR("run(map, tensors, /, *, accumulate=0, flags=0, q_offset=0, k_offset=0, batch_offset=0,\n"
+               "    seed=0, q_lengths=None, kv_lengths=None, q_packed=None, k_packed=None, q_offsets=None,\n"
+               "    k_offsets=None)\n\n"
+               "Runs one map (MAP_*) on tensors {name: (address, strides in elements of the 4 axes)}.")},
     {"merge", plan_merge, METH_O, PyDoc_STR("merge(tensors, /): ag_merge on {name: (address, strides)}.")},
     {"trace", WITH_KEYWORDS(plan_trace),
      PyDoc_STR("trace(map, tensors, arrays, batch, head, jacobian_row=0, /, **as run)\n\n"

@@ -1,4 +1,4 @@
-"""The formulas of docs/math.md in plain NumPy and float64, all four maps at once, written independently of
+"""The formulas of docs/math.md in plain NumPy and float64, all five maps at once, written independently of
 the library; the tests compare its results with these."""
 
 from __future__ import annotations
@@ -8,23 +8,23 @@ from typing import Any
 import numpy as np
 
 
-def maps(q, k, v, *, d_o, d_lse, t, td_o, td_lse, **f: Any) -> dict[str, np.ndarray]:
-    """o lse dq ... to mu tdq ... of float64 arrays, each in the shape that the library gives. t: the
-    tangents by the names of their inputs; f: the features, as keywords of attngrad.forward."""
+def maps(q, k, v, *, d_o, d_lse, t, s, td_o, td_lse, **f: Any) -> dict[str, np.ndarray]:
+    """o lse dq ... to mu tdq ... sto nu of float64 arrays, each in the shape that the library gives. t, s: the
+    tangents of both directions by the names of their inputs; f: the features, as keywords of attngrad.forward."""
     if "q_packed" in f:
-        return _packed(q, k, v, d_o=d_o, d_lse=d_lse, t=t, td_o=td_o, td_lse=td_lse, **f)
+        return _packed(q, k, v, d_o=d_o, d_lse=d_lse, t=t, s=s, td_o=td_o, td_lse=td_lse, **f)
     lead = 4 - q.ndim
     up = lambda x, axes=4: _with_axes(np.asarray(x, np.float64), axes)  # noqa: E731
-    t4 = {n: up(x) if n in ("q", "k", "v") else x for n, x in t.items()}
+    t4, s4 = ({n: up(x) if n in ("q", "k", "v") else x for n, x in d.items()} for d in (t, s))
     rows = {"d_lse": up(d_lse, 3), "td_lse": up(td_lse, 3)}
-    out = _dense(up(q), up(k), up(v), d_o=up(d_o), t=t4, td_o=up(td_o), **rows, **f)
+    out = _dense(up(q), up(k), up(v), d_o=up(d_o), t=t4, s=s4, td_o=up(td_o), **rows, **f)
     aux = ("dbias", "dtable", "dsink", "tdbias", "tdtable", "tdsink")
     return {n: x if n in aux else x.reshape(x.shape[lead:]) for n, x in out.items()}
 
 
-def _packed(q, k, v, *, q_packed, k_packed, d_o, d_lse, t, td_o, td_lse, **f):
-    """Each sequence by itself, with its index as batch_offset for dropout; bias and mask are cut to its
-    lengths."""
+def _packed(q, k, v, *, q_packed, k_packed, d_o, d_lse, t, s, td_o, td_lse, **f):
+    """Each sequence by itself, with its index as batch_offset for dropout and its own position offsets; bias and
+    mask are cut to its lengths."""
     results: dict[str, np.ndarray] = {}
     head_first = lambda x: np.swapaxes(x, 0, 1)  # noqa: E731
     for b in range(len(q_packed) - 1):
@@ -33,20 +33,24 @@ def _packed(q, k, v, *, q_packed, k_packed, d_o, d_lse, t, td_o, td_lse, **f):
         where = {"q": queries, "k": keys, "v": keys}
         n_q, n_k = queries.stop - queries.start, keys.stop - keys.start
         features = dict(f)
-        tb = {n: head_first(x[where[n]]) if n in where else x for n, x in t.items()}
+        tb, sb = ({n: head_first(x[where[n]]) if n in where else x for n, x in d.items()} for d in (t, s))
         for name in ("bias", "mask"):
             if name in f:
                 features[name] = _cut(f[name], b, n_q, n_k)
-        if "bias" in t:
-            tb["bias"] = _cut(t["bias"], b, n_q, n_k)
+        for direction in (tb, sb):
+            if "bias" in direction:
+                direction["bias"] = _cut(direction["bias"], b, n_q, n_k)
+        for name in ("q_offset", "k_offset"):
+            if name + "s" in f:
+                features[name] = features.pop(name + "s")[b]
         rows = {
             n: head_first(x[queries])
             for n, x in (("d_o", d_o), ("d_lse", d_lse), ("td_o", td_o), ("td_lse", td_lse))
         }
         features["batch_offset"] = f.get("batch_offset", 0) + b
-        part = maps(head_first(q[queries]), head_first(k[keys]), head_first(v[keys]), t=tb, **rows, **features)
-        for name, x in part.items():
-            of = name.removeprefix("td").removeprefix("d") if name not in ("to",) else "o"
+        qkv = head_first(q[queries]), head_first(k[keys]), head_first(v[keys])
+        for name, x in maps(*qkv, t=tb, s=sb, **rows, **features).items():
+            of = name.removeprefix("td").removeprefix("d") if name not in ("to", "sto") else "o"
             if of in ("bias", "table", "sink"):
                 shape = np.shape(f["bias_table" if of == "table" else of])
                 _add_gradient(results.setdefault(name, np.zeros(shape)), x, b)
@@ -70,16 +74,21 @@ def _add_gradient(total, x, b):
     total4[first : first + 1, :, : x4.shape[2], : x4.shape[3]] += x4
 
 
-def _dense(q, k, v, *, d_o, d_lse, t, td_o, td_lse, **f):
+def _direction(q, k, v, d, group):
+    """The tangents of q, k and v, those of k and v repeated for the heads of a group; an absent one is zero."""
+    dq, dk, dv = (d.get(n, np.zeros_like(x)) for n, x in (("q", q), ("k", k), ("v", v)))
+    return dq, np.repeat(dk, group, axis=1), np.repeat(dv, group, axis=1)
+
+
+def _dense(q, k, v, *, d_o, d_lse, t, s, td_o, td_lse, **f):
     B, H, Nq, Dk = q.shape
     group = H // k.shape[1]
+    (tq, tk, tv), (sq, sk, sv) = (_direction(q, k, v, d, group) for d in (t, s))
     k, v = (np.repeat(x, group, axis=1) for x in (k, v))
-    zero = {"q": q, "k": k, "v": v}
-    tq, tk, tv = (t.get(n, np.zeros_like(zero[n][:, :: group if n != "q" else 1])) for n in "qkv")
-    tk, tv = (np.repeat(x, group, axis=1) for x in (tk, tv))
     scale = f.get("scale", Dk**-0.5)
     positions = Positions(B, Nq, k.shape[2], **f)
     bias, tbias, masked, column = _biases(positions, H, t, f)
+    sbias = _biases(positions, H, s, f)[1]
 
     Z = scale * q @ _T(k)
     c = f.get("softcap")
@@ -112,8 +121,18 @@ def _dense(q, k, v, *, d_o, d_lse, t, td_o, td_lse, **f):
     tdS = P * ((tS - mu[..., None]) * (dP - D[..., None]) + tdP - tD[..., None])
     tdZ = tdS * phi1 + dS * phi2 * tZ
 
+    ss = s.get("sink", np.zeros(H))[None, :, None]
+    sZ = scale * (sq @ _T(k) + q @ _T(sk))
+    sS = sZ * phi1 + sbias
+    smu = (P * sS).sum(-1) + Ps * ss
+    stS = phi1 * scale * (tq @ _T(sk) + sq @ _T(tk)) + phi2 * tZ * sZ
+    W = (tS - mu[..., None]) * (sS - smu[..., None]) + stS
+    nu = (P * W).sum(-1) + Ps * (ts - mu) * (ss - smu)
+    sP, stP = P * (sS - smu[..., None]), P * (W - nu[..., None])
+    stO = (stP * M) @ v + (tP * M) @ sv + (sP * M) @ tv
+
     fold = lambda x: x.reshape(B, H // group, group, *x.shape[2:]).sum(2)  # noqa: E731
-    out = {"o": O, "lse": L, "to": tO, "mu": mu}
+    out = {"o": O, "lse": L, "to": tO, "mu": mu, "sto": stO, "nu": nu}
     out |= {"dq": scale * dZ @ k, "dk": fold(scale * _T(dZ) @ q), "dv": fold(_T(R) @ d_o)}
     out |= {"tdq": scale * (tdZ @ k + dZ @ tk), "tdk": fold(scale * (_T(tdZ) @ q + _T(dZ) @ tq))}
     out["tdv"] = fold(_T(tP * M) @ d_o + _T(R) @ td_o)
@@ -158,7 +177,7 @@ def _biases(positions, H, t, f):
         masked = np.isneginf(bias)
         total = total + np.where(masked, 0.0, bias)
         tangent = tangent + (_with_axes(t["bias"]) if "bias" in t else 0.0)
-    distance = positions.key[None, None, :] - positions.query[:, :, None]
+    distance = positions.key[:, None, :] - positions.query[:, :, None]
     if "bias_table" in f:
         table = np.atleast_2d(f["bias_table"]).astype(np.float64)
         buckets = np.asarray(f.get("buckets", np.arange(table.shape[1])))
@@ -208,11 +227,12 @@ class Positions:
         n_k = np.asarray(f.get("kv_lengths", [Nk] * B))
         i, j = np.arange(Nq), np.arange(Nk)
         shift = n_k - n_q if f.get("align") == "bottom-right" else np.zeros(B, int)
-        self.query = i[None, :] + f.get("q_offset", 0) + shift[:, None]
-        self.key = j + f.get("k_offset", 0)
+        first_q, first_k = (np.asarray(f.get(n + "s", [f.get(n, 0)] * B)) for n in ("q_offset", "k_offset"))
+        self.query = i[None, :] + first_q[:, None] + shift[:, None]
+        self.key = j[None, :] + first_k[:, None]
         self.inside = i[None, :] < n_q[:, None]
         seen = (j[None, None, :] < n_k[:, None, None]) & self.inside[:, :, None]
-        distance = self.key[None, None, :] - self.query[:, :, None]
+        distance = self.key[:, None, :] - self.query[:, :, None]
         if f.get("causal"):
             seen = seen & (distance <= 0)
         if f.get("window") is not None:
@@ -227,13 +247,13 @@ class Positions:
         b = np.arange(self.B) + f.get("batch_offset", 0)
         shape = (self.B, H, self.Nq, self.Nk)
         counter = [
-            np.broadcast_to(self.key[None, None, None, :] // 4, shape),
+            np.broadcast_to(self.key[:, None, None, :] // 4, shape),
             np.broadcast_to(self.query[:, None, :, None] % 2**32, shape),
             np.broadcast_to(h[None, :, None, None], shape),
             np.broadcast_to(b[:, None, None, None], shape),
         ]
         words = philox([c.astype(np.uint64) for c in counter], f.get("seed", 0))
-        word = np.choose(np.broadcast_to(self.key % 4, shape), words)
+        word = np.choose(np.broadcast_to(self.key[:, None, None, :] % 4, shape), words)
         return np.where(word < np.uint64(int(p * 2**32)), 0.0, 1 / (1 - p))
 
 

@@ -13,13 +13,15 @@ SCALE = {"f16": 2.0**-11, "bf16": 1.0}
 
 
 def hard_trial(dtype):
-    """Peaked rows, and d_o near o: there the error of o does not average out in the gradients."""
+    """Peaked rows, and d_o near o: there the error of o does not average out in the gradients. With a tangent of v
+    alone that of to does not either, and no error of the weights' tangents hides it."""
     trial = Trial(SHAPE, SHAPE, SHAPE, dtype, causal=True)
     trial.x["q"] = (6 * trial.x["q"].astype(np.float32)).astype(DTYPES[dtype])
     trial.cot = {"d_o": None, "td_o": None, "d_lse": np.zeros(SHAPE[:3]), "td_lse": np.zeros(SHAPE[:3])}
     o = attngrad.forward(*trial.x.values(), causal=True).o.astype(np.float32)
     trial.cot["d_o"] = (o + 0.05 * trial.rng.standard_normal(SHAPE)).astype(DTYPES[dtype])
-    trial.cot["td_o"] = np.zeros(SHAPE, DTYPES[dtype])
+    trial.cot["td_o"] = trial.draw(SHAPE)
+    trial.t["q"] = trial.t["k"] = np.zeros(SHAPE, DTYPES[dtype])
     return trial, trial.truth()
 
 
@@ -43,12 +45,13 @@ def test_gradients_are_closer_to_the_truth(dtype):
     low, none = {"o_low": f.o_low}, {}
     g, plain = (attngrad.vjp(*qkv, f.o, f.lse, d_o, causal=True, **more) for more in (low, none))
     for name in ("dq", "dk"):
-        assert error(getattr(g, name), truth[name]) < 0.8 * error(getattr(plain, name), truth[name]), name
+        assert error(getattr(g, name), truth[name]) < 0.7 * error(getattr(plain, name), truth[name]), name
     np.testing.assert_array_equal(g.dv, plain.dv)
     low = {"o_low": p.o_low, "to_low": p.to_low}
-    h, plain = (attngrad.vjp_jvp(*qkv, *p[:4], d_o, *t, causal=True, **more) for more in (low, none))
-    for name in ("tdq", "tdk"):  # on AMX most of the error is that of the 16-bit weights
-        assert error(getattr(h, name), truth[name]) < 0.97 * error(getattr(plain, name), truth[name]), name
+    more = {"td_o": trial.cot["td_o"], "causal": True}
+    h, plain = (attngrad.vjp_jvp(*qkv, *p[:4], d_o, *t, **more, **halves) for halves in (low, none))
+    for name in ("tdq", "tdk"):
+        assert error(getattr(h, name), truth[name]) < 0.7 * error(getattr(plain, name), truth[name]), name
 
 
 @pytest.mark.parametrize("dtype", HALVES)

@@ -1,4 +1,4 @@
-"""The four maps against the formulas in plain NumPy: each feature, each shape, both backends, all dtypes."""
+"""The five maps against the formulas in plain NumPy: each feature, each shape, both backends, all dtypes."""
 
 import numpy as np
 import pytest
@@ -48,8 +48,22 @@ CASES = {
         {"q_lengths": [3, 7], "kv_lengths": [0, 5], "causal": True, "align": "bottom-right"},
     ),
     "offsets": (Q, K, V, {"q_offset": 5, "k_offset": 2, "causal": True, "alibi": True}),
+    "offsets per sequence": (Q, K, V, {"q_offsets": [5, -3], "k_offsets": [2, 0], "causal": True, "alibi": True}),
+    "offsets of queries per sequence": (
+        Q,
+        K,
+        V,
+        {"q_offsets": np.array([7, 1], np.int32), "k_offset": 2, "window": (3, 2), "bias_table": (4, 7)},
+    ),
+    "dropout of shards": (Q, K, V, {"dropout": 0.3, "q_offsets": [9, 4], "k_offsets": [6, 1]}),
     "dropout of a shard": (Q, K, V, {"dropout": 0.2, "batch_offset": 3, "head_offset": 4, "q_offset": 9}),
     "packed": ((9, 4, 8), (11, 2, 8), (11, 2, 5), {"q_packed": [0, 3, 3, 8], "k_packed": [0, 4, 5, 11]}),
+    "packed with offsets": (
+        (9, 4, 8),
+        (11, 2, 8),
+        (11, 2, 5),
+        {"q_packed": [0, 3, 8], "k_packed": [0, 4, 11], "q_offsets": [3, 1], "k_offsets": [0, 2], "causal": True},
+    ),
     "packed with all": (
         (9, 4, 8),
         (11, 2, 8),

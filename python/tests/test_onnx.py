@@ -127,7 +127,7 @@ class Config:
         o = np.zeros(self.q.shape[:-1] + self.v.shape[-1:])
         rows = np.zeros(o.shape[:-1])
         x = [np.asarray(a, np.float64) for a in (self.q, self.k, self.v)]
-        return maps(*x, d_o=o, d_lse=rows, t={}, td_o=o, td_lse=rows, **self.ours)["o"]
+        return maps(*x, d_o=o, d_lse=rows, t={}, s={}, td_o=o, td_lse=rows, **self.ours)["o"]
 
 
 @pytest.mark.parametrize("part", range(PARTS))

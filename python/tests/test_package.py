@@ -69,7 +69,7 @@ def test_every_feature_is_documented():
         assert f"`{name}`" in text or f"`{name}=" in text, name
 
 
-@pytest.mark.parametrize("name", ["forward", "vjp", "jvp", "vjp_jvp", "explain"])
+@pytest.mark.parametrize("name", ["forward", "vjp", "jvp", "vjp_jvp", "jvp_jvp", "explain"])
 def test_signatures_are_written_out(name):
     """help() shows and describes each keyword."""
     function = getattr(attngrad, name)

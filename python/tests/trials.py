@@ -1,4 +1,4 @@
-"""Random inputs of a problem, the library's four maps on them, and the error rule."""
+"""Random inputs of a problem, the library's five maps on them, and the error rule."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EPS = {"f64": 2.0**-52, "f32": 2.0**-23, "f16": 2.0**-10, "bf16": 2.0**-7}
 
 
 class Trial:
-    """Inputs, tangents and cotangents; features may have arrays (bias, bias_table, sink), given as shapes."""
+    """Inputs, tangents of two directions t and s, cotangents; features may have arrays (bias, bias_table, sink), given as shapes."""
 
     def __init__(self, q, k, v, dtype="f64", seed=0, aux=None, **features: Any) -> None:
         self.rng = np.random.default_rng(seed)
@@ -34,10 +34,15 @@ class Trial:
                 self.features[name] = self.draw(features[name], self.aux)
         if "mask" in features:
             self.features["mask"] = self.rng.random(features["mask"]) < 0.6
-        self.t = {n: self.draw(x.shape) for n, x in self.x.items()}
+        self.t, self.s = self.direction(), self.direction()
+
+    def direction(self) -> dict[str, np.ndarray]:
+        """Tangents of all inputs, by tensor name."""
+        tangents = {n: self.draw(x.shape) for n, x in self.x.items()}
         for name, tensor in (("bias", "bias"), ("bias_table", "table"), ("sink", "sink")):
-            if name in features:
-                self.t[tensor] = self.draw(features[name], self.aux)
+            if name in self.features:
+                tangents[tensor] = self.draw(self.features[name].shape, self.aux)
+        return tangents
 
     def draw(self, shape, dtype=None):
         return self.rng.standard_normal(shape).astype(DTYPES[dtype or self.dtype])
@@ -47,16 +52,19 @@ class Trial:
         f = self.features | wide(
             {n: x for n, x in self.features.items() if n in ("bias", "bias_table", "sink")}
         )
-        return formulas.maps(**wide(self.x), **wide(self.cot), t=wide(self.t), **f)
+        return formulas.maps(**wide(self.x), **wide(self.cot), t=wide(self.t), s=wide(self.s), **f)
 
     def run(self, **more: Any) -> dict[str, np.ndarray]:
         f = self.features | more
         qkv = list(self.x.values())
         tangents = {"t" + n: t for n, t in self.t.items()}
+        other = {"s" + n: s for n, s in self.s.items()}
         forward = attngrad.forward(*qkv, **f)
         grads = attngrad.vjp(*qkv, *forward, self.cot["d_o"], d_lse=self.cot["d_lse"], **f)
         jvp = attngrad.jvp(*qkv, **tangents, **f)
         hvp = attngrad.vjp_jvp(*qkv, *jvp, **self.cot, **tangents, **f)
+        smu = attngrad.jvp(*qkv, **{"t" + n: s for n, s in self.s.items()}, **f).mu
+        second = attngrad.jvp_jvp(*qkv, jvp.o, jvp.lse, jvp.mu, smu, **tangents, **other, **f)
         # jvp gives the same bits of o and lse as forward, except in bfloat16 on AMX, where forward computes its
         # weights differently.
         if self.dtype == "bf16":
@@ -67,6 +75,7 @@ class Trial:
             np.testing.assert_array_equal(jvp.o, forward.o)
             np.testing.assert_array_equal(jvp.lse, forward.lse)
         results = {**forward._asdict(), **grads._asdict(), "to": jvp.to, "mu": jvp.mu, **hvp._asdict()}
+        results |= second._asdict()
         return {n: x for n, x in results.items() if x is not None}
 
     def check_errors(

@@ -17,18 +17,27 @@ const struct agc_tensor_info agc_tensor_info[T_COUNT] = {
 };
 
 const struct family agc_families[FAMILY_COUNT] = {
-    {T_Q, T_DQ, T_TQ, T_TDQ},
-    {T_K, T_DK, T_TK, T_TDK},
-    {T_V, T_DV, T_TV, T_TDV},
-    {T_BIAS, T_DBIAS, T_TBIAS, T_TDBIAS},
-    {T_TABLE, T_DTABLE, T_TTABLE, T_TDTABLE},
-    {T_SINK, T_DSINK, T_TSINK, T_TDSINK},
-    {T_O, T_D_O, T_TO, T_TD_O},
-    {T_LSE, T_D_LSE, T_MU, T_TD_LSE},
+    {T_Q, T_DQ, T_TQ, T_TDQ, T_SQ},
+    {T_K, T_DK, T_TK, T_TDK, T_SK},
+    {T_V, T_DV, T_TV, T_TDV, T_SV},
+    {T_BIAS, T_DBIAS, T_TBIAS, T_TDBIAS, T_SBIAS},
+    {T_TABLE, T_DTABLE, T_TTABLE, T_TDTABLE, T_STABLE},
+    {T_SINK, T_DSINK, T_TSINK, T_TDSINK, T_SSINK},
+    {T_O, T_D_O, T_TO, T_TD_O, T_COUNT},
+    {T_LSE, T_D_LSE, T_MU, T_TD_LSE, T_SMU},
 };
 
-/* Streams of random numbers. Tensor t has stream t; the others follow. */
-enum { STREAM_BUCKETS = T_FREE_STREAM, STREAM_SLOPES, STREAM_Q_LENGTHS, STREAM_K_LENGTHS, STREAM_DROPOUT };
+/* Streams of random numbers. Tensor t has stream t, or STREAM_ADDED + t if it is added to a call; the others follow. */
+enum {
+    STREAM_BUCKETS = T_FREE_STREAM,
+    STREAM_SLOPES,
+    STREAM_Q_LENGTHS,
+    STREAM_K_LENGTHS,
+    STREAM_DROPOUT,
+    STREAM_ADDED = 1000,
+    STREAM_Q_OFFSETS = 2000,
+    STREAM_K_OFFSETS
+};
 
 /* NULL if there is no memory. */
 static void *copy_of(const char *what, const void *source, int64_t count, size_t size)
@@ -95,7 +104,7 @@ static ag_dtype kind_dtype(const ag_problem *p, enum tensor_kind kind)
 
 int agc_tensor_size(const ag_problem *p, enum tensor t, int64_t size[4])
 {
-    if (!has_shape(p, agc_tensor_info[t].shape) || agc_tensor_info[t].role == ROLE_LOW_HALF) {
+    if (!has_shape(p, agc_tensor_info[t].shape)) {
         return 0;
     }
     shape_size(p, agc_tensor_info[t].shape, size);
@@ -156,6 +165,16 @@ int64_t agc_arrays_k_length(const struct arrays *x, int64_t b)
         return x->k_packed[b + 1] - x->k_packed[b];
     }
     return x->kv_lengths != NULL ? x->kv_lengths[b] : x->p->kv_len;
+}
+
+int64_t agc_arrays_q_offset(const struct arrays *x, int64_t b)
+{
+    return x->q_offsets != NULL ? x->q_offsets[b] : x->args.q_offset;
+}
+
+int64_t agc_arrays_k_offset(const struct arrays *x, int64_t b)
+{
+    return x->k_offsets != NULL ? x->k_offsets[b] : x->args.k_offset;
 }
 
 int64_t agc_arrays_index(const struct arrays *x, enum tensor t, int64_t b, int64_t h, int64_t i, int64_t c)
@@ -306,7 +325,7 @@ static void fill_normal(struct arrays *x, enum tensor t)
     struct rng r;
     double values[256];
     const int64_t room = sizeof values / sizeof values[0];
-    agc_rng_init(&r, x->seed, (uint64_t)t);
+    agc_rng_init(&r, x->seed, (uint64_t)(t < T_FIRST_ADDED ? t : STREAM_ADDED + t));
     for (int64_t first = 0; first < x->count[t]; first += room) {
         const int64_t left = x->count[t] - first, count = left < room ? left : room;
         for (int64_t n = 0; n < count; n++) {
@@ -375,6 +394,27 @@ ag_status agc_arrays_random_lengths(struct arrays *x)
     x->args.q_lengths = x->q_lengths = draw_lengths(x, STREAM_Q_LENGTHS, x->p->q_len);
     x->args.kv_lengths = x->kv_lengths = draw_lengths(x, STREAM_K_LENGTHS, x->p->kv_len);
     return x->q_lengths != NULL && x->kv_lengths != NULL ? AG_OK : AG_NO_MEMORY;
+}
+
+/* NULL if there is no memory. */
+static int64_t *draw_offsets(const struct arrays *x, uint64_t stream, int64_t smallest, int64_t largest)
+{
+    struct rng r;
+    int64_t *offsets = agc_alloc("offsets", x->p->batch, sizeof *offsets);
+    agc_rng_init(&r, x->seed, stream);
+    for (int64_t b = 0; offsets != NULL && b < x->p->batch; b++) {
+        offsets[b] = agc_rng_range(&r, smallest, largest);
+    }
+    return offsets;
+}
+
+ag_status agc_arrays_random_offsets(struct arrays *x, int64_t largest)
+{
+    free(x->q_offsets);
+    free(x->k_offsets);
+    x->args.q_offsets = x->q_offsets = draw_offsets(x, STREAM_Q_OFFSETS, -largest, largest);
+    x->args.k_offsets = x->k_offsets = draw_offsets(x, STREAM_K_OFFSETS, 0, largest);
+    return x->q_offsets != NULL && x->k_offsets != NULL ? AG_OK : AG_NO_MEMORY;
 }
 
 static ag_status random_packing(struct arrays *x)
@@ -464,7 +504,7 @@ static ag_status make_tensor(struct arrays *x, enum tensor t)
 static ag_status make_tensors(struct arrays *x)
 {
     ag_status status = AG_OK;
-    for (enum tensor t = 0; t < T_COUNT && status == AG_OK; t++) {
+    for (enum tensor t = 0; t < T_FIRST_ADDED && status == AG_OK; t++) {
         int64_t size[4];
         status = agc_tensor_size(x->p, t, size) ? make_tensor(x, t) : AG_OK;
     }
@@ -476,6 +516,49 @@ ag_status agc_arrays_add_low_halves(struct arrays *x)
     const int has_low_half = ag_dtype_size(x->p->out_dtype) == 2 && x->data[T_O_LOW] == NULL;
     ag_status status = has_low_half ? make_tensor(x, T_O_LOW) : AG_OK;
     return status == AG_OK && has_low_half ? make_tensor(x, T_TO_LOW) : status;
+}
+
+int agc_plan_has_jvp_jvp(const ag_plan *plan)
+{
+    size_t bytes;
+    return ag_plan_workspace(plan, AG_MAP_JVP_JVP, &bytes) == AG_OK;
+}
+
+int agc_arrays_has_second_direction(const struct arrays *x)
+{
+    return x->so != NULL;
+}
+
+/* Makes the tensors of jvp_jvp, without contents. */
+static ag_status make_second_direction(struct arrays *x)
+{
+    size_t bytes = 0;
+    ag_status status = ag_plan_workspace(x->plan, AG_MAP_JVP_JVP, &bytes);
+    if (status == AG_OK && bytes > x->workspace_bytes) {
+        free(x->workspace);
+        x->workspace_bytes = bytes;
+        x->workspace = agc_alloc("the workspace", (int64_t)bytes, 1);
+        status = x->workspace != NULL ? AG_OK : AG_NO_MEMORY;
+    }
+    for (enum tensor t = T_SQ; t <= T_NU && status == AG_OK; t++) {
+        status = has_shape(x->p, agc_tensor_info[t].shape) ? make_tensor(x, t) : AG_OK;
+    }
+    if (status == AG_OK) {
+        x->so = agc_alloc("so", x->count[T_STO], element_size(x, T_STO));
+        status = x->so != NULL ? AG_OK : AG_NO_MEMORY;
+    }
+    return status;
+}
+
+ag_status agc_arrays_add_second_direction(struct arrays *x)
+{
+    const ag_status status = make_second_direction(x);
+    for (enum tensor t = T_SQ; t <= T_SSINK && status == AG_OK; t++) {
+        if (x->data[t] != NULL) {
+            fill_normal(x, t);
+        }
+    }
+    return status;
 }
 
 /* Makes all of x but the contents of the tensors and the lengths. On failure x is destroyed. */
@@ -531,6 +614,9 @@ void agc_arrays_destroy(struct arrays *x)
     free(x->kv_lengths);
     free(x->q_packed);
     free(x->k_packed);
+    free(x->q_offsets);
+    free(x->k_offsets);
+    free(x->so);
     free(x->buckets);
     free(x->slopes);
     free(x->workspace);
@@ -557,6 +643,8 @@ static ag_status copy_call(struct arrays *y, const struct arrays *x)
     ag_args *a = &y->args;
     ag_status status = copy_lengths(&y->q_lengths, &a->q_lengths, x->q_lengths, batch);
     status = status == AG_OK ? copy_lengths(&y->kv_lengths, &a->kv_lengths, x->kv_lengths, batch) : status;
+    status = status == AG_OK ? copy_lengths(&y->q_offsets, &a->q_offsets, x->q_offsets, batch) : status;
+    status = status == AG_OK ? copy_lengths(&y->k_offsets, &a->k_offsets, x->k_offsets, batch) : status;
     status = status == AG_OK ? copy_lengths(&y->q_packed, &a->q_packed, x->q_packed, batch + 1) : status;
     return status == AG_OK ? copy_lengths(&y->k_packed, &a->k_packed, x->k_packed, batch + 1) : status;
 }
@@ -592,8 +680,12 @@ ag_status agc_arrays_like(struct arrays *y, const struct arrays *x, const ag_pro
     if (status != AG_OK) {
         return status;
     }
-    copy_tensors(y, x);
-    status = copy_call(y, x);
+    const int second = agc_arrays_has_second_direction(x) && agc_plan_has_jvp_jvp(y->plan);
+    status = second ? make_second_direction(y) : AG_OK;
+    if (status == AG_OK) {
+        copy_tensors(y, x);
+        status = copy_call(y, x);
+    }
     status = status == AG_OK && x->data[T_O_LOW] != NULL ? agc_arrays_add_low_halves(y) : status;
     if (status != AG_OK) {
         agc_arrays_destroy(y);
@@ -621,6 +713,7 @@ static ag_status call_map(struct arrays *x, uint32_t map)
     case AG_MAP_VJP: return ag_vjp(x->plan, &x->args, NULL, x->workspace, x->workspace_bytes);
     case AG_MAP_JVP: return ag_jvp(x->plan, &x->args, NULL, x->workspace, x->workspace_bytes);
     case AG_MAP_VJP_JVP: return ag_vjp_jvp(x->plan, &x->args, NULL, x->workspace, x->workspace_bytes);
+    case AG_MAP_JVP_JVP: return ag_jvp_jvp(x->plan, &x->args, NULL, x->workspace, x->workspace_bytes);
     default: return AG_INVALID_ARGUMENT;
     }
 }
@@ -639,12 +732,35 @@ ag_status agc_arrays_run(struct arrays *x, uint32_t map)
     return status;
 }
 
+ag_status agc_arrays_run_along_s(struct arrays *x)
+{
+    const ag_args kept = x->args;
+    const ag_tensor none = {.data = NULL};
+    ag_args *a = &x->args;
+    memset(x->so, 0xff, (size_t)x->count[T_STO] * element_size(x, T_STO));
+    memset(x->data[T_SMU], 0xff, (size_t)x->count[T_SMU] * sizeof(double));
+    a->tq = a->sq, a->tk = a->sk, a->tv = a->sv;
+    a->tbias = a->sbias, a->ttable = a->stable, a->tsink = a->ssink;
+    a->to = agc_tensor_view(x->p, T_STO, x->so);
+    a->mu = a->smu;
+    a->o = a->lse = a->o_low = a->to_low = none;
+    a->accumulate = 0;
+    const ag_status status = call_map(x, AG_MAP_JVP);
+    x->args = kept;
+    agc_progress_add(agc_work_of_plan(x->plan, AG_MAP_JVP));
+    return status;
+}
+
 ag_status agc_arrays_run_all(struct arrays *x)
 {
     static const uint32_t maps[] = {AG_MAP_FORWARD, AG_MAP_VJP, AG_MAP_JVP, AG_MAP_VJP_JVP};
     ag_status status = AG_OK;
     for (int n = 0; n < 4 && status == AG_OK; n++) {
         status = agc_arrays_run(x, maps[n]);
+    }
+    if (status == AG_OK && agc_arrays_has_second_direction(x)) {
+        status = agc_arrays_run_along_s(x);
+        status = status == AG_OK ? agc_arrays_run(x, AG_MAP_JVP_JVP) : status;
     }
     return status;
 }

@@ -1,5 +1,5 @@
 /* All arrays of one problem: a plan, its workspace and every tensor of ag_args, filled with random numbers
- * that depend on the seed alone. Checks and tests run the four maps on them, perturb them and compare them.
+ * that depend on the seed alone. Checks and tests run the maps on them, perturb them and compare them.
  * A struct arrays owns its plan and every array that it points to: agc_arrays_destroy frees them. */
 #ifndef ATTNGRAD_CHECK_ARRAYS_H
 #define ATTNGRAD_CHECK_ARRAYS_H
@@ -45,7 +45,16 @@
     X(tdtable, T_TDTABLE, SHAPE_TABLE, KIND_AUX, ROLE_OUTPUT, AG_MAP_VJP_JVP, AG_ACC_TDTABLE)                \
     X(tdsink, T_TDSINK, SHAPE_SINK, KIND_AUX, ROLE_OUTPUT, AG_MAP_VJP_JVP, AG_ACC_TDSINK)                    \
     X(o_low, T_O_LOW, SHAPE_O, KIND_OUT, ROLE_LOW_HALF, AG_MAP_FORWARD | AG_MAP_JVP, 0)                      \
-    X(to_low, T_TO_LOW, SHAPE_O, KIND_OUT, ROLE_LOW_HALF, AG_MAP_JVP, 0)
+    X(to_low, T_TO_LOW, SHAPE_O, KIND_OUT, ROLE_LOW_HALF, AG_MAP_JVP, 0)                                     \
+    X(sq, T_SQ, SHAPE_Q, KIND_MAIN, ROLE_SECOND_TANGENT, 0, 0)                                               \
+    X(sk, T_SK, SHAPE_K, KIND_MAIN, ROLE_SECOND_TANGENT, 0, 0)                                               \
+    X(sv, T_SV, SHAPE_V, KIND_MAIN, ROLE_SECOND_TANGENT, 0, 0)                                               \
+    X(sbias, T_SBIAS, SHAPE_BIAS, KIND_AUX, ROLE_SECOND_TANGENT, 0, 0)                                       \
+    X(stable, T_STABLE, SHAPE_TABLE, KIND_AUX, ROLE_SECOND_TANGENT, 0, 0)                                    \
+    X(ssink, T_SSINK, SHAPE_SINK, KIND_AUX, ROLE_SECOND_TANGENT, 0, 0)                                       \
+    X(smu, T_SMU, SHAPE_ROW, KIND_F64, ROLE_OUTPUT, 0, 0)                                                    \
+    X(sto, T_STO, SHAPE_O, KIND_OUT, ROLE_OUTPUT, AG_MAP_JVP_JVP, AG_ACC_STO)                                \
+    X(nu, T_NU, SHAPE_ROW, KIND_F64, ROLE_OUTPUT, AG_MAP_JVP_JVP, AG_ACC_NU)
 
 enum tensor {
 #define ARRAYS_NUMBER(field, number, shape, kind, role, writers, acc) number,
@@ -53,7 +62,12 @@ enum tensor {
 #undef ARRAYS_NUMBER
         T_COUNT,
 
-    /* The first number that is not the stream of a tensor's random contents: low halves have none. */
+    /* The tensors from here on are in a call only if they were added to it; see agc_arrays_add_low_halves and
+     * agc_arrays_add_second_direction. */
+    T_FIRST_ADDED = T_O_LOW,
+
+    /* The first number that is not the stream of a tensor's random contents. Tensors that are added have streams of
+     * their own, far above. */
     T_FREE_STREAM = T_O_LOW
 };
 
@@ -70,8 +84,16 @@ enum tensor_shape {
 };
 
 enum tensor_kind { KIND_MAIN, KIND_OUT, KIND_GRAD, KIND_AUX, KIND_F64, KIND_U8 };
-/* ROLE_LOW_HALF: of an output, written beside it; see agc_arrays_add_low_halves. */
-enum tensor_role { ROLE_INPUT, ROLE_COTANGENT, ROLE_TANGENT, ROLE_OUTPUT, ROLE_LOW_HALF };
+/* ROLE_LOW_HALF: of an output, written beside it. ROLE_SECOND_TANGENT: the direction s of jvp_jvp. smu is an output of
+ * agc_arrays_run_along_s. */
+enum tensor_role {
+    ROLE_INPUT,
+    ROLE_COTANGENT,
+    ROLE_TANGENT,
+    ROLE_OUTPUT,
+    ROLE_LOW_HALF,
+    ROLE_SECOND_TANGENT
+};
 
 struct agc_tensor_info {
     const char *name; /* "dq" */
@@ -85,19 +107,19 @@ struct agc_tensor_info {
 
 extern const struct agc_tensor_info agc_tensor_info[T_COUNT];
 
-/* For a plan's problem. agc_tensor_size sets the tensor's four axes and returns 0 if the problem has no such tensor,
- * or if it is a low half: calls may have them, problems never require them. agc_tensor_dtype returns its element
- * type, 0 for the mask. */
+/* For a plan's problem. agc_tensor_size sets the tensor's four axes and returns 0 if the problem has no such tensor.
+ * agc_tensor_dtype returns its element type, 0 for the mask. */
 int agc_tensor_size(const ag_problem *p, enum tensor t, int64_t size[4]);
 ag_dtype agc_tensor_dtype(const ag_problem *p, enum tensor t);
 
 /* The view of data laid out as [b][h][n][c], packed rows as [total][h][c]. */
 ag_tensor agc_tensor_view(const ag_problem *p, enum tensor t, const void *data);
 
-/* A variable x with its cotangent d, its tangent t and the tangent td of its cotangent. The first six are the
- * variables that the loss is differentiated by, the last two the outputs of attention. */
+/* A variable x with its cotangent d, its tangent t, the tangent td of its cotangent, and its tangent s along the second
+ * direction. The first six are the variables that the loss is differentiated by, the last two the outputs of attention;
+ * these have no s (T_COUNT) or the tangent along s (smu). */
 struct family {
-    enum tensor x, d, t, td;
+    enum tensor x, d, t, td, s;
 };
 enum { FAMILY_O = 6, FAMILY_LSE = 7, FAMILY_VARIABLES = 6, FAMILY_COUNT = 8 };
 extern const struct family agc_families[FAMILY_COUNT];
@@ -117,10 +139,13 @@ struct arrays {
 
     int64_t *q_lengths, *kv_lengths; /* [B]; NULL if packed, or if all sequences are full */
     int64_t *q_packed, *k_packed;    /* [B + 1]; NULL if not packed */
+    int64_t *q_offsets, *k_offsets;  /* [B]; NULL: args.q_offset and args.k_offset */
     int32_t *buckets;                /* [2R + 1] */
     double *slopes;                  /* [H] */
 
-    void *workspace; /* large enough for all four maps */
+    void *so; /* as to: the tangent of o along s; NULL if there is no second direction */
+
+    void *workspace; /* large enough for all maps that it runs */
     size_t workspace_bytes;
 };
 
@@ -138,18 +163,29 @@ void agc_arrays_destroy(struct arrays *x);
  * to be destroyed either way. */
 ag_status agc_arrays_random_lengths(struct arrays *x);
 
+/* Problems aligned top-left only: random q_offsets from -largest and k_offsets from 0, both up to largest, from x's
+ * seed. AG_OK or AG_NO_MEMORY; x is to be destroyed either way. */
+ag_status agc_arrays_random_offsets(struct arrays *x, int64_t largest);
+
 /* Gives the call o_low and to_low, if its o has 16 bits; else does nothing. AG_OK or AG_NO_MEMORY; x is to be
  * destroyed either way. */
 ag_status agc_arrays_add_low_halves(struct arrays *x);
 
+/* Gives the call what jvp_jvp needs: a random second direction, and room for its results. AG_OK, AG_NO_MEMORY or, if
+ * the plan has no jvp_jvp, AG_UNSUPPORTED; x is to be destroyed either way. */
+ag_status agc_arrays_add_second_direction(struct arrays *x);
+int agc_arrays_has_second_direction(const struct arrays *x);
+int agc_plan_has_jvp_jvp(const ag_plan *plan);
+
 /* Clones a call for another dtype or another plan: same inputs, tangents, cotangents, mask, lengths, offsets, seed,
- * buckets and slopes; outputs are not copied; low halves if x has them. If dtype is not x's dtype, it also replaces
- * out_dtype, grad_dtype and aux_dtype. */
+ * buckets and slopes; outputs are not copied; low halves and a second direction as in agc_arrays_like. If dtype is not
+ * x's dtype, it also replaces out_dtype, grad_dtype and aux_dtype. */
 ag_status agc_arrays_clone_as(struct arrays *y, const struct arrays *x, ag_dtype dtype,
                               const ag_options *options);
 
 /* Makes x's call on another problem of the same batch and packing: tensors of the same size are copied;
- * inputs of another size, and those that x does not have, are zero. Low halves if x has them. */
+ * inputs of another size, and those that x does not have, are zero. Low halves if x has them; a second direction if x
+ * has one and the new plan has jvp_jvp. */
 ag_status agc_arrays_like(struct arrays *y, const struct arrays *x, const ag_problem *problem,
                           const ag_options *options);
 
@@ -157,7 +193,10 @@ ag_status agc_arrays_like(struct arrays *y, const struct arrays *x, const ag_pro
  * so that an element the map leaves unwritten is seen. */
 ag_status agc_arrays_run(struct arrays *x, uint32_t map);
 
-/* forward, vjp, jvp, vjp_jvp in this order. */
+/* jvp along the second direction: writes smu and x->so, and leaves o, lse, to and mu as they are. */
+ag_status agc_arrays_run_along_s(struct arrays *x);
+
+/* forward, vjp, jvp, vjp_jvp in this order; then, if there is a second direction, jvp along it and jvp_jvp. */
 ag_status agc_arrays_run_all(struct arrays *x);
 
 ag_tensor *agc_arrays_tensor(struct arrays *x, enum tensor t); /* &x->args.q and so on */
@@ -186,5 +225,9 @@ void agc_arrays_position(const struct arrays *x, enum tensor t, int64_t element,
 
 int64_t agc_arrays_q_length(const struct arrays *x, int64_t b); /* n_q(b) */
 int64_t agc_arrays_k_length(const struct arrays *x, int64_t b); /* n_k(b) */
+
+/* The positions of query 0 and of key 0 of sequence b, without the shift of bottom-right alignment. */
+int64_t agc_arrays_q_offset(const struct arrays *x, int64_t b);
+int64_t agc_arrays_k_offset(const struct arrays *x, int64_t b);
 
 #endif

@@ -41,12 +41,12 @@ static double norm(const double *values, int64_t count)
     return sqrt(sum);
 }
 
-/* The largest norm of a row, at least 1e-30, as it is used as a divisor. */
+/* The largest norm of a row, at least 1e-30, as it is used as a divisor. 1e-30 if there is no such tensor. */
 static double longest_row(const struct arrays *x, enum tensor t)
 {
     double max = 1e-30;
     int64_t channels = x->size[t][3];
-    for (int64_t n = 0; n < x->count[t]; n += channels) {
+    for (int64_t n = 0; x->data[t] != NULL && n < x->count[t]; n += channels) {
         max = fmax(max, norm(agc_arrays_f64(x, t) + n, channels));
     }
     return max;
@@ -104,10 +104,29 @@ static ag_status bound_gradients(struct bounds *s, const struct arrays *x, const
     return status;
 }
 
+/* The rate per step along the tangents of the six variables. */
+static double rate_along(const struct arrays *x, const enum tensor t[FAMILY_VARIABLES], double scale)
+{
+    const double q = longest_row(x, T_Q), k = longest_row(x, T_K), v = longest_row(x, T_V);
+    const double tq = longest_row(x, t[0]), tk = longest_row(x, t[1]), tv = longest_row(x, t[2]);
+    return 1 + scale * (tq * k + q * tk) + tq / q + tk / k + tv / v + largest_of(x, t[3]) +
+           largest_of(x, t[4]) + largest_of(x, t[5]);
+}
+
+static void set_rates(struct bounds *s, const struct arrays *x, double scale)
+{
+    enum tensor along_t[FAMILY_VARIABLES], along_s[FAMILY_VARIABLES];
+    for (int f = 0; f < FAMILY_VARIABLES; f++) {
+        along_t[f] = agc_families[f].t;
+        along_s[f] = agc_families[f].s;
+    }
+    s->tangent_rate = rate_along(x, along_t, scale);
+    s->second_rate = agc_arrays_has_second_direction(x) ? rate_along(x, along_s, scale) : 0;
+}
+
 ag_status agc_bounds_of(struct bounds *s, const struct arrays *x)
 {
     double q = longest_row(x, T_Q), k = longest_row(x, T_K), v = longest_row(x, T_V);
-    double tq = longest_row(x, T_TQ), tk = longest_row(x, T_TK), tv = longest_row(x, T_TV);
     double cap = x->p->softcap; /* its derivatives grow with powers of 1 / cap */
     double scale = fabs(x->p->scale) * (cap > 0 ? fmax(1, 2 / cap) : 1);
     s->score = 1 + largest_of(x, T_LSE) + fabs(x->p->scale) * q * k;
@@ -115,8 +134,7 @@ ag_status agc_bounds_of(struct bounds *s, const struct arrays *x)
     s->rate[1] = scale * q;
     s->rate[2] = 1 / v;
     s->rate[3] = s->rate[4] = s->rate[5] = 1;
-    s->tangent_rate = 1 + scale * (tq * k + q * tk) + tq / q + tk / k + tv / v + largest_of(x, T_TBIAS) +
-                      largest_of(x, T_TTABLE) + largest_of(x, T_TSINK);
+    set_rates(s, x, scale);
     for (enum tensor t = 0; t < T_COUNT; t++) {
         s->unit[t] = 0;
     }
@@ -124,6 +142,9 @@ ag_status agc_bounds_of(struct bounds *s, const struct arrays *x)
     s->unit[T_TO] = s->unit[T_O] * s->tangent_rate;
     s->unit[T_LSE] = s->score;
     s->unit[T_MU] = s->score * s->tangent_rate;
+    s->unit[T_SMU] = s->score * s->second_rate;
+    s->unit[T_STO] = s->unit[T_TO] * s->second_rate;
+    s->unit[T_NU] = s->unit[T_MU] * s->second_rate;
     double *weights = row_weights(x, v);
     ag_status status = weights != NULL ? bound_gradients(s, x, weights) : AG_NO_MEMORY;
     free(weights);

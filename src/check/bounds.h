@@ -12,6 +12,7 @@ struct bounds {
     double score;                  /* 1 + a bound of |S|: the rounding error of a score, in units of eps */
     double rate[FAMILY_VARIABLES]; /* relative change of weights or values per change of a variable */
     double tangent_rate;           /* the same per step along the tangents */
+    double second_rate;            /* the same along the second direction; 0 if there is none */
     double unit[T_COUNT];          /* bounds of the outputs, times score; 0 for other tensors */
 };
 

@@ -22,7 +22,8 @@ struct work {
  * baseline of the reference. */
 static struct work work_of(const struct arrays *x, uint32_t parts)
 {
-    const uint32_t all = AG_MAP_FORWARD | AG_MAP_VJP | AG_MAP_JVP | AG_MAP_VJP_JVP;
+    const uint32_t first = AG_MAP_FORWARD | AG_MAP_VJP | AG_MAP_JVP | AG_MAP_VJP_JVP;
+    const uint32_t all = agc_arrays_has_second_direction(x) ? first | AG_MAP_JVP_JVP : first;
     const double maps = agc_work_of_plan(x->plan, all);
     struct work w = {.maps = 0};
     w.maps = parts & (AG_CHECK_DIFFERENCES | AG_CHECK_IDENTITIES) ? maps : 0;

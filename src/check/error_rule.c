@@ -68,7 +68,7 @@ static ag_status fill_entry(struct error_entry *e, const struct arrays *x, const
     return failed ? AG_NO_MEMORY : AG_OK;
 }
 
-/* The reference on x's inputs, all four maps run. */
+/* The reference on x's inputs, all maps run. */
 static ag_status run_reference(struct arrays *y, const struct arrays *x, ag_dtype dtype, uint32_t flags,
                                int32_t threads)
 {

@@ -23,7 +23,7 @@ struct error_entry {
 /* What the results of one call are held against. It depends on the inputs and the dtype alone, so it serves every
  * backend and instruction set. */
 struct error_truth {
-    struct arrays truth, baseline; /* all four maps run */
+    struct arrays truth, baseline; /* all maps run */
     struct error_sizes sizes;
     int32_t threads;
     int complete; /* 0: truth alone, as baseline and sizes are not computed yet */
@@ -39,12 +39,12 @@ void agc_error_truth_destroy(struct error_truth *truth);
 ag_status agc_error_truth_begin(struct error_truth *truth, const struct arrays *x, int32_t threads);
 ag_status agc_error_truth_complete(struct error_truth *truth, const struct arrays *x);
 
-/* x: all four maps run, on the inputs that truth was made of. Fills entries[T_COUNT] from the start, one for each
+/* x: all maps run, on the inputs that truth was made of. Fills entries[T_COUNT] from the start, one for each
  * output that the problem has; count: their number. AG_OK or AG_NO_MEMORY. */
 ag_status agc_error_entries(const struct error_truth *truth, const struct arrays *x,
                             struct error_entry *entries, int *count);
 
-/* x: any dtype, any backend, all four maps run. Truth and entries in one call. */
+/* x: any dtype, any backend, all maps run. Truth and entries in one call. */
 ag_status agc_error_rule(const struct arrays *x, int32_t threads, struct error_entry *entries, int *count);
 
 int agc_error_entry_passed(const struct error_entry *e);

@@ -4,10 +4,12 @@
  *     a_dS  = P o (|dP| + |D|)                a_dZ  = a_dS o |phi'|
  *     a_tdS = P o ((|tS| + |mu|) o (|dP| + |D|) + |tdP| + |tD|)
  *     a_tdZ = a_tdS o |phi'| + a_dS o |phi'' tZ|
- * and O: R |V|, tO: (a_tP o M) |V| + R |tV|, dQ: scale a_dZ |K|, and so on as the formulas have it. */
+ * and O: R |V|, tO: (a_tP o M) |V| + R |tV|, dQ: scale a_dZ |K|, and so on as the formulas have it.
+ * second_sizes.c has those of jvp_jvp. */
 #include "check/error_sizes.h"
 
 #include "check/progress.h"
+#include "check/second_sizes.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -137,7 +139,8 @@ static int64_t bucket_of(const struct arrays *x, int64_t b, int64_t i, int64_t j
     const ag_problem *p = x->p;
     int64_t shift =
         p->align == AG_ALIGN_BOTTOM_RIGHT ? agc_arrays_k_length(x, b) - agc_arrays_q_length(x, b) : 0;
-    int64_t distance = j + x->args.k_offset - (i + x->args.q_offset + shift), R = p->table_radius;
+    int64_t distance = j + agc_arrays_k_offset(x, b) - (i + agc_arrays_q_offset(x, b) + shift);
+    int64_t R = p->table_radius;
     int64_t clamped = distance < -R ? -R : distance > R ? R : distance;
     return x->buckets != NULL ? x->buckets[clamped + R] : clamped + R;
 }
@@ -218,6 +221,9 @@ ag_status agc_error_sizes_of(struct error_sizes *s, const struct arrays *x)
         status = ag_trace(x->plan, AG_MAP_VJP_JVP, &x->args, &w.trace, x->workspace, x->workspace_bytes);
         if (status == AG_OK) {
             add_head(&w, w.trace.batch, w.trace.head);
+        }
+        if (status == AG_OK && agc_arrays_has_second_direction(x)) {
+            status = agc_second_sizes_add(x, &w.trace, w.a[T_SMU], w.a[T_STO], w.a[T_NU]);
         }
         agc_progress_add(agc_work_of_sizes(x->p) / (double)(x->p->batch * x->p->heads));
     }

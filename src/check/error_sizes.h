@@ -13,7 +13,7 @@ struct error_sizes {
  * freed again: this is to know it before the time for other checks is spent. */
 ag_status agc_error_sizes_try_memory(const ag_problem *p);
 
-/* x must be float64, on the reference, with all four maps run. */
+/* x must be float64, on the reference, with all maps run. */
 ag_status agc_error_sizes_of(struct error_sizes *s, const struct arrays *x);
 
 #endif

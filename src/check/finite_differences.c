@@ -125,6 +125,51 @@ static ag_status check_tangents(struct differences *g)
     return status;
 }
 
+/* ---- Along the second direction ---------------------------------------------------------------- */
+
+/* y = x + h * s for variables; the tangents stay. */
+static void move_along_s(struct differences *g, double h)
+{
+    for (int f = 0; f < FAMILY_VARIABLES; f++) {
+        const enum tensor t = agc_families[f].x;
+        const double *from = agc_arrays_f64(g->x, t), *by = agc_arrays_f64(g->x, agc_families[f].s);
+        double *to = agc_arrays_f64(&g->y, t);
+        for (int64_t n = 0; n < g->x->count[t]; n++) {
+            to[n] = from[n] + h * by[n];
+        }
+    }
+}
+
+/* sto and nu become the differences of to and mu. */
+static ag_status along_second(struct differences *g, double *sto, double *nu)
+{
+    const double h = STEP / g->bounds.second_rate;
+    ag_status status = AG_OK;
+    for (int s = 0; s < STENCIL_POINTS && status == AG_OK; s++) {
+        move_along_s(g, agc_stencil[s].at * h);
+        status = agc_arrays_run(&g->y, AG_MAP_JVP);
+        const double weight = agc_stencil[s].weight / h;
+        accumulate(sto, weight, agc_arrays_f64(&g->y, T_TO), g->x->count[T_TO]);
+        accumulate(nu, weight, agc_arrays_f64(&g->y, T_MU), g->x->count[T_MU]);
+    }
+    move_along_s(g, 0);
+    return status;
+}
+
+static ag_status check_second(struct differences *g)
+{
+    double *sto = agc_alloc_zeros(DIFFERENCES, g->x->count[T_STO]);
+    double *nu = agc_alloc_zeros(DIFFERENCES, g->x->count[T_NU]);
+    ag_status status = sto != NULL && nu != NULL ? along_second(g, sto, nu) : AG_NO_MEMORY;
+    if (status == AG_OK) {
+        compare(g, T_STO, sto);
+        compare(g, T_NU, nu);
+    }
+    free(sto);
+    free(nu);
+    return status;
+}
+
 /* ---- Element by element ------------------------------------------------------------------------ */
 
 /* loss[set] += weight * (<d_o, o> + <d_lse, lse>) over the rows of each set. */
@@ -239,6 +284,9 @@ ag_status agc_finite_differences(const struct arrays *x, const ag_options *optio
     if (status == AG_OK) {
         status = check_tangents(&g);
     }
+    if (status == AG_OK && agc_arrays_has_second_direction(x)) {
+        status = check_second(&g);
+    }
     agc_arrays_destroy(&g.y);
     return status;
 }
@@ -251,5 +299,6 @@ double agc_finite_differences_work(const struct arrays *x)
     }
     const double forward = agc_work_of_plan(x->plan, AG_MAP_FORWARD),
                  vjp = agc_work_of_plan(x->plan, AG_MAP_VJP);
-    return STENCIL_POINTS * ((double)(variables * slots_in_time(x) + 1) * forward + vjp);
+    const double second = agc_arrays_has_second_direction(x) ? agc_work_of_plan(x->plan, AG_MAP_JVP) : 0;
+    return STENCIL_POINTS * ((double)(variables * slots_in_time(x) + 1) * forward + vjp + second);
 }

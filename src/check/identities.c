@@ -7,12 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A sum of terms and of their absolute values. */
-struct sum {
-    double value, size;
-};
-
-static void add(struct sum *s, double sign, const double *a, const double *b, int64_t count)
+void agc_sum_add(struct sum *s, double sign, const double *a, const double *b, int64_t count)
 {
     for (int64_t n = 0; n < count; n++) {
         s->value += sign * a[n] * b[n];
@@ -28,8 +23,7 @@ static void add_plain(struct sum *s, double sign, const double *a, int64_t count
     }
 }
 
-/* How far a sum that should vanish is from zero, relative to its terms and their rounding errors. */
-static double imbalance(const struct identity *id, const struct sum *s)
+double agc_sum_imbalance(const struct identity *id, const struct sum *s)
 {
     return s->value == 0 ? 0 : fabs(s->value) / (s->size * id->bounds.score);
 }
@@ -41,9 +35,9 @@ static void adjoint(struct identity *id)
     for (int f = 0; f < FAMILY_COUNT; f++) {
         const struct family *m = &agc_families[f];
         double sign = f < FAMILY_VARIABLES ? -1 : 1;
-        add(&s, sign, agc_arrays_f64(id->x, m->d), agc_arrays_f64(id->x, m->t), id->x->count[m->x]);
+        agc_sum_add(&s, sign, agc_arrays_f64(id->x, m->d), agc_arrays_f64(id->x, m->t), id->x->count[m->x]);
     }
-    agc_results_add(id->results, imbalance(id, &s), IDENTITY_LIMIT, "adjoint");
+    agc_results_add(id->results, agc_sum_imbalance(id, &s), IDENTITY_LIMIT, "adjoint");
 }
 
 /* ---- Symmetry of the Hessian ------------------------------------------------------------------- */
@@ -74,10 +68,10 @@ static void compare_products(struct identity *id, const struct arrays *t, const 
     struct sum s = {0, 0};
     for (int f = 0; f < FAMILY_VARIABLES; f++) {
         const struct family *m = &agc_families[f];
-        add(&s, 1, agc_arrays_f64(u, m->t), agc_arrays_f64(t, m->td), t->count[m->x]);
-        add(&s, -1, agc_arrays_f64(t, m->t), agc_arrays_f64(u, m->td), t->count[m->x]);
+        agc_sum_add(&s, 1, agc_arrays_f64(u, m->t), agc_arrays_f64(t, m->td), t->count[m->x]);
+        agc_sum_add(&s, -1, agc_arrays_f64(t, m->t), agc_arrays_f64(u, m->td), t->count[m->x]);
     }
-    agc_results_add(id->results, imbalance(id, &s), IDENTITY_LIMIT, "symmetry of the Hessian");
+    agc_results_add(id->results, agc_sum_imbalance(id, &s), IDENTITY_LIMIT, "symmetry of the Hessian");
 }
 
 /* With tdO = tdL = 0 vjp_jvp is a symmetric linear map of the tangents:
@@ -128,7 +122,7 @@ static void compare_score_sums(struct identity *id, const struct arrays *y)
         }
     }
     s.size += id->bounds.unit[T_DQ]; /* each dS is a difference: its terms may be larger than their sum */
-    agc_results_add(id->results, imbalance(id, &s), IDENTITY_LIMIT, "sum of dS");
+    agc_results_add(id->results, agc_sum_imbalance(id, &s), IDENTITY_LIMIT, "sum of dS");
 }
 
 static ag_status run_backward(struct arrays *y)
@@ -296,14 +290,15 @@ static void count_wrong(struct worst *w, enum tensor t, int64_t element)
     agc_worst_note(w, w->residual + 1, t, element);
 }
 
-/* A row with L = -inf has O = tO = dQ = tdQ = 0 and mu = 0, exactly. */
+/* A row with L = -inf has O = tO = dQ = tdQ = stO = 0 and mu = nu = 0, exactly. */
 static void empty_rows(struct identity *id)
 {
-    static const enum tensor zero[] = {T_O, T_TO, T_MU, T_DQ, T_TDQ};
+    static const enum tensor zero[] = {T_O, T_TO, T_MU, T_DQ, T_TDQ, T_STO, T_NU};
     const struct arrays *x = id->x;
+    const int count = agc_arrays_has_second_direction(x) ? 7 : 5;
     struct worst wrong = WORST_NONE;
     for (int64_t r = 0; r < x->count[T_LSE]; r++) {
-        for (int n = 0; n < 5 && agc_arrays_f64(x, T_LSE)[r] == -INFINITY; n++) {
+        for (int n = 0; n < count && agc_arrays_f64(x, T_LSE)[r] == -INFINITY; n++) {
             int64_t channels = x->size[zero[n]][3];
             int64_t element = find_nonzero(x, zero[n], r * channels, channels);
             if (element >= 0) {
@@ -353,8 +348,8 @@ static ag_status jvp_is_forward(struct identity *id)
 ag_status agc_identities(const struct arrays *x, const ag_options *options, ag_check_report *results)
 {
     ag_status (*const list[])(struct identity *) = {
-        jvp_is_forward,    symmetry, sum_of_scores, sum_of_keys, row_constants, agc_identity_permutations,
-        agc_identity_split};
+        jvp_is_forward, agc_identity_given_o,      symmetry,           sum_of_scores,      sum_of_keys,
+        row_constants,  agc_identity_permutations, agc_identity_split, agc_identity_second};
     struct identity id = {.x = x, .options = options, .results = results};
     ag_status status = agc_bounds_of(&id.bounds, x);
     if (status != AG_OK) {

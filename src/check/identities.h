@@ -8,7 +8,7 @@
 
 /* The common arguments of all identities. */
 struct identity {
-    const struct arrays *x; /* float64, all four maps run */
+    const struct arrays *x; /* float64, all maps run */
     const ag_options *options;
     struct bounds bounds;
     ag_check_report *results;
@@ -25,5 +25,16 @@ ag_status agc_identities(const struct arrays *x, const ag_options *options, ag_c
 
 ag_status agc_identity_permutations(struct identity *id); /* identity_permute.c */
 ag_status agc_identity_split(struct identity *id);        /* identity_split.c */
+ag_status agc_identity_second(struct identity *id);       /* identity_second.c */
+ag_status agc_identity_given_o(struct identity *id);      /* identity_second.c */
+
+/* A sum of terms and of their absolute values. */
+struct sum {
+    double value, size;
+};
+void agc_sum_add(struct sum *s, double sign, const double *a, const double *b, int64_t count);
+
+/* How far a sum that should vanish is from zero, relative to its terms and their rounding errors. */
+double agc_sum_imbalance(const struct identity *id, const struct sum *s);
 
 #endif

@@ -1,7 +1,8 @@
-/* The results of two parts of the keys, merged, equal the result of the whole, in all four maps. The keys are
+/* The results of two parts of the keys, merged, equal the result of the whole, in all maps. The keys are
  * cut at a random place; the second part starts at k_offset + cut; the sink belongs to the first part.
- * forward and jvp of the parts are combined by ag_merge. vjp and vjp_jvp run on each part with the O, L (tO,
- * mu) of the whole; then outputs with a row or column per key are concatenated, and all others added. */
+ * forward, jvp and jvp_jvp of the parts are combined by ag_merge. vjp, vjp_jvp and, once more, jvp_jvp run on each
+ * part with the O, L (tO, mu, smu) of the whole; then outputs with a row or column per key are concatenated, and all
+ * others added. */
 #include "check/identities.h"
 
 #include "check/rng.h"
@@ -69,7 +70,11 @@ static ag_status set_positions(struct split *s, int n, int64_t shift)
     free(y->k_packed);
     y->args.k_packed = y->k_packed = packed ? lengths : NULL;
     y->args.kv_lengths = y->kv_lengths = packed ? NULL : lengths;
-    y->args.k_offset = s->x->args.k_offset + (n == 0 ? 0 : s->cut);
+    const int64_t first = n == 0 ? 0 : s->cut;
+    for (int64_t b = 0; b < batch && y->k_offsets != NULL; b++) {
+        y->k_offsets[b] += first;
+    }
+    y->args.k_offset = s->x->args.k_offset + (y->k_offsets == NULL ? first : 0);
     y->args.q_offset = s->x->args.q_offset + shift;
     return AG_OK;
 }
@@ -124,19 +129,48 @@ static ag_status make_part(struct split *s, const struct identity *id, int n, in
 
 /* ---- Running and comparing --------------------------------------------------------------------- */
 
-static ag_status merge(struct split *s, int tangents)
+/* A map, and how the results of the parts become that of the whole: by ag_merge, or assembled from parts that are given
+ * the results of the whole. */
+struct split_map {
+    uint32_t map;
+    int assembled;
+    const char *name;
+};
+
+static const struct split_map maps[] = {
+    {AG_MAP_FORWARD, 0, "split and merge: forward"}, {AG_MAP_JVP, 0, "split and merge: jvp"},
+    {AG_MAP_JVP_JVP, 0, "split and merge: jvp_jvp"}, {AG_MAP_VJP, 1, "split and merge: vjp"},
+    {AG_MAP_VJP_JVP, 1, "split and merge: vjp_jvp"}, {AG_MAP_JVP_JVP, 1, "split and add: jvp_jvp"},
+};
+enum { SPLIT_MAPS = sizeof maps / sizeof maps[0] };
+
+static void set_second(ag_merge_args *args, struct split *s)
+{
+    const struct arrays *a = &s->part[0], *b = &s->part[1], *m = &s->merged;
+    args->so1 = agc_tensor_view(a->p, T_STO, a->so);
+    args->so2 = agc_tensor_view(b->p, T_STO, b->so);
+    args->so = agc_tensor_view(m->p, T_STO, m->so);
+    args->smu1 = a->args.smu, args->smu2 = b->args.smu, args->smu = m->args.smu;
+    args->sto1 = a->args.sto, args->sto2 = b->args.sto, args->sto = m->args.sto;
+    args->nu1 = a->args.nu, args->nu2 = b->args.nu, args->nu = m->args.nu;
+}
+
+static ag_status merge(struct split *s, uint32_t map)
 {
     const ag_args *a = &s->part[0].args, *b = &s->part[1].args, *m = &s->merged.args;
     ag_merge_args args = {.struct_size = sizeof args, .o1 = a->o, .lse1 = a->lse, .o2 = b->o, .lse2 = b->lse};
     args.o = m->o;
     args.lse = m->lse;
-    if (tangents) {
+    if (map != AG_MAP_FORWARD) {
         args.to1 = a->to;
         args.mu1 = a->mu;
         args.to2 = b->to;
         args.mu2 = b->mu;
         args.to = m->to;
         args.mu = m->mu;
+    }
+    if (map == AG_MAP_JVP_JVP) {
+        set_second(&args, s);
     }
     return ag_merge(s->merged.plan, &args, NULL);
 }
@@ -160,58 +194,75 @@ static void assemble(struct split *s, enum tensor t)
     }
 }
 
-static ag_status run_parts(struct split *s, uint32_t map)
+static void give_whole(struct arrays *y, const struct arrays *whole)
+{
+    y->args.o = whole->args.o;
+    y->args.lse = whole->args.lse;
+    y->args.to = whole->args.to;
+    y->args.mu = whole->args.mu;
+    y->args.smu = whole->args.smu;
+}
+
+static ag_status run_parts(struct split *s, const struct split_map *m)
 {
     ag_status status = AG_OK;
-    int linear = map == AG_MAP_VJP || map == AG_MAP_VJP_JVP;
     for (int n = 0; n < 2 && status == AG_OK; n++) {
         struct arrays *y = &s->part[n];
-        if (linear) {
-            y->args.o = s->x->args.o;
-            y->args.lse = s->x->args.lse;
-            y->args.to = s->x->args.to;
-            y->args.mu = s->x->args.mu;
+        if (m->assembled) {
+            give_whole(y, s->x);
+        } else if (m->map == AG_MAP_JVP_JVP) {
+            status = agc_arrays_run_along_s(y);
         }
-        status = agc_arrays_run(y, map);
+        status = status == AG_OK ? agc_arrays_run(y, m->map) : status;
     }
-    if (status == AG_OK && !linear) {
-        return merge(s, map == AG_MAP_JVP);
+    if (status == AG_OK && !m->assembled) {
+        return merge(s, m->map);
     }
     for (enum tensor t = 0; t < T_COUNT && status == AG_OK; t++) {
-        if ((agc_tensor_info[t].writers & map) && s->x->data[t] != NULL) {
+        if ((agc_tensor_info[t].writers & m->map) && s->x->data[t] != NULL) {
             assemble(s, t);
         }
     }
     return status;
 }
 
-static const struct {
-    uint32_t map;
-    const char *name;
-} maps[] = {
-    {AG_MAP_FORWARD, "split and merge: forward"},
-    {AG_MAP_JVP, "split and merge: jvp"},
-    {AG_MAP_VJP, "split and merge: vjp"},
-    {AG_MAP_VJP_JVP, "split and merge: vjp_jvp"},
-};
+static void note(struct worst *worst, const struct identity *id, const struct split *s, enum tensor t)
+{
+    agc_note_differences(worst, &id->bounds, t, agc_arrays_f64(&s->merged, t), agc_arrays_f64(id->x, t),
+                         id->x->count[t]);
+}
+
+static ag_status compare_map(struct identity *id, struct split *s, const struct split_map *m)
+{
+    struct worst worst = WORST_NONE;
+    const ag_status status = run_parts(s, m);
+    if (status != AG_OK) {
+        return status;
+    }
+    for (enum tensor t = 0; t < T_COUNT; t++) {
+        if ((agc_tensor_info[t].writers & m->map) && id->x->data[t] != NULL) {
+            note(&worst, id, s, t);
+        }
+    }
+    if (m->map == AG_MAP_JVP_JVP && !m->assembled) {
+        note(&worst, id, s, T_SMU);
+    }
+    agc_results_add_worst(id->results, id->x, &worst, IDENTITY_LIMIT, "%s", m->name);
+    return AG_OK;
+}
+
+static int has_map(const struct arrays *x, const struct split_map *m)
+{
+    return m->map != AG_MAP_JVP_JVP || agc_arrays_has_second_direction(x);
+}
 
 static ag_status compare_maps(struct identity *id, struct split *s)
 {
-    for (int n = 0; n < 4; n++) {
-        struct worst worst = WORST_NONE;
-        ag_status status = run_parts(s, maps[n].map);
-        if (status != AG_OK) {
-            return status;
-        }
-        for (enum tensor t = 0; t < T_COUNT; t++) {
-            if ((agc_tensor_info[t].writers & maps[n].map) && id->x->data[t] != NULL) {
-                const double *got = agc_arrays_f64(&s->merged, t), *wanted = agc_arrays_f64(id->x, t);
-                agc_note_differences(&worst, &id->bounds, t, got, wanted, id->x->count[t]);
-            }
-        }
-        agc_results_add_worst(id->results, id->x, &worst, IDENTITY_LIMIT, "%s", maps[n].name);
+    ag_status status = AG_OK;
+    for (int n = 0; n < SPLIT_MAPS && status == AG_OK; n++) {
+        status = has_map(id->x, &maps[n]) ? compare_map(id, s, &maps[n]) : AG_OK;
     }
-    return AG_OK;
+    return status;
 }
 
 /* Finds the shift of bottom-right alignment, which a part gets as q_offset: it must be the same for all sequences. */
@@ -234,8 +285,10 @@ ag_status agc_identity_split(struct identity *id)
     struct split s;
     int64_t shift;
     if (!common_shift(id->x, &shift)) {
-        for (int n = 0; n < 4; n++) {
-            agc_results_not_applicable(id->results, "bottom-right with several shifts", maps[n].name);
+        for (int n = 0; n < SPLIT_MAPS; n++) {
+            if (has_map(id->x, &maps[n])) {
+                agc_results_not_applicable(id->results, "bottom-right with several shifts", maps[n].name);
+            }
         }
         return AG_OK;
     }

@@ -30,6 +30,9 @@ struct sizes {
 /* With more channels than this, sequences are shortened to a quarter, for the same reason. */
 enum { WIDE_CHANNELS = 160 };
 
+/* The largest offset of a sequence, if each has its own: less than the lengths of most cases. */
+enum { MAX_SEQUENCE_OFFSET = 10 };
+
 static const struct sizes small = {3, 3, 3, 12, 12, 8, 24, 0.2, 6, 6, 9, 20};
 static const struct sizes large = {2, 2, 2, 420, 700, 64, 512, 0.15, 250, 150, 40, 300};
 
@@ -143,6 +146,8 @@ static void draw_call(ag_check_case *s, struct rng *r, const struct sizes *max)
     }
     const int narrow = ag_dtype_size(s->problem.dtype) == 2 && s->problem.out_dtype == 0;
     s->low_halves = narrow && agc_rng_chance(r, 0.5);
+    s->offsets = s->problem.align == AG_ALIGN_TOP_LEFT && s->q_offset == 0 && s->k_offset == 0 &&
+                 agc_rng_chance(r, 0.2);
 }
 
 void ag_check_random(ag_check_case *c, uint64_t seed, uint64_t number, ag_check_size size)
@@ -170,7 +175,11 @@ ag_status agc_arrays_of_case(struct arrays *x, const ag_check_case *s, const ag_
     x->args.k_offset = s->k_offset;
     x->args.batch_offset = s->batch_offset;
     status = s->lengths ? agc_arrays_random_lengths(x) : AG_OK;
+    status = status == AG_OK && s->offsets ? agc_arrays_random_offsets(x, MAX_SEQUENCE_OFFSET) : status;
     status = status == AG_OK && s->low_halves ? agc_arrays_add_low_halves(x) : status;
+    if (status == AG_OK && agc_plan_has_jvp_jvp(x->plan)) {
+        status = agc_arrays_add_second_direction(x);
+    }
     if (status != AG_OK) {
         agc_arrays_destroy(x);
     }
@@ -194,6 +203,7 @@ void ag_check_command(const ag_check_case *s, char *text, size_t size)
                                options[n].name, options[n].value);
         }
     }
-    snprintf(text, size, "\"%s\" --seed %" PRIu64 "%s%s%s", problem, s->seed, offsets,
-             s->lengths ? " --lengths" : "", s->low_halves ? " --low-halves" : "");
+    snprintf(text, size, "\"%s\" --seed %" PRIu64 "%s%s%s%s", problem, s->seed, offsets,
+             s->lengths ? " --lengths" : "", s->low_halves ? " --low-halves" : "",
+             s->offsets ? " --offsets" : "");
 }

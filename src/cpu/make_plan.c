@@ -84,7 +84,7 @@ ag_status REAL(agi_cpu_plan_make)(ag_plan *plan)
         cpu->backward[map] = REAL(agi_backward_schedule_of)(cpu, plan, (agi_map)map);
     }
     cpu->facts = (agi_cpu_facts){implementation->isa == AG_ISA_AUTO ? vector_isa(plan) : implementation->isa,
-                                 TILE_ROWS, cpu->backward[AGI_VJP].block};
+                                 TILE_ROWS, cpu->backward[AGI_VJP].max.block};
     for (int map = 0; map < AGI_N_MAPS; map++) {
         cpu->cost[map] = REAL(agi_cost_of)(plan, (agi_map)map) / speed_over_vectors(cpu->facts.isa);
     }

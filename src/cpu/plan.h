@@ -26,15 +26,24 @@ typedef struct {
     int64_t split_keys; /* keys of one part */
 } agi_row_schedule;
 
-/* How vjp and vjp_jvp split their work: see drivers/backward.h. */
+/* How vjp and vjp_jvp cut one sequence: see drivers/backward.h. */
 typedef struct {
-    int64_t block;             /* keys of a tile */
-    int64_t span;              /* keys of a pass: whole blocks */
-    int64_t n_spans;           /* of the longest sequence */
+    int64_t block;      /* keys of a tile */
+    int64_t span;       /* keys that are summed at once: whole blocks */
+    int64_t n_spans;    /* of the sequence */
+    int64_t key_splits; /* spans of a pass, each with separate sums of dQ */
+    int64_t q_splits;   /* parts of the queries, each with separate sums of dK and dV */
+} agi_backward_cut;
+
+/* How vjp and vjp_jvp split their work. */
+typedef struct {
+    agi_backward_cut max;      /* of the longest sequence */
     int64_t group_b, group_hk; /* sequences and kv heads of a reduction group */
     int64_t groups;            /* reduction groups */
+    int64_t member_passes;     /* passes of one kv head of one sequence */
     int64_t passes;            /* of one group */
-    int64_t q_splits;          /* parts of the queries, each with separate sums of dK and dV */
+    bool shared;               /* work items are parts of passes instead of groups */
+    int64_t parts;             /* of a pass: key_splits * q_splits; 1 if not shared */
     int64_t dq_rows, dq_width; /* rows and row stride of the sums of one head's dQ */
 } agi_backward_schedule;
 

@@ -12,16 +12,31 @@ static void *take_matrix(agi_arena *arena, int64_t rows, int64_t cols, ag_dtype 
     return agi_take(arena, rows * cols, ag_dtype_size(dtype));
 }
 
-void agi_activations_lay_out(agi_activations *x, agi_arena *arena, const ag_layer *layer, ag_saved which)
+/* Q K V in this dtype, and C. */
+static void take_heads(agi_activations *x, agi_arena *arena, const ag_layer *layer, ag_dtype dtype)
 {
-    const ag_problem *p = &layer->plan->p;
-    const ag_dtype dtype = which == AG_SAVED ? p->dtype : p->grad_dtype;
     const agi_weights *w = layer->projection;
     x->at[AGI_Q] = take_matrix(arena, layer->q_rows, w[AGI_Q].cols, dtype);
     x->at[AGI_K] = take_matrix(arena, layer->k_rows, w[AGI_K].cols, dtype);
     x->at[AGI_V] = take_matrix(arena, layer->k_rows, w[AGI_V].cols, dtype);
-    x->at[AGI_O] = take_matrix(arena, layer->q_rows, w[AGI_O].rows, p->out_dtype);
+    x->at[AGI_O] = take_matrix(arena, layer->q_rows, w[AGI_O].rows, layer->plan->p.out_dtype);
+}
+
+void agi_activations_lay_out(agi_activations *x, agi_arena *arena, const ag_layer *layer, ag_saved which)
+{
+    const ag_problem *p = &layer->plan->p;
+    take_heads(x, arena, layer, which == AG_SAVED ? p->dtype : p->grad_dtype);
     x->lse = which == AG_SAVED ? take_matrix(arena, layer->q_rows, p->heads, AG_F64) : NULL;
+    x->o_low = which == AG_SAVED && layer->low_half
+                   ? take_matrix(arena, layer->q_rows, layer->projection[AGI_O].rows, p->out_dtype)
+                   : NULL;
+}
+
+/* The layer's jvp_jvp also runs attention's jvp. */
+static size_t attention_bytes_of(const ag_plan *plan, agi_map map)
+{
+    const size_t bytes = plan->bytes[map], jvp = plan->bytes[AGI_JVP];
+    return map == AGI_JVP_JVP && jvp > bytes ? jvp : bytes;
 }
 
 void agi_layer_lay_out(agi_layer_space *space, agi_arena *arena, const ag_layer *layer, agi_map map)
@@ -29,11 +44,14 @@ void agi_layer_lay_out(agi_layer_space *space, agi_arena *arena, const ag_layer 
     agi_arena products = agi_arena_begin(NULL);
     agi_gemm_lay_out(&space->gemm, &products, layer->plan);
     const size_t products_bytes = agi_arena_bytes(&products);
-    const size_t attention_bytes = layer->plan->bytes[map];
+    const size_t attention_bytes = attention_bytes_of(layer->plan, map);
     const size_t larger = products_bytes > attention_bytes ? products_bytes : attention_bytes;
-    space->td = (agi_activations){.lse = NULL};
+    space->td = space->st = (agi_activations){.lse = NULL};
     if (map == AGI_VJP_JVP) {
         agi_activations_lay_out(&space->td, arena, layer, AG_D_SAVED);
+    }
+    if (map == AGI_JVP_JVP) {
+        take_heads(&space->st, arena, layer, layer->plan->p.dtype);
     }
     space->attention_bytes = attention_bytes;
     space->attention = agi_take(arena, 1, larger);
@@ -122,6 +140,7 @@ ag_status ag_layer_saved_views(const ag_layer *layer, ag_saved which, void *buff
                             .o = agi_heads_view(layer, AGI_O, x.at[AGI_O])};
     if (which == AG_SAVED) {
         found.lse = agi_row_view(layer, x.lse);
+        found.o_low = agi_heads_view(layer, AGI_O, x.o_low);
     }
     return agi_write_struct(views, &found, sizeof found, "views");
 }
@@ -132,10 +151,6 @@ ag_status ag_layer_workspace(const ag_layer *layer, uint32_t maps, size_t *bytes
     if (layer == NULL || bytes == NULL) {
         return agi_fail_field(AG_INVALID_ARGUMENT, layer == NULL ? "layer" : "bytes",
                               "ag_layer_workspace: %s is NULL", layer == NULL ? "layer" : "bytes");
-    }
-    if (maps & AG_MAP_JVP_JVP) {
-        return agi_fail_field(AG_UNSUPPORTED, "maps",
-                              "ag_layer_workspace: maps has AG_MAP_JVP_JVP, which the layer lacks");
     }
     const ag_status status = ag_plan_workspace(layer->plan, maps, &attention);
     if (status == AG_OK) {

@@ -4,7 +4,7 @@
 #include "core/status.h"
 #include "core/structs.h"
 
-#define ALL_FLAGS (AG_LAYER_SELF | AG_LAYER_SHARED_KV | AG_LAYER_BIASES)
+#define ALL_FLAGS (AG_LAYER_SELF | AG_LAYER_SHARED_KV | AG_LAYER_BIASES | AG_LAYER_NO_LOW)
 
 /* No array of the layer has more elements than this. */
 #define MAX_ELEMENTS (INT64_MAX / 16)
@@ -158,6 +158,7 @@ static ag_status build(ag_layer *layer, const ag_layer_desc *d)
     const ag_problem *p = &layer->plan->p;
     const bool packed = agi_has(p, AG_PACKED);
     layer->d_model = d->d_model;
+    layer->low_half = agi_has_low_half(p) && !(d->flags & AG_LAYER_NO_LOW);
     layer->q_rows = packed ? p->q_total : p->batch * p->q_len;
     layer->k_rows = packed ? p->kv_total : p->batch * p->kv_len;
     ag_status status = check_shared_inputs(d, layer);

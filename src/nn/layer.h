@@ -25,21 +25,24 @@ struct ag_layer {
     agi_weights projection[AGI_N_PROJECTIONS];
     size_t bytes[AGI_N_MAPS]; /* of workspace, per map */
     size_t saved_bytes[2];    /* indexed by ag_saved */
+    bool low_half;            /* C is saved with its low half */
 };
 
 /* ---- Buffers ---- */
 
-/* Q K V C and lse, or their tangents; or dQ dK dV dC, or their tangents, without lse. C: the outputs of all heads,
- * concatenated. Indexed by projection: at[AGI_O] is C. */
+/* Q K V C, lse and the low half of C, or their tangents; or dQ dK dV dC, or their tangents, without the last two. C:
+ * the outputs of all heads, concatenated. Indexed by projection: at[AGI_O] is C. */
 typedef struct {
     void *at[AGI_N_PROJECTIONS];
     double *lse;
+    void *o_low; /* NULL if the layer saves none */
 } agi_activations;
 
 void agi_activations_lay_out(agi_activations *x, agi_arena *arena, const ag_layer *layer, ag_saved which);
 
 typedef struct {
     agi_activations td; /* vjp_jvp only */
+    agi_activations st; /* jvp_jvp only: the second tangents of Q K V C */
     agi_gemm_space gemm;
     void *attention; /* its workspace; in the same memory as the scratch of gemm, as they never run at once */
     size_t attention_bytes;
@@ -62,8 +65,13 @@ typedef struct {
     ag_layer_args a; /* a copy; fields that the caller's struct lacks are zero */
     agi_exec exec;
     agi_layer_space space;
-    agi_activations saved, t_saved, d_saved; /* those that the map uses */
-    agi_call attention;                      /* checked */
+    agi_activations saved, t_saved, d_saved, s_saved; /* those that the map uses */
+    agi_call attention;                               /* checked */
+
+    /* jvp_jvp only: attention's jvp along the second tangents of Q, K and V, checked. Its result is the first part of
+     * the second tangent of C, to which jvp_jvp adds the rest. Not used if these tangents are zero. */
+    agi_call along_st;
+    bool has_st;
 } agi_layer_call;
 
 /* Checks everything about a call before anything is written. */

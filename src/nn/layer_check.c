@@ -14,38 +14,45 @@ typedef struct {
     size_t offset;
     shape shape;
     element_type type;
-    role role[AGI_N_MAPS]; /* forward, vjp, jvp, vjp_jvp; the layer has no jvp_jvp */
+    role role[AGI_N_MAPS]; /* forward, vjp, jvp, vjp_jvp, jvp_jvp */
 } field;
 
 #define AT(member) #member, offsetof(ag_layer_args, member)
 
 static const field fields[] = {
-    {AT(params), PARAMS, DTYPE, {IN, IN, IN, IN}},
-    {AT(x_q), X_Q, DTYPE, {IN, IN, IN, IN}},
-    {AT(x_k), X_K, DTYPE, {IN, IN, IN, IN}},
-    {AT(x_v), X_V, DTYPE, {IN, IN, IN, IN}},
-    {AT(y), Y, OUT_DTYPE, {OUT, NONE, OUT_OPTIONAL, NONE}},
-    {AT(saved), SAVED, BYTE, {OUT, IN, OUT, IN}},
+    {AT(params), PARAMS, DTYPE, {IN, IN, IN, IN, IN}},
+    {AT(x_q), X_Q, DTYPE, {IN, IN, IN, IN, NONE}},
+    {AT(x_k), X_K, DTYPE, {IN, IN, IN, IN, NONE}},
+    {AT(x_v), X_V, DTYPE, {IN, IN, IN, IN, NONE}},
+    {AT(y), Y, OUT_DTYPE, {OUT, NONE, OUT_OPTIONAL, NONE, NONE}},
+    {AT(saved), SAVED, BYTE, {OUT, IN, OUT, IN, IN}},
 
-    {AT(dy), Y, OUT_DTYPE, {NONE, IN, NONE, IN}},
-    {AT(dx_q), X_Q, GRAD_DTYPE, {NONE, OUT_OPTIONAL, NONE, NONE}},
-    {AT(dx_k), X_K, GRAD_DTYPE, {NONE, OUT_OPTIONAL, NONE, NONE}},
-    {AT(dx_v), X_V, GRAD_DTYPE, {NONE, OUT_OPTIONAL, NONE, NONE}},
-    {AT(d_params), PARAMS, GRAD_DTYPE, {NONE, OUT_OPTIONAL, NONE, NONE}},
-    {AT(d_saved), D_SAVED, BYTE, {NONE, OUT, NONE, IN}},
+    {AT(dy), Y, OUT_DTYPE, {NONE, IN, NONE, IN, NONE}},
+    {AT(dx_q), X_Q, GRAD_DTYPE, {NONE, OUT_OPTIONAL, NONE, NONE, NONE}},
+    {AT(dx_k), X_K, GRAD_DTYPE, {NONE, OUT_OPTIONAL, NONE, NONE, NONE}},
+    {AT(dx_v), X_V, GRAD_DTYPE, {NONE, OUT_OPTIONAL, NONE, NONE, NONE}},
+    {AT(d_params), PARAMS, GRAD_DTYPE, {NONE, OUT_OPTIONAL, NONE, NONE, NONE}},
+    {AT(d_saved), D_SAVED, BYTE, {NONE, OUT, NONE, IN, NONE}},
 
-    {AT(tx_q), X_Q, DTYPE, {NONE, NONE, IN_OPTIONAL, IN_OPTIONAL}},
-    {AT(tx_k), X_K, DTYPE, {NONE, NONE, IN_OPTIONAL, IN_OPTIONAL}},
-    {AT(tx_v), X_V, DTYPE, {NONE, NONE, IN_OPTIONAL, IN_OPTIONAL}},
-    {AT(t_params), PARAMS, DTYPE, {NONE, NONE, IN_OPTIONAL, IN_OPTIONAL}},
-    {AT(ty), Y, OUT_DTYPE, {NONE, NONE, OUT, NONE}},
-    {AT(t_saved), SAVED, BYTE, {NONE, NONE, OUT, IN}},
+    {AT(tx_q), X_Q, DTYPE, {NONE, NONE, IN_OPTIONAL, IN_OPTIONAL, IN_OPTIONAL}},
+    {AT(tx_k), X_K, DTYPE, {NONE, NONE, IN_OPTIONAL, IN_OPTIONAL, IN_OPTIONAL}},
+    {AT(tx_v), X_V, DTYPE, {NONE, NONE, IN_OPTIONAL, IN_OPTIONAL, IN_OPTIONAL}},
+    {AT(t_params), PARAMS, DTYPE, {NONE, NONE, IN_OPTIONAL, IN_OPTIONAL, IN_OPTIONAL}},
+    {AT(ty), Y, OUT_DTYPE, {NONE, NONE, OUT, NONE, NONE}},
+    {AT(t_saved), SAVED, BYTE, {NONE, NONE, OUT, IN, IN}},
 
-    {AT(tdy), Y, OUT_DTYPE, {NONE, NONE, NONE, IN_OPTIONAL}},
-    {AT(tdx_q), X_Q, GRAD_DTYPE, {NONE, NONE, NONE, OUT_OPTIONAL}},
-    {AT(tdx_k), X_K, GRAD_DTYPE, {NONE, NONE, NONE, OUT_OPTIONAL}},
-    {AT(tdx_v), X_V, GRAD_DTYPE, {NONE, NONE, NONE, OUT_OPTIONAL}},
-    {AT(td_params), PARAMS, GRAD_DTYPE, {NONE, NONE, NONE, OUT_OPTIONAL}},
+    {AT(tdy), Y, OUT_DTYPE, {NONE, NONE, NONE, IN_OPTIONAL, NONE}},
+    {AT(tdx_q), X_Q, GRAD_DTYPE, {NONE, NONE, NONE, OUT_OPTIONAL, NONE}},
+    {AT(tdx_k), X_K, GRAD_DTYPE, {NONE, NONE, NONE, OUT_OPTIONAL, NONE}},
+    {AT(tdx_v), X_V, GRAD_DTYPE, {NONE, NONE, NONE, OUT_OPTIONAL, NONE}},
+    {AT(td_params), PARAMS, GRAD_DTYPE, {NONE, NONE, NONE, OUT_OPTIONAL, NONE}},
+
+    {AT(sx_q), X_Q, DTYPE, {NONE, NONE, NONE, NONE, IN_OPTIONAL}},
+    {AT(sx_k), X_K, DTYPE, {NONE, NONE, NONE, NONE, IN_OPTIONAL}},
+    {AT(sx_v), X_V, DTYPE, {NONE, NONE, NONE, NONE, IN_OPTIONAL}},
+    {AT(s_params), PARAMS, DTYPE, {NONE, NONE, NONE, NONE, IN_OPTIONAL}},
+    {AT(s_saved), SAVED, BYTE, {NONE, NONE, NONE, NONE, IN}},
+    {AT(sty), Y, OUT_DTYPE, {NONE, NONE, NONE, NONE, OUT}},
 };
 
 #undef AT
@@ -192,7 +199,7 @@ static ag_status check_arrays(const agi_layer_call *call, const void *workspace,
     if (status == AG_OK) {
         status = check_overlaps(call, x, n);
     }
-    if (status == AG_OK && call->a.accumulate >= 2 * AG_LAYER_ACC_TD_PARAMS) { /* the highest known bit */
+    if (status == AG_OK && call->a.accumulate >= 2 * AG_LAYER_ACC_STY) { /* the highest known bit */
         status = agi_fail_field(AG_INVALID_ARGUMENT, "accumulate", "%s: accumulate is 0x%lx: unknown bits",
                                 map_names[call->map], (unsigned long)call->a.accumulate);
     }
@@ -211,8 +218,9 @@ static const struct {
     const char *name;
     size_t offset;
 } own_tensors[] = {
-    OWN(q),  OWN(k),  OWN(v),  OWN(o),  OWN(lse), OWN(d_o),  OWN(dq),  OWN(dk),  OWN(dv),
-    OWN(tq), OWN(tk), OWN(tv), OWN(to), OWN(mu),  OWN(td_o), OWN(tdq), OWN(tdk), OWN(tdv),
+    OWN(q),     OWN(k),      OWN(v),  OWN(o),  OWN(lse), OWN(d_o),  OWN(dq),  OWN(dk),  OWN(dv),
+    OWN(tq),    OWN(tk),     OWN(tv), OWN(to), OWN(mu),  OWN(td_o), OWN(tdq), OWN(tdk), OWN(tdv),
+    OWN(o_low), OWN(to_low), OWN(sq), OWN(sk), OWN(sv),  OWN(smu),  OWN(sto), OWN(nu),
 };
 
 #undef OWN
@@ -235,6 +243,11 @@ static ag_status check_given(const agi_layer_call *call, const ag_args *given)
                               "and sink are not the layer's own",
                               map_names[call->map], (unsigned long)given->accumulate);
     }
+    if (given->flags != 0) {
+        return agi_fail_field(AG_INVALID_ARGUMENT, "flags",
+                              "%s: flags of attention is 0x%lx: they are the layer's own",
+                              map_names[call->map], (unsigned long)given->flags);
+    }
     return AG_OK;
 }
 
@@ -255,6 +268,29 @@ static void fill_in_own_tensors(ag_args *x, const agi_layer_call *call)
     }
     x->lse = agi_row_view(layer, call->saved.lse);
     x->mu = agi_row_view(layer, call->t_saved.lse);
+    x->o_low = agi_heads_view(layer, AGI_O, call->saved.o_low);
+    x->to_low = agi_heads_view(layer, AGI_O, call->t_saved.o_low);
+    x->sq = agi_heads_view(layer, AGI_Q, call->s_saved.at[AGI_Q]);
+    x->sk = agi_heads_view(layer, AGI_K, call->s_saved.at[AGI_K]);
+    x->sv = agi_heads_view(layer, AGI_V, call->s_saved.at[AGI_V]);
+    x->smu = agi_row_view(layer, call->s_saved.lse);
+    x->sto = agi_heads_view(layer, AGI_O, call->space.st.at[AGI_O]);
+    x->accumulate |= call->has_st ? AG_ACC_STO : 0U;
+}
+
+/* From the arguments of attention's jvp_jvp to those of its jvp along the second tangents of Q, K and V, given C: bias,
+ * table and sink have no second tangent. */
+static void move_along_st(ag_args *x, const agi_layer_call *call)
+{
+    const ag_tensor absent = {.data = NULL};
+    const agi_activations *st = &call->space.st;
+    x->flags = AG_GIVEN_O;
+    x->accumulate = 0;
+    x->tq = agi_heads_view(call->layer, AGI_Q, st->at[AGI_Q]);
+    x->tk = agi_heads_view(call->layer, AGI_K, st->at[AGI_K]);
+    x->tv = agi_heads_view(call->layer, AGI_V, st->at[AGI_V]);
+    x->to = agi_heads_view(call->layer, AGI_O, st->at[AGI_O]);
+    x->tbias = x->ttable = x->tsink = x->mu = x->to_low = absent;
 }
 
 static ag_status check_attention(agi_layer_call *call)
@@ -274,6 +310,11 @@ static ag_status check_attention(agi_layer_call *call)
         status = agi_call_check(&call->attention, call->layer->plan, call->map, AGI_RUN, &x,
                                 call->space.attention, call->space.attention_bytes);
     }
+    if (status == AG_OK && call->has_st) {
+        move_along_st(&x, call);
+        status = agi_call_check(&call->along_st, call->layer->plan, AGI_JVP, AGI_RUN, &x,
+                                call->space.attention, call->space.attention_bytes);
+    }
     return status == AG_OK ? AG_OK : agi_fail_within(status, "attention");
 }
 
@@ -285,15 +326,32 @@ static void lay_out_saved(agi_activations *x, const agi_layer_call *call, void *
     agi_activations_lay_out(x, &arena, call->layer, which);
 }
 
+/* The second tangent of R = A W + b, if A is an input, is tA sW + sA tW: zero unless one of the products is there. */
+static void find_second_tangents(agi_layer_call *call)
+{
+    const ag_layer_args *a = &call->a;
+    const void *const tx[] = {a->tx_q, a->tx_k, a->tx_v}, *const sx[] = {a->sx_q, a->sx_k, a->sx_v};
+    call->has_st = false;
+    for (agi_projection w = AGI_Q; w <= AGI_V && call->map == AGI_JVP_JVP; w++) {
+        const agi_projection input = call->layer->projection[w].input;
+        const bool exists =
+            (tx[input] != NULL && a->s_params != NULL) || (sx[input] != NULL && a->t_params != NULL);
+        call->has_st = call->has_st || exists;
+        call->space.st.at[w] = exists ? call->space.st.at[w] : NULL;
+    }
+}
+
 static void lay_out(agi_layer_call *call, void *workspace)
 {
     const bool backward = call->map == AGI_VJP || call->map == AGI_VJP_JVP;
-    const bool tangent = call->map == AGI_JVP || call->map == AGI_VJP_JVP;
+    const bool tangent = call->map == AGI_JVP || call->map == AGI_VJP_JVP || call->map == AGI_JVP_JVP;
     agi_arena arena = agi_arena_begin(workspace);
     agi_layer_lay_out(&call->space, &arena, call->layer, call->map);
     lay_out_saved(&call->saved, call, call->a.saved, AG_SAVED);
     lay_out_saved(&call->t_saved, call, tangent ? call->a.t_saved : NULL, AG_SAVED);
     lay_out_saved(&call->d_saved, call, backward ? call->a.d_saved : NULL, AG_D_SAVED);
+    lay_out_saved(&call->s_saved, call, call->map == AGI_JVP_JVP ? call->a.s_saved : NULL, AG_SAVED);
+    find_second_tangents(call);
 }
 
 ag_status agi_layer_check(agi_layer_call *call, const ag_layer *layer, agi_map map, const ag_layer_args *args,
@@ -312,6 +370,6 @@ ag_status agi_layer_check(agi_layer_call *call, const ag_layer *layer, agi_map m
         lay_out(call, workspace);
         status = check_attention(call);
     }
-    call->attention.exec = &call->exec;
+    call->attention.exec = call->along_st.exec = &call->exec;
     return status == AG_OK ? agi_exec_begin(&call->exec, layer->plan, exec) : status;
 }

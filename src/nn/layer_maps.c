@@ -1,14 +1,15 @@
-/* The four maps of the layer. A projection is R = A W + b: before attention A is an input and R is Q, K or V, after it
+/* The five maps of the layer. A projection is R = A W + b: before attention A is an input and R is Q, K or V, after it
  * A is C and R is Y. Its derivatives are
  *
  *     vjp      dA = sum dR W^T               dW = A^T dR              db = 1^T dR
  *     jvp      tR = tA W + A tW + tb
  *     vjp_jvp  tdA = sum tdR W^T + dR tW^T   tdW = tA^T dR + A^T tdR  tdb = 1^T tdR
+ *     jvp_jvp  stR = stA W + tA sW + sA tW   (stA of an input is zero)
  *
  * with dA summed over the projections that read A. Each left side is one sum of products, rounded once. */
 #include "nn/layer.h"
 
-/* One kind of variable (primal, t, d or td) of all projections. NULL: an input is zero, an output is not wanted. */
+/* One kind of variable (primal, t, d, td, s or st) of all projections. NULL: an input is zero, an output not wanted. */
 typedef struct {
     const void *in[AGI_N_PROJECTIONS];  /* A, indexed by the projection whose input it is */
     const void *out[AGI_N_PROJECTIONS]; /* R */
@@ -18,7 +19,7 @@ typedef struct {
 
 typedef struct {
     const agi_layer_call *call;
-    variables x, t, d, td;
+    variables x, t, d, td, s, st;
     int n_ops; /* pending ops: independent of each other, to be run in one parallel region */
     agi_gemm_op ops[AGI_MAX_OPS];
     ag_status status; /* of the first step that failed; no step runs after it */
@@ -171,6 +172,15 @@ static void project_tangent(layer_run *r, agi_projection w)
     add(op, ones(r, w), bias(r, &r->t, w));
 }
 
+/* stR = stA W + tA sW + sA tW */
+static void project_second_tangent(layer_run *r, agi_projection w)
+{
+    agi_gemm_op *op = begin(r, out(r, &r->st, w), w == AGI_O ? AG_LAYER_ACC_STY : 0);
+    add(op, in(r, &r->st, w), weights(r, &r->x, w));
+    add(op, in(r, &r->t, w), weights(r, &r->s, w));
+    add(op, in(r, &r->s, w), weights(r, &r->t, w));
+}
+
 /* dA = sum dR W^T; tdA = sum tdR W^T + dR tW^T. w is the projection whose input A is. */
 static void input_gradient(layer_run *r, agi_projection w)
 {
@@ -208,11 +218,10 @@ static void param_gradients(layer_run *r, agi_projection w)
 
 /* ---- The maps ---- */
 
-static void attend(layer_run *r)
+static void attend(layer_run *r, const agi_call *attention)
 {
-    const agi_layer_call *call = r->call;
     if (r->status == AG_OK) {
-        r->status = call->layer->plan->backend->run(&call->attention, call->space.attention);
+        r->status = attention->plan->backend->run(attention, r->call->space.attention);
     }
 }
 
@@ -222,7 +231,7 @@ static void forward(layer_run *r)
     project(r, AGI_K);
     project(r, AGI_V);
     finish(r);
-    attend(r);
+    attend(r, &r->call->attention);
     project(r, AGI_O);
     finish(r);
 }
@@ -234,7 +243,7 @@ static void jvp(layer_run *r)
         project_tangent(r, w);
     }
     finish(r);
-    attend(r);
+    attend(r, &r->call->attention);
     project(r, AGI_O);
     project_tangent(r, AGI_O);
     finish(r);
@@ -246,11 +255,27 @@ static void backward(layer_run *r)
     input_gradient(r, AGI_O);
     param_gradients(r, AGI_O);
     finish(r);
-    attend(r);
+    attend(r, &r->call->attention);
     for (agi_projection w = AGI_Q; w <= AGI_V; w++) {
         input_gradient(r, w);
         param_gradients(r, w);
     }
+    finish(r);
+}
+
+/* The second tangent of C has two parts: attention's jvp along the second tangents of Q, K and V, and its jvp_jvp,
+ * which is added to it. */
+static void jvp_jvp(layer_run *r)
+{
+    for (agi_projection w = AGI_Q; w <= AGI_V; w++) {
+        project_second_tangent(r, w);
+    }
+    finish(r);
+    if (r->call->has_st) {
+        attend(r, &r->call->along_st);
+    }
+    attend(r, &r->call->attention);
+    project_second_tangent(r, AGI_O);
     finish(r);
 }
 
@@ -275,11 +300,14 @@ static ag_status run(agi_map map, const ag_layer *layer, const ag_layer_args *ar
                    .x = gather(a->x_q, a->x_k, a->x_v, &call.saved, a->y, a->params),
                    .t = gather(a->tx_q, a->tx_k, a->tx_v, &call.t_saved, a->ty, a->t_params),
                    .d = gather(a->dx_q, a->dx_k, a->dx_v, &call.d_saved, a->dy, a->d_params),
-                   .td = gather(a->tdx_q, a->tdx_k, a->tdx_v, &call.space.td, a->tdy, a->td_params)};
+                   .td = gather(a->tdx_q, a->tdx_k, a->tdx_v, &call.space.td, a->tdy, a->td_params),
+                   .s = gather(a->sx_q, a->sx_k, a->sx_v, &call.s_saved, NULL, a->s_params),
+                   .st = gather(NULL, NULL, NULL, &call.space.st, a->sty, NULL)};
     r.d.gradient = r.td.gradient = true;
     switch (map) {
     case AGI_FORWARD: forward(&r); break;
     case AGI_JVP: jvp(&r); break;
+    case AGI_JVP_JVP: jvp_jvp(&r); break;
     default: backward(&r); break;
     }
     return agi_exec_status(&call.exec, r.status);
@@ -307,4 +335,10 @@ ag_status ag_layer_vjp_jvp(const ag_layer *layer, const ag_layer_args *args, con
                            void *workspace, size_t bytes)
 {
     return run(AGI_VJP_JVP, layer, args, exec, workspace, bytes);
+}
+
+ag_status ag_layer_jvp_jvp(const ag_layer *layer, const ag_layer_args *args, const ag_exec *exec,
+                           void *workspace, size_t bytes)
+{
+    return run(AGI_JVP_JVP, layer, args, exec, workspace, bytes);
 }

@@ -35,6 +35,36 @@ static uint64_t hash(const void *data, size_t bytes)
     return h;
 }
 
+/* The outputs of these maps; how: how they were called. */
+static void print_outputs(const struct arrays *x, const char *text, const char *how, uint32_t maps)
+{
+    for (enum tensor t = 0; t < T_COUNT; t++) {
+        if (is_output(x, t, maps)) {
+            printf("%s%s: %s %016llx\n", text, how, agc_tensor_info[t].name,
+                   (unsigned long long)hash(x->data[t], tensor_bytes(x, t)));
+        }
+    }
+}
+
+/* jvp given o and lse, and jvp_jvp with both directions the same and with tangents absent: they take other products. */
+static void print_other_calls(struct arrays *x, const char *text)
+{
+    const ag_args kept = x->args;
+    ag_args *a = &x->args;
+    run_given_jvp(x);
+    print_outputs(x, text, " given o", AG_MAP_JVP);
+    a->sq = a->tq, a->sk = a->tk, a->sv = a->tv, a->smu = a->mu;
+    CHECK_OK(agc_arrays_run(x, AG_MAP_JVP_JVP));
+    print_outputs(x, text, " one direction", AG_MAP_JVP_JVP);
+    x->args = kept;
+    a->tq.data = a->sk.data = a->tv.data = NULL;
+    CHECK_OK(agc_arrays_run(x, AG_MAP_JVP_JVP));
+    print_outputs(x, text, " without tq, sk, tv", AG_MAP_JVP_JVP);
+    run_given_jvp(x);
+    print_outputs(x, text, " given o, without tq, tv", AG_MAP_JVP);
+    x->args = kept;
+}
+
 static void print_maps(const char *text)
 {
     struct arrays x;
@@ -45,15 +75,12 @@ static void print_maps(const char *text)
     options.threads = 2;
     make_arrays(&x, text, &options, 5);
     CHECK_OK(agc_arrays_add_low_halves(&x));
+    CHECK_OK(agc_arrays_add_second_direction(&x));
     CHECK_OK(ag_plan_info_get(x.plan, &info));
     CHECK(info.isa == AG_ISA_AMX, "'%s' is on %s, not on AMX", text, info.isa_name);
     CHECK_OK(agc_arrays_run_all(&x));
-    for (enum tensor t = 0; t < T_COUNT; t++) {
-        if (is_output(&x, t, ALL_MAPS)) {
-            printf("%s: %s %016llx\n", text, agc_tensor_info[t].name,
-                   (unsigned long long)hash(x.data[t], tensor_bytes(&x, t)));
-        }
-    }
+    print_outputs(&x, text, "", ALL_MAPS | AG_MAP_JVP_JVP);
+    print_other_calls(&x, text);
     agc_arrays_destroy(&x);
 }
 

@@ -37,7 +37,7 @@ works_with "usage: attngrad COMMAND" -h
 check "help is at most 80 columns wide" narrow
 works --version
 check "the version is one line" grep -q '^attngrad [0-9]*\.[0-9]*\.[0-9]*$' "$out"
-for command in demo check forward grad jvp hvp info; do
+for command in demo check forward grad jvp jvp2 hvp info; do
     works_with "usage: attngrad $command" $command --help
     check "help of $command is at most 80 columns wide" narrow
     works_with "usage: attngrad $command" $command -h
@@ -68,6 +68,9 @@ refused_with "is not between" check "q4 d4 f64" --threads -1
 refused_with "only outputs in f16 and bf16" check "q4 d4 f32" --low-halves
 refused_with "only outputs in f16 and bf16" check "q4 d4 bf16 out=f32" --low-halves
 refused_with "draws offsets, lengths and low halves" check --random 1 --low-halves
+refused_with "draws offsets, lengths and low halves" check --random 1 --offsets
+refused_with "not with align=bottom-right" check "q4 d4 f32 align=bottom-right" --offsets
+refused_with "not with --q-offset" check "q4 d4 f32 causal" --offsets --q-offset 1
 refused_with "is not an integer" check --random some
 refused_with "no memory for the matrices of one head, queries times keys: 6866467 MiB" check "q300000 d1 f32"
 refused check "q4 d4 f64" --k-offset 99999999999999999999
@@ -143,6 +146,27 @@ if script -qec true /dev/null >/dev/null 2>&1; then
     check "check shows its progress, and an estimate" bar_within 60 '/100  [a-z]*  about [0-9:]* left  0:0'
 else
     echo "not checked: the progress bar, as 'script' gives no terminal here"
+fi
+
+# ---- Ctrl-C ----
+# ends_soon ARGUMENT...: SIGINT, after half a second, ends it within 0.2 s, in the best of three trials
+ends_soon() {
+    best=999999
+    for trial in 1 2 3; do
+        start=$(date +%s%N)
+        env --default-signal=INT timeout --preserve-status -s INT -k 20 0.5 "$attngrad" "$@" </dev/null >"$out" 2>"$err"
+        code=$?
+        took=$(($(date +%s%N) / 1000000 - start / 1000000))
+        [ "$code" -eq 130 ] || return 1
+        [ "$took" -lt "$best" ] && best=$took
+    done
+    [ "$best" -ge 500 ] && [ "$best" -lt 700 ]
+}
+if env --default-signal=INT timeout --preserve-status 10 date +%N 2>/dev/null | grep -q '^[0-9]*$'; then
+    check "Ctrl-C ends a long map" ends_soon bench "h4 q16384 d128 f64" --threads 2
+    check "Ctrl-C ends a check" ends_soon check "h4 q2000 d64 f64"
+else
+    echo "not checked: Ctrl-C, as env, timeout or date are not GNU's"
 fi
 
 # ---- A full disk ----

@@ -45,7 +45,7 @@ page_of() {
     page_text | awk -v command="$1" '
         /^\.SH/ {
             section = $0
-            arrays = section ~ /FILES OF ARRAYS/ && command ~ /^(forward|grad|jvp|hvp)$/
+            arrays = section ~ /FILES OF ARRAYS/ && command ~ /^(forward|grad|jvp|jvp2|hvp)$/
             part = section ~ /^\.SH OPTIONS/
         }
         section ~ /^\.SH COMMANDS/ && /^\.TP/ { getline; entry = $0 ~ "^\\.[A-Z]+ \"?" command "( |$)" }
@@ -81,6 +81,8 @@ cd "$work" || exit 2
 mkdir folder && touch q.npy x.safetensors other.txt
 check "an array is completed" offers q.npy attngrad grad --q ""
 check "a file of tensors is completed" offers x.safetensors attngrad grad --q x
+check "an array of the second direction is completed" offers q.npy attngrad jvp2 --sq ""
+check "a list of offsets is completed" offers q.npy attngrad jvp2 --q-offsets ""
 check "a folder is completed" offers folder/ attngrad grad --bias f
 touch zz.txt
 check "no option is offered in the place of a file, whatever is last in the folder" sh -c '[ "$1" -eq 1 ]' - \

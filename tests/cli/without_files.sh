@@ -12,7 +12,7 @@ works info
 works_with "0 failed" check "h2 q5 d4 f32 causal"
 works_with "0 failed" check --random 5
 works demo
-for command in forward grad jvp hvp train sample; do
+for command in forward grad jvp jvp2 hvp train sample; do
     unusable_with "attngrad $command: left out of this build, which has no jansson" $command --help
 done
 unusable_with "left out of this build" grad --q q.npy --k k.npy --v v.npy

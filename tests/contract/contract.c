@@ -18,7 +18,7 @@ struct row {
 static int visible(const struct row *r, int64_t j)
 {
     const ag_problem *p = r->x->p;
-    int64_t key = j + r->x->args.k_offset;
+    int64_t key = j + agc_arrays_k_offset(r->x, r->b);
     if ((p->flags & AG_CAUSAL) && key > r->position) {
         return 0;
     }
@@ -49,7 +49,7 @@ static double default_slope(int64_t h, int64_t heads)
 static double bias(const struct row *r, int64_t j)
 {
     const struct arrays *x = r->x;
-    int64_t distance = j + x->args.k_offset - r->position, R = x->p->table_radius;
+    int64_t distance = j + agc_arrays_k_offset(x, r->b) - r->position, R = x->p->table_radius;
     double sum = 0;
     if (x->data[T_BIAS] != NULL) {
         sum += agc_arrays_f64(x, T_BIAS)[agc_arrays_index(x, T_BIAS, r->b, r->h, r->i, j)];
@@ -101,7 +101,7 @@ static double dropout_factor(const struct row *r, int64_t j)
 {
     const struct arrays *x = r->x;
     double p = x->p->dropout;
-    int64_t key = j + x->args.k_offset;
+    int64_t key = j + agc_arrays_k_offset(x, r->b);
     const uint32_t counter[4] = {(uint32_t)(key / 4), (uint32_t)r->position,
                                  (uint32_t)(r->h + x->p->head_offset),
                                  (uint32_t)(r->b + x->args.batch_offset)};
@@ -142,7 +142,8 @@ static void define_forward(const struct arrays *x, double *o, double *lse)
         struct row r = {x, n / x->p->heads, n % x->p->heads, 0, 0};
         int64_t shift = agc_arrays_k_length(x, r.b) - agc_arrays_q_length(x, r.b);
         for (r.i = 0; r.i < agc_arrays_q_length(x, r.b); r.i++) {
-            r.position = r.i + x->args.q_offset + (x->p->align == AG_ALIGN_BOTTOM_RIGHT ? shift : 0);
+            r.position =
+                r.i + agc_arrays_q_offset(x, r.b) + (x->p->align == AG_ALIGN_BOTTOM_RIGHT ? shift : 0);
             lse[agc_arrays_index(x, T_LSE, r.b, r.h, r.i, 0)] =
                 define_row(&r, o + agc_arrays_index(x, T_O, r.b, r.h, r.i, 0));
         }

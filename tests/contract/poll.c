@@ -2,6 +2,7 @@
  * plan and workspace give the right bits. Also run under ThreadSanitizer. */
 #define _POSIX_C_SOURCE 200809L
 
+#include "layer/nn.h"
 #include "outputs.h"
 
 #include <pthread.h>
@@ -86,25 +87,32 @@ static const problem long_problems[] = {
     {"h1 q1200 k1200 d64 f64 bias", AG_BACKEND_REFERENCE},      /* one work item */
 };
 
+/* Was it cancelled if and only if it polled max_polls times, on its own thread, and often enough? */
+static void check_watch(watch *w, ag_status status, int64_t max_polls, const char *text, const char *map,
+                        int32_t threads)
+{
+    measure_gap(w);
+    CHECK(status == (w->calls == max_polls ? AG_CANCELLED : AG_OK), "'%s' %s: %s after %d polls", text, map,
+          ag_status_string(status), (int)w->calls);
+    CHECK(w->calls >= 1 && w->elsewhere == 0, "'%s' %s: %d polls, %d on other threads", text, map,
+          (int)w->calls, (int)w->elsewhere);
+    if (!INSTRUMENTED) {
+        CHECK(w->largest <= max_gap, "'%s' %s, %d threads: %.0f ms between two polls", text, map,
+              (int)threads, 1e3 * w->largest);
+    }
+}
+
 static void watch_map(struct arrays *x, int map, const char *text, int32_t threads, int64_t max_polls)
 {
     watch w;
     const ag_exec exec = watched(&w, max_polls);
     const ag_status status = call_map(map, x->plan, &x->args, &exec, x->workspace, x->workspace_bytes);
-    measure_gap(&w);
-    CHECK(status == (w.calls == max_polls ? AG_CANCELLED : AG_OK), "'%s' %s: %s after %d polls", text,
-          map_name[map], ag_status_string(status), (int)w.calls);
-    CHECK(w.calls >= 1 && w.elsewhere == 0, "'%s' %s: %d polls, %d on other threads", text, map_name[map],
-          (int)w.calls, (int)w.elsewhere);
-    if (!INSTRUMENTED) {
-        CHECK(w.largest <= max_gap, "'%s' %s, %d threads: %.0f ms between two polls", text, map_name[map],
-              (int)threads, 1e3 * w.largest);
-    }
+    check_watch(&w, status, max_polls, text, map_name[map], threads);
 }
 
 static void long_maps_poll(void)
 {
-    const int64_t max_polls = test_count(25);
+    const int64_t max_polls = INSTRUMENTED ? 5 : 25;
     if (INSTRUMENTED) {
         printf("the time between two polls is not checked: the sanitizer makes everything slower\n");
     }
@@ -118,6 +126,30 @@ static void long_maps_poll(void)
                 watch_map(&x, map, long_problems[n].text, threads, max_polls);
             }
             agc_arrays_destroy(&x);
+        }
+    }
+}
+
+/* A layer whose time is that of its matrix products. */
+static void long_layers_poll(void)
+{
+    const int64_t max_polls = INSTRUMENTED ? 5 : 1000;
+    static const nn_config configs[] = {
+        {.text = "b3 h8 q1500 k1500 d128 f64", .flags = AG_LAYER_SELF, .d_model = 1024},
+        {.text = "b2 h8 q1500 k1500 d128 bf16", .flags = AG_LAYER_SELF, .d_model = 1024},
+    };
+    for (int n = 0; n < 2; n++) {
+        for (int32_t threads = 1; threads <= 2; threads++) {
+            nn_model m;
+            watch w;
+            nn_make(&m, &configs[n], threads, 211);
+            ag_exec exec = watched(&w, max_polls);
+            ag_status status = ag_layer_forward(m.layer, &m.a, &exec, m.workspace, m.bytes);
+            check_watch(&w, status, max_polls, configs[n].text, "forward of the layer", threads);
+            exec = watched(&w, max_polls);
+            status = ag_layer_vjp(m.layer, &m.a, &exec, m.workspace, m.bytes);
+            check_watch(&w, status, max_polls, configs[n].text, "vjp of the layer", threads);
+            nn_free(&m);
         }
     }
 }
@@ -248,6 +280,7 @@ static void older_callers_do_not_poll(void)
 int main(void)
 {
     long_maps_poll();
+    long_layers_poll();
     cancelled_calls();
     merges();
     stream_is_refused(AG_BACKEND_CPU);

@@ -236,7 +236,7 @@ static void one_plan_eight_callers(void)
     for (int n = 0; n < PROBLEMS; n++) {
         eight_callers(problems[n]);
     }
-    eight_callers("h2 q210 k330 d40 f32 causal"); /* enough work for three threads */
+    eight_callers("h4 q100 k120 d40 f32"); /* enough work for three threads */
 }
 
 /* ---- Plans that come and go --------------------------------------------------------------------- */

@@ -1,5 +1,5 @@
-/* The thread pool: if several threads call at once, fewer of its own threads run; a caller that waits polls. May include
- * private headers. */
+/* The thread pool: if several threads call at once, fewer of its own threads run; a caller that waits polls; every
+ * task of many short jobs runs once. May include private headers. */
 #define _POSIX_C_SOURCE 200809L
 #include "test.h"
 
@@ -83,6 +83,47 @@ static void threads_leave_room_for_callers(void)
     agi_pool_release();
 }
 
+/* ---- Many short jobs ------------------------------------------------------------------------------ */
+
+enum { TASKS = 7, JOBS = 3000, SHORT_CALLERS = 3 };
+
+static void count_task(void *arg, int64_t index)
+{
+    atomic_int *runs = arg;
+    runs[index]++;
+}
+
+/* Between some jobs the pool's threads fall asleep, between others they still spin. */
+static void *call_often(void *arg)
+{
+    (void)arg;
+    for (int n = 0; n < test_count(JOBS); n++) {
+        atomic_int runs[TASKS] = {0};
+        agi_pool_run(TASKS, count_task, runs, NULL);
+        for (int t = 0; t < TASKS; t++) {
+            CHECK_INT(runs[t], 1);
+        }
+        if (n % 32 == 0) {
+            wait_a_millisecond();
+        }
+    }
+    return NULL;
+}
+
+static void every_task_runs_once(void)
+{
+    pthread_t threads[SHORT_CALLERS];
+    agi_pool_acquire(TASKS);
+    call_often(NULL);
+    for (int n = 0; n < SHORT_CALLERS; n++) {
+        test_need(pthread_create(&threads[n], NULL, call_often, NULL) == 0, "a thread");
+    }
+    for (int n = 0; n < SHORT_CALLERS; n++) {
+        pthread_join(threads[n], NULL);
+    }
+    agi_pool_release();
+}
+
 /* ---- A caller that waits for the other task, which ends after some polls ---------------------------- */
 
 enum { POLLS = 5 };
@@ -135,5 +176,6 @@ int main(void)
 {
     threads_leave_room_for_callers();
     a_waiting_caller_polls();
+    every_task_runs_once();
     return test_summary();
 }

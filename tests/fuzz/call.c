@@ -4,13 +4,14 @@
  * and one that it refuses must leave every buffer as it was. */
 #include <attngrad.h>
 #include "check/arrays.h"
+#include <stdbool.h>
 #include <string.h>
 
 #include "target.h"
 
 /* No axis below has more than 6 elements and no stride is over 16: a view reaches at most
  * 4 * 5 * 16 * 8 = 2560 bytes to either side. */
-enum { MIDDLE = 2560, BUFFER = 2 * MIDDLE + 64, MAX_BATCH = 3, MAX_CHANGES = 12 };
+enum { MIDDLE = 2560, BUFFER = 2 * MIDDLE + 64, MAX_BATCH = 3, MAX_CHANGES = 12, LISTS = 6 };
 
 static const char *const problems[] = {
     "b2 h2 kv1 q3 k4 d2 dv3 f64 causal",
@@ -26,24 +27,27 @@ struct call {
     const ag_plan *plan;
     uint32_t map;
     ag_args args;
-    int64_t lengths[4][MAX_BATCH + 1];
+    int64_t lengths[LISTS][MAX_BATCH + 1];
     size_t workspace_bytes;
     unsigned char memory[T_COUNT][BUFFER], before[T_COUNT][BUFFER];
 };
 
-/* Plans and valid arguments, made once. */
-static const struct arrays *valid_arrays(int64_t n)
+/* Plans and valid arguments, made once: of the default backend, and of the reference. */
+static const struct arrays *valid_arrays(int64_t n, bool reference)
 {
-    static struct arrays made[PROBLEMS];
-    if (made[n].plan == NULL) {
+    static struct arrays made[PROBLEMS][2];
+    struct arrays *x = &made[n][reference];
+    if (x->plan == NULL) {
         ag_problem p = AG_PROBLEM_INIT;
         ag_options options = AG_OPTIONS_INIT;
         options.threads = 1;
+        options.backend = reference ? AG_BACKEND_REFERENCE : AG_BACKEND_AUTO;
         FUZZ_REQUIRE(ag_problem_parse(problems[n], &p) == AG_OK);
-        FUZZ_REQUIRE(agc_arrays_create(&made[n], &p, &options, 1) == AG_OK);
-        FUZZ_REQUIRE(agc_arrays_add_low_halves(&made[n]) == AG_OK);
+        FUZZ_REQUIRE(agc_arrays_create(x, &p, &options, 1) == AG_OK);
+        FUZZ_REQUIRE(agc_arrays_add_low_halves(x) == AG_OK);
+        FUZZ_REQUIRE(!agc_plan_has_jvp_jvp(x->plan) || agc_arrays_add_second_direction(x) == AG_OK);
     }
-    return &made[n];
+    return x;
 }
 
 static ag_tensor *view(struct call *c, int64_t t)
@@ -53,9 +57,10 @@ static ag_tensor *view(struct call *c, int64_t t)
 
 static void start_valid(struct call *c, struct bytes *in)
 {
-    const struct arrays *valid = valid_arrays(next_below(in, PROBLEMS));
+    const int64_t problem = next_below(in, PROBLEMS);
+    const struct arrays *valid = valid_arrays(problem, next_bit(in));
     c->plan = valid->plan;
-    c->map = 1U << next_below(in, 4);
+    c->map = 1U << next_below(in, agc_arrays_has_second_direction(valid) ? 5 : 4);
     c->args = valid->args;
     memset(c->lengths, 0, sizeof c->lengths);
     FUZZ_REQUIRE(ag_plan_workspace(c->plan, c->map, &c->workspace_bytes) == AG_OK);
@@ -77,8 +82,8 @@ static int64_t some_length(struct bytes *in)
 static void change_lengths(struct call *c, struct bytes *in)
 {
     const int64_t **pointers[] = {&c->args.q_lengths, &c->args.kv_lengths, &c->args.q_packed,
-                                  &c->args.k_packed};
-    int64_t which = next_below(in, 4);
+                                  &c->args.k_packed,  &c->args.q_offsets,  &c->args.k_offsets};
+    int64_t which = next_below(in, LISTS);
     for (int n = 0; n <= MAX_BATCH; n++)
         c->lengths[which][n] = some_length(in);
     *pointers[which] = next_bit(in) ? c->lengths[which] : NULL;
@@ -103,13 +108,15 @@ static uint32_t some_struct_size(struct bytes *in)
 
 static void change_number(struct call *c, struct bytes *in)
 {
-    switch (next_below(in, 7)) {
+    switch (next_below(in, 9)) {
     case 0: c->args.q_offset = some_length(in); break;
     case 1: c->args.k_offset = some_length(in); break;
     case 2: c->args.batch_offset = some_length(in); break;
     case 3: c->args.seed = next_word(in); break;
     case 4: c->args.accumulate = (uint32_t)next_word(in); break;
     case 5: c->args.struct_size = some_struct_size(in); break;
+    case 6: c->args.flags = next_bit(in) ? AG_GIVEN_O : (uint32_t)next_word(in); break;
+    case 7: c->args.seed_device = next_bit(in) ? &c->args.seed : NULL; break;
     default: c->workspace_bytes -= c->workspace_bytes > 0 && next_bit(in); break;
     }
 }
@@ -129,7 +136,8 @@ static ag_status run(struct call *c, void *workspace)
     case AG_MAP_FORWARD: return ag_forward(c->plan, &c->args, NULL, workspace, c->workspace_bytes);
     case AG_MAP_VJP: return ag_vjp(c->plan, &c->args, NULL, workspace, c->workspace_bytes);
     case AG_MAP_JVP: return ag_jvp(c->plan, &c->args, NULL, workspace, c->workspace_bytes);
-    default: return ag_vjp_jvp(c->plan, &c->args, NULL, workspace, c->workspace_bytes);
+    case AG_MAP_VJP_JVP: return ag_vjp_jvp(c->plan, &c->args, NULL, workspace, c->workspace_bytes);
+    default: return ag_jvp_jvp(c->plan, &c->args, NULL, workspace, c->workspace_bytes);
     }
 }
 

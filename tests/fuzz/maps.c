@@ -113,7 +113,11 @@ static void run_maps(const ag_problem *p, const ag_options *options, struct byte
         FUZZ_REQUIRE(agc_arrays_random_lengths(&arrays) == AG_OK);
     if (next_bit(in))
         FUZZ_REQUIRE(agc_arrays_add_low_halves(&arrays) == AG_OK);
-    if (p->align != AG_ALIGN_BOTTOM_RIGHT) {
+    if (agc_plan_has_jvp_jvp(arrays.plan))
+        FUZZ_REQUIRE(agc_arrays_add_second_direction(&arrays) == AG_OK);
+    if (p->align != AG_ALIGN_BOTTOM_RIGHT && next_bit(in)) {
+        FUZZ_REQUIRE(agc_arrays_random_offsets(&arrays, next_below(in, 9)) == AG_OK);
+    } else if (p->align != AG_ALIGN_BOTTOM_RIGHT) {
         arrays.args.q_offset = next_below(in, 9) - 4;
         arrays.args.k_offset = next_below(in, 9) - 4;
     }

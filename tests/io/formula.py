@@ -2,7 +2,8 @@
 
 attention() below is the definition, written for one head at a time from the project's contract: the forward
 pass and its gradient. Both hold for complex numbers, so that a tangent t is taken exactly: f(x + i h t) has the
-derivative along t as its imaginary part over h, for h = 1e-30 without any rounding error of a difference."""
+derivative along t as its imaginary part over h, for h = 1e-30 without any rounding error of a difference. The second
+derivative along t and s is a difference of such derivatives, of order 8 in the distance along s."""
 import os
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ attngrad, folder = sys.argv[1:]
 random = np.random.default_rng(2)
 passed = failed = 0
 STEP = 1e-30
+DISTANCE, WEIGHTS = 4e-3, [4 / 5, -1 / 5, 4 / 105, -1 / 280]  # of the differences along s
 VARIABLES = ["q", "k", "v", "bias", "table", "sink"]
 TOLERANCE = {"f8": 1e-12, "f4": 2e-5, "f2": 8e-3, "bf16": 6e-2}  # relative to the largest element of an array
 
@@ -58,11 +60,12 @@ def alibi(o, heads):
     return np.array(slopes + [2.0 ** (-8 * (2 * i + 1) / (2 * n)) for i in range(heads - n)])
 
 
-def geometry(o, n_q, n_k):
+def geometry(o, b, n_q, n_k):
     """Positions of queries and keys, and what causal and window let a query see."""
     shift = n_k - n_q if "bottom-right" in (o.get("causal"), o.get("align")) else 0
-    p = np.arange(n_q) + o.get("q_offset", 0) + shift
-    g = np.arange(n_k) + o.get("k_offset", 0)
+    first_q, first_k = (o[n + "s"][b] if n + "s" in o else o.get(n, 0) for n in ["q_offset", "k_offset"])
+    p = np.arange(n_q) + first_q + shift
+    g = np.arange(n_k) + first_k
     left, right = o.get("window", (-1, -1))
     seen = np.ones((n_q, n_k), bool)
     if "causal" in o:
@@ -91,7 +94,7 @@ def add_to_head(total, value, b, h):
 
 def head(x, o, b, h, n_q, n_k, Q, K, V, dO, dL):
     """One head: O, L, dQ, dK, dV, dS, the columns of the table, and the gradient of the sink."""
-    p, g, seen = geometry(o, n_q, n_k)
+    p, g, seen = geometry(o, b, n_q, n_k)
     scale, cap = o.get("scale", 1 / np.sqrt(Q.shape[1])), o.get("softcap", 0)
     Z = scale * Q @ K.T
     S = cap * np.tanh(Z / cap) if cap else Z
@@ -191,7 +194,7 @@ def attention(x, o):
     return r
 
 
-def expected(x, t, o):
+def along(x, t, o):
     """All results of hvp: values, and along the tangents t the derivatives of each."""
     r = attention({n: a + 1j * STEP * t[n] if n in t else a for n, a in x.items()}, o)
     names = {"o": "to", "lse": "mu"}
@@ -200,10 +203,21 @@ def expected(x, t, o):
     return {**{n: a.real for n, a in r.items()}, **tangents}
 
 
+def expected(x, t, s, o):
+    """All results of hvp, and those of jvp2 along t and s."""
+    first, second = along(x, s, o), {"sto": 0, "nu": 0}
+    for n, weight in enumerate(WEIGHTS, 1):
+        for step in (n * DISTANCE, -n * DISTANCE):
+            moved = along({name: a + step * s[name] if name in s else a for name, a in x.items()}, t, o)
+            second = {name: a + weight / (DISTANCE * np.sign(step)) * moved[of]
+                      for (name, a), of in zip(second.items(), ["to", "mu"])}
+    return {**along(x, t, o), "so": first["to"], "smu": first["mu"], **second}
+
+
 # ---- The command ----
 
 OPTION = {"table": "bias-table", "q_offset": "q-offset", "k_offset": "k-offset"}
-LISTS = ["q_lengths", "kv_lengths", "q_packed", "k_packed", "buckets"]
+LISTS = ["q_lengths", "kv_lengths", "q_packed", "k_packed", "q_offsets", "k_offsets", "buckets"]
 
 
 def rounded(array, dtype):
@@ -269,17 +283,19 @@ def compare(got, wanted, dtype, what):
 
 
 RESULTS = {"forward": ["o", "lse"], "jvp": ["o", "lse", "to", "mu"]}
+RESULTS["jvp2"] = RESULTS["jvp"] + ["so", "smu", "sto", "nu"]
 RESULTS["grad"] = ["o", "lse", "dq", "dk", "dv", "dbias", "dtable", "dsink"]
 RESULTS["hvp"] = RESULTS["grad"] + ["to", "mu"] + ["t" + n for n in RESULTS["grad"][2:]]
-INPUTS = {"forward": ([], []), "grad": (["do", "dlse"], []), "jvp": ([], VARIABLES)}
+INPUTS = {"forward": ([], []), "grad": (["do", "dlse"], []), "jvp": ([], VARIABLES), "jvp2": ([], VARIABLES)}
 INPUTS["hvp"] = (["do", "dlse"], VARIABLES + ["do", "dlse"])
 
 
-def check_command(command, x, t, o, dtype, want, label):
+def check_command(command, x, t, s, o, dtype, want, label):
     out = os.path.join(folder, "out")
     shutil.rmtree(out, ignore_errors=True)
     names = VARIABLES + ["mask"] + INPUTS[command][0]
     inputs = [(n, x[n]) for n in names if n in x] + [("t" + n, t[n]) for n in INPUTS[command][1] if n in t]
+    inputs += [("s" + n, s[n]) for n in VARIABLES if n in s and command == "jvp2"]
     line = [attngrad, command, "--out", out, *words(o)]
     for name, array in inputs:
         line += ["--" + OPTION.get(name, name), save(name, array, input_dtype(name, dtype))]
@@ -289,25 +305,33 @@ def check_command(command, x, t, o, dtype, want, label):
         got = load(out, dtype)
         check(set(got) == set(RESULTS[command]) & set(want), f"{label} {command}: results {sorted(got)}")
         for name in got:
-            wide = name in ["lse", "mu"]
+            wide = name in ["lse", "mu", "smu", "nu"]
             check(got[name].dtype == ("f8" if wide else "f4" if dtype == "bf16" else dtype), f"{label} {name}: dtype")
             compare(got[name], want[name], dtype, f"{label} {command} {name}")
 
 
 def check_case(label, q, k, v, o=None, dtype="f8", bias=None, mask=None, table=None, sink=None):
-    """Random arrays of these shapes, all four commands."""
+    """Random arrays of these shapes, all commands."""
     o = o or {}
     shapes = {"q": q, "k": k, "v": v, "bias": bias, "table": table, "sink": sink, "do": q[:-1] + v[-1:], "dlse": q[:-1]}
     draw = lambda n, s: rounded(random.standard_normal(s), "f8" if n == "dlse" else dtype)
     x = {n: draw(n, s) for n, s in shapes.items() if s is not None}
     t = {n: draw(n, s) for n, s in shapes.items() if s is not None}
+    s = {n: draw(n, shapes[n]) for n in VARIABLES if shapes[n] is not None}
     if mask is not None:
         x["mask"] = random.random(mask) < 0.7
     if bias is not None:
         x["bias"][random.random(bias) < 0.1] = -np.inf
-    want = expected(x, t, o)
+    want = expected(x, t, s, o)
     for command in RESULTS:
-        check_command(command, x, t, o, dtype, want, label)
+        check_command(command, x, t, s, o, dtype, want, label)
+    return x, t, o
+
+
+def check_one_direction(x, t, o):
+    """jvp2 without a second direction: it is the first one."""
+    want = expected(x, t, {n: t[n] for n in VARIABLES if n in t}, o)
+    check_command("jvp2", x, t, {}, o, "f8", {n: a for n, a in want.items() if n not in ["so", "smu"]}, "one direction")
 
 
 os.makedirs(os.path.join(folder, "in"), exist_ok=True)
@@ -320,6 +344,8 @@ check_case("causal", **FULL, o={"causal": None})
 check_case("bottom-right", **FULL, o={"causal": "bottom-right", "window": (2, -1)})
 check_case("align", **FULL, o={"align": "bottom-right", "window": (2, 1), "alibi": None})
 check_case("offsets", **FULL, o={"causal": None, "window": (3, 1), "q_offset": 4, "k_offset": 1, "alibi": None})
+check_case("offsets per sequence", **FULL,
+           o={"causal": None, "q_offsets": [4, -1], "k_offsets": [1, 0], "alibi": None})
 check_case("window that sees nothing", **FULL, o={"window": (0, 0), "q_offset": 3}, sink=(4,))
 check_case("scale and softcap", **FULL, o={"scale": -0.7, "softcap": 1.5})
 check_case("mask", **FULL, mask=(2, 1, 5, 6))
@@ -327,7 +353,7 @@ check_case("bias", **FULL, bias=(1, 4, 5, 6))
 check_case("bias of a row", **FULL, bias=(1, 6))
 check_case("table", **FULL, table=(4, 7))
 check_case("buckets", **FULL, table=(1, 3), o={"buckets": [0, 0, 1, 2, 1, 1, 2]})
-check_case("sink", **FULL, sink=(4,))
+check_one_direction(*check_case("sink", **FULL, sink=(4,)))
 check_case("slopes", **FULL, o={"alibi": [0.5, 0.25, 0.1, 0.0]})
 check_case("six slopes", (6, 5, 3), (1, 6, 3), (1, 6, 3), o={"alibi": None})
 check_case("lengths", **FULL, o={"q_lengths": [5, 3], "kv_lengths": [0, 4]}, sink=(4,))

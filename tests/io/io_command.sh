@@ -1,5 +1,5 @@
 #!/bin/sh
-# forward, grad, jvp and hvp on files made by hand: which results there are, wrong arguments, wrong files, a
+# forward, grad, jvp, jvp2 and hvp on files made by hand: which results there are, wrong arguments, wrong files, a
 # full disk, signals. Whatever is wrong: exit code 2, or 1 if it cannot be written, one clear line, and no file is touched. The numbers
 # are compared in io_python.sh. usage: io_command.sh PATH_TO_ATTNGRAD
 set -u
@@ -88,11 +88,19 @@ features="--bias in/bias.npy --mask in/mask.npy --bias-table in/table.npy --sink
     check "shape of dsink" shape_is features/dsink.npy '(4,)'
     works jvp $qkv --tk in/k.npy --out jvp
     check "jvp's results" results jvp o lse to mu
+    works jvp2 $qkv --tk in/k.npy --out jvp2
+    check "jvp2's results along one direction" results jvp2 o lse to mu sto nu
+    works jvp2 $qkv --tk in/k.npy --sq in/q.npy $features --sbias in/bias.npy --out jvp2
+    check "jvp2's results along two directions" results jvp2 o lse to mu so smu sto nu
+    check "shape of sto" shape_is jvp2/sto.npy '(2, 4, 3, 7)'
+    check "shape of so" shape_is jvp2/so.npy '(2, 4, 3, 7)'
+    check "shape of nu" shape_is jvp2/nu.npy '(2, 4, 3)'
     works hvp $qkv --do in/do.npy --tq in/q.npy --tdlse in/dlse.npy $features --tsink in/sink.npy --out hvp
     check "hvp's results" results hvp o lse to mu dq dk dv dbias dtable dsink tdq tdk tdv tdbias tdtable tdsink
     works forward $qkv --bias-table in/table2.npy --buckets in/buckets.npy --causal=bottom-right --window 3,-1 \
         --softcap 20 --scale -0.5 --dropout 0.1,0x7 --alibi --threads 2 --q-lengths in/lengths.npy \
         --kv-lengths in/lengths.npy --out forward
+    works forward $qkv --causal --q-offsets in/lengths.npy --k-offset 1 --out forward
     works forward $qkv --causal --q-offset 3 --k-offset -1 --alibi=in/sink.npy --out forward
     works forward $qkv --causal=bottom-right --alibi --out by-causal
     works forward $qkv --causal --align bottom-right --alibi --out by-align
@@ -161,6 +169,11 @@ rm -rf results
     refused_with "--out is missing" forward $qkv
     refused_with "--do is missing" grad $qkv --out results
     refused_with "no tangent" jvp $qkv --out results
+    refused_with "no tangent" jvp2 $qkv --out results
+    refused_with "no tangent" jvp2 $qkv --sq in/q.npy --out results
+    refused_with "unknown option '--sq'" jvp $qkv --tq in/q.npy --sq in/q.npy --out results
+    refused_with "unknown option '--do'" jvp2 $qkv --tq in/q.npy --do in/do.npy --out results
+    refused_with "--ssink needs --sink" jvp2 $qkv --tq in/q.npy --ssink in/sink.npy --out results
     refused_with "no tangent" hvp $qkv --do in/do.npy --out results
     refused_with "unknown option '--do'" forward $qkv --do in/do.npy --out results
     refused_with "unknown option '--tq'" grad $qkv --do in/do.npy --tq in/q.npy --out results
@@ -196,6 +209,9 @@ rm -rf results
     unusable_with "--sink: 'in/two.npy' is f64 [2]" forward $qkv --sink in/two.npy --out results
     unusable_with "4 columns" forward $qkv --bias-table in/even.npy --out results
     unusable_with "--q-lengths: 'in/buckets.npy' has 7 entries instead of 2" forward $qkv --q-lengths in/buckets.npy --out results
+    unusable_with "--k-offsets: 'in/buckets.npy' has 7 entries instead of 2" forward $qkv --k-offsets in/buckets.npy --out results
+    unusable_with "--sk: 'in/q.npy' is f64 [2, 4, 3, 5]: it must be f64 [2, 2, 6, 5]" \
+        jvp2 $qkv --tq in/q.npy --sk in/q.npy --out results
     unusable_with "must be i64 or i32" forward $qkv --q-lengths in/sink.npy --out results
     unusable_with "--alibi: 'in/table2.npy' has 3 slopes" forward $qkv --alibi=in/table2.npy --out results
     # What the library refuses names the option and its file too.
@@ -218,6 +234,8 @@ rm -rf results
     refused_with "--softcap: softcap is -1" forward $qkv --softcap -1 --out results
     refused_with "--dropout: dropout is 1.5" forward $qkv --dropout 1.5,1 --out results
     refused_with "--q-offset: q_offset is 1: bottom-right" forward $qkv --causal=bottom-right --q-offset 1 --out results
+    unusable_with "--q-offsets: 'in/nines.npy': q_offsets is given: bottom-right alignment allows no" \
+        forward $qkv --causal=bottom-right --q-offsets in/nines.npy --out results
     check "wrong arguments write nothing" [ ! -e results ]
 }
 

@@ -1,7 +1,7 @@
 /* Compares the AMX table with plain loops: operands, products, roundings and stages, with guards around what they
  * write; and checks that the caller's tile configuration is restored. */
 #include "core/cpu_info.h"
-#include "kernels_amx_stages_tmpl.c"
+#include "kernels_amx_given_tmpl.c"
 
 /* ---- The configuration ---- */
 
@@ -126,6 +126,7 @@ static void check_amx(int rounds)
         check_amx_softmax_tangent(&r);
         check_amx_gradients(&r);
         check_amx_gradient_tangents(&r);
+        check_amx_given_stages(&r);
         check_amx_dots(&r);
     }
 }

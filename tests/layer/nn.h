@@ -1,4 +1,4 @@
-/* One layer with every array of its four maps, for the tests of attngrad_nn.h: made from a line of text,
+/* One layer with every array of its five maps, for the tests of attngrad_nn.h: made from a line of text,
  * filled with random numbers, run; its arrays are read and written as float64 whatever their dtypes. */
 #ifndef AG_TESTS_NN_H
 #define AG_TESTS_NN_H
@@ -11,7 +11,8 @@
 
 /* The variables of a layer, then its output. */
 enum { X_Q, X_K, X_V, PARAMS, BIAS, TABLE, SINK, N_VARS, Y = N_VARS, N_ARRAYS };
-enum { VALUE, T, D, TD, N_KINDS }; /* value, tangent, cotangent, tangent of the cotangent */
+/* Value, tangent, cotangent, tangent of the cotangent; tangent along the second direction; second tangent (of y). */
+enum { VALUE, T, D, TD, S, ST, N_KINDS };
 
 static const char *const nn_names[N_ARRAYS] = {"x_q", "x_k", "x_v", "params", "bias", "table", "sink", "y"};
 
@@ -32,7 +33,7 @@ typedef struct {
     void *at[N_KINDS][N_ARRAYS];
     unsigned char *mask;
     int64_t *q_lengths, *kv_lengths; /* or packed offsets */
-    void *saved, *t_saved, *d_saved, *workspace;
+    void *saved, *t_saved, *d_saved, *s_saved, *workspace;
     size_t bytes;
 } nn_model;
 
@@ -104,11 +105,12 @@ static inline void nn_arguments(nn_model *m)
     const ag_problem *p = m->p;
     const int64_t table[4] = {1, p->table_heads, 1, p->table_buckets}, sink[4] = {1, p->heads, 1, 1};
     ag_args *x = &m->attention;
-    ag_tensor *const tensors[N_KINDS][3] = {{&x->bias, &x->table, &x->sink},
-                                            {&x->tbias, &x->ttable, &x->tsink},
-                                            {&x->dbias, &x->dtable, &x->dsink},
-                                            {&x->tdbias, &x->tdtable, &x->tdsink}};
-    for (int kind = 0; kind < N_KINDS; kind++) {
+    ag_tensor *const tensors[ST][3] = {{&x->bias, &x->table, &x->sink},
+                                       {&x->tbias, &x->ttable, &x->tsink},
+                                       {&x->dbias, &x->dtable, &x->dsink},
+                                       {&x->tdbias, &x->tdtable, &x->tdsink},
+                                       {&x->sbias, &x->stable, &x->ssink}};
+    for (int kind = 0; kind < ST; kind++) {
         *tensors[kind][0] = nn_tensor(m->at[kind][BIAS], p->bias_size);
         *tensors[kind][1] = nn_tensor(m->at[kind][TABLE], table);
         *tensors[kind][2] = nn_tensor(m->at[kind][SINK], sink);
@@ -124,6 +126,8 @@ static inline void nn_arguments(nn_model *m)
     a->t_params = m->at[T][PARAMS], a->ty = m->at[T][Y], a->t_saved = m->t_saved;
     a->tdy = m->at[TD][Y], a->tdx_q = m->at[TD][X_Q], a->tdx_k = m->at[TD][X_K], a->tdx_v = m->at[TD][X_V];
     a->td_params = m->at[TD][PARAMS];
+    a->sx_q = m->at[S][X_Q], a->sx_k = m->at[S][X_K], a->sx_v = m->at[S][X_V];
+    a->s_params = m->at[S][PARAMS], a->s_saved = m->s_saved, a->sty = m->at[ST][Y];
 }
 
 /* Draws lengths, or packed offsets of such lengths; the remaining rows are padding. */
@@ -168,16 +172,21 @@ static inline void nn_fill_all(nn_model *m, const nn_config *c, uint64_t seed)
     for (int64_t i = 0; m->mask != NULL && i < nn_product(m->p->mask_size); i++) {
         m->mask[i] = (unsigned char)agc_rng_chance(&r, 0.7);
     }
+    for (int array = 0; array < N_VARS; array++) {
+        nn_fill(m, S, array, &r, array == PARAMS ? param_scale : 1);
+    }
     m->attention.seed = seed;
 }
 
-static inline void nn_make(nn_model *m, const nn_config *c, int32_t threads, uint64_t seed)
+static inline void nn_make_on(nn_model *m, const nn_config *c, ag_backend backend, int32_t threads,
+                              uint64_t seed)
 {
     ag_problem p = AG_PROBLEM_INIT;
     ag_options options = AG_OPTIONS_INIT;
     ag_layer_desc d = AG_LAYER_DESC_INIT;
     size_t bytes = 0;
     memset(m, 0, sizeof *m);
+    options.backend = backend;
     options.threads = threads;
     test_need(ag_problem_parse(c->text, &p) == AG_OK, c->text);
     d.attention = &p, d.flags = c->flags, d.d_model = c->d_model;
@@ -201,19 +210,25 @@ static inline void nn_make(nn_model *m, const nn_config *c, int32_t threads, uin
     CHECK_OK(ag_layer_saved(m->layer, AG_SAVED, &bytes));
     m->saved = nn_alloc(bytes);
     m->t_saved = nn_alloc(bytes);
+    m->s_saved = nn_alloc(bytes);
     CHECK_OK(ag_layer_saved(m->layer, AG_D_SAVED, &bytes));
     m->d_saved = nn_alloc(bytes);
-    CHECK_OK(
-        ag_layer_workspace(m->layer, AG_MAP_FORWARD | AG_MAP_VJP | AG_MAP_JVP | AG_MAP_VJP_JVP, &m->bytes));
+    const uint32_t maps = AG_MAP_FORWARD | AG_MAP_VJP | AG_MAP_JVP | AG_MAP_VJP_JVP | AG_MAP_JVP_JVP;
+    CHECK_OK(ag_layer_workspace(m->layer, maps, &m->bytes));
     m->workspace = nn_alloc(m->bytes);
     nn_fill_all(m, c, seed);
     nn_arguments(m);
 }
 
+static inline void nn_make(nn_model *m, const nn_config *c, int32_t threads, uint64_t seed)
+{
+    nn_make_on(m, c, AG_BACKEND_AUTO, threads, seed);
+}
+
 static inline void nn_free(nn_model *m)
 {
     void *const memory[] = {m->mask,    m->q_lengths, m->kv_lengths, m->saved,
-                            m->t_saved, m->d_saved,   m->workspace};
+                            m->t_saved, m->d_saved,   m->s_saved,    m->workspace};
     for (size_t i = 0; i < sizeof memory / sizeof memory[0]; i++) {
         free(memory[i]);
     }
@@ -231,8 +246,22 @@ static inline ag_status nn_run(nn_model *m, uint32_t map)
     case AG_MAP_FORWARD: return ag_layer_forward(m->layer, &m->a, NULL, m->workspace, m->bytes);
     case AG_MAP_VJP: return ag_layer_vjp(m->layer, &m->a, NULL, m->workspace, m->bytes);
     case AG_MAP_JVP: return ag_layer_jvp(m->layer, &m->a, NULL, m->workspace, m->bytes);
-    default: return ag_layer_vjp_jvp(m->layer, &m->a, NULL, m->workspace, m->bytes);
+    case AG_MAP_VJP_JVP: return ag_layer_vjp_jvp(m->layer, &m->a, NULL, m->workspace, m->bytes);
+    default: return ag_layer_jvp_jvp(m->layer, &m->a, NULL, m->workspace, m->bytes);
     }
+}
+
+/* jvp along the second direction: writes the tangent of y along it and s_saved, and saved once more. */
+static inline ag_status nn_run_along_s(const nn_model *m, const ag_exec *exec)
+{
+    ag_args attention = m->attention;
+    ag_layer_args a = m->a;
+    attention.tbias = attention.sbias, attention.ttable = attention.stable, attention.tsink = attention.ssink;
+    a.attention = &attention;
+    a.tx_q = a.sx_q, a.tx_k = a.sx_k, a.tx_v = a.sx_v, a.t_params = a.s_params;
+    a.y = NULL, a.ty = m->at[S][Y], a.t_saved = a.s_saved;
+    a.accumulate = 0;
+    return ag_layer_jvp(m->layer, &a, exec, m->workspace, m->bytes);
 }
 
 static inline void nn_run_all(nn_model *m)
@@ -241,6 +270,8 @@ static inline void nn_run_all(nn_model *m)
     CHECK_OK(nn_run(m, AG_MAP_VJP));
     CHECK_OK(nn_run(m, AG_MAP_JVP));
     CHECK_OK(nn_run(m, AG_MAP_VJP_JVP));
+    CHECK_OK(nn_run_along_s(m, NULL));
+    CHECK_OK(nn_run(m, AG_MAP_JVP_JVP));
 }
 
 /* <a, b> of one array of two kinds. */

@@ -1,6 +1,6 @@
-/* The layer's derivatives in float64, through every attention feature: gradients, jvp and vjp_jvp against
+/* The layer's derivatives in float64, through every attention feature: gradients, jvp, vjp_jvp and jvp_jvp against
  * finite differences along random directions, each variable by itself and all at once; the adjoint
- * identity; the symmetry of the Hessian. */
+ * identity; the symmetry of second derivatives, and that vjp_jvp and jvp_jvp are derivatives of one function. */
 #include "check/stencil.h"
 #include "nn.h"
 
@@ -32,12 +32,12 @@ static const double IDENTITY_LIMIT = 1e-12;
 
 /* ---- Moving along the tangents ---- */
 
-/* only: one variable, or N_VARS for all. */
-static void move(nn_model *m, double *const base[], int only, double length)
+/* along: T or S; only: one variable, or N_VARS for all. */
+static void move(nn_model *m, double *const base[], int along, int only, double length)
 {
     for (int v = 0; v < N_VARS; v++) {
         for (int64_t i = 0; i < m->count[v]; i++) {
-            const double t = only == N_VARS || only == v ? nn_get(m, T, v, i) : 0;
+            const double t = only == N_VARS || only == v ? nn_get(m, along, v, i) : 0;
             nn_set(m, VALUE, v, i, base[v][i] + length * t);
         }
     }
@@ -65,11 +65,11 @@ static double loss_difference(nn_model *m, double *const base[], int only)
 {
     double sum = 0;
     for (int p = 0; p < STENCIL_POINTS; p++) {
-        move(m, base, only, agc_stencil[p].at * STEP);
+        move(m, base, T, only, agc_stencil[p].at * STEP);
         CHECK_OK(nn_run(m, AG_MAP_FORWARD));
         sum += agc_stencil[p].weight / STEP * nn_dot(m, D, VALUE, Y);
     }
-    move(m, base, only, 0);
+    move(m, base, T, only, 0);
     return sum;
 }
 
@@ -144,7 +144,7 @@ static void check_jvp(nn_model *m, double *const base[], const char *text)
 /* The gradients at a point moved by `length` along the tangents; dY moves along tdY. */
 static void gradients_at(nn_model *m, double *const base[], const double *dy, double length)
 {
-    move(m, base, N_VARS, length);
+    move(m, base, T, N_VARS, length);
     for (int64_t i = 0; i < m->count[Y]; i++) {
         nn_set(m, D, Y, i, dy[i] + length * nn_get(m, TD, Y, i));
     }
@@ -215,6 +215,47 @@ static void check_symmetry(nn_model *m, const char *text)
     release(t, N_VARS);
 }
 
+/* ---- Forward over forward ---- */
+
+/* sty against differences of ty along s. */
+static void check_jvp_jvp(nn_model *m, double *const base[], const char *text)
+{
+    double *error[N_ARRAYS] = {NULL}, max_error = 0; /* error: sty minus its finite difference */
+    nn_run_all(m);
+    keep(m, ST, error, Y, Y + 1);
+    for (int p = 0; p < STENCIL_POINTS; p++) {
+        move(m, base, S, N_VARS, agc_stencil[p].at * STEP);
+        CHECK_OK(nn_run(m, AG_MAP_JVP));
+        for (int64_t i = 0; i < m->count[Y]; i++) {
+            error[Y][i] -= agc_stencil[p].weight / STEP * nn_get(m, T, Y, i);
+        }
+    }
+    move(m, base, S, N_VARS, 0);
+    for (int64_t i = 0; i < m->count[Y]; i++) {
+        max_error = fmax(max_error, fabs(error[Y][i]));
+    }
+    CHECK(max_error <= DIFFERENCE_LIMIT * scale_of(m, ST, Y) * 10, "%s: sty is off by %.3g of %.3g", text,
+          max_error, scale_of(m, ST, Y));
+    release(error, N_ARRAYS);
+}
+
+/* <dY, sty> = <s, the derivative of the gradients along t>, with tdY = 0. */
+static void check_jvp_jvp_by_vjp_jvp(nn_model *m, const char *text)
+{
+    double *Ht[N_VARS], sum = 0, bound = 0;
+    hessian_times(m, Ht);
+    for (int v = 0; v < N_VARS; v++) {
+        for (int64_t i = 0; i < m->count[v]; i++) {
+            sum += nn_get(m, S, v, i) * Ht[v][i];
+            bound += fabs(nn_get(m, S, v, i) * Ht[v][i]);
+        }
+    }
+    const double got = nn_dot(m, D, ST, Y);
+    CHECK(fabs(got - sum) <= IDENTITY_LIMIT * (bound + 1), "%s: <dy, sty> = %.16g, <s, H t> = %.16g", text,
+          got, sum);
+    release(Ht, N_VARS);
+}
+
 /* NULL tangents are zero tangents. */
 static void check_absent_tangents(nn_model *m, const char *text)
 {
@@ -227,6 +268,7 @@ static void check_absent_tangents(nn_model *m, const char *text)
         CHECK(nn_dot(m, TD, TD, v) == 0, "%s: td%s is not zero along no direction", text, nn_names[v]);
     }
     CHECK(nn_dot(m, T, T, Y) == 0, "%s: ty is not zero along no direction", text);
+    CHECK(nn_dot(m, ST, ST, Y) == 0, "%s: sty is not zero along no first direction", text);
     m->a = with_tangents;
     m->attention = attention;
 }
@@ -245,6 +287,8 @@ int main(void)
         check_jvp(&m, base, configs[c].text);
         check_second(&m, base, configs[c].text);
         check_symmetry(&m, configs[c].text);
+        check_jvp_jvp(&m, base, configs[c].text);
+        check_jvp_jvp_by_vjp_jvp(&m, configs[c].text);
         check_absent_tangents(&m, configs[c].text);
         release(base, N_VARS);
         nn_free(&m);

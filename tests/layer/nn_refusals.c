@@ -44,7 +44,7 @@ static void check_descriptions(void)
     const int64_t large = INT64_C(1) << 30;
     ag_layer *layer;
     ag_layer_desc d = AG_LAYER_DESC_INIT;
-    REFUSED_DESC(same, AG_INVALID_PROBLEM, "flags", .flags = 1 << 6, .d_model = 8);
+    REFUSED_DESC(same, AG_INVALID_PROBLEM, "flags", .flags = 1 << 7, .d_model = 8);
     REFUSED_DESC(same, AG_INVALID_PROBLEM, "exclude", .flags = AG_LAYER_SELF | AG_LAYER_SHARED_KV,
                  .d_model = 8);
     REFUSED_DESC(same, AG_INVALID_PROBLEM, "d_model is 0", .d_model = 0);
@@ -192,6 +192,14 @@ static void no_t_saved(nn_model *m)
 {
     m->a.t_saved = NULL;
 }
+static void no_s_saved(nn_model *m)
+{
+    m->a.s_saved = NULL;
+}
+static void no_sty(nn_model *m)
+{
+    m->a.sty = NULL;
+}
 static void no_d_saved(nn_model *m)
 {
     m->a.d_saved = NULL;
@@ -207,6 +215,10 @@ static void extra_x_v(nn_model *m)
 static void extra_dx_k(nn_model *m)
 {
     m->a.dx_k = m->at[D][X_Q];
+}
+static void extra_sx_k(nn_model *m)
+{
+    m->a.sx_k = m->at[S][X_Q];
 }
 static void misaligned_y(nn_model *m)
 {
@@ -240,13 +252,17 @@ static void saved_is_t_saved(nn_model *m)
 {
     m->a.t_saved = m->a.saved;
 }
+static void sty_is_sx(nn_model *m)
+{
+    m->a.sty = m->at[S][X_Q];
+}
 static void d_params_is_params(nn_model *m)
 {
     m->a.d_params = m->at[VALUE][PARAMS];
 }
 static void unknown_bit(nn_model *m)
 {
-    m->a.accumulate = 1 << 10;
+    m->a.accumulate = 1 << 11;
 }
 static void small_workspace(nn_model *m)
 {
@@ -263,6 +279,26 @@ static void own_q(nn_model *m)
 static void own_tdq(nn_model *m)
 {
     m->attention.tdq = ag_bhnd(m->saved, 1, 1, 1);
+}
+static void own_low(nn_model *m)
+{
+    m->attention.o_low = ag_bhnd(m->saved, 1, 1, 1);
+}
+static void own_tangent_low(nn_model *m)
+{
+    m->attention.to_low = ag_bhnd(m->saved, 1, 1, 1);
+}
+static void own_second_tangent(nn_model *m)
+{
+    m->attention.sq = ag_bhnd(m->saved, 1, 1, 1);
+}
+static void own_nu(nn_model *m)
+{
+    m->attention.nu = ag_bhnd(m->saved, 1, 1, 1);
+}
+static void own_flag(nn_model *m)
+{
+    m->attention.flags = AG_GIVEN_O;
 }
 static void own_bit(nn_model *m)
 {
@@ -289,12 +325,17 @@ static void bad_length(nn_model *m)
 
 static void check_calls(void)
 {
-    const uint32_t maps[] = {AG_MAP_FORWARD, AG_MAP_VJP, AG_MAP_JVP, AG_MAP_VJP_JVP};
-    for (int i = 0; i < 4; i++) {
-        REFUSED_CALL(cross, maps[i], no_params, AG_INVALID_ARGUMENT, "params is NULL");
+    const uint32_t maps[] = {AG_MAP_FORWARD, AG_MAP_VJP, AG_MAP_JVP, AG_MAP_VJP_JVP, AG_MAP_JVP_JVP};
+    for (int i = 0; i < 4; i++) { /* jvp_jvp does not read x */
         REFUSED_CALL(cross, maps[i], no_x_q, AG_INVALID_ARGUMENT, "x_q is NULL");
         REFUSED_CALL(cross, maps[i], no_x_k, AG_INVALID_ARGUMENT, "x_k is NULL");
         REFUSED_CALL(cross, maps[i], no_x_v, AG_INVALID_ARGUMENT, "x_v is NULL");
+        REFUSED_CALL(self, maps[i], extra_x_k, AG_INVALID_ARGUMENT, "x_q serves");
+        REFUSED_CALL(shared, maps[i], extra_x_v, AG_INVALID_ARGUMENT, "x_k serves");
+        REFUSED_CALL(self, maps[i], misaligned_x, AG_INVALID_ARGUMENT, "not aligned");
+    }
+    for (int i = 0; i < 5; i++) {
+        REFUSED_CALL(cross, maps[i], no_params, AG_INVALID_ARGUMENT, "params is NULL");
         REFUSED_CALL(cross, maps[i], no_saved, AG_INVALID_ARGUMENT, "saved is NULL");
         REFUSED_CALL(cross, maps[i], small_workspace, AG_WORKSPACE, "100 bytes");
         REFUSED_CALL(cross, maps[i], unknown_bit, AG_INVALID_ARGUMENT, "accumulate");
@@ -302,20 +343,28 @@ static void check_calls(void)
         REFUSED_CALL(cross, maps[i], own_q, AG_INVALID_ARGUMENT, "attention has q");
         ABOUT("attention.q");
         REFUSED_CALL(cross, maps[i], own_tdq, AG_INVALID_ARGUMENT, "attention has tdq");
+        REFUSED_CALL(cross, maps[i], own_low, AG_INVALID_ARGUMENT, "attention has o_low");
+        REFUSED_CALL(cross, maps[i], own_tangent_low, AG_INVALID_ARGUMENT, "attention has to_low");
+        REFUSED_CALL(cross, maps[i], own_second_tangent, AG_INVALID_ARGUMENT, "attention has sq");
+        REFUSED_CALL(cross, maps[i], own_nu, AG_INVALID_ARGUMENT, "attention has nu");
+        REFUSED_CALL(cross, maps[i], own_flag, AG_INVALID_ARGUMENT, "flags of attention is 0x1");
+        ABOUT("attention.flags");
         REFUSED_CALL(cross, maps[i], own_bit, AG_INVALID_ARGUMENT, "accumulate of attention");
         REFUSED_CALL(cross, maps[i], no_sink, AG_INVALID_ARGUMENT, "sink is NULL");
         ABOUT("attention.sink");
         REFUSED_CALL(cross, maps[i], bias_without_feature, AG_INVALID_ARGUMENT, "bias is given");
         REFUSED_CALL(cross, maps[i], bad_size, AG_INVALID_ARGUMENT, "attention");
         REFUSED_CALL(cross, maps[i], bad_length, AG_INVALID_ARGUMENT, "kv_lengths[1] is 7");
-        REFUSED_CALL(self, maps[i], extra_x_k, AG_INVALID_ARGUMENT, "x_q serves");
-        REFUSED_CALL(shared, maps[i], extra_x_v, AG_INVALID_ARGUMENT, "x_k serves");
-        REFUSED_CALL(self, maps[i], misaligned_x, AG_INVALID_ARGUMENT, "not aligned");
     }
     REFUSED_CALL(cross, AG_MAP_FORWARD, no_y, AG_INVALID_ARGUMENT, "y is NULL");
     REFUSED_CALL(cross, AG_MAP_JVP, no_ty, AG_INVALID_ARGUMENT, "ty is NULL");
     REFUSED_CALL(cross, AG_MAP_JVP, no_t_saved, AG_INVALID_ARGUMENT, "t_saved is NULL");
     REFUSED_CALL(cross, AG_MAP_VJP_JVP, no_t_saved, AG_INVALID_ARGUMENT, "t_saved is NULL");
+    REFUSED_CALL(cross, AG_MAP_JVP_JVP, no_t_saved, AG_INVALID_ARGUMENT, "t_saved is NULL");
+    REFUSED_CALL(cross, AG_MAP_JVP_JVP, no_s_saved, AG_INVALID_ARGUMENT, "s_saved is NULL");
+    REFUSED_CALL(cross, AG_MAP_JVP_JVP, no_sty, AG_INVALID_ARGUMENT, "sty is NULL");
+    REFUSED_CALL(self, AG_MAP_JVP_JVP, extra_sx_k, AG_INVALID_ARGUMENT, "sx_k is given");
+    REFUSED_CALL(self, AG_MAP_JVP_JVP, sty_is_sx, AG_INVALID_ARGUMENT, "overlaps input sx_q");
     REFUSED_CALL(cross, AG_MAP_VJP, no_d_saved, AG_INVALID_ARGUMENT, "d_saved is NULL");
     REFUSED_CALL(cross, AG_MAP_VJP_JVP, no_d_saved, AG_INVALID_ARGUMENT, "d_saved is NULL");
     REFUSED_CALL(cross, AG_MAP_VJP, no_dy, AG_INVALID_ARGUMENT, "dy is NULL");
@@ -369,7 +418,7 @@ static void check_queries(void)
     REFUSED(ag_layer_workspace(m.layer, AG_MAP_VJP, NULL), AG_INVALID_ARGUMENT, "bytes");
     REFUSED(ag_layer_workspace(m.layer, 0, &bytes), AG_INVALID_ARGUMENT, "maps");
     ABOUT("maps");
-    REFUSED(ag_layer_workspace(m.layer, AG_MAP_JVP_JVP, &bytes), AG_UNSUPPORTED, "JVP_JVP");
+    REFUSED(ag_layer_workspace(m.layer, 2 * AG_MAP_JVP_JVP, &bytes), AG_INVALID_ARGUMENT, "maps");
     REFUSED(ag_layer_init(NULL, AG_INIT_NORMAL, 0, &x, AG_F32), AG_INVALID_ARGUMENT, "layer");
     REFUSED(ag_layer_init(m.layer, AG_INIT_NORMAL, 0, NULL, AG_F32), AG_INVALID_ARGUMENT, "params");
     REFUSED(ag_layer_init(m.layer, 2, 0, &x, AG_F32), AG_INVALID_ARGUMENT, "how is 2");

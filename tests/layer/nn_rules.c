@@ -47,6 +47,8 @@ static void run_by_exec(nn_model *m, const ag_exec *exec)
     CHECK_OK(ag_layer_vjp(m->layer, &m->a, exec, m->workspace, m->bytes));
     CHECK_OK(ag_layer_jvp(m->layer, &m->a, exec, m->workspace, m->bytes));
     CHECK_OK(ag_layer_vjp_jvp(m->layer, &m->a, exec, m->workspace, m->bytes));
+    CHECK_OK(nn_run_along_s(m, exec));
+    CHECK_OK(ag_layer_jvp_jvp(m->layer, &m->a, exec, m->workspace, m->bytes));
 }
 
 static void check_bits(const nn_config *c)
@@ -89,8 +91,8 @@ static void check_poll(const nn_config *c)
     CHECK_STATUS(ag_layer_forward(m.layer, &m.a, &exec, m.workspace, m.bytes), AG_CANCELLED);
     nn_run_all(&m);
     ag_status (*const maps[])(const ag_layer *, const ag_layer_args *, const ag_exec *, void *,
-                              size_t) = {ag_layer_vjp, ag_layer_jvp, ag_layer_vjp_jvp};
-    for (int n = 0; n < 3; n++) {
+                              size_t) = {ag_layer_vjp, ag_layer_jvp, ag_layer_vjp_jvp, ag_layer_jvp_jvp};
+    for (int n = 0; n < 4; n++) {
         left = 1;
         CHECK_STATUS(maps[n](m.layer, &m.a, &exec, m.workspace, m.bytes), AG_CANCELLED);
         CHECK_INT(left, 0);
@@ -112,6 +114,7 @@ static void check_alignment(const nn_config *c)
     shifted.a.saved = (char *)shifted.saved + 1;
     shifted.a.t_saved = (char *)shifted.t_saved + 1;
     shifted.a.d_saved = (char *)shifted.d_saved + 1;
+    shifted.a.s_saved = (char *)shifted.s_saved + 1;
     void *const workspace = shifted.workspace;
     shifted.workspace = (char *)workspace + 1;
     nn_run_all(&shifted);
@@ -129,11 +132,17 @@ typedef struct {
 } output;
 
 static const output outputs[] = {
-    {VALUE, Y, AG_MAP_FORWARD, AG_LAYER_ACC_Y},    {T, Y, AG_MAP_JVP, AG_LAYER_ACC_TY},
-    {D, X_Q, AG_MAP_VJP, AG_LAYER_ACC_DX_Q},       {D, X_K, AG_MAP_VJP, AG_LAYER_ACC_DX_K},
-    {D, X_V, AG_MAP_VJP, AG_LAYER_ACC_DX_V},       {D, PARAMS, AG_MAP_VJP, AG_LAYER_ACC_D_PARAMS},
-    {TD, X_Q, AG_MAP_VJP_JVP, AG_LAYER_ACC_TDX_Q}, {TD, X_K, AG_MAP_VJP_JVP, AG_LAYER_ACC_TDX_K},
-    {TD, X_V, AG_MAP_VJP_JVP, AG_LAYER_ACC_TDX_V}, {TD, PARAMS, AG_MAP_VJP_JVP, AG_LAYER_ACC_TD_PARAMS},
+    {VALUE, Y, AG_MAP_FORWARD, AG_LAYER_ACC_Y},
+    {T, Y, AG_MAP_JVP, AG_LAYER_ACC_TY},
+    {ST, Y, AG_MAP_JVP_JVP, AG_LAYER_ACC_STY},
+    {D, X_Q, AG_MAP_VJP, AG_LAYER_ACC_DX_Q},
+    {D, X_K, AG_MAP_VJP, AG_LAYER_ACC_DX_K},
+    {D, X_V, AG_MAP_VJP, AG_LAYER_ACC_DX_V},
+    {D, PARAMS, AG_MAP_VJP, AG_LAYER_ACC_D_PARAMS},
+    {TD, X_Q, AG_MAP_VJP_JVP, AG_LAYER_ACC_TDX_Q},
+    {TD, X_K, AG_MAP_VJP_JVP, AG_LAYER_ACC_TDX_K},
+    {TD, X_V, AG_MAP_VJP_JVP, AG_LAYER_ACC_TDX_V},
+    {TD, PARAMS, AG_MAP_VJP_JVP, AG_LAYER_ACC_TD_PARAMS},
 };
 
 enum { N_OUTPUTS = sizeof outputs / sizeof outputs[0] };
@@ -161,7 +170,7 @@ static void check_accumulate(const nn_config *c)
 
 static void **pointer_of(ag_layer_args *a, const output *x)
 {
-    void **const pointers[N_OUTPUTS] = {&a->y,        &a->ty,    &a->dx_q,  &a->dx_k,  &a->dx_v,
+    void **const pointers[N_OUTPUTS] = {&a->y,        &a->ty,    &a->sty,   &a->dx_q,  &a->dx_k,     &a->dx_v,
                                         &a->d_params, &a->tdx_q, &a->tdx_k, &a->tdx_v, &a->td_params};
     return pointers[x - outputs];
 }
@@ -172,7 +181,7 @@ static void check_unwanted(const nn_config *c)
     nn_model all, less;
     nn_make(&all, c, 2, 24);
     nn_run_all(&all);
-    for (int o = 2; o < N_OUTPUTS; o++) { /* y and ty are required */
+    for (int o = 3; o < N_OUTPUTS; o++) { /* y, ty and sty are required */
         const output *x = &outputs[o];
         nn_make(&less, c, 2, 24);
         *pointer_of(&less.a, x) = NULL;
@@ -209,10 +218,11 @@ static void check_padding(void)
     nn_model clean, dirty;
     nn_make(&clean, &c, 2, 25);
     nn_make(&dirty, &c, 2, 25);
-    for (int kind = VALUE; kind <= T; kind++) {
-        poison(&dirty, kind, X_Q, dirty.q_lengths, 6, 6);
-        poison(&dirty, kind, X_K, dirty.kv_lengths, 9, 7);
-        poison(&dirty, kind, X_V, dirty.kv_lengths, 9, 8);
+    const int kinds[] = {VALUE, T, S};
+    for (int n = 0; n < 3; n++) {
+        poison(&dirty, kinds[n], X_Q, dirty.q_lengths, 6, 6);
+        poison(&dirty, kinds[n], X_K, dirty.kv_lengths, 9, 7);
+        poison(&dirty, kinds[n], X_V, dirty.kv_lengths, 9, 8);
     }
     poison(&dirty, D, Y, dirty.q_lengths, 6, 5);
     poison(&dirty, TD, Y, dirty.q_lengths, 6, 5);
@@ -292,6 +302,7 @@ static void check_packed_tail(void)
     for (int64_t i = 9 * 6; i < 14 * 6; i++) {
         nn_set(&dirty, VALUE, X_Q, i, NAN);
         nn_set(&dirty, T, X_Q, i, NAN);
+        nn_set(&dirty, S, X_Q, i, NAN);
         nn_set(&dirty, D, Y, i, NAN);
         nn_set(&dirty, TD, Y, i, NAN);
     }

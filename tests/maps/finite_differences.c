@@ -2,10 +2,10 @@
 #include "feature_pairs.h"
 #include "check/finite_differences.h"
 
-/* to, mu, and a gradient and its tangent for each variable. */
+/* to, mu, a gradient and its tangent for each variable, and sto and nu. */
 static int derivatives_of(const struct arrays *x)
 {
-    int count = 2;
+    int count = agc_arrays_has_second_direction(x) ? 4 : 2;
     for (int f = 0; f < FAMILY_VARIABLES; f++) {
         count += x->data[agc_families[f].x] != NULL ? 2 : 0;
     }

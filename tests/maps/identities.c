@@ -21,12 +21,22 @@ static void test(const ag_check_case *s)
     agc_arrays_destroy(&x);
 }
 
+/* Checks of what not every backend has. */
+static int may_be_missing(const char *name)
+{
+    return strcmp(name, "jvp_jvp") == 0 || strcmp(name, "to, mu of jvp given o") == 0;
+}
+
 int main(void)
 {
     printf("%d problems\n", features_each(&small_pairs, test));
     for (int n = 0; n < summary.count; n++) {
         const struct summary_line *l = &summary.lines[n];
         printf("%-38s %d problems, %d not applicable\n", l->name, l->passed + l->failed, l->not_applicable);
+        if (l->passed + l->failed == 0 && may_be_missing(l->name)) {
+            printf("%s: not checked, the backend does not have it\n", l->name);
+            continue;
+        }
         CHECK(l->passed + l->failed > 0, "%s applied nowhere", l->name);
     }
     return test_summary();

@@ -21,19 +21,6 @@ static const struct {
 };
 enum { PROBLEMS = sizeof problems / sizeof problems[0] };
 
-/* |x - wanted| / |wanted| in Frobenius norms. */
-static double relative_error(const struct arrays *x, enum tensor t, const struct arrays *truth)
-{
-    double *got = test_read(x, t), *wanted = test_read(truth, t), error = 0, size = 0;
-    for (int64_t n = 0; n < x->count[t]; n++) {
-        error += (got[n] - wanted[n]) * (got[n] - wanted[n]);
-        size += wanted[n] * wanted[n];
-    }
-    free(got);
-    free(wanted);
-    return sqrt(error / size);
-}
-
 /* ---- What the halves are ------------------------------------------------------------------------ */
 
 /* Against the same problem with outputs in float32. AMX does not run that one: there, a low half is at most half a unit
@@ -228,29 +215,8 @@ static void test_problem(int n, const char *dtype)
 
 /* ---- Why ---------------------------------------------------------------------------------------- */
 
-static void scale_queries(struct arrays *x, double factor)
-{
-    double *q = test_read(x, T_Q);
-    for (int64_t n = 0; n < x->count[T_Q]; n++) {
-        q[n] *= factor;
-    }
-    agc_arrays_write(x, T_Q, q);
-    free(q);
-}
-
-/* dO = O plus 5 percent noise. */
-static void move_near_output(struct arrays *x, const struct arrays *truth)
-{
-    double *dO = test_read(x, T_D_O), *O = test_read(truth, T_O);
-    for (int64_t n = 0; n < x->count[T_O]; n++) {
-        dO[n] = O[n] + 0.05 * dO[n];
-    }
-    agc_arrays_write(x, T_D_O, dO);
-    free(dO);
-    free(O);
-}
-
-/* The gradients with low halves must be closer to the truth than without. */
+/* The gradients with low halves must be clearly closer to the truth than without; on AMX, where rounded weights have
+ * their own error, they have 0.7 of that without. */
 static void compare_errors(struct runner *r, const struct arrays *inputs, const struct arrays *truth)
 {
     static const enum tensor gradients[] = {T_DQ, T_DK, T_TDQ, T_TDK};
@@ -265,7 +231,7 @@ static void compare_errors(struct runner *r, const struct arrays *inputs, const 
         for (int n = 0; n < 4; n++) {
             const double error = relative_error(&with, gradients[n], truth),
                          before = relative_error(&without, gradients[n], truth);
-            CHECK(error < before, "%s: %s: error %g with low halves, %g without", r->environment,
+            CHECK(error < 0.8 * before, "%s: %s: error %g with low halves, %g without", r->environment,
                   agc_tensor_info[gradients[n]].name, error, before);
         }
         agc_arrays_destroy(&without);
@@ -273,7 +239,8 @@ static void compare_errors(struct runner *r, const struct arrays *inputs, const 
     agc_arrays_destroy(&with);
 }
 
-/* Peaked rows and dO near O: the rounding errors of O, times dO, do not average out in D. */
+/* Peaked rows and dO near O: the rounding errors of O, times dO, do not average out in D. With a tangent of V alone,
+ * those of tO do not in tD either, and no error of tP hides them. */
 static void gradients_are_closer(const char *text)
 {
     struct arrays inputs, truth;
@@ -282,6 +249,8 @@ static void gradients_are_closer(const char *text)
     make_arrays(&inputs, text, &reference, 5);
     CHECK_OK(agc_arrays_add_low_halves(&inputs));
     scale_queries(&inputs, 6);
+    write_zeros(&inputs, T_TQ);
+    write_zeros(&inputs, T_TK);
     if (make_truth(&truth, &inputs, text)) {
         move_near_output(&inputs, &truth);
         agc_arrays_destroy(&truth);

@@ -1,9 +1,11 @@
-/* Shared by the tests of the low halves of 16-bit outputs. */
+/* Shared by the tests of 16-bit outputs and their low halves. */
 #ifndef AG_TEST_LOW_HALVES_H
 #define AG_TEST_LOW_HALVES_H
 
 #include "every_isa.h"
 #include "outputs.h"
+
+#include <math.h>
 
 enum { DTYPES = 2 };
 static const char *const dtypes[DTYPES] = {"bf16", "f16"};
@@ -43,6 +45,27 @@ static inline double *read_sum(const struct arrays *x, enum tensor t)
     return sum;
 }
 
+/* |got - wanted| / |wanted| in Frobenius norms. */
+static inline double relative_difference(const double *got, const double *wanted, int64_t count)
+{
+    double error = 0, size = 0;
+    for (int64_t n = 0; n < count; n++) {
+        error += (got[n] - wanted[n]) * (got[n] - wanted[n]);
+        size += wanted[n] * wanted[n];
+    }
+    return sqrt(error / size);
+}
+
+/* The same of one output. */
+static inline double relative_error(const struct arrays *x, enum tensor t, const struct arrays *truth)
+{
+    double *got = test_read(x, t), *wanted = test_read(truth, t);
+    const double error = relative_difference(got, wanted, x->count[t]);
+    free(got);
+    free(wanted);
+    return error;
+}
+
 /* Runs the maps in float64 on x's inputs. */
 static inline int make_truth(struct arrays *truth, const struct arrays *inputs, const char *label)
 {
@@ -51,6 +74,41 @@ static inline int make_truth(struct arrays *truth, const struct arrays *inputs, 
     return CHECK(agc_arrays_clone_as(truth, inputs, AG_F64, &reference) == AG_OK &&
                      agc_arrays_run_all(truth) == AG_OK,
                  "%s: no truth", label);
+}
+
+/* Makes the weights of a row more peaked (factor > 1) or more equal. */
+static inline void scale_queries(struct arrays *x, double factor)
+{
+    double *q = test_read(x, T_Q);
+    for (int64_t n = 0; n < x->count[T_Q]; n++) {
+        q[n] *= factor;
+    }
+    agc_arrays_write(x, T_Q, q);
+    free(q);
+}
+
+static inline void write_zeros(struct arrays *x, enum tensor t)
+{
+    double *values = test_read(x, t);
+    memset(values, 0, (size_t)x->count[t] * sizeof *values);
+    agc_arrays_write(x, t, values);
+    free(values);
+}
+
+/* dO = O plus 5 percent noise. */
+static inline void move_near_output(struct arrays *x, const struct arrays *truth)
+{
+    double *dO = test_read(x, T_D_O), *O = test_read(truth, T_O), squares = 0;
+    for (int64_t n = 0; n < x->count[T_O]; n++) {
+        squares += O[n] * O[n];
+    }
+    const double noise = 0.05 * sqrt(squares / (double)x->count[T_O]);
+    for (int64_t n = 0; n < x->count[T_O]; n++) {
+        dO[n] = O[n] + noise * dO[n];
+    }
+    agc_arrays_write(x, T_D_O, dO);
+    free(dO);
+    free(O);
 }
 
 #endif

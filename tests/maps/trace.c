@@ -86,7 +86,8 @@ static double added(const struct place *at, enum tensor bias, enum tensor table,
         sum += value_at(x, bias, at->b, at->h, i, j);
     }
     if (x->p->flags & AG_TABLE) {
-        const int64_t R = x->p->table_radius, distance = key_position(x, j) - query_position(x, at->b, i);
+        const int64_t R = x->p->table_radius,
+                      distance = key_position(x, at->b, j) - query_position(x, at->b, i);
         const int64_t place = (distance < -R ? -R : distance > R ? R : distance) + R;
         const int64_t column = x->buckets != NULL ? x->buckets[place] : place;
         sum += value_at(x, table, 0, at->h, 0, column);
@@ -97,7 +98,7 @@ static double added(const struct place *at, enum tensor bias, enum tensor table,
 static double alibi(const struct place *at, int64_t i, int64_t j)
 {
     const struct arrays *x = at->x;
-    const double distance = fabs((double)(query_position(x, at->b, i) - key_position(x, j)));
+    const double distance = fabs((double)(query_position(x, at->b, i) - key_position(x, at->b, j)));
     return x->slopes != NULL ? -x->slopes[at->h] * distance : 0;
 }
 

@@ -18,19 +18,20 @@ static inline double value_at(const struct arrays *x, enum tensor t, int64_t b, 
 static inline int64_t query_position(const struct arrays *x, int64_t b, int64_t i)
 {
     const int bottom_right = x->p->align == AG_ALIGN_BOTTOM_RIGHT;
-    return i + x->args.q_offset + (bottom_right ? agc_arrays_k_length(x, b) - agc_arrays_q_length(x, b) : 0);
+    return i + agc_arrays_q_offset(x, b) +
+           (bottom_right ? agc_arrays_k_length(x, b) - agc_arrays_q_length(x, b) : 0);
 }
 
-static inline int64_t key_position(const struct arrays *x, int64_t j)
+static inline int64_t key_position(const struct arrays *x, int64_t b, int64_t j)
 {
-    return j + x->args.k_offset;
+    return j + agc_arrays_k_offset(x, b);
 }
 
 /* Decided by position and mask alone; a bias of minus infinity may mask more pairs. */
 static inline int visible_before_bias(const struct arrays *x, int64_t b, int64_t h, int64_t i, int64_t j)
 {
     const ag_problem *p = x->p;
-    const int64_t position = query_position(x, b, i), g = key_position(x, j);
+    const int64_t position = query_position(x, b, i), g = key_position(x, b, j);
     if (i >= agc_arrays_q_length(x, b) || j >= agc_arrays_k_length(x, b) ||
         ((p->flags & AG_CAUSAL) && g > position)) {
         return 0;

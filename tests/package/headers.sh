@@ -6,16 +6,14 @@ include=$1 cc=$2 cxx=$3
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 passed=0 failed=0
-flags="-Wall -Wextra -pedantic -Werror -Wshadow -Wconversion -I $include -c -o $work/out.o"
 
-try() { # try NAME COMMAND...
-    name=$1
-    shift
-    if "$@" 2>"$work/errors"; then
+try() { # try NAME COMPILER STANDARD FILE
+    if "$2" "-std=$3" -Wall -Wextra -pedantic -Werror -Wshadow -Wconversion -I "$include" -c -o "$work/out.o" "$4" \
+        2>"$work/errors"; then
         passed=$((passed + 1))
     else
         failed=$((failed + 1))
-        echo "$name:"
+        echo "$1:"
         cat "$work/errors"
     fi
 }
@@ -35,13 +33,9 @@ for header in "$include"/attngrad*.h; do
         echo "}"
     } >"$work/user.c"
     cp "$work/user.c" "$work/user.cc"
-    # The flags are split into words on purpose.
-    # shellcheck disable=SC2086
-    try "$name as C99" "$cc" -std=c99 $flags "$work/user.c"
-    # shellcheck disable=SC2086
-    try "$name as C11" "$cc" -std=c11 $flags "$work/user.c"
-    # shellcheck disable=SC2086
-    try "$name as C++11" "$cxx" -std=c++11 $flags "$work/user.cc"
+    try "$name as C99" "$cc" c99 "$work/user.c"
+    try "$name as C11" "$cc" c11 "$work/user.c"
+    try "$name as C++11" "$cxx" c++11 "$work/user.cc"
 done
 echo "$passed checks passed, $failed failed"
 [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]

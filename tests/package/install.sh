@@ -1,11 +1,13 @@
 #!/bin/sh
 # The installation seen from outside: install.sh ROOT WORK CC
-# `make install` into a folder of its own, and README's example with what it prints at its end; then a program built through pkg-config against the shared and
-# against the static library, and one through find_package against both; each is run. Then DESTDIR, folders with spaces,
-# and `make uninstall`.
+# `make install` into a folder of its own, and README's example with what it prints at its end; then a program built
+# through pkg-config against the shared and against the static library, and one through find_package against both; each
+# is run. Then DESTDIR, folders with spaces, and `make uninstall`.
 set -eu
 root=$1 work=$2 cc=$3
-prefix=$work/prefix build="$work/the build"
+build="$work/the build"
+prefix=$(mktemp -d) # outside WORK, whose path may have spaces: README's command then needs eval, as is tested below
+trap 'rm -rf "$prefix"' EXIT
 passed=0 failed=0
 
 try() { # try NAME COMMAND...
@@ -21,7 +23,7 @@ try() { # try NAME COMMAND...
 }
 
 # The build is kept for the next run; what was installed is not.
-rm -rf "$prefix" "$work/the stage" "$work/a b" "$work/a" "$work/consumer"
+rm -rf "$work/the stage" "$work/a b" "$work/a" "$work/consumer"
 mkdir -p "$work"
 unset MAKEFLAGS MFLAGS MAKELEVEL DESTDIR
 try 'make install' make -C "$root" install BUILD="$build" PREFIX="$prefix"

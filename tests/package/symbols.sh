@@ -6,16 +6,17 @@
 # is unstable.
 set -eu
 root=$1 library=$2 shared=$3 static=$4
-case $library in
-attngrad_io)
-    listed=$root/tests/package/symbols_io.txt
-    headers=$root/include/attngrad_io.h
-    ;;
-*)
-    listed=$root/tests/package/symbols.txt
-    headers=$(find "$root/include" -name 'attngrad*.h' ! -name attngrad_io.h ! -name attngrad_check.h)
-    ;;
-esac
+
+# The public headers of the library, one after another.
+headers() {
+    case $library in
+    attngrad_io) cat "$root/include/attngrad_io.h" ;;
+    *) find "$root/include" -name 'attngrad*.h' ! -name attngrad_io.h ! -name attngrad_check.h -exec cat {} + ;;
+    esac
+}
+
+listed=$root/tests/package/symbols.txt
+[ "$library" != attngrad_io ] || listed=$root/tests/package/symbols_io.txt
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 passed=0 failed=0
@@ -30,9 +31,7 @@ same() { # same NAME LEFT RIGHT
     fi
 }
 
-# Split into words on purpose.
-# shellcheck disable=SC2086
-cat $headers | sed -n 's/^AG_API .*[ *]\(ag_[a-z0-9_]*\)(.*/\1/p' | LC_ALL=C sort >"$work/declared"
+headers | sed -n 's/^AG_API .*[ *]\(ag_[a-z0-9_]*\)(.*/\1/p' | LC_ALL=C sort >"$work/declared"
 nm -D --defined-only "$shared" | awk '{ print $3 }' | LC_ALL=C sort >"$work/exported"
 nm -g --defined-only "$static" | awk 'NF == 3 && $3 !~ /^agi?_/ { print $3 }' >"$work/without_prefix"
 : >"$work/none"

@@ -1,6 +1,7 @@
 /* The model of `attngrad train`: compares its gradients with finite differences of its loss, parameter by
- * parameter, in every dtype; any number of threads gives the same bits; rows after the end of a sequence have
- * no effect; inference byte by byte, with a key-value cache, gives the same probabilities. */
+ * parameter, in every dtype; in 16 bits they depend on the low halves that the layers save; any number of threads gives
+ * the same bits; rows after the end of a sequence have no effect; inference byte by byte, with a key-value cache, gives
+ * the same probabilities. */
 #include "test.h"
 
 #include "check/arrays.h"
@@ -54,6 +55,7 @@ static double loss_of(struct model *m)
 static void check_view(struct model *m, const struct model_view *view)
 {
     const double change = 0.004; /* expected change of the loss to either side */
+    test_need(view->count > 0, "a view of the parameters");
     float *value = m->value + view->offset, *saved = test_alloc(view->count, sizeof *saved);
     double *g = test_alloc(view->count, sizeof *g), length = 0, side[2];
     memcpy(saved, value, (size_t)view->count * sizeof *saved);
@@ -113,6 +115,29 @@ static void check_narrow(ag_dtype dtype, double limit)
     }
     model_destroy(&wide);
     model_destroy(&m);
+}
+
+/* In 16 bits each layer's gradients depend on the low half of its heads' outputs. */
+static void check_low_half(ag_dtype dtype)
+{
+    struct model_shape shape = shape_f32;
+    struct model with, without;
+    ag_saved_views views = {.struct_size = sizeof views};
+    shape.dtype = dtype, shape.layers = 1;
+    make(&with, &shape, 1);
+    make(&without, &shape, 1);
+    loss_of(&with);
+    loss_of(&without);
+    CHECK_OK(ag_layer_saved_views(without.layer, AG_SAVED, without.saved, &views));
+    if (CHECK(views.o_low.data != NULL, "%s: no low half is saved", ag_dtype_name(dtype))) {
+        memset(views.o_low.data, 0, (size_t)(without.rows * shape.width) * ag_dtype_size(dtype));
+    }
+    CHECK_OK(model_backward(&with, &batch, 1024));
+    CHECK_OK(model_backward(&without, &batch, 1024));
+    CHECK(memcmp(with.grad, without.grad, (size_t)with.count * sizeof(float)) != 0,
+          "%s: the gradients do not depend on the low half", ag_dtype_name(dtype));
+    model_destroy(&with);
+    model_destroy(&without);
 }
 
 static void check_threads(void)
@@ -223,6 +248,8 @@ int main(void)
     check_gradients();
     check_narrow(AG_BF16, 0.05);
     check_narrow(AG_F16, 0.01);
+    check_low_half(AG_BF16);
+    check_low_half(AG_F16);
     check_threads();
     check_scale();
     check_lengths();

@@ -45,6 +45,10 @@ def test_top_eigenvalues(tmp_path):
     assert (tmp_path / "plot.svg").read_text().rstrip().endswith("</svg>")
 
 
+def test_low_half_training(tmp_path):
+    assert run("low_half_training.py", "--quick", folder=tmp_path).count(": ok") == 2
+
+
 def test_readme():
     """The README's Python example: both derivatives agree with another way to compute them."""
     (block,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)

@@ -19,8 +19,8 @@ static void lay_out(agi_backward_scratch *s, agi_arena *arena, const ag_plan *pl
     const int64_t tangents = map == AGI_VJP_JVP;
     const int64_t Dk = agi_round_up(plan->p.dim_qk, AMX_DEPTH), Dv = agi_round_up(plan->p.dim_v, AMX_DEPTH);
     const agi_backward_schedule *schedule = &agi_cpu_plan_of(plan)->backward[map];
-    const int64_t block = agi_round_up(schedule->block, GROUP_KEYS);
-    const int64_t span = agi_round_up(schedule->span, GROUP_KEYS);
+    const int64_t block = agi_round_up(schedule->max.block, GROUP_KEYS);
+    const int64_t span = agi_round_up(schedule->max.span, GROUP_KEYS);
     agi_amx_backward_scratch own = {.dQ = NULL};
     REAL(agi_lay_out_features)(s, arena, plan, map, GROUP_KEYS * PANEL);
     for (int t = 0; t < 4; t++) { /* Q, dO, tQ, tdO; R, dZ, tR, tdZ */
@@ -157,6 +157,7 @@ static void block(agi_backward_scratch *s, const agi_head *x, const agi_sums *su
 }
 
 const agi_backward_ops agi_amx_backward_ops = {
+    .min_groups = 8,
     .block_step = GROUP_KEYS,
     .key_step = GROUP_KEYS,
     .query_step = PANEL,

@@ -11,10 +11,6 @@ enum { Q_, DO_, TQ_, TDO_ };
 enum { K_, V_ };
 enum { R_, DZ_, TR_, TDZ_ };
 
-/* Queries of a stripe: two vectors, so that all score tiles of a patch stay in the L1 cache. Two score tiles
- * share PANEL lanes, side by side. */
-enum { STRIPE = AMX_DEPTH };
-
 /* The tiles of `rounded` are ordered [key / 16][query / 32]: elements from 16 keys to the next 16. */
 enum { ROUNDED_STRIDE = TILE_ROWS / AMX_DEPTH * AMX_AB };
 

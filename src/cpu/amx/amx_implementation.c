@@ -2,7 +2,6 @@
  * AMX. */
 #include "cpu/amx/amx_ops.h"
 #include "cpu/implementations.h"
-#include "cpu/vec/vec.h"
 
 /* With fewer keys most of AMX's tiles would be padding, and vectors are faster. */
 enum { MIN_KEYS = 24 };
@@ -19,5 +18,5 @@ const agi_implementation agi_amx_implementation = {
     .serves = serves,
     .row_ops = &agi_amx_row_ops,
     .backward_ops = &agi_amx_backward_ops,
-    .given_ops = &REAL(agi_vec_given_ops),
+    .given_ops = &agi_amx_given_ops,
 };

@@ -102,14 +102,31 @@ static amx_operand key_rows(const agi_head *x, const ag_tensor *t, int64_t D, in
     return operand_of_rows((agi_rows16){scratch, width});
 }
 
+void agi_amx_round_rest(uint16_t *vnni, float *T, int64_t lanes, float *excess)
+{
+    agi_amx_table.keep_rest(T, lanes);
+    for (int64_t j = 0; j < GROUP_KEYS; j++) {
+        for (int64_t i = 0; i < lanes; i++) {
+            excess[i] += T[j * PANEL + i];
+        }
+    }
+    agi_amx_table.round_weights(vnni, T, lanes, excess);
+}
+
+void agi_amx_copy_key_rows(const agi_head *x, const ag_tensor *t, int64_t D, int64_t j0, int64_t n,
+                           uint16_t *to, int64_t ld)
+{
+    copy_rows(agi_key_slice(x, t, D), j0, n, agi_round_up(n, GROUP_KEYS), agi_round_up(D, AMX_DEPTH), NULL,
+              to, ld);
+}
+
 void agi_amx_copy_keys(const agi_head *x, const ag_tensor *t, const ag_tensor *tangent, int64_t D, int64_t j0,
                        int64_t n, uint16_t *to)
 {
-    const int64_t width = agi_round_up(D, AMX_DEPTH), rows = agi_round_up(n, GROUP_KEYS);
-    const int64_t ld = tangent->data == NULL ? width : 2 * width;
-    copy_rows(agi_key_slice(x, t, D), j0, n, rows, width, NULL, to, ld);
+    const int64_t width = agi_round_up(D, AMX_DEPTH), ld = tangent->data == NULL ? width : 2 * width;
+    agi_amx_copy_key_rows(x, t, D, j0, n, to, ld);
     if (tangent->data != NULL) {
-        copy_rows(agi_key_slice(x, tangent, D), j0, n, rows, width, NULL, to + width, ld);
+        agi_amx_copy_key_rows(x, tangent, D, j0, n, to + width, ld);
     }
 }
 

@@ -12,6 +12,10 @@
  * causal head, whose gradients are the largest, would carry them. */
 enum { FEW_KEYS = 32 };
 
+/* Queries of a stripe: two vectors, so that all score tiles of a group of keys stay in the L1 cache. Two score tiles
+ * share PANEL lanes, side by side. */
+enum { STRIPE = AMX_DEPTH };
+
 /* Rows of bfloat16: element (row, channel) is p[row * ld + channel]. */
 typedef struct {
     const uint16_t *p;
@@ -48,6 +52,14 @@ static inline void agi_amx_queue_block(amx_queue *to, const amx_operand *keys, i
                                          depth,
                                          T};
 }
+
+/* T: weights of a group, or their tangents, whose rounded form is added up already. Rounds what that took to VNNI;
+ * excess becomes that of both parts together. */
+void agi_amx_round_rest(uint16_t *vnni, float *T, int64_t lanes, float *excess);
+
+/* Copies rows of keys, padded to whole groups of keys and whole tiles, ld elements from row to row. */
+void agi_amx_copy_key_rows(const agi_head *x, const ag_tensor *t, int64_t D, int64_t j0, int64_t n,
+                           uint16_t *to, int64_t ld);
 
 /* Copies the rows [K | tK] of keys, padded to whole groups of keys; without the second half if the tangent is
  * absent. */

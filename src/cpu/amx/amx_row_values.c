@@ -70,25 +70,12 @@ void agi_amx_flush_pending(const agi_amx_row_scratch *s, const agi_head *x, agi_
     }
 }
 
-/* T: weights of a group, or their tangents, whose rounded form is added up already. Rounds what that took to VNNI;
- * excess becomes that of both parts together. */
-static void round_rest(uint16_t *vnni, float *T, int64_t lanes, float *excess)
-{
-    agi_amx_table.keep_rest(T, lanes);
-    for (int64_t j = 0; j < GROUP_KEYS; j++) {
-        for (int64_t i = 0; i < lanes; i++) {
-            excess[i] += T[j * PANEL + i];
-        }
-    }
-    agi_amx_table.round_weights(vnni, T, lanes, excess);
-}
-
 void agi_amx_add_rest(const agi_amx_row_scratch *s, const agi_head *x, agi_amx_panel *panel,
                       const agi_amx_row_keys *keys, int64_t lanes, const agi_amx_key_group *group)
 {
-    round_rest(s->P_rest, group->T, lanes, panel->excess);
+    agi_amx_round_rest(s->P_rest, group->T, lanes, panel->excess);
     if (x->call->map == AGI_JVP) {
-        round_rest(s->tP_rest, group->U, lanes, panel->t_excess);
+        agi_amx_round_rest(s->tP_rest, group->U, lanes, panel->t_excess);
     }
     add_masked_group(s, x, panel, keys, lanes, group->g, s->visible + group->slot * GROUP_KEYS, s->P_rest,
                      s->tP_rest, 0);

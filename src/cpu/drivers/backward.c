@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+enum { REDUCE_ROWS = 64 }; /* keys of a work item that adds up splits */
+
 /* ---- Workspace ---- */
 
 static void lay_out_tile(agi_query_tile *t, agi_arena *arena)
@@ -38,45 +40,54 @@ static void lay_out_scratch(agi_backward_scratch *s, agi_arena *arena, const ag_
 {
     const agi_cpu_plan *cpu = agi_cpu_plan_of(plan);
     const agi_backward_schedule *schedule = &cpu->backward[map];
-    const int64_t unsplit = schedule->q_splits == 1, many_spans = schedule->n_spans > 1;
+    const agi_backward_cut *max = &schedule->max;
+    const int64_t alone = !schedule->shared, many_spans = max->n_spans > 1, many_splits = max->q_splits > 1;
     const int64_t rows = agi_saturating_product(agi_heads_per_kv(&plan->p), plan->p.q_len, 1, 1);
+    const int64_t tile = TILE_ROWS * schedule->dq_width;
     lay_out_tile(&s->tile, arena);
-    s->masked_keys = agi_take(arena, schedule->block, 1);
-    s->panel_masked_keys = agi_take(arena, schedule->block, 1);
-    s->dK = agi_take_reals(arena, unsplit * schedule->span * cpu->Dk_pad);
-    s->dV = agi_take_reals(arena, unsplit * schedule->span * cpu->Dv_pad);
-    s->dQ = agi_take_reals(arena, many_spans ? unsplit * dq_elements(plan, schedule)
-                                             : TILE_ROWS * schedule->dq_width);
-    s->deltas = agi_take_reals(arena, unsplit * many_spans * agi_saturating_product(rows, 2, 1, 1));
+    s->masked_keys = agi_take(arena, max->block, 1);
+    s->panel_masked_keys = agi_take(arena, max->block, 1);
+    s->dK = agi_take_reals(arena, (alone || !many_splits) * max->span * cpu->Dk_pad);
+    s->dV = agi_take_reals(arena, (alone || !many_splits) * max->span * cpu->Dv_pad);
+    s->split_dK = agi_take_reals(arena, (alone && many_splits) * max->span * cpu->Dk_pad);
+    s->split_dV = agi_take_reals(arena, (alone && many_splits) * max->span * cpu->Dv_pad);
+    s->dQ = agi_take_reals(arena, many_spans ? alone * dq_elements(plan, schedule) : tile);
+    s->span_dQ = agi_take_reals(arena, (alone && max->key_splits > 1) * tile);
+    s->deltas = agi_take_reals(arena, alone * many_spans * agi_saturating_product(rows, 2, 1, 1));
     cpu->backward_ops->lay_out(s, arena, plan, map);
+}
+
+/* What the splits of all groups share. */
+static void lay_out_splits(agi_backward_layout *y, agi_arena *arena, const ag_plan *plan, agi_map map)
+{
+    const agi_cpu_plan *cpu = agi_cpu_plan_of(plan);
+    const agi_backward_schedule *schedule = &cpu->backward[map];
+    const agi_backward_cut *max = &schedule->max;
+    const int64_t keys = schedule->shared && max->q_splits > 1, dq = schedule->shared && max->n_spans > 1;
+    const int64_t sums = agi_saturating_product(schedule->groups, schedule->parts, max->span, 1);
+    y->dK = agi_take_reals(arena, keys * agi_saturating_product(sums, cpu->Dk_pad, 1, 1));
+    y->dV = agi_take_reals(arena, keys * agi_saturating_product(sums, cpu->Dv_pad, 1, 1));
+    y->dQ = agi_take_reals(arena, dq * agi_saturating_product(schedule->groups, max->key_splits,
+                                                              dq_elements(plan, schedule), 1));
+    y->deltas = agi_take_reals(
+        arena, dq * agi_saturating_product(schedule->groups, agi_heads_per_kv(&plan->p), plan->p.q_len, 2));
 }
 
 void REAL(agi_backward_lay_out)(agi_backward_layout *y, agi_arena *arena, const ag_plan *plan, agi_map map)
 {
     const ag_problem *p = &plan->p;
-    const agi_cpu_plan *cpu = agi_cpu_plan_of(plan);
-    const agi_backward_schedule *schedule = &cpu->backward[map];
-    const int64_t split = schedule->q_splits > 1, split_and_spans = split * (schedule->n_spans > 1);
+    const int64_t parts = agi_cpu_plan_of(plan)->backward[map].parts;
     const int64_t bias = agi_has(p, AG_BIAS), full = bias && REAL(agi_bias_is_full)(p);
-    y->dK = agi_take_reals(arena, split * agi_saturating_product(schedule->groups, schedule->q_splits,
-                                                                 schedule->span, cpu->Dk_pad));
-    y->dV = agi_take_reals(arena, split * agi_saturating_product(schedule->groups, schedule->q_splits,
-                                                                 schedule->span, cpu->Dv_pad));
-    y->dQ = agi_take_reals(
-        arena, split_and_spans * agi_saturating_product(schedule->groups, dq_elements(plan, schedule), 1, 1));
-    y->deltas = agi_take_reals(
-        arena, split_and_spans * agi_saturating_product(schedule->groups, agi_heads_per_kv(p), p->q_len, 2));
+    lay_out_splits(y, arena, plan, map);
     y->bias_full = agi_take_reals(arena, (bias && REAL(agi_bias_needs_copy)(p)) * agi_count(p->bias_size));
-    y->bias_broadcast = agi_take(
-        arena, (bias && !full) * agi_saturating_product(schedule->q_splits, agi_count(p->bias_size), 1, 1),
-        sizeof(double));
-    y->table = agi_take(arena,
-                        agi_has(p, AG_TABLE) *
-                            agi_saturating_product(p->heads, schedule->q_splits, p->table_buckets, 1),
-                        sizeof(double));
-    y->sink = agi_take(
-        arena, agi_has(p, AG_SINK) * agi_saturating_product(p->batch, p->heads, schedule->q_splits, 1),
-        sizeof(double));
+    y->bias_broadcast =
+        agi_take(arena, (bias && !full) * agi_saturating_product(parts, agi_count(p->bias_size), 1, 1),
+                 sizeof(double));
+    y->table =
+        agi_take(arena, agi_has(p, AG_TABLE) * agi_saturating_product(p->heads, parts, p->table_buckets, 1),
+                 sizeof(double));
+    y->sink = agi_take(arena, agi_has(p, AG_SINK) * agi_saturating_product(p->batch, p->heads, parts, 1),
+                       sizeof(double));
     y->scratch = agi_take(arena, plan->threads, sizeof *y->scratch);
     for (int64_t slot = 0; slot < plan->threads; slot++) {
         agi_backward_scratch dry;
@@ -86,12 +97,12 @@ void REAL(agi_backward_lay_out)(agi_backward_layout *y, agi_arena *arena, const 
 
 /* ---- One tile of queries against one span of keys ---- */
 
-static void run_blocks(const agi_backward_job *w, agi_backward_scratch *s, const agi_head *x,
+static void run_blocks(const agi_backward_cut *cut, agi_backward_scratch *s, const agi_head *x,
                        const agi_sums *sums, int64_t span0, int64_t from, int64_t to, real *dK, real *dV)
 {
-    const agi_backward_ops *ops = w->cpu->backward_ops;
-    const int64_t block = w->schedule->block;
-    ops->begin_tile(s, x, from, to, s->tile.i0 + w->schedule->q_splits * TILE_ROWS);
+    const agi_backward_ops *ops = x->cpu->backward_ops;
+    const int64_t block = cut->block;
+    ops->begin_tile(s, x, from, to, s->tile.i0 + cut->q_splits * TILE_ROWS);
     for (int64_t j0 = from / block * block; j0 < to && !agi_cancelled(x->call->exec); j0 += block) {
         agi_backward_key_block keys = {.j0 = agi_max(j0, from)};
         keys.nj = REAL(agi_trim_masked)(x, s->tile.i0, s->tile.ni, &keys.j0, agi_min(j0 + block, to));
@@ -117,26 +128,71 @@ static double sink_gradient(const agi_head *x, const agi_query_tile *t, bool tan
     return sum;
 }
 
-/* ---- One pass of one split of a reduction group ---- */
+/* ---- One part of a pass of a reduction group ---- */
 
-/* One pass: span of keys `span` of kv head hk of sequence b, which belong to the group. */
+/* A pass: key_splits spans of keys, from `first_span` on, of kv head hk of sequence b, which belong to the group. Its
+ * parts: span first_span + k with the tiles of one split of the queries. */
 typedef struct {
-    int64_t group, split, b, hk, span;
+    int64_t group, b, hk, first_span;
+    agi_backward_cut cut; /* of the sequence */
+    int64_t k, split;
 } pass_position;
 
-static pass_position locate(const agi_backward_job *w, int64_t group, int64_t split, int64_t pass)
+static pass_position locate(const agi_backward_job *w, int64_t group, int64_t pass)
 {
     const agi_backward_schedule *schedule = w->schedule;
-    /* Groups are counted with the kv heads innermost; so are the members of a group, each with n_spans passes. */
+    /* Groups are counted with the kv heads innermost; so are the members of a group, each with several passes. */
     const int64_t groups_hk = w->call->plan->p.kv_heads / schedule->group_hk;
-    const int64_t member = pass / schedule->n_spans;
-    return (pass_position){group, split, group / groups_hk * schedule->group_b + member / schedule->group_hk,
-                           group % groups_hk * schedule->group_hk + member % schedule->group_hk,
-                           pass % schedule->n_spans};
+    const int64_t member = pass / schedule->member_passes;
+    pass_position at = {.group = group,
+                        .b = group / groups_hk * schedule->group_b + member / schedule->group_hk,
+                        .hk = group % groups_hk * schedule->group_hk + member % schedule->group_hk};
+    at.cut = schedule->max;
+    at.first_span = pass % schedule->member_passes * at.cut.key_splits;
+    return at;
+}
+
+/* Goes to part number `part`: spans innermost, as they differ in length if causal, and each thread should have long and
+ * short ones. False if the sequence has no such part. */
+static bool select_part(pass_position *at, int64_t part)
+{
+    at->k = part % at->cut.key_splits;
+    at->split = part / at->cut.key_splits;
+    return at->split < at->cut.q_splits && at->first_span + at->k < at->cut.n_spans;
+}
+
+/* The number of the part among those that sum separately. */
+static int64_t part_of(const agi_backward_job *w, const pass_position *at)
+{
+    return w->schedule->shared ? at->split * at->cut.key_splits + at->k : 0;
+}
+
+static int64_t first_key(const pass_position *at)
+{
+    return (at->first_span + at->k) * at->cut.span;
+}
+
+static bool is_first_span(const pass_position *at)
+{
+    return at->first_span + at->k == 0;
+}
+
+static bool is_last_span(const pass_position *at)
+{
+    return at->first_span + at->k == at->cut.n_spans - 1;
+}
+
+/* The keys of the span that the tile at query i0 sees, as keys of the sequence; false if there are none. */
+static bool keys_of_tile(const pass_position *at, const agi_head *x, int64_t i0, int64_t *from, int64_t *to)
+{
+    REAL(agi_key_range)(x, i0, agi_min(TILE_ROWS, x->seq.n_q - i0), from, to);
+    *from = agi_max(*from, first_key(at));
+    *to = agi_min(*to, first_key(at) + at->cut.span);
+    return *from < *to;
 }
 
 /* What is kept of a head from one span of keys to the next, if there are several: the sums of dQ, and the row
- * statistics D and tD. */
+ * statistics D and tD. If splits are shared, spans k > 0 of a pass have sums of dQ of their own. */
 typedef struct {
     real *dQ, *deltas;
 } span_sums;
@@ -145,14 +201,18 @@ static span_sums sums_of_head(const agi_backward_job *w, const agi_backward_scra
                               const pass_position *at, const agi_head *x)
 {
     const agi_backward_schedule *schedule = w->schedule;
-    const ag_problem *p = &w->call->plan->p;
-    const bool unsplit = schedule->q_splits == 1;
-    const int64_t heads = agi_heads_per_kv(p), head = (unsplit ? 0 : at->group * heads) + x->h % heads;
-    if (schedule->n_spans == 1) {
+    const int64_t heads = agi_heads_per_kv(&w->call->plan->p), head = x->h % heads,
+                  Nq = w->call->plan->p.q_len;
+    const int64_t size = schedule->dq_rows * schedule->dq_width;
+    if (schedule->max.n_spans == 1) {
         return (span_sums){NULL, NULL};
     }
-    return (span_sums){(unsplit ? s->dQ : w->shared.dQ) + head * schedule->dq_rows * schedule->dq_width,
-                       (unsplit ? s->deltas : w->shared.deltas) + head * 2 * p->q_len};
+    if (!schedule->shared) {
+        return (span_sums){s->dQ + head * size, s->deltas + head * 2 * Nq};
+    }
+    const int64_t set = at->group * schedule->max.key_splits + at->k;
+    return (span_sums){w->shared.dQ + (set * heads + head) * size,
+                       w->shared.deltas + (at->group * heads + head) * 2 * Nq};
 }
 
 /* The sums of dK and dV of one pass and one split. Rows from .. to - 1 of the span are in use; the others are not
@@ -206,153 +266,39 @@ static void set_scale(key_sums *s, double scale, int64_t Dk_pad)
     s->scale = scale;
 }
 
+/* How a tile gets D and tD: the first span that it sees computes and keeps them; the other spans of the same pass may
+ * run at the same time and compute them too; those of later passes read them. */
+static void load_tile(agi_backward_scratch *s, const agi_head *x, const pass_position *at, int64_t i0,
+                      int64_t first_span, real *deltas)
+{
+    const bool first = at->first_span + at->k == first_span;
+    const bool same_pass = first_span >= at->first_span;
+    REAL(agi_load_tile)(s, x, i0, !first && same_pass ? NULL : deltas, first);
+}
+
 /* One tile of queries against the keys of the span. Nothing is loaded if the tile sees none of them. */
 static void run_tile(const agi_backward_job *w, agi_backward_scratch *s, const pass_position *at,
                      const agi_head *x, int64_t i0, real *deltas, key_sums *keys)
 {
-    const int64_t span = w->schedule->span, span0 = at->span * span;
+    const int64_t span0 = first_key(at), part = part_of(w, at);
     const bool sink = w->dsink->data != NULL;
-    int64_t from, to;
-    REAL(agi_key_range)(x, i0, agi_min(TILE_ROWS, x->seq.n_q - i0), &from, &to);
-    const int64_t first_span = sink ? 0 : from / span;
-    from = agi_max(from, span0);
-    to = agi_min(to, span0 + span);
-    if (from < to || (sink && at->span == 0)) {
-        REAL(agi_load_tile)(s, x, i0, deltas, at->span == first_span);
+    int64_t first, end, from, to;
+    REAL(agi_key_range)(x, i0, agi_min(TILE_ROWS, x->seq.n_q - i0), &first, &end);
+    const bool sees = keys_of_tile(at, x, i0, &from, &to);
+    if (sees || (sink && is_first_span(at))) {
+        load_tile(s, x, at, i0, sink ? 0 : first / at->cut.span, deltas);
     }
-    if (sink && at->span == 0) {
-        w->shared.sink[(at->b * w->call->plan->p.heads + x->h) * w->schedule->q_splits + at->split] +=
+    if (sink && is_first_span(at)) {
+        w->shared.sink[(at->b * w->call->plan->p.heads + x->h) * w->schedule->parts + part] +=
             sink_gradient(x, &s->tile, w->tangents);
     }
-    if (from < to) {
+    if (sees) {
         const key_range rows = rows_of_keys(w->cpu->backward_ops, from - span0, to - span0);
         agi_sums sums;
-        REAL(agi_begin_sums)(w, at->split, x, &sums);
+        REAL(agi_begin_sums)(w, part, x, &sums);
         begin_keys(keys, rows.from, rows.to, x->Dk_pad, x->Dv_pad);
-        run_blocks(w, s, x, &sums, span0, from, to, keys->dK, keys->dV);
+        run_blocks(&at->cut, s, x, &sums, span0, from, to, keys->dK, keys->dV);
     }
-}
-
-/* All tiles of a head. dQ is rounded to its dtype once, after the last span. */
-static void run_head(const agi_backward_job *w, agi_backward_scratch *s, const pass_position *at,
-                     const agi_head *x, key_sums *keys)
-{
-    const ag_problem *p = &w->call->plan->p;
-    const agi_backward_schedule *schedule = w->schedule;
-    const agi_backward_ops *ops = w->cpu->backward_ops;
-    const span_sums kept = sums_of_head(w, s, at, x);
-    const agi_slice dq = agi_query_slice(x, w->dq, p->grad_dtype, x->Dk);
-    const bool accumulate = (w->call->a.accumulate & w->acc_dq) != 0;
-    for (int64_t i0 = at->split * TILE_ROWS; i0 < x->seq.n_q && !agi_cancelled(x->call->exec);
-         i0 += schedule->q_splits * TILE_ROWS) {
-        const int64_t ni = agi_min(TILE_ROWS, x->seq.n_q - i0), rows = agi_round_up(ni, ops->dq_row_step);
-        s->tile.dQ = kept.dQ == NULL ? s->dQ : kept.dQ + i0 * schedule->dq_width;
-        if (at->span == 0) {
-            memset(s->tile.dQ, 0, (size_t)(rows * schedule->dq_width) * sizeof(real));
-        }
-        run_tile(w, s, at, x, i0, kept.deltas, keys);
-        if (at->span == schedule->n_spans - 1) {
-            ops->store_dq(s, x, dq, i0, ni, accumulate);
-        }
-    }
-    if (at->span == 0 && at->split == 0 &&
-        !agi_has(p, AG_PACKED)) { /* padding rows after the end of the sequence */
-        agi_store_rows(x->k, dq, x->seq.n_q, p->q_len - x->seq.n_q, accumulate, 1, NULL, 0);
-    }
-}
-
-/* Stores rows from .. to - 1 of the span's sums in the caller's dK and dV; padding rows after the end of the sequence
- * become zero. dK is multiplied by the scale of the last head that was added: see set_scale. */
-static void store_keys(const agi_backward_job *w, const agi_backward_scratch *s, const pass_position *at,
-                       int64_t from, int64_t to, const real *dK, const real *dV)
-{
-    const ag_problem *p = &w->call->plan->p;
-    agi_head x;
-    REAL(agi_head_begin)(&x, w->call, at->b, (at->hk + 1) * agi_heads_per_kv(p) - 1);
-    const int64_t row0 = at->span * w->schedule->span + from;
-    const int64_t end = agi_has(p, AG_PACKED) ? x.seq.n_k : p->kv_len;
-    const int64_t n = agi_max(0, agi_min(row0 + to - from, x.seq.n_k) - row0);
-    const int64_t n_padded = agi_max(n, agi_min(row0 + to - from, end) - row0);
-    agi_slice slices[2] = {agi_key_slice(&x, w->dk, x.Dk), agi_key_slice(&x, w->dv, x.Dv)};
-    const bool accumulate[2] = {(w->call->a.accumulate & w->acc_dk) != 0,
-                                (w->call->a.accumulate & w->acc_dv) != 0};
-    const real *rows[2] = {dK, dV};
-    const int64_t ld[2] = {x.Dk_pad, x.Dv_pad};
-    const double factor[2] = {x.scale, 1};
-    for (int o = 0; o < 2; o++) {
-        slices[o].dtype = p->grad_dtype;
-        w->cpu->backward_ops->store_dkv(s, &x, slices[o], row0, n, accumulate[o], factor[o], rows[o], ld[o]);
-        agi_store_rows(x.k, slices[o], row0 + n, n_padded - n, accumulate[o], 1, NULL, 0);
-    }
-}
-
-/* The keys of the span that some tile of this split sees, counted from the span's first. With a window, a split
- * sees few of them. */
-static void keys_of_split(const agi_backward_job *w, const pass_position *at, int64_t *from, int64_t *to)
-{
-    const int64_t span = w->schedule->span, span0 = at->span * span;
-    agi_head x;
-    REAL(agi_head_begin)(&x, w->call, at->b, at->hk * agi_heads_per_kv(&w->call->plan->p));
-    *from = span;
-    *to = 0;
-    for (int64_t i0 = at->split * TILE_ROWS; i0 < x.seq.n_q; i0 += w->schedule->q_splits * TILE_ROWS) {
-        int64_t first, end;
-        REAL(agi_key_range)(&x, i0, agi_min(TILE_ROWS, x.seq.n_q - i0), &first, &end);
-        first = agi_max(first - span0, 0);
-        end = agi_min(end - span0, span);
-        if (first < end) {
-            const key_range rows = rows_of_keys(w->cpu->backward_ops, first, end);
-            *from = agi_min(*from, rows.from);
-            *to = agi_max(*to, rows.to);
-        }
-    }
-}
-
-static void run_pass(const agi_backward_job *w, agi_backward_scratch *s, const pass_position *at)
-{
-    const ag_problem *p = &w->call->plan->p;
-    const agi_backward_schedule *schedule = w->schedule;
-    const agi_backward_ops *ops = w->cpu->backward_ops;
-    const int64_t Dk_pad = w->cpu->Dk_pad, Dv_pad = w->cpu->Dv_pad;
-    const int64_t first_row = (at->group * schedule->q_splits + at->split) * schedule->span;
-    key_sums sums = {.dK = schedule->q_splits == 1 ? s->dK : w->shared.dK + first_row * Dk_pad,
-                     .dV = schedule->q_splits == 1 ? s->dV : w->shared.dV + first_row * Dv_pad};
-    if (ops->begin_pass != NULL) {
-        ops->begin_pass(s, at->span * schedule->span);
-    }
-    for (int64_t h = at->hk * agi_heads_per_kv(p); h < (at->hk + 1) * agi_heads_per_kv(p); h++) {
-        agi_head x;
-        REAL(agi_head_begin)(&x, w->call, at->b, h);
-        if (w->small && ops->small_head(s, &x)) {
-            return; /* small heads do not share keys with others */
-        }
-        set_scale(&sums, x.scale, Dk_pad);
-        run_head(w, s, at, &x, &sums);
-    }
-    if (at->split == 0) { /* the other splits are added to the sums of the first, so these need every row */
-        begin_keys(&sums, 0, schedule->span, Dk_pad, Dv_pad);
-    }
-    if (schedule->q_splits == 1) {
-        store_keys(w, s, at, 0, schedule->span, sums.dK, sums.dV);
-    }
-}
-
-/* ---- Work items ---- */
-
-static void run_group(void *arg, int64_t item, int64_t slot)
-{
-    const agi_backward_job *w = arg;
-    for (int64_t pass = 0; pass < w->schedule->passes && !agi_cancelled(w->call->exec); pass++) {
-        const pass_position at = locate(w, item, 0, pass);
-        run_pass(w, &w->shared.scratch[slot], &at);
-    }
-}
-
-static void run_split(void *arg, int64_t item, int64_t slot)
-{
-    const agi_backward_job *w = arg;
-    const pass_position at = locate(w, item / w->schedule->q_splits, item % w->schedule->q_splits, w->pass);
-    run_pass(w, &w->shared.scratch[slot], &at);
 }
 
 static void add_rows(real *to, const real *from, int64_t n)
@@ -362,40 +308,280 @@ static void add_rows(real *to, const real *from, int64_t n)
     }
 }
 
-enum { REDUCE_ROWS = 64 }; /* keys of a work item */
-
-/* Adds the sums of all splits, in order, to those of the first, for REDUCE_ROWS keys; then stores them. */
-static void reduce_keys(void *arg, int64_t item, int64_t slot)
+/* The elements of the sums of dQ of the tile at query i0. */
+static int64_t dq_of_tile(const agi_backward_job *w, const agi_head *x, int64_t i0)
 {
-    const agi_backward_job *w = arg;
-    const agi_backward_schedule *schedule = w->schedule;
-    const int64_t chunks = (schedule->span + REDUCE_ROWS - 1) / REDUCE_ROWS;
-    pass_position at = locate(w, item / chunks, 0, w->pass);
-    const int64_t from = item % chunks * REDUCE_ROWS, to = agi_min(from + REDUCE_ROWS, schedule->span);
-    const int64_t Dk_pad = w->cpu->Dk_pad, Dv_pad = w->cpu->Dv_pad;
-    const int64_t first = at.group * schedule->q_splits * schedule->span;
-    real *dK = w->shared.dK + first * Dk_pad, *dV = w->shared.dV + first * Dv_pad;
-    for (at.split = 1; at.split < schedule->q_splits; at.split++) {
-        const int64_t other = at.split * schedule->span;
-        int64_t j, end;
-        keys_of_split(w, &at, &j, &end);
-        j = agi_max(j, from);
-        const int64_t n = agi_max(0, agi_min(end, to) - j);
-        add_rows(dK + j * Dk_pad, dK + (other + j) * Dk_pad, n * Dk_pad);
-        add_rows(dV + j * Dv_pad, dV + (other + j) * Dv_pad, n * Dv_pad);
-    }
-    store_keys(w, &w->shared.scratch[slot], &at, from, to, dK + from * Dk_pad, dV + from * Dv_pad);
+    const int64_t ni = agi_min(TILE_ROWS, x->seq.n_q - i0);
+    return agi_round_up(ni, w->cpu->backward_ops->dq_row_step) * w->schedule->dq_width;
 }
 
-static ag_status run_splits(agi_backward_job *w)
+static void store_dq(const agi_backward_job *w, agi_backward_scratch *s, const agi_head *x, int64_t i0,
+                     real *dQ)
+{
+    const agi_slice dq = agi_query_slice(x, w->dq, w->call->plan->p.grad_dtype, x->Dk);
+    s->tile.dQ = dQ;
+    w->cpu->backward_ops->store_dq(s, x, dq, i0, agi_min(TILE_ROWS, x->seq.n_q - i0),
+                                   (w->call->a.accumulate & w->acc_dq) != 0);
+}
+
+/* A tile and its dQ. Each span k > 0 of a pass sums it apart; the sums are added in order of the spans, here or, if
+ * splits are shared, by reduce_dq. dQ is rounded to its dtype once, after the last span. */
+static void run_tile_and_dq(const agi_backward_job *w, agi_backward_scratch *s, const pass_position *at,
+                            const agi_head *x, int64_t i0, key_sums *keys)
+{
+    const span_sums kept = sums_of_head(w, s, at, x);
+    const int64_t size = dq_of_tile(w, x, i0);
+    real *const dQ = kept.dQ == NULL ? s->dQ : kept.dQ + i0 * w->schedule->dq_width;
+    const bool add = at->k > 0 && !w->schedule->shared;
+    int64_t from, to;
+    const bool sees = keys_of_tile(at, x, i0, &from, &to);
+    s->tile.dQ = add ? s->span_dQ : dQ;
+    if (at->k > 0 ? sees : is_first_span(at)) {
+        memset(s->tile.dQ, 0, (size_t)size * sizeof(real));
+    }
+    run_tile(w, s, at, x, i0, kept.deltas, keys);
+    if (add && sees) {
+        add_rows(dQ, s->span_dQ, size);
+    }
+    if (is_last_span(at) && !(w->schedule->shared && at->cut.key_splits > 1)) {
+        store_dq(w, s, x, i0, dQ);
+    }
+}
+
+/* The split's tiles of a head. */
+static void run_head(const agi_backward_job *w, agi_backward_scratch *s, const pass_position *at,
+                     const agi_head *x, key_sums *keys)
+{
+    const ag_problem *p = &w->call->plan->p;
+    const int64_t step = at->cut.q_splits * TILE_ROWS;
+    for (int64_t i0 = at->split * TILE_ROWS; i0 < x->seq.n_q && !agi_cancelled(x->call->exec); i0 += step) {
+        run_tile_and_dq(w, s, at, x, i0, keys);
+    }
+    if (is_first_span(at) && at->split == 0 &&
+        !agi_has(p, AG_PACKED)) { /* padding rows after the end of the sequence */
+        agi_store_rows(x->k, agi_query_slice(x, w->dq, p->grad_dtype, x->Dk), x->seq.n_q,
+                       p->q_len - x->seq.n_q, (w->call->a.accumulate & w->acc_dq) != 0, 1, NULL, 0);
+    }
+}
+
+/* Stores rows from .. to - 1 of the span's sums in the caller's dK and dV; after the last key of the sequence padding
+ * rows become zero. dK is multiplied by the scale of the last head that was added: see set_scale. */
+static void store_keys(const agi_backward_job *w, const agi_backward_scratch *s, const pass_position *at,
+                       int64_t from, int64_t to, const real *dK, const real *dV)
+{
+    const ag_problem *p = &w->call->plan->p;
+    agi_head x;
+    REAL(agi_head_begin)(&x, w->call, at->b, (at->hk + 1) * agi_heads_per_kv(p) - 1);
+    const int64_t row0 = first_key(at) + from;
+    const int64_t n = agi_max(0, agi_min(row0 + to - from, x.seq.n_k) - row0);
+    const bool padding = is_last_span(at) && to == at->cut.span && !agi_has(p, AG_PACKED);
+    agi_slice slices[2] = {agi_key_slice(&x, w->dk, x.Dk), agi_key_slice(&x, w->dv, x.Dv)};
+    const bool accumulate[2] = {(w->call->a.accumulate & w->acc_dk) != 0,
+                                (w->call->a.accumulate & w->acc_dv) != 0};
+    const real *rows[2] = {dK, dV};
+    const int64_t ld[2] = {x.Dk_pad, x.Dv_pad};
+    const double factor[2] = {x.scale, 1};
+    for (int o = 0; o < 2; o++) {
+        slices[o].dtype = p->grad_dtype;
+        w->cpu->backward_ops->store_dkv(s, &x, slices[o], row0, n, accumulate[o], factor[o], rows[o], ld[o]);
+        if (padding) {
+            agi_store_rows(x.k, slices[o], x.seq.n_k, p->kv_len - x.seq.n_k, accumulate[o], 1, NULL, 0);
+        }
+    }
+}
+
+/* The keys of the span that some tile of this split sees, counted from the span's first. With a window, a split
+ * sees few of them. */
+static void keys_of_split(const agi_backward_job *w, const pass_position *at, int64_t *from, int64_t *to)
+{
+    agi_head x;
+    REAL(agi_head_begin)(&x, w->call, at->b, at->hk * agi_heads_per_kv(&w->call->plan->p));
+    *from = at->cut.span;
+    *to = 0;
+    for (int64_t i0 = at->split * TILE_ROWS; i0 < x.seq.n_q; i0 += at->cut.q_splits * TILE_ROWS) {
+        int64_t first, end;
+        if (keys_of_tile(at, &x, i0, &first, &end)) {
+            const key_range rows =
+                rows_of_keys(w->cpu->backward_ops, first - first_key(at), end - first_key(at));
+            *from = agi_min(*from, rows.from);
+            *to = agi_max(*to, rows.to);
+        }
+    }
+}
+
+/* Where a part sums dK and dV. */
+static key_sums sums_of_keys(const agi_backward_job *w, const agi_backward_scratch *s,
+                             const pass_position *at)
+{
+    const agi_backward_schedule *schedule = w->schedule;
+    if (schedule->shared && schedule->max.q_splits > 1) {
+        const int64_t row = (at->group * schedule->parts + part_of(w, at)) * schedule->max.span;
+        return (key_sums){.dK = w->shared.dK + row * w->cpu->Dk_pad,
+                          .dV = w->shared.dV + row * w->cpu->Dv_pad};
+    }
+    return at->split == 0 ? (key_sums){.dK = s->dK, .dV = s->dV}
+                          : (key_sums){.dK = s->split_dK, .dV = s->split_dV};
+}
+
+/* Runs a part; returns where its sums of dK and dV are. Split 0 has sums for all rows of the span, as those of the other
+ * splits are added to them. */
+static key_sums run_part(const agi_backward_job *w, agi_backward_scratch *s, const pass_position *at)
+{
+    const ag_problem *p = &w->call->plan->p;
+    const agi_backward_ops *ops = w->cpu->backward_ops;
+    const int64_t Dk_pad = w->cpu->Dk_pad, Dv_pad = w->cpu->Dv_pad;
+    key_sums sums = sums_of_keys(w, s, at);
+    if (ops->begin_pass != NULL) {
+        ops->begin_pass(s, first_key(at));
+    }
+    for (int64_t h = at->hk * agi_heads_per_kv(p); h < (at->hk + 1) * agi_heads_per_kv(p); h++) {
+        agi_head x;
+        REAL(agi_head_begin)(&x, w->call, at->b, h);
+        set_scale(&sums, x.scale, Dk_pad);
+        run_head(w, s, at, &x, &sums);
+    }
+    if (at->split == 0) {
+        begin_keys(&sums, 0, at->cut.span, Dk_pad, Dv_pad);
+    }
+    return sums;
+}
+
+/* ---- Work items ---- */
+
+/* Runs a pass with its parts one after another: all splits of a span, then the next span. */
+static void run_pass(const agi_backward_job *w, agi_backward_scratch *s, pass_position *at)
+{
+    const int64_t Dk_pad = w->cpu->Dk_pad, Dv_pad = w->cpu->Dv_pad;
+    agi_head x;
+    if (w->small) { /* small heads do not share keys with others */
+        REAL(agi_head_begin)(&x, w->call, at->b, at->hk);
+        if (w->cpu->backward_ops->small_head(s, &x)) {
+            return;
+        }
+    }
+    for (at->k = 0; at->k < at->cut.key_splits && at->first_span + at->k < at->cut.n_spans; at->k++) {
+        for (at->split = 0; at->split < at->cut.q_splits; at->split++) {
+            const key_sums sums = run_part(w, s, at);
+            if (at->split > 0 && sums.from < sums.to) {
+                add_rows(s->dK + sums.from * Dk_pad, sums.dK + sums.from * Dk_pad,
+                         (sums.to - sums.from) * Dk_pad);
+                add_rows(s->dV + sums.from * Dv_pad, sums.dV + sums.from * Dv_pad,
+                         (sums.to - sums.from) * Dv_pad);
+            }
+        }
+        store_keys(w, s, at, 0, at->cut.span, s->dK, s->dV);
+    }
+}
+
+static void run_group(void *arg, int64_t group, int64_t slot)
+{
+    const agi_backward_job *w = arg;
+    for (int64_t pass = 0; pass < w->schedule->passes && !agi_cancelled(w->call->exec); pass++) {
+        pass_position at = locate(w, group, pass);
+        run_pass(w, &w->shared.scratch[slot], &at);
+    }
+}
+
+static void run_shared_part(void *arg, int64_t item, int64_t slot)
+{
+    const agi_backward_job *w = arg;
+    agi_backward_scratch *s = &w->shared.scratch[slot];
+    pass_position at = locate(w, item / w->schedule->parts, w->pass);
+    if (select_part(&at, item % w->schedule->parts)) {
+        const key_sums sums = run_part(w, s, &at);
+        if (w->schedule->max.q_splits == 1) {
+            store_keys(w, s, &at, 0, at.cut.span, sums.dK, sums.dV);
+        }
+    }
+}
+
+/* Adds the sums of all splits, in order, to those of the first, for REDUCE_ROWS keys of span k; then stores them. */
+static void reduce_keys(const agi_backward_job *w, const agi_backward_scratch *s, pass_position *at,
+                        int64_t chunk)
+{
+    const int64_t Dk_pad = w->cpu->Dk_pad, Dv_pad = w->cpu->Dv_pad;
+    const int64_t from = chunk * REDUCE_ROWS, to = agi_min(from + REDUCE_ROWS, at->cut.span);
+    if (from >= to || first_key(at) >= at->cut.n_spans * at->cut.span) {
+        return;
+    }
+    at->split = 0;
+    const key_sums sums = sums_of_keys(w, s, at);
+    for (at->split = 1; at->split < at->cut.q_splits; at->split++) {
+        const key_sums other = sums_of_keys(w, s, at);
+        int64_t j, end;
+        keys_of_split(w, at, &j, &end);
+        j = agi_max(j, from);
+        const int64_t n = agi_max(0, agi_min(end, to) - j);
+        add_rows(sums.dK + j * Dk_pad, other.dK + j * Dk_pad, n * Dk_pad);
+        add_rows(sums.dV + j * Dv_pad, other.dV + j * Dv_pad, n * Dv_pad);
+    }
+    store_keys(w, s, at, from, to, sums.dK + from * Dk_pad, sums.dV + from * Dv_pad);
+}
+
+/* Adds the sums of dQ of the pass's spans, in order, to those of its first, for the tile at query i0 of a head; after
+ * the last span stores them. */
+static void reduce_dq(const agi_backward_job *w, agi_backward_scratch *s, pass_position *at, int64_t head,
+                      int64_t i0)
+{
+    agi_head x;
+    REAL(agi_head_begin)(&x, w->call, at->b, at->hk * agi_heads_per_kv(&w->call->plan->p) + head);
+    if (i0 >= x.seq.n_q) {
+        return;
+    }
+    const int64_t at_row = i0 * w->schedule->dq_width, last = at->cut.n_spans - 1 - at->first_span;
+    at->k = 0;
+    real *const dQ = sums_of_head(w, s, at, &x).dQ + at_row;
+    for (at->k = 1; at->k < at->cut.key_splits && at->k <= last; at->k++) {
+        int64_t from, to;
+        if (keys_of_tile(at, &x, i0, &from, &to)) {
+            add_rows(dQ, sums_of_head(w, s, at, &x).dQ + at_row, dq_of_tile(w, &x, i0));
+        }
+    }
+    if (last < at->cut.key_splits) {
+        store_dq(w, s, &x, i0, dQ);
+    }
+}
+
+/* The work items that add up one pass of one group: chunks of keys, then tiles of dQ. */
+typedef struct {
+    int64_t chunks, key_items, tiles, items;
+} reduction;
+
+static reduction reduction_of(const agi_backward_job *w)
+{
+    const agi_backward_cut *max = &w->schedule->max;
+    const ag_problem *p = &w->call->plan->p;
+    reduction r = {.chunks = (max->span + REDUCE_ROWS - 1) / REDUCE_ROWS,
+                   .tiles = (p->q_len + TILE_ROWS - 1) / TILE_ROWS};
+    r.key_items = max->q_splits > 1 ? max->key_splits * r.chunks : 0;
+    r.items = r.key_items + (max->key_splits > 1 ? agi_heads_per_kv(p) * r.tiles : 0);
+    return r;
+}
+
+static void reduce(void *arg, int64_t item, int64_t slot)
+{
+    const agi_backward_job *w = arg;
+    agi_backward_scratch *s = &w->shared.scratch[slot];
+    const reduction r = reduction_of(w);
+    pass_position at = locate(w, item / r.items, w->pass);
+    const int64_t n = item % r.items;
+    if (n < r.key_items) {
+        at.k = n / r.chunks;
+        reduce_keys(w, s, &at, n % r.chunks);
+    } else {
+        reduce_dq(w, s, &at, (n - r.key_items) / r.tiles, (n - r.key_items) % r.tiles * TILE_ROWS);
+    }
+}
+
+static ag_status run_shared(agi_backward_job *w)
 {
     const agi_backward_schedule *schedule = w->schedule;
     const agi_call *call = w->call;
-    const int64_t chunks = (schedule->span + REDUCE_ROWS - 1) / REDUCE_ROWS;
-    const int64_t splits = schedule->groups * schedule->q_splits;
-    const double added = (double)(splits * schedule->span * (w->cpu->Dk_pad + w->cpu->Dv_pad));
-    const agi_loop pass = {splits, w->cpu->cost[call->map] / (double)schedule->passes, run_split, w};
-    const agi_loop sums = {schedule->groups * chunks, 4 * added, reduce_keys, w}; /* read from other caches */
+    const int64_t parts = schedule->groups * schedule->parts;
+    const double added = (double)(parts * schedule->max.span * (w->cpu->Dk_pad + w->cpu->Dv_pad));
+    const agi_loop pass = {parts, w->cpu->cost[call->map] / (double)schedule->passes, run_shared_part, w};
+    const agi_loop sums = {schedule->groups * reduction_of(w).items, 4 * added, reduce,
+                           w}; /* read from other caches */
     ag_status status = AG_OK;
     for (w->pass = 0; w->pass < schedule->passes && status == AG_OK; w->pass++) {
         status = agi_parallel_for(call->plan, call->exec, &pass);
@@ -435,13 +621,13 @@ ag_status REAL(agi_backward_run)(const agi_call *call, void *memory)
     agi_backward_job w = {.call = call, .cpu = cpu, .schedule = schedule};
     w.tangents = call->map == AGI_VJP_JVP;
     w.small =
-        schedule->q_splits == 1 && schedule->n_spans == 1 && ops->small_call != NULL && ops->small_call(call);
+        !schedule->shared && schedule->max.n_spans == 1 && ops->small_call != NULL && ops->small_call(call);
     name_outputs(&w);
     REAL(agi_backward_lay_out)(&w.shared, &arena, call->plan, call->map);
     REAL(agi_clear_sums)(&w);
     const agi_loop groups = {schedule->groups, cpu->cost[call->map], run_group, &w};
     const ag_status status =
-        schedule->q_splits > 1 ? run_splits(&w) : agi_parallel_for(call->plan, call->exec, &groups);
+        schedule->shared ? run_shared(&w) : agi_parallel_for(call->plan, call->exec, &groups);
     if (status == AG_OK) {
         REAL(agi_store_sums)(&w);
     }

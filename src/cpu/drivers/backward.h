@@ -8,11 +8,12 @@
  *
  *     reduction group   sequences and kv heads that share a sum (the gradient of a broadcast bias, of a table);
  *                       otherwise one kv head of one sequence. Groups are independent: a work item is a group
- *     pass              one span of keys of one kv head of one sequence of a group, with all query heads that
- *                       use it
- *     split             if there are few groups, their tiles of queries are dealt out to G splits: tiles s,
- *                       s + G, s + 2 G, ... of every pass. A work item is then a split; the splits' dK and dV are
- *                       added after each pass
+ *     pass              one or several spans of keys of one kv head of one sequence of a group, with all query heads
+ *                       that use it
+ *     part              if there are few groups, a pass is cut into parts, which are the work items: one of its spans,
+ *                       each with separate sums of dQ, and one split of the queries, each with separate sums of dK and
+ *                       dV. Tiles of queries are dealt out to G splits: tiles s, s + G, s + 2 G, ... The sums are
+ *                       added in order after each pass
  *
  * All of it is a function of the shape. In vjp_jvp the gradients are tdQ, tdK, tdV and so on; here they have
  * vjp's names. */
@@ -29,8 +30,7 @@ enum {
     TILE_PANELS = TILE_ROWS / PANEL,
     TILE_PAD = AGI_CACHE_LINE / (int)sizeof(real),
     TILE_LD = TILE_ROWS + TILE_PAD, /* odd number of cache lines: columns spread over the cache's sets */
-    ROW_CHUNK = 16,                 /* rows of O that are converted to reals at once */
-    MAX_Q_SPLITS = 8
+    ROW_CHUNK = 16                  /* rows of O that are converted to reals at once */
 };
 
 /* A tile of queries, with its statistics. */
@@ -60,21 +60,23 @@ typedef struct {
     agi_query_tile tile;
     real *X, *tX, *F, *G, *M;                 /* features of the score tiles: see agi_patch_weights */
     uint8_t *masked_keys, *panel_masked_keys; /* [block]: masked for all queries of the tile, of a panel */
-    real *dK, *dV;                            /* sums of the span, if there is one split */
-    real *dQ;     /* one span: a tile; several and one split: [heads per kv head][dq_rows][dq_width] */
-    real *deltas; /* [heads per kv head][2][Nq]: D and tD, if there are several spans and one split */
-    void *own;    /* scratch of the ops */
+    real *dK, *dV;                            /* sums of the span, unless several splits are shared */
+    real *split_dK, *split_dV;                /* those of a split, before they are added to dK and dV */
+    real *dQ;      /* one span: a tile; several, not shared: [heads per kv head][dq_rows][dq_width] */
+    real *span_dQ; /* a tile: sums of one span, before they are added to dQ */
+    real *deltas;  /* [heads per kv head][2][Nq]: D and tD, if there are several spans, not shared */
+    void *own;     /* scratch of the ops */
 } agi_backward_scratch;
 
-/* What all threads share. */
+/* What all threads share. dK, dV, dQ and deltas: if work items are parts of passes. */
 typedef struct {
-    real *dK, *dV;                 /* [groups][q_splits][span][D_pad], if there are several splits */
-    real *dQ;                      /* [groups][heads per kv head][dq_rows][dq_width], likewise */
-    real *deltas;                  /* [groups][heads per kv head][2][Nq], likewise */
-    real *bias_full;               /* dbias in reals, if agi_bias_needs_copy */
-    double *bias_broadcast;        /* [q_splits][sizes of the bias], unless agi_bias_is_full */
-    double *table;                 /* [heads][q_splits][buckets] */
-    double *sink;                  /* [batch][heads][q_splits] */
+    real *dK, *dV;          /* [groups][parts][span][D_pad], if there are several splits of the queries */
+    real *dQ;               /* [groups][key_splits][heads per kv head][dq_rows][dq_width] */
+    real *deltas;           /* [groups][heads per kv head][2][Nq] */
+    real *bias_full;        /* dbias in reals, if agi_bias_needs_copy */
+    double *bias_broadcast; /* [parts][sizes of the bias], unless agi_bias_is_full */
+    double *table;          /* [heads][parts][buckets] */
+    double *sink;           /* [batch][heads][parts] */
     agi_backward_scratch *scratch; /* one per thread */
 } agi_backward_layout;
 
@@ -86,7 +88,7 @@ typedef struct {
     const agi_cpu_plan *cpu;
     const agi_backward_schedule *schedule;
     agi_backward_layout shared;
-    int64_t pass;  /* the current one, if the queries are split */
+    int64_t pass;  /* the current one, if work items are parts of passes */
     bool tangents; /* vjp_jvp? */
     bool small;    /* small heads are run by ops->small_head */
     /* The outputs of the map, by their names in vjp. */
@@ -110,6 +112,7 @@ static inline int64_t agi_heads_per_kv(const ag_problem *p)
  * store_dkv is called after all splits are done, perhaps by another thread: it must not rely on what the pass left in
  * s->own. What the ops load of the keys may be kept in s->own for all heads of a pass. */
 typedef struct agi_backward_ops {
+    int64_t min_groups;      /* with so many reduction groups or more, passes are not split */
     int64_t block_step;      /* a block has a multiple of this many keys */
     int64_t key_step;        /* dK and dV are summed for groups of this many keys */
     int64_t query_step;      /* row statistics are padded to a multiple of this; 0: to whole vectors */
@@ -174,7 +177,7 @@ bool REAL(agi_bias_is_full)(const ag_problem *p);
 bool REAL(agi_bias_needs_copy)(const ag_problem *p);
 
 void REAL(agi_clear_sums)(const agi_backward_job *w);
-void REAL(agi_begin_sums)(const agi_backward_job *w, int64_t split, const agi_head *x, agi_sums *sums);
+void REAL(agi_begin_sums)(const agi_backward_job *w, int64_t part, const agi_head *x, agi_sums *sums);
 void REAL(agi_store_sums)(const agi_backward_job *w);
 
 /* ---- patch_stages.c: what all ops do to the scores of a patch ---- */

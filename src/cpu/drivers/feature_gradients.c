@@ -15,7 +15,7 @@ bool REAL(agi_bias_needs_copy)(const ag_problem *p)
     return REAL(agi_bias_is_full)(p) && is_sum && p->aux_dtype != REAL_DTYPE;
 }
 
-void REAL(agi_begin_sums)(const agi_backward_job *w, int64_t split, const agi_head *x, agi_sums *sums)
+void REAL(agi_begin_sums)(const agi_backward_job *w, int64_t part, const agi_head *x, agi_sums *sums)
 {
     const ag_problem *p = &w->call->plan->p;
     const int64_t *size = p->bias_size;
@@ -25,13 +25,13 @@ void REAL(agi_begin_sums)(const agi_backward_job *w, int64_t split, const agi_he
         const bool full = REAL(agi_bias_is_full)(p), copy = full && REAL(agi_bias_needs_copy)(p);
         sums->full = !full ? NULL : copy ? (void *)w->shared.bias_full : w->dbias->data;
         sums->dtype = copy ? REAL_DTYPE : p->aux_dtype;
-        sums->broadcast = full ? NULL : w->shared.bias_broadcast + split * agi_count(size);
+        sums->broadcast = full ? NULL : w->shared.bias_broadcast + part * agi_count(size);
         for (int axis = 0; axis < 4; axis++) {
             sums->strides[axis] = size[axis] == 1 ? 0 : full && !copy ? w->dbias->strides[axis] : dense[axis];
         }
     }
     if (w->dtable->data != NULL) {
-        sums->table = w->shared.table + (x->h * w->schedule->q_splits + split) * p->table_buckets;
+        sums->table = w->shared.table + (x->h * w->schedule->parts + part) * p->table_buckets;
     }
 }
 
@@ -63,18 +63,18 @@ static void clear(const agi_backward_job *w, void *sum, int64_t n, size_t size)
 void REAL(agi_clear_sums)(const agi_backward_job *w)
 {
     const ag_problem *p = &w->call->plan->p;
-    const int64_t q_splits = w->schedule->q_splits, n = agi_count(p->bias_size);
+    const int64_t parts = w->schedule->parts, n = agi_count(p->bias_size);
     if (w->dtable->data != NULL) {
-        clear(w, w->shared.table, p->heads * q_splits * p->table_buckets, sizeof(double));
+        clear(w, w->shared.table, p->heads * parts * p->table_buckets, sizeof(double));
     }
     if (w->dsink->data != NULL) {
-        clear(w, w->shared.sink, p->batch * p->heads * q_splits, sizeof(double));
+        clear(w, w->shared.sink, p->batch * p->heads * parts, sizeof(double));
     }
     if (w->dbias->data == NULL) {
         return;
     }
     if (!REAL(agi_bias_is_full)(p)) {
-        clear(w, w->shared.bias_broadcast, q_splits * n, sizeof(double));
+        clear(w, w->shared.bias_broadcast, parts * n, sizeof(double));
     } else if (REAL(agi_bias_needs_copy)(p)) {
         clear(w, w->shared.bias_full, n, sizeof(real));
     } else if (!(w->call->a.accumulate & w->acc_dbias)) {
@@ -107,7 +107,7 @@ static void store_bias_elements(const agi_backward_job *w, int64_t first, int64_
     for (int64_t e = first; e < end; e++) {
         const double sum =
             full ? (double)w->shared.bias_full[e]
-                 : strided_sum(w->shared.bias_broadcast + e, w->schedule->q_splits, agi_count(p->bias_size));
+                 : strided_sum(w->shared.bias_broadcast + e, w->schedule->parts, agi_count(p->bias_size));
         put(w->dbias, p->aux_dtype, element_offset(w->dbias, p->bias_size, e), accumulate, sum);
     }
 }
@@ -128,11 +128,11 @@ static void store_table_gradient(const agi_backward_job *w)
 {
     const ag_problem *p = &w->call->plan->p;
     const int64_t size[4] = {1, p->table_heads, 1, p->table_buckets}, nb = p->table_buckets;
-    /* A table that all heads share: the sums of all heads and splits are [heads * q_splits][nb]. */
-    const int64_t count = p->table_heads == 1 ? p->heads * w->schedule->q_splits : w->schedule->q_splits;
+    /* A table that all heads share: the sums of all heads and parts are [heads * parts][nb]. */
+    const int64_t count = p->table_heads == 1 ? p->heads * w->schedule->parts : w->schedule->parts;
     const bool accumulate = (w->call->a.accumulate & w->acc_dtable) != 0;
     for (int64_t e = 0; e < p->table_heads * nb; e++) {
-        const double *first = w->shared.table + e / nb * w->schedule->q_splits * nb + e % nb;
+        const double *first = w->shared.table + e / nb * w->schedule->parts * nb + e % nb;
         put(w->dtable, p->aux_dtype, element_offset(w->dtable, size, e), accumulate,
             strided_sum(first, count, nb));
     }
@@ -141,12 +141,12 @@ static void store_table_gradient(const agi_backward_job *w)
 static void store_sink_gradient(const agi_backward_job *w)
 {
     const ag_problem *p = &w->call->plan->p;
-    const int64_t size[4] = {1, p->heads, 1, 1}, q_splits = w->schedule->q_splits;
+    const int64_t size[4] = {1, p->heads, 1, 1}, parts = w->schedule->parts;
     const bool accumulate = (w->call->a.accumulate & w->acc_dsink) != 0;
     for (int64_t h = 0; h < p->heads; h++) {
         double sum = 0;
         for (int64_t b = 0; b < p->batch; b++) {
-            sum += strided_sum(w->shared.sink + (b * p->heads + h) * q_splits, q_splits, 1);
+            sum += strided_sum(w->shared.sink + (b * p->heads + h) * parts, parts, 1);
         }
         put(w->dsink, p->aux_dtype, element_offset(w->dsink, size, h), accumulate, sum);
     }

@@ -14,7 +14,7 @@ static int64_t panels_of(const ag_plan *plan, const agi_row_schedule *schedule)
 /* How many reals the sums of a panel have. */
 static int64_t state_size(int64_t Dv_pad)
 {
-    return PANEL * (Dv_pad + 1);
+    return PANEL * (Dv_pad + 2);
 }
 
 static int64_t all_states(const ag_plan *plan)
@@ -31,7 +31,8 @@ static void lay_out_panels(agi_given_scratch *s, agi_arena *arena, const agi_cpu
 {
     for (int64_t n = 0; n < cpu->given.rows / PANEL; n++) {
         agi_given_panel *panel = &s->panel[n];
-        real **const statistics[] = {&panel->L_high, &panel->L_low, &panel->mu, &panel->smu, &panel->sum};
+        real **const statistics[] = {&panel->L_high, &panel->L_low, &panel->mu,
+                                     &panel->smu,    &panel->sum,   &panel->excess};
         for (size_t i = 0; i < sizeof statistics / sizeof statistics[0]; i++) {
             *statistics[i] = agi_take_reals(arena, PANEL);
         }
@@ -87,6 +88,7 @@ static agi_given_panel panel_of(const agi_given_job *w, const agi_given_scratch 
         const int64_t at = item * panels_of(x->call->plan, schedule) + index;
         panel.rows = w->states + at * state_size(x->Dv_pad);
         panel.sum = panel.rows + PANEL * x->Dv_pad;
+        panel.excess = panel.sum + PANEL;
     }
     return panel;
 }
@@ -107,6 +109,7 @@ static void load_statistics(const agi_head *x, const agi_given_panel *panel)
         panel->mu[r] = row && second ? (real)agi_load_stat(x, &a->mu, i) : 0;
         panel->smu[r] = row && second ? (real)agi_load_stat(x, &a->smu, i) : 0;
         panel->sum[r] = 0;
+        panel->excess[r] = 0;
     }
 }
 
@@ -123,17 +126,17 @@ static double finish_sum(const agi_head *x, const agi_given_panel *panel, int64_
     const ag_args *a = &x->call->a;
     const int64_t i = panel->i0 + r;
     const double Ps = x->sink == -INFINITY ? 0 : exp(x->sink - agi_load_stat(x, &a->lse, i));
-    const double shift = (double)panel->mu[r], sum = (double)panel->sum[r];
+    const double shift = (double)panel->mu[r], sum = (double)panel->sum[r], excess = (double)panel->excess[r];
     const bool empty = x->sink == -INFINITY && panel->L_high[r] == (real)INFINITY;
     if (x->call->map == AGI_JVP_JVP) {
         const double mu = agi_load_stat(x, &a->mu, i), smu = agi_load_stat(x, &a->smu, i);
         const double nu = sum + (Ps == 0 ? 0 : Ps * (x->tsink - mu) * (x->ssink - smu));
         agi_store_stat(x, &a->nu, accumulates(x, AG_ACC_NU), i, empty ? 0 : nu);
-        return nu;
+        return nu + excess;
     }
     const double change = sum + (Ps == 0 ? 0 : Ps * (x->tsink - shift));
     agi_store_stat(x, &a->mu, accumulates(x, AG_ACC_MU), i, empty ? 0 : shift + change);
-    return change;
+    return change + excess;
 }
 
 /* Rows r0 .. r0 + n - 1 of the panel: minus factor O. A query that sees no key has no O. */
@@ -277,14 +280,16 @@ static void add_splits(void *arg, int64_t block, int64_t slot)
     int64_t n_panels;
     const int64_t i0 = begin_item(w, s, block * kv_splits, &x, panels, &n_panels);
     for (int64_t n = 0; n < n_panels; n++) {
-        const agi_given_panel *panel = &panels[n], first = *panel;
-        real sum[PANEL];
-        memcpy(sum, first.sum, sizeof sum);
+        const agi_given_panel *panel = &panels[n];
+        real sum[PANEL], excess[PANEL];
+        memcpy(sum, panel->sum, sizeof sum);
+        memcpy(excess, panel->excess, sizeof excess);
         for (int64_t split = 1; split < kv_splits; split++) {
             const agi_given_panel other = panel_of(w, s, &x, i0, n, block * kv_splits + split);
             for (int64_t r = 0; r < panel->ni; r++) {
                 agi_add_scaled_row(x.k, panel->rows + r * x.Dv_pad, other.rows + r * x.Dv_pad, x.Dv, 1);
                 sum[r] += other.sum[r];
+                excess[r] += other.excess[r];
             }
         }
         load_statistics(&x, panel);
@@ -292,6 +297,7 @@ static void add_splits(void *arg, int64_t block, int64_t slot)
             REAL(agi_given_shift)(s, &x, panel);
         }
         memcpy(panel->sum, sum, (size_t)panel->ni * sizeof(real));
+        memcpy(panel->excess, excess, (size_t)panel->ni * sizeof(real));
     }
     finish_item(w, s, &x, panels, n_panels, i0);
 }

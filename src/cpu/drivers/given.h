@@ -8,7 +8,11 @@
  *     jvp_jvp    sum = sum P W            rows = sum (P W o M) V + (tP o M) sV + (sP o M) tV
  *                nu = sum                 sto = rows - sum O
  *
- * with W = (tS - mu) (sS - smu) + stS, tP = P (tS - mu), sP = P (sS - smu), and the sink's term in `sum`. */
+ * with W = (tS - mu) (sS - smu) + stS, tP = P (tS - mu), sP = P (sS - smu), and the sink's term in `sum`.
+ *
+ * Ops that round the weights of V for a product add up the exact ones in `sum`, from which mu and nu come, and what
+ * the rounded ones add up to more than these in `excess`: O is subtracted sum + excess times. Else rows would be off by a
+ * multiple of O, which does not average out. */
 #ifndef AGI_CPU_GIVEN_H
 #define AGI_CPU_GIVEN_H
 
@@ -27,7 +31,9 @@ typedef struct {
     real *L_high, *L_low; /* [PANEL]: log2(e) L in two parts; +infinity for a query that sees no key */
     real *mu, *smu;       /* [PANEL]: what is subtracted from tS, sS. jvp: mu is the shift r */
     real *sum;            /* [PANEL] */
-    real *rows;           /* [PANEL][Dv_pad] */
+    real *
+        excess; /* [PANEL]: what `rows` have too much of O: see below. The ops add to it; 0 if they round nothing */
+    real *rows; /* [PANEL][Dv_pad] */
 } agi_given_panel;
 
 /* One thread's scratch. */

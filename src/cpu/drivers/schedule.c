@@ -6,8 +6,30 @@ enum {
     CACHE = 256 * 1024,    /* max elements of a tile's working set: half of a 2 MiB L2 cache in float32 */
     SPAN = 128 * 1024,     /* max elements of the dK and dV of a span */
     MIN_SPLIT_KEYS = 1024, /* min keys of a split */
-    MIN_GROUPS = 8         /* from so many reduction groups on, queries are not split */
+    MIN_GROUPS = 8,        /* from so many reduction groups on, queries are not split */
+    LARGE_ITEMS = 64,      /* work items of a large problem, at least */
+    SPLIT_TILES = 16       /* min tiles of a split of the queries of a large problem */
 };
+
+static const double LARGE_PAIRS = 1 << 25; /* visible pairs of a large problem */
+
+/* Keys that a query sees by causal and window, on average and about. */
+static double visible_keys(const ag_problem *p)
+{
+    const bool causal = agi_has(p, AG_CAUSAL);
+    const double keys = (double)p->kv_len, left = (double)p->window_left;
+    const double right = causal ? 0 : (double)p->window_right;
+    if (agi_has(p, AG_WINDOW) && left >= 0 && right >= 0 && left + right + 1 < keys) {
+        return left + right + 1;
+    }
+    return causal ? keys / 2 : keys;
+}
+
+static double visible_pairs(const ag_problem *p)
+{
+    const double rows = agi_has(p, AG_PACKED) ? (double)p->q_total : (double)p->batch * (double)p->q_len;
+    return rows * (double)p->heads * visible_keys(p);
+}
 
 /* ---- Forward, jvp and jvp_jvp ---- */
 
@@ -27,16 +49,27 @@ static int64_t rows_of_block(const ag_problem *p, int64_t max_queries, int64_t m
     return agi_round_up(agi_max(1, (p->q_len + blocks - 1) / blocks), ROW_BLOCK / 3);
 }
 
-agi_row_schedule REAL(agi_row_schedule_of)(const ag_plan *plan, int64_t max_queries, int64_t min_blocks)
+/* Splits of the keys: none if there are min_blocks blocks of queries, else as many as give the work items wanted. */
+static int64_t kv_splits_of(const ag_problem *p, int64_t blocks, int64_t min_blocks)
 {
     enum { ITEMS = 32 }; /* work items wanted, about */
+    const int64_t max = agi_max(1, p->kv_len / MIN_SPLIT_KEYS);
+    if (visible_pairs(p) >= LARGE_PAIRS) {
+        return blocks >= LARGE_ITEMS * 3 / 4 ? 1
+                                             : agi_min((LARGE_ITEMS + blocks - 1) / agi_max(1, blocks), max);
+    }
+    return blocks >= min_blocks ? 1 : agi_min(agi_max(1, ITEMS / agi_max(1, blocks)), max);
+}
+
+agi_row_schedule REAL(agi_row_schedule_of)(const ag_plan *plan, int64_t max_queries, int64_t min_blocks)
+{
     const ag_problem *p = &plan->p;
     agi_row_schedule schedule;
-    schedule.rows = rows_of_block(p, max_queries, min_blocks);
+    schedule.rows =
+        rows_of_block(p, max_queries, visible_pairs(p) >= LARGE_PAIRS ? LARGE_ITEMS / 2 : min_blocks);
     schedule.blocks = agi_max(1, (p->q_len + schedule.rows - 1) / schedule.rows);
     schedule.items = p->q_len == 0 ? 0 : agi_saturating_product(p->batch, p->heads, schedule.blocks, 1);
-    schedule.kv_splits = agi_max(1, agi_min(ITEMS / agi_max(1, schedule.items), p->kv_len / MIN_SPLIT_KEYS));
-    schedule.kv_splits = schedule.items >= min_blocks ? 1 : schedule.kv_splits;
+    schedule.kv_splits = kv_splits_of(p, schedule.items, min_blocks);
     schedule.split_keys =
         agi_round_up((p->kv_len + schedule.kv_splits - 1) / schedule.kv_splits, MIN_SPLIT_KEYS / 8);
     return schedule;
@@ -44,26 +77,13 @@ agi_row_schedule REAL(agi_row_schedule_of)(const ag_plan *plan, int64_t max_quer
 
 /* ---- Cost ---- */
 
-/* Keys that a query sees by causal and window, on average and about. */
-static double visible_keys(const ag_problem *p)
-{
-    const bool causal = agi_has(p, AG_CAUSAL);
-    const double keys = (double)p->kv_len, left = (double)p->window_left;
-    const double right = causal ? 0 : (double)p->window_right;
-    if (agi_has(p, AG_WINDOW) && left >= 0 && right >= 0 && left + right + 1 < keys) {
-        return left + right + 1;
-    }
-    return causal ? keys / 2 : keys;
-}
-
 double REAL(agi_cost_of)(const ag_plan *plan, agi_map map)
 {
     static const double products[] = {
         [AGI_FORWARD] = 2, [AGI_VJP] = 5, [AGI_JVP] = 6, [AGI_VJP_JVP] = 12, [AGI_JVP_JVP] = 10};
     _Static_assert(sizeof products / sizeof products[0] == AGI_N_MAPS, "every map has products");
     const ag_problem *p = &plan->p;
-    const double rows = agi_has(p, AG_PACKED) ? (double)p->q_total : (double)p->batch * (double)p->q_len;
-    return rows * (double)p->heads * visible_keys(p) * (double)(p->dim_qk + p->dim_v) / 2 * products[map];
+    return visible_pairs(p) * (double)(p->dim_qk + p->dim_v) / 2 * products[map];
 }
 
 /* ---- Vjp and vjp_jvp ---- */
@@ -79,13 +99,13 @@ static int64_t max_keys(const ag_problem *p, bool tangents)
 
 /* Cuts n keys into spans of about the same length, and those into blocks of about the same length, a multiple of step;
  * block and span: the max lengths. */
-static void cut_keys(agi_backward_schedule *schedule, int64_t n, int64_t block, int64_t span, int64_t step)
+static void cut_keys(agi_backward_cut *cut, int64_t n, int64_t block, int64_t span, int64_t step)
 {
     const int64_t max_span = agi_max(block, span), spans = agi_max(1, (n + max_span - 1) / max_span);
     const int64_t each = agi_max(1, (n + spans - 1) / spans), blocks = (each + block - 1) / block;
-    schedule->block = agi_round_up((each + blocks - 1) / blocks, step);
-    schedule->span = schedule->block * blocks;
-    schedule->n_spans = agi_max(1, (n + schedule->span - 1) / schedule->span);
+    cut->block = agi_round_up((each + blocks - 1) / blocks, step);
+    cut->span = cut->block * blocks;
+    cut->n_spans = agi_max(1, (n + cut->span - 1) / cut->span);
 }
 
 /* Max splits of the queries: the number of tiles or, with a window, half the number of tiles that see one span, as
@@ -100,6 +120,23 @@ static int64_t max_splits(const ag_problem *p, int64_t span)
     return agi_min(tiles, ((span + p->window_left + right) / rows + 2) / 2);
 }
 
+/* How many splits of the queries a group has, and how many of its spans run at the same time. A few groups are split
+ * into MIN_GROUPS work items by their queries. Large problems get LARGE_ITEMS: by spans, which costs little, as dQ is
+ * read and written once per span in any case, or by queries if there are SPLIT_TILES tiles for each split. */
+static void split_group(agi_backward_cut *cut, const ag_problem *p, int64_t groups, int64_t min_groups)
+{
+    const int64_t few = groups >= MIN_GROUPS ? 1 : MIN_GROUPS / agi_max(1, groups);
+    const int64_t tiles = p->q_len / TILE_ROWS;
+    cut->q_splits = few;
+    cut->key_splits = 1;
+    if (visible_pairs(p) >= LARGE_PAIRS && groups < min_groups) {
+        const int64_t wanted = (LARGE_ITEMS + groups - 1) / groups;
+        cut->q_splits = agi_min(wanted, agi_max(few, tiles / SPLIT_TILES));
+        cut->key_splits = agi_min(cut->n_spans, (wanted + cut->q_splits - 1) / cut->q_splits);
+    }
+    cut->q_splits = agi_max(1, agi_min(cut->q_splits, max_splits(p, cut->span)));
+}
+
 agi_backward_schedule REAL(agi_backward_schedule_of)(const agi_cpu_plan *cpu, const ag_plan *plan,
                                                      agi_map map)
 {
@@ -107,16 +144,18 @@ agi_backward_schedule REAL(agi_backward_schedule_of)(const agi_cpu_plan *cpu, co
     const agi_backward_ops *ops = cpu->backward_ops;
     const bool bias_b = agi_has(p, AG_BIAS) && p->bias_size[0] == 1;
     const bool bias_h = agi_has(p, AG_BIAS) && p->bias_size[1] == 1;
-    agi_backward_schedule schedule = {.n_spans = 1};
-    cut_keys(&schedule, p->kv_len, max_keys(p, map == AGI_VJP_JVP), SPAN / (p->dim_qk + p->dim_v),
-             ops->block_step);
+    agi_backward_schedule schedule = {.groups = 0};
     schedule.group_b = (bias_b || agi_has(p, AG_TABLE)) && p->batch > 0 ? p->batch : 1;
     schedule.group_hk = bias_h ? p->kv_heads : 1;
     schedule.groups =
         agi_saturating_product(p->batch / schedule.group_b, p->kv_heads / schedule.group_hk, 1, 1);
-    schedule.passes = agi_saturating_product(schedule.group_b, schedule.group_hk, schedule.n_spans, 1);
-    const int64_t wanted = schedule.groups >= MIN_GROUPS ? 1 : MAX_Q_SPLITS / agi_max(1, schedule.groups);
-    schedule.q_splits = agi_max(1, agi_min(agi_min(wanted, MAX_Q_SPLITS), max_splits(p, schedule.span)));
+    cut_keys(&schedule.max, p->kv_len, max_keys(p, map == AGI_VJP_JVP), SPAN / (p->dim_qk + p->dim_v),
+             ops->block_step);
+    split_group(&schedule.max, p, schedule.groups, ops->min_groups);
+    schedule.member_passes = (schedule.max.n_spans + schedule.max.key_splits - 1) / schedule.max.key_splits;
+    schedule.passes = agi_saturating_product(schedule.group_b, schedule.group_hk, schedule.member_passes, 1);
+    schedule.shared = schedule.max.q_splits > 1 || schedule.max.key_splits > 1;
+    schedule.parts = schedule.max.q_splits * schedule.max.key_splits;
     schedule.dq_rows = agi_round_up(p->q_len, ops->dq_row_step);
     schedule.dq_width =
         agi_round_up(p->dim_qk, ops->dq_channel_step == 0 ? cpu->k->lanes : ops->dq_channel_step);

@@ -75,17 +75,6 @@ int64_t REAL(agi_fewest_keys)(const agi_head *x, int64_t i0, int64_t ni)
     return agi_max(0, agi_min(to[0] - from[0], to[1] - from[1]));
 }
 
-bool REAL(agi_sees_no_key)(const agi_head *x, int64_t i, double L)
-{
-    int64_t from, to;
-    if (L == -INFINITY || L != x->sink) {
-        return L == -INFINITY;
-    }
-    /* The query sees no key, or only keys of negligible weight. */
-    REAL(agi_key_range)(x, i, 1, &from, &to);
-    return from >= to || REAL(agi_all_masked)(x, i, 1, from, to - from);
-}
-
 /* ---- Rows in ---- */
 
 /* Channels c0 .. c0 + n - 1 of one row. */

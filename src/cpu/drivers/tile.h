@@ -265,13 +265,13 @@ void REAL(agi_dropout_tile)(const agi_head *x, int64_t i0, int64_t W, int64_t j0
                             int64_t ld);
 
 /* Where the gradients of bias and table are summed. If the bias has both a query and a key axis, `full`: the caller's
- * own array or a copy of it. Otherwise `broadcast`: a dense array in float64, one per split of the queries. */
+ * own array or a copy of it. Otherwise `broadcast`: a dense array in float64, one per part of a pass. */
 typedef struct {
     void *full;
     ag_dtype dtype; /* of full */
     double *broadcast;
     int64_t strides[4]; /* of full or broadcast; 0 along an axis of size 1 */
-    double *table;      /* [table_buckets], of this head and this split of the queries */
+    double *table;      /* [table_buckets], of this head and this part of a pass */
 } agi_sums;
 void REAL(agi_add_sums)(const agi_head *x, const agi_sums *sums, int64_t i0, int64_t ni, int64_t j0,
                         int64_t nj, const real *dS, int64_t ld);

@@ -188,6 +188,17 @@ bool REAL(agi_all_masked)(const agi_head *x, int64_t i0, int64_t ni, int64_t j0,
     return true;
 }
 
+bool REAL(agi_sees_no_key)(const agi_head *x, int64_t i, double L)
+{
+    int64_t from, to;
+    if (L == -INFINITY || L != x->sink) {
+        return L == -INFINITY;
+    }
+    /* The query sees no key, or only keys of negligible weight. */
+    REAL(agi_key_range)(x, i, 1, &from, &to);
+    return from >= to || REAL(agi_all_masked)(x, i, 1, from, to - from);
+}
+
 int64_t REAL(agi_trim_masked)(const agi_head *x, int64_t i0, int64_t ni, int64_t *j0, int64_t end)
 {
     const int64_t step = 64; /* keys per look: about as many as a panel has queries */

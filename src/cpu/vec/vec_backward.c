@@ -24,7 +24,7 @@ static void lay_out(agi_backward_scratch *s, agi_arena *arena, const ag_plan *pl
 {
     const agi_cpu_plan *cpu = agi_cpu_plan_of(plan);
     const int64_t tangents = map == AGI_VJP_JVP, features = !cpu->features.plain;
-    const int64_t block = cpu->backward[map].block, tile = block * TILE_LD;
+    const int64_t block = cpu->backward[map].max.block, tile = block * TILE_LD;
     agi_vec_backward_scratch v = {.K = NULL};
     lay_out_queries(&v, arena, cpu, tangents, agi_has_low_half(&plan->p));
     v.scores.P = agi_take_reals(arena, tile);
@@ -153,6 +153,7 @@ static void store_dkv(const agi_backward_scratch *s, const agi_head *x, agi_slic
 }
 
 const agi_backward_ops REAL(agi_vec_backward_ops) = {
+    .min_groups = 64,
     .block_step = 16,
     .key_step = 1,
     .dq_row_step = 1,

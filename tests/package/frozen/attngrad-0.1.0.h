@@ -60,7 +60,7 @@ enum {
     AG_NO_MEMORY = 4,        /* the allocator returned NULL */
     AG_WORKSPACE = 5,        /* the workspace is NULL or too small */
     AG_DEVICE = 6,           /* a device or its driver failed */
-    AG_CANCELLED = 7,        /* the caller cancelled the call: the outputs are undefined */
+    AG_CANCELLED = 7,        /* ag_exec.poll returned non-zero: the outputs are undefined */
     AG_TIMEOUT = 8           /* a call did not end in time: the outputs are undefined */
 };
 
@@ -301,7 +301,7 @@ enum {
     AG_MAP_VJP = 1 << 1,
     AG_MAP_JVP = 1 << 2,
     AG_MAP_VJP_JVP = 1 << 3,
-    AG_MAP_JVP_JVP = 1 << 4 /* refused by the CPU backend as AG_UNSUPPORTED */
+    AG_MAP_JVP_JVP = 1 << 4
 };
 
 /* Sets *bytes to the size of a workspace, of any alignment, that is enough for each of these maps (bits of
@@ -373,12 +373,13 @@ enum {
 /* Bits of ag_args.flags. */
 enum {
     /* jvp reads o, lse and, if given, o_low, which forward wrote for the same inputs, instead of writing them. The
-     * other maps ignore it. Refused by the CPU backend as AG_UNSUPPORTED. */
+     * other maps ignore it. */
     AG_GIVEN_O = 1 << 0
 };
 
 /* Every variable of the five maps. Each map reads and writes the fields that the table at the top lists for it and
- * ignores the others, so one struct can be used for all maps one after another. Shapes are given as padded | packed. A tensor of a feature that the problem does not have must be absent. */
+ * ignores the others, so one struct can be used for all maps one after another. Shapes are given as padded | packed. A
+ * tensor of a feature that the problem does not have must be absent. */
 typedef struct ag_args {
     uint32_t struct_size; /* sizeof(ag_args) */
     uint32_t accumulate;  /* AG_ACC_* */
@@ -428,11 +429,11 @@ typedef struct ag_args {
     ag_tensor td_o, td_lse;
     ag_tensor tdq, tdk, tdv, tdbias, tdtable, tdsink;
 
-    /* The low halves of a 16-bit o and to (absent: not used): what rounding took from them, itself rounded; for
-     * AG_F16 times 2^11, which loses no digits. forward and jvp write them; vjp, vjp_jvp and jvp_jvp that are given
-     * them use o + o_low and to + to_low, so that the results do not carry the rounding errors of o. The cost is one more
-     * 16-bit array of the size of o. Refused if out_dtype is wider than 16 bits, and as outputs together with
-     * AG_ACC_O and AG_ACC_TO. */
+    /* The low halves of a 16-bit o and to (absent: not used): what rounding took from them, itself rounded; for AG_F16
+     * times 2^11, which loses no digits. forward and jvp write them; vjp, vjp_jvp and jvp_jvp that are given them use o
+     * + o_low and to + to_low, so that the results do not carry the rounding errors of o. The cost is one more 16-bit
+     * array of the size of o. Refused if out_dtype is wider than 16 bits, and as outputs together with AG_ACC_O and
+     * AG_ACC_TO. */
     ag_tensor o_low;  /* as o */
     ag_tensor to_low; /* as to */
 
@@ -458,20 +459,28 @@ typedef struct ag_args {
     const uint64_t *seed_device;
 } ag_args;
 
-/* The parallel loop. run calls task(arg, index) exactly once for each index 0 .. n_tasks - 1, in any order, on
- * any threads or on the caller's alone, and returns when all are done. exec NULL or run NULL: the library's own
- * pool of threads. */
+/* How a call runs. run, the parallel loop, calls task(arg, index) exactly once for each index 0 .. n_tasks - 1, in any
+ * order, on any threads or on the caller's alone, and returns when all are done. exec NULL or run NULL: the library's
+ * own pool of threads.
+ *
+ * poll, if it is not NULL, is called on the thread that called the map: when the call begins, and then at least every
+ * 50 ms while that thread works or waits for others; with run given, only while that thread is in a task. Calls are
+ * some milliseconds apart, so a short map may poll once and no more. If poll returns non-zero, no new work starts, and
+ * the map returns AG_CANCELLED as soon as all threads have left it: its outputs are then undefined, the plan and the
+ * workspace can be used again. poll may not leave by longjmp or an exception. */
 typedef void (*ag_task)(void *arg, int64_t index);
 
 typedef struct ag_exec {
     uint32_t struct_size; /* sizeof(ag_exec) */
     uint32_t reserved;    /* zero */
-    void *ctx;
+    void *ctx;            /* the first argument of run and of poll */
     void (*run)(void *ctx, int64_t n_tasks, ag_task task, void *arg);
+    int32_t (*poll)(void *ctx);
+    void *stream; /* NULL: the backends of this version have no streams and refuse one as AG_UNSUPPORTED */
 } ag_exec;
 
 /* clang-format off */
-#define AG_EXEC_INIT {sizeof(ag_exec), 0, NULL, NULL}
+#define AG_EXEC_INIT {sizeof(ag_exec), 0, NULL, NULL, NULL, NULL}
 /* clang-format on */
 
 AG_API ag_status ag_forward(const ag_plan *plan, const ag_args *args, const ag_exec *exec, void *workspace,

@@ -13,6 +13,7 @@
 #include "cpu/amx/kernels/amx_interleave_tmpl.c"
 #include "cpu/amx/kernels/amx_softmax_tmpl.c"
 #include "cpu/amx/kernels/amx_gradients_tmpl.c"
+#include "cpu/amx/kernels/amx_given_tmpl.c"
 
 static void begin(amx_config *saved)
 {
@@ -50,4 +51,6 @@ const agi_amx_kernels agi_amx_table = {
     .softmax_tangent = softmax_tangent,
     .gradients = gradients,
     .gradient_tangents = gradient_tangents,
+    .given_tangents = given_tangents,
+    .second_tangents = second_tangents,
 };

@@ -195,6 +195,21 @@ typedef struct {
     void (*gradient_tangents)(uint16_t *const rows[4], int64_t tile_stride, uint16_t *const vnni[2],
                               const float *const scores[4], float c, float scale, const float *L,
                               const float *mu, const float *D, const float *tD, const amx_queue *next);
+
+    /* jvp that is given lse, on 32 lanes without features. Of the scores S and U, with tS = scale U:
+     *     P (tS - r), P = 2^(c S - L)
+     * go to VNNI, rounded, in this order. sums[n]: what the exact ones add up to is added to it; excess[n]: the rounded
+     * ones minus these. */
+    void (*given_tangents)(uint16_t *const vnni[2], const float *const scores[2], float c, float scale,
+                           const float *L, const float *r, float *const sums[2], float *const excess[2],
+                           const amx_queue *next);
+
+    /* jvp_jvp, likewise. Of the scores S, U, Y and Z, with tS = scale U, sS = scale Y, stS = z_scale Z:
+     *     P ((tS - mu) (sS - smu) + stS), P (sS - smu), P (tS - mu)
+     * go to VNNI. If vnni[2] is NULL, the sum of the last two goes to vnni[1]. sum, excess: of the first. */
+    void (*second_tangents)(uint16_t *const vnni[3], const float *const scores[4], float c, float scale,
+                            float z_scale, const float *L, const float *mu, const float *smu, float *sum,
+                            float *excess, const amx_queue *next);
 } agi_amx_kernels;
 
 #if defined(__x86_64__)

@@ -140,11 +140,17 @@ static void store_f16(uint16_t *to, const real *from, int64_t n, double factor)
     }
 }
 
-/* What rounding took from factor * from; 0 if that or the rounded value is not finite. */
+/* What rounding took from factor * from; 0 if that or the rounded value is not finite. No branches, as above. */
 INLINE real rest_of(real from, double factor, float rounded)
 {
+#if !defined(AGI_REAL64) && (defined(__FMA__) || defined(__ARM_FEATURE_FMA))
+    const float high = (float)factor, low = (float)(factor - (double)high);
+    const float rest = fmaf(from, low, fmaf(from, high, -rounded));
+    return rest - rest == 0 ? rest : 0;
+#else
     const double rest = factor * (double)from - (double)rounded;
     return rest - rest == 0 ? (real)rest : 0;
+#endif
 }
 
 static void store_low_bf16(uint16_t *to, const real *from, int64_t n, double factor)
