@@ -53,13 +53,11 @@ def vjp_of_arrays(inputs, d_o, low):
 
 
 def vjp_jvp_of_arrays(inputs, d_o, t, low):
-    """forward and jvp, which is given o, by their ops."""
-    ops, absent = torch.ops.attngrad, (None,) * 9
-    o, lse, o_low = ops.forward_low(*inputs, *absent, "causal")
-    o_low = o_low if low else None
-    to, mu, to_low = ops.jvp(*inputs, *absent, "causal", o, lse, o_low, *t, *absent[:3])
-    halves = {"o_low": o_low, "to_low": to_low} if low else {}
-    return attngrad.vjp_jvp(*inputs, o, lse, to, mu, d_o, *t, **halves, **CAUSAL)[:3]
+    """With the low halves jvp is given o, as in PyTorch."""
+    f = attngrad.forward(*inputs, low=True, **CAUSAL)
+    p = attngrad.jvp(*inputs, *t, low=True, **(f._asdict() if low else {}), **CAUSAL)
+    halves = {"o_low": f.o_low, "to_low": p.to_low} if low else {}
+    return attngrad.vjp_jvp(*inputs, f.o, f.lse, p.to, p.mu, d_o, *t, **halves, **CAUSAL)[:3]
 
 
 class Watch(TorchDispatchMode):
