@@ -71,9 +71,9 @@ def scaled_dot_product_attention(
     batch_offset, head_offset    indices of the first sequence and the first head, for dropout
     backend      "cpu" or "reference"; None: the environment's, or the best
     threads      0: as many as torch.get_num_threads() says, or ATTNGRAD_THREADS
-    save_low     float16 and bfloat16, if a gradient is recorded: the backward pass also gets what rounding took
-                 from the output, so that the gradients do not carry that error; it takes one more tensor of
-                 the output's size and dtype. False: without
+    save_low     float16 and bfloat16, if a gradient is recorded or forward mode is nested: the derivatives also
+                 get what rounding took from the output, so that they do not carry that error; it takes one more
+                 tensor of the output's size and dtype. False: without
     return_lse   also return the logarithm of each row's sum of exponentials, [..., heads, n], float64,
                  differentiable like the output
 

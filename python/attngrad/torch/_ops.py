@@ -32,7 +32,6 @@ SCHEMAS = {
     "forward": f"({COMMON}) -> (Tensor o, Tensor lse)",
     "forward_low": f"({COMMON}) -> (Tensor o, Tensor lse, Tensor o_low)",
     "vjp": f"({COMMON}, {_RESULTS}, Tensor? d_o, Tensor? d_lse, int wanted) -> {_SIX}",
-    # o and lse are for its derivatives alone
     "jvp": f"({COMMON}, {_RESULTS}, {_TANGENTS}) -> (Tensor to, Tensor mu, Tensor to_low)",
     "vjp_jvp": f"({COMMON}, {_RESULTS}, Tensor? d_o, Tensor? d_lse, {_TANGENTS}, Tensor to, "
     f"Tensor mu, Tensor? to_low, Tensor? td_o, Tensor? td_lse, int wanted) -> {_SIX}",
@@ -139,7 +138,7 @@ def _view(x: Tensor) -> tuple[int, tuple[int, ...]]:
     return x.data_ptr(), (0, strides[0], 0, 0)  # a sink [head]
 
 
-def _run(map: int, common: tuple, tensors: dict[str, Tensor | None]) -> None:
+def _run(map: int, common: tuple, tensors: dict[str, Tensor | None], flags: int = 0) -> None:
     features = _features.read(common[12])
     _, _, _, _, _, _, mask, q_lengths, kv_lengths, q_packed, k_packed, seed = common[:12]
     tensors = dict(zip(INPUTS, common[:6], strict=True)) | {"mask": mask} | tensors
@@ -159,6 +158,7 @@ def _run(map: int, common: tuple, tensors: dict[str, Tensor | None]) -> None:
         plan.run(
             map,
             {name: _view(x) for name, x in tensors.items() if x is not None},
+            flags=flags,
             q_offset=features.q_offset,
             k_offset=features.k_offset,
             batch_offset=features.batch_offset,
@@ -241,10 +241,20 @@ def _vjp(*args):
     return gradients
 
 
+def _given(o: Tensor, lse: Tensor, o_low: Tensor | None) -> tuple[dict[str, Tensor | None], int]:
+    """What jvp is given instead of computing it again, and its flags. A 16-bit o without its low half is not given:
+    to would carry its rounding error."""
+    if o.dtype in (torch.float16, torch.bfloat16) and o_low is None:
+        return {}, 0
+    return {"o": o, "lse": lse, "o_low": o_low}, _core.GIVEN_O
+
+
 def _jvp(*args):
-    common, o_low, tangents = args[:N_COMMON], args[N_COMMON + 2], args[N_COMMON + 3 :]
+    common, (o, lse, o_low), tangents = args[:N_COMMON], args[N_COMMON : N_COMMON + 3], args[N_COMMON + 3 :]
     to, mu, to_low = _outputs_low(common[0], common[2], o_low is not None)
-    _run(_core.MAP_JVP, common, _tangents(tangents) | {"to": to, "mu": mu, "to_low": low_or_none(to_low)})
+    given, flags = _given(o, lse, o_low)
+    outputs = {"to": to, "mu": mu, "to_low": low_or_none(to_low)}
+    _run(_core.MAP_JVP, common, _tangents(tangents) | given | outputs, flags)
     return to, mu, to_low
 
 

@@ -31,6 +31,11 @@ def test_hessian_vector_product(tmp_path):
     assert run("hessian_vector_product.py", folder=tmp_path).count(": ok") == 2
 
 
+def test_laplacian(tmp_path):
+    report = run("laplacian.py", "--electrons", "6", "--chunk", "5", folder=tmp_path)
+    assert report.count(": ok") == 3 and report.count(" s ") == report.count(" MiB ") == 3
+
+
 def test_mean_flow(tmp_path):
     assert "one-step samples" in run("mean_flow.py", "--steps", "100", folder=tmp_path)
 

@@ -53,7 +53,9 @@ def vjp_of_arrays(inputs, d_o, low):
 
 
 def vjp_jvp_of_arrays(inputs, d_o, t, low):
-    f, p = attngrad.forward(*inputs, low=True, **CAUSAL), attngrad.jvp(*inputs, *t, low=True, **CAUSAL)
+    """With the low halves jvp is given o, as in PyTorch."""
+    f = attngrad.forward(*inputs, low=True, **CAUSAL)
+    p = attngrad.jvp(*inputs, *t, low=True, **(f._asdict() if low else {}), **CAUSAL)
     halves = {"o_low": f.o_low, "to_low": p.to_low} if low else {}
     return attngrad.vjp_jvp(*inputs, f.o, f.lse, p.to, p.mu, d_o, *t, **halves, **CAUSAL)[:3]
 
@@ -203,6 +205,18 @@ def test_second_derivatives(order, dtype, save_low):
         ours = SECOND[order](loss_of(d_o, save_low=save_low), inputs, t)
     assert ("vjp_jvp", save_low) in watch.seen and ("vjp_jvp", not save_low) not in watch.seen
     assert_same(ours, vjp_jvp_of_arrays(inputs, d_o, t, save_low))
+
+
+@pytest.mark.parametrize(
+    "dtype, low, given", [(torch.float32, False, True), (torch.bfloat16, True, True), (torch.bfloat16, False, False)]
+)
+def test_jvp_is_given_o(dtype, low, given):
+    """The op reads o, so that it need not compute it again; a 16-bit one only with its low half."""
+    q, k, v, t, o, o_low = torch.randn(6, 1, 2, 40, 8).to(dtype)
+    absent = (None,) * 9
+    lse = torch.ops.attngrad.forward(q, k, v, *absent, "")[1]
+    to, _, _ = torch.ops.attngrad.jvp(q, k, v, *absent, "", torch.nan * o, lse, o_low if low else None, t, *absent[:5])
+    assert to.isnan().all() if given else to.isfinite().all()
 
 
 @HALVES
