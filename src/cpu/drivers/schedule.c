@@ -9,8 +9,9 @@ enum {
     MIN_GROUPS = 8,        /* from so many reduction groups on, queries are not split */
     LARGE_ITEMS = 64,      /* work items of a large problem, at least */
     SPLIT_TILES = 16,      /* min tiles of a split of the queries of a large problem, */
-    MIN_SPLIT_TILES = 4,   /* and if its keys cannot be split instead */
-    MAX_DQ = 8 << 20       /* max elements of the sums of dQ of spans that run at the same time */
+    MIN_SPLIT_TILES = 2,   /* and if its keys cannot be split instead */
+    MAX_DQ = 4 << 20,      /* max elements of the sums of dQ of spans that run at the same time, */
+    MAX_SUMS = 27 << 19    /* and of those, dK and dV together */
 };
 
 static const double LARGE_PAIRS = 1 << 25; /* visible pairs of a large problem */
@@ -135,8 +136,8 @@ static int64_t dq_elements(const ag_problem *p, int64_t groups)
 
 /* How many splits of the queries a group has, and how many of its spans run at the same time. A few groups are split
  * into MIN_GROUPS work items by their queries. Large problems get LARGE_ITEMS: by spans, which costs little, as dQ is
- * read and written once per span in any case, but each span at work has its sums of dQ: MAX_DQ bounds them; or by
- * queries if there are SPLIT_TILES tiles for each split. */
+ * read and written once per span in any case, but each span at work has its own sums of dQ; or by queries, each split
+ * with its own sums of dK and dV. MAX_DQ and MAX_SUMS bound this memory: very long sequences get fewer items. */
 static void split_group(agi_backward_cut *cut, const ag_problem *p, int64_t groups, int64_t min_groups)
 {
     const int64_t few = groups >= MIN_GROUPS ? 1 : MIN_GROUPS / agi_max(1, groups);
@@ -145,11 +146,14 @@ static void split_group(agi_backward_cut *cut, const ag_problem *p, int64_t grou
     cut->key_splits = 1;
     if (visible_pairs(p) >= LARGE_PAIRS && groups < min_groups) {
         const int64_t wanted = (LARGE_ITEMS + groups - 1) / groups;
-        const int64_t max_spans = agi_max(1, MAX_DQ / agi_max(1, dq_elements(p, groups)));
+        const int64_t dq = agi_max(1, dq_elements(p, groups));
+        const int64_t dkv = agi_max(1, groups * cut->span * (p->dim_qk + p->dim_v)); /* of one split */
         cut->q_splits = agi_min(wanted, agi_max(few, tiles / SPLIT_TILES));
-        cut->key_splits = agi_min(agi_min(cut->n_spans, max_spans), divide_up(wanted, cut->q_splits));
+        cut->key_splits =
+            agi_min(agi_min(cut->n_spans, agi_max(1, MAX_DQ / dq)), divide_up(wanted, cut->q_splits));
         cut->q_splits =
             agi_max(cut->q_splits, agi_min(divide_up(wanted, cut->key_splits), tiles / MIN_SPLIT_TILES));
+        cut->q_splits = agi_max(few, agi_min(cut->q_splits, (MAX_SUMS / cut->key_splits - dq) / dkv));
     }
     cut->q_splits = agi_max(1, agi_min(cut->q_splits, max_splits(p, cut->span)));
 }
