@@ -107,8 +107,9 @@ static void begin(agi_given_scratch *s, const agi_head *x, const agi_given_panel
     }
 }
 
-/* jvp: to is a mean over rounded weights P, but their sum is not that of the exact ones. Rows, and what is subtracted from
- * them, are multiplied by the exact sum over the rounded one: else P tV would be off by one factor for the whole row. */
+/* jvp: to is a mean over rounded weights P, but their sum is not that of the exact ones. Rows, and what is subtracted
+ * from them, are multiplied by the exact sum over the rounded one: else P tV would be off by one factor for the whole
+ * row. */
 static void correct_rows(const agi_head *x, const agi_amx_given_stripe *stripe)
 {
     const agi_given_panel *const lanes = &stripe->lanes;

@@ -1,5 +1,5 @@
-/* Shared by the files of the given ops (jvp_jvp, and jvp that is given o and lse) on AMX: the scratch, and the functions
- * for each step of a block of keys. amx_given.c calls them in order. */
+/* Shared by the files of the given ops (jvp_jvp, and jvp that is given o and lse) on AMX: the scratch, and the
+ * functions for each step of a block of keys. amx_given.c calls them in order. */
 #ifndef AGI_CPU_AMX_GIVEN_H
 #define AGI_CPU_AMX_GIVEN_H
 
@@ -94,8 +94,8 @@ static inline uint16_t *agi_amx_weights_at(const agi_amx_given_scratch *s, uint1
 /* amx_given_form.c */
 agi_amx_given_form agi_amx_given_form_of(const agi_call *call);
 
-/* amx_given_weights.c: the weights of a group, rounded, and the queued products of the next group. Returns whether it has
- * keys that no query of the stripe sees. The second rounds what the first took from the weights, which are still in
+/* amx_given_weights.c: the weights of a group, rounded, and the queued products of the next group. Returns whether it
+ * has keys that no query of the stripe sees. The second rounds what the first took from the weights, which are still in
  * group->T, to s->rest. */
 bool agi_amx_given_weights(agi_given_scratch *s, const agi_head *x, const agi_amx_given_stripe *stripe,
                            const agi_amx_given_group *group, const amx_queue *next);

@@ -1,8 +1,8 @@
 /* Which products jvp_jvp, and jvp that is given o and lse, consist of: a function of which arrays a call has. */
 #include "cpu/amx/amx_given.h"
 
-/* The operands of a key, and of a query. Neighbours are chosen so that each sum of two products, such as tQ K^T + Q tK^T,
- * is one product over twice as many channels: [K | tK] times [tQ | Q], [sK | K] times [Q | sQ], [tK | sK] times
+/* The operands of a key, and of a query. Neighbours are chosen so that each sum of two products, such as tQ K^T + Q
+ * tK^T, is one product over twice as many channels: [K | tK] times [tQ | Q], [sK | K] times [Q | sQ], [tK | sK] times
  * [sQ | tQ]. */
 enum { K_0, TK_1, SK_2 };
 enum { TQ_0, Q_1, SQ_2 };

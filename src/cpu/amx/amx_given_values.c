@@ -1,5 +1,5 @@
-/* The products of weights with V, tV and sV, transposed: one product over all keys and tensors. Rows of masked keys may be
- * NaN, and 0 times NaN is NaN: groups with such keys are multiplied one by one, with a copy in which these keys are
+/* The products of weights with V, tV and sV, transposed: one product over all keys and tensors. Rows of masked keys may
+ * be NaN, and 0 times NaN is NaN: groups with such keys are multiplied one by one, with a copy in which these keys are
  * zero. */
 #include "cpu/amx/amx_given.h"
 

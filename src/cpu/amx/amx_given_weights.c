@@ -1,5 +1,5 @@
-/* The weights of one group of keys for one stripe of queries: from the scores to VNNI pairs of keys. The AMX kernels have
- * a path for plain scores; for all others, the vector kernels apply features and dropout. */
+/* The weights of one group of keys for one stripe of queries: from the scores to VNNI pairs of keys. The AMX kernels
+ * have a path for plain scores; for all others, the vector kernels apply features and dropout. */
 #include <string.h>
 
 #include "cpu/amx/amx_given.h"

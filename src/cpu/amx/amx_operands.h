@@ -23,8 +23,8 @@ typedef struct {
 } agi_rows16;
 
 /* Rows first .. first + n - 1 of the slice, padded to `rows` rows of `width` elements: in place if they need no
- * rounding and no padding and are aligned, else copied to scratch[rows][width]. Rows with skip[row] != 0 become zero; skip
- * may be NULL. */
+ * rounding and no padding and are aligned, else copied to scratch[rows][width]. Rows with skip[row] != 0 become zero;
+ * skip may be NULL. */
 agi_rows16 agi_load_rows16(agi_slice s, int64_t first, int64_t n, int64_t rows, int64_t width,
                            const uint8_t *skip, uint16_t *scratch);
 

@@ -10,8 +10,8 @@
  *
  * with W = (tS - mu) (sS - smu) + stS, tP = P (tS - mu), sP = P (sS - smu), and the sink's term in `sum`.
  *
- * Ops that round the weights of V for a product add up the exact ones in `sum`, from which mu and nu come, and what
- * the rounded ones add up to more than these in `excess`: O is subtracted sum + excess times. Else rows would be off by a
+ * Ops that round the weights of V for a product add up the exact ones in `sum`, from which mu and nu come, and what the
+ * rounded ones add up to more than these in `excess`: O is subtracted sum + excess times. Else rows would be off by a
  * multiple of O, which does not average out. */
 #ifndef AGI_CPU_GIVEN_H
 #define AGI_CPU_GIVEN_H
