@@ -9,42 +9,44 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char help[] = "usage: attngrad check PROBLEM [OPTION]...\n"
-                           "       attngrad check --random N [OPTION]...\n"
-                           "\n"
-                           "Fills a problem with random numbers and tests all derivatives on it:\n"
-                           "  differences  every gradient and tangent against finite differences, in f64\n"
-                           "  identities   adjoint, symmetry of the Hessian, sums, shifts, permutations,\n"
-                           "               split and merge, in f64\n"
-                           "  rounding     the error in the problem's format against the reference in f64\n"
-                           "\n"
-                           "PROBLEM is one argument of words in any order, for example\n"
-                           "  \"b2 h8 kv2 q128 k96 d64 dv32 f32 causal softcap=30 sink\"\n"
-                           "  b h kv q k d dv     batch, heads, kv heads, queries, keys, channels\n"
-                           "  f64 f32 f16 bf16    number format; out= grad= aux=f32: wider ones\n"
-                           "  causal  align=bottom-right  window=L,R  scale=X  softcap=X  dropout=P  sink\n"
-                           "  bias=bhqk  mask=b11k  table=R,NB,shared  alibi  alibi=slopes\n"
-                           "  packed=QT,KT  head_offset=N\n"
-                           "\n"
-                           "options:\n"
-                           "      --random N          N random problems over all features\n"
-                           "      --seed S            of the random numbers; default 1\n"
-                           "      --threads T         default: ATTNGRAD_THREADS, else one per processor\n"
-                           "      --q-offset N        position of query 0\n"
-                           "      --k-offset N        position of key 0\n"
-                           "      --batch-offset N    number of sequence 0, for dropout\n"
-                           "      --lengths           random lengths of the sequences\n"
-                           "      --low-halves        with the low halves of 16-bit outputs\n"
-                           "      --json              the results as JSON\n"
-                           "  -h, --help              this text\n"
-                           "\n"
-                           "exit codes: 0 all checks passed, 1 a check failed, 2 wrong arguments\n";
+static const char help[] =
+    "usage: attngrad check PROBLEM [OPTION]...\n"
+    "       attngrad check --random N [OPTION]...\n"
+    "\n"
+    "Fills a problem with random numbers and tests all derivatives on it:\n"
+    "  differences  every gradient and tangent against finite differences, in f64\n"
+    "  identities   adjoint, symmetry of the Hessian, sums, shifts, permutations,\n"
+    "               split and merge, in f64\n"
+    "  rounding     the error in the problem's format against the reference in f64\n"
+    "\n"
+    "PROBLEM is one argument of words in any order, for example\n"
+    "  \"b2 h8 kv2 q128 k96 d64 dv32 f32 causal softcap=30 sink\"\n"
+    "  b h kv q k d dv     batch, heads, kv heads, queries, keys, channels\n"
+    "  f64 f32 f16 bf16    number format; out= grad= aux=f32: wider ones\n"
+    "  causal  align=bottom-right  window=L,R  scale=X  softcap=X  dropout=P  sink\n"
+    "  bias=bhqk  mask=b11k  table=R,NB,shared  alibi  alibi=slopes\n"
+    "  packed=QT,KT  head_offset=N\n"
+    "\n"
+    "options:\n"
+    "      --random N          N random problems over all features\n"
+    "      --seed S            of the random numbers; default 1\n"
+    "      --threads T         default: ATTNGRAD_THREADS, else one per processor\n"
+    "      --q-offset N        position of query 0\n"
+    "      --k-offset N        position of key 0\n"
+    "      --batch-offset N    number of sequence 0, for dropout\n"
+    "      --lengths           random lengths of the sequences\n"
+    "      --low-halves        with the low halves of 16-bit outputs\n"
+    "      --invariant         bits independent of the rest of the batch\n"
+    "      --json              the results as JSON\n"
+    "  -h, --help              this text\n"
+    "\n"
+    "exit codes: 0 all checks passed, 1 a check failed, 2 wrong arguments\n";
 
 /* What the command line requests. */
 struct request {
     const char *text; /* the problem; NULL: random problems */
     int64_t random, threads;
-    bool help, json, lengths, low_halves;
+    bool help, json, lengths, low_halves, invariant;
     ag_check_case given; /* with --random only its seed is used */
 };
 
@@ -52,6 +54,7 @@ static int read_request(int argc, char **argv, struct request *r)
 {
     const struct option options[] = {
         {"help", OPTION_FLAG, &r->help, 0, 0},
+        {"invariant", OPTION_FLAG, &r->invariant, 0, 0},
         {"json", OPTION_FLAG, &r->json, 0, 0},
         {"lengths", OPTION_FLAG, &r->lengths, 0, 0},
         {"low-halves", OPTION_FLAG, &r->low_halves, 0, 0},
@@ -194,5 +197,6 @@ int check_main(int argc, char **argv)
         return status;
     }
     plan.threads = (int32_t)r.threads;
+    plan.flags = r.invariant ? AG_INVARIANT : 0;
     return r.text != NULL ? check_text(&r, &options) : check_random(&r, &options);
 }
