@@ -3,12 +3,14 @@
 #include "cpu/drivers/rows.h"
 
 enum {
-    CACHE = 256 * 1024,    /* max elements of a tile's working set: half of a 2 MiB L2 cache in float32 */
-    SPAN = 128 * 1024,     /* max elements of the dK and dV of a span */
-    MIN_SPLIT_KEYS = 1024, /* min keys of a split */
-    MIN_GROUPS = 8,        /* from so many reduction groups on, queries are not split */
-    LARGE_ITEMS = 64,      /* work items of a large problem, at least */
-    SPLIT_TILES = 16       /* min tiles of a split of the queries of a large problem */
+    CACHE = 256 * 1024,     /* max elements of a tile's working set: half of a 2 MiB L2 cache in float32 */
+    SPAN = 128 * 1024,      /* max elements of the dK and dV of a span */
+    MIN_SPLIT_KEYS = 1024,  /* min keys of a split */
+    MIN_GROUPS = 8,         /* from so many reduction groups on, queries are not split */
+    LARGE_ITEMS = 64,       /* work items of a large problem, at least */
+    SPLIT_TILES = 16,       /* min tiles of a split of the queries of a large problem */
+    MAX_Q_SPLITS = 32,      /* max splits of the queries: each has its own dK and dV of a span */
+    MAX_DQ_ROWS = 240 << 10 /* max rows of the dQ that spans of a pass sum apart */
 };
 
 static const double LARGE_PAIRS = 1 << 25; /* visible pairs of a large problem */
@@ -170,7 +172,8 @@ static int64_t max_splits(const ag_problem *p, int64_t span)
 
 /* How many splits of the queries a group has, and how many of its spans run at the same time. A few groups are split
  * into MIN_GROUPS work items by their queries. Large problems get LARGE_ITEMS: by spans, which costs little, as dQ is
- * read and written once per span in any case, or by queries if there are SPLIT_TILES tiles for each split. */
+ * read and written once per span in any case, or by queries if there are SPLIT_TILES tiles for each split; or as many
+ * as the memory for separate sums allows. */
 static void split_group(agi_backward_cut *cut, const ag_problem *p, int64_t groups, int64_t min_groups)
 {
     const int64_t few = groups >= MIN_GROUPS ? 1 : MIN_GROUPS / agi_max(1, groups);
@@ -178,9 +181,12 @@ static void split_group(agi_backward_cut *cut, const ag_problem *p, int64_t grou
     cut->q_splits = few;
     cut->key_splits = 1;
     if (visible_pairs(p) >= LARGE_PAIRS && groups < min_groups) {
-        const int64_t wanted = (LARGE_ITEMS + groups - 1) / groups;
-        cut->q_splits = agi_min(wanted, agi_max(few, tiles / SPLIT_TILES));
+        const int64_t wanted = (LARGE_ITEMS + groups - 1) / agi_max(1, groups);
+        const int64_t rows =
+            agi_saturating_product(agi_max(1, groups), agi_heads_per_kv(p), agi_max(1, p->q_len), 1);
+        cut->q_splits = agi_min(agi_min(wanted, MAX_Q_SPLITS), agi_max(few, tiles / SPLIT_TILES));
         cut->key_splits = agi_min(cut->n_spans, (wanted + cut->q_splits - 1) / cut->q_splits);
+        cut->key_splits = agi_max(1, agi_min(cut->key_splits, MAX_DQ_ROWS / rows));
     }
     cut->q_splits = agi_max(1, agi_min(cut->q_splits, max_splits(p, cut->span)));
 }
