@@ -170,23 +170,30 @@ static int64_t max_splits(const ag_problem *p, int64_t span)
     return agi_min(tiles, ((span + p->window_left + right) / rows + 2) / 2);
 }
 
-/* How many splits of the queries a group has, and how many of its spans run at the same time. A few groups are split
- * into MIN_GROUPS work items by their queries. Large problems get LARGE_ITEMS: by spans, which costs little, as dQ is
- * read and written once per span in any case, or by queries if there are SPLIT_TILES tiles for each split; or as many
- * as the memory for separate sums allows. */
+/* How many of a group's spans run at the same time, in a large problem with q_splits splits of the queries: as many as
+ * give LARGE_ITEMS work items, if memory for their separate sums of dQ allows it. */
+static int64_t spans_at_once(const agi_backward_cut *cut, const ag_problem *p, int64_t groups,
+                             int64_t q_splits)
+{
+    const int64_t wanted = (LARGE_ITEMS + groups * q_splits - 1) / (groups * q_splits);
+    const int64_t rows = agi_saturating_product(groups, agi_heads_per_kv(p), agi_max(1, p->q_len), 1);
+    return agi_max(1, agi_min(agi_min(cut->n_spans, wanted), MAX_DQ_ROWS / rows));
+}
+
+/* A few groups are split into MIN_GROUPS work items by their queries. Large problems are split by spans, which costs
+ * little, as dQ is read and written once per span in any case, and half as often by queries; more often if there are
+ * SPLIT_TILES tiles for each split. */
 static void split_group(agi_backward_cut *cut, const ag_problem *p, int64_t groups, int64_t min_groups)
 {
     const int64_t few = groups >= MIN_GROUPS ? 1 : MIN_GROUPS / agi_max(1, groups);
-    const int64_t tiles = p->q_len / TILE_ROWS;
     cut->q_splits = few;
     cut->key_splits = 1;
     if (visible_pairs(p) >= LARGE_PAIRS && groups < min_groups) {
-        const int64_t wanted = (LARGE_ITEMS + groups - 1) / agi_max(1, groups);
-        const int64_t rows =
-            agi_saturating_product(agi_max(1, groups), agi_heads_per_kv(p), agi_max(1, p->q_len), 1);
-        cut->q_splits = agi_min(agi_min(wanted, MAX_Q_SPLITS), agi_max(few, tiles / SPLIT_TILES));
-        cut->key_splits = agi_min(cut->n_spans, (wanted + cut->q_splits - 1) / cut->q_splits);
-        cut->key_splits = agi_max(1, agi_min(cut->key_splits, MAX_DQ_ROWS / rows));
+        const int64_t max = agi_min(MAX_Q_SPLITS, (LARGE_ITEMS + groups - 1) / groups);
+        const int64_t many = agi_min(max, p->q_len / TILE_ROWS / SPLIT_TILES);
+        cut->q_splits = agi_max(agi_max(1, few / 2), many);
+        cut->key_splits = spans_at_once(cut, p, groups, cut->q_splits);
+        cut->q_splits = cut->key_splits == 1 ? agi_max(few, many) : cut->q_splits;
     }
     cut->q_splits = agi_max(1, agi_min(cut->q_splits, max_splits(p, cut->span)));
 }
