@@ -36,6 +36,7 @@ static const char help[] = "usage: attngrad check PROBLEM [OPTION]...\n"
                            "      --lengths           random lengths of the sequences\n"
                            "      --offsets           random positions of query 0 and key 0, per sequence\n"
                            "      --low-halves        with the low halves of 16-bit outputs\n"
+                           "      --invariant         bits independent of the rest of the batch\n"
                            "      --json              the results as JSON\n"
                            "  -h, --help              this text\n"
                            "\n"
@@ -45,7 +46,7 @@ static const char help[] = "usage: attngrad check PROBLEM [OPTION]...\n"
 struct request {
     const char *text; /* the problem; NULL: random problems */
     int64_t random, threads;
-    bool help, json, lengths, offsets, low_halves;
+    bool help, json, lengths, offsets, low_halves, invariant;
     ag_check_case given; /* with --random only its seed is used */
 };
 
@@ -53,6 +54,7 @@ static int read_request(int argc, char **argv, struct request *r)
 {
     const struct option options[] = {
         {"help", OPTION_FLAG, &r->help, 0, 0},
+        {"invariant", OPTION_FLAG, &r->invariant, 0, 0},
         {"json", OPTION_FLAG, &r->json, 0, 0},
         {"lengths", OPTION_FLAG, &r->lengths, 0, 0},
         {"offsets", OPTION_FLAG, &r->offsets, 0, 0},
@@ -203,5 +205,6 @@ int check_main(int argc, char **argv)
         return status;
     }
     plan.threads = (int32_t)r.threads;
+    plan.flags = r.invariant ? AG_INVARIANT : 0;
     return r.text != NULL ? check_text(&r, &options) : check_random(&r, &options);
 }

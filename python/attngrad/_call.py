@@ -177,6 +177,7 @@ _TO_CONSTANT: dict[str, Callable[[Any, str], Any]] = {
     "head_offset": integer,
     "backend": _word(*_core.backends()),
     "threads": integer,
+    "invariant": _flag,
 }
 _NO_FEATURES = _Inputs({})
 

@@ -42,6 +42,7 @@ ISA_AVX512: Final[int]
 ISA_AMX: Final[int]
 ISA_NEON: Final[int]
 ROUND_INTERMEDIATES: Final[int]
+INVARIANT: Final[int]
 
 class Isa(TypedDict):
     isa: int

@@ -41,6 +41,7 @@ class Features(TypedDict, total=False):
     head_offset     the index of the first head, for dropout
     backend         "cpu": fused; "reference": the formulas as written
     threads         0: ATTNGRAD_THREADS, else one per processor
+    invariant       True: the bits of a sequence and kv head depend neither on the others nor on padding
     """
 
     causal: bool
@@ -68,9 +69,10 @@ class Features(TypedDict, total=False):
     head_offset: int
     backend: str | None
     threads: int
+    invariant: bool
 
 
-_DEFAULTS = {"causal": False, "align": "top-left"} | dict.fromkeys(
+_DEFAULTS = {"causal": False, "align": "top-left", "invariant": False} | dict.fromkeys(
     "seed q_offset k_offset batch_offset head_offset threads".split(), 0
 )
 _Function = TypeVar("_Function", bound=Callable[..., Any])

@@ -294,6 +294,7 @@ def get(*fields: Any, **named: Any) -> Problem:
             text,
             backend=_plan.BACKENDS[c.get("backend")],
             threads=c.get("threads", 0),
+            flags=_core.INVARIANT if c.get("invariant") else 0,
             buckets=c.get("buckets"),
             alibi_slopes=slopes if isinstance(slopes, bytes) else None,
         )

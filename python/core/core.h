@@ -23,9 +23,9 @@ typedef struct {
     int64_t next_check; /* when to look for signals next; 0: not begun */
 } core_unlocked;
 
-/* Releases the lock; returns what to call a map with, so that a signal whose handler raises cancels it. `call` must stay
- * in place until core_lock, which takes the lock again and returns None, or NULL with the exception that belongs to the
- * status. */
+/* Releases the lock; returns what to call a map with, so that a signal whose handler raises cancels it. `call` must
+ * stay in place until core_lock, which takes the lock again and returns None, or NULL with the exception that belongs
+ * to the status. */
 const ag_exec *core_unlock(core_unlocked *call);
 PyObject *core_lock(core_unlocked *call, ag_status status);
 

@@ -151,6 +151,7 @@ static const struct {
     {"BACKEND_AUTO", AG_BACKEND_AUTO},
     {"ISA_AUTO", AG_ISA_AUTO},
     {"ROUND_INTERMEDIATES", AG_ROUND_INTERMEDIATES},
+    {"INVARIANT", AG_INVARIANT},
 };
 
 /* Adds ISA_AVX512 and so on, from the library's list of the backend. */

@@ -150,6 +150,25 @@ def test_same_bits_for_every_number_of_threads(backend):
             np.testing.assert_array_equal(x, one[name], err_msg=name)
 
 
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_invariant(backend):
+    rng = np.random.default_rng(5)
+    shapes = (3, 4, 70, 16), (3, 2, 2100, 16), (3, 2, 2100, 16), (3, 4, 70, 16)
+    q, k, v, do = (rng.standard_normal(shape, np.float32) for shape in shapes)
+    keywords = {"backend": backend, "invariant": True}
+    f = attngrad.forward(q, k, v, **keywords)
+    g = attngrad.vjp(q, k, v, *f, do, **keywords)
+    one, kv = np.s_[1:2, 2:4], np.s_[1:2, 1:2]
+    alone = attngrad.forward(q[one], k[kv], v[kv], **keywords)
+    np.testing.assert_array_equal(alone.o, f.o[one])
+    np.testing.assert_array_equal(alone.lse, f.lse[one])
+    part = attngrad.vjp(q[one], k[kv], v[kv], *alone, do[one], **keywords)
+    for name, at in (("dq", one), ("dk", kv), ("dv", kv)):
+        np.testing.assert_array_equal(getattr(part, name), getattr(g, name)[at], err_msg=name)
+    with pytest.raises(TypeError, match="invariant: 1 is neither True nor False"):
+        attngrad.forward(q, k, v, invariant=1)
+
+
 @pytest.mark.parametrize("shape", [(0, 2, 3, 4), (1, 2, 0, 4)])
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
 def test_empty(shape, backend):

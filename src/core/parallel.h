@@ -17,9 +17,9 @@ typedef struct {
 
 /* Runs the loop's function once for each item from 0 to n_items - 1, in at most plan->threads tasks. What an item
  * computes must not depend on the task that runs it; the shape of the problem alone determines the items. Each task has
- * a queue with its share of the items, so that it finds in its cache what it wrote in the loop before; when its queue is
- * empty, it takes items from the other queues. scratch_index, below plan->threads, identifies the task: no two items at
- * the same time get the same one. Fails if exec's loop did not run all items, or if its poll cancelled the call. */
+ * a queue with its share of the items, so that it finds in its cache what it wrote in the loop before; when its queue
+ * is empty, it takes items from the other queues. scratch_index, below plan->threads, identifies the task: no two items
+ * at the same time get the same one. Fails if exec's loop did not run all items, or if its poll cancelled the call. */
 ag_status agi_parallel_for(const ag_plan *plan, agi_exec *exec, const agi_loop *loop);
 
 /* The first item in the share of task number `task` of n tasks. */

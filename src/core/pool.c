@@ -1,22 +1,16 @@
 /* The thread pool. One mutex guards everything: a task is a share of a whole map, so the cost of the mutex is
  * negligible, and nobody holds it for longer than it takes to sleep and wake up, so a thread that needs it spins for a
  * moment first. A job lives on the stack of the call that submitted it; every free thread takes the next task of the
- * first job that has one left. The caller works too, so a job ends even if no thread could be started, and
- * calls from within tasks cannot deadlock.
- *
- * Only as many threads are woken as there are tasks for. The caller wakes two at most, and each thread that takes a task
- * two more, so that a short call does not spend its time on waking others.
- *
- * A thread that has just worked spins for a short while before it sleeps, as the next step of a map, or the next
- * call, often follows at once and waking a thread takes longer than a small step. It does so only while callers, busy
- * and spinning threads together are no more than the CPUs. One that found nothing to do sleeps at once.
- *
- * If several threads of the program call at the same time, each works on its own job, and that many fewer of
- * the pool's threads take tasks: one takes a task only while callers and busy threads together are no more than the
- * pool has threads.
- *
- * A generation is one set of threads: threads of an older generation exit. fork() runs with the mutex held, and
- * the child begins a new generation with no threads and no jobs; its first call starts new threads. */
+ * first job that has one left. The caller works too, so a job ends even if no thread could be started, and calls from
+ * within tasks cannot deadlock.  Only as many threads are woken as there are tasks for. The caller wakes two at most,
+ * and each thread that takes a task two more, so that a short call does not spend its time on waking others.  A thread
+ * that has just worked spins for a short while before it sleeps, as the next step of a map, or the next call, often
+ * follows at once and waking a thread takes longer than a small step. It does so only while callers, busy and spinning
+ * threads together are no more than the CPUs. One that found nothing to do sleeps at once.  If several threads of the
+ * program call at the same time, each works on its own job, and that many fewer of the pool's threads take tasks: one
+ * takes a task only while callers and busy threads together are no more than the pool has threads.  A generation is one
+ * set of threads: threads of an older generation exit. fork() runs with the mutex held, and the child begins a new
+ * generation with no threads and no jobs; its first call starts new threads. */
 #define _POSIX_C_SOURCE 200809L
 #include "core/pool.h"
 

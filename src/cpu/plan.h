@@ -19,11 +19,12 @@ typedef struct {
 
 /* How forward and jvp split their work. */
 typedef struct {
-    int64_t rows;       /* queries of a block */
-    int64_t blocks;     /* of the queries of one head */
-    int64_t items;      /* blocks of all heads of all sequences */
-    int64_t kv_splits;  /* parts of the keys, each with a separate softmax */
-    int64_t split_keys; /* keys of one part */
+    int64_t rows;      /* queries of a block */
+    int64_t blocks;    /* of the queries of one head */
+    int64_t items;     /* blocks of all heads of all sequences */
+    int64_t kv_splits; /* parts of the keys, each with a separate softmax; if AG_INVARIANT, at most */
+    int64_t
+        split_keys; /* keys of one part; if AG_INVARIANT, each sequence has its own: see agi_key_splits_of */
 } agi_row_schedule;
 
 /* How vjp and vjp_jvp cut one sequence: see drivers/backward.h. */

@@ -213,6 +213,7 @@ static void check_batch(const struct problem *problem, const struct lengths *n, 
 static const struct lengths tiny = {{1, 10, 4, 16, 7}, {8, 1, 16, 7, 30}};
 static const struct lengths tiles = {{3, 300, 65, 193, 0}, {500, 130, 24, 700, 20}};
 static const struct lengths spans = {{70, 200, 1, 130, 9}, {300, 1500, 2300, 520, 40}};
+static const struct lengths short_q = {{1, 70, 4, 30, 0}, {9000, 8200, 13000, 4000, 16500}};
 static const struct lengths splits = {{6200, 300, 40, 0, 200}, {300, 64, 700, 10, 31}};
 
 int main(void)
@@ -250,6 +251,7 @@ int main(void)
             snprintf(rest, sizeof rest, "d8 %s %s", features[2 * f], dtypes[d]);
             check_batch(&many, &splits, f);
             check_batch(&grouped, &splits, !f);
+            check_batch(&many, &short_q, f);
         }
     }
     return test_summary();

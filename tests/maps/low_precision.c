@@ -1,7 +1,7 @@
-/* bfloat16 and float16 compared with the error of the unfused formula. The error rule also allows 8 eps A,
- * which for these dtypes may be as large as the result: here the error of a result must be at most four times
- * (of tables and sinks, over several draws: twice) that of the baseline, or of rounding the truth, on random problems of
- * several tiles. */
+/* bfloat16 and float16 compared with the error of the unfused formula. The error rule also allows 8 eps A, which for
+ * these dtypes may be as large as the result: here the error of a result must be at most four times (of tables and
+ * sinks, over several draws: twice) that of the baseline, or of rounding the truth, on random problems of several
+ * tiles. */
 #include "check/error_rule.h"
 #include "feature_pairs.h"
 #include "outputs.h"
@@ -16,8 +16,8 @@ struct errors {
     int draws[T_COUNT];
 };
 
-/* A table or a sink has few elements, each a sum over all pairs whose terms nearly cancel: the baseline of a single draw
- * may be small by chance. */
+/* A table or a sink has few elements, each a sum over all pairs whose terms nearly cancel: the baseline of a single
+ * draw may be small by chance. */
 static int has_few_elements(enum tensor t)
 {
     return t == T_DTABLE || t == T_TDTABLE || t == T_DSINK || t == T_TDSINK;
@@ -190,8 +190,8 @@ static double largest(const struct arrays *x, enum tensor t)
     return worst;
 }
 
-/* V of ones gives O of ones, whatever the weights are: to and sto are 0, as the weights that multiply V add up to what O is
- * subtracted with. */
+/* V of ones gives O of ones, whatever the weights are: to and sto are 0, as the weights that multiply V add up to what
+ * O is subtracted with. */
 static void tangents_add_up(const char *text)
 {
     struct arrays x;

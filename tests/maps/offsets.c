@@ -1,5 +1,5 @@
-/* Positions per sequence: q_offsets and k_offsets. A sequence has the same bits as in a call in which all sequences have
- * its offsets; and all outputs, those that are sums over sequences too, keep the error rule. */
+/* Positions per sequence: q_offsets and k_offsets. A sequence has the same bits as in a call in which all sequences
+ * have its offsets; and all outputs, those that are sums over sequences too, keep the error rule. */
 #include "every_isa.h"
 #include "outputs.h"
 

@@ -68,8 +68,9 @@ void agi_amx_add_key_gradients(const agi_backward_scratch *s, const agi_head *x,
 void agi_amx_add_query_gradients(const agi_backward_scratch *s, const agi_head *x,
                                  const agi_amx_backward_keys *operands, const agi_backward_key_block *keys);
 
-/* amx_backward_rest.c. For stripes whose queries see FEW_KEYS or fewer (see there): adds what rounding took from R and
- * dZ of a patch, and their tangents, to the gradients. The score tiles still hold them in float32 and are overwritten. */
+/* amx_backward_rest.c. For stripes whose queries see FEW_KEYS or fewer (see there): adds what rounding took from R
+ * and dZ of a patch, and their tangents, to the gradients. The score tiles still hold them in float32 and are
+ * overwritten. */
 bool agi_amx_sees_few_keys(const agi_backward_scratch *s, const agi_head *x, const agi_patch *patch);
 void agi_amx_add_rest_of_patch(agi_backward_scratch *s, const agi_head *x, const agi_backward_key_block *keys,
                                const agi_amx_backward_keys *operands, const agi_patch *patch,

@@ -1,8 +1,7 @@
-/* D = rowsum(dO o O) and tD = rowsum(tO o dO + O o tdO) of the backward ops on AMX, from rows in bfloat16 or in float32.
- *
- * In float32, O and tO keep their digits, but dO and tdO are rounded to bfloat16, as in the product dP = dO V^T. D is
- * the mean of dP over the weights of a row: with another dO in it, dP - D would be off by one number for the whole row,
- * which does not average out in dQ. */
+/* D = rowsum(dO o O) and tD = rowsum(tO o dO + O o tdO) of the backward ops on AMX, from rows in bfloat16 or in
+ * float32.  In float32, O and tO keep their digits, but dO and tdO are rounded to bfloat16, as in the product dP = dO
+ * V^T. D is the mean of dP over the weights of a row: with another dO in it, dP - D would be off by one number for the
+ * whole row, which does not average out in dQ. */
 #include "cpu/amx/amx_backward.h"
 
 static agi_slice output_slice(const agi_head *x, const ag_tensor *t)

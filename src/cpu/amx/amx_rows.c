@@ -243,7 +243,7 @@ static void begin(const agi_row_job *w, agi_row_scratch *s, const agi_head *x, c
 /* Is O stored from AMX's sums directly in the caller's array, in bfloat16? */
 static bool stores_sums(const agi_row_job *w, const agi_head *x)
 {
-    return x->call->map == AGI_FORWARD && w->cpu->rows.kv_splits == 1 &&
+    return x->call->map == AGI_FORWARD && REAL(agi_key_splits_of)(x, &w->cpu->rows).n == 1 &&
            x->call->plan->p.out_dtype == AG_BF16 && (x->call->a.accumulate & AG_ACC_O) == 0;
 }
 

@@ -433,8 +433,8 @@ static key_sums sums_of_keys(const agi_backward_job *w, const agi_backward_scrat
                           : (key_sums){.dK = s->split_dK, .dV = s->split_dV};
 }
 
-/* Runs a part; returns where its sums of dK and dV are. Split 0 has sums for all rows of the span, as those of the other
- * splits are added to them. */
+/* Runs a part; returns where its sums of dK and dV are. Split 0 has sums for all rows of the span, as those of the
+ * other splits are added to them. */
 static key_sums run_part(const agi_backward_job *w, agi_backward_scratch *s, const pass_position *at)
 {
     const ag_problem *p = &w->call->plan->p;

@@ -6,11 +6,6 @@
 
 /* ---- Workspace ---- */
 
-static int64_t panels_of(const ag_plan *plan, const agi_row_schedule *schedule)
-{
-    return agi_min(schedule->rows, agi_round_up(plan->p.q_len, PANEL)) / PANEL;
-}
-
 /* How many reals the sums of a panel have. */
 static int64_t state_size(int64_t Dv_pad)
 {
@@ -20,11 +15,7 @@ static int64_t state_size(int64_t Dv_pad)
 static int64_t all_states(const ag_plan *plan)
 {
     const agi_cpu_plan *cpu = agi_cpu_plan_of(plan);
-    const agi_row_schedule *schedule = &cpu->given;
-    return schedule->kv_splits == 1
-               ? 0
-               : agi_saturating_product(schedule->items, schedule->kv_splits, panels_of(plan, schedule),
-                                        state_size(cpu->Dv_pad));
+    return agi_saturating_product(REAL(agi_split_panels)(plan, &cpu->given), state_size(cpu->Dv_pad), 1, 1);
 }
 
 static void lay_out_panels(agi_given_scratch *s, agi_arena *arena, const agi_cpu_plan *cpu)
@@ -84,8 +75,8 @@ static agi_given_panel panel_of(const agi_given_job *w, const agi_given_scratch 
     panel.i0 = i0 + index * PANEL;
     panel.ni = agi_min(PANEL, x->seq.n_q - panel.i0);
     panel.W = agi_round_up(panel.ni, x->k->lanes);
-    if (schedule->kv_splits > 1) {
-        const int64_t at = item * panels_of(x->call->plan, schedule) + index;
+    if (REAL(agi_key_splits_of)(x, schedule).n > 1) {
+        const int64_t at = REAL(agi_split_panel)(x->call->plan, schedule, item, index);
         panel.rows = w->states + at * state_size(x->Dv_pad);
         panel.sum = panel.rows + PANEL * x->Dv_pad;
         panel.excess = panel.sum + PANEL;
@@ -251,6 +242,10 @@ static void run_item(void *arg, int64_t item, int64_t slot)
     agi_head x;
     int64_t n_panels;
     const int64_t i0 = begin_item(w, s, item, &x, panels, &n_panels);
+    const agi_key_splits splits = REAL(agi_key_splits_of)(&x, schedule);
+    if (split >= splits.n) {
+        return;
+    }
     for (int64_t n = 0; n < n_panels; n++) {
         load_statistics(&x, &panels[n]);
         if (x.call->map == AGI_JVP) {
@@ -259,12 +254,12 @@ static void run_item(void *arg, int64_t item, int64_t slot)
     }
     if (n_panels > 0) {
         ops->begin(s, &x, panels, n_panels);
-        walk_keys(s, &x, panels, n_panels, split * schedule->split_keys, (split + 1) * schedule->split_keys);
+        walk_keys(s, &x, panels, n_panels, split * splits.keys, (split + 1) * splits.keys);
         if (ops->end != NULL) {
             ops->end(s, &x, panels, n_panels);
         }
     }
-    if (schedule->kv_splits == 1) {
+    if (splits.n == 1) {
         finish_item(w, s, &x, panels, n_panels, i0);
     }
 }
@@ -279,12 +274,16 @@ static void add_splits(void *arg, int64_t block, int64_t slot)
     agi_head x;
     int64_t n_panels;
     const int64_t i0 = begin_item(w, s, block * kv_splits, &x, panels, &n_panels);
+    const int64_t n_splits = REAL(agi_key_splits_of)(&x, &w->cpu->given).n;
+    if (n_splits == 1) {
+        return; /* its work item has finished it */
+    }
     for (int64_t n = 0; n < n_panels; n++) {
         const agi_given_panel *panel = &panels[n];
         real sum[PANEL], excess[PANEL];
         memcpy(sum, panel->sum, sizeof sum);
         memcpy(excess, panel->excess, sizeof excess);
-        for (int64_t split = 1; split < kv_splits; split++) {
+        for (int64_t split = 1; split < n_splits; split++) {
             const agi_given_panel other = panel_of(w, s, &x, i0, n, block * kv_splits + split);
             for (int64_t r = 0; r < panel->ni; r++) {
                 agi_add_scaled_row(x.k, panel->rows + r * x.Dv_pad, other.rows + r * x.Dv_pad, x.Dv, 1);

@@ -207,8 +207,9 @@ static void run_item(void *arg, int64_t item, int64_t slot)
     agi_row_panel panels[ROW_PANELS];
     agi_head x;
     const int64_t i0 = REAL(agi_row_begin_item)(w->call, schedule, item / schedule->kv_splits, &x);
+    const agi_key_splits splits = REAL(agi_key_splits_of)(&x, schedule);
     int64_t n_panels = 0;
-    if (w->small && ops->small_head(s, &x)) {
+    if (split >= splits.n || (w->small && ops->small_head(s, &x))) {
         return;
     }
     for (int64_t i = i0; i < agi_min(i0 + schedule->rows, x.seq.n_q); i += PANEL, n_panels++) {
@@ -217,12 +218,12 @@ static void run_item(void *arg, int64_t item, int64_t slot)
     }
     if (n_panels > 0) {
         ops->begin(w, s, &x, panels, n_panels, item);
-        walk_keys(s, &x, panels, n_panels, split * schedule->split_keys, (split + 1) * schedule->split_keys);
+        walk_keys(s, &x, panels, n_panels, split * splits.keys, (split + 1) * splits.keys);
         if (ops->end != NULL) {
             ops->end(w, s, &x, panels, n_panels);
         }
     }
-    if (schedule->kv_splits == 1) {
+    if (splits.n == 1) {
         finish_item(w, s, &x, panels, n_panels, i0);
     }
 }
@@ -236,10 +237,14 @@ static void merge_splits(void *arg, int64_t block, int64_t slot)
     agi_row_panel panels[ROW_PANELS];
     agi_head x;
     const int64_t i0 = REAL(agi_row_begin_item)(w->call, &w->cpu->rows, block, &x);
+    const int64_t n_splits = REAL(agi_key_splits_of)(&x, &w->cpu->rows).n;
     int64_t n_panels = 0;
+    if (n_splits == 1) {
+        return; /* its work item has finished it */
+    }
     for (int64_t i = i0; i < agi_min(i0 + w->cpu->rows.rows, x.seq.n_q); i += PANEL, n_panels++) {
         panels[n_panels] = REAL(agi_row_panel_of)(w, s, &x, i0, n_panels, block * kv_splits);
-        for (int64_t split = 1; split < kv_splits; split++) {
+        for (int64_t split = 1; split < n_splits; split++) {
             const agi_row_panel other =
                 REAL(agi_row_panel_of)(w, s, &x, i0, n_panels, block * kv_splits + split);
             for (int64_t row = 0; row < other.ni; row++) {

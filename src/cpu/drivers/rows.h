@@ -95,7 +95,22 @@ int64_t REAL(agi_row_begin_item)(const agi_call *call, const agi_row_schedule *s
 void REAL(agi_row_store_panel)(const agi_row_job *w, const agi_row_scratch *s, const agi_head *x,
                                const agi_row_panel *panel, const double *factor);
 
-/* ---- rows_merge.c: splits of the keys ---- */
+/* ---- schedule.c: splits of the keys ---- */
+
+/* How many splits a sequence has, and how many keys each of them. */
+typedef struct {
+    int64_t n, keys;
+} agi_key_splits;
+agi_key_splits REAL(agi_key_splits_of)(const agi_head *x, const agi_row_schedule *schedule);
+
+/* How many panels have a state for each split; 0 if no keys are split. */
+int64_t REAL(agi_split_panels)(const ag_plan *plan, const agi_row_schedule *schedule);
+
+/* The number, among all of these, of panel `index` of a work item. */
+int64_t REAL(agi_split_panel)(const ag_plan *plan, const agi_row_schedule *schedule, int64_t item,
+                              int64_t index);
+
+/* ---- rows_merge.c: merging splits of the keys ---- */
 
 /* How many reals the states of all splits have; 0 if there is one split. */
 int64_t REAL(agi_row_state_size)(const ag_plan *plan, agi_map map);

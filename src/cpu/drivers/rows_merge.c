@@ -10,19 +10,11 @@ static int64_t panel_state_size(int64_t Dv_pad, agi_map map)
     return PANEL * (Dv_pad + 4 + (map == AGI_JVP ? Dv_pad : 0));
 }
 
-static int64_t panels_of(const ag_plan *plan, const agi_row_schedule *schedule)
-{
-    return agi_min(schedule->rows, agi_round_up(plan->p.q_len, PANEL)) / PANEL;
-}
-
 int64_t REAL(agi_row_state_size)(const ag_plan *plan, agi_map map)
 {
     const agi_cpu_plan *cpu = agi_cpu_plan_of(plan);
-    const agi_row_schedule *schedule = &cpu->rows;
-    return schedule->kv_splits == 1
-               ? 0
-               : agi_saturating_product(schedule->items, schedule->kv_splits, panels_of(plan, schedule),
-                                        panel_state_size(cpu->Dv_pad, map));
+    return agi_saturating_product(REAL(agi_split_panels)(plan, &cpu->rows),
+                                  panel_state_size(cpu->Dv_pad, map), 1, 1);
 }
 
 agi_row_panel REAL(agi_row_panel_of)(const agi_row_job *w, const agi_row_scratch *s, const agi_head *x,
@@ -33,9 +25,9 @@ agi_row_panel REAL(agi_row_panel_of)(const agi_row_job *w, const agi_row_scratch
     panel.i0 = i0 + index * PANEL;
     panel.ni = agi_min(PANEL, x->seq.n_q - panel.i0);
     panel.W = agi_round_up(panel.ni, x->k->lanes);
-    if (w->cpu->rows.kv_splits > 1) {
-        const int64_t panels = panels_of(x->call->plan, &w->cpu->rows);
-        panel.O = w->states + (item * panels + index) * panel_state_size(x->Dv_pad, x->call->map);
+    if (REAL(agi_key_splits_of)(x, &w->cpu->rows).n > 1) {
+        const int64_t state = REAL(agi_split_panel)(x->call->plan, &w->cpu->rows, item, index);
+        panel.O = w->states + state * panel_state_size(x->Dv_pad, x->call->map);
         panel.m = panel.O + PANEL * x->Dv_pad;
         panel.l = panel.m + PANEL;
         panel.r = panel.l + PANEL;

@@ -64,6 +64,18 @@ static int64_t kv_splits_of(const ag_problem *p, int64_t blocks, int64_t min_blo
     return blocks >= min_blocks ? 1 : agi_min(agi_max(1, ITEMS / agi_max(1, blocks)), max);
 }
 
+static int64_t split_keys(int64_t n_k, int64_t splits)
+{
+    return agi_round_up((n_k + splits - 1) / splits, MIN_SPLIT_KEYS / 8);
+}
+
+/* AG_INVARIANT: the splits of a sequence whose queries fit in one panel; others have blocks enough. */
+static int64_t invariant_kv_splits(int64_t n_k)
+{
+    enum { MAX_SPLITS = 16 };
+    return agi_max(1, agi_min(MAX_SPLITS, n_k / (4 * MIN_SPLIT_KEYS)));
+}
+
 agi_row_schedule REAL(agi_row_schedule_of)(const ag_plan *plan, int64_t max_queries, int64_t min_blocks)
 {
     const ag_problem *p = &plan->p;
@@ -72,10 +84,46 @@ agi_row_schedule REAL(agi_row_schedule_of)(const ag_plan *plan, int64_t max_quer
         rows_of_block(p, max_queries, visible_pairs(p) >= LARGE_PAIRS ? LARGE_ITEMS / 2 : min_blocks);
     schedule.blocks = agi_max(1, (p->q_len + schedule.rows - 1) / schedule.rows);
     schedule.items = p->q_len == 0 ? 0 : agi_saturating_product(p->batch, p->heads, schedule.blocks, 1);
-    schedule.kv_splits = plan->flags & AG_INVARIANT ? 1 : kv_splits_of(p, schedule.items, min_blocks);
-    schedule.split_keys =
-        agi_round_up((p->kv_len + schedule.kv_splits - 1) / schedule.kv_splits, MIN_SPLIT_KEYS / 8);
+    schedule.kv_splits = plan->flags & AG_INVARIANT ? invariant_kv_splits(p->kv_len)
+                                                    : kv_splits_of(p, schedule.items, min_blocks);
+    schedule.split_keys = split_keys(p->kv_len, schedule.kv_splits);
     return schedule;
+}
+
+agi_key_splits REAL(agi_key_splits_of)(const agi_head *x, const agi_row_schedule *schedule)
+{
+    if (!(x->call->plan->flags & AG_INVARIANT)) {
+        return (agi_key_splits){schedule->kv_splits, schedule->split_keys};
+    }
+    const int64_t n = x->seq.n_q <= PANEL ? invariant_kv_splits(x->seq.n_k) : 1;
+    return (agi_key_splits){n, split_keys(x->seq.n_k, n)};
+}
+
+/* Panels of a block that may have states. */
+static int64_t panels_of_block(const ag_plan *plan, const agi_row_schedule *schedule)
+{
+    return agi_min(schedule->rows, agi_round_up(plan->p.q_len, PANEL)) / PANEL;
+}
+
+int64_t REAL(agi_split_panels)(const ag_plan *plan, const agi_row_schedule *schedule)
+{
+    if (schedule->kv_splits == 1) {
+        return 0;
+    }
+    if (plan->flags & AG_INVARIANT) { /* of a sequence whose keys are split, all queries are in one panel */
+        return agi_saturating_product(plan->p.batch, plan->p.heads, schedule->kv_splits, 1);
+    }
+    return agi_saturating_product(schedule->items, schedule->kv_splits, panels_of_block(plan, schedule), 1);
+}
+
+int64_t REAL(agi_split_panel)(const ag_plan *plan, const agi_row_schedule *schedule, int64_t item,
+                              int64_t index)
+{
+    if (plan->flags & AG_INVARIANT) {
+        const int64_t head = item / schedule->kv_splits / schedule->blocks;
+        return head * schedule->kv_splits + item % schedule->kv_splits;
+    }
+    return item * panels_of_block(plan, schedule) + index;
 }
 
 /* ---- Cost ---- */
