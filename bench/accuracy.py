@@ -1,6 +1,6 @@
 """How exact the 16-bit maps are: errors of every output over 216 settings, divided by the error of the exact result
 rounded once, next to PyTorch's fused attention and its unfused formula on the same inputs.
-usage: accuracy.py BUILD [--quick] [--only TEXT] [--out FOLDER]
+usage: accuracy.py BUILD [--quick] [--only TEXT] [--draw N] [--out FOLDER]
 
 Exact is our float64 result on the same rounded inputs. Errors are relative, in Frobenius norms; those of lse and mu are
 the largest absolute ones. "low": vjp and vjp_jvp are given what rounding took from o and to (o_low, to_low)."""
@@ -89,10 +89,10 @@ class Maps:
         return {name: x for name, x in (jvp | forward | vjp | vjp_jvp).items() if name in OUTPUTS}
 
 
-def make_inputs(library, dtype, setting):
+def make_inputs(library, dtype, setting, draw):
     """Random inputs in the dtype; near: dO is O and 5% of noise."""
     length, dim, factor, near, causal = setting
-    generator = torch.Generator().manual_seed(length + dim)
+    generator = torch.Generator().manual_seed(length + dim + draw)
     shape = (1, max(1, 512 // length), length, dim)
     names = ("q", "k", "v", "d_o", "tq", "tk", "tv", "td_o")
     inputs = {name: torch.randn(shape, generator=generator, dtype=torch.float64) for name in names}
@@ -137,9 +137,9 @@ def instruction_sets(library, dtype):
     return (["amx"] if dtype == "bf16" and "amx" in library.available else []) + vectors
 
 
-def measure(library, dtype, setting):
+def measure(library, dtype, setting, draw):
     """Yields (who, ratios) for one setting."""
-    inputs, exact = make_inputs(library, dtype, setting)
+    inputs, exact = make_inputs(library, dtype, setting, draw)
     shape, causal = inputs["q"].shape, setting[4]
     for isa in instruction_sets(library, dtype):
         for low in (True, False):
@@ -149,13 +149,13 @@ def measure(library, dtype, setting):
         yield who, ratios(peer(inputs, causal, backend), exact, dtype)
 
 
-def run_all(library, chosen):
+def run_all(library, chosen, draw):
     """{(dtype, who): {setting: ratios}}"""
     found, start = {}, time.monotonic()
     for n, (dtype, setting) in enumerate(chosen):
         left = (time.monotonic() - start) / n * (len(chosen) - n) if n else 0
         print(f"\r{n}/{len(chosen)}  {dtype} {name_of(setting)}  {left:.0f} s left\033[K", end="", file=sys.stderr)
-        for who, values in measure(library, dtype, setting):
+        for who, values in measure(library, dtype, setting, draw):
             found.setdefault((dtype, who), {})[name_of(setting)] = values
     print("\r\033[K", end="", file=sys.stderr)
     return found
@@ -244,6 +244,7 @@ def main():
     parser.add_argument("build", metavar="BUILD", help="folder of a release build")
     parser.add_argument("--quick", action="store_true", help="36 settings instead of 216")
     parser.add_argument("--only", default="", metavar="TEXT", help='settings whose name contains this: "bf16 N 64"')
+    parser.add_argument("--draw", default=0, type=int, metavar="N", help="added to the seed of the random inputs")
     parser.add_argument("--out", default=Path(__file__).parent / "results", type=Path, metavar="FOLDER")
     options = parser.parse_args()
     library = Library(options.build, probes=False)
@@ -255,7 +256,7 @@ def main():
     ]
     if not chosen:
         sys.exit(f"accuracy: no setting contains {options.only!r}")
-    found = run_all(library, chosen)
+    found = run_all(library, chosen, options.draw)
     options.out.mkdir(parents=True, exist_ok=True)
     stem = options.out / time.strftime("accuracy-%Y%m%d-%H%M%S")
     about = f"attngrad {library.info()['version']} on {library.info()['cpu']}, PyTorch {torch.__version__}"

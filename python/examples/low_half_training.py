@@ -53,7 +53,7 @@ class Attention(nn.Module):
         self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
         self.dtype, self.save_low = MODES["float32"]
         self.gate = self.key = self.value = None
-        self.seen = None  # the tensors of one call, if asked for
+        self.seen = None  # not None: forward stores the tensors of its call here
 
     def add_gate(self, start):
         self.gate = nn.Parameter(torch.full((HEADS,), start))

@@ -186,7 +186,8 @@ typedef struct {
 static bool next_tile(const agi_amx_given_scratch *own, const agi_head *x, int64_t first, given_tile *t)
 {
     for (t->stripe = first; t->stripe < own->n_stripes; t->stripe++) {
-        if (REAL(agi_given_clip_keys)(x, &own->stripe[t->stripe].lanes, t->j0, t->nj, &t->from, &t->n)) {
+        const agi_given_panel *lanes = &own->stripe[t->stripe].lanes;
+        if (REAL(agi_clip_keys)(x, lanes->i0, lanes->ni, t->j0, t->nj, &t->from, &t->n)) {
             t->first = t->from / GROUP_KEYS;
             t->end = (t->from + t->n + GROUP_KEYS - 1) / GROUP_KEYS;
             return true;

@@ -136,7 +136,8 @@ static bool next_tile(const agi_head *x, const agi_row_panel *panels, int64_t n_
                       const agi_amx_row_keys *keys, int64_t first, row_tile *t)
 {
     for (t->index = first; t->index < n_panels; t->index++) {
-        if (REAL(agi_clip_keys)(x, &panels[t->index], keys->j0, keys->nj, &t->from, &t->n)) {
+        if (REAL(agi_clip_keys)(x, panels[t->index].i0, panels[t->index].ni, keys->j0, keys->nj, &t->from,
+                                &t->n)) {
             t->first = t->from / GROUP_KEYS;
             t->end = (t->from + t->n + GROUP_KEYS - 1) / GROUP_KEYS;
             find_whole_groups(x, &panels[t->index], keys, t);

@@ -102,11 +102,6 @@ ag_status REAL(agi_given_run)(const agi_call *call, void *memory);
 /* jvp_jvp: are sq, sk, sv the very arrays tq, tk, tv? Then U is Y, and Z is 2 tQ tK^T. */
 bool REAL(agi_same_direction)(const agi_call *call);
 
-/* Which of keys j0 .. j0 + nj - 1 the panel sees: *n of them, from j0 + *from on. False if band, mask and bias leave
- * none. */
-bool REAL(agi_given_clip_keys)(const agi_head *x, const agi_given_panel *panel, int64_t j0, int64_t nj,
-                               int64_t *from, int64_t *n);
-
 /* From products to weights, for keys j0 .. j0 + nj - 1; adds to panel->sum. z_factor: what the products in Z are
  * multiplied by. Returns whether s->masked_keys has a key that no query of the panel sees. */
 bool REAL(agi_given_stages)(agi_given_scratch *s, const agi_head *x, const agi_given_panel *panel,

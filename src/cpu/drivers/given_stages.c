@@ -14,17 +14,6 @@ bool REAL(agi_same_direction)(const agi_call *call)
     return same_tensor(&a->tq, &a->sq) && same_tensor(&a->tk, &a->sk) && same_tensor(&a->tv, &a->sv);
 }
 
-bool REAL(agi_given_clip_keys)(const agi_head *x, const agi_given_panel *panel, int64_t j0, int64_t nj,
-                               int64_t *from, int64_t *n)
-{
-    int64_t to;
-    agi_keys_of(REAL(agi_band_at)(x, panel->i0, j0), 0, panel->ni, nj, from, &to);
-    *from += j0;
-    *n = REAL(agi_trim_masked)(x, panel->i0, panel->ni, from, to + j0);
-    *from -= j0;
-    return *n > 0;
-}
-
 /* Q K^T becomes P. Fills the tiles of the features: X what is added to the scores, tX and sX its tangents, F and G the
  * softcap's first and second derivative, M the dropout factors. */
 static bool weights(agi_given_scratch *s, const agi_head *x, const agi_given_panel *panel, real *P,

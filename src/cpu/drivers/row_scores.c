@@ -1,13 +1,13 @@
 /* What forward and jvp do to scores, in every implementation: see rows.h. */
 #include "cpu/drivers/rows.h"
 
-bool REAL(agi_clip_keys)(const agi_head *x, const agi_row_panel *panel, int64_t j0, int64_t nj, int64_t *from,
+bool REAL(agi_clip_keys)(const agi_head *x, int64_t i0, int64_t ni, int64_t j0, int64_t nj, int64_t *from,
                          int64_t *n)
 {
     int64_t to;
-    agi_keys_of(REAL(agi_band_at)(x, panel->i0, j0), 0, panel->ni, nj, from, &to);
+    agi_keys_of(REAL(agi_band_at)(x, i0, j0), 0, ni, nj, from, &to);
     *from += j0;
-    *n = REAL(agi_trim_masked)(x, panel->i0, panel->ni, from, to + j0);
+    *n = REAL(agi_trim_masked)(x, i0, ni, from, to + j0);
     *from -= j0;
     return *n > 0;
 }

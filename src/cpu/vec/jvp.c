@@ -41,7 +41,7 @@ void REAL(agi_jvp_panel)(agi_row_scratch *s, const agi_head *x, agi_row_panel *p
     const agi_kernels *k = x->k;
     const agi_vec_row_scratch *v = s->own;
     int64_t from, nj;
-    if (!REAL(agi_clip_keys)(x, panel, keys->j0, keys->nj, &from, &nj)) {
+    if (!REAL(agi_clip_keys)(x, panel->i0, panel->ni, keys->j0, keys->nj, &from, &nj)) {
         return;
     }
 

@@ -193,7 +193,7 @@ static void block(agi_given_scratch *s, const agi_head *x, const agi_given_panel
     const given_keys keys = load_keys(v, x, j0, nj);
     for (int64_t n = 0; n < n_panels; n++) {
         given_part p = {.x = x, .panel = &panels[n], .queries = v->queries[n], .keys = &keys};
-        if (REAL(agi_given_clip_keys)(x, &panels[n], j0, nj, &p.from, &p.nj)) {
+        if (REAL(agi_clip_keys)(x, panels[n].i0, panels[n].ni, j0, nj, &p.from, &p.nj)) {
             run_part(s, &p);
         }
     }

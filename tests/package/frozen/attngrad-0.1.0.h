@@ -233,7 +233,7 @@ enum {
  * are float32. Such outputs are stored from float32 sums, never from 16 bits, but have the error of those roundings.
  * With both dtypes AG_F32, 1,024 queries and keys, 64 channels and random inputs that is a relative error (Frobenius
  * norm) of 1.6e-3 in o, 2.4e-3 in dq and dk, 2.2e-3 in dv; in 16 bits it is 2.3e-3 to 2.4e-3. AG_ISA_AVX512 computes
- * all of it in float32, and has 4e-7 there, but takes about 4 times as long: ask for it if float32 outputs must have
+ * all of it in float32, and has 4e-7 there, but takes about 4 times as long: choose it if float32 outputs must have
  * float32's digits. */
 
 enum {
