@@ -1,6 +1,7 @@
-/* bfloat16 problems with float32 outputs (out=f32) or gradients (grad=f32). A plan stays on the instruction set of the
- * same problem without them: on AMX, where weights have 16 bits, results keep the error rule, and float32 outputs are
- * not rounded to 16 bits. Vector instruction sets, chosen by name (isa=avx512), compute all of it in float32: exact to 1e-5. */
+/* bfloat16 problems with float32 outputs (out=f32) or gradients (grad=f32). A plan stays on the instruction set of
+ * the same problem without them: on AMX, where weights have 16 bits, results keep the error rule, and float32
+ * outputs are not rounded to 16 bits. Vector instruction sets, chosen by name (isa=avx512), compute all of it in
+ * float32: exact to 1e-5. */
 #define _POSIX_C_SOURCE 200809L
 
 #include <math.h>

@@ -125,8 +125,8 @@ void REAL(agi_row_merge_row)(const agi_head *x, agi_row_panel *panel, const agi_
 
 /* ---- row_scores.c: what all ops do to scores ---- */
 
-/* Which of keys j0 .. j0 + nj - 1 queries i0 .. i0 + ni - 1 see: *n of them, from j0 + *from on. False if band, mask and
- * bias leave none. */
+/* Which of keys j0 .. j0 + nj - 1 queries i0 .. i0 + ni - 1 see: *n of them, from j0 + *from on. False if band, mask
+ * and bias leave none. */
 bool REAL(agi_clip_keys)(const agi_head *x, int64_t i0, int64_t ni, int64_t j0, int64_t nj, int64_t *from,
                          int64_t *n);
 
