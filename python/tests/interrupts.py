@@ -7,10 +7,14 @@ import time
 
 LIMIT = 0.2  # seconds from the signal to the exception
 
+# A program that is started with SIGINT ignored (a job in the background) passes that on to its children, and Python
+# then raises no KeyboardInterrupt: the handler is set again.
 _SCRIPT = """
+import signal
 import time
 import numpy as np
 import attngrad
+signal.signal(signal.SIGINT, signal.default_int_handler)
 {setup}
 small = np.linspace(-1, 1, 2 * 60 * 16).reshape(2, 60, 16)
 want = attngrad.forward(small, small, small).o
