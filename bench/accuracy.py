@@ -133,11 +133,12 @@ def ratios(results, exact, dtype):
 
 
 def instruction_sets(library, dtype, wanted):
-    """The wanted one, or AMX, which multiplies bfloat16, and the fastest vectors: those differ in their arithmetic."""
+    """The wanted one, all, or AMX, which multiplies bfloat16, and the fastest vectors: those differ in arithmetic."""
+    known = ("amx", "avx512", "avx2", "neon", "scalar")
+    usable = [isa for isa in known if isa in library.available and (isa != "amx" or dtype == "bf16")]
     if wanted:
-        return [wanted] if wanted != "amx" or dtype == "bf16" else []
-    vectors = [isa for isa in ("avx512", "avx2", "neon", "scalar") if isa in library.available][:1]
-    return (["amx"] if dtype == "bf16" and "amx" in library.available else []) + vectors
+        return [isa for isa in usable if wanted in (isa, "all")]
+    return usable[: 2 if usable[0] == "amx" else 1]
 
 
 def measure(library, dtype, setting, draw, isa_wanted):
@@ -248,11 +249,11 @@ def main():
     parser.add_argument("--quick", action="store_true", help="36 settings instead of 216")
     parser.add_argument("--only", default="", metavar="TEXT", help='settings whose name contains this: "bf16 N 64"')
     parser.add_argument("--draw", default=0, type=int, metavar="N", help="added to the seed of the random inputs")
-    parser.add_argument("--isa", metavar="NAME", help="instead of AMX and the fastest vectors: avx2, scalar, ...")
+    parser.add_argument("--isa", metavar="NAME", help="avx2, scalar, ... or all, instead of AMX and the fastest vectors")
     parser.add_argument("--out", default=Path(__file__).parent / "results", type=Path, metavar="FOLDER")
     options = parser.parse_args()
     library = Library(options.build, probes=False)
-    if options.isa and options.isa not in library.available:
+    if options.isa and options.isa not in library.available | {"all"}:
         sys.exit(f"accuracy: no instruction set {options.isa!r} here, only {', '.join(library.available)}")
     chosen = [
         (dtype, setting)
