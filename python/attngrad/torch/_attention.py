@@ -46,6 +46,7 @@ def scaled_dot_product_attention(
     backend: str | None = None,
     threads: int = 0,
     save_low: bool = True,
+    invariant: bool = False,
     return_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Attention as torch.nn.functional.scaled_dot_product_attention computes it, differentiable in every mode
@@ -74,6 +75,8 @@ def scaled_dot_product_attention(
     save_low     float16 and bfloat16, if a gradient is recorded or forward mode is nested: the derivatives also
                  get what rounding took from the output, so that they do not carry that error; it takes one more
                  tensor of the output's size and dtype. False: without
+    invariant    True: the bits of a sequence and kv head, and those of its derivatives, depend neither on the
+                 others of the call nor on padding; gradients that are sums over them do
     return_lse   also return the logarithm of each row's sum of exponentials, [..., heads, n], float64,
                  differentiable like the output
 
@@ -107,6 +110,7 @@ def scaled_dot_product_attention(
         backend=backend,
         threads=threads,
         save_low=save_low,
+        invariant=invariant,
     )
     o, lse = attention(
         shape.fold(query, shape.heads),

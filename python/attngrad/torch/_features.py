@@ -21,11 +21,11 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from .. import _plan
+from .. import _core, _plan
 
 MAX_THREADS = 1024  # AGI_MAX_THREADS of the library
 _ALIGN = ("top-left", "bottom-right")
-_OWN = frozenset("buckets slopes q_offset k_offset batch_offset backend threads save_low".split())
+_OWN = frozenset("buckets slopes q_offset k_offset batch_offset backend threads save_low invariant".split())
 
 
 def integer(name: str, x, low: int = -(2**63), high: int = 2**63 - 1) -> int:
@@ -102,6 +102,7 @@ class Features(NamedTuple):
     threads: int
     dropout: bool
     save_low: bool
+    flags: int  # of the plan
 
 
 def write(
@@ -121,6 +122,7 @@ def write(
     backend: str | None = None,
     threads: int = 0,
     save_low: bool = True,
+    invariant: bool = False,
 ) -> str:
     """The string of these features; equal features give equal strings."""
     words = []
@@ -152,6 +154,8 @@ def write(
         words.append(f"backend={backend}")
     if not flag("save_low", save_low):
         words.append("save_low=False")
+    if flag("invariant", invariant):
+        words.append("invariant")
     return " ".join(words)
 
 
@@ -192,4 +196,5 @@ def read(features: str) -> Features:
         int(own.get("threads", 0)),
         any(word.startswith("dropout=") for word in words),
         "save_low" not in own,
+        _core.INVARIANT if "invariant" in own else 0,
     )

@@ -120,6 +120,7 @@ def _plan_of(common: tuple, features: _features.Features):
         buckets=features.buckets,
         alibi_slopes=features.slopes,
         threads=features.threads or _threads(),
+        flags=features.flags,
     )
 
 

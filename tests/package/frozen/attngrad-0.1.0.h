@@ -243,7 +243,8 @@ enum {
 
     /* The bits of o, lse, to, mu, dq, tdq, sto and nu of a query head, and of dk, dv, tdk and tdv of a kv head, depend
      * only on the inputs of their sequence and of their group of heads, on n_q, n_k and the sizes of a head: not on the
-     * rest of the batch, on other groups, on their order, on padding or packing. */
+     * rest of the batch, on other groups, on their order, on padding or packing. Gradients that are sums over sequences
+     * or groups have the ordinary promise: the same bits for any number of threads. docs/design.md has the cost. */
     AG_INVARIANT = 1 << 1
 };
 
