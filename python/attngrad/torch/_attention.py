@@ -41,6 +41,8 @@ def scaled_dot_product_attention(
     k_packed: Tensor | Sequence[int] | None = None,
     q_offset: int = 0,
     k_offset: int = 0,
+    q_offsets: Sequence[int] | None = None,
+    k_offsets: Sequence[int] | None = None,
     batch_offset: int = 0,
     head_offset: int = 0,
     backend: str | None = None,
@@ -69,6 +71,7 @@ def scaled_dot_product_attention(
     q_lengths, kv_lengths    one for each sequence, of the shape of the leading axes without heads
     q_packed, k_packed       offsets of sequences packed one after another in query and key [heads, total, d]
     q_offset, k_offset       positions of the first query and the first key
+    q_offsets, k_offsets     the same for each sequence, instead of these; constants of a graph
     batch_offset, head_offset    indices of the first sequence and the first head, for dropout
     backend      "cpu" or "reference"; None: the environment's, or the best
     threads      0: as many as torch.get_num_threads() says, or ATTNGRAD_THREADS
@@ -105,6 +108,8 @@ def scaled_dot_product_attention(
         buckets=_buckets(buckets, table),
         q_offset=q_offset,
         k_offset=k_offset,
+        q_offsets=q_offsets,
+        k_offsets=k_offsets,
         batch_offset=batch_offset,
         head_offset=head_offset,
         backend=backend,
