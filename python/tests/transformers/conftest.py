@@ -19,8 +19,8 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "oldest: also run with the oldest supported release of transformers")
 
 
-def pytest_report_header():
-    return f"transformers {transformers.__version__}"
+def pytest_terminal_summary(terminalreporter):
+    terminalreporter.write_line(f"tested with transformers {transformers.__version__}")
 
 
 @pytest.fixture(autouse=True)
