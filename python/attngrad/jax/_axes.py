@@ -3,9 +3,10 @@ mapped axes of vmap; None if each device must have the whole of it."""
 
 from __future__ import annotations
 
+import itertools
 import math
 
-from jax.sharding import PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from ._types import Axes, Call, kind_of
 
@@ -48,6 +49,19 @@ def _names_of(entry) -> tuple[str, ...]:
     if entry is None:
         return ()
     return tuple(entry) if isinstance(entry, tuple) else (entry,)
+
+
+def decode(mesh, sharding, shape) -> PartitionSpec:
+    """The spec of a sharding on a mesh; nothing is sharded if it has none, as XLA may split an axis of the mesh."""
+    dims = range(len(shape))
+    for places in itertools.product((None, *dims), repeat=len(mesh.axis_names)):
+        entries = [tuple(a for a, at in zip(mesh.axis_names, places, strict=True) if at == dim) for dim in dims]
+        spec = PartitionSpec(*(entry or None for entry in entries))
+        parts = [math.prod(mesh.shape[a] for a in entry) for entry in entries]
+        divides = all(size % n == 0 for size, n in zip(shape, parts, strict=True))
+        if divides and NamedSharding(mesh, spec).is_equivalent_to(sharding, len(shape)):
+            return spec
+    return PartitionSpec(*(None for _ in dims))
 
 
 class Letters:

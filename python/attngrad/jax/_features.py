@@ -134,37 +134,34 @@ def integers(name: str, x: Any, shape: tuple[int, ...] | None = None):
 
 
 def _ends(name: str, x: Any, rows: int):
+    """The offsets of packed sequences and, unless they are traced, the rows of the longest one."""
     ends = integers(name, x)
     if ends.ndim != 1 or ends.shape[0] == 0:
         raise ValueError(f"{name}: shape {_shape(ends)}, must be [sequences + 1]")
-    if not is_traced(ends):
-        numbers = np.asarray(ends)
-        if numbers[0] != 0 or (np.diff(numbers) < 0).any() or numbers[-1] > rows:
-            raise ValueError(f"{name}: must begin with 0, not decrease, and end within {rows} rows")
-    return ends
+    if is_traced(x):
+        return ends, None
+    numbers = np.asarray(x)
+    lengths = np.diff(numbers)
+    if numbers[0] != 0 or (lengths < 0).any() or numbers[-1] > rows:
+        raise ValueError(f"{name}: must begin with 0, not decrease, and end within {rows} rows")
+    return ends, int(lengths.max(initial=0))
 
 
 def packing(q_packed, k_packed, longest, q, k) -> tuple[dict[str, Any], tuple[int, int] | None]:
     """q_packed and k_packed, and the most queries and keys of a sequence, which must be constant."""
-    if q_packed is None and k_packed is None:
-        if longest is not None:
-            raise ValueError("longest: given without q_packed and k_packed")
+    if q_packed is None:
         return {}, None
-    for name, x, other in (("q_packed", q_packed, "k_packed"), ("k_packed", k_packed, "q_packed")):
-        if x is None:
-            raise ValueError(f"{name}: missing, but {other} is given")
-    ends = {"q_packed": _ends("q_packed", q_packed, q.shape[1]), "k_packed": _ends("k_packed", k_packed, k.shape[1])}
-    if ends["k_packed"].shape != ends["q_packed"].shape:
-        raise ValueError(f"k_packed: shape {_shape(ends['k_packed'])}, but q_packed has {_shape(ends['q_packed'])}")
-    if longest is None:
-        if any(is_traced(x) for x in ends.values()):
-            raise TypeError("longest: missing: q_packed or k_packed is traced, so give (most queries, most keys) of one")
-        longest = [int(np.diff(np.asarray(x)).max(initial=0)) for x in ends.values()]
+    q_ends, most_q = _ends("q_packed", q_packed, q.shape[1])
+    k_ends, most_k = _ends("k_packed", k_packed, k.shape[1])
+    if k_ends.shape != q_ends.shape:
+        raise ValueError(f"k_packed: shape {_shape(k_ends)}, but q_packed has {_shape(q_ends)}")
+    if longest is None and (most_q is None or most_k is None):
+        raise TypeError("longest: missing: q_packed or k_packed is traced, so give (most queries, most keys) of one")
     try:
-        most_q, most_k = map(operator.index, longest)
+        most_q, most_k = (most_q, most_k) if longest is None else map(operator.index, longest)
     except (TypeError, ValueError):
         raise TypeError(f"longest: {longest!r} is not (queries, keys), two constant whole numbers") from None
-    return ends, (most_q, most_k)
+    return {"q_packed": q_ends, "k_packed": k_ends}, (most_q, most_k)
 
 
 # ---- Offsets and seed ----
@@ -273,6 +270,11 @@ def _check_together(features: dict[str, Any], is_packed: bool) -> None:
             raise ValueError(f"{name}: given beside {name}s")
         if features["align"] == "bottom-right" and (features[name] is not None or features[name + "s"] is not None):
             raise ValueError(f"{name}: given beside align='bottom-right'")
+    for name, other in (("q_packed", "k_packed"), ("k_packed", "q_packed")):
+        if features[name] is None and features[other] is not None:
+            raise ValueError(f"{name}: missing, but {other} is given")
+    if features["longest"] is not None and not is_packed:
+        raise ValueError("longest: given without q_packed and k_packed")
     for name in ("query_seq_lengths", "key_value_seq_lengths"):
         if is_packed and features[name] is not None:
             raise ValueError(f"{name}: given beside q_packed, which has the lengths")
@@ -282,7 +284,7 @@ def _check_together(features: dict[str, Any], is_packed: bool) -> None:
 
 def build(query, key, value, features: dict[str, Any]) -> tuple[Problem, dict[str, Any]]:
     """The problem of a call, and its operands by their slots."""
-    is_packed = features["q_packed"] is not None or features["k_packed"] is not None
+    is_packed = features["q_packed"] is not None
     _check_together(features, is_packed)
     arrays = main_arrays(query, key, value, is_packed)
     q, k = arrays["q"], arrays["k"]

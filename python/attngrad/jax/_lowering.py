@@ -14,7 +14,7 @@ from jax.interpreters import mlir
 from jax.sharding import NamedSharding
 
 from .. import _core
-from ._axes import Letters
+from ._axes import Letters, decode
 from ._primitives import MAPS, Primitive, result_avals
 from ._types import Axes, Call
 
@@ -128,7 +128,8 @@ def _sharded(map_bit: int, call: Call, *values):
     results = [letters.of(name, axes) for name, axes in call.results]
 
     def partition(mesh, infos, result_infos):
-        chosen = letters.choose(mesh, [x.sharding.spec for x in infos], [x.shape for x in infos])
+        specs = [decode(mesh, x.sharding, x.shape) for x in infos]
+        chosen = letters.choose(mesh, specs, [x.shape for x in infos])
 
         def part(*values):
             local = call._replace(maps=_local_maps(call, values))
@@ -143,7 +144,7 @@ def _sharded(map_bit: int, call: Call, *values):
 
     function = custom_partitioning(functools.partial(_call_handler, map_bit, call))
     rule, sizes = letters.rule([(name, own) for (name, _), own in zip(call.results, results, strict=True)])
-    function.def_partition(partition=partition, sharding_rule=rule, **sizes)
+    function.def_partition(partition=partition, decode_shardings=False, sharding_rule=rule, **sizes)
     return function(*values)
 
 

@@ -147,11 +147,16 @@ def ours(x, f):
     return dot_product_attention(**x, **f, return_residual=True)
 
 
+def features_for(attention, f):
+    """What the formula need not know is left out for it."""
+    return {name: y for name, y in f.items() if attention is ours or name != "invariant"}
+
+
 def scalar(attention, f):
     """A loss of o and lse that is curved everywhere."""
 
     def loss(x):
-        o, lse = attention(x, {name: y for name, y in f.items() if attention is ours or name != "invariant"})
+        o, lse = attention(x, features_for(attention, f))
         lse = jnp.where(jnp.isfinite(lse), lse, 0)
         return (jnp.sin(o) * jnp.cos(jnp.arange(o.size).reshape(o.shape))).sum() + (lse**2).sum()
 

@@ -55,7 +55,7 @@ def _giving(name, shape, dtype=jnp.float64):
     [
         ({"version": None}, "attribute version is missing"),
         ({"version": np.int64(2)}, "version is 2: this attngrad runs programs of version 1 only"),
-        ({"version": np.int32(1)}, "attribute version is missing"),
+        ({"version": np.int32(7)}, "attribute version is missing"),
         ({"map": np.int64(3)}, "map is 3"),
         ({"map": np.int64(-1)}, "map is -1"),
         ({"map": np.int64(_core.MAP_VJP)}, "o: map 2 does not write it"),

@@ -1,5 +1,7 @@
 """Values and all derivatives up to the second, for each feature, against the plain formula and against differences."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +10,7 @@ from jax.test_util import check_grads
 
 import attngrad
 from attngrad.jax import dot_product_attention
-from jax_cases import CASES, array, assert_close, formula, inputs, like, ours, scalar
+from jax_cases import CASES, array, assert_close, features_for, formula, inputs, like, ours, scalar
 
 
 def _dot(a, b):
@@ -25,10 +27,18 @@ def _transforms(f, x, t):
         "grad of jvp": jax.grad(lambda x: jvp(f, (x,), (t,))[1])(x),
         "grad of grad": jax.grad(lambda x: _dot(g(x), t))(x),
         "jvp of jvp": jvp(lambda x: jvp(f, (x,), (t,))[1], (x,), (t,))[1],
+    }
+
+
+def _more_transforms(f, x, t):
+    return {
         "linearize": jax.linearize(f, x)[1](t),
-        "linearize of grad": jax.linearize(g, x)[1](t),
+        "linearize of grad": jax.linearize(jax.grad(f), x)[1](t),
         "vjp of vjp": jax.vjp(lambda x: jax.vjp(f, x)[1](1.0)[0], x)[1](t),
     }
+
+
+_COMPILED = ("packed", "all")  # the others run operation by operation: those of the formula are compiled once for all
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -36,18 +46,22 @@ def test_every_order_is_that_of_the_formula(name):
     x = inputs(name)
     t = like(x)
     f = CASES[name][1]
-    assert_close(ours(x, f), formula(x, {n: y for n, y in f.items() if n != "invariant"}), what="values")
-    results = [
-        jax.jit(lambda x, t, h=h: _transforms(scalar(h, f), x, t))(x, t) for h in (ours, formula)
-    ]
-    for how in results[0]:
-        assert_close(results[0][how], results[1][how], what=how)
+
+    def results(attention, x, t):
+        values = attention(x, features_for(attention, f))
+        loss = scalar(attention, f)
+        more = _more_transforms(loss, x, t) if name == "all" else {}
+        return {"values": values} | _transforms(loss, x, t) | more
+
+    run = functools.partial(jax.jit, static_argnums=0) if name in _COMPILED else lambda f: f
+    got, want = (run(results)(attention, x, t) for attention in (ours, formula))
+    for how in got:
+        assert_close(got[how], want[how], what=how)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_differences(name):
-    f = jax.jit(scalar(ours, CASES[name][1]))
-    check_grads(f, (inputs(name),), order=2, modes=["fwd", "rev"])
+    check_grads(scalar(ours, CASES[name][1]), (inputs(name),), order=2, modes=["fwd", "rev"])
 
 
 def test_dropout():
