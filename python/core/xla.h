@@ -16,10 +16,10 @@
  *     slopes     f64[]   optional: alibi_slopes
  *     buckets    s32[]   optional
  *
- * Buffers are dense, with the mapped axes first: q [B, T, H, D], rows [B, T, H], bias and mask [b, h, q, k], table
+ * Buffers are dense, with the mapped axes first: q [B, T, H, D], lse [B, T, H], bias and mask [b, h, q, k], table
  * [heads, columns], sink [heads]; packed sequences are q [1, total, H, D]. JAX has no float64 unless asked, so lse is
- * there twice: `lse` in float32 (float64 if the problem is), which has derivatives, and `rows`, uint32 [B, T, H, 2], the
- * bits of the float64 that the maps need. The other rows are widened here. */
+ * there twice: `lse` in float32 (float64 if the problem is), which has derivatives, and `rows`, uint32 [B, T, H, 2],
+ * the bits of the float64 that the maps need. mu and the like are widened here. */
 #ifndef ATTNGRAD_PYTHON_XLA_H
 #define ATTNGRAD_PYTHON_XLA_H
 

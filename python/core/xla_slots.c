@@ -1,5 +1,5 @@
-/* The operands and results of XLA's handler: what each slot is, which shape and dtype it must have, and where it goes in
- * ag_args. XLA itself checks no shapes for a handler: what is not refused here is read or written out of bounds. */
+/* The operands and results of XLA's handler: what each slot is, which shape and dtype it must have, and where it goes
+ * in ag_args. XLA itself checks no shapes for a handler: what is not refused here is read or written out of bounds. */
 #include "xla.h"
 
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* The parallel loop on XLA's own threads. The handler itself may run on one of them, and so may other handlers: nobody
- * may wait for a task that has not begun. So all threads draw indices from one counter, the caller first, and the caller
- * waits only for what others have begun. */
+ * may wait for a task that has not begun. So all threads draw indices from one counter, the caller first, and the
+ * caller waits only for what others have begun. */
 #include "xla.h"
 
 #include <pthread.h>

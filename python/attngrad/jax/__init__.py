@@ -13,7 +13,7 @@ try:
     from ._rules import CHECKPOINT_NAME
     from ._flax import attention_fn
 except ModuleNotFoundError as error:
-    if error.name != "jax":
+    if (error.name or "").partition(".")[0] != "jax":
         raise
     raise ModuleNotFoundError("attngrad.jax needs JAX: pip install 'attngrad[jax]'", name="jax") from None
 

@@ -52,8 +52,8 @@ def dot_product_attention(
     backend: str | None = None,
     threads: int = 0,
 ) -> Any:
-    """Attention as jax.nn.dot_product_attention computes it, differentiable in every mode to the second order, in memory
-    proportional to the sequence, on the CPU.
+    """Attention as jax.nn.dot_product_attention computes it, differentiable in every mode to the second order, in
+    memory proportional to the sequence, on the CPU.
 
     The arguments up to return_residual mean what they mean there: query [B, T, N, H] or [T, N, H], key and value
     [B, S, K, H] or [S, K, H], where K divides N; bias and mask broadcast to [B, N, T, S]. What differs: value may have

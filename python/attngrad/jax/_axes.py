@@ -1,5 +1,5 @@
-"""Which axes of a call may be sharded over devices. An axis has a letter: "b" the batch, "h" the heads, "m0" and so on the
-mapped axes of vmap; None if each device must have the whole of it."""
+"""Which axes of a call may be sharded over devices. An axis has a letter: "b" the batch, "h" the heads, "m0" and so
+on the mapped axes of vmap; None if each device must have the whole of it."""
 
 from __future__ import annotations
 
@@ -97,8 +97,8 @@ class Letters:
         return PartitionSpec(*(chosen.get(letter) if letter else None for letter in own))
 
     def rule(self, results: list[tuple[str, Row]]) -> tuple[str, dict[str, int]]:
-        """Shardy's notation and the sizes of factors that are only a part of an axis: each axis has its letter, or a name
-        of its own; if heads share keys, the heads of q are (h g)."""
+        """Shardy's notation and the sizes of factors that are only a part of an axis: each axis has its letter, or a
+        name of its own; if heads share keys, the heads of q are (h g)."""
         fresh = iter(range(1000))
 
         def written(name: str, letter: str | None) -> str:

@@ -1,5 +1,5 @@
-"""vmap over the primitives. The mapped axis is folded into the batch, so that one call is enough, if each operand has it
-and begins with the batch. Otherwise the handler loops over it: operands without the axis are read again for each
+"""vmap over the primitives. The mapped axis is folded into the batch, so that one call is enough, if each operand has
+it and begins with the batch. Otherwise the handler loops over it: operands without the axis are read again for each
 element, and nothing is copied."""
 
 from __future__ import annotations

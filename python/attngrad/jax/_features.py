@@ -1,5 +1,6 @@
-"""From the arguments of dot_product_attention to the problem, a constant of the traced program, and its operands. What is
-wrong is refused here, while JAX traces, with the argument's name; only values of traced arrays are left to the handler."""
+"""From the arguments of dot_product_attention to the problem, a constant of the traced program, and its operands.
+What is wrong is refused here, while JAX traces, with the argument's name; only values of traced arrays are left to
+the handler."""
 
 from __future__ import annotations
 

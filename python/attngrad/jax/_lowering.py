@@ -1,6 +1,6 @@
-"""From the primitives to XLA: a custom call of the handler in _core, on the CPU. In a program for several devices the call
-is wrapped such that XLA may shard the batch, the heads and mapped axes; without that it would gather every operand on
-every device."""
+"""From the primitives to XLA: a custom call of the handler in _core, on the CPU. In a program for several devices the
+call is wrapped such that XLA may shard the batch, the heads and mapped axes; without that it would gather every
+operand on every device."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def _attributes(map_bit: int, call: Call) -> dict:
 
 
 def _is_read(map_bit: int, call: Call, name: str) -> bool:
-    """Whether the handler gets an operand: it is one that the map reads. jvp takes a 16-bit o only with its low half, as
-    the tangent would have the rounding error of o; without it jvp computes o again."""
+    """Whether the handler gets an operand: it is one that the map reads. jvp takes a 16-bit o only with its low half,
+    as the tangent would have the rounding error of o; without it jvp computes o again."""
     if map_bit == _core.MAP_JVP and name in ("o", "rows") and "o_low" not in call.names:
         return not {"f16", "bf16"} & set(call.problem.words.split())
     return bool(_SLOTS[name][1] & map_bit)

@@ -1,5 +1,5 @@
-"""The JVP rules and the transposes of the primitives, as the table in _primitives.py lists them; no formula of attention
-is here. A tangent has the mapped axes of its operand; a cotangent has those of its result."""
+"""The JVP rules and the transposes of the primitives, as the table in _primitives.py lists them; no formula of
+attention is here. A tangent has the mapped axes of its operand; a cotangent has those of its result."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _DIRECTION = (*_T, *_OUTPUT_TANGENTS.values(), "td_o", "td_lse")
 
 def _third() -> NotImplementedError:
     return NotImplementedError(
-        "attngrad.jax: a third derivative: the maps end with second derivatives. For third ones take finite differences of a "
-        "second one (jax.jvp of jax.grad, jax.jvp of jax.jvp), or jax.nn.dot_product_attention, whose memory grows "
-        "with the square of the length"
+        "attngrad.jax: a third derivative: the maps end with second derivatives. For third ones take finite differences "
+        "of a second one (jax.jvp of jax.grad, jax.jvp of jax.jvp), or jax.nn.dot_product_attention, whose memory "
+        "grows with the square of the length"
     )
 
 
@@ -137,7 +137,7 @@ def _second_tangent(call: Call, operands: Operands, axes) -> dict:
 
 
 def _vjp_rule(primals, tangents, *, call: Call):
-    """vjp(d): along d' it is linear; along x' it is vjp_jvp, with the tangents of o, lse and o_low as to, mu, to_low."""
+    """vjp(d): along d' it is linear; along x' it is vjp_jvp, with the tangents of o, lse, o_low as to, mu, to_low."""
     operands = Operands.of(primals, call.names, call.axes)
     values = bind(vjp_p, call.problem, call.maps, operands, dict(call.results))
     out = list(values.values())
@@ -275,8 +275,8 @@ def _vjp_transpose(cotangents, *values, call: Call):
 
 
 def _vjp_jvp_transpose(cotangents, *values, call: Call):
-    """The Hessian is symmetric: its transpose along u is itself along u; td is transposed as d in vjp; in d, <u, vjp_jvp>
-    is <d, jvp_jvp(t, u)>."""
+    """The Hessian is symmetric: its transpose along u is itself along u; td is transposed as d in vjp; in d,
+    <u, vjp_jvp> is <d, jvp_jvp(t, u)>."""
     t = _Transpose(cotangents, values, call)
     u = Operands({"t" + name[2:]: x for name, x in t.cotangents.items()})
     if not (t.wants_only(_DIRECTION) or t.wants_only(_COTANGENTS)):

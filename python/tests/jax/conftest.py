@@ -1,5 +1,5 @@
-"""The JAX tests compute in float64; those of narrower dtypes switch it off where they must. They compile many programs and
-run each once, so XLA does not optimise them."""
+"""The JAX tests compute in float64; those of narrower dtypes switch it off where they must. They compile many
+programs and run each once, so XLA does not optimise them."""
 
 import os
 

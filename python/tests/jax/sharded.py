@@ -1,5 +1,5 @@
-"""shard_map and jit over sharded arrays, on four CPU devices. Not collected by itself: the number of devices is fixed when
-JAX starts, so test_jax_processes.py runs this file in a process of its own."""
+"""shard_map and jit over sharded arrays, on four CPU devices. Not collected by itself: the number of devices is fixed
+when JAX starts, so test_jax_processes.py runs this file in a process of its own."""
 
 import jax
 

@@ -1,5 +1,5 @@
-"""A wrong argument is refused with its name while JAX traces; another platform by name; what only a value can tell, at run
-time by the handler."""
+"""A wrong argument is refused with its name while JAX traces; another platform by name; what only a value can tell,
+at run time by the handler."""
 
 import jax
 import jax.numpy as jnp

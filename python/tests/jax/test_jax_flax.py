@@ -31,10 +31,10 @@ def test_linen():
         return lambda p: jnp.sin(_linen(**options).apply(p, _X, mask=mask)).sum()
 
     want = _orders(loss(), parameters)
-    assert_close(_orders(loss(attention_fn=attention_fn), parameters), want, 1e-6)  # jax.nn's softmax is float32
+    assert_close(_orders(loss(attention_fn=attention_fn), parameters), want)
     causal = functools.partial(attention_fn, is_causal=True)
     got = _orders(lambda p: jnp.sin(_linen(attention_fn=causal).apply(p, _X)).sum(), parameters)
-    assert_close(got, want, 1e-6)
+    assert_close(got, want)
 
 
 def _nnx(**options):
@@ -51,7 +51,8 @@ def test_nnx():
         loss = lambda p: jnp.sin(nnx.merge(graph, p, rest)(_X, mask=mask)).sum()  # noqa: E731
         return _orders(loss, parameters)
 
-    assert_close(results(attention_fn=attention_fn), results(), 1e-6)
+    # Flax calls jax.nn's attention here, whose softmax is float32.
+    assert_close(results(attention_fn=attention_fn), results(), 2e-5)
 
 
 def test_dropout():

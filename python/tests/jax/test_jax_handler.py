@@ -123,7 +123,7 @@ def test_slots_are_as_in_exported_programs():
     """Their numbers are stored there: append, never insert."""
     assert list(_SLOTS.values()) == list(range(len(_SLOTS)))
     assert " ".join(_SLOTS) == (
-        "q k v bias table sink mask o rows lse o_low d_o d_lse dq dk dv dbias dtable dsink tq tk tv tbias ttable tsink to "
-        "mu to_low td_o td_lse tdq tdk tdv tdbias tdtable tdsink sq sk sv sbias stable ssink smu sto nu q_lengths "
+        "q k v bias table sink mask o rows lse o_low d_o d_lse dq dk dv dbias dtable dsink tq tk tv tbias ttable tsink "
+        "to mu to_low td_o td_lse tdq tdk tdv tdbias tdtable tdsink sq sk sv sbias stable ssink smu sto nu q_lengths "
         "kv_lengths q_packed k_packed q_offsets k_offsets offsets seed"
     )

@@ -109,7 +109,8 @@ def test_folded_is_one_call():
     """If each operand has the axis, vmap makes the batch larger and adds no loop."""
     text = str(jax.make_jaxpr(jax.vmap(_ours))(*_STACKED))
     assert text.count("attngrad_forward[") == 1 and "maps=()" in text
-    assert "maps=(3,)" in str(jax.make_jaxpr(jax.vmap(_ours, (0, None, None)))(_STACKED[0], *_mapped((0, None, None))[1:]))
+    axes = (0, None, None)
+    assert "maps=(3,)" in str(jax.make_jaxpr(jax.vmap(_ours, axes))(*_mapped(axes)))
 
 
 # ---- Hessians, control flow, checkpoint ----
@@ -197,7 +198,7 @@ def test_products_are_linear_in_their_directions():
 
 
 def test_gradient_of_a_product_in_the_cotangent():
-    """The output's weights w appear in the cotangent of attention alone: a Hessian-vector product has a gradient in w."""
+    """The weights w of the output appear in the cotangent of attention alone: an HVP has a gradient in w."""
     q, k, v = (x[0] for x in _STACKED)
     w = array(B, T, N, DV)
 
