@@ -36,10 +36,18 @@ struct input {
     const ag_io_array *array;
 };
 
+struct option;
+
 /* One run of a command: what was given on the command line, and what the steps make of it. */
 struct run {
     const char *command;
     uint32_t maps; /* AG_MAP_*: the maps to run */
+
+    /* Of view, which runs the maps that it is given the inputs of, or none: its own options, and a word. */
+    bool is_optional;
+    const struct option *own_options;
+    size_t own_count;
+    const char *word;
 
     struct input tensors[T_COUNT]; /* option NULL: not an input of this command */
     struct input lists[LIST_COUNT];
@@ -66,6 +74,7 @@ struct run {
 };
 
 int parse_options(struct run *run, int argc, char **argv);
+bool any_input(const struct run *run); /* is an array given? */
 int open_inputs(struct run *run);
 int derive_problem(struct run *run);
 int convert_lists(struct run *run); /* a part of derive_problem: the lists in the types of the library */
