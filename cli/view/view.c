@@ -16,37 +16,36 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char help[] =
-    "usage: attngrad view --out PAGE.html\n"
-    "       attngrad view PROBLEM [--seed S] [OPTION]... --out PAGE.html\n"
-    "       attngrad view --q F --k F --v F [ARRAY]... [OPTION]... --out PAGE.html\n"
-    "\n"
-    "Writes one file for the browser that shows every variable of attention and of\n"
-    "its derivatives as heat maps and numbers, with the arithmetic behind each: of\n"
-    "the worked example; of a problem with random numbers, as in 'attngrad check';\n"
-    "or of arrays in files. The file needs no network and has at most 20 MB.\n"
-    "\n"
-    "arrays, as 'attngrad hvp --help' has them; cotangents add vjp, tangents jvp, both\n"
-    "vjp_jvp: --q --k --v --do --dlse --tq --tk --tv --tbias --ttable --tsink --tdo\n"
-    "--tdlse --bias --mask --bias-table --buckets --sink --kv-lengths --q-lengths\n"
-    "--q-packed --k-packed --q-offsets --k-offsets\n"
-    "features of these, likewise: --causal --align --window --softcap --scale\n"
-    "--dropout --alibi --q-offset --k-offset\n"
-    "\n"
-    "options:\n"
-    "  --heads A,B,...       heads to show; default: all if they are small, else 0\n"
-    "  --sequences A,B,...   sequences to show; likewise\n"
-    "  --maps A,B,...        of forward, vjp, jvp, vjp_jvp; default: all that there\n"
-    "                        are inputs for, of a long sequence two\n"
-    "  --rows A-B            of a matrix that is too large to show every number:\n"
-    "  --keys A-B            queries and keys to show in full; default 0-63\n"
-    "  --title TEXT          headline of the page\n"
-    "  --seed S              of a PROBLEM's random numbers; default 1\n"
-    "  --threads T           default: ATTNGRAD_THREADS, else one per processor\n"
-    "  --out FILE            the page; folders on the way to it are made\n"
-    "  -h, --help            this text\n"
-    "\n"
-    "exit codes: 0 done, 1 the output failed, 2 wrong arguments or files\n";
+static const char help[] = "usage: attngrad view --out PAGE.html\n"
+                           "       attngrad view PROBLEM [--seed S] [OPTION]... --out PAGE.html\n"
+                           "       attngrad view --q F --k F --v F [ARRAY]... [OPTION]... --out PAGE.html\n"
+                           "\n"
+                           "Writes one file for the browser that shows every variable of attention and of\n"
+                           "its derivatives as heat maps and numbers, with the arithmetic behind each: of\n"
+                           "the worked example; of a problem with random numbers, as in 'attngrad check';\n"
+                           "or of arrays in files. The file needs no network and has at most 20 MB.\n"
+                           "\n"
+                           "arrays, as 'attngrad hvp --help' has them; cotangents add vjp, tangents jvp,\n"
+                           "both vjp_jvp: --q --k --v --do --dlse --tq --tk --tv --tbias --ttable --tsink\n"
+                           "--tdo --tdlse --bias --mask --bias-table --buckets --sink --kv-lengths\n"
+                           "--q-lengths --q-packed --k-packed --q-offsets --k-offsets\n"
+                           "features of these, likewise: --causal --align --window --softcap --scale\n"
+                           "--dropout --alibi --q-offset --k-offset\n"
+                           "\n"
+                           "options:\n"
+                           "  --heads A,B,...       heads to show; default: all if they are small, else 0\n"
+                           "  --sequences A,B,...   sequences to show; likewise\n"
+                           "  --maps A,B,...        of forward, vjp, jvp, vjp_jvp; default: all that there\n"
+                           "                        are inputs for, of a long sequence two\n"
+                           "  --rows A-B            of a matrix that is too large to show every number:\n"
+                           "  --keys A-B            queries and keys to show in full; default 0-63\n"
+                           "  --title TEXT          headline of the page\n"
+                           "  --seed S              of a PROBLEM's random numbers; default 1\n"
+                           "  --threads T           default: ATTNGRAD_THREADS, else one per processor\n"
+                           "  --out FILE            the page; folders on the way to it are made\n"
+                           "  -h, --help            this text\n"
+                           "\n"
+                           "exit codes: 0 done, 1 the output failed, 2 wrong arguments or files\n";
 
 enum { MAX_LIST = 256, MAX_MAPS = 4 };
 
@@ -146,7 +145,8 @@ static int check_combination(const struct run *run, const struct wish *w)
         return usage_error("view", "'%s' and arrays: one of them", run->word);
     }
     if (run->word == NULL && !any_input(run) && chosen) {
-        return usage_error("view", "the worked example is shown as a whole: give a problem or --q, --k and --v");
+        return usage_error("view",
+                           "the worked example is shown as a whole: give a problem or --q, --k and --v");
     }
     return 0;
 }
@@ -160,7 +160,8 @@ static int show_progress(void *ctx, double share)
     return 0;
 }
 
-static int page_of_call(agv_page *page, struct run *run, const ag_plan *plan, const ag_args *args, struct wish *w)
+static int page_of_call(agv_page *page, struct run *run, const ag_plan *plan, const ag_args *args,
+                        struct wish *w)
 {
     char message[AGV_LINE_SIZE];
     w->request.progress = show_progress;
@@ -284,6 +285,20 @@ static int save(const struct run *run, const char *bytes, size_t size)
     return status;
 }
 
+/* Prints a note in lines of at most 80 characters. */
+static void print_note(const char *note)
+{
+    int column = 0;
+    while (*note != '\0') {
+        const int length = (int)strcspn(note, " ");
+        const bool wraps = column > 0 && column + 1 + length > 80;
+        printf("%s%.*s", column == 0 ? "" : wraps ? "\n" : " ", length, note);
+        column = (wraps || column == 0 ? 0 : column + 1) + length;
+        note += length + (note[length] == ' ');
+    }
+    printf("\n");
+}
+
 static int write_page(const struct run *run, const agv_page *page)
 {
     char *bytes;
@@ -296,7 +311,7 @@ static int write_page(const struct run *run, const agv_page *page)
     if (status == EXIT_PASS) {
         printf("%s  %.1f MB\n", run->out, (double)size / 1e6);
         for (int n = 0; n < page->notes.count; n++) {
-            printf("%s\n", page->notes.lines[n]);
+            print_note(page->notes.lines[n]);
         }
     }
     return status;

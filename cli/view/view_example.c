@@ -46,7 +46,8 @@ static void compute(struct along *a)
 
 /* ---- The layer's variables ---- */
 
-static void add(agv_page *page, const char *name, const char *axes, int rows, int columns, const double *values)
+static void add(agv_page *page, const char *name, const char *axes, int rows, int columns,
+                const double *values)
 {
     static const agv_extent all = {.is_full = true};
     agv_variable *v = agv_add_variable(&page->layer, name, axes, rows, columns);

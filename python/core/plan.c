@@ -292,9 +292,10 @@ static PyMethodDef plan_methods[] = {
      PyDoc_STR("trace(map, tensors, arrays, batch, head, jacobian_row=0, /, **as run)\n\n"
                "ag_trace into float64 arrays {name: address}.")},
     {"view", WITH_KEYWORDS(plan_view),
-     PyDoc_STR("view(tensors, maps, sequences, heads, rows, keys, title, facts, /, **as run)\n\n"
-               "The bytes of a page that shows these heads of the call; maps 0, empty lists and (0, 0): chosen by\n"
-               "size; rows and keys: (first, last + 1).")},
+     PyDoc_STR(
+         "view(tensors, maps, sequences, heads, rows, keys, title, facts, /, **as run)\n\n"
+         "The bytes of a page that shows these heads of the call; maps 0, empty lists and (0, 0): chosen by\n"
+         "size; rows and keys: (first, last + 1).")},
     {"workspace", plan_workspace, METH_O,
      PyDoc_STR("workspace(maps, /): bytes that serve each of the maps.")},
     {"describe", plan_describe, METH_NOARGS, PyDoc_STR("describe(): what the plan runs on, for people.")},

@@ -15,8 +15,9 @@ typedef struct {
 
 static int read_request(view_request *r, PyObject *args)
 {
-    return PyArg_ParseTuple(args, "O!IOO(LL)(LL)sO:view", &PyDict_Type, &r->tensors, &r->maps, &r->sequences, &r->heads,
-                            &r->rows[0], &r->rows[1], &r->keys[0], &r->keys[1], &r->title, &r->facts)
+    return PyArg_ParseTuple(args, "O!IOO(LL)(LL)sO:view", &PyDict_Type, &r->tensors, &r->maps, &r->sequences,
+                            &r->heads, &r->rows[0], &r->rows[1], &r->keys[0], &r->keys[1], &r->title,
+                            &r->facts)
                ? 0
                : -1;
 }
@@ -88,14 +89,15 @@ static PyObject *make_page(const ag_plan *plan, const ag_args *args, agv_request
 
 static PyObject *view_call(const ag_plan *plan, const view_request *r, PyObject *keywords)
 {
-    agv_request request = {.maps = r->maps, .rows = {r->rows[0], r->rows[1]}, .keys = {r->keys[0], r->keys[1]}};
+    agv_request request = {
+        .maps = r->maps, .rows = {r->rows[0], r->rows[1]}, .keys = {r->keys[0], r->keys[1]}};
     int64_t *sequences = NULL, *heads = NULL;
     agv_page *page = PyMem_Calloc(1, sizeof *page);
     PyObject *result = NULL;
     core_call call;
     if (core_call_read(&call, ag_plan_problem(plan), r->tensors, keywords) == 0 && page != NULL &&
-        read_ints(r->sequences, &sequences, &request.n_batches) == 0 && read_ints(r->heads, &heads, &request.n_heads) == 0 &&
-        add_facts(page, r->facts) == 0) {
+        read_ints(r->sequences, &sequences, &request.n_batches) == 0 &&
+        read_ints(r->heads, &heads, &request.n_heads) == 0 && add_facts(page, r->facts) == 0) {
         request.batches = sequences;
         request.heads = heads;
         PyOS_snprintf(page->title, sizeof page->title, "%s", r->title);

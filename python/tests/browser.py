@@ -1,25 +1,30 @@
 """A page of src/view in a real browser, read and used as a reader does."""
 
 import ast
+import math
 import operator
 import os
 import re
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 
 ROOT = Path(__file__).resolve().parents[2]
+CHROMIUM = "/usr/bin/chromium"
 COMMAND = os.environ.get("ATTNGRAD_COMMAND")  # set by python/test
 
 
 @contextmanager
 def browser():
+    if not Path(CHROMIUM).exists():
+        pytest.skip(f"there is no {CHROMIUM}: scripts/setup test-python installs it")
     options = webdriver.ChromeOptions()
-    options.binary_location = "/usr/bin/chromium"
+    options.binary_location = CHROMIUM
     for word in ("headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage", "hide-scrollbars"):
         options.add_argument(f"--{word}")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
@@ -73,21 +78,26 @@ class Page:
         y = (row + 0.5) * height / rows - height / 2
         ActionChains(self.driver).move_to_element_with_offset(canvas, round(x), round(y)).click().perform()
 
-    def cells(self, name):
-        """Value and arithmetic of every cell, as the page writes them: {(row, column): (value, arithmetic)}."""
+    def cells(self, name, which=None):
+        """Value and arithmetic of every cell, or of some, as the page writes them: {(row, column): (value,
+        arithmetic)}."""
         found = self.script(
             """
             choose(arguments[0]);
             const v = variables.get(arguments[0]);
             const result = [];
-            for (let r = v.row0; r < v.endRow; r++) for (let c = v.column0; c < v.endColumn; c++) {
-                chooseCell(r, c);
+            const all = [];
+            for (let r = v.row0; r < v.endRow; r++) for (let c = v.column0; c < v.endColumn; c++) all.push([r, c]);
+            for (const [r, c] of arguments[1] || all) {
+                [state.row, state.column] = [r, c];
+                renderCell();
                 const filled = document.querySelector("#arithmetic .filled");
                 result.push([r, c, document.getElementById("value").textContent, filled && filled.textContent]);
             }
             return result;
             """,
             name,
+            which,
         )
         return {(r, c): (number(value), arithmetic) for r, c, value, arithmetic in found}
 
@@ -102,8 +112,6 @@ _OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.m
 
 def calculate(arithmetic):
     """The result of a line of the page's arithmetic: "= 0.5 · (1 · 2 + (−3) · 4)"."""
-    import math
-
     functions = {"exp": math.exp, "log": math.log, "tanh": math.tanh}
     text = re.sub(r"\(\d+ smaller terms\)", "", arithmetic).removeprefix("=")
     text = re.sub(r"\)2(?![\d.])", ")**2", text.replace("−", "-").replace("·", "*").replace("∞", "1e999"))

@@ -18,7 +18,8 @@ void agv_add_line(agv_lines *lines, const char *format, ...)
     va_end(values);
 }
 
-agv_variable *agv_add_variable(agv_list *list, const char *name, const char *axes, int64_t rows, int64_t columns)
+agv_variable *agv_add_variable(agv_list *list, const char *name, const char *axes, int64_t rows,
+                               int64_t columns)
 {
     agv_variable *v = &list->items[list->count++];
     memset(v, 0, sizeof *v);
@@ -141,7 +142,8 @@ static void window_row(agv_variable *v, const agv_extent *e, int64_t row, const 
     window_of(v, e, 1, &from[1], &to[1]);
     if (row >= from[0] && row < to[0] && to[1] > from[1]) {
         size_t width = (size_t)(to[1] - from[1]);
-        memcpy(v->window.values + (row - from[0]) * (int64_t)width, values + from[1], width * sizeof values[0]);
+        memcpy(v->window.values + (row - from[0]) * (int64_t)width, values + from[1],
+               width * sizeof values[0]);
     }
 }
 
@@ -162,7 +164,8 @@ void agv_collect(agv_variable *v, const agv_extent *e, int64_t row0, int64_t row
 
 void agv_finish(agv_variable *v)
 {
-    const bool is_scores = strcmp(v->name, "S") == 0; /* a block without a visible pair is hidden like a pair */
+    const bool is_scores =
+        strcmp(v->name, "S") == 0; /* a block without a visible pair is hidden like a pair */
     for (int64_t n = 0; v->pooled != NULL && n < v->mean.count; n++) {
         if (v->pooled[n] > 0) {
             v->mean.values[n] /= (double)v->pooled[n];
@@ -192,7 +195,8 @@ static void free_list(agv_list *list)
 {
     for (int n = 0; n < list->count; n++) {
         agv_variable *v = &list->items[n];
-        double *const memory[] = {v->full.values, v->mean.values, v->peak.values, v->window.values, v->along.values};
+        double *const memory[] = {v->full.values, v->mean.values, v->peak.values, v->window.values,
+                                  v->along.values};
         for (size_t m = 0; m < sizeof memory / sizeof memory[0]; m++) {
             free(memory[m]);
         }

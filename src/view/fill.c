@@ -27,7 +27,8 @@ ag_status agv_describe_head(agv_head *head, const ag_plan *plan, const ag_args *
     for (int kind = 0; kind < AGV_KINDS; kind++) {
         const agv_info *info = &agv_infos[kind];
         if ((info->maps & maps) != 0 && agv_has(s.p, args, info->feature)) {
-            agv_add_variable(&head->variables, info->name, info->axes, rows_of(&s, info), columns_of(&s, info));
+            agv_add_variable(&head->variables, info->name, info->axes, rows_of(&s, info),
+                             columns_of(&s, info));
         }
     }
     return AG_OK;
@@ -50,8 +51,8 @@ static void collect_block(agv_head *head, const agv_runner *r, int64_t row0)
         const agv_info *info = &agv_infos[kind];
         if (r->values[kind] != NULL && info->axes[0] == 'i') {
             const double *S = strcmp(info->axes, "ij") == 0 ? r->values[AGV_S] : NULL;
-            agv_collect(agv_find_variable(&head->variables, info->name), &head->extent, row0, r->rows, r->values[kind],
-                        S);
+            agv_collect(agv_find_variable(&head->variables, info->name), &head->extent, row0, r->rows,
+                        r->values[kind], S);
         }
     }
 }
@@ -62,8 +63,8 @@ static void collect_rest(agv_head *head, const agv_runner *r)
     for (int kind = 0; kind < AGV_KINDS; kind++) {
         const agv_info *info = &agv_infos[kind];
         if (r->values[kind] != NULL && info->axes[0] != 'i') {
-            agv_collect(agv_find_variable(&head->variables, info->name), &head->extent, 0, rows_of(&r->source, info),
-                        r->values[kind], NULL);
+            agv_collect(agv_find_variable(&head->variables, info->name), &head->extent, 0,
+                        rows_of(&r->source, info), r->values[kind], NULL);
         }
     }
     for (int n = 0; n < head->variables.count; n++) {
@@ -81,7 +82,8 @@ static ag_status report(agv_progress *progress, int64_t rows)
     return request->progress(request->ctx, progress->done / progress->total) ? AG_CANCELLED : AG_OK;
 }
 
-ag_status agv_fill_head(agv_head *head, const ag_plan *plan, const ag_args *args, uint32_t maps, agv_progress *progress)
+ag_status agv_fill_head(agv_head *head, const ag_plan *plan, const ag_args *args, uint32_t maps,
+                        agv_progress *progress)
 {
     const agv_source source = agv_source_of(plan, args, head->batch, head->head);
     agv_runner r;
@@ -130,14 +132,15 @@ static ag_status collect_step(const agv_page *page, agv_head *head, const agv_ru
         const agv_info *info = &agv_infos[kind];
         const bool is_result = info->origin != INPUT || page->layer_heads > 0;
         if (r->values[kind] != NULL && is_result && info->feature == HAS_ALWAYS) {
-            status = agv_collect_along(page, agv_find_variable(&head->variables, info->name), step, r->values[kind]);
+            status = agv_collect_along(page, agv_find_variable(&head->variables, info->name), step,
+                                       r->values[kind]);
         }
     }
     return status;
 }
 
-ag_status agv_fill_step(const agv_page *page, agv_head *head, const ag_plan *plan, const ag_args *args, int step,
-                        double e)
+ag_status agv_fill_step(const agv_page *page, agv_head *head, const ag_plan *plan, const ag_args *args,
+                        int step, double e)
 {
     const agv_source source = agv_source_of(plan, args, head->batch, head->head);
     agv_runner r;
@@ -179,8 +182,8 @@ static void compare_rows(const agv_runner *r, int64_t row0, comparison *c)
     }
 }
 
-static ag_status run_rows(agv_runner *r, double e, void (*use)(const agv_runner *, int64_t, comparison *), comparison *c,
-                          agv_progress *progress)
+static ag_status run_rows(agv_runner *r, double e, void (*use)(const agv_runner *, int64_t, comparison *),
+                          comparison *c, agv_progress *progress)
 {
     ag_status status = AG_OK;
     agv_runner_begin(r, e);
@@ -195,7 +198,8 @@ static ag_status run_rows(agv_runner *r, double e, void (*use)(const agv_runner 
     return status;
 }
 
-static ag_status compare_steps(const agv_page *page, agv_head *head, agv_runner *r, comparison *c, agv_progress *progress)
+static ag_status compare_steps(const agv_page *page, agv_head *head, agv_runner *r, comparison *c,
+                               agv_progress *progress)
 {
     ag_status status = run_rows(r, 0, take_rows, c, progress);
     for (int step = 0; step < page->n_steps && status == AG_OK; step++) {

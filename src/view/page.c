@@ -56,7 +56,8 @@ static void add_numbers(agv_text *text, const char *key, const double *values, i
 static void add_stats(agv_text *text, const agv_stats *s)
 {
     const double count = s->finite > 0 ? (double)s->finite : 1;
-    const double numbers[] = {sqrt(s->squares), s->sum / count, s->finite > 0 ? s->min : 0, s->finite > 0 ? s->max : 0};
+    const double numbers[] = {sqrt(s->squares), s->sum / count, s->finite > 0 ? s->min : 0,
+                              s->finite > 0 ? s->max : 0};
     static const char *const names[] = {"norm", "mean", "min", "max"};
     add_string(text, "\"stats\":{");
     for (int n = 0; n < 4; n++) {
@@ -64,8 +65,8 @@ static void add_stats(agv_text *text, const agv_stats *s)
         agv_text_number(text, numbers[n]);
         add_string(text, ",");
     }
-    agv_text_format(text, "\"nan\":%lld,\"infinite\":%lld,\"hidden\":%lld}", (long long)s->nan, (long long)s->infinite,
-                    (long long)s->hidden);
+    agv_text_format(text, "\"nan\":%lld,\"infinite\":%lld,\"hidden\":%lld}", (long long)s->nan,
+                    (long long)s->infinite, (long long)s->hidden);
 }
 
 static void add_array(writer *w, const char *key, const agv_array *array)
@@ -110,12 +111,14 @@ static void add_list(writer *w, const agv_list *list)
 static void add_head(writer *w, const agv_page *page, const agv_head *head)
 {
     const agv_extent *e = &head->extent;
-    agv_text_format(&w->data, "{\"batch\":%lld,\"head\":%lld,", (long long)head->batch, (long long)head->head);
+    agv_text_format(&w->data, "{\"batch\":%lld,\"head\":%lld,", (long long)head->batch,
+                    (long long)head->head);
     if (!e->is_full) {
         agv_text_format(&w->data, "\"pool\":{\"queries\":%lld,\"keys\":%lld},", (long long)e->pool[0],
                         (long long)e->pool[1]);
-        agv_text_format(&w->data, "\"window\":{\"queries\":[%lld,%lld],\"keys\":[%lld,%lld]},", (long long)e->window[0],
-                        (long long)e->window[1], (long long)e->window[2], (long long)e->window[3]);
+        agv_text_format(&w->data, "\"window\":{\"queries\":[%lld,%lld],\"keys\":[%lld,%lld]},",
+                        (long long)e->window[0], (long long)e->window[1], (long long)e->window[2],
+                        (long long)e->window[3]);
     }
     if (head->has_norms) {
         add_string(&w->data, "\"norms\":{");
@@ -133,12 +136,14 @@ static void add_features(agv_text *text, const agv_page *page)
     const struct {
         const char *name;
         bool has;
-    } features[] = {{"softcap", page->softcap > 0}, {"dropout", page->has_dropout}, {"bias", page->has_bias},
-                    {"sink", page->has_sink},       {"dL", page->has_dL},           {"tB", page->has_tB},
+    } features[] = {{"softcap", page->softcap > 0}, {"dropout", page->has_dropout},
+                    {"bias", page->has_bias},       {"sink", page->has_sink},
+                    {"dL", page->has_dL},           {"tB", page->has_tB},
                     {"tdL", page->has_tdL},         {"layer", page->layer_heads > 0}};
     add_string(text, "\"features\":{");
     for (size_t n = 0; n < sizeof features / sizeof features[0]; n++) {
-        agv_text_format(text, "%s\"%s\":%s", n > 0 ? "," : "", features[n].name, features[n].has ? "true" : "false");
+        agv_text_format(text, "%s\"%s\":%s", n > 0 ? "," : "", features[n].name,
+                        features[n].has ? "true" : "false");
     }
     add_string(text, "},");
 }
@@ -148,7 +153,8 @@ static void add_maps(agv_text *text, uint32_t maps)
     static const struct {
         uint32_t map;
         const char *name;
-    } names[] = {{AG_MAP_FORWARD, "forward"}, {AG_MAP_VJP, "vjp"}, {AG_MAP_JVP, "jvp"}, {AG_MAP_VJP_JVP, "vjp_jvp"}};
+    } names[] = {
+        {AG_MAP_FORWARD, "forward"}, {AG_MAP_VJP, "vjp"}, {AG_MAP_JVP, "jvp"}, {AG_MAP_VJP_JVP, "vjp_jvp"}};
     bool first = true;
     add_string(text, "\"maps\":[");
     for (size_t n = 0; n < sizeof names / sizeof names[0]; n++) {

@@ -32,7 +32,8 @@ typedef struct agv_stats {
  * magnitude, and window those of a part. along: at each step along the tangent, one after another. */
 typedef struct agv_variable {
     char name[8];
-    char axes[3]; /* the letters of its two indices: i query, j key, c m n channels; r: no such axis, size 1 */
+    char
+        axes[3]; /* the letters of its two indices: i query, j key, c m n channels; r: no such axis, size 1 */
     int64_t shape[2];
     agv_stats stats;
     agv_array full, mean, peak, window, along;
@@ -87,7 +88,8 @@ void agv_add_line(agv_lines *lines, const char *format, ...)
     ;
 
 /* Adds a variable of this name without numbers. */
-agv_variable *agv_add_variable(agv_list *list, const char *name, const char *axes, int64_t rows, int64_t columns);
+agv_variable *agv_add_variable(agv_list *list, const char *name, const char *axes, int64_t rows,
+                               int64_t columns);
 
 /* Returns NULL if there is none. */
 agv_variable *agv_find_variable(agv_list *list, const char *name);

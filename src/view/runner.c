@@ -17,8 +17,12 @@ agv_source agv_source_of(const ag_plan *plan, const ag_args *args, int64_t batch
     s.kv_head = head / (p->heads / p->kv_heads);
     s.row_q = packed ? args->q_packed[batch] : 0;
     s.row_k = packed ? args->k_packed[batch] : 0;
-    s.n_q = packed ? args->q_packed[batch + 1] - s.row_q : args->q_lengths != NULL ? args->q_lengths[batch] : p->q_len;
-    s.n_k = packed ? args->k_packed[batch + 1] - s.row_k : args->kv_lengths != NULL ? args->kv_lengths[batch] : p->kv_len;
+    s.n_q = packed                    ? args->q_packed[batch + 1] - s.row_q
+            : args->q_lengths != NULL ? args->q_lengths[batch]
+                                      : p->q_len;
+    s.n_k = packed                     ? args->k_packed[batch + 1] - s.row_k
+            : args->kv_lengths != NULL ? args->kv_lengths[batch]
+                                       : p->kv_len;
     s.first_q = args->q_offsets != NULL ? args->q_offsets[batch] : args->q_offset;
     s.first_k = args->k_offsets != NULL ? args->k_offsets[batch] : args->k_offset;
     s.first_q += p->align == AG_ALIGN_BOTTOM_RIGHT ? s.n_k - s.n_q : 0;
@@ -28,7 +32,8 @@ agv_source agv_source_of(const ag_plan *plan, const ag_args *args, int64_t batch
 /* ---- Loading ---- */
 
 /* Reads rows of a tensor as float64, one after another. */
-static void load_rows(const ag_tensor *t, ag_dtype dtype, const int64_t start[3], int64_t rows, int64_t columns, double *to)
+static void load_rows(const ag_tensor *t, ag_dtype dtype, const int64_t start[3], int64_t rows,
+                      int64_t columns, double *to)
 {
     const int64_t size = (int64_t)ag_dtype_size(dtype);
     const int64_t base = start[0] * t->strides[0] + start[1] * t->strides[1];
@@ -36,14 +41,15 @@ static void load_rows(const ag_tensor *t, ag_dtype dtype, const int64_t start[3]
         const char *from = (const char *)t->data + (base + (start[2] + r) * t->strides[2]) * size;
         const bool dense = columns == 1 || t->strides[3] == 1;
         for (int64_t c = 0; c < columns; c += dense ? columns : 1) {
-            ag_convert(to + r * columns + c, AG_F64, from + c * t->strides[3] * size, dtype, dense ? columns : 1);
+            ag_convert(to + r * columns + c, AG_F64, from + c * t->strides[3] * size, dtype,
+                       dense ? columns : 1);
         }
     }
 }
 
 /* The same plus e times the tangent; zeros if the tensor is absent. */
-static void load_moved(const ag_tensor *x, const ag_tensor *tx, double e, ag_dtype dtype, const int64_t start[3],
-                       int64_t rows, int64_t columns, double *to)
+static void load_moved(const ag_tensor *x, const ag_tensor *tx, double e, ag_dtype dtype,
+                       const int64_t start[3], int64_t rows, int64_t columns, double *to)
 {
     memset(to, 0, (size_t)(rows * columns) * sizeof to[0]);
     if (x->data != NULL) {
@@ -119,15 +125,21 @@ static void load_input(agv_runner *r, agv_kind kind, int64_t row0, int64_t rows)
     const bool keys = info->axes[0] == 'j', single = info->axes[0] == 'r';
     const bool packed = (s->p->flags & AG_PACKED) != 0;
     const int64_t start[3] = {packed || single ? 0 : s->batch, keys ? s->kv_head : s->head,
-                              single ? 0 : keys ? s->row_k : s->row_q + row0};
+                              single ? 0
+                              : keys ? s->row_k
+                                     : s->row_q + row0};
     load_moved(tensor_at(s->args, info->offset), tangent_of(s->args, kind), r->e, dtype_of(s->p, kind), start,
-               keys ? s->n_k : single ? 1 : rows, columns_of(s, info->width), r->values[kind]);
+               keys     ? s->n_k
+               : single ? 1
+                        : rows,
+               columns_of(s, info->width), r->values[kind]);
 }
 
 static void load_inputs(agv_runner *r, bool of_queries, int64_t row0, int64_t rows)
 {
     for (agv_kind kind = 0; kind < AGV_KINDS; kind++) {
-        if (r->values[kind] != NULL && agv_infos[kind].origin == INPUT && (agv_infos[kind].axes[0] == 'i') == of_queries) {
+        if (r->values[kind] != NULL && agv_infos[kind].origin == INPUT &&
+            (agv_infos[kind].axes[0] == 'i') == of_queries) {
             load_input(r, kind, row0, rows);
         }
     }
@@ -163,7 +175,8 @@ static void load_pairs(agv_runner *r, int64_t row0, int64_t rows)
     if (r->bias != NULL) {
         const int64_t bias_rows = s->p->bias_size[2] > 1 ? rows : 1, columns = r->problem.bias_size[3];
         pair_start(s, s->p->bias_size, row0, start);
-        load_moved(&s->args->bias, &s->args->tbias, r->e, s->p->aux_dtype, start, bias_rows, columns, r->bias);
+        load_moved(&s->args->bias, &s->args->tbias, r->e, s->p->aux_dtype, start, bias_rows, columns,
+                   r->bias);
         if (r->tbias != NULL) {
             load_moved(&s->args->tbias, &none, 0, s->p->aux_dtype, start, bias_rows, columns, r->tbias);
         }
@@ -179,7 +192,8 @@ static void load_table(agv_runner *r)
     static const ag_tensor none;
     const int64_t start[3] = {0, s->p->table_heads > 1 ? s->head : 0, 0};
     if (r->table != NULL) {
-        load_moved(&s->args->table, &s->args->ttable, r->e, s->p->aux_dtype, start, 1, s->p->table_buckets, r->table);
+        load_moved(&s->args->table, &s->args->ttable, r->e, s->p->aux_dtype, start, 1, s->p->table_buckets,
+                   r->table);
     }
     if (r->ttable != NULL) {
         load_moved(&s->args->ttable, &none, 0, s->p->aux_dtype, start, 1, s->p->table_buckets, r->ttable);
@@ -275,7 +289,9 @@ static bool allocate_values(agv_runner *r)
     for (agv_kind kind = 0; kind < AGV_KINDS && made; kind++) {
         const char rows = agv_infos[kind].axes[0];
         if (is_shown(r, kind)) {
-            made = allocate(&r->values[kind], (rows == 'i' ? r->max_rows : rows == 'j' ? r->source.n_k : 1) *
+            made = allocate(&r->values[kind], (rows == 'i'   ? r->max_rows
+                                               : rows == 'j' ? r->source.n_k
+                                                             : 1) *
                                                   columns_of(&r->source, agv_infos[kind].width));
         }
     }
@@ -290,7 +306,8 @@ static bool allocate_features(agv_runner *r)
     bool made = (p->flags & AG_BIAS) == 0 || allocate(&r->bias, pairs);
     made = made && (!tangents || r->source.args->tbias.data == NULL || allocate(&r->tbias, pairs));
     made = made && ((p->flags & AG_TABLE) == 0 || allocate(&r->table, p->table_buckets));
-    made = made && (!tangents || r->source.args->ttable.data == NULL || allocate(&r->ttable, p->table_buckets));
+    made =
+        made && (!tangents || r->source.args->ttable.data == NULL || allocate(&r->ttable, p->table_buckets));
     if (made && (p->flags & AG_MASK) != 0) {
         r->mask = calloc((size_t)(pairs > 0 ? pairs : 1), 1);
         made = r->mask != NULL;
@@ -349,7 +366,8 @@ static void set_arguments(agv_runner *r, int64_t row0, int64_t rows)
         const agv_info *info = &agv_infos[kind];
         if (r->values[kind] != NULL && (info->origin == INPUT || info->origin == OUTPUT)) {
             ag_tensor *tensor = (ag_tensor *)(void *)((char *)a + info->offset);
-            *tensor = ag_bhnd(r->values[kind], 1, info->axes[0] == 'j' ? s->n_k : rows, columns_of(s, info->width));
+            *tensor =
+                ag_bhnd(r->values[kind], 1, info->axes[0] == 'j' ? s->n_k : rows, columns_of(s, info->width));
         }
     }
     a->bias = ag_bhnd(r->bias, 1, r->problem.bias_size[2], r->problem.bias_size[3]);

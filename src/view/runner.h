@@ -20,16 +20,17 @@ agv_source agv_source_of(const ag_plan *plan, const ag_args *args, int64_t batch
 typedef struct agv_runner {
     agv_source source;
     uint32_t maps;
-    bool is_traced;    /* false: only the tensors of ag_args, no matrix of queries x keys */
-    double e;          /* the inputs are those of the call plus e times their tangents */
-    int64_t max_rows;  /* of a block */
-    int64_t rows;      /* of the block that was run last */
-    bool is_first;     /* no block was run yet: sums over queries start */
+    bool is_traced;     /* false: only the tensors of ag_args, no matrix of queries x keys */
+    double e;           /* the inputs are those of the call plus e times their tangents */
+    int64_t max_rows;   /* of a block */
+    int64_t rows;       /* of the block that was run last */
+    bool is_first;      /* no block was run yet: sums over queries start */
     ag_problem problem; /* of a block */
     ag_args args;
     ag_plan *plan, *trace_plan;
     double slope;
-    double *values[AGV_KINDS]; /* of the block; of variables whose rows are keys, and of numbers: of the whole head */
+    double *values
+        [AGV_KINDS]; /* of the block; of variables whose rows are keys, and of numbers: of the whole head */
     double *bias, *tbias, *table, *ttable;
     uint8_t *mask;
     void *workspace;

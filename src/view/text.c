@@ -7,7 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FIRST_CAPACITY = 4096, FORMAT_SIZE = 256, GROUP = 3072 /* bytes per call of add, a multiple of 3 and 8 */ };
+enum {
+    FIRST_CAPACITY = 4096,
+    FORMAT_SIZE = 256,
+    GROUP = 3072 /* bytes per call of add, a multiple of 3 and 8 */
+};
 
 static bool reserve(agv_text *text, size_t size)
 {
@@ -54,7 +58,11 @@ static bool continues(unsigned char c)
 static size_t utf8_length(const char *string)
 {
     const unsigned char *s = (const unsigned char *)string;
-    size_t length = s[0] < 0x80 ? 1 : s[0] >= 0xC2 && s[0] < 0xE0 ? 2 : (s[0] & 0xF0) == 0xE0 ? 3 : s[0] >= 0xF0 && s[0] < 0xF5 ? 4 : 0;
+    size_t length = s[0] < 0x80                   ? 1
+                    : s[0] >= 0xC2 && s[0] < 0xE0 ? 2
+                    : (s[0] & 0xF0) == 0xE0       ? 3
+                    : s[0] >= 0xF0 && s[0] < 0xF5 ? 4
+                                                  : 0;
     for (size_t n = 1; n < length; n++) {
         if (!continues(s[n])) {
             return 0;

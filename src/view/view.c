@@ -10,8 +10,8 @@
 #include <string.h>
 
 enum {
-    DOUBLE_LENGTH = 64,     /* sequences up to this long are written in float64 */
-    MAX_FULL_HEADS = 64,    /* shown if none are asked for */
+    DOUBLE_LENGTH = 64,      /* sequences up to this long are written in float64 */
+    MAX_FULL_HEADS = 64,     /* shown if none are asked for */
     MAX_POOLED_LENGTH = 256, /* blocks along an axis */
     WINDOW_LENGTH = 64,
     LONG_PAIRS = 1 << 20 /* from here on: one head and two maps, unless more are asked for */
@@ -30,8 +30,8 @@ uint32_t agv_maps_of(const ag_args *a)
 {
     const bool second = a->td_o.data != NULL || a->td_lse.data != NULL;
     const bool cotangent = a->d_o.data != NULL || a->d_lse.data != NULL || second;
-    const bool tangent = a->tq.data != NULL || a->tk.data != NULL || a->tv.data != NULL || a->tbias.data != NULL ||
-                         a->ttable.data != NULL || a->tsink.data != NULL || second;
+    const bool tangent = a->tq.data != NULL || a->tk.data != NULL || a->tv.data != NULL ||
+                         a->tbias.data != NULL || a->ttable.data != NULL || a->tsink.data != NULL || second;
     return AG_MAP_FORWARD | (cotangent ? (uint32_t)AG_MAP_VJP : 0U) | (tangent ? (uint32_t)AG_MAP_JVP : 0U) |
            (cotangent && tangent ? (uint32_t)AG_MAP_VJP_JVP : 0U);
 }
@@ -88,8 +88,8 @@ static void set_window(int64_t window[2], const int64_t asked[2], int64_t length
 }
 
 /* Every number if they fit; else blocks, as many as fit beside the window. */
-static ag_status choose_extent(const agv_page *page, agv_head *head, const agv_source *s, const agv_request *request,
-                               char *message)
+static ag_status choose_extent(const agv_page *page, agv_head *head, const agv_source *s,
+                               const agv_request *request, char *message)
 {
     agv_extent *e = &head->extent;
     *e = (agv_extent){.is_full = true, .is_single = is_long(s->n_q, s->n_k, DOUBLE_LENGTH)};
@@ -119,18 +119,19 @@ static ag_status choose_extent(const agv_page *page, agv_head *head, const agv_s
 static ag_status check_window(const int64_t asked[2], int64_t length, const char *what, char *message)
 {
     if (asked[1] > 0 && (asked[0] < 0 || asked[0] >= asked[1] || asked[1] > length)) {
-        return fail(message, AG_INVALID_ARGUMENT, "%s %lld to %lld: there are %lld of them", what, (long long)asked[0],
-                    (long long)asked[1] - 1, (long long)length);
+        return fail(message, AG_INVALID_ARGUMENT, "%s %lld to %lld: there are %lld of them", what,
+                    (long long)asked[0], (long long)asked[1] - 1, (long long)length);
     }
     return AG_OK;
 }
 
-static ag_status check_list(const int64_t *list, int64_t count, int64_t limit, const char *what, char *message)
+static ag_status check_list(const int64_t *list, int64_t count, int64_t limit, const char *what,
+                            char *message)
 {
     for (int64_t n = 0; n < count; n++) {
         if (list[n] < 0 || list[n] >= limit) {
-            return fail(message, AG_INVALID_ARGUMENT, "%s %lld: there are %lld, from 0", what, (long long)list[n],
-                        (long long)limit);
+            return fail(message, AG_INVALID_ARGUMENT, "%s %lld: there are %lld, from 0", what,
+                        (long long)list[n], (long long)limit);
         }
     }
     return AG_OK;
@@ -152,16 +153,18 @@ static int64_t first_sequence(const ag_plan *plan, const ag_args *args)
 static bool shows_all(const ag_problem *p, const agv_request *request)
 {
     const bool asked = request->n_batches > 0 || request->n_heads > 0;
-    return !asked && p->batch * p->heads <= MAX_FULL_HEADS && p->q_len * p->kv_len * p->batch * p->heads <= LONG_PAIRS / 4;
+    return !asked && p->batch * p->heads <= MAX_FULL_HEADS &&
+           p->q_len * p->kv_len * p->batch * p->heads <= LONG_PAIRS / 4;
 }
 
-static ag_status list_heads(agv_page *page, const ag_plan *plan, const ag_args *args, const agv_request *request,
-                            char *message)
+static ag_status list_heads(agv_page *page, const ag_plan *plan, const ag_args *args,
+                            const agv_request *request, char *message)
 {
     const ag_problem *p = ag_plan_problem(plan);
     const int64_t first = first_sequence(plan, args);
     if (first < 0) {
-        return fail(message, AG_INVALID_ARGUMENT, "no sequence has both queries and keys: there is nothing to show");
+        return fail(message, AG_INVALID_ARGUMENT,
+                    "no sequence has both queries and keys: there is nothing to show");
     }
     const bool all = shows_all(p, request);
     const int64_t n_b = request->n_batches > 0 ? request->n_batches : all ? p->batch : 1;
@@ -177,12 +180,13 @@ static ag_status list_heads(agv_page *page, const ag_plan *plan, const ag_args *
         const agv_source s = agv_source_of(plan, args, head->batch, head->head);
         page->n_heads += s.n_q > 0 && s.n_k > 0;
     }
-    return page->n_heads > 0 ? AG_OK
-                             : fail(message, AG_INVALID_ARGUMENT, "the sequences asked for have no queries or no keys");
+    return page->n_heads > 0
+               ? AG_OK
+               : fail(message, AG_INVALID_ARGUMENT, "the sequences asked for have no queries or no keys");
 }
 
-static ag_status choose_maps(agv_page *page, const ag_plan *plan, const ag_args *args, const agv_request *request,
-                             char *message)
+static ag_status choose_maps(agv_page *page, const ag_plan *plan, const ag_args *args,
+                             const agv_request *request, char *message)
 {
     const ag_problem *p = ag_plan_problem(plan);
     const uint32_t possible = agv_maps_of(args);
@@ -191,9 +195,9 @@ static ag_status choose_maps(agv_page *page, const ag_plan *plan, const ag_args 
         page->maps |= AG_MAP_VJP | AG_MAP_JVP;
     }
     if (page->maps & ~possible) {
-        return fail(message, AG_INVALID_ARGUMENT, page->maps & ~possible & AG_MAP_VJP
-                                                      ? "vjp and vjp_jvp need a cotangent"
-                                                      : "jvp and vjp_jvp need a tangent");
+        return fail(message, AG_INVALID_ARGUMENT,
+                    page->maps & ~possible & AG_MAP_VJP ? "vjp and vjp_jvp need a cotangent"
+                                                        : "jvp and vjp_jvp need a tangent");
     }
     if (request->maps == 0 && p->q_len * p->kv_len > LONG_PAIRS) {
         page->maps &= possible & AG_MAP_VJP ? AG_MAP_FORWARD | AG_MAP_VJP : AG_MAP_FORWARD | AG_MAP_JVP;
@@ -215,22 +219,25 @@ static void add_notes(agv_page *page, const ag_plan *plan, const ag_args *args)
         agv_add_line(&page->notes, "No tangent was given, so there is no jvp and no vjp_jvp to show.");
     }
     if (page->maps != possible) {
-        agv_add_line(&page->notes, "More maps could be shown than were asked for; a sequence this long shows two by "
-                                   "itself.");
+        agv_add_line(&page->notes,
+                     "More maps could be shown than were asked for; a sequence this long shows two by "
+                     "itself.");
     }
     if (page->n_heads < p->batch * p->heads) {
-        agv_add_line(&page->notes, "%lld of %lld heads (of all sequences) are shown.", (long long)page->n_heads,
-                     (long long)(p->batch * p->heads));
+        agv_add_line(&page->notes, "%lld of %lld heads (of all sequences) are shown.",
+                     (long long)page->n_heads, (long long)(p->batch * p->heads));
     }
     if (!e->is_full) {
         agv_add_line(&page->notes,
-                     "The matrices are too large to show every number: one cell stands for %lld queries and %lld keys. "
+                     "The matrices are too large to show every number: one cell stands for %lld queries and "
+                     "%lld keys. "
                      "Queries %lld to %lld and keys %lld to %lld are there in full, under Numbers.",
-                     (long long)e->pool[0], (long long)e->pool[1], (long long)e->window[0], (long long)e->window[1] - 1,
-                     (long long)e->window[2], (long long)e->window[3] - 1);
+                     (long long)e->pool[0], (long long)e->pool[1], (long long)e->window[0],
+                     (long long)e->window[1] - 1, (long long)e->window[2], (long long)e->window[3] - 1);
     }
     if (p->kv_heads < p->heads && (page->maps & AG_MAP_VJP)) {
-        agv_add_line(&page->notes, "%lld query heads share a head of K and V; dK and dV are the share of the chosen one.",
+        agv_add_line(&page->notes,
+                     "%lld query heads share a head of K and V; dK and dV are the share of the chosen one.",
                      (long long)(p->heads / p->kv_heads));
     }
 }
@@ -290,7 +297,8 @@ static ag_status fill_along(agv_page *page, const ag_plan *plan, const ag_args *
     agv_set_steps(page, sqrt(size), sqrt(speed), for_norms);
     for (int64_t n = 0; n < page->n_heads && status == AG_OK; n++) {
         agv_head *head = &page->heads[n];
-        status = for_norms ? agv_fill_norms(page, head, plan, args, progress) : fill_steps(page, head, plan, args);
+        status =
+            for_norms ? agv_fill_norms(page, head, plan, args, progress) : fill_steps(page, head, plan, args);
     }
     return status;
 }
@@ -326,8 +334,8 @@ static ag_status check_request(const ag_problem *p, const agv_request *request, 
     return status == AG_OK ? check_window(request->keys, p->kv_len, "keys", message) : status;
 }
 
-static ag_status fill_page(agv_page *page, const ag_plan *plan, const ag_args *args, const agv_request *request,
-                           char *message)
+static ag_status fill_page(agv_page *page, const ag_plan *plan, const ag_args *args,
+                           const agv_request *request, char *message)
 {
     ag_status status = AG_OK;
     agv_progress progress = {request, 0, 0};
@@ -344,8 +352,8 @@ static ag_status fill_page(agv_page *page, const ag_plan *plan, const ag_args *a
     return status == AG_OK ? fill_along(page, plan, args, &progress) : status;
 }
 
-ag_status agv_page_of_call(agv_page *page, const ag_plan *plan, const ag_args *args, const agv_request *request,
-                           char *message)
+ag_status agv_page_of_call(agv_page *page, const ag_plan *plan, const ag_args *args,
+                           const agv_request *request, char *message)
 {
     const ag_problem *p = ag_plan_problem(plan);
     message[0] = '\0';

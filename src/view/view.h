@@ -9,7 +9,7 @@ enum { AGV_ALONG_LENGTH = 64 };
 
 /* What of a call a page shows. A zero field: chosen by the size of the call. */
 typedef struct agv_request {
-    uint32_t maps; /* AG_MAP_*, of those that the call has the inputs for: agv_maps_of */
+    uint32_t maps;                  /* AG_MAP_*, of those that the call has the inputs for: agv_maps_of */
     const int64_t *batches, *heads; /* the heads to show: each of these heads in each of these sequences */
     int64_t n_batches, n_heads;
     int64_t rows[2], keys[2]; /* of a long sequence: queries and keys from .. to - 1 in full */
@@ -24,8 +24,8 @@ uint32_t agv_maps_of(const ag_args *args);
 
 /* Fills in a page with the heads of a call: everything but title, facts, and the layer. page is zero at first; the
  * caller frees it, also after a failure. message[AGV_LINE_SIZE] gets a line about a failure. */
-ag_status agv_page_of_call(agv_page *page, const ag_plan *plan, const ag_args *args, const agv_request *request,
-                           char *message);
+ag_status agv_page_of_call(agv_page *page, const ag_plan *plan, const ag_args *args,
+                           const agv_request *request, char *message);
 
 /* ---- Its parts, for a page of a layer, which is more than one call ---- */
 
@@ -45,8 +45,8 @@ void agv_set_steps(agv_page *page, double inputs, double tangents, bool for_norm
 
 /* Runs forward at the inputs plus e times their tangents and keeps the results as those of this step. For heads of at
  * most AGV_ALONG_LENGTH queries and keys. */
-ag_status agv_fill_step(const agv_page *page, agv_head *head, const ag_plan *plan, const ag_args *args, int step,
-                        double e);
+ag_status agv_fill_step(const agv_page *page, agv_head *head, const ag_plan *plan, const ag_args *args,
+                        int step, double e);
 
 /* Of longer heads: the norm of the change of O at each step, and of the change minus the tangent's prediction. */
 ag_status agv_fill_norms(const agv_page *page, agv_head *head, const ag_plan *plan, const ag_args *args,

@@ -52,6 +52,12 @@ function renderAlongCell() {
   const curve = PAGE.steps.map((_, n) => values[n * size + at]);
   const slope = tangent.at(row, column);
   const e = PAGE.steps[state.step];
+  drawChanges(variable, tangent, values.subarray(state.step * size, (state.step + 1) * size), e);
+  if (!Number.isFinite(base[at])) {
+    document.getElementById("plot").innerHTML = "<p>This cell has no number to follow.</p>";
+    document.getElementById("along-numbers").innerHTML = "";
+    return;
+  }
   document.getElementById("step").setAttribute("aria-valuetext", `e = ${formatNumber(e, 4)}`);
   document.getElementById("plot").innerHTML = plotHtml(curve, base[at], slope, e);
   document.getElementById("along-numbers").innerHTML = [
@@ -60,7 +66,6 @@ function renderAlongCell() {
     ["prediction", formatNumber(e * slope), "predicted"],
     ["difference", formatNumber(curve[state.step] - base[at] - e * slope, 3), "difference"],
   ].map(([term, value, id]) => `<div><dt>${term}</dt><dd id="along-${id}">${value}</dd></div>`).join("");
-  drawChanges(variable, tangent, values.subarray(state.step * size, (state.step + 1) * size), e);
 }
 
 function drawChanges(variable, tangent, moved, e) {

@@ -42,7 +42,7 @@ function laneHtml(lane, columns) {
 function cardHtml(variable) {
   const { record, name } = variable;
   const { min, max, norm } = record.stats;
-  const range = variable.rows * variable.columns === 1 ? formatNumber(min, 4) : `${formatNumber(min, 3)} … ${formatNumber(max, 3)}`;
+  const range = variable.rows * variable.columns === 1 ? formatNumber(min, 4) : `${formatNumber(min, 3)}…${formatNumber(max, 3)}`;
   const label = `${name}, ${table[name].about}, ${shapeText(record)}, range ${formatNumber(min, 3)} to ${formatNumber(max, 3)}, norm ${formatNumber(norm, 4)}`;
   return `<div class="card" role="option" id="card-${name}" data-variable="${name}" tabindex="-1" aria-selected="false" aria-label="${escapeText(label)}">
 <span class="card-name">${nameHtml(name)}</span><span class="card-role"></span>

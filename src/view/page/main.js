@@ -87,7 +87,7 @@ function fillChoices() {
 function renderKey() {
   const colors = palette(currentTheme());
   const stops = [0, 128, 256, 384, 512].map((n) => `rgb(${colors[n].join(",")})`).join(",");
-  document.getElementById("key").innerHTML = `<span class="ramp" style="background: linear-gradient(90deg, ${stops})"></span><span>negative, zero, positive; each variable has its own scale</span><span class="swatch"><span class="hatch"></span> hidden pair</span><span class="swatch"><span class="frame inputs"></span> used by the chosen cell</span><span class="swatch"><span class="frame outputs"></span> uses the chosen cell</span>`;
+  document.getElementById("key").innerHTML = `<span class="ramp" style="background: linear-gradient(90deg, ${stops})"></span><span>negative, zero, positive; a scale per variable</span><span class="swatch"><span class="hatch"></span> hidden pair</span><span class="swatch"><span class="frame inputs"></span> used by the cell</span><span class="swatch"><span class="frame outputs"></span> uses the cell</span>`;
 }
 
 // The theme that is chosen, else the system's.

@@ -7,7 +7,7 @@ function nameHtml(name) {
   if (name in SYMBOLS) return name === "scale" ? "scale" : `<i>${SYMBOLS[name]}</i>`;
   const [, prefix = "", base] = name.match(/^(td|d|t)?(.+)$/);
   const [, letter, rest] = base.match(/^(.)(.*)$/);
-  return `${prefix}<i>${letter}</i>${rest ? `<sub>${escapeText(rest)}</sub>` : ""}`;
+  return `<span class="math">${prefix}<i>${letter}</i>${rest ? `<sub>${escapeText(rest)}</sub>` : ""}</span>`;
 }
 
 // A name that leads to its variable, if the page has it.
