@@ -6,6 +6,8 @@
 #include "options.h"
 #include "usage.h"
 
+#include <attngrad_check.h>
+
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -193,7 +195,7 @@ static int bench_text(const struct request *r)
     options.threads = (int32_t)r->threads;
     if (ag_problem_parse(r->text, &problem) != AG_OK ||
         agc_arrays_create(&arrays, &problem, &options, r->seed) != AG_OK) {
-        return usage_error("bench", "%s", ag_last_message());
+        return usage_error("bench", "%s", ag_check_last_message());
     }
     const int status = time_problem(r, &arrays);
     agc_arrays_destroy(&arrays);

@@ -20,6 +20,6 @@ else:
 try:
     import attngrad.torch  # noqa: F401
 except ModuleNotFoundError as error:
-    assert str(error) == "attngrad.torch needs PyTorch: pip install 'attngrad[torch]'", error
+    assert str(error) == "attngrad.torch needs PyTorch: pip install torch", error
 else:
     raise AssertionError("attngrad.torch was imported without PyTorch")

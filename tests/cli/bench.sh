@@ -23,6 +23,7 @@ refused_with "unknown option '--jsno' (did you mean '--json'?)" bench "q8 d4 f32
 refused_with "unexpected argument" bench "q8 d4 f32" "q8 d4 f32"
 refused bench "q8 d4"
 refused bench "h3 kv2 q8 d4 f32"
+refused_with "no memory for q" bench "h1000 q1000000 d64 f32"
 
 # ---- The table ----
 works_with "% of probe" bench "b2 h4 kv2 q65 k70 d32 dv16 f32 causal window=20,0 sink" --threads 1

@@ -22,7 +22,7 @@ enum { SETTINGS = sizeof settings / sizeof settings[0] };
 
 /* Limits of the ratios. On AMX the factors of products have 16 bits: one such product gives an error of sqrt 2. If each
  * query sees at most FEW_KEYS keys, they are multiplied in two parts, and the other limits hold. */
-enum { FEW_KEYS = 32 };
+enum { FEW_KEYS = 64 };
 static const struct {
     enum tensor t;
     double amx, other;
