@@ -43,11 +43,8 @@ struct run {
     const char *command;
     uint32_t maps; /* AG_MAP_*: the maps to run */
 
-    /* Of view, which runs the maps that it is given the inputs of, or none: its own options, and a word. */
-    bool is_optional;
-    const struct option *own_options;
-    size_t own_count;
-    const char *word;
+    bool is_optional; /* view: runs the maps that it is given the inputs of, or none; and may have one word */
+    const char *word; /* that word; NULL: none */
 
     struct input tensors[T_COUNT]; /* option NULL: not an input of this command */
     struct input lists[LIST_COUNT];
@@ -73,7 +70,8 @@ struct run {
     void *so_results; /* its memory; NULL: there is no such direction, or it is the first one */
 };
 
-int parse_options(struct run *run, int argc, char **argv);
+/* own: options of the command besides those of every command on arrays. */
+int parse_options(struct run *run, int argc, char **argv, const struct option *own, size_t own_count);
 bool any_input(const struct run *run); /* is an array given? */
 int open_inputs(struct run *run);
 int derive_problem(struct run *run);

@@ -228,7 +228,7 @@ static int finish_options(struct run *run, const char *window, const char *dropo
     return status == 0 ? check_dependencies(run) : status;
 }
 
-int parse_options(struct run *run, int argc, char **argv)
+int parse_options(struct run *run, int argc, char **argv, const struct option *own, size_t own_count)
 {
     const char *window = NULL, *dropout = NULL;
     const struct option others[] = {
@@ -250,8 +250,8 @@ int parse_options(struct run *run, int argc, char **argv)
     size_t count = add_inputs(run, options);
     memcpy(options + count, others, sizeof others);
     count += sizeof others / sizeof others[0];
-    for (size_t n = 0; n < run->own_count; n++) {
-        options[count++] = run->own_options[n];
+    for (size_t n = 0; n < own_count; n++) {
+        options[count++] = own[n];
     }
     run->scale = NAN;
     int status = options_parse(argc, argv, options, count, &words);

@@ -346,9 +346,7 @@ static int view(struct run *run, struct wish *w, int argc, char **argv)
     run->command = argv[0];
     run->maps = AG_MAP_FORWARD | AG_MAP_VJP | AG_MAP_JVP | AG_MAP_VJP_JVP;
     run->is_optional = true;
-    run->own_options = own;
-    run->own_count = sizeof own / sizeof own[0];
-    int status = parse_options(run, argc, argv);
+    int status = parse_options(run, argc, argv, own, sizeof own / sizeof own[0]);
     if (status == EXIT_PASS && run->help) {
         fputs(help, stdout);
         return EXIT_PASS;

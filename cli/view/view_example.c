@@ -198,7 +198,7 @@ ag_status view_example(agv_page *page)
     ag_status status = a->layer.status == AG_OK ? fill_in(page, a) : a->layer.status;
     layer_destroy(&a->layer);
     free(a);
-    agv_add_line(&page->facts, "a worked example: %d tokens through one self-attention layer", TOKENS);
+    agv_add_line(&page->facts, "worked example: one self-attention layer, %d tokens", TOKENS);
     agv_add_line(&page->facts, "d_model %d", MODEL);
     agv_add_line(&page->facts, "%d heads of %d channels", HEADS, DIM);
     return status;

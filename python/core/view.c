@@ -61,16 +61,17 @@ static int is_interrupted(void *ctx, double share)
 }
 
 /* Runs without the interpreter's lock. A signal whose handler raises stops it. */
-static PyObject *make_page(const ag_plan *plan, const ag_args *args, agv_request *request, agv_page *page)
+static PyObject *make_page(const ag_plan *plan, const ag_args *args, const agv_request *what, agv_page *page)
 {
+    agv_request request = *what;
     char message[AGV_LINE_SIZE];
     char *bytes = NULL;
     size_t size = 0;
     core_unlocked call;
     ag_exec exec = *core_unlock(&call);
-    request->progress = is_interrupted;
-    request->ctx = &exec;
-    ag_status status = agv_page_of_call(page, plan, args, request, message);
+    request.progress = is_interrupted;
+    request.ctx = &exec;
+    ag_status status = agv_page_of_call(page, plan, args, &request, message);
     if (status == AG_OK) {
         status = agv_page_write(page, &bytes, &size);
     }

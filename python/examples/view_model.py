@@ -57,7 +57,9 @@ def main(folder):
         explained = attngrad.explain(*arrays, d_o=o.grad.numpy(), causal=keywords.get("is_causal", False))
         path = folder / f"attention-{n}.html"
         explained.save_html(path, title=f"Attention {n} of the model", heads=[])
-        print(f"{path}: {q.shape[1]} heads, {q.shape[2]} queries")
+        same = torch.allclose(torch.tensor(explained["P"]) @ v[0, 0].double(), o[0, 0].double(), atol=1e-5)
+        verdict = "ok" if same else "WRONG"
+        print(f"{path}: {q.shape[1]} heads of {q.shape[2]} queries, P V is the model's output: {verdict}")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
+from selenium.webdriver.support.select import Select
 
 ROOT = Path(__file__).resolve().parents[2]
 CHROMIUM = "/usr/bin/chromium"
@@ -62,6 +63,9 @@ class Page:
 
     def names(self):
         return [card.get_attribute("data-variable") for card in self.find_all("[role=option]")]
+
+    def select(self, name, value):
+        Select(self.find(f"#{name}")).select_by_value(value)
 
     def choose_map(self, name):
         self.find(f"#views input[value={name}] + span").click()

@@ -117,7 +117,7 @@ void agv_set_steps(agv_page *page, double inputs, double tangents, bool for_norm
     int exponent = 0;
     page->n_steps = for_norms ? 8 : AGV_MAX_STEPS;
     if (inputs > 0 && tangents > 0 && isfinite(inputs / tangents)) {
-        exponent = (int)lround(log2(inputs / tangents));
+        exponent = (int)lround(log2(inputs / tangents)) - 1;
     }
     for (int n = 0; n < page->n_steps; n++) {
         const double step = for_norms ? ldexp(1, n + 1 - page->n_steps) : (n - AGV_MAX_STEPS / 2) / 10.0;

@@ -207,7 +207,7 @@ static ag_status choose_maps(agv_page *page, const ag_plan *plan, const ag_args 
 
 /* ---- What the page says about itself ---- */
 
-static void add_notes(agv_page *page, const ag_plan *plan, const ag_args *args)
+static void add_notes(agv_page *page, const ag_plan *plan, const ag_args *args, const agv_request *request)
 {
     const ag_problem *p = ag_plan_problem(plan);
     const uint32_t possible = agv_maps_of(args);
@@ -219,9 +219,10 @@ static void add_notes(agv_page *page, const ag_plan *plan, const ag_args *args)
         agv_add_line(&page->notes, "No tangent was given, so there is no jvp and no vjp_jvp to show.");
     }
     if (page->maps != possible) {
-        agv_add_line(&page->notes,
-                     "More maps could be shown than were asked for; a sequence this long shows two by "
-                     "itself.");
+        agv_add_line(&page->notes, "%s",
+                     request->maps != 0
+                         ? "The maps that were not asked for are greyed out."
+                         : "Of a sequence this long two maps are shown, unless others are asked for.");
     }
     if (page->n_heads < p->batch * p->heads) {
         agv_add_line(&page->notes, "%lld of %lld heads (of all sequences) are shown.",
@@ -372,7 +373,7 @@ ag_status agv_page_of_call(agv_page *page, const ag_plan *plan, const ag_args *a
         status = fill_page(page, plan, args, request, message);
     }
     if (status == AG_OK) {
-        add_notes(page, plan, args);
+        add_notes(page, plan, args, request);
     } else if (message[0] == '\0') {
         fail(message, status, "%s", status == AG_NO_MEMORY ? "out of memory" : ag_last_message());
     }

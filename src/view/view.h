@@ -39,8 +39,8 @@ ag_status agv_describe_head(agv_head *head, const ag_plan *plan, const ag_args *
 ag_status agv_fill_head(agv_head *head, const ag_plan *plan, const ag_args *args, uint32_t maps,
                         agv_progress *progress);
 
-/* The steps along the tangent: from -1 to 1 or, for norms, powers of two up to 1, times the ratio of the inputs' size
- * to the tangents'. */
+/* The steps along the tangent: from -1 to 1 or, for norms, powers of two up to 1, times half the ratio of the inputs'
+ * size to the tangents'. */
 void agv_set_steps(agv_page *page, double inputs, double tangents, bool for_norms);
 
 /* Runs forward at the inputs plus e times their tangents and keeps the results as those of this step. For heads of at

@@ -26,7 +26,7 @@ function renderAlong() {
     return;
   }
   section.innerHTML = `<h3>Along the tangent</h3>
-<p>All inputs move by <i>e</i> times their tangents. <label>e <input id="step" type="range" min="0" max="${PAGE.steps.length - 1}" value="${state.step}"></label></p>
+<p>All inputs move by <i>e</i> times their tangents.</p><p><label for="step">Size <i>e</i> of the move</label> <input id="step" type="range" min="0" max="${PAGE.steps.length - 1}" value="${state.step}"></p>
 <div id="plot"></div><dl class="stats" id="along-numbers"></dl>
 <div class="pair"><figure><figcaption>true change</figcaption><canvas id="true-change" role="img" aria-label="Heat map of the true change"></canvas></figure>
 <figure><figcaption>prediction <i>e</i> ${nameHtml(tangentName(variable.name))}</figcaption><canvas id="prediction" role="img" aria-label="Heat map of the predicted change"></canvas></figure></div>`;

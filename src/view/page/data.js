@@ -17,8 +17,9 @@ function decode(stored) {
 // The axes of a variable by its index letters, and what one position on each is called.
 const AXES = { i: "query", j: "key", c: "channel", m: "channel", n: "column", r: "" };
 
-// What is chosen. level: "full", or of a long sequence "pooled" or "window"; pooling: "mean" or "peak".
-const state = { map: "forward", head: 0, level: "full", pooling: "mean", name: null, row: 0, column: 0, step: 0 };
+// What is chosen. level: "full", or of a long sequence "pooled" or "window"; pooling: "mean" or "peak"; power: of the
+// share of the scale that a colour stands for, 1/2 to tell small values apart.
+const state = { map: "forward", head: 0, level: "full", pooling: "mean", power: 1, name: null, row: 0, column: 0, step: 0 };
 
 function currentHead() {
   return PAGE.heads[state.head];

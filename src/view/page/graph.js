@@ -1,7 +1,8 @@
 // The graph: a lane per kind of variable, in it a card per variable. On wide screens the cards of a variable, its
 // cotangent, its tangent and the tangent of its cotangent stand in one column; on narrow ones they follow each other.
 
-const CARD = { width: 84, height: 62, cell: 18 };
+const MIN_PICTURE = 60;
+const MAX_PICTURE = 168;
 
 function lanesShown() {
   return MAPS.find((map) => map.id === state.map).lanes;
@@ -55,7 +56,7 @@ function drawCards() {
   for (const variable of shownVariables()) {
     const card = document.getElementById(`card-${variable.name}`);
     const grid = gridOf(variable);
-    drawMap(card.querySelector("canvas"), grid, cellSize(grid, CARD), {
+    drawMap(card.querySelector("canvas"), grid, cellSize(grid, pictureBox(card)), {
       inputs: marks.inputs.filter((c) => c.name === variable.name).map((c) => toGrid(variable, c)),
       outputs: marks.outputs.filter((c) => c.name === variable.name).map((c) => toGrid(variable, c)),
       chosen: state.name === variable.name ? toGrid(variable, { row: state.row, column: state.column }) : null,
@@ -63,6 +64,12 @@ function drawCards() {
     markCard(card, variable.name, marks);
   }
   drawEdges(marks);
+}
+
+// The room for a picture in a card: as wide as the card allows.
+function pictureBox(card) {
+  const width = Math.min(MAX_PICTURE, Math.max(MIN_PICTURE, card.clientWidth - 18));
+  return { width, height: 0.72 * width, cell: 0.21 * width };
 }
 
 function markCard(card, name, marks) {
@@ -114,7 +121,6 @@ function drawEdges(marks) {
   const chosen = document.getElementById(`card-${state.name}`);
   svg.setAttribute("viewBox", `0 0 ${frame.width} ${frame.height}`);
   svg.innerHTML = "";
-  if (!chosen) return;
   const curve = (from, to, kind) => {
     const a = from.getBoundingClientRect();
     const b = to.getBoundingClientRect();
@@ -129,10 +135,30 @@ function drawEdges(marks) {
     return `<path class="${kind}" d="M${x1} ${ends[0]} C${x1 + bend} ${ends[0]} ${x2 - bend} ${ends[1]} ${x2} ${ends[1]}"/>`;
   };
   const card = (name) => document.getElementById(`card-${name}`);
-  const names = (list) => [...new Set(list.map((c) => c.name))].filter((name) => name !== state.name && card(name));
   svg.innerHTML =
+    laneEdges().map(([from, to]) => curve(card(from), card(to), "plain")).join("") +
+    (chosen ? chosenEdges(marks, chosen, card, curve) : "");
+}
+
+function chosenEdges(marks, chosen, card, curve) {
+  const names = (list) => [...new Set(list.map((c) => c.name))].filter((name) => name !== state.name && card(name));
+  return (
     names(marks.inputs).map((name) => curve(card(name), chosen, "inputs")).join("") +
-    names(marks.outputs).map((name) => curve(chosen, card(name), "outputs")).join("");
+    names(marks.outputs).map((name) => curve(chosen, card(name), "outputs")).join("")
+  );
+}
+
+// From each variable to those of its own lane that are computed from it: [from, to].
+function laneEdges() {
+  const edges = [];
+  for (const { name } of shownVariables()) {
+    const { formula, lane } = table[name];
+    for (const reference of formula ? referencesOf(formula.tree) : []) {
+      const from = variables.has(reference.name) ? reference.name : sideBySide(reference.name);
+      if (from && table[from] && table[from].lane === lane) edges.push([from, name]);
+    }
+  }
+  return edges;
 }
 
 // ---- Keyboard: left and right inside a lane, up and down to the same variable in the next lane ----

@@ -52,16 +52,24 @@ function currentTheme() {
 }
 
 function colorOf(value, largest, colors) {
-  const x = largest > 0 ? Math.max(-1, Math.min(1, value / largest)) : 0;
-  return colors[Math.round(x * PALETTE_STEPS) + PALETTE_STEPS];
+  const share = largest > 0 ? Math.min(1, Math.abs(value) / largest) ** state.power : 0;
+  return colors[Math.round(Math.sign(value) * share * PALETTE_STEPS) + PALETTE_STEPS];
 }
 
 const NOT_A_NUMBER = { light: [203, 36, 174], dark: [255, 120, 230] };
 
-// The largest magnitude of a variable: the end of its scale.
+const pooledScales = new Map();
+
+// The largest magnitude that is shown of a variable: the end of its scale.
 function scaleOf(variable) {
   const { min, max } = variable.record.stats;
-  return Math.max(Math.abs(min), Math.abs(max)) || 0;
+  if (variable.level !== "pooled") return Math.max(Math.abs(min), Math.abs(max)) || 0;
+  const { id } = variable.stored;
+  if (!pooledScales.has(id)) {
+    const largest = variable.values.reduce((a, b) => (Number.isFinite(b) ? Math.max(a, Math.abs(b)) : a), 0);
+    pooledScales.set(id, largest);
+  }
+  return pooledScales.get(id);
 }
 
 function luminance([r, g, b]) {

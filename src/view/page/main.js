@@ -104,6 +104,10 @@ function onChange({ target }) {
     state.pooling = target.value;
     redraw();
   }
+  if (target.id === "power") {
+    state.power = Number(target.value);
+    redraw();
+  }
   if (target.id === "head") state.head = Number(target.value);
   if (target.id === "sequence") state.head = PAGE.heads.findIndex((h) => h.batch === Number(target.value));
   if (target.id === "level") state.level = target.value;
@@ -162,7 +166,7 @@ function start() {
   applyTheme();
   state.level = currentHead().window ? "pooled" : "full";
   state.map = PAGE.maps.includes("vjp") ? "vjp" : PAGE.maps[PAGE.maps.length - 1];
-  if (PAGE.steps) state.step = PAGE.steps.length - 1;
+  if (PAGE.steps) state.step = Math.floor(0.75 * PAGE.steps.length);
   loadHead();
   renderHead();
   renderKey();
