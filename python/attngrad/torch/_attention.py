@@ -41,11 +41,14 @@ def scaled_dot_product_attention(
     k_packed: Tensor | Sequence[int] | None = None,
     q_offset: int = 0,
     k_offset: int = 0,
+    q_offsets: Sequence[int] | None = None,
+    k_offsets: Sequence[int] | None = None,
     batch_offset: int = 0,
     head_offset: int = 0,
     backend: str | None = None,
     threads: int = 0,
     save_low: bool = True,
+    invariant: bool = False,
     return_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Attention as torch.nn.functional.scaled_dot_product_attention computes it, differentiable in every mode
@@ -68,12 +71,15 @@ def scaled_dot_product_attention(
     q_lengths, kv_lengths    one for each sequence, of the shape of the leading axes without heads
     q_packed, k_packed       offsets of sequences packed one after another in query and key [heads, total, d]
     q_offset, k_offset       positions of the first query and the first key
+    q_offsets, k_offsets     the same for each sequence, instead of these; constants of a graph
     batch_offset, head_offset    indices of the first sequence and the first head, for dropout
     backend      "cpu" or "reference"; None: the environment's, or the best
     threads      0: as many as torch.get_num_threads() says, or ATTNGRAD_THREADS
     save_low     float16 and bfloat16, if a gradient is recorded or forward mode is nested: the derivatives also
                  get what rounding took from the output, so that they do not carry that error; it takes one more
                  tensor of the output's size and dtype. False: without
+    invariant    True: the bits of a sequence and kv head, and those of its derivatives, depend neither on the
+                 others of the call nor on padding; gradients that are sums over them do
     return_lse   also return the logarithm of each row's sum of exponentials, [..., heads, n], float64,
                  differentiable like the output
 
@@ -102,11 +108,14 @@ def scaled_dot_product_attention(
         buckets=_buckets(buckets, table),
         q_offset=q_offset,
         k_offset=k_offset,
+        q_offsets=q_offsets,
+        k_offsets=k_offsets,
         batch_offset=batch_offset,
         head_offset=head_offset,
         backend=backend,
         threads=threads,
         save_low=save_low,
+        invariant=invariant,
     )
     o, lse = attention(
         shape.fold(query, shape.heads),

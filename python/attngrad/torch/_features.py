@@ -21,11 +21,13 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from .. import _plan
+from .. import _core, _plan
 
 MAX_THREADS = 1024  # AGI_MAX_THREADS of the library
 _ALIGN = ("top-left", "bottom-right")
-_OWN = frozenset("buckets slopes q_offset k_offset batch_offset backend threads save_low".split())
+_OWN = frozenset(
+    "buckets slopes q_offset k_offset q_offsets k_offsets batch_offset backend threads save_low invariant".split()
+)
 
 
 def integer(name: str, x, low: int = -(2**63), high: int = 2**63 - 1) -> int:
@@ -97,11 +99,14 @@ class Features(NamedTuple):
     slopes: bytes | None
     q_offset: int
     k_offset: int
+    q_offsets: array | None
+    k_offsets: array | None
     batch_offset: int
     backend: int
     threads: int
     dropout: bool
     save_low: bool
+    flags: int  # of the plan
 
 
 def write(
@@ -116,11 +121,14 @@ def write(
     buckets: Sequence[int] | None = None,
     q_offset: int = 0,
     k_offset: int = 0,
+    q_offsets: Sequence[int] | None = None,
+    k_offsets: Sequence[int] | None = None,
     batch_offset: int = 0,
     head_offset: int = 0,
     backend: str | None = None,
     threads: int = 0,
     save_low: bool = True,
+    invariant: bool = False,
 ) -> str:
     """The string of these features; equal features give equal strings."""
     words = []
@@ -145,6 +153,9 @@ def write(
         words.append(f"buckets={_joined(buckets)}")
     for name, value in (("q_offset", q_offset), ("k_offset", k_offset)):
         words += _unless_0(name, integer(name, value))
+    for name, value in (("q_offsets", q_offsets), ("k_offsets", k_offsets)):
+        if value is not None:
+            words.append(f"{name}={_joined([integer(name, x) for x in as_list(name, value)])}")
     for name, value in (("batch_offset", batch_offset), ("head_offset", head_offset)):
         words += _unless_0(name, integer(name, value, 0))
     words += _unless_0("threads", integer("threads", threads, 0, MAX_THREADS))
@@ -152,6 +163,8 @@ def write(
         words.append(f"backend={backend}")
     if not flag("save_low", save_low):
         words.append("save_low=False")
+    if flag("invariant", invariant):
+        words.append("invariant")
     return " ".join(words)
 
 
@@ -168,6 +181,10 @@ def _window(window) -> str:
 
 def _joined(values) -> str:
     return ",".join([f"{x!r}" for x in values])
+
+
+def _list(text: str | None) -> array | None:
+    return None if text is None else array("q", [int(x) for x in text.split(",") if x])
 
 
 @functools.lru_cache(maxsize=256)
@@ -187,9 +204,12 @@ def read(features: str) -> Features:
         array("d", map(float, own["slopes"].split(","))).tobytes() if "slopes" in own else None,
         int(own.get("q_offset", 0)),
         int(own.get("k_offset", 0)),
+        _list(own.get("q_offsets")),
+        _list(own.get("k_offsets")),
         int(own.get("batch_offset", 0)),
         _plan.BACKENDS[own.get("backend")],
         int(own.get("threads", 0)),
         any(word.startswith("dropout=") for word in words),
         "save_low" not in own,
+        _core.INVARIANT if "invariant" in own else 0,
     )

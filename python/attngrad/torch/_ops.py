@@ -120,6 +120,7 @@ def _plan_of(common: tuple, features: _features.Features):
         buckets=features.buckets,
         alibi_slopes=features.slopes,
         threads=features.threads or _threads(),
+        flags=features.flags,
     )
 
 
@@ -161,6 +162,8 @@ def _run(map: int, common: tuple, tensors: dict[str, Tensor | None], flags: int 
             flags=flags,
             q_offset=features.q_offset,
             k_offset=features.k_offset,
+            q_offsets=features.q_offsets,
+            k_offsets=features.k_offsets,
             batch_offset=features.batch_offset,
             seed=0 if seed is None else int(seed),
             **addresses,
