@@ -1,5 +1,6 @@
 """The page of `attngrad view` and of explain's result, in a browser."""
 
+import base64
 import html
 import importlib.util
 import itertools
@@ -87,6 +88,73 @@ def test_command_and_python_write_the_same_page(tmp_path):
     e.save_html(tmp_path / "python.html")
     pages = [(tmp_path / name).read_text() for name in ("command.html", "python.html")]
     assert re.sub(r'"facts":\[".*?",', '"facts":[', pages[0]) == pages[1]
+
+
+# ---- Data ----
+
+
+def read(path):
+    """The page's data, and the arrays of its first head by name and kind."""
+    text = Path(path).read_text()
+    data = json.loads(re.search(r'id="page-data">(.*?)</script>', text, re.S)[1])
+    stored = dict(re.findall(r'<script type="text/plain" id="(a\d+)">(.*?)</script>', text, re.S))
+    found = {}
+    for variable in data["heads"][0]["variables"]:
+        for kind in ("full", "mean", "peak", "window"):
+            if kind in variable:
+                raw = base64.b64decode(stored[variable[kind]["id"]])
+                dtype = {"f32": "<f4", "f64": "<f8"}[variable[kind]["type"]]
+                found[variable["name"], kind] = np.frombuffer(raw, dtype)
+    return data, found
+
+
+CALLS = [
+    ((2, 4, 5, 6), (2, 2, 7, 6), {"causal": True, "align": "bottom-right", "kv_lengths": [7, 6], "q_lengths": [5, 4]}),
+    ((11, 4, 3), (9, 2, 3), {"q_packed": [0, 4, 11], "k_packed": [0, 5, 9], "alibi": True}),
+    ((1, 2, 5, 4), (1, 2, 5, 4), {"bias_table": arrays(2, 5), "ttable": arrays(2, 5), "q_offset": 2}),
+    ((2, 2, 5, 4), (2, 2, 6, 4), {"bias": arrays(2, 1, 5, 6), "mask": arrays(2, 1, 1, 6) > -1, "window": (3, 2)}),
+    ((1, 2, 5, 4), (1, 2, 5, 4), {"dropout": 0.4, "seed": 3, "softcap": 2.0, "scale": 0.3, "head_offset": 3}),
+]
+
+
+@pytest.mark.parametrize("q_shape, k_shape, features", CALLS, ids=["groups", "packed", "table", "pairs", "constants"])
+def test_data_is_the_trace(tmp_path, q_shape, k_shape, features):
+    """Of a head that is not the first, with every feature that chooses, shifts or broadcasts."""
+    q, k, v = arrays(*q_shape), arrays(*k_shape), arrays(*k_shape)
+    inputs = dict(q=q, k=k, v=v, d_o=arrays(*q_shape), tq=arrays(*q_shape), tv=arrays(*k_shape), **features)
+    batch = 0 if q_shape[0] == 1 else 1
+    e = attngrad.explain(**inputs, batch=batch, head=1)
+    e.save_html(tmp_path / "page.html")
+    _, found = read(tmp_path / "page.html")
+    n_q = len(found["L", "full"])
+    n_k = len(found["S", "full"]) // n_q
+    names = [name for name, kind in found if name in e]
+    assert {"Z", "S", "P", "dP", "dS", "tS", "tP", "tdP", "tdS", "D", "mu", "tD"} <= set(names)
+    for name in names:
+        want = e[name][:n_q, :n_k] if e[name].ndim == 2 else e[name][:n_q]
+        np.testing.assert_array_equal(found[name, "full"], want.ravel(), err_msg=name)
+
+
+def test_long_data_is_the_trace(tmp_path):
+    """Pooled and in a window, in several blocks of query rows."""
+    q, k, v = arrays(1100, 4), arrays(900, 4), arrays(900, 4)
+    d_o = arrays(1100, 4)
+    e = attngrad.explain(q, k, v, d_o=d_o, causal=True)
+    e.save_html(tmp_path / "page.html", rows=(650, 690), keys=(10, 40))
+    data, found = read(tmp_path / "page.html")
+    pool = data["heads"][0]["pool"]
+    assert pool == {"queries": 5, "keys": 4}
+    hidden = np.isneginf(e["S"])
+    for name in ("Z", "S", "P", "dP", "dS"):
+        np.testing.assert_allclose(found[name, "window"], e[name][650:690, 10:40].ravel(), rtol=1e-6, atol=1e-7)
+        blocks = np.ma.masked_array(np.where(hidden, 0, e[name]), hidden).reshape(220, 5, 225, 4)
+        mean = blocks.mean((1, 3)).filled(-np.inf if name == "S" else 0)
+        np.testing.assert_allclose(found[name, "mean"], mean.ravel(), rtol=1e-4, atol=1e-6)
+        peak = np.abs(blocks).max((1, 3)).filled(np.inf if name == "S" else 0)
+        np.testing.assert_allclose(np.abs(found[name, "peak"]), peak.ravel(), rtol=1e-6)
+    gradients = attngrad.vjp(q, k, v, *attngrad.forward(q, k, v, causal=True)[:2], d_o, causal=True)
+    np.testing.assert_allclose(found["dQ", "window"], gradients.dq[650:690].ravel(), rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(found["dK", "window"], gradients.dk[10:40].ravel(), rtol=1e-5, atol=1e-7)
 
 
 # ---- Numbers ----
