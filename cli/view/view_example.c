@@ -118,10 +118,8 @@ static ag_status add_heads(agv_page *page, const struct along *a)
         agv_head *head = &page->heads[page->n_heads];
         head->head = page->n_heads;
         head->extent.is_full = true;
-        status = agv_describe_head(head, plan, &args, page->maps);
-        if (status == AG_OK) {
-            status = agv_fill_head(head, plan, &args, page->maps, NULL);
-        }
+        agv_describe_head(head, plan, &args, page->maps);
+        status = agv_fill_head(head, plan, &args, page->maps, NULL);
     }
     return status;
 }

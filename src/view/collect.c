@@ -182,7 +182,8 @@ void agv_finish(agv_variable *v)
 ag_status agv_collect_along(const agv_page *page, agv_variable *v, int step, const double *values)
 {
     const int64_t count = v->shape[0] * v->shape[1];
-    if (v->along.values == NULL && !make_array(&v->along, count * page->n_steps, v->full.is_single)) {
+    const bool is_single = count > AGV_DOUBLE_ALONG;
+    if (v->along.values == NULL && !make_array(&v->along, count * page->n_steps, is_single)) {
         return AG_NO_MEMORY;
     }
     memcpy(v->along.values + step * count, values, (size_t)count * sizeof values[0]);

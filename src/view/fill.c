@@ -6,32 +6,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int64_t rows_of(const agv_source *s, const agv_info *info)
-{
-    return info->axes[0] == 'i' ? s->n_q : info->axes[0] == 'j' ? s->n_k : 1;
-}
-
-static int64_t columns_of(const agv_source *s, const agv_info *info)
-{
-    switch (info->width) {
-    case WIDTH_QK: return s->p->dim_qk;
-    case WIDTH_V: return s->p->dim_v;
-    case WIDTH_KEYS: return s->n_k;
-    default: return 1;
-    }
-}
-
-ag_status agv_describe_head(agv_head *head, const ag_plan *plan, const ag_args *args, uint32_t maps)
+void agv_describe_head(agv_head *head, const ag_plan *plan, const ag_args *args, uint32_t maps)
 {
     const agv_source s = agv_source_of(plan, args, head->batch, head->head);
     for (int kind = 0; kind < AGV_KINDS; kind++) {
         const agv_info *info = &agv_infos[kind];
         if ((info->maps & maps) != 0 && agv_has(s.p, args, info->feature)) {
-            agv_add_variable(&head->variables, info->name, info->axes, rows_of(&s, info),
-                             columns_of(&s, info));
+            agv_add_variable(&head->variables, info->name, info->axes, agv_rows(&s, info),
+                             agv_columns(&s, info));
         }
     }
-    return AG_OK;
 }
 
 /* ---- The numbers ---- */
@@ -64,7 +48,7 @@ static void collect_rest(agv_head *head, const agv_runner *r)
         const agv_info *info = &agv_infos[kind];
         if (r->values[kind] != NULL && info->axes[0] != 'i') {
             agv_collect(agv_find_variable(&head->variables, info->name), &head->extent, 0,
-                        rows_of(&r->source, info), r->values[kind], NULL);
+                        agv_rows(&r->source, info), r->values[kind], NULL);
         }
     }
     for (int n = 0; n < head->variables.count; n++) {

@@ -5,7 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BLOCK_PAIRS = 1 << 18, REFERENCE_PAIRS = 1 << 16 };
+enum {
+    BLOCK_PAIRS = 1 << 18,     /* pairs of a query and a key per block: 2 MB per matrix */
+    REFERENCE_PAIRS = 1 << 16, /* up to here the reference runs the maps, too */
+    CHUNK = 512                /* numbers of a tangent that are read at a time */
+};
 
 /* ---- The head ---- */
 
@@ -27,6 +31,21 @@ agv_source agv_source_of(const ag_plan *plan, const ag_args *args, int64_t batch
     s.first_k = args->k_offsets != NULL ? args->k_offsets[batch] : args->k_offset;
     s.first_q += p->align == AG_ALIGN_BOTTOM_RIGHT ? s.n_k - s.n_q : 0;
     return s;
+}
+
+int64_t agv_rows(const agv_source *s, const agv_info *info)
+{
+    return info->axes[0] == 'i' ? s->n_q : info->axes[0] == 'j' ? s->n_k : 1;
+}
+
+int64_t agv_columns(const agv_source *s, const agv_info *info)
+{
+    switch (info->width) {
+    case WIDTH_QK: return s->p->dim_qk;
+    case WIDTH_V: return s->p->dim_v;
+    case WIDTH_KEYS: return s->n_k;
+    default: return 1;
+    }
 }
 
 /* ---- Loading ---- */
@@ -56,9 +75,9 @@ static void load_moved(const ag_tensor *x, const ag_tensor *tx, double e, ag_dty
         load_rows(x, dtype, start, rows, columns, to);
     }
     for (int64_t r = 0; e != 0 && tx->data != NULL && r < rows; r++) {
-        double row[512]; /* columns of Q, K and V */
-        for (int64_t c = 0; c < columns; c += 512) {
-            const int64_t width = columns - c < 512 ? columns - c : 512;
+        double row[CHUNK];
+        for (int64_t c = 0; c < columns; c += CHUNK) {
+            const int64_t width = columns - c < CHUNK ? columns - c : CHUNK;
             ag_tensor part = *tx;
             part.data = (char *)tx->data + c * tx->strides[3] * (int64_t)ag_dtype_size(dtype);
             load_rows(&part, dtype, (int64_t[3]){start[0], start[1], start[2] + r}, 1, width, row);
@@ -66,16 +85,6 @@ static void load_moved(const ag_tensor *x, const ag_tensor *tx, double e, ag_dty
                 to[r * columns + c + n] += e * row[n];
             }
         }
-    }
-}
-
-static int64_t columns_of(const agv_source *s, agv_width width)
-{
-    switch (width) {
-    case WIDTH_QK: return s->p->dim_qk;
-    case WIDTH_V: return s->p->dim_v;
-    case WIDTH_KEYS: return s->n_k;
-    default: return 1;
     }
 }
 
@@ -132,7 +141,7 @@ static void load_input(agv_runner *r, agv_kind kind, int64_t row0, int64_t rows)
                keys     ? s->n_k
                : single ? 1
                         : rows,
-               columns_of(s, info->width), r->values[kind]);
+               agv_columns(s, info), r->values[kind]);
 }
 
 static void load_inputs(agv_runner *r, bool of_queries, int64_t row0, int64_t rows)
@@ -292,7 +301,7 @@ static bool allocate_values(agv_runner *r)
             made = allocate(&r->values[kind], (rows == 'i'   ? r->max_rows
                                                : rows == 'j' ? r->source.n_k
                                                              : 1) *
-                                                  columns_of(&r->source, agv_infos[kind].width));
+                                                  agv_columns(&r->source, &agv_infos[kind]));
         }
     }
     return made;
@@ -366,8 +375,7 @@ static void set_arguments(agv_runner *r, int64_t row0, int64_t rows)
         const agv_info *info = &agv_infos[kind];
         if (r->values[kind] != NULL && (info->origin == INPUT || info->origin == OUTPUT)) {
             ag_tensor *tensor = (ag_tensor *)(void *)((char *)a + info->offset);
-            *tensor =
-                ag_bhnd(r->values[kind], 1, info->axes[0] == 'j' ? s->n_k : rows, columns_of(s, info->width));
+            *tensor = ag_bhnd(r->values[kind], 1, info->axes[0] == 'j' ? s->n_k : rows, agv_columns(s, info));
         }
     }
     a->bias = ag_bhnd(r->bias, 1, r->problem.bias_size[2], r->problem.bias_size[3]);

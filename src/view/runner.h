@@ -17,6 +17,10 @@ typedef struct agv_source {
 
 agv_source agv_source_of(const ag_plan *plan, const ag_args *args, int64_t batch, int64_t head);
 
+/* The shape of a variable of this head. */
+int64_t agv_rows(const agv_source *s, const agv_info *info);
+int64_t agv_columns(const agv_source *s, const agv_info *info);
+
 typedef struct agv_runner {
     agv_source source;
     uint32_t maps;

@@ -13,6 +13,7 @@ enum {
     DOUBLE_LENGTH = 64,      /* sequences up to this long are written in float64 */
     MAX_FULL_HEADS = 64,     /* shown if none are asked for */
     MAX_POOLED_LENGTH = 256, /* blocks along an axis */
+    MIN_POOLED_LENGTH = 16,
     WINDOW_LENGTH = 64,
     LONG_PAIRS = 1 << 20 /* from here on: one head and two maps, unless more are asked for */
 };
@@ -80,38 +81,51 @@ static double available(const agv_page *page)
     return (double)(AGV_MAX_PAGE - AGV_MAX_FRAME) / (double)page->n_heads;
 }
 
-static void set_window(int64_t window[2], const int64_t asked[2], int64_t length)
+/* The part that is asked for, else the first `fallback` ones. */
+static void set_window(int64_t window[2], const int64_t asked[2], int64_t fallback, int64_t length)
 {
-    const int64_t to = asked[1] > 0 ? asked[1] : WINDOW_LENGTH;
+    const int64_t to = asked[1] > 0 ? asked[1] : fallback;
     window[0] = asked[1] > 0 ? asked[0] : 0;
     window[1] = to < length ? to : length;
 }
 
-/* Every number if they fit; else blocks, as many as fit beside the window. */
+/* Blocks, as many as fit beside a window whose sizes, if they are not asked for, are at most `fallback`. */
+static bool choose_pool(const agv_page *page, const agv_head *head, const agv_source *s,
+                        const agv_request *request, int64_t fallback, agv_extent *e)
+{
+    set_window(e->window, request->rows, fallback, s->n_q);
+    set_window(e->window + 2, request->keys, fallback, s->n_k);
+    e->is_single = is_long(e->window[1] - e->window[0], e->window[3] - e->window[2], DOUBLE_LENGTH);
+    for (int64_t length = MAX_POOLED_LENGTH; length >= MIN_POOLED_LENGTH; length /= 2) {
+        e->pool[0] = ceil_div(s->n_q, length);
+        e->pool[1] = ceil_div(s->n_k, length);
+        if (agv_bytes(head, e) <= available(page)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Every number if they fit; else blocks and a window. */
 static ag_status choose_extent(const agv_page *page, agv_head *head, const agv_source *s,
                                const agv_request *request, char *message)
 {
     agv_extent *e = &head->extent;
     *e = (agv_extent){.is_full = true, .is_single = is_long(s->n_q, s->n_k, DOUBLE_LENGTH)};
-    const bool along = (page->maps & AG_MAP_JVP) != 0 && !is_long(s->n_q, s->n_k, AGV_ALONG_LENGTH);
-    if (agv_bytes(head, e) * (along ? 1 + AGV_MAX_STEPS / 3 : 1) <= available(page)) {
+    if (agv_bytes(head, e) <= available(page)) {
         return AG_OK;
     }
     e->is_full = false;
-    set_window(e->window, request->rows, s->n_q);
-    set_window(e->window + 2, request->keys, s->n_k);
-    e->is_single = is_long(e->window[1] - e->window[0], e->window[3] - e->window[2], DOUBLE_LENGTH);
-    for (int64_t length = MAX_POOLED_LENGTH; length > 0; length /= 2) {
-        e->pool[0] = ceil_div(s->n_q, length);
-        e->pool[1] = ceil_div(s->n_k, length);
-        if (agv_bytes(head, e) <= available(page)) {
+    for (int64_t fallback = WINDOW_LENGTH; fallback > 0; fallback /= 2) {
+        if (choose_pool(page, head, s, request, fallback, e)) {
             return AG_OK;
         }
     }
     return fail(message, AG_INVALID_ARGUMENT,
-                "the window of %lld queries and %lld keys does not fit into a page of %d MB: ask for fewer",
-                (long long)(e->window[1] - e->window[0]), (long long)(e->window[3] - e->window[2]),
-                AGV_MAX_PAGE / 1000000);
+                "%lld heads with a window of %lld queries and %lld keys do not fit into a page of %d MB: ask "
+                "for less",
+                (long long)page->n_heads, (long long)(e->window[1] - e->window[0]),
+                (long long)(e->window[3] - e->window[2]), AGV_MAX_PAGE / 1000000);
 }
 
 /* ---- Which heads and maps ---- */
@@ -283,11 +297,36 @@ static ag_status fill_steps(const agv_page *page, agv_head *head, const ag_plan 
     return status;
 }
 
+/* Bytes of the page for the results of forward at every step. */
+static double along_bytes(const agv_page *page)
+{
+    static const char *const names[] = {"Z", "S", "P", "L", "O"};
+    double bytes = 0;
+    for (int64_t h = 0; h < page->n_heads; h++) {
+        for (size_t n = 0; n < sizeof names / sizeof names[0]; n++) {
+            const agv_variable *v = agv_find_variable(&page->heads[h].variables, names[n]);
+            const int64_t count = v->shape[0] * v->shape[1];
+            bytes += (double)count * AGV_MAX_STEPS * (count > AGV_DOUBLE_ALONG ? 4 : 8) * 4 / 3;
+        }
+    }
+    return bytes;
+}
+
+/* Whether only norms are known along the tangent: of long sequences, and if there is no room for more. */
+static bool is_for_norms(const agv_page *page, const ag_problem *p)
+{
+    double bytes = AGV_MAX_FRAME + along_bytes(page);
+    for (int64_t h = 0; h < page->n_heads; h++) {
+        bytes += agv_bytes(&page->heads[h], &page->heads[h].extent);
+    }
+    return is_long(p->q_len, p->kv_len, AGV_ALONG_LENGTH) || bytes > AGV_MAX_PAGE;
+}
+
 static ag_status fill_along(agv_page *page, const ag_plan *plan, const ag_args *args, agv_progress *progress)
 {
     static const char *const inputs[] = {"Q", "K", "V"}, *const tangents[] = {"tQ", "tK", "tV"};
     const ag_problem *p = ag_plan_problem(plan);
-    const bool for_norms = !page->heads[0].extent.is_full || is_long(p->q_len, p->kv_len, AGV_ALONG_LENGTH);
+    const bool for_norms = is_for_norms(page, p);
     double size = 0, speed = 0;
     ag_status status = AG_OK;
     if ((page->maps & AG_MAP_JVP) == 0) {
@@ -335,17 +374,36 @@ static ag_status check_request(const ag_problem *p, const agv_request *request, 
     return status == AG_OK ? check_window(request->keys, p->kv_len, "keys", message) : status;
 }
 
+/* Chooses how much of each head is shown. If not all heads fit in full and none were asked for, the first is shown
+ * alone. */
+static ag_status choose_extents(agv_page *page, const ag_plan *plan, const ag_args *args,
+                                const agv_request *request, char *message)
+{
+    const bool asked = request->n_batches > 0 || request->n_heads > 0;
+    bool full = true;
+    ag_status status = AG_OK;
+    for (int64_t n = 0; n < page->n_heads && status == AG_OK; n++) {
+        const agv_source s = agv_source_of(plan, args, page->heads[n].batch, page->heads[n].head);
+        status = choose_extent(page, &page->heads[n], &s, request, message);
+        full = full && page->heads[n].extent.is_full;
+    }
+    if (status != AG_OK || full || asked || page->n_heads == 1) {
+        return status;
+    }
+    page->n_heads = 1;
+    return choose_extents(page, plan, args, request, message);
+}
+
 static ag_status fill_page(agv_page *page, const ag_plan *plan, const ag_args *args,
                            const agv_request *request, char *message)
 {
-    ag_status status = AG_OK;
     agv_progress progress = {request, 0, 0};
-    for (int64_t n = 0; n < page->n_heads && status == AG_OK; n++) {
-        agv_head *head = &page->heads[n];
-        const agv_source s = agv_source_of(plan, args, head->batch, head->head);
-        agv_describe_head(head, plan, args, page->maps);
-        progress.total += (double)s.n_q;
-        status = choose_extent(page, head, &s, request, message);
+    for (int64_t n = 0; n < page->n_heads; n++) {
+        agv_describe_head(&page->heads[n], plan, args, page->maps);
+    }
+    ag_status status = choose_extents(page, plan, args, request, message);
+    for (int64_t n = 0; n < page->n_heads; n++) {
+        progress.total += (double)agv_source_of(plan, args, page->heads[n].batch, page->heads[n].head).n_q;
     }
     for (int64_t n = 0; n < page->n_heads && status == AG_OK; n++) {
         status = agv_fill_head(&page->heads[n], plan, args, page->maps, &progress);

@@ -29,13 +29,16 @@ ag_status agv_page_of_call(agv_page *page, const ag_plan *plan, const ag_args *a
 
 /* ---- Its parts, for a page of a layer, which is more than one call ---- */
 
-/* Adds the variables of a head, runs its maps and collects their numbers. done, total: shares of the progress. */
+/* How far the work is: rows of all heads. */
 typedef struct agv_progress {
     const agv_request *request;
-    double done, total; /* rows */
+    double done, total;
 } agv_progress;
 
-ag_status agv_describe_head(agv_head *head, const ag_plan *plan, const ag_args *args, uint32_t maps);
+/* Adds the variables of a head without their numbers. */
+void agv_describe_head(agv_head *head, const ag_plan *plan, const ag_args *args, uint32_t maps);
+
+/* Runs the maps of a head and collects their numbers. progress may be NULL. */
 ag_status agv_fill_head(agv_head *head, const ag_plan *plan, const ag_args *args, uint32_t maps,
                         agv_progress *progress);
 
