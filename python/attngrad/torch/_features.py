@@ -24,8 +24,12 @@ from torch.autograd import forward_ad
 from .. import _plan
 
 MAX_THREADS = 1024  # AGI_MAX_THREADS of the library
+# Arguments of `write` that are numbers, flags or words.
+OPTIONS = "causal align scale softcap dropout q_offset k_offset batch_offset head_offset".split()
+OPTIONS += "backend threads save_low".split()
 _ALIGN = ("top-left", "bottom-right")
-_OWN = frozenset("buckets slopes q_offset k_offset batch_offset backend threads save_low".split())
+_KEYWORDS = ("q_offset", "k_offset", "batch_offset")
+_OWN = frozenset((*_KEYWORDS, "buckets", "slopes", "backend", "threads", "save_low"))
 
 
 def integer(name: str, x, low: int = -(2**63), high: int = 2**63 - 1) -> int:
@@ -90,14 +94,12 @@ def as_list(name: str, x) -> list:
 
 class Features(NamedTuple):
     """What `read` makes of the string: the words of the problem's text, the plan's arrays, the call's
-    numbers."""
+    keywords."""
 
     words: str
     buckets: bytes | None
     slopes: bytes | None
-    q_offset: int
-    k_offset: int
-    batch_offset: int
+    keywords: dict[str, int]
     backend: int
     threads: int
     dropout: bool
@@ -185,9 +187,7 @@ def read(features: str) -> Features:
         " ".join(words),
         array("i", map(int, own["buckets"].split(","))).tobytes() if "buckets" in own else None,
         array("d", map(float, own["slopes"].split(","))).tobytes() if "slopes" in own else None,
-        int(own.get("q_offset", 0)),
-        int(own.get("k_offset", 0)),
-        int(own.get("batch_offset", 0)),
+        {name: int(own[name]) for name in _KEYWORDS if name in own},
         _plan.BACKENDS[own.get("backend")],
         int(own.get("threads", 0)),
         any(word.startswith("dropout=") for word in words),
