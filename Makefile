@@ -21,7 +21,7 @@ help:
 	@echo 'make test-deep   sanitizers, fuzzing for 60 s per target, valgrind, memory, foreign processors'
 	@echo 'make test-python build the Python package, install it, run its tests; ARGS: options of pytest'
 	@echo 'make bench       our maps, layer and products against PyTorch and oneDNN, under 30 minutes; ARGS=--quick: 5'
-	@echo 'make accuracy    errors of the 16-bit maps in 216 settings, against PyTorch; 2 minutes; ARGS=--quick: 20 seconds'
+	@echo 'make accuracy    errors of the 16-bit maps in 216 settings, against PyTorch; 3 minutes; ARGS=--quick: 20 seconds'
 	@echo 'make lint        format, static analysis, layering'
 	@echo 'make format      rewrite the sources in the format that lint wants'
 	@echo 'make install     into PREFIX (now '$(prefix)'), below DESTDIR'

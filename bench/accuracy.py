@@ -1,9 +1,10 @@
 """How exact the 16-bit maps are: errors of every output over 216 settings, divided by the error of the exact result
 rounded once, next to PyTorch's fused attention and its unfused formula on the same inputs.
-usage: accuracy.py BUILD [--quick] [--only TEXT] [--draw N] [--out FOLDER]
+usage: accuracy.py BUILD [--quick] [--only TEXT] [--draw N] [--isa NAME] [--out FOLDER]
 
 Exact is our float64 result on the same rounded inputs. Errors are relative, in Frobenius norms; those of lse and mu are
-the largest absolute ones. "low": vjp and vjp_jvp are given what rounding took from o and to (o_low, to_low)."""
+the largest absolute ones. "low": vjp and vjp_jvp are given what rounding took from o and to (o_low, to_low). Exits with status 1 if a
+limit is broken."""
 
 import argparse
 import ctypes
@@ -93,7 +94,7 @@ def make_inputs(library, dtype, setting, draw):
     """Random inputs in the dtype; near: dO is O and 5% of noise."""
     length, dim, factor, near, causal = setting
     generator = torch.Generator().manual_seed(length + dim + draw)
-    shape = (1, max(1, 512 // length), length, dim)
+    shape = (1, max(2, 2048 // length), length, dim)
     names = ("q", "k", "v", "d_o", "tq", "tk", "tv", "td_o")
     inputs = {name: torch.randn(shape, generator=generator, dtype=torch.float64) for name in names}
     inputs["q"] *= factor
@@ -131,17 +132,20 @@ def ratios(results, exact, dtype):
     return found
 
 
-def instruction_sets(library, dtype):
-    """AMX, which multiplies bfloat16, and the fastest vectors: those differ in their arithmetic."""
-    vectors = [isa for isa in ("avx512", "avx2", "neon", "scalar") if isa in library.available][:1]
-    return (["amx"] if dtype == "bf16" and "amx" in library.available else []) + vectors
+def instruction_sets(library, dtype, wanted):
+    """The wanted one, all, or AMX, which multiplies bfloat16, and the fastest vectors: those differ in arithmetic."""
+    known = ("amx", "avx512", "avx2", "neon", "scalar")
+    usable = [isa for isa in known if isa in library.available and (isa != "amx" or dtype == "bf16")]
+    if wanted:
+        return [isa for isa in usable if wanted in (isa, "all")]
+    return usable[: 2 if usable[0] == "amx" else 1]
 
 
-def measure(library, dtype, setting, draw):
+def measure(library, dtype, setting, draw, isa_wanted):
     """Yields (who, ratios) for one setting."""
     inputs, exact = make_inputs(library, dtype, setting, draw)
     shape, causal = inputs["q"].shape, setting[4]
-    for isa in instruction_sets(library, dtype):
+    for isa in instruction_sets(library, dtype, isa_wanted):
         for low in (True, False):
             results = Maps(library, dtype, isa, shape, causal).run(inputs, low)
             yield isa + (" low" if low else ""), ratios(results, exact, dtype)
@@ -149,13 +153,13 @@ def measure(library, dtype, setting, draw):
         yield who, ratios(peer(inputs, causal, backend), exact, dtype)
 
 
-def run_all(library, chosen, draw):
+def run_all(library, chosen, draw, isa=None):
     """{(dtype, who): {setting: ratios}}"""
     found, start = {}, time.monotonic()
     for n, (dtype, setting) in enumerate(chosen):
         left = (time.monotonic() - start) / n * (len(chosen) - n) if n else 0
         print(f"\r{n}/{len(chosen)}  {dtype} {name_of(setting)}  {left:.0f} s left\033[K", end="", file=sys.stderr)
-        for who, values in measure(library, dtype, setting, draw):
+        for who, values in measure(library, dtype, setting, draw, isa):
             found.setdefault((dtype, who), {})[name_of(setting)] = values
     print("\r\033[K", end="", file=sys.stderr)
     return found
@@ -245,9 +249,12 @@ def main():
     parser.add_argument("--quick", action="store_true", help="36 settings instead of 216")
     parser.add_argument("--only", default="", metavar="TEXT", help='settings whose name contains this: "bf16 N 64"')
     parser.add_argument("--draw", default=0, type=int, metavar="N", help="added to the seed of the random inputs")
+    parser.add_argument("--isa", metavar="NAME", help="avx2, scalar, ... or all, instead of AMX and the fastest vectors")
     parser.add_argument("--out", default=Path(__file__).parent / "results", type=Path, metavar="FOLDER")
     options = parser.parse_args()
     library = Library(options.build, probes=False)
+    if options.isa and options.isa not in library.available | {"all"}:
+        sys.exit(f"accuracy: no instruction set {options.isa!r} here, only {', '.join(library.available)}")
     chosen = [
         (dtype, setting)
         for dtype in ("bf16", "f16")
@@ -256,7 +263,7 @@ def main():
     ]
     if not chosen:
         sys.exit(f"accuracy: no setting contains {options.only!r}")
-    found = run_all(library, chosen, options.draw)
+    found = run_all(library, chosen, options.draw, options.isa)
     options.out.mkdir(parents=True, exist_ok=True)
     stem = options.out / time.strftime("accuracy-%Y%m%d-%H%M%S")
     about = f"attngrad {library.info()['version']} on {library.info()['cpu']}, PyTorch {torch.__version__}"
@@ -267,6 +274,8 @@ def main():
     print("\n".join(lines))
     print(plot(found, stem))
     print(f"written: {stem.with_suffix('.md')}, .json")
+    if any(value > limit for _, value, limit, _ in goals(found)):
+        sys.exit("accuracy: a limit is broken")
 
 
 if __name__ == "__main__":

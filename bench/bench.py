@@ -1,4 +1,4 @@
-"""The benchmark: our four maps and PyTorch's attention, our layer and PyTorch's, our matrix products and
+"""The benchmark: our maps and PyTorch's attention, our layer and PyTorch's, our matrix products and
 oneDNN's, interleaved in one process on the same random arrays, together with probes of the processor's peak.
 usage: bench.py BUILD [--quick | --threads LIST] [--only TEXT] [--sweeps N] [--out FOLDER]"""
 

@@ -3,10 +3,14 @@ rounds take and, after it has run, its results. `once`: the case runs in the fir
 
 from dataclasses import dataclass, field
 
+from library import MAPS
+
 LENGTHS, DIMS = (128, 512, 1024, 2048, 4096, 8192), (64, 128, 256)
 BF16_LENGTHS, BF16_DIMS = (1024, 2048, 4096), (64, 128)
 HEADS = {64: 12, 128: 6, 256: 4}
 UNFUSED_LENGTH = 2048  # beyond it the unfused formulas take too much memory and time
+EVERY_MAP = tuple(MAPS)
+FOUR_MAPS = ("forward", "vjp", "jvp", "vjp_jvp")  # of most cases, as a run of all cases takes long
 PRODUCTS = ((2048, 768, 768), (320, 128, 128), (4096, 1024, 1024))
 
 
@@ -27,7 +31,7 @@ class Case:
     window: int = 0  # keys to the left, with causal; 0: all
     dtype: str = "f32"
     isa: str = "auto"
-    maps: tuple = ("forward", "vjp", "jvp", "vjp_jvp")
+    maps: tuple = EVERY_MAP
     torch: bool = True
     unfused: bool = False
     once: bool = False
@@ -56,10 +60,8 @@ class Case:
 
     def seconds(self, rounds):
         """An estimate: flops per pair and channel, at 130 GFLOP/s per thread in f32."""
-        ours = {"forward": 4, "vjp": 10, "jvp": 12, "vjp_jvp": 24}
-        flops = (
-            sum(ours[name] for name in self.maps) + (25 if self.torch else 0) + (250 if self.unfused else 0)
-        )
+        ours = sum(MAPS[name][1] for name in self.maps)
+        flops = ours + (25 if self.torch else 0) + (250 if self.unfused else 0)
         slow = {"auto": 1, "avx2": 2}[self.isa] * {"f64": 2, "f32": 1, "bf16": 0.5}[self.dtype]
         round_seconds = flops * self.pairs * self.dim * slow / self.threads / 1.3e11
         return round_seconds + 1 if self.once else (1 + rounds) * (round_seconds + 1)
@@ -195,7 +197,14 @@ def full_cases(threads):
     counts = sorted({1, threads})
     cases = [
         Case(
-            heads_of(n, d), n, n, d, t, causal=causal, unfused=n <= UNFUSED_LENGTH and d == 64 and not causal
+            heads_of(n, d),
+            n,
+            n,
+            d,
+            t,
+            causal=causal,
+            maps=FOUR_MAPS if causal or t > 1 else EVERY_MAP,
+            unfused=n <= UNFUSED_LENGTH and d == 64 and not causal,
         )
         for n in LENGTHS
         for d in DIMS
@@ -216,4 +225,4 @@ def full_cases(threads):
         for t in counts
     ]
     cases += layer_cases(counts) + error_cases(threads)
-    return distinct(cases + [Case(1, 131072, 131072, 64, threads, torch=False, once=True)])
+    return distinct(cases + [Case(1, 131072, 131072, 64, threads, maps=FOUR_MAPS, torch=False, once=True)])

@@ -32,7 +32,7 @@ def run(build, text, name, seconds):
     arrays = Arrays(dtype[1], size_of(text, "h", 1), n_q, size_of(text, "k", n_q), size_of(text, "d"))
     workspace = Buffer(plan.workspace(ALL_MAPS))
     plan.runner("forward", arrays, workspace)()
-    if name == "vjp_jvp":
+    if name in ("vjp_jvp", "jvp_jvp"):
         plan.runner("jvp", arrays, workspace)()
     call, end = plan.runner(name, arrays, workspace), time.monotonic() + seconds
     while time.monotonic() < end:
@@ -53,7 +53,7 @@ def shares(record):
 
 def main():
     if len(sys.argv) not in (4, 5) or sys.argv[3] not in MAPS:
-        sys.exit("usage: python3 bench/hotspots.py BUILD PROBLEM forward|vjp|jvp|vjp_jvp [SECONDS]")
+        sys.exit(f"usage: python3 bench/hotspots.py BUILD PROBLEM {'|'.join(MAPS)} [SECONDS]")
     if shutil.which("perf") is None:
         sys.exit("hotspots: no perf here (Debian's package linux-perf)")
     with tempfile.TemporaryDirectory() as folder:

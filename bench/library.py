@@ -26,6 +26,7 @@ MAPS = {
     "vjp": (2, 10),
     "jvp": (4, 12),
     "vjp_jvp": (8, 24),
+    "jvp_jvp": (16, 20),
 }  # bit, flops per pair and channel
 ALL_MAPS = sum(bit for bit, _ in MAPS.values())
 # As in cli/bench/probe.h.
@@ -276,20 +277,21 @@ def fill(buffer, dtype):
 
 
 class Arrays:
-    """Every tensor of one case, the inputs filled with normal random numbers. Interleaved: [N, H, D] in memory, as a
+    """Every tensor of one case, the inputs filled with normal random numbers; smu, which costs no other time, is zero
+    instead of jvp's. Interleaved: [N, H, D] in memory, as a
     projection leaves them, instead of [H, N, D]."""
 
     def __init__(self, dtype, heads, n_q, n_k, dim, interleaved=False):
         self.dtype, self.heads, self.dim, self.interleaved = dtype, heads, dim, interleaved
         self.args = Args(struct_size=ctypes.sizeof(Args))
         self.buffers = {}
-        for name in TENSORS:
+        for name in TENSORS + SECOND_TENSORS:
             rows = {"q": n_q, "k": n_k, "v": n_k, "o": n_q}.get(name[-1])
-            if name in ("lse", "mu"):
+            if name in ("lse", "mu", "smu", "nu"):
                 self._add(name, "f64", n_q, 1)
-            elif name[:-1].rstrip("_") in ("", "d", "t", "td") and rows is not None:
+            elif name[:-1].rstrip("_") in ("", "d", "t", "td", "s", "st") and rows is not None:
                 self._add(name, dtype, rows, dim)
-        for name in "q k v d_o tq tk tv td_o".split():
+        for name in "q k v d_o tq tk tv td_o sq sk sv".split():
             fill(self.buffers[name], dtype)
 
     def _add(self, name, dtype, rows, channels):

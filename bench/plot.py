@@ -1,5 +1,6 @@
 """The plot of one run: shares of the probe, and PyTorch's times divided by ours, over the sequence length."""
 
+from cases import EVERY_MAP
 from goals import find, of_kind
 
 
@@ -46,10 +47,11 @@ def draw_line(axis, color, label, points, style):
 
 
 def draw_percents(axis, square):
-    for color, name in zip(("C0", "C1", "C2", "C3"), ("forward", "vjp", "jvp", "vjp_jvp")):
+    for color, name in zip(("C0", "C1", "C2", "C3", "C4"), EVERY_MAP):
         for causal, style in ((False, "o-"), (True, "s--")):
             points = [
-                (case.n_q, case.results[name]["percent_of_probe"]) for case in find(square, causal=causal)
+                (case.n_q, case.results[name]["percent_of_probe"])
+                for case in find(square, causal=causal, maps=lambda maps, name=name: name in maps)
             ]
             draw_line(axis, color, name + (" causal" if causal else ""), points, style)
     finish_axis(axis, 0)

@@ -3,21 +3,21 @@
 import argparse
 import os
 
-from cases import Case
+from cases import EVERY_MAP, Case
 
 PEERS = {"forward": "torch forward", "vjp": "torch backward"}
 
 # Many heads; few heads, whose work has to be split; and short calls, which a few threads run best.
 SHAPES = (
     {"heads": 32, "n": 2048, "dim": 64, "dtype": "f32", "maps": ("forward", "vjp")},
-    {"heads": 2, "n": 8192, "dim": 64, "dtype": "f32", "maps": ("forward", "vjp", "jvp", "vjp_jvp")},
+    {"heads": 2, "n": 8192, "dim": 64, "dtype": "f32", "maps": EVERY_MAP},
     {
         "heads": 2,
         "n": 16384,
         "dim": 128,
         "dtype": "bf16",
         "causal": True,
-        "maps": ("forward", "vjp", "jvp", "vjp_jvp"),
+        "maps": EVERY_MAP,
     },
     *(
         {"heads": 12, "n": n, "dim": 64, "dtype": dtype, "maps": ("forward", "vjp")}

@@ -46,7 +46,7 @@ _attngrad_value() {
     --dtype) mapfile -t COMPREPLY < <(compgen -W 'f32 bf16 f16' -- "$2") ;;
     --align) mapfile -t COMPREPLY < <(compgen -W 'bottom-right top-left' -- "$2") ;;
     --plot) _attngrad_any f "$2" ;;
-    --map) mapfile -t COMPREPLY < <(compgen -W 'forward vjp jvp vjp_jvp' -- "$2") ;;
+    --map) mapfile -t COMPREPLY < <(compgen -W 'forward vjp jvp vjp_jvp jvp_jvp' -- "$2") ;;
     --out) _attngrad_any d "$2" ;;
     --model | --q | --k | --v | --do | --dlse | --[st][a-z]* | --bias | --mask | --bias-table | --buckets | --*-lengths | --*-packed | --*-offsets)
         _attngrad_files "$2"

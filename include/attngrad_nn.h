@@ -55,7 +55,11 @@ typedef struct ag_layer_desc {
 
 typedef struct ag_layer ag_layer;
 
-/* options may be NULL; its allocator is used for the layer and its plan. *layer is NULL on failure. */
+/* options may be NULL; its allocator is used for the layer and its plan. *layer is NULL on failure.
+ *
+ * With AG_INVARIANT in its flags, the bits of a sequence in y, ty, sty, dx, tdx and in the buffers of saved results
+ * depend only on that sequence, its length, the parameters and their tangents: not on the rest of the batch, on
+ * padding or packing. Gradients of parameters are sums over the batch. */
 AG_API ag_status ag_layer_create(ag_layer **layer, const ag_layer_desc *desc, const ag_options *options);
 AG_API void ag_layer_destroy(ag_layer *layer); /* NULL is allowed */
 

@@ -40,7 +40,7 @@ static inline double *test_read(const struct arrays *x, enum tensor t)
 
 static inline size_t element_size(const struct arrays *x, enum tensor t)
 {
-    return x->dtype[t] == 0 ? 1 : ag_dtype_size(x->dtype[t]);
+    return agc_element_size(x, t);
 }
 
 static inline size_t tensor_bytes(const struct arrays *x, enum tensor t)

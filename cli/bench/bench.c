@@ -6,6 +6,8 @@
 #include "options.h"
 #include "usage.h"
 
+#include <attngrad_check.h>
+
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -20,17 +22,19 @@ static const char help[] = "usage: attngrad bench PROBLEM [OPTION]...\n"
                            "for the maps and for the probe. A second probe loads its factors from the L1\n"
                            "cache: on some processors loads among multiply-adds lower the clock.\n"
                            "\n"
-                           "Flops: forward 4, vjp 10, jvp 12, vjp_jvp 24 for each pair of a query and a key\n"
-                           "that it sees by causal, window and lengths, and each channel (d + dv) / 2.\n"
+                           "Flops: forward 4, vjp 10, jvp 12, vjp_jvp 24, jvp_jvp 20 for each pair of a\n"
+                           "query and a key that it sees by causal, window and lengths, and each channel\n"
+                           "(d + dv) / 2.\n"
                            "\n"
                            "PROBLEM is one argument; 'attngrad check --help' lists its words. For example\n"
                            "  \"b1 h12 q2048 k2048 d64 f32 causal\"\n"
                            "\n"
                            "options:\n"
-                           "      --map M         forward, vjp, jvp or vjp_jvp; default: all four\n"
+                           "      --map M         forward, vjp, jvp, vjp_jvp or jvp_jvp; default: all\n"
                            "      --threads T     default: ATTNGRAD_THREADS, else one per processor\n"
                            "      --rounds R      at least 5, the default\n"
                            "      --seed S        of the random numbers; default 1\n"
+                           "      --invariant     bits independent of the rest of the batch\n"
                            "      --json          an array with an object for each map: map ms gflops\n"
                            "                      percent_of_probe workspace_bytes threads isa\n"
                            "  -h, --help          this text\n";
@@ -39,7 +43,7 @@ struct request {
     const char *text, *map;
     int64_t threads, rounds;
     uint64_t seed;
-    bool help, json;
+    bool help, json, invariant;
 };
 
 static int read_request(int argc, char **argv, struct request *r)
@@ -47,6 +51,7 @@ static int read_request(int argc, char **argv, struct request *r)
     const struct option options[] = {
         {"help", OPTION_FLAG, &r->help, 0, 0},
         {"json", OPTION_FLAG, &r->json, 0, 0},
+        {"invariant", OPTION_FLAG, &r->invariant, 0, 0},
         {"map", OPTION_TEXT, &r->map, 0, 0},
         {"threads", OPTION_INTEGER, &r->threads, 1, 1024},
         {"rounds", OPTION_INTEGER, &r->rounds, 5, 1000000},
@@ -78,7 +83,7 @@ static int unknown_map(const char *name)
     if (near != NULL) {
         return usage_error("bench", "--map: no map '%s' (did you mean '%s'?)", name, near);
     }
-    return usage_error("bench", "--map: no map '%s': forward, vjp, jvp or vjp_jvp", name);
+    return usage_error("bench", "--map: no map '%s': forward, vjp, jvp, vjp_jvp or jvp_jvp", name);
 }
 
 /* ---- Printing ---- */
@@ -191,9 +196,10 @@ static int bench_text(const struct request *r)
     ag_options options = AG_OPTIONS_INIT;
     struct arrays arrays;
     options.threads = (int32_t)r->threads;
+    options.flags = r->invariant ? AG_INVARIANT : 0;
     if (ag_problem_parse(r->text, &problem) != AG_OK ||
         agc_arrays_create(&arrays, &problem, &options, r->seed) != AG_OK) {
-        return usage_error("bench", "%s", ag_last_message());
+        return usage_error("bench", "%s", ag_check_last_message());
     }
     const int status = time_problem(r, &arrays);
     agc_arrays_destroy(&arrays);

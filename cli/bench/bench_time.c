@@ -9,13 +9,14 @@
 
 static const double settle_seconds = 0.2, window_seconds = 0.05;
 
-/* flops: 2 for each of the 2, 5, 6 and 12 matrix products of a map; vjp's and vjp_jvp's are exact only if
+/* flops: 2 for each of the 2, 5, 6, 12 and 10 matrix products of a map; exact for vjp, vjp_jvp and jvp_jvp only if
  * Dk = Dv. */
 const struct bench_map bench_maps[BENCH_MAPS] = {
     {"forward", AG_MAP_FORWARD, ag_forward, 0, 4},
     {"vjp", AG_MAP_VJP, ag_vjp, AG_MAP_FORWARD, 10},
     {"jvp", AG_MAP_JVP, ag_jvp, 0, 12},
     {"vjp_jvp", AG_MAP_VJP_JVP, ag_vjp_jvp, AG_MAP_JVP, 24},
+    {"jvp_jvp", AG_MAP_JVP_JVP, ag_jvp_jvp, AG_MAP_JVP, 20},
 };
 
 static double now_seconds(void)
@@ -79,6 +80,10 @@ ag_status bench_begin(struct bench *b, struct arrays *arrays, uint32_t maps)
     b->threads = info.threads;
     snprintf(b->isa, sizeof b->isa, "%s", info.isa == AG_ISA_AUTO ? "scalar" : info.isa_name);
     b->kind = probe_of(b);
+    if (status == AG_OK && maps & AG_MAP_JVP_JVP) {
+        status = agc_arrays_add_second_direction(arrays);
+        status = status == AG_OK ? agc_arrays_run_along_s(arrays) : status;
+    }
     for (int n = 0; n < BENCH_MAPS && status == AG_OK; n++) {
         const struct bench_map *map = &bench_maps[n];
         if ((maps & map->bit) == 0) {

@@ -5,7 +5,7 @@
 #include "check/arrays.h"
 #include "probe.h"
 
-enum { BENCH_MAPS = 4, BENCH_ISA_SIZE = 16 };
+enum { BENCH_MAPS = 5, BENCH_ISA_SIZE = 16 };
 
 struct bench_map {
     const char *name;

@@ -50,6 +50,7 @@ static const char help_options[] =
     "                           f64, f32, f16 or bf16\n"
     "  --q-offset N, --k-offset N    positions of query 0 and of key 0\n"
     "  --threads T              default: ATTNGRAD_THREADS, else one per processor\n"
+    "  --invariant              bits independent of the rest of the batch\n"
     "  --out DIR                folder of the results; it and those on the\n"
     "                           way to it are made if they are missing\n"
     "  -h, --help               this text\n"

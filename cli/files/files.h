@@ -51,7 +51,7 @@ struct run {
     bool window; /* given? */
     int64_t window_left, window_right;
     int64_t q_offset, k_offset, threads;
-    bool help;
+    bool help, invariant;
 
     ag_problem problem;
     ag_plan *plan;

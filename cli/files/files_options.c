@@ -228,6 +228,7 @@ int parse_options(struct run *run, int argc, char **argv)
         {"q-offset", OPTION_INTEGER, &run->q_offset, INT64_MIN, INT64_MAX},
         {"k-offset", OPTION_INTEGER, &run->k_offset, INT64_MIN, INT64_MAX},
         {"threads", OPTION_INTEGER, &run->threads, 0, MAX_THREADS},
+        {"invariant", OPTION_FLAG, &run->invariant, 0, 0},
         {"help", OPTION_FLAG, &run->help, 0, 0},
     };
     struct option options[MAX_OPTIONS];

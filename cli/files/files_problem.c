@@ -174,6 +174,7 @@ static int make_plan(struct run *run)
 {
     ag_options options = AG_OPTIONS_INIT;
     options.threads = (int32_t)run->threads;
+    options.flags = run->invariant ? AG_INVARIANT : 0;
     if (ag_plan_create(&run->plan, &run->problem, &options) != AG_OK) {
         return run_library_error(run);
     }

@@ -15,12 +15,14 @@ _MATRICES = {
     _core.MAP_VJP: "Z B S P M R phi1 dP dS dZ",
     _core.MAP_JVP: "Z B S P M R phi1 tZ tS tP",
     _core.MAP_VJP_JVP: "Z B S P M R phi1 phi2 dP dS dZ tZ tS tP tdP tdS tdZ",
+    _core.MAP_JVP_JVP: "Z B S P M R phi1 phi2 tZ tS tP sZ sS sP stZ stS stP",
 }
 _ROWS = {
     _core.MAP_FORWARD: "L Ps",
     _core.MAP_VJP: "L Ps D",
     _core.MAP_JVP: "L Ps mu",
     _core.MAP_VJP_JVP: "L Ps D mu tD",
+    _core.MAP_JVP_JVP: "L Ps mu smu nu",
 }
 
 
@@ -40,6 +42,12 @@ def explain(
     tsink: Any = None,
     td_o: Any = None,
     td_lse: Any = None,
+    sq: Any = None,
+    sk: Any = None,
+    sv: Any = None,
+    sbias: Any = None,
+    stable: Any = None,
+    ssink: Any = None,
     batch: int = 0,
     head: int = 0,
     jacobian_row: int | None = None,
@@ -47,7 +55,8 @@ def explain(
 ) -> dict[str, np.ndarray]:
     """The variables of one head by their names in docs/math.md, as float64 arrays: of forward; of vjp if a
     cotangent is given, d_o or d_lse; of jvp if a tangent is, tq, tk, tv, tbias, ttable or tsink; of
-    vjp_jvp if both are, or td_o or td_lse. `batch` and `head` say which head; `jacobian_row` adds J, the
+    vjp_jvp if both are, or td_o or td_lse; of jvp_jvp if a second direction is given, sq, sk, sv, sbias, stable
+    or ssink, without cotangents. `batch` and `head` say which head; `jacobian_row` adds J, the
     softmax Jacobian of one query. Matrices are [queries, keys]: meant for small problems. The backend is the
     reference, whatever `backend` says.
 
@@ -60,9 +69,17 @@ def explain(
     """
     features["backend"] = "reference"
     tangents = {"tq": tq, "tk": tk, "tv": tv, "tbias": tbias, "ttable": ttable, "tsink": tsink}
+    second = {"sq": sq, "sk": sk, "sv": sv, "sbias": sbias, "stable": stable, "ssink": ssink}
     has_cotangent = not (d_o is d_lse is td_o is td_lse is None)
     has_tangent = not (td_o is td_lse is None) or any(t is not None for t in tangents.values())
     call = Call(q, k, v, features)  # type: ignore[arg-type]
+    if any(s is not None for s in second.values()):
+        if has_cotangent:
+            raise ValueError("d_o, d_lse, td_o, td_lse: no map has cotangents and a second direction")
+        along_t = _maps.jvp(q, k, v, **tangents, **features)
+        along_s = _maps.jvp(q, k, v, **{"t" + name[1:]: s for name, s in second.items()}, **features)
+        call.take(**tangents, **second, o=along_t.o, lse=along_t.lse, mu=along_t.mu, smu=along_s.mu)
+        return _trace(call, _core.MAP_JVP_JVP, batch, head, jacobian_row)
     if has_tangent:
         call.take(**tangents)
     map = _core.MAP_JVP if has_tangent else _core.MAP_FORWARD

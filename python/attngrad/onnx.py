@@ -31,7 +31,7 @@ try:
 except ModuleNotFoundError as error:
     if error.name != "onnx":
         raise
-    raise ModuleNotFoundError("attngrad.onnx needs ONNX: pip install 'attngrad[onnx]'", name="onnx") from None
+    raise ModuleNotFoundError("attngrad.onnx needs ONNX: pip install onnx", name="onnx") from None
 
 __all__ = [
     "Attention",

@@ -243,9 +243,10 @@ static PyObject *plan_merge(PyObject *self, PyObject *tensors)
 #member, offsetof(ag_trace_args, member)                                                             \
     }
 
-static const core_slot trace_slots[] = {AT(B),  AT(D),  AT(J),  AT(L),  AT(M),   AT(P),   AT(Ps),   AT(R),
-                                        AT(S),  AT(Z),  AT(dP), AT(dS), AT(dZ),  AT(mu),  AT(phi1), AT(phi2),
-                                        AT(tD), AT(tP), AT(tS), AT(tZ), AT(tdP), AT(tdS), AT(tdZ)};
+static const core_slot trace_slots[] = {AT(B),    AT(D),  AT(J),  AT(L),  AT(M),   AT(P),   AT(Ps),  AT(R),
+                                        AT(S),    AT(Z),  AT(dP), AT(dS), AT(dZ),  AT(mu),  AT(nu),  AT(phi1),
+                                        AT(phi2), AT(sP), AT(sS), AT(sZ), AT(smu), AT(stP), AT(stS), AT(stZ),
+                                        AT(tD),   AT(tP), AT(tS), AT(tZ), AT(tdP), AT(tdS), AT(tdZ)};
 
 #undef AT
 

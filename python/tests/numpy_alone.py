@@ -22,6 +22,6 @@ for module, name in (("torch", "PyTorch"), ("onnx", "ONNX")):
     try:
         importlib.import_module("attngrad." + module)
     except ModuleNotFoundError as error:
-        assert str(error) == f"attngrad.{module} needs {name}: pip install 'attngrad[{module}]'", error
+        assert str(error) == f"attngrad.{module} needs {name}: pip install {module}", error
     else:
         raise AssertionError(f"attngrad.{module} was imported without {name}")

@@ -27,7 +27,7 @@ def test_version():
     assert set(attngrad.info()["backends"].split()) >= {"cpu", "reference"}
 
 
-OTHERS = ("attngrad._core", "attngrad.torch")
+OTHERS = ("attngrad._core", "attngrad.torch", "attngrad.transformers")
 MODULES = [m.name for m in pkgutil.iter_modules(attngrad.__path__, "attngrad.") if m.name not in OTHERS]
 
 
@@ -107,7 +107,7 @@ def test_overhead():
 
 
 def test_import_is_light():
-    """import attngrad loads neither PyTorch nor ml_dtypes nor JAX nor ONNX."""
-    others = ("torch", "ml_dtypes", "jax", "onnx")
+    """import attngrad loads neither PyTorch nor ml_dtypes nor JAX nor ONNX nor transformers."""
+    others = ("torch", "ml_dtypes", "jax", "onnx", "transformers")
     code = f"import sys, attngrad; sys.exit(any(m in sys.modules for m in {others}))"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

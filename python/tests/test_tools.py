@@ -55,6 +55,23 @@ def test_merge_errors():
 # ---- explain ----
 
 
+def test_explain_jvp_jvp():
+    """sto and nu follow from the variables, and stP is the difference of tP along s."""
+    trial = Trial((2, 4, 5, 6), (2, 2, 7, 6), (2, 2, 7, 3), softcap=2.0, sink=(4,), bias=(1, 4, 5, 7), causal=True)
+    x, f, t, s, truth = trial.x, trial.features, trial.t, trial.s, trial.truth()
+    tangents, place = {"t" + n: y for n, y in t.items()}, {"batch": 1, "head": 2}
+    e = attngrad.explain(**x, **tangents, **{"s" + n: y for n, y in s.items()}, **place, **f)
+    v, tv, sv = (y["v"][1, 1] for y in (x, t, s))
+    np.testing.assert_allclose(e["stP"] @ v + e["tP"] @ sv + e["sP"] @ tv, truth["sto"][1, 2], atol=1e-13)
+    np.testing.assert_allclose(e["nu"], truth["nu"][1, 2], atol=1e-13)
+    step, ends = 1e-5, []
+    for sign in (1, -1):
+        moved = {n: y + sign * step * s[n] for n, y in x.items()}
+        features = f | {n: f[n] + sign * step * s[n] for n in ("bias", "sink")}
+        ends.append(attngrad.explain(**moved, **tangents, **place, **features)["tP"])
+    np.testing.assert_allclose(e["stP"], (ends[0] - ends[1]) / (2 * step), atol=1e-8)
+
+
 def test_explain():
     trial = Trial(
         (2, 4, 5, 6),
@@ -96,6 +113,8 @@ def test_explain():
     )
     with pytest.raises(ValueError, match="^head is 4: must be from 0"):
         attngrad.explain(**x, head=4, **f)
+    with pytest.raises(ValueError, match="^d_o, d_lse, td_o, td_lse: no map has"):
+        attngrad.explain(**x, d_o=cot["d_o"], sq=trial.t["q"], **f)
     for name in ("batch", "head", "jacobian_row"):
         with pytest.raises(TypeError, match=f"^{name}: True is not a whole number"):
             attngrad.explain(**x, **{name: True}, **f)

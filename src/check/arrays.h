@@ -199,7 +199,8 @@ ag_status agc_arrays_run_along_s(struct arrays *x);
 /* forward, vjp, jvp, vjp_jvp in this order; then, if there is a second direction, jvp along it and jvp_jvp. */
 ag_status agc_arrays_run_all(struct arrays *x);
 
-ag_tensor *agc_arrays_tensor(struct arrays *x, enum tensor t); /* &x->args.q and so on */
+ag_tensor *agc_arrays_tensor(struct arrays *x, enum tensor t);  /* &x->args.q and so on */
+size_t agc_element_size(const struct arrays *x, enum tensor t); /* in bytes */
 
 /* Read or write a tensor as count doubles in the order [b][h][n][c], whatever its dtype and layout; writing
  * rounds. The mask reads as 0 and 1. */

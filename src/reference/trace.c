@@ -12,8 +12,10 @@ typedef struct {
 
 static const traced matrices[] = {{TRACED(Z)},  {TRACED(B)},  {TRACED(S)},   {TRACED(P)},   {TRACED(M)},
                                   {TRACED(R)},  {TRACED(dP)}, {TRACED(dS)},  {TRACED(dZ)},  {TRACED(tZ)},
-                                  {TRACED(tS)}, {TRACED(tP)}, {TRACED(tdP)}, {TRACED(tdS)}, {TRACED(tdZ)}};
-static const traced rows[] = {{TRACED(L)}, {TRACED(Ps)}, {TRACED(D)}, {TRACED(mu)}, {TRACED(tD)}};
+                                  {TRACED(tS)}, {TRACED(tP)}, {TRACED(tdP)}, {TRACED(tdS)}, {TRACED(tdZ)},
+                                  {TRACED(sZ)}, {TRACED(sS)}, {TRACED(sP)},  {TRACED(stZ)}, {TRACED(stS)}};
+static const traced rows[] = {{TRACED(L)},  {TRACED(Ps)},  {TRACED(D)}, {TRACED(mu)},
+                              {TRACED(tD)}, {TRACED(smu)}, {TRACED(nu)}};
 
 static double *field(const void *of, size_t offset)
 {
@@ -65,6 +67,17 @@ static void store_softcap(const head *x, double *to, double (*derivative)(const 
     }
 }
 
+/* stP = P o (W - nu), of which the formulas have P o W: see second_weight_tangents. */
+static void store_second_weights(const head *x, double *to, int64_t Nq)
+{
+    if (to != NULL) {
+        clear(to, Nq, x->Nk);
+        EACH_PAIR(x, i, j, ij) {
+            to[ij] = x->PW != NULL && x->visible[ij] ? x->PW[ij] - x->P[ij] * x->nu[i] : 0;
+        }
+    }
+}
+
 /* The Jacobian of the softmax of row i: J = diag(P_i) - P_i^T P_i, which is symmetric. Without a cotangent of L,
  * dS_i = dP_i J. */
 static void store_jacobian(const head *x, double *J, int64_t i)
@@ -96,6 +109,7 @@ ag_status agi_reference_trace(const agi_call *call, const ag_trace_args *t, void
     store_rows(x, t, Nq);
     store_softcap(x, t->phi1, agi_phi1, Nq);
     store_softcap(x, t->phi2, agi_phi2, Nq);
+    store_second_weights(x, t->stP, Nq);
     store_jacobian(x, t->J, t->jacobian_row);
     return AG_OK;
 }

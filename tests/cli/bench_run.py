@@ -12,7 +12,7 @@ sys.path.insert(0, str(BENCH))
 
 import goals  # noqa: E402
 import scaling  # noqa: E402
-from cases import Case, ProductCase, full_cases, quick_cases  # noqa: E402
+from cases import EVERY_MAP, Case, ProductCase, full_cases, quick_cases  # noqa: E402
 
 failures = []
 
@@ -41,7 +41,7 @@ def test_one_case(build):
     case, about = found["cases"][0], found["about"]
     check(len(found["cases"]) == about["finished"] == about["cases"] == 1, "one case, finished")
     check(about["rounds"] >= 5, "five rounds or more")
-    for name in ("forward", "vjp", "jvp", "vjp_jvp"):
+    for name in EVERY_MAP:
         result = case["results"][name]
         check(result["ms"] > 0 and 0 < result["percent_of_probe"] < 120, f"a time and a share of {name}: {result}")
     check("must" in done.stdout and "not measured: not in this run" in done.stdout, "the table names what it lacks")
@@ -106,6 +106,9 @@ def test_table():
     check("81.0%" in line and "83.0%" in line and line.endswith("MISSED"), f"worst, best, and a miss: {line}")
     check(found("all threads over one, of the probe's: 12 heads") == [0.5] * 4, "half of the probe's scaling")
     check(found("causal over not, N >= 2048") == [1.0] * 4, "causal compared with the same size")
+    finished[0].results["jvp_jvp"]["percent_of_probe"] = 72.6
+    rows, _ = rows_of(finished)
+    check(found("jvp_jvp's rate over jvp's") == [0.875, 1.0], "jvp_jvp compared with jvp")
     check(found("forward against PyTorch, 1 thread")[0] == 2.0, "PyTorch's time over ours")
     check(found("vjp against PyTorch, all threads") == [1.1], "the row of all threads")
     pairs = 8192 * 8193 / 2, 257 * 8192 - 256 * 257 / 2

@@ -1,6 +1,7 @@
-/* Fuzzes plan creation and the four maps. The bytes choose a problem, mostly a sensible one with sizes up to
- * 6, sometimes with a field of any 64 bits. If a plan is made and its sizes are small, all four maps run:
- * they must neither fail nor touch memory that is not theirs. If a plan is refused, there must be a message. */
+/* Fuzzes plan creation and the maps. The bytes choose a problem, mostly a sensible one with sizes up to 6, sometimes
+ * with a field of any 64 bits, and the options of its plan. If a plan is made and its sizes are small, all maps run:
+ * they must neither fail nor touch memory that is not theirs, also after a call that a poll has cancelled. If a plan is
+ * refused, there must be a message. */
 #include <attngrad.h>
 #include "check/arrays.h"
 #include <string.h>
@@ -104,6 +105,23 @@ static void check_plan(const ag_problem *p, const ag_options *options)
     ag_plan_destroy(plan);
 }
 
+static int32_t cancel_at_zero(void *ctx)
+{
+    return (*(int64_t *)ctx)-- == 0;
+}
+
+/* A call that may be cancelled; afterwards plan and workspace can be used again. */
+static void run_cancelled(struct arrays *x, struct bytes *in)
+{
+    int64_t polls = next_below(in, 3);
+    ag_exec exec = AG_EXEC_INIT;
+    exec.ctx = &polls;
+    exec.poll = cancel_at_zero;
+    const ag_status status = ag_vjp_jvp(x->plan, &x->args, &exec, x->workspace, x->workspace_bytes);
+    FUZZ_REQUIRE(status == (polls < 0 ? AG_CANCELLED : AG_OK));
+    FUZZ_REQUIRE(agc_arrays_run_all(x) == AG_OK);
+}
+
 static void run_maps(const ag_problem *p, const ag_options *options, struct bytes *in)
 {
     struct arrays arrays;
@@ -122,7 +140,19 @@ static void run_maps(const ag_problem *p, const ag_options *options, struct byte
         arrays.args.k_offset = next_below(in, 9) - 4;
     }
     FUZZ_REQUIRE(agc_arrays_run_all(&arrays) == AG_OK);
+    run_cancelled(&arrays, in);
     agc_arrays_destroy(&arrays);
+}
+
+/* AG_ROUND_INTERMEDIATES is the reference's alone. */
+static void choose_options(struct bytes *in, ag_options *options)
+{
+    const uint32_t choice = next_byte(in);
+    options->threads = 1;
+    options->alloc = small_alloc;
+    options->release = release;
+    options->flags = (choice & 1 ? AG_ROUND_INTERMEDIATES : 0) | (choice & 2 ? AG_INVARIANT : 0);
+    options->backend = choice & 1 ? AG_BACKEND_REFERENCE : AG_BACKEND_AUTO;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -130,10 +160,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct bytes in = {data, size};
     ag_problem p = AG_PROBLEM_INIT;
     ag_options options = AG_OPTIONS_INIT;
-    options.threads = 1;
-    options.alloc = small_alloc;
-    options.release = release;
-    options.flags = next_bit(&in) ? AG_ROUND_INTERMEDIATES : 0;
+    choose_options(&in, &options);
     choose_sizes(&in, &p);
     choose_features(&in, &p);
     if (next_below(&in, 4) == 3)

@@ -334,7 +334,27 @@ def check_one_direction(x, t, o):
     check_command("jvp2", x, t, {}, o, "f8", {n: a for n, a in want.items() if n not in ["so", "smu"]}, "one direction")
 
 
+def run_forward(x, *more):
+    """o of arrays in float32."""
+    out = os.path.join(folder, "out")
+    shutil.rmtree(out, ignore_errors=True)
+    files = [word for n in "qkv" for word in ["--" + n, save(n, x[n], "f4")]]
+    done = subprocess.run([attngrad, "forward", "--out", out, *files, *more], capture_output=True, text=True)
+    check(done.returncode == 0, f"forward {more}: {done.stderr.strip()}")
+    return np.load(os.path.join(out, "o.npy"))
+
+
+def check_invariant():
+    """The keys of few heads are split: a sequence alone has other bits than among others, unless --invariant is given."""
+    x = {n: random.standard_normal((8, 4, 4200 if n != "q" else 3, 16)) for n in "qkv"}
+    alone = {n: a[2:3] for n, a in x.items()}
+    check((run_forward(x, "--invariant")[2:3] == run_forward(alone, "--invariant")).all(), "--invariant: other bits")
+    if os.environ.get("ATTNGRAD_BACKEND") != "reference":
+        check((run_forward(x)[2:3] != run_forward(alone)).any(), "without --invariant the same bits")
+
+
 os.makedirs(os.path.join(folder, "in"), exist_ok=True)
+check_invariant()
 FULL = dict(q=(2, 4, 5, 3), k=(2, 2, 6, 3), v=(2, 2, 6, 4))
 check_case("2 axes", (5, 3), (6, 3), (6, 4))
 check_case("3 axes", (4, 5, 3), (2, 6, 3), (2, 6, 4))

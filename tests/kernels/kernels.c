@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include "core/cpu_info.h"
+#include "kernels_given_tmpl.c"
 #include "kernels_gradients_tmpl.c"
 #include "kernels_narrow_tmpl.c"
 #include "kernels_rows_tmpl.c"
@@ -36,6 +37,11 @@ static const struct entry {
      same_as_softmax},
     {"weights", draw_weights, call_weights, expect_weights, tile_elements, NULL},
     {"score_tangents", draw_score_tangents, call_score_tangents, expect_score_tangents, tile_elements, NULL},
+    {"tangent_weights", draw_tangent_weights, call_tangent_weights, expect_tangent_weights, tile_elements,
+     NULL},
+    {"second_score_tangents", draw_second_score_tangents, call_second_score_tangents,
+     expect_second_score_tangents, tile_elements, NULL},
+    {"second_weights", draw_second_weights, call_second_weights, expect_second_weights, tile_elements, NULL},
     {"score_gradients", draw_score_gradients, call_score_gradients, expect_score_gradients, tile_elements,
      NULL},
     {"score_gradient_tangents", draw_score_gradient_tangents, call_score_gradient_tangents,

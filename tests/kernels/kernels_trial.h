@@ -20,12 +20,12 @@ typedef long double wide;
 #endif
 
 /* The arrays of all kernels, with the names of kernels.h, except for four arrays of one element per lane: TOP is m, SUM
- * is l, SHIFT is r, TSUM is a. */
+ * is l or sum, SHIFT is r, TSUM is a. */
 /* clang-format off */
 #define TRIAL_NAMES(NAME)                                                                                    \
     NAME(A) NAME(B) NAME(C) NAME(T) NAME(U) NAME(X) NAME(F) NAME(G) NAME(P) NAME(M) NAME(DP) NAME(TDP)       \
     NAME(TOP) NAME(SUM) NAME(SHIFT) NAME(TSUM) NAME(ALPHA) NAME(DELTA) NAME(HIGH) NAME(LOW) NAME(MU)         \
-    NAME(D) NAME(TD)
+    NAME(D) NAME(TD) NAME(Y) NAME(Z) NAME(SMU)
 enum {
 #define TRIAL_NUMBER(name) name,
     TRIAL_NAMES(TRIAL_NUMBER)

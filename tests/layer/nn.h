@@ -178,20 +178,16 @@ static inline void nn_fill_all(nn_model *m, const nn_config *c, uint64_t seed)
     m->attention.seed = seed;
 }
 
-static inline void nn_make_on(nn_model *m, const nn_config *c, ag_backend backend, int32_t threads,
-                              uint64_t seed)
+static inline void nn_make_with(nn_model *m, const nn_config *c, const ag_options *options, uint64_t seed)
 {
     ag_problem p = AG_PROBLEM_INIT;
-    ag_options options = AG_OPTIONS_INIT;
     ag_layer_desc d = AG_LAYER_DESC_INIT;
     size_t bytes = 0;
     memset(m, 0, sizeof *m);
-    options.backend = backend;
-    options.threads = threads;
     test_need(ag_problem_parse(c->text, &p) == AG_OK, c->text);
     d.attention = &p, d.flags = c->flags, d.d_model = c->d_model;
     d.q_width = c->q_width, d.k_width = c->k_width, d.v_width = c->v_width;
-    test_need(CHECK_OK(ag_layer_create(&m->layer, &d, &options)), c->text);
+    test_need(CHECK_OK(ag_layer_create(&m->layer, &d, options)), c->text);
     m->p = ag_plan_problem(ag_layer_plan(m->layer));
     m->a.struct_size = sizeof m->a;
     m->attention.struct_size = sizeof m->attention;
@@ -218,6 +214,15 @@ static inline void nn_make_on(nn_model *m, const nn_config *c, ag_backend backen
     m->workspace = nn_alloc(m->bytes);
     nn_fill_all(m, c, seed);
     nn_arguments(m);
+}
+
+static inline void nn_make_on(nn_model *m, const nn_config *c, ag_backend backend, int32_t threads,
+                              uint64_t seed)
+{
+    ag_options options = AG_OPTIONS_INIT;
+    options.backend = backend;
+    options.threads = threads;
+    nn_make_with(m, c, &options, seed);
 }
 
 static inline void nn_make(nn_model *m, const nn_config *c, int32_t threads, uint64_t seed)

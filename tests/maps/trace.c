@@ -5,12 +5,13 @@
 
 enum { NQ = 7, NK = 9 };
 
-/* Everything a trace of vjp_jvp can give of one head. */
+/* Everything that the traces of vjp_jvp and jvp_jvp can give of one head. */
 struct traced {
     double Z[NQ][NK], B[NQ][NK], S[NQ][NK], P[NQ][NK], M[NQ][NK], R[NQ][NK];
     double dP[NQ][NK], dS[NQ][NK], dZ[NQ][NK], tZ[NQ][NK], tS[NQ][NK], tP[NQ][NK];
     double tdP[NQ][NK], tdS[NQ][NK], tdZ[NQ][NK], phi1[NQ][NK], phi2[NQ][NK];
     double L[NQ], Ps[NQ], D[NQ], mu[NQ], tD[NQ], J[NK][NK];
+    double sZ[NQ][NK], sS[NQ][NK], sP[NQ][NK], stZ[NQ][NK], stS[NQ][NK], stP[NQ][NK], smu[NQ], nu[NQ];
 };
 
 static ag_trace_args trace_into(struct traced *t, int64_t b, int64_t h, int64_t jacobian_row)
@@ -41,7 +42,15 @@ static ag_trace_args trace_into(struct traced *t, int64_t b, int64_t h, int64_t 
                            .mu = t->mu,
                            .tD = t->tD,
                            .J = t->J[0],
-                           .jacobian_row = jacobian_row};
+                           .jacobian_row = jacobian_row,
+                           .sZ = t->sZ[0],
+                           .sS = t->sS[0],
+                           .sP = t->sP[0],
+                           .stZ = t->stZ[0],
+                           .stS = t->stS[0],
+                           .stP = t->stP[0],
+                           .smu = t->smu,
+                           .nu = t->nu};
 }
 
 /* One head of one sequence. */
@@ -135,11 +144,25 @@ static void check_derivatives(const struct place *at, const struct traced *t, in
          t->tdS[i][j] * t->phi1[i][j] + t->dS[i][j] * t->phi2[i][j] * t->tZ[i][j]);
 }
 
+/* The lines of jvp_jvp. */
+static void check_second(const struct place *at, const struct traced *t, int64_t i, int64_t j)
+{
+    const double scale = at->x->p->scale, tS_mu = t->tS[i][j] - t->mu[i], sS_smu = t->sS[i][j] - t->smu[i];
+    near(at, "sZ", i, j, t->sZ[i][j], scale * (dot(at, T_SQ, i, T_K, j) + dot(at, T_Q, i, T_SK, j)));
+    near(at, "sS", i, j, t->sS[i][j], t->sZ[i][j] * t->phi1[i][j] + added(at, T_SBIAS, T_STABLE, i, j));
+    near(at, "sP", i, j, t->sP[i][j], t->P[i][j] * sS_smu);
+    near(at, "stZ", i, j, t->stZ[i][j], scale * (dot(at, T_TQ, i, T_SK, j) + dot(at, T_SQ, i, T_TK, j)));
+    near(at, "stS", i, j, t->stS[i][j],
+         t->stZ[i][j] * t->phi1[i][j] + t->tZ[i][j] * t->phi2[i][j] * t->sZ[i][j]);
+    near(at, "stP", i, j, t->stP[i][j], t->P[i][j] * (tS_mu * sS_smu + t->stS[i][j] - t->nu[i]));
+}
+
 /* Masked pairs: S is minus infinity, and all that follows from it is zero. */
 static void check_masked(const struct place *at, const struct traced *t, int64_t i, int64_t j)
 {
-    const double values[] = {t->P[i][j],  t->M[i][j],  t->R[i][j],   t->dP[i][j],  t->dS[i][j], t->dZ[i][j],
-                             t->tS[i][j], t->tP[i][j], t->tdP[i][j], t->tdS[i][j], t->tdZ[i][j]};
+    const double values[] = {t->P[i][j],   t->M[i][j],  t->R[i][j],  t->dP[i][j],  t->dS[i][j],
+                             t->dZ[i][j],  t->tS[i][j], t->tP[i][j], t->tdP[i][j], t->tdS[i][j],
+                             t->tdZ[i][j], t->sS[i][j], t->sP[i][j], t->stS[i][j], t->stP[i][j]};
     near(at, "masked S", i, j, t->S[i][j], -(double)INFINITY);
     for (size_t n = 0; n < sizeof values / sizeof values[0]; n++) {
         near(at, "what follows from a masked S", i, j, values[n], 0);
@@ -149,10 +172,11 @@ static void check_masked(const struct place *at, const struct traced *t, int64_t
 /* Pairs outside the sequence: all zero. */
 static void check_outside(const struct place *at, const struct traced *t, int64_t i, int64_t j)
 {
-    const double values[] = {t->Z[i][j],    t->B[i][j],   t->S[i][j],   t->P[i][j],   t->M[i][j],
-                             t->R[i][j],    t->dP[i][j],  t->dS[i][j],  t->dZ[i][j],  t->tZ[i][j],
-                             t->tS[i][j],   t->tP[i][j],  t->tdP[i][j], t->tdS[i][j], t->tdZ[i][j],
-                             t->phi1[i][j], t->phi2[i][j]};
+    const double values[] = {t->Z[i][j],    t->B[i][j],    t->S[i][j],   t->P[i][j],   t->M[i][j],
+                             t->R[i][j],    t->dP[i][j],   t->dS[i][j],  t->dZ[i][j],  t->tZ[i][j],
+                             t->tS[i][j],   t->tP[i][j],   t->tdP[i][j], t->tdS[i][j], t->tdZ[i][j],
+                             t->phi1[i][j], t->phi2[i][j], t->sZ[i][j],  t->sS[i][j],  t->sP[i][j],
+                             t->stZ[i][j],  t->stS[i][j],  t->stP[i][j]};
     for (size_t n = 0; n < sizeof values / sizeof values[0]; n++) {
         near(at, "a pair outside the sequence", i, j, values[n], 0);
     }
@@ -178,6 +202,33 @@ static void check_row(const struct place *at, const struct traced *t, int64_t i)
     near(at, "tD", i, 0, t->tD[i],
          row_dot(at, T_TO, T_D_O, i) + row_dot(at, T_O, T_TD_O, i) -
              value_at(x, T_TD_LSE, at->b, at->h, i, 0));
+}
+
+/* nu = rowsum(P o W) + Ps (ts - mu) (ss - smu), in which W is taken from stP = P o (W - nu);
+ * stO = (stP o M) V + (tP o M) sV + (sP o M) tV. */
+static void check_second_row(const struct place *at, const struct traced *t, int64_t i)
+{
+    const struct arrays *x = at->x;
+    const int sink = (x->p->flags & AG_SINK) != 0;
+    const double ts = sink ? value_at(x, T_TSINK, 0, at->h, 0, 0) : 0;
+    const double ss = sink ? value_at(x, T_SSINK, 0, at->h, 0, 0) : 0;
+    double nu = t->Ps[i] * (ts - t->mu[i]) * (ss - t->smu[i]);
+    for (int64_t j = 0; j < NK; j++) {
+        nu += t->stP[i][j] + t->P[i][j] * t->nu[i];
+    }
+    near(at, "smu", i, 0, t->smu[i], value_at(x, T_SMU, at->b, at->h, i, 0));
+    near(at, "nu", i, 0, t->nu[i], nu);
+    near(at, "nu of the map", i, 0, value_at(x, T_NU, at->b, at->h, i, 0), nu);
+    for (int64_t c = 0; c < x->p->dim_v; c++) {
+        double stO = 0;
+        for (int64_t j = 0; j < agc_arrays_k_length(x, at->b); j++) {
+            const double tV = value_at(x, T_TV, at->b, at->hk, j, c);
+            const double sV = value_at(x, T_SV, at->b, at->hk, j, c);
+            stO += t->M[i][j] * (t->stP[i][j] * value_at(x, T_V, at->b, at->hk, j, c) + t->tP[i][j] * sV +
+                                 t->sP[i][j] * tV);
+        }
+        near(at, "stO", i, c, value_at(x, T_STO, at->b, at->h, i, c), stO);
+    }
 }
 
 /* O = R V, tO = (tP o M) V + R tV, dQ = scale dZ K, tdQ = scale (tdZ K + dZ tK). */
@@ -230,6 +281,7 @@ static void check_head(const struct place *at, const struct traced *t)
             } else if (visible(x, at->b, at->h, i, j)) {
                 check_forward(at, t, i, j);
                 check_derivatives(at, t, i, j);
+                check_second(at, t, i, j);
             } else {
                 check_masked(at, t, i, j);
             }
@@ -237,6 +289,7 @@ static void check_head(const struct place *at, const struct traced *t)
         if (i < n_q) {
             check_row(at, t, i);
             check_outputs(at, t, i);
+            check_second_row(at, t, i);
         }
     }
 }
@@ -250,12 +303,34 @@ static void set_lengths(struct arrays *x)
     memcpy(x->kv_lengths, kv_lengths, sizeof kv_lengths);
 }
 
+/* The trace of vjp_jvp, with the variables that it lacks from the trace of jvp_jvp. */
+static void trace_both(struct arrays *x, const ag_trace_args *trace)
+{
+    ag_trace_args second = {.struct_size = sizeof second,
+                            .batch = trace->batch,
+                            .head = trace->head,
+                            .sZ = trace->sZ,
+                            .sS = trace->sS,
+                            .sP = trace->sP,
+                            .stZ = trace->stZ,
+                            .stS = trace->stS,
+                            .stP = trace->stP,
+                            .smu = trace->smu,
+                            .nu = trace->nu};
+    CHECK_OK(ag_trace(x->plan, AG_MAP_VJP_JVP, &x->args, trace, x->workspace, x->workspace_bytes));
+    for (int64_t ij = 0; ij < NQ * NK; ij++) {
+        CHECK(trace->stP[ij] == 0 && trace->sZ[ij] == 0, "vjp_jvp has no second direction");
+    }
+    CHECK_OK(ag_trace(x->plan, AG_MAP_JVP_JVP, &x->args, &second, x->workspace, x->workspace_bytes));
+}
+
 static void check_problem(const char *text, int with_lengths, int64_t q_offset, int64_t k_offset)
 {
     struct arrays x;
     ag_options options = AG_OPTIONS_INIT;
     options.backend = AG_BACKEND_REFERENCE;
     make_arrays(&x, text, &options, 401);
+    CHECK_OK(agc_arrays_add_second_direction(&x));
     if (with_lengths) {
         set_lengths(&x);
     }
@@ -269,7 +344,7 @@ static void check_problem(const char *text, int with_lengths, int64_t q_offset, 
             const int64_t row = (b + h) % NQ;
             const ag_trace_args trace = trace_into(&t, b, h, row);
             memset(&t, 0xA5, sizeof t);
-            CHECK_OK(ag_trace(x.plan, AG_MAP_VJP_JVP, &x.args, &trace, x.workspace, x.workspace_bytes));
+            trace_both(&x, &trace);
             check_head(&at, &t);
             check_jacobian(&at, &t, row);
         }

@@ -13,7 +13,7 @@ except ModuleNotFoundError as error:
     if error.name != "torch":
         raise
     raise ModuleNotFoundError(
-        "attngrad.torch needs PyTorch: pip install 'attngrad[torch]'", name="torch"
+        "attngrad.torch needs PyTorch: pip install torch", name="torch"
     ) from None
 
 __all__ = ["MultiheadAttention", "replace", "scaled_dot_product_attention"]

@@ -47,11 +47,14 @@ def scaled_dot_product_attention(
     k_packed: Tensor | Sequence[int] | None = None,
     q_offset: int = 0,
     k_offset: int = 0,
+    q_offsets: Sequence[int] | None = None,
+    k_offsets: Sequence[int] | None = None,
     batch_offset: int = 0,
     head_offset: int = 0,
     backend: str | None = None,
     threads: int = 0,
     save_low: bool = True,
+    invariant: bool = False,
     return_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Attention as torch.nn.functional.scaled_dot_product_attention computes it, differentiable in every mode
@@ -74,12 +77,15 @@ def scaled_dot_product_attention(
     q_lengths, kv_lengths    one for each sequence, of the shape of the leading axes without heads
     q_packed, k_packed       offsets of sequences packed one after another in query and key [heads, total, d]
     q_offset, k_offset       positions of the first query and the first key
+    q_offsets, k_offsets     the same for each sequence, instead of these; constants of a graph
     batch_offset, head_offset    indices of the first sequence and the first head, for dropout
     backend      "cpu" or "reference"; None: the environment's, or the best
     threads      0: as many as torch.get_num_threads() says, or ATTNGRAD_THREADS
     save_low     float16 and bfloat16, if a gradient is recorded or forward mode is nested: the derivatives also
                  get what rounding took from the output, so that they do not carry that error; it takes one more
                  tensor of the output's size and dtype. False: without
+    invariant    True: the bits of a sequence and kv head, and those of its derivatives, depend neither on the
+                 others of the call nor on padding; gradients that are sums over them do
     return_lse   also return the logarithm of each row's sum of exponentials, [..., heads, n], float64,
                  differentiable like the output
 
@@ -89,11 +95,11 @@ def scaled_dot_product_attention(
     torch.Size([2, 4, 8, 16])
     """
     options = (is_causal, align, scale, softcap, dropout_p, q_offset, k_offset, batch_offset, head_offset)
-    options += (backend, threads, save_low)
+    options += (backend, threads, save_low, invariant)
     if (
         not torch.compiler.is_compiling()
         and attn_mask is bias is bias_table is buckets is alibi is sink is seed is None
-        and q_lengths is kv_lengths is q_packed is k_packed is None
+        and q_lengths is kv_lengths is q_packed is k_packed is q_offsets is k_offsets is None
         and (features := _features_if_simple(query, key, value, enable_gqa, window, options)) is not None
     ):
         o, lse = attention_directly(query, key, value, *_NO_EXTRAS, features)
@@ -112,6 +118,8 @@ def scaled_dot_product_attention(
         window=window,
         alibi=_slopes(alibi, shape.heads),
         buckets=_buckets(buckets, table),
+        q_offsets=q_offsets,
+        k_offsets=k_offsets,
     )
     o, lse = attention(
         shape.fold(query, shape.heads),

@@ -21,15 +21,16 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from .. import _plan
+from .. import _core, _plan
 
 MAX_THREADS = 1024  # AGI_MAX_THREADS of the library
 # Arguments of `write` that are numbers, flags or words.
 OPTIONS = "causal align scale softcap dropout q_offset k_offset batch_offset head_offset".split()
-OPTIONS += "backend threads save_low".split()
+OPTIONS += "backend threads save_low invariant".split()
 _ALIGN = ("top-left", "bottom-right")
 _KEYWORDS = ("q_offset", "k_offset", "batch_offset")
-_OWN = frozenset((*_KEYWORDS, "buckets", "slopes", "backend", "threads", "save_low"))
+_LIST_KEYWORDS = ("q_offsets", "k_offsets")
+_OWN = frozenset((*_KEYWORDS, *_LIST_KEYWORDS, *"buckets slopes backend threads save_low invariant".split()))
 
 
 def integer(name: str, x, low: int = -(2**63), high: int = 2**63 - 1) -> int:
@@ -99,11 +100,12 @@ class Features(NamedTuple):
     words: str
     buckets: bytes | None
     slopes: bytes | None
-    keywords: dict[str, int]
+    keywords: dict[str, int | array]
     backend: int
     threads: int
     dropout: bool
     save_low: bool
+    flags: int  # of the plan
 
 
 def write(
@@ -118,11 +120,14 @@ def write(
     buckets: Sequence[int] | None = None,
     q_offset: int = 0,
     k_offset: int = 0,
+    q_offsets: Sequence[int] | None = None,
+    k_offsets: Sequence[int] | None = None,
     batch_offset: int = 0,
     head_offset: int = 0,
     backend: str | None = None,
     threads: int = 0,
     save_low: bool = True,
+    invariant: bool = False,
 ) -> str:
     """The string of these features; equal features give equal strings."""
     words = []
@@ -147,6 +152,9 @@ def write(
         words.append(f"buckets={_joined(buckets)}")
     for name, value in (("q_offset", q_offset), ("k_offset", k_offset)):
         words += _unless_0(name, integer(name, value))
+    for name, value in (("q_offsets", q_offsets), ("k_offsets", k_offsets)):
+        if value is not None:
+            words.append(f"{name}={_joined([integer(name, x) for x in as_list(name, value)])}")
     for name, value in (("batch_offset", batch_offset), ("head_offset", head_offset)):
         words += _unless_0(name, integer(name, value, 0))
     words += _unless_0("threads", integer("threads", threads, 0, MAX_THREADS))
@@ -154,6 +162,8 @@ def write(
         words.append(f"backend={backend}")
     if not flag("save_low", save_low):
         words.append("save_low=False")
+    if flag("invariant", invariant):
+        words.append("invariant")
     return " ".join(words)
 
 
@@ -172,6 +182,15 @@ def _joined(values) -> str:
     return ",".join([f"{x!r}" for x in values])
 
 
+def _keywords(own: dict[str, str]) -> dict[str, int | array]:
+    """Those of Plan.run: numbers, and lists of int64."""
+    keywords: dict[str, int | array] = {name: int(own[name]) for name in _KEYWORDS if name in own}
+    for name in _LIST_KEYWORDS:
+        if name in own:
+            keywords[name] = array("q", [int(x) for x in own[name].split(",") if x])
+    return keywords
+
+
 @functools.lru_cache(maxsize=256)
 def read(features: str) -> Features:
     words, own = [], {}
@@ -187,9 +206,10 @@ def read(features: str) -> Features:
         " ".join(words),
         array("i", map(int, own["buckets"].split(","))).tobytes() if "buckets" in own else None,
         array("d", map(float, own["slopes"].split(","))).tobytes() if "slopes" in own else None,
-        {name: int(own[name]) for name in _KEYWORDS if name in own},
+        _keywords(own),
         _plan.BACKENDS[own.get("backend")],
         int(own.get("threads", 0)),
         any(word.startswith("dropout=") for word in words),
         "save_low" not in own,
+        _core.INVARIANT if "invariant" in own else 0,
     )

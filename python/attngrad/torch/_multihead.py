@@ -22,7 +22,8 @@ class MultiheadAttention(nn.MultiheadAttention):
     need_weights=True, the default there and here, returns the weights and so takes memory and time that grow
     with the square of the length; need_weights=False is the fused path. is_causal=True needs no attn_mask;
     if one is given too, it is taken to be the causal mask, as there. The heads give zeros for a query that
-    sees no key. save_low is scaled_dot_product_attention's.
+    sees no key. save_low and invariant are scaled_dot_product_attention's, of the fused path; the projections
+    are PyTorch's own, whose bits may depend on the number of rows.
 
     >>> layer = MultiheadAttention(16, 4, batch_first=True)
     >>> x = torch.randn(2, 8, 16)
@@ -31,11 +32,12 @@ class MultiheadAttention(nn.MultiheadAttention):
     torch.Size([2, 8, 16])
     """
 
-    save_low = True  # also of layers that were saved before they had it
+    save_low, invariant = True, False  # also of layers that were saved before they had them
 
-    def __init__(self, *args: Any, save_low: bool = True, **keywords: Any) -> None:
+    def __init__(self, *args: Any, save_low: bool = True, invariant: bool = False, **keywords: Any) -> None:
         super().__init__(*args, **keywords)
         self.save_low = _features.flag("save_low", save_low)
+        self.invariant = _features.flag("invariant", invariant)
 
     def forward(
         self,
@@ -76,9 +78,9 @@ class MultiheadAttention(nn.MultiheadAttention):
             weights = weights if is_batched else weights.squeeze(0)
         else:
             visible = None if masked is None else ~masked
-            o, weights = scaled_dot_product_attention(
-                q, k, v, visible, p, fused_causal, bias=bias, save_low=self.save_low
-            ), None
+            options = {"save_low": self.save_low, "invariant": self.invariant}
+            o = scaled_dot_product_attention(q, k, v, visible, p, fused_causal, bias=bias, **options)
+            weights = None
         return self.out_proj(self._join(o, is_batched)), weights
 
     def __prepare_scriptable__(self):
@@ -168,9 +170,9 @@ def _plain(q: Tensor, k: Tensor, v: Tensor, masked, bias, dropout: float) -> tup
     return weights @ v, weights
 
 
-def replace(model: nn.Module, *, save_low: bool = True) -> nn.Module:
+def replace(model: nn.Module, *, save_low: bool = True, invariant: bool = False) -> nn.Module:
     """Gives every torch.nn.MultiheadAttention inside the model our attention, in place, and returns the
-    model. save_low is scaled_dot_product_attention's, for the layers that get our attention here.
+    model. save_low and invariant are scaled_dot_product_attention's, for the layers that get our attention here.
 
     Parameters, buffers and hooks stay what they are. Subclasses of torch.nn.MultiheadAttention, layers
     with parametrizations, whose class PyTorch replaces, and scripted or traced ones are left alone, and a
@@ -183,12 +185,12 @@ def replace(model: nn.Module, *, save_low: bool = True) -> nn.Module:
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model: {type(model).__name__}, must be a torch.nn.Module")
-    save_low = _features.flag("save_low", save_low)
+    save_low, invariant = _features.flag("save_low", save_low), _features.flag("invariant", invariant)
     skipped = []
     for name, module in model.named_modules():
         if type(module) is nn.MultiheadAttention:
             module.__class__ = MultiheadAttention
-            module.save_low = save_low
+            module.save_low, module.invariant = save_low, invariant
         elif isinstance(module, nn.MultiheadAttention) and not isinstance(module, MultiheadAttention):
             skipped.append(f"{name or 'the model itself'} ({type(module).__name__})")
         elif isinstance(module, torch.jit.ScriptModule) and module.original_name == "MultiheadAttention":

@@ -129,6 +129,7 @@ def plan_of_shapes(q, k, v, dtype, aux, bias, table, mask, sink, packed, feature
         buckets=f.buckets,
         alibi_slopes=f.slopes,
         threads=f.threads or threads,
+        flags=f.flags,
     )
 
 

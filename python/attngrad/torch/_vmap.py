@@ -41,10 +41,13 @@ def _fold(roles, size, mapped, args, wanted):
     """The arguments of the one call, or None if it takes one call per element."""
     batch = args[0].shape[1] if mapped[0] else args[0].shape[0]
     is_packed = args[9] is not None or args[10] is not None
+    features = read(args[12])
     if (
         is_packed
+        or "q_offsets" in features.keywords  # of the sequences of one element
+        or "k_offsets" in features.keywords
         or wanted >> 4  # gradients of table or sink: sums over the batch
-        or read(args[12]).dropout
+        or features.dropout
         or any(m for m, role in zip(mapped, roles, strict=True) if role == "shared")
     ):
         return None

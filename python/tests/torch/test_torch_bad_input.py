@@ -109,6 +109,12 @@ WRONG = [
         {"q_packed": [0, 4], "k_packed": [0, 2, 4]},
     ),
     ("q_offset", ValueError, None, {"q_offset": 1, "align": "bottom-right"}),
+    ("k_offsets", ValueError, None, {"k_offsets": [1, 2], "align": "bottom-right"}),
+    ("q_offset", ValueError, None, {"q_offsets": [1, 2], "q_offset": 1}),
+    ("q_offsets: has 3 entries instead of 2", ValueError, None, {"q_offsets": [1, 2, 3]}),
+    ("q_offsets: has 0 entries instead of 2", ValueError, None, {"q_offsets": []}),
+    ("q_offsets: 1.5", TypeError, None, {"q_offsets": [1.5, 2]}),
+    ("k_offsets: int", TypeError, None, {"k_offsets": 2}),
     # What is not an integer is refused, not rounded.
     ("window: 1.7", TypeError, None, {"window": (1.7, 2)}),
     ("window: 'a'", TypeError, None, {"window": ("a", "b")}),

@@ -135,6 +135,7 @@ def test_traces():
     assert "attngrad.forward" in make_fx(f)(q).code
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
 def test_transforms_and_autocast(dispatched):
     q = torch.randn(SHAPE)
     seen = []

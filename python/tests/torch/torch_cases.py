@@ -38,7 +38,7 @@ def visible_pairs(n_q, n_k, *, is_causal=False, window=None, **where):
     p, g = positions(n_q, n_k, **where)
     seen = torch.ones(n_q, n_k, dtype=torch.bool)
     if is_causal:
-        seen &= g <= p
+        seen = seen & (g <= p)
     if window is not None:
         left, right = window
         seen &= (g >= p - left) if left >= 0 else seen
@@ -78,11 +78,15 @@ def plain(
     kv_lengths=None,
     q_offset=0,
     k_offset=0,
+    q_offsets=None,
+    k_offsets=None,
     dropout_factors=None,
     return_lse=True,
 ):
     """Attention by its formula, N x N, in the inputs' dtype: o, lse. dropout_factors: 0 or 1 / (1 - p) for each
     weight."""
+    if q_offsets is not None:
+        q_offset, k_offset = (torch.tensor(x)[:, None, None, None] for x in (q_offsets, k_offsets))
     where = {"align": align, "q_offset": q_offset, "k_offset": k_offset}
     n_q, n_k = q.shape[-2], k.shape[-2]
     if enable_gqa:
@@ -220,6 +224,13 @@ CASES = [
         formula=False,
     ),
     Case("offsets", keywords={"is_causal": True, "q_offset": 4, "k_offset": 2}),
+    Case(
+        "offsets_per_sequence",
+        (2, 2, 3, 2),
+        (2, 2, 4, 2),
+        (2, 2, 4, 3),
+        {"is_causal": True, "alibi": True, "q_offsets": [4, 1], "k_offsets": [2, 0]},
+    ),
     Case(
         "all",
         keywords={

@@ -10,7 +10,7 @@
 /* Queries that see so few keys have their weights and gradients of scores multiplied in two parts: rounded to bfloat16,
  * and what that took. The errors of many rounded weights average out; those of a few do not, and the first rows of a
  * causal head, whose gradients are the largest, would carry them. */
-enum { FEW_KEYS = 32 };
+enum { FEW_KEYS = 64 };
 
 /* Queries of a stripe: two vectors, so that all score tiles of a group of keys stay in the L1 cache. Two score tiles
  * share PANEL lanes, side by side. */

@@ -1,4 +1,4 @@
-/* What the four maps share: the geometry of tiles, loading rows from the caller's tensors and storing them, and the
+/* What the maps share: the geometry of tiles, loading rows from the caller's tensors and storing them, and the
  * features of a problem on a tile. Compiled twice, with real = float and real = double.
  *
  *     block    consecutive keys: the rows of a score tile

@@ -243,7 +243,8 @@ enum {
 
     /* The bits of o, lse, to, mu, dq, tdq, sto and nu of a query head, and of dk, dv, tdk and tdv of a kv head, depend
      * only on the inputs of their sequence and of their group of heads, on n_q, n_k and the sizes of a head: not on the
-     * rest of the batch, on other groups, on their order, on padding or packing. */
+     * rest of the batch, on other groups, on their order, on padding or packing. Gradients that are sums over sequences
+     * or groups have the ordinary promise: the same bits for any number of threads. docs/design.md has the cost. */
     AG_INVARIANT = 1 << 1
 };
 
@@ -518,8 +519,8 @@ AG_API ag_status ag_merge(const ag_plan *plan, const ag_merge_args *args, const 
 /* ---- Trace: every intermediate of one head ----------------------------------------------------- */
 
 /* Float64 arrays of the caller; NULL: not wanted. Matrices are [q_len][kv_len]; rows and columns after the
- * end of the sequence are zero. Entries of masked pairs are minus infinity in S, plain products in Z and tZ,
- * and zero in all other matrices. The names are those of docs/math.md. */
+ * end of the sequence are zero. Entries of masked pairs are minus infinity in S, plain products in Z, tZ, sZ and
+ * stZ, and zero in all other matrices. What the map does not compute is zero. The names are those of docs/math.md. */
 typedef struct ag_trace_args {
     uint32_t struct_size; /* sizeof(ag_trace_args) */
     uint32_t reserved;    /* zero */
@@ -535,6 +536,11 @@ typedef struct ag_trace_args {
      * J[j][k] = the derivative of P_j by S_k */
     double *J;
     int64_t jacobian_row;
+
+    /* Of jvp_jvp. */
+    double *sZ, *sS, *sP;
+    double *stZ, *stS, *stP;
+    double *smu, *nu; /* [q_len] */
 } ag_trace_args;
 
 /* Runs the formulas of one map (one bit of AG_MAP_*) for one head and copies out the intermediates. args are the

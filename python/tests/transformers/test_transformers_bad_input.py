@@ -1,0 +1,93 @@
+"""What attngrad does not serve is refused by name, never ignored."""
+
+import pytest
+import torch
+import transformers
+from torch import nn
+from zoo import GROUPED, VOCABULARY, ZOO
+
+import attngrad.transformers
+from attngrad.transformers import _register
+from attngrad.transformers._attention import attention
+from attngrad.transformers._masks import make_mask
+
+pytestmark = pytest.mark.oldest
+Q = torch.randn(2, 4, 6, 8)
+
+
+def run(mask=None, q=Q, k=Q, v=Q, **keywords):
+    return attention(nn.Identity(), q, k, v, mask, **keywords)
+
+
+@pytest.mark.parametrize(
+    "keywords, name",
+    [
+        ({"output_attentions": True}, "output_attentions"),
+        ({"head_mask": torch.ones(4)}, "head_mask"),
+        ({"indices": torch.zeros(2, 6, 3)}, "indices"),
+        ({"block_indices": torch.zeros(2, 6, 3)}, "block_indices"),
+        ({"sinks": torch.zeros(2, 4, 6, 1)}, "sinks"),
+        ({"cache": object()}, "cache"),
+        ({"something_new": 1}, "something_new"),
+        ({"mask": object()}, "attention_mask"),
+        ({"mask": torch.ones(2, 6, dtype=torch.bool)}, "attention_mask"),
+        ({"mask": torch.ones(2, 1, 6, 6, dtype=torch.int64)}, "attention_mask"),
+        ({"k": Q[:, :, :5], "v": Q[:, :, :5], "is_causal": True}, "is_causal"),
+        ({"sliding_window": 3}, "sliding_window"),
+        ({"q": torch.zeros(1, 1, 2, 576), "k": torch.zeros(1, 1, 2, 576), "v": torch.zeros(1, 1, 2, 8)}, "query"),
+    ],
+    ids=lambda x: x if isinstance(x, str) else "",
+)
+def test_not_served(keywords, name):
+    with pytest.raises(NotImplementedError, match=f"^{name}"):
+        run(**keywords)
+
+
+LISTS = dict.fromkeys(("cu_seq_lens_q", "cu_seq_lens_k"), torch.tensor([0, 2, 6]))
+
+
+@pytest.mark.parametrize(
+    "keywords, error",
+    [
+        ({"mask": torch.ones(2, 1, 6, 6, dtype=torch.bool)}, NotImplementedError),
+        ({"mask": make_mask(2, 6, 6, attention_mask=torch.arange(6) < torch.tensor([[6], [4]]))}, NotImplementedError),
+        ({"is_causal": True}, NotImplementedError),  # two rows
+        ({"q": Q[:1], "k": Q[:1], "v": Q[:1], "cu_seq_lens_k": None}, ValueError),
+        ({"q": Q[:1], "k": Q[:1], "v": Q[:1], "cu_seq_lens_k": torch.tensor([0, 2, 5])}, ValueError),
+    ],
+    ids=["matrix", "padding", "batch", "one list", "end"],
+)
+def test_lists_of_sequences(keywords, error):
+    with pytest.raises(error, match="^cu_seq_lens_"):
+        run(**LISTS | keywords)
+
+
+def test_lists_that_contradict_positions(tmp_path):
+    model = ZOO["llama"].make().eval()
+    model.set_attn_implementation("attngrad")
+    inputs = {"input_ids": torch.randint(3, VOCABULARY, (1, 6)), "position_ids": torch.tensor([[0, 1, 2, 0, 1, 2]])}
+    with pytest.raises(ValueError, match=r"^cu_seq_lens_q: \[0, 2, 6\], but the mask's sequences begin at \[0, 3, 6\]"):
+        model(**inputs, use_cache=False, **LISTS)
+
+
+def test_a_mask_of_another_shape():
+    with pytest.raises(ValueError, match=r"^attention_mask: shape \[2, 1, 6, 7\], but the scores have \[2, 1, 6, 6\]"):
+        run(make_mask(2, 6, 7))
+
+
+def test_weights_of_a_model():
+    """output_attentions=True of a whole model."""
+    model = transformers.LlamaModel(transformers.LlamaConfig(**GROUPED, attn_implementation="attngrad")).eval()
+    with pytest.raises(NotImplementedError, match="^output_attentions"):
+        model(input_ids=torch.tensor([[3, 4, 5]]), output_attentions=True)
+
+
+def test_old_release(monkeypatch):
+    monkeypatch.setattr(_register.transformers, "__version__", "4.57.6")
+    with pytest.raises(NotImplementedError, match=f"^transformers: release 4.57.6.*{attngrad.transformers.OLDEST}"):
+        attngrad.transformers.register()
+
+
+def test_false_and_none_are_absent():
+    want = run(is_causal=False)[0]
+    assert torch.equal(run(is_causal=False, output_attentions=False, head_mask=None, s_aux=None)[0], want)
