@@ -42,7 +42,7 @@ def is_thread() -> bool:
     """Whether no transform, mode, trace, autocast or profiler is to see the calls of this thread."""
     return (
         (_included().raw_repr(), _excluded().raw_repr()) in _thread_states
-        and not _C._is_torch_function_mode_enabled()
+        and _C._len_torch_function_stack() == 0
         and not _profiler_enabled()
     )
 
