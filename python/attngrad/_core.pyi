@@ -103,6 +103,31 @@ class Plan:
         q_offsets: List | None = None,
         k_offsets: List | None = None,
     ) -> None: ...
+    def view(
+        self,
+        tensors: dict[str, Tensor | None],
+        maps: int,
+        sequences: Sequence[int],
+        heads: Sequence[int],
+        rows: tuple[int, int],
+        keys: tuple[int, int],
+        title: str,
+        facts: Sequence[str],
+        /,
+        *,
+        accumulate: int = 0,
+        flags: int = 0,
+        q_offset: int = 0,
+        k_offset: int = 0,
+        batch_offset: int = 0,
+        seed: int = 0,
+        q_lengths: List | None = None,
+        kv_lengths: List | None = None,
+        q_packed: List | None = None,
+        k_packed: List | None = None,
+        q_offsets: List | None = None,
+        k_offsets: List | None = None,
+    ) -> bytes: ...
     def workspace(self, maps: int, /) -> int: ...
     def describe(self) -> str: ...
     def info(self) -> PlanInfo: ...
