@@ -1,6 +1,6 @@
-/* What the layer promises in addition to its formulas: the same bits for any number of threads, any parallel loop and any
- * alignment of its buffers; packed and padded sequences give the same; positions per sequence; rows after the end of a
- * sequence have no effect; outputs may be written, accumulated or absent; empty batches; views into the saved
+/* What the layer promises in addition to its formulas: the same bits for any number of threads, any parallel loop and
+ * any alignment of its buffers; packed and padded sequences give the same; positions per sequence; rows after the end
+ * of a sequence have no effect; outputs may be written, accumulated or absent; empty batches; views into the saved
  * activations. */
 #include "nn.h"
 
