@@ -109,7 +109,7 @@ def test_unused_layers_are_removed(tree, layers):
     before_stamps = tree.cache / "python-00000000beef"
     before_stamps.mkdir()
     (before_stamps / "pyvenv.cfg").touch()
-    packages = tree.cache / "packages-00000000beef"  # of scripts/packages
+    packages = tree.cache / "packages-0123456789ab"
     packages.mkdir()
     (packages / "used").touch()
     tree.age(first, packages.name, days=13)
