@@ -109,10 +109,10 @@ function renderKey() {
   ].join("");
 }
 
-// The theme that is chosen, else the system's.
-function applyTheme() {
+// The theme that is chosen, else the system's; paper is light.
+function applyTheme(isPaper = false) {
   const system = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
-  document.documentElement.dataset.theme = document.getElementById("theme").value || system;
+  document.documentElement.dataset.theme = isPaper ? "light" : document.getElementById("theme").value || system;
 }
 
 // ---- Events ----
@@ -173,9 +173,9 @@ function listen() {
     redraw();
   });
   new ResizeObserver(() => requestAnimationFrame(redraw)).observe(document.getElementById("graph"));
-  for (const [event, value] of [["beforeprint", true], ["afterprint", false]]) {
+  for (const [event, isPaper] of [["beforeprint", true], ["afterprint", false]]) {
     window.addEventListener(event, () => {
-      printing = value;
+      applyTheme(isPaper);
       redraw();
     });
   }
