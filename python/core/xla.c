@@ -17,6 +17,7 @@ xf_error *core_xla_fail(const xf_frame *frame, int32_t code, const char *format,
     vsnprintf(message + n, sizeof message - n, format, values);
     va_end(values);
     xf_error_create_args args = {sizeof args, NULL, message, code};
+    /* cppcheck-suppress returnDanglingLifetime ; XLA returns an object of its own */
     return frame->api->error_create(&args);
 }
 

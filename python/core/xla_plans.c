@@ -90,6 +90,7 @@ static xf_error *read_request(const xla_call *call, request *r)
     }
     r->slopes = core_xla_array(frame, "slopes", XF_F64);
     r->buckets = core_xla_array(frame, "buckets", XF_S32);
+    /* cppcheck-suppress returnDanglingLifetime ; XLA returns an object of its own */
     return error;
 }
 

@@ -182,8 +182,8 @@ static int fits_axes(const xla_call *call, const xla_item *item, const xf_buffer
 /* A buffer without elements may have no address: it gets one that no other has. */
 static char *address_of(const xla_item *item, const xf_buffer *buffer)
 {
-    static double nowhere[XLA_N_SLOTS];
-    return item->bytes == 0 ? (char *)&nowhere[item->slot] : buffer->data;
+    static _Alignas(8) char nowhere[XLA_N_SLOTS][8];
+    return item->bytes == 0 ? nowhere[item->slot] : buffer->data;
 }
 
 static xf_error *read_item(xla_call *call, const xf_buffer *buffer, int is_result, int64_t slot, int64_t axes)

@@ -1,5 +1,5 @@
-/* AG_INVARIANT in the layer: each sequence gives the same bits in a batch, padded and packed, in any order, as alone, in
- * every array that belongs to a sequence. Without the flag some of these bits differ: so the layer hands it over. */
+/* AG_INVARIANT in the layer: each sequence gives the same bits in a batch, padded and packed, in any order, as alone,
+ * in every array that belongs to a sequence. Without the flag some of these bits differ: so the layer hands it over. */
 #include "nn.h"
 
 enum { BATCH = 6, SEED = 51 };
@@ -51,8 +51,8 @@ typedef struct {
     int64_t row[2][BATCH];      /* the first row of each place */
 } batch;
 
-/* Fills in order, lists and rows; sequence `first` has place 0. Sets the longest lengths and the sums of all lengths, of
- * the queries and of the keys, both with room for padding. */
+/* Fills in order, lists and rows; sequence `first` has place 0. Sets the longest lengths and the sums of all lengths,
+ * of the queries and of the keys, both with room for padding. */
 static void place_sequences(batch *x, const invariant_case *c, int first, int64_t max[2], int64_t sum[2])
 {
     for (int of = 0; of < 2; of++) {

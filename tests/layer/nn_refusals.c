@@ -1,5 +1,5 @@
-/* Everything about the layer that must be refused: the status, a message that names the field, and nothing written. Also
- * each allocation that may fail. */
+/* Everything about the layer that must be refused: the status, a message that names the field, and nothing written.
+ * Also each allocation that may fail. */
 #include "nn_refusals.h"
 
 /* ---- Descriptions ---- */

@@ -99,8 +99,8 @@ ag_status REAL(agi_given_run)(const agi_call *call, void *memory);
 
 /* ---- given_stages.c: what all ops do to the scores of a tile ---- */
 
-/* jvp_jvp: are sq, sk, sv the very arrays tq, tk, tv? Then U is Y, and Z is 2 tQ tK^T. Never with AG_INVARIANT: bits then
- * depend on the numbers, not on whether a caller has copied them. */
+/* jvp_jvp: are sq, sk, sv the very arrays tq, tk, tv? Then U is Y, and Z is 2 tQ tK^T. Never with AG_INVARIANT: bits
+ * then depend on the numbers, not on whether a caller has copied them. */
 bool REAL(agi_same_direction)(const agi_call *call);
 
 /* From products to weights, for keys j0 .. j0 + nj - 1; adds to panel->sum. z_factor: what the products in Z are
