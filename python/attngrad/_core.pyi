@@ -5,8 +5,9 @@ from typing import Any, Final, TypedDict
 
 from typing_extensions import Buffer
 
-# (address, strides in elements of the four axes); an array's __array_struct__ stands for its address.
-Tensor = tuple[int | Any, tuple[int, int, int, int]]
+# A PyTorch tensor, or (address, strides in elements of the four axes); an array's __array_struct__ stands for its
+# address.
+Tensor = tuple[int | Any, tuple[int, int, int, int]] | Any
 # int64 values: their address, or a buffer of them.
 List = int | Buffer
 

@@ -61,10 +61,51 @@ static int read_address(PyObject *object, const char *name, void **address)
     return *address == NULL && PyErr_Occurred() ? -1 : 0;
 }
 
-/* Reads a tensor: (address, (stride, stride, stride, stride)). */
+static int read_strides(PyObject *strides, const int *axes, ag_tensor *tensor)
+{
+    const Py_ssize_t n = PyTuple_Size(strides);
+    for (Py_ssize_t i = 0; i < n; i++) {
+        const long long stride = PyLong_AsLongLong(PyTuple_GetItem(strides, i));
+        if (stride == -1 && PyErr_Occurred()) {
+            return -1;
+        }
+        tensor->strides[axes[i]] = stride;
+    }
+    return 0;
+}
+
+/* By the number of axes, which of [batch, head, position, channel] each of them is in attngrad.torch: a sink [head], a
+ * table [head, bucket], row statistics [batch, head, position], and all other tensors. */
+static const int torch_axes[5][4] = {{0}, {1}, {1, 3}, {0, 1, 2}, {0, 1, 2, 3}};
+
+/* Reads a PyTorch tensor by its methods data_ptr() and stride(). */
+static int read_torch(PyObject *object, const char *name, ag_tensor *tensor)
+{
+    PyObject *address = PyObject_CallMethod(object, "data_ptr", NULL);
+    PyObject *strides = address != NULL ? PyObject_CallMethod(object, "stride", NULL) : NULL;
+    int status = -1;
+    if (strides != NULL && PyTuple_Check(strides) && PyTuple_Size(strides) >= 1 &&
+        PyTuple_Size(strides) <= 4) {
+        memset(tensor->strides, 0, sizeof tensor->strides);
+        status = read_strides(strides, torch_axes[PyTuple_Size(strides)], tensor);
+    } else if (strides != NULL) {
+        PyErr_Format(PyExc_TypeError, "%s: the strides are %R, must be those of 1 to 4 axes", name, strides);
+    }
+    if (status == 0) {
+        status = read_address(address, name, &tensor->data);
+    }
+    Py_XDECREF(address);
+    Py_XDECREF(strides);
+    return status;
+}
+
+/* Reads a tensor: (address, (stride, stride, stride, stride)), or one of PyTorch. */
 static int read_tensor(PyObject *object, const char *name, ag_tensor *tensor)
 {
     PyObject *strides = NULL;
+    if (!PyTuple_Check(object) && PyObject_HasAttrString(object, "data_ptr")) {
+        return read_torch(object, name, tensor);
+    }
     if (PyTuple_Check(object) && PyTuple_Size(object) == 2) {
         strides = PyTuple_GetItem(object, 1);
     }
@@ -73,11 +114,8 @@ static int read_tensor(PyObject *object, const char *name, ag_tensor *tensor)
                      object);
         return -1;
     }
-    for (int axis = 0; axis < 4; axis++) {
-        tensor->strides[axis] = PyLong_AsLongLong(PyTuple_GetItem(strides, axis));
-        if (tensor->strides[axis] == -1 && PyErr_Occurred()) {
-            return -1;
-        }
+    if (read_strides(strides, torch_axes[4], tensor) != 0) {
+        return -1;
     }
     return read_address(PyTuple_GetItem(object, 0), name, &tensor->data);
 }

@@ -37,8 +37,8 @@ typedef struct {
     size_t offset;
 } core_slot;
 
-/* Fills in the tensors of a struct from {name: (address, strides)}; None means absent. The slots must be
- * sorted by name. Returns -1, with an exception, on failure. */
+/* Fills in the tensors of a struct from {name: (address, strides)} or {name: PyTorch tensor}; None means absent. The
+ * slots must be sorted by name. Returns -1, with an exception, on failure. */
 int core_read_tensors(PyObject *dict, const core_slot *slots, size_t n_slots, void *base);
 
 /* The same for pointers to float64, from {name: address}. */

@@ -287,7 +287,8 @@ static PyMethodDef plan_methods[] = {
      PyDoc_STR("run(map, tensors, /, *, accumulate=0, flags=0, q_offset=0, k_offset=0, batch_offset=0,\n"
                "    seed=0, q_lengths=None, kv_lengths=None, q_packed=None, k_packed=None, q_offsets=None,\n"
                "    k_offsets=None)\n\n"
-               "Runs one map (MAP_*) on tensors {name: (address, strides in elements of the 4 axes)}.")},
+               "Runs one map (MAP_*) on tensors {name: (address, strides in elements of the 4 axes)} or\n"
+               "{name: PyTorch tensor}.")},
     {"merge", plan_merge, METH_O, PyDoc_STR("merge(tensors, /): ag_merge on {name: (address, strides)}.")},
     {"trace", WITH_KEYWORDS(plan_trace),
      PyDoc_STR("trace(map, tensors, arrays, batch, head, jacobian_row=0, /, **as run)\n\n"

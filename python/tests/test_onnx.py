@@ -1,5 +1,5 @@
-"""Forward against the Attention operator of ONNX, by the reference evaluator of its own package: random
-configurations over all features that both have. Truth is the formula in float64; our error may be twice that of
+"""attngrad.onnx and forward against the Attention operator of ONNX, by the reference evaluator of its own package:
+random configurations over all features that both have. Truth is the formula in float64; our error may be twice that of
 ONNX (the peer), or the floor of the error rule."""
 
 import numpy as np
@@ -10,6 +10,7 @@ from onnx.reference import ReferenceEvaluator
 from trials import DTYPES, EPS, FLOOR, distance, zero_minus_infinity
 
 import attngrad
+from attngrad.onnx import Attention
 
 COUNT, PARTS = 400, 4
 OPSET = 25
@@ -80,8 +81,8 @@ class Config:
             self.ours["bias"] = mask
         self.inputs["attn_mask"] = mask
 
-    def peer(self):
-        """ONNX's output, as [batch, heads, n, channel]."""
+    def model(self):
+        """The operator's model and inputs."""
         past, k, v = self.past, self.k, self.v
         if past:
             self.inputs |= {"past_key": k[:, :, :past], "past_value": v[:, :, :past]}
@@ -103,7 +104,12 @@ class Config:
         )
         model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", OPSET)])
         onnx.checker.check_model(model)
-        (y,) = ReferenceEvaluator(model).run(None, inputs)
+        return model, inputs
+
+    def run(self, new_ops=None):
+        """The operator's output, as [batch, heads, n, channel]; new_ops: classes to evaluate it with."""
+        model, inputs = self.model()
+        (y,) = ReferenceEvaluator(model, new_ops=new_ops).run(None, inputs)
         if self.is_3d:
             y = np.swapaxes(y.reshape(self.B, self.Nq, self.H, -1), 1, 2)
         return y
@@ -138,14 +144,13 @@ def test_attention_of_onnx(part):
         c.prepare()
         truth = c.truth()
         norm = np.linalg.norm(zero_minus_infinity(truth))
-        errors = {f"onnx {onnx.__version__}": (peer := distance(c.peer(), truth))}
+        errors = {f"onnx {onnx.__version__}": (peer := distance(c.run(), truth))}
         assert peer <= 100 * EPS[c.dtype] * max(norm, 1), (
             f"configuration {number}: the peer computes something else"
         )
-        for backend in ("cpu", "reference"):
-            ours = errors[backend] = distance(
-                attngrad.forward(c.q, c.k, c.v, backend=backend, **c.ours).o, truth
-            )
+        reference = attngrad.forward(c.q, c.k, c.v, backend="reference", **c.ours).o
+        for backend, y in (("cpu", c.run([Attention])), ("reference", reference)):
+            ours = errors[backend] = distance(y, truth)
             limit = max(2 * peer, FLOOR[c.dtype] * norm)
             assert ours <= limit, (
                 f"configuration {number}, {backend}: {ours:.3g}; the peer {peer:.3g}, of {norm:.3g}"

@@ -107,6 +107,7 @@ def test_overhead():
 
 
 def test_import_is_light():
-    """import attngrad loads neither PyTorch nor ml_dtypes nor JAX nor transformers."""
-    code = "import sys, attngrad; sys.exit(any(m in sys.modules for m in ('torch', 'ml_dtypes', 'jax', 'transformers')))"
+    """import attngrad loads neither PyTorch nor ml_dtypes nor JAX nor ONNX nor transformers."""
+    others = ("torch", "ml_dtypes", "jax", "onnx", "transformers")
+    code = f"import sys, attngrad; sys.exit(any(m in sys.modules for m in {others}))"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -109,14 +109,17 @@ def test_unused_layers_are_removed(tree, layers):
     before_stamps = tree.cache / "python-00000000beef"
     before_stamps.mkdir()
     (before_stamps / "pyvenv.cfg").touch()
-    tree.age(first, days=13)
+    packages = tree.cache / "packages-0123456789ab"
+    packages.mkdir()
+    (packages / "used").touch()
+    tree.age(first, packages.name, days=13)
     tree.run()
-    assert tree.layers() == {*layers, *others, before_stamps.name}
+    assert tree.layers() == {*layers, *others, before_stamps.name, packages.name}
 
     with subprocess.Popen([tree.cache / first / "bin" / "python", "-c", "input()"], stdin=-1) as process:
-        tree.age(first, before_stamps.name)
+        tree.age(first, before_stamps.name, packages.name)
         _, said = tree.run()
-        assert tree.layers() == {*layers, *others} and said.count("removing") == 1
+        assert tree.layers() == {*layers, *others} and said.count("removing") == 2
         process.communicate(b"\n")
     _, said = tree.run()
     assert tree.layers() == {large, second, *others} and said.count("removing") == 1

@@ -4,16 +4,22 @@ of the ops."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from . import _features
-from ._functions import attention
+from . import _features, _plain
+from ._functions import attention, attention_directly
 
 _FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 _MAX_DIM = 512
+_NO_EXTRAS = (None,) * 9  # the op's arguments between value and features
+_CONSTANTS = frozenset(
+    (bool, int, float, str, type(None))
+)  # equal values of one of these types mean the same
+_SIDES = frozenset((int, type(None)))
 
 
 def scaled_dot_product_attention(
@@ -88,6 +94,16 @@ def scaled_dot_product_attention(
     >>> o.shape
     torch.Size([2, 4, 8, 16])
     """
+    options = (is_causal, align, scale, softcap, dropout_p, q_offset, k_offset, batch_offset, head_offset)
+    options += (backend, threads, save_low, invariant)
+    if (
+        not torch.compiler.is_compiling()
+        and attn_mask is bias is bias_table is buckets is alibi is sink is seed is None
+        and q_lengths is kv_lengths is q_packed is k_packed is q_offsets is k_offsets is None
+        and (features := _features_if_simple(query, key, value, enable_gqa, window, options)) is not None
+    ):
+        o, lse = attention_directly(query, key, value, *_NO_EXTRAS, features)
+        return (o, lse) if _features.flag("return_lse", return_lse) else o
     query, key, value = _autocast(query, key, value)
     _check_inputs(query, key, value)
     _check_extras(query, attn_mask=attn_mask, bias=bias, bias_table=bias_table, sink=sink)
@@ -98,24 +114,12 @@ def scaled_dot_product_attention(
     offsets = _both_packed(q_packed, k_packed, shape)
     is_packed = offsets[0] is not None
     features = _features.write(
-        causal=is_causal,
-        align=align,
+        **dict(zip(_features.OPTIONS, options, strict=True)),
         window=window,
-        scale=scale,
-        softcap=softcap,
-        dropout=dropout_p,
         alibi=_slopes(alibi, shape.heads),
         buckets=_buckets(buckets, table),
-        q_offset=q_offset,
-        k_offset=k_offset,
         q_offsets=q_offsets,
         k_offsets=k_offsets,
-        batch_offset=batch_offset,
-        head_offset=head_offset,
-        backend=backend,
-        threads=threads,
-        save_low=save_low,
-        invariant=invariant,
     )
     o, lse = attention(
         shape.fold(query, shape.heads),
@@ -133,6 +137,47 @@ def scaled_dot_product_attention(
     )
     o = shape.unfold(o)
     return (o, shape.unfold(lse)) if _features.flag("return_lse", return_lse) else o
+
+
+# ---- Simple calls ----
+
+
+def _features_if_simple(query, key, value, enable_gqa, window, options) -> str | None:
+    """The features of a call that is plain, and whose three tensors the op can take as they are; None for other calls.
+    All checks are made once for these shapes, dtypes and options; later calls only look up the result."""
+    if (
+        _plain.is_thread()
+        and _plain.is_tensor(query)
+        and _plain.is_tensor(key)
+        and _plain.is_tensor(value)
+        and _CONSTANTS.issuperset(map(type, options))
+        and type(enable_gqa) is bool
+        and (window is None or (type(window) is tuple and _SIDES.issuperset(map(type, window))))
+    ):
+        return _checked_features(
+            *(query.shape, key.shape, value.shape),
+            *(query.dtype, key.dtype, value.dtype),
+            *(enable_gqa, window, *options),
+        )
+    return None
+
+
+@functools.lru_cache(maxsize=1024, typed=True)
+def _checked_features(q, k, v, q_dtype, k_dtype, v_dtype, enable_gqa, window, *options) -> str | None:
+    """The same by shapes and dtypes. typed: is_causal=1 is refused, though 1 == True."""
+    is_simple = (
+        len(q) == len(k) == len(v) == 4
+        and q_dtype == k_dtype == v_dtype
+        and q_dtype in _FLOATS
+        and q[0] == k[0]
+        and q[3] == k[3]
+        and k[:3] == v[:3]
+        and k[1] >= 1
+        and (q[1] % k[1] == 0 if enable_gqa else q[1] == k[1])
+        and all(1 <= size <= _MAX_DIM for size in (q[3], v[3]))
+    )
+    named = dict(zip(_features.OPTIONS, options, strict=True))
+    return _features.write(window=window, **named) if is_simple and named["dropout"] == 0 else None
 
 
 # ---- Checks ----

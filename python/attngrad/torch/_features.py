@@ -24,10 +24,13 @@ from torch.autograd import forward_ad
 from .. import _core, _plan
 
 MAX_THREADS = 1024  # AGI_MAX_THREADS of the library
+# Arguments of `write` that are numbers, flags or words.
+OPTIONS = "causal align scale softcap dropout q_offset k_offset batch_offset head_offset".split()
+OPTIONS += "backend threads save_low invariant".split()
 _ALIGN = ("top-left", "bottom-right")
-_OWN = frozenset(
-    "buckets slopes q_offset k_offset q_offsets k_offsets batch_offset backend threads save_low invariant".split()
-)
+_KEYWORDS = ("q_offset", "k_offset", "batch_offset")
+_LIST_KEYWORDS = ("q_offsets", "k_offsets")
+_OWN = frozenset((*_KEYWORDS, *_LIST_KEYWORDS, *"buckets slopes backend threads save_low invariant".split()))
 
 
 def integer(name: str, x, low: int = -(2**63), high: int = 2**63 - 1) -> int:
@@ -92,16 +95,12 @@ def as_list(name: str, x) -> list:
 
 class Features(NamedTuple):
     """What `read` makes of the string: the words of the problem's text, the plan's arrays, the call's
-    numbers."""
+    keywords."""
 
     words: str
     buckets: bytes | None
     slopes: bytes | None
-    q_offset: int
-    k_offset: int
-    q_offsets: array | None
-    k_offsets: array | None
-    batch_offset: int
+    keywords: dict[str, int | array]
     backend: int
     threads: int
     dropout: bool
@@ -183,8 +182,13 @@ def _joined(values) -> str:
     return ",".join([f"{x!r}" for x in values])
 
 
-def _list(text: str | None) -> array | None:
-    return None if text is None else array("q", [int(x) for x in text.split(",") if x])
+def _keywords(own: dict[str, str]) -> dict[str, int | array]:
+    """Those of Plan.run: numbers, and lists of int64."""
+    keywords: dict[str, int | array] = {name: int(own[name]) for name in _KEYWORDS if name in own}
+    for name in _LIST_KEYWORDS:
+        if name in own:
+            keywords[name] = array("q", [int(x) for x in own[name].split(",") if x])
+    return keywords
 
 
 @functools.lru_cache(maxsize=256)
@@ -202,11 +206,7 @@ def read(features: str) -> Features:
         " ".join(words),
         array("i", map(int, own["buckets"].split(","))).tobytes() if "buckets" in own else None,
         array("d", map(float, own["slopes"].split(","))).tobytes() if "slopes" in own else None,
-        int(own.get("q_offset", 0)),
-        int(own.get("k_offset", 0)),
-        _list(own.get("q_offsets")),
-        _list(own.get("k_offsets")),
-        int(own.get("batch_offset", 0)),
+        _keywords(own),
         _plan.BACKENDS[own.get("backend")],
         int(own.get("threads", 0)),
         any(word.startswith("dropout=") for word in words),

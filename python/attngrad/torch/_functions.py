@@ -22,12 +22,13 @@ import inspect
 import torch
 from torch.autograd import Function, forward_ad
 
-from . import _vmap
+from . import _plain, _vmap
 from ._features import read
-from ._ops import N_COMMON, library, low_or_none, no_low
+from ._ops import KERNELS, N_COMMON, library, low_or_none, no_low
 
 _ops = torch.ops.attngrad
 _functorch = torch._C._functorch
+_FEATURES = N_COMMON - 1  # the position of the features
 _REST = (None,) * (N_COMMON - 6)  # the gradients of the common arguments after the six inputs
 # Positions of arguments. 0 .. 12 are common to all; then Attention has `low`, 13, the others o, lse and o_low,
 # 13 .. 15. Vjp and VjpJvp: d_o and d_lse are 16 and 17. Jvp: the tangents are 16 .. 21. VjpJvp: the tangents are
@@ -35,20 +36,26 @@ _REST = (None,) * (N_COMMON - 6)  # the gradients of the common arguments after 
 # JvpJvp: the tangents are 16 .. 21, mu is 22, the second tangents are 23 .. 28, smu is 29.
 
 
-def _save(ctx, inputs, output=()) -> None:
-    """Saves inputs and outputs: tensors (and None) by PyTorch, others in ctx. _saved returns them in order."""
+def _save_for_backward(ctx, inputs, output) -> tuple:
+    """Saves inputs and outputs: tensors (and None) by PyTorch, the features and `wanted` in ctx; _saved returns them in
+    order. Returns the tensors."""
     ctx.set_materialize_grads(False)
     values = (*inputs, *output)
-    ctx.is_tensor = [x is None or isinstance(x, torch.Tensor) for x in values]
-    ctx.constants = [x for x, tensor in zip(values, ctx.is_tensor, strict=True) if not tensor]
-    tensors = [x for x, tensor in zip(values, ctx.is_tensor, strict=True) if tensor]
+    ctx.features = values[_FEATURES]
+    ctx.wanted = values[-1:] if isinstance(values[-1], int) else ()
+    tensors = values[:_FEATURES] + values[_FEATURES + 1 : len(values) - len(ctx.wanted)]
     ctx.save_for_backward(*tensors)
-    ctx.save_for_forward(*tensors)
+    return tensors
+
+
+def _save(ctx, inputs, output=()) -> None:
+    """The same for forward mode too."""
+    ctx.save_for_forward(*_save_for_backward(ctx, inputs, output))
 
 
 def _saved(ctx) -> list:
-    tensors, constants = iter(ctx.saved_tensors), iter(ctx.constants)
-    return [next(tensors) if tensor else next(constants) for tensor in ctx.is_tensor]
+    tensors = ctx.saved_tensors
+    return [*tensors[:_FEATURES], ctx.features, *tensors[_FEATURES:], *ctx.wanted]
 
 
 def _all_none(values) -> bool:
@@ -401,7 +408,32 @@ _register("vjp_jvp", VjpJvp)
 _register("jvp_jvp", JvpJvp)
 
 
+class AttentionDirectly(Attention):
+    """The same without the dispatcher, for reverse mode only; o_low is None unless `low` is True."""
+
+    # Without one of its own apply does not bind the arguments to a signature, which takes longer than the rest of it.
+    setup_context = Function.setup_context
+
+    @staticmethod
+    def forward(ctx, *args):
+        *common, low = args
+        output = KERNELS["forward_low"](*common) if low else (*KERNELS["forward"](*common), None)
+        _save_for_backward(ctx, common, output)
+        return output
+
+
+def attention_directly(*common):
+    """o and lse, differentiable, if thread and tensors are plain."""
+    if _is_dual():
+        return _ops.forward(*common)
+    if _is_recorded(common[:6]):
+        return AttentionDirectly.apply(*common, _wants_low(common))[:2]
+    return KERNELS["forward"](*common)
+
+
 @torch.compiler.allow_in_graph
 def attention(*common):
     """o and lse, differentiable; torch.compile takes it as one node and traces the Functions below it."""
+    if _plain.is_thread() and all(x is None or _plain.is_tensor(x) for x in common[:_FEATURES]):
+        return attention_directly(*common)
     return _ops.forward(*common)

@@ -25,6 +25,8 @@ COMMON = (
 )
 N_COMMON = 13
 INPUTS = ("q", "k", "v", "bias", "table", "sink")
+_ARRAYS = (*INPUTS, "mask")
+_LISTS = ("q_lengths", "kv_lengths", "q_packed", "k_packed")
 _TANGENTS, _SECOND = (", ".join(f"Tensor? {prefix}{name}" for name in INPUTS) for prefix in "ts")
 _RESULTS = "Tensor o, Tensor lse, Tensor? o_low"
 _SIX = "(" + ", ".join(["Tensor"] * 6) + ")"
@@ -59,9 +61,8 @@ def _pattern(name: str, shape: tuple[int, ...], full: tuple[int, ...]) -> str:
     return f"{name}={''.join(letters)}"
 
 
-@functools.lru_cache(maxsize=1024)
 def _text(q, k, v, dtype, aux, bias, table, mask, sink, packed, buckets, words) -> str:
-    """The problem's text, from shapes; packed: number of sequences, most queries and most keys of one, or None."""
+    """The problem's text, from shapes."""
     batch, n_q, n_k = packed if packed is not None else (q[0], q[2], k[2])
     text = [f"b{batch} h{q[1]} kv{k[1]} q{n_q} k{n_k} d{q[3]} dv{v[3]} {_DTYPES[dtype]}"]
     full = (batch, q[1], n_q, n_k)
@@ -93,88 +94,73 @@ def _longest(name: str, offsets: Tensor, rows: int) -> int:
     return max((end - start for start, end in zip(ends, ends[1:], strict=False)), default=0)
 
 
-def _plan_of(common: tuple, features: _features.Features):
-    q, k, v, bias, table, sink, mask, _, _, q_packed, k_packed = common[:11]
+def _plan_of(common: tuple):
+    q, k, v, bias, table, sink, mask, _, _, q_packed, k_packed, _, features = common
     packed = None
     if q_packed is not None:
         n_q, n_k = _longest("q_packed", q_packed, q.shape[2]), _longest("k_packed", k_packed, k.shape[2])
         packed = (q_packed.numel() - 1, n_q, n_k)
-    aux = next((x.dtype for x in (bias, table, sink) if x is not None), None)
-    text = _text(
-        tuple(q.shape),
-        tuple(k.shape),
-        tuple(v.shape),
+    aux = bias if bias is not None else table if table is not None else sink
+    return plan_of_shapes(
+        q.shape,
+        k.shape,
+        v.shape,
         q.dtype,
-        aux,
-        None if bias is None else tuple(bias.shape),
-        None if table is None else tuple(table.shape),
-        None if mask is None else tuple(mask.shape),
-        None if sink is None else tuple(sink.shape),
+        None if aux is None else aux.dtype,
+        None if bias is None else bias.shape,
+        None if table is None else table.shape,
+        None if mask is None else mask.shape,
+        None if sink is None else sink.shape,
         packed,
-        None if features.buckets is None else len(features.buckets) // 4,  # int32
-        features.words,
+        features,
+        _threads(),
     )
+
+
+@functools.lru_cache(maxsize=1024)
+def plan_of_shapes(q, k, v, dtype, aux, bias, table, mask, sink, packed, features, threads):
+    """The plan of these shapes and dtypes; packed: number of sequences, most queries and most keys of one, or None;
+    threads: their number unless the features have one."""
+    f = _features.read(features)
+    n_buckets = None if f.buckets is None else len(f.buckets) // 4  # int32
     return _plan.get(
-        text,
-        backend=features.backend,
-        buckets=features.buckets,
-        alibi_slopes=features.slopes,
-        threads=features.threads or _threads(),
-        flags=features.flags,
+        _text(q, k, v, dtype, aux, bias, table, mask, sink, packed, n_buckets, f.words),
+        backend=f.backend,
+        buckets=f.buckets,
+        alibi_slopes=f.slopes,
+        threads=f.threads or threads,
+        flags=f.flags,
     )
 
 
 # ---- The call ----
 
 
-def _view(x: Tensor) -> tuple[int, tuple[int, ...]]:
-    """Address and strides on the four axes."""
-    strides = x.stride()
-    if x.dim() == 4:
-        return x.data_ptr(), strides
-    if x.dim() == 3:  # row statistics [batch, head, position]
-        return x.data_ptr(), (*strides, 0)
-    if x.dim() == 2:  # a table [head, bucket]
-        return x.data_ptr(), (0, strides[0], 0, strides[1])
-    return x.data_ptr(), (0, strides[0], 0, 0)  # a sink [head]
-
-
 def _run(map: int, common: tuple, tensors: dict[str, Tensor | None], flags: int = 0) -> None:
-    features = _features.read(common[12])
-    _, _, _, _, _, _, mask, q_lengths, kv_lengths, q_packed, k_packed, seed = common[:12]
-    tensors = dict(zip(INPUTS, common[:6], strict=True)) | {"mask": mask} | tensors
-    addresses = {
-        name: x.data_ptr()
-        for name, x in (
-            ("q_lengths", q_lengths),
-            ("kv_lengths", kv_lengths),
-            ("q_packed", q_packed),
-            ("k_packed", k_packed),
-        )
-        if x is not None
-    }
-    plan = _plan_of(common, features)
+    tensors |= zip(_ARRAYS, common[:7], strict=True)
+    keywords = _features.read(common[12]).keywords
+    q_lengths, kv_lengths, q_packed, k_packed, seed = common[7:12]
+    if flags or not q_lengths is kv_lengths is q_packed is k_packed is seed is None:
+        keywords = {"flags": flags} | keywords | _call_keywords(common)
+    plan = _plan_of(common)
     _exit.enter()
     try:
-        plan.run(
-            map,
-            {name: _view(x) for name, x in tensors.items() if x is not None},
-            flags=flags,
-            q_offset=features.q_offset,
-            k_offset=features.k_offset,
-            q_offsets=features.q_offsets,
-            k_offsets=features.k_offsets,
-            batch_offset=features.batch_offset,
-            seed=0 if seed is None else int(seed),
-            **addresses,
-        )
+        plan.run(map, tensors, **keywords)
     finally:
         _exit.leave()
+
+
+def _call_keywords(common: tuple) -> dict[str, int]:
+    """The addresses of lengths and offsets, and the seed."""
+    addresses = {name: x.data_ptr() for name, x in zip(_LISTS, common[7:11], strict=True) if x is not None}
+    return addresses if common[11] is None else addresses | {"seed": int(common[11])}
 
 
 def _output(q: Tensor, v: Tensor) -> Tensor:
     """Memory for o, with its axes in the order of q's, so that a caller who transposed q can transpose o back
     without a copy."""
+    if v.shape[3] == q.shape[3] and q.is_contiguous():
+        return torch.empty_like(q, memory_format=torch.contiguous_format)
     shape = (*q.shape[:3], v.shape[3])
     strides = q.stride()
     if strides[0] >= strides[1] >= strides[2] or 0 in strides[:3]:
@@ -186,7 +172,8 @@ def _output(q: Tensor, v: Tensor) -> Tensor:
 
 def _outputs(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """Memory for o and lse, to and mu, or sto and nu."""
-    return _output(q, v), q.new_empty(q.shape[:3], dtype=torch.float64)
+    batch, heads, n_q, _ = q.shape
+    return _output(q, v), q.new_empty((batch, heads, n_q), dtype=torch.float64)
 
 
 def _outputs_low(q: Tensor, v: Tensor, low: bool = True) -> tuple[Tensor, Tensor, Tensor]:
@@ -288,7 +275,7 @@ def _jvp_jvp(*args):
     return sto, nu
 
 
-_KERNELS = {
+KERNELS = {
     "forward": _forward,
     "forward_low": _forward_low,
     "vjp": _vjp,
@@ -308,6 +295,6 @@ def _fake(name: str):
     return lambda *args: _gradients(args[:N_COMMON], args[-1])
 
 
-for _name, _kernel in _KERNELS.items():
+for _name, _kernel in KERNELS.items():
     library.impl(_name, _kernel, "CPU")
     torch.library.register_fake("attngrad::" + _name, _fake(_name), lib=library)

@@ -44,8 +44,8 @@ def _fold(roles, size, mapped, args, wanted):
     features = read(args[12])
     if (
         is_packed
-        or features.q_offsets is not None  # of the sequences of one element
-        or features.k_offsets is not None
+        or "q_offsets" in features.keywords  # of the sequences of one element
+        or "k_offsets" in features.keywords
         or wanted >> 4  # gradients of table or sink: sums over the batch
         or features.dropout
         or any(m for m, role in zip(mapped, roles, strict=True) if role == "shared")

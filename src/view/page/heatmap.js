@@ -218,6 +218,13 @@ function outline(context, grid, size, cell, kind) {
   context.setLineDash([]);
 }
 
+// Whether a cell of a variable belongs to a hidden pair; null if none does.
+function hiddenIn(variable) {
+  if (variable.axes !== "ij" || !hiddenPairs) return null;
+  const scores = hiddenPairs.values;
+  return (row, column) => scores[row * variable.columns + column] === -Infinity;
+}
+
 // The cells of a variable as drawMap wants them.
 function gridOf(variable) {
   return {
@@ -225,7 +232,7 @@ function gridOf(variable) {
     columns: variable.columns,
     values: variable.values,
     largest: scaleOf(variable),
-    hidden: variable.axes === "ij" && hiddenPairs ? (row, column) => hiddenPairs.values[row * variable.columns + column] === -Infinity : null,
+    hidden: hiddenIn(variable),
   };
 }
 
