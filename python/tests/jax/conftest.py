@@ -5,5 +5,14 @@ import os
 
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_backend_optimization_level=0"
 import jax  # noqa: E402
+import pytest  # noqa: E402
 
 jax.config.update("jax_enable_x64", True)
+
+
+@pytest.fixture(autouse=True)
+def _same_arrays():
+    """A test draws the same arrays whichever others run."""
+    from jax_cases import seed_arrays
+
+    seed_arrays()

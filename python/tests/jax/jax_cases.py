@@ -9,11 +9,16 @@ import numpy as np
 from attngrad.jax import dot_product_attention
 
 B, T, S, N, K, D, DV = 2, 3, 4, 4, 2, 3, 2
-_RNG = np.random.default_rng(0)
+_rng = np.random.default_rng(0)
+
+
+def seed_arrays():
+    global _rng
+    _rng = np.random.default_rng(0)
 
 
 def array(*shape):
-    return jnp.asarray(_RNG.standard_normal(shape))
+    return jnp.asarray(_rng.standard_normal(shape))
 
 
 def like(tree):

@@ -43,7 +43,6 @@ def test_dtypes(dtype, x64):
 def test_low_half_of_the_output(dtype):
     """Rows are peaked, so the rounding of o weighs: with its low half gradients are as exact as their own rounding."""
     q, k, v = (x * 3 for x in _arrays(dtype, 1, 64, 2, 16))
-    w = _arrays(dtype, 1, 64, 2, 16)[0]
     errors = []
     gradient = jax.grad(lambda q, k, v, **f: (dot_product_attention(q, k, v, **f) * v).sum(), (0, 1))
     want = gradient(*(x.astype(jnp.float64) for x in (q, k, v)))
@@ -51,7 +50,6 @@ def test_low_half_of_the_output(dtype):
         got = jax.jit(lambda *x: gradient(*x, save_low=save_low))(q, k, v)  # noqa: B023
         errors.append(max(map(_relative, got, want)))
     assert errors[0] < 0.7 * errors[1], errors
-    del w
 
 
 def test_low_half_is_a_residual_only_if_differentiated():
