@@ -14,6 +14,8 @@ int jvp_main(int argc, char **argv);
 int jvp2_main(int argc, char **argv);
 int hvp_main(int argc, char **argv);
 
+int view_main(int argc, char **argv);
+
 int train_main(int argc, char **argv);
 int sample_main(int argc, char **argv);
 

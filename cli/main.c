@@ -16,7 +16,7 @@ struct command {
 static const struct command commands[] = {
     {"demo", demo_main},     {"check", check_main}, {"forward", forward_main}, {"grad", grad_main},
     {"jvp", jvp_main},       {"jvp2", jvp2_main},   {"hvp", hvp_main},         {"train", train_main},
-    {"sample", sample_main}, {"info", info_main},   {"bench", bench_main},
+    {"sample", sample_main}, {"view", view_main},   {"info", info_main},       {"bench", bench_main},
 };
 enum { COMMANDS = sizeof commands / sizeof commands[0] };
 
@@ -34,6 +34,7 @@ static const char help[] = "usage: attngrad COMMAND [OPTION]...\n"
                            "  jvp      and its derivative along tangents\n"
                            "  jvp2     and its second derivative along two directions\n"
                            "  hvp      and the derivative of its gradients along tangents\n"
+                           "  view     all variables of them as a page for the browser\n"
                            "  train    train a small model of attention layers, on a text or on recall\n"
                            "  sample   continue a prompt with it\n"
                            "  bench    time the maps of a problem, relative to the processor's peak\n"

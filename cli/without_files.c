@@ -37,6 +37,12 @@ int hvp_main(int argc, char **argv)
     return left_out(argv);
 }
 
+int view_main(int argc, char **argv)
+{
+    (void)argc;
+    return left_out(argv);
+}
+
 int train_main(int argc, char **argv)
 {
     (void)argc;

@@ -42,7 +42,8 @@ _attngrad_value() {
     case $1 in
     --threads | --window | --softcap | --scale | --dropout | --seed | --random | --rounds | --*-offset) ;;
     --heads | --layers | --width | --context | --batch | --steps | --rate | --save-every | --log-every) ;;
-    --length | --count | --temperature) ;;
+    --length | --count | --temperature | --sequences | --rows | --keys | --title) ;;
+    --maps) mapfile -t COMPREPLY < <(compgen -W 'forward vjp jvp vjp_jvp' -- "$2") ;;
     --dtype) mapfile -t COMPREPLY < <(compgen -W 'f32 bf16 f16' -- "$2") ;;
     --align) mapfile -t COMPREPLY < <(compgen -W 'bottom-right top-left' -- "$2") ;;
     --plot) _attngrad_any f "$2" ;;

@@ -156,14 +156,8 @@ static void run_along(const struct context *c, double frequency, struct along *s
 {
     const struct example *e = c->example;
     struct inputs tx, tdx;
-    for (int n = 0; n < INPUTS; n++) {
-        s->t[n] = sin(frequency * (n + 1));
-    }
-    double length = sqrt(dot(s->t, s->t, INPUTS));
-    for (int n = 0; n < INPUTS; n++) {
-        s->t[n] /= length;
-    }
-    memcpy(&tx, s->t, sizeof tx);
+    example_direction(frequency, &tx);
+    memcpy(s->t, &tx, sizeof tx);
     layer_along(c->layer, &e->x, &tx, e->da.Y, s->tY, &tdx); /* tdY = tY, as dY = Y - T */
     memcpy(s->Ht, &tdx, sizeof s->Ht);
 }

@@ -2,6 +2,7 @@
  * gradient descent. The weights are updated last, after every gradient was computed. */
 #include "demo_example.h"
 
+#include <math.h>
 #include <string.h>
 
 /* Each line is a row of its matrix. */
@@ -65,6 +66,19 @@ void example_gradient(struct layer *layer, const double *T, const struct inputs 
         da->Y[n] = a->Y[n] - T[n];
     }
     layer_vjp(layer, x, da, dx);
+}
+
+void example_direction(double frequency, struct inputs *t)
+{
+    double values[INPUTS], squares = 0;
+    for (int n = 0; n < INPUTS; n++) {
+        values[n] = sin(frequency * (n + 1));
+        squares += values[n] * values[n];
+    }
+    for (int n = 0; n < INPUTS; n++) {
+        values[n] /= sqrt(squares);
+    }
+    memcpy(t, values, sizeof values);
 }
 
 static void descend(double *new_w, const double *w, const double *dw, double rate)

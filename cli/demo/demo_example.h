@@ -34,6 +34,9 @@ double example_loss(struct layer *layer, const double *T, const struct inputs *x
 void example_gradient(struct layer *layer, const double *T, const struct inputs *x, struct activations *a,
                       struct activations *da, struct inputs *dx);
 
+/* A direction for all inputs at once, of length 1. */
+void example_direction(double frequency, struct inputs *t);
+
 /* Fills e->checks. (demo_checks.c) */
 void example_check(struct layer *layer, struct example *e);
 

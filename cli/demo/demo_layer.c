@@ -139,6 +139,18 @@ void layer_vjp(struct layer *layer, const struct inputs *x, struct activations *
     copy_saved(layer, AG_D_SAVED, layer->d_saved, da);
 }
 
+void layer_jvp(struct layer *layer, const struct inputs *x, const struct inputs *tx, struct activations *ta)
+{
+    double Y[ROWS];
+    ag_layer_args args = arguments(layer, x, Y);
+    memset(ta, 0, sizeof *ta);
+    args.tx_q = tx->X;
+    args.t_params = weights_of(tx);
+    args.ty = ta->Y;
+    run(layer, ag_layer_jvp, &args);
+    copy_saved(layer, AG_SAVED, layer->t_saved, ta);
+}
+
 void layer_along(struct layer *layer, const struct inputs *x, const struct inputs *tx, const double *dY,
                  double *tY, struct inputs *tdx)
 {
@@ -160,7 +172,7 @@ void layer_along(struct layer *layer, const struct inputs *x, const struct input
 
 /* ---- Attention's own variables ----------------------------------------------------------------- */
 
-static ag_tensor rows_of(const double *rows)
+ag_tensor rows_of(const double *rows)
 {
     return ag_bnhd(rows, HEADS, TOKENS, DIM);
 }

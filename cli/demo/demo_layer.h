@@ -58,9 +58,14 @@ void layer_forward(struct layer *layer, const struct inputs *x, struct activatio
 /* Reads da->Y, writes dx and the rest of da except L. */
 void layer_vjp(struct layer *layer, const struct inputs *x, struct activations *da, struct inputs *dx);
 
+/* Writes all of ta, the tangents along tx: ta->L is the tangent of L. */
+void layer_jvp(struct layer *layer, const struct inputs *x, const struct inputs *tx, struct activations *ta);
+
 /* Computes the tangent of Y along tx and the tangents of the gradients, where dY changes by tY, too. */
 void layer_along(struct layer *layer, const struct inputs *x, const struct inputs *tx, const double *dY,
                  double *tY, struct inputs *tdx);
+
+ag_tensor rows_of(const double *rows); /* the view of Q, K, V, C or a derivative of them */
 
 void layer_trace(struct layer *layer, const struct activations *a, const struct activations *da,
                  struct heads *heads);

@@ -95,7 +95,7 @@ static int run_command(int argc, char **argv, uint32_t maps, const char *words, 
     }
     run->command = argv[0];
     run->maps = maps;
-    int status = parse_options(run, argc, argv);
+    int status = parse_options(run, argc, argv, NULL, 0);
     if (status == EXIT_PASS && run->help) {
         print_help(run, words, what);
     } else if (status == EXIT_PASS) {

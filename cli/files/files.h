@@ -36,10 +36,15 @@ struct input {
     const ag_io_array *array;
 };
 
+struct option;
+
 /* One run of a command: what was given on the command line, and what the steps make of it. */
 struct run {
     const char *command;
     uint32_t maps; /* AG_MAP_*: the maps to run */
+
+    bool is_optional; /* view: runs the maps that it is given the inputs of, or none; and may have one word */
+    const char *word; /* that word; NULL: none */
 
     struct input tensors[T_COUNT]; /* option NULL: not an input of this command */
     struct input lists[LIST_COUNT];
@@ -65,7 +70,9 @@ struct run {
     void *so_results; /* its memory; NULL: there is no such direction, or it is the first one */
 };
 
-int parse_options(struct run *run, int argc, char **argv);
+/* own: options of the command besides those of every command on arrays. */
+int parse_options(struct run *run, int argc, char **argv, const struct option *own, size_t own_count);
+bool any_input(const struct run *run); /* is an array given? */
 int open_inputs(struct run *run);
 int derive_problem(struct run *run);
 int convert_lists(struct run *run); /* a part of derive_problem: the lists in the types of the library */

@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_OPTIONS = T_COUNT + LIST_COUNT + 16, MAX_THREADS = 1024, PART_SIZE = 64 };
+enum { MAX_OPTIONS = T_COUNT + LIST_COUNT + 32, MAX_THREADS = 1024, PART_SIZE = 64 };
 
 /* The tensors that are inputs, and the map that a command must run to accept each; 0: every command accepts it. */
 static const struct {
@@ -117,16 +117,31 @@ static bool any_given(const struct run *run, enum tensor_role role, uint32_t map
     return any;
 }
 
+bool any_input(const struct run *run)
+{
+    bool any = false;
+    for (enum tensor t = 0; t < T_COUNT; t++) {
+        any = any || given(run, t);
+    }
+    for (enum list l = 0; l < LIST_COUNT; l++) {
+        any = any || run->lists[l].path != NULL;
+    }
+    return any;
+}
+
 static int check_required(const struct run *run)
 {
     static const enum tensor required[] = {T_Q, T_K, T_V};
-    for (size_t n = 0; n < 3; n++) {
+    for (size_t n = 0; n < 3 && (!run->is_optional || any_input(run)); n++) {
         if (!given(run, required[n])) {
             return usage_error(run->command, "--%s is missing", run->tensors[required[n]].option);
         }
     }
     if (run->out == NULL) {
         return usage_error(run->command, "--out is missing");
+    }
+    if (run->is_optional) {
+        return 0;
     }
     if ((run->maps & AG_MAP_VJP) && !any_given(run, ROLE_COTANGENT, AG_MAP_VJP)) {
         return usage_error(run->command, "--do is missing (or --dlse)");
@@ -213,7 +228,7 @@ static int finish_options(struct run *run, const char *window, const char *dropo
     return status == 0 ? check_dependencies(run) : status;
 }
 
-int parse_options(struct run *run, int argc, char **argv)
+int parse_options(struct run *run, int argc, char **argv, const struct option *own, size_t own_count)
 {
     const char *window = NULL, *dropout = NULL;
     const struct option others[] = {
@@ -232,10 +247,14 @@ int parse_options(struct run *run, int argc, char **argv)
         {"help", OPTION_FLAG, &run->help, 0, 0},
     };
     struct option options[MAX_OPTIONS];
-    struct positionals none = {NULL, 0, 0};
+    struct positionals words = {&run->word, run->is_optional ? 1 : 0, 0};
     size_t count = add_inputs(run, options);
     memcpy(options + count, others, sizeof others);
+    count += sizeof others / sizeof others[0];
+    for (size_t n = 0; n < own_count; n++) {
+        options[count++] = own[n];
+    }
     run->scale = NAN;
-    int status = options_parse(argc, argv, options, count + sizeof others / sizeof others[0], &none);
+    int status = options_parse(argc, argv, options, count, &words);
     return status == 0 && !run->help ? finish_options(run, window, dropout) : status;
 }

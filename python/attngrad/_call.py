@@ -42,8 +42,8 @@ class _Inputs:
         for name, value in features.items():
             if value is None and name in Features.__annotations__:
                 continue
-            if name in _TO_CONSTANT:
-                constants.append((name, _TO_CONSTANT[name](value, name)))
+            if name in TO_CONSTANT:
+                constants.append((name, TO_CONSTANT[name](value, name)))
             elif name in _CALL_NUMBERS:
                 self.keywords[name] = integer(value, name)
             elif name in _AUX:
@@ -118,7 +118,7 @@ def _real(value: Any, name: str) -> float:
     return number
 
 
-def _flag(value: Any, name: str) -> bool:
+def flag(value: Any, name: str) -> bool:
     if not isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{name}: {value!r} is neither True nor False")
     return bool(value)
@@ -165,8 +165,8 @@ def _alibi(value: Any, name: str) -> bool | bytes:
     return slopes.tobytes()
 
 
-_TO_CONSTANT: dict[str, Callable[[Any, str], Any]] = {
-    "causal": _flag,
+TO_CONSTANT: dict[str, Callable[[Any, str], Any]] = {
+    "causal": flag,
     "align": _word("top-left", "bottom-right"),
     "window": _window,
     "scale": _real,
@@ -177,7 +177,7 @@ _TO_CONSTANT: dict[str, Callable[[Any, str], Any]] = {
     "head_offset": integer,
     "backend": _word(*_core.backends()),
     "threads": integer,
-    "invariant": _flag,
+    "invariant": flag,
 }
 _NO_FEATURES = _Inputs({})
 
@@ -265,7 +265,7 @@ class Call:
 
     def make_low(self, low: Any, names: Sequence[str]) -> list[np.ndarray | None]:
         """New arrays for low halves if `low` is True; none if it is False."""
-        if not _flag(low, "low"):
+        if not flag(low, "low"):
             return []
         _arrays.check_has_low("low", self.problem.tensors["o"][1], "o")
         return self.make(names)

@@ -44,6 +44,7 @@ ISA_AMX: Final[int]
 ISA_NEON: Final[int]
 ROUND_INTERMEDIATES: Final[int]
 INVARIANT: Final[int]
+XLA_VERSION: Final[int]
 
 class Isa(TypedDict):
     isa: int
@@ -103,6 +104,31 @@ class Plan:
         q_offsets: List | None = None,
         k_offsets: List | None = None,
     ) -> None: ...
+    def view(
+        self,
+        tensors: dict[str, Tensor | None],
+        maps: int,
+        sequences: Sequence[int],
+        heads: Sequence[int],
+        rows: tuple[int, int],
+        keys: tuple[int, int],
+        title: str,
+        facts: Sequence[str],
+        /,
+        *,
+        accumulate: int = 0,
+        flags: int = 0,
+        q_offset: int = 0,
+        k_offset: int = 0,
+        batch_offset: int = 0,
+        seed: int = 0,
+        q_lengths: List | None = None,
+        kv_lengths: List | None = None,
+        q_packed: List | None = None,
+        k_packed: List | None = None,
+        q_offsets: List | None = None,
+        k_offsets: List | None = None,
+    ) -> bytes: ...
     def workspace(self, maps: int, /) -> int: ...
     def describe(self) -> str: ...
     def info(self) -> PlanInfo: ...
@@ -125,4 +151,6 @@ def check(
 def info() -> dict[str, str | int]: ...
 def backends() -> dict[str, int]: ...
 def isas(backend: int, /) -> list[Isa]: ...
+def xla_handler() -> Any: ...
+def xla_slots() -> dict[str, tuple[int, int, int]]: ...
 def version() -> str: ...

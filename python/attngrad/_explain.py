@@ -7,6 +7,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from . import _core, _maps, _problem
+from ._view import Explanation
 from ._call import Call, integer
 from ._features import Features, with_features
 
@@ -52,13 +53,14 @@ def explain(
     head: int = 0,
     jacobian_row: int | None = None,
     **features: Unpack[Features],
-) -> dict[str, np.ndarray]:
+) -> Explanation:
     """The variables of one head by their names in docs/math.md, as float64 arrays: of forward; of vjp if a
     cotangent is given, d_o or d_lse; of jvp if a tangent is, tq, tk, tv, tbias, ttable or tsink; of
     vjp_jvp if both are, or td_o or td_lse; of jvp_jvp if a second direction is given, sq, sk, sv, sbias, stable
     or ssink, without cotangents. `batch` and `head` say which head; `jacobian_row` adds J, the
     softmax Jacobian of one query. Matrices are [queries, keys]: meant for small problems. The backend is the
-    reference, whatever `backend` says.
+    reference, whatever `backend` says. The dict's save_html(path) writes a page that shows them, and a notebook
+    shows it.
 
     >>> import numpy as np
     >>> import attngrad
@@ -97,7 +99,7 @@ def explain(
     return _trace(call, map, batch, head, jacobian_row)
 
 
-def _trace(call: Call, map: int, batch: int, head: int, jacobian_row: int | None) -> dict[str, np.ndarray]:
+def _trace(call: Call, map: int, batch: int, head: int, jacobian_row: int | None) -> Explanation:
     p = call.problem
     arrays = {name: np.zeros((p.q_len, p.kv_len)) for name in _MATRICES[map].split()}
     arrays |= {name: np.zeros(p.q_len) for name in _ROWS[map].split()}
@@ -110,4 +112,4 @@ def _trace(call: Call, map: int, batch: int, head: int, jacobian_row: int | None
         p.plan.trace(map, call.tensors, structs, *indices, **call.keywords)
     except ValueError as error:
         raise _problem.with_argument(error) from None
-    return arrays
+    return Explanation(arrays, call, indices[0], indices[1])

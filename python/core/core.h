@@ -82,6 +82,9 @@ extern PyType_Spec core_plan_spec;
 /* The module's function plan(problem, *, ...); type: the type of the object that it makes. */
 PyObject *core_plan_new(PyTypeObject *type, PyObject *args, PyObject *keywords);
 
+/* Plan.view: the page of a call. */
+PyObject *core_view(const ag_plan *plan, PyObject *args, PyObject *keywords);
+
 /* ---- Check ---- */
 
 /* check(problem, *, seed=0, backend=0, threads=0). */

@@ -1,5 +1,6 @@
 /* The extension module attngrad._core: its functions and constants. */
 #include "core.h"
+#include "xla.h"
 
 #include <ctype.h>
 
@@ -102,6 +103,20 @@ static PyObject *module_version(PyObject *module, PyObject *unused)
     return PyUnicode_FromString(ag_version_string());
 }
 
+static PyObject *module_xla_handler(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    return core_xla_capsule();
+}
+
+static PyObject *module_xla_slots(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    return core_xla_slots();
+}
+
 static PyMethodDef module_methods[] = {
     {"plan", (PyCFunction)(void (*)(void))module_plan, METH_VARARGS | METH_KEYWORDS,
      PyDoc_STR("plan(problem, *, backend=0, isa=0, threads=0, flags=0, scale=None, buckets=None,\n"
@@ -117,6 +132,11 @@ static PyMethodDef module_methods[] = {
     {"isas", module_isas, METH_O,
      PyDoc_STR("isas(backend, /): the backend's tables of kernels, each a dict of isa, name, built_in,\n"
                "available.")},
+    {"xla_handler", module_xla_handler, METH_NOARGS,
+     PyDoc_STR("xla_handler(): a capsule of the handler of XLA's custom calls, for jax.ffi.")},
+    {"xla_slots", module_xla_slots, METH_NOARGS,
+     PyDoc_STR("xla_slots(): the operands and results of that handler by name: (number, bits of the maps\n"
+               "that read it, bits of those that write it).")},
     {"version", module_version, METH_NOARGS, PyDoc_STR("version(): the library's.")},
     {NULL, NULL, 0, NULL}};
 
@@ -152,6 +172,7 @@ static const struct {
     {"ISA_AUTO", AG_ISA_AUTO},
     {"ROUND_INTERMEDIATES", AG_ROUND_INTERMEDIATES},
     {"INVARIANT", AG_INVARIANT},
+    {"XLA_VERSION", XLA_VERSION},
 };
 
 /* Adds ISA_AVX512 and so on, from the library's list of the backend. */

@@ -272,6 +272,11 @@ static PyObject *plan_trace(PyObject *self, PyObject *args, PyObject *keywords)
     return result;
 }
 
+static PyObject *plan_view(PyObject *self, PyObject *args, PyObject *keywords)
+{
+    return core_view(plan_of(self), args, keywords);
+}
+
 /* ---- The type ---- */
 
 /* A function with keywords has another signature than the field of PyMethodDef; ml_flags tells Python. */
@@ -288,6 +293,11 @@ static PyMethodDef plan_methods[] = {
     {"trace", WITH_KEYWORDS(plan_trace),
      PyDoc_STR("trace(map, tensors, arrays, batch, head, jacobian_row=0, /, **as run)\n\n"
                "ag_trace into float64 arrays {name: address}.")},
+    {"view", WITH_KEYWORDS(plan_view),
+     PyDoc_STR(
+         "view(tensors, maps, sequences, heads, rows, keys, title, facts, /, **as run)\n\n"
+         "The bytes of a page that shows these heads of the call; maps 0, empty lists and (0, 0): chosen by\n"
+         "size; rows and keys: (first, last + 1).")},
     {"workspace", plan_workspace, METH_O,
      PyDoc_STR("workspace(maps, /): bytes that serve each of the maps.")},
     {"describe", plan_describe, METH_NOARGS, PyDoc_STR("describe(): what the plan runs on, for people.")},

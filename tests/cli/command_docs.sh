@@ -45,7 +45,7 @@ page_of() {
     page_text | awk -v command="$1" '
         /^\.SH/ {
             section = $0
-            arrays = section ~ /FILES OF ARRAYS/ && command ~ /^(forward|grad|jvp|jvp2|hvp)$/
+            arrays = section ~ /FILES OF ARRAYS/ && command ~ /^(forward|grad|jvp|jvp2|hvp|view)$/
             part = section ~ /^\.SH OPTIONS/
         }
         section ~ /^\.SH COMMANDS/ && /^\.TP/ { getline; entry = $0 ~ "^\\.[A-Z]+ \"?" command "( |$)" }

@@ -12,7 +12,7 @@ except ModuleNotFoundError as error:
     if error.name not in ("torch", "transformers"):
         raise
     raise ModuleNotFoundError(
-        "attngrad.transformers needs PyTorch and transformers: pip install 'attngrad[transformers]'",
+        "attngrad.transformers needs PyTorch and transformers: pip install torch transformers",
         name=error.name,
     ) from None
 

@@ -96,7 +96,10 @@ def _visible(module, query: Tensor, key: Tensor, mask, is_causal: bool | None, w
 
 
 def _check_shape(mask: Mask, shape: tuple[int, ...]) -> None:
-    """A mask for one row of the batch serves all, unless it lists packed sequences."""
+    """A mask for one row of the batch serves all, unless it lists packed sequences. One without a pattern is checked as
+    the matrix that it is."""
+    if mask.pattern is None:
+        return
     batches = (shape[0],) if mask.pattern.is_packed else (1, shape[0])
     if mask.shape[0] not in batches or mask.shape[1:] != shape[1:]:
         raise ValueError(f"attention_mask: shape {list(mask.shape)}, but the scores have {list(shape)}")

@@ -2,23 +2,26 @@
 
 `make_mask` is what transformers calls to make one. The result is a Mask: a boolean tensor [batch, 1, queries, keys]
 without data, which knows how it was described: causal, a window, padding, packed sequences. The attention takes the
-features from it, in memory proportional to the length. Anything else that a model does with it works on the boolean
-matrix that it stands for, which is then computed.
+features from it, in memory proportional to the length. If a model does something else with it (slices it, joins it with
+another mask), that works on the boolean matrix that it stands for, which is then computed. A model that adds its mask to
+scores has attention of its own, to which True and False would mean 1 and 0: that is refused.
 """
 
 from __future__ import annotations
 
 import functools
+import sys
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
-from torch.utils._pytree import tree_map_only
-from transformers.masking_utils import causal_mask_function, prepare_padding_mask, sdpa_mask
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map, tree_map_only
+from transformers.masking_utils import causal_mask_function, eager_mask, prepare_padding_mask, sdpa_mask
 from transformers.utils.import_utils import is_tracing
 
 from ._patterns import Pattern, read
 
+_ARITHMETIC = {getattr(torch.ops.aten, name) for name in ("add", "sub", "rsub", "mul", "div")}
 
 class Visible(NamedTuple):
     """Which keys a query sees, as keywords of scaled_dot_product_attention. With `packed`, the offsets of queries and
@@ -38,34 +41,47 @@ def make_mask(
     attention_mask: Tensor | None = None,
     use_vmap: bool = False,
     device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    config=None,
     **_,
 ) -> Tensor:
     """The mask of one forward pass, by the arguments that transformers gives to all mask functions; attention_mask is
     the one of padding, [batch, keys]."""
-    has_values = all(_has_values(x) for x in (q_offset, attention_mask))
-    if has_values:
-        q_offset = int(q_offset)  # a static cache would change its tensor in place
-    build = functools.partial(
-        sdpa_mask,
-        batch_size=batch_size,
-        q_length=q_length,
-        kv_length=kv_length,
-        q_offset=q_offset,
-        kv_offset=kv_offset,
-        mask_function=mask_function,
-        attention_mask=attention_mask,
-        allow_is_causal_skip=False,
-        allow_is_bidirectional_skip=False,
-        use_vmap=use_vmap,
-        device=device,
-    )
-    pattern = read(mask_function) if has_values else None
-    if pattern is None:
-        return build()
+    if not _uses_interface(type(config)):
+        raise NotImplementedError(
+            f"{type(config).__name__}: its models have attention of their own, which attngrad cannot replace"
+        )
+    arguments = {
+        "batch_size": batch_size,
+        "q_length": q_length,
+        "kv_length": kv_length,
+        "q_offset": q_offset,
+        "kv_offset": kv_offset,
+        "mask_function": mask_function,
+        "attention_mask": attention_mask,
+        "use_vmap": use_vmap,
+        "device": device,
+    }
+    if not all(_has_values(x) for x in (q_offset, attention_mask)):
+        return eager_mask(**arguments, dtype=dtype)  # minus a large number, to be added to the scores
+    arguments["q_offset"] = q_offset = int(q_offset)  # a static cache would change its tensor in place
+    build = functools.partial(sdpa_mask, **arguments, allow_is_causal_skip=False)
     padding = prepare_padding_mask(attention_mask, kv_length, kv_offset)
     if padding is not None:
         padding = padding[:, kv_offset : kv_offset + kv_length].bool()
-    return Mask((batch_size, 1, q_length, kv_length), device, build, pattern, padding, q_offset - kv_offset)
+    shape = (batch_size, 1, q_length, kv_length)
+    return Mask(shape, device, build, read(mask_function), padding, q_offset - kv_offset)
+
+
+@torch.compiler.assume_constant_result
+def _uses_interface(config: type) -> bool:
+    """Whether the models of a configuration look their attention up in the interface of transformers. Yes if they have
+    no class for attention, as models made of others, or if their module is not found."""
+    models = sys.modules.get(config.__module__.replace("configuration_", "modeling_"))
+    if models is None or hasattr(models, "ALL_ATTENTION_FUNCTIONS"):
+        return True
+    own = (x for x in vars(models).values() if getattr(x, "__module__", None) == models.__name__)
+    return not any(isinstance(x, type) and issubclass(x, nn.Module) and "Attention" in x.__name__ for x in own)
 
 
 def _has_values(x) -> bool:
@@ -79,14 +95,16 @@ def _has_values(x) -> bool:
 
 
 class Mask(Tensor):
-    """True where a query sees a key. `shift`: the position of query 0 minus that of key 0; `padding` [batch, keys] is
-    False for keys that nobody sees."""
+    """True where a query sees a key. `pattern`: its description, if it has one; `padding` [batch, keys]: False for keys
+    that nobody sees; `shift`: the position of query 0 minus that of key 0."""
 
     @staticmethod
-    def __new__(cls, shape, device, build, pattern: Pattern, padding: Tensor | None, shift: int):
+    def __new__(cls, shape, device, build, pattern=None, padding=None, shift=0):
         return torch.Tensor._make_wrapper_subclass(cls, shape, dtype=torch.bool, device=torch.device(device))
 
-    def __init__(self, shape, device, build, pattern: Pattern, padding: Tensor | None, shift: int):
+    def __init__(
+        self, shape, device, build, pattern: Pattern | None = None, padding: Tensor | None = None, shift: int = 0
+    ):
         self._build, self.pattern, self.padding, self.shift = build, pattern, padding, shift
 
     def __repr__(self) -> str:
@@ -94,12 +112,15 @@ class Mask(Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
         if func is torch.ops.aten.detach.default:
             return args[0]
-        if func._schema.is_mutable:
-            raise NotImplementedError(f"attention_mask: the model changes it in place, by {func}")
-        args, kwargs = tree_map_only(Mask, lambda x: x.dense, (args, kwargs or {}))
-        return func(*args, **kwargs)
+        if _takes_for_numbers(func, args, kwargs):
+            raise NotImplementedError(
+                f"attention_mask: the model computes with it, by {func}, but it is True where a query sees a key"
+            )
+        args, kwargs = tree_map_only(Mask, lambda x: x.dense, (args, kwargs))
+        return tree_map(_as_mask, func(*args, **kwargs))
 
     @functools.cached_property
     def dense(self) -> Tensor:
@@ -109,6 +130,8 @@ class Mask(Tensor):
     @functools.cached_property
     def visible(self) -> Visible:
         """Computed once for all layers that share this mask."""
+        if self.pattern is None:
+            return Visible({"attn_mask": self.dense})
         features = self._distance_features()
         if self.pattern.is_packed:
             packed = self._packed()
@@ -162,6 +185,21 @@ class Mask(Tensor):
             chunks = (positions - p.chunk_start[:, None]) // p.chunk
             first[:, 1:] |= chunks.diff(dim=1) != 0
         return first
+
+
+def _as_mask(x):
+    """What is made of a mask and still can be one is a Mask too, without a description."""
+    if isinstance(x, Tensor) and x.dtype == torch.bool and x.dim() == 4:
+        return Mask(x.shape, x.device, lambda: x)
+    return x
+
+
+def _takes_for_numbers(func, args: tuple, kwargs: dict) -> bool:
+    """Whether an op computes with a mask, converts it to numbers or changes it in place."""
+    if func is torch.ops.aten._to_copy.default:
+        return kwargs.get("dtype") not in (None, torch.bool)
+    written = (x for x, a in zip(args, func._schema.arguments, strict=False) if a.alias_info and a.alias_info.is_write)
+    return func.overloadpacket in _ARITHMETIC or any(isinstance(x, Mask) for x in written)
 
 
 def _without_padding(starts: list[int], is_key: list[bool]) -> tuple[list[int], list[int]] | None:

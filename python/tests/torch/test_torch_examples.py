@@ -36,6 +36,13 @@ def test_laplacian(tmp_path):
     assert report.count(": ok") == 3 and report.count(" s ") == report.count(" MiB ") == 3
 
 
+def test_view_model(tmp_path):
+    assert run("view_model.py", folder=tmp_path).count(": ok") == 2
+    pages = sorted(tmp_path.glob("*.html"))
+    assert [page.name for page in pages] == ["attention-0.html", "attention-1.html"]
+    assert all('"maps":["forward","vjp"]' in page.read_text() for page in pages)
+
+
 def test_mean_flow(tmp_path):
     assert "one-step samples" in run("mean_flow.py", "--steps", "100", folder=tmp_path)
 

@@ -82,6 +82,15 @@ def test_weights_of_a_model():
         model(input_ids=torch.tensor([[3, 4, 5]]), output_attentions=True)
 
 
+def test_models_with_attention_of_their_own():
+    """A model that makes its mask by transformers' functions, but computes with it itself."""
+    config = transformers.CodeGenConfig(vocab_size=VOCABULARY, n_embd=32, n_layer=1, n_head=4, rotary_dim=4)
+    model = transformers.CodeGenForCausalLM(config).eval()
+    model.config._attn_implementation = "attngrad"
+    with pytest.raises(NotImplementedError, match="^CodeGenConfig: its models have attention of their own"):
+        model(input_ids=torch.tensor([[3, 4, 5]]))
+
+
 def test_old_release(monkeypatch):
     monkeypatch.setattr(_register.transformers, "__version__", "4.57.6")
     with pytest.raises(NotImplementedError, match=f"^transformers: release 4.57.6.*{attngrad.transformers.OLDEST}"):

@@ -189,7 +189,7 @@ def test_set_attn_implementation(tmp_path):
 
 
 def test_compiled(tmp_path):
-    """torch.compile of a whole model; it carries the mask as a matrix."""
+    """torch.compile of a whole model; it carries the mask as a matrix of floats."""
     ours, eager = models(ZOO["mistral"], tmp_path)
     tokens, mask = torch.randint(3, VOCABULARY, (BATCH, LENGTH)), padding("right")
     compiled = torch.compile(ours, backend="aot_eager")

@@ -129,10 +129,11 @@ def test_chunks_without_their_padding():
 
 def test_unknown_function_is_a_matrix():
     even = lambda b, h, q, k: (q + k) % 2 == 0  # noqa: E731
-    mask = make_mask(B, N, N, 0, 0, masking_utils.and_masks(masking_utils.causal_mask_function, even))
-    assert type(mask) is torch.Tensor and mask.shape == (B, 1, N, N)
     union = masking_utils.or_masks(masking_utils.causal_mask_function, masking_utils.sliding_window_overlay(3))
-    assert type(make_mask(B, N, N, 0, 0, union)) is torch.Tensor
+    for function in (masking_utils.and_masks(masking_utils.causal_mask_function, even), union):
+        mask = make_mask(B, N, N, 0, 0, function, PADDINGS["right"])
+        assert mask.pattern is None and mask.visible.keywords.keys() == {"attn_mask"}
+        same_as_matrix(mask)
 
 
 def test_a_changed_meaning_is_noticed(monkeypatch):
@@ -157,12 +158,30 @@ def test_a_model_may_compute_with_the_mask():
     assert mask.shape == dense.shape and mask.dtype == torch.bool and mask.detach() is mask
     assert torch.equal(mask[:, :, :, :5], dense[:, :, :, :5]) and torch.equal(~mask, ~dense)
     assert torch.equal(torch.where(mask, 0.0, -1.0), torch.where(dense, 0.0, -1.0))
-    with pytest.raises(NotImplementedError, match="^attention_mask: the model changes it in place"):
-        mask.logical_not_()
+    scores = torch.zeros(B, 1, N, N)
+    assert torch.equal(scores.masked_fill_(~mask, -1.0), torch.where(dense, 0.0, -1.0))
+    part = mask[:, :, 2:] & mask[:, :, 2:]
+    assert isinstance(part, Mask) and torch.equal(part.visible.keywords["attn_mask"], dense[:, :, 2:])
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda m: torch.zeros(N) + m,
+        lambda m: torch.zeros(N) + m[:, :, :, :N],
+        lambda m: (~m) * -1e9,
+        lambda m: m.float(),
+        lambda m: 1.0 - m.to(torch.float64),
+        lambda m: m.logical_not_(),
+    ],
+)
+def test_a_model_may_not_take_the_mask_for_numbers(compute):
+    with pytest.raises(NotImplementedError, match="^attention_mask: the model computes with it"):
+        compute(make_mask(B, N, N, 0, 0, attention_mask=PADDINGS["right"]))
 
 
 def test_inside_vmap():
-    """Padding that vmap batches has no values to look at, but gives the same."""
+    """Padding that vmap batches has no values to look at, but gives the same, except in queries that see no key."""
     q, k, v = torch.randn(3, 3, B, 4, N, 8, dtype=torch.float64)
     sides = torch.stack([PADDINGS[side] for side in ("right", "left", "hole")])
 
@@ -170,7 +189,9 @@ def test_inside_vmap():
         return attention(nn.Identity(), q, k, v, make_mask(B, N, N, 0, 0, attention_mask=side))[0]
 
     want = torch.stack([run(*x) for x in zip(q, k, v, sides, strict=True)])
-    torch.testing.assert_close(torch.vmap(run)(q, k, v, sides), want, rtol=1e-12, atol=1e-13)
+    seeing = torch.stack([make_mask(B, N, N, attention_mask=x).dense.any(dim=3)[:, 0] for x in sides])
+    got = torch.vmap(run)(q, k, v, sides)
+    torch.testing.assert_close(got[seeing], want[seeing], rtol=1e-12, atol=1e-13)
 
 
 def test_inside_jvp_and_grad():

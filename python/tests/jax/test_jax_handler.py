@@ -1,0 +1,129 @@
+"""The handler checks each attribute and each buffer before it touches memory: called directly, as a damaged or foreign
+program might, it refuses by name."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attngrad import _core
+from attngrad.jax import register
+
+_SLOTS = {name: number for name, (number, _, _) in _core.xla_slots().items()}
+_Q, _K, _V = jnp.ones((2, 3, 4, 5)), jnp.ones((2, 6, 2, 5)), jnp.ones((2, 6, 2, 7))
+_OPERANDS = {"q": _Q, "k": _K, "v": _V}
+_RESULTS = {
+    "o": jax.ShapeDtypeStruct((2, 3, 4, 7), jnp.float64),
+    "lse": jax.ShapeDtypeStruct((2, 3, 4), jnp.float64),
+    "rows": jax.ShapeDtypeStruct((2, 3, 4, 2), jnp.uint32),
+}
+
+
+def _call(operands=_OPERANDS, results=_RESULTS, **changed):
+    """forward with changed attributes; None leaves one out."""
+    register()
+    names = [*operands, *results]
+    attributes = {
+        "version": np.int64(_core.XLA_VERSION),
+        "map": np.int64(_core.MAP_FORWARD),
+        "problem": "f64",
+        "slots": np.array([_SLOTS[name] for name in names], np.int64),
+        "axes": np.zeros(len(names), np.int64),
+        "threads": np.int64(1),
+        "backend": np.int64(0),
+        "flags": np.int64(0),
+    } | changed
+    attributes = {name: x for name, x in attributes.items() if x is not None}
+    out = jax.ffi.ffi_call("attngrad", list(results.values()))(*operands.values(), **attributes)
+    return jax.block_until_ready(out)
+
+
+def test_right():
+    assert float(abs(_call()[0] - 1).max()) < 1e-12
+
+
+def _with(name, shape, dtype=jnp.float64):
+    return {"operands": _OPERANDS | {name: jnp.ones(shape, dtype)}}
+
+
+def _giving(name, shape, dtype=jnp.float64):
+    return {"results": _RESULTS | {name: jax.ShapeDtypeStruct(shape, dtype)}}
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"version": None}, "attribute version is missing"),
+        ({"version": np.int64(2)}, "version is 2: this attngrad runs programs of version 1 only"),
+        ({"version": np.int32(7)}, "attribute version is missing"),
+        ({"map": np.int64(3)}, "map is 3"),
+        ({"map": np.int64(-1)}, "map is -1"),
+        ({"map": np.int64(_core.MAP_VJP)}, "o: map 2 does not write it"),
+        ({"problem": None}, "problem is missing"),
+        ({"problem": "f64 b3"}, "b"),
+        ({"problem": "f64 window=-7,0"}, "window_left is -7"),
+        ({"problem": "f64 " + "causal " * 300}, "problem is too long"),
+        ({"problem": "f32"}, "q has XLA's dtype 12, must have 11"),
+        ({"slots": None}, "slots, axes or maps"),
+        ({"slots": np.arange(5)}, "slots, axes or maps"),
+        ({"slots": np.array([0, 1, 99, 7, 9, 8])}, "slot 99"),
+        ({"slots": np.array([0, 1, 1, 7, 9, 8])}, "k is there twice"),
+        ({"axes": np.array([1, 0, 0, 0, 0, 0])}, "slot 0 with axes 1"),
+        ({"axes": np.array([1, 0, 0, 0, 0, 0]), "maps": np.array([2])}, "q has 4 axes"),
+        ({"maps": np.ones(9, np.int64)}, "slots, axes or maps"),
+        ({"threads": np.int64(-1)}, "threads is -1"),
+        ({"backend": np.int64(9)}, "backend"),
+        ({"flags": np.int64(64)}, "flags"),
+        ({"problem": "f64 alibi=slopes", "slopes": np.ones(3)}, "slopes has 3 numbers, must have 4"),
+        ({"problem": "f64 alibi=slopes"}, "slopes"),
+        (_with("k", (2, 6, 2)), "k has 3 axes"),
+        (_with("k", (2, 6, 2, 4)), r"k has shape \[2, 6, 2, 4\], must have \[2, 6, 2, 5\]"),
+        (_with("k", (1, 6, 2, 5)), r"k has shape \[1, 6, 2, 5\], must have \[2, 6, 2, 5\]"),
+        (_with("v", (2, 5, 2, 7)), r"v has shape \[2, 5, 2, 7\]"),
+        (_with("v", (2, 6, 4, 7)), r"v has shape \[2, 6, 4, 7\]"),
+        (_with("k", (2, 6, 2, 5), jnp.float32), "k has XLA's dtype 11, must have 12"),
+        (_with("bias", (2, 4, 3, 6)), "bias"),
+        ({**_with("bias", (2, 4, 3, 5)), "problem": "f64 bias"}, r"bias has shape .*must have \[2, 4, 3, 6\]"),
+        ({**_with("mask", (2, 4, 3, 6)), "problem": "f64 mask"}, "mask has XLA's dtype 12, must have 1"),
+        ({**_with("table", (4, 4)), "problem": "f64 table=2"}, r"table has shape \[4, 4\], must have \[4, 5\]"),
+        (
+            {**_with("table", (4, 5)), "problem": "f64 table=2", "buckets": np.zeros(3, np.int32)},
+            "buckets has 3 numbers, must have 5",
+        ),
+        ({**_with("sink", (3,)), "problem": "f64 sink"}, r"sink has shape \[3\], must have \[4\]"),
+        (_with("kv_lengths", (3,), jnp.int32), r"kv_lengths has shape \[3\], must have \[2\]"),
+        (_with("kv_lengths", (2,), jnp.int64), "kv_lengths has XLA's dtype 5, must have 4"),
+        (_with("offsets", (2,), jnp.int32), r"offsets has shape \[2\], must have \[3\]"),
+        (_with("seed", (3,), jnp.uint32), r"seed has shape \[3\], must have \[2\]"),
+        (_with("q_packed", (3,), jnp.int32), "longest is missing"),
+        (_with("d_o", (2, 3, 4, 7)), "d_o: map 1 does not read it"),
+        (_giving("o", (2, 3, 4, 5)), r"o has shape \[2, 3, 4, 5\], must have \[2, 3, 4, 7\]"),
+        (_giving("lse", (2, 4, 3)), r"lse has shape \[2, 4, 3\]"),
+        (_giving("lse", (2, 3, 4), jnp.float32), "lse has XLA's dtype 11"),
+        (_giving("rows", (2, 3, 4, 1), jnp.uint32), "rows has shape"),
+        (_giving("rows", (2, 3, 4, 2), jnp.int32), "rows has XLA's dtype 4"),
+        ({"results": {"o": _RESULTS["o"], "lse": _RESULTS["lse"]}}, "lse without rows"),
+        ({"operands": {"q": _Q, "k": _K}}, "q, k, v or problem is missing"),
+    ],
+)
+def test_refused(changed, message):
+    with pytest.raises(jax.errors.JaxRuntimeError, match="attngrad: .*" + message):
+        _call(**changed)
+
+
+def test_jvp_never_writes_into_its_operands():
+    """o alone, without rows, is refused; the library would take it for a result otherwise."""
+    results = {"to": _RESULTS["o"], "mu": _RESULTS["lse"]}
+    operands = _OPERANDS | {"o": jnp.ones((2, 3, 4, 7)), "tq": _Q}
+    with pytest.raises(jax.errors.JaxRuntimeError, match="lse"):
+        _call(operands, results, map=np.int64(_core.MAP_JVP))
+
+
+def test_slots_are_as_in_exported_programs():
+    """Their numbers are stored there: append, never insert."""
+    assert list(_SLOTS.values()) == list(range(len(_SLOTS)))
+    assert " ".join(_SLOTS) == (
+        "q k v bias table sink mask o rows lse o_low d_o d_lse dq dk dv dbias dtable dsink tq tk tv tbias ttable tsink "
+        "to mu to_low td_o td_lse tdq tdk tdv tdbias tdtable tdsink sq sk sv sbias stable ssink smu sto nu q_lengths "
+        "kv_lengths q_packed k_packed q_offsets k_offsets offsets seed"
+    )

@@ -1,0 +1,216 @@
+/* Collects the numbers of a page's variables: statistics, all of them or blocks and a window, and along the tangent. */
+#include "view/page.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void agv_add_line(agv_lines *lines, const char *format, ...)
+{
+    va_list values;
+    if (lines->count == AGV_MAX_LINES) {
+        return;
+    }
+    va_start(values, format);
+    vsnprintf(lines->lines[lines->count++], AGV_LINE_SIZE, format, values);
+    va_end(values);
+}
+
+agv_variable *agv_add_variable(agv_list *list, const char *name, const char *axes, int64_t rows,
+                               int64_t columns)
+{
+    agv_variable *v = &list->items[list->count++];
+    memset(v, 0, sizeof *v);
+    snprintf(v->name, sizeof v->name, "%s", name);
+    snprintf(v->axes, sizeof v->axes, "%s", axes);
+    v->shape[0] = rows;
+    v->shape[1] = columns;
+    v->stats.min = INFINITY;
+    v->stats.max = -INFINITY;
+    return v;
+}
+
+agv_variable *agv_find_variable(agv_list *list, const char *name)
+{
+    for (int n = 0; n < list->count; n++) {
+        if (strcmp(list->items[n].name, name) == 0) {
+            return &list->items[n];
+        }
+    }
+    return NULL;
+}
+
+/* ---- Room ---- */
+
+static int64_t block_size(const agv_variable *v, const agv_extent *e, int axis)
+{
+    return v->axes[axis] == 'i' ? e->pool[0] : v->axes[axis] == 'j' ? e->pool[1] : 1;
+}
+
+static int64_t blocks(const agv_variable *v, const agv_extent *e, int axis)
+{
+    int64_t size = block_size(v, e, axis);
+    return (v->shape[axis] + size - 1) / size;
+}
+
+/* The part [from, to) of an axis that the window has. */
+static void window_of(const agv_variable *v, const agv_extent *e, int axis, int64_t *from, int64_t *to)
+{
+    int first = v->axes[axis] == 'i' ? 0 : v->axes[axis] == 'j' ? 2 : -1;
+    *from = first < 0 ? 0 : e->window[first];
+    *to = first < 0 ? v->shape[axis] : e->window[first + 1];
+}
+
+static bool make_array(agv_array *array, int64_t count, bool is_single)
+{
+    array->values = calloc((size_t)(count > 0 ? count : 1), sizeof array->values[0]);
+    array->count = count;
+    array->is_single = is_single;
+    return array->values != NULL;
+}
+
+ag_status agv_make_room(agv_variable *v, const agv_extent *e)
+{
+    if (e->is_full) {
+        return make_array(&v->full, v->shape[0] * v->shape[1], e->is_single) ? AG_OK : AG_NO_MEMORY;
+    }
+    int64_t from[2], to[2], count = blocks(v, e, 0) * blocks(v, e, 1);
+    window_of(v, e, 0, &from[0], &to[0]);
+    window_of(v, e, 1, &from[1], &to[1]);
+    v->pooled = calloc((size_t)(count > 0 ? count : 1), sizeof v->pooled[0]);
+    bool made = v->pooled != NULL && make_array(&v->mean, count, true) && make_array(&v->peak, count, true) &&
+                make_array(&v->window, (to[0] - from[0]) * (to[1] - from[1]), e->is_single);
+    return made ? AG_OK : AG_NO_MEMORY;
+}
+
+/* ---- Rows ---- */
+
+static void add_to_stats(agv_stats *s, double x)
+{
+    if (isnan(x)) {
+        s->nan++;
+    } else if (isinf(x)) {
+        s->infinite++;
+    } else {
+        s->finite++;
+        s->sum += x;
+        s->squares += x * x;
+        s->min = x < s->min ? x : s->min;
+        s->max = x > s->max ? x : s->max;
+    }
+}
+
+static bool is_hidden(const double *S, int64_t n)
+{
+    return S != NULL && S[n] == -INFINITY;
+}
+
+static void collect_stats(agv_stats *s, int64_t count, const double *values, const double *S)
+{
+    for (int64_t n = 0; n < count; n++) {
+        if (is_hidden(S, n)) {
+            s->hidden++;
+        } else {
+            add_to_stats(s, values[n]);
+        }
+    }
+}
+
+static void pool_row(agv_variable *v, const agv_extent *e, int64_t row, const double *values, const double *S)
+{
+    const int64_t width = block_size(v, e, 1), first = row / block_size(v, e, 0) * blocks(v, e, 1);
+    for (int64_t n = 0; n < v->shape[1]; n++) {
+        int64_t at = first + n / width;
+        if (is_hidden(S, n)) {
+            continue;
+        }
+        v->pooled[at]++;
+        v->mean.values[at] += values[n];
+        /* a NaN stays, and is seen */
+        if (!(fabs(values[n]) <= fabs(v->peak.values[at])) && !isnan(v->peak.values[at])) {
+            v->peak.values[at] = values[n];
+        }
+    }
+}
+
+static void window_row(agv_variable *v, const agv_extent *e, int64_t row, const double *values)
+{
+    int64_t from[2], to[2];
+    window_of(v, e, 0, &from[0], &to[0]);
+    window_of(v, e, 1, &from[1], &to[1]);
+    if (row >= from[0] && row < to[0] && to[1] > from[1]) {
+        size_t width = (size_t)(to[1] - from[1]);
+        memcpy(v->window.values + (row - from[0]) * (int64_t)width, values + from[1],
+               width * sizeof values[0]);
+    }
+}
+
+void agv_collect(agv_variable *v, const agv_extent *e, int64_t row0, int64_t rows, const double *values,
+                 const double *S)
+{
+    const int64_t width = v->shape[1];
+    collect_stats(&v->stats, rows * width, values, S);
+    if (v->full.values != NULL) {
+        memcpy(v->full.values + row0 * width, values, (size_t)(rows * width) * sizeof values[0]);
+        return;
+    }
+    for (int64_t r = 0; r < rows; r++) {
+        pool_row(v, e, row0 + r, values + r * width, S != NULL ? S + r * width : NULL);
+        window_row(v, e, row0 + r, values + r * width);
+    }
+}
+
+void agv_finish(agv_variable *v)
+{
+    const bool is_scores =
+        strcmp(v->name, "S") == 0; /* a block without a visible pair is hidden like a pair */
+    for (int64_t n = 0; v->pooled != NULL && n < v->mean.count; n++) {
+        if (v->pooled[n] > 0) {
+            v->mean.values[n] /= (double)v->pooled[n];
+        } else if (is_scores) {
+            v->mean.values[n] = v->peak.values[n] = -INFINITY;
+        }
+    }
+    free(v->pooled);
+    v->pooled = NULL;
+}
+
+/* ---- Along the tangent ---- */
+
+ag_status agv_collect_along(const agv_page *page, agv_variable *v, int step, const double *values)
+{
+    const int64_t count = v->shape[0] * v->shape[1];
+    const bool is_single = count > AGV_DOUBLE_ALONG;
+    if (v->along.values == NULL && !make_array(&v->along, count * page->n_steps, is_single)) {
+        return AG_NO_MEMORY;
+    }
+    memcpy(v->along.values + step * count, values, (size_t)count * sizeof values[0]);
+    return AG_OK;
+}
+
+/* ---- The end ---- */
+
+static void free_list(agv_list *list)
+{
+    for (int n = 0; n < list->count; n++) {
+        agv_variable *v = &list->items[n];
+        double *const memory[] = {v->full.values, v->mean.values, v->peak.values, v->window.values,
+                                  v->along.values};
+        for (size_t m = 0; m < sizeof memory / sizeof memory[0]; m++) {
+            free(memory[m]);
+        }
+        free(v->pooled);
+    }
+}
+
+void agv_page_free(agv_page *page)
+{
+    for (int64_t n = 0; n < page->n_heads && page->heads != NULL; n++) {
+        free_list(&page->heads[n].variables);
+    }
+    free(page->heads);
+    free_list(&page->layer);
+    memset(page, 0, sizeof *page);
+}

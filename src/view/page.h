@@ -1,0 +1,115 @@
+/* A page: its variables with their numbers, and how they are written as HTML. It knows nothing of attention: which
+ * variables there are is for those who fill it in, and what they mean for the script in page/. */
+#ifndef ATTNGRAD_VIEW_PAGE_H
+#define ATTNGRAD_VIEW_PAGE_H
+
+#include <attngrad.h>
+#include <stdbool.h>
+
+enum {
+    AGV_MAX_VARIABLES = 64, /* of a head, and of the layer */
+    AGV_MAX_LINES = 16,     /* facts, notes */
+    AGV_MAX_STEPS = 21,
+    AGV_DOUBLE_ALONG = 256, /* variables of more numbers are float32 along the tangent */
+    AGV_LINE_SIZE = 240,
+    AGV_MAX_PAGE = 20 * 1000 * 1000, /* bytes of the file */
+    AGV_MAX_FRAME = 300 * 1000       /* bytes of what is not data */
+};
+
+/* Numbers of a variable. */
+typedef struct agv_array {
+    double *values; /* NULL: none */
+    int64_t count;
+    bool is_single; /* written as float32 */
+} agv_array;
+
+/* Of all numbers of a variable except those of hidden pairs; NaN and infinities only counted. */
+typedef struct agv_stats {
+    double sum, squares, min, max;
+    int64_t finite, nan, infinite, hidden;
+} agv_stats;
+
+/* Either full has every number; or mean and peak have one number per block of them, the mean and the one of largest
+ * magnitude, and window those of a part. along: at each step along the tangent, one after another. */
+typedef struct agv_variable {
+    char name[8];
+    char
+        axes[3]; /* the letters of its two indices: i query, j key, c m n channels; r: no such axis, size 1 */
+    int64_t shape[2];
+    agv_stats stats;
+    agv_array full, mean, peak, window, along;
+    int64_t *pooled; /* numbers per block, while they are collected */
+} agv_variable;
+
+typedef struct agv_list {
+    int count;
+    agv_variable items[AGV_MAX_VARIABLES];
+} agv_list;
+
+/* Rows and columns of the attention matrices that a page has: every one, or blocks of pool[0] x pool[1] and a window
+ * of queries window[0] .. window[1] - 1 and keys window[2] .. window[3] - 1. */
+typedef struct agv_extent {
+    bool is_full, is_single;
+    int64_t pool[2], window[4];
+} agv_extent;
+
+typedef struct agv_head {
+    int64_t batch, head;
+    agv_extent extent;
+    agv_list variables;
+    bool has_norms; /* of O along the tangent: the change, and the change minus the tangent's prediction */
+    double change[AGV_MAX_STEPS], error[AGV_MAX_STEPS];
+} agv_head;
+
+typedef struct agv_lines {
+    int count;
+    char lines[AGV_MAX_LINES][AGV_LINE_SIZE];
+} agv_lines;
+
+typedef struct agv_page {
+    char title[AGV_LINE_SIZE];
+    agv_lines facts, notes;
+    uint32_t maps; /* AG_MAP_*: those that it shows */
+    double scale, softcap;
+    bool has_dropout, has_bias, has_sink, has_dL, has_tB, has_tdL;
+    int64_t layer_heads; /* 0: no layer */
+    agv_list layer;      /* the layer's own variables */
+    agv_head *heads;     /* malloc */
+    int64_t n_heads;
+    int n_steps;
+    double steps[AGV_MAX_STEPS];
+} agv_page;
+
+void agv_page_free(agv_page *page);
+
+void agv_add_line(agv_lines *lines, const char *format, ...)
+#if defined(__GNUC__)
+    __attribute__((format(printf, 2, 3)))
+#endif
+    ;
+
+/* Adds a variable of this name without numbers. */
+agv_variable *agv_add_variable(agv_list *list, const char *name, const char *axes, int64_t rows,
+                               int64_t columns);
+
+/* Returns NULL if there is none. */
+agv_variable *agv_find_variable(agv_list *list, const char *name);
+
+/* Makes room for a variable's numbers as the extent says. */
+ag_status agv_make_room(agv_variable *v, const agv_extent *extent);
+
+/* Takes rows row0 .. row0 + rows - 1 of a variable. S: the scores of the same pairs, minus infinity for hidden ones;
+ * NULL: no number belongs to a pair. */
+void agv_collect(agv_variable *v, const agv_extent *extent, int64_t row0, int64_t rows, const double *values,
+                 const double *S);
+
+/* After the last row: the means of the blocks. */
+void agv_finish(agv_variable *v);
+
+/* Takes all numbers of a variable, at one step along the tangent. */
+ag_status agv_collect_along(const agv_page *page, agv_variable *v, int step, const double *values);
+
+/* The whole file; *bytes is malloc's. */
+ag_status agv_page_write(const agv_page *page, char **bytes, size_t *size);
+
+#endif

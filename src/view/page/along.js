@@ -1,0 +1,97 @@
+// The slider: the inputs move along the tangent, x + e tx. The true change of a cell beside e times its tangent.
+
+const PLOT = { width: 360, height: 150, margin: 8 };
+
+// The variable of the forward map that the chosen one belongs to, if the page has its values along the tangent.
+function alongVariable() {
+  const name = table[state.name].lane === "jvp" ? (state.name === "mu" ? "L" : state.name.replace(/^t/, "")) : state.name;
+  const variable = variables.get(name);
+  return variable && variable.record.along ? variable : null;
+}
+
+function tangentName(name) {
+  return name === "L" ? "mu" : `t${name}`;
+}
+
+function renderAlong() {
+  const section = document.getElementById("along");
+  const variable = alongVariable();
+  const isTangent = lanesShown().includes("jvp");
+  if (!PAGE.steps || !isTangent || !["forward", "jvp"].includes(table[state.name].lane)) {
+    section.innerHTML = "";
+    return;
+  }
+  if (!variable) {
+    section.innerHTML = `<h3>Along the tangent</h3>${normsHtml()}`;
+    return;
+  }
+  section.innerHTML = `<h3>Along the tangent</h3>
+<p>All inputs move by <i>e</i> times their tangents.</p><p><label for="step">Size <i>e</i> of the move</label> <input id="step" type="range" min="0" max="${PAGE.steps.length - 1}" value="${state.step}"></p>
+<div id="plot"></div><dl class="stats" id="along-numbers"></dl>
+<div class="pair"><figure><figcaption>true change</figcaption><canvas id="true-change" role="img" aria-label="Heat map of the true change"></canvas></figure>
+<figure><figcaption>prediction <i>e</i> ${nameHtml(tangentName(variable.name))}</figcaption><canvas id="prediction" role="img" aria-label="Heat map of the predicted change"></canvas></figure></div>`;
+}
+
+function normsHtml() {
+  const { norms } = currentHead();
+  if (!norms) return `<p>This variable was not computed along the tangent.</p>`;
+  const rows = PAGE.steps.map((e, n) => `<tr><th scope="row">${formatNumber(e, 4)}</th><td>${formatNumber(norms.change[n], 4)}</td><td>${formatNumber(norms.error[n], 4)}</td></tr>`);
+  return `<p>The inputs moved by <i>e</i> times their tangents; norms over the whole output <i>O</i>.</p><table><thead><tr><th scope="col">e</th><th scope="col">true change</th><th scope="col">minus e t<i>O</i></th></tr></thead><tbody>${rows.join("")}</tbody></table>`;
+}
+
+function renderAlongCell() {
+  const variable = alongVariable();
+  if (!document.getElementById("step") || !variable) return;
+  const row = Math.min(state.row, variable.endRow - 1);
+  const column = Math.min(state.column, variable.endColumn - 1);
+  const tangent = variables.get(tangentName(variable.name));
+  const size = variable.record.shape[0] * variable.record.shape[1];
+  const values = decode(variable.record.along);
+  const base = variable.values;
+  const at = row * variable.columns + column;
+  const curve = PAGE.steps.map((_, n) => values[n * size + at]);
+  const slope = tangent.at(row, column);
+  const e = PAGE.steps[state.step];
+  drawChanges(variable, tangent, values.subarray(state.step * size, (state.step + 1) * size), e);
+  if (!Number.isFinite(base[at])) {
+    document.getElementById("plot").innerHTML = "<p>This cell has no number to follow.</p>";
+    document.getElementById("along-numbers").innerHTML = "";
+    return;
+  }
+  document.getElementById("step").setAttribute("aria-valuetext", `e = ${formatNumber(e, 4)}`);
+  document.getElementById("plot").innerHTML = plotHtml(curve, base[at], slope, e);
+  document.getElementById("along-numbers").innerHTML = [
+    ["e", formatNumber(e, 4), "e"],
+    [`true change of ${cellHtml(variable, row, column)}`, formatNumber(curve[state.step] - base[at]), "true"],
+    ["prediction", formatNumber(e * slope), "predicted"],
+    ["difference", formatNumber(curve[state.step] - base[at] - e * slope, 3), "difference"],
+  ].map(([term, value, id]) => `<div><dt>${term}</dt><dd id="along-${id}">${value}</dd></div>`).join("");
+}
+
+function drawChanges(variable, tangent, moved, e) {
+  const change = moved.map((x, n) => (Number.isFinite(x) ? x - variable.values[n] : 0));
+  const prediction = tangent.values.map((x) => e * x);
+  const largest = [...change, ...prediction].reduce((a, b) => Math.max(a, Math.abs(b)), 0);
+  const hidden = gridOf(variable).hidden;
+  const box = { width: Math.max(80, mapBox().width / 2 - 12), height: 140, cell: 28 };
+  for (const [id, values] of [["true-change", change], ["prediction", prediction]]) {
+    const grid = { rows: variable.rows, columns: variable.columns, values, largest, hidden };
+    drawMap(document.getElementById(id), grid, cellSize(grid, box));
+  }
+}
+
+// The curve of the cell and its tangent line.
+function plotHtml(curve, base, slope, e) {
+  const { width, height, margin } = PLOT;
+  const { steps } = PAGE;
+  const line = steps.map((step) => base + step * slope);
+  const finite = [...curve, ...line].filter(Number.isFinite);
+  const low = Math.min(...finite);
+  const high = Math.max(...finite);
+  const span = high - low || 1;
+  const x = (step) => margin + ((step - steps[0]) / (steps[steps.length - 1] - steps[0])) * (width - 2 * margin);
+  const y = (value) => height - margin - ((value - low) / span) * (height - 2 * margin);
+  const path = (values) => values.map((value, n) => `${n ? "L" : "M"}${x(steps[n]).toFixed(1)} ${y(value).toFixed(1)}`).join("");
+  const n = steps.indexOf(e);
+  return `<svg viewBox="0 0 ${width} ${height}" role="img" aria-label="The cell along the tangent, and its tangent line"><line class="axis-line" x1="${x(0)}" x2="${x(0)}" y1="${margin}" y2="${height - margin}"/><path class="line-true" d="${path(curve)}"/><path class="line-predicted" d="${path(line)}"/><line class="gap" x1="${x(e)}" x2="${x(e)}" y1="${y(curve[n])}" y2="${y(line[n])}"/><circle class="dot-true" cx="${x(e)}" cy="${y(curve[n])}" r="4"/><circle class="dot-predicted" cx="${x(e)}" cy="${y(line[n])}" r="4"/></svg><p class="plot-key"><span class="key-true">true value</span> <span class="key-predicted">tangent line</span></p>`;
+}

@@ -1,0 +1,253 @@
+// The chosen variable: formula, heat map, legend, statistics, the arithmetic of the chosen cell.
+
+const MAX_TABLE_CELLS = 4096;
+const MAX_JACOBIAN = 256;
+
+function renderDetail() {
+  const variable = variables.get(state.name);
+  const entry = table[state.name];
+  const { record } = variable;
+  document.getElementById("detail").innerHTML = `
+<h2>${nameHtml(state.name)} <span class="shape">${escapeText(shapeText(record))}</span></h2>
+<p class="about">${escapeText(entry.about)}${record.note ? `. ${escapeText(record.note)}` : ""}</p>
+${formulaHtml(entry)}
+<div class="map-frame">${axisHtml(variable, 1)}${axisHtml(variable, 0)}
+<canvas id="map" tabindex="0" role="application" aria-roledescription="heat map" aria-describedby="map-help" aria-label="${escapeText(`${state.name}, ${shapeText(record)}`)}"></canvas></div>
+<p id="map-help" class="help">Click a cell, or use the arrow keys.</p>
+${poolingHtml(variable)}
+<div id="legend"></div>
+<dl class="stats">${statsHtml(variable)}</dl>
+<section id="cell" aria-label="The chosen cell"></section>
+<section id="jacobian" aria-label="The softmax Jacobian"></section>
+<section id="along" aria-label="Along the tangent"></section>
+<details id="numbers"><summary>All numbers as a table</summary><div class="scroll" tabindex="0" role="region" aria-label="Numbers of ${escapeText(state.name)}"></div></details>`;
+  renderLegend(variable);
+  renderAlong();
+  renderCell();
+}
+
+function formulaHtml(entry) {
+  if (!entry.rule && !entry.formula) return `<p class="formula">given</p>`;
+  const rule = entry.rule ? `<p class="formula">${nameHtml(entry.name)} = ${ruleHtml(entry.rule)}</p>` : "";
+  if (!entry.formula) return rule;
+  const { indices, tree } = entry.formula;
+  const sub = indices.length ? `<sub>${indices.join("")}</sub>` : "";
+  return `${rule}<p class="formula element">${nameHtml(entry.name)}${sub} = ${showSymbols(tree, link)}</p>`;
+}
+
+function axisHtml(variable, n) {
+  const letter = variable.axes[n];
+  if (letter === "r") return `<span class="axis axis-${n}"></span>`;
+  const [from, to] = n === 0 ? [variable.row0, variable.endRow] : [variable.column0, variable.endColumn];
+  const index = letter === "n" || letter === "m" ? "" : ` <i>${letter}</i>`;
+  return `<span class="axis axis-${n}">${AXES[letter]}${index} ${from} to ${to - 1}</span>`;
+}
+
+function poolingHtml(variable) {
+  if (variable.level !== "pooled") return "";
+  const option = (value, text) =>
+    `<label><input type="radio" name="pooling" value="${value}"${state.pooling === value ? " checked" : ""}> ${text}</label>`;
+  return `<fieldset id="pooling"><legend>Each cell is a block of ${variable.step[0]} × ${variable.step[1]} numbers:</legend>${option("mean", "their mean")}${option("peak", "the one of largest magnitude")}</fieldset>`;
+}
+
+function statsHtml(variable) {
+  const { stats } = variable.record;
+  const rows = [
+    ["norm", formatNumber(stats.norm)],
+    ["smallest", formatNumber(stats.min)],
+    ["largest", formatNumber(stats.max)],
+    ["mean", formatNumber(stats.mean)],
+  ];
+  if (stats.hidden) rows.push(["hidden pairs", stats.hidden]);
+  if (stats.nan) rows.push(["NaN", stats.nan]);
+  if (stats.infinite) rows.push(["infinite", stats.infinite]);
+  return rows.map(([term, value]) => `<div><dt>${term}</dt><dd>${value}</dd></div>`).join("");
+}
+
+function renderLegend(variable) {
+  const legend = document.getElementById("legend");
+  const largest = scaleOf(variable);
+  const low = variable.record.stats.min < 0 ? -largest : 0;
+  const swatch = (kind, text) => `<span class="swatch"><span class="${kind}"></span> ${text}</span>`;
+  const special = [
+    variable.record.stats.hidden ? swatch("hatch", "hidden pair") : "",
+    variable.record.stats.nan || variable.record.stats.infinite ? swatch("not-a-number", "NaN or infinite") : "",
+  ].join("");
+  legend.innerHTML = `<canvas aria-hidden="true"></canvas><div class="scale"><span>${formatNumber(low, 3)}</span>${low < 0 ? "<span>0</span>" : ""}<span>${formatNumber(largest, 3)}</span></div>${special}`;
+  const steps = 128;
+  const values = Float64Array.from({ length: steps }, (_, n) => low + ((largest - low) * n) / (steps - 1));
+  const canvas = legend.querySelector("canvas");
+  drawMap(canvas, { rows: 1, columns: steps, values, largest, hidden: null }, { width: 2, height: 12 });
+  canvas.style.width = "100%";
+}
+
+function mapBox() {
+  const frame = document.querySelector(".map-frame");
+  return { width: frame.clientWidth - 28, height: 400, cell: 64, cellHeight: 40 };
+}
+
+function drawDetailMap(marks) {
+  const variable = variables.get(state.name);
+  const grid = gridOf(variable);
+  const size = cellSize(grid, mapBox());
+  const own = (list) => list.filter((c) => c.name === state.name).map((c) => toGrid(variable, c));
+  drawMap(document.getElementById("map"), grid, size, {
+    numbers: size.width >= 44 && size.height >= 18,
+    inputs: own(marks.inputs),
+    outputs: own(marks.outputs),
+    chosen: toGrid(variable, { row: state.row, column: state.column }),
+  });
+}
+
+// ---- The chosen cell ----
+
+function renderCell() {
+  const variable = variables.get(state.name);
+  const marks = relations();
+  drawDetailMap(marks);
+  document.getElementById("cell").innerHTML = variable.level === "pooled" ? blockHtml(variable) : arithmeticHtml(variable, marks);
+  renderJacobian(variable);
+  renderAlongCell();
+  document.getElementById("live").textContent = liveText(variable);
+}
+
+function chosenValue(variable) {
+  const { row, column } = toGrid(variable, { row: state.row, column: state.column });
+  return variable.values[row * variable.columns + column];
+}
+
+function liveText(variable) {
+  const what = variable.level === "pooled" ? "block at " : "";
+  const hidden = isHiddenCell(variable);
+  return `${state.name}, ${what}${cellWords(variable, state.row, state.column)}: ${hidden ? "hidden pair" : formatNumber(chosenValue(variable))}`;
+}
+
+function isHiddenCell(variable) {
+  const { row, column } = toGrid(variable, { row: state.row, column: state.column });
+  const grid = gridOf(variable);
+  return grid.hidden !== null && grid.hidden(row, column);
+}
+
+function blockHtml(variable) {
+  const ends = [0, 1].map((n) => {
+    const start = n === 0 ? state.row : state.column;
+    const end = Math.min(start + variable.step[n], n === 0 ? variable.endRow : variable.endColumn);
+    const letter = variable.axes[n];
+    return letter === "r" ? null : `${AXES[letter]} ${start}${end - start > 1 ? ` to ${end - 1}` : ""}`;
+  });
+  const { row, column } = toGrid(variable, { row: state.row, column: state.column });
+  const at = row * variable.columns + column;
+  const value = (kind) => formatNumber(decode(variable.record[kind])[at]);
+  if (isHiddenCell(variable)) return `<h3>${ends.filter(Boolean).join(", ")}</h3><p>No query of this block sees a key of it.</p>`;
+  return `<h3>${ends.filter(Boolean).join(", ")}</h3><p>mean ${value("mean")}, largest magnitude ${value("peak")}. Every number of a smaller part is under “Numbers” above.</p>`;
+}
+
+function arithmeticHtml(variable, marks) {
+  const value = chosenValue(variable);
+  const exact = `<p class="value"><span class="cell-name">${cellHtml(variable, state.row, state.column)}</span> = <output id="value">${formatExactly(value, variable.isSingle)}</output></p>`;
+  const head = `<h3>${escapeText(cellWords(variable, state.row, state.column)) || "The number"}</h3>${exact}`;
+  if (isHiddenCell(variable)) {
+    return `${head}<p>Query ${state.row} does not see key ${state.column}: the pair is left out of the softmax, and what is multiplied by its weight is zero.</p>`;
+  }
+  return head + calculationHtml(variable, value) + relationsHtml(marks);
+}
+
+function calculationHtml(variable, value) {
+  const { formula } = table[state.name];
+  if (!formula) return `<p>${table[state.name].rule ? "" : "Given, not computed."}</p>`;
+  const env = environment(variable, state.row, state.column);
+  const computed = evaluate(formula.tree, env, scope);
+  const names = bindIndices(showSymbols(formula.tree, nameHtml), env);
+  return `<div class="arithmetic" id="arithmetic"><p>= ${names}</p><p class="filled">= ${showNumbers(formula.tree, env, scope)}</p>${outsideHtml(variable, value, computed)}<p>= <b>${formatNumber(value)}</b></p></div>`;
+}
+
+// Numbers in place of the letters of the chosen cell: Q_ic becomes Q_0c.
+function bindIndices(html, env) {
+  return html.replace(/<sub>\(?([a-z]+)\)?<\/sub>/g, (whole, letters) => {
+    const known = [...letters].map((letter) => (letter in env && letters !== "hc" ? env[letter] : letter));
+    return /^[ijcmnh]+$/.test(letters) ? `<sub>${known.join(known.some((k) => k > 9) ? "," : "")}</sub>` : whole;
+  });
+}
+
+// Of a long sequence the page has a window: the rest of a sum is what is missing.
+function outsideHtml(variable, value, computed) {
+  if (variable.level !== "window" || Math.abs(value - computed) <= 1e-5 * Math.abs(value)) return "";
+  return `<p class="outside">and, from outside the window, ${formatNumber(value - computed)}</p>`;
+}
+
+function relationsHtml(marks) {
+  const list = (cells) =>
+    [...new Set(cells.map((c) => c.name))].filter((name) => variables.has(name) && isShown(name)).map((name) => `<li>${link(name)}</li>`).join("");
+  const inputs = list(marks.inputs);
+  const outputs = list(marks.outputs);
+  return `<dl class="relations">${inputs ? `<div class="inputs"><dt>Uses</dt><dd><ul>${inputs}</ul></dd></div>` : ""}${outputs ? `<div class="outputs"><dt>Used by</dt><dd><ul>${outputs}</ul></dd></div>` : ""}</dl>`;
+}
+
+// ---- The softmax Jacobian of the chosen row ----
+
+function renderJacobian(variable) {
+  const section = document.getElementById("jacobian");
+  const P = variables.get("P");
+  if (!["P", "tP", "dS"].includes(state.name) || variable.level === "pooled" || P.columns > MAX_JACOBIAN) {
+    section.innerHTML = "";
+    return;
+  }
+  const p = Array.from({ length: P.columns }, (_, n) => P.at(state.row, P.column0 + n));
+  const values = Float64Array.from({ length: p.length ** 2 }, (_, n) => {
+    const [j, k] = [Math.floor(n / p.length), n % p.length];
+    return (j === k ? p[j] : 0) - p[j] * p[k];
+  });
+  section.innerHTML = `<h3>Softmax Jacobian of row ${state.row}</h3><p class="formula"><i>J</i> = diag(<i>P</i><sub>${state.row}</sub>) − <i>P</i><sub>${state.row}</sub><sup>T</sup> <i>P</i><sub>${state.row}</sub></p><canvas id="jacobian-map" role="img" aria-label="Jacobian of row ${state.row}, ${p.length} by ${p.length}"></canvas><p class="help">How each weight of the row moves with each score of it. Rows and columns sum to zero${p.length < P.record.shape[1] ? " over all keys" : ""}.</p>`;
+  const largest = values.reduce((a, b) => Math.max(a, Math.abs(b)), 0);
+  const grid = { rows: p.length, columns: p.length, values, largest, hidden: null };
+  const size = cellSize(grid, { ...mapBox(), height: 220 });
+  drawMap(document.getElementById("jacobian-map"), grid, size, { numbers: size.width >= 44 && size.height >= 18 });
+}
+
+// ---- All numbers ----
+
+function fillTable() {
+  const details = document.getElementById("numbers");
+  const variable = variables.get(state.name);
+  const place = details.querySelector("div");
+  if (!details.open || place.firstChild) return;
+  const columns = Math.min(variable.columns, 256);
+  const rows = Math.min(variable.rows, Math.max(1, Math.floor(MAX_TABLE_CELLS / columns)));
+  const header = Array.from({ length: columns }, (_, c) => `<th scope="col">${variable.column0 + c * variable.step[1]}</th>`).join("");
+  const body = Array.from({ length: rows }, (_, r) => {
+    const cells = Array.from({ length: columns }, (__, c) => `<td>${formatNumber(variable.values[r * variable.columns + c])}</td>`).join("");
+    return `<tr><th scope="row">${variable.row0 + r * variable.step[0]}</th>${cells}</tr>`;
+  }).join("");
+  const cut = rows < variable.rows || columns < variable.columns ? `<p>The first ${rows} × ${columns} of ${variable.rows} × ${variable.columns}.</p>` : "";
+  place.innerHTML = `${cut}<table><thead><tr><td></td>${header}</tr></thead><tbody>${body}</tbody></table>`;
+}
+
+// ---- Moving through the cells ----
+
+function moveInMap(event) {
+  const variable = variables.get(state.name);
+  const [down, right] = variable.step;
+  const last = { row: variable.row0 + (variable.rows - 1) * down, column: variable.column0 + (variable.columns - 1) * right };
+  const moves = {
+    ArrowRight: [state.row, state.column + right],
+    ArrowLeft: [state.row, state.column - right],
+    ArrowDown: [state.row + down, state.column],
+    ArrowUp: [state.row - down, state.column],
+    Home: [event.ctrlKey ? variable.row0 : state.row, variable.column0],
+    End: [event.ctrlKey ? last.row : state.row, last.column],
+    PageDown: [state.row + 10 * down, state.column],
+    PageUp: [state.row - 10 * down, state.column],
+  };
+  if (!(event.key in moves)) return;
+  event.preventDefault();
+  const [row, column] = moves[event.key];
+  chooseCell(Math.min(last.row, Math.max(variable.row0, row)), Math.min(last.column, Math.max(variable.column0, column)));
+}
+
+function clickMap(event) {
+  const variable = variables.get(state.name);
+  const box = event.target.getBoundingClientRect();
+  const row = Math.min(variable.rows - 1, Math.floor(((event.clientY - box.top) / box.height) * variable.rows));
+  const column = Math.min(variable.columns - 1, Math.floor(((event.clientX - box.left) / box.width) * variable.columns));
+  chooseCell(variable.row0 + Math.max(0, row) * variable.step[0], variable.column0 + Math.max(0, column) * variable.step[1]);
+}

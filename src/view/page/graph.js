@@ -1,0 +1,200 @@
+// The graph: a lane per kind of variable, in it a card per variable. On wide screens the cards of a variable, its
+// cotangent, its tangent and the tangent of its cotangent stand in one column; on narrow ones they follow each other.
+
+const MIN_PICTURE = 60;
+const MAX_PICTURE = 168;
+
+function lanesShown() {
+  return MAPS.find((map) => map.id === state.map).lanes;
+}
+
+function isShown(name) {
+  return table[name] !== undefined && lanesShown().includes(table[name].lane);
+}
+
+function shownVariables() {
+  return [...variables.values()].filter((v) => isShown(v.name)).sort((a, b) => table[a.name].order - table[b.name].order);
+}
+
+function usedColumns() {
+  return [...new Set([...variables.keys()].filter((name) => table[name]).map((name) => table[name].column))].sort((a, b) => a - b);
+}
+
+function renderGraph() {
+  const columns = usedColumns();
+  const lanes = document.getElementById("lanes");
+  lanes.style.setProperty("--columns", columns.length);
+  lanes.innerHTML = LANES.filter((lane) => lanesShown().includes(lane.id)).map((lane) => laneHtml(lane, columns)).join("");
+  drawCards();
+}
+
+function laneHtml(lane, columns) {
+  const cards = shownVariables().filter((v) => table[v.name].lane === lane.id);
+  const order = [...new Set(cards.map((v) => table[v.name].column))];
+  const stacks = order.map((column) => {
+    const own = cards.filter((v) => table[v.name].column === column);
+    return `<div class="stack" role="presentation" style="--column: ${columns.indexOf(column) + 1}">${own.map(cardHtml).join("")}</div>`;
+  });
+  const direction = lane.id === "vjp" || lane.id === "vjp_jvp" ? "back" : "on";
+  return `<section class="lane ${direction}"><h2 id="lane-${lane.id}">${lane.title}</h2><p>${lane.note}</p>
+<div class="cards" role="listbox" aria-labelledby="lane-${lane.id}" aria-orientation="horizontal">${stacks.join("")}</div></section>`;
+}
+
+function cardHtml(variable) {
+  const { record, name } = variable;
+  const { min, max, norm } = record.stats;
+  const range = variable.rows * variable.columns === 1 ? formatNumber(min, 4) : `${formatNumber(min, 3)}…${formatNumber(max, 3)}`;
+  const label = `${name}, ${table[name].about}, ${shapeText(record)}, range ${formatNumber(min, 3)} to ${formatNumber(max, 3)}, norm ${formatNumber(norm, 4)}`;
+  return `<div class="card" role="option" id="card-${name}" data-variable="${name}" tabindex="-1" aria-selected="false" aria-label="${escapeText(label)}">
+<span class="card-name">${nameHtml(name)}</span><span class="card-role"></span>
+<canvas></canvas>
+<span class="card-facts">${escapeText(shapeText(record))}</span><span class="card-facts">${range}</span><span class="card-facts">‖·‖ ${formatNumber(norm, 4)}</span></div>`;
+}
+
+function drawCards() {
+  const marks = relations();
+  for (const variable of shownVariables()) {
+    const card = document.getElementById(`card-${variable.name}`);
+    const grid = gridOf(variable);
+    drawMap(card.querySelector("canvas"), grid, cellSize(grid, pictureBox(card)), {
+      inputs: marks.inputs.filter((c) => c.name === variable.name).map((c) => toGrid(variable, c)),
+      outputs: marks.outputs.filter((c) => c.name === variable.name).map((c) => toGrid(variable, c)),
+      chosen: state.name === variable.name ? toGrid(variable, { row: state.row, column: state.column }) : null,
+    });
+    markCard(card, variable.name, marks);
+  }
+  drawEdges(marks);
+}
+
+// The room for a picture in a card: as wide as the card allows.
+function pictureBox(card) {
+  const width = Math.min(MAX_PICTURE, Math.max(MIN_PICTURE, card.clientWidth - 18));
+  return { width, height: 0.72 * width, cell: 0.21 * width };
+}
+
+function markCard(card, name, marks) {
+  const isChosen = name === state.name;
+  const isInput = marks.inputs.some((c) => c.name === name);
+  const isOutput = marks.outputs.some((c) => c.name === name);
+  card.setAttribute("aria-selected", isChosen);
+  card.classList.toggle("is-input", isInput);
+  card.classList.toggle("is-output", isOutput);
+  card.querySelector(".card-role").textContent = isInput ? "used" : isOutput ? "uses it" : "";
+  const first = card.closest("[role=listbox]").querySelector("[role=option]");
+  const hasChosen = card.closest("[role=listbox]").querySelector(`[data-variable="${CSS.escape(state.name)}"]`);
+  card.tabIndex = isChosen || (!hasChosen && card === first) ? 0 : -1;
+}
+
+// The cells that the chosen one depends on, and those that depend on it.
+function relations() {
+  const variable = variables.get(state.name);
+  if (!variable) return { inputs: [], outputs: [] };
+  const pooled = variable.level === "pooled";
+  const formula = table[state.name].formula;
+  return {
+    inputs: (formula ? dependenciesOf(variable, formula, state.row, state.column) : []).map((c) => blur(c, pooled)),
+    outputs: dependentsOf(variable, table, state.row, state.column).map((c) => blur(c, pooled)),
+  };
+}
+
+// A pooled cell stands for many: whole variables light up.
+function blur(cell, pooled) {
+  return pooled ? { name: cell.name, row: null, column: null } : cell;
+}
+
+function toGrid(variable, cell) {
+  const place = (value, first, step, count) => {
+    if (value === null) return null;
+    const n = Math.floor((value - first) / step);
+    return n >= 0 && n < count ? n : null;
+  };
+  return {
+    row: place(cell.row, variable.row0, variable.step[0], variable.rows),
+    column: place(cell.column, variable.column0, variable.step[1], variable.columns),
+  };
+}
+
+// Curves from the variables that are used to the chosen one, and on to those that use it.
+function drawEdges(marks) {
+  const svg = document.getElementById("edges");
+  const frame = document.getElementById("graph").getBoundingClientRect();
+  const chosen = document.getElementById(`card-${state.name}`);
+  svg.setAttribute("viewBox", `0 0 ${frame.width} ${frame.height}`);
+  svg.innerHTML = "";
+  const curve = (from, to, kind) => {
+    const a = from.getBoundingClientRect();
+    const b = to.getBoundingClientRect();
+    const right = b.left >= a.right - 4;
+    const left = b.right <= a.left + 4;
+    const x1 = (right ? a.right : left ? a.left : a.left + a.width / 2) - frame.left;
+    const x2 = (right ? b.left : left ? b.right : b.left + b.width / 2) - frame.left;
+    const y1 = a.top + a.height / 2 - frame.top;
+    const y2 = b.top + b.height / 2 - frame.top;
+    const bend = right || left ? (x2 - x1) / 2 : 0;
+    const ends = right || left ? [y1, y2] : y1 < y2 ? [a.bottom - frame.top, b.top - frame.top] : [a.top - frame.top, b.bottom - frame.top];
+    return `<path class="${kind}" d="M${x1} ${ends[0]} C${x1 + bend} ${ends[0]} ${x2 - bend} ${ends[1]} ${x2} ${ends[1]}"/>`;
+  };
+  const card = (name) => document.getElementById(`card-${name}`);
+  svg.innerHTML =
+    laneEdges().map(([from, to]) => curve(card(from), card(to), "plain")).join("") +
+    (chosen ? chosenEdges(marks, chosen, card, curve) : "");
+}
+
+function chosenEdges(marks, chosen, card, curve) {
+  const names = (list) => [...new Set(list.map((c) => c.name))].filter((name) => name !== state.name && card(name));
+  return (
+    names(marks.inputs).map((name) => curve(card(name), chosen, "inputs")).join("") +
+    names(marks.outputs).map((name) => curve(chosen, card(name), "outputs")).join("")
+  );
+}
+
+// From each variable to those of its own lane that are computed from it: [from, to].
+function laneEdges() {
+  const edges = [];
+  for (const { name } of shownVariables()) {
+    const { formula, lane } = table[name];
+    for (const reference of formula ? referencesOf(formula.tree) : []) {
+      const from = variables.has(reference.name) ? reference.name : sideBySide(reference.name);
+      if (from && table[from] && table[from].lane === lane) edges.push([from, name]);
+    }
+  }
+  return edges;
+}
+
+// ---- Keyboard: left and right inside a lane, up and down to the same variable in the next lane ----
+
+function baseName(name) {
+  return name === "D" || name === "tD" ? "L" : name === "mu" ? "L" : name.replace(/^(td|d|t)(?=.)/, "");
+}
+
+function moveInGraph(event) {
+  const card = event.target.closest("[role=option]");
+  if (!card) return;
+  const cards = [...card.closest("[role=listbox]").querySelectorAll("[role=option]")];
+  const at = cards.indexOf(card);
+  const target = {
+    ArrowRight: () => cards[at + 1],
+    ArrowLeft: () => cards[at - 1],
+    Home: () => cards[0],
+    End: () => cards[cards.length - 1],
+    ArrowDown: () => counterpart(card, 1),
+    ArrowUp: () => counterpart(card, -1),
+    Enter: () => card,
+    " ": () => card,
+  }[event.key];
+  if (!target) return;
+  event.preventDefault();
+  const next = target();
+  if (!next) return;
+  choose(next.dataset.variable);
+  document.getElementById(next.id).focus();
+  if (event.key === "Enter" || event.key === " ") document.getElementById("map").focus();
+}
+
+function counterpart(card, direction) {
+  const lists = [...document.querySelectorAll("#lanes [role=listbox]")];
+  const list = lists[lists.indexOf(card.closest("[role=listbox]")) + direction];
+  if (!list) return null;
+  const cards = [...list.querySelectorAll("[role=option]")];
+  return cards.find((c) => baseName(c.dataset.variable) === baseName(card.dataset.variable)) || cards[0];
+}

@@ -1,0 +1,238 @@
+// Heat maps on canvases: a diverging palette around zero, hidden pairs hatched, NaN and infinities marked.
+
+const PALETTE_STEPS = 256; // on each side of zero
+
+// Ends and middle of the palette in OKLab's lightness, chroma and hue: equal steps of a value look equally large.
+const PALETTES = {
+  light: { middle: [0.975, 0.003, 90], low: [0.42, 0.13, 255], high: [0.46, 0.16, 40] },
+  dark: { middle: [0.27, 0.006, 260], low: [0.82, 0.12, 235], high: [0.82, 0.14, 65] },
+};
+
+function oklchToRgb([lightness, chroma, hue]) {
+  const a = chroma * Math.cos((hue * Math.PI) / 180);
+  const b = chroma * Math.sin((hue * Math.PI) / 180);
+  const l = (lightness + 0.3963377774 * a + 0.2158037573 * b) ** 3;
+  const m = (lightness - 0.1055613458 * a - 0.0638541728 * b) ** 3;
+  const s = (lightness - 0.0894841775 * a - 1.291485548 * b) ** 3;
+  const linear = [
+    4.0767416621 * l - 3.3077115913 * m + 0.2309699292 * s,
+    -1.2684380046 * l + 2.6097574011 * m - 0.3413193965 * s,
+    -0.0041960863 * l - 0.7034186147 * m + 1.707614701 * s,
+  ];
+  return linear.map((x) => {
+    const y = Math.min(1, Math.max(0, x));
+    return Math.round(255 * (y <= 0.0031308 ? 12.92 * y : 1.055 * y ** (1 / 2.4) - 0.055));
+  });
+}
+
+const paletteCache = {};
+
+// 2 * PALETTE_STEPS + 1 colours, from the most negative to the most positive value.
+function palette(theme) {
+  if (!paletteCache[theme]) {
+    const { middle, low, high } = PALETTES[theme];
+    paletteCache[theme] = Array.from({ length: 2 * PALETTE_STEPS + 1 }, (_, n) => {
+      const x = (n - PALETTE_STEPS) / PALETTE_STEPS;
+      const end = x < 0 ? low : high;
+      const share = Math.abs(x) ** 0.9;
+      return oklchToRgb([
+        middle[0] + (end[0] - middle[0]) * share,
+        middle[1] + (end[1] - middle[1]) * share,
+        end[2],
+      ]);
+    });
+  }
+  return paletteCache[theme];
+}
+
+let printing = false;
+
+function currentTheme() {
+  return printing ? "light" : document.documentElement.dataset.theme;
+}
+
+function colorOf(value, largest, colors) {
+  const share = largest > 0 ? Math.min(1, Math.abs(value) / largest) ** state.power : 0;
+  return colors[Math.round(Math.sign(value) * share * PALETTE_STEPS) + PALETTE_STEPS];
+}
+
+const NOT_A_NUMBER = { light: [203, 36, 174], dark: [255, 120, 230] };
+
+const pooledScales = new Map();
+
+// The largest magnitude that is shown of a variable: the end of its scale.
+function scaleOf(variable) {
+  const { min, max } = variable.record.stats;
+  if (variable.level !== "pooled") return Math.max(Math.abs(min), Math.abs(max)) || 0;
+  const { id } = variable.stored;
+  if (!pooledScales.has(id)) {
+    const largest = variable.values.reduce((a, b) => (Number.isFinite(b) ? Math.max(a, Math.abs(b)) : a), 0);
+    pooledScales.set(id, largest);
+  }
+  return pooledScales.get(id);
+}
+
+function luminance([r, g, b]) {
+  const linear = [r, g, b].map((v) => (v / 255 <= 0.04045 ? v / 255 / 12.92 : ((v / 255 + 0.055) / 1.055) ** 2.4));
+  return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2];
+}
+
+function inkOn(color) {
+  return luminance(color) > 0.3 ? "#111418" : "#ffffff";
+}
+
+// A picture with one pixel per cell.
+function pixelsOf(grid, theme) {
+  const colors = palette(theme);
+  const image = new ImageData(grid.columns, grid.rows);
+  const { data } = image;
+  for (let n = 0; n < grid.rows * grid.columns; n++) {
+    const value = grid.values[n];
+    const color = Number.isFinite(value) ? colorOf(value, grid.largest, colors) : NOT_A_NUMBER[theme];
+    data[4 * n] = color[0];
+    data[4 * n + 1] = color[1];
+    data[4 * n + 2] = color[2];
+    data[4 * n + 3] = 255;
+  }
+  const canvas = document.createElement("canvas");
+  canvas.width = grid.columns;
+  canvas.height = grid.rows;
+  canvas.getContext("2d").putImageData(image, 0, 0);
+  return canvas;
+}
+
+// Runs of hidden cells: [row, first column, last column + 1].
+function hiddenRuns(grid) {
+  const runs = [];
+  for (let row = 0; row < grid.rows; row++) {
+    let start = -1;
+    for (let column = 0; column <= grid.columns; column++) {
+      const isOne = column < grid.columns && grid.hidden(row, column);
+      if (isOne && start < 0) start = column;
+      if (!isOne && start >= 0) {
+        runs.push([row, start, column]);
+        start = -1;
+      }
+    }
+  }
+  return runs;
+}
+
+function hatch(context, theme) {
+  const tile = document.createElement("canvas");
+  tile.width = tile.height = 8;
+  const pen = tile.getContext("2d");
+  pen.fillStyle = theme === "dark" ? "#1c2026" : "#eef0f2";
+  pen.fillRect(0, 0, 8, 8);
+  pen.strokeStyle = theme === "dark" ? "#4a525e" : "#b9c0c9";
+  pen.lineWidth = 1.2;
+  pen.beginPath();
+  for (const offset of [-8, 0, 8]) {
+    pen.moveTo(offset, 8);
+    pen.lineTo(offset + 8, 0);
+  }
+  pen.stroke();
+  return context.createPattern(tile, "repeat");
+}
+
+// grid: {rows, columns, values, largest, hidden(row, column)}; size: {width, height} of a cell in CSS pixels.
+function drawMap(canvas, grid, size, marks = {}) {
+  const theme = currentTheme();
+  const ratio = Math.max(1, window.devicePixelRatio || 1);
+  const width = grid.columns * size.width;
+  const height = grid.rows * size.height;
+  canvas.width = Math.max(1, Math.round(width * ratio));
+  canvas.height = Math.max(1, Math.round(height * ratio));
+  canvas.style.width = `${width}px`;
+  canvas.style.height = `${height}px`;
+  const context = canvas.getContext("2d");
+  context.scale(ratio, ratio);
+  context.imageSmoothingEnabled = false;
+  context.drawImage(pixelsOf(grid, theme), 0, 0, width, height);
+  drawHidden(context, grid, size, theme);
+  drawGaps(context, grid, size);
+  if (marks.numbers) drawNumbers(context, grid, size, theme);
+  for (const cell of marks.inputs || []) outline(context, grid, size, cell, "inputs");
+  for (const cell of marks.outputs || []) outline(context, grid, size, cell, "outputs");
+  if (marks.chosen) outline(context, grid, size, marks.chosen, "chosen");
+}
+
+function drawHidden(context, grid, size, theme) {
+  const runs = grid.hidden ? hiddenRuns(grid) : [];
+  if (runs.length === 0) return;
+  context.fillStyle = hatch(context, theme);
+  context.beginPath();
+  for (const [row, from, to] of runs) {
+    context.rect(from * size.width, row * size.height, (to - from) * size.width, size.height);
+  }
+  context.fill();
+}
+
+// Thin lines between cells that are large enough to be seen one by one.
+function drawGaps(context, grid, size) {
+  if (size.width < 8 || size.height < 8) return;
+  context.fillStyle = cssColor("--surface");
+  for (let column = 1; column < grid.columns; column++) {
+    context.fillRect(column * size.width - 0.5, 0, 1, grid.rows * size.height);
+  }
+  for (let row = 1; row < grid.rows; row++) {
+    context.fillRect(0, row * size.height - 0.5, grid.columns * size.width, 1);
+  }
+}
+
+function drawNumbers(context, grid, size, theme) {
+  const colors = palette(theme);
+  context.font = `12px ${getComputedStyle(document.body).fontFamily}`;
+  context.textAlign = "center";
+  context.textBaseline = "middle";
+  for (let row = 0; row < grid.rows; row++) {
+    for (let column = 0; column < grid.columns; column++) {
+      const value = grid.values[row * grid.columns + column];
+      if (grid.hidden && grid.hidden(row, column)) continue;
+      const color = Number.isFinite(value) ? colorOf(value, grid.largest, colors) : NOT_A_NUMBER[theme];
+      context.fillStyle = inkOn(color);
+      context.fillText(formatNumber(value, 3), (column + 0.5) * size.width, (row + 0.5) * size.height);
+    }
+  }
+}
+
+function cssColor(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+}
+
+// A frame around a cell, a row or a column: {row, column}, null for a whole axis.
+function outline(context, grid, size, cell, kind) {
+  const x = cell.column === null ? 0 : cell.column * size.width;
+  const y = cell.row === null ? 0 : cell.row * size.height;
+  const width = cell.column === null ? grid.columns * size.width : size.width;
+  const height = cell.row === null ? grid.rows * size.height : size.height;
+  const line = kind === "chosen" ? 3 : 2;
+  const frame = (color, inset, thickness) => {
+    context.strokeStyle = color;
+    context.lineWidth = thickness;
+    context.strokeRect(x + inset, y + inset, Math.max(1, width - 2 * inset), Math.max(1, height - 2 * inset));
+  };
+  frame(cssColor("--surface"), line / 2 + 1, line + 2);
+  context.setLineDash(kind === "outputs" ? [4, 2] : []);
+  frame(cssColor(`--${kind}`), line / 2, line);
+  context.setLineDash([]);
+}
+
+// The cells of a variable as drawMap wants them.
+function gridOf(variable) {
+  return {
+    rows: variable.rows,
+    columns: variable.columns,
+    values: variable.values,
+    largest: scaleOf(variable),
+    hidden: variable.axes === "ij" && hiddenPairs ? (row, column) => hiddenPairs.values[row * variable.columns + column] === -Infinity : null,
+  };
+}
+
+// A cell's size such that the map fits into a box.
+function cellSize(grid, box) {
+  return {
+    width: Math.min(box.cell, box.width / Math.max(1, grid.columns)),
+    height: Math.min(box.cellHeight || box.cell, box.height / Math.max(1, grid.rows)),
+  };
+}

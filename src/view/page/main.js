@@ -1,0 +1,177 @@
+// Puts the page together and reacts to what the reader does.
+
+const table = variableTable(PAGE.features);
+
+function choose(name) {
+  const isNew = name !== state.name;
+  state.name = name;
+  const variable = variables.get(name);
+  if (isNew || state.row >= variable.endRow || state.column >= variable.endColumn) {
+    state.row = variable.row0;
+    state.column = variable.column0;
+  }
+  renderDetail();
+  drawCards();
+}
+
+function chooseCell(row, column) {
+  state.row = row;
+  state.column = column;
+  renderCell();
+  drawCards();
+}
+
+function chooseMap(map) {
+  state.map = map;
+  renderGraph();
+  const shown = shownVariables();
+  const output = { forward: "P", vjp: "dS", jvp: "tP", vjp_jvp: "tdS" }[map];
+  const keeps = state.name && isShown(state.name) && variables.has(state.name);
+  choose(keeps ? state.name : variables.has(output) ? output : shown[0].name);
+}
+
+function reload() {
+  loadHead();
+  renderGraph();
+  const variable = variables.get(state.name);
+  state.row = Math.max(variable.row0, Math.min(state.row, variable.endRow - 1));
+  state.column = Math.max(variable.column0, Math.min(state.column, variable.endColumn - 1));
+  state.row -= (state.row - variable.row0) % variable.step[0];
+  state.column -= (state.column - variable.column0) % variable.step[1];
+  renderDetail();
+  drawCards();
+}
+
+function redraw() {
+  renderLegend(variables.get(state.name));
+  renderCell();
+  drawCards();
+  renderKey();
+}
+
+// ---- The head of the page ----
+
+function renderHead() {
+  document.getElementById("title").textContent = PAGE.title;
+  document.getElementById("facts").textContent = PAGE.facts.join(" · ");
+  document.getElementById("made").textContent = `attngrad ${PAGE.version}`;
+  document.getElementById("notes").innerHTML = PAGE.notes.map((note) => `<li>${escapeText(note)}</li>`).join("");
+  document.getElementById("views").insertAdjacentHTML(
+    "beforeend",
+    MAPS.map(({ id }) => {
+      const has = PAGE.maps.includes(id);
+      return `<label${has ? "" : ' class="absent"'}><input type="radio" name="map" value="${id}"${has ? "" : " disabled"}${id === state.map ? " checked" : ""}><span>${id}</span></label>`;
+    }).join(""),
+  );
+  fillChoices();
+}
+
+function options(select, entries, chosen) {
+  select.innerHTML = entries.map(([value, text]) => `<option value="${value}"${value === chosen ? " selected" : ""}>${escapeText(text)}</option>`).join("");
+  select.parentElement.hidden = entries.length < 2;
+}
+
+function fillChoices() {
+  const { batch } = currentHead();
+  const sequences = [...new Set(PAGE.heads.map((h) => h.batch))];
+  const heads = PAGE.heads.map((h, n) => [h, n]).filter(([h]) => h.batch === batch);
+  options(document.getElementById("sequence"), sequences.map((b) => [b, String(b)]), batch);
+  options(document.getElementById("head"), heads.map(([h, n]) => [n, String(h.head)]), state.head);
+  const { window } = currentHead();
+  const levels = window ? [["pooled", "All, pooled"], ["window", `Window: queries ${window.queries[0]} to ${window.queries[1] - 1}, keys ${window.keys[0]} to ${window.keys[1] - 1}`]] : [["full", "All"]];
+  if (!levels.some(([value]) => value === state.level)) state.level = levels[0][0];
+  options(document.getElementById("level"), levels, state.level);
+}
+
+// What the colours mean, above the graph.
+function renderKey() {
+  const colors = palette(currentTheme());
+  const stops = [0, 128, 256, 384, 512].map((n) => `rgb(${colors[n].join(",")})`).join(",");
+  document.getElementById("key").innerHTML = `<span class="ramp" style="background: linear-gradient(90deg, ${stops})"></span><span>negative, zero, positive; a scale per variable</span><span class="swatch"><span class="hatch"></span> hidden pair</span><span class="swatch"><span class="frame inputs"></span> used by the cell</span><span class="swatch"><span class="frame outputs"></span> uses the cell</span>`;
+}
+
+// The theme that is chosen, else the system's.
+function applyTheme() {
+  const system = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+  document.documentElement.dataset.theme = document.getElementById("theme").value || system;
+}
+
+// ---- Events ----
+
+function onChange({ target }) {
+  if (target.name === "map") chooseMap(target.value);
+  if (target.name === "pooling") {
+    state.pooling = target.value;
+    redraw();
+  }
+  if (target.id === "power") {
+    state.power = Number(target.value);
+    redraw();
+  }
+  if (target.id === "head") state.head = Number(target.value);
+  if (target.id === "sequence") state.head = PAGE.heads.findIndex((h) => h.batch === Number(target.value));
+  if (target.id === "level") state.level = target.value;
+  if (["head", "sequence", "level"].includes(target.id)) {
+    fillChoices();
+    reload();
+  }
+  if (target.id === "theme") {
+    applyTheme();
+    redraw();
+  }
+}
+
+function onClick(event) {
+  const target = event.target.closest("[data-variable]");
+  if (!target) {
+    if (event.target.id === "map") clickMap(event);
+    return;
+  }
+  choose(target.dataset.variable);
+  if (target.matches(".name-link")) document.getElementById("map").focus({ preventScroll: true });
+  else if (matchMedia("(max-width: 1099px)").matches) document.getElementById("detail").scrollIntoView({ block: "start" });
+}
+
+function onKey(event) {
+  if (event.target.id === "map") moveInMap(event);
+  else if (event.target.closest("#lanes")) moveInGraph(event);
+}
+
+function onInput({ target }) {
+  if (target.id !== "step") return;
+  state.step = Number(target.value);
+  renderAlongCell();
+}
+
+function listen() {
+  document.addEventListener("change", onChange);
+  document.addEventListener("click", onClick);
+  document.addEventListener("keydown", onKey);
+  document.addEventListener("input", onInput);
+  document.addEventListener("toggle", fillTable, true);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+    applyTheme();
+    redraw();
+  });
+  new ResizeObserver(() => requestAnimationFrame(redraw)).observe(document.getElementById("graph"));
+  for (const [event, value] of [["beforeprint", true], ["afterprint", false]]) {
+    window.addEventListener(event, () => {
+      printing = value;
+      redraw();
+    });
+  }
+}
+
+function start() {
+  applyTheme();
+  state.level = currentHead().window ? "pooled" : "full";
+  state.map = PAGE.maps.includes("vjp") ? "vjp" : PAGE.maps[PAGE.maps.length - 1];
+  if (PAGE.steps) state.step = Math.floor(0.75 * PAGE.steps.length);
+  loadHead();
+  renderHead();
+  renderKey();
+  chooseMap(state.map);
+  listen();
+}
+
+start();

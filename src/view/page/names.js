@@ -1,0 +1,53 @@
+// How names, formulas and cells are written.
+
+const SYMBOLS = { mu: "μ", phi1: "φ′", phi2: "φ″", scale: "scale", softcap: "c" };
+
+// "tdWq" -> td, W with the subscript q
+function nameHtml(name) {
+  if (name in SYMBOLS) return name === "scale" ? "scale" : `<i>${SYMBOLS[name]}</i>`;
+  const [, prefix = "", base] = name.match(/^(td|d|t)?(.+)$/);
+  const [, letter, rest] = base.match(/^(.)(.*)$/);
+  return `<span class="math">${prefix}<i>${letter}</i>${rest ? `<sub>${escapeText(rest)}</sub>` : ""}</span>`;
+}
+
+// A name that leads to its variable, if the page has it.
+function link(name) {
+  const target = variables.has(name) ? name : sideBySide(name);
+  if (!target || !isShown(target)) return nameHtml(name);
+  return `<button type="button" class="name-link" data-variable="${target}">${nameHtml(name)}</button>`;
+}
+
+// The formula of docs/math.md: "scale * Q K^T".
+function ruleHtml(rule) {
+  const words = rule.match(/[A-Za-z][A-Za-z0-9]*(?:_[A-Za-z0-9]+)?|'+|\^T|\^2|[^A-Za-z]/g);
+  return words.map(wordHtml).join("");
+}
+
+function wordHtml(word) {
+  const fixed = { o: "∘", "*": "·", "-": "−", "^T": "<sup>T</sup>", "^2": "<sup>2</sup>", "<": "⟨", ">": "⟩", "'": "′", "''": "″", phi: "<i>φ</i>" };
+  if (word in fixed) return fixed[word];
+  const [base, index] = word.split("_");
+  const sub = index ? `<sub>${escapeText(index)}</sub>` : "";
+  if (base === "sum" && index) return `Σ${sub}`;
+  if (variables.has(base) || table[base]) return link(base) + sub;
+  return escapeText(base) + sub;
+}
+
+function shapeText(record) {
+  const sizes = record.shape.filter((_, n) => record.axes[n] !== "r");
+  return sizes.length ? sizes.join(" × ") : "one number";
+}
+
+// "query 0, key 2"
+function cellWords(variable, row, column) {
+  return [row, column]
+    .map((value, n) => (variable.axes[n] === "r" ? null : `${AXES[variable.axes[n]]} ${value}`))
+    .filter(Boolean)
+    .join(", ");
+}
+
+// The element with its indices: P with the subscript 0,2
+function cellHtml(variable, row, column) {
+  const indices = [row, column].filter((_, n) => variable.axes[n] !== "r");
+  return nameHtml(variable.name) + (indices.length ? `<sub>${indices.join(",")}</sub>` : "");
+}

@@ -1,0 +1,106 @@
+#!/bin/sh
+# `attngrad view`: the file, its limits, what it refuses. usage: view.sh PATH_TO_ATTNGRAD
+# What a reader sees in a browser is tested in python/tests/test_view.py.
+set -u
+[ $# -eq 1 ] || { echo "usage: view.sh PATH_TO_ATTNGRAD" >&2; exit 2; }
+. "$(dirname "$0")/../command.sh"
+cd "$dir" || exit 2
+
+# npy FILE SHAPE COUNT: an array of float64 zeros
+npy() {
+    header="{'descr': '<f8', 'fortran_order': False, 'shape': ($2), }"
+    length=118
+    {
+        printf '\223NUMPY\001\000\166\000'
+        printf "%-$((length - 1))s\n" "$header"
+        head -c $(($3 * 8)) /dev/zero
+    } >"$1"
+}
+
+size_at_most() { # size_at_most FILE BYTES
+    [ "$(wc -c <"$1")" -le "$2" ]
+}
+
+has() { # has FILE TEXT
+    grep -qF -e "$2" "$1"
+}
+
+# ---- Help and wrong arguments ----
+works_with "usage: attngrad view" view --help
+check "help of view is at most 80 columns wide" narrow
+refused_with "--out is missing" view
+refused_with "--k is missing" view --q q.npy --out x.html
+refused_with "one of them" view "q4 d2 f32" --q q.npy --k q.npy --v q.npy --out x.html
+refused_with "the worked example is shown as a whole" view --heads 0 --out x.html
+refused_with "is not a list of numbers" view "q4 d2 f32" --heads a --out x.html
+refused_with "is not a range such as 0-63" view "q4 d2 f32" --rows 5-3 --out x.html
+refused_with "is not a range such as 0-63" view "q4 d2 f32" --keys 5 --out x.html
+refused_with "no map 'hvp'" view "q4 d2 f32" --maps hvp --out x.html
+refused_with "head 2: there are 2, from 0" view "h2 q4 d2 f32" --heads 2 --out x.html
+refused_with "sequence 1: there are 1, from 0" view "h2 q4 d2 f32" --sequences 1 --out x.html
+refused_with "queries 0 to 7: there are 4" view "q4 d2 f32" --rows 0-7 --out x.html
+refused_with "there is nothing to show" view "q4 k0 d2 f32" --out x.html
+refused_with "unknown option '--haeds' (did you mean '--heads'?)" view --haeds 0 --out x.html
+refused view "q4 d2" --out x.html
+check "none of them wrote a file" [ ! -e x.html ]
+
+# ---- The file ----
+works_with "example.html" view --out example.html
+check "the example has at most 200 KB" size_at_most example.html 200000
+check "and is HTML" has example.html '<!doctype html>'
+works view --out again.html
+check "the same input gives the same bytes" cmp -s example.html again.html
+works view "h2 q6 d4 f32 causal" --seed 2 --out new/folder/a.html
+works view "h2 q6 d4 f32 causal" --seed 3 --out new/folder/b.html
+check "another seed gives other numbers" sh -c '! cmp -s new/folder/a.html new/folder/b.html'
+works view --out new/folder/a.html
+check "a file that exists is replaced" cmp -s example.html new/folder/a.html
+
+# ---- Arrays ----
+npy q.npy "3, 4" 12
+npy short.npy "2, 4" 8
+works_with "No tangent was given" view --q q.npy --k q.npy --v q.npy --out forward.html
+check "a page of forward alone says so" has forward.html '"maps":["forward"]'
+works view --q q.npy --k q.npy --v q.npy --do q.npy --tq q.npy --causal --out all.html
+check "cotangent and tangent give all maps" has all.html '"maps":["forward","vjp","jvp","vjp_jvp"]'
+unusable_with "must be f64 [3, 4]" view --q q.npy --k q.npy --v q.npy --do short.npy --out x.html
+unusable_with "No such file" view --q none.npy --k q.npy --v q.npy --out x.html
+refused_with "jvp and vjp_jvp need a tangent" view --q q.npy --k q.npy --v q.npy --maps jvp --out x.html
+name='<script>alert(1)</script>&"'
+works view --q q.npy --k q.npy --v q.npy --title "$name" --out title.html
+check "a title is text" sh -c '! grep -qF "<script>alert" title.html'
+cp q.npy "<img src=x>.npy"
+works view --q "<img src=x>.npy" --k q.npy --v q.npy --out named.html
+check "a file's name is text" sh -c '! grep -qF "<img src=x>" named.html'
+
+# ---- Large problems ----
+works_with "one cell stands for" view "q1100 d4 f32" --maps forward,vjp --rows 8-15 --keys 1000-1003 --out large.html
+check "a page has at most 20 MB" size_at_most large.html 20000000
+check "notes are at most 80 columns wide" narrow
+check "the window is the one asked for" has large.html '"window":{"queries":[8,16],"keys":[1000,1004]}'
+works view "b2 h8 q200 d64 f32" --heads 0,1,2,3,4,5,6,7 --out many.html
+check "a page of many heads has at most 20 MB" size_at_most many.html 20000000
+works view "h8 q64 d16 f32" --out eight.html
+check "eight heads of 64 are there in full" sh -c '! grep -q "too large" "$1"' - "$out"
+check "on a page of at most 20 MB" size_at_most eight.html 20000000
+works_with "1 of 64 heads" view "h64 q64 d16 f32" --out first.html
+check "if not all heads fit in full, the first one does" sh -c '! grep -q "too large" "$1"' - "$out"
+refused_with "do not fit into a page of 20 MB" view "q2048 d4 f32" --maps forward --rows 0-2047 --keys 0-2047 --out x.html
+
+# ---- What cannot be written ----
+if [ "$(id -u)" -ne 0 ]; then
+    mkdir closed && chmod 555 closed
+    unwritten_with "Permission denied" view --out closed/x.html
+fi
+unwritten_with "cannot make the folder" view --out /proc/page/x.html
+unwritten_with "Not a directory" view --out example.html/x.html
+mkdir folder
+unwritten_with "folder" view --out folder
+if [ -e /dev/full ]; then
+    (ulimit -f 8 && "$attngrad" view --out limited.html >"$out" 2>"$err")
+    code=$?
+    check "a file that is too large for the limit ends with 1" [ "$code" -eq 1 ]
+    check "and leaves nothing" [ ! -e limited.html ]
+fi
+check "no temporary file is left" [ -z "$(find . -name '.attngrad*')" ]
+finish
