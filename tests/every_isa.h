@@ -110,7 +110,7 @@ static inline int runner_arrays(const struct runner *r, const struct arrays *inp
     return 1;
 }
 
-/* The four maps on every runner, against one truth; check may complete it. */
+/* The maps on every runner, against one truth; check may complete it. */
 static inline void run_runners(const ag_check_case *s, int32_t threads, const struct arrays *inputs,
                                every_isa_check check)
 {
@@ -133,7 +133,7 @@ static inline void run_runners(const ag_check_case *s, int32_t threads, const st
     }
 }
 
-/* Runs the four maps of one problem on each runner and gives the results, with the truth that they share, to check.
+/* Runs the maps of one problem on each runner and gives the results, with the truth that they share, to check.
  * The inputs are drawn once. change, which may be NULL, changes them. */
 static inline void every_isa(const ag_check_case *s, int32_t threads, void (*change)(struct arrays *x),
                              every_isa_check check)

@@ -4,20 +4,21 @@ attention, each in a process of its own, which reports its time and memory."""
 
 import argparse
 import multiprocessing
-import resource
-import sys
 import time
+
+import torch
+import transformers
+from laplacian import peak_bytes
+from top_eigenvalues import lanczos
+from torch import func
+
+import attngrad.transformers
 
 TOP, SEED = 3, 0
 
 
 def make_loss(attention, context):
     """The loss of a small model as a function of one vector of all parameters, and that vector."""
-    import torch
-    import transformers
-
-    import attngrad.transformers
-
     attngrad.transformers.register()
     torch.manual_seed(SEED)
     config = transformers.LlamaConfig(
@@ -39,44 +40,20 @@ def make_loss(attention, context):
         parts = zip(shapes.items(), vector.split(sizes), strict=True)
         parameters = {name: part.view(shape) for (name, shape), part in parts}
         inputs = {"input_ids": tokens, "labels": tokens, "use_cache": False}
-        return torch.func.functional_call(model, parameters, (), inputs).loss
+        return func.functional_call(model, parameters, (), inputs).loss
 
     return loss, torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
-def lanczos(product, size, steps):
-    """The largest Ritz values of a symmetric operator; with full reorthogonalisation."""
-    import torch
-
-    basis = [torch.nn.functional.normalize(torch.randn(size), dim=0)]
-    diagonal, off_diagonal = [], []
-    for _ in range(steps):
-        w = product(basis[-1])
-        diagonal.append(torch.dot(w, basis[-1]))
-        known = torch.stack(basis)
-        for _ in range(2):  # once would leave rounding errors
-            w = w - known.T @ (known @ w)
-        off_diagonal.append(w.norm())
-        basis.append(w / w.norm())
-    off = torch.stack(off_diagonal[:-1])
-    values = torch.linalg.eigvalsh((torch.stack(diagonal).diag() + off.diag(1) + off.diag(-1)).double())
-    return values.flip(0)[:TOP].tolist()
-
-
-def peak_bytes():
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else 1024 * peak
-
-
 def measure(attention, context, steps):
     """The eigenvalues, the seconds of one product and the bytes that all of them took."""
-    from torch import func
 
     def run(context, steps):
         loss, vector = make_loss(attention, context)
         product = lambda t: func.jvp(func.grad(loss), (vector,), (t,))[1]  # noqa: E731
         start = time.perf_counter()
-        return lanczos(product, vector.numel(), steps), (time.perf_counter() - start) / steps
+        values = lanczos(product, vector.numel(), steps).flip(0)[:TOP].tolist()
+        return values, (time.perf_counter() - start) / steps
 
     run(16, 2)  # loads what the first call loads
     before = peak_bytes()

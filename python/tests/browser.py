@@ -94,7 +94,7 @@ class Page:
             for (let r = v.row0; r < v.endRow; r++) for (let c = v.column0; c < v.endColumn; c++) all.push([r, c]);
             for (const [r, c] of arguments[1] || all) {
                 [state.row, state.column] = [r, c];
-                renderCell();
+                document.getElementById("cell").innerHTML = arithmeticHtml(v, { inputs: [], outputs: [] });
                 const filled = document.querySelector("#arithmetic .filled");
                 result.push([r, c, document.getElementById("value").textContent, filled && filled.textContent]);
             }
@@ -116,7 +116,7 @@ _OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.m
 
 def calculate(arithmetic):
     """The result of a line of the page's arithmetic: "= 0.5 · (1 · 2 + (−3) · 4)"."""
-    functions = {"exp": math.exp, "log": math.log, "tanh": math.tanh}
+    functions = {"exp": math.exp, "log": lambda x: math.log(x) if x > 0 else -math.inf, "tanh": math.tanh}
     text = re.sub(r"\(\d+ smaller terms\)", "", arithmetic).removeprefix("=")
     text = re.sub(r"\)2(?![\d.])", ")**2", text.replace("−", "-").replace("·", "*").replace("∞", "1e999"))
 

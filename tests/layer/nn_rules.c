@@ -1,6 +1,6 @@
-/* What the layer promises in addition to its formulas: the same bits for any number of threads, any parallel
- * loop and any alignment of its buffers; packed and padded sequences give the same; rows after the end of a
- * sequence have no effect; outputs may be written, accumulated or absent; empty batches; views into the saved
+/* What the layer promises in addition to its formulas: the same bits for any number of threads, any parallel loop and
+ * any alignment of its buffers; packed and padded sequences give the same; positions per sequence; rows after the end
+ * of a sequence have no effect; outputs may be written, accumulated or absent; empty batches; views into the saved
  * activations. */
 #include "nn.h"
 
@@ -322,6 +322,63 @@ static void check_packed_tail(void)
     nn_free(&dirty);
 }
 
+/* ---- Positions per sequence ---- */
+
+enum { OFFSETS_BATCH = 3, OFFSETS_SIZE = 5 * 6 }; /* OFFSETS_SIZE: elements of x and y of one sequence */
+
+/* Gives the layer of one sequence the parameters, tables and rows of sequence b of m. */
+static void copy_sequence(nn_model *alone, const nn_model *m, int64_t b)
+{
+    const int rows[][2] = {{VALUE, X_Q}, {T, X_Q}, {S, X_Q}, {D, Y}, {TD, Y}};
+    for (int array = PARAMS; array <= TABLE; array++) {
+        for (int kind = 0; kind < N_KINDS && m->count[array] > 0; kind++) {
+            memcpy(alone->at[kind][array], m->at[kind][array], array_bytes(m, kind, array));
+        }
+    }
+    for (int n = 0; n < 5; n++) {
+        const double *from = m->at[rows[n][0]][rows[n][1]];
+        memcpy(alone->at[rows[n][0]][rows[n][1]], from + b * OFFSETS_SIZE, OFFSETS_SIZE * sizeof *from);
+    }
+}
+
+static void compare_sequence(const nn_model *alone, const nn_model *m, int64_t b)
+{
+    const int results[][2] = {{VALUE, Y}, {T, Y}, {ST, Y}, {D, X_Q}, {TD, X_Q}};
+    for (int n = 0; n < 5; n++) {
+        const int kind = results[n][0], array = results[n][1];
+        for (int64_t i = 0; i < OFFSETS_SIZE; i++) {
+            const double got = nn_get(m, kind, array, b * OFFSETS_SIZE + i);
+            const double wanted = nn_get(alone, kind, array, i);
+            CHECK(fabs(got - wanted) <= 1e-12 * (1 + fabs(wanted)),
+                  "offsets: sequence %lld, %s of kind %d: %g instead of %g", (long long)b, nn_names[array],
+                  kind, got, wanted);
+        }
+    }
+}
+
+/* Each sequence gives what it gives alone, with its q_offset and k_offset. */
+static void check_offsets(void)
+{
+    const nn_config all = {"f64 b3 h2 q5 d4 causal table=4", AG_LAYER_SELF, 6, 0, 0, 0, 0};
+    const nn_config one = {"f64 b1 h2 q5 d4 causal table=4", AG_LAYER_SELF, 6, 0, 0, 0, 0};
+    const int64_t q_offsets[OFFSETS_BATCH] = {3, 0, 7}, k_offsets[OFFSETS_BATCH] = {1, 2, 0};
+    nn_model m, alone;
+    nn_make(&m, &all, 2, 32);
+    m.attention.q_offsets = q_offsets;
+    m.attention.k_offsets = k_offsets;
+    nn_run_all(&m);
+    for (int64_t b = 0; b < OFFSETS_BATCH; b++) {
+        nn_make(&alone, &one, 1, 32);
+        alone.attention.q_offset = q_offsets[b];
+        alone.attention.k_offset = k_offsets[b];
+        copy_sequence(&alone, &m, b);
+        nn_run_all(&alone);
+        compare_sequence(&alone, &m, b);
+        nn_free(&alone);
+    }
+    nn_free(&m);
+}
+
 /* ---- Empty ---- */
 
 static void check_empty(void)
@@ -392,6 +449,7 @@ int main(void)
     check_padding();
     check_packed();
     check_packed_tail();
+    check_offsets();
     check_empty();
     check_views();
     return test_summary();

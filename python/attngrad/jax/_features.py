@@ -121,8 +121,17 @@ def _floats(named: dict[str, Any], dtype) -> tuple[dict[str, Any], bool]:
     return {name: x.astype(jnp.float32 if wide else dtype) for name, x in arrays.items()}, wide
 
 
+def _is_wide(x: Any) -> bool:
+    """Whether it has a constant whole number that 32 bits cannot hold; JAX would drop its high bits."""
+    numbers = [y for y in jax.tree.leaves(x) if not is_traced(y) and np.asarray(y).dtype.kind in "iu"]
+    numbers += [y for y in jax.tree.leaves(x) if isinstance(y, int)]
+    return any(np.any(np.abs(y) >= 2**31) for y in numbers)
+
+
 def integers(name: str, x: Any, shape: tuple[int, ...] | None = None):
     """Whole numbers as int32."""
+    if _is_wide(x):
+        raise ValueError(f"{name}: a number that does not fit into 32 bits")
     x = _array(name, x)
     if not jnp.issubdtype(x.dtype, jnp.integer):
         raise TypeError(f"{name}: {x.dtype}, must be whole numbers")

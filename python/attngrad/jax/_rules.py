@@ -20,8 +20,8 @@ _DIRECTION = (*_T, *_OUTPUT_TANGENTS.values(), "td_o", "td_lse")
 
 def _third() -> NotImplementedError:
     return NotImplementedError(
-        "attngrad.jax: a third derivative: the maps end with second derivatives. For third ones take finite differences "
-        "of a second one (jax.jvp of jax.grad, jax.jvp of jax.jvp), or jax.nn.dot_product_attention, whose memory "
+        "attngrad.jax: a third derivative: the maps end with second derivatives. For third ones take finite "
+        "differences of a second one (jax.jvp of jax.grad, jax.jvp of jax.jvp), or jax.nn.dot_product_attention, whose memory "
         "grows with the square of the length"
     )
 

@@ -2,9 +2,9 @@
 
 `make_mask` is what transformers calls to make one. The result is a Mask: a boolean tensor [batch, 1, queries, keys]
 without data, which knows how it was described: causal, a window, padding, packed sequences. The attention takes the
-features from it, in memory proportional to the length. If a model does something else with it (slices it, joins it with
-another mask), that works on the boolean matrix that it stands for, which is then computed. A model that adds its mask to
-scores has attention of its own, to which True and False would mean 1 and 0: that is refused.
+features from it, in memory proportional to the length. If a model does something else with it (slices it, joins it
+with another), that works on the boolean matrix that it stands for, which is then computed. A model that adds its mask
+to scores has attention of its own, to which True and False would mean 1 and 0: that is refused.
 """
 
 from __future__ import annotations

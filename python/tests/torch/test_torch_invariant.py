@@ -1,5 +1,5 @@
-"""invariant=True: each sequence with one kv head and its query heads has the same bits alone as in a batch, in any order,
-padded, packed, under vmap and torch.compile; in every derivative."""
+"""invariant=True: each sequence with one kv head and its query heads has the same bits alone as in a batch, in any
+order, padded, packed, under vmap and torch.compile; in every derivative."""
 
 import copy
 
@@ -150,8 +150,8 @@ def test_compiled(shape):
 
 
 def test_one_direction():
-    """jvp of jvp along the same tensors twice, and along equal ones: whether they are the same depends on the caller, and
-    on vmap, which may copy them."""
+    """jvp of jvp along the same tensors twice, and along equal ones: whether they are the same depends on the caller,
+    and on vmap, which may copy them."""
     x, t, _, d_o = draw("few queries")
     same, equal = results(x, t, t, d_o), results(x, t, tuple(y.clone() for y in t), d_o)
     assert all(torch.equal(y, equal[name]) for name, y in same.items())

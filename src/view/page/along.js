@@ -4,7 +4,8 @@ const PLOT = { width: 360, height: 150, margin: 8 };
 
 // The variable of the forward map that the chosen one belongs to, if the page has its values along the tangent.
 function alongVariable() {
-  const name = table[state.name].lane === "jvp" ? (state.name === "mu" ? "L" : state.name.replace(/^t/, "")) : state.name;
+  const isTangent = table[state.name].lane === "jvp";
+  const name = !isTangent ? state.name : state.name === "mu" ? "L" : state.name.replace(/^t/, "");
   const variable = variables.get(name);
   return variable && variable.record.along ? variable : null;
 }
@@ -26,17 +27,29 @@ function renderAlong() {
     return;
   }
   section.innerHTML = `<h3>Along the tangent</h3>
-<p>All inputs move by <i>e</i> times their tangents.</p><p><label for="step">Size <i>e</i> of the move</label> <input id="step" type="range" min="0" max="${PAGE.steps.length - 1}" value="${state.step}"></p>
+<p>All inputs move by <i>e</i> times their tangents.</p>
+<p><label for="step">Size <i>e</i> of the move</label>
+<input id="step" type="range" min="0" max="${PAGE.steps.length - 1}" value="${state.step}"></p>
 <div id="plot"></div><dl class="stats" id="along-numbers"></dl>
-<div class="pair"><figure><figcaption>true change</figcaption><canvas id="true-change" role="img" aria-label="Heat map of the true change"></canvas></figure>
-<figure><figcaption>prediction <i>e</i> ${nameHtml(tangentName(variable.name))}</figcaption><canvas id="prediction" role="img" aria-label="Heat map of the predicted change"></canvas></figure></div>`;
+<div class="pair">${changeHtml("true-change", "true change")}
+${changeHtml("prediction", `prediction <i>e</i> ${nameHtml(tangentName(variable.name))}`)}</div>`;
+}
+
+function changeHtml(id, caption) {
+  const canvas = `<canvas id="${id}" role="img" aria-label="Heat map of the change of every cell"></canvas>`;
+  return `<figure><figcaption>${caption}</figcaption>${canvas}</figure>`;
 }
 
 function normsHtml() {
   const { norms } = currentHead();
   if (!norms) return `<p>This variable was not computed along the tangent.</p>`;
-  const rows = PAGE.steps.map((e, n) => `<tr><th scope="row">${formatNumber(e, 4)}</th><td>${formatNumber(norms.change[n], 4)}</td><td>${formatNumber(norms.error[n], 4)}</td></tr>`);
-  return `<p>The inputs moved by <i>e</i> times their tangents; norms over the whole output <i>O</i>.</p><table><thead><tr><th scope="col">e</th><th scope="col">true change</th><th scope="col">minus e t<i>O</i></th></tr></thead><tbody>${rows.join("")}</tbody></table>`;
+  const rows = PAGE.steps.map((e, n) => {
+    const cells = [norms.change[n], norms.error[n]].map((x) => `<td>${formatNumber(x, 4)}</td>`).join("");
+    return `<tr><th scope="row">${formatNumber(e, 4)}</th>${cells}</tr>`;
+  });
+  return `<p>The inputs moved by <i>e</i> times their tangents; norms over the whole output <i>O</i>.</p>
+<table><thead><tr><th scope="col">e</th><th scope="col">true change</th><th scope="col">minus e t<i>O</i></th></tr>
+</thead><tbody>${rows.join("")}</tbody></table>`;
 }
 
 function renderAlongCell() {
@@ -91,7 +104,14 @@ function plotHtml(curve, base, slope, e) {
   const span = high - low || 1;
   const x = (step) => margin + ((step - steps[0]) / (steps[steps.length - 1] - steps[0])) * (width - 2 * margin);
   const y = (value) => height - margin - ((value - low) / span) * (height - 2 * margin);
-  const path = (values) => values.map((value, n) => `${n ? "L" : "M"}${x(steps[n]).toFixed(1)} ${y(value).toFixed(1)}`).join("");
+  const point = (value, step) => `${x(steps[step]).toFixed(1)} ${y(value).toFixed(1)}`;
+  const path = (values) => `M${values.map(point).join("L")}`;
+  const vertical = (kind, at, from, to) => `<line class="${kind}" x1="${at}" x2="${at}" y1="${from}" y2="${to}"/>`;
+  const dot = (kind, value) => `<circle class="${kind}" cx="${x(e)}" cy="${y(value)}" r="4"/>`;
   const n = steps.indexOf(e);
-  return `<svg viewBox="0 0 ${width} ${height}" role="img" aria-label="The cell along the tangent, and its tangent line"><line class="axis-line" x1="${x(0)}" x2="${x(0)}" y1="${margin}" y2="${height - margin}"/><path class="line-true" d="${path(curve)}"/><path class="line-predicted" d="${path(line)}"/><line class="gap" x1="${x(e)}" x2="${x(e)}" y1="${y(curve[n])}" y2="${y(line[n])}"/><circle class="dot-true" cx="${x(e)}" cy="${y(curve[n])}" r="4"/><circle class="dot-predicted" cx="${x(e)}" cy="${y(line[n])}" r="4"/></svg><p class="plot-key"><span class="key-true">true value</span> <span class="key-predicted">tangent line</span></p>`;
+  return `<svg viewBox="0 0 ${width} ${height}" role="img" aria-label="The cell along the tangent, and a line">
+${vertical("axis-line", x(0), margin, height - margin)}
+<path class="line-true" d="${path(curve)}"/><path class="line-predicted" d="${path(line)}"/>
+${vertical("gap", x(e), y(curve[n]), y(line[n]))}${dot("dot-true", curve[n])}${dot("dot-predicted", line[n])}</svg>
+<p class="plot-key"><span class="key-true">true value</span> <span class="key-predicted">tangent line</span></p>`;
 }

@@ -9,7 +9,8 @@ function decode(stored) {
     const text = atob(document.getElementById(stored.id).textContent);
     const bytes = new Uint8Array(text.length);
     for (let n = 0; n < text.length; n++) bytes[n] = text.charCodeAt(n);
-    decoded.set(stored.id, stored.type === "f64" ? new Float64Array(bytes.buffer) : new Float32Array(bytes.buffer));
+    const Floats = stored.type === "f64" ? Float64Array : Float32Array;
+    decoded.set(stored.id, new Floats(bytes.buffer));
   }
   return decoded.get(stored.id);
 }
@@ -19,7 +20,17 @@ const AXES = { i: "query", j: "key", c: "channel", m: "channel", n: "column", r:
 
 // What is chosen. level: "full", or of a long sequence "pooled" or "window"; pooling: "mean" or "peak"; power: of the
 // share of the scale that a colour stands for, 1/2 to tell small values apart.
-const state = { map: "forward", head: 0, level: "full", pooling: "mean", power: 1, name: null, row: 0, column: 0, step: 0 };
+const state = {
+  map: "forward",
+  head: 0,
+  level: "full",
+  pooling: "mean",
+  power: 1,
+  name: null,
+  row: 0,
+  column: 0,
+  step: 0,
+};
 
 function currentHead() {
   return PAGE.heads[state.head];
@@ -35,12 +46,10 @@ class Variable {
     this.level = record.full ? "full" : level;
     const pooled = this.level === "pooled";
     this.step = [0, 1].map((n) => (pooled ? poolStep(head, this.axes[n]) : 1));
-    const [from, to] = [0, 1].map((n) => axisRange(this, n)).reduce(([a, b], r) => [[...a, r[0]], [...b, r[1]]], [[], []]);
-    [this.row0, this.column0] = from;
-    this.rows = Math.ceil((to[0] - from[0]) / this.step[0]);
-    this.columns = Math.ceil((to[1] - from[1]) / this.step[1]);
-    this.endRow = to[0];
-    this.endColumn = to[1];
+    [this.row0, this.endRow] = axisRange(this, 0);
+    [this.column0, this.endColumn] = axisRange(this, 1);
+    this.rows = Math.ceil((this.endRow - this.row0) / this.step[0]);
+    this.columns = Math.ceil((this.endColumn - this.column0) / this.step[1]);
   }
 
   get stored() {
@@ -83,15 +92,6 @@ function loadHead() {
   for (const record of PAGE.variables) variables.set(record.name, new Variable(record, head, "full"));
   for (const record of head.variables) variables.set(record.name, new Variable(record, head, state.level));
   hiddenPairs = variables.get("S") || null;
-}
-
-function isHidden(variable, row, column) {
-  return (
-    hiddenPairs !== null &&
-    variable.axes === "ij" &&
-    variable.level === hiddenPairs.level &&
-    hiddenPairs.at(row, column) === -Infinity
-  );
 }
 
 // A variable of all heads side by side: "Qx" is Q of every head.
@@ -174,7 +174,8 @@ function dependentsOf(variable, table, row, column) {
     if (!formula) continue;
     for (const reference of referencesOf(formula.tree)) {
       const env = unify(variable, reference, row, column, other);
-      if (env) cells.push({ name: other.name, row: cellIndex(formula, other, 0, env), column: cellIndex(formula, other, 1, env) });
+      const index = (n) => cellIndex(formula, other, n, env);
+      if (env) cells.push({ name: other.name, row: index(0), column: index(1) });
     }
   }
   return unique(cells);

@@ -12,7 +12,8 @@ function renderDetail() {
 <p class="about">${escapeText(entry.about)}${record.note ? `. ${escapeText(record.note)}` : ""}</p>
 ${formulaHtml(entry)}
 <div class="map-frame">${axisHtml(variable, 1)}${axisHtml(variable, 0)}
-<canvas id="map" tabindex="0" role="application" aria-roledescription="heat map" aria-describedby="map-help" aria-label="${escapeText(`${state.name}, ${shapeText(record)}`)}"></canvas></div>
+<canvas id="map" tabindex="0" role="application" aria-roledescription="heat map" aria-describedby="map-help"
+aria-label="${escapeText(`${state.name}, ${shapeText(record)}`)}"></canvas></div>
 <p id="map-help" class="help">Click a cell, or use the arrow keys.</p>
 ${poolingHtml(variable)}
 <div id="legend"></div>
@@ -20,7 +21,8 @@ ${poolingHtml(variable)}
 <section id="cell" aria-label="The chosen cell"></section>
 <section id="jacobian" aria-label="The softmax Jacobian"></section>
 <section id="along" aria-label="Along the tangent"></section>
-<details id="numbers"><summary>All numbers as a table</summary><div class="scroll" tabindex="0" role="region" aria-label="Numbers of ${escapeText(state.name)}"></div></details>`;
+<details id="numbers"><summary>All numbers as a table</summary>
+<div class="scroll" tabindex="0" role="region" aria-label="Numbers of ${state.name}"></div></details>`;
   renderLegend(variable);
   renderAlong();
   renderCell();
@@ -45,9 +47,13 @@ function axisHtml(variable, n) {
 
 function poolingHtml(variable) {
   if (variable.level !== "pooled") return "";
-  const option = (value, text) =>
-    `<label><input type="radio" name="pooling" value="${value}"${state.pooling === value ? " checked" : ""}> ${text}</label>`;
-  return `<fieldset id="pooling"><legend>Each cell is a block of ${variable.step[0]} × ${variable.step[1]} numbers:</legend>${option("mean", "their mean")}${option("peak", "the one of largest magnitude")}</fieldset>`;
+  const option = (value, text) => {
+    const checked = state.pooling === value ? " checked" : "";
+    return `<label><input type="radio" name="pooling" value="${value}"${checked}> ${text}</label>`;
+  };
+  const [rows, columns] = variable.step;
+  return `<fieldset id="pooling"><legend>Each cell is a block of ${rows} × ${columns} numbers:</legend>
+${option("mean", "their mean")}${option("peak", "the one of largest magnitude")}</fieldset>`;
 }
 
 function statsHtml(variable) {
@@ -73,7 +79,8 @@ function renderLegend(variable) {
     variable.record.stats.hidden ? swatch("hatch", "hidden pair") : "",
     variable.record.stats.nan || variable.record.stats.infinite ? swatch("not-a-number", "NaN or infinite") : "",
   ].join("");
-  legend.innerHTML = `<canvas aria-hidden="true"></canvas><div class="scale"><span>${formatNumber(low, 3)}</span>${low < 0 ? "<span>0</span>" : ""}<span>${formatNumber(largest, 3)}</span></div>${special}`;
+  const ends = [low, ...(low < 0 ? [0] : []), largest].map((x) => `<span>${formatNumber(x, 3)}</span>`);
+  legend.innerHTML = `<canvas aria-hidden="true"></canvas><div class="scale">${ends.join("")}</div>${special}`;
   const steps = 128;
   const values = Float64Array.from({ length: steps }, (_, n) => low + ((largest - low) * n) / (steps - 1));
   const canvas = legend.querySelector("canvas");
@@ -105,7 +112,8 @@ function renderCell() {
   const variable = variables.get(state.name);
   const marks = relations();
   drawDetailMap(marks);
-  document.getElementById("cell").innerHTML = variable.level === "pooled" ? blockHtml(variable) : arithmeticHtml(variable, marks);
+  const isPooled = variable.level === "pooled";
+  document.getElementById("cell").innerHTML = isPooled ? blockHtml(variable) : arithmeticHtml(variable, marks);
   renderJacobian(variable);
   renderAlongCell();
   document.getElementById("live").textContent = liveText(variable);
@@ -118,8 +126,8 @@ function chosenValue(variable) {
 
 function liveText(variable) {
   const what = variable.level === "pooled" ? "block at " : "";
-  const hidden = isHiddenCell(variable);
-  return `${state.name}, ${what}${cellWords(variable, state.row, state.column)}: ${hidden ? "hidden pair" : formatNumber(chosenValue(variable))}`;
+  const value = isHiddenCell(variable) ? "hidden pair" : formatNumber(chosenValue(variable));
+  return `${state.name}, ${what}${cellWords(variable, state.row, state.column)}: ${value}`;
 }
 
 function isHiddenCell(variable) {
@@ -138,16 +146,20 @@ function blockHtml(variable) {
   const { row, column } = toGrid(variable, { row: state.row, column: state.column });
   const at = row * variable.columns + column;
   const value = (kind) => formatNumber(decode(variable.record[kind])[at]);
-  if (isHiddenCell(variable)) return `<h3>${ends.filter(Boolean).join(", ")}</h3><p>No query of this block sees a key of it.</p>`;
-  return `<h3>${ends.filter(Boolean).join(", ")}</h3><p>mean ${value("mean")}, largest magnitude ${value("peak")}. Every number of a smaller part is under “Numbers” above.</p>`;
+  const numbers = `Mean ${value("mean")}, largest magnitude ${value("peak")}.`;
+  const text = isHiddenCell(variable) ? "No query of this block sees a key of it." : numbers;
+  return `<h3>${ends.filter(Boolean).join(", ")}</h3>
+<p>${text} Every number of a smaller part is under “Numbers” above.</p>`;
 }
 
 function arithmeticHtml(variable, marks) {
   const value = chosenValue(variable);
-  const exact = `<p class="value"><span class="cell-name">${cellHtml(variable, state.row, state.column)}</span> = <output id="value">${formatExactly(value, variable.isSingle)}</output></p>`;
-  const head = `<h3>${escapeText(cellWords(variable, state.row, state.column)) || "The number"}</h3>${exact}`;
+  const exact = `<output id="value">${formatExactly(value, variable.isSingle)}</output>`;
+  const head = `<h3>${cellWords(variable, state.row, state.column) || "The number"}</h3>
+<p class="value">${cellHtml(variable, state.row, state.column)} = ${exact}</p>`;
   if (isHiddenCell(variable)) {
-    return `${head}<p>Query ${state.row} does not see key ${state.column}: the pair is left out of the softmax, and what is multiplied by its weight is zero.</p>`;
+    return `${head}<p>Query ${state.row} does not see key ${state.column}: the pair is left out of the softmax,
+and what is multiplied by its weight is zero.</p>`;
   }
   return head + calculationHtml(variable, value) + relationsHtml(marks);
 }
@@ -158,7 +170,9 @@ function calculationHtml(variable, value) {
   const env = environment(variable, state.row, state.column);
   const computed = evaluate(formula.tree, env, scope);
   const names = bindIndices(showSymbols(formula.tree, nameHtml), env);
-  return `<div class="arithmetic" id="arithmetic"><p>= ${names}</p><p class="filled">= ${showNumbers(formula.tree, env, scope)}</p>${outsideHtml(variable, value, computed)}<p>= <b>${formatNumber(value)}</b></p></div>`;
+  return `<div class="arithmetic" id="arithmetic"><p>= ${names}</p>
+<p class="filled">= ${showNumbers(formula.tree, env, scope)}</p>${outsideHtml(variable, value, computed)}
+<p>= <b>${formatNumber(value)}</b></p></div>`;
 }
 
 // Numbers in place of the letters of the chosen cell: Q_ic becomes Q_0c.
@@ -176,11 +190,12 @@ function outsideHtml(variable, value, computed) {
 }
 
 function relationsHtml(marks) {
-  const list = (cells) =>
-    [...new Set(cells.map((c) => c.name))].filter((name) => variables.has(name) && isShown(name)).map((name) => `<li>${link(name)}</li>`).join("");
-  const inputs = list(marks.inputs);
-  const outputs = list(marks.outputs);
-  return `<dl class="relations">${inputs ? `<div class="inputs"><dt>Uses</dt><dd><ul>${inputs}</ul></dd></div>` : ""}${outputs ? `<div class="outputs"><dt>Used by</dt><dd><ul>${outputs}</ul></dd></div>` : ""}</dl>`;
+  const row = (kind, title, cells) => {
+    const names = [...new Set(cells.map((c) => c.name))].filter((name) => variables.has(name) && isShown(name));
+    const items = names.map((name) => `<li>${link(name)}</li>`).join("");
+    return items ? `<div class="${kind}"><dt>${title}</dt><dd><ul>${items}</ul></dd></div>` : "";
+  };
+  return `<dl class="relations">${row("inputs", "Uses", marks.inputs)}${row("outputs", "Used by", marks.outputs)}</dl>`;
 }
 
 // ---- The softmax Jacobian of the chosen row ----
@@ -197,7 +212,12 @@ function renderJacobian(variable) {
     const [j, k] = [Math.floor(n / p.length), n % p.length];
     return (j === k ? p[j] : 0) - p[j] * p[k];
   });
-  section.innerHTML = `<h3>Softmax Jacobian of row ${state.row}</h3><p class="formula"><i>J</i> = diag(<i>P</i><sub>${state.row}</sub>) − <i>P</i><sub>${state.row}</sub><sup>T</sup> <i>P</i><sub>${state.row}</sub></p><canvas id="jacobian-map" role="img" aria-label="Jacobian of row ${state.row}, ${p.length} by ${p.length}"></canvas><p class="help">How each weight of the row moves with each score of it. Rows and columns sum to zero${p.length < P.record.shape[1] ? " over all keys" : ""}.</p>`;
+  const row = `<i>P</i><sub>${state.row}</sub>`;
+  const all = p.length < P.record.shape[1] ? " over all keys" : "";
+  section.innerHTML = `<h3>Softmax Jacobian of row ${state.row}</h3>
+<p class="formula"><i>J</i> = diag(${row}) − ${row}<sup>T</sup> ${row}</p>
+<canvas id="jacobian-map" role="img" aria-label="Jacobian of row ${state.row}, ${p.length} by ${p.length}"></canvas>
+<p class="help">How each weight of the row moves with each score of it. Rows and columns sum to zero${all}.</p>`;
   const largest = values.reduce((a, b) => Math.max(a, Math.abs(b)), 0);
   const grid = { rows: p.length, columns: p.length, values, largest, hidden: null };
   const size = cellSize(grid, { ...mapBox(), height: 220 });
@@ -213,12 +233,14 @@ function fillTable() {
   if (!details.open || place.firstChild) return;
   const columns = Math.min(variable.columns, 256);
   const rows = Math.min(variable.rows, Math.max(1, Math.floor(MAX_TABLE_CELLS / columns)));
-  const header = Array.from({ length: columns }, (_, c) => `<th scope="col">${variable.column0 + c * variable.step[1]}</th>`).join("");
-  const body = Array.from({ length: rows }, (_, r) => {
-    const cells = Array.from({ length: columns }, (__, c) => `<td>${formatNumber(variable.values[r * variable.columns + c])}</td>`).join("");
-    return `<tr><th scope="row">${variable.row0 + r * variable.step[0]}</th>${cells}</tr>`;
-  }).join("");
-  const cut = rows < variable.rows || columns < variable.columns ? `<p>The first ${rows} × ${columns} of ${variable.rows} × ${variable.columns}.</p>` : "";
+  const cells = (count, text) => Array.from({ length: count }, (_, n) => text(n)).join("");
+  const header = cells(columns, (c) => `<th scope="col">${variable.column0 + c * variable.step[1]}</th>`);
+  const body = cells(rows, (r) => {
+    const own = cells(columns, (c) => `<td>${formatNumber(variable.values[r * variable.columns + c])}</td>`);
+    return `<tr><th scope="row">${variable.row0 + r * variable.step[0]}</th>${own}</tr>`;
+  });
+  const isCut = rows < variable.rows || columns < variable.columns;
+  const cut = isCut ? `<p>The first ${rows} × ${columns} of ${variable.rows} × ${variable.columns}.</p>` : "";
   place.innerHTML = `${cut}<table><thead><tr><td></td>${header}</tr></thead><tbody>${body}</tbody></table>`;
 }
 
@@ -227,7 +249,10 @@ function fillTable() {
 function moveInMap(event) {
   const variable = variables.get(state.name);
   const [down, right] = variable.step;
-  const last = { row: variable.row0 + (variable.rows - 1) * down, column: variable.column0 + (variable.columns - 1) * right };
+  const last = {
+    row: variable.row0 + (variable.rows - 1) * down,
+    column: variable.column0 + (variable.columns - 1) * right,
+  };
   const moves = {
     ArrowRight: [state.row, state.column + right],
     ArrowLeft: [state.row, state.column - right],
@@ -241,13 +266,15 @@ function moveInMap(event) {
   if (!(event.key in moves)) return;
   event.preventDefault();
   const [row, column] = moves[event.key];
-  chooseCell(Math.min(last.row, Math.max(variable.row0, row)), Math.min(last.column, Math.max(variable.column0, column)));
+  const within = (value, low, high) => Math.min(high, Math.max(low, value));
+  chooseCell(within(row, variable.row0, last.row), within(column, variable.column0, last.column));
 }
 
 function clickMap(event) {
   const variable = variables.get(state.name);
   const box = event.target.getBoundingClientRect();
-  const row = Math.min(variable.rows - 1, Math.floor(((event.clientY - box.top) / box.height) * variable.rows));
-  const column = Math.min(variable.columns - 1, Math.floor(((event.clientX - box.left) / box.width) * variable.columns));
-  chooseCell(variable.row0 + Math.max(0, row) * variable.step[0], variable.column0 + Math.max(0, column) * variable.step[1]);
+  const place = (share, count) => Math.max(0, Math.min(count - 1, Math.floor(share * count)));
+  const row = place((event.clientY - box.top) / box.height, variable.rows);
+  const column = place((event.clientX - box.left) / box.width, variable.columns);
+  chooseCell(variable.row0 + row * variable.step[0], variable.column0 + column * variable.step[1]);
 }

@@ -208,5 +208,6 @@ function showTerms(node, env, scope) {
   const rest = terms.reduce((sum, term, n) => (chosen.has(n) ? sum : sum + term.value), 0);
   const shown = terms.filter((_, n) => chosen.has(n)).map(show);
   const others = terms.length - chosen.size;
-  return `${shown.join(" + ")} + <span class="rest">${formatNumber(rest)}<small> (${others} smaller terms)</small></span>`;
+  const count = `<small> (${others} smaller terms)</small>`;
+  return `${shown.join(" + ")} + <span class="rest">${formatNumber(rest)}${count}</span>`;
 }

@@ -13,18 +13,21 @@ function isShown(name) {
 }
 
 function shownVariables() {
-  return [...variables.values()].filter((v) => isShown(v.name)).sort((a, b) => table[a.name].order - table[b.name].order);
+  const shown = [...variables.values()].filter((v) => isShown(v.name));
+  return shown.sort((a, b) => table[a.name].order - table[b.name].order);
 }
 
 function usedColumns() {
-  return [...new Set([...variables.keys()].filter((name) => table[name]).map((name) => table[name].column))].sort((a, b) => a - b);
+  const columns = [...variables.keys()].filter((name) => table[name]).map((name) => table[name].column);
+  return [...new Set(columns)].sort((a, b) => a - b);
 }
 
 function renderGraph() {
   const columns = usedColumns();
   const lanes = document.getElementById("lanes");
   lanes.style.setProperty("--columns", columns.length);
-  lanes.innerHTML = LANES.filter((lane) => lanesShown().includes(lane.id)).map((lane) => laneHtml(lane, columns)).join("");
+  const shown = LANES.filter((lane) => lanesShown().includes(lane.id));
+  lanes.innerHTML = shown.map((lane) => laneHtml(lane, columns)).join("");
   drawCards();
 }
 
@@ -33,22 +36,26 @@ function laneHtml(lane, columns) {
   const order = [...new Set(cards.map((v) => table[v.name].column))];
   const stacks = order.map((column) => {
     const own = cards.filter((v) => table[v.name].column === column);
-    return `<div class="stack" role="presentation" style="--column: ${columns.indexOf(column) + 1}">${own.map(cardHtml).join("")}</div>`;
+    const place = `--column: ${columns.indexOf(column) + 1}`;
+    return `<div class="stack" role="presentation" style="${place}">${own.map(cardHtml).join("")}</div>`;
   });
   const direction = lane.id === "vjp" || lane.id === "vjp_jvp" ? "back" : "on";
   return `<section class="lane ${direction}"><h2 id="lane-${lane.id}">${lane.title}</h2><p>${lane.note}</p>
-<div class="cards" role="listbox" aria-labelledby="lane-${lane.id}" aria-orientation="horizontal">${stacks.join("")}</div></section>`;
+<div class="cards" role="listbox" aria-labelledby="lane-${lane.id}" aria-orientation="horizontal">
+${stacks.join("")}</div></section>`;
 }
 
 function cardHtml(variable) {
   const { record, name } = variable;
-  const { min, max, norm } = record.stats;
-  const range = variable.rows * variable.columns === 1 ? formatNumber(min, 4) : `${formatNumber(min, 3)}…${formatNumber(max, 3)}`;
-  const label = `${name}, ${table[name].about}, ${shapeText(record)}, range ${formatNumber(min, 3)} to ${formatNumber(max, 3)}, norm ${formatNumber(norm, 4)}`;
-  return `<div class="card" role="option" id="card-${name}" data-variable="${name}" tabindex="-1" aria-selected="false" aria-label="${escapeText(label)}">
-<span class="card-name">${nameHtml(name)}</span><span class="card-role"></span>
-<canvas></canvas>
-<span class="card-facts">${escapeText(shapeText(record))}</span><span class="card-facts">${range}</span><span class="card-facts">‖·‖ ${formatNumber(norm, 4)}</span></div>`;
+  const [min, max] = [record.stats.min, record.stats.max].map((x) => formatNumber(x, 3));
+  const norm = formatNumber(record.stats.norm, 4);
+  const shape = escapeText(shapeText(record));
+  const range = record.shape[0] * record.shape[1] === 1 ? min : `${min}…${max}`;
+  const label = escapeText(`${name}, ${table[name].about}, ${shape}, range ${min} to ${max}, norm ${norm}`);
+  return `<div class="card" role="option" id="card-${name}" data-variable="${name}" tabindex="-1" aria-selected="false"
+aria-label="${label}"><span class="card-name">${nameHtml(name)}</span><span class="card-role"></span><canvas></canvas>
+<span class="card-facts">${shape}</span><span class="card-facts">${range}</span>
+<span class="card-facts">‖·‖ ${norm}</span></div>`;
 }
 
 function drawCards() {
@@ -114,38 +121,36 @@ function toGrid(variable, cell) {
   };
 }
 
-// Curves from the variables that are used to the chosen one, and on to those that use it.
+// Curves along the computation of each lane, from what the chosen cell uses, and on to what uses it.
 function drawEdges(marks) {
   const svg = document.getElementById("edges");
   const frame = document.getElementById("graph").getBoundingClientRect();
-  const chosen = document.getElementById(`card-${state.name}`);
-  svg.setAttribute("viewBox", `0 0 ${frame.width} ${frame.height}`);
-  svg.innerHTML = "";
-  const curve = (from, to, kind) => {
-    const a = from.getBoundingClientRect();
-    const b = to.getBoundingClientRect();
-    const right = b.left >= a.right - 4;
-    const left = b.right <= a.left + 4;
-    const x1 = (right ? a.right : left ? a.left : a.left + a.width / 2) - frame.left;
-    const x2 = (right ? b.left : left ? b.right : b.left + b.width / 2) - frame.left;
-    const y1 = a.top + a.height / 2 - frame.top;
-    const y2 = b.top + b.height / 2 - frame.top;
-    const bend = right || left ? (x2 - x1) / 2 : 0;
-    const ends = right || left ? [y1, y2] : y1 < y2 ? [a.bottom - frame.top, b.top - frame.top] : [a.top - frame.top, b.bottom - frame.top];
-    return `<path class="${kind}" d="M${x1} ${ends[0]} C${x1 + bend} ${ends[0]} ${x2 - bend} ${ends[1]} ${x2} ${ends[1]}"/>`;
-  };
   const card = (name) => document.getElementById(`card-${name}`);
-  svg.innerHTML =
-    laneEdges().map(([from, to]) => curve(card(from), card(to), "plain")).join("") +
-    (chosen ? chosenEdges(marks, chosen, card, curve) : "");
+  const curve = (from, to, kind) => curveHtml(card(from), card(to), frame, kind);
+  const related = (cells) => [...new Set(cells.map((c) => c.name))].filter((name) => name !== state.name && card(name));
+  const curves = laneEdges().map(([from, to]) => curve(from, to, "plain"));
+  if (card(state.name)) {
+    curves.push(...related(marks.inputs).map((name) => curve(name, state.name, "inputs")));
+    curves.push(...related(marks.outputs).map((name) => curve(state.name, name, "outputs")));
+  }
+  svg.setAttribute("viewBox", `0 0 ${frame.width} ${frame.height}`);
+  svg.innerHTML = curves.join("");
 }
 
-function chosenEdges(marks, chosen, card, curve) {
-  const names = (list) => [...new Set(list.map((c) => c.name))].filter((name) => name !== state.name && card(name));
-  return (
-    names(marks.inputs).map((name) => curve(card(name), chosen, "inputs")).join("") +
-    names(marks.outputs).map((name) => curve(chosen, card(name), "outputs")).join("")
-  );
+// From side to side if the cards are in different columns, else from edge to edge.
+function curveHtml(from, to, frame, kind) {
+  const a = from.getBoundingClientRect();
+  const b = to.getBoundingClientRect();
+  const right = b.left >= a.right - 4;
+  const left = b.right <= a.left + 4;
+  const down = a.top < b.top;
+  const middle = (box) => [box.left + box.width / 2, box.top + box.height / 2];
+  const start = right || left ? [right ? a.right : a.left, middle(a)[1]] : [middle(a)[0], down ? a.bottom : a.top];
+  const end = right || left ? [right ? b.left : b.right, middle(b)[1]] : [middle(b)[0], down ? b.top : b.bottom];
+  const [x1, x2] = [start[0] - frame.left, end[0] - frame.left];
+  const [y1, y2] = [start[1] - frame.top, end[1] - frame.top];
+  const bend = right || left ? (x2 - x1) / 2 : 0;
+  return `<path class="${kind}" d="M${x1} ${y1} C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2} ${y2}"/>`;
 }
 
 // From each variable to those of its own lane that are computed from it: [from, to].

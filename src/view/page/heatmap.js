@@ -45,10 +45,8 @@ function palette(theme) {
   return paletteCache[theme];
 }
 
-let printing = false;
-
 function currentTheme() {
-  return printing ? "light" : document.documentElement.dataset.theme;
+  return document.documentElement.dataset.theme;
 }
 
 function colorOf(value, largest, colors) {
@@ -79,6 +77,16 @@ function luminance([r, g, b]) {
 
 function inkOn(color) {
   return luminance(color) > 0.3 ? "#111418" : "#ffffff";
+}
+
+const pictures = new Map();
+
+// The picture of a grid whose numbers never change (id: those of an array of the page) is drawn once.
+function pictureOf(grid, theme) {
+  if (!grid.id) return pixelsOf(grid, theme);
+  const key = `${grid.id} ${theme} ${state.power}`;
+  if (!pictures.has(key)) pictures.set(key, pixelsOf(grid, theme));
+  return pictures.get(key);
 }
 
 // A picture with one pixel per cell.
@@ -135,7 +143,7 @@ function hatch(context, theme) {
   return context.createPattern(tile, "repeat");
 }
 
-// grid: {rows, columns, values, largest, hidden(row, column)}; size: {width, height} of a cell in CSS pixels.
+// grid: {id, rows, columns, values, largest, hidden(row, column)}, id if it is an array of the page; size: {width, height} of a cell in CSS pixels.
 function drawMap(canvas, grid, size, marks = {}) {
   const theme = currentTheme();
   const ratio = Math.max(1, window.devicePixelRatio || 1);
@@ -148,7 +156,7 @@ function drawMap(canvas, grid, size, marks = {}) {
   const context = canvas.getContext("2d");
   context.scale(ratio, ratio);
   context.imageSmoothingEnabled = false;
-  context.drawImage(pixelsOf(grid, theme), 0, 0, width, height);
+  context.drawImage(pictureOf(grid, theme), 0, 0, width, height);
   drawHidden(context, grid, size, theme);
   drawGaps(context, grid, size);
   if (marks.numbers) drawNumbers(context, grid, size, theme);
@@ -196,8 +204,15 @@ function drawNumbers(context, grid, size, theme) {
   }
 }
 
+const cssColors = new Map();
+
+// A colour of page.css in the current theme.
 function cssColor(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const key = `${name} ${currentTheme()}`;
+  if (!cssColors.has(key)) {
+    cssColors.set(key, getComputedStyle(document.documentElement).getPropertyValue(name).trim());
+  }
+  return cssColors.get(key);
 }
 
 // A frame around a cell, a row or a column: {row, column}, null for a whole axis.
@@ -218,14 +233,22 @@ function outline(context, grid, size, cell, kind) {
   context.setLineDash([]);
 }
 
+// Whether a cell of a variable belongs to a hidden pair; null if none does.
+function hiddenIn(variable) {
+  if (variable.axes !== "ij" || !hiddenPairs) return null;
+  const scores = hiddenPairs.values;
+  return (row, column) => scores[row * variable.columns + column] === -Infinity;
+}
+
 // The cells of a variable as drawMap wants them.
 function gridOf(variable) {
   return {
+    id: variable.stored.id,
     rows: variable.rows,
     columns: variable.columns,
     values: variable.values,
     largest: scaleOf(variable),
-    hidden: variable.axes === "ij" && hiddenPairs ? (row, column) => hiddenPairs.values[row * variable.columns + column] === -Infinity : null,
+    hidden: hiddenIn(variable),
   };
 }
 

@@ -60,14 +60,18 @@ function renderHead() {
     "beforeend",
     MAPS.map(({ id }) => {
       const has = PAGE.maps.includes(id);
-      return `<label${has ? "" : ' class="absent"'}><input type="radio" name="map" value="${id}"${has ? "" : " disabled"}${id === state.map ? " checked" : ""}><span>${id}</span></label>`;
+      const more = `${has ? "" : " disabled"}${id === state.map ? " checked" : ""}`;
+      const input = `<input type="radio" name="map" value="${id}"${more}>`;
+      return `<label${has ? "" : ' class="absent"'}>${input}<span>${id}</span></label>`;
     }).join(""),
   );
   fillChoices();
 }
 
 function options(select, entries, chosen) {
-  select.innerHTML = entries.map(([value, text]) => `<option value="${value}"${value === chosen ? " selected" : ""}>${escapeText(text)}</option>`).join("");
+  const one = ([value, text]) =>
+    `<option value="${value}"${value === chosen ? " selected" : ""}>${escapeText(text)}</option>`;
+  select.innerHTML = entries.map(one).join("");
   select.parentElement.hidden = entries.length < 2;
 }
 
@@ -77,23 +81,38 @@ function fillChoices() {
   const heads = PAGE.heads.map((h, n) => [h, n]).filter(([h]) => h.batch === batch);
   options(document.getElementById("sequence"), sequences.map((b) => [b, String(b)]), batch);
   options(document.getElementById("head"), heads.map(([h, n]) => [n, String(h.head)]), state.head);
-  const { window } = currentHead();
-  const levels = window ? [["pooled", "All, pooled"], ["window", `Window: queries ${window.queries[0]} to ${window.queries[1] - 1}, keys ${window.keys[0]} to ${window.keys[1] - 1}`]] : [["full", "All"]];
+  const levels = levelsOf(currentHead());
   if (!levels.some(([value]) => value === state.level)) state.level = levels[0][0];
   options(document.getElementById("level"), levels, state.level);
+}
+
+function levelsOf({ window: part }) {
+  if (!part) return [["full", "All"]];
+  const range = ([from, to]) => `${from} to ${to - 1}`;
+  return [
+    ["pooled", "All, pooled"],
+    ["window", `Window: queries ${range(part.queries)}, keys ${range(part.keys)}`],
+  ];
 }
 
 // What the colours mean, above the graph.
 function renderKey() {
   const colors = palette(currentTheme());
   const stops = [0, 128, 256, 384, 512].map((n) => `rgb(${colors[n].join(",")})`).join(",");
-  document.getElementById("key").innerHTML = `<span class="ramp" style="background: linear-gradient(90deg, ${stops})"></span><span>negative, zero, positive; a scale per variable</span><span class="swatch"><span class="hatch"></span> hidden pair</span><span class="swatch"><span class="frame inputs"></span> used by the cell</span><span class="swatch"><span class="frame outputs"></span> uses the cell</span>`;
+  const swatch = (kind, text) => `<span class="swatch"><span class="${kind}"></span> ${text}</span>`;
+  document.getElementById("key").innerHTML = [
+    `<span class="ramp" style="background: linear-gradient(90deg, ${stops})"></span>`,
+    "<span>negative, zero, positive; a scale per variable</span>",
+    swatch("hatch", "hidden pair"),
+    swatch("frame inputs", "used by the cell"),
+    swatch("frame outputs", "uses the cell"),
+  ].join("");
 }
 
-// The theme that is chosen, else the system's.
-function applyTheme() {
+// The theme that is chosen, else the system's; paper is light.
+function applyTheme(isPaper = false) {
   const system = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
-  document.documentElement.dataset.theme = document.getElementById("theme").value || system;
+  document.documentElement.dataset.theme = isPaper ? "light" : document.getElementById("theme").value || system;
 }
 
 // ---- Events ----
@@ -129,7 +148,7 @@ function onClick(event) {
   }
   choose(target.dataset.variable);
   if (target.matches(".name-link")) document.getElementById("map").focus({ preventScroll: true });
-  else if (matchMedia("(max-width: 1099px)").matches) document.getElementById("detail").scrollIntoView({ block: "start" });
+  else if (matchMedia("(max-width: 1099px)").matches) document.getElementById("detail").scrollIntoView();
 }
 
 function onKey(event) {
@@ -154,9 +173,9 @@ function listen() {
     redraw();
   });
   new ResizeObserver(() => requestAnimationFrame(redraw)).observe(document.getElementById("graph"));
-  for (const [event, value] of [["beforeprint", true], ["afterprint", false]]) {
+  for (const [event, isPaper] of [["beforeprint", true], ["afterprint", false]]) {
     window.addEventListener(event, () => {
-      printing = value;
+      applyTheme(isPaper);
       redraw();
     });
   }

@@ -23,9 +23,21 @@ function ruleHtml(rule) {
   return words.map(wordHtml).join("");
 }
 
+const SIGNS = {
+  o: "∘",
+  "*": "·",
+  "-": "−",
+  "^T": "<sup>T</sup>",
+  "^2": "<sup>2</sup>",
+  "<": "⟨",
+  ">": "⟩",
+  "'": "′",
+  "''": "″",
+  phi: "<i>φ</i>",
+};
+
 function wordHtml(word) {
-  const fixed = { o: "∘", "*": "·", "-": "−", "^T": "<sup>T</sup>", "^2": "<sup>2</sup>", "<": "⟨", ">": "⟩", "'": "′", "''": "″", phi: "<i>φ</i>" };
-  if (word in fixed) return fixed[word];
+  if (word in SIGNS) return SIGNS[word];
   const [base, index] = word.split("_");
   const sub = index ? `<sub>${escapeText(index)}</sub>` : "";
   if (base === "sum" && index) return `Σ${sub}`;
