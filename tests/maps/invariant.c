@@ -210,6 +210,23 @@ static void check_batch(const struct problem *problem, const struct lengths *n, 
     destroy(&batch);
 }
 
+/* Long sequences in a window. By the memory that their sums would take, the parts of a pass are work items, or those
+ * of one span after another, or the groups are: 1, 4 and 5 kv heads. */
+static void many_spans_and_splits(void)
+{
+    const struct problem problem = {1, 1, "d64 window=64,0 sink table=6 f32"};
+    for (int kv_heads = 4; kv_heads < 6; kv_heads++) {
+        struct results all;
+        const struct part last = {0, kv_heads - 1, 1};
+        char text[128];
+        snprintf(text, sizeof text, "h%d q16384 %s", kv_heads, problem.rest);
+        make(&all, text, 3);
+        run(&all);
+        check_part(&all, &problem, &last, text);
+        destroy(&all);
+    }
+}
+
 static const struct lengths tiny = {{1, 10, 4, 16, 7}, {8, 1, 16, 7, 30}};
 static const struct lengths tiles = {{3, 300, 65, 193, 0}, {500, 130, 24, 700, 20}};
 static const struct lengths spans = {{70, 200, 1, 130, 9}, {300, 1500, 2300, 520, 40}};
@@ -242,6 +259,7 @@ int main(void)
         printf("several spans and splits: not run, AG_TEST_COUNT asks for little\n");
         return test_summary();
     }
+    many_spans_and_splits();
     for (int d = 1; d < 4; d += 2) {
         for (int f = 0; f < 2; f++) { /* large heads have short spans; 20 groups or 5, alone 1 */
             snprintf(rest, sizeof rest, "d128 dv144 %s %s", features[f], dtypes[d]);
