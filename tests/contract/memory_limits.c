@@ -77,7 +77,6 @@ static void check_run(const char *text)
     options.backend = AG_BACKEND_CPU;
     options.threads = 2;
     make_arrays(&x, text, &options, 1);
-    CHECK_OK(agc_arrays_add_second_direction(&x));
     size_t allowed =
         program + x.workspace_bytes + tensor_bytes(&x, T_STO) + slack; /* with so, as large as sto */
     for (enum tensor t = 0; t < T_COUNT; t++) {

@@ -112,7 +112,7 @@ static void watch_map(struct arrays *x, int map, const char *text, int32_t threa
 
 static void long_maps_poll(void)
 {
-    const int64_t max_polls = INSTRUMENTED ? 5 : 25;
+    const int64_t max_polls = INSTRUMENTED ? 5 : 20;
     if (INSTRUMENTED) {
         printf("the time between two polls is not checked: the sanitizer makes everything slower\n");
     }
@@ -199,6 +199,8 @@ static void after_cancelling(const problem *p, int32_t threads)
     options.backend = p->backend;
     make_arrays(&wanted, text, &options, 203);
     make_arrays(&x, text, &options, 203);
+    CHECK_OK(agc_arrays_run_along_s(&wanted));
+    CHECK_OK(agc_arrays_run_along_s(&x));
     for (int map = 0; map < MAPS; map++) {
         CHECK_OK(agc_arrays_run(&wanted, map_bit[map]));
         for (int n = 0; n < 4; n++) {

@@ -1,4 +1,4 @@
-/* Instruction sets: one that an option forces is the one that the plan reports, and gives the same bits in all four
+/* Instruction sets: one that an option forces is the one that the plan reports, and gives the same bits in all
  * maps as when ATTNGRAD_ISA names it. The list of instruction sets comes from the library. */
 #define _POSIX_C_SOURCE 200809L
 
