@@ -9,7 +9,7 @@ static const char *const texts[] = {
     "h2 q8192 d64 f32", /* 2^27 pairs */
     "h2 q8192 d64 f32 causal", "h2 q16384 d128 bf16 causal", "h2 q16384 d128 f32 causal",
     "h1 q8192 d64 f32",        "h1 q8192 d64 bf16",          "h2 q4096 d64 f32", /* 2^25 */
-    "h2 q4096 d64 bf16",       "h2 kv1 q8192 d64 f16",      "b2 h1 q8192 d64 f64 causal",
+    "h2 q4096 d64 bf16",       "h2 kv1 q8192 d64 f16",       "b2 h1 q8192 d64 f64 causal",
     "b4 h16 q1024 d64 bf16",   "h64 q1024 d64 f32",
 };
 
