@@ -111,16 +111,18 @@ def _forward_rule(primals, tangents, *, call: Call):
 def _jvp_rule(primals, tangents, *, call: Call):
     """jvp(t): along t' it is linear; along x' it is jvp_jvp."""
     operands = Operands.of(primals, call.names, call.axes)
-    values = bind(jvp_p, call.problem, call.maps, operands, dict(call.results))
-    out = list(values.values())
-    given = _nonzero(tangents, operands)
-    point, parts = operands.only(_POINT), []
-    if t := given.only(_T):
-        parts.append(bind(jvp_p, call.problem, call.maps, point.plus(t), dict(call.results)))
-    if s := given.only(INPUTS):
-        direction = operands.only(_T).plus({n: Operand(y, dict(call.results)[n]) for n, y in values.items()})
+    given, point, results = _nonzero(tangents, operands), operands.only(_POINT), dict(call.results)
+    s, parts = given.only(INPUTS), []
+    if s:
+        direction = _with_outputs(call, point, operands.only(_T))
+        values = {name: sum_missing(direction[name].value, axes) for name, axes in call.results}
         second = _second_direction(call, point, s, given)
-        parts.append(_second_tangent(call, point.plus(direction).plus(second), dict(call.results)))
+        parts.append(_second_tangent(call, point.plus(direction).plus(second), results))
+    else:
+        values = bind(jvp_p, call.problem, call.maps, operands, results)
+    if t := given.only(_T):
+        parts.append(bind(jvp_p, call.problem, call.maps, point.plus(t), results))
+    out = list(values.values())
     return out, _sum(parts, _result_names(call), out)
 
 
@@ -131,9 +133,10 @@ def _second_direction(call: Call, point: Operands, s: Operands, given: Operands)
 
 
 def _second_tangent(call: Call, operands: Operands, axes) -> dict:
-    """sto and nu, under the names of what they are the tangents of."""
-    results = bind(jvp_jvp_p, call.problem, call.maps, operands, {"sto": axes["to"], "nu": axes["mu"]})
-    return {"to": results["sto"], "mu": results["nu"]}
+    """sto and nu, those of them that are wanted, under the names of what they are the tangents of."""
+    wanted = {name: second for name, second in (("to", "sto"), ("mu", "nu")) if name in axes}
+    results = bind(jvp_jvp_p, call.problem, call.maps, operands, {wanted[name]: axes[name] for name in wanted})
+    return {name: results[second] for name, second in wanted.items()}
 
 
 def _vjp_rule(primals, tangents, *, call: Call):
