@@ -104,6 +104,19 @@ def test_jit_sums_gradients_of_what_is_shared():
     assert_close(_without_gathers(_orders(f), *shared)[0], got)
 
 
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+def test_jit_sums_16_bits_in_float32(dtype):
+    """What four devices give is summed without rounding in between: the gradient is their exact sum, rounded once."""
+    mesh = _mesh(b=4)
+    q, k, v = (array(8, T, 2, D).astype(dtype) for _ in range(3))
+    bias = array(1, 2, T, T).astype(dtype)
+    gradient = jax.grad(lambda bias, *x: _causal(*x, bias=bias).astype(jnp.float32).sum())
+    got = jax.jit(gradient)(*_put(mesh, P(), bias), *_put(mesh, P("b"), q, k, v))
+    parts = [gradient(bias, *(x[i : i + 2] for x in (q, k, v))) for i in range(0, 8, 2)]
+    want = sum(part.astype(jnp.float64) for part in parts).astype(dtype)
+    assert bool((got == want).all())
+
+
 def test_jit_of_mapped_calls():
     """vmap with keys for all: the mapped axis may be sharded, and the gradient of the keys is summed."""
     mesh = _mesh(m=4)
