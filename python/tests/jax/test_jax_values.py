@@ -80,6 +80,18 @@ def test_dropout():
     check_grads(lambda *x: jnp.sin(f(*x, key)).sum(), (q, k, v), order=2, modes=["fwd", "rev"])
 
 
+@pytest.mark.parametrize("has_x64", [True, False])
+def test_whole_numbers_as_seeds(has_x64):
+    """A number of NumPy is the number of Python, also if JAX has 32 bits only."""
+    with jax.enable_x64(has_x64):
+        q = jnp.ones((1, 4, 2, 3))
+        v = jnp.arange(24.0).reshape(q.shape)
+        o = lambda seed: dot_product_attention(q, q, v, dropout=0.5, seed=seed)  # noqa: E731
+        for number in (np.int64(2**40 + 1), np.uint64(2**40 + 1), np.array(2**40 + 1)):
+            assert_close(o(number), o(2**40 + 1), 0)
+        assert abs(o(2**40 + 1) - o(1)).max() > 0.1
+
+
 def test_as_jax_nn():
     """In all of its arguments; its softmax is float32 even if the inputs are float64."""
     q, k, v = array(2, 7, 4, 5), array(2, 9, 2, 5), array(2, 9, 2, 5)
