@@ -231,6 +231,22 @@ def test_gradient_of_a_product_in_the_cotangent():
     assert_close(jax.jvp(product(_ours), (w,), (w,)), jax.jvp(product(_plain), (w,), (w,)))
 
 
+def test_transpose_of_a_product_in_weights():
+    """The weights w are in the cotangent of attention and, times a number that moves too, in its tangent: an HVP is
+    linear in w."""
+    q, k, v = (x[0] for x in _STACKED)
+    w = array(B, T, N, DV)
+
+    def transposed(f):
+        def product(w):
+            loss = lambda q, a: (w * jnp.sin(a) * f(q, k, v)).sum()  # noqa: E731
+            return jax.jvp(jax.grad(loss), (q, 0.4), (q, 0.3))[1]
+
+        return jax.jit(jax.linear_transpose(product, w))(q)
+
+    assert_close(transposed(_ours), transposed(_plain))
+
+
 def test_third_order_is_refused():
     q, k, v = (x[0] for x in _STACKED)
     f = lambda q: _loss(_ours)(q, k, v)  # noqa: E731
