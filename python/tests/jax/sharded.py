@@ -85,6 +85,14 @@ def test_jit_by_batch_and_heads(kv_heads):
     assert_close(got, _orders(_causal)(*x))
 
 
+@pytest.mark.parametrize("axes", [("x", "y"), ("y", "x")])
+def test_jit_by_batch_over_two_axes_of_the_mesh(axes):
+    mesh = _mesh(x=2, y=2)
+    x = array(4, T, 2, D), array(4, S, 2, D), array(4, S, 2, D)
+    got, _ = _without_gathers(_orders(_causal), *_put(mesh, P(axes), *x))
+    assert_close(got, _orders(_causal)(*x))
+
+
 def test_jit_sums_gradients_of_what_is_shared():
     """bias, table and sink are whole on each device, or sharded by heads; their gradients are sums over the batch."""
     mesh = _mesh(b=2, h=2)
