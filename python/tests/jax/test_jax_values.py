@@ -114,6 +114,14 @@ def test_as_jax_nn():
     )
 
 
+def test_defaults_beside_another_implementation():
+    """A default that is given is no feature, however it was computed."""
+    q = array(1, 3, 2, 4)
+    f = {"dropout": float("0.0"), "align": "-".join(["top", "left"]), "threads": int("0"), "save_low": True}
+    got = dot_product_attention(q, q, q, implementation="xla", **f)
+    assert_close(got, jax.nn.dot_product_attention(q, q, q), 0)
+
+
 def test_invariant():
     """A sequence has the same bits alone and inside a batch."""
     q, k, v = (array(3, 33, 2, 8).astype(jnp.float32) for _ in range(3))
@@ -138,6 +146,16 @@ def test_bits_and_threads():
     pull = jax.vjp(lambda *x: f(*x)[0], q, k, v)[1]
     for got, x in zip(pull(jnp.asarray(np.swapaxes(d_o, 1, 2))), (want.dq, want.dk, want.dv), strict=True):
         assert np.array_equal(np.swapaxes(got, 1, 2), x)
+
+
+def test_query_without_keys():
+    """Zeros and -inf, which docs/python.md lists among the differences from jax.nn: its residual is a large number."""
+    q = array(1, 2, 1, 3)
+    mask = jnp.array([[True, True], [False, False]])
+    o, lse = dot_product_attention(q, q, q, mask=mask, return_residual=True)
+    assert not o[0, 1].any() and lse[0, 1, 0] == -jnp.inf and jnp.isfinite(lse[0, 0, 0])
+    _, residual = jax.nn.dot_product_attention(q, q, q, mask=mask[None, None], return_residual=True)
+    assert residual[0, 1, 0] < -1e38 and jnp.isfinite(residual[0, 1, 0])
 
 
 def test_empty_arrays():
