@@ -1,9 +1,11 @@
 """attngrad.jax beside jax.nn.dot_product_attention on the CPU: python bench/jax_speed.py [N] [ROUNDS]
 
 B1 H8 D64 float32 and N positions (2048), full and causal: the fewest milliseconds of several rounds in which both
-alternate, their ratio, and the temporary memory of the compiled programs. Then what a jitted call costs: one row, whose
+alternate, their ratio, and the temporary memory: the buffers of the compiled programs and, for attngrad, the workspace
+that the handler takes beside them. Then what a jitted call costs: one row, whose
 work is nothing. The environment needs JAX and the package; the number of threads is XLA's, one per processor."""
 
+import os
 import sys
 import time
 
@@ -11,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from attngrad import _core, _plan
 from attngrad.jax import dot_product_attention
 
 HEADS, SIZE = 8, 64
@@ -22,6 +25,23 @@ GOALS = {
     (True, "forward"): 5.0,
     (True, "gradient"): 8.0,
 }
+# The maps that a program runs.
+_GRADIENT = _core.MAP_FORWARD | _core.MAP_VJP
+_HVP = _GRADIENT | _core.MAP_JVP | _core.MAP_VJP_JVP
+MAPS = {
+    "forward": _core.MAP_FORWARD,
+    "gradient": _GRADIENT,
+    "jvp": _core.MAP_FORWARD | _core.MAP_JVP,
+    "hvp, jvp of grad": _HVP,
+    "hvp, vjp of grad": _HVP,
+    "jvp of jvp": _core.MAP_FORWARD | _core.MAP_JVP | _core.MAP_JVP_JVP,
+}
+
+
+def workspace(name, n, causal):
+    """MiB that the handler takes while a program runs, outside XLA's buffers: a call at a time."""
+    text = f"b1 h{HEADS} kv{HEADS} q{n} k{n} d{SIZE} dv{SIZE} f32{' causal' if causal else ''}"
+    return _plan.get(text, threads=os.cpu_count()).workspace(MAPS[name]) / 2**20
 
 
 def programs(attention, w):
@@ -60,7 +80,7 @@ def speed(n, rounds):
     rng = np.random.default_rng(0)
     *args, w = (jnp.asarray(rng.standard_normal((1, n, HEADS, SIZE), np.float32)) for _ in range(7))
     for causal in (False, True):
-        print(f"B1 H{HEADS} N{n} D{SIZE} float32{', causal' if causal else ''}: ms, ratio, MiB of temporary memory")
+        print(f"B1 H{HEADS} N{n} D{SIZE} float32{', causal' if causal else ''}: ms, ratio, MiB of buffers + workspace")
         attentions = (
             lambda *x: dot_product_attention(*x, is_causal=causal),  # noqa: B023
             lambda *x: jax.nn.dot_product_attention(*x, is_causal=causal),  # noqa: B023
@@ -72,7 +92,7 @@ def speed(n, rounds):
             wanted = f"  goal {goal}" if goal and n == 2048 else ""
             print(
                 f"  {name:18}{a:9.1f}   jax.nn {b:9.1f}   {b / a:5.2f} x   "
-                f"{sizes[0]:7.1f}, jax.nn {sizes[1]:7.1f}{wanted}",
+                f"{sizes[0]:7.1f} + {workspace(name, n, causal):.1f}, jax.nn {sizes[1]:7.1f}{wanted}",
                 flush=True,
             )
 

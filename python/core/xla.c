@@ -21,6 +21,21 @@ xf_error *core_xla_fail(const xf_frame *frame, int32_t code, const char *format,
     return frame->api->error_create(&args);
 }
 
+/* The library's message, which may begin with a variable that has another name in dot_product_attention. */
+static xf_error *fail_with_message(const xf_frame *frame, int32_t code)
+{
+    static const char *const names[][2] = {{"q_lengths", "query_seq_lengths"},
+                                           {"kv_lengths", "key_value_seq_lengths"}};
+    const char *message = ag_last_message();
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        const size_t n = strlen(names[i][0]);
+        if (strncmp(message, names[i][0], n) == 0) {
+            return core_xla_fail(frame, code, "%s%s", names[i][1], message + n);
+        }
+    }
+    return core_xla_fail(frame, code, "%s", message);
+}
+
 xf_error *core_xla_fail_status(const xf_frame *frame, ag_status status)
 {
     int32_t code = XF_INTERNAL;
@@ -31,7 +46,7 @@ xf_error *core_xla_fail_status(const xf_frame *frame, ag_status status)
     case AG_NO_MEMORY: code = XF_RESOURCE_EXHAUSTED; break;
     default: break;
     }
-    return core_xla_fail(frame, code, "%s", ag_last_message());
+    return fail_with_message(frame, code);
 }
 
 /* ---- Attributes ---- */

@@ -40,6 +40,17 @@ static const ag_plan *find(const char *key, size_t length)
 
 /* ---- The request ---- */
 
+/* An attribute of 64 bits that a field of ag_options with fewer bits gets. */
+static xf_error *read_number(const xf_frame *frame, const char *name, int64_t max, int64_t *number)
+{
+    xf_error *error = core_xla_number(frame, name, number);
+    if (error == NULL && (*number < 0 || *number > max)) {
+        return core_xla_fail(frame, XF_INVALID_ARGUMENT, "%s is %lld: must be from 0 to %lld", name,
+                             (long long)*number, (long long)max);
+    }
+    return error;
+}
+
 static int is_text_complete(int length)
 {
     return length >= 0 && length < XLA_TEXT;
@@ -53,6 +64,9 @@ static xf_error *write_text(const xla_call *call, char *text)
     const xla_item *v = core_xla_find(call, XLA_V), *packed = core_xla_find(call, XLA_Q_PACKED);
     if (words == NULL || q == NULL || k == NULL || v == NULL) {
         return core_xla_fail(call->frame, XF_INVALID_ARGUMENT, "q, k, v or problem is missing");
+    }
+    if (words->len >= XLA_TEXT) {
+        return core_xla_fail(call->frame, XF_INVALID_ARGUMENT, "problem is too long");
     }
     const xf_array *longest = core_xla_array(call->frame, "longest", XF_S64);
     if (packed != NULL && (longest == NULL || longest->size != 2)) {
@@ -77,9 +91,9 @@ static xf_error *read_request(const xla_call *call, request *r)
 {
     const xf_frame *frame = call->frame;
     xf_error *error = write_text(call, r->text);
-    error = error == NULL ? core_xla_number(frame, "threads", &r->threads) : error;
-    error = error == NULL ? core_xla_number(frame, "backend", &r->backend) : error;
-    error = error == NULL ? core_xla_number(frame, "flags", &r->flags) : error;
+    error = error == NULL ? read_number(frame, "threads", MAX_THREADS, &r->threads) : error;
+    error = error == NULL ? read_number(frame, "backend", INT32_MAX, &r->backend) : error;
+    error = error == NULL ? read_number(frame, "flags", UINT32_MAX, &r->flags) : error;
     if (error != NULL) {
         return error;
     }

@@ -233,6 +233,12 @@ xf_error *core_xla_read_items(xla_call *call)
     }
     call->maps = maps != NULL ? maps->data : NULL;
     call->n_maps = maps != NULL ? (int)maps->size : 0;
+    for (int m = 0; m < call->n_maps; m++) {
+        if (call->maps[m] < 0) {
+            return core_xla_fail(frame, XF_INVALID_ARGUMENT, "maps[%d] is %lld: must be 0 or more", m,
+                                 (long long)call->maps[m]);
+        }
+    }
     for (int64_t i = 0; i < n; i++) {
         const int is_result = i >= frame->args.size;
         const xf_buffer *buffer = is_result ? frame->rets.items[i - frame->args.size] : frame->args.items[i];

@@ -57,8 +57,8 @@ def dot_product_attention(
 
     The arguments up to return_residual mean what they mean there: query [B, T, N, H] or [T, N, H], key and value
     [B, S, K, H] or [S, K, H], where K divides N; bias and mask broadcast to [B, N, T, S]. What differs: value may have
-    another head size; the residual has derivatives; a query that sees no key gives zeros. Another implementation than
-    None and "attngrad" is passed on to jax.nn.
+    another head size; the residual has derivatives; a query that sees no key gives zeros, and -inf as its residual.
+    Another implementation than None and "attngrad" is passed on to jax.nn.
 
     softcap      c: scores become c tanh(score / c), before any bias
     sink         [N]: one extra logit per head: it joins the softmax denominator and has no value row
@@ -99,8 +99,9 @@ def dot_product_attention(
 def _of_jax(query, key, value, implementation, return_residual, features) -> Any:
     """jax.nn's own, which has none of our features."""
     defaults = dot_product_attention.__kwdefaults__
-    for name in _OURS:
-        if features.pop(name) is not defaults[name]:
+    for name in sorted(_OURS):
+        given, default = features.pop(name), defaults[name]
+        if type(given) is not type(default) or given != default:
             raise ValueError(f"{name}: given beside implementation={implementation!r}, which does not have it")
     return jax.nn.dot_product_attention(
         query, key, value, implementation=implementation, return_residual=return_residual, **features

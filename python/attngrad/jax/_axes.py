@@ -51,17 +51,23 @@ def _names_of(entry) -> tuple[str, ...]:
     return tuple(entry) if isinstance(entry, tuple) else (entry,)
 
 
+def _specs(mesh, n_dims: int):
+    """Each way to shard an array of so many axes over axes of the mesh; an axis may have several, in any order."""
+    dims = range(n_dims)
+    for places in itertools.product((None, *dims), repeat=len(mesh.axis_names)):
+        entries = ([a for a, at in zip(mesh.axis_names, places, strict=True) if at == dim] for dim in dims)
+        yield from itertools.product(*(itertools.permutations(entry) for entry in entries))
+
+
 def decode(mesh, sharding, shape) -> PartitionSpec:
     """The spec of a sharding on a mesh; nothing is sharded if it has none, as XLA may split an axis of the mesh."""
-    dims = range(len(shape))
-    for places in itertools.product((None, *dims), repeat=len(mesh.axis_names)):
-        entries = [tuple(a for a, at in zip(mesh.axis_names, places, strict=True) if at == dim) for dim in dims]
+    for entries in _specs(mesh, len(shape)):
         spec = PartitionSpec(*(entry or None for entry in entries))
         parts = [math.prod(mesh.shape[a] for a in entry) for entry in entries]
         divides = all(size % n == 0 for size, n in zip(shape, parts, strict=True))
         if divides and NamedSharding(mesh, spec).is_equivalent_to(sharding, len(shape)):
             return spec
-    return PartitionSpec(*(None for _ in dims))
+    return PartitionSpec(*(None for _ in shape))
 
 
 class Letters:

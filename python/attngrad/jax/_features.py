@@ -59,9 +59,14 @@ def _array(name: str, x: Any):
     if x is None or isinstance(x, (str, bytes)):
         raise TypeError(f"{name}: {type(x).__name__}, must be an array")
     try:
-        return jnp.asarray(x)
+        x = jnp.asarray(x)
     except (TypeError, ValueError):
         raise TypeError(f"{name}: {type(x).__name__}, must be an array") from None
+    if not all(isinstance(size, int) for size in x.shape):
+        raise NotImplementedError(
+            f"{name}: shape {_shape(x)}: sizes must be numbers: export a program for each size that is needed"
+        )
+    return x
 
 
 def _shape(x) -> str:
@@ -190,18 +195,28 @@ def offsets(given: dict[str, Any], is_needed: bool) -> dict[str, Any]:
     return {"offsets": jnp.stack([_scalar(name, 0 if x is None else x) for name, x in given.items()])}
 
 
+def _halves(x: int):
+    if not 0 <= x < 2**64:
+        raise ValueError(f"seed: {x}: must be from 0 to 2^64 - 1")
+    return jnp.array([x & 0xFFFFFFFF, x >> 32], jnp.uint32)
+
+
+def _is_whole_number(x: Any) -> bool:
+    """Whether it is a constant one: of Python, of NumPy, or an array without axes."""
+    if isinstance(x, (bool, np.bool_)) or is_traced(x):
+        return False
+    return isinstance(x, int) or (getattr(x, "ndim", None) == 0 and np.dtype(x.dtype).kind in "iu")
+
+
 def seed(x: Any):
     """Two halves of 64 bits: a key of jax.random, or a whole number."""
     if x is None:
         raise ValueError("seed: missing: dropout needs a key of jax.random or a whole number")
-    if isinstance(x, int) and not isinstance(x, bool):
-        if not 0 <= x < 2**64:
-            raise ValueError(f"seed: {x}: must be from 0 to 2^64 - 1")
-        return jnp.array([x & 0xFFFFFFFF, x >> 32], jnp.uint32)
-    x = jnp.asarray(x)
-    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-        x = jax.random.key_data(x)
-    if x.dtype == jnp.uint32 and x.ndim == 1 and x.shape[0] >= 2:
+    is_key = hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+    if not is_key and _is_whole_number(x):
+        return _halves(int(x))
+    x = jax.random.key_data(x) if is_key else _array("seed", x)
+    if x.dtype == jnp.uint32 and x.shape in ((2,), (4,)):  # the lengths of JAX's keys
         return x[-2:]
     if x.ndim == 0 and jnp.issubdtype(x.dtype, jnp.integer):
         high = x >> 32 if x.dtype.itemsize == 8 else jnp.zeros_like(x)
@@ -258,19 +273,30 @@ def _table(table, heads: int, buckets) -> tuple[Any, str]:
     return table, f"table={radius},{columns}" + (",shared" if table.shape[0] == 1 and heads != 1 else "")
 
 
-def _lists(features: dict[str, Any], batch: int) -> dict[str, Any]:
+def _lengths(name: str, x: Any, batch: int, rows: int):
+    """Lengths of sequences; those that are constant are checked here, the others by the handler."""
+    lengths = integers(name, x, (batch,))
+    if not is_traced(lengths):
+        for i, length in enumerate(np.asarray(lengths).tolist()):
+            if not 0 <= length <= rows:
+                raise ValueError(f"{name}: [{i}] is {length}: must be from 0 to {rows}")
+    return lengths
+
+
+def _lists(features: dict[str, Any], full: tuple[int, ...]) -> dict[str, Any]:
     """Operands with one whole number per sequence."""
-    names = {
-        "query_seq_lengths": "q_lengths",
-        "key_value_seq_lengths": "kv_lengths",
-        "q_offsets": "q_offsets",
-        "k_offsets": "k_offsets",
-    }
-    return {
-        slot: integers(name, features[name], (batch,))
-        for name, slot in names.items()
-        if features[name] is not None
-    }
+    batch, _, q_len, kv_len = full
+    lists = {}
+    for name, slot, rows in (
+        ("query_seq_lengths", "q_lengths", q_len),
+        ("key_value_seq_lengths", "kv_lengths", kv_len),
+    ):
+        if features[name] is not None:
+            lists[slot] = _lengths(name, features[name], batch, rows)
+    for name in ("q_offsets", "k_offsets"):
+        if features[name] is not None:
+            lists[name] = integers(name, features[name], (batch,))
+    return lists
 
 
 def _check_together(features: dict[str, Any], is_packed: bool) -> None:
@@ -319,7 +345,7 @@ def build(query, key, value, features: dict[str, Any]) -> tuple[Problem, dict[st
         arrays["mask"] = _four("mask", _mask(features["mask"]))
         words.append(_pattern("mask", arrays["mask"], full))
     has_dropout = any(word.startswith("dropout=") for word in constants)
-    arrays |= ends | _lists(features, batch)
+    arrays |= ends | _lists(features, full)
     arrays |= offsets({name: features[name] for name in ("q_offset", "k_offset", "batch_offset")}, has_dropout)
     if has_dropout:
         arrays["seed"] = seed(features["seed"])

@@ -49,6 +49,8 @@ def attention_fn(
             raise NotImplementedError(
                 "broadcast_dropout: True: attngrad drops each weight by itself; give broadcast_dropout=False"
             )
+        if dropout_rng is None:
+            raise ValueError("dropout_rng: missing: dropout_rate needs a key, that of the layer's stream 'dropout'")
         features |= {"dropout": dropout_rate, "seed": dropout_rng}
     arrays = [jnp.asarray(x) for x in (query, key, value)]
     dtype = jnp.result_type(*arrays) if dtype is None else dtype

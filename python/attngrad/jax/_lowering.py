@@ -149,9 +149,9 @@ def _sharded(map_bit: int, call: Call, *values):
 
 
 def _summed(x, own, chosen):
-    """A gradient that lacks a sharded axis is a sum over it."""
-    axes = [a for letter, names in chosen.items() if letter not in own for a in names]
-    return jax.lax.psum(x, tuple(axes)) if axes else x
+    """A gradient that lacks a sharded axis is a sum over it; partial sums are not rounded to 16 bits."""
+    axes = tuple(a for letter, names in chosen.items() if letter not in own for a in names)
+    return jax.lax.psum(x.astype(jnp.promote_types(x.dtype, jnp.float32)), axes).astype(x.dtype) if axes else x
 
 
 # ---- Registration ----

@@ -15,7 +15,8 @@ _POINT = (*INPUTS, *CONSTANTS, *SAVED)  # what every derivative begins with
 _OUTPUT_TANGENTS = {"o": "to", "lse": "mu", "o_low": "to_low"}
 _COTANGENTS = ("d_o", "d_lse")
 _T, _S = (tuple(prefix + name for name in INPUTS) for prefix in "ts")
-_DIRECTION = (*_T, *_OUTPUT_TANGENTS.values(), "td_o", "td_lse")
+_COTANGENT_TANGENTS = ("td_o", "td_lse")
+_DIRECTION = (*_T, *_OUTPUT_TANGENTS.values(), *_COTANGENT_TANGENTS)
 
 
 def _third() -> NotImplementedError:
@@ -111,16 +112,18 @@ def _forward_rule(primals, tangents, *, call: Call):
 def _jvp_rule(primals, tangents, *, call: Call):
     """jvp(t): along t' it is linear; along x' it is jvp_jvp."""
     operands = Operands.of(primals, call.names, call.axes)
-    values = bind(jvp_p, call.problem, call.maps, operands, dict(call.results))
-    out = list(values.values())
-    given = _nonzero(tangents, operands)
-    point, parts = operands.only(_POINT), []
-    if t := given.only(_T):
-        parts.append(bind(jvp_p, call.problem, call.maps, point.plus(t), dict(call.results)))
-    if s := given.only(INPUTS):
-        direction = operands.only(_T).plus({n: Operand(y, dict(call.results)[n]) for n, y in values.items()})
+    given, point, results = _nonzero(tangents, operands), operands.only(_POINT), dict(call.results)
+    s, parts = given.only(INPUTS), []
+    if s:
+        direction = _with_outputs(call, point, operands.only(_T))
+        values = {name: sum_missing(direction[name].value, axes) for name, axes in call.results}
         second = _second_direction(call, point, s, given)
-        parts.append(_second_tangent(call, point.plus(direction).plus(second), dict(call.results)))
+        parts.append(_second_tangent(call, point.plus(direction).plus(second), results))
+    else:
+        values = bind(jvp_p, call.problem, call.maps, operands, results)
+    if t := given.only(_T):
+        parts.append(bind(jvp_p, call.problem, call.maps, point.plus(t), results))
+    out = list(values.values())
     return out, _sum(parts, _result_names(call), out)
 
 
@@ -131,9 +134,10 @@ def _second_direction(call: Call, point: Operands, s: Operands, given: Operands)
 
 
 def _second_tangent(call: Call, operands: Operands, axes) -> dict:
-    """sto and nu, under the names of what they are the tangents of."""
-    results = bind(jvp_jvp_p, call.problem, call.maps, operands, {"sto": axes["to"], "nu": axes["mu"]})
-    return {"to": results["sto"], "mu": results["nu"]}
+    """sto and nu, those of them that are wanted, under the names of what they are the tangents of."""
+    wanted = {name: second for name, second in (("to", "sto"), ("mu", "nu")) if name in axes}
+    results = bind(jvp_jvp_p, call.problem, call.maps, operands, {wanted[name]: axes[name] for name in wanted})
+    return {name: results[second] for name, second in wanted.items()}
 
 
 def _vjp_rule(primals, tangents, *, call: Call):
@@ -171,12 +175,12 @@ def _vjp_jvp_rule(primals, tangents, *, call: Call):
         direction = _with_outputs(call, operands, given.only(_DIRECTION))
         along = operands.without(_DIRECTION).plus(direction)
         parts.append(bind(vjp_jvp_p, call.problem, call.maps, along, results))
-    elif td := {n[1:]: x for n, x in given.items() if n in ("td_o", "td_lse")}:
+    elif td := {n[1:]: x for n, x in given.items() if n in _COTANGENT_TANGENTS}:
         gradients = {name[1:]: axes for name, axes in call.results}
         moved = bind(vjp_p, call.problem, call.maps, point.plus(td), gradients)
         parts.append({"t" + name: x for name, x in moved.items()})
     if d:
-        along = operands.without((*_COTANGENTS, "td_o", "td_lse")).plus(d)
+        along = operands.without((*_COTANGENTS, *_COTANGENT_TANGENTS)).plus(d)
         parts.append(bind(vjp_jvp_p, call.problem, call.maps, along, results))
     return out, _sum(parts, _result_names(call), out)
 
@@ -275,30 +279,38 @@ def _vjp_transpose(cotangents, *values, call: Call):
 
 
 def _vjp_jvp_transpose(cotangents, *values, call: Call):
-    """The Hessian is symmetric: its transpose along u is itself along u; td is transposed as d in vjp; in d,
-    <u, vjp_jvp> is <d, jvp_jvp(t, u)>."""
+    """Linear in the direction (t to mu td), and in d and td together. The Hessian is symmetric: its transpose along u
+    is itself along u; td is transposed as d in vjp; in d, <u, vjp_jvp> is <d, jvp_jvp(t, u)>."""
     t = _Transpose(cotangents, values, call)
     u = Operands({"t" + name[2:]: x for name, x in t.cotangents.items()})
-    if not (t.wants_only(_DIRECTION) or t.wants_only(_COTANGENTS)):
+    if not (t.wants_only(_DIRECTION) or t.wants_only((*_COTANGENTS, *_COTANGENT_TANGENTS))):
         raise _third()
     if not u:
         return t.answer()
     u = _with_outputs(call, t.point, u)
-    if t.wants_only(_COTANGENTS):
-        second = Operands({"s" + name[1:]: x for name, x in u.items() if name in _T}).plus({"smu": u["mu"]})
-        names = {"d_o": "sto", "d_lse": "nu"}
-        along = t.known.without(("td_o", "td_lse")).plus(second)
-        out = t.bind(jvp_jvp_p, along, {names[name]: t.axes(name) for name in t.wanted})
-        return t.answer({name: out[names[name]] for name in t.wanted})
     found = {}
-    for name, tangent in (("td_o", "to"), ("td_lse", "mu")):
+    for name, tangent in zip(_COTANGENT_TANGENTS, ("to", "mu"), strict=True):
         if name in t.wanted:
             found[name] = sum_missing(u[tangent].value, t.axes(name))
-    inputs = {"td" + name[1:]: t.axes(name) for name in t.wanted if name in _T}
-    if inputs:
-        out = t.bind(vjp_jvp_p, t.point.plus(t.known.only(_COTANGENTS)).plus(u), inputs)
-        found |= {"t" + name[2:]: x for name, x in out.items()}
-    return t.answer(found)
+    return t.answer(found | _transposed_in_inputs(t, u) | _transposed_in_cotangents(t, u))
+
+
+def _transposed_in_inputs(t: _Transpose, u: Operands) -> dict:
+    results = {"td" + name[1:]: t.axes(name) for name in t.wanted if name in _T}
+    if not results:
+        return {}
+    out = t.bind(vjp_jvp_p, t.point.plus(t.known.only(_COTANGENTS)).plus(u), results)
+    return {"t" + name[2:]: x for name, x in out.items()}
+
+
+def _transposed_in_cotangents(t: _Transpose, u: Operands) -> dict:
+    names = {d: second for d, second in (("d_o", "sto"), ("d_lse", "nu")) if d in t.wanted}
+    if not names:
+        return {}
+    second = Operands({"s" + name[1:]: x for name, x in u.items() if name in _T}).plus({"smu": u["mu"]})
+    along = t.known.without((*_COTANGENTS, *_COTANGENT_TANGENTS)).plus(second)
+    out = t.bind(jvp_jvp_p, along, {second: t.axes(d) for d, second in names.items()})
+    return {d: out[second] for d, second in names.items()}
 
 
 def _jvp_jvp_transpose(cotangents, *values, call: Call):

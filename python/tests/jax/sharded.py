@@ -85,6 +85,14 @@ def test_jit_by_batch_and_heads(kv_heads):
     assert_close(got, _orders(_causal)(*x))
 
 
+@pytest.mark.parametrize("axes", [("x", "y"), ("y", "x")])
+def test_jit_by_batch_over_two_axes_of_the_mesh(axes):
+    mesh = _mesh(x=2, y=2)
+    x = array(4, T, 2, D), array(4, S, 2, D), array(4, S, 2, D)
+    got, _ = _without_gathers(_orders(_causal), *_put(mesh, P(axes), *x))
+    assert_close(got, _orders(_causal)(*x))
+
+
 def test_jit_sums_gradients_of_what_is_shared():
     """bias, table and sink are whole on each device, or sharded by heads; their gradients are sums over the batch."""
     mesh = _mesh(b=2, h=2)
@@ -102,6 +110,19 @@ def test_jit_sums_gradients_of_what_is_shared():
     assert_close(got, _orders(f)(*main, *more))
     shared = [*_put(mesh, P("b"), *main), *_put(mesh, P(), *more)]
     assert_close(_without_gathers(_orders(f), *shared)[0], got)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+def test_jit_sums_16_bits_in_float32(dtype):
+    """What four devices give is summed without rounding in between: the gradient is their exact sum, rounded once."""
+    mesh = _mesh(b=4)
+    q, k, v = (array(8, T, 2, D).astype(dtype) for _ in range(3))
+    bias = array(1, 2, T, T).astype(dtype)
+    gradient = jax.grad(lambda bias, *x: _causal(*x, bias=bias).astype(jnp.float32).sum())
+    got = jax.jit(gradient)(*_put(mesh, P(), bias), *_put(mesh, P("b"), q, k, v))
+    parts = [gradient(bias, *(x[i : i + 2] for x in (q, k, v))) for i in range(0, 8, 2)]
+    want = sum(part.astype(jnp.float64) for part in parts).astype(dtype)
+    assert bool((got == want).all())
 
 
 def test_jit_of_mapped_calls():

@@ -3,7 +3,9 @@ at run time by the handler."""
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
+from jax import export
 
 from attngrad.jax import dot_product_attention
 
@@ -31,6 +33,8 @@ _Q, _K = jnp.ones((2, 3, 4, 5)), jnp.ones((2, 6, 2, 5))
         ({"is_causal": 1}, TypeError, "is_causal: 1"),
         ({"query_seq_lengths": jnp.ones(3, int)}, ValueError, r"query_seq_lengths: shape \[3\], must be \[2\]"),
         ({"key_value_seq_lengths": jnp.ones(2)}, TypeError, "key_value_seq_lengths: float64"),
+        ({"query_seq_lengths": [1, 4]}, ValueError, r"query_seq_lengths: \[1\] is 4: must be from 0 to 3"),
+        ({"key_value_seq_lengths": [-1, 6]}, ValueError, r"key_value_seq_lengths: \[0\] is -1: .* 0 to 6"),
         ({"local_window_size": (-5, 1)}, ValueError, "local_window_size: "),
         ({"local_window_size": "x"}, TypeError, "local_window_size: "),
         ({"softcap": -1.0}, ValueError, "softcap is -1"),
@@ -45,6 +49,12 @@ _Q, _K = jnp.ones((2, 3, 4, 5)), jnp.ones((2, 6, 2, 5))
         ({"dropout": 0.5}, ValueError, "seed: missing"),
         ({"dropout": 0.5, "seed": 1.5}, TypeError, "seed: float64"),
         ({"dropout": 0.5, "seed": -1}, ValueError, "seed: -1"),
+        ({"dropout": 0.5, "seed": np.int64(-1)}, ValueError, "seed: -1"),
+        ({"dropout": 0.5, "seed": jnp.int32(-1)}, ValueError, "seed: -1"),
+        ({"dropout": 0.5, "seed": True}, TypeError, "seed: bool"),
+        ({"dropout": 0.5, "seed": jnp.arange(7, dtype=jnp.uint32)}, TypeError, r"seed: uint32 of shape \[7\]"),
+        ({"dropout": 0.5, "seed": jax.random.split(jax.random.key(0))}, TypeError, r"seed: uint32 of shape \[2, 2\]"),
+        ({"dropout": 0.5, "seed": "x"}, TypeError, "seed: str"),
         ({"q_offset": 1.5}, TypeError, "q_offset: float64"),
         ({"q_offset": 2**31}, ValueError, "q_offset: a number that does not fit into 32 bits"),
         ({"q_offset": 2**70}, ValueError, "q_offset: a number that does not fit into 32 bits"),
@@ -96,11 +106,19 @@ def test_constants_may_not_be_traced():
             jax.jit(lambda x: dot_product_attention(_Q, _K, _K, **{name: x}))(1.0)  # noqa: B023
 
 
-def test_values_are_checked_at_run_time():
-    f = jax.jit(lambda n: dot_product_attention(_Q, _K, _K, key_value_seq_lengths=n))
-    with pytest.raises(jax.errors.JaxRuntimeError, match=r"attngrad: kv_lengths.* 7"):
-        f(jnp.array([3, 7])).block_until_ready()
-    assert f(jnp.array([3, 6])).shape == _Q.shape
+@pytest.mark.parametrize(("name", "most"), [("query_seq_lengths", 3), ("key_value_seq_lengths", 6)])
+def test_values_are_checked_at_run_time(name, most):
+    f = jax.jit(lambda n: dot_product_attention(_Q, _K, _K, **{name: n}))
+    with pytest.raises(jax.errors.JaxRuntimeError, match=rf"attngrad: {name}\[1\] is {most + 1}"):
+        f(jnp.array([3, most + 1])).block_until_ready()
+    assert f(jnp.array([3, most])).shape == _Q.shape
+
+
+def test_symbolic_sizes():
+    shape = export.symbolic_shape("batch, 3, 4, 5")
+    x = jax.ShapeDtypeStruct(shape, jnp.float64)
+    with pytest.raises(NotImplementedError, match=r"query: shape \[batch, 3, 4, 5\]: sizes must be numbers"):
+        export.export(jax.jit(dot_product_attention))(x, x, x)
 
 
 def test_other_platforms():

@@ -78,3 +78,9 @@ def test_what_is_not_served_is_refused(options, message):
         layer.apply(
             parameters, _X, deterministic=False, sow_weights=sow, rngs={"dropout": jax.random.key(1)}
         )
+
+
+def test_dropout_without_a_key_is_refused():
+    q = jnp.ones((1, 2, 1, 3))
+    with pytest.raises(ValueError, match="dropout_rng: missing"):
+        attention_fn(q, q, q, dropout_rate=0.5, broadcast_dropout=False)

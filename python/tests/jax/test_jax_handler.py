@@ -8,7 +8,10 @@ import pytest
 
 from attngrad import _core
 from attngrad.jax import register
+from attngrad.jax._types import kind_of
 
+# jax.block_until_ready gives ValueError if the call began before its operands were there.
+_REFUSED = (jax.errors.JaxRuntimeError, ValueError)
 _SLOTS = {name: number for name, (number, _, _) in _core.xla_slots().items()}
 _Q, _K, _V = jnp.ones((2, 3, 4, 5)), jnp.ones((2, 6, 2, 5)), jnp.ones((2, 6, 2, 7))
 _OPERANDS = {"q": _Q, "k": _K, "v": _V}
@@ -71,9 +74,14 @@ def _giving(name, shape, dtype=jnp.float64):
         ({"axes": np.array([1, 0, 0, 0, 0, 0])}, "slot 0 with axes 1"),
         ({"axes": np.array([1, 0, 0, 0, 0, 0]), "maps": np.array([2])}, "q has 4 axes"),
         ({"maps": np.ones(9, np.int64)}, "slots, axes or maps"),
+        ({"maps": np.array([-1])}, r"maps\[0\] is -1"),
         ({"threads": np.int64(-1)}, "threads is -1"),
+        ({"threads": np.int64(2**32 + 1)}, "threads is 4294967297"),
         ({"backend": np.int64(9)}, "backend"),
+        ({"backend": np.int64(2**32)}, "backend is 4294967296"),
         ({"flags": np.int64(64)}, "flags"),
+        ({"flags": np.int64(2**32)}, "flags is 4294967296"),
+        ({"flags": np.int64(-1)}, "flags is -1"),
         ({"problem": "f64 alibi=slopes", "slopes": np.ones(3)}, "slopes has 3 numbers, must have 4"),
         ({"problem": "f64 alibi=slopes"}, "slopes"),
         (_with("k", (2, 6, 2)), "k has 3 axes"),
@@ -117,6 +125,120 @@ def test_jvp_never_writes_into_its_operands():
     operands = _OPERANDS | {"o": jnp.ones((2, 3, 4, 7)), "tq": _Q}
     with pytest.raises(jax.errors.JaxRuntimeError, match="lse"):
         _call(operands, results, map=np.int64(_core.MAP_JVP))
+
+
+# ---- The buffers of each map ----
+
+_INPUTS = "q k v bias table sink".split()
+_KINDS = {
+    "q": (2, 3, 4, 5),
+    "k": (2, 6, 2, 5),
+    "v": (2, 6, 2, 7),
+    "bias": (1, 4, 3, 6),
+    "table": (4, 5),
+    "sink": (4,),
+    "o": (2, 3, 4, 7),
+    "lse": (2, 3, 4),
+    "rows": (2, 3, 4, 2),
+}
+# map: (operands beside the inputs, results); tX are the tangents of all inputs, and so on
+_BUFFERS = {
+    "VJP": ("o rows d_o d_lse", "dX"),
+    "JVP": ("o rows tX", "to mu"),
+    "VJP_JVP": ("o rows d_o d_lse tX to mu td_o td_lse", "tdX"),
+    "JVP_JVP": ("o rows tX mu sX smu", "sto nu"),
+}
+
+
+def _named(words):
+    return [w.removesuffix("X") + x for w in words.split() for x in (_INPUTS if w.endswith("X") else [""])]
+
+
+def _type(name):
+    shape = _KINDS[kind_of(name)]
+    return jax.ShapeDtypeStruct(shape, jnp.uint32 if name == "rows" else jnp.float64)
+
+
+def _buffers(map):
+    """The operands and results of a map on a problem with bias, table and sink."""
+    words, results = _BUFFERS[map]
+    types = {name: _type(name) for name in [*_INPUTS, *_named(words)]}
+    operands = {name: jnp.zeros(t.shape, t.dtype) for name, t in types.items()}
+    return operands, {name: _type(name) for name in _named(results)}
+
+
+def _run(map, operands, results, **changed):
+    attributes = {"map": np.int64(getattr(_core, "MAP_" + map)), "problem": "f64 bias=1hqk table=2 sink"}
+    return _call(operands, results, **(attributes | changed))
+
+
+@pytest.mark.parametrize("map", _BUFFERS)
+def test_every_buffer_is_checked(map):
+    """Each with another size, then, if it is a result, with another dtype."""
+    operands, results = _buffers(map)
+    assert all(jnp.isfinite(x).all() for x in _run(map, operands, results))
+    for name, x in (operands | results).items():
+        shape = (*x.shape[:-1], x.shape[-1] + 1)
+        with pytest.raises(_REFUSED, match="attngrad: .*has shape"):
+            if name in operands:
+                _run(map, operands | {name: jnp.zeros(shape, x.dtype)}, results)
+            else:
+                _run(map, operands, results | {name: jax.ShapeDtypeStruct(shape, x.dtype)})
+    for name, x in results.items():
+        with pytest.raises(_REFUSED, match=f"attngrad: {name} has XLA's dtype 11, must have 12"):
+            _run(map, operands, results | {name: jax.ShapeDtypeStruct(x.shape, jnp.float32)})
+
+
+@pytest.mark.parametrize(
+    ("map", "missing"),
+    [
+        ("VJP", "o"),
+        ("VJP", "rows"),
+        ("JVP", "bias"),
+        ("VJP_JVP", "o"),
+        ("VJP_JVP", "to"),
+        ("VJP_JVP", "mu"),
+        ("JVP_JVP", "mu"),
+        ("JVP_JVP", "smu"),
+    ],
+)
+def test_missing_operands(map, missing):
+    operands, results = _buffers(map)
+    del operands[missing]
+    name = "lse" if missing == "rows" else missing
+    with pytest.raises(_REFUSED, match=rf"attngrad: {name}\b"):
+        _run(map, operands, results)
+
+
+def test_mapped_results():
+    """A result with a mapped axis must have its size there."""
+    operands, results = _buffers("VJP")
+    names = [*operands, *results]
+    f = {"maps": np.array([3]), "axes": np.array([name == "dq" for name in names], np.int64)}
+    for first, message in ((None, "dq has 4 axes"), (2, "dq has 5 axes or other mapped ones")):
+        shape = (*(() if first is None else (first,)), *_KINDS["q"])
+        with pytest.raises(_REFUSED, match=message):
+            _run("VJP", operands, results | {"dq": jax.ShapeDtypeStruct(shape, jnp.float64)}, **f)
+
+
+def test_packed_lists():
+    q, k = jnp.ones((1, 4, 2, 3)), jnp.ones((1, 5, 2, 3))
+    ends = {"q_packed": jnp.array([0, 1, 4], jnp.int32), "k_packed": jnp.array([0, 2, 5], jnp.int32)}
+    results = {"o": jax.ShapeDtypeStruct(q.shape, q.dtype), "rows": jax.ShapeDtypeStruct((1, 4, 2, 2), jnp.uint32)}
+    longest = {"longest": np.array([3, 3])}
+    right = {"q": q, "k": k, "v": k, **ends}
+    assert bool((_call(right, results, **longest)[0] == 1).all())
+    for changed, message in (
+        ({"k_packed": ends["k_packed"][:2]}, r"k_packed has shape \[2\], must have \[3\]"),
+        ({"k_packed": ends["k_packed"].astype(jnp.int64)}, "k_packed has XLA's dtype 5"),
+        ({"k_packed": jnp.array([0, 2, 6], jnp.int32)}, "k_packed"),
+        ({"q_packed": jnp.array([0, 4, 1], jnp.int32)}, "q_packed"),
+        ({"q_packed": jnp.array([0, 0, 4], jnp.int32)}, "q_packed"),
+    ):
+        with pytest.raises(_REFUSED, match="attngrad: .*" + message):
+            _call(right | changed, results, **longest)
+    with pytest.raises(_REFUSED, match="attngrad: .*k_packed"):
+        _call({name: x for name, x in right.items() if name != "k_packed"}, results, **longest)
 
 
 def test_slots_are_as_in_exported_programs():

@@ -197,6 +197,26 @@ def test_products_are_linear_in_their_directions():
     assert_close(got, results)
 
 
+@pytest.mark.parametrize("axis", [None, 0])
+def test_derivatives_of_a_transposed_gradient(axis):
+    """The pullback, transposed in its cotangent, is the Jacobian times t without forward mode; it has derivatives, also
+    if it is mapped over q while the cotangent is not."""
+    (stacked, k, v), w = _mapped((0, None, None)), array(B, T, N, DV)
+    q = stacked if axis == 0 else stacked[0]
+    t = array(*q.shape)
+
+    def product(f):
+        pull = lambda q, d: jax.vjp(lambda q: f(q, k, v), q)[1](d)[0]  # noqa: E731
+        many = pull if axis is None else jax.vmap(pull, (0, None))
+        return lambda q: jax.vjp(lambda d: many(q, d), w)[1](t)[0]
+
+    def results(f):
+        g = product(f)
+        return g(q), jax.jvp(g, (q,), (t,)), jax.grad(lambda q: jnp.sin(g(q)).sum())(q)
+
+    assert_close(jax.jit(lambda: results(_ours))(), jax.jit(lambda: results(_plain))())
+
+
 def test_gradient_of_a_product_in_the_cotangent():
     """The weights w of the output appear in the cotangent of attention alone: an HVP has a gradient in w."""
     q, k, v = (x[0] for x in _STACKED)
@@ -209,6 +229,22 @@ def test_gradient_of_a_product_in_the_cotangent():
 
     assert_close(jax.grad(product(_ours))(w), jax.grad(product(_plain))(w))
     assert_close(jax.jvp(product(_ours), (w,), (w,)), jax.jvp(product(_plain), (w,), (w,)))
+
+
+def test_transpose_of_a_product_in_weights():
+    """The weights w are in the cotangent of attention and, times a number that moves too, in its tangent: an HVP is
+    linear in w."""
+    q, k, v = (x[0] for x in _STACKED)
+    w = array(B, T, N, DV)
+
+    def transposed(f):
+        def product(w):
+            loss = lambda q, a: (w * jnp.sin(a) * f(q, k, v)).sum()  # noqa: E731
+            return jax.jvp(jax.grad(loss), (q, 0.4), (q, 0.3))[1]
+
+        return jax.jit(jax.linear_transpose(product, w))(q)
+
+    assert_close(transposed(_ours), transposed(_plain))
 
 
 def test_third_order_is_refused():

@@ -80,6 +80,18 @@ def test_dropout():
     check_grads(lambda *x: jnp.sin(f(*x, key)).sum(), (q, k, v), order=2, modes=["fwd", "rev"])
 
 
+@pytest.mark.parametrize("has_x64", [True, False])
+def test_whole_numbers_as_seeds(has_x64):
+    """A number of NumPy is the number of Python, also if JAX has 32 bits only."""
+    with jax.enable_x64(has_x64):
+        q = jnp.ones((1, 4, 2, 3))
+        v = jnp.arange(24.0).reshape(q.shape)
+        o = lambda seed: dot_product_attention(q, q, v, dropout=0.5, seed=seed)  # noqa: E731
+        for number in (np.int64(2**40 + 1), np.uint64(2**40 + 1), np.array(2**40 + 1)):
+            assert_close(o(number), o(2**40 + 1), 0)
+        assert abs(o(2**40 + 1) - o(1)).max() > 0.1
+
+
 def test_as_jax_nn():
     """In all of its arguments; its softmax is float32 even if the inputs are float64."""
     q, k, v = array(2, 7, 4, 5), array(2, 9, 2, 5), array(2, 9, 2, 5)
@@ -100,6 +112,14 @@ def test_as_jax_nn():
     assert_close(
         dot_product_attention(q, k, v, implementation="xla"), jax.nn.dot_product_attention(q, k, v), 0
     )
+
+
+def test_defaults_beside_another_implementation():
+    """A default that is given is no feature, however it was computed."""
+    q = array(1, 3, 2, 4)
+    f = {"dropout": float("0.0"), "align": "-".join(["top", "left"]), "threads": int("0"), "save_low": True}
+    got = dot_product_attention(q, q, q, implementation="xla", **f)
+    assert_close(got, jax.nn.dot_product_attention(q, q, q), 0)
 
 
 def test_invariant():
@@ -126,6 +146,16 @@ def test_bits_and_threads():
     pull = jax.vjp(lambda *x: f(*x)[0], q, k, v)[1]
     for got, x in zip(pull(jnp.asarray(np.swapaxes(d_o, 1, 2))), (want.dq, want.dk, want.dv), strict=True):
         assert np.array_equal(np.swapaxes(got, 1, 2), x)
+
+
+def test_query_without_keys():
+    """Zeros and -inf, which docs/python.md lists among the differences from jax.nn: its residual is a large number."""
+    q = array(1, 2, 1, 3)
+    mask = jnp.array([[True, True], [False, False]])
+    o, lse = dot_product_attention(q, q, q, mask=mask, return_residual=True)
+    assert not o[0, 1].any() and lse[0, 1, 0] == -jnp.inf and jnp.isfinite(lse[0, 0, 0])
+    _, residual = jax.nn.dot_product_attention(q, q, q, mask=mask[None, None], return_residual=True)
+    assert residual[0, 1, 0] < -1e38 and jnp.isfinite(residual[0, 1, 0])
 
 
 def test_empty_arrays():
