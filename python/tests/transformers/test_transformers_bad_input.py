@@ -4,6 +4,7 @@ import pytest
 import torch
 import transformers
 from torch import nn
+from transformers.models.mllama.configuration_mllama import MllamaTextConfig
 from zoo import GROUPED, VOCABULARY, ZOO
 
 import attngrad.transformers
@@ -33,6 +34,7 @@ def run(mask=None, q=Q, k=Q, v=Q, **keywords):
         ({"mask": torch.ones(2, 6, dtype=torch.bool)}, "attention_mask"),
         ({"mask": torch.ones(2, 1, 6, 6, dtype=torch.int64)}, "attention_mask"),
         ({"k": Q[:, :, :5], "v": Q[:, :, :5], "is_causal": True}, "is_causal"),
+        ({}, "is_causal: the model made no mask, and Identity does not say"),
         ({"sliding_window": 3}, "sliding_window"),
         ({"q": torch.zeros(1, 1, 2, 576), "k": torch.zeros(1, 1, 2, 576), "v": torch.zeros(1, 1, 2, 8)}, "query"),
     ],
@@ -51,7 +53,7 @@ LISTS = dict.fromkeys(("cu_seq_lens_q", "cu_seq_lens_k"), torch.tensor([0, 2, 6]
     [
         ({"mask": torch.ones(2, 1, 6, 6, dtype=torch.bool)}, NotImplementedError),
         ({"mask": make_mask(2, 6, 6, attention_mask=torch.arange(6) < torch.tensor([[6], [4]]))}, NotImplementedError),
-        ({"is_causal": True}, NotImplementedError),  # two rows
+        ({}, NotImplementedError),  # two rows
         ({"q": Q[:1], "k": Q[:1], "v": Q[:1], "cu_seq_lens_k": None}, ValueError),
         ({"q": Q[:1], "k": Q[:1], "v": Q[:1], "cu_seq_lens_k": torch.tensor([0, 2, 5])}, ValueError),
     ],
@@ -59,7 +61,7 @@ LISTS = dict.fromkeys(("cu_seq_lens_q", "cu_seq_lens_k"), torch.tensor([0, 2, 6]
 )
 def test_lists_of_sequences(keywords, error):
     with pytest.raises(error, match="^cu_seq_lens_"):
-        run(**LISTS | keywords)
+        run(is_causal=True, **LISTS | keywords)
 
 
 def test_lists_that_contradict_positions(tmp_path):
@@ -80,6 +82,16 @@ def test_weights_of_a_model():
     model = transformers.LlamaModel(transformers.LlamaConfig(**GROUPED, attn_implementation="attngrad")).eval()
     with pytest.raises(NotImplementedError, match="^output_attentions"):
         model(input_ids=torch.tensor([[3, 4, 5]]), output_attentions=True)
+
+
+def test_cross_attention_without_a_mask():
+    """Its module does not say that it is not causal; with as many queries as keys it could be either."""
+    sizes = {"hidden_size": 32, "intermediate_size": 40, "num_attention_heads": 4, "num_key_value_heads": 2}
+    layers = {"num_hidden_layers": 2, "cross_attention_layers": [1], "pad_token_id": 0}
+    config = MllamaTextConfig(vocab_size=VOCABULARY, **sizes, **layers, attn_implementation="attngrad")
+    model = transformers.MllamaForCausalLM(config).eval()
+    with pytest.raises(NotImplementedError, match="^is_causal: .* MllamaTextCrossAttention does not say"):
+        model(torch.randint(3, VOCABULARY, (2, 6)), cross_attention_states=torch.randn(2, 6, 32))
 
 
 def test_models_with_attention_of_their_own():
