@@ -10,15 +10,15 @@ to scores has attention of its own, to which True and False would mean 1 and 0: 
 from __future__ import annotations
 
 import functools
-import sys
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 from transformers.masking_utils import causal_mask_function, eager_mask, prepare_padding_mask, sdpa_mask
 from transformers.utils.import_utils import is_tracing
 
+from ._interface import models_of_config_use_interface
 from ._patterns import Pattern, read
 
 # What a model may do with a mask, by the names of PyTorch's ops without the underscore of those in place: what keeps
@@ -67,7 +67,7 @@ def make_mask(
 ) -> Tensor:
     """The mask of one forward pass, by the arguments that transformers gives to all mask functions; attention_mask is
     the one of padding, [batch, keys]."""
-    if not _uses_interface(type(config)):
+    if not models_of_config_use_interface(type(config)):
         raise NotImplementedError(
             f"{type(config).__name__}: its models have attention of their own, which attngrad cannot replace"
         )
@@ -91,17 +91,6 @@ def make_mask(
         padding = padding[:, kv_offset : kv_offset + kv_length].bool()
     shape = (batch_size, 1, q_length, kv_length)
     return Mask(shape, device, build, read(mask_function), padding, q_offset - kv_offset)
-
-
-@torch.compiler.assume_constant_result
-def _uses_interface(config: type) -> bool:
-    """Whether the models of a configuration look their attention up in the interface of transformers. Yes if they have
-    no class for attention, as models made of others, or if their module is not found."""
-    models = sys.modules.get(config.__module__.replace("configuration_", "modeling_"))
-    if models is None or hasattr(models, "ALL_ATTENTION_FUNCTIONS"):
-        return True
-    own = (x for x in vars(models).values() if getattr(x, "__module__", None) == models.__name__)
-    return not any(isinstance(x, type) and issubclass(x, nn.Module) and "Attention" in x.__name__ for x in own)
 
 
 def _has_values(x) -> bool:
