@@ -25,7 +25,7 @@ run_deep(valgrind avx2 1 "valgrind;--quiet;--error-exitcode=99;--leak-check=full
 # An x86-64 with nothing above SSE3.
 run_deep(qemu-x86_64 scalar 50 "qemu-x86_64;-cpu;qemu64" ${foreign_tests})
 
-# The four maps on a long sequence, and the memory that they hold; the default training run, by itself because it looks
+# The maps on a long sequence, and the memory that they hold; the default training run, by itself because it looks
 # at the time too.
 add_deep_test(limits memory_limits_run $<TARGET_FILE:test_memory_limits> --run)
 if(ATTNGRAD_HAS_IO)

@@ -6,17 +6,18 @@
 #include "check/arrays.h"
 #include "test.h"
 
-enum { ALL_MAPS = AG_MAP_FORWARD | AG_MAP_VJP | AG_MAP_JVP | AG_MAP_VJP_JVP, MAPS = 4 };
+enum { ALL_MAPS = AG_MAP_FORWARD | AG_MAP_VJP | AG_MAP_JVP | AG_MAP_VJP_JVP | AG_MAP_JVP_JVP, MAPS = 5 };
 
 /* In the order in which the later maps read what the earlier ones wrote. */
-static const uint32_t map_bit[MAPS] = {AG_MAP_FORWARD, AG_MAP_VJP, AG_MAP_JVP, AG_MAP_VJP_JVP};
-static const char *const map_name[MAPS] = {"forward", "vjp", "jvp", "vjp_jvp"};
+static const uint32_t map_bit[MAPS] = {AG_MAP_FORWARD, AG_MAP_VJP, AG_MAP_JVP, AG_MAP_VJP_JVP,
+                                       AG_MAP_JVP_JVP};
+static const char *const map_name[MAPS] = {"forward", "vjp", "jvp", "vjp_jvp", "jvp_jvp"};
 
 static inline ag_status call_map(int map, const ag_plan *plan, const ag_args *args, const ag_exec *exec,
                                  void *workspace, size_t bytes)
 {
     static ag_status (*const maps[MAPS])(const ag_plan *, const ag_args *, const ag_exec *, void *,
-                                         size_t) = {ag_forward, ag_vjp, ag_jvp, ag_vjp_jvp};
+                                         size_t) = {ag_forward, ag_vjp, ag_jvp, ag_vjp_jvp, ag_jvp_jvp};
     return maps[map](plan, args, exec, workspace, bytes);
 }
 
@@ -24,7 +25,8 @@ static inline ag_status call_map(int map, const ag_plan *plan, const ag_args *ar
 static inline void make_arrays(struct arrays *x, const char *text, const ag_options *options, uint64_t seed)
 {
     ag_problem p = AG_PROBLEM_INIT;
-    if (ag_problem_parse(text, &p) != AG_OK || agc_arrays_create(x, &p, options, seed) != AG_OK) {
+    if (ag_problem_parse(text, &p) != AG_OK || agc_arrays_create(x, &p, options, seed) != AG_OK ||
+        agc_arrays_add_second_direction(x) != AG_OK) {
         printf("'%s': %s\n", text, ag_last_message());
         exit(1);
     }

@@ -1,5 +1,5 @@
 /* The checks of the worked example: its derivatives against finite differences, and identities that hold
- * up to rounding. Both go through the whole layer, so they test attention's four maps inside it. */
+ * up to rounding. Both go through the whole layer, so they test attention's maps inside it. */
 #include "check/stencil.h"
 #include "demo_example.h"
 

@@ -144,6 +144,9 @@ class _Call:
         scores = np.empty((batch, heads, n_q, self.k.shape[2]), self.q.dtype)
         for b, h in np.ndindex(batch, heads):
             scores[b, h] = _explain.explain(*arrays, batch=b, head=h, **features)[variable]
+        if variable == "S" and "kv_lengths" in features:  # `explain` leaves the keys after them at zero
+            is_padding = np.arange(self.k.shape[2]) >= features["kv_lengths"][:, None]
+            np.copyto(scores, -np.inf, where=is_padding[:, None, None, :])
         return scores
 
 
@@ -225,6 +228,15 @@ def _padded(mask: np.ndarray, n_k: int) -> np.ndarray:
 # ---- The backend ----
 
 
+class _Evaluator(ReferenceEvaluator):
+    """onnx.reference with attngrad's Attention. It makes the evaluators of a model's functions by its own class but
+    without new_ops; here every evaluator has them."""
+
+    def __init__(self, proto: Any, *arguments: Any, **keywords: Any) -> None:
+        keywords["new_ops"] = [Attention]
+        super().__init__(proto, *arguments, **keywords)
+
+
 class BackendRep(base.BackendRep):
     """A model that is ready to run."""
 
@@ -259,7 +271,7 @@ class Backend(base.Backend):
         super().prepare(model, device, **kwargs)
         constants = {x.name for x in model.graph.initializer}
         names = [x.name for x in model.graph.input if x.name not in constants]
-        return BackendRep(ReferenceEvaluator(model, new_ops=[Attention]), names)
+        return BackendRep(_Evaluator(model), names)
 
     @classmethod
     def run_node(
@@ -276,8 +288,7 @@ class Backend(base.Backend):
             [helper.make_empty_tensor_value_info(name) for name in node.output if name],
         )
         opsets = {node.domain: kwargs.get("opset_version", onnx.defs.onnx_opset_version())}
-        evaluator = ReferenceEvaluator(graph, opsets=opsets, new_ops=[Attention])
-        return BackendRep(evaluator, names).run(inputs)
+        return BackendRep(_Evaluator(graph, opsets=opsets), names).run(inputs)
 
 
 is_compatible = Backend.is_compatible

@@ -21,7 +21,9 @@ def test_forward(threads):
     [
         "attngrad.vjp(x, x, x, x, lse, x, **a)",
         "attngrad.jvp(x, x, x, x, x, x, **a)",
+        "attngrad.jvp(x, x, x, x, x, x, o=x, lse=lse, **a)",
         "attngrad.vjp_jvp(x, x, x, x, lse, x, lse, x, x, x, x, **a)",
+        "attngrad.jvp_jvp(x, x, x, x, lse, lse, lse, x, x, x, x, x, x, **a)",
     ],
 )
 def test_derivatives(call):

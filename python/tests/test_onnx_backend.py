@@ -118,6 +118,18 @@ def test_scores(mode):
         np.testing.assert_allclose(ours, peer, rtol=1e-4, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.parametrize("attributes", [{}, {"is_causal": 1}, {"left_window_size": 1, "right_window_size": 0}])
+@pytest.mark.parametrize("mode", range(4))
+def test_scores_with_lengths(mode, attributes):
+    """The scores of keys after a sequence's end are minus infinity; one sequence has no key at all."""
+    inputs = {"Q": draw(3, 4, 3, 8), "K": draw(3, 2, 5, 8), "V": draw(3, 2, 5, 6)}
+    inputs["nonpad_kv_seqlen"] = np.array([2, 5, 0])
+    attributes = attributes | {"qk_matmul_output_mode": mode}
+    both = zip(run(inputs, OUTPUTS, **attributes), run_peer(inputs, OUTPUTS, **attributes))
+    for name, (ours, peer) in zip(OUTPUTS, both):
+        np.testing.assert_allclose(ours, peer, rtol=1e-4, atol=1e-6, err_msg=name)
+
+
 def test_raw_scores_are_before_softcap():
     inputs, outputs = qkv(), ["Y", "", "", "qk_matmul_output"]
     raw = run(inputs, outputs).qk_matmul_output
@@ -140,6 +152,27 @@ def test_an_unnamed_output_is_no_input_of_later_nodes():
     y = attngrad.forward(q, q, q).o
     both = np.concatenate((q, y), axis=2)
     np.testing.assert_array_equal(z, attngrad.forward(y, both, both).o)
+
+
+FUNCTIONS = """<ir_version: 10, opset_import: ["": 25, "local": 1]>
+    m (float[1, 2, n, 4] q, bool c) => (float[1, 2, n, 4] y) {
+        x = If (c) <then_branch = a () => (x) { x = local.outer (q) }, else_branch = b () => (x) { x = Identity (q) }>
+        y = local.outer (x)
+    }
+    <domain: "local", opset_import: ["": 25]> inner (x) => (z) { z = Attention <is_causal = 1> (x, x, x) }
+    <domain: "local", opset_import: ["": 25, "local": 1]> outer (x) => (z) { z = local.inner (x) }"""
+
+
+def test_functions_of_a_model(monkeypatch):
+    """Attention in a function that another one calls, from the graph and from a branch, is attngrad's."""
+    calls = []
+    run = Attention._run
+    monkeypatch.setattr(Attention, "_run", lambda *a, **k: calls.append(1) or run(*a, **k))
+    q = draw(1, 2, 3, 4)
+    (y,) = attngrad.onnx.run_model(onnx.parser.parse_model(FUNCTIONS), [q, np.array(True)])
+    assert len(calls) == 2
+    x = attngrad.forward(q, q, q, causal=True).o
+    np.testing.assert_array_equal(y, attngrad.forward(x, x, x, causal=True).o)
 
 
 # ---- Wrong arguments ----

@@ -32,7 +32,7 @@ typedef struct {
     int64_t block;      /* keys of a tile */
     int64_t span;       /* keys that are summed at once: whole blocks */
     int64_t n_spans;    /* of the sequence */
-    int64_t key_splits; /* spans of a pass, each with separate sums of dQ */
+    int64_t key_splits; /* spans of a pass, each summing dQ separately */
     int64_t q_splits;   /* parts of the queries, each with separate sums of dK and dV */
 } agi_backward_cut;
 
@@ -44,7 +44,9 @@ typedef struct {
     int64_t member_passes;     /* passes of one kv head of one sequence */
     int64_t passes;            /* of one group */
     bool shared;               /* work items are parts of passes instead of groups */
-    int64_t parts;             /* of a pass: key_splits * q_splits; 1 if not shared */
+    int64_t spans_at_once;     /* if shared: the spans of a pass that run at the same time, all or 1 */
+    int64_t
+        parts; /* of a pass, each with separate sums of dbias, dtable and dsink: key_splits * q_splits, or 1 */
     int64_t dq_rows, dq_width; /* rows and row stride of the sums of one head's dQ */
 } agi_backward_schedule;
 

@@ -1,6 +1,6 @@
 /* What every field means: compares O and L of forward with their definition, written out here a second time,
  * pair by pair, from the contract and not from the library's source. Other tests compare derivatives with
- * finite differences of forward, so together they determine all four maps. */
+ * finite differences of forward, so together they determine all maps. */
 #include "feature_pairs.h"
 #include "check/bounds.h"
 

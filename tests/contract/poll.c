@@ -112,7 +112,7 @@ static void watch_map(struct arrays *x, int map, const char *text, int32_t threa
 
 static void long_maps_poll(void)
 {
-    const int64_t max_polls = INSTRUMENTED ? 5 : 25;
+    const int64_t max_polls = INSTRUMENTED ? 5 : 20;
     if (INSTRUMENTED) {
         printf("the time between two polls is not checked: the sanitizer makes everything slower\n");
     }
@@ -128,6 +128,51 @@ static void long_maps_poll(void)
             agc_arrays_destroy(&x);
         }
     }
+}
+
+typedef struct {
+    double begin, last; /* wall-clock seconds: of the call, of its last poll */
+    int64_t calls;
+} wall_watch;
+
+static double wall_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int32_t cancel_after_a_second(void *ctx)
+{
+    wall_watch *w = ctx;
+    w->last = wall_seconds();
+    w->calls++;
+    return w->last - w->begin > 1;
+}
+
+/* Two threads, a long and a short sequence, each one work item: in one of the two orders the caller has the short one
+ * and waits, without using the processor, for the other thread. It must poll while it waits; by the wall clock ten
+ * times less often than the header says, as other programs use the processor too. */
+static void waiting_callers_poll(int longer)
+{
+    int64_t lengths[2] = {1, 1};
+    struct arrays x;
+    ag_options options = with_threads(2);
+    options.backend = AG_BACKEND_REFERENCE;
+    lengths[longer] = 1500;
+    make_arrays(&x, "b2 h1 q1500 k1500 d128 f64", &options, 213);
+    x.args.q_lengths = lengths;
+    wall_watch w = {.begin = wall_seconds()};
+    ag_exec exec = AG_EXEC_INIT;
+    exec.ctx = &w;
+    exec.poll = cancel_after_a_second;
+    CHECK_STATUS(ag_vjp_jvp(x.plan, &x.args, &exec, x.workspace, x.workspace_bytes), AG_CANCELLED);
+    CHECK(w.calls >= 2, "%d polls in more than a second", (int)w.calls);
+    if (!INSTRUMENTED) {
+        CHECK((double)w.calls >= (w.last - w.begin) / (10 * max_gap), "%d polls in %.1f s", (int)w.calls,
+              w.last - w.begin);
+    }
+    agc_arrays_destroy(&x);
 }
 
 /* A layer whose time is that of its matrix products. */
@@ -199,6 +244,8 @@ static void after_cancelling(const problem *p, int32_t threads)
     options.backend = p->backend;
     make_arrays(&wanted, text, &options, 203);
     make_arrays(&x, text, &options, 203);
+    CHECK_OK(agc_arrays_run_along_s(&wanted));
+    CHECK_OK(agc_arrays_run_along_s(&x));
     for (int map = 0; map < MAPS; map++) {
         CHECK_OK(agc_arrays_run(&wanted, map_bit[map]));
         for (int n = 0; n < 4; n++) {
@@ -280,6 +327,8 @@ static void older_callers_do_not_poll(void)
 int main(void)
 {
     long_maps_poll();
+    waiting_callers_poll(0);
+    waiting_callers_poll(1);
     long_layers_poll();
     cancelled_calls();
     merges();

@@ -56,14 +56,15 @@ static inline void refuse_args(struct arrays *x, int map, const char *what, cons
     refuse_call(x, map, NULL, x->workspace, x->workspace_bytes, AG_INVALID_ARGUMENT, what, field, value);
 }
 
-/* Does the map require the tensor? Maps are 0 forward, 1 vjp, 2 jvp, 3 vjp_jvp. */
+/* Does the map require the tensor? Maps are 0 forward, 1 vjp, 2 jvp, 3 vjp_jvp, 4 jvp_jvp. */
 static inline int is_required(enum tensor t, int map)
 {
     static const enum tensor by_all[] = {T_Q, T_K, T_V, T_BIAS, T_MASK, T_TABLE, T_SINK};
     static const enum tensor by_map[MAPS][5] = {{T_O, T_O, T_O, T_O, T_O},
                                                 {T_O, T_LSE, T_D_O, T_O, T_O},
                                                 {T_TO, T_TO, T_TO, T_TO, T_TO},
-                                                {T_O, T_LSE, T_D_O, T_TO, T_MU}};
+                                                {T_O, T_LSE, T_D_O, T_TO, T_MU},
+                                                {T_O, T_LSE, T_MU, T_SMU, T_STO}};
     for (int n = 0; n < 7; n++) {
         if (t == by_all[n] || (n < 5 && t == by_map[map][n])) {
             return 1;
@@ -77,8 +78,9 @@ static inline int is_optional_input(enum tensor t, int map)
 {
     const enum tensor_role role = agc_tensor_info[t].role;
     const int tangent = role == ROLE_TANGENT, of_tangents = t == T_TD_O || t == T_TD_LSE;
-    const int backward = map % 2 == 1, of_backward = t == T_D_LSE || t == T_O_LOW;
-    return (tangent && map >= 2) || ((of_tangents || t == T_TO_LOW) && map == 3) || (of_backward && backward);
+    const int second = role == ROLE_SECOND_TANGENT, backward = map == 1 || map == 3;
+    return (tangent && map >= 2) || (second && map == 4) || ((of_tangents || t == T_TO_LOW) && map == 3) ||
+           (t == T_D_LSE && backward) || (t == T_O_LOW && (backward || map == 4));
 }
 
 static inline int takes_part(enum tensor t, int map)

@@ -107,21 +107,21 @@ static void lengths(struct arrays *x)
                  {{0, -1, 0}, "[1]", "-1"},
                  {{0, 0, INT64_MAX}, "[2]", "9223372036854775807"}};
     const ag_args good = x->args;
-    for (int n = 0; n < 12; n++) {
+    for (int n = 0; n < MAPS * 3; n++) {
         char field[32];
-        const int map = n % 4;
-        x->args.q_lengths = wrong[n / 4].lengths;
-        snprintf(field, sizeof field, "q_lengths%s", wrong[n / 4].index);
-        refuse_args(x, map, "a wrong length", field, wrong[n / 4].value);
+        const int map = n % MAPS;
+        x->args.q_lengths = wrong[n / MAPS].lengths;
+        snprintf(field, sizeof field, "q_lengths%s", wrong[n / MAPS].index);
+        refuse_args(x, map, "a wrong length", field, wrong[n / MAPS].value);
         x->args = good;
         int64_t of_keys[3]; /* kv_len is 9 */
         for (int b = 0; b < 3; b++) {
-            of_keys[b] = wrong[n / 4].lengths[b] == 8 ? 10 : wrong[n / 4].lengths[b];
+            of_keys[b] = wrong[n / MAPS].lengths[b] == 8 ? 10 : wrong[n / MAPS].lengths[b];
         }
         x->args.q_lengths = right;
         x->args.kv_lengths = of_keys;
-        snprintf(field, sizeof field, "kv_lengths%s", wrong[n / 4].index);
-        refuse_args(x, map, "a wrong length", field, n / 4 == 0 ? "10" : wrong[n / 4].value);
+        snprintf(field, sizeof field, "kv_lengths%s", wrong[n / MAPS].index);
+        refuse_args(x, map, "a wrong length", field, n / MAPS == 0 ? "10" : wrong[n / MAPS].value);
         x->args = good;
         x->args.q_packed = right;
         refuse_args(x, map, "packed offsets of a padded problem", "q_packed", "packed");

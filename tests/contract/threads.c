@@ -149,6 +149,7 @@ static void other_loops(void)
         const ag_options options = with_threads(5);
         make_arrays(&wanted, problems[n], &options, 103);
         make_arrays(&x, problems[n], &options, 103);
+        CHECK_OK(agc_arrays_run_along_s(&x));
         CHECK_OK(agc_arrays_run_all(&wanted));
         for (int l = 0; l < 3; l++) {
             int64_t max_tasks = 0;
@@ -220,6 +221,7 @@ static void eight_callers(const char *text)
     for (int c = 0; c < CALLERS; c++) {
         callers[c].shared = &x;
         make_arrays(&callers[c].own, text, &options, 107);
+        CHECK_OK(agc_arrays_run_along_s(&callers[c].own));
     }
     for (int c = 0; c < CALLERS; c++) {
         start(&callers[c].thread, call_often, &callers[c]);

@@ -91,12 +91,15 @@ static void change_lengths(struct call *c, struct bytes *in)
 
 static void change_view(struct call *c, struct bytes *in)
 {
-    int64_t t = next_below(in, T_COUNT);
+    int64_t t = next_below(in, T_COUNT), axis;
     switch (next_below(in, 5)) {
     case 0: view(c, t)->data = NULL; break;
     case 1: view(c, t)->data = c->memory[t] + MIDDLE + next_below(in, 16); break;
     case 2: view(c, t)->data = c->memory[next_below(in, T_COUNT)] + MIDDLE; break;
-    default: view(c, t)->strides[next_below(in, 4)] = next_below(in, 33) - 16; break;
+    default:
+        axis = next_below(in, 4);
+        view(c, t)->strides[axis] = next_below(in, 33) - 16;
+        break;
     }
 }
 

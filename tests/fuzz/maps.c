@@ -1,7 +1,7 @@
 /* Fuzzes plan creation and the maps. The bytes choose a problem, mostly a sensible one with sizes up to 6, sometimes
  * with a field of any 64 bits, and the options of its plan. If a plan is made and its sizes are small, all maps run:
- * they must neither fail nor touch memory that is not theirs, also after a call that a poll has cancelled. If a plan is
- * refused, there must be a message. */
+ * they must neither fail nor touch memory that is not theirs, also jvp that is given o and lse, a merge, and all maps
+ * after a call that a poll has cancelled. If a plan is refused, there must be a message. */
 #include <attngrad.h>
 #include "check/arrays.h"
 #include <string.h>
@@ -110,16 +110,57 @@ static int32_t cancel_at_zero(void *ctx)
     return (*(int64_t *)ctx)-- == 0;
 }
 
+static void run_in_order(void *ctx, int64_t n_tasks, ag_task task, void *arg)
+{
+    (void)ctx;
+    for (int64_t n = 0; n < n_tasks; n++)
+        task(arg, n);
+}
+
+typedef ag_status (*map_function)(const ag_plan *, const ag_args *, const ag_exec *, void *, size_t);
+
 /* A call that may be cancelled; afterwards plan and workspace can be used again. */
 static void run_cancelled(struct arrays *x, struct bytes *in)
 {
+    static const map_function maps[] = {ag_vjp_jvp, ag_forward, ag_vjp, ag_jvp, ag_jvp_jvp};
     int64_t polls = next_below(in, 3);
+    const map_function map = maps[next_below(in, agc_arrays_has_second_direction(x) ? 5 : 4)];
     ag_exec exec = AG_EXEC_INIT;
     exec.ctx = &polls;
     exec.poll = cancel_at_zero;
-    const ag_status status = ag_vjp_jvp(x->plan, &x->args, &exec, x->workspace, x->workspace_bytes);
+    exec.run = next_bit(in) ? run_in_order : NULL;
+    const ag_status status = map(x->plan, &x->args, &exec, x->workspace, x->workspace_bytes);
     FUZZ_REQUIRE(status == (polls < 0 ? AG_CANCELLED : AG_OK));
     FUZZ_REQUIRE(agc_arrays_run_all(x) == AG_OK);
+}
+
+static void run_given(struct arrays *x)
+{
+    x->args.flags |= AG_GIVEN_O;
+    FUZZ_REQUIRE(ag_jvp(x->plan, &x->args, NULL, x->workspace, x->workspace_bytes) == AG_OK);
+    x->args.flags &= ~(uint32_t)AG_GIVEN_O;
+}
+
+/* Merges the outputs of orders 0 to `order` with other rows, in place. */
+static void run_merge(struct arrays *x, int64_t order)
+{
+    const ag_args *a = &x->args;
+    ag_merge_args m = {.struct_size = sizeof m, .o1 = a->o, .lse1 = a->lse, .o2 = a->d_o, .lse2 = a->d_lse};
+    m.o_low1 = a->o_low;
+    if (order > 0) {
+        m.to1 = a->to, m.mu1 = a->mu;
+        m.to2 = a->td_o, m.mu2 = a->td_lse;
+        m.to_low1 = a->to_low;
+    }
+    if (order > 1 && agc_arrays_has_second_direction(x)) {
+        m.so1 = agc_tensor_view(x->p, T_STO, x->so), m.smu1 = a->smu;
+        m.so2 = a->d_o, m.smu2 = a->d_lse;
+        m.sto1 = a->sto, m.nu1 = a->nu;
+        m.sto2 = a->td_o, m.nu2 = a->td_lse;
+    }
+    m.o = m.o1, m.lse = m.lse1, m.to = m.to1, m.mu = m.mu1, m.o_low = m.o_low1, m.to_low = m.to_low1;
+    m.so = m.so1, m.smu = m.smu1, m.sto = m.sto1, m.nu = m.nu1;
+    FUZZ_REQUIRE(ag_merge(x->plan, &m, NULL) == AG_OK);
 }
 
 static void run_maps(const ag_problem *p, const ag_options *options, struct bytes *in)
@@ -140,7 +181,9 @@ static void run_maps(const ag_problem *p, const ag_options *options, struct byte
         arrays.args.k_offset = next_below(in, 9) - 4;
     }
     FUZZ_REQUIRE(agc_arrays_run_all(&arrays) == AG_OK);
+    run_given(&arrays);
     run_cancelled(&arrays, in);
+    run_merge(&arrays, next_below(in, 3));
     agc_arrays_destroy(&arrays);
 }
 

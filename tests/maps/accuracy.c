@@ -85,7 +85,6 @@ static void make_inputs(struct arrays *x, const struct setting *s, const char *t
     reference.backend = AG_BACKEND_REFERENCE;
     make_arrays(x, text, &reference, 7);
     CHECK_OK(agc_arrays_add_low_halves(x));
-    CHECK_OK(agc_arrays_add_second_direction(x));
     write_zeros(x, T_D_LSE);
     write_zeros(x, T_TD_LSE);
     scale_queries(x, s->factor);

@@ -11,15 +11,14 @@ struct lengths {
     int64_t q[BATCH], k[BATCH];
 };
 
-/* What the maps of one problem write: an output of ag_args, or one that struct arrays lacks, with the layout of the
- * tensor `like`. */
-enum { STO, NU, GIVEN_TO, GIVEN_MU, EXTRA_OUTPUTS };
-static const enum tensor like[EXTRA_OUTPUTS] = {T_O, T_LSE, T_TO, T_MU};
-static const char *const extra_name[EXTRA_OUTPUTS] = {"sto", "nu", "to (o given)", "mu (o given)"};
+/* What jvp that is given o and lse writes, with the layout of the tensor `like`. */
+enum { GIVEN_TO, GIVEN_TO_LOW, GIVEN_MU, GIVEN_OUTPUTS };
+static const enum tensor like[GIVEN_OUTPUTS] = {T_TO, T_TO_LOW, T_MU};
+static const char *const given_name[GIVEN_OUTPUTS] = {"to (o given)", "to_low (o given)", "mu (o given)"};
 
 struct results {
     struct arrays x;
-    void *extra[EXTRA_OUTPUTS];
+    void *given[GIVEN_OUTPUTS]; /* NULL: the problem has no such output */
 };
 
 static void make(struct results *r, const char *text, int32_t threads)
@@ -29,49 +28,30 @@ static void make(struct results *r, const char *text, int32_t threads)
     options.threads = threads;
     make_arrays(&r->x, text, &options, 7);
     CHECK_OK(agc_arrays_add_low_halves(&r->x));
-    for (int n = 0; n < EXTRA_OUTPUTS; n++) {
-        r->extra[n] = test_alloc(r->x.count[like[n]], element_size(&r->x, like[n]));
+    for (int n = 0; n < GIVEN_OUTPUTS; n++) {
+        const int present = r->x.data[like[n]] != NULL;
+        r->given[n] = present ? test_alloc(r->x.count[like[n]], element_size(&r->x, like[n])) : NULL;
     }
 }
 
 static void destroy(struct results *r)
 {
-    for (int n = 0; n < EXTRA_OUTPUTS; n++) {
-        free(r->extra[n]);
+    for (int n = 0; n < GIVEN_OUTPUTS; n++) {
+        free(r->given[n]);
     }
     agc_arrays_destroy(&r->x);
 }
 
-/* jvp_jvp along s = (dq, dk, dv), which vjp has written, with d_lse as smu; then jvp that is given o and lse. */
-static void run_given(struct results *r)
-{
-    size_t bytes;
-    ag_args a = r->x.args;
-    if (!CHECK_OK(ag_plan_workspace(r->x.plan, AG_MAP_JVP | AG_MAP_JVP_JVP, &bytes))) {
-        return;
-    }
-    void *workspace = test_alloc((int64_t)bytes, 1);
-    a.sq = a.dq;
-    a.sk = a.dk;
-    a.sv = a.dv;
-    a.smu = a.d_lse;
-    a.sto = a.o;
-    a.sto.data = r->extra[STO];
-    a.nu = a.lse;
-    a.nu.data = r->extra[NU];
-    CHECK_OK(ag_jvp_jvp(r->x.plan, &a, NULL, workspace, bytes));
-    a.flags |= AG_GIVEN_O;
-    a.to.data = r->extra[GIVEN_TO];
-    a.mu.data = r->extra[GIVEN_MU];
-    a.to_low.data = NULL;
-    CHECK_OK(ag_jvp(r->x.plan, &a, NULL, workspace, bytes));
-    free(workspace);
-}
-
+/* The maps, then jvp that is given o and lse. */
 static void run(struct results *r)
 {
+    ag_args a = r->x.args;
     CHECK_OK(agc_arrays_run_all(&r->x));
-    run_given(r);
+    a.flags |= AG_GIVEN_O;
+    a.to.data = r->given[GIVEN_TO];
+    a.to_low.data = r->given[GIVEN_TO_LOW];
+    a.mu.data = r->given[GIVEN_MU];
+    CHECK_OK(ag_jvp(r->x.plan, &a, NULL, r->x.workspace, r->x.workspace_bytes));
 }
 
 /* Which part of a batch a problem of one sequence and one kv head is. */
@@ -130,8 +110,10 @@ static void compare_all(const struct results *batch, const struct results *alone
                     label);
         }
     }
-    for (int n = 0; n < EXTRA_OUTPUTS; n++) {
-        compare(&batch->x, batch->extra[n], &alone->x, alone->extra[n], like[n], extra_name[n], p, label);
+    for (int n = 0; n < GIVEN_OUTPUTS; n++) {
+        if (alone->given[n] != NULL) {
+            compare(&batch->x, batch->given[n], &alone->x, alone->given[n], like[n], given_name[n], p, label);
+        }
     }
 }
 
@@ -151,6 +133,10 @@ static void check_part(const struct results *batch, const struct problem *proble
              (int)(p->hk * p->heads_per_kv), problem->rest);
     make(&alone, text, 2);
     alone.x.args.batch_offset = p->b;
+    if (batch->x.args.q_offsets != NULL) {
+        alone.x.args.q_offset = batch->x.args.q_offsets[p->b];
+        alone.x.args.k_offset = batch->x.args.k_offsets[p->b];
+    }
     for (enum tensor t = 0; t < T_COUNT; t++) {
         if (alone.x.data[t] != NULL && agc_tensor_info[t].writers == 0) {
             copy_input(&batch->x, &alone.x, t, p);
@@ -200,6 +186,9 @@ static void check_batch(const struct problem *problem, const struct lengths *n, 
     snprintf(label, sizeof label, "'%s'", text);
     make(&batch, text, 3);
     set_lengths(&batch.x, n);
+    if (batch.x.p->flags & AG_CAUSAL && batch.x.p->align == AG_ALIGN_TOP_LEFT) {
+        CHECK_OK(agc_arrays_random_offsets(&batch.x, 20));
+    }
     run(&batch);
     for (int64_t b = 0; b < BATCH; b++) {
         for (int64_t hk = 0; hk < problem->kv_heads && n->q[b] > 0; hk++) {
@@ -208,6 +197,23 @@ static void check_batch(const struct problem *problem, const struct lengths *n, 
         }
     }
     destroy(&batch);
+}
+
+/* Long sequences in a window. By the memory that their sums would take, the parts of a pass are work items, or those
+ * of one span after another, or the groups are: 1, 4 and 5 kv heads. */
+static void many_spans_and_splits(void)
+{
+    const struct problem problem = {1, 1, "d64 window=64,0 sink table=6 f32"};
+    for (int kv_heads = 4; kv_heads < 6; kv_heads++) {
+        struct results all;
+        const struct part last = {0, kv_heads - 1, 1};
+        char text[128];
+        snprintf(text, sizeof text, "h%d q16384 %s", kv_heads, problem.rest);
+        make(&all, text, 3);
+        run(&all);
+        check_part(&all, &problem, &last, text);
+        destroy(&all);
+    }
 }
 
 static const struct lengths tiny = {{1, 10, 4, 16, 7}, {8, 1, 16, 7, 30}};
@@ -242,6 +248,7 @@ int main(void)
         printf("several spans and splits: not run, AG_TEST_COUNT asks for little\n");
         return test_summary();
     }
+    many_spans_and_splits();
     for (int d = 1; d < 4; d += 2) {
         for (int f = 0; f < 2; f++) { /* large heads have short spans; 20 groups or 5, alone 1 */
             snprintf(rest, sizeof rest, "d128 dv144 %s %s", features[f], dtypes[d]);

@@ -22,7 +22,6 @@ static void make_with(struct arrays *x, const char *text, int32_t threads, uint3
     options.flags = flags;
     make_arrays(x, text, &options, 11);
     CHECK_OK(agc_arrays_add_low_halves(x));
-    CHECK_OK(agc_arrays_add_second_direction(x));
     CHECK_OK(agc_arrays_run_all(x));
 }
 

@@ -220,7 +220,7 @@ static void wide_outputs(const char *text)
         refuse(&x, map, "o_low");
         x.args = good;
         x.args.to_low = x.args.d_o;
-        if (map >= 2) {
+        if (map == 2 || map == 3) {
             refuse(&x, map, "to_low");
         } else {
             CHECK_OK(call_map(map, x.plan, &x.args, NULL, x.workspace, x.workspace_bytes)); /* not its own */

@@ -1,4 +1,4 @@
-/* Compares packed sequences with the same sequences padded, bit for bit: the four maps with every feature,
+/* Compares packed sequences with the same sequences padded, bit for bit: the maps with every feature,
  * with empty sequences, and with NaN in all rows that belong to no sequence. Such rows become zero, with lse
  * minus infinity. */
 #include "outputs.h"

@@ -330,7 +330,6 @@ static void check_problem(const char *text, int with_lengths, int64_t q_offset, 
     ag_options options = AG_OPTIONS_INIT;
     options.backend = AG_BACKEND_REFERENCE;
     make_arrays(&x, text, &options, 401);
-    CHECK_OK(agc_arrays_add_second_direction(&x));
     if (with_lengths) {
         set_lengths(&x);
     }

@@ -85,9 +85,13 @@ def _visible(module, query: Tensor, key: Tensor, mask, is_causal: bool | None, w
     if window is not None and window < n_k:
         raise NotImplementedError(f"sliding_window: {window}, but the model made no mask for its {n_k} keys")
     if is_causal is None:
-        is_causal = getattr(module, "is_causal", True)
-    if not is_causal or n_q == 1:
+        is_causal = getattr(module, "is_causal", None)
+    if n_q == 1 or is_causal is not None and not is_causal:
         return Visible({})
+    if is_causal is None:
+        raise NotImplementedError(
+            f"is_causal: the model made no mask, and {type(module).__name__} does not say whether it is causal"
+        )
     if n_q != n_k:
         raise NotImplementedError(
             f"is_causal: the model made no mask, and {n_q} queries and {n_k} keys do not say their positions"

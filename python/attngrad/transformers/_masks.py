@@ -10,18 +10,38 @@ to scores has attention of its own, to which True and False would mean 1 and 0: 
 from __future__ import annotations
 
 import functools
-import sys
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
-from torch.utils._pytree import tree_map, tree_map_only
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 from transformers.masking_utils import causal_mask_function, eager_mask, prepare_padding_mask, sdpa_mask
 from transformers.utils.import_utils import is_tracing
 
+from ._interface import models_of_config_use_interface
 from ._patterns import Pattern, read
 
-_ARITHMETIC = {getattr(torch.ops.aten, name) for name in ("add", "sub", "rsub", "mul", "div")}
+# What a model may do with a mask, by the names of PyTorch's ops without the underscore of those in place: what keeps
+# truth values; what chooses by them, if the mask is the argument of such a name; what reads only the shape.
+_LOGICAL = set(
+    "logical_and logical_or logical_not logical_xor bitwise_and bitwise_or bitwise_not bitwise_xor __and__ __or__ "
+    "__xor__ __iand__ __ior__ __ixor__ any all equal _local_scalar_dense is_same_size".split()
+)
+_SHAPE = set(
+    "alias as_strided cat clone constant_pad_nd copy detach diagonal expand flip gather index index_select _to_copy "
+    "lift_fresh narrow permute repeat _reshape_alias roll scatter select slice slice_scatter split split_with_sizes "
+    "squeeze stack t transpose tril triu unbind unfold _unsafe_view unsqueeze view".split()
+)
+_CHOOSING = set(
+    "where masked_fill masked_scatter masked_select index index_put _index_put_impl _fused_sdp_choice "
+    "_scaled_dot_product_attention_math _scaled_dot_product_flash_attention_for_cpu".split()
+)
+_CONDITIONS = {"condition", "mask", "indices", "attn_mask"}
+_FACTORIES = set(
+    "empty_like full_like ones_like zeros_like rand_like randn_like "
+    "new_empty new_full new_ones new_zeros new_empty_strided".split()
+)
+
 
 class Visible(NamedTuple):
     """Which keys a query sees, as keywords of scaled_dot_product_attention. With `packed`, the offsets of queries and
@@ -47,7 +67,7 @@ def make_mask(
 ) -> Tensor:
     """The mask of one forward pass, by the arguments that transformers gives to all mask functions; attention_mask is
     the one of padding, [batch, keys]."""
-    if not _uses_interface(type(config)):
+    if not models_of_config_use_interface(type(config)):
         raise NotImplementedError(
             f"{type(config).__name__}: its models have attention of their own, which attngrad cannot replace"
         )
@@ -71,17 +91,6 @@ def make_mask(
         padding = padding[:, kv_offset : kv_offset + kv_length].bool()
     shape = (batch_size, 1, q_length, kv_length)
     return Mask(shape, device, build, read(mask_function), padding, q_offset - kv_offset)
-
-
-@torch.compiler.assume_constant_result
-def _uses_interface(config: type) -> bool:
-    """Whether the models of a configuration look their attention up in the interface of transformers. Yes if they have
-    no class for attention, as models made of others, or if their module is not found."""
-    models = sys.modules.get(config.__module__.replace("configuration_", "modeling_"))
-    if models is None or hasattr(models, "ALL_ATTENTION_FUNCTIONS"):
-        return True
-    own = (x for x in vars(models).values() if getattr(x, "__module__", None) == models.__name__)
-    return not any(isinstance(x, type) and issubclass(x, nn.Module) and "Attention" in x.__name__ for x in own)
 
 
 def _has_values(x) -> bool:
@@ -115,10 +124,7 @@ class Mask(Tensor):
         kwargs = kwargs or {}
         if func is torch.ops.aten.detach.default:
             return args[0]
-        if _takes_for_numbers(func, args, kwargs):
-            raise NotImplementedError(
-                f"attention_mask: the model computes with it, by {func}, but it is True where a query sees a key"
-            )
+        _check_use(func, args, kwargs)
         args, kwargs = tree_map_only(Mask, lambda x: x.dense, (args, kwargs))
         return tree_map(_as_mask, func(*args, **kwargs))
 
@@ -194,12 +200,30 @@ def _as_mask(x):
     return x
 
 
-def _takes_for_numbers(func, args: tuple, kwargs: dict) -> bool:
-    """Whether an op computes with a mask, converts it to numbers or changes it in place."""
-    if func is torch.ops.aten._to_copy.default:
-        return kwargs.get("dtype") not in (None, torch.bool)
-    written = (x for x, a in zip(args, func._schema.arguments, strict=False) if a.alias_info and a.alias_info.is_write)
-    return func.overloadpacket in _ARITHMETIC or any(isinstance(x, Mask) for x in written)
+def _check_use(func, args: tuple, kwargs: dict) -> None:
+    """Refuses an op that computes with a mask, converts it to numbers or changes it in place."""
+    name = func._schema.name.removeprefix("aten::")
+    name = name if name.endswith("__") else name.rstrip("_")
+    if name in _FACTORIES:
+        return
+    given = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | kwargs
+    values = {key: x for key, x in given.items() if not (name in _CHOOSING and key in _CONDITIONS)}
+    as_values = [key for key, x in values.items() if any(isinstance(leaf, Mask) for leaf in tree_leaves(x))]
+    written = {a.name for a in func._schema.arguments if a.alias_info and a.alias_info.is_write}
+    is_allowed = name in _LOGICAL | _SHAPE | _CHOOSING and written.isdisjoint(as_values)
+    if not is_allowed or as_values and not _stays_bool(values):
+        raise NotImplementedError(
+            f"attention_mask: the model computes with it, by {func}, but it is True where a query sees a key"
+        )
+
+
+def _stays_bool(arguments: dict[str, Any]) -> bool:
+    """Whether an op makes truth values of these: no number is among them, but for indices, and none is asked for."""
+    data = [x for key, x in arguments.items() if key not in ("index", "indices")]
+    tensors = [x for x in tree_leaves(data) if isinstance(x, Tensor)]
+    filled = arguments.get("value")  # by masked_fill or constant_pad_nd
+    is_truth = isinstance(filled, Tensor) or filled in (None, 0, 1)
+    return is_truth and arguments.get("dtype") in (None, torch.bool) and all(x.dtype == torch.bool for x in tensors)
 
 
 def _without_padding(starts: list[int], is_key: list[bool]) -> tuple[list[int], list[int]] | None:

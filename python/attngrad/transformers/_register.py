@@ -13,14 +13,17 @@ def register() -> None:
     """Makes attn_implementation="attngrad" known to transformers: the attention and the function that makes its masks.
 
     Models that are made or loaded with this word, and those whose set_attn_implementation("attngrad") is called, then
-    compute their attention with attngrad. Calling it again changes nothing.
+    compute their attention with attngrad; those that have attention of their own raise NotImplementedError. Calling it
+    again changes nothing.
     """
     if Version(transformers.__version__) < Version(OLDEST):
         raise NotImplementedError(
             f"transformers: release {transformers.__version__}, but attngrad needs {OLDEST} or newer"
         )
     from ._attention import attention
+    from ._interface import watch
     from ._masks import make_mask
 
     transformers.AttentionInterface.register(NAME, attention)
     transformers.AttentionMaskInterface.register(NAME, make_mask)
+    watch(NAME)

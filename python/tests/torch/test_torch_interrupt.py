@@ -22,3 +22,14 @@ def test_backward():
 def test_second_derivative():
     setup = SETUP.format(n=8192) + "g, = torch.autograd.grad(attention(x, x, x).sum(), x, create_graph=True)"
     assert shortest_delay(setup, "torch.autograd.grad(g.sum(), x, retain_graph=True)") < LIMIT
+
+
+FORWARD_OVER_FORWARD = """
+from torch.func import jvp
+y = x.detach()
+def along(z): return jvp(lambda w: attention(w, w, w), (z,), (y,))[1]
+"""
+
+
+def test_forward_over_forward():
+    assert shortest_delay(SETUP.format(n=12000) + FORWARD_OVER_FORWARD, "jvp(along, (y,), (y,))") < LIMIT

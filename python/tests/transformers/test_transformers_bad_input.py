@@ -1,9 +1,12 @@
 """What attngrad does not serve is refused by name, never ignored."""
 
+import copy
+
 import pytest
 import torch
 import transformers
 from torch import nn
+from transformers.models.mllama.configuration_mllama import MllamaTextConfig
 from zoo import GROUPED, VOCABULARY, ZOO
 
 import attngrad.transformers
@@ -33,6 +36,7 @@ def run(mask=None, q=Q, k=Q, v=Q, **keywords):
         ({"mask": torch.ones(2, 6, dtype=torch.bool)}, "attention_mask"),
         ({"mask": torch.ones(2, 1, 6, 6, dtype=torch.int64)}, "attention_mask"),
         ({"k": Q[:, :, :5], "v": Q[:, :, :5], "is_causal": True}, "is_causal"),
+        ({}, "is_causal: the model made no mask, and Identity does not say"),
         ({"sliding_window": 3}, "sliding_window"),
         ({"q": torch.zeros(1, 1, 2, 576), "k": torch.zeros(1, 1, 2, 576), "v": torch.zeros(1, 1, 2, 8)}, "query"),
     ],
@@ -51,7 +55,7 @@ LISTS = dict.fromkeys(("cu_seq_lens_q", "cu_seq_lens_k"), torch.tensor([0, 2, 6]
     [
         ({"mask": torch.ones(2, 1, 6, 6, dtype=torch.bool)}, NotImplementedError),
         ({"mask": make_mask(2, 6, 6, attention_mask=torch.arange(6) < torch.tensor([[6], [4]]))}, NotImplementedError),
-        ({"is_causal": True}, NotImplementedError),  # two rows
+        ({}, NotImplementedError),  # two rows
         ({"q": Q[:1], "k": Q[:1], "v": Q[:1], "cu_seq_lens_k": None}, ValueError),
         ({"q": Q[:1], "k": Q[:1], "v": Q[:1], "cu_seq_lens_k": torch.tensor([0, 2, 5])}, ValueError),
     ],
@@ -59,7 +63,7 @@ LISTS = dict.fromkeys(("cu_seq_lens_q", "cu_seq_lens_k"), torch.tensor([0, 2, 6]
 )
 def test_lists_of_sequences(keywords, error):
     with pytest.raises(error, match="^cu_seq_lens_"):
-        run(**LISTS | keywords)
+        run(is_causal=True, **LISTS | keywords)
 
 
 def test_lists_that_contradict_positions(tmp_path):
@@ -82,13 +86,80 @@ def test_weights_of_a_model():
         model(input_ids=torch.tensor([[3, 4, 5]]), output_attentions=True)
 
 
-def test_models_with_attention_of_their_own():
-    """A model that makes its mask by transformers' functions, but computes with it itself."""
-    config = transformers.CodeGenConfig(vocab_size=VOCABULARY, n_embd=32, n_layer=1, n_head=4, rotary_dim=4)
-    model = transformers.CodeGenForCausalLM(config).eval()
+def test_cross_attention_without_a_mask():
+    """Its module does not say that it is not causal; with as many queries as keys it could be either."""
+    sizes = {"hidden_size": 32, "intermediate_size": 40, "num_attention_heads": 4, "num_key_value_heads": 2}
+    layers = {"num_hidden_layers": 2, "cross_attention_layers": [1], "pad_token_id": 0}
+    config = MllamaTextConfig(vocab_size=VOCABULARY, **sizes, **layers, attn_implementation="attngrad")
+    model = transformers.MllamaForCausalLM(config).eval()
+    with pytest.raises(NotImplementedError, match="^is_causal: .* MllamaTextCrossAttention does not say"):
+        model(torch.randint(3, VOCABULARY, (2, 6)), cross_attention_states=torch.randn(2, 6, 32))
+
+
+TINY_LAYERS = {"hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 4, "num_hidden_layers": 1}
+TINY = TINY_LAYERS | {"vocab_size": VOCABULARY}
+OF_THEIR_OWN = {
+    "CodeGenModel": transformers.CodeGenConfig(vocab_size=VOCABULARY, n_embd=32, n_layer=1, n_head=4, rotary_dim=4),
+    "DebertaModel": transformers.DebertaConfig(**TINY),
+    "FSMTModel": transformers.FSMTConfig(d_model=32, encoder_layers=1, decoder_layers=1),
+    "GPTJModel": transformers.GPTJConfig(vocab_size=VOCABULARY, n_embd=32, n_layer=1, n_head=4, rotary_dim=4),
+    "OpenAIGPTModel": transformers.OpenAIGPTConfig(vocab_size=VOCABULARY, n_embd=32, n_layer=1, n_head=4),
+    "XLMModel": transformers.XLMConfig(n_words=VOCABULARY, emb_dim=32, n_layers=1, n_heads=4),
+}
+
+
+@pytest.mark.parametrize("name", OF_THEIR_OWN)
+def test_models_with_attention_of_their_own(name):
+    """They do not look the word up: refused by the name of their class, when made and when given the word."""
+    make = transformers.AutoModel.from_config
+    with pytest.raises(NotImplementedError, match=f"^{name}: it has attention of its own"):
+        make(copy.deepcopy(OF_THEIR_OWN[name]), attn_implementation="attngrad")
+    model = make(copy.deepcopy(OF_THEIR_OWN[name]), attn_implementation="eager")
+    for word in ("attngrad", {"": "attngrad"}):
+        with pytest.raises(NotImplementedError, match=f"^{name}: it has attention of its own"):
+            model.set_attn_implementation(word)
+    assert model.config._attn_implementation == "eager"
+    model.set_attn_implementation("eager")
+
+
+def test_a_subclass_of_a_model_with_attention_of_its_own():
+    model = type("Mine", (transformers.DebertaModel,), {})
+    with pytest.raises(NotImplementedError, match="^Mine: it has attention of its own"):
+        model._from_config(copy.deepcopy(OF_THEIR_OWN["DebertaModel"]), attn_implementation="attngrad")
+
+
+def test_masks_of_models_with_attention_of_their_own():
+    """A word that is written into the configuration is noticed when the model makes a mask by transformers."""
+    model = transformers.AutoModel.from_config(copy.deepcopy(OF_THEIR_OWN["CodeGenModel"])).eval()
     model.config._attn_implementation = "attngrad"
     with pytest.raises(NotImplementedError, match="^CodeGenConfig: its models have attention of their own"):
         model(input_ids=torch.tensor([[3, 4, 5]]))
+
+
+def two_towers(text, words):
+    vision = transformers.ViTConfig(**TINY_LAYERS, image_size=8, patch_size=4)
+    config = transformers.VisionTextDualEncoderConfig.from_vision_text_configs(vision, text)
+    return transformers.VisionTextDualEncoderModel._from_config(config, attn_implementation=words)
+
+
+def test_models_made_of_others():
+    """Each part is asked by itself; a part with attention of its own may have another word."""
+    parts = {"text_config": "eager", "vision_config": "attngrad"}
+    for word in ("attngrad", parts):
+        model = two_towers(transformers.BertConfig(**TINY), word)
+        assert model.vision_model.config._attn_implementation == "attngrad"
+    model.set_attn_implementation("attngrad")
+    assert model.text_model.config._attn_implementation == "attngrad"
+
+    own = OF_THEIR_OWN["DebertaModel"]
+    with pytest.raises(NotImplementedError, match="^DebertaModel: it has attention of its own"):
+        two_towers(copy.deepcopy(own), "attngrad")
+    model = two_towers(copy.deepcopy(own), parts)
+    for words in ("attngrad", {"text_config": "attngrad"}):
+        with pytest.raises(NotImplementedError, match="^DebertaModel: it has attention of its own"):
+            model.set_attn_implementation(words)
+    model.set_attn_implementation(parts)
+    assert model.vision_model.config._attn_implementation == "attngrad"
 
 
 def test_old_release(monkeypatch):

@@ -173,11 +173,44 @@ def test_a_model_may_compute_with_the_mask():
         lambda m: m.float(),
         lambda m: 1.0 - m.to(torch.float64),
         lambda m: m.logical_not_(),
+        lambda m: torch.zeros(B, 1, N, N).add_(m),
+        lambda m: torch.ones(B, 1, N, N).mul_(m),
+        lambda m: torch.addcmul(torch.zeros(N), m, torch.ones(1)),
+        lambda m: torch.zeros(B, 1, N, N).copy_(m),
+        lambda m: torch.cat([m, torch.zeros(B, 1, N, N)]),
+        lambda m: torch.where(m, m, torch.zeros(())),
+        lambda m: m.masked_fill(~m, -1e9),
+        lambda m: m == 0,
+        lambda m: m.sum(),
+        lambda m: m.cumsum(dim=3),
+        lambda m: m.exp(),
     ],
 )
 def test_a_model_may_not_take_the_mask_for_numbers(compute):
     with pytest.raises(NotImplementedError, match="^attention_mask: the model computes with it"):
         compute(make_mask(B, N, N, 0, 0, attention_mask=PADDINGS["right"]))
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda m: torch.where(m, 0.0, -1.0),
+        lambda m: torch.zeros(B, 1, N, N).masked_fill_(~m, -1.0),
+        lambda m: torch.ones(B, 1, N, N)[m],
+        lambda m: (m | m.transpose(2, 3)).flip(2),
+        lambda m: m.masked_fill(m, False),
+        lambda m: torch.nn.functional.pad(m, (1, 0)),
+        lambda m: torch.cat([m, m], dim=3)[..., 1:].repeat(1, 2, 1, 1).reshape(-1, N),
+        lambda m: torch.zeros(B, 1, N, N, dtype=torch.bool).copy_(m).all(dim=3),
+        lambda m: m.index_select(3, torch.arange(3)).expand(B, 2, N, 3).contiguous(),
+        lambda m: torch.zeros_like(m, dtype=torch.float32),
+        lambda m: torch.nn.functional.scaled_dot_product_attention(*torch.ones(3, B, 4, N, 8), attn_mask=m),
+    ],
+)
+def test_a_model_may_use_the_mask_as_truth_values(compute):
+    mask = make_mask(B, N, N)
+    got, want = compute(mask), compute(mask.dense)
+    assert got.dtype == want.dtype and torch.equal(got, want)
 
 
 def test_inside_vmap():

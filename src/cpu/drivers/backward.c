@@ -36,6 +36,12 @@ static int64_t dq_elements(const ag_plan *plan, const agi_backward_schedule *sch
     return agi_saturating_product(agi_heads_per_kv(&plan->p), schedule->dq_rows, schedule->dq_width, 1);
 }
 
+/* Do the spans of a pass run at the same time, each with sums of dQ in memory of its own? */
+static bool spans_run_together(const agi_backward_schedule *schedule)
+{
+    return schedule->shared && schedule->spans_at_once > 1;
+}
+
 static void lay_out_scratch(agi_backward_scratch *s, agi_arena *arena, const ag_plan *plan, agi_map map)
 {
     const agi_cpu_plan *cpu = agi_cpu_plan_of(plan);
@@ -52,7 +58,7 @@ static void lay_out_scratch(agi_backward_scratch *s, agi_arena *arena, const ag_
     s->split_dK = agi_take_reals(arena, (alone && many_splits) * max->span * cpu->Dk_pad);
     s->split_dV = agi_take_reals(arena, (alone && many_splits) * max->span * cpu->Dv_pad);
     s->dQ = agi_take_reals(arena, many_spans ? alone * dq_elements(plan, schedule) : tile);
-    s->span_dQ = agi_take_reals(arena, (alone && max->key_splits > 1) * tile);
+    s->span_dQ = agi_take_reals(arena, (max->key_splits > 1 && !spans_run_together(schedule)) * tile);
     s->deltas = agi_take_reals(arena, alone * many_spans * agi_saturating_product(rows, 2, 1, 1));
     cpu->backward_ops->lay_out(s, arena, plan, map);
 }
@@ -64,10 +70,11 @@ static void lay_out_splits(agi_backward_layout *y, agi_arena *arena, const ag_pl
     const agi_backward_schedule *schedule = &cpu->backward[map];
     const agi_backward_cut *max = &schedule->max;
     const int64_t keys = schedule->shared && max->q_splits > 1, dq = schedule->shared && max->n_spans > 1;
-    const int64_t sums = agi_saturating_product(schedule->groups, schedule->parts, max->span, 1);
+    const int64_t sums =
+        agi_saturating_product(schedule->groups, max->q_splits, schedule->spans_at_once, max->span);
     y->dK = agi_take_reals(arena, keys * agi_saturating_product(sums, cpu->Dk_pad, 1, 1));
     y->dV = agi_take_reals(arena, keys * agi_saturating_product(sums, cpu->Dv_pad, 1, 1));
-    y->dQ = agi_take_reals(arena, dq * agi_saturating_product(schedule->groups, max->key_splits,
+    y->dQ = agi_take_reals(arena, dq * agi_saturating_product(schedule->groups, schedule->spans_at_once,
                                                               dq_elements(plan, schedule), 1));
     y->deltas = agi_take_reals(
         arena, dq * agi_saturating_product(schedule->groups, agi_heads_per_kv(&plan->p), plan->p.q_len, 2));
@@ -162,19 +169,21 @@ static pass_position locate(const agi_backward_job *w, int64_t group, int64_t pa
     return at;
 }
 
-/* Goes to part number `part`: spans innermost, as they differ in length if causal, and each thread should have long and
- * short ones. False if the sequence has no such part. */
-static bool select_part(pass_position *at, int64_t part)
+/* Goes to part number `part` of those that run now, spans k, k + 1, ... of the pass: spans innermost, as they differ in
+ * length if causal, and each thread should have long and short ones. False if the sequence has no such part. */
+static bool select_part(pass_position *at, int64_t k, int64_t spans_at_once, int64_t part)
 {
-    at->k = part % at->cut.key_splits;
-    at->split = part / at->cut.key_splits;
-    return at->split < at->cut.q_splits && at->first_span + at->k < at->cut.n_spans;
+    const int64_t spans = agi_min(at->cut.key_splits, spans_at_once);
+    at->k = k + part % spans;
+    at->split = part / spans;
+    return at->k < at->cut.key_splits && at->split < at->cut.q_splits &&
+           at->first_span + at->k < at->cut.n_spans;
 }
 
 /* The number of the part among those that sum separately. */
 static int64_t part_of(const agi_backward_job *w, const pass_position *at)
 {
-    return w->schedule->shared ? at->split * at->cut.key_splits + at->k : 0;
+    return w->schedule->parts > 1 ? at->split * at->cut.key_splits + at->k : 0;
 }
 
 static int64_t first_key(const pass_position *at)
@@ -202,7 +211,7 @@ static bool keys_of_tile(const pass_position *at, const agi_head *x, int64_t i0,
 }
 
 /* What is kept of a head from one span of keys to the next, if there are several: the sums of dQ, and the row
- * statistics D and tD. If splits are shared, spans k > 0 of a pass have sums of dQ of their own. */
+ * statistics D and tD. If the spans of a pass run at the same time, those with k > 0 have sums of dQ of their own. */
 typedef struct {
     real *dQ, *deltas;
 } span_sums;
@@ -220,7 +229,7 @@ static span_sums sums_of_head(const agi_backward_job *w, const agi_backward_scra
     if (!schedule->shared) {
         return (span_sums){s->dQ + head * size, s->deltas + head * 2 * Nq};
     }
-    const int64_t set = at->group * schedule->max.key_splits + at->k;
+    const int64_t set = at->group * schedule->spans_at_once + at->k % schedule->spans_at_once;
     return (span_sums){w->shared.dQ + (set * heads + head) * size,
                        w->shared.deltas + (at->group * heads + head) * 2 * Nq};
 }
@@ -282,7 +291,7 @@ static void load_tile(const agi_backward_job *w, agi_backward_scratch *s, const 
                       const pass_position *at, int64_t i0, int64_t first_span, real *deltas)
 {
     const bool first = at->first_span + at->k == first_span;
-    const bool unknown = !first && w->schedule->shared && first_span >= at->first_span;
+    const bool unknown = !first && spans_run_together(w->schedule) && first_span >= at->first_span;
     REAL(agi_load_tile)(s, x, i0, unknown ? NULL : deltas, first);
 }
 
@@ -335,14 +344,14 @@ static void store_dq(const agi_backward_job *w, agi_backward_scratch *s, const a
 }
 
 /* A tile and its dQ. Each span k > 0 of a pass sums it apart; the sums are added in order of the spans, here or, if
- * splits are shared, by reduce_dq. dQ is rounded to its dtype once, after the last span. */
+ * they run at the same time, by reduce_dq. dQ is rounded to its dtype once, after the last span. */
 static void run_tile_and_dq(const agi_backward_job *w, agi_backward_scratch *s, const pass_position *at,
                             const agi_head *x, int64_t i0, key_sums *keys)
 {
     const span_sums kept = sums_of_head(w, s, at, x);
     const int64_t size = dq_of_tile(w, x, i0);
     real *const dQ = kept.dQ == NULL ? s->dQ : kept.dQ + i0 * w->schedule->dq_width;
-    const bool add = at->k > 0 && !w->schedule->shared;
+    const bool add = at->k > 0 && !spans_run_together(w->schedule);
     int64_t from, to;
     const bool sees = keys_of_tile(at, x, i0, &from, &to);
     s->tile.dQ = add ? s->span_dQ : dQ;
@@ -353,7 +362,7 @@ static void run_tile_and_dq(const agi_backward_job *w, agi_backward_scratch *s, 
     if (add && sees) {
         add_rows(dQ, s->span_dQ, size);
     }
-    if (is_last_span(at) && !(w->schedule->shared && at->cut.key_splits > 1)) {
+    if (is_last_span(at) && !(spans_run_together(w->schedule) && at->cut.key_splits > 1)) {
         store_dq(w, s, x, i0, dQ);
     }
 }
@@ -425,7 +434,8 @@ static key_sums sums_of_keys(const agi_backward_job *w, const agi_backward_scrat
 {
     const agi_backward_schedule *schedule = w->schedule;
     if (schedule->shared && schedule->max.q_splits > 1) {
-        const int64_t row = (at->group * schedule->parts + part_of(w, at)) * schedule->max.span;
+        const int64_t n = schedule->spans_at_once, set = at->group * schedule->max.q_splits + at->split;
+        const int64_t row = (set * n + at->k % n) * schedule->max.span;
         return (key_sums){.dK = w->shared.dK + row * w->cpu->Dk_pad,
                           .dV = w->shared.dV + row * w->cpu->Dv_pad};
     }
@@ -496,8 +506,9 @@ static void run_shared_part(void *arg, int64_t item, int64_t slot)
 {
     const agi_backward_job *w = arg;
     agi_backward_scratch *s = &w->shared.scratch[slot];
-    pass_position at = locate(w, item / w->schedule->parts, w->pass);
-    if (select_part(&at, item % w->schedule->parts)) {
+    const int64_t parts = w->schedule->max.q_splits * w->schedule->spans_at_once;
+    pass_position at = locate(w, item / parts, w->pass);
+    if (select_part(&at, w->k, w->schedule->spans_at_once, item % parts)) {
         const key_sums sums = run_part(w, s, &at);
         if (w->schedule->max.q_splits == 1) {
             store_keys(w, s, &at, 0, at.cut.span, sums.dK, sums.dV);
@@ -511,7 +522,7 @@ static void reduce_keys(const agi_backward_job *w, const agi_backward_scratch *s
 {
     const int64_t Dk_pad = w->cpu->Dk_pad, Dv_pad = w->cpu->Dv_pad;
     const int64_t from = chunk * REDUCE_ROWS, to = agi_min(from + REDUCE_ROWS, at->cut.span);
-    if (from >= to || first_key(at) >= at->cut.n_spans * at->cut.span) {
+    if (from >= to || at->k >= at->cut.key_splits || first_key(at) >= at->cut.n_spans * at->cut.span) {
         return;
     }
     at->split = 0;
@@ -552,7 +563,7 @@ static void reduce_dq(const agi_backward_job *w, agi_backward_scratch *s, pass_p
     }
 }
 
-/* The work items that add up one pass of one group: chunks of keys, then tiles of dQ. */
+/* The work items that add up what has run of one pass of one group: chunks of keys, then tiles of dQ. */
 typedef struct {
     int64_t chunks, key_items, tiles, items;
 } reduction;
@@ -563,8 +574,8 @@ static reduction reduction_of(const agi_backward_job *w)
     const ag_problem *p = &w->call->plan->p;
     reduction r = {.chunks = (max->span + REDUCE_ROWS - 1) / REDUCE_ROWS,
                    .tiles = (p->q_len + TILE_ROWS - 1) / TILE_ROWS};
-    r.key_items = max->q_splits > 1 ? max->key_splits * r.chunks : 0;
-    r.items = r.key_items + (max->key_splits > 1 ? agi_heads_per_kv(p) * r.tiles : 0);
+    r.key_items = max->q_splits > 1 ? w->schedule->spans_at_once * r.chunks : 0;
+    r.items = r.key_items + (spans_run_together(w->schedule) ? agi_heads_per_kv(p) * r.tiles : 0);
     return r;
 }
 
@@ -576,7 +587,7 @@ static void reduce(void *arg, int64_t item, int64_t slot)
     pass_position at = locate(w, item / r.items, w->pass);
     const int64_t n = item % r.items;
     if (n < r.key_items) {
-        at.k = n / r.chunks;
+        at.k = w->k + n / r.chunks;
         reduce_keys(w, s, &at, n % r.chunks);
     } else {
         reduce_dq(w, s, &at, (n - r.key_items) / r.tiles, (n - r.key_items) % r.tiles * TILE_ROWS);
@@ -587,13 +598,17 @@ static ag_status run_shared(agi_backward_job *w)
 {
     const agi_backward_schedule *schedule = w->schedule;
     const agi_call *call = w->call;
-    const int64_t parts = schedule->groups * schedule->parts;
+    const int64_t parts = schedule->groups * schedule->max.q_splits * schedule->spans_at_once;
+    const int64_t steps = schedule->max.key_splits / schedule->spans_at_once;
     const double added = (double)(parts * schedule->max.span * (w->cpu->Dk_pad + w->cpu->Dv_pad));
-    const agi_loop pass = {parts, w->cpu->cost[call->map] / (double)schedule->passes, run_shared_part, w};
+    const agi_loop pass = {parts, w->cpu->cost[call->map] / (double)(schedule->passes * steps),
+                           run_shared_part, w};
     const agi_loop sums = {schedule->groups * reduction_of(w).items, 4 * added, reduce,
                            w}; /* read from other caches */
     ag_status status = AG_OK;
-    for (w->pass = 0; w->pass < schedule->passes && status == AG_OK; w->pass++) {
+    for (int64_t step = 0; step < schedule->passes * steps && status == AG_OK; step++) {
+        w->pass = step / steps;
+        w->k = step % steps * schedule->spans_at_once;
         status = agi_parallel_for(call->plan, call->exec, &pass);
         if (status == AG_OK) {
             status = agi_parallel_for(call->plan, call->exec, &sums);

@@ -13,7 +13,8 @@
  *     part              if there are few groups, a pass is cut into parts, which are the work items: one of its spans,
  *                       each with separate sums of dQ, and one split of the queries, each with separate sums of dK and
  *                       dV. Tiles of queries are dealt out to G splits: tiles s, s + G, s + 2 G, ... The sums are
- *                       added in order after each pass
+ *                       added in order after each pass. To save memory, the spans of a pass can also run one after
+ *                       another, with the same bits
  *
  * All of it is a function of the shape. In vjp_jvp the gradients are tdQ, tdK, tdV and so on; here they have
  * vjp's names. */
@@ -62,21 +63,23 @@ typedef struct {
     uint8_t *masked_keys, *panel_masked_keys; /* [block]: masked for all queries of the tile, of a panel */
     real *dK, *dV;                            /* sums of the span, unless several splits are shared */
     real *split_dK, *split_dV;                /* those of a split, before they are added to dK and dV */
-    real *dQ;      /* one span: a tile; several, not shared: [heads per kv head][dq_rows][dq_width] */
-    real *span_dQ; /* a tile: sums of one span, before they are added to dQ */
-    real *deltas;  /* [heads per kv head][2][Nq]: D and tD, if there are several spans, not shared */
-    void *own;     /* scratch of the ops */
+    real *dQ; /* one span: a tile; several, not shared: [heads per kv head][dq_rows][dq_width] */
+    real *
+        span_dQ; /* a tile: sums of one span, before they are added to dQ; unless spans run at the same time */
+    real *deltas; /* [heads per kv head][2][Nq]: D and tD, if there are several spans, not shared */
+    void *own;    /* scratch of the ops */
 } agi_backward_scratch;
 
 /* What all threads share. dK, dV, dQ and deltas: if work items are parts of passes. */
 typedef struct {
-    real *dK, *dV;          /* [groups][parts][span][D_pad], if there are several splits of the queries */
-    real *dQ;               /* [groups][key_splits][heads per kv head][dq_rows][dq_width] */
-    real *deltas;           /* [groups][heads per kv head][2][Nq] */
-    real *bias_full;        /* dbias in reals, if agi_bias_needs_copy */
-    double *bias_broadcast; /* [parts][sizes of the bias], unless agi_bias_is_full */
-    double *table;          /* [heads][parts][buckets] */
-    double *sink;           /* [batch][heads][parts] */
+    real *dK,
+        *dV;  /* [groups][q_splits][spans_at_once][span][D_pad], if there are several splits of the queries */
+    real *dQ; /* [groups][spans_at_once][heads per kv head][dq_rows][dq_width] */
+    real *deltas;                  /* [groups][heads per kv head][2][Nq] */
+    real *bias_full;               /* dbias in reals, if agi_bias_needs_copy */
+    double *bias_broadcast;        /* [parts][sizes of the bias], unless agi_bias_is_full */
+    double *table;                 /* [heads][parts][buckets] */
+    double *sink;                  /* [batch][heads][parts] */
     agi_backward_scratch *scratch; /* one per thread */
 } agi_backward_layout;
 
@@ -88,7 +91,8 @@ typedef struct {
     const agi_cpu_plan *cpu;
     const agi_backward_schedule *schedule;
     agi_backward_layout shared;
-    int64_t pass;  /* the current one, if work items are parts of passes */
+    int64_t pass;  /* the current one, if work items are parts of passes, */
+    int64_t k;     /* and the first of its spans that run now */
     bool tangents; /* vjp_jvp? */
     bool small;    /* small heads are run by ops->small_head */
     /* The outputs of the map, by their names in vjp. */

@@ -211,7 +211,8 @@ static void split_group(agi_backward_cut *cut, const ag_problem *p, int64_t grou
 enum {
     INVARIANT_SPANS = 4,   /* max spans of a pass */
     INVARIANT_SPLITS = 16, /* max splits of the queries */
-    INVARIANT_GROUPS = 16  /* with so many groups or more, parts are not work items; no bit depends on it */
+    INVARIANT_GROUPS =
+        16 /* with so many groups or more, a pass has no parts; dQ, dK and dV do not depend on it */
 };
 
 static int64_t max_span(const ag_problem *p)
@@ -251,6 +252,23 @@ static agi_backward_cut max_invariant_cut(const agi_cpu_plan *cpu, const ag_prob
     return max;
 }
 
+/* AG_INVARIANT: whether the work items are parts of passes, and of how many spans at once, which no bit depends on: all
+ * spans of a pass if the sums fit in MAX_SUMS; else one after another, so that the splits of the queries are the work
+ * items. If that does not fit either, the work items are groups; but as without the flag, half of MIN_GROUPS groups
+ * and less are always split. */
+static void share_invariant_parts(agi_backward_schedule *schedule, const ag_problem *p)
+{
+    const agi_backward_cut *max = &schedule->max;
+    const double groups = (double)schedule->groups;
+    const double dq = max->n_spans > 1 ? (double)dq_elements(p, schedule->groups) : 0;
+    const double dkv = max->q_splits > 1 ? groups * (double)(max->span * (p->dim_qk + p->dim_v)) : 0;
+    const double sums = dq + dkv * (double)max->q_splits; /* of one span of each group */
+    schedule->spans_at_once = sums * (double)max->key_splits <= MAX_SUMS ? max->key_splits : 1;
+    if (schedule->spans_at_once == 1) {
+        schedule->shared = max->q_splits > 1 && (sums <= MAX_SUMS || schedule->groups <= MIN_GROUPS / 2);
+    }
+}
+
 /* ---- The schedule of vjp and vjp_jvp ---- */
 
 static agi_backward_cut cut_of(const agi_cpu_plan *cpu, const ag_plan *plan, agi_map map, int64_t groups)
@@ -284,6 +302,10 @@ agi_backward_schedule REAL(agi_backward_schedule_of)(const agi_cpu_plan *cpu, co
     schedule.shared = (schedule.max.q_splits > 1 || schedule.max.key_splits > 1) &&
                       !(plan->flags & AG_INVARIANT && schedule.groups >= INVARIANT_GROUPS);
     schedule.parts = schedule.shared ? schedule.max.q_splits * schedule.max.key_splits : 1;
+    schedule.spans_at_once = schedule.max.key_splits;
+    if (schedule.shared && plan->flags & AG_INVARIANT) {
+        share_invariant_parts(&schedule, p);
+    }
     schedule.dq_rows = agi_round_up(p->q_len, ops->dq_row_step);
     schedule.dq_width =
         agi_round_up(p->dim_qk, ops->dq_channel_step == 0 ? cpu->k->lanes : ops->dq_channel_step);
