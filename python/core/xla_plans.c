@@ -1,6 +1,6 @@
 /* The plans of the problems that XLA's programs have. A plan is made by the first call that needs it and kept until the
- * process ends: a compiled program may run at any time. New plans are put at the front of a list under a lock; it is
- * read without the lock. */
+ * process ends: a compiled program may run at any time. New plans are put at the front of one of many lists, by the hash
+ * of their key, under a lock; the lists are read without the lock. */
 #include "xla.h"
 
 #include <pthread.h>
@@ -9,7 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_THREADS = 1024 }; /* of ag_options */
+enum {
+    MAX_THREADS = 1024, /* of ag_options */
+    N_LISTS = 1024
+};
 
 /* What a plan is made of. */
 typedef struct {
@@ -25,12 +28,23 @@ typedef struct entry {
     ag_plan *plan;
 } entry;
 
-static entry *_Atomic entries;
+static entry *_Atomic lists[N_LISTS];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* The list that the key belongs to, by FNV-1a. */
+static entry *_Atomic *list_of(const char *key, size_t length)
+{
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (size_t i = 0; i < length; i++) {
+        hash = (hash ^ (unsigned char)key[i]) * 0x100000001b3u;
+    }
+    return &lists[hash % N_LISTS];
+}
 
 static const ag_plan *find(const char *key, size_t length)
 {
-    for (const entry *e = atomic_load_explicit(&entries, memory_order_acquire); e != NULL; e = e->next) {
+    const entry *e = atomic_load_explicit(list_of(key, length), memory_order_acquire);
+    for (; e != NULL; e = e->next) {
         if (e->length == length && memcmp(e->key, key, length) == 0) {
             return e->plan;
         }
@@ -171,7 +185,7 @@ static xf_error *make_plan(const xf_frame *frame, const request *r, ag_plan **pl
     return status == AG_OK ? NULL : core_xla_fail_status(frame, status);
 }
 
-/* Puts the plan, and the key, which is its own from now on, into the list. */
+/* Puts the plan, and the key, which is its own from now on, into its list. */
 static xf_error *keep(const xf_frame *frame, char *key, size_t length, ag_plan *plan)
 {
     entry *e = malloc(sizeof *e);
@@ -180,8 +194,9 @@ static xf_error *keep(const xf_frame *frame, char *key, size_t length, ag_plan *
         free(key);
         return core_xla_fail(frame, XF_RESOURCE_EXHAUSTED, "no memory for a plan");
     }
-    *e = (entry){atomic_load(&entries), key, length, plan};
-    atomic_store_explicit(&entries, e, memory_order_release);
+    entry *_Atomic *list = list_of(key, length);
+    *e = (entry){atomic_load(list), key, length, plan};
+    atomic_store_explicit(list, e, memory_order_release);
     return NULL;
 }
 
