@@ -17,6 +17,18 @@ npy() {
     } >"$1"
 }
 
+# lengths A B: lengths.npy, two int64 below 65536
+lengths() {
+    {
+        printf '\223NUMPY\001\000\166\000'
+        printf "%-117s\n" "{'descr': '<i8', 'fortran_order': False, 'shape': (2,), }"
+        for n in "$1" "$2"; do
+            printf '%b' "$(printf '\\0%03o\\0%03o' $((n % 256)) $((n / 256)))"
+            head -c 6 /dev/zero
+        done
+    } >lengths.npy
+}
+
 size_at_most() { # size_at_most FILE BYTES
     [ "$(wc -c <"$1")" -le "$2" ]
 }
@@ -42,6 +54,13 @@ refused_with "queries 0 to 7: there are 4" view "q4 d2 f32" --rows 0-7 --out x.h
 refused_with "there is nothing to show" view "q4 k0 d2 f32" --out x.html
 refused_with "unknown option '--haeds' (did you mean '--heads'?)" view --haeds 0 --out x.html
 refused view "q4 d2" --out x.html
+refused_with "--causal is for arrays: a problem has its features in its text" view "q6 d4 f32" --causal --out x.html
+refused_with "--softcap is for arrays" view "q6 d4 f32" --softcap 0 --out x.html
+refused_with "--dropout is for arrays" view "q6 d4 f32" --dropout 0.5,1 --out x.html
+refused_with "--scale is for arrays" view --scale 9 --out x.html
+refused_with "--seed is for the random numbers of a problem" view --seed 4 --out x.html
+refused_with "--seed is for the random numbers of a problem" view --q q.npy --k q.npy --v q.npy --seed 4 --out x.html
+refused_with "'x' is not" view "q6 d4 f32" --seed x --out x.html
 check "none of them wrote a file" [ ! -e x.html ]
 
 # ---- The file ----
@@ -75,6 +94,12 @@ check "a file's name is text" sh -c '! grep -qF "<img src=x>" named.html'
 
 # ---- Large problems ----
 works_with "one cell stands for" view "q1100 d4 f32" --maps forward,vjp --rows 8-15 --keys 1000-1003 --out large.html
+npy long_q.npy "2, 1, 2000, 4" 16000
+npy long_k.npy "2, 1, 1000, 4" 8000
+lengths 2000 900
+refused_with "queries 900 to 963: there are 900 of them in sequence 1" view --q long_q.npy --k long_k.npy \
+    --v long_k.npy --q-lengths lengths.npy --sequences 0,1 --rows 900-963 --out x.html
+works_with "Every number is shown" view "q6 d4 f32" --rows 1-2 --out rows.html
 check "a page has at most 20 MB" size_at_most large.html 20000000
 check "notes are at most 80 columns wide" narrow
 check "the window is the one asked for" has large.html '"window":{"queries":[8,16],"keys":[1000,1004]}'
