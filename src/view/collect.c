@@ -79,6 +79,9 @@ ag_status agv_make_room(agv_variable *v, const agv_extent *e)
     int64_t from[2], to[2], count = blocks(v, e, 0) * blocks(v, e, 1);
     window_of(v, e, 0, &from[0], &to[0]);
     window_of(v, e, 1, &from[1], &to[1]);
+    if (from[0] > to[0] || from[1] > to[1]) {
+        return AG_INVALID_ARGUMENT;
+    }
     v->pooled = calloc((size_t)(count > 0 ? count : 1), sizeof v->pooled[0]);
     bool made = v->pooled != NULL && make_array(&v->mean, count, true) && make_array(&v->peak, count, true) &&
                 make_array(&v->window, (to[0] - from[0]) * (to[1] - from[1]), e->is_single);

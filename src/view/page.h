@@ -95,7 +95,7 @@ agv_variable *agv_add_variable(agv_list *list, const char *name, const char *axe
 /* Returns NULL if there is none. */
 agv_variable *agv_find_variable(agv_list *list, const char *name);
 
-/* Makes room for a variable's numbers as the extent says. */
+/* Makes room for a variable's numbers as the extent says; refuses a window that ends before it begins. */
 ag_status agv_make_room(agv_variable *v, const agv_extent *extent);
 
 /* Takes rows row0 .. row0 + rows - 1 of a variable. S: the scores of the same pairs, minus infinity for hidden ones;

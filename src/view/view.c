@@ -130,13 +130,21 @@ static ag_status choose_extent(const agv_page *page, agv_head *head, const agv_s
 
 /* ---- Which heads and maps ---- */
 
-static ag_status check_window(const int64_t asked[2], int64_t length, const char *what, char *message)
+/* Whether the part that is asked for lies inside a sequence. */
+static ag_status check_part(const int64_t asked[2], int64_t length, const char *what, int64_t batch,
+                            char *message)
 {
     if (asked[1] > 0 && (asked[0] < 0 || asked[0] >= asked[1] || asked[1] > length)) {
-        return fail(message, AG_INVALID_ARGUMENT, "%s %lld to %lld: there are %lld of them", what,
-                    (long long)asked[0], (long long)asked[1] - 1, (long long)length);
+        return fail(message, AG_INVALID_ARGUMENT, "%s %lld to %lld: there are %lld of them in sequence %lld",
+                    what, (long long)asked[0], (long long)asked[1] - 1, (long long)length, (long long)batch);
     }
     return AG_OK;
+}
+
+static ag_status check_window(const agv_source *s, const agv_request *request, char *message)
+{
+    const ag_status status = check_part(request->rows, s->n_q, "queries", s->batch, message);
+    return status == AG_OK ? check_part(request->keys, s->n_k, "keys", s->batch, message) : status;
 }
 
 static ag_status check_list(const int64_t *list, int64_t count, int64_t limit, const char *what,
@@ -249,6 +257,8 @@ static void add_notes(agv_page *page, const ag_plan *plan, const ag_args *args, 
                      "Queries %lld to %lld and keys %lld to %lld are there in full, under Numbers.",
                      (long long)e->pool[0], (long long)e->pool[1], (long long)e->window[0],
                      (long long)e->window[1] - 1, (long long)e->window[2], (long long)e->window[3] - 1);
+    } else if (request->rows[1] > 0 || request->keys[1] > 0) {
+        agv_add_line(&page->notes, "Every number is shown, not only the rows and keys that were asked for.");
     }
     if (p->kv_heads < p->heads && (page->maps & AG_MAP_VJP)) {
         agv_add_line(&page->notes,
@@ -365,13 +375,7 @@ static ag_status check_call(const ag_problem *p, const ag_args *args)
 static ag_status check_request(const ag_problem *p, const agv_request *request, char *message)
 {
     ag_status status = check_list(request->batches, request->n_batches, p->batch, "sequence", message);
-    if (status == AG_OK) {
-        status = check_list(request->heads, request->n_heads, p->heads, "head", message);
-    }
-    if (status == AG_OK) {
-        status = check_window(request->rows, p->q_len, "queries", message);
-    }
-    return status == AG_OK ? check_window(request->keys, p->kv_len, "keys", message) : status;
+    return status == AG_OK ? check_list(request->heads, request->n_heads, p->heads, "head", message) : status;
 }
 
 /* Chooses how much of each head is shown. If not all heads fit in full and none were asked for, the first is shown
@@ -384,7 +388,8 @@ static ag_status choose_extents(agv_page *page, const ag_plan *plan, const ag_ar
     ag_status status = AG_OK;
     for (int64_t n = 0; n < page->n_heads && status == AG_OK; n++) {
         const agv_source s = agv_source_of(plan, args, page->heads[n].batch, page->heads[n].head);
-        status = choose_extent(page, &page->heads[n], &s, request, message);
+        status = check_window(&s, request, message);
+        status = status == AG_OK ? choose_extent(page, &page->heads[n], &s, request, message) : status;
         full = full && page->heads[n].extent.is_full;
     }
     if (status != AG_OK || full || asked || page->n_heads == 1) {
