@@ -231,6 +231,9 @@ static int page_of_files(agv_page *page, struct run *run, struct wish *w)
     if (status == EXIT_PASS) {
         status = derive_problem(run);
     }
+    if (run->tensors[T_D_O].path == NULL) {
+        run->args.d_o.data = NULL; /* vjp requires one, the page says that it is absent */
+    }
     snprintf(page->title, sizeof page->title, "Attention");
     add_sources(page, run);
     return status == EXIT_PASS ? page_of_call(page, run, run->plan, &run->args, w) : status;

@@ -49,7 +49,7 @@ static void compute(struct along *a)
 static void add(agv_page *page, const char *name, const char *axes, int rows, int columns,
                 const double *values)
 {
-    static const agv_extent all = {.is_full = true};
+    static const agv_extent all = {.is_full = true, .width = 8};
     agv_variable *v = agv_add_variable(&page->layer, name, axes, rows, columns);
     if (agv_make_room(v, &all) == AG_OK) {
         agv_collect(v, &all, 0, rows, values, NULL);
@@ -118,6 +118,7 @@ static ag_status add_heads(agv_page *page, const struct along *a)
         agv_head *head = &page->heads[page->n_heads];
         head->head = page->n_heads;
         head->extent.is_full = true;
+        head->extent.width = 8;
         agv_describe_head(head, plan, &args, page->maps);
         status = agv_fill_head(head, plan, &args, page->maps, NULL);
     }

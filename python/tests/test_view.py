@@ -103,7 +103,7 @@ def read(path):
         for kind in ("full", "mean", "peak", "window"):
             if kind in variable:
                 raw = base64.b64decode(stored[variable[kind]["id"]])
-                dtype = {"f32": "<f4", "f64": "<f8"}[variable[kind]["type"]]
+                dtype = {"f32": "<f4", "f64": "<f8", "u8": "u1"}[variable[kind]["type"]]
                 found[variable["name"], kind] = np.frombuffer(raw, dtype)
     return data, found
 
@@ -414,6 +414,76 @@ def test_not_a_number(driver, tmp_path):
     assert page.messages() == []
 
 
+def test_infinite_scores_are_not_hidden(driver, tmp_path):
+    q, k = np.array([[1.0], [-np.inf]]), np.array([[1.0], [2.0]])
+    attngrad.explain(q, k, k).save_html(tmp_path / "page.html")
+    data, _ = read(tmp_path / "page.html")
+    stats = {v["name"]: v["stats"] for v in data["heads"][0]["variables"]}
+    assert stats["S"]["hidden"] == 0 and stats["S"]["infinite"] == 2
+    page = Page(driver, tmp_path / "page.html")
+    page.choose("S")
+    page.click_cell(1, 1, 2, 2)
+    assert page.text("#value") == "−∞" and "does not see" not in page.text("#cell")
+
+
+def test_hidden_pairs_are_left_out_of_sums(driver, tmp_path):
+    q, k, v = arrays(12, 3), arrays(12, 3), arrays(12, 2)
+    v[11] = np.nan
+    o = attngrad.explain(q, k, v, causal=True)
+    o.save_html(tmp_path / "page.html")
+    page = Page(driver, tmp_path / "page.html")
+    for name in ("O", "L"):
+        for (row, _), (value, arithmetic) in page.cells(name).items():
+            if row < 11:
+                assert math.isclose(calculate(arithmetic), value, rel_tol=1e-4, abs_tol=1e-5)
+                assert f"({11 - row} hidden pair" in arithmetic and "NaN" not in arithmetic and "∞" not in arithmetic
+
+
+def test_norms_do_not_overflow(tmp_path):
+    q = arrays(4, 3)
+    v = np.full((4, 2), 1e200)
+    tiny = np.full((4, 3), 1e-200)
+    attngrad.explain(q, tiny, v).save_html(tmp_path / "page.html")
+    data, _ = read(tmp_path / "page.html")
+    norms = {v["name"]: v["stats"]["norm"] for v in data["heads"][0]["variables"]}
+    assert math.isclose(norms["V"], math.sqrt(8) * 1e200) and math.isclose(norms["K"], math.sqrt(12) * 1e-200)
+
+
+def test_curves_that_are_not_finite(driver, tmp_path):
+    inputs, _ = call(heads=())
+    inputs["tv"][1, 0], inputs["tq"][0, 0] = np.inf, np.nan
+    attngrad.explain(**inputs).save_html(tmp_path / "page.html")
+    page = Page(driver, tmp_path / "page.html")
+    page.choose_map("vjp_jvp")
+    for name in page.names():
+        page.choose(name)
+    page.choose("O")
+    page.click_cell(0, 0, 3, 2)
+    assert "not finite" in page.text("#along") and page.messages() == []
+
+
+def test_inputs_that_are_not_given(driver, tmp_path):
+    inputs, _ = call(heads=())
+    given = {name: inputs[name] for name in ("q", "k", "v", "tv")}
+    attngrad.explain(**given).save_html(tmp_path / "page.html")
+    page = Page(driver, tmp_path / "page.html")
+    assert "Not given, so zero: tQ, tK." in page.text("#notes")
+    page.choose_map("jvp")
+    page.choose("tQ")
+    assert page.text("#detail .formula") == "not given: zero" and "Not given" in page.text("#cell")
+    page.choose("tV")
+    assert page.text("#detail .formula") == "given"
+
+
+def test_jacobian_of_a_row_with_a_sink(driver, tmp_path):
+    inputs, e = call(heads=(1,), sink=arrays(1), jacobian_row=1)
+    e.save_html(tmp_path / "page.html")
+    page = Page(driver, tmp_path / "page.html")
+    page.choose("P")
+    np.testing.assert_allclose(e["J"].sum(1), e["P"][1] * e["Ps"][1])
+    assert "times the weight of the sink" in page.text("#jacobian") and "sum to zero" not in page.text("#jacobian")
+
+
 def test_notebook(driver, tmp_path):
     _, e = call()
     (tmp_path / "notebook.html").write_text(f"<!doctype html><title>n</title>{e._repr_html_()}", encoding="utf-8")
@@ -480,6 +550,11 @@ def test_long_sequence(driver, tmp_path):
     page.choose("P")
     assert "block" in page.text("#pooling")
     page.select("level", "window")
+    for name in ("L", "O"):  # sums over all keys: what is outside the window is one term
+        for row in (100, 131):
+            ((value, arithmetic),) = page.cells(name, [(row, 0)]).values()
+            assert "(outside the window)" in arithmetic
+            assert math.isclose(calculate(arithmetic), value, rel_tol=1e-4, abs_tol=1e-6)
     cells = page.cells("Z", [(row, column) for row in (100, 115, 131) for column in (64, 99, 127)])
     assert sum(arithmetic is not None for _, arithmetic in cells.values()) > 3
     for value, arithmetic in cells.values():

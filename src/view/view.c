@@ -57,10 +57,10 @@ static double axis_size(const agv_variable *v, int axis, const int64_t pool[2], 
 double agv_bytes(const agv_head *head, const agv_extent *e)
 {
     static const int64_t one[2] = {1, 1};
-    const double width = e->is_single ? 4 : 8;
     double bytes = 0;
     for (int n = 0; n < head->variables.count; n++) {
         const agv_variable *v = &head->variables.items[n];
+        const double width = v->is_flag ? 1 : e->width;
         if (e->is_full) {
             bytes += width * axis_size(v, 0, one, NULL) * axis_size(v, 1, one, NULL);
         } else {
@@ -95,7 +95,7 @@ static bool choose_pool(const agv_page *page, const agv_head *head, const agv_so
 {
     set_window(e->window, request->rows, fallback, s->n_q);
     set_window(e->window + 2, request->keys, fallback, s->n_k);
-    e->is_single = is_long(e->window[1] - e->window[0], e->window[3] - e->window[2], DOUBLE_LENGTH);
+    e->width = is_long(e->window[1] - e->window[0], e->window[3] - e->window[2], DOUBLE_LENGTH) ? 4 : 8;
     for (int64_t length = MAX_POOLED_LENGTH; length >= MIN_POOLED_LENGTH; length /= 2) {
         e->pool[0] = ceil_div(s->n_q, length);
         e->pool[1] = ceil_div(s->n_k, length);
@@ -111,7 +111,7 @@ static ag_status choose_extent(const agv_page *page, agv_head *head, const agv_s
                                const agv_request *request, char *message)
 {
     agv_extent *e = &head->extent;
-    *e = (agv_extent){.is_full = true, .is_single = is_long(s->n_q, s->n_k, DOUBLE_LENGTH)};
+    *e = (agv_extent){.is_full = true, .width = is_long(s->n_q, s->n_k, DOUBLE_LENGTH) ? 4 : 8};
     if (agv_bytes(head, e) <= available(page)) {
         return AG_OK;
     }
@@ -229,6 +229,21 @@ static ag_status choose_maps(agv_page *page, const ag_plan *plan, const ag_args 
 
 /* ---- What the page says about itself ---- */
 
+static void add_absent(agv_page *page)
+{
+    char names[AGV_LINE_SIZE / 2] = "";
+    for (int n = 0; n < page->heads[0].variables.count; n++) {
+        const agv_variable *v = &page->heads[0].variables.items[n];
+        const size_t used = strlen(names);
+        if (v->is_absent) {
+            snprintf(names + used, sizeof names - used, "%s%s", used > 0 ? ", " : "", v->name);
+        }
+    }
+    if (names[0] != '\0') {
+        agv_add_line(&page->notes, "Not given, so zero: %s.", names);
+    }
+}
+
 static void add_notes(agv_page *page, const ag_plan *plan, const ag_args *args, const agv_request *request)
 {
     const ag_problem *p = ag_plan_problem(plan);
@@ -246,6 +261,7 @@ static void add_notes(agv_page *page, const ag_plan *plan, const ag_args *args, 
                          ? "The maps that were not asked for are greyed out."
                          : "Of a sequence this long two maps are shown, unless others are asked for.");
     }
+    add_absent(page);
     if (page->n_heads < p->batch * p->heads) {
         agv_add_line(&page->notes, "%lld of %lld heads (of all sequences) are shown.",
                      (long long)page->n_heads, (long long)(p->batch * p->heads));
@@ -291,18 +307,23 @@ static void describe_page(agv_page *page, const ag_problem *p, const ag_args *ar
 
 /* ---- Along the tangent ---- */
 
-static void add_norms(agv_list *list, const char *const names[3], double *squares)
+static double norm_of(agv_list *list, const char *const names[3])
 {
+    double norm = 0;
     for (int n = 0; n < 3; n++) {
-        *squares += agv_find_variable(list, names[n])->stats.squares;
+        norm = hypot(norm, agv_norm(&agv_find_variable(list, names[n])->stats));
     }
+    return norm;
 }
 
-static ag_status fill_steps(const agv_page *page, agv_head *head, const ag_plan *plan, const ag_args *args)
+static ag_status fill_steps(const agv_page *page, agv_head *head, const ag_plan *plan, const ag_args *args,
+                            agv_progress *progress)
 {
+    const double rows = (double)agv_source_of(plan, args, head->batch, head->head).n_q;
     ag_status status = AG_OK;
     for (int step = 0; step < page->n_steps && status == AG_OK; step++) {
         status = agv_fill_step(page, head, plan, args, step, page->steps[step]);
+        status = status == AG_OK ? agv_report(progress, rows) : status;
     }
     return status;
 }
@@ -332,23 +353,30 @@ static bool is_for_norms(const agv_page *page, const ag_problem *p)
     return is_long(p->q_len, p->kv_len, AGV_ALONG_LENGTH) || bytes > AGV_MAX_PAGE;
 }
 
+/* Passes over all rows along the tangent, in units of the pass that fills in the heads. */
+static double along_passes(const agv_page *page, const ag_problem *p)
+{
+    if ((page->maps & AG_MAP_JVP) == 0) {
+        return 0;
+    }
+    return is_for_norms(page, p) ? (1 + AGV_NORM_STEPS) * AGV_NORM_SHARE : AGV_MAX_STEPS;
+}
+
 static ag_status fill_along(agv_page *page, const ag_plan *plan, const ag_args *args, agv_progress *progress)
 {
     static const char *const inputs[] = {"Q", "K", "V"}, *const tangents[] = {"tQ", "tK", "tV"};
     const ag_problem *p = ag_plan_problem(plan);
     const bool for_norms = is_for_norms(page, p);
-    double size = 0, speed = 0;
+    agv_list *first = &page->heads[0].variables;
     ag_status status = AG_OK;
     if ((page->maps & AG_MAP_JVP) == 0) {
         return AG_OK;
     }
-    add_norms(&page->heads[0].variables, inputs, &size);
-    add_norms(&page->heads[0].variables, tangents, &speed);
-    agv_set_steps(page, sqrt(size), sqrt(speed), for_norms);
+    agv_set_steps(page, norm_of(first, inputs), norm_of(first, tangents), for_norms);
     for (int64_t n = 0; n < page->n_heads && status == AG_OK; n++) {
         agv_head *head = &page->heads[n];
-        status =
-            for_norms ? agv_fill_norms(page, head, plan, args, progress) : fill_steps(page, head, plan, args);
+        status = for_norms ? agv_fill_norms(page, head, plan, args, progress)
+                           : fill_steps(page, head, plan, args, progress);
     }
     return status;
 }
@@ -403,13 +431,18 @@ static ag_status fill_page(agv_page *page, const ag_plan *plan, const ag_args *a
                            const agv_request *request, char *message)
 {
     agv_progress progress = {request, 0, 0};
+    double rows = 0;
     for (int64_t n = 0; n < page->n_heads; n++) {
         agv_describe_head(&page->heads[n], plan, args, page->maps);
     }
     ag_status status = choose_extents(page, plan, args, request, message);
-    for (int64_t n = 0; n < page->n_heads; n++) {
-        progress.total += (double)agv_source_of(plan, args, page->heads[n].batch, page->heads[n].head).n_q;
+    if (status != AG_OK) {
+        return status;
     }
+    for (int64_t n = 0; n < page->n_heads; n++) {
+        rows += (double)agv_source_of(plan, args, page->heads[n].batch, page->heads[n].head).n_q;
+    }
+    progress.total = rows * (1 + along_passes(page, ag_plan_problem(plan)));
     for (int64_t n = 0; n < page->n_heads && status == AG_OK; n++) {
         status = agv_fill_head(&page->heads[n], plan, args, page->maps, &progress);
     }

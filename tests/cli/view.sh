@@ -82,6 +82,7 @@ works_with "No tangent was given" view --q q.npy --k q.npy --v q.npy --out forwa
 check "a page of forward alone says so" has forward.html '"maps":["forward"]'
 works view --q q.npy --k q.npy --v q.npy --do q.npy --tq q.npy --causal --out all.html
 check "cotangent and tangent give all maps" has all.html '"maps":["forward","vjp","jvp","vjp_jvp"]'
+works_with "Not given, so zero: dO, tQ, tK." view --q q.npy --k q.npy --v q.npy --tv q.npy --tdo q.npy --out tv.html
 unusable_with "must be f64 [3, 4]" view --q q.npy --k q.npy --v q.npy --do short.npy --out x.html
 unusable_with "No such file" view --q none.npy --k q.npy --v q.npy --out x.html
 refused_with "jvp and vjp_jvp need a tangent" view --q q.npy --k q.npy --v q.npy --maps jvp --out x.html

@@ -66,8 +66,8 @@ function renderAlongCell() {
   const slope = tangent.at(row, column);
   const e = PAGE.steps[state.step];
   drawChanges(variable, tangent, values.subarray(state.step * size, (state.step + 1) * size), e);
-  if (!Number.isFinite(base[at])) {
-    document.getElementById("plot").innerHTML = "<p>This cell has no number to follow.</p>";
+  if (![base[at], slope, ...curve].every(Number.isFinite)) {
+    document.getElementById("plot").innerHTML = "<p>This cell or its tangent is not finite along the way: there is no curve to draw.</p>";
     document.getElementById("along-numbers").innerHTML = "";
     return;
   }
@@ -82,9 +82,9 @@ function renderAlongCell() {
 }
 
 function drawChanges(variable, tangent, moved, e) {
-  const change = moved.map((x, n) => (Number.isFinite(x) ? x - variable.values[n] : 0));
+  const change = moved.map((x, n) => x - variable.values[n]);
   const prediction = tangent.values.map((x) => e * x);
-  const largest = [...change, ...prediction].reduce((a, b) => Math.max(a, Math.abs(b)), 0);
+  const largest = Math.max(largestOf(change), largestOf(prediction));
   const hidden = gridOf(variable).hidden;
   const box = { width: Math.max(80, mapBox().width / 2 - 12), height: 140, cell: 28 };
   for (const [id, values] of [["true-change", change], ["prediction", prediction]]) {
@@ -98,9 +98,8 @@ function plotHtml(curve, base, slope, e) {
   const { width, height, margin } = PLOT;
   const { steps } = PAGE;
   const line = steps.map((step) => base + step * slope);
-  const finite = [...curve, ...line].filter(Number.isFinite);
-  const low = Math.min(...finite);
-  const high = Math.max(...finite);
+  const low = Math.min(...curve, ...line);
+  const high = Math.max(...curve, ...line);
   const span = high - low || 1;
   const x = (step) => margin + ((step - steps[0]) / (steps[steps.length - 1] - steps[0])) * (width - 2 * margin);
   const y = (value) => height - margin - ((value - low) / span) * (height - 2 * margin);

@@ -9,8 +9,8 @@ function renderDetail() {
   const { record } = variable;
   document.getElementById("detail").innerHTML = `
 <h2>${nameHtml(state.name)} <span class="shape">${escapeText(shapeText(record))}</span></h2>
-<p class="about">${escapeText(entry.about)}${record.note ? `. ${escapeText(record.note)}` : ""}</p>
-${formulaHtml(entry)}
+<p class="about">${escapeText(entry.about)}</p>
+${formulaHtml(entry, record)}
 <div class="map-frame">${axisHtml(variable, 1)}${axisHtml(variable, 0)}
 <canvas id="map" tabindex="0" role="application" aria-roledescription="heat map" aria-describedby="map-help"
 aria-label="${escapeText(`${state.name}, ${shapeText(record)}`)}"></canvas></div>
@@ -28,8 +28,8 @@ ${poolingHtml(variable)}
   renderCell();
 }
 
-function formulaHtml(entry) {
-  if (!entry.rule && !entry.formula) return `<p class="formula">given</p>`;
+function formulaHtml(entry, record) {
+  if (!entry.rule && !entry.formula) return `<p class="formula">${record.absent ? "not given: zero" : "given"}</p>`;
   const rule = entry.rule ? `<p class="formula">${nameHtml(entry.name)} = ${ruleHtml(entry.rule)}</p>` : "";
   if (!entry.formula) return rule;
   const { indices, tree } = entry.formula;
@@ -56,10 +56,15 @@ function poolingHtml(variable) {
 ${option("mean", "their mean")}${option("peak", "the one of largest magnitude")}</fieldset>`;
 }
 
+// The norm of finite numbers may be too large for float64.
+function normText({ norm }, digits) {
+  return Number.isFinite(norm) ? formatNumber(norm, digits) : "over 1.8e308";
+}
+
 function statsHtml(variable) {
   const { stats } = variable.record;
   const rows = [
-    ["norm", formatNumber(stats.norm)],
+    ["norm", normText(stats, 6)],
     ["smallest", formatNumber(stats.min)],
     ["largest", formatNumber(stats.max)],
     ["mean", formatNumber(stats.mean)],
@@ -131,9 +136,7 @@ function liveText(variable) {
 }
 
 function isHiddenCell(variable) {
-  const { row, column } = toGrid(variable, { row: state.row, column: state.column });
-  const grid = gridOf(variable);
-  return grid.hidden !== null && grid.hidden(row, column);
+  return isHiddenAt(variable, state.row, state.column);
 }
 
 function blockHtml(variable) {
@@ -166,12 +169,15 @@ and what is multiplied by its weight is zero.</p>`;
 
 function calculationHtml(variable, value) {
   const { formula } = table[state.name];
-  if (!formula) return `<p>${table[state.name].rule ? "" : "Given, not computed."}</p>`;
+  if (!formula) {
+    const given = variable.record.absent ? "Not given, so it is zero." : "Given, not computed.";
+    return `<p>${table[state.name].rule ? "" : given}</p>`;
+  }
   const env = environment(variable, state.row, state.column);
-  const computed = evaluate(formula.tree, env, scope);
+  env.rest = outside(formula.tree, env, value);
   const names = bindIndices(showSymbols(formula.tree, nameHtml), env);
   return `<div class="arithmetic" id="arithmetic"><p>= ${names}</p>
-<p class="filled">= ${showNumbers(formula.tree, env, scope)}</p>${outsideHtml(variable, value, computed)}
+<p class="filled">= ${showNumbers(formula.tree, env, scope)}</p>
 <p>= <b>${formatNumber(value)}</b></p></div>`;
 }
 
@@ -183,10 +189,15 @@ function bindIndices(html, env) {
   });
 }
 
-// Of a long sequence the page has a window: the rest of a sum is what is missing.
-function outsideHtml(variable, value, computed) {
-  if (variable.level !== "window" || Math.abs(value - computed) <= 1e-5 * Math.abs(value)) return "";
-  return `<p class="outside">and, from outside the window, ${formatNumber(value - computed)}</p>`;
+// Of a long sequence the page has a window: of a sum over all queries or keys, what the terms outside it must sum to.
+function outside(tree, env, value) {
+  const node = sumsIn(tree).find((sum) => state.level === "window" && "ij".includes(sum.index));
+  if (!node) return null;
+  const total = solveFor(node, tree, value, env, scope);
+  const terms = sumTerms(node, env, scope);
+  const size = terms.reduce((sum, term) => sum + Math.abs(term.value), Math.abs(total));
+  const rest = terms.reduce((sum, term) => sum - term.value, total);
+  return Math.abs(rest) > 1e-5 * size ? { node, value: rest } : null;
 }
 
 function relationsHtml(marks) {
@@ -214,10 +225,13 @@ function renderJacobian(variable) {
   });
   const row = `<i>P</i><sub>${state.row}</sub>`;
   const all = p.length < P.record.shape[1] ? " over all keys" : "";
+  const sums = PAGE.features.sink
+    ? `Row <i>j</i> sums to <i>P</i><sub>j</sub> times the weight of the sink${all}`
+    : `Rows and columns sum to zero${all}`;
   section.innerHTML = `<h3>Softmax Jacobian of row ${state.row}</h3>
 <p class="formula"><i>J</i> = diag(${row}) − ${row}<sup>T</sup> ${row}</p>
 <canvas id="jacobian-map" role="img" aria-label="Jacobian of row ${state.row}, ${p.length} by ${p.length}"></canvas>
-<p class="help">How each weight of the row moves with each score of it. Rows and columns sum to zero${all}.</p>`;
+<p class="help">How each weight of the row moves with each score of it. ${sums}.</p>`;
   const largest = values.reduce((a, b) => Math.max(a, Math.abs(b)), 0);
   const grid = { rows: p.length, columns: p.length, values, largest, hidden: null };
   const size = cellSize(grid, { ...mapBox(), height: 220 });

@@ -79,7 +79,8 @@ const FUNCTIONS = {
 };
 
 // scope: value(reference, env) is the number of a reference, range(sum) the values [from, to) of a sum's index that the
-// page has. env: the values of the indices.
+// page has, isHidden(term, env) whether a term is of a pair that is left out. env: the values of the indices, and rest: of
+// a sum whose terms the page does not all have, the sum of the others.
 function evaluate(node, env, scope) {
   switch (node.kind) {
     case "number":
@@ -91,7 +92,7 @@ function evaluate(node, env, scope) {
     case "call":
       return FUNCTIONS[node.name](evaluate(node.a, env, scope));
     case "sum":
-      return sumTerms(node, env, scope).reduce((sum, term) => sum + term.value, 0);
+      return sumTerms(node, env, scope).reduce((sum, term) => sum + term.value, restOf(node, env));
     default: {
       const a = evaluate(node.a, env, scope);
       const b = evaluate(node.b, env, scope);
@@ -105,9 +106,34 @@ function sumTerms(node, env, scope) {
   const terms = [];
   for (let n = from; n < to; n++) {
     const inner = { ...env, [node.index]: n };
-    terms.push({ env: inner, value: evaluate(node.a, inner, scope) });
+    if (!scope.isHidden(node.a, inner)) terms.push({ env: inner, value: evaluate(node.a, inner, scope) });
   }
   return terms;
+}
+
+function restOf(node, env) {
+  return env.rest && env.rest.node === node ? env.rest.value : 0;
+}
+
+// What `sum`, a part of the tree, must be for the tree to have this value.
+function solveFor(sum, node, value, env, scope) {
+  if (node === sum) return value;
+  const isIn = (child) => child === sum || children(child).some(isIn);
+  const inA = isIn(node.a);
+  const other = node.b ? evaluate(inA ? node.b : node.a, env, scope) : 0;
+  const needed = {
+    "+": () => value - other,
+    "-": () => (inA ? value + other : other - value),
+    "*": () => value / other,
+    "/": () => value * other,
+    negative: () => -value,
+    call: () => Math.exp(value), // the only function of a sum is log
+  }[node.kind]();
+  return solveFor(sum, inA ? node.a : node.b, needed, env, scope);
+}
+
+function sumsIn(node) {
+  return (node.kind === "sum" ? [node] : []).concat(children(node).flatMap(sumsIn));
 }
 
 // ---- Showing ----
@@ -124,7 +150,7 @@ function escapeText(text) {
 
 // Six digits are enough to follow a calculation; a true minus sign.
 function formatNumber(x, digits = 6) {
-  if (Number.isNaN(x)) return "NaN";
+  if (x === null || Number.isNaN(x)) return "NaN";
   if (!Number.isFinite(x)) return x > 0 ? "∞" : "−∞";
   const size = Math.abs(x);
   let text = x === 0 ? "0" : String(Number(x.toPrecision(digits)));
@@ -196,18 +222,27 @@ function showNumbers(node, env, scope) {
 }
 
 function showTerms(node, env, scope) {
+  const [from, to] = scope.range(node);
   const terms = sumTerms(node, env, scope);
-  if (terms.length === 0) return "0";
+  const aside = (text) => `<small class="aside"> (${text})</small>`;
+  const left = to - from - terms.length;
+  const rest = restOf(node, env);
+  const parts = shownTerms(node, terms, scope, aside);
+  if (rest !== 0) parts.push(`<span class="rest">${formatNumber(rest)}${aside("outside the window")}</span>`);
+  const hidden = left > 0 ? aside(`${left} hidden ${left > 1 ? "pairs" : "pair"} left out`) : "";
+  return (parts.join(" + ") || "0") + hidden;
+}
+
+function shownTerms(node, terms, scope, aside) {
   const show = (term) => {
     const html = showNumbers(node.a, term.env, scope);
     return binding(node.a) < 1 ? `(${html})` : html;
   };
-  if (terms.length <= MAX_TERMS_INLINE) return terms.map(show).join(" + ");
+  if (terms.length <= MAX_TERMS_INLINE) return terms.map(show);
   const bySize = terms.map((_, n) => n).sort((a, b) => Math.abs(terms[b].value) - Math.abs(terms[a].value) || a - b);
   const chosen = new Set(bySize.slice(0, MAX_TERMS_OF_MANY));
-  const rest = terms.reduce((sum, term, n) => (chosen.has(n) ? sum : sum + term.value), 0);
+  const others = terms.reduce((sum, term, n) => (chosen.has(n) ? sum : sum + term.value), 0);
   const shown = terms.filter((_, n) => chosen.has(n)).map(show);
-  const others = terms.length - chosen.size;
-  const count = `<small> (${others} smaller terms)</small>`;
-  return `${shown.join(" + ")} + <span class="rest">${formatNumber(rest)}${count}</span>`;
+  const count = aside(`${terms.length - chosen.size} smaller terms`);
+  return [...shown, `<span class="rest">${formatNumber(others)}${count}</span>`];
 }

@@ -48,7 +48,7 @@ ${stacks.join("")}</div></section>`;
 function cardHtml(variable) {
   const { record, name } = variable;
   const [min, max] = [record.stats.min, record.stats.max].map((x) => formatNumber(x, 3));
-  const norm = formatNumber(record.stats.norm, 4);
+  const norm = normText(record.stats, 4);
   const shape = escapeText(shapeText(record));
   const range = record.shape[0] * record.shape[1] === 1 ? min : `${min}…${max}`;
   const label = escapeText(`${name}, ${table[name].about}, ${shape}, range ${min} to ${max}, norm ${norm}`);

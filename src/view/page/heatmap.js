@@ -56,6 +56,11 @@ function colorOf(value, largest, colors) {
 
 const NOT_A_NUMBER = { light: [203, 36, 174], dark: [255, 120, 230] };
 
+// The largest magnitude of the finite numbers.
+function largestOf(values) {
+  return values.reduce((a, b) => (Number.isFinite(b) ? Math.max(a, Math.abs(b)) : a), 0);
+}
+
 const pooledScales = new Map();
 
 // The largest magnitude that is shown of a variable: the end of its scale.
@@ -64,8 +69,7 @@ function scaleOf(variable) {
   if (variable.level !== "pooled") return Math.max(Math.abs(min), Math.abs(max)) || 0;
   const { id } = variable.stored;
   if (!pooledScales.has(id)) {
-    const largest = variable.values.reduce((a, b) => (Number.isFinite(b) ? Math.max(a, Math.abs(b)) : a), 0);
-    pooledScales.set(id, largest);
+    pooledScales.set(id, largestOf(variable.values));
   }
   return pooledScales.get(id);
 }
@@ -235,9 +239,10 @@ function outline(context, grid, size, cell, kind) {
 
 // Whether a cell of a variable belongs to a hidden pair; null if none does.
 function hiddenIn(variable) {
-  if (variable.axes !== "ij" || !hiddenPairs) return null;
-  const scores = hiddenPairs.values;
-  return (row, column) => scores[row * variable.columns + column] === -Infinity;
+  if (variable.axes !== "ij" || !variable.record.stats.hidden) return null;
+  const { record } = variables.get("hidden");
+  const hidden = decode(variable.level === "pooled" ? record.mean : record[variable.level]);
+  return (row, column) => hidden[row * variable.columns + column] === 1;
 }
 
 // The cells of a variable as drawMap wants them.
