@@ -1,6 +1,7 @@
 """The page of `attngrad view` and of explain's result, in a browser."""
 
 import base64
+import copy
 import html
 import importlib.util
 import itertools
@@ -9,6 +10,7 @@ import math
 import re
 import subprocess
 import time
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -155,6 +157,29 @@ def test_long_data_is_the_trace(tmp_path):
     gradients = attngrad.vjp(q, k, v, *attngrad.forward(q, k, v, causal=True)[:2], d_o, causal=True)
     np.testing.assert_allclose(found["dQ", "window"], gradients.dq[650:690].ravel(), rtol=1e-5, atol=1e-7)
     np.testing.assert_allclose(found["dK", "window"], gradients.dk[10:40].ravel(), rtol=1e-5, atol=1e-7)
+
+
+def test_page_needs_no_matrix(tmp_path):
+    q, k, v = arrays(2000, 4), arrays(2000, 4), arrays(2000, 4)
+    tracemalloc.start()
+    e = attngrad.explain(q, k, v, d_o=q)
+    e.save_html(tmp_path / "page.html")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2000 * 2000 * 8  # one matrix
+    assert "dS" in e and len(e) == 13
+
+
+@pytest.mark.parametrize(
+    "read", [dict, lambda e: {**e}, lambda e: {} | e, copy.copy, lambda e: dict(e.items()), lambda e: e.copy()]
+)
+def test_values_are_computed_when_asked_for(read):
+    inputs, e = call()
+    want = {name: e[name] for name in e}
+    got = read(attngrad.explain(**inputs))
+    assert list(got) == list(want)
+    for name, values in want.items():
+        np.testing.assert_array_equal(got[name], values)
 
 
 # ---- Numbers ----
