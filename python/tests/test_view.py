@@ -293,6 +293,50 @@ def test_click_on_a_cell(driver, example):
     assert page.text("#detail h2").startswith("S")
 
 
+def test_links_lead_to_the_cell(driver, tmp_path):
+    _, e = call(n_q=9, n_k=8, softcap=2.0)
+    e.save_html(tmp_path / "page.html")
+    page = Page(driver, tmp_path / "page.html")
+    page.choose_map("vjp")
+    page.choose("dS")
+    page.click_cell(7, 5, 9, 8)
+    assert "P7,5" in page.text("#cell .inputs") and "D7" in page.text("#cell .inputs")
+    page.find("#detail .formula .name-link[data-variable=P]").click()
+    assert page.text("#cell h3").lower() == "query 7, key 5"
+    page.choose("D")
+    assert page.text("#cell h3").lower() == "query 7"
+    assert "dO7,·" in page.text("#cell .inputs")
+
+
+def test_every_computed_variable_has_arithmetic(driver, tmp_path):
+    inputs, _ = call(softcap=2.0)
+    attngrad.explain(**{n: inputs[n] for n in ("q", "k", "v", "tq")}, softcap=2.0).save_html(tmp_path / "jvp.html")
+    page = Page(driver, tmp_path / "jvp.html")
+    page.choose_map("jvp")
+    assert "phi1" in page.names()
+    page.choose("phi1")
+    assert "tanh" in page.text("#arithmetic") and {"Z", "tS"} <= {
+        c.get_attribute("data-variable") for c in page.find_all(".card.is-input, .card.is-output")
+    }
+    attngrad.explain(inputs["q"], inputs["k"], inputs["v"], alibi=True).save_html(tmp_path / "alibi.html")
+    page = Page(driver, tmp_path / "alibi.html")
+    page.choose("B")
+    assert "ALiBi" in page.text("#cell") and "Given" not in page.text("#cell")
+
+
+def test_names_without_a_card_are_explained(driver, example):
+    page = Page(driver, example)
+    page.choose("O")
+    assert "no dropout: R = P" in page.text("#detail .note")
+    page.choose("dQ")
+    assert "no softcap: dZ = dS" in page.text("#detail .note")
+    page.choose("C")
+    assert "[O]: O of all heads side by side" in page.text("#detail .note")
+    page.select("head", "1")
+    page.choose("Q")
+    assert "Wqm,2+c" in page.text("#detail .element") and "Wqm,2" in page.text("#arithmetic")
+
+
 def test_views_and_heads_switch(driver, example):
     page = Page(driver, example)
     counts = {}
@@ -430,6 +474,9 @@ def test_not_a_number(driver, tmp_path):
     q[1, 0], v[2, 1] = np.nan, np.inf
     attngrad.explain(q, k, v).save_html(tmp_path / "page.html")
     page = Page(driver, tmp_path / "page.html")
+    assert "NaN or infinite, and left out of norms and ranges: Q 1, V 1" in page.text("#notes")
+    assert "1 NaN" in page.text("#card-Q") and "1 NaN" in page.find("#card-Q").get_attribute("aria-label")
+    assert "1 infinite" in page.text("#card-V")
     page.choose("Q")
     page.click_cell(1, 0, 4, 3)
     assert page.text("#value") == "NaN" and "NaN\n1" in page.text("#detail > .stats")

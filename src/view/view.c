@@ -244,6 +244,33 @@ static void add_absent(agv_page *page)
     }
 }
 
+/* NaN and infinities of the nth variable of every head. */
+static int64_t count_odd(const agv_page *page, int n)
+{
+    int64_t count = 0;
+    for (int64_t h = 0; h < page->n_heads; h++) {
+        const agv_stats *s = &page->heads[h].variables.items[n].stats;
+        count += s->nan + s->infinite;
+    }
+    return count;
+}
+
+static void add_odd(agv_page *page)
+{
+    char names[AGV_LINE_SIZE / 2] = "";
+    for (int n = 0; n < page->heads[0].variables.count; n++) {
+        const int64_t count = count_odd(page, n);
+        const size_t used = strlen(names);
+        if (count > 0) {
+            snprintf(names + used, sizeof names - used, "%s%s %lld", used > 0 ? ", " : "",
+                     page->heads[0].variables.items[n].name, (long long)count);
+        }
+    }
+    if (names[0] != '\0') {
+        agv_add_line(&page->notes, "NaN or infinite, and left out of norms and ranges: %s.", names);
+    }
+}
+
 static void add_notes(agv_page *page, const ag_plan *plan, const ag_args *args, const agv_request *request)
 {
     const ag_problem *p = ag_plan_problem(plan);
@@ -262,6 +289,7 @@ static void add_notes(agv_page *page, const ag_plan *plan, const ag_args *args, 
                          : "Of a sequence this long two maps are shown, unless others are asked for.");
     }
     add_absent(page);
+    add_odd(page);
     if (page->n_heads < p->batch * p->heads) {
         agv_add_line(&page->notes, "%lld of %lld heads (of all sequences) are shown.",
                      (long long)page->n_heads, (long long)(p->batch * p->heads));

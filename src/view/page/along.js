@@ -4,7 +4,7 @@ const PLOT = { width: 360, height: 150, margin: 8 };
 
 // The variable of the forward map that the chosen one belongs to, if the page has its values along the tangent.
 function alongVariable() {
-  const isTangent = table[state.name].lane === "jvp";
+  const isTangent = laneOf(state.name) === "jvp";
   const name = !isTangent ? state.name : state.name === "mu" ? "L" : state.name.replace(/^t/, "");
   const variable = variables.get(name);
   return variable && variable.record.along ? variable : null;
@@ -18,7 +18,7 @@ function renderAlong() {
   const section = document.getElementById("along");
   const variable = alongVariable();
   const isTangent = lanesShown().includes("jvp");
-  if (!PAGE.steps || !isTangent || !["forward", "jvp"].includes(table[state.name].lane)) {
+  if (!PAGE.steps || !isTangent || !["forward", "jvp"].includes(laneOf(state.name))) {
     section.innerHTML = "";
     return;
   }

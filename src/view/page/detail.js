@@ -33,8 +33,29 @@ function formulaHtml(entry, record) {
   const rule = entry.rule ? `<p class="formula">${nameHtml(entry.name)} = ${ruleHtml(entry.rule)}</p>` : "";
   if (!entry.formula) return rule;
   const { indices, tree } = entry.formula;
-  const sub = indices.length ? `<sub>${indices.join("")}</sub>` : "";
-  return `${rule}<p class="formula element">${nameHtml(entry.name)}${sub} = ${showSymbols(tree, link)}</p>`;
+  const sub = indices.length ? `<sub>${indices.join(",")}</sub>` : "";
+  const element = `${nameHtml(entry.name)}${sub} = ${showSymbols(tree, link, showIndex({ width: record.shape[1] }))}`;
+  return `${rule}<p class="formula element">${element}</p>${remarksHtml(entry)}`;
+}
+
+// What the names of a formula mean that have no card.
+function remarksHtml({ rule, formula }) {
+  const words = new Set((rule || "").match(/[A-Za-z]+'*/g));
+  const remarks = ABSENT.filter(([word, feature]) => words.has(word) && !PAGE.features[feature]).map(
+    ([, feature, meaning]) => `no ${FEATURE_NAMES[feature]}: ${ruleHtml(meaning)}`,
+  );
+  const wide = referencesOf(formula.tree).map(({ name }) => name).find((name) => !variables.has(name) && sideBySide(name));
+  if (wide) remarks.push(`${nameHtml(wide)}: ${nameHtml(sideBySide(wide))} of all heads side by side`);
+  return remarks.length ? `<p class="note">${[...new Set(remarks)].join("; ")}</p>` : "";
+}
+
+// How an index is written: its number if env has it; hc, the column of channel c of the head, as a sum.
+function showIndex(env) {
+  return (index) => {
+    if (index !== "hc") return env[index] ?? index;
+    const first = currentHead().head * env.width;
+    return "c" in env ? first + env.c : first ? `${first}+c` : "c";
+  };
 }
 
 function axisHtml(variable, n) {
@@ -170,23 +191,15 @@ and what is multiplied by its weight is zero.</p>`;
 function calculationHtml(variable, value) {
   const { formula } = table[state.name];
   if (!formula) {
-    const given = variable.record.absent ? "Not given, so it is zero." : "Given, not computed.";
-    return `<p>${table[state.name].rule ? "" : given}</p>`;
+    const origin = variable.record.absent ? "Not given, so it is zero." : "Given, not computed.";
+    return `<p>${ORIGINS[state.name] || origin}</p>`;
   }
   const env = environment(variable, state.row, state.column);
   env.rest = outside(formula.tree, env, value);
-  const names = bindIndices(showSymbols(formula.tree, nameHtml), env);
+  const names = showSymbols(formula.tree, nameHtml, showIndex(env));
   return `<div class="arithmetic" id="arithmetic"><p>= ${names}</p>
 <p class="filled">= ${showNumbers(formula.tree, env, scope)}</p>
 <p>= <b>${formatNumber(value)}</b></p></div>`;
-}
-
-// Numbers in place of the letters of the chosen cell: Q_ic becomes Q_0c.
-function bindIndices(html, env) {
-  return html.replace(/<sub>\(?([a-z]+)\)?<\/sub>/g, (whole, letters) => {
-    const known = [...letters].map((letter) => (letter in env && letters !== "hc" ? env[letter] : letter));
-    return /^[ijcmnh]+$/.test(letters) ? `<sub>${known.join(known.some((k) => k > 9) ? "," : "")}</sub>` : whole;
-  });
 }
 
 // Of a long sequence the page has a window: of a sum over all queries or keys, what the terms outside it must sum to.
@@ -202,8 +215,8 @@ function outside(tree, env, value) {
 
 function relationsHtml(marks) {
   const row = (kind, title, cells) => {
-    const names = [...new Set(cells.map((c) => c.name))].filter((name) => variables.has(name) && isShown(name));
-    const items = names.map((name) => `<li>${link(name)}</li>`).join("");
+    const shown = cells.filter(({ name }) => variables.has(name) && isShown(name));
+    const items = shown.map((cell) => `<li>${link(cell.name)}${cellSub(variables.get(cell.name), cell)}</li>`).join("");
     return items ? `<div class="${kind}"><dt>${title}</dt><dd><ul>${items}</ul></dd></div>` : "";
   };
   return `<dl class="relations">${row("inputs", "Uses", marks.inputs)}${row("outputs", "Used by", marks.outputs)}</dl>`;

@@ -194,19 +194,15 @@ function showTree(node, how) {
   }
 }
 
-function showSymbols(node, link) {
+// link(name): the HTML of a name, index(letter): that of an index.
+function showSymbols(node, link, index) {
   return showTree(node, {
-    reference: (r) => link(r.name) + (r.indices.length ? `<sub>${r.indices.map(showIndex).join("")}</sub>` : ""),
+    reference: (r) => link(r.name) + (r.indices.length ? `<sub>${r.indices.map(index).join(",")}</sub>` : ""),
     sum: (s) => {
-      const body = showSymbols(s.a, link);
+      const body = showSymbols(s.a, link, index);
       return `Σ<sub>${s.index}</sub> ${binding(s.a) < 2 ? `(${body})` : body}`;
     },
   });
-}
-
-// The column of a layer's matrix that belongs to channel c of the head.
-function showIndex(index) {
-  return index === "hc" ? "(hc)" : index;
 }
 
 const MAX_TERMS_INLINE = 8;

@@ -9,7 +9,13 @@ function lanesShown() {
 }
 
 function isShown(name) {
-  return table[name] !== undefined && lanesShown().includes(table[name].lane);
+  return laneOf(name) !== undefined;
+}
+
+// The lane that a variable is in; undefined: none that is shown.
+function laneOf(name) {
+  const shown = lanesShown();
+  return table[name] && table[name].lanes.find((lane) => shown.includes(lane));
 }
 
 function shownVariables() {
@@ -32,7 +38,7 @@ function renderGraph() {
 }
 
 function laneHtml(lane, columns) {
-  const cards = shownVariables().filter((v) => table[v.name].lane === lane.id);
+  const cards = shownVariables().filter((v) => laneOf(v.name) === lane.id);
   const order = [...new Set(cards.map((v) => table[v.name].column))];
   const stacks = order.map((column) => {
     const own = cards.filter((v) => table[v.name].column === column);
@@ -51,11 +57,18 @@ function cardHtml(variable) {
   const norm = normText(record.stats, 4);
   const shape = escapeText(shapeText(record));
   const range = record.shape[0] * record.shape[1] === 1 ? min : `${min}…${max}`;
-  const label = escapeText(`${name}, ${table[name].about}, ${shape}, range ${min} to ${max}, norm ${norm}`);
+  const odd = oddText(record.stats);
+  const facts = [name, table[name].about, shape, `range ${min} to ${max}`, `norm ${norm}`, odd].filter(Boolean);
+  const label = escapeText(facts.join(", "));
   return `<div class="card" role="option" id="card-${name}" data-variable="${name}" tabindex="-1" aria-selected="false"
 aria-label="${label}"><span class="card-name">${nameHtml(name)}</span><span class="card-role"></span><canvas></canvas>
 <span class="card-facts">${shape}</span><span class="card-facts">${range}</span>
-<span class="card-facts">‖·‖ ${norm}</span></div>`;
+<span class="card-facts">‖·‖ ${norm}</span>${odd ? `<span class="card-facts odd">${odd}</span>` : ""}</div>`;
+}
+
+// "2 NaN, 1 infinite"; "" if all numbers are finite.
+function oddText({ nan, infinite }) {
+  return [nan && `${nan} NaN`, infinite && `${infinite} infinite`].filter(Boolean).join(", ");
 }
 
 function drawCards() {
@@ -157,10 +170,11 @@ function curveHtml(from, to, frame, kind) {
 function laneEdges() {
   const edges = [];
   for (const { name } of shownVariables()) {
-    const { formula, lane } = table[name];
+    const { formula } = table[name];
+    const lane = laneOf(name);
     for (const reference of formula ? referencesOf(formula.tree) : []) {
       const from = variables.has(reference.name) ? reference.name : sideBySide(reference.name);
-      if (from && table[from] && table[from].lane === lane) edges.push([from, name]);
+      if (from && laneOf(from) === lane) edges.push([from, name]);
     }
   }
   return edges;
