@@ -208,7 +208,7 @@ static int page_of_problem(agv_page *page, struct run *run, struct wish *w)
 
 static void add_sources(agv_page *page, const struct run *run)
 {
-    char line[AGV_LINE_SIZE];
+    char line[4 * AGV_LINE_SIZE];
     size_t used = 0;
     line[0] = '\0';
     for (enum tensor t = 0; t < T_COUNT && used < sizeof line; t++) {
@@ -339,7 +339,7 @@ static int make_page(struct run *run, struct wish *w)
                  : any_input(run)  ? page_of_files(page, run, w)
                                    : page_of_example(page, run);
     if (w->title != NULL) {
-        snprintf(page->title, sizeof page->title, "%s", w->title);
+        agv_copy_text(page->title, w->title);
     }
     if (status == EXIT_PASS) {
         status = write_page(run, page);

@@ -23,6 +23,7 @@ _MAPS = {
 }
 
 
+_MAX_NOTEBOOK = 4_000_000  # bytes of a page
 _NOT_COMPUTED = np.zeros(0)
 
 
@@ -85,6 +86,11 @@ class Explanation(dict[str, np.ndarray]):
 
     def _repr_html_(self) -> str:
         page = self._page("Attention", None, None, (), None, None).decode()
+        if len(page) > _MAX_NOTEBOOK:  # a notebook would keep it in its file
+            return (
+                f"<p>The page has {len(page) / 1e6:.0f} MB, too many for a notebook: <code>save_html(path)</code> "
+                "writes it to a file.</p>"
+            )
         return (
             '<iframe sandbox="allow-scripts" style="width: 100%; height: 860px; border: 0" '
             f'title="attngrad" srcdoc="{html.escape(page)}"></iframe>'

@@ -398,6 +398,56 @@ def test_keyboard_reaches_everything(driver, example):
     assert seen == set(page.names())
 
 
+def test_arrows_go_where_they_point(driver, example):
+    page = Page(driver, example)
+    keys = lambda *k: ActionChains(driver).send_keys(*k).perform()  # noqa: E731
+    left = lambda: page.script("return document.activeElement.getBoundingClientRect().left")  # noqa: E731
+    page.choose("Z")
+    page.script("document.getElementById('card-Z').focus()")
+    keys(Keys.ARROW_DOWN)
+    assert page.script("return state.name") == "dS"
+    before = left()
+    keys(Keys.ARROW_RIGHT)
+    assert left() > before
+    keys(Keys.HOME)
+    assert page.script("return state.name") == "dX"
+
+
+def test_resize_keeps_the_focus(driver, example):
+    page = Page(driver, example, (1440, 1000))
+    page.script("document.querySelector('#cell .name-link').focus()")
+    driver.set_window_size(1000, 900)
+    driver.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
+    assert page.script("return document.activeElement.closest('#cell') !== null")
+
+
+def test_digits_in_cells_have_contrast(driver, example):
+    page = Page(driver, example)
+    least = page.script(
+        """
+        const rgb = (hex) => [1, 3, 5].map((n) => parseInt(hex.slice(n, n + 2), 16));
+        const contrast = (a, b) => (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+        const all = ["light", "dark"].flatMap((theme) => [...palette(theme), NOT_A_NUMBER[theme]]);
+        return Math.min(...all.map((c) => contrast(luminance(c), luminance(rgb(inkOn(c))))));
+        """
+    )
+    assert least >= 4.5
+
+
+@pytest.mark.parametrize("masking", [-3.4e38, 0.0])
+def test_outliers_do_not_blank_a_map(driver, tmp_path, masking):
+    q, k = arrays(40, 4), arrays(40, 4)
+    bias = np.triu(np.full((40, 40), masking), 1)
+    bias[3, 3] = 1000
+    attngrad.explain(q, k, k, bias=bias).save_html(tmp_path / "page.html")
+    page = Page(driver, tmp_path / "page.html")
+    page.choose("S")
+    assert page.script("return scaleOf(variables.get('S'))") < 20
+    assert "far larger" in page.text("#legend")
+    page.choose("Q")
+    assert "far larger" not in page.text("#legend")
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [380, 1440])
 def test_accessibility(driver, example, theme, width):
@@ -564,6 +614,11 @@ def test_notebook(driver, tmp_path):
     assert page.text("h1") == "Attention"
     driver.switch_to.default_content()
     assert html.escape("<script>") in e._repr_html_()
+
+
+def test_notebook_of_a_large_page():
+    e = attngrad.explain(*arrays(3, 500, 4), d_o=arrays(500, 4))
+    assert len(e._repr_html_()) < 300 and "save_html" in e._repr_html_()
 
 
 def test_refusals(tmp_path):

@@ -7,15 +7,33 @@
 #include <stdlib.h>
 #include <string.h>
 
+void agv_copy_text(char *to, const char *text)
+{
+    static const char ellipsis[] = "\xE2\x80\xA6";
+    size_t length = strlen(text);
+    if (length >= AGV_LINE_SIZE) {
+        length = AGV_LINE_SIZE - sizeof ellipsis;
+        while (length > 0 && ((unsigned char)text[length] & 0xC0) == 0x80) { /* inside a character */
+            length--;
+        }
+        memcpy(to + length, ellipsis, sizeof ellipsis);
+    } else {
+        to[length] = '\0';
+    }
+    memcpy(to, text, length);
+}
+
 void agv_add_line(agv_lines *lines, const char *format, ...)
 {
+    char line[4 * AGV_LINE_SIZE];
     va_list values;
     if (lines->count == AGV_MAX_LINES) {
         return;
     }
     va_start(values, format);
-    vsnprintf(lines->lines[lines->count++], AGV_LINE_SIZE, format, values);
+    vsnprintf(line, sizeof line, format, values);
     va_end(values);
+    agv_copy_text(lines->lines[lines->count++], line);
 }
 
 agv_variable *agv_add_variable(agv_list *list, const char *name, const char *axes, int64_t rows,

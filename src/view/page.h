@@ -86,6 +86,9 @@ typedef struct agv_page {
 
 void agv_page_free(agv_page *page);
 
+/* Copies a text to to[AGV_LINE_SIZE]; one that is too long ends with an ellipsis after a whole character. */
+void agv_copy_text(char *to, const char *text);
+
 void agv_add_line(agv_lines *lines, const char *format, ...)
 #if defined(__GNUC__)
     __attribute__((format(printf, 2, 3)))

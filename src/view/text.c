@@ -107,12 +107,16 @@ void agv_text_number(agv_text *text, double value)
 
 void agv_text_html(agv_text *text, const char *string)
 {
-    for (; *string != '\0'; string++) {
-        if (strchr("<>&\"'", *string) != NULL) {
+    while (*string != '\0') {
+        const size_t length = utf8_length(string);
+        if (length == 0) {
+            agv_text_format(text, "&#xfffd;");
+        } else if (strchr("<>&\"'", *string) != NULL) {
             agv_text_format(text, "&#%d;", *string);
         } else {
-            agv_text_add(text, string, 1);
+            agv_text_add(text, string, length);
         }
+        string += length > 0 ? length : 1;
     }
 }
 

@@ -155,6 +155,12 @@ static ag_status check_list(const int64_t *list, int64_t count, int64_t limit, c
             return fail(message, AG_INVALID_ARGUMENT, "%s %lld: there are %lld, from 0", what,
                         (long long)list[n], (long long)limit);
         }
+        for (int64_t m = 0; m < n; m++) {
+            if (list[m] == list[n]) {
+                return fail(message, AG_INVALID_ARGUMENT, "%s %lld is asked for twice", what,
+                            (long long)list[n]);
+            }
+        }
     }
     return AG_OK;
 }
@@ -311,12 +317,15 @@ static void add_notes(agv_page *page, const ag_plan *plan, const ag_args *args, 
     }
 }
 
-static void add_facts(agv_page *page, const ag_problem *p)
+static void add_facts(agv_page *page, const ag_problem *p, const ag_args *args)
 {
     char text[512];
     size_t length;
     if (ag_problem_format(p, text, sizeof text, &length) == AG_OK) {
         agv_add_line(&page->facts, "%s", text);
+    }
+    if (p->dropout > 0) {
+        agv_add_line(&page->facts, "dropout seed %llu", (unsigned long long)args->seed);
     }
 }
 
@@ -330,7 +339,7 @@ static void describe_page(agv_page *page, const ag_problem *p, const ag_args *ar
     page->has_dL = agv_has(p, args, HAS_DL);
     page->has_tB = agv_has(p, args, HAS_TB);
     page->has_tdL = agv_has(p, args, HAS_TDL);
-    add_facts(page, p);
+    add_facts(page, p, args);
 }
 
 /* ---- Along the tangent ---- */

@@ -49,6 +49,7 @@ refused_with "is not a range such as 0-63" view "q4 d2 f32" --rows 5-3 --out x.h
 refused_with "is not a range such as 0-63" view "q4 d2 f32" --keys 5 --out x.html
 refused_with "no map 'hvp'" view "q4 d2 f32" --maps hvp --out x.html
 refused_with "head 2: there are 2, from 0" view "h2 q4 d2 f32" --heads 2 --out x.html
+refused_with "head 1 is asked for twice" view "h2 q4 d2 f32" --heads 1,0,1 --out x.html
 refused_with "sequence 1: there are 1, from 0" view "h2 q4 d2 f32" --sequences 1 --out x.html
 refused_with "queries 0 to 7: there are 4" view "q4 d2 f32" --rows 0-7 --out x.html
 refused_with "there is nothing to show" view "q4 k0 d2 f32" --out x.html
@@ -89,6 +90,11 @@ refused_with "jvp and vjp_jvp need a tangent" view --q q.npy --k q.npy --v q.npy
 name='<script>alert(1)</script>&"'
 works view --q q.npy --k q.npy --v q.npy --title "$name" --out title.html
 check "a title is text" sh -c '! grep -qF "<script>alert" title.html'
+long=$(printf 'ab%0200d' 0 | sed 's/0/é/g')
+works view --q q.npy --k q.npy --v q.npy --title "$long" --out title.html
+check "a long title is cut after a whole character" iconv -f UTF-8 -t UTF-8 -o /dev/null title.html
+works view --q q.npy --k q.npy --v q.npy --dropout 0.5,77 --out dropout.html
+check "the seed of dropout is a fact" has dropout.html "dropout seed 77"
 cp q.npy "<img src=x>.npy"
 works view --q "<img src=x>.npy" --k q.npy --v q.npy --out named.html
 check "a file's name is text" sh -c '! grep -qF "<img src=x>" named.html'

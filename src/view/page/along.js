@@ -60,12 +60,13 @@ function renderAlongCell() {
   const tangent = variables.get(tangentName(variable.name));
   const size = variable.record.shape[0] * variable.record.shape[1];
   const values = decode(variable.record.along);
-  const base = variable.values;
+  const zero = PAGE.steps.indexOf(0) * size;
+  const base = values.subarray(zero, zero + size); // as exact as the other steps
   const at = row * variable.columns + column;
   const curve = PAGE.steps.map((_, n) => values[n * size + at]);
   const slope = tangent.at(row, column);
   const e = PAGE.steps[state.step];
-  drawChanges(variable, tangent, values.subarray(state.step * size, (state.step + 1) * size), e);
+  drawChanges(variable, tangent, values.subarray(state.step * size, (state.step + 1) * size), base, e);
   if (![base[at], slope, ...curve].every(Number.isFinite)) {
     document.getElementById("plot").innerHTML = "<p>This cell or its tangent is not finite along the way: there is no curve to draw.</p>";
     document.getElementById("along-numbers").innerHTML = "";
@@ -81,8 +82,8 @@ function renderAlongCell() {
   ].map(([term, value, id]) => `<div><dt>${term}</dt><dd id="along-${id}">${value}</dd></div>`).join("");
 }
 
-function drawChanges(variable, tangent, moved, e) {
-  const change = moved.map((x, n) => x - variable.values[n]);
+function drawChanges(variable, tangent, moved, base, e) {
+  const change = moved.map((x, n) => x - base[n]);
   const prediction = tangent.values.map((x) => e * x);
   const largest = Math.max(largestOf(change), largestOf(prediction));
   const hidden = gridOf(variable).hidden;

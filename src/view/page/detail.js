@@ -106,7 +106,9 @@ function renderLegend(variable) {
     variable.record.stats.nan || variable.record.stats.infinite ? swatch("not-a-number", "NaN or infinite") : "",
   ].join("");
   const ends = [low, ...(low < 0 ? [0] : []), largest].map((x) => `<span>${formatNumber(x, 3)}</span>`);
-  legend.innerHTML = `<canvas aria-hidden="true"></canvas><div class="scale">${ends.join("")}</div>${special}`;
+  const beyond = countBeyond(variable);
+  const cut = beyond ? `<p>${beyond} far larger ${beyond > 1 ? "cells have" : "cell has"} the colour of the end.</p>` : "";
+  legend.innerHTML = `<canvas aria-hidden="true"></canvas><div class="scale">${ends.join("")}</div>${cut}${special}`;
   const steps = 128;
   const values = Float64Array.from({ length: steps }, (_, n) => low + ((largest - low) * n) / (steps - 1));
   const canvas = legend.querySelector("canvas");
@@ -137,12 +139,17 @@ function drawDetailMap(marks) {
 function renderCell() {
   const variable = variables.get(state.name);
   const marks = relations();
-  drawDetailMap(marks);
   const isPooled = variable.level === "pooled";
   document.getElementById("cell").innerHTML = isPooled ? blockHtml(variable) : arithmeticHtml(variable, marks);
-  renderJacobian(variable);
-  renderAlongCell();
+  drawDetail(marks);
   document.getElementById("live").textContent = liveText(variable);
+}
+
+// The pictures: nothing in them has the focus.
+function drawDetail(marks) {
+  drawDetailMap(marks);
+  renderJacobian(variables.get(state.name));
+  renderAlongCell();
 }
 
 function chosenValue(variable) {

@@ -161,7 +161,12 @@ function formatNumber(x, digits = 6) {
 // All digits that the number has.
 function formatExactly(x, isSingle) {
   if (!Number.isFinite(x)) return formatNumber(x);
-  return String(isSingle ? Number(x.toPrecision(8)) : x).replace(/-/g, "−");
+  let text = String(x);
+  for (let digits = 6; isSingle && digits <= 9; digits++) {
+    text = String(Number(x.toPrecision(digits)));
+    if (Math.fround(Number(text)) === x) break;
+  }
+  return text.replace(/-/g, "−");
 }
 
 // Shows a tree as HTML. reference(node): the HTML of a reference; sum(node): that of a sum.
@@ -210,7 +215,7 @@ const MAX_TERMS_OF_MANY = 6;
 
 // The same with numbers in place of symbols. A sum of many terms shows its largest ones and the sum of the others.
 function showNumbers(node, env, scope) {
-  const signed = (x) => (x < 0 || Object.is(x, -0) ? `(${formatNumber(x)})` : formatNumber(x));
+  const signed = (x) => (x < 0 ? `(${formatNumber(x)})` : formatNumber(x));
   return showTree(node, {
     reference: (r) => `<span class="number">${signed(scope.value(r, env))}</span>`,
     sum: (s) => showTerms(s, env, scope),

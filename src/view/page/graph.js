@@ -180,7 +180,14 @@ function laneEdges() {
   return edges;
 }
 
-// ---- Keyboard: left and right inside a lane, up and down to the same variable in the next lane ----
+// ---- Keyboard: left and right inside a lane, as on the screen; up and down to the same variable in the next lane ----
+
+// The cards of a lane from left to right; on narrow screens in their order of computation.
+function cardsOf(list) {
+  const cards = [...list.querySelectorAll("[role=option]")];
+  const isBack = list.closest(".lane").matches(".back") && matchMedia("(min-width: 700px)").matches;
+  return isBack ? cards.reverse() : cards;
+}
 
 function baseName(name) {
   return name === "D" || name === "tD" ? "L" : name === "mu" ? "L" : name.replace(/^(td|d|t)(?=.)/, "");
@@ -189,7 +196,7 @@ function baseName(name) {
 function moveInGraph(event) {
   const card = event.target.closest("[role=option]");
   if (!card) return;
-  const cards = [...card.closest("[role=listbox]").querySelectorAll("[role=option]")];
+  const cards = cardsOf(card.closest("[role=listbox]"));
   const at = cards.indexOf(card);
   const target = {
     ArrowRight: () => cards[at + 1],
@@ -215,5 +222,7 @@ function counterpart(card, direction) {
   const list = lists[lists.indexOf(card.closest("[role=listbox]")) + direction];
   if (!list) return null;
   const cards = [...list.querySelectorAll("[role=option]")];
-  return cards.find((c) => baseName(c.dataset.variable) === baseName(card.dataset.variable)) || cards[0];
+  const { variable } = card.dataset;
+  const near = cards.filter((c) => table[c.dataset.variable].column === table[variable].column);
+  return cards.find((c) => baseName(c.dataset.variable) === baseName(variable)) || near[0] || cards[0];
 }

@@ -61,17 +61,34 @@ function largestOf(values) {
   return values.reduce((a, b) => (Number.isFinite(b) ? Math.max(a, Math.abs(b)) : a), 0);
 }
 
-const pooledScales = new Map();
+const scales = new Map();
+const QUANTILE = 0.98;
+const MAX_SHARE_OF_QUANTILE = 4; // an end of the scale further than this beyond the quantile would blank the map
+const MASKING = 1e30; // numbers that are meant as minus infinity are of this magnitude or more
+const MAX_SAMPLES = 16384;
 
-// The largest magnitude that is shown of a variable: the end of its scale.
+// The magnitude at the end of a variable's scale, of the numbers that are shown: the largest one, or a quantile if a few
+// are far larger.
 function scaleOf(variable) {
-  const { min, max } = variable.record.stats;
-  if (variable.level !== "pooled") return Math.max(Math.abs(min), Math.abs(max)) || 0;
   const { id } = variable.stored;
-  if (!pooledScales.has(id)) {
-    pooledScales.set(id, largestOf(variable.values));
-  }
-  return pooledScales.get(id);
+  if (!scales.has(id)) scales.set(id, chooseScale(variable.values, hiddenIn(variable), variable.columns));
+  return scales.get(id);
+}
+
+function chooseScale(values, hidden, columns) {
+  const isSeen = (n) => !hidden || !hidden(Math.floor(n / columns), n % columns);
+  const usual = values.map((x, n) => (Number.isFinite(x) && Math.abs(x) < MASKING && isSeen(n) ? Math.abs(x) : 0));
+  const largest = largestOf(usual) || largestOf(values);
+  const every = Math.ceil(usual.length / MAX_SAMPLES);
+  const samples = usual.filter((x, n) => x > 0 && n % every === 0).sort();
+  const quantile = samples[Math.ceil(QUANTILE * (samples.length - 1))] || largest;
+  return largest > MAX_SHARE_OF_QUANTILE * quantile ? quantile : largest;
+}
+
+// The cells beyond the end of the scale.
+function countBeyond(variable) {
+  const end = scaleOf(variable);
+  return variable.values.reduce((sum, x) => sum + (Number.isFinite(x) && Math.abs(x) > end), 0);
 }
 
 function luminance([r, g, b]) {
@@ -80,7 +97,7 @@ function luminance([r, g, b]) {
 }
 
 function inkOn(color) {
-  return luminance(color) > 0.3 ? "#111418" : "#ffffff";
+  return luminance(color) > 0.179 ? "#000000" : "#ffffff"; // from here on black has more contrast than white
 }
 
 const pictures = new Map();

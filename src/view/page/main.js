@@ -57,7 +57,7 @@ function reload() {
 
 function redraw() {
   renderLegend(variables.get(state.name));
-  renderCell();
+  drawDetail(relations());
   drawCards();
   renderKey();
 }
