@@ -368,6 +368,34 @@ def test_slider_shows_the_jvp(driver, tmp_path):
     assert math.isclose(number(page.text("#along-true")), after[0, 0] - before[0, 0], rel_tol=1e-4)
 
 
+def test_slider_shows_second_order(driver, tmp_path, example):
+    inputs, e = call(heads=())
+    e.save_html(tmp_path / "page.html")
+    page = Page(driver, tmp_path / "page.html")
+    page.choose_map("vjp_jvp")
+    page.choose("tdQ")
+    page.find("#step").send_keys(Keys.HOME, *[Keys.ARROW_RIGHT] * 13)
+    step = number(page.text("#along-e"))
+    x = {name: inputs[name] for name in ("q", "k", "v", "d_o")}
+    moved = {name: y + step * inputs["t" + name] for name, y in x.items()}
+    before, after = (
+        attngrad.vjp(y["q"], y["k"], y["v"], *attngrad.forward(y["q"], y["k"], y["v"])[:2], y["d_o"]).dq
+        for y in (x, moved)
+    )
+    assert math.isclose(number(page.text("#along-true")), after[0, 0] - before[0, 0], rel_tol=1e-4)
+    tdq = page.cells("tdQ")[0, 0][0]
+    assert math.isclose(number(page.text("#along-predicted")), step * tdq, rel_tol=1e-5)
+    page = Page(driver, example)
+    page.choose_map("vjp_jvp")
+    for name in ("dS", "dWq", "dX", "tdO", "tD"):  # the error falls with the square of the step
+        page.choose(name)
+        errors = []
+        for n in (12, 11):
+            page.find("#step").send_keys(Keys.HOME, *[Keys.ARROW_RIGHT] * n)
+            errors.append(abs(number(page.text("#along-difference"))))
+        assert errors[1] < 0.4 * errors[0] or errors[0] < 1e-12, name
+
+
 def test_keyboard_reaches_everything(driver, example):
     page = Page(driver, example)
     keys = lambda *k: ActionChains(driver).send_keys(*k).perform()  # noqa: E731

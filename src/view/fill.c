@@ -130,7 +130,7 @@ ag_status agv_fill_step(const agv_page *page, agv_head *head, const ag_plan *pla
 {
     const agv_source source = agv_source_of(plan, args, head->batch, head->head);
     agv_runner r;
-    ag_status status = agv_runner_create(&r, &source, AG_MAP_FORWARD, true);
+    ag_status status = agv_runner_create(&r, &source, page->along_maps, true);
     if (status == AG_OK) {
         agv_runner_begin(&r, e);
         status = agv_runner_block(&r, 0, source.n_q);

@@ -81,6 +81,7 @@ typedef struct agv_page {
     agv_head *heads;     /* malloc */
     int64_t n_heads;
     int n_steps;
+    uint32_t along_maps; /* those whose results are known at the steps */
     double steps[AGV_MAX_STEPS];
 } agv_page;
 

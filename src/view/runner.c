@@ -110,7 +110,7 @@ static ag_dtype dtype_of(const ag_problem *p, agv_kind kind)
     }
 }
 
-/* The tangent of an input of forward; an absent tensor for all others. */
+/* The tangent of an input of forward or vjp; an absent tensor for all others. */
 static const ag_tensor *tangent_of(const ag_args *args, agv_kind kind)
 {
     static const ag_tensor none;
@@ -119,6 +119,8 @@ static const ag_tensor *tangent_of(const ag_args *args, agv_kind kind)
     case AGV_K: return &args->tk;
     case AGV_V: return &args->tv;
     case AGV_s: return &args->tsink;
+    case AGV_dO: return &args->td_o;
+    case AGV_dL: return &args->td_lse;
     default: return &none;
     }
 }

@@ -365,13 +365,13 @@ static ag_status fill_steps(const agv_page *page, agv_head *head, const ag_plan 
     return status;
 }
 
-/* Bytes of the page for the results of forward at every step. */
-static double along_bytes(const agv_page *page)
+/* Bytes of the page for the results of forward, or of forward and vjp, at every step. */
+static double along_bytes(const agv_page *page, bool has_vjp)
 {
-    static const char *const names[] = {"Z", "S", "P", "L", "O"};
+    static const char *const names[] = {"Z", "S", "P", "L", "O", "D", "dP", "dS", "dQ", "dK", "dV"};
     double bytes = 0;
     for (int64_t h = 0; h < page->n_heads; h++) {
-        for (size_t n = 0; n < sizeof names / sizeof names[0]; n++) {
+        for (size_t n = 0; n < (has_vjp ? sizeof names / sizeof names[0] : 5); n++) {
             const agv_variable *v = agv_find_variable(&page->heads[h].variables, names[n]);
             const int64_t count = v->shape[0] * v->shape[1];
             bytes += (double)count * AGV_MAX_STEPS * (count > AGV_DOUBLE_ALONG ? 4 : 8) * 4 / 3;
@@ -380,14 +380,19 @@ static double along_bytes(const agv_page *page)
     return bytes;
 }
 
-/* Whether only norms are known along the tangent: of long sequences, and if there is no room for more. */
-static bool is_for_norms(const agv_page *page, const ag_problem *p)
+static bool fits_along(const agv_page *page, bool has_vjp)
 {
-    double bytes = AGV_MAX_FRAME + along_bytes(page);
+    double bytes = AGV_MAX_FRAME + along_bytes(page, has_vjp);
     for (int64_t h = 0; h < page->n_heads; h++) {
         bytes += agv_bytes(&page->heads[h], &page->heads[h].extent);
     }
-    return is_long(p->q_len, p->kv_len, AGV_ALONG_LENGTH) || bytes > AGV_MAX_PAGE;
+    return bytes <= AGV_MAX_PAGE;
+}
+
+/* Whether only norms are known along the tangent: of long sequences, and if there is no room for more. */
+static bool is_for_norms(const agv_page *page, const ag_problem *p)
+{
+    return is_long(p->q_len, p->kv_len, AGV_ALONG_LENGTH) || !fits_along(page, false);
 }
 
 /* Passes over all rows along the tangent, in units of the pass that fills in the heads. */
@@ -408,6 +413,10 @@ static ag_status fill_along(agv_page *page, const ag_plan *plan, const ag_args *
     ag_status status = AG_OK;
     if ((page->maps & AG_MAP_JVP) == 0) {
         return AG_OK;
+    }
+    page->along_maps = AG_MAP_FORWARD;
+    if ((page->maps & AG_MAP_VJP_JVP) != 0 && fits_along(page, true)) {
+        page->along_maps |= AG_MAP_VJP;
     }
     agv_set_steps(page, norm_of(first, inputs), norm_of(first, tangents), for_norms);
     for (int64_t n = 0; n < page->n_heads && status == AG_OK; n++) {

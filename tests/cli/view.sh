@@ -66,7 +66,7 @@ check "none of them wrote a file" [ ! -e x.html ]
 
 # ---- The file ----
 works_with "example.html" view --out example.html
-check "the example has at most 200 KB" size_at_most example.html 200000
+check "the example has at most 250 KB" size_at_most example.html 250000
 check "and is HTML" has example.html '<!doctype html>'
 works view --out again.html
 check "the same input gives the same bytes" cmp -s example.html again.html

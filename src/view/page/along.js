@@ -2,9 +2,9 @@
 
 const PLOT = { width: 360, height: 150, margin: 8 };
 
-// The variable of the forward map that the chosen one belongs to, if the page has its values along the tangent.
+// The variable whose tangent is the chosen one, or the chosen one itself, if the page has its values along the tangent.
 function alongVariable() {
-  const isTangent = laneOf(state.name) === "jvp";
+  const isTangent = ["jvp", "vjp_jvp"].includes(laneOf(state.name));
   const name = !isTangent ? state.name : state.name === "mu" ? "L" : state.name.replace(/^t/, "");
   const variable = variables.get(name);
   return variable && variable.record.along ? variable : null;
@@ -17,13 +17,14 @@ function tangentName(name) {
 function renderAlong() {
   const section = document.getElementById("along");
   const variable = alongVariable();
-  const isTangent = lanesShown().includes("jvp");
-  if (!PAGE.steps || !isTangent || !["forward", "jvp"].includes(laneOf(state.name))) {
+  const isOfGradients = laneOf(state.name).startsWith("vjp");
+  if (!PAGE.steps || !lanesShown().includes(isOfGradients ? "vjp_jvp" : "jvp")) {
     section.innerHTML = "";
     return;
   }
   if (!variable) {
-    section.innerHTML = `<h3>Along the tangent</h3>${normsHtml()}`;
+    const text = isOfGradients ? NOT_ALONG : normsHtml();
+    section.innerHTML = `<h3>Along the tangent</h3>${text}`;
     return;
   }
   section.innerHTML = `<h3>Along the tangent</h3>
@@ -40,9 +41,11 @@ function changeHtml(id, caption) {
   return `<figure><figcaption>${caption}</figcaption>${canvas}</figure>`;
 }
 
+const NOT_ALONG = "<p>This variable was not computed along the tangent.</p>";
+
 function normsHtml() {
   const { norms } = currentHead();
-  if (!norms) return `<p>This variable was not computed along the tangent.</p>`;
+  if (!norms) return NOT_ALONG;
   const rows = PAGE.steps.map((e, n) => {
     const cells = [norms.change[n], norms.error[n]].map((x) => `<td>${formatNumber(x, 4)}</td>`).join("");
     return `<tr><th scope="row">${formatNumber(e, 4)}</th>${cells}</tr>`;
