@@ -441,6 +441,31 @@ def test_arrows_go_where_they_point(driver, example):
     assert page.script("return state.name") == "dX"
 
 
+@pytest.mark.parametrize("width", [800, 1440])
+def test_arrows_pass_between_the_cards(driver, example, width):
+    page = Page(driver, example, (width, 1000))
+    page.choose_map("vjp_jvp")
+    page.choose("tdS")
+    inside = page.script(
+        """
+        const graph = document.getElementById("graph").getBoundingClientRect();
+        const cards = [...document.querySelectorAll(".card")].map((card) => card.getBoundingClientRect());
+        let inside = 0;
+        const paths = [...document.querySelectorAll("#edges > path")];
+        for (const path of paths) {
+            for (let at = 0; at < path.getTotalLength(); at += 4) {
+                const { x, y } = path.getPointAtLength(at);
+                const [left, top] = [x + graph.left, y + graph.top];
+                const isIn = (c) => left > c.left + 3 && left < c.right - 3 && top > c.top + 3 && top < c.bottom - 3;
+                inside += cards.some(isIn);
+            }
+        }
+        return [paths.length > 60, paths.every((p) => p.getAttribute("marker-end")), inside];
+        """
+    )
+    assert inside == [True, True, 0]
+
+
 def test_resize_keeps_the_focus(driver, example):
     page = Page(driver, example, (1440, 1000))
     page.script("document.querySelector('#cell .name-link').focus()")
