@@ -61,8 +61,8 @@ def features(call):
 
 
 def show(run, folder):
-    """Writes the pages of the attention calls of run(), which returns a loss; returns whether attngrad computes the same
-    outputs as the model, within the accuracy of its dtype."""
+    """Writes the pages of the attention calls of run(), which returns a loss; returns whether attngrad computes the
+    same outputs as the model, within the accuracy of its dtype."""
     folder.mkdir(parents=True, exist_ok=True)
     with Recorder() as recorder:
         loss = run()

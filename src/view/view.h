@@ -52,8 +52,8 @@ ag_status agv_fill_head(agv_head *head, const ag_plan *plan, const ag_args *args
  * size to the tangents'. */
 void agv_set_steps(agv_page *page, double inputs, double tangents, bool for_norms);
 
-/* Runs page->along_maps at the inputs plus e times their tangents and keeps the results as those of this step. For heads of at
- * most AGV_ALONG_LENGTH queries and keys. */
+/* Runs page->along_maps at the inputs plus e times their tangents and keeps the results as those of this step. For
+ * heads of at most AGV_ALONG_LENGTH queries and keys. */
 ag_status agv_fill_step(const agv_page *page, agv_head *head, const ag_plan *plan, const ag_args *args,
                         int step, double e);
 

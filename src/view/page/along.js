@@ -71,7 +71,8 @@ function renderAlongCell() {
   const e = PAGE.steps[state.step];
   drawChanges(variable, tangent, values.subarray(state.step * size, (state.step + 1) * size), base, e);
   if (![base[at], slope, ...curve].every(Number.isFinite)) {
-    document.getElementById("plot").innerHTML = "<p>This cell or its tangent is not finite along the way: there is no curve to draw.</p>";
+    const text = "This cell or its tangent is not finite along the way: there is no curve to draw.";
+    document.getElementById("plot").innerHTML = `<p>${text}</p>`;
     document.getElementById("along-numbers").innerHTML = "";
     return;
   }

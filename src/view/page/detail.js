@@ -44,7 +44,8 @@ function remarksHtml({ rule, formula }) {
   const remarks = ABSENT.filter(([word, feature]) => words.has(word) && !PAGE.features[feature]).map(
     ([, feature, meaning]) => `no ${FEATURE_NAMES[feature]}: ${ruleHtml(meaning)}`,
   );
-  const wide = referencesOf(formula.tree).map(({ name }) => name).find((name) => !variables.has(name) && sideBySide(name));
+  const names = referencesOf(formula.tree).map(({ name }) => name);
+  const wide = names.find((name) => !variables.has(name) && sideBySide(name));
   if (wide) remarks.push(`${nameHtml(wide)}: ${nameHtml(sideBySide(wide))} of all heads side by side`);
   return remarks.length ? `<p class="note">${[...new Set(remarks)].join("; ")}</p>` : "";
 }
@@ -107,7 +108,8 @@ function renderLegend(variable) {
   ].join("");
   const ends = [low, ...(low < 0 ? [0] : []), largest].map((x) => `<span>${formatNumber(x, 3)}</span>`);
   const beyond = countBeyond(variable);
-  const cut = beyond ? `<p>${beyond} far larger ${beyond > 1 ? "cells have" : "cell has"} the colour of the end.</p>` : "";
+  const cells = beyond > 1 ? "cells have" : "cell has";
+  const cut = beyond ? `<p>${beyond} far larger ${cells} the colour of the end.</p>` : "";
   legend.innerHTML = `<canvas aria-hidden="true"></canvas><div class="scale">${ends.join("")}</div>${cut}${special}`;
   const steps = 128;
   const values = Float64Array.from({ length: steps }, (_, n) => low + ((largest - low) * n) / (steps - 1));

@@ -79,8 +79,8 @@ const FUNCTIONS = {
 };
 
 // scope: value(reference, env) is the number of a reference, range(sum) the values [from, to) of a sum's index that the
-// page has, isHidden(term, env) whether a term is of a pair that is left out. env: the values of the indices, and rest: of
-// a sum whose terms the page does not all have, the sum of the others.
+// page has, isHidden(term, env) whether a term is of a pair that is left out. env: the values of the indices, and rest:
+// of a sum whose terms the page does not all have, the sum of the others.
 function evaluate(node, env, scope) {
   switch (node.kind) {
     case "number":

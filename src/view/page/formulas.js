@@ -182,8 +182,8 @@ const ORIGINS = {
 // Lanes of variables that belong to more than one: the first that is shown has it.
 const LANES_OF = { phi1: ["vjp", "jvp"] };
 
-// {name: {name, lanes, column, order, about, rule, formula}}; formula null: given, or computed from what the page does not
-// show.
+// {name: {name, lanes, column, order, about, rule, formula}}; formula null: given, or computed from what the page does
+// not show.
 function variableTable(features) {
   const lanes = [forwardVariables, cotangentVariables, tangentVariables, secondVariables];
   const table = {};

@@ -155,8 +155,8 @@ function drawEdges(marks) {
 const ARROW = 5; // length of an arrowhead
 
 function arrowHtml(kind) {
-  return `<marker id="arrow-${kind}" class="${kind}" viewBox="0 0 6 6" refX="5" refY="3" markerWidth="6" markerHeight="6"
-markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0 L6 3 L0 6 Z"/></marker>`;
+  return `<marker id="arrow-${kind}" class="${kind}" viewBox="0 0 6 6" refX="5" refY="3" markerWidth="6"
+markerHeight="6" markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0 L6 3 L0 6 Z"/></marker>`;
 }
 
 // From side to side if the cards are in different columns, between the cards of the columns on the way; in one column

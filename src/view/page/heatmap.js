@@ -67,8 +67,8 @@ const MAX_SHARE_OF_QUANTILE = 4; // an end of the scale further than this beyond
 const MASKING = 1e30; // numbers that are meant as minus infinity are of this magnitude or more
 const MAX_SAMPLES = 16384;
 
-// The magnitude at the end of a variable's scale, of the numbers that are shown: the largest one, or a quantile if a few
-// are far larger.
+// The magnitude at the end of a variable's scale, of the numbers that are shown: the largest one, or a quantile if a
+// few are far larger.
 function scaleOf(variable) {
   const { id } = variable.stored;
   if (!scales.has(id)) scales.set(id, chooseScale(variable.values, hiddenIn(variable), variable.columns));
@@ -164,7 +164,8 @@ function hatch(context, theme) {
   return context.createPattern(tile, "repeat");
 }
 
-// grid: {id, rows, columns, values, largest, hidden(row, column)}, id if it is an array of the page; size: {width, height} of a cell in CSS pixels.
+// grid: {id, rows, columns, values, largest, hidden(row, column)}, id if it is an array of the page; size: {width,
+// height} of a cell in CSS pixels.
 function drawMap(canvas, grid, size, marks = {}) {
   const theme = currentTheme();
   const ratio = Math.max(1, window.devicePixelRatio || 1);
