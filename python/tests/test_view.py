@@ -244,7 +244,7 @@ def test_example_is_the_demo(driver, example):
         cells = page.cells(name)
         for cell, (value, arithmetic) in cells.items():
             if arithmetic is not None:
-                assert math.isclose(calculate(arithmetic), value, rel_tol=1e-3, abs_tol=2e-4), (name, cell, arithmetic)
+                assert math.isclose(calculate(arithmetic), value, rel_tol=1e-5, abs_tol=1e-12), (name, cell, arithmetic)
         values = np.array(demo["variables"].get(name, {}).get("values", []))
         if values.size == 0:
             continue

@@ -205,6 +205,7 @@ function calculationHtml(variable, value) {
   }
   const env = environment(variable, state.row, state.column);
   env.rest = outside(formula.tree, env, value);
+  env.digits = digitsFor(formula.tree, value, env, scope);
   const names = showSymbols(formula.tree, nameHtml, showIndex(env));
   return `<div class="arithmetic" id="arithmetic"><p>= ${names}</p>
 <p class="filled">= ${showNumbers(formula.tree, env, scope)}</p>

@@ -132,6 +132,18 @@ function solveFor(sum, node, value, env, scope) {
   return solveFor(sum, inA ? node.a : node.b, needed, env, scope);
 }
 
+const MIN_DIGITS = 6;
+const MAX_DIGITS = 12;
+
+// The digits that a reader needs to get the same six digits as the page: more if numbers cancel.
+function digitsFor(tree, value, env, scope) {
+  for (let digits = MIN_DIGITS; digits < MAX_DIGITS; digits++) {
+    const rounded = { ...scope, value: (r, inner) => Number(scope.value(r, inner).toPrecision(digits)) };
+    if (formatNumber(evaluate(tree, env, rounded)) === formatNumber(value)) return digits;
+  }
+  return formatNumber(evaluate(tree, env, scope)) === formatNumber(value) ? MAX_DIGITS : MIN_DIGITS;
+}
+
 function sumsIn(node) {
   return (node.kind === "sum" ? [node] : []).concat(children(node).flatMap(sumsIn));
 }
@@ -215,7 +227,8 @@ const MAX_TERMS_OF_MANY = 6;
 
 // The same with numbers in place of symbols. A sum of many terms shows its largest ones and the sum of the others.
 function showNumbers(node, env, scope) {
-  const signed = (x) => (x < 0 ? `(${formatNumber(x)})` : formatNumber(x));
+  const text = (x) => formatNumber(x, env.digits);
+  const signed = (x) => (x < 0 ? `(${text(x)})` : text(x));
   return showTree(node, {
     reference: (r) => `<span class="number">${signed(scope.value(r, env))}</span>`,
     sum: (s) => showTerms(s, env, scope),
@@ -228,13 +241,13 @@ function showTerms(node, env, scope) {
   const aside = (text) => `<small class="aside"> (${text})</small>`;
   const left = to - from - terms.length;
   const rest = restOf(node, env);
-  const parts = shownTerms(node, terms, scope, aside);
-  if (rest !== 0) parts.push(`<span class="rest">${formatNumber(rest)}${aside("outside the window")}</span>`);
+  const parts = shownTerms(node, terms, env, scope, aside);
+  if (rest !== 0) parts.push(`<span class="rest">${formatNumber(rest, env.digits)}${aside("outside the window")}</span>`);
   const hidden = left > 0 ? aside(`${left} hidden ${left > 1 ? "pairs" : "pair"} left out`) : "";
   return (parts.join(" + ") || "0") + hidden;
 }
 
-function shownTerms(node, terms, scope, aside) {
+function shownTerms(node, terms, env, scope, aside) {
   const show = (term) => {
     const html = showNumbers(node.a, term.env, scope);
     return binding(node.a) < 1 ? `(${html})` : html;
@@ -245,5 +258,5 @@ function shownTerms(node, terms, scope, aside) {
   const others = terms.reduce((sum, term, n) => (chosen.has(n) ? sum : sum + term.value), 0);
   const shown = terms.filter((_, n) => chosen.has(n)).map(show);
   const count = aside(`${terms.length - chosen.size} smaller terms`);
-  return [...shown, `<span class="rest">${formatNumber(others)}${count}</span>`];
+  return [...shown, `<span class="rest">${formatNumber(others, env.digits)}${count}</span>`];
 }
