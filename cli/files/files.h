@@ -57,6 +57,7 @@ struct run {
     int64_t window_left, window_right;
     int64_t q_offset, k_offset, threads;
     bool help, invariant;
+    const char *feature; /* name of one of the features among these that is given; NULL: none */
 
     ag_problem problem;
     ag_plan *plan;

@@ -209,9 +209,31 @@ static int check_dependencies(const struct run *run)
     return 0;
 }
 
+/* The name of a feature that is given as an option without an array; NULL if there is none. */
+static const char *first_feature(const struct run *run, const char *window, const char *dropout)
+{
+    const struct {
+        const char *name;
+        bool given;
+    } features[] = {
+        {"causal", run->causal != NULL}, {"align", run->align != NULL},    {"alibi", run->alibi != NULL},
+        {"window", window != NULL},      {"dropout", dropout != NULL},     {"softcap", !isnan(run->softcap)},
+        {"scale", !isnan(run->scale)},   {"q-offset", run->q_offset != 0}, {"k-offset", run->k_offset != 0},
+        {"invariant", run->invariant},
+    };
+    for (size_t n = 0; n < sizeof features / sizeof features[0]; n++) {
+        if (features[n].given) {
+            return features[n].name;
+        }
+    }
+    return NULL;
+}
+
 /* Reads the alignment and the two options that are pairs, and checks all options. */
 static int finish_options(struct run *run, const char *window, const char *dropout)
 {
+    run->feature = first_feature(run, window, dropout);
+    run->softcap = isnan(run->softcap) ? 0 : run->softcap;
     int status = read_align(run);
     if (status == 0) {
         status = read_window(run, window);
@@ -254,7 +276,7 @@ int parse_options(struct run *run, int argc, char **argv, const struct option *o
     for (size_t n = 0; n < own_count; n++) {
         options[count++] = own[n];
     }
-    run->scale = NAN;
+    run->scale = run->softcap = NAN; /* not given */
     int status = options_parse(argc, argv, options, count, &words);
     return status == 0 && !run->help ? finish_options(run, window, dropout) : status;
 }

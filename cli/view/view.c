@@ -51,7 +51,7 @@ enum { MAX_LIST = 256, MAX_MAPS = 4 };
 
 /* What the command line asks for. */
 struct wish {
-    const char *heads, *sequences, *maps, *rows, *keys, *title;
+    const char *heads, *sequences, *maps, *rows, *keys, *title, *seed_text;
     uint64_t seed;
     int64_t head_list[MAX_LIST], sequence_list[MAX_LIST];
     agv_request request;
@@ -129,6 +129,9 @@ static int read_wish(struct wish *w)
     if (status == 0 && w->sequences != NULL) {
         status = read_list("sequences", w->sequences, w->sequence_list, &r->n_batches);
     }
+    if (status == 0 && w->seed_text != NULL) {
+        status = option_set("view", &(struct option){"seed", OPTION_SEED, &w->seed, 0, 0}, w->seed_text);
+    }
     status = status == 0 ? read_range("rows", w->rows, r->rows) : status;
     status = status == 0 ? read_range("keys", w->keys, r->keys) : status;
     status = status == 0 ? read_maps(w->maps, &r->maps) : status;
@@ -137,7 +140,8 @@ static int read_wish(struct wish *w)
     return status;
 }
 
-/* The worked example is shown as it is. */
+/* The worked example is shown as it is, and a problem has its features in its text: options that would have no effect
+ * are refused. */
 static int check_combination(const struct run *run, const struct wish *w)
 {
     const bool chosen = w->heads || w->sequences || w->maps || w->rows || w->keys;
@@ -147,6 +151,13 @@ static int check_combination(const struct run *run, const struct wish *w)
     if (run->word == NULL && !any_input(run) && chosen) {
         return usage_error("view",
                            "the worked example is shown as a whole: give a problem or --q, --k and --v");
+    }
+    if (run->feature != NULL && !any_input(run)) {
+        return usage_error("view", "--%s is for arrays%s", run->feature,
+                           run->word != NULL ? ": a problem has its features in its text" : "");
+    }
+    if (w->seed_text != NULL && run->word == NULL) {
+        return usage_error("view", "--seed is for the random numbers of a problem");
     }
     return 0;
 }
@@ -197,7 +208,7 @@ static int page_of_problem(agv_page *page, struct run *run, struct wish *w)
 
 static void add_sources(agv_page *page, const struct run *run)
 {
-    char line[AGV_LINE_SIZE];
+    char line[4 * AGV_LINE_SIZE];
     size_t used = 0;
     line[0] = '\0';
     for (enum tensor t = 0; t < T_COUNT && used < sizeof line; t++) {
@@ -219,6 +230,9 @@ static int page_of_files(agv_page *page, struct run *run, struct wish *w)
     }
     if (status == EXIT_PASS) {
         status = derive_problem(run);
+    }
+    if (run->tensors[T_D_O].path == NULL) {
+        run->args.d_o.data = NULL; /* vjp requires one, the page says that it is absent */
     }
     snprintf(page->title, sizeof page->title, "Attention");
     add_sources(page, run);
@@ -325,7 +339,7 @@ static int make_page(struct run *run, struct wish *w)
                  : any_input(run)  ? page_of_files(page, run, w)
                                    : page_of_example(page, run);
     if (w->title != NULL) {
-        snprintf(page->title, sizeof page->title, "%s", w->title);
+        agv_copy_text(page->title, w->title);
     }
     if (status == EXIT_PASS) {
         status = write_page(run, page);
@@ -338,10 +352,10 @@ static int make_page(struct run *run, struct wish *w)
 static int view(struct run *run, struct wish *w, int argc, char **argv)
 {
     const struct option own[] = {
-        {"heads", OPTION_TEXT, &w->heads, 0, 0}, {"sequences", OPTION_TEXT, &w->sequences, 0, 0},
-        {"maps", OPTION_TEXT, &w->maps, 0, 0},   {"rows", OPTION_TEXT, &w->rows, 0, 0},
-        {"keys", OPTION_TEXT, &w->keys, 0, 0},   {"title", OPTION_TEXT, &w->title, 0, 0},
-        {"seed", OPTION_SEED, &w->seed, 0, 0},
+        {"heads", OPTION_TEXT, &w->heads, 0, 0},    {"sequences", OPTION_TEXT, &w->sequences, 0, 0},
+        {"maps", OPTION_TEXT, &w->maps, 0, 0},      {"rows", OPTION_TEXT, &w->rows, 0, 0},
+        {"keys", OPTION_TEXT, &w->keys, 0, 0},      {"title", OPTION_TEXT, &w->title, 0, 0},
+        {"seed", OPTION_TEXT, &w->seed_text, 0, 0},
     };
     run->command = argv[0];
     run->maps = AG_MAP_FORWARD | AG_MAP_VJP | AG_MAP_JVP | AG_MAP_VJP_JVP;

@@ -49,7 +49,7 @@ static void compute(struct along *a)
 static void add(agv_page *page, const char *name, const char *axes, int rows, int columns,
                 const double *values)
 {
-    static const agv_extent all = {.is_full = true};
+    static const agv_extent all = {.is_full = true, .width = 8};
     agv_variable *v = agv_add_variable(&page->layer, name, axes, rows, columns);
     if (agv_make_room(v, &all) == AG_OK) {
         agv_collect(v, &all, 0, rows, values, NULL);
@@ -118,6 +118,7 @@ static ag_status add_heads(agv_page *page, const struct along *a)
         agv_head *head = &page->heads[page->n_heads];
         head->head = page->n_heads;
         head->extent.is_full = true;
+        head->extent.width = 8;
         agv_describe_head(head, plan, &args, page->maps);
         status = agv_fill_head(head, plan, &args, page->maps, NULL);
     }
@@ -134,8 +135,8 @@ static ag_status collect(agv_page *page, const char *name, int step, const doubl
 static ag_status add_step(agv_page *page, struct along *a, int step)
 {
     double x[INPUTS], tx[INPUTS];
-    struct inputs moved;
-    struct activations at;
+    struct inputs moved, gradient;
+    struct activations at, da;
     memcpy(x, &a->e.x, sizeof x);
     memcpy(tx, &a->tx, sizeof tx);
     for (int n = 0; n < INPUTS; n++) {
@@ -143,7 +144,9 @@ static ag_status add_step(agv_page *page, struct along *a, int step)
     }
     memcpy(&moved, x, sizeof moved);
     const double f = example_loss(&a->layer, a->e.T, &moved, &at);
-    const ag_args args = head_arguments(&at);
+    example_gradient(&a->layer, a->e.T, &moved, &at, &da, &gradient);
+    ag_args args = head_arguments(&at);
+    args.d_o = rows_of(da.C);
     ag_status status = a->layer.status;
     for (int h = 0; h < HEADS && status == AG_OK; h++) {
         status = agv_fill_step(page, &page->heads[h], ag_layer_plan(a->layer.layer), &args, step, 0);
@@ -151,7 +154,10 @@ static ag_status add_step(agv_page *page, struct along *a, int step)
     const struct {
         const char *name;
         const double *values;
-    } results[] = {{"C", at.C}, {"Y", at.Y}, {"f", &f}};
+    } results[] = {{"C", at.C},          {"Y", at.Y},          {"f", &f},
+                   {"dY", da.Y},         {"dC", da.C},         {"dWq", gradient.Wq},
+                   {"dWk", gradient.Wk}, {"dWv", gradient.Wv}, {"dWo", gradient.Wo},
+                   {"dX", gradient.X}};
     for (size_t n = 0; n < sizeof results / sizeof results[0] && status == AG_OK; n++) {
         status = collect(page, results[n].name, step, results[n].values);
     }
@@ -173,6 +179,7 @@ static ag_status fill_in(agv_page *page, struct along *a)
     compute(a);
     ag_status status = a->layer.status;
     page->maps = AG_MAP_FORWARD | AG_MAP_VJP | AG_MAP_JVP | AG_MAP_VJP_JVP;
+    page->along_maps = AG_MAP_FORWARD | AG_MAP_VJP;
     page->layer_heads = HEADS;
     page->scale = 1 / sqrt(DIM);
     add_layer(page, a);

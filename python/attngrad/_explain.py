@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
 from typing import Any, Unpack
 
 import numpy as np
@@ -58,9 +60,9 @@ def explain(
     cotangent is given, d_o or d_lse; of jvp if a tangent is, tq, tk, tv, tbias, ttable or tsink; of
     vjp_jvp if both are, or td_o or td_lse; of jvp_jvp if a second direction is given, sq, sk, sv, sbias, stable
     or ssink, without cotangents. `batch` and `head` say which head; `jacobian_row` adds J, the
-    softmax Jacobian of one query. Matrices are [queries, keys]: meant for small problems. The backend is the
-    reference, whatever `backend` says. The dict's save_html(path) writes a page that shows them, and a notebook
-    shows it.
+    softmax Jacobian of one query. Matrices are [queries, keys]: meant for small problems. They are computed when
+    the first one is asked for, from what the inputs are then. The backend is the reference, whatever `backend`
+    says. The dict's save_html(path) writes a page that shows them, of long sequences, too, and a notebook shows it.
 
     >>> import numpy as np
     >>> import attngrad
@@ -78,38 +80,64 @@ def explain(
     if any(s is not None for s in second.values()):
         if has_cotangent:
             raise ValueError("d_o, d_lse, td_o, td_lse: no map has cotangents and a second direction")
-        along_t = _maps.jvp(q, k, v, **tangents, **features)
-        along_s = _maps.jvp(q, k, v, **{"t" + name[1:]: s for name, s in second.items()}, **features)
-        call.take(**tangents, **second, o=along_t.o, lse=along_t.lse, mu=along_t.mu, smu=along_s.mu)
-        return _trace(call, _core.MAP_JVP_JVP, batch, head, jacobian_row)
+        call.take(**tangents, **second)
+
+        def both_ways() -> dict[str, Any]:
+            along_t = _maps.jvp(q, k, v, **tangents, **features)
+            along_s = _maps.jvp(q, k, v, **{"t" + name[1:]: s for name, s in second.items()}, **features)
+            return {"o": along_t.o, "lse": along_t.lse, "mu": along_t.mu, "smu": along_s.mu}
+
+        return _explanation(call, _core.MAP_JVP_JVP, batch, head, jacobian_row, both_ways)
     if has_tangent:
         call.take(**tangents)
-    map = _core.MAP_JVP if has_tangent else _core.MAP_FORWARD
-    if has_cotangent:
-        forward_results = (
-            _maps.jvp(q, k, v, **tangents, **features) if has_tangent else _maps.forward(q, k, v, **features)
-        )
-        call.take(
-            **forward_results._asdict(),
-            d_o=call.zeros("d_o") if d_o is None else d_o,
-            d_lse=d_lse,
-            **({"td_o": td_o, "td_lse": td_lse} if has_tangent else {}),
-        )
-        map = _core.MAP_VJP_JVP if has_tangent else _core.MAP_VJP
-    return _trace(call, map, batch, head, jacobian_row)
+    if not has_cotangent:
+        map = _core.MAP_JVP if has_tangent else _core.MAP_FORWARD
+        return _explanation(call, map, batch, head, jacobian_row, dict)
+    given = {"d_o": d_o, "d_lse": d_lse} | ({"td_o": td_o, "td_lse": td_lse} if has_tangent else {})
+    call.take(**{name: x for name, x in given.items() if x is not None})
+
+    def forward_results() -> dict[str, Any]:
+        absent = {"d_o": call.zeros("d_o")} if d_o is None else {}
+        if has_tangent:
+            return _maps.jvp(q, k, v, **tangents, **features)._asdict() | absent
+        return _maps.forward(q, k, v, **features)._asdict() | absent
+
+    map = _core.MAP_VJP_JVP if has_tangent else _core.MAP_VJP
+    return _explanation(call, map, batch, head, jacobian_row, forward_results)
 
 
-def _trace(call: Call, map: int, batch: int, head: int, jacobian_row: int | None) -> Explanation:
+def _explanation(
+    call: Call,
+    map: int,
+    batch: int,
+    head: int,
+    jacobian_row: int | None,
+    more_inputs: Callable[[], dict[str, Any]],
+) -> Explanation:
+    """more_inputs: those that the trace needs besides the call's."""
     p = call.problem
-    arrays = {name: np.zeros((p.q_len, p.kv_len)) for name in _MATRICES[map].split()}
-    arrays |= {name: np.zeros(p.q_len) for name in _ROWS[map].split()}
-    if jacobian_row is not None:
-        arrays["J"] = np.zeros((p.kv_len, p.kv_len))
-    row = 0 if jacobian_row is None else integer(jacobian_row, "jacobian_row")
-    indices = integer(batch, "batch"), integer(head, "head"), row
-    structs = {name: a.__array_struct__ for name, a in arrays.items()}
-    try:
-        p.plan.trace(map, call.tensors, structs, *indices, **call.keywords)
-    except ValueError as error:
-        raise _problem.with_argument(error) from None
-    return Explanation(arrays, call, indices[0], indices[1])
+    names = [*_MATRICES[map].split(), *_ROWS[map].split(), *([] if jacobian_row is None else ["J"])]
+    indices = _index(batch, "batch", p.batch), _index(head, "head", p.heads)
+    row = 0 if jacobian_row is None else _index(jacobian_row, "jacobian_row", p.q_len)
+
+    def trace() -> dict[str, np.ndarray]:
+        complete = copy.copy(call)
+        complete.tensors = dict(call.tensors)
+        complete.take(**more_inputs())
+        shapes = {"J": (p.kv_len, p.kv_len)} | {name: (p.q_len,) for name in _ROWS[map].split()}
+        arrays = {name: np.zeros(shapes.get(name, (p.q_len, p.kv_len))) for name in names}
+        structs = {name: a.__array_struct__ for name, a in arrays.items()}
+        try:
+            p.plan.trace(map, complete.tensors, structs, *indices, row, **call.keywords)
+        except ValueError as error:
+            raise _problem.with_argument(error) from None
+        return arrays
+
+    return Explanation(names, trace, call, *indices)
+
+
+def _index(value: int, name: str, count: int) -> int:
+    index = integer(value, name)
+    if not 0 <= index < count:
+        raise ValueError(f"{name} is {index}: must be from 0 to {count - 1}")
+    return index

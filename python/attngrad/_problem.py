@@ -96,6 +96,7 @@ class Problem:
 
     plan: _core.Plan
     batch: int
+    heads: int
     q_len: int
     kv_len: int
     main: int  # the kind of view of q, k and v
@@ -301,7 +302,7 @@ def get(*fields: Any, **named: Any) -> Problem:
     except ValueError as error:
         raise with_argument(error) from None
     main = _arrays.PACKED if key.packing else _arrays.MAIN
-    return Problem(plan, batch, q_len, kv_len, main, _tensors(key, main), {})
+    return Problem(plan, batch, heads, q_len, kv_len, main, _tensors(key, main), {})
 
 
 def _tensors(key: Key, main: int) -> dict[str, tuple[tuple[int, ...] | None, np.dtype, int]]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import html
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +23,42 @@ _MAPS = {
 }
 
 
+_MAX_NOTEBOOK = 4_000_000  # bytes of a page
+_NOT_COMPUTED = np.zeros(0)
+
+
 class Explanation(dict[str, np.ndarray]):
     """The variables of one head by their names, and a page that shows them.
 
-    The page has the numbers that the arrays of the call have when it is made, computed in float64.
+    The variables are computed when the first one is asked for, as they may be [queries, keys] matrices that are too
+    large for the memory; the page needs none of them. Both have the numbers that the arrays of the call have then,
+    computed in float64.
     """
 
-    __slots__ = ("_call", "_batch", "_head")
+    __slots__ = ("_compute", "_call", "_batch", "_head")
 
-    def __init__(self, arrays: Mapping[str, np.ndarray], call: Call, batch: int, head: int) -> None:
-        super().__init__(arrays)
+    def __init__(
+        self,
+        names: Iterable[str],
+        compute: Callable[[], dict[str, np.ndarray]],
+        call: Call,
+        batch: int,
+        head: int,
+    ) -> None:
+        super().__init__(dict.fromkeys(names, _NOT_COMPUTED))
+        self._compute: Callable[[], dict[str, np.ndarray]] | None = compute
         self._call = call
         self._batch = batch
         self._head = head
+
+    def _fill(self) -> None:
+        if self._compute is not None:
+            values = self._compute()
+            dict.update(self, values)
+            self._compute = None
+
+    def __iter__(self) -> Iterator[str]:  # dict(e) and {**e} of a class with its own one ask for each value
+        return super().__iter__()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return dict, (dict(self),)  # a copy has the arrays, not the call
@@ -62,6 +86,11 @@ class Explanation(dict[str, np.ndarray]):
 
     def _repr_html_(self) -> str:
         page = self._page("Attention", None, None, (), None, None).decode()
+        if len(page) > _MAX_NOTEBOOK:  # a notebook would keep it in its file
+            return (
+                f"<p>The page has {len(page) / 1e6:.0f} MB, too many for a notebook: <code>save_html(path)</code> "
+                "writes it to a file.</p>"
+            )
         return (
             '<iframe sandbox="allow-scripts" style="width: 100%; height: 860px; border: 0" '
             f'title="attngrad" srcdoc="{html.escape(page)}"></iframe>'
@@ -92,6 +121,25 @@ class Explanation(dict[str, np.ndarray]):
             [],
             **self._call.keywords,
         )
+
+
+def _after_filling(name: str) -> Callable[..., Any]:
+    method = getattr(dict, name)
+
+    @functools.wraps(method)
+    def filled(self: Explanation, *arguments: Any, **keywords: Any) -> Any:
+        self._fill()
+        return method(self, *arguments, **keywords)
+
+    return filled
+
+
+# every method of dict that reads or changes a value
+for _name in (
+    "__getitem__ __setitem__ __delitem__ __eq__ __ne__ __or__ __ror__ __ior__ __repr__ "
+    "get values items copy pop popitem setdefault update clear"
+).split():
+    setattr(Explanation, _name, _after_filling(_name))
 
 
 def _range(value: tuple[int, int] | None, name: str) -> tuple[int, int]:

@@ -101,7 +101,7 @@ static PyObject *view_call(const ag_plan *plan, const view_request *r, PyObject 
         read_ints(r->heads, &heads, &request.n_heads) == 0 && add_facts(page, r->facts) == 0) {
         request.batches = sequences;
         request.heads = heads;
-        PyOS_snprintf(page->title, sizeof page->title, "%s", r->title);
+        agv_copy_text(page->title, r->title);
         result = make_page(plan, &call.args, &request, page);
     }
     if (page != NULL) {

@@ -7,15 +7,33 @@
 #include <stdlib.h>
 #include <string.h>
 
+void agv_copy_text(char *to, const char *text)
+{
+    static const char ellipsis[] = "\xE2\x80\xA6";
+    size_t length = strlen(text);
+    if (length >= AGV_LINE_SIZE) {
+        length = AGV_LINE_SIZE - sizeof ellipsis;
+        while (length > 0 && ((unsigned char)text[length] & 0xC0) == 0x80) { /* inside a character */
+            length--;
+        }
+        memcpy(to + length, ellipsis, sizeof ellipsis);
+    } else {
+        to[length] = '\0';
+    }
+    memcpy(to, text, length);
+}
+
 void agv_add_line(agv_lines *lines, const char *format, ...)
 {
+    char line[4 * AGV_LINE_SIZE];
     va_list values;
     if (lines->count == AGV_MAX_LINES) {
         return;
     }
     va_start(values, format);
-    vsnprintf(lines->lines[lines->count++], AGV_LINE_SIZE, format, values);
+    vsnprintf(line, sizeof line, format, values);
     va_end(values);
+    agv_copy_text(lines->lines[lines->count++], line);
 }
 
 agv_variable *agv_add_variable(agv_list *list, const char *name, const char *axes, int64_t rows,
@@ -63,29 +81,55 @@ static void window_of(const agv_variable *v, const agv_extent *e, int axis, int6
     *to = first < 0 ? v->shape[axis] : e->window[first + 1];
 }
 
-static bool make_array(agv_array *array, int64_t count, bool is_single)
+static bool make_array(agv_array *array, int64_t count, int width)
 {
     array->values = calloc((size_t)(count > 0 ? count : 1), sizeof array->values[0]);
     array->count = count;
-    array->is_single = is_single;
+    array->width = width;
     return array->values != NULL;
 }
 
 ag_status agv_make_room(agv_variable *v, const agv_extent *e)
 {
+    const int width = v->is_flag ? 1 : e->width;
     if (e->is_full) {
-        return make_array(&v->full, v->shape[0] * v->shape[1], e->is_single) ? AG_OK : AG_NO_MEMORY;
+        return make_array(&v->full, v->shape[0] * v->shape[1], width) ? AG_OK : AG_NO_MEMORY;
     }
     int64_t from[2], to[2], count = blocks(v, e, 0) * blocks(v, e, 1);
     window_of(v, e, 0, &from[0], &to[0]);
     window_of(v, e, 1, &from[1], &to[1]);
+    if (from[0] > to[0] || from[1] > to[1]) {
+        return AG_INVALID_ARGUMENT;
+    }
     v->pooled = calloc((size_t)(count > 0 ? count : 1), sizeof v->pooled[0]);
-    bool made = v->pooled != NULL && make_array(&v->mean, count, true) && make_array(&v->peak, count, true) &&
-                make_array(&v->window, (to[0] - from[0]) * (to[1] - from[1]), e->is_single);
+    bool made = v->pooled != NULL && make_array(&v->mean, count, 4) && make_array(&v->peak, count, 4) &&
+                make_array(&v->window, (to[0] - from[0]) * (to[1] - from[1]), width);
     return made ? AG_OK : AG_NO_MEMORY;
 }
 
 /* ---- Rows ---- */
+
+/* Squares of numbers beyond these limits may overflow or underflow: they are summed after scaling by the other one. */
+static const double LARGE = 0x1p500, SMALL = 0x1p-500;
+
+static void add_square(agv_stats *s, double x)
+{
+    if (fabs(x) > LARGE) {
+        s->squares[2] += x * SMALL * (x * SMALL);
+    } else if (fabs(x) < SMALL) {
+        s->squares[0] += x * LARGE * (x * LARGE);
+    } else {
+        s->squares[1] += x * x;
+    }
+}
+
+double agv_norm(const agv_stats *s)
+{
+    if (s->squares[2] > 0) {
+        return sqrt(s->squares[2] + s->squares[1] * SMALL * SMALL) * LARGE;
+    }
+    return s->squares[1] > 0 ? sqrt(s->squares[1]) : sqrt(s->squares[0]) * SMALL;
+}
 
 static void add_to_stats(agv_stats *s, double x)
 {
@@ -96,21 +140,21 @@ static void add_to_stats(agv_stats *s, double x)
     } else {
         s->finite++;
         s->sum += x;
-        s->squares += x * x;
+        add_square(s, x);
         s->min = x < s->min ? x : s->min;
         s->max = x > s->max ? x : s->max;
     }
 }
 
-static bool is_hidden(const double *S, int64_t n)
+static bool is_hidden(const double *hidden, int64_t n)
 {
-    return S != NULL && S[n] == -INFINITY;
+    return hidden != NULL && hidden[n] != 0;
 }
 
-static void collect_stats(agv_stats *s, int64_t count, const double *values, const double *S)
+static void collect_stats(agv_stats *s, int64_t count, const double *values, const double *hidden)
 {
     for (int64_t n = 0; n < count; n++) {
-        if (is_hidden(S, n)) {
+        if (is_hidden(hidden, n)) {
             s->hidden++;
         } else {
             add_to_stats(s, values[n]);
@@ -118,12 +162,13 @@ static void collect_stats(agv_stats *s, int64_t count, const double *values, con
     }
 }
 
-static void pool_row(agv_variable *v, const agv_extent *e, int64_t row, const double *values, const double *S)
+static void pool_row(agv_variable *v, const agv_extent *e, int64_t row, const double *values,
+                     const double *hidden)
 {
     const int64_t width = block_size(v, e, 1), first = row / block_size(v, e, 0) * blocks(v, e, 1);
     for (int64_t n = 0; n < v->shape[1]; n++) {
         int64_t at = first + n / width;
-        if (is_hidden(S, n)) {
+        if (is_hidden(hidden, n)) {
             continue;
         }
         v->pooled[at]++;
@@ -148,16 +193,16 @@ static void window_row(agv_variable *v, const agv_extent *e, int64_t row, const 
 }
 
 void agv_collect(agv_variable *v, const agv_extent *e, int64_t row0, int64_t rows, const double *values,
-                 const double *S)
+                 const double *hidden)
 {
     const int64_t width = v->shape[1];
-    collect_stats(&v->stats, rows * width, values, S);
+    collect_stats(&v->stats, rows * width, values, hidden);
     if (v->full.values != NULL) {
         memcpy(v->full.values + row0 * width, values, (size_t)(rows * width) * sizeof values[0]);
         return;
     }
     for (int64_t r = 0; r < rows; r++) {
-        pool_row(v, e, row0 + r, values + r * width, S != NULL ? S + r * width : NULL);
+        pool_row(v, e, row0 + r, values + r * width, hidden != NULL ? hidden + r * width : NULL);
         window_row(v, e, row0 + r, values + r * width);
     }
 }
@@ -182,8 +227,8 @@ void agv_finish(agv_variable *v)
 ag_status agv_collect_along(const agv_page *page, agv_variable *v, int step, const double *values)
 {
     const int64_t count = v->shape[0] * v->shape[1];
-    const bool is_single = count > AGV_DOUBLE_ALONG;
-    if (v->along.values == NULL && !make_array(&v->along, count * page->n_steps, is_single)) {
+    const int width = count > AGV_DOUBLE_ALONG ? 4 : 8;
+    if (v->along.values == NULL && !make_array(&v->along, count * page->n_steps, width)) {
         return AG_NO_MEMORY;
     }
     memcpy(v->along.values + step * count, values, (size_t)count * sizeof values[0]);

@@ -12,8 +12,10 @@ void agv_describe_head(agv_head *head, const ag_plan *plan, const ag_args *args,
     for (int kind = 0; kind < AGV_KINDS; kind++) {
         const agv_info *info = &agv_infos[kind];
         if ((info->maps & maps) != 0 && agv_has(s.p, args, info->feature)) {
-            agv_add_variable(&head->variables, info->name, info->axes, agv_rows(&s, info),
-                             agv_columns(&s, info));
+            agv_variable *v = agv_add_variable(&head->variables, info->name, info->axes, agv_rows(&s, info),
+                                               agv_columns(&s, info));
+            v->is_flag = kind == AGV_hidden;
+            v->is_absent = info->origin == INPUT && agv_tensor_of(args, info)->data == NULL;
         }
     }
 }
@@ -34,9 +36,9 @@ static void collect_block(agv_head *head, const agv_runner *r, int64_t row0)
     for (int kind = 0; kind < AGV_KINDS; kind++) {
         const agv_info *info = &agv_infos[kind];
         if (r->values[kind] != NULL && info->axes[0] == 'i') {
-            const double *S = strcmp(info->axes, "ij") == 0 ? r->values[AGV_S] : NULL;
+            const bool is_of_pairs = strcmp(info->axes, "ij") == 0 && kind != AGV_hidden;
             agv_collect(agv_find_variable(&head->variables, info->name), &head->extent, row0, r->rows,
-                        r->values[kind], S);
+                        r->values[kind], is_of_pairs ? r->values[AGV_hidden] : NULL);
         }
     }
 }
@@ -56,13 +58,13 @@ static void collect_rest(agv_head *head, const agv_runner *r)
     }
 }
 
-static ag_status report(agv_progress *progress, int64_t rows)
+ag_status agv_report(agv_progress *progress, double rows)
 {
     const agv_request *request = progress != NULL ? progress->request : NULL;
     if (request == NULL || request->progress == NULL) {
         return AG_OK;
     }
-    progress->done += (double)rows;
+    progress->done += rows;
     return request->progress(request->ctx, progress->done / progress->total) ? AG_CANCELLED : AG_OK;
 }
 
@@ -84,7 +86,7 @@ ag_status agv_fill_head(agv_head *head, const ag_plan *plan, const ag_args *args
         status = agv_runner_block(&r, row, left < r.max_rows ? left : r.max_rows);
         if (status == AG_OK) {
             collect_block(head, &r, row);
-            status = report(progress, r.rows);
+            status = agv_report(progress, (double)r.rows);
         }
     }
     if (status == AG_OK) {
@@ -99,7 +101,7 @@ ag_status agv_fill_head(agv_head *head, const ag_plan *plan, const ag_args *args
 void agv_set_steps(agv_page *page, double inputs, double tangents, bool for_norms)
 {
     int exponent = 0;
-    page->n_steps = for_norms ? 8 : AGV_MAX_STEPS;
+    page->n_steps = for_norms ? AGV_NORM_STEPS : AGV_MAX_STEPS;
     if (inputs > 0 && tangents > 0 && isfinite(inputs / tangents)) {
         exponent = (int)lround(log2(inputs / tangents)) - 1;
     }
@@ -114,7 +116,7 @@ static ag_status collect_step(const agv_page *page, agv_head *head, const agv_ru
     ag_status status = AG_OK;
     for (int kind = 0; kind < AGV_KINDS && status == AG_OK; kind++) {
         const agv_info *info = &agv_infos[kind];
-        const bool is_result = info->origin != INPUT || page->layer_heads > 0;
+        const bool is_result = info->origin != COMPUTED && (info->origin != INPUT || page->layer_heads > 0);
         if (r->values[kind] != NULL && is_result && info->feature == HAS_ALWAYS) {
             status = agv_collect_along(page, agv_find_variable(&head->variables, info->name), step,
                                        r->values[kind]);
@@ -128,7 +130,7 @@ ag_status agv_fill_step(const agv_page *page, agv_head *head, const ag_plan *pla
 {
     const agv_source source = agv_source_of(plan, args, head->batch, head->head);
     agv_runner r;
-    ag_status status = agv_runner_create(&r, &source, AG_MAP_FORWARD, true);
+    ag_status status = agv_runner_create(&r, &source, page->along_maps, true);
     if (status == AG_OK) {
         agv_runner_begin(&r, e);
         status = agv_runner_block(&r, 0, source.n_q);
@@ -176,7 +178,7 @@ static ag_status run_rows(agv_runner *r, double e, void (*use)(const agv_runner 
         status = agv_runner_block(r, row, left < r->max_rows ? left : r->max_rows);
         if (status == AG_OK) {
             use(r, row, c);
-            status = report(progress, 0);
+            status = agv_report(progress, (double)r->rows * AGV_NORM_SHARE);
         }
     }
     return status;

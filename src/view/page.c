@@ -9,8 +9,9 @@
  *     variables                     those of the layer
  *     heads                         [{batch, head, variables, pool, window, norms}]
  *
- * A variable is {name, axes, shape, stats} and its arrays: full, or mean, peak and window; along. An array is {id,
- * type}: the numbers are base64 in the script element of that id, as f32 or f64. */
+ * A variable is {name, axes, shape, absent, stats} and its arrays: full, or mean, peak and window; along. An array is
+ * {id, type}: the numbers are base64 in the script element of that id, as f32, f64 or u8. absent: an input that was not
+ * given, zeros. The variable "hidden" has 1 for pairs of a query and a key that it does not see; it is not shown itself. */
 #include "view/embedded.h"
 #include "view/page.h"
 #include "view/text.h"
@@ -56,7 +57,7 @@ static void add_numbers(agv_text *text, const char *key, const double *values, i
 static void add_stats(agv_text *text, const agv_stats *s)
 {
     const double count = s->finite > 0 ? (double)s->finite : 1;
-    const double numbers[] = {sqrt(s->squares), s->sum / count, s->finite > 0 ? s->min : 0,
+    const double numbers[] = {agv_norm(s), s->sum / count, s->finite > 0 ? s->min : 0,
                               s->finite > 0 ? s->max : 0};
     static const char *const names[] = {"norm", "mean", "min", "max"};
     add_string(text, "\"stats\":{");
@@ -75,9 +76,11 @@ static void add_array(writer *w, const char *key, const agv_array *array)
         return;
     }
     agv_text_format(&w->data, ",\"%s\":{\"id\":\"a%d\",\"type\":\"%s\"}", key, w->next_id,
-                    array->is_single ? "f32" : "f64");
+                    array->width == 8   ? "f64"
+                    : array->width == 4 ? "f32"
+                                        : "u8");
     agv_text_format(&w->arrays, "<script type=\"text/plain\" id=\"a%d\">", w->next_id++);
-    agv_text_base64(&w->arrays, array->values, array->count, array->is_single);
+    agv_text_base64(&w->arrays, array->values, array->count, array->width);
     add_string(&w->arrays, "</script>\n");
 }
 
@@ -87,6 +90,7 @@ static void add_variable(writer *w, const agv_variable *v)
     agv_text_json(&w->data, v->name);
     agv_text_format(&w->data, ",\"axes\":\"%s\",\"shape\":[%lld,%lld],", v->axes, (long long)v->shape[0],
                     (long long)v->shape[1]);
+    add_string(&w->data, v->is_absent ? "\"absent\":true," : "");
     add_stats(&w->data, &v->stats);
     add_array(w, "full", &v->full);
     add_array(w, "mean", &v->mean);

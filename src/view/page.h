@@ -20,12 +20,13 @@ enum {
 typedef struct agv_array {
     double *values; /* NULL: none */
     int64_t count;
-    bool is_single; /* written as float32 */
+    int width; /* bytes per number in the file: 8 float64, 4 float32, 1 whole numbers from 0 to 255 */
 } agv_array;
 
 /* Of all numbers of a variable except those of hidden pairs; NaN and infinities only counted. */
 typedef struct agv_stats {
-    double sum, squares, min, max;
+    double sum, min, max;
+    double squares[3]; /* sums of squares of the small, the middle and the large numbers; see agv_norm */
     int64_t finite, nan, infinite, hidden;
 } agv_stats;
 
@@ -36,6 +37,8 @@ typedef struct agv_variable {
     char
         axes[3]; /* the letters of its two indices: i query, j key, c m n channels; r: no such axis, size 1 */
     int64_t shape[2];
+    bool is_flag;   /* its numbers are 0 and 1 */
+    bool is_absent; /* an input that was not given: zeros */
     agv_stats stats;
     agv_array full, mean, peak, window, along;
     int64_t *pooled; /* numbers per block, while they are collected */
@@ -49,7 +52,8 @@ typedef struct agv_list {
 /* Rows and columns of the attention matrices that a page has: every one, or blocks of pool[0] x pool[1] and a window
  * of queries window[0] .. window[1] - 1 and keys window[2] .. window[3] - 1. */
 typedef struct agv_extent {
-    bool is_full, is_single;
+    bool is_full;
+    int width; /* as in agv_array */
     int64_t pool[2], window[4];
 } agv_extent;
 
@@ -77,10 +81,14 @@ typedef struct agv_page {
     agv_head *heads;     /* malloc */
     int64_t n_heads;
     int n_steps;
+    uint32_t along_maps; /* those whose results are known at the steps */
     double steps[AGV_MAX_STEPS];
 } agv_page;
 
 void agv_page_free(agv_page *page);
+
+/* Copies a text to to[AGV_LINE_SIZE]; one that is too long ends with an ellipsis after a whole character. */
+void agv_copy_text(char *to, const char *text);
 
 void agv_add_line(agv_lines *lines, const char *format, ...)
 #if defined(__GNUC__)
@@ -95,13 +103,16 @@ agv_variable *agv_add_variable(agv_list *list, const char *name, const char *axe
 /* Returns NULL if there is none. */
 agv_variable *agv_find_variable(agv_list *list, const char *name);
 
-/* Makes room for a variable's numbers as the extent says. */
+/* Makes room for a variable's numbers as the extent says; refuses a window that ends before it begins. */
 ag_status agv_make_room(agv_variable *v, const agv_extent *extent);
 
-/* Takes rows row0 .. row0 + rows - 1 of a variable. S: the scores of the same pairs, minus infinity for hidden ones;
- * NULL: no number belongs to a pair. */
+/* Takes rows row0 .. row0 + rows - 1 of a variable. hidden: not 0 if the number belongs to a pair of a query and a key
+ * that it does not see; NULL: no number does. */
 void agv_collect(agv_variable *v, const agv_extent *extent, int64_t row0, int64_t rows, const double *values,
-                 const double *S);
+                 const double *hidden);
+
+/* The norm of the finite numbers, without overflow or underflow on the way to it. */
+double agv_norm(const agv_stats *stats);
 
 /* After the last row: the means of the blocks. */
 void agv_finish(agv_variable *v);

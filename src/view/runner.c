@@ -18,6 +18,8 @@ agv_source agv_source_of(const ag_plan *plan, const ag_args *args, int64_t batch
     const ag_problem *p = ag_plan_problem(plan);
     const bool packed = (p->flags & AG_PACKED) != 0;
     agv_source s = {.p = p, .args = args, .batch = batch, .head = head};
+    ag_plan_info info = {.struct_size = sizeof info};
+    s.threads = ag_plan_info_get(plan, &info) == AG_OK ? info.threads : 0;
     s.kv_head = head / (p->heads / p->kv_heads);
     s.row_q = packed ? args->q_packed[batch] : 0;
     s.row_k = packed ? args->k_packed[batch] : 0;
@@ -95,11 +97,6 @@ static bool is_shown(const agv_runner *r, agv_kind kind)
            (r->is_traced || info->origin == INPUT || info->origin == OUTPUT);
 }
 
-static const ag_tensor *tensor_at(const ag_args *args, size_t offset)
-{
-    return (const ag_tensor *)(const void *)((const char *)args + offset);
-}
-
 static ag_dtype dtype_of(const ag_problem *p, agv_kind kind)
 {
     switch (kind) {
@@ -113,7 +110,7 @@ static ag_dtype dtype_of(const ag_problem *p, agv_kind kind)
     }
 }
 
-/* The tangent of an input of forward; an absent tensor for all others. */
+/* The tangent of an input of forward or vjp; an absent tensor for all others. */
 static const ag_tensor *tangent_of(const ag_args *args, agv_kind kind)
 {
     static const ag_tensor none;
@@ -122,6 +119,8 @@ static const ag_tensor *tangent_of(const ag_args *args, agv_kind kind)
     case AGV_K: return &args->tk;
     case AGV_V: return &args->tv;
     case AGV_s: return &args->tsink;
+    case AGV_dO: return &args->td_o;
+    case AGV_dL: return &args->td_lse;
     default: return &none;
     }
 }
@@ -137,7 +136,7 @@ static void load_input(agv_runner *r, agv_kind kind, int64_t row0, int64_t rows)
                               single ? 0
                               : keys ? s->row_k
                                      : s->row_q + row0};
-    load_moved(tensor_at(s->args, info->offset), tangent_of(s->args, kind), r->e, dtype_of(s->p, kind), start,
+    load_moved(agv_tensor_of(s->args, info), tangent_of(s->args, kind), r->e, dtype_of(s->p, kind), start,
                keys     ? s->n_k
                : single ? 1
                         : rows,
@@ -249,15 +248,22 @@ static ag_status make_plans(agv_runner *r, int64_t rows)
     ag_options options = AG_OPTIONS_INIT;
     ag_plan_destroy(r->plan);
     ag_plan_destroy(r->trace_plan);
-    r->plan = r->trace_plan = NULL;
+    ag_plan_destroy(r->mask_plan);
+    r->plan = r->trace_plan = r->mask_plan = NULL;
     describe_block(r, rows);
     const bool small = r->source.n_q * r->source.n_k <= REFERENCE_PAIRS;
     options.backend = small ? AG_BACKEND_REFERENCE : AG_BACKEND_AUTO;
+    options.threads = r->source.threads;
     ag_status status = ag_plan_create(&r->plan, &r->problem, &options);
     options.backend = AG_BACKEND_REFERENCE;
     options.threads = 1;
     if (status == AG_OK && r->is_traced) {
         status = ag_plan_create(&r->trace_plan, &r->problem, &options);
+    }
+    if (status == AG_OK && r->is_traced && r->problem.dropout > 0) {
+        ag_problem masked = r->problem;
+        masked.dropout = 0;
+        status = ag_plan_create(&r->mask_plan, &masked, &options);
     }
     return status;
 }
@@ -281,7 +287,8 @@ static ag_status plan_block(agv_runner *r, int64_t rows)
     if (status == AG_OK) {
         status = reserve(r, r->plan);
     }
-    return status == AG_OK && r->is_traced ? reserve(r, r->trace_plan) : status;
+    status = status == AG_OK && r->is_traced ? reserve(r, r->trace_plan) : status;
+    return status == AG_OK && r->mask_plan != NULL ? reserve(r, r->mask_plan) : status;
 }
 
 /* ---- Memory ---- */
@@ -348,6 +355,7 @@ void agv_runner_destroy(agv_runner *r)
     free(r->workspace);
     ag_plan_destroy(r->plan);
     ag_plan_destroy(r->trace_plan);
+    ag_plan_destroy(r->mask_plan);
     memset(r, 0, sizeof *r);
 }
 
@@ -409,6 +417,9 @@ static ag_status trace_map(agv_runner *r, uint32_t map)
             memcpy((char *)&trace + agv_infos[kind].offset, &r->values[kind], sizeof(double *));
         }
     }
+    if (r->mask_plan == NULL) {
+        trace.M = r->values[AGV_hidden]; /* see find_hidden */
+    }
     return ag_trace(r->trace_plan, map, &r->args, &trace, r->workspace, r->bytes);
 }
 
@@ -432,13 +443,28 @@ static ag_status run_trace(agv_runner *r)
     return status;
 }
 
+/* Without dropout M is 1, and 0 for hidden pairs. */
+static ag_status find_hidden(agv_runner *r, int64_t rows)
+{
+    double *hidden = r->values[AGV_hidden];
+    const ag_trace_args trace = {.struct_size = sizeof trace, .M = hidden};
+    ag_status status = AG_OK;
+    if (r->mask_plan != NULL) {
+        status = ag_trace(r->mask_plan, AG_MAP_FORWARD, &r->args, &trace, r->workspace, r->bytes);
+    }
+    for (int64_t n = 0; n < rows * r->source.n_k && status == AG_OK; n++) {
+        hidden[n] = hidden[n] == 0;
+    }
+    return status;
+}
+
 /* tB, which the trace does not have: tS = tZ o phi'(Z) + tB. */
 static void compute_tB(agv_runner *r, int64_t rows)
 {
     double *const *v = r->values;
     for (int64_t n = 0; v[AGV_tB] != NULL && n < rows * r->source.n_k; n++) {
         const double phi1 = v[AGV_phi1] != NULL ? v[AGV_phi1][n] : 1;
-        v[AGV_tB][n] = v[AGV_S][n] == -INFINITY ? 0 : v[AGV_tS][n] - v[AGV_tZ][n] * phi1;
+        v[AGV_tB][n] = v[AGV_hidden][n] != 0 ? 0 : v[AGV_tS][n] - v[AGV_tZ][n] * phi1;
     }
 }
 
@@ -454,6 +480,7 @@ ag_status agv_runner_block(agv_runner *r, int64_t row0, int64_t rows)
     status = run_maps(r);
     if (status == AG_OK && r->is_traced) {
         status = run_trace(r);
+        status = status == AG_OK ? find_hidden(r, rows) : status;
         compute_tB(r, rows);
     }
     r->rows = rows;

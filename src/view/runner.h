@@ -9,6 +9,7 @@
 typedef struct agv_source {
     const ag_problem *p; /* of the call's plan, with every default filled in */
     const ag_args *args;
+    int32_t threads; /* of the call's plan */
     int64_t batch, head, kv_head;
     int64_t n_q, n_k;         /* lengths of the sequence */
     int64_t row_q, row_k;     /* its first rows in the tensors */
@@ -32,6 +33,7 @@ typedef struct agv_runner {
     ag_problem problem; /* of a block */
     ag_args args;
     ag_plan *plan, *trace_plan;
+    ag_plan *mask_plan; /* the problem without dropout, if it has dropout; see find_hidden */
     double slope;
     double *values
         [AGV_KINDS]; /* of the block; of variables whose rows are keys, and of numbers: of the whole head */

@@ -92,8 +92,8 @@ void agv_text_json(agv_text *text, const char *string)
 void agv_text_number(agv_text *text, double value)
 {
     char digits[32];
-    if (!isfinite(value)) {
-        agv_text_format(text, "null");
+    if (!isfinite(value)) { /* JSON has no infinity, but a number too large for float64 is read as one */
+        agv_text_format(text, isnan(value) ? "null" : value > 0 ? "1e999" : "-1e999");
         return;
     }
     for (int precision = 15; precision <= 17; precision++) {
@@ -107,12 +107,16 @@ void agv_text_number(agv_text *text, double value)
 
 void agv_text_html(agv_text *text, const char *string)
 {
-    for (; *string != '\0'; string++) {
-        if (strchr("<>&\"'", *string) != NULL) {
+    while (*string != '\0') {
+        const size_t length = utf8_length(string);
+        if (length == 0) {
+            agv_text_format(text, "&#xfffd;");
+        } else if (strchr("<>&\"'", *string) != NULL) {
             agv_text_format(text, "&#%d;", *string);
         } else {
-            agv_text_add(text, string, 1);
+            agv_text_add(text, string, length);
         }
+        string += length > 0 ? length : 1;
     }
 }
 
@@ -134,27 +138,38 @@ static void add_base64(agv_text *text, const unsigned char *bytes, size_t size)
     agv_text_add(text, out, length);
 }
 
-/* Little-endian on every machine. Every NaN becomes the same NaN. */
-static void put_number(unsigned char *to, double value, bool is_single)
+static uint64_t bits_of(double value, int width)
 {
     const float narrow = (float)value;
-    uint32_t low = 0;
+    uint32_t low;
     uint64_t bits;
     memcpy(&low, &narrow, sizeof low);
     memcpy(&bits, &value, sizeof bits);
-    bits = isnan(value) ? (is_single ? 0x7FC00000U : 0x7FF8000000000000U) : is_single ? low : bits;
-    for (size_t n = 0; n < (is_single ? 4 : 8); n++) {
+    if (width == 1) {
+        return (uint64_t)value;
+    }
+    if (isnan(value)) { /* every NaN becomes the same NaN */
+        return width == 4 ? 0x7FC00000U : 0x7FF8000000000000U;
+    }
+    return width == 4 ? low : bits;
+}
+
+/* Little-endian on every machine. */
+static void put_number(unsigned char *to, double value, int width)
+{
+    const uint64_t bits = bits_of(value, width);
+    for (int n = 0; n < width; n++) {
         to[n] = (unsigned char)(bits >> (8 * n));
     }
 }
 
-void agv_text_base64(agv_text *text, const double *values, int64_t count, bool is_single)
+void agv_text_base64(agv_text *text, const double *values, int64_t count, int width)
 {
     unsigned char group[GROUP];
-    size_t used = 0, width = is_single ? 4 : 8;
+    size_t used = 0;
     for (int64_t n = 0; n < count; n++) {
-        put_number(group + used, values[n], is_single);
-        used += width;
+        put_number(group + used, values[n], width);
+        used += (size_t)width;
         if (used == GROUP) {
             add_base64(text, group, used);
             used = 0;

@@ -32,7 +32,7 @@ void agv_text_number(agv_text *text, double value);
 /* Text of an HTML element or attribute: < > & and quotes are escaped. */
 void agv_text_html(agv_text *text, const char *string);
 
-/* The numbers as little-endian floats of 4 or 8 bytes, in base64. */
-void agv_text_base64(agv_text *text, const double *values, int64_t count, bool is_single);
+/* The numbers in base64: little-endian floats of 8 or 4 bytes, or, if width is 1, whole numbers from 0 to 255. */
+void agv_text_base64(agv_text *text, const double *values, int64_t count, int width);
 
 #endif

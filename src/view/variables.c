@@ -8,6 +8,11 @@ const agv_info agv_infos[AGV_KINDS] = {
 #undef AGV_ROW
 };
 
+const ag_tensor *agv_tensor_of(const ag_args *args, const agv_info *info)
+{
+    return (const ag_tensor *)(const void *)((const char *)args + info->offset);
+}
+
 bool agv_has(const ag_problem *p, const ag_args *args, agv_feature feature)
 {
     switch (feature) {

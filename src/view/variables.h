@@ -6,11 +6,13 @@
 #include <stdbool.h>
 
 /* name, axes, columns, map that has it, feature without which it is not shown, origin, its place there. Origin: INPUT
- * and OUTPUT are tensors of ag_args, TRACE is an array of ag_trace_args. */
+ * and OUTPUT are tensors of ag_args, TRACE is an array of ag_trace_args. hidden is 1 for a pair of a query and a key
+ * that it does not see, else 0. */
 #define AGV_VARIABLES(X)                                                                                     \
     X(Q, "ic", WIDTH_QK, AG_MAP_FORWARD, HAS_ALWAYS, INPUT, offsetof(ag_args, q))                            \
     X(K, "jc", WIDTH_QK, AG_MAP_FORWARD, HAS_ALWAYS, INPUT, offsetof(ag_args, k))                            \
     X(V, "jc", WIDTH_V, AG_MAP_FORWARD, HAS_ALWAYS, INPUT, offsetof(ag_args, v))                             \
+    X(hidden, "ij", WIDTH_KEYS, AG_MAP_FORWARD, HAS_ALWAYS, COMPUTED, 0)                                     \
     X(s, "rr", WIDTH_ONE, AG_MAP_FORWARD, HAS_SINK, INPUT, offsetof(ag_args, sink))                          \
     X(Z, "ij", WIDTH_KEYS, AG_MAP_FORWARD, HAS_ALWAYS, TRACE, offsetof(ag_trace_args, Z))                    \
     X(B, "ij", WIDTH_KEYS, AG_MAP_FORWARD, HAS_BIAS, TRACE, offsetof(ag_trace_args, B))                      \
@@ -84,6 +86,9 @@ typedef struct agv_info {
 } agv_info;
 
 extern const agv_info agv_infos[AGV_KINDS];
+
+/* The tensor of an input or output. */
+const ag_tensor *agv_tensor_of(const ag_args *args, const agv_info *info);
 
 /* Whether a call has the feature. */
 bool agv_has(const ag_problem *p, const ag_args *args, agv_feature feature);

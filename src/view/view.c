@@ -57,10 +57,10 @@ static double axis_size(const agv_variable *v, int axis, const int64_t pool[2], 
 double agv_bytes(const agv_head *head, const agv_extent *e)
 {
     static const int64_t one[2] = {1, 1};
-    const double width = e->is_single ? 4 : 8;
     double bytes = 0;
     for (int n = 0; n < head->variables.count; n++) {
         const agv_variable *v = &head->variables.items[n];
+        const double width = v->is_flag ? 1 : e->width;
         if (e->is_full) {
             bytes += width * axis_size(v, 0, one, NULL) * axis_size(v, 1, one, NULL);
         } else {
@@ -95,7 +95,7 @@ static bool choose_pool(const agv_page *page, const agv_head *head, const agv_so
 {
     set_window(e->window, request->rows, fallback, s->n_q);
     set_window(e->window + 2, request->keys, fallback, s->n_k);
-    e->is_single = is_long(e->window[1] - e->window[0], e->window[3] - e->window[2], DOUBLE_LENGTH);
+    e->width = is_long(e->window[1] - e->window[0], e->window[3] - e->window[2], DOUBLE_LENGTH) ? 4 : 8;
     for (int64_t length = MAX_POOLED_LENGTH; length >= MIN_POOLED_LENGTH; length /= 2) {
         e->pool[0] = ceil_div(s->n_q, length);
         e->pool[1] = ceil_div(s->n_k, length);
@@ -111,7 +111,7 @@ static ag_status choose_extent(const agv_page *page, agv_head *head, const agv_s
                                const agv_request *request, char *message)
 {
     agv_extent *e = &head->extent;
-    *e = (agv_extent){.is_full = true, .is_single = is_long(s->n_q, s->n_k, DOUBLE_LENGTH)};
+    *e = (agv_extent){.is_full = true, .width = is_long(s->n_q, s->n_k, DOUBLE_LENGTH) ? 4 : 8};
     if (agv_bytes(head, e) <= available(page)) {
         return AG_OK;
     }
@@ -130,13 +130,21 @@ static ag_status choose_extent(const agv_page *page, agv_head *head, const agv_s
 
 /* ---- Which heads and maps ---- */
 
-static ag_status check_window(const int64_t asked[2], int64_t length, const char *what, char *message)
+/* Whether the part that is asked for lies inside a sequence. */
+static ag_status check_part(const int64_t asked[2], int64_t length, const char *what, int64_t batch,
+                            char *message)
 {
     if (asked[1] > 0 && (asked[0] < 0 || asked[0] >= asked[1] || asked[1] > length)) {
-        return fail(message, AG_INVALID_ARGUMENT, "%s %lld to %lld: there are %lld of them", what,
-                    (long long)asked[0], (long long)asked[1] - 1, (long long)length);
+        return fail(message, AG_INVALID_ARGUMENT, "%s %lld to %lld: there are %lld of them in sequence %lld",
+                    what, (long long)asked[0], (long long)asked[1] - 1, (long long)length, (long long)batch);
     }
     return AG_OK;
+}
+
+static ag_status check_window(const agv_source *s, const agv_request *request, char *message)
+{
+    const ag_status status = check_part(request->rows, s->n_q, "queries", s->batch, message);
+    return status == AG_OK ? check_part(request->keys, s->n_k, "keys", s->batch, message) : status;
 }
 
 static ag_status check_list(const int64_t *list, int64_t count, int64_t limit, const char *what,
@@ -146,6 +154,12 @@ static ag_status check_list(const int64_t *list, int64_t count, int64_t limit, c
         if (list[n] < 0 || list[n] >= limit) {
             return fail(message, AG_INVALID_ARGUMENT, "%s %lld: there are %lld, from 0", what,
                         (long long)list[n], (long long)limit);
+        }
+        for (int64_t m = 0; m < n; m++) {
+            if (list[m] == list[n]) {
+                return fail(message, AG_INVALID_ARGUMENT, "%s %lld is asked for twice", what,
+                            (long long)list[n]);
+            }
         }
     }
     return AG_OK;
@@ -221,6 +235,48 @@ static ag_status choose_maps(agv_page *page, const ag_plan *plan, const ag_args 
 
 /* ---- What the page says about itself ---- */
 
+static void add_absent(agv_page *page)
+{
+    char names[AGV_LINE_SIZE / 2] = "";
+    for (int n = 0; n < page->heads[0].variables.count; n++) {
+        const agv_variable *v = &page->heads[0].variables.items[n];
+        const size_t used = strlen(names);
+        if (v->is_absent) {
+            snprintf(names + used, sizeof names - used, "%s%s", used > 0 ? ", " : "", v->name);
+        }
+    }
+    if (names[0] != '\0') {
+        agv_add_line(&page->notes, "Not given, so zero: %s.", names);
+    }
+}
+
+/* NaN and infinities of the nth variable of every head. */
+static int64_t count_odd(const agv_page *page, int n)
+{
+    int64_t count = 0;
+    for (int64_t h = 0; h < page->n_heads; h++) {
+        const agv_stats *s = &page->heads[h].variables.items[n].stats;
+        count += s->nan + s->infinite;
+    }
+    return count;
+}
+
+static void add_odd(agv_page *page)
+{
+    char names[AGV_LINE_SIZE / 2] = "";
+    for (int n = 0; n < page->heads[0].variables.count; n++) {
+        const int64_t count = count_odd(page, n);
+        const size_t used = strlen(names);
+        if (count > 0) {
+            snprintf(names + used, sizeof names - used, "%s%s %lld", used > 0 ? ", " : "",
+                     page->heads[0].variables.items[n].name, (long long)count);
+        }
+    }
+    if (names[0] != '\0') {
+        agv_add_line(&page->notes, "NaN or infinite, and left out of norms and ranges: %s.", names);
+    }
+}
+
 static void add_notes(agv_page *page, const ag_plan *plan, const ag_args *args, const agv_request *request)
 {
     const ag_problem *p = ag_plan_problem(plan);
@@ -238,6 +294,8 @@ static void add_notes(agv_page *page, const ag_plan *plan, const ag_args *args, 
                          ? "The maps that were not asked for are greyed out."
                          : "Of a sequence this long two maps are shown, unless others are asked for.");
     }
+    add_absent(page);
+    add_odd(page);
     if (page->n_heads < p->batch * p->heads) {
         agv_add_line(&page->notes, "%lld of %lld heads (of all sequences) are shown.",
                      (long long)page->n_heads, (long long)(p->batch * p->heads));
@@ -249,6 +307,8 @@ static void add_notes(agv_page *page, const ag_plan *plan, const ag_args *args, 
                      "Queries %lld to %lld and keys %lld to %lld are there in full, under Numbers.",
                      (long long)e->pool[0], (long long)e->pool[1], (long long)e->window[0],
                      (long long)e->window[1] - 1, (long long)e->window[2], (long long)e->window[3] - 1);
+    } else if (request->rows[1] > 0 || request->keys[1] > 0) {
+        agv_add_line(&page->notes, "Every number is shown, not only the rows and keys that were asked for.");
     }
     if (p->kv_heads < p->heads && (page->maps & AG_MAP_VJP)) {
         agv_add_line(&page->notes,
@@ -257,12 +317,15 @@ static void add_notes(agv_page *page, const ag_plan *plan, const ag_args *args, 
     }
 }
 
-static void add_facts(agv_page *page, const ag_problem *p)
+static void add_facts(agv_page *page, const ag_problem *p, const ag_args *args)
 {
     char text[512];
     size_t length;
     if (ag_problem_format(p, text, sizeof text, &length) == AG_OK) {
         agv_add_line(&page->facts, "%s", text);
+    }
+    if (p->dropout > 0) {
+        agv_add_line(&page->facts, "dropout seed %llu", (unsigned long long)args->seed);
     }
 }
 
@@ -276,34 +339,39 @@ static void describe_page(agv_page *page, const ag_problem *p, const ag_args *ar
     page->has_dL = agv_has(p, args, HAS_DL);
     page->has_tB = agv_has(p, args, HAS_TB);
     page->has_tdL = agv_has(p, args, HAS_TDL);
-    add_facts(page, p);
+    add_facts(page, p, args);
 }
 
 /* ---- Along the tangent ---- */
 
-static void add_norms(agv_list *list, const char *const names[3], double *squares)
+static double norm_of(agv_list *list, const char *const names[3])
 {
+    double norm = 0;
     for (int n = 0; n < 3; n++) {
-        *squares += agv_find_variable(list, names[n])->stats.squares;
+        norm = hypot(norm, agv_norm(&agv_find_variable(list, names[n])->stats));
     }
+    return norm;
 }
 
-static ag_status fill_steps(const agv_page *page, agv_head *head, const ag_plan *plan, const ag_args *args)
+static ag_status fill_steps(const agv_page *page, agv_head *head, const ag_plan *plan, const ag_args *args,
+                            agv_progress *progress)
 {
+    const double rows = (double)agv_source_of(plan, args, head->batch, head->head).n_q;
     ag_status status = AG_OK;
     for (int step = 0; step < page->n_steps && status == AG_OK; step++) {
         status = agv_fill_step(page, head, plan, args, step, page->steps[step]);
+        status = status == AG_OK ? agv_report(progress, rows) : status;
     }
     return status;
 }
 
-/* Bytes of the page for the results of forward at every step. */
-static double along_bytes(const agv_page *page)
+/* Bytes of the page for the results of forward, or of forward and vjp, at every step. */
+static double along_bytes(const agv_page *page, bool has_vjp)
 {
-    static const char *const names[] = {"Z", "S", "P", "L", "O"};
+    static const char *const names[] = {"Z", "S", "P", "L", "O", "D", "dP", "dS", "dQ", "dK", "dV"};
     double bytes = 0;
     for (int64_t h = 0; h < page->n_heads; h++) {
-        for (size_t n = 0; n < sizeof names / sizeof names[0]; n++) {
+        for (size_t n = 0; n < (has_vjp ? sizeof names / sizeof names[0] : 5); n++) {
             const agv_variable *v = agv_find_variable(&page->heads[h].variables, names[n]);
             const int64_t count = v->shape[0] * v->shape[1];
             bytes += (double)count * AGV_MAX_STEPS * (count > AGV_DOUBLE_ALONG ? 4 : 8) * 4 / 3;
@@ -312,14 +380,28 @@ static double along_bytes(const agv_page *page)
     return bytes;
 }
 
-/* Whether only norms are known along the tangent: of long sequences, and if there is no room for more. */
-static bool is_for_norms(const agv_page *page, const ag_problem *p)
+static bool fits_along(const agv_page *page, bool has_vjp)
 {
-    double bytes = AGV_MAX_FRAME + along_bytes(page);
+    double bytes = AGV_MAX_FRAME + along_bytes(page, has_vjp);
     for (int64_t h = 0; h < page->n_heads; h++) {
         bytes += agv_bytes(&page->heads[h], &page->heads[h].extent);
     }
-    return is_long(p->q_len, p->kv_len, AGV_ALONG_LENGTH) || bytes > AGV_MAX_PAGE;
+    return bytes <= AGV_MAX_PAGE;
+}
+
+/* Whether only norms are known along the tangent: of long sequences, and if there is no room for more. */
+static bool is_for_norms(const agv_page *page, const ag_problem *p)
+{
+    return is_long(p->q_len, p->kv_len, AGV_ALONG_LENGTH) || !fits_along(page, false);
+}
+
+/* Passes over all rows along the tangent, in units of the pass that fills in the heads. */
+static double along_passes(const agv_page *page, const ag_problem *p)
+{
+    if ((page->maps & AG_MAP_JVP) == 0) {
+        return 0;
+    }
+    return is_for_norms(page, p) ? (1 + AGV_NORM_STEPS) * AGV_NORM_SHARE : AGV_MAX_STEPS;
 }
 
 static ag_status fill_along(agv_page *page, const ag_plan *plan, const ag_args *args, agv_progress *progress)
@@ -327,18 +409,20 @@ static ag_status fill_along(agv_page *page, const ag_plan *plan, const ag_args *
     static const char *const inputs[] = {"Q", "K", "V"}, *const tangents[] = {"tQ", "tK", "tV"};
     const ag_problem *p = ag_plan_problem(plan);
     const bool for_norms = is_for_norms(page, p);
-    double size = 0, speed = 0;
+    agv_list *first = &page->heads[0].variables;
     ag_status status = AG_OK;
     if ((page->maps & AG_MAP_JVP) == 0) {
         return AG_OK;
     }
-    add_norms(&page->heads[0].variables, inputs, &size);
-    add_norms(&page->heads[0].variables, tangents, &speed);
-    agv_set_steps(page, sqrt(size), sqrt(speed), for_norms);
+    page->along_maps = AG_MAP_FORWARD;
+    if ((page->maps & AG_MAP_VJP_JVP) != 0 && fits_along(page, true)) {
+        page->along_maps |= AG_MAP_VJP;
+    }
+    agv_set_steps(page, norm_of(first, inputs), norm_of(first, tangents), for_norms);
     for (int64_t n = 0; n < page->n_heads && status == AG_OK; n++) {
         agv_head *head = &page->heads[n];
-        status =
-            for_norms ? agv_fill_norms(page, head, plan, args, progress) : fill_steps(page, head, plan, args);
+        status = for_norms ? agv_fill_norms(page, head, plan, args, progress)
+                           : fill_steps(page, head, plan, args, progress);
     }
     return status;
 }
@@ -365,13 +449,7 @@ static ag_status check_call(const ag_problem *p, const ag_args *args)
 static ag_status check_request(const ag_problem *p, const agv_request *request, char *message)
 {
     ag_status status = check_list(request->batches, request->n_batches, p->batch, "sequence", message);
-    if (status == AG_OK) {
-        status = check_list(request->heads, request->n_heads, p->heads, "head", message);
-    }
-    if (status == AG_OK) {
-        status = check_window(request->rows, p->q_len, "queries", message);
-    }
-    return status == AG_OK ? check_window(request->keys, p->kv_len, "keys", message) : status;
+    return status == AG_OK ? check_list(request->heads, request->n_heads, p->heads, "head", message) : status;
 }
 
 /* Chooses how much of each head is shown. If not all heads fit in full and none were asked for, the first is shown
@@ -384,7 +462,8 @@ static ag_status choose_extents(agv_page *page, const ag_plan *plan, const ag_ar
     ag_status status = AG_OK;
     for (int64_t n = 0; n < page->n_heads && status == AG_OK; n++) {
         const agv_source s = agv_source_of(plan, args, page->heads[n].batch, page->heads[n].head);
-        status = choose_extent(page, &page->heads[n], &s, request, message);
+        status = check_window(&s, request, message);
+        status = status == AG_OK ? choose_extent(page, &page->heads[n], &s, request, message) : status;
         full = full && page->heads[n].extent.is_full;
     }
     if (status != AG_OK || full || asked || page->n_heads == 1) {
@@ -398,13 +477,18 @@ static ag_status fill_page(agv_page *page, const ag_plan *plan, const ag_args *a
                            const agv_request *request, char *message)
 {
     agv_progress progress = {request, 0, 0};
+    double rows = 0;
     for (int64_t n = 0; n < page->n_heads; n++) {
         agv_describe_head(&page->heads[n], plan, args, page->maps);
     }
     ag_status status = choose_extents(page, plan, args, request, message);
-    for (int64_t n = 0; n < page->n_heads; n++) {
-        progress.total += (double)agv_source_of(plan, args, page->heads[n].batch, page->heads[n].head).n_q;
+    if (status != AG_OK) {
+        return status;
     }
+    for (int64_t n = 0; n < page->n_heads; n++) {
+        rows += (double)agv_source_of(plan, args, page->heads[n].batch, page->heads[n].head).n_q;
+    }
+    progress.total = rows * (1 + along_passes(page, ag_plan_problem(plan)));
     for (int64_t n = 0; n < page->n_heads && status == AG_OK; n++) {
         status = agv_fill_head(&page->heads[n], plan, args, page->maps, &progress);
     }

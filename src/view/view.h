@@ -5,7 +5,10 @@
 
 #include "view/page.h"
 
-enum { AGV_ALONG_LENGTH = 64 };
+enum { AGV_ALONG_LENGTH = 64, AGV_NORM_STEPS = 8 };
+
+/* What a row costs without the trace, in units of one with it. */
+#define AGV_NORM_SHARE 0.125
 
 /* What of a call a page shows. A zero field: chosen by the size of the call. */
 typedef struct agv_request {
@@ -35,6 +38,9 @@ typedef struct agv_progress {
     double done, total;
 } agv_progress;
 
+/* Adds rows to what is done and tells the caller; AG_CANCELLED if it wants to stop. progress may be NULL. */
+ag_status agv_report(agv_progress *progress, double rows);
+
 /* Adds the variables of a head without their numbers. */
 void agv_describe_head(agv_head *head, const ag_plan *plan, const ag_args *args, uint32_t maps);
 
@@ -46,8 +52,8 @@ ag_status agv_fill_head(agv_head *head, const ag_plan *plan, const ag_args *args
  * size to the tangents'. */
 void agv_set_steps(agv_page *page, double inputs, double tangents, bool for_norms);
 
-/* Runs forward at the inputs plus e times their tangents and keeps the results as those of this step. For heads of at
- * most AGV_ALONG_LENGTH queries and keys. */
+/* Runs page->along_maps at the inputs plus e times their tangents and keeps the results as those of this step. For
+ * heads of at most AGV_ALONG_LENGTH queries and keys. */
 ag_status agv_fill_step(const agv_page *page, agv_head *head, const ag_plan *plan, const ag_args *args,
                         int step, double e);
 

@@ -17,6 +17,18 @@ npy() {
     } >"$1"
 }
 
+# lengths A B: lengths.npy, two int64 below 65536
+lengths() {
+    {
+        printf '\223NUMPY\001\000\166\000'
+        printf "%-117s\n" "{'descr': '<i8', 'fortran_order': False, 'shape': (2,), }"
+        for n in "$1" "$2"; do
+            printf '%b' "$(printf '\\0%03o\\0%03o' $((n % 256)) $((n / 256)))"
+            head -c 6 /dev/zero
+        done
+    } >lengths.npy
+}
+
 size_at_most() { # size_at_most FILE BYTES
     [ "$(wc -c <"$1")" -le "$2" ]
 }
@@ -37,16 +49,24 @@ refused_with "is not a range such as 0-63" view "q4 d2 f32" --rows 5-3 --out x.h
 refused_with "is not a range such as 0-63" view "q4 d2 f32" --keys 5 --out x.html
 refused_with "no map 'hvp'" view "q4 d2 f32" --maps hvp --out x.html
 refused_with "head 2: there are 2, from 0" view "h2 q4 d2 f32" --heads 2 --out x.html
+refused_with "head 1 is asked for twice" view "h2 q4 d2 f32" --heads 1,0,1 --out x.html
 refused_with "sequence 1: there are 1, from 0" view "h2 q4 d2 f32" --sequences 1 --out x.html
 refused_with "queries 0 to 7: there are 4" view "q4 d2 f32" --rows 0-7 --out x.html
 refused_with "there is nothing to show" view "q4 k0 d2 f32" --out x.html
 refused_with "unknown option '--haeds' (did you mean '--heads'?)" view --haeds 0 --out x.html
 refused view "q4 d2" --out x.html
+refused_with "--causal is for arrays: a problem has its features in its text" view "q6 d4 f32" --causal --out x.html
+refused_with "--softcap is for arrays" view "q6 d4 f32" --softcap 0 --out x.html
+refused_with "--dropout is for arrays" view "q6 d4 f32" --dropout 0.5,1 --out x.html
+refused_with "--scale is for arrays" view --scale 9 --out x.html
+refused_with "--seed is for the random numbers of a problem" view --seed 4 --out x.html
+refused_with "--seed is for the random numbers of a problem" view --q q.npy --k q.npy --v q.npy --seed 4 --out x.html
+refused_with "'x' is not" view "q6 d4 f32" --seed x --out x.html
 check "none of them wrote a file" [ ! -e x.html ]
 
 # ---- The file ----
 works_with "example.html" view --out example.html
-check "the example has at most 200 KB" size_at_most example.html 200000
+check "the example has at most 250 KB" size_at_most example.html 250000
 check "and is HTML" has example.html '<!doctype html>'
 works view --out again.html
 check "the same input gives the same bytes" cmp -s example.html again.html
@@ -63,18 +83,30 @@ works_with "No tangent was given" view --q q.npy --k q.npy --v q.npy --out forwa
 check "a page of forward alone says so" has forward.html '"maps":["forward"]'
 works view --q q.npy --k q.npy --v q.npy --do q.npy --tq q.npy --causal --out all.html
 check "cotangent and tangent give all maps" has all.html '"maps":["forward","vjp","jvp","vjp_jvp"]'
+works_with "Not given, so zero: dO, tQ, tK." view --q q.npy --k q.npy --v q.npy --tv q.npy --tdo q.npy --out tv.html
 unusable_with "must be f64 [3, 4]" view --q q.npy --k q.npy --v q.npy --do short.npy --out x.html
 unusable_with "No such file" view --q none.npy --k q.npy --v q.npy --out x.html
 refused_with "jvp and vjp_jvp need a tangent" view --q q.npy --k q.npy --v q.npy --maps jvp --out x.html
 name='<script>alert(1)</script>&"'
 works view --q q.npy --k q.npy --v q.npy --title "$name" --out title.html
 check "a title is text" sh -c '! grep -qF "<script>alert" title.html'
+long=$(printf 'ab%0200d' 0 | sed 's/0/é/g')
+works view --q q.npy --k q.npy --v q.npy --title "$long" --out title.html
+check "a long title is cut after a whole character" iconv -f UTF-8 -t UTF-8 -o /dev/null title.html
+works view --q q.npy --k q.npy --v q.npy --dropout 0.5,77 --out dropout.html
+check "the seed of dropout is a fact" has dropout.html "dropout seed 77"
 cp q.npy "<img src=x>.npy"
 works view --q "<img src=x>.npy" --k q.npy --v q.npy --out named.html
 check "a file's name is text" sh -c '! grep -qF "<img src=x>" named.html'
 
 # ---- Large problems ----
 works_with "one cell stands for" view "q1100 d4 f32" --maps forward,vjp --rows 8-15 --keys 1000-1003 --out large.html
+npy long_q.npy "2, 1, 2000, 4" 16000
+npy long_k.npy "2, 1, 1000, 4" 8000
+lengths 2000 900
+refused_with "queries 900 to 963: there are 900 of them in sequence 1" view --q long_q.npy --k long_k.npy \
+    --v long_k.npy --q-lengths lengths.npy --sequences 0,1 --rows 900-963 --out x.html
+works_with "Every number is shown" view "q6 d4 f32" --rows 1-2 --out rows.html
 check "a page has at most 20 MB" size_at_most large.html 20000000
 check "notes are at most 80 columns wide" narrow
 check "the window is the one asked for" has large.html '"window":{"queries":[8,16],"keys":[1000,1004]}'

@@ -43,6 +43,34 @@ def test_view_model(tmp_path):
     assert all('"maps":["forward","vjp"]' in page.read_text() for page in pages)
 
 
+MODEL = """
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+def run():
+    torch.manual_seed(1)
+    q = torch.randn(2, 4, 6, 8, dtype=torch.bfloat16, requires_grad=True)
+    k, v = (torch.randn(2, 2, 7, 8, dtype=torch.bfloat16) for _ in "kv")
+    grouped = scaled_dot_product_attention(query=q, key=k, value=v, scale=0.5, enable_gqa=True)
+    wide = [q.float(), *(x.float().repeat_interleave(2, 1) for x in (k, v))]
+    biased = scaled_dot_product_attention(*wide, attn_mask=torch.randn(6, 7))
+    masked = scaled_dot_product_attention(*wide, torch.rand(2, 1, 6, 7) > 0.3)
+    return grouped.float().sum() + biased.square().sum() + masked.sum()
+
+def dropout():
+    q = torch.randn(1, 1, 4, 4)
+    return scaled_dot_product_attention(q, q, q, None, 0.5).sum()
+"""
+
+
+def test_view_model_of_the_user(tmp_path):
+    """Every argument of PyTorch's function reaches the page, or is refused."""
+    (tmp_path / "mine.py").write_text(MODEL)
+    assert run("view_model.py", "pages", "mine:run", folder=tmp_path).count(": ok") == 3
+    with pytest.raises(AssertionError, match="which weights PyTorch has dropped"):
+        run("view_model.py", "pages", "mine:dropout", folder=tmp_path)
+
+
 def test_mean_flow(tmp_path):
     assert "one-step samples" in run("mean_flow.py", "--steps", "100", folder=tmp_path)
 

@@ -2,9 +2,9 @@
 
 const PLOT = { width: 360, height: 150, margin: 8 };
 
-// The variable of the forward map that the chosen one belongs to, if the page has its values along the tangent.
+// The variable whose tangent is the chosen one, or the chosen one itself, if the page has its values along the tangent.
 function alongVariable() {
-  const isTangent = table[state.name].lane === "jvp";
+  const isTangent = ["jvp", "vjp_jvp"].includes(laneOf(state.name));
   const name = !isTangent ? state.name : state.name === "mu" ? "L" : state.name.replace(/^t/, "");
   const variable = variables.get(name);
   return variable && variable.record.along ? variable : null;
@@ -17,13 +17,14 @@ function tangentName(name) {
 function renderAlong() {
   const section = document.getElementById("along");
   const variable = alongVariable();
-  const isTangent = lanesShown().includes("jvp");
-  if (!PAGE.steps || !isTangent || !["forward", "jvp"].includes(table[state.name].lane)) {
+  const isOfGradients = laneOf(state.name).startsWith("vjp");
+  if (!PAGE.steps || !lanesShown().includes(isOfGradients ? "vjp_jvp" : "jvp")) {
     section.innerHTML = "";
     return;
   }
   if (!variable) {
-    section.innerHTML = `<h3>Along the tangent</h3>${normsHtml()}`;
+    const text = isOfGradients ? NOT_ALONG : normsHtml();
+    section.innerHTML = `<h3>Along the tangent</h3>${text}`;
     return;
   }
   section.innerHTML = `<h3>Along the tangent</h3>
@@ -40,9 +41,11 @@ function changeHtml(id, caption) {
   return `<figure><figcaption>${caption}</figcaption>${canvas}</figure>`;
 }
 
+const NOT_ALONG = "<p>This variable was not computed along the tangent.</p>";
+
 function normsHtml() {
   const { norms } = currentHead();
-  if (!norms) return `<p>This variable was not computed along the tangent.</p>`;
+  if (!norms) return NOT_ALONG;
   const rows = PAGE.steps.map((e, n) => {
     const cells = [norms.change[n], norms.error[n]].map((x) => `<td>${formatNumber(x, 4)}</td>`).join("");
     return `<tr><th scope="row">${formatNumber(e, 4)}</th>${cells}</tr>`;
@@ -60,14 +63,16 @@ function renderAlongCell() {
   const tangent = variables.get(tangentName(variable.name));
   const size = variable.record.shape[0] * variable.record.shape[1];
   const values = decode(variable.record.along);
-  const base = variable.values;
+  const zero = PAGE.steps.indexOf(0) * size;
+  const base = values.subarray(zero, zero + size); // as exact as the other steps
   const at = row * variable.columns + column;
   const curve = PAGE.steps.map((_, n) => values[n * size + at]);
   const slope = tangent.at(row, column);
   const e = PAGE.steps[state.step];
-  drawChanges(variable, tangent, values.subarray(state.step * size, (state.step + 1) * size), e);
-  if (!Number.isFinite(base[at])) {
-    document.getElementById("plot").innerHTML = "<p>This cell has no number to follow.</p>";
+  drawChanges(variable, tangent, values.subarray(state.step * size, (state.step + 1) * size), base, e);
+  if (![base[at], slope, ...curve].every(Number.isFinite)) {
+    const text = "This cell or its tangent is not finite along the way: there is no curve to draw.";
+    document.getElementById("plot").innerHTML = `<p>${text}</p>`;
     document.getElementById("along-numbers").innerHTML = "";
     return;
   }
@@ -81,10 +86,10 @@ function renderAlongCell() {
   ].map(([term, value, id]) => `<div><dt>${term}</dt><dd id="along-${id}">${value}</dd></div>`).join("");
 }
 
-function drawChanges(variable, tangent, moved, e) {
-  const change = moved.map((x, n) => (Number.isFinite(x) ? x - variable.values[n] : 0));
+function drawChanges(variable, tangent, moved, base, e) {
+  const change = moved.map((x, n) => x - base[n]);
   const prediction = tangent.values.map((x) => e * x);
-  const largest = [...change, ...prediction].reduce((a, b) => Math.max(a, Math.abs(b)), 0);
+  const largest = Math.max(largestOf(change), largestOf(prediction));
   const hidden = gridOf(variable).hidden;
   const box = { width: Math.max(80, mapBox().width / 2 - 12), height: 140, cell: 28 };
   for (const [id, values] of [["true-change", change], ["prediction", prediction]]) {
@@ -98,9 +103,8 @@ function plotHtml(curve, base, slope, e) {
   const { width, height, margin } = PLOT;
   const { steps } = PAGE;
   const line = steps.map((step) => base + step * slope);
-  const finite = [...curve, ...line].filter(Number.isFinite);
-  const low = Math.min(...finite);
-  const high = Math.max(...finite);
+  const low = Math.min(...curve, ...line);
+  const high = Math.max(...curve, ...line);
   const span = high - low || 1;
   const x = (step) => margin + ((step - steps[0]) / (steps[steps.length - 1] - steps[0])) * (width - 2 * margin);
   const y = (value) => height - margin - ((value - low) / span) * (height - 2 * margin);

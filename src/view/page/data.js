@@ -1,5 +1,5 @@
-// The numbers in the page. An array is base64 text of little-endian floats in a script element; it is decoded when it
-// is first looked at. Fields of the page's data are documented in src/view/page_data.c, which writes them.
+// The numbers in the page. An array is base64 text of little-endian numbers in a script element; it is decoded when it
+// is first looked at. Fields of the page's data are documented in src/view/page.c, which writes them.
 
 const PAGE = JSON.parse(document.getElementById("page-data").textContent);
 const decoded = new Map();
@@ -9,8 +9,8 @@ function decode(stored) {
     const text = atob(document.getElementById(stored.id).textContent);
     const bytes = new Uint8Array(text.length);
     for (let n = 0; n < text.length; n++) bytes[n] = text.charCodeAt(n);
-    const Floats = stored.type === "f64" ? Float64Array : Float32Array;
-    decoded.set(stored.id, new Floats(bytes.buffer));
+    const Numbers = { f64: Float64Array, f32: Float32Array, u8: Uint8Array }[stored.type];
+    decoded.set(stored.id, new Numbers(bytes.buffer));
   }
   return decoded.get(stored.id);
 }
@@ -84,14 +84,22 @@ function axisRange(variable, n) {
 }
 
 let variables = new Map(); // those of the chosen head and level, by name
-let hiddenPairs = null; // S of the chosen head: minus infinity if query i does not see key j
 
 function loadHead() {
   const head = currentHead();
   variables = new Map();
   for (const record of PAGE.variables) variables.set(record.name, new Variable(record, head, "full"));
   for (const record of head.variables) variables.set(record.name, new Variable(record, head, state.level));
-  hiddenPairs = variables.get("S") || null;
+}
+
+// Whether a cell of a variable belongs to a pair of a query and a key that it does not see, or to a block of such
+// pairs; by the indices of the whole variable.
+function isHiddenAt(variable, row, column) {
+  if (variable.axes !== "ij") return false;
+  const { record } = variables.get("hidden");
+  const values = decode(variable.level === "pooled" ? record.mean : record[variable.level]);
+  const [r, c] = [(row - variable.row0) / variable.step[0], (column - variable.column0) / variable.step[1]];
+  return values[Math.floor(r) * variable.columns + Math.floor(c)] === 1;
 }
 
 // A variable of all heads side by side: "Qx" is Q of every head.
@@ -117,6 +125,13 @@ function indexValue(index, env, width) {
 }
 
 const scope = {
+  // Whether a term of a sum belongs to a hidden pair.
+  isHidden(term, env) {
+    return referencesOf(term).some(({ name, indices }) => {
+      const variable = variables.get(name);
+      return variable && variable.axes === "ij" && isHiddenAt(variable, env[indices[0]], env[indices[1]]);
+    });
+  },
   value(reference, env) {
     const { name, indices } = reference;
     if (name in CONSTANTS) return CONSTANTS[name];

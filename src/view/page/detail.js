@@ -9,8 +9,8 @@ function renderDetail() {
   const { record } = variable;
   document.getElementById("detail").innerHTML = `
 <h2>${nameHtml(state.name)} <span class="shape">${escapeText(shapeText(record))}</span></h2>
-<p class="about">${escapeText(entry.about)}${record.note ? `. ${escapeText(record.note)}` : ""}</p>
-${formulaHtml(entry)}
+<p class="about">${escapeText(entry.about)}</p>
+${formulaHtml(entry, record)}
 <div class="map-frame">${axisHtml(variable, 1)}${axisHtml(variable, 0)}
 <canvas id="map" tabindex="0" role="application" aria-roledescription="heat map" aria-describedby="map-help"
 aria-label="${escapeText(`${state.name}, ${shapeText(record)}`)}"></canvas></div>
@@ -28,13 +28,35 @@ ${poolingHtml(variable)}
   renderCell();
 }
 
-function formulaHtml(entry) {
-  if (!entry.rule && !entry.formula) return `<p class="formula">given</p>`;
+function formulaHtml(entry, record) {
+  if (!entry.rule && !entry.formula) return `<p class="formula">${record.absent ? "not given: zero" : "given"}</p>`;
   const rule = entry.rule ? `<p class="formula">${nameHtml(entry.name)} = ${ruleHtml(entry.rule)}</p>` : "";
   if (!entry.formula) return rule;
   const { indices, tree } = entry.formula;
-  const sub = indices.length ? `<sub>${indices.join("")}</sub>` : "";
-  return `${rule}<p class="formula element">${nameHtml(entry.name)}${sub} = ${showSymbols(tree, link)}</p>`;
+  const sub = indices.length ? `<sub>${indices.join(",")}</sub>` : "";
+  const element = `${nameHtml(entry.name)}${sub} = ${showSymbols(tree, link, showIndex({ width: record.shape[1] }))}`;
+  return `${rule}<p class="formula element">${element}</p>${remarksHtml(entry)}`;
+}
+
+// What the names of a formula mean that have no card.
+function remarksHtml({ rule, formula }) {
+  const words = new Set((rule || "").match(/[A-Za-z]+'*/g));
+  const remarks = ABSENT.filter(([word, feature]) => words.has(word) && !PAGE.features[feature]).map(
+    ([, feature, meaning]) => `no ${FEATURE_NAMES[feature]}: ${ruleHtml(meaning)}`,
+  );
+  const names = referencesOf(formula.tree).map(({ name }) => name);
+  const wide = names.find((name) => !variables.has(name) && sideBySide(name));
+  if (wide) remarks.push(`${nameHtml(wide)}: ${nameHtml(sideBySide(wide))} of all heads side by side`);
+  return remarks.length ? `<p class="note">${[...new Set(remarks)].join("; ")}</p>` : "";
+}
+
+// How an index is written: its number if env has it; hc, the column of channel c of the head, as a sum.
+function showIndex(env) {
+  return (index) => {
+    if (index !== "hc") return env[index] ?? index;
+    const first = currentHead().head * env.width;
+    return "c" in env ? first + env.c : first ? `${first}+c` : "c";
+  };
 }
 
 function axisHtml(variable, n) {
@@ -56,10 +78,15 @@ function poolingHtml(variable) {
 ${option("mean", "their mean")}${option("peak", "the one of largest magnitude")}</fieldset>`;
 }
 
+// The norm of finite numbers may be too large for float64.
+function normText({ norm }, digits) {
+  return Number.isFinite(norm) ? formatNumber(norm, digits) : "over 1.8e308";
+}
+
 function statsHtml(variable) {
   const { stats } = variable.record;
   const rows = [
-    ["norm", formatNumber(stats.norm)],
+    ["norm", normText(stats, 6)],
     ["smallest", formatNumber(stats.min)],
     ["largest", formatNumber(stats.max)],
     ["mean", formatNumber(stats.mean)],
@@ -80,7 +107,10 @@ function renderLegend(variable) {
     variable.record.stats.nan || variable.record.stats.infinite ? swatch("not-a-number", "NaN or infinite") : "",
   ].join("");
   const ends = [low, ...(low < 0 ? [0] : []), largest].map((x) => `<span>${formatNumber(x, 3)}</span>`);
-  legend.innerHTML = `<canvas aria-hidden="true"></canvas><div class="scale">${ends.join("")}</div>${special}`;
+  const beyond = countBeyond(variable);
+  const cells = beyond > 1 ? "cells have" : "cell has";
+  const cut = beyond ? `<p>${beyond} far larger ${cells} the colour of the end.</p>` : "";
+  legend.innerHTML = `<canvas aria-hidden="true"></canvas><div class="scale">${ends.join("")}</div>${cut}${special}`;
   const steps = 128;
   const values = Float64Array.from({ length: steps }, (_, n) => low + ((largest - low) * n) / (steps - 1));
   const canvas = legend.querySelector("canvas");
@@ -111,12 +141,17 @@ function drawDetailMap(marks) {
 function renderCell() {
   const variable = variables.get(state.name);
   const marks = relations();
-  drawDetailMap(marks);
   const isPooled = variable.level === "pooled";
   document.getElementById("cell").innerHTML = isPooled ? blockHtml(variable) : arithmeticHtml(variable, marks);
-  renderJacobian(variable);
-  renderAlongCell();
+  drawDetail(marks);
   document.getElementById("live").textContent = liveText(variable);
+}
+
+// The pictures: nothing in them has the focus.
+function drawDetail(marks) {
+  drawDetailMap(marks);
+  renderJacobian(variables.get(state.name));
+  renderAlongCell();
 }
 
 function chosenValue(variable) {
@@ -131,9 +166,7 @@ function liveText(variable) {
 }
 
 function isHiddenCell(variable) {
-  const { row, column } = toGrid(variable, { row: state.row, column: state.column });
-  const grid = gridOf(variable);
-  return grid.hidden !== null && grid.hidden(row, column);
+  return isHiddenAt(variable, state.row, state.column);
 }
 
 function blockHtml(variable) {
@@ -166,33 +199,34 @@ and what is multiplied by its weight is zero.</p>`;
 
 function calculationHtml(variable, value) {
   const { formula } = table[state.name];
-  if (!formula) return `<p>${table[state.name].rule ? "" : "Given, not computed."}</p>`;
+  if (!formula) {
+    const origin = variable.record.absent ? "Not given, so it is zero." : "Given, not computed.";
+    return `<p>${ORIGINS[state.name] || origin}</p>`;
+  }
   const env = environment(variable, state.row, state.column);
-  const computed = evaluate(formula.tree, env, scope);
-  const names = bindIndices(showSymbols(formula.tree, nameHtml), env);
+  env.rest = outside(formula.tree, env, value);
+  env.digits = digitsFor(formula.tree, value, env, scope);
+  const names = showSymbols(formula.tree, nameHtml, showIndex(env));
   return `<div class="arithmetic" id="arithmetic"><p>= ${names}</p>
-<p class="filled">= ${showNumbers(formula.tree, env, scope)}</p>${outsideHtml(variable, value, computed)}
+<p class="filled">= ${showNumbers(formula.tree, env, scope)}</p>
 <p>= <b>${formatNumber(value)}</b></p></div>`;
 }
 
-// Numbers in place of the letters of the chosen cell: Q_ic becomes Q_0c.
-function bindIndices(html, env) {
-  return html.replace(/<sub>\(?([a-z]+)\)?<\/sub>/g, (whole, letters) => {
-    const known = [...letters].map((letter) => (letter in env && letters !== "hc" ? env[letter] : letter));
-    return /^[ijcmnh]+$/.test(letters) ? `<sub>${known.join(known.some((k) => k > 9) ? "," : "")}</sub>` : whole;
-  });
-}
-
-// Of a long sequence the page has a window: the rest of a sum is what is missing.
-function outsideHtml(variable, value, computed) {
-  if (variable.level !== "window" || Math.abs(value - computed) <= 1e-5 * Math.abs(value)) return "";
-  return `<p class="outside">and, from outside the window, ${formatNumber(value - computed)}</p>`;
+// Of a long sequence the page has a window: of a sum over all queries or keys, what the terms outside it must sum to.
+function outside(tree, env, value) {
+  const node = sumsIn(tree).find((sum) => state.level === "window" && "ij".includes(sum.index));
+  if (!node) return null;
+  const total = solveFor(node, tree, value, env, scope);
+  const terms = sumTerms(node, env, scope);
+  const size = terms.reduce((sum, term) => sum + Math.abs(term.value), Math.abs(total));
+  const rest = terms.reduce((sum, term) => sum - term.value, total);
+  return Math.abs(rest) > 1e-5 * size ? { node, value: rest } : null;
 }
 
 function relationsHtml(marks) {
   const row = (kind, title, cells) => {
-    const names = [...new Set(cells.map((c) => c.name))].filter((name) => variables.has(name) && isShown(name));
-    const items = names.map((name) => `<li>${link(name)}</li>`).join("");
+    const shown = cells.filter(({ name }) => variables.has(name) && isShown(name));
+    const items = shown.map((cell) => `<li>${link(cell.name)}${cellSub(variables.get(cell.name), cell)}</li>`).join("");
     return items ? `<div class="${kind}"><dt>${title}</dt><dd><ul>${items}</ul></dd></div>` : "";
   };
   return `<dl class="relations">${row("inputs", "Uses", marks.inputs)}${row("outputs", "Used by", marks.outputs)}</dl>`;
@@ -214,10 +248,13 @@ function renderJacobian(variable) {
   });
   const row = `<i>P</i><sub>${state.row}</sub>`;
   const all = p.length < P.record.shape[1] ? " over all keys" : "";
+  const sums = PAGE.features.sink
+    ? `Row <i>j</i> sums to <i>P</i><sub>j</sub> times the weight of the sink${all}`
+    : `Rows and columns sum to zero${all}`;
   section.innerHTML = `<h3>Softmax Jacobian of row ${state.row}</h3>
 <p class="formula"><i>J</i> = diag(${row}) − ${row}<sup>T</sup> ${row}</p>
 <canvas id="jacobian-map" role="img" aria-label="Jacobian of row ${state.row}, ${p.length} by ${p.length}"></canvas>
-<p class="help">How each weight of the row moves with each score of it. Rows and columns sum to zero${all}.</p>`;
+<p class="help">How each weight of the row moves with each score of it. ${sums}.</p>`;
   const largest = values.reduce((a, b) => Math.max(a, Math.abs(b)), 0);
   const grid = { rows: p.length, columns: p.length, values, largest, hidden: null };
   const size = cellSize(grid, { ...mapBox(), height: 220 });

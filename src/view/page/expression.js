@@ -79,7 +79,8 @@ const FUNCTIONS = {
 };
 
 // scope: value(reference, env) is the number of a reference, range(sum) the values [from, to) of a sum's index that the
-// page has. env: the values of the indices.
+// page has, isHidden(term, env) whether a term is of a pair that is left out. env: the values of the indices, and rest:
+// of a sum whose terms the page does not all have, the sum of the others.
 function evaluate(node, env, scope) {
   switch (node.kind) {
     case "number":
@@ -91,7 +92,7 @@ function evaluate(node, env, scope) {
     case "call":
       return FUNCTIONS[node.name](evaluate(node.a, env, scope));
     case "sum":
-      return sumTerms(node, env, scope).reduce((sum, term) => sum + term.value, 0);
+      return sumTerms(node, env, scope).reduce((sum, term) => sum + term.value, restOf(node, env));
     default: {
       const a = evaluate(node.a, env, scope);
       const b = evaluate(node.b, env, scope);
@@ -105,9 +106,46 @@ function sumTerms(node, env, scope) {
   const terms = [];
   for (let n = from; n < to; n++) {
     const inner = { ...env, [node.index]: n };
-    terms.push({ env: inner, value: evaluate(node.a, inner, scope) });
+    if (!scope.isHidden(node.a, inner)) terms.push({ env: inner, value: evaluate(node.a, inner, scope) });
   }
   return terms;
+}
+
+function restOf(node, env) {
+  return env.rest && env.rest.node === node ? env.rest.value : 0;
+}
+
+// What `sum`, a part of the tree, must be for the tree to have this value.
+function solveFor(sum, node, value, env, scope) {
+  if (node === sum) return value;
+  const isIn = (child) => child === sum || children(child).some(isIn);
+  const inA = isIn(node.a);
+  const other = node.b ? evaluate(inA ? node.b : node.a, env, scope) : 0;
+  const needed = {
+    "+": () => value - other,
+    "-": () => (inA ? value + other : other - value),
+    "*": () => value / other,
+    "/": () => value * other,
+    negative: () => -value,
+    call: () => Math.exp(value), // the only function of a sum is log
+  }[node.kind]();
+  return solveFor(sum, inA ? node.a : node.b, needed, env, scope);
+}
+
+const MIN_DIGITS = 6;
+const MAX_DIGITS = 12;
+
+// The digits that a reader needs to get the same six digits as the page: more if numbers cancel.
+function digitsFor(tree, value, env, scope) {
+  for (let digits = MIN_DIGITS; digits < MAX_DIGITS; digits++) {
+    const rounded = { ...scope, value: (r, inner) => Number(scope.value(r, inner).toPrecision(digits)) };
+    if (formatNumber(evaluate(tree, env, rounded)) === formatNumber(value)) return digits;
+  }
+  return formatNumber(evaluate(tree, env, scope)) === formatNumber(value) ? MAX_DIGITS : MIN_DIGITS;
+}
+
+function sumsIn(node) {
+  return (node.kind === "sum" ? [node] : []).concat(children(node).flatMap(sumsIn));
 }
 
 // ---- Showing ----
@@ -124,7 +162,7 @@ function escapeText(text) {
 
 // Six digits are enough to follow a calculation; a true minus sign.
 function formatNumber(x, digits = 6) {
-  if (Number.isNaN(x)) return "NaN";
+  if (x === null || Number.isNaN(x)) return "NaN";
   if (!Number.isFinite(x)) return x > 0 ? "∞" : "−∞";
   const size = Math.abs(x);
   let text = x === 0 ? "0" : String(Number(x.toPrecision(digits)));
@@ -135,7 +173,12 @@ function formatNumber(x, digits = 6) {
 // All digits that the number has.
 function formatExactly(x, isSingle) {
   if (!Number.isFinite(x)) return formatNumber(x);
-  return String(isSingle ? Number(x.toPrecision(8)) : x).replace(/-/g, "−");
+  let text = String(x);
+  for (let digits = 6; isSingle && digits <= 9; digits++) {
+    text = String(Number(x.toPrecision(digits)));
+    if (Math.fround(Number(text)) === x) break;
+  }
+  return text.replace(/-/g, "−");
 }
 
 // Shows a tree as HTML. reference(node): the HTML of a reference; sum(node): that of a sum.
@@ -168,19 +211,15 @@ function showTree(node, how) {
   }
 }
 
-function showSymbols(node, link) {
+// link(name): the HTML of a name, index(letter): that of an index.
+function showSymbols(node, link, index) {
   return showTree(node, {
-    reference: (r) => link(r.name) + (r.indices.length ? `<sub>${r.indices.map(showIndex).join("")}</sub>` : ""),
+    reference: (r) => link(r.name) + (r.indices.length ? `<sub>${r.indices.map(index).join(",")}</sub>` : ""),
     sum: (s) => {
-      const body = showSymbols(s.a, link);
+      const body = showSymbols(s.a, link, index);
       return `Σ<sub>${s.index}</sub> ${binding(s.a) < 2 ? `(${body})` : body}`;
     },
   });
-}
-
-// The column of a layer's matrix that belongs to channel c of the head.
-function showIndex(index) {
-  return index === "hc" ? "(hc)" : index;
 }
 
 const MAX_TERMS_INLINE = 8;
@@ -188,7 +227,8 @@ const MAX_TERMS_OF_MANY = 6;
 
 // The same with numbers in place of symbols. A sum of many terms shows its largest ones and the sum of the others.
 function showNumbers(node, env, scope) {
-  const signed = (x) => (x < 0 || Object.is(x, -0) ? `(${formatNumber(x)})` : formatNumber(x));
+  const text = (x) => formatNumber(x, env.digits);
+  const signed = (x) => (x < 0 ? `(${text(x)})` : text(x));
   return showTree(node, {
     reference: (r) => `<span class="number">${signed(scope.value(r, env))}</span>`,
     sum: (s) => showTerms(s, env, scope),
@@ -196,18 +236,27 @@ function showNumbers(node, env, scope) {
 }
 
 function showTerms(node, env, scope) {
+  const [from, to] = scope.range(node);
   const terms = sumTerms(node, env, scope);
-  if (terms.length === 0) return "0";
+  const aside = (text) => `<small class="aside"> (${text})</small>`;
+  const left = to - from - terms.length;
+  const rest = restOf(node, env);
+  const parts = shownTerms(node, terms, env, scope, aside);
+  if (rest !== 0) parts.push(`<span class="rest">${formatNumber(rest, env.digits)}${aside("outside the window")}</span>`);
+  const hidden = left > 0 ? aside(`${left} hidden ${left > 1 ? "pairs" : "pair"} left out`) : "";
+  return (parts.join(" + ") || "0") + hidden;
+}
+
+function shownTerms(node, terms, env, scope, aside) {
   const show = (term) => {
     const html = showNumbers(node.a, term.env, scope);
     return binding(node.a) < 1 ? `(${html})` : html;
   };
-  if (terms.length <= MAX_TERMS_INLINE) return terms.map(show).join(" + ");
+  if (terms.length <= MAX_TERMS_INLINE) return terms.map(show);
   const bySize = terms.map((_, n) => n).sort((a, b) => Math.abs(terms[b].value) - Math.abs(terms[a].value) || a - b);
   const chosen = new Set(bySize.slice(0, MAX_TERMS_OF_MANY));
-  const rest = terms.reduce((sum, term, n) => (chosen.has(n) ? sum : sum + term.value), 0);
+  const others = terms.reduce((sum, term, n) => (chosen.has(n) ? sum : sum + term.value), 0);
   const shown = terms.filter((_, n) => chosen.has(n)).map(show);
-  const others = terms.length - chosen.size;
-  const count = `<small> (${others} smaller terms)</small>`;
-  return `${shown.join(" + ")} + <span class="rest">${formatNumber(rest)}${count}</span>`;
+  const count = aside(`${terms.length - chosen.size} smaller terms`);
+  return [...shown, `<span class="rest">${formatNumber(others, env.digits)}${count}</span>`];
 }

@@ -65,7 +65,7 @@ function cotangentVariables(f) {
     ["dP", 5, "gradient by P", "(dO V^T) o M", `dP[i,j] = sum(c, dO[i,c] * V[j,c])${M}`],
     ["dS", 4, "gradient by S, through softmax", "P o (dP - D)", "dS[i,j] = P[i,j] * (dP[i,j] - D[i])"],
     ["dZ", 4, "gradient by Z, through the softcap", "dS o phi'(Z)", "dZ[i,j] = dS[i,j] * phi1[i,j]"],
-    ["phi1", 4, "derivative of the softcap", "phi'(Z)", null],
+    ["phi1", 4, "derivative of the softcap", "phi'(Z)", "phi1[i,j] = 1 - square(tanh(Z[i,j] / softcap))"],
     ["dQ", 3, "gradient by Q", "scale * dZ K", `dQ[i,c] = scale * sum(j, ${dZ}[i,j] * K[j,c])`],
     ["dK", 3, "gradient by K", "scale * dZ^T Q", `dK[j,c] = scale * sum(i, ${dZ}[i,j] * Q[i,c])`],
     ["dV", 3, "gradient by V", "R^T dO", `dV[j,c] = sum(i, ${R}[i,j] * dO[i,c])`],
@@ -135,7 +135,8 @@ function secondVariables(f) {
     ["tdP", 5, "tangent of dP", "(dO tV^T + tdO V^T) o M", `tdP[i,j] = ${f.dropout ? `(${tdP})${M}` : tdP}`],
     ["tdS", 4, "tangent of dS", "P o ( (tS - mu) o (dP - D) + tdP - tD )",
       "tdS[i,j] = P[i,j] * ((tS[i,j] - mu[i]) * (dP[i,j] - D[i]) + tdP[i,j] - tD[i])"],
-    ["phi2", 4, "second derivative of the softcap", "phi''(Z)", null],
+    ["phi2", 4, "second derivative of the softcap", "phi''(Z)",
+      "phi2[i,j] = -2 / softcap * tanh(Z[i,j] / softcap) * phi1[i,j]"],
     ["tdZ", 4, "tangent of dZ", "tdS o phi'(Z) + dS o phi''(Z) o tZ",
       "tdZ[i,j] = tdS[i,j] * phi1[i,j] + dS[i,j] * phi2[i,j] * tZ[i,j]"],
     ["tdQ", 3, "tangent of dQ", "scale * (tdZ K + dZ tK)",
@@ -154,7 +155,35 @@ function secondVariables(f) {
   ];
 }
 
-// {name: {name, lane, column, order, about, rule, formula}}; formula null: given, or without a formula here.
+// Names of formulas that a page without the feature does not show: [name, feature, what it is then].
+const ABSENT = [
+  ["R", "dropout", "R = P"],
+  ["M", "dropout", "M = 1"],
+  ["phi", "softcap", "phi(Z) = Z"],
+  ["phi'", "softcap", "phi'(Z) = 1"],
+  ["dZ", "softcap", "dZ = dS"],
+  ["tdZ", "softcap", "tdZ = tdS"],
+  ["B", "bias", "B = 0"],
+  ["tB", "tB", "tB = 0"],
+  ["s", "sink", "exp(s) = 0"],
+  ["ts", "sink", "Ps = 0"],
+  ["dL", "dL", "dL = 0"],
+  ["tdL", "tdL", "tdL = 0"],
+];
+const FEATURE_NAMES = { dropout: "dropout", softcap: "softcap", bias: "bias", tB: "tangent of a bias", sink: "sink",
+  dL: "gradient by L", tdL: "tangent of dL" };
+
+// Where variables without a formula come from, if they are not given as they are.
+const ORIGINS = {
+  B: "The sum of what the problem adds to this score: bias, table of relative positions, ALiBi.",
+  M: "Zero if the pair is dropped, else 1 / (1 − p); the seed decides.",
+};
+
+// Lanes of variables that belong to more than one: the first that is shown has it.
+const LANES_OF = { phi1: ["vjp", "jvp"] };
+
+// {name: {name, lanes, column, order, about, rule, formula}}; formula null: given, or computed from what the page does
+// not show.
 function variableTable(features) {
   const lanes = [forwardVariables, cotangentVariables, tangentVariables, secondVariables];
   const table = {};
@@ -162,7 +191,7 @@ function variableTable(features) {
   lanes.forEach((list, n) => {
     for (const [name, column, about, rule, element] of list(features)) {
       const formula = element ? parseFormula(element) : null;
-      table[name] = { name, lane: LANES[n].id, column, order: order++, about, rule, formula };
+      table[name] = { name, lanes: LANES_OF[name] || [LANES[n].id], column, order: order++, about, rule, formula };
     }
   });
   return table;

@@ -9,7 +9,13 @@ function lanesShown() {
 }
 
 function isShown(name) {
-  return table[name] !== undefined && lanesShown().includes(table[name].lane);
+  return laneOf(name) !== undefined;
+}
+
+// The lane that a variable is in; undefined: none that is shown.
+function laneOf(name) {
+  const shown = lanesShown();
+  return table[name] && table[name].lanes.find((lane) => shown.includes(lane));
 }
 
 function shownVariables() {
@@ -32,7 +38,7 @@ function renderGraph() {
 }
 
 function laneHtml(lane, columns) {
-  const cards = shownVariables().filter((v) => table[v.name].lane === lane.id);
+  const cards = shownVariables().filter((v) => laneOf(v.name) === lane.id);
   const order = [...new Set(cards.map((v) => table[v.name].column))];
   const stacks = order.map((column) => {
     const own = cards.filter((v) => table[v.name].column === column);
@@ -48,14 +54,21 @@ ${stacks.join("")}</div></section>`;
 function cardHtml(variable) {
   const { record, name } = variable;
   const [min, max] = [record.stats.min, record.stats.max].map((x) => formatNumber(x, 3));
-  const norm = formatNumber(record.stats.norm, 4);
+  const norm = normText(record.stats, 4);
   const shape = escapeText(shapeText(record));
   const range = record.shape[0] * record.shape[1] === 1 ? min : `${min}…${max}`;
-  const label = escapeText(`${name}, ${table[name].about}, ${shape}, range ${min} to ${max}, norm ${norm}`);
+  const odd = oddText(record.stats);
+  const facts = [name, table[name].about, shape, `range ${min} to ${max}`, `norm ${norm}`, odd].filter(Boolean);
+  const label = escapeText(facts.join(", "));
   return `<div class="card" role="option" id="card-${name}" data-variable="${name}" tabindex="-1" aria-selected="false"
 aria-label="${label}"><span class="card-name">${nameHtml(name)}</span><span class="card-role"></span><canvas></canvas>
 <span class="card-facts">${shape}</span><span class="card-facts">${range}</span>
-<span class="card-facts">‖·‖ ${norm}</span></div>`;
+<span class="card-facts">‖·‖ ${norm}</span>${odd ? `<span class="card-facts odd">${odd}</span>` : ""}</div>`;
+}
+
+// "2 NaN, 1 infinite"; "" if all numbers are finite.
+function oddText({ nan, infinite }) {
+  return [nan && `${nan} NaN`, infinite && `${infinite} infinite`].filter(Boolean).join(", ");
 }
 
 function drawCards() {
@@ -124,7 +137,9 @@ function toGrid(variable, cell) {
 // Curves along the computation of each lane, from what the chosen cell uses, and on to what uses it.
 function drawEdges(marks) {
   const svg = document.getElementById("edges");
-  const frame = document.getElementById("graph").getBoundingClientRect();
+  const { left, top, width, height } = document.getElementById("graph").getBoundingClientRect();
+  const frame = { left, top };
+  frame.columns = columnsOfCards(frame);
   const card = (name) => document.getElementById(`card-${name}`);
   const curve = (from, to, kind) => curveHtml(card(from), card(to), frame, kind);
   const related = (cells) => [...new Set(cells.map((c) => c.name))].filter((name) => name !== state.name && card(name));
@@ -133,40 +148,106 @@ function drawEdges(marks) {
     curves.push(...related(marks.inputs).map((name) => curve(name, state.name, "inputs")));
     curves.push(...related(marks.outputs).map((name) => curve(state.name, name, "outputs")));
   }
-  svg.setAttribute("viewBox", `0 0 ${frame.width} ${frame.height}`);
-  svg.innerHTML = curves.join("");
+  svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+  svg.innerHTML = `<defs>${["plain", "inputs", "outputs"].map(arrowHtml).join("")}</defs>${curves.join("")}`;
 }
 
-// From side to side if the cards are in different columns, else from edge to edge.
+const ARROW = 5; // length of an arrowhead
+
+function arrowHtml(kind) {
+  return `<marker id="arrow-${kind}" class="${kind}" viewBox="0 0 6 6" refX="5" refY="3" markerWidth="6"
+markerHeight="6" markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0 L6 3 L0 6 Z"/></marker>`;
+}
+
+// From side to side if the cards are in different columns, between the cards of the columns on the way; in one column
+// from edge to edge, or past the cards between them.
 function curveHtml(from, to, frame, kind) {
-  const a = from.getBoundingClientRect();
-  const b = to.getBoundingClientRect();
+  const [a, b] = [from, to].map((card) => boxOf(card, frame));
   const right = b.left >= a.right - 4;
   const left = b.right <= a.left + 4;
+  const path = right || left ? acrossPath(a, b, right, frame) : alongPath(a, b, frame);
+  return `<path class="${kind}" marker-end="url(#arrow-${kind})" d="${path}"/>`;
+}
+
+function boxOf(element, frame) {
+  const { left, right, top, bottom } = element.getBoundingClientRect();
+  const [x, y] = [frame.left, frame.top];
+  return { left: left - x, right: right - x, top: top - y, bottom: bottom - y, middle: (top + bottom) / 2 - y };
+}
+
+// All cards of the page, a list per column.
+function columnsOfCards(frame) {
+  const columns = new Map();
+  for (const card of document.querySelectorAll("#lanes .card")) {
+    const box = boxOf(card, frame);
+    const key = Math.round(box.left);
+    columns.set(key, [...(columns.get(key) || []), box]);
+  }
+  return [...columns.values()].map((boxes) => boxes.sort((p, q) => p.top - q.top));
+}
+
+function acrossPath(a, b, right, frame) {
+  const [x1, x2] = right ? [a.right, b.left - ARROW] : [a.left, b.right + ARROW];
+  const [low, high] = [Math.min(x1, x2) - 2, Math.max(x1, x2) + 2];
+  const between = frame.columns.filter(([box]) => box.left > low && box.right < high);
+  between.sort(([p], [q]) => (right ? p.left - q.left : q.left - p.left));
+  let [x, y] = [x1, a.middle];
+  let path = `M${x} ${y}`;
+  const bendTo = (toX, toY) => {
+    path += ` C${(x + toX) / 2} ${y} ${(x + toX) / 2} ${toY} ${toX} ${toY}`;
+    [x, y] = [toX, toY];
+  };
+  between.forEach((boxes, n) => {
+    const share = (n + 1) / (between.length + 1);
+    const free = freePlace(boxes, a.middle + share * (b.middle - a.middle));
+    const [near, far] = right ? [boxes[0].left, boxes[0].right] : [boxes[0].right, boxes[0].left];
+    bendTo(near, free);
+    path += ` H${far}`;
+    x = far;
+  });
+  bendTo(x2, b.middle);
+  return `${path} H${right ? b.left - 1 : b.right + 1}`;
+}
+
+// The place between, above or below the cards of a column that is nearest to y.
+function freePlace(boxes, y) {
+  const places = boxes.map((box, n) => (n ? (boxes[n - 1].bottom + box.top) / 2 : box.top - 5));
+  places.push(boxes[boxes.length - 1].bottom + 5);
+  return places.reduce((best, place) => (Math.abs(place - y) < Math.abs(best - y) ? place : best));
+}
+
+function alongPath(a, b, frame) {
   const down = a.top < b.top;
-  const middle = (box) => [box.left + box.width / 2, box.top + box.height / 2];
-  const start = right || left ? [right ? a.right : a.left, middle(a)[1]] : [middle(a)[0], down ? a.bottom : a.top];
-  const end = right || left ? [right ? b.left : b.right, middle(b)[1]] : [middle(b)[0], down ? b.top : b.bottom];
-  const [x1, x2] = [start[0] - frame.left, end[0] - frame.left];
-  const [y1, y2] = [start[1] - frame.top, end[1] - frame.top];
-  const bend = right || left ? (x2 - x1) / 2 : 0;
-  return `<path class="${kind}" d="M${x1} ${y1} C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2} ${y2}"/>`;
+  const [y1, y2] = down ? [a.bottom, b.top] : [a.top, b.bottom];
+  const column = frame.columns.find(([box]) => Math.abs(box.left - a.left) < 2) || [];
+  const isFree = !column.some((box) => box.middle > Math.min(y1, y2) && box.middle < Math.max(y1, y2));
+  if (isFree) return `M${(a.left + a.right) / 2} ${y1} V${down ? y2 - 1 : y2 + 1}`;
+  const x = a.left - 6;
+  return `M${a.left} ${a.middle} H${x} V${b.middle} H${b.left - 1}`;
 }
 
 // From each variable to those of its own lane that are computed from it: [from, to].
 function laneEdges() {
   const edges = [];
   for (const { name } of shownVariables()) {
-    const { formula, lane } = table[name];
+    const { formula } = table[name];
+    const lane = laneOf(name);
     for (const reference of formula ? referencesOf(formula.tree) : []) {
       const from = variables.has(reference.name) ? reference.name : sideBySide(reference.name);
-      if (from && table[from] && table[from].lane === lane) edges.push([from, name]);
+      if (from && laneOf(from) === lane) edges.push([from, name]);
     }
   }
   return edges;
 }
 
-// ---- Keyboard: left and right inside a lane, up and down to the same variable in the next lane ----
+// ---- Keyboard: left and right inside a lane, as on the screen; up and down to the same variable in the next lane ----
+
+// The cards of a lane from left to right; on narrow screens in their order of computation.
+function cardsOf(list) {
+  const cards = [...list.querySelectorAll("[role=option]")];
+  const isBack = list.closest(".lane").matches(".back") && matchMedia("(min-width: 700px)").matches;
+  return isBack ? cards.reverse() : cards;
+}
 
 function baseName(name) {
   return name === "D" || name === "tD" ? "L" : name === "mu" ? "L" : name.replace(/^(td|d|t)(?=.)/, "");
@@ -175,7 +256,7 @@ function baseName(name) {
 function moveInGraph(event) {
   const card = event.target.closest("[role=option]");
   if (!card) return;
-  const cards = [...card.closest("[role=listbox]").querySelectorAll("[role=option]")];
+  const cards = cardsOf(card.closest("[role=listbox]"));
   const at = cards.indexOf(card);
   const target = {
     ArrowRight: () => cards[at + 1],
@@ -201,5 +282,7 @@ function counterpart(card, direction) {
   const list = lists[lists.indexOf(card.closest("[role=listbox]")) + direction];
   if (!list) return null;
   const cards = [...list.querySelectorAll("[role=option]")];
-  return cards.find((c) => baseName(c.dataset.variable) === baseName(card.dataset.variable)) || cards[0];
+  const { variable } = card.dataset;
+  const near = cards.filter((c) => table[c.dataset.variable].column === table[variable].column);
+  return cards.find((c) => baseName(c.dataset.variable) === baseName(variable)) || near[0] || cards[0];
 }

@@ -56,18 +56,39 @@ function colorOf(value, largest, colors) {
 
 const NOT_A_NUMBER = { light: [203, 36, 174], dark: [255, 120, 230] };
 
-const pooledScales = new Map();
+// The largest magnitude of the finite numbers.
+function largestOf(values) {
+  return values.reduce((a, b) => (Number.isFinite(b) ? Math.max(a, Math.abs(b)) : a), 0);
+}
 
-// The largest magnitude that is shown of a variable: the end of its scale.
+const scales = new Map();
+const QUANTILE = 0.98;
+const MAX_SHARE_OF_QUANTILE = 4; // an end of the scale further than this beyond the quantile would blank the map
+const MASKING = 1e30; // numbers that are meant as minus infinity are of this magnitude or more
+const MAX_SAMPLES = 16384;
+
+// The magnitude at the end of a variable's scale, of the numbers that are shown: the largest one, or a quantile if a
+// few are far larger.
 function scaleOf(variable) {
-  const { min, max } = variable.record.stats;
-  if (variable.level !== "pooled") return Math.max(Math.abs(min), Math.abs(max)) || 0;
   const { id } = variable.stored;
-  if (!pooledScales.has(id)) {
-    const largest = variable.values.reduce((a, b) => (Number.isFinite(b) ? Math.max(a, Math.abs(b)) : a), 0);
-    pooledScales.set(id, largest);
-  }
-  return pooledScales.get(id);
+  if (!scales.has(id)) scales.set(id, chooseScale(variable.values, hiddenIn(variable), variable.columns));
+  return scales.get(id);
+}
+
+function chooseScale(values, hidden, columns) {
+  const isSeen = (n) => !hidden || !hidden(Math.floor(n / columns), n % columns);
+  const usual = values.map((x, n) => (Number.isFinite(x) && Math.abs(x) < MASKING && isSeen(n) ? Math.abs(x) : 0));
+  const largest = largestOf(usual) || largestOf(values);
+  const every = Math.ceil(usual.length / MAX_SAMPLES);
+  const samples = usual.filter((x, n) => x > 0 && n % every === 0).sort();
+  const quantile = samples[Math.ceil(QUANTILE * (samples.length - 1))] || largest;
+  return largest > MAX_SHARE_OF_QUANTILE * quantile ? quantile : largest;
+}
+
+// The cells beyond the end of the scale.
+function countBeyond(variable) {
+  const end = scaleOf(variable);
+  return variable.values.reduce((sum, x) => sum + (Number.isFinite(x) && Math.abs(x) > end), 0);
 }
 
 function luminance([r, g, b]) {
@@ -76,7 +97,7 @@ function luminance([r, g, b]) {
 }
 
 function inkOn(color) {
-  return luminance(color) > 0.3 ? "#111418" : "#ffffff";
+  return luminance(color) > 0.179 ? "#000000" : "#ffffff"; // from here on black has more contrast than white
 }
 
 const pictures = new Map();
@@ -143,7 +164,8 @@ function hatch(context, theme) {
   return context.createPattern(tile, "repeat");
 }
 
-// grid: {id, rows, columns, values, largest, hidden(row, column)}, id if it is an array of the page; size: {width, height} of a cell in CSS pixels.
+// grid: {id, rows, columns, values, largest, hidden(row, column)}, id if it is an array of the page; size: {width,
+// height} of a cell in CSS pixels.
 function drawMap(canvas, grid, size, marks = {}) {
   const theme = currentTheme();
   const ratio = Math.max(1, window.devicePixelRatio || 1);
@@ -235,9 +257,10 @@ function outline(context, grid, size, cell, kind) {
 
 // Whether a cell of a variable belongs to a hidden pair; null if none does.
 function hiddenIn(variable) {
-  if (variable.axes !== "ij" || !hiddenPairs) return null;
-  const scores = hiddenPairs.values;
-  return (row, column) => scores[row * variable.columns + column] === -Infinity;
+  if (variable.axes !== "ij" || !variable.record.stats.hidden) return null;
+  const { record } = variables.get("hidden");
+  const hidden = decode(variable.level === "pooled" ? record.mean : record[variable.level]);
+  return (row, column) => hidden[row * variable.columns + column] === 1;
 }
 
 // The cells of a variable as drawMap wants them.

@@ -3,15 +3,28 @@
 const table = variableTable(PAGE.features);
 
 function choose(name) {
-  const isNew = name !== state.name;
+  [state.row, state.column] = cellToShow(name);
   state.name = name;
-  const variable = variables.get(name);
-  if (isNew || state.row >= variable.endRow || state.column >= variable.endColumn) {
-    state.row = variable.row0;
-    state.column = variable.column0;
-  }
   renderDetail();
   drawCards();
+}
+
+// The cell of a variable that the chosen one uses or that uses it; on an axis that it does not say, the same query, key
+// or channel, if there is one.
+function cellToShow(name) {
+  const variable = variables.get(name);
+  const before = variables.get(state.name);
+  const marks = relations();
+  const related = [...marks.inputs, ...marks.outputs].find((cell) => cell.name === name) || {};
+  const env = before ? environment(before, state.row, state.column) : {};
+  const place = (n, value, first, end) => {
+    const wanted = value ?? env[variable.axes[n]] ?? first;
+    return wanted >= first && wanted < end ? wanted - ((wanted - first) % variable.step[n]) : first;
+  };
+  return [
+    place(0, related.row, variable.row0, variable.endRow),
+    place(1, related.column, variable.column0, variable.endColumn),
+  ];
 }
 
 function chooseCell(row, column) {
@@ -44,7 +57,7 @@ function reload() {
 
 function redraw() {
   renderLegend(variables.get(state.name));
-  renderCell();
+  drawDetail(relations());
   drawCards();
   renderKey();
 }

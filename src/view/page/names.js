@@ -2,8 +2,9 @@
 
 const SYMBOLS = { mu: "μ", phi1: "φ′", phi2: "φ″", scale: "scale", softcap: "c" };
 
-// "tdWq" -> td, W with the subscript q
+// "tdWq" -> td, W with the subscript q; "Ox", O of all heads side by side -> [O]
 function nameHtml(name) {
+  if (!variables.has(name) && sideBySide(name)) return `[${nameHtml(sideBySide(name))}]`;
   if (name in SYMBOLS) return name === "scale" ? "scale" : `<i>${SYMBOLS[name]}</i>`;
   const [, prefix = "", base] = name.match(/^(td|d|t)?(.+)$/);
   const [, letter, rest] = base.match(/^(.)(.*)$/);
@@ -60,6 +61,11 @@ function cellWords(variable, row, column) {
 
 // The element with its indices: P with the subscript 0,2
 function cellHtml(variable, row, column) {
-  const indices = [row, column].filter((_, n) => variable.axes[n] !== "r");
-  return nameHtml(variable.name) + (indices.length ? `<sub>${indices.join(",")}</sub>` : "");
+  return nameHtml(variable.name) + cellSub(variable, { row, column });
+}
+
+// The subscript 0,2; a dot for a whole axis.
+function cellSub(variable, { row, column }) {
+  const indices = [row, column].filter((_, n) => variable.axes[n] !== "r").map((index) => index ?? "·");
+  return indices.length ? `<sub>${indices.join(",")}</sub>` : "";
 }
