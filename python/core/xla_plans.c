@@ -1,6 +1,6 @@
-/* The plans of the problems that XLA's programs have. A plan is made by the first call that needs it and kept until the
- * process ends: a compiled program may run at any time. New plans are put at the front of one of many lists, by the hash
- * of their key, under a lock; the lists are read without the lock. */
+/* The plans of the problems that XLA's programs have. A plan is made by the first call that needs it and kept until
+ * the process ends: a compiled program may run at any time. New plans are put at the front of one of many lists, by the
+ * hash of their key, under a lock; the lists are read without the lock. */
 #include "xla.h"
 
 #include <pthread.h>

@@ -11,7 +11,7 @@
  *
  * A variable is {name, axes, shape, absent, stats} and its arrays: full, or mean, peak and window; along. An array is
  * {id, type}: the numbers are base64 in the script element of that id, as f32, f64 or u8. absent: an input that was not
- * given, zeros. The variable "hidden" has 1 for pairs of a query and a key that it does not see; it is not shown itself. */
+ * given, zeros. The variable "hidden" has 1 for pairs of a query and a key that it does not see; it is not shown. */
 #include "view/embedded.h"
 #include "view/page.h"
 #include "view/text.h"

@@ -1,5 +1,6 @@
-/* How many independent work items a plan of the CPU backend has, by map: at least 64 from 2^25 visible pairs on, so that
- * many threads have work; on every instruction set, without AG_INVARIANT. docs/design.md says which shapes have fewer. */
+/* How many independent work items a plan of the CPU backend has, by map: at least 64 from 2^25 visible pairs on, so
+ * that many threads have work; on every instruction set, without AG_INVARIANT. docs/design.md says which shapes have
+ * fewer. */
 #include "cpu/plan.h"
 #include "test.h"
 
