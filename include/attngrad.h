@@ -227,8 +227,8 @@ enum {
     AG_ISA_NEON = 5
 };
 /* AG_ISA_AMX runs the maps of problems whose dtype is AG_BF16, with kv_len of at least 24 or, with AG_INVARIANT, any.
- * Other problems that ask for it run on the vector kernels of AG_ISA_AVX512. ag_plan_info_get reports which of the two a
- * plan uses.
+ * Other problems that ask for it run on the vector kernels of AG_ISA_AVX512. ag_plan_info_get reports which of the two
+ * a plan uses.
  *
  * On AMX weights are rounded to bfloat16, also if out_dtype or grad_dtype is AG_F32, and so are d_o and td_o if they
  * are float32. Such outputs are stored from float32 sums, never from 16 bits, but have the error of those roundings.
