@@ -61,7 +61,7 @@ def explain(
     vjp_jvp if both are, or td_o or td_lse; of jvp_jvp if a second direction is given, sq, sk, sv, sbias, stable
     or ssink, without cotangents. `batch` and `head` say which head; `jacobian_row` adds J, the
     softmax Jacobian of one query. Matrices are [queries, keys]: meant for small problems. They are computed when
-    the first one is asked for, from what the inputs are then. The backend is the reference, whatever `backend`
+    the first one is read, from what the inputs are then. The backend is the reference, whatever `backend`
     says. The dict's save_html(path) writes a page that shows them, of long sequences, too, and a notebook shows it.
 
     >>> import numpy as np

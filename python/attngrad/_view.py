@@ -30,7 +30,7 @@ _NOT_COMPUTED = np.zeros(0)
 class Explanation(dict[str, np.ndarray]):
     """The variables of one head by their names, and a page that shows them.
 
-    The variables are computed when the first one is asked for, as they may be [queries, keys] matrices that are too
+    The variables are computed when the first one is read, as they may be [queries, keys] matrices that are too
     large for the memory; the page needs none of them. Both have the numbers that the arrays of the call have then,
     computed in float64.
     """

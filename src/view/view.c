@@ -11,11 +11,11 @@
 
 enum {
     DOUBLE_LENGTH = 64,      /* sequences up to this long are written in float64 */
-    MAX_FULL_HEADS = 64,     /* shown if none are asked for */
+    MAX_FULL_HEADS = 64,     /* shown if the caller names none */
     MAX_POOLED_LENGTH = 256, /* blocks along an axis */
     MIN_POOLED_LENGTH = 16,
     WINDOW_LENGTH = 64,
-    LONG_PAIRS = 1 << 20 /* from here on: one head and two maps, unless more are asked for */
+    LONG_PAIRS = 1 << 20 /* from here on: one head and two maps, unless the caller names more */
 };
 
 static ag_status fail(char *message, ag_status status, const char *format, ...)
@@ -81,7 +81,7 @@ static double available(const agv_page *page)
     return (double)(AGV_MAX_PAGE - AGV_MAX_FRAME) / (double)page->n_heads;
 }
 
-/* The part that is asked for, else the first `fallback` ones. */
+/* The part that the caller names, else the first `fallback` ones. */
 static void set_window(int64_t window[2], const int64_t asked[2], int64_t fallback, int64_t length)
 {
     const int64_t to = asked[1] > 0 ? asked[1] : fallback;
@@ -89,7 +89,7 @@ static void set_window(int64_t window[2], const int64_t asked[2], int64_t fallba
     window[1] = to < length ? to : length;
 }
 
-/* Blocks, as many as fit beside a window whose sizes, if they are not asked for, are at most `fallback`. */
+/* Blocks, as many as fit beside a window whose sizes, if the caller names none, are at most `fallback`. */
 static bool choose_pool(const agv_page *page, const agv_head *head, const agv_source *s,
                         const agv_request *request, int64_t fallback, agv_extent *e)
 {
@@ -130,7 +130,7 @@ static ag_status choose_extent(const agv_page *page, agv_head *head, const agv_s
 
 /* ---- Which heads and maps ---- */
 
-/* Whether the part that is asked for lies inside a sequence. */
+/* Whether the part that the caller names lies inside a sequence. */
 static ag_status check_part(const int64_t asked[2], int64_t length, const char *what, int64_t batch,
                             char *message)
 {

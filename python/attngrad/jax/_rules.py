@@ -161,15 +161,20 @@ def _vjp_rule(primals, tangents, *, call: Call):
     return out, list(moved.values())
 
 
-def _vjp_jvp_rule(primals, tangents, *, call: Call):
-    """vjp_jvp: linear in the direction (t to mu td) and, without td, in d; along x' it is of third order."""
+def _second_order(primitive, primals, tangents, call: Call):
+    """Operands, results and values of a second derivative, and the tangents that are not zero: none is of an input."""
     operands = Operands.of(primals, call.names, call.axes)
     results = dict(call.results)
-    values = bind(vjp_jvp_p, call.problem, call.maps, operands, results)
-    out = list(values.values())
+    values = bind(primitive, call.problem, call.maps, operands, results)
     given = _nonzero(tangents, operands)
     if given.only(INPUTS):
         raise _third()
+    return operands, results, list(values.values()), given
+
+
+def _vjp_jvp_rule(primals, tangents, *, call: Call):
+    """vjp_jvp: linear in the direction (t to mu td) and, without td, in d; along x' it is of third order."""
+    operands, results, out, given = _second_order(vjp_jvp_p, primals, tangents, call)
     parts, point, d = [], operands.only(_POINT), given.only(_COTANGENTS)
     if given.only(_T):
         direction = _with_outputs(call, operands, given.only(_DIRECTION))
@@ -187,13 +192,7 @@ def _vjp_jvp_rule(primals, tangents, *, call: Call):
 
 def _jvp_jvp_rule(primals, tangents, *, call: Call):
     """jvp_jvp: linear in s and, as both directions may be exchanged, in t; along x' it is of third order."""
-    operands = Operands.of(primals, call.names, call.axes)
-    results = dict(call.results)
-    values = bind(jvp_jvp_p, call.problem, call.maps, operands, results)
-    out = list(values.values())
-    given = _nonzero(tangents, operands)
-    if given.only(INPUTS):
-        raise _third()
+    operands, results, out, given = _second_order(jvp_jvp_p, primals, tangents, call)
     parts, point = [], operands.only(_POINT)
     for own, mu in ((_S, "smu"), (_T, "mu")):
         if not given.only(own):

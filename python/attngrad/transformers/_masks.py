@@ -218,7 +218,7 @@ def _check_use(func, args: tuple, kwargs: dict) -> None:
 
 
 def _stays_bool(arguments: dict[str, Any]) -> bool:
-    """Whether an op makes truth values of these: no number is among them, but for indices, and none is asked for."""
+    """Whether an op takes masks to a mask: its arguments, but for indices, and its result dtype are not numbers."""
     data = [x for key, x in arguments.items() if key not in ("index", "indices")]
     tensors = [x for x in tree_leaves(data) if isinstance(x, Tensor)]
     filled = arguments.get("value")  # by masked_fill or constant_pad_nd
