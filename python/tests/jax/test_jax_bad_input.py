@@ -108,10 +108,20 @@ def test_constants_may_not_be_traced():
 
 @pytest.mark.parametrize(("name", "most"), [("query_seq_lengths", 3), ("key_value_seq_lengths", 6)])
 def test_values_are_checked_at_run_time(name, most):
+    """By the handler. JAX makes JaxRuntimeError of it or, in a jitted function that has run before, ValueError."""
     f = jax.jit(lambda n: dot_product_attention(_Q, _K, _K, **{name: n}))
-    with pytest.raises(jax.errors.JaxRuntimeError, match=rf"attngrad: {name}\[1\] is {most + 1}"):
-        f(jnp.array([3, most + 1])).block_until_ready()
-    assert f(jnp.array([3, most])).shape == _Q.shape
+    wrong, right = jnp.array([3, most + 1]), jnp.array([3, most])
+    message = rf"attngrad: {name}\[1\] is {most + 1}"
+    with pytest.raises(jax.errors.JaxRuntimeError, match=message):
+        f(wrong).block_until_ready()
+    assert f(right).shape == _Q.shape
+    with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match=message):
+        f(wrong).block_until_ready()
+    assert f(right).shape == _Q.shape
+    compiled = f.lower(right).compile()
+    for _ in range(2):
+        with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match=message):
+            compiled(wrong).block_until_ready()
 
 
 def test_symbolic_sizes():
