@@ -80,7 +80,8 @@ class Page:
         width, height = canvas.size["width"], canvas.size["height"]
         x = (column + 0.5) * width / columns - width / 2
         y = (row + 0.5) * height / rows - height / 2
-        ActionChains(self.driver).move_to_element_with_offset(canvas, round(x), round(y)).click().perform()
+        mouse = ActionChains(self.driver, duration=0)
+        mouse.move_to_element_with_offset(canvas, round(x), round(y)).click().perform()
 
     def cells(self, name, which=None):
         """Value and arithmetic of every cell, or of some, as the page writes them: {(row, column): (value,

@@ -1,4 +1,4 @@
-"""One browser for all tests of the page, and the page of the worked example."""
+"""One browser for all tests of the page, and pages that several of them open."""
 
 import pytest
 from browser import browser
@@ -15,6 +15,13 @@ def driver():
 def example(tmp_path_factory):
     path = tmp_path_factory.mktemp("view") / "example.html"
     run("--out", path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def pooled(tmp_path_factory):
+    path = tmp_path_factory.mktemp("view") / "pooled.html"
+    run("q1100 d4 f32 causal", "--out", path)
     return path
 
 

@@ -13,48 +13,88 @@ from view_pages import arrays
 import attngrad
 
 
+def press(driver, *keys):
+    ActionChains(driver, duration=0).send_keys(*keys).perform()
+
+
+def tab_to(page, condition):
+    """Presses Tab until the element in focus, `a`, fulfils the condition; returns how often."""
+    for count in range(1, 101):
+        press(page.driver, Keys.TAB)
+        if page.script(f"const a = document.activeElement; return Boolean({condition})"):
+            return count
+    raise AssertionError(f"Tab never reached: {condition}")
+
+
+def walk_lanes(page):
+    """Goes by Tab from lane to lane, in each by arrows to every card; returns their names."""
+    seen = []
+    for lane in ("forward", "vjp", "jvp", "vjp_jvp"):
+        tab_to(page, f"a.closest('[aria-labelledby=lane-{lane}]')")
+        press(page.driver, Keys.HOME)
+        for _ in page.find_all(f"[aria-labelledby=lane-{lane}] .card"):
+            seen.append(page.script("return state.name"))
+            press(page.driver, Keys.ARROW_RIGHT)
+    return seen
+
+
 def test_keyboard_reaches_everything(driver, example):
+    """With Tab, arrows and Enter alone, from the top of the page to its end."""
     page = Page(driver, example)
-    keys = lambda *k: ActionChains(driver).send_keys(*k).perform()  # noqa: E731
-    page.script("document.body.focus()")
-    reached = []
-    for _ in range(40):
-        keys(Keys.TAB)
-        reached.append(
-            page.script("const a = document.activeElement; return a.id || a.dataset.variable || a.value || a.tagName")
-        )
-        if reached[-1] == "map":
-            break
-    assert {"vjp", "head", "theme", "card-X", "card-dS", "map"} <= set(reached), reached
-    keys(Keys.ARROW_RIGHT, Keys.ARROW_DOWN)
+    tab_to(page, "a.name === 'map'")
+    press(driver, Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
+    assert page.script("return state.map") == "vjp_jvp"
+    for name in ("head", "power", "theme"):
+        tab_to(page, f"a.id === '{name}'")
+    assert sorted(walk_lanes(page)) == sorted(page.names())
+    tab_to(page, "a.matches('#detail .formula .name-link')")
+    target = page.script("return document.activeElement.dataset.variable")
+    press(driver, Keys.ENTER)
+    assert page.script("return [state.name, document.activeElement.id]") == [target, "map"]
+    press(driver, Keys.ARROW_RIGHT, Keys.ARROW_DOWN)
     assert page.script("return [state.row, state.column]") == [1, 1]
     assert page.script("return document.getElementById('live').textContent").endswith(page.text("#arithmetic b"))
-    # every card by arrow keys alone
-    page.script("document.querySelector('[role=option][tabindex=\"0\"]').focus()")
-    keys(Keys.HOME)
-    seen = set()
-    for _ in range(60):
-        seen.add(page.script("return state.name"))
-        keys(Keys.ARROW_RIGHT)
-    keys(Keys.ARROW_DOWN, Keys.HOME)
-    for _ in range(60):
-        seen.add(page.script("return state.name"))
-        keys(Keys.ARROW_RIGHT)
-    assert seen == set(page.names())
+    tab_to(page, "a.matches('#cell .name-link')")
+    tab_to(page, "a.id === 'step'")
+    before = page.text("#along-e")
+    press(driver, Keys.ARROW_RIGHT)
+    assert page.text("#along-e") != before
+    tab_to(page, "a.tagName === 'SUMMARY'")
+    press(driver, Keys.ENTER)
+    assert tab_to(page, f"a.getAttribute('aria-label') === 'Numbers of {target}'") == 1
+    first = page.script("return formatNumber(variables.get(state.name).values[0])")
+    assert page.find_all("#numbers td")[1].text == first
+
+
+def test_tab_skips_nothing(driver, example):
+    page = Page(driver, example)
+    count = page.script(
+        """
+        document.querySelector("#views input[value=vjp_jvp]").click();
+        document.getElementById("numbers").open = true;
+        const all = "a, button, select, summary, input:checked, input[type=range], [tabindex='0']";
+        window.reachable = [...document.querySelectorAll(all)].filter((x) => x.checkVisibility());
+        return window.reachable.length;
+        """
+    )
+    reached = set()
+    for _ in range(count + 5):
+        press(driver, Keys.TAB)
+        reached.add(page.script("return window.reachable.indexOf(document.activeElement)"))
+    assert count > 15 and set(range(count)) <= reached
 
 
 def test_arrows_go_where_they_point(driver, example):
     page = Page(driver, example)
-    keys = lambda *k: ActionChains(driver).send_keys(*k).perform()  # noqa: E731
     left = lambda: page.script("return document.activeElement.getBoundingClientRect().left")  # noqa: E731
     page.choose("Z")
     page.script("document.getElementById('card-Z').focus()")
-    keys(Keys.ARROW_DOWN)
+    press(driver, Keys.ARROW_DOWN)
     assert page.script("return state.name") == "dS"
     before = left()
-    keys(Keys.ARROW_RIGHT)
+    press(driver, Keys.ARROW_RIGHT)
     assert left() > before
-    keys(Keys.HOME)
+    press(driver, Keys.HOME)
     assert page.script("return state.name") == "dX"
 
 
@@ -118,15 +158,36 @@ def test_outliers_do_not_blank_a_map(driver, tmp_path, masking):
     assert "far larger" not in page.text("#legend")
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [380, 1440])
-def test_accessibility(driver, example, theme, width):
-    page = Page(driver, example, (width, 900), theme)
+def serious(page):
+    """What axe finds on the page as it is now."""
     (folder,) = importlib.util.find_spec("axe_playwright_python").submodule_search_locations
     page.script((Path(folder) / "axe.min.js").read_text())
-    found = driver.execute_async_script("axe.run().then(arguments[arguments.length - 1])")["violations"]
-    serious = [v for v in found if v["impact"] in ("serious", "critical")]
-    assert [f"{v['id']}: {v['help']}: {v['nodes'][0]['html']}" for v in serious] == []
+    run_axe = "axe.run({resultTypes: ['violations']}).then(arguments[arguments.length - 1])"
+    found = page.driver.execute_async_script(run_axe)["violations"]
+    chosen = [v for v in found if v["impact"] in ("serious", "critical")]
+    return [f"{v['id']}: {v['help']}: {v['nodes'][0]['html']}" for v in chosen]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_accessibility_of_every_map(driver, example, theme):
+    page = Page(driver, example, (1440, 900), theme)
+    page.find("summary").click()
+    for name in ("forward", "vjp", "jvp", "vjp_jvp"):
+        page.choose_map(name)
+        page.click_cell(1, 1, 3, 3)
+        assert serious(page) == [], name
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_accessibility_of_narrow_and_pooled_pages(driver, example, pooled, theme):
+    page = Page(driver, example, (380, 900), theme)
+    page.choose_map("vjp_jvp")
+    assert serious(page) == []
+    page = Page(driver, pooled, (1440, 900), theme)
+    page.click_cell(200, 100, *page.script("const v = variables.get(state.name); return [v.rows, v.columns]"))
+    assert serious(page) == []
+    page.select("level", "window")
+    assert serious(page) == []
 
 
 @pytest.mark.parametrize("width", [380, 800, 1440])

@@ -67,3 +67,14 @@ def test_curves_that_are_not_finite(driver, tmp_path):
     page.choose("O")
     page.click_cell(0, 0, 3, 2)
     assert "not finite" in page.text("#along") and page.messages() == []
+
+
+def test_no_move_changes_nothing(driver, tmp_path):
+    """Also if the numbers along the tangent are float32: 400 numbers per step."""
+    _, e = call(n_q=20, n_k=20, heads=())
+    e.save_html(tmp_path / "page.html")
+    page = Page(driver, tmp_path / "page.html")
+    page.choose_map("jvp")
+    page.choose("P")
+    page.find("#step").send_keys(Keys.HOME, *[Keys.ARROW_RIGHT] * 10)
+    assert [page.text(f"#along-{name}") for name in ("e", "true", "predicted", "difference")] == ["0"] * 4

@@ -39,7 +39,7 @@ def test_numbers_are_the_trace_and_their_arithmetic_gives_them(driver, tmp_path,
             if arithmetic is not None:
                 scale = np.abs(e["dS"]).max() + abs(value)
                 result = calculate(arithmetic)
-                assert math.isclose(result, value, rel_tol=2e-4, abs_tol=2e-4 * scale), (name, arithmetic)
+                assert math.isclose(result, value, rel_tol=1e-5, abs_tol=1e-6 * scale), (name, arithmetic)
     assert {"Z", "S", "P", "L", "dP", "dS", "D", "tZ", "tP", "mu", "tdP", "tdS", "tD"} <= checked
     assert page.messages() == []
 
@@ -152,3 +152,35 @@ def test_jacobian_of_a_row_with_a_sink(driver, tmp_path):
     page.choose("P")
     np.testing.assert_allclose(e["J"].sum(1), e["P"][1] * e["Ps"][1])
     assert "times the weight of the sink" in page.text("#jacobian") and "sum to zero" not in page.text("#jacobian")
+
+
+def test_all_digits_are_shown(driver, example):
+    """A float32 and a float64 read back from the page's text are the same numbers."""
+    page = Page(driver, example)
+    wrong = page.script(
+        """
+        const bits = new Uint32Array(2);
+        const [singles, doubles] = [new Float32Array(bits.buffer), new Float64Array(bits.buffer)];
+        const back = (x, isSingle) => Number(formatExactly(x, isSingle).replaceAll("−", "-"));
+        const wrong = [];
+        for (let n = 0; n < 100000; n++) {
+            bits[0] = Math.imul(n, 2654435761);
+            bits[1] = Math.imul(n + 7, 2246822519);
+            const [single, double] = [singles[0], doubles[0]];
+            if (Number.isFinite(single) && Math.fround(back(single, true)) !== single) wrong.push(single);
+            if (Number.isFinite(double) && back(double, false) !== double) wrong.push(double);
+        }
+        return wrong;
+        """
+    )
+    assert wrong == []
+    assert page.script("return [formatNumber(-0), formatExactly(Math.fround(0.1), true)]") == ["0", "0.1"]
+
+
+def test_single_numbers_are_those_of_the_trace(driver, tmp_path):
+    """Beyond 64 queries or keys the page has float32."""
+    e = attngrad.explain(arrays(3, 4), arrays(70, 4), arrays(70, 2))
+    e.save_html(tmp_path / "page.html")
+    page = Page(driver, tmp_path / "page.html")
+    for (row, column), (value, _) in page.cells("P").items():
+        assert np.float32(value) == np.float32(e["P"][row, column])
