@@ -7,7 +7,8 @@
  *     layer                         null, or {heads}
  *     steps                         null, or the list of e at which variables were computed at x + e tx
  *     variables                     those of the layer
- *     heads                         [{batch, head, variables, pool, window, norms}]
+ *     heads                         [{batch, head, variables, pool, window, along}]; the last three: sizes of blocks,
+ *                                   queries and keys in full, queries and keys along the tangent
  *
  * A variable is {name, axes, shape, absent, stats} and its arrays: full, or mean, peak and window; along. An array is
  * {id, type}: the numbers are base64 in the script element of that id, as f32, f64 or u8. absent: an input that was not
@@ -112,6 +113,13 @@ static void add_list(writer *w, const agv_list *list)
 
 /* ---- The data ---- */
 
+/* Ranges of queries and keys. */
+static void add_window(agv_text *text, const char *key, const int64_t window[4])
+{
+    agv_text_format(text, "\"%s\":{\"queries\":[%lld,%lld],\"keys\":[%lld,%lld]},", key, (long long)window[0],
+                    (long long)window[1], (long long)window[2], (long long)window[3]);
+}
+
 static void add_head(writer *w, const agv_page *page, const agv_head *head)
 {
     const agv_extent *e = &head->extent;
@@ -120,16 +128,10 @@ static void add_head(writer *w, const agv_page *page, const agv_head *head)
     if (!e->is_full) {
         agv_text_format(&w->data, "\"pool\":{\"queries\":%lld,\"keys\":%lld},", (long long)e->pool[0],
                         (long long)e->pool[1]);
-        agv_text_format(&w->data, "\"window\":{\"queries\":[%lld,%lld],\"keys\":[%lld,%lld]},",
-                        (long long)e->window[0], (long long)e->window[1], (long long)e->window[2],
-                        (long long)e->window[3]);
+        add_window(&w->data, "window", e->window);
     }
-    if (head->has_norms) {
-        add_string(&w->data, "\"norms\":{");
-        add_numbers(&w->data, "change", head->change, page->n_steps);
-        add_string(&w->data, ",");
-        add_numbers(&w->data, "error", head->error, page->n_steps);
-        add_string(&w->data, "},");
+    if (page->n_steps > 0) {
+        add_window(&w->data, "along", head->along);
     }
     add_list(w, &head->variables);
     add_string(&w->data, "}");

@@ -61,8 +61,9 @@ typedef struct agv_head {
     int64_t batch, head;
     agv_extent extent;
     agv_list variables;
-    bool has_norms; /* of O along the tangent: the change, and the change minus the tangent's prediction */
-    double change[AGV_MAX_STEPS], error[AGV_MAX_STEPS];
+    int64_t along
+        [4]; /* queries along[0] .. along[1] - 1 and keys along[2] .. along[3] - 1: those whose numbers are
+                         known along the tangent */
 } agv_head;
 
 typedef struct agv_lines {
@@ -117,8 +118,10 @@ double agv_norm(const agv_stats *stats);
 /* After the last row: the means of the blocks. */
 void agv_finish(agv_variable *v);
 
-/* Takes all numbers of a variable, at one step along the tangent. */
-ag_status agv_collect_along(const agv_page *page, agv_variable *v, int step, const double *values);
+/* Takes rows row0 .. row0 + rows - 1 of a variable at one step along the tangent, and keeps those of the part, which is
+ * written as agv_head.along is. */
+ag_status agv_collect_along(const agv_page *page, agv_variable *v, const int64_t part[4], int step,
+                            int64_t row0, int64_t rows, const double *values);
 
 /* The whole file; *bytes is malloc's. */
 ag_status agv_page_write(const agv_page *page, char **bytes, size_t *size);

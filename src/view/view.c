@@ -14,7 +14,7 @@ enum {
     MAX_FULL_HEADS = 64,     /* shown if the caller names none */
     MAX_POOLED_LENGTH = 256, /* blocks along an axis */
     MIN_POOLED_LENGTH = 16,
-    WINDOW_LENGTH = 64,
+    WINDOW_LENGTH = 64,  /* at most, if the caller names none; also along the tangent */
     LONG_PAIRS = 1 << 20 /* from here on: one head and two maps, unless the caller names more */
 };
 
@@ -310,6 +310,9 @@ static void add_notes(agv_page *page, const ag_plan *plan, const ag_args *args, 
     } else if (request->rows[1] > 0 || request->keys[1] > 0) {
         agv_add_line(&page->notes, "Every number is shown, not only the rows and keys that were asked for.");
     }
+    if ((page->maps & AG_MAP_JVP) != 0 && page->along_maps == 0) {
+        agv_add_line(&page->notes, "The page has no room left for the slider along the tangent.");
+    }
     if (p->kv_heads < p->heads && (page->maps & AG_MAP_VJP)) {
         agv_add_line(&page->notes,
                      "%lld query heads share a head of K and V; dK and dV are the share of the chosen one.",
@@ -344,37 +347,17 @@ static void describe_page(agv_page *page, const ag_problem *p, const ag_args *ar
 
 /* ---- Along the tangent ---- */
 
-static double norm_of(agv_list *list, const char *const names[3])
-{
-    double norm = 0;
-    for (int n = 0; n < 3; n++) {
-        norm = hypot(norm, agv_norm(&agv_find_variable(list, names[n])->stats));
-    }
-    return norm;
-}
-
-static ag_status fill_steps(const agv_page *page, agv_head *head, const ag_plan *plan, const ag_args *args,
-                            agv_progress *progress)
-{
-    const double rows = (double)agv_source_of(plan, args, head->batch, head->head).n_q;
-    ag_status status = AG_OK;
-    for (int step = 0; step < page->n_steps && status == AG_OK; step++) {
-        status = agv_fill_step(page, head, plan, args, step, page->steps[step]);
-        status = status == AG_OK ? agv_report(progress, rows) : status;
-    }
-    return status;
-}
-
 /* Bytes of the page for the results of forward, or of forward and vjp, at every step. */
 static double along_bytes(const agv_page *page, bool has_vjp)
 {
     static const char *const names[] = {"Z", "S", "P", "L", "O", "D", "dP", "dS", "dQ", "dK", "dV"};
     double bytes = 0;
     for (int64_t h = 0; h < page->n_heads; h++) {
+        agv_head *head = &page->heads[h];
         for (size_t n = 0; n < (has_vjp ? sizeof names / sizeof names[0] : 5); n++) {
-            const agv_variable *v = agv_find_variable(&page->heads[h].variables, names[n]);
-            const int64_t count = v->shape[0] * v->shape[1];
-            bytes += (double)count * AGV_MAX_STEPS * (count > AGV_DOUBLE_ALONG ? 4 : 8) * 4 / 3;
+            const agv_variable *v = agv_find_variable(&head->variables, names[n]);
+            const double count = axis_size(v, 0, NULL, head->along) * axis_size(v, 1, NULL, head->along);
+            bytes += count * AGV_MAX_STEPS * (count > AGV_DOUBLE_ALONG ? 4 : 8) * 4 / 3;
         }
     }
     return bytes;
@@ -389,40 +372,74 @@ static bool fits_along(const agv_page *page, bool has_vjp)
     return bytes <= AGV_MAX_PAGE;
 }
 
-/* Whether only norms are known along the tangent: of long sequences, and if there is no room for more. */
-static bool is_for_norms(const agv_page *page, const ag_problem *p)
+/* At most `limit` numbers of an axis: of its window if it has one (NULL: it has every number), else of the part that
+ * the caller names, else of all. */
+static void set_part(int64_t part[2], const int64_t *window, const int64_t asked[2], int64_t length,
+                     int64_t limit)
 {
-    return is_long(p->q_len, p->kv_len, AGV_ALONG_LENGTH) || !fits_along(page, false);
+    const bool is_named = asked[1] > 0 && length > limit;
+    const int64_t first = window != NULL ? window[0] : is_named ? asked[0] : 0;
+    const int64_t end = window != NULL ? window[1] : is_named ? asked[1] : length;
+    part[0] = first;
+    part[1] = end - first < limit ? end : first + limit;
 }
 
-/* Passes over all rows along the tangent, in units of the pass that fills in the heads. */
-static double along_passes(const agv_page *page, const ag_problem *p)
+static void set_parts(agv_page *page, const ag_plan *plan, const ag_args *args, const agv_request *request,
+                      int64_t limit)
 {
-    if ((page->maps & AG_MAP_JVP) == 0) {
-        return 0;
+    for (int64_t n = 0; n < page->n_heads; n++) {
+        agv_head *head = &page->heads[n];
+        const agv_source s = agv_source_of(plan, args, head->batch, head->head);
+        const int64_t *window = head->extent.is_full ? NULL : head->extent.window;
+        set_part(head->along, window, request->rows, s.n_q, limit);
+        set_part(head->along + 2, window != NULL ? window + 2 : NULL, request->keys, s.n_k, limit);
     }
-    return is_for_norms(page, p) ? (1 + AGV_NORM_STEPS) * AGV_NORM_SHARE : AGV_MAX_STEPS;
+}
+
+/* Chooses what is known along the tangent: of as many queries and keys as there is room for, and of vjp, too, if the
+ * page shows its tangent and there is room. No maps: there is no room at all. */
+static void choose_along(agv_page *page, const ag_plan *plan, const ag_args *args, const agv_request *request)
+{
+    const bool second = (page->maps & AG_MAP_VJP_JVP) != 0;
+    page->along_maps = 0;
+    for (int64_t limit = WINDOW_LENGTH; limit > 0 && page->along_maps == 0; limit /= 2) {
+        set_parts(page, plan, args, request, limit);
+        if (second && fits_along(page, true)) {
+            page->along_maps = AG_MAP_FORWARD | AG_MAP_VJP;
+        } else if (fits_along(page, false)) {
+            page->along_maps = AG_MAP_FORWARD;
+        }
+    }
+}
+
+static double rows_along(const agv_head *head)
+{
+    return (double)(head->along[1] - head->along[0]);
+}
+
+static double norm_of(agv_list *list, const char *const names[3])
+{
+    double norm = 0;
+    for (int n = 0; n < 3; n++) {
+        norm = hypot(norm, agv_norm(&agv_find_variable(list, names[n])->stats));
+    }
+    return norm;
 }
 
 static ag_status fill_along(agv_page *page, const ag_plan *plan, const ag_args *args, agv_progress *progress)
 {
     static const char *const inputs[] = {"Q", "K", "V"}, *const tangents[] = {"tQ", "tK", "tV"};
-    const ag_problem *p = ag_plan_problem(plan);
-    const bool for_norms = is_for_norms(page, p);
     agv_list *first = &page->heads[0].variables;
     ag_status status = AG_OK;
-    if ((page->maps & AG_MAP_JVP) == 0) {
+    if (page->along_maps == 0) {
         return AG_OK;
     }
-    page->along_maps = AG_MAP_FORWARD;
-    if ((page->maps & AG_MAP_VJP_JVP) != 0 && fits_along(page, true)) {
-        page->along_maps |= AG_MAP_VJP;
-    }
-    agv_set_steps(page, norm_of(first, inputs), norm_of(first, tangents), for_norms);
-    for (int64_t n = 0; n < page->n_heads && status == AG_OK; n++) {
-        agv_head *head = &page->heads[n];
-        status = for_norms ? agv_fill_norms(page, head, plan, args, progress)
-                           : fill_steps(page, head, plan, args, progress);
+    agv_set_steps(page, norm_of(first, inputs), norm_of(first, tangents));
+    for (int64_t n = 0; n < page->n_heads * page->n_steps && status == AG_OK; n++) {
+        agv_head *head = &page->heads[n / page->n_steps];
+        const int step = (int)(n % page->n_steps);
+        status = agv_fill_step(page, head, plan, args, step, page->steps[step]);
+        status = status == AG_OK ? agv_report(progress, rows_along(head)) : status;
     }
     return status;
 }
@@ -473,11 +490,22 @@ static ag_status choose_extents(agv_page *page, const ag_plan *plan, const ag_ar
     return choose_extents(page, plan, args, request, message);
 }
 
+/* Rows of queries that the maps run over, one after another. */
+static double count_rows(const agv_page *page, const ag_plan *plan, const ag_args *args)
+{
+    double rows = 0;
+    for (int64_t n = 0; n < page->n_heads; n++) {
+        const agv_head *head = &page->heads[n];
+        rows += (double)agv_source_of(plan, args, head->batch, head->head).n_q;
+        rows += page->along_maps != 0 ? AGV_MAX_STEPS * rows_along(head) : 0;
+    }
+    return rows;
+}
+
 static ag_status fill_page(agv_page *page, const ag_plan *plan, const ag_args *args,
                            const agv_request *request, char *message)
 {
     agv_progress progress = {request, 0, 0};
-    double rows = 0;
     for (int64_t n = 0; n < page->n_heads; n++) {
         agv_describe_head(&page->heads[n], plan, args, page->maps);
     }
@@ -485,10 +513,10 @@ static ag_status fill_page(agv_page *page, const ag_plan *plan, const ag_args *a
     if (status != AG_OK) {
         return status;
     }
-    for (int64_t n = 0; n < page->n_heads; n++) {
-        rows += (double)agv_source_of(plan, args, page->heads[n].batch, page->heads[n].head).n_q;
+    if ((page->maps & AG_MAP_JVP) != 0) {
+        choose_along(page, plan, args, request);
     }
-    progress.total = rows * (1 + along_passes(page, ag_plan_problem(plan)));
+    progress.total = count_rows(page, plan, args);
     for (int64_t n = 0; n < page->n_heads && status == AG_OK; n++) {
         status = agv_fill_head(&page->heads[n], plan, args, page->maps, &progress);
     }

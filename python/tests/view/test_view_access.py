@@ -54,11 +54,11 @@ def test_keyboard_reaches_everything(driver, example):
     press(driver, Keys.ARROW_RIGHT, Keys.ARROW_DOWN)
     assert page.script("return [state.row, state.column]") == [1, 1]
     assert page.script("return document.getElementById('live').textContent").endswith(page.text("#arithmetic b"))
-    tab_to(page, "a.matches('#cell .name-link')")
     tab_to(page, "a.id === 'step'")
     before = page.text("#along-e")
     press(driver, Keys.ARROW_RIGHT)
     assert page.text("#along-e") != before
+    tab_to(page, "a.matches('#cell .name-link')")
     tab_to(page, "a.tagName === 'SUMMARY'")
     press(driver, Keys.ENTER)
     assert tab_to(page, f"a.getAttribute('aria-label') === 'Numbers of {target}'") == 1

@@ -113,10 +113,10 @@ def test_not_a_number(driver, tmp_path):
     assert "1 infinite" in page.text("#card-V")
     page.choose("Q")
     page.click_cell(1, 0, 4, 3)
-    assert page.text("#value") == "NaN" and "NaN\n1" in page.text("#detail > .stats")
+    assert page.text("#value") == "NaN" and "NaN\n1" in page.text("#stats")
     page.choose("V")
     page.click_cell(2, 1, 5, 2)
-    assert page.text("#value") == "∞" and "infinite\n1" in page.text("#detail > .stats")
+    assert page.text("#value") == "∞" and "infinite\n1" in page.text("#stats")
     assert page.messages() == []
 
 

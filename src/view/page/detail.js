@@ -17,10 +17,11 @@ aria-label="${escapeText(`${state.name}, ${shapeText(record)}`)}"></canvas></div
 <p id="map-help" class="help">Click a cell, or use the arrow keys.</p>
 ${poolingHtml(variable)}
 <div id="legend"></div>
-<dl class="stats">${statsHtml(variable)}</dl>
+<section id="along" aria-label="Along the tangent"></section>
 <section id="cell" aria-label="The chosen cell"></section>
 <section id="jacobian" aria-label="The softmax Jacobian"></section>
-<section id="along" aria-label="Along the tangent"></section>
+<section id="changes" aria-label="The change of the whole variable"></section>
+<dl class="stats" id="stats">${statsHtml(variable)}</dl>
 <details id="numbers"><summary>All numbers as a table</summary>
 <div class="scroll" tabindex="0" role="region" aria-label="Numbers of ${state.name}"></div></details>`;
   renderLegend(variable);
@@ -120,7 +121,8 @@ function renderLegend(variable) {
 
 function mapBox() {
   const frame = document.querySelector(".map-frame");
-  return { width: frame.clientWidth - 28, height: 400, cell: 64, cellHeight: 40 };
+  const height = document.getElementById("step") ? 260 : 400; // the slider is to be seen below the map
+  return { width: frame.clientWidth - 28, height, cell: 64, cellHeight: 40 };
 }
 
 function drawDetailMap(marks) {
