@@ -8,6 +8,9 @@
 void agv_describe_head(agv_head *head, const ag_plan *plan, const ag_args *args, uint32_t maps)
 {
     const agv_source s = agv_source_of(plan, args, head->batch, head->head);
+    head->slope = s.p->alibi_slopes != NULL ? s.p->alibi_slopes[head->head] : 0;
+    head->first[0] = s.first_q;
+    head->first[1] = s.first_k;
     for (int kind = 0; kind < AGV_KINDS; kind++) {
         const agv_info *info = &agv_infos[kind];
         if ((info->maps & maps) != 0 && agv_has(s.p, args, info->feature)) {

@@ -59,6 +59,8 @@ typedef struct agv_extent {
 
 typedef struct agv_head {
     int64_t batch, head;
+    double slope;     /* of ALiBi */
+    int64_t first[2]; /* positions of query 0 and key 0 */
     agv_extent extent;
     agv_list variables;
     int64_t along
@@ -77,9 +79,10 @@ typedef struct agv_page {
     uint32_t maps; /* AG_MAP_*: those that it shows */
     double scale, softcap;
     bool has_dropout, has_bias, has_sink, has_dL, has_tB, has_tdL;
-    int64_t layer_heads; /* 0: no layer */
-    agv_list layer;      /* the layer's own variables */
-    agv_head *heads;     /* malloc */
+    bool has_alibi, has_given_bias; /* what the bias is the sum of: ALiBi; a bias or a table */
+    int64_t layer_heads;            /* 0: no layer */
+    agv_list layer;                 /* the layer's own variables */
+    agv_head *heads;                /* malloc */
     int64_t n_heads;
     int n_steps;
     uint32_t along_maps; /* those whose results are known at the steps */

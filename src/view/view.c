@@ -338,6 +338,8 @@ static void describe_page(agv_page *page, const ag_problem *p, const ag_args *ar
     page->softcap = p->softcap;
     page->has_dropout = agv_has(p, args, HAS_DROPOUT);
     page->has_bias = agv_has(p, args, HAS_BIAS);
+    page->has_alibi = (p->flags & (AG_ALIBI | AG_SLOPES)) != 0;
+    page->has_given_bias = (p->flags & (AG_BIAS | AG_TABLE)) != 0;
     page->has_sink = agv_has(p, args, HAS_SINK);
     page->has_dL = agv_has(p, args, HAS_DL);
     page->has_tB = agv_has(p, args, HAS_TB);

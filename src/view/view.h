@@ -47,8 +47,8 @@ ag_status agv_fill_head(agv_head *head, const ag_plan *plan, const ag_args *args
 /* The steps along the tangent: from -1 to 1 times half the ratio of the inputs' size to the tangents'. */
 void agv_set_steps(agv_page *page, double inputs, double tangents);
 
-/* Runs page->along_maps at the inputs plus e times their tangents, for the queries of head->along, and keeps the results
- * as those of this step. */
+/* Runs page->along_maps at the inputs plus e times their tangents, for the queries of head->along, and keeps the
+ * results as those of this step. */
 ag_status agv_fill_step(const agv_page *page, agv_head *head, const ag_plan *plan, const ag_args *args,
                         int step, double e);
 

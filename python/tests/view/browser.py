@@ -117,9 +117,9 @@ _OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.m
 
 def calculate(arithmetic):
     """The result of a line of the page's arithmetic: "= 0.5 · (1 · 2 + (−3) · 4)"."""
-    functions = {"exp": math.exp, "log": lambda x: math.log(x) if x > 0 else -math.inf, "tanh": math.tanh}
+    functions = {"exp": math.exp, "log": lambda x: math.log(x) if x > 0 else -math.inf, "tanh": math.tanh, "abs": abs}
     asides = r"\(\d+ smaller terms\)|\(outside the window\)|\(\d+ hidden pairs? left out\)"
-    text = re.sub(asides, "", arithmetic).removeprefix("=")
+    text = re.sub(r"\|([^|]*)\|", r"abs(\1)", re.sub(asides, "", arithmetic).removeprefix("="))
     text = re.sub(r"\)2(?![\d.])", ")**2", text.replace("−", "-").replace("·", "*").replace("∞", "1e999"))
 
     def value(node):

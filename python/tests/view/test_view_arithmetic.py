@@ -113,10 +113,23 @@ def test_every_computed_variable_has_arithmetic(driver, tmp_path):
     assert "tanh" in page.text("#arithmetic") and {"Z", "tS"} <= {
         c.get_attribute("data-variable") for c in page.find_all(".card.is-input, .card.is-output")
     }
-    attngrad.explain(inputs["q"], inputs["k"], inputs["v"], alibi=True).save_html(tmp_path / "alibi.html")
-    page = Page(driver, tmp_path / "alibi.html")
+
+
+@pytest.mark.parametrize("bias", [None, arrays(3, 4)], ids=["alone", "and a bias"])
+def test_slope_of_alibi(driver, tmp_path, bias):
+    """B is -slope |p - g|, of a head that is not the first, with positions that do not start at 0."""
+    q, k, v = arrays(2, 3, 3), arrays(2, 4, 3), arrays(2, 4, 2)
+    e = attngrad.explain(q, k, v, alibi=True, q_offset=5, bias=bias, head=1)
+    e.save_html(tmp_path / "page.html")
+    page = Page(driver, tmp_path / "page.html")
     page.choose("B")
-    assert "ALiBi" in page.text("#cell") and "Given" not in page.text("#cell")
+    assert "slope · |p" in page.text("#detail .element") and "by ALiBi" in page.text("#detail .note")
+    given = bias if bias is not None else np.zeros((3, 4))
+    for (row, column), (value, arithmetic) in page.cells("B").items():
+        distance = 5 + row - column
+        assert value == e["B"][row, column] and math.isclose(value, given[row, column] - distance / 256)
+        assert f"|{5 + row} − {column}|" in arithmetic and ("0.00390625 ·" in arithmetic)
+        assert math.isclose(calculate(arithmetic), value, rel_tol=1e-5)
 
 
 def test_names_without_a_card_are_explained(driver, example):

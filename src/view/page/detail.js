@@ -46,6 +46,7 @@ function remarksHtml({ rule, formula }) {
     ([, feature, meaning]) => `no ${FEATURE_NAMES[feature]}: ${ruleHtml(meaning)}`,
   );
   const names = referencesOf(formula.tree).map(({ name }) => name);
+  remarks.push(...names.filter((name) => name in NUMBER_NAMES).map((name) => NUMBER_NAMES[name]));
   const wide = names.find((name) => !variables.has(name) && sideBySide(name));
   if (wide) remarks.push(`${nameHtml(wide)}: ${nameHtml(sideBySide(wide))} of all heads side by side`);
   return remarks.length ? `<p class="note">${[...new Set(remarks)].join("; ")}</p>` : "";
