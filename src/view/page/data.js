@@ -18,14 +18,14 @@ function decode(stored) {
 // The axes of a variable by its index letters, and what one position on each is called.
 const AXES = { i: "query", j: "key", c: "channel", m: "channel", n: "column", r: "" };
 
-// What is chosen. level: "full", or of a long sequence "pooled" or "window"; pooling: "mean" or "peak"; power: of the
-// share of the scale that a colour stands for, 1/2 to tell small values apart.
+// What is chosen. level: "full", or of a long sequence "pooled" or "window"; pooling: "mean" or "peak"; colours: one of
+// COLOUR_SCALES.
 const state = {
   map: "forward",
   head: 0,
   level: "full",
   pooling: "mean",
-  power: 1,
+  colours: "linear",
   name: null,
   row: 0,
   column: 0,

@@ -99,25 +99,40 @@ function statsHtml(variable) {
   return rows.map(([term, value]) => `<div><dt>${term}</dt><dd>${value}</dd></div>`).join("");
 }
 
+// The palette with the values that stand for its ends, its middle and the places between them.
 function renderLegend(variable) {
   const legend = document.getElementById("legend");
   const largest = scaleOf(variable);
-  const low = variable.record.stats.min < 0 ? -largest : 0;
+  const isSigned = variable.record.stats.min < 0;
   const swatch = (kind, text) => `<span class="swatch"><span class="${kind}"></span> ${text}</span>`;
   const special = [
     variable.record.stats.hidden ? swatch("hatch", "hidden pair") : "",
     variable.record.stats.nan || variable.record.stats.infinite ? swatch("not-a-number", "NaN or infinite") : "",
   ].join("");
-  const ends = [low, ...(low < 0 ? [0] : []), largest].map((x) => `<span>${formatNumber(x, 3)}</span>`);
   const beyond = countBeyond(variable);
   const cells = beyond > 1 ? "cells have" : "cell has";
   const cut = beyond ? `<p>${beyond} far larger ${cells} the colour of the end.</p>` : "";
-  legend.innerHTML = `<canvas aria-hidden="true"></canvas><div class="scale">${ends.join("")}</div>${cut}${special}`;
-  const steps = 128;
-  const values = Float64Array.from({ length: steps }, (_, n) => low + ((largest - low) * n) / (steps - 1));
+  const marks = (isSigned ? [-1, -0.5, 0, 0.5, 1] : [0, 0.5, 1]).map((share) => legendMark(share, largest, isSigned));
+  legend.innerHTML = `<canvas aria-hidden="true"></canvas><div class="scale">${marks.join("")}</div>${cut}${special}`;
+  const steps = 129;
+  const shareAt = (n) => (isSigned ? (2 * n) / (steps - 1) - 1 : n / (steps - 1));
+  const values = Float64Array.from({ length: steps }, (_, n) => legendValue(shareAt(n), largest));
   const canvas = legend.querySelector("canvas");
   drawMap(canvas, { rows: 1, columns: steps, values, largest, hidden: null }, { width: 2, height: 12 });
   canvas.style.width = "100%";
+}
+
+// The value that a place of the palette stands for: share from -1 to 1.
+function legendValue(share, largest) {
+  return Math.sign(share) * COLOUR_SCALES[state.colours].value(Math.abs(share)) * largest;
+}
+
+function legendMark(share, largest, isSigned) {
+  const place = 100 * (isSigned ? (share + 1) / 2 : share);
+  const smallest = COLOUR_SCALES[state.colours].value(0) * largest; // zero, but of the logarithmic scale
+  const sign = share === 0 && smallest > 0 && isSigned ? "±" : "";
+  const value = share === 0 ? smallest : legendValue(share, largest);
+  return `<span style="--place: ${place}%">${sign}${formatNumber(value, 3)}</span>`;
 }
 
 function mapBox() {

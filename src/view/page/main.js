@@ -142,8 +142,8 @@ function onChange({ target }) {
     state.pooling = target.value;
     redraw();
   }
-  if (target.id === "power") {
-    state.power = Number(target.value);
+  if (target.id === "colours") {
+    state.colours = target.value;
     redraw();
   }
   if (target.id === "head") state.head = Number(target.value);
