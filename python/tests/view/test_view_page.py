@@ -54,6 +54,18 @@ def test_views_and_heads_switch(driver, example):
     assert page.cells("P") != first
 
 
+@pytest.mark.parametrize("medium, width", [("screen", 380), ("print", 1000), ("screen", 1440)])
+def test_arrows_or_their_words(driver, example, medium, width):
+    """Narrow screens and paper have no arrows: the cards say where they would come from and go to."""
+    page = Page(driver, example, (width, 900))
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": medium})
+    words = [span.text for span in page.find_all("#card-dS .flow") if span.is_displayed()]
+    has_arrows = page.find("#edges").is_displayed()
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+    assert (words, has_arrows) == (([], True) if width == 1440 else (["from P, dP, D", "to dQ, dK"], False))
+    assert "from P dP D, to dQ dK" in page.find("#card-dS").get_attribute("aria-label")
+
+
 ODD = ["q1 k1 d1 f32", "q1 k70 d130 f16 sink softcap=2", "q90 k2 d3 dv1 bf16", "b3 h2 q6 k5 d4 f64 packed=12,11 alibi"]
 
 
