@@ -81,6 +81,14 @@ static void window_of(const agv_variable *v, const int64_t window[4], int axis, 
     *to = first < 0 ? v->shape[axis] : window[first + 1];
 }
 
+int64_t agv_count_in(const agv_variable *v, const int64_t window[4])
+{
+    int64_t from[2], to[2];
+    window_of(v, window, 0, &from[0], &to[0]);
+    window_of(v, window, 1, &from[1], &to[1]);
+    return (to[0] - from[0]) * (to[1] - from[1]);
+}
+
 static bool make_array(agv_array *array, int64_t count, int width)
 {
     array->values = calloc((size_t)(count > 0 ? count : 1), sizeof array->values[0]);
@@ -95,15 +103,13 @@ ag_status agv_make_room(agv_variable *v, const agv_extent *e)
     if (e->is_full) {
         return make_array(&v->full, v->shape[0] * v->shape[1], width) ? AG_OK : AG_NO_MEMORY;
     }
-    int64_t from[2], to[2], count = blocks(v, e, 0) * blocks(v, e, 1);
-    window_of(v, e->window, 0, &from[0], &to[0]);
-    window_of(v, e->window, 1, &from[1], &to[1]);
-    if (from[0] > to[0] || from[1] > to[1]) {
+    const int64_t count = blocks(v, e, 0) * blocks(v, e, 1);
+    if (e->window[0] > e->window[1] || e->window[2] > e->window[3]) {
         return AG_INVALID_ARGUMENT;
     }
     v->pooled = calloc((size_t)(count > 0 ? count : 1), sizeof v->pooled[0]);
     bool made = v->pooled != NULL && make_array(&v->mean, count, 4) && make_array(&v->peak, count, 4) &&
-                make_array(&v->window, (to[0] - from[0]) * (to[1] - from[1]), width);
+                make_array(&v->window, agv_count_in(v, e->window), width);
     return made ? AG_OK : AG_NO_MEMORY;
 }
 
@@ -228,10 +234,7 @@ void agv_finish(agv_variable *v)
 ag_status agv_collect_along(const agv_page *page, agv_variable *v, const int64_t part[4], int step,
                             int64_t row0, int64_t rows, const double *values)
 {
-    int64_t from[2], to[2];
-    window_of(v, part, 0, &from[0], &to[0]);
-    window_of(v, part, 1, &from[1], &to[1]);
-    const int64_t count = (to[0] - from[0]) * (to[1] - from[1]);
+    const int64_t count = agv_count_in(v, part);
     const int width = count > AGV_DOUBLE_ALONG ? 4 : 8;
     if (v->along.values == NULL && !make_array(&v->along, count * page->n_steps, width)) {
         return AG_NO_MEMORY;

@@ -107,6 +107,9 @@ agv_variable *agv_add_variable(agv_list *list, const char *name, const char *axe
 /* Returns NULL if there is none. */
 agv_variable *agv_find_variable(agv_list *list, const char *name);
 
+/* Numbers of a variable in a window of queries and keys, written as agv_extent.window is. */
+int64_t agv_count_in(const agv_variable *v, const int64_t window[4]);
+
 /* Makes room for a variable's numbers as the extent says; refuses a window that ends before it begins. */
 ag_status agv_make_room(agv_variable *v, const agv_extent *extent);
 

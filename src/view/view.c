@@ -3,7 +3,6 @@
 
 #include "view/runner.h"
 
-#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +13,6 @@ enum {
     MAX_FULL_HEADS = 64,     /* shown if the caller names none */
     MAX_POOLED_LENGTH = 256, /* blocks along an axis */
     MIN_POOLED_LENGTH = 16,
-    WINDOW_LENGTH = 64,  /* at most, if the caller names none; also along the tangent */
     LONG_PAIRS = 1 << 20 /* from here on: one head and two maps, unless the caller names more */
 };
 
@@ -44,28 +42,27 @@ static int64_t ceil_div(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
-/* Numbers of an axis: all, blocks, or the window's. */
-static double axis_size(const agv_variable *v, int axis, const int64_t pool[2], const int64_t window[4])
+/* The blocks of a variable. */
+static double count_blocks(const agv_variable *v, const int64_t pool[2])
 {
-    const int n = v->axes[axis] == 'i' ? 0 : v->axes[axis] == 'j' ? 1 : -1;
-    if (n < 0) {
-        return (double)v->shape[axis];
+    double count = 1;
+    for (int axis = 0; axis < 2; axis++) {
+        const int64_t size = v->axes[axis] == 'i' ? pool[0] : v->axes[axis] == 'j' ? pool[1] : 1;
+        count *= (double)ceil_div(v->shape[axis], size);
     }
-    return (double)(window != NULL ? window[2 * n + 1] - window[2 * n] : ceil_div(v->shape[axis], pool[n]));
+    return count;
 }
 
 double agv_bytes(const agv_head *head, const agv_extent *e)
 {
-    static const int64_t one[2] = {1, 1};
     double bytes = 0;
     for (int n = 0; n < head->variables.count; n++) {
         const agv_variable *v = &head->variables.items[n];
         const double width = v->is_flag ? 1 : e->width;
         if (e->is_full) {
-            bytes += width * axis_size(v, 0, one, NULL) * axis_size(v, 1, one, NULL);
+            bytes += width * (double)v->shape[0] * (double)v->shape[1];
         } else {
-            bytes += 2 * 4 * axis_size(v, 0, e->pool, NULL) * axis_size(v, 1, e->pool, NULL);
-            bytes += width * axis_size(v, 0, NULL, e->window) * axis_size(v, 1, NULL, e->window);
+            bytes += 2 * 4 * count_blocks(v, e->pool) + width * (double)agv_count_in(v, e->window);
         }
     }
     return bytes * 4 / 3 + 600 * head->variables.count; /* base64; and the JSON of each variable */
@@ -116,7 +113,7 @@ static ag_status choose_extent(const agv_page *page, agv_head *head, const agv_s
         return AG_OK;
     }
     e->is_full = false;
-    for (int64_t fallback = WINDOW_LENGTH; fallback > 0; fallback /= 2) {
+    for (int64_t fallback = AGV_WINDOW_LENGTH; fallback > 0; fallback /= 2) {
         if (choose_pool(page, head, s, request, fallback, e)) {
             return AG_OK;
         }
@@ -347,105 +344,6 @@ static void describe_page(agv_page *page, const ag_problem *p, const ag_args *ar
     add_facts(page, p, args);
 }
 
-/* ---- Along the tangent ---- */
-
-/* Bytes of the page for the results of forward, or of forward and vjp, at every step. */
-static double along_bytes(const agv_page *page, bool has_vjp)
-{
-    static const char *const names[] = {"Z", "S", "P", "L", "O", "D", "dP", "dS", "dQ", "dK", "dV"};
-    double bytes = 0;
-    for (int64_t h = 0; h < page->n_heads; h++) {
-        agv_head *head = &page->heads[h];
-        for (size_t n = 0; n < (has_vjp ? sizeof names / sizeof names[0] : 5); n++) {
-            const agv_variable *v = agv_find_variable(&head->variables, names[n]);
-            const double count = axis_size(v, 0, NULL, head->along) * axis_size(v, 1, NULL, head->along);
-            bytes += count * AGV_MAX_STEPS * (count > AGV_DOUBLE_ALONG ? 4 : 8) * 4 / 3;
-        }
-    }
-    return bytes;
-}
-
-static bool fits_along(const agv_page *page, bool has_vjp)
-{
-    double bytes = AGV_MAX_FRAME + along_bytes(page, has_vjp);
-    for (int64_t h = 0; h < page->n_heads; h++) {
-        bytes += agv_bytes(&page->heads[h], &page->heads[h].extent);
-    }
-    return bytes <= AGV_MAX_PAGE;
-}
-
-/* At most `limit` numbers of an axis: of its window if it has one (NULL: it has every number), else of the part that
- * the caller names, else of all. */
-static void set_part(int64_t part[2], const int64_t *window, const int64_t asked[2], int64_t length,
-                     int64_t limit)
-{
-    const bool is_named = asked[1] > 0 && length > limit;
-    const int64_t first = window != NULL ? window[0] : is_named ? asked[0] : 0;
-    const int64_t end = window != NULL ? window[1] : is_named ? asked[1] : length;
-    part[0] = first;
-    part[1] = end - first < limit ? end : first + limit;
-}
-
-static void set_parts(agv_page *page, const ag_plan *plan, const ag_args *args, const agv_request *request,
-                      int64_t limit)
-{
-    for (int64_t n = 0; n < page->n_heads; n++) {
-        agv_head *head = &page->heads[n];
-        const agv_source s = agv_source_of(plan, args, head->batch, head->head);
-        const int64_t *window = head->extent.is_full ? NULL : head->extent.window;
-        set_part(head->along, window, request->rows, s.n_q, limit);
-        set_part(head->along + 2, window != NULL ? window + 2 : NULL, request->keys, s.n_k, limit);
-    }
-}
-
-/* Chooses what is known along the tangent: of as many queries and keys as there is room for, and of vjp, too, if the
- * page shows its tangent and there is room. No maps: there is no room at all. */
-static void choose_along(agv_page *page, const ag_plan *plan, const ag_args *args, const agv_request *request)
-{
-    const bool second = (page->maps & AG_MAP_VJP_JVP) != 0;
-    page->along_maps = 0;
-    for (int64_t limit = WINDOW_LENGTH; limit > 0 && page->along_maps == 0; limit /= 2) {
-        set_parts(page, plan, args, request, limit);
-        if (second && fits_along(page, true)) {
-            page->along_maps = AG_MAP_FORWARD | AG_MAP_VJP;
-        } else if (fits_along(page, false)) {
-            page->along_maps = AG_MAP_FORWARD;
-        }
-    }
-}
-
-static double rows_along(const agv_head *head)
-{
-    return (double)(head->along[1] - head->along[0]);
-}
-
-static double norm_of(agv_list *list, const char *const names[3])
-{
-    double norm = 0;
-    for (int n = 0; n < 3; n++) {
-        norm = hypot(norm, agv_norm(&agv_find_variable(list, names[n])->stats));
-    }
-    return norm;
-}
-
-static ag_status fill_along(agv_page *page, const ag_plan *plan, const ag_args *args, agv_progress *progress)
-{
-    static const char *const inputs[] = {"Q", "K", "V"}, *const tangents[] = {"tQ", "tK", "tV"};
-    agv_list *first = &page->heads[0].variables;
-    ag_status status = AG_OK;
-    if (page->along_maps == 0) {
-        return AG_OK;
-    }
-    agv_set_steps(page, norm_of(first, inputs), norm_of(first, tangents));
-    for (int64_t n = 0; n < page->n_heads * page->n_steps && status == AG_OK; n++) {
-        agv_head *head = &page->heads[n / page->n_steps];
-        const int step = (int)(n % page->n_steps);
-        status = agv_fill_step(page, head, plan, args, step, page->steps[step]);
-        status = status == AG_OK ? agv_report(progress, rows_along(head)) : status;
-    }
-    return status;
-}
-
 /* ---- All of it ---- */
 
 /* A trace checks its call before its workspace: that there is none is all that it may find wrong. */
@@ -495,11 +393,9 @@ static ag_status choose_extents(agv_page *page, const ag_plan *plan, const ag_ar
 /* Rows of queries that the maps run over, one after another. */
 static double count_rows(const agv_page *page, const ag_plan *plan, const ag_args *args)
 {
-    double rows = 0;
+    double rows = agv_rows_along(page);
     for (int64_t n = 0; n < page->n_heads; n++) {
-        const agv_head *head = &page->heads[n];
-        rows += (double)agv_source_of(plan, args, head->batch, head->head).n_q;
-        rows += page->along_maps != 0 ? AGV_MAX_STEPS * rows_along(head) : 0;
+        rows += (double)agv_source_of(plan, args, page->heads[n].batch, page->heads[n].head).n_q;
     }
     return rows;
 }
@@ -516,13 +412,13 @@ static ag_status fill_page(agv_page *page, const ag_plan *plan, const ag_args *a
         return status;
     }
     if ((page->maps & AG_MAP_JVP) != 0) {
-        choose_along(page, plan, args, request);
+        agv_choose_along(page, plan, args, request);
     }
     progress.total = count_rows(page, plan, args);
     for (int64_t n = 0; n < page->n_heads && status == AG_OK; n++) {
         status = agv_fill_head(&page->heads[n], plan, args, page->maps, &progress);
     }
-    return status == AG_OK ? fill_along(page, plan, args, &progress) : status;
+    return status == AG_OK ? agv_fill_along(page, plan, args, &progress) : status;
 }
 
 ag_status agv_page_of_call(agv_page *page, const ag_plan *plan, const ag_args *args,
