@@ -9,7 +9,7 @@ _NUMBER = re.compile(r"[-+]?\d*\.?\d+$")
 def streams(pdf):
     """The contents of pages and of the forms on them, as text."""
     for header, body in re.findall(rb"<<((?:(?!endobj).)*?)>>\s*stream\r?\n(.*?)\r?\nendstream", pdf, re.S):
-        text = zlib.decompress(body).decode("latin-1") if b"/FlateDecode" in header else ""
+        text = zlib.decompressobj().decompress(body).decode("latin-1") if b"/FlateDecode" in header else ""
         if re.match(r"[\d.]+ 0 0 -[\d.]+ 0 [\d.]+ cm\s", text):  # what it begins them with
             yield text
 

@@ -1,6 +1,7 @@
 """The file of a page and the numbers in it, without a browser."""
 
 import copy
+import math
 import re
 import tracemalloc
 
