@@ -157,32 +157,47 @@ static bool is_hidden(const double *hidden, int64_t n)
     return hidden != NULL && hidden[n] != 0;
 }
 
-static void collect_stats(agv_stats *s, int64_t count, const double *values, const double *hidden)
+static void collect_stats(agv_stats *stats, int64_t count, const double *values, const double *hidden)
 {
+    agv_stats s = *stats; /* in registers */
     for (int64_t n = 0; n < count; n++) {
         if (is_hidden(hidden, n)) {
-            s->hidden++;
+            s.hidden++;
         } else {
-            add_to_stats(s, values[n]);
+            add_to_stats(&s, values[n]);
         }
     }
+    *stats = s;
+}
+
+/* Adds numbers first .. end - 1 of a row to a block. */
+static void pool_numbers(agv_variable *v, int64_t block, int64_t first, int64_t end, const double *values,
+                         const double *hidden)
+{
+    double sum = 0, peak = v->peak.values[block];
+    int64_t count = 0;
+    for (int64_t n = first; n < end; n++) {
+        if (is_hidden(hidden, n)) {
+            continue;
+        }
+        count++;
+        sum += values[n];
+        if (!(fabs(values[n]) <= fabs(peak)) && !isnan(peak)) { /* a NaN stays, and is seen */
+            peak = values[n];
+        }
+    }
+    v->pooled[block] += count;
+    v->mean.values[block] += sum;
+    v->peak.values[block] = peak;
 }
 
 static void pool_row(agv_variable *v, const agv_extent *e, int64_t row, const double *values,
                      const double *hidden)
 {
     const int64_t width = block_size(v, e, 1), first = row / block_size(v, e, 0) * blocks(v, e, 1);
-    for (int64_t n = 0; n < v->shape[1]; n++) {
-        int64_t at = first + n / width;
-        if (is_hidden(hidden, n)) {
-            continue;
-        }
-        v->pooled[at]++;
-        v->mean.values[at] += values[n];
-        /* a NaN stays, and is seen */
-        if (!(fabs(values[n]) <= fabs(v->peak.values[at])) && !isnan(v->peak.values[at])) {
-            v->peak.values[at] = values[n];
-        }
+    for (int64_t n = 0; n < v->shape[1]; n += width) {
+        const int64_t end = n + width < v->shape[1] ? n + width : v->shape[1];
+        pool_numbers(v, first + n / width, n, end, values, hidden);
     }
 }
 
