@@ -42,14 +42,16 @@ function formulaHtml(entry, record) {
 // What the names of a formula mean that have no card.
 function remarksHtml({ rule, formula }) {
   const words = new Set((rule || "").match(/[A-Za-z]+'*/g));
-  const remarks = ABSENT.filter(([word, feature]) => words.has(word) && !PAGE.features[feature]).map(
-    ([, feature, meaning]) => `no ${FEATURE_NAMES[feature]}: ${ruleHtml(meaning)}`,
-  );
+  const absent = ABSENT.filter(([word, feature]) => words.has(word) && !PAGE.features[feature]);
+  const remarks = [...new Set(absent.map(([, feature]) => feature))].map((feature) => {
+    const meanings = absent.filter(([, other]) => other === feature).map(([, , meaning]) => ruleHtml(meaning));
+    return `no ${FEATURE_NAMES[feature]}: ${[...new Set(meanings)].join(", ")}`;
+  });
   const names = referencesOf(formula.tree).map(({ name }) => name);
-  remarks.push(...names.filter((name) => name in NUMBER_NAMES).map((name) => NUMBER_NAMES[name]));
+  remarks.push(...Object.keys(NUMBER_NAMES).filter((name) => names.includes(name)).map((name) => NUMBER_NAMES[name]));
   const wide = names.find((name) => !variables.has(name) && sideBySide(name));
   if (wide) remarks.push(`${nameHtml(wide)}: ${nameHtml(sideBySide(wide))} of all heads side by side`);
-  return remarks.length ? `<p class="note">${[...new Set(remarks)].join("; ")}</p>` : "";
+  return remarks.length ? `<p class="note">${remarks.join("; ")}</p>` : "";
 }
 
 // How an index is written: its number if env has it; hc, the column of channel c of the head, as a sum.
@@ -132,7 +134,8 @@ function legendMark(share, largest, isSigned) {
   const smallest = COLOUR_SCALES[state.colours].value(0) * largest; // zero, but of the logarithmic scale
   const sign = share === 0 && smallest > 0 && isSigned ? "±" : "";
   const value = share === 0 ? smallest : legendValue(share, largest);
-  return `<span style="--place: ${place}%">${sign}${formatNumber(value, 3)}</span>`;
+  const digits = state.colours === "log" && Math.abs(share) < 1 ? 2 : 3;
+  return `<span style="--place: ${place}%">${sign}${formatNumber(value, digits)}</span>`;
 }
 
 function mapBox() {
