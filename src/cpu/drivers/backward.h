@@ -21,6 +21,8 @@
 #ifndef AGI_CPU_BACKWARD_H
 #define AGI_CPU_BACKWARD_H
 
+#include <stdatomic.h>
+
 #include "cpu/drivers/tile.h"
 
 /* Queries of a tile: fewer in float64, whose score tiles take twice the cache. */
@@ -76,6 +78,7 @@ typedef struct {
         *dV;  /* [groups][q_splits][spans_at_once][span][D_pad], if there are several splits of the queries */
     real *dQ; /* [groups][spans_at_once][heads per kv head][dq_rows][dq_width] */
     real *deltas;                  /* [groups][heads per kv head][2][Nq] */
+    atomic_int *spans_done;        /* [groups][heads per kv head][tiles of queries], if chained */
     real *bias_full;               /* dbias in reals, if agi_bias_needs_copy */
     double *bias_broadcast;        /* [parts][sizes of the bias], unless agi_bias_is_full */
     double *table;                 /* [heads][parts][buckets] */
@@ -93,6 +96,7 @@ typedef struct {
     agi_backward_layout shared;
     int64_t pass;  /* the current one, if work items are parts of passes, */
     int64_t k;     /* and the first of its spans that run now */
+    atomic_llong spans_begun; /* if chained */
     bool tangents; /* vjp_jvp? */
     bool small;    /* small heads are run by ops->small_head */
     /* The outputs of the map, by their names in vjp. */

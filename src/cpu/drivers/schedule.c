@@ -271,6 +271,18 @@ static void share_invariant_parts(agi_backward_schedule *schedule, const ag_prob
 
 /* ---- The schedule of vjp and vjp_jvp ---- */
 
+/* Whether few heads run as chains of spans, which needs many spans, tiles of queries enough that spans can follow each
+ * other, and sums of dQ of all heads at once. Gradients that are sums over the spans cannot be shared by them. */
+static bool is_chained(const agi_backward_schedule *schedule, const ag_problem *p)
+{
+    enum { MIN_CHAIN_TILES = 32 };
+    const bool sums = agi_has(p, AG_TABLE) || (agi_has(p, AG_BIAS) && !REAL(agi_bias_is_full)(p));
+    const int64_t groups = schedule->groups, spans = groups * schedule->max.n_spans;
+    return groups < LARGE_ITEMS && spans >= LARGE_ITEMS * 3 / 4 && p->q_len / TILE_ROWS >= MIN_CHAIN_TILES &&
+           schedule->group_b == 1 && schedule->group_hk == 1 && !sums &&
+           (groups <= MIN_GROUPS / 2 || dq_elements(p, groups) <= MAX_SUMS);
+}
+
 static agi_backward_cut cut_of(const agi_cpu_plan *cpu, const ag_plan *plan, agi_map map, int64_t groups)
 {
     const ag_problem *p = &plan->p;
@@ -297,10 +309,15 @@ agi_backward_schedule REAL(agi_backward_schedule_of)(const agi_cpu_plan *cpu, co
     schedule.groups =
         agi_saturating_product(p->batch / schedule.group_b, p->kv_heads / schedule.group_hk, 1, 1);
     schedule.max = cut_of(cpu, plan, map, schedule.groups);
+    schedule.chained = !(plan->flags & AG_INVARIANT) && is_chained(&schedule, p);
+    if (schedule.chained) {
+        schedule.max.q_splits = schedule.max.key_splits = 1;
+    }
     schedule.member_passes = (schedule.max.n_spans + schedule.max.key_splits - 1) / schedule.max.key_splits;
     schedule.passes = agi_saturating_product(schedule.group_b, schedule.group_hk, schedule.member_passes, 1);
-    schedule.shared = (schedule.max.q_splits > 1 || schedule.max.key_splits > 1) &&
-                      !(plan->flags & AG_INVARIANT && schedule.groups >= INVARIANT_GROUPS);
+    schedule.shared = schedule.chained ||
+                      ((schedule.max.q_splits > 1 || schedule.max.key_splits > 1) &&
+                       !(plan->flags & AG_INVARIANT && schedule.groups >= INVARIANT_GROUPS));
     schedule.parts = schedule.shared ? schedule.max.q_splits * schedule.max.key_splits : 1;
     schedule.spans_at_once = schedule.max.key_splits;
     if (schedule.shared && plan->flags & AG_INVARIANT) {
