@@ -23,9 +23,9 @@ static const char help[] = "usage: attngrad bench PROBLEM [OPTION]...\n"
                            "for the maps and for the probe. A second probe loads its factors from the L1\n"
                            "cache: on some processors loads among multiply-adds lower the clock.\n"
                            "\n"
-                           "Flops: forward 4, vjp 10, jvp 12, vjp_jvp 24, jvp_jvp 20 for each pair of a\n"
-                           "query and a key that it sees by causal, window and lengths, and each channel\n"
-                           "(d + dv) / 2.\n"
+                           "Flops: forward 4, vjp 10, jvp 12 (10 with --given-o), vjp_jvp 24, jvp_jvp 20\n"
+                           "for each pair of a query and a key that it sees by causal, window and lengths,\n"
+                           "and each channel (d + dv) / 2.\n"
                            "\n"
                            "PROBLEM is one argument; 'attngrad check --help' lists its words. For example\n"
                            "  \"b1 h12 q2048 k2048 d64 f32 causal\"\n"
@@ -38,6 +38,7 @@ static const char help[] = "usage: attngrad bench PROBLEM [OPTION]...\n"
                            "      --rounds R      at least 5, the default\n"
                            "      --seed S        of the random numbers; default 1\n"
                            "      --invariant     bits independent of the rest of the batch\n"
+                           "      --given-o       jvp reads o and lse of forward instead of computing them\n"
                            "      --json          an array with an object for each number of threads and\n"
                            "                      each map: map ms gflops percent_of_probe\n"
                            "                      workspace_bytes threads isa\n"
@@ -51,15 +52,19 @@ struct request {
     int64_t counts[MAX_COUNTS]; /* of threads; 0: the default */
     int n_counts;
     uint64_t seed;
-    bool help, json, invariant;
+    bool help, json, invariant, given_o;
 };
 
 static int read_request(int argc, char **argv, struct request *r)
 {
     const struct option options[] = {
-        {"help", OPTION_FLAG, &r->help, 0, 0},           {"json", OPTION_FLAG, &r->json, 0, 0},
-        {"invariant", OPTION_FLAG, &r->invariant, 0, 0}, {"map", OPTION_TEXT, &r->map, 0, 0},
-        {"threads", OPTION_TEXT, &r->threads, 0, 0},     {"rounds", OPTION_INTEGER, &r->rounds, 5, 1000000},
+        {"help", OPTION_FLAG, &r->help, 0, 0},
+        {"json", OPTION_FLAG, &r->json, 0, 0},
+        {"invariant", OPTION_FLAG, &r->invariant, 0, 0},
+        {"given-o", OPTION_FLAG, &r->given_o, 0, 0},
+        {"map", OPTION_TEXT, &r->map, 0, 0},
+        {"threads", OPTION_TEXT, &r->threads, 0, 0},
+        {"rounds", OPTION_INTEGER, &r->rounds, 5, 1000000},
         {"seed", OPTION_SEED, &r->seed, 0, 0},
     };
     struct positionals positionals = {&r->text, 1, 0};
@@ -226,7 +231,7 @@ static void show_progress(int64_t done, int64_t total)
 
 static int time_problem(const struct request *r, struct arrays *arrays, struct bench *b)
 {
-    ag_status status = bench_begin(b, arrays, selected_maps(r->map));
+    ag_status status = bench_begin(b, arrays, selected_maps(r->map), r->given_o);
     for (int64_t n = 0; n < r->rounds && status == AG_OK; n++) {
         show_progress(n, r->rounds);
         status = bench_round(b);

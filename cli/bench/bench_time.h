@@ -5,6 +5,8 @@
 #include "check/arrays.h"
 #include "probe.h"
 
+#include <stdbool.h>
+
 enum { BENCH_MAPS = 5, BENCH_ISA_SIZE = 16 };
 
 struct bench_map {
@@ -36,8 +38,8 @@ struct bench {
     double exp2;             /* exponentials per second of all threads */
 };
 
-/* maps: bits of AG_MAP_*. threads, isa and kind are taken from the plan. */
-ag_status bench_begin(struct bench *b, struct arrays *arrays, uint32_t maps);
+/* maps: bits of AG_MAP_*. given_o: jvp runs with AG_GIVEN_O. threads, isa and kind are taken from the plan. */
+ag_status bench_begin(struct bench *b, struct arrays *arrays, uint32_t maps, bool given_o);
 
 /* Runs one round: for each map a probe, then the map. Returns the status of the maps. */
 ag_status bench_round(struct bench *b);

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+static const int64_t all_tokens[4] = {0, TOKENS, 0, TOKENS}; /* queries and keys */
+
 /* The example and everything along its direction. */
 struct along {
     struct layer layer;
@@ -119,6 +121,7 @@ static ag_status add_heads(agv_page *page, const struct along *a)
         head->head = page->n_heads;
         head->extent.is_full = true;
         head->extent.width = 8;
+        memcpy(head->along, all_tokens, sizeof head->along);
         agv_describe_head(head, plan, &args, page->maps);
         status = agv_fill_head(head, plan, &args, page->maps, NULL);
     }
@@ -129,7 +132,8 @@ static ag_status add_heads(agv_page *page, const struct along *a)
 
 static ag_status collect(agv_page *page, const char *name, int step, const double *values)
 {
-    return agv_collect_along(page, agv_find_variable(&page->layer, name), step, values);
+    agv_variable *v = agv_find_variable(&page->layer, name);
+    return agv_collect_along(page, v, all_tokens, step, 0, v->shape[0], values);
 }
 
 static ag_status add_step(agv_page *page, struct along *a, int step)
@@ -186,7 +190,7 @@ static ag_status fill_in(agv_page *page, struct along *a)
     if (status == AG_OK) {
         status = add_heads(page, a);
     }
-    agv_set_steps(page, norm_of(&a->e.x), norm_of(&a->tx), false);
+    agv_set_steps(page, norm_of(&a->e.x), norm_of(&a->tx));
     for (int step = 0; step < page->n_steps && status == AG_OK; step++) {
         status = add_step(page, a, step);
     }

@@ -78,8 +78,8 @@ class Explanation(dict[str, np.ndarray]):
 
         heads, sequences: which to show; None: the one that was explained. An empty list: all if they are small.
         maps: of "forward", "vjp", "jvp" and "vjp_jvp"; by default all that there are inputs for, of a long sequence
-        two. rows, keys: of a matrix too large to show every number, the queries and keys (first, last + 1) to show in
-        full. The file takes the place of an older one when it is complete.
+        two. rows, keys: of a long sequence, the queries and keys (first, last + 1) to move along the tangent and, if
+        not every number fits into the page, to show in full. The file takes the place of an older one when it is complete.
         """
         page = self._page(title, heads, sequences, maps, rows, keys)
         _replace(Path(path), page)

@@ -73,12 +73,20 @@ static int64_t blocks(const agv_variable *v, const agv_extent *e, int axis)
     return (v->shape[axis] + size - 1) / size;
 }
 
-/* The part [from, to) of an axis that the window has. */
-static void window_of(const agv_variable *v, const agv_extent *e, int axis, int64_t *from, int64_t *to)
+/* The part [from, to) of an axis that a window of queries and keys has. */
+static void window_of(const agv_variable *v, const int64_t window[4], int axis, int64_t *from, int64_t *to)
 {
     int first = v->axes[axis] == 'i' ? 0 : v->axes[axis] == 'j' ? 2 : -1;
-    *from = first < 0 ? 0 : e->window[first];
-    *to = first < 0 ? v->shape[axis] : e->window[first + 1];
+    *from = first < 0 ? 0 : window[first];
+    *to = first < 0 ? v->shape[axis] : window[first + 1];
+}
+
+int64_t agv_count_in(const agv_variable *v, const int64_t window[4])
+{
+    int64_t from[2], to[2];
+    window_of(v, window, 0, &from[0], &to[0]);
+    window_of(v, window, 1, &from[1], &to[1]);
+    return (to[0] - from[0]) * (to[1] - from[1]);
 }
 
 static bool make_array(agv_array *array, int64_t count, int width)
@@ -95,15 +103,13 @@ ag_status agv_make_room(agv_variable *v, const agv_extent *e)
     if (e->is_full) {
         return make_array(&v->full, v->shape[0] * v->shape[1], width) ? AG_OK : AG_NO_MEMORY;
     }
-    int64_t from[2], to[2], count = blocks(v, e, 0) * blocks(v, e, 1);
-    window_of(v, e, 0, &from[0], &to[0]);
-    window_of(v, e, 1, &from[1], &to[1]);
-    if (from[0] > to[0] || from[1] > to[1]) {
+    const int64_t count = blocks(v, e, 0) * blocks(v, e, 1);
+    if (e->window[0] > e->window[1] || e->window[2] > e->window[3]) {
         return AG_INVALID_ARGUMENT;
     }
     v->pooled = calloc((size_t)(count > 0 ? count : 1), sizeof v->pooled[0]);
     bool made = v->pooled != NULL && make_array(&v->mean, count, 4) && make_array(&v->peak, count, 4) &&
-                make_array(&v->window, (to[0] - from[0]) * (to[1] - from[1]), width);
+                make_array(&v->window, agv_count_in(v, e->window), width);
     return made ? AG_OK : AG_NO_MEMORY;
 }
 
@@ -151,44 +157,60 @@ static bool is_hidden(const double *hidden, int64_t n)
     return hidden != NULL && hidden[n] != 0;
 }
 
-static void collect_stats(agv_stats *s, int64_t count, const double *values, const double *hidden)
+static void collect_stats(agv_stats *stats, int64_t count, const double *values, const double *hidden)
 {
+    agv_stats s = *stats; /* in registers */
     for (int64_t n = 0; n < count; n++) {
         if (is_hidden(hidden, n)) {
-            s->hidden++;
+            s.hidden++;
         } else {
-            add_to_stats(s, values[n]);
+            add_to_stats(&s, values[n]);
         }
     }
+    *stats = s;
+}
+
+/* Adds numbers first .. end - 1 of a row to a block. */
+static void pool_numbers(agv_variable *v, int64_t block, int64_t first, int64_t end, const double *values,
+                         const double *hidden)
+{
+    double sum = 0, peak = v->peak.values[block];
+    int64_t count = 0;
+    for (int64_t n = first; n < end; n++) {
+        if (is_hidden(hidden, n)) {
+            continue;
+        }
+        count++;
+        sum += values[n];
+        if (!(fabs(values[n]) <= fabs(peak)) && !isnan(peak)) { /* a NaN stays, and is seen */
+            peak = values[n];
+        }
+    }
+    v->pooled[block] += count;
+    v->mean.values[block] += sum;
+    v->peak.values[block] = peak;
 }
 
 static void pool_row(agv_variable *v, const agv_extent *e, int64_t row, const double *values,
                      const double *hidden)
 {
     const int64_t width = block_size(v, e, 1), first = row / block_size(v, e, 0) * blocks(v, e, 1);
-    for (int64_t n = 0; n < v->shape[1]; n++) {
-        int64_t at = first + n / width;
-        if (is_hidden(hidden, n)) {
-            continue;
-        }
-        v->pooled[at]++;
-        v->mean.values[at] += values[n];
-        /* a NaN stays, and is seen */
-        if (!(fabs(values[n]) <= fabs(v->peak.values[at])) && !isnan(v->peak.values[at])) {
-            v->peak.values[at] = values[n];
-        }
+    for (int64_t n = 0; n < v->shape[1]; n += width) {
+        const int64_t end = n + width < v->shape[1] ? n + width : v->shape[1];
+        pool_numbers(v, first + n / width, n, end, values, hidden);
     }
 }
 
-static void window_row(agv_variable *v, const agv_extent *e, int64_t row, const double *values)
+/* Copies what a window has of a row to its place in `kept`, the numbers of the window. */
+static void keep_row(const agv_variable *v, const int64_t window[4], int64_t row, const double *values,
+                     double *kept)
 {
     int64_t from[2], to[2];
-    window_of(v, e, 0, &from[0], &to[0]);
-    window_of(v, e, 1, &from[1], &to[1]);
+    window_of(v, window, 0, &from[0], &to[0]);
+    window_of(v, window, 1, &from[1], &to[1]);
     if (row >= from[0] && row < to[0] && to[1] > from[1]) {
         size_t width = (size_t)(to[1] - from[1]);
-        memcpy(v->window.values + (row - from[0]) * (int64_t)width, values + from[1],
-               width * sizeof values[0]);
+        memcpy(kept + (row - from[0]) * (int64_t)width, values + from[1], width * sizeof values[0]);
     }
 }
 
@@ -203,7 +225,7 @@ void agv_collect(agv_variable *v, const agv_extent *e, int64_t row0, int64_t row
     }
     for (int64_t r = 0; r < rows; r++) {
         pool_row(v, e, row0 + r, values + r * width, hidden != NULL ? hidden + r * width : NULL);
-        window_row(v, e, row0 + r, values + r * width);
+        keep_row(v, e->window, row0 + r, values + r * width, v->window.values);
     }
 }
 
@@ -224,14 +246,17 @@ void agv_finish(agv_variable *v)
 
 /* ---- Along the tangent ---- */
 
-ag_status agv_collect_along(const agv_page *page, agv_variable *v, int step, const double *values)
+ag_status agv_collect_along(const agv_page *page, agv_variable *v, const int64_t part[4], int step,
+                            int64_t row0, int64_t rows, const double *values)
 {
-    const int64_t count = v->shape[0] * v->shape[1];
+    const int64_t count = agv_count_in(v, part);
     const int width = count > AGV_DOUBLE_ALONG ? 4 : 8;
     if (v->along.values == NULL && !make_array(&v->along, count * page->n_steps, width)) {
         return AG_NO_MEMORY;
     }
-    memcpy(v->along.values + step * count, values, (size_t)count * sizeof values[0]);
+    for (int64_t r = 0; r < rows; r++) {
+        keep_row(v, part, row0 + r, values + r * v->shape[1], v->along.values + step * count);
+    }
     return AG_OK;
 }
 

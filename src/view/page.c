@@ -3,11 +3,14 @@
  *     title facts notes version     texts; facts and notes are lists
  *     maps                          the names of the maps that it shows
  *     scale softcap                 numbers
- *     features                      {softcap, dropout, bias, sink, dL, tB, tdL, layer}: what the problem has
+ *     features                      {softcap, dropout, bias, alibi, givenBias, sink, dL, tB, tdL, layer}: what the
+ *                                   problem has; bias is alibi, givenBias or both
  *     layer                         null, or {heads}
  *     steps                         null, or the list of e at which variables were computed at x + e tx
  *     variables                     those of the layer
- *     heads                         [{batch, head, variables, pool, window, norms}]
+ *     heads                         [{batch, head, slope, first, variables, pool, window, along}]; slope of ALiBi,
+ *                                   positions of the first query and key, sizes of blocks, queries and keys in full,
+ *                                   queries and keys along the tangent
  *
  * A variable is {name, axes, shape, absent, stats} and its arrays: full, or mean, peak and window; along. An array is
  * {id, type}: the numbers are base64 in the script element of that id, as f32, f64 or u8. absent: an input that was not
@@ -112,24 +115,31 @@ static void add_list(writer *w, const agv_list *list)
 
 /* ---- The data ---- */
 
+/* Ranges of queries and keys. */
+static void add_window(agv_text *text, const char *key, const int64_t window[4])
+{
+    agv_text_format(text, "\"%s\":{\"queries\":[%lld,%lld],\"keys\":[%lld,%lld]},", key, (long long)window[0],
+                    (long long)window[1], (long long)window[2], (long long)window[3]);
+}
+
 static void add_head(writer *w, const agv_page *page, const agv_head *head)
 {
     const agv_extent *e = &head->extent;
     agv_text_format(&w->data, "{\"batch\":%lld,\"head\":%lld,", (long long)head->batch,
                     (long long)head->head);
+    if (page->has_alibi) {
+        add_string(&w->data, "\"slope\":");
+        agv_text_number(&w->data, head->slope);
+        agv_text_format(&w->data, ",\"first\":[%lld,%lld],", (long long)head->first[0],
+                        (long long)head->first[1]);
+    }
     if (!e->is_full) {
         agv_text_format(&w->data, "\"pool\":{\"queries\":%lld,\"keys\":%lld},", (long long)e->pool[0],
                         (long long)e->pool[1]);
-        agv_text_format(&w->data, "\"window\":{\"queries\":[%lld,%lld],\"keys\":[%lld,%lld]},",
-                        (long long)e->window[0], (long long)e->window[1], (long long)e->window[2],
-                        (long long)e->window[3]);
+        add_window(&w->data, "window", e->window);
     }
-    if (head->has_norms) {
-        add_string(&w->data, "\"norms\":{");
-        add_numbers(&w->data, "change", head->change, page->n_steps);
-        add_string(&w->data, ",");
-        add_numbers(&w->data, "error", head->error, page->n_steps);
-        add_string(&w->data, "},");
+    if (page->n_steps > 0) {
+        add_window(&w->data, "along", head->along);
     }
     add_list(w, &head->variables);
     add_string(&w->data, "}");
@@ -140,10 +150,16 @@ static void add_features(agv_text *text, const agv_page *page)
     const struct {
         const char *name;
         bool has;
-    } features[] = {{"softcap", page->softcap > 0}, {"dropout", page->has_dropout},
-                    {"bias", page->has_bias},       {"sink", page->has_sink},
-                    {"dL", page->has_dL},           {"tB", page->has_tB},
-                    {"tdL", page->has_tdL},         {"layer", page->layer_heads > 0}};
+    } features[] = {{"softcap", page->softcap > 0},
+                    {"dropout", page->has_dropout},
+                    {"bias", page->has_bias},
+                    {"alibi", page->has_alibi},
+                    {"givenBias", page->has_given_bias},
+                    {"sink", page->has_sink},
+                    {"dL", page->has_dL},
+                    {"tB", page->has_tB},
+                    {"tdL", page->has_tdL},
+                    {"layer", page->layer_heads > 0}};
     add_string(text, "\"features\":{");
     for (size_t n = 0; n < sizeof features / sizeof features[0]; n++) {
         agv_text_format(text, "%s\"%s\":%s", n > 0 ? "," : "", features[n].name,

@@ -59,10 +59,13 @@ typedef struct agv_extent {
 
 typedef struct agv_head {
     int64_t batch, head;
+    double slope;     /* of ALiBi */
+    int64_t first[2]; /* positions of query 0 and key 0 */
     agv_extent extent;
     agv_list variables;
-    bool has_norms; /* of O along the tangent: the change, and the change minus the tangent's prediction */
-    double change[AGV_MAX_STEPS], error[AGV_MAX_STEPS];
+    int64_t along
+        [4]; /* queries along[0] .. along[1] - 1 and keys along[2] .. along[3] - 1: those whose numbers are
+                         known along the tangent */
 } agv_head;
 
 typedef struct agv_lines {
@@ -76,9 +79,10 @@ typedef struct agv_page {
     uint32_t maps; /* AG_MAP_*: those that it shows */
     double scale, softcap;
     bool has_dropout, has_bias, has_sink, has_dL, has_tB, has_tdL;
-    int64_t layer_heads; /* 0: no layer */
-    agv_list layer;      /* the layer's own variables */
-    agv_head *heads;     /* malloc */
+    bool has_alibi, has_given_bias; /* what the bias is the sum of: ALiBi; a bias or a table */
+    int64_t layer_heads;            /* 0: no layer */
+    agv_list layer;                 /* the layer's own variables */
+    agv_head *heads;                /* malloc */
     int64_t n_heads;
     int n_steps;
     uint32_t along_maps; /* those whose results are known at the steps */
@@ -103,6 +107,9 @@ agv_variable *agv_add_variable(agv_list *list, const char *name, const char *axe
 /* Returns NULL if there is none. */
 agv_variable *agv_find_variable(agv_list *list, const char *name);
 
+/* Numbers of a variable in a window of queries and keys, written as agv_extent.window is. */
+int64_t agv_count_in(const agv_variable *v, const int64_t window[4]);
+
 /* Makes room for a variable's numbers as the extent says; refuses a window that ends before it begins. */
 ag_status agv_make_room(agv_variable *v, const agv_extent *extent);
 
@@ -117,8 +124,10 @@ double agv_norm(const agv_stats *stats);
 /* After the last row: the means of the blocks. */
 void agv_finish(agv_variable *v);
 
-/* Takes all numbers of a variable, at one step along the tangent. */
-ag_status agv_collect_along(const agv_page *page, agv_variable *v, int step, const double *values);
+/* Takes rows row0 .. row0 + rows - 1 of a variable at one step along the tangent, and keeps those of the part, which is
+ * written as agv_head.along is. */
+ag_status agv_collect_along(const agv_page *page, agv_variable *v, const int64_t part[4], int step,
+                            int64_t row0, int64_t rows, const double *values);
 
 /* The whole file; *bytes is malloc's. */
 ag_status agv_page_write(const agv_page *page, char **bytes, size_t *size);

@@ -93,8 +93,7 @@ static void load_moved(const ag_tensor *x, const ag_tensor *tx, double e, ag_dty
 static bool is_shown(const agv_runner *r, agv_kind kind)
 {
     const agv_info *info = &agv_infos[kind];
-    return (info->maps & r->maps) != 0 && agv_has(r->source.p, r->source.args, info->feature) &&
-           (r->is_traced || info->origin == INPUT || info->origin == OUTPUT);
+    return (info->maps & r->maps) != 0 && agv_has(r->source.p, r->source.args, info->feature);
 }
 
 static ag_dtype dtype_of(const ag_problem *p, agv_kind kind)
@@ -257,10 +256,10 @@ static ag_status make_plans(agv_runner *r, int64_t rows)
     ag_status status = ag_plan_create(&r->plan, &r->problem, &options);
     options.backend = AG_BACKEND_REFERENCE;
     options.threads = 1;
-    if (status == AG_OK && r->is_traced) {
+    if (status == AG_OK) {
         status = ag_plan_create(&r->trace_plan, &r->problem, &options);
     }
-    if (status == AG_OK && r->is_traced && r->problem.dropout > 0) {
+    if (status == AG_OK && r->problem.dropout > 0) {
         ag_problem masked = r->problem;
         masked.dropout = 0;
         status = ag_plan_create(&r->mask_plan, &masked, &options);
@@ -287,7 +286,7 @@ static ag_status plan_block(agv_runner *r, int64_t rows)
     if (status == AG_OK) {
         status = reserve(r, r->plan);
     }
-    status = status == AG_OK && r->is_traced ? reserve(r, r->trace_plan) : status;
+    status = status == AG_OK ? reserve(r, r->trace_plan) : status;
     return status == AG_OK && r->mask_plan != NULL ? reserve(r, r->mask_plan) : status;
 }
 
@@ -331,12 +330,11 @@ static bool allocate_features(agv_runner *r)
     return made;
 }
 
-ag_status agv_runner_create(agv_runner *r, const agv_source *source, uint32_t maps, bool is_traced)
+ag_status agv_runner_create(agv_runner *r, const agv_source *source, uint32_t maps)
 {
     memset(r, 0, sizeof *r);
     r->source = *source;
     r->maps = maps;
-    r->is_traced = is_traced;
     r->max_rows = BLOCK_PAIRS / (source->n_k > 0 ? source->n_k : 1);
     r->max_rows = r->max_rows < 1 ? 1 : r->max_rows > source->n_q ? source->n_q : r->max_rows;
     return allocate_values(r) && allocate_features(r) ? AG_OK : AG_NO_MEMORY;
@@ -478,9 +476,9 @@ ag_status agv_runner_block(agv_runner *r, int64_t row0, int64_t rows)
     load_pairs(r, row0, rows);
     set_arguments(r, row0, rows);
     status = run_maps(r);
-    if (status == AG_OK && r->is_traced) {
-        status = run_trace(r);
-        status = status == AG_OK ? find_hidden(r, rows) : status;
+    status = status == AG_OK ? run_trace(r) : status;
+    if (status == AG_OK) {
+        status = find_hidden(r, rows);
         compute_tB(r, rows);
     }
     r->rows = rows;

@@ -25,7 +25,6 @@ int64_t agv_columns(const agv_source *s, const agv_info *info);
 typedef struct agv_runner {
     agv_source source;
     uint32_t maps;
-    bool is_traced;     /* false: only the tensors of ag_args, no matrix of queries x keys */
     double e;           /* the inputs are those of the call plus e times their tangents */
     int64_t max_rows;   /* of a block */
     int64_t rows;       /* of the block that was run last */
@@ -45,7 +44,7 @@ typedef struct agv_runner {
 
 /* On failure, too, the runner is to be destroyed. A status other than AG_NO_MEMORY has its text in
  * ag_last_message(). */
-ag_status agv_runner_create(agv_runner *r, const agv_source *source, uint32_t maps, bool is_traced);
+ag_status agv_runner_create(agv_runner *r, const agv_source *source, uint32_t maps);
 void agv_runner_destroy(agv_runner *r);
 
 /* Loads keys, values and what else all queries share, at e, and starts the sums over queries. */

@@ -3,7 +3,6 @@
 
 #include "view/runner.h"
 
-#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +13,6 @@ enum {
     MAX_FULL_HEADS = 64,     /* shown if the caller names none */
     MAX_POOLED_LENGTH = 256, /* blocks along an axis */
     MIN_POOLED_LENGTH = 16,
-    WINDOW_LENGTH = 64,
     LONG_PAIRS = 1 << 20 /* from here on: one head and two maps, unless the caller names more */
 };
 
@@ -44,28 +42,27 @@ static int64_t ceil_div(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
-/* Numbers of an axis: all, blocks, or the window's. */
-static double axis_size(const agv_variable *v, int axis, const int64_t pool[2], const int64_t window[4])
+/* The blocks of a variable. */
+static double count_blocks(const agv_variable *v, const int64_t pool[2])
 {
-    const int n = v->axes[axis] == 'i' ? 0 : v->axes[axis] == 'j' ? 1 : -1;
-    if (n < 0) {
-        return (double)v->shape[axis];
+    double count = 1;
+    for (int axis = 0; axis < 2; axis++) {
+        const int64_t size = v->axes[axis] == 'i' ? pool[0] : v->axes[axis] == 'j' ? pool[1] : 1;
+        count *= (double)ceil_div(v->shape[axis], size);
     }
-    return (double)(window != NULL ? window[2 * n + 1] - window[2 * n] : ceil_div(v->shape[axis], pool[n]));
+    return count;
 }
 
 double agv_bytes(const agv_head *head, const agv_extent *e)
 {
-    static const int64_t one[2] = {1, 1};
     double bytes = 0;
     for (int n = 0; n < head->variables.count; n++) {
         const agv_variable *v = &head->variables.items[n];
         const double width = v->is_flag ? 1 : e->width;
         if (e->is_full) {
-            bytes += width * axis_size(v, 0, one, NULL) * axis_size(v, 1, one, NULL);
+            bytes += width * (double)v->shape[0] * (double)v->shape[1];
         } else {
-            bytes += 2 * 4 * axis_size(v, 0, e->pool, NULL) * axis_size(v, 1, e->pool, NULL);
-            bytes += width * axis_size(v, 0, NULL, e->window) * axis_size(v, 1, NULL, e->window);
+            bytes += 2 * 4 * count_blocks(v, e->pool) + width * (double)agv_count_in(v, e->window);
         }
     }
     return bytes * 4 / 3 + 600 * head->variables.count; /* base64; and the JSON of each variable */
@@ -116,7 +113,7 @@ static ag_status choose_extent(const agv_page *page, agv_head *head, const agv_s
         return AG_OK;
     }
     e->is_full = false;
-    for (int64_t fallback = WINDOW_LENGTH; fallback > 0; fallback /= 2) {
+    for (int64_t fallback = AGV_WINDOW_LENGTH; fallback > 0; fallback /= 2) {
         if (choose_pool(page, head, s, request, fallback, e)) {
             return AG_OK;
         }
@@ -310,6 +307,9 @@ static void add_notes(agv_page *page, const ag_plan *plan, const ag_args *args, 
     } else if (request->rows[1] > 0 || request->keys[1] > 0) {
         agv_add_line(&page->notes, "Every number is shown, not only the rows and keys that were asked for.");
     }
+    if ((page->maps & AG_MAP_JVP) != 0 && page->along_maps == 0) {
+        agv_add_line(&page->notes, "The page has no room left for the slider along the tangent.");
+    }
     if (p->kv_heads < p->heads && (page->maps & AG_MAP_VJP)) {
         agv_add_line(&page->notes,
                      "%lld query heads share a head of K and V; dK and dV are the share of the chosen one.",
@@ -335,96 +335,13 @@ static void describe_page(agv_page *page, const ag_problem *p, const ag_args *ar
     page->softcap = p->softcap;
     page->has_dropout = agv_has(p, args, HAS_DROPOUT);
     page->has_bias = agv_has(p, args, HAS_BIAS);
+    page->has_alibi = (p->flags & (AG_ALIBI | AG_SLOPES)) != 0;
+    page->has_given_bias = (p->flags & (AG_BIAS | AG_TABLE)) != 0;
     page->has_sink = agv_has(p, args, HAS_SINK);
     page->has_dL = agv_has(p, args, HAS_DL);
     page->has_tB = agv_has(p, args, HAS_TB);
     page->has_tdL = agv_has(p, args, HAS_TDL);
     add_facts(page, p, args);
-}
-
-/* ---- Along the tangent ---- */
-
-static double norm_of(agv_list *list, const char *const names[3])
-{
-    double norm = 0;
-    for (int n = 0; n < 3; n++) {
-        norm = hypot(norm, agv_norm(&agv_find_variable(list, names[n])->stats));
-    }
-    return norm;
-}
-
-static ag_status fill_steps(const agv_page *page, agv_head *head, const ag_plan *plan, const ag_args *args,
-                            agv_progress *progress)
-{
-    const double rows = (double)agv_source_of(plan, args, head->batch, head->head).n_q;
-    ag_status status = AG_OK;
-    for (int step = 0; step < page->n_steps && status == AG_OK; step++) {
-        status = agv_fill_step(page, head, plan, args, step, page->steps[step]);
-        status = status == AG_OK ? agv_report(progress, rows) : status;
-    }
-    return status;
-}
-
-/* Bytes of the page for the results of forward, or of forward and vjp, at every step. */
-static double along_bytes(const agv_page *page, bool has_vjp)
-{
-    static const char *const names[] = {"Z", "S", "P", "L", "O", "D", "dP", "dS", "dQ", "dK", "dV"};
-    double bytes = 0;
-    for (int64_t h = 0; h < page->n_heads; h++) {
-        for (size_t n = 0; n < (has_vjp ? sizeof names / sizeof names[0] : 5); n++) {
-            const agv_variable *v = agv_find_variable(&page->heads[h].variables, names[n]);
-            const int64_t count = v->shape[0] * v->shape[1];
-            bytes += (double)count * AGV_MAX_STEPS * (count > AGV_DOUBLE_ALONG ? 4 : 8) * 4 / 3;
-        }
-    }
-    return bytes;
-}
-
-static bool fits_along(const agv_page *page, bool has_vjp)
-{
-    double bytes = AGV_MAX_FRAME + along_bytes(page, has_vjp);
-    for (int64_t h = 0; h < page->n_heads; h++) {
-        bytes += agv_bytes(&page->heads[h], &page->heads[h].extent);
-    }
-    return bytes <= AGV_MAX_PAGE;
-}
-
-/* Whether only norms are known along the tangent: of long sequences, and if there is no room for more. */
-static bool is_for_norms(const agv_page *page, const ag_problem *p)
-{
-    return is_long(p->q_len, p->kv_len, AGV_ALONG_LENGTH) || !fits_along(page, false);
-}
-
-/* Passes over all rows along the tangent, in units of the pass that fills in the heads. */
-static double along_passes(const agv_page *page, const ag_problem *p)
-{
-    if ((page->maps & AG_MAP_JVP) == 0) {
-        return 0;
-    }
-    return is_for_norms(page, p) ? (1 + AGV_NORM_STEPS) * AGV_NORM_SHARE : AGV_MAX_STEPS;
-}
-
-static ag_status fill_along(agv_page *page, const ag_plan *plan, const ag_args *args, agv_progress *progress)
-{
-    static const char *const inputs[] = {"Q", "K", "V"}, *const tangents[] = {"tQ", "tK", "tV"};
-    const ag_problem *p = ag_plan_problem(plan);
-    const bool for_norms = is_for_norms(page, p);
-    agv_list *first = &page->heads[0].variables;
-    ag_status status = AG_OK;
-    if ((page->maps & AG_MAP_JVP) == 0) {
-        return AG_OK;
-    }
-    page->along_maps = AG_MAP_FORWARD;
-    if ((page->maps & AG_MAP_VJP_JVP) != 0 && fits_along(page, true)) {
-        page->along_maps |= AG_MAP_VJP;
-    }
-    agv_set_steps(page, norm_of(first, inputs), norm_of(first, tangents), for_norms);
-    for (int64_t n = 0; n < page->n_heads && status == AG_OK; n++) {
-        agv_head *head = &page->heads[n];
-        status = for_norms ? agv_fill_norms(page, head, plan, args, progress)
-                           : fill_steps(page, head, plan, args, progress);
-    }
-    return status;
 }
 
 /* ---- All of it ---- */
@@ -473,11 +390,20 @@ static ag_status choose_extents(agv_page *page, const ag_plan *plan, const ag_ar
     return choose_extents(page, plan, args, request, message);
 }
 
+/* Rows of queries that the maps run over, one after another. */
+static double count_rows(const agv_page *page, const ag_plan *plan, const ag_args *args)
+{
+    double rows = agv_rows_along(page);
+    for (int64_t n = 0; n < page->n_heads; n++) {
+        rows += (double)agv_source_of(plan, args, page->heads[n].batch, page->heads[n].head).n_q;
+    }
+    return rows;
+}
+
 static ag_status fill_page(agv_page *page, const ag_plan *plan, const ag_args *args,
                            const agv_request *request, char *message)
 {
     agv_progress progress = {request, 0, 0};
-    double rows = 0;
     for (int64_t n = 0; n < page->n_heads; n++) {
         agv_describe_head(&page->heads[n], plan, args, page->maps);
     }
@@ -485,14 +411,14 @@ static ag_status fill_page(agv_page *page, const ag_plan *plan, const ag_args *a
     if (status != AG_OK) {
         return status;
     }
-    for (int64_t n = 0; n < page->n_heads; n++) {
-        rows += (double)agv_source_of(plan, args, page->heads[n].batch, page->heads[n].head).n_q;
+    if ((page->maps & AG_MAP_JVP) != 0) {
+        agv_choose_along(page, plan, args, request);
     }
-    progress.total = rows * (1 + along_passes(page, ag_plan_problem(plan)));
+    progress.total = count_rows(page, plan, args);
     for (int64_t n = 0; n < page->n_heads && status == AG_OK; n++) {
         status = agv_fill_head(&page->heads[n], plan, args, page->maps, &progress);
     }
-    return status == AG_OK ? fill_along(page, plan, args, &progress) : status;
+    return status == AG_OK ? agv_fill_along(page, plan, args, &progress) : status;
 }
 
 ag_status agv_page_of_call(agv_page *page, const ag_plan *plan, const ag_args *args,

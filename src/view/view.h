@@ -5,17 +5,15 @@
 
 #include "view/page.h"
 
-enum { AGV_ALONG_LENGTH = 64, AGV_NORM_STEPS = 8 };
-
-/* What a row costs without the trace, in units of one with it. */
-#define AGV_NORM_SHARE 0.125
+/* Queries and keys that are there in full, and along the tangent, if the caller names none. */
+enum { AGV_WINDOW_LENGTH = 64 };
 
 /* What of a call a page shows. A zero field: chosen by the size of the call. */
 typedef struct agv_request {
     uint32_t maps;                  /* AG_MAP_*, of those that the call has the inputs for: agv_maps_of */
     const int64_t *batches, *heads; /* the heads to show: each of these heads in each of these sequences */
     int64_t n_batches, n_heads;
-    int64_t rows[2], keys[2]; /* of a long sequence: queries and keys from .. to - 1 in full */
+    int64_t rows[2], keys[2]; /* of a long sequence: those from .. to - 1 in full, and along the tangent */
 
     /* Called after every block of work with the share that is done; not zero: stop, with AG_CANCELLED. May be NULL. */
     int (*progress)(void *ctx, double share);
@@ -48,18 +46,27 @@ void agv_describe_head(agv_head *head, const ag_plan *plan, const ag_args *args,
 ag_status agv_fill_head(agv_head *head, const ag_plan *plan, const ag_args *args, uint32_t maps,
                         agv_progress *progress);
 
-/* The steps along the tangent: from -1 to 1 or, for norms, powers of two up to 1, times half the ratio of the inputs'
- * size to the tangents'. */
-void agv_set_steps(agv_page *page, double inputs, double tangents, bool for_norms);
+/* ---- Along the tangent ---- */
 
-/* Runs page->along_maps at the inputs plus e times their tangents and keeps the results as those of this step. For
- * heads of at most AGV_ALONG_LENGTH queries and keys. */
+/* Chooses what is known along the tangent: of as many queries and keys as there is room for, and of vjp, too, if the
+ * page shows its tangent and there is room. No maps: there is no room at all. */
+void agv_choose_along(agv_page *page, const ag_plan *plan, const ag_args *args, const agv_request *request);
+
+/* Rows of all heads at all steps. */
+double agv_rows_along(const agv_page *page);
+
+/* Computes what was chosen. The heads are filled in. */
+ag_status agv_fill_along(agv_page *page, const ag_plan *plan, const ag_args *args, agv_progress *progress);
+
+/* The steps along the tangent: from -1 to 1 times half the ratio of the inputs' size to the tangents'. */
+void agv_set_steps(agv_page *page, double inputs, double tangents);
+
+/* Runs page->along_maps at the inputs plus e times their tangents, for the queries of head->along, and keeps the
+ * results as those of this step. */
 ag_status agv_fill_step(const agv_page *page, agv_head *head, const ag_plan *plan, const ag_args *args,
                         int step, double e);
 
-/* Of longer heads: the norm of the change of O at each step, and of the change minus the tangent's prediction. */
-ag_status agv_fill_norms(const agv_page *page, agv_head *head, const ag_plan *plan, const ag_args *args,
-                         agv_progress *progress);
+/* ---- Size ---- */
 
 /* Bytes of the file that the numbers of a head take. */
 double agv_bytes(const agv_head *head, const agv_extent *extent);

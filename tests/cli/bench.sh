@@ -94,6 +94,9 @@ if python3 -c '' 2>/dev/null; then
     works bench "q9 k12 d8 f32" --map jvp_jvp --json --threads=1
     check "jvp_jvp has ten products" json_holds \
         'abs(maps[0]["ms"] * maps[0]["gflops"] / (20 * 9 * 12 * 8 * 1e-6) - 1) < 1e-9'
+    works bench "q9 k12 d8 f32" --given-o --json --threads=1
+    check "jvp that is given o has five products" json_holds \
+        'abs(maps[2]["ms"] * maps[2]["gflops"] / (10 * 9 * 12 * 8 * 1e-6) - 1) < 1e-9'
     works bench "h2 q65 d32 bf16 causal" --json --threads 1
     check "bf16 has the same keys" json_holds \
         'all(" ".join(m) == "map ms gflops percent_of_probe workspace_bytes threads isa" for m in maps)'

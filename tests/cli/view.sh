@@ -1,6 +1,6 @@
 #!/bin/sh
 # `attngrad view`: the file, its limits, what it refuses. usage: view.sh PATH_TO_ATTNGRAD
-# What a reader sees in a browser is tested in python/tests/test_view.py.
+# What a reader sees in a browser is tested in python/tests/view/.
 set -u
 [ $# -eq 1 ] || { echo "usage: view.sh PATH_TO_ATTNGRAD" >&2; exit 2; }
 . "$(dirname "$0")/../command.sh"

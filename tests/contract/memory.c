@@ -224,6 +224,7 @@ static void maps_allocate_nothing(const char *text, ag_backend backend)
     make_arrays(&x, text, &options, 303);
     const int traced = backend == AG_BACKEND_REFERENCE;
     double *S = traced ? test_alloc(x.p->q_len * x.p->kv_len, sizeof *S) : NULL;
+    CHECK_OK(agc_arrays_run_along_s(&x));       /* jvp_jvp reads its smu */
     ag_tensor o2 = x.args.to, lse2 = x.args.mu; /* any values will do */
     const ag_merge_args merge = {.struct_size = sizeof merge,
                                  .o1 = x.args.o,

@@ -23,8 +23,8 @@ static const struct exception {
     {"h12 q768 k8192 d64 f32", AGI_FORWARD, 0, 48}, /* 48 blocks of queries are enough */
     {"h12 q768 k8192 d64 f32", AGI_JVP_JVP, 0, 48},
     {"h48 q2048 d64 f32", AGI_VJP, 0, 48}, /* memory bounds the sums of dQ, dK and dV */
-    {"h4 q131072 d64 f32", AGI_VJP, 0, 8},
-    {"h1 q131072 d64 f32", AGI_VJP, 0, 42},
+    {"h4 q131072 d64 f32 table=50", AGI_VJP, 0, 8},
+    {"h1 q131072 d64 f32 table=50", AGI_VJP, 0, 42},
     {"h1 q300 k200000 d64 f32", AGI_VJP, 0, 16}, /* few queries and few spans */
     {"h2 q8192 d64 f32", AGI_VJP, AG_INVARIANT, 16},
     {"h2 q8192 d64 f32", AGI_VJP_JVP, AG_INVARIANT, 16},
@@ -36,13 +36,24 @@ static const struct exception {
     {"h9 q16384 d64 f32 window=2,0", AGI_VJP, AG_INVARIANT, 9},
 };
 
+/* Those of tests/maps/chains.c, and long heads that many threads share. */
+static const char *const chained[] = {
+    "h4 q6200 k6200 d170 f32 window=500,0 sink",
+    "h8 kv4 q6200 k6100 d170 bf16 causal window=400,0 softcap=5",
+    "b2 h2 packed=5000,6300 q4200 k4300 d256 f64 causal align=bottom-right dropout=0.1 alibi",
+    "b2 h2 q6200 k6300 d170 f16 out=f32 window=300,20 mask=b11k",
+    "h2 q16384 d128 bf16 causal",
+    "h1 q65536 d64 f32",
+};
+
 /* Of the loop over the pairs; the sums of several parts are added up in loops of their own. */
 static int64_t items_of(const agi_cpu_plan *cpu, agi_map map)
 {
     const agi_row_schedule *rows = map == AGI_JVP_JVP ? &cpu->given : &cpu->rows;
     if (map == AGI_VJP || map == AGI_VJP_JVP) {
         const agi_backward_schedule *s = &cpu->backward[map];
-        return s->shared ? s->groups * s->max.q_splits * s->spans_at_once : s->groups;
+        const int64_t parts = s->chained ? s->passes : s->max.q_splits * s->spans_at_once;
+        return s->shared ? s->groups * parts : s->groups;
     }
     return rows->items * rows->kv_splits;
 }
@@ -87,8 +98,20 @@ static void count_exception(const struct exception *x)
     ag_plan_destroy(plan);
 }
 
+static void is_chained(const char *text)
+{
+    ag_plan *plan = make_plan(text, AG_ISA_AUTO, 0);
+    const agi_backward_schedule *schedules = agi_cpu_plan_of(plan)->backward;
+    CHECK(schedules[AGI_VJP].chained, "'%s': vjp is not chained", text);
+    CHECK(schedules[AGI_VJP_JVP].chained, "'%s': vjp_jvp is not chained", text);
+    ag_plan_destroy(plan);
+}
+
 int main(void)
 {
+    for (size_t n = 0; n < sizeof chained / sizeof chained[0]; n++) {
+        is_chained(chained[n]);
+    }
     for (size_t n = 0; n < sizeof texts / sizeof texts[0]; n++) {
         count_items(texts[n], AG_ISA_AUTO);
         count_items(texts[n], AG_ISA_SCALAR);

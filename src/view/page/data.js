@@ -18,14 +18,14 @@ function decode(stored) {
 // The axes of a variable by its index letters, and what one position on each is called.
 const AXES = { i: "query", j: "key", c: "channel", m: "channel", n: "column", r: "" };
 
-// What is chosen. level: "full", or of a long sequence "pooled" or "window"; pooling: "mean" or "peak"; power: of the
-// share of the scale that a colour stands for, 1/2 to tell small values apart.
+// What is chosen. level: "full", or of a long sequence "pooled" or "window"; pooling: "mean" or "peak"; colours: one of
+// COLOUR_SCALES.
 const state = {
   map: "forward",
   head: 0,
   level: "full",
   pooling: "mean",
-  power: 1,
+  colours: "linear",
   name: null,
   row: 0,
   column: 0,
@@ -117,7 +117,16 @@ function columnsPerHead(name) {
   return variables.get(name).record.shape[1];
 }
 
-const CONSTANTS = { scale: PAGE.scale, softcap: PAGE.softcap };
+// Numbers of formulas that are no variables, by their indices: constants, the positions p and g of a query and a key in
+// the whole sequence, and b, what B has beside ALiBi.
+const NUMBERS = {
+  scale: () => PAGE.scale,
+  softcap: () => PAGE.softcap,
+  slope: () => currentHead().slope,
+  p: (i) => currentHead().first[0] + i,
+  g: (j) => currentHead().first[1] + j,
+  b: (i, j) => variables.get("B").at(i, j) + NUMBERS.slope() * Math.abs(NUMBERS.p(i) - NUMBERS.g(j)),
+};
 
 // The value of an index expression: a letter, or hc.
 function indexValue(index, env, width) {
@@ -134,7 +143,7 @@ const scope = {
   },
   value(reference, env) {
     const { name, indices } = reference;
-    if (name in CONSTANTS) return CONSTANTS[name];
+    if (name in NUMBERS) return NUMBERS[name](...indices.map((index) => env[index]));
     const base = variables.has(name) ? null : sideBySide(name);
     const width = env.width;
     const [row = 0, column = 0] = indices.map((index) => indexValue(index, env, width));
@@ -170,7 +179,7 @@ function dependenciesOf(variable, formula, row, column) {
   const env = environment(variable, row, column);
   const cells = [];
   for (const reference of referencesOf(formula.tree)) {
-    if (reference.name in CONSTANTS) continue;
+    if (reference.name in NUMBERS) continue;
     const base = variables.has(reference.name) ? null : sideBySide(reference.name);
     let [r = 0, c = 0] = reference.indices.map((index) => indexValue(index, env, env.width) ?? null);
     if (base && c !== null && !Number.isNaN(c)) {

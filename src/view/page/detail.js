@@ -17,10 +17,11 @@ aria-label="${escapeText(`${state.name}, ${shapeText(record)}`)}"></canvas></div
 <p id="map-help" class="help">Click a cell, or use the arrow keys.</p>
 ${poolingHtml(variable)}
 <div id="legend"></div>
-<dl class="stats">${statsHtml(variable)}</dl>
+<section id="along" aria-label="Along the tangent"></section>
 <section id="cell" aria-label="The chosen cell"></section>
 <section id="jacobian" aria-label="The softmax Jacobian"></section>
-<section id="along" aria-label="Along the tangent"></section>
+<section id="changes" aria-label="The change of the whole variable"></section>
+<dl class="stats" id="stats">${statsHtml(variable)}</dl>
 <details id="numbers"><summary>All numbers as a table</summary>
 <div class="scroll" tabindex="0" role="region" aria-label="Numbers of ${state.name}"></div></details>`;
   renderLegend(variable);
@@ -41,13 +42,16 @@ function formulaHtml(entry, record) {
 // What the names of a formula mean that have no card.
 function remarksHtml({ rule, formula }) {
   const words = new Set((rule || "").match(/[A-Za-z]+'*/g));
-  const remarks = ABSENT.filter(([word, feature]) => words.has(word) && !PAGE.features[feature]).map(
-    ([, feature, meaning]) => `no ${FEATURE_NAMES[feature]}: ${ruleHtml(meaning)}`,
-  );
+  const absent = ABSENT.filter(([word, feature]) => words.has(word) && !PAGE.features[feature]);
+  const remarks = [...new Set(absent.map(([, feature]) => feature))].map((feature) => {
+    const meanings = absent.filter(([, other]) => other === feature).map(([, , meaning]) => ruleHtml(meaning));
+    return `no ${FEATURE_NAMES[feature]}: ${[...new Set(meanings)].join(", ")}`;
+  });
   const names = referencesOf(formula.tree).map(({ name }) => name);
+  remarks.push(...Object.keys(NUMBER_NAMES).filter((name) => names.includes(name)).map((name) => NUMBER_NAMES[name]));
   const wide = names.find((name) => !variables.has(name) && sideBySide(name));
   if (wide) remarks.push(`${nameHtml(wide)}: ${nameHtml(sideBySide(wide))} of all heads side by side`);
-  return remarks.length ? `<p class="note">${[...new Set(remarks)].join("; ")}</p>` : "";
+  return remarks.length ? `<p class="note">${remarks.join("; ")}</p>` : "";
 }
 
 // How an index is written: its number if env has it; hc, the column of channel c of the head, as a sum.
@@ -97,30 +101,47 @@ function statsHtml(variable) {
   return rows.map(([term, value]) => `<div><dt>${term}</dt><dd>${value}</dd></div>`).join("");
 }
 
+// The palette with the values that stand for its ends, its middle and the places between them.
 function renderLegend(variable) {
   const legend = document.getElementById("legend");
   const largest = scaleOf(variable);
-  const low = variable.record.stats.min < 0 ? -largest : 0;
+  const isSigned = variable.record.stats.min < 0;
   const swatch = (kind, text) => `<span class="swatch"><span class="${kind}"></span> ${text}</span>`;
   const special = [
     variable.record.stats.hidden ? swatch("hatch", "hidden pair") : "",
     variable.record.stats.nan || variable.record.stats.infinite ? swatch("not-a-number", "NaN or infinite") : "",
   ].join("");
-  const ends = [low, ...(low < 0 ? [0] : []), largest].map((x) => `<span>${formatNumber(x, 3)}</span>`);
   const beyond = countBeyond(variable);
   const cells = beyond > 1 ? "cells have" : "cell has";
   const cut = beyond ? `<p>${beyond} far larger ${cells} the colour of the end.</p>` : "";
-  legend.innerHTML = `<canvas aria-hidden="true"></canvas><div class="scale">${ends.join("")}</div>${cut}${special}`;
-  const steps = 128;
-  const values = Float64Array.from({ length: steps }, (_, n) => low + ((largest - low) * n) / (steps - 1));
+  const marks = (isSigned ? [-1, -0.5, 0, 0.5, 1] : [0, 0.5, 1]).map((share) => legendMark(share, largest, isSigned));
+  legend.innerHTML = `<canvas aria-hidden="true"></canvas><div class="scale">${marks.join("")}</div>${cut}${special}`;
+  const steps = 129;
+  const shareAt = (n) => (isSigned ? (2 * n) / (steps - 1) - 1 : n / (steps - 1));
+  const values = Float64Array.from({ length: steps }, (_, n) => legendValue(shareAt(n), largest));
   const canvas = legend.querySelector("canvas");
   drawMap(canvas, { rows: 1, columns: steps, values, largest, hidden: null }, { width: 2, height: 12 });
   canvas.style.width = "100%";
 }
 
+// The value that a place of the palette stands for: share from -1 to 1.
+function legendValue(share, largest) {
+  return Math.sign(share) * COLOUR_SCALES[state.colours].value(Math.abs(share)) * largest;
+}
+
+function legendMark(share, largest, isSigned) {
+  const place = 100 * (isSigned ? (share + 1) / 2 : share);
+  const smallest = COLOUR_SCALES[state.colours].value(0) * largest; // zero, but of the logarithmic scale
+  const sign = share === 0 && smallest > 0 && isSigned ? "±" : "";
+  const value = share === 0 ? smallest : legendValue(share, largest);
+  const digits = state.colours === "log" && Math.abs(share) < 1 ? 2 : 3;
+  return `<span style="--place: ${place}%">${sign}${formatNumber(value, digits)}</span>`;
+}
+
 function mapBox() {
   const frame = document.querySelector(".map-frame");
-  return { width: frame.clientWidth - 28, height: 400, cell: 64, cellHeight: 40 };
+  const height = document.getElementById("step") ? 260 : 400; // the slider is to be seen below the map
+  return { width: frame.clientWidth - 28, height, cell: 64, cellHeight: 40 };
 }
 
 function drawDetailMap(marks) {

@@ -75,6 +75,7 @@ const FUNCTIONS = {
   exp: Math.exp,
   log: Math.log,
   tanh: Math.tanh,
+  abs: Math.abs,
   square: (x) => x * x,
 };
 
@@ -181,6 +182,11 @@ function formatExactly(x, isSingle) {
   return text.replace(/-/g, "−");
 }
 
+function showCall(name, argument) {
+  if (name === "square") return `(${argument})<sup>2</sup>`;
+  return name === "abs" ? `|${argument}|` : `${name}(${argument})`;
+}
+
 // Shows a tree as HTML. reference(node): the HTML of a reference; sum(node): that of a sum.
 function showTree(node, how) {
   const inner = (child, least) => {
@@ -195,9 +201,7 @@ function showTree(node, how) {
     case "negative":
       return `−${inner(node.a, 3)}`;
     case "call":
-      return node.name === "square"
-        ? `(${showTree(node.a, how)})<sup>2</sup>`
-        : `${node.name}(${showTree(node.a, how)})`;
+      return showCall(node.name, showTree(node.a, how));
     case "sum":
       return how.sum(node);
     case "+":
@@ -242,7 +246,8 @@ function showTerms(node, env, scope) {
   const left = to - from - terms.length;
   const rest = restOf(node, env);
   const parts = shownTerms(node, terms, env, scope, aside);
-  if (rest !== 0) parts.push(`<span class="rest">${formatNumber(rest, env.digits)}${aside("outside the window")}</span>`);
+  const outside = `${formatNumber(rest, env.digits)}${aside("outside the window")}`;
+  if (rest !== 0) parts.push(`<span class="rest">${outside}</span>`);
   const hidden = left > 0 ? aside(`${left} hidden ${left > 1 ? "pairs" : "pair"} left out`) : "";
   return (parts.join(" + ") || "0") + hidden;
 }

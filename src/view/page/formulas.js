@@ -31,7 +31,8 @@ function forwardVariables(f) {
     ["K", 3, "keys: what each position offers", f.layer && "X Wk", input("K", "j", "Wk")],
     ["V", 3, "values: what each position passes on", f.layer && "X Wv", input("V", "j", "Wv")],
     ["Z", 4, "scaled scores: how well query i fits key j", "scale * Q K^T", "Z[i,j] = scale * sum(c, Q[i,c] * K[j,c])"],
-    ["B", 4, "the sum of all additive biases", null, null],
+    ["B", 4, "the sum of all additive biases", null,
+      f.alibi ? `B[i,j] = ${f.givenBias ? "b[i,j] " : ""}-slope * abs(p[i] - g[j])` : null],
     ["S", 4, "scores as softmax sees them", "phi(Z) + B", `S[i,j] = ${Z}${f.bias ? " + B[i,j]" : ""}`],
     ["s", 5, "the sink: one more logit, which has no value", null, null],
     ["L", 5, "logarithm of each row's sum of exponentials", "log( sum_j exp(S_ij) + exp(s) )",
@@ -173,9 +174,17 @@ const ABSENT = [
 const FEATURE_NAMES = { dropout: "dropout", softcap: "softcap", bias: "bias", tB: "tangent of a bias", sink: "sink",
   dL: "gradient by L", tdL: "tangent of dL" };
 
+// What the names of numbers mean that are no variables.
+const NUMBER_NAMES = {
+  slope: "slope: that of this head, by ALiBi",
+  p: "p: positions of the queries in the whole sequence",
+  g: "g: positions of the keys",
+  b: "b: what bias and table add",
+};
+
 // Where variables without a formula come from, if they are not given as they are.
 const ORIGINS = {
-  B: "The sum of what the problem adds to this score: bias, table of relative positions, ALiBi.",
+  B: "The sum of what the problem adds to this score: bias, table of relative positions.",
   M: "Zero if the pair is dropped, else 1 / (1 − p); the seed decides.",
 };
 

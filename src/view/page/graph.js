@@ -1,5 +1,6 @@
 // The graph: a lane per kind of variable, in it a card per variable. On wide screens the cards of a variable, its
-// cotangent, its tangent and the tangent of its cotangent stand in one column; on narrow ones they follow each other.
+// cotangent, its tangent and the tangent of its cotangent stand in one column, with arrows between the cards; on narrow
+// ones they follow each other, and as on paper the cards say where the arrows would come from and go to.
 
 const MIN_PICTURE = 60;
 const MAX_PICTURE = 168;
@@ -33,17 +34,19 @@ function renderGraph() {
   const lanes = document.getElementById("lanes");
   lanes.style.setProperty("--columns", columns.length);
   const shown = LANES.filter((lane) => lanesShown().includes(lane.id));
-  lanes.innerHTML = shown.map((lane) => laneHtml(lane, columns)).join("");
+  const edges = allEdges();
+  lanes.innerHTML = shown.map((lane) => laneHtml(lane, columns, edges)).join("");
   drawCards();
 }
 
-function laneHtml(lane, columns) {
+function laneHtml(lane, columns, edges) {
   const cards = shownVariables().filter((v) => laneOf(v.name) === lane.id);
   const order = [...new Set(cards.map((v) => table[v.name].column))];
   const stacks = order.map((column) => {
     const own = cards.filter((v) => table[v.name].column === column);
     const place = `--column: ${columns.indexOf(column) + 1}`;
-    return `<div class="stack" role="presentation" style="${place}">${own.map(cardHtml).join("")}</div>`;
+    const html = own.map((v) => cardHtml(v, edges)).join("");
+    return `<div class="stack" role="presentation" style="${place}">${html}</div>`;
   });
   const direction = lane.id === "vjp" || lane.id === "vjp_jvp" ? "back" : "on";
   return `<section class="lane ${direction}"><h2 id="lane-${lane.id}">${lane.title}</h2><p>${lane.note}</p>
@@ -51,19 +54,32 @@ function laneHtml(lane, columns) {
 ${stacks.join("")}</div></section>`;
 }
 
-function cardHtml(variable) {
+function cardHtml(variable, edges) {
   const { record, name } = variable;
   const [min, max] = [record.stats.min, record.stats.max].map((x) => formatNumber(x, 3));
   const norm = normText(record.stats, 4);
   const shape = escapeText(shapeText(record));
   const range = record.shape[0] * record.shape[1] === 1 ? min : `${min}…${max}`;
   const odd = oddText(record.stats);
-  const facts = [name, table[name].about, shape, `range ${min} to ${max}`, `norm ${norm}`, odd].filter(Boolean);
-  const label = escapeText(facts.join(", "));
+  const flows = flowsOf(name, edges);
+  const flowWords = flows.map(([word, names]) => `${word} ${names.join(" ")}`);
+  const facts = [name, table[name].about, shape, `range ${min} to ${max}`, `norm ${norm}`, odd, ...flowWords];
+  const label = escapeText(facts.filter(Boolean).join(", "));
+  const flowLines = flows.map(([word, names]) => {
+    return `<span class="card-facts flow">${word} ${names.map(nameHtml).join(", ")}</span>`;
+  });
   return `<div class="card" role="option" id="card-${name}" data-variable="${name}" tabindex="-1" aria-selected="false"
 aria-label="${label}"><span class="card-name">${nameHtml(name)}</span><span class="card-role"></span><canvas></canvas>
 <span class="card-facts">${shape}</span><span class="card-facts">${range}</span>
-<span class="card-facts">‖·‖ ${norm}</span>${odd ? `<span class="card-facts odd">${odd}</span>` : ""}</div>`;
+<span class="card-facts">‖·‖ ${norm}</span>${odd ? `<span class="card-facts odd">${odd}</span>` : ""}
+${flowLines.join("")}</div>`;
+}
+
+// Where the arrows of a card come from and go to: [["from", names], ["to", names]] without an empty list.
+function flowsOf(name, edges) {
+  const from = edges.filter(([, to]) => to === name).map(([other]) => other);
+  const to = edges.filter(([other]) => other === name).map(([, other]) => other);
+  return [["from", from], ["to", to]].filter(([, names]) => names.length > 0);
 }
 
 // "2 NaN, 1 infinite"; "" if all numbers are finite.
@@ -226,18 +242,19 @@ function alongPath(a, b, frame) {
   return `M${a.left} ${a.middle} H${x} V${b.middle} H${b.left - 1}`;
 }
 
-// From each variable to those of its own lane that are computed from it: [from, to].
-function laneEdges() {
-  const edges = [];
-  for (const { name } of shownVariables()) {
+// From each variable that is shown to those that are computed from it: [from, to].
+function allEdges() {
+  return shownVariables().flatMap(({ name }) => {
     const { formula } = table[name];
-    const lane = laneOf(name);
-    for (const reference of formula ? referencesOf(formula.tree) : []) {
-      const from = variables.has(reference.name) ? reference.name : sideBySide(reference.name);
-      if (from && laneOf(from) === lane) edges.push([from, name]);
-    }
-  }
-  return edges;
+    const references = formula ? referencesOf(formula.tree) : [];
+    const inputs = references.map((r) => (variables.has(r.name) ? r.name : sideBySide(r.name)));
+    return [...new Set(inputs)].filter((from) => from && isShown(from)).map((from) => [from, name]);
+  });
+}
+
+// The same inside a lane: between lanes there would be too many to follow.
+function laneEdges() {
+  return allEdges().filter(([from, to]) => laneOf(from) === laneOf(to));
 }
 
 // ---- Keyboard: left and right inside a lane, as on the screen; up and down to the same variable in the next lane ----

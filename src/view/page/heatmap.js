@@ -49,8 +49,20 @@ function currentTheme() {
   return document.documentElement.dataset.theme;
 }
 
+const DECADES = 6; // of the logarithmic scale: what is smaller has the colour of zero
+
+// share(x): the share of the palette for a magnitude, itself as a share of the largest; value: the inverse of it.
+const COLOUR_SCALES = {
+  linear: { share: (x) => x, value: (share) => share },
+  root: { share: Math.sqrt, value: (share) => share * share },
+  log: {
+    share: (x) => Math.max(0, 1 + Math.log10(x) / DECADES),
+    value: (share) => 10 ** (DECADES * (share - 1)),
+  },
+};
+
 function colorOf(value, largest, colors) {
-  const share = largest > 0 ? Math.min(1, Math.abs(value) / largest) ** state.power : 0;
+  const share = largest > 0 ? COLOUR_SCALES[state.colours].share(Math.min(1, Math.abs(value) / largest)) : 0;
   return colors[Math.round(Math.sign(value) * share * PALETTE_STEPS) + PALETTE_STEPS];
 }
 
@@ -105,7 +117,7 @@ const pictures = new Map();
 // The picture of a grid whose numbers never change (id: those of an array of the page) is drawn once.
 function pictureOf(grid, theme) {
   if (!grid.id) return pixelsOf(grid, theme);
-  const key = `${grid.id} ${theme} ${state.power}`;
+  const key = `${grid.id} ${theme} ${state.colours}`;
   if (!pictures.has(key)) pictures.set(key, pixelsOf(grid, theme));
   return pictures.get(key);
 }

@@ -128,6 +128,12 @@ function applyTheme(isPaper = false) {
   document.documentElement.dataset.theme = isPaper ? "light" : document.getElementById("theme").value || system;
 }
 
+function chooseLevel(level) {
+  state.level = level;
+  fillChoices();
+  reload();
+}
+
 // ---- Events ----
 
 function onChange({ target }) {
@@ -136,17 +142,14 @@ function onChange({ target }) {
     state.pooling = target.value;
     redraw();
   }
-  if (target.id === "power") {
-    state.power = Number(target.value);
+  if (target.id === "colours") {
+    state.colours = target.value;
     redraw();
   }
   if (target.id === "head") state.head = Number(target.value);
   if (target.id === "sequence") state.head = PAGE.heads.findIndex((h) => h.batch === Number(target.value));
   if (target.id === "level") state.level = target.value;
-  if (["head", "sequence", "level"].includes(target.id)) {
-    fillChoices();
-    reload();
-  }
+  if (["head", "sequence", "level"].includes(target.id)) chooseLevel(state.level);
   if (target.id === "theme") {
     applyTheme();
     redraw();
@@ -154,6 +157,12 @@ function onChange({ target }) {
 }
 
 function onClick(event) {
+  const { level } = event.target.dataset;
+  if (level) {
+    chooseLevel(level);
+    document.getElementById("map").focus({ preventScroll: true });
+    return;
+  }
   const target = event.target.closest("[data-variable]");
   if (!target) {
     if (event.target.id === "map") clickMap(event);

@@ -1,11 +1,13 @@
 // How names, formulas and cells are written.
 
-const SYMBOLS = { mu: "μ", phi1: "φ′", phi2: "φ″", scale: "scale", softcap: "c" };
+const SYMBOLS = { mu: "μ", phi1: "φ′", phi2: "φ″", softcap: "c" };
+const WORDS = ["scale", "slope"]; // names that are written upright
 
 // "tdWq" -> td, W with the subscript q; "Ox", O of all heads side by side -> [O]
 function nameHtml(name) {
   if (!variables.has(name) && sideBySide(name)) return `[${nameHtml(sideBySide(name))}]`;
-  if (name in SYMBOLS) return name === "scale" ? "scale" : `<i>${SYMBOLS[name]}</i>`;
+  if (WORDS.includes(name)) return name;
+  if (name in SYMBOLS) return `<i>${SYMBOLS[name]}</i>`;
   const [, prefix = "", base] = name.match(/^(td|d|t)?(.+)$/);
   const [, letter, rest] = base.match(/^(.)(.*)$/);
   return `<span class="math">${prefix}<i>${letter}</i>${rest ? `<sub>${escapeText(rest)}</sub>` : ""}</span>`;

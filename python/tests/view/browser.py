@@ -15,7 +15,7 @@ from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.select import Select
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 CHROMIUM = "/usr/bin/chromium"
 COMMAND = os.environ.get("ATTNGRAD_COMMAND")  # set by python/test
 
@@ -80,7 +80,8 @@ class Page:
         width, height = canvas.size["width"], canvas.size["height"]
         x = (column + 0.5) * width / columns - width / 2
         y = (row + 0.5) * height / rows - height / 2
-        ActionChains(self.driver).move_to_element_with_offset(canvas, round(x), round(y)).click().perform()
+        mouse = ActionChains(self.driver, duration=0)
+        mouse.move_to_element_with_offset(canvas, round(x), round(y)).click().perform()
 
     def cells(self, name, which=None):
         """Value and arithmetic of every cell, or of some, as the page writes them: {(row, column): (value,
@@ -116,9 +117,9 @@ _OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.m
 
 def calculate(arithmetic):
     """The result of a line of the page's arithmetic: "= 0.5 · (1 · 2 + (−3) · 4)"."""
-    functions = {"exp": math.exp, "log": lambda x: math.log(x) if x > 0 else -math.inf, "tanh": math.tanh}
+    functions = {"exp": math.exp, "log": lambda x: math.log(x) if x > 0 else -math.inf, "tanh": math.tanh, "abs": abs}
     asides = r"\(\d+ smaller terms\)|\(outside the window\)|\(\d+ hidden pairs? left out\)"
-    text = re.sub(asides, "", arithmetic).removeprefix("=")
+    text = re.sub(r"\|([^|]*)\|", r"abs(\1)", re.sub(asides, "", arithmetic).removeprefix("="))
     text = re.sub(r"\)2(?![\d.])", ")**2", text.replace("−", "-").replace("·", "*").replace("∞", "1e999"))
 
     def value(node):
