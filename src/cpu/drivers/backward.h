@@ -15,8 +15,8 @@
  *                       dV. Tiles of queries are dealt out to G splits: tiles s, s + G, s + 2 G, ... The sums are
  *                       added in order after each pass. To save memory, the spans of a pass can also run one after
  *                       another, with the same bits
- *     chain             if the few groups have many spans, these are the work items instead. All spans of a group add to
- *                       the same sums of dQ, for each tile of queries in order: a span waits for the one before it
+ *     chain             if the few groups have many spans, these are the work items instead. All spans of a group add
+ *                       to the same sums of dQ, for each tile of queries in order: a span waits for the one before it
  *
  * All of it is a function of the shape. In vjp_jvp the gradients are tdQ, tdK, tdV and so on; here they have
  * vjp's names. */
