@@ -1,4 +1,5 @@
-/* `attngrad bench`: how long the maps of one problem take, and what share of the ceiling that is. */
+/* `attngrad bench`: how long the maps of one problem take, what share of the ceiling that is, and how that scales with
+ * the number of threads. */
 #define _POSIX_C_SOURCE 200809L /* isatty */
 #include "bench_time.h"
 #include "commands.h"
@@ -31,18 +32,25 @@ static const char help[] = "usage: attngrad bench PROBLEM [OPTION]...\n"
                            "\n"
                            "options:\n"
                            "      --map M         forward, vjp, jvp, vjp_jvp or jvp_jvp; default: all\n"
-                           "      --threads T     default: ATTNGRAD_THREADS, else one per processor\n"
+                           "      --threads T,..  default: ATTNGRAD_THREADS, else one per processor; of\n"
+                           "                      several numbers each is timed, and a table with bars\n"
+                           "                      shows how the maps scale\n"
                            "      --rounds R      at least 5, the default\n"
                            "      --seed S        of the random numbers; default 1\n"
                            "      --invariant     bits independent of the rest of the batch\n"
                            "      --given-o       jvp reads o and lse of forward instead of computing them\n"
-                           "      --json          an array with an object for each map: map ms gflops\n"
-                           "                      percent_of_probe workspace_bytes threads isa\n"
+                           "      --json          an array with an object for each number of threads and\n"
+                           "                      each map: map ms gflops percent_of_probe\n"
+                           "                      workspace_bytes threads isa\n"
                            "  -h, --help          this text\n";
 
+enum { MAX_COUNTS = 16 };
+
 struct request {
-    const char *text, *map;
-    int64_t threads, rounds;
+    const char *text, *map, *threads;
+    int64_t rounds;
+    int64_t counts[MAX_COUNTS]; /* of threads; 0: the default */
+    int n_counts;
     uint64_t seed;
     bool help, json, invariant, given_o;
 };
@@ -55,12 +63,32 @@ static int read_request(int argc, char **argv, struct request *r)
         {"invariant", OPTION_FLAG, &r->invariant, 0, 0},
         {"given-o", OPTION_FLAG, &r->given_o, 0, 0},
         {"map", OPTION_TEXT, &r->map, 0, 0},
-        {"threads", OPTION_INTEGER, &r->threads, 1, 1024},
+        {"threads", OPTION_TEXT, &r->threads, 0, 0},
         {"rounds", OPTION_INTEGER, &r->rounds, 5, 1000000},
         {"seed", OPTION_SEED, &r->seed, 0, 0},
     };
     struct positionals positionals = {&r->text, 1, 0};
     return options_parse(argc, argv, options, sizeof options / sizeof options[0], &positionals);
+}
+
+/* The numbers of --threads: "1,2,4". */
+static int read_counts(struct request *r)
+{
+    const char *at = r->threads;
+    int status = 0;
+    r->n_counts = at == NULL; /* the default alone */
+    while (at != NULL && status == 0) {
+        const size_t length = strcspn(at, ",");
+        char word[32];
+        if (r->n_counts == MAX_COUNTS) {
+            return usage_error("bench", "--threads: more than %d numbers", MAX_COUNTS);
+        }
+        snprintf(word, sizeof word, "%.*s", (int)length, at);
+        const struct option count = {"threads", OPTION_INTEGER, &r->counts[r->n_counts++], 1, 1024};
+        status = option_set("bench", &count, word);
+        at = at[length] == ',' ? at + length + 1 : NULL;
+    }
+    return status;
 }
 
 /* The bits of the maps that --map names; 0 if there is no such map. */
@@ -143,23 +171,52 @@ static void print_text(const struct bench *b, const char *problem)
     }
 }
 
-static void print_json(const struct bench *b)
+static void print_object(struct json *json, const struct bench *b, const struct bench_result *r)
+{
+    emit_begin_object(json, NULL);
+    emit_string(json, "map", r->map->name);
+    emit_number(json, "ms", 1e3 * r->seconds);
+    emit_number(json, "gflops", gflops(r));
+    emit_number(json, "percent_of_probe", bench_percent(b, r));
+    emit_integer(json, "workspace_bytes", (int64_t)r->workspace_bytes);
+    emit_integer(json, "threads", b->threads);
+    emit_string(json, "isa", b->isa);
+    emit_end(json);
+}
+
+/* all: one per number of threads. */
+static void print_json(const struct bench *all, int n_counts)
 {
     struct json json = emit_to(stdout);
     emit_begin_array(&json, NULL);
-    for (int n = 0; n < b->count; n++) {
-        const struct bench_result *r = &b->results[n];
-        emit_begin_object(&json, NULL);
-        emit_string(&json, "map", r->map->name);
-        emit_number(&json, "ms", 1e3 * r->seconds);
-        emit_number(&json, "gflops", gflops(r));
-        emit_number(&json, "percent_of_probe", bench_percent(b, r));
-        emit_integer(&json, "workspace_bytes", (int64_t)r->workspace_bytes);
-        emit_integer(&json, "threads", b->threads);
-        emit_string(&json, "isa", b->isa);
-        emit_end(&json);
+    for (int n = 0; n < n_counts; n++) {
+        for (int map = 0; map < all[n].count; map++) {
+            print_object(&json, &all[n], &all[n].results[map]);
+        }
     }
     emit_end(&json);
+}
+
+/* How many times as fast each map is as with the first number of threads; a bar of 40 columns is the fastest. */
+static void print_scaling(const struct bench *all, int n_counts)
+{
+    enum { COLUMNS = 40 };
+    double best = 1;
+    for (int n = 0; n < n_counts * all[0].count; n++) {
+        const int map = n / n_counts;
+        const double times = all[0].results[map].seconds / all[n % n_counts].results[map].seconds;
+        best = times > best ? times : best;
+    }
+    printf("\ntimes as fast as with %d thread%s\n", all[0].threads, all[0].threads == 1 ? "" : "s");
+    printf("%-8s %7s %12s %7s\n", "map", "threads", "ms", "times");
+    for (int n = 0; n < n_counts * all[0].count; n++) {
+        const struct bench *b = &all[n % n_counts];
+        const struct bench_result *r = &b->results[n / n_counts];
+        const double times = all[0].results[n / n_counts].seconds / r->seconds;
+        const int bar = (int)(COLUMNS * times / best + 0.5);
+        printf("%-8s %7d %12.4f %7.2f  %.*s\n", r->map->name, b->threads, 1e3 * r->seconds, times, bar,
+               "########################################");
+    }
 }
 
 /* ---- Running ---- */
@@ -172,40 +229,57 @@ static void show_progress(int64_t done, int64_t total)
     }
 }
 
-static int time_problem(const struct request *r, struct arrays *arrays)
+static int time_problem(const struct request *r, struct arrays *arrays, struct bench *b)
 {
-    struct bench b;
-    ag_status status = bench_begin(&b, arrays, selected_maps(r->map), r->given_o);
+    ag_status status = bench_begin(b, arrays, selected_maps(r->map), r->given_o);
     for (int64_t n = 0; n < r->rounds && status == AG_OK; n++) {
         show_progress(n, r->rounds);
-        status = bench_round(&b);
+        status = bench_round(b);
     }
     if (status != AG_OK) {
         return run_error("bench", "%s", ag_last_message());
     }
     show_progress(r->rounds, r->rounds);
-    if (r->json) {
-        print_json(&b);
-    } else {
-        print_text(&b, r->text);
+    if (!r->json) {
+        print_text(b, r->text);
     }
     return EXIT_PASS;
 }
 
-static int bench_text(const struct request *r)
+static int bench_count(const struct request *r, int64_t threads, struct bench *b)
 {
     ag_problem problem = AG_PROBLEM_INIT;
     ag_options options = AG_OPTIONS_INIT;
     struct arrays arrays;
-    options.threads = (int32_t)r->threads;
+    options.threads = (int32_t)threads;
     options.flags = r->invariant ? AG_INVARIANT : 0;
     if (ag_problem_parse(r->text, &problem) != AG_OK ||
         agc_arrays_create(&arrays, &problem, &options, r->seed) != AG_OK) {
         return usage_error("bench", "%s", ag_check_last_message());
     }
-    const int status = time_problem(r, &arrays);
+    const int status = time_problem(r, &arrays, b);
     agc_arrays_destroy(&arrays);
     return status;
+}
+
+static int bench_counts(const struct request *r)
+{
+    struct bench all[MAX_COUNTS];
+    for (int n = 0; n < r->n_counts; n++) {
+        if (n > 0 && !r->json) {
+            printf("\n");
+        }
+        const int status = bench_count(r, r->counts[n], &all[n]);
+        if (status != EXIT_PASS) {
+            return status;
+        }
+    }
+    if (r->json) {
+        print_json(all, r->n_counts);
+    } else if (r->n_counts > 1) {
+        print_scaling(all, r->n_counts);
+    }
+    return EXIT_PASS;
 }
 
 int bench_main(int argc, char **argv)
@@ -222,5 +296,9 @@ int bench_main(int argc, char **argv)
     if (r.text == NULL) {
         return usage_error("bench", "no problem given: \"h12 q2048 d64 f32 causal\", for example");
     }
-    return selected_maps(r.map) == 0 ? unknown_map(r.map) : bench_text(&r);
+    if (selected_maps(r.map) == 0) {
+        return unknown_map(r.map);
+    }
+    status = read_counts(&r);
+    return status == 0 ? bench_counts(&r) : status;
 }

@@ -117,6 +117,18 @@ static PyObject *module_xla_slots(PyObject *module, PyObject *unused)
     return core_xla_slots();
 }
 
+static PyObject *module_xla_plans(PyObject *module, PyObject *max)
+{
+    (void)module;
+    const long long bound = PyLong_AsLongLong(max);
+    if (bound < 0) {
+        return PyErr_Occurred() ? NULL
+                                : PyErr_Format(PyExc_ValueError, "max: %lld, must be 0 or more", bound);
+    }
+    const xla_plan_counts counts = core_xla_bound_plans(bound);
+    return Py_BuildValue("(LLL)", (long long)counts.max, (long long)counts.kept, (long long)counts.made);
+}
+
 static PyMethodDef module_methods[] = {
     {"plan", (PyCFunction)(void (*)(void))module_plan, METH_VARARGS | METH_KEYWORDS,
      PyDoc_STR("plan(problem, *, backend=0, isa=0, threads=0, flags=0, scale=None, buckets=None,\n"
@@ -137,6 +149,9 @@ static PyMethodDef module_methods[] = {
     {"xla_slots", module_xla_slots, METH_NOARGS,
      PyDoc_STR("xla_slots(): the operands and results of that handler by name: (number, bits of the maps\n"
                "that read it, bits of those that write it).")},
+    {"xla_plans", module_xla_plans, METH_O,
+     PyDoc_STR("xla_plans(max, /): bounds how many plans the handler keeps beside those in use. Returns the\n"
+               "bound before, how many it keeps now, and how many it has made.")},
     {"version", module_version, METH_NOARGS, PyDoc_STR("version(): the library's.")},
     {NULL, NULL, 0, NULL}};
 

@@ -203,12 +203,16 @@ static xf_error *execute(const xf_frame *frame)
     xla_call call;
     call.frame = frame;
     call.n_items = 0;
-    call.plan = NULL;
+    call.kept = NULL;
     xf_error *error = read_map(&call);
     error = error == NULL ? core_xla_read_items(&call) : error;
     error = error == NULL ? core_xla_find_plan(&call) : error;
     error = error == NULL ? core_xla_check_items(&call) : error;
-    return error == NULL ? run(&call) : error;
+    error = error == NULL ? run(&call) : error;
+    if (call.kept != NULL) {
+        core_xla_end_plan(call.kept);
+    }
+    return error;
 }
 
 /* ---- The handler ---- */

@@ -100,11 +100,14 @@ typedef struct {
     void *wide; /* rows of float32 as float64, lists of int32 as int64; NULL: not needed */
 } xla_item;
 
+typedef struct xla_plan xla_plan;
+
 typedef struct {
     const xf_frame *frame;
     uint32_t map;
     int n_items, n_maps;
     const int64_t *maps;
+    xla_plan *kept; /* the entry of plan among those that are kept; NULL: none is used */
     const ag_plan *plan;
     xla_item items[XLA_MAX_ITEMS];
 } xla_call;
@@ -154,8 +157,18 @@ void core_xla_clear(const xla_call *call);
 
 /* ---- Plans ---- */
 
-/* Sets call->plan: that of the problem whose sizes are those of q, k and v. Plans are kept until the process ends. */
+/* Sets call->plan: that of the problem whose sizes are those of q, k and v. It stays until core_xla_end_plan of
+ * call->kept; after that it may be destroyed, if there are many. */
 xf_error *core_xla_find_plan(xla_call *call);
+void core_xla_end_plan(xla_plan *kept);
+
+typedef struct {
+    int64_t max, kept,
+        made; /* the bound; plans that there are; plans that were made since the process began */
+} xla_plan_counts;
+
+/* Keeps at most max plans from now on, beside those in use; returns the bound before, and the counts after it. */
+xla_plan_counts core_xla_bound_plans(int64_t max);
 
 /* ---- Threads ---- */
 

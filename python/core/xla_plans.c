@@ -1,10 +1,10 @@
-/* The plans of the problems that XLA's programs have. A plan is made by the first call that needs it and kept until
- * the process ends: a compiled program may run at any time. New plans are put at the front of one of many lists, by the
- * hash of their key, under a lock; the lists are read without the lock. */
+/* The plans of the problems that XLA's programs have. A plan is made by the first call that needs it and kept for the
+ * next ones. If there are more than max_plans, the least recently used ones are destroyed, but none that a call is
+ * using. A plan is in two lists: one of many, chosen by the hash of its key, in which it is found, and one of all plans
+ * by their last use. One lock guards them; plans are made and destroyed outside it. */
 #include "xla.h"
 
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,18 +21,23 @@ typedef struct {
     const xf_array *slopes, *buckets;
 } request;
 
-typedef struct entry {
-    struct entry *next;
+struct xla_plan {
+    xla_plan *next;          /* in the list of its hash */
+    xla_plan *newer, *older; /* by last use */
     char *key;
     size_t length;
     ag_plan *plan;
-} entry;
+    int64_t users; /* calls that are using it */
+};
 
-static entry *_Atomic lists[N_LISTS];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static xla_plan *lists[N_LISTS], *newest, *oldest;
+static int64_t n_plans, n_made, max_plans = 1024;
+
+/* ---- The lists; call these with the lock ---- */
 
 /* The list that the key belongs to, by FNV-1a. */
-static entry *_Atomic *list_of(const char *key, size_t length)
+static xla_plan **list_of(const char *key, size_t length)
 {
     uint64_t hash = 0xcbf29ce484222325u;
     for (size_t i = 0; i < length; i++) {
@@ -41,15 +46,127 @@ static entry *_Atomic *list_of(const char *key, size_t length)
     return &lists[hash % N_LISTS];
 }
 
-static const ag_plan *find(const char *key, size_t length)
+static void unlink_by_use(xla_plan *p)
 {
-    const entry *e = atomic_load_explicit(list_of(key, length), memory_order_acquire);
-    for (; e != NULL; e = e->next) {
-        if (e->length == length && memcmp(e->key, key, length) == 0) {
-            return e->plan;
+    *(p->newer != NULL ? &p->newer->older : &newest) = p->older;
+    *(p->older != NULL ? &p->older->newer : &oldest) = p->newer;
+}
+
+static void push_newest(xla_plan *p)
+{
+    p->newer = NULL;
+    p->older = newest;
+    *(newest != NULL ? &newest->newer : &oldest) = p;
+    newest = p;
+}
+
+/* The plan of the key, which the caller is using from now on; NULL if there is none. */
+static xla_plan *find(const char *key, size_t length)
+{
+    xla_plan *p = *list_of(key, length);
+    while (p != NULL && (p->length != length || memcmp(p->key, key, length) != 0)) {
+        p = p->next;
+    }
+    if (p != NULL) {
+        unlink_by_use(p);
+        push_newest(p);
+        p->users++;
+    }
+    return p;
+}
+
+static void insert(xla_plan *p)
+{
+    xla_plan **list = list_of(p->key, p->length);
+    p->next = *list;
+    *list = p;
+    push_newest(p);
+    n_plans++;
+    n_made++;
+}
+
+static void take_out(xla_plan *p)
+{
+    xla_plan **at = list_of(p->key, p->length);
+    while (*at != p) {
+        at = &(*at)->next;
+    }
+    *at = p->next;
+    unlink_by_use(p);
+    n_plans--;
+}
+
+/* Takes out the least recently used plans, except those in use, until there are at most max_plans; returns them as a
+ * list. */
+static xla_plan *take_out_old(void)
+{
+    xla_plan *out = NULL;
+    for (xla_plan *p = oldest, *newer; p != NULL && n_plans > max_plans; p = newer) {
+        newer = p->newer;
+        if (p->users == 0) {
+            take_out(p);
+            p->next = out;
+            out = p;
         }
     }
-    return NULL;
+    return out;
+}
+
+/* ---- Outside the lock ---- */
+
+static void destroy(xla_plan *list)
+{
+    while (list != NULL) {
+        xla_plan *next = list->next;
+        ag_plan_destroy(list->plan);
+        free(list->key);
+        free(list);
+        list = next;
+    }
+}
+
+static xla_plan *find_plan(const char *key, size_t length)
+{
+    pthread_mutex_lock(&lock);
+    xla_plan *p = find(key, length);
+    pthread_mutex_unlock(&lock);
+    return p;
+}
+
+/* Keeps a new plan. If another thread was faster, destroys it and returns the plan of that thread. */
+static xla_plan *keep_plan(xla_plan *made)
+{
+    pthread_mutex_lock(&lock);
+    xla_plan *p = find(made->key, made->length), *old = made;
+    if (p == NULL) {
+        p = made;
+        insert(p);
+        old = take_out_old();
+    }
+    pthread_mutex_unlock(&lock);
+    destroy(old);
+    return p;
+}
+
+void core_xla_end_plan(xla_plan *kept)
+{
+    pthread_mutex_lock(&lock);
+    kept->users--;
+    xla_plan *old = take_out_old();
+    pthread_mutex_unlock(&lock);
+    destroy(old);
+}
+
+xla_plan_counts core_xla_bound_plans(int64_t max)
+{
+    pthread_mutex_lock(&lock);
+    const int64_t before = max_plans;
+    max_plans = max;
+    xla_plan *old = take_out_old();
+    const xla_plan_counts counts = {before, n_plans, n_made};
+    pthread_mutex_unlock(&lock);
+    destroy(old);
+    return counts;
 }
 
 /* ---- The request ---- */
@@ -122,26 +239,36 @@ static xf_error *read_request(const xla_call *call, request *r)
     return error;
 }
 
+/* Bytes of an array of the attributes, or none. */
+typedef struct {
+    const void *data;
+    size_t size;
+} bytes;
+
 /* The bytes that say which plan it is. Returns NULL if there is no memory. */
 static char *make_key(const request *r, size_t *length)
 {
-    char head[XLA_TEXT + 80];
-    const size_t n = (size_t)snprintf(head, sizeof head, "%lld %lld %lld %s", (long long)r->threads,
-                                      (long long)r->backend, (long long)r->flags, r->text) +
-                     1;
-    const size_t n_slopes = r->slopes != NULL ? r->slopes->size * sizeof(double) : 0;
-    const size_t n_buckets = r->buckets != NULL ? r->buckets->size * sizeof(int32_t) : 0;
-    char *key = malloc(n + n_slopes + n_buckets);
-    if (key != NULL) {
-        memcpy(key, head, n);
-        if (n_slopes > 0) {
-            memcpy(key + n, r->slopes->data, n_slopes);
-        }
-        if (n_buckets > 0) {
-            memcpy(key + n + n_slopes, r->buckets->data, n_buckets);
+    const int64_t options[] = {r->threads, r->backend, r->flags};
+    const bytes parts[] = {
+        {options, sizeof options},
+        {r->text, strlen(r->text) + 1},
+        {r->slopes != NULL ? r->slopes->data : NULL,
+         r->slopes != NULL ? r->slopes->size * sizeof(double) : 0},
+        {r->buckets != NULL ? r->buckets->data : NULL,
+         r->buckets != NULL ? r->buckets->size * sizeof(int32_t) : 0},
+    };
+    const size_t n_parts = sizeof parts / sizeof parts[0];
+    *length = 0;
+    for (size_t i = 0; i < n_parts; i++) {
+        *length += parts[i].size;
+    }
+    char *key = malloc(*length), *to = key;
+    for (size_t i = 0; i < n_parts && key != NULL; i++) {
+        if (parts[i].size > 0) {
+            memcpy(to, parts[i].data, parts[i].size);
+            to += parts[i].size;
         }
     }
-    *length = n + n_slopes + n_buckets;
     return key;
 }
 
@@ -185,39 +312,22 @@ static xf_error *make_plan(const xf_frame *frame, const request *r, ag_plan **pl
     return status == AG_OK ? NULL : core_xla_fail_status(frame, status);
 }
 
-/* Puts the plan, and the key, which is its own from now on, into its list. */
-static xf_error *keep(const xf_frame *frame, char *key, size_t length, ag_plan *plan)
+/* A new plan that the caller uses. The key is its own from now on, and freed if it fails. */
+static xf_error *new_plan(const xf_frame *frame, const request *r, char *key, size_t length, xla_plan **plan)
 {
-    entry *e = malloc(sizeof *e);
-    if (e == NULL) {
-        ag_plan_destroy(plan);
+    xla_plan *p = calloc(1, sizeof *p);
+    xf_error *error = p != NULL ? make_plan(frame, r, &p->plan)
+                                : core_xla_fail(frame, XF_RESOURCE_EXHAUSTED, "no memory for a plan");
+    if (error != NULL) {
         free(key);
-        return core_xla_fail(frame, XF_RESOURCE_EXHAUSTED, "no memory for a plan");
+        free(p);
+        return error;
     }
-    entry *_Atomic *list = list_of(key, length);
-    *e = (entry){atomic_load(list), key, length, plan};
-    atomic_store_explicit(list, e, memory_order_release);
+    p->key = key;
+    p->length = length;
+    p->users = 1;
+    *plan = p;
     return NULL;
-}
-
-static xf_error *add_plan(const xf_frame *frame, const request *r, char *key, size_t length,
-                          const ag_plan **plan)
-{
-    xf_error *error = NULL;
-    pthread_mutex_lock(&lock);
-    *plan = find(key, length); /* another thread may have been faster */
-    if (*plan == NULL) {
-        ag_plan *made = NULL;
-        error = make_plan(frame, r, &made);
-        if (error == NULL) {
-            error = keep(frame, key, length, made);
-            *plan = made;
-            key = NULL;
-        }
-    }
-    pthread_mutex_unlock(&lock);
-    free(key);
-    return error;
 }
 
 xf_error *core_xla_find_plan(xla_call *call)
@@ -232,10 +342,17 @@ xf_error *core_xla_find_plan(xla_call *call)
     if (key == NULL) {
         return core_xla_fail(call->frame, XF_RESOURCE_EXHAUSTED, "no memory for the key of a plan");
     }
-    call->plan = find(key, length);
-    if (call->plan == NULL) {
-        return add_plan(call->frame, &r, key, length, &call->plan);
+    xla_plan *p = find_plan(key, length);
+    if (p != NULL) {
+        free(key);
+    } else {
+        error = new_plan(call->frame, &r, key, length, &p);
+        if (error != NULL) {
+            return error;
+        }
+        p = keep_plan(p);
     }
-    free(key);
+    call->kept = p;
+    call->plan = p->plan;
     return NULL;
 }

@@ -232,6 +232,14 @@ static void note(struct worst *worst, const struct identity *id, const struct sp
                          id->x->count[t]);
 }
 
+/* so is no tensor of ag_args: it is noted as `to`, which is not compared in the same result. */
+static void note_so(struct worst *worst, const struct identity *id, const struct split *s)
+{
+    struct bounds along_s = id->bounds;
+    along_s.unit[T_TO] = along_s.unit[T_O] * along_s.second_rate;
+    agc_note_differences(worst, &along_s, T_TO, s->merged.so, id->x->so, id->x->count[T_TO]);
+}
+
 static ag_status compare_map(struct identity *id, struct split *s, const struct split_map *m)
 {
     struct worst worst = WORST_NONE;
@@ -246,6 +254,7 @@ static ag_status compare_map(struct identity *id, struct split *s, const struct 
     }
     if (m->map == AG_MAP_JVP_JVP && !m->assembled) {
         note(&worst, id, s, T_SMU);
+        note_so(&worst, id, s);
     }
     agc_results_add_worst(id->results, id->x, &worst, IDENTITY_LIMIT, "%s", m->name);
     return AG_OK;

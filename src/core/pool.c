@@ -19,6 +19,8 @@
 #include <stdbool.h>
 #include <time.h>
 
+#include "core/pause.h"
+
 #include "core/cpu_info.h"
 
 /* How long a thread spins for work, or a caller for the end of its job, before it sleeps. */
@@ -62,22 +64,13 @@ static int64_t nanoseconds(void)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-static void pause_briefly(void)
-{
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
 static void lock_pool(void)
 {
     for (int n = 0; n < LOCK_SPINS; n++) {
         if (pthread_mutex_trylock(&pool.mutex) == 0) {
             return;
         }
-        pause_briefly();
+        agi_pause();
     }
     pthread_mutex_lock(&pool.mutex);
 }
@@ -156,7 +149,7 @@ static bool spin_for_work(void)
     unlock_pool();
     const int64_t end = nanoseconds() + SPIN_NS;
     while (pool.epoch == old && nanoseconds() < end) {
-        pause_briefly();
+        agi_pause();
     }
     lock_pool();
     pool.spinners--;
@@ -196,7 +189,7 @@ static void wait_for_job(const job *j, agi_exec *exec)
         unlock_pool();
         const int64_t end = nanoseconds() + SPIN_NS;
         while (j->done < j->n_tasks && nanoseconds() < end) {
-            pause_briefly();
+            agi_pause();
         }
         lock_pool();
     }

@@ -44,6 +44,7 @@ typedef struct {
     int64_t member_passes;     /* passes of one kv head of one sequence */
     int64_t passes;            /* of one group */
     bool shared;               /* work items are parts of passes instead of groups */
+    bool chained;              /* shared, and they are all passes of the groups: see drivers/backward.h */
     int64_t spans_at_once;     /* if shared: the spans of a pass that run at the same time, all or 1 */
     int64_t
         parts; /* of a pass, each with separate sums of dbias, dtable and dsink: key_splits * q_splits, or 1 */

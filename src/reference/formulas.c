@@ -385,7 +385,8 @@ void agi_reference_vjp_jvp(head *x)
 
     /* ds = - sum_i Ps D     ->   tds = - sum_i ( Ps (ts - mu) D + Ps tD ) */
     for (int64_t i = 0; i < x->n_q && x->sum_sink != NULL; i++) {
-        x->sum_sink[x->h] -= x->Ps[i] * (x->ts - x->mu[i]) * x->D[i] + x->Ps[i] * x->tD[i];
+        const double tangent = has_output(x, i) ? x->ts - x->mu[i] : 0; /* a row without keys has mu = ts */
+        x->sum_sink[x->h] -= x->Ps[i] * tangent * x->D[i] + x->Ps[i] * x->tD[i];
     }
 }
 

@@ -18,6 +18,9 @@ refused_with "did you mean 'vjp'" bench "q8 d4 f32" --map vjpp
 refused_with "no map 'gradient'" bench "q8 d4 f32" --map gradient
 refused_with "is not between 5 and" bench "q8 d4 f32" --rounds 4
 refused_with "is not between 1 and 1024" bench "q8 d4 f32" --threads 0
+refused_with "is not between 1 and 1024" bench "q8 d4 f32" --threads 1,2,0
+refused_with "is not an integer" bench "q8 d4 f32" --threads 1,,2
+refused_with "more than 16 numbers" bench "q8 d4 f32" --threads 1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1
 refused_with "is not a non-negative integer" bench "q8 d4 f32" --seed x
 refused_with "unknown option '--jsno' (did you mean '--json'?)" bench "q8 d4 f32" --jsno
 refused_with "unexpected argument" bench "q8 d4 f32" "q8 d4 f32"
@@ -32,6 +35,14 @@ check "bench prints no escape codes into a pipe" plain
 for map in forward vjp jvp vjp_jvp jvp_jvp; do
     check "bench shows $map with four columns" \
         grep -Eq "^$map +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9.]+ [KMG]?i?B\$" "$out"
+done
+
+# ---- Several numbers of threads ----
+works_with "times as fast as with 1 thread" bench "h2 q64 d32 f32" --threads 1,2
+check "bench of two numbers of threads is at most 80 columns wide" narrow
+for map in forward vjp jvp vjp_jvp jvp_jvp; do
+    check "$map is as fast as itself, by a bar" grep -Eq "^$map +1 +[0-9.]+ +1\.00  #+\$" "$out"
+    check "$map has its time with 2 threads" grep -Eq "^$map +2 +[0-9.]+ +[0-9.]+  #*\$" "$out"
 done
 
 # ---- The probe that a rate is compared with ----
@@ -71,6 +82,8 @@ if python3 -c '' 2>/dev/null; then
     check "the threads are those requested" json_holds 'all(m["threads"] == 2 for m in maps)'
     check "time and rate agree: 4 x 2 x 64 x 64 x 32 flops" json_holds \
         'abs(maps[0]["ms"] * maps[0]["gflops"] / (4 * 2 * 64 * 64 * 32 * 1e-6) - 1) < 1e-9'
+    works bench "q9 d8 f32" --map vjp --json --threads 1,2
+    check "an object for each number of threads" json_holds '[m["threads"] for m in maps] == [1, 2]'
     works bench "q9 k12 d8 dv24 f32 causal align=bottom-right" --map vjp --json --threads=1
     check "one map if one is requested" json_holds '[m["map"] for m in maps] == ["vjp"]'
     check "causal counts the pairs that are seen: 4 + 5 + ... + 12" json_holds \

@@ -87,27 +87,55 @@ static const problem long_problems[] = {
     {"h1 q1200 k1200 d64 f64 bias", AG_BACKEND_REFERENCE},      /* one work item */
 };
 
-/* Was it cancelled if and only if it polled max_polls times, on its own thread, and often enough? */
-static void check_watch(watch *w, ag_status status, int64_t max_polls, const char *text, const char *map,
-                        int32_t threads)
+/* A map on arrays, or of a layer. */
+typedef struct {
+    struct arrays *x; /* NULL: the layer's map */
+    nn_model *layer;
+    const char *text;
+    int32_t threads;
+} subject;
+
+static ag_status call_subject(const subject *of, int map, const ag_exec *exec)
 {
-    measure_gap(w);
-    CHECK(status == (w->calls == max_polls ? AG_CANCELLED : AG_OK), "'%s' %s: %s after %d polls", text, map,
-          ag_status_string(status), (int)w->calls);
-    CHECK(w->calls >= 1 && w->elsewhere == 0, "'%s' %s: %d polls, %d on other threads", text, map,
+    return of->x == NULL
+               ? nn_run_with(of->layer, map_bit[map], exec)
+               : call_map(map, of->x->plan, &of->x->args, exec, of->x->workspace, of->x->workspace_bytes);
+}
+
+/* Was it cancelled if and only if it polled max_polls times, on its own thread, and often enough? */
+static void check_watch(const watch *w, ag_status status, int64_t max_polls, const subject *of,
+                        const char *map)
+{
+    CHECK(status == (w->calls == max_polls ? AG_CANCELLED : AG_OK), "'%s' %s: %s after %d polls", of->text,
+          map, ag_status_string(status), (int)w->calls);
+    CHECK(w->calls >= 1 && w->elsewhere == 0, "'%s' %s: %d polls, %d on other threads", of->text, map,
           (int)w->calls, (int)w->elsewhere);
     if (!INSTRUMENTED) {
-        CHECK(w->largest <= max_gap, "'%s' %s, %d threads: %.0f ms between two polls", text, map,
-              (int)threads, 1e3 * w->largest);
+        CHECK(w->largest <= max_gap, "'%s' %s, %d threads: %.0f ms between two polls", of->text, map,
+              (int)of->threads, 1e3 * w->largest);
     }
 }
 
-static void watch_map(struct arrays *x, int map, const char *text, int32_t threads, int64_t max_polls)
+/* On a virtual machine, a thread's processor time includes what the host gave to others or spent on finding memory: a
+ * gap may be long by chance, but a piece of work that does not poll is long in every attempt. */
+static void watch_call(const subject *of, int map, int64_t max_polls)
 {
+    enum { ATTEMPTS = 4 };
+    char name[32];
     watch w;
-    const ag_exec exec = watched(&w, max_polls);
-    const ag_status status = call_map(map, x->plan, &x->args, &exec, x->workspace, x->workspace_bytes);
-    check_watch(&w, status, max_polls, text, map_name[map], threads);
+    ag_status status;
+    int attempt = 0;
+    snprintf(name, sizeof name, "%s%s", map_name[map], of->x == NULL ? " of the layer" : "");
+    do {
+        const ag_exec exec = watched(&w, max_polls);
+        status = call_subject(of, map, &exec);
+        measure_gap(&w);
+        if (w.largest > max_gap && !INSTRUMENTED) {
+            printf("'%s' %s, %d threads: %.0f ms between two polls in attempt %d\n", of->text, name,
+                   (int)of->threads, 1e3 * w.largest, attempt);
+        }
+    } while (w.largest > max_gap && !INSTRUMENTED && ++attempt < ATTEMPTS);
+    check_watch(&w, status, max_polls, of, name);
 }
 
 static void long_maps_poll(void)
@@ -122,8 +150,9 @@ static void long_maps_poll(void)
             ag_options options = with_threads(threads);
             options.backend = long_problems[n].backend;
             make_arrays(&x, long_problems[n].text, &options, 201);
+            const subject of = {&x, NULL, long_problems[n].text, threads};
             for (int map = 0; map < MAPS; map++) {
-                watch_map(&x, map, long_problems[n].text, threads, max_polls);
+                watch_call(&of, map, max_polls);
             }
             agc_arrays_destroy(&x);
         }
@@ -175,25 +204,22 @@ static void waiting_callers_poll(int longer)
     agc_arrays_destroy(&x);
 }
 
-/* A layer whose time is that of its matrix products. */
+/* Layers whose time is mostly that of their matrix products, one of which takes more than max_gap. */
 static void long_layers_poll(void)
 {
     const int64_t max_polls = INSTRUMENTED ? 5 : 1000;
     static const nn_config configs[] = {
-        {.text = "b3 h8 q1500 k1500 d128 f64", .flags = AG_LAYER_SELF, .d_model = 1024},
+        {.text = "b4 h8 q500 k500 d128 f64", .flags = AG_LAYER_SELF, .d_model = 1024},
         {.text = "b2 h8 q1500 k1500 d128 bf16", .flags = AG_LAYER_SELF, .d_model = 1024},
     };
     for (int n = 0; n < 2; n++) {
         for (int32_t threads = 1; threads <= 2; threads++) {
             nn_model m;
-            watch w;
             nn_make(&m, &configs[n], threads, 211);
-            ag_exec exec = watched(&w, max_polls);
-            ag_status status = ag_layer_forward(m.layer, &m.a, &exec, m.workspace, m.bytes);
-            check_watch(&w, status, max_polls, configs[n].text, "forward of the layer", threads);
-            exec = watched(&w, max_polls);
-            status = ag_layer_vjp(m.layer, &m.a, &exec, m.workspace, m.bytes);
-            check_watch(&w, status, max_polls, configs[n].text, "vjp of the layer", threads);
+            const subject of = {NULL, &m, configs[n].text, threads};
+            for (int map = 0; map < MAPS; map++) {
+                watch_call(&of, map, max_polls);
+            }
             nn_free(&m);
         }
     }

@@ -278,45 +278,6 @@ static void devices(void)
     refuse_device(AG_BACKEND_REFERENCE, 1);
 }
 
-/* ---- Merge ---- */
-
-static void refuse_merge(const struct arrays *x, const ag_merge_args *m, const char *field)
-{
-    CHECK_STATUS(ag_merge(x->plan, m, NULL), AG_INVALID_ARGUMENT);
-    CHECK(strcmp(ag_last_field(), field) == 0, "the field is '%s' instead of '%s'", ag_last_field(), field);
-}
-
-/* so, smu, sto and nu: all or none, and not without to and mu. */
-static void merges(const struct arrays *x)
-{
-    struct arrays second;
-    make_reference(&second, EVERY_FEATURE "f32");
-    const ag_args *a = &x->args, *b = &second.args;
-    const ag_tensor so = agc_tensor_view(x->p, T_STO, x->so), so2 = agc_tensor_view(x->p, T_STO, second.so);
-    ag_merge_args m = {.struct_size = sizeof m, .o1 = a->o, .lse1 = a->lse, .to1 = a->to, .mu1 = a->mu};
-    m.o2 = b->o, m.lse2 = b->lse, m.to2 = b->to, m.mu2 = b->mu;
-    m.o = a->o, m.lse = a->lse, m.to = a->to, m.mu = a->mu;
-    m.so1 = m.so = so, m.smu1 = m.smu = a->smu, m.sto1 = m.sto = a->sto, m.nu1 = m.nu = a->nu;
-    m.so2 = so2, m.smu2 = b->smu, m.sto2 = b->sto, m.nu2 = b->nu;
-    const ag_merge_args good = m;
-    const struct {
-        const char *name;
-        ag_tensor *tensor;
-    } fields[] = {{"to1", &m.to1},   {"mu2", &m.mu2}, {"mu", &m.mu},   {"so1", &m.so1}, {"smu1", &m.smu1},
-                  {"sto1", &m.sto1}, {"nu1", &m.nu1}, {"so2", &m.so2}, {"nu2", &m.nu2}, {"so", &m.so},
-                  {"smu", &m.smu},   {"sto", &m.sto}, {"nu", &m.nu}};
-    for (size_t n = 0; n < sizeof fields / sizeof fields[0]; n++) {
-        fields[n].tensor->data = NULL;
-        refuse_merge(x, &m, fields[n].name);
-        m = good;
-    }
-    m.sto.data = m.sto2.data;
-    refuse_merge(x, &m, "sto");
-    m = good;
-    CHECK_OK(ag_merge(x->plan, &m, NULL));
-    agc_arrays_destroy(&second);
-}
-
 /* ---- Callers of an older header ---- */
 
 /* What lies after the end of an older struct is neither read nor written. */
@@ -356,7 +317,6 @@ int main(void)
     pointers(&x);
     overlaps(&x);
     flags(&x);
-    merges(&x);
     features();
     make_reference(&narrow, EVERY_FEATURE "bf16");
     pointers(&narrow);

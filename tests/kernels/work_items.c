@@ -1,6 +1,6 @@
 /* How many independent work items a plan of the CPU backend has, by map: at least 64 from 2^25 visible pairs on, so
- * that many threads have work; on every instruction set, without AG_INVARIANT. docs/design.md says which shapes have
- * fewer. */
+ * that many threads have work, on every instruction set, without AG_INVARIANT; and the exceptions that docs/design.md
+ * lists, with their numbers. */
 #include "cpu/plan.h"
 #include "test.h"
 
@@ -14,31 +14,74 @@ static const char *const texts[] = {
     "b4 h16 q1024 d64 bf16",   "h64 q1024 d64 f32",
 };
 
+static const struct exception {
+    const char *text;
+    agi_map map;
+    uint32_t flags;
+    int64_t items;
+} exceptions[] = {
+    {"h12 q768 k8192 d64 f32", AGI_FORWARD, 0, 48}, /* 48 blocks of queries are enough */
+    {"h12 q768 k8192 d64 f32", AGI_JVP_JVP, 0, 48},
+    {"h48 q2048 d64 f32", AGI_VJP, 0, 48}, /* memory bounds the sums of dQ, dK and dV */
+    {"h4 q131072 d64 f32 table=50", AGI_VJP, 0, 8},
+    {"h1 q131072 d64 f32 table=50", AGI_VJP, 0, 42},
+    {"h1 q300 k200000 d64 f32", AGI_VJP, 0, 16}, /* few queries and few spans */
+    {"h2 q8192 d64 f32", AGI_VJP, AG_INVARIANT, 16},
+    {"h2 q8192 d64 f32", AGI_VJP_JVP, AG_INVARIANT, 16},
+    {"h1 q131072 d64 f32", AGI_VJP, AG_INVARIANT, 16}, /* one span after another */
+    {"h2 q1 k32768 d64 f32", AGI_FORWARD, AG_INVARIANT, 16},
+    {"h1 q16384 d64 f32 window=2,0", AGI_VJP, AG_INVARIANT,
+     20}, /* the three cases of tests/maps/invariant.c */
+    {"h3 q16384 d64 f32 window=2,0", AGI_VJP, AG_INVARIANT, 15},
+    {"h9 q16384 d64 f32 window=2,0", AGI_VJP, AG_INVARIANT, 9},
+};
+
+/* Those of tests/maps/chains.c, and long heads that many threads share. */
+static const char *const chained[] = {
+    "h4 q6200 k6200 d170 f32 window=500,0 sink",
+    "h8 kv4 q6200 k6100 d170 bf16 causal window=400,0 softcap=5",
+    "b2 h2 packed=5000,6300 q4200 k4300 d256 f64 causal align=bottom-right dropout=0.1 alibi",
+    "b2 h2 q6200 k6300 d170 f16 out=f32 window=300,20 mask=b11k",
+    "h2 q16384 d128 bf16 causal",
+    "h1 q65536 d64 f32",
+};
+
 /* Of the loop over the pairs; the sums of several parts are added up in loops of their own. */
 static int64_t items_of(const agi_cpu_plan *cpu, agi_map map)
 {
     const agi_row_schedule *rows = map == AGI_JVP_JVP ? &cpu->given : &cpu->rows;
     if (map == AGI_VJP || map == AGI_VJP_JVP) {
-        return cpu->backward[map].groups * cpu->backward[map].parts;
+        const agi_backward_schedule *s = &cpu->backward[map];
+        const int64_t parts = s->chained ? s->passes : s->max.q_splits * s->spans_at_once;
+        return s->shared ? s->groups * parts : s->groups;
     }
     return rows->items * rows->kv_splits;
 }
 
-static void count_items(const char *text, ag_isa isa)
+static const char *const names[AGI_N_MAPS] = {[AGI_FORWARD] = "forward",
+                                              [AGI_VJP] = "vjp",
+                                              [AGI_JVP] = "jvp",
+                                              [AGI_VJP_JVP] = "vjp_jvp",
+                                              [AGI_JVP_JVP] = "jvp_jvp"};
+
+/* Ends the program if there is no plan. */
+static ag_plan *make_plan(const char *text, ag_isa isa, uint32_t flags)
 {
-    static const char *const names[AGI_N_MAPS] = {[AGI_FORWARD] = "forward",
-                                                  [AGI_VJP] = "vjp",
-                                                  [AGI_JVP] = "jvp",
-                                                  [AGI_VJP_JVP] = "vjp_jvp",
-                                                  [AGI_JVP_JVP] = "jvp_jvp"};
     ag_problem p = AG_PROBLEM_INIT;
     ag_options options = AG_OPTIONS_INIT;
     ag_plan *plan = NULL;
     options.backend = AG_BACKEND_CPU;
     options.isa = isa;
+    options.flags = flags;
     CHECK_OK(ag_problem_parse(text, &p));
-    CHECK_OK(ag_plan_create(&plan, &p, &options));
-    for (int map = 0; plan != NULL && map < AGI_N_MAPS; map++) {
+    test_need(ag_plan_create(&plan, &p, &options) == AG_OK, text);
+    return plan;
+}
+
+static void count_items(const char *text, ag_isa isa)
+{
+    ag_plan *plan = make_plan(text, isa, 0);
+    for (int map = 0; map < AGI_N_MAPS; map++) {
         const int64_t items = items_of(agi_cpu_plan_of(plan), (agi_map)map);
         CHECK(items >= WANTED, "'%s' %s, instruction set %d: %d work items, not %d", text, names[map],
               (int)isa, (int)items, WANTED);
@@ -46,11 +89,35 @@ static void count_items(const char *text, ag_isa isa)
     ag_plan_destroy(plan);
 }
 
+static void count_exception(const struct exception *x)
+{
+    ag_plan *plan = make_plan(x->text, AG_ISA_AUTO, x->flags);
+    const int64_t items = items_of(agi_cpu_plan_of(plan), x->map);
+    CHECK(items == x->items, "'%s' %s, flags %d: %d work items, but docs/design.md says %d", x->text,
+          names[x->map], (int)x->flags, (int)items, (int)x->items);
+    ag_plan_destroy(plan);
+}
+
+static void is_chained(const char *text)
+{
+    ag_plan *plan = make_plan(text, AG_ISA_AUTO, 0);
+    const agi_backward_schedule *schedules = agi_cpu_plan_of(plan)->backward;
+    CHECK(schedules[AGI_VJP].chained, "'%s': vjp is not chained", text);
+    CHECK(schedules[AGI_VJP_JVP].chained, "'%s': vjp_jvp is not chained", text);
+    ag_plan_destroy(plan);
+}
+
 int main(void)
 {
+    for (size_t n = 0; n < sizeof chained / sizeof chained[0]; n++) {
+        is_chained(chained[n]);
+    }
     for (size_t n = 0; n < sizeof texts / sizeof texts[0]; n++) {
         count_items(texts[n], AG_ISA_AUTO);
         count_items(texts[n], AG_ISA_SCALAR);
+    }
+    for (size_t n = 0; n < sizeof exceptions / sizeof exceptions[0]; n++) {
+        count_exception(&exceptions[n]);
     }
     return test_summary();
 }

@@ -245,15 +245,20 @@ static inline void nn_free(nn_model *m)
     ag_layer_destroy(m->layer);
 }
 
-static inline ag_status nn_run(nn_model *m, uint32_t map)
+static inline ag_status nn_run_with(nn_model *m, uint32_t map, const ag_exec *exec)
 {
     switch (map) {
-    case AG_MAP_FORWARD: return ag_layer_forward(m->layer, &m->a, NULL, m->workspace, m->bytes);
-    case AG_MAP_VJP: return ag_layer_vjp(m->layer, &m->a, NULL, m->workspace, m->bytes);
-    case AG_MAP_JVP: return ag_layer_jvp(m->layer, &m->a, NULL, m->workspace, m->bytes);
-    case AG_MAP_VJP_JVP: return ag_layer_vjp_jvp(m->layer, &m->a, NULL, m->workspace, m->bytes);
-    default: return ag_layer_jvp_jvp(m->layer, &m->a, NULL, m->workspace, m->bytes);
+    case AG_MAP_FORWARD: return ag_layer_forward(m->layer, &m->a, exec, m->workspace, m->bytes);
+    case AG_MAP_VJP: return ag_layer_vjp(m->layer, &m->a, exec, m->workspace, m->bytes);
+    case AG_MAP_JVP: return ag_layer_jvp(m->layer, &m->a, exec, m->workspace, m->bytes);
+    case AG_MAP_VJP_JVP: return ag_layer_vjp_jvp(m->layer, &m->a, exec, m->workspace, m->bytes);
+    default: return ag_layer_jvp_jvp(m->layer, &m->a, exec, m->workspace, m->bytes);
     }
+}
+
+static inline ag_status nn_run(nn_model *m, uint32_t map)
+{
+    return nn_run_with(m, map, NULL);
 }
 
 /* jvp along the second direction: writes the tangent of y along it and s_saved, and saved once more. */

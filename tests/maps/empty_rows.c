@@ -2,7 +2,7 @@
  * way there is, with and without a sink. Such a row gives O = 0, tO = 0, and lse = -inf, mu = 0 or, with
  * a sink, lse = s_h, mu = ts_h; through it only the sink has derivatives. Nothing may become NaN, even
  * if the queries, cotangents and tangents of such rows, the keys and values that no query sees and
- * the biases of masked pairs are all NaN. */
+ * the biases of masked pairs are all NaN; nor if the o, to, mu and smu that a map is given are NaN in such rows. */
 #include "visible.h"
 
 /* ---- Who sees, and who is seen ---------------------------------------------------------------------- */
@@ -44,8 +44,8 @@ static void poison(struct arrays *x, enum tensor t, int64_t b, int64_t h, int64_
 /* With a sink, the cotangent of lse has an effect in rows inside the sequence: there it is left alone. */
 static void poison_row(struct arrays *x, int64_t b, int64_t h, int64_t i)
 {
-    static const enum tensor used[] = {T_Q, T_D_O, T_TQ, T_TD_O}, of_lse[] = {T_D_LSE, T_TD_LSE};
-    for (int n = 0; n < 4; n++) {
+    static const enum tensor used[] = {T_Q, T_D_O, T_TQ, T_TD_O, T_SQ}, of_lse[] = {T_D_LSE, T_TD_LSE};
+    for (int n = 0; n < 5; n++) {
         poison(x, used[n], b, h, i);
     }
     for (int n = 0; n < 2 && (i >= agc_arrays_q_length(x, b) || !(x->p->flags & AG_SINK)); n++) {
@@ -53,20 +53,40 @@ static void poison_row(struct arrays *x, int64_t b, int64_t h, int64_t i)
     }
 }
 
-static void poison_all_unseen(struct arrays *x)
+/* The maps that are given what others wrote, and what they are given of a row. */
+enum { GIVEN_MAPS = AG_MAP_VJP | AG_MAP_VJP_JVP | AG_MAP_JVP_JVP };
+
+static void poison_given(struct arrays *x, int64_t b, int64_t h, int64_t i)
 {
-    static const enum tensor of_keys[] = {T_K, T_V, T_TK, T_TV};
+    static const enum tensor given[] = {T_O, T_TO, T_MU, T_SMU, T_O_LOW, T_TO_LOW};
+    for (int n = 0; n < 6; n++) {
+        if (x->data[given[n]] != NULL) {
+            poison(x, given[n], b, h, i);
+        }
+    }
+}
+
+static void poison_unseen_rows(struct arrays *x,
+                               void (*poison_one)(struct arrays *x, int64_t b, int64_t h, int64_t i))
+{
     for (int64_t b = 0; b < x->p->batch; b++) {
         for (int64_t h = 0; h < x->p->heads; h++) {
             for (int64_t i = 0; i < x->p->q_len; i++) {
                 if (!row_sees(x, b, h, i)) {
-                    poison_row(x, b, h, i);
+                    poison_one(x, b, h, i);
                 }
             }
         }
+    }
+}
+
+static void poison_unseen_keys(struct arrays *x)
+{
+    static const enum tensor of_keys[] = {T_K, T_V, T_TK, T_TV, T_SK, T_SV};
+    for (int64_t b = 0; b < x->p->batch; b++) {
         for (int64_t h = 0; h < x->p->kv_heads; h++) {
             for (int64_t j = 0; j < x->p->kv_len; j++) {
-                for (int n = 0; n < 4 && !key_is_seen(x, b, h, j); n++) {
+                for (int n = 0; n < 6 && !key_is_seen(x, b, h, j); n++) {
                     poison(x, of_keys[n], b, h, j);
                 }
             }
@@ -74,7 +94,7 @@ static void poison_all_unseen(struct arrays *x)
     }
 }
 
-/* The bias has an element for each pair here. It becomes NaN for pairs that something else masks; its tangent becomes
+/* The bias has an element for each pair here. It becomes NaN for pairs that something else masks; its tangents become
  * NaN for all masked pairs. */
 static void poison_masked_biases(struct arrays *x)
 {
@@ -86,6 +106,7 @@ static void poison_masked_biases(struct arrays *x)
         const size_t at = (size_t)e * element_size(x, T_BIAS);
         if (!visible(x, b, h, i, j)) {
             ag_convert((char *)x->data[T_TBIAS] + at, x->dtype[T_BIAS], &nan, AG_F64, 1);
+            ag_convert((char *)x->data[T_SBIAS] + at, x->dtype[T_BIAS], &nan, AG_F64, 1);
         }
         if (!visible_before_bias(x, b, h, i, j)) {
             ag_convert((char *)x->data[T_BIAS] + at, x->dtype[T_BIAS], &nan, AG_F64, 1);
@@ -120,7 +141,8 @@ static void check_value(const struct arrays *x, enum tensor t, const int64_t at[
 /* Every row that sees nothing and every key that is not seen; returns how many rows there were. */
 static int check_unseen(const struct arrays *x, const char *text)
 {
-    static const enum tensor zero_rows[] = {T_O, T_TO, T_DQ, T_TDQ}, zero_keys[] = {T_DK, T_DV, T_TDK, T_TDV};
+    static const enum tensor zero_rows[] = {T_O, T_TO, T_DQ, T_TDQ, T_STO, T_NU},
+                             zero_keys[] = {T_DK, T_DV, T_TDK, T_TDV};
     int rows = 0;
     for (int64_t b = 0; b < x->p->batch; b++) {
         for (int64_t h = 0; h < x->p->heads; h++) {
@@ -133,7 +155,7 @@ static int check_unseen(const struct arrays *x, const char *text)
                 rows++;
                 check_value(x, T_LSE, at, sinks ? value_at(x, T_SINK, 0, h, 0, 0) : -(double)INFINITY, text);
                 check_value(x, T_MU, at, sinks ? value_at(x, T_TSINK, 0, h, 0, 0) : 0, text);
-                for (int n = 0; n < 4; n++) {
+                for (int n = 0; n < 6; n++) {
                     check_value(x, zero_rows[n], at, 0, text);
                 }
             }
@@ -164,6 +186,40 @@ static void mask_rows_by_bias(struct arrays *x)
     }
 }
 
+static void check_same(const struct arrays *x, void *const wanted[T_COUNT], uint32_t maps, const char *text)
+{
+    for (enum tensor t = 0; t < T_COUNT; t++) {
+        if (wanted[t] != NULL && is_output(x, t, maps)) {
+            same_tensor(x, t, x->data[t], wanted[t], text);
+        }
+    }
+}
+
+static void check_poisoned_inputs(struct arrays *x, void *const wanted[T_COUNT], const char *text)
+{
+    const ag_problem *p = x->p;
+    poison_unseen_rows(x, poison_row);
+    poison_unseen_keys(x);
+    if ((p->flags & AG_BIAS) && x->count[T_BIAS] == p->batch * p->heads * p->q_len * p->kv_len) {
+        poison_masked_biases(x);
+    }
+    CHECK_OK(agc_arrays_run_all(x));
+    check_same(x, wanted, ALL_MAPS, text);
+}
+
+/* Also the o that jvp is given; its results may have other bits in other rows. */
+static void check_poisoned_given(struct arrays *x, void *const wanted[T_COUNT], const char *text)
+{
+    for (int map = 0; map < MAPS; map++) { /* each is given what the map before it wrote */
+        CHECK_OK(agc_arrays_run(x, map_bit[map]));
+        poison_unseen_rows(x, poison_given);
+    }
+    check_same(x, wanted, GIVEN_MAPS, text);
+    run_given_jvp(x);
+    memcpy(x->data[T_O], wanted[T_O], tensor_bytes(x, T_O));
+    check_unseen(x, text);
+}
+
 /* Poisoned or not, the outputs are the same bits. */
 static void check_rows(const char *text, const int64_t *q_lengths, const int64_t *kv_lengths,
                        int64_t q_offset)
@@ -187,16 +243,8 @@ static void check_rows(const char *text, const int64_t *q_lengths, const int64_t
     no_output_is_nan(&x, text);
     CHECK(check_unseen(&x, text) > 0, "'%s' has no row that sees nothing: it tests nothing", text);
     keep_outputs(&x, wanted);
-    poison_all_unseen(&x);
-    if ((x.p->flags & AG_BIAS) && x.count[T_BIAS] == x.p->batch * x.p->heads * x.p->q_len * x.p->kv_len) {
-        poison_masked_biases(&x);
-    }
-    CHECK_OK(agc_arrays_run_all(&x));
-    for (enum tensor t = 0; t < T_COUNT; t++) {
-        if (wanted[t] != NULL) {
-            same_tensor(&x, t, x.data[t], wanted[t], text);
-        }
-    }
+    check_poisoned_inputs(&x, wanted, text);
+    check_poisoned_given(&x, wanted, text);
     free_outputs(wanted);
     agc_arrays_destroy(&x);
 }

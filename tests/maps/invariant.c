@@ -1,6 +1,6 @@
 /* AG_INVARIANT: each sequence with one kv head and its query heads gives the same bits in a batch, padded and packed,
  * among other heads, as alone. So the bits do not depend on the order of batch and heads, on how they are split or
- * joined, nor on padding. The five maps, and jvp that is given o and lse. */
+ * joined, nor on padding. The five maps, jvp that is given o and lse, and outputs that accumulate. */
 #include "outputs.h"
 
 enum { BATCH = 5 };
@@ -42,8 +42,25 @@ static void destroy(struct results *r)
     agc_arrays_destroy(&r->x);
 }
 
+/* Once more, added to the results. First the maps that read what others wrote, as that changes then; low halves do not
+ * go together with it. */
+static void add_results(const struct arrays *x)
+{
+    enum { READ = AG_ACC_O | AG_ACC_LSE | AG_ACC_TO | AG_ACC_MU };
+    static const int order[MAPS] = {1, 3, 4, 0, 2};
+    ag_args a = x->args;
+    for (int n = 0; n < MAPS; n++) {
+        const int writes_read = order[n] == 0 || order[n] == 2;
+        a.accumulate = writes_read ? READ : 0x3ffff & ~(uint32_t)READ;
+        if (writes_read) {
+            a.o_low.data = a.to_low.data = NULL;
+        }
+        CHECK_OK(call_map(order[n], x->plan, &a, NULL, x->workspace, x->workspace_bytes));
+    }
+}
+
 /* The maps, then jvp that is given o and lse. */
-static void run(struct results *r)
+static void run(struct results *r, int accumulate)
 {
     ag_args a = r->x.args;
     CHECK_OK(agc_arrays_run_all(&r->x));
@@ -52,6 +69,9 @@ static void run(struct results *r)
     a.to_low.data = r->given[GIVEN_TO_LOW];
     a.mu.data = r->given[GIVEN_MU];
     CHECK_OK(ag_jvp(r->x.plan, &a, NULL, r->x.workspace, r->x.workspace_bytes));
+    if (accumulate) {
+        add_results(&r->x);
+    }
 }
 
 /* Which part of a batch a problem of one sequence and one kv head is. */
@@ -117,10 +137,12 @@ static void compare_all(const struct results *batch, const struct results *alone
     }
 }
 
-/* A problem: heads_per_kv query heads for each of kv_heads; `rest` are its other words. */
+/* A problem: heads_per_kv query heads for each of kv_heads; `rest` are its other words. accumulate: the results are
+ * added up once. */
 struct problem {
     int64_t kv_heads, heads_per_kv;
     const char *rest;
+    int accumulate;
 };
 
 static void check_part(const struct results *batch, const struct problem *problem, const struct part *p,
@@ -142,7 +164,7 @@ static void check_part(const struct results *batch, const struct problem *proble
             copy_input(&batch->x, &alone.x, t, p);
         }
     }
-    run(&alone);
+    run(&alone, problem->accumulate);
     compare_all(batch, &alone, p, label);
     destroy(&alone);
 }
@@ -189,7 +211,7 @@ static void check_batch(const struct problem *problem, const struct lengths *n, 
     if (batch.x.p->flags & AG_CAUSAL && batch.x.p->align == AG_ALIGN_TOP_LEFT) {
         CHECK_OK(agc_arrays_random_offsets(&batch.x, 20));
     }
-    run(&batch);
+    run(&batch, problem->accumulate);
     for (int64_t b = 0; b < BATCH; b++) {
         for (int64_t hk = 0; hk < problem->kv_heads && n->q[b] > 0; hk++) {
             const struct part p = {b, hk, problem->heads_per_kv};
@@ -199,22 +221,94 @@ static void check_batch(const struct problem *problem, const struct lengths *n, 
     destroy(&batch);
 }
 
-/* Long sequences in a window. By the memory that their sums would take, the parts of a pass are work items, or those
- * of one span after another, or the groups are: 1, 4 and 5 kv heads. */
+/* ---- Long sequences ------------------------------------------------------------------------------ */
+
+enum { LONG = 16384, SHIFT = 8, LONG_OUTPUTS = 6 };
+static const enum tensor long_output[LONG_OUTPUTS] = {T_DQ, T_DK, T_DV, T_TDQ, T_TDK, T_TDV};
+
+static ag_tensor *tensor_in(ag_args *a, enum tensor t)
+{
+    return (ag_tensor *)(void *)((char *)a + agc_tensor_info[t].offset);
+}
+
+/* Heads that overlap in the arrays of x, which has one: head h has LONG rows from first + h * step on. The results of
+ * one head after another go to memory; without dsink and tdsink, which the promise is not about. */
+static ag_args overlapping_heads(const struct arrays *x, int64_t first, int64_t step,
+                                 char *const memory[LONG_OUTPUTS])
+{
+    ag_args a = x->args;
+    a.dsink.data = a.tdsink.data = NULL;
+    for (enum tensor t = 0; t < T_COUNT; t++) {
+        ag_tensor *view = tensor_in(&a, t);
+        const int64_t row = agc_tensor_info[t].shape <= SHAPE_ROW ? view->strides[2] : 0;
+        if (view->data != NULL) {
+            view->data = (char *)view->data + (size_t)(first * row) * element_size(x, t);
+            view->strides[1] = step * row;
+        }
+    }
+    for (int n = 0; n < LONG_OUTPUTS; n++) {
+        ag_tensor *view = tensor_in(&a, long_output[n]);
+        view->data = memory[n];
+        view->strides[1] = LONG * view->strides[2];
+    }
+    return a;
+}
+
+/* vjp and vjp_jvp of several heads, the last of which has the rows from SHIFT on. */
+static void run_long_heads(const struct arrays *x, int64_t heads, const ag_options *options,
+                           char *const memory[LONG_OUTPUTS])
+{
+    const int64_t step = heads == 1 ? 0 : SHIFT / (heads - 1);
+    const ag_args a = overlapping_heads(x, SHIFT - step * (heads - 1), step, memory);
+    ag_problem p = x->given;
+    ag_plan *plan = NULL;
+    size_t bytes = 0;
+    p.heads = p.kv_heads = heads;
+    p.q_len = p.kv_len = LONG;
+    test_need(ag_plan_create(&plan, &p, options) == AG_OK, "no plan for long heads");
+    CHECK_OK(ag_plan_workspace(plan, AG_MAP_VJP | AG_MAP_VJP_JVP, &bytes));
+    void *workspace = test_alloc((int64_t)bytes, 1);
+    CHECK_OK(ag_vjp(plan, &a, NULL, workspace, bytes));
+    CHECK_OK(ag_vjp_jvp(plan, &a, NULL, workspace, bytes));
+    free(workspace);
+    ag_plan_destroy(plan);
+}
+
+/* By the memory that their sums would take, the parts of a pass of vjp are work items, or those of one span after
+ * another, or the groups are: with 1, 3 and 9 kv heads of this length. In a window, as the number of pairs does not
+ * matter. */
 static void many_spans_and_splits(void)
 {
-    const struct problem problem = {1, 1, "d64 window=64,0 sink table=6 f32"};
-    for (int kv_heads = 4; kv_heads < 6; kv_heads++) {
-        struct results all;
-        const struct part last = {0, kv_heads - 1, 1};
-        char text[128];
-        snprintf(text, sizeof text, "h%d q16384 %s", kv_heads, problem.rest);
-        make(&all, text, 3);
-        run(&all);
-        check_part(&all, &problem, &last, text);
-        destroy(&all);
+    enum { SIZE = LONG * 64 * sizeof(float), MAX_HEADS = 9 }; /* SIZE: bytes of one head's output */
+    struct arrays x;
+    char *alone[LONG_OUTPUTS], *many[LONG_OUTPUTS];
+    ag_problem p = AG_PROBLEM_INIT;
+    ag_options options = AG_OPTIONS_INIT;
+    options.flags = AG_INVARIANT;
+    options.threads = 3;
+    CHECK_OK(ag_problem_parse("h1 q16392 d64 window=2,0 sink f32", &p));
+    test_need(agc_arrays_create(&x, &p, &options, 7) == AG_OK, "no arrays for a long sequence");
+    CHECK_OK(agc_arrays_run(&x, AG_MAP_JVP));
+    for (int n = 0; n < LONG_OUTPUTS; n++) {
+        alone[n] = test_alloc(1, SIZE);
+        many[n] = test_alloc(MAX_HEADS, SIZE);
     }
+    run_long_heads(&x, 1, &options, alone);
+    for (int64_t heads = 3; heads <= MAX_HEADS; heads += 6) {
+        run_long_heads(&x, heads, &options, many);
+        for (int n = 0; n < LONG_OUTPUTS; n++) {
+            CHECK(memcmp(many[n] + (heads - 1) * SIZE, alone[n], SIZE) == 0,
+                  "%s of the last of %d long heads", agc_tensor_info[long_output[n]].name, (int)heads);
+        }
+    }
+    for (int n = 0; n < LONG_OUTPUTS; n++) {
+        free(alone[n]);
+        free(many[n]);
+    }
+    agc_arrays_destroy(&x);
 }
+
+/* ---- The problems -------------------------------------------------------------------------------- */
 
 static const struct lengths tiny = {{1, 10, 4, 16, 7}, {8, 1, 16, 7, 30}};
 static const struct lengths tiles = {{3, 300, 65, 193, 0}, {500, 130, 24, 700, 20}};
@@ -222,37 +316,43 @@ static const struct lengths spans = {{70, 200, 1, 130, 9}, {300, 1500, 2300, 520
 static const struct lengths short_q = {{1, 70, 4, 30, 0}, {9000, 8200, 13000, 4000, 16500}};
 static const struct lengths splits = {{6200, 300, 40, 0, 200}, {300, 64, 700, 10, 31}};
 
-int main(void)
+enum { FEATURES = 6 };
+static const char *const features[FEATURES] = {
+    "",
+    "causal",
+    "causal align=bottom-right window=60,-1 sink",
+    "dropout=0.3 softcap=4",
+    "table=40 sink bias=b1q1",
+    "bias mask=1h1k window=90,30",
+};
+static const char *const dtypes[] = {"f64", "f32", "f16", "bf16"};
+
+/* all: every feature in every dtype. */
+static void features_and_dtypes(int all)
 {
-    static const char *const features[] = {
-        "",
-        "causal",
-        "causal align=bottom-right window=60,-1 sink",
-        "dropout=0.3 softcap=4",
-        "table=40 sink bias=b1q1",
-        "bias mask=1h1k window=90,30",
-    };
-    static const char *const dtypes[] = {"f64", "f32", "f16", "bf16"};
     char rest[128];
     for (int d = 0; d < 4; d++) {
-        for (size_t f = 0; f < sizeof features / sizeof features[0]; f++) {
+        for (int f = 0; f < FEATURES; f++) {
             snprintf(rest, sizeof rest, "d16 dv32 %s %s", features[f], dtypes[d]);
-            const struct problem grouped = {2, 2, rest}, many = {4, 1, rest};
-            check_batch(&many, &tiny, 0);
-            check_batch(&many, &tiny, 1);
-            check_batch(f % 2 == 0 ? &many : &grouped, &tiles, (int)f % 2);
-            check_batch(f % 2 == 0 ? &grouped : &many, &tiles, (int)f % 2);
+            const struct problem grouped = {2, 2, rest, f % 2 == 1}, many = {4, 1, rest, f % 2 == 0};
+            if (all || f % 4 == d) {
+                check_batch(&many, &tiny, 0);
+                check_batch(&many, &tiny, 1);
+                check_batch(f % 2 == 0 ? &many : &grouped, &tiles, f % 2);
+                check_batch(f % 2 == 0 ? &grouped : &many, &tiles, f % 2);
+            }
         }
     }
-    if (test_count(1000) < 500) {
-        printf("several spans and splits: not run, AG_TEST_COUNT asks for little\n");
-        return test_summary();
-    }
-    many_spans_and_splits();
+}
+
+/* Large heads have short spans; 20 groups or 5, alone 1. */
+static void long_sequences(void)
+{
+    char rest[128];
     for (int d = 1; d < 4; d += 2) {
-        for (int f = 0; f < 2; f++) { /* large heads have short spans; 20 groups or 5, alone 1 */
+        for (int f = 0; f < 2; f++) {
             snprintf(rest, sizeof rest, "d128 dv144 %s %s", features[f], dtypes[d]);
-            const struct problem many = {4, 1, rest}, grouped = {1, 2, rest};
+            const struct problem many = {4, 1, rest, 0}, grouped = {1, 2, rest, 0};
             check_batch(&many, &spans, f);
             check_batch(&grouped, &spans, !f);
             snprintf(rest, sizeof rest, "d8 %s %s", features[2 * f], dtypes[d]);
@@ -260,6 +360,18 @@ int main(void)
             check_batch(&grouped, &splits, !f);
             check_batch(&many, &short_q, f);
         }
+    }
+}
+
+int main(void)
+{
+    const int all = test_count(1000) >= 500;
+    features_and_dtypes(all);
+    if (all) {
+        many_spans_and_splits();
+        long_sequences();
+    } else {
+        printf("most features of each dtype, long sequences: not run, AG_TEST_COUNT asks for little\n");
     }
     return test_summary();
 }

@@ -202,13 +202,7 @@ static void given_o(const char *text)
     CHECK_OK(agc_arrays_add_low_halves(&x));
     CHECK_OK(agc_arrays_run_all(&x));
     keep_outputs(&x, before);
-    for (enum tensor t = 0; t < T_COUNT; t++) {
-        if (before[t] != NULL && (t == T_TO || t == T_TO_LOW || t == T_MU)) {
-            memset(x.data[t], 0xff, tensor_bytes(&x, t));
-        }
-    }
-    x.args.flags = AG_GIVEN_O;
-    CHECK_OK(ag_jvp(x.plan, &x.args, NULL, x.workspace, x.workspace_bytes));
+    run_given_jvp(&x);
     for (enum tensor t = 0; t < T_COUNT; t++) {
         if (before[t] != NULL) {
             same_tensor(&x, t, x.data[t], before[t], text);

@@ -5,22 +5,6 @@
 
 #include <math.h>
 
-/* Every kind of work: tiles with remainders, groups of heads, packed and padded rows, rows without keys, split keys. */
-static const struct {
-    const char *text;
-    int lengths;
-} problems[] = {
-    {"h2 q70 k90 d64", 0},
-    {"b2 h4 kv2 q40 k60 d40 dv24 causal sink", 0},
-    {"b3 h2 q33 k47 d32 packed=80,110 dropout=0.2", 0},
-    {"b2 h2 q50 k70 d32 mask=b1qk softcap=3", 1},
-    {"b2 h3 kv1 q64 k40 d48 dv33 window=20,3 bias=1hqk alibi align=bottom-right", 1},
-    {"h1 q3 k3000 d32 sink", 0},
-    {"h1 q70 k3000 d32 causal align=bottom-right", 0},
-    {"h2 q5 k7 d8 table=3", 0},
-};
-enum { PROBLEMS = sizeof problems / sizeof problems[0] };
-
 /* ---- What the halves are ------------------------------------------------------------------------ */
 
 /* Against the same problem with outputs in float32. AMX does not run that one: there, a low half is at most half a unit
@@ -188,17 +172,9 @@ static void low_halves_enter_deltas(const struct runner *r, struct arrays *x, co
 static void test_problem(int n, const char *dtype)
 {
     struct arrays inputs;
+    ag_check_case c;
     char text[256];
-    ag_check_case c = {.seed = 21 + (uint64_t)n, .lengths = problems[n].lengths, .low_halves = 1};
-    ag_options reference = AG_OPTIONS_INIT;
-    ag_problem problem = AG_PROBLEM_INIT;
-    reference.backend = AG_BACKEND_REFERENCE; /* which takes every problem; it is not run */
-    snprintf(text, sizeof text, "%s %s", problems[n].text, dtype);
-    CHECK_OK(ag_problem_parse(text, &problem));
-    c.problem = problem;
-    if (!CHECK_OK(agc_arrays_of_case(&inputs, &c, &reference))) {
-        return;
-    }
+    make_case(&c, &inputs, n, dtype, text, sizeof text);
     for (struct runner *r = runners; r < runners + runner_count; r++) {
         struct arrays x;
         if (runner_arrays(r, &inputs, 1, &x)) {

@@ -10,6 +10,35 @@
 enum { DTYPES = 2 };
 static const char *const dtypes[DTYPES] = {"bf16", "f16"};
 
+/* Every kind of work: tiles with remainders, groups of heads, packed and padded rows, rows without keys, split keys. */
+static const struct {
+    const char *text;
+    int lengths;
+} problems[] = {
+    {"h2 q70 k90 d64", 0},
+    {"b2 h4 kv2 q40 k60 d40 dv24 causal sink", 0},
+    {"b3 h2 q33 k47 d32 packed=80,110 dropout=0.2", 0},
+    {"b2 h2 q50 k70 d32 mask=b1qk softcap=3", 1},
+    {"b2 h3 kv1 q64 k40 d48 dv33 window=20,3 bias=1hqk alibi align=bottom-right", 1},
+    {"h1 q3 k3000 d32 sink", 0},
+    {"h1 q70 k3000 d32 causal align=bottom-right", 0},
+    {"h2 q5 k7 d8 table=3", 0},
+};
+enum { PROBLEMS = sizeof problems / sizeof problems[0] };
+
+/* Problem n in one of the dtypes: its case with low halves, its inputs, and its text. */
+static inline void make_case(ag_check_case *c, struct arrays *inputs, int n, const char *dtype, char *text,
+                             size_t size)
+{
+    ag_options reference = AG_OPTIONS_INIT;
+    reference.backend = AG_BACKEND_REFERENCE; /* which takes every problem; it is not run */
+    *c = (ag_check_case){.problem = AG_PROBLEM_INIT, .seed = 21 + (uint64_t)n, .low_halves = 1};
+    c->lengths = problems[n].lengths;
+    snprintf(text, size, "%s %s", problems[n].text, dtype);
+    CHECK_OK(ag_problem_parse(text, &c->problem));
+    test_need(agc_arrays_of_case(inputs, c, &reference) == AG_OK, "no arrays for a problem");
+}
+
 /* What o_low is divided by before it is added to o. */
 static inline double low_scale(const struct arrays *x)
 {

@@ -1,6 +1,6 @@
 /* Shards: the sixteen parts of four query shards and four key shards, at their offsets, merged and added up,
- * give the whole in all maps, as in ring attention; parts of the heads and of the batch; parts without
- * keys; what ag_merge refuses. */
+ * give the whole in all maps, as in ring attention; parts of the heads and of the batch; single merges of every
+ * tensor by the formulas, in place, and of sets without keys; what ag_merge refuses. */
 #include "outputs.h"
 
 #include <math.h>
@@ -225,69 +225,85 @@ static void heads_and_batch(void)
 
 enum { N = 6 }; /* rows of b1 h2 q3, with two channels each */
 
+/* What ag_merge combines, in the order in which each set of ag_merge_args has it. */
+enum output { O, LSE, TO, MU, SO, SMU, STO, NU, OUTPUTS };
+static const char *const output_name[OUTPUTS] = {"o", "lse", "to", "mu", "so", "smu", "sto", "nu"};
+
+enum { SETS = 3, RESULT = 2 }; /* two sets of keys, and the result */
+
 struct parts {
-    double o[3][2 * N], lse[3][N], to[3][2 * N], mu[3][N];
+    double value[OUTPUTS][SETS][2 * N]; /* of a row statistic the first N are used */
     ag_merge_args m;
     ag_plan *plan;
 };
 
-static const char *const names[] = {"o1",  "lse1", "to1", "mu1", "o2", "lse2",
-                                    "to2", "mu2",  "o",   "lse", "to", "mu"};
-
-static ag_tensor *tensor_of(struct parts *x, int n)
+static int channels(enum output x)
 {
-    ag_tensor *const all[] = {&x->m.o1,  &x->m.lse1, &x->m.to1, &x->m.mu1, &x->m.o2, &x->m.lse2,
-                              &x->m.to2, &x->m.mu2,  &x->m.o,   &x->m.lse, &x->m.to, &x->m.mu};
-    return all[n];
+    return x == O || x == TO || x == SO || x == STO ? 2 : 1;
 }
 
-/* Parts 0 and 1 with some values, and 2, for the result, filled with NaN; `m` merges 0 and 1 into 2. */
+static ag_tensor *tensor_of(struct parts *x, int set, enum output n)
+{
+    ag_merge_args *m = &x->m;
+    ag_tensor *const all[SETS][OUTPUTS] = {
+        {&m->o1, &m->lse1, &m->to1, &m->mu1, &m->so1, &m->smu1, &m->sto1, &m->nu1},
+        {&m->o2, &m->lse2, &m->to2, &m->mu2, &m->so2, &m->smu2, &m->sto2, &m->nu2},
+        {&m->o, &m->lse, &m->to, &m->mu, &m->so, &m->smu, &m->sto, &m->nu}};
+    return all[set][n];
+}
+
+/* Sets 0 and 1 with some values, and the result filled with NaN; `m` merges the first two into it. */
 static void make_parts(struct parts *x)
 {
     ag_problem p = AG_PROBLEM_INIT;
-    for (int part = 0; part < 3; part++) {
-        for (int n = 0; n < 2 * N; n++) {
-            x->o[part][n] = part == 2 ? (double)NAN : sin(n + 20 * part);
-            x->to[part][n] = part == 2 ? (double)NAN : cos(n + 30 * part);
-        }
-        for (int n = 0; n < N; n++) {
-            x->lse[part][n] = part == 2 ? (double)NAN : 3 * sin(2 * n + part);
-            x->mu[part][n] = part == 2 ? (double)NAN : cos(3 * n + part);
+    memset(x, 0, sizeof *x);
+    x->m.struct_size = sizeof x->m;
+    for (enum output n = 0; n < OUTPUTS; n++) {
+        for (int set = 0; set < SETS; set++) {
+            for (int e = 0; e < 2 * N; e++) {
+                const double some = n == LSE ? 3 * sin(2 * e + set) : sin(e + 20 * set + 7 * (int)n);
+                x->value[n][set][e] = set == RESULT ? (double)NAN : some;
+            }
+            *tensor_of(x, set, n) = ag_bhnd(x->value[n][set], 2, 3, channels(n));
         }
     }
-    x->m = (ag_merge_args){.struct_size = sizeof x->m};
-    for (int part = 0; part < 3; part++) {
-        *tensor_of(x, 4 * part) = ag_bhnd(x->o[part], 2, 3, 2);
-        *tensor_of(x, 4 * part + 1) = ag_bhnd(x->lse[part], 2, 3, 1);
-        *tensor_of(x, 4 * part + 2) = ag_bhnd(x->to[part], 2, 3, 2);
-        *tensor_of(x, 4 * part + 3) = ag_bhnd(x->mu[part], 2, 3, 1);
-    }
-    x->plan = NULL;
     CHECK_OK(ag_problem_parse("h2 q3 k4 d5 dv2 f64", &p));
     test_need(ag_plan_create(&x->plan, &p, NULL) == AG_OK, "no plan to merge with");
 }
 
-static void near(double got, double wanted, const char *name, int n)
+static void near(double got, double wanted, const char *what, enum output x, int n)
 {
     CHECK(got == wanted || fabs(got - wanted) <= 1e-14 * (1 + fabs(wanted)),
-          "%s[%d] is %.17g instead of %.17g", name, n, got, wanted);
+          "%s: %s[%d] is %.17g instead of %.17g", what, output_name[x], n, got, wanted);
 }
 
-/* Row by row against the formulas, in long double. */
-static void check_formulas(const struct parts *x)
+/* The formulas for element c of row i, in long double. */
+static void merged_by_formulas(const struct parts *x, int i, int c, long double result[OUTPUTS])
 {
-    for (int i = 0; i < N; i++) {
-        const long double w1 = 1 / (1 + expl((long double)x->lse[1][i] - x->lse[0][i])), w2 = 1 - w1;
-        const long double mu = w1 * x->mu[0][i] + w2 * x->mu[1][i];
-        near(x->lse[2][i], (double)(x->lse[0][i] - logl(w1)), "lse", i);
-        near(x->mu[2][i], (double)mu, "mu", i);
-        for (int n = 2 * i; n < 2 * i + 2; n++) {
-            near(x->o[2][n], (double)(w1 * x->o[0][n] + w2 * x->o[1][n]), "o", n);
-            near(x->to[2][n],
-                 (double)(w1 * (x->to[0][n] + (x->mu[0][i] - mu) * x->o[0][n]) +
-                          w2 * (x->to[1][n] + (x->mu[1][i] - mu) * x->o[1][n])),
-                 "to", n);
+    long double v[2][OUTPUTS], w[2];
+    for (enum output n = 0; n < OUTPUTS; n++) {
+        for (int k = 0; k < 2; k++) {
+            v[k][n] = x->value[n][k][channels(n) * i + (channels(n) == 2 ? c : 0)];
         }
+        result[n] = 0;
+    }
+    w[0] = 1 / (1 + expl(v[1][LSE] - v[0][LSE])), w[1] = 1 - w[0];
+    result[LSE] = v[0][LSE] - logl(w[0]);
+    for (int k = 0; k < 2; k++) {
+        result[O] += w[k] * v[k][O];
+        result[MU] += w[k] * v[k][MU];
+        result[SMU] += w[k] * v[k][SMU];
+    }
+    for (int k = 0; k < 2; k++) {
+        const long double t = v[k][MU] - result[MU], s = v[k][SMU] - result[SMU];
+        result[TO] += w[k] * (v[k][TO] + t * v[k][O]);
+        result[SO] += w[k] * (v[k][SO] + s * v[k][O]);
+        result[NU] += w[k] * (v[k][NU] + t * s);
+    }
+    for (int k = 0; k < 2; k++) {
+        const long double t = v[k][MU] - result[MU], s = v[k][SMU] - result[SMU];
+        result[STO] +=
+            w[k] * (v[k][STO] + t * v[k][SO] + s * v[k][TO] + (v[k][NU] - result[NU] + t * s) * v[k][O]);
     }
 }
 
@@ -296,80 +312,136 @@ static void merges_by_the_formulas(void)
     struct parts x, in_place;
     make_parts(&x);
     CHECK_OK(ag_merge(x.plan, &x.m, NULL));
-    check_formulas(&x);
+    for (int e = 0; e < 2 * N; e++) {
+        long double wanted[OUTPUTS];
+        merged_by_formulas(&x, e / 2, e % 2, wanted);
+        for (enum output n = 0; n < OUTPUTS; n++) {
+            const int at = channels(n) == 2 ? e : e / 2;
+            near(x.value[n][RESULT][at], (double)wanted[n], "by the formulas", n, at);
+        }
+    }
     make_parts(&in_place);
-    in_place.m.o = in_place.m.o1;
-    in_place.m.lse = in_place.m.lse1;
-    in_place.m.to = in_place.m.to1;
-    in_place.m.mu = in_place.m.mu1;
+    for (enum output n = 0; n < OUTPUTS; n++) {
+        *tensor_of(&in_place, RESULT, n) = *tensor_of(&in_place, 0, n);
+    }
     CHECK_OK(ag_merge(in_place.plan, &in_place.m, NULL));
-    CHECK(memcmp(in_place.o[0], x.o[2], sizeof x.o[2]) == 0 &&
-              memcmp(in_place.lse[0], x.lse[2], sizeof x.lse[2]) == 0 &&
-              memcmp(in_place.to[0], x.to[2], sizeof x.to[2]) == 0 &&
-              memcmp(in_place.mu[0], x.mu[2], sizeof x.mu[2]) == 0,
-          "in place the bits differ");
+    for (enum output n = 0; n < OUTPUTS; n++) {
+        const size_t bytes = (size_t)(channels(n) * N) * sizeof(double);
+        CHECK(memcmp(in_place.value[n][0], x.value[n][RESULT], bytes) == 0, "in place the bits of %s differ",
+              output_name[n]);
+    }
     ag_plan_destroy(in_place.plan);
     ag_plan_destroy(x.plan);
 }
 
-/* If one part has lse = -inf, the result is the other part; if both have, zeros. What else such a part holds is not
+/* The result must be set `set`, or that of no keys if set is -1. */
+static void result_is(const struct parts *x, int set, const char *what)
+{
+    for (enum output n = 0; n < OUTPUTS; n++) {
+        for (int e = 0; e < channels(n) * N; e++) {
+            const double empty = n == LSE ? -(double)INFINITY : 0;
+            near(x->value[n][RESULT][e], set < 0 ? empty : x->value[n][set][e], what, n, e);
+        }
+    }
+}
+
+/* If one set has lse = -inf, the result is the other set; if both have, zeros. What else such a set holds is not
  * used. */
 static void parts_without_keys(void)
 {
     for (int empty = 1; empty <= 3; empty++) {
         struct parts x;
         make_parts(&x);
-        for (int part = 0; part < 2; part++) {
-            for (int n = 0; (empty >> part & 1) && n < 2 * N; n++) {
-                x.o[part][n] = x.to[part][n] = (double)NAN;
-                x.lse[part][n / 2] = -INFINITY;
-                x.mu[part][n / 2] = (double)NAN;
+        for (enum output n = 0; n < OUTPUTS; n++) {
+            for (int e = 0; e < 2 * 2 * N; e++) {
+                if (empty >> e % 2 & 1) {
+                    x.value[n][e % 2][e / 2] = n == LSE ? -(double)INFINITY : (double)NAN;
+                }
             }
         }
         CHECK_OK(ag_merge(x.plan, &x.m, NULL));
-        const int other = empty == 1;
-        for (int n = 0; n < 2 * N; n++) {
-            near(x.o[2][n], empty == 3 ? 0 : x.o[other][n], "o with an empty part", n);
-            near(x.to[2][n], empty == 3 ? 0 : x.to[other][n], "to with an empty part", n);
-            near(x.lse[2][n / 2], empty == 3 ? -(double)INFINITY : x.lse[other][n / 2],
-                 "lse with an empty part", n / 2);
-            near(x.mu[2][n / 2], empty == 3 ? 0 : x.mu[other][n / 2], "mu with an empty part", n / 2);
-        }
+        result_is(&x, empty == 3 ? -1 : empty == 1, "with a set without keys");
         ag_plan_destroy(x.plan);
     }
 }
 
-/* Weights whose logarithms differ by 2e4: no overflow, the larger part is the result. */
+/* Weights whose logarithms differ by 2e4: no overflow, the larger set is the result. */
 static void parts_far_apart(void)
 {
-    struct parts x;
-    make_parts(&x);
-    for (int n = 0; n < N; n++) {
-        x.lse[0][n] = 1e4;
-        x.lse[1][n] = -1e4;
+    for (int larger = 0; larger < 2; larger++) {
+        struct parts x;
+        make_parts(&x);
+        for (int e = 0; e < N; e++) {
+            x.value[LSE][larger][e] = 1e4;
+            x.value[LSE][!larger][e] = -1e4;
+        }
+        CHECK_OK(ag_merge(x.plan, &x.m, NULL));
+        result_is(&x, larger, "sets far apart");
+        ag_plan_destroy(x.plan);
     }
-    CHECK_OK(ag_merge(x.plan, &x.m, NULL));
-    for (int n = 0; n < N; n++) {
-        near(x.lse[2][n], 1e4, "lse of parts far apart", n);
-        near(x.mu[2][n], x.mu[0][n], "mu of parts far apart", n);
-        near(x.o[2][2 * n], x.o[0][2 * n], "o of parts far apart", 2 * n);
-        near(x.to[2][2 * n], x.to[0][2 * n], "to of parts far apart", 2 * n);
-    }
-    ag_plan_destroy(x.plan);
 }
 
 /* ---- Refusals ----------------------------------------------------------------------------------- */
 
-static void refuse(struct parts *x, const char *what, const char *name)
+/* The merge is refused with a message about one tensor and the name of a field, and writes nothing. */
+static void refuse(struct parts *x, const char *what, const char *name, const char *field)
 {
     const struct parts before = *x;
     const ag_status status = ag_merge(x->plan, &x->m, NULL);
     CHECK(status == AG_INVALID_ARGUMENT, "%s of %s: %s", what, name, ag_status_string(status));
     CHECK(strstr(ag_last_message(), name) != NULL, "%s: '%s' does not name %s", what, ag_last_message(),
           name);
-    CHECK(memcmp(before.o, x->o, sizeof x->o) == 0 && memcmp(before.lse, x->lse, sizeof x->lse) == 0 &&
-              memcmp(before.to, x->to, sizeof x->to) == 0 && memcmp(before.mu, x->mu, sizeof x->mu) == 0,
-          "%s of %s: something was written", what, name);
+    CHECK(strcmp(ag_last_field(), field) == 0, "%s: the field is '%s' instead of '%s'", what, ag_last_field(),
+          field);
+    CHECK(memcmp(before.value, x->value, sizeof x->value) == 0, "%s of %s: something was written", what,
+          name);
+}
+
+/* Of the tangents, too: all of an order or none, and none without the order before. */
+static void pointers(struct parts *x)
+{
+    const ag_merge_args good = x->m;
+    for (int set = 0; set < SETS; set++) {
+        for (enum output n = 0; n < OUTPUTS; n++) {
+            ag_tensor *t = tensor_of(x, set, n);
+            char name[8];
+            snprintf(name, sizeof name, "%s%s", output_name[n], set == 0 ? "1" : set == 1 ? "2" : "");
+            t->data = NULL;
+            refuse(x, "a missing pointer", name, name);
+            x->m = good;
+            t->data = (char *)t->data + 4;
+            refuse(x, "a misaligned pointer", name, name);
+            x->m = good;
+        }
+    }
+}
+
+/* An output may lie exactly over the tensor of its own name in set 1, and nowhere else. The field is the first of two
+ * outputs that overlap. */
+static void overlaps(struct parts *x, enum output n)
+{
+    const char *name = output_name[n];
+    const ag_merge_args good = x->m;
+    ag_tensor *out = tensor_of(x, RESULT, n);
+    for (int set = 0; set < SETS; set++) {
+        for (enum output other = 0; other < OUTPUTS; other++) {
+            if (other != n || set == 1) {
+                out->data = tensor_of(x, set, other)->data;
+                const char *first = output_name[set == RESULT && other < n ? other : n];
+                refuse(x, "an output that is another tensor", name, first);
+                x->m = good;
+            }
+        }
+        if (set != RESULT) {
+            const ag_tensor *t = tensor_of(x, set, n);
+            out->data = (double *)t->data + t->strides[2];
+            refuse(x, "an output that partly overlaps an input", name, name);
+            x->m = good;
+        }
+    }
+    out->strides[2] = 0;
+    refuse(x, "a zero stride", name, name);
+    x->m = good;
 }
 
 static void refusals(void)
@@ -380,37 +452,20 @@ static void refusals(void)
     CHECK_STATUS(ag_merge(NULL, &x.m, NULL), AG_INVALID_ARGUMENT);
     CHECK_STATUS(ag_merge(x.plan, NULL, NULL), AG_INVALID_ARGUMENT);
     x.m.reserved = 5;
-    refuse(&x, "a value in reserved", "reserved");
-    for (int n = 0; n < 12; n++) {
-        x.m = good;
-        tensor_of(&x, n)->data = NULL; /* of the tangents too: all six or none */
-        refuse(&x, "a missing pointer", names[n]);
-        x.m = good;
-        tensor_of(&x, n)->data = (char *)tensor_of(&x, n)->data + 4;
-        refuse(&x, "a misaligned pointer", names[n]);
-    }
-    for (int out = 8; out < 12; out++) {
-        for (int other = 0; other < 12; other++) {
-            if (other != out && other != out - 8) {
-                x.m = good;
-                tensor_of(&x, out)->data = tensor_of(&x, other)->data;
-                refuse(&x, "an output that is another tensor", names[out]);
-            }
-        }
-        for (int set = 0; set < 2;
-             set++) { /* not exactly over set 1, but one row further, and the same in set 2 */
-            x.m = good;
-            const ag_tensor *t = tensor_of(&x, out - 8 + 4 * set);
-            tensor_of(&x, out)->data = (double *)t->data + t->strides[2];
-            refuse(&x, "an output that partly overlaps an input", names[out]);
-        }
-        x.m = good;
-        tensor_of(&x, out)->strides[2] = 0;
-        refuse(&x, "a zero stride", names[out]);
-    }
+    refuse(&x, "a value in reserved", "reserved", "reserved");
     x.m = good;
-    x.m.to1.data = x.m.mu1.data = x.m.to2.data = x.m.mu2.data = x.m.to.data = x.m.mu.data = NULL;
-    CHECK_OK(ag_merge(x.plan, &x.m, NULL));
+    pointers(&x);
+    for (enum output n = 0; n < OUTPUTS; n++) {
+        overlaps(&x, n);
+    }
+    for (enum output n = OUTPUTS; n-- > TO;) { /* from the second tangents down to the tangents */
+        for (int set = 0; set < SETS; set++) {
+            tensor_of(&x, set, n)->data = NULL;
+        }
+        if (n == SO || n == TO) {
+            CHECK_OK(ag_merge(x.plan, &x.m, NULL));
+        }
+    }
     ag_plan_destroy(x.plan);
 }
 

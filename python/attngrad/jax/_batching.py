@@ -43,6 +43,11 @@ def _batch(primitive: Primitive, values, dims, *, call: Call):
     if size > 0 and _folds(call, dims):
         out = primitive.bind(*map(_fold, values), call=call)
         return [x.reshape(size, x.shape[0] // size, *x.shape[1:]) for x in out], [0] * len(out)
+    if not isinstance(size, int):
+        raise NotImplementedError(
+            f"attngrad.jax: vmap over an axis of the symbolic size {size}, which cannot join the batch: export a "
+            "program for each size that is needed"
+        )
     if len(call.maps) == MAX_MAPS:
         raise NotImplementedError(f"attngrad.jax: vmap nested more than {MAX_MAPS} times")
     mapped = call._replace(

@@ -55,16 +55,24 @@ def constant(name: str, value: Any, argument: str | None = None) -> Any:
 # ---- Arrays ----
 
 
-def _array(name: str, x: Any):
+def _is_symbolic(size: Any) -> bool:
+    """Whether it is a size of jax.export that only the running program knows."""
+    return not isinstance(size, int)
+
+
+def _array(name: str, x: Any, n_constant: int | None = None):
+    """x as an array of JAX. The sizes of its last n_constant axes must be constants, all if it is None."""
     if x is None or isinstance(x, (str, bytes)):
         raise TypeError(f"{name}: {type(x).__name__}, must be an array")
     try:
         x = jnp.asarray(x)
     except (TypeError, ValueError):
         raise TypeError(f"{name}: {type(x).__name__}, must be an array") from None
-    if not all(isinstance(size, int) for size in x.shape):
+    first = 0 if n_constant is None else x.ndim - n_constant
+    if any(_is_symbolic(size) for size in x.shape[first:]):
         raise NotImplementedError(
-            f"{name}: shape {_shape(x)}: sizes must be numbers: export a program for each size that is needed"
+            f"{name}: shape {_shape(x)}: only the batch and lengths may be symbolic, and not of packed sequences: "
+            "export a program for each size that is needed"
         )
     return x
 
@@ -75,7 +83,9 @@ def _shape(x) -> str:
 
 def main_arrays(query, key, value, is_packed: bool) -> dict[str, Any]:
     """q, k and v with four axes."""
-    arrays = {name: _array(name, x) for name, x in (("query", query), ("key", key), ("value", value))}
+    n_constant = None if is_packed else 2
+    named = {"query": query, "key": key, "value": value}
+    arrays = {name: _array(name, x, n_constant) for name, x in named.items()}
     q, k, v = arrays.values()
     ranks = (3,) if is_packed else (3, 4)
     for name, x in arrays.items():
@@ -118,7 +128,7 @@ def _pattern(name: str, x, full: tuple[int, ...]) -> str:
 def _floats(named: dict[str, Any], dtype) -> tuple[dict[str, Any], bool]:
     """bias, bias_table and sink in one dtype, and whether it is wider than the query's: float32, unless each has the
     query's dtype."""
-    arrays = {name: _array(name, x) for name, x in named.items() if x is not None}
+    arrays = {name: _array(name, x, 0 if name == "bias" else None) for name, x in named.items() if x is not None}
     for name, x in arrays.items():
         if not jnp.issubdtype(x.dtype, jnp.floating):
             raise TypeError(f"{name}: {x.dtype}, must be a float")
@@ -137,7 +147,7 @@ def integers(name: str, x: Any, shape: tuple[int, ...] | None = None):
     """Whole numbers as int32."""
     if _is_wide(x):
         raise ValueError(f"{name}: a number that does not fit into 32 bits")
-    x = _array(name, x)
+    x = _array(name, x, None if shape is None else 0)
     if not jnp.issubdtype(x.dtype, jnp.integer):
         raise TypeError(f"{name}: {x.dtype}, must be whole numbers")
     if shape is not None and x.shape != shape:
@@ -355,15 +365,16 @@ def build(query, key, value, features: dict[str, Any]) -> tuple[Problem, dict[st
 
 
 def _mask(mask: Any):
-    mask = _array("mask", mask)
+    mask = _array("mask", mask, 0)
     if mask.dtype != bool:
         raise TypeError(f"mask: {mask.dtype}, must be bool; what is added to the scores is a bias")
     return mask
 
 
 def _check_problem(problem: Problem, full: tuple[int, ...], arrays: dict[str, Any]) -> None:
-    """Makes the plan once while JAX traces, so that the library refuses what it will refuse in the handler."""
-    batch, heads, q_len, kv_len = full
+    """Makes the plan once while JAX traces, so that the library refuses what it will refuse in the handler. A
+    symbolic size is taken for 1; only if it turns out to be too large to count, the handler still refuses it."""
+    batch, heads, q_len, kv_len = (1 if _is_symbolic(size) else size for size in full)
     q, k, v = (arrays[name].shape for name in "qkv")
     text = f"b{batch} h{heads} kv{k[2]} q{q_len} k{kv_len} d{q[3]} dv{v[3]} {problem.words}"
     if problem.longest is not None:

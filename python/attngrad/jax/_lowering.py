@@ -16,7 +16,7 @@ from jax.sharding import NamedSharding
 from .. import _core
 from ._axes import Letters, decode
 from ._primitives import MAPS, Primitive, result_avals
-from ._types import Axes, Call
+from ._types import Axes, Call, wide_aux
 
 TARGET = "attngrad"
 _SLOTS = _core.xla_slots()  # name: (number, maps that read it, maps that write it)
@@ -63,7 +63,7 @@ def _is_read(map_bit: int, call: Call, name: str) -> bool:
     """Whether the handler gets an operand: it is one that the map reads. jvp takes a 16-bit o only with its low half,
     as the tangent would have the rounding error of o; without it jvp computes o again."""
     if map_bit == _core.MAP_JVP and name in ("o", "rows") and "o_low" not in call.names:
-        return not {"f16", "bf16"} & set(call.problem.words.split())
+        return not call.problem.is_16_bit
     return bool(_SLOTS[name][1] & map_bit)
 
 
@@ -97,9 +97,13 @@ def _refuse_platform(ctx, *_, **__):
 # ---- Several devices ----
 
 
+def _result_types(call: Call, values) -> list[jax.ShapeDtypeStruct]:
+    avals = result_avals([jax.typeof(x) for x in values], call=call)
+    return [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in avals]
+
+
 def _call_handler(map_bit: int, call: Call, *values):
-    types = result_avals([jax.typeof(x) for x in values], call=call)
-    types = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in types]
+    types = _result_types(call, values)
     return tuple(jax.ffi.ffi_call(TARGET, types)(*values, **_attributes(map_bit, call)))
 
 
@@ -131,10 +135,12 @@ def _sharded(map_bit: int, call: Call, *values):
         specs = [decode(mesh, x.sharding, x.shape) for x in infos]
         chosen = letters.choose(mesh, specs, [x.shape for x in infos])
 
+        summed = [tuple(a for letter in chosen if letter not in own for a in chosen[letter]) for own in results]
+
         def part(*values):
             local = call._replace(maps=_local_maps(call, values))
-            out = _call_handler(map_bit, local, *_local_offsets(call, values, chosen))
-            return tuple(_summed(x, own, chosen) for x, own in zip(out, results, strict=True))
+            values = _local_offsets(call, values, chosen)
+            return _call_and_sum(map_bit, local, values, summed)
 
         placed = [
             tuple(NamedSharding(mesh, letters.spec(own, chosen)) for own in items)
@@ -148,10 +154,16 @@ def _sharded(map_bit: int, call: Call, *values):
     return function(*values)
 
 
-def _summed(x, own, chosen):
-    """A gradient that lacks a sharded axis is a sum over it; partial sums are not rounded to 16 bits."""
-    axes = tuple(a for letter, names in chosen.items() if letter not in own for a in names)
-    return jax.lax.psum(x.astype(jnp.promote_types(x.dtype, jnp.float32)), axes).astype(x.dtype) if axes else x
+def _call_and_sum(map_bit: int, call: Call, values, summed: list[tuple[str, ...]]):
+    """The results of this device's part, each summed over some axes of the mesh: a gradient that lacks a sharded axis
+    is a sum over it. Of 16-bit results only gradients of bias, table and sink are such sums: rounded after it."""
+    types = _result_types(call, values)
+    if any(summed):
+        problem, operands = wide_aux(call.problem, dict(zip(call.names, values, strict=True)))
+        call, values = call._replace(problem=problem), operands.values()
+    out = _call_handler(map_bit, call, *values)
+    sums = [jax.lax.psum(x, axes) if axes else x for x, axes in zip(out, summed, strict=True)]
+    return tuple(x.astype(t.dtype) for x, t in zip(sums, types, strict=True))
 
 
 # ---- Registration ----

@@ -30,7 +30,7 @@ from jax.interpreters import xla
 
 from .. import _core
 from ._axes import Letters
-from ._types import Axes, Call, Operand, Operands, Problem, kind_of
+from ._types import Axes, Call, Operand, Operands, Problem, kind_of, wide_aux
 
 # ---- Shapes ----
 
@@ -89,16 +89,20 @@ def _varying(x) -> frozenset:
     return aval.mat.varying if hasattr(aval, "mat") else aval.vma
 
 
-def _vary_alike(values: list) -> list:
-    """Inside shard_map all operands must vary over the same mesh axes; the transpose of the cast is the sum."""
-    axes = frozenset().union(*map(_varying, values))
-    return [
-        x if _varying(x) == axes else jax.lax.pcast(x, tuple(axes - _varying(x)), to="varying") for x in values
-    ]
-
-
 def _is_16_bit(x) -> bool:
     return jnp.dtype(x.dtype).itemsize == 2
+
+
+def _vary(x, axes: frozenset):
+    """x, which then varies over these mesh axes too. The transpose is the sum over them: in 16 bits, in float32."""
+    wide = x.astype(jnp.float32) if _is_16_bit(x) else x
+    return jax.lax.pcast(wide, tuple(axes), to="varying").astype(x.dtype)
+
+
+def _vary_alike(values: list) -> list:
+    """Inside shard_map all operands must vary over the same mesh axes."""
+    axes = frozenset().union(*map(_varying, values))
+    return [x if _varying(x) == axes else _vary(x, axes - _varying(x)) for x in values]
 
 
 def sum_missing(x, axes: Axes):
@@ -152,7 +156,10 @@ jvp_jvp_p = _primitive("jvp_jvp", _core.MAP_JVP_JVP)
 
 
 def attention(problem: Problem, arrays: dict[str, Any]) -> tuple[Any, Any]:
-    """o and lse."""
+    """o and lse. In shard_map gradients of replicated operands are sums over devices: those of bias, table and sink are
+    in float32 until they are summed."""
+    if len(set(map(_varying, arrays.values()))) > 1:
+        problem, arrays = wide_aux(problem, arrays)
     operands = Operands({name: Operand(x, ()) for name, x in arrays.items()})
     results = bind(forward_p, problem, (), operands, {"o": (), "lse": (), "rows": ()})
     return results["o"], results["lse"]

@@ -22,8 +22,8 @@ _DIRECTION = (*_T, *_OUTPUT_TANGENTS.values(), *_COTANGENT_TANGENTS)
 def _third() -> NotImplementedError:
     return NotImplementedError(
         "attngrad.jax: a third derivative: the maps end with second derivatives. For third ones take finite "
-        "differences of a second one (jax.jvp of jax.grad, jax.jvp of jax.jvp), or jax.nn.dot_product_attention, whose memory "
-        "grows with the square of the length"
+        "differences of a second one (jax.jvp of jax.grad, jax.jvp of jax.jvp), or jax.nn.dot_product_attention, "
+        "whose memory grows with the square of the length"
     )
 
 

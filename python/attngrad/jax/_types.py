@@ -27,6 +27,22 @@ class Problem(NamedTuple):
     def has(self, word: str) -> bool:
         return any(w.partition("=")[0] == word for w in self.words.split())
 
+    @property
+    def is_16_bit(self) -> bool:
+        return self.has("f16") or self.has("bf16")
+
+
+_AUX = frozenset(("bias", "table", "sink"))
+
+
+def wide_aux(problem: Problem, arrays: dict[str, Any]) -> tuple[Problem, dict[str, Any]]:
+    """The problem and its arrays with bias, table, sink and their tangents in float32, if they have 16 bits: their
+    gradients then have float32 too and may be summed before they are rounded."""
+    if problem.has("aux") or not problem.is_16_bit:
+        return problem, arrays
+    wide = {name: x.astype("float32") for name, x in arrays.items() if kind_of(name) in _AUX}
+    return (problem._replace(words=problem.words + " aux=f32"), arrays | wide) if wide else (problem, arrays)
+
 
 class Operand(NamedTuple):
     value: Any

@@ -1,4 +1,4 @@
-"""shard_map and jit over sharded arrays, on four CPU devices. Not collected by itself: the number of devices is fixed
+"""shard_map and jit over sharded arrays, on eight CPU devices. Not collected by itself: the number of devices is fixed
 when JAX starts, so test_jax_processes.py runs this file in a process of its own."""
 
 import jax
@@ -112,19 +112,6 @@ def test_jit_sums_gradients_of_what_is_shared():
     assert_close(_without_gathers(_orders(f), *shared)[0], got)
 
 
-@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
-def test_jit_sums_16_bits_in_float32(dtype):
-    """What four devices give is summed without rounding in between: the gradient is their exact sum, rounded once."""
-    mesh = _mesh(b=4)
-    q, k, v = (array(8, T, 2, D).astype(dtype) for _ in range(3))
-    bias = array(1, 2, T, T).astype(dtype)
-    gradient = jax.grad(lambda bias, *x: _causal(*x, bias=bias).astype(jnp.float32).sum())
-    got = jax.jit(gradient)(*_put(mesh, P(), bias), *_put(mesh, P("b"), q, k, v))
-    parts = [gradient(bias, *(x[i : i + 2] for x in (q, k, v))) for i in range(0, 8, 2)]
-    want = sum(part.astype(jnp.float64) for part in parts).astype(dtype)
-    assert bool((got == want).all())
-
-
 def test_jit_of_mapped_calls():
     """vmap with keys for all: the mapped axis may be sharded, and the gradient of the keys is summed."""
     mesh = _mesh(m=4)
@@ -172,3 +159,54 @@ def test_explicit_sharding():
         rows = _put(mesh, P(None, "b"), x[0])[0]
         with pytest.raises(NotImplementedError, match="q is sharded over its axis 1"):
             _causal(rows, *_put(mesh, P(), *x[1:]))
+
+
+# ---- 16 bits ----
+
+
+def _features(q, k, v, bias, table, sink):
+    return _causal(q, k, v, bias=bias, bias_table=table, sink=sink)
+
+
+def _placed_by_jit(mesh, main, more):
+    return [*_put(mesh, P("b"), *main), *_put(mesh, P(), *more)], _features
+
+
+def _placed_by_shard_map(mesh, main, more):
+    specs = (P("b"),) * 3 + (P(),) * 3
+    return (*main, *more), jax.shard_map(_features, mesh=mesh, in_specs=specs, out_specs=P("b"))
+
+
+def _gradients_of_shared(f, x, w):
+    """Of bias, table and sink, and their tangents along themselves."""
+    shared = lambda *more: (f(*x[:3], *more).astype(w.dtype) * w).sum()  # noqa: E731
+    gradient = jax.grad(shared, (0, 1, 2))
+    return jax.jvp(gradient, tuple(x[3:]), tuple(x[3:]))
+
+
+@pytest.mark.parametrize("place", [_placed_by_jit, _placed_by_shard_map])
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+def test_16_bit_gradients_are_rounded_after_the_sum(dtype, place):
+    """The gradients of what eight devices share have the error that they have on one device."""
+    length = 24
+    main = [array(8, length, 4, 8).astype(dtype) for _ in range(3)]
+    more = [array(*shape).astype(dtype) for shape in ((1, 4, length, length), (4, 33), (4,))]
+    w = array(8, length, 4, 8)
+    exact = _gradients_of_shared(_features, [x.astype(jnp.float64) for x in (*main, *more)], w)
+    one = jax.jit(lambda *x: _gradients_of_shared(_features, x, w))(*main, *more)
+    placed, f = place(_mesh(b=8), main, more)
+    eight = jax.jit(lambda *x: _gradients_of_shared(f, x, w))(*placed)
+    error = lambda x, y: float(jnp.linalg.norm(x.astype(jnp.float64) - y))  # noqa: E731
+    for x, y, z in zip(*map(jax.tree.leaves, (eight, one, exact)), strict=True):
+        assert x.dtype == dtype and error(x, z) <= 1.1 * error(y, z), (x.shape, error(x, z), error(y, z))
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+def test_16_bit_gradients_of_replicated_keys(dtype):
+    """Each of eight devices rounds its part; the parts are summed in float32."""
+    q, k, v = (array(1, 16, 2, 8).astype(dtype) for _ in range(3))
+    f = jax.shard_map(dot_product_attention, mesh=_mesh(t=8), in_specs=(P(None, "t"), P(), P()), out_specs=P(None, "t"))
+    got = jax.jit(jax.grad(lambda v, q: f(q, k, v).astype(jnp.float32).sum()))(v, q)
+    part = jax.grad(lambda v, q: dot_product_attention(q, k, v).astype(jnp.float32).sum())
+    parts = [part(v, q[:, i : i + 2]) for i in range(0, 16, 2)]
+    assert bool((got == sum(x.astype(jnp.float64) for x in parts).astype(dtype)).all())

@@ -108,17 +108,44 @@ def test_constants_may_not_be_traced():
 
 @pytest.mark.parametrize(("name", "most"), [("query_seq_lengths", 3), ("key_value_seq_lengths", 6)])
 def test_values_are_checked_at_run_time(name, most):
+    """By the handler. JAX makes JaxRuntimeError of it or, in a jitted function that has run before, ValueError."""
     f = jax.jit(lambda n: dot_product_attention(_Q, _K, _K, **{name: n}))
-    with pytest.raises(jax.errors.JaxRuntimeError, match=rf"attngrad: {name}\[1\] is {most + 1}"):
-        f(jnp.array([3, most + 1])).block_until_ready()
-    assert f(jnp.array([3, most])).shape == _Q.shape
+    wrong, right = jnp.array([3, most + 1]), jnp.array([3, most])
+    message = rf"attngrad: {name}\[1\] is {most + 1}"
+    with pytest.raises(jax.errors.JaxRuntimeError, match=message):
+        f(wrong).block_until_ready()
+    assert f(right).shape == _Q.shape
+    with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match=message):
+        f(wrong).block_until_ready()
+    assert f(right).shape == _Q.shape
+    compiled = f.lower(right).compile()
+    for _ in range(2):
+        with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match=message):
+            compiled(wrong).block_until_ready()
 
 
-def test_symbolic_sizes():
-    shape = export.symbolic_shape("batch, 3, 4, 5")
-    x = jax.ShapeDtypeStruct(shape, jnp.float64)
-    with pytest.raises(NotImplementedError, match=r"query: shape \[batch, 3, 4, 5\]: sizes must be numbers"):
-        export.export(jax.jit(dot_product_attention))(x, x, x)
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [("query", "2, 3, h, 5"), ("key", "2, 6, 4, d"), ("value", "b, 6, 4, d"), ("bias_table", "4, n"), ("sink", "h")],
+)
+def test_symbolic_sizes(name, shape):
+    """Only the batch and lengths may be symbolic."""
+    shapes = {"query": (2, 3, 4, 5), "key": (2, 6, 4, 5), "value": (2, 6, 4, 5), name: export.symbolic_shape(shape)}
+    types = {name: jax.ShapeDtypeStruct(shape, jnp.float64) for name, shape in shapes.items()}
+    with pytest.raises(NotImplementedError, match=f"{name}: shape .*only the batch and lengths may be symbolic"):
+        export.export(jax.jit(dot_product_attention))(**types)
+
+
+def test_symbolic_sizes_of_packed_sequences_and_vmap():
+    packed = lambda q: dot_product_attention(q, q, q, q_packed=[0, 2], k_packed=[0, 2])  # noqa: E731
+    mapped = jax.vmap(lambda q: dot_product_attention(q, _Q, _Q))
+    for f, shape, message in (
+        (packed, "n, 2, 3", r"query: shape \[n, 2, 3\]: only the batch"),
+        (mapped, "n, 2, 3, 4, 5", "vmap over an axis of the symbolic size n"),
+    ):
+        x = jax.ShapeDtypeStruct(export.symbolic_shape(shape), jnp.float64)
+        with pytest.raises(NotImplementedError, match=message):
+            export.export(jax.jit(f))(x)
 
 
 def test_other_platforms():

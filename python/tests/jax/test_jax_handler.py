@@ -1,5 +1,7 @@
 """The handler checks each attribute and each buffer before it touches memory: called directly, as a damaged or foreign
-program might, it refuses by name."""
+program might, it refuses by name. It keeps a bounded number of plans."""
+
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
@@ -7,10 +9,10 @@ import numpy as np
 import pytest
 
 from attngrad import _core
-from attngrad.jax import register
+from attngrad.jax import dot_product_attention, register
 from attngrad.jax._types import kind_of
 
-# jax.block_until_ready gives ValueError if the call began before its operands were there.
+# JAX makes JaxRuntimeError of an error in a compiled program; ValueError if the program has run before.
 _REFUSED = (jax.errors.JaxRuntimeError, ValueError)
 _SLOTS = {name: number for name, (number, _, _) in _core.xla_slots().items()}
 _Q, _K, _V = jnp.ones((2, 3, 4, 5)), jnp.ones((2, 6, 2, 5)), jnp.ones((2, 6, 2, 7))
@@ -249,3 +251,56 @@ def test_slots_are_as_in_exported_programs():
         "to mu to_low td_o td_lse tdq tdk tdv tdbias tdtable tdsink sq sk sv sbias stable ssink smu sto nu q_lengths "
         "kv_lengths q_packed k_packed q_offsets k_offsets offsets seed"
     )
+
+
+# ---- Plans ----
+
+
+@pytest.fixture
+def bound_plans():
+    """A function that bounds the plans that are kept; returns how many there are, and how many were made."""
+    before, _, _ = _core.xla_plans(0)
+    yield lambda n: _core.xla_plans(n)[1:]
+    _core.xla_plans(before)
+
+
+def _of_length(n):
+    """A compiled call on n rows, and its result with a plan that was made for it alone."""
+    q = jnp.sin(jnp.arange(n * 6.0)).reshape(1, n, 2, 3)
+    f = jax.jit(lambda q: dot_product_attention(q, q + 1, 2 * q, is_causal=True, threads=1)).lower(q).compile()
+    return f, q, np.asarray(f(q))
+
+
+def test_the_least_recently_used_plan_goes(bound_plans):
+    calls = [_of_length(n) for n in range(1, 8)]
+    assert bound_plans(3)[0] == 0
+
+    def made(i):
+        """How many plans a call makes."""
+        f, q, want = calls[i]
+        before = bound_plans(3)[1]
+        assert np.array_equal(f(q).block_until_ready(), want)
+        kept, after = bound_plans(3)
+        assert kept <= 3
+        return after - before
+
+    assert [made(i) for i in (0, 1, 2, 0, 3, 0, 2, 1, 3)] == [1, 1, 1, 0, 1, 0, 0, 1, 1]
+    assert [made(i) for i in (4, 5, 6, 0, 1, 2, 3) * 2] == [1] * 14
+    assert bound_plans(1)[0] == 1
+
+
+@pytest.mark.parametrize("max", [0, 1, 2])
+def test_no_plan_goes_while_a_thread_uses_it(bound_plans, max):
+    calls = [_of_length(n) for n in range(5, 11)]
+    _, before = bound_plans(max)
+
+    def work(number):
+        for i in range(300):
+            f, q, want = calls[(number * i + i) % len(calls)]
+            assert np.array_equal(f(q), want)
+
+    with ThreadPoolExecutor(4) as threads:
+        for done in [threads.submit(work, number) for number in range(4)]:
+            done.result()
+    kept, made = bound_plans(max)
+    assert kept <= max and made > before + len(calls)

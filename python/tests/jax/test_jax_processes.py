@@ -28,7 +28,7 @@ def _run(*command, **environment):
 
 
 def test_several_devices():
-    flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4"
+    flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
     print(_run("-m", "pytest", "-p", "no:cacheprovider", "-q", _HERE / "sharded.py", XLA_FLAGS=flags))
 
 

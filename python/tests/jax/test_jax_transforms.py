@@ -1,11 +1,12 @@
-"""The transforms of JAX around the primitives: vmap, Hessians, control flow, checkpoint; what is not computed; what is
-refused."""
+"""The transforms of JAX around the primitives: vmap, Hessians, control flow, checkpoint, export; what is not computed;
+what is refused."""
 
 import itertools
 
 import jax
 import jax.numpy as jnp
 import pytest
+from jax import export
 
 from attngrad.jax import CHECKPOINT_NAME, dot_product_attention
 from jax_cases import B, D, DV, K, N, S, T, array, assert_close, formula
@@ -259,3 +260,55 @@ def test_third_order_is_refused():
     ):
         with pytest.raises(NotImplementedError, match="third derivative.*finite differences.*jax.nn"):
             third()
+
+
+# ---- jax.export with symbolic sizes ----
+
+
+def _exported(f, *shapes):
+    """The program of f for float64 arrays of these shapes, stored and loaded."""
+    types = [jax.ShapeDtypeStruct(shape, jnp.float64) for shape in shapes]
+    allowed = [export.DisabledSafetyCheck.custom_call("attngrad")]
+    program = export.export(jax.jit(f), disabled_checks=allowed)(*types)
+    return jax.jit(export.deserialize(program.serialize()).call)
+
+
+def _derivatives(f):
+    gradient = lambda *x: jax.grad(_loss(f), tuple(range(len(x))))(*x)  # noqa: E731
+
+    def run(*x):
+        return f(*x), jax.jvp(f, x, x)[1], jax.jvp(gradient, x, x), jax.jvp(lambda *y: jax.jvp(f, y, x)[1], x, x)[1]
+
+    return run
+
+
+def _assert_same(program, f, *shapes):
+    x = [array(*shape) for shape in shapes]
+    assert_close(program(*x), jax.jit(_derivatives(f))(*x), 1e-14, what=shapes)
+
+
+def test_export_with_symbolic_batch_and_lengths():
+    """One program serves every batch and every length."""
+    shapes = lambda b, t, s: ((b, t, N, D), (b, s, K, D), (b, s, K, DV), (1, N, t, s))  # noqa: E731
+
+    def f(q, k, v, bias):
+        lengths = jnp.full(q.shape[0], k.shape[1] - 1)
+        return _ours(q, k, v, bias=bias, key_value_seq_lengths=lengths, softcap=2.0)
+
+    program = _exported(_derivatives(f), *shapes(*export.symbolic_shape("b, t, s")))
+    for sizes in ((1, 1, 2), (3, 5, 4)):
+        _assert_same(program, f, *shapes(*sizes))
+
+
+@pytest.mark.parametrize("axes", [(0, 0, 0), (0, None, None)])
+def test_export_of_vmap_with_symbolic_sizes(axes):
+    """A mapped axis that joins the batch may be symbolic, and so may the batch under one that does not."""
+    m, b = export.symbolic_shape("m, b")
+    f = jax.vmap(_ours, axes)
+
+    def shapes(m, b):
+        mapped = [(m,) if axis == 0 else () for axis in axes]
+        return [(*m, b, *rest) for m, rest in zip(mapped, ((T, N, D), (S, K, D), (S, K, DV)), strict=True)]
+
+    program = _exported(_derivatives(f), *shapes(m if axes == (0, 0, 0) else 3, b))
+    _assert_same(program, f, *shapes(3, 2))

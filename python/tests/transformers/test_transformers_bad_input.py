@@ -122,6 +122,45 @@ def test_models_with_attention_of_their_own(name):
     model.set_attn_implementation("eager")
 
 
+VISION = TINY_LAYERS | {"image_size": 8, "patch_size": 4}
+SAM_VISION = VISION | {"output_channels": 32, "mlp_dim": 32, "window_size": 0, "global_attn_indexes": [0]}
+
+
+def git_config():
+    return transformers.GitConfig(**TINY, vision_config=dict(VISION))
+
+
+def sam_config():
+    decoder = {"hidden_size": 32, "mlp_dim": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
+    decoder |= {"iou_head_hidden_dim": 32}
+    prompts = {"hidden_size": 32, "image_size": 8, "patch_size": 4, "mask_input_channels": 4}
+    return transformers.SamConfig(
+        vision_config=dict(SAM_VISION), prompt_encoder_config=prompts, mask_decoder_config=decoder
+    )
+
+
+@pytest.mark.parametrize("config, name", [(git_config, "GitModel"), (sam_config, "SamVisionEncoder")])
+def test_models_that_choose_classes_by_the_word(config, name):
+    """Some of their layers use the interface, others a dict of classes that does not have the word."""
+    make = transformers.AutoModel.from_config
+    with pytest.raises(NotImplementedError, match=f"^{name}: it has attention of its own"):
+        make(config(), attn_implementation="attngrad")
+    model = make(config(), attn_implementation="eager")
+    with pytest.raises(NotImplementedError, match=f"^{name}: it has attention of its own"):
+        model.set_attn_implementation("attngrad")
+    assert model.config._attn_implementation == "eager"
+
+
+def test_parts_of_models_that_choose_classes_by_the_word():
+    """Parts without such layers may have the word."""
+    model = transformers.AutoModel.from_config(git_config(), attn_implementation="eager")
+    model.set_attn_implementation({"vision_config": "attngrad"})
+    assert model.config.vision_config._attn_implementation == "attngrad"
+    model = transformers.AutoModel.from_config(sam_config(), attn_implementation="eager")
+    model.set_attn_implementation({"mask_decoder_config": "attngrad"})
+    assert model.config.vision_config._attn_implementation == "eager"
+
+
 def test_a_subclass_of_a_model_with_attention_of_its_own():
     model = type("Mine", (transformers.DebertaModel,), {})
     with pytest.raises(NotImplementedError, match="^Mine: it has attention of its own"):

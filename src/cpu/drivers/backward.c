@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "core/pause.h"
+
 enum { REDUCE_ROWS = 64 }; /* keys of a work item that adds up splits */
 
 /* ---- Workspace ---- */
@@ -63,6 +65,12 @@ static void lay_out_scratch(agi_backward_scratch *s, agi_arena *arena, const ag_
     cpu->backward_ops->lay_out(s, arena, plan, map);
 }
 
+/* Tiles of queries of all groups. */
+static int64_t chain_tiles(const ag_problem *p, int64_t groups)
+{
+    return agi_saturating_product(groups, agi_heads_per_kv(p), (p->q_len + TILE_ROWS - 1) / TILE_ROWS, 1);
+}
+
 /* What the splits of all groups share. */
 static void lay_out_splits(agi_backward_layout *y, agi_arena *arena, const ag_plan *plan, agi_map map)
 {
@@ -78,6 +86,8 @@ static void lay_out_splits(agi_backward_layout *y, agi_arena *arena, const ag_pl
                                                               dq_elements(plan, schedule), 1));
     y->deltas = agi_take_reals(
         arena, dq * agi_saturating_product(schedule->groups, agi_heads_per_kv(&plan->p), plan->p.q_len, 2));
+    y->spans_done =
+        agi_take(arena, schedule->chained * chain_tiles(&plan->p, schedule->groups), sizeof(atomic_int));
 }
 
 void REAL(agi_backward_lay_out)(agi_backward_layout *y, agi_arena *arena, const ag_plan *plan, agi_map map)
@@ -107,20 +117,15 @@ void REAL(agi_backward_lay_out)(agi_backward_layout *y, agi_arena *arena, const 
 static void run_blocks(const agi_backward_cut *cut, agi_backward_scratch *s, const agi_head *x,
                        const agi_sums *sums, int64_t span0, int64_t from, int64_t to, real *dK, real *dV)
 {
-    const agi_backward_ops *ops = x->cpu->backward_ops;
     const int64_t block = cut->block;
-    ops->begin_tile(s, x, from, to, s->tile.i0 + cut->q_splits * TILE_ROWS);
     for (int64_t j0 = from / block * block; j0 < to && !agi_cancelled(x->call->exec); j0 += block) {
         agi_backward_key_block keys = {.j0 = agi_max(j0, from)};
         keys.nj = REAL(agi_trim_masked)(x, s->tile.i0, s->tile.ni, &keys.j0, agi_min(j0 + block, to));
         if (keys.nj > 0) {
             keys.dK = dK + (keys.j0 - span0) * x->Dk_pad;
             keys.dV = dV + (keys.j0 - span0) * x->Dv_pad;
-            ops->block(s, x, sums, &keys);
+            x->cpu->backward_ops->block(s, x, sums, &keys);
         }
-    }
-    if (ops->end_tile != NULL) {
-        ops->end_tile(s);
     }
 }
 
@@ -295,10 +300,20 @@ static void load_tile(const agi_backward_job *w, agi_backward_scratch *s, const 
     REAL(agi_load_tile)(s, x, i0, unknown ? NULL : deltas, first);
 }
 
+/* The first query of the tile that is run after the one at query i0; n_q or more if that is the last. */
+static int64_t next_tile(const agi_backward_job *w, const pass_position *at, const agi_head *x, int64_t i0)
+{
+    if (!w->schedule->chained) {
+        return i0 + at->cut.q_splits * TILE_ROWS;
+    }
+    return i0 == 0 ? x->seq.n_q : i0 - TILE_ROWS;
+}
+
 /* One tile of queries against the keys of the span. Nothing is loaded if the tile sees none of them. */
 static void run_tile(const agi_backward_job *w, agi_backward_scratch *s, const pass_position *at,
                      const agi_head *x, int64_t i0, real *deltas, key_sums *keys)
 {
+    const agi_backward_ops *ops = w->cpu->backward_ops;
     const int64_t span0 = first_key(at), part = part_of(w, at);
     const bool sink = w->dsink->data != NULL;
     int64_t first, end, from, to;
@@ -312,11 +327,15 @@ static void run_tile(const agi_backward_job *w, agi_backward_scratch *s, const p
             sink_gradient(x, &s->tile, w->tangents);
     }
     if (sees) {
-        const key_range rows = rows_of_keys(w->cpu->backward_ops, from - span0, to - span0);
+        const key_range rows = rows_of_keys(ops, from - span0, to - span0);
         agi_sums sums;
         REAL(agi_begin_sums)(w, part, x, &sums);
         begin_keys(keys, rows.from, rows.to, x->Dk_pad, x->Dv_pad);
+        ops->begin_tile(s, x, from, to, next_tile(w, at, x, i0));
         run_blocks(&at->cut, s, x, &sums, span0, from, to, keys->dK, keys->dV);
+        if (ops->end_tile != NULL) {
+            ops->end_tile(s);
+        }
     }
 }
 
@@ -371,13 +390,94 @@ static void run_tile_and_dq(const agi_backward_job *w, agi_backward_scratch *s, 
 static void run_head(const agi_backward_job *w, agi_backward_scratch *s, const pass_position *at,
                      const agi_head *x, key_sums *keys)
 {
-    const ag_problem *p = &w->call->plan->p;
     const int64_t step = at->cut.q_splits * TILE_ROWS;
     for (int64_t i0 = at->split * TILE_ROWS; i0 < x->seq.n_q && !agi_cancelled(x->call->exec); i0 += step) {
         run_tile_and_dq(w, s, at, x, i0, keys);
     }
-    if (is_first_span(at) && at->split == 0 &&
-        !agi_has(p, AG_PACKED)) { /* padding rows after the end of the sequence */
+}
+
+/* ---- A chain: the spans of a head at the same time, each with all tiles of queries ---- */
+
+/* The spans that take part in dQ of a tile: those of the keys that it sees; of a tile that sees none, and for the
+ * sink, also the first. */
+typedef struct {
+    int64_t first, last;
+} span_range;
+
+static span_range spans_of_tile(const agi_backward_job *w, const pass_position *at, const agi_head *x,
+                                int64_t i0)
+{
+    int64_t from, to;
+    REAL(agi_key_range)(x, i0, agi_min(TILE_ROWS, x->seq.n_q - i0), &from, &to);
+    if (from >= to) {
+        return (span_range){0, 0};
+    }
+    return (span_range){w->dsink->data != NULL ? 0 : from / at->cut.span, (to - 1) / at->cut.span};
+}
+
+/* How many spans are done with a tile, counted from the head's first span. */
+static atomic_int *spans_done(const agi_backward_job *w, const pass_position *at, const agi_head *x,
+                              int64_t i0)
+{
+    const ag_problem *p = &w->call->plan->p;
+    const int64_t heads = agi_heads_per_kv(p), tiles = (p->q_len + TILE_ROWS - 1) / TILE_ROWS;
+    return w->shared.spans_done + (at->group * heads + x->h % heads) * tiles + i0 / TILE_ROWS;
+}
+
+/* Waits until n spans are done with a tile; false if the call is cancelled meanwhile. */
+static bool wait_for_spans(atomic_int *done, int64_t n, agi_exec *exec)
+{
+    for (int64_t turns = 0; atomic_load_explicit(done, memory_order_acquire) < n; turns++) {
+        if (agi_cancelled(exec)) {
+            return false;
+        }
+        agi_wait_a_turn(turns);
+    }
+    return true;
+}
+
+/* A tile of one span of a chain: dQ is added to what the spans before it have summed; the last one stores it. */
+static void run_chained_tile(const agi_backward_job *w, agi_backward_scratch *s, const pass_position *at,
+                             const agi_head *x, int64_t i0, key_sums *keys)
+{
+    const span_range spans = spans_of_tile(w, at, x, i0);
+    const span_sums kept = sums_of_head(w, s, at, x);
+    atomic_int *const done = spans_done(w, at, x, i0);
+    const int64_t span = at->first_span;
+    if (span < spans.first || span > spans.last ||
+        (span > spans.first && !wait_for_spans(done, span, x->call->exec))) {
+        return;
+    }
+    s->tile.dQ = kept.dQ + i0 * w->schedule->dq_width;
+    if (span == spans.first) {
+        memset(s->tile.dQ, 0, (size_t)dq_of_tile(w, x, i0) * sizeof(real));
+    }
+    run_tile(w, s, at, x, i0, kept.deltas, keys);
+    if (span == spans.last) {
+        store_dq(w, s, x, i0, s->tile.dQ);
+    }
+    atomic_store_explicit(done, (int)span + 1, memory_order_release);
+}
+
+/* The tiles of a head, from the last to the first: if causal, all spans see the last one, so that they follow each
+ * other at a distance of one tile. */
+static void run_chained_head(const agi_backward_job *w, agi_backward_scratch *s, const pass_position *at,
+                             const agi_head *x, key_sums *keys)
+{
+    const int64_t last = (x->seq.n_q - 1) / TILE_ROWS * TILE_ROWS;
+    for (int64_t i0 = x->seq.n_q == 0 ? -1 : last; i0 >= 0 && !agi_cancelled(x->call->exec);
+         i0 -= TILE_ROWS) {
+        run_chained_tile(w, s, at, x, i0, keys);
+    }
+}
+
+/* ---- One part ---- */
+
+/* Rows of dQ after the end of the sequence become zero. */
+static void clear_padding(const agi_backward_job *w, const agi_head *x)
+{
+    const ag_problem *p = &w->call->plan->p;
+    if (!agi_has(p, AG_PACKED)) {
         agi_store_rows(x->k, agi_query_slice(x, w->dq, p->grad_dtype, x->Dk), x->seq.n_q,
                        p->q_len - x->seq.n_q, (w->call->a.accumulate & w->acc_dq) != 0, 1, NULL, 0);
     }
@@ -458,7 +558,10 @@ static key_sums run_part(const agi_backward_job *w, agi_backward_scratch *s, con
         agi_head x;
         REAL(agi_head_begin)(&x, w->call, at->b, h);
         set_scale(&sums, x.scale, Dk_pad);
-        run_head(w, s, at, &x, &sums);
+        (w->schedule->chained ? run_chained_head : run_head)(w, s, at, &x, &sums);
+        if (is_first_span(at) && at->split == 0) {
+            clear_padding(w, &x);
+        }
     }
     if (at->split == 0) {
         begin_keys(&sums, 0, at->cut.span, Dk_pad, Dv_pad);
@@ -594,6 +697,31 @@ static void reduce(void *arg, int64_t item, int64_t slot)
     }
 }
 
+/* Whoever is given an item runs the next span of the chains. A span waits only for spans that others have begun, so
+ * the order and number of threads do not matter. */
+static void run_next_span(void *arg, int64_t item, int64_t slot)
+{
+    agi_backward_job *w = arg;
+    agi_backward_scratch *s = &w->shared.scratch[slot];
+    const int64_t n = atomic_fetch_add(&w->spans_begun, 1), groups = w->schedule->groups;
+    (void)item;
+    pass_position at = locate(w, n % groups, n / groups);
+    const key_sums sums = run_part(w, s, &at);
+    store_keys(w, s, &at, 0, at.cut.span, sums.dK, sums.dV);
+}
+
+static ag_status run_chains(agi_backward_job *w)
+{
+    const agi_backward_schedule *schedule = w->schedule;
+    const agi_call *call = w->call;
+    const agi_loop spans = {schedule->groups * schedule->passes, w->cpu->cost[call->map], run_next_span, w};
+    for (int64_t n = 0; n < chain_tiles(&call->plan->p, schedule->groups); n++) {
+        atomic_init(&w->shared.spans_done[n], 0);
+    }
+    atomic_init(&w->spans_begun, 0);
+    return agi_parallel_for(call->plan, call->exec, &spans);
+}
+
 static ag_status run_shared(agi_backward_job *w)
 {
     const agi_backward_schedule *schedule = w->schedule;
@@ -651,8 +779,9 @@ ag_status REAL(agi_backward_run)(const agi_call *call, void *memory)
     REAL(agi_backward_lay_out)(&w.shared, &arena, call->plan, call->map);
     REAL(agi_clear_sums)(&w);
     const agi_loop groups = {schedule->groups, cpu->cost[call->map], run_group, &w};
-    const ag_status status =
-        schedule->shared ? run_shared(&w) : agi_parallel_for(call->plan, call->exec, &groups);
+    const ag_status status = schedule->chained  ? run_chains(&w)
+                             : schedule->shared ? run_shared(&w)
+                                                : agi_parallel_for(call->plan, call->exec, &groups);
     if (status == AG_OK) {
         REAL(agi_store_sums)(&w);
     }

@@ -15,11 +15,15 @@
  *                       dV. Tiles of queries are dealt out to G splits: tiles s, s + G, s + 2 G, ... The sums are
  *                       added in order after each pass. To save memory, the spans of a pass can also run one after
  *                       another, with the same bits
+ *     chain             if the few groups have many spans, these are the work items instead. All spans of a group add to
+ *                       the same sums of dQ, for each tile of queries in order: a span waits for the one before it
  *
  * All of it is a function of the shape. In vjp_jvp the gradients are tdQ, tdK, tdV and so on; here they have
  * vjp's names. */
 #ifndef AGI_CPU_BACKWARD_H
 #define AGI_CPU_BACKWARD_H
+
+#include <stdatomic.h>
 
 #include "cpu/drivers/tile.h"
 
@@ -76,6 +80,7 @@ typedef struct {
         *dV;  /* [groups][q_splits][spans_at_once][span][D_pad], if there are several splits of the queries */
     real *dQ; /* [groups][spans_at_once][heads per kv head][dq_rows][dq_width] */
     real *deltas;                  /* [groups][heads per kv head][2][Nq] */
+    atomic_int *spans_done;        /* [groups][heads per kv head][tiles of queries], if chained */
     real *bias_full;               /* dbias in reals, if agi_bias_needs_copy */
     double *bias_broadcast;        /* [parts][sizes of the bias], unless agi_bias_is_full */
     double *table;                 /* [heads][parts][buckets] */
@@ -91,10 +96,11 @@ typedef struct {
     const agi_cpu_plan *cpu;
     const agi_backward_schedule *schedule;
     agi_backward_layout shared;
-    int64_t pass;  /* the current one, if work items are parts of passes, */
-    int64_t k;     /* and the first of its spans that run now */
-    bool tangents; /* vjp_jvp? */
-    bool small;    /* small heads are run by ops->small_head */
+    int64_t pass;             /* the current one, if work items are parts of passes, */
+    int64_t k;                /* and the first of its spans that run now */
+    atomic_llong spans_begun; /* if chained */
+    bool tangents;            /* vjp_jvp? */
+    bool small;               /* small heads are run by ops->small_head */
     /* The outputs of the map, by their names in vjp. */
     const ag_tensor *dq, *dk, *dv, *dbias, *dtable, *dsink;
     uint32_t acc_dq, acc_dk, acc_dv, acc_dbias, acc_dtable, acc_dsink;

@@ -5,7 +5,7 @@
 #include "cpu/drivers/backward.h"
 
 /* L and mu of row r of the tile. A query that sees no key (L is -infinity, or the sink's logit) must get weights 0: its
- * L is taken as +infinity. */
+ * L is taken as +infinity. Its mu is the sink's tangent, whatever the caller's array holds. */
 static void load_statistics(const agi_head *x, agi_query_tile *t, int64_t r)
 {
     const ag_args *a = &x->call->a;
@@ -13,7 +13,9 @@ static void load_statistics(const agi_head *x, agi_query_tile *t, int64_t r)
     const double L = agi_load_stat(x, &a->lse, i);
     t->sees_no_key[r] = REAL(agi_sees_no_key)(x, i, L);
     agi_split_log(t->sees_no_key[r] ? INFINITY : L, &t->L_high[r], &t->L_low[r]);
-    t->mu[r] = x->call->map == AGI_VJP_JVP ? (real)agi_load_stat(x, &a->mu, i) : 0;
+    t->mu[r] = x->call->map != AGI_VJP_JVP ? 0
+               : t->sees_no_key[r]         ? (real)x->tsink
+                                           : (real)agi_load_stat(x, &a->mu, i);
     t->Ps[r] = x->sink == -INFINITY ? 0 : exp(x->sink - L);
 }
 

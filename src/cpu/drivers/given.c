@@ -84,7 +84,7 @@ static agi_given_panel panel_of(const agi_given_job *w, const agi_given_scratch 
     return panel;
 }
 
-/* L, mu and smu of the panel's queries. */
+/* L, mu and smu of the panel's queries. Of a query that sees no key, mu and smu are not read. */
 static void load_statistics(const agi_head *x, const agi_given_panel *panel)
 {
     const ag_args *a = &x->call->a;
@@ -95,10 +95,10 @@ static void load_statistics(const agi_head *x, const agi_given_panel *panel)
         const int64_t i = panel->i0 + r;
         const bool row = r < panel->ni;
         const double L = row ? agi_load_stat(x, &a->lse, i) : INFINITY;
-        agi_split_log(row && REAL(agi_sees_no_key)(x, i, L) ? INFINITY : L, &panel->L_high[r],
-                      &panel->L_low[r]);
-        panel->mu[r] = row && second ? (real)agi_load_stat(x, &a->mu, i) : 0;
-        panel->smu[r] = row && second ? (real)agi_load_stat(x, &a->smu, i) : 0;
+        const bool sees_keys = row && !REAL(agi_sees_no_key)(x, i, L);
+        agi_split_log(sees_keys ? L : INFINITY, &panel->L_high[r], &panel->L_low[r]);
+        panel->mu[r] = sees_keys && second ? (real)agi_load_stat(x, &a->mu, i) : 0;
+        panel->smu[r] = sees_keys && second ? (real)agi_load_stat(x, &a->smu, i) : 0;
         panel->sum[r] = 0;
         panel->excess[r] = 0;
     }
@@ -111,21 +111,23 @@ static bool accumulates(const agi_head *x, uint32_t bit)
     return (x->call->a.accumulate & bit) != 0;
 }
 
-/* Adds the sink's term to the sum of row r, and stores mu or nu. Returns the factor of O. */
+/* Adds the sink's term to the sum of row r, and stores mu or nu. Returns the factor of O. A query that sees no key has
+ * nu = 0 and, with a sink, mu = ts. */
 static double finish_sum(const agi_head *x, const agi_given_panel *panel, int64_t r)
 {
     const ag_args *a = &x->call->a;
     const int64_t i = panel->i0 + r;
     const double Ps = x->sink == -INFINITY ? 0 : exp(x->sink - agi_load_stat(x, &a->lse, i));
     const double shift = (double)panel->mu[r], sum = (double)panel->sum[r], excess = (double)panel->excess[r];
-    const bool empty = x->sink == -INFINITY && panel->L_high[r] == (real)INFINITY;
+    const bool sees_no_key = panel->L_high[r] == (real)INFINITY;
     if (x->call->map == AGI_JVP_JVP) {
         const double mu = agi_load_stat(x, &a->mu, i), smu = agi_load_stat(x, &a->smu, i);
         const double nu = sum + (Ps == 0 ? 0 : Ps * (x->tsink - mu) * (x->ssink - smu));
-        agi_store_stat(x, &a->nu, accumulates(x, AG_ACC_NU), i, empty ? 0 : nu);
+        agi_store_stat(x, &a->nu, accumulates(x, AG_ACC_NU), i, sees_no_key ? 0 : nu);
         return nu + excess;
     }
     const double change = sum + (Ps == 0 ? 0 : Ps * (x->tsink - shift));
+    const bool empty = sees_no_key && x->sink == -INFINITY;
     agi_store_stat(x, &a->mu, accumulates(x, AG_ACC_MU), i, empty ? 0 : shift + change);
     return change + excess;
 }

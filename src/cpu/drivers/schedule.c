@@ -271,17 +271,49 @@ static void share_invariant_parts(agi_backward_schedule *schedule, const ag_prob
 
 /* ---- The schedule of vjp and vjp_jvp ---- */
 
-static agi_backward_cut cut_of(const agi_cpu_plan *cpu, const ag_plan *plan, agi_map map, int64_t groups)
+/* Whether heads may run as chains of spans: not if gradients are sums over all spans. Spans follow each other tile by
+ * tile, so there must be many tiles; and the sums of dQ of all heads are needed at once. */
+static bool can_chain(const agi_backward_schedule *schedule, const ag_problem *p)
+{
+    enum { MIN_CHAIN_TILES = 32 };
+    const bool sums = agi_has(p, AG_TABLE) || (agi_has(p, AG_BIAS) && !REAL(agi_bias_is_full)(p));
+    return !sums && schedule->group_b == 1 && schedule->group_hk == 1 && schedule->groups < LARGE_ITEMS &&
+           p->q_len / TILE_ROWS >= MIN_CHAIN_TILES &&
+           (schedule->groups <= MIN_GROUPS / 2 || dq_elements(p, schedule->groups) <= MAX_SUMS);
+}
+
+/* Cuts the keys into spans that make LARGE_ITEMS work items, by spans of at least half the usual length; false if that
+ * is not enough. */
+static bool cut_chain(agi_backward_cut *cut, const ag_problem *p, int64_t groups, int64_t block, int64_t step)
+{
+    const int64_t longest = agi_max(block, max_span(p));
+    cut->q_splits = cut->key_splits = 1;
+    for (int64_t span = longest; span >= agi_max(block, longest / 2); span -= block) {
+        cut_keys(cut, p->kv_len, block, span, step);
+        if (groups * cut->n_spans >= LARGE_ITEMS) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Sets the cut, and whether it is that of chains. */
+static void cut_groups(agi_backward_schedule *schedule, const agi_cpu_plan *cpu, const ag_plan *plan,
+                       agi_map map)
 {
     const ag_problem *p = &plan->p;
     const agi_backward_ops *ops = cpu->backward_ops;
-    agi_backward_cut cut;
+    const int64_t block = max_keys(p, map == AGI_VJP_JVP);
+    agi_backward_cut *cut = &schedule->max;
     if (plan->flags & AG_INVARIANT) {
-        return max_invariant_cut(cpu, p, map);
+        *cut = max_invariant_cut(cpu, p, map);
+        return;
     }
-    cut_keys(&cut, p->kv_len, max_keys(p, map == AGI_VJP_JVP), max_span(p), ops->block_step);
-    split_group(&cut, p, groups, ops->min_groups);
-    return cut;
+    schedule->chained = can_chain(schedule, p) && cut_chain(cut, p, schedule->groups, block, ops->block_step);
+    if (!schedule->chained) {
+        cut_keys(cut, p->kv_len, block, max_span(p), ops->block_step);
+        split_group(cut, p, schedule->groups, ops->min_groups);
+    }
 }
 
 agi_backward_schedule REAL(agi_backward_schedule_of)(const agi_cpu_plan *cpu, const ag_plan *plan,
@@ -296,11 +328,12 @@ agi_backward_schedule REAL(agi_backward_schedule_of)(const agi_cpu_plan *cpu, co
     schedule.group_hk = bias_h ? p->kv_heads : 1;
     schedule.groups =
         agi_saturating_product(p->batch / schedule.group_b, p->kv_heads / schedule.group_hk, 1, 1);
-    schedule.max = cut_of(cpu, plan, map, schedule.groups);
+    cut_groups(&schedule, cpu, plan, map);
     schedule.member_passes = (schedule.max.n_spans + schedule.max.key_splits - 1) / schedule.max.key_splits;
     schedule.passes = agi_saturating_product(schedule.group_b, schedule.group_hk, schedule.member_passes, 1);
-    schedule.shared = (schedule.max.q_splits > 1 || schedule.max.key_splits > 1) &&
-                      !(plan->flags & AG_INVARIANT && schedule.groups >= INVARIANT_GROUPS);
+    schedule.shared =
+        schedule.chained || ((schedule.max.q_splits > 1 || schedule.max.key_splits > 1) &&
+                             !(plan->flags & AG_INVARIANT && schedule.groups >= INVARIANT_GROUPS));
     schedule.parts = schedule.shared ? schedule.max.q_splits * schedule.max.key_splits : 1;
     schedule.spans_at_once = schedule.max.key_splits;
     if (schedule.shared && plan->flags & AG_INVARIANT) {

@@ -405,7 +405,8 @@ typedef struct ag_args {
     ag_tensor sink;  /* [1, H, 1, 1]                            aux_dtype */
 
     /* Outputs of forward and jvp, inputs of vjp, vjp_jvp and jvp_jvp. lse may be absent from forward; o and lse from
-     * jvp. */
+     * jvp. If a query sees no key and its lse says so (minus infinity, or the sink's logit), the maps that are given
+     * its o, to, mu and smu do not use them: they may be NaN. */
     ag_tensor o;   /* [B, H, Nq, Dv] | [1, H, q_total, Dv]      out_dtype */
     ag_tensor lse; /* [B, H, Nq, 1]  | [1, H, q_total, 1]       float64 */
 
