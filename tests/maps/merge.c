@@ -406,11 +406,11 @@ static void pointers(struct parts *x)
             ag_tensor *t = tensor_of(x, set, n);
             char name[8];
             snprintf(name, sizeof name, "%s%s", output_name[n], set == 0 ? "1" : set == 1 ? "2" : "");
-            t->data = NULL;
-            refuse(x, "a missing pointer", name, name);
-            x->m = good;
             t->data = (char *)t->data + 4;
             refuse(x, "a misaligned pointer", name, name);
+            x->m = good;
+            t->data = NULL;
+            refuse(x, "a missing pointer", name, name);
             x->m = good;
         }
     }
