@@ -462,8 +462,8 @@ typedef struct ag_args {
 } ag_args;
 
 /* How a call runs. run, the parallel loop, calls task(arg, index) exactly once for each index 0 .. n_tasks - 1, in any
- * order, on any threads or on the caller's alone, and returns when all are done. exec NULL or run NULL: the library's
- * own pool of threads.
+ * order, on any threads or on the caller's alone, and returns when all are done. A task may wait for work that another
+ * one has begun, never for a task that has not started. exec NULL or run NULL: the library's own pool of threads.
  *
  * poll, if it is not NULL, is called on the thread that called the map: when the call begins, and then at least every
  * 50 ms while that thread works or waits for others; with run given, only while that thread is in a task. Calls are

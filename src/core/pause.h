@@ -2,7 +2,6 @@
 #ifndef AGI_PAUSE_H
 #define AGI_PAUSE_H
 
-#include <sched.h>
 #include <stdint.h>
 
 static inline void agi_pause(void)
@@ -14,15 +13,8 @@ static inline void agi_pause(void)
 #endif
 }
 
-/* One turn of a loop that waits: n counts them. After a while each gives the processor to others, as there may be more
- * threads than processors. */
-static inline void agi_wait_a_turn(int64_t n)
-{
-    if (n < 4096) {
-        agi_pause();
-    } else {
-        sched_yield();
-    }
-}
+/* One turn of a loop that waits: n counts them. There may be more threads than processors: after a while each turn
+ * gives the processor to others, and later sleeps, so that a thread of lower priority runs too. */
+void agi_wait_a_turn(int64_t n);
 
 #endif
