@@ -697,15 +697,23 @@ static void reduce(void *arg, int64_t item, int64_t slot)
     }
 }
 
+/* Span number n of the chains. Two groups take turns, so that the spans at work wait less for each other, and what they
+ * read stays in the caches. */
+static pass_position locate_span(const agi_backward_job *w, int64_t n)
+{
+    const int64_t passes = w->schedule->passes, pair = n / (2 * passes) * 2;
+    const int64_t together = agi_min(2, w->schedule->groups - pair), m = n - pair * passes;
+    return locate(w, pair + m % together, m / together);
+}
+
 /* Whoever is given an item runs the next span of the chains. A span waits only for spans that others have begun, so
  * the order and number of threads do not matter. */
 static void run_next_span(void *arg, int64_t item, int64_t slot)
 {
     agi_backward_job *w = arg;
     agi_backward_scratch *s = &w->shared.scratch[slot];
-    const int64_t n = atomic_fetch_add(&w->spans_begun, 1), groups = w->schedule->groups;
+    pass_position at = locate_span(w, atomic_fetch_add(&w->spans_begun, 1));
     (void)item;
-    pass_position at = locate(w, n % groups, n / groups);
     const key_sums sums = run_part(w, s, &at);
     store_keys(w, s, &at, 0, at.cut.span, sums.dK, sums.dV);
 }

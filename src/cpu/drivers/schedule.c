@@ -273,11 +273,11 @@ static void share_invariant_parts(agi_backward_schedule *schedule, const ag_prob
 
 /* Whether heads may run as chains of spans: not if gradients are sums over all spans. Spans follow each other tile by
  * tile, so there must be many tiles; and the sums of dQ of all heads are needed at once. */
-static bool can_chain(const agi_backward_schedule *schedule, const ag_problem *p)
+static bool can_chain(const agi_backward_schedule *schedule, const ag_problem *p, int64_t min_groups)
 {
     enum { MIN_CHAIN_TILES = 32 };
     const bool sums = agi_has(p, AG_TABLE) || (agi_has(p, AG_BIAS) && !REAL(agi_bias_is_full)(p));
-    return !sums && schedule->group_b == 1 && schedule->group_hk == 1 && schedule->groups < LARGE_ITEMS &&
+    return !sums && schedule->group_b == 1 && schedule->group_hk == 1 && schedule->groups < min_groups &&
            p->q_len / TILE_ROWS >= MIN_CHAIN_TILES &&
            (schedule->groups <= MIN_GROUPS / 2 || dq_elements(p, schedule->groups) <= MAX_SUMS);
 }
@@ -309,7 +309,8 @@ static void cut_groups(agi_backward_schedule *schedule, const agi_cpu_plan *cpu,
         *cut = max_invariant_cut(cpu, p, map);
         return;
     }
-    schedule->chained = can_chain(schedule, p) && cut_chain(cut, p, schedule->groups, block, ops->block_step);
+    schedule->chained = can_chain(schedule, p, ops->min_groups) &&
+                        cut_chain(cut, p, schedule->groups, block, ops->block_step);
     if (!schedule->chained) {
         cut_keys(cut, p->kv_len, block, max_span(p), ops->block_step);
         split_group(cut, p, schedule->groups, ops->min_groups);
