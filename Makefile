@@ -1,6 +1,7 @@
 # A thin front end of the CMake build. `make help` lists the targets.
 # BUILD: folder of all builds. PREFIX, DESTDIR: where `make install` installs. JOBS: parallel jobs.
-# ARGS: options of `make bench` and of `make test-python`. Folders may have spaces in their names.
+# ARGS: options of `make bench`, bench-gpu, test-gpu and test-python. IMAGES: a folder with images of the CUDA kernels that
+# another build made, for test-gpu and bench-gpu. Folders may have spaces in their names.
 BUILD   = build
 PREFIX  = /usr/local
 JOBS   := $(shell nproc 2>/dev/null || echo 2)
@@ -13,14 +14,18 @@ build  = $(call quote,$(BUILD))
 prefix = $(call quote,$(if $(filter /%,$(firstword $(PREFIX))),,$(CURDIR)/)$(PREFIX))
 
 .NOTPARALLEL:
-.PHONY: help demo test test-deep test-python bench accuracy lint format install uninstall clean
+.PHONY: help demo test test-all test-deep test-gpu test-python bench bench-gpu accuracy lint format install uninstall clean
 
 help:
 	@echo 'make demo        build, then show the worked example, every variable of it'
 	@echo 'make test        build, then run the tests'
 	@echo 'make test-deep   sanitizers, fuzzing for 60 s per target, valgrind, memory, foreign processors'
+	@echo 'make test-all    tests that are too long for make test: all problems on the emulated CUDA kernels,'
+	@echo '                 300 problems over processes, all problems over the ranks of MPI'
+	@echo 'make test-gpu    the CUDA backend on the NVIDIA GPU that is here; ARGS: see scripts/test-gpu; IMAGES: of another build'
 	@echo 'make test-python build the Python package, install it, run its tests; ARGS: options of pytest'
 	@echo 'make bench       our maps, layer and products against PyTorch and oneDNN, under 30 minutes; ARGS=--quick: 5'
+	@echo 'make bench-gpu   the CUDA backend against PyTorch, into $(build)/bench-gpu; ARGS=--quick: 2 minutes'
 	@echo 'make accuracy    errors of the 16-bit maps in 216 settings, against PyTorch; 3 minutes; ARGS=--quick: 20 seconds'
 	@echo 'make lint        format, static analysis, layering'
 	@echo 'make format      rewrite the sources in the format that lint wants'
@@ -37,9 +42,18 @@ demo:
 
 test:
 	@scripts/setup test
-	@scripts/timed 'build dev' scripts/build dev $(build) $(JOBS)
+	@cuda=$$(scripts/cuda-option) && scripts/timed 'build dev' scripts/build dev $(build) $(JOBS) $$cuda
 	@$(CTEST) --test-dir $(build)/dev
 	@scripts/test-minutes $(build)/dev
+
+test-all:
+	@scripts/setup test
+	@cuda=$$(scripts/cuda-option) && scripts/timed 'build dev' scripts/build dev $(build) $(JOBS) $$cuda
+	@$(CTEST) -C all -L all --test-dir $(build)/dev
+	@ATTNGRAD_RING_PROBLEMS=300 python/test $(build)/python -k 'ring and random'
+
+test-gpu:
+	@scripts/test-gpu $(build) $(JOBS) $(call quote,$(IMAGES)) $(ARGS)
 
 # One ctest run over all builds, so that it ends in one summary. Of dev it runs the tests that have a prefix.
 test-deep:
@@ -60,6 +74,10 @@ bench:
 	@scripts/build release $(build) $(JOBS)
 	@cmake --build $(build)/release --target attngrad_probe
 	@bench/run $(build)/release $(ARGS)
+
+bench-gpu:
+	@scripts/test-gpu $(build) $(JOBS) $(call quote,$(IMAGES)) --build --part python
+	@python3 bench/gpu.py $(build)/gpu $(ARGS)
 
 accuracy:
 	@scripts/setup bench

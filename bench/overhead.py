@@ -1,6 +1,7 @@
-"""What a call from Python costs above the C call: python bench/overhead.py [torch]
+"""What a call from Python costs above the C call: python bench/overhead.py [torch | features]
 
-A small forward and vjp on one thread; with `torch` the same forward by attngrad.torch. The C call is
+A small forward and vjp on one thread; with `torch` the same forward by attngrad.torch, with `features` that forward
+with tensors beside q, k and v, above the C call without them. The C call is
 not timed directly: it is Plan.run on ready views minus Plan.run on an empty batch, which has the overhead of the
 binding and no work. Times are processor time of this thread, the minimum of several rounds in which the cases
 alternate, so that other load affects all of them alike."""
@@ -67,7 +68,8 @@ def measure() -> dict[str, float]:
     return results
 
 
-def measure_torch() -> dict[str, float]:
+def measure_torch(cases=None) -> dict[str, float]:
+    """Cases: features by name; without any, a plain call."""
     import torch
 
     from attngrad.torch import scaled_dot_product_attention
@@ -78,12 +80,28 @@ def measure_torch() -> dict[str, float]:
     bare = bare_run(_core.MAP_FORWARD, ("o", "lse"), arrays, {"threads": 1})
     empty = bare_run(_core.MAP_FORWARD, ("o", "lse"), [x[:0] for x in arrays], {"threads": 1})
     results = {}
-    for name, recorded in (("torch, nothing recorded", False), ("torch, recorded", True)):
-        q.requires_grad_(recorded)
-        results[name] = overhead(lambda: scaled_dot_product_attention(q, k, v), bare, empty)
+    for case, features in (cases or {"torch": {}}).items():
+        for name, recorded in (("nothing recorded", False), ("recorded", True)):
+            q.requires_grad_(recorded)
+            call = lambda f=features: scaled_dot_product_attention(q, k, v, **f)  # noqa: E731
+            results[f"{case}, {name}"] = overhead(call, bare, empty)
     return results
 
 
+def measure_features() -> dict[str, float]:
+    import torch
+
+    return measure_torch(
+        {
+            "kv_lengths": {"kv_lengths": torch.tensor([8, 5])},
+            "attn_mask": {"attn_mask": torch.ones(2, 1, 1, 8, dtype=torch.bool)},
+            "sink": {"sink": torch.randn(4)},
+        }
+    )
+
+
+MEASURES = {"torch": measure_torch, "features": measure_features}
+
 if __name__ == "__main__":
-    for name, microseconds in (measure_torch if sys.argv[1:] == ["torch"] else measure)().items():
-        print(f"{name:24}{microseconds:6.1f} microseconds above the C call")
+    for name, microseconds in (MEASURES[sys.argv[1]] if sys.argv[1:] else measure)().items():
+        print(f"{name:30}{microseconds:6.1f} microseconds above the C call")

@@ -66,7 +66,8 @@ void bar_draw(int64_t done, int64_t total, const char *text)
     int width = columns - (int)strlen(line) - 3; /* 3: the brackets and a space */
     width = width > MAX_BAR ? MAX_BAR : width;
     if (width >= MIN_BAR) {
-        const int filled = total > 0 ? (int)((double)width * (double)done / (double)total) : 0;
+        const double share = total > 0 ? (double)done / (double)total : 0;
+        const int filled = (int)((double)width * (share < 0 ? 0 : share > 1 ? 1 : share));
         memset(bar, ' ', (size_t)width + 3);
         memset(bar + 1, '=', (size_t)filled);
         bar[0] = '[';

@@ -1,8 +1,10 @@
 /* `attngrad check`: reads the arguments, runs all checks on one problem or on many random ones. */
 #include "check.h"
 
+#include "backend.h"
 #include "bar.h"
 #include "check_print.h"
+#include "mpi_exec.h"
 #include "options.h"
 #include "usage.h"
 
@@ -31,6 +33,9 @@ static const char help[] = "usage: attngrad check PROBLEM [OPTION]...\n"
                            "      --random N          N random problems over all features\n"
                            "      --seed S            of the random numbers; default 1\n"
                            "      --threads T         default: ATTNGRAD_THREADS, else one per processor\n"
+                           "      --backend B         cpu, reference or cuda; default: ATTNGRAD_BACKEND,\n"
+                           "                          else cpu\n"
+                           "      --device N          the number of the GPU, with cuda; default 0\n"
                            "      --q-offset N        position of query 0\n"
                            "      --k-offset N        position of key 0\n"
                            "      --batch-offset N    number of sequence 0, for dropout\n"
@@ -39,6 +44,7 @@ static const char help[] = "usage: attngrad check PROBLEM [OPTION]...\n"
                            "      --low-halves        with the low halves of 16-bit outputs\n"
                            "      --invariant         bits independent of the rest of the batch\n"
                            "      --json              the results as JSON\n"
+                           "      --mpi               on ranks of mpirun; 'attngrad check --mpi --help'\n"
                            "  -h, --help              this text\n"
                            "\n"
                            "exit codes: 0 all checks passed, 1 a check failed, 2 wrong arguments\n";
@@ -47,6 +53,7 @@ static const char help[] = "usage: attngrad check PROBLEM [OPTION]...\n"
 struct request {
     const char *text; /* the problem; NULL: random problems */
     int64_t random, threads;
+    struct backend_choice backend;
     bool help, json, lengths, offsets, low_halves, invariant;
     ag_check_case given; /* with --random only its seed is used */
 };
@@ -54,6 +61,8 @@ struct request {
 static int read_request(int argc, char **argv, struct request *r)
 {
     const struct option options[] = {
+        {"backend", OPTION_TEXT, &r->backend.name, 0, 0},
+        {"device", OPTION_INTEGER, &r->backend.device, 0, MAX_DEVICE},
         {"help", OPTION_FLAG, &r->help, 0, 0},
         {"invariant", OPTION_FLAG, &r->invariant, 0, 0},
         {"json", OPTION_FLAG, &r->json, 0, 0},
@@ -194,6 +203,10 @@ int check_main(int argc, char **argv)
     ag_check_options options = {.plan = &plan};
     memset(&r, 0, sizeof r);
     r.given.seed = 1;
+    r.backend.device = -1;
+    if (mpi_is_asked_for(argc, argv)) {
+        return mpi_exec(argc, argv);
+    }
     int status = read_request(argc, argv, &r);
     if (status == 0 && r.help) {
         fputs(help, stdout);
@@ -201,6 +214,9 @@ int check_main(int argc, char **argv)
     }
     if (status == 0) {
         status = check_request(&r);
+    }
+    if (status == 0) {
+        status = choose_backend("check", &r.backend, &plan);
     }
     if (status != 0) {
         return status;

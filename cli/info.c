@@ -10,9 +10,10 @@
 static const char help[] = "usage: attngrad info [--json]\n"
                            "\n"
                            "Version of the library, processor, its instruction sets, number of processors\n"
-                           "that may be used, backends and compiler of the build; and what plans in\n"
-                           "float32 and bfloat16 choose here, ATTNGRAD_BACKEND and ATTNGRAD_ISA obeyed:\n"
-                           "backend, instruction set, the format it computes in.\n"
+                           "that may be used, backends and compiler of the build, the GPUs that backend\n"
+                           "cuda can use, or why there are none; and what plans in float32 and bfloat16\n"
+                           "choose here, ATTNGRAD_BACKEND and ATTNGRAD_ISA obeyed: backend, instruction\n"
+                           "set, the format it computes in.\n"
                            "\n"
                            "options:\n"
                            "      --json    the same as one JSON object, and the plans' threads and tiles\n"
@@ -64,6 +65,19 @@ static void emit_choice(struct json *json, const char *key, const char *dtype)
     emit_end(json);
 }
 
+/* Why this library or machine has no device. */
+static const char *why_no_devices(void)
+{
+    ag_plan *plan = NULL;
+    ag_problem problem = AG_PROBLEM_INIT;
+    ag_options options = AG_OPTIONS_INIT;
+    options.backend = AG_BACKEND_CUDA;
+    const bool made = ag_problem_parse("q64 d64 f32", &problem) == AG_OK &&
+                      ag_plan_create(&plan, &problem, &options) == AG_OK;
+    ag_plan_destroy(plan);
+    return made ? "" : ag_last_message();
+}
+
 static void print_text(const ag_info *info)
 {
     printf("version           %s\n", info->version);
@@ -72,6 +86,11 @@ static void print_text(const ag_info *info)
     printf("processors        %d\n", (int)info->threads);
     printf("backends          %s\n", info->backends);
     printf("compiler          %s\n", info->compiler);
+    if (info->devices[0] != '\0') {
+        printf("devices           %s\n", info->devices);
+    } else {
+        printf("devices           none: %s\n", why_no_devices());
+    }
     print_choice("plan in float32   ", "f32");
     print_choice("plan in bfloat16  ", "bf16");
 }
@@ -86,6 +105,10 @@ static void print_json(const ag_info *info)
     emit_integer(&json, "processors", info->threads);
     emit_string(&json, "backends", info->backends);
     emit_string(&json, "compiler", info->compiler);
+    emit_string(&json, "devices", info->devices);
+    if (info->devices[0] == '\0') {
+        emit_string(&json, "no_devices", why_no_devices());
+    }
     emit_choice(&json, "plan_f32", "f32");
     emit_choice(&json, "plan_bf16", "bf16");
     emit_end(&json);

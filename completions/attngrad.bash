@@ -40,13 +40,14 @@ _attngrad_tensors() {
 # _attngrad_value OPTION WORD: what may follow an option that takes a value; fails for one that takes none
 _attngrad_value() {
     case $1 in
-    --threads | --window | --softcap | --scale | --dropout | --seed | --random | --rounds | --*-offset) ;;
+    --threads | --window | --softcap | --scale | --dropout | --seed | --random | --rounds | --device | --*-offset) ;;
     --heads | --layers | --width | --context | --batch | --steps | --rate | --save-every | --log-every) ;;
     --length | --count | --temperature | --sequences | --rows | --keys | --title) ;;
     --maps) mapfile -t COMPREPLY < <(compgen -W 'forward vjp jvp vjp_jvp' -- "$2") ;;
     --dtype) mapfile -t COMPREPLY < <(compgen -W 'f32 bf16 f16' -- "$2") ;;
     --align) mapfile -t COMPREPLY < <(compgen -W 'bottom-right top-left' -- "$2") ;;
     --plot) _attngrad_any f "$2" ;;
+    --backend) mapfile -t COMPREPLY < <(compgen -W 'cpu reference cuda' -- "$2") ;;
     --map) mapfile -t COMPREPLY < <(compgen -W 'forward vjp jvp vjp_jvp jvp_jvp' -- "$2") ;;
     --out) _attngrad_any d "$2" ;;
     --model | --q | --k | --v | --do | --dlse | --[st][a-z]* | --bias | --mask | --bias-table | --buckets | --*-lengths | --*-packed | --*-offsets)

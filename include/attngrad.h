@@ -57,7 +57,7 @@ enum {
     AG_INVALID_PROBLEM = 1,  /* the problem, its text or the options are wrong */
     AG_INVALID_ARGUMENT = 2, /* a call's argument is wrong; nothing was written */
     AG_UNSUPPORTED = 3,      /* legal, but this build, backend or machine cannot do it */
-    AG_NO_MEMORY = 4,        /* the allocator returned NULL */
+    AG_NO_MEMORY = 4,        /* the allocator returned NULL, or a device has no memory left */
     AG_WORKSPACE = 5,        /* the workspace is NULL or too small */
     AG_DEVICE = 6,           /* a device or its driver failed */
     AG_CANCELLED = 7,        /* ag_exec.poll returned non-zero: the outputs are undefined */
@@ -207,16 +207,32 @@ typedef struct ag_plan ag_plan;
 
 typedef int32_t ag_backend;
 enum {
-    /* The fastest backend on this machine. If it refuses a problem, the call fails even if a slower backend could
-     * run it, so that no program becomes slower unnoticed. */
+    /* The fastest backend of the host. If it refuses a problem, the call fails even if a slower backend could run it,
+     * so that no program becomes slower unnoticed. */
     AG_BACKEND_AUTO = 0,
     AG_BACKEND_REFERENCE = 1, /* the formulas as written, in float64: slow; the specification */
     AG_BACKEND_CPU = 2,       /* fused, in memory proportional to the sequence */
-    AG_BACKEND_CUDA = 3       /* reserved */
+    AG_BACKEND_CUDA = 3       /* an NVIDIA GPU, only if it is asked for; see below */
 };
 
+/* AG_BACKEND_CUDA runs on one device, an NVIDIA GPU of compute capability 8.0 or higher (Ampere and later). docs/gpu.md
+ * says on which ones it was tested.
+ *
+ * It is taken only if options or ATTNGRAD_BACKEND name it, never by AG_BACKEND_AUTO, and the driver is opened by the
+ * first plan that asks for it. A library that was built without it, or a machine without a driver or a device, refuses
+ * it as AG_UNSUPPORTED with the reason. Its plans differ from those of the host in this:
+ *   - All tensors and the workspace are memory of the plan's device (or managed memory); memory of the host or of
+ *     another device is refused. Lists and the seed are host memory, read before the call returns, or device memory in
+ *     the fields *_device.
+ *   - AG_OK means enqueued on ag_exec.stream. A call allocates nothing and waits for nothing: it can be captured in a
+ *     graph. A fault on the device is reported by a later call, as AG_DEVICE.
+ *   - The calling thread's current context is used if it is on the plan's device, else the device's primary context.
+ *     A plan with buckets or slopes has copies of them in the context that it was made in, and runs in that one only.
+ *     It cannot be made while a stream of the thread is being captured.
+ *   - ag_exec.run, ag_exec.poll and ag_trace are refused; options.threads has no effect. */
+
 /* A table of kernels inside a backend, named after the instruction set that it needs. Each backend has its
- * own (see ag_backend_isa); these are the CPU backend's. */
+ * own (see ag_backend_isa): first the CPU backend's, then CUDA's. */
 typedef int32_t ag_isa;
 enum {
     AG_ISA_AUTO = 0, /* the best that the machine has and the problem can use */
@@ -224,7 +240,9 @@ enum {
     AG_ISA_AVX2 = 2,
     AG_ISA_AVX512 = 3,
     AG_ISA_AMX = 4, /* tile products of bfloat16; see below */
-    AG_ISA_NEON = 5
+    AG_ISA_NEON = 5,
+    AG_ISA_SM80 = 6, /* any device of compute capability 8.0 or higher */
+    AG_ISA_SM90 = 7  /* devices of compute capability 9.0 (Hopper): not built in yet */
 };
 /* AG_ISA_AMX runs the maps of problems whose dtype is AG_BF16, with kv_len of at least 24 or, with AG_INVARIANT, any.
  * Other problems that ask for it run on the vector kernels of AG_ISA_AVX512. ag_plan_info_get reports which of the two
@@ -252,12 +270,10 @@ enum {
 typedef struct ag_options {
     uint32_t struct_size; /* sizeof(ag_options) */
     uint32_t flags;       /* AG_ROUND_INTERMEDIATES, AG_INVARIANT */
-    ag_backend backend;   /* AUTO: ATTNGRAD_BACKEND (cpu reference), else the fastest on this machine */
-    ag_isa isa;           /* AUTO: ATTNGRAD_ISA (scalar avx2 avx512 amx neon), else the best available */
+    ag_backend backend;   /* AUTO: ATTNGRAD_BACKEND (cpu reference cuda), else the fastest of the host */
+    ag_isa isa;           /* AUTO: ATTNGRAD_ISA (scalar avx2 avx512 amx neon sm80), else the best available */
     int32_t threads;      /* 0: ATTNGRAD_THREADS, else one per CPU; at most 1024 */
-    int32_t
-        device; /* 0: the thread's current device; n: device n - 1. No backend of this library has devices:
-                             must be 0 */
+    int32_t device;       /* AG_BACKEND_CUDA, 0: the thread's current device; n: device n - 1. Others: 0 */
 
     /* The allocator of the plan's own memory: set both functions or neither. alloc returns memory that is aligned
      * like malloc's, or NULL. */
@@ -275,15 +291,16 @@ typedef struct ag_options {
 AG_API ag_status ag_plan_create(ag_plan **plan, const ag_problem *problem, const ag_options *options);
 AG_API void ag_plan_destroy(ag_plan *plan); /* NULL is allowed */
 
-/* Describes for people what the plan runs on: "cpu, avx512, float32 inside, tile 192x176, 2 threads, deterministic".
+/* Describes for people what the plan runs on: "cpu, avx512, float32 inside, tile 192x176, 2 threads, deterministic", or
+ * "cuda, sm80, float32 inside, device 0, NVIDIA H200, deterministic".
  * Lives as long as the plan. Its wording may change: programs use ag_plan_info_get. */
 AG_API const char *ag_plan_describe(const ag_plan *plan);
 
 typedef struct ag_plan_info {
     uint32_t struct_size; /* sizeof(ag_plan_info), set by the caller */
     ag_backend backend;
-    ag_isa isa; /* the table of kernels that the maps use; AG_ISA_AUTO if the backend has none */
-    int32_t threads;
+    ag_isa isa;           /* the table of kernels that the maps use; AG_ISA_AUTO if the backend has none */
+    int32_t threads;      /* 0: the plan runs on a device */
     int64_t tile_queries; /* size of the tiles that vjp works on; 0 if the backend has no tiles */
     int64_t tile_keys;
     ag_dtype compute_dtype; /* of the arithmetic inside: AG_F32 or AG_F64 */
@@ -454,8 +471,10 @@ typedef struct ag_args {
     ag_tensor sto; /* as o */
     ag_tensor nu;  /* as lse */
 
-    /* The same lists and the seed in a device's memory, instead of those above. No backend of this library reads them:
-     * refused as AG_UNSUPPORTED. */
+    /* The same lists and the seed in the memory of the plan's device, instead of those above; refused as AG_UNSUPPORTED
+     * by the backends of the host. They are read when the kernels run, so a captured graph can be replayed with other
+     * values. They are not checked: lengths and offsets out of range are clamped to the sizes of the plan. q_offset,
+     * k_offset and seed must be zero if their counterpart is given. */
     const int64_t *q_lengths_device, *kv_lengths_device, *q_packed_device, *k_packed_device;
     const int64_t *q_offsets_device, *k_offsets_device;
     const uint64_t *seed_device;
@@ -478,7 +497,8 @@ typedef struct ag_exec {
     void *ctx;            /* the first argument of run and of poll */
     void (*run)(void *ctx, int64_t n_tasks, ag_task task, void *arg);
     int32_t (*poll)(void *ctx);
-    void *stream; /* NULL: the backends of this version have no streams and refuse one as AG_UNSUPPORTED */
+    void *
+        stream; /* AG_BACKEND_CUDA: a CUstream or cudaStream_t; NULL: the legacy default stream. Others: NULL */
 } ag_exec;
 
 /* clang-format off */
@@ -559,14 +579,16 @@ typedef struct ag_info {
     char version[16];
     char cpu[64];      /* the name of the processor */
     char isa[128];     /* its instruction sets that matter to this library: "avx2 fma avx512f ..." */
-    char backends[64]; /* built into this library: "cpu reference" */
+    char backends[64]; /* built into this library: "cpu reference cuda" */
     char compiler[64]; /* what it was built with */
-    char devices[256]; /* the devices that its backends can use; "" if there are none */
+    char devices
+        [256]; /* CUDA's: "0: NVIDIA H200, sm90, 140 GiB; 1: ..."; "" if there are none. Opens the driver */
 } ag_info;
 
 AG_API ag_status ag_info_get(ag_info *info);
 
-/* The backends that are built into this library, by index from 0 to count - 1, the fastest first. */
+/* The backends that are built into this library, by index from 0 to count - 1: those of the host, the fastest first,
+ * then those of devices. */
 typedef struct ag_backend_info {
     uint32_t struct_size; /* sizeof(ag_backend_info), set by the caller */
     ag_backend backend;
@@ -581,9 +603,10 @@ AG_API ag_status ag_backend_info_get(int32_t index, ag_backend_info *info);
 typedef struct ag_isa_info {
     uint32_t struct_size; /* sizeof(ag_isa_info), set by the caller */
     ag_isa isa;
-    int32_t built_in;  /* 1: this library has it */
-    int32_t available; /* 1: built in, and this machine can run it */
-    char name[16];     /* "avx512", as in ATTNGRAD_ISA */
+    int32_t built_in; /* 1: this library has it */
+    int32_t
+        available; /* 1: built in, and this machine can run it. For AG_BACKEND_CUDA this opens the driver */
+    char name[16]; /* "avx512", as in ATTNGRAD_ISA */
 } ag_isa_info;
 
 AG_API int32_t ag_backend_isa_count(ag_backend backend);

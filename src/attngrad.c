@@ -10,8 +10,15 @@
 #include "core/structs.h"
 #include "cpu/cpu.h"
 #include "reference/reference.h"
+#if defined(AGI_HAS_CUDA)
+#include "cuda/cuda.h"
+#endif
 
-const agi_backend *const agi_backends[] = {&agi_cpu_backend, &agi_reference_backend, NULL};
+const agi_backend *const agi_backends[] = {&agi_cpu_backend, &agi_reference_backend,
+#if defined(AGI_HAS_CUDA)
+                                           &agi_cuda_backend,
+#endif
+                                           NULL};
 const agi_backend *const agi_specification = &agi_reference_backend;
 
 #define TEXT(x) #x
@@ -36,6 +43,22 @@ static void list_backends(char *text, size_t size)
     }
 }
 
+/* Opens drivers, so only for a caller whose struct has the field. */
+static void list_devices(char *text, size_t size)
+{
+    text[0] = '\0';
+    for (int i = 0; agi_backends[i] != NULL; i++) {
+        if (agi_backends[i]->list_devices != NULL) {
+            agi_backends[i]->list_devices(text, size);
+        }
+    }
+}
+
+static bool has_devices_field(const ag_info *info)
+{
+    return info != NULL && info->struct_size > offsetof(ag_info, devices);
+}
+
 ag_status ag_info_get(ag_info *info)
 {
     ag_info full;
@@ -45,6 +68,9 @@ ag_status ag_info_get(ag_info *info)
     agi_cpu_name(full.cpu, sizeof full.cpu);
     agi_cpu_features(full.isa, sizeof full.isa);
     list_backends(full.backends, sizeof full.backends);
+    if (has_devices_field(info)) {
+        list_devices(full.devices, sizeof full.devices);
+    }
 #if defined(__clang__)
     snprintf(full.compiler, sizeof full.compiler, "clang %s", __clang_version__);
 #elif defined(__GNUC__)

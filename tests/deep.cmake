@@ -8,10 +8,11 @@ function(add_deep_test prefix name)
     add_attngrad_test(${name} ${ARGN})
 endfunction()
 
-# run_deep(PREFIX ISA COUNT WRAPPER TEST...): programs of tests once more, by the command WRAPPER.
-function(run_deep prefix isa count wrapper)
+# run_deep(PREFIX ISA COUNT FIRST WRAPPER TEST...): programs of tests once more, by the command WRAPPER.
+function(run_deep prefix isa count first wrapper)
     set(ATTNGRAD_TEST_ISA ${isa})
     set(ATTNGRAD_TEST_COUNT ${count})
+    set(ATTNGRAD_TEST_FIRST ${first})
     list(TRANSFORM ARGN REPLACE "^kernels$" "kernels_f32;kernels_f64")
     list(TRANSFORM ARGN REPLACE "^feature_pairs$" "feature_pairs_bf16;feature_pairs_f32")
     foreach(name ${ARGN})
@@ -20,10 +21,19 @@ function(run_deep prefix isa count wrapper)
 endfunction()
 
 # valgrind has no AVX-512.
-run_deep(valgrind avx2 1 "valgrind;--quiet;--error-exitcode=99;--leak-check=full"
+run_deep(valgrind avx2 1 0 "valgrind;--quiet;--error-exitcode=99;--leak-check=full"
     empty_rows kernels memory packed strides text)
 # An x86-64 with nothing above SSE3.
-run_deep(qemu-x86_64 scalar 50 "qemu-x86_64;-cpu;qemu64" ${foreign_tests})
+run_deep(qemu-x86_64 scalar 50 400 "qemu-x86_64;-cpu;qemu64" ${foreign_tests})
+
+# The sharded maps on another MPI, and on a slow network.
+if(ATTNGRAD_HAS_MPI)
+    add_deep_test(mpi mpich sh ${CMAKE_CURRENT_SOURCE_DIR}/mpi/mpi_mpich.sh ${PROJECT_SOURCE_DIR}
+        $<TARGET_FILE:attngrad_mpi_static> $<TARGET_FILE:attngrad_check> $<TARGET_FILE:attngrad_static>)
+    add_deep_test(mpi hidden sh ${CMAKE_CURRENT_SOURCE_DIR}/mpi/mpi_hidden.sh $<TARGET_FILE:attngrad>)
+    set_tests_properties(mpi/hidden PROPERTIES RUN_SERIAL ON)
+    set_tests_properties(mpi/mpich mpi/hidden PROPERTIES SKIP_RETURN_CODE 77)
+endif()
 
 # The maps on a long sequence, and the memory that they hold; the default training run, by itself because it looks
 # at the time too.

@@ -67,6 +67,10 @@ static inline void find_runners(int with_reference)
     for (int32_t n = 0; n < ag_backend_count(); n++) {
         ag_backend_info backend = {.struct_size = sizeof backend};
         CHECK_OK(ag_backend_info_get(n, &backend));
+        if (backend.backend == AG_BACKEND_CUDA) {
+            printf("cuda: not run here: tests/cuda runs its kernels by emulation\n");
+            continue;
+        }
         const int left_out = backend.backend == AG_BACKEND_REFERENCE && !with_reference;
         if (ag_backend_isa_count(backend.backend) == 0 && wanted == NULL && !left_out) {
             add_runner("ATTNGRAD_BACKEND", backend.name, backend.backend, AG_ISA_AUTO);

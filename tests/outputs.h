@@ -1,9 +1,9 @@
 /* Shared by the tests of whole maps: calling a map by its index, making arrays from a text, comparing outputs
- * bit by bit. */
+ * bit by bit. A plan on a GPU runs on copies of the arrays. */
 #ifndef AG_TEST_OUTPUTS_H
 #define AG_TEST_OUTPUTS_H
 
-#include "check/arrays.h"
+#include "check/stage.h"
 #include "test.h"
 
 enum { ALL_MAPS = AG_MAP_FORWARD | AG_MAP_VJP | AG_MAP_JVP | AG_MAP_VJP_JVP | AG_MAP_JVP_JVP, MAPS = 5 };
@@ -18,7 +18,8 @@ static inline ag_status call_map(int map, const ag_plan *plan, const ag_args *ar
 {
     static ag_status (*const maps[MAPS])(const ag_plan *, const ag_args *, const ag_exec *, void *,
                                          size_t) = {ag_forward, ag_vjp, ag_jvp, ag_vjp_jvp, ag_jvp_jvp};
-    return maps[map](plan, args, exec, workspace, bytes);
+    return exec == NULL ? agc_run_map(plan, map_bit[map], args, workspace, bytes)
+                        : maps[map](plan, args, exec, workspace, bytes);
 }
 
 /* Makes the arrays of a problem in text form; ends the test program if it cannot. */
@@ -73,7 +74,7 @@ static inline void run_given_jvp(struct arrays *x)
         }
     }
     x->args.flags |= AG_GIVEN_O;
-    CHECK_OK(ag_jvp(x->plan, &x->args, NULL, x->workspace, x->workspace_bytes));
+    CHECK_OK(agc_run_map(x->plan, AG_MAP_JVP, &x->args, x->workspace, x->workspace_bytes));
     x->args.flags &= ~(uint32_t)AG_GIVEN_O;
 }
 

@@ -50,12 +50,46 @@ static inline int test_status(ag_status got, ag_status wanted, const char *file,
     test_check((int64_t)(got) == (int64_t)(wanted), __FILE__, __LINE__, "%s is %lld instead of %lld", #got,  \
                (long long)(got), (long long)(wanted))
 
+/* Is the backend built into the library? */
+static inline int test_has_backend(ag_backend wanted)
+{
+    for (int32_t n = 0; n < ag_backend_count(); n++) {
+        ag_backend_info info = {.struct_size = sizeof info};
+        if (ag_backend_info_get(n, &info) == AG_OK && info.backend == wanted) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
 /* How often a long loop runs: `usual` times, or AG_TEST_COUNT times if the environment sets it and it is smaller. */
 static inline int test_count(int usual)
 {
     const char *text = getenv("AG_TEST_COUNT");
     int count = text != NULL ? atoi(text) : 0;
     return count > 0 && count < usual ? count : usual;
+}
+
+/* Does the environment force the reference? It has no tiles and is slow: few rows show as much as many. */
+static inline int test_on_reference(void)
+{
+    const char *backend = getenv("ATTNGRAD_BACKEND");
+    return backend != NULL && strcmp(backend, "reference") == 0;
+}
+
+/* Does the environment force the best of the vector instruction sets? Then the same test without that runs on it too,
+ * but for bfloat16, which may use AMX. */
+static inline int test_on_best_vectors(void)
+{
+    const char *forced = getenv("ATTNGRAD_ISA");
+    int best = 0;
+    for (int32_t n = 0; n < ag_backend_isa_count(AG_BACKEND_CPU) && forced != NULL; n++) {
+        ag_isa_info isa = {.struct_size = sizeof isa};
+        if (ag_backend_isa(AG_BACKEND_CPU, n, &isa) == AG_OK && isa.available && isa.isa != AG_ISA_AMX) {
+            best = strcmp(isa.name, forced) == 0;
+        }
+    }
+    return best;
 }
 
 /* Ends the program if what the test itself needs, such as memory or threads, is missing. */

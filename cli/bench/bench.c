@@ -2,8 +2,11 @@
  * the number of threads. */
 #define _POSIX_C_SOURCE 200809L /* isatty */
 #include "bench_time.h"
+#include "backend.h"
+#include "check/stage.h"
 #include "commands.h"
 #include "json.h"
+#include "mpi_exec.h"
 #include "options.h"
 #include "usage.h"
 
@@ -35,6 +38,9 @@ static const char help[] = "usage: attngrad bench PROBLEM [OPTION]...\n"
                            "      --threads T,..  default: ATTNGRAD_THREADS, else one per processor; of\n"
                            "                      several numbers each is timed, and a table with bars\n"
                            "                      shows how the maps scale\n"
+                           "      --backend B     cpu, reference or cuda; default: ATTNGRAD_BACKEND, else\n"
+                           "                      cpu\n"
+                           "      --device N      the number of the GPU, with cuda; default 0\n"
                            "      --rounds R      at least 5, the default\n"
                            "      --seed S        of the random numbers; default 1\n"
                            "      --invariant     bits independent of the rest of the batch\n"
@@ -42,6 +48,7 @@ static const char help[] = "usage: attngrad bench PROBLEM [OPTION]...\n"
                            "      --json          an array with an object for each number of threads and\n"
                            "                      each map: map ms gflops percent_of_probe\n"
                            "                      workspace_bytes threads isa\n"
+                           "      --mpi           on ranks of mpirun; 'attngrad bench --mpi --help'\n"
                            "  -h, --help          this text\n";
 
 enum { MAX_COUNTS = 16 };
@@ -52,12 +59,15 @@ struct request {
     int64_t counts[MAX_COUNTS]; /* of threads; 0: the default */
     int n_counts;
     uint64_t seed;
+    struct backend_choice backend;
     bool help, json, invariant, given_o;
 };
 
 static int read_request(int argc, char **argv, struct request *r)
 {
     const struct option options[] = {
+        {"backend", OPTION_TEXT, &r->backend.name, 0, 0},
+        {"device", OPTION_INTEGER, &r->backend.device, 0, MAX_DEVICE},
         {"help", OPTION_FLAG, &r->help, 0, 0},
         {"json", OPTION_FLAG, &r->json, 0, 0},
         {"invariant", OPTION_FLAG, &r->invariant, 0, 0},
@@ -141,6 +151,10 @@ static void print_probe(const struct bench *b)
     static const char *const kinds[PROBE_KINDS] = {
         [PROBE_FMA_F32] = "f32 fma", [PROBE_FMA_F64] = "f64 fma", [PROBE_AMX_BF16] = "bf16 tiles"};
     const ag_dtype dtype = b->arrays->p->dtype;
+    if (b->on_gpu) {
+        printf("probe    tensor cores in %s: %.1f GFLOP/s\n", ag_dtype_name(dtype), 1e-9 * b->probe);
+        return;
+    }
     printf("probe    %s %s: %.1f GFLOP/s", b->isa, kinds[b->kind], 1e-9 * b->probe);
     if (b->threads > 1) {
         printf(" (one thread %.1f)", 1e-9 * b->probe_one);
@@ -237,7 +251,7 @@ static int time_problem(const struct request *r, struct arrays *arrays, struct b
         status = bench_round(b);
     }
     if (status != AG_OK) {
-        return run_error("bench", "%s", ag_last_message());
+        return run_error("bench", "%s", b->on_gpu ? ag_check_last_message() : ag_last_message());
     }
     show_progress(r->rounds, r->rounds);
     if (!r->json) {
@@ -253,6 +267,10 @@ static int bench_count(const struct request *r, int64_t threads, struct bench *b
     struct arrays arrays;
     options.threads = (int32_t)threads;
     options.flags = r->invariant ? AG_INVARIANT : 0;
+    const int chosen = choose_backend("bench", &r->backend, &options);
+    if (chosen != 0) {
+        return chosen;
+    }
     if (ag_problem_parse(r->text, &problem) != AG_OK ||
         agc_arrays_create(&arrays, &problem, &options, r->seed) != AG_OK) {
         return usage_error("bench", "%s", ag_check_last_message());
@@ -284,7 +302,10 @@ static int bench_counts(const struct request *r)
 
 int bench_main(int argc, char **argv)
 {
-    struct request r = {.rounds = 5, .seed = 1};
+    struct request r = {.rounds = 5, .seed = 1, .backend = {NULL, -1}};
+    if (mpi_is_asked_for(argc, argv)) {
+        return mpi_exec(argc, argv);
+    }
     int status = read_request(argc, argv, &r);
     if (status != 0) {
         return status;
@@ -298,6 +319,9 @@ int bench_main(int argc, char **argv)
     }
     if (selected_maps(r.map) == 0) {
         return unknown_map(r.map);
+    }
+    if (r.given_o && !(selected_maps(r.map) & AG_MAP_JVP)) {
+        return usage_error("bench", "--given-o is for jvp, but --map is %s", r.map);
     }
     status = read_counts(&r);
     return status == 0 ? bench_counts(&r) : status;

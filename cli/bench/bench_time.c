@@ -3,6 +3,9 @@
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #include "bench_time.h"
 
+#include "check/stage.h"
+#include "probe_gpu.h"
+
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -91,6 +94,7 @@ ag_status bench_begin(struct bench *b, struct arrays *arrays, uint32_t maps, boo
     b->threads = info.threads;
     snprintf(b->isa, sizeof b->isa, "%s", info.isa == AG_ISA_AUTO ? "scalar" : info.isa_name);
     b->kind = probe_of(b);
+    b->on_gpu = agc_on_device(arrays->plan);
     if (status == AG_OK && maps & AG_MAP_JVP_JVP) {
         status = agc_arrays_add_second_direction(arrays);
         status = status == AG_OK ? agc_arrays_run_along_s(arrays) : status;
@@ -138,9 +142,60 @@ static ag_status time_map(struct bench *b, struct bench_result *r)
     return AG_OK;
 }
 
+/* ---- On a GPU ---- */
+
+/* Enqueues more and more calls until the window is full; a shorter row of calls is a warm-up. */
+static ag_status time_rows(const struct arrays *x, struct bench_result *r, const struct agc_stage *stage,
+                           const ag_args *args, void *workspace)
+{
+    const ag_exec exec = AG_EXEC_INIT;
+    ag_status status = AG_OK;
+    for (int64_t calls = 1; status == AG_OK; calls *= 2) {
+        const double start = now_seconds();
+        for (int64_t n = 0; n < calls && status == AG_OK; n++) {
+            status = r->map->run(x->plan, args, &exec, workspace, r->workspace_bytes);
+        }
+        status = status == AG_OK ? agc_stage_wait(stage) : status;
+        const double elapsed = now_seconds() - start, seconds = elapsed / (double)calls;
+        if (elapsed >= window_seconds) {
+            r->seconds = r->seconds == 0 || seconds < r->seconds ? seconds : r->seconds;
+            break;
+        }
+    }
+    return status;
+}
+
+static ag_status time_map_on_gpu(struct bench *b, struct bench_result *r)
+{
+    struct agc_stage stage;
+    ag_args args = b->arrays->args;
+    void *workspace = NULL;
+    ag_status status =
+        agc_stage_map(&stage, b->arrays->plan, r->map->bit, &args, &workspace, r->workspace_bytes);
+    if (status == AG_OK) {
+        status = time_rows(b->arrays, r, &stage, &args, workspace);
+    }
+    return agc_stage_end(&stage, status);
+}
+
+static ag_status round_on_gpu(struct bench *b)
+{
+    ag_status status = AG_OK;
+    for (int n = 0; n < b->count && status == AG_OK; n++) {
+        double rate = 0;
+        status = probe_gpu_rate(b->arrays->p->dtype, window_seconds, &rate);
+        keep_highest(&b->probe, rate);
+        status = status == AG_OK ? time_map_on_gpu(b, &b->results[n]) : status;
+    }
+    return status;
+}
+
 ag_status bench_round(struct bench *b)
 {
     ag_status status = AG_OK;
+    if (b->on_gpu) {
+        return round_on_gpu(b);
+    }
     keep_highest(&b->exp2, probe_rate(b->isa, PROBE_EXP2_F32, b->threads, settle_seconds, window_seconds));
     if (b->threads > 1) {
         keep_highest(&b->probe_one, probe_rate(b->isa, b->kind, 1, settle_seconds, window_seconds));

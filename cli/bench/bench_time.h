@@ -36,6 +36,7 @@ struct bench {
     double probe, probe_one; /* operations per second of all threads, and of one: in the best round */
     double fed;              /* the same with factors from the L1 cache; 0 for AMX */
     double exp2;             /* exponentials per second of all threads */
+    int on_gpu;              /* the probe is that of tensor cores, and there is no other */
 };
 
 /* maps: bits of AG_MAP_*. given_o: jvp runs with AG_GIVEN_O. threads, isa and kind are taken from the plan. */

@@ -4,6 +4,7 @@
 
 #include "usage.h"
 
+#include <attngrad_check.h>
 #include <string.h>
 
 /* Where a field comes from: the array of a tensor, a list, or an option without a file. */
@@ -45,6 +46,8 @@ static const struct field fields[] = {
     {"k_packed", FROM_LIST, LIST_K_PACKED, NULL},
     {"q_offsets", FROM_LIST, LIST_Q_OFFSETS, NULL},
     {"k_offsets", FROM_LIST, LIST_K_OFFSETS, NULL},
+    {"options.backend", FROM_OPTION, 0, "backend"},
+    {"options.device", FROM_OPTION, 0, "device"},
     {"window_left", FROM_OPTION, 0, "window"},
     {"window_right", FROM_OPTION, 0, "window"},
     {"scale", FROM_OPTION, 0, "scale"},
@@ -57,10 +60,10 @@ enum { FIELDS = sizeof fields / sizeof fields[0] };
 
 int run_library_error(const struct run *run)
 {
-    const char *message = ag_last_message();
+    const char *message = ag_check_last_message();
     for (int n = 0; n < FIELDS; n++) {
         const struct field *field = &fields[n];
-        if (strcmp(ag_last_field(), field->name) != 0) {
+        if (strcmp(ag_check_last_field(), field->name) != 0) {
             continue;
         }
         if (field->origin == FROM_OPTION) {

@@ -9,6 +9,7 @@
 #ifndef ATTNGRAD_CLI_FILES_H
 #define ATTNGRAD_CLI_FILES_H
 
+#include "backend.h"
 #include "check/arrays.h"
 #include "usage.h"
 
@@ -56,6 +57,7 @@ struct run {
     bool window; /* given? */
     int64_t window_left, window_right;
     int64_t q_offset, k_offset, threads;
+    struct backend_choice backend;
     bool help, invariant;
     const char *feature; /* name of one of the features among these that is given; NULL: none */
 

@@ -3,24 +3,21 @@
 
 #include "alloc.h"
 #include "bar.h"
+#include "check/stage.h"
 #include "usage.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-typedef ag_status (*map_function)(const ag_plan *plan, const ag_args *args, const ag_exec *exec,
-                                  void *workspace, size_t bytes);
-
 /* In the order in which they run, as forward and jvp compute what vjp, vjp_jvp and jvp_jvp read. */
 static const struct {
     uint32_t map;
-    map_function run;
     const char *name;
-} maps_in_order[] = {{AG_MAP_FORWARD, ag_forward, "forward"},
-                     {AG_MAP_JVP, ag_jvp, "jvp"},
-                     {AG_MAP_VJP, ag_vjp, "vjp"},
-                     {AG_MAP_VJP_JVP, ag_vjp_jvp, "vjp_jvp"},
-                     {AG_MAP_JVP_JVP, ag_jvp_jvp, "jvp_jvp"}};
+} maps_in_order[] = {{AG_MAP_FORWARD, "forward"},
+                     {AG_MAP_JVP, "jvp"},
+                     {AG_MAP_VJP, "vjp"},
+                     {AG_MAP_VJP_JVP, "vjp_jvp"},
+                     {AG_MAP_JVP_JVP, "jvp_jvp"}};
 enum { MAPS = sizeof maps_in_order / sizeof maps_in_order[0] };
 
 /* Returns memory for a result of the size and dtype of tensor t, or NULL if the problem has no such tensor. */
@@ -85,7 +82,7 @@ static ag_status run_along_s(const struct run *run, void *workspace, size_t byte
     }
     args.to = run->so;
     args.mu = run->args.smu;
-    return ag_jvp(run->plan, &args, NULL, workspace, bytes);
+    return agc_run_map(run->plan, AG_MAP_JVP, &args, workspace, bytes);
 }
 
 /* Shows a ticker, as a map is one call that does not report its progress. */
@@ -104,7 +101,7 @@ static ag_status call_maps(struct run *run, void *workspace, size_t bytes)
                 status = run_along_s(run, workspace, bytes);
             }
             if (status == AG_OK) {
-                status = maps_in_order[n].run(run->plan, &run->args, NULL, workspace, bytes);
+                status = agc_run_map(run->plan, maps_in_order[n].map, &run->args, workspace, bytes);
             }
         }
     }

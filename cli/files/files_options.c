@@ -265,6 +265,8 @@ int parse_options(struct run *run, int argc, char **argv, const struct option *o
         {"q-offset", OPTION_INTEGER, &run->q_offset, INT64_MIN, INT64_MAX},
         {"k-offset", OPTION_INTEGER, &run->k_offset, INT64_MIN, INT64_MAX},
         {"threads", OPTION_INTEGER, &run->threads, 0, MAX_THREADS},
+        {"backend", OPTION_TEXT, &run->backend.name, 0, 0},
+        {"device", OPTION_INTEGER, &run->backend.device, 0, MAX_DEVICE},
         {"invariant", OPTION_FLAG, &run->invariant, 0, 0},
         {"help", OPTION_FLAG, &run->help, 0, 0},
     };
@@ -277,6 +279,7 @@ int parse_options(struct run *run, int argc, char **argv, const struct option *o
         options[count++] = own[n];
     }
     run->scale = run->softcap = NAN; /* not given */
+    run->backend.device = -1;
     int status = options_parse(argc, argv, options, count, &words);
     return status == 0 && !run->help ? finish_options(run, window, dropout) : status;
 }

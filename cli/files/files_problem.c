@@ -10,6 +10,7 @@
  * Tangents and cotangents have the axes of their variables. */
 #include "files.h"
 
+#include "check/stage.h"
 #include "usage.h"
 
 #include <math.h>
@@ -173,9 +174,14 @@ static int check_dtypes(const struct run *run)
 static int make_plan(struct run *run)
 {
     ag_options options = AG_OPTIONS_INIT;
+    const int chosen = choose_backend(run->command, &run->backend, &options);
+    if (chosen != 0) {
+        return chosen;
+    }
     options.threads = (int32_t)run->threads;
     options.flags = run->invariant ? AG_INVARIANT : 0;
-    if (ag_plan_create(&run->plan, &run->problem, &options) != AG_OK) {
+    if (ag_plan_create(&run->plan, &run->problem, &options) != AG_OK ||
+        agc_enter_device(run->plan, &options) != AG_OK) {
         return run_library_error(run);
     }
     run->p = ag_plan_problem(run->plan);

@@ -146,6 +146,10 @@ static int read_wish(struct wish *w)
 static int check_combination(const struct run *run, const struct wish *w)
 {
     const bool chosen = w->heads || w->sequences || w->maps || w->rows || w->keys;
+    if (run->backend.name != NULL || run->backend.device >= 0) {
+        return usage_error("view", "--%s: a page has no choice of it",
+                           run->backend.name != NULL ? "backend" : "device");
+    }
     if (run->word != NULL && any_input(run)) {
         return usage_error("view", "'%s' and arrays: one of them", run->word);
     }

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,6 +32,35 @@ _AXES = {
     (TABLE, 2): (None, 0, None, 1),
     (SINK, 1): (None, 0, None, None),
 }
+
+class DeviceArray(NamedTuple):
+    """What a call needs of an array in a GPU's memory (_device.py); strides are in bytes, as NumPy's."""
+
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: np.dtype
+    device: int
+    stream: int | None  # on which its producer works; None: it does not say
+    owner: Any  # keeps the memory alive
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def itemsize(self) -> int:
+        return self.dtype.itemsize
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    def view(self, dtype: Any) -> DeviceArray:
+        """The same bytes as another dtype of the same size."""
+        assert np.dtype(dtype).itemsize == self.itemsize
+        return self._replace(dtype=np.dtype(dtype))
+
 
 _codes = {np.dtype(np.float64): "f64", np.dtype(np.float32): "f32", np.dtype(np.float16): "f16"}
 _dtypes = {code: dtype for dtype, code in _codes.items()}
@@ -71,7 +100,7 @@ def code_of(dtype: Any, name: str) -> str:
     raise TypeError(f"{name}: {dtype}: must be float64, float32, float16 or bfloat16")
 
 
-def _resolved(x: Any) -> Any:
+def resolved(x: Any) -> Any:
     """x with its values in memory: a PyTorch tensor may have a negation or conjugation pending, or be zeros
     without memory, and DLPack ignores that."""
     if hasattr(x, "_is_zerotensor") and x._is_zerotensor():
@@ -84,7 +113,7 @@ def _resolved(x: Any) -> Any:
 
 def _from_dlpack(x: Any, name: str) -> np.ndarray:
     try:
-        x = _resolved(x)
+        x = resolved(x)
         if x.__dlpack_device__()[0] not in CPU_DEVICES:
             raise ValueError(
                 f"is on {getattr(x, 'device', 'another device')}, must be in the processor's memory"
@@ -102,7 +131,7 @@ def _from_dlpack(x: Any, name: str) -> np.ndarray:
 
 def as_array(x: Any, name: str) -> np.ndarray:
     """The array that x is, or the NumPy array over the memory of x."""
-    if type(x) is np.ndarray:
+    if type(x) is np.ndarray or type(x) is DeviceArray:
         return x
     if isinstance(x, np.ma.MaskedArray):
         raise TypeError(f"{name}: a masked array; give its data, and the mask as mask=")
@@ -110,6 +139,8 @@ def as_array(x: Any, name: str) -> np.ndarray:
         return np.asarray(x)
     if hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
         return _from_dlpack(x, name)
+    if hasattr(x, "__cuda_array_interface__"):
+        raise ValueError(f"{name}: is on a GPU, must be in the processor's memory")
     try:
         return np.asarray(memoryview(x))
     except TypeError:
@@ -183,6 +214,14 @@ def _element_strides(strides: tuple[int, ...], itemsize: int, kind: int) -> tupl
         return None
     b, h, i, c = (0 if axis is None else strides[axis] // itemsize for axis in _AXES[kind, len(strides)])
     return b, h, i, c
+
+
+def device_view(a: Any, kind: int, name: str) -> tuple[int, tuple[int, int, int, int]]:
+    """A tensor of _core in a GPU's memory; a is a DeviceArray. What keeps the memory alive is for the caller."""
+    strides = _element_strides(a.strides, a.itemsize, kind)
+    if strides is None or a.address % a.itemsize:
+        raise ValueError(f"{name}: its elements are not aligned")
+    return a.address, strides
 
 
 def view(a: np.ndarray, kind: int) -> tuple[Any, tuple[int, int, int, int]]:

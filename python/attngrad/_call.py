@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from . import _arrays, _core, _problem
+from . import _arrays, _core, _device, _problem
 from ._features import Features
 
 
@@ -23,6 +23,10 @@ _LOW = frozenset("o_low to_low".split())
 _AUX = {"bias": "bias", "bias_table": "table", "sink": "sink"}
 
 
+def missing(name: str) -> TypeError:
+    return TypeError(f"{name}: missing: this map needs it")
+
+
 def _unknown(name: str) -> TypeError:
     similar = difflib.get_close_matches(name, Features.__annotations__, 1)
     return TypeError(f"unknown keyword {name!r}" + (f" (did you mean {similar[0]!r}?)" if similar else ""))
@@ -32,10 +36,11 @@ class _Inputs:
     """The features of a call as fields of its problem's Key, arrays by tensor name, and keywords of Plan.run.
     A feature that is None counts as absent."""
 
-    __slots__ = ("arrays", "keywords", "key")
+    __slots__ = ("arrays", "keywords", "key", "place")
 
-    def __init__(self, features: dict[str, Any]) -> None:
-        self.arrays: dict[str, tuple[np.ndarray, int]] = {}
+    def __init__(self, features: dict[str, Any], place: _device.Place | None = None) -> None:
+        self.place = place
+        self.arrays: dict[str, tuple[Any, int]] = {}
         self.keywords: dict[str, Any] = {}
         self.key: dict[str, Any] = {}
         constants = []
@@ -51,7 +56,7 @@ class _Inputs:
             elif name in _LISTS:
                 self.keywords[name] = _arrays.int_array(value, name)
             elif name == "mask":
-                a = _arrays.mask_array(value, name)
+                a = _arrays.mask_array(value if place is None else place.array(value, name), name)
                 self.key[name] = a.shape
                 self.arrays[name] = a, _arrays.LAST
             else:
@@ -61,7 +66,7 @@ class _Inputs:
             self.key["packing"] = self._packing()
 
     def _take_aux(self, name: str, value: Any) -> None:
-        a, code = _arrays.float_array(value, name)
+        a, code = (self.place or _arrays).float_array(value, name)
         if self.key.setdefault("aux", code) != code:
             raise TypeError(f"{name}: {a.dtype}, but bias, bias_table and sink must have one dtype")
         self.key[_AUX[name]] = a.shape
@@ -185,7 +190,7 @@ _NO_FEATURES = _Inputs({})
 class Call:
     """One problem, and the tensors of a call so far."""
 
-    __slots__ = ("problem", "tensors", "keywords")
+    __slots__ = ("problem", "tensors", "keywords", "place")
 
     def __init__(
         self,
@@ -197,25 +202,38 @@ class Call:
         grad: str | None = None,
         out_name: str = "out_dtype",
     ) -> None:
-        q, code = _arrays.float_array(q, "q")
-        k, k_code = _arrays.float_array(k, "k")
-        v, v_code = _arrays.float_array(v, "v")
+        self.place = place = None if type(q) is np.ndarray else _device.place_of(q, "q")
+        read = (place or _arrays).float_array
+        q, code = read(q, "q")
+        k, k_code = read(k, "k")
+        v, v_code = read(v, "v")
         if k_code != code:
             raise TypeError(f"k: {k.dtype}, but q is {q.dtype}")
         if v_code != code:
             raise TypeError(f"v: {v.dtype}, but q is {q.dtype}")
         if out is not None and out != code:
             _arrays.check_wider(out_name, out, code)
-        inputs = _Inputs(features) if features else _NO_FEATURES
-        problem = _problem.get(code, q.shape, k.shape, v.shape, out, grad, **inputs.key)
+        inputs = _Inputs(features, place) if features else _NO_FEATURES
+        device = {} if place is None else {"device": place.device + 1}
+        problem = _problem.get(code, q.shape, k.shape, v.shape, out, grad, **inputs.key, **device)
         if inputs.keywords:
             self._check_lists(problem, inputs.keywords)
         self.problem = problem
         self.keywords = inputs.keywords
         view, main = _arrays.view, problem.main
-        self.tensors: dict[str, Any] = {"q": view(q, main), "k": view(k, main), "v": view(v, main)}
+        self.tensors: dict[str, Any] = {}
+        if place is None:
+            self.tensors = {"q": view(q, main), "k": view(k, main), "v": view(v, main)}
+        else:
+            for name, a in (("q", q), ("k", k), ("v", v)):
+                self._add(name, a, main)
         for name, (a, kind) in inputs.arrays.items():
-            self.tensors[name] = view(a, kind)
+            self._add(name, a, kind)
+
+    def _add(self, name: str, a: Any, kind: int) -> None:
+        self.tensors[name] = (
+            _arrays.view(a, kind) if self.place is None else _arrays.device_view(a, kind, name)
+        )
 
     @staticmethod
     def _check_lists(problem: _problem.Problem, keywords: dict[str, Any]) -> None:
@@ -228,9 +246,14 @@ class Call:
     def take(self, **inputs: Any) -> None:
         """Adds inputs. None is left out, unless the input is required: then it is refused as no array."""
         for name, x in inputs.items():
-            if x is None and name not in _REQUIRED:
+            if x is None:
+                if name in _REQUIRED:
+                    raise missing(name)
                 continue
-            a = x if type(x) is np.ndarray else _arrays.as_array(x, name)
+            if self.place is not None:
+                a = self.place.array(x, name)
+            else:
+                a = x if type(x) is np.ndarray else _arrays.as_array(x, name)
             shape, dtype, kind = self.problem.tensors[name]
             if shape is None:
                 raise ValueError(f"{name}: given without {_problem.argument_of(name)}")
@@ -240,11 +263,13 @@ class Call:
                 raise ValueError(f"{name}: shape {list(a.shape)}, must be {list(shape)}")
             if a.dtype is not dtype and a.dtype != dtype:
                 raise TypeError(f"{name}: {a.dtype}, must be {dtype}")
-            self.tensors[name] = _arrays.view(a, kind)
+            self._add(name, a, kind)
 
-    def zeros(self, name: str) -> np.ndarray:
+    def zeros(self, name: str) -> Any:
         """Zeros for an absent input that the library needs: one element, broadcast by zero strides."""
         shape, dtype, _ = self.problem.tensors[name]
+        if self.place is not None:
+            return self.place.zeros(shape or (), _arrays.code_of(dtype, name))
         return np.broadcast_to(np.zeros((), dtype), shape or ())
 
     def make(self, names: Sequence[str]) -> list[np.ndarray | None]:
@@ -256,12 +281,25 @@ class Call:
             if shape is None:
                 results.append(None)
                 continue
+            if self.place is not None:
+                results.append(self._make_on_device(name, shape, dtype, kind))
+                continue
             a = np.empty(shape, dtype)
             if name not in problem.dense:
                 problem.dense[name] = _arrays.view(a, kind)[1]
             self.tensors[name] = (a.__array_struct__, problem.dense[name])
             results.append(a)
         return results
+
+    def _make_on_device(self, name: str, shape: tuple[int, ...], dtype: np.dtype, kind: int) -> Any:
+        assert self.place is not None
+        x, _ = self.place.empty(shape, _arrays.code_of(dtype, name))
+        self._add(name, self.place.array(x, name), kind)
+        return x
+
+    def result(self, x: Any, name: str) -> Any:
+        """An array of the caller as a result: on a GPU as it is, else as NumPy's."""
+        return x if self.place is not None else _arrays.as_array(x, name)
 
     def make_low(self, low: Any, names: Sequence[str]) -> list[np.ndarray | None]:
         """New arrays for low halves if `low` is True; none if it is False."""
@@ -271,8 +309,12 @@ class Call:
         return self.make(names)
 
     def run(self, map: int, flags: int = 0) -> None:
+        plan = self.problem.plan
         try:
-            if self.keywords or flags:
+            if self.place is not None:
+                where = self.place.workspace(plan, map)
+                plan.run(map, self.tensors, flags=flags, **self.keywords, **where)
+            elif self.keywords or flags:
                 self.problem.plan.run(map, self.tensors, flags=flags, **self.keywords)
             else:
                 self.problem.plan.run(map, self.tensors)

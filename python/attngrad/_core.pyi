@@ -36,12 +36,15 @@ ACC_TDSINK: Final[int]
 ACC_STO: Final[int]
 ACC_NU: Final[int]
 BACKEND_AUTO: Final[int]
+BACKEND_CUDA: Final[int]
 ISA_AUTO: Final[int]
 ISA_SCALAR: Final[int]
 ISA_AVX2: Final[int]
 ISA_AVX512: Final[int]
 ISA_AMX: Final[int]
 ISA_NEON: Final[int]
+ISA_SM80: Final[int]
+ISA_SM90: Final[int]
 ROUND_INTERMEDIATES: Final[int]
 INVARIANT: Final[int]
 XLA_VERSION: Final[int]
@@ -79,8 +82,17 @@ class Plan:
         k_packed: List | None = None,
         q_offsets: List | None = None,
         k_offsets: List | None = None,
+        q_lengths_device: int | None = None,
+        kv_lengths_device: int | None = None,
+        q_packed_device: int | None = None,
+        k_packed_device: int | None = None,
+        q_offsets_device: int | None = None,
+        k_offsets_device: int | None = None,
+        seed_device: int | None = None,
+        workspace: int | None = None,
+        stream: int | None = None,
     ) -> None: ...
-    def merge(self, tensors: dict[str, Tensor | None], /) -> None: ...
+    def merge(self, tensors: dict[str, Tensor | None], /, *, stream: int = 0) -> None: ...
     def trace(
         self,
         map: int,
@@ -144,6 +156,7 @@ def plan(
     scale: float | None = None,
     buckets: Buffer | Sequence[int] | None = None,
     alibi_slopes: Buffer | Sequence[float] | None = None,
+    device: int = 0,
 ) -> Plan: ...
 def check(
     problem: str, *, seed: int = 0, backend: int = 0, threads: int = 0
@@ -154,4 +167,5 @@ def isas(backend: int, /) -> list[Isa]: ...
 def xla_handler() -> Any: ...
 def xla_slots() -> dict[str, tuple[int, int, int]]: ...
 def xla_plans(max: int, /) -> tuple[int, int, int]: ...
+def use_openmp() -> bool: ...
 def version() -> str: ...

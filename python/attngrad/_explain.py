@@ -8,7 +8,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from . import _core, _maps, _problem
+from . import _core, _device, _maps, _problem
 from ._view import Explanation
 from ._call import Call, integer
 from ._features import Features, with_features
@@ -76,6 +76,8 @@ def explain(
     second = {"sq": sq, "sk": sk, "sv": sv, "sbias": sbias, "stable": stable, "ssink": ssink}
     has_cotangent = not (d_o is d_lse is td_o is td_lse is None)
     has_tangent = not (td_o is td_lse is None) or any(t is not None for t in tangents.values())
+    if (gpu := _device.device_of(q)) is not None:
+        raise ValueError(f"q: is on GPU {gpu}, must be in the processor's memory")
     call = Call(q, k, v, features)  # type: ignore[arg-type]
     if any(s is not None for s in second.values()):
         if has_cotangent:

@@ -7,8 +7,8 @@ from typing import Any, Literal, NamedTuple, Unpack, overload
 
 import numpy as np
 
-from . import _arrays, _core
-from ._call import Call
+from . import _arrays, _core, _device
+from ._call import Call, missing
 from ._features import Features, with_features
 
 
@@ -80,12 +80,19 @@ def _code(dtype: Any, name: str) -> str | None:
     return None if dtype is None else _arrays.code_of(dtype, name)
 
 
+def _given_code(o: Any) -> str:
+    """The dtype of o, which the map needs."""
+    if o is None:
+        raise missing("o")
+    return _device.float_code(o, "o")
+
+
 def _out_code(o: Any, out_dtype: Any) -> str | None:
     """The dtype of outputs: that of o if it is given, else out_dtype."""
     wanted = _code(out_dtype, "out_dtype")
     if o is None:
         return wanted
-    code = _arrays.float_array(o, "o")[1]
+    code = _device.float_code(o, "o")
     if wanted not in (None, code):
         raise TypeError(f"out_dtype: {_arrays.dtype_of(wanted)}, but o is {_arrays.dtype_of(code)}")
     return code
@@ -111,7 +118,8 @@ def forward(
 
     q is [n, d], [heads, n, d] or [batch, heads, n, d] (packed sequences: [total, heads, d]); k and v
     likewise, with as many heads or fewer, by a whole factor. Arrays are anything with DLPack or the buffer
-    protocol, float64, float32, float16 or bfloat16, one dtype for all; a head size is from 1 to 512.
+    protocol, float64, float32, float16 or bfloat16, one dtype for all; a head size is from 1 to 512. If they are
+    PyTorch's or CuPy's on an NVIDIA GPU, so are the results, and the call is enqueued on the current stream.
     `out_dtype` may be float32 if the inputs have 16 bits; weights on AMX have 16 bits all the same.
     `low=True` also returns o_low, what rounding took from a 16-bit o: vjp that is given it computes
     gradients without that error.
@@ -160,7 +168,7 @@ def vjp(
     >>> g.dv.sum(axis=0)
     array([3., 3., 3.])
     """
-    out = _arrays.float_array(o, "o")[1]
+    out = _given_code(o)
     call = Call(q, k, v, features, out, _code(grad_dtype, "grad_dtype"), "o")  # type: ignore[arg-type]
     call.take(o=o, lse=lse, d_o=call.zeros("d_o") if d_o is None else d_o, d_lse=d_lse, o_low=o_low)
     return Gradients(*_results(call, Gradients._fields, wanted, _core.MAP_VJP))
@@ -264,7 +272,7 @@ def _jvp_given(call: Call, given: dict[str, Any], low: bool) -> list[Any]:
     if low and given["o_low"] is None:
         raise ValueError("o_low: missing, but o is given and low is True")
     call.run(_core.MAP_JVP, _core.GIVEN_O)
-    arrays = {name: _arrays.as_array(x, name) for name, x in given.items() if x is not None}
+    arrays = {name: call.result(x, name) for name, x in given.items() if x is not None}
     return [arrays["o"], arrays["lse"], *tangents[:2], *([arrays["o_low"], tangents[2]] if low else [])]
 
 
@@ -308,7 +316,7 @@ def vjp_jvp(
     >>> h.tdq.shape
     (3, 3)
     """
-    out = _arrays.float_array(o, "o")[1]
+    out = _given_code(o)
     call = Call(q, k, v, features, out, _code(grad_dtype, "grad_dtype"), "o")  # type: ignore[arg-type]
     d_o = call.zeros("d_o") if d_o is None else d_o
     call.take(o=o, lse=lse, to=to, mu=mu, o_low=o_low, to_low=to_low)
@@ -359,7 +367,7 @@ def jvp_jvp(
     >>> np.allclose(h.sto, (ahead - 2 * o + back) / step**2, atol=1e-6)
     True
     """
-    out = _arrays.float_array(o, "o")[1]
+    out = _given_code(o)
     call = Call(q, k, v, features, out, None, "o")  # type: ignore[arg-type]
     call.take(o=o, lse=lse, mu=mu, smu=smu, o_low=o_low)
     call.take(tq=tq, tk=tk, tv=tv, tbias=tbias, ttable=ttable, tsink=tsink)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, overload
 
 import numpy as np
 
-from . import _arrays, _plan, _problem
+from . import _arrays, _core, _device, _plan, _problem
 
 
 class Merged(NamedTuple):
@@ -46,10 +46,10 @@ class MergedSecond(NamedTuple):
     to_low: np.ndarray | None = None
 
 
-def _take(name: str, x: Any, like: np.ndarray, dtype: Any) -> np.ndarray:
-    a = _arrays.as_array(x, name)
-    if a.shape != like.shape:
-        raise ValueError(f"{name}: shape {list(a.shape)}, must be {list(like.shape)}")
+def _take(name: str, x: Any, shape: tuple[int, ...], dtype: Any, place: _device.Place | None) -> Any:
+    a = _arrays.as_array(x, name) if place is None else place.array(x, name)
+    if a.shape != shape:
+        raise ValueError(f"{name}: shape {list(a.shape)}, must be {list(shape)}")
     if a.dtype != dtype:
         raise TypeError(f"{name}: {a.dtype}, must be {np.dtype(dtype)}")
     return a
@@ -150,7 +150,8 @@ def merge(
     >>> np.allclose(attngrad.merge(*left, *right).o, attngrad.forward(q, k, v).o)
     True
     """
-    o, code = _arrays.float_array(o1, "o1")
+    place = _device.place_of(o1, "o1")
+    o, code = (place or _arrays).float_array(o1, "o1")
     if not 2 <= o.ndim <= 4:
         raise ValueError(f"o1: has {o.ndim} axes, must have 2 to 4")
     _problem.check_head_size("o1", o.shape[-1])
@@ -159,19 +160,23 @@ def merge(
     second |= {"so2": so2, "smu2": smu2, "sto2": sto2, "nu2": nu2}
     has_second = _all_or_none(second, second)
     has_tangents = _all_or_none(tangents, tangents | second)
-    inputs = {"o1": o, "lse1": lse1, "o2": o2, "lse2": lse2}
+    inputs = {"o1": o1, "lse1": lse1, "o2": o2, "lse2": lse2}
     inputs |= (tangents if has_tangents else {}) | (second if has_second else {})
     low = {"o_low1": o_low1, "to_low1": to_low1, "o_low2": o_low2, "to_low2": to_low2}
     inputs |= (low := _given_low(low, o.dtype, has_tangents))
-    outputs = _outputs(o, has_tangents, has_second, bool(low))
+    outputs = _outputs(o, code, place, has_tangents, has_second, bool(low))
     tensors = {}
     for name, x in (inputs | outputs).items():
         is_rows = name.rstrip("12") in _ROWS
-        a = _take(name, x, o[..., 0] if is_rows else o, np.float64 if is_rows else o.dtype)
-        tensors[name] = _arrays.view(a, _arrays.ROWS if is_rows else _arrays.MAIN)
+        a = _take(name, x, o.shape[:-1] if is_rows else o.shape, np.float64 if is_rows else o.dtype, place)
+        kind = _arrays.ROWS if is_rows else _arrays.MAIN
+        tensors[name] = _arrays.view(a, kind) if place is None else _arrays.device_view(a, kind, name)
     b, h, n, d = (1,) * (4 - o.ndim) + o.shape
-    if o.size:  # k0: merging needs no keys
-        _plan.get(f"b{b} h{h} q{n} k0 d{d} {code}").merge(tensors)
+    problem = f"b{b} h{h} q{n} k0 d{d} {code}"  # k0: merging needs no keys
+    if o.size and place is None:
+        _plan.get(problem).merge(tensors)
+    elif o.size:
+        _plan.get(problem, backend=_core.BACKEND_CUDA, device=place.device + 1).merge(tensors, stream=place.stream)
     if has_second:
         return MergedSecond(**outputs)
     if low:
@@ -191,10 +196,15 @@ def _all_or_none(needed: dict[str, Any], cause: dict[str, Any]) -> bool:
     return bool(given)
 
 
-def _outputs(o: np.ndarray, tangents: bool, second: bool, low: bool) -> dict[str, np.ndarray]:
+def _outputs(
+    o: Any, code: str, place: _device.Place | None, tangents: bool, second: bool, low: bool
+) -> dict[str, Any]:
     """New arrays for the results."""
     names = ["o", "lse"] + ["to", "mu"] * tangents + ["so", "smu", "sto", "nu"] * second
     names += ["o_low"] * low + ["to_low"] * (low and tangents)
+    if place is not None:
+        shapes = {name: (o.shape[:-1], "f64") if name in _ROWS else (o.shape, code) for name in names}
+        return {name: place.empty(*of)[0] for name, of in shapes.items()}
     return {name: np.empty(o.shape[:-1]) if name in _ROWS else np.empty(o.shape, o.dtype) for name in names}
 
 

@@ -23,6 +23,7 @@ def get(
     scale: float | None = None,
     buckets: bytes | tuple[int, ...] | None = None,
     alibi_slopes: bytes | tuple[float, ...] | None = None,
+    device: int = 0,
 ) -> _core.Plan:
     """The plan of a problem in its text form; every argument is hashable: together they are the cache's key.
     get.cache_clear() drops all plans; new ones read ATTNGRAD_BACKEND, _ISA and _THREADS again."""
@@ -35,4 +36,5 @@ def get(
         scale=scale,
         buckets=buckets,
         alibi_slopes=alibi_slopes,
+        device=device,
     )

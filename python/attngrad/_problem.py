@@ -86,6 +86,7 @@ class Key(NamedTuple):
     table: tuple[int, ...] | None = None
     sink: tuple[int, ...] | None = None
     packing: Packing | None = None
+    device: int = 0  # 0: the processor; n: GPU n - 1
     constants: tuple[tuple[str, Any], ...] = ()
 
 
@@ -277,6 +278,15 @@ def _words(key: Key, c: dict[str, Any]) -> tuple[str, tuple[int, int, int, int]]
     return " ".join(words), full
 
 
+def _backend(name: str | None, device: int) -> int:
+    """The number of the backend: on a GPU cuda, and only there."""
+    if device > 0 and name not in (None, "cuda"):
+        raise ValueError(f"backend: {name!r}, but q is on a GPU")
+    if device == 0 and name == "cuda":
+        raise ValueError("backend: 'cuda', but q is in the processor's memory")
+    return _core.BACKEND_CUDA if device > 0 else _plan.BACKENDS[name]
+
+
 @functools.lru_cache(maxsize=1024)
 def get(*fields: Any, **named: Any) -> Problem:
     """The problem of these shapes and constants, which are the fields of a Key; one is made only for a
@@ -293,7 +303,8 @@ def get(*fields: Any, **named: Any) -> Problem:
     try:
         plan = _plan.get(
             text,
-            backend=_plan.BACKENDS[c.get("backend")],
+            backend=_backend(c.get("backend"), key.device),
+            device=key.device,
             threads=c.get("threads", 0),
             flags=_core.INVARIANT if c.get("invariant") else 0,
             buckets=c.get("buckets"),

@@ -157,6 +157,8 @@ def _range(value: tuple[int, int] | None, name: str) -> tuple[int, int]:
 
 def _replace(path: Path, content: bytes) -> None:
     """Writes a file such that its path has either the old contents or the new ones."""
+    if path.exists() and not path.is_file():
+        raise OSError(f"cannot write '{path}': it is {'a directory' if path.is_dir() else 'not a regular file'}")
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".attngrad-", suffix=".tmp", delete=False) as file:
         try:
             file.write(content)

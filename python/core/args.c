@@ -41,7 +41,7 @@ typedef struct {
 
 /* Reads an address, given as an int or as an __array_struct__, which is many times faster to get from an
  * array than its address, and which keeps the array alive. */
-static int read_address(PyObject *object, const char *name, void **address)
+int core_read_address(PyObject *object, const char *name, void **address)
 {
     if (PyCapsule_CheckExact(object)) {
         const array_struct *array = PyCapsule_GetPointer(object, NULL);
@@ -92,7 +92,7 @@ static int read_torch(PyObject *object, const char *name, ag_tensor *tensor)
         PyErr_Format(PyExc_TypeError, "%s: the strides are %R, must be those of 1 to 4 axes", name, strides);
     }
     if (status == 0) {
-        status = read_address(address, name, &tensor->data);
+        status = core_read_address(address, name, &tensor->data);
     }
     Py_XDECREF(address);
     Py_XDECREF(strides);
@@ -117,7 +117,7 @@ static int read_tensor(PyObject *object, const char *name, ag_tensor *tensor)
     if (read_strides(strides, torch_axes[4], tensor) != 0) {
         return -1;
     }
-    return read_address(PyTuple_GetItem(object, 0), name, &tensor->data);
+    return core_read_address(PyTuple_GetItem(object, 0), name, &tensor->data);
 }
 
 int core_read_tensors(PyObject *dict, const core_slot *slots, size_t n_slots, void *base)
@@ -144,7 +144,7 @@ int core_read_pointers(PyObject *dict, const core_slot *slots, size_t n_slots, v
     while (PyDict_Next(dict, &position, &name, &value)) {
         const core_slot *slot = find_slot(name, slots, n_slots);
         void *address = NULL;
-        if (slot == NULL || read_address(value, slot->name, &address) != 0) {
+        if (slot == NULL || core_read_address(value, slot->name, &address) != 0) {
             return -1;
         }
         *(double **)(void *)((char *)base + slot->offset) = address;
@@ -186,7 +186,7 @@ static int read_list(core_call *call, PyObject *object, const char *name, int64_
     }
     if (PyLong_Check(object)) {
         void *address = NULL;
-        const int status = read_address(object, name, &address);
+        const int status = core_read_address(object, name, &address);
         *list = address;
         return status;
     }
@@ -228,27 +228,64 @@ static int read_seed(PyObject *object, void *seed)
 /* The keywords of Plan.run that are lists, with a place in ag_args each. */
 enum { Q_LENGTHS, KV_LENGTHS, Q_PACKED, K_PACKED, Q_OFFSETS, K_OFFSETS };
 
+/* Those that are addresses in a device's memory, or a stream, in the order of read_keywords. */
+static const core_slot pointer_slots[] = {
+    {"q_lengths_device", offsetof(core_call, args.q_lengths_device)},
+    {"kv_lengths_device", offsetof(core_call, args.kv_lengths_device)},
+    {"q_packed_device", offsetof(core_call, args.q_packed_device)},
+    {"k_packed_device", offsetof(core_call, args.k_packed_device)},
+    {"q_offsets_device", offsetof(core_call, args.q_offsets_device)},
+    {"k_offsets_device", offsetof(core_call, args.k_offsets_device)},
+    {"seed_device", offsetof(core_call, args.seed_device)},
+    {"workspace", offsetof(core_call, workspace)},
+    {"stream", offsetof(core_call, stream)},
+};
+enum { N_POINTERS = sizeof pointer_slots / sizeof pointer_slots[0] };
+
+static int read_pointers(core_call *call, PyObject *const objects[N_POINTERS])
+{
+    for (int n = 0; n < N_POINTERS; n++) {
+        const core_slot *slot = &pointer_slots[n];
+        void *address = NULL;
+        if (objects[n] != NULL && objects[n] != Py_None &&
+            core_read_address(objects[n], slot->name, &address) != 0) {
+            return -1;
+        }
+        memcpy((char *)call + slot->offset, &address, sizeof address);
+    }
+    return 0;
+}
+
 static int read_keywords(core_call *call, PyObject *keywords, PyObject *lists[CORE_LISTS])
 {
-    static char *names[] = {"accumulate", "flags",     "q_offset",   "k_offset", "batch_offset",
-                            "seed",       "q_lengths", "kv_lengths", "q_packed", "k_packed",
-                            "q_offsets",  "k_offsets", NULL};
+    static char *names[] = {"accumulate",       "flags",
+                            "q_offset",         "k_offset",
+                            "batch_offset",     "seed",
+                            "q_lengths",        "kv_lengths",
+                            "q_packed",         "k_packed",
+                            "q_offsets",        "k_offsets",
+                            "q_lengths_device", "kv_lengths_device",
+                            "q_packed_device",  "k_packed_device",
+                            "q_offsets_device", "k_offsets_device",
+                            "seed_device",      "workspace",
+                            "stream",           NULL};
     long long q_offset = 0, k_offset = 0, batch_offset = 0;
     unsigned accumulate = 0, flags = 0;
-    PyObject *no_args = PyTuple_New(0);
+    PyObject *no_args = PyTuple_New(0), *p[N_POINTERS] = {NULL};
     const int parsed =
         no_args != NULL &&
-        PyArg_ParseTupleAndKeywords(no_args, keywords, "|$IILLLO&OOOOOO", names, &accumulate, &flags,
+        PyArg_ParseTupleAndKeywords(no_args, keywords, "|$IILLLO&OOOOOOOOOOOOOOO", names, &accumulate, &flags,
                                     &q_offset, &k_offset, &batch_offset, read_seed, &call->args.seed,
                                     &lists[Q_LENGTHS], &lists[KV_LENGTHS], &lists[Q_PACKED], &lists[K_PACKED],
-                                    &lists[Q_OFFSETS], &lists[K_OFFSETS]);
+                                    &lists[Q_OFFSETS], &lists[K_OFFSETS], &p[0], &p[1], &p[2], &p[3], &p[4],
+                                    &p[5], &p[6], &p[7], &p[8]);
     Py_XDECREF(no_args);
     call->args.accumulate = accumulate;
     call->args.flags = flags;
     call->args.q_offset = q_offset;
     call->args.k_offset = k_offset;
     call->args.batch_offset = batch_offset;
-    return parsed ? 0 : -1;
+    return parsed ? read_pointers(call, p) : -1;
 }
 
 static int read_lists(core_call *call, int64_t batch, PyObject *const lists[CORE_LISTS])

@@ -29,6 +29,17 @@ typedef struct {
 const ag_exec *core_unlock(core_unlocked *call);
 PyObject *core_lock(core_unlocked *call, ag_status status);
 
+/* ---- PyTorch's threads ---- */
+
+typedef void core_run(void *ctx, int64_t n_tasks, ag_task task, void *arg);
+
+/* Lets calls run on the threads of the OpenMP library in this process; returns whether there is one. */
+int core_openmp_begin(void);
+
+/* The loop for one call, NULL: the library's own pool. Each that is not NULL must be followed by core_openmp_leave. */
+core_run *core_openmp_take(void);
+void core_openmp_leave(void);
+
 /* ---- Arguments ---- */
 
 /* A member of a struct of arguments. */
@@ -49,6 +60,7 @@ enum { CORE_LISTS = 6 }; /* the lists of int64 among the arguments of a map */
 /* The arguments of a map, with the buffers that its lists were given in. */
 typedef struct {
     ag_args args;
+    void *workspace, *stream; /* of a plan on a device */
     Py_buffer views[CORE_LISTS];
     int n_views;
 } core_call;
@@ -57,6 +69,9 @@ typedef struct {
  * the buffers. */
 int core_call_read(core_call *call, const ag_problem *p, PyObject *tensors, PyObject *keywords);
 void core_call_end(core_call *call);
+
+/* Reads an address: an int, or an array's __array_struct__; name: of the argument, for the exception. */
+int core_read_address(PyObject *object, const char *name, void **address);
 
 /* Copies arrays of a problem that its text cannot hold, from a sequence, or from a buffer of int32, of
  * float64 or of their bytes. Returns new memory (PyMem_Free), or NULL with an exception. */

@@ -48,9 +48,9 @@ static PyObject *module_info(PyObject *module, PyObject *unused)
     if (status != AG_OK) {
         return core_fail(status);
     }
-    return Py_BuildValue("{s:s,s:i,s:s,s:s,s:s,s:s}", "version", info.version, "threads", (int)info.threads,
-                         "cpu", info.cpu, "isa", info.isa, "backends", info.backends, "compiler",
-                         info.compiler);
+    return Py_BuildValue("{s:s,s:i,s:s,s:s,s:s,s:s,s:s}", "version", info.version, "threads",
+                         (int)info.threads, "cpu", info.cpu, "isa", info.isa, "backends", info.backends,
+                         "compiler", info.compiler, "devices", info.devices);
 }
 
 static PyObject *module_backends(PyObject *module, PyObject *unused)
@@ -129,10 +129,17 @@ static PyObject *module_xla_plans(PyObject *module, PyObject *max)
     return Py_BuildValue("(LLL)", (long long)counts.max, (long long)counts.kept, (long long)counts.made);
 }
 
+static PyObject *module_use_openmp(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    return PyBool_FromLong(core_openmp_begin());
+}
+
 static PyMethodDef module_methods[] = {
     {"plan", (PyCFunction)(void (*)(void))module_plan, METH_VARARGS | METH_KEYWORDS,
      PyDoc_STR("plan(problem, *, backend=0, isa=0, threads=0, flags=0, scale=None, buckets=None,\n"
-               "    alibi_slopes=None)\n\n"
+               "    alibi_slopes=None, device=0)\n\n"
                "The plan of a problem in its text form, and what the text cannot say.")},
     {"check", (PyCFunction)(void (*)(void))core_check, METH_VARARGS | METH_KEYWORDS,
      PyDoc_STR("check(problem, *, seed=0, backend=0, threads=0)\n\n"
@@ -152,6 +159,10 @@ static PyMethodDef module_methods[] = {
     {"xla_plans", module_xla_plans, METH_O,
      PyDoc_STR("xla_plans(max, /): bounds how many plans the handler keeps beside those in use. Returns the\n"
                "bound before, how many it keeps now, and how many it has made.")},
+    {"use_openmp", module_use_openmp, METH_NOARGS,
+     PyDoc_STR(
+         "use_openmp(): calls run on the threads of the OpenMP library that this process has loaded, if\n"
+         "there is one; returns whether there is.")},
     {"version", module_version, METH_NOARGS, PyDoc_STR("version(): the library's.")},
     {NULL, NULL, 0, NULL}};
 
@@ -184,6 +195,9 @@ static const struct {
     {"ACC_STO", AG_ACC_STO},
     {"ACC_NU", AG_ACC_NU},
     {"BACKEND_AUTO", AG_BACKEND_AUTO},
+    {"BACKEND_CUDA", AG_BACKEND_CUDA},
+    {"ISA_SM80", AG_ISA_SM80},
+    {"ISA_SM90", AG_ISA_SM90},
     {"ISA_AUTO", AG_ISA_AUTO},
     {"ROUND_INTERMEDIATES", AG_ROUND_INTERMEDIATES},
     {"INVARIANT", AG_INVARIANT},

@@ -4,6 +4,7 @@
 
 typedef struct {
     PyObject_HEAD ag_plan *plan;
+    int on_device; /* tensors and workspace are a GPU's memory, and a map only enqueues */
 } plan_object;
 
 static const ag_plan *plan_of(PyObject *self)
@@ -22,20 +23,21 @@ typedef struct {
 static int read_request(plan_request *request, PyObject *args, PyObject *keywords)
 {
     static char *names[] = {"problem", "backend", "isa",          "threads", "flags",
-                            "scale",   "buckets", "alibi_slopes", NULL};
+                            "scale",   "buckets", "alibi_slopes", "device",  NULL};
     const plan_request blank = {NULL, AG_OPTIONS_INIT, Py_None, Py_None, Py_None};
     *request = blank;
-    int backend = 0, isa = 0, threads = 0;
+    int backend = 0, isa = 0, threads = 0, device = 0;
     unsigned flags = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "s|$iiiIOOO:plan", names, &request->text, &backend, &isa,
-                                     &threads, &flags, &request->scale, &request->buckets,
-                                     &request->slopes)) {
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "s|$iiiIOOOi:plan", names, &request->text, &backend,
+                                     &isa, &threads, &flags, &request->scale, &request->buckets,
+                                     &request->slopes, &device)) {
         return -1;
     }
     request->options.backend = backend;
     request->options.isa = isa;
     request->options.threads = threads;
     request->options.flags = flags;
+    request->options.device = device;
     return 0;
 }
 
@@ -92,7 +94,10 @@ PyObject *core_plan_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
         ag_plan_destroy(plan);
         return NULL;
     }
+    ag_plan_info info = {.struct_size = sizeof info};
     ((plan_object *)(void *)self)->plan = plan;
+    ((plan_object *)(void *)self)->on_device =
+        ag_plan_info_get(plan, &info) == AG_OK && info.backend == AG_BACKEND_CUDA;
     return self;
 }
 
@@ -190,6 +195,38 @@ static PyObject *run_map(const ag_plan *plan, unsigned map_bit, const ag_args *a
     return core_lock(&call, status);
 }
 
+/* Enqueues a map on the caller's stream, in the caller's workspace. */
+static PyObject *enqueue_map(const ag_plan *plan, unsigned map_bit, const core_call *call)
+{
+    const ag_exec exec = {.struct_size = sizeof exec, .stream = call->stream};
+    const map_function map = map_of(map_bit);
+    size_t bytes;
+    if (map == NULL) {
+        return NULL;
+    }
+    ag_status status = ag_plan_workspace(plan, map_bit, &bytes);
+    if (status == AG_OK) {
+        PyThreadState *unlocked = PyEval_SaveThread();
+        status = map(plan, &call->args, &exec, call->workspace, bytes);
+        PyEval_RestoreThread(unlocked);
+    }
+    return status == AG_OK ? Py_NewRef(Py_None) : core_fail(status);
+}
+
+/* Runs a map where the plan runs. */
+static PyObject *run_or_enqueue(PyObject *self, unsigned map_bit, const core_call *call)
+{
+    if (((plan_object *)(void *)self)->on_device) {
+        return enqueue_map(plan_of(self), map_bit, call);
+    }
+    if (call->workspace != NULL || call->stream != NULL) {
+        PyErr_Format(PyExc_ValueError, "%s: given, but the plan runs on the processor",
+                     call->stream != NULL ? "stream" : "workspace");
+        return NULL;
+    }
+    return run_map(plan_of(self), map_bit, &call->args, NULL);
+}
+
 static PyObject *plan_run(PyObject *self, PyObject *args, PyObject *keywords)
 {
     const ag_plan *plan = plan_of(self);
@@ -200,7 +237,7 @@ static PyObject *plan_run(PyObject *self, PyObject *args, PyObject *keywords)
     }
     core_call call;
     if (core_call_read(&call, ag_plan_problem(plan), tensors, keywords) == 0) {
-        result = run_map(plan, map_bit, &call.args, NULL);
+        result = run_or_enqueue(self, map_bit, &call);
     }
     core_call_end(&call);
     return result;
@@ -221,18 +258,23 @@ static const core_slot merge_slots[] = {
 
 #undef AT
 
-static PyObject *plan_merge(PyObject *self, PyObject *tensors)
+static PyObject *plan_merge(PyObject *self, PyObject *arguments, PyObject *keywords)
 {
+    static char *names[] = {"", "stream", NULL};
     ag_merge_args args = {.struct_size = sizeof args};
-    if (!PyDict_Check(tensors)) {
-        PyErr_SetString(PyExc_TypeError, "merge: tensors must be a dict");
-        return NULL;
-    }
-    if (core_read_tensors(tensors, merge_slots, sizeof merge_slots / sizeof merge_slots[0], &args) != 0) {
+    ag_exec on_stream = AG_EXEC_INIT;
+    PyObject *tensors, *stream = NULL;
+    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O!|$O:merge", names, &PyDict_Type, &tensors,
+                                     &stream) ||
+        core_read_tensors(tensors, merge_slots, sizeof merge_slots / sizeof merge_slots[0], &args) != 0 ||
+        (stream != NULL && core_read_address(stream, "stream", &on_stream.stream) != 0)) {
         return NULL;
     }
     core_unlocked call;
     const ag_exec *exec = core_unlock(&call);
+    if (((plan_object *)(void *)self)->on_device || on_stream.stream != NULL) {
+        exec = &on_stream; /* which the processor refuses */
+    }
     return core_lock(&call, ag_merge(plan_of(self), &args, exec));
 }
 
@@ -284,12 +326,17 @@ static PyObject *plan_view(PyObject *self, PyObject *args, PyObject *keywords)
 
 static PyMethodDef plan_methods[] = {
     {"run", WITH_KEYWORDS(plan_run),
-     PyDoc_STR("run(map, tensors, /, *, accumulate=0, flags=0, q_offset=0, k_offset=0, batch_offset=0,\n"
-               "    seed=0, q_lengths=None, kv_lengths=None, q_packed=None, k_packed=None, q_offsets=None,\n"
-               "    k_offsets=None)\n\n"
-               "Runs one map (MAP_*) on tensors {name: (address, strides in elements of the 4 axes)} or\n"
-               "{name: PyTorch tensor}.")},
-    {"merge", plan_merge, METH_O, PyDoc_STR("merge(tensors, /): ag_merge on {name: (address, strides)}.")},
+     PyDoc_STR(
+         "run(map, tensors, /, *, accumulate=0, flags=0, q_offset=0, k_offset=0, batch_offset=0,\n"
+         "    seed=0, q_lengths=None, kv_lengths=None, q_packed=None, k_packed=None, q_offsets=None,\n"
+         "    k_offsets=None, q_lengths_device=None, kv_lengths_device=None, q_packed_device=None,\n"
+         "    k_packed_device=None, q_offsets_device=None, k_offsets_device=None, seed_device=None,\n"
+         "    workspace=None, stream=None)\n\n"
+         "Runs one map (MAP_*) on tensors {name: (address, strides in elements of the 4 axes)} or\n"
+         "{name: PyTorch tensor}. On a GPU it enqueues it on the stream, in workspace(map) bytes at the\n"
+         "address workspace; *_device are addresses there too.")},
+    {"merge", WITH_KEYWORDS(plan_merge),
+     PyDoc_STR("merge(tensors, /, *, stream=0): ag_merge on {name: (address, strides)}.")},
     {"trace", WITH_KEYWORDS(plan_trace),
      PyDoc_STR("trace(map, tensors, arrays, batch, head, jacobian_row=0, /, **as run)\n\n"
                "ag_trace into float64 arrays {name: address}.")},

@@ -53,7 +53,8 @@ static int32_t check_signals(void *ctx)
 
 const ag_exec *core_unlock(core_unlocked *call)
 {
-    const ag_exec exec = {.struct_size = sizeof exec, .ctx = call, .poll = check_signals};
+    const ag_exec exec = {
+        .struct_size = sizeof exec, .ctx = call, .run = core_openmp_take(), .poll = check_signals};
     call->exec = exec;
     call->next_check = 0;
     call->thread_state = PyEval_SaveThread();
@@ -62,6 +63,9 @@ const ag_exec *core_unlock(core_unlocked *call)
 
 PyObject *core_lock(core_unlocked *call, ag_status status)
 {
+    if (call->exec.run != NULL) {
+        core_openmp_leave();
+    }
     PyEval_RestoreThread(call->thread_state);
     if (status == AG_CANCELLED) {
         return NULL; /* with the exception of the handler */

@@ -94,11 +94,13 @@ def main():
     print(f"{options.electrons} electrons, {3 * options.electrons} coordinates, {options.chunk} at a time")
     with multiprocessing.get_context("fork").Pool(1, maxtasksperchild=1) as pool:
         results = {name: pool.apply(measure, (name, options.electrons, options.chunk)) for name in WAYS}
-    expected = results["plain, forward over reverse"][0]
+    expected, wrong = results["plain, forward over reverse"][0], False
     for name, (value, seconds, size) in results.items():
         error = abs(value - expected) / abs(expected)
         verdict = "ok" if error < 1e-9 else "WRONG"
+        wrong = wrong or verdict == "WRONG"
         print(f"{name}  {seconds:7.2f} s {size / 2**20:7.1f} MiB   {value:.8f}, off by {error:.0e}: {verdict}")
+    sys.exit(wrong)
 
 
 if __name__ == "__main__":

@@ -184,6 +184,20 @@ def test_dlpack():
         attngrad.forward(Q, OnlyDLPack(K, (2, 0)), V)
 
 
+def test_arrays_on_a_gpu():
+    """What python/gpu_tests cannot see: a library of arrays that gives no memory, and none of PyTorch's or CuPy's."""
+    on_gpu = [OnlyDLPack(x, (2, 0)) for x in (Q, K, V)]
+    with pytest.raises(TypeError, match="^q: is on a GPU, and of test_arrays: memory .* from torch or cupy only"):
+        attngrad.forward(*on_gpu)
+    with pytest.raises(ValueError, match="^backend: 'cuda', but q|^backend: 'cuda': must be"):
+        attngrad.forward(Q, K, V, backend="cuda")
+    plan = attngrad._core.plan("q5 d4 f32")
+    with pytest.raises(ValueError, match="^stream: given, but the plan runs on the processor"):
+        plan.run(1, {}, stream=16)
+    with pytest.raises(ValueError, match="^workspace: given, but the plan runs on the processor"):
+        plan.run(1, {}, workspace=16)
+
+
 def test_buffers():
     rows = [draw(4, 3) for _ in range(3)]
     arrays = [memoryview(array.array("d", x.ravel())).cast("B").cast("d", shape=[4, 3]) for x in rows]
@@ -368,7 +382,7 @@ def test_errors_of_derivatives():
         attngrad.jvp(Q, K, V, ttable=np.zeros((4, 3)))
     with pytest.raises(TypeError, match="tk: list is not an array"):
         attngrad.jvp(Q, K, V, tk=K.tolist())
-    with pytest.raises(TypeError, match="^mu: NoneType is not an array"):
+    with pytest.raises(TypeError, match="^mu: missing"):
         attngrad.vjp_jvp(Q, K, V, o, lse, o, None, o)
     with pytest.raises(ValueError, match="wanted: 'dz'"):
         attngrad.vjp(Q, K, V, o, lse, o, wanted={"dz"})
@@ -384,9 +398,9 @@ def test_errors_of_derivatives():
         attngrad.vjp(Q, K, V, o, lse, o, grad_dtype=F)
     with pytest.raises(TypeError, match="^o: float32, must be float64"):
         attngrad.vjp(Q, K, V, o.astype(F), lse, o)
-    with pytest.raises(TypeError, match="^o: NoneType is not an array"):
+    with pytest.raises(TypeError, match="^o: missing"):
         attngrad.vjp(Q, K, V, None, lse, o)
-    with pytest.raises(TypeError, match="^lse: NoneType is not an array"):
+    with pytest.raises(TypeError, match="^lse: missing"):
         attngrad.vjp(Q, K, V, o, None, o)
 
 

@@ -192,10 +192,10 @@ def jvp_jvp(**changes):
 
 
 ERRORS = [
-    (jvp_jvp, {"o": None}, TypeError, "o: NoneType is not an array"),
-    (jvp_jvp, {"lse": None}, TypeError, "lse: NoneType is not an array"),
-    (jvp_jvp, {"mu": None}, TypeError, "mu: NoneType is not an array"),
-    (jvp_jvp, {"smu": None}, TypeError, "smu: NoneType is not an array"),
+    (jvp_jvp, {"o": None}, TypeError, "o: missing: this map needs it"),
+    (jvp_jvp, {"lse": None}, TypeError, "lse: missing: this map needs it"),
+    (jvp_jvp, {"mu": None}, TypeError, "mu: missing: this map needs it"),
+    (jvp_jvp, {"smu": None}, TypeError, "smu: missing: this map needs it"),
     (jvp_jvp, {"smu": ROW[:2]}, ValueError, r"smu: shape \[2\], must be \[3\]"),
     (jvp_jvp, {"smu": ROW.astype(np.float32)}, TypeError, "smu: float32, must be float64"),
     (jvp_jvp, {"sq": X[:2]}, ValueError, r"sq: shape \[2, 4\], must be \[3, 4\]"),

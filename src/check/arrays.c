@@ -2,6 +2,7 @@
 #include "check/arrays.h"
 
 #include "check/progress.h"
+#include "check/stage.h"
 
 #include <string.h>
 
@@ -288,16 +289,9 @@ double *agc_arrays_f64(const struct arrays *x, enum tensor t)
 
 /* ---- Running ----------------------------------------------------------------------------------- */
 
-static ag_status call_map(struct arrays *x, uint32_t map)
+static ag_status call_map(const struct arrays *x, uint32_t map)
 {
-    switch (map) {
-    case AG_MAP_FORWARD: return ag_forward(x->plan, &x->args, NULL, x->workspace, x->workspace_bytes);
-    case AG_MAP_VJP: return ag_vjp(x->plan, &x->args, NULL, x->workspace, x->workspace_bytes);
-    case AG_MAP_JVP: return ag_jvp(x->plan, &x->args, NULL, x->workspace, x->workspace_bytes);
-    case AG_MAP_VJP_JVP: return ag_vjp_jvp(x->plan, &x->args, NULL, x->workspace, x->workspace_bytes);
-    case AG_MAP_JVP_JVP: return ag_jvp_jvp(x->plan, &x->args, NULL, x->workspace, x->workspace_bytes);
-    default: return AG_INVALID_ARGUMENT;
-    }
+    return agc_run_map(x->plan, map, &x->args, x->workspace, x->workspace_bytes);
 }
 
 ag_status agc_arrays_run(struct arrays *x, uint32_t map)

@@ -2,6 +2,7 @@
 #include "check/arrays.h"
 
 #include "check/rng.h"
+#include "check/stage.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -193,6 +194,9 @@ static ag_status make_plan(struct arrays *x, const ag_options *options)
 {
     uint32_t maps = AG_MAP_FORWARD | AG_MAP_VJP | AG_MAP_JVP | AG_MAP_VJP_JVP;
     ag_status status = ag_plan_create(&x->plan, &x->given, options);
+    if (status == AG_OK) {
+        status = agc_enter_device(x->plan, options);
+    }
     if (status == AG_OK) {
         x->p = ag_plan_problem(x->plan);
         status = ag_plan_workspace(x->plan, maps, &x->workspace_bytes);

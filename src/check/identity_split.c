@@ -6,6 +6,7 @@
 #include "check/identities.h"
 
 #include "check/rng.h"
+#include "check/stage.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -172,7 +173,7 @@ static ag_status merge(struct split *s, uint32_t map)
     if (map == AG_MAP_JVP_JVP) {
         set_second(&args, s);
     }
-    return ag_merge(s->merged.plan, &args, NULL);
+    return agc_run_merge(s->merged.plan, &args);
 }
 
 /* Combines the gradients dX of the parts into that of the whole. */

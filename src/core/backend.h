@@ -14,7 +14,11 @@ enum {
     AGI_CAN_SEQUENCE_OFFSETS = 1 << 2, /* q_offsets, k_offsets */
     AGI_CAN_INVARIANT = 1 << 3,        /* AG_INVARIANT */
     AGI_CAN_DEVICE_LISTS = 1 << 4,     /* q_lengths_device and so on, seed_device */
-    AGI_CAN_CHOOSE_DEVICE = 1 << 5     /* options.device */
+    AGI_CAN_CHOOSE_DEVICE = 1 << 5,    /* options.device */
+
+    /* It runs on a device, whose memory its tensors and workspace are in: it takes exec.stream instead of exec.run and
+     * exec.poll, has no threads, and AG_BACKEND_AUTO never takes it. */
+    AGI_ON_DEVICE = 1 << 6
 };
 
 /* An instruction set for which a backend has kernels. `id` is its value in ag_isa: no two backends share one. */
@@ -54,7 +58,7 @@ typedef struct agi_backend {
     /* Runs one map on a checked call. */
     ag_status (*run)(const agi_call *call, void *workspace);
 
-    /* NULL: agi_specification's merge is used. */
+    /* NULL: agi_specification's merge is used. A backend with AGI_ON_DEVICE has its own. */
     ag_status (*merge)(const ag_plan *plan, const ag_merge_args *args, agi_exec *exec);
 
     /* NULL if the backend never stores the matrices that a trace shows. */
@@ -65,7 +69,22 @@ typedef struct agi_backend {
 
     /* Fills in isa, tile_queries, tile_keys, compute_dtype and deterministic; core fills in the rest. */
     void (*info)(const ag_plan *plan, ag_plan_info *info);
+
+    /* Refuses a pointer that is not in the memory of the plan's device. Core calls it for every tensor that has
+     * elements, every list on the device and the workspace, after all other checks. NULL: not on a device. */
+    ag_status (*check_pointer)(const ag_plan *plan, const char *name, const void *pointer);
+
+    /* Writes where the plan runs, for its description: "device 0, NVIDIA H200". NULL: on threads. */
+    void (*describe_place)(const ag_plan *plan, char *text, size_t size);
+
+    /* Writes the list of the devices of this machine for people; "" if there is none. NULL: not on a device. */
+    void (*list_devices)(char *text, size_t size);
 } agi_backend;
+
+static inline bool agi_on_device(const agi_backend *backend)
+{
+    return (backend->abilities & AGI_ON_DEVICE) != 0;
+}
 
 /* agi_backends: all backends that are built in, the fastest first, ended by NULL. agi_specification: the
  * backend that defines what the others compute; it implements every function of the table. */

@@ -18,15 +18,9 @@ static const ag_tensor *tensor_of(const ag_args *a, const agi_tensor_info *f)
     return (const ag_tensor *)(const void *)((const char *)a + f->offset);
 }
 
-static bool is_output(agi_role role)
-{
-    return role == AGI_OUT || role == AGI_OUT_OPTIONAL;
-}
-
-/* With AG_GIVEN_O, jvp reads what forward writes (o, lse, o_low) as vjp does. */
 static agi_role role_of(const agi_call *call, const agi_tensor_info *f)
 {
-    return f->role[agi_given_o(call) && is_output(f->role[AGI_FORWARD]) ? AGI_VJP : call->map];
+    return agi_role_of(f, call->map, call->a.flags);
 }
 
 static ag_status refuse_low_half(const ag_problem *p, const char *name)
@@ -51,7 +45,7 @@ static ag_status check_exists(const agi_call *call, const agi_tensor_info *f, bo
     if (given && !*exists) {
         return refuse_low_half(p, f->name);
     }
-    if (given && low && is_output(role_of(call, f)) && (call->a.accumulate & f->accumulate) != 0) {
+    if (given && low && agi_is_output(role_of(call, f)) && (call->a.accumulate & f->accumulate) != 0) {
         return agi_fail_field(AG_INVALID_ARGUMENT, f->name, "%s is given, but accumulate has %s", f->name,
                               f->accumulate == AG_ACC_O ? "AG_ACC_O" : "AG_ACC_TO");
     }
@@ -68,7 +62,7 @@ static ag_status gather(const agi_call *call, agi_purpose purpose, agi_operand x
         const agi_tensor_info *f = &agi_tensors[i];
         const agi_role role = role_of(call, f);
         bool exists;
-        if (role == AGI_NONE || (purpose == AGI_TRACE && is_output(role))) {
+        if (role == AGI_NONE || (purpose == AGI_TRACE && agi_is_output(role))) {
             continue;
         }
         const ag_status status = check_exists(call, f, &exists);
@@ -82,7 +76,7 @@ static ag_status gather(const agi_call *call, agi_purpose purpose, agi_operand x
         *o = (agi_operand){.name = f->name, .t = tensor_of(&call->a, f)};
         agi_shape_of(p, f->shape, o->size);
         o->bytes = agi_element_size(p, f->element);
-        o->output = is_output(role);
+        o->output = agi_is_output(role);
         o->required = role == AGI_IN || role == AGI_OUT;
     }
     return AG_OK;
@@ -144,6 +138,25 @@ static ag_status check_abilities(const agi_call *call)
     return AG_OK;
 }
 
+/* For a backend on a device: are the operands, those that have elements, in its memory? */
+static ag_status check_operand_pointers(const ag_plan *plan, const agi_operand *x, int n)
+{
+    ag_status status = AG_OK;
+    for (int i = 0; i < n && status == AG_OK; i++) {
+        status = x[i].begin == x[i].end ? AG_OK : plan->backend->check_pointer(plan, x[i].name, x[i].t->data);
+    }
+    return status;
+}
+
+static ag_status check_device_memory(const agi_call *call, const agi_operand *x, int n, const void *workspace)
+{
+    ag_status status = check_operand_pointers(call->plan, x, n);
+    if (status == AG_OK) {
+        status = agi_check_device_list_pointers(call);
+    }
+    return status == AG_OK ? call->plan->backend->check_pointer(call->plan, "workspace", workspace) : status;
+}
+
 ag_status agi_call_check(agi_call *call, const ag_plan *plan, agi_map map, agi_purpose purpose,
                          const ag_args *args, const void *workspace, size_t bytes)
 {
@@ -166,7 +179,7 @@ ag_status agi_call_check(agi_call *call, const ag_plan *plan, agi_map map, agi_p
         status = gather(call, purpose, x, &n);
     }
     if (status == AG_OK) {
-        status = agi_check_operands(x, n, NULL);
+        status = agi_check_operands(x, n, NULL, agi_fail_field);
     }
     if (status == AG_OK) {
         status = check_some_output(x, n);
@@ -181,7 +194,11 @@ ag_status agi_call_check(agi_call *call, const ag_plan *plan, agi_map map, agi_p
         status = agi_fail_field(AG_WORKSPACE, "workspace", "workspace is %p with %zu bytes: needs %zu",
                                 workspace, bytes, plan->bytes[map]);
     }
-    return status == AG_OK ? agi_check_workspace_apart(x, n, workspace, bytes) : status;
+    if (status == AG_OK) {
+        status = agi_check_workspace_apart(x, n, workspace, bytes, agi_fail_field);
+    }
+    return status == AG_OK && agi_on_device(plan->backend) ? check_device_memory(call, x, n, workspace)
+                                                           : status;
 }
 
 /* May output a share the memory of input b? Only if b is the tensor of the same name of part 1 (o over o1, and so
@@ -276,7 +293,10 @@ ag_status agi_merge_check(ag_merge_args *m, const ag_plan *plan, const ag_merge_
     agi_operand x[N_MERGE_TENSORS];
     int n;
     status = gather_merge(m, &plan->p, x, &n);
-    return status == AG_OK ? agi_check_operands(x, n, may_overwrite) : status;
+    if (status == AG_OK) {
+        status = agi_check_operands(x, n, may_overwrite, agi_fail_field);
+    }
+    return status == AG_OK && agi_on_device(plan->backend) ? check_operand_pointers(plan, x, n) : status;
 }
 
 /* ---- Sequences ---- */

@@ -76,6 +76,15 @@ static ag_status refuse_isa_of(const agi_backend *owner, const agi_backend *back
                           backend->n_isas == 0 ? "none" : "others");
 }
 
+/* AG_BACKEND_AUTO stays on the host, also if the instruction set is a device's. */
+static ag_status refuse_isa_of_device(const agi_backend *owner, const agi_request *request)
+{
+    return agi_fail_field(
+        AG_UNSUPPORTED, isa_field(request),
+        "isa %s is the %s backend's, which runs only if options or ATTNGRAD_BACKEND name it",
+        find_isa(owner, request)->name, owner->name);
+}
+
 static ag_status check_isa(const agi_isa *isa, const agi_request *request)
 {
     if (!isa->built_in) {
@@ -170,7 +179,7 @@ static ag_status choose_first(ag_plan *plan, const agi_backend *const list[], co
     bool tried = false;
     for (int i = 0; list[i] != NULL && status == AGI_NOT_AVAILABLE; i++) {
         const agi_isa *isa = names_isa(request) ? find_isa(list[i], request) : NULL;
-        if (names_isa(request) && isa == NULL) {
+        if (agi_on_device(list[i]) || (names_isa(request) && isa == NULL)) {
             continue;
         }
         status = isa == NULL ? AG_OK : check_isa(isa, request);
@@ -180,8 +189,11 @@ static ag_status choose_first(ag_plan *plan, const agi_backend *const list[], co
     if (tried) {
         return status;
     }
-    return names_isa(request) ? refuse_unknown_isa(request)
-                              : agi_fail(AG_UNSUPPORTED, "no backend is built into this library");
+    if (!names_isa(request)) {
+        return agi_fail(AG_UNSUPPORTED, "no backend is built into this library");
+    }
+    const agi_backend *owner = owner_of_isa(list, request);
+    return owner == NULL ? refuse_unknown_isa(request) : refuse_isa_of_device(owner, request);
 }
 
 ag_status agi_choose_backend(ag_plan *plan, const agi_backend *const list[], const agi_request *request)

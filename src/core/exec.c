@@ -14,9 +14,15 @@ static ag_status check(const ag_exec *exec, const ag_plan *plan)
         return agi_fail_field(AG_INVALID_ARGUMENT, "exec.reserved", "exec: reserved is %lu: must be zero",
                               (unsigned long)exec->reserved);
     }
-    if (exec->stream != NULL) {
+    if (exec->stream != NULL && !agi_on_device(plan->backend)) {
         return agi_fail_field(AG_UNSUPPORTED, "exec.stream",
                               "exec: stream is given, but the %s backend has no streams",
+                              plan->backend->name);
+    }
+    if ((exec->run != NULL || exec->poll != NULL) && agi_on_device(plan->backend)) {
+        const char *name = exec->run != NULL ? "run" : "poll";
+        return agi_fail_field(AG_UNSUPPORTED, exec->run != NULL ? "exec.run" : "exec.poll",
+                              "exec: %s is given, but the %s backend runs on a device, not on threads", name,
                               plan->backend->name);
     }
     return AG_OK;

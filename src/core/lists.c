@@ -1,5 +1,7 @@
-/* Checks the lists of a call and the offsets that they stand for: see lists.h. */
+/* Checks the lists of a call and the offsets that they stand for: see lists.h. Lists on a device are not read here. */
 #include "core/lists.h"
+
+#include <string.h>
 
 #include "core/backend.h"
 #include "core/status.h"
@@ -22,13 +24,17 @@ static ag_status check_lengths(const agi_call *call, const char *name, const int
     return AG_OK;
 }
 
-static ag_status check_packed(const agi_call *call, const char *name, const int64_t *offsets, int64_t longest,
-                              int64_t total)
+/* on_device: the same list is given there. */
+static ag_status check_packed(const agi_call *call, const char *name, const int64_t *offsets, bool on_device,
+                              int64_t longest, int64_t total)
 {
     if (!agi_has(&call->plan->p, AG_PACKED)) {
         return offsets == NULL ? AG_OK
                                : agi_fail_field(AG_INVALID_ARGUMENT, name,
                                                 "%s is given, but the problem is not packed", name);
+    }
+    if (on_device) {
+        return AG_OK;
     }
     if (offsets == NULL) {
         return agi_fail_field(AG_INVALID_ARGUMENT, name, "%s is NULL: the problem is packed", name);
@@ -113,29 +119,100 @@ static ag_status check_offsets(const agi_call *call)
     return status;
 }
 
-/* Lists in a device's memory are for backends that run there. */
-static ag_status check_device_lists(const agi_call *call)
+/* ---- Lists on a device ---- */
+
+/* A list on the device, and what it stands for on the host. */
+typedef struct {
+    const char *name;
+    const void *list;
+    const char *host_name;
+    bool host_given;
+    const char *one_name; /* the one value of all sequences, which must be zero; NULL: there is none */
+    int64_t one;
+    enum { LENGTHS, PACKED, POSITIONS, SEED } kind;
+} device_list;
+
+enum { N_DEVICE_LISTS = 7 };
+
+static void list_device_lists(const ag_args *a, device_list lists[N_DEVICE_LISTS])
 {
-    const ag_args *a = &call->a;
-    const agi_backend *backend = call->plan->backend;
-    const struct {
-        const char *name;
-        const void *list;
-    } lists[] = {{"q_lengths_device", a->q_lengths_device},
-                 {"kv_lengths_device", a->kv_lengths_device},
-                 {"q_packed_device", a->q_packed_device},
-                 {"k_packed_device", a->k_packed_device},
-                 {"q_offsets_device", a->q_offsets_device},
-                 {"k_offsets_device", a->k_offsets_device},
-                 {"seed_device", a->seed_device}};
-    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) {
-        if (lists[i].list != NULL && !(backend->abilities & AGI_CAN_DEVICE_LISTS)) {
-            return agi_fail_field(AG_UNSUPPORTED, lists[i].name,
-                                  "%s is given, but the %s backend runs on no device", lists[i].name,
-                                  backend->name);
-        }
+    const device_list all[N_DEVICE_LISTS] = {
+        {"q_lengths_device", a->q_lengths_device, "q_lengths", a->q_lengths != NULL, NULL, 0, LENGTHS},
+        {"kv_lengths_device", a->kv_lengths_device, "kv_lengths", a->kv_lengths != NULL, NULL, 0, LENGTHS},
+        {"q_packed_device", a->q_packed_device, "q_packed", a->q_packed != NULL, NULL, 0, PACKED},
+        {"k_packed_device", a->k_packed_device, "k_packed", a->k_packed != NULL, NULL, 0, PACKED},
+        {"q_offsets_device", a->q_offsets_device, "q_offsets", a->q_offsets != NULL, "q_offset", a->q_offset,
+         POSITIONS},
+        {"k_offsets_device", a->k_offsets_device, "k_offsets", a->k_offsets != NULL, "k_offset", a->k_offset,
+         POSITIONS},
+        {"seed_device", a->seed_device, "seed", a->seed != 0, NULL, 0, SEED},
+    };
+    memcpy(lists, all, sizeof all);
+}
+
+/* Does the list fit the problem? */
+static ag_status check_device_kind(const agi_call *call, const device_list *l)
+{
+    const ag_problem *p = &call->plan->p;
+    if (l->kind == LENGTHS && agi_has(p, AG_PACKED)) {
+        return agi_fail_field(AG_INVALID_ARGUMENT, l->name,
+                              "%s is given, but packed sequences have their lengths in the offsets", l->name);
+    }
+    if (l->kind == PACKED && !agi_has(p, AG_PACKED)) {
+        return agi_fail_field(AG_INVALID_ARGUMENT, l->name, "%s is given, but the problem is not packed",
+                              l->name);
+    }
+    if (l->kind == POSITIONS && p->align == AG_ALIGN_BOTTOM_RIGHT) {
+        return agi_fail_field(AG_INVALID_ARGUMENT, l->name,
+                              "%s is given: bottom-right alignment allows no offsets", l->name);
     }
     return AG_OK;
+}
+
+static ag_status check_device_list(const agi_call *call, const device_list *l)
+{
+    const agi_backend *backend = call->plan->backend;
+    if (!(backend->abilities & AGI_CAN_DEVICE_LISTS)) {
+        return agi_fail_field(AG_UNSUPPORTED, l->name, "%s is given, but the %s backend runs on no device",
+                              l->name, backend->name);
+    }
+    if (l->host_given) {
+        return agi_fail_field(AG_INVALID_ARGUMENT, l->name, "%s is given, and so is %s: give one of them",
+                              l->name, l->host_name);
+    }
+    if (l->one != 0) {
+        return agi_fail_field(AG_INVALID_ARGUMENT, l->name, "%s is given, but %s is %lld: must be zero",
+                              l->name, l->one_name, (long long)l->one);
+    }
+    if ((uintptr_t)l->list % sizeof(int64_t) != 0) {
+        return agi_fail_field(AG_INVALID_ARGUMENT, l->name,
+                              "%s is %p: not aligned to its elements of 8 bytes", l->name, l->list);
+    }
+    return check_device_kind(call, l);
+}
+
+static ag_status check_device_lists(const agi_call *call)
+{
+    device_list lists[N_DEVICE_LISTS];
+    ag_status status = AG_OK;
+    list_device_lists(&call->a, lists);
+    for (int i = 0; i < N_DEVICE_LISTS && status == AG_OK; i++) {
+        status = lists[i].list == NULL ? AG_OK : check_device_list(call, &lists[i]);
+    }
+    return status;
+}
+
+ag_status agi_check_device_list_pointers(const agi_call *call)
+{
+    const ag_plan *plan = call->plan;
+    device_list lists[N_DEVICE_LISTS];
+    ag_status status = AG_OK;
+    list_device_lists(&call->a, lists);
+    for (int i = 0; i < N_DEVICE_LISTS && status == AG_OK; i++) {
+        status =
+            lists[i].list == NULL ? AG_OK : plan->backend->check_pointer(plan, lists[i].name, lists[i].list);
+    }
+    return status;
 }
 
 ag_status agi_check_lists(const agi_call *call)
@@ -158,10 +235,12 @@ ag_status agi_check_lists(const agi_call *call)
         status = check_lengths(call, "kv_lengths", a->kv_lengths, p->kv_len);
     }
     if (status == AG_OK) {
-        status = check_packed(call, "q_packed", a->q_packed, p->q_len, p->q_total);
+        status =
+            check_packed(call, "q_packed", a->q_packed, a->q_packed_device != NULL, p->q_len, p->q_total);
     }
     if (status == AG_OK) {
-        status = check_packed(call, "k_packed", a->k_packed, p->kv_len, p->kv_total);
+        status =
+            check_packed(call, "k_packed", a->k_packed, a->k_packed_device != NULL, p->kv_len, p->kv_total);
     }
     return status;
 }

@@ -4,26 +4,24 @@
 #include <stdlib.h>
 
 #include "core/problem.h"
-#include "core/status.h"
 
-static ag_status check_pointer(const agi_operand *x)
+static ag_status check_pointer(const agi_operand *x, agi_fail_function fail)
 {
     if (x->t->data == NULL) {
         return x->required && agi_count(x->size) > 0
-                   ? agi_fail_field(AG_INVALID_ARGUMENT, x->name, "%s is NULL", x->name)
+                   ? fail(AG_INVALID_ARGUMENT, x->name, "%s is NULL", x->name)
                    : AG_OK;
     }
     if ((uintptr_t)x->t->data % x->bytes != 0) {
-        return agi_fail_field(AG_INVALID_ARGUMENT, x->name,
-                              "%s is %p: not aligned to its elements of %zu bytes", x->name, x->t->data,
-                              x->bytes);
+        return fail(AG_INVALID_ARGUMENT, x->name, "%s is %p: not aligned to its elements of %zu bytes",
+                    x->name, x->t->data, x->bytes);
     }
     return AG_OK;
 }
 
 /* The distance in bytes from the first to the last element, along each axis and along all of them together,
  * must fit an int64_t. */
-static ag_status check_extent(const agi_operand *x)
+static ag_status check_extent(const agi_operand *x, agi_fail_function fail)
 {
     uint64_t room = (uint64_t)INT64_MAX / x->bytes;
     for (int axis = 0; axis < 4; axis++) {
@@ -31,9 +29,9 @@ static ag_status check_extent(const agi_operand *x)
         const uint64_t distance = stride < 0 ? 0 - (uint64_t)stride : (uint64_t)stride;
         const uint64_t last = x->size[axis] > 1 ? (uint64_t)(x->size[axis] - 1) : 0;
         if (last > 0 && distance > room / last) {
-            return agi_fail_field(AG_INVALID_ARGUMENT, x->name,
-                                  "strides[%d] of %s is %lld: overflows over %lld elements", axis, x->name,
-                                  (long long)stride, (long long)x->size[axis]);
+            return fail(AG_INVALID_ARGUMENT, x->name,
+                        "strides[%d] of %s is %lld: overflows over %lld elements", axis, x->name,
+                        (long long)stride, (long long)x->size[axis]);
         }
         room -= distance * last;
     }
@@ -52,7 +50,7 @@ static int by_stride(const void *a, const void *b)
 
 /* No two elements of an output may overlap. Checked by a sufficient condition: with the axes sorted by
  * stride, each stride exceeds the extent of all smaller ones. */
-static ag_status check_no_overlap(const agi_operand *x)
+static ag_status check_no_overlap(const agi_operand *x, agi_fail_function fail)
 {
     axis_layout axes[4];
     int64_t extent = 0;
@@ -63,23 +61,22 @@ static ag_status check_no_overlap(const agi_operand *x)
     qsort(axes, 4, sizeof axes[0], by_stride);
     for (int axis = 0; axis < 4; axis++) {
         if (axes[axis].size > 1 && axes[axis].stride <= extent) {
-            return agi_fail_field(AG_INVALID_ARGUMENT, x->name,
-                                  "a stride of %s is %lld: its elements overlap", x->name,
-                                  (long long)axes[axis].stride);
+            return fail(AG_INVALID_ARGUMENT, x->name, "a stride of %s is %lld: its elements overlap", x->name,
+                        (long long)axes[axis].stride);
         }
         extent += axes[axis].stride * (axes[axis].size - 1);
     }
     return AG_OK;
 }
 
-static ag_status check_operand(const agi_operand *x)
+static ag_status check_operand(const agi_operand *x, agi_fail_function fail)
 {
-    ag_status status = check_pointer(x);
+    ag_status status = check_pointer(x, fail);
     if (status != AG_OK || x->t->data == NULL || agi_count(x->size) == 0) {
         return status;
     }
-    status = check_extent(x);
-    return status == AG_OK && x->output ? check_no_overlap(x) : status;
+    status = check_extent(x, fail);
+    return status == AG_OK && x->output ? check_no_overlap(x, fail) : status;
 }
 
 /* Sets the interval of a checked operand. */
@@ -112,43 +109,44 @@ static bool share_memory(const agi_operand *a, const agi_operand *b)
 }
 
 static ag_status check_outputs_apart(const agi_operand *x, int n,
-                                     bool (*allowed)(const agi_operand *a, const agi_operand *b))
+                                     bool (*allowed)(const agi_operand *a, const agi_operand *b),
+                                     agi_fail_function fail)
 {
     for (int i = 0; i < n; i++) {
         for (int j = 0; j < n && x[i].output; j++) {
             if (i == j || !share_memory(&x[i], &x[j]) || (allowed != NULL && allowed(&x[i], &x[j]))) {
                 continue;
             }
-            return agi_fail_field(AG_INVALID_ARGUMENT, x[i].name, "output %s at %p overlaps %s %s at %p",
-                                  x[i].name, x[i].t->data, x[j].output ? "output" : "input", x[j].name,
-                                  x[j].t->data);
+            return fail(AG_INVALID_ARGUMENT, x[i].name, "output %s at %p overlaps %s %s at %p", x[i].name,
+                        x[i].t->data, x[j].output ? "output" : "input", x[j].name, x[j].t->data);
         }
     }
     return AG_OK;
 }
 
 ag_status agi_check_operands(agi_operand *x, int n,
-                             bool (*allowed)(const agi_operand *a, const agi_operand *b))
+                             bool (*allowed)(const agi_operand *a, const agi_operand *b),
+                             agi_fail_function fail)
 {
     for (int i = 0; i < n; i++) {
-        const ag_status status = check_operand(&x[i]);
+        const ag_status status = check_operand(&x[i], fail);
         if (status != AG_OK) {
             return status;
         }
         set_interval(&x[i]);
     }
-    return check_outputs_apart(x, n, allowed);
+    return check_outputs_apart(x, n, allowed, fail);
 }
 
-ag_status agi_check_workspace_apart(const agi_operand *x, int n, const void *workspace, size_t bytes)
+ag_status agi_check_workspace_apart(const agi_operand *x, int n, const void *workspace, size_t bytes,
+                                    agi_fail_function fail)
 {
     const uintptr_t begin = (uintptr_t)workspace;
     const uintptr_t end = bytes > UINTPTR_MAX - begin ? UINTPTR_MAX : begin + bytes;
     for (int i = 0; i < n; i++) {
         if (meet(&x[i], begin, end)) {
-            return agi_fail_field(AG_INVALID_ARGUMENT, x[i].name,
-                                  "%s at %p overlaps the workspace at %p of %zu bytes", x[i].name,
-                                  x[i].t->data, workspace, bytes);
+            return fail(AG_INVALID_ARGUMENT, x[i].name, "%s at %p overlaps the workspace at %p of %zu bytes",
+                        x[i].name, x[i].t->data, workspace, bytes);
         }
     }
     return AG_OK;

@@ -19,13 +19,18 @@ typedef struct {
     bool contiguous;      /* its elements fill that interval */
 } agi_operand;
 
+/* How a check reports: agi_fail_field, or that of another library on top of this one. */
+typedef ag_status (*agi_fail_function)(ag_status status, const char *field, const char *format, ...);
+
 /* Fails if an output begins at the address of another operand, or if the intervals of an output and of another operand
  * meet and both are contiguous. Views that are not contiguous may be interleaved; whether their elements overlap is
  * not checked. allowed(output, other): may an output have the address of the other all the same? NULL: never. */
 ag_status agi_check_operands(agi_operand *x, int n,
-                             bool (*allowed)(const agi_operand *a, const agi_operand *b));
+                             bool (*allowed)(const agi_operand *a, const agi_operand *b),
+                             agi_fail_function fail);
 
 /* After agi_check_operands: fails if the interval of an operand, contiguous or not, meets the workspace's. */
-ag_status agi_check_workspace_apart(const agi_operand *x, int n, const void *workspace, size_t bytes);
+ag_status agi_check_workspace_apart(const agi_operand *x, int n, const void *workspace, size_t bytes,
+                                    agi_fail_function fail);
 
 #endif

@@ -4,6 +4,7 @@
 #include <stdatomic.h>
 
 #include "core/arena.h"
+#include "core/pause.h"
 #include "core/pool.h"
 #include "core/status.h"
 
@@ -28,6 +29,7 @@ typedef struct {
     int64_t n_queues;
     const agi_loop *loop;
     agi_exec *exec;
+    _Atomic int64_t tasks_running; /* by the caller's loop */
 } loop_state;
 
 /* The next item of a queue; its end or more if it is empty. */
@@ -52,6 +54,30 @@ static void take_items(void *arg, int64_t index)
             item = next_item(from);
         }
     }
+}
+
+/* Waits until no other task is running, and polls; at once if this is not the thread that called the map. */
+static void poll_for_others(loop_state *state)
+{
+    if (state->exec->given.poll == NULL || !pthread_equal(pthread_self(), state->exec->caller)) {
+        return;
+    }
+    for (int64_t turns = 0;
+         atomic_load_explicit(&state->tasks_running, memory_order_relaxed) > 1 && !agi_cancelled(state->exec);
+         turns++) {
+        agi_wait_a_turn(turns);
+    }
+}
+
+/* A task of the caller's loop. Nobody polls after the calling thread has left its last task: so it stays in it as long
+ * as others have items that they have begun. */
+static void run_task(void *arg, int64_t index)
+{
+    loop_state *state = arg;
+    atomic_fetch_add_explicit(&state->tasks_running, 1, memory_order_relaxed);
+    take_items(state, index);
+    poll_for_others(state);
+    atomic_fetch_sub_explicit(&state->tasks_running, 1, memory_order_relaxed);
 }
 
 /* The number of tasks follows the work. No bit depends on it. */
@@ -81,6 +107,7 @@ ag_status agi_parallel_for(const ag_plan *plan, agi_exec *exec, const agi_loop *
     state.n_queues = n_tasks < MAX_QUEUES ? n_tasks : MAX_QUEUES;
     state.loop = loop;
     state.exec = exec;
+    atomic_init(&state.tasks_running, 0);
     for (int64_t q = 0; q < state.n_queues; q++) {
         atomic_init(&state.queues[q].next, agi_share(loop->n_items, q, state.n_queues));
         state.queues[q].end = agi_share(loop->n_items, q + 1, state.n_queues);
@@ -91,7 +118,7 @@ ag_status agi_parallel_for(const ag_plan *plan, agi_exec *exec, const agi_loop *
     if (exec->given.run == NULL) {
         agi_pool_run(n_tasks, take_items, &state, exec);
     } else if (n_tasks > 0) {
-        exec->given.run(exec->given.ctx, n_tasks, take_items, &state);
+        exec->given.run(exec->given.ctx, n_tasks, run_task, &state);
     }
     const ag_status status = agi_exec_status(exec, AG_OK);
     return status == AG_OK ? check_done(&state, n_tasks) : status;

@@ -101,16 +101,21 @@ static void complete_info(ag_plan *plan)
 static void describe(ag_plan *plan)
 {
     const ag_plan_info *info = &plan->info;
-    char tile[48] = "";
+    char tile[48] = "", place[64];
     if (info->tile_queries > 0) {
         snprintf(tile, sizeof tile, ", tile %lldx%lld", (long long)info->tile_queries,
                  (long long)info->tile_keys);
     }
-    snprintf(plan->description, sizeof plan->description, "%s%s%s, float%d inside%s%s, %d thread%s%s",
+    if (plan->backend->describe_place != NULL) {
+        plan->backend->describe_place(plan, place, sizeof place);
+    } else {
+        snprintf(place, sizeof place, "%d thread%s", (int)info->threads, info->threads == 1 ? "" : "s");
+    }
+    snprintf(plan->description, sizeof plan->description, "%s%s%s, float%d inside%s%s, %s%s",
              info->backend_name, info->isa_name[0] ? ", " : "", info->isa_name,
              (int)(8 * ag_dtype_size(info->compute_dtype)),
-             plan->flags & AG_ROUND_INTERMEDIATES ? ", intermediates rounded" : "", tile, (int)info->threads,
-             info->threads == 1 ? "" : "s", info->deterministic ? ", deterministic" : "");
+             plan->flags & AG_ROUND_INTERMEDIATES ? ", intermediates rounded" : "", tile, place,
+             info->deterministic ? ", deterministic" : "");
 }
 
 /* ---- Public ---- */
@@ -184,7 +189,9 @@ ag_status ag_plan_create(ag_plan **plan, const ag_problem *problem, const ag_opt
         release_all(kept);
         return status;
     }
-    agi_pool_acquire(kept->threads);
+    if (!agi_on_device(kept->backend)) {
+        agi_pool_acquire(kept->threads);
+    }
     *plan = kept;
     return AG_OK;
 }
@@ -192,7 +199,9 @@ ag_status ag_plan_create(ag_plan **plan, const ag_problem *problem, const ag_opt
 void ag_plan_destroy(ag_plan *plan)
 {
     if (plan != NULL) {
-        agi_pool_release();
+        if (!agi_on_device(plan->backend)) {
+            agi_pool_release();
+        }
         release_all(plan);
     }
 }

@@ -86,6 +86,17 @@ const agi_tensor_info agi_tensors[AGI_N_TENSORS] = {
     {AT(nu), AGI_SHAPE_ROW, FLOAT64, 0, AG_ACC_NU, {NONE, NONE, NONE, NONE, OUT_OPTIONAL}},
 };
 
+bool agi_is_output(agi_role role)
+{
+    return role == AGI_OUT || role == AGI_OUT_OPTIONAL;
+}
+
+agi_role agi_role_of(const agi_tensor_info *f, agi_map map, uint32_t flags)
+{
+    const bool given_o = map == AGI_JVP && (flags & AG_GIVEN_O) != 0;
+    return f->role[given_o && agi_is_output(f->role[AGI_FORWARD]) ? AGI_VJP : map];
+}
+
 void agi_shape_of(const ag_problem *p, agi_shape shape, int64_t size[4])
 {
     const bool packed = agi_has(p, AG_PACKED);

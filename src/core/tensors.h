@@ -50,4 +50,9 @@ typedef struct {
 enum { AGI_N_TENSORS = 44 };
 extern const agi_tensor_info agi_tensors[AGI_N_TENSORS];
 
+bool agi_is_output(agi_role role);
+
+/* The role in a call with these flags: with AG_GIVEN_O, jvp reads what forward writes (o, lse, o_low) as vjp does. */
+agi_role agi_role_of(const agi_tensor_info *f, agi_map map, uint32_t flags);
+
 #endif

@@ -45,7 +45,8 @@ typedef struct {
     int64_t passes;            /* of one group */
     bool shared;               /* work items are parts of passes instead of groups */
     bool chained;              /* shared, and they are all passes of the groups: see drivers/backward.h */
-    int64_t spans_at_once;     /* if shared: the spans of a pass that run at the same time, all or 1 */
+    bool backwards;            /* tiles of queries are run from the last to the first */
+    int64_t max_chains;        /* if chained: max groups that have sums of dQ at the same time */
     int64_t
         parts; /* of a pass, each with separate sums of dbias, dtable and dsink: key_splits * q_splits, or 1 */
     int64_t dq_rows, dq_width; /* rows and row stride of the sums of one head's dQ */

@@ -1,6 +1,7 @@
 /* Makes a layer: checks its description, makes its plan, lays out its parameters. */
 #include "nn/layer.h"
 
+#include "core/backend.h"
 #include "core/status.h"
 #include "core/structs.h"
 
@@ -172,6 +173,14 @@ static ag_status build(ag_layer *layer, const ag_layer_desc *d)
     return status;
 }
 
+/* The layer's products and its parameters are on the host. */
+static ag_status refuse_device(const ag_plan *plan)
+{
+    return agi_fail_field(AG_UNSUPPORTED, "options.backend",
+                          "options: backend is %s, which runs on a device: the layer runs on the host",
+                          plan->backend->name);
+}
+
 ag_status ag_layer_create(ag_layer **layer, const ag_layer_desc *desc, const ag_options *options)
 {
     ag_layer made = {.size = 0};
@@ -187,7 +196,7 @@ ag_status ag_layer_create(ag_layer **layer, const ag_layer_desc *desc, const ag_
     if (status != AG_OK) {
         return status;
     }
-    status = build(&made, &d);
+    status = agi_on_device(made.plan->backend) ? refuse_device(made.plan) : build(&made, &d);
     if (status == AG_OK) {
         *layer = made.plan->alloc(made.plan->alloc_ctx, sizeof made);
         if (*layer == NULL) {

@@ -8,7 +8,7 @@
 
 enum {
     AGV_MAX_VARIABLES = 64, /* of a head, and of the layer */
-    AGV_MAX_LINES = 16,     /* facts, notes */
+    AGV_MAX_LINES = 24,     /* facts, notes */
     AGV_MAX_STEPS = 21,
     AGV_DOUBLE_ALONG = 256, /* variables of more numbers are float32 along the tangent */
     AGV_LINE_SIZE = 240,

@@ -13,7 +13,8 @@ enum {
     MAX_FULL_HEADS = 64,     /* shown if the caller names none */
     MAX_POOLED_LENGTH = 256, /* blocks along an axis */
     MIN_POOLED_LENGTH = 16,
-    LONG_PAIRS = 1 << 20 /* from here on: one head and two maps, unless the caller names more */
+    MAX_POOLED_LINES = 4, /* notes on sequences that are pooled */
+    LONG_PAIRS = 1 << 20  /* from here on: one head and two maps, unless the caller names more */
 };
 
 static ag_status fail(char *message, ag_status status, const char *format, ...)
@@ -232,19 +233,49 @@ static ag_status choose_maps(agv_page *page, const ag_plan *plan, const ag_args 
 
 /* ---- What the page says about itself ---- */
 
+/* Names of variables for a line. */
+typedef struct {
+    char text[AGV_LINE_SIZE * 5 / 8];
+    int left_out; /* those that there was no room for */
+} names;
+
+/* count: how often; 0: not said */
+static void add_name(names *list, const char *name, int64_t count)
+{
+    char item[40];
+    const size_t used = strlen(list->text);
+    int length = snprintf(item, sizeof item, "%s%s", used > 0 ? ", " : "", name);
+    if (count > 0) {
+        length += snprintf(item + length, sizeof item - (size_t)length, " %lld", (long long)count);
+    }
+    if (list->left_out > 0 || used + (size_t)length >= sizeof list->text) {
+        list->left_out++;
+    } else {
+        memcpy(list->text + used, item, (size_t)length + 1);
+    }
+}
+
+static void add_names(agv_page *page, const char *sentence, const names *list)
+{
+    char more[32] = "";
+    if (list->left_out > 0) {
+        snprintf(more, sizeof more, " and %d more", list->left_out);
+    }
+    if (list->text[0] != '\0') {
+        agv_add_line(&page->notes, "%s: %s%s.", sentence, list->text, more);
+    }
+}
+
 static void add_absent(agv_page *page)
 {
-    char names[AGV_LINE_SIZE / 2] = "";
+    names absent = {"", 0};
     for (int n = 0; n < page->heads[0].variables.count; n++) {
         const agv_variable *v = &page->heads[0].variables.items[n];
-        const size_t used = strlen(names);
         if (v->is_absent) {
-            snprintf(names + used, sizeof names - used, "%s%s", used > 0 ? ", " : "", v->name);
+            add_name(&absent, v->name, 0);
         }
     }
-    if (names[0] != '\0') {
-        agv_add_line(&page->notes, "Not given, so zero: %s.", names);
-    }
+    add_names(page, "Not given, so zero", &absent);
 }
 
 /* NaN and infinities of the nth variable of every head. */
@@ -260,25 +291,67 @@ static int64_t count_odd(const agv_page *page, int n)
 
 static void add_odd(agv_page *page)
 {
-    char names[AGV_LINE_SIZE / 2] = "";
+    names odd = {"", 0};
     for (int n = 0; n < page->heads[0].variables.count; n++) {
         const int64_t count = count_odd(page, n);
-        const size_t used = strlen(names);
         if (count > 0) {
-            snprintf(names + used, sizeof names - used, "%s%s %lld", used > 0 ? ", " : "",
-                     page->heads[0].variables.items[n].name, (long long)count);
+            add_name(&odd, page->heads[0].variables.items[n].name, count);
         }
     }
-    if (names[0] != '\0') {
-        agv_add_line(&page->notes, "NaN or infinite, and left out of norms and ranges: %s.", names);
+    add_names(page,
+              page->n_heads > 1 ? "NaN or infinite, in all heads together, and left out of norms and ranges"
+                                : "NaN or infinite, and left out of norms and ranges",
+              &odd);
+}
+
+static bool is_same(const agv_extent *a, const agv_extent *b)
+{
+    return a->is_full == b->is_full && memcmp(a->pool, b->pool, sizeof a->pool) == 0 &&
+           memcmp(a->window, b->window, sizeof a->window) == 0;
+}
+
+/* which: whose matrices they are, as the beginning of a sentence */
+static void add_extent(agv_page *page, const char *which, const agv_extent *e)
+{
+    agv_add_line(&page->notes,
+                 "%s too large to show every number: one cell stands for %lld queries and %lld keys. "
+                 "Queries %lld to %lld and keys %lld to %lld are there in full, under Numbers.",
+                 which, (long long)e->pool[0], (long long)e->pool[1], (long long)e->window[0],
+                 (long long)e->window[1] - 1, (long long)e->window[2], (long long)e->window[3] - 1);
+}
+
+/* What is shown of matrices that are not shown in full: a line for all, or one per sequence, as the extent depends on
+ * the length. Returns the number of sequences. */
+static int add_extents(agv_page *page)
+{
+    bool differs = false;
+    int pooled = 0;
+    for (int64_t n = 0; n < page->n_heads; n++) {
+        differs = differs || !is_same(&page->heads[n].extent, &page->heads[0].extent);
     }
+    for (int64_t n = 0; n < page->n_heads; n++) {
+        const agv_head *head = &page->heads[n];
+        char which[64] = "The matrices are";
+        if (head->extent.is_full || (n > 0 && (!differs || head[-1].batch == head->batch))) {
+            continue;
+        }
+        if (differs) {
+            snprintf(which, sizeof which, "The matrices of sequence %lld are", (long long)head->batch);
+        }
+        if (++pooled <= MAX_POOLED_LINES) {
+            add_extent(page, which, &head->extent);
+        }
+    }
+    if (pooled > MAX_POOLED_LINES) {
+        agv_add_line(&page->notes, "So are those of %d more sequences.", pooled - MAX_POOLED_LINES);
+    }
+    return pooled;
 }
 
 static void add_notes(agv_page *page, const ag_plan *plan, const ag_args *args, const agv_request *request)
 {
     const ag_problem *p = ag_plan_problem(plan);
     const uint32_t possible = agv_maps_of(args);
-    const agv_extent *e = &page->heads[0].extent;
     if ((possible & AG_MAP_VJP) == 0) {
         agv_add_line(&page->notes, "No cotangent was given, so there is no vjp and no vjp_jvp to show.");
     }
@@ -297,14 +370,7 @@ static void add_notes(agv_page *page, const ag_plan *plan, const ag_args *args, 
         agv_add_line(&page->notes, "%lld of %lld heads (of all sequences) are shown.",
                      (long long)page->n_heads, (long long)(p->batch * p->heads));
     }
-    if (!e->is_full) {
-        agv_add_line(&page->notes,
-                     "The matrices are too large to show every number: one cell stands for %lld queries and "
-                     "%lld keys. "
-                     "Queries %lld to %lld and keys %lld to %lld are there in full, under Numbers.",
-                     (long long)e->pool[0], (long long)e->pool[1], (long long)e->window[0],
-                     (long long)e->window[1] - 1, (long long)e->window[2], (long long)e->window[3] - 1);
-    } else if (request->rows[1] > 0 || request->keys[1] > 0) {
+    if (add_extents(page) == 0 && (request->rows[1] > 0 || request->keys[1] > 0)) {
         agv_add_line(&page->notes, "Every number is shown, not only the rows and keys that were asked for.");
     }
     if ((page->maps & AG_MAP_JVP) != 0 && page->along_maps == 0) {
@@ -314,18 +380,6 @@ static void add_notes(agv_page *page, const ag_plan *plan, const ag_args *args, 
         agv_add_line(&page->notes,
                      "%lld query heads share a head of K and V; dK and dV are the share of the chosen one.",
                      (long long)(p->heads / p->kv_heads));
-    }
-}
-
-static void add_facts(agv_page *page, const ag_problem *p, const ag_args *args)
-{
-    char text[512];
-    size_t length;
-    if (ag_problem_format(p, text, sizeof text, &length) == AG_OK) {
-        agv_add_line(&page->facts, "%s", text);
-    }
-    if (p->dropout > 0) {
-        agv_add_line(&page->facts, "dropout seed %llu", (unsigned long long)args->seed);
     }
 }
 
@@ -341,7 +395,7 @@ static void describe_page(agv_page *page, const ag_problem *p, const ag_args *ar
     page->has_dL = agv_has(p, args, HAS_DL);
     page->has_tB = agv_has(p, args, HAS_TB);
     page->has_tdL = agv_has(p, args, HAS_TDL);
-    add_facts(page, p, args);
+    agv_add_facts(&page->facts, p, args);
 }
 
 /* ---- All of it ---- */

@@ -23,8 +23,11 @@ typedef struct agv_request {
 /* The maps that a call has the inputs for: vjp if there is a cotangent, jvp if there is a tangent, vjp_jvp if both. */
 uint32_t agv_maps_of(const ag_args *args);
 
-/* Fills in a page with the heads of a call: everything but title, facts, and the layer. page is zero at first; the
- * caller frees it, also after a failure. message[AGV_LINE_SIZE] gets a line about a failure. */
+/* Adds sizes, dtype and features of a call, in words. The problem is complete, as ag_plan_problem has it. */
+void agv_add_facts(agv_lines *facts, const ag_problem *p, const ag_args *args);
+
+/* Fills in a page with the heads of a call: everything but the title, facts of the caller, and the layer. page is zero
+ * at first; the caller frees it, also after a failure. message[AGV_LINE_SIZE] gets a line about a failure. */
 ag_status agv_page_of_call(agv_page *page, const ag_plan *plan, const ag_args *args,
                            const agv_request *request, char *message);
 

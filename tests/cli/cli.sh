@@ -98,8 +98,18 @@ done
 check "demo --json passed" grep -q '"passed": true$' "$out"
 check "demo --json failed nowhere" sh -c "! grep -q '\"passed\": false' '$out'"
 
+# ---- backends ----
+for command in check bench; do
+    refused_with "--backend: 'abacus' is not built into this command: it has cpu, reference" $command "q8 d4 f32" --backend abacus
+    refused_with "device is 1" $command "q8 d4 f32" --backend reference --device 0
+    refused_with "--device: -1 is not between 0 and" $command "q8 d4 f32" --device -1
+done
+refused_with "--given-o is for jvp, but --map is vjp" bench "q8 d4 f32" --map vjp --given-o
+works_with "plan     reference, " check "q8 d4 f32" --backend reference
+
 # ---- info ----
 works_with "processors" info
+works_with "devices           " info
 json_works info --json
 ATTNGRAD_BACKEND='' ATTNGRAD_ISA=scalar "$attngrad" info >"$dir/scalar"
 for format in float32 bfloat16; do

@@ -99,6 +99,7 @@ check "the prompt of sample is not a file" [ -z "$(complete_words attngrad sampl
 # Bash splits --causal=x into three words, and file:name too.
 check "--causal's values" offers bottom-right attngrad grad --causal = bot
 check "--causal's values, after the sign" offers top-left attngrad grad --causal =
+check "--backend's values" offers cuda attngrad check --backend cu
 check "--align's values" offers top-left attngrad grad --align top
 for value in top-left bottom-right; do
     check "the help of grad names $value" sh -c '"$1" grad --help | grep -qF "$2"' - "$attngrad" "$value"

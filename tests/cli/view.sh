@@ -43,6 +43,8 @@ check "help of view is at most 80 columns wide" narrow
 refused_with "--out is missing" view
 refused_with "--k is missing" view --q q.npy --out x.html
 refused_with "one of them" view "q4 d2 f32" --q q.npy --k q.npy --v q.npy --out x.html
+refused_with "--backend: a page has no choice of it" view "q4 d2 f32" --backend cuda --out x.html
+refused_with "--device: a page has no choice of it" view "q4 d2 f32" --device 1 --out x.html
 refused_with "the worked example is shown as a whole" view --heads 0 --out x.html
 refused_with "is not a list of numbers" view "q4 d2 f32" --heads a --out x.html
 refused_with "is not a range such as 0-63" view "q4 d2 f32" --rows 5-3 --out x.html
@@ -94,7 +96,7 @@ long=$(printf 'ab%0200d' 0 | sed 's/0/é/g')
 works view --q q.npy --k q.npy --v q.npy --title "$long" --out title.html
 check "a long title is cut after a whole character" iconv -f UTF-8 -t UTF-8 -o /dev/null title.html
 works view --q q.npy --k q.npy --v q.npy --dropout 0.5,77 --out dropout.html
-check "the seed of dropout is a fact" has dropout.html "dropout seed 77"
+check "the seed of dropout is a fact" has dropout.html "dropout 0.5, seed 77"
 cp q.npy "<img src=x>.npy"
 works view --q "<img src=x>.npy" --k q.npy --v q.npy --out named.html
 check "a file's name is text" sh -c '! grep -qF "<img src=x>" named.html'

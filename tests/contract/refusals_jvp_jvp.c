@@ -257,7 +257,7 @@ static void device_lists(ag_backend backend)
     agc_arrays_destroy(&x);
 }
 
-/* ---- Devices, which no backend has ---- */
+/* ---- Devices, which the backends of the host lack ---- */
 
 static void refuse_device(ag_backend backend, int32_t device)
 {
@@ -306,7 +306,8 @@ static void older_callers(void)
     CHECK(info.devices[0] == PATTERN, "devices was written");
     info.struct_size = sizeof info;
     CHECK_OK(ag_info_get(&info));
-    CHECK(info.devices[0] == '\0', "devices is '%.255s'", info.devices);
+    CHECK(memchr(info.devices, '\0', sizeof info.devices) != NULL, "devices has no end");
+    CHECK(info.devices[0] == '\0' || test_has_backend(AG_BACKEND_CUDA), "devices is '%.255s'", info.devices);
     agc_arrays_destroy(&x);
 }
 

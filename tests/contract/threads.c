@@ -34,6 +34,20 @@ static const char *const large[] = {
 };
 enum { LARGE = sizeof large / sizeof large[0] };
 
+/* With AG_INVARIANT, vjp and vjp_jvp of these run as chains of spans: tests/kernels/work_items.c holds it. */
+static const char *const chains[] = {
+    "h3 q400 k900 d256 f32 causal sink",
+    "b2 h2 kv1 q385 k600 d256 bf16 bias=bhqk",
+};
+enum { CHAINS = sizeof chains / sizeof chains[0] };
+
+/* For the reference, whose threads share heads and sequences. */
+static const char *const many_heads[] = {
+    "b2 h6 kv3 q70 k90 d24 f32 causal bias=11qk sink table=9,shared",
+    "b3 h4 q60 k50 d16 bf16 grad=f32 window=20,9 dropout=0.1",
+};
+enum { MANY_HEADS = sizeof many_heads / sizeof many_heads[0] };
+
 static void hang(int signal_number)
 {
     static const char text[] = "a call hangs\n";
@@ -56,34 +70,45 @@ static void start(pthread_t *thread, void *(*function)(void *), void *arg)
 
 /* ---- Numbers of threads ------------------------------------------------------------------------- */
 
+/* The same bits with one thread and with each of the other numbers, in two runs of the same plan. */
+static void same_with_threads(const char *text, uint32_t flags, const int32_t *numbers, int n_numbers)
+{
+    struct arrays one;
+    for (int n = 0; n < 1 + n_numbers; n++) {
+        struct arrays x;
+        char label[256];
+        ag_options options = with_threads(n == 0 ? 1 : numbers[n - 1]);
+        options.flags = flags;
+        snprintf(label, sizeof label, "'%s' with %d threads", text, (int)options.threads);
+        make_arrays(&x, text, &options, 101);
+        CHECK_OK(agc_arrays_add_low_halves(&x));
+        CHECK_OK(agc_arrays_run_all(&x));
+        if (n == 0) {
+            one = x;
+            continue;
+        }
+        same_outputs(&x, &one, ALL_MAPS, label);
+        CHECK_OK(agc_arrays_run_all(&x)); /* a second run of the same plan */
+        same_outputs(&x, &one, ALL_MAPS, label);
+        agc_arrays_destroy(&x);
+    }
+    agc_arrays_destroy(&one);
+}
+
 static void any_number_of_threads(void)
 {
-    static const int32_t numbers[] = {1, 2, 3, 8, 64};
-    const int count = test_count(1000), n_large = count == 1000 ? LARGE : count >= 500 ? 2 : 0;
-    if (n_large < LARGE) {
-        printf("large problems: %d of %d, AG_TEST_COUNT asks for little\n", n_large, (int)LARGE);
+    static const int32_t numbers[] = {2, 3, 8, 64};
+    const char *const *more = test_on_reference() ? many_heads : large;
+    const int all = test_on_reference() ? MANY_HEADS : LARGE, count = test_count(1000);
+    const int n_more = count == 1000 ? all : count >= 500 ? 2 : 0;
+    if (n_more < all) {
+        printf("large problems: %d of %d, AG_TEST_COUNT asks for little\n", n_more, all);
     }
-    for (int n = 0; n < PROBLEMS + n_large; n++) {
-        struct arrays one;
-        const char *text = n < PROBLEMS ? problems[n] : large[n - PROBLEMS];
-        for (int m = 0; m < (n < PROBLEMS ? 5 : 4); m++) {
-            struct arrays x;
-            char label[64];
-            const ag_options options = with_threads(numbers[m]);
-            snprintf(label, sizeof label, "problem %d with %d threads", n, (int)numbers[m]);
-            make_arrays(&x, text, &options, 101);
-            CHECK_OK(agc_arrays_add_low_halves(&x));
-            CHECK_OK(agc_arrays_run_all(&x));
-            if (m == 0) {
-                one = x;
-                continue;
-            }
-            same_outputs(&x, &one, ALL_MAPS, label);
-            CHECK_OK(agc_arrays_run_all(&x)); /* a second run of the same plan */
-            same_outputs(&x, &one, ALL_MAPS, label);
-            agc_arrays_destroy(&x);
-        }
-        agc_arrays_destroy(&one);
+    for (int n = 0; n < PROBLEMS; n++) {
+        same_with_threads(problems[n], 0, numbers, 4);
+    }
+    for (int n = 0; n < n_more; n++) {
+        same_with_threads(more[n], 0, numbers, 3);
     }
 }
 
@@ -140,30 +165,36 @@ static void run_nothing(void *ctx, int64_t n_tasks, ag_task task, void *arg)
     ++*(int64_t *)ctx;
 }
 
-static void other_loops(void)
+static void same_with_loops(const char *text, uint32_t flags)
 {
     static void (*const loops[])(void *, int64_t, ag_task, void *) = {run_forward, run_in_reverse,
                                                                       run_each_on_its_thread};
-    for (int n = 0; n < PROBLEMS; n++) {
-        struct arrays wanted, x;
-        const ag_options options = with_threads(5);
-        make_arrays(&wanted, problems[n], &options, 103);
-        make_arrays(&x, problems[n], &options, 103);
-        CHECK_OK(agc_arrays_run_along_s(&x));
-        CHECK_OK(agc_arrays_run_all(&wanted));
-        for (int l = 0; l < 3; l++) {
-            int64_t max_tasks = 0;
-            char label[64];
-            const ag_exec exec = {.struct_size = sizeof exec, .ctx = &max_tasks, .run = loops[l]};
-            snprintf(label, sizeof label, "problem %d with loop %d", n, l);
-            for (int map = 0; map < MAPS; map++) {
-                CHECK_OK(call_map(map, x.plan, &x.args, &exec, x.workspace, x.workspace_bytes));
-            }
-            same_outputs(&x, &wanted, ALL_MAPS, label);
-            CHECK(max_tasks >= 1 && max_tasks <= 5, "%s: %d tasks for 5 threads", label, (int)max_tasks);
+    struct arrays wanted, x;
+    ag_options options = with_threads(5);
+    options.flags = flags;
+    make_arrays(&wanted, text, &options, 103);
+    make_arrays(&x, text, &options, 103);
+    CHECK_OK(agc_arrays_run_along_s(&x));
+    CHECK_OK(agc_arrays_run_all(&wanted));
+    for (int l = 0; l < 3; l++) {
+        int64_t max_tasks = 0;
+        char label[256];
+        const ag_exec exec = {.struct_size = sizeof exec, .ctx = &max_tasks, .run = loops[l]};
+        snprintf(label, sizeof label, "'%s' with loop %d", text, l);
+        for (int map = 0; map < MAPS; map++) {
+            CHECK_OK(call_map(map, x.plan, &x.args, &exec, x.workspace, x.workspace_bytes));
         }
-        agc_arrays_destroy(&x);
-        agc_arrays_destroy(&wanted);
+        same_outputs(&x, &wanted, ALL_MAPS, label);
+        CHECK(max_tasks >= 1 && max_tasks <= 5, "%s: %d tasks for 5 threads", label, (int)max_tasks);
+    }
+    agc_arrays_destroy(&x);
+    agc_arrays_destroy(&wanted);
+}
+
+static void other_loops(void)
+{
+    for (int n = 0; n < PROBLEMS; n++) {
+        same_with_loops(problems[n], 0);
     }
 }
 
@@ -188,6 +219,21 @@ static void a_loop_that_does_nothing(void)
     reserved.reserved = 1;
     CHECK_STATUS(ag_forward(x.plan, &x.args, &reserved, x.workspace, x.workspace_bytes), AG_INVALID_ARGUMENT);
     agc_arrays_destroy(&x);
+}
+
+/* ---- Chains of spans ---------------------------------------------------------------------------- */
+
+static void chains_of_spans(void)
+{
+    static const int32_t many[] = {8};
+    if (test_on_reference()) {
+        printf("no chains of spans: the reference has none\n");
+        return;
+    }
+    for (int n = 0; n < CHAINS; n++) {
+        same_with_threads(chains[n], AG_INVARIANT, many, 1);
+        same_with_loops(chains[n], AG_INVARIANT);
+    }
 }
 
 /* ---- Many callers ------------------------------------------------------------------------------- */
@@ -325,6 +371,7 @@ int main(void)
     any_number_of_threads();
     other_loops();
     a_loop_that_does_nothing();
+    chains_of_spans();
     one_plan_eight_callers();
     plans_at_once();
     messages_are_each_threads_own();

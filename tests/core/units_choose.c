@@ -10,10 +10,12 @@ enum {
     FAST = 101,
     SLOW = 102,
     PLAIN = 103,
+    DEVICE = 104,
     FAST_ISA = 201,
     FAST_ISA_ABSENT = 202,
     FAST_ISA_NOT_BUILT_IN = 203,
-    SLOW_ISA = 204
+    SLOW_ISA = 204,
+    DEVICE_ISA = 205
 };
 
 static ag_status answer; /* what FAST's accept returns */
@@ -46,6 +48,7 @@ static const agi_isa fast_isas[] = {{FAST_ISA, "tensor", true, is_supported},
                                     {FAST_ISA_ABSENT, "sparse", true, is_supported},
                                     {FAST_ISA_NOT_BUILT_IN, "optical", false, is_supported}};
 static const agi_isa slow_isas[] = {{SLOW_ISA, "vector", true, is_supported}};
+static const agi_isa device_isas[] = {{DEVICE_ISA, "systolic", true, is_supported}};
 
 static const agi_backend fast = {.id = FAST,
                                  .name = "fast",
@@ -56,7 +59,13 @@ static const agi_backend fast = {.id = FAST,
 static const agi_backend slow = {
     .id = SLOW, .name = "slow", .isas = slow_isas, .n_isas = 1, .accept = accept_any};
 static const agi_backend plain = {.id = PLAIN, .name = "plain", .accept = accept_any};
-static const agi_backend *const list[] = {&fast, &slow, &plain, NULL};
+static const agi_backend on_device = {.id = DEVICE,
+                                      .name = "device",
+                                      .abilities = AGI_ON_DEVICE,
+                                      .isas = device_isas,
+                                      .n_isas = 1,
+                                      .accept = accept_any};
+static const agi_backend *const list[] = {&on_device, &fast, &slow, &plain, NULL};
 
 /* One choice: what the backend FAST answers, which backend the options name, the status and backend expected. */
 typedef struct {
@@ -97,7 +106,24 @@ static const choice choices[] = {
      0,
      "dim_qk",
      "the fast one says"},
-    {"by name, not built in", AG_OK, {104, 0, NULL}, AG_UNSUPPORTED, NULL, 0, "options.backend", "not built"},
+    {"a device by name", AG_OK, {DEVICE, DEVICE_ISA, NULL}, AG_OK, &on_device, DEVICE_ISA, NULL, NULL},
+    {"AUTO, a device's isa",
+     AG_OK,
+     {0, DEVICE_ISA, NULL},
+     AG_UNSUPPORTED,
+     NULL,
+     0,
+     "options.isa",
+     "isa systolic is the device backend's, which runs only if"},
+    {"AUTO, the environment's name of a device's isa",
+     AG_OK,
+     {0, 0, "systolic"},
+     AG_UNSUPPORTED,
+     NULL,
+     0,
+     "ATTNGRAD_ISA",
+     "isa systolic is the device backend's, which runs only if"},
+    {"by name, not built in", AG_OK, {105, 0, NULL}, AG_UNSUPPORTED, NULL, 0, "options.backend", "not built"},
     {"an isa", AG_OK, {FAST, FAST_ISA, NULL}, AG_OK, &fast, FAST_ISA, NULL, NULL},
     {"AUTO, an isa of the second", AG_OK, {0, SLOW_ISA, NULL}, AG_OK, &slow, SLOW_ISA, NULL, NULL},
     {"AUTO, the environment's name of the second",
@@ -206,6 +232,8 @@ static void no_backend_is_available(void)
     CHECK_INT(agi_choose_backend(&plan, alone, &any), AG_UNSUPPORTED);
     CHECK(strstr(ag_last_message(), "the fast one says") != NULL, "it says: %s", ag_last_message());
     CHECK_INT(agi_choose_backend(&plan, none, &any), AG_UNSUPPORTED);
+    const agi_backend *const device_alone[] = {&on_device, NULL};
+    CHECK_INT(agi_choose_backend(&plan, device_alone, &any), AG_UNSUPPORTED);
 }
 
 static void ids_and_names_are_unique(void)

@@ -3,6 +3,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "test.h"
 
+#include "core/backend.h"
 #include "core/pool.h"
 
 #include <pthread.h>
@@ -160,12 +161,13 @@ static void wait_or_poll(void *arg, int64_t index)
 static void a_waiting_caller_polls(void)
 {
     static waiting w;
+    const ag_plan plan = {.backend = agi_specification, .threads = 2};
     agi_exec exec;
     ag_exec given = AG_EXEC_INIT;
     w.caller = pthread_self();
     given.ctx = &w;
     given.poll = count_poll;
-    CHECK_OK(agi_exec_begin(&exec, NULL, &given));
+    CHECK_OK(agi_exec_begin(&exec, &plan, &given));
     agi_pool_acquire(2);
     agi_pool_run(2, wait_or_poll, &w, &exec);
     agi_pool_release();

@@ -86,7 +86,8 @@ static void poison_unseen_keys(struct arrays *x)
     for (int64_t b = 0; b < x->p->batch; b++) {
         for (int64_t h = 0; h < x->p->kv_heads; h++) {
             for (int64_t j = 0; j < x->p->kv_len; j++) {
-                for (int n = 0; n < 6 && !key_is_seen(x, b, h, j); n++) {
+                const int seen = key_is_seen(x, b, h, j);
+                for (int n = 0; n < 6 && !seen; n++) {
                     poison(x, of_keys[n], b, h, j);
                 }
             }
@@ -163,7 +164,8 @@ static int check_unseen(const struct arrays *x, const char *text)
         for (int64_t h = 0; h < x->p->kv_heads; h++) {
             for (int64_t j = 0; j < x->p->kv_len; j++) {
                 const int64_t at[4] = {b, h, j, 0};
-                for (int n = 0; n < 4 && !key_is_seen(x, b, h, j); n++) {
+                const int seen = key_is_seen(x, b, h, j);
+                for (int n = 0; n < 4 && !seen; n++) {
                     check_value(x, zero_keys[n], at, 0, text);
                 }
             }

@@ -15,11 +15,13 @@ static const char dtype_word[] = "bf16";
 #endif
 
 /* The rule allows 8 eps A, which in bfloat16 may be as large as the result: there a result must also be within four
- * times the error of the baseline, or of rounding the truth. */
+ * times the error of the baseline, or of rounding the truth. Not the gradient of a sink: it has one number per head, a
+ * sum in which truth and baseline's error may both be small by chance (in 1 of 40 draws, with 16-bit weights). */
 static int within(const struct error_entry *e, ag_dtype dtype)
 {
+    const int of_sink = e->t == T_DSINK || e->t == T_TDSINK;
     return agc_error_entry_passed(e) &&
-           (dtype != AG_BF16 || e->error <= 4 * fmax(e->baseline, 4e-3 * e->truth));
+           (dtype != AG_BF16 || of_sink || e->error <= 4 * fmax(e->baseline, 4e-3 * e->truth));
 }
 
 static void check(const ag_check_case *s, const struct runner *r, struct error_truth *truth,

@@ -70,7 +70,9 @@ int main(void)
     find_runners(1);
     for (int n = 0; n < PROBLEMS; n++) {
         for (int d = 0; d < DTYPES; d++) {
-            test_problem(n, dtypes[d]);
+            if (is_wanted(n, d)) {
+                test_problem(n, dtypes[d]);
+            }
         }
     }
     report_runners();

@@ -129,7 +129,7 @@ static void strides(const char *text)
     ag_tensor view = {memory, {1, 2 * size[0], 4 * size[0] * size[1], 8 * size[0] * size[1] * size[2]}};
     x.args.sto = view;
     x.args.nu.data = NULL;
-    CHECK_OK(ag_jvp_jvp(x.plan, &x.args, NULL, x.workspace, x.workspace_bytes));
+    CHECK_OK(agc_run_map(x.plan, AG_MAP_JVP_JVP, &x.args, x.workspace, x.workspace_bytes));
     for (int64_t b = 0; b < size[0]; b++) {
         for (int64_t n = 0; n < size[1] * size[2] * size[3]; n++) {
             const int64_t h = n % size[1], i = n / size[1] % size[2], c = n / size[1] / size[2];

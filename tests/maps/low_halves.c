@@ -291,7 +291,9 @@ int main(void)
     find_runners(1);
     for (int n = 0; n < PROBLEMS; n++) {
         for (int d = 0; d < DTYPES; d++) {
-            test_problem(n, dtypes[d]);
+            if (is_wanted(n, d)) {
+                test_problem(n, dtypes[d]);
+            }
         }
     }
     gradients_are_closer("h2 q256 k256 d64 bf16");

@@ -224,7 +224,7 @@ int main(void)
     weights_add_up("h2 q70 k700 d32 f16");
 
     const int count = test_count(ALL); /* fewer if AG_TEST_COUNT is small: these are large */
-    for (int n = 0; n < (count == ALL ? PROBLEMS : count / 50); n++) {
+    for (int n = 0; n < (count == ALL ? PROBLEMS : count / 100); n++) {
         test(n);
     }
     return test_summary();

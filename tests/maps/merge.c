@@ -97,7 +97,7 @@ static void merge_keys(struct ring *r, int64_t query_shard, int with_tangents)
         args.mu = r->part.args.mu;
         CHECK_OK(
             call_map(map, plan_of(r, key_shard), &args, NULL, r->part.workspace, r->part.workspace_bytes));
-        CHECK_OK(ag_merge(plan_of(r, key_shard), &m, NULL));
+        CHECK_OK(agc_run_merge(plan_of(r, key_shard), &m));
     }
 }
 
@@ -201,7 +201,7 @@ static void one_head_of_one_sequence(struct arrays *whole, int64_t b, int64_t h)
     args.k.data = (double *)whole->data[T_K] + agc_arrays_index(whole, T_K, b, h / 2, 0, 0);
     args.v.data = (double *)whole->data[T_V] + agc_arrays_index(whole, T_V, b, h / 2, 0, 0);
     test_need(ag_plan_create(&plan, &p, NULL) == AG_OK, "no plan for one head");
-    CHECK_OK(ag_forward(plan, &args, NULL, whole->workspace, whole->workspace_bytes));
+    CHECK_OK(agc_run_map(plan, AG_MAP_FORWARD, &args, whole->workspace, whole->workspace_bytes));
     for (int64_t n = 0; n < 16 * 3; n++) {
         const double wanted = agc_arrays_f64(whole, T_O)[agc_arrays_index(whole, T_O, b, h, n / 3, n % 3)];
         CHECK(fabs(o[n] - wanted) <= 1e-14 * (1 + fabs(wanted)),
@@ -311,7 +311,7 @@ static void merges_by_the_formulas(void)
 {
     struct parts x, in_place;
     make_parts(&x);
-    CHECK_OK(ag_merge(x.plan, &x.m, NULL));
+    CHECK_OK(agc_run_merge(x.plan, &x.m));
     for (int e = 0; e < 2 * N; e++) {
         long double wanted[OUTPUTS];
         merged_by_formulas(&x, e / 2, e % 2, wanted);
@@ -324,7 +324,7 @@ static void merges_by_the_formulas(void)
     for (enum output n = 0; n < OUTPUTS; n++) {
         *tensor_of(&in_place, RESULT, n) = *tensor_of(&in_place, 0, n);
     }
-    CHECK_OK(ag_merge(in_place.plan, &in_place.m, NULL));
+    CHECK_OK(agc_run_merge(in_place.plan, &in_place.m));
     for (enum output n = 0; n < OUTPUTS; n++) {
         const size_t bytes = (size_t)(channels(n) * N) * sizeof(double);
         CHECK(memcmp(in_place.value[n][0], x.value[n][RESULT], bytes) == 0, "in place the bits of %s differ",
@@ -359,7 +359,7 @@ static void parts_without_keys(void)
                 }
             }
         }
-        CHECK_OK(ag_merge(x.plan, &x.m, NULL));
+        CHECK_OK(agc_run_merge(x.plan, &x.m));
         result_is(&x, empty == 3 ? -1 : empty == 1, "with a set without keys");
         ag_plan_destroy(x.plan);
     }
@@ -375,7 +375,7 @@ static void parts_far_apart(void)
             x.value[LSE][larger][e] = 1e4;
             x.value[LSE][!larger][e] = -1e4;
         }
-        CHECK_OK(ag_merge(x.plan, &x.m, NULL));
+        CHECK_OK(agc_run_merge(x.plan, &x.m));
         result_is(&x, larger, "sets far apart");
         ag_plan_destroy(x.plan);
     }
@@ -463,7 +463,7 @@ static void refusals(void)
             tensor_of(&x, set, n)->data = NULL;
         }
         if (n == SO || n == TO) {
-            CHECK_OK(ag_merge(x.plan, &x.m, NULL));
+            CHECK_OK(agc_run_merge(x.plan, &x.m));
         }
     }
     ag_plan_destroy(x.plan);

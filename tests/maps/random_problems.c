@@ -1,18 +1,31 @@
 /* All checks on random problems over all features and dtypes, on each backend and instruction set, with one thread and
- * with two: small ones, and some of several tiles. Fewer of both if AG_TEST_COUNT asks for little. */
+ * with two: small ones, and some of several tiles. If AG_TEST_COUNT is set, IN_A_SHORT_RUN of them from number
+ * AG_TEST_FIRST on, and fewer large ones if it is small. */
 #include "check/summary.h"
 #include "every_isa.h"
 #include "feature_pairs.h"
 
-enum { PROBLEMS = 1000, SEED = 20, LARGE_EACH = 20 }; /* one of LARGE_EACH problems is large */
+enum {
+    PROBLEMS = 1000,
+    IN_A_SHORT_RUN = 200,
+    SEED = 20,
+    LARGE_EACH = 20
+}; /* one of LARGE_EACH problems is large */
 
 static struct summary summary;
 static int32_t threads;
 static int large; /* is the problem large? */
 
+/* The n-th of this run? */
 static int is_large(int n)
 {
     return n % LARGE_EACH == LARGE_EACH / 2 && n < test_count(PROBLEMS);
+}
+
+static int first_problem(void)
+{
+    const char *text = getenv("AG_TEST_FIRST");
+    return text != NULL ? atoi(text) : 0;
 }
 
 /* Finite differences and identities are in float64, for which AMX falls back to AVX-512. The reference has no tiles:
@@ -42,7 +55,7 @@ static void check(const ag_check_case *s, const struct runner *r, struct error_t
 
 int main(void)
 {
-    const int problems = test_count(PROBLEMS) < PROBLEMS ? PROBLEMS / 2 : PROBLEMS;
+    const int problems = test_count(PROBLEMS) < PROBLEMS ? IN_A_SHORT_RUN : PROBLEMS, first = first_problem();
     int n_large = 0;
     find_runners(1);
     for (int n = 0; n < problems; n++) {
@@ -50,10 +63,10 @@ int main(void)
         threads = 1 + n % 2;
         large = is_large(n);
         n_large += large;
-        ag_check_random(&c, SEED, (uint64_t)n, large ? AG_CHECK_LARGE : AG_CHECK_SMALL);
+        ag_check_random(&c, SEED, (uint64_t)(first + n), large ? AG_CHECK_LARGE : AG_CHECK_SMALL);
         every_isa(&c, threads, NULL, check);
     }
-    printf("%d problems, %d of them of several tiles\n", problems, n_large);
+    printf("%d problems from number %d on, %d of them of several tiles\n", problems, first, n_large);
     report_runners();
     for (int n = 0; n < summary.count; n++) {
         const struct summary_line *l = &summary.lines[n];

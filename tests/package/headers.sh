@@ -1,15 +1,24 @@
 #!/bin/sh
-# Each public header alone: headers.sh INCLUDE CC CXX
-# Compiled as C99, C11 and C++11, pedantic, every warning an error; its _INIT macros used.
+# Each public header alone: headers.sh INCLUDE CC CXX [FOLDER...]
+# Compiled as C99, C11 and C++11, pedantic, every warning an error; its _INIT macros used. FOLDER: those of mpi.h;
+# without any, attngrad_mpi.h is compiled without the function that takes a communicator.
 set -eu
 include=$1 cc=$2 cxx=$3
+shift 3
+mpi=-DAG_MPI_WITHOUT_MPI
+[ $# -eq 0 ] || mpi=-DOMPI_SKIP_MPICXX=1
+folders=
+for folder; do
+    folders="$folders -isystem $folder"
+done
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 passed=0 failed=0
 
 try() { # try NAME COMPILER STANDARD FILE
-    if "$2" "-std=$3" -Wall -Wextra -pedantic -Werror -Wshadow -Wconversion -I "$include" -c -o "$work/out.o" "$4" \
-        2>"$work/errors"; then
+    # shellcheck disable=SC2086
+    if "$2" "-std=$3" -Wall -Wextra -pedantic -Werror -Wshadow -Wconversion -I "$include" $folders "$mpi" \
+        -c -o "$work/out.o" "$4" 2>"$work/errors"; then
         passed=$((passed + 1))
     else
         failed=$((failed + 1))

@@ -1,10 +1,10 @@
 #!/bin/sh
-# The installation seen from outside: install.sh ROOT WORK CC
+# The installation seen from outside: install.sh ROOT WORK CC MPI, MPI being ON if libattngrad_mpi is to be there
 # `make install` into a folder of its own, and README's example with what it prints at its end; then a program built
 # through pkg-config against the shared and against the static library, and one through find_package against both; each
 # is run. Then DESTDIR, folders with spaces, and `make uninstall`.
 set -eu
-root=$1 work=$2 cc=$3
+root=$1 work=$2 cc=$3 mpi=$4
 build="$work/the build"
 prefix=$(mktemp -d) # outside WORK, whose path may have spaces: README's command then needs eval, as is tested below
 trap 'rm -rf "$prefix"' EXIT
@@ -85,13 +85,29 @@ try 'pkg-config, check, static' "$cc" -static "$root/tests/package/consumer/chec
     $(pkg-config --static --cflags --libs attngrad_check)
 try 'run, check, static' "$work/check-through-pc-static"
 
+mpi_program=''
+if [ "$mpi" = ON ]; then
+    mpi_program=$work/example.c
+    awk -f "$root/tests/package/first_example.awk" "$root/docs/cluster.md" >"$mpi_program"
+    command=$(sed -n 's/^    \(mpicc example.c .*\) && mpirun.*/\1/p' "$root/docs/cluster.md")
+    try 'pkg-config, mpi' sh -c "cd '$work' && ${command:?docs/cluster.md has no command that compiles its example}"
+    try 'run, mpi' env LD_LIBRARY_PATH="$libdir" "$work/example"
+    try 'attngrad-mpi is next to attngrad' "$prefix/bin/attngrad" check --mpi --help
+else
+    echo 'not checked: libattngrad_mpi, as there is no MPI'
+fi
+
 try 'find_package' cmake -S "$root/tests/package/consumer" -B "$work/consumer" -DCMAKE_PREFIX_PATH="$prefix" \
-    -DCMAKE_C_COMPILER="$cc"
+    -DCMAKE_C_COMPILER="$cc" -DMPI_PROGRAM="$mpi_program"
 try 'build' cmake --build "$work/consumer"
 try 'run attngrad::attngrad' "$work/consumer/consumer_attngrad"
 try 'run attngrad::static' "$work/consumer/consumer_static"
 try 'run attngrad::io' "$work/consumer/consumer_io" "$work/x.safetensors"
 try 'run attngrad::io_static' "$work/consumer/consumer_io_static" "$work/x.safetensors"
+if [ -n "$mpi_program" ]; then
+    try 'run attngrad::mpi' "$work/consumer/consumer_mpi"
+    try 'run attngrad::mpi_static' "$work/consumer/consumer_mpi_static"
+fi
 try 'run attngrad::check' "$work/consumer/consumer_check"
 try 'attngrad::attngrad is shared' sh -c "ldd '$work/consumer/consumer_attngrad' | grep -q libattngrad.so.0"
 try 'attngrad::static is static' sh -c "! ldd '$work/consumer/consumer_static' | grep -q libattngrad"

@@ -1,10 +1,13 @@
-/* The layout of every struct of attngrad.h, attngrad_nn.h and attngrad_io.h on a machine with 64-bit pointers
- * and longs (LP64), written down: a compiled program relies on these numbers, so a new field goes after the
+/* The layout of every struct of attngrad.h, attngrad_nn.h, attngrad_io.h and attngrad_mpi.h on a machine with 64-bit
+ * pointers and longs (LP64), written down: a compiled program relies on these numbers, so a new field goes after the
  * last one and no line here ever changes, except the sizes of structs that begin with struct_size, which may
  * grow. */
 #include <attngrad_io.h>
 #include <attngrad_nn.h>
 #include <stdio.h>
+
+#define AG_MPI_WITHOUT_MPI
+#include <attngrad_mpi.h>
 
 #define SIZE(type) "sizeof(" #type ")", sizeof(type)
 #define FIELD(type, field) "" #type "." #field, offsetof(type, field)
@@ -356,6 +359,30 @@ static const struct {
     {FIELD(ag_io_writer_options, flags), 4},
     {FIELD(ag_io_writer_options, cancelled), 8},
     {FIELD(ag_io_writer_options, ctx), 16},
+    {SIZE(ag_mpi_options), 32},
+    {FIELD(ag_mpi_options, struct_size), 0},
+    {FIELD(ag_mpi_options, progress), 4},
+    {FIELD(ag_mpi_options, way), 8},
+    {FIELD(ag_mpi_options, layout), 12},
+    {FIELD(ag_mpi_options, timeout_s), 16},
+    {FIELD(ag_mpi_options, plan), 24},
+    {SIZE(ag_mpi_shard_info), 104},
+    {FIELD(ag_mpi_shard_info, struct_size), 0},
+    {FIELD(ag_mpi_shard_info, chunks), 4},
+    {FIELD(ag_mpi_shard_info, q_rows), 8},
+    {FIELD(ag_mpi_shard_info, kv_rows), 16},
+    {FIELD(ag_mpi_shard_info, q_starts), 24},
+    {FIELD(ag_mpi_shard_info, q_lengths), 40},
+    {FIELD(ag_mpi_shard_info, k_starts), 56},
+    {FIELD(ag_mpi_shard_info, k_lengths), 72},
+    {FIELD(ag_mpi_shard_info, head_first), 88},
+    {FIELD(ag_mpi_shard_info, heads), 96},
+    {SIZE(ag_mpi_traffic), 32},
+    {FIELD(ag_mpi_traffic, struct_size), 0},
+    {FIELD(ag_mpi_traffic, reserved), 4},
+    {FIELD(ag_mpi_traffic, bytes_sent), 8},
+    {FIELD(ag_mpi_traffic, seconds), 16},
+    {FIELD(ag_mpi_traffic, seconds_waiting), 24},
 };
 
 int main(void)

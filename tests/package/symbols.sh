@@ -1,22 +1,22 @@
 #!/bin/sh
-# A library's symbols: symbols.sh ROOT LIBRARY SHARED STATIC, LIBRARY being attngrad or attngrad_io
+# A library's symbols: symbols.sh ROOT LIBRARY SHARED STATIC, LIBRARY being attngrad, attngrad_io or attngrad_mpi
 # The shared library exports exactly the functions that its public headers declare, which are exactly those
-# of symbols.txt or symbols_io.txt; the static one defines no global name that does not start with ag_ or
-# agi_. attngrad_io.h belongs to attngrad_io, every other header to attngrad, except attngrad_check.h, whose library
-# is unstable.
+# of symbols.txt, symbols_io.txt or symbols_mpi.txt; the static one defines no global name that does not start with ag_
+# or agi_. attngrad_io.h belongs to attngrad_io, attngrad_mpi.h to attngrad_mpi, every other header to attngrad, except
+# attngrad_check.h, whose library is unstable.
 set -eu
 root=$1 library=$2 shared=$3 static=$4
 
 # The public headers of the library, one after another.
 headers() {
     case $library in
-    attngrad_io) cat "$root/include/attngrad_io.h" ;;
-    *) find "$root/include" -name 'attngrad*.h' ! -name attngrad_io.h ! -name attngrad_check.h -exec cat {} + ;;
+    attngrad_io | attngrad_mpi) cat "$root/include/$library.h" ;;
+    *) find "$root/include" -name 'attngrad*.h' ! -name attngrad_io.h ! -name attngrad_mpi.h ! -name attngrad_check.h \
+        -exec cat {} + ;;
     esac
 }
 
-listed=$root/tests/package/symbols.txt
-[ "$library" != attngrad_io ] || listed=$root/tests/package/symbols_io.txt
+listed=$root/tests/package/symbols${library#attngrad}.txt
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 passed=0 failed=0

@@ -1,14 +1,15 @@
 #!/bin/sh
 # A run that gets no chance to clean up: kill -9 at random moments, again and again, while it writes a checkpoint every
 # step. Whatever the moment, the checkpoint loads; and the run that is finally completed has the bytes of one that
-# was never killed. usage: train_kill.sh PATH_TO_ATTNGRAD KILLS
+# was never killed. usage: train_kill.sh PATH_TO_ATTNGRAD KILLS STEPS
+# STEPS: steps of the run per kill, more than it does between two of them.
 set -u
-[ $# -eq 2 ] || { echo "usage: train_kill.sh PATH_TO_ATTNGRAD KILLS" >&2; exit 2; }
+[ $# -eq 3 ] || { echo "usage: train_kill.sh PATH_TO_ATTNGRAD KILLS STEPS" >&2; exit 2; }
 . "$(dirname "$0")/../command.sh"
 cd "$dir" || exit 2
 kills=$2
 model="--width 16 --heads 2 --context 16 --batch 4 --threads 1"
-steps=$((kills * 120 + 100))
+steps=$((kills * $3 + 100))
 
 # moment SEED: a pseudo-random number of seconds from 0 to 0.4
 moment() {

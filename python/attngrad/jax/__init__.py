@@ -7,6 +7,10 @@
 """
 
 try:
+    import jax as _jax
+
+    if _jax.__version_info__ < (0, 10):
+        raise ImportError(f"attngrad.jax needs JAX 0.10 or newer, not {_jax.__version__}: pip install 'attngrad[jax]'")
     from . import _batching, _lowering, _rules
     from ._attention import dot_product_attention
     from ._lowering import register

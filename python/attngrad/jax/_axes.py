@@ -104,12 +104,12 @@ class Letters:
 
     def rule(self, results: list[tuple[str, Row]]) -> tuple[str, dict[str, int]]:
         """Shardy's notation and the sizes of factors that are only a part of an axis: each axis has its letter, or a
-        name of its own; if heads share keys, the heads of q are (h g)."""
+        name of its own; if heads share keys, the heads of q are (h g), or g if all share one: Shardy has no h of 1."""
         fresh = iter(range(1000))
 
         def written(name: str, letter: str | None) -> str:
             if letter == "h" and self.group > 1 and kind_of(name) not in ("k", "v"):
-                return "(h g)"
+                return "(h g)" if self.kv_heads > 1 else "g"
             return letter or f"x{next(fresh)}"
 
         operands = zip(self.call.names, self.operands, strict=True)

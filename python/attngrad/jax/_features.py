@@ -286,8 +286,8 @@ def _table(table, heads: int, buckets) -> tuple[Any, str]:
 def _lengths(name: str, x: Any, batch: int, rows: int):
     """Lengths of sequences; those that are constant are checked here, the others by the handler."""
     lengths = integers(name, x, (batch,))
-    if not is_traced(lengths):
-        for i, length in enumerate(np.asarray(lengths).tolist()):
+    if not any(map(is_traced, jax.tree.leaves(x))):  # of x: inside jit even a constant becomes traced lengths
+        for i, length in enumerate(np.asarray(x).tolist()):
             if not 0 <= length <= rows:
                 raise ValueError(f"{name}: [{i}] is {length}: must be from 0 to {rows}")
     return lengths

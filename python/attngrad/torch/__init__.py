@@ -9,6 +9,8 @@
 try:
     from ._attention import scaled_dot_product_attention
     from ._multihead import MultiheadAttention, replace
+    from ._ring import ring_attention
+    from ._shard import shard, unshard
 except ModuleNotFoundError as error:
     if error.name != "torch":
         raise
@@ -16,4 +18,4 @@ except ModuleNotFoundError as error:
         "attngrad.torch needs PyTorch: pip install torch", name="torch"
     ) from None
 
-__all__ = ["MultiheadAttention", "replace", "scaled_dot_product_attention"]
+__all__ = ["MultiheadAttention", "replace", "ring_attention", "scaled_dot_product_attention", "shard", "unshard"]

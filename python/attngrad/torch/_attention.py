@@ -79,7 +79,8 @@ def scaled_dot_product_attention(
     q_offset, k_offset       positions of the first query and the first key
     q_offsets, k_offsets     the same for each sequence, instead of these; constants of a graph
     batch_offset, head_offset    indices of the first sequence and the first head, for dropout
-    backend      "cpu" or "reference"; None: the environment's, or the best
+    backend      "cpu" or "reference" for tensors of the CPU; None: the environment's, or the best. Tensors of an NVIDIA
+                 GPU run there, on the current stream
     threads      0: as many as torch.get_num_threads() says, or ATTNGRAD_THREADS
     save_low     float16 and bfloat16, if a gradient is recorded or forward mode is nested: the derivatives also
                  get what rounding took from the output, so that they do not carry that error; it takes one more
@@ -104,24 +105,65 @@ def scaled_dot_product_attention(
     ):
         o, lse = attention_directly(query, key, value, *_NO_EXTRAS, features)
         return (o, lse) if _features.flag("return_lse", return_lse) else o
+    shape, common = prepare(
+        *(query, key, value, attn_mask, options),
+        enable_gqa=enable_gqa,
+        window=window,
+        bias=bias,
+        bias_table=bias_table,
+        buckets=buckets,
+        alibi=alibi,
+        sink=sink,
+        seed=seed,
+        lengths=(q_lengths, kv_lengths),
+        packed=(q_packed, k_packed),
+        offsets=(q_offsets, k_offsets),
+    )
+    o, lse = attention(*common)
+    o = shape.unfold(o)
+    return (o, shape.unfold(lse)) if _features.flag("return_lse", return_lse) else o
+
+
+def prepare(
+    query,
+    key,
+    value,
+    attn_mask,
+    options,
+    *,
+    enable_gqa,
+    window,
+    bias,
+    bias_table,
+    buckets,
+    alibi,
+    sink,
+    seed,
+    lengths,
+    packed=(None, None),
+    offsets=(None, None),
+    n_k=None,
+) -> tuple[_Shape, tuple]:
+    """The shape, and the arguments of the op, all checked. n_k: the keys of a bias or mask, if key is a shard."""
     query, key, value = _autocast(query, key, value)
     _check_inputs(query, key, value)
     _check_extras(query, attn_mask=attn_mask, bias=bias, bias_table=bias_table, sink=sink)
     mask, bias, bias_name = _split_mask(attn_mask, bias)
     bias, table, sink = _one_dtype(query, bias, bias_table, sink, bias_name)
-    shape = _Shape(query, key, value, _features.flag("enable_gqa", enable_gqa))
+    shape = _Shape(query, key, value, _features.flag("enable_gqa", enable_gqa), n_k)
     table = _table(table, shape.heads, buckets)
-    offsets = _both_packed(q_packed, k_packed, shape)
-    is_packed = offsets[0] is not None
+    packed = _both_packed(*packed, shape)
+    is_packed = packed[0] is not None
+    named = dict(zip(_features.OPTIONS, options, strict=True))
     features = _features.write(
-        **dict(zip(_features.OPTIONS, options, strict=True)),
+        **named,
         window=window,
         alibi=_slopes(alibi, shape.heads),
         buckets=_buckets(buckets, table),
-        q_offsets=q_offsets,
-        k_offsets=k_offsets,
+        q_offsets=offsets[0],
+        k_offsets=offsets[1],
     )
-    o, lse = attention(
+    return shape, (
         shape.fold(query, shape.heads),
         shape.fold(shape.grouped(key), shape.kv_heads),
         shape.fold(shape.grouped(value), shape.kv_heads),
@@ -129,14 +171,12 @@ def scaled_dot_product_attention(
         table,
         _sink(sink, shape.heads),
         shape.fold_bias("attn_mask", mask, is_packed),
-        shape.lengths("q_lengths", q_lengths),
-        shape.lengths("kv_lengths", kv_lengths),
-        *offsets,
-        _seed(seed, query) if dropout_p > 0 or seed is not None else None,
+        shape.lengths("q_lengths", lengths[0]),
+        shape.lengths("kv_lengths", lengths[1]),
+        *packed,
+        _seed(seed, query) if named["dropout"] > 0 or seed is not None else None,
         features,
     )
-    o = shape.unfold(o)
-    return (o, shape.unfold(lse)) if _features.flag("return_lse", return_lse) else o
 
 
 # ---- Simple calls ----
@@ -154,6 +194,8 @@ def _features_if_simple(query, key, value, enable_gqa, window, options) -> str |
         and type(enable_gqa) is bool
         and (window is None or (type(window) is tuple and _SIDES.issuperset(map(type, window))))
     ):
+        if not query.device == key.device == value.device:
+            return None
         return _checked_features(
             *(query.shape, key.shape, value.shape),
             *(query.dtype, key.dtype, value.dtype),
@@ -223,8 +265,8 @@ def _check_inputs(query: Tensor, key: Tensor, value: Tensor) -> None:
             raise TypeError(f"{name}: dtype {x.dtype}, must be float64, float32, float16 or bfloat16")
         if x.dtype != query.dtype:
             raise TypeError(f"{name}: dtype {x.dtype}, but query has {query.dtype}")
-        if x.device.type not in ("cpu", "meta"):
-            raise ValueError(f"{name}: device {x.device}, must be the CPU")
+        if x.device.type not in ("cpu", "cuda", "meta"):
+            raise ValueError(f"{name}: device {x.device}, must be the CPU or an NVIDIA GPU")
         _check_device(name, x, query)
         if x.dim() < 2:
             raise ValueError(f"{name}: {x.dim()} axes, must have at least 2")
@@ -241,7 +283,7 @@ def _check_inputs(query: Tensor, key: Tensor, value: Tensor) -> None:
 def _one_dtype(query: Tensor, bias, table, sink, bias_name: str) -> list[Tensor | None]:
     """Bias, table and sink in one dtype: the query's, or float32 if one of them is."""
     named = [(bias_name, bias), ("bias_table", table), ("sink", sink)]
-    if torch.is_autocast_enabled("cpu"):
+    if torch.is_autocast_enabled(_autocast_device(query)):
         named = [(name, x.to(query.dtype) if _is_half(x) else x) for name, x in named]
     dtype = query.dtype
     for name, x in named:
@@ -257,11 +299,17 @@ def _is_half(x) -> bool:
     return isinstance(x, Tensor) and x.dtype in (torch.float16, torch.bfloat16)
 
 
+def _autocast_device(query) -> str:
+    """The kind of device whose autocast applies: anything but a GPU counts as the CPU."""
+    return "cuda" if isinstance(query, Tensor) and query.device.type == "cuda" else "cpu"
+
+
 def _autocast(*tensors: Tensor) -> list[Tensor]:
     """As PyTorch's own attention under autocast: every float but float64 becomes autocast's dtype."""
-    if not torch.is_autocast_enabled("cpu"):
+    device = _autocast_device(tensors[0])
+    if not torch.is_autocast_enabled(device):
         return list(tensors)
-    dtype = torch.get_autocast_dtype("cpu")
+    dtype = torch.get_autocast_dtype(device)
     lower = [_is_half(x) or (isinstance(x, Tensor) and x.dtype == torch.float32) for x in tensors]
     return [x.to(dtype) if low else x for x, low in zip(tensors, lower, strict=True)]
 
@@ -283,14 +331,15 @@ class _Shape:
     """The leading axes, folded into one batch axis. What is broadcast over them gets zero strides instead of
     copies if possible."""
 
-    def __init__(self, query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool):
+    def __init__(self, query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool, n_k: int | None = None):
         self.is_2d = max(query.dim(), key.dim(), value.dim()) == 2
         lead, heads = [], []
         for x in (query, key, value):
             lead.append(tuple(x.shape[:-3]))
             heads.append(x.shape[-3] if x.dim() > 2 else 1)
         self.lead = _broadcast("leading axes", *lead)
-        self.n_q, self.n_k, self.device = query.shape[-2], key.shape[-2], query.device
+        self.n_q, self.device = query.shape[-2], query.device
+        self.n_k = key.shape[-2] if n_k is None else n_k
         if enable_gqa:
             self._set_groups(*heads)
         else:

@@ -30,7 +30,7 @@ OPTIONS += "backend threads save_low invariant".split()
 _ALIGN = ("top-left", "bottom-right")
 _KEYWORDS = ("q_offset", "k_offset", "batch_offset")
 _LIST_KEYWORDS = ("q_offsets", "k_offsets")
-_OWN = frozenset((*_KEYWORDS, *_LIST_KEYWORDS, *"buckets slopes backend threads save_low invariant".split()))
+_OWN = frozenset((*_KEYWORDS, *_LIST_KEYWORDS, *"buckets slopes backend threads save_low invariant ring".split()))
 
 
 def integer(name: str, x, low: int = -(2**63), high: int = 2**63 - 1) -> int:
@@ -106,6 +106,7 @@ class Features(NamedTuple):
     dropout: bool
     save_low: bool
     flags: int  # of the plan
+    ring: str | None  # how the sequence lies on the ranks of a process group: see _ring_word.py
 
 
 def write(
@@ -212,4 +213,5 @@ def read(features: str) -> Features:
         any(word.startswith("dropout=") for word in words),
         "save_low" not in own,
         _core.INVARIANT if "invariant" in own else 0,
+        own.get("ring"),
     )

@@ -1,5 +1,5 @@
 """The five maps as dispatcher ops: torch.ops.attngrad.forward, vjp, jvp, vjp_jvp and jvp_jvp, on four axes
-[batch, head, position, channel], with kernels for CPU tensors and for tensors without data. forward_low is
+[batch, head, position, channel], with kernels for tensors of the CPU, of NVIDIA GPUs and without data. forward_low is
 forward that also writes o_low, the low half of a 16-bit o: what rounding took from it. jvp that is given o_low
 writes to_low, the low half of to; otherwise its to_low is an empty tensor.
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import os
+from array import array
 
 import torch
 from torch import Tensor
@@ -19,13 +20,15 @@ from torch import Tensor
 from .. import _core, _plan
 from . import _exit, _features
 
+_core.use_openmp()  # PyTorch's threads, which would compete with others
+
 COMMON = (
     "Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? table, Tensor? sink, Tensor? mask, "
     "Tensor? q_lengths, Tensor? kv_lengths, Tensor? q_packed, Tensor? k_packed, Tensor? seed, str features"
 )
 N_COMMON = 13
 INPUTS = ("q", "k", "v", "bias", "table", "sink")
-_ARRAYS = (*INPUTS, "mask")
+ARRAYS = (*INPUTS, "mask")
 _LISTS = ("q_lengths", "kv_lengths", "q_packed", "k_packed")
 _TANGENTS, _SECOND = (", ".join(f"Tensor? {prefix}{name}" for name in INPUTS) for prefix in "ts")
 _RESULTS = "Tensor o, Tensor lse, Tensor? o_low"
@@ -40,7 +43,7 @@ SCHEMAS = {
     "jvp_jvp": f"({COMMON}, {_RESULTS}, {_TANGENTS}, Tensor mu, {_SECOND}, Tensor smu) -> (Tensor sto, Tensor nu)",
 }
 
-_DTYPES = {torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
+DTYPES = {torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 
 library = torch.library.Library("attngrad", "DEF")
 for _name, _schema in SCHEMAS.items():
@@ -64,10 +67,10 @@ def _pattern(name: str, shape: tuple[int, ...], full: tuple[int, ...]) -> str:
 def _text(q, k, v, dtype, aux, bias, table, mask, sink, packed, buckets, words) -> str:
     """The problem's text, from shapes."""
     batch, n_q, n_k = packed if packed is not None else (q[0], q[2], k[2])
-    text = [f"b{batch} h{q[1]} kv{k[1]} q{n_q} k{n_k} d{q[3]} dv{v[3]} {_DTYPES[dtype]}"]
+    text = [f"b{batch} h{q[1]} kv{k[1]} q{n_q} k{n_k} d{q[3]} dv{v[3]} {DTYPES[dtype]}"]
     full = (batch, q[1], n_q, n_k)
     if aux is not None and aux != dtype:
-        text.append(f"aux={_DTYPES[aux]}")
+        text.append(f"aux={DTYPES[aux]}")
     if bias is not None:
         text.append(_pattern("bias", bias, full))
     if mask is not None:
@@ -87,7 +90,8 @@ def _threads() -> int:
     return 0 if "ATTNGRAD_THREADS" in os.environ else min(torch.get_num_threads(), _features.MAX_THREADS)
 
 
-def _longest(name: str, offsets: Tensor, rows: int) -> int:
+def longest(name: str, offsets: Tensor, rows: int) -> int:
+    """The rows of the longest of packed sequences, whose offsets are checked."""
     ends = offsets.tolist()
     if ends[0] != 0 or ends != sorted(ends) or ends[-1] > rows:
         raise ValueError(f"{name}: {ends}, must begin with 0, not decrease, and end within {rows} rows")
@@ -98,7 +102,7 @@ def _plan_of(common: tuple):
     q, k, v, bias, table, sink, mask, _, _, q_packed, k_packed, _, features = common
     packed = None
     if q_packed is not None:
-        n_q, n_k = _longest("q_packed", q_packed, q.shape[2]), _longest("k_packed", k_packed, k.shape[2])
+        n_q, n_k = longest("q_packed", q_packed, q.shape[2]), longest("k_packed", k_packed, k.shape[2])
         packed = (q_packed.numel() - 1, n_q, n_k)
     aux = bias if bias is not None else table if table is not None else sink
     return plan_of_shapes(
@@ -113,19 +117,26 @@ def _plan_of(common: tuple):
         None if sink is None else sink.shape,
         packed,
         features,
-        _threads(),
+        _threads() if q.is_cpu else 0,
+        q.get_device() + 1,  # 0: the CPU
     )
 
 
 @functools.lru_cache(maxsize=1024)
-def plan_of_shapes(q, k, v, dtype, aux, bias, table, mask, sink, packed, features, threads):
+def plan_of_shapes(q, k, v, dtype, aux, bias, table, mask, sink, packed, features, threads, device=0):
     """The plan of these shapes and dtypes; packed: number of sequences, most queries and most keys of one, or None;
-    threads: their number unless the features have one."""
+    threads: their number unless the features have one; device: 0 is the CPU, n GPU n - 1."""
     f = _features.read(features)
+    cuda = _core.BACKEND_CUDA
+    if device == 0 and f.backend == cuda:
+        raise ValueError("backend: 'cuda', but query is on the CPU")
+    if device > 0 and f.backend not in (_core.BACKEND_AUTO, cuda):
+        raise ValueError(f"backend: runs on the CPU, but query is on cuda:{device - 1}")
     n_buckets = None if f.buckets is None else len(f.buckets) // 4  # int32
     return _plan.get(
         _text(q, k, v, dtype, aux, bias, table, mask, sink, packed, n_buckets, f.words),
-        backend=f.backend,
+        backend=cuda if device > 0 else f.backend,
+        device=device,
         buckets=f.buckets,
         alibi_slopes=f.slopes,
         threads=f.threads or threads,
@@ -137,12 +148,30 @@ def plan_of_shapes(q, k, v, dtype, aux, bias, table, mask, sink, packed, feature
 
 
 def _run(map: int, common: tuple, tensors: dict[str, Tensor | None], flags: int = 0) -> None:
-    tensors |= zip(_ARRAYS, common[:7], strict=True)
+    """One map, on this process or over the ranks of a process group."""
+    if _features.read(common[12]).ring is None:
+        run_here(map, common, tensors, flags)
+        return
+    from . import _ring_maps  # which is built on this file
+
+    _ring_maps.run(map, common, tensors, flags)
+
+
+def run_here(
+    map: int, common: tuple, tensors: dict[str, Tensor | None], flags: int = 0, **more: int | array
+) -> None:
+    """One map on this process; `more` are keywords of Plan.run beside those of the features."""
+    tensors |= zip(ARRAYS, common[:7], strict=True)
     keywords = _features.read(common[12]).keywords
     q_lengths, kv_lengths, q_packed, k_packed, seed = common[7:12]
-    if flags or not q_lengths is kv_lengths is q_packed is k_packed is seed is None:
-        keywords = {"flags": flags} | keywords | _call_keywords(common)
-    plan = _plan_of(common)
+    q, plan = common[0], _plan_of(common)
+    if q.is_cuda:
+        workspace = torch.empty(plan.workspace(map), dtype=torch.uint8, device=q.device)
+        stream = torch.cuda.current_stream(q.device).cuda_stream
+        keywords = {"flags": flags, "workspace": workspace.data_ptr(), "stream": stream} | keywords
+        keywords |= _device_keywords(common) | more
+    elif flags or more or not q_lengths is kv_lengths is q_packed is k_packed is seed is None:
+        keywords = {"flags": flags} | keywords | _call_keywords(common) | more
     _exit.enter()
     try:
         plan.run(map, tensors, **keywords)
@@ -150,10 +179,28 @@ def _run(map: int, common: tuple, tensors: dict[str, Tensor | None], flags: int 
         _exit.leave()
 
 
+def _device_keywords(common: tuple) -> dict[str, int]:
+    """The addresses of lengths, offsets and seed in the GPU's memory: replays of a graph read them anew."""
+    named = zip((*_LISTS, "seed"), common[7:12], strict=True)
+    return {name + "_device": x.data_ptr() for name, x in named if x is not None}
+
+
 def _call_keywords(common: tuple) -> dict[str, int]:
     """The addresses of lengths and offsets, and the seed."""
     addresses = {name: x.data_ptr() for name, x in zip(_LISTS, common[7:11], strict=True) if x is not None}
     return addresses if common[11] is None else addresses | {"seed": int(common[11])}
+
+
+def merge_here(results: dict[str, Tensor], parts: dict[str, Tensor]) -> None:
+    """Merges results over two disjoint sets of keys into the first: o and lse, or these with to and mu."""
+    o = results["o"]
+    batch, heads, n, channels = o.shape
+    backend = _core.BACKEND_CUDA if o.is_cuda else _core.BACKEND_AUTO
+    text = f"b{batch} h{heads} q{n} k0 d{channels} {DTYPES[o.dtype]}"
+    plan = _plan.get(text, backend=backend, device=o.get_device() + 1)
+    first = {name + "1": x for name, x in results.items()}
+    stream = torch.cuda.current_stream(o.device).cuda_stream if o.is_cuda else 0
+    plan.merge(results | first | {name + "2": x for name, x in parts.items()}, stream=stream)
 
 
 def _output(q: Tensor, v: Tensor) -> Tensor:
@@ -259,7 +306,11 @@ def _vjp_jvp(*args):
 
 
 def _are_equal(x: Tensor | None, y: Tensor | None) -> bool:
-    return x is y or (x is not None and y is not None and torch.equal(x, y))
+    """On a GPU only if they are the same memory: a comparison of values would wait for it."""
+    if x is None or y is None:
+        return x is y
+    same = x.data_ptr() == y.data_ptr() and x.shape == y.shape and x.stride() == y.stride()
+    return same or (x.is_cpu and torch.equal(x, y))
 
 
 def _jvp_jvp(*args):
@@ -297,4 +348,5 @@ def _fake(name: str):
 
 for _name, _kernel in KERNELS.items():
     library.impl(_name, _kernel, "CPU")
+    library.impl(_name, _kernel, "CUDA")
     torch.library.register_fake("attngrad::" + _name, _fake(_name), lib=library)

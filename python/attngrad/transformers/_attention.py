@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers.utils import output_capturing
 
 from ..torch import scaled_dot_product_attention
 from ._masks import Mask, Visible
@@ -65,8 +66,10 @@ def _refuse(query: Tensor, value: Tensor, others: dict[str, Any]) -> None:
     for name, x in others.items():
         if name not in _WITHOUT_EFFECT and x is not None and x is not False:
             raise NotImplementedError(f"{name}: the model passes it to its attention, but attngrad does not serve it")
-    if query.device.type not in ("cpu", "meta"):
-        raise NotImplementedError(f"query: device {query.device}, but attngrad computes on the CPU")
+    if any(name.endswith("attentions") for name in output_capturing._active_collector.get() or ()):
+        raise NotImplementedError("output_attentions: the model collects weights, which attngrad never computes")
+    if query.device.type not in ("cpu", "cuda", "meta"):
+        raise NotImplementedError(f"query: device {query.device}, but attngrad computes on the CPU and on NVIDIA GPUs")
     size = max(query.shape[-1], value.shape[-1])
     if size > _MAX_DIM:
         raise NotImplementedError(f"query, value: head size {size}, but attngrad serves at most {_MAX_DIM}")

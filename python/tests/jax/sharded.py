@@ -67,7 +67,7 @@ def _put(mesh, spec, *arrays):
     return [jax.device_put(x, NamedSharding(mesh, spec)) for x in arrays]
 
 
-@pytest.mark.parametrize("kv_heads", [4, 2])
+@pytest.mark.parametrize("kv_heads", [4, 2, 1])
 def test_jit_by_batch(kv_heads):
     mesh = _mesh(b=4)
     x = array(8, T, 4, D), array(8, S, kv_heads, D), array(8, S, kv_heads, D)
@@ -112,10 +112,11 @@ def test_jit_sums_gradients_of_what_is_shared():
     assert_close(_without_gathers(_orders(f), *shared)[0], got)
 
 
-def test_jit_of_mapped_calls():
+@pytest.mark.parametrize("kv_heads", [2, 1])
+def test_jit_of_mapped_calls(kv_heads):
     """vmap with keys for all: the mapped axis may be sharded, and the gradient of the keys is summed."""
     mesh = _mesh(m=4)
-    q, k, v = array(4, 1, T, 2, D), array(1, S, 2, D), array(1, S, 2, D)
+    q, k, v = array(4, 1, T, 2, D), array(1, S, kv_heads, D), array(1, S, kv_heads, D)
     f = jax.vmap(_causal, (0, None, None))
     placed = *_put(mesh, P("m"), q), *_put(mesh, P(), k, v)
     got, _ = _without_gathers(_orders(f), *placed)
@@ -130,10 +131,12 @@ def test_jit_with_dropout():
     assert_close(_without_gathers(_orders(f), *_put(mesh, P("b"), *x))[0], _orders(f)(*x))
 
 
-def test_jit_with_fewer_keys_than_devices():
-    """Four devices have a head of the query each, but there are two heads of the key: right, if not without gathers."""
+@pytest.mark.parametrize("kv_heads", [2, 1])
+def test_jit_with_fewer_keys_than_devices(kv_heads):
+    """Four devices have a head of the query each, but there are fewer heads of the key: right, if not without
+    gathers."""
     mesh = _mesh(h=4)
-    x = array(2, T, 4, D), array(2, S, 2, D), array(2, S, 2, D)
+    x = array(2, T, 4, D), array(2, S, kv_heads, D), array(2, S, kv_heads, D)
     placed = *_put(mesh, P(None, None, "h"), x[0]), *_put(mesh, P(), *x[1:])
     assert_close(jax.jit(_orders(_causal))(*placed), _orders(_causal)(*x))
 
@@ -159,6 +162,16 @@ def test_explicit_sharding():
         rows = _put(mesh, P(None, "b"), x[0])[0]
         with pytest.raises(NotImplementedError, match="q is sharded over its axis 1"):
             _causal(rows, *_put(mesh, P(), *x[1:]))
+
+
+def test_explicit_sharding_with_one_head_of_the_key():
+    mesh = jax.make_mesh((4,), ("b",))
+    x = array(4, T, 4, D), array(4, S, 1, D), array(4, S, 1, D)
+    want = _orders(_causal)(*x)
+    with jax.set_mesh(mesh):
+        got, _ = _without_gathers(_orders(_causal), *_put(mesh, P("b"), *x))
+        assert jax.typeof(got[0]).sharding.spec == P("b", None, None, None)
+        assert_close(jax.device_get(got), want)
 
 
 # ---- 16 bits ----

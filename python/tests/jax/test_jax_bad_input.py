@@ -77,6 +77,14 @@ def test_refused_by_name(arguments, error, message):
     arguments = {"query": _Q, "key": _K, "value": _K, **arguments}
     with pytest.raises(error, match=message):
         dot_product_attention(**arguments)
+    with pytest.raises(error, match=message):  # constants of a program
+        jax.make_jaxpr(lambda: dot_product_attention(**arguments))()
+
+
+def test_lists_with_traced_lengths():
+    """A list may have both; its values are left to the handler."""
+    f = jax.jit(lambda n: dot_product_attention(_Q, _K, _K, query_seq_lengths=[3, n]))
+    assert f(2).shape == _Q.shape
 
 
 def test_packed():

@@ -54,3 +54,12 @@ def test_import_without_jax():
         "except ModuleNotFoundError as error:\n    print(error)"
     )
     assert "attngrad.jax needs JAX: pip install 'attngrad[jax]'" in _run("-c", code)
+
+
+def test_old_release_of_jax():
+    code = (
+        "import jax; jax.__version__, jax.__version_info__ = '0.9.2', (0, 9, 2)\n"
+        "try:\n    import attngrad.jax\n"
+        "except ImportError as error:\n    print(error)"
+    )
+    assert "attngrad.jax needs JAX 0.10 or newer, not 0.9.2" in _run("-c", code)

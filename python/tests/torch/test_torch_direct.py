@@ -90,12 +90,17 @@ def test_features_go_directly_too(dispatched):
 
 
 def test_overhead():
-    """bench/overhead.py prints less than 20 and 30 microseconds on an idle machine; three times that are allowed."""
+    """At most 40 microseconds above the C call if nothing is recorded, 60 if it is, by the thread's processor time. On
+    an idle machine they are half of that; other load makes the caches slower, so the fewest of several tries count."""
     command = [sys.executable, ROOT / "bench" / "overhead.py", "torch"]
-    result = subprocess.run(command, capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
-    plain, recorded = map(float, re.findall(r"([0-9.]+) microseconds", result.stdout))
-    assert plain < 60 and recorded < 90, result.stdout
+    fewest = [float("inf")] * 2
+    for _ in range(8):
+        result = subprocess.run(command, capture_output=True, text=True)
+        assert result.returncode == 0, result.stderr
+        fewest = list(map(min, fewest, map(float, re.findall(r"([0-9.]+) microseconds", result.stdout))))
+        if fewest[0] <= 40 and fewest[1] <= 60:
+            return
+    raise AssertionError(f"nothing recorded, recorded: {fewest} microseconds above the C call")
 
 
 def test_the_binding_reads_tensors_of_one_to_four_axes():

@@ -17,9 +17,9 @@ ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "python" / "examples"
 
 
-def run(name, *options, folder):
+def run(name, *options, folder, launcher=()):
     """Runs an example on one thread: its tensors are small, and the machine may be busy."""
-    command = [sys.executable, "-W", "ignore", str(EXAMPLES / name), *options]
+    command = [sys.executable, "-W", "ignore", *launcher, str(EXAMPLES / name), *options]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
@@ -82,6 +82,14 @@ def test_top_eigenvalues(tmp_path):
 
 def test_low_half_training(tmp_path):
     assert run("low_half_training.py", "--quick", folder=tmp_path).count(": ok") == 2
+
+
+def test_ring_training(tmp_path):
+    """On four ranks, and a length that they do not divide."""
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4")
+    report = run("ring_training.py", "40", "41", folder=tmp_path, launcher=launcher)
+    assert report.count(": ok") == 1
+    assert len((EXAMPLES / "ring_training.py").read_text().splitlines()) <= 60
 
 
 def test_readme():

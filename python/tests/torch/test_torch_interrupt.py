@@ -1,5 +1,6 @@
 """Ctrl-C: the PyTorch ops end with KeyboardInterrupt, soon; also inside autograd."""
 
+import pytest
 from interrupts import LIMIT, shortest_delay
 
 SETUP = """
@@ -16,6 +17,20 @@ def test_forward():
 
 def test_backward():
     setup = SETUP.format(n=12000) + "y = attention(x, x, x).sum()"
+    assert shortest_delay(setup, "torch.autograd.grad(y, x, retain_graph=True)") < LIMIT
+
+
+PACKED = """
+offsets = [0] + [{long} - 1 + n for n in range(1, 65)] if {first} else [*range(64), 63 + {long}]
+x = torch.ones(1, {long} + 63, 128, dtype=torch.float64, requires_grad=True)
+y = attention(x, x, x, q_packed=offsets, k_packed=offsets).sum()
+"""
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_other_threads_work(first):
+    """One sequence is nearly all of the work: while another thread has it, this one waits."""
+    setup = SETUP.format(n=1) + PACKED.format(long=12000, first=first)
     assert shortest_delay(setup, "torch.autograd.grad(y, x, retain_graph=True)") < LIMIT
 
 

@@ -60,6 +60,34 @@ def test_threads_at_once():
     assert not any(thread.is_alive() for thread in threads) and not wrong
 
 
+def test_calls_use_the_threads_of_pytorch():
+    """The library's own threads, which exist for the plan, sleep: only OpenMP's and the caller's have worked."""
+    if "ATen parallel backend: OpenMP" not in torch.__config__.parallel_info():
+        pytest.skip("this PyTorch does not use OpenMP")
+    program = (
+        "import pathlib, torch; from attngrad.torch import scaled_dot_product_attention as attention\n"
+        "def ticks(): return {t.name: int((t / 'stat').read_text().rsplit(')', 1)[1].split()[11]) "
+        "for t in pathlib.Path('/proc/self/task').iterdir()}\n"
+        "torch.set_num_threads(2); x = torch.randn(1, 4, 1024, 64); x @ x.mT; before = ticks()\n"
+        "for _ in range(40): attention(x, x, x)\n"
+        "worked = [n for n, t in ticks().items() if t > before.get(n, 0)]\n"
+        "assert len(worked) == 2 and set(worked) <= set(before), (before, ticks())"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+
+
+def test_fork_after_a_call_on_the_threads_of_pytorch():
+    """The child has none of them; its call must not wait for them."""
+    program = (
+        "import os, torch; from attngrad.torch import scaled_dot_product_attention as attention\n"
+        "torch.set_num_threads(2); x = torch.randn(1, 12, 512, 64); expected = attention(x, x, x).numpy().tobytes()\n"
+        "child = os.fork()\n"
+        "if child == 0: os._exit(attention(x, x, x).numpy().tobytes() != expected)\n"
+        "assert os.waitpid(child, 0)[1] == 0"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+
+
 def test_number_of_threads_changes_no_bit():
     results = []
     for n in (1, 2, 5):

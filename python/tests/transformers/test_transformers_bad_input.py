@@ -7,7 +7,7 @@ import torch
 import transformers
 from torch import nn
 from transformers.models.mllama.configuration_mllama import MllamaTextConfig
-from zoo import GROUPED, VOCABULARY, ZOO
+from zoo import VOCABULARY, ZOO
 
 import attngrad.transformers
 from attngrad.transformers import _register
@@ -79,11 +79,17 @@ def test_a_mask_of_another_shape():
         run(make_mask(2, 6, 7))
 
 
-def test_weights_of_a_model():
-    """output_attentions=True of a whole model."""
-    model = transformers.LlamaModel(transformers.LlamaConfig(**GROUPED, attn_implementation="attngrad")).eval()
+@pytest.mark.parametrize("name", ZOO)
+def test_weights_of_a_model(name, tmp_path):
+    """The model passes output_attentions to its attention, or only collects what its attention returns."""
+    ZOO[name].make().save_pretrained(tmp_path)
+    if name == "t5" and transformers.__version__ == attngrad.transformers.OLDEST:
+        with pytest.raises(NotImplementedError, match="^T5ForConditionalGeneration: it has attention of its own"):
+            ZOO[name].load(tmp_path, "attngrad")
+        return
+    model = ZOO[name].load(tmp_path, "attngrad")
     with pytest.raises(NotImplementedError, match="^output_attentions"):
-        model(input_ids=torch.tensor([[3, 4, 5]]), output_attentions=True)
+        model(**ZOO[name].inputs(), output_attentions=True)
 
 
 def test_cross_attention_without_a_mask():

@@ -93,7 +93,7 @@ def test_masks_of_four_axes(tmp_path):
 # ---- Generation ----
 
 
-DECODERS = ("llama", "mistral", "gemma2", "gemma3", "gpt-oss", "gpt2", "llama4", "deepseek-v3")
+DECODERS = ("llama", "mistral", "qwen3", "gemma2", "gemma3", "gpt-oss", "gpt2", "opt", "llama4", "deepseek-v3")
 
 
 @pytest.mark.parametrize("cache", ["dynamic", "static"])

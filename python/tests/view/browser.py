@@ -23,7 +23,8 @@ COMMAND = os.environ.get("ATTNGRAD_COMMAND")  # set by python/test
 @contextmanager
 def browser():
     if not Path(CHROMIUM).exists():
-        pytest.skip(f"there is no {CHROMIUM}: scripts/setup test-python installs it")
+        lacking = pytest.fail if os.environ.get("CI") else pytest.skip
+        lacking(f"there is no {CHROMIUM}: scripts/setup test-python installs it")
     options = webdriver.ChromeOptions()
     options.binary_location = CHROMIUM
     for word in ("headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage", "hide-scrollbars"):

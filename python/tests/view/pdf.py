@@ -14,6 +14,14 @@ def streams(pdf):
             yield text
 
 
+def images(pdf):
+    """The pictures as lists of (red, green, blue)."""
+    for header, body in re.findall(rb"<<((?:(?!endobj).)*?)>>\s*stream\r?\n(.*?)\r?\nendstream", pdf, re.S):
+        if b"/Subtype /Image" in header and b"/ICCBased" in header:
+            pixels = zlib.decompressobj().decompress(body)
+            yield list(zip(pixels[::3], pixels[1::3], pixels[2::3]))
+
+
 def painted(text):
     """(left, right) of every path that a stream fills or strokes, in points."""
     matrix, stack, path, numbers = (1.0, 0.0), [], [], []

@@ -47,7 +47,7 @@ def test_keyboard_reaches_everything(driver, example):
     target = page.script("return document.activeElement.dataset.variable")
     press(driver, Keys.ENTER)
     assert page.script("return [state.name, document.activeElement.id]") == [target, "map"]
-    press(driver, Keys.ARROW_RIGHT, Keys.ARROW_DOWN)
+    press(driver, Keys.HOME, Keys.PAGE_UP, Keys.ARROW_RIGHT, Keys.ARROW_DOWN)
     assert page.script("return [state.row, state.column]") == [1, 1]
     assert page.script("return document.getElementById('live').textContent").endswith(page.text("#arithmetic b"))
     tab_to(page, "a.id === 'step'")
@@ -117,6 +117,78 @@ def test_arrows_pass_between_the_cards(driver, example, width):
         """
     )
     assert inside == [True, True, 0]
+
+
+def test_arrows_beside_each_other_are_told_apart(driver, example):
+    """Four lines lead from P down to variables on its left."""
+    page = Page(driver, example)
+    page.choose_map("vjp_jvp")
+    page.choose("P")
+    places = page.script(
+        """
+        const { top } = document.getElementById("graph").getBoundingClientRect();
+        const level = document.querySelectorAll(".lane")[1].getBoundingClientRect().top - top;
+        const left = document.getElementById("card-P").getBoundingClientRect().left;
+        const places = [];
+        for (const path of document.querySelectorAll("#edges .outputs[d]")) {
+            for (let at = 0; at < path.getTotalLength(); at += 1) {
+                const { x, y } = path.getPointAtLength(at);
+                if (Math.abs(y - level) <= 0.5 && x < left) { places.push(x); break; }
+            }
+        }
+        return places.sort((a, b) => a - b);
+        """
+    )
+    assert len(places) >= 4 and min(b - a for a, b in zip(places, places[1:])) > 2.5
+
+
+def test_arrows_pass_behind_captions(driver, example):
+    page = Page(driver, example)
+    page.choose_map("vjp_jvp")
+    page.choose("tdS")
+    captions = page.script(
+        """
+        const layer = (element) => Number(getComputedStyle(element).zIndex) || 0;
+        const edges = layer(document.getElementById("edges"));
+        return [...document.querySelectorAll(".lane h2, .lane h2 + p")].map((caption) => {
+            const { backgroundColor } = getComputedStyle(caption);
+            return layer(caption) > edges && backgroundColor === getComputedStyle(document.body).backgroundColor;
+        });
+        """
+    )
+    assert captions == [True] * 8
+
+
+def test_ranges_fit_into_a_line(driver, example):
+    """At every width, with as many digits as there is room for; also after the window was resized."""
+    page = Page(driver, example)
+    page.choose_map("vjp_jvp")
+    digits = {}
+    for width in (380, 800, 1280, 1900):
+        driver.set_window_size(width, 900)
+        page.script("redraw()")  # what the page does in its next frame
+        ranges = page.script(
+            """
+            const places = [...document.querySelectorAll(".card .range")];
+            return places.map((place) => [place.textContent, place.getBoundingClientRect().height]);
+            """
+        )
+        assert sum("…" in text for text, _ in ranges) > 40 and [text for text, height in ranges if height > 20] == []
+        digits[width] = page.text("#card-dS .range")
+    assert digits[1900] == "−0.267…0.263" and len(digits[800]) < len(digits[1900])
+
+
+def test_back_to_the_graph(driver, example):
+    """On narrow screens a tap on a card leads down to its numbers, and a link from there to the card."""
+    page = Page(driver, example, (380, 800))
+    page.choose("Q")
+    page.script("document.getElementById('stats').scrollIntoView()")
+    top = "return document.querySelector(arguments[0]).getBoundingClientRect().top"
+    assert page.script(top, "#card-Q") < 0
+    page.find(".to-graph").click()
+    assert 0 < page.script(top, "#card-Q") < 600 and page.script("return state.name") == "Q"
+    driver.set_window_size(1440, 900)
+    assert not page.find(".to-graph").is_displayed()
 
 
 def test_resize_keeps_the_focus(driver, example):

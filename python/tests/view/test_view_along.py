@@ -17,6 +17,7 @@ def test_slider_shows_the_jvp(driver, tmp_path):
     page = Page(driver, tmp_path / "page.html")
     page.choose_map("jvp")
     page.choose("O")
+    page.script("chooseCell(0, 0)")
     x = [inputs[n] for n in "qkv"]
     t = [inputs[n] for n in ("tq", "tk", "tv")]
     before, to = attngrad.forward(*x).o, attngrad.jvp(*x, *t).to
@@ -35,6 +36,7 @@ def test_slider_shows_second_order(driver, tmp_path, example):
     page = Page(driver, tmp_path / "page.html")
     page.choose_map("vjp_jvp")
     page.choose("tdQ")
+    page.script("chooseCell(0, 0)")
     page.find("#step").send_keys(Keys.HOME, *[Keys.ARROW_RIGHT] * 13)
     step = number(page.text("#along-e"))
     x = {name: inputs[name] for name in ("q", "k", "v", "d_o")}

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from browser import Page, number
-from view_pages import arrays, read
+from view_pages import arrays, read, run, save
 
 import attngrad
 
@@ -33,6 +33,33 @@ def test_outliers_do_not_blank_a_map(driver, tmp_path, masking):
     assert "far larger" in page.text("#legend")
     page.choose("Q")
     assert "far larger" not in page.text("#legend")
+
+
+def test_masking_numbers_do_not_blank_a_map(driver, tmp_path):
+    """Half of the pairs have a bias that is meant as minus infinity, in the ways that programs write it."""
+    q, k = arrays(40, 4), arrays(40, 4)
+    for masking in (-65504, -1e9, -1e4):
+        bias = arrays(40, 40) + np.triu(np.full((40, 40), masking), 1)
+        run(*save(tmp_path, q=q, k=k, v=k, bias=bias), "--out", tmp_path / "page.html")
+        page = Page(driver, tmp_path / "page.html")
+        seen = np.tril(np.ones((40, 40), bool))
+        for name, largest in (("B", np.abs(bias[seen]).max()), ("S", np.abs((q @ k.T / 2 + bias)[seen]).max())):
+            page.choose(name)
+            assert page.script("return scaleOf(variables.get(state.name))") == pytest.approx(largest), (name, masking)
+            assert "780 far larger cells" in page.text("#legend")
+
+
+def test_hidden_pairs_are_not_far_larger(driver, tmp_path):
+    """The last key is large, and the last query alone sees it."""
+    q, k = arrays(20, 4), arrays(20, 4)
+    seen = np.tril(np.ones((20, 20), bool))
+    k[19] *= 1e4
+    run(*save(tmp_path, q=q, k=k, v=q), "--causal", "--out", tmp_path / "page.html")
+    page = Page(driver, tmp_path / "page.html")
+    page.choose("Z")
+    end = page.script("return scaleOf(variables.get('Z'))")
+    count = np.sum(np.abs((q @ k.T / 2)[seen]) > end)
+    assert 1 < count < 10 and f"{count} far larger cells have" in page.text("#legend")
 
 
 def test_a_window_has_its_own_scale(driver, tmp_path):

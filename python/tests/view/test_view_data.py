@@ -2,7 +2,9 @@
 
 import copy
 import math
+import os
 import re
+import stat
 import tracemalloc
 
 import numpy as np
@@ -135,3 +137,13 @@ def test_refusals(tmp_path):
     with pytest.raises(FileNotFoundError):
         e.save_html(tmp_path / "no" / "such")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_no_file_is_not_replaced(tmp_path):
+    _, e = call()
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="pipe': it is not a regular file"):
+        e.save_html(tmp_path / "pipe")
+    with pytest.raises(OSError, match="it is a directory"):
+        e.save_html(tmp_path)
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode) and len(list(tmp_path.iterdir())) == 1

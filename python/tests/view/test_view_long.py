@@ -4,8 +4,8 @@ import itertools
 import math
 import time
 
-from browser import Page, calculate
-from view_pages import run, within
+from browser import Page, calculate, number
+from view_pages import read, run, within
 
 
 def test_256_answers_a_click_quickly(driver, tmp_path):
@@ -60,6 +60,7 @@ def test_window_of_a_long_sequence(driver, tmp_path):
     page.choose("P")
     assert "block" in page.text("#pooling")
     page.select("level", "window")
+    assert "hidden pair" in page.text("#legend")
     for name in ("L", "O"):  # sums over all keys: what is outside the window is one term
         for row in (100, 131):
             ((value, arithmetic),) = page.cells(name, [(row, 0)]).values()
@@ -69,5 +70,23 @@ def test_window_of_a_long_sequence(driver, tmp_path):
     assert sum(arithmetic is not None for _, arithmetic in cells.values()) > 3
     for value, arithmetic in cells.values():
         if arithmetic is not None:
-            assert math.isclose(calculate(arithmetic), value, rel_tol=1e-3, abs_tol=1e-3)
+            assert math.isclose(calculate(arithmetic), value, rel_tol=1e-5, abs_tol=1e-6)
     assert page.messages() == []
+
+
+def test_statistics_of_a_window_are_its_own(driver, tmp_path):
+    path = tmp_path / "page.html"
+    run("q1100 d4 f32 causal", "--maps", "forward", "--rows", "200-231", "--keys", "0-63", "--out", path)
+    _, found = read(path)
+    values = found["S", "window"].astype(float)
+    page = Page(driver, path)
+    page.choose("S")
+    assert "hidden pairs" in page.text("#stats") and "1100 × 1100" in page.text("#card-S").split("\n")
+    page.select("level", "window")
+    shown = dict(zip(*[iter(page.text("#stats").split("\n"))] * 2))
+    want = {"norm": (values**2).sum() ** 0.5, "smallest": values.min(), "largest": values.max(), "mean": values.mean()}
+    assert shown.keys() == want.keys() and "hidden" not in page.text("#legend")  # these queries see all these keys
+    for name, value in want.items():
+        assert math.isclose(number(shown[name]), value, rel_tol=1e-5), name
+    assert page.text("#detail .shape") == "32 × 64 of 1100 × 1100"
+    assert f"{number(shown['smallest']):.3g}…".replace("-", "−") in page.text("#card-S")

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 from browser import Page, calculate, number
-from view_pages import arrays, call, read, run
+from view_pages import arrays, call, read, run, save
 
 import attngrad
 
@@ -140,6 +140,21 @@ def test_infinite_scores_are_not_hidden(driver, tmp_path):
     assert page.text("#value") == "−∞" and "does not see" not in page.text("#cell")
 
 
+def test_arithmetic_that_is_not_finite(driver, tmp_path):
+    """If a formula gives another result than the map has, the page says why."""
+    q, k = np.array([[1.0], [2.0]]), np.array([[np.inf], [-np.inf], [2.0]])
+    run(*save(tmp_path, q=q, k=k, v=np.ones((3, 1))), "--out", tmp_path / "page.html")
+    page = Page(driver, tmp_path / "page.html")
+    said = {}
+    for name, row, column in (("L", 0, 0), ("P", 0, 1), ("Z", 0, 0), ("S", 0, 2)):
+        page.choose(name)
+        page.script("chooseCell(arguments[0], arguments[1])", row, column)
+        said[name] = " ".join(page.text("#arithmetic").split())
+    assert "it would be ∞. It is calculated otherwise" in said["L"] and said["L"].endswith("= NaN")
+    assert "it would be NaN. It is calculated otherwise" in said["P"] and said["P"].endswith("= 0")
+    assert "otherwise" not in said["Z"] and "otherwise" not in said["S"]
+
+
 def test_inputs_that_are_not_given(driver, tmp_path):
     inputs, _ = call(heads=())
     given = {name: inputs[name] for name in ("q", "k", "v", "tv")}
@@ -161,3 +176,69 @@ def test_notebook(driver, tmp_path):
     assert page.text("h1") == "Attention"
     driver.switch_to.default_content()
     assert html.escape("<script>") in e._repr_html_()
+
+
+@pytest.mark.parametrize("size", [3, 4, 24, 100])
+def test_square_maps(driver, tmp_path, size):
+    """As many queries as keys: the maps are square, with or without numbers in their cells."""
+    run(f"q{size} d2 f32", "--out", tmp_path / "page.html")
+    page = Page(driver, tmp_path / "page.html")
+    page.choose("P")
+    for selector in ("#card-P canvas", "#map", "#jacobian-map"):
+        width, height = page.script(
+            "const { width, height } = document.querySelector(arguments[0]).getBoundingClientRect();"
+            "return [width, height]",
+            selector,
+        )
+        assert abs(width - height) < 1 and width > 40, selector
+
+
+def test_table_follows_what_is_chosen(driver, pooled):
+    """It stays open, and has the means or the largest magnitudes of the variable that is shown."""
+    page = Page(driver, pooled)
+    page.choose("P")
+    page.find("#numbers summary").click()
+    first = lambda kind: page.script(  # noqa: E731
+        "return formatNumber(decode(variables.get(state.name).record[arguments[0]])[0])", kind
+    )
+    cell = lambda: page.find_all("#numbers td")[1].text  # noqa: E731
+    assert first("mean") != first("peak") and cell() == first("mean")
+    page.find("#pooling input[value=peak]").click()
+    assert cell() == first("peak")
+    page.choose("Z")
+    assert cell() == first("peak")
+
+
+def test_jacobian_of_a_row_with_hidden_keys(driver, tmp_path):
+    """They are hatched; a legend has the scale; a row in which one key has all the weight has a zero Jacobian."""
+    run("q6 d4 f32 causal", "--out", tmp_path / "page.html")
+    page = Page(driver, tmp_path / "page.html")
+    page.choose("P")
+    page.script("chooseCell(2, 1)")
+    p = page.script("return [...variables.get('P').values].slice(12, 15)")
+    largest = max(x * (1 - x) for x in p)
+    marks = [number(span.text) for span in page.find_all("#jacobian .scale span")]
+    assert math.isclose(marks[-1], largest, rel_tol=1e-2) and "hidden key" in page.text("#jacobian .legend")
+    hidden = page.script(
+        "const J = jacobianOf(variables.get('P'), 2); return [0, 1, 2, 3, 4, 5].map((j) => J.hidden(0, j))"
+    )
+    assert hidden == [False] * 3 + [True] * 3 and "Rows and columns sum to zero" in page.text("#jacobian .help")
+    page.script("chooseCell(0, 0)")
+    assert "It is zero" in page.text("#jacobian .help")
+
+
+def test_opens_where_something_moves(driver, tmp_path):
+    """In the first row of a causal page the weights are fixed: no slope, no Jacobian."""
+    run("q8 d4 f32 causal", "--out", tmp_path / "page.html")
+    page = Page(driver, tmp_path / "page.html")
+    dS, P = (np.array(page.script("return [...variables.get(arguments[0]).values]", name)) for name in ("dS", "P"))
+    assert number(page.text("#value")) == dS[np.argmax(np.abs(dS) * (1 - P))] != dS[0]
+    page.choose_map("jvp")
+    assert number(page.text("#along-predicted")) != 0 and "It is zero" not in page.text("#jacobian")
+    run("q1100 d4 f32 causal", "--maps", "forward", "--rows", "0-15", "--keys", "0-15", "--out", tmp_path / "page.html")
+    page = Page(driver, tmp_path / "page.html")
+    page.script("chooseCell(800, 100)")
+    page.select("level", "window")  # which has no such cell
+    p = page.script("return [...variables.get('P').values]")
+    value = number(page.text("#value"))
+    assert math.isclose(value * (1 - value), max(x * (1 - x) for x in p), rel_tol=1e-6)

@@ -24,6 +24,15 @@ def run(*arguments):
     return subprocess.run([COMMAND, "view", *map(str, arguments)], check=True, capture_output=True, text=True)
 
 
+def save(folder, **inputs):
+    """Writes arrays to files; returns the options of the command that name them."""
+    options = []
+    for name, x in inputs.items():
+        np.save(folder / f"{name}.npy", x)
+        options += [f"--{name.replace('_', '')}", folder / f"{name}.npy"]
+    return options
+
+
 def arrays(*shape):
     return RNG.standard_normal(shape)
 

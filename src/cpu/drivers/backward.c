@@ -38,10 +38,10 @@ static int64_t dq_elements(const ag_plan *plan, const agi_backward_schedule *sch
     return agi_saturating_product(agi_heads_per_kv(&plan->p), schedule->dq_rows, schedule->dq_width, 1);
 }
 
-/* Do the spans of a pass run at the same time, each with sums of dQ in memory of its own? */
-static bool spans_run_together(const agi_backward_schedule *schedule)
+/* Do several threads sum dK and dV of a span, each of them for a split of the queries? */
+static bool splits_are_shared(const agi_backward_schedule *schedule)
 {
-    return schedule->shared && schedule->spans_at_once > 1;
+    return schedule->shared && !schedule->chained && schedule->max.q_splits > 1;
 }
 
 static void lay_out_scratch(agi_backward_scratch *s, agi_arena *arena, const ag_plan *plan, agi_map map)
@@ -50,17 +50,17 @@ static void lay_out_scratch(agi_backward_scratch *s, agi_arena *arena, const ag_
     const agi_backward_schedule *schedule = &cpu->backward[map];
     const agi_backward_cut *max = &schedule->max;
     const int64_t alone = !schedule->shared, many_spans = max->n_spans > 1, many_splits = max->q_splits > 1;
+    const int64_t own_keys = !splits_are_shared(schedule);
     const int64_t rows = agi_saturating_product(agi_heads_per_kv(&plan->p), plan->p.q_len, 1, 1);
     const int64_t tile = TILE_ROWS * schedule->dq_width;
     lay_out_tile(&s->tile, arena);
     s->masked_keys = agi_take(arena, max->block, 1);
     s->panel_masked_keys = agi_take(arena, max->block, 1);
-    s->dK = agi_take_reals(arena, (alone || !many_splits) * max->span * cpu->Dk_pad);
-    s->dV = agi_take_reals(arena, (alone || !many_splits) * max->span * cpu->Dv_pad);
-    s->split_dK = agi_take_reals(arena, (alone && many_splits) * max->span * cpu->Dk_pad);
-    s->split_dV = agi_take_reals(arena, (alone && many_splits) * max->span * cpu->Dv_pad);
+    s->dK = agi_take_reals(arena, own_keys * max->span * cpu->Dk_pad);
+    s->dV = agi_take_reals(arena, own_keys * max->span * cpu->Dv_pad);
+    s->split_dK = agi_take_reals(arena, (own_keys && many_splits) * max->span * cpu->Dk_pad);
+    s->split_dV = agi_take_reals(arena, (own_keys && many_splits) * max->span * cpu->Dv_pad);
     s->dQ = agi_take_reals(arena, many_spans ? alone * dq_elements(plan, schedule) : tile);
-    s->span_dQ = agi_take_reals(arena, (max->key_splits > 1 && !spans_run_together(schedule)) * tile);
     s->deltas = agi_take_reals(arena, alone * many_spans * agi_saturating_product(rows, 2, 1, 1));
     cpu->backward_ops->lay_out(s, arena, plan, map);
 }
@@ -77,17 +77,20 @@ static void lay_out_splits(agi_backward_layout *y, agi_arena *arena, const ag_pl
     const agi_cpu_plan *cpu = agi_cpu_plan_of(plan);
     const agi_backward_schedule *schedule = &cpu->backward[map];
     const agi_backward_cut *max = &schedule->max;
-    const int64_t keys = schedule->shared && max->q_splits > 1, dq = schedule->shared && max->n_spans > 1;
-    const int64_t sums =
-        agi_saturating_product(schedule->groups, max->q_splits, schedule->spans_at_once, max->span);
+    const int64_t keys = splits_are_shared(schedule), dq = schedule->shared && max->n_spans > 1;
+    const int64_t chains = REAL(agi_chains_of)(plan, schedule);
+    const int64_t at_once = schedule->chained ? chains : schedule->groups; /* groups that have sums */
+    const int64_t sums = agi_saturating_product(schedule->groups, max->q_splits, max->key_splits, max->span);
     y->dK = agi_take_reals(arena, keys * agi_saturating_product(sums, cpu->Dk_pad, 1, 1));
     y->dV = agi_take_reals(arena, keys * agi_saturating_product(sums, cpu->Dv_pad, 1, 1));
-    y->dQ = agi_take_reals(arena, dq * agi_saturating_product(schedule->groups, schedule->spans_at_once,
-                                                              dq_elements(plan, schedule), 1));
+    y->dQ = agi_take_reals(
+        arena, dq * agi_saturating_product(at_once, max->key_splits, dq_elements(plan, schedule), 1));
     y->deltas = agi_take_reals(
-        arena, dq * agi_saturating_product(schedule->groups, agi_heads_per_kv(&plan->p), plan->p.q_len, 2));
+        arena, dq * agi_saturating_product(at_once, agi_heads_per_kv(&plan->p), plan->p.q_len, 2));
     y->spans_done =
         agi_take(arena, schedule->chained * chain_tiles(&plan->p, schedule->groups), sizeof(atomic_int));
+    y->chains = agi_take(arena, chains, sizeof *y->chains);
+    y->group_before = agi_take(arena, schedule->chained * schedule->groups, sizeof *y->group_before);
 }
 
 void REAL(agi_backward_lay_out)(agi_backward_layout *y, agi_arena *arena, const ag_plan *plan, agi_map map)
@@ -148,6 +151,7 @@ typedef struct {
     int64_t group, b, hk, first_span;
     agi_backward_cut cut; /* of the sequence */
     int64_t k, split;
+    int64_t chain; /* that the group is at, if chained */
 } pass_position;
 
 static agi_backward_cut cut_of(const agi_backward_job *w, int64_t b)
@@ -174,15 +178,13 @@ static pass_position locate(const agi_backward_job *w, int64_t group, int64_t pa
     return at;
 }
 
-/* Goes to part number `part` of those that run now, spans k, k + 1, ... of the pass: spans innermost, as they differ in
- * length if causal, and each thread should have long and short ones. False if the sequence has no such part. */
-static bool select_part(pass_position *at, int64_t k, int64_t spans_at_once, int64_t part)
+/* Goes to part number `part` of the pass: spans innermost, as they differ in length if causal, and each thread should
+ * have long and short ones. False if the sequence has no such part. */
+static bool select_part(pass_position *at, int64_t part)
 {
-    const int64_t spans = agi_min(at->cut.key_splits, spans_at_once);
-    at->k = k + part % spans;
-    at->split = part / spans;
-    return at->k < at->cut.key_splits && at->split < at->cut.q_splits &&
-           at->first_span + at->k < at->cut.n_spans;
+    at->k = part % at->cut.key_splits;
+    at->split = part / at->cut.key_splits;
+    return at->split < at->cut.q_splits && at->first_span + at->k < at->cut.n_spans;
 }
 
 /* The number of the part among those that sum separately. */
@@ -216,7 +218,7 @@ static bool keys_of_tile(const pass_position *at, const agi_head *x, int64_t i0,
 }
 
 /* What is kept of a head from one span of keys to the next, if there are several: the sums of dQ, and the row
- * statistics D and tD. If the spans of a pass run at the same time, those with k > 0 have sums of dQ of their own. */
+ * statistics D and tD. If a pass has several spans, which run at the same time, each has sums of dQ of its own. */
 typedef struct {
     real *dQ, *deltas;
 } span_sums;
@@ -234,9 +236,10 @@ static span_sums sums_of_head(const agi_backward_job *w, const agi_backward_scra
     if (!schedule->shared) {
         return (span_sums){s->dQ + head * size, s->deltas + head * 2 * Nq};
     }
-    const int64_t set = at->group * schedule->spans_at_once + at->k % schedule->spans_at_once;
+    const int64_t group = schedule->chained ? at->chain : at->group;
+    const int64_t set = group * schedule->max.key_splits + at->k;
     return (span_sums){w->shared.dQ + (set * heads + head) * size,
-                       w->shared.deltas + (at->group * heads + head) * 2 * Nq};
+                       w->shared.deltas + (group * heads + head) * 2 * Nq};
 }
 
 /* The sums of dK and dV of one pass and one split. Rows from .. to - 1 of the span are in use; the others are not
@@ -292,21 +295,29 @@ static void set_scale(key_sums *s, double scale, int64_t Dk_pad)
 
 /* How a tile gets D and tD: the first span that it sees computes and keeps them, later ones read them. Those that may
  * run at the same time as the first compute them too. */
-static void load_tile(const agi_backward_job *w, agi_backward_scratch *s, const agi_head *x,
-                      const pass_position *at, int64_t i0, int64_t first_span, real *deltas)
+static void load_tile(agi_backward_scratch *s, const agi_head *x, const pass_position *at, int64_t i0,
+                      int64_t first_span, real *deltas)
 {
     const bool first = at->first_span + at->k == first_span;
-    const bool unknown = !first && spans_run_together(w->schedule) && first_span >= at->first_span;
+    const bool unknown = !first && at->cut.key_splits > 1 && first_span >= at->first_span;
     REAL(agi_load_tile)(s, x, i0, unknown ? NULL : deltas, first);
 }
 
-/* The first query of the tile that is run after the one at query i0; n_q or more if that is the last. */
+/* The first query of the tile of the split that is run first; n_q or more if the split has no tile. */
+static int64_t first_tile(const agi_backward_job *w, const pass_position *at, const agi_head *x)
+{
+    const int64_t step = at->cut.q_splits * TILE_ROWS, i0 = at->split * TILE_ROWS;
+    return w->schedule->backwards && i0 < x->seq.n_q ? i0 + (x->seq.n_q - 1 - i0) / step * step : i0;
+}
+
+/* That of the tile that is run after the one at query i0; n_q or more if that is the last. */
 static int64_t next_tile(const agi_backward_job *w, const pass_position *at, const agi_head *x, int64_t i0)
 {
-    if (!w->schedule->chained) {
-        return i0 + at->cut.q_splits * TILE_ROWS;
+    const int64_t step = at->cut.q_splits * TILE_ROWS;
+    if (!w->schedule->backwards) {
+        return i0 + step;
     }
-    return i0 == 0 ? x->seq.n_q : i0 - TILE_ROWS;
+    return i0 < step ? x->seq.n_q : i0 - step;
 }
 
 /* One tile of queries against the keys of the span. Nothing is loaded if the tile sees none of them. */
@@ -320,7 +331,7 @@ static void run_tile(const agi_backward_job *w, agi_backward_scratch *s, const p
     REAL(agi_key_range)(x, i0, agi_min(TILE_ROWS, x->seq.n_q - i0), &first, &end);
     const bool sees = keys_of_tile(at, x, i0, &from, &to);
     if (sees || (sink && is_first_span(at))) {
-        load_tile(w, s, x, at, i0, sink ? 0 : first / at->cut.span, deltas);
+        load_tile(s, x, at, i0, sink ? 0 : first / at->cut.span, deltas);
     }
     if (sink && is_first_span(at)) {
         w->shared.sink[(at->b * w->call->plan->p.heads + x->h) * w->schedule->parts + part] +=
@@ -362,37 +373,20 @@ static void store_dq(const agi_backward_job *w, agi_backward_scratch *s, const a
                                    (w->call->a.accumulate & w->acc_dq) != 0);
 }
 
-/* A tile and its dQ. Each span k > 0 of a pass sums it apart; the sums are added in order of the spans, here or, if
- * they run at the same time, by reduce_dq. dQ is rounded to its dtype once, after the last span. */
+/* A tile and its dQ. If a pass has several spans, they sum it apart, and reduce_dq adds the sums in order of the spans.
+ * dQ is rounded to its dtype once, after the last span. */
 static void run_tile_and_dq(const agi_backward_job *w, agi_backward_scratch *s, const pass_position *at,
                             const agi_head *x, int64_t i0, key_sums *keys)
 {
     const span_sums kept = sums_of_head(w, s, at, x);
-    const int64_t size = dq_of_tile(w, x, i0);
-    real *const dQ = kept.dQ == NULL ? s->dQ : kept.dQ + i0 * w->schedule->dq_width;
-    const bool add = at->k > 0 && !spans_run_together(w->schedule);
     int64_t from, to;
-    const bool sees = keys_of_tile(at, x, i0, &from, &to);
-    s->tile.dQ = add ? s->span_dQ : dQ;
-    if (at->k > 0 ? sees : is_first_span(at)) {
-        memset(s->tile.dQ, 0, (size_t)size * sizeof(real));
+    s->tile.dQ = kept.dQ == NULL ? s->dQ : kept.dQ + i0 * w->schedule->dq_width;
+    if (at->k > 0 ? keys_of_tile(at, x, i0, &from, &to) : is_first_span(at)) {
+        memset(s->tile.dQ, 0, (size_t)dq_of_tile(w, x, i0) * sizeof(real));
     }
     run_tile(w, s, at, x, i0, kept.deltas, keys);
-    if (add && sees) {
-        add_rows(dQ, s->span_dQ, size);
-    }
-    if (is_last_span(at) && !(spans_run_together(w->schedule) && at->cut.key_splits > 1)) {
-        store_dq(w, s, x, i0, dQ);
-    }
-}
-
-/* The split's tiles of a head. */
-static void run_head(const agi_backward_job *w, agi_backward_scratch *s, const pass_position *at,
-                     const agi_head *x, key_sums *keys)
-{
-    const int64_t step = at->cut.q_splits * TILE_ROWS;
-    for (int64_t i0 = at->split * TILE_ROWS; i0 < x->seq.n_q && !agi_cancelled(x->call->exec); i0 += step) {
-        run_tile_and_dq(w, s, at, x, i0, keys);
+    if (is_last_span(at) && at->cut.key_splits == 1) {
+        store_dq(w, s, x, i0, s->tile.dQ);
     }
 }
 
@@ -415,13 +409,13 @@ static span_range spans_of_tile(const agi_backward_job *w, const pass_position *
     return (span_range){w->dsink->data != NULL ? 0 : from / at->cut.span, (to - 1) / at->cut.span};
 }
 
-/* How many spans are done with a tile, counted from the head's first span. */
-static atomic_int *spans_done(const agi_backward_job *w, const pass_position *at, const agi_head *x,
-                              int64_t i0)
+/* How many spans of a group are done with a tile of its head number h, counted from the first span. After the last one
+ * that takes part in the tile, it is the number of all spans. */
+static atomic_int *spans_done(const agi_backward_job *w, int64_t group, int64_t h, int64_t i0)
 {
     const ag_problem *p = &w->call->plan->p;
     const int64_t heads = agi_heads_per_kv(p), tiles = (p->q_len + TILE_ROWS - 1) / TILE_ROWS;
-    return w->shared.spans_done + (at->group * heads + x->h % heads) * tiles + i0 / TILE_ROWS;
+    return w->shared.spans_done + (group * heads + h % heads) * tiles + i0 / TILE_ROWS;
 }
 
 /* Waits until n spans are done with a tile; false if the call is cancelled meanwhile. */
@@ -436,16 +430,31 @@ static bool wait_for_spans(atomic_int *done, int64_t n, agi_exec *exec)
     return true;
 }
 
+/* Waits until the chain's memory for a tile is free: the groups before must be done with it. A group waits for those
+ * before it in the same way, but only if its sequence has the tile. */
+static bool wait_for_groups(const agi_backward_job *w, const pass_position *at, const agi_head *x, int64_t i0)
+{
+    for (int64_t g = w->shared.group_before[at->group]; g >= 0; g = w->shared.group_before[g]) {
+        const pass_position before = locate(w, g, 0);
+        agi_sequence seq;
+        agi_sequence_of(&seq, w->call, before.b);
+        if (i0 < seq.n_q) {
+            return wait_for_spans(spans_done(w, g, x->h, i0), before.cut.n_spans, x->call->exec);
+        }
+    }
+    return true;
+}
+
 /* A tile of one span of a chain: dQ is added to what the spans before it have summed; the last one stores it. */
 static void run_chained_tile(const agi_backward_job *w, agi_backward_scratch *s, const pass_position *at,
                              const agi_head *x, int64_t i0, key_sums *keys)
 {
     const span_range spans = spans_of_tile(w, at, x, i0);
     const span_sums kept = sums_of_head(w, s, at, x);
-    atomic_int *const done = spans_done(w, at, x, i0);
+    atomic_int *const done = spans_done(w, at->group, x->h, i0);
     const int64_t span = at->first_span;
     if (span < spans.first || span > spans.last ||
-        (span > spans.first && !wait_for_spans(done, span, x->call->exec))) {
+        !(span == spans.first ? wait_for_groups(w, at, x, i0) : wait_for_spans(done, span, x->call->exec))) {
         return;
     }
     s->tile.dQ = kept.dQ + i0 * w->schedule->dq_width;
@@ -456,22 +465,21 @@ static void run_chained_tile(const agi_backward_job *w, agi_backward_scratch *s,
     if (span == spans.last) {
         store_dq(w, s, x, i0, s->tile.dQ);
     }
-    atomic_store_explicit(done, (int)span + 1, memory_order_release);
-}
-
-/* The tiles of a head, from the last to the first: if causal, all spans see the last one, so that they follow each
- * other at a distance of one tile. */
-static void run_chained_head(const agi_backward_job *w, agi_backward_scratch *s, const pass_position *at,
-                             const agi_head *x, key_sums *keys)
-{
-    const int64_t last = (x->seq.n_q - 1) / TILE_ROWS * TILE_ROWS;
-    for (int64_t i0 = x->seq.n_q == 0 ? -1 : last; i0 >= 0 && !agi_cancelled(x->call->exec);
-         i0 -= TILE_ROWS) {
-        run_chained_tile(w, s, at, x, i0, keys);
-    }
+    atomic_store_explicit(done, (int)(span == spans.last ? at->cut.n_spans : span + 1), memory_order_release);
 }
 
 /* ---- One part ---- */
+
+/* The split's tiles of a head. Those of chains from the last to the first: if causal, all spans see the last one, so
+ * that they follow each other at a distance of one tile. */
+static void run_head(const agi_backward_job *w, agi_backward_scratch *s, const pass_position *at,
+                     const agi_head *x, key_sums *keys)
+{
+    for (int64_t i0 = first_tile(w, at, x); i0 < x->seq.n_q && !agi_cancelled(x->call->exec);
+         i0 = next_tile(w, at, x, i0)) {
+        (w->schedule->chained ? run_chained_tile : run_tile_and_dq)(w, s, at, x, i0, keys);
+    }
+}
 
 /* Rows of dQ after the end of the sequence become zero. */
 static void clear_padding(const agi_backward_job *w, const agi_head *x)
@@ -533,9 +541,9 @@ static key_sums sums_of_keys(const agi_backward_job *w, const agi_backward_scrat
                              const pass_position *at)
 {
     const agi_backward_schedule *schedule = w->schedule;
-    if (schedule->shared && schedule->max.q_splits > 1) {
-        const int64_t n = schedule->spans_at_once, set = at->group * schedule->max.q_splits + at->split;
-        const int64_t row = (set * n + at->k % n) * schedule->max.span;
+    if (splits_are_shared(schedule)) {
+        const int64_t set = at->group * schedule->max.q_splits + at->split;
+        const int64_t row = (set * schedule->max.key_splits + at->k) * schedule->max.span;
         return (key_sums){.dK = w->shared.dK + row * w->cpu->Dk_pad,
                           .dV = w->shared.dV + row * w->cpu->Dv_pad};
     }
@@ -558,7 +566,7 @@ static key_sums run_part(const agi_backward_job *w, agi_backward_scratch *s, con
         agi_head x;
         REAL(agi_head_begin)(&x, w->call, at->b, h);
         set_scale(&sums, x.scale, Dk_pad);
-        (w->schedule->chained ? run_chained_head : run_head)(w, s, at, &x, &sums);
+        run_head(w, s, at, &x, &sums);
         if (is_first_span(at) && at->split == 0) {
             clear_padding(w, &x);
         }
@@ -571,7 +579,7 @@ static key_sums run_part(const agi_backward_job *w, agi_backward_scratch *s, con
 
 /* ---- Work items ---- */
 
-/* Runs a pass with its parts one after another: all splits of a span, then the next span. */
+/* Runs a pass of one span, its splits one after another. None if the sequence has fewer passes than the longest. */
 static void run_pass(const agi_backward_job *w, agi_backward_scratch *s, pass_position *at)
 {
     const int64_t Dk_pad = w->cpu->Dk_pad, Dv_pad = w->cpu->Dv_pad;
@@ -582,18 +590,19 @@ static void run_pass(const agi_backward_job *w, agi_backward_scratch *s, pass_po
             return;
         }
     }
-    for (at->k = 0; at->k < at->cut.key_splits && at->first_span + at->k < at->cut.n_spans; at->k++) {
-        for (at->split = 0; at->split < at->cut.q_splits; at->split++) {
-            const key_sums sums = run_part(w, s, at);
-            if (at->split > 0 && sums.from < sums.to) {
-                add_rows(s->dK + sums.from * Dk_pad, sums.dK + sums.from * Dk_pad,
-                         (sums.to - sums.from) * Dk_pad);
-                add_rows(s->dV + sums.from * Dv_pad, sums.dV + sums.from * Dv_pad,
-                         (sums.to - sums.from) * Dv_pad);
-            }
-        }
-        store_keys(w, s, at, 0, at->cut.span, s->dK, s->dV);
+    if (at->first_span >= at->cut.n_spans) {
+        return;
     }
+    for (at->split = 0; at->split < at->cut.q_splits; at->split++) {
+        const key_sums sums = run_part(w, s, at);
+        if (at->split > 0 && sums.from < sums.to) {
+            add_rows(s->dK + sums.from * Dk_pad, sums.dK + sums.from * Dk_pad,
+                     (sums.to - sums.from) * Dk_pad);
+            add_rows(s->dV + sums.from * Dv_pad, sums.dV + sums.from * Dv_pad,
+                     (sums.to - sums.from) * Dv_pad);
+        }
+    }
+    store_keys(w, s, at, 0, at->cut.span, s->dK, s->dV);
 }
 
 static void run_group(void *arg, int64_t group, int64_t slot)
@@ -609,11 +618,11 @@ static void run_shared_part(void *arg, int64_t item, int64_t slot)
 {
     const agi_backward_job *w = arg;
     agi_backward_scratch *s = &w->shared.scratch[slot];
-    const int64_t parts = w->schedule->max.q_splits * w->schedule->spans_at_once;
+    const int64_t parts = w->schedule->parts;
     pass_position at = locate(w, item / parts, w->pass);
-    if (select_part(&at, w->k, w->schedule->spans_at_once, item % parts)) {
+    if (select_part(&at, item % parts)) {
         const key_sums sums = run_part(w, s, &at);
-        if (w->schedule->max.q_splits == 1) {
+        if (!splits_are_shared(w->schedule)) {
             store_keys(w, s, &at, 0, at.cut.span, sums.dK, sums.dV);
         }
     }
@@ -625,7 +634,7 @@ static void reduce_keys(const agi_backward_job *w, const agi_backward_scratch *s
 {
     const int64_t Dk_pad = w->cpu->Dk_pad, Dv_pad = w->cpu->Dv_pad;
     const int64_t from = chunk * REDUCE_ROWS, to = agi_min(from + REDUCE_ROWS, at->cut.span);
-    if (from >= to || at->k >= at->cut.key_splits || first_key(at) >= at->cut.n_spans * at->cut.span) {
+    if (from >= to || first_key(at) >= at->cut.n_spans * at->cut.span) {
         return;
     }
     at->split = 0;
@@ -677,8 +686,8 @@ static reduction reduction_of(const agi_backward_job *w)
     const ag_problem *p = &w->call->plan->p;
     reduction r = {.chunks = (max->span + REDUCE_ROWS - 1) / REDUCE_ROWS,
                    .tiles = (p->q_len + TILE_ROWS - 1) / TILE_ROWS};
-    r.key_items = max->q_splits > 1 ? w->schedule->spans_at_once * r.chunks : 0;
-    r.items = r.key_items + (spans_run_together(w->schedule) ? agi_heads_per_kv(p) * r.tiles : 0);
+    r.key_items = max->q_splits > 1 ? max->key_splits * r.chunks : 0;
+    r.items = r.key_items + (max->key_splits > 1 ? agi_heads_per_kv(p) * r.tiles : 0);
     return r;
 }
 
@@ -690,32 +699,23 @@ static void reduce(void *arg, int64_t item, int64_t slot)
     pass_position at = locate(w, item / r.items, w->pass);
     const int64_t n = item % r.items;
     if (n < r.key_items) {
-        at.k = w->k + n / r.chunks;
+        at.k = n / r.chunks;
         reduce_keys(w, s, &at, n % r.chunks);
     } else {
         reduce_dq(w, s, &at, (n - r.key_items) / r.tiles, (n - r.key_items) % r.tiles * TILE_ROWS);
     }
 }
 
-/* Span number n of the chains. Two groups take turns, so that the spans at work wait less for each other, and what they
- * read stays in the caches. */
-static pass_position locate_span(const agi_backward_job *w, int64_t n)
-{
-    const int64_t passes = w->schedule->passes, pair = n / (2 * passes) * 2;
-    const int64_t together = agi_min(2, w->schedule->groups - pair), m = n - pair * passes;
-    return locate(w, pair + m % together, m / together);
-}
-
-/* Whoever is given an item runs the next span of the chains. A span waits only for spans that others have begun, so
- * the order and number of threads do not matter. */
+/* An item is any span of a chain, not a given one. */
 static void run_next_span(void *arg, int64_t item, int64_t slot)
 {
     agi_backward_job *w = arg;
     agi_backward_scratch *s = &w->shared.scratch[slot];
-    pass_position at = locate_span(w, atomic_fetch_add(&w->spans_begun, 1));
+    const agi_chain_span next = REAL(agi_begin_span)(w, s);
+    pass_position at = locate(w, next.group, next.span);
+    at.chain = next.chain;
     (void)item;
-    const key_sums sums = run_part(w, s, &at);
-    store_keys(w, s, &at, 0, at.cut.span, sums.dK, sums.dV);
+    run_pass(w, s, &at);
 }
 
 static ag_status run_chains(agi_backward_job *w)
@@ -726,7 +726,7 @@ static ag_status run_chains(agi_backward_job *w)
     for (int64_t n = 0; n < chain_tiles(&call->plan->p, schedule->groups); n++) {
         atomic_init(&w->shared.spans_done[n], 0);
     }
-    atomic_init(&w->spans_begun, 0);
+    REAL(agi_begin_chains)(w);
     return agi_parallel_for(call->plan, call->exec, &spans);
 }
 
@@ -734,17 +734,13 @@ static ag_status run_shared(agi_backward_job *w)
 {
     const agi_backward_schedule *schedule = w->schedule;
     const agi_call *call = w->call;
-    const int64_t parts = schedule->groups * schedule->max.q_splits * schedule->spans_at_once;
-    const int64_t steps = schedule->max.key_splits / schedule->spans_at_once;
+    const int64_t parts = schedule->groups * schedule->parts;
     const double added = (double)(parts * schedule->max.span * (w->cpu->Dk_pad + w->cpu->Dv_pad));
-    const agi_loop pass = {parts, w->cpu->cost[call->map] / (double)(schedule->passes * steps),
-                           run_shared_part, w};
+    const agi_loop pass = {parts, w->cpu->cost[call->map] / (double)schedule->passes, run_shared_part, w};
     const agi_loop sums = {schedule->groups * reduction_of(w).items, 4 * added, reduce,
                            w}; /* read from other caches */
     ag_status status = AG_OK;
-    for (int64_t step = 0; step < schedule->passes * steps && status == AG_OK; step++) {
-        w->pass = step / steps;
-        w->k = step % steps * schedule->spans_at_once;
+    for (w->pass = 0; w->pass < schedule->passes && status == AG_OK; w->pass++) {
         status = agi_parallel_for(call->plan, call->exec, &pass);
         if (status == AG_OK) {
             status = agi_parallel_for(call->plan, call->exec, &sums);
@@ -779,7 +775,8 @@ ag_status REAL(agi_backward_run)(const agi_call *call, void *memory)
     const agi_backward_schedule *schedule = &cpu->backward[call->map];
     const agi_backward_ops *ops = cpu->backward_ops;
     agi_arena arena = agi_arena_begin(memory);
-    agi_backward_job w = {.call = call, .cpu = cpu, .schedule = schedule};
+    agi_backward_job w = {
+        .call = call, .cpu = cpu, .schedule = schedule, .chains_mutex = PTHREAD_MUTEX_INITIALIZER};
     w.tangents = call->map == AGI_VJP_JVP;
     w.small =
         !schedule->shared && schedule->max.n_spans == 1 && ops->small_call != NULL && ops->small_call(call);

@@ -13,16 +13,17 @@
  *     part              if there are few groups, a pass is cut into parts, which are the work items: one of its spans,
  *                       each with separate sums of dQ, and one split of the queries, each with separate sums of dK and
  *                       dV. Tiles of queries are dealt out to G splits: tiles s, s + G, s + 2 G, ... The sums are
- *                       added in order after each pass. To save memory, the spans of a pass can also run one after
- *                       another, with the same bits
- *     chain             if the few groups have many spans, these are the work items instead. All spans of a group add
- *                       to the same sums of dQ, for each tile of queries in order: a span waits for the one before it
+ *                       added in order after each pass
+ *     chain             if there are fewer than 64 groups with many spans in all, these are the work items instead. All
+ *                       spans of a group add to the same sums of dQ, for each tile of queries in order: a span waits
+ *                       for the one before it. A chain is memory for the sums of one group at a time
  *
  * All of it is a function of the shape. In vjp_jvp the gradients are tdQ, tdK, tdV and so on; here they have
  * vjp's names. */
 #ifndef AGI_CPU_BACKWARD_H
 #define AGI_CPU_BACKWARD_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 #include "cpu/drivers/tile.h"
@@ -65,22 +66,28 @@ typedef struct {
     agi_query_tile tile;
     real *X, *tX, *F, *G, *M;                 /* features of the score tiles: see agi_patch_weights */
     uint8_t *masked_keys, *panel_masked_keys; /* [block]: masked for all queries of the tile, of a panel */
-    real *dK, *dV;                            /* sums of the span, unless several splits are shared */
+    real *dK, *dV;                            /* sums of the span, unless its splits are work items */
     real *split_dK, *split_dV;                /* those of a split, before they are added to dK and dV */
-    real *dQ; /* one span: a tile; several, not shared: [heads per kv head][dq_rows][dq_width] */
-    real *
-        span_dQ; /* a tile: sums of one span, before they are added to dQ; unless spans run at the same time */
-    real *deltas; /* [heads per kv head][2][Nq]: D and tD, if there are several spans, not shared */
-    void *own;    /* scratch of the ops */
+    real *dQ;      /* one span: a tile; several, not shared: [heads per kv head][dq_rows][dq_width] */
+    real *deltas;  /* [heads per kv head][2][Nq]: D and tD, if there are several spans, not shared */
+    int64_t chain; /* that the thread works at, -1: none yet; see chains.c */
+    void *own;     /* scratch of the ops */
 } agi_backward_scratch;
+
+/* A chain: the group that it is at, -1 if none yet, and how many of its spans have begun. */
+typedef struct {
+    int64_t group, spans_begun;
+} agi_chain;
 
 /* What all threads share. dK, dV, dQ and deltas: if work items are parts of passes. */
 typedef struct {
     real *dK,
-        *dV;  /* [groups][q_splits][spans_at_once][span][D_pad], if there are several splits of the queries */
-    real *dQ; /* [groups][spans_at_once][heads per kv head][dq_rows][dq_width] */
-    real *deltas;                  /* [groups][heads per kv head][2][Nq] */
+        *dV; /* [groups][q_splits][key_splits][span][D_pad], if there are several splits of the queries and no chains */
+    real *dQ;                      /* [groups or chains][key_splits][heads per kv head][dq_rows][dq_width] */
+    real *deltas;                  /* [groups or chains][heads per kv head][2][Nq] */
     atomic_int *spans_done;        /* [groups][heads per kv head][tiles of queries], if chained */
+    agi_chain *chains;             /* [chains] */
+    int64_t *group_before;         /* [groups]: which group had the same chain before; -1: none. If chained */
     real *bias_full;               /* dbias in reals, if agi_bias_needs_copy */
     double *bias_broadcast;        /* [parts][sizes of the bias], unless agi_bias_is_full */
     double *table;                 /* [heads][parts][buckets] */
@@ -96,11 +103,11 @@ typedef struct {
     const agi_cpu_plan *cpu;
     const agi_backward_schedule *schedule;
     agi_backward_layout shared;
-    int64_t pass;             /* the current one, if work items are parts of passes, */
-    int64_t k;                /* and the first of its spans that run now */
-    atomic_llong spans_begun; /* if chained */
-    bool tangents;            /* vjp_jvp? */
-    bool small;               /* small heads are run by ops->small_head */
+    int64_t pass;                 /* the current one, if work items are parts of passes */
+    pthread_mutex_t chains_mutex; /* guards groups_begun, shared.chains and shared.group_before */
+    int64_t groups_begun;         /* if chained */
+    bool tangents;                /* vjp_jvp? */
+    bool small;                   /* small heads are run by ops->small_head */
     /* The outputs of the map, by their names in vjp. */
     const ag_tensor *dq, *dk, *dv, *dbias, *dtable, *dsink;
     uint32_t acc_dq, acc_dk, acc_dv, acc_dbias, acc_dtable, acc_dsink;
@@ -122,7 +129,7 @@ static inline int64_t agi_heads_per_kv(const ag_problem *p)
  * store_dkv is called after all splits are done, perhaps by another thread: it must not rely on what the pass left in
  * s->own. What the ops load of the keys may be kept in s->own for all heads of a pass. */
 typedef struct agi_backward_ops {
-    int64_t min_groups;      /* with so many reduction groups or more, passes are not split */
+    int64_t min_groups;      /* with so many reduction groups or more, passes have no parts */
     int64_t block_step;      /* a block has a multiple of this many keys */
     int64_t key_step;        /* dK and dV are summed for groups of this many keys */
     int64_t query_step;      /* row statistics are padded to a multiple of this; 0: to whole vectors */
@@ -177,6 +184,24 @@ void REAL(agi_lay_out_features)(agi_backward_scratch *s, agi_arena *arena, const
 /* Loads the tile that starts at query i0. deltas, if not NULL: D and tD of the head, written if `first` (the tile is
  * loaded for the first time), else read. */
 void REAL(agi_load_tile)(agi_backward_scratch *s, const agi_head *x, int64_t i0, real *deltas, bool first);
+
+/* ---- chains.c ---- */
+
+/* How many chains there are: no more than threads. 0: the schedule has none. */
+int64_t REAL(agi_chains_of)(const ag_plan *plan, const agi_backward_schedule *schedule);
+
+void REAL(agi_begin_chains)(agi_backward_job *w);
+
+/* A span of a group, with the chain that it belongs to. */
+typedef struct {
+    int64_t chain, group, span;
+} agi_chain_span;
+
+/* Begins a span, for the thread with scratch s; called once for each span of each group. The spans of a group begin in
+ * order, and a group begins after all spans of the group that had the chain before have begun: so a span waits only for
+ * spans that others are running, and whatever the number of threads and the order of the caller's tasks, those that
+ * wait get on. */
+agi_chain_span REAL(agi_begin_span)(agi_backward_job *w, agi_backward_scratch *s);
 
 /* ---- feature_gradients.c: the gradients of bias, table and sink ---- */
 

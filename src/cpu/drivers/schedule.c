@@ -206,13 +206,40 @@ static void split_group(agi_backward_cut *cut, const ag_problem *p, int64_t grou
     cut->q_splits = agi_max(1, agi_min(cut->q_splits, max_splits(p, cut->span)));
 }
 
+/* ---- Chains ---- */
+
+/* Max chains: groups whose sums of dQ fit in MAX_SUMS. Two wait less for each other than one, so half of MIN_GROUPS
+ * groups and less have two in any case. */
+static int64_t max_chains(const ag_problem *p, int64_t groups)
+{
+    const int64_t min = groups <= MIN_GROUPS / 2 ? 2 : 1;
+    return agi_min(groups, agi_max(min, MAX_SUMS / agi_max(1, dq_elements(p, 1))));
+}
+
+/* Are there gradients that are sums over all spans? Then spans do not run as chains. */
+static bool sums_over_spans(const ag_problem *p)
+{
+    return agi_has(p, AG_TABLE) || (agi_has(p, AG_BIAS) && !REAL(agi_bias_is_full)(p));
+}
+
+/* Whether groups may run as chains of spans. Spans of a group follow each other tile by tile, so it must have min_tiles
+ * tiles of queries. */
+static bool can_chain(const agi_backward_schedule *schedule, const ag_problem *p, int64_t min_tiles)
+{
+    return !sums_over_spans(p) && schedule->group_b == 1 && schedule->group_hk == 1 &&
+           schedule->groups < LARGE_ITEMS &&
+           agi_saturating_product(agi_heads_per_kv(p), p->q_len / TILE_ROWS, 1, 1) >= min_tiles;
+}
+
 /* ---- AG_INVARIANT: a cut is a function of the lengths of its sequence and of the head sizes ---- */
 
 enum {
-    INVARIANT_SPANS = 4,   /* max spans of a pass */
+    INVARIANT_SPAN =
+        SPAN / 2,          /* max elements of the dK and dV of a span: few heads have many work items by it */
+    MIN_CHAINED_SPANS = 4, /* queries of a sequence with so many spans or more are split with a bias only */
+    BIAS_SPLIT_TILES = 4,  /* min tiles of a split of the queries, with a bias or a table */
     INVARIANT_SPLITS = 16, /* max splits of the queries */
-    INVARIANT_GROUPS =
-        16 /* with so many groups or more, a pass has no parts; dQ, dK and dV do not depend on it */
+    INVARIANT_GROUPS = 16  /* with so many groups or more, splits are not work items; no bit depends on it */
 };
 
 static int64_t max_span(const ag_problem *p)
@@ -220,9 +247,20 @@ static int64_t max_span(const ag_problem *p)
     return SPAN / (p->dim_qk + p->dim_v);
 }
 
-static int64_t invariant_splits(int64_t n_q)
+static int64_t max_invariant_span(const ag_problem *p)
 {
-    return agi_max(1, agi_min(INVARIANT_SPLITS, n_q / TILE_ROWS / SPLIT_TILES));
+    return INVARIANT_SPAN / (p->dim_qk + p->dim_v);
+}
+
+static bool has_bias(const ag_problem *p)
+{
+    return agi_has(p, AG_TABLE) || agi_has(p, AG_BIAS);
+}
+
+static int64_t invariant_splits(const ag_problem *p, int64_t n_q)
+{
+    const int64_t tiles = has_bias(p) ? BIAS_SPLIT_TILES : SPLIT_TILES;
+    return agi_max(1, agi_min(INVARIANT_SPLITS, n_q / TILE_ROWS / tiles));
 }
 
 agi_backward_cut REAL(agi_invariant_cut)(const agi_cpu_plan *cpu, const ag_problem *problem, agi_map map,
@@ -232,72 +270,92 @@ agi_backward_cut REAL(agi_invariant_cut)(const agi_cpu_plan *cpu, const ag_probl
     agi_backward_cut cut;
     p.q_len = n_q;
     p.kv_len = n_k;
-    cut_keys(&cut, n_k, max_keys(&p, map == AGI_VJP_JVP), max_span(&p), cpu->backward_ops->block_step);
-    cut.key_splits = agi_min(cut.n_spans, INVARIANT_SPANS);
-    cut.q_splits = agi_max(1, agi_min(invariant_splits(n_q), max_splits(&p, cut.span)));
+    cut_keys(&cut, n_k, max_keys(&p, map == AGI_VJP_JVP), max_invariant_span(&p),
+             cpu->backward_ops->block_step);
+    cut.key_splits = cut.q_splits = 1;
+    if (cut.n_spans < MIN_CHAINED_SPANS || has_bias(&p)) { /* groups that share a bias do not run as chains */
+        cut.q_splits = agi_max(1, agi_min(invariant_splits(&p, n_q), max_splits(&p, cut.span)));
+    }
     return cut;
 }
 
 /* What no sequence of at most q_len queries and kv_len keys exceeds. */
 static agi_backward_cut max_invariant_cut(const agi_cpu_plan *cpu, const ag_problem *p, agi_map map)
 {
-    const int64_t block = max_keys(p, map == AGI_VJP_JVP), span = agi_max(block, max_span(p));
+    const int64_t block = max_keys(p, map == AGI_VJP_JVP), span = agi_max(block, max_invariant_span(p));
     const int64_t keys = agi_max(1, p->kv_len), longest = agi_min(span, keys);
     agi_backward_cut max;
     max.block = agi_round_up(agi_min(block, keys), cpu->backward_ops->block_step);
     max.span = (longest + block - 1) / block * max.block;
     max.n_spans = (keys + span - 1) / span;
-    max.key_splits = agi_min(max.n_spans, INVARIANT_SPANS);
-    max.q_splits = invariant_splits(p->q_len);
+    max.key_splits = 1;
+    max.q_splits = invariant_splits(p, p->q_len);
     return max;
 }
 
-/* AG_INVARIANT: whether the work items are parts of passes, and of how many spans at once, which no bit depends on: all
- * spans of a pass if the sums fit in MAX_SUMS; else one after another, so that the splits of the queries are the work
- * items. If that does not fit either, the work items are groups; but as without the flag, half of MIN_GROUPS groups
- * and less are always split. */
-static void share_invariant_parts(agi_backward_schedule *schedule, const ag_problem *p)
+/* Whether the splits of the queries are work items: if their sums fit in MAX_SUMS; but as without the flag, half of
+ * MIN_GROUPS groups and less are always split. */
+static bool share_invariant_splits(const agi_backward_schedule *schedule, const ag_problem *p)
 {
     const agi_backward_cut *max = &schedule->max;
-    const double groups = (double)schedule->groups;
+    const double groups = (double)schedule->groups, splits = (double)max->q_splits;
     const double dq = max->n_spans > 1 ? (double)dq_elements(p, schedule->groups) : 0;
-    const double dkv = max->q_splits > 1 ? groups * (double)(max->span * (p->dim_qk + p->dim_v)) : 0;
-    const double sums = dq + dkv * (double)max->q_splits; /* of one span of each group */
-    schedule->spans_at_once = sums * (double)max->key_splits <= MAX_SUMS ? max->key_splits : 1;
-    if (schedule->spans_at_once == 1) {
-        schedule->shared = max->q_splits > 1 && (sums <= MAX_SUMS || schedule->groups <= MIN_GROUPS / 2);
-    }
+    const double dkv = splits * groups * (double)(max->span * (p->dim_qk + p->dim_v));
+    return max->q_splits > 1 && schedule->groups < INVARIANT_GROUPS &&
+           (dq + dkv <= MAX_SUMS || schedule->groups <= MIN_GROUPS / 2);
+}
+
+/* Sets how the work is shared, which no bit depends on: as a chain, whose spans run the splits of the queries one after
+ * another, or by these splits. Otherwise the work items are groups. */
+static void share_invariant(agi_backward_schedule *schedule, const ag_problem *p)
+{
+    enum { MIN_TILES = 1 };
+    const int64_t spans = schedule->max.n_spans;
+    schedule->backwards = true;
+    schedule->chained = can_chain(schedule, p, MIN_TILES) && spans > 1 &&
+                        (spans >= MIN_CHAINED_SPANS || spans > schedule->max.q_splits);
+    schedule->shared = schedule->chained || share_invariant_splits(schedule, p);
 }
 
 /* ---- The schedule of vjp and vjp_jvp ---- */
 
-/* Whether heads may run as chains of spans: not if gradients are sums over all spans. Spans follow each other tile by
- * tile, so there must be many tiles; and the sums of dQ of all heads are needed at once. */
-static bool can_chain(const agi_backward_schedule *schedule, const ag_problem *p, int64_t min_groups)
+/* Min tiles of queries of a group that runs as a chain: fewer if several groups run at the same time, up to four. */
+static int64_t min_chain_tiles(const agi_backward_schedule *schedule)
 {
-    enum { MIN_CHAIN_TILES = 32 };
-    const bool sums = agi_has(p, AG_TABLE) || (agi_has(p, AG_BIAS) && !REAL(agi_bias_is_full)(p));
-    return !sums && schedule->group_b == 1 && schedule->group_hk == 1 && schedule->groups < min_groups &&
-           p->q_len / TILE_ROWS >= MIN_CHAIN_TILES &&
-           (schedule->groups <= MIN_GROUPS / 2 || dq_elements(p, schedule->groups) <= MAX_SUMS);
+    enum { MIN_TILES = 32, MAX_COUNTED = 4 };
+    return MIN_TILES / agi_max(1, agi_min(MAX_COUNTED, schedule->max_chains));
 }
 
 /* Cuts the keys into spans that make LARGE_ITEMS work items, by spans of at least half the usual length; false if that
  * is not enough. */
 static bool cut_chain(agi_backward_cut *cut, const ag_problem *p, int64_t groups, int64_t block, int64_t step)
 {
-    const int64_t longest = agi_max(block, max_span(p));
+    const int64_t longest = agi_max(block, max_span(p)), shortest = agi_max(block, longest / 2);
+    const int64_t wanted = divide_up(LARGE_ITEMS, agi_max(1, groups));
     cut->q_splits = cut->key_splits = 1;
-    for (int64_t span = longest; span >= agi_max(block, longest / 2); span -= block) {
-        cut_keys(cut, p->kv_len, block, span, step);
-        if (groups * cut->n_spans >= LARGE_ITEMS) {
+    for (int64_t n = agi_max(wanted, divide_up(p->kv_len, longest)); divide_up(p->kv_len, n) >= shortest;
+         n++) {
+        cut_keys(cut, p->kv_len, block, divide_up(p->kv_len, n), step);
+        if (cut->n_spans >= wanted) {
             return true;
         }
     }
     return false;
 }
 
-/* Sets the cut, and whether it is that of chains. */
+/* Large problems without LARGE_ITEMS chained spans: chains of spans of the usual length, if that makes more work items
+ * than the parts of a pass. */
+static void chain_whole_spans(agi_backward_schedule *schedule, const ag_problem *p)
+{
+    agi_backward_cut *cut = &schedule->max;
+    if (visible_pairs(p) >= LARGE_PAIRS && cut->n_spans > cut->q_splits * cut->key_splits &&
+        can_chain(schedule, p, min_chain_tiles(schedule))) {
+        cut->q_splits = cut->key_splits = 1;
+        schedule->chained = true;
+    }
+}
+
+/* Sets the cut, and how it is shared. */
 static void cut_groups(agi_backward_schedule *schedule, const agi_cpu_plan *cpu, const ag_plan *plan,
                        agi_map map)
 {
@@ -305,16 +363,21 @@ static void cut_groups(agi_backward_schedule *schedule, const agi_cpu_plan *cpu,
     const agi_backward_ops *ops = cpu->backward_ops;
     const int64_t block = max_keys(p, map == AGI_VJP_JVP);
     agi_backward_cut *cut = &schedule->max;
+    schedule->max_chains = max_chains(p, schedule->groups);
     if (plan->flags & AG_INVARIANT) {
         *cut = max_invariant_cut(cpu, p, map);
+        share_invariant(schedule, p);
         return;
     }
-    schedule->chained = can_chain(schedule, p, ops->min_groups) &&
+    schedule->chained = can_chain(schedule, p, min_chain_tiles(schedule)) &&
                         cut_chain(cut, p, schedule->groups, block, ops->block_step);
     if (!schedule->chained) {
         cut_keys(cut, p->kv_len, block, max_span(p), ops->block_step);
         split_group(cut, p, schedule->groups, ops->min_groups);
+        chain_whole_spans(schedule, p);
     }
+    schedule->backwards = schedule->chained;
+    schedule->shared = schedule->chained || cut->q_splits > 1 || cut->key_splits > 1;
 }
 
 agi_backward_schedule REAL(agi_backward_schedule_of)(const agi_cpu_plan *cpu, const ag_plan *plan,
@@ -332,14 +395,8 @@ agi_backward_schedule REAL(agi_backward_schedule_of)(const agi_cpu_plan *cpu, co
     cut_groups(&schedule, cpu, plan, map);
     schedule.member_passes = (schedule.max.n_spans + schedule.max.key_splits - 1) / schedule.max.key_splits;
     schedule.passes = agi_saturating_product(schedule.group_b, schedule.group_hk, schedule.member_passes, 1);
-    schedule.shared =
-        schedule.chained || ((schedule.max.q_splits > 1 || schedule.max.key_splits > 1) &&
-                             !(plan->flags & AG_INVARIANT && schedule.groups >= INVARIANT_GROUPS));
-    schedule.parts = schedule.shared ? schedule.max.q_splits * schedule.max.key_splits : 1;
-    schedule.spans_at_once = schedule.max.key_splits;
-    if (schedule.shared && plan->flags & AG_INVARIANT) {
-        share_invariant_parts(&schedule, p);
-    }
+    schedule.parts =
+        schedule.shared && !schedule.chained ? schedule.max.q_splits * schedule.max.key_splits : 1;
     schedule.dq_rows = agi_round_up(p->q_len, ops->dq_row_step);
     schedule.dq_width =
         agi_round_up(p->dim_qk, ops->dq_channel_step == 0 ? cpu->k->lanes : ops->dq_channel_step);

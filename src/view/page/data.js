@@ -64,6 +64,13 @@ class Variable {
     return decode(this.stored);
   }
 
+  // Of all numbers of the variable; of a window its own.
+  get stats() {
+    if (this.level !== "window") return this.record.stats;
+    this.windowStats ??= statsOf(this.values, hiddenFlags(this));
+    return this.windowStats;
+  }
+
   // By the indices of the whole variable.
   at(row, column) {
     return this.values[(row - this.row0) * this.columns + (column - this.column0)];
@@ -92,12 +99,35 @@ function loadHead() {
   for (const record of head.variables) variables.set(record.name, new Variable(record, head, state.level));
 }
 
+// What agv_stats in src/view/page.h has. hidden: 1 for numbers that are left out; null: none is.
+function statsOf(values, hidden) {
+  const seen = hidden ? values.filter((_, n) => hidden[n] !== 1) : values;
+  const finite = seen.filter(Number.isFinite);
+  const nan = seen.filter(Number.isNaN).length;
+  const largest = largestOf(finite);
+  return {
+    norm: largest && largest * Math.sqrt(finite.reduce((sum, x) => sum + (x / largest) ** 2, 0)),
+    mean: finite.reduce((sum, x) => sum + x, 0) / Math.max(1, finite.length),
+    min: finite.length ? finite.reduce((a, b) => Math.min(a, b)) : 0,
+    max: finite.length ? finite.reduce((a, b) => Math.max(a, b)) : 0,
+    nan,
+    infinite: seen.length - finite.length - nan,
+    hidden: values.length - seen.length,
+  };
+}
+
+// 1 for each cell of a variable that belongs to a hidden pair; null if it has no pairs.
+function hiddenFlags(variable) {
+  if (variable.axes !== "ij") return null;
+  const { record } = variables.get("hidden");
+  return decode(variable.level === "pooled" ? record.mean : record[variable.level]);
+}
+
 // Whether a cell of a variable belongs to a pair of a query and a key that it does not see, or to a block of such
 // pairs; by the indices of the whole variable.
 function isHiddenAt(variable, row, column) {
-  if (variable.axes !== "ij") return false;
-  const { record } = variables.get("hidden");
-  const values = decode(variable.level === "pooled" ? record.mean : record[variable.level]);
+  const values = hiddenFlags(variable);
+  if (!values) return false;
   const [r, c] = [(row - variable.row0) / variable.step[0], (column - variable.column0) / variable.step[1]];
   return values[Math.floor(r) * variable.columns + Math.floor(c)] === 1;
 }

@@ -4,29 +4,31 @@ const MAX_TABLE_CELLS = 4096;
 const MAX_JACOBIAN = 256;
 
 function renderDetail() {
+  const isOpen = document.getElementById("numbers")?.open;
   const variable = variables.get(state.name);
   const entry = table[state.name];
   const { record } = variable;
-  document.getElementById("detail").innerHTML = `
-<h2>${nameHtml(state.name)} <span class="shape">${escapeText(shapeText(record))}</span></h2>
+  document.getElementById("detail").innerHTML = `<a class="to-graph" href="#card-${state.name}">Back to the graph</a>
+<h2>${nameHtml(state.name)} <span class="shape">${escapeText(shapeText(variable))}</span></h2>
 <p class="about">${escapeText(entry.about)}</p>
 ${formulaHtml(entry, record)}
 <div class="map-frame">${axisHtml(variable, 1)}${axisHtml(variable, 0)}
 <canvas id="map" tabindex="0" role="application" aria-roledescription="heat map" aria-describedby="map-help"
-aria-label="${escapeText(`${state.name}, ${shapeText(record)}`)}"></canvas></div>
+aria-label="${escapeText(`${state.name}, ${shapeText(variable)}`)}"></canvas></div>
 <p id="map-help" class="help">Click a cell, or use the arrow keys.</p>
 ${poolingHtml(variable)}
-<div id="legend"></div>
+<div id="legend" class="legend"></div>
 <section id="along" aria-label="Along the tangent"></section>
 <section id="cell" aria-label="The chosen cell"></section>
 <section id="jacobian" aria-label="The softmax Jacobian"></section>
 <section id="changes" aria-label="The change of the whole variable"></section>
 <dl class="stats" id="stats">${statsHtml(variable)}</dl>
-<details id="numbers"><summary>All numbers as a table</summary>
+<details id="numbers"${isOpen ? " open" : ""}><summary>All numbers as a table</summary>
 <div class="scroll" tabindex="0" role="region" aria-label="Numbers of ${state.name}"></div></details>`;
   renderLegend(variable);
   renderAlong();
   renderCell();
+  fillTable();
 }
 
 function formulaHtml(entry, record) {
@@ -87,8 +89,7 @@ function normText({ norm }, digits) {
   return Number.isFinite(norm) ? formatNumber(norm, digits) : "over 1.8e308";
 }
 
-function statsHtml(variable) {
-  const { stats } = variable.record;
+function statsHtml({ stats }) {
   const rows = [
     ["norm", normText(stats, 6)],
     ["smallest", formatNumber(stats.min)],
@@ -101,25 +102,29 @@ function statsHtml(variable) {
   return rows.map(([term, value]) => `<div><dt>${term}</dt><dd>${value}</dd></div>`).join("");
 }
 
-// The palette with the values that stand for its ends, its middle and the places between them.
+function swatch(kind, text) {
+  return `<span class="swatch"><span class="${kind}"></span> ${text}</span>`;
+}
+
 function renderLegend(variable) {
-  const legend = document.getElementById("legend");
-  const largest = scaleOf(variable);
-  const isSigned = variable.record.stats.min < 0;
-  const swatch = (kind, text) => `<span class="swatch"><span class="${kind}"></span> ${text}</span>`;
-  const special = [
-    variable.record.stats.hidden ? swatch("hatch", "hidden pair") : "",
-    variable.record.stats.nan || variable.record.stats.infinite ? swatch("not-a-number", "NaN or infinite") : "",
-  ].join("");
+  const { stats } = variable;
   const beyond = countBeyond(variable);
   const cells = beyond > 1 ? "cells have" : "cell has";
   const cut = beyond ? `<p>${beyond} far larger ${cells} the colour of the end.</p>` : "";
+  const hidden = stats.hidden ? swatch("hatch", "hidden pair") : "";
+  const odd = stats.nan || stats.infinite ? swatch("not-a-number", "NaN or infinite") : "";
+  drawLegend(document.getElementById("legend"), scaleOf(variable), stats.min < 0, cut + hidden + odd);
+}
+
+// The palette with the values that stand for its ends, its middle and the places between them, and what else there is
+// to say.
+function drawLegend(place, largest, isSigned, more) {
   const marks = (isSigned ? [-1, -0.5, 0, 0.5, 1] : [0, 0.5, 1]).map((share) => legendMark(share, largest, isSigned));
-  legend.innerHTML = `<canvas aria-hidden="true"></canvas><div class="scale">${marks.join("")}</div>${cut}${special}`;
+  place.innerHTML = `<canvas aria-hidden="true"></canvas><div class="scale">${marks.join("")}</div>${more}`;
   const steps = 129;
   const shareAt = (n) => (isSigned ? (2 * n) / (steps - 1) - 1 : n / (steps - 1));
   const values = Float64Array.from({ length: steps }, (_, n) => legendValue(shareAt(n), largest));
-  const canvas = legend.querySelector("canvas");
+  const canvas = place.querySelector("canvas");
   drawMap(canvas, { rows: 1, columns: steps, values, largest, hidden: null }, { width: 2, height: 12 });
   canvas.style.width = "100%";
 }
@@ -150,7 +155,7 @@ function drawDetailMap(marks) {
   const size = cellSize(grid, mapBox());
   const own = (list) => list.filter((c) => c.name === state.name).map((c) => toGrid(variable, c));
   drawMap(document.getElementById("map"), grid, size, {
-    numbers: size.width >= 44 && size.height >= 18,
+    numbers: hasNumbers(size),
     inputs: own(marks.inputs),
     outputs: own(marks.outputs),
     chosen: toGrid(variable, { row: state.row, column: state.column }),
@@ -228,9 +233,21 @@ function calculationHtml(variable, value) {
   env.rest = outside(formula.tree, env, value);
   env.digits = digitsFor(formula.tree, value, env, scope);
   const names = showSymbols(formula.tree, nameHtml, showIndex(env));
+  const otherwise = otherwiseHtml(evaluate(formula.tree, env, scope), value);
   return `<div class="arithmetic" id="arithmetic"><p>= ${names}</p>
-<p class="filled">= ${showNumbers(formula.tree, env, scope)}</p>
+<p class="filled">= ${showNumbers(formula.tree, env, scope)}</p>${otherwise}
 <p>= <b>${formatNumber(value)}</b></p></div>`;
+}
+
+// Why the number is not what its formula gives, if one of the two is not finite.
+function otherwiseHtml(result, value) {
+  if (Object.is(result, value) || (Number.isFinite(result) && Number.isFinite(value))) return "";
+  const why = ["L", "P", "Ps"].includes(state.name)
+    ? `from each score of a row the largest is subtracted before exp, and ∞ − ∞ is NaN; a score of −∞ has the weight 0
+without any calculation`
+    : "in another order, in which numbers that are not finite meet elsewhere";
+  return `<p class="note">Calculated like this it would be ${formatNumber(result)}. It is calculated otherwise:
+${why}.</p>`;
 }
 
 // Of a long sequence the page has a window: of a sum over all queries or keys, what the terms outside it must sum to.
@@ -262,28 +279,60 @@ function renderJacobian(variable) {
     section.innerHTML = "";
     return;
   }
-  const p = Array.from({ length: P.columns }, (_, n) => P.at(state.row, P.column0 + n));
+  const grid = jacobianOf(P, state.row);
+  const count = grid.rows;
+  const row = `<i>P</i><sub>${state.row}</sub>`;
+  section.innerHTML = `<h3>Softmax Jacobian of row ${state.row}</h3>
+<p class="formula"><i>J</i> = diag(${row}) − ${row}<sup>T</sup> ${row}</p>
+<canvas id="jacobian-map" role="img" aria-label="Jacobian of row ${state.row}, ${count} by ${count}"></canvas>
+<div class="legend"></div><p class="help">${jacobianWords(grid, count < P.record.shape[1])}</p>`;
+  const size = cellSize(grid, { ...mapBox(), height: 220 });
+  drawMap(document.getElementById("jacobian-map"), grid, size, { numbers: hasNumbers(size) });
+  const hidden = grid.hidden ? swatch("hatch", "hidden key") : "";
+  const odd = grid.values.every(Number.isFinite) ? "" : swatch("not-a-number", "NaN or infinite");
+  drawLegend(section.querySelector(".legend"), grid.largest, true, hidden + odd);
+}
+
+// As drawMap wants it.
+function jacobianOf(P, row) {
+  const keys = Array.from({ length: P.columns }, (_, n) => P.column0 + n);
+  const p = keys.map((key) => P.at(row, key));
+  const isHidden = keys.map((key) => isHiddenAt(P, row, key));
   const values = Float64Array.from({ length: p.length ** 2 }, (_, n) => {
     const [j, k] = [Math.floor(n / p.length), n % p.length];
     return (j === k ? p[j] : 0) - p[j] * p[k];
   });
-  const row = `<i>P</i><sub>${state.row}</sub>`;
-  const all = p.length < P.record.shape[1] ? " over all keys" : "";
+  return {
+    rows: p.length,
+    columns: p.length,
+    values,
+    largest: largestOf(values),
+    hidden: isHidden.includes(true) ? (j, k) => isHidden[j] || isHidden[k] : null,
+  };
+}
+
+// isPart: there are more keys than the page has.
+function jacobianWords({ largest, values }, isPart) {
+  if (largest === 0 && values.every(Number.isFinite)) {
+    return `It is zero: the weights of this row do not move with its scores, as ${
+      isPart ? "these keys have no share of them" : "no key shares the weight with another"
+    }.`;
+  }
+  const all = isPart ? " over all keys" : "";
   const sums = PAGE.features.sink
     ? `Row <i>j</i> sums to <i>P</i><sub>j</sub> times the weight of the sink${all}`
     : `Rows and columns sum to zero${all}`;
-  section.innerHTML = `<h3>Softmax Jacobian of row ${state.row}</h3>
-<p class="formula"><i>J</i> = diag(${row}) − ${row}<sup>T</sup> ${row}</p>
-<canvas id="jacobian-map" role="img" aria-label="Jacobian of row ${state.row}, ${p.length} by ${p.length}"></canvas>
-<p class="help">How each weight of the row moves with each score of it. ${sums}.</p>`;
-  const largest = values.reduce((a, b) => Math.max(a, Math.abs(b)), 0);
-  const grid = { rows: p.length, columns: p.length, values, largest, hidden: null };
-  const size = cellSize(grid, { ...mapBox(), height: 220 });
-  drawMap(document.getElementById("jacobian-map"), grid, size, { numbers: size.width >= 44 && size.height >= 18 });
+  return `How each weight of the row moves with each score of it. ${sums}.`;
 }
 
 // ---- All numbers ----
 
+function refillTable() {
+  document.querySelector("#numbers div").innerHTML = "";
+  fillTable();
+}
+
+// If it is open and empty.
 function fillTable() {
   const details = document.getElementById("numbers");
   const variable = variables.get(state.name);

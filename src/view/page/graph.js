@@ -36,6 +36,7 @@ function renderGraph() {
   const shown = LANES.filter((lane) => lanesShown().includes(lane.id));
   const edges = allEdges();
   lanes.innerHTML = shown.map((lane) => laneHtml(lane, columns, edges)).join("");
+  writeRanges();
   drawCards();
 }
 
@@ -55,12 +56,11 @@ ${stacks.join("")}</div></section>`;
 }
 
 function cardHtml(variable, edges) {
-  const { record, name } = variable;
-  const [min, max] = [record.stats.min, record.stats.max].map((x) => formatNumber(x, 3));
-  const norm = normText(record.stats, 4);
-  const shape = escapeText(shapeText(record));
-  const range = record.shape[0] * record.shape[1] === 1 ? min : `${min}…${max}`;
-  const odd = oddText(record.stats);
+  const { stats, name } = variable;
+  const [min, max] = [stats.min, stats.max].map((x) => formatNumber(x, 3));
+  const norm = normText(stats, 4);
+  const shape = escapeText(shapeText(variable));
+  const odd = oddText(stats);
   const flows = flowsOf(name, edges);
   const flowWords = flows.map(([word, names]) => `${word} ${names.join(" ")}`);
   const facts = [name, table[name].about, shape, `range ${min} to ${max}`, `norm ${norm}`, odd, ...flowWords];
@@ -70,9 +70,32 @@ function cardHtml(variable, edges) {
   });
   return `<div class="card" role="option" id="card-${name}" data-variable="${name}" tabindex="-1" aria-selected="false"
 aria-label="${label}"><span class="card-name">${nameHtml(name)}</span><span class="card-role"></span><canvas></canvas>
-<span class="card-facts">${shape}</span><span class="card-facts">${range}</span>
+<span class="card-facts">${shape}</span><span class="card-facts range"></span>
 <span class="card-facts">‖·‖ ${norm}</span>${odd ? `<span class="card-facts odd">${odd}</span>` : ""}
 ${flowLines.join("")}</div>`;
+}
+
+const CARD_PADDING = 16; // on both sides together, as page.css has it
+const RANGE_DIGITS = [3, 2, 1];
+
+// Writes the ranges of all cards with as many digits as fit into a line.
+function writeRanges() {
+  const places = [...document.querySelectorAll("#lanes .range")];
+  const widths = places.map((place) => place.closest(".card").clientWidth - CARD_PADDING);
+  const pen = document.createElement("canvas").getContext("2d");
+  const { fontSize, fontFamily, letterSpacing } = getComputedStyle(places[0]);
+  pen.font = `${fontSize} ${fontFamily}`;
+  pen.letterSpacing = letterSpacing;
+  places.forEach((place, n) => {
+    const { record, stats } = variables.get(place.closest(".card").dataset.variable);
+    const texts = RANGE_DIGITS.map((digits) => rangeText(record, stats, digits));
+    place.textContent = texts.find((text) => pen.measureText(text).width <= widths[n]) || texts.at(-1);
+  });
+}
+
+function rangeText({ shape }, stats, digits) {
+  const [min, max] = [stats.min, stats.max].map((x) => formatNumber(x, digits));
+  return shape[0] * shape[1] === 1 ? min : `${min}…${max}`;
 }
 
 // Where the arrows of a card come from and go to: [["from", names], ["to", names]] without an empty list.
@@ -157,18 +180,42 @@ function drawEdges(marks) {
   const frame = { left, top };
   frame.columns = columnsOfCards(frame);
   const card = (name) => document.getElementById(`card-${name}`);
-  const curve = (from, to, kind) => curveHtml(card(from), card(to), frame, kind);
+  const curve = (from, to, kind, shift = 0) => curveHtml(card(from), card(to), frame, kind, shift);
   const related = (cells) => [...new Set(cells.map((c) => c.name))].filter((name) => name !== state.name && card(name));
   const curves = laneEdges().map(([from, to]) => curve(from, to, "plain"));
   if (card(state.name)) {
-    curves.push(...related(marks.inputs).map((name) => curve(name, state.name, "inputs")));
-    curves.push(...related(marks.outputs).map((name) => curve(state.name, name, "outputs")));
+    const inputs = related(marks.inputs).map((name) => [name, state.name, "inputs"]);
+    const outputs = related(marks.outputs).map((name) => [state.name, name, "outputs"]);
+    const groups = groupsOf([...inputs, ...outputs]);
+    curves.push(...groups.flatMap((lines) => lines.map((line, n) => curve(...line, shiftOf(n, lines.length)))));
   }
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
   svg.innerHTML = `<defs>${["plain", "inputs", "outputs"].map(arrowHtml).join("")}</defs>${curves.join("")}`;
 }
 
 const ARROW = 5; // length of an arrowhead
+const GAP = 15; // between columns, as page.css has it
+const MAX_SHIFT = 4;
+const SHIFT = 3;
+
+// Lines [from, to, kind] at the chosen card, those together that pass through the same gap: to other lanes, on its left
+// or on its right.
+function groupsOf(lines) {
+  const groups = new Map();
+  for (const line of lines) {
+    const other = line[0] === state.name ? line[1] : line[0];
+    const isNear = laneOf(other) === laneOf(state.name);
+    const key = isNear ? other : table[other].column < table[state.name].column;
+    groups.set(key, [...(groups.get(key) || []), line]);
+  }
+  return [...groups.values()];
+}
+
+// How far from the middle of a gap between columns the nth of several lines passes, so that they are told apart.
+function shiftOf(n, count) {
+  const step = Math.min(SHIFT, (2 * MAX_SHIFT) / Math.max(1, count - 1));
+  return step * (n - (count - 1) / 2);
+}
 
 function arrowHtml(kind) {
   return `<marker id="arrow-${kind}" class="${kind}" viewBox="0 0 6 6" refX="5" refY="3" markerWidth="6"
@@ -177,11 +224,12 @@ markerHeight="6" markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0 L6 3 L
 
 // From side to side if the cards are in different columns, between the cards of the columns on the way; in one column
 // from edge to edge, or past the cards between them.
-function curveHtml(from, to, frame, kind) {
+function curveHtml(from, to, frame, kind, shift) {
   const [a, b] = [from, to].map((card) => boxOf(card, frame));
   const right = b.left >= a.right - 4;
   const left = b.right <= a.left + 4;
-  const path = right || left ? acrossPath(a, b, right, frame) : alongPath(a, b, frame);
+  const path =
+    right || left ? acrossPath(a, b, right, frame, shift) : alongPath(a, b, frame, kind === "plain" ? null : shift);
   return `<path class="${kind}" marker-end="url(#arrow-${kind})" d="${path}"/>`;
 }
 
@@ -202,15 +250,17 @@ function columnsOfCards(frame) {
   return [...columns.values()].map((boxes) => boxes.sort((p, q) => p.top - q.top));
 }
 
-function acrossPath(a, b, right, frame) {
+function acrossPath(a, b, right, frame, shift) {
   const [x1, x2] = right ? [a.right, b.left - ARROW] : [a.left, b.right + ARROW];
   const [low, high] = [Math.min(x1, x2) - 2, Math.max(x1, x2) + 2];
   const between = frame.columns.filter(([box]) => box.left > low && box.right < high);
   between.sort(([p], [q]) => (right ? p.left - q.left : q.left - p.left));
   let [x, y] = [x1, a.middle];
   let path = `M${x} ${y}`;
-  const bendTo = (toX, toY) => {
-    path += ` C${(x + toX) / 2} ${y} ${(x + toX) / 2} ${toY} ${toX} ${toY}`;
+  const bendTo = (toX, toY, edge = toX) => {
+    const middle = (x + edge) / 2 + shift;
+    const round = Math.sign(toY - y) * Math.min(8, Math.abs(toY - y) / 2);
+    path += ` Q${middle} ${y} ${middle} ${y + round} V${toY - round} Q${middle} ${toY} ${toX} ${toY}`;
     [x, y] = [toX, toY];
   };
   between.forEach((boxes, n) => {
@@ -221,7 +271,7 @@ function acrossPath(a, b, right, frame) {
     path += ` H${far}`;
     x = far;
   });
-  bendTo(x2, b.middle);
+  bendTo(x2, b.middle, right ? b.left : b.right);
   return `${path} H${right ? b.left - 1 : b.right + 1}`;
 }
 
@@ -232,12 +282,17 @@ function freePlace(boxes, y) {
   return places.reduce((best, place) => (Math.abs(place - y) < Math.abs(best - y) ? place : best));
 }
 
-function alongPath(a, b, frame) {
+// shift: null to pass the cards between them on the left, where there is always a gap; else on the right, if there is
+// one there.
+function alongPath(a, b, frame, shift) {
   const down = a.top < b.top;
   const [y1, y2] = down ? [a.bottom, b.top] : [a.top, b.bottom];
   const column = frame.columns.find(([box]) => Math.abs(box.left - a.left) < 2) || [];
   const isFree = !column.some((box) => box.middle > Math.min(y1, y2) && box.middle < Math.max(y1, y2));
   if (isFree) return `M${(a.left + a.right) / 2} ${y1} V${down ? y2 - 1 : y2 + 1}`;
+  if (shift !== null && frame.columns.some(([box]) => box.left > a.right)) {
+    return `M${a.right} ${a.middle} H${a.right + GAP / 2 + shift} V${b.middle} H${b.right + 1}`;
+  }
   const x = a.left - 6;
   return `M${a.left} ${a.middle} H${x} V${b.middle} H${b.left - 1}`;
 }

@@ -67,6 +67,7 @@ function colorOf(value, largest, colors) {
 }
 
 const NOT_A_NUMBER = { light: [203, 36, 174], dark: [255, 120, 230] };
+const HATCH_GROUND = { light: [238, 240, 242], dark: [28, 32, 38] };
 
 // The largest magnitude of the finite numbers.
 function largestOf(values) {
@@ -76,7 +77,8 @@ function largestOf(values) {
 const scales = new Map();
 const QUANTILE = 0.98;
 const MAX_SHARE_OF_QUANTILE = 4; // an end of the scale further than this beyond the quantile would blank the map
-const MASKING = 1e30; // numbers that are meant as minus infinity are of this magnitude or more
+const MIN_MASKING = 1000; // numbers that are meant as minus infinity are of this magnitude or more,
+const MASKING_GAP = 32; // and this many times larger than all others
 const MAX_SAMPLES = 16384;
 
 // The magnitude at the end of a variable's scale, of the numbers that are shown: the largest one, or a quantile if a
@@ -89,18 +91,36 @@ function scaleOf(variable) {
 
 function chooseScale(values, hidden, columns) {
   const isSeen = (n) => !hidden || !hidden(Math.floor(n / columns), n % columns);
-  const usual = values.map((x, n) => (Number.isFinite(x) && Math.abs(x) < MASKING && isSeen(n) ? Math.abs(x) : 0));
+  const seen = values.map((x, n) => (Number.isFinite(x) && isSeen(n) ? x : 0));
+  const every = Math.ceil(seen.length / MAX_SAMPLES);
+  const samples = seen.filter((x, n) => x !== 0 && n % every === 0);
+  const end = maskingFrom(samples);
+  const usual = seen.map((x) => (x > -end ? Math.abs(x) : 0));
   const largest = largestOf(usual) || largestOf(values);
-  const every = Math.ceil(usual.length / MAX_SAMPLES);
-  const samples = usual.filter((x, n) => x > 0 && n % every === 0).sort();
-  const quantile = samples[Math.ceil(QUANTILE * (samples.length - 1))] || largest;
+  const sizes = samples.filter((x) => x > -end).map(Math.abs).sort();
+  const quantile = sizes[Math.ceil(QUANTILE * (sizes.length - 1))] || largest;
   return largest > MAX_SHARE_OF_QUANTILE * quantile ? quantile : largest;
+}
+
+// The magnitude from which on negative numbers mask, as -65504 or -1e9 in a bias does: they are far larger than all
+// others. Infinity if there are none.
+function maskingFrom(samples) {
+  const positive = samples.reduce((a, b) => Math.max(a, b), 0);
+  const negative = samples.filter((x) => x < 0).map(Math.abs).sort();
+  let from = Infinity;
+  for (let n = negative.length - 1; n >= 0 && negative[n] >= MIN_MASKING; n--) {
+    const next = Math.max(positive, n > 0 ? negative[n - 1] : 0);
+    if (next > 0 && negative[n] > MASKING_GAP * next) from = negative[n];
+  }
+  return from;
 }
 
 // The cells beyond the end of the scale.
 function countBeyond(variable) {
   const end = scaleOf(variable);
-  return variable.values.reduce((sum, x) => sum + (Number.isFinite(x) && Math.abs(x) > end), 0);
+  const hidden = hiddenIn(variable);
+  const isSeen = (n) => !hidden || !hidden(Math.floor(n / variable.columns), n % variable.columns);
+  return variable.values.reduce((sum, x, n) => sum + (Number.isFinite(x) && Math.abs(x) > end && isSeen(n)), 0);
 }
 
 function luminance([r, g, b]) {
@@ -129,7 +149,9 @@ function pixelsOf(grid, theme) {
   const { data } = image;
   for (let n = 0; n < grid.rows * grid.columns; n++) {
     const value = grid.values[n];
-    const color = Number.isFinite(value) ? colorOf(value, grid.largest, colors) : NOT_A_NUMBER[theme];
+    const isHidden = grid.hidden && grid.hidden(Math.floor(n / grid.columns), n % grid.columns);
+    const ofValue = Number.isFinite(value) ? colorOf(value, grid.largest, colors) : NOT_A_NUMBER[theme];
+    const color = isHidden ? HATCH_GROUND[theme] : ofValue;
     data[4 * n] = color[0];
     data[4 * n + 1] = color[1];
     data[4 * n + 2] = color[2];
@@ -163,7 +185,7 @@ function hatch(context, theme) {
   const tile = document.createElement("canvas");
   tile.width = tile.height = 8;
   const pen = tile.getContext("2d");
-  pen.fillStyle = theme === "dark" ? "#1c2026" : "#eef0f2";
+  pen.fillStyle = `rgb(${HATCH_GROUND[theme].join(",")})`;
   pen.fillRect(0, 0, 8, 8);
   pen.strokeStyle = theme === "dark" ? "#4a525e" : "#b9c0c9";
   pen.lineWidth = 1.2;
@@ -202,10 +224,14 @@ function drawMap(canvas, grid, size, marks = {}) {
 function drawHidden(context, grid, size, theme) {
   const runs = grid.hidden ? hiddenRuns(grid) : [];
   if (runs.length === 0) return;
+  const ratio = context.getTransform().a;
+  const snap = (x) => Math.round(x * ratio) / ratio; // to the pixels at which the picture's cells begin
   context.fillStyle = hatch(context, theme);
   context.beginPath();
   for (const [row, from, to] of runs) {
-    context.rect(from * size.width, row * size.height, (to - from) * size.width, size.height);
+    const [left, right] = [from, to].map((n) => snap(n * size.width));
+    const [top, bottom] = [row, row + 1].map((n) => snap(n * size.height));
+    context.rect(left, top, right - left, bottom - top);
   }
   context.fill();
 }
@@ -269,9 +295,8 @@ function outline(context, grid, size, cell, kind) {
 
 // Whether a cell of a variable belongs to a hidden pair; null if none does.
 function hiddenIn(variable) {
-  if (variable.axes !== "ij" || !variable.record.stats.hidden) return null;
-  const { record } = variables.get("hidden");
-  const hidden = decode(variable.level === "pooled" ? record.mean : record[variable.level]);
+  if (!variable.stats.hidden) return null;
+  const hidden = hiddenFlags(variable);
   return (row, column) => hidden[row * variable.columns + column] === 1;
 }
 
@@ -287,10 +312,20 @@ function gridOf(variable) {
   };
 }
 
-// A cell's size such that the map fits into a box.
+// A cell's size such that the map fits into a box. A map with as many rows as columns is square, unless only wider cells
+// have room for their numbers.
 function cellSize(grid, box) {
-  return {
-    width: Math.min(box.cell, box.width / Math.max(1, grid.columns)),
-    height: Math.min(box.cellHeight || box.cell, box.height / Math.max(1, grid.rows)),
+  const most = { width: box.width / Math.max(1, grid.columns), height: box.height / Math.max(1, grid.rows) };
+  const side = Math.min(box.cell, most.width, most.height);
+  const square = { width: side, height: side };
+  const wide = {
+    width: Math.min(box.cell, most.width),
+    height: Math.min(box.cellHeight || box.cell, most.height),
   };
+  return grid.rows === grid.columns && (hasNumbers(square) || !hasNumbers(wide)) ? square : wide;
+}
+
+// Whether a cell of this size has room for its number.
+function hasNumbers({ width, height }) {
+  return width >= 44 && height >= 18;
 }

@@ -9,14 +9,31 @@ function choose(name) {
   drawCards();
 }
 
+// A cell with a large number at which something moves: the weight of a pair does not if it is 1.
+function liveliestCell(variable) {
+  const hidden = hiddenFlags(variable);
+  const P = hidden && variables.get("P").values;
+  const interest = (x, n) => (hidden && hidden[n] === 1 ? -1 : Math.abs(x) * (P ? 1 - P[n] : 1));
+  let [best, at] = [-1, 0];
+  variable.values.forEach((x, n) => {
+    const own = interest(x, n);
+    if (own > best && own < Infinity) [best, at] = [own, n];
+  });
+  return [
+    variable.row0 + Math.floor(at / variable.columns) * variable.step[0],
+    variable.column0 + (at % variable.columns) * variable.step[1],
+  ];
+}
+
 // The cell of a variable that the chosen one uses or that uses it; on an axis that it does not say, the same query, key
 // or channel, if there is one.
 function cellToShow(name) {
   const variable = variables.get(name);
   const before = variables.get(state.name);
+  if (!before) return liveliestCell(variable);
   const marks = relations();
   const related = [...marks.inputs, ...marks.outputs].find((cell) => cell.name === name) || {};
-  const env = before ? environment(before, state.row, state.column) : {};
+  const env = environment(before, state.row, state.column);
   const place = (n, value, first, end) => {
     const wanted = value ?? env[variable.axes[n]] ?? first;
     return wanted >= first && wanted < end ? wanted - ((wanted - first) % variable.step[n]) : first;
@@ -47,8 +64,10 @@ function reload() {
   loadHead();
   renderGraph();
   const variable = variables.get(state.name);
-  state.row = Math.max(variable.row0, Math.min(state.row, variable.endRow - 1));
-  state.column = Math.max(variable.column0, Math.min(state.column, variable.endColumn - 1));
+  const isIn = (value, first, end) => value >= first && value < end;
+  if (!isIn(state.row, variable.row0, variable.endRow) || !isIn(state.column, variable.column0, variable.endColumn)) {
+    [state.row, state.column] = liveliestCell(variable);
+  }
   state.row -= (state.row - variable.row0) % variable.step[0];
   state.column -= (state.column - variable.column0) % variable.step[1];
   renderDetail();
@@ -58,6 +77,7 @@ function reload() {
 function redraw() {
   renderLegend(variables.get(state.name));
   drawDetail(relations());
+  writeRanges();
   drawCards();
   renderKey();
 }
@@ -112,7 +132,6 @@ function levelsOf({ window: part }) {
 function renderKey() {
   const colors = palette(currentTheme());
   const stops = [0, 128, 256, 384, 512].map((n) => `rgb(${colors[n].join(",")})`).join(",");
-  const swatch = (kind, text) => `<span class="swatch"><span class="${kind}"></span> ${text}</span>`;
   document.getElementById("key").innerHTML = [
     `<span class="ramp" style="background: linear-gradient(90deg, ${stops})"></span>`,
     "<span>negative, zero, positive; a scale per variable</span>",
@@ -141,6 +160,7 @@ function onChange({ target }) {
   if (target.name === "pooling") {
     state.pooling = target.value;
     redraw();
+    refillTable();
   }
   if (target.id === "colours") {
     state.colours = target.value;

@@ -48,9 +48,12 @@ function wordHtml(word) {
   return escapeText(base) + sub;
 }
 
-function shapeText(record) {
-  const sizes = record.shape.filter((_, n) => record.axes[n] !== "r");
-  return sizes.length ? sizes.join(" × ") : "one number";
+// "64 × 64"; of a window "64 × 64 of 2000 × 2000"
+function shapeText(variable) {
+  const text = (shape) => shape.filter((_, n) => variable.axes[n] !== "r").join(" × ") || "scalar";
+  const whole = text(variable.record.shape);
+  const part = variable.level === "window" ? text([variable.rows, variable.columns]) : whole;
+  return part === whole ? whole : `${part} of ${whole}`;
 }
 
 // "query 0, key 2"

@@ -1,0 +1,123 @@
+"""The maps on arrays with __cuda_array_interface__, against the same maps on NumPy arrays; and what is refused."""
+
+import attngrad
+import numpy as np
+from driver_arrays import DriverArray, to_gpu
+
+rng = np.random.default_rng(5)
+
+
+def draw(*shape, dtype=np.float64):
+    return rng.standard_normal(shape).astype(dtype)
+
+
+def close(got, wanted, dtype):
+    limit = 1e-11 if dtype == np.float64 else 1e-5 if dtype == np.float32 else 2e-2
+    for name, x in wanted._asdict().items():
+        if x is not None:
+            a, b = getattr(got, name).numpy().astype(np.float64), np.asarray(x, np.float64)
+            error = np.abs(a - b).max() / (1 + np.abs(b).max())
+            assert error <= limit, f"{name}: {error}"
+
+
+def refuses(kind, words, function, *args, **keywords):
+    try:
+        function(*args, **keywords)
+    except kind as error:
+        assert words in str(error), f"{error} does not say {words!r}"
+        return
+    raise AssertionError(f"not refused: {words}")
+
+
+def every_map(dtype, **features):
+    """All maps on the GPU and on the processor."""
+    q, tq, sq = (draw(1, 4, 20, 16, dtype=dtype) for _ in range(3))
+    k, v, tk, tv, sk, sv = (draw(1, 2, 24, 16, dtype=dtype) for _ in range(6))
+    d_o = draw(1, 4, 20, 16, dtype=dtype)
+    on_gpu = {name: to_gpu(x) if isinstance(x, np.ndarray) else x for name, x in features.items()}
+    here, there = (q, k, v), tuple(map(to_gpu, (q, k, v)))
+    forward = attngrad.forward(*here, **features)
+    close(attngrad.forward(*there, **on_gpu), forward, dtype)
+    o, lse = map(to_gpu, forward)
+    gradients = attngrad.vjp(*here, *forward, d_o, **features)
+    close(attngrad.vjp(*there, o, lse, to_gpu(d_o), **on_gpu), gradients, dtype)
+    tangents = attngrad.jvp(*here, tq, tk, tv, **features)
+    close(attngrad.jvp(*there, *map(to_gpu, (tq, tk, tv)), **on_gpu), tangents, dtype)
+    second = attngrad.vjp_jvp(*here, *tangents, d_o, tq, tk, tv, **features)
+    on_there = attngrad.vjp_jvp(*there, *map(to_gpu, tangents), *map(to_gpu, (d_o, tq, tk, tv)), **on_gpu)
+    close(on_there, second, dtype)
+    smu = attngrad.jvp(*here, sq, sk, sv, **features).mu
+    t = (forward.o, forward.lse, tangents.mu, smu, tq, tk, tv, sq, sk, sv)
+    close(attngrad.jvp_jvp(*there, *map(to_gpu, t), **on_gpu), attngrad.jvp_jvp(*here, *t, **features), dtype)
+
+
+def test_maps_f64():
+    every_map(np.float64, causal=True)
+
+
+def test_maps_f32():
+    every_map(np.float32, causal=True)
+
+
+def test_maps_f16():
+    every_map(np.float16)
+
+
+def test_features():
+    bias, mask = draw(1, 4, 20, 24, dtype=np.float32), rng.random((1, 1, 20, 24)) < 0.8
+    every_map(np.float32, bias=bias, mask=mask, softcap=3.0, sink=draw(4, dtype=np.float32), dropout=0.2, seed=7)
+    every_map(np.float64, bias_table=draw(4, 9), alibi=True, kv_lengths=[17])
+
+
+def test_zero_cotangent_and_wanted():
+    q, k, v = (draw(2, 8, 16) for _ in range(3))
+    forward = attngrad.forward(q, k, v)
+    d_lse = draw(2, 8)
+    wanted = attngrad.vjp(q, k, v, *forward, None, d_lse=d_lse, wanted={"dq"})
+    there = (*map(to_gpu, (q, k, v)), *map(to_gpu, forward))
+    got = attngrad.vjp(*there, None, d_lse=to_gpu(d_lse), wanted={"dq"})
+    assert got.dk is None and np.abs(got.dq.numpy() - wanted.dq).max() < 1e-12
+
+
+def test_merge():
+    q, k, v = draw(2, 8, 16), draw(2, 10, 16), draw(2, 10, 16)
+    parts = [attngrad.forward(q, k[:, s], v[:, s]) for s in (slice(0, 4), slice(4, 10))]
+    wanted = attngrad.merge(*parts[0], *parts[1])
+    close(attngrad.merge(*map(to_gpu, parts[0]), *map(to_gpu, parts[1])), wanted, np.float64)
+
+
+def test_refused():
+    x, here = to_gpu(draw(2, 8, 16)), draw(2, 8, 16)
+    refuses(ValueError, "k: is in the processor's memory, but other arrays are on GPU 0", attngrad.forward, x, here, x)
+    refuses(ValueError, "k: is on a GPU, must be in the processor's memory", attngrad.forward, here, x, here)
+    refuses(ValueError, "backend: 'cpu', but q is on a GPU", attngrad.forward, x, x, x, backend="cpu")
+    refuses(ValueError, "backend: 'cuda', but q is in the processor's memory", attngrad.forward, *[here] * 3, backend="cuda")
+    refuses(ValueError, "bias: is in the processor's memory", attngrad.forward, x, x, x, bias=draw(2, 8, 8))
+    refuses(ValueError, "q: is on GPU 0, must be in the processor's memory", attngrad.explain, x, x, x)
+    other = to_gpu(draw(2, 8, 16))
+    other.stream = 0x5000
+    refuses(ValueError, "v: is written on stream 0x5000", attngrad.forward, x, x, other)
+
+
+class Foreign(DriverArray):
+    """An array of a library that gives no memory."""
+
+
+def test_library_without_memory():
+    Foreign.__module__ = "foreign"
+    x = Foreign((2, 8, 16), np.float32)
+    refuses(TypeError, "q: is on a GPU, and of foreign", attngrad.forward, x, x, x)
+
+
+def test_two_gpus():
+    if attngrad.info()["devices"].count("sm") < 2:
+        print("one GPU: arrays of two are not tested")
+        return
+    x, y = to_gpu(draw(2, 8, 16), 0), to_gpu(draw(2, 8, 16), 1)
+    refuses(ValueError, "k: is on GPU 1, but other arrays are on GPU 0", attngrad.forward, x, y, x)
+    o = attngrad.forward(y, y, y).o
+    assert o.device == 1
+
+
+def test_info():
+    assert "sm" in attngrad.info()["devices"]

@@ -1,0 +1,259 @@
+/* The CUDA backend's table of functions: see cuda.h. A plan belongs to one device; its maps only enqueue kernels on the
+ * caller's stream, so that they can be captured in a graph. */
+#include "cuda/cuda.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "core/status.h"
+#include "cuda/find_kernels.h"
+#include "cuda/launches.h"
+#include "cuda/pointers.h"
+
+/* ---- The plan ---- */
+
+static ag_status choose_device(const ag_plan *plan, agi_cuda_plan *data)
+{
+    if (plan->device == 0) {
+        return agi_cuda_current_device(data->cu, &data->device);
+    }
+    if (plan->device > data->cu->n_devices) {
+        return agi_fail_field(AG_UNSUPPORTED, "options.device",
+                              "options: device is %d, number %d of cuda: there %s %d", (int)plan->device,
+                              (int)plan->device - 1, data->cu->n_devices == 1 ? "is" : "are",
+                              data->cu->n_devices);
+    }
+    data->device = plan->device - 1;
+    return AG_OK;
+}
+
+/* The table of kernels: the one that was asked for, or the fastest one that the device runs. */
+static ag_status choose_isa(ag_plan *plan, const agi_cuda_device *device, CUdevice number)
+{
+    ag_isa chosen = AG_ISA_AUTO;
+    for (int i = 0; i < AGI_N_CUDA_ISAS; i++) {
+        const agi_isa *isa = &agi_cuda_isas[i];
+        const bool wanted = plan->isa == AG_ISA_AUTO || plan->isa == isa->id;
+        chosen = wanted && isa->built_in && agi_cuda_device_runs(device, isa->id) ? isa->id : chosen;
+    }
+    if (chosen == AG_ISA_AUTO) {
+        return agi_fail_field(AG_UNSUPPORTED, plan->isa == AG_ISA_AUTO ? "options.device" : "options.isa",
+                              "cuda: device %d, %s, has compute capability %d.%d: too old for the kernels%s",
+                              number, device->name, device->capability / 10, device->capability % 10,
+                              plan->isa == AG_ISA_AUTO ? ", which need 8.0" : " of that isa");
+    }
+    plan->isa = chosen;
+    return AG_OK;
+}
+
+/* Copies an array of the plan into device memory of the current context. */
+static ag_status copy_table(const agi_cuda_plan *data, const char *what, const void *host, size_t bytes,
+                            CUdeviceptr *table)
+{
+    if (host == NULL) {
+        return AG_OK;
+    }
+    CUresult result = data->cu->MemAlloc(table, bytes);
+    if (result == 0) {
+        result = data->cu->MemcpyHtoD(*table, host, bytes);
+    }
+    if (result == 0) { /* the copy may still be on its way when the call returns */
+        result = data->cu->StreamSynchronize(NULL);
+    }
+    return result == 0 ? AG_OK : agi_cuda_fail(data->cu, result, what);
+}
+
+static ag_status copy_tables(const ag_plan *plan, agi_cuda_plan *data)
+{
+    agi_cuda_scope scope;
+    if (plan->buckets == NULL && plan->slopes == NULL) {
+        return AG_OK;
+    }
+    ag_status status = agi_cuda_enter(data->cu, data->device, &scope);
+    if (status != AG_OK) {
+        return status;
+    }
+    data->tables_context = scope.context;
+    const size_t n_buckets = (size_t)(2 * plan->p.table_radius + 1);
+    status = copy_table(data, "the plan's copy of buckets", plan->buckets,
+                        n_buckets * sizeof plan->buckets[0], &data->buckets);
+    if (status == AG_OK) {
+        status = copy_table(data, "the plan's copy of alibi_slopes", plan->slopes,
+                            (size_t)plan->p.heads * sizeof plan->slopes[0], &data->slopes);
+    }
+    agi_cuda_leave(data->cu, &scope);
+    return status;
+}
+
+static ag_status make_plan(ag_plan *plan, agi_cuda_plan *data)
+{
+    agi_cuda_device device;
+    ag_status status = choose_device(plan, data);
+    if (status == AG_OK) {
+        status = agi_cuda_describe_device(data->cu, data->device, &device);
+    }
+    if (status == AG_OK) {
+        status = agi_cuda_lower_limit(&device);
+    }
+    if (status == AG_OK) {
+        status = choose_isa(plan, &device, data->device);
+    }
+    if (status == AG_OK) {
+        data->device_info = device;
+        status = agi_cuda_find_kernels(data, plan->p.dtype);
+    }
+    return status == AG_OK ? copy_tables(plan, data) : status;
+}
+
+static ag_status accept(ag_plan *plan)
+{
+    const agi_cuda_driver *cu = NULL;
+    ag_status status = AG_OK;
+    if (plan->flags & AG_ROUND_INTERMEDIATES) {
+        return agi_fail_field(AG_UNSUPPORTED, "options.flags",
+                              "options: AG_ROUND_INTERMEDIATES is the reference backend's");
+    }
+    if (agi_cuda_open(&cu) != AG_OK) {
+        return AGI_NOT_AVAILABLE;
+    }
+    agi_cuda_plan *data = agi_plan_alloc(plan, "the cuda plan", sizeof *data, &status);
+    if (data == NULL) {
+        return status;
+    }
+    *data = (agi_cuda_plan){.cu = cu};
+    plan->backend_data = data;
+    return make_plan(plan, data);
+}
+
+static void free_tables(const agi_cuda_plan *data)
+{
+    const CUdeviceptr tables[] = {data->buckets, data->slopes};
+    CUcontext popped;
+    if (data->tables_context == NULL || data->cu->CtxPushCurrent(data->tables_context) != 0) {
+        return;
+    }
+    for (int i = 0; i < 2; i++) {
+        if (tables[i] != 0) {
+            data->cu->MemFree(tables[i]);
+        }
+    }
+    data->cu->CtxPopCurrent(&popped);
+}
+
+static void destroy(ag_plan *plan)
+{
+    agi_cuda_plan *data = plan->backend_data;
+    if (data == NULL) {
+        return;
+    }
+    free_tables(data);
+    plan->release(plan->alloc_ctx, data);
+}
+
+/* ---- Calls ---- */
+
+/* The plan's tables can be read in the context that they were made in only. */
+static ag_status check_context(const agi_cuda_plan *data, const agi_cuda_scope *scope)
+{
+    if (data->tables_context == NULL || data->tables_context == scope->context) {
+        return AG_OK;
+    }
+    return agi_fail_field(
+        AG_INVALID_ARGUMENT, "plan",
+        "plan: made in another context of cuda device %d than this call's, and its buckets or "
+        "slopes are in that one",
+        data->device);
+}
+
+/* Where the launches of a call go. */
+typedef struct {
+    const agi_cuda_plan *data;
+    CUstream stream;
+} target;
+
+static ag_status enqueue(void *ctx, const agi_cuda_entry *entry)
+{
+    const target *to = ctx;
+    const agi_cuda_kernel *kernel = &agi_cuda_kernels[entry->kernel];
+    const agi_cuda_launch launch = {to->data->kernels[entry->kernel],
+                                    {entry->blocks, 1, 1},
+                                    (unsigned)kernel->threads,
+                                    (unsigned)kernel->shared};
+    return agi_cuda_enqueue(to->data->cu, &launch, to->stream, entry->parameter, kernel->name);
+}
+
+/* Enters a context of the plan's device in which it can run. */
+static ag_status enter(const agi_cuda_plan *data, agi_cuda_scope *scope)
+{
+    ag_status status = agi_cuda_enter(data->cu, data->device, scope);
+    if (status == AG_OK) {
+        status = check_context(data, scope);
+        if (status != AG_OK) {
+            agi_cuda_leave(data->cu, scope);
+        }
+    }
+    return status;
+}
+
+static ag_status run(const agi_call *call, void *workspace)
+{
+    const agi_cuda_plan *data = agi_cuda_plan_of(call->plan);
+    const agi_cuda_setting device = {data->device_info.shared_limit,
+                                     (const int32_t *)(uintptr_t)data->buckets,
+                                     (const double *)(uintptr_t)data->slopes};
+    target to = {data, call->exec->given.stream};
+    agi_cuda_scope scope;
+    ag_status status = enter(data, &scope);
+    if (status == AG_OK) {
+        status = agi_cuda_launch_map(call, &device, workspace, (agi_cuda_emitter){enqueue, &to});
+        agi_cuda_leave(data->cu, &scope);
+    }
+    return status;
+}
+
+static ag_status merge(const ag_plan *plan, const ag_merge_args *args, agi_exec *exec)
+{
+    const agi_cuda_plan *data = agi_cuda_plan_of(plan);
+    target to = {data, exec->given.stream};
+    agi_cuda_scope scope;
+    ag_status status = enter(data, &scope);
+    if (status == AG_OK) {
+        status = agi_cuda_launch_merge(plan, args, (agi_cuda_emitter){enqueue, &to});
+        agi_cuda_leave(data->cu, &scope);
+    }
+    return status;
+}
+
+/* ---- Information ---- */
+
+static void fill_info(const ag_plan *plan, ag_plan_info *info)
+{
+    info->isa = plan->isa;
+    info->threads = 0;
+    info->compute_dtype = plan->p.dtype == AG_F64 ? AG_F64 : AG_F32;
+    info->deterministic = 1;
+}
+
+static void describe_place(const ag_plan *plan, char *text, size_t size)
+{
+    const agi_cuda_plan *data = agi_cuda_plan_of(plan);
+    snprintf(text, size, "device %d, %s", data->device, data->device_info.name);
+}
+
+const agi_backend agi_cuda_backend = {
+    .id = AG_BACKEND_CUDA,
+    .name = "cuda",
+    .abilities = AGI_CAN_JVP_JVP | AGI_CAN_GIVEN_O | AGI_CAN_SEQUENCE_OFFSETS | AGI_CAN_INVARIANT |
+                 AGI_CAN_DEVICE_LISTS | AGI_CAN_CHOOSE_DEVICE | AGI_ON_DEVICE,
+    .isas = agi_cuda_isas,
+    .n_isas = AGI_N_CUDA_ISAS,
+    .accept = accept,
+    .destroy = destroy,
+    .workspace = agi_cuda_workspace,
+    .run = run,
+    .merge = merge,
+    .info = fill_info,
+    .check_pointer = agi_cuda_check_pointer,
+    .describe_place = describe_place,
+    .list_devices = agi_cuda_list_devices,
+};

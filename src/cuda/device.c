@@ -1,0 +1,90 @@
+/* Facts about the devices: see device.h. */
+#include "cuda/device.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/status.h"
+
+ag_status agi_cuda_describe_device(const agi_cuda_driver *cu, CUdevice number, agi_cuda_device *device)
+{
+    int major = 0, minor = 0;
+    CUresult result = cu->DeviceGetName(device->name, sizeof device->name, number);
+    if (result == 0) {
+        result = cu->DeviceGetAttribute(&major, AGI_CU_MAJOR, number);
+    }
+    if (result == 0) {
+        result = cu->DeviceGetAttribute(&minor, AGI_CU_MINOR, number);
+    }
+    if (result == 0) {
+        result = cu->DeviceGetAttribute(&device->shared_limit, AGI_CU_SHARED_LIMIT, number);
+    }
+    device->capability = 10 * major + minor;
+    return result == 0 ? AG_OK : agi_cuda_fail(cu, result, "device");
+}
+
+ag_status agi_cuda_lower_limit(agi_cuda_device *device)
+{
+    enum { SMALLEST = 99 * 1024 }; /* every kernel for any head size fits it */
+    const char *text = getenv("ATTNGRAD_CUDA_SHARED");
+    if (text == NULL || *text == '\0') {
+        return AG_OK;
+    }
+    char *end;
+    const long bytes = strtol(text, &end, 10);
+    if (*end != '\0' || bytes < SMALLEST || bytes > device->shared_limit) {
+        return agi_fail_field(
+            AG_INVALID_PROBLEM, "ATTNGRAD_CUDA_SHARED",
+            "environment: ATTNGRAD_CUDA_SHARED is '%.40s': must be from %d to %d, the limit of %s", text,
+            SMALLEST, device->shared_limit, device->name);
+    }
+    device->shared_limit = (int)bytes;
+    return AG_OK;
+}
+
+/* ---- Tables of kernels ---- */
+
+/* Machine code and PTX of sm_80 run on every later device; the instructions of sm_90a on 9.0 alone. */
+bool agi_cuda_device_runs(const agi_cuda_device *device, ag_isa isa)
+{
+    return isa == AG_ISA_SM90 ? device->capability == 90 : device->capability >= 80;
+}
+
+/* Does some device of this machine run it? */
+static bool is_supported(ag_isa isa)
+{
+    const agi_cuda_driver *cu = agi_cuda_driver_if_any();
+    agi_cuda_device device;
+    bool found = false;
+    for (int n = 0; cu != NULL && n < cu->n_devices && !found; n++) {
+        found = agi_cuda_describe_device(cu, n, &device) == AG_OK && agi_cuda_device_runs(&device, isa);
+    }
+    return found;
+}
+
+/* The table for sm_90 comes with the kernels that use its own instructions. */
+const agi_isa agi_cuda_isas[AGI_N_CUDA_ISAS] = {{AG_ISA_SM80, "sm80", true, is_supported},
+                                                {AG_ISA_SM90, "sm90", false, is_supported}};
+
+/* ---- A list for people ---- */
+
+static void append_device(const agi_cuda_driver *cu, CUdevice number, char *text, size_t size)
+{
+    agi_cuda_device device;
+    size_t bytes = 0;
+    if (agi_cuda_describe_device(cu, number, &device) == AG_OK && cu->DeviceTotalMem(&bytes, number) == 0) {
+        const size_t used = strlen(text);
+        snprintf(text + used, size - used, "%s%d: %s, sm%d, %.0f GiB", used > 0 ? "; " : "", number,
+                 device.name, device.capability, (double)bytes / 0x1p30);
+    }
+}
+
+void agi_cuda_list_devices(char *text, size_t size)
+{
+    const agi_cuda_driver *cu = agi_cuda_driver_if_any();
+    text[0] = '\0';
+    for (int n = 0; cu != NULL && n < cu->n_devices; n++) {
+        append_device(cu, n, text, size);
+    }
+}

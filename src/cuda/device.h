@@ -1,0 +1,29 @@
+/* The devices of the machine: their names, and which tables of kernels they can run. */
+#ifndef AGI_CUDA_DEVICE_H
+#define AGI_CUDA_DEVICE_H
+
+#include "core/backend.h"
+#include "cuda/driver.h"
+
+/* The backend's tables of kernels, from the slowest to the fastest. */
+enum { AGI_N_CUDA_ISAS = 2 };
+extern const agi_isa agi_cuda_isas[AGI_N_CUDA_ISAS];
+
+typedef struct {
+    char name[64];
+    int capability;   /* 90: compute capability 9.0 */
+    int shared_limit; /* bytes of shared memory that a block may have */
+} agi_cuda_device;
+ag_status agi_cuda_describe_device(const agi_cuda_driver *cu, CUdevice number, agi_cuda_device *device);
+
+/* Lowers the device's limit of shared memory to ATTNGRAD_CUDA_SHARED bytes, if the environment sets it: so the
+ * kernels of a smaller GPU run on a larger one. */
+ag_status agi_cuda_lower_limit(agi_cuda_device *device);
+
+/* Can the device run the table of kernels? */
+bool agi_cuda_device_runs(const agi_cuda_device *device, ag_isa isa);
+
+/* The devices as text, "0: NVIDIA H200, sm90, 140 GiB; 1: ..."; "" if there is no driver or no device. */
+void agi_cuda_list_devices(char *text, size_t size);
+
+#endif

@@ -1,0 +1,117 @@
+# Images of kernels: compiled by scripts/cuda-image, which keeps them in the user's cache, so that every build folder
+# takes them from there; embedded by an assembler file that this writes.
+enable_language(ASM)
+
+set(ATTNGRAD_CUDA_ARCHS "80;90;100;120" CACHE STRING
+    "Compute capabilities to compile the kernels for, without the dot; native = those of this machine's GPUs")
+set(ATTNGRAD_CUDA_IMAGES "" CACHE PATH "Folder with images that are built already; empty = compile them")
+
+# cuda_native_archs(VARIABLE): the compute capabilities of the GPUs of this machine.
+function(cuda_native_archs variable)
+    execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
+        OUTPUT_VARIABLE output RESULT_VARIABLE result ERROR_QUIET)
+    string(REGEX MATCHALL "[0-9]+\\.[0-9]+" archs "${output}")
+    string(REPLACE "." "" archs "${archs}")
+    list(REMOVE_DUPLICATES archs)
+    if(NOT "${result}" STREQUAL "0" OR NOT archs)
+        message(FATAL_ERROR "ATTNGRAD_CUDA_ARCHS is native, but nvidia-smi finds no GPU here")
+    endif()
+    set(${variable} ${archs} PARENT_SCOPE)
+endfunction()
+
+# Machine code for each architecture, and PTX of the lowest for all that come later: sm_80,sm_90,compute_80.
+function(cuda_targets variable)
+    set(archs ${ATTNGRAD_CUDA_ARCHS})
+    if("${archs}" STREQUAL "native")
+        cuda_native_archs(archs)
+    endif()
+    list(SORT archs COMPARE NATURAL)
+    set(targets)
+    foreach(arch ${archs})
+        if(NOT arch MATCHES "^[1-9][0-9]+a?$")
+            message(FATAL_ERROR "ATTNGRAD_CUDA_ARCHS has '${arch}': must be like 80, or native alone")
+        endif()
+        list(APPEND targets sm_${arch})
+    endforeach()
+    list(GET archs 0 lowest)
+    list(APPEND targets compute_${lowest})
+    list(JOIN targets "," targets)
+    set(${variable} ${targets} PARENT_SCOPE)
+endfunction()
+
+# Images and the C part agree only if both are of the same sources: a build leaves the hash of them beside its images.
+file(GLOB kernel_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/kernels/*.cu ${CMAKE_CURRENT_SOURCE_DIR}/kernels/*.cuh)
+list(APPEND kernel_sources ${CMAKE_CURRENT_SOURCE_DIR}/params.h ${PROJECT_SOURCE_DIR}/include/attngrad.h)
+set(hash_sources sh ${PROJECT_SOURCE_DIR}/scripts/cuda-sources ${kernel_sources})
+
+if(ATTNGRAD_CUDA_IMAGES)
+    execute_process(COMMAND ${hash_sources} OUTPUT_VARIABLE hash)
+    file(READ ${ATTNGRAD_CUDA_IMAGES}/sources images_hash)
+    if(NOT hash STREQUAL images_hash)
+        message(FATAL_ERROR "ATTNGRAD_CUDA_IMAGES: the images in ${ATTNGRAD_CUDA_IMAGES} are of other sources than these")
+    endif()
+    file(READ ${ATTNGRAD_CUDA_IMAGES}/toolkit cuda_toolkit_version)
+    string(STRIP "${cuda_toolkit_version}" cuda_toolkit_version)
+else()
+    find_program(ATTNGRAD_NVCC nvcc HINTS /usr/local/cuda/bin)
+    if(NOT ATTNGRAD_NVCC)
+        message(FATAL_ERROR "ATTNGRAD_CUDA is ON, but nvcc is missing: install a CUDA toolkit, or set ATTNGRAD_CUDA_IMAGES")
+    endif()
+    execute_process(COMMAND ${ATTNGRAD_NVCC} --version OUTPUT_VARIABLE output)
+    string(REGEX REPLACE ".*release ([0-9]+\\.[0-9]+).*" "\\1" cuda_toolkit_version "${output}")
+    cuda_targets(cuda_targets)
+    file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/toolkit "${cuda_toolkit_version}\n")
+endif()
+string(REGEX REPLACE "\\..*" "" cuda_toolkit_major "${cuda_toolkit_version}")
+
+if(NOT ATTNGRAD_CUDA_IMAGES)
+    add_custom_command(OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/sources
+        COMMAND ${hash_sources} > ${CMAKE_CURRENT_BINARY_DIR}/sources
+        DEPENDS ${kernel_sources} ${PROJECT_SOURCE_DIR}/scripts/cuda-sources VERBATIM)
+endif()
+
+# cuda_image(NAME SOURCE FAMILY [DEFINITIONS ...]): NAME.fatbin, and NAME.log with the compiler's report, in the binary
+# folder, of kernels/FAMILY.cu.
+function(cuda_image name)
+    cmake_parse_arguments(arg "" "SOURCE" "DEFINITIONS" ${ARGN})
+    list(TRANSFORM arg_DEFINITIONS PREPEND -D)
+    set(image ${CMAKE_CURRENT_BINARY_DIR}/${name}.fatbin)
+    if(ATTNGRAD_CUDA_IMAGES)
+        configure_file(${ATTNGRAD_CUDA_IMAGES}/${name}.fatbin ${image} COPYONLY)
+        configure_file(${ATTNGRAD_CUDA_IMAGES}/${name}.log ${CMAKE_CURRENT_BINARY_DIR}/${name}.log COPYONLY)
+    else()
+        file(GLOB headers CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.h ${CMAKE_CURRENT_SOURCE_DIR}/kernels/*.cuh)
+        add_custom_command(OUTPUT ${image} ${CMAKE_CURRENT_BINARY_DIR}/${name}.log
+            COMMAND ${PROJECT_SOURCE_DIR}/scripts/cuda-image ${ATTNGRAD_NVCC} ${PROJECT_SOURCE_DIR}
+                src/cuda/kernels/${arg_SOURCE}.cu ${image} ${cuda_targets} -std=c++17 -O3 ${arg_DEFINITIONS}
+            DEPENDS kernels/${arg_SOURCE}.cu ${headers} ${PROJECT_SOURCE_DIR}/scripts/cuda-image
+            COMMENT "Image of kernels ${name}" VERBATIM)
+    endif()
+    set(cuda_images ${cuda_images} ${name} PARENT_SCOPE)
+endfunction()
+
+# cuda_embed_images(FILE): writes the assembler file with all images and agi_cuda_images, their table (images.c).
+function(cuda_embed_images file)
+    set(bytes "")
+    set(table "")
+    set(fatbins)
+    if(NOT ATTNGRAD_CUDA_IMAGES)
+        list(APPEND fatbins ${CMAKE_CURRENT_BINARY_DIR}/sources)
+    endif()
+    foreach(name ${cuda_images})
+        set(image ${CMAKE_CURRENT_BINARY_DIR}/${name}.fatbin)
+        string(APPEND bytes "name_${name}:\n    .asciz \"${name}\"\n    .balign 64\nimage_${name}:\n    .incbin \"${image}\"\n")
+        string(APPEND table "    .quad name_${name}, image_${name}\n")
+        list(APPEND fatbins ${image})
+    endforeach()
+    file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/${file} CONTENT "    .section .note.GNU-stack, \"\"
+    .section .rodata
+${bytes}    .section .data.rel.ro, \"aw\"
+    .balign 8
+    .globl agi_cuda_images
+    .hidden agi_cuda_images
+agi_cuda_images:
+${table}    .quad 0, 0
+")
+    set_source_files_properties(${CMAKE_CURRENT_BINARY_DIR}/${file} PROPERTIES OBJECT_DEPENDS "${fatbins}")
+endfunction()

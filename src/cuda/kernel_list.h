@@ -1,0 +1,57 @@
+/* The kernels by number, and what a launch of one consists of. Plain C and C++. */
+#ifndef AGI_CUDA_KERNEL_LIST_H
+#define AGI_CUDA_KERNEL_LIST_H
+
+#include <stddef.h>
+
+#include "cuda/params.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* agi_kernel_NAME for each: agi_kernel_forward_bf16_d64_plain, agi_kernel_merge. */
+enum {
+#define AGI_CUDA_LEVELS(map, format, D, C, M, W, N, S)                                                       \
+    agi_kernel_##map##_##format##_d##D##_plain, agi_kernel_##map##_##format##_d##D##_full,
+#define AGI_CUDA_ANY(map, format, D, C, M, W, N, S) agi_kernel_##map##_##format##_any,
+#define AGI_CUDA_ONE(map, format, D, C, M, W, N, S) agi_kernel_##map##_##format##_d##D,
+#define AGI_CUDA_NAMED(name, format, threads) agi_kernel_##name##_##format,
+#define AGI_CUDA_OF(format, class)                                                                           \
+    AGI_CUDA_ROWWISE(AGI_CUDA_LEVELS, AGI_CUDA_ANY, AGI_CUDA_ONE, format, class)                             \
+    AGI_CUDA_BACKWARD(AGI_CUDA_LEVELS, AGI_CUDA_ANY, AGI_CUDA_ONE, format, class)                            \
+    AGI_CUDA_PREPARE(AGI_CUDA_NAMED, format)                                                                 \
+    AGI_CUDA_GRADIENTS(AGI_CUDA_NAMED, format)
+#define AGI_CUDA_OTHER(name, threads) agi_kernel_##name,
+    AGI_CUDA_FORMATS(AGI_CUDA_OF) AGI_CUDA_OTHERS(AGI_CUDA_OTHER) AGI_CUDA_N_KERNELS
+#undef AGI_CUDA_LEVELS
+#undef AGI_CUDA_ANY
+#undef AGI_CUDA_ONE
+#undef AGI_CUDA_NAMED
+#undef AGI_CUDA_OF
+#undef AGI_CUDA_OTHER
+};
+
+typedef struct {
+    const char *name; /* the symbol in its image: "forward_bf16_d64_plain" */
+    const char *
+        image; /* "rowwise_bf16": kernels/rowwise.cu compiled with AGI_FORMAT=bf16; "common": kernels/common.cu */
+    int32_t threads;
+    int32_t shared; /* bytes of shared memory, all dynamic */
+} agi_cuda_kernel;
+
+extern const agi_cuda_kernel agi_cuda_kernels[AGI_CUDA_N_KERNELS];
+
+/* One launch. The parameter is read before emit returns. */
+typedef struct {
+    int32_t kernel; /* agi_kernel_* */
+    uint32_t blocks;
+    const void *parameter; /* a struct of params.h */
+    size_t bytes;
+} agi_cuda_entry;
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,395 @@
+/* Tiles in shared memory and the two products on them. A tile is PLANES matrices of rows of CH numbers, padded so that
+ * neighbouring rows begin at different banks. A warp owns M * 16 rows.
+ *
+ *     add_scores   T += X Y^T     X: owner rows, Y: stream rows, both in shared memory
+ *     add_product  C += W Y       W: the warp's weights, in registers; Y: the same stream tile, read transposed
+ *
+ * T, W and C are spread over the lanes of a warp as the tensor core does it: of 16 rows and 8 columns, lane l holds
+ * rows l / 4 and l / 4 + 8, columns 2 (l % 4) and 2 (l % 4) + 1. So W is an operand of the next product as it is. */
+#pragma once
+#include "cuda/kernels/formats.cuh"
+#include "cuda/params.h"
+
+/* The shape of a stream kernel: see AGI_CUDA_STREAM in params.h. */
+template <class FORMAT, int D, int COLUMNS, int M_TILES, int N_WARPS, int ROWS, int N_STAGES, bool IS_FULL>
+struct shape {
+    typedef FORMAT F;
+    typedef typename F::real real;
+    static constexpr bool ANY = D == 0, FULL = IS_FULL;
+    static constexpr int CH = ANY ? COLUMNS : D; /* channels in shared memory at a time */
+    static constexpr int C = COLUMNS, M = M_TILES, WARPS = N_WARPS, N = ROWS, STAGES = N_STAGES;
+    static constexpr int WARP_ROWS = 16 * M, BLOCK_ROWS = WARPS * WARP_ROWS, THREADS = 32 * WARPS;
+    static constexpr int PITCH = AGI_CUDA_PITCH(F::BYTES, CH); /* bytes of a row */
+    static constexpr int OWN_BYTES = F::PLANES * BLOCK_ROWS * PITCH;
+    static constexpr int STREAM_BYTES = F::PLANES * N * PITCH;
+    static constexpr int SEEN = (N + 31) / 32;
+};
+
+/* A score tile of a warp, and columns of a result. */
+template <class T> struct tile {
+    typename T::real x[T::M][T::N / 8][4];
+};
+template <class T> struct columns {
+    typename T::real x[T::M][T::C / 8][4];
+};
+
+template <class T> VERB void clear(tile<T> &t)
+{
+#pragma unroll
+    for (int m = 0; m < T::M; m++) {
+#pragma unroll
+        for (int i = 0; i < T::N / 2; i++) {
+            t.x[m][i / 4][i % 4] = 0;
+        }
+    }
+}
+template <class T> VERB void clear(columns<T> &c)
+{
+#pragma unroll
+    for (int m = 0; m < T::M; m++) {
+#pragma unroll
+        for (int i = 0; i < T::C / 2; i++) {
+            c.x[m][i / 4][i % 4] = 0;
+        }
+    }
+}
+
+/* Calls f(m, half, n, c) for each element that the lane holds of a tile: row 16 m + 8 half + lane / 4, column
+ * 8 n + 2 (lane % 4) + c, at x[m][n][2 half + c]. */
+template <class T, class Function> VERB void each_element(Function f)
+{
+#pragma unroll
+    for (int m = 0; m < T::M; m++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+#pragma unroll
+            for (int n = 0; n < T::N / 8; n++) {
+#pragma unroll
+                for (int c = 0; c < 2; c++) {
+                    f(m, half, n, c);
+                }
+            }
+        }
+    }
+}
+
+/* Over the four lanes that share a row. */
+template <class real> VERB real row_max(real x)
+{
+    x = fmax(x, __shfl_xor_sync(~0u, x, 1));
+    return fmax(x, __shfl_xor_sync(~0u, x, 2));
+}
+template <class real> VERB real row_sum(real x)
+{
+    x += __shfl_xor_sync(~0u, x, 1);
+    return x + __shfl_xor_sync(~0u, x, 2);
+}
+
+/* ---- Loading ---- */
+
+/* One head of one sequence of a matrix. */
+struct head_matrix {
+    const char *data; /* its row 0; NULL: absent */
+    const float *inverse;
+    int64_t row, plane; /* in bytes */
+    int n, width;
+};
+
+/* Rows first .. first + ROWS - 1, channels from `channel` on; what does not exist is zero. */
+template <class T, int ROWS> VERB void load_tile(uint32_t to, const head_matrix &x, int first, int channel)
+{
+    constexpr int NUMBERS = 16 / T::F::BYTES, CHUNKS = T::CH / NUMBERS;
+#pragma unroll
+    for (int p = 0; p < T::F::PLANES; p++) {
+        for (int i = threadIdx.x; i < ROWS * CHUNKS; i += T::THREADS) {
+            const int row = i / CHUNKS, c = i % CHUNKS;
+            const bool there = first + row < x.n && channel + c * NUMBERS < x.width;
+            const char *from =
+                x.data + p * x.plane + (first + row) * x.row + (channel + c * NUMBERS) * T::F::BYTES;
+            copy_16(to + (p * ROWS + row) * T::PITCH + c * 16, there ? from : x.data, there);
+        }
+    }
+}
+
+/* The power of two of a row. */
+template <class F> VERB float inverse_of(const head_matrix &x, int row)
+{
+    return F::SCALED ? x.inverse[min(row, x.n - 1) / AGI_CUDA_SCALE_ROWS] : 1.0f;
+}
+
+/* ---- Scores ---- */
+
+/* t += factor X Y^T, for the warp's rows x of the block's tile. A sum inside the tensor core is cut off, not rounded:
+ * so the product of CHAIN * 16 channels of a split format starts from zero, all small planes first, and is added by a
+ * rounded sum; factor, by 16 rows, is a power of two. MIRRORED: the planes of X and Y change places, so that Y X^T has
+ * the bits of X Y^T. precise: float32 has the product of the two small planes too, which a softcap far below the scores
+ * needs: its derivatives change fast. */
+template <class T, bool MIRRORED> struct score_products {
+    typedef typename T::F F;
+    static constexpr int CHAIN = F::PRODUCTS > 1 ? 2 : 1;
+    typedef uint32_t planes[CHAIN][F::PLANES][4];
+
+    static VERB void load(planes &a, uint32_t address, int rows)
+    {
+#pragma unroll
+        for (int k = 0; k < CHAIN; k++) {
+#pragma unroll
+            for (int p = 0; p < F::PLANES; p++) {
+                load_matrices(a[k][p], address + p * rows * T::PITCH + k * 32);
+            }
+        }
+    }
+    static VERB void multiply(float (&part)[2][4], const planes &a, const planes &b, bool precise)
+    {
+        if constexpr (T::FULL && F::PLANES == 2) {
+            if (precise) {
+#pragma unroll
+                for (int k = 0; k < CHAIN; k++) {
+                    F::mma(part[0], a[k][1], b[k][1][0], b[k][1][1]);
+                    F::mma(part[1], a[k][1], b[k][1][2], b[k][1][3]);
+                }
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < F::PRODUCTS; i++) {
+            const int pa = MIRRORED ? F::second(i) : F::first(i), pb = MIRRORED ? F::first(i) : F::second(i);
+#pragma unroll
+            for (int k = 0; k < CHAIN; k++) {
+                F::mma(part[0], a[k][pa], b[k][pb][0], b[k][pb][1]);
+                F::mma(part[1], a[k][pa], b[k][pb][2], b[k][pb][3]);
+            }
+        }
+    }
+    static VERB void add(tile<T> &t, uint32_t x, uint32_t y, const float (&factor)[T::M], bool precise)
+    {
+        const int lane = threadIdx.x % 32;
+        const uint32_t xa = x + (lane & 15) * T::PITCH + (lane >> 4) * 16;
+        const uint32_t yb = y + ((lane & 7) + (lane >> 4) * 8) * T::PITCH + (lane >> 3 & 1) * 16;
+#pragma unroll 2
+        for (int k = 0; k < T::CH / 16; k += CHAIN) {
+            planes a[T::M], b;
+#pragma unroll
+            for (int m = 0; m < T::M; m++) {
+                load(a[m], xa + m * 16 * T::PITCH + k * 32, T::BLOCK_ROWS);
+            }
+#pragma unroll
+            for (int n = 0; n < T::N / 16; n++) {
+                load(b, yb + n * 16 * T::PITCH + k * 32, T::N);
+#pragma unroll
+                for (int m = 0; m < T::M; m++) {
+                    float(&sum)[2][4] = *(float(*)[2][4]) & t.x[m][2 * n];
+                    if (F::PRODUCTS == 1) {
+                        multiply(sum, a[m], b, false);
+                        continue;
+                    }
+                    float part[2][4] = {{0, 0, 0, 0}, {0, 0, 0, 0}};
+                    multiply(part, a[m], b, precise);
+#pragma unroll
+                    for (int i = 0; i < 8; i++) {
+                        sum[i / 4][i % 4] = fmaf(part[i / 4][i % 4], factor[m], sum[i / 4][i % 4]);
+                    }
+                }
+            }
+        }
+    }
+};
+
+/* float64: the order of the channels inside 8 is free as long as both operands take the same, so a lane loads channels
+ * 2 (lane % 4) and the next at once. */
+template <class T> VERB void add_scores_f64(tile<T> &t, uint32_t x, uint32_t y)
+{
+    const int lane = threadIdx.x % 32, at = lane / 4 * T::PITCH + lane % 4 * 16;
+#pragma unroll 2
+    for (int c = 0; c < T::CH; c += 8) {
+#pragma unroll
+        for (int m = 0; m < T::M; m++) {
+            const double2 low = load_double2(x + m * 16 * T::PITCH + at + c * 8);
+            const double2 high = load_double2(x + (m * 16 + 8) * T::PITCH + at + c * 8);
+            const double a[4] = {low.x, high.x, low.y, high.y};
+#pragma unroll
+            for (int n = 0; n < T::N / 8; n++) {
+                const double2 b = load_double2(y + n * 8 * T::PITCH + at + c * 8);
+                mma_double(t.x[m][n], a, b.x, b.y);
+            }
+        }
+    }
+}
+
+template <class T, bool MIRRORED>
+VERB void add_scores(tile<T> &t, uint32_t x, uint32_t y, const float (&factor)[T::M], bool precise)
+{
+    if constexpr (T::F::BYTES == 8) {
+        add_scores_f64<T>(t, x, y);
+    } else {
+        score_products<T, MIRRORED>::add(t, x, y, factor, precise);
+    }
+}
+
+/* ---- Products of weights ---- */
+
+/* Which rows of the stream tile some row of the warp sees; the others are read as zeros, as 0 times NaN is NaN. */
+template <class T> struct seen_rows {
+    bool all;
+    uint32_t bits[T::SEEN];
+    VERB bool sees(int row) const
+    {
+        return bits[row / 32] >> row % 32 & 1;
+    }
+    /* For a pair of 16-bit numbers of rows `row` and `row` + 1. */
+    VERB uint32_t pair(int row) const
+    {
+        return (sees(row) ? 0xffffu : 0) | (sees(row + 1) ? 0xffff0000u : 0);
+    }
+};
+
+/* The factor that a format's weights are multiplied by, and its inverse, by rows. bound: none of them is larger. */
+template <class T> struct raised {
+    float up[T::M][2], down[T::M][2];
+};
+template <class T> VERB void raise_rows(raised<T> &r, const tile<T> &w)
+{
+#pragma unroll
+    for (int m = 0; m < T::M; m++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float most = 0;
+#pragma unroll
+            for (int n = 0; n < T::N / 8; n++) {
+                const float a = fabsf((float)w.x[m][n][2 * half]), b = fabsf((float)w.x[m][n][2 * half + 1]);
+                most = fmaxf(most, fmaxf(a < INFINITY ? a : 0.0f, b < INFINITY ? b : 0.0f));
+            }
+            r.up[m][half] = raise_to_half(row_max(most), r.down[m][half]);
+        }
+    }
+}
+template <class T> VERB void raise_weights(raised<T> &r) /* of numbers up to 1 */
+{
+#pragma unroll
+    for (int i = 0; i < 2 * T::M; i++) {
+        r.up[i / 2][i % 2] = T::F::RAISED ? 0x1p14f : 1.0f;
+        r.down[i / 2][i % 2] = T::F::RAISED ? 0x1p-14f : 1.0f;
+    }
+}
+
+/* Rounds weights to what they are as operands of a 16-bit format, so that a sum of them is the sum of what is
+ * multiplied. */
+template <class T> VERB void round_to_operands(tile<T> &w)
+{
+    if constexpr (T::F::BYTES == 2 && T::F::PLANES == 1) {
+        raised<T> r;
+        if (T::F::RAISED) {
+            raise_rows<T>(r, w);
+        } else {
+            raise_weights<T>(r);
+        }
+        each_element<T>([&](int m, int half, int n, int c) {
+            float &x = w.x[m][n][2 * half + c];
+            x = T::F::unpack(T::F::pack(x * r.up[m][half], 0)).x * r.down[m][half];
+        });
+    }
+}
+
+/* c += W Y, 16 bits. The sums of a raised format start from zero in each tile and are added by a rounded sum that also
+ * takes the powers of two back. */
+template <class T>
+VERB void add_product_16(columns<T> &c, const tile<T> &w, const raised<T> &r, uint32_t y, float y_inverse,
+                         const seen_rows<T> &seen)
+{
+    typedef typename T::F F;
+    const int lane = threadIdx.x % 32;
+    const uint32_t yb = y + (lane & 15) * T::PITCH + (lane >> 4) * 16;
+    uint32_t a[T::M][T::N / 16][F::PLANES][4], mask[T::N / 8];
+#pragma unroll
+    for (int k = 0; k < T::N / 8; k++) {
+        mask[k] = seen.all ? ~0u : seen.pair(k * 8 + lane % 4 * 2);
+    }
+#pragma unroll
+    for (int m = 0; m < T::M; m++) {
+#pragma unroll
+        for (int i = 0; i < T::N / 4; i++) {
+            const int n = i / 2, half = i % 2;
+            uint32_t plane[F::PLANES];
+            split<F>(w.x[m][n][2 * half] * r.up[m][half], w.x[m][n][2 * half + 1] * r.up[m][half], plane);
+#pragma unroll
+            for (int p = 0; p < F::PLANES; p++) {
+                a[m][n / 2][p][n % 2 * 2 + half] = plane[p];
+            }
+        }
+    }
+#pragma unroll
+    for (int n = 0; n < T::C / 16; n++) {
+        float sum[T::M][2][4];
+#pragma unroll
+        for (int i = 0; i < T::M * 8; i++) {
+            sum[i / 8][i / 4 % 2][i % 4] = F::RAISED ? 0.0f : c.x[i / 8][2 * n + i / 4 % 2][i % 4];
+        }
+#pragma unroll
+        for (int k = 0; k < T::N / 16; k++) {
+            uint32_t b[F::PLANES][4];
+#pragma unroll
+            for (int p = 0; p < F::PLANES; p++) {
+                load_matrices_transposed(b[p], yb + (p * T::N + k * 16) * T::PITCH + n * 32);
+                if (!seen.all) {
+#pragma unroll
+                    for (int i = 0; i < 4; i++) {
+                        b[p][i] &= mask[2 * k + i % 2];
+                    }
+                }
+            }
+#pragma unroll
+            for (int i = 0; i < F::PRODUCTS; i++) {
+                const int pb = F::second(i);
+#pragma unroll
+                for (int m = 0; m < T::M; m++) {
+                    F::mma(sum[m][0], a[m][k][F::first(i)], b[pb][0], b[pb][1]);
+                    F::mma(sum[m][1], a[m][k][F::first(i)], b[pb][2], b[pb][3]);
+                }
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < T::M * 8; i++) {
+            float &x = c.x[i / 8][2 * n + i / 4 % 2][i % 4];
+            const float part = sum[i / 8][i / 4 % 2][i % 4];
+            x = F::RAISED ? fmaf(part, r.down[i / 8][i / 2 % 2] * y_inverse, x) : part;
+        }
+    }
+}
+
+template <class T>
+VERB void add_product_f64(columns<T> &c, const tile<T> &w, uint32_t y, const seen_rows<T> &seen)
+{
+    const int lane = threadIdx.x % 32;
+    const uint32_t yb = y + lane % 4 * 2 * T::PITCH + lane / 4 * 8;
+#pragma unroll
+    for (int k = 0; k < T::N / 8; k++) {
+        const int row = k * 8 + lane % 4 * 2;
+        const bool first = seen.all || seen.sees(row), second = seen.all || seen.sees(row + 1);
+#pragma unroll
+        for (int n = 0; n < T::C / 8; n++) {
+            const uint32_t at = yb + k * 8 * T::PITCH + n * 64;
+            const double b0 = first ? load_double(at) : 0, b1 = second ? load_double(at + T::PITCH) : 0;
+#pragma unroll
+            for (int m = 0; m < T::M; m++) {
+                const double a[4] = {w.x[m][k][0], w.x[m][k][2], w.x[m][k][1], w.x[m][k][3]};
+                mma_double(c.x[m][n], a, b0, b1);
+            }
+        }
+    }
+}
+
+/* c += W Y. WEIGHTS: the numbers of W are between 0 and 1. */
+template <class T, bool WEIGHTS>
+VERB void add_product(columns<T> &c, const tile<T> &w, uint32_t y, float y_inverse, const seen_rows<T> &seen)
+{
+    if constexpr (T::F::BYTES == 8) {
+        add_product_f64<T>(c, w, y, seen);
+    } else {
+        raised<T> r;
+        if (WEIGHTS || !T::F::RAISED) {
+            raise_weights<T>(r);
+        } else {
+            raise_rows<T>(r, w);
+        }
+        add_product_16<T>(c, w, r, y, y_inverse, seen);
+    }
+}

@@ -1,0 +1,185 @@
+/* The table of kernels, and the choice among them: see schedule.h. */
+#include "cuda/schedule.h"
+
+/* ---- The table ---- */
+
+enum {
+    PREPARE_SHARED = 64, /* a float per warp */
+    SUM_SHARED = 64      /* a double per warp */
+};
+
+/* Shared memory of a stream kernel of one format. */
+#define STREAM_SHARED(map, format, D, C, M, W, N, S)                                                         \
+    AGI_CUDA_SHARED(AGI_CUDA_PLANES_##format, AGI_CUDA_BYTES_##format, ((D) == 0 ? (C) : (D)),               \
+                    AGI_CUDA_OWN_##map, 16 * (M) * (W), AGI_CUDA_READ_##map, N, S)
+
+/* Of the gradients of bias and table: the tiles of dq or tdq, or afterwards one tile of doubles. */
+#define PAIR_SHARED(map, format)                                                                             \
+    AGI_CUDA_SHARED(AGI_CUDA_PLANES_##format, AGI_CUDA_BYTES_##format, AGI_CUDA_CHUNK_##format,              \
+                    AGI_CUDA_OWN_##map, AGI_CUDA_PAIR_TILE, AGI_CUDA_READ_##map, AGI_CUDA_PAIR_TILE, 1)
+#define PAIR_SHARED_dbias(format) PAIR_SHARED(dq, format)
+#define PAIR_SHARED_dtable(format) PAIR_SHARED(dq, format)
+#define PAIR_SHARED_tdbias(format) PAIR_SHARED(tdq, format)
+#define PAIR_SHARED_tdtable(format) PAIR_SHARED(tdq, format)
+
+#define SHARED_upload 0
+#define SHARED_statistics_f32 0
+#define SHARED_statistics_f64 0
+#define SHARED_join_f32 0
+#define SHARED_join_f64 0
+#define SHARED_tails 0
+#define SHARED_sum_sink SUM_SHARED
+#define SHARED_sum_table SUM_SHARED
+#define SHARED_merge 0
+
+#define ROWWISE_LEVELS(map, format, D, C, M, W, N, S)                                                        \
+    {#map "_" #format "_d" #D "_plain", "rowwise_" #format, 32 * W,                                          \
+     STREAM_SHARED(map, format, D, C, M, W, N, S)},                                                          \
+        {#map "_" #format "_d" #D "_full", "rowwise_" #format, 32 * W,                                       \
+         STREAM_SHARED(map, format, D, C, 1, W, N, S)},
+#define ROWWISE_ANY(map, format, D, C, M, W, N, S)                                                           \
+    {#map "_" #format "_any", "rowwise_" #format, 32 * W, STREAM_SHARED(map, format, D, C, M, W, N, S)},
+#define ROWWISE_ONE(map, format, D, C, M, W, N, S)                                                           \
+    {#map "_" #format "_d" #D, "rowwise_" #format, 32 * W, STREAM_SHARED(map, format, D, C, M, W, N, S)},
+#define BACKWARD_LEVELS(map, format, D, C, M, W, N, S)                                                       \
+    {#map "_" #format "_d" #D "_plain", "backward_" #format, 32 * W,                                         \
+     STREAM_SHARED(map, format, D, C, M, W, N, S)},                                                          \
+        {#map "_" #format "_d" #D "_full", "backward_" #format, 32 * W,                                      \
+         STREAM_SHARED(map, format, D, C, 1, W, N, S)},
+#define BACKWARD_ANY(map, format, D, C, M, W, N, S)                                                          \
+    {#map "_" #format "_any", "backward_" #format, 32 * W, STREAM_SHARED(map, format, D, C, M, W, N, S)},
+#define PREPARE(name, format, threads) {#name "_" #format, "prepare_" #format, threads, PREPARE_SHARED},
+#define GRADIENTS(name, format, threads)                                                                     \
+    {#name "_" #format, "gradients_" #format, threads, PAIR_SHARED_##name(format)},
+#define OF_FORMAT(format, class)                                                                             \
+    AGI_CUDA_ROWWISE(ROWWISE_LEVELS, ROWWISE_ANY, ROWWISE_ONE, format, class)                                \
+    AGI_CUDA_BACKWARD(BACKWARD_LEVELS, BACKWARD_ANY, BACKWARD_ANY, format, class)                            \
+    AGI_CUDA_PREPARE(PREPARE, format)                                                                        \
+    AGI_CUDA_GRADIENTS(GRADIENTS, format)
+#define OTHER(name, threads) {#name, "common", threads, SHARED_##name},
+
+const agi_cuda_kernel agi_cuda_kernels[AGI_CUDA_N_KERNELS] = {AGI_CUDA_FORMATS(OF_FORMAT)
+                                                                  AGI_CUDA_OTHERS(OTHER)};
+
+/* ---- The stream kernels ---- */
+
+typedef struct {
+    agi_cuda_map map;
+    agi_cuda_format format;
+    int64_t D, columns; /* D: 0: any */
+    int32_t plain, full;
+    int64_t plain_rows, full_rows;
+} stream_kernel;
+
+#define CHOICE_LEVELS(map, format, D, C, M, W, N, S)                                                         \
+    {AGI_STREAM_##map,                                                                                       \
+     AGI_FORMAT_##format,                                                                                    \
+     D,                                                                                                      \
+     C,                                                                                                      \
+     agi_kernel_##map##_##format##_d##D##_plain,                                                             \
+     agi_kernel_##map##_##format##_d##D##_full,                                                              \
+     16 * (M) * (W),                                                                                         \
+     16 * (W)},
+#define CHOICE_ANY(map, format, D, C, M, W, N, S)                                                            \
+    {AGI_STREAM_##map,                                                                                       \
+     AGI_FORMAT_##format,                                                                                    \
+     0,                                                                                                      \
+     C,                                                                                                      \
+     agi_kernel_##map##_##format##_any,                                                                      \
+     agi_kernel_##map##_##format##_any,                                                                      \
+     16 * (M) * (W),                                                                                         \
+     16 * (M) * (W)},
+#define CHOICE_ONE(map, format, D, C, M, W, N, S)                                                            \
+    {AGI_STREAM_##map,                                                                                       \
+     AGI_FORMAT_##format,                                                                                    \
+     D,                                                                                                      \
+     C,                                                                                                      \
+     agi_kernel_##map##_##format##_d##D,                                                                     \
+     agi_kernel_##map##_##format##_d##D,                                                                     \
+     16 * (M) * (W),                                                                                         \
+     16 * (M) * (W)},
+#define CHOICES(format, class)                                                                               \
+    AGI_CUDA_ROWWISE(CHOICE_LEVELS, CHOICE_ANY, CHOICE_ONE, format, class)                                   \
+    AGI_CUDA_BACKWARD(CHOICE_LEVELS, CHOICE_ANY, CHOICE_ONE, format, class)
+
+static const stream_kernel stream_kernels[] = {AGI_CUDA_FORMATS(CHOICES)};
+
+enum { N_STREAM_KERNELS = sizeof stream_kernels / sizeof stream_kernels[0] };
+
+agi_cuda_format agi_cuda_format_of(ag_dtype dtype)
+{
+    switch (dtype) {
+    case AG_F64: return AGI_FORMAT_f64;
+    case AG_F32: return AGI_FORMAT_f32;
+    case AG_F16: return AGI_FORMAT_f16;
+    default: return AGI_FORMAT_bf16;
+    }
+}
+
+int64_t agi_cuda_planes(agi_cuda_format format)
+{
+    return format == AGI_FORMAT_f32 ? 2 : 1;
+}
+
+int64_t agi_cuda_number_bytes(agi_cuda_format format)
+{
+    return format == AGI_FORMAT_f64 ? 8 : 2;
+}
+
+bool agi_cuda_needs_full(const ag_problem *p)
+{
+    return agi_has(p, AG_BIAS | AG_MASK | AG_TABLE | AG_ALIBI | AG_SLOPES) || p->softcap != 0 ||
+           p->dropout != 0;
+}
+
+/* The smallest head size that is large enough and fits the device; else the kernel for any; NULL: the map has none. */
+static const stream_kernel *find_kernel(const ag_problem *p, agi_cuda_map map, int32_t shared_limit)
+{
+    const agi_cuda_format format = agi_cuda_format_of(p->dtype);
+    const int64_t D = p->dim_qk > p->dim_v ? p->dim_qk : p->dim_v;
+    const stream_kernel *best = NULL;
+    for (int n = 0; n < N_STREAM_KERNELS; n++) {
+        const stream_kernel *k = &stream_kernels[n];
+        if (k->map != map || k->format != format) {
+            continue;
+        }
+        const bool fits = k->D == 0 || (k->D >= D && agi_cuda_kernels[k->plain].shared <= shared_limit);
+        const bool better = best == NULL || best->D == 0 || (k->D != 0 && k->D < best->D);
+        best = fits && better ? k : best;
+    }
+    return best;
+}
+
+agi_cuda_choice agi_cuda_choose(const ag_problem *p, agi_cuda_map map, int32_t shared_limit)
+{
+    const stream_kernel *found = find_kernel(p, map, shared_limit);
+    const stream_kernel *k = found != NULL ? found : find_kernel(p, AGI_STREAM_forward, shared_limit);
+    return agi_cuda_needs_full(p) ? (agi_cuda_choice){k->full, k->full_rows, k->columns}
+                                  : (agi_cuda_choice){k->plain, k->plain_rows, k->columns};
+}
+
+agi_cuda_map agi_cuda_forward_of(const ag_problem *p)
+{
+    const bool is_short = p->q_len <= AGI_CUDA_SCALE_ROWS && p->kv_len <= AGI_CUDA_SCALE_ROWS;
+    return is_short && !agi_cuda_needs_full(p) ? AGI_STREAM_forward_short : AGI_STREAM_forward;
+}
+
+int64_t agi_cuda_key_splits(const ag_problem *p)
+{
+    return agi_cuda_divide_up(p->kv_len, AGI_CUDA_SPLIT);
+}
+
+bool agi_cuda_splits_keys(const ag_plan *plan, int32_t shared_limit)
+{
+    enum { MAX_GROUP = 16 }; /* rows of a tile */
+    const ag_problem *p = &plan->p;
+    return p->q_len == 1 && p->heads / p->kv_heads <= MAX_GROUP && p->kv_len > AGI_CUDA_SPLIT &&
+           !agi_has(p, AG_PACKED | AG_WINDOW) && !agi_cuda_needs_full(p) && !(plan->flags & AG_INVARIANT) &&
+           find_kernel(p, AGI_STREAM_decode, shared_limit) != NULL;
+}
+
+int64_t agi_cuda_copied_rows(int64_t batch, int64_t longest, int64_t total)
+{
+    const int64_t rows = total > 0 ? total : agi_saturating_product(batch, longest, 1, 1);
+    return agi_saturating_product(rows / AGI_CUDA_SCALE_ROWS + batch, AGI_CUDA_SCALE_ROWS, 1, 1);
+}

@@ -1,0 +1,53 @@
+/* Which stream kernel a map runs on, and how many blocks it has: functions of the shape, of the features and of the
+ * device's limit of shared memory alone, never of the number of its processors. */
+#ifndef AGI_CUDA_SCHEDULE_H
+#define AGI_CUDA_SCHEDULE_H
+
+#include "cuda/launches.h"
+
+typedef enum {
+    AGI_STREAM_forward,
+    AGI_STREAM_forward_short,
+    AGI_STREAM_decode,
+    AGI_STREAM_jvp,
+    AGI_STREAM_jvp_given,
+    AGI_STREAM_jvp_jvp,
+    AGI_STREAM_dkdv,
+    AGI_STREAM_dq,
+    AGI_STREAM_tdkdv,
+    AGI_STREAM_tdq
+} agi_cuda_map;
+
+typedef enum { AGI_FORMAT_bf16, AGI_FORMAT_f16, AGI_FORMAT_f32, AGI_FORMAT_f64 } agi_cuda_format;
+
+agi_cuda_format agi_cuda_format_of(ag_dtype dtype);
+int64_t agi_cuda_planes(agi_cuda_format format);
+int64_t agi_cuda_number_bytes(agi_cuda_format format); /* of one plane */
+
+/* The kernel of a map. rows, columns: of the results that one of its blocks has. */
+typedef struct {
+    int32_t kernel;
+    int64_t rows, columns;
+} agi_cuda_choice;
+agi_cuda_choice agi_cuda_choose(const ag_problem *p, agi_cuda_map map, int32_t shared_limit);
+
+/* The kernel of forward: that for short sequences has the same bits. */
+agi_cuda_map agi_cuda_forward_of(const ag_problem *p);
+
+/* Are keys split in forward of this plan, if the caller's q can be read directly? Never with AG_INVARIANT. */
+bool agi_cuda_splits_keys(const ag_plan *plan, int32_t shared_limit);
+int64_t agi_cuda_key_splits(const ag_problem *p);
+
+/* Does the problem have a feature that plain kernels lack? */
+bool agi_cuda_needs_full(const ag_problem *p);
+
+/* Rows of the copies of matrices whose sequences have `longest` rows at most, `total` together if they are packed (else
+ * 0): each sequence begins at a multiple of AGI_CUDA_SCALE_ROWS. */
+int64_t agi_cuda_copied_rows(int64_t batch, int64_t longest, int64_t total);
+
+static inline int64_t agi_cuda_divide_up(int64_t n, int64_t step)
+{
+    return (n + step - 1) / step;
+}
+
+#endif

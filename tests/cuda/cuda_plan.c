@@ -1,0 +1,307 @@
+/* Plans and calls of the CUDA backend through the public interface, on the fake driver: devices, tables of kernels,
+ * memory of the wrong place, what a device refuses; and that a map without kernels says so. */
+#define _POSIX_C_SOURCE 200809L
+#include "fake.h"
+
+#include <attngrad_nn.h>
+
+enum { BATCH = 2 };
+
+/* ---- Plans ---- */
+
+static void devices(void)
+{
+    ag_plan *plan = NULL;
+    CHECK_OK(make_cuda_plan(&plan, "q8 d16 f32", 2));
+    CHECK(strcmp(ag_plan_describe(plan), "cuda, sm80, float32 inside, device 1, Fake GPU 1, deterministic") ==
+              0,
+          "it runs on '%s'", ag_plan_describe(plan));
+    ag_plan_info info = {.struct_size = sizeof info};
+    CHECK_OK(ag_plan_info_get(plan, &info));
+    CHECK(info.backend == AG_BACKEND_CUDA && info.isa == AG_ISA_SM80 && info.threads == 0, "other facts");
+    ag_plan_destroy(plan);
+    CHECK_STATUS(make_cuda_plan(&plan, "q8 d16 f32", 3), AG_UNSUPPORTED);
+    message_has("options.device", "there are 2");
+}
+
+static void old_card(void)
+{
+    struct fake_driver *fake = fake_state();
+    ag_plan *plan = NULL;
+    atomic_store(&fake->capability[1], 75);
+    CHECK_STATUS(make_cuda_plan(&plan, "q8 d16 f32", 2), AG_UNSUPPORTED);
+    message_has("options.device", "compute capability 7.5");
+    CHECK_OK(make_cuda_plan(&plan, "q8 d16 f32", 1));
+    ag_plan_destroy(plan);
+    atomic_store(&fake->capability[1], 90);
+}
+
+/* CUDA is taken only if it is named, also if an instruction set is. */
+static void on_request_only(void)
+{
+    ag_plan *plan = NULL;
+    ag_problem p = AG_PROBLEM_INIT;
+    ag_options options = AG_OPTIONS_INIT;
+    ag_plan_info info = {.struct_size = sizeof info};
+    CHECK_OK(ag_problem_parse("q8 d16 f32", &p));
+    options.isa = AG_ISA_SM80;
+    CHECK_STATUS(ag_plan_create(&plan, &p, &options), AG_UNSUPPORTED);
+    message_has("options.isa", "isa sm80 is the cuda backend's");
+    options.backend = AG_BACKEND_CUDA;
+    CHECK_OK(ag_plan_create(&plan, &p, &options));
+    ag_plan_destroy(plan);
+    options.isa = AG_ISA_SM90;
+    CHECK_STATUS(ag_plan_create(&plan, &p, &options), AG_UNSUPPORTED);
+    message_has("options.isa", "not built into this library");
+    setenv("ATTNGRAD_BACKEND", "cuda", 1);
+    setenv("ATTNGRAD_ISA", "sm80", 1);
+    CHECK_OK(ag_plan_create(&plan, &p, NULL));
+    CHECK_OK(ag_plan_info_get(plan, &info));
+    CHECK_INT(info.backend, AG_BACKEND_CUDA);
+    ag_plan_destroy(plan);
+    unsetenv("ATTNGRAD_BACKEND");
+    unsetenv("ATTNGRAD_ISA");
+}
+
+static int allocations_left; /* -1: no limit */
+
+static void *limited_alloc(void *ctx, size_t size)
+{
+    (void)ctx;
+    if (allocations_left == 0) {
+        return NULL;
+    }
+    allocations_left -= allocations_left > 0;
+    return malloc(size);
+}
+
+static void counted_release(void *ctx, void *memory)
+{
+    *(int *)ctx += 1;
+    free(memory);
+}
+
+/* Each allocation on the host fails once, and each on the device: nothing is left behind. */
+static void out_of_memory(void)
+{
+    struct fake_driver *fake = fake_state();
+    static const double slopes[] = {1};
+    ag_plan *plan = NULL;
+    ag_problem p = AG_PROBLEM_INIT;
+    ag_options options = AG_OPTIONS_INIT;
+    int n = 0, released = 0;
+    CHECK_OK(ag_problem_parse("q8 d16 f32 table=2 alibi=slopes", &p));
+    p.alibi_slopes = slopes;
+    options.backend = AG_BACKEND_CUDA;
+    options.alloc_ctx = &released;
+    options.alloc = limited_alloc;
+    options.release = counted_release;
+    for (ag_status status = AG_NO_MEMORY; status == AG_NO_MEMORY && n < 20; n++) {
+        allocations_left = n;
+        released = 0;
+        status = ag_plan_create(&plan, &p, &options);
+        CHECK(status == AG_OK || released == n, "%d allocations, %d releases", n, released);
+    }
+    CHECK(plan != NULL && n > 3, "%s", ag_last_message());
+    ag_plan_destroy(plan);
+    fake_fails("cuMemAlloc_v2", AGI_CU_OUT_OF_MEMORY);
+    CHECK_STATUS(make_cuda_plan(&plan, "q8 d16 f32 table=2,3", 1), AG_NO_MEMORY);
+    message_has("", "buckets: CUDA_ERROR_OUT_OF_MEMORY");
+    fake_fails("cuMemcpyHtoD_v2", FAKE_LAUNCH_FAILED);
+    CHECK_STATUS(make_cuda_plan(&plan, "q8 d16 f32 alibi", 1), AG_DEVICE);
+    fake_fails("cuStreamSynchronize", FAKE_ILLEGAL_ADDRESS);
+    CHECK_STATUS(make_cuda_plan(&plan, "q8 d16 f32 alibi", 1), AG_DEVICE);
+    fake_fails(NULL, 0);
+    CHECK_INT(atomic_load(&fake->allocations), 0);
+    CHECK_INT(atomic_load(&fake->pushed), atomic_load(&fake->popped));
+}
+
+static void refused_options(void)
+{
+    ag_plan *plan = NULL;
+    ag_problem p = AG_PROBLEM_INIT;
+    ag_options options = AG_OPTIONS_INIT;
+    ag_layer *layer = NULL;
+    ag_layer_desc desc = {.struct_size = sizeof desc, .d_model = 16, .attention = &p};
+    CHECK_OK(ag_problem_parse("h1 q8 d16 f32", &p));
+    options.backend = AG_BACKEND_CUDA;
+    CHECK_STATUS(ag_layer_create(&layer, &desc, &options), AG_UNSUPPORTED);
+    message_has("options.backend", "the layer runs on the host");
+    options.flags = AG_ROUND_INTERMEDIATES;
+    CHECK_STATUS(ag_plan_create(&plan, &p, &options), AG_UNSUPPORTED);
+    message_has("options.flags", "AG_ROUND_INTERMEDIATES");
+}
+
+/* ---- Calls ---- */
+
+static void refuse_forward(const struct device_call *x, ag_status status, const char *field, const char *text)
+{
+    const int launches = atomic_load(&fake_state()->launches);
+    CHECK_STATUS(ag_forward(x->plan, &x->a, NULL, x->workspace, x->bytes), status);
+    message_has(field, text);
+    CHECK_INT(atomic_load(&fake_state()->launches), launches);
+}
+
+/* Forward launches kernels, the last of them on the queries. */
+static void accept_forward(const struct device_call *x)
+{
+    struct fake_driver *fake = fake_state();
+    const int launches = atomic_load(&fake->launches);
+    CHECK_OK(ag_forward(x->plan, &x->a, NULL, x->workspace, x->bytes));
+    CHECK(atomic_load(&fake->launches) > launches, "forward launched nothing");
+}
+
+static void right_calls(const struct device_call *x)
+{
+    struct fake_driver *fake = fake_state();
+    accept_forward(x);
+    const char *name = fake->names[(atomic_load(&fake->launches) - 1) % FAKE_NAMES];
+    CHECK(strcmp(name, "forward_short_f32_d32") == 0, "forward ends with %s", name);
+    CHECK_OK(ag_merge(x->plan, &x->m, NULL));
+    name = fake->names[(atomic_load(&fake->launches) - 1) % FAKE_NAMES];
+    CHECK(strcmp(name, "merge") == 0, "merge ends with %s", name);
+}
+
+static void wrong_memory(struct device_call *x)
+{
+    const ag_args good = x->a;
+    static double host[CALL_BYTES / sizeof(double)];
+    ag_tensor *const tensors[] = {&x->a.q, &x->a.k, &x->a.v, &x->a.o, &x->a.lse};
+    static const char *const names[] = {"q", "k", "v", "o", "lse"};
+    void *other = device_memory(x, 1, CALL_BYTES), *const workspace = x->workspace;
+    for (int n = 0; n < 5; n++) {
+        tensors[n]->data = host;
+        refuse_forward(x, AG_INVALID_ARGUMENT, names[n], "is host memory");
+        tensors[n]->data = other;
+        refuse_forward(x, AG_INVALID_ARGUMENT, names[n], "is memory of cuda device 1");
+        x->a = good;
+    }
+    x->workspace = host;
+    refuse_forward(x, AG_INVALID_ARGUMENT, "workspace", "is host memory");
+    x->workspace = workspace;
+    ag_merge_args m = x->m;
+    m.lse2.data = host;
+    CHECK_STATUS(ag_merge(x->plan, &m, NULL), AG_INVALID_ARGUMENT);
+    message_has("lse2", "is host memory");
+    fake_fails("cuPointerGetAttributes", FAKE_ILLEGAL_ADDRESS);
+    refuse_forward(x, AG_DEVICE, "", "CUDA_ERROR_ILLEGAL_ADDRESS");
+    fake_fails(NULL, 0);
+}
+
+static void wrong_exec(const struct device_call *x)
+{
+    static const struct {
+        const char *field;
+        ag_exec exec;
+    } cases[] = {{"exec.run",
+                  {.struct_size = sizeof(ag_exec), .run = (void (*)(void *, int64_t, ag_task, void *))abort}},
+                 {"exec.poll", {.struct_size = sizeof(ag_exec), .poll = (int32_t(*)(void *))abort}}};
+    ag_exec stream = AG_EXEC_INIT;
+    for (int n = 0; n < 2; n++) {
+        CHECK_STATUS(ag_forward(x->plan, &x->a, &cases[n].exec, x->workspace, x->bytes), AG_UNSUPPORTED);
+        message_has(cases[n].field, "runs on a device");
+        CHECK_STATUS(ag_merge(x->plan, &x->m, &cases[n].exec), AG_UNSUPPORTED);
+        message_has(cases[n].field, "runs on a device");
+    }
+    stream.stream = &stream;
+    CHECK_OK(ag_forward(x->plan, &x->a, &stream, x->workspace, x->bytes));
+    CHECK(atomic_load(&fake_state()->last_stream) == (CUstream)(void *)&stream, "launched on another stream");
+    ag_trace_args trace = {.struct_size = sizeof trace};
+    CHECK_STATUS(ag_trace(x->plan, AG_MAP_FORWARD, &x->a, &trace, x->workspace, x->bytes), AG_UNSUPPORTED);
+    message_has("plan", "the cuda backend has no trace");
+}
+
+/* ---- Lists on the device ---- */
+
+static void device_lists(struct device_call *x)
+{
+    const ag_args good = x->a;
+    int64_t host[BATCH + 1] = {0, 8, 16};
+    int64_t *const there = device_memory(x, 0, CALL_BYTES);
+    const struct {
+        const char *name;
+        const int64_t **device, **list;
+    } lists[] = {{"q_lengths_device", &x->a.q_lengths_device, &x->a.q_lengths},
+                 {"kv_lengths_device", &x->a.kv_lengths_device, &x->a.kv_lengths},
+                 {"q_offsets_device", &x->a.q_offsets_device, &x->a.q_offsets},
+                 {"k_offsets_device", &x->a.k_offsets_device, &x->a.k_offsets}};
+    for (int n = 0; n < 4; n++) {
+        *lists[n].device = there;
+        accept_forward(x);
+        *lists[n].list = host;
+        refuse_forward(x, AG_INVALID_ARGUMENT, lists[n].name, "give one of them");
+        x->a = good;
+        *lists[n].device = host;
+        refuse_forward(x, AG_INVALID_ARGUMENT, lists[n].name, "is host memory");
+        *lists[n].device = (const int64_t *)(const void *)((const char *)there + 4);
+        refuse_forward(x, AG_INVALID_ARGUMENT, lists[n].name, "not aligned");
+        x->a = good;
+    }
+    x->a.q_offsets_device = there;
+    x->a.q_offset = 3;
+    refuse_forward(x, AG_INVALID_ARGUMENT, "q_offsets_device", "q_offset is 3");
+    x->a = good;
+    x->a.q_packed_device = there;
+    refuse_forward(x, AG_INVALID_ARGUMENT, "q_packed_device", "not packed");
+    x->a = good;
+    x->a.seed_device = (const uint64_t *)there;
+    accept_forward(x);
+    x->a.seed = 5;
+    refuse_forward(x, AG_INVALID_ARGUMENT, "seed_device", "give one of them");
+    x->a = good;
+}
+
+static void packed_lists(void)
+{
+    struct device_call x;
+    call_begin(&x, "b2 q8 d16 f32 packed=8,8", 0);
+    const int64_t host[BATCH + 1] = {0, 3, 8};
+    int64_t *const there = device_memory(&x, 0, CALL_BYTES);
+    refuse_forward(&x, AG_INVALID_ARGUMENT, "q_packed", "is NULL");
+    x.a.q_packed_device = there;
+    refuse_forward(&x, AG_INVALID_ARGUMENT, "k_packed", "is NULL");
+    x.a.k_packed = host;
+    accept_forward(&x);
+    x.a.q_lengths_device = there;
+    refuse_forward(&x, AG_INVALID_ARGUMENT, "q_lengths_device", "have their lengths in the offsets");
+    call_end(&x);
+    call_begin(&x, "b2 q8 d16 f32 align=bottom-right", 0);
+    x.a.k_offsets_device = there;
+    refuse_forward(&x, AG_INVALID_ARGUMENT, "k_offsets_device", "bottom-right");
+    call_end(&x);
+}
+
+/* The kernels of a GPU with less shared memory run if the environment says so. */
+static void lowered_limit(void)
+{
+    static const char *const wrong[] = {"99", "101375", "232449", "101376x", "-1"};
+    ag_plan *plan = NULL;
+    for (size_t n = 0; n < sizeof wrong / sizeof wrong[0]; n++) {
+        test_need(setenv("ATTNGRAD_CUDA_SHARED", wrong[n], 1) == 0, "setenv");
+        CHECK_STATUS(make_cuda_plan(&plan, "q8 d16 f32", 0), AG_INVALID_PROBLEM);
+        message_has("ATTNGRAD_CUDA_SHARED", "must be from 101376 to 232448");
+    }
+    test_need(setenv("ATTNGRAD_CUDA_SHARED", "101376", 1) == 0, "setenv");
+    CHECK_OK(make_cuda_plan(&plan, "q8 d16 f32", 0));
+    ag_plan_destroy(plan);
+    unsetenv("ATTNGRAD_CUDA_SHARED");
+}
+
+int main(void)
+{
+    struct device_call x;
+    devices();
+    lowered_limit();
+    old_card();
+    on_request_only();
+    out_of_memory();
+    refused_options();
+    call_begin(&x, "b2 q8 d16 f32", 0);
+    right_calls(&x);
+    wrong_memory(&x);
+    wrong_exec(&x);
+    device_lists(&x);
+    call_end(&x);
+    packed_lists();
+    return test_summary();
+}

@@ -1,0 +1,98 @@
+# The kernels of src/cuda run by emulation (src/cuda/emulate.h): no GPU and no CUDA toolkit is needed, only a C++
+# compiler. One object per image of kernels; the launches are those of the CUDA backend.
+check_language(CXX)
+if(NOT CMAKE_CXX_COMPILER)
+    message(STATUS "no C++ compiler: the CUDA kernels are not tested by emulation")
+    return()
+endif()
+enable_language(CXX)
+
+# emulated_image(NAME SOURCE [FORMAT])
+function(emulated_image name source)
+    add_library(emulated_cuda_${name} OBJECT ${CMAKE_CURRENT_SOURCE_DIR}/cuda/emulated_kernels.cpp)
+    target_compile_definitions(emulated_cuda_${name} PRIVATE AGI_IMAGE_${source}
+        "AGI_SOURCE=\"cuda/kernels/${source}.cu\"" ${ARGN})
+    set_property(SOURCE ${CMAKE_CURRENT_SOURCE_DIR}/cuda/emulated_kernels.cpp APPEND PROPERTY OBJECT_DEPENDS
+        ${PROJECT_SOURCE_DIR}/src/cuda/kernels/${source}.cu)
+    emulated_flags(emulated_cuda_${name})
+    target_sources(emulated_kernels INTERFACE $<TARGET_OBJECTS:emulated_cuda_${name}>)
+endfunction()
+
+# Floating point is strict; loops are unrolled for the GPU's compiler only.
+function(emulated_flags target)
+    target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src
+        ${CMAKE_CURRENT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/cuda)
+    set_target_properties(${target} PROPERTIES CXX_STANDARD 17 CXX_STANDARD_REQUIRED ON POSITION_INDEPENDENT_CODE ON)
+    target_compile_options(${target} PRIVATE -O1 -Wall -Wno-unknown-pragmas -ffp-contract=off
+        $<$<BOOL:${ATTNGRAD_WERROR}>:-Werror>)
+endfunction()
+
+add_library(emulated_kernels INTERFACE)
+foreach(format bf16 f16 f32 f64)
+    foreach(source prepare rowwise backward gradients)
+        emulated_image(${source}_${format} ${source} AGI_FORMAT=${format})
+    endforeach()
+endforeach()
+emulated_image(common common)
+add_library(emulated_cuda_launch OBJECT cuda/emulated_launch.cpp)
+emulated_flags(emulated_cuda_launch)
+target_sources(emulated_kernels INTERFACE $<TARGET_OBJECTS:emulated_cuda_launch>)
+
+# The host's part, and the list of backends with the emulated one in the place of the cpu backend.
+add_library(emulated_cuda_host OBJECT cuda/emulated_backend.c ${PROJECT_SOURCE_DIR}/src/cuda/launches.c
+    ${PROJECT_SOURCE_DIR}/src/cuda/schedule.c ${PROJECT_SOURCE_DIR}/src/attngrad.c)
+target_include_directories(emulated_cuda_host PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src
+    ${CMAKE_CURRENT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/cuda)
+target_compile_definitions(emulated_cuda_host PRIVATE agi_cpu_backend=agi_emulated_backend)
+attngrad_flags(emulated_cuda_host)
+add_library(emulated_cuda INTERFACE)
+target_sources(emulated_cuda INTERFACE $<TARGET_OBJECTS:emulated_cuda_host>)
+target_link_libraries(emulated_cuda INTERFACE emulated_kernels)
+
+# add_cuda_program(NAME OBJECTS): a program of these objects and the emulated kernels.
+function(add_cuda_program name)
+    add_executable(${name} ${ARGN})
+    set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX)
+    target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src
+        ${CMAKE_CURRENT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/cuda)
+    target_link_libraries(${name} PRIVATE emulated_cuda attngrad_check attngrad_static)
+    attngrad_flags(${name})
+endfunction()
+
+add_cuda_program(cuda_emulated cuda/emulated_problems.c)
+add_attngrad_test(cuda_emulated sh ${CMAKE_CURRENT_SOURCE_DIR}/cuda/sample.sh ${PROJECT_SOURCE_DIR} 20
+    $<TARGET_FILE:cuda_emulated>)
+add_long_test(cuda_emulated sh ${CMAKE_CURRENT_SOURCE_DIR}/cuda/sample.sh ${PROJECT_SOURCE_DIR} 1
+    $<TARGET_FILE:cuda_emulated>)
+
+add_cuda_program(cuda_faults cuda/emulated_faults.c)
+add_attngrad_test(cuda_faults $<TARGET_FILE:cuda_faults>)
+
+# A driver whose kernels run by emulation: whatever runs on a GPU runs on it, slowly.
+fake_driver(computes FAKE_VERSION=${cuda_toolkit_major}000 FAKE_COMPUTES)
+target_include_directories(fake_driver_computes PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/cuda)
+target_link_libraries(fake_driver_computes PRIVATE emulated_kernels attngrad_static) # of which it takes the list of kernels
+set_target_properties(fake_driver_computes PROPERTIES LINKER_LANGUAGE CXX)
+
+# Tests of the maps on the emulated kernels, short in `make test`, whole in `make test-all`.
+foreach(name empty_rows extremes given_o invariant jvp_jvp low_halves merge packed strides)
+    add_cuda_program(cuda_${name} $<TARGET_OBJECTS:test_${name}>)
+    add_attngrad_test(cuda_${name} ${CMAKE_COMMAND} -E env AG_TEST_COUNT=20 $<TARGET_FILE:cuda_${name}>)
+    add_long_test(cuda_${name} $<TARGET_FILE:cuda_${name}>)
+endforeach()
+
+# Whole calls on that driver: the library as it is, kernels that compute, the check engine's copies.
+foreach(name empty_rows merge packed)
+    add_attngrad_test(cuda_driver_${name} ${CMAKE_COMMAND} -E env AG_TEST_COUNT=20 ATTNGRAD_BACKEND=cuda
+        $<TARGET_FILE:test_${name}>)
+    with_driver(cuda_driver_${name} computes)
+endforeach()
+if(ATTNGRAD_COMMAND)
+    add_attngrad_test(cuda_driver_command sh ${CMAKE_CURRENT_SOURCE_DIR}/cuda/computes.sh $<TARGET_FILE:attngrad>)
+    with_driver(cuda_driver_command computes)
+endif()
+if(TARGET attngrad_python)
+    add_attngrad_test(cuda_driver_python sh ${CMAKE_CURRENT_SOURCE_DIR}/cuda/python.sh ${PROJECT_SOURCE_DIR}
+        $<TARGET_FILE:attngrad_python> test_arrays.py)
+    with_driver(cuda_driver_python computes)
+endif()

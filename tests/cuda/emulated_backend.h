@@ -1,0 +1,12 @@
+/* A backend that runs the kernels of src/cuda on the processor: see emulated_backend.c. */
+#ifndef ATTNGRAD_TEST_EMULATED_BACKEND_H
+#define ATTNGRAD_TEST_EMULATED_BACKEND_H
+
+#include "core/backend.h"
+
+extern const agi_backend agi_emulated_backend;
+
+/* The limit of shared memory that the launches are made for. */
+extern int32_t emulated_shared_limit;
+
+#endif

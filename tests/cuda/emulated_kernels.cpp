@@ -1,0 +1,54 @@
+/* One image of kernels as C++: compiled once per image, with AGI_IMAGE its name, AGI_SOURCE its file and, if it has a
+ * number format, AGI_FORMAT. It puts its kernels into the list of emulated_launch.cpp. */
+#define AGI_EMULATE
+#include AGI_SOURCE
+
+#include "cuda/kernel_list.h"
+
+#include "emulated_launch.h"
+
+template <class P, void (*KERNEL_FUNCTION)(P)> static void run(const agi_cuda_entry *launch)
+{
+    const P *p = (const P *)launch->parameter;
+    const agi_cuda_kernel &k = agi_cuda_kernels[launch->kernel];
+    emulate_launch(launch->blocks, (unsigned)k.threads, (size_t)k.shared, [&] { KERNEL_FUNCTION(*p); });
+}
+template <void (*KERNEL_FUNCTION)(agi_cuda_params)> static void run_map(const agi_cuda_entry *launch)
+{
+    run<agi_cuda_params, KERNEL_FUNCTION>(launch);
+}
+
+#define LEVELS(map, format, D, C, M, W, N, S)                                                                \
+    {agi_kernel_##map##_##format##_d##D##_plain, run_map<map##_##format##_d##D##_plain>},                    \
+        {agi_kernel_##map##_##format##_d##D##_full, run_map<map##_##format##_d##D##_full>},
+#define ANY(map, format, D, C, M, W, N, S) {agi_kernel_##map##_##format##_any, run_map<map##_##format##_any>},
+#define ONE(map, format, D, C, M, W, N, S)                                                                   \
+    {agi_kernel_##map##_##format##_d##D, run_map<map##_##format##_d##D>},
+#define NAMED(name, format, threads) {agi_kernel_##name##_##format, run_map<name##_##format>},
+#define STREAM_LIST(list, format, class) list(LEVELS, ANY, ONE, format, class)
+#define STREAMS(list, format) STREAM_LIST(list, format, AGI_PASTE(AGI_CUDA_CLASS_, format))
+#define NAMES(list, format) list(NAMED, format)
+
+static const emulated_kernel kernels[] = {
+#if defined(AGI_IMAGE_rowwise)
+    STREAMS(AGI_CUDA_ROWWISE, AGI_FORMAT)
+#elif defined(AGI_IMAGE_backward)
+    STREAMS(AGI_CUDA_BACKWARD, AGI_FORMAT)
+#elif defined(AGI_IMAGE_prepare)
+    NAMES(AGI_CUDA_PREPARE, AGI_FORMAT)
+#elif defined(AGI_IMAGE_gradients)
+    NAMES(AGI_CUDA_GRADIENTS, AGI_FORMAT)
+#else
+    {agi_kernel_upload, run<agi_cuda_upload, upload>},
+    {agi_kernel_statistics_f32, run_map<statistics_f32>},
+    {agi_kernel_statistics_f64, run_map<statistics_f64>},
+    {agi_kernel_join_f32, run_map<join_f32>},
+    {agi_kernel_join_f64, run_map<join_f64>},
+    {agi_kernel_tails, run_map<tails>},
+    {agi_kernel_sum_sink, run_map<sum_sink>},
+    {agi_kernel_sum_table, run_map<sum_table>},
+    {agi_kernel_merge, run<agi_cuda_merge, merge>},
+#endif
+};
+
+static const emulated_image image(kernels, sizeof kernels / sizeof kernels[0]);

@@ -1,0 +1,53 @@
+/* Finds the emulated kernel of a launch and runs it. */
+#define AGI_EMULATE
+#include "kernels.h"
+#include "cuda/emulate.h"
+#include "emulated_launch.h"
+
+static void (*runs[AGI_CUDA_N_KERNELS])(const agi_cuda_entry *launch);
+static bool has_run[AGI_CUDA_N_KERNELS];
+
+emulated_image::emulated_image(const emulated_kernel *kernels, size_t count)
+{
+    for (size_t n = 0; n < count; n++) {
+        runs[kernels[n].kernel] = kernels[n].run;
+    }
+}
+
+extern "C" void emulate_schedule(int late, int backwards)
+{
+    emulate_late = late != 0;
+    emulate_backwards = backwards != 0;
+}
+
+extern "C" const char *emulate_plant(int fault)
+{
+    static const char *const names[] = {"no fault",        "no barriers",         "no even barriers",
+                                        "no odd barriers", "no waits for copies", "no zeros",
+                                        "wrong lanes"};
+    emulate_fault = fault;
+    return fault < (int)(sizeof names / sizeof names[0]) ? names[fault] : nullptr;
+}
+
+extern "C" int emulate_report(void)
+{
+    int count = 0;
+    for (int n = 0; n < AGI_CUDA_N_KERNELS; n++) {
+        count += has_run[n];
+        if (!has_run[n]) {
+            printf("never run: %s\n", agi_cuda_kernels[n].name);
+        }
+    }
+    return count;
+}
+
+extern "C" ag_status emulate_launch_kernel(void *, const agi_cuda_entry *launch)
+{
+    if (runs[launch->kernel] == nullptr) {
+        fprintf(stderr, "no emulated kernel %s\n", agi_cuda_kernels[launch->kernel].name);
+        return AG_UNSUPPORTED;
+    }
+    runs[launch->kernel](launch);
+    has_run[launch->kernel] = true;
+    return AG_OK;
+}

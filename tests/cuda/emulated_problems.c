@@ -1,0 +1,139 @@
+/* The kernels of src/cuda by the error rule: problems that run every kernel, every feature and pair of features in
+ * every dtype, random problems; with the schedules of the emulation, copies that arrive early or late, the first
+ * or the last warp ahead of the others.
+ *
+ * cuda_emulated [SEED [STEP [NUMBER]]]: of the pairs and the random problems one of STEP, which ones by SEED, as the
+ * schedules are; NUMBER: this problem alone. */
+#include <time.h>
+
+#include "check/error_rule.h"
+#include "check/random_case.h"
+#include "check/summary.h"
+#include "emulated_backend.h"
+#include "feature_pairs.h"
+#include "kernel_problems.h"
+#include "kernels.h"
+#include "test.h"
+
+static double seconds(void)
+{
+    return (double)clock() / CLOCKS_PER_SEC;
+}
+
+static void check_results(const ag_check_case *c, const struct error_truth *truth, const struct arrays *x,
+                          int number)
+{
+    struct error_entry entries[T_COUNT];
+    char text[700];
+    int count = 0;
+    ag_check_command(c, text, sizeof text);
+    CHECK_OK(agc_error_entries(truth, x, entries, &count));
+    for (int n = 0; n < count; n++) {
+        const struct error_entry *e = &entries[n];
+        int64_t at[4] = {0, 0, 0, 0};
+        if (e->worst >= 0) {
+            agc_arrays_position(x, e->t, e->worst, at);
+        }
+        CHECK(agc_error_entry_passed(e),
+              "%d: %s: %s: error %.2e, limit %.2e, truth %.2e, worst at %lld %lld %lld %lld", number, text,
+              agc_tensor_info[e->t].name, e->error, e->limit, e->truth, (long long)at[0], (long long)at[1],
+              (long long)at[2], (long long)at[3]);
+    }
+}
+
+enum { N_PAIRS = FEATURES * FEATURES * N_DTYPES, N_RANDOM = 400 };
+
+/* Features number / FEATURES and number % FEATURES, in the order in which features_each has them. Returns 0 if there is
+ * no such problem. */
+static int draw_pair(ag_check_case *c, int number)
+{
+    const struct feature_problems list = {SEVERAL_TILES, dtypes[number % N_DTYPES], 0, PAIRS};
+    const struct feature *together[MAX_TOGETHER];
+    const int a = number / N_DTYPES / FEATURES, b = number / N_DTYPES % FEATURES;
+    int last = 0;
+    const int count = a <= b ? features_together(&list, a, b, &last, together) : 0;
+    if (count > 0) {
+        features_case(c, &list, together, count);
+    }
+    return count > 0;
+}
+
+static int draw_case(ag_check_case *c, uint64_t seed, int number)
+{
+    char text[256];
+    if (number >= N_FIXED + N_PAIRS) {
+        ag_check_random(c, seed, (uint64_t)number, number % 20 == 10 ? AG_CHECK_LARGE : AG_CHECK_SMALL);
+        return 1;
+    }
+    if (number >= N_FIXED) {
+        const int exists = draw_pair(c, number - N_FIXED);
+        c->seed = seed;
+        return exists;
+    }
+    format_fixed(number, text, sizeof text);
+    *c = (ag_check_case){.problem = AG_PROBLEM_INIT, .seed = seed};
+    CHECK_OK(ag_problem_parse(text, &c->problem));
+    return 1;
+}
+
+/* to and mu once more, given o and lse. */
+static void run_given_o(struct arrays *x)
+{
+    static const enum tensor written[] = {T_TO, T_TO_LOW, T_MU};
+    for (int n = 0; n < 3; n++) {
+        if (x->data[written[n]] != NULL) {
+            const ag_dtype dtype = x->dtype[written[n]];
+            memset(x->data[written[n]], 0xff, (size_t)x->count[written[n]] * ag_dtype_size(dtype));
+        }
+    }
+    x->args.flags = AG_GIVEN_O;
+    CHECK_OK(ag_jvp(x->plan, &x->args, NULL, x->workspace, x->workspace_bytes));
+}
+
+static void check_case(uint64_t seed, int number)
+{
+    ag_check_case c;
+    struct arrays x;
+    if (!draw_case(&c, seed, number) || !CHECK_OK(agc_arrays_of_case(&x, &c, NULL))) {
+        return;
+    }
+    const unsigned schedule = (unsigned)number + (unsigned)seed;
+    emulate_schedule(schedule & 1, schedule >> 1 & 1);
+    emulated_shared_limit = number % 3 == 2 && number >= N_FIXED ? 101376 : 232448;
+    const double start = seconds();
+    if (CHECK_OK(agc_arrays_run_all(&x))) {
+        const double run = seconds() - start;
+        if (run > 2) {
+            printf("%d: %.1f s\n", number, run);
+        }
+        struct error_truth truth;
+        if (CHECK_OK(agc_error_truth_create(&truth, &x, 1))) {
+            check_results(&c, &truth, &x, number);
+            run_given_o(&x);
+            check_results(&c, &truth, &x, number);
+            agc_error_truth_destroy(&truth);
+        }
+    }
+    agc_arrays_destroy(&x);
+}
+
+int main(int argc, char **argv)
+{
+    const uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 10) : 1;
+    const int step = argc > 2 ? atoi(argv[2]) : 1, only = argc > 3 ? atoi(argv[3]) : -1;
+    test_need(step > 0, "STEP is below 1");
+    printf("seed %llu, one problem of %d\n", (unsigned long long)seed, step);
+    for (int n = 0; n < N_FIXED + N_PAIRS + N_RANDOM; n++) {
+        const int drawn = n < N_FIXED || (uint64_t)n % (uint64_t)step == seed % (uint64_t)step;
+        if (only >= 0 ? n == only : drawn) {
+            check_case(seed, n);
+        }
+    }
+    const int ran = emulate_report();
+    printf("%d of %d kernels\n", ran, AGI_CUDA_N_KERNELS);
+    if (only < 0) {
+        CHECK(ran >= AGI_CUDA_N_KERNELS - 1, "%d kernels were not run",
+              AGI_CUDA_N_KERNELS - ran); /* but merge */
+    }
+    return test_summary();
+}

@@ -1,0 +1,61 @@
+# The tests of `make test-gpu`: `ctest -C gpu -L gpu` runs them, a plain ctest does not. Labels: gpu and the part. The
+# target gpu_tests builds the programs.
+add_custom_target(gpu_tests DEPENDS attngrad)
+set(ATTNGRAD_TEST_CONFIGURATION gpu)
+
+# add_gpu_test(PART NAME COMMAND...): plans are for cuda unless they say otherwise; in Python the arrays decide.
+function(add_gpu_test part name)
+    set(environment ${CMAKE_COMMAND} -E env ATTNGRAD_BACKEND=cuda)
+    if(part STREQUAL python)
+        set(environment)
+    endif()
+    add_attngrad_test(gpu_${name} ${environment} ${ARGN})
+    set_tests_properties(${ATTNGRAD_TEST_PREFIX}gpu_${name} PROPERTIES LABELS "gpu;${part}" TIMEOUT 300)
+endfunction()
+
+# The tests of the maps on copies of their arrays in the GPU's memory. The long ones first; of random_problems half.
+foreach(name random_problems invariant error_rule low_precision feature_pairs_bf16 feature_pairs_f32 strides
+        empty_rows extremes finite_differences given_d given_o identities jvp_jvp low_halves low_halves_calls merge
+        offsets packed wide_outputs)
+    set(count)
+    if(name STREQUAL random_problems)
+        set(count ${CMAKE_COMMAND} -E env AG_TEST_COUNT=200)
+    endif()
+    add_gpu_test(maps ${name} ${count} $<TARGET_FILE:test_${name}>)
+    add_dependencies(gpu_tests test_${name})
+endforeach()
+
+# Every kernel; the same bits over repeats; small problems under memcheck; host time, for bench/gpu.py.
+foreach(name gpu_bits gpu_host gpu_kernels)
+    add_executable(${name} EXCLUDE_FROM_ALL cuda/${name}.c)
+    target_include_directories(${name} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src)
+    target_link_libraries(${name} PRIVATE attngrad_check attngrad_static)
+    attngrad_flags(${name})
+    add_dependencies(gpu_tests ${name})
+endforeach()
+add_gpu_test(kernels kernels $<TARGET_FILE:gpu_kernels> 8)
+foreach(dtype bf16 f16 f32 f64)
+    add_gpu_test(bits bits_${dtype} $<TARGET_FILE:gpu_bits> --dtype ${dtype})
+    add_gpu_test(memcheck memcheck_${dtype} sh ${CMAKE_CURRENT_SOURCE_DIR}/cuda/gpu_memcheck.sh $<TARGET_FILE:gpu_bits>
+        "h2 kv1 q70 k90 d40 causal ${dtype}" "h2 kv1 q1 k600 d64 ${dtype}" "b2 h1 q20 k30 d300 packed=30,40 ${dtype}"
+        "b2 h2 q33 k70 d64 bias=1hqk table=5 mask sink softcap=4 dropout=0.2 ${dtype}")
+endforeach()
+
+if(ATTNGRAD_COMMAND)
+    add_gpu_test(command check_random $<TARGET_FILE:attngrad> check --random 200 --backend cuda)
+    add_gpu_test(command info sh -c "$<TARGET_FILE:attngrad> info | grep 'plan in bfloat16.*cuda, sm80'")
+endif()
+if(TARGET attngrad_python)
+    add_dependencies(gpu_tests attngrad_python)
+    if(NOT Python_EXECUTABLE)
+        set(Python_EXECUTABLE python3)
+    endif()
+    file(GLOB gpu_python RELATIVE ${PROJECT_SOURCE_DIR}/python/gpu_tests CONFIGURE_DEPENDS
+        ${PROJECT_SOURCE_DIR}/python/gpu_tests/test_*.py)
+    foreach(file ${gpu_python})
+        get_filename_component(name ${file} NAME_WE)
+        add_gpu_test(python ${name} ${Python_EXECUTABLE} ${PROJECT_SOURCE_DIR}/python/gpu_tests/run.py
+            $<TARGET_FILE:attngrad_python> ${file})
+    endforeach()
+endif()
+unset(ATTNGRAD_TEST_CONFIGURATION)

@@ -1,0 +1,91 @@
+/* On a GPU: every kernel, by the error rule. Each problem runs in a process of its own, so that a kernel that
+ * faults leaves the others alone; several at a time, as most of the time goes into the truth, which the processor
+ * computes.
+ *
+ * gpu_kernels [JOBS [NUMBER]]: how many at a time; this problem alone, in this process (for a debugger). */
+#define _POSIX_C_SOURCE 200809L /* fork */
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "check/error_rule.h"
+#include "check/random_case.h"
+#include "kernel_problems.h"
+#include "outputs.h"
+
+/* Prints a line for each result that is out of the rule. */
+static void check_results(const struct arrays *x, const char *text, const char *when)
+{
+    struct error_entry entries[T_COUNT];
+    int count = 0;
+    CHECK_OK(agc_error_rule(x, 1, entries, &count));
+    for (int n = 0; n < count; n++) {
+        const struct error_entry *e = &entries[n];
+        CHECK(agc_error_entry_passed(e), "'%s'%s: %s: error %.2e, limit %.2e, truth %.2e", text, when,
+              agc_tensor_info[e->t].name, e->error, e->limit, e->truth);
+    }
+}
+
+/* Map by map, so that a fault is reported by the first map that meets it. */
+static void check_problem(int number)
+{
+    struct arrays x;
+    char text[256];
+    format_fixed(number, text, sizeof text);
+    make_arrays(&x, text, NULL, 1);
+    test_need(agc_on_device(x.plan), "the plan is not on a GPU: ATTNGRAD_BACKEND=cuda");
+    for (int map = 0; map < MAPS; map++) {
+        const ag_status status = agc_arrays_run(&x, map_bit[map]);
+        if (!CHECK(status == AG_OK, "'%s': %s: %s", text, map_name[map], ag_check_last_message())) {
+            agc_arrays_destroy(&x);
+            return;
+        }
+    }
+    CHECK_OK(agc_arrays_run_all(&x));
+    check_results(&x, text, "");
+    run_given_jvp(&x);
+    check_results(&x, text, " with jvp that is given o");
+    agc_arrays_destroy(&x);
+}
+
+/* Waits for one process; 1 if it failed. */
+static int collect(void)
+{
+    int status = 0;
+    test_need(wait(&status) > 0, "wait");
+    return !WIFEXITED(status) || WEXITSTATUS(status) != 0;
+}
+
+/* Begins a process for the problem. */
+static void begin(int number)
+{
+    fflush(stdout);
+    const pid_t child = fork();
+    test_need(child >= 0, "fork");
+    if (child == 0) {
+        check_problem(number);
+        fflush(stdout);
+        _exit(atomic_load(&test_failed) != 0);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const int jobs = argc > 1 ? atoi(argv[1]) : 4;
+    int running = 0, failed = 0;
+    if (argc > 2) {
+        check_problem(atoi(argv[2]));
+        return test_summary();
+    }
+    for (int n = 0; n < N_FIXED; n++) {
+        for (; running >= jobs; running--) {
+            failed += collect();
+        }
+        begin(n);
+        running++;
+    }
+    for (; running > 0; running--) {
+        failed += collect();
+    }
+    printf("%d problems, %d with failures\n", (int)N_FIXED, failed);
+    return failed != 0;
+}

@@ -1,0 +1,46 @@
+/* A rank that takes long to compute, without using a processor for long: its poll sleeps. */
+#ifndef AG_TEST_SLOW_RANK_H
+#define AG_TEST_SLOW_RANK_H
+
+#include "attngrad.h"
+
+#include <stdbool.h>
+#include <time.h>
+
+struct slow_rank {
+    double nap_s; /* of each of the first polls of a map */
+    int naps;     /* how many there have been */
+    bool computes;
+};
+
+enum { SLOW_NAPS = 3 };
+
+/* Not while the rank waits for messages: a rank that sleeps there gives no sign that it computes. */
+static inline int32_t slow_poll(void *ctx)
+{
+    struct slow_rank *x = ctx;
+    const struct timespec nap = {0, (long)(1e9 * x->nap_s)};
+    if (x->computes && x->naps < SLOW_NAPS) {
+        x->naps++;
+        nanosleep(&nap, NULL);
+    }
+    return 0;
+}
+
+/* All tasks on the thread that polls: others would go on while it sleeps. */
+static inline void slow_run(void *ctx, int64_t n_tasks, ag_task task, void *arg)
+{
+    struct slow_rank *x = ctx;
+    x->computes = true;
+    for (int64_t n = 0; n < n_tasks; n++) {
+        task(arg, n);
+    }
+    x->computes = false;
+}
+
+static inline ag_exec slow_exec(struct slow_rank *x)
+{
+    return (ag_exec){.struct_size = sizeof(ag_exec), .ctx = x, .run = slow_run, .poll = slow_poll};
+}
+
+#endif
