@@ -5,7 +5,8 @@
 BUILD   = build
 PREFIX  = /usr/local
 JOBS   := $(shell nproc 2>/dev/null || echo 2)
-DEEP    = dev asan tsan qemu-aarch64 fuzz
+FOREIGN := $(if $(filter aarch64 arm64,$(shell uname -m)),qemu-x86_64,qemu-aarch64)
+DEEP    = dev asan tsan $(FOREIGN) fuzz
 CTEST   = ctest --output-on-failure --no-label-summary -j $(JOBS)
 
 # A text as one word of the shell.

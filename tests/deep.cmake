@@ -20,11 +20,17 @@ function(run_deep prefix isa count first wrapper)
     endforeach()
 endfunction()
 
-# valgrind has no AVX-512.
-run_deep(valgrind avx2 1 0 "valgrind;--quiet;--error-exitcode=99;--leak-check=full"
+# On the oldest processor of this kind that qemu emulates: an x86-64 with nothing above SSE3, an aarch64 of ARMv8.0. The
+# other kind has a preset of its own: qemu-aarch64, qemu-x86_64. valgrind has no AVX-512.
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
+    set(valgrind_isa neon)
+    run_deep(qemu-aarch64 neon 50 400 "qemu-aarch64;-cpu;cortex-a53" ${foreign_tests})
+else()
+    set(valgrind_isa avx2)
+    run_deep(qemu-x86_64 scalar 50 400 "qemu-x86_64;-cpu;qemu64" ${foreign_tests})
+endif()
+run_deep(valgrind ${valgrind_isa} 1 0 "valgrind;--quiet;--error-exitcode=99;--leak-check=full"
     empty_rows kernels memory packed strides text)
-# An x86-64 with nothing above SSE3.
-run_deep(qemu-x86_64 scalar 50 400 "qemu-x86_64;-cpu;qemu64" ${foreign_tests})
 
 # The sharded maps on another MPI, and on a slow network.
 if(ATTNGRAD_HAS_MPI)

@@ -16,7 +16,7 @@
 #include <cstring>
 #include <functional>
 #include <vector>
-#if !defined(__x86_64__)
+#if !defined(__x86_64__) && !defined(__aarch64__)
 #include <ucontext.h>
 #endif
 
@@ -83,23 +83,41 @@ inline size_t emulate_shared; /* bytes that the launch asked for */
     abort();
 }
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) || defined(__aarch64__)
 /* Saves the stack pointer in *save, after the registers that a function must keep, and goes on where `load` was
  * saved. */
 extern "C" void emulate_switch(void **save, void *load);
+#if defined(__x86_64__)
+/* In words: the registers that are kept, the place of the return address, and what lies above the registers. */
+inline constexpr int EMULATE_FRAME = 6, EMULATE_RETURN = 6, EMULATE_ABOVE = 2;
 asm(".text\n.weak emulate_switch\n.type emulate_switch,@function\nemulate_switch:\n"
     "pushq %rbp\npushq %rbx\npushq %r12\npushq %r13\npushq %r14\npushq %r15\n"
     "movq %rsp, (%rdi)\nmovq %rsi, %rsp\n"
     "popq %r15\npopq %r14\npopq %r13\npopq %r12\npopq %rbx\npopq %rbp\nret\n"
     ".size emulate_switch, .-emulate_switch\n");
+#else
+inline constexpr int EMULATE_FRAME = 20, EMULATE_RETURN = 11,
+                     EMULATE_ABOVE = 0; /* the return address is x30 */
+asm(".text\n.weak emulate_switch\n.type emulate_switch,%function\nemulate_switch:\n"
+    "sub sp, sp, #160\n"
+    "stp x19, x20, [sp]\nstp x21, x22, [sp, #16]\nstp x23, x24, [sp, #32]\nstp x25, x26, [sp, #48]\n"
+    "stp x27, x28, [sp, #64]\nstp x29, x30, [sp, #80]\nstp d8, d9, [sp, #96]\nstp d10, d11, [sp, #112]\n"
+    "stp d12, d13, [sp, #128]\nstp d14, d15, [sp, #144]\n"
+    "mov x9, sp\nstr x9, [x0]\nmov sp, x1\n"
+    "ldp x19, x20, [sp]\nldp x21, x22, [sp, #16]\nldp x23, x24, [sp, #32]\nldp x25, x26, [sp, #48]\n"
+    "ldp x27, x28, [sp, #64]\nldp x29, x30, [sp, #80]\nldp d8, d9, [sp, #96]\nldp d10, d11, [sp, #112]\n"
+    "ldp d12, d13, [sp, #128]\nldp d14, d15, [sp, #144]\n"
+    "add sp, sp, #160\nret\n"
+    ".size emulate_switch, .-emulate_switch\n");
+#endif
 struct emulate_context {
     void *top = nullptr;
     void begin(char *stack, size_t size, void (*entry)())
     {
-        void **at = (void **)((uintptr_t)(stack + size) & ~(uintptr_t)15);
-        *--at = nullptr; /* entry finds the stack as a call would leave it */
-        *--at = (void *)entry;
-        at -= 6;
+        void **end = (void **)((uintptr_t)(stack + size) & ~(uintptr_t)15);
+        void **at = end - EMULATE_FRAME - EMULATE_ABOVE; /* entry finds the stack as a call would leave it */
+        memset(at, 0, (size_t)(end - at) * sizeof *at);
+        at[EMULATE_RETURN] = (void *)entry;
         top = at;
     }
     void switch_to(emulate_context &other)

@@ -84,6 +84,7 @@ static const char *const chained[] = {
 
 /* With AG_INVARIANT, those of tests/contract/threads.c and of tests/contract/poll.c. */
 static const char *const invariant_chained[] = {
+    "h2 kv1 q200 k400 d256 bf16 bias=bhqk",
     "h3 q400 k900 d256 f32 causal sink",
     "b2 h2 kv1 q385 k600 d256 bf16 bias=bhqk",
 };

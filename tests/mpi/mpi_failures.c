@@ -21,11 +21,12 @@ static void make_arrays(struct arrays *x, const char *text)
     test_need(ag_problem_parse(text, &p) == AG_OK && agc_arrays_create(x, &p, NULL, 3) == AG_OK, text);
 }
 
-static void make_plan(ag_mpi_plan **plan, struct shard *s, const struct arrays *x, ag_mpi_way way)
+static void make_plan(ag_mpi_plan **plan, struct shard *s, const struct arrays *x, ag_mpi_way way,
+                      double timeout)
 {
     ag_mpi_options options = AG_MPI_OPTIONS_INIT;
     options.way = way;
-    options.timeout_s = timeout_s;
+    options.timeout_s = timeout;
     test_need(ag_mpi_plan_create(plan, &x->given, MPI_COMM_WORLD, &options) == AG_OK, "a plan");
     CHECK_OK(shard_create(s, *plan, rank, x));
 }
@@ -36,7 +37,7 @@ static void wrong_arguments(void)
     struct shard s;
     ag_mpi_plan *plan;
     make_arrays(&x, "b2 h2 q50 d8 f32 causal");
-    make_plan(&plan, &s, &x, AG_MPI_RING_KEYS);
+    make_plan(&plan, &s, &x, AG_MPI_RING_KEYS, timeout_s);
     for (int bad = 0; bad < ranks; bad++) {
         char name[16];
         const ag_tensor kept = s.args.k;
@@ -56,14 +57,14 @@ static void wrong_arguments(void)
 /* The last rank has the only head. */
 static void slow_but_alive(void)
 {
-    struct slow_rank slow = {.nap_s = 0.9};
+    struct slow_rank slow = {0};
     const bool is_slow = rank == ranks - 1;
     const ag_exec exec = slow_exec(&slow);
     struct arrays x;
     struct shard s;
     ag_mpi_plan *plan;
     make_arrays(&x, "h1 q8000 d64 f32");
-    make_plan(&plan, &s, &x, AG_MPI_ALL_TO_ALL);
+    make_plan(&plan, &s, &x, AG_MPI_ALL_TO_ALL, SLOW_TIMEOUT_S);
     CHECK(ag_mpi_forward(plan, &s.args, is_slow ? &exec : NULL, s.workspace, s.bytes) == AG_OK, "%s",
           ag_mpi_last_message());
     CHECK_INT(slow.naps, is_slow ? SLOW_NAPS : 0);
@@ -108,7 +109,7 @@ static int without_rank_1(int killed, int absent)
     if (absent) {
         return without_plan(&x);
     }
-    make_plan(&plan, &s, &x, AG_MPI_RING_KEYS);
+    make_plan(&plan, &s, &x, AG_MPI_RING_KEYS, timeout_s);
     if (rank == 1 && !killed) {
         sleep(60);
     }

@@ -284,18 +284,18 @@ static void timeout_rank(const agi_mpi_transport *t, void *arg)
     ag_mpi_options options = ring_options(NULL, AG_MPI_RING_KEYS);
     ag_mpi_plan *plan = NULL;
     struct shard s;
-    options.timeout_s = 0.3;
+    options.timeout_s = 2;
     if (!CHECK_OK(agi_mpi_plan_create(&plan, &x->given, t, &options))) {
         return;
     }
     CHECK_OK(shard_create(&s, plan, t->rank, x));
     const double start = agi_mpi_seconds();
     CHECK_INT(shard_run(&s, AG_MAP_VJP), AG_TIMEOUT);
-    CHECK(agi_mpi_seconds() - start < 10, "the timeout took %g s", agi_mpi_seconds() - start);
+    CHECK(agi_mpi_seconds() - start < 30, "the timeout took %g s", agi_mpi_seconds() - start);
     CHECK(strstr(ag_mpi_last_message(), "timeout_s") != NULL, "%s", ag_mpi_last_message());
     const double again = agi_mpi_seconds();
     CHECK_INT(shard_run(&s, AG_MAP_FORWARD), AG_TIMEOUT);
-    CHECK(agi_mpi_seconds() - again < 0.25, "the plan waited again");
+    CHECK(agi_mpi_seconds() - again < 1.5, "the plan waited again");
     shard_destroy(&s);
     ag_mpi_plan_destroy(plan);
 }
@@ -319,12 +319,12 @@ static void slow_task(const agi_mpi_transport *t, void *arg)
 {
     const struct arrays *x = arg;
     ag_mpi_options options = ring_options(NULL, AG_MPI_ALL_TO_ALL);
-    struct slow_rank slow = {.nap_s = 0.6};
+    struct slow_rank slow = {0};
     const bool is_slow = t->rank == RANKS - 1;
     const ag_exec exec = slow_exec(&slow);
     ag_mpi_plan *plan = NULL;
     struct shard s;
-    options.timeout_s = 1.2;
+    options.timeout_s = SLOW_TIMEOUT_S;
     if (!CHECK_OK(agi_mpi_plan_create(&plan, &x->given, t, &options))) {
         return;
     }
