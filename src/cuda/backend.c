@@ -6,9 +6,11 @@
 #include <string.h>
 
 #include "core/status.h"
+#include "cuda/boxes.h"
 #include "cuda/find_kernels.h"
 #include "cuda/launches.h"
 #include "cuda/pointers.h"
+#include "cuda/schedule.h"
 
 /* ---- The plan ---- */
 
@@ -27,13 +29,14 @@ static ag_status choose_device(const ag_plan *plan, agi_cuda_plan *data)
     return AG_OK;
 }
 
-/* The table of kernels: the one that was asked for, or the fastest one that the device runs. */
+/* The table of kernels: the one that was asked for, or sm80. The kernels of sm90 have not run on a GPU yet: until then
+ * only who asks for them gets them. */
 static ag_status choose_isa(ag_plan *plan, const agi_cuda_device *device, CUdevice number)
 {
     ag_isa chosen = AG_ISA_AUTO;
     for (int i = 0; i < AGI_N_CUDA_ISAS; i++) {
         const agi_isa *isa = &agi_cuda_isas[i];
-        const bool wanted = plan->isa == AG_ISA_AUTO || plan->isa == isa->id;
+        const bool wanted = isa->id == (plan->isa == AG_ISA_AUTO ? AG_ISA_SM80 : plan->isa);
         chosen = wanted && isa->built_in && agi_cuda_device_runs(device, isa->id) ? isa->id : chosen;
     }
     if (chosen == AG_ISA_AUTO) {
@@ -100,7 +103,7 @@ static ag_status make_plan(ag_plan *plan, agi_cuda_plan *data)
     }
     if (status == AG_OK) {
         data->device_info = device;
-        status = agi_cuda_find_kernels(data, plan->p.dtype);
+        status = agi_cuda_find_kernels(data, plan->isa, plan->p.dtype);
     }
     return status == AG_OK ? copy_tables(plan, data) : status;
 }
@@ -200,7 +203,8 @@ static ag_status run(const agi_call *call, void *workspace)
     const agi_cuda_plan *data = agi_cuda_plan_of(call->plan);
     const agi_cuda_setting device = {data->device_info.shared_limit,
                                      (const int32_t *)(uintptr_t)data->buckets,
-                                     (const double *)(uintptr_t)data->slopes};
+                                     (const double *)(uintptr_t)data->slopes,
+                                     call->plan->isa == AG_ISA_SM90 ? agi_cuda_make_map : NULL, data->cu};
     target to = {data, call->exec->given.stream};
     agi_cuda_scope scope;
     ag_status status = enter(data, &scope);
@@ -237,7 +241,10 @@ static void fill_info(const ag_plan *plan, ag_plan_info *info)
 static void describe_place(const ag_plan *plan, char *text, size_t size)
 {
     const agi_cuda_plan *data = agi_cuda_plan_of(plan);
-    snprintf(text, size, "device %d, %s", data->device, data->device_info.name);
+    const bool hopper = plan->isa == AG_ISA_SM90 &&
+                        agi_hopper_choose_forward(plan, data->device_info.shared_limit).kernel >= 0;
+    snprintf(text, size, "device %d, %s%s", data->device, data->device_info.name,
+             hopper ? ", wgmma in forward" : "");
 }
 
 const agi_backend agi_cuda_backend = {

@@ -63,9 +63,9 @@ static bool is_supported(ag_isa isa)
     return found;
 }
 
-/* The table for sm_90 comes with the kernels that use its own instructions. */
+/* The table sm90 is in the library if its images are; AGI_CUDA_HAS_HOPPER: 1 or 0. */
 const agi_isa agi_cuda_isas[AGI_N_CUDA_ISAS] = {{AG_ISA_SM80, "sm80", true, is_supported},
-                                                {AG_ISA_SM90, "sm90", false, is_supported}};
+                                                {AG_ISA_SM90, "sm90", AGI_CUDA_HAS_HOPPER, is_supported}};
 
 /* ---- A list for people ---- */
 

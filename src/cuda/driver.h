@@ -18,6 +18,9 @@ typedef struct CUstream_st *CUstream;
 typedef struct CUlib_st *CUlibrary;
 typedef struct CUkern_st *CUkernel;
 typedef struct CUfunc_st *CUfunction;
+typedef struct CUtensorMap_st CUtensorMap; /* 128 bytes: agi_cuda_tensor_map */
+typedef int CUtensorMapDataType, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
+    CUtensorMapFloatOOBfill;
 typedef int CUdevice_attribute, CUfunction_attribute, CUpointer_attribute, CUjit_option, CUlibraryOption;
 
 enum {
@@ -29,7 +32,11 @@ enum {
     AGI_CU_POINTER_MEMORY_TYPE = 2, /* attributes of a pointer */
     AGI_CU_POINTER_IS_MANAGED = 8,
     AGI_CU_POINTER_DEVICE = 9,
-    AGI_CU_MEMORY_OF_DEVICE = 2 /* a memory type */
+    AGI_CU_MEMORY_OF_DEVICE = 2, /* a memory type */
+    AGI_CU_TENSOR_FLOAT16 = 6,   /* of tensor maps */
+    AGI_CU_TENSOR_BFLOAT16 = 9,
+    AGI_CU_TENSOR_SWIZZLE_128B = 3,
+    AGI_CU_TENSOR_L2_256B = 3
 };
 
 typedef struct {
@@ -64,6 +71,10 @@ typedef struct {
     X(MemFree, "cuMemFree_v2", (CUdeviceptr))                                                                \
     X(MemcpyHtoD, "cuMemcpyHtoD_v2", (CUdeviceptr, const void *, size_t))                                    \
     X(StreamSynchronize, "cuStreamSynchronize", (CUstream))                                                  \
+    X(TensorMapEncodeTiled, "cuTensorMapEncodeTiled",                                                        \
+      (CUtensorMap *, CUtensorMapDataType, uint32_t, void *, const uint64_t *, const uint64_t *,             \
+       const uint32_t *, const uint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,                        \
+       CUtensorMapL2promotion, CUtensorMapFloatOOBfill))                                                     \
     X(PointerGetAttributes, "cuPointerGetAttributes", (unsigned, CUpointer_attribute *, void **, CUdeviceptr))
 
 typedef struct {

@@ -14,7 +14,15 @@
 #define CUpointer_attribute agi_pointer_attribute
 #define CUjit_option agi_jit_option
 #define CUlibraryOption agi_library_option
+#define CUtensorMap agi_tensor_map
+#define CUtensorMap_st agi_tensor_map_st
+#define CUtensorMapDataType agi_tensor_type
+#define CUtensorMapInterleave agi_tensor_interleave
+#define CUtensorMapSwizzle agi_tensor_swizzle
+#define CUtensorMapL2promotion agi_tensor_promotion
+#define CUtensorMapFloatOOBfill agi_tensor_fill
 #include "cuda/driver.h"
+#include "cuda/hopper_params.h"
 #undef CUresult
 #undef CUdevice
 #undef CUdeviceptr
@@ -29,6 +37,13 @@
 #undef CUpointer_attribute
 #undef CUjit_option
 #undef CUlibraryOption
+#undef CUtensorMap
+#undef CUtensorMap_st
+#undef CUtensorMapDataType
+#undef CUtensorMapInterleave
+#undef CUtensorMapSwizzle
+#undef CUtensorMapL2promotion
+#undef CUtensorMapFloatOOBfill
 #include <cuda.h>
 
 #include <stdio.h>
@@ -61,6 +76,16 @@ SAME(AGI_CU_POINTER_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
 SAME(AGI_CU_POINTER_IS_MANAGED, CU_POINTER_ATTRIBUTE_IS_MANAGED);
 SAME(AGI_CU_POINTER_DEVICE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL);
 SAME(AGI_CU_MEMORY_OF_DEVICE, CU_MEMORYTYPE_DEVICE);
+SAME(sizeof(agi_cuda_tensor_map), sizeof(CUtensorMap));
+SAME(_Alignof(agi_cuda_tensor_map) % _Alignof(CUtensorMap), 0);
+SAME(sizeof(agi_tensor_type), sizeof(CUtensorMapDataType));
+SAME(sizeof(agi_tensor_swizzle), sizeof(CUtensorMapSwizzle));
+SAME(AGI_CU_TENSOR_FLOAT16, CU_TENSOR_MAP_DATA_TYPE_FLOAT16);
+SAME(AGI_CU_TENSOR_BFLOAT16, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16);
+SAME(AGI_CU_TENSOR_SWIZZLE_128B, CU_TENSOR_MAP_SWIZZLE_128B);
+SAME(AGI_CU_TENSOR_L2_256B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
+SAME(0, CU_TENSOR_MAP_INTERLEAVE_NONE);
+SAME(0, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
 
 /* Here the list's types are those of cuda.h. */
 #define SAME_TYPE(name, symbol, parameters)                                                                  \

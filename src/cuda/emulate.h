@@ -168,6 +168,11 @@ struct emulator {
     size_t threads = 0, block_arrived = 0;
     unsigned block_generation = 0, steps = 0; /* steps: counts what lets somebody go on */
     std::function<void()> body;
+
+    /* Of verbs with a state of their own (hopper_emulate.h): called before a block, and when no thread of a block can go
+     * on: lets something arrive that is in flight, and returns whether there was any. */
+    void (*begin)() = nullptr;
+    bool (*land)() = nullptr;
 };
 inline emulator emu;
 
@@ -294,6 +299,9 @@ inline void emulate_block(size_t threads)
     emu.warps.assign(threads / 32, {});
     emu.threads = threads;
     emu.block_arrived = 0;
+    if (emu.begin != nullptr) {
+        emu.begin();
+    }
     for (size_t i = 0; i < threads; i++) {
         emulate_fiber &f = emu.fibers[i];
         f.index = (unsigned)i;
@@ -309,7 +317,7 @@ inline void emulate_block(size_t threads)
         for (size_t w = 0; w < threads / 32; w++) {
             running |= emulate_run_warp(emulate_backwards ? threads / 32 - 1 - w : w);
         }
-        if (running && steps == emu.steps) {
+        if (running && steps == emu.steps && !(emu.land != nullptr && emu.land())) {
             emulate_fail("a block waits for threads that have ended");
         }
     }

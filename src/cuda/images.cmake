@@ -41,7 +41,8 @@ endfunction()
 
 # Images and the C part agree only if both are of the same sources: a build leaves the hash of them beside its images.
 file(GLOB kernel_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/kernels/*.cu ${CMAKE_CURRENT_SOURCE_DIR}/kernels/*.cuh)
-list(APPEND kernel_sources ${CMAKE_CURRENT_SOURCE_DIR}/params.h ${PROJECT_SOURCE_DIR}/include/attngrad.h)
+list(APPEND kernel_sources ${CMAKE_CURRENT_SOURCE_DIR}/params.h ${CMAKE_CURRENT_SOURCE_DIR}/hopper_params.h
+    ${PROJECT_SOURCE_DIR}/include/attngrad.h)
 set(hash_sources sh ${PROJECT_SOURCE_DIR}/scripts/cuda-sources ${kernel_sources})
 
 if(ATTNGRAD_CUDA_IMAGES)
@@ -62,6 +63,12 @@ else()
     cuda_targets(cuda_targets)
     file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/toolkit "${cuda_toolkit_version}\n")
 endif()
+
+# The kernels for Hopper need its own instructions, those of sm_90a, and serve devices of compute capability 9.0 alone.
+set(cuda_hopper OFF)
+if("${cuda_targets}" MATCHES "sm_90" OR EXISTS "${ATTNGRAD_CUDA_IMAGES}/hopper_forward_bf16.fatbin")
+    set(cuda_hopper ON)
+endif()
 string(REGEX REPLACE "\\..*" "" cuda_toolkit_major "${cuda_toolkit_version}")
 
 if(NOT ATTNGRAD_CUDA_IMAGES)
@@ -70,10 +77,13 @@ if(NOT ATTNGRAD_CUDA_IMAGES)
         DEPENDS ${kernel_sources} ${PROJECT_SOURCE_DIR}/scripts/cuda-sources VERBATIM)
 endif()
 
-# cuda_image(NAME SOURCE FAMILY [DEFINITIONS ...]): NAME.fatbin, and NAME.log with the compiler's report, in the binary
-# folder, of kernels/FAMILY.cu.
+# cuda_image(NAME SOURCE FAMILY [TARGETS ...] [DEFINITIONS ...]): NAME.fatbin, and NAME.log with the compiler's report, in
+# the binary folder, of kernels/FAMILY.cu. TARGETS: others than those of all images.
 function(cuda_image name)
-    cmake_parse_arguments(arg "" "SOURCE" "DEFINITIONS" ${ARGN})
+    cmake_parse_arguments(arg "" "SOURCE;TARGETS" "DEFINITIONS" ${ARGN})
+    if(NOT arg_TARGETS)
+        set(arg_TARGETS ${cuda_targets})
+    endif()
     list(TRANSFORM arg_DEFINITIONS PREPEND -D)
     set(image ${CMAKE_CURRENT_BINARY_DIR}/${name}.fatbin)
     if(ATTNGRAD_CUDA_IMAGES)
@@ -83,7 +93,7 @@ function(cuda_image name)
         file(GLOB headers CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.h ${CMAKE_CURRENT_SOURCE_DIR}/kernels/*.cuh)
         add_custom_command(OUTPUT ${image} ${CMAKE_CURRENT_BINARY_DIR}/${name}.log
             COMMAND ${PROJECT_SOURCE_DIR}/scripts/cuda-image ${ATTNGRAD_NVCC} ${PROJECT_SOURCE_DIR}
-                src/cuda/kernels/${arg_SOURCE}.cu ${image} ${cuda_targets} -std=c++17 -O3 ${arg_DEFINITIONS}
+                src/cuda/kernels/${arg_SOURCE}.cu ${image} ${arg_TARGETS} -std=c++17 -O3 ${arg_DEFINITIONS}
             DEPENDS kernels/${arg_SOURCE}.cu ${headers} ${PROJECT_SOURCE_DIR}/scripts/cuda-image
             COMMENT "Image of kernels ${name}" VERBATIM)
     endif()

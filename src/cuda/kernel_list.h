@@ -4,13 +4,13 @@
 
 #include <stddef.h>
 
-#include "cuda/params.h"
+#include "cuda/hopper_params.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* agi_kernel_NAME for each: agi_kernel_forward_bf16_d64_plain, agi_kernel_merge. */
+/* agi_kernel_NAME for each: agi_kernel_forward_bf16_d64_plain, agi_kernel_merge; those of the table sm90 come last. */
 enum {
 #define AGI_CUDA_LEVELS(map, format, D, C, M, W, N, S)                                                       \
     agi_kernel_##map##_##format##_d##D##_plain, agi_kernel_##map##_##format##_d##D##_full,
@@ -23,13 +23,19 @@ enum {
     AGI_CUDA_PREPARE(AGI_CUDA_NAMED, format)                                                                 \
     AGI_CUDA_GRADIENTS(AGI_CUDA_NAMED, format)
 #define AGI_CUDA_OTHER(name, threads) agi_kernel_##name,
-    AGI_CUDA_FORMATS(AGI_CUDA_OF) AGI_CUDA_OTHERS(AGI_CUDA_OTHER) AGI_CUDA_N_KERNELS
+#define AGI_CUDA_HOPPER(map, format, D, CONSUMERS, N, STAGES) agi_kernel_##map##_##format##_d##D,
+#define AGI_CUDA_HOPPER_OF(format) AGI_HOPPER_forward(AGI_CUDA_HOPPER, format)
+    AGI_CUDA_FORMATS(AGI_CUDA_OF) AGI_CUDA_OTHERS(AGI_CUDA_OTHER) AGI_CUDA_N_PORTABLE,
+    AGI_CUDA_LAST_PORTABLE = AGI_CUDA_N_PORTABLE - 1,
+    AGI_HOPPER_FORMATS(AGI_CUDA_HOPPER_OF) AGI_CUDA_N_KERNELS
 #undef AGI_CUDA_LEVELS
 #undef AGI_CUDA_ANY
 #undef AGI_CUDA_ONE
 #undef AGI_CUDA_NAMED
 #undef AGI_CUDA_OF
 #undef AGI_CUDA_OTHER
+#undef AGI_CUDA_HOPPER
+#undef AGI_CUDA_HOPPER_OF
 };
 
 typedef struct {
@@ -46,7 +52,7 @@ extern const agi_cuda_kernel agi_cuda_kernels[AGI_CUDA_N_KERNELS];
 typedef struct {
     int32_t kernel; /* agi_kernel_* */
     uint32_t blocks;
-    const void *parameter; /* a struct of params.h */
+    const void *parameter; /* a struct of params.h or hopper_params.h */
     size_t bytes;
 } agi_cuda_entry;
 

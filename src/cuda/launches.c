@@ -176,6 +176,29 @@ static void set_problem(agi_cuda_params *k, const ag_plan *plan, agi_map map)
     k->head_offset = p->head_offset;
 }
 
+/* The axes of a matrix in the caller's memory. */
+static void axes_of(const ag_problem *p, const matrix_source *s, int64_t size[4])
+{
+    const bool packed = agi_has(p, AG_PACKED);
+    size[0] = packed ? 1 : p->batch;
+    size[1] = s->keys ? p->kv_heads : p->heads;
+    size[2] = s->keys ? (packed ? p->kv_total : p->kv_len) : (packed ? p->q_total : p->q_len);
+    size[3] = channels_of(p, s);
+}
+
+/* Can the copy engine read a matrix that the loops read directly? Its strides are positive. */
+static bool has_boxes(const ag_problem *p, const matrix_source *s, const ag_tensor *t)
+{
+    const int64_t far = INT64_C(1) << 38; /* in numbers of 16 bits */
+    int64_t size[4];
+    bool all = true;
+    axes_of(p, s, size);
+    for (int axis = 0; axis < 3; axis++) {
+        all &= size[axis] == 1 || (t->strides[axis] > 0 && t->strides[axis] < far);
+    }
+    return all;
+}
+
 /* Is the matrix in the form that the loops read? */
 static bool is_direct(const ag_problem *p, const matrix_source *s, const ag_tensor *t)
 {
@@ -188,8 +211,8 @@ static bool is_direct(const ag_problem *p, const matrix_source *s, const ag_tens
     return aligned && dtype == p->dtype && agi_cuda_planes(agi_cuda_format_of(dtype)) == 1;
 }
 
-/* Sets a matrix of the loops; returns whether it must be copied. */
-static bool set_matrix(agi_cuda_params *k, const ag_problem *p, const layout *x, int operand)
+/* Sets a matrix of the loops; returns whether it must be copied. boxes: the copy engine will read it. */
+static bool set_matrix(agi_cuda_params *k, const ag_problem *p, const layout *x, int operand, bool boxes)
 {
     const matrix_source *s = &sources[operand];
     const ag_tensor *t = (const ag_tensor *)(const void *)((const char *)&k->a + s->tensor);
@@ -199,7 +222,7 @@ static bool set_matrix(agi_cuda_params *k, const ag_problem *p, const layout *x,
     if (t->data == NULL) {
         return false;
     }
-    if (is_direct(p, s, t)) {
+    if (is_direct(p, s, t) && (!boxes || has_boxes(p, s, t))) {
         *m = (agi_cuda_matrix){
             .data = t->data, .batch = t->strides[0], .head = t->strides[1], .row = t->strides[2]};
         m->width = (int32_t)channels_of(p, s);
@@ -213,12 +236,12 @@ static bool set_matrix(agi_cuda_params *k, const ag_problem *p, const layout *x,
 }
 
 /* Sets the matrices; returns the bits of those that must be copied. */
-static uint32_t set_matrices(agi_cuda_params *k, const ag_problem *p, const layout *x)
+static uint32_t set_matrices(agi_cuda_params *k, const ag_problem *p, const layout *x, bool boxes)
 {
     uint32_t copied = 0;
     memset(k->m, 0, sizeof k->m);
     for (int operand = 0; operand < AGI_CUDA_OPERANDS; operand++) {
-        if (matrices_of[k->map] >> operand & 1 && set_matrix(k, p, x, operand)) {
+        if (matrices_of[k->map] >> operand & 1 && set_matrix(k, p, x, operand, boxes)) {
             copied |= 1u << operand;
         }
     }
@@ -232,11 +255,12 @@ typedef struct {
     const ag_plan *plan;
     const ag_problem *p;
     const agi_cuda_setting *device;
+    agi_hopper_choice hopper; /* the kernel of the table sm90; none: -1 */
     agi_cuda_emitter stream;
     ag_status status;
 } job;
 
-static void emit(job *j, int32_t kernel, int64_t blocks, agi_cuda_part part)
+static void emit_with(job *j, int32_t kernel, int64_t blocks, const void *parameter, size_t bytes)
 {
     if (j->status != AG_OK || blocks == 0) {
         return;
@@ -246,9 +270,14 @@ static void emit(job *j, int32_t kernel, int64_t blocks, agi_cuda_part part)
                              agi_cuda_kernels[kernel].name, (long long)blocks);
         return;
     }
-    j->k.w = part;
-    const agi_cuda_entry launch = {kernel, (uint32_t)blocks, &j->k, sizeof j->k};
+    const agi_cuda_entry launch = {kernel, (uint32_t)blocks, parameter, bytes};
     j->status = j->stream.emit(j->stream.ctx, &launch);
+}
+
+static void emit(job *j, int32_t kernel, int64_t blocks, agi_cuda_part part)
+{
+    j->k.w = part;
+    emit_with(j, kernel, blocks, &j->k, sizeof j->k);
 }
 
 /* ---- Lists ---- */
@@ -417,9 +446,80 @@ static void emit_decode(job *j)
          agi_saturating_product(p->batch, p->heads, 1, 1), (agi_cuda_part){.blocks = splits});
 }
 
+/* ---- forward on Hopper ---- */
+
+static const matrix_source output_source = {offsetof(ag_args, o), false, true, true};
+
+static void make_map(job *j, agi_cuda_box_view *view, int32_t rows, agi_cuda_tensor_map *map)
+{
+    view->rows = rows;
+    view->dtype = j->p->dtype;
+    for (int axis = 0; axis < 3; axis++) {
+        view->strides[axis] = view->size[axis] == 1 ? 8 : view->strides[axis]; /* any that the driver takes */
+    }
+    if (j->status == AG_OK) {
+        j->status = j->device->make_map(j->device->ctx, view, map);
+    }
+}
+
+/* rows: of a box. */
+static void map_operand(job *j, int operand, int32_t rows, agi_cuda_tensor_map *map)
+{
+    const agi_cuda_matrix *m = &j->k.m[operand];
+    const matrix_source *s = &sources[operand];
+    agi_cuda_box_view view = {.data = (void *)(uintptr_t)m->data, .strides = {m->batch, m->head, m->row}};
+    axes_of(j->p, s, view.size);
+    if (m->copied) {
+        view.size[0] = 1;
+        view.size[2] = s->keys ? j->k.k_rows : j->k.q_rows;
+    }
+    view.size[3] = m->width;
+    make_map(j, &view, rows, map);
+}
+
+static void map_output(job *j, const ag_tensor *t, agi_cuda_tensor_map *map)
+{
+    agi_cuda_box_view view = {.data = t->data, .strides = {t->strides[0], t->strides[1], t->strides[2]}};
+    axes_of(j->p, &output_source, view.size);
+    make_map(j, &view, 64, map);
+}
+
+static bool stores_boxes(const job *j, const ag_tensor *t)
+{
+    return is_direct(j->p, &output_source, t) && has_boxes(j->p, &output_source, t);
+}
+
+static void emit_hopper_forward(job *j)
+{
+    const ag_problem *p = j->p;
+    const ag_args *a = &j->k.a;
+    const int64_t tiles = agi_cuda_divide_up(p->q_len, j->hopper.rows);
+    const int64_t blocks = agi_saturating_product(p->batch, p->heads, tiles, 1);
+    agi_hopper_forward f = {.heads_together = agi_hopper_heads_together(p)};
+    if (blocks == 0 || (agi_has(p, AG_PACKED) && p->q_total == 0)) {
+        return;
+    }
+    map_operand(j, AGI_CUDA_Q, 64, &f.q);
+    map_operand(j, AGI_CUDA_K, j->hopper.keys, &f.k);
+    map_operand(j, AGI_CUDA_V, j->hopper.keys, &f.v);
+    f.stores_boxes = !(a->accumulate & AG_ACC_O) && stores_boxes(j, &a->o) &&
+                     (a->o_low.data == NULL || stores_boxes(j, &a->o_low));
+    if (f.stores_boxes) {
+        map_output(j, &a->o, &f.o);
+    }
+    if (f.stores_boxes && a->o_low.data != NULL) {
+        map_output(j, &a->o_low, &f.o_low);
+    }
+    j->k.w = (agi_cuda_part){.blocks = tiles};
+    f.p = j->k;
+    emit_with(j, j->hopper.kernel, blocks, &f, sizeof f);
+}
+
 static void emit_forward(job *j)
 {
-    if (agi_cuda_splits_keys(j->plan, j->device->shared_limit) && !j->k.m[AGI_CUDA_Q].copied) {
+    if (j->hopper.kernel >= 0) {
+        emit_hopper_forward(j);
+    } else if (agi_cuda_splits_keys(j->plan, j->device->shared_limit) && !j->k.m[AGI_CUDA_Q].copied) {
         emit_decode(j);
     } else {
         emit_stream(j, agi_cuda_forward_of(j->p), j->p->dim_v);
@@ -444,7 +544,12 @@ static void emit_map(job *j)
 ag_status agi_cuda_launch_map(const agi_call *call, const agi_cuda_setting *device, void *workspace,
                               agi_cuda_emitter stream)
 {
-    job j = {.plan = call->plan, .p = &call->plan->p, .device = device, .stream = stream, .status = AG_OK};
+    job j = {.plan = call->plan,
+             .p = &call->plan->p,
+             .device = device,
+             .hopper = {.kernel = -1},
+             .stream = stream,
+             .status = AG_OK};
     layout x;
     agi_arena arena = agi_arena_begin(workspace);
     lay_out(&x, &arena, call->plan, call->map);
@@ -460,7 +565,10 @@ ag_status agi_cuda_launch_map(const agi_call *call, const agi_cuda_setting *devi
     j.k.splits = x.splits;
     j.k.diagonal_tiles = x.diagonal_tiles;
     set_lists(&j, x.lists);
-    const uint32_t copied = set_matrices(&j.k, j.p, &x);
+    if (device->make_map != NULL && call->map == AGI_FORWARD) {
+        j.hopper = agi_hopper_choose_forward(call->plan, device->shared_limit);
+    }
+    const uint32_t copied = set_matrices(&j.k, j.p, &x, j.hopper.kernel >= 0);
     emit_prepare(&j, copied);
     emit_map(&j);
     return j.status;

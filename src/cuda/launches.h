@@ -15,6 +15,10 @@ typedef struct {
                                on sm_90 */
     const int32_t *buckets; /* the plan's, in device memory; NULL if the plan has none */
     const double *slopes;   /* likewise */
+
+    /* Makes a tensor map; ctx: what it needs for that. NULL: the table is sm80, whose kernels take none. */
+    ag_status (*make_map)(const void *ctx, const agi_cuda_box_view *view, agi_cuda_tensor_map *map);
+    const void *ctx;
 } agi_cuda_setting;
 
 /* ---- The launches ---- */

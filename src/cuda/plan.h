@@ -16,7 +16,7 @@ typedef struct {
     CUcontext tables_context; /* NULL: no table */
     CUdeviceptr buckets, slopes;
 
-    CUkernel kernels[AGI_CUDA_N_KERNELS]; /* NULL: of another number format than the plan's */
+    CUkernel kernels[AGI_CUDA_N_KERNELS]; /* NULL: of another number format or table than the plan's */
 } agi_cuda_plan;
 
 static inline const agi_cuda_plan *agi_cuda_plan_of(const ag_plan *plan)

@@ -58,8 +58,13 @@ enum {
     AGI_CUDA_GRADIENTS(GRADIENTS, format)
 #define OTHER(name, threads) {#name, "common", threads, SHARED_##name},
 
-const agi_cuda_kernel agi_cuda_kernels[AGI_CUDA_N_KERNELS] = {AGI_CUDA_FORMATS(OF_FORMAT)
-                                                                  AGI_CUDA_OTHERS(OTHER)};
+#define HOPPER(map, format, D, CONSUMERS, N, STAGES)                                                         \
+    {#map "_" #format "_d" #D, #map "_" #format, 128 * (CONSUMERS + 1),                                      \
+     AGI_HOPPER_SHARED(D, CONSUMERS, N, STAGES)},
+#define HOPPER_OF(format) AGI_HOPPER_forward(HOPPER, format)
+
+const agi_cuda_kernel agi_cuda_kernels[AGI_CUDA_N_KERNELS] = {
+    AGI_CUDA_FORMATS(OF_FORMAT) AGI_CUDA_OTHERS(OTHER) AGI_HOPPER_FORMATS(HOPPER_OF)};
 
 /* ---- The stream kernels ---- */
 
@@ -176,6 +181,61 @@ bool agi_cuda_splits_keys(const ag_plan *plan, int32_t shared_limit)
     return p->q_len == 1 && p->heads / p->kv_heads <= MAX_GROUP && p->kv_len > AGI_CUDA_SPLIT &&
            !agi_has(p, AG_PACKED | AG_WINDOW) && !agi_cuda_needs_full(p) && !(plan->flags & AG_INVARIANT) &&
            find_kernel(p, AGI_STREAM_decode, shared_limit) != NULL;
+}
+
+/* ---- Hopper ---- */
+
+typedef struct {
+    agi_cuda_format format;
+    int64_t D;
+    agi_hopper_choice choice;
+} hopper_kernel;
+
+#define HOPPER_CHOICE(map, format, D, CONSUMERS, N, STAGES)                                                  \
+    {AGI_FORMAT_##format, D, {agi_kernel_##map##_##format##_d##D, 64 * (CONSUMERS), N}},
+#define HOPPER_CHOICES(format) AGI_HOPPER_forward(HOPPER_CHOICE, format)
+
+static const hopper_kernel hopper_forwards[] = {AGI_HOPPER_FORMATS(HOPPER_CHOICES)};
+
+enum { N_HOPPER_FORWARDS = sizeof hopper_forwards / sizeof hopper_forwards[0] };
+
+/* Short problems have kernels of their own, but not with AG_INVARIANT: there each plan takes the same kernel. */
+static bool hopper_serves(const ag_plan *plan, int32_t shared_limit)
+{
+    const ag_problem *p = &plan->p;
+    const bool has_keys = p->kv_len > 0 && (!agi_has(p, AG_PACKED) || p->kv_total > 0);
+    const bool is_short =
+        agi_cuda_forward_of(p) == AGI_STREAM_forward_short || agi_cuda_splits_keys(plan, shared_limit);
+    return has_keys && !agi_cuda_needs_full(p) && (!is_short || plan->flags & AG_INVARIANT);
+}
+
+agi_hopper_choice agi_hopper_choose_forward(const ag_plan *plan, int32_t shared_limit)
+{
+    const ag_problem *p = &plan->p;
+    const int64_t D = p->dim_qk > p->dim_v ? p->dim_qk : p->dim_v;
+    agi_hopper_choice best = {-1, 0, 0};
+    int64_t best_D = INT64_MAX;
+    for (int n = 0; n < N_HOPPER_FORWARDS && hopper_serves(plan, shared_limit); n++) {
+        const hopper_kernel *k = &hopper_forwards[n];
+        if (k->format == agi_cuda_format_of(p->dtype) && k->D >= D && k->D < best_D &&
+            agi_cuda_kernels[k->choice.kernel].shared <= shared_limit) {
+            best = k->choice;
+            best_D = k->D;
+        }
+    }
+    return best;
+}
+
+int64_t agi_hopper_heads_together(const ag_problem *p)
+{
+    enum { CACHE = 24 << 20 }; /* bytes of K and V, about half of the L2 cache of an H100 */
+    const int64_t heads = agi_saturating_product(p->batch, p->heads, 1, 1);
+    const int64_t bytes = agi_saturating_product(p->kv_len, p->dim_qk + p->dim_v, 2, 1);
+    const int64_t together = CACHE / bytes * (p->heads / p->kv_heads);
+    if (!agi_has(p, AG_CAUSAL | AG_WINDOW) || together < 1) {
+        return 1;
+    }
+    return together < heads ? together : heads;
 }
 
 int64_t agi_cuda_copied_rows(int64_t batch, int64_t longest, int64_t total)

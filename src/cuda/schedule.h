@@ -31,6 +31,17 @@ typedef struct {
 } agi_cuda_choice;
 agi_cuda_choice agi_cuda_choose(const ag_problem *p, agi_cuda_map map, int32_t shared_limit);
 
+/* The kernel of forward in the table sm90: kernel is -1 if it has none for the plan. rows: queries of a block; keys: of
+ * a tile. */
+typedef struct {
+    int32_t kernel, rows, keys;
+} agi_hopper_choice;
+agi_hopper_choice agi_hopper_choose_forward(const ag_plan *plan, int32_t shared_limit);
+
+/* How many heads of forward's tiles are taken together, so that the longest tiles come first, and yet their keys and
+ * values stay in the L2 cache. */
+int64_t agi_hopper_heads_together(const ag_problem *p);
+
 /* The kernel of forward: that for short sequences has the same bits. */
 agi_cuda_map agi_cuda_forward_of(const ag_problem *p);
 

@@ -30,6 +30,8 @@ foreach(name cuda_driver cuda_lists cuda_plan cuda_schedule cuda_stage)
     with_driver(${name} works)
 endforeach()
 
+target_compile_definitions(test_cuda_plan PRIVATE AGI_CUDA_HAS_HOPPER=$<BOOL:${cuda_hopper}>)
+
 # cuda_absent(KIND REASON): plans are refused for this reason.
 add_executable(test_cuda_absent cuda/cuda_absent.c)
 set_target_properties(test_cuda_absent PROPERTIES OUTPUT_NAME cuda_absent)

@@ -50,9 +50,6 @@ static void on_request_only(void)
     options.backend = AG_BACKEND_CUDA;
     CHECK_OK(ag_plan_create(&plan, &p, &options));
     ag_plan_destroy(plan);
-    options.isa = AG_ISA_SM90;
-    CHECK_STATUS(ag_plan_create(&plan, &p, &options), AG_UNSUPPORTED);
-    message_has("options.isa", "not built into this library");
     setenv("ATTNGRAD_BACKEND", "cuda", 1);
     setenv("ATTNGRAD_ISA", "sm80", 1);
     CHECK_OK(ag_plan_create(&plan, &p, NULL));
@@ -60,6 +57,61 @@ static void on_request_only(void)
     CHECK_INT(info.backend, AG_BACKEND_CUDA);
     ag_plan_destroy(plan);
     unsetenv("ATTNGRAD_BACKEND");
+    unsetenv("ATTNGRAD_ISA");
+}
+
+/* ---- The table sm90 ---- */
+
+static bool has_launched(const char *kernel)
+{
+    const struct fake_driver *fake = fake_state();
+    bool found = false;
+    for (int n = 0; n < FAKE_NAMES; n++) {
+        found |= strcmp(fake->names[n], kernel) == 0;
+    }
+    return found;
+}
+
+static void forward_by(const char *problem, const char *kernel, const char *description)
+{
+    struct device_call x;
+    call_begin(&x, problem, 0);
+    memset(fake_state()->names, 0, sizeof fake_state()->names);
+    CHECK_OK(call_forward(&x, NULL));
+    CHECK(has_launched(kernel), "forward of '%s' is not %s", problem, kernel);
+    CHECK(strstr(ag_plan_describe(x.plan), description) != NULL, "it runs on '%s'", ag_plan_describe(x.plan));
+    call_end(&x);
+}
+
+/* Its kernels run only if it is asked for, where it has one for the problem; the plan says so. */
+static void table_of_hopper(void)
+{
+    ag_plan *plan = NULL;
+    struct device_call x;
+    forward_by("q65 k65 d16 bf16", "forward_bf16_d32_plain", "cuda, sm80, float32 inside, device 0, Fake GPU 0, det");
+    setenv("ATTNGRAD_ISA", "sm90", 1);
+    if (!AGI_CUDA_HAS_HOPPER) {
+        CHECK_STATUS(make_cuda_plan(&plan, "q65 d16 bf16", 1), AG_UNSUPPORTED);
+        message_has("ATTNGRAD_ISA", "not built into this library");
+        unsetenv("ATTNGRAD_ISA");
+        return;
+    }
+    forward_by("q65 k65 d16 bf16", "hopper_forward_bf16_d64",
+               "cuda, sm90, float32 inside, device 0, Fake GPU 0, wgmma in forward, deterministic");
+    forward_by("q65 k65 d16 f16 causal sink", "hopper_forward_f16_d64", "wgmma in forward");
+    forward_by("q65 k65 d16 bf16 softcap=5", "forward_bf16_d32_full", "cuda, sm90, float32 inside, device 0, Fake GPU 0, det");
+    forward_by("q8 k8 d16 bf16", "forward_short_bf16_d32", "Fake GPU 0, det");
+    forward_by("q65 k65 d16 f32", "forward_f32_d32_plain", "Fake GPU 0, det");
+    call_begin(&x, "q65 k65 d16 bf16", 0);
+    fake_fails("cuTensorMapEncodeTiled", FAKE_INVALID_IMAGE);
+    CHECK_STATUS(call_forward(&x, NULL), AG_DEVICE);
+    message_has("", "a tensor map: CUDA_ERROR_INVALID_IMAGE");
+    fake_fails(NULL, 0);
+    call_end(&x);
+    atomic_store(&fake_state()->capability[1], 80);
+    CHECK_STATUS(make_cuda_plan(&plan, "q65 d16 bf16", 2), AG_UNSUPPORTED);
+    message_has("options.isa", "compute capability 8.0");
+    atomic_store(&fake_state()->capability[1], 90);
     unsetenv("ATTNGRAD_ISA");
 }
 
@@ -294,6 +346,7 @@ int main(void)
     lowered_limit();
     old_card();
     on_request_only();
+    table_of_hopper();
     out_of_memory();
     refused_options();
     call_begin(&x, "b2 q8 d16 f32", 0);

@@ -34,6 +34,9 @@ foreach(format bf16 f16 f32 f64)
     endforeach()
 endforeach()
 emulated_image(common common)
+foreach(format bf16 f16)
+    emulated_image(hopper_forward_${format} hopper_forward AGI_FORMAT=${format})
+endforeach()
 add_library(emulated_cuda_launch OBJECT cuda/emulated_launch.cpp)
 emulated_flags(emulated_cuda_launch)
 target_sources(emulated_kernels INTERFACE $<TARGET_OBJECTS:emulated_cuda_launch>)
@@ -67,6 +70,13 @@ add_long_test(cuda_emulated sh ${CMAKE_CURRENT_SOURCE_DIR}/cuda/sample.sh ${PROJ
 
 add_cuda_program(cuda_faults cuda/emulated_faults.c)
 add_attngrad_test(cuda_faults $<TARGET_FILE:cuda_faults>)
+
+# The table sm90: its kernels by the error rule, and the faults that must be found.
+add_cuda_program(cuda_hopper_emulated cuda/hopper_problems.c)
+add_attngrad_test(cuda_hopper_emulated $<TARGET_FILE:cuda_hopper_emulated> 1)
+add_long_test(cuda_hopper_emulated $<TARGET_FILE:cuda_hopper_emulated> 4)
+add_cuda_program(cuda_hopper_faults cuda/hopper_faults.c)
+add_attngrad_test(cuda_hopper_faults $<TARGET_FILE:cuda_hopper_faults>)
 
 # A driver whose kernels run by emulation: whatever runs on a GPU runs on it, slowly.
 fake_driver(computes FAKE_VERSION=${cuda_toolkit_major}000 FAKE_COMPUTES)

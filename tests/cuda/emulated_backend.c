@@ -2,19 +2,24 @@
  * runs by emulation. In programs that link it in the place of the cpu backend, tests of the maps run unchanged. */
 #include "emulated_backend.h"
 
+#include <stdlib.h>
+
 #include "cuda/launches.h"
 #include "kernels.h"
 
 int32_t emulated_shared_limit = 232448;
+bool emulated_hopper;
 
 static agi_cuda_setting device_of(const ag_plan *plan)
 {
-    return (agi_cuda_setting){emulated_shared_limit, plan->buckets, plan->slopes};
+    return (agi_cuda_setting){emulated_shared_limit, plan->buckets, plan->slopes,
+                              emulated_hopper ? emulate_make_map : NULL, NULL};
 }
 
 static ag_status accept(ag_plan *plan)
 {
     (void)plan;
+    emulated_hopper |= getenv("EMULATED_HOPPER") != NULL;
     return AG_OK;
 }
 

@@ -9,4 +9,7 @@ extern const agi_backend agi_emulated_backend;
 /* The limit of shared memory that the launches are made for. */
 extern int32_t emulated_shared_limit;
 
+/* Does the table sm90 run, where it has a kernel? The environment's EMULATED_HOPPER turns it on. */
+extern bool emulated_hopper;
+
 #endif

@@ -28,6 +28,9 @@ template <void (*KERNEL_FUNCTION)(agi_cuda_params)> static void run_map(const ag
 #define STREAM_LIST(list, format, class) list(LEVELS, ANY, ONE, format, class)
 #define STREAMS(list, format) STREAM_LIST(list, format, AGI_PASTE(AGI_CUDA_CLASS_, format))
 #define NAMES(list, format) list(NAMED, format)
+#define HOPPER(map, format, D, CONSUMERS, N, STAGES)                                                         \
+    {agi_kernel_##map##_##format##_d##D, run<agi_hopper_forward, map##_##format##_d##D>},
+#define HOPPERS(list, format) list(HOPPER, format)
 
 static const emulated_kernel kernels[] = {
 #if defined(AGI_IMAGE_rowwise)
@@ -38,6 +41,8 @@ static const emulated_kernel kernels[] = {
     NAMES(AGI_CUDA_PREPARE, AGI_FORMAT)
 #elif defined(AGI_IMAGE_gradients)
     NAMES(AGI_CUDA_GRADIENTS, AGI_FORMAT)
+#elif defined(AGI_IMAGE_hopper_forward)
+    HOPPERS(AGI_HOPPER_forward, AGI_FORMAT)
 #else
     {agi_kernel_upload, run<agi_cuda_upload, upload>},
     {agi_kernel_statistics_f32, run_map<statistics_f32>},

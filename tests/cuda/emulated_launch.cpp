@@ -1,7 +1,7 @@
 /* Finds the emulated kernel of a launch and runs it. */
 #define AGI_EMULATE
 #include "kernels.h"
-#include "cuda/emulate.h"
+#include "cuda/hopper_emulate.h"
 #include "emulated_launch.h"
 
 static void (*runs[AGI_CUDA_N_KERNELS])(const agi_cuda_entry *launch);
@@ -29,10 +29,33 @@ extern "C" const char *emulate_plant(int fault)
     return fault < (int)(sizeof names / sizeof names[0]) ? names[fault] : nullptr;
 }
 
-extern "C" int emulate_report(void)
+extern "C" const char *emulate_plant_hopper(int fault)
+{
+    static const char *const names[] = {"no fault",
+                                        "no waits for barriers in shared memory",
+                                        "the wrong parity",
+                                        "one arrival too few",
+                                        "no zeros outside of a tensor",
+                                        "no fences after plain stores",
+                                        "one group of products is not waited for",
+                                        "stored boxes are not waited for",
+                                        "no named barriers",
+                                        "no exchange of chunks"};
+    emulate_fault = fault == 0 ? 0 : EMULATE_HOPPER_FAULTS + fault - 1;
+    return fault < (int)(sizeof names / sizeof names[0]) ? names[fault] : nullptr;
+}
+
+extern "C" ag_status emulate_make_map(const void *, const agi_cuda_box_view *view, agi_cuda_tensor_map *map)
+{
+    static_assert(sizeof *view <= sizeof *map, "a tensor map of the emulation is its view");
+    memcpy(map->words, view, sizeof *view);
+    return AG_OK;
+}
+
+extern "C" int emulate_report(int first, int end)
 {
     int count = 0;
-    for (int n = 0; n < AGI_CUDA_N_KERNELS; n++) {
+    for (int n = first; n < end; n++) {
         count += has_run[n];
         if (!has_run[n]) {
             printf("never run: %s\n", agi_cuda_kernels[n].name);

@@ -4,7 +4,7 @@
 #define _POSIX_C_SOURCE 200809L /* nanosleep */
 #include "fake_driver.h"
 
-#include "cuda/params.h"
+#include "cuda/hopper_params.h"
 #ifdef FAKE_COMPUTES
 #include "kernels.h"
 #endif
@@ -287,6 +287,29 @@ EXPORT CUresult cuPointerGetAttributes(unsigned n, CUpointer_attribute *attribut
         memcpy(values[i], &value, sizeof value);
     }
     return scripted("cuPointerGetAttributes");
+}
+
+EXPORT CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, uint32_t rank, void *data,
+                                       const uint64_t *size, const uint64_t *strides, const uint32_t *box,
+                                       const uint32_t *every, CUtensorMapInterleave interleave,
+                                       CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion,
+                                       CUtensorMapFloatOOBfill fill)
+{
+    agi_cuda_box_view view = {.data = data, .rows = (int32_t)box[1]};
+    bool right = rank == 4 && box[0] == 64 && swizzle == AGI_CU_TENSOR_SWIZZLE_128B && (uintptr_t)map % 64 == 0 &&
+                 (uintptr_t)data % 16 == 0 && box[1] <= 256;
+    (void)interleave, (void)promotion, (void)fill;
+    view.dtype = type == AGI_CU_TENSOR_FLOAT16 ? AG_F16 : AG_BF16;
+    for (int axis = 0; axis < 4; axis++) {
+        view.size[axis] = (int64_t)size[3 - axis];
+        right = right && size[axis] > 0 && size[axis] <= UINT32_MAX && every[axis] == 1;
+    }
+    for (int axis = 0; axis < 3; axis++) {
+        view.strides[axis] = (int64_t)strides[2 - axis] / 2;
+        right = right && strides[axis] > 0 && strides[axis] % 16 == 0 && strides[axis] < (uint64_t)1 << 40;
+    }
+    memcpy(map, &view, sizeof view); /* as the emulation reads it */
+    return right ? scripted("cuTensorMapEncodeTiled") : FAKE_INVALID_VALUE;
 }
 
 /* ---- Images and kernels ---- */

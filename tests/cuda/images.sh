@@ -1,7 +1,7 @@
 #!/bin/sh
 # The compiler's report on each image of kernels: images.sh FOLDER SPILLS NAME...
 # Every image is there and has kernels; no kernel spills more registers to memory than SPILLS allows; no warpgroup product
-# was serialised (remarks C7512 and C7515 of ptxas). SPILLS has a line per kernel that may spill: ARCHITECTURE KERNEL BYTES,
+# was serialised (remarks C7510 to C7518 of ptxas). SPILLS has a line per kernel that may spill: ARCHITECTURE KERNEL BYTES,
 # the sum of what it stores and loads; a line that allows more than twice what its kernel needs is an error too.
 set -eu
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -44,7 +44,7 @@ is_fatbin() {
 }
 
 no_remarks() {
-    ! grep -E 'C7512|C7515' "$1"
+    ! grep -E 'C751[0-8]' "$1"
 }
 
 # The patterns above find what they look for.
@@ -65,6 +65,10 @@ echo "sm_90 bad 12" >"$work/enough"
 echo "sm_90 bad 25" >"$work/too_much"
 check "a spill is found" test "$(compare "$work/report" "$work/none")" = "sm_90 bad spills 12 bytes, allowed are 0"
 check "a spill is allowed" test -z "$(compare "$work/report" "$work/enough")"
+printf '%s\n' "ptxas info    : (C7519) warpgroup.arrive is injected" >"$work/injected"
+printf '%s\n' "ptxas info    : (C7513) Potential Performance Loss: wgmma.mma_async instructions are serialized" >"$work/serialised"
+check "an injected arrival is no fault" no_remarks "$work/injected"
+check "a serialised product is found" test -n "$(no_remarks "$work/serialised" || echo found)"
 check "a line that allows too much is found" test -n "$(compare "$work/report" "$work/too_much")"
 
 : >"$work/all"

@@ -14,8 +14,14 @@ void emulate_schedule(int late, int backwards);
 /* Plants a fault, 0 to 6; returns its name, or NULL if there is none of this number. */
 const char *emulate_plant(int fault);
 
-/* How many kernels have run so far; prints the names of the others. */
-int emulate_report(void);
+/* The same for the verbs of Hopper: see src/cuda/hopper_emulate.h. */
+const char *emulate_plant_hopper(int fault);
+
+/* A tensor map as the emulation reads it. */
+ag_status emulate_make_map(const void *ctx, const agi_cuda_box_view *view, agi_cuda_tensor_map *map);
+
+/* How many of the kernels first to end - 1 have run so far; prints the names of the others. */
+int emulate_report(int first, int end);
 
 /* Runs a launch; the images are tried one after another until one has its kernel. */
 ag_status emulate_launch_kernel(void *ctx, const agi_cuda_entry *launch);

@@ -1,0 +1,537 @@
+/* The verbs of Hopper on the processor: see emulate.h for the threads and kernels/hopper_verbs.cuh for the verbs.
+ *
+ * What is asynchronous happens as early or as late as the rules allow (emulate_late). Late means: a box arrives when no
+ * thread can go on without one, the youngest first; a product is computed, and its operands are read, when the thread
+ * waits for it; a box is stored when the thread waits for that, and plain stores reach shared memory at the fence. A
+ * kernel that releases a tile too early, or changes a register that a product still reads, computes something else. */
+#pragma once
+#include "cuda/emulate.h"
+#include "cuda/hopper_params.h"
+
+#include <map>
+#include <type_traits>
+
+/* Faults, after those of emulate.h. */
+enum emulated_hopper_fault {
+    EMULATE_HOPPER_FAULTS = 100,
+    EMULATE_NO_BARRIER_WAITS = EMULATE_HOPPER_FAULTS, /* barriers in shared memory hold nobody up */
+    EMULATE_WRONG_PARITY,                             /* they are waited for with the other parity */
+    EMULATE_MISSING_ARRIVAL, /* they do not wait for the last of several arrivals */
+    EMULATE_NO_BOX_ZEROS,    /* outside of a tensor boxes leave shared memory as it is */
+    EMULATE_NO_FENCES,       /* plain stores are not seen by products and boxes */
+    EMULATE_FEWER_PRODUCTS,  /* one group of products fewer is waited for */
+    EMULATE_NO_STORE_WAITS,  /* stored boxes are not waited for */
+    EMULATE_NO_NAMED,        /* named barriers hold nobody up */
+    EMULATE_NO_SWIZZLE       /* chunks of a box are not exchanged */
+};
+
+/* ---- What is in flight ---- */
+
+struct emulate_barrier {
+    int arrivals = 0, pending = 0;
+    int64_t bytes = 0; /* expected and not there yet; negative: they came first */
+    uint32_t phases = 0;
+};
+struct emulate_named {
+    int arrived = 0;
+    unsigned generation = 0;
+};
+struct emulate_box {
+    agi_cuda_box_view view;
+    uint32_t shared, barrier;
+    int at[4]; /* batch, head, row, channel */
+};
+struct emulate_plain {
+    uint32_t to;
+    char bytes[16];
+    int count;
+};
+
+/* One product of a warpgroup: what each of its threads gave. */
+struct emulate_product {
+    float *d[128];
+    const uint32_t *a[128]; /* NULL: in shared memory */
+    uint64_t a_tile, b_tile;
+    int N;
+    bool first, bfloat;
+};
+struct emulate_warpgroup_state {
+    int arrived = 0;
+    unsigned generation = 0;
+    void *thread[128];
+    std::vector<emulate_product> open; /* not committed */
+    std::vector<std::vector<emulate_product>> groups;
+};
+
+struct hopper_emulator {
+    std::map<uint32_t, emulate_barrier> barriers;
+    std::map<int, emulate_named> named;
+    std::vector<emulate_box> loads;
+    std::map<unsigned, std::vector<emulate_box>> stores; /* by thread */
+    std::map<unsigned, std::vector<emulate_plain>> plain;
+    std::vector<emulate_warpgroup_state> warpgroups;
+};
+inline hopper_emulator emu_hopper;
+
+/* Yields until the condition holds; the other warps run meanwhile. */
+template <class Condition> inline void emulate_until(Condition condition)
+{
+    while (!condition()) {
+        emu.now->at_block_barrier = true;
+        emulate_yield();
+    }
+    emu.now->at_block_barrier = false;
+}
+
+/* ---- Barriers in shared memory ---- */
+
+inline void emulate_end_phase(emulate_barrier &b)
+{
+    if (b.pending == 0 && b.bytes == 0) {
+        b.pending = b.arrivals;
+        b.phases++;
+    }
+}
+inline emulate_barrier &emulate_barrier_at(uint32_t barrier)
+{
+    const auto found = emu_hopper.barriers.find(barrier);
+    if (found == emu_hopper.barriers.end()) {
+        emulate_fail("a barrier that was not initialised");
+    }
+    return found->second;
+}
+
+inline void barrier_init(uint32_t barrier, int arrivals)
+{
+    emulate_shared_at(barrier, 8);
+    const int fewer = emulate_fault == EMULATE_MISSING_ARRIVAL && arrivals > 1;
+    emulate_barrier b;
+    b.arrivals = b.pending = arrivals - fewer;
+    emu_hopper.barriers[barrier] = b;
+}
+inline void barrier_init_done()
+{
+}
+inline void barrier_arrive(uint32_t barrier)
+{
+    emulate_barrier &b = emulate_barrier_at(barrier);
+    emu.steps++;
+    if (b.pending-- == 0) {
+        b.pending = 0; /* more arrivals than the phase has: with EMULATE_MISSING_ARRIVAL only */
+        if (emulate_fault != EMULATE_MISSING_ARRIVAL) {
+            emulate_fail("too many threads arrive at a barrier");
+        }
+    }
+    emulate_end_phase(b);
+}
+inline void barrier_expect(uint32_t barrier, uint32_t bytes)
+{
+    emulate_barrier_at(barrier).bytes += bytes;
+    barrier_arrive(barrier);
+}
+inline void barrier_wait(uint32_t barrier, uint32_t parity)
+{
+    if (emulate_fault == EMULATE_NO_BARRIER_WAITS) {
+        return;
+    }
+    const uint32_t ended = emulate_fault == EMULATE_WRONG_PARITY ? parity ^ 1 : parity;
+    emulate_until([&] { return emulate_barrier_at(barrier).phases % 2 != ended; });
+}
+
+/* ---- Barriers of some warps ---- */
+
+inline emulate_named &emulate_arrive_named(int number, int threads)
+{
+    emulate_named &b = emu_hopper.named[number];
+    if (number < 0 || number > 15) {
+        emulate_fail("there are 16 named barriers");
+    }
+    emu.steps++;
+    if (++b.arrived == threads) {
+        b.arrived = 0;
+        b.generation++;
+    }
+    return b;
+}
+inline void named_arrive(int number, int threads)
+{
+    if (emulate_fault != EMULATE_NO_NAMED) {
+        emulate_arrive_named(number, threads);
+    }
+}
+inline void named_sync(int number, int threads)
+{
+    if (emulate_fault == EMULATE_NO_NAMED) {
+        return;
+    }
+    const unsigned generation = emu_hopper.named[number].generation;
+    emulate_named &b = emulate_arrive_named(number, threads);
+    emulate_until([&] { return b.generation != generation; });
+}
+
+inline int uniform(int x)
+{
+    return x;
+}
+
+template <int COUNT> inline void take_registers()
+{
+    static_assert(COUNT % 8 == 0 && COUNT <= 256, "registers come by eights");
+}
+template <int COUNT> inline void give_registers()
+{
+    static_assert(COUNT % 8 == 0 && COUNT >= 24, "registers go by eights");
+}
+
+/* ---- Boxes ---- */
+
+/* Where byte `at` of a box is: the chunks of 16 bytes of a row of 128 are exchanged. */
+inline uint32_t emulate_swizzle(uint32_t at)
+{
+    return emulate_fault == EMULATE_NO_SWIZZLE ? at : at ^ (at >> 7 & 7) << 4;
+}
+
+/* The numbers of row `row` of a box in the tensor, NULL if the row does not exist; count: how many exist. */
+inline uint16_t *emulate_row_of(const emulate_box &x, int row, int &count)
+{
+    const agi_cuda_box_view &v = x.view;
+    const int64_t at[4] = {x.at[0], x.at[1], x.at[2] + row, x.at[3]};
+    int64_t offset = at[3];
+    for (int axis = 0; axis < 4; axis++) {
+        if (at[axis] < 0 || at[axis] >= v.size[axis]) {
+            return nullptr;
+        }
+        offset += axis < 3 ? at[axis] * v.strides[axis] : 0;
+    }
+    count = (int)std::min<int64_t>(64, v.size[3] - at[3]);
+    return (uint16_t *)v.data + offset;
+}
+inline char *emulate_chunk_at(const emulate_box &x, int row, int chunk)
+{
+    return emulate_shared_at(emulate_swizzle(x.shared + (uint32_t)(row * 128 + chunk * 16)), 16);
+}
+
+inline void emulate_land(const emulate_box &x)
+{
+    for (int row = 0; row < x.view.rows; row++) {
+        int count = 0;
+        const uint16_t *const from = emulate_row_of(x, row, count);
+        for (int chunk = 0; chunk < 8; chunk++) {
+            const int there = from == nullptr ? 0 : std::min(std::max(count - 8 * chunk, 0), 8);
+            char *const to = emulate_chunk_at(x, row, chunk);
+            if (emulate_fault != EMULATE_NO_BOX_ZEROS) {
+                memset(to, 0, 16);
+            }
+            if (there > 0) {
+                memcpy(to, from + 8 * chunk, (size_t)there * 2);
+            }
+        }
+    }
+    emulate_barrier &b = emulate_barrier_at(x.barrier);
+    b.bytes -= x.view.rows * 128;
+    emu.steps++;
+    emulate_end_phase(b);
+}
+inline void emulate_write_back(const emulate_box &x)
+{
+    for (int row = 0; row < x.view.rows; row++) {
+        int count = 0;
+        uint16_t *const to = emulate_row_of(x, row, count);
+        for (int c = 0; c < count && to != nullptr; c++) {
+            memcpy(to + c, emulate_chunk_at(x, row, c / 8) + c % 8 * 2, 2);
+        }
+    }
+}
+inline emulate_box emulate_make_box(const agi_cuda_tensor_map &map, uint32_t shared, uint32_t barrier,
+                                    const int (&at)[4])
+{
+    emulate_box x;
+    memcpy(&x.view, map.words, sizeof x.view);
+    x.shared = shared;
+    x.barrier = barrier;
+    std::copy(at, at + 4, x.at);
+    if (shared % 1024 != 0 && x.view.rows % 8 == 0) {
+        emulate_fail("a box must begin at a multiple of 1,024 bytes");
+    }
+    return x;
+}
+
+inline void box_prefetch(const agi_cuda_tensor_map &)
+{
+}
+inline void box_load(uint32_t to, const agi_cuda_tensor_map &map, uint32_t barrier, int channel, int row,
+                     int head, int batch)
+{
+    emu_hopper.loads.push_back(emulate_make_box(map, to, barrier, {batch, head, row, channel}));
+    if (!emulate_late) {
+        emulate_land(emu_hopper.loads.back());
+        emu_hopper.loads.pop_back();
+    }
+}
+inline void box_store(const agi_cuda_tensor_map &map, uint32_t from, int channel, int row, int head, int batch)
+{
+    const emulate_box x = emulate_make_box(map, from, 0, {batch, head, row, channel});
+    if (emulate_late) {
+        emu_hopper.stores[emu.now->index].push_back(x);
+    } else {
+        emulate_write_back(x);
+    }
+}
+inline void box_store_wait()
+{
+    if (emulate_fault == EMULATE_NO_STORE_WAITS) {
+        return;
+    }
+    std::vector<emulate_box> &all = emu_hopper.stores[emu.now->index];
+    for (const emulate_box &x : all) {
+        emulate_write_back(x);
+    }
+    all.clear();
+}
+
+/* ---- Plain stores ---- */
+
+inline void emulate_store_plain(uint32_t to, const void *bytes, int count)
+{
+    char *const at = emulate_shared_at(to, (size_t)count);
+    if (!emulate_late) {
+        memcpy(at, bytes, (size_t)count);
+        return;
+    }
+    emulate_plain x;
+    x.to = to;
+    x.count = count;
+    memcpy(x.bytes, bytes, (size_t)count);
+    emu_hopper.plain[emu.now->index].push_back(x);
+}
+inline void shared_fence()
+{
+    if (emulate_fault == EMULATE_NO_FENCES) {
+        return;
+    }
+    std::vector<emulate_plain> &all = emu_hopper.plain[emu.now->index];
+    for (const emulate_plain &x : all) {
+        memcpy(emulate_memory + x.to, x.bytes, (size_t)x.count);
+    }
+    all.clear();
+}
+inline void shared_zero_16(uint32_t address)
+{
+    static const char zeros[16] = {};
+    emulate_store_plain(address, zeros, 16);
+}
+inline void store_matrices(uint32_t address, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3)
+{
+    struct registers {
+        uint32_t r[4], address;
+    } mine = {{r0, r1, r2, r3}, address};
+    emulate_together(mine, [](registers *const *lane) {
+        for (int l = 0; l < 32; l++) {
+            uint32_t row[4];
+            for (int i = 0; i < 4; i++) {
+                row[i] = lane[l % 8 * 4 + i]->r[l / 8];
+            }
+            emulate_store_plain(lane[l]->address, row, 16);
+        }
+    });
+}
+/* These two are seen by threads, not by products and boxes. */
+inline void shared_store(uint32_t address, float x, float y)
+{
+    const float both[2] = {x, y};
+    memcpy(emulate_shared_at(address, 8), both, 8);
+}
+inline float shared_load(uint32_t address)
+{
+    float x;
+    memcpy(&x, emulate_shared_at(address, 4), 4);
+    return x;
+}
+
+/* ---- Products ---- */
+
+struct operand_tile {
+    uint32_t low, high;
+};
+inline uint64_t operand_at(operand_tile t, uint32_t offset)
+{
+    return (uint64_t)t.high << 32 | (t.low + (offset >> 4));
+}
+
+/* A number of a tile that a descriptor names. Rows along the sum: rows of 128 bytes, eight of them after 1,024 or what
+ * the descriptor says. Else the sum runs over the rows, and 64 columns are a box. */
+inline float emulate_operand(uint64_t tile, int row, int k, bool transposed, bool bfloat)
+{
+    const uint32_t start = (uint32_t)(tile & 0x3fff) << 4, box = (uint32_t)(tile >> 16 & 0x3fff) << 4;
+    const uint32_t eight = (uint32_t)(tile >> 32 & 0x3fff) << 4;
+    const uint32_t line = (uint32_t)(transposed ? k : row), column = (uint32_t)(transposed ? row : k);
+    const uint32_t at =
+        start + column / 64 * box + line / 8 * eight + line % 8 * 128 + column % 64 * 2;
+    uint16_t x;
+    memcpy(&x, emulate_shared_at(emulate_swizzle(at), 2), 2);
+    return bfloat ? unpack_bfloat(x).x : unpack_half(x).x;
+}
+
+/* Where a thread has the numbers of an accumulator, and of a first operand in registers: thread t of the warpgroup has
+ * rows t / 32 * 16 + t % 32 / 4 (+ 8) and columns 2 (t % 4) (+ 1) of each eight. */
+inline int emulate_row(int thread, int half)
+{
+    return thread / 32 * 16 + thread % 32 / 4 + 8 * half;
+}
+inline void emulate_first_operand(const emulate_product &x, float (&a)[64][16])
+{
+    for (int row = 0; row < 64 && x.a[0] == nullptr; row++) {
+        for (int k = 0; k < 16; k++) {
+            a[row][k] = emulate_operand(x.a_tile, row, k, false, x.bfloat);
+        }
+    }
+    for (int t = 0; t < 128 && x.a[0] != nullptr; t++) {
+        for (int r = 0; r < 4; r++) {
+            const float2 both = x.bfloat ? unpack_bfloat(x.a[t][r]) : unpack_half(x.a[t][r]);
+            const int k = 2 * (t % 4) + r / 2 * 8, row = emulate_row(t, r % 2);
+            a[row][k] = both.x;
+            a[row][k + 1] = both.y;
+        }
+    }
+}
+inline void emulate_multiply(const emulate_product &x)
+{
+    static float a[64][16], b[16][256];
+    emulate_first_operand(x, a);
+    for (int n = 0; n < x.N; n++) {
+        for (int k = 0; k < 16; k++) {
+            b[k][n] = emulate_operand(x.b_tile, n, k, x.a[0] != nullptr, x.bfloat);
+        }
+    }
+    for (int row = 0; row < 64; row++) {
+        double sum[256];
+        float *const *const d = x.d + row / 16 * 32 + row % 8 * 4;
+        const int half = row % 16 / 8;
+        for (int n = 0; n < x.N; n++) {
+            sum[n] = x.first ? 0 : d[n % 8 / 2][n / 8 * 4 + 2 * half + n % 2];
+        }
+        for (int k = 0; k < 16; k++) {
+            const double factor = a[row][k];
+            for (int n = 0; n < x.N; n++) {
+                sum[n] += factor * b[k][n];
+            }
+        }
+        for (int n = 0; n < x.N; n++) {
+            d[n % 8 / 2][n / 8 * 4 + 2 * half + n % 2] = (float)sum[n];
+        }
+    }
+}
+
+/* Each thread of a warpgroup gives what it has; when all 128 are there, op acts on all of them at once. */
+template <class Thread, class Op> inline void emulate_warpgroup(Thread &mine, Op op)
+{
+    const size_t index = emu.now->index / 128;
+    emu_hopper.warpgroups.resize(std::max(emu_hopper.warpgroups.size(), index + 1));
+    emulate_warpgroup_state &w = emu_hopper.warpgroups[index];
+    const unsigned generation = w.generation;
+    w.thread[emu.now->index % 128] = &mine;
+    emu.steps++;
+    if (++w.arrived == 128) {
+        w.arrived = 0;
+        op(w, (Thread *const *)w.thread);
+        w.generation++;
+    }
+    emulate_until([&] { return emu_hopper.warpgroups[index].generation != generation; });
+}
+
+struct emulate_product_thread {
+    float *d;
+    const uint32_t *a;
+    uint64_t a_tile, b_tile;
+};
+inline void emulate_issue(emulate_product_thread mine, int N, bool first, bool bfloat)
+{
+    emulate_warpgroup(mine, [&](emulate_warpgroup_state &w, emulate_product_thread *const *thread) {
+        emulate_product x = {};
+        for (int t = 0; t < 128; t++) {
+            x.d[t] = thread[t]->d;
+            x.a[t] = thread[t]->a;
+        }
+        x.a_tile = thread[0]->a_tile;
+        x.b_tile = thread[0]->b_tile;
+        x.N = N;
+        x.first = first;
+        x.bfloat = bfloat;
+        w.open.push_back(x);
+        if (!emulate_late) {
+            emulate_multiply(x);
+        }
+    });
+}
+
+inline void products_begin()
+{
+}
+inline void products_commit()
+{
+    int none = 0;
+    emulate_warpgroup(none, [](emulate_warpgroup_state &w, int *const *) {
+        w.groups.push_back(w.open);
+        w.open.clear();
+    });
+}
+template <int GROUPS> inline void products_wait()
+{
+    int none = 0;
+    emulate_warpgroup(none, [](emulate_warpgroup_state &w, int *const *) {
+        const size_t left = GROUPS + (emulate_fault == EMULATE_FEWER_PRODUCTS ? 1 : 0);
+        while (w.groups.size() > left) {
+            for (const emulate_product &x : w.groups.front()) {
+                if (emulate_late) {
+                    emulate_multiply(x);
+                }
+            }
+            w.groups.erase(w.groups.begin());
+        }
+    });
+}
+template <int N> inline void hold(float (&)[N])
+{
+}
+template <int N> inline void hold(uint32_t (&)[N])
+{
+}
+
+template <class F> inline constexpr bool emulate_is_bfloat = std::is_same<F, struct bf16>::value;
+template <class F, int N> inline void product_first(float (&d)[N / 2], uint64_t a, uint64_t b)
+{
+    emulate_issue({d, nullptr, a, b}, N, true, emulate_is_bfloat<F>);
+}
+template <class F, int N> inline void product_next(float (&d)[N / 2], uint64_t a, uint64_t b)
+{
+    emulate_issue({d, nullptr, a, b}, N, false, emulate_is_bfloat<F>);
+}
+template <class F, int N> inline void product_weights(float (&d)[N / 2], const uint32_t *a, uint64_t b)
+{
+    emulate_issue({d, a, 0, b}, N, false, emulate_is_bfloat<F>);
+}
+
+inline float exp2_fast(float x)
+{
+    return x < -126 ? 0 : exp2f(x);
+}
+
+/* ---- What emulate.h calls ---- */
+
+/* Before a block: what the last one left in flight never happens. */
+inline void emulate_hopper_begin()
+{
+    emu_hopper = hopper_emulator();
+}
+/* When no thread can go on. Returns whether something has changed. */
+inline bool emulate_hopper_land()
+{
+    if (emu_hopper.loads.empty()) {
+        return false;
+    }
+    const emulate_box youngest = emu_hopper.loads.back();
+    emu_hopper.loads.pop_back();
+    emulate_land(youngest);
+    return true;
+}
+inline const bool emulate_hopper = (emu.begin = emulate_hopper_begin, emu.land = emulate_hopper_land, true);

@@ -1,0 +1,57 @@
+/* What host and the kernels for Hopper agree on, beside params.h: tensor maps, the parameters of a launch and the list
+ * of kernels. Plain C and CUDA C++; knows no driver and no plan. */
+#ifndef AGI_CUDA_HOPPER_PARAMS_H
+#define AGI_CUDA_HOPPER_PARAMS_H
+
+#include "cuda/params.h"
+
+#ifdef __cplusplus
+#define AGI_ALIGNED(bytes) alignas(bytes)
+#else
+#define AGI_ALIGNED(bytes) _Alignas(bytes)
+#endif
+
+/* A tensor as the copy engine sees it: the driver's CUtensorMap, made of an agi_cuda_box_view. */
+typedef struct {
+    AGI_ALIGNED(128) uint64_t words[16];
+} agi_cuda_tensor_map;
+
+/* 16-bit numbers by [batch][head][row][channel], which are copied in boxes of `rows` rows and 64 channels. What a box
+ * has outside of the tensor is zero. */
+typedef struct {
+    void *data;         /* aligned to 16 bytes */
+    int64_t size[4];    /* batch, heads, rows, channels: all at least 1 */
+    int64_t strides[3]; /* of the first three axes, in numbers: multiples of 8 */
+    int32_t rows;
+    int32_t dtype;
+} agi_cuda_box_view;
+
+/* ---- forward ---- */
+
+/* The parameter of a launch. Blocks take tiles of queries group by group of heads, in each group the last tile of every
+ * head first, which with causal is the longest. */
+typedef struct {
+    agi_cuda_tensor_map q, k, v;
+    agi_cuda_tensor_map o, o_low; /* if stores_boxes; o_low only if the call has it */
+    agi_cuda_params p;            /* p.w.blocks: tiles of queries per head */
+    int64_t heads_together;       /* heads of a group, all sequences counted */
+    int32_t stores_boxes;         /* o and o_low are stored by the copy engine, else row by row */
+} agi_hopper_forward;
+
+/* ---- The kernels ----
+ *
+ * A block has 64 queries for each of CONSUMERS warpgroups and one warpgroup more, which only copies. It walks over the
+ * keys in tiles of N; STAGES tiles of K and of V are in shared memory at once. D: the head size, smaller ones are
+ * filled up with zeros. X(map, format, D, CONSUMERS, N, STAGES) */
+/* clang-format off */
+#define AGI_HOPPER_forward(X, format) \
+    X(hopper_forward, format, 64, 3, 112, 4) \
+    X(hopper_forward, format, 128, 2, 128, 2)
+/* clang-format on */
+#define AGI_HOPPER_FORMATS(X) X(bf16) X(f16)
+
+/* Shared memory in bytes: up to 1,024 of them to begin at a multiple of 1,024, the tiles, the barriers. */
+#define AGI_HOPPER_SHARED(D, CONSUMERS, N, STAGES)                                                           \
+    (1024 + 2 * (D) * (64 * (CONSUMERS) + 2 * (STAGES) * (N)) + 8 * (1 + 4 * (STAGES)))
+
+#endif

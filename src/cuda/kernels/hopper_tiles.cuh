@@ -1,0 +1,147 @@
+/* What the kernels for Hopper share: their shape, tiles in shared memory and as operands, rings of tiles between the
+ * warpgroup that copies and those that compute, and where a block is in the call. */
+#pragma once
+#include "cuda/kernels/features.cuh"
+#include "cuda/kernels/hopper_verbs.cuh"
+
+/* ---- The shape of a kernel that owns queries and walks over keys ---- */
+
+template <class F_, int D_, int CONSUMERS_, int N_, int STAGES_> struct hopper_shape {
+    typedef F_ F;
+    static constexpr int D = D_, CONSUMERS = CONSUMERS_, N = N_, STAGES = STAGES_;
+    static constexpr int ROWS = 64 * CONSUMERS, THREADS = 128 * (CONSUMERS + 1);
+    static constexpr int BOXES = D / 64;        /* a row of a box is 64 channels */
+    static constexpr int SLAB = 64 * 128;       /* bytes of a box of 64 queries */
+    static constexpr int BOX = N * 128;         /* of one of N keys */
+    static constexpr int OWN = BOXES * ROWS * 128, TILE = BOXES * BOX;
+    /* Registers of a thread: what the producer gives up, the consumers take. A launch has 65,536 / THREADS each. */
+    static constexpr int PRODUCER_REGISTERS = CONSUMERS == 2 ? 40 : 32;
+    static constexpr int CONSUMER_REGISTERS = CONSUMERS == 2 ? 232 : 160;
+};
+
+/* ---- Tiles as operands ---- */
+
+enum { SWIZZLE_128 = 1 << 30 }; /* in the high word of a descriptor */
+
+/* Rows of 64 channels, of which 16 at a time are multiplied: 32 bytes a step. */
+VERB operand_tile rows_of(uint32_t address)
+{
+    return {(address & 0x3ffff) >> 4 | 1 << 16, 1024 >> 4 | SWIZZLE_128};
+}
+/* The same tile with the sum over its rows, 16 at a time: 2,048 bytes a step; boxes of 64 columns `box` bytes apart. */
+VERB operand_tile columns_of(uint32_t address, uint32_t box)
+{
+    return {(address & 0x3ffff) >> 4 | box >> 4 << 16, 1024 >> 4 | SWIZZLE_128};
+}
+/* Where step k of 16 channels begins in a matrix of boxes that are `box` bytes apart. */
+VERB uint32_t channel_step(int k, uint32_t box)
+{
+    return k / 4 * box + k % 4 * 32;
+}
+
+/* ---- A ring of tiles ----
+ *
+ * Tile number n is in slot n % STAGES. `full` ends a phase when the tile has come, `empty` when every warp of the
+ * consumers is done with it. */
+template <int STAGES> struct tile_ring {
+    uint32_t tiles, bytes, barriers;
+
+    VERB uint32_t tile(int n) const
+    {
+        return tiles + n % STAGES * bytes;
+    }
+    VERB uint32_t full(int n) const
+    {
+        return barriers + n % STAGES * 8;
+    }
+    VERB uint32_t empty(int n) const
+    {
+        return full(n) + STAGES * 8;
+    }
+    VERB void init(int warps) const
+    {
+        for (int n = 0; n < STAGES; n++) {
+            barrier_init(full(n), 1);
+            barrier_init(empty(n), warps);
+        }
+    }
+
+    /* By the producer: its slot is free, and a tile of `count` bytes is on its way. */
+    VERB void begin(int n, uint32_t count) const
+    {
+        if (n >= STAGES) {
+            barrier_wait(empty(n), (n / STAGES - 1) % 2);
+        }
+        barrier_expect(full(n), count);
+    }
+    /* By consumers. */
+    VERB void wait(int n) const
+    {
+        barrier_wait(full(n), n / STAGES % 2);
+    }
+    VERB void release(int n) const
+    {
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) {
+            barrier_arrive(empty(n));
+        }
+    }
+};
+
+/* ---- Where a block is ---- */
+
+/* Queries from `row` on of one head, and the tiles of keys that some of them see: tile first + count - 1 is the first to
+ * be visited. A block that sees no key visits one tile, all of it hidden. */
+template <class T> struct query_block {
+    sequence s;
+    int h, kv_head, row;
+    int from, to; /* the keys that some query of the block sees */
+    int first, count;
+
+    /* Blocks by groups of heads, in each the last rows of every head first. */
+    VERB query_block(const agi_cuda_params &p, int64_t heads_together)
+    {
+        const int64_t heads = p.B * p.H, of_group = heads_together * p.w.blocks;
+        const int64_t group = blockIdx.x / of_group, rest = blockIdx.x % of_group;
+        const int64_t begin = group * heads_together, together = min(heads_together, heads - begin);
+        const int64_t head = begin + rest % together;
+        s = find_sequence(p, head / p.H);
+        h = (int)(head % p.H);
+        kv_head = h / p.group;
+        row = (int)(p.w.blocks - 1 - rest / together) * T::ROWS;
+        find_keys();
+    }
+    VERB void find_keys()
+    {
+        const int last = min(row + T::ROWS, s.n_q) - 1;
+        from = max(row + s.low, 0);
+        to = min(last + s.high + 1, s.n_k);
+        const bool none = row >= s.n_q || from >= to;
+        from = none ? 0 : from;
+        to = none ? 0 : to;
+        first = from / T::N;
+        count = none ? 1 : (to - 1) / T::N + 1 - first;
+    }
+    /* How many rows of the tensors of queries belong to the sequence. */
+    VERB int rows_of_tensor(const agi_cuda_params &p) const
+    {
+        return p.flags & AG_PACKED ? s.n_q : (int)p.Nq;
+    }
+    /* The first key of the n-th tile that is visited. */
+    VERB int key(int n) const
+    {
+        return (first + count - 1 - n) * T::N;
+    }
+};
+
+/* The coordinates of a sequence in a matrix. */
+struct box_place {
+    int row, batch;
+};
+VERB box_place place_of(const agi_cuda_matrix &m, const sequence &s, bool keys)
+{
+    if (m.copied) {
+        return {(int)(keys ? s.k_copy : s.q_copy), 0};
+    }
+    return {(int)(keys ? s.k0 : s.q0), (int)s.view};
+}

@@ -1,0 +1,269 @@
+/* The verbs of Hopper (sm_90a), beside those of verbs.cuh: everything that is PTX, and nothing else. With AGI_EMULATE
+ * defined the same verbs are plain C++ (hopper_emulate.h).
+ *
+ * Shared memory is filled by the copy engine, a box of rows of 64 numbers of 16 bits at a time, 128 bytes per row, with
+ * the 16-byte chunks of row r exchanged: chunk c is at c ^ (r % 8). A copy reports its bytes to a barrier. Four warps, a
+ * warpgroup, multiply 64 rows by tiles that lie in shared memory, without waiting for the result. */
+#pragma once
+#include "cuda/hopper_params.h"
+#include "cuda/kernels/formats.cuh"
+#ifdef AGI_EMULATE
+#include "cuda/hopper_emulate.h"
+#else
+
+/* ---- Barriers in shared memory: a phase ends when all have arrived and all expected bytes have come ---- */
+
+VERB void barrier_init(uint32_t barrier, int arrivals)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
+}
+/* After all of them, by the thread that did it; a __syncthreads must follow. */
+VERB void barrier_init_done()
+{
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+VERB void barrier_arrive(uint32_t barrier)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+/* Arrives, and lets the phase wait for so many bytes of copies too. */
+VERB void barrier_expect(uint32_t barrier, uint32_t bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+                 : "memory");
+}
+/* Waits until the phase of this parity has ended: 0 for the first, 1 for the second, 0 for the third. */
+VERB void barrier_wait(uint32_t barrier, uint32_t parity)
+{
+    asm volatile("{\n.reg .pred done;\n"
+                 "again%=:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+                 "@!done bra again%=;\n}" ::"r"(barrier),
+                 "r"(parity)
+                 : "memory");
+}
+
+/* ---- Barriers of some warps, by number ---- */
+
+VERB void named_sync(int number, int threads)
+{
+    asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+/* The same without waiting. */
+VERB void named_arrive(int number, int threads)
+{
+    asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+
+/* A number that all lanes of the warp agree on, told to the compiler. */
+VERB int uniform(int x)
+{
+    return __shfl_sync(~0u, x, 0);
+}
+
+/* ---- Registers: those that one warpgroup gives up, another may take ---- */
+
+template <int COUNT> VERB void take_registers()
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+template <int COUNT> VERB void give_registers()
+{
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+
+/* ---- Boxes of a tensor; what lies outside of the tensor is zero, and is not stored ---- */
+
+VERB void box_prefetch(const agi_cuda_tensor_map &map)
+{
+    asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+VERB void box_load(uint32_t to, const agi_cuda_tensor_map &map, uint32_t barrier, int channel, int row, int head,
+                   int batch)
+{
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, "
+                 "%6}], [%2];" ::"r"(to),
+                 "l"(&map), "r"(barrier), "r"(channel), "r"(row), "r"(head), "r"(batch)
+                 : "memory");
+}
+VERB void box_store(const agi_cuda_tensor_map &map, uint32_t from, int channel, int row, int head, int batch)
+{
+    asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
+                 "r"(from), "r"(channel), "r"(row), "r"(head), "r"(batch)
+                 : "memory");
+}
+/* Until the thread's stores have read shared memory, which must not change or end before that. */
+VERB void box_store_wait()
+{
+    asm volatile("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+
+/* ---- Plain stores into shared memory; products and boxes see them after the thread's shared_fence and a barrier ---- */
+
+VERB void shared_fence()
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+VERB void shared_zero_16(uint32_t address)
+{
+    asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(address), "r"(0) : "memory");
+}
+/* Four matrices of 8 x 8 numbers of 16 bits, in the lanes as load_matrices has them. */
+VERB void store_matrices(uint32_t address, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3)
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(r0), "r"(r1),
+                 "r"(r2), "r"(r3)
+                 : "memory");
+}
+VERB void shared_store(uint32_t address, float x, float y)
+{
+    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(x), "f"(y) : "memory");
+}
+VERB float shared_load(uint32_t address)
+{
+    float x;
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(address));
+    return x;
+}
+
+/* ---- Products of a warpgroup: 64 x N x 16 ---- */
+
+/* A tile in shared memory as an operand. Only the low word changes from one step of 16 numbers to the next. */
+struct operand_tile {
+    uint32_t low, high;
+};
+VERB uint64_t operand_at(operand_tile t, uint32_t offset)
+{
+    return (uint64_t)t.high << 32 | (t.low + (offset >> 4));
+}
+
+/* Before the first product after the accumulators or the registers of the first operand were written. */
+VERB void products_begin()
+{
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+VERB void products_commit()
+{
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+/* Until at most so many of the groups that were committed are unfinished. */
+template <int GROUPS> VERB void products_wait()
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(GROUPS) : "memory");
+}
+/* The compiler moves no use of x across this. */
+template <int N> VERB void hold(float (&x)[N])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        asm volatile("" : "+f"(x[i])::"memory");
+    }
+}
+
+template <int N> VERB void hold(uint32_t (&x)[N])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        asm volatile("" : "+r"(x[i])::"memory");
+    }
+}
+
+/* The registers of an accumulator in an instruction, and as operands of the compiler's. */
+/* clang-format off */
+#define REGISTERS_32 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, " \
+    "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define REGISTERS_56 REGISTERS_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, " \
+    "%47, %48, %49, %50, %51, %52, %53, %54, %55"
+#define REGISTERS_64 REGISTERS_56 ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define EIGHT(mode, d, i) mode(d[i]), mode(d[i + 1]), mode(d[i + 2]), mode(d[i + 3]), mode(d[i + 4]), \
+    mode(d[i + 5]), mode(d[i + 6]), mode(d[i + 7])
+#define OPERANDS_32(mode, d) EIGHT(mode, d, 0), EIGHT(mode, d, 8), EIGHT(mode, d, 16), EIGHT(mode, d, 24)
+#define OPERANDS_56(mode, d) OPERANDS_32(mode, d), EIGHT(mode, d, 32), EIGHT(mode, d, 40), EIGHT(mode, d, 48)
+#define OPERANDS_64(mode, d) OPERANDS_56(mode, d), EIGHT(mode, d, 56)
+/* clang-format on */
+#define WRITTEN(x) "=f"(x)
+#define ADDED_TO(x) "+f"(x)
+#define PRODUCT(N, type) "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." #type "." #type " "
+
+/* d = a b; d's old numbers do not live on until then. COUNT: registers of d; the next ones: operands 0 and 1. */
+#define PRODUCT_FIRST(N, type, COUNT, A, B)                                                                  \
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, 0, 0;\n" PRODUCT(N, type) "{" REGISTERS_##COUNT       \
+                 "}, %" #A ", %" #B ", add, 1, 1, 0, 0;\n}"                                                  \
+                 : OPERANDS_##COUNT(WRITTEN, d)                                                              \
+                 : "l"(a), "l"(b))
+/* d += a b */
+#define PRODUCT_NEXT(N, type, COUNT, A, B)                                                                   \
+    asm volatile("{\n.reg .pred add;\nsetp.eq.b32 add, 0, 0;\n" PRODUCT(N, type) "{" REGISTERS_##COUNT       \
+                 "}, %" #A ", %" #B ", add, 1, 1, 0, 0;\n}"                                                  \
+                 : OPERANDS_##COUNT(ADDED_TO, d)                                                             \
+                 : "l"(a), "l"(b))
+/* d += a b, a in registers, b's rows along the sum */
+#define PRODUCT_REGISTERS(N, type, COUNT, A0, A1, A2, A3, B)                                                 \
+    asm volatile("{\n.reg .pred add;\nsetp.eq.b32 add, 0, 0;\n" PRODUCT(N, type) "{" REGISTERS_##COUNT       \
+                 "}, {%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B ", add, 1, 1, 1;\n}"                    \
+                 : OPERANDS_##COUNT(ADDED_TO, d)                                                             \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+
+template <class F, class G> struct same_format {
+    static constexpr bool value = false;
+};
+template <class F> struct same_format<F, F> {
+    static constexpr bool value = true;
+};
+
+/* d = a b^T, both with rows of 16 numbers along the sum. */
+template <class F, int N> VERB void product_first(float (&d)[N / 2], uint64_t a, uint64_t b)
+{
+    constexpr bool BFLOAT = same_format<F, bf16>::value;
+    static_assert(N == 112 || N == 128, "no product of this width");
+    if constexpr (N == 112 && BFLOAT) {
+        PRODUCT_FIRST(112, bf16, 56, 56, 57);
+    } else if constexpr (N == 112) {
+        PRODUCT_FIRST(112, f16, 56, 56, 57);
+    } else if constexpr (BFLOAT) {
+        PRODUCT_FIRST(128, bf16, 64, 64, 65);
+    } else {
+        PRODUCT_FIRST(128, f16, 64, 64, 65);
+    }
+}
+
+/* d += a b^T */
+template <class F, int N> VERB void product_next(float (&d)[N / 2], uint64_t a, uint64_t b)
+{
+    constexpr bool BFLOAT = same_format<F, bf16>::value;
+    static_assert(N == 112 || N == 128, "no product of this width");
+    if constexpr (N == 112 && BFLOAT) {
+        PRODUCT_NEXT(112, bf16, 56, 56, 57);
+    } else if constexpr (N == 112) {
+        PRODUCT_NEXT(112, f16, 56, 56, 57);
+    } else if constexpr (BFLOAT) {
+        PRODUCT_NEXT(128, bf16, 64, 64, 65);
+    } else {
+        PRODUCT_NEXT(128, f16, 64, 64, 65);
+    }
+}
+
+/* d += a b: a[0 .. 3] in registers, which must not change until the product is done; b has 16 rows of N numbers. */
+template <class F, int N> VERB void product_weights(float (&d)[N / 2], const uint32_t *a, uint64_t b)
+{
+    constexpr bool BFLOAT = same_format<F, bf16>::value;
+    static_assert(N == 64 || N == 128, "no product of this width");
+    if constexpr (N == 64 && BFLOAT) {
+        PRODUCT_REGISTERS(64, bf16, 32, 32, 33, 34, 35, 36);
+    } else if constexpr (N == 64) {
+        PRODUCT_REGISTERS(64, f16, 32, 32, 33, 34, 35, 36);
+    } else if constexpr (BFLOAT) {
+        PRODUCT_REGISTERS(128, bf16, 64, 64, 65, 66, 67, 68);
+    } else {
+        PRODUCT_REGISTERS(128, f16, 64, 64, 65, 66, 67, 68);
+    }
+}
+
+/* ---- 2^x within 2^-22 of itself; below 2^-126 it is 0 ---- */
+
+VERB float exp2_fast(float x)
+{
+    float r;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return r;
+}
+#endif

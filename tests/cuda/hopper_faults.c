@@ -1,0 +1,57 @@
+/* Faults planted into the emulation of Hopper's verbs must be found: results out of the error rule, or a block that
+ * can never end, under at least one schedule. Without a fault nothing may be found. Each problem runs in a process of
+ * its own, as the emulation ends the process of a block that cannot go on. */
+#define _POSIX_C_SOURCE 200809L /* fork */
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "hopper_problems.h"
+
+static const struct hopper_problem problems[] = {
+    {"h1 q100 k500 d64 bf16 causal align=bottom-right", WITH_LOW},
+    {"h1 q130 k400 d128 f16", WITH_LOW},
+    {"h1 q70 k130 d40 bf16", 0},
+};
+enum { N_PROBLEMS = sizeof problems / sizeof problems[0] };
+
+static void run_alone(int number, int schedule)
+{
+    struct arrays x;
+    alarm(60); /* a block that neither ends nor stands still */
+    make_hopper_problem(&x, &problems[number], 7);
+    emulate_schedule(schedule & 1, schedule >> 1);
+    const bool ran = agc_arrays_run(&x, AG_MAP_FORWARD) == AG_OK;
+    _exit(!ran || count_wrong_results(&x, problems[number].text, false) != 0);
+}
+
+/* Was something wrong? */
+static bool is_found(int number, int schedule)
+{
+    int status = 0;
+    fflush(stdout);
+    const pid_t child = fork();
+    test_need(child >= 0, "fork");
+    if (child == 0) {
+        const int null = open("/dev/null", O_WRONLY);
+        dup2(null, 2); /* what the emulation says of a block that it ends */
+        run_alone(number, schedule);
+    }
+    test_need(waitpid(child, &status, 0) == child, "waitpid");
+    return !WIFEXITED(status) || WEXITSTATUS(status) != 0;
+}
+
+int main(void)
+{
+    emulated_hopper = true;
+    for (int fault = 0; emulate_plant_hopper(fault) != NULL; fault++) {
+        const char *name = emulate_plant_hopper(fault);
+        int found = 0;
+        for (int n = 0; n < 4 * N_PROBLEMS && (fault == 0 || found == 0); n++) {
+            found += is_found(n % N_PROBLEMS, 3 - n / N_PROBLEMS);
+        }
+        printf("%s: %s\n", name, found ? "found" : "not found");
+        CHECK((found > 0) == (fault > 0), "%s: %d problems found something", name, found);
+    }
+    return test_summary();
+}
