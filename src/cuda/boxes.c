@@ -14,7 +14,7 @@ ag_status agi_cuda_make_map(const void *driver, const agi_cuda_box_view *view, a
         strides[axis] = 2 * (uint64_t)view->strides[2 - axis];
     }
     const CUresult result =
-        cu->TensorMapEncodeTiled((CUtensorMap *)(void *)map, type, 4, view->data, size, strides, box, every, 0,
-                                 AGI_CU_TENSOR_SWIZZLE_128B, AGI_CU_TENSOR_L2_256B, 0);
+        cu->TensorMapEncodeTiled((CUtensorMap *)(void *)map, type, 4, view->data, size, strides, box, every,
+                                 0, AGI_CU_TENSOR_SWIZZLE_128B, AGI_CU_TENSOR_L2_256B, 0);
     return result == 0 ? AG_OK : agi_cuda_fail(cu, result, "a tensor map");
 }

@@ -16,13 +16,13 @@ enum emulated_hopper_fault {
     EMULATE_HOPPER_FAULTS = 100,
     EMULATE_NO_BARRIER_WAITS = EMULATE_HOPPER_FAULTS, /* barriers in shared memory hold nobody up */
     EMULATE_WRONG_PARITY,                             /* they are waited for with the other parity */
-    EMULATE_MISSING_ARRIVAL, /* they do not wait for the last of several arrivals */
-    EMULATE_NO_BOX_ZEROS,    /* outside of a tensor boxes leave shared memory as it is */
-    EMULATE_NO_FENCES,       /* plain stores are not seen by products and boxes */
-    EMULATE_FEWER_PRODUCTS,  /* one group of products fewer is waited for */
-    EMULATE_NO_STORE_WAITS,  /* stored boxes are not waited for */
-    EMULATE_NO_NAMED,        /* named barriers hold nobody up */
-    EMULATE_NO_SWIZZLE       /* chunks of a box are not exchanged */
+    EMULATE_MISSING_ARRIVAL,                          /* they do not wait for the last of several arrivals */
+    EMULATE_NO_BOX_ZEROS,   /* outside of a tensor boxes leave shared memory as it is */
+    EMULATE_NO_FENCES,      /* plain stores are not seen by products and boxes */
+    EMULATE_FEWER_PRODUCTS, /* one group of products fewer is waited for */
+    EMULATE_NO_STORE_WAITS, /* stored boxes are not waited for */
+    EMULATE_NO_NAMED,       /* named barriers hold nobody up */
+    EMULATE_NO_SWIZZLE      /* chunks of a box are not exchanged */
 };
 
 /* ---- What is in flight ---- */
@@ -268,7 +268,8 @@ inline void box_load(uint32_t to, const agi_cuda_tensor_map &map, uint32_t barri
         emu_hopper.loads.pop_back();
     }
 }
-inline void box_store(const agi_cuda_tensor_map &map, uint32_t from, int channel, int row, int head, int batch)
+inline void box_store(const agi_cuda_tensor_map &map, uint32_t from, int channel, int row, int head,
+                      int batch)
 {
     const emulate_box x = emulate_make_box(map, from, 0, {batch, head, row, channel});
     if (emulate_late) {
@@ -365,8 +366,7 @@ inline float emulate_operand(uint64_t tile, int row, int k, bool transposed, boo
     const uint32_t start = (uint32_t)(tile & 0x3fff) << 4, box = (uint32_t)(tile >> 16 & 0x3fff) << 4;
     const uint32_t eight = (uint32_t)(tile >> 32 & 0x3fff) << 4;
     const uint32_t line = (uint32_t)(transposed ? k : row), column = (uint32_t)(transposed ? row : k);
-    const uint32_t at =
-        start + column / 64 * box + line / 8 * eight + line % 8 * 128 + column % 64 * 2;
+    const uint32_t at = start + column / 64 * box + line / 8 * eight + line % 8 * 128 + column % 64 * 2;
     uint16_t x;
     memcpy(&x, emulate_shared_at(emulate_swizzle(at), 2), 2);
     return bfloat ? unpack_bfloat(x).x : unpack_half(x).x;

@@ -88,7 +88,8 @@ static void table_of_hopper(void)
 {
     ag_plan *plan = NULL;
     struct device_call x;
-    forward_by("q65 k65 d16 bf16", "forward_bf16_d32_plain", "cuda, sm80, float32 inside, device 0, Fake GPU 0, det");
+    forward_by("q65 k65 d16 bf16", "forward_bf16_d32_plain",
+               "cuda, sm80, float32 inside, device 0, Fake GPU 0, det");
     setenv("ATTNGRAD_ISA", "sm90", 1);
     if (!AGI_CUDA_HAS_HOPPER) {
         CHECK_STATUS(make_cuda_plan(&plan, "q65 d16 bf16", 1), AG_UNSUPPORTED);
@@ -98,8 +99,9 @@ static void table_of_hopper(void)
     }
     forward_by("q65 k65 d16 bf16", "hopper_forward_bf16_d64",
                "cuda, sm90, float32 inside, device 0, Fake GPU 0, wgmma in forward, deterministic");
-    forward_by("q65 k65 d16 f16 causal sink", "hopper_forward_f16_d64", "wgmma in forward");
-    forward_by("q65 k65 d16 bf16 softcap=5", "forward_bf16_d32_full", "cuda, sm90, float32 inside, device 0, Fake GPU 0, det");
+    forward_by("q65 k65 d16 f16 causal", "hopper_forward_f16_d64", "wgmma in forward");
+    forward_by("q65 k65 d16 bf16 softcap=5", "forward_bf16_d32_full",
+               "cuda, sm90, float32 inside, device 0, Fake GPU 0, det");
     forward_by("q8 k8 d16 bf16", "forward_short_bf16_d32", "Fake GPU 0, det");
     forward_by("q65 k65 d16 f32", "forward_f32_d32_plain", "Fake GPU 0, det");
     call_begin(&x, "q65 k65 d16 bf16", 0);

@@ -75,6 +75,8 @@ add_attngrad_test(cuda_faults $<TARGET_FILE:cuda_faults>)
 add_cuda_program(cuda_hopper_emulated cuda/hopper_problems.c)
 add_attngrad_test(cuda_hopper_emulated $<TARGET_FILE:cuda_hopper_emulated> 1)
 add_long_test(cuda_hopper_emulated $<TARGET_FILE:cuda_hopper_emulated> 4)
+add_attngrad_test(cuda_hopper_invariant ${CMAKE_COMMAND} -E env EMULATED_HOPPER=1 AG_TEST_COUNT=20
+    $<TARGET_FILE:cuda_invariant>)
 add_cuda_program(cuda_hopper_faults cuda/hopper_faults.c)
 add_attngrad_test(cuda_hopper_faults $<TARGET_FILE:cuda_hopper_faults>)
 

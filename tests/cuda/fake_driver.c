@@ -296,8 +296,8 @@ EXPORT CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType typ
                                        CUtensorMapFloatOOBfill fill)
 {
     agi_cuda_box_view view = {.data = data, .rows = (int32_t)box[1]};
-    bool right = rank == 4 && box[0] == 64 && swizzle == AGI_CU_TENSOR_SWIZZLE_128B && (uintptr_t)map % 64 == 0 &&
-                 (uintptr_t)data % 16 == 0 && box[1] <= 256;
+    bool right = rank == 4 && box[0] == 64 && swizzle == AGI_CU_TENSOR_SWIZZLE_128B &&
+                 (uintptr_t)map % 64 == 0 && (uintptr_t)data % 16 == 0 && box[1] <= 256;
     (void)interleave, (void)promotion, (void)fill;
     view.dtype = type == AGI_CU_TENSOR_FLOAT16 ? AG_F16 : AG_BF16;
     for (int axis = 0; axis < 4; axis++) {

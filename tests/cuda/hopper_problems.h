@@ -63,8 +63,8 @@ static inline int count_wrong_results(struct arrays *x, const char *text, bool l
         }
         if (loud) {
             printf("'%s': %s: error %.2e, limit %.2e, truth %.2e, worst at %lld %lld %lld %lld\n", text,
-                   agc_tensor_info[e->t].name, e->error, e->limit, e->truth, (long long)at[0], (long long)at[1],
-                   (long long)at[2], (long long)at[3]);
+                   agc_tensor_info[e->t].name, e->error, e->limit, e->truth, (long long)at[0],
+                   (long long)at[1], (long long)at[2], (long long)at[3]);
         }
     }
     agc_error_truth_destroy(&truth);

@@ -242,7 +242,7 @@ enum {
     AG_ISA_AMX = 4, /* tile products of bfloat16; see below */
     AG_ISA_NEON = 5,
     AG_ISA_SM80 = 6, /* any device of compute capability 8.0 or higher */
-    AG_ISA_SM90 = 7  /* devices of compute capability 9.0 (Hopper): not built in yet */
+    AG_ISA_SM90 = 7  /* devices of compute capability 9.0 (Hopper); AUTO does not take it yet */
 };
 /* AG_ISA_AMX runs the maps of problems whose dtype is AG_BF16, with kv_len of at least 24 or, with AG_INVARIANT, any.
  * Other problems that ask for it run on the vector kernels of AG_ISA_AVX512. ag_plan_info_get reports which of the two
@@ -271,7 +271,7 @@ typedef struct ag_options {
     uint32_t struct_size; /* sizeof(ag_options) */
     uint32_t flags;       /* AG_ROUND_INTERMEDIATES, AG_INVARIANT */
     ag_backend backend;   /* AUTO: ATTNGRAD_BACKEND (cpu reference cuda), else the fastest of the host */
-    ag_isa isa;           /* AUTO: ATTNGRAD_ISA (scalar avx2 avx512 amx neon sm80), else the best available */
+    ag_isa isa;           /* AUTO: ATTNGRAD_ISA (scalar avx2 avx512 amx neon sm80 sm90), else the best */
     int32_t threads;      /* 0: ATTNGRAD_THREADS, else one per CPU; at most 1024 */
     int32_t device;       /* AG_BACKEND_CUDA, 0: the thread's current device; n: device n - 1. Others: 0 */
 
