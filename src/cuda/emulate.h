@@ -169,8 +169,8 @@ struct emulator {
     unsigned block_generation = 0, steps = 0; /* steps: counts what lets somebody go on */
     std::function<void()> body;
 
-    /* Of verbs with a state of their own (hopper_emulate.h): called before a block, and when no thread of a block can go
-     * on: lets something arrive that is in flight, and returns whether there was any. */
+    /* Of verbs with a state of their own (hopper_emulate.h): called before a block, and when no thread of a block can
+     * go on: lets something arrive that is in flight, and returns whether there was any. */
     void (*begin)() = nullptr;
     bool (*land)() = nullptr;
 };

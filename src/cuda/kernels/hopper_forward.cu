@@ -7,8 +7,8 @@
  *
  * Weights are 2^(S log2 e - u), u = m log2 e rounded, with m the row's largest score so far; what was summed before
  * shrinks by 2^(u_old - u). float16's are larger by 2^14, its range, in O' and in l alike. */
+#include "cuda/kernels/hopper_results.cuh"
 #include "cuda/kernels/hopper_tiles.cuh"
-#include "cuda/kernels/results.cuh"
 
 constexpr float LOG2_E = 1.4426950408889634f;
 constexpr float LOWEST = -0x1p126f; /* of m: finite, so that a hidden pair's weight, 2^(-inf - u), needs no test */
@@ -366,37 +366,20 @@ template <class T> struct forward_consumer {
         }
     }
 
-    /* Stores O, or what rounding takes from it, by any dtype and stride: from the warp's rows in shared memory. */
-    VERB void store_rows(const output &out, bool low, uint32_t from) const
-    {
-        const int lane = (int)threadIdx.x % 32, first = row - lane / 4;
-        if (out.t->data == nullptr) {
-            return;
-        }
-#pragma unroll 1
-        for (int r = 0; r < 16 && first + r < at.rows_of_tensor(f.p); r++) {
-            const int64_t to = element_at(*out.t, at.s.view, at.h, at.s.q0 + first + r);
-#pragma unroll 1
-            for (int c = lane; c < f.p.Dv; c += 32) {
-                const float x = shared_load(from + (r * T::D + c) * 4);
-                out.store(to + c * out.t->strides[3], low ? low_half(f.p.out_dtype, x) : x);
-            }
-        }
-    }
-    /* When all warpgroups are done, the tiles' memory is free. */
+    /* Stores O and what rounding takes from it by any dtype and stride. When all warpgroups are done, the tiles' memory
+     * is free. */
     VERB void store_by_rows() const
     {
-        const int warp = (int)threadIdx.x / 32 - 4, lane = (int)threadIdx.x % 32;
-        const uint32_t mine = memory.k.tiles + warp * 16 * T::D * 4;
+        const int warp = (int)threadIdx.x / 32 - 4, first = row - (int)threadIdx.x % 32 / 4;
+        const warp_rows<T::D> rows = {memory.k.tiles + warp * 16 * T::D * 4};
+        const ag_tensor &o = f.p.a.o, &low = f.p.a.o_low;
+        const int left = at.rows_of_tensor(f.p) - first;
         named_sync(ALL_CONSUMERS, 128 * T::CONSUMERS);
-#pragma unroll
-        for (int i = 0; i < T::D / 4; i++) {
-            shared_store(mine + ((lane / 4 + i % 2 * 8) * T::D + i / 2 * 8 + lane % 4 * 2) * 4, O[2 * i],
-                         O[2 * i + 1]);
-        }
-        __syncwarp();
-        store_rows({&f.p.a.o, f.p.out_dtype, (f.p.a.accumulate & AG_ACC_O) != 0}, false, mine);
-        store_rows({&f.p.a.o_low, f.p.out_dtype, false}, true, mine);
+        rows.put(O);
+        rows.store({&o, f.p.out_dtype, (f.p.a.accumulate & AG_ACC_O) != 0},
+                   element_at(o, at.s.view, at.h, at.s.q0 + first), left, f.p.Dv, false);
+        rows.store({&low, f.p.out_dtype, false}, element_at(low, at.s.view, at.h, at.s.q0 + first), left, f.p.Dv,
+                   true);
     }
 
     /* O = O' / l; 0 if the row sees nothing or is not there. */

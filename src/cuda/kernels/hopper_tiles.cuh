@@ -90,8 +90,8 @@ template <int STAGES> struct tile_ring {
 
 /* ---- Where a block is ---- */
 
-/* Queries from `row` on of one head, and the tiles of keys that some of them see: tile first + count - 1 is the first to
- * be visited. A block that sees no key visits one tile, all of it hidden. */
+/* Queries from `row` on of one head, and the tiles of keys that some of them see: tile first + count - 1 is the first
+ * to be visited. A block that sees no key visits one tile, all of it hidden. */
 template <class T> struct query_block {
     sequence s;
     int h, kv_head, row;

@@ -1,9 +1,9 @@
 /* The verbs of Hopper (sm_90a), beside those of verbs.cuh: everything that is PTX, and nothing else. With AGI_EMULATE
  * defined the same verbs are plain C++ (hopper_emulate.h).
  *
- * Shared memory is filled by the copy engine, a box of rows of 64 numbers of 16 bits at a time, 128 bytes per row, with
- * the 16-byte chunks of row r exchanged: chunk c is at c ^ (r % 8). A copy reports its bytes to a barrier. Four warps, a
- * warpgroup, multiply 64 rows by tiles that lie in shared memory, without waiting for the result. */
+ * Shared memory is filled by the copy engine, a box of rows of 64 numbers of 16 bits at a time, 128 bytes per row,
+ * with the 16-byte chunks of row r exchanged: chunk c is at c ^ (r % 8). A copy reports its bytes to a barrier. Four
+ * warps, a warpgroup, multiply 64 rows by tiles that lie in shared memory, without waiting for the result. */
 #pragma once
 #include "cuda/hopper_params.h"
 #include "cuda/kernels/formats.cuh"
@@ -97,7 +97,7 @@ VERB void box_store_wait()
     asm volatile("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 
-/* ---- Plain stores into shared memory; products and boxes see them after the thread's shared_fence and a barrier ---- */
+/* ---- Plain stores into shared memory: products and boxes see them after the thread's shared_fence, a barrier ---- */
 
 VERB void shared_fence()
 {
