@@ -241,10 +241,11 @@ static void fill_info(const ag_plan *plan, ag_plan_info *info)
 static void describe_place(const ag_plan *plan, char *text, size_t size)
 {
     const agi_cuda_plan *data = agi_cuda_plan_of(plan);
-    const bool hopper = plan->isa == AG_ISA_SM90 &&
-                        agi_hopper_choose_forward(plan, data->device_info.shared_limit).kernel >= 0;
+    const int32_t limit = data->device_info.shared_limit;
+    const bool hopper =
+        plan->isa == AG_ISA_SM90 && agi_hopper_choose(plan, AGI_hopper_forward, limit).kernel >= 0;
     snprintf(text, size, "device %d, %s%s", data->device, data->device_info.name,
-             hopper ? ", wgmma in forward" : "");
+             hopper ? ", wgmma in forward and vjp" : "");
 }
 
 const agi_backend agi_cuda_backend = {

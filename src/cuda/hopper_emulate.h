@@ -41,6 +41,10 @@ struct emulate_box {
     uint32_t shared, barrier;
     int at[4]; /* batch, head, row, channel */
 };
+struct emulate_bulk {
+    const void *from;
+    uint32_t shared, barrier, bytes;
+};
 struct emulate_plain {
     uint32_t to;
     char bytes[16];
@@ -67,6 +71,7 @@ struct hopper_emulator {
     std::map<uint32_t, emulate_barrier> barriers;
     std::map<int, emulate_named> named;
     std::vector<emulate_box> loads;
+    std::vector<emulate_bulk> bulks;
     std::map<unsigned, std::vector<emulate_box>> stores; /* by thread */
     std::map<unsigned, std::vector<emulate_plain>> plain;
     std::vector<emulate_warpgroup_state> warpgroups;
@@ -211,6 +216,21 @@ inline char *emulate_chunk_at(const emulate_box &x, int row, int chunk)
     return emulate_shared_at(emulate_swizzle(x.shared + (uint32_t)(row * 128 + chunk * 16)), 16);
 }
 
+inline void emulate_arrived(uint32_t barrier, int64_t bytes)
+{
+    emulate_barrier &b = emulate_barrier_at(barrier);
+    b.bytes -= bytes;
+    emu.steps++;
+    emulate_end_phase(b);
+}
+inline void emulate_land(const emulate_bulk &x)
+{
+    if (x.shared % 16 != 0 || (uintptr_t)x.from % 16 != 0 || x.bytes % 16 != 0) {
+        emulate_fail("a copy that is not aligned to 16 bytes");
+    }
+    memcpy(emulate_shared_at(x.shared, 1), x.from, x.bytes);
+    emulate_arrived(x.barrier, x.bytes);
+}
 inline void emulate_land(const emulate_box &x)
 {
     for (int row = 0; row < x.view.rows; row++) {
@@ -227,10 +247,7 @@ inline void emulate_land(const emulate_box &x)
             }
         }
     }
-    emulate_barrier &b = emulate_barrier_at(x.barrier);
-    b.bytes -= x.view.rows * 128;
-    emu.steps++;
-    emulate_end_phase(b);
+    emulate_arrived(x.barrier, x.view.rows * 128);
 }
 inline void emulate_write_back(const emulate_box &x)
 {
@@ -266,6 +283,15 @@ inline void box_load(uint32_t to, const agi_cuda_tensor_map &map, uint32_t barri
     if (!emulate_late) {
         emulate_land(emu_hopper.loads.back());
         emu_hopper.loads.pop_back();
+    }
+}
+inline void bulk_load(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier)
+{
+    const emulate_bulk x = {from, to, barrier, bytes};
+    if (emulate_late) {
+        emu_hopper.bulks.push_back(x);
+    } else {
+        emulate_land(x);
     }
 }
 inline void box_store(const agi_cuda_tensor_map &map, uint32_t from, int channel, int row, int head,
@@ -527,7 +553,13 @@ inline void emulate_hopper_begin()
 inline bool emulate_hopper_land()
 {
     if (emu_hopper.loads.empty()) {
-        return false;
+        const bool any = !emu_hopper.bulks.empty();
+        if (any) {
+            const emulate_bulk youngest = emu_hopper.bulks.back();
+            emu_hopper.bulks.pop_back();
+            emulate_land(youngest);
+        }
+        return any;
     }
     const emulate_box youngest = emu_hopper.loads.back();
     emu_hopper.loads.pop_back();

@@ -38,20 +38,37 @@ typedef struct {
     int32_t stores_boxes;         /* o and o_low are stored by the copy engine, else row by row */
 } agi_hopper_forward;
 
+/* ---- vjp ---- */
+
+typedef struct {
+    agi_cuda_tensor_map q, k, v, d_o;
+    agi_cuda_params p; /* p.w.blocks: blocks of rows per head */
+} agi_hopper_backward;
+
 /* ---- The kernels ----
  *
- * A block has 64 queries for each of CONSUMERS warpgroups and one warpgroup more, which only copies. It walks over the
- * keys in tiles of N; STAGES tiles of K and of V are in shared memory at once. D: the head size, smaller ones are
- * filled up with zeros. X(map, format, D, CONSUMERS, N, STAGES) */
+ * A block has 64 rows, queries or keys, for each of CONSUMERS warpgroups and one warpgroup more, which only copies. It
+ * walks over the other side in tiles of N rows, STAGES of which are in shared memory at once. D: the head size, smaller
+ * ones are filled up with zeros. X(map, format, D, CONSUMERS, N, STAGES) */
 /* clang-format off */
 #define AGI_HOPPER_forward(X, format) \
     X(hopper_forward, format, 64, 3, 112, 4) \
     X(hopper_forward, format, 128, 2, 128, 2)
+#define AGI_HOPPER_backward(X, format) \
+    X(hopper_dkdv, format, 64, 2, 64, 4) \
+    X(hopper_dkdv, format, 128, 2, 64, 3) \
+    X(hopper_dq, format, 64, 2, 64, 4) \
+    X(hopper_dq, format, 128, 2, 64, 3)
 /* clang-format on */
 #define AGI_HOPPER_FORMATS(X) X(bf16) X(f16)
 
 /* Shared memory in bytes: up to 1,024 of them to begin at a multiple of 1,024, the tiles, the barriers. */
 #define AGI_HOPPER_SHARED(D, CONSUMERS, N, STAGES)                                                           \
     (1024 + 2 * (D) * (64 * (CONSUMERS) + 2 * (STAGES) * (N)) + 8 * (1 + 4 * (STAGES)))
+
+/* Of the kernels of vjp: two matrices of either side, statistics of the queries. */
+#define AGI_HOPPER_BACKWARD_SHARED(D, CONSUMERS, N, STAGES)                                                  \
+    (1024 + 4 * (D) * (64 * (CONSUMERS) + (STAGES) * (N)) + (STAGES) * (N)*4 * AGI_CUDA_STATS +              \
+     8 * (1 + 2 * (STAGES)))
 
 #endif

@@ -255,7 +255,7 @@ typedef struct {
     const ag_plan *plan;
     const ag_problem *p;
     const agi_cuda_setting *device;
-    agi_hopper_choice hopper; /* the kernel of the table sm90; none: -1 */
+    bool hopper; /* the map's kernels are those of the table sm90 */
     agi_cuda_emitter stream;
     ag_status status;
 } job;
@@ -415,38 +415,7 @@ static void emit_feature_gradients(job *j, bool tangent)
     }
 }
 
-static void emit_backward(job *j, bool tangent)
-{
-    const ag_args *a = &j->k.a;
-    const ag_problem *p = j->p;
-    const bool dq = (tangent ? a->tdq : a->dq).data != NULL;
-    const bool dk = (tangent ? a->tdk : a->dk).data != NULL, dv = (tangent ? a->tdv : a->dv).data != NULL;
-    emit_statistics(j);
-    if (dk || dv) {
-        emit_stream(j, tangent ? AGI_STREAM_tdkdv : AGI_STREAM_dkdv,
-                    !dv || (dk && p->dim_qk > p->dim_v) ? p->dim_qk : p->dim_v);
-    }
-    if (dq) {
-        emit_stream(j, tangent ? AGI_STREAM_tdq : AGI_STREAM_dq, p->dim_qk);
-    }
-    emit_feature_gradients(j, tangent);
-}
-
-/* One query per head: splits of the keys, then what they sum up to. The heads of a group are the rows of a tile. */
-static void emit_decode(job *j)
-{
-    const ag_problem *p = j->p;
-    const int64_t group = p->heads / p->kv_heads, splits = agi_cuda_key_splits(p);
-    agi_cuda_matrix *q = &j->k.m[AGI_CUDA_Q];
-    q->row = q->head;
-    q->head *= group;
-    emit(j, agi_cuda_choose(p, AGI_STREAM_decode, j->device->shared_limit).kernel,
-         agi_saturating_product(p->batch, p->kv_heads, splits, 1), (agi_cuda_part){.blocks = splits});
-    emit(j, p->dtype == AG_F64 ? agi_kernel_join_f64 : agi_kernel_join_f32,
-         agi_saturating_product(p->batch, p->heads, 1, 1), (agi_cuda_part){.blocks = splits});
-}
-
-/* ---- forward on Hopper ---- */
+/* ---- The table sm90 ---- */
 
 static const matrix_source output_source = {offsetof(ag_args, o), false, true, true};
 
@@ -493,15 +462,13 @@ static void emit_hopper_forward(job *j)
 {
     const ag_problem *p = j->p;
     const ag_args *a = &j->k.a;
-    const int64_t tiles = agi_cuda_divide_up(p->q_len, j->hopper.rows);
+    const agi_hopper_choice choice = agi_hopper_choose(j->plan, AGI_hopper_forward, j->device->shared_limit);
+    const int64_t tiles = agi_cuda_divide_up(p->q_len, choice.rows);
     const int64_t blocks = agi_saturating_product(p->batch, p->heads, tiles, 1);
     agi_hopper_forward f = {.heads_together = agi_hopper_heads_together(p)};
-    if (blocks == 0 || (agi_has(p, AG_PACKED) && p->q_total == 0)) {
-        return;
-    }
     map_operand(j, AGI_CUDA_Q, 64, &f.q);
-    map_operand(j, AGI_CUDA_K, j->hopper.keys, &f.k);
-    map_operand(j, AGI_CUDA_V, j->hopper.keys, &f.v);
+    map_operand(j, AGI_CUDA_K, choice.tile, &f.k);
+    map_operand(j, AGI_CUDA_V, choice.tile, &f.v);
     f.stores_boxes = !(a->accumulate & AG_ACC_O) && stores_boxes(j, &a->o) &&
                      (a->o_low.data == NULL || stores_boxes(j, &a->o_low));
     if (f.stores_boxes) {
@@ -512,12 +479,91 @@ static void emit_hopper_forward(job *j)
     }
     j->k.w = (agi_cuda_part){.blocks = tiles};
     f.p = j->k;
-    emit_with(j, j->hopper.kernel, blocks, &f, sizeof f);
+    emit_with(j, choice.kernel, blocks, &f, sizeof f);
+}
+
+/* One kernel of vjp. All boxes have 64 rows. */
+static void emit_hopper_backward(job *j, agi_hopper_map map, const agi_hopper_backward *maps)
+{
+    const ag_problem *p = j->p;
+    const bool keys = map == AGI_hopper_dkdv;
+    const agi_hopper_choice choice = agi_hopper_choose(j->plan, map, j->device->shared_limit);
+    const int64_t blocks = agi_cuda_divide_up(keys ? p->kv_len : p->q_len, choice.rows);
+    agi_hopper_backward f = *maps;
+    j->k.w = (agi_cuda_part){.blocks = blocks};
+    f.p = j->k;
+    emit_with(j, choice.kernel, agi_saturating_product(p->batch, keys ? p->kv_heads : p->heads, blocks, 1),
+              &f, sizeof f);
+}
+
+static void emit_hopper_gradients(job *j)
+{
+    const ag_args *a = &j->k.a;
+    agi_hopper_backward maps = {0};
+    map_operand(j, AGI_CUDA_Q, 64, &maps.q);
+    map_operand(j, AGI_CUDA_K, 64, &maps.k);
+    map_operand(j, AGI_CUDA_V, 64, &maps.v);
+    map_operand(j, AGI_CUDA_DO, 64, &maps.d_o);
+    if (a->dk.data != NULL || a->dv.data != NULL) {
+        emit_hopper_backward(j, AGI_hopper_dkdv, &maps);
+    }
+    if (a->dq.data != NULL) {
+        emit_hopper_backward(j, AGI_hopper_dq, &maps);
+    }
+}
+
+/* Are the map's kernels those of the table sm90? */
+static bool is_hopper(const job *j)
+{
+    const ag_problem *p = j->p;
+    const int32_t limit = j->device->shared_limit;
+    const bool has_queries = p->q_len > 0 && (!agi_has(p, AG_PACKED) || p->q_total > 0);
+    if (j->device->make_map == NULL || !has_queries) {
+        return false;
+    }
+    if (j->k.map == AGI_FORWARD) {
+        return agi_hopper_choose(j->plan, AGI_hopper_forward, limit).kernel >= 0;
+    }
+    return j->k.map == AGI_VJP && j->k.a.d_o.data != NULL &&
+           agi_hopper_choose(j->plan, AGI_hopper_dkdv, limit).kernel >= 0;
+}
+
+static void emit_backward(job *j, bool tangent)
+{
+    const ag_args *a = &j->k.a;
+    const ag_problem *p = j->p;
+    const bool dq = (tangent ? a->tdq : a->dq).data != NULL;
+    const bool dk = (tangent ? a->tdk : a->dk).data != NULL, dv = (tangent ? a->tdv : a->dv).data != NULL;
+    emit_statistics(j);
+    if (j->hopper) {
+        emit_hopper_gradients(j);
+    } else if (dk || dv) {
+        emit_stream(j, tangent ? AGI_STREAM_tdkdv : AGI_STREAM_dkdv,
+                    !dv || (dk && p->dim_qk > p->dim_v) ? p->dim_qk : p->dim_v);
+    }
+    if (dq && !j->hopper) {
+        emit_stream(j, tangent ? AGI_STREAM_tdq : AGI_STREAM_dq, p->dim_qk);
+    }
+    emit_feature_gradients(j, tangent);
+}
+
+/* One query per head: splits of the keys, then what they sum up to. The heads of a group are the rows of a tile. */
+static void emit_decode(job *j)
+{
+    const ag_problem *p = j->p;
+    const int64_t group = p->heads / p->kv_heads, splits = agi_cuda_key_splits(p);
+    agi_cuda_matrix *q = &j->k.m[AGI_CUDA_Q];
+    q->row = q->head;
+    q->head *= group;
+    emit(j, agi_cuda_choose(p, AGI_STREAM_decode, j->device->shared_limit).kernel,
+         agi_saturating_product(p->batch, p->kv_heads, splits, 1), (agi_cuda_part){.blocks = splits});
+    emit(j, p->dtype == AG_F64 ? agi_kernel_join_f64 : agi_kernel_join_f32,
+         agi_saturating_product(p->batch, p->heads, 1, 1), (agi_cuda_part){.blocks = splits});
 }
 
 static void emit_forward(job *j)
 {
-    if (j->hopper.kernel >= 0) {
+    if (j->hopper) {
         emit_hopper_forward(j);
     } else if (agi_cuda_splits_keys(j->plan, j->device->shared_limit) && !j->k.m[AGI_CUDA_Q].copied) {
         emit_decode(j);
@@ -544,12 +590,7 @@ static void emit_map(job *j)
 ag_status agi_cuda_launch_map(const agi_call *call, const agi_cuda_setting *device, void *workspace,
                               agi_cuda_emitter stream)
 {
-    job j = {.plan = call->plan,
-             .p = &call->plan->p,
-             .device = device,
-             .hopper = {.kernel = -1},
-             .stream = stream,
-             .status = AG_OK};
+    job j = {.plan = call->plan, .p = &call->plan->p, .device = device, .stream = stream, .status = AG_OK};
     layout x;
     agi_arena arena = agi_arena_begin(workspace);
     lay_out(&x, &arena, call->plan, call->map);
@@ -565,10 +606,8 @@ ag_status agi_cuda_launch_map(const agi_call *call, const agi_cuda_setting *devi
     j.k.splits = x.splits;
     j.k.diagonal_tiles = x.diagonal_tiles;
     set_lists(&j, x.lists);
-    if (device->make_map != NULL && call->map == AGI_FORWARD) {
-        j.hopper = agi_hopper_choose_forward(call->plan, device->shared_limit);
-    }
-    const uint32_t copied = set_matrices(&j.k, j.p, &x, j.hopper.kernel >= 0);
+    j.hopper = is_hopper(&j);
+    const uint32_t copied = set_matrices(&j.k, j.p, &x, j.hopper);
     emit_prepare(&j, copied);
     emit_map(&j);
     return j.status;

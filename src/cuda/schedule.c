@@ -58,13 +58,17 @@ enum {
     AGI_CUDA_GRADIENTS(GRADIENTS, format)
 #define OTHER(name, threads) {#name, "common", threads, SHARED_##name},
 
-#define HOPPER(map, format, D, CONSUMERS, N, STAGES)                                                         \
+#define HOPPER_FORWARD(map, format, D, CONSUMERS, N, STAGES)                                                 \
     {#map "_" #format "_d" #D, #map "_" #format, 128 * (CONSUMERS + 1),                                      \
      AGI_HOPPER_SHARED(D, CONSUMERS, N, STAGES)},
-#define HOPPER_OF(format) AGI_HOPPER_forward(HOPPER, format)
+#define HOPPER_BACKWARD(map, format, D, CONSUMERS, N, STAGES)                                                \
+    {#map "_" #format "_d" #D, "hopper_backward_" #format, 128 * (CONSUMERS + 1),                            \
+     AGI_HOPPER_BACKWARD_SHARED(D, CONSUMERS, N, STAGES)},
+#define HOPPER_FORWARD_OF(format) AGI_HOPPER_forward(HOPPER_FORWARD, format)
+#define HOPPER_BACKWARD_OF(format) AGI_HOPPER_backward(HOPPER_BACKWARD, format)
 
-const agi_cuda_kernel agi_cuda_kernels[AGI_CUDA_N_KERNELS] = {
-    AGI_CUDA_FORMATS(OF_FORMAT) AGI_CUDA_OTHERS(OTHER) AGI_HOPPER_FORMATS(HOPPER_OF)};
+const agi_cuda_kernel agi_cuda_kernels[AGI_CUDA_N_KERNELS] = {AGI_CUDA_FORMATS(OF_FORMAT) AGI_CUDA_OTHERS(
+    OTHER) AGI_HOPPER_FORMATS(HOPPER_FORWARD_OF) AGI_HOPPER_FORMATS(HOPPER_BACKWARD_OF)};
 
 /* ---- The stream kernels ---- */
 
@@ -186,18 +190,20 @@ bool agi_cuda_splits_keys(const ag_plan *plan, int32_t shared_limit)
 /* ---- Hopper ---- */
 
 typedef struct {
+    agi_hopper_map map;
     agi_cuda_format format;
     int64_t D;
     agi_hopper_choice choice;
 } hopper_kernel;
 
 #define HOPPER_CHOICE(map, format, D, CONSUMERS, N, STAGES)                                                  \
-    {AGI_FORMAT_##format, D, {agi_kernel_##map##_##format##_d##D, 64 * (CONSUMERS), N}},
-#define HOPPER_CHOICES(format) AGI_HOPPER_forward(HOPPER_CHOICE, format)
+    {AGI_##map, AGI_FORMAT_##format, D, {agi_kernel_##map##_##format##_d##D, 64 * (CONSUMERS), N}},
+#define HOPPER_CHOICES(format)                                                                               \
+    AGI_HOPPER_forward(HOPPER_CHOICE, format) AGI_HOPPER_backward(HOPPER_CHOICE, format)
 
-static const hopper_kernel hopper_forwards[] = {AGI_HOPPER_FORMATS(HOPPER_CHOICES)};
+static const hopper_kernel hopper_kernels[] = {AGI_HOPPER_FORMATS(HOPPER_CHOICES)};
 
-enum { N_HOPPER_FORWARDS = sizeof hopper_forwards / sizeof hopper_forwards[0] };
+enum { N_HOPPER_KERNELS = sizeof hopper_kernels / sizeof hopper_kernels[0] };
 
 /* Short problems have kernels of their own, but not with AG_INVARIANT: there each plan takes the same kernel. */
 static bool hopper_serves(const ag_plan *plan, int32_t shared_limit)
@@ -209,15 +215,15 @@ static bool hopper_serves(const ag_plan *plan, int32_t shared_limit)
     return has_keys && !agi_cuda_needs_full(p) && (!is_short || plan->flags & AG_INVARIANT);
 }
 
-agi_hopper_choice agi_hopper_choose_forward(const ag_plan *plan, int32_t shared_limit)
+agi_hopper_choice agi_hopper_choose(const ag_plan *plan, agi_hopper_map map, int32_t shared_limit)
 {
     const ag_problem *p = &plan->p;
     const int64_t D = p->dim_qk > p->dim_v ? p->dim_qk : p->dim_v;
     agi_hopper_choice best = {-1, 0, 0};
     int64_t best_D = INT64_MAX;
-    for (int n = 0; n < N_HOPPER_FORWARDS && hopper_serves(plan, shared_limit); n++) {
-        const hopper_kernel *k = &hopper_forwards[n];
-        if (k->format == agi_cuda_format_of(p->dtype) && k->D >= D && k->D < best_D &&
+    for (int n = 0; n < N_HOPPER_KERNELS && hopper_serves(plan, shared_limit); n++) {
+        const hopper_kernel *k = &hopper_kernels[n];
+        if (k->map == map && k->format == agi_cuda_format_of(p->dtype) && k->D >= D && k->D < best_D &&
             agi_cuda_kernels[k->choice.kernel].shared <= shared_limit) {
             best = k->choice;
             best_D = k->D;

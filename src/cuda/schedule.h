@@ -31,12 +31,13 @@ typedef struct {
 } agi_cuda_choice;
 agi_cuda_choice agi_cuda_choose(const ag_problem *p, agi_cuda_map map, int32_t shared_limit);
 
-/* The kernel of forward in the table sm90: kernel is -1 if it has none for the plan. rows: queries of a block; keys: of
- * a tile. */
+/* A kernel of the table sm90: kernel is -1 if it has none for the plan. rows: of a block; tile: rows of the other
+ * side's tiles. It has either both kernels of vjp or none. */
+typedef enum { AGI_hopper_forward, AGI_hopper_dkdv, AGI_hopper_dq } agi_hopper_map;
 typedef struct {
-    int32_t kernel, rows, keys;
+    int32_t kernel, rows, tile;
 } agi_hopper_choice;
-agi_hopper_choice agi_hopper_choose_forward(const ag_plan *plan, int32_t shared_limit);
+agi_hopper_choice agi_hopper_choose(const ag_plan *plan, agi_hopper_map map, int32_t shared_limit);
 
 /* How many heads of forward's tiles are taken together, so that the longest tiles come first, and yet their keys and
  * values stay in the L2 cache. */

@@ -30,7 +30,9 @@ template <void (*KERNEL_FUNCTION)(agi_cuda_params)> static void run_map(const ag
 #define NAMES(list, format) list(NAMED, format)
 #define HOPPER(map, format, D, CONSUMERS, N, STAGES)                                                         \
     {agi_kernel_##map##_##format##_d##D, run<agi_hopper_forward, map##_##format##_d##D>},
-#define HOPPERS(list, format) list(HOPPER, format)
+#define HOPPER_BACKWARD(map, format, D, CONSUMERS, N, STAGES)                                                \
+    {agi_kernel_##map##_##format##_d##D, run<agi_hopper_backward, map##_##format##_d##D>},
+#define HOPPERS(list, entry, format) list(entry, format)
 
 static const emulated_kernel kernels[] = {
 #if defined(AGI_IMAGE_rowwise)
@@ -42,7 +44,9 @@ static const emulated_kernel kernels[] = {
 #elif defined(AGI_IMAGE_gradients)
     NAMES(AGI_CUDA_GRADIENTS, AGI_FORMAT)
 #elif defined(AGI_IMAGE_hopper_forward)
-    HOPPERS(AGI_HOPPER_forward, AGI_FORMAT)
+    HOPPERS(AGI_HOPPER_forward, HOPPER, AGI_FORMAT)
+#elif defined(AGI_IMAGE_hopper_backward)
+    HOPPERS(AGI_HOPPER_backward, HOPPER_BACKWARD, AGI_FORMAT)
 #else
     {agi_kernel_upload, run<agi_cuda_upload, upload>},
     {agi_kernel_statistics_f32, run_map<statistics_f32>},

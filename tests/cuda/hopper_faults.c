@@ -21,7 +21,7 @@ static void run_alone(int number, int schedule)
     alarm(60); /* a block that neither ends nor stands still */
     make_hopper_problem(&x, &problems[number], 7);
     emulate_schedule(schedule & 1, schedule >> 1);
-    const bool ran = agc_arrays_run(&x, AG_MAP_FORWARD) == AG_OK;
+    const bool ran = run_hopper_maps(&x) == AG_OK;
     _exit(!ran || count_wrong_results(&x, problems[number].text, false) != 0);
 }
 

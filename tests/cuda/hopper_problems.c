@@ -38,7 +38,7 @@ static void check_problem(int number, int schedule)
     if (problem->with & NOT_A_NUMBER) {
         spoil_hidden_values(&x);
     }
-    if (CHECK_OK(agc_arrays_run(&x, AG_MAP_FORWARD))) {
+    if (CHECK_OK(run_hopper_maps(&x))) {
         const int wrong = count_wrong_results(&x, problem->text, true);
         CHECK(wrong == 0, "%d: '%s' under schedule %d: %d results out of the rule", number, problem->text,
               schedule, wrong);

@@ -1,4 +1,4 @@
-/* One problem on the emulated table sm90: forward by the error rule. */
+/* One problem on the emulated table sm90: forward and vjp by the error rule. */
 #ifndef AG_TEST_HOPPER_PROBLEMS_H
 #define AG_TEST_HOPPER_PROBLEMS_H
 
@@ -42,7 +42,13 @@ static inline void make_hopper_problem(struct arrays *x, const struct hopper_pro
     test_need(agc_arrays_of_case(x, &c, NULL) == AG_OK, "a plan");
 }
 
-/* Results of forward that are out of the rule; each is printed if loud. */
+static inline ag_status run_hopper_maps(struct arrays *x)
+{
+    const ag_status status = agc_arrays_run(x, AG_MAP_FORWARD);
+    return status == AG_OK ? agc_arrays_run(x, AG_MAP_VJP) : status;
+}
+
+/* Results of these maps that are out of the rule; each is printed if loud. */
 static inline int count_wrong_results(struct arrays *x, const char *text, bool loud)
 {
     struct error_entry entries[T_COUNT];
@@ -52,9 +58,10 @@ static inline int count_wrong_results(struct arrays *x, const char *text, bool l
     CHECK_OK(agc_error_entries(&truth, x, entries, &count));
     for (int n = 0; n < count; n++) {
         const struct error_entry *e = &entries[n];
-        const bool written = e->t == T_O || e->t == T_LSE || e->t == T_O_LOW;
+        const bool of_forward = e->t == T_O || e->t == T_LSE || e->t == T_O_LOW;
+        const bool of_vjp = e->t == T_DQ || e->t == T_DK || e->t == T_DV || e->t == T_DSINK;
         int64_t at[4] = {0, 0, 0, 0};
-        if (!written || agc_error_entry_passed(e)) {
+        if (!(of_forward || of_vjp) || agc_error_entry_passed(e)) {
             continue;
         }
         wrong++;

@@ -85,6 +85,14 @@ VERB void box_load(uint32_t to, const agi_cuda_tensor_map &map, uint32_t barrier
                  "l"(&map), "r"(barrier), "r"(channel), "r"(row), "r"(head), "r"(batch)
                  : "memory");
 }
+/* `bytes` bytes in a row, a multiple of 16, as both addresses are. */
+VERB void bulk_load(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier)
+{
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+        "l"(from), "r"(bytes), "r"(barrier)
+        : "memory");
+}
 VERB void box_store(const agi_cuda_tensor_map &map, uint32_t from, int channel, int row, int head, int batch)
 {
     asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
@@ -214,8 +222,12 @@ template <class F> struct same_format<F, F> {
 template <class F, int N> VERB void product_first(float (&d)[N / 2], uint64_t a, uint64_t b)
 {
     constexpr bool BFLOAT = same_format<F, bf16>::value;
-    static_assert(N == 112 || N == 128, "no product of this width");
-    if constexpr (N == 112 && BFLOAT) {
+    static_assert(N == 64 || N == 112 || N == 128, "no product of this width");
+    if constexpr (N == 64 && BFLOAT) {
+        PRODUCT_FIRST(64, bf16, 32, 32, 33);
+    } else if constexpr (N == 64) {
+        PRODUCT_FIRST(64, f16, 32, 32, 33);
+    } else if constexpr (N == 112 && BFLOAT) {
         PRODUCT_FIRST(112, bf16, 56, 56, 57);
     } else if constexpr (N == 112) {
         PRODUCT_FIRST(112, f16, 56, 56, 57);
@@ -230,8 +242,12 @@ template <class F, int N> VERB void product_first(float (&d)[N / 2], uint64_t a,
 template <class F, int N> VERB void product_next(float (&d)[N / 2], uint64_t a, uint64_t b)
 {
     constexpr bool BFLOAT = same_format<F, bf16>::value;
-    static_assert(N == 112 || N == 128, "no product of this width");
-    if constexpr (N == 112 && BFLOAT) {
+    static_assert(N == 64 || N == 112 || N == 128, "no product of this width");
+    if constexpr (N == 64 && BFLOAT) {
+        PRODUCT_NEXT(64, bf16, 32, 32, 33);
+    } else if constexpr (N == 64) {
+        PRODUCT_NEXT(64, f16, 32, 32, 33);
+    } else if constexpr (N == 112 && BFLOAT) {
         PRODUCT_NEXT(112, bf16, 56, 56, 57);
     } else if constexpr (N == 112) {
         PRODUCT_NEXT(112, f16, 56, 56, 57);
