@@ -10,7 +10,7 @@
 
 static const struct hopper_problem problems[] = {
     {"h1 q100 k500 d64 bf16 causal align=bottom-right", WITH_LOW},
-    {"h1 q130 k400 d128 f16", WITH_LOW},
+    {"h1 q130 k400 d128 bf16", WITH_LOW},
     {"h1 q70 k130 d40 bf16", 0},
 };
 enum { N_PROBLEMS = sizeof problems / sizeof problems[0] };
