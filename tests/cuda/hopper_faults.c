@@ -3,6 +3,7 @@
  * its own, as the emulation ends the process of a block that cannot go on. */
 #define _POSIX_C_SOURCE 200809L /* fork */
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,8 +18,9 @@ enum { N_PROBLEMS = sizeof problems / sizeof problems[0] };
 
 static void run_alone(int number, int schedule)
 {
+    const struct rlimit seconds = {60, 60}; /* of the processor: a block that neither ends nor stands still */
     struct arrays x;
-    alarm(60); /* a block that neither ends nor stands still */
+    setrlimit(RLIMIT_CPU, &seconds);
     make_hopper_problem(&x, &problems[number], 7);
     emulate_schedule(schedule & 1, schedule >> 1);
     const bool ran = run_hopper_maps(&x) == AG_OK;
