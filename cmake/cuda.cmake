@@ -1,8 +1,8 @@
-# Which GPUs the kernels are compiled for: what nvcc can compile for and what this machine has; and ATTNGRAD_CUDA=AUTO, as
-# `pip install .` has it, which builds the CUDA backend if nvcc and a GPU are found. One line says so either way.
+# Which GPUs the kernels are compiled for: what nvcc can compile for and what this machine has; and ATTNGRAD_CUDA=AUTO,
+# as `pip install .` has it, which builds the CUDA backend if nvcc and a GPU are found. One line says so either way.
 set(ATTNGRAD_CUDA_ARCHS all CACHE STRING
-    "Compute capabilities to compile the kernels for, without the dot: a list; all = 80, 90, 100 and 120, those of them that \
-nvcc knows; native = those of this machine's GPUs")
+    "Compute capabilities to compile the kernels for, without the dot; all = 80, 90, 100 and 120, as far as nvcc knows \
+them; native = those of this machine's GPUs")
 
 # cuda_known_archs(VARIABLE ARCH...): those of the list that nvcc can compile for.
 function(cuda_known_archs variable)
@@ -17,8 +17,8 @@ function(cuda_known_archs variable)
     set(${variable} ${archs} PARENT_SCOPE)
 endfunction()
 
-# cuda_native_archs(VARIABLE): the compute capabilities of the GPUs of this machine that run the kernels, 80 or higher; empty
-# if there is none.
+# cuda_native_archs(VARIABLE): the compute capabilities of the GPUs of this machine that run the kernels, 80 or higher;
+# empty if there is none.
 function(cuda_native_archs variable)
     execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
         OUTPUT_VARIABLE output RESULT_VARIABLE result ERROR_QUIET)
