@@ -63,8 +63,7 @@ def _run(connection, function, arguments):
     try:
         result = function(*arguments)
     except RuntimeError as error:
-        on_cpu = "can't allocate memory" in str(error)
-        if not on_cpu and not isinstance(error, torch.OutOfMemoryError):
+        if not isinstance(error, torch.OutOfMemoryError) and "DefaultCPUAllocator" not in str(error):
             raise
         result = None
     connection.send(result)
