@@ -6,6 +6,7 @@ import resource
 import signal
 import sys
 import time
+from multiprocessing import resource_tracker
 
 import torch
 
@@ -43,11 +44,13 @@ def in_own_process(function, *arguments, start="fork"):
     context = multiprocessing.get_context(start)
     here, there = context.Pipe(duplex=False)
     process = context.Process(target=_run, args=(there, function, arguments), daemon=True)
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # which the new process inherits
+    if start == "spawn":
+        resource_tracker.ensure_running()  # which process.start() would do, and unblock SIGINT
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which the new process inherits
     process.start()
-    signal.signal(signal.SIGINT, handler)
-    there.close()
     try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        there.close()
         return here.recv()
     except EOFError:  # it ended without an answer
         process.join()
