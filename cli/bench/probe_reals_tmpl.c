@@ -11,7 +11,7 @@ typedef PROBE_REAL PROBE_REAL_NAME(vec) __attribute__((vector_size(PROBE_BYTES))
 PROBE_TARGET static void PROBE_REAL_NAME(fma)(const struct operands *operands, void *out)
 {
     const double *values = operands->values;
-    PROBE_REAL_NAME(vec) c[CHAINS], d[CHAINS], x;
+    PROBE_REAL_NAME(vec) c[CHAINS], d[CHAINS], x = {0};
     const int lanes = PROBE_BYTES / (int)sizeof(PROBE_REAL);
     for (int i = 0; i < lanes; i++) {
         for (int a = 0; a < CHAINS; a++) {

@@ -67,8 +67,8 @@ static void find_devices(void)
     }
 }
 
-/* Images need a driver of at least the major version of the nvcc that compiled them, and some functions that the library
- * calls came with CUDA 12. The driver knows its version before cuInit. */
+/* Images need a driver of at least the major version of the nvcc that compiled them, and some functions that the
+ * library calls came with CUDA 12. The driver knows its version before cuInit. */
 enum { NEEDED_MAJOR = AGI_CUDA_TOOLKIT_MAJOR > 12 ? AGI_CUDA_TOOLKIT_MAJOR : 12 };
 
 static bool is_too_old(void)
