@@ -227,7 +227,7 @@ def test_interrupted(tmp_path):
         program.stdout.readline()
     assert program.stdout.read(1) == "a"  # attngrad's row has begun
     os.killpg(program.pid, signal.SIGINT)
-    assert program.communicate(timeout=60)[1] == "interrupted\n" and program.returncode == 130
+    assert program.communicate(timeout=600)[1] == "interrupted\n" and program.returncode == 130
 
 
 def test_top_eigenvalues(tmp_path):
