@@ -108,7 +108,7 @@ def train(sizes, device, dtype, steps):
     before = out_of_round(model, sizes.points, device)
     for n in range(1, steps + 1):
         error = step()
-        if n % max(1, steps // 10) == 0:
+        if n == 1 or n % max(1, steps // 10) == 0:
             current = out_of_round(model, sizes.points, device)
             print(f"step {n:5d}  error {error:.4f}  out of round {current:.3f}", flush=True)
     after = out_of_round(model, sizes.points, device)

@@ -86,7 +86,8 @@ def test_view_model_of_the_user(tmp_path):
 def test_mean_flow(tmp_path):
     report = run("mean_flow.py", "--steps", "100", folder=tmp_path)
     errors = [float(x) for x in re.findall(r" error ([0-9.]+)", report)]
-    assert "one-step samples" in report and len(errors) == 10 and sum(errors[5:]) < sum(errors[:5]), report
+    assert "one-step samples" in report and len(errors) == 11, report
+    assert sum(errors[-5:]) / 5 < 0.9 * errors[0], report
 
 
 def test_mean_flow_compared(tmp_path):
@@ -226,7 +227,7 @@ def test_interrupted(tmp_path):
         program.stdout.readline()
     assert program.stdout.read(1) == "a"  # attngrad's row has begun
     os.killpg(program.pid, signal.SIGINT)
-    assert program.communicate(timeout=60)[1] == "interrupted\n" and program.returncode == 130
+    assert program.communicate(timeout=600)[1] == "interrupted\n" and program.returncode == 130
 
 
 def test_top_eigenvalues(tmp_path):
