@@ -1,9 +1,11 @@
 # A thin front end of the CMake build. `make help` lists the targets.
 # BUILD: folder of all builds. PREFIX, DESTDIR: where `make install` installs. JOBS: parallel jobs.
-# ARGS: options of `make bench`, bench-gpu, test-gpu and test-python. IMAGES: a folder with images of the CUDA kernels that
-# another build made, for test-gpu and bench-gpu. Folders may have spaces in their names.
+# ARGS: options of `make bench`, bench-gpu, test-gpu and test-python. IMAGES: a folder with images of the CUDA kernels
+# that another build made, for test-gpu and bench-gpu. ARCHS: the GPUs of `make wheel`. Folders may have spaces in their
+# names.
 BUILD   = build
 PREFIX  = /usr/local
+ARCHS   = all
 JOBS   := $(shell nproc 2>/dev/null || echo 2)
 FOREIGN := $(if $(filter aarch64 arm64,$(shell uname -m)),qemu-x86_64,qemu-aarch64)
 DEEP    = dev asan tsan $(FOREIGN) fuzz
@@ -15,7 +17,8 @@ build  = $(call quote,$(BUILD))
 prefix = $(call quote,$(if $(filter /%,$(firstword $(PREFIX))),,$(CURDIR)/)$(PREFIX))
 
 .NOTPARALLEL:
-.PHONY: help demo test test-all test-deep test-gpu test-python bench bench-gpu accuracy lint format install uninstall clean
+.PHONY: help demo test test-all test-deep test-gpu test-python wheel bench bench-gpu accuracy lint format install \
+	uninstall clean
 
 help:
 	@echo 'make demo        build, then show the worked example, every variable of it'
@@ -25,6 +28,8 @@ help:
 	@echo '                 300 problems over processes, all problems over the ranks of MPI'
 	@echo 'make test-gpu    the CUDA backend on the NVIDIA GPU that is here; ARGS: see scripts/test-gpu; IMAGES: of another build'
 	@echo 'make test-python build the Python package, install it, run its tests; ARGS: options of pytest'
+	@echo 'make wheel       the Python wheel for other machines, with the CUDA backend, into $(build)/wheel; needs nvcc, no GPU;'
+	@echo '                 ARCHS=80,90: for these GPUs alone; ARCHS=none: without CUDA, and without nvcc'
 	@echo 'make bench       our maps, layer and products against PyTorch and oneDNN, under 30 minutes; ARGS=--quick: 5'
 	@echo 'make bench-gpu   the CUDA backend against PyTorch, into $(build)/bench-gpu; ARGS=--quick: 2 minutes'
 	@echo 'make accuracy    errors of the 16-bit maps in 216 settings, against PyTorch; 3 minutes; ARGS=--quick: 20 seconds'
@@ -69,6 +74,10 @@ test-deep:
 test-python:
 	@scripts/setup test-python
 	@python/test $(build)/python $(ARGS)
+
+wheel:
+	@scripts/setup wheel
+	@scripts/wheel $(build)/wheel $(JOBS) $(call quote,$(ARCHS))
 
 bench:
 	@scripts/setup bench

@@ -1,3 +1,4 @@
+# shellcheck shell=sh
 # What the tests of the command share; sourced with the path of the command as $1.
 # Streams and exit code of the last run are in $out, $err and $code.
 
@@ -83,12 +84,15 @@ works_with() {
     check "attngrad $* prints '$text'" grep -qF -e "$text" "$out"
 }
 
-# octal NUMBER BYTES: the number, little-endian, as escapes of printf
-octal() {
-    number=$1
-    for _ in $(seq "$2"); do
-        printf '\\%03o' $((number % 256))
-        number=$((number / 256))
+# little_endian BYTES NUMBER...: each number in so many bytes, the lowest first
+little_endian() {
+    bytes=$1
+    shift
+    for number in "$@"; do
+        for _ in $(seq "$bytes"); do
+            printf '%b' "$(printf '\\0%03o' $((number % 256)))"
+            number=$((number / 256))
+        done
     done
 }
 

@@ -5,6 +5,37 @@
 
 typedef PROBE_REAL PROBE_REAL_NAME(vec) __attribute__((vector_size(PROBE_BYTES)));
 
+#if defined(__aarch64__)
+/* c += x d, d -= x c: an instruction adds to the register that it changes. This is a rotation, so that c and d stay
+ * bounded, and their bits change every time. */
+PROBE_TARGET static void PROBE_REAL_NAME(fma)(const struct operands *operands, void *out)
+{
+    const double *values = operands->values;
+    PROBE_REAL_NAME(vec) c[CHAINS], d[CHAINS], x = {0};
+    const int lanes = PROBE_BYTES / (int)sizeof(PROBE_REAL);
+    for (int i = 0; i < lanes; i++) {
+        for (int a = 0; a < CHAINS; a++) {
+            c[a][i] = (PROBE_REAL)values[a * lanes + i];
+            d[a][i] = -c[a][i];
+        }
+        x[i] = (PROBE_REAL)values[CHAINS * lanes + i];
+    }
+    for (int n = 0; n < ROUNDS; n++) {
+        UNROLL for (int a = 0; a < CHAINS; a++)
+        {
+            c[a] += x * d[a];
+        }
+        UNROLL for (int a = 0; a < CHAINS; a++)
+        {
+            d[a] -= x * c[a];
+        }
+    }
+    for (int a = 0; a < CHAINS; a++) {
+        c[a] += d[a];
+    }
+    memcpy(out, c, sizeof c);
+}
+#else
 /* c = c x + y with |x| < 1, alternating between two x and y: c stays bounded, and its bits change every time. */
 PROBE_TARGET static void PROBE_REAL_NAME(fma)(const struct operands *operands, void *out)
 {
@@ -32,6 +63,7 @@ PROBE_TARGET static void PROBE_REAL_NAME(fma)(const struct operands *operands, v
     }
     memcpy(out, c, sizeof c);
 }
+#endif
 
 /* The inner loop of a matrix product: one factor per row of the block, another one per vector of a row. */
 PROBE_TARGET static void PROBE_REAL_NAME(fed)(const struct operands *operands, void *out)

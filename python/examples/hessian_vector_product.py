@@ -28,6 +28,20 @@ class Model(nn.Module):
         return self.head(self.layers(x, mask=causal, is_causal=True))
 
 
+def forward_over_reverse(loss, parameters, direction):
+    """The Hessian of loss(parameters) times a direction, both dicts of tensors: jvp of grad."""
+    return func.jvp(func.grad(loss), (parameters,), (direction,))[1]
+
+
+def double_backward(loss, parameters, direction):
+    """The same: the gradient of the derivative along the direction."""
+    leaves = {name: p.clone().requires_grad_() for name, p in parameters.items()}
+    first = torch.autograd.grad(loss(leaves), list(leaves.values()), create_graph=True)
+    directional_derivative = sum((g * direction[name]).sum() for name, g in zip(leaves, first, strict=True))
+    second = torch.autograd.grad(directional_derivative, list(leaves.values()))
+    return dict(zip(leaves, second, strict=True))
+
+
 def main():
     torch.manual_seed(0)
     model = replace(Model().double())
@@ -42,26 +56,18 @@ def main():
     def flat(tree):
         return torch.cat([tree[name].flatten() for name in parameters])
 
-    gradient = func.grad(loss)
-    forward_over_reverse = flat(func.jvp(gradient, (parameters,), (direction,))[1])
-
-    leaves = {name: p.clone().requires_grad_() for name, p in parameters.items()}
-    first = torch.autograd.grad(loss(leaves), list(leaves.values()), create_graph=True)
-    directional_derivative = sum((g * t).sum() for g, t in zip(first, direction.values(), strict=True))
-    second = torch.autograd.grad(directional_derivative, list(leaves.values()))
-    double_backward = torch.cat([x.flatten() for x in second])
-
-    step = 1e-5
+    expected = flat(forward_over_reverse(loss, parameters, direction))
+    gradient, step = func.grad(loss), 1e-5
     points = [{name: p + sign * step * direction[name] for name, p in parameters.items()} for sign in (1, -1)]
     differences = (flat(gradient(points[0])) - flat(gradient(points[1]))) / (2 * step)
 
-    norm = forward_over_reverse.norm()
+    norm = expected.norm()
     print(f"{flat(parameters).numel()} parameters, loss {loss(parameters):.4f}, |H t| {norm:.4f}")
     for name, product, limit in (
-        ("double backward", double_backward, 1e-12),
+        ("double backward", flat(double_backward(loss, parameters, direction)), 1e-12),
         ("differences of gradients", differences, 1e-7),
     ):
-        error = ((product - forward_over_reverse).norm() / norm).item()
+        error = ((product - expected).norm() / norm).item()
         verdict = "ok" if error < limit else "WRONG"
         print(f"{name:26}{error:8.1e} relative to |H t|, limit {limit:.0e}: {verdict}")
 

@@ -3,12 +3,11 @@ Hessian-vector products: a transformers model whose attention is chosen by one w
 attention, each in a process of its own, which reports its time and memory."""
 
 import argparse
-import multiprocessing
-import time
+import sys
 
 import torch
 import transformers
-from laplacian import peak_bytes
+from measured import in_own_process, measured, now
 from top_eigenvalues import lanczos
 from torch import func
 
@@ -51,14 +50,12 @@ def measure(attention, context, steps):
     def run(context, steps):
         loss, vector = make_loss(attention, context)
         product = lambda t: func.jvp(func.grad(loss), (vector,), (t,))[1]  # noqa: E731
-        start = time.perf_counter()
+        start = now("cpu")
         values = lanczos(product, vector.numel(), steps).flip(0)[:TOP].tolist()
-        return values, (time.perf_counter() - start) / steps
+        return values, (now("cpu") - start) / steps
 
-    run(16, 2)  # loads what the first call loads
-    before = peak_bytes()
-    values, seconds = run(context, steps)
-    return values, seconds, peak_bytes() - before
+    (values, seconds), size = measured("cpu", lambda: run(16, 2), lambda: run(context, steps))
+    return values, seconds, size
 
 
 def main():
@@ -69,8 +66,9 @@ def main():
     print(f"context {options.context}, top {TOP} eigenvalues after {options.steps} products")
     results = {}
     for attention in ("attngrad", "eager"):
-        with multiprocessing.get_context("spawn").Pool(1) as pool:
-            results[attention] = pool.apply(measure, (attention, options.context, options.steps))
+        results[attention] = in_own_process(measure, attention, options.context, options.steps, start="spawn")
+        if results[attention] is None:
+            sys.exit(f"{attention}: out of memory")
         values, seconds, size = results[attention]
         numbers = "  ".join(f"{x:.5f}" for x in values)
         print(f"{attention:8}  {numbers}   {seconds:7.2f} s a product {size / 2**20:8.1f} MiB")

@@ -4,23 +4,17 @@ along each: by forward over forward with fused attention, and by both orders of 
 attention. Each way runs in a process of its own, which reports its time and memory."""
 
 import argparse
-import multiprocessing
-import resource
 import sys
-import time
 
 import torch
+from measured import in_own_process, measured, now
 from torch import func, nn
+from unfused import unfused_attention
 
 from attngrad.torch import scaled_dot_product_attention
 
 WIDTH, HEADS = 32, 4
 SEED = 0
-
-
-def plain_attention(q, k, v):
-    """The formula: its matrices grow with the square of the number of electrons."""
-    return (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5).softmax(dim=-1) @ v
 
 
 class WaveFunction(nn.Module):
@@ -55,14 +49,9 @@ def forward_over_reverse(f, x, t):
 
 WAYS = {
     "fused, forward over forward": (scaled_dot_product_attention, forward_over_forward),
-    "plain, forward over forward": (plain_attention, forward_over_forward),
-    "plain, forward over reverse": (plain_attention, forward_over_reverse),
+    "plain, forward over forward": (unfused_attention, forward_over_forward),
+    "plain, forward over reverse": (unfused_attention, forward_over_reverse),
 }
-
-
-def peak_bytes():
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else 1024 * peak
 
 
 def measure(name, electrons, chunk):
@@ -72,18 +61,17 @@ def measure(name, electrons, chunk):
     attention, second_derivative = WAYS[name]
 
     def run(n):
+        begin = now("cpu")
         torch.manual_seed(SEED)
         psi = WaveFunction(n, attention).requires_grad_(False)
         x = (psi.nuclei + 0.3 * torch.randn(n, 3)).flatten()
         values = func.vmap(
             lambda t: second_derivative(lambda x: psi(x.view(n, 3)), x, t), chunk_size=chunk
         )(torch.eye(3 * n))
-        return values.sum().item()
+        return values.sum().item(), now("cpu") - begin
 
-    run(2)  # loads what the first call loads
-    before, start = peak_bytes(), time.perf_counter()
-    value = run(electrons)
-    return value, time.perf_counter() - start, peak_bytes() - before
+    (value, seconds), size = measured("cpu", lambda: run(2), lambda: run(electrons))
+    return value, seconds, size
 
 
 def main():
@@ -92,8 +80,9 @@ def main():
     parser.add_argument("--chunk", type=int, default=16, help="directions at a time")
     options = parser.parse_args()
     print(f"{options.electrons} electrons, {3 * options.electrons} coordinates, {options.chunk} at a time")
-    with multiprocessing.get_context("fork").Pool(1, maxtasksperchild=1) as pool:
-        results = {name: pool.apply(measure, (name, options.electrons, options.chunk)) for name in WAYS}
+    results = {name: in_own_process(measure, name, options.electrons, options.chunk) for name in WAYS}
+    if None in results.values():
+        sys.exit("out of memory")
     expected, wrong = results["plain, forward over reverse"][0], False
     for name, (value, seconds, size) in results.items():
         error = abs(value - expected) / abs(expected)

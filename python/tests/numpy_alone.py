@@ -1,5 +1,5 @@
 """The package in an environment that has NumPy and nothing else: it imports, computes, and says what is
-missing."""
+missing. scripts/wheel runs it."""
 
 import importlib
 import importlib.util
@@ -10,6 +10,19 @@ import attngrad
 
 for other in ("torch", "ml_dtypes", "jax", "onnx"):
     assert importlib.util.find_spec(other) is None, f"{other} is installed: this environment proves nothing"
+
+# Forward and vjp beside the formulas.
+rng = np.random.default_rng(0)
+q, k, v, d_o = (rng.standard_normal((3, 20, 16)) for _ in range(4))
+o, lse = attngrad.forward(q, k, v)
+g = attngrad.vjp(q, k, v, o, lse, d_o)
+scores = q @ k.swapaxes(1, 2) / 4
+p = np.exp(scores - lse[..., None])
+ds = p * (d_o @ v.swapaxes(1, 2) - (d_o * o).sum(-1, keepdims=True)) / 4
+assert np.allclose(p.sum(-1), 1) and np.allclose(o, p @ v)
+assert np.allclose(g.dq, ds @ k) and np.allclose(g.dk, ds.swapaxes(1, 2) @ q)
+assert np.allclose(g.dv, p.swapaxes(1, 2) @ d_o)
+
 residuals = attngrad.check("h4 kv2 q33 k47 d16 f32 causal softcap=20 sink bias=1h1k")
 assert residuals and all(r.passed for r in residuals.values()), residuals
 try:

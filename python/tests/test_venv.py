@@ -44,10 +44,10 @@ class Tree:
         """Puts this version of the small package into the second list."""
         self.write("requirements.txt", "# import: big small\n" + make_wheel(self.folder, "small", version))
 
-    def run(self, status=0):
+    def run(self, *arguments, status=0):
         environment = os.environ | {"XDG_CACHE_HOME": str(self.cache.parent), "PYTHON": sys.executable}
         result = subprocess.run(
-            [self.folder / "scripts" / "venv"],
+            [self.folder / "scripts" / "venv", *arguments],
             capture_output=True,
             text=True,
             env=environment | {"PIP_NO_INDEX": "1"},
@@ -89,6 +89,18 @@ def test_layers(tree, layers):
     code = "import big, small; print(big.__file__, big.version, small.version)"
     file, *versions = subprocess.check_output([python, "-I", "-c", code], text=True).split()
     assert Path(file).is_relative_to(tree.cache / layers[0]) and versions == ["1", "2"]
+
+
+def test_one_list_alone(tree, layers):
+    """An environment of one more list has its packages, in versions of the main list, and none of the others."""
+    tool = make_wheel(tree.folder, "tool", 1)
+    tree.write("requirements-tools.txt", "# import: tool small\n-c requirements.txt\nsmall\n" + tool)
+    python, said = tree.run("tools")
+    assert said.count("installing") == 1 and tree.layers() == {*layers, python.parents[1].name}
+    code = "import importlib.util, tool, small; print(small.version, importlib.util.find_spec('big'))"
+    assert subprocess.check_output([python, "-I", "-c", code], text=True).split() == ["2", "None"]
+    assert tree.run("tools") == (python, "")
+    shutil.rmtree(python.parents[1])
 
 
 def test_a_failure_leaves_nothing(tree, layers):

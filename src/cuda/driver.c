@@ -26,19 +26,16 @@ static const struct {
 #undef ROW
 };
 
-static bool find_functions(void *library)
+/* The first function that the driver lacks; NULL: it has all of them. */
+static const char *find_functions(void *library)
 {
+    const char *missing = NULL;
     for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) {
         void *address = dlsym(library, functions[i].symbol);
-        if (address == NULL) {
-            snprintf(opened.problem, sizeof opened.problem,
-                     "the CUDA driver is too old: it has no %s, which came with CUDA 12.0",
-                     functions[i].symbol);
-            return false;
-        }
         memcpy((char *)&opened.driver + functions[i].offset, &address, sizeof address);
+        missing = missing == NULL && address == NULL ? functions[i].symbol : missing;
     }
-    return true;
+    return missing;
 }
 
 /* The driver's words for a result. */
@@ -60,9 +57,6 @@ static void find_devices(void)
     char reason[160] = "the driver counts none";
     CUresult result = cu->Init(0);
     if (result == 0) {
-        result = cu->DriverGetVersion(&cu->version);
-    }
-    if (result == 0) {
         result = cu->DeviceGetCount(&cu->n_devices);
     }
     if (result != 0) {
@@ -73,15 +67,26 @@ static void find_devices(void)
     }
 }
 
-/* Images that one release of nvcc compiled need a driver of at least the same major version. */
-static void check_version(void)
+/* Images need a driver of at least the major version of the nvcc that compiled them, and some functions that the
+ * library calls came with CUDA 12. The driver knows its version before cuInit. */
+enum { NEEDED_MAJOR = AGI_CUDA_TOOLKIT_MAJOR > 12 ? AGI_CUDA_TOOLKIT_MAJOR : 12 };
+
+static bool is_too_old(void)
+{
+    agi_cuda_driver *cu = &opened.driver;
+    const bool is_known = cu->DriverGetVersion != NULL && cu->DriverGetVersion(&cu->version) == 0;
+    return is_known && cu->version / 1000 < NEEDED_MAJOR;
+}
+
+/* Names also NVIDIA's own number of the first driver of that version, if this file knows it. */
+static void refuse_old_driver(void)
 {
     const int version = opened.driver.version;
-    if (version / 1000 < AGI_CUDA_TOOLKIT_MAJOR) {
-        snprintf(opened.problem, sizeof opened.problem,
-                 "the driver is of CUDA %d.%d: the kernels of this library need one of CUDA %d or newer",
-                 version / 1000, version % 1000 / 10, AGI_CUDA_TOOLKIT_MAJOR);
-    }
+    const char *number = NEEDED_MAJOR == 12 ? ", driver 525" : NEEDED_MAJOR == 13 ? ", driver 580" : "";
+    snprintf(opened.problem, sizeof opened.problem,
+             "the driver is too old: it is of CUDA %d.%d, and the kernels of this library need one of CUDA "
+             "%d%s or newer",
+             version / 1000, version % 1000 / 10, NEEDED_MAJOR, number);
 }
 
 static void open_driver(void)
@@ -89,11 +94,15 @@ static void open_driver(void)
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL); /* never closed: it starts threads */
     if (library == NULL) {
         snprintf(opened.problem, sizeof opened.problem, "no CUDA driver: %s", dlerror());
-    } else if (find_functions(library)) {
+        return;
+    }
+    const char *missing = find_functions(library);
+    if (is_too_old()) {
+        refuse_old_driver();
+    } else if (missing != NULL) {
+        snprintf(opened.problem, sizeof opened.problem, "the CUDA driver has no %s", missing);
+    } else {
         find_devices();
-        if (opened.problem[0] == '\0') {
-            check_version();
-        }
     }
 }
 

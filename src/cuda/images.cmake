@@ -2,40 +2,35 @@
 # takes them from there; embedded by an assembler file that this writes.
 enable_language(ASM)
 
-set(ATTNGRAD_CUDA_ARCHS "80;90;100;120" CACHE STRING
-    "Compute capabilities to compile the kernels for, without the dot; native = those of this machine's GPUs")
 set(ATTNGRAD_CUDA_IMAGES "" CACHE PATH "Folder with images that are built already; empty = compile them")
-
-# cuda_native_archs(VARIABLE): the compute capabilities of the GPUs of this machine.
-function(cuda_native_archs variable)
-    execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
-        OUTPUT_VARIABLE output RESULT_VARIABLE result ERROR_QUIET)
-    string(REGEX MATCHALL "[0-9]+\\.[0-9]+" archs "${output}")
-    string(REPLACE "." "" archs "${archs}")
-    list(REMOVE_DUPLICATES archs)
-    if(NOT "${result}" STREQUAL "0" OR NOT archs)
-        message(FATAL_ERROR "ATTNGRAD_CUDA_ARCHS is native, but nvidia-smi finds no GPU here")
-    endif()
-    set(${variable} ${archs} PARENT_SCOPE)
-endfunction()
 
 # Machine code for each architecture, and PTX of the lowest for all that come later: sm_80,sm_90,compute_80.
 function(cuda_targets variable)
     set(archs ${ATTNGRAD_CUDA_ARCHS})
     if("${archs}" STREQUAL "native")
         cuda_native_archs(archs)
+        if(NOT archs)
+            message(FATAL_ERROR
+                "ATTNGRAD_CUDA_ARCHS is native, but nvidia-smi finds no GPU of compute capability 8.0 or higher here")
+        endif()
+    elseif("${archs}" STREQUAL "all")
+        cuda_known_archs(archs 80 90 100 120) # code for one of them runs on all GPUs of the same major number
+        if(NOT archs)
+            message(FATAL_ERROR "${ATTNGRAD_NVCC} can compile for none of sm_80, sm_90, sm_100 and sm_120")
+        endif()
     endif()
     list(SORT archs COMPARE NATURAL)
     set(targets)
     foreach(arch ${archs})
         if(NOT arch MATCHES "^[1-9][0-9]+a?$")
-            message(FATAL_ERROR "ATTNGRAD_CUDA_ARCHS has '${arch}': must be like 80, or native alone")
+            message(FATAL_ERROR "ATTNGRAD_CUDA_ARCHS has '${arch}': must be like 80, or all or native alone")
         endif()
         list(APPEND targets sm_${arch})
     endforeach()
     list(GET archs 0 lowest)
     list(APPEND targets compute_${lowest})
     list(JOIN targets "," targets)
+    message(STATUS "CUDA backend: nvcc ${cuda_toolkit_version} compiles for ${targets}")
     set(${variable} ${targets} PARENT_SCOPE)
 endfunction()
 
@@ -54,7 +49,7 @@ if(ATTNGRAD_CUDA_IMAGES)
     file(READ ${ATTNGRAD_CUDA_IMAGES}/toolkit cuda_toolkit_version)
     string(STRIP "${cuda_toolkit_version}" cuda_toolkit_version)
 else()
-    find_program(ATTNGRAD_NVCC nvcc HINTS /usr/local/cuda/bin)
+    find_program(ATTNGRAD_NVCC nvcc PATHS /usr/local/cuda/bin)
     if(NOT ATTNGRAD_NVCC)
         message(FATAL_ERROR "ATTNGRAD_CUDA is ON, but nvcc is missing: install a CUDA toolkit, or set ATTNGRAD_CUDA_IMAGES")
     endif()

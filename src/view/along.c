@@ -143,13 +143,17 @@ double agv_rows_along(const agv_page *page)
     return rows;
 }
 
+/* Of three variables together: their sums of squares add up. hypot would ask for glibc 2.35 in the wheel. */
 static double norm_of(agv_list *list, const char *const names[3])
 {
-    double norm = 0;
+    agv_stats all = {0};
     for (int n = 0; n < 3; n++) {
-        norm = hypot(norm, agv_norm(&agv_find_variable(list, names[n])->stats));
+        const agv_stats *stats = &agv_find_variable(list, names[n])->stats;
+        for (int k = 0; k < 3; k++) {
+            all.squares[k] += stats->squares[k];
+        }
     }
-    return norm;
+    return agv_norm(&all);
 }
 
 ag_status agv_fill_along(agv_page *page, const ag_plan *plan, const ag_args *args, agv_progress *progress)

@@ -162,7 +162,7 @@ fi
 # ends_soon ARGUMENT...: SIGINT, after half a second, ends it within 0.2 s, in the best of three trials
 ends_soon() {
     best=999999
-    for trial in 1 2 3; do
+    for _ in 1 2 3; do
         start=$(date +%s%N)
         env --default-signal=INT timeout --preserve-status -s INT -k 20 0.5 "$attngrad" "$@" </dev/null >"$out" 2>"$err"
         code=$?

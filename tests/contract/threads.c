@@ -370,15 +370,13 @@ static void messages_are_each_threads_own(void)
 
 int main(void)
 {
+    static void (*const steps[])(void) = {
+        plans_without_a_call, any_number_of_threads,  other_loops,   a_loop_that_does_nothing,
+        chains_of_spans,      one_plan_eight_callers, plans_at_once, messages_are_each_threads_own};
     signal(SIGALRM, hang);
-    alarm(SECONDS);
-    plans_without_a_call();
-    any_number_of_threads();
-    other_loops();
-    a_loop_that_does_nothing();
-    chains_of_spans();
-    one_plan_eight_callers();
-    plans_at_once();
-    messages_are_each_threads_own();
+    for (size_t n = 0; n < sizeof steps / sizeof steps[0]; n++) {
+        alarm(SECONDS);
+        steps[n]();
+    }
     return test_summary();
 }

@@ -1,5 +1,5 @@
-/* The fake CUDA driver: see fake_driver.h. Compiled as libcuda.so.1; with FAKE_OLD it lacks a function, as a driver
- * of CUDA 11 does; with FAKE_NO_DEVICES it finds no device; with FAKE_COMPUTES its kernels run by emulation.
+/* The fake CUDA driver: see fake_driver.h. Compiled as libcuda.so.1; with FAKE_INCOMPLETE it lacks a function, as a
+ * driver of CUDA 11 does; with FAKE_NO_DEVICES it finds no device; with FAKE_COMPUTES its kernels run by emulation.
  * FAKE_VERSION is the version that it reports, 13000 for 13.0. */
 #define _POSIX_C_SOURCE 200809L /* nanosleep */
 #include "fake_driver.h"
@@ -363,7 +363,7 @@ EXPORT CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const ch
     return 0;
 }
 
-#ifndef FAKE_OLD
+#ifndef FAKE_INCOMPLETE
 EXPORT CUresult cuKernelSetAttribute(CUfunction_attribute attribute, int value, CUkernel kernel,
                                      CUdevice device)
 {

@@ -13,7 +13,7 @@ npy() {
     header="{'descr': '$2', 'fortran_order': False, 'shape': $3, }"
     {
         printf '\223NUMPY\001\000'
-        printf "$(octal ${#header} 2)"
+        little_endian 2 ${#header}
         printf '%s' "$header"
         head -c "$4" /dev/zero
     } >"$1"
@@ -22,7 +22,7 @@ npy() {
 # safetensors FILE HEADER BYTES: with a header as given
 safetensors() {
     {
-        printf "$(octal ${#2} 8)"
+        little_endian 8 ${#2}
         printf '%s' "$2"
         head -c "$3" /dev/zero
     } >"$1"
@@ -37,7 +37,8 @@ tensor() {
 results() {
     folder=$1
     shift
-    [ "$(ls -A "$folder" | LC_ALL=C sort | tr '\n' ' ')" = "$(printf '%s.npy\n' "$@" | LC_ALL=C sort | tr '\n' ' ')" ]
+    found=$(find "$folder" -mindepth 1 -printf '%P\n' | LC_ALL=C sort)
+    [ "$found" = "$(printf '%s.npy\n' "$@" | LC_ALL=C sort)" ]
 }
 
 shape_is() { # shape_is FILE SHAPE
@@ -114,7 +115,7 @@ features="--bias in/bias.npy --mask in/mask.npy --bias-table in/table.npy --sink
 }
 
 # bf16: bytes of zero are the number 0.
-safetensors in/x.safetensors "{$(tensor q BF16 '[3,2]' '[0,12]'),$(tensor do BF16 '[3,2]' '[12,24]')}" 24
+safetensors in/x.safetensors "{$(tensor q BF16 '[3,2]' '[0,12]'),$(tensor 'do' BF16 '[3,2]' '[12,24]')}" 24
 x=in/x.safetensors
 works grad --q $x:q --k $x:q --v $x:q --do $x:do --out bf16
 check "bf16 gives one file" [ "$(ls -A bf16)" = out.safetensors ]
@@ -125,9 +126,9 @@ check "which may be replaced while they are read" [ "$(ls -A bf16)" = out.safete
 # Packed: 3 and 2 queries against 1 and 4 keys.
 npy in/pq.npy '<f4' '(5, 4, 3)' 240
 npy in/pk.npy '<f4' '(5, 2, 3)' 120
-{ npy in/cq.npy '<i8' '(3,)' 0 && printf "$(octal 0 8)$(octal 3 8)$(octal 5 8)" >>in/cq.npy; }
-{ npy in/ck.npy '<i4' '(3,)' 0 && printf "$(octal 0 4)$(octal 1 4)$(octal 5 4)" >>in/ck.npy; }
-{ npy in/beyond.npy '<i8' '(3,)' 0 && printf "$(octal 0 8)$(octal 1 8)$(octal 9 8)" >>in/beyond.npy; }
+{ npy in/cq.npy '<i8' '(3,)' 0 && little_endian 8 0 3 5 >>in/cq.npy; }
+{ npy in/ck.npy '<i4' '(3,)' 0 && little_endian 4 0 1 5 >>in/ck.npy; }
+{ npy in/beyond.npy '<i8' '(3,)' 0 && little_endian 8 0 1 9 >>in/beyond.npy; }
 packed="--q in/pq.npy --k in/pk.npy --v in/pk.npy --q-packed in/cq.npy"
 # shellcheck disable=SC2086
 {
@@ -139,9 +140,9 @@ packed="--q in/pq.npy --k in/pk.npy --v in/pk.npy --q-packed in/cq.npy"
     unusable_with "instead of 3" forward $packed --k-packed in/lengths.npy --out packed
 }
 
-{ npy in/late.npy '<i8' '(3,)' 0 && printf "$(octal 1 8)$(octal 3 8)$(octal 5 8)" >>in/late.npy; }
-{ npy in/nines.npy '<i8' '(2,)' 0 && printf "$(octal 9 8)$(octal 9 8)" >>in/nines.npy; }
-{ npy in/large.npy '<i4' '(1,)' 0 && printf "$(octal 7 4)" >>in/large.npy; }
+{ npy in/late.npy '<i8' '(3,)' 0 && little_endian 8 1 3 5 >>in/late.npy; }
+{ npy in/nines.npy '<i8' '(2,)' 0 && little_endian 8 9 9 >>in/nines.npy; }
+{ npy in/large.npy '<i4' '(1,)' 0 && little_endian 4 7 >>in/large.npy; }
 { npy in/nan.npy '<f4' '(4,)' 0 && printf '\000\000\300\177\000\000\000\000\000\000\000\000\000\000\000\000' >>in/nan.npy; }
 npy in/wide.npy '<f4' '(2, 600)' 4800
 npy in/three.npy '<f8' '(2, 3, 6, 5)' 1440
@@ -262,7 +263,7 @@ safetensors in/dtype.safetensors "{$(tensor q F8_E5M2 '[24]' '[0,24]')}" 24
 safetensors in/mixed.safetensors "{$(tensor e F8_E5M2 '[24]' '[960,984]'),$good}" 984
 safetensors in/named.safetensors "{$(tensor query F64 '[2]' '[0,16]')}" 16
 safetensors in/json.safetensors "{nonsense}" 0
-{ printf "$(octal 99999999999 8)" && cat in/good.safetensors; } >in/absurd.safetensors
+{ little_endian 8 99999999999 && cat in/good.safetensors; } >in/absurd.safetensors
 # shellcheck disable=SC2086
 {
     bad_file "cut short" forward --q in/short.npy $rest
@@ -378,7 +379,7 @@ stop() {
     code=$?
     if [ "$code" -eq 0 ]; then
         check "finished before SIG$1: both results" results stopped o lse
-    elif [ "$(ls -A stopped | wc -l)" -eq 1 ]; then
+    elif [ "$(find stopped -mindepth 1 | wc -l)" -eq 1 ]; then
         check "SIG$1 after $2 s: the old file is whole" cmp -s old stopped/o.npy
     else
         check "SIG$1 after the results were in place: no litter" results stopped o lse

@@ -1,6 +1,6 @@
 /* All checks on random problems over all features and dtypes, on each backend and instruction set, with one thread and
  * with two: small ones, and some of several tiles. If AG_TEST_COUNT is set, IN_A_SHORT_RUN of them from number
- * AG_TEST_FIRST on, and fewer large ones if it is small. */
+ * AG_TEST_FIRST on; if it is small, ON_SLOW_ONES, and fewer large ones. */
 #include "check/summary.h"
 #include "every_isa.h"
 #include "feature_pairs.h"
@@ -8,6 +8,7 @@
 enum {
     PROBLEMS = 1000,
     IN_A_SHORT_RUN = 200,
+    ON_SLOW_ONES = 100, /* processors that qemu emulates */
     SEED = 20,
     LARGE_EACH = 20
 }; /* one of LARGE_EACH problems is large */
@@ -26,6 +27,12 @@ static int first_problem(void)
 {
     const char *text = getenv("AG_TEST_FIRST");
     return text != NULL ? atoi(text) : 0;
+}
+
+static int number_of_problems(void)
+{
+    const int count = test_count(PROBLEMS);
+    return count == PROBLEMS ? PROBLEMS : count > 100 ? IN_A_SHORT_RUN : ON_SLOW_ONES;
 }
 
 /* Finite differences and identities are in float64, for which AMX falls back to AVX-512. The reference has no tiles:
@@ -55,7 +62,7 @@ static void check(const ag_check_case *s, const struct runner *r, struct error_t
 
 int main(void)
 {
-    const int problems = test_count(PROBLEMS) < PROBLEMS ? IN_A_SHORT_RUN : PROBLEMS, first = first_problem();
+    const int problems = number_of_problems(), first = first_problem();
     int n_large = 0;
     find_runners(1);
     for (int n = 0; n < problems; n++) {

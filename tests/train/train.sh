@@ -68,6 +68,7 @@ ATTNGRAD_THREADS=3 "$attngrad" train --model threads --overwrite --width 16 --he
     >"$out" 2>"$err"
 check "--threads comes before ATTNGRAD_THREADS" grep -q ', threads 2$' "$err"
 for command in "train --model threads --overwrite --steps 1" "sample a --model threads"; do
+    # shellcheck disable=SC2086 # the command and its options are words
     ATTNGRAD_THREADS=none "$attngrad" $command >"$out" 2>"$err"
     code=$?
     check "$command refuses a wrong ATTNGRAD_THREADS" is_refusal
@@ -274,7 +275,7 @@ unusable_with "'changed': 'embedding' is f32 [256, 16]: the model needs f32 [256
 resized() {
     size=$(($(od -An -tu8 -N8 whole)))
     header=$(tail -c +9 whole | head -c "$size" | sed "s/$1/$2/")
-    { printf "$(octal ${#header} 8)" && printf %s "$header" && tail -c +$((size + 9)) whole; } >changed
+    { little_endian 8 ${#header} && printf %s "$header" && tail -c +$((size + 9)) whole; } >changed
     check "the test changed $1" sh -c '! cmp -s whole changed'
 }
 # Sizes that would take gigabytes are refused before anything is allocated: because the tensors have other shapes or,
@@ -383,9 +384,9 @@ for moment in 0.05 0.13 0.21 0.34 0.55; do
         [ -e now ] || continue # not yet begun
         step=$(sed -n 's/^stopped: now holds step \([0-9]*\) .*/\1/p' "$err")
         check "Ctrl-C after $moment s: the checkpoint is at the step it says, $step" grep -qa "\"step\":\"$step\"" now
-        cp now then
-        trains --resume --model then --plot then.svg --steps "$step"
-        check "and the curve too" same now.svg then.svg
+        cp now again
+        trains --resume --model again --plot again.svg --steps "$step"
+        check "and the curve too" same now.svg again.svg
     done
 done
 

@@ -42,6 +42,6 @@ wait $child
 code=$?
 check "the last run is completed" [ "$code" -eq 0 ]
 check "with the bytes of the run that was not killed" cmp -s whole killed
-check "no temporary file of a killed run is left" [ -z "$(ls -A | grep -F .attngrad-)" ]
+check "no temporary file of a killed run is left" [ -z "$(find . -name '*.attngrad-*')" ]
 echo "$kills kills, $done_before of them after the run's end"
 finish

@@ -1,6 +1,7 @@
 """Calls that go to the kernels without PyTorch's dispatcher: only those that nothing else is to see, and the results
 are the same."""
 
+import platform
 import re
 import subprocess
 import sys
@@ -91,14 +92,16 @@ def test_features_go_directly_too(dispatched):
 
 def test_overhead():
     """At most 40 microseconds above the C call if nothing is recorded, 60 if it is, by the thread's processor time. On
-    an idle machine they are half of that; other load makes the caches slower, so the fewest of several tries count."""
+    an idle machine they are half of that; other load makes the caches slower, so the fewest of several tries count.
+    Python takes 1.6 times as long on the ARM server processors that have been seen."""
+    slower = 1.6 if platform.machine() == "aarch64" else 1
     command = [sys.executable, ROOT / "bench" / "overhead.py", "torch"]
     fewest = [float("inf")] * 2
     for _ in range(8):
         result = subprocess.run(command, capture_output=True, text=True)
         assert result.returncode == 0, result.stderr
         fewest = list(map(min, fewest, map(float, re.findall(r"([0-9.]+) microseconds", result.stdout))))
-        if fewest[0] <= 40 and fewest[1] <= 60:
+        if fewest[0] <= 40 * slower and fewest[1] <= 60 * slower:
             return
     raise AssertionError(f"nothing recorded, recorded: {fewest} microseconds above the C call")
 

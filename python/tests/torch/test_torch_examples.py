@@ -1,8 +1,10 @@
 """The examples run and report ok; the examples in docstrings pass doctest."""
 
 import doctest
+import importlib
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
+import attngrad
 from attngrad.torch import _attention, _multihead
 
 ROOT = Path(__file__).parents[3]
@@ -25,6 +30,13 @@ def run(name, *options, folder, launcher=()):
     assert done.returncode == 0, done.stderr
     assert "WRONG" not in done.stdout and ": ok\n" in done.stdout, done.stdout
     return done.stdout
+
+
+@pytest.fixture
+def example(monkeypatch):
+    """Imports an example, or one of the files that they share, as a module."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    return importlib.import_module
 
 
 def test_hessian_vector_product(tmp_path):
@@ -72,7 +84,150 @@ def test_view_model_of_the_user(tmp_path):
 
 
 def test_mean_flow(tmp_path):
-    assert "one-step samples" in run("mean_flow.py", "--steps", "100", folder=tmp_path)
+    report = run("mean_flow.py", "--steps", "100", folder=tmp_path)
+    errors = [float(x) for x in re.findall(r" error ([0-9.]+)", report)]
+    assert "one-step samples" in report and len(errors) == 11, report
+    assert sum(errors[-5:]) / 5 < 0.9 * errors[0], report
+
+
+def test_mean_flow_compared(tmp_path):
+    report = run("mean_flow.py", "--compare", "--steps", "3", "--points", "32", folder=tmp_path)
+    assert len(re.findall(r"^(attngrad|unfused) +[0-9.,]+ ms +[0-9.,]+ MiB ", report, re.M)) == 2, report
+
+
+def test_mean_flow_finds_a_wrong_attention(example, monkeypatch, capsys):
+    """Another scale of the scores is another model. Without processes: they would not see it."""
+    mean_flow = example("mean_flow")
+    sizes = mean_flow.SIZES["cpu"]._replace(batch=4)
+    unfused = mean_flow.ATTENTIONS["unfused"]
+    monkeypatch.setattr(mean_flow, "in_own_process", lambda function, *arguments, start: function(*arguments))
+    assert mean_flow.compare(sizes, "cpu", "float32", 2)
+    monkeypatch.setitem(mean_flow.ATTENTIONS, "unfused", lambda q, k, v: unfused(1.1 * q, k, v))
+    assert not mean_flow.compare(sizes, "cpu", "float32", 2)
+    verdicts = re.findall(r": (ok|WRONG)$", capsys.readouterr().out, re.M)
+    assert verdicts == ["ok", "WRONG"]
+
+
+def test_language_model_hvp(tmp_path):
+    report = run("language_model_hvp.py", "--context", "512", "--compare", "64", folder=tmp_path)
+    assert report.count(" ms ") == report.count(" MiB\n") == 8, report
+    assert len(re.findall(r" from forward over reverse, limit 1e-04: ok$", report, re.M)) == 5, report
+    assert len(re.findall(r" times the memory, limit 3: ok$", report, re.M)) == 2, report
+
+
+SMALL = {"width": 16, "heads": 2, "layers": 1}
+
+
+@pytest.fixture
+def hvp(example):
+    """language_model_hvp.py, and a small model for it."""
+    module = example("language_model_hvp")
+    return module, module.Setting("cpu", "float64", module.Sizes(**SMALL))
+
+
+def test_language_model_hvp_checks(hvp, capsys):
+    """The four products agree; a wrong product and memory that grows with the square are found."""
+    module, setting = hvp
+    rows = [module.Row(a, way, 33) for a in module.ATTENTIONS for way in module.WAYS]
+    results = {row: (module.product_of(row, setting)[0], 1.0, 2**25) for row in rows}
+    assert module.same_products(results, 1e-12)
+    wrong, (product, *rest) = rows[-1], results[rows[-1]]
+    assert not module.same_products({**results, wrong: (1.001 * product, *rest)}, 1e-4)
+    longer = {row._replace(context=66): (product, 1.0, 4 * 2**25) for row in rows}
+    assert not module.linear_memory(results | longer, 33)
+    assert "4.00 times the memory, limit 3: WRONG" in capsys.readouterr().out
+
+
+class CountedBytes(TorchDispatchMode):
+    """Adds up the bytes of all tensors that PyTorch's operators return."""
+
+    total = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        self.total += sum(x.nbytes for x in tree_leaves(result) if isinstance(x, torch.Tensor))
+        return result
+
+
+@pytest.mark.parametrize("way", ["forward over reverse", "double backward"])
+@pytest.mark.parametrize("attention", ["attngrad", "unfused"])
+def test_language_model_hvp_memory(hvp, attention, way):
+    """Tensors grow with the context, those of the unfused formula with its square."""
+    module, setting = hvp
+
+    def counted(context):
+        with CountedBytes() as count:
+            module.product_of(module.Row(attention, way, context), setting)
+        return count.total
+
+    growth = counted(512) / counted(256)
+    assert growth < 2.1 if attention == "attngrad" else growth > 3, growth
+
+
+def test_out_of_memory(hvp, monkeypatch, capsys):
+    """Said in the table; the program fails if it is attngrad that has too little."""
+    module, _ = hvp
+    monkeypatch.setattr(sys, "argv", ["language_model_hvp.py", "--context", "32", "--compare"])
+    product = torch.ones(3).numpy(), 1.0, 2**20
+    for short, status in (("unfused", 0), ("attngrad", 1)):
+        answer = lambda _, row, *rest, short=short, **start: None if row.attention == short else product  # noqa: E731
+        monkeypatch.setattr(module, "in_own_process", answer)
+        assert module.main() == status
+        assert re.search(rf"^{short} .* out of memory$", capsys.readouterr().out, re.M)
+
+
+def test_processes_that_fail(example):
+    """No memory, killed, ended."""
+    in_own_process = example("measured").in_own_process
+    assert in_own_process(max, 3, 4) == 4
+    assert in_own_process(torch.empty, 2**50) is None
+    assert in_own_process(signal.raise_signal, signal.SIGKILL) is None
+    with pytest.raises(SystemExit, match="runs exit ended with status 3"):
+        in_own_process(sys.exit, 3)
+
+
+@pytest.mark.parametrize(
+    "name, options, words",
+    [
+        ("mean_flow", "--steps 1", "--steps: 1: must be a whole number of at least 2"),
+        ("mean_flow", "--points 2.5", "--points: 2.5: must be a whole number"),
+        ("mean_flow", "--dtype float16", "--dtype: invalid choice: 'float16'"),
+        ("mean_flow", "--device cuda", "--device cuda: PyTorch finds no NVIDIA GPU"),
+        ("language_model_hvp", "--context -1", "--context"),
+        ("language_model_hvp", "--compare 3", "--compare: 3: must be a whole number of at least 16"),
+        ("language_model_hvp", "--device tpu", "--device: invalid choice: 'tpu'"),
+        ("language_model_hvp", "--device cuda", "--device cuda: PyTorch finds no NVIDIA GPU"),
+    ],
+)
+def test_wrong_options(example, monkeypatch, capsys, name, options, words):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", *options.split()])
+    with pytest.raises(SystemExit) as done:
+        example(name).main()
+    lines = capsys.readouterr().err.splitlines()
+    assert done.value.code == 2 and len(lines) == 1 and words in lines[0], lines
+
+
+def test_gpu_without_cuda_backend(example, monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(attngrad, "info", lambda: {"backends": "cpu reference"})
+    monkeypatch.setattr(sys, "argv", ["mean_flow.py", "--device", "cuda"])
+    with pytest.raises(SystemExit) as done:
+        example("mean_flow").main()
+    assert done.value.code == 2 and "has no CUDA backend" in capsys.readouterr().err
+
+
+def test_interrupted(tmp_path):
+    """Ctrl-C, which a terminal sends to all processes of a program, while a process measures: one line. No process is
+    left: the pipe would stay open."""
+    command = [sys.executable, "-W", "ignore", str(EXAMPLES / "mean_flow.py"), "--compare", "--steps", "1000000"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    program = subprocess.Popen(command, cwd=tmp_path, text=True, start_new_session=True, **pipes)
+    for _ in range(2):  # the lines before the table
+        program.stdout.readline()
+    assert program.stdout.read(1) == "a"  # attngrad's row has begun
+    os.killpg(program.pid, signal.SIGINT)
+    assert program.communicate(timeout=600)[1] == "interrupted\n" and program.returncode == 130
 
 
 def test_top_eigenvalues(tmp_path):
