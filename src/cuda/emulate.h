@@ -61,7 +61,8 @@ struct emulate_index {
     unsigned x = 0;
 };
 inline emulate_index threadIdx, blockIdx, blockDim, gridDim;
-inline bool emulate_late, emulate_backwards;
+inline bool emulate_late, emulate_backwards,
+    emulate_slow; /* slow: the last four warps go on if nobody else can */
 
 enum emulated_fault {
     EMULATE_NO_FAULT,
@@ -311,11 +312,16 @@ inline void emulate_block(size_t threads)
         f.stack.resize(EMULATE_STACK);
         f.context.begin(f.stack.data(), f.stack.size(), emulate_entry);
     }
+    const size_t warps = threads / 32, slow = emulate_slow && warps > 4 ? 4 : 0;
     for (bool running = true; running;) {
         const unsigned steps = emu.steps;
         running = false;
-        for (size_t w = 0; w < threads / 32; w++) {
-            running |= emulate_run_warp(emulate_backwards ? threads / 32 - 1 - w : w);
+        for (size_t w = 0; w < warps; w++) {
+            if (w < warps - slow || steps == emu.steps) {
+                running |= emulate_run_warp(emulate_backwards ? warps - 1 - w : w);
+            } else {
+                running = true;
+            }
         }
         if (running && steps == emu.steps && !(emu.land != nullptr && emu.land())) {
             emulate_fail("a block waits for threads that have ended");

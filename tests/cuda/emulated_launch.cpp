@@ -14,10 +14,11 @@ emulated_image::emulated_image(const emulated_kernel *kernels, size_t count)
     }
 }
 
-extern "C" void emulate_schedule(int late, int backwards)
+extern "C" void emulate_schedule(int late, int order)
 {
     emulate_late = late != 0;
-    emulate_backwards = backwards != 0;
+    emulate_backwards = order == EMULATE_BACKWARDS;
+    emulate_slow = order == EMULATE_SLOW;
 }
 
 extern "C" const char *emulate_plant(int fault)

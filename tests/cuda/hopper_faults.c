@@ -11,10 +11,10 @@
 
 static const struct hopper_problem problems[] = {
     {"h1 q100 k500 d64 bf16 causal align=bottom-right", WITH_LOW},
-    {"h1 q130 k400 d128 bf16", WITH_LOW},
+    {"h1 q130 k900 d128 bf16", WITH_LOW},
     {"h1 q70 k130 d40 bf16", 0},
 };
-enum { N_PROBLEMS = sizeof problems / sizeof problems[0] };
+enum { N_PROBLEMS = sizeof problems / sizeof problems[0], SCHEDULES = 2 * EMULATE_ORDERS };
 
 static void run_alone(int number, int schedule)
 {
@@ -49,8 +49,8 @@ int main(void)
     for (int fault = 0; emulate_plant_hopper(fault) != NULL; fault++) {
         const char *name = emulate_plant_hopper(fault);
         int found = 0;
-        for (int n = 0; n < 4 * N_PROBLEMS && (fault == 0 || found == 0); n++) {
-            found += is_found(n % N_PROBLEMS, 3 - n / N_PROBLEMS);
+        for (int n = 0; n < SCHEDULES * N_PROBLEMS && (fault == 0 || found == 0); n++) {
+            found += is_found(n % N_PROBLEMS, SCHEDULES - 1 - n / N_PROBLEMS);
         }
         printf("%s: %s\n", name, found ? "found" : "not found");
         CHECK((found > 0) == (fault > 0), "%s: %d problems found something", name, found);

@@ -34,7 +34,7 @@ static void check_problem(int number, int schedule)
     const struct hopper_problem *problem = &problems[number];
     struct arrays x;
     make_hopper_problem(&x, problem, (uint64_t)number);
-    emulate_schedule(schedule & 1, schedule >> 1 & 1);
+    emulate_schedule(schedule & 1, (schedule >> 1) % EMULATE_ORDERS);
     if (problem->with & NOT_A_NUMBER) {
         spoil_hidden_values(&x);
     }

@@ -8,8 +8,9 @@
 extern "C" {
 #endif
 
-/* How the threads of a block run: see src/cuda/emulate.h. */
-void emulate_schedule(int late, int backwards);
+/* How the threads of a block run: see src/cuda/emulate.h. EMULATE_SLOW: the last warps fall behind. */
+enum { EMULATE_FORWARDS, EMULATE_BACKWARDS, EMULATE_SLOW, EMULATE_ORDERS };
+void emulate_schedule(int late, int order);
 
 /* Plants a fault, 0 to 6; returns its name, or NULL if there is none of this number. */
 const char *emulate_plant(int fault);
