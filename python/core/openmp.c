@@ -66,11 +66,38 @@ static void forget(void)
     atomic_flag_clear(&openmp.taken);
 }
 
+/* Sets both functions, from the same library. */
+static int find_functions(void *library)
+{
+    *(void **)&openmp.max_threads = dlsym(library, "omp_get_max_threads");
+    *(void **)&openmp.parallel = dlsym(library, "GOMP_parallel");
+    if (openmp.max_threads == NULL) {
+        openmp.parallel = NULL;
+    }
+    return openmp.parallel != NULL;
+}
+
+/* The symbols of libraries that PyTorch has loaded for itself alone, as its wheels for ARM do, are found only in the
+ * library, which stays open. A library that is not loaded yet is not loaded here. */
+static int find_openmp(void)
+{
+    static const char *const names[] = {"libgomp.so.1", "libomp.so", "libomp.so.5", "libiomp5.so"};
+    int found = find_functions(RTLD_DEFAULT);
+    for (size_t n = 0; n < sizeof names / sizeof names[0] && !found; n++) {
+        void *library = dlopen(names[n], RTLD_LAZY | RTLD_NOLOAD);
+        found = library != NULL && find_functions(library);
+    }
+    return found;
+}
+
 int core_openmp_begin(void)
 {
-    *(void **)&openmp.max_threads = dlsym(RTLD_DEFAULT, "omp_get_max_threads");
-    if (openmp.max_threads != NULL && openmp.parallel == NULL && pthread_atfork(NULL, NULL, forget) == 0) {
-        *(void **)&openmp.parallel = dlsym(RTLD_DEFAULT, "GOMP_parallel");
+    static int watches_forks;
+    if (openmp.parallel == NULL && !watches_forks) {
+        watches_forks = pthread_atfork(NULL, NULL, forget) == 0;
+    }
+    if (openmp.parallel == NULL && watches_forks) {
+        find_openmp();
     }
     return openmp.parallel != NULL;
 }
