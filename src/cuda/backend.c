@@ -181,7 +181,8 @@ static ag_status enqueue(void *ctx, const agi_cuda_entry *entry)
     const agi_cuda_launch launch = {to->data->kernels[entry->kernel],
                                     {entry->blocks, 1, 1},
                                     (unsigned)kernel->threads,
-                                    (unsigned)kernel->shared};
+                                    (unsigned)kernel->shared,
+                                    entry->together != 0};
     return agi_cuda_enqueue(to->data->cu, &launch, to->stream, entry->parameter, kernel->name);
 }
 
@@ -204,7 +205,10 @@ static ag_status run(const agi_call *call, void *workspace)
     const agi_cuda_setting device = {data->device_info.shared_limit,
                                      (const int32_t *)(uintptr_t)data->buckets,
                                      (const double *)(uintptr_t)data->slopes,
-                                     call->plan->isa == AG_ISA_SM90 ? agi_cuda_make_map : NULL, data->cu};
+                                     data->device_info.processors,
+                                     AGI_HOPPER_RING_MOST,
+                                     call->plan->isa == AG_ISA_SM90 ? agi_cuda_make_map : NULL,
+                                     data->cu};
     target to = {data, call->exec->given.stream};
     agi_cuda_scope scope;
     ag_status status = enter(data, &scope);

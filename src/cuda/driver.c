@@ -188,6 +188,7 @@ void agi_cuda_leave(const agi_cuda_driver *cu, const agi_cuda_scope *scope)
 ag_status agi_cuda_enqueue(const agi_cuda_driver *cu, const agi_cuda_launch *launch, CUstream stream,
                            const void *params, const char *name)
 {
+    CUlaunchAttribute together = {.id = AGI_CU_COOPERATIVE, .value.cooperative = 1};
     const CUlaunchConfig config = {.grid_x = launch->grid[0],
                                    .grid_y = launch->grid[1],
                                    .grid_z = launch->grid[2],
@@ -195,7 +196,9 @@ ag_status agi_cuda_enqueue(const agi_cuda_driver *cu, const agi_cuda_launch *lau
                                    .block_y = 1,
                                    .block_z = 1,
                                    .shared_bytes = launch->shared_bytes,
-                                   .stream = stream};
+                                   .stream = stream,
+                                   .attributes = &together,
+                                   .n_attributes = launch->together};
     void *list[] = {(void *)(uintptr_t)params};
     const CUresult result = cu->LaunchKernelEx(&config, (CUfunction)launch->kernel, list, NULL);
     return result == 0 ? AG_OK : agi_cuda_fail(cu, result, name);

@@ -25,7 +25,8 @@ typedef int CUdevice_attribute, CUfunction_attribute, CUpointer_attribute, CUjit
 
 enum {
     AGI_CU_OUT_OF_MEMORY = 2,
-    AGI_CU_MAJOR = 75, /* attributes of a device */
+    AGI_CU_PROCESSORS = 16, /* attributes of a device */
+    AGI_CU_MAJOR = 75,
     AGI_CU_MINOR = 76,
     AGI_CU_SHARED_LIMIT = 97,
     AGI_CU_MAX_DYNAMIC_SHARED = 8,  /* an attribute of a kernel */
@@ -39,10 +40,21 @@ enum {
     AGI_CU_TENSOR_L2_256B = 3
 };
 
+/* An attribute of a launch. */
+enum { AGI_CU_COOPERATIVE = 2 }; /* all blocks are on the device at once, or the launch fails */
+typedef struct {
+    int id;
+    char padding[4];
+    union {
+        int cooperative;
+        char bytes[64];
+    } value;
+} CUlaunchAttribute;
+
 typedef struct {
     unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes;
     CUstream stream;
-    void *attributes;
+    CUlaunchAttribute *attributes;
     unsigned n_attributes;
 } CUlaunchConfig;
 
@@ -113,6 +125,7 @@ void agi_cuda_leave(const agi_cuda_driver *cu, const agi_cuda_scope *scope);
 typedef struct {
     CUkernel kernel;
     unsigned grid[3], threads, shared_bytes;
+    bool together; /* all blocks are on the device at once: a cooperative launch */
 } agi_cuda_launch;
 ag_status agi_cuda_enqueue(const agi_cuda_driver *cu, const agi_cuda_launch *launch, CUstream stream,
                            const void *params, const char *name);

@@ -4,6 +4,7 @@
 #define CUdevice agi_device
 #define CUdeviceptr agi_deviceptr
 #define CUlaunchConfig agi_launch_config
+#define CUlaunchAttribute agi_launch_attribute
 #define CUcontext agi_context
 #define CUstream agi_stream
 #define CUlibrary agi_library
@@ -27,6 +28,7 @@
 #undef CUdevice
 #undef CUdeviceptr
 #undef CUlaunchConfig
+#undef CUlaunchAttribute
 #undef CUcontext
 #undef CUstream
 #undef CUlibrary
@@ -67,6 +69,12 @@ SAME(offsetof(agi_launch_config, shared_bytes), offsetof(CUlaunchConfig, sharedM
 SAME(offsetof(agi_launch_config, stream), offsetof(CUlaunchConfig, hStream));
 SAME(offsetof(agi_launch_config, attributes), offsetof(CUlaunchConfig, attrs));
 SAME(offsetof(agi_launch_config, n_attributes), offsetof(CUlaunchConfig, numAttrs));
+SAME(sizeof(agi_launch_attribute), sizeof(CUlaunchAttribute));
+SAME(offsetof(agi_launch_attribute, id), offsetof(CUlaunchAttribute, id));
+SAME(offsetof(agi_launch_attribute, value), offsetof(CUlaunchAttribute, value));
+SAME(offsetof(agi_launch_attribute, value.cooperative), offsetof(CUlaunchAttribute, value.cooperative));
+SAME(AGI_CU_COOPERATIVE, CU_LAUNCH_ATTRIBUTE_COOPERATIVE);
+SAME(AGI_CU_PROCESSORS, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
 SAME(AGI_CU_OUT_OF_MEMORY, CUDA_ERROR_OUT_OF_MEMORY);
 SAME(AGI_CU_MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
 SAME(AGI_CU_MINOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);

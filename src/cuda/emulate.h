@@ -169,13 +169,17 @@ struct emulator {
     size_t threads = 0, block_arrived = 0;
     unsigned block_generation = 0, steps = 0; /* steps: counts what lets somebody go on */
     std::function<void()> body;
-
-    /* Of verbs with a state of their own (hopper_emulate.h): called before a block, and when no thread of a block can
-     * go on: lets something arrive that is in flight, and returns whether there was any. */
-    void (*begin)() = nullptr;
-    bool (*land)() = nullptr;
 };
 inline emulator emu;
+
+/* Of verbs with a state of their own (hopper_emulate.h). */
+struct emulate_verbs {
+    void (*begin)(); /* before a block */
+    bool (
+        *land)(); /* when no thread of a block can go on: lets something arrive that is in flight; was there any? */
+    void (*exchange)(unsigned block); /* the state with the one that is kept under this number */
+};
+inline emulate_verbs emu_verbs;
 
 inline void emulate_yield()
 {
@@ -293,15 +297,15 @@ inline bool emulate_run_warp(size_t warp)
     return more;
 }
 
-inline void emulate_block(size_t threads)
+inline void emulate_begin_block(size_t threads)
 {
     memset(emulate_memory, 0xff, sizeof emulate_memory);
     emu.fibers.resize(std::max(emu.fibers.size(), threads));
     emu.warps.assign(threads / 32, {});
     emu.threads = threads;
     emu.block_arrived = 0;
-    if (emu.begin != nullptr) {
-        emu.begin();
+    if (emu_verbs.begin != nullptr) {
+        emu_verbs.begin();
     }
     for (size_t i = 0; i < threads; i++) {
         emulate_fiber &f = emu.fibers[i];
@@ -312,7 +316,12 @@ inline void emulate_block(size_t threads)
         f.stack.resize(EMULATE_STACK);
         f.context.begin(f.stack.data(), f.stack.size(), emulate_entry);
     }
-    const size_t warps = threads / 32, slow = emulate_slow && warps > 4 ? 4 : 0;
+}
+
+/* Runs the block until its threads have ended, or none of them can go on. Returns whether they have ended. */
+inline bool emulate_run_block()
+{
+    const size_t warps = emu.threads / 32, slow = emulate_slow && warps > 4 ? 4 : 0;
     for (bool running = true; running;) {
         const unsigned steps = emu.steps;
         running = false;
@@ -323,25 +332,96 @@ inline void emulate_block(size_t threads)
                 running = true;
             }
         }
-        if (running && steps == emu.steps && !(emu.land != nullptr && emu.land())) {
+        if (running && steps == emu.steps && !(emu_verbs.land != nullptr && emu_verbs.land())) {
+            return false;
+        }
+    }
+    return true;
+}
+
+inline void emulate_one_by_one(unsigned blocks, unsigned threads)
+{
+    for (unsigned block = 0; block < blocks; block++) {
+        blockIdx = {block};
+        emulate_begin_block(threads);
+        if (!emulate_run_block()) {
             emulate_fail("a block waits for threads that have ended");
         }
     }
 }
 
-/* Runs body as every thread of every block of the grid. */
-inline void emulate_launch(unsigned blocks, unsigned threads, size_t shared, std::function<void()> body)
+/* ---- Blocks that run together, and may wait for each other ---- */
+
+struct emulate_resident {
+    emulator state;
+    std::vector<char> memory;
+    bool begun = false, done = false;
+};
+
+/* Exchanges the block that runs with one that is kept. */
+inline void emulate_exchange(emulate_resident &x, unsigned block)
 {
-    emu.body = body;
+    std::swap(emu, x.state);
+    std::swap_ranges(x.memory.begin(), x.memory.end(), emulate_memory);
+    if (emu_verbs.exchange != nullptr) {
+        emu_verbs.exchange(block);
+    }
+}
+/* Runs one of them as far as it goes. Returns whether it has moved. */
+inline bool emulate_advance(emulate_resident &x, unsigned block, unsigned threads,
+                            const std::function<void()> &body)
+{
+    blockIdx = {block};
+    emulate_exchange(x, block);
+    if (!x.begun) {
+        emu.body = body;
+        emulate_begin_block(threads);
+    }
+    const unsigned steps = emu.steps;
+    x.done = emulate_run_block();
+    const bool moved = !x.begun || x.done || emu.steps != steps;
+    x.begun = true;
+    emulate_exchange(x, block);
+    return moved;
+}
+inline void emulate_all_together(unsigned blocks, unsigned threads, const std::function<void()> &body)
+{
+    static std::vector<emulate_resident> residents; /* kept: their stacks are large */
+    residents.resize(std::max(residents.size(), (size_t)blocks));
+    for (unsigned block = 0; block < blocks; block++) {
+        residents[block].begun = residents[block].done = false;
+        residents[block].memory.resize(EMULATE_SHARED);
+    }
+    for (bool running = true; running;) {
+        bool moved = running = false;
+        for (unsigned n = 0; n < blocks; n++) {
+            const unsigned block = emulate_backwards ? blocks - 1 - n : n;
+            if (!residents[block].done) {
+                moved |= emulate_advance(residents[block], block, threads, body);
+                running |= !residents[block].done;
+            }
+        }
+        if (running && !moved) {
+            emulate_fail("blocks wait for each other");
+        }
+    }
+}
+
+/* Runs body as every thread of every block of the grid; together: all blocks are on the device at once. */
+inline void emulate_launch(unsigned blocks, unsigned threads, size_t shared, bool together,
+                           std::function<void()> body)
+{
     gridDim = {blocks};
     blockDim = {threads};
     emulate_shared = shared;
     if (shared > EMULATE_SHARED) {
         emulate_fail("more shared memory than there is");
     }
-    for (unsigned block = 0; block < blocks; block++) {
-        blockIdx = {block};
-        emulate_block(threads);
+    if (together) {
+        emulate_all_together(blocks, threads, body);
+    } else {
+        emu.body = body;
+        emulate_one_by_one(blocks, threads);
     }
 }
 

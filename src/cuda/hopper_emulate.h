@@ -22,7 +22,8 @@ enum emulated_hopper_fault {
     EMULATE_FEWER_PRODUCTS, /* one group of products fewer is waited for */
     EMULATE_NO_STORE_WAITS, /* stored boxes are not waited for */
     EMULATE_NO_NAMED,       /* named barriers hold nobody up */
-    EMULATE_NO_SWIZZLE      /* chunks of a box are not exchanged */
+    EMULATE_NO_SWIZZLE,     /* chunks of a box are not exchanged */
+    EMULATE_NO_PASSES       /* no block waits for another */
 };
 
 /* ---- What is in flight ---- */
@@ -45,6 +46,11 @@ struct emulate_bulk {
     const void *from;
     uint32_t shared, barrier, bytes;
 };
+struct emulate_move_entry {
+    float *to;
+    uint32_t from, bytes;
+    bool adds;
+};
 struct emulate_plain {
     uint32_t to;
     char bytes[16];
@@ -58,6 +64,7 @@ struct emulate_product {
     uint64_t a_tile, b_tile;
     int N;
     bool first, bfloat;
+    bool a_columns, b_columns; /* the sum runs over the rows of the tile */
 };
 struct emulate_warpgroup_state {
     int arrived = 0;
@@ -73,6 +80,7 @@ struct hopper_emulator {
     std::vector<emulate_box> loads;
     std::vector<emulate_bulk> bulks;
     std::map<unsigned, std::vector<emulate_box>> stores; /* by thread */
+    std::map<unsigned, std::vector<emulate_move_entry>> moves;
     std::map<unsigned, std::vector<emulate_plain>> plain;
     std::vector<emulate_warpgroup_state> warpgroups;
 };
@@ -316,6 +324,64 @@ inline void box_store_wait()
     all.clear();
 }
 
+/* ---- Sums in global memory ---- */
+
+inline void emulate_move(const emulate_move_entry &x)
+{
+    if (x.from % 16 != 0 || (uintptr_t)x.to % 16 != 0 || x.bytes % 16 != 0) {
+        emulate_fail("numbers that are not aligned to 16 bytes");
+    }
+    const float *const from = (const float *)emulate_shared_at(x.from, 16);
+    for (uint32_t i = 0; i < x.bytes / 4; i++) {
+        x.to[i] = x.adds ? x.to[i] + from[i] : from[i];
+    }
+}
+inline void emulate_issue_move(const emulate_move_entry &x)
+{
+    if (emulate_late) {
+        emu_hopper.moves[emu.now->index].push_back(x);
+    } else {
+        emulate_move(x);
+    }
+}
+inline void bulk_store(float *to, uint32_t from, uint32_t bytes)
+{
+    emulate_issue_move({to, from, bytes, false});
+}
+inline void bulk_add(float *to, uint32_t from, uint32_t bytes)
+{
+    emulate_issue_move({to, from, bytes, true});
+}
+/* Late, all of it happens here: shared memory is read and global memory is written. */
+inline void bulk_wait_read()
+{
+    if (emulate_fault == EMULATE_NO_STORE_WAITS) {
+        return;
+    }
+    for (const emulate_move_entry &x : emu_hopper.moves[emu.now->index]) {
+        emulate_move(x);
+    }
+    emu_hopper.moves[emu.now->index].clear();
+}
+inline void bulk_wait()
+{
+}
+inline void wait_for_passes(const int32_t *passes, int count)
+{
+    if (emulate_fault != EMULATE_NO_PASSES) {
+        emulate_until([&] { return *passes >= count; });
+    }
+}
+inline void pass(int32_t *passes)
+{
+    ++*passes;
+    emu.steps++;
+}
+inline int draw_ticket(int32_t *tickets)
+{
+    return (*tickets)++;
+}
+
 /* ---- Plain stores ---- */
 
 inline void emulate_store_plain(uint32_t to, const void *bytes, int count)
@@ -368,6 +434,23 @@ inline void shared_store(uint32_t address, float x, float y)
     const float both[2] = {x, y};
     memcpy(emulate_shared_at(address, 8), both, 8);
 }
+inline void shared_store_4(uint32_t address, const float (&x)[32], int i)
+{
+    emulate_store_plain(address, x + i, 16);
+}
+inline void shared_add_4(float (&x)[32], int i, uint32_t address)
+{
+    const float *const y = (const float *)emulate_shared_at(address, 16);
+    for (int n = 0; n < 4; n++) {
+        x[i + n] += y[n];
+    }
+}
+inline float2 shared_load_2(uint32_t address)
+{
+    float2 x;
+    memcpy(&x, emulate_shared_at(address, 8), 8);
+    return x;
+}
 inline float shared_load(uint32_t address)
 {
     float x;
@@ -408,7 +491,7 @@ inline void emulate_first_operand(const emulate_product &x, float (&a)[64][16])
 {
     for (int row = 0; row < 64 && x.a[0] == nullptr; row++) {
         for (int k = 0; k < 16; k++) {
-            a[row][k] = emulate_operand(x.a_tile, row, k, false, x.bfloat);
+            a[row][k] = emulate_operand(x.a_tile, row, k, x.a_columns, x.bfloat);
         }
     }
     for (int t = 0; t < 128 && x.a[0] != nullptr; t++) {
@@ -426,7 +509,7 @@ inline void emulate_multiply(const emulate_product &x)
     emulate_first_operand(x, a);
     for (int n = 0; n < x.N; n++) {
         for (int k = 0; k < 16; k++) {
-            b[k][n] = emulate_operand(x.b_tile, n, k, x.a[0] != nullptr, x.bfloat);
+            b[k][n] = emulate_operand(x.b_tile, n, k, x.b_columns, x.bfloat);
         }
     }
     for (int row = 0; row < 64; row++) {
@@ -469,6 +552,7 @@ struct emulate_product_thread {
     float *d;
     const uint32_t *a;
     uint64_t a_tile, b_tile;
+    bool columns; /* of both tiles */
 };
 inline void emulate_issue(emulate_product_thread mine, int N, bool first, bool bfloat)
 {
@@ -483,6 +567,8 @@ inline void emulate_issue(emulate_product_thread mine, int N, bool first, bool b
         x.N = N;
         x.first = first;
         x.bfloat = bfloat;
+        x.a_columns = thread[0]->columns;
+        x.b_columns = thread[0]->columns || x.a[0] != nullptr;
         w.open.push_back(x);
         if (!emulate_late) {
             emulate_multiply(x);
@@ -526,15 +612,23 @@ template <int N> inline void hold(uint32_t (&)[N])
 template <class F> inline constexpr bool emulate_is_bfloat = std::is_same<F, struct bf16>::value;
 template <class F, int N> inline void product_first(float (&d)[N / 2], uint64_t a, uint64_t b)
 {
-    emulate_issue({d, nullptr, a, b}, N, true, emulate_is_bfloat<F>);
+    emulate_issue({d, nullptr, a, b, false}, N, true, emulate_is_bfloat<F>);
 }
 template <class F, int N> inline void product_next(float (&d)[N / 2], uint64_t a, uint64_t b)
 {
-    emulate_issue({d, nullptr, a, b}, N, false, emulate_is_bfloat<F>);
+    emulate_issue({d, nullptr, a, b, false}, N, false, emulate_is_bfloat<F>);
 }
 template <class F, int N> inline void product_weights(float (&d)[N / 2], const uint32_t *a, uint64_t b)
 {
-    emulate_issue({d, a, 0, b}, N, false, emulate_is_bfloat<F>);
+    emulate_issue({d, a, 0, b, false}, N, false, emulate_is_bfloat<F>);
+}
+template <class F> inline void product_columns_first(float (&d)[32], uint64_t a, uint64_t b)
+{
+    emulate_issue({d, nullptr, a, b, true}, 64, true, emulate_is_bfloat<F>);
+}
+template <class F> inline void product_columns_next(float (&d)[32], uint64_t a, uint64_t b)
+{
+    emulate_issue({d, nullptr, a, b, true}, 64, false, emulate_is_bfloat<F>);
 }
 
 inline float exp2_fast(float x)
@@ -566,4 +660,11 @@ inline bool emulate_hopper_land()
     emulate_land(youngest);
     return true;
 }
-inline const bool emulate_hopper = (emu.begin = emulate_hopper_begin, emu.land = emulate_hopper_land, true);
+/* What is in flight belongs to a block: exchanged with that of another. */
+inline void emulate_hopper_exchange(unsigned block)
+{
+    static std::map<unsigned, hopper_emulator> others;
+    std::swap(emu_hopper, others[block]);
+}
+inline const bool emulate_hopper =
+    (emu_verbs = {emulate_hopper_begin, emulate_hopper_land, emulate_hopper_exchange}, true);

@@ -45,6 +45,25 @@ typedef struct {
     agi_cuda_params p; /* p.w.blocks: blocks of rows per head */
 } agi_hopper_backward;
 
+/* vjp in one kernel (kernels/hopper_ring.cu), and the statistics before it. Tiles of queries are counted over all
+ * sequences of a head; each has two halves. */
+typedef struct {
+    agi_cuda_tensor_map q, k, v, d_o;
+    agi_cuda_tensor_map dk, dv; /* if dk_in_boxes, dv_in_boxes */
+    agi_cuda_params p;          /* p.w.blocks, for the statistics: tiles of queries per head and sequence */
+    float *lse, *delta;         /* [H][tiles][N]: L in powers of two, D */
+    float *sums;                /* [H][tiles][2][N * D / 2]: dQ, as the registers of a warpgroup have it */
+    int32_t *passes;            /* [H][tiles][2]: how many blocks have added to the sum */
+    int32_t *tickets;           /* how many blocks have begun, if not together */
+    int64_t tiles;
+    float scale_log2;                 /* scale * log2 e */
+    int32_t together;                 /* 1: rings, whose blocks are on the device at once; 0: a band */
+    int32_t ring, groups;             /* blocks of a ring, rings per head; of a band: blocks per head, 1 */
+    int32_t dk_in_boxes, dv_in_boxes; /* stored by the copy engine, else row by row */
+    int32_t dq_in_pairs;              /* two channels at a time, else row by row */
+    int32_t in_chunks;                /* O and dO can be read 16 bytes at a time */
+} agi_hopper_ring;
+
 /* ---- The kernels ----
  *
  * A block has 64 rows, queries or keys, for each of CONSUMERS warpgroups and one warpgroup more, which only copies. It
@@ -59,6 +78,9 @@ typedef struct {
     X(hopper_dkdv, format, 128, 2, 64, 3) \
     X(hopper_dq, format, 64, 2, 64, 4) \
     X(hopper_dq, format, 128, 2, 64, 3)
+#define AGI_HOPPER_ring(X, format) \
+    X(hopper_ring, format, 64, 2, 128, 2) \
+    X(hopper_ring, format, 128, 2, 64, 2)
 /* clang-format on */
 #define AGI_HOPPER_FORMATS(X) X(bf16) X(f16)
 
@@ -70,5 +92,11 @@ typedef struct {
 #define AGI_HOPPER_BACKWARD_SHARED(D, CONSUMERS, N, STAGES)                                                  \
     (1024 + 4 * (D) * (64 * (CONSUMERS) + (STAGES) * (N)) + (STAGES) * (N)*4 * AGI_CUDA_STATS +              \
      8 * (1 + 2 * (STAGES)))
+
+/* Of vjp in one kernel: K and V of 128 keys, two tiles of Q and dO and twice dS, buffers of dQ, L and D of two tiles. */
+#define AGI_HOPPER_RING_STAGED(D) ((D) == 128 ? 2 : 1)
+#define AGI_HOPPER_RING_SHARED(D, CONSUMERS, N, STAGES)                                                      \
+    (1024 + 4 * 128 * (D) + 8 * (N) * (D) + 4 * 128 * (N) + AGI_HOPPER_RING_STAGED(D) * 4 * (N) * (D) +      \
+     16 * (N) + 96 + AGI_HOPPER_RING_STAGED(D) * 48)
 
 #endif

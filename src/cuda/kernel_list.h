@@ -26,10 +26,14 @@ enum {
 #define AGI_CUDA_HOPPER(map, format, D, CONSUMERS, N, STAGES) agi_kernel_##map##_##format##_d##D,
 #define AGI_CUDA_HOPPER_FORWARD(format) AGI_HOPPER_forward(AGI_CUDA_HOPPER, format)
 #define AGI_CUDA_HOPPER_BACKWARD(format) AGI_HOPPER_backward(AGI_CUDA_HOPPER, format)
+#define AGI_CUDA_HOPPER_PRE(map, format, D, CONSUMERS, N, STAGES)                                            \
+    agi_kernel_hopper_statistics_##format##_d##D,
+#define AGI_CUDA_HOPPER_RING(format)                                                                         \
+    AGI_HOPPER_ring(AGI_CUDA_HOPPER, format) AGI_HOPPER_ring(AGI_CUDA_HOPPER_PRE, format)
     AGI_CUDA_FORMATS(AGI_CUDA_OF) AGI_CUDA_OTHERS(AGI_CUDA_OTHER) AGI_CUDA_N_PORTABLE,
     AGI_CUDA_LAST_PORTABLE = AGI_CUDA_N_PORTABLE - 1,
     AGI_HOPPER_FORMATS(AGI_CUDA_HOPPER_FORWARD) AGI_HOPPER_FORMATS(AGI_CUDA_HOPPER_BACKWARD)
-        AGI_CUDA_N_KERNELS
+        AGI_HOPPER_FORMATS(AGI_CUDA_HOPPER_RING) AGI_CUDA_N_KERNELS
 #undef AGI_CUDA_LEVELS
 #undef AGI_CUDA_ANY
 #undef AGI_CUDA_ONE
@@ -39,6 +43,8 @@ enum {
 #undef AGI_CUDA_HOPPER
 #undef AGI_CUDA_HOPPER_FORWARD
 #undef AGI_CUDA_HOPPER_BACKWARD
+#undef AGI_CUDA_HOPPER_PRE
+#undef AGI_CUDA_HOPPER_RING
 };
 
 typedef struct {
@@ -57,6 +63,7 @@ typedef struct {
     uint32_t blocks;
     const void *parameter; /* a struct of params.h or hopper_params.h */
     size_t bytes;
+    int32_t together; /* 1: its blocks wait for each other, so all of them must be on the device at once */
 } agi_cuda_entry;
 
 #ifdef __cplusplus

@@ -52,6 +52,8 @@ typedef struct {
     void *stats;
     double *diagonals;
     void *splits;
+    float *ring_rows[2], *ring_sums; /* of vjp in one kernel: L and D, sums of dQ */
+    int32_t *ring_passes;            /* and the counter of tickets behind them */
     int64_t q_rows, k_rows, diagonal_tiles;
 } layout;
 
@@ -78,6 +80,27 @@ static void lay_out_copy(layout *x, agi_arena *arena, const ag_problem *p, int o
                                     format == AGI_FORMAT_f32 ? sizeof(float) : 0);
 }
 
+/* vjp in one kernel: a plan may have it if its table is not sm80. It sums dQ over the keys in an order that depends on
+ * the lengths, so not with AG_INVARIANT. */
+static bool may_have_ring(const ag_plan *plan)
+{
+    return plan->isa != AG_ISA_SM80 && !(plan->flags & AG_INVARIANT) &&
+           agi_hopper_choose(plan, AGI_hopper_ring, INT32_MAX).kernel >= 0;
+}
+
+static void lay_out_ring(layout *x, agi_arena *arena, const ag_plan *plan)
+{
+    const ag_problem *p = &plan->p;
+    const agi_hopper_choice choice = agi_hopper_choose(plan, AGI_hopper_ring, INT32_MAX);
+    const int64_t D = p->dim_qk > 64 || p->dim_v > 64 ? 128 : 64;
+    const int64_t tiles = agi_saturating_product(p->heads, agi_hopper_tiles(p, choice.tile), 1, 1);
+    for (int n = 0; n < 2; n++) {
+        x->ring_rows[n] = agi_take(arena, agi_saturating_product(tiles, choice.tile, 1, 1), sizeof(float));
+    }
+    x->ring_sums = agi_take(arena, agi_saturating_product(tiles, choice.tile, D, 1), sizeof(float));
+    x->ring_passes = agi_take(arena, agi_saturating_product(tiles, 2, 1, 1) + 1, sizeof(int32_t));
+}
+
 static void lay_out(layout *x, agi_arena *arena, const ag_plan *plan, agi_map map)
 {
     const ag_problem *p = &plan->p;
@@ -98,6 +121,9 @@ static void lay_out(layout *x, agi_arena *arena, const ag_plan *plan, agi_map ma
     }
     if (backward) {
         x->stats = agi_take(arena, agi_saturating_product(x->q_rows, p->heads, AGI_CUDA_STATS, 1), real);
+    }
+    if (map == AGI_VJP && may_have_ring(plan)) {
+        lay_out_ring(x, arena, plan);
     }
     if (backward && agi_has(p, AG_TABLE) && p->q_len > 0 && p->kv_len > 0) {
         x->diagonal_tiles = agi_cuda_divide_up(p->q_len, AGI_CUDA_PAIR_TILE) +
@@ -255,12 +281,14 @@ typedef struct {
     const ag_plan *plan;
     const ag_problem *p;
     const agi_cuda_setting *device;
+    const layout *x;
     bool hopper; /* the map's kernels are those of the table sm90 */
     agi_cuda_emitter stream;
     ag_status status;
 } job;
 
-static void emit_with(job *j, int32_t kernel, int64_t blocks, const void *parameter, size_t bytes)
+static void emit_entry(job *j, int32_t kernel, int64_t blocks, const void *parameter, size_t bytes,
+                       bool together)
 {
     if (j->status != AG_OK || blocks == 0) {
         return;
@@ -270,8 +298,13 @@ static void emit_with(job *j, int32_t kernel, int64_t blocks, const void *parame
                              agi_cuda_kernels[kernel].name, (long long)blocks);
         return;
     }
-    const agi_cuda_entry launch = {kernel, (uint32_t)blocks, parameter, bytes};
+    const agi_cuda_entry launch = {kernel, (uint32_t)blocks, parameter, bytes, together};
     j->status = j->stream.emit(j->stream.ctx, &launch);
+}
+
+static void emit_with(job *j, int32_t kernel, int64_t blocks, const void *parameter, size_t bytes)
+{
+    emit_entry(j, kernel, blocks, parameter, bytes, false);
 }
 
 static void emit(job *j, int32_t kernel, int64_t blocks, agi_cuda_part part)
@@ -290,7 +323,7 @@ typedef struct {
 static void flush(uploader *u)
 {
     if (u->values.count > 0 && u->j->status == AG_OK) {
-        const agi_cuda_entry launch = {agi_kernel_upload, 1, &u->values, sizeof u->values};
+        const agi_cuda_entry launch = {agi_kernel_upload, 1, &u->values, sizeof u->values, 0};
         u->j->status = u->j->stream.emit(u->j->stream.ctx, &launch);
     }
     u->values.to += u->values.count;
@@ -496,6 +529,99 @@ static void emit_hopper_backward(job *j, agi_hopper_map map, const agi_hopper_ba
               &f, sizeof f);
 }
 
+/* ---- vjp in one kernel ---- */
+
+/* It gives dQ and at least one of dK and dV. */
+static bool has_ring(const job *j)
+{
+    const ag_args *a = &j->k.a;
+    const agi_hopper_ring_size rings = agi_hopper_rings(j->p, j->device->ring_most);
+    return may_have_ring(j->plan) && a->dq.data != NULL && (a->dk.data != NULL || a->dv.data != NULL) &&
+           agi_hopper_choose(j->plan, AGI_hopper_ring, j->device->shared_limit).kernel >= 0 &&
+           (!rings.together || rings.blocks <= j->device->processors);
+}
+
+/* Can a gradient be stored by the copy engine? */
+static bool map_gradient(job *j, const matrix_source *s, const ag_tensor *t, uint32_t bit,
+                         agi_cuda_tensor_map *map)
+{
+    if (t->data == NULL || j->k.a.accumulate & bit || j->p->grad_dtype != j->p->dtype ||
+        !is_direct(j->p, s, t) || !has_boxes(j->p, s, t)) {
+        return false;
+    }
+    agi_cuda_box_view view = {.data = t->data, .strides = {t->strides[0], t->strides[1], t->strides[2]}};
+    axes_of(j->p, s, view.size);
+    make_map(j, &view, 64, map);
+    return true;
+}
+
+/* Two 16-bit channels at a time. */
+static bool has_pairs(const job *j, const ag_tensor *t)
+{
+    const int64_t odd = t->strides[0] | t->strides[1] | t->strides[2] | j->p->dim_qk;
+    return j->p->grad_dtype == j->p->dtype && !(j->k.a.accumulate & AG_ACC_DQ) && t->strides[3] == 1 &&
+           odd % 2 == 0 && (uintptr_t)t->data % 4 == 0;
+}
+
+static bool in_chunks(const job *j)
+{
+    static const matrix_source output = {0, false, true, true};
+    const ag_args *a = &j->k.a;
+    return is_direct(j->p, &output, &a->o) && is_direct(j->p, &output, &a->d_o) &&
+           (a->o_low.data == NULL || is_direct(j->p, &output, &a->o_low));
+}
+
+static void set_ring(job *j, agi_hopper_ring *f, const agi_hopper_backward *maps)
+{
+    const ag_args *a = &j->k.a;
+    const agi_hopper_choice choice = agi_hopper_choose(j->plan, AGI_hopper_ring, j->device->shared_limit);
+    const agi_hopper_ring_size rings = agi_hopper_rings(j->p, j->device->ring_most);
+    f->q = maps->q;
+    f->k = maps->k;
+    f->v = maps->v;
+    f->d_o = maps->d_o;
+    f->dk_in_boxes = map_gradient(j, &sources[AGI_CUDA_K], &a->dk, AG_ACC_DK, &f->dk);
+    f->dv_in_boxes = map_gradient(j, &sources[AGI_CUDA_V], &a->dv, AG_ACC_DV, &f->dv);
+    f->dq_in_pairs = has_pairs(j, &a->dq);
+    f->in_chunks = in_chunks(j);
+    f->tiles = agi_hopper_tiles(j->p, choice.tile);
+    f->lse = j->x->ring_rows[0];
+    f->delta = j->x->ring_rows[1];
+    f->sums = j->x->ring_sums;
+    f->passes = j->x->ring_passes;
+    f->tickets = f->passes + 2 * j->p->heads * f->tiles;
+    f->scale_log2 = (float)(j->p->scale * 1.4426950408889634);
+    f->together = rings.together;
+    f->ring = rings.blocks;
+    f->groups = rings.groups;
+}
+
+static void emit_hopper_ring(job *j)
+{
+    const ag_problem *p = j->p;
+    const int32_t limit = j->device->shared_limit;
+    const agi_hopper_choice choice = agi_hopper_choose(j->plan, AGI_hopper_ring, limit);
+    const agi_hopper_choice before = agi_hopper_choose(j->plan, AGI_hopper_statistics, limit);
+    const int64_t heads = agi_saturating_product(p->batch, p->kv_heads, 1, 1);
+    agi_hopper_backward maps = {0};
+    agi_hopper_ring f = {0};
+    map_operand(j, AGI_CUDA_Q, choice.tile, &maps.q);
+    map_operand(j, AGI_CUDA_K, AGI_HOPPER_RING_KEYS, &maps.k);
+    map_operand(j, AGI_CUDA_V, AGI_HOPPER_RING_KEYS, &maps.v);
+    map_operand(j, AGI_CUDA_DO, choice.tile, &maps.d_o);
+    set_ring(j, &f, &maps);
+    j->k.w = (agi_cuda_part){.blocks = agi_cuda_divide_up(p->q_len, choice.tile)};
+    f.p = j->k;
+    emit_with(j, before.kernel, agi_saturating_product(p->batch, p->heads, j->k.w.blocks, 1), &f, sizeof f);
+    int64_t blocks = agi_saturating_product(heads, f.ring, 1, 1);
+    if (f.together) { /* as many rings at once as the device holds */
+        const int64_t rings = j->device->processors / f.ring,
+                      all = agi_saturating_product(heads, f.groups, 1, 1);
+        blocks = (rings < all ? rings : all) * f.ring;
+    }
+    emit_entry(j, choice.kernel, blocks, &f, sizeof f, f.together);
+}
+
 static void emit_hopper_gradients(job *j)
 {
     const ag_args *a = &j->k.a;
@@ -534,8 +660,13 @@ static void emit_backward(job *j, bool tangent)
     const ag_problem *p = j->p;
     const bool dq = (tangent ? a->tdq : a->dq).data != NULL;
     const bool dk = (tangent ? a->tdk : a->dk).data != NULL, dv = (tangent ? a->tdv : a->dv).data != NULL;
-    emit_statistics(j);
-    if (j->hopper) {
+    const bool ring = j->hopper && has_ring(j);
+    if (!ring || a->dsink.data != NULL) {
+        emit_statistics(j);
+    }
+    if (ring) {
+        emit_hopper_ring(j);
+    } else if (j->hopper) {
         emit_hopper_gradients(j);
     } else if (dk || dv) {
         emit_stream(j, tangent ? AGI_STREAM_tdkdv : AGI_STREAM_dkdv,
@@ -590,8 +721,13 @@ static void emit_map(job *j)
 ag_status agi_cuda_launch_map(const agi_call *call, const agi_cuda_setting *device, void *workspace,
                               agi_cuda_emitter stream)
 {
-    job j = {.plan = call->plan, .p = &call->plan->p, .device = device, .stream = stream, .status = AG_OK};
     layout x;
+    job j = {.plan = call->plan,
+             .p = &call->plan->p,
+             .device = device,
+             .x = &x,
+             .stream = stream,
+             .status = AG_OK};
     agi_arena arena = agi_arena_begin(workspace);
     lay_out(&x, &arena, call->plan, call->map);
     set_tensors(&j.k, call);
@@ -627,6 +763,6 @@ ag_status agi_cuda_launch_merge(const ag_plan *plan, const ag_merge_args *args, 
     }
     const int64_t rows = m.size[0] * m.size[1] * m.size[2];
     const agi_cuda_entry launch = {agi_kernel_merge, (uint32_t)agi_cuda_divide_up(rows, ROWS_OF_BLOCK), &m,
-                                   sizeof m};
+                                   sizeof m, 0};
     return rows == 0 ? AG_OK : stream.emit(stream.ctx, &launch);
 }

@@ -16,6 +16,9 @@ typedef struct {
     const int32_t *buckets; /* the plan's, in device memory; NULL if the plan has none */
     const double *slopes;   /* likewise */
 
+    int32_t processors; /* blocks that can be on the device at once, one on each */
+    int32_t ring_most;  /* blocks of a ring: AGI_HOPPER_RING_MOST, fewer in tests; bits depend on it */
+
     /* Makes a tensor map; ctx: what it needs for that. NULL: the table is sm80, whose kernels take none. */
     ag_status (*make_map)(const void *ctx, const agi_cuda_box_view *view, agi_cuda_tensor_map *map);
     const void *ctx;

@@ -66,9 +66,16 @@ enum {
      AGI_HOPPER_BACKWARD_SHARED(D, CONSUMERS, N, STAGES)},
 #define HOPPER_FORWARD_OF(format) AGI_HOPPER_forward(HOPPER_FORWARD, format)
 #define HOPPER_BACKWARD_OF(format) AGI_HOPPER_backward(HOPPER_BACKWARD, format)
+#define HOPPER_RING(map, format, D, CONSUMERS, N, STAGES)                                                    \
+    {#map "_" #format "_d" #D, #map "_" #format, 128 * (CONSUMERS + 1),                                      \
+     AGI_HOPPER_RING_SHARED(D, CONSUMERS, N, STAGES)},
+#define HOPPER_STATISTICS(map, format, D, CONSUMERS, N, STAGES)                                              \
+    {"hopper_statistics_" #format "_d" #D, #map "_" #format, 256, 0},
+#define HOPPER_RING_OF(format) AGI_HOPPER_ring(HOPPER_RING, format) AGI_HOPPER_ring(HOPPER_STATISTICS, format)
 
-const agi_cuda_kernel agi_cuda_kernels[AGI_CUDA_N_KERNELS] = {AGI_CUDA_FORMATS(OF_FORMAT) AGI_CUDA_OTHERS(
-    OTHER) AGI_HOPPER_FORMATS(HOPPER_FORWARD_OF) AGI_HOPPER_FORMATS(HOPPER_BACKWARD_OF)};
+const agi_cuda_kernel agi_cuda_kernels[AGI_CUDA_N_KERNELS] = {
+    AGI_CUDA_FORMATS(OF_FORMAT) AGI_CUDA_OTHERS(OTHER) AGI_HOPPER_FORMATS(HOPPER_FORWARD_OF)
+        AGI_HOPPER_FORMATS(HOPPER_BACKWARD_OF) AGI_HOPPER_FORMATS(HOPPER_RING_OF)};
 
 /* ---- The stream kernels ---- */
 
@@ -198,8 +205,11 @@ typedef struct {
 
 #define HOPPER_CHOICE(map, format, D, CONSUMERS, N, STAGES)                                                  \
     {AGI_##map, AGI_FORMAT_##format, D, {agi_kernel_##map##_##format##_d##D, 64 * (CONSUMERS), N}},
+#define HOPPER_PRE_CHOICE(map, format, D, CONSUMERS, N, STAGES)                                              \
+    {AGI_hopper_statistics, AGI_FORMAT_##format, D, {agi_kernel_hopper_statistics_##format##_d##D, N, N}},
 #define HOPPER_CHOICES(format)                                                                               \
-    AGI_HOPPER_forward(HOPPER_CHOICE, format) AGI_HOPPER_backward(HOPPER_CHOICE, format)
+    AGI_HOPPER_forward(HOPPER_CHOICE, format) AGI_HOPPER_backward(HOPPER_CHOICE, format)                     \
+        AGI_HOPPER_ring(HOPPER_CHOICE, format) AGI_HOPPER_ring(HOPPER_PRE_CHOICE, format)
 
 static const hopper_kernel hopper_kernels[] = {AGI_HOPPER_FORMATS(HOPPER_CHOICES)};
 
@@ -230,6 +240,23 @@ agi_hopper_choice agi_hopper_choose(const ag_plan *plan, agi_hopper_map map, int
         }
     }
     return best;
+}
+
+agi_hopper_ring_size agi_hopper_rings(const ag_problem *p, int64_t most)
+{
+    const int64_t blocks = agi_cuda_divide_up(p->kv_len, AGI_HOPPER_RING_KEYS);
+    if (agi_has(p, AG_CAUSAL | AG_WINDOW)) {
+        return (agi_hopper_ring_size){false, (int32_t)blocks, 1};
+    }
+    const int64_t groups = agi_cuda_divide_up(blocks, most);
+    return (agi_hopper_ring_size){true, (int32_t)agi_cuda_divide_up(blocks, groups), (int32_t)groups};
+}
+
+int64_t agi_hopper_tiles(const ag_problem *p, int64_t rows)
+{
+    const int64_t total =
+        agi_has(p, AG_PACKED) ? p->q_total : agi_saturating_product(p->batch, p->q_len, 1, 1);
+    return total / rows + p->batch;
 }
 
 int64_t agi_hopper_heads_together(const ag_problem *p)

@@ -33,11 +33,29 @@ agi_cuda_choice agi_cuda_choose(const ag_problem *p, agi_cuda_map map, int32_t s
 
 /* A kernel of the table sm90: kernel is -1 if it has none for the plan. rows: of a block; tile: rows of the other
  * side's tiles. It has either both kernels of vjp or none. */
-typedef enum { AGI_hopper_forward, AGI_hopper_dkdv, AGI_hopper_dq } agi_hopper_map;
+typedef enum {
+    AGI_hopper_forward,
+    AGI_hopper_dkdv,
+    AGI_hopper_dq,
+    AGI_hopper_ring,
+    AGI_hopper_statistics
+} agi_hopper_map;
 typedef struct {
     int32_t kernel, rows, tile;
 } agi_hopper_choice;
 agi_hopper_choice agi_hopper_choose(const ag_plan *plan, agi_hopper_map map, int32_t shared_limit);
+
+/* The blocks of vjp in one kernel (kernels/hopper_walk.cuh). together: they form rings of `blocks` blocks, at most `most`,
+ * `groups` of them per head, and those of a ring must be on the device at once. Else a head has one band of blocks. */
+enum { AGI_HOPPER_RING_KEYS = 128, AGI_HOPPER_RING_MOST = 64 };
+typedef struct {
+    bool together;
+    int32_t blocks, groups;
+} agi_hopper_ring_size;
+agi_hopper_ring_size agi_hopper_rings(const ag_problem *p, int64_t most);
+
+/* Tiles of `rows` queries of one head, all sequences together: each begins at a tile of its own. */
+int64_t agi_hopper_tiles(const ag_problem *p, int64_t rows);
 
 /* How many heads of forward's tiles are taken together, so that the longest tiles come first, and yet their keys and
  * values stay in the L2 cache. */

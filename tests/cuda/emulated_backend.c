@@ -9,11 +9,17 @@
 
 int32_t emulated_shared_limit = 232448;
 bool emulated_hopper;
+int32_t emulated_ring_most = 64;
 
 static agi_cuda_setting device_of(const ag_plan *plan)
 {
-    return (agi_cuda_setting){emulated_shared_limit, plan->buckets, plan->slopes,
-                              emulated_hopper ? emulate_make_map : NULL, NULL};
+    return (agi_cuda_setting){emulated_shared_limit,
+                              plan->buckets,
+                              plan->slopes,
+                              5,
+                              emulated_ring_most,
+                              emulated_hopper ? emulate_make_map : NULL,
+                              NULL};
 }
 
 static ag_status accept(ag_plan *plan)

@@ -12,4 +12,7 @@ extern int32_t emulated_shared_limit;
 /* Does the table sm90 run, where it has a kernel? The environment's EMULATED_HOPPER turns it on. */
 extern bool emulated_hopper;
 
+/* Blocks of a ring of vjp in one kernel at most; 64 as on a GPU. */
+extern int32_t emulated_ring_most;
+
 #endif

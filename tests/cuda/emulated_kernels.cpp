@@ -11,7 +11,8 @@ template <class P, void (*KERNEL_FUNCTION)(P)> static void run(const agi_cuda_en
 {
     const P *p = (const P *)launch->parameter;
     const agi_cuda_kernel &k = agi_cuda_kernels[launch->kernel];
-    emulate_launch(launch->blocks, (unsigned)k.threads, (size_t)k.shared, [&] { KERNEL_FUNCTION(*p); });
+    emulate_launch(launch->blocks, (unsigned)k.threads, (size_t)k.shared, launch->together != 0,
+                   [&] { KERNEL_FUNCTION(*p); });
 }
 template <void (*KERNEL_FUNCTION)(agi_cuda_params)> static void run_map(const agi_cuda_entry *launch)
 {
@@ -32,6 +33,10 @@ template <void (*KERNEL_FUNCTION)(agi_cuda_params)> static void run_map(const ag
     {agi_kernel_##map##_##format##_d##D, run<agi_hopper_forward, map##_##format##_d##D>},
 #define HOPPER_BACKWARD(map, format, D, CONSUMERS, N, STAGES)                                                \
     {agi_kernel_##map##_##format##_d##D, run<agi_hopper_backward, map##_##format##_d##D>},
+#define HOPPER_RING(map, format, D, CONSUMERS, N, STAGES)                                                    \
+    {agi_kernel_##map##_##format##_d##D, run<agi_hopper_ring, map##_##format##_d##D>},                       \
+        {agi_kernel_hopper_statistics_##format##_d##D,                                                       \
+         run<agi_hopper_ring, hopper_statistics_##format##_d##D>},
 #define HOPPERS(list, entry, format) list(entry, format)
 
 static const emulated_kernel kernels[] = {
@@ -47,6 +52,8 @@ static const emulated_kernel kernels[] = {
     HOPPERS(AGI_HOPPER_forward, HOPPER, AGI_FORMAT)
 #elif defined(AGI_IMAGE_hopper_backward)
     HOPPERS(AGI_HOPPER_backward, HOPPER_BACKWARD, AGI_FORMAT)
+#elif defined(AGI_IMAGE_hopper_ring)
+    HOPPERS(AGI_HOPPER_ring, HOPPER_RING, AGI_FORMAT)
 #else
     {agi_kernel_upload, run<agi_cuda_upload, upload>},
     {agi_kernel_statistics_f32, run_map<statistics_f32>},

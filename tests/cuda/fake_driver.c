@@ -113,6 +113,7 @@ EXPORT CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, C
     *value = attribute == AGI_CU_SHARED_LIMIT ? (capability == 90 ? 232448 : 101376)
              : attribute == AGI_CU_MAJOR      ? capability / 10
              : attribute == AGI_CU_MINOR      ? capability % 10
+             : capability == 90               ? 8
                                               : 2; /* multiprocessors */
     return 0;
 }
@@ -390,7 +391,7 @@ static CUresult compute(const char *name, const CUlaunchConfig *config, const vo
         (unsigned)agi_cuda_kernels[n].shared != config->shared_bytes) {
         return FAKE_INVALID_VALUE;
     }
-    const agi_cuda_entry launch = {n, config->grid_x, parameter, 0};
+    const agi_cuda_entry launch = {n, config->grid_x, parameter, 0, (int32_t)config->n_attributes};
     pthread_mutex_lock(&computing);
     const ag_status status = emulate_launch_kernel(NULL, &launch);
     pthread_mutex_unlock(&computing);

@@ -11,7 +11,7 @@
 
 static const struct hopper_problem problems[] = {
     {"h1 q100 k500 d64 bf16 causal align=bottom-right", WITH_LOW},
-    {"h1 q130 k900 d128 bf16", WITH_LOW},
+    {"h1 q130 k600 d128 bf16", WITH_LOW},
     {"h1 q70 k130 d40 bf16", 0},
 };
 enum { N_PROBLEMS = sizeof problems / sizeof problems[0], SCHEDULES = 2 * EMULATE_ORDERS };

@@ -26,6 +26,19 @@ static const struct hopper_problem problems[] = {
     {"h1 q100 k70 d64 f16 scale=-0.3", 0},
     {"h1 q80 k200 d64 bf16 causal", NOT_A_NUMBER},
     {"h1 q65 k200 d128 f16 causal", NOT_A_NUMBER},
+    /* vjp in two kernels */
+    {"h1 q200 k300 d64 bf16", INVARIANT},
+    {"h2 kv1 q130 k300 d128 bf16 causal align=bottom-right", INVARIANT},
+    {"b3 h1 q200 k240 d64 f16 causal", WITH_LENGTHS | INVARIANT},
+    {"b3 h1 q100 k140 d128 f16 causal packed=230,270 sink", INVARIANT},
+    {"h1 q65 k200 d128 f16 causal", NOT_A_NUMBER | INVARIANT},
+    /* rings of blocks of keys: several at once, several per head, more blocks than tiles of queries */
+    {"b2 h4 kv2 q200 k250 d128 bf16", 0},
+    {"h2 q300 k500 d64 f16", SHORT_RINGS},
+    {"b3 h1 q260 k600 d128 bf16", SHORT_RINGS | WITH_LENGTHS},
+    {"h1 q40 k520 d128 f16", 0},
+    {"b2 h4 kv1 q150 k400 d64 bf16 causal", 0},
+    {"h2 q200 k560 d128 bf16 window=150,60", 0},
 };
 enum { N_PROBLEMS = sizeof problems / sizeof problems[0] };
 

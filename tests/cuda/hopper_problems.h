@@ -9,7 +9,7 @@
 #include "test.h"
 
 /* The call of a problem, besides its text. */
-enum { WITH_LENGTHS = 1, WITH_LOW = 2, WITH_OFFSETS = 4, NOT_A_NUMBER = 8 };
+enum { WITH_LENGTHS = 1, WITH_LOW = 2, WITH_OFFSETS = 4, NOT_A_NUMBER = 8, INVARIANT = 16, SHORT_RINGS = 32 };
 
 struct hopper_problem {
     const char *text;
@@ -39,7 +39,10 @@ static inline void make_hopper_problem(struct arrays *x, const struct hopper_pro
     c.lengths = (problem->with & WITH_LENGTHS) != 0;
     c.low_halves = (problem->with & WITH_LOW) != 0;
     c.offsets = (problem->with & WITH_OFFSETS) != 0;
-    test_need(agc_arrays_of_case(x, &c, NULL) == AG_OK, "a plan");
+    ag_options options = AG_OPTIONS_INIT;
+    options.flags = problem->with & INVARIANT ? AG_INVARIANT : 0;
+    emulated_ring_most = problem->with & SHORT_RINGS ? 2 : 64;
+    test_need(agc_arrays_of_case(x, &c, &options) == AG_OK, "a plan");
 }
 
 static inline ag_status run_hopper_maps(struct arrays *x)

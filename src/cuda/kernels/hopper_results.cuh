@@ -38,3 +38,17 @@ template <int D> struct warp_rows {
         }
     }
 };
+
+/* An accumulator of the warpgroup as boxes of 64 rows of 64 numbers, which are next_box bytes apart. */
+template <class F, int D> VERB void put_boxes(uint32_t slab, uint32_t next_box, const float (&x)[D / 2])
+{
+    const int thread = (int)threadIdx.x % 128, matrix = thread % 32 / 8;
+    const int r = thread / 32 * 16 + thread % 8 + matrix % 2 * 8;
+#pragma unroll
+    for (int c = 0; c < D / 8; c += 2) {
+        const int chunk = c % 8 + matrix / 2;
+        store_matrices(slab + c / 8 * next_box + r * 128 + ((chunk ^ (r % 8)) << 4), F::pack(x[4 * c], x[4 * c + 1]),
+                       F::pack(x[4 * c + 2], x[4 * c + 3]), F::pack(x[4 * c + 4], x[4 * c + 5]),
+                       F::pack(x[4 * c + 6], x[4 * c + 7]));
+    }
+}

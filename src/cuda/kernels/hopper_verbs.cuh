@@ -105,6 +105,49 @@ VERB void box_store_wait()
     asm volatile("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 
+/* ---- Sums in global memory that blocks add to one after another ----
+ *
+ * A block waits until so many others have passed, adds its numbers or reads the sum, and passes. The copy engine moves
+ * them, `bytes` bytes in a row, a multiple of 16, as both addresses are. */
+
+VERB void bulk_store(float *to, uint32_t from, uint32_t bytes)
+{
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes)
+                 : "memory");
+}
+VERB void bulk_add(float *to, uint32_t from, uint32_t bytes)
+{
+    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to), "r"(from),
+                 "r"(bytes)
+                 : "memory");
+}
+/* Until what the thread has stored or added has been read from shared memory, and until it is in global memory. */
+VERB void bulk_wait_read()
+{
+    asm volatile("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+VERB void bulk_wait()
+{
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+VERB void wait_for_passes(const int32_t *passes, int count)
+{
+    int now = 0;
+    while (now < count) {
+        asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(now) : "l"(passes) : "memory");
+    }
+    asm volatile("fence.proxy.async.global;" ::: "memory");
+}
+VERB void pass(int32_t *passes)
+{
+    asm volatile("fence.proxy.async.global;\nred.release.gpu.global.add.s32 [%0], 1;" ::"l"(passes) : "memory");
+}
+/* A number that no other block of the launch gets: 0, 1, 2 in the order of the calls. */
+VERB int draw_ticket(int32_t *tickets)
+{
+    return atomicAdd(tickets, 1);
+}
+
 /* ---- Plain stores into shared memory: products and boxes see them after the thread's shared_fence, a barrier ---- */
 
 VERB void shared_fence()
@@ -125,6 +168,30 @@ VERB void store_matrices(uint32_t address, uint32_t r0, uint32_t r1, uint32_t r2
 VERB void shared_store(uint32_t address, float x, float y)
 {
     asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(x), "f"(y) : "memory");
+}
+VERB void shared_store_4(uint32_t address, const float (&x)[32], int i)
+{
+    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(x[i]), "f"(x[i + 1]), "f"(x[i + 2]),
+                 "f"(x[i + 3])
+                 : "memory");
+}
+/* x[i .. i + 3] += what is there. */
+VERB void shared_add_4(float (&x)[32], int i, uint32_t address)
+{
+    float y[4];
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(y[0]), "=f"(y[1]), "=f"(y[2]), "=f"(y[3])
+                 : "r"(address)
+                 : "memory");
+    for (int n = 0; n < 4; n++) {
+        x[i + n] += y[n];
+    }
+}
+VERB float2 shared_load_2(uint32_t address)
+{
+    float2 x;
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(address) : "memory");
+    return x;
 }
 VERB float shared_load(uint32_t address)
 {
@@ -204,6 +271,17 @@ template <int N> VERB void hold(uint32_t (&x)[N])
                  "}, %" #A ", %" #B ", add, 1, 1, 0, 0;\n}"                                                  \
                  : OPERANDS_##COUNT(ADDED_TO, d)                                                             \
                  : "l"(a), "l"(b))
+/* The same with the sum over the rows of both tiles. */
+#define PRODUCT_COLUMNS_NEXT(type)                                                                           \
+    asm volatile("{\n.reg .pred add;\nsetp.eq.b32 add, 0, 0;\n" PRODUCT(64, type) "{" REGISTERS_32          \
+                 "}, %32, %33, add, 1, 1, 1, 1;\n}"                                                          \
+                 : OPERANDS_32(ADDED_TO, d)                                                                  \
+                 : "l"(a), "l"(b))
+#define PRODUCT_COLUMNS_FIRST(type)                                                                          \
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, 0, 0;\n" PRODUCT(64, type) "{" REGISTERS_32          \
+                 "}, %32, %33, add, 1, 1, 1, 1;\n}"                                                          \
+                 : OPERANDS_32(WRITTEN, d)                                                                   \
+                 : "l"(a), "l"(b))
 /* d += a b, a in registers, b's rows along the sum */
 #define PRODUCT_REGISTERS(N, type, COUNT, A0, A1, A2, A3, B)                                                 \
     asm volatile("{\n.reg .pred add;\nsetp.eq.b32 add, 0, 0;\n" PRODUCT(N, type) "{" REGISTERS_##COUNT       \
@@ -271,6 +349,24 @@ template <class F, int N> VERB void product_weights(float (&d)[N / 2], const uin
         PRODUCT_REGISTERS(128, bf16, 64, 64, 65, 66, 67, 68);
     } else {
         PRODUCT_REGISTERS(128, f16, 64, 64, 65, 66, 67, 68);
+    }
+}
+
+/* d = a^T b and d += a^T b: 16 rows of 64 numbers each. */
+template <class F> VERB void product_columns_first(float (&d)[32], uint64_t a, uint64_t b)
+{
+    if constexpr (same_format<F, bf16>::value) {
+        PRODUCT_COLUMNS_FIRST(bf16);
+    } else {
+        PRODUCT_COLUMNS_FIRST(f16);
+    }
+}
+template <class F> VERB void product_columns_next(float (&d)[32], uint64_t a, uint64_t b)
+{
+    if constexpr (same_format<F, bf16>::value) {
+        PRODUCT_COLUMNS_NEXT(bf16);
+    } else {
+        PRODUCT_COLUMNS_NEXT(f16);
     }
 }
 
