@@ -54,11 +54,11 @@ typedef struct {
     float *lse, *delta;         /* [H][tiles][N]: L in powers of two, D */
     float *sums;                /* [H][tiles][2][N * D / 2]: dQ, as the registers of a warpgroup have it */
     int32_t *passes;            /* [H][tiles][2]: how many blocks have added to the sum */
-    int32_t *tickets;           /* how many blocks have begun, if not together */
+    int32_t *tickets;           /* how many items have been taken, in a band */
     int64_t tiles;
     float scale_log2;                 /* scale * log2 e */
-    int32_t together;                 /* 1: rings, whose blocks are on the device at once; 0: a band */
-    int32_t ring, groups;             /* blocks of a ring, rings per head; of a band: blocks per head, 1 */
+    int32_t is_ring;                  /* 1: every query sees every key; 0: a band */
+    int32_t ring, groups;             /* blocks of a group, groups per head */
     int32_t dk_in_boxes, dv_in_boxes; /* stored by the copy engine, else row by row */
     int32_t dq_in_pairs;              /* two channels at a time, else row by row */
     int32_t in_chunks;                /* O and dO can be read 16 bytes at a time */
@@ -94,9 +94,10 @@ typedef struct {
      8 * (1 + 2 * (STAGES)))
 
 /* Of vjp in one kernel: K and V of 128 keys, two tiles of Q and dO and twice dS, buffers of dQ, L and D of two tiles. */
+enum { AGI_HOPPER_RING_KEYS = 128, AGI_HOPPER_RING_WALK = 160 }; /* keys of a block; bytes of a walk */
 #define AGI_HOPPER_RING_STAGED(D) ((D) == 128 ? 2 : 1)
 #define AGI_HOPPER_RING_SHARED(D, CONSUMERS, N, STAGES)                                                      \
     (1024 + 4 * 128 * (D) + 8 * (N) * (D) + 4 * 128 * (N) + AGI_HOPPER_RING_STAGED(D) * 4 * (N) * (D) +      \
-     16 * (N) + 96 + AGI_HOPPER_RING_STAGED(D) * 48)
+     16 * (N) + 120 + AGI_HOPPER_RING_STAGED(D) * 48 + 2 * AGI_HOPPER_RING_WALK)
 
 #endif

@@ -538,7 +538,7 @@ static bool has_ring(const job *j)
     const agi_hopper_ring_size rings = agi_hopper_rings(j->p, j->device->ring_most);
     return may_have_ring(j->plan) && a->dq.data != NULL && (a->dk.data != NULL || a->dv.data != NULL) &&
            agi_hopper_choose(j->plan, AGI_hopper_ring, j->device->shared_limit).kernel >= 0 &&
-           (!rings.together || rings.blocks <= j->device->processors);
+           rings.blocks <= j->device->processors;
 }
 
 /* Can a gradient be stored by the copy engine? */
@@ -591,7 +591,7 @@ static void set_ring(job *j, agi_hopper_ring *f, const agi_hopper_backward *maps
     f->passes = j->x->ring_passes;
     f->tickets = f->passes + 2 * j->p->heads * f->tiles;
     f->scale_log2 = (float)(j->p->scale * 1.4426950408889634);
-    f->together = rings.together;
+    f->is_ring = rings.is_ring;
     f->ring = rings.blocks;
     f->groups = rings.groups;
 }
@@ -613,13 +613,11 @@ static void emit_hopper_ring(job *j)
     j->k.w = (agi_cuda_part){.blocks = agi_cuda_divide_up(p->q_len, choice.tile)};
     f.p = j->k;
     emit_with(j, before.kernel, agi_saturating_product(p->batch, p->heads, j->k.w.blocks, 1), &f, sizeof f);
-    int64_t blocks = agi_saturating_product(heads, f.ring, 1, 1);
-    if (f.together) { /* as many rings at once as the device holds */
-        const int64_t rings = j->device->processors / f.ring,
-                      all = agi_saturating_product(heads, f.groups, 1, 1);
-        blocks = (rings < all ? rings : all) * f.ring;
-    }
-    emit_entry(j, choice.kernel, blocks, &f, sizeof f, f.together);
+    const int64_t all = agi_saturating_product(heads, f.groups, 1, 1), rings = j->device->processors / f.ring;
+    const int64_t whole = (rings < all ? rings : all) * f.ring,
+                  items = agi_saturating_product(all, f.ring, 1, 1);
+    const int64_t most = items < j->device->processors ? items : j->device->processors;
+    emit_entry(j, choice.kernel, f.is_ring ? whole : most, &f, sizeof f, true);
 }
 
 static void emit_hopper_gradients(job *j)

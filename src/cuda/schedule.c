@@ -245,11 +245,9 @@ agi_hopper_choice agi_hopper_choose(const ag_plan *plan, agi_hopper_map map, int
 agi_hopper_ring_size agi_hopper_rings(const ag_problem *p, int64_t most)
 {
     const int64_t blocks = agi_cuda_divide_up(p->kv_len, AGI_HOPPER_RING_KEYS);
-    if (agi_has(p, AG_CAUSAL | AG_WINDOW)) {
-        return (agi_hopper_ring_size){false, (int32_t)blocks, 1};
-    }
     const int64_t groups = agi_cuda_divide_up(blocks, most);
-    return (agi_hopper_ring_size){true, (int32_t)agi_cuda_divide_up(blocks, groups), (int32_t)groups};
+    return (agi_hopper_ring_size){!agi_has(p, AG_CAUSAL | AG_WINDOW),
+                                  (int32_t)agi_cuda_divide_up(blocks, groups), (int32_t)groups};
 }
 
 int64_t agi_hopper_tiles(const ag_problem *p, int64_t rows)

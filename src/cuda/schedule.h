@@ -45,11 +45,11 @@ typedef struct {
 } agi_hopper_choice;
 agi_hopper_choice agi_hopper_choose(const ag_plan *plan, agi_hopper_map map, int32_t shared_limit);
 
-/* The blocks of vjp in one kernel (kernels/hopper_walk.cuh). together: they form rings of `blocks` blocks, at most `most`,
- * `groups` of them per head, and those of a ring must be on the device at once. Else a head has one band of blocks. */
-enum { AGI_HOPPER_RING_KEYS = 128, AGI_HOPPER_RING_MOST = 64 };
+/* The blocks of keys of vjp in one kernel (kernels/hopper_walk.cuh): groups of `blocks` blocks, at most `most`, which must
+ * be on the device at once; `groups` of them per head. */
+enum { AGI_HOPPER_RING_MOST = 64 };
 typedef struct {
-    bool together;
+    bool is_ring; /* every query sees every key */
     int32_t blocks, groups;
 } agi_hopper_ring_size;
 agi_hopper_ring_size agi_hopper_rings(const ag_problem *p, int64_t most);

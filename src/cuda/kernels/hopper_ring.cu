@@ -89,26 +89,40 @@ template <class T> struct tile_statistics {
     VERB float dot(int row) const
     {
         float sum = 0;
-        for (int c = (int)threadIdx.x % 8 * 8; c < f.p.Dv; c += 64) {
-            sum += f.in_chunks ? dot_of_bytes<F>(f.p, s, h, row, c) : dot_of_chunk(f.p, s, h, row, c);
-        }
-        for (int step = 4; step > 0; step /= 2) {
-            sum += __shfl_xor_sync(~0u, sum, step);
+#pragma unroll
+        for (int c = 0; c < T::D; c += 64) {
+            const int mine = c + (int)threadIdx.x % 8 * 8;
+            sum += f.in_chunks ? dot_of_bytes<F>(f.p, s, h, row, mine) : dot_of_chunk(f.p, s, h, row, mine);
         }
         return sum;
     }
     /* L in powers of two; a row that sees no key has none: its weights are then 0. D = rowsum(dO o O) - dL. */
-    VERB void put_row(int r) const
+    VERB void put_row(int r, float D) const
     {
         const int row = m * T::N + r;
         const bool there = row < s.n_q;
         const double L = there ? row_number(f.p.a.lse, s, h, row) : -INFINITY;
-        const float D = dot(there ? row : 0);
         const bool sees = max(row + s.low, 0) < min(row + s.high + 1, s.n_k);
-        if (threadIdx.x % 8 == 0) {
-            f.lse[tile * T::N + r] =
-                L == -INFINITY ? INFINITY : (float)(L * 1.4426950408889634 - (double)RAISE<F>);
-            f.delta[tile * T::N + r] = there ? (sees ? D : 0) - (float)row_number(f.p.a.d_lse, s, h, row) : 0;
+        f.lse[tile * T::N + r] = L == -INFINITY ? INFINITY : (float)(L * 1.4426950408889634 - (double)RAISE<F>);
+        f.delta[tile * T::N + r] = there ? (sees ? D : 0) - (float)row_number(f.p.a.d_lse, s, h, row) : 0;
+    }
+    VERB void put_rows() const
+    {
+        constexpr int EACH = T::N / 32;
+        float D[EACH];
+#pragma unroll
+        for (int n = 0; n < EACH; n++) { /* all rows are asked for before the first is used */
+            const int row = m * T::N + n * 32 + (int)threadIdx.x / 8;
+            D[n] = dot(min(row, s.n_q - 1));
+        }
+#pragma unroll
+        for (int n = 0; n < EACH; n++) {
+            for (int step = 4; step > 0; step /= 2) {
+                D[n] += __shfl_xor_sync(~0u, D[n], step);
+            }
+            if (threadIdx.x % 8 == 0) {
+                put_row(n * 32 + (int)threadIdx.x / 8, D[n]);
+            }
         }
     }
     /* Does some block of keys visit the tile? */
@@ -134,9 +148,7 @@ template <class T> struct tile_statistics {
             *f.tickets = 0;
         }
         if (m * T::N < s.n_q) {
-            for (int r = (int)threadIdx.x / 8; r < T::N; r += 32) {
-                put_row(r);
-            }
+            put_rows();
             if (threadIdx.x < 2) {
                 f.passes[2 * tile + threadIdx.x] = 0;
             }
@@ -155,11 +167,12 @@ template <class T> struct ring_memory {
     static constexpr int HALF = T::N * T::D * 2;                      /* bytes of half a tile of dQ */
     uint32_t own, own_full, own_empty;
     tile_ring<2> q, d_o;
-    uint32_t scores, staged, stats, passing, ticket;
+    uint32_t scores, staged, stats, passing, posted, walked;
+    key_walk<T> *walks; /* of the item that is computed, and the next */
 
-    VERB ring_memory(uint32_t shared)
+    VERB ring_memory(char *memory)
     {
-        const uint32_t begin = (shared + 1023) & ~1023u, rings = begin + 2 * T::OWN;
+        const uint32_t shared = shared_address(memory), begin = (shared + 1023) & ~1023u, rings = begin + 2 * T::OWN;
         own = begin;
         scores = rings + 4 * T::TILE;
         staged = scores + 2 * SCORES;
@@ -169,8 +182,10 @@ template <class T> struct ring_memory {
         d_o = {rings + 2 * T::TILE, T::TILE, barriers + 32};
         own_full = barriers + 64;
         own_empty = barriers + 72;
-        ticket = barriers + 80;
-        passing = barriers + 96;
+        posted = barriers + 80;
+        walked = barriers + 112;
+        passing = barriers + 120;
+        walks = (key_walk<T> *)(memory + (passing + STAGED * 48 - shared));
     }
     VERB void init() const
     {
@@ -178,12 +193,35 @@ template <class T> struct ring_memory {
         d_o.init(8);
         barrier_init(own_full, 1);
         barrier_init(own_empty, 2);
+        barrier_init(walked, 2);
+        for (int n = 0; n < 2; n++) {
+            barrier_init(posted + n * 16, 1);
+            barrier_init(posted + n * 16 + 8, 4); /* two warpgroups, two threads that pass dQ on */
+        }
         for (int half = 0; half < 2 * STAGED; half++) {
             barrier_init(passing + half * 24, 1);
             barrier_init(passing + half * 24 + 8, 1);
             barrier_init(passing + half * 24 + 16, 4);
         }
         barrier_init_done();
+    }
+    /* The walk of item k: posted by the producer, read by the others until they are done with the item. */
+    VERB void post(int k, const key_walk<T> &walk) const
+    {
+        if (k >= 2) {
+            barrier_wait(posted + k % 2 * 16 + 8, (k / 2 - 1) % 2);
+        }
+        walks[k % 2] = walk;
+        barrier_arrive(posted + k % 2 * 16);
+    }
+    VERB const key_walk<T> &walk(int k) const
+    {
+        barrier_wait(posted + k % 2 * 16, k / 2 % 2);
+        return walks[k % 2];
+    }
+    VERB void done_with(int k) const
+    {
+        barrier_arrive(posted + k % 2 * 16 + 8);
     }
     /* L and D of the queries of step n. */
     VERB uint32_t lse(int n) const
@@ -228,19 +266,23 @@ template <class T> struct ring_memory {
     }
 };
 
-/* ---- Thread 0: copies ---- */
+/* ---- Thread 0: copies, and takes the items ---- */
 
 template <class T> struct ring_producer {
     const agi_hopper_ring &f;
     const ring_memory<T> &memory;
-    int loaded = 0, n = 0; /* blocks of keys and tiles of queries so far */
+    int n = 0; /* tiles of queries so far */
 
-    VERB void copy_own(const key_walk<T> &at)
+    /* The results of an item take the place of its keys, even if it has none to load. */
+    VERB void copy_own(const key_walk<T> &at, int k)
     {
-        if (loaded > 0) {
-            barrier_wait(memory.own_empty, (loaded - 1) % 2);
+        if (k > 0) {
+            barrier_wait(memory.own_empty, (k - 1) % 2);
         }
-        loaded++;
+        if (at.tiles == 0) {
+            barrier_arrive(memory.own_full);
+            return;
+        }
         barrier_expect(memory.own_full, 2 * T::OWN);
         for (int i = 0; i < 2 * T::BOXES; i++) {
             const int matrix = i / T::BOXES, box = i % T::BOXES;
@@ -260,14 +302,24 @@ template <class T> struct ring_producer {
         }
         bulk_load(stats_to, stats + tile * T::N, T::N * 4, ring.full(n));
     }
-    VERB void run(item_list items)
+    /* Who takes the next item of a band may not wait for others any more: they may wait for this one. */
+    VERB bool take(item_list &items, key_item &item, int k) const
     {
-        while (items.more()) {
-            const key_walk<T> at(f, items.take(f));
-            if (at.tiles == 0) {
-                continue;
-            }
-            copy_own(at);
+        if (!f.is_ring && k > 0) {
+            barrier_wait(memory.walked, (k - 1) % 2);
+        }
+        return items.take(f, item);
+    }
+    VERB void run()
+    {
+        item_list items(f);
+        key_walk<T> at;
+        key_item item;
+        int k = 0;
+        for (; take(items, item, k); k++) {
+            at.begin(f, item);
+            memory.post(k, at);
+            copy_own(at, k);
             for (int h = at.head; h < at.head + at.heads; h++) {
                 for (int c = 0; c < at.tiles; c++, n++) {
                     copy_tile(at, memory.q, f.q, AGI_CUDA_Q, h, at.tile(c), memory.lse(n), f.lse);
@@ -275,6 +327,8 @@ template <class T> struct ring_producer {
                 }
             }
         }
+        at.heads = 0;
+        memory.post(k, at);
     }
 };
 
@@ -340,13 +394,18 @@ template <class T> struct dq_passer {
             step(tiles + m, at.is_last(c), rank);
         }
     }
-    VERB void run(item_list items)
+    VERB void run()
     {
-        while (items.more()) {
-            const key_walk<T> at(f, items.take(f));
+        for (int k = 0;; k++) {
+            const key_walk<T> &at = memory.walk(k);
+            if (at.heads == 0) {
+                return;
+            }
             for (int h = at.head; h < at.head + at.heads; h++) {
                 walk(at, h);
             }
+            barrier_arrive(memory.walked);
+            memory.done_with(k);
         }
     }
 };
@@ -362,7 +421,7 @@ template <class T> struct ring_consumer {
     const agi_hopper_ring &f;
     const M &memory;
     const int w, lane, in_group; /* the warpgroup; the thread in its warp and in its warpgroup */
-    int n = 0, loaded = 0;       /* tiles of queries and blocks of keys so far */
+    int n = 0;                   /* tiles of queries so far */
     uint32_t fetches = 0;        /* a bit per buffer: the parity of the next sum that is fetched into it */
     float S[T::N / 2], dP[T::N / 2], dK[T::D / 2], dV[T::D / 2], dQ[32];
     uint32_t P[T::N / 4], dS[T::N / 4];
@@ -651,7 +710,6 @@ template <class T> struct ring_consumer {
     }
     VERB void walk(const key_walk<T> &at)
     {
-        barrier_wait(memory.own_full, loaded++ % 2);
         clear_own(at);
 #pragma unroll 1
         for (int h = at.head; h < at.head + at.heads; h++) {
@@ -719,24 +777,30 @@ template <class T> struct ring_consumer {
         named_sync(WARPGROUP + w, 128);
         if (in_group == 0) {
             box_store_wait();
-            if (at.tiles > 0) {
-                barrier_arrive(memory.own_empty);
-            }
+            barrier_arrive(memory.own_empty);
         }
         named_sync(WARPGROUP + w, 128);
     }
-    VERB void run(item_list items)
+    VERB void run()
     {
-        while (items.more()) {
-            const key_walk<T> at(f, items.take(f));
+#pragma unroll 1
+        for (int k = 0;; k++) {
+            const key_walk<T> &at = memory.walk(k);
+            if (at.heads == 0) {
+                return;
+            }
 #pragma unroll
             for (int i = 0; i < T::D / 2; i++) {
                 dK[i] = dV[i] = 0;
             }
+            barrier_wait(memory.own_full, k % 2);
             if (at.tiles > 0) {
                 walk(at);
             }
             finish(at);
+            if (in_group == 0) {
+                memory.done_with(k);
+            }
         }
     }
 };
@@ -746,24 +810,21 @@ template <class T> struct ring_consumer {
 template <class T> VERB void run_hopper_ring(const agi_hopper_ring &f)
 {
     SHARED_MEMORY(shared);
-    const ring_memory<T> memory(shared_address(shared));
-    int *const ticket = (int *)(shared + (memory.ticket - shared_address(shared)));
+    const ring_memory<T> memory(shared);
     if (threadIdx.x == 0) {
         memory.init();
-        *ticket = f.together ? 0 : draw_ticket(f.tickets);
     }
     __syncthreads();
-    const item_list items(f, *ticket);
     if (threadIdx.x < 128) {
         give_registers<T::PRODUCER_REGISTERS>();
         if (threadIdx.x == 0) {
-            ring_producer<T>{f, memory}.run(items);
+            ring_producer<T>{f, memory}.run();
         } else if (threadIdx.x == 32 || threadIdx.x == 64) {
-            dq_passer<T>{f, memory, (int)threadIdx.x / 32 - 1}.run(items);
+            dq_passer<T>{f, memory, (int)threadIdx.x / 32 - 1}.run();
         }
     } else {
         take_registers<T::CONSUMER_REGISTERS>();
-        ring_consumer<T>(f, memory).run(items);
+        ring_consumer<T>(f, memory).run();
     }
 }
 

@@ -3,22 +3,23 @@
  * Blocks of 128 keys visit a tile of queries one after another; each adds its part of dQ to a sum in global memory,
  * and the last one rounds the sum and stores dQ. The order at each tile is a function of the shape alone.
  *
- * Band (causal, window): a block walks upwards from the first tile that it sees, and the blocks that see a tile come from
- * the last one down to the first. A block waits for blocks with more keys before them only: these draw earlier tickets, so
- * they have begun.
+ * The blocks of keys of a head come in groups of at most `ring`; a group's blocks are on the device at once, and groups
+ * are begun one after the other. At a tile the blocks of lower groups come first. Inside a group:
+ *
+ * Band (causal, window): a block walks upwards from the first tile that it sees. The blocks that see a tile come from the
+ * highest down to the lowest: the highest has begun nearest to it.
  *
  * Ring (every query sees every key): blocks begin at tiles that are spread evenly, and go on at tile 0 after the last. At
- * a tile the block that begins nearest before it comes first, then the one that begins before that, and so on around. All
- * blocks of a ring are on the device at once. More than `ring` blocks are several rings, one after the other. */
+ * a tile the block that begins nearest before it comes first, then the one that begins before that, and so on around. */
 #pragma once
 #include "cuda/kernels/hopper_tiles.cuh"
 
-constexpr int KEYS_OF_BLOCK = 128;
+constexpr int KEYS_OF_BLOCK = AGI_HOPPER_RING_KEYS;
 
-/* Which keys of which head: the work of a block, of which it does one after another in a ring. */
+/* The work of a block, one item after another: which head, of all sequences, and which of its keys. */
 struct key_item {
-    int64_t head; /* kv heads of all sequences */
-    int group, position; /* of the ring; a band has one group */
+    int64_t head;
+    int group, position;
 };
 
 /* The first tile of a sequence in the sums and statistics: each sequence begins at a tile of its own. */
@@ -30,38 +31,34 @@ VERB int64_t first_tile_of(const agi_cuda_params &p, const sequence &s, int rows
 template <class T> struct key_walk {
     static constexpr int N = T::N;
     sequence s;
-    int kv_head, head, heads; /* the first query head, and how many */
-    bool ring;
-    int block, row;       /* its number in the sequence, its first key */
-    int first, tiles;     /* the tile where it begins, how many it visits */
-    int of_sequence;      /* tiles of queries */
-    int blocks;           /* of keys */
-    int last_from;        /* from this step on the block is the last to visit its tiles */
-    int position, length; /* in its ring */
-    int before;           /* blocks of earlier rings */
-    int from, to;         /* queries that some key of the block sees */
+    int kv_head, head, heads;      /* the first query head, and how many; no heads: there is no more to do */
+    int ring;                      /* 1: a ring, 0: a band */
+    int block, row;                /* its number in the sequence, its first key */
+    int first, tiles;              /* the tile where it begins, how many it visits */
+    int of_sequence, blocks;       /* tiles of queries, blocks of keys */
+    int before, position, length;  /* blocks of lower groups, its place in its group, the group's blocks */
+    int last_from, last_to;        /* in these steps the block is the last to visit its tile */
+    int from, to;                  /* queries that some key of the block sees */
 
-    VERB key_walk(const agi_hopper_ring &f, const key_item &item)
+    VERB void begin(const agi_hopper_ring &f, const key_item &item)
     {
         const agi_cuda_params &p = f.p;
         s = find_sequence(p, item.head / p.Hk);
         kv_head = (int)(item.head % p.Hk);
         head = kv_head * p.group;
         heads = p.group;
-        ring = f.together != 0;
+        ring = f.is_ring;
         of_sequence = (s.n_q + N - 1) / N;
         blocks = (s.n_k + KEYS_OF_BLOCK - 1) / KEYS_OF_BLOCK;
         before = item.group * f.ring;
         position = item.position;
+        length = min(f.ring, blocks - before);
         block = before + position;
         row = block * KEYS_OF_BLOCK;
-        tiles = 0;
-        if (block < blocks && of_sequence > 0) {
-            find_queries();
-        }
-        if (tiles > 0 && ring) {
-            find_ring(f.ring);
-        } else if (tiles > 0) {
+        find_queries();
+        if (ring) {
+            find_ring();
+        } else {
             find_band();
         }
     }
@@ -69,26 +66,30 @@ template <class T> struct key_walk {
     {
         const int last = min(row + KEYS_OF_BLOCK, s.n_k) - 1;
         from = max(row - s.high, 0);
-        to = min(last - s.low + 1, s.n_q);
+        to = block < blocks ? min(last - s.low + 1, s.n_q) : 0;
         first = from / N;
         tiles = from >= to ? 0 : (to - 1) / N + 1 - first;
     }
+    /* Last where no lower block of the group sees the tile, and no higher group. */
     VERB void find_band()
     {
-        const int below = (row - s.low + N - 1) / N - first; /* steps at tiles that the block before sees too */
-        last_from = block == 0 ? 0 : max(below, 0);
+        const int above = (before + length) * KEYS_OF_BLOCK; /* the first key of higher groups */
+        last_from = position == 0 ? 0 : max((row - s.low + N - 1) / N - first, 0);
+        last_to = above >= s.n_k || s.n_q - 1 + s.high < above ? tiles : max((above - s.high) / N - first, 0);
     }
     /* The tile where a block of the ring begins. */
     VERB int begin_of(int at) const
     {
         return at * of_sequence / length;
     }
-    VERB void find_ring(int most)
+    VERB void find_ring()
     {
-        length = min(most, blocks - before);
-        first = begin_of(position);
-        const int next = position == 0 ? of_sequence - begin_of(length - 1) : first - begin_of(position - 1);
-        last_from = before + length == blocks ? of_sequence - next : of_sequence;
+        if (tiles > 0) {
+            first = begin_of(position);
+            const int own = position == 0 ? of_sequence - begin_of(length - 1) : first - begin_of(position - 1);
+            last_from = before + length == blocks ? of_sequence - own : of_sequence;
+            last_to = of_sequence;
+        }
     }
 
     /* ---- Step c of a head ---- */
@@ -100,9 +101,13 @@ template <class T> struct key_walk {
     }
     VERB bool is_last(int c) const
     {
-        return c >= last_from;
+        return c >= last_from && c < last_to;
     }
-    /* The block with the last keys that tile m sees. */
+    /* The blocks with the first and the last keys that tile m sees. */
+    VERB int lowest(int m) const
+    {
+        return max(m * N + s.low, 0) / KEYS_OF_BLOCK;
+    }
     VERB int highest(int m) const
     {
         return min(s.n_k - 1, min(s.n_q, (m + 1) * N) - 1 + s.high) / KEYS_OF_BLOCK;
@@ -112,7 +117,7 @@ template <class T> struct key_walk {
     VERB int rank(int m, int &nearest) const
     {
         if (!ring) {
-            return highest(m) - block;
+            return max(before - lowest(m), 0) + min(highest(m), before + length - 1) - block;
         }
         while (nearest + 1 < length && begin_of(nearest + 1) <= m) {
             nearest++;
@@ -120,48 +125,41 @@ template <class T> struct key_walk {
         const int order = nearest - position;
         return before + (order < 0 ? order + length : order);
     }
-    /* Is it the only block that visits tile m, of which it is the last visitor? */
+    /* Is it the only block that visits tile m? */
     VERB bool is_alone(int m) const
     {
-        return ring ? blocks == 1 : highest(m) == block;
-    }
-    VERB int steps() const
-    {
-        return tiles * heads;
+        return ring ? blocks == 1 : highest(m) == lowest(m);
     }
 };
 
-/* ---- The items of a block ---- */
-
-/* In a band one item, by ticket: the last keys of a head first. In rings: the blocks of the grid are so many rings at
- * once, which take the heads in turn, all of them with the first keys, then all with the next. */
+/* ---- The items of a block, drawn by one of its threads ----
+ *
+ * Items are numbered group by group, in each head by head. Rings: the blocks of the grid are so many rings, which take
+ * the heads in turn. Bands: whoever is free takes the next item; the first keys, with causal the longest walks, come
+ * first. A block then waits for blocks of its own group and head and of lower groups only: either they have begun, or
+ * free blocks will take them next, as the grid has room for a whole group. */
 struct item_list {
     int64_t now, end, step;
     int position;
 
-    VERB item_list(const agi_hopper_ring &f, int64_t ticket)
+    VERB item_list(const agi_hopper_ring &f)
+    {
+        end = f.p.B * f.p.Hk * f.groups;
+        now = blockIdx.x / f.ring;
+        step = gridDim.x / f.ring;
+        position = (int)(blockIdx.x % f.ring);
+    }
+    VERB bool take(const agi_hopper_ring &f, key_item &item)
     {
         const int64_t heads = f.p.B * f.p.Hk;
-        if (f.together) {
-            now = blockIdx.x / f.ring;
-            step = gridDim.x / f.ring;
-            end = heads * f.groups;
-            position = (int)(blockIdx.x % f.ring);
-        } else {
+        if (!f.is_ring) {
+            const int ticket = draw_ticket(f.tickets);
             now = ticket / f.ring;
-            step = heads;
-            end = now + 1;
-            position = (int)(f.ring - 1 - ticket % f.ring);
+            position = ticket % f.ring;
         }
-    }
-    VERB bool more() const
-    {
-        return now < end;
-    }
-    VERB key_item take(const agi_hopper_ring &f)
-    {
-        const int64_t heads = f.p.B * f.p.Hk, item = now;
+        item = {now % heads, (int)(now / heads), position};
+        const bool there = now < end;
         now += step;
-        return {item % heads, (int)(item / heads), position};
+        return there;
     }
 };
