@@ -1,4 +1,4 @@
-"""attngrad.torch on streams and in CUDA graphs: the bits of a plain call, whatever else the GPU does; and what cannot be
+"""attngrad.torch on streams and in CUDA graphs: the bits of a plain call, whatever else the GPU does; what cannot be
 captured says so. All of it needs a GPU."""
 
 import threading
