@@ -48,9 +48,9 @@ class DriverArray:
         return a
 
 
-def to_gpu(a, device=0):
+def to_gpu(a, device=0, kind=DriverArray):
     a = np.ascontiguousarray(a)
-    x = DriverArray(a.shape, a.dtype, device)
+    x = kind(a.shape, a.dtype, device)
     call("cuMemcpyHtoD_v2", x.address, a.ctypes.data_as(ctypes.c_void_p), ctypes.c_size_t(a.nbytes))
     return x
 

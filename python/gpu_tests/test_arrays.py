@@ -1,7 +1,13 @@
 """The maps on arrays with __cuda_array_interface__, against the same maps on NumPy arrays; and what is refused."""
 
+import ctypes
+import sys
+import types
+import unittest.mock
+
 import attngrad
 import numpy as np
+from attngrad import _device
 from driver_arrays import DriverArray, to_gpu
 
 rng = np.random.default_rng(5)
@@ -97,6 +103,113 @@ def test_refused():
     other = to_gpu(draw(2, 8, 16))
     other.stream = 0x5000
     refuses(ValueError, "v: is written on stream 0x5000", attngrad.forward, x, x, other)
+
+
+class OnHost(DriverArray):
+    """An array that says that it is on a GPU, and is in the processor's memory."""
+
+    __module__ = "driver_arrays"
+
+    def __init__(self, a):
+        self.a, self.shape, self.dtype, self.device, self.stream = a, a.shape, a.dtype, 0, 1
+        self.address = ctypes.c_uint64(a.ctypes.data)
+
+    def __del__(self):
+        pass
+
+
+def test_host_memory():
+    """The library asks the driver about every pointer: nothing is launched, nothing written."""
+    x, here = to_gpu(draw(2, 8, 16)), draw(2, 8, 16)
+    kept = here.copy()
+    refuses(ValueError, "is host memory: the plan takes memory of cuda device 0", attngrad.forward, x, OnHost(here), x)
+    refuses(ValueError, "is host memory", attngrad.forward, x, x, x, bias=OnHost(draw(2, 8, 8)))
+    f = attngrad.forward(x, x, x)
+    refuses(ValueError, "lse at 0x", attngrad.vjp, x, x, x, f.o, OnHost(draw(2, 8)), x)
+    assert np.array_equal(here, kept)
+    assert np.isfinite(attngrad.forward(x, x, x).o.numpy()).all()
+
+
+# ---- DLPack ----
+
+
+class _Managed(ctypes.Structure):
+    """DLManagedTensor."""
+
+    _fields_ = [("tensor", _device._DLTensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p)]
+
+
+class ByDLPack:
+    """An array of a library that has DLPack alone."""
+
+    def __init__(self, x, code, bits):
+        self.x, self.kind, self.streams = x, _device._DLDataType(code, bits, 1), []
+
+    def __dlpack_device__(self):
+        return 2, self.x.device
+
+    def __dlpack__(self, stream=None):
+        self.streams.append(stream)
+        self.shape = (ctypes.c_int64 * len(self.x.shape))(*self.x.shape)
+        self.managed = _Managed()
+        tensor = self.managed.tensor
+        tensor.data, tensor.device_type, tensor.device_id = self.x.address.value, 2, self.x.device
+        tensor.ndim, tensor.dtype, tensor.shape = len(self.x.shape), self.kind, self.shape
+        new = ctypes.pythonapi.PyCapsule_New
+        new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        return new(ctypes.addressof(self.managed), b"dltensor", None)
+
+
+def test_dlpack():
+    q, k, v = (draw(2, 8, 16, dtype=np.float32) for _ in range(3))
+    mask = rng.random((2, 8, 8)) < 0.7
+    wanted = attngrad.forward(q, k, v, mask=mask)
+    there = ByDLPack(to_gpu(k), 2, 32), ByDLPack(to_gpu(v), 2, 32)
+    got = attngrad.forward(to_gpu(q), *there, mask=ByDLPack(to_gpu(mask), 6, 8))
+    close(got, wanted, np.float32)
+    assert there[0].streams == [1], "the stream of the call is the legacy default one, which DLPack calls 1"
+    strange = ByDLPack(to_gpu(k), 5, 64)  # complex numbers
+    refuses(TypeError, "k: DLPack's type 5 of 64 bits", attngrad.forward, to_gpu(q), strange, there[1])
+
+
+# ---- Libraries ----
+
+
+def test_memory_of_cupy():
+    """What is asked of CuPy, with a module that answers as it does: CuPy itself may not be here."""
+    asked = []
+
+    class ndarray(DriverArray):
+        __module__ = "cupy"
+
+    class Device:
+        def __init__(self, number):
+            self.number = number
+
+        def __enter__(self):
+            asked.append(self.number)
+
+        def __exit__(self, *_):
+            pass
+
+    def empty(shape, dtype):
+        return ndarray(shape, dtype, asked[-1])
+
+    def zeros(shape, dtype):
+        return to_gpu(np.zeros(shape, dtype), asked[-1], ndarray)
+
+    stream = types.SimpleNamespace(ptr=0)
+    cuda = types.SimpleNamespace(Device=Device, get_current_stream=lambda device: stream)
+    cupy = types.SimpleNamespace(cuda=cuda, empty=empty, zeros=zeros)
+    a = draw(2, 8, 16)
+    x = to_gpu(a, 0, ndarray)
+    with unittest.mock.patch.dict(sys.modules, {"cupy": cupy}):
+        f = attngrad.forward(x, x, x)
+        g = attngrad.vjp(x, x, x, *f, None, d_lse=f.lse)
+    assert type(f.o) is ndarray and set(asked) == {0}
+    wanted = attngrad.forward(a, a, a)
+    close(f, wanted, np.float64)
+    close(g, attngrad.vjp(a, a, a, *wanted, None, d_lse=wanted.lse), np.float64)
 
 
 class Foreign(DriverArray):

@@ -1,17 +1,14 @@
 """attngrad.torch on CUDA tensors, against the same call on the CPU in float64: values, gradients, double backward, forward
-mode, torch.func, vmap, compile, autocast, streams, graphs, bits. ATTNGRAD_TEST_DEVICE=cpu runs what does not need a GPU on
+mode, torch.func, vmap, compile, autocast, and what is refused. ATTNGRAD_TEST_DEVICE=cpu runs what does not need a GPU on
 the CPU: a test of this file itself."""
-
-import os
 
 import torch
 import torch.nn.functional as F
 from attngrad.torch import MultiheadAttention, scaled_dot_product_attention as sdpa
+from torch_tools import DEVICE, compare, draw, leaves, needs_gpu, refuses, weight_of
 
 import attngrad
 
-DEVICE = os.environ.get("ATTNGRAD_TEST_DEVICE", "cuda")
-LIMIT = {torch.float64: 1e-11, torch.float32: 2e-5, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 CASES = [
     ({}, {}),
     ({"is_causal": True, "enable_gqa": True}, {}),
@@ -23,28 +20,12 @@ CASES = [
 ]
 
 
-def needs_gpu():
-    if DEVICE == "cpu":
-        print("needs a GPU: not run")
-    return DEVICE == "cpu"
-
-
-def draw(*shape, dtype=torch.float64):
-    return torch.randn(*shape, dtype=torch.float64).to(dtype)
-
-
 def inputs(dtype, tensors, gqa=False):
     """q, k, v and the tensors of features on the CPU."""
     torch.manual_seed(3)
     heads = 2 if gqa else 4
     main = [draw(2, 4, 33, 32), draw(2, heads, 40, 32), draw(2, heads, 40, 32)]
     return [x.to(dtype) for x in main + [draw(*shape) for shape in tensors.values()]]
-
-
-def compare(name, got, wanted, dtype):
-    a, b = got.detach().cpu().double(), wanted.detach().double()
-    error = (a - b).norm() / (1e-3 + b.norm())
-    assert a.shape == b.shape and error <= LIMIT[dtype], f"{name}: {error:.1e}"
 
 
 def each_case(function, dtypes=(torch.float64, torch.float32, torch.bfloat16)):
@@ -62,15 +43,6 @@ def each_case(function, dtypes=(torch.float64, torch.float32, torch.bfloat16)):
             for n, (a, b) in enumerate(zip(got, wanted, strict=True)):
                 assert a.device.type == DEVICE
                 compare(f"{options} {list(tensors)} {dtype} result {n}", a, b, dtype)
-
-
-def leaves(xs):
-    return [x.detach().clone().requires_grad_() for x in xs]
-
-
-def weight_of(o):
-    """A cotangent that is the same on both devices."""
-    return torch.sin(torch.arange(o.numel(), dtype=torch.float64)).reshape(o.shape).to(o)
 
 
 def test_forward_and_backward():
@@ -175,15 +147,6 @@ def test_packed():
     compare("packed", sdpa(*[q.to(DEVICE)] * 3, q_packed=ends, k_packed=ends, is_causal=True), wanted, torch.float64)
 
 
-def refuses(words, function):
-    try:
-        function()
-    except ValueError as error:
-        assert words in str(error), f"{error} does not say {words}"
-        return
-    raise AssertionError(f"not refused: {words}")
-
-
 def test_mixed_devices():
     if needs_gpu():
         return
@@ -193,80 +156,6 @@ def test_mixed_devices():
     refuses("bias: device cpu", lambda: sdpa(y, y, y, bias=draw(1, 2, 8, 8)))
     refuses("backend: runs on the CPU", lambda: sdpa(y, y, y, backend="cpu"))
     refuses("backend: 'cuda', but query is on the CPU", lambda: sdpa(x, x, x, backend="cuda"))
-
-
-def test_streams():
-    if needs_gpu():
-        return
-    x = draw(2, 8, 1024, 64, dtype=torch.float32).to("cuda")
-    torch.cuda.synchronize()
-    wanted = sdpa(x * 2, x, x)
-    torch.cuda.synchronize()
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        torch.cuda._sleep(100_000_000)  # the copy below is late: a call on another stream would miss it
-        y = x * 2
-        o = sdpa(y, x, x)
-    stream.synchronize()
-    assert torch.equal(o, wanted)
-
-
-def capture(function):
-    """The graph of function, after a call on a side stream as PyTorch asks for."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        function()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        results = function()
-    return graph, results
-
-
-def test_graph():
-    """Replays give the bits of eager calls, also with other inputs, other lengths and another seed."""
-    if needs_gpu():
-        return
-    q, k, v = (draw(2, 4, 300, 64, dtype=torch.float32).to("cuda").requires_grad_() for _ in range(3))
-    lengths, seed = torch.tensor([300, 100], device="cuda"), torch.tensor(3, device="cuda")
-
-    def step():
-        o = sdpa(q, k, v, kv_lengths=lengths, dropout_p=0.1, seed=seed)
-        return [o, *torch.autograd.grad(o.square().sum(), (q, k, v))]
-
-    graph, results = capture(step)
-    for n in range(3):
-        with torch.no_grad():
-            q.add_(n)
-            lengths.copy_(torch.tensor([300 - 50 * n, 100]))
-            seed.fill_(3 + n)
-        graph.replay()
-        for a, b in zip(results, step(), strict=True):
-            assert torch.equal(a, b), n
-
-
-def test_bits():
-    """The same bits over repeats of all maps at 8,192 positions, also in a replayed graph."""
-    if needs_gpu():
-        return
-    for dtype in LIMIT:
-        q, k, v = (draw(1, 4, 8192, 64, dtype=dtype).to("cuda") for _ in range(3))
-
-        def maps(xs=(q, k, v)):
-            f = attngrad.forward(*xs, causal=True)
-            t = attngrad.jvp(*xs, *xs, causal=True)
-            g = attngrad.vjp(*xs, *f, f.o, causal=True)
-            h = attngrad.vjp_jvp(*xs, *t, f.o, *xs, causal=True)
-            s = attngrad.jvp_jvp(*xs, *f, t.mu, t.mu, *xs, *xs, causal=True)
-            return [x for x in (*f, *t, *g, *h, *s) if x is not None]
-
-        first = maps()
-        for _ in range(3):
-            assert all(map(torch.equal, maps(), first)), dtype
-        graph, results = capture(maps)
-        graph.replay()
-        assert all(map(torch.equal, results, first)), f"{dtype} in a graph"
 
 
 def test_arrays_of_pytorch_and_cupy():

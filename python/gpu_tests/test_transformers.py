@@ -20,14 +20,18 @@ MODELS = {
 attngrad.transformers.register()
 
 
-def derivatives(name, attention):
-    """The loss, its gradients, and the product of its Hessian and a direction."""
+def derivatives(name, attention, padded):
+    """The loss, its gradients, and the product of its Hessian and a direction. padded: the second text is shorter."""
     torch.manual_seed(3)
     config = getattr(transformers, name + "Config")(**MODELS[name], attn_implementation=attention)
     model = getattr(transformers, name + "ForCausalLM")(config).float().to(DEVICE).eval()
     tokens = torch.randint(3, 40, (2, 12), generator=torch.Generator().manual_seed(5)).to(DEVICE)
     parameters = list(model.parameters())
-    loss = model(input_ids=tokens, labels=tokens, use_cache=False).loss
+    keep = torch.ones_like(tokens)
+    if padded:
+        keep[1, 8:] = 0
+    labels = tokens.masked_fill(keep == 0, -100)
+    loss = model(input_ids=tokens, attention_mask=keep, labels=labels, use_cache=False).loss
     gradients = torch.autograd.grad(loss, parameters, create_graph=True)
     direction = sum((g * torch.cos(torch.arange(g.numel(), device=DEVICE)).reshape(g.shape)).sum() for g in gradients)
     return loss, gradients, torch.autograd.grad(direction, parameters)
@@ -39,10 +43,11 @@ def distance(a, b):
 
 
 def check(name):
-    ours, eager = derivatives(name, "attngrad"), derivatives(name, "eager")
-    assert abs(ours[0] - eager[0]) < 1e-5, f"{ours[0]} instead of {eager[0]}"
-    assert distance(ours[1], eager[1]) < 1e-4, distance(ours[1], eager[1])
-    assert distance(ours[2], eager[2]) < 1e-3, distance(ours[2], eager[2])
+    for padded in (False, True):
+        ours, eager = derivatives(name, "attngrad", padded), derivatives(name, "eager", padded)
+        assert abs(ours[0] - eager[0]) < 1e-5, f"{ours[0]} instead of {eager[0]}"
+        assert distance(ours[1], eager[1]) < 1e-4, distance(ours[1], eager[1])
+        assert distance(ours[2], eager[2]) < 1e-3, distance(ours[2], eager[2])
 
 
 def test_llama():

@@ -72,6 +72,8 @@ add_long_test(cuda_emulated sh ${CMAKE_CURRENT_SOURCE_DIR}/cuda/sample.sh ${PROJ
 
 add_cuda_program(cuda_faults cuda/emulated_faults.c)
 add_attngrad_test(cuda_faults $<TARGET_FILE:cuda_faults>)
+add_cuda_program(cuda_float32_floor cuda/float32_floor.c)
+add_attngrad_test(cuda_float32_floor $<TARGET_FILE:cuda_float32_floor>)
 
 # The table sm90: its kernels by the error rule, and the faults that must be found.
 add_cuda_program(cuda_hopper_emulated cuda/hopper_problems.c)

@@ -25,15 +25,17 @@ foreach(name random_problems invariant error_rule low_precision feature_pairs_bf
     add_dependencies(gpu_tests test_${name})
 endforeach()
 
-# Every kernel; the same bits over repeats; small problems under memcheck; host time, for bench/gpu.py.
-foreach(name gpu_bits gpu_host gpu_kernels)
-    add_executable(${name} EXCLUDE_FROM_ALL cuda/${name}.c)
+# Every kernel; the range of float32; the same bits over repeats; small problems under memcheck; host time, for bench/gpu.py.
+foreach(name gpu_bits gpu_float32_floor gpu_host gpu_kernels)
+    string(REPLACE gpu_float32 float32 source ${name}) # which runs by emulation too
+    add_executable(${name} EXCLUDE_FROM_ALL cuda/${source}.c)
     target_include_directories(${name} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src)
     target_link_libraries(${name} PRIVATE attngrad_check attngrad_static)
     attngrad_flags(${name})
     add_dependencies(gpu_tests ${name})
 endforeach()
 add_gpu_test(kernels kernels $<TARGET_FILE:gpu_kernels> 8)
+add_gpu_test(kernels float32_floor $<TARGET_FILE:gpu_float32_floor>)
 foreach(dtype bf16 f16 f32 f64)
     add_gpu_test(bits bits_${dtype} $<TARGET_FILE:gpu_bits> --dtype ${dtype})
     add_gpu_test(memcheck memcheck_${dtype} sh ${CMAKE_CURRENT_SOURCE_DIR}/cuda/gpu_memcheck.sh $<TARGET_FILE:gpu_bits>

@@ -413,6 +413,8 @@ def _integers(name: str, x, device: torch.device) -> Tensor | None:
         return None
     if not isinstance(x, Tensor):
         numbers = [_features.integer(name, i) for i in _features.as_list(name, x)]
+        if device.type == "cuda" and not torch.compiler.is_compiling() and torch.cuda.is_current_stream_capturing():
+            raise RuntimeError(f"{name}: a list, while a CUDA graph is captured: give a tensor on the GPU")
         x = torch.tensor(numbers, dtype=torch.int64, device=device)
     if x.dtype not in (torch.int64, torch.int32):
         raise TypeError(f"{name}: dtype {x.dtype}, must be int64 or int32")
@@ -495,4 +497,4 @@ def _seed(seed: int | Tensor | None, query: Tensor) -> Tensor:
         _check_device("seed", seed, query)
         return seed
     number = _features.integer("seed", seed, 0)
-    return torch.tensor(number, dtype=torch.int64, device=query.device)
+    return torch.full((), number, dtype=torch.int64, device=query.device)  # which a CUDA graph can capture

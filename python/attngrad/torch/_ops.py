@@ -92,6 +92,8 @@ def _threads() -> int:
 
 def longest(name: str, offsets: Tensor, rows: int) -> int:
     """The rows of the longest of packed sequences, whose offsets are checked."""
+    if offsets.is_cuda and torch.cuda.is_current_stream_capturing():
+        raise RuntimeError(f"{name}: cannot be read while a CUDA graph is captured; lengths and padding can be")
     ends = offsets.tolist()
     if ends[0] != 0 or ends != sorted(ends) or ends[-1] > rows:
         raise ValueError(f"{name}: {ends}, must begin with 0, not decrease, and end within {rows} rows")

@@ -1,0 +1,270 @@
+"""attngrad.torch on streams and in CUDA graphs: the bits of a plain call, whatever else the GPU does; what cannot be
+captured says so. All of it needs a GPU."""
+
+import threading
+
+import torch
+from attngrad.torch import scaled_dot_product_attention as sdpa
+from torch_tools import LIMIT, draw, needs_gpu, refuses
+
+import attngrad
+
+# ---- Streams ----
+
+
+def test_stream():
+    """A call waits for what its stream has before it."""
+    if needs_gpu():
+        return
+    x = draw(2, 8, 1024, 64, dtype=torch.float32).to("cuda")
+    torch.cuda.synchronize()
+    wanted = sdpa(x * 2, x, x)
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(100_000_000)  # the copy below is late: a call on another stream would miss it
+        y = x * 2
+        o = sdpa(y, x, x)
+    stream.synchronize()
+    assert torch.equal(o, wanted)
+
+
+SHAPES = [((2, 8, 1024, 64), torch.bfloat16), ((1, 4, 777, 128), torch.float16)]
+SHAPES += [((3, 2, 300, 40), torch.float32), ((1, 2, 500, 32), torch.float64)]
+
+
+def cases():
+    """q, k, v of each shape."""
+    return [[draw(*shape, dtype=dtype).to("cuda") for _ in range(3)] for shape, dtype in SHAPES]
+
+
+def derivatives(q, k, v):
+    """Forward, backward and double backward."""
+    xs = [x.detach().requires_grad_() for x in (q, k, v)]
+    o = sdpa(*xs, is_causal=True)
+    gradients = torch.autograd.grad(o, xs, torch.ones_like(o), create_graph=True)
+    return [o, *gradients, *torch.autograd.grad(gradients, xs, [torch.ones_like(g) for g in gradients])]
+
+
+def same(got, wanted):
+    return all(torch.equal(a, b) for a, b in zip(got, wanted, strict=True))
+
+
+def test_several_streams():
+    """Several shapes at once, on streams of different priority."""
+    if needs_gpu():
+        return
+    inputs = cases()
+    wanted = [derivatives(*x) for x in inputs]
+    streams = [torch.cuda.Stream(priority=-(n % 2)) for n in range(len(inputs))]
+    torch.cuda.synchronize()
+    for turn in range(4):
+        results = []
+        for n, stream in enumerate(streams):
+            with torch.cuda.stream(stream):
+                torch.cuda._sleep(1_000_000)
+                results.append(derivatives(*inputs[(n + turn) % len(inputs)]))
+        torch.cuda.synchronize()
+        for n, got in enumerate(results):
+            assert same(got, wanted[(n + turn) % len(inputs)]), f"stream {n}, turn {turn}"
+
+
+def test_threads():
+    """Each thread has a stream of its own."""
+    if needs_gpu():
+        return
+    inputs, wrong = cases(), []
+    wanted = [derivatives(*x) for x in inputs]
+    torch.cuda.synchronize()
+
+    def work(n):
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            for turn in range(6):
+                got = derivatives(*inputs[(n + turn) % len(inputs)])
+                stream.synchronize()
+                if not same(got, wanted[(n + turn) % len(inputs)]):
+                    wrong.append((n, turn))
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong, f"thread and turn: {wrong}"
+
+
+# ---- Graphs ----
+
+
+def capture(function):
+    """The graph of function, after a call on a side stream as PyTorch asks for."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        function()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        results = function()
+    return graph, results
+
+
+def test_graph():
+    """Replays give the bits of eager calls, also with other inputs, other lengths and another seed."""
+    if needs_gpu():
+        return
+    q, k, v = (draw(2, 4, 300, 64, dtype=torch.float32).to("cuda").requires_grad_() for _ in range(3))
+    lengths, seed = torch.tensor([300, 100], device="cuda"), torch.tensor(3, device="cuda")
+
+    def step():
+        o = sdpa(q, k, v, kv_lengths=lengths, dropout_p=0.1, seed=seed)
+        return [o, *torch.autograd.grad(o.square().sum(), (q, k, v))]
+
+    graph, results = capture(step)
+    seen = []
+    for n in range(3):
+        with torch.no_grad():
+            q.add_(n)
+            lengths.copy_(torch.tensor([300 - 50 * n, 100]))
+            seed.fill_(3 + n)
+        graph.replay()
+        assert same(results, step()), n
+        seen.append(results[0].clone())
+    assert not torch.equal(seen[0], seen[1]) and not torch.equal(seen[1], seen[2]), "a replay did not read anew"
+
+
+def test_graph_of_second_derivatives():
+    """Double backward and forward mode, replayed with other inputs."""
+    if needs_gpu():
+        return
+    q, k, v = (draw(1, 4, 200, 64, dtype=torch.bfloat16).to("cuda") for _ in range(3))
+
+    def step():
+        def tangent(x):
+            return torch.func.jvp(lambda y: sdpa(y, k, v, is_causal=True), (x,), (v,))[1]
+
+        return [*derivatives(q, k, v), tangent(q), torch.func.jvp(tangent, (q,), (k,))[1]]
+
+    graph, results = capture(step)
+    for n in range(3):
+        q.add_(n)
+        graph.replay()
+        assert same(results, step()), n
+
+
+def test_graph_on_two_streams():
+    """One graph replayed on two streams in turn."""
+    if needs_gpu():
+        return
+    q, k, v = (draw(1, 8, 2048, 64, dtype=torch.bfloat16).to("cuda") for _ in range(3))
+    wanted = derivatives(q, k, v)
+    graph, results = capture(lambda: derivatives(q, k, v))
+    streams = [torch.cuda.Stream(), torch.cuda.Stream(priority=-1)]
+    for n in range(6):
+        with torch.cuda.stream(streams[n % 2]):
+            graph.replay()
+        streams[1 - n % 2].wait_stream(streams[n % 2])  # both write the same memory
+    torch.cuda.synchronize()
+    assert same(results, wanted)
+
+
+class Layer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.linspace(0.5, 2, 32))
+
+    def forward(self, x):
+        return sdpa(x * self.weight, x, x, is_causal=True)
+
+
+def test_graphed_callable():
+    """torch.cuda.make_graphed_callables: forward and backward as graphs."""
+    if needs_gpu():
+        return
+    layer = Layer().to("cuda")
+    x, y = (draw(2, 4, 100, 32, dtype=torch.float32).to("cuda").requires_grad_() for _ in range(2))
+    wanted = torch.autograd.grad(layer(y).square().sum(), (y, layer.weight))
+    graphed = torch.cuda.make_graphed_callables(Layer().to("cuda"), (x.detach().clone().requires_grad_(),))
+    got = torch.autograd.grad(graphed(y).square().sum(), (y, *graphed.parameters()))
+    for a, b in zip(got, wanted, strict=True):
+        assert torch.allclose(a, b, rtol=1e-4, atol=1e-4), (a - b).abs().max()
+
+
+def test_dropout_in_a_graph():
+    """Without a seed each replay draws another mask, from PyTorch's generator; with a number for a seed none does."""
+    if needs_gpu():
+        return
+    x = draw(1, 2, 100, 32, dtype=torch.float32).to("cuda")
+    graph, results = capture(lambda: [sdpa(x, x, x, dropout_p=0.5), sdpa(x, x, x, dropout_p=0.5, seed=7)])
+    seen = []
+    for _ in range(2):
+        graph.replay()
+        seen.append([o.clone() for o in results])
+    assert not torch.equal(seen[0][0], seen[1][0]), "two replays dropped the same weights"
+    assert torch.equal(seen[0][1], seen[1][1]) and torch.equal(seen[0][1], sdpa(x, x, x, dropout_p=0.5, seed=7))
+
+
+def test_what_cannot_be_captured():
+    """What the host must read, or copies to the GPU, is refused by name; the next capture works."""
+    if needs_gpu():
+        return
+    x = draw(2, 50, 32, dtype=torch.float32).to("cuda")
+    ends = torch.tensor([0, 20, 47], device="cuda")
+    torch.cuda.synchronize()
+
+    def captured(**keywords):
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            sdpa(x, x, x, **keywords)
+
+    refuses("q_packed: cannot be read while a CUDA graph is captured", lambda: captured(q_packed=ends, k_packed=ends))
+    y = x[None]
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        refuses("kv_lengths: a list, while a CUDA graph is captured", lambda: sdpa(y, y, y, kv_lengths=[30]))
+    graph, results = capture(lambda: [sdpa(y, y, y)])
+    graph.replay()
+    assert same(results, [sdpa(y, y, y)])
+
+
+# ---- The same bits ----
+
+
+def test_bits():
+    """The same bits over repeats of all maps at 8,192 positions, also in a replayed graph."""
+    if needs_gpu():
+        return
+    for dtype in LIMIT:
+        q, k, v = (draw(1, 4, 8192, 64, dtype=dtype).to("cuda") for _ in range(3))
+
+        def maps(xs=(q, k, v)):
+            f = attngrad.forward(*xs, causal=True)
+            t = attngrad.jvp(*xs, *xs, causal=True)
+            g = attngrad.vjp(*xs, *f, f.o, causal=True)
+            h = attngrad.vjp_jvp(*xs, *t, f.o, *xs, causal=True)
+            s = attngrad.jvp_jvp(*xs, *f, t.mu, t.mu, *xs, *xs, causal=True)
+            return [x for x in (*f, *t, *g, *h, *s) if x is not None]
+
+        first = maps()
+        for _ in range(3):
+            assert same(maps(), first), dtype
+        graph, results = capture(maps)
+        graph.replay()
+        assert same(results, first), f"{dtype} in a graph"
+
+
+def test_invariant():
+    """A sequence has the same bits alone and in a batch, on either side of the sizes at which other kernels serve."""
+    if needs_gpu():
+        return
+    for dtype in (torch.float32, torch.bfloat16):
+        for n in (1, 40, 64, 65, 600):
+            q, k = (draw(4, 6, m, 64, dtype=dtype).to("cuda") for m in (n, 600))
+
+            def all_of(a, b):
+                a, b = a.detach().requires_grad_(), b.detach().requires_grad_()
+                o = sdpa(a, b, b, invariant=True)
+                return [o, *torch.autograd.grad(o.float().sum(), (a, b))]
+
+            together = all_of(q, k)
+            for got, whole in zip(all_of(q[1:2, 2:4], k[1:2, 2:4]), together, strict=True):
+                assert torch.equal(got, whole[1:2, 2:4]), f"{dtype} {n}"
