@@ -66,9 +66,13 @@ typedef struct {
 #define AGI_HOPPER_SHARED(D, CONSUMERS, N, STAGES)                                                           \
     (1024 + 2 * (D) * (64 * (CONSUMERS) + 2 * (STAGES) * (N)) + 8 * (1 + 4 * (STAGES)))
 
-/* Of the kernels of vjp: two matrices of either side, statistics of the queries. */
-#define AGI_HOPPER_BACKWARD_SHARED(D, CONSUMERS, N, STAGES)                                                  \
-    (1024 + 4 * (D) * (64 * (CONSUMERS) + (STAGES) * (N)) + (STAGES) * (N)*4 * AGI_CUDA_STATS +              \
-     8 * (1 + 2 * (STAGES)))
+/* Of the kernels of vjp: so many matrices of either side, with STATS statistics of the queries; notes of the
+ * producer. */
+#define AGI_HOPPER_NOTES 256
+#define AGI_HOPPER_OWNERS_SHARED(MATRICES, STATS, D, CONSUMERS, N, STAGES)                                   \
+    (1024 + 2 * (MATRICES) * (D) * (64 * (CONSUMERS) + (STAGES) * (N)) +                                     \
+     (STATS) * (STAGES) * (N)*4 * AGI_CUDA_STATS + 8 * (1 + 2 * (STAGES)) + AGI_HOPPER_NOTES)
+#define AGI_HOPPER_STATS_hopper_dkdv 1
+#define AGI_HOPPER_STATS_hopper_dq 0
 
 #endif

@@ -63,7 +63,7 @@ enum {
      AGI_HOPPER_SHARED(D, CONSUMERS, N, STAGES)},
 #define HOPPER_BACKWARD(map, format, D, CONSUMERS, N, STAGES)                                                \
     {#map "_" #format "_d" #D, "hopper_backward_" #format, 128 * (CONSUMERS + 1),                            \
-     AGI_HOPPER_BACKWARD_SHARED(D, CONSUMERS, N, STAGES)},
+     AGI_HOPPER_OWNERS_SHARED(2, AGI_HOPPER_STATS_##map, D, CONSUMERS, N, STAGES)},
 #define HOPPER_FORWARD_OF(format) AGI_HOPPER_forward(HOPPER_FORWARD, format)
 #define HOPPER_BACKWARD_OF(format) AGI_HOPPER_backward(HOPPER_BACKWARD, format)
 
