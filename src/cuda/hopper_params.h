@@ -45,6 +45,13 @@ typedef struct {
     agi_cuda_params p; /* p.w.blocks: blocks of rows per head */
 } agi_hopper_backward;
 
+/* ---- vjp_jvp ---- */
+
+typedef struct {
+    agi_cuda_tensor_map maps[AGI_CUDA_TDO + 1]; /* by operand; of one that the call lacks: that of Q or K */
+    agi_cuda_params p;                          /* p.w.blocks: blocks of rows per head */
+} agi_hopper_second;
+
 /* ---- The kernels ----
  *
  * A block has 64 rows, queries or keys, for each of CONSUMERS warpgroups and one warpgroup more, which only copies. It
@@ -59,6 +66,11 @@ typedef struct {
     X(hopper_dkdv, format, 128, 2, 64, 3) \
     X(hopper_dq, format, 64, 2, 64, 4) \
     X(hopper_dq, format, 128, 2, 64, 3)
+#define AGI_HOPPER_second(X, format) \
+    X(hopper_tdkdv, format, 64, 2, 64, 4) \
+    X(hopper_tdkdv, format, 128, 2, 32, 2) \
+    X(hopper_tdq, format, 64, 2, 64, 4) \
+    X(hopper_tdq, format, 128, 2, 48, 2)
 /* clang-format on */
 #define AGI_HOPPER_FORMATS(X) X(bf16) X(f16)
 
@@ -66,7 +78,7 @@ typedef struct {
 #define AGI_HOPPER_SHARED(D, CONSUMERS, N, STAGES)                                                           \
     (1024 + 2 * (D) * (64 * (CONSUMERS) + 2 * (STAGES) * (N)) + 8 * (1 + 4 * (STAGES)))
 
-/* Of the kernels of vjp: so many matrices of either side, with STATS statistics of the queries; notes of the
+/* Of the kernels of vjp and vjp_jvp: so many matrices of either side, with STATS statistics of the queries; notes of the
  * producer. */
 #define AGI_HOPPER_NOTES 256
 #define AGI_HOPPER_OWNERS_SHARED(MATRICES, STATS, D, CONSUMERS, N, STAGES)                                   \
@@ -74,5 +86,7 @@ typedef struct {
      (STATS) * (STAGES) * (N)*4 * AGI_CUDA_STATS + 8 * (1 + 2 * (STAGES)) + AGI_HOPPER_NOTES)
 #define AGI_HOPPER_STATS_hopper_dkdv 1
 #define AGI_HOPPER_STATS_hopper_dq 0
+#define AGI_HOPPER_STATS_hopper_tdkdv 1
+#define AGI_HOPPER_STATS_hopper_tdq 0
 
 #endif

@@ -32,6 +32,8 @@ template <void (*KERNEL_FUNCTION)(agi_cuda_params)> static void run_map(const ag
     {agi_kernel_##map##_##format##_d##D, run<agi_hopper_forward, map##_##format##_d##D>},
 #define HOPPER_BACKWARD(map, format, D, CONSUMERS, N, STAGES)                                                \
     {agi_kernel_##map##_##format##_d##D, run<agi_hopper_backward, map##_##format##_d##D>},
+#define HOPPER_SECOND(map, format, D, CONSUMERS, N, STAGES)                                                  \
+    {agi_kernel_##map##_##format##_d##D, run<agi_hopper_second, map##_##format##_d##D>},
 #define HOPPERS(list, entry, format) list(entry, format)
 
 static const emulated_kernel kernels[] = {
@@ -47,6 +49,8 @@ static const emulated_kernel kernels[] = {
     HOPPERS(AGI_HOPPER_forward, HOPPER, AGI_FORMAT)
 #elif defined(AGI_IMAGE_hopper_backward)
     HOPPERS(AGI_HOPPER_backward, HOPPER_BACKWARD, AGI_FORMAT)
+#elif defined(AGI_IMAGE_hopper_second)
+    HOPPERS(AGI_HOPPER_second, HOPPER_SECOND, AGI_FORMAT)
 #else
     {agi_kernel_upload, run<agi_cuda_upload, upload>},
     {agi_kernel_statistics_f32, run_map<statistics_f32>},
