@@ -428,7 +428,7 @@ inline void store_matrices(uint32_t address, uint32_t r0, uint32_t r1, uint32_t 
         }
     });
 }
-/* These two are seen by threads, not by products and boxes. */
+/* These are seen by threads, not by products and boxes. */
 inline void shared_store(uint32_t address, float x, float y)
 {
     const float both[2] = {x, y};
@@ -456,6 +456,10 @@ inline float shared_load(uint32_t address)
     float x;
     memcpy(&x, emulate_shared_at(address, 4), 4);
     return x;
+}
+inline void shared_load(float (&x)[4], uint32_t address)
+{
+    memcpy(x, emulate_shared_at(address, 16), 16);
 }
 
 /* ---- Products ---- */

@@ -64,6 +64,13 @@ typedef struct {
     int32_t in_chunks;                /* O and dO can be read 16 bytes at a time */
 } agi_hopper_ring;
 
+/* ---- vjp_jvp ---- */
+
+typedef struct {
+    agi_cuda_tensor_map maps[AGI_CUDA_TDO + 1]; /* by operand; of one that the call lacks: that of Q or K */
+    agi_cuda_params p;                          /* p.w.blocks: blocks of rows per head */
+} agi_hopper_second;
+
 /* ---- The kernels ----
  *
  * A block has 64 rows, queries or keys, for each of CONSUMERS warpgroups and one warpgroup more, which only copies. It
@@ -81,6 +88,11 @@ typedef struct {
 #define AGI_HOPPER_ring(X, format) \
     X(hopper_ring, format, 64, 2, 128, 2) \
     X(hopper_ring, format, 128, 2, 64, 2)
+#define AGI_HOPPER_second(X, format) \
+    X(hopper_tdkdv, format, 64, 2, 64, 4) \
+    X(hopper_tdkdv, format, 128, 2, 32, 2) \
+    X(hopper_tdq, format, 64, 2, 64, 4) \
+    X(hopper_tdq, format, 128, 2, 48, 2)
 /* clang-format on */
 #define AGI_HOPPER_FORMATS(X) X(bf16) X(f16)
 
@@ -88,10 +100,16 @@ typedef struct {
 #define AGI_HOPPER_SHARED(D, CONSUMERS, N, STAGES)                                                           \
     (1024 + 2 * (D) * (64 * (CONSUMERS) + 2 * (STAGES) * (N)) + 8 * (1 + 4 * (STAGES)))
 
-/* Of the kernels of vjp: two matrices of either side, statistics of the queries. */
-#define AGI_HOPPER_BACKWARD_SHARED(D, CONSUMERS, N, STAGES)                                                  \
-    (1024 + 4 * (D) * (64 * (CONSUMERS) + (STAGES) * (N)) + (STAGES) * (N)*4 * AGI_CUDA_STATS +              \
-     8 * (1 + 2 * (STAGES)))
+/* Of the kernels of vjp and vjp_jvp: so many matrices of either side, with STATS statistics of the queries; notes of the
+ * producer. */
+#define AGI_HOPPER_NOTES 256
+#define AGI_HOPPER_OWNERS_SHARED(MATRICES, STATS, D, CONSUMERS, N, STAGES)                                   \
+    (1024 + 2 * (MATRICES) * (D) * (64 * (CONSUMERS) + (STAGES) * (N)) +                                     \
+     (STATS) * (STAGES) * (N)*4 * AGI_CUDA_STATS + 8 * (1 + 2 * (STAGES)) + AGI_HOPPER_NOTES)
+#define AGI_HOPPER_STATS_hopper_dkdv 1
+#define AGI_HOPPER_STATS_hopper_dq 0
+#define AGI_HOPPER_STATS_hopper_tdkdv 1
+#define AGI_HOPPER_STATS_hopper_tdq 0
 
 /* Of vjp in one kernel: K and V of 128 keys, two tiles of Q and dO and twice dS, buffers of dQ, L and D of two tiles. */
 enum { AGI_HOPPER_RING_KEYS = 128, AGI_HOPPER_RING_WALK = 160 }; /* keys of a block; bytes of a walk */

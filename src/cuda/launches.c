@@ -620,7 +620,7 @@ static void emit_hopper_ring(job *j)
     emit_entry(j, choice.kernel, f.is_ring ? whole : most, &f, sizeof f, true);
 }
 
-static void emit_hopper_gradients(job *j)
+static void emit_hopper_vjp(job *j)
 {
     const ag_args *a = &j->k.a;
     agi_hopper_backward maps = {0};
@@ -636,6 +636,40 @@ static void emit_hopper_gradients(job *j)
     }
 }
 
+/* One kernel of vjp_jvp. Boxes of the owners have 64 rows, those of the stream as many as its tiles. A matrix that the
+ * call lacks has a map of another one, outside of which it finds zeros. */
+static void emit_hopper_second(job *j, agi_hopper_map map)
+{
+    const ag_problem *p = j->p;
+    const bool keys = map == AGI_hopper_tdkdv;
+    const agi_hopper_choice choice = agi_hopper_choose(j->plan, map, j->device->shared_limit);
+    const int64_t blocks = agi_cuda_divide_up(keys ? p->kv_len : p->q_len, choice.rows);
+    agi_hopper_second f = {0};
+    for (int operand = AGI_CUDA_Q; operand <= AGI_CUDA_TDO; operand++) {
+        const bool of_keys = sources[operand].keys, absent = j->k.m[operand].data == NULL;
+        map_operand(j,
+                    !absent   ? operand
+                    : of_keys ? AGI_CUDA_K
+                              : AGI_CUDA_Q,
+                    of_keys == keys ? 64 : choice.tile, &f.maps[operand]);
+    }
+    j->k.w = (agi_cuda_part){.blocks = blocks};
+    f.p = j->k;
+    emit_with(j, choice.kernel, agi_saturating_product(p->batch, keys ? p->kv_heads : p->heads, blocks, 1),
+              &f, sizeof f);
+}
+
+static void emit_hopper_vjp_jvp(job *j)
+{
+    const ag_args *a = &j->k.a;
+    if (a->tdk.data != NULL || a->tdv.data != NULL) {
+        emit_hopper_second(j, AGI_hopper_tdkdv);
+    }
+    if (a->tdq.data != NULL) {
+        emit_hopper_second(j, AGI_hopper_tdq);
+    }
+}
+
 /* Are the map's kernels those of the table sm90? */
 static bool is_hopper(const job *j)
 {
@@ -648,6 +682,9 @@ static bool is_hopper(const job *j)
     if (j->k.map == AGI_FORWARD) {
         return agi_hopper_choose(j->plan, AGI_hopper_forward, limit).kernel >= 0;
     }
+    if (j->k.map == AGI_VJP_JVP) {
+        return agi_hopper_choose(j->plan, AGI_hopper_tdkdv, limit).kernel >= 0;
+    }
     return j->k.map == AGI_VJP && j->k.a.d_o.data != NULL &&
            agi_hopper_choose(j->plan, AGI_hopper_dkdv, limit).kernel >= 0;
 }
@@ -658,14 +695,16 @@ static void emit_backward(job *j, bool tangent)
     const ag_problem *p = j->p;
     const bool dq = (tangent ? a->tdq : a->dq).data != NULL;
     const bool dk = (tangent ? a->tdk : a->dk).data != NULL, dv = (tangent ? a->tdv : a->dv).data != NULL;
-    const bool ring = j->hopper && has_ring(j);
+    const bool ring = j->hopper && !tangent && has_ring(j);
     if (!ring || a->dsink.data != NULL) {
         emit_statistics(j);
     }
     if (ring) {
         emit_hopper_ring(j);
+    } else if (j->hopper && tangent) {
+        emit_hopper_vjp_jvp(j);
     } else if (j->hopper) {
-        emit_hopper_gradients(j);
+        emit_hopper_vjp(j);
     } else if (dk || dv) {
         emit_stream(j, tangent ? AGI_STREAM_tdkdv : AGI_STREAM_dkdv,
                     !dv || (dk && p->dim_qk > p->dim_v) ? p->dim_qk : p->dim_v);

@@ -32,13 +32,15 @@ typedef struct {
 agi_cuda_choice agi_cuda_choose(const ag_problem *p, agi_cuda_map map, int32_t shared_limit);
 
 /* A kernel of the table sm90: kernel is -1 if it has none for the plan. rows: of a block; tile: rows of the other
- * side's tiles. It has either both kernels of vjp or none. */
+ * side's tiles. It has either both kernels of vjp or none, and so of vjp_jvp. */
 typedef enum {
     AGI_hopper_forward,
     AGI_hopper_dkdv,
     AGI_hopper_dq,
     AGI_hopper_ring,
-    AGI_hopper_statistics
+    AGI_hopper_statistics,
+    AGI_hopper_tdkdv,
+    AGI_hopper_tdq
 } agi_hopper_map;
 typedef struct {
     int32_t kernel, rows, tile;

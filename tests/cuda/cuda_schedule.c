@@ -20,6 +20,8 @@ static void check_limits(void)
           sizeof(agi_hopper_forward));
     CHECK(sizeof(agi_hopper_backward) <= MAX_PARAMETER, "%zu bytes of parameters of Hopper's vjp",
           sizeof(agi_hopper_backward));
+    CHECK(sizeof(agi_hopper_second) <= MAX_PARAMETER, "%zu bytes of parameters of Hopper's vjp_jvp",
+          sizeof(agi_hopper_second));
     CHECK(sizeof(agi_cuda_merge) <= MAX_PARAMETER, "%zu bytes of a merge", sizeof(agi_cuda_merge));
 }
 

@@ -16,19 +16,60 @@ static const struct hopper_problem problems[] = {
 };
 enum { N_PROBLEMS = sizeof problems / sizeof problems[0], SCHEDULES = 2 * EMULATE_ORDERS };
 
-static void run_alone(int number, int schedule)
+/* What runs with the fault: the kernels of these results; the others run without it. */
+static const struct part {
+    const char *name;
+    uint64_t results;
+    bool stores_boxes;
+} parts[] = {
+    {"forward and vjp", FORWARD_RESULTS | VJP_RESULTS, true},
+    {"tdkdv", RESULT(T_TDK) | RESULT(T_TDV), false},
+    {"tdq", RESULT(T_TDQ), false},
+};
+enum { N_PARTS = sizeof parts / sizeof parts[0] };
+
+/* Faults that show in stored boxes alone: nothing waits for them; chunks are not exchanged, neither when a box comes
+ * nor when a product reads it. */
+static bool is_of_stores(int fault)
+{
+    enum { NO_STORE_WAITS = 7, NO_SWIZZLE = 9 };
+    return fault == NO_STORE_WAITS || fault == NO_SWIZZLE;
+}
+
+/* Forward and vjp, or jvp, which writes O and lse too, and vjp_jvp. */
+static ag_status run_part(struct arrays *x, const struct part *part, int fault)
+{
+    static const enum tensor second[] = {T_TDQ, T_TDK, T_TDV};
+    const bool first = (part->results & FORWARD_RESULTS) != 0;
+    if (!first) {
+        emulate_plant_hopper(0);
+    }
+    const ag_status status = first ? agc_arrays_run(x, AG_MAP_FORWARD) : agc_arrays_run(x, AG_MAP_JVP);
+    if (first || status != AG_OK) {
+        return status == AG_OK ? agc_arrays_run(x, AG_MAP_VJP) : status;
+    }
+    for (int n = 0; n < 3; n++) {
+        if (!(part->results & RESULT(second[n]))) {
+            agc_arrays_tensor(x, second[n])->data = NULL;
+        }
+    }
+    emulate_plant_hopper(fault);
+    return agc_arrays_run(x, AG_MAP_VJP_JVP);
+}
+
+static void run_alone(int number, int schedule, const struct part *part, int fault)
 {
     const struct rlimit seconds = {60, 60}; /* of the processor: a block that neither ends nor stands still */
     struct arrays x;
     setrlimit(RLIMIT_CPU, &seconds);
     make_hopper_problem(&x, &problems[number], 7);
     emulate_schedule(schedule & 1, schedule >> 1);
-    const bool ran = run_hopper_maps(&x) == AG_OK;
-    _exit(!ran || count_wrong_results(&x, problems[number].text, false) != 0);
+    const bool ran = run_part(&x, part, fault) == AG_OK;
+    _exit(!ran || count_wrong_results(&x, part->results, problems[number].text, false) != 0);
 }
 
 /* Was something wrong? */
-static bool is_found(int number, int schedule)
+static bool is_found(int number, int schedule, const struct part *part, int fault)
 {
     int status = 0;
     fflush(stdout);
@@ -37,23 +78,34 @@ static bool is_found(int number, int schedule)
     if (child == 0) {
         const int null = open("/dev/null", O_WRONLY);
         dup2(null, 2); /* what the emulation says of a block that it ends */
-        run_alone(number, schedule);
+        run_alone(number, schedule, part, fault);
     }
     test_need(waitpid(child, &status, 0) == child, "waitpid");
     return !WIFEXITED(status) || WEXITSTATUS(status) != 0;
 }
 
-int main(void)
+static void check_part(const struct part *part)
 {
-    emulated_hopper = true;
     for (int fault = 0; emulate_plant_hopper(fault) != NULL; fault++) {
         const char *name = emulate_plant_hopper(fault);
         int found = 0;
-        for (int n = 0; n < SCHEDULES * N_PROBLEMS && (fault == 0 || found == 0); n++) {
-            found += is_found(n % N_PROBLEMS, SCHEDULES - 1 - n / N_PROBLEMS);
+        if (is_of_stores(fault) && !part->stores_boxes) {
+            printf("%s: %s: left out, it stores no boxes\n", part->name, name);
+            continue;
         }
-        printf("%s: %s\n", name, found ? "found" : "not found");
-        CHECK((found > 0) == (fault > 0), "%s: %d problems found something", name, found);
+        for (int n = 0; n < SCHEDULES * N_PROBLEMS && (fault == 0 || found == 0); n++) {
+            found += is_found(n % N_PROBLEMS, SCHEDULES - 1 - n / N_PROBLEMS, part, fault);
+        }
+        printf("%s: %s: %s\n", part->name, name, found ? "found" : "not found");
+        CHECK((found > 0) == (fault > 0), "%s: %s: %d problems found something", part->name, name, found);
+    }
+}
+
+int main(void)
+{
+    emulated_hopper = true;
+    for (int n = 0; n < N_PARTS; n++) {
+        check_part(&parts[n]);
     }
     return test_summary();
 }

@@ -1,4 +1,4 @@
-/* One problem on the emulated table sm90: forward and vjp by the error rule. */
+/* One problem on the emulated table sm90: its maps by the error rule. */
 #ifndef AG_TEST_HOPPER_PROBLEMS_H
 #define AG_TEST_HOPPER_PROBLEMS_H
 
@@ -16,18 +16,34 @@ struct hopper_problem {
     uint32_t with;
 };
 
-/* Rows of V that no query sees are not read: they may be NaN. Here those from the last key on that is seen. */
-static inline void spoil_hidden_values(struct arrays *x)
+/* Rows of a tensor from `first` to `end` - 1 become NaN, in every head of the first sequence. */
+static inline void spoil_rows(struct arrays *x, enum tensor t, int64_t first, int64_t end)
 {
     const ag_problem *p = ag_plan_problem(x->plan);
-    const int64_t seen = p->q_len < p->kv_len ? p->q_len : p->kv_len;
-    uint16_t *const v = x->data[T_V], *const k = x->data[T_K];
-    for (int64_t j = seen; j < p->kv_len; j++) {
-        for (int64_t c = 0; c < p->dim_v; c++) {
-            v[agc_arrays_index(x, T_V, 0, 0, j, c)] = 0x7fff;
+    const bool keys = t == T_K || t == T_V || t == T_TK || t == T_TV;
+    const bool values = t == T_V || t == T_TV || t == T_D_O || t == T_TD_O;
+    uint16_t *const data = x->data[t];
+    for (int64_t h = 0; h < (keys ? p->kv_heads : p->heads); h++) {
+        for (int64_t n = first; n < end; n++) {
+            for (int64_t c = 0; c < (values ? p->dim_v : p->dim_qk); c++) {
+                data[agc_arrays_index(x, t, 0, h, n, c)] = 0x7fff;
+            }
         }
-        for (int64_t c = 0; c < p->dim_qk; c++) {
-            k[agc_arrays_index(x, T_K, 0, 0, j, c)] = 0x7fff;
+    }
+}
+
+/* Rows of one side that the other does not see are not read: they may be NaN. With causal these are keys after the last
+ * query; with alignment to the bottom right queries before the first key. */
+static inline void spoil_hidden_rows(struct arrays *x)
+{
+    static const enum tensor of_keys[] = {T_K, T_V, T_TK, T_TV}, of_queries[] = {T_Q, T_D_O, T_TQ, T_TD_O};
+    const ag_problem *p = ag_plan_problem(x->plan);
+    const bool bottom_right = p->align == AG_ALIGN_BOTTOM_RIGHT;
+    for (int n = 0; n < 4; n++) {
+        if (bottom_right) {
+            spoil_rows(x, of_queries[n], 0, p->q_len - p->kv_len);
+        } else {
+            spoil_rows(x, of_keys[n], p->q_len, p->kv_len);
         }
     }
 }
@@ -45,14 +61,26 @@ static inline void make_hopper_problem(struct arrays *x, const struct hopper_pro
     test_need(agc_arrays_of_case(x, &c, &options) == AG_OK, "a plan");
 }
 
+/* The results that are checked, as bits by tensor. */
+#define RESULT(t) (UINT64_C(1) << (t))
+#define FORWARD_RESULTS (RESULT(T_O) | RESULT(T_LSE) | RESULT(T_O_LOW))
+#define VJP_RESULTS (RESULT(T_DQ) | RESULT(T_DK) | RESULT(T_DV) | RESULT(T_DSINK))
+#define VJP_JVP_RESULTS (RESULT(T_TDQ) | RESULT(T_TDK) | RESULT(T_TDV) | RESULT(T_TDSINK))
+#define ALL_RESULTS (FORWARD_RESULTS | VJP_RESULTS | VJP_JVP_RESULTS)
+
+/* jvp, which writes O and lse too, comes before forward: theirs are forward's. */
 static inline ag_status run_hopper_maps(struct arrays *x)
 {
-    const ag_status status = agc_arrays_run(x, AG_MAP_FORWARD);
-    return status == AG_OK ? agc_arrays_run(x, AG_MAP_VJP) : status;
+    static const uint32_t maps[] = {AG_MAP_JVP, AG_MAP_FORWARD, AG_MAP_VJP, AG_MAP_VJP_JVP};
+    ag_status status = AG_OK;
+    for (int n = 0; n < 4 && status == AG_OK; n++) {
+        status = agc_arrays_run(x, maps[n]);
+    }
+    return status;
 }
 
-/* Results of these maps that are out of the rule; each is printed if loud. */
-static inline int count_wrong_results(struct arrays *x, const char *text, bool loud)
+/* How many of these results are out of the rule; each is printed if loud. */
+static inline int count_wrong_results(struct arrays *x, uint64_t results, const char *text, bool loud)
 {
     struct error_entry entries[T_COUNT];
     struct error_truth truth;
@@ -61,10 +89,8 @@ static inline int count_wrong_results(struct arrays *x, const char *text, bool l
     CHECK_OK(agc_error_entries(&truth, x, entries, &count));
     for (int n = 0; n < count; n++) {
         const struct error_entry *e = &entries[n];
-        const bool of_forward = e->t == T_O || e->t == T_LSE || e->t == T_O_LOW;
-        const bool of_vjp = e->t == T_DQ || e->t == T_DK || e->t == T_DV || e->t == T_DSINK;
         int64_t at[4] = {0, 0, 0, 0};
-        if (!(of_forward || of_vjp) || agc_error_entry_passed(e)) {
+        if (!(results & RESULT(e->t)) || agc_error_entry_passed(e)) {
             continue;
         }
         wrong++;

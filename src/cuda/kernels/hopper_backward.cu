@@ -7,102 +7,10 @@
  * Warpgroup 0 copies, the others own 64 rows each, as in hopper_forward.cu. P and dZ stay in the registers in which the
  * products leave Z and dP, and from which the next products take their first operand. L and D of the queries are those
  * of `statistics`. */
-#include "cuda/kernels/hopper_results.cuh"
-#include "cuda/kernels/hopper_tiles.cuh"
-#include "cuda/kernels/stream.cuh"
-
-enum { STATS_BYTES = 64 * AGI_CUDA_STATS * 4 }; /* of the queries of a tile */
-
-/* ---- Where a block is ---- */
-
-/* Rows from `row` on of one head, and the rows of the other side that some of them see, in tiles of N. */
-template <class T, bool KEYS> struct owner_block {
-    sequence s;
-    int kv_head, row;
-    int from, to, first, tiles; /* rows and tiles of the stream */
-    int heads, head;            /* query heads that the block walks over, the first of them */
-
-    VERB owner_block(const agi_cuda_params &p)
-    {
-        const int64_t of_batch = KEYS ? p.Hk : p.H, index = blockIdx.x / p.w.blocks;
-        const int64_t block = blockIdx.x % p.w.blocks;
-        const int h = (int)(index % of_batch);
-        s = find_sequence(p, index / of_batch);
-        row = (int)(KEYS ? block : p.w.blocks - 1 - block) * T::ROWS; /* with causal the long walks begin first */
-        kv_head = KEYS ? h : h / p.group;
-        heads = KEYS ? p.group : 1;
-        head = KEYS ? h * p.group : h;
-        find_stream();
-    }
-    VERB void find_stream()
-    {
-        const int last = min(row + T::ROWS, own_rows()) - 1;
-        from = max(KEYS ? row - s.high : row + s.low, 0);
-        to = min(KEYS ? last - s.low + 1 : last + s.high + 1, stream_rows());
-        first = from / T::N;
-        tiles = row >= own_rows() || from >= to ? 0 : (to - 1) / T::N + 1 - first;
-    }
-    VERB int own_rows() const
-    {
-        return KEYS ? s.n_k : s.n_q;
-    }
-    VERB int stream_rows() const
-    {
-        return KEYS ? s.n_q : s.n_k;
-    }
-    VERB int rows_of_tensor(const agi_cuda_params &p) const
-    {
-        return p.flags & AG_PACKED ? own_rows() : (int)(KEYS ? p.Nk : p.Nq);
-    }
-
-    /* Step n of the walk: the first row of its tile, its query head. */
-    VERB int steps() const
-    {
-        return tiles * heads;
-    }
-    VERB int stream_row(int n) const
-    {
-        return (first + n % tiles) * T::N;
-    }
-    VERB int query_head(int n) const
-    {
-        return head + n / tiles;
-    }
-    VERB bool sees(int own, int stream) const
-    {
-        const int distance = KEYS ? own - stream : stream - own; /* j - i */
-        return distance >= s.low && distance <= s.high && stream < stream_rows();
-    }
-};
-
-/* ---- Shared memory ---- */
-
-/* Own matrices, then stages of two tiles and, for owners of keys, the statistics of the tile's queries. */
-template <class T, bool KEYS> struct backward_memory {
-    static constexpr int STAGE = 2 * T::TILE + (KEYS ? STATS_BYTES : 0);
-    uint32_t own, own_full;
-    tile_ring<T::STAGES> ring;
-
-    VERB backward_memory(uint32_t shared)
-    {
-        const uint32_t begin = (shared + 1023) & ~1023u, stages = begin + 2 * T::OWN;
-        const uint32_t barriers = stages + T::STAGES * STAGE;
-        own = begin;
-        ring = {stages, STAGE, barriers};
-        own_full = barriers + 2 * T::STAGES * 8;
-    }
-    VERB void init() const
-    {
-        ring.init(4 * T::CONSUMERS);
-        barrier_init(own_full, 1);
-        barrier_init_done();
-    }
-};
-
-/* ---- The producer ---- */
+#include "cuda/kernels/hopper_owners.cuh"
 
 /* Which matrices: 0 is Q or K, 1 is dO or V. */
-VERB int operand_of(bool keys, int matrix)
+VERB int operand_of(const agi_hopper_backward &, bool keys, int matrix)
 {
     return keys ? (matrix == 0 ? AGI_CUDA_K : AGI_CUDA_V) : (matrix == 0 ? AGI_CUDA_Q : AGI_CUDA_DO);
 }
@@ -112,143 +20,51 @@ VERB const agi_cuda_tensor_map &map_of(const agi_hopper_backward &f, bool keys, 
 }
 
 template <class T, bool KEYS>
-VERB void copy_own(const agi_hopper_backward &f, const owner_block<T, KEYS> &at, const backward_memory<T, KEYS> &memory)
-{
-    barrier_expect(memory.own_full, 2 * T::OWN);
-    for (int n = 0; n < 2 * T::BOXES * T::CONSUMERS; n++) {
-        const int matrix = n / (T::BOXES * T::CONSUMERS), box = n / T::CONSUMERS % T::BOXES, w = n % T::CONSUMERS;
-        const box_place place = place_of(f.p.m[operand_of(KEYS, matrix)], at.s, KEYS);
-        box_load(memory.own + n * T::SLAB, map_of(f, KEYS, matrix), memory.own_full, box * 64,
-                 place.row + at.row + w * 64, KEYS ? at.kv_head : at.head, place.batch);
-    }
-}
-template <class T, bool KEYS>
-VERB void copy_step(const agi_hopper_backward &f, const owner_block<T, KEYS> &at, const backward_memory<T, KEYS> &memory,
-                    int n)
-{
-    const uint32_t tile = memory.ring.tile(n), full = memory.ring.full(n);
-    const int row = at.stream_row(n), h = at.query_head(n);
-    memory.ring.begin(n, memory.STAGE);
-    for (int i = 0; i < 2 * T::BOXES; i++) {
-        const int matrix = i / T::BOXES, box = i % T::BOXES;
-        const box_place place = place_of(f.p.m[operand_of(!KEYS, matrix)], at.s, !KEYS);
-        box_load(tile + i * T::BOX, map_of(f, !KEYS, matrix), full, box * 64, place.row + row,
-                 KEYS ? h : at.kv_head, place.batch);
-    }
-    if (KEYS) {
-        const float *const stats = stats_of_head<float>(f.p, {at.s, h}) + (int64_t)row * AGI_CUDA_STATS;
-        bulk_load(tile + 2 * T::TILE, stats, STATS_BYTES, full);
-    }
-}
-
-/* ---- The consumers ---- */
-
-enum { WARPGROUP = 5, ALL_CONSUMERS = 9 }; /* named barriers */
-
-template <class T, bool KEYS> struct backward_consumer {
+struct backward_consumer : owner_consumer<T, KEYS, 2, KEYS ? 2 : 1, agi_hopper_backward> {
+    typedef owner_consumer<T, KEYS, 2, KEYS ? 2 : 1, agi_hopper_backward> base;
     typedef typename T::F F;
+    using base::column;
+    using base::f;
+    using base::memory;
+    using base::mine;
     static constexpr float RAISE = F::RAISED ? 14 : 0; /* P is larger by 2^RAISE as an operand */
     static constexpr int SUMS = KEYS ? 2 : 1;
 
-    const agi_hopper_backward &f;
-    const owner_block<T, KEYS> &at;
-    const backward_memory<T, KEYS> &memory;
-    const int w, row; /* of the warpgroup; the thread's first row, the other is row + 8 */
     float S[T::N / 2], dP[T::N / 2];
     float sum[SUMS][T::D / 2]; /* dZ times Q or K; with KEYS then P^T dO */
     uint32_t P[T::N / 4], dZ[T::N / 4];
-    row_stats<float> mine[2]; /* of the thread's rows if they are queries */
 
-    VERB backward_consumer(const agi_hopper_backward &call, const owner_block<T, KEYS> &block,
-                           const backward_memory<T, KEYS> &shared)
-        : f(call), at(block), memory(shared), w(uniform((int)threadIdx.x / 128 - 1)),
-          row(block.row + (int)threadIdx.x / 32 * 16 - 64 + (int)threadIdx.x % 32 / 4)
+    VERB backward_consumer(const agi_hopper_backward &call, const owner_notes<T, KEYS> &notes,
+                           const owner_memory<T, KEYS, 2> &shared)
+        : base(call, notes, shared)
     {
-        if constexpr (!KEYS) {
-            const float *const stats = stats_of_head<float>(f.p, {at.s, at.head});
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                const int r = row + 8 * half;
-                mine[half] = {INFINITY, 0, 0, 0, 0, 0};
-                if (r < at.s.n_q) {
-                    mine[half] = stats_at(stats + (int64_t)r * AGI_CUDA_STATS);
-                }
-            }
-        }
 #pragma unroll
         for (int i = 0; i < SUMS * T::D / 2; i++) {
             sum[i / (T::D / 2)][i % (T::D / 2)] = 0;
         }
     }
 
-    /* to = own matrix times the step's, both along the channels. */
     VERB void start_product(float (&to)[T::N / 2], int matrix, int n)
     {
-        const operand_tile own = rows_of(memory.own + matrix * T::OWN + w * T::SLAB);
-        const operand_tile stream = rows_of(memory.ring.tile(n) + matrix * T::TILE);
-        product_first<F, T::N>(to, operand_at(own, 0), operand_at(stream, 0));
-#pragma unroll
-        for (int step = 1; step < T::D / 16; step++) {
-            product_next<F, T::N>(to, operand_at(own, channel_step(step, T::CONSUMERS * T::SLAB)),
-                                  operand_at(stream, channel_step(step, T::BOX)));
-        }
+        base::multiply(to, matrix, matrix, n);
         products_commit();
-    }
-    /* to += weights times the step's matrix, along its rows. */
-    VERB void start_sum(float (&to)[T::D / 2], const uint32_t (&weights)[T::N / 4], int matrix, int n)
-    {
-        const operand_tile stream = columns_of(memory.ring.tile(n) + matrix * T::TILE, T::BOX);
-#pragma unroll
-        for (int step = 0; step < T::N / 16; step++) {
-            product_weights<F, T::D>(to, weights + 4 * step, operand_at(stream, step * 2048));
-        }
-    }
-
-    /* Rows of the stream that no row of the block sees may hold anything, and 0 times NaN is NaN: they become zeros in
-     * the matrices that are summed. Every warpgroup writes all of them before its own products. */
-    VERB void clear_hidden(int n)
-    {
-        const int first = at.stream_row(n);
-        if (first >= at.from && first + T::N <= at.to) {
-            return;
-        }
-        for (int i = (int)threadIdx.x % 128; i < SUMS * T::BOXES * T::N * 8; i += 128) {
-            const int box = i / (T::N * 8), r = i / 8 % T::N; /* dq sums K alone */
-            if (first + r < at.from || first + r >= at.to) {
-                shared_zero_16(memory.ring.tile(n) + box * T::BOX + r * 128 + i % 8 * 16);
-            }
-        }
-        shared_fence();
-        named_sync(WARPGROUP + w, 128);
     }
 
     /* ---- Weights ---- */
 
-    VERB int column(int i) const
-    {
-        return i / 4 * 8 + (int)threadIdx.x % 4 * 2 + i % 2;
-    }
     VERB row_stats<float> stats(int n, int i) const
     {
         if constexpr (!KEYS) {
             return mine[i / 2 % 2];
         } else {
-            const uint32_t at_column = memory.ring.tile(n) + 2 * T::TILE + column(i) * AGI_CUDA_STATS * 4;
+            const uint32_t at_column = memory.ring.tile(n) + memory.TILES + column(i) * AGI_CUDA_STATS * 4;
             return {shared_load(at_column), shared_load(at_column + 4), shared_load(at_column + 8), 0, 0, 0};
         }
-    }
-    /* Does every row of the warpgroup see all rows of the tile? */
-    VERB bool is_inside(int first) const
-    {
-        const int own = at.row + w * 64;
-        return at.sees(own, first) && at.sees(own + 63, first) && at.sees(own, first + T::N - 1) &&
-               at.sees(own + 63, first + T::N - 1);
     }
     /* P in the place of Z, 0 where a pair is hidden. */
     VERB void make_weights(int n)
     {
         constexpr float LOG2_E = 1.4426950408889634f;
-        const int first = at.stream_row(n);
         const float scale = (float)f.p.scale;
 #pragma unroll
         for (int i = 0; i < T::N / 2; i++) {
@@ -256,13 +72,7 @@ template <class T, bool KEYS> struct backward_consumer {
             const float x = add_rn(add_rn(mul_rn(S[i], scale), -r.lse), -r.lse_low);
             S[i] = exp2_fast(fmaf(x, LOG2_E, RAISE));
         }
-        if (is_inside(first)) {
-            return;
-        }
-#pragma unroll
-        for (int i = 0; i < T::N / 2; i++) {
-            S[i] = at.sees(row + i / 2 % 2 * 8, first + column(i)) ? S[i] : 0;
-        }
+        base::hide(S, n);
     }
     /* dZ = P o (dP - D), without the scale. */
     VERB void make_gradients(int n)
@@ -288,7 +98,7 @@ template <class T, bool KEYS> struct backward_consumer {
     VERB void step(int n)
     {
         memory.ring.wait(n);
-        clear_hidden(n);
+        base::clear_hidden(n);
         products_begin();
         start_product(S, 0, n);
         start_product(dP, 1, n);
@@ -306,9 +116,9 @@ template <class T, bool KEYS> struct backward_consumer {
             hold(sum[1]);
         }
         products_begin();
-        start_sum(sum[0], dZ, 0, n);
+        base::start_sum(sum[0], dZ, 0, n);
         if constexpr (KEYS) {
-            start_sum(sum[1], P, 1, n);
+            base::start_sum(sum[1], P, 1, n);
         }
         products_commit();
         products_wait<0>();
@@ -318,82 +128,31 @@ template <class T, bool KEYS> struct backward_consumer {
         }
         memory.ring.release(n);
     }
-    VERB void walk()
-    {
-        barrier_wait(memory.own_full, 0);
-#pragma unroll 1
-        for (int n = 0; n < at.steps(); n++) {
-            step(n);
-        }
-    }
 
     /* ---- Results ---- */
 
-    VERB void store(const warp_rows<T::D> &rows, float (&x)[T::D / 2], const ag_tensor &t, uint32_t bit, float factor,
-                    int width) const
-    {
-        const int first = row - (int)threadIdx.x % 32 / 4;
-        const int64_t place = element_at(t, at.s.view, KEYS ? at.kv_head : at.head, (KEYS ? at.s.k0 : at.s.q0) + first);
-#pragma unroll
-        for (int i = 0; i < T::D / 2; i++) {
-            x[i] = row + i / 2 % 2 * 8 < at.own_rows() ? x[i] * factor : 0;
-        }
-        rows.put(x);
-        rows.store({&t, f.p.grad_dtype, (f.p.a.accumulate & bit) != 0}, place, at.rows_of_tensor(f.p) - first, width,
-                   false);
-    }
     VERB void finish()
     {
-        const int warp = (int)threadIdx.x / 32 - 4;
-        const warp_rows<T::D> rows = {memory.ring.tiles + warp * 16 * T::D * 4};
+        const warp_rows<T::D> rows = base::begin_results();
         const float scale = (float)f.p.scale;
-        named_sync(ALL_CONSUMERS, 128 * T::CONSUMERS); /* the tiles' memory is free */
         if constexpr (KEYS) {
-            store(rows, sum[0], f.p.a.dk, AG_ACC_DK, scale, f.p.Dk);
-            store(rows, sum[1], f.p.a.dv, AG_ACC_DV, F::RAISED ? 0x1p-14f : 1, f.p.Dv);
+            base::store(rows, sum[0], f.p.a.dk, AG_ACC_DK, scale, f.p.Dk);
+            base::store(rows, sum[1], f.p.a.dv, AG_ACC_DV, F::RAISED ? 0x1p-14f : 1, f.p.Dv);
         } else {
-            store(rows, sum[0], f.p.a.dq, AG_ACC_DQ, scale, f.p.Dk);
+            base::store(rows, sum[0], f.p.a.dq, AG_ACC_DQ, scale, f.p.Dk);
         }
     }
 };
 
 /* ---- The kernels ---- */
 
-template <class T, bool KEYS> VERB void run_backward(const agi_hopper_backward &f)
-{
-    SHARED_MEMORY(shared);
-    const backward_memory<T, KEYS> memory(shared_address(shared));
-    const owner_block<T, KEYS> at(f.p);
-    if (at.row >= at.rows_of_tensor(f.p)) {
-        return;
-    }
-    if (threadIdx.x == 0) {
-        memory.init();
-    }
-    __syncthreads();
-    if (threadIdx.x < 128) {
-        give_registers<T::PRODUCER_REGISTERS>();
-        if (threadIdx.x == 0) {
-            copy_own<T, KEYS>(f, at, memory);
-            for (int n = 0; n < at.steps(); n++) {
-                copy_step<T, KEYS>(f, at, memory, n);
-            }
-        }
-    } else {
-        take_registers<T::CONSUMER_REGISTERS>();
-        backward_consumer<T, KEYS> c(f, at, memory);
-        c.walk();
-        c.finish();
-    }
-}
-
 template <class T> VERB void run_hopper_dkdv(const agi_hopper_backward &f)
 {
-    run_backward<T, true>(f);
+    run_owners<backward_consumer<T, true>>(f);
 }
 template <class T> VERB void run_hopper_dq(const agi_hopper_backward &f)
 {
-    run_backward<T, false>(f);
+    run_owners<backward_consumer<T, false>>(f);
 }
 
 #define AGI_HOPPER_KERNEL(map, format, D, CONSUMERS, N, STAGES)                                              \

@@ -66,12 +66,17 @@ template <int STAGES> struct tile_ring {
         }
     }
 
-    /* By the producer: its slot is free, and a tile of `count` bytes is on its way. */
-    VERB void begin(int n, uint32_t count) const
+    /* By the producer: its slot is free. */
+    VERB void claim(int n) const
     {
         if (n >= STAGES) {
             barrier_wait(empty(n), (n / STAGES - 1) % 2);
         }
+    }
+    /* The same, and a tile of `count` bytes is on its way. */
+    VERB void begin(int n, uint32_t count) const
+    {
+        claim(n);
         barrier_expect(full(n), count);
     }
     /* By consumers. */

@@ -199,6 +199,13 @@ VERB float shared_load(uint32_t address)
     asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(address));
     return x;
 }
+/* Four of them, 16 bytes in a row. */
+VERB void shared_load(float (&x)[4], uint32_t address)
+{
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3])
+                 : "r"(address));
+}
 
 /* ---- Products of a warpgroup: 64 x N x 16 ---- */
 
@@ -244,14 +251,17 @@ template <int N> VERB void hold(uint32_t (&x)[N])
 
 /* The registers of an accumulator in an instruction, and as operands of the compiler's. */
 /* clang-format off */
-#define REGISTERS_32 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, " \
-    "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define REGISTERS_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define REGISTERS_24 REGISTERS_16 ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define REGISTERS_32 REGISTERS_24 ", %24, %25, %26, %27, %28, %29, %30, %31"
 #define REGISTERS_56 REGISTERS_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, " \
     "%47, %48, %49, %50, %51, %52, %53, %54, %55"
 #define REGISTERS_64 REGISTERS_56 ", %56, %57, %58, %59, %60, %61, %62, %63"
 #define EIGHT(mode, d, i) mode(d[i]), mode(d[i + 1]), mode(d[i + 2]), mode(d[i + 3]), mode(d[i + 4]), \
     mode(d[i + 5]), mode(d[i + 6]), mode(d[i + 7])
-#define OPERANDS_32(mode, d) EIGHT(mode, d, 0), EIGHT(mode, d, 8), EIGHT(mode, d, 16), EIGHT(mode, d, 24)
+#define OPERANDS_16(mode, d) EIGHT(mode, d, 0), EIGHT(mode, d, 8)
+#define OPERANDS_24(mode, d) OPERANDS_16(mode, d), EIGHT(mode, d, 16)
+#define OPERANDS_32(mode, d) OPERANDS_24(mode, d), EIGHT(mode, d, 24)
 #define OPERANDS_56(mode, d) OPERANDS_32(mode, d), EIGHT(mode, d, 32), EIGHT(mode, d, 40), EIGHT(mode, d, 48)
 #define OPERANDS_64(mode, d) OPERANDS_56(mode, d), EIGHT(mode, d, 56)
 /* clang-format on */
@@ -300,8 +310,16 @@ template <class F> struct same_format<F, F> {
 template <class F, int N> VERB void product_first(float (&d)[N / 2], uint64_t a, uint64_t b)
 {
     constexpr bool BFLOAT = same_format<F, bf16>::value;
-    static_assert(N == 64 || N == 112 || N == 128, "no product of this width");
-    if constexpr (N == 64 && BFLOAT) {
+    static_assert(N == 32 || N == 48 || N == 64 || N == 112 || N == 128, "no product of this width");
+    if constexpr (N == 32 && BFLOAT) {
+        PRODUCT_FIRST(32, bf16, 16, 16, 17);
+    } else if constexpr (N == 32) {
+        PRODUCT_FIRST(32, f16, 16, 16, 17);
+    } else if constexpr (N == 48 && BFLOAT) {
+        PRODUCT_FIRST(48, bf16, 24, 24, 25);
+    } else if constexpr (N == 48) {
+        PRODUCT_FIRST(48, f16, 24, 24, 25);
+    } else if constexpr (N == 64 && BFLOAT) {
         PRODUCT_FIRST(64, bf16, 32, 32, 33);
     } else if constexpr (N == 64) {
         PRODUCT_FIRST(64, f16, 32, 32, 33);
@@ -320,8 +338,16 @@ template <class F, int N> VERB void product_first(float (&d)[N / 2], uint64_t a,
 template <class F, int N> VERB void product_next(float (&d)[N / 2], uint64_t a, uint64_t b)
 {
     constexpr bool BFLOAT = same_format<F, bf16>::value;
-    static_assert(N == 64 || N == 112 || N == 128, "no product of this width");
-    if constexpr (N == 64 && BFLOAT) {
+    static_assert(N == 32 || N == 48 || N == 64 || N == 112 || N == 128, "no product of this width");
+    if constexpr (N == 32 && BFLOAT) {
+        PRODUCT_NEXT(32, bf16, 16, 16, 17);
+    } else if constexpr (N == 32) {
+        PRODUCT_NEXT(32, f16, 16, 16, 17);
+    } else if constexpr (N == 48 && BFLOAT) {
+        PRODUCT_NEXT(48, bf16, 24, 24, 25);
+    } else if constexpr (N == 48) {
+        PRODUCT_NEXT(48, f16, 24, 24, 25);
+    } else if constexpr (N == 64 && BFLOAT) {
         PRODUCT_NEXT(64, bf16, 32, 32, 33);
     } else if constexpr (N == 64) {
         PRODUCT_NEXT(64, f16, 32, 32, 33);

@@ -1,0 +1,352 @@
+/* What the kernels of vjp and vjp_jvp on Hopper share. A block owns rows of one side, queries or keys, with MATRICES
+ * matrices of them in shared memory, and walks over tiles of as many matrices of the other side, which stand in the
+ * same order. Warpgroup 0 copies, the others own 64 rows each, as in hopper_forward.cu.
+ *
+ * A kernel's parameter, Call, has `p` and two functions: operand_of(call, keys, n), which operand the n-th matrix of a
+ * side is, and map_of(call, keys, n), its tensor map. */
+#pragma once
+#include "cuda/kernels/hopper_results.cuh"
+#include "cuda/kernels/hopper_tiles.cuh"
+#include "cuda/kernels/stream.cuh"
+
+/* ---- Where a block is ---- */
+
+/* Rows from `row` on of one head, and the rows of the other side that some of them see, in tiles of N. */
+template <class T, bool KEYS> struct owner_block {
+    sequence s;
+    int kv_head, row;
+    int from, to, first, tiles; /* rows and tiles of the stream */
+    int heads, head;            /* query heads that the block walks over, the first of them */
+
+    VERB owner_block(const agi_cuda_params &p)
+    {
+        const int64_t of_batch = KEYS ? p.Hk : p.H, index = blockIdx.x / p.w.blocks;
+        const int64_t block = blockIdx.x % p.w.blocks;
+        const int h = (int)(index % of_batch);
+        s = find_sequence(p, index / of_batch);
+        row = (int)(KEYS ? block : p.w.blocks - 1 - block) * T::ROWS; /* with causal the long walks begin first */
+        kv_head = KEYS ? h : h / p.group;
+        heads = KEYS ? p.group : 1;
+        head = KEYS ? h * p.group : h;
+        find_stream();
+    }
+    VERB void find_stream()
+    {
+        const int last = min(row + T::ROWS, own_rows()) - 1;
+        from = max(KEYS ? row - s.high : row + s.low, 0);
+        to = min(KEYS ? last - s.low + 1 : last + s.high + 1, stream_rows());
+        first = from / T::N;
+        tiles = row >= own_rows() || from >= to ? 0 : (to - 1) / T::N + 1 - first;
+    }
+    VERB int own_rows() const
+    {
+        return KEYS ? s.n_k : s.n_q;
+    }
+    VERB int stream_rows() const
+    {
+        return KEYS ? s.n_q : s.n_k;
+    }
+    VERB int rows_of_tensor(const agi_cuda_params &p) const
+    {
+        return p.flags & AG_PACKED ? own_rows() : (int)(KEYS ? p.Nk : p.Nq);
+    }
+
+    /* Step n of the walk: the first row of its tile, its query head. */
+    VERB int steps() const
+    {
+        return tiles * heads;
+    }
+    VERB int stream_row(int n) const
+    {
+        return (first + n % tiles) * T::N;
+    }
+    VERB int query_head(int n) const
+    {
+        return head + n / tiles;
+    }
+    VERB bool sees(int own, int stream) const
+    {
+        const int distance = KEYS ? own - stream : stream - own; /* j - i */
+        return distance >= s.low && distance <= s.high && stream < stream_rows();
+    }
+    /* Do 64 rows from `own` on see all rows of a tile? */
+    VERB bool sees_tile(int own, int stream) const
+    {
+        return sees(own, stream) && sees(own + 63, stream) && sees(own, stream + T::N - 1) &&
+               sees(own + 63, stream + T::N - 1);
+    }
+};
+
+/* What the producer tells the consumers about a step. */
+struct owner_step {
+    int row;    /* the first of the tile */
+    bool clear; /* some rows of the tile are seen by no row of the block */
+    bool cut[2]; /* of each warpgroup: some pair of its rows and the tile's is hidden */
+};
+template <class T, bool KEYS> VERB owner_step describe_step(const owner_block<T, KEYS> &at, int n)
+{
+    static_assert(T::CONSUMERS == 2, "cut is for two");
+    const int row = at.stream_row(n);
+    return {row, row < at.from || row + T::N > at.to, {!at.sees_tile(at.row, row), !at.sees_tile(at.row + 64, row)}};
+}
+
+/* In shared memory, so that the consumers keep their registers for sums. */
+template <class T, bool KEYS> struct owner_notes {
+    owner_block<T, KEYS> at;
+    owner_step steps[T::STAGES];
+};
+
+/* ---- Shared memory ---- */
+
+/* Own matrices, then stages of as many tiles and, for owners of keys, the statistics of the tile's queries; barriers,
+ * notes. */
+template <class T, bool KEYS, int MATRICES> struct owner_memory {
+    static constexpr int OWN = MATRICES * T::OWN, TILES = MATRICES * T::TILE;
+    static constexpr int STATS = KEYS ? T::N * AGI_CUDA_STATS * 4 : 0, STAGE = TILES + STATS;
+    static_assert(T::STAGES * STAGE >= T::ROWS * T::D * 4, "results are stored by way of the stages");
+    static_assert(sizeof(owner_notes<T, KEYS>) <= AGI_HOPPER_NOTES, "room for the notes");
+    uint32_t own, own_full, notes;
+    tile_ring<T::STAGES> ring;
+
+    VERB owner_memory(uint32_t shared)
+    {
+        const uint32_t begin = (shared + 1023) & ~1023u, stages = begin + OWN;
+        const uint32_t barriers = stages + T::STAGES * STAGE;
+        own = begin;
+        ring = {stages, STAGE, barriers};
+        own_full = barriers + 2 * T::STAGES * 8;
+        notes = own_full + 8;
+    }
+    VERB void init() const
+    {
+        ring.init(4 * T::CONSUMERS);
+        barrier_init(own_full, 1);
+        barrier_init_done();
+    }
+};
+
+/* ---- The producer ---- */
+
+/* 64 channels of a matrix from `row` of the sequence on, in a box of `rows` rows; zeros if the call lacks the matrix:
+ * rows before the first are outside of every tensor. */
+template <class Call> struct box_copy {
+    const Call &f;
+    const sequence &s;
+    bool keys;
+    int rows, head;
+
+    VERB void load(uint32_t to, uint32_t full, int matrix, int box, int row) const
+    {
+        const agi_cuda_matrix &m = f.p.m[operand_of(f, keys, matrix)];
+        const box_place place = place_of(m, s, keys);
+        box_load(to, map_of(f, keys, matrix), full, box * 64, m.data == nullptr ? -rows : place.row + row, head,
+                 place.batch);
+    }
+};
+
+template <class T, bool KEYS, int MATRICES, class Call>
+VERB void copy_own(const Call &f, const owner_block<T, KEYS> &at, const owner_memory<T, KEYS, MATRICES> &memory)
+{
+    const box_copy<Call> copy = {f, at.s, KEYS, 64, KEYS ? at.kv_head : at.head};
+    barrier_expect(memory.own_full, memory.OWN);
+    for (int n = 0; n < MATRICES * T::BOXES * T::CONSUMERS; n++) {
+        const int matrix = n / (T::BOXES * T::CONSUMERS), box = n / T::CONSUMERS % T::BOXES, w = n % T::CONSUMERS;
+        copy.load(memory.own + n * T::SLAB, memory.own_full, matrix, box, at.row + w * 64);
+    }
+}
+template <class T, bool KEYS, int MATRICES, class Call>
+VERB void copy_step(const Call &f, owner_notes<T, KEYS> &notes, const owner_memory<T, KEYS, MATRICES> &memory, int n)
+{
+    const owner_block<T, KEYS> &at = notes.at;
+    const uint32_t tile = memory.ring.tile(n), full = memory.ring.full(n);
+    const int row = at.stream_row(n), h = at.query_head(n);
+    const box_copy<Call> copy = {f, at.s, !KEYS, T::N, KEYS ? h : at.kv_head};
+    memory.ring.claim(n);
+    notes.steps[n % T::STAGES] = describe_step(at, n);
+    barrier_expect(full, memory.STAGE);
+    for (int i = 0; i < MATRICES * T::BOXES; i++) {
+        copy.load(tile + i * T::BOX, full, i / T::BOXES, i % T::BOXES, row);
+    }
+    if (KEYS) {
+        const float *const stats = stats_of_head<float>(f.p, {at.s, h}) + (int64_t)row * AGI_CUDA_STATS;
+        bulk_load(tile + memory.TILES, stats, memory.STATS, full);
+    }
+}
+
+/* ---- The consumers ---- */
+
+enum { WARPGROUP = 5, ALL_CONSUMERS = 9 }; /* named barriers */
+
+/* What a thread of a consumer knows and does whatever the map is. SUMMED: the first so many matrices of the stream are
+ * multiplied by weights too, along their rows. */
+template <class T_, bool KEYS_, int MATRICES_, int SUMMED, class Call_> struct owner_consumer {
+    typedef T_ T;
+    typedef Call_ Call;
+    typedef typename T::F F;
+    static constexpr bool KEYS = KEYS_;
+    static constexpr int MATRICES = MATRICES_;
+
+    const Call &f;
+    const owner_notes<T, KEYS> &notes;
+    const owner_block<T, KEYS> &at;
+    const owner_memory<T, KEYS, MATRICES> &memory;
+    const int w, row;         /* of the warpgroup; the thread's first row, the other is row + 8 */
+    row_stats<float> mine[2]; /* of the thread's rows if they are queries */
+
+    VERB owner_consumer(const Call &call, const owner_notes<T, KEYS> &from,
+                        const owner_memory<T, KEYS, MATRICES> &shared)
+        : f(call), notes(from), at(from.at), memory(shared), w(uniform((int)threadIdx.x / 128 - 1)),
+          row(from.at.row + (int)threadIdx.x / 32 * 16 - 64 + (int)threadIdx.x % 32 / 4)
+    {
+        if constexpr (!KEYS) {
+            const float *const stats = stats_of_head<float>(f.p, {at.s, at.head});
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const int r = row + 8 * half;
+                mine[half] = {INFINITY, 0, 0, 0, 0, 0};
+                if (r < at.s.n_q) {
+                    mine[half] = stats_at(stats + (int64_t)r * AGI_CUDA_STATS);
+                }
+            }
+        }
+    }
+
+    /* to = an own matrix times one of the step's, both along the channels; with ADD: to += that. */
+    template <bool ADD = false> VERB void multiply(float (&to)[T::N / 2], int own_matrix, int stream_matrix, int n)
+    {
+        const operand_tile own = rows_of(memory.own + own_matrix * T::OWN + w * T::SLAB);
+        const operand_tile stream = rows_of(memory.ring.tile(n) + stream_matrix * T::TILE);
+        if constexpr (ADD) {
+            product_next<F, T::N>(to, operand_at(own, 0), operand_at(stream, 0));
+        } else {
+            product_first<F, T::N>(to, operand_at(own, 0), operand_at(stream, 0));
+        }
+#pragma unroll
+        for (int step = 1; step < T::D / 16; step++) {
+            product_next<F, T::N>(to, operand_at(own, channel_step(step, T::CONSUMERS * T::SLAB)),
+                                  operand_at(stream, channel_step(step, T::BOX)));
+        }
+    }
+    /* to += weights times the step's matrix, along its rows. */
+    VERB void start_sum(float (&to)[T::D / 2], const uint32_t (&weights)[T::N / 4], int matrix, int n)
+    {
+        const operand_tile stream = columns_of(memory.ring.tile(n) + matrix * T::TILE, T::BOX);
+#pragma unroll
+        for (int step = 0; step < T::N / 16; step++) {
+            product_weights<F, T::D>(to, weights + 4 * step, operand_at(stream, step * 2048));
+        }
+    }
+
+    /* Rows of the stream that no row of the block sees may hold anything, and 0 times NaN is NaN: they become zeros in
+     * the matrices that are summed. Every warpgroup writes all of them before its own products. */
+    VERB void clear_hidden(int n)
+    {
+        const owner_step &step = notes.steps[n % T::STAGES];
+        if (!step.clear) {
+            return;
+        }
+        const int first = step.row;
+        for (int i = (int)threadIdx.x % 128; i < SUMMED * T::BOXES * T::N * 8; i += 128) {
+            const int box = i / (T::N * 8), r = i / 8 % T::N;
+            if (first + r < at.from || first + r >= at.to) {
+                shared_zero_16(memory.ring.tile(n) + box * T::BOX + r * 128 + i % 8 * 16);
+            }
+        }
+        shared_fence();
+        named_sync(WARPGROUP + w, 128);
+    }
+
+    /* ---- Pairs ---- */
+
+    /* Of number i of a score tile. */
+    VERB int column(int i) const
+    {
+        return i / 4 * 8 + (int)threadIdx.x % 4 * 2 + i % 2;
+    }
+    /* 0 in the place of weights of pairs that do not see each other. */
+    VERB void hide(float (&x)[T::N / 2], int n) const
+    {
+        const owner_step &step = notes.steps[n % T::STAGES];
+        if (!step.cut[w]) {
+            return;
+        }
+        const int first = step.row;
+#pragma unroll
+        for (int i = 0; i < T::N / 2; i++) {
+            x[i] = at.sees(row + i / 2 % 2 * 8, first + column(i)) ? x[i] : 0;
+        }
+    }
+    /* 0 in the place of other numbers of pairs whose weight is 0 in a tile that is cut: behind a hidden pair there may
+     * be NaN. */
+    VERB void clear_behind(const float (&weights)[T::N / 2], float (&x)[T::N / 2], int n) const
+    {
+        if (!notes.steps[n % T::STAGES].cut[w]) {
+            return;
+        }
+#pragma unroll
+        for (int i = 0; i < T::N / 2; i++) {
+            x[i] = weights[i] == 0 ? 0 : x[i];
+        }
+    }
+
+    /* ---- Results ---- */
+
+    VERB void store(const warp_rows<T::D> &rows, float (&x)[T::D / 2], const ag_tensor &t, uint32_t bit, float factor,
+                    int width) const
+    {
+        const int first = row - (int)threadIdx.x % 32 / 4;
+        const int64_t place = element_at(t, at.s.view, KEYS ? at.kv_head : at.head, (KEYS ? at.s.k0 : at.s.q0) + first);
+#pragma unroll
+        for (int i = 0; i < T::D / 2; i++) {
+            x[i] = row + i / 2 % 2 * 8 < at.own_rows() ? x[i] * factor : 0;
+        }
+        rows.put(x);
+        rows.store({&t, f.p.grad_dtype, (f.p.a.accumulate & bit) != 0}, place, at.rows_of_tensor(f.p) - first, width,
+                   false);
+    }
+    /* Where the warp's rows lie on their way to the tensors, when all consumers are done with the stages. */
+    VERB warp_rows<T::D> begin_results() const
+    {
+        named_sync(ALL_CONSUMERS, 128 * T::CONSUMERS);
+        return {memory.ring.tiles + ((int)threadIdx.x / 32 - 4) * 16 * T::D * 4};
+    }
+};
+
+/* ---- The kernels ---- */
+
+/* Consumer: an owner_consumer with step(n), the n-th of the walk, and finish(). */
+template <class Consumer> VERB void run_owners(const typename Consumer::Call &f)
+{
+    typedef typename Consumer::T T;
+    constexpr bool KEYS = Consumer::KEYS;
+    SHARED_MEMORY(shared);
+    const owner_memory<T, KEYS, Consumer::MATRICES> memory(shared_address(shared));
+    owner_notes<T, KEYS> &notes = *(owner_notes<T, KEYS> *)(shared + (memory.notes - shared_address(shared)));
+    const owner_block<T, KEYS> &at = notes.at;
+    if (threadIdx.x == 0) {
+        notes.at = owner_block<T, KEYS>(f.p);
+        memory.init();
+    }
+    __syncthreads();
+    if (at.row >= at.rows_of_tensor(f.p)) {
+        return;
+    }
+    if (threadIdx.x < 128) {
+        give_registers<T::PRODUCER_REGISTERS>();
+        if (threadIdx.x == 0) {
+            copy_own(f, at, memory);
+            for (int n = 0; n < at.steps(); n++) {
+                copy_step(f, notes, memory, n);
+            }
+        }
+    } else {
+        take_registers<T::CONSUMER_REGISTERS>();
+        Consumer c(f, notes, memory);
+        barrier_wait(memory.own_full, 0);
+#pragma unroll 1
+        for (int n = 0; n < at.steps(); n++) {
+            c.step(n);
+        }
+        c.finish();
+    }
+}
