@@ -72,6 +72,36 @@ add_long_test(cuda_emulated sh ${CMAKE_CURRENT_SOURCE_DIR}/cuda/sample.sh ${PROJ
 
 add_cuda_program(cuda_faults cuda/emulated_faults.c)
 add_attngrad_test(cuda_faults $<TARGET_FILE:cuda_faults>)
+
+# Faults in the kernels themselves: a copy of them, with the faults behind switches. Nothing of it may meet the objects
+# above, whose functions have the same names.
+set(planted ${CMAKE_CURRENT_BINARY_DIR}/cuda/planted)
+file(GLOB kernel_files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cuda/kernels/*)
+add_custom_command(OUTPUT ${planted}/planted_faults.h
+    COMMAND ${CMAKE_COMMAND} -D FROM=${PROJECT_SOURCE_DIR}/src/cuda/kernels -D TO=${planted}
+        -P ${CMAKE_CURRENT_SOURCE_DIR}/cuda/plant.cmake
+    DEPENDS ${kernel_files} ${CMAKE_CURRENT_SOURCE_DIR}/cuda/plant.cmake)
+add_custom_target(planted_kernels DEPENDS ${planted}/planted_faults.h)
+add_executable(cuda_logic_faults cuda/logic_faults.c $<TARGET_OBJECTS:emulated_cuda_host>
+    $<TARGET_OBJECTS:emulated_cuda_launch>)
+foreach(source prepare rowwise backward common)
+    add_library(planted_${source} OBJECT cuda/emulated_kernels.cpp)
+    target_include_directories(planted_${source} BEFORE PRIVATE ${planted})
+    target_compile_definitions(planted_${source} PRIVATE AGI_IMAGE_${source} AGI_FORMAT=f32
+        "AGI_SOURCE=\"cuda/kernels/${source}.cu\"")
+    emulated_flags(planted_${source})
+    target_compile_options(planted_${source} PRIVATE -include ${CMAKE_CURRENT_SOURCE_DIR}/cuda/few_kernels.h)
+    add_dependencies(planted_${source} planted_kernels)
+    target_sources(cuda_logic_faults PRIVATE $<TARGET_OBJECTS:planted_${source}>)
+endforeach()
+add_dependencies(cuda_logic_faults planted_kernels)
+set_target_properties(cuda_logic_faults PROPERTIES LINKER_LANGUAGE CXX)
+target_include_directories(cuda_logic_faults PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src
+    ${CMAKE_CURRENT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/cuda ${planted})
+target_link_libraries(cuda_logic_faults PRIVATE attngrad_check attngrad_static)
+attngrad_flags(cuda_logic_faults)
+add_attngrad_test(cuda_logic_faults $<TARGET_FILE:cuda_logic_faults>)
+
 add_cuda_program(cuda_float32_floor cuda/float32_floor.c)
 add_attngrad_test(cuda_float32_floor $<TARGET_FILE:cuda_float32_floor>)
 
