@@ -100,8 +100,8 @@ typedef struct {
 #define AGI_HOPPER_SHARED(D, CONSUMERS, N, STAGES)                                                           \
     (1024 + 2 * (D) * (64 * (CONSUMERS) + 2 * (STAGES) * (N)) + 8 * (1 + 4 * (STAGES)))
 
-/* Of the kernels of vjp and vjp_jvp: so many matrices of either side, with STATS statistics of the queries; notes of the
- * producer. */
+/* Of the kernels of vjp and vjp_jvp: so many matrices of either side, statistics of the queries if STATS is 1, notes of
+ * the producer. */
 #define AGI_HOPPER_NOTES 256
 #define AGI_HOPPER_OWNERS_SHARED(MATRICES, STATS, D, CONSUMERS, N, STAGES)                                   \
     (1024 + 2 * (MATRICES) * (D) * (64 * (CONSUMERS) + (STAGES) * (N)) +                                     \

@@ -647,11 +647,8 @@ static void emit_hopper_second(job *j, agi_hopper_map map)
     agi_hopper_second f = {0};
     for (int operand = AGI_CUDA_Q; operand <= AGI_CUDA_TDO; operand++) {
         const bool of_keys = sources[operand].keys, absent = j->k.m[operand].data == NULL;
-        map_operand(j,
-                    !absent   ? operand
-                    : of_keys ? AGI_CUDA_K
-                              : AGI_CUDA_Q,
-                    of_keys == keys ? 64 : choice.tile, &f.maps[operand]);
+        const int other = of_keys ? AGI_CUDA_K : AGI_CUDA_Q;
+        map_operand(j, absent ? other : operand, of_keys == keys ? 64 : choice.tile, &f.maps[operand]);
     }
     j->k.w = (agi_cuda_part){.blocks = blocks};
     f.p = j->k;

@@ -79,8 +79,8 @@ template <class T, bool KEYS> struct owner_block {
 
 /* What the producer tells the consumers about a step. */
 struct owner_step {
-    int row;    /* the first of the tile */
-    bool clear; /* some rows of the tile are seen by no row of the block */
+    int row;     /* the first of the tile */
+    bool clear;  /* some rows of the tile are seen by no row of the block */
     bool cut[2]; /* of each warpgroup: some pair of its rows and the tile's is hidden */
 };
 template <class T, bool KEYS> VERB owner_step describe_step(const owner_block<T, KEYS> &at, int n)
