@@ -196,8 +196,22 @@ static ag_status choose_first(ag_plan *plan, const agi_backend *const list[], co
     return owner == NULL ? refuse_unknown_isa(request) : refuse_isa_of_device(owner, request);
 }
 
-ag_status agi_choose_backend(ag_plan *plan, const agi_backend *const list[], const agi_request *request)
+/* A program may have plans for the host and for a device: ATTNGRAD_ISA with the name of a device's instruction set says
+ * nothing about plans for the host, and the other way round. */
+static agi_request without_names_of_others(const agi_backend *const list[], agi_request request)
 {
+    const bool by_name = request.isa == AG_ISA_AUTO && request.isa_name != NULL;
+    const agi_backend *owner = by_name ? owner_of_isa(list, &request) : NULL;
+    const agi_backend *backend = agi_backend_by_id(list, request.backend);
+    if (owner != NULL && agi_on_device(owner) != (backend != NULL && agi_on_device(backend))) {
+        request.isa_name = NULL;
+    }
+    return request;
+}
+
+ag_status agi_choose_backend(ag_plan *plan, const agi_backend *const list[], const agi_request *asked)
+{
+    const agi_request heeded = without_names_of_others(list, *asked), *request = &heeded;
     const ag_status status = request->backend == AG_BACKEND_AUTO ? choose_first(plan, list, request)
                                                                  : choose_named(plan, list, request);
     return status == AGI_NOT_AVAILABLE ? AG_UNSUPPORTED : status;

@@ -111,15 +111,23 @@ template <class T> struct forward_consumer {
     {
         return add_rn(mul_rn(m, LOG2_E), -RAISE);
     }
+    VERB float sink() const
+    {
+        const ag_tensor &t = f.p.a.sink;
+        return t.data == nullptr ? -INFINITY : load_number<float>(f.p.aux_dtype, t.data, at.h * t.strides[1]);
+    }
     /* The sink counts as a score without a value. */
     VERB void begin_rows()
     {
-        const ag_tensor &t = f.p.a.sink;
-        const bool there = t.data != nullptr;
-        const float s = there ? load_number<float>(f.p.aux_dtype, t.data, at.h * t.strides[1]) : LOWEST;
-        const float m = fmaxf(s, LOWEST), l = exp2_fast(fmaf(s, LOG2_E, -exponent(m)));
+        const float s = sink(), m = fminf(fmaxf(s, LOWEST), -LOWEST);
+        const float x = is_huge(m) ? 0 : fmaf(s, LOG2_E, -exponent(m));
         top[0] = top[1] = m;
-        sum[0] = sum[1] = there && threadIdx.x % 4 == 0 ? l : 0;
+        sum[0] = sum[1] = s > -INFINITY && threadIdx.x % 4 == 0 ? exp2_fast(x) : 0;
+    }
+    /* A maximum for which u is rounded by more than weights can take: only sinks are so large. */
+    static VERB bool is_huge(float m)
+    {
+        return fabsf(m) > 0x1p28f;
     }
 
     /* ---- Products ---- */
@@ -329,10 +337,11 @@ template <class T> struct forward_consumer {
         const int r = row + 8 * half;
         const bool sees = max(r + at.s.low, 0) < min(r + at.s.high + 1, at.s.n_k);
         const double m = top[half], excess = m * (double)LOG2_E - (double)exponent(top[half]);
-        const double L = sees ? m + (log((double)l) - excess * 0.6931471805599453) : m;
+        const bool by_keys = sees && !is_huge(top[half]);
+        const double L = by_keys ? m + (log((double)l) - excess * 0.6931471805599453) : (double)sink();
         if (threadIdx.x % 4 == 0 && r < at.rows_of_tensor(f.p)) {
             store_row(f.p, f.p.a.lse, AG_ACC_LSE, {at.s, at.h}, r,
-                      exists(half) && l != 0 ? L : -(double)INFINITY);
+                      exists(half) && (l != 0 || !by_keys) ? L : -(double)INFINITY);
         }
     }
 

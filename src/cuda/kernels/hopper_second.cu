@@ -111,13 +111,13 @@ struct second_consumer : owner_consumer<T, KEYS, MATRICES, KEYS ? 4 : 2, agi_hop
     /* dZ = P o (dP - D) and tdZ = tP o (dP - D) + P o (tdP - tD). */
     VERB void make_gradients(int n)
     {
-        base::clear_behind(Z, dP, n);
-        base::clear_behind(Z, tdP, n);
         each_number<true>(n, [&](int i, const row_stats<float> &r) {
             const float P = Z[i], tP = tZ[i], dP_D = dP[i] - r.D;
             dP[i] = P * dP_D;
             tdP[i] = fmaf(tP, dP_D, P * (tdP[i] - r.tD));
         });
+        base::clear_behind(Z, dP, n);
+        base::clear_behind(Z, tdP, n);
     }
     VERB void pack_all()
     {
