@@ -202,9 +202,11 @@ static ag_status run(const agi_call *call, void *workspace)
 {
     const agi_cuda_plan *data = agi_cuda_plan_of(call->plan);
     const agi_cuda_setting device = {data->device_info.shared_limit,
+                                     data->device_info.processors,
                                      (const int32_t *)(uintptr_t)data->buckets,
                                      (const double *)(uintptr_t)data->slopes,
-                                     call->plan->isa == AG_ISA_SM90 ? agi_cuda_make_map : NULL, data->cu};
+                                     call->plan->isa == AG_ISA_SM90 ? agi_cuda_make_map : NULL,
+                                     data->cu};
     target to = {data, call->exec->given.stream};
     agi_cuda_scope scope;
     ag_status status = enter(data, &scope);

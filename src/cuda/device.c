@@ -20,6 +20,9 @@ ag_status agi_cuda_describe_device(const agi_cuda_driver *cu, CUdevice number, a
     if (result == 0) {
         result = cu->DeviceGetAttribute(&device->shared_limit, AGI_CU_SHARED_LIMIT, number);
     }
+    if (result == 0) {
+        result = cu->DeviceGetAttribute(&device->processors, AGI_CU_PROCESSORS, number);
+    }
     device->capability = 10 * major + minor;
     return result == 0 ? AG_OK : agi_cuda_fail(cu, result, "device");
 }

@@ -13,6 +13,7 @@ typedef struct {
     char name[64];
     int capability;   /* 90: compute capability 9.0 */
     int shared_limit; /* bytes of shared memory that a block may have */
+    int processors;   /* multiprocessors */
 } agi_cuda_device;
 ag_status agi_cuda_describe_device(const agi_cuda_driver *cu, CUdevice number, agi_cuda_device *device);
 

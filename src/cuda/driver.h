@@ -27,6 +27,7 @@ enum {
     AGI_CU_OUT_OF_MEMORY = 2,
     AGI_CU_MAJOR = 75, /* attributes of a device */
     AGI_CU_MINOR = 76,
+    AGI_CU_PROCESSORS = 16,
     AGI_CU_SHARED_LIMIT = 97,
     AGI_CU_MAX_DYNAMIC_SHARED = 8,  /* an attribute of a kernel */
     AGI_CU_POINTER_MEMORY_TYPE = 2, /* attributes of a pointer */

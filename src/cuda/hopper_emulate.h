@@ -179,6 +179,11 @@ inline int uniform(int x)
     return x;
 }
 
+inline uint32_t draw(int64_t *counter)
+{
+    return (uint32_t)(*counter)++;
+}
+
 template <int COUNT> inline void take_registers()
 {
     static_assert(COUNT % 8 == 0 && COUNT <= 256, "registers come by eights");
@@ -521,6 +526,10 @@ template <int N> inline void hold(float (&)[N])
 }
 template <int N> inline void hold(uint32_t (&)[N])
 {
+}
+inline int here(int x)
+{
+    return x;
 }
 
 template <class F> inline constexpr bool emulate_is_bfloat = std::is_same<F, struct bf16>::value;

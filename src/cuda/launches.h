@@ -13,6 +13,7 @@ typedef struct {
     int32_t
         shared_limit; /* bytes of shared memory that a block may have: 101,376 on sm_86, sm_89 and sm_120, 232,448
                                on sm_90 */
+    int32_t processors; /* multiprocessors: what a kernel's blocks are spread over. No result depends on it */
     const int32_t *buckets; /* the plan's, in device memory; NULL if the plan has none */
     const double *slopes;   /* likewise */
 

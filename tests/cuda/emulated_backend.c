@@ -7,13 +7,17 @@
 #include "cuda/launches.h"
 #include "kernels.h"
 
-int32_t emulated_shared_limit = 232448;
+int32_t emulated_shared_limit = 232448, emulated_processors = 3;
 bool emulated_hopper;
 
 static agi_cuda_setting device_of(const ag_plan *plan)
 {
-    return (agi_cuda_setting){emulated_shared_limit, plan->buckets, plan->slopes,
-                              emulated_hopper ? emulate_make_map : NULL, NULL};
+    return (agi_cuda_setting){emulated_shared_limit,
+                              emulated_processors,
+                              plan->buckets,
+                              plan->slopes,
+                              emulated_hopper ? emulate_make_map : NULL,
+                              NULL};
 }
 
 static ag_status accept(ag_plan *plan)
