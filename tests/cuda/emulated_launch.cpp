@@ -41,7 +41,8 @@ extern "C" const char *emulate_plant_hopper(int fault)
                                         "one group of products is not waited for",
                                         "stored boxes are not waited for",
                                         "no named barriers",
-                                        "no exchange of chunks"};
+                                        "no exchange of chunks",
+                                        "slots of queries are filled too early"};
     emulate_fault = fault == 0 ? 0 : EMULATE_HOPPER_FAULTS + fault - 1;
     return fault < (int)(sizeof names / sizeof names[0]) ? names[fault] : nullptr;
 }

@@ -13,6 +13,7 @@ static const struct hopper_problem problems[] = {
     {"h1 q100 k500 d64 bf16 causal align=bottom-right", WITH_LOW},
     {"h1 q130 k900 d128 bf16", WITH_LOW},
     {"h1 q70 k130 d40 bf16", 0},
+    {"b2 h5 q130 k100 d128 bf16", FORWARD_ALONE}, /* seven tiles for each block */
 };
 enum { N_PROBLEMS = sizeof problems / sizeof problems[0], SCHEDULES = 2 * EMULATE_ORDERS };
 
@@ -23,8 +24,8 @@ static void run_alone(int number, int schedule)
     setrlimit(RLIMIT_CPU, &seconds);
     make_hopper_problem(&x, &problems[number], 7);
     emulate_schedule(schedule & 1, schedule >> 1);
-    const bool ran = run_hopper_maps(&x) == AG_OK;
-    _exit(!ran || count_wrong_results(&x, problems[number].text, false) != 0);
+    const bool ran = run_hopper_maps(&x, &problems[number]) == AG_OK;
+    _exit(!ran || count_wrong_results(&x, &problems[number], false) != 0);
 }
 
 /* Was something wrong? */

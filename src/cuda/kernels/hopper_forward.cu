@@ -101,32 +101,38 @@ template <class T> struct forward_producer {
      * the tile before it. The next tile is looked for when the first copies of this one are under way. */
     VERB void run()
     {
-        int x = 0, n = 0; /* the tile, and the tile of keys in it */
+        int x = -1, n = 0; /* the tile, and the tile of keys in it; before the first step there is none */
         number = blockIdx.x;
-        find(0);
 #pragma unroll 1
-        for (int step = 0;; step++) {
-            const query_block<T> &at = memory.place(x), &before = memory.place(n == 0 ? x - 1 : x);
-            const int count = at.count;
-            if (count > 0) {
-                copy_keys(at, memory.k, f.k, AGI_CUDA_K, step, n);
-            }
-            if (n == 0) {
-                copy_queries(at, x);
-            }
-            if (step > 0) {
-                copy_keys(before, memory.v, f.v, AGI_CUDA_V, step - 1, n == 0 ? before.count - 1 : n - 1);
-            }
-            if (count == 0) {
+        for (int step = -1;; step++) {
+            if (step >= 0 && !copy(x, n, step)) {
                 return;
             }
+            const int count = step < 0 ? 1 : memory.place(x).count;
             if (n == min(1, count - 1)) {
-                count_on();
+                if (step >= 0) {
+                    count_on();
+                }
                 find(x + 1);
             }
             n = n + 1 < count ? n + 1 : 0;
             x += n == 0;
         }
+    }
+    /* The copies of a step; false: there is no such tile. */
+    VERB bool copy(int x, int n, int step)
+    {
+        const query_block<T> &at = memory.place(x), &before = memory.place(n == 0 ? x - 1 : x);
+        if (at.count > 0) {
+            copy_keys(at, memory.k, f.k, AGI_CUDA_K, step, n);
+        }
+        if (n == 0) {
+            copy_queries(at, x);
+        }
+        if (step > 0) {
+            copy_keys(before, memory.v, f.v, AGI_CUDA_V, step - 1, n == 0 ? before.count - 1 : n - 1);
+        }
+        return at.count > 0;
     }
 };
 
