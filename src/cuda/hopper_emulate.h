@@ -23,7 +23,7 @@ enum emulated_hopper_fault {
     EMULATE_NO_STORE_WAITS, /* stored boxes are not waited for */
     EMULATE_NO_NAMED,       /* named barriers hold nobody up */
     EMULATE_NO_SWIZZLE,     /* chunks of a box are not exchanged */
-    EMULATE_EARLY_SLOTS     /* slots of the ring that was initialised last are filled again while they are read */
+    EMULATE_EARLY_SLOTS /* slots of the ring that was initialised last are filled again while they are read */
 };
 
 /* ---- What is in flight ---- */

@@ -1,6 +1,6 @@
-/* The launches of a call: which kernels, in which order, with which parameters. A function of the call, of the plan and
- * of the device's limit of shared memory; knows no driver. The backend hands each launch to the driver, the tests run
- * each on the processor. */
+/* The launches of a call: which kernels, in which order, with which parameters. A function of the call, of the plan, of
+ * the device's limit of shared memory and, for nothing but the number of blocks, of its processors; knows no driver.
+ * The backend hands each launch to the driver, the tests run each on the processor. */
 #ifndef AGI_CUDA_LAUNCHES_H
 #define AGI_CUDA_LAUNCHES_H
 
