@@ -28,9 +28,9 @@ typedef struct {
 
 /* ---- forward ---- */
 
-/* The parameter of a launch. Tiles of queries are numbered group by group of heads, in each group the last tile of every
- * head first, which with causal is the longest. Of n blocks each begins with the tile of its own number; then it takes
- * every n-th, or, if tiles may differ in length, draws: the next number is n and what the counter counts. */
+/* The parameter of a launch. Tiles of queries are numbered group by group of heads, in each group the last tile of
+ * every head first, which with causal is the longest. Of n blocks each begins with the tile of its own number; then it
+ * takes every n-th, or, if tiles may differ in length, draws: the next number is n and what the counter counts. */
 typedef struct {
     agi_cuda_tensor_map q, k, v;
     agi_cuda_tensor_map o, o_low; /* if stores_boxes; o_low only if the call has it */
