@@ -1,11 +1,11 @@
 /* forward on Hopper: a block owns tiles of queries, one after another, and for each walks over the keys, from the last
  * that it sees to the first.
  *
- * Warpgroup 0 copies: one of its threads asks for each tile of Q, K and V as soon as a slot is free, in one stream over
- * the borders of tiles of queries. The others compute, 64 queries each: S = Q K^T of the next tile and O' += P V of this
- * one are given to the tensor cores together, and while they run the weights of the next tile are made. A turn is passed
- * on from warpgroup to warpgroup, so that one makes weights while another multiplies. The first scores of the next
- * queries are made while O of these is stored.
+ * Warpgroup 0 copies: one of its threads asks for each tile of Q, K and V as soon as a slot is free, in one stream
+ * over the borders of tiles of queries. The others compute, 64 queries each: S = Q K^T of the next tile and O' += P V
+ * of this one are given to the tensor cores together, and while they run the weights of the next tile are made. A turn
+ * is passed on from warpgroup to warpgroup, so that one makes weights while another multiplies. The first scores of
+ * the next queries are made while O of these is stored.
  *
  * Weights are 2^(S log2 e - u), u = m log2 e rounded, with m the row's largest score so far; what was summed before
  * shrinks by 2^(u_old - u). float16's are larger by 2^14, its range, in O' and in l alike. */
