@@ -203,9 +203,9 @@ static ag_status run(const agi_call *call, void *workspace)
 {
     const agi_cuda_plan *data = agi_cuda_plan_of(call->plan);
     const agi_cuda_setting device = {data->device_info.shared_limit,
+                                     data->device_info.processors,
                                      (const int32_t *)(uintptr_t)data->buckets,
                                      (const double *)(uintptr_t)data->slopes,
-                                     data->device_info.processors,
                                      AGI_HOPPER_RING_MOST,
                                      call->plan->isa == AG_ISA_SM90 ? agi_cuda_make_map : NULL,
                                      data->cu};

@@ -28,13 +28,16 @@ typedef struct {
 
 /* ---- forward ---- */
 
-/* The parameter of a launch. Blocks take tiles of queries group by group of heads, in each group the last tile of every
- * head first, which with causal is the longest. */
+/* The parameter of a launch. Tiles of queries are numbered group by group of heads, in each group the last tile of
+ * every head first, which with causal is the longest. Of n blocks each begins with the tile of its own number; then it
+ * takes every n-th, or, if tiles may differ in length, draws: the next number is n and what the counter counts. */
 typedef struct {
     agi_cuda_tensor_map q, k, v;
     agi_cuda_tensor_map o, o_low; /* if stores_boxes; o_low only if the call has it */
     agi_cuda_params p;            /* p.w.blocks: tiles of queries per head */
-    int64_t heads_together;       /* heads of a group, all sequences counted */
+    int32_t heads_together;       /* heads of a group, all sequences counted */
+    int32_t tiles;                /* of all heads */
+    int64_t *drawn;               /* the counter; NULL: every n-th */
     int32_t stores_boxes;         /* o and o_low are stored by the copy engine, else row by row */
 } agi_hopper_forward;
 
@@ -96,9 +99,11 @@ typedef struct {
 /* clang-format on */
 #define AGI_HOPPER_FORMATS(X) X(bf16) X(f16)
 
-/* Shared memory in bytes: up to 1,024 of them to begin at a multiple of 1,024, the tiles, the barriers. */
+/* Shared memory in bytes: up to 1,024 of them to begin at a multiple of 1,024, the tiles, the barriers, the places of
+ * tiles of queries. */
+#define AGI_HOPPER_PLACES 512
 #define AGI_HOPPER_SHARED(D, CONSUMERS, N, STAGES)                                                           \
-    (1024 + 2 * (D) * (64 * (CONSUMERS) + 2 * (STAGES) * (N)) + 8 * (1 + 4 * (STAGES)))
+    (1024 + 4 * (D) * (64 * (CONSUMERS) + (STAGES) * (N)) + 8 * 4 * (1 + (STAGES)) + AGI_HOPPER_PLACES)
 
 /* Of the kernels of vjp and vjp_jvp: so many matrices of either side, statistics of the queries if STATS is 1, notes of
  * the producer. */

@@ -109,6 +109,7 @@ static void lay_out(layout *x, agi_arena *arena, const ag_plan *plan, agi_map ma
     memset(x, 0, sizeof *x);
     x->q_rows = agi_cuda_copied_rows(p->batch, p->q_len, agi_has(p, AG_PACKED) ? p->q_total : 0);
     x->k_rows = agi_cuda_copied_rows(p->batch, p->kv_len, agi_has(p, AG_PACKED) ? p->kv_total : 0);
+    /* Six lists of at most batch + 1 numbers, not all of them so long, and a counter. */
     x->lists = agi_take(arena, agi_saturating_product(6, p->batch + 1, 1, 1), sizeof(int64_t));
     for (int operand = 0; operand < AGI_CUDA_OPERANDS; operand++) {
         if (matrices_of[map] >> operand & 1) {
@@ -282,7 +283,8 @@ typedef struct {
     const ag_problem *p;
     const agi_cuda_setting *device;
     const layout *x;
-    bool hopper; /* the map's kernels are those of the table sm90 */
+    bool hopper;          /* the map's kernels are those of the table sm90 */
+    const int64_t *drawn; /* a counter in the workspace, of tiles that blocks draw; NULL if they need none */
     agi_cuda_emitter stream;
     ag_status status;
 } job;
@@ -353,6 +355,7 @@ static void set_lists(job *j, int64_t *to)
     const int64_t B = j->p->batch;
     uploader u = {.j = j};
     u.values.to = to;
+    set_list(&u, &j->drawn, NULL, 1);
     set_list(&u, &a->q_lengths, a->q_lengths_device, B);
     set_list(&u, &a->kv_lengths, a->kv_lengths_device, B);
     set_list(&u, &a->q_packed, a->q_packed_device, B + 1);
@@ -497,8 +500,10 @@ static void emit_hopper_forward(job *j)
     const ag_args *a = &j->k.a;
     const agi_hopper_choice choice = agi_hopper_choose(j->plan, AGI_hopper_forward, j->device->shared_limit);
     const int64_t tiles = agi_cuda_divide_up(p->q_len, choice.rows);
-    const int64_t blocks = agi_saturating_product(p->batch, p->heads, tiles, 1);
-    agi_hopper_forward f = {.heads_together = agi_hopper_heads_together(p)};
+    const int64_t all = agi_saturating_product(p->batch, p->heads, tiles, 1);
+    agi_hopper_forward f = {.heads_together = (int32_t)agi_hopper_heads_together(p),
+                            .tiles = (int32_t)all,
+                            .drawn = (int64_t *)(uintptr_t)j->drawn};
     map_operand(j, AGI_CUDA_Q, 64, &f.q);
     map_operand(j, AGI_CUDA_K, choice.tile, &f.k);
     map_operand(j, AGI_CUDA_V, choice.tile, &f.v);
@@ -512,7 +517,9 @@ static void emit_hopper_forward(job *j)
     }
     j->k.w = (agi_cuda_part){.blocks = tiles};
     f.p = j->k;
-    emit_with(j, choice.kernel, blocks, &f, sizeof f);
+    /* Each processor has one block; tiles are counted by 32 bits, and more of them are refused. */
+    const bool few = all < j->device->processors || all > INT32_MAX;
+    emit_with(j, choice.kernel, few ? all : j->device->processors, &f, sizeof f);
 }
 
 /* One kernel of vjp. All boxes have 64 rows. */
@@ -686,6 +693,16 @@ static bool is_hopper(const job *j)
            agi_hopper_choose(j->plan, AGI_hopper_dkdv, limit).kernel >= 0;
 }
 
+/* Do tiles of forward differ in length, so that blocks draw them one by one? */
+static bool draws_tiles(const job *j)
+{
+    const ag_args *a = &j->k.a;
+    const bool lengths = a->q_lengths != NULL || a->kv_lengths != NULL || a->q_lengths_device != NULL ||
+                         a->kv_lengths_device != NULL;
+    return j->hopper && j->k.map == AGI_FORWARD &&
+           (lengths || agi_has(j->p, AG_CAUSAL | AG_WINDOW | AG_PACKED));
+}
+
 static void emit_backward(job *j, bool tangent)
 {
     const ag_args *a = &j->k.a;
@@ -755,6 +772,7 @@ static void emit_map(job *j)
 ag_status agi_cuda_launch_map(const agi_call *call, const agi_cuda_setting *device, void *workspace,
                               agi_cuda_emitter stream)
 {
+    static const int64_t zero = 0;
     layout x;
     job j = {.plan = call->plan,
              .p = &call->plan->p,
@@ -775,8 +793,9 @@ ag_status agi_cuda_launch_map(const agi_call *call, const agi_cuda_setting *devi
     j.k.diagonals = x.diagonals;
     j.k.splits = x.splits;
     j.k.diagonal_tiles = x.diagonal_tiles;
-    set_lists(&j, x.lists);
     j.hopper = is_hopper(&j);
+    j.drawn = draws_tiles(&j) ? &zero : NULL;
+    set_lists(&j, x.lists);
     const uint32_t copied = set_matrices(&j.k, j.p, &x, j.hopper);
     emit_prepare(&j, copied);
     emit_map(&j);

@@ -1,6 +1,6 @@
-/* The launches of a call: which kernels, in which order, with which parameters. A function of the call, of the plan and
- * of the device's limit of shared memory; knows no driver. The backend hands each launch to the driver, the tests run
- * each on the processor. */
+/* The launches of a call: which kernels, in which order, with which parameters. A function of the call, of the plan, of
+ * the device's limit of shared memory and, for nothing but the number of blocks, of its processors; knows no driver.
+ * The backend hands each launch to the driver, the tests run each on the processor. */
 #ifndef AGI_CUDA_LAUNCHES_H
 #define AGI_CUDA_LAUNCHES_H
 
@@ -13,11 +13,11 @@ typedef struct {
     int32_t
         shared_limit; /* bytes of shared memory that a block may have: 101,376 on sm_86, sm_89 and sm_120, 232,448
                                on sm_90 */
+    int32_t processors; /* multiprocessors: what a kernel's blocks are spread over. No result depends on it */
     const int32_t *buckets; /* the plan's, in device memory; NULL if the plan has none */
     const double *slopes;   /* likewise */
 
-    int32_t processors; /* blocks that can be on the device at once, one on each */
-    int32_t ring_most;  /* blocks of a ring: AGI_HOPPER_RING_MOST, fewer in tests; bits depend on it */
+    int32_t ring_most; /* blocks of a ring: AGI_HOPPER_RING_MOST, fewer in tests; bits depend on it */
 
     /* Makes a tensor map; ctx: what it needs for that. NULL: the table is sm80, whose kernels take none. */
     ag_status (*make_map)(const void *ctx, const agi_cuda_box_view *view, agi_cuda_tensor_map *map);

@@ -7,16 +7,16 @@
 #include "cuda/launches.h"
 #include "kernels.h"
 
-int32_t emulated_shared_limit = 232448;
+int32_t emulated_shared_limit = 232448, emulated_processors = 5;
 bool emulated_hopper;
 int32_t emulated_ring_most = 64;
 
 static agi_cuda_setting device_of(const ag_plan *plan)
 {
     return (agi_cuda_setting){emulated_shared_limit,
+                              emulated_processors,
                               plan->buckets,
                               plan->slopes,
-                              5,
                               emulated_ring_most,
                               emulated_hopper ? emulate_make_map : NULL,
                               NULL};

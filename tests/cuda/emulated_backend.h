@@ -6,8 +6,8 @@
 
 extern const agi_backend agi_emulated_backend;
 
-/* The limit of shared memory that the launches are made for. */
-extern int32_t emulated_shared_limit;
+/* The limit of shared memory and the number of multiprocessors that the launches are made for. */
+extern int32_t emulated_shared_limit, emulated_processors;
 
 /* Does the table sm90 run, where it has a kernel? The environment's EMULATED_HOPPER turns it on. */
 extern bool emulated_hopper;

@@ -42,7 +42,9 @@ extern "C" const char *emulate_plant_hopper(int fault)
                                         "stored boxes are not waited for",
                                         "no named barriers",
                                         "no exchange of chunks",
-                                        "no block waits for another"};
+                                        "no block waits for another",
+
+                                        "slots of queries are filled too early"};
     emulate_fault = fault == 0 ? 0 : EMULATE_HOPPER_FAULTS + fault - 1;
     return fault < (int)(sizeof names / sizeof names[0]) ? names[fault] : nullptr;
 }

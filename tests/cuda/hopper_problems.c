@@ -4,6 +4,7 @@
  * cuda_hopper_emulated [SCHEDULES [NUMBER]]: how many of the four schedules each problem runs under, another one first
  * for each; this problem alone. */
 #include "hopper_problems.h"
+#include "outputs.h"
 
 static const struct hopper_problem problems[] = {
     {"h1 q200 k300 d64 bf16", 0},
@@ -41,6 +42,14 @@ static const struct hopper_problem problems[] = {
     {"h2 q200 k560 d128 bf16 window=150,60", 0},
     {"h2 kv1 q200 k70 d64 f16 causal align=bottom-right", NOT_A_NUMBER},
     {"h1 q220 k90 d128 bf16 causal align=bottom-right", NOT_A_NUMBER},
+    /* Several tiles for a block: of several heads and lengths, of one tile of keys, without any key, by rows. */
+    {"b2 h2 q260 k200 d128 bf16", FORWARD_ALONE},
+    {"b3 h2 q200 k240 d64 f16 causal sink", FORWARD_ALONE | WITH_LENGTHS | WITH_LOW},
+    {"b2 h3 q130 k70 d128 f16", FORWARD_ALONE | WITH_LOW},
+    {"h3 q450 k150 d64 bf16 window=20,9", FORWARD_ALONE},
+    {"h2 kv1 q450 k150 d128 bf16 window=20,0 sink", FORWARD_ALONE},
+    {"b6 h2 q190 k150 d64 bf16 packed=420,500 causal", FORWARD_ALONE | WITH_LOW},
+    {"b5 h2 q190 k150 d128 f16 packed=420,500 out=f32", FORWARD_ALONE},
 };
 enum { N_PROBLEMS = sizeof problems / sizeof problems[0] };
 
@@ -53,11 +62,32 @@ static void check_problem(int number, int schedule)
     if (problem->with & NOT_A_NUMBER) {
         spoil_hidden_rows(&x);
     }
-    if (CHECK_OK(run_hopper_maps(&x))) {
-        const int wrong = count_wrong_results(&x, ALL_RESULTS, problem->text, true);
+    if (CHECK_OK(run_hopper_maps(&x, problem))) {
+        const int wrong = count_wrong_results(&x, results_of(problem), problem->text, true);
         CHECK(wrong == 0, "%d: '%s' under schedule %d: %d results out of the rule", number, problem->text,
               schedule, wrong);
     }
+    agc_arrays_destroy(&x);
+}
+
+/* However many blocks share the tiles, results have the same bits. */
+static void check_grids(const struct hopper_problem *problem)
+{
+    static const int32_t processors[] = {2, 1000};
+    const int32_t usual = emulated_processors;
+    struct arrays x;
+    void *kept[T_COUNT];
+    make_hopper_problem(&x, problem, 11);
+    CHECK_OK(agc_arrays_run(&x, AG_MAP_FORWARD));
+    keep_outputs(&x, kept);
+    for (int n = 0; n < 2; n++) {
+        emulated_processors = processors[n];
+        CHECK_OK(agc_arrays_run(&x, AG_MAP_FORWARD));
+        same_tensor(&x, T_O, x.data[T_O], kept[T_O], problem->text);
+        same_tensor(&x, T_LSE, x.data[T_LSE], kept[T_LSE], problem->text);
+    }
+    emulated_processors = usual;
+    free_outputs(kept);
     agc_arrays_destroy(&x);
 }
 
@@ -93,7 +123,7 @@ static void check_absent(const char *text, uint32_t absent)
             agc_arrays_tensor(&x, t)->data = NULL;
         }
     }
-    if (CHECK_OK(run_hopper_maps(&x))) {
+    if (CHECK_OK(run_hopper_maps(&x, &(struct hopper_problem){text, 0}))) {
         const int wrong = count_wrong_results(&x, ALL_RESULTS, text, true);
         CHECK(wrong == 0, "'%s' without tangents %x: %d results out of the rule", text,
               (unsigned)(absent & 15), wrong);
@@ -111,6 +141,8 @@ int main(int argc, char **argv)
         }
     }
     if (only < 0) {
+        check_grids(&(struct hopper_problem){"h5 q130 k70 d128 bf16", 0});
+        check_grids(&(struct hopper_problem){"b3 h1 q200 k240 d64 f16 causal", WITH_LENGTHS});
         check_all_maps("h1 q70 k80 d64 bf16 causal scale=300");
         check_all_maps("h1 q70 k70 d20 f16 scale=300");
         check_all_maps("h1 q70 k90 d128 bf16 scale=300");

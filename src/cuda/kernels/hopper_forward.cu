@@ -1,9 +1,11 @@
-/* forward on Hopper: a block owns queries and walks over the keys, from the last that it sees to the first.
+/* forward on Hopper: a block owns tiles of queries, one after another, and for each walks over the keys, from the last
+ * that it sees to the first.
  *
- * Warpgroup 0 copies: one of its threads asks for Q once and for each tile of K and V as soon as a slot is free. The
- * others compute, 64 queries each: S = Q K^T of the next tile and O' += P V of this one are given to the tensor cores
- * together, and while they run the weights of the next tile are made. A turn is passed on from warpgroup to warpgroup,
- * so that one makes weights while another multiplies.
+ * Warpgroup 0 copies: one of its threads asks for each tile of Q, K and V as soon as a slot is free, in one stream
+ * over the borders of tiles of queries. The others compute, 64 queries each: S = Q K^T of the next tile and O' += P V
+ * of this one are given to the tensor cores together, and while they run the weights of the next tile are made. A turn
+ * is passed on from warpgroup to warpgroup, so that one makes weights while another multiplies. The first scores of
+ * the next queries are made while O of these is stored.
  *
  * Weights are 2^(S log2 e - u), u = m log2 e rounded, with m the row's largest score so far; what was summed before
  * shrinks by 2^(u_old - u). float16's are larger by 2^14, its range, in O' and in l alike. */
@@ -13,92 +15,159 @@
 constexpr float LOG2_E = 1.4426950408889634f;
 constexpr float LOWEST = -0x1p126f; /* of m: finite, so that a hidden pair's weight, 2^(-inf - u), needs no test */
 
-template <class T> struct forward_memory {
-    uint32_t q, q_full;
-    tile_ring<T::STAGES> k, v;
+/* Slots of Q: in the slot of its queries a tile's O waits to be stored. The places of the tiles stay for twice as many,
+ * so that the next one can be found before the slot of its Q is free. */
+enum { Q_SLOTS = 2, PLACES = 2 * Q_SLOTS };
 
-    VERB forward_memory(uint32_t shared)
+template <class T> struct forward_memory {
+    tile_ring<Q_SLOTS> q;
+    tile_ring<T::STAGES> k, v;
+    query_block<T> *places;
+
+    VERB forward_memory(char *shared)
     {
-        const uint32_t begin = (shared + 1023) & ~1023u, rings = begin + T::OWN;
+        const uint32_t begin = (shared_address(shared) + 1023) & ~1023u, rings = begin + Q_SLOTS * T::OWN;
         const uint32_t barriers = rings + 2 * T::STAGES * T::TILE;
-        q = begin;
+        const uint32_t of_q = barriers + 4 * T::STAGES * 8, behind = of_q + 2 * Q_SLOTS * 8;
+        static_assert(PLACES * sizeof(query_block<T>) <= AGI_HOPPER_PLACES, "room for places");
+        q = {begin, T::OWN, of_q};
         k = {rings, T::TILE, barriers};
         v = {rings + T::STAGES * T::TILE, T::TILE, barriers + 2 * T::STAGES * 8};
-        q_full = barriers + 4 * T::STAGES * 8;
+        places = (query_block<T> *)(shared + (behind - shared_address(shared)));
     }
     VERB void init() const
     {
         k.init(4 * T::CONSUMERS);
         v.init(4 * T::CONSUMERS);
-        barrier_init(q_full, 1);
+        q.init(4 * T::CONSUMERS);
         barrier_init_done();
+    }
+    /* Of the block's x-th tile. Consumers may read it from q.wait(x) to q.release(x); count is 0 behind the last. */
+    VERB query_block<T> &place(int x) const
+    {
+        return places[x & (PLACES - 1)];
     }
 };
 
 /* ---- The producer ---- */
 
-template <class T>
-VERB void copy_keys(const agi_hopper_forward &f, const query_block<T> &at, const tile_ring<T::STAGES> &ring,
-                    const agi_cuda_tensor_map &map, int operand, int n)
-{
-    const box_place place = place_of(f.p.m[operand], at.s, true);
-    ring.begin(n, T::TILE);
-    for (int box = 0; box < T::BOXES; box++) {
-        box_load(ring.tile(n) + box * T::BOX, map, ring.full(n), box * 64, place.row + at.key(n), at.kv_head,
-                 place.batch);
-    }
-}
+template <class T> struct forward_producer {
+    const agi_hopper_forward &f;
+    const forward_memory<T> &memory;
+    uint32_t number; /* of the tile, of all tiles of the call */
 
-template <class T>
-VERB void copy_queries(const agi_hopper_forward &f, const query_block<T> &at, const forward_memory<T> &memory)
-{
-    const box_place place = place_of(f.p.m[AGI_CUDA_Q], at.s, false);
-    barrier_expect(memory.q_full, T::OWN);
-    for (int slab = 0; slab < T::CONSUMERS * T::BOXES; slab++) {
-        const int box = slab / T::CONSUMERS, w = slab % T::CONSUMERS;
-        box_load(memory.q + slab * T::SLAB, f.q, memory.q_full, box * 64, place.row + at.row + w * 64, at.h,
-                 place.batch);
+    /* The number after this one: drawn, or every gridDim.x-th. */
+    VERB void count_on()
+    {
+        number = gridDim.x + (f.drawn == nullptr ? number : draw(f.drawn));
     }
-}
+    /* The place of the block's x-th tile: from this number on. Behind the end of a packed sequence are none. */
+    VERB void find(int x)
+    {
+        query_block<T> &to = memory.place(x);
+        for (; number < (uint32_t)f.tiles; count_on()) {
+            to = query_block<T>(f.p, f.heads_together, (int)number);
+            if (to.row < to.rows_of_tensor(f.p)) {
+                return;
+            }
+        }
+        to.count = 0;
+    }
 
-template <class T>
-VERB void produce(const agi_hopper_forward &f, const query_block<T> &at, const forward_memory<T> &memory)
-{
-    copy_keys<T>(f, at, memory.k, f.k, AGI_CUDA_K, 0);
-    copy_queries<T>(f, at, memory);
-    for (int n = 1; n < at.count; n++) {
-        copy_keys<T>(f, at, memory.k, f.k, AGI_CUDA_K, n);
-        copy_keys<T>(f, at, memory.v, f.v, AGI_CUDA_V, n - 1);
+    /* step: of the ring; n: of the tile. */
+    VERB void copy_keys(const query_block<T> &at, const tile_ring<T::STAGES> &ring,
+                        const agi_cuda_tensor_map &map, int operand, int step, int n)
+    {
+        const box_place place = place_of(f.p.m[operand], at.s, true);
+        ring.begin(step, T::TILE);
+        for (int box = 0; box < T::BOXES; box++) {
+            box_load(ring.tile(step) + box * T::BOX, map, ring.full(step), box * 64, place.row + at.key(n),
+                     at.kv_head, place.batch);
+        }
     }
-    copy_keys<T>(f, at, memory.v, f.v, AGI_CUDA_V, at.count - 1);
-}
+    /* Without a tile, the word that there is none. */
+    VERB void copy_queries(const query_block<T> &at, int x)
+    {
+        const box_place place = place_of(f.p.m[AGI_CUDA_Q], at.s, false);
+        const bool there = at.count > 0;
+        memory.q.begin(x, there ? T::OWN : 0);
+        for (int slab = 0; there && slab < T::CONSUMERS * T::BOXES; slab++) {
+            const int box = slab / T::CONSUMERS, w = slab % T::CONSUMERS;
+            box_load(memory.q.tile(x) + slab * T::SLAB, f.q, memory.q.full(x), box * 64,
+                     place.row + at.row + w * 64, at.h, place.batch);
+        }
+    }
+    /* The keys of a step, and the values of the step before: so the first K and Q of a tile come before the last V of
+     * the tile before it. The next tile is looked for when the first copies of this one are under way. */
+    VERB void run()
+    {
+        int x = -1, n = 0; /* the tile, and the tile of keys in it; before the first step there is none */
+        number = blockIdx.x;
+#pragma unroll 1
+        for (int step = -1;; step++) {
+            if (step >= 0 && !copy(x, n, step)) {
+                return;
+            }
+            const int count = step < 0 ? 1 : memory.place(x).count;
+            if (n == min(1, count - 1)) {
+                if (step >= 0) {
+                    count_on();
+                }
+                find(x + 1);
+            }
+            n = n + 1 < count ? n + 1 : 0;
+            x += n == 0;
+        }
+    }
+    /* The copies of a step; false: there is no such tile. */
+    VERB bool copy(int x, int n, int step)
+    {
+        const query_block<T> &at = memory.place(x), &before = memory.place(n == 0 ? x - 1 : x);
+        if (at.count > 0) {
+            copy_keys(at, memory.k, f.k, AGI_CUDA_K, step, n);
+        }
+        if (n == 0) {
+            copy_queries(at, x);
+        }
+        if (step > 0) {
+            copy_keys(before, memory.v, f.v, AGI_CUDA_V, step - 1, n == 0 ? before.count - 1 : n - 1);
+        }
+        return at.count > 0;
+    }
+};
 
 /* ---- The consumers ---- */
 
 /* Named barriers. */
-enum { TURN = 1, WARPGROUP = 5, ALL_CONSUMERS = 9 };
+enum { TURN = 1, WARPGROUP = 5 };
 
 template <class T> struct forward_consumer {
     typedef typename T::F F;
     static constexpr float RAISE = F::RAISED ? 14 : 0; /* weights are larger by 2^RAISE */
 
     const agi_hopper_forward &f;
-    const query_block<T> &at;
     const forward_memory<T> &memory;
-    const int w, row; /* of the warpgroup; the thread's first query, the other is row + 8 */
+    const int w;              /* of the warpgroup */
+    const query_block<T> *at; /* of the tile, in shared memory */
+    int tile, step;           /* of the block's tiles; its first tile of keys, of all that the block visits */
+    int row;                  /* the thread's first query, the other is row + 8 */
     int inside_from, inside_to; /* keys that every query of the warpgroup sees */
     float S[T::N / 2], O[T::D / 2];
     uint32_t P[T::N / 4];
     float top[2], sum[2], factor[2];
 
-    VERB forward_consumer(const agi_hopper_forward &call, const query_block<T> &block,
-                          const forward_memory<T> &shared)
-        : f(call), at(block), memory(shared), w(uniform((int)threadIdx.x / 128 - 1)),
-          row(block.row + (int)threadIdx.x / 32 * 16 - 64 + (int)threadIdx.x % 32 / 4)
+    VERB forward_consumer(const agi_hopper_forward &call, const forward_memory<T> &shared)
+        : f(call), memory(shared), w(uniform((int)threadIdx.x / 128 - 1)), at(nullptr), tile(0), step(0)
     {
-        const int first = at.row + w * 64;
-        inside_from = first + 63 + at.s.low;
-        inside_to = min(first + at.s.high + 1, at.s.n_k);
+    }
+
+    VERB void begin_tile()
+    {
+        at = &memory.place(tile);
+        row = at->row + (int)threadIdx.x / 32 * 16 - 64 + (int)threadIdx.x % 32 / 4;
+        const int first = at->row + w * 64;
+        inside_from = first + 63 + at->s.low;
+        inside_to = min(first + at->s.high + 1, at->s.n_k);
         begin_rows();
 #pragma unroll
         for (int i = 0; i < T::D / 2; i++) {
@@ -114,7 +183,7 @@ template <class T> struct forward_consumer {
     VERB float sink() const
     {
         const ag_tensor &t = f.p.a.sink;
-        return t.data == nullptr ? -INFINITY : load_number<float>(f.p.aux_dtype, t.data, at.h * t.strides[1]);
+        return t.data == nullptr ? -INFINITY : load_number<float>(f.p.aux_dtype, t.data, at->h * t.strides[1]);
     }
     /* The sink counts as a score without a value. */
     VERB void begin_rows()
@@ -132,9 +201,10 @@ template <class T> struct forward_consumer {
 
     /* ---- Products ---- */
 
-    VERB void start_scores(int n)
+    /* S of the x-th tile, with a tile of keys. */
+    VERB void start_scores(int x, int keys)
     {
-        const operand_tile q = rows_of(memory.q + w * T::SLAB), k = rows_of(memory.k.tile(n));
+        const operand_tile q = rows_of(memory.q.tile(x) + w * T::SLAB), k = rows_of(memory.k.tile(keys));
         product_first<F, T::N>(S, operand_at(q, 0), operand_at(k, 0));
 #pragma unroll
         for (int step = 1; step < T::D / 16; step++) {
@@ -143,9 +213,9 @@ template <class T> struct forward_consumer {
         }
         products_commit();
     }
-    VERB void start_sums(int n)
+    VERB void start_sums(int keys)
     {
-        const operand_tile v = columns_of(memory.v.tile(n), T::BOX);
+        const operand_tile v = columns_of(memory.v.tile(keys), T::BOX);
 #pragma unroll
         for (int step = 0; step < T::N / 16; step++) {
             product_weights<F, T::D>(O, P + 4 * step, operand_at(v, step * 2048));
@@ -169,7 +239,7 @@ template <class T> struct forward_consumer {
     VERB void scale_scores(int n)
     {
         const float scale = (float)f.p.scale;
-        const int first = at.key(n);
+        const int first = at->key(n);
 #pragma unroll
         for (int i = 0; i < T::N / 2; i++) {
             S[i] = mul_rn(S[i], scale);
@@ -179,7 +249,7 @@ template <class T> struct forward_consumer {
         }
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            const int from = row + 8 * half + at.s.low, to = min(row + 8 * half + at.s.high + 1, at.s.n_k);
+            const int from = row + 8 * half + at->s.low, to = min(row + 8 * half + at->s.high + 1, at->s.n_k);
 #pragma unroll
             for (int i = 0; i < T::N / 4; i++) {
                 const int key = first + i / 2 * 8 + (int)threadIdx.x % 4 * 2 + i % 2;
@@ -250,15 +320,15 @@ template <class T> struct forward_consumer {
      * warpgroup writes all of them before its own product. */
     VERB void clear_hidden(int n)
     {
-        const int first = at.key(n), thread = (int)threadIdx.x % 128;
-        if (first >= at.from && first + T::N <= at.to) {
+        const int first = at->key(n), thread = here((int)threadIdx.x) % 128;
+        if (first >= at->from && first + T::N <= at->to) {
             return;
         }
-        memory.v.wait(n);
+        memory.v.wait(step + n);
         for (int i = thread; i < T::N * T::BOXES * 8; i += 128) {
             const int r = i / (T::BOXES * 8), chunk = i % (T::BOXES * 8), key = first + r;
-            if (key < at.from || key >= at.to) {
-                shared_zero_16(memory.v.tile(n) + chunk / 8 * T::BOX + r * 128 + chunk % 8 * 16);
+            if (key < at->from || key >= at->to) {
+                shared_zero_16(memory.v.tile(step + n) + chunk / 8 * T::BOX + r * 128 + chunk % 8 * 16);
             }
         }
         shared_fence();
@@ -267,80 +337,113 @@ template <class T> struct forward_consumer {
 
     /* ---- The walk ---- */
 
-    VERB void first_tile()
+    /* The first scores of the x-th tile. Behind the last one they are made of what lies there, and nobody reads them: a
+     * product under a condition would be waited for at once. */
+    VERB void start_tile(int x, int keys)
     {
-        memory.k.wait(0);
-        barrier_wait(memory.q_full, 0);
-        products_begin();
-        start_scores(0);
+        memory.q.wait(x);
+        if (memory.place(x).count > 0) {
+            memory.k.wait(keys);
+        }
+        start_scores(x, keys);
+    }
+    VERB void first_keys()
+    {
         products_wait<0>();
         hold(S);
-        memory.k.release(0);
+        memory.k.release(step);
         make_weights(0);
         pack_weights();
+        release_queries();
         clear_hidden(0);
     }
-    /* S of tile n, and O' with tile n - 1. */
-    VERB void next_tile(int n)
+    /* The slot of the tile before this one. */
+    VERB void release_queries() const
     {
-        memory.k.wait(n);
+        if (tile > 0) {
+            wait_for_stores();
+            memory.q.release(tile - 1);
+        }
+    }
+    /* S of tile n, and O' with tile n - 1. */
+    VERB void next_keys(int n)
+    {
+        memory.k.wait(step + n);
         take_turn();
         hold(P);
         hold(O);
         products_begin();
-        start_scores(n);
-        memory.v.wait(n - 1);
-        start_sums(n - 1);
+        start_scores(tile, step + n);
+        memory.v.wait(step + n - 1);
+        start_sums(step + n - 1);
         pass_turn();
         sum_weights();
         products_wait<1>();
         hold(S);
-        memory.k.release(n);
+        memory.k.release(step + n);
         make_weights(n);
         products_wait<0>();
         hold(O);
-        memory.v.release(n - 1);
+        memory.v.release(step + n - 1);
         shrink();
         pack_weights();
         clear_hidden(n);
+    }
+    /* O' with the last tile of keys; then the next tile begins. */
+    VERB void last_keys()
+    {
+        memory.v.wait(step - 1);
+        hold(P);
+        hold(O);
+        products_begin();
+        start_sums(step - 1);
+        start_tile(tile + 1, step);
+        sum_weights();
+        products_wait<1>();
+        hold(O);
+        memory.v.release(step - 1);
     }
     VERB void walk()
     {
         if (w == T::CONSUMERS - 1) {
             pass_turn();
         }
-        first_tile();
-#pragma unroll 1
-        for (int n = 1; n < at.count; n++) {
-            next_tile(n);
-        }
-        memory.v.wait(at.count - 1);
-        hold(P);
-        hold(O);
         products_begin();
-        start_sums(at.count - 1);
-        sum_weights();
+        start_tile(0, 0);
+#pragma unroll 1
+        for (; memory.place(tile).count > 0; tile++) {
+            begin_tile();
+            first_keys();
+#pragma unroll 1
+            for (int n = 1; n < at->count; n++) {
+                next_keys(n);
+            }
+            step += at->count;
+            last_keys();
+            finish();
+        }
         products_wait<0>();
-        hold(O);
+        hold(S);
+        wait_for_stores();
     }
 
     /* ---- Results ---- */
 
     VERB bool exists(int half) const
     {
-        return row + 8 * half < at.s.n_q;
+        return row + 8 * half < at->s.n_q;
     }
     /* L = m + log l, l freed of what rounding u put into the weights. If the row sees no key it is the sink's logit, to
      * the last bit: so vjp knows such rows. */
     VERB void store_lse(int half, float l) const
     {
         const int r = row + 8 * half;
-        const bool sees = max(r + at.s.low, 0) < min(r + at.s.high + 1, at.s.n_k);
+        const bool sees = max(r + at->s.low, 0) < min(r + at->s.high + 1, at->s.n_k);
         const double m = top[half], excess = m * (double)LOG2_E - (double)exponent(top[half]);
         const bool by_keys = sees && !is_huge(top[half]);
         const double L = by_keys ? m + (log((double)l) - excess * 0.6931471805599453) : (double)sink();
-        if (threadIdx.x % 4 == 0 && r < at.rows_of_tensor(f.p)) {
-            store_row(f.p, f.p.a.lse, AG_ACC_LSE, {at.s, at.h}, r,
+        if (threadIdx.x % 4 == 0 && r < at->rows_of_tensor(f.p)) {
+            store_row(f.p, f.p.a.lse, AG_ACC_LSE, {at->s, at->h}, r,
                       exists(half) && (l != 0 || !by_keys) ? L : -(double)INFINITY);
         }
     }
@@ -354,9 +457,9 @@ template <class T> struct forward_consumer {
     /* Stores a matrix by way of the warpgroup's place in Q. */
     template <bool LOW> VERB void store_boxes(const agi_cuda_tensor_map &map) const
     {
-        const int thread = (int)threadIdx.x % 128, matrix = thread % 32 / 8;
+        const int thread = here((int)threadIdx.x) % 128, matrix = thread % 32 / 8;
         const int r = thread / 32 * 16 + thread % 8 + matrix % 2 * 8;
-        const uint32_t slab = memory.q + w * T::SLAB;
+        const uint32_t slab = memory.q.tile(tile) + w * T::SLAB;
         constexpr int NEXT_BOX = T::CONSUMERS * T::SLAB;
 #pragma unroll
         for (int c = 0; c < T::D / 8; c += 2) {
@@ -368,27 +471,47 @@ template <class T> struct forward_consumer {
         named_sync(WARPGROUP + w, 128);
         if (thread == 0) {
             for (int box = 0; box < T::BOXES; box++) {
-                box_store(map, slab + box * NEXT_BOX, box * 64, (int)at.s.q0 + at.row + w * 64, at.h,
-                          (int)at.s.view);
+                box_store(map, slab + box * NEXT_BOX, box * 64, (int)at->s.q0 + at->row + w * 64, at->h,
+                          (int)at->s.view);
             }
+        }
+    }
+    /* Until the warpgroup's boxes have left shared memory: its first thread knows. */
+    VERB void wait_for_stores() const
+    {
+        if (threadIdx.x % 128 == 0) {
             box_store_wait();
         }
     }
 
-    /* Stores O and what rounding takes from it by any dtype and stride. When all warpgroups are done, the tiles' memory
-     * is free. */
-    VERB void store_by_rows() const
+    /* Stores O and what rounding takes from it by any dtype and stride, 32 columns at a time by way of the warp's place
+     * in Q. */
+    VERB void store_by_rows()
     {
-        const int warp = (int)threadIdx.x / 32 - 4, first = row - (int)threadIdx.x % 32 / 4;
-        const warp_rows<T::D> rows = {memory.k.tiles + warp * 16 * T::D * 4};
-        const ag_tensor &o = f.p.a.o, &low = f.p.a.o_low;
-        const int left = at.rows_of_tensor(f.p) - first;
-        named_sync(ALL_CONSUMERS, 128 * T::CONSUMERS);
-        rows.put(O);
-        rows.store({&o, f.p.out_dtype, (f.p.a.accumulate & AG_ACC_O) != 0},
-                   element_at(o, at.s.view, at.h, at.s.q0 + first), left, f.p.Dv, false);
-        rows.store({&low, f.p.out_dtype, false}, element_at(low, at.s.view, at.h, at.s.q0 + first), left, f.p.Dv,
-                   true);
+        const int thread = here((int)threadIdx.x) % 128, first = row - thread % 32 / 4;
+        const warp_rows<32> rows = {memory.q.tile(tile) + w * T::SLAB + thread / 32 * 16 * 128};
+        const int left = at->rows_of_tensor(f.p) - first;
+#pragma unroll 1
+        for (int c = 0; c < f.p.Dv; c += 32) {
+            float part[16];
+#pragma unroll
+            for (int i = 0; i < 16; i++) {
+                part[i] = O[i];
+            }
+            rows.put(part);
+#pragma unroll 1
+            for (int low = 0; low < 2; low++) {
+                const ag_tensor &t = low ? f.p.a.o_low : f.p.a.o;
+                rows.store({&t, f.p.out_dtype, !low && f.p.a.accumulate & AG_ACC_O},
+                           element_at(t, at->s.view, at->h, at->s.q0 + first) + c * t.strides[3], left,
+                           min(f.p.Dv - c, 32), low);
+            }
+#pragma unroll
+            for (int i = 0; i + 16 < T::D / 2; i++) {
+                O[i] = O[i + 16];
+            }
+        }
+        shared_fence();
     }
 
     /* O = O' / l; 0 if the row sees nothing or is not there. */
@@ -406,13 +529,14 @@ template <class T> struct forward_consumer {
             O[i] = exists(i / 2 % 2) ? O[i] * factor[i / 2 % 2] : 0;
         }
         /* Behind the end of a packed sequence the next one begins. */
-        const bool cut = f.p.flags & AG_PACKED && at.row + T::ROWS > at.s.n_q;
+        const bool cut = f.p.flags & AG_PACKED && at->row + T::ROWS > at->s.n_q;
         if (!f.stores_boxes || cut) {
             store_by_rows();
             return;
         }
         store_boxes<false>(f.o);
         if (f.p.a.o_low.data != nullptr) {
+            wait_for_stores();
             named_sync(WARPGROUP + w, 128);
             store_boxes<true>(f.o_low);
         }
@@ -424,11 +548,7 @@ template <class T> struct forward_consumer {
 template <class T> VERB void run_forward(const agi_hopper_forward &f)
 {
     SHARED_MEMORY(shared);
-    const forward_memory<T> memory(shared_address(shared));
-    const query_block<T> at(f.p, f.heads_together);
-    if (at.row >= at.rows_of_tensor(f.p)) {
-        return;
-    }
+    const forward_memory<T> memory(shared);
     if (threadIdx.x == 0) {
         memory.init();
     }
@@ -436,13 +556,12 @@ template <class T> VERB void run_forward(const agi_hopper_forward &f)
     if (threadIdx.x < 128) {
         give_registers<T::PRODUCER_REGISTERS>();
         if (threadIdx.x == 0) {
-            produce<T>(f, at, memory);
+            forward_producer<T>{f, memory, 0}.run();
         }
     } else {
         take_registers<T::CONSUMER_REGISTERS>();
-        forward_consumer<T> c(f, at, memory);
+        forward_consumer<T> c(f, memory);
         c.walk();
-        c.finish();
     }
 }
 

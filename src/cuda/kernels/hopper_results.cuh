@@ -11,7 +11,7 @@ template <int D> struct warp_rows {
     /* x: as an accumulator of the warpgroup has them. */
     VERB void put(const float (&x)[D / 2]) const
     {
-        const int lane = (int)threadIdx.x % 32;
+        const int lane = here((int)threadIdx.x) % 32;
         __syncwarp();
 #pragma unroll
         for (int i = 0; i < D / 4; i++) {
@@ -31,7 +31,7 @@ template <int D> struct warp_rows {
         for (int r = 0; r < 16 && r < rows; r++) {
             const int64_t to = at + r * out.t->strides[2];
 #pragma unroll 1
-            for (int c = (int)threadIdx.x % 32; c < width; c += 32) {
+            for (int c = here((int)threadIdx.x) % 32; c < width; c += 32) {
                 const float x = shared_load(memory + (r * D + c) * 4);
                 out.store(to + c * out.t->strides[3], low ? low_half(out.dtype, x) : x);
             }

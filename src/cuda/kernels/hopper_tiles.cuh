@@ -103,17 +103,17 @@ template <class T> struct query_block {
     int from, to; /* the keys that some query of the block sees */
     int first, count;
 
-    /* Blocks by groups of heads, in each the last rows of every head first. */
-    VERB query_block(const agi_cuda_params &p, int64_t heads_together)
+    /* By groups of heads, in each the last rows of every head first. */
+    VERB query_block(const agi_cuda_params &p, int heads_together, int number)
     {
-        const int64_t heads = p.B * p.H, of_group = heads_together * p.w.blocks;
-        const int64_t group = blockIdx.x / of_group, rest = blockIdx.x % of_group;
-        const int64_t begin = group * heads_together, together = min(heads_together, heads - begin);
-        const int64_t head = begin + rest % together;
+        const int blocks = (int)p.w.blocks, of_group = heads_together * blocks;
+        const int group = number / of_group, rest = number % of_group;
+        const int begin = group * heads_together, together = min(heads_together, (int)p.B * p.H - begin);
+        const int head = begin + rest % together;
         s = find_sequence(p, head / p.H);
-        h = (int)(head % p.H);
+        h = head % p.H;
         kv_head = h / p.group;
-        row = (int)(p.w.blocks - 1 - rest / together) * T::ROWS;
+        row = (blocks - 1 - rest / together) * T::ROWS;
         find_keys();
     }
     VERB void find_keys()

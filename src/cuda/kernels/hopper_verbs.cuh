@@ -60,6 +60,12 @@ VERB int uniform(int x)
     return __shfl_sync(~0u, x, 0);
 }
 
+/* The next number of a counter that the blocks share, from 0 on. */
+VERB uint32_t draw(int64_t *counter)
+{
+    return (uint32_t)atomicAdd((unsigned long long *)counter, 1ull);
+}
+
 /* ---- Registers: those that one warpgroup gives up, another may take ---- */
 
 template <int COUNT> VERB void take_registers()
@@ -247,6 +253,13 @@ template <int N> VERB void hold(uint32_t (&x)[N])
     for (int i = 0; i < N; i++) {
         asm volatile("" : "+r"(x[i])::"memory");
     }
+}
+
+/* x, of which the compiler computes nothing before this, where registers may be few. */
+VERB int here(int x)
+{
+    asm volatile("" : "+r"(x));
+    return x;
 }
 
 /* The registers of an accumulator in an instruction, and as operands of the compiler's. */
