@@ -1,5 +1,5 @@
-/* Functions of the CUDA driver that a plan has opened, for what the library itself does not do: copies of host arrays, a
- * probe of the tensor cores. */
+/* Functions of the CUDA driver that a plan has opened, for what the library itself does not do: copies of host
+ * arrays, a probe of the tensor cores. */
 #ifndef ATTNGRAD_CHECK_DRIVER_H
 #define ATTNGRAD_CHECK_DRIVER_H
 

@@ -1,10 +1,9 @@
-/* Faults in the kernels' own logic must be found by the error rule: geometry, masks, tails, groups. plant.cmake puts them
- * into a copy of the kernels, each behind a switch, with a problem that must find it; without a fault nothing may be
- * found. Forward and vjp in float32, at one head size: the code is that of all maps and formats. */
-#include "hopper_problems.h"
-#include "planted_faults.h"
+/* Faults in the kernels' own logic must be found by the error rule: geometry, masks, tails, groups. plant.cmake puts
+ * them into a copy of the kernels, each behind a switch, with a problem that must find it; without a fault nothing may
+ * be found. Forward and vjp in float32, at one head size: the code is that of all maps and formats. */
+#include "planted.h"
 
-int planted_fault; /* 0: none */
+int planted_fault;
 
 static int count_wrong(const struct hopper_problem *problem)
 {
@@ -19,7 +18,7 @@ static int count_wrong(const struct hopper_problem *problem)
 
 int main(void)
 {
-    for (int n = 0; n < N_PLANTED; n++) {
+    for (int n = 0; n < n_planted; n++) {
         planted_fault = 0;
         const int before = count_wrong(&planted[n].problem);
         planted_fault = n + 1;

@@ -2,7 +2,7 @@
 #
 #     cmake -D FROM=src/cuda/kernels -D TO=FOLDER -P plant.cmake
 #
-# writes FOLDER/cuda/kernels/* and FOLDER/planted_faults.h, the list of the faults, each with a problem that must find it.
+# writes FOLDER/cuda/kernels/* and FOLDER/planted_faults.c, the list of the faults, each with a problem that must find it.
 # An expression that is not there exactly once ends the build: the faults follow the kernels.
 file(REMOVE_RECURSE ${TO})
 file(COPY ${FROM}/ DESTINATION ${TO}/cuda/kernels)
@@ -86,6 +86,5 @@ foreach(file features.cuh views.cuh stream.cuh)
     string(REPLACE "#pragma once\n" "#pragma once\nextern \"C\" int planted_fault;\n" text "${text}")
     file(WRITE ${TO}/cuda/kernels/${file} "${text}")
 endforeach()
-file(WRITE ${TO}/planted_faults.h "/* Made by tests/cuda/plant.cmake. Fault n + 1 is row n. */\n"
-    "static const struct {\n    const char *name;\n    struct hopper_problem problem;\n} planted[] = {\n${rows}};\n"
-    "enum { N_PLANTED = ${faults} };\n")
+file(WRITE ${TO}/planted_faults.c "/* Made by tests/cuda/plant.cmake. */\n#include \"planted.h\"\n\n"
+    "const struct planted planted[] = {\n${rows}};\nconst int n_planted = ${faults};\n")
