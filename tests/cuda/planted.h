@@ -2,13 +2,14 @@
 #ifndef AG_TEST_PLANTED_H
 #define AG_TEST_PLANTED_H
 
-#include "hopper_problems.h"
-
 extern int planted_fault; /* 0: none; n + 1: planted[n] */
 
+/* The call of a problem, besides its text. */
+enum planted_call { PLAIN, LENGTHS, OFFSETS };
+
 extern const struct planted {
-    const char *name;
-    struct hopper_problem problem; /* which must find it */
+    const char *name, *problem; /* which must find it */
+    enum planted_call call;
 } planted[];
 extern const int n_planted;
 
