@@ -3,9 +3,10 @@
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #include "probe_gpu.h"
 
+#include "check/driver.h"
 #include "check/message.h"
 
-#include <dlfcn.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -27,29 +28,14 @@ struct driver {
     int (*wait)(void);
 };
 
-static const struct {
-    const char *symbol;
-    size_t offset; /* in struct driver */
-} functions[] = {{"cuCtxGetDevice", offsetof(struct driver, get_device)},
-                 {"cuDeviceGetAttribute", offsetof(struct driver, get_attribute)},
-                 {"cuModuleLoadData", offsetof(struct driver, load)},
-                 {"cuModuleGetFunction", offsetof(struct driver, find)},
-                 {"cuModuleUnload", offsetof(struct driver, unload)},
-                 {"cuLaunchKernel", offsetof(struct driver, launch)},
-                 {"cuCtxSynchronize", offsetof(struct driver, wait)}};
-
-static ag_status open_driver(struct driver *driver)
-{
-    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-    for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) {
-        void *address = library == NULL ? NULL : dlsym(library, functions[i].symbol);
-        if (address == NULL) {
-            return agc_fail(AG_DEVICE, "", "the CUDA driver has no %s", functions[i].symbol);
-        }
-        memcpy((char *)driver + functions[i].offset, &address, sizeof address);
-    }
-    return AG_OK;
-}
+static const struct agc_driver_function functions[] = {
+    {"cuCtxGetDevice", offsetof(struct driver, get_device)},
+    {"cuDeviceGetAttribute", offsetof(struct driver, get_attribute)},
+    {"cuModuleLoadData", offsetof(struct driver, load)},
+    {"cuModuleGetFunction", offsetof(struct driver, find)},
+    {"cuModuleUnload", offsetof(struct driver, unload)},
+    {"cuLaunchKernel", offsetof(struct driver, launch)},
+    {"cuCtxSynchronize", offsetof(struct driver, wait)}};
 
 static ag_status driver_status(int result, const char *what)
 {
@@ -162,7 +148,7 @@ ag_status probe_gpu_rate(ag_dtype dtype, double seconds, double *rate)
     int device = 0, sms = 0, major = 0, minor = 0;
     double each = 0;
     const int is_double = dtype == AG_F64;
-    ag_status status = open_driver(&d);
+    const ag_status status = agc_find_in_driver(&d, functions, sizeof functions / sizeof functions[0]);
     if (status != AG_OK) {
         return status;
     }

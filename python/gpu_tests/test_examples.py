@@ -3,14 +3,31 @@ of Hessian-vector products grows in proportion to the context. ATTNGRAD_TEST_DEV
 
 import os
 import pathlib
+import re
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "examples"))
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "python/examples"))
 
 import language_model_hvp
 import mean_flow
+import torch
 
 DEVICE = os.environ.get("ATTNGRAD_TEST_DEVICE", "cuda")
+
+
+def test_readme():
+    """Both blocks of the README, one after the other: the Hessian's product is that of forward over reverse."""
+    if DEVICE == "cpu":
+        print("the second block of the README needs a GPU: not run")
+        return
+    names = {}
+    for block in re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S):
+        exec(compile(block, "README.md", "exec"), names)
+    q, t, attend, h = names["q"].detach(), names["t"].detach(), names["attend"], names["h"].float()
+    assert h.is_cuda and names["g"].dtype == torch.bfloat16
+    product = torch.func.jvp(torch.func.grad(lambda q: attend(q).square().sum()), (q,), (t,))[1].float()
+    assert (product - h).norm() < 0.02 * product.norm(), ((product - h).norm() / product.norm()).item()
 
 
 def test_mean_flow():

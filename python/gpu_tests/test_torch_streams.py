@@ -84,14 +84,20 @@ def test_threads():
                 got = derivatives(*inputs[(n + turn) % len(inputs)])
                 stream.synchronize()
                 if not same(got, wanted[(n + turn) % len(inputs)]):
-                    wrong.append((n, turn))
+                    wrong.append(f"thread {n}, turn {turn}: other bits")
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    def report(n):
+        try:
+            work(n)
+        except Exception as error:  # which would end the thread alone
+            wrong.append(f"thread {n}: {error!r}")
+
+    threads = [threading.Thread(target=report, args=(n,)) for n in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert not wrong, f"thread and turn: {wrong}"
+    assert not wrong, wrong
 
 
 # ---- Graphs ----

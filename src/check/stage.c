@@ -1,9 +1,9 @@
 /* Arrays on a device for one call: see stage.h. The driver is the one that the plan has opened. */
 #include "check/stage.h"
 
+#include "check/driver.h"
 #include "check/message.h"
 
-#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,30 +25,20 @@ struct driver {
     int (*wait)(void);
 };
 
-static const struct {
-    const char *symbol;
-    size_t offset; /* in struct driver */
-} functions[] = {{"cuDevicePrimaryCtxRetain", offsetof(struct driver, retain)},
-                 {"cuCtxGetCurrent", offsetof(struct driver, get_current)},
-                 {"cuCtxGetDevice", offsetof(struct driver, get_device)},
-                 {"cuCtxSetCurrent", offsetof(struct driver, set_current)},
-                 {"cuMemAlloc_v2", offsetof(struct driver, alloc)},
-                 {"cuMemFree_v2", offsetof(struct driver, release)},
-                 {"cuMemcpyHtoD_v2", offsetof(struct driver, to_device)},
-                 {"cuMemcpyDtoH_v2", offsetof(struct driver, to_host)},
-                 {"cuCtxSynchronize", offsetof(struct driver, wait)}};
+static const struct agc_driver_function functions[] = {
+    {"cuDevicePrimaryCtxRetain", offsetof(struct driver, retain)},
+    {"cuCtxGetCurrent", offsetof(struct driver, get_current)},
+    {"cuCtxGetDevice", offsetof(struct driver, get_device)},
+    {"cuCtxSetCurrent", offsetof(struct driver, set_current)},
+    {"cuMemAlloc_v2", offsetof(struct driver, alloc)},
+    {"cuMemFree_v2", offsetof(struct driver, release)},
+    {"cuMemcpyHtoD_v2", offsetof(struct driver, to_device)},
+    {"cuMemcpyDtoH_v2", offsetof(struct driver, to_host)},
+    {"cuCtxSynchronize", offsetof(struct driver, wait)}};
 
 static ag_status open_driver(struct driver *driver)
 {
-    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-    for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) {
-        void *address = library == NULL ? NULL : dlsym(library, functions[i].symbol);
-        if (address == NULL) {
-            return agc_fail(AG_DEVICE, "", "the CUDA driver has no %s", functions[i].symbol);
-        }
-        memcpy((char *)driver + functions[i].offset, &address, sizeof address);
-    }
-    return AG_OK;
+    return agc_find_in_driver(driver, functions, sizeof functions / sizeof functions[0]);
 }
 
 static ag_status driver_status(int result, const char *what)

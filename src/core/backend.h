@@ -74,6 +74,10 @@ typedef struct agi_backend {
      * elements, every list on the device and the workspace, after all other checks. NULL: not on a device. */
     ag_status (*check_pointer)(const ag_plan *plan, const char *name, const void *pointer);
 
+    /* The opposite, for what the processor reads: refuses memory of a device that the processor cannot read. Only if
+     * this process has opened the device's driver already; AG_OK otherwise. NULL: not on a device. */
+    ag_status (*check_host_pointer)(const char *name, const void *pointer);
+
     /* Writes where the plan runs, for its description: "device 0, NVIDIA H200". NULL: on threads. */
     void (*describe_place)(const ag_plan *plan, char *text, size_t size);
 

@@ -138,23 +138,57 @@ static ag_status check_abilities(const agi_call *call)
     return AG_OK;
 }
 
-/* For a backend on a device: are the operands, those that have elements, in its memory? */
-static ag_status check_operand_pointers(const ag_plan *plan, const agi_operand *x, int n)
+/* Is this memory that the processor can read? Asks the backends that have memory of their own. */
+static ag_status check_host_pointer(const char *name, const void *pointer)
 {
     ag_status status = AG_OK;
-    for (int i = 0; i < n && status == AG_OK; i++) {
-        status = x[i].begin == x[i].end ? AG_OK : plan->backend->check_pointer(plan, x[i].name, x[i].t->data);
+    for (int i = 0; agi_backends[i] != NULL && status == AG_OK; i++) {
+        status = agi_backends[i]->check_host_pointer == NULL
+                     ? AG_OK
+                     : agi_backends[i]->check_host_pointer(name, pointer);
     }
     return status;
 }
 
-static ag_status check_device_memory(const agi_call *call, const agi_operand *x, int n, const void *workspace)
+/* Is it in the memory that the plan takes: a device's, or the host's? */
+static ag_status check_place(const ag_plan *plan, const char *name, const void *pointer)
+{
+    return agi_on_device(plan->backend) ? plan->backend->check_pointer(plan, name, pointer)
+                                        : check_host_pointer(name, pointer);
+}
+
+/* Of the operands that have elements. */
+static ag_status check_operand_pointers(const ag_plan *plan, const agi_operand *x, int n)
+{
+    ag_status status = AG_OK;
+    for (int i = 0; i < n && status == AG_OK; i++) {
+        status = x[i].begin == x[i].end ? AG_OK : check_place(plan, x[i].name, x[i].t->data);
+    }
+    return status;
+}
+
+/* The lists that are not a device's are read here, whatever the plan's backend is. */
+static ag_status check_host_lists(const ag_args *a)
+{
+    const struct {
+        const char *name;
+        const int64_t *list;
+    } lists[] = {{"q_lengths", a->q_lengths}, {"kv_lengths", a->kv_lengths}, {"q_packed", a->q_packed},
+                 {"k_packed", a->k_packed},   {"q_offsets", a->q_offsets},   {"k_offsets", a->k_offsets}};
+    ag_status status = AG_OK;
+    for (size_t i = 0; i < sizeof lists / sizeof lists[0] && status == AG_OK; i++) {
+        status = lists[i].list == NULL ? AG_OK : check_host_pointer(lists[i].name, lists[i].list);
+    }
+    return status;
+}
+
+static ag_status check_memory(const agi_call *call, const agi_operand *x, int n, const void *workspace)
 {
     ag_status status = check_operand_pointers(call->plan, x, n);
-    if (status == AG_OK) {
+    if (status == AG_OK && agi_on_device(call->plan->backend)) {
         status = agi_check_device_list_pointers(call);
     }
-    return status == AG_OK ? call->plan->backend->check_pointer(call->plan, "workspace", workspace) : status;
+    return status == AG_OK ? check_place(call->plan, "workspace", workspace) : status;
 }
 
 ag_status agi_call_check(agi_call *call, const ag_plan *plan, agi_map map, agi_purpose purpose,
@@ -188,6 +222,9 @@ ag_status agi_call_check(agi_call *call, const ag_plan *plan, agi_map map, agi_p
         status = check_accumulate(call);
     }
     if (status == AG_OK) {
+        status = check_host_lists(&call->a);
+    }
+    if (status == AG_OK) {
         status = agi_check_lists(call);
     }
     if (status == AG_OK && (workspace == NULL || bytes < plan->bytes[map])) {
@@ -197,8 +234,7 @@ ag_status agi_call_check(agi_call *call, const ag_plan *plan, agi_map map, agi_p
     if (status == AG_OK) {
         status = agi_check_workspace_apart(x, n, workspace, bytes, agi_fail_field);
     }
-    return status == AG_OK && agi_on_device(plan->backend) ? check_device_memory(call, x, n, workspace)
-                                                           : status;
+    return status == AG_OK ? check_memory(call, x, n, workspace) : status;
 }
 
 /* May output a share the memory of input b? Only if b is the tensor of the same name of part 1 (o over o1, and so
@@ -296,7 +332,7 @@ ag_status agi_merge_check(ag_merge_args *m, const ag_plan *plan, const ag_merge_
     if (status == AG_OK) {
         status = agi_check_operands(x, n, may_overwrite, agi_fail_field);
     }
-    return status == AG_OK && agi_on_device(plan->backend) ? check_operand_pointers(plan, x, n) : status;
+    return status == AG_OK ? check_operand_pointers(plan, x, n) : status;
 }
 
 /* ---- Sequences ---- */

@@ -266,6 +266,7 @@ const agi_backend agi_cuda_backend = {
     .merge = merge,
     .info = fill_info,
     .check_pointer = agi_cuda_check_pointer,
+    .check_host_pointer = agi_cuda_check_host_pointer,
     .describe_place = describe_place,
     .list_devices = agi_cuda_list_devices,
 };

@@ -4,6 +4,7 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -15,6 +16,7 @@ static struct {
     pthread_once_t once;
     agi_cuda_driver driver;
     char problem[200]; /* why there is no driver; "": there is one */
+    atomic_bool is_open;
 } opened = {.once = PTHREAD_ONCE_INIT};
 
 static const struct {
@@ -103,7 +105,13 @@ static void open_driver(void)
         snprintf(opened.problem, sizeof opened.problem, "the CUDA driver has no %s", missing);
     } else {
         find_devices();
+        atomic_store(&opened.is_open, opened.problem[0] == '\0');
     }
+}
+
+const agi_cuda_driver *agi_cuda_driver_if_open(void)
+{
+    return atomic_load(&opened.is_open) ? &opened.driver : NULL;
 }
 
 const agi_cuda_driver *agi_cuda_driver_if_any(void)

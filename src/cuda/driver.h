@@ -104,6 +104,9 @@ ag_status agi_cuda_open(const agi_cuda_driver **driver);
 /* The same without a message: NULL if there is no driver that can be used. */
 const agi_cuda_driver *agi_cuda_driver_if_any(void);
 
+/* NULL too if nobody has opened it yet. */
+const agi_cuda_driver *agi_cuda_driver_if_open(void);
+
 /* The status of a result that is not success, with the message "what: NAME (text)" in the driver's words:
  * AG_NO_MEMORY if the device has no memory left, else AG_DEVICE. */
 ag_status agi_cuda_fail(const agi_cuda_driver *cu, CUresult result, const char *what);

@@ -29,3 +29,18 @@ ag_status agi_cuda_check_pointer(const ag_plan *plan, const char *name, const vo
     }
     return AG_OK;
 }
+
+/* A driver that cannot answer is no reason to refuse host memory. */
+ag_status agi_cuda_check_host_pointer(const char *name, const void *pointer)
+{
+    const agi_cuda_driver *cu = agi_cuda_driver_if_open();
+    unsigned type = 0, managed = 0;
+    CUpointer_attribute attributes[] = {AGI_CU_POINTER_MEMORY_TYPE, AGI_CU_POINTER_IS_MANAGED};
+    void *values[] = {&type, &managed};
+    if (cu == NULL || cu->PointerGetAttributes(2, attributes, values, (CUdeviceptr)(uintptr_t)pointer) != 0 ||
+        type != AGI_CU_MEMORY_OF_DEVICE || managed != 0) {
+        return AG_OK;
+    }
+    return agi_fail_field(AG_INVALID_ARGUMENT, name,
+                          "%s at %p is memory of a cuda device: it must be the host's", name, pointer);
+}

@@ -8,4 +8,7 @@
  * Managed memory is allowed. `name` is that of the argument. */
 ag_status agi_cuda_check_pointer(const ag_plan *plan, const char *name, const void *pointer);
 
+/* The opposite: refuses memory of any device but managed one, if this process has opened the driver. */
+ag_status agi_cuda_check_host_pointer(const char *name, const void *pointer);
+
 #endif

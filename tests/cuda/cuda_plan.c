@@ -243,6 +243,55 @@ static void wrong_memory(struct device_call *x)
     fake_fails(NULL, 0);
 }
 
+/* A plan of the host on host memory, but for one pointer at a time: a driver that is open knows it. */
+static void device_memory_for_the_host(struct device_call *x)
+{
+    static double memory[5][CALL_BYTES / sizeof(double)];
+    static const int64_t lengths[BATCH] = {8, 8};
+    ag_plan *const cuda_plan = x->plan;
+    ag_tensor *const tensors[] = {&x->a.q, &x->a.k, &x->a.v, &x->a.o, &x->a.lse};
+    static const char *const names[] = {"q", "k", "v", "o", "lse"};
+    void *const there = x->a.q.data, *const workspace = x->workspace;
+    const ag_args good = x->a;
+    const ag_merge_args good_merge = x->m;
+    ag_problem p = AG_PROBLEM_INIT;
+    CHECK_OK(ag_problem_parse("b2 q8 d16 f32", &p));
+    CHECK_OK(ag_plan_create(&x->plan, &p, NULL));
+    for (int n = 0; n < 5; n++) {
+        tensors[n]->data = memory[n];
+    }
+    CHECK_OK(ag_plan_workspace(x->plan, AG_MAP_FORWARD, &x->bytes));
+    void *const here = test_alloc((int64_t)x->bytes, 1);
+    x->workspace = here;
+    CHECK_OK(ag_forward(x->plan, &x->a, NULL, x->workspace, x->bytes));
+    for (int n = 0; n < 5; n++) {
+        tensors[n]->data = there;
+        refuse_forward(x, AG_INVALID_ARGUMENT, names[n], "is memory of a cuda device");
+        tensors[n]->data = memory[n];
+    }
+    x->a.kv_lengths = there;
+    refuse_forward(x, AG_INVALID_ARGUMENT, "kv_lengths", "is memory of a cuda device");
+    x->a.kv_lengths = lengths;
+    x->workspace = workspace;
+    refuse_forward(x, AG_INVALID_ARGUMENT, "workspace", "is memory of a cuda device");
+    CHECK_STATUS(ag_merge(x->plan, &x->m, NULL), AG_INVALID_ARGUMENT);
+    message_has("o1", "is memory of a cuda device");
+    x->workspace = here;
+    fake_fails("cuPointerGetAttributes", FAKE_ILLEGAL_ADDRESS); /* a lost device does not concern the host */
+    CHECK_OK(ag_forward(x->plan, &x->a, NULL, x->workspace, x->bytes));
+    fake_fails(NULL, 0);
+    ag_plan_destroy(x->plan);
+    free(here);
+    x->plan = cuda_plan;
+    x->a = good;
+    x->m = good_merge;
+    x->workspace = workspace;
+    CHECK_OK(ag_plan_workspace(x->plan, AG_MAP_FORWARD, &x->bytes));
+    x->a.q_lengths = there; /* lists are read on the host, for every plan */
+    refuse_forward(x, AG_INVALID_ARGUMENT, "q_lengths", "is memory of a cuda device");
+    x->a = good;
+}
+
 static void wrong_exec(const struct device_call *x)
 {
     static const struct {
@@ -355,6 +404,7 @@ int main(void)
     call_begin(&x, "b2 q8 d16 f32", 0);
     right_calls(&x);
     wrong_memory(&x);
+    device_memory_for_the_host(&x);
     wrong_exec(&x);
     device_lists(&x);
     call_end(&x);

@@ -77,12 +77,12 @@ add_attngrad_test(cuda_faults $<TARGET_FILE:cuda_faults>)
 # above, whose functions have the same names.
 set(planted ${CMAKE_CURRENT_BINARY_DIR}/cuda/planted)
 file(GLOB kernel_files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cuda/kernels/*)
-add_custom_command(OUTPUT ${planted}/planted_faults.h
+add_custom_command(OUTPUT ${planted}/planted_faults.c
     COMMAND ${CMAKE_COMMAND} -D FROM=${PROJECT_SOURCE_DIR}/src/cuda/kernels -D TO=${planted}
         -P ${CMAKE_CURRENT_SOURCE_DIR}/cuda/plant.cmake
     DEPENDS ${kernel_files} ${CMAKE_CURRENT_SOURCE_DIR}/cuda/plant.cmake)
-add_custom_target(planted_kernels DEPENDS ${planted}/planted_faults.h)
-add_executable(cuda_logic_faults cuda/logic_faults.c $<TARGET_OBJECTS:emulated_cuda_host>
+add_custom_target(planted_kernels DEPENDS ${planted}/planted_faults.c)
+add_executable(cuda_logic_faults cuda/logic_faults.c ${planted}/planted_faults.c $<TARGET_OBJECTS:emulated_cuda_host>
     $<TARGET_OBJECTS:emulated_cuda_launch>)
 foreach(source prepare rowwise backward common)
     add_library(planted_${source} OBJECT cuda/emulated_kernels.cpp)
@@ -97,7 +97,7 @@ endforeach()
 add_dependencies(cuda_logic_faults planted_kernels)
 set_target_properties(cuda_logic_faults PROPERTIES LINKER_LANGUAGE CXX)
 target_include_directories(cuda_logic_faults PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src
-    ${CMAKE_CURRENT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/cuda ${planted})
+    ${CMAKE_CURRENT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/cuda)
 target_link_libraries(cuda_logic_faults PRIVATE attngrad_check attngrad_static)
 attngrad_flags(cuda_logic_faults)
 add_attngrad_test(cuda_logic_faults $<TARGET_FILE:cuda_logic_faults>)

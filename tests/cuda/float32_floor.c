@@ -1,7 +1,7 @@
-/* The range of float32 on tensor cores: 64 rows of a matrix share one power of two, and their numbers are pairs of float16
- * (src/cuda/kernels/prepare.cu). What is 2^17 below the largest of its rows keeps its digits, what lies below loses them
- * one by one, and what lies 2^-40 below is lost: accepted, written down in docs/gpu.md, and held to here, by
- * emulation and on a GPU.
+/* The range of float32 on tensor cores: 64 rows of a matrix share one power of two, and their numbers are pairs of
+ * float16 (src/cuda/kernels/prepare.cu). What is 2^17 below the largest of its rows keeps its digits, what lies below
+ * loses them one by one, and what is less than 2^-40 of it is lost: accepted, written down in docs/gpu.md, and held to
+ * here, by emulation and on a GPU.
  *
  * With a window of one key each query sees the key of its own position: o is v, dv is d_o, to is tv, tdv is td_o, and
  * lse is the one score, so that each result shows how a matrix was read. */
