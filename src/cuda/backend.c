@@ -29,14 +29,19 @@ static ag_status choose_device(const ag_plan *plan, agi_cuda_plan *data)
     return AG_OK;
 }
 
-/* The table of kernels: the one that was asked for, or sm80. The kernels of sm90 have not run on a GPU yet: until then
- * only who asks for them gets them. */
+/* Does a plan take the table by itself? Some kernels of sm90 need 64 blocks on the device at once. */
+static bool is_usual(const agi_isa *isa, const agi_cuda_device *device)
+{
+    return isa->id != AG_ISA_SM90 || device->processors >= AGI_HOPPER_RING_MOST;
+}
+
+/* The table of kernels: the one that was asked for, or the last, and so the fastest, that the device runs. */
 static ag_status choose_isa(ag_plan *plan, const agi_cuda_device *device, CUdevice number)
 {
     ag_isa chosen = AG_ISA_AUTO;
     for (int i = 0; i < AGI_N_CUDA_ISAS; i++) {
         const agi_isa *isa = &agi_cuda_isas[i];
-        const bool wanted = isa->id == (plan->isa == AG_ISA_AUTO ? AG_ISA_SM80 : plan->isa);
+        const bool wanted = plan->isa == AG_ISA_AUTO ? is_usual(isa, device) : isa->id == plan->isa;
         chosen = wanted && isa->built_in && agi_cuda_device_runs(device, isa->id) ? isa->id : chosen;
     }
     if (chosen == AG_ISA_AUTO) {

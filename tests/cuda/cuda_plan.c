@@ -83,7 +83,8 @@ static void forward_by(const char *problem, const char *kernel, const char *desc
     call_end(&x);
 }
 
-/* Its kernels run only if it is asked for, where it has one for the problem; the plan says so. */
+/* A device with room for 64 blocks takes it by itself, others only if it is asked for. Its kernels run where it has one
+ * for the problem; the plan says so. */
 static void table_of_hopper(void)
 {
     ag_plan *plan = NULL;
@@ -97,6 +98,12 @@ static void table_of_hopper(void)
         unsetenv("ATTNGRAD_ISA");
         return;
     }
+    unsetenv("ATTNGRAD_ISA");
+    atomic_store(&fake_state()->processors, 64);
+    forward_by("q65 k65 d16 bf16", "hopper_forward_bf16_d64", "cuda, sm90, ");
+    atomic_store(&fake_state()->processors, 63);
+    forward_by("q65 k65 d16 bf16", "forward_bf16_d32_plain", "cuda, sm80, ");
+    setenv("ATTNGRAD_ISA", "sm90", 1);
     forward_by(
         "q65 k65 d16 bf16", "hopper_forward_bf16_d64",
         "cuda, sm90, float32 inside, device 0, Fake GPU 0, wgmma in forward, vjp and vjp_jvp, deterministic");

@@ -113,8 +113,7 @@ EXPORT CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, C
     *value = attribute == AGI_CU_SHARED_LIMIT ? (capability == 90 ? 232448 : 101376)
              : attribute == AGI_CU_MAJOR      ? capability / 10
              : attribute == AGI_CU_MINOR      ? capability % 10
-             : capability == 90               ? 8
-                                              : 2; /* multiprocessors */
+                                              : atomic_load(&ag_fake_driver.processors);
     return 0;
 }
 
@@ -501,6 +500,7 @@ __attribute__((constructor)) static void begin(void)
     for (int d = 0; d < FAKE_DEVICES; d++) {
         atomic_store(&ag_fake_driver.capability[d], 90);
     }
+    atomic_store(&ag_fake_driver.processors, 8);
     ag_fake_driver.begin_capture = begin_capture;
     ag_fake_driver.end_capture = end_capture;
     ag_fake_driver.replay = replay;

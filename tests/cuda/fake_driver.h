@@ -24,6 +24,7 @@ enum {
 struct fake_driver {
     /* The script. A function that `fails` names by its symbol returns `result` from now on. */
     atomic_int capability[FAKE_DEVICES]; /* 90: 9.0 */
+    atomic_int processors;               /* of each device */
     atomic_int version;
     _Atomic(const char *) fails;
     atomic_int result;
