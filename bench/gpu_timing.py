@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 DEVICE = "cuda"
 TOKENS, WIDTH = 16384, 2048  # of a problem, unless its row says otherwise; WIDTH: heads x head size
-SLEEP = 600_000  # cycles of the GPU before a call, so that the host is ahead of it
+SLEEP = 2_000_000  # cycles of the GPU before a call, so that the host is ahead of it
 RUN_MS = 4000  # a run takes no longer than this, or has 3 rounds
 PRODUCTS = {"forward": 2, "vjp": 5, "jvp": 6, "vjp_jvp": 12, "jvp_jvp": 10}
 CUDNN, FLASH = SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION
