@@ -178,6 +178,10 @@ inline int uniform(int x)
 {
     return x;
 }
+inline int anew(int x)
+{
+    return x;
+}
 
 template <int COUNT> inline void take_registers()
 {

@@ -60,15 +60,20 @@ enum {
 
 #define HOPPER_FORWARD(map, format, D, CONSUMERS, N, STAGES)                                                 \
     {#map "_" #format "_d" #D, #map "_" #format, 128 * (CONSUMERS + 1),                                      \
-     AGI_HOPPER_SHARED(D, CONSUMERS, N, STAGES)},
+     AGI_HOPPER_SHARED(1, D, CONSUMERS, N, STAGES)},
+#define HOPPER_JVP(map, format, D, CONSUMERS, N, STAGES)                                                     \
+    {#map "_" #format "_d" #D, #map "_" #format, 128 * (CONSUMERS + 1),                                      \
+     AGI_HOPPER_SHARED(2, D, CONSUMERS, N, STAGES)},
 #define HOPPER_BACKWARD(map, format, D, CONSUMERS, N, STAGES)                                                \
     {#map "_" #format "_d" #D, "hopper_backward_" #format, 128 * (CONSUMERS + 1),                            \
      AGI_HOPPER_BACKWARD_SHARED(D, CONSUMERS, N, STAGES)},
 #define HOPPER_FORWARD_OF(format) AGI_HOPPER_forward(HOPPER_FORWARD, format)
+#define HOPPER_JVP_OF(format) AGI_HOPPER_jvp(HOPPER_JVP, format)
 #define HOPPER_BACKWARD_OF(format) AGI_HOPPER_backward(HOPPER_BACKWARD, format)
 
-const agi_cuda_kernel agi_cuda_kernels[AGI_CUDA_N_KERNELS] = {AGI_CUDA_FORMATS(OF_FORMAT) AGI_CUDA_OTHERS(
-    OTHER) AGI_HOPPER_FORMATS(HOPPER_FORWARD_OF) AGI_HOPPER_FORMATS(HOPPER_BACKWARD_OF)};
+const agi_cuda_kernel agi_cuda_kernels[AGI_CUDA_N_KERNELS] = {
+    AGI_CUDA_FORMATS(OF_FORMAT) AGI_CUDA_OTHERS(OTHER) AGI_HOPPER_FORMATS(HOPPER_FORWARD_OF)
+        AGI_HOPPER_FORMATS(HOPPER_JVP_OF) AGI_HOPPER_FORMATS(HOPPER_BACKWARD_OF)};
 
 /* ---- The stream kernels ---- */
 
@@ -199,7 +204,8 @@ typedef struct {
 #define HOPPER_CHOICE(map, format, D, CONSUMERS, N, STAGES)                                                  \
     {AGI_##map, AGI_FORMAT_##format, D, {agi_kernel_##map##_##format##_d##D, 64 * (CONSUMERS), N}},
 #define HOPPER_CHOICES(format)                                                                               \
-    AGI_HOPPER_forward(HOPPER_CHOICE, format) AGI_HOPPER_backward(HOPPER_CHOICE, format)
+    AGI_HOPPER_forward(HOPPER_CHOICE, format) AGI_HOPPER_jvp(HOPPER_CHOICE, format)                          \
+        AGI_HOPPER_backward(HOPPER_CHOICE, format)
 
 static const hopper_kernel hopper_kernels[] = {AGI_HOPPER_FORMATS(HOPPER_CHOICES)};
 

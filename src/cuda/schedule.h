@@ -33,7 +33,7 @@ agi_cuda_choice agi_cuda_choose(const ag_problem *p, agi_cuda_map map, int32_t s
 
 /* A kernel of the table sm90: kernel is -1 if it has none for the plan. rows: of a block; tile: rows of the other
  * side's tiles. It has either both kernels of vjp or none. */
-typedef enum { AGI_hopper_forward, AGI_hopper_dkdv, AGI_hopper_dq } agi_hopper_map;
+typedef enum { AGI_hopper_forward, AGI_hopper_jvp, AGI_hopper_dkdv, AGI_hopper_dq } agi_hopper_map;
 typedef struct {
     int32_t kernel, rows, tile;
 } agi_hopper_choice;

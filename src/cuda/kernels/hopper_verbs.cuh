@@ -60,6 +60,13 @@ VERB int uniform(int x)
     return __shfl_sync(~0u, x, 0);
 }
 
+/* x, told to the compiler as a new number: it keeps nothing in registers that it has computed of x before. */
+VERB int anew(int x)
+{
+    asm volatile("" : "+r"(x));
+    return x;
+}
+
 /* ---- Registers: those that one warpgroup gives up, another may take ---- */
 
 template <int COUNT> VERB void take_registers()
@@ -179,13 +186,14 @@ template <int N> VERB void hold(uint32_t (&x)[N])
 /* clang-format off */
 #define REGISTERS_32 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, " \
     "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define REGISTERS_56 REGISTERS_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, " \
-    "%47, %48, %49, %50, %51, %52, %53, %54, %55"
+#define REGISTERS_40 REGISTERS_32 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define REGISTERS_56 REGISTERS_40 ", %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55"
 #define REGISTERS_64 REGISTERS_56 ", %56, %57, %58, %59, %60, %61, %62, %63"
 #define EIGHT(mode, d, i) mode(d[i]), mode(d[i + 1]), mode(d[i + 2]), mode(d[i + 3]), mode(d[i + 4]), \
     mode(d[i + 5]), mode(d[i + 6]), mode(d[i + 7])
 #define OPERANDS_32(mode, d) EIGHT(mode, d, 0), EIGHT(mode, d, 8), EIGHT(mode, d, 16), EIGHT(mode, d, 24)
-#define OPERANDS_56(mode, d) OPERANDS_32(mode, d), EIGHT(mode, d, 32), EIGHT(mode, d, 40), EIGHT(mode, d, 48)
+#define OPERANDS_40(mode, d) OPERANDS_32(mode, d), EIGHT(mode, d, 32)
+#define OPERANDS_56(mode, d) OPERANDS_40(mode, d), EIGHT(mode, d, 40), EIGHT(mode, d, 48)
 #define OPERANDS_64(mode, d) OPERANDS_56(mode, d), EIGHT(mode, d, 56)
 /* clang-format on */
 #define WRITTEN(x) "=f"(x)
@@ -222,11 +230,15 @@ template <class F> struct same_format<F, F> {
 template <class F, int N> VERB void product_first(float (&d)[N / 2], uint64_t a, uint64_t b)
 {
     constexpr bool BFLOAT = same_format<F, bf16>::value;
-    static_assert(N == 64 || N == 112 || N == 128, "no product of this width");
+    static_assert(N == 64 || N == 80 || N == 112 || N == 128, "no product of this width");
     if constexpr (N == 64 && BFLOAT) {
         PRODUCT_FIRST(64, bf16, 32, 32, 33);
     } else if constexpr (N == 64) {
         PRODUCT_FIRST(64, f16, 32, 32, 33);
+    } else if constexpr (N == 80 && BFLOAT) {
+        PRODUCT_FIRST(80, bf16, 40, 40, 41);
+    } else if constexpr (N == 80) {
+        PRODUCT_FIRST(80, f16, 40, 40, 41);
     } else if constexpr (N == 112 && BFLOAT) {
         PRODUCT_FIRST(112, bf16, 56, 56, 57);
     } else if constexpr (N == 112) {
@@ -242,11 +254,15 @@ template <class F, int N> VERB void product_first(float (&d)[N / 2], uint64_t a,
 template <class F, int N> VERB void product_next(float (&d)[N / 2], uint64_t a, uint64_t b)
 {
     constexpr bool BFLOAT = same_format<F, bf16>::value;
-    static_assert(N == 64 || N == 112 || N == 128, "no product of this width");
+    static_assert(N == 64 || N == 80 || N == 112 || N == 128, "no product of this width");
     if constexpr (N == 64 && BFLOAT) {
         PRODUCT_NEXT(64, bf16, 32, 32, 33);
     } else if constexpr (N == 64) {
         PRODUCT_NEXT(64, f16, 32, 32, 33);
+    } else if constexpr (N == 80 && BFLOAT) {
+        PRODUCT_NEXT(80, bf16, 40, 40, 41);
+    } else if constexpr (N == 80) {
+        PRODUCT_NEXT(80, f16, 40, 40, 41);
     } else if constexpr (N == 112 && BFLOAT) {
         PRODUCT_NEXT(112, bf16, 56, 56, 57);
     } else if constexpr (N == 112) {
