@@ -40,8 +40,8 @@ typedef struct {
 
 /* ---- jvp ---- */
 
-/* A matrix and its tangent, in this order; an absent tangent has the map of its matrix. There is no room for the maps of
- * o_low and to_low: the parameters of a launch have 4 KB. */
+/* A matrix and its tangent, in this order; an absent tangent has the map of its matrix. There is no room for the maps
+ * of o_low and to_low: the parameters of a launch have 4 KB. */
 typedef struct {
     agi_cuda_tensor_map q[2], k[2], v[2];
     agi_cuda_tensor_map o, to; /* those that are stored by the copy engine */

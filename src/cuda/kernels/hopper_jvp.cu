@@ -1,7 +1,8 @@
 /* jvp on Hopper: O and its tangent tO, L and its tangent mu. hopper_queries.cuh has what it shares with forward.
  *
- * For each tile of keys S = Q K^T and U = tQ K^T + Q tK^T are multiplied, then O' += P V, T' += P tV + (P o (tS - r)) V,
- * with tS = scale U. r is a number for each row, near the mean of tS under P, so that nothing cancels in
+ * For each tile of keys S = Q K^T and U = tQ K^T + Q tK^T are multiplied, then O' += P V and
+ * T' += P tV + (P o (tS - r)) V, with tS = scale U. A tile has as many keys as there are registers for S and U beside O'
+ * and T'. r is a number for each row, near the mean of tS under P, so that nothing cancels in
  *
  *     mu = r + a / l,   tO = T' / l - (mu - r) O,   a = sum of P (tS - r)
  *
@@ -17,6 +18,7 @@ template <class F, int D, int CONSUMERS, int N, int STAGES>
 struct jvp_shape : hopper_shape<F, D, CONSUMERS, N, STAGES> {
     static constexpr bool TURNS = D == 128; /* where multiplying takes longer than making weights */
     static constexpr int PRODUCER_REGISTERS = 24, CONSUMER_REGISTERS = 240;
+    static constexpr bool PLACE_IN_MEMORY = true;
 };
 
 template <class T> struct jvp_consumer : query_consumer<T, 2> {

@@ -170,7 +170,8 @@ template <class T, int MATRICES> struct query_consumer {
         }
     }
 
-    /* Waits for its turn at the tensor cores, and passes it on: one warpgroup makes weights while another multiplies. */
+    /* Waits for its turn at the tensor cores, and passes it on: one warpgroup makes weights while another
+     * multiplies. */
     VERB void take_turn() const
     {
         named_sync(TURN + w, 256);
@@ -254,8 +255,8 @@ template <class T, int MATRICES> struct query_consumer {
         }
     }
 
-    /* Keys that no query of the block sees may be anything, and 0 times NaN is NaN: in a ring's tile n they become zeros.
-     * Every warpgroup writes all of them before its own products. */
+    /* Keys that no query of the block sees may be anything, and 0 times NaN is NaN: in tile n of a ring they become
+     * zeros. Every warpgroup writes all of them before its own products. */
     VERB bool has_hidden(int n) const
     {
         return at.key(n) < at.from || at.key(n) + T::N > at.to;
@@ -363,24 +364,26 @@ template <class T, int MATRICES> struct query_consumer {
 
 /* ---- A kernel: Consumer(f, block, memory) walks and finishes ----
  *
- * Where the block is stays in shared memory: the consumers have no registers for it. */
-
+ * PLACE_IN_MEMORY: where the block is stays in shared memory, as the consumers have no registers for it. */
 template <class T, int MATRICES, class Consumer, class Launch>
 VERB void run_queries(const Launch &f, const query_maps &maps)
 {
     SHARED_MEMORY(shared);
     const query_memory<T, MATRICES> memory(shared_address(shared));
     const query_block<T> place(f.p, f.heads_together);
+    static_assert(sizeof place <= AGI_HOPPER_PLACE, "where a block is has no room in shared memory");
+    query_block<T> *const kept = (query_block<T> *)(shared + (memory.place - shared_address(shared)));
     if (place.row >= place.rows_of_tensor(f.p)) {
         return;
     }
-    static_assert(sizeof place <= AGI_HOPPER_PLACE, "where a block is has no room in shared memory");
-    query_block<T> &at = *(query_block<T> *)(shared + (memory.place - shared_address(shared)));
     if (threadIdx.x == 0) {
         memory.init();
-        at = place;
+    }
+    if (threadIdx.x == 0 && T::PLACE_IN_MEMORY) {
+        *kept = place;
     }
     __syncthreads();
+    const query_block<T> &at = T::PLACE_IN_MEMORY ? *kept : place;
     if (threadIdx.x < 128) {
         give_registers<T::PRODUCER_REGISTERS>();
         if (threadIdx.x == 0) {
