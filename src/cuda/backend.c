@@ -254,7 +254,7 @@ static void describe_place(const ag_plan *plan, char *text, size_t size)
     const bool hopper =
         plan->isa == AG_ISA_SM90 && agi_hopper_choose(plan, AGI_hopper_forward, limit).kernel >= 0;
     snprintf(text, size, "device %d, %s%s", data->device, data->device_info.name,
-             hopper ? ", wgmma in forward, vjp and vjp_jvp" : "");
+             hopper ? ", wgmma in forward, vjp, jvp and vjp_jvp" : "");
 }
 
 const agi_backend agi_cuda_backend = {

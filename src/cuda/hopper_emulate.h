@@ -191,6 +191,10 @@ inline int uniform(int x)
 {
     return x;
 }
+inline int anew(int x)
+{
+    return x;
+}
 
 inline uint32_t draw(int64_t *counter)
 {

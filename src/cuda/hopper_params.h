@@ -41,6 +41,18 @@ typedef struct {
     int32_t stores_boxes;         /* o and o_low are stored by the copy engine, else row by row */
 } agi_hopper_forward;
 
+/* ---- jvp ---- */
+
+/* A matrix and its tangent, in this order; an absent tangent has the map of its matrix. There is no room for the maps
+ * of o_low and to_low: the parameters of a launch have 4 KB. */
+typedef struct {
+    agi_cuda_tensor_map q[2], k[2], v[2];
+    agi_cuda_tensor_map o, to; /* those that are stored by the copy engine */
+    agi_cuda_params p;         /* as in agi_hopper_forward */
+    int64_t heads_together;
+    int32_t o_in_boxes, to_in_boxes; /* stored by the copy engine, else row by row */
+} agi_hopper_jvp;
+
 /* ---- vjp ---- */
 
 typedef struct {
@@ -83,6 +95,9 @@ typedef struct {
 #define AGI_HOPPER_forward(X, format) \
     X(hopper_forward, format, 64, 3, 112, 4) \
     X(hopper_forward, format, 128, 2, 128, 2)
+#define AGI_HOPPER_jvp(X, format) \
+    X(hopper_jvp, format, 64, 2, 112, 2) \
+    X(hopper_jvp, format, 128, 2, 64, 2)
 #define AGI_HOPPER_backward(X, format) \
     X(hopper_dkdv, format, 64, 2, 64, 4) \
     X(hopper_dkdv, format, 128, 2, 64, 3) \
@@ -104,6 +119,11 @@ typedef struct {
 #define AGI_HOPPER_PLACES 512
 #define AGI_HOPPER_SHARED(D, CONSUMERS, N, STAGES)                                                           \
     (1024 + 4 * (D) * (64 * (CONSUMERS) + (STAGES) * (N)) + 8 * 4 * (1 + (STAGES)) + AGI_HOPPER_PLACES)
+
+/* Of jvp, which has the tangent of each matrix; where the block is. */
+enum { AGI_HOPPER_PLACE = 128 };
+#define AGI_HOPPER_JVP_SHARED(D, CONSUMERS, N, STAGES)                                                       \
+    (1024 + 4 * (D) * (64 * (CONSUMERS) + 2 * (STAGES) * (N)) + 8 * (1 + 4 * (STAGES)) + AGI_HOPPER_PLACE)
 
 /* Of the kernels of vjp and vjp_jvp: so many matrices of either side, statistics of the queries if STATS is 1, notes of
  * the producer. */

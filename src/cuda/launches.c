@@ -494,16 +494,27 @@ static bool stores_boxes(const job *j, const ag_tensor *t)
     return is_direct(j->p, &output_source, t) && has_boxes(j->p, &output_source, t);
 }
 
+/* Tiles of queries per head, and the call with them. */
+static agi_cuda_params with_tiles(job *j, agi_hopper_choice choice)
+{
+    j->k.w = (agi_cuda_part){.blocks = agi_cuda_divide_up(j->p->q_len, choice.rows)};
+    return j->k;
+}
+
+static int64_t query_blocks(const job *j)
+{
+    return agi_saturating_product(j->p->batch, j->p->heads, j->k.w.blocks, 1);
+}
+
 static void emit_hopper_forward(job *j)
 {
-    const ag_problem *p = j->p;
     const ag_args *a = &j->k.a;
     const agi_hopper_choice choice = agi_hopper_choose(j->plan, AGI_hopper_forward, j->device->shared_limit);
-    const int64_t tiles = agi_cuda_divide_up(p->q_len, choice.rows);
-    const int64_t all = agi_saturating_product(p->batch, p->heads, tiles, 1);
-    agi_hopper_forward f = {.heads_together = (int32_t)agi_hopper_heads_together(p),
-                            .tiles = (int32_t)all,
+    agi_hopper_forward f = {.p = with_tiles(j, choice),
+                            .heads_together = (int32_t)agi_hopper_heads_together(j->p),
                             .drawn = (int64_t *)(uintptr_t)j->drawn};
+    const int64_t all = query_blocks(j);
+    f.tiles = (int32_t)all;
     map_operand(j, AGI_CUDA_Q, 64, &f.q);
     map_operand(j, AGI_CUDA_K, choice.tile, &f.k);
     map_operand(j, AGI_CUDA_V, choice.tile, &f.v);
@@ -515,11 +526,35 @@ static void emit_hopper_forward(job *j)
     if (f.stores_boxes && a->o_low.data != NULL) {
         map_output(j, &a->o_low, &f.o_low);
     }
-    j->k.w = (agi_cuda_part){.blocks = tiles};
-    f.p = j->k;
     /* Each processor has one block; tiles are counted by 32 bits, and more of them are refused. */
     const bool few = all < j->device->processors || all > INT32_MAX;
     emit_with(j, choice.kernel, few ? all : j->device->processors, &f, sizeof f);
+}
+
+/* A matrix and its tangent. */
+static void map_pair(job *j, int operand, int tangent, int32_t rows, agi_cuda_tensor_map maps[2])
+{
+    map_operand(j, operand, rows, &maps[0]);
+    map_operand(j, j->k.m[tangent].data == NULL ? operand : tangent, rows, &maps[1]);
+}
+
+static void emit_hopper_jvp(job *j)
+{
+    const ag_args *a = &j->k.a;
+    const agi_hopper_choice choice = agi_hopper_choose(j->plan, AGI_hopper_jvp, j->device->shared_limit);
+    agi_hopper_jvp f = {.p = with_tiles(j, choice), .heads_together = agi_hopper_heads_together(j->p)};
+    map_pair(j, AGI_CUDA_Q, AGI_CUDA_TQ, 64, f.q);
+    map_pair(j, AGI_CUDA_K, AGI_CUDA_TK, choice.tile, f.k);
+    map_pair(j, AGI_CUDA_V, AGI_CUDA_TV, choice.tile, f.v);
+    f.o_in_boxes = a->o.data != NULL && !(a->accumulate & AG_ACC_O) && stores_boxes(j, &a->o);
+    f.to_in_boxes = !(a->accumulate & AG_ACC_TO) && stores_boxes(j, &a->to);
+    if (f.o_in_boxes) {
+        map_output(j, &a->o, &f.o);
+    }
+    if (f.to_in_boxes) {
+        map_output(j, &a->to, &f.to);
+    }
+    emit_with(j, choice.kernel, query_blocks(j), &f, sizeof f);
 }
 
 /* One kernel of vjp. All boxes have 64 rows. */
@@ -689,6 +724,9 @@ static bool is_hopper(const job *j)
     if (j->k.map == AGI_VJP_JVP) {
         return agi_hopper_choose(j->plan, AGI_hopper_tdkdv, limit).kernel >= 0;
     }
+    if (j->k.map == AGI_JVP) {
+        return !j->k.given_o && agi_hopper_choose(j->plan, AGI_hopper_jvp, limit).kernel >= 0;
+    }
     return j->k.map == AGI_VJP && j->k.a.d_o.data != NULL &&
            agi_hopper_choose(j->plan, AGI_hopper_dkdv, limit).kernel >= 0;
 }
@@ -754,11 +792,20 @@ static void emit_forward(job *j)
     }
 }
 
+static void emit_jvp(job *j)
+{
+    if (j->hopper) {
+        emit_hopper_jvp(j);
+    } else {
+        emit_stream(j, j->k.given_o ? AGI_STREAM_jvp_given : AGI_STREAM_jvp, j->p->dim_v);
+    }
+}
+
 static void emit_map(job *j)
 {
     switch ((agi_map)j->k.map) {
     case AGI_FORWARD: emit_forward(j); break;
-    case AGI_JVP: emit_stream(j, j->k.given_o ? AGI_STREAM_jvp_given : AGI_STREAM_jvp, j->p->dim_v); break;
+    case AGI_JVP: emit_jvp(j); break;
     case AGI_JVP_JVP: emit_stream(j, AGI_STREAM_jvp_jvp, j->p->dim_v); break;
     case AGI_VJP: emit_backward(j, false); break;
     default: emit_backward(j, true); break;

@@ -61,6 +61,9 @@ enum {
 #define HOPPER_FORWARD(map, format, D, CONSUMERS, N, STAGES)                                                 \
     {#map "_" #format "_d" #D, #map "_" #format, 128 * (CONSUMERS + 1),                                      \
      AGI_HOPPER_SHARED(D, CONSUMERS, N, STAGES)},
+#define HOPPER_JVP(map, format, D, CONSUMERS, N, STAGES)                                                     \
+    {#map "_" #format "_d" #D, #map "_" #format, 128 * (CONSUMERS + 1),                                      \
+     AGI_HOPPER_JVP_SHARED(D, CONSUMERS, N, STAGES)},
 #define HOPPER_BACKWARD(map, format, D, CONSUMERS, N, STAGES)                                                \
     {#map "_" #format "_d" #D, "hopper_backward_" #format, 128 * (CONSUMERS + 1),                            \
      AGI_HOPPER_OWNERS_SHARED(2, AGI_HOPPER_STATS_##map, D, CONSUMERS, N, STAGES)},
@@ -68,6 +71,7 @@ enum {
     {#map "_" #format "_d" #D, "hopper_second_" #format, 128 * (CONSUMERS + 1),                              \
      AGI_HOPPER_OWNERS_SHARED(4, AGI_HOPPER_STATS_##map, D, CONSUMERS, N, STAGES)},
 #define HOPPER_FORWARD_OF(format) AGI_HOPPER_forward(HOPPER_FORWARD, format)
+#define HOPPER_JVP_OF(format) AGI_HOPPER_jvp(HOPPER_JVP, format)
 #define HOPPER_BACKWARD_OF(format) AGI_HOPPER_backward(HOPPER_BACKWARD, format)
 #define HOPPER_SECOND_OF(format) AGI_HOPPER_second(HOPPER_SECOND, format)
 #define HOPPER_RING(map, format, D, CONSUMERS, N, STAGES)                                                    \
@@ -79,8 +83,8 @@ enum {
 
 const agi_cuda_kernel agi_cuda_kernels[AGI_CUDA_N_KERNELS] = {
     AGI_CUDA_FORMATS(OF_FORMAT) AGI_CUDA_OTHERS(OTHER) AGI_HOPPER_FORMATS(HOPPER_FORWARD_OF)
-        AGI_HOPPER_FORMATS(HOPPER_BACKWARD_OF) AGI_HOPPER_FORMATS(HOPPER_RING_OF)
-            AGI_HOPPER_FORMATS(HOPPER_SECOND_OF)};
+        AGI_HOPPER_FORMATS(HOPPER_JVP_OF) AGI_HOPPER_FORMATS(HOPPER_BACKWARD_OF)
+            AGI_HOPPER_FORMATS(HOPPER_RING_OF) AGI_HOPPER_FORMATS(HOPPER_SECOND_OF)};
 
 /* ---- The stream kernels ---- */
 
@@ -213,9 +217,9 @@ typedef struct {
 #define HOPPER_PRE_CHOICE(map, format, D, CONSUMERS, N, STAGES)                                              \
     {AGI_hopper_statistics, AGI_FORMAT_##format, D, {agi_kernel_hopper_statistics_##format##_d##D, N, N}},
 #define HOPPER_CHOICES(format)                                                                               \
-    AGI_HOPPER_forward(HOPPER_CHOICE, format) AGI_HOPPER_backward(HOPPER_CHOICE, format)                     \
-        AGI_HOPPER_ring(HOPPER_CHOICE, format) AGI_HOPPER_ring(HOPPER_PRE_CHOICE, format)                    \
-            AGI_HOPPER_second(HOPPER_CHOICE, format)
+    AGI_HOPPER_forward(HOPPER_CHOICE, format) AGI_HOPPER_jvp(HOPPER_CHOICE, format)                          \
+        AGI_HOPPER_backward(HOPPER_CHOICE, format) AGI_HOPPER_ring(HOPPER_CHOICE, format)                    \
+            AGI_HOPPER_ring(HOPPER_PRE_CHOICE, format) AGI_HOPPER_second(HOPPER_CHOICE, format)
 
 static const hopper_kernel hopper_kernels[] = {AGI_HOPPER_FORMATS(HOPPER_CHOICES)};
 

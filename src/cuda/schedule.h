@@ -35,6 +35,7 @@ agi_cuda_choice agi_cuda_choose(const ag_problem *p, agi_cuda_map map, int32_t s
  * side's tiles. It has either both kernels of vjp or none, and so of vjp_jvp. */
 typedef enum {
     AGI_hopper_forward,
+    AGI_hopper_jvp,
     AGI_hopper_dkdv,
     AGI_hopper_dq,
     AGI_hopper_ring,

@@ -50,6 +50,14 @@ static const struct hopper_problem problems[] = {
     {"h2 kv1 q450 k150 d128 bf16 window=20,0 sink", FORWARD_ALONE},
     {"b6 h2 q190 k150 d64 bf16 packed=420,500 causal", FORWARD_ALONE | WITH_LOW},
     {"b5 h2 q190 k150 d128 f16 packed=420,500 out=f32", FORWARD_ALONE},
+    {"h1 q70 k200 d64 bf16", LARGE_TANGENTS},
+    {"h1 q70 k200 d128 f16 causal", LARGE_TANGENTS | WITH_LOW},
+    {"h1 q130 k200 d64 f16 sink", LARGE_TANGENTS},
+    {"h1 q70 k170 d128 bf16 causal", COMMON_TANGENT},
+    {"h1 q130 k300 d64 bf16 window=50,20 sink", COMMON_TANGENT},
+    {"h1 q70 k200 d128 f16", COMMON_TANGENT | WITH_LOW},
+    {"b2 h2 kv1 q70 k90 d64 bf16 causal", WITHOUT_TK},
+    {"h2 q66 k100 d128 f16", WITHOUT_TQ_TV},
 };
 enum { N_PROBLEMS = sizeof problems / sizeof problems[0] };
 
@@ -61,6 +69,12 @@ static void check_problem(int number, int schedule)
     emulate_schedule(schedule & 1, (schedule >> 1) % EMULATE_ORDERS);
     if (problem->with & NOT_A_NUMBER) {
         spoil_hidden_rows(&x);
+    }
+    remove_tangents(&x, problem->with);
+    if (!(problem->with & FORWARD_ALONE) && CHECK_OK(agc_arrays_run(&x, AG_MAP_JVP))) {
+        const int wrong = count_wrong_results(&x, FORWARD_RESULTS | JVP_RESULTS, problem->text, true);
+        CHECK(wrong == 0, "%d: '%s' under schedule %d: %d results of jvp out of the rule", number,
+              problem->text, schedule, wrong);
     }
     if (CHECK_OK(run_hopper_maps(&x, problem))) {
         const int wrong = count_wrong_results(&x, results_of(problem), problem->text, true);

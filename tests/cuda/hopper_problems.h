@@ -16,7 +16,11 @@ enum {
     NOT_A_NUMBER = 8,
     INVARIANT = 16,
     SHORT_RINGS = 32,
-    FORWARD_ALONE = 64
+    FORWARD_ALONE = 64,
+    LARGE_TANGENTS = 128, /* tS of 1e4 */
+    COMMON_TANGENT = 256, /* tS of 1e3, nearly the same for all keys: tO is small */
+    WITHOUT_TK = 512,     /* tangents that are absent */
+    WITHOUT_TQ_TV = 1024
 };
 
 struct hopper_problem {
@@ -56,6 +60,55 @@ static inline void spoil_hidden_rows(struct arrays *x)
     }
 }
 
+/* 16-bit numbers times 2^13. */
+static inline void enlarge(uint16_t *x, int64_t count, ag_dtype dtype)
+{
+    for (int64_t i = 0; i < count; i++) {
+        x[i] = (uint16_t)(x[i] + (x[i] & 0x7fff ? 13 << (dtype == AG_F16 ? 10 : 7) : 0));
+    }
+}
+
+/* For one head. */
+static inline void enlarge_tangents(struct arrays *x, uint32_t with)
+{
+    const ag_problem *p = ag_plan_problem(x->plan);
+    const uint16_t one = p->dtype == AG_F16 ? 0x3c00 : 0x3f80;
+    uint16_t *const k = x->data[T_K], *const tq = x->data[T_TQ];
+    if (with & LARGE_TANGENTS) {
+        enlarge(tq, p->q_len * p->dim_qk, p->dtype);
+    }
+    for (int64_t j = 0; j < p->kv_len && with & COMMON_TANGENT; j++) {
+        k[agc_arrays_index(x, T_K, 0, 0, j, 0)] = one;
+    }
+    for (int64_t i = 0; i < p->q_len && with & COMMON_TANGENT; i++) {
+        uint16_t *const first = &tq[agc_arrays_index(x, T_TQ, 0, 0, i, 0)];
+        *first = one;
+        enlarge(first, 1, p->dtype);
+    }
+}
+
+/* Tangents that are absent count as zeros: so the truth has them, before the call loses them. */
+static inline void clear_tangents(struct arrays *x, uint32_t with)
+{
+    const ag_problem *p = ag_plan_problem(x->plan);
+    if (with & WITHOUT_TK) {
+        memset(x->data[T_TK], 0, (size_t)(p->batch * p->kv_heads * p->kv_len * p->dim_qk) * 2);
+    }
+    if (with & WITHOUT_TQ_TV) {
+        memset(x->data[T_TQ], 0, (size_t)(p->batch * p->heads * p->q_len * p->dim_qk) * 2);
+        memset(x->data[T_TV], 0, (size_t)(p->batch * p->kv_heads * p->kv_len * p->dim_v) * 2);
+    }
+}
+static inline void remove_tangents(struct arrays *x, uint32_t with)
+{
+    if (with & WITHOUT_TK) {
+        x->args.tk.data = NULL;
+    }
+    if (with & WITHOUT_TQ_TV) {
+        x->args.tq.data = x->args.tv.data = NULL;
+    }
+}
+
 static inline void make_hopper_problem(struct arrays *x, const struct hopper_problem *problem, uint64_t seed)
 {
     ag_check_case c = {.problem = AG_PROBLEM_INIT, .seed = seed};
@@ -67,6 +120,8 @@ static inline void make_hopper_problem(struct arrays *x, const struct hopper_pro
     options.flags = problem->with & INVARIANT ? AG_INVARIANT : 0;
     emulated_ring_most = problem->with & SHORT_RINGS ? 2 : 64;
     test_need(agc_arrays_of_case(x, &c, &options) == AG_OK, "a plan");
+    enlarge_tangents(x, problem->with);
+    clear_tangents(x, problem->with);
 }
 
 /* The results that are checked, as bits by tensor. */
@@ -74,7 +129,8 @@ static inline void make_hopper_problem(struct arrays *x, const struct hopper_pro
 #define FORWARD_RESULTS (RESULT(T_O) | RESULT(T_LSE) | RESULT(T_O_LOW))
 #define VJP_RESULTS (RESULT(T_DQ) | RESULT(T_DK) | RESULT(T_DV) | RESULT(T_DSINK))
 #define VJP_JVP_RESULTS (RESULT(T_TDQ) | RESULT(T_TDK) | RESULT(T_TDV) | RESULT(T_TDSINK))
-#define ALL_RESULTS (FORWARD_RESULTS | VJP_RESULTS | VJP_JVP_RESULTS)
+#define JVP_RESULTS (RESULT(T_TO) | RESULT(T_MU) | RESULT(T_TO_LOW))
+#define ALL_RESULTS (FORWARD_RESULTS | VJP_RESULTS | JVP_RESULTS | VJP_JVP_RESULTS)
 
 static inline uint64_t results_of(const struct hopper_problem *problem)
 {

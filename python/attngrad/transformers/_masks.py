@@ -158,7 +158,7 @@ class Mask(Tensor):
         if self.padding is None or self.padding.all():
             return {}
         lengths = self.padding.sum(dim=1)
-        if torch.equal(self.padding, torch.arange(self.shape[3]) < lengths[:, None]):
+        if torch.equal(self.padding, torch.arange(self.shape[3], device=lengths.device) < lengths[:, None]):
             return {"kv_lengths": lengths}
         return {"attn_mask": self.padding[:, None, None, :]}
 
@@ -180,12 +180,14 @@ class Mask(Tensor):
         """[batch, n]: True at the first position of each sequence; None if a sequence is not one interval of
         successive positions."""
         p = self.pattern
-        positions = torch.arange(n).expand(batch, n) if p.positions is None else p.positions
+        given = (t for t in (p.positions, p.sequences, p.chunk_start) if t is not None)
+        device = next((t.device for t in given), None)
+        positions = torch.arange(n, device=device).expand(batch, n) if p.positions is None else p.positions
         sequences = torch.zeros_like(positions) if p.sequences is None else p.sequences
         is_next = sequences.diff(dim=1) == 0
         if (sequences.diff(dim=1) < 0).any() or not (positions.diff(dim=1)[is_next] == 1).all():
             return None
-        first = torch.ones(batch, n, dtype=torch.bool)
+        first = torch.ones(batch, n, dtype=torch.bool, device=device)
         first[:, 1:] = ~is_next
         if p.chunk is not None:
             chunks = (positions - p.chunk_start[:, None]) // p.chunk

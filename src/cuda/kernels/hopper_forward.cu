@@ -188,10 +188,14 @@ template <class T> struct forward_consumer {
     /* The sink counts as a score without a value. */
     VERB void begin_rows()
     {
-        const float s = sink(), m = fminf(fmaxf(s, LOWEST), -LOWEST);
-        const float x = is_huge(m) ? 0 : fmaf(s, LOG2_E, -exponent(m));
-        top[0] = top[1] = m;
-        sum[0] = sum[1] = s > -INFINITY && threadIdx.x % 4 == 0 ? exp2_fast(x) : 0;
+        const float s = sink();
+        top[0] = top[1] = fminf(fmaxf(s, LOWEST), -LOWEST);
+        sum[0] = sum[1] = s > -INFINITY && threadIdx.x % 4 == 0 ? sink_weight(top[0]) : 0;
+    }
+    /* Of a row whose maximum m is the sink. */
+    VERB float sink_weight(float m) const
+    {
+        return exp2_fast(is_huge(m) ? 0 : fmaf(sink(), LOG2_E, -exponent(m)));
     }
     /* A maximum for which u is rounded by more than weights can take: only sinks are so large. */
     static VERB bool is_huge(float m)
@@ -433,14 +437,14 @@ template <class T> struct forward_consumer {
     {
         return row + 8 * half < at->s.n_q;
     }
-    /* L = m + log l, l freed of what rounding u put into the weights. If the row sees no key it is the sink's logit, to
+    /* L = m + log l, l freed of what rounding u put into the weights. If no key weighs anything it is the sink's logit, to
      * the last bit: so vjp knows such rows. */
     VERB void store_lse(int half, float l) const
     {
         const int r = row + 8 * half;
         const bool sees = max(r + at->s.low, 0) < min(r + at->s.high + 1, at->s.n_k);
         const double m = top[half], excess = m * (double)LOG2_E - (double)exponent(top[half]);
-        const bool by_keys = sees && !is_huge(top[half]);
+        const bool by_keys = sees && (top[half] > sink() || l != sink_weight(top[half]));
         const double L = by_keys ? m + (log((double)l) - excess * 0.6931471805599453) : (double)sink();
         if (threadIdx.x % 4 == 0 && r < at->rows_of_tensor(f.p)) {
             store_row(f.p, f.p.a.lse, AG_ACC_LSE, {at->s, at->h}, r,

@@ -17,6 +17,7 @@ template <class F_, int D_, int CONSUMERS_, int N_, int STAGES_> struct hopper_s
     /* Registers of a thread: what the producer gives up, the consumers take. A launch has 65,536 / THREADS each. */
     static constexpr int PRODUCER_REGISTERS = CONSUMERS == 2 ? 40 : 32;
     static constexpr int CONSUMER_REGISTERS = CONSUMERS == 2 ? 232 : 160;
+    static constexpr bool PLACE_IN_MEMORY = false; /* see run_queries */
 };
 
 /* ---- Tiles as operands ---- */

@@ -65,6 +65,12 @@ VERB uint32_t draw(int64_t *counter)
 {
     return (uint32_t)atomicAdd((unsigned long long *)counter, 1ull);
 }
+/* x, told to the compiler as a new number: it keeps nothing in registers that it has computed of x before. */
+VERB int anew(int x)
+{
+    asm volatile("" : "+r"(x));
+    return x;
+}
 
 /* ---- Registers: those that one warpgroup gives up, another may take ---- */
 
@@ -267,7 +273,8 @@ VERB int here(int x)
 #define REGISTERS_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define REGISTERS_24 REGISTERS_16 ", %16, %17, %18, %19, %20, %21, %22, %23"
 #define REGISTERS_32 REGISTERS_24 ", %24, %25, %26, %27, %28, %29, %30, %31"
-#define REGISTERS_56 REGISTERS_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, " \
+#define REGISTERS_40 REGISTERS_32 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define REGISTERS_56 REGISTERS_40 ", %40, %41, %42, %43, %44, %45, %46, " \
     "%47, %48, %49, %50, %51, %52, %53, %54, %55"
 #define REGISTERS_64 REGISTERS_56 ", %56, %57, %58, %59, %60, %61, %62, %63"
 #define EIGHT(mode, d, i) mode(d[i]), mode(d[i + 1]), mode(d[i + 2]), mode(d[i + 3]), mode(d[i + 4]), \
@@ -275,7 +282,8 @@ VERB int here(int x)
 #define OPERANDS_16(mode, d) EIGHT(mode, d, 0), EIGHT(mode, d, 8)
 #define OPERANDS_24(mode, d) OPERANDS_16(mode, d), EIGHT(mode, d, 16)
 #define OPERANDS_32(mode, d) OPERANDS_24(mode, d), EIGHT(mode, d, 24)
-#define OPERANDS_56(mode, d) OPERANDS_32(mode, d), EIGHT(mode, d, 32), EIGHT(mode, d, 40), EIGHT(mode, d, 48)
+#define OPERANDS_40(mode, d) OPERANDS_32(mode, d), EIGHT(mode, d, 32)
+#define OPERANDS_56(mode, d) OPERANDS_40(mode, d), EIGHT(mode, d, 40), EIGHT(mode, d, 48)
 #define OPERANDS_64(mode, d) OPERANDS_56(mode, d), EIGHT(mode, d, 56)
 /* clang-format on */
 #define WRITTEN(x) "=f"(x)
@@ -323,7 +331,7 @@ template <class F> struct same_format<F, F> {
 template <class F, int N> VERB void product_first(float (&d)[N / 2], uint64_t a, uint64_t b)
 {
     constexpr bool BFLOAT = same_format<F, bf16>::value;
-    static_assert(N == 32 || N == 48 || N == 64 || N == 112 || N == 128, "no product of this width");
+    static_assert(N == 32 || N == 48 || N == 64 || N == 80 || N == 112 || N == 128, "no product of this width");
     if constexpr (N == 32 && BFLOAT) {
         PRODUCT_FIRST(32, bf16, 16, 16, 17);
     } else if constexpr (N == 32) {
@@ -336,6 +344,10 @@ template <class F, int N> VERB void product_first(float (&d)[N / 2], uint64_t a,
         PRODUCT_FIRST(64, bf16, 32, 32, 33);
     } else if constexpr (N == 64) {
         PRODUCT_FIRST(64, f16, 32, 32, 33);
+    } else if constexpr (N == 80 && BFLOAT) {
+        PRODUCT_FIRST(80, bf16, 40, 40, 41);
+    } else if constexpr (N == 80) {
+        PRODUCT_FIRST(80, f16, 40, 40, 41);
     } else if constexpr (N == 112 && BFLOAT) {
         PRODUCT_FIRST(112, bf16, 56, 56, 57);
     } else if constexpr (N == 112) {
@@ -351,7 +363,7 @@ template <class F, int N> VERB void product_first(float (&d)[N / 2], uint64_t a,
 template <class F, int N> VERB void product_next(float (&d)[N / 2], uint64_t a, uint64_t b)
 {
     constexpr bool BFLOAT = same_format<F, bf16>::value;
-    static_assert(N == 32 || N == 48 || N == 64 || N == 112 || N == 128, "no product of this width");
+    static_assert(N == 32 || N == 48 || N == 64 || N == 80 || N == 112 || N == 128, "no product of this width");
     if constexpr (N == 32 && BFLOAT) {
         PRODUCT_NEXT(32, bf16, 16, 16, 17);
     } else if constexpr (N == 32) {
@@ -364,6 +376,10 @@ template <class F, int N> VERB void product_next(float (&d)[N / 2], uint64_t a, 
         PRODUCT_NEXT(64, bf16, 32, 32, 33);
     } else if constexpr (N == 64) {
         PRODUCT_NEXT(64, f16, 32, 32, 33);
+    } else if constexpr (N == 80 && BFLOAT) {
+        PRODUCT_NEXT(80, bf16, 40, 40, 41);
+    } else if constexpr (N == 80) {
+        PRODUCT_NEXT(80, f16, 40, 40, 41);
     } else if constexpr (N == 112 && BFLOAT) {
         PRODUCT_NEXT(112, bf16, 56, 56, 57);
     } else if constexpr (N == 112) {
