@@ -136,7 +136,8 @@ enum { AGI_HOPPER_PLACE = 128 };
 #define AGI_HOPPER_STATS_hopper_tdkdv 1
 #define AGI_HOPPER_STATS_hopper_tdq 0
 
-/* Of vjp in one kernel: K and V of 128 keys, two tiles of Q and dO and twice dS, buffers of dQ, L and D of two tiles. */
+/* Of vjp in one kernel: K and V of 128 keys, two tiles of Q and dO, twice dS, buffers of dQ, L and D of two tiles, the
+ * barriers and two walks. */
 enum { AGI_HOPPER_RING_KEYS = 128, AGI_HOPPER_RING_WALK = 160 }; /* keys of a block; bytes of a walk */
 #define AGI_HOPPER_RING_STAGED(D) ((D) == 128 ? 2 : 1)
 #define AGI_HOPPER_RING_SHARED(D, CONSUMERS, N, STAGES)                                                      \

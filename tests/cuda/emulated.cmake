@@ -128,6 +128,11 @@ foreach(name empty_rows extremes given_o invariant jvp_jvp low_halves merge pack
 endforeach()
 
 # Whole calls on that driver: the library as it is, kernels that compute, the check engine's copies.
+# The table sm90 where rows see nothing, sinks are huge, sequences are packed.
+foreach(name empty_rows extremes packed)
+    add_attngrad_test(cuda_hopper_${name} ${CMAKE_COMMAND} -E env EMULATED_HOPPER=1 $<TARGET_FILE:cuda_${name}>)
+endforeach()
+
 foreach(name empty_rows merge packed)
     add_attngrad_test(cuda_driver_${name} ${CMAKE_COMMAND} -E env AG_TEST_COUNT=20 ATTNGRAD_BACKEND=cuda
         $<TARGET_FILE:test_${name}>)
