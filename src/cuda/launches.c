@@ -52,6 +52,7 @@ typedef struct {
     void *stats;
     double *diagonals;
     void *splits;
+    agi_hopper_features features;
     int64_t q_rows, k_rows, diagonal_tiles;
 } layout;
 
@@ -78,6 +79,22 @@ static void lay_out_copy(layout *x, agi_arena *arena, const ag_problem *p, int o
                                     format == AGI_FORMAT_f32 ? sizeof(float) : 0);
 }
 
+/* What the kernels of a feature set on Hopper read. */
+static void lay_out_features(agi_hopper_features *x, agi_arena *arena, const ag_plan *plan)
+{
+    const ag_problem *p = &plan->p;
+    const uint32_t features = agi_hopper_choose(plan, AGI_hopper_forward, INT32_MAX).features;
+    x->relative_width = p->q_len + p->kv_len + 2 * AGI_HOPPER_PAD;
+    x->live_width = agi_cuda_divide_up(p->kv_len + AGI_HOPPER_PAD, 32) * 32;
+    if (features & AGI_HAS_RELATIVE) {
+        x->relative =
+            agi_take(arena, agi_saturating_product(p->batch, p->heads, x->relative_width, 1), sizeof(float));
+    }
+    if (features & (AGI_HAS_BIAS | AGI_HAS_MASK)) {
+        x->live = agi_take(arena, agi_saturating_product(p->batch, p->kv_heads, x->live_width, 1), 1);
+    }
+}
+
 static void lay_out(layout *x, agi_arena *arena, const ag_plan *plan, agi_map map)
 {
     const ag_problem *p = &plan->p;
@@ -95,6 +112,9 @@ static void lay_out(layout *x, agi_arena *arena, const ag_plan *plan, agi_map ma
     if (map == AGI_FORWARD && agi_cuda_splits_keys(plan, INT32_MAX)) {
         const int64_t heads = agi_saturating_product(p->batch, p->heads, agi_cuda_key_splits(p), 1);
         x->splits = agi_take(arena, agi_saturating_product(heads, p->dim_v + 2, 1, 1), real);
+    }
+    if (map == AGI_FORWARD || map == AGI_VJP) {
+        lay_out_features(&x->features, arena, plan);
     }
     if (backward) {
         x->stats = agi_take(arena, agi_saturating_product(x->q_rows, p->heads, AGI_CUDA_STATS, 1), real);
@@ -256,6 +276,7 @@ typedef struct {
     const ag_problem *p;
     const agi_cuda_setting *device;
     bool hopper; /* the map's kernels are those of the table sm90 */
+    agi_hopper_features features;
     agi_cuda_emitter stream;
     ag_status status;
 } job;
@@ -458,6 +479,28 @@ static bool stores_boxes(const job *j, const ag_tensor *t)
     return is_direct(j->p, &output_source, t) && has_boxes(j->p, &output_source, t);
 }
 
+/* Before the kernels of a feature set. */
+static void emit_hopper_features(job *j)
+{
+    const ag_problem *p = j->p;
+    agi_hopper_features *x = &j->features;
+    agi_hopper_before f = {.p = j->k, .x = *x};
+    x->cap = (float)p->softcap;
+    x->minus_two_caps = -2 * (float)p->softcap;
+    x->cap_rate = p->softcap == 0 ? 0 : (float)(2 * 1.4426950408889634 / p->softcap);
+    x->inverse_keep = (float)(1 / j->k.keep);
+    if (x->relative != NULL) {
+        f.p.w = (agi_cuda_part){.blocks = agi_cuda_divide_up(x->relative_width, 1024)};
+        emit_with(j, agi_kernel_hopper_relative, agi_saturating_product(p->batch, p->heads, f.p.w.blocks, 1), &f,
+                  sizeof f);
+    }
+    if (x->live != NULL) {
+        f.p.w = (agi_cuda_part){.blocks = x->live_width / 32};
+        emit_with(j, agi_kernel_hopper_live, agi_saturating_product(p->batch, p->kv_heads, f.p.w.blocks, 1), &f,
+                  sizeof f);
+    }
+}
+
 static void emit_hopper_forward(job *j)
 {
     const ag_problem *p = j->p;
@@ -465,7 +508,8 @@ static void emit_hopper_forward(job *j)
     const agi_hopper_choice choice = agi_hopper_choose(j->plan, AGI_hopper_forward, j->device->shared_limit);
     const int64_t tiles = agi_cuda_divide_up(p->q_len, choice.rows);
     const int64_t blocks = agi_saturating_product(p->batch, p->heads, tiles, 1);
-    agi_hopper_forward f = {.heads_together = agi_hopper_heads_together(p)};
+    emit_hopper_features(j);
+    agi_hopper_forward f = {.heads_together = agi_hopper_heads_together(p), .x = j->features};
     map_operand(j, AGI_CUDA_Q, 64, &f.q);
     map_operand(j, AGI_CUDA_K, choice.tile, &f.k);
     map_operand(j, AGI_CUDA_V, choice.tile, &f.v);
@@ -499,7 +543,8 @@ static void emit_hopper_backward(job *j, agi_hopper_map map, const agi_hopper_ba
 static void emit_hopper_gradients(job *j)
 {
     const ag_args *a = &j->k.a;
-    agi_hopper_backward maps = {0};
+    emit_hopper_features(j);
+    agi_hopper_backward maps = {.x = j->features};
     map_operand(j, AGI_CUDA_Q, 64, &maps.q);
     map_operand(j, AGI_CUDA_K, 64, &maps.k);
     map_operand(j, AGI_CUDA_V, 64, &maps.v);
@@ -605,6 +650,7 @@ ag_status agi_cuda_launch_map(const agi_call *call, const agi_cuda_setting *devi
     j.k.diagonals = x.diagonals;
     j.k.splits = x.splits;
     j.k.diagonal_tiles = x.diagonal_tiles;
+    j.features = x.features;
     set_lists(&j, x.lists);
     j.hopper = is_hopper(&j);
     const uint32_t copied = set_matrices(&j.k, j.p, &x, j.hopper);

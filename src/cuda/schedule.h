@@ -32,10 +32,13 @@ typedef struct {
 agi_cuda_choice agi_cuda_choose(const ag_problem *p, agi_cuda_map map, int32_t shared_limit);
 
 /* A kernel of the table sm90: kernel is -1 if it has none for the plan. rows: of a block; tile: rows of the other
- * side's tiles. It has either both kernels of vjp or none. */
+ * side's tiles; features: the AGI_HAS_* that are compiled in, the set of that name in hopper_sets.h, "" if there are
+ * none. It has either all kernels of a set or none. */
 typedef enum { AGI_hopper_forward, AGI_hopper_dkdv, AGI_hopper_dq } agi_hopper_map;
 typedef struct {
     int32_t kernel, rows, tile;
+    uint32_t features;
+    const char *set;
 } agi_hopper_choice;
 agi_hopper_choice agi_hopper_choose(const ag_plan *plan, agi_hopper_map map, int32_t shared_limit);
 

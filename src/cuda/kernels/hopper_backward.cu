@@ -7,6 +7,7 @@
  * Warpgroup 0 copies, the others own 64 rows each, as in hopper_forward.cu. P and dZ stay in the registers in which the
  * products leave Z and dP, and from which the next products take their first operand. L and D of the queries are those
  * of `statistics`. */
+#include "cuda/kernels/hopper_features.cuh"
 #include "cuda/kernels/hopper_results.cuh"
 #include "cuda/kernels/hopper_tiles.cuh"
 #include "cuda/kernels/stream.cuh"
@@ -149,6 +150,8 @@ template <class T, bool KEYS> struct backward_consumer {
     typedef typename T::F F;
     static constexpr float RAISE = F::RAISED ? 14 : 0; /* P is larger by 2^RAISE as an operand */
     static constexpr int SUMS = KEYS ? 2 : 1;
+    static constexpr bool CAPPED = (T::FEATURES & AGI_HAS_SOFTCAP) != 0;
+    static constexpr bool HIDES = hides_by_data(T::FEATURES), DROPS = (T::FEATURES & AGI_HAS_DROPOUT) != 0;
 
     const agi_hopper_backward &f;
     const owner_block<T, KEYS> &at;
@@ -158,6 +161,7 @@ template <class T, bool KEYS> struct backward_consumer {
     float sum[SUMS][T::D / 2]; /* dZ times Q or K; with KEYS then P^T dO */
     uint32_t P[T::N / 4], dZ[T::N / 4];
     row_stats<float> mine[2]; /* of the thread's rows if they are queries */
+    kept_weights<KEYS, T::N / 2> kept;
 
     VERB backward_consumer(const agi_hopper_backward &call, const owner_block<T, KEYS> &block,
                            const backward_memory<T, KEYS> &shared)
@@ -204,17 +208,51 @@ template <class T, bool KEYS> struct backward_consumer {
         }
     }
 
+    VERB fragment_place place(int n) const
+    {
+        return {at.s, at.query_head(n), row, at.stream_row(n)};
+    }
+
+    /* Has row r of the tile no visible pair at all? Of queries their L says it: `statistics`. */
+    VERB bool is_dead(int n, int r) const
+    {
+        if constexpr (!KEYS) {
+            return live_keys(f.p, f.x, at.s, at.kv_head)[at.stream_row(n) + r] == 0;
+        }
+        const uint32_t L = memory.ring.tile(n) + 2 * T::TILE + r * AGI_CUDA_STATS * 4;
+        const ag_tensor &t = f.p.a.sink;
+        const float none = t.data == nullptr
+                               ? INFINITY
+                               : load_aux(f.p.aux_dtype, t.data, at.query_head(n) * t.strides[1], 0.0f);
+        return shared_load(L) == INFINITY || (shared_load(L) == none && shared_load(L + 4) == 0);
+    }
+    /* Has the tile such rows? The same answer in the whole warp. */
+    VERB bool has_dead_rows(int n) const
+    {
+        if constexpr (!HIDES) {
+            return false;
+        } else if constexpr (!KEYS) {
+            return has_dead_keys<T::N>(live_keys(f.p, f.x, at.s, at.kv_head) + at.stream_row(n));
+        }
+        const int lane = (int)threadIdx.x % 32;
+        bool any = false;
+#pragma unroll
+        for (int r = 0; r < T::N; r += 32) {
+            any |= is_dead(n, r + lane);
+        }
+        return __any_sync(~0u, any);
+    }
     /* Rows of the stream that no row of the block sees may hold anything, and 0 times NaN is NaN: they become zeros in
      * the matrices that are summed. Every warpgroup writes all of them before its own products. */
     VERB void clear_hidden(int n)
     {
         const int first = at.stream_row(n);
-        if (first >= at.from && first + T::N <= at.to) {
+        if (first >= at.from && first + T::N <= at.to && !has_dead_rows(n)) {
             return;
         }
         for (int i = (int)threadIdx.x % 128; i < SUMS * T::BOXES * T::N * 8; i += 128) {
             const int box = i / (T::N * 8), r = i / 8 % T::N; /* dq sums K alone */
-            if (first + r < at.from || first + r >= at.to) {
+            if (first + r < at.from || first + r >= at.to || (HIDES && is_dead(n, r))) {
                 shared_zero_16(memory.ring.tile(n) + box * T::BOX + r * 128 + i % 8 * 16);
             }
         }
@@ -244,16 +282,32 @@ template <class T, bool KEYS> struct backward_consumer {
         return at.sees(own, first) && at.sees(own + 63, first) && at.sees(own, first + T::N - 1) &&
                at.sees(own + 63, first + T::N - 1);
     }
+    /* The scores in the place of the products, minus infinity where a feature hides a pair. With a softcap dP becomes
+     * phi' o (M o dP - D) at once: Z is needed for that. */
+    VERB void make_scores(int n)
+    {
+        const float scale = (float)f.p.scale;
+#pragma unroll
+        for (int i = 0; i < T::N / 2; i++) {
+            S[i] = mul_rn(S[i], scale);
+            if constexpr (CAPPED) {
+                float slope;
+                S[i] = capped_score(f.x, S[i], slope);
+                dP[i] = slope * difference(n, i);
+            }
+        }
+        add_features<F, T::FEATURES, KEYS>(S, f.p, f.x, place(n));
+    }
     /* P in the place of Z, 0 where a pair is hidden. */
     VERB void make_weights(int n)
     {
         constexpr float LOG2_E = 1.4426950408889634f;
         const int first = at.stream_row(n);
-        const float scale = (float)f.p.scale;
+        make_scores(n);
 #pragma unroll
         for (int i = 0; i < T::N / 2; i++) {
             const row_stats<float> r = stats(n, i);
-            const float x = add_rn(add_rn(mul_rn(S[i], scale), -r.lse), -r.lse_low);
+            const float x = add_rn(add_rn(S[i], -r.lse), -r.lse_low);
             S[i] = exp2_fast(fmaf(x, LOG2_E, RAISE));
         }
         if (is_inside(first)) {
@@ -264,14 +318,23 @@ template <class T, bool KEYS> struct backward_consumer {
             S[i] = at.sees(row + i / 2 % 2 * 8, first + column(i)) ? S[i] : 0;
         }
     }
-    /* dZ = P o (dP - D), without the scale. */
+    /* M o dP - D; M: what dropout multiplies weights with. */
+    VERB float difference(int n, int i) const
+    {
+        if constexpr (DROPS) {
+            return (kept[i] ? dP[i] * f.x.inverse_keep : 0) - stats(n, i).D;
+        }
+        return dP[i] - stats(n, i).D;
+    }
+    /* dZ = P o phi' o (M o dP - D), without the scale. */
     VERB void make_gradients(int n)
     {
         constexpr float LOWER = F::RAISED ? 0x1p-14f : 1;
 #pragma unroll
         for (int i = 0; i < T::N / 2; i++) {
-            const float g = S[i] * LOWER * (dP[i] - stats(n, i).D);
+            const float g = S[i] * LOWER * (CAPPED ? dP[i] : difference(n, i));
             dP[i] = S[i] == 0 ? 0 : g; /* behind a hidden pair dP may be NaN */
+            S[i] = DROPS && !kept[i] ? 0 : S[i];
         }
     }
     VERB void pack_all()
@@ -292,8 +355,14 @@ template <class T, bool KEYS> struct backward_consumer {
         products_begin();
         start_product(S, 0, n);
         start_product(dP, 1, n);
-        products_wait<1>();
+        if constexpr (DROPS) {
+            kept.find(f.p, place(n));
+        }
+        products_wait<CAPPED ? 0 : 1>();
         hold(S);
+        if constexpr (CAPPED) {
+            hold(dP);
+        }
         make_weights(n);
         products_wait<0>();
         hold(dP);
@@ -350,7 +419,8 @@ template <class T, bool KEYS> struct backward_consumer {
         named_sync(ALL_CONSUMERS, 128 * T::CONSUMERS); /* the tiles' memory is free */
         if constexpr (KEYS) {
             store(rows, sum[0], f.p.a.dk, AG_ACC_DK, scale, f.p.Dk);
-            store(rows, sum[1], f.p.a.dv, AG_ACC_DV, F::RAISED ? 0x1p-14f : 1, f.p.Dv);
+            store(rows, sum[1], f.p.a.dv, AG_ACC_DV, (F::RAISED ? 0x1p-14f : 1) * (DROPS ? f.x.inverse_keep : 1),
+                  f.p.Dv);
         } else {
             store(rows, sum[0], f.p.a.dq, AG_ACC_DQ, scale, f.p.Dk);
         }
@@ -402,5 +472,12 @@ template <class T> VERB void run_hopper_dq(const agi_hopper_backward &f)
     {                                                                                                        \
         run_##map<hopper_shape<format, D, CONSUMERS, N, STAGES>>(f);                                         \
     }
-#define AGI_HOPPER_KERNELS(list, format) list(AGI_HOPPER_KERNEL, format)
-AGI_HOPPER_KERNELS(AGI_HOPPER_backward, AGI_FORMAT)
+#define AGI_HOPPER_SET_KERNEL(map, format, D, CONSUMERS, N, STAGES, set)                                     \
+    KERNEL void __launch_bounds__(128 * (CONSUMERS + 1), 1)                                                  \
+        map##_##format##_d##D##_##set(const __grid_constant__ agi_hopper_backward f)                         \
+    {                                                                                                        \
+        run_##map<hopper_shape<format, D, CONSUMERS, N, STAGES, AGI_SET_##set>>(f);                          \
+    }
+#define AGI_HOPPER_KERNELS(list, kernel, format) list(kernel, format)
+AGI_HOPPER_KERNELS(AGI_HOPPER_backward, AGI_HOPPER_KERNEL, AGI_FORMAT)
+AGI_HOPPER_KERNELS(AGI_HOPPER_backward_sets, AGI_HOPPER_SET_KERNEL, AGI_FORMAT)

@@ -6,8 +6,9 @@
 
 /* ---- The shape of a kernel that owns queries and walks over keys ---- */
 
-template <class F_, int D_, int CONSUMERS_, int N_, int STAGES_> struct hopper_shape {
+template <class F_, int D_, int CONSUMERS_, int N_, int STAGES_, int FEATURES_ = 0> struct hopper_shape {
     typedef F_ F;
+    static constexpr int FEATURES = FEATURES_; /* AGI_HAS_* of hopper_sets.h */
     static constexpr int D = D_, CONSUMERS = CONSUMERS_, N = N_, STAGES = STAGES_;
     static constexpr int ROWS = 64 * CONSUMERS, THREADS = 128 * (CONSUMERS + 1);
     static constexpr int BOXES = D / 64;        /* a row of a box is 64 channels */
