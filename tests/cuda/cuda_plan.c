@@ -100,8 +100,15 @@ static void table_of_hopper(void)
     forward_by("q65 k65 d16 bf16", "hopper_forward_bf16_d64",
                "cuda, sm90, float32 inside, device 0, Fake GPU 0, wgmma in forward and vjp, deterministic");
     forward_by("q65 k65 d16 f16 causal", "hopper_forward_f16_d64", "wgmma in forward");
-    forward_by("q65 k65 d16 bf16 softcap=5", "forward_bf16_d32_full",
+    forward_by("q65 k65 d16 bf16 softcap=5", "hopper_forward_bf16_d64_softcap",
+               "Fake GPU 0, wgmma in forward and vjp with softcap, deterministic");
+    forward_by("q65 k65 d100 f16 alibi", "hopper_forward_f16_d128_relative", "vjp with relative, det");
+    forward_by("q65 k65 d16 f16 table=3", "hopper_relative", "vjp with relative, det");
+    forward_by("q65 k65 d16 f16 bias mask", "hopper_forward_f16_d64_bias_mask", "vjp with bias_mask, det");
+    forward_by("q65 k65 d16 bf16 mask", "hopper_live", "vjp with mask, det");
+    forward_by("q65 k65 d16 bf16 softcap=5 mask", "forward_bf16_d32_full",
                "cuda, sm90, float32 inside, device 0, Fake GPU 0, det");
+    forward_by("q65 k65 d16 bf16 softcap=300", "forward_bf16_d32_full", "Fake GPU 0, det");
     forward_by("q8 k8 d16 bf16", "forward_short_bf16_d32", "Fake GPU 0, det");
     forward_by("q65 k65 d16 f32", "forward_f32_d32_plain", "Fake GPU 0, det");
     call_begin(&x, "q65 k65 d16 bf16", 0);
