@@ -58,7 +58,7 @@ extern "C" void emulate_plant_feature(uint32_t feature, const char *kernel)
 static void spoil_feature(agi_cuda_params &p, agi_hopper_features &x)
 {
     switch (wrong_feature) {
-    case AGI_HAS_SOFTCAP: x.cap_rate *= 1.05f; break;
+    case AGI_HAS_SOFTCAP: x.minus_two_caps *= 0.5f; break;
     case AGI_HAS_RELATIVE: x.relative++; break;
     case AGI_HAS_BIAS: p.a.bias.strides[3] = 0; break;
     case AGI_HAS_MASK: p.a.mask.strides[3] = 0; break;
