@@ -58,8 +58,8 @@ typedef struct {
     agi_cuda_tensor_map o, o_low; /* if stores_boxes; o_low only if the call has it */
     agi_cuda_params p;            /* p.w.blocks: tiles of queries per head */
     agi_hopper_features x;
-    int64_t heads_together;       /* heads of a group, all sequences counted */
-    int32_t stores_boxes;         /* o and o_low are stored by the copy engine, else row by row */
+    int64_t heads_together; /* heads of a group, all sequences counted */
+    int32_t stores_boxes;   /* o and o_low are stored by the copy engine, else row by row */
 } agi_hopper_forward;
 
 /* ---- vjp ---- */

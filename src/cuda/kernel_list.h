@@ -25,7 +25,8 @@ enum {
     AGI_CUDA_GRADIENTS(AGI_CUDA_NAMED, format)
 #define AGI_CUDA_OTHER(name, threads) agi_kernel_##name,
 #define AGI_CUDA_HOPPER(map, format, D, CONSUMERS, N, STAGES) agi_kernel_##map##_##format##_d##D,
-#define AGI_CUDA_HOPPER_SET(map, format, D, CONSUMERS, N, STAGES, set) agi_kernel_##map##_##format##_d##D##_##set,
+#define AGI_CUDA_HOPPER_SET(map, format, D, CONSUMERS, N, STAGES, set)                                       \
+    agi_kernel_##map##_##format##_d##D##_##set,
 #define AGI_CUDA_HOPPER_BEFORE(name, threads, shared) agi_kernel_##name,
 #define AGI_CUDA_HOPPER_FORWARD(format)                                                                      \
     AGI_HOPPER_forward(AGI_CUDA_HOPPER, format) AGI_HOPPER_forward_sets(AGI_CUDA_HOPPER_SET, format)

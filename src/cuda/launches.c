@@ -491,13 +491,13 @@ static void emit_hopper_features(job *j)
     x->inverse_keep = (float)(1 / j->k.keep);
     if (x->relative != NULL) {
         f.p.w = (agi_cuda_part){.blocks = agi_cuda_divide_up(x->relative_width, 1024)};
-        emit_with(j, agi_kernel_hopper_relative, agi_saturating_product(p->batch, p->heads, f.p.w.blocks, 1), &f,
-                  sizeof f);
+        emit_with(j, agi_kernel_hopper_relative, agi_saturating_product(p->batch, p->heads, f.p.w.blocks, 1),
+                  &f, sizeof f);
     }
     if (x->live != NULL) {
         f.p.w = (agi_cuda_part){.blocks = x->live_width / 32};
-        emit_with(j, agi_kernel_hopper_live, agi_saturating_product(p->batch, p->kv_heads, f.p.w.blocks, 1), &f,
-                  sizeof f);
+        emit_with(j, agi_kernel_hopper_live, agi_saturating_product(p->batch, p->kv_heads, f.p.w.blocks, 1),
+                  &f, sizeof f);
     }
 }
 

@@ -272,8 +272,8 @@ agi_hopper_choice agi_hopper_choose(const ag_plan *plan, agi_hopper_map map, int
         if (k->map != map || !covers(k, &plan->p, shared_limit)) {
             continue;
         }
-        const int more = best == NULL ? -1
-                                      : count_features(k->choice.features) - count_features(best->choice.features);
+        const int more =
+            best == NULL ? -1 : count_features(k->choice.features) - count_features(best->choice.features);
         best = more < 0 || (more == 0 && k->D < best->D) ? k : best;
     }
     return best == NULL ? (agi_hopper_choice){.kernel = -1, .set = ""} : best->choice;

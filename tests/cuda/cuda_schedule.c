@@ -49,10 +49,9 @@ static void check_choices(ag_dtype dtype, int32_t limit)
 static const struct {
     const char *name;
     uint32_t features;
-} sets[] = {
-    {"", 0},
+} sets[] = {{"", 0},
 #define SET_OF_LIST(Y, format, set, features, ...) {#set, features},
-    AGI_HOPPER_SETS(SET_OF_LIST, , )
+            AGI_HOPPER_SETS(SET_OF_LIST, , )
 #undef SET_OF_LIST
 };
 enum { N_SETS = sizeof sets / sizeof sets[0], ALL_FEATURES = 31 };
@@ -71,12 +70,14 @@ static void check_set(uint32_t features, agi_hopper_map map)
     p->flags = (features & AGI_HAS_RELATIVE ? AG_ALIBI : 0u) | (features & AGI_HAS_BIAS ? AG_BIAS : 0u) |
                (features & AGI_HAS_MASK ? AG_MASK : 0u);
     for (int n = 0; n < N_SETS; n++) {
-        const bool covers = (features & ~sets[n].features) == 0 && (sets[n].features & ~features & AGI_HAS_SOFTCAP) == 0;
+        const bool covers =
+            (features & ~sets[n].features) == 0 && (sets[n].features & ~features & AGI_HAS_SOFTCAP) == 0;
         const int count = __builtin_popcount(sets[n].features);
         smallest = covers && count < smallest ? count : smallest;
     }
     const agi_hopper_choice c = agi_hopper_choose(&plan, map, LIMIT_LARGE);
-    CHECK((c.kernel >= 0) == (smallest < 99), "features %u have kernel %d", (unsigned)features, (int)c.kernel);
+    CHECK((c.kernel >= 0) == (smallest < 99), "features %u have kernel %d", (unsigned)features,
+          (int)c.kernel);
     if (c.kernel >= 0) {
         const char *name = agi_cuda_kernels[c.kernel].name;
         CHECK((features & ~c.features) == 0 && __builtin_popcount(c.features) == smallest,
