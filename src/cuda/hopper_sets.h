@@ -1,7 +1,7 @@
 /* Score features on Hopper: its kernels are compiled once without any and once for each set of this list. A set that is
- * missing is a line here: the kernels, their names, the choice among them and the tests follow from it; a problem that no
- * set covers runs on the portable kernels. Causal, windows, lengths, packed sequences, offsets, groups of heads and the
- * sink are in every kernel. Plain C and CUDA C++. */
+ * missing is a line here: the kernels, their names, the choice among them and the tests follow from it; a problem that
+ * no set covers runs on the portable kernels. Causal, windows, lengths, packed sequences, offsets, groups of heads and
+ * the sink are in every kernel. Plain C and CUDA C++. */
 #ifndef AGI_CUDA_HOPPER_SETS_H
 #define AGI_CUDA_HOPPER_SETS_H
 
@@ -16,8 +16,8 @@ enum {
 /* Larger caps run on the portable kernels: these have phi within 2^-22 times the cap. */
 #define AGI_HOPPER_MAX_SOFTCAP 256
 
-/* X(Y, format, name, features, of forward for head sizes up to 64: CONSUMERS, N, STAGES, up to 128: the same; of dkdv and
- * dq: the same). hopper_params.h says what they mean. */
+/* X(Y, format, name, features, of forward for head sizes up to 64: CONSUMERS, N, STAGES, up to 128: the same; of dkdv
+ * and dq: the same). hopper_params.h says what they mean. */
 /* clang-format off */
 #define AGI_HOPPER_SETS(X, Y, format) \
     X(Y, format, softcap, AGI_HAS_SOFTCAP, 3, 112, 4, 2, 128, 2, 2, 64, 4, 2, 64, 3) \
