@@ -37,8 +37,8 @@ typedef struct {
     /* [B][H][relative_width], made by hopper_relative: what ALiBi and table add to a score, by
      * j - i + Nq + AGI_HOPPER_PAD */
     float *relative;
-    /* [B][Hk][live_width], made by hopper_live: 0 if mask and bias hide the key from every query that would see it, else
-     * 1 */
+    /* [B][Hk][live_width], made by hopper_live: 0 if mask and bias hide the key from every query that would see it,
+     * else 1 */
     uint8_t *live;
     int64_t relative_width, live_width;
 } agi_hopper_features;

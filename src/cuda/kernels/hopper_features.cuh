@@ -1,6 +1,6 @@
-/* Score features on Hopper, those of the sets in hopper_sets.h, on fragments: the part that a thread has of a score tile.
- * Its element n is row own + 8 (n / 2 % 2) and column first + fragment_column(n) of the scores. Rows are queries and columns
- * keys; with KEYS it is the other way round.
+/* Score features on Hopper, those of the sets in hopper_sets.h, on fragments: the part that a thread has of a score
+ * tile. Its element n is row own + 8 (n / 2 % 2) and column first + fragment_column(n) of the scores. Rows are queries
+ * and columns keys; with KEYS it is the other way round.
  *
  * A score has the same bits in every map and in both orientations, and, but for the softcap's, those of the portable
  * kernels. */
@@ -20,8 +20,8 @@ VERB int fragment_column(int n)
 
 /* ---- Softcap ----
  *
- * phi(z) = c tanh(z / c) = c - 2 c r with r = 1 / (1 + e), e = 2^(z rate), and phi'(z) = 4 r (e r), which does not cancel
- * at either end. */
+ * phi(z) = c tanh(z / c) = c - 2 c r with r = 1 / (1 + e), e = 2^(z rate), and phi'(z) = 4 r (e r), which does not
+ * cancel at either end. */
 
 VERB float capped_score(const agi_hopper_features &x, float z)
 {
@@ -222,8 +222,8 @@ VERB uint32_t exchange_rows(uint32_t mine)
     return threadIdx.x % 2 ? (mine & 0xccccccccu) | (other >> 2 & 0x33333333u)
                            : (mine & 0x33333333u) | (other & 0x33333333u) << 2;
 }
-/* Four lanes have four keys as rows: lane s has made the numbers of all four for pair s of row and column; it gets those
- * of its own key for all pairs, a transposed matrix of 4 x 4 bits. */
+/* Four lanes have four keys as rows: lane s has made the numbers of all four for pair s of row and column; it gets
+ * those of its own key for all pairs, a transposed matrix of 4 x 4 bits. */
 VERB uint32_t exchange_keys(uint32_t mine)
 {
     const int s = (int)threadIdx.x / 4 % 4;

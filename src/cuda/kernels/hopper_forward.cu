@@ -219,7 +219,7 @@ template <class T> struct forward_consumer {
             S[i] = exp2_fast(fmaf(S[i], LOG2_E, -u[i / 2 % 2]));
         }
     }
-    /* P, only when no product reads the old one any more. With dropout it is summed at once, before some are dropped. */
+    /* P, only when no product reads the old one any more. With dropout it is summed before some are dropped. */
     VERB void pack_weights()
     {
 #pragma unroll

@@ -1,5 +1,5 @@
-/* What the kernels of some feature sets on Hopper read instead of working it out for each pair: the sum of ALiBi and table
- * by distance, and which keys some query sees. */
+/* What the kernels of some feature sets on Hopper read instead of working it out for each pair: the sum of ALiBi and
+ * table by distance, and which keys some query sees. */
 #include "cuda/hopper_params.h"
 #include "cuda/kernels/features.cuh"
 
