@@ -251,10 +251,12 @@ static void describe_place(const ag_plan *plan, char *text, size_t size)
 {
     const agi_cuda_plan *data = agi_cuda_plan_of(plan);
     const int32_t limit = data->device_info.shared_limit;
-    const bool hopper =
-        plan->isa == AG_ISA_SM90 && agi_hopper_choose(plan, AGI_hopper_forward, limit).kernel >= 0;
-    snprintf(text, size, "device %d, %s%s", data->device, data->device_info.name,
-             hopper ? ", wgmma in forward, vjp, jvp and vjp_jvp" : "");
+    const agi_hopper_choice choice = agi_hopper_choose(plan, AGI_hopper_forward, limit);
+    const bool hopper = plan->isa == AG_ISA_SM90 && choice.kernel >= 0;
+    const char *maps = choice.features == 0 ? ", wgmma in forward, vjp, jvp and vjp_jvp"
+                                            : ", wgmma in forward and vjp with ";
+    snprintf(text, size, "device %d, %s%s%s", data->device, data->device_info.name, hopper ? maps : "",
+             hopper ? choice.set : "");
 }
 
 const agi_backend agi_cuda_backend = {

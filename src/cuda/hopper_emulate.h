@@ -657,6 +657,10 @@ inline float exp2_fast(float x)
 {
     return x < -126 ? 0 : exp2f(x);
 }
+inline float reciprocal_fast(float x)
+{
+    return fabsf(x) > 0x1p126f ? 0 : 1 / x;
+}
 
 /* ---- What emulate.h calls ---- */
 

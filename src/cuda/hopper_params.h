@@ -26,6 +26,29 @@ typedef struct {
     int32_t dtype;
 } agi_cuda_box_view;
 
+/* ---- Score features: see hopper_sets.h ---- */
+
+enum { AGI_HOPPER_PAD = 256 }; /* rows that tiles reach beyond the ends of a sequence, and more */
+
+/* What the kernels of a set need beside the call. */
+typedef struct {
+    float cap, minus_two_caps, cap_rate; /* c, -2 c, 2 log2(e) / c */
+    float inverse_keep;                  /* 1 / (1 - p) */
+    /* [B][H][relative_width], made by hopper_relative: what ALiBi and table add to a score, by
+     * j - i + Nq + AGI_HOPPER_PAD */
+    float *relative;
+    /* [B][Hk][live_width], made by hopper_live: 0 if mask and bias hide the key from every query that would see it,
+     * else 1 */
+    uint8_t *live;
+    int64_t relative_width, live_width;
+} agi_hopper_features;
+
+/* The parameter of hopper_relative and hopper_live. p.w.blocks: blocks per head. */
+typedef struct {
+    agi_cuda_params p;
+    agi_hopper_features x;
+} agi_hopper_before;
+
 /* ---- forward ---- */
 
 /* The parameter of a launch. Tiles of queries are numbered group by group of heads, in each group the last tile of
@@ -35,10 +58,11 @@ typedef struct {
     agi_cuda_tensor_map q, k, v;
     agi_cuda_tensor_map o, o_low; /* if stores_boxes; o_low only if the call has it */
     agi_cuda_params p;            /* p.w.blocks: tiles of queries per head */
-    int32_t heads_together;       /* heads of a group, all sequences counted */
-    int32_t tiles;                /* of all heads */
-    int64_t *drawn;               /* the counter; NULL: every n-th */
-    int32_t stores_boxes;         /* o and o_low are stored by the copy engine, else row by row */
+    agi_hopper_features x;
+    int32_t heads_together; /* heads of a group, all sequences counted */
+    int32_t tiles;          /* of all heads */
+    int64_t *drawn;         /* the counter; NULL: every n-th */
+    int32_t stores_boxes;   /* o and o_low are stored by the copy engine, else row by row */
 } agi_hopper_forward;
 
 /* ---- jvp ---- */
@@ -58,6 +82,7 @@ typedef struct {
 typedef struct {
     agi_cuda_tensor_map q, k, v, d_o;
     agi_cuda_params p; /* p.w.blocks: blocks of rows per head */
+    agi_hopper_features x;
 } agi_hopper_backward;
 
 /* vjp in one kernel (kernels/hopper_ring.cu), and the statistics before it. Tiles of queries are counted over all

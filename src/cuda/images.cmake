@@ -37,6 +37,7 @@ endfunction()
 # Images and the C part agree only if both are of the same sources: a build leaves the hash of them beside its images.
 file(GLOB kernel_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/kernels/*.cu ${CMAKE_CURRENT_SOURCE_DIR}/kernels/*.cuh)
 list(APPEND kernel_sources ${CMAKE_CURRENT_SOURCE_DIR}/params.h ${CMAKE_CURRENT_SOURCE_DIR}/hopper_params.h
+    ${CMAKE_CURRENT_SOURCE_DIR}/hopper_sets.h
     ${PROJECT_SOURCE_DIR}/include/attngrad.h)
 set(hash_sources sh ${PROJECT_SOURCE_DIR}/scripts/cuda-sources ${kernel_sources})
 

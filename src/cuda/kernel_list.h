@@ -5,6 +5,7 @@
 #include <stddef.h>
 
 #include "cuda/hopper_params.h"
+#include "cuda/hopper_sets.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -24,9 +25,14 @@ enum {
     AGI_CUDA_GRADIENTS(AGI_CUDA_NAMED, format)
 #define AGI_CUDA_OTHER(name, threads) agi_kernel_##name,
 #define AGI_CUDA_HOPPER(map, format, D, CONSUMERS, N, STAGES) agi_kernel_##map##_##format##_d##D,
-#define AGI_CUDA_HOPPER_FORWARD(format) AGI_HOPPER_forward(AGI_CUDA_HOPPER, format)
+#define AGI_CUDA_HOPPER_SET(map, format, D, CONSUMERS, N, STAGES, set)                                       \
+    agi_kernel_##map##_##format##_d##D##_##set,
+#define AGI_CUDA_HOPPER_BEFORE(name, threads, shared) agi_kernel_##name,
+#define AGI_CUDA_HOPPER_FORWARD(format)                                                                      \
+    AGI_HOPPER_forward(AGI_CUDA_HOPPER, format) AGI_HOPPER_forward_sets(AGI_CUDA_HOPPER_SET, format)
 #define AGI_CUDA_HOPPER_JVP(format) AGI_HOPPER_jvp(AGI_CUDA_HOPPER, format)
-#define AGI_CUDA_HOPPER_BACKWARD(format) AGI_HOPPER_backward(AGI_CUDA_HOPPER, format)
+#define AGI_CUDA_HOPPER_BACKWARD(format)                                                                     \
+    AGI_HOPPER_backward(AGI_CUDA_HOPPER, format) AGI_HOPPER_backward_sets(AGI_CUDA_HOPPER_SET, format)
 #define AGI_CUDA_HOPPER_PRE(map, format, D, CONSUMERS, N, STAGES)                                            \
     agi_kernel_hopper_statistics_##format##_d##D,
 #define AGI_CUDA_HOPPER_RING(format)                                                                         \
@@ -36,7 +42,8 @@ enum {
     AGI_CUDA_LAST_PORTABLE = AGI_CUDA_N_PORTABLE - 1,
     AGI_HOPPER_FORMATS(AGI_CUDA_HOPPER_FORWARD) AGI_HOPPER_FORMATS(AGI_CUDA_HOPPER_JVP)
         AGI_HOPPER_FORMATS(AGI_CUDA_HOPPER_BACKWARD) AGI_HOPPER_FORMATS(AGI_CUDA_HOPPER_RING)
-            AGI_HOPPER_FORMATS(AGI_CUDA_HOPPER_SECOND) AGI_CUDA_N_KERNELS
+            AGI_HOPPER_FORMATS(AGI_CUDA_HOPPER_SECOND) AGI_HOPPER_BEFORE(AGI_CUDA_HOPPER_BEFORE)
+                AGI_CUDA_N_KERNELS
 #undef AGI_CUDA_LEVELS
 #undef AGI_CUDA_ANY
 #undef AGI_CUDA_ONE
@@ -44,6 +51,8 @@ enum {
 #undef AGI_CUDA_OF
 #undef AGI_CUDA_OTHER
 #undef AGI_CUDA_HOPPER
+#undef AGI_CUDA_HOPPER_SET
+#undef AGI_CUDA_HOPPER_BEFORE
 #undef AGI_CUDA_HOPPER_FORWARD
 #undef AGI_CUDA_HOPPER_JVP
 #undef AGI_CUDA_HOPPER_BACKWARD

@@ -54,6 +54,7 @@ typedef struct {
     void *splits;
     float *ring_rows[2], *ring_sums; /* of vjp in one kernel: L and D, sums of dQ */
     int32_t *ring_passes;            /* and the counter of tickets behind them */
+    agi_hopper_features features;
     int64_t q_rows, k_rows, diagonal_tiles;
 } layout;
 
@@ -101,6 +102,22 @@ static void lay_out_ring(layout *x, agi_arena *arena, const ag_plan *plan)
     x->ring_passes = agi_take(arena, agi_saturating_product(tiles, 2, 1, 1) + 1, sizeof(int32_t));
 }
 
+/* What the kernels of a feature set on Hopper read. */
+static void lay_out_features(agi_hopper_features *x, agi_arena *arena, const ag_plan *plan)
+{
+    const ag_problem *p = &plan->p;
+    const uint32_t features = agi_hopper_choose(plan, AGI_hopper_forward, INT32_MAX).features;
+    x->relative_width = p->q_len + p->kv_len + 2 * AGI_HOPPER_PAD;
+    x->live_width = agi_cuda_divide_up(p->kv_len + AGI_HOPPER_PAD, 32) * 32;
+    if (features & AGI_HAS_RELATIVE) {
+        x->relative =
+            agi_take(arena, agi_saturating_product(p->batch, p->heads, x->relative_width, 1), sizeof(float));
+    }
+    if (features & (AGI_HAS_BIAS | AGI_HAS_MASK)) {
+        x->live = agi_take(arena, agi_saturating_product(p->batch, p->kv_heads, x->live_width, 1), 1);
+    }
+}
+
 static void lay_out(layout *x, agi_arena *arena, const ag_plan *plan, agi_map map)
 {
     const ag_problem *p = &plan->p;
@@ -119,6 +136,9 @@ static void lay_out(layout *x, agi_arena *arena, const ag_plan *plan, agi_map ma
     if (map == AGI_FORWARD && agi_cuda_splits_keys(plan, INT32_MAX)) {
         const int64_t heads = agi_saturating_product(p->batch, p->heads, agi_cuda_key_splits(p), 1);
         x->splits = agi_take(arena, agi_saturating_product(heads, p->dim_v + 2, 1, 1), real);
+    }
+    if (map == AGI_FORWARD || map == AGI_VJP) {
+        lay_out_features(&x->features, arena, plan);
     }
     if (backward) {
         x->stats = agi_take(arena, agi_saturating_product(x->q_rows, p->heads, AGI_CUDA_STATS, 1), real);
@@ -285,6 +305,7 @@ typedef struct {
     const layout *x;
     bool hopper;          /* the map's kernels are those of the table sm90 */
     const int64_t *drawn; /* a counter in the workspace, of tiles that blocks draw; NULL if they need none */
+    agi_hopper_features features;
     agi_cuda_emitter stream;
     ag_status status;
 } job;
@@ -506,11 +527,35 @@ static int64_t query_blocks(const job *j)
     return agi_saturating_product(j->p->batch, j->p->heads, j->k.w.blocks, 1);
 }
 
+/* Before the kernels of a feature set. */
+static void emit_hopper_features(job *j)
+{
+    const ag_problem *p = j->p;
+    agi_hopper_features *x = &j->features;
+    agi_hopper_before f = {.p = j->k, .x = *x};
+    x->cap = (float)p->softcap;
+    x->minus_two_caps = -2 * (float)p->softcap;
+    x->cap_rate = p->softcap == 0 ? 0 : (float)(2 * 1.4426950408889634 / p->softcap);
+    x->inverse_keep = (float)(1 / j->k.keep);
+    if (x->relative != NULL) {
+        f.p.w = (agi_cuda_part){.blocks = agi_cuda_divide_up(x->relative_width, 1024)};
+        emit_with(j, agi_kernel_hopper_relative, agi_saturating_product(p->batch, p->heads, f.p.w.blocks, 1),
+                  &f, sizeof f);
+    }
+    if (x->live != NULL) {
+        f.p.w = (agi_cuda_part){.blocks = x->live_width / 32};
+        emit_with(j, agi_kernel_hopper_live, agi_saturating_product(p->batch, p->kv_heads, f.p.w.blocks, 1),
+                  &f, sizeof f);
+    }
+}
+
 static void emit_hopper_forward(job *j)
 {
     const ag_args *a = &j->k.a;
     const agi_hopper_choice choice = agi_hopper_choose(j->plan, AGI_hopper_forward, j->device->shared_limit);
+    emit_hopper_features(j);
     agi_hopper_forward f = {.p = with_tiles(j, choice),
+                            .x = j->features,
                             .heads_together = (int32_t)agi_hopper_heads_together(j->p),
                             .drawn = (int64_t *)(uintptr_t)j->drawn};
     const int64_t all = query_blocks(j);
@@ -665,7 +710,8 @@ static void emit_hopper_ring(job *j)
 static void emit_hopper_vjp(job *j)
 {
     const ag_args *a = &j->k.a;
-    agi_hopper_backward maps = {0};
+    emit_hopper_features(j);
+    agi_hopper_backward maps = {.x = j->features};
     map_operand(j, AGI_CUDA_Q, 64, &maps.q);
     map_operand(j, AGI_CUDA_K, 64, &maps.k);
     map_operand(j, AGI_CUDA_V, 64, &maps.v);
@@ -840,6 +886,7 @@ ag_status agi_cuda_launch_map(const agi_call *call, const agi_cuda_setting *devi
     j.k.diagonals = x.diagonals;
     j.k.splits = x.splits;
     j.k.diagonal_tiles = x.diagonal_tiles;
+    j.features = x.features;
     j.hopper = is_hopper(&j);
     j.drawn = draws_tiles(&j) ? &zero : NULL;
     set_lists(&j, x.lists);

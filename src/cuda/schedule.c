@@ -70,9 +70,17 @@ enum {
 #define HOPPER_SECOND(map, format, D, CONSUMERS, N, STAGES)                                                  \
     {#map "_" #format "_d" #D, "hopper_second_" #format, 128 * (CONSUMERS + 1),                              \
      AGI_HOPPER_OWNERS_SHARED(4, AGI_HOPPER_STATS_##map, D, CONSUMERS, N, STAGES)},
-#define HOPPER_FORWARD_OF(format) AGI_HOPPER_forward(HOPPER_FORWARD, format)
+#define HOPPER_FORWARD_SET(map, format, D, CONSUMERS, N, STAGES, set)                                        \
+    {#map "_" #format "_d" #D "_" #set, #map "_" #format, 128 * (CONSUMERS + 1),                             \
+     AGI_HOPPER_SHARED(D, CONSUMERS, N, STAGES)},
+#define HOPPER_BACKWARD_SET(map, format, D, CONSUMERS, N, STAGES, set)                                       \
+    {#map "_" #format "_d" #D "_" #set, "hopper_backward_" #format, 128 * (CONSUMERS + 1),                   \
+     AGI_HOPPER_OWNERS_SHARED(2, AGI_HOPPER_STATS_##map, D, CONSUMERS, N, STAGES)},
+#define HOPPER_FORWARD_OF(format)                                                                            \
+    AGI_HOPPER_forward(HOPPER_FORWARD, format) AGI_HOPPER_forward_sets(HOPPER_FORWARD_SET, format)
 #define HOPPER_JVP_OF(format) AGI_HOPPER_jvp(HOPPER_JVP, format)
-#define HOPPER_BACKWARD_OF(format) AGI_HOPPER_backward(HOPPER_BACKWARD, format)
+#define HOPPER_BACKWARD_OF(format)                                                                           \
+    AGI_HOPPER_backward(HOPPER_BACKWARD, format) AGI_HOPPER_backward_sets(HOPPER_BACKWARD_SET, format)
 #define HOPPER_SECOND_OF(format) AGI_HOPPER_second(HOPPER_SECOND, format)
 #define HOPPER_RING(map, format, D, CONSUMERS, N, STAGES)                                                    \
     {#map "_" #format "_d" #D, #map "_" #format, 128 * (CONSUMERS + 1),                                      \
@@ -80,11 +88,13 @@ enum {
 #define HOPPER_STATISTICS(map, format, D, CONSUMERS, N, STAGES)                                              \
     {"hopper_statistics_" #format "_d" #D, #map "_" #format, 256, 0},
 #define HOPPER_RING_OF(format) AGI_HOPPER_ring(HOPPER_RING, format) AGI_HOPPER_ring(HOPPER_STATISTICS, format)
+#define HOPPER_BEFORE(name, threads, shared) {#name, "sets", threads, shared},
 
 const agi_cuda_kernel agi_cuda_kernels[AGI_CUDA_N_KERNELS] = {
     AGI_CUDA_FORMATS(OF_FORMAT) AGI_CUDA_OTHERS(OTHER) AGI_HOPPER_FORMATS(HOPPER_FORWARD_OF)
         AGI_HOPPER_FORMATS(HOPPER_JVP_OF) AGI_HOPPER_FORMATS(HOPPER_BACKWARD_OF)
-            AGI_HOPPER_FORMATS(HOPPER_RING_OF) AGI_HOPPER_FORMATS(HOPPER_SECOND_OF)};
+            AGI_HOPPER_FORMATS(HOPPER_RING_OF) AGI_HOPPER_FORMATS(HOPPER_SECOND_OF)
+                AGI_HOPPER_BEFORE(HOPPER_BEFORE)};
 
 /* ---- The stream kernels ---- */
 
@@ -213,13 +223,26 @@ typedef struct {
 } hopper_kernel;
 
 #define HOPPER_CHOICE(map, format, D, CONSUMERS, N, STAGES)                                                  \
-    {AGI_##map, AGI_FORMAT_##format, D, {agi_kernel_##map##_##format##_d##D, 64 * (CONSUMERS), N}},
+    {AGI_##map,                                                                                              \
+     AGI_FORMAT_##format,                                                                                    \
+     D,                                                                                                      \
+     {agi_kernel_##map##_##format##_d##D, 64 * (CONSUMERS), N, AGI_SET_none, ""}},
 #define HOPPER_PRE_CHOICE(map, format, D, CONSUMERS, N, STAGES)                                              \
-    {AGI_hopper_statistics, AGI_FORMAT_##format, D, {agi_kernel_hopper_statistics_##format##_d##D, N, N}},
+    {AGI_hopper_statistics,                                                                                  \
+     AGI_FORMAT_##format,                                                                                    \
+     D,                                                                                                      \
+     {agi_kernel_hopper_statistics_##format##_d##D, N, N, AGI_SET_none, ""}},
+#define HOPPER_SET_CHOICE(map, format, D, CONSUMERS, N, STAGES, set)                                         \
+    {AGI_##map,                                                                                              \
+     AGI_FORMAT_##format,                                                                                    \
+     D,                                                                                                      \
+     {agi_kernel_##map##_##format##_d##D##_##set, 64 * (CONSUMERS), N, AGI_SET_##set, #set}},
 #define HOPPER_CHOICES(format)                                                                               \
     AGI_HOPPER_forward(HOPPER_CHOICE, format) AGI_HOPPER_jvp(HOPPER_CHOICE, format)                          \
         AGI_HOPPER_backward(HOPPER_CHOICE, format) AGI_HOPPER_ring(HOPPER_CHOICE, format)                    \
-            AGI_HOPPER_ring(HOPPER_PRE_CHOICE, format) AGI_HOPPER_second(HOPPER_CHOICE, format)
+            AGI_HOPPER_ring(HOPPER_PRE_CHOICE, format) AGI_HOPPER_second(HOPPER_CHOICE, format)              \
+                AGI_HOPPER_forward_sets(HOPPER_SET_CHOICE, format)                                           \
+                    AGI_HOPPER_backward_sets(HOPPER_SET_CHOICE, format)
 
 static const hopper_kernel hopper_kernels[] = {AGI_HOPPER_FORMATS(HOPPER_CHOICES)};
 
@@ -232,24 +255,50 @@ static bool hopper_serves(const ag_plan *plan, int32_t shared_limit)
     const bool has_keys = p->kv_len > 0 && (!agi_has(p, AG_PACKED) || p->kv_total > 0);
     const bool is_short =
         agi_cuda_forward_of(p) == AGI_STREAM_forward_short || agi_cuda_splits_keys(plan, shared_limit);
-    return has_keys && !agi_cuda_needs_full(p) && (!is_short || plan->flags & AG_INVARIANT);
+    return has_keys && p->softcap <= AGI_HOPPER_MAX_SOFTCAP && (!is_short || plan->flags & AG_INVARIANT);
 }
 
+static uint32_t score_features_of(const ag_problem *p)
+{
+    return (p->softcap != 0 ? AGI_HAS_SOFTCAP : 0u) |
+           (agi_has(p, AG_TABLE | AG_ALIBI | AG_SLOPES) ? AGI_HAS_RELATIVE : 0u) |
+           (agi_has(p, AG_BIAS) ? AGI_HAS_BIAS : 0u) | (agi_has(p, AG_MASK) ? AGI_HAS_MASK : 0u) |
+           (p->dropout != 0 ? AGI_HAS_DROPOUT : 0u);
+}
+
+static int count_features(uint32_t features)
+{
+    int count = 0;
+    for (; features != 0; features &= features - 1) {
+        count++;
+    }
+    return count;
+}
+
+/* Does the kernel have what the problem needs? One with a softcap needs a softcap; others may be absent. */
+static bool covers(const hopper_kernel *k, const ag_problem *p, int32_t shared_limit)
+{
+    const int64_t D = p->dim_qk > p->dim_v ? p->dim_qk : p->dim_v;
+    const uint32_t wanted = score_features_of(p), has = k->choice.features;
+    return k->format == agi_cuda_format_of(p->dtype) && k->D >= D && (wanted & ~has) == 0 &&
+           (has & AGI_HAS_SOFTCAP) == (wanted & AGI_HAS_SOFTCAP) &&
+           agi_cuda_kernels[k->choice.kernel].shared <= shared_limit;
+}
+
+/* The smallest set of features that covers the problem's, and the smallest head size. */
 agi_hopper_choice agi_hopper_choose(const ag_plan *plan, agi_hopper_map map, int32_t shared_limit)
 {
-    const ag_problem *p = &plan->p;
-    const int64_t D = p->dim_qk > p->dim_v ? p->dim_qk : p->dim_v;
-    agi_hopper_choice best = {-1, 0, 0};
-    int64_t best_D = INT64_MAX;
+    const hopper_kernel *best = NULL;
     for (int n = 0; n < N_HOPPER_KERNELS && hopper_serves(plan, shared_limit); n++) {
         const hopper_kernel *k = &hopper_kernels[n];
-        if (k->map == map && k->format == agi_cuda_format_of(p->dtype) && k->D >= D && k->D < best_D &&
-            agi_cuda_kernels[k->choice.kernel].shared <= shared_limit) {
-            best = k->choice;
-            best_D = k->D;
+        if (k->map != map || !covers(k, &plan->p, shared_limit)) {
+            continue;
         }
+        const int more =
+            best == NULL ? -1 : count_features(k->choice.features) - count_features(best->choice.features);
+        best = more < 0 || (more == 0 && k->D < best->D) ? k : best;
     }
-    return best;
+    return best == NULL ? (agi_hopper_choice){.kernel = -1, .set = ""} : best->choice;
 }
 
 agi_hopper_ring_size agi_hopper_rings(const ag_problem *p, int64_t most)

@@ -32,7 +32,9 @@ typedef struct {
 agi_cuda_choice agi_cuda_choose(const ag_problem *p, agi_cuda_map map, int32_t shared_limit);
 
 /* A kernel of the table sm90: kernel is -1 if it has none for the plan. rows: of a block; tile: rows of the other
- * side's tiles. It has either both kernels of vjp or none, and so of vjp_jvp. */
+ * side's tiles; features: the AGI_HAS_* that are compiled in, the set of that name in hopper_sets.h, "" if there are
+ * none. It has either all kernels of forward and vjp for a set or none; those of the other maps, and vjp in one kernel,
+ * are for problems without these features. It has either both kernels of vjp_jvp or none. */
 typedef enum {
     AGI_hopper_forward,
     AGI_hopper_jvp,
@@ -45,6 +47,8 @@ typedef enum {
 } agi_hopper_map;
 typedef struct {
     int32_t kernel, rows, tile;
+    uint32_t features;
+    const char *set;
 } agi_hopper_choice;
 agi_hopper_choice agi_hopper_choose(const ag_plan *plan, agi_hopper_map map, int32_t shared_limit);
 

@@ -83,6 +83,14 @@ static void forward_by(const char *problem, const char *kernel, const char *desc
     call_end(&x);
 }
 
+static void described_as(const char *problem, const char *description)
+{
+    ag_plan *plan = NULL;
+    CHECK_OK(make_cuda_plan(&plan, problem, 1));
+    CHECK(strstr(ag_plan_describe(plan), description) != NULL, "it runs on '%s'", ag_plan_describe(plan));
+    ag_plan_destroy(plan);
+}
+
 /* A device with room for 64 blocks takes it by itself, others only if it is asked for. Its kernels run where it has one
  * for the problem; the plan says so. */
 static void table_of_hopper(void)
@@ -108,8 +116,17 @@ static void table_of_hopper(void)
                "cuda, sm90, float32 inside, device 0, Fake GPU 0, wgmma in forward, vjp, jvp and vjp_jvp, "
                "deterministic");
     forward_by("q65 k65 d16 f16 causal", "hopper_forward_f16_d64", "wgmma in forward");
-    forward_by("q65 k65 d16 bf16 softcap=5", "forward_bf16_d32_full",
+    forward_by("q65 k65 d16 bf16 softcap=5", "hopper_forward_bf16_d64_softcap",
+               "Fake GPU 0, wgmma in forward and vjp with softcap, deterministic");
+    forward_by("q65 k65 d16 f16 alibi", "hopper_forward_f16_d64_relative", "vjp with relative, det");
+    forward_by("q65 k65 d16 f16 alibi", "hopper_relative", "vjp with relative, det");
+    forward_by("q65 k65 d16 bf16 dropout=0.1", "hopper_forward_bf16_d64_dropout", "vjp with dropout, det");
+    described_as("q65 k65 d100 f16 bias mask", "wgmma in forward and vjp with bias_mask, det");
+    described_as("q65 k65 d128 bf16 mask", "wgmma in forward and vjp with mask, det");
+    described_as("q65 k65 d128 bf16 bias dropout=0.1", "wgmma in forward and vjp with dropout_bias, det");
+    forward_by("q65 k65 d16 bf16 softcap=5 alibi", "forward_bf16_d32_full",
                "cuda, sm90, float32 inside, device 0, Fake GPU 0, det");
+    forward_by("q65 k65 d16 bf16 softcap=300", "forward_bf16_d32_full", "Fake GPU 0, det");
     forward_by("q8 k8 d16 bf16", "forward_short_bf16_d32", "Fake GPU 0, det");
     forward_by("q65 k65 d16 f32", "forward_f32_d32_plain", "Fake GPU 0, det");
     call_begin(&x, "q65 k65 d16 bf16", 0);

@@ -24,6 +24,8 @@ static void check_limits(void)
           sizeof(agi_hopper_backward));
     CHECK(sizeof(agi_hopper_second) <= MAX_PARAMETER, "%zu bytes of parameters of Hopper's vjp_jvp",
           sizeof(agi_hopper_second));
+    CHECK(sizeof(agi_hopper_before) <= MAX_PARAMETER, "%zu bytes of parameters before a feature set",
+          sizeof(agi_hopper_before));
     CHECK(sizeof(agi_cuda_merge) <= MAX_PARAMETER, "%zu bytes of a merge", sizeof(agi_cuda_merge));
 }
 
@@ -46,6 +48,55 @@ static void check_choices(ag_dtype dtype, int32_t limit)
     }
 }
 
+/* ---- Feature sets on Hopper ---- */
+
+static const struct {
+    const char *name;
+    uint32_t features;
+} sets[] = {{"", 0},
+#define SET_OF_LIST(Y, format, set, features, ...) {#set, features},
+            AGI_HOPPER_SETS(SET_OF_LIST, , )
+#undef SET_OF_LIST
+};
+enum { N_SETS = sizeof sets / sizeof sets[0], ALL_FEATURES = 31 };
+
+/* Which maps have sets: forward and vjp in two kernels. */
+static bool has_sets(agi_hopper_map map)
+{
+    return map == AGI_hopper_forward || map == AGI_hopper_dkdv || map == AGI_hopper_dq;
+}
+
+/* The choice must be one of the smallest sets with all of the features; none if there is none. */
+static void check_set(uint32_t features, agi_hopper_map map)
+{
+    ag_plan plan = {.p = AG_PROBLEM_INIT};
+    ag_problem *p = &plan.p;
+    int smallest = 99;
+    p->dtype = AG_F16;
+    p->q_len = p->kv_len = 100;
+    p->dim_qk = p->dim_v = 80;
+    p->softcap = features & AGI_HAS_SOFTCAP ? 5 : 0;
+    p->dropout = features & AGI_HAS_DROPOUT ? 0.5 : 0;
+    p->flags = (features & AGI_HAS_RELATIVE ? AG_ALIBI : 0u) | (features & AGI_HAS_BIAS ? AG_BIAS : 0u) |
+               (features & AGI_HAS_MASK ? AG_MASK : 0u);
+    for (int n = 0; n < (has_sets(map) ? N_SETS : 1); n++) {
+        const bool covers =
+            (features & ~sets[n].features) == 0 && (sets[n].features & ~features & AGI_HAS_SOFTCAP) == 0;
+        const int count = __builtin_popcount(sets[n].features);
+        smallest = covers && count < smallest ? count : smallest;
+    }
+    const agi_hopper_choice c = agi_hopper_choose(&plan, map, LIMIT_LARGE);
+    CHECK((c.kernel >= 0) == (smallest < 99), "features %u have kernel %d", (unsigned)features,
+          (int)c.kernel);
+    if (c.kernel >= 0) {
+        const char *name = agi_cuda_kernels[c.kernel].name;
+        CHECK((features & ~c.features) == 0 && __builtin_popcount(c.features) == smallest,
+              "features %u have set %u", (unsigned)features, (unsigned)c.features);
+        CHECK(strstr(name, "_f16_d128") != NULL && strcmp(name + strlen(name) - strlen(c.set), c.set) == 0,
+              "features %u have %s", (unsigned)features, name);
+    }
+}
+
 int main(void)
 {
     static const ag_dtype dtypes[] = {AG_F64, AG_F32, AG_F16, AG_BF16};
@@ -53,6 +104,11 @@ int main(void)
     for (int n = 0; n < 4; n++) {
         check_choices(dtypes[n], LIMIT_SMALL);
         check_choices(dtypes[n], LIMIT_LARGE);
+    }
+    for (uint32_t features = 0; features <= ALL_FEATURES; features++) {
+        for (int map = AGI_hopper_forward; map <= AGI_hopper_tdq; map++) {
+            check_set(features, (agi_hopper_map)map);
+        }
     }
     return test_summary();
 }

@@ -41,6 +41,10 @@ template <void (*KERNEL_FUNCTION)(agi_cuda_params)> static void run_map(const ag
          run<agi_hopper_ring, hopper_statistics_##format##_d##D>},
 #define HOPPER_SECOND(map, format, D, CONSUMERS, N, STAGES)                                                  \
     {agi_kernel_##map##_##format##_d##D, run<agi_hopper_second, map##_##format##_d##D>},
+#define HOPPER_SET(map, format, D, CONSUMERS, N, STAGES, set)                                                \
+    {agi_kernel_##map##_##format##_d##D##_##set, run<agi_hopper_forward, map##_##format##_d##D##_##set>},
+#define HOPPER_BACKWARD_SET(map, format, D, CONSUMERS, N, STAGES, set)                                       \
+    {agi_kernel_##map##_##format##_d##D##_##set, run<agi_hopper_backward, map##_##format##_d##D##_##set>},
 #define HOPPERS(list, entry, format) list(entry, format)
 
 static const emulated_kernel kernels[] = {
@@ -52,12 +56,16 @@ static const emulated_kernel kernels[] = {
     NAMES(AGI_CUDA_PREPARE, AGI_FORMAT)
 #elif defined(AGI_IMAGE_gradients)
     NAMES(AGI_CUDA_GRADIENTS, AGI_FORMAT)
+#elif defined(AGI_IMAGE_sets)
+    {agi_kernel_hopper_relative, run<agi_hopper_before, hopper_relative>},
+    {agi_kernel_hopper_live, run<agi_hopper_before, hopper_live>},
 #elif defined(AGI_IMAGE_hopper_forward)
-    HOPPERS(AGI_HOPPER_forward, HOPPER, AGI_FORMAT)
+    HOPPERS(AGI_HOPPER_forward, HOPPER, AGI_FORMAT) HOPPERS(AGI_HOPPER_forward_sets, HOPPER_SET, AGI_FORMAT)
 #elif defined(AGI_IMAGE_hopper_jvp)
     HOPPERS(AGI_HOPPER_jvp, HOPPER_JVP, AGI_FORMAT)
 #elif defined(AGI_IMAGE_hopper_backward)
     HOPPERS(AGI_HOPPER_backward, HOPPER_BACKWARD, AGI_FORMAT)
+        HOPPERS(AGI_HOPPER_backward_sets, HOPPER_BACKWARD_SET, AGI_FORMAT)
 #elif defined(AGI_IMAGE_hopper_ring)
     HOPPERS(AGI_HOPPER_ring, HOPPER_RING, AGI_FORMAT)
 #elif defined(AGI_IMAGE_hopper_second)

@@ -49,6 +49,34 @@ extern "C" const char *emulate_plant_hopper(int fault)
     return fault < (int)(sizeof names / sizeof names[0]) ? names[fault] : nullptr;
 }
 
+static uint32_t wrong_feature;
+static const char *wrong_kernel;
+
+extern "C" void emulate_plant_feature(uint32_t feature, const char *kernel)
+{
+    wrong_feature = feature;
+    wrong_kernel = kernel;
+}
+
+static void spoil_feature(agi_cuda_params &p, agi_hopper_features &x)
+{
+    switch (wrong_feature) {
+    case AGI_HAS_SOFTCAP: x.minus_two_caps *= 0.5f; break;
+    case AGI_HAS_RELATIVE: x.relative++; break;
+    case AGI_HAS_BIAS: p.a.bias.strides[3] = 0; break;
+    case AGI_HAS_MASK: p.a.mask.strides[3] = 0; break;
+    default: p.a.seed ^= 1; break;
+    }
+}
+template <class P> static void run_spoiled(const agi_cuda_entry *launch)
+{
+    P copy = *(const P *)launch->parameter;
+    agi_cuda_entry other = *launch;
+    other.parameter = &copy;
+    spoil_feature(copy.p, copy.x);
+    runs[launch->kernel](&other);
+}
+
 extern "C" ag_status emulate_make_map(const void *, const agi_cuda_box_view *view, agi_cuda_tensor_map *map)
 {
     static_assert(sizeof *view <= sizeof *map, "a tensor map of the emulation is its view");
@@ -74,7 +102,14 @@ extern "C" ag_status emulate_launch_kernel(void *, const agi_cuda_entry *launch)
         fprintf(stderr, "no emulated kernel %s\n", agi_cuda_kernels[launch->kernel].name);
         return AG_UNSUPPORTED;
     }
-    runs[launch->kernel](launch);
+    const char *name = agi_cuda_kernels[launch->kernel].name;
+    if (wrong_feature == 0 || strncmp(name, wrong_kernel, strlen(wrong_kernel)) != 0) {
+        runs[launch->kernel](launch);
+    } else if (strcmp(wrong_kernel, "hopper_forward") == 0) {
+        run_spoiled<agi_hopper_forward>(launch);
+    } else {
+        run_spoiled<agi_hopper_backward>(launch);
+    }
     has_run[launch->kernel] = true;
     return AG_OK;
 }

@@ -1,6 +1,8 @@
 /* Faults planted into the emulation of Hopper's verbs must be found: results out of the error rule, or a block that
  * can never end, under at least one schedule. Without a fault nothing may be found. Each problem runs in a process of
- * its own, as the emulation ends the process of a block that cannot go on. */
+ * its own, as the emulation ends the process of a block that cannot go on.
+ *
+ * And faults planted into what the kernels of a feature set are given: each feature in each kernel. */
 #define _POSIX_C_SOURCE 200809L /* fork */
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -131,9 +133,42 @@ static void check_part(const struct part *part)
     }
 }
 
+/* One feature of a set is wrong in one kernel, in one of the problems of the set. */
+static void check_feature_fault(int set, uint32_t feature, const char *kernel)
+{
+    char text[256];
+    struct arrays x;
+    int wrong = 0;
+    emulate_plant_feature(feature, kernel);
+    format_set_problem(text, sizeof text, set, 0);
+    make_hopper_problem(&x, &(struct hopper_problem){text, 0}, 7);
+    emulate_schedule(0, EMULATE_FORWARDS);
+    if (CHECK_OK(agc_arrays_run(&x, AG_MAP_FORWARD)) && CHECK_OK(agc_arrays_run(&x, AG_MAP_VJP))) {
+        wrong = count_wrong_results(&x, FORWARD_RESULTS | VJP_RESULTS, text, false);
+    }
+    CHECK((wrong > 0) == (feature != 0), "%s, feature %u in %s: %d results are out of the rule",
+          hopper_sets[set].name, (unsigned)feature, kernel, wrong);
+    emulate_plant_feature(0, "");
+    agc_arrays_destroy(&x);
+}
+static void check_feature_faults(void)
+{
+    for (int set = 0; set < N_HOPPER_SETS; set++) {
+        check_feature_fault(set, 0, "");
+        for (uint32_t feature = 1; feature <= hopper_sets[set].features; feature *= 2) {
+            if (hopper_sets[set].features & feature) {
+                check_feature_fault(set, feature, "hopper_forward");
+                check_feature_fault(set, feature, "hopper_dkdv");
+                check_feature_fault(set, feature, "hopper_dq");
+            }
+        }
+    }
+}
+
 int main(void)
 {
     emulated_hopper = true;
+    check_feature_faults();
     for (int n = 0; n < N_PARTS; n++) {
         check_part(&parts[n]);
     }

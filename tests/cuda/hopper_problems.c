@@ -1,5 +1,6 @@
 /* The kernels of the table sm90 by the error rule, on the processor: dtypes, head sizes, every feature that they serve,
- * tiles that are cut on each side; copies that arrive early or late, the first or the last warp ahead.
+ * every set of score features, tiles that are cut on each side; copies that arrive early or late, the first or the last
+ * warp ahead.
  *
  * cuda_hopper_emulated [SCHEDULES [NUMBER]]: how many of the four schedules each problem runs under, another one first
  * for each; this problem alone. */
@@ -58,12 +59,15 @@ static const struct hopper_problem problems[] = {
     {"h1 q70 k200 d128 f16", COMMON_TANGENT | WITH_LOW},
     {"b2 h2 kv1 q70 k90 d64 bf16 causal", WITHOUT_TK},
     {"h2 q66 k100 d128 f16", WITHOUT_TQ_TV},
+    {"b2 h1 q70 k120 d64 bf16 window=30,0 dropout=0.2", WITH_OFFSETS},
+    {"b2 h2 q60 k120 d64 f16 alibi=slopes", WITH_OFFSETS},
+    {"b3 h1 q100 k140 d128 bf16 dropout=0.5 bias=1h1k", WITH_LENGTHS},
+    {"b2 h2 kv1 q70 k150 d64 f16 bias=b1q1 mask sink", WITH_LENGTHS | WITH_LOW},
 };
 enum { N_PROBLEMS = sizeof problems / sizeof problems[0] };
 
-static void check_problem(int number, int schedule)
+static void check_problem(const struct hopper_problem *problem, int number, int schedule)
 {
-    const struct hopper_problem *problem = &problems[number];
     struct arrays x;
     make_hopper_problem(&x, problem, (uint64_t)number);
     emulate_schedule(schedule & 1, (schedule >> 1) % EMULATE_ORDERS);
@@ -103,6 +107,20 @@ static void check_grids(const struct hopper_problem *problem)
     emulated_processors = usual;
     free_outputs(kept);
     agc_arrays_destroy(&x);
+}
+
+/* Problems of the list, then those of the feature sets. */
+static void check_number(int number, int schedule)
+{
+    char text[256];
+    struct hopper_problem of_set = {text, 0};
+    if (number < N_PROBLEMS) {
+        check_problem(&problems[number], number, schedule);
+    } else {
+        const int n = number - N_PROBLEMS;
+        format_set_problem(text, sizeof text, n / N_SET_PROBLEMS, n % N_SET_PROBLEMS);
+        check_problem(&of_set, number, schedule);
+    }
 }
 
 /* The other maps take what this forward leaves: O and lse, and scores that they compute again. */
@@ -149,9 +167,9 @@ int main(int argc, char **argv)
 {
     const int schedules = argc > 1 ? atoi(argv[1]) : 1, only = argc > 2 ? atoi(argv[2]) : -1;
     emulated_hopper = true;
-    for (int n = 0; n < N_PROBLEMS; n++) {
+    for (int n = 0; n < N_PROBLEMS + N_HOPPER_SETS * N_SET_PROBLEMS; n++) {
         for (int s = 0; s < schedules && (only < 0 || n == only); s++) {
-            check_problem(n, (n + s) % 4);
+            check_number(n, (n + n / 4 + s) % 4);
         }
     }
     if (only < 0) {
@@ -159,6 +177,7 @@ int main(int argc, char **argv)
         check_grids(&(struct hopper_problem){"b3 h1 q200 k240 d64 f16 causal", WITH_LENGTHS});
         check_all_maps("h1 q70 k80 d64 bf16 causal scale=300");
         check_all_maps("h1 q70 k70 d20 f16 scale=300");
+        check_all_maps("h1 q70 k70 d64 bf16 scale=300 softcap=50");
         check_all_maps("h1 q70 k90 d128 bf16 scale=300");
         check_all_maps("h1 q66 k70 d100 f16 scale=300 causal");
         for (uint32_t absent = 1; absent < 16; absent *= 2) {

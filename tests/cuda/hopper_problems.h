@@ -1,9 +1,10 @@
-/* One problem on the emulated table sm90: its maps by the error rule. */
+/* One problem on the emulated table sm90: its maps by the error rule. Problems of each feature set. */
 #ifndef AG_TEST_HOPPER_PROBLEMS_H
 #define AG_TEST_HOPPER_PROBLEMS_H
 
 #include "check/error_rule.h"
 #include "check/random_case.h"
+#include "cuda/hopper_sets.h"
 #include "emulated_backend.h"
 #include "kernels.h"
 #include "test.h"
@@ -124,10 +125,57 @@ static inline void make_hopper_problem(struct arrays *x, const struct hopper_pro
     clear_tangents(x, problem->with);
 }
 
+/* ---- Feature sets ---- */
+
+static const struct {
+    const char *name;
+    uint32_t features;
+} hopper_sets[] = {
+#define SET_OF_LIST(Y, format, set, features, ...) {#set, features},
+    AGI_HOPPER_SETS(SET_OF_LIST, , )
+#undef SET_OF_LIST
+};
+enum { N_HOPPER_SETS = sizeof hopper_sets / sizeof hopper_sets[0] };
+
+/* Adds the words of the features, in one of two variants. */
+static inline void add_feature_words(char *text, size_t size, uint32_t set, int variant)
+{
+    static const struct {
+        uint32_t feature;
+        const char *words[2];
+    } list[] = {
+        {AGI_HAS_SOFTCAP, {"softcap=5", "softcap=0.6 scale=-2"}},
+        {AGI_HAS_RELATIVE, {"alibi table=20", "table=60,9"}},
+        {AGI_HAS_BIAS, {"bias=1hqk", "bias=b1qk aux=f32"}},
+        {AGI_HAS_MASK, {"mask=11qk", "mask=bh1k"}},
+        {AGI_HAS_DROPOUT, {"dropout=0.3", "dropout=0.02"}},
+    };
+    for (size_t n = 0; n < sizeof list / sizeof list[0]; n++) {
+        const size_t length = strlen(text);
+        if (set & list[n].feature) {
+            snprintf(text + length, size - length, " %s", list[n].words[variant]);
+        }
+    }
+}
+
+/* The problems of a set, numbered from 0: dtypes, head sizes, other features beside it. */
+enum { N_SET_PROBLEMS = 4 };
+static inline void format_set_problem(char *text, size_t size, int set, int number)
+{
+    static const char *const problems[N_SET_PROBLEMS] = {
+        "h2 kv1 q140 k133 d64 bf16 causal", "b2 h1 q70 k150 d64 f16 sink",
+        "h2 q66 k140 d128 bf16 window=60,20", "b2 h2 kv1 q70 k131 d100 f16 packed=110,190"};
+    snprintf(text, size, "%s", problems[number]);
+    add_feature_words(text, size, hopper_sets[set].features, number % 2);
+}
+
+/* ---- Results ---- */
+
 /* The results that are checked, as bits by tensor. */
 #define RESULT(t) (UINT64_C(1) << (t))
 #define FORWARD_RESULTS (RESULT(T_O) | RESULT(T_LSE) | RESULT(T_O_LOW))
-#define VJP_RESULTS (RESULT(T_DQ) | RESULT(T_DK) | RESULT(T_DV) | RESULT(T_DSINK))
+#define VJP_RESULTS                                                                                          \
+    (RESULT(T_DQ) | RESULT(T_DK) | RESULT(T_DV) | RESULT(T_DSINK) | RESULT(T_DBIAS) | RESULT(T_DTABLE))
 #define VJP_JVP_RESULTS (RESULT(T_TDQ) | RESULT(T_TDK) | RESULT(T_TDV) | RESULT(T_TDSINK))
 #define JVP_RESULTS (RESULT(T_TO) | RESULT(T_MU) | RESULT(T_TO_LOW))
 #define ALL_RESULTS (FORWARD_RESULTS | VJP_RESULTS | JVP_RESULTS | VJP_JVP_RESULTS)

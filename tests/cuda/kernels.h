@@ -18,6 +18,9 @@ const char *emulate_plant(int fault);
 /* The same for the verbs of Hopper: see src/cuda/hopper_emulate.h. */
 const char *emulate_plant_hopper(int fault);
 
+/* Launches of Hopper's kernels whose names begin so get a score feature (AGI_HAS_*) wrong; 0: none. */
+void emulate_plant_feature(uint32_t feature, const char *kernel);
+
 /* A tensor map as the emulation reads it. */
 ag_status emulate_make_map(const void *ctx, const agi_cuda_box_view *view, agi_cuda_tensor_map *map);
 

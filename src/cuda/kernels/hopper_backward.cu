@@ -7,6 +7,7 @@
  * Warpgroup 0 copies, the others own 64 rows each, as in hopper_forward.cu. P and dZ stay in the registers in which the
  * products leave Z and dP, and from which the next products take their first operand. L and D of the queries are those
  * of `statistics`. */
+#include "cuda/kernels/hopper_features.cuh"
 #include "cuda/kernels/hopper_owners.cuh"
 
 /* Which matrices: 0 is Q or K, 1 is dO or V. */
@@ -23,20 +24,25 @@ template <class T, bool KEYS>
 struct backward_consumer : owner_consumer<T, KEYS, 2, KEYS ? 2 : 1, agi_hopper_backward> {
     typedef owner_consumer<T, KEYS, 2, KEYS ? 2 : 1, agi_hopper_backward> base;
     typedef typename T::F F;
+    using base::at;
     using base::column;
     using base::f;
     using base::memory;
     using base::mine;
+    using base::notes;
     static constexpr float RAISE = F::RAISED ? 14 : 0; /* P is larger by 2^RAISE as an operand */
     static constexpr int SUMS = KEYS ? 2 : 1;
+    static constexpr bool CAPPED = (T::FEATURES & AGI_HAS_SOFTCAP) != 0;
+    static constexpr bool HIDES = hides_by_data(T::FEATURES), DROPS = (T::FEATURES & AGI_HAS_DROPOUT) != 0;
 
     float S[T::N / 2], dP[T::N / 2];
     float sum[SUMS][T::D / 2]; /* dZ times Q or K; with KEYS then P^T dO */
     uint32_t P[T::N / 4], dZ[T::N / 4];
+    kept_weights<KEYS, T::N / 2> kept;
 
-    VERB backward_consumer(const agi_hopper_backward &call, const owner_notes<T, KEYS> &notes,
+    VERB backward_consumer(const agi_hopper_backward &call, const owner_notes<T, KEYS> &from,
                            const owner_memory<T, KEYS, 2> &shared)
-        : base(call, notes, shared)
+        : base(call, from, shared)
     {
 #pragma unroll
         for (int i = 0; i < SUMS * T::D / 2; i++) {
@@ -50,6 +56,53 @@ struct backward_consumer : owner_consumer<T, KEYS, 2, KEYS ? 2 : 1, agi_hopper_b
         products_commit();
     }
 
+    VERB const owner_step &about(int n) const
+    {
+        return notes.steps[n % T::STAGES];
+    }
+    VERB fragment_place place(int n) const
+    {
+        return {at.s, about(n).head, base::row, about(n).row};
+    }
+
+    /* ---- Rows that mask and bias hide ---- */
+
+    /* Has row r of the tile no visible pair at all? Of queries their L says it: `statistics`. */
+    VERB bool is_dead(int n, int r) const
+    {
+        if constexpr (!KEYS) {
+            return live_keys(f.p, f.x, at.s, at.kv_head)[about(n).row + r] == 0;
+        }
+        const uint32_t L = memory.ring.tile(n) + memory.TILES + r * AGI_CUDA_STATS * 4;
+        const ag_tensor &t = f.p.a.sink;
+        const float none = t.data == nullptr
+                               ? INFINITY
+                               : load_aux(f.p.aux_dtype, t.data, about(n).head * t.strides[1], 0.0f);
+        return shared_load(L) == INFINITY || (shared_load(L) == none && shared_load(L + 4) == 0);
+    }
+    /* Has the tile such rows? The same answer in the whole warp. */
+    VERB bool has_dead_rows(int n) const
+    {
+        if constexpr (!KEYS) {
+            return has_dead_keys<T::N>(live_keys(f.p, f.x, at.s, at.kv_head) + about(n).row);
+        }
+        const int lane = (int)threadIdx.x % 32;
+        bool any = false;
+#pragma unroll
+        for (int r = 0; r < T::N; r += 32) {
+            any |= is_dead(n, r + lane);
+        }
+        return __any_sync(~0u, any);
+    }
+    VERB void clear_hidden(int n)
+    {
+        if constexpr (!HIDES) {
+            base::clear_hidden(n);
+        } else if (about(n).clear || has_dead_rows(n)) {
+            base::clear_rows(n, [&](int r) { return is_dead(n, r); });
+        }
+    }
+
     /* ---- Weights ---- */
 
     VERB row_stats<float> stats(int n, int i) const
@@ -61,27 +114,54 @@ struct backward_consumer : owner_consumer<T, KEYS, 2, KEYS ? 2 : 1, agi_hopper_b
             return {shared_load(at_column), shared_load(at_column + 4), shared_load(at_column + 8), 0, 0, 0};
         }
     }
+    /* The scores in the place of the products, minus infinity where a feature hides a pair. With a softcap dP becomes
+     * phi' o (M o dP - D) at once: Z is needed for that. */
+    VERB void make_scores(int n)
+    {
+        const float scale = (float)f.p.scale;
+#pragma unroll
+        for (int i = 0; i < T::N / 2; i++) {
+            S[i] = mul_rn(S[i], scale);
+            if constexpr (CAPPED) {
+                float slope;
+                S[i] = capped_score(f.x, S[i], slope);
+                dP[i] = slope * difference(n, i);
+            }
+        }
+        if constexpr (T::FEATURES != 0) {
+            add_features<F, T::FEATURES, KEYS>(S, f.p, f.x, place(n));
+        }
+    }
     /* P in the place of Z, 0 where a pair is hidden. */
     VERB void make_weights(int n)
     {
         constexpr float LOG2_E = 1.4426950408889634f;
-        const float scale = (float)f.p.scale;
+        make_scores(n);
 #pragma unroll
         for (int i = 0; i < T::N / 2; i++) {
             const row_stats<float> r = stats(n, i);
-            const float x = add_rn(add_rn(mul_rn(S[i], scale), -r.lse), -r.lse_low);
+            const float x = add_rn(add_rn(S[i], -r.lse), -r.lse_low);
             S[i] = exp2_fast(fmaf(x, LOG2_E, RAISE));
         }
         base::hide(S, n);
     }
-    /* dZ = P o (dP - D), without the scale. */
+    /* M o dP - D; M: what dropout multiplies weights with. */
+    VERB float difference(int n, int i) const
+    {
+        if constexpr (DROPS) {
+            return (kept[i] ? dP[i] * f.x.inverse_keep : 0) - stats(n, i).D;
+        }
+        return dP[i] - stats(n, i).D;
+    }
+    /* dZ = P o phi' o (M o dP - D), without the scale. */
     VERB void make_gradients(int n)
     {
         constexpr float LOWER = F::RAISED ? 0x1p-14f : 1;
 #pragma unroll
         for (int i = 0; i < T::N / 2; i++) {
-            const float g = S[i] * LOWER * (dP[i] - stats(n, i).D);
+            const float g = S[i] * LOWER * (CAPPED ? dP[i] : difference(n, i));
             dP[i] = S[i] == 0 ? 0 : g; /* behind a hidden pair dP may be NaN */
+            S[i] = DROPS && !kept[i] ? 0 : S[i];
         }
     }
     VERB void pack_all()
@@ -98,12 +178,18 @@ struct backward_consumer : owner_consumer<T, KEYS, 2, KEYS ? 2 : 1, agi_hopper_b
     VERB void step(int n)
     {
         memory.ring.wait(n);
-        base::clear_hidden(n);
+        clear_hidden(n);
         products_begin();
         start_product(S, 0, n);
         start_product(dP, 1, n);
-        products_wait<1>();
+        if constexpr (DROPS) {
+            kept.find(f.p, place(n));
+        }
+        products_wait<CAPPED ? 0 : 1>();
         hold(S);
+        if constexpr (CAPPED) {
+            hold(dP);
+        }
         make_weights(n);
         products_wait<0>();
         hold(dP);
@@ -137,7 +223,8 @@ struct backward_consumer : owner_consumer<T, KEYS, 2, KEYS ? 2 : 1, agi_hopper_b
         const float scale = (float)f.p.scale;
         if constexpr (KEYS) {
             base::store(rows, sum[0], f.p.a.dk, AG_ACC_DK, scale, f.p.Dk);
-            base::store(rows, sum[1], f.p.a.dv, AG_ACC_DV, F::RAISED ? 0x1p-14f : 1, f.p.Dv);
+            base::store(rows, sum[1], f.p.a.dv, AG_ACC_DV,
+                        (F::RAISED ? 0x1p-14f : 1) * (DROPS ? f.x.inverse_keep : 1), f.p.Dv);
         } else {
             base::store(rows, sum[0], f.p.a.dq, AG_ACC_DQ, scale, f.p.Dk);
         }
@@ -161,5 +248,12 @@ template <class T> VERB void run_hopper_dq(const agi_hopper_backward &f)
     {                                                                                                        \
         run_##map<hopper_shape<format, D, CONSUMERS, N, STAGES>>(f);                                         \
     }
-#define AGI_HOPPER_KERNELS(list, format) list(AGI_HOPPER_KERNEL, format)
-AGI_HOPPER_KERNELS(AGI_HOPPER_backward, AGI_FORMAT)
+#define AGI_HOPPER_SET_KERNEL(map, format, D, CONSUMERS, N, STAGES, set)                                     \
+    KERNEL void __launch_bounds__(128 * (CONSUMERS + 1), 1)                                                  \
+        map##_##format##_d##D##_##set(const __grid_constant__ agi_hopper_backward f)                         \
+    {                                                                                                        \
+        run_##map<hopper_shape<format, D, CONSUMERS, N, STAGES, AGI_SET_##set>>(f);                          \
+    }
+#define AGI_HOPPER_KERNELS(list, kernel, format) list(kernel, format)
+AGI_HOPPER_KERNELS(AGI_HOPPER_backward, AGI_HOPPER_KERNEL, AGI_FORMAT)
+AGI_HOPPER_KERNELS(AGI_HOPPER_backward_sets, AGI_HOPPER_SET_KERNEL, AGI_FORMAT)

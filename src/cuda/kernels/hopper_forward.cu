@@ -9,6 +9,7 @@
  *
  * Weights are 2^(S log2 e - u), u = m log2 e rounded, with m the row's largest score so far; what was summed before
  * shrinks by 2^(u_old - u). float16's are larger by 2^14, its range, in O' and in l alike. */
+#include "cuda/kernels/hopper_features.cuh"
 #include "cuda/kernels/hopper_results.cuh"
 #include "cuda/kernels/hopper_tiles.cuh"
 
@@ -144,6 +145,7 @@ enum { TURN = 1, WARPGROUP = 5 };
 template <class T> struct forward_consumer {
     typedef typename T::F F;
     static constexpr float RAISE = F::RAISED ? 14 : 0; /* weights are larger by 2^RAISE */
+    static constexpr bool HIDES = hides_by_data(T::FEATURES), DROPS = (T::FEATURES & AGI_HAS_DROPOUT) != 0;
 
     const agi_hopper_forward &f;
     const forward_memory<T> &memory;
@@ -155,6 +157,8 @@ template <class T> struct forward_consumer {
     float S[T::N / 2], O[T::D / 2];
     uint32_t P[T::N / 4];
     float top[2], sum[2], factor[2];
+    bool seen[2]; /* has the row met a pair that mask and bias do not hide? */
+    kept_weights<false, T::N / 2> kept;
 
     VERB forward_consumer(const agi_hopper_forward &call, const forward_memory<T> &shared)
         : f(call), memory(shared), w(uniform((int)threadIdx.x / 128 - 1)), at(nullptr), tile(0), step(0)
@@ -189,6 +193,7 @@ template <class T> struct forward_consumer {
     VERB void begin_rows()
     {
         const float s = sink();
+        seen[0] = seen[1] = false;
         top[0] = top[1] = fminf(fmaxf(s, LOWEST), -LOWEST);
         sum[0] = sum[1] = s > -INFINITY && threadIdx.x % 4 == 0 ? sink_weight(top[0]) : 0;
     }
@@ -247,7 +252,11 @@ template <class T> struct forward_consumer {
 #pragma unroll
         for (int i = 0; i < T::N / 2; i++) {
             S[i] = mul_rn(S[i], scale);
+            if constexpr ((T::FEATURES & AGI_HAS_SOFTCAP) != 0) {
+                S[i] = capped_score(f.x, S[i]);
+            }
         }
+        add_features<F, T::FEATURES, false>(S, f.p, f.x, {at->s, at->h, row, first});
         if (first >= inside_from && first + T::N <= inside_to) {
             return;
         }
@@ -266,13 +275,17 @@ template <class T> struct forward_consumer {
     /* The row's new m; returns u. */
     VERB float grow(int half)
     {
-        float most = top[half];
+        float most = HIDES ? -INFINITY : top[half];
 #pragma unroll
         for (int i = 0; i < T::N / 4; i++) {
             most = fmaxf(most, S[i / 2 * 4 + 2 * half + i % 2]);
         }
         most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
         most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+        if constexpr (HIDES) {
+            seen[half] |= most != -INFINITY;
+            most = fmaxf(most, top[half]);
+        }
         const float u = exponent(most);
         factor[half] = exp2_fast(exponent(top[half]) - u);
         top[half] = most;
@@ -289,16 +302,36 @@ template <class T> struct forward_consumer {
             S[i] = exp2_fast(fmaf(S[i], LOG2_E, -u[i / 2 % 2]));
         }
     }
-    /* P, only when no product reads the old one any more. */
+    /* P, only when no product reads the old one any more. With dropout it is summed before some are dropped. */
     VERB void pack_weights()
     {
 #pragma unroll
         for (int i = 0; i < T::N / 4; i++) {
             P[i] = F::pack(S[2 * i], S[2 * i + 1]);
         }
+        if constexpr (DROPS) {
+            add_weights();
+#pragma unroll
+            for (int i = 0; i < T::N / 4; i++) {
+                P[i] &= (kept[2 * i] ? 0xffffu : 0) | (kept[2 * i + 1] ? 0xffff0000u : 0);
+            }
+        }
+    }
+    /* While products run. */
+    VERB void sum_weights()
+    {
+        if constexpr (!DROPS) {
+            add_weights();
+        }
+    }
+    VERB void find_kept(int n)
+    {
+        if constexpr (DROPS) {
+            kept.find(f.p, {at->s, at->h, row, at->key(n)});
+        }
     }
     /* l: the sum of the numbers that multiply V. */
-    VERB void sum_weights()
+    VERB void add_weights()
     {
         float of_tile[2][2] = {};
 #pragma unroll
@@ -325,13 +358,15 @@ template <class T> struct forward_consumer {
     VERB void clear_hidden(int n)
     {
         const int first = at->key(n), thread = here((int)threadIdx.x) % 128;
-        if (first >= at->from && first + T::N <= at->to) {
+        const uint8_t *const live = live_keys(f.p, f.x, at->s, at->kv_head) + first;
+        const bool dead = HIDES && has_dead_keys<T::N>(live);
+        if (first >= at->from && first + T::N <= at->to && !dead) {
             return;
         }
         memory.v.wait(step + n);
         for (int i = thread; i < T::N * T::BOXES * 8; i += 128) {
             const int r = i / (T::BOXES * 8), chunk = i % (T::BOXES * 8), key = first + r;
-            if (key < at->from || key >= at->to) {
+            if (key < at->from || key >= at->to || (HIDES && live[r] == 0)) {
                 shared_zero_16(memory.v.tile(step + n) + chunk / 8 * T::BOX + r * 128 + chunk % 8 * 16);
             }
         }
@@ -353,6 +388,7 @@ template <class T> struct forward_consumer {
     }
     VERB void first_keys()
     {
+        find_kept(0);
         products_wait<0>();
         hold(S);
         memory.k.release(step);
@@ -382,6 +418,7 @@ template <class T> struct forward_consumer {
         start_sums(step + n - 1);
         pass_turn();
         sum_weights();
+        find_kept(n);
         products_wait<1>();
         hold(S);
         memory.k.release(step + n);
@@ -442,7 +479,8 @@ template <class T> struct forward_consumer {
     VERB void store_lse(int half, float l) const
     {
         const int r = row + 8 * half;
-        const bool sees = max(r + at->s.low, 0) < min(r + at->s.high + 1, at->s.n_k);
+        const bool sees =
+            max(r + at->s.low, 0) < min(r + at->s.high + 1, at->s.n_k) && (!HIDES || seen[half] || !(l == l));
         const double m = top[half], excess = m * (double)LOG2_E - (double)exponent(top[half]);
         const bool by_keys = sees && (top[half] > sink() || l != sink_weight(top[half]));
         const double L = by_keys ? m + (log((double)l) - excess * 0.6931471805599453) : (double)sink();
@@ -526,7 +564,7 @@ template <class T> struct forward_consumer {
             float l = sum[half] + __shfl_xor_sync(~0u, sum[half], 1);
             l += __shfl_xor_sync(~0u, l, 2);
             store_lse(half, l);
-            factor[half] = l == 0 ? 0 : 1 / l;
+            factor[half] = l == 0 ? 0 : (DROPS ? f.x.inverse_keep : 1) / l;
         }
 #pragma unroll
         for (int i = 0; i < T::D / 2; i++) {
@@ -575,5 +613,12 @@ template <class T> VERB void run_forward(const agi_hopper_forward &f)
     {                                                                                                        \
         run_forward<hopper_shape<format, D, CONSUMERS, N, STAGES>>(f);                                       \
     }
-#define AGI_HOPPER_KERNELS(list, format) list(AGI_HOPPER_KERNEL, format)
-AGI_HOPPER_KERNELS(AGI_HOPPER_forward, AGI_FORMAT)
+#define AGI_HOPPER_SET_KERNEL(map, format, D, CONSUMERS, N, STAGES, set)                                     \
+    KERNEL void __launch_bounds__(128 * (CONSUMERS + 1), 1)                                                  \
+        map##_##format##_d##D##_##set(const __grid_constant__ agi_hopper_forward f)                          \
+    {                                                                                                        \
+        run_forward<hopper_shape<format, D, CONSUMERS, N, STAGES, AGI_SET_##set>>(f);                        \
+    }
+#define AGI_HOPPER_KERNELS(list, kernel, format) list(kernel, format)
+AGI_HOPPER_KERNELS(AGI_HOPPER_forward, AGI_HOPPER_KERNEL, AGI_FORMAT)
+AGI_HOPPER_KERNELS(AGI_HOPPER_forward_sets, AGI_HOPPER_SET_KERNEL, AGI_FORMAT)

@@ -80,6 +80,7 @@ template <class T, bool KEYS> struct owner_block {
 /* What the producer tells the consumers about a step. */
 struct owner_step {
     int row;     /* the first of the tile */
+    int head;    /* of the queries */
     bool clear;  /* some rows of the tile are seen by no row of the block */
     bool cut[2]; /* of each warpgroup: some pair of its rows and the tile's is hidden */
 };
@@ -87,7 +88,8 @@ template <class T, bool KEYS> VERB owner_step describe_step(const owner_block<T,
 {
     static_assert(T::CONSUMERS == 2, "cut is for two");
     const int row = at.stream_row(n);
-    return {row, row < at.from || row + T::N > at.to, {!at.sees_tile(at.row, row), !at.sees_tile(at.row + 64, row)}};
+    return {row, at.query_head(n), row < at.from || row + T::N > at.to,
+            {!at.sees_tile(at.row, row), !at.sees_tile(at.row + 64, row)}};
 }
 
 /* In shared memory, so that the consumers keep their registers for sums. */
@@ -241,14 +243,18 @@ template <class T_, bool KEYS_, int MATRICES_, int SUMMED, class Call_> struct o
      * the matrices that are summed. Every warpgroup writes all of them before its own products. */
     VERB void clear_hidden(int n)
     {
-        const owner_step &step = notes.steps[n % T::STAGES];
-        if (!step.clear) {
-            return;
+        if (notes.steps[n % T::STAGES].clear) {
+            clear_rows(n, [](int) { return false; });
         }
+    }
+    /* The same, and rows of the tile of which is_dead. */
+    template <class Function> VERB void clear_rows(int n, Function is_dead)
+    {
+        const owner_step &step = notes.steps[n % T::STAGES];
         const int first = step.row;
         for (int i = (int)threadIdx.x % 128; i < SUMMED * T::BOXES * T::N * 8; i += 128) {
             const int box = i / (T::N * 8), r = i / 8 % T::N;
-            if (first + r < at.from || first + r >= at.to) {
+            if (first + r < at.from || first + r >= at.to || is_dead(r)) {
                 shared_zero_16(memory.ring.tile(n) + box * T::BOX + r * 128 + i % 8 * 16);
             }
         }

@@ -6,8 +6,9 @@
 
 /* ---- The shape of a kernel that owns queries and walks over keys ---- */
 
-template <class F_, int D_, int CONSUMERS_, int N_, int STAGES_> struct hopper_shape {
+template <class F_, int D_, int CONSUMERS_, int N_, int STAGES_, int FEATURES_ = 0> struct hopper_shape {
     typedef F_ F;
+    static constexpr int FEATURES = FEATURES_; /* AGI_HAS_* of hopper_sets.h */
     static constexpr int D = D_, CONSUMERS = CONSUMERS_, N = N_, STAGES = STAGES_;
     static constexpr int ROWS = 64 * CONSUMERS, THREADS = 128 * (CONSUMERS + 1);
     static constexpr int BOXES = D / 64;        /* a row of a box is 64 channels */
@@ -15,8 +16,8 @@ template <class F_, int D_, int CONSUMERS_, int N_, int STAGES_> struct hopper_s
     static constexpr int BOX = N * 128;         /* of one of N keys */
     static constexpr int OWN = BOXES * ROWS * 128, TILE = BOXES * BOX;
     /* Registers of a thread: what the producer gives up, the consumers take. A launch has 65,536 / THREADS each. */
-    static constexpr int PRODUCER_REGISTERS = CONSUMERS == 2 ? 40 : 32;
-    static constexpr int CONSUMER_REGISTERS = CONSUMERS == 2 ? 232 : 160;
+    static constexpr int PRODUCER_REGISTERS = CONSUMERS != 2 ? 32 : FEATURES == 0 ? 40 : 24;
+    static constexpr int CONSUMER_REGISTERS = CONSUMERS != 2 ? 160 : FEATURES == 0 ? 232 : 240;
     static constexpr bool PLACE_IN_MEMORY = false; /* see run_queries */
 };
 

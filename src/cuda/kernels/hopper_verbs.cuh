@@ -433,4 +433,13 @@ VERB float exp2_fast(float x)
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
     return r;
 }
+
+/* ---- 1 / x within 2^-23 of itself; below 2^-126 it is 0 ---- */
+
+VERB float reciprocal_fast(float x)
+{
+    float r;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return r;
+}
 #endif
