@@ -45,6 +45,7 @@ target_sources(emulated_kernels INTERFACE $<TARGET_OBJECTS:emulated_cuda_launch>
 
 # The host's part, and the list of backends with the emulated one in the place of the cpu backend.
 add_library(emulated_cuda_host OBJECT cuda/emulated_backend.c ${PROJECT_SOURCE_DIR}/src/cuda/launches.c
+    ${PROJECT_SOURCE_DIR}/src/cuda/hopper_launches.c
     ${PROJECT_SOURCE_DIR}/src/cuda/schedule.c ${PROJECT_SOURCE_DIR}/src/attngrad.c)
 target_include_directories(emulated_cuda_host PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src
     ${CMAKE_CURRENT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/cuda)
