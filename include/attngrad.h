@@ -242,7 +242,7 @@ enum {
     AG_ISA_AMX = 4, /* tile products of bfloat16; see below */
     AG_ISA_NEON = 5,
     AG_ISA_SM80 = 6, /* any device of compute capability 8.0 or higher */
-    AG_ISA_SM90 = 7  /* devices of compute capability 9.0 (Hopper); AUTO does not take it yet */
+    AG_ISA_SM90 = 7  /* devices of compute capability 9.0 (Hopper) */
 };
 /* AG_ISA_AMX runs the maps of problems whose dtype is AG_BF16, with kv_len of at least 24 or, with AG_INVARIANT, any.
  * Other problems that ask for it run on the vector kernels of AG_ISA_AVX512. ag_plan_info_get reports which of the two

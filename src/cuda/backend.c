@@ -35,7 +35,8 @@ static bool is_usual(const agi_isa *isa, const agi_cuda_device *device)
     return isa->id != AG_ISA_SM90 || device->processors >= AGI_HOPPER_RING_MOST;
 }
 
-/* The table of kernels: the one that was asked for, or the last, and so the fastest, that the device runs. */
+/* Sets plan->isa to the table of kernels that options or the environment name, else to the fastest that the device
+ * runs: agi_cuda_isas lists them from the slowest to the fastest. */
 static ag_status choose_isa(ag_plan *plan, const agi_cuda_device *device, CUdevice number)
 {
     ag_isa chosen = AG_ISA_AUTO;

@@ -3,9 +3,8 @@
 
 #include <string.h>
 
-#include "core/arena.h"
 #include "core/status.h"
-#include "cuda/schedule.h"
+#include "cuda/hopper_launches.h"
 
 /* ---- The matrices of a map ---- */
 
@@ -23,13 +22,7 @@ static const uint32_t matrices_of[AGI_N_MAPS] = {
     [AGI_JVP_JVP] = OF_FORWARD | OF_TANGENT | OF_SECOND,
 };
 
-/* Where a matrix comes from. */
-typedef struct {
-    size_t tensor;             /* offset in ag_args */
-    bool keys, values, output; /* rows are keys; Dv channels; of out_dtype */
-} matrix_source;
-
-static const matrix_source sources[AGI_CUDA_OPERANDS] = {
+const agi_cuda_source agi_cuda_sources[AGI_CUDA_OPERANDS] = {
     [AGI_CUDA_Q] = {offsetof(ag_args, q), false, false, false},
     [AGI_CUDA_K] = {offsetof(ag_args, k), true, false, false},
     [AGI_CUDA_V] = {offsetof(ag_args, v), true, true, false},
@@ -45,34 +38,21 @@ static const matrix_source sources[AGI_CUDA_OPERANDS] = {
 
 /* ---- The workspace ---- */
 
-typedef struct {
-    int64_t *lists;
-    void *copies[AGI_CUDA_OPERANDS];
-    float *inverses[AGI_CUDA_OPERANDS];
-    void *stats;
-    double *diagonals;
-    void *splits;
-    float *ring_rows[2], *ring_sums; /* of vjp in one kernel: L and D, sums of dQ */
-    int32_t *ring_passes;            /* and the counter of tickets behind them */
-    agi_hopper_features features;
-    int64_t q_rows, k_rows, diagonal_tiles;
-} layout;
-
-static int64_t channels_of(const ag_problem *p, const matrix_source *s)
+static int64_t channels_of(const ag_problem *p, const agi_cuda_source *s)
 {
     return s->values ? p->dim_v : p->dim_qk;
 }
 
 /* Numbers of a row of a copy: whole chunks of 16 bytes. */
-static int64_t width_of_copy(const ag_problem *p, const matrix_source *s)
+static int64_t width_of_copy(const ag_problem *p, const agi_cuda_source *s)
 {
     const int64_t chunk = 16 / agi_cuda_number_bytes(agi_cuda_format_of(p->dtype));
     return agi_cuda_divide_up(channels_of(p, s), chunk) * chunk;
 }
 
-static void lay_out_copy(layout *x, agi_arena *arena, const ag_problem *p, int operand)
+static void lay_out_copy(agi_cuda_layout *x, agi_arena *arena, const ag_problem *p, int operand)
 {
-    const matrix_source *s = &sources[operand];
+    const agi_cuda_source *s = &agi_cuda_sources[operand];
     const agi_cuda_format format = agi_cuda_format_of(p->dtype);
     const int64_t rows = s->keys ? x->k_rows : x->q_rows, heads = s->keys ? p->kv_heads : p->heads;
     const int64_t numbers = agi_saturating_product(rows, heads, width_of_copy(p, s), agi_cuda_planes(format));
@@ -81,44 +61,7 @@ static void lay_out_copy(layout *x, agi_arena *arena, const ag_problem *p, int o
                                     format == AGI_FORMAT_f32 ? sizeof(float) : 0);
 }
 
-/* vjp in one kernel: a plan may have it if its table is not sm80. It sums dQ over the keys in an order that depends on
- * the lengths, so not with AG_INVARIANT. */
-static bool may_have_ring(const ag_plan *plan)
-{
-    return plan->isa != AG_ISA_SM80 && !(plan->flags & AG_INVARIANT) &&
-           agi_hopper_choose(plan, AGI_hopper_ring, INT32_MAX).kernel >= 0;
-}
-
-static void lay_out_ring(layout *x, agi_arena *arena, const ag_plan *plan)
-{
-    const ag_problem *p = &plan->p;
-    const agi_hopper_choice choice = agi_hopper_choose(plan, AGI_hopper_ring, INT32_MAX);
-    const int64_t D = p->dim_qk > 64 || p->dim_v > 64 ? 128 : 64;
-    const int64_t tiles = agi_saturating_product(p->heads, agi_hopper_tiles(p, choice.tile), 1, 1);
-    for (int n = 0; n < 2; n++) {
-        x->ring_rows[n] = agi_take(arena, agi_saturating_product(tiles, choice.tile, 1, 1), sizeof(float));
-    }
-    x->ring_sums = agi_take(arena, agi_saturating_product(tiles, choice.tile, D, 1), sizeof(float));
-    x->ring_passes = agi_take(arena, agi_saturating_product(tiles, 2, 1, 1) + 1, sizeof(int32_t));
-}
-
-/* What the kernels of a feature set on Hopper read. */
-static void lay_out_features(agi_hopper_features *x, agi_arena *arena, const ag_plan *plan)
-{
-    const ag_problem *p = &plan->p;
-    const uint32_t features = agi_hopper_choose(plan, AGI_hopper_forward, INT32_MAX).features;
-    x->relative_width = p->q_len + p->kv_len + 2 * AGI_HOPPER_PAD;
-    x->live_width = agi_cuda_divide_up(p->kv_len + AGI_HOPPER_PAD, 32) * 32;
-    if (features & AGI_HAS_RELATIVE) {
-        x->relative =
-            agi_take(arena, agi_saturating_product(p->batch, p->heads, x->relative_width, 1), sizeof(float));
-    }
-    if (features & (AGI_HAS_BIAS | AGI_HAS_MASK)) {
-        x->live = agi_take(arena, agi_saturating_product(p->batch, p->kv_heads, x->live_width, 1), 1);
-    }
-}
-
-static void lay_out(layout *x, agi_arena *arena, const ag_plan *plan, agi_map map)
+static void lay_out(agi_cuda_layout *x, agi_arena *arena, const ag_plan *plan, agi_map map)
 {
     const ag_problem *p = &plan->p;
     const size_t real = p->dtype == AG_F64 ? sizeof(double) : sizeof(float);
@@ -138,13 +81,13 @@ static void lay_out(layout *x, agi_arena *arena, const ag_plan *plan, agi_map ma
         x->splits = agi_take(arena, agi_saturating_product(heads, p->dim_v + 2, 1, 1), real);
     }
     if (map == AGI_FORWARD || map == AGI_VJP) {
-        lay_out_features(&x->features, arena, plan);
+        agi_hopper_lay_out_features(&x->features, arena, plan);
     }
     if (backward) {
         x->stats = agi_take(arena, agi_saturating_product(x->q_rows, p->heads, AGI_CUDA_STATS, 1), real);
     }
-    if (map == AGI_VJP && may_have_ring(plan)) {
-        lay_out_ring(x, arena, plan);
+    if (map == AGI_VJP && agi_hopper_may_have_ring(plan)) {
+        agi_hopper_lay_out_ring(x, arena, plan);
     }
     if (backward && agi_has(p, AG_TABLE) && p->q_len > 0 && p->kv_len > 0) {
         x->diagonal_tiles = agi_cuda_divide_up(p->q_len, AGI_CUDA_PAIR_TILE) +
@@ -156,7 +99,7 @@ static void lay_out(layout *x, agi_arena *arena, const ag_plan *plan, agi_map ma
 
 size_t agi_cuda_workspace(const ag_plan *plan, agi_map map)
 {
-    layout x;
+    agi_cuda_layout x;
     agi_arena arena = agi_arena_begin(NULL);
     lay_out(&x, &arena, plan, map);
     return agi_arena_bytes(&arena);
@@ -224,7 +167,7 @@ static void set_problem(agi_cuda_params *k, const ag_plan *plan, agi_map map)
 }
 
 /* The axes of a matrix in the caller's memory. */
-static void axes_of(const ag_problem *p, const matrix_source *s, int64_t size[4])
+void agi_cuda_axes_of(const ag_problem *p, const agi_cuda_source *s, int64_t size[4])
 {
     const bool packed = agi_has(p, AG_PACKED);
     size[0] = packed ? 1 : p->batch;
@@ -234,12 +177,12 @@ static void axes_of(const ag_problem *p, const matrix_source *s, int64_t size[4]
 }
 
 /* Can the copy engine read a matrix that the loops read directly? Its strides are positive. */
-static bool has_boxes(const ag_problem *p, const matrix_source *s, const ag_tensor *t)
+bool agi_cuda_has_boxes(const ag_problem *p, const agi_cuda_source *s, const ag_tensor *t)
 {
     const int64_t far = INT64_C(1) << 38; /* in numbers of 16 bits */
     int64_t size[4];
     bool all = true;
-    axes_of(p, s, size);
+    agi_cuda_axes_of(p, s, size);
     for (int axis = 0; axis < 3; axis++) {
         all &= size[axis] == 1 || (t->strides[axis] > 0 && t->strides[axis] < far);
     }
@@ -247,7 +190,7 @@ static bool has_boxes(const ag_problem *p, const matrix_source *s, const ag_tens
 }
 
 /* Is the matrix in the form that the loops read? */
-static bool is_direct(const ag_problem *p, const matrix_source *s, const ag_tensor *t)
+bool agi_cuda_is_direct(const ag_problem *p, const agi_cuda_source *s, const ag_tensor *t)
 {
     const ag_dtype dtype = s->output ? p->out_dtype : p->dtype;
     const int64_t bytes = (int64_t)ag_dtype_size(dtype);
@@ -259,9 +202,10 @@ static bool is_direct(const ag_problem *p, const matrix_source *s, const ag_tens
 }
 
 /* Sets a matrix of the loops; returns whether it must be copied. boxes: the copy engine will read it. */
-static bool set_matrix(agi_cuda_params *k, const ag_problem *p, const layout *x, int operand, bool boxes)
+static bool set_matrix(agi_cuda_params *k, const ag_problem *p, const agi_cuda_layout *x, int operand,
+                       bool boxes)
 {
-    const matrix_source *s = &sources[operand];
+    const agi_cuda_source *s = &agi_cuda_sources[operand];
     const ag_tensor *t = (const ag_tensor *)(const void *)((const char *)&k->a + s->tensor);
     const int64_t rows = s->keys ? x->k_rows : x->q_rows, width = width_of_copy(p, s);
     const agi_cuda_format format = agi_cuda_format_of(p->dtype);
@@ -269,7 +213,7 @@ static bool set_matrix(agi_cuda_params *k, const ag_problem *p, const layout *x,
     if (t->data == NULL) {
         return false;
     }
-    if (is_direct(p, s, t) && (!boxes || has_boxes(p, s, t))) {
+    if (agi_cuda_is_direct(p, s, t) && (!boxes || agi_cuda_has_boxes(p, s, t))) {
         *m = (agi_cuda_matrix){
             .data = t->data, .batch = t->strides[0], .head = t->strides[1], .row = t->strides[2]};
         m->width = (int32_t)channels_of(p, s);
@@ -283,7 +227,7 @@ static bool set_matrix(agi_cuda_params *k, const ag_problem *p, const layout *x,
 }
 
 /* Sets the matrices; returns the bits of those that must be copied. */
-static uint32_t set_matrices(agi_cuda_params *k, const ag_problem *p, const layout *x, bool boxes)
+static uint32_t set_matrices(agi_cuda_params *k, const ag_problem *p, const agi_cuda_layout *x, bool boxes)
 {
     uint32_t copied = 0;
     memset(k->m, 0, sizeof k->m);
@@ -297,21 +241,8 @@ static uint32_t set_matrices(agi_cuda_params *k, const ag_problem *p, const layo
 
 /* ---- Emitting ---- */
 
-typedef struct {
-    agi_cuda_params k;
-    const ag_plan *plan;
-    const ag_problem *p;
-    const agi_cuda_setting *device;
-    const layout *x;
-    bool hopper;          /* the map's kernels are those of the table sm90 */
-    const int64_t *drawn; /* a counter in the workspace, of tiles that blocks draw; NULL if they need none */
-    agi_hopper_features features;
-    agi_cuda_emitter stream;
-    ag_status status;
-} job;
-
-static void emit_entry(job *j, int32_t kernel, int64_t blocks, const void *parameter, size_t bytes,
-                       bool together)
+void agi_cuda_emit(agi_cuda_job *j, int32_t kernel, int64_t blocks, const void *parameter, size_t bytes,
+                   bool together)
 {
     if (j->status != AG_OK || blocks == 0) {
         return;
@@ -325,12 +256,12 @@ static void emit_entry(job *j, int32_t kernel, int64_t blocks, const void *param
     j->status = j->stream.emit(j->stream.ctx, &launch);
 }
 
-static void emit_with(job *j, int32_t kernel, int64_t blocks, const void *parameter, size_t bytes)
+static void emit_with(agi_cuda_job *j, int32_t kernel, int64_t blocks, const void *parameter, size_t bytes)
 {
-    emit_entry(j, kernel, blocks, parameter, bytes, false);
+    agi_cuda_emit(j, kernel, blocks, parameter, bytes, false);
 }
 
-static void emit(job *j, int32_t kernel, int64_t blocks, agi_cuda_part part)
+static void emit(agi_cuda_job *j, int32_t kernel, int64_t blocks, agi_cuda_part part)
 {
     j->k.w = part;
     emit_with(j, kernel, blocks, &j->k, sizeof j->k);
@@ -339,7 +270,7 @@ static void emit(job *j, int32_t kernel, int64_t blocks, agi_cuda_part part)
 /* ---- Lists ---- */
 
 typedef struct {
-    job *j;
+    agi_cuda_job *j;
     agi_cuda_upload values;
 } uploader;
 
@@ -370,7 +301,7 @@ static void set_list(uploader *u, const int64_t **list, const int64_t *on_device
     }
 }
 
-static void set_lists(job *j, int64_t *to)
+static void set_lists(agi_cuda_job *j, int64_t *to)
 {
     ag_args *a = &j->k.a;
     const int64_t B = j->p->batch;
@@ -388,14 +319,14 @@ static void set_lists(job *j, int64_t *to)
 
 /* ---- The maps ---- */
 
-static void emit_prepare(job *j, uint32_t copied)
+static void emit_prepare(agi_cuda_job *j, uint32_t copied)
 {
     static const int32_t kernels[] = {agi_kernel_prepare_bf16, agi_kernel_prepare_f16, agi_kernel_prepare_f32,
                                       agi_kernel_prepare_f64};
     const ag_problem *p = j->p;
     int64_t blocks = 0;
     for (int operand = 0; operand < AGI_CUDA_OPERANDS; operand++) {
-        const bool keys = sources[operand].keys;
+        const bool keys = agi_cuda_sources[operand].keys;
         const int64_t rows = agi_cuda_divide_up(keys ? p->kv_len : p->q_len, AGI_CUDA_SCALE_ROWS);
         if (copied >> operand & 1) {
             blocks += agi_saturating_product(p->batch, keys ? p->kv_heads : p->heads, rows, 1);
@@ -405,7 +336,7 @@ static void emit_prepare(job *j, uint32_t copied)
 }
 
 /* channels: the largest number of columns of its results. */
-static void emit_stream(job *j, agi_cuda_map map, int64_t channels)
+static void emit_stream(agi_cuda_job *j, agi_cuda_map map, int64_t channels)
 {
     const ag_problem *p = j->p;
     const bool keys = map == AGI_STREAM_dkdv || map == AGI_STREAM_tdkdv;
@@ -418,7 +349,7 @@ static void emit_stream(job *j, agi_cuda_map map, int64_t channels)
          (agi_cuda_part){.blocks = blocks, .parts = (int32_t)parts});
 }
 
-static void emit_statistics(job *j)
+static void emit_statistics(agi_cuda_job *j)
 {
     enum { ROWS_OF_BLOCK = 8 };
     const ag_problem *p = j->p;
@@ -435,7 +366,7 @@ static int64_t bias_tiles(const ag_problem *p, int axis)
     return p->bias_size[axis] == 1 ? 1 : agi_cuda_divide_up(rows, AGI_CUDA_PAIR_TILE);
 }
 
-static void emit_bias_gradient(job *j, bool tangent)
+static void emit_bias_gradient(agi_cuda_job *j, bool tangent)
 {
     static const int32_t kernels[2][4] = {
         {agi_kernel_dbias_bf16, agi_kernel_dbias_f16, agi_kernel_dbias_f32, agi_kernel_dbias_f64},
@@ -449,7 +380,7 @@ static void emit_bias_gradient(job *j, bool tangent)
     }
 }
 
-static void emit_table_gradient(job *j, bool tangent)
+static void emit_table_gradient(agi_cuda_job *j, bool tangent)
 {
     static const int32_t kernels[2][4] = {
         {agi_kernel_dtable_bf16, agi_kernel_dtable_f16, agi_kernel_dtable_f32, agi_kernel_dtable_f64},
@@ -463,7 +394,7 @@ static void emit_table_gradient(job *j, bool tangent)
     }
 }
 
-static void emit_feature_gradients(job *j, bool tangent)
+static void emit_feature_gradients(agi_cuda_job *j, bool tangent)
 {
     emit_bias_gradient(j, tangent);
     emit_table_gradient(j, tangent);
@@ -472,337 +403,22 @@ static void emit_feature_gradients(job *j, bool tangent)
     }
 }
 
-/* ---- The table sm90 ---- */
-
-static const matrix_source output_source = {offsetof(ag_args, o), false, true, true};
-
-static void make_map(job *j, agi_cuda_box_view *view, int32_t rows, agi_cuda_tensor_map *map)
-{
-    view->rows = rows;
-    view->dtype = j->p->dtype;
-    for (int axis = 0; axis < 3; axis++) {
-        view->strides[axis] = view->size[axis] == 1 ? 8 : view->strides[axis]; /* any that the driver takes */
-    }
-    if (j->status == AG_OK) {
-        j->status = j->device->make_map(j->device->ctx, view, map);
-    }
-}
-
-/* rows: of a box. */
-static void map_operand(job *j, int operand, int32_t rows, agi_cuda_tensor_map *map)
-{
-    const agi_cuda_matrix *m = &j->k.m[operand];
-    const matrix_source *s = &sources[operand];
-    agi_cuda_box_view view = {.data = (void *)(uintptr_t)m->data, .strides = {m->batch, m->head, m->row}};
-    axes_of(j->p, s, view.size);
-    if (m->copied) {
-        view.size[0] = 1;
-        view.size[2] = s->keys ? j->k.k_rows : j->k.q_rows;
-    }
-    view.size[3] = m->width;
-    make_map(j, &view, rows, map);
-}
-
-static void map_output(job *j, const ag_tensor *t, agi_cuda_tensor_map *map)
-{
-    agi_cuda_box_view view = {.data = t->data, .strides = {t->strides[0], t->strides[1], t->strides[2]}};
-    axes_of(j->p, &output_source, view.size);
-    make_map(j, &view, 64, map);
-}
-
-static bool stores_boxes(const job *j, const ag_tensor *t)
-{
-    return is_direct(j->p, &output_source, t) && has_boxes(j->p, &output_source, t);
-}
-
-/* Tiles of queries per head, and the call with them. */
-static agi_cuda_params with_tiles(job *j, agi_hopper_choice choice)
-{
-    j->k.w = (agi_cuda_part){.blocks = agi_cuda_divide_up(j->p->q_len, choice.rows)};
-    return j->k;
-}
-
-static int64_t query_blocks(const job *j)
-{
-    return agi_saturating_product(j->p->batch, j->p->heads, j->k.w.blocks, 1);
-}
-
-/* Before the kernels of a feature set. */
-static void emit_hopper_features(job *j)
-{
-    const ag_problem *p = j->p;
-    agi_hopper_features *x = &j->features;
-    agi_hopper_before f = {.p = j->k, .x = *x};
-    x->cap = (float)p->softcap;
-    x->minus_two_caps = -2 * (float)p->softcap;
-    x->cap_rate = p->softcap == 0 ? 0 : (float)(2 * 1.4426950408889634 / p->softcap);
-    x->inverse_keep = (float)(1 / j->k.keep);
-    if (x->relative != NULL) {
-        f.p.w = (agi_cuda_part){.blocks = agi_cuda_divide_up(x->relative_width, 1024)};
-        emit_with(j, agi_kernel_hopper_relative, agi_saturating_product(p->batch, p->heads, f.p.w.blocks, 1),
-                  &f, sizeof f);
-    }
-    if (x->live != NULL) {
-        f.p.w = (agi_cuda_part){.blocks = x->live_width / 32};
-        emit_with(j, agi_kernel_hopper_live, agi_saturating_product(p->batch, p->kv_heads, f.p.w.blocks, 1),
-                  &f, sizeof f);
-    }
-}
-
-static void emit_hopper_forward(job *j)
-{
-    const ag_args *a = &j->k.a;
-    const agi_hopper_choice choice = agi_hopper_choose(j->plan, AGI_hopper_forward, j->device->shared_limit);
-    emit_hopper_features(j);
-    agi_hopper_forward f = {.p = with_tiles(j, choice),
-                            .x = j->features,
-                            .heads_together = (int32_t)agi_hopper_heads_together(j->p),
-                            .drawn = (int64_t *)(uintptr_t)j->drawn};
-    const int64_t all = query_blocks(j);
-    f.tiles = (int32_t)all;
-    map_operand(j, AGI_CUDA_Q, 64, &f.q);
-    map_operand(j, AGI_CUDA_K, choice.tile, &f.k);
-    map_operand(j, AGI_CUDA_V, choice.tile, &f.v);
-    f.stores_boxes = !(a->accumulate & AG_ACC_O) && stores_boxes(j, &a->o) &&
-                     (a->o_low.data == NULL || stores_boxes(j, &a->o_low));
-    if (f.stores_boxes) {
-        map_output(j, &a->o, &f.o);
-    }
-    if (f.stores_boxes && a->o_low.data != NULL) {
-        map_output(j, &a->o_low, &f.o_low);
-    }
-    /* Each processor has one block; tiles are counted by 32 bits, and more of them are refused. */
-    const bool few = all < j->device->processors || all > INT32_MAX;
-    emit_with(j, choice.kernel, few ? all : j->device->processors, &f, sizeof f);
-}
-
-/* A matrix and its tangent. */
-static void map_pair(job *j, int operand, int tangent, int32_t rows, agi_cuda_tensor_map maps[2])
-{
-    map_operand(j, operand, rows, &maps[0]);
-    map_operand(j, j->k.m[tangent].data == NULL ? operand : tangent, rows, &maps[1]);
-}
-
-static void emit_hopper_jvp(job *j)
-{
-    const ag_args *a = &j->k.a;
-    const agi_hopper_choice choice = agi_hopper_choose(j->plan, AGI_hopper_jvp, j->device->shared_limit);
-    agi_hopper_jvp f = {.p = with_tiles(j, choice), .heads_together = agi_hopper_heads_together(j->p)};
-    map_pair(j, AGI_CUDA_Q, AGI_CUDA_TQ, 64, f.q);
-    map_pair(j, AGI_CUDA_K, AGI_CUDA_TK, choice.tile, f.k);
-    map_pair(j, AGI_CUDA_V, AGI_CUDA_TV, choice.tile, f.v);
-    f.o_in_boxes = a->o.data != NULL && !(a->accumulate & AG_ACC_O) && stores_boxes(j, &a->o);
-    f.to_in_boxes = !(a->accumulate & AG_ACC_TO) && stores_boxes(j, &a->to);
-    if (f.o_in_boxes) {
-        map_output(j, &a->o, &f.o);
-    }
-    if (f.to_in_boxes) {
-        map_output(j, &a->to, &f.to);
-    }
-    emit_with(j, choice.kernel, query_blocks(j), &f, sizeof f);
-}
-
-/* One kernel of vjp. All boxes have 64 rows. */
-static void emit_hopper_backward(job *j, agi_hopper_map map, const agi_hopper_backward *maps)
-{
-    const ag_problem *p = j->p;
-    const bool keys = map == AGI_hopper_dkdv;
-    const agi_hopper_choice choice = agi_hopper_choose(j->plan, map, j->device->shared_limit);
-    const int64_t blocks = agi_cuda_divide_up(keys ? p->kv_len : p->q_len, choice.rows);
-    agi_hopper_backward f = *maps;
-    j->k.w = (agi_cuda_part){.blocks = blocks};
-    f.p = j->k;
-    emit_with(j, choice.kernel, agi_saturating_product(p->batch, keys ? p->kv_heads : p->heads, blocks, 1),
-              &f, sizeof f);
-}
-
-/* ---- vjp in one kernel ---- */
-
-/* It gives dQ and at least one of dK and dV. */
-static bool has_ring(const job *j)
-{
-    const ag_args *a = &j->k.a;
-    const agi_hopper_ring_size rings = agi_hopper_rings(j->p, j->device->ring_most);
-    return may_have_ring(j->plan) && a->dq.data != NULL && (a->dk.data != NULL || a->dv.data != NULL) &&
-           agi_hopper_choose(j->plan, AGI_hopper_ring, j->device->shared_limit).kernel >= 0 &&
-           rings.blocks <= j->device->processors;
-}
-
-/* Can a gradient be stored by the copy engine? */
-static bool map_gradient(job *j, const matrix_source *s, const ag_tensor *t, uint32_t bit,
-                         agi_cuda_tensor_map *map)
-{
-    if (t->data == NULL || j->k.a.accumulate & bit || j->p->grad_dtype != j->p->dtype ||
-        !is_direct(j->p, s, t) || !has_boxes(j->p, s, t)) {
-        return false;
-    }
-    agi_cuda_box_view view = {.data = t->data, .strides = {t->strides[0], t->strides[1], t->strides[2]}};
-    axes_of(j->p, s, view.size);
-    make_map(j, &view, 64, map);
-    return true;
-}
-
-/* Two 16-bit channels at a time. */
-static bool has_pairs(const job *j, const ag_tensor *t)
-{
-    const int64_t odd = t->strides[0] | t->strides[1] | t->strides[2] | j->p->dim_qk;
-    return j->p->grad_dtype == j->p->dtype && !(j->k.a.accumulate & AG_ACC_DQ) && t->strides[3] == 1 &&
-           odd % 2 == 0 && (uintptr_t)t->data % 4 == 0;
-}
-
-static bool in_chunks(const job *j)
-{
-    static const matrix_source output = {0, false, true, true};
-    const ag_args *a = &j->k.a;
-    return is_direct(j->p, &output, &a->o) && is_direct(j->p, &output, &a->d_o) &&
-           (a->o_low.data == NULL || is_direct(j->p, &output, &a->o_low));
-}
-
-static void set_ring(job *j, agi_hopper_ring *f, const agi_hopper_backward *maps)
-{
-    const ag_args *a = &j->k.a;
-    const agi_hopper_choice choice = agi_hopper_choose(j->plan, AGI_hopper_ring, j->device->shared_limit);
-    const agi_hopper_ring_size rings = agi_hopper_rings(j->p, j->device->ring_most);
-    f->q = maps->q;
-    f->k = maps->k;
-    f->v = maps->v;
-    f->d_o = maps->d_o;
-    f->dk_in_boxes = map_gradient(j, &sources[AGI_CUDA_K], &a->dk, AG_ACC_DK, &f->dk);
-    f->dv_in_boxes = map_gradient(j, &sources[AGI_CUDA_V], &a->dv, AG_ACC_DV, &f->dv);
-    f->dq_in_pairs = has_pairs(j, &a->dq);
-    f->in_chunks = in_chunks(j);
-    f->tiles = agi_hopper_tiles(j->p, choice.tile);
-    f->lse = j->x->ring_rows[0];
-    f->delta = j->x->ring_rows[1];
-    f->sums = j->x->ring_sums;
-    f->passes = j->x->ring_passes;
-    f->tickets = f->passes + 2 * j->p->heads * f->tiles;
-    f->scale_log2 = (float)(j->p->scale * 1.4426950408889634);
-    f->is_ring = rings.is_ring;
-    f->ring = rings.blocks;
-    f->groups = rings.groups;
-}
-
-static void emit_hopper_ring(job *j)
-{
-    const ag_problem *p = j->p;
-    const int32_t limit = j->device->shared_limit;
-    const agi_hopper_choice choice = agi_hopper_choose(j->plan, AGI_hopper_ring, limit);
-    const agi_hopper_choice before = agi_hopper_choose(j->plan, AGI_hopper_statistics, limit);
-    const int64_t heads = agi_saturating_product(p->batch, p->kv_heads, 1, 1);
-    agi_hopper_backward maps = {0};
-    agi_hopper_ring f = {0};
-    map_operand(j, AGI_CUDA_Q, choice.tile, &maps.q);
-    map_operand(j, AGI_CUDA_K, AGI_HOPPER_RING_KEYS, &maps.k);
-    map_operand(j, AGI_CUDA_V, AGI_HOPPER_RING_KEYS, &maps.v);
-    map_operand(j, AGI_CUDA_DO, choice.tile, &maps.d_o);
-    set_ring(j, &f, &maps);
-    j->k.w = (agi_cuda_part){.blocks = agi_cuda_divide_up(p->q_len, choice.tile)};
-    f.p = j->k;
-    emit_with(j, before.kernel, agi_saturating_product(p->batch, p->heads, j->k.w.blocks, 1), &f, sizeof f);
-    const int64_t all = agi_saturating_product(heads, f.groups, 1, 1), rings = j->device->processors / f.ring;
-    const int64_t whole = (rings < all ? rings : all) * f.ring,
-                  items = agi_saturating_product(all, f.ring, 1, 1);
-    const int64_t most = items < j->device->processors ? items : j->device->processors;
-    emit_entry(j, choice.kernel, f.is_ring ? whole : most, &f, sizeof f, true);
-}
-
-static void emit_hopper_vjp(job *j)
-{
-    const ag_args *a = &j->k.a;
-    emit_hopper_features(j);
-    agi_hopper_backward maps = {.x = j->features};
-    map_operand(j, AGI_CUDA_Q, 64, &maps.q);
-    map_operand(j, AGI_CUDA_K, 64, &maps.k);
-    map_operand(j, AGI_CUDA_V, 64, &maps.v);
-    map_operand(j, AGI_CUDA_DO, 64, &maps.d_o);
-    if (a->dk.data != NULL || a->dv.data != NULL) {
-        emit_hopper_backward(j, AGI_hopper_dkdv, &maps);
-    }
-    if (a->dq.data != NULL) {
-        emit_hopper_backward(j, AGI_hopper_dq, &maps);
-    }
-}
-
-/* One kernel of vjp_jvp. Boxes of the owners have 64 rows, those of the stream as many as its tiles. A matrix that the
- * call lacks has a map of another one, outside of which it finds zeros. */
-static void emit_hopper_second(job *j, agi_hopper_map map)
-{
-    const ag_problem *p = j->p;
-    const bool keys = map == AGI_hopper_tdkdv;
-    const agi_hopper_choice choice = agi_hopper_choose(j->plan, map, j->device->shared_limit);
-    const int64_t blocks = agi_cuda_divide_up(keys ? p->kv_len : p->q_len, choice.rows);
-    agi_hopper_second f = {0};
-    for (int operand = AGI_CUDA_Q; operand <= AGI_CUDA_TDO; operand++) {
-        const bool of_keys = sources[operand].keys, absent = j->k.m[operand].data == NULL;
-        const int other = of_keys ? AGI_CUDA_K : AGI_CUDA_Q;
-        map_operand(j, absent ? other : operand, of_keys == keys ? 64 : choice.tile, &f.maps[operand]);
-    }
-    j->k.w = (agi_cuda_part){.blocks = blocks};
-    f.p = j->k;
-    emit_with(j, choice.kernel, agi_saturating_product(p->batch, keys ? p->kv_heads : p->heads, blocks, 1),
-              &f, sizeof f);
-}
-
-static void emit_hopper_vjp_jvp(job *j)
-{
-    const ag_args *a = &j->k.a;
-    if (a->tdk.data != NULL || a->tdv.data != NULL) {
-        emit_hopper_second(j, AGI_hopper_tdkdv);
-    }
-    if (a->tdq.data != NULL) {
-        emit_hopper_second(j, AGI_hopper_tdq);
-    }
-}
-
-/* Are the map's kernels those of the table sm90? */
-static bool is_hopper(const job *j)
-{
-    const ag_problem *p = j->p;
-    const int32_t limit = j->device->shared_limit;
-    const bool has_queries = p->q_len > 0 && (!agi_has(p, AG_PACKED) || p->q_total > 0);
-    if (j->device->make_map == NULL || !has_queries) {
-        return false;
-    }
-    if (j->k.map == AGI_FORWARD) {
-        return agi_hopper_choose(j->plan, AGI_hopper_forward, limit).kernel >= 0;
-    }
-    if (j->k.map == AGI_VJP_JVP) {
-        return agi_hopper_choose(j->plan, AGI_hopper_tdkdv, limit).kernel >= 0;
-    }
-    if (j->k.map == AGI_JVP) {
-        return !j->k.given_o && agi_hopper_choose(j->plan, AGI_hopper_jvp, limit).kernel >= 0;
-    }
-    return j->k.map == AGI_VJP && j->k.a.d_o.data != NULL &&
-           agi_hopper_choose(j->plan, AGI_hopper_dkdv, limit).kernel >= 0;
-}
-
-/* Do tiles of forward differ in length, so that blocks draw them one by one? */
-static bool draws_tiles(const job *j)
-{
-    const ag_args *a = &j->k.a;
-    const bool lengths = a->q_lengths != NULL || a->kv_lengths != NULL || a->q_lengths_device != NULL ||
-                         a->kv_lengths_device != NULL;
-    return j->hopper && j->k.map == AGI_FORWARD &&
-           (lengths || agi_has(j->p, AG_CAUSAL | AG_WINDOW | AG_PACKED));
-}
-
-static void emit_backward(job *j, bool tangent)
+static void emit_backward(agi_cuda_job *j, bool tangent)
 {
     const ag_args *a = &j->k.a;
     const ag_problem *p = j->p;
     const bool dq = (tangent ? a->tdq : a->dq).data != NULL;
     const bool dk = (tangent ? a->tdk : a->dk).data != NULL, dv = (tangent ? a->tdv : a->dv).data != NULL;
-    const bool ring = j->hopper && !tangent && has_ring(j);
+    const bool ring = j->hopper && !tangent && agi_hopper_has_ring(j);
     if (!ring || a->dsink.data != NULL) {
         emit_statistics(j);
     }
     if (ring) {
-        emit_hopper_ring(j);
+        agi_hopper_emit_ring(j);
     } else if (j->hopper && tangent) {
-        emit_hopper_vjp_jvp(j);
+        agi_hopper_emit_vjp_jvp(j);
     } else if (j->hopper) {
-        emit_hopper_vjp(j);
+        agi_hopper_emit_vjp(j);
     } else if (dk || dv) {
         emit_stream(j, tangent ? AGI_STREAM_tdkdv : AGI_STREAM_dkdv,
                     !dv || (dk && p->dim_qk > p->dim_v) ? p->dim_qk : p->dim_v);
@@ -814,7 +430,7 @@ static void emit_backward(job *j, bool tangent)
 }
 
 /* One query per head: splits of the keys, then what they sum up to. The heads of a group are the rows of a tile. */
-static void emit_decode(job *j)
+static void emit_decode(agi_cuda_job *j)
 {
     const ag_problem *p = j->p;
     const int64_t group = p->heads / p->kv_heads, splits = agi_cuda_key_splits(p);
@@ -827,10 +443,10 @@ static void emit_decode(job *j)
          agi_saturating_product(p->batch, p->heads, 1, 1), (agi_cuda_part){.blocks = splits});
 }
 
-static void emit_forward(job *j)
+static void emit_forward(agi_cuda_job *j)
 {
     if (j->hopper) {
-        emit_hopper_forward(j);
+        agi_hopper_emit_forward(j);
     } else if (agi_cuda_splits_keys(j->plan, j->device->shared_limit) && !j->k.m[AGI_CUDA_Q].copied) {
         emit_decode(j);
     } else {
@@ -838,16 +454,16 @@ static void emit_forward(job *j)
     }
 }
 
-static void emit_jvp(job *j)
+static void emit_jvp(agi_cuda_job *j)
 {
     if (j->hopper) {
-        emit_hopper_jvp(j);
+        agi_hopper_emit_jvp(j);
     } else {
         emit_stream(j, j->k.given_o ? AGI_STREAM_jvp_given : AGI_STREAM_jvp, j->p->dim_v);
     }
 }
 
-static void emit_map(job *j)
+static void emit_map(agi_cuda_job *j)
 {
     switch ((agi_map)j->k.map) {
     case AGI_FORWARD: emit_forward(j); break;
@@ -866,13 +482,13 @@ ag_status agi_cuda_launch_map(const agi_call *call, const agi_cuda_setting *devi
                               agi_cuda_emitter stream)
 {
     static const int64_t zero = 0;
-    layout x;
-    job j = {.plan = call->plan,
-             .p = &call->plan->p,
-             .device = device,
-             .x = &x,
-             .stream = stream,
-             .status = AG_OK};
+    agi_cuda_layout x;
+    agi_cuda_job j = {.plan = call->plan,
+                      .p = &call->plan->p,
+                      .device = device,
+                      .x = &x,
+                      .stream = stream,
+                      .status = AG_OK};
     agi_arena arena = agi_arena_begin(workspace);
     lay_out(&x, &arena, call->plan, call->map);
     set_tensors(&j.k, call);
@@ -887,8 +503,8 @@ ag_status agi_cuda_launch_map(const agi_call *call, const agi_cuda_setting *devi
     j.k.splits = x.splits;
     j.k.diagonal_tiles = x.diagonal_tiles;
     j.features = x.features;
-    j.hopper = is_hopper(&j);
-    j.drawn = draws_tiles(&j) ? &zero : NULL;
+    j.hopper = agi_hopper_serves_call(&j);
+    j.drawn = agi_hopper_draws_tiles(&j) ? &zero : NULL;
     set_lists(&j, x.lists);
     const uint32_t copied = set_matrices(&j.k, j.p, &x, j.hopper);
     emit_prepare(&j, copied);

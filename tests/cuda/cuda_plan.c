@@ -91,8 +91,8 @@ static void described_as(const char *problem, const char *description)
     ag_plan_destroy(plan);
 }
 
-/* A device with room for 64 blocks takes it by itself, others only if it is asked for. Its kernels run where it has one
- * for the problem; the plan says so. */
+/* A plan takes the table sm90 by default on a device with at least 64 multiprocessors; on others only if ATTNGRAD_ISA
+ * names it. Problems without a kernel in it run on the portable ones; the plan's description says so. */
 static void table_of_hopper(void)
 {
     ag_plan *plan = NULL;

@@ -46,6 +46,7 @@ target_sources(emulated_kernels INTERFACE $<TARGET_OBJECTS:emulated_cuda_launch>
 
 # The host's part, and the list of backends with the emulated one in the place of the cpu backend.
 add_library(emulated_cuda_host OBJECT cuda/emulated_backend.c ${PROJECT_SOURCE_DIR}/src/cuda/launches.c
+    ${PROJECT_SOURCE_DIR}/src/cuda/hopper_launches.c
     ${PROJECT_SOURCE_DIR}/src/cuda/schedule.c ${PROJECT_SOURCE_DIR}/src/attngrad.c)
 target_include_directories(emulated_cuda_host PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src
     ${CMAKE_CURRENT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/cuda)
@@ -129,8 +130,8 @@ foreach(name empty_rows extremes given_o invariant jvp_jvp low_halves merge pack
 endforeach()
 
 # Whole calls on that driver: the library as it is, kernels that compute, the check engine's copies.
-# The table sm90 where rows see nothing, sinks are huge, sequences are packed.
-foreach(name empty_rows extremes packed)
+# The table sm90 where rows see nothing and sinks are huge.
+foreach(name empty_rows extremes)
     add_attngrad_test(cuda_hopper_${name} ${CMAKE_COMMAND} -E env EMULATED_HOPPER=1 $<TARGET_FILE:cuda_${name}>)
 endforeach()
 

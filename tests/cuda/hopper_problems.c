@@ -41,6 +41,10 @@ static const struct hopper_problem problems[] = {
     {"h1 q40 k520 d128 f16", 0},
     {"b2 h4 kv1 q150 k400 d64 bf16 causal", 0},
     {"h2 q200 k560 d128 bf16 window=150,60", 0},
+    /* bands of several groups of blocks */
+    {"h1 q500 k560 d128 bf16 causal", SHORT_RINGS},
+    {"h2 kv1 q400 k600 d64 f16 window=300,60", SHORT_RINGS},
+    {"b3 h1 q330 k560 d128 f16 causal align=bottom-right", SHORT_RINGS | WITH_LENGTHS},
     {"h2 kv1 q200 k70 d64 f16 causal align=bottom-right", NOT_A_NUMBER},
     {"h1 q220 k90 d128 bf16 causal align=bottom-right", NOT_A_NUMBER},
     /* Several tiles for a block: of several heads and lengths, of one tile of keys, without any key, by rows. */

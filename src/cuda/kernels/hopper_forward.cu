@@ -43,7 +43,8 @@ template <class T> struct forward_memory {
         q.init(4 * T::CONSUMERS);
         barrier_init_done();
     }
-    /* Of the block's x-th tile. Consumers may read it from q.wait(x) to q.release(x); count is 0 behind the last. */
+    /* The block's x-th tile of queries. Consumers may read it between q.wait(x) and q.release(x). After the last tile comes
+     * one with count 0. */
     VERB query_block<T> &place(int x) const
     {
         return places[x & (PLACES - 1)];

@@ -46,7 +46,8 @@ struct query_maps {
     const agi_cuda_tensor_map *q, *k, *v;
 };
 
-/* Where a matrix is, or its tangent; channel: the first, behind the last if there is no such matrix. */
+/* The coordinates of a matrix or of its tangent. A matrix that the call lacks has a channel outside of the tensor, where
+ * boxes are zero. */
 struct operand_place {
     box_place place;
     int channel;

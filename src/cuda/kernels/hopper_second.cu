@@ -72,7 +72,7 @@ struct second_consumer : owner_consumer<T, KEYS, MATRICES, KEYS ? 4 : 2, agi_hop
 
     /* ---- Weights ---- */
 
-    /* g(i, r) for each number i of a tile, r: the statistics of its query; tD only if it is asked for. */
+    /* Calls g(i, r) for each number i of a tile; r: the statistics of its query, with tD only if TD is true. */
     template <bool TD, class Function> VERB void each_number(int n, Function g)
     {
 #pragma unroll

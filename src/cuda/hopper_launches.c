@@ -1,0 +1,366 @@
+/* The launches of the table sm90: see hopper_launches.h. */
+#include "cuda/hopper_launches.h"
+
+/* ---- Which calls it serves ---- */
+
+/* Are the map's kernels those of the table sm90? */
+bool agi_hopper_serves_call(const agi_cuda_job *j)
+{
+    const ag_problem *p = j->p;
+    const int32_t limit = j->device->shared_limit;
+    const bool has_queries = p->q_len > 0 && (!agi_has(p, AG_PACKED) || p->q_total > 0);
+    if (j->device->make_map == NULL || !has_queries) {
+        return false;
+    }
+    if (j->k.map == AGI_FORWARD) {
+        return agi_hopper_choose(j->plan, AGI_hopper_forward, limit).kernel >= 0;
+    }
+    if (j->k.map == AGI_VJP_JVP) {
+        return agi_hopper_choose(j->plan, AGI_hopper_tdkdv, limit).kernel >= 0;
+    }
+    if (j->k.map == AGI_JVP) {
+        return !j->k.given_o && agi_hopper_choose(j->plan, AGI_hopper_jvp, limit).kernel >= 0;
+    }
+    return j->k.map == AGI_VJP && j->k.a.d_o.data != NULL &&
+           agi_hopper_choose(j->plan, AGI_hopper_dkdv, limit).kernel >= 0;
+}
+
+/* Do tiles of forward differ in length, so that blocks draw them one by one? */
+bool agi_hopper_draws_tiles(const agi_cuda_job *j)
+{
+    const ag_args *a = &j->k.a;
+    const bool lengths = a->q_lengths != NULL || a->kv_lengths != NULL || a->q_lengths_device != NULL ||
+                         a->kv_lengths_device != NULL;
+    return j->hopper && j->k.map == AGI_FORWARD &&
+           (lengths || agi_has(j->p, AG_CAUSAL | AG_WINDOW | AG_PACKED));
+}
+
+/* ---- The workspace ---- */
+
+/* vjp in one kernel: a plan may have it if its table is not sm80. It sums dQ over the keys in an order that depends on
+ * the lengths, so not with AG_INVARIANT. */
+bool agi_hopper_may_have_ring(const ag_plan *plan)
+{
+    return plan->isa != AG_ISA_SM80 && !(plan->flags & AG_INVARIANT) &&
+           agi_hopper_choose(plan, AGI_hopper_ring, INT32_MAX).kernel >= 0;
+}
+
+void agi_hopper_lay_out_ring(agi_cuda_layout *x, agi_arena *arena, const ag_plan *plan)
+{
+    const ag_problem *p = &plan->p;
+    const agi_hopper_choice choice = agi_hopper_choose(plan, AGI_hopper_ring, INT32_MAX);
+    const int64_t D = p->dim_qk > 64 || p->dim_v > 64 ? 128 : 64;
+    const int64_t tiles = agi_saturating_product(p->heads, agi_hopper_tiles(p, choice.tile), 1, 1);
+    for (int n = 0; n < 2; n++) {
+        x->ring_rows[n] = agi_take(arena, agi_saturating_product(tiles, choice.tile, 1, 1), sizeof(float));
+    }
+    x->ring_sums = agi_take(arena, agi_saturating_product(tiles, choice.tile, D, 1), sizeof(float));
+    x->ring_passes = agi_take(arena, agi_saturating_product(tiles, 2, 1, 1) + 1, sizeof(int32_t));
+}
+
+/* What the kernels of a feature set read. */
+void agi_hopper_lay_out_features(agi_hopper_features *x, agi_arena *arena, const ag_plan *plan)
+{
+    const ag_problem *p = &plan->p;
+    const uint32_t features = agi_hopper_choose(plan, AGI_hopper_forward, INT32_MAX).features;
+    x->relative_width = p->q_len + p->kv_len + 2 * AGI_HOPPER_PAD;
+    x->live_width = agi_cuda_divide_up(p->kv_len + AGI_HOPPER_PAD, 32) * 32;
+    if (features & AGI_HAS_RELATIVE) {
+        x->relative =
+            agi_take(arena, agi_saturating_product(p->batch, p->heads, x->relative_width, 1), sizeof(float));
+    }
+    if (features & (AGI_HAS_BIAS | AGI_HAS_MASK)) {
+        x->live = agi_take(arena, agi_saturating_product(p->batch, p->kv_heads, x->live_width, 1), 1);
+    }
+}
+
+/* ---- Tensor maps ---- */
+
+static const agi_cuda_source output_source = {offsetof(ag_args, o), false, true, true};
+
+static void make_map(agi_cuda_job *j, agi_cuda_box_view *view, int32_t rows, agi_cuda_tensor_map *map)
+{
+    view->rows = rows;
+    view->dtype = j->p->dtype;
+    for (int axis = 0; axis < 3; axis++) {
+        view->strides[axis] = view->size[axis] == 1 ? 8 : view->strides[axis]; /* any that the driver takes */
+    }
+    if (j->status == AG_OK) {
+        j->status = j->device->make_map(j->device->ctx, view, map);
+    }
+}
+
+/* rows: of a box. */
+static void map_operand(agi_cuda_job *j, int operand, int32_t rows, agi_cuda_tensor_map *map)
+{
+    const agi_cuda_matrix *m = &j->k.m[operand];
+    const agi_cuda_source *s = &agi_cuda_sources[operand];
+    agi_cuda_box_view view = {.data = (void *)(uintptr_t)m->data, .strides = {m->batch, m->head, m->row}};
+    agi_cuda_axes_of(j->p, s, view.size);
+    if (m->copied) {
+        view.size[0] = 1;
+        view.size[2] = s->keys ? j->k.k_rows : j->k.q_rows;
+    }
+    view.size[3] = m->width;
+    make_map(j, &view, rows, map);
+}
+
+static void map_output(agi_cuda_job *j, const ag_tensor *t, agi_cuda_tensor_map *map)
+{
+    agi_cuda_box_view view = {.data = t->data, .strides = {t->strides[0], t->strides[1], t->strides[2]}};
+    agi_cuda_axes_of(j->p, &output_source, view.size);
+    make_map(j, &view, 64, map);
+}
+
+static bool stores_boxes(const agi_cuda_job *j, const ag_tensor *t)
+{
+    return agi_cuda_is_direct(j->p, &output_source, t) && agi_cuda_has_boxes(j->p, &output_source, t);
+}
+
+/* Tiles of queries per head, and the call with them. */
+static agi_cuda_params with_tiles(agi_cuda_job *j, agi_hopper_choice choice)
+{
+    j->k.w = (agi_cuda_part){.blocks = agi_cuda_divide_up(j->p->q_len, choice.rows)};
+    return j->k;
+}
+
+static int64_t query_blocks(const agi_cuda_job *j)
+{
+    return agi_saturating_product(j->p->batch, j->p->heads, j->k.w.blocks, 1);
+}
+
+/* ---- Features of the score ---- */
+
+/* Before the kernels of a feature set. */
+static void emit_features(agi_cuda_job *j)
+{
+    const ag_problem *p = j->p;
+    agi_hopper_features *x = &j->features;
+    agi_hopper_before f = {.p = j->k, .x = *x};
+    x->cap = (float)p->softcap;
+    x->minus_two_caps = -2 * (float)p->softcap;
+    x->cap_rate = p->softcap == 0 ? 0 : (float)(2 * 1.4426950408889634 / p->softcap);
+    x->inverse_keep = (float)(1 / j->k.keep);
+    if (x->relative != NULL) {
+        f.p.w = (agi_cuda_part){.blocks = agi_cuda_divide_up(x->relative_width, 1024)};
+        agi_cuda_emit(j, agi_kernel_hopper_relative,
+                      agi_saturating_product(p->batch, p->heads, f.p.w.blocks, 1), &f, sizeof f, false);
+    }
+    if (x->live != NULL) {
+        f.p.w = (agi_cuda_part){.blocks = x->live_width / 32};
+        agi_cuda_emit(j, agi_kernel_hopper_live,
+                      agi_saturating_product(p->batch, p->kv_heads, f.p.w.blocks, 1), &f, sizeof f, false);
+    }
+}
+
+/* ---- forward and jvp ---- */
+
+void agi_hopper_emit_forward(agi_cuda_job *j)
+{
+    const ag_args *a = &j->k.a;
+    const agi_hopper_choice choice = agi_hopper_choose(j->plan, AGI_hopper_forward, j->device->shared_limit);
+    emit_features(j);
+    agi_hopper_forward f = {.p = with_tiles(j, choice),
+                            .x = j->features,
+                            .heads_together = (int32_t)agi_hopper_heads_together(j->p),
+                            .drawn = (int64_t *)(uintptr_t)j->drawn};
+    const int64_t all = query_blocks(j);
+    f.tiles = (int32_t)all;
+    map_operand(j, AGI_CUDA_Q, 64, &f.q);
+    map_operand(j, AGI_CUDA_K, choice.tile, &f.k);
+    map_operand(j, AGI_CUDA_V, choice.tile, &f.v);
+    f.stores_boxes = !(a->accumulate & AG_ACC_O) && stores_boxes(j, &a->o) &&
+                     (a->o_low.data == NULL || stores_boxes(j, &a->o_low));
+    if (f.stores_boxes) {
+        map_output(j, &a->o, &f.o);
+    }
+    if (f.stores_boxes && a->o_low.data != NULL) {
+        map_output(j, &a->o_low, &f.o_low);
+    }
+    /* Each processor has one block; tiles are counted by 32 bits, and more of them are refused. */
+    const bool few = all < j->device->processors || all > INT32_MAX;
+    agi_cuda_emit(j, choice.kernel, few ? all : j->device->processors, &f, sizeof f, false);
+}
+
+/* A matrix and its tangent. */
+static void map_pair(agi_cuda_job *j, int operand, int tangent, int32_t rows, agi_cuda_tensor_map maps[2])
+{
+    map_operand(j, operand, rows, &maps[0]);
+    map_operand(j, j->k.m[tangent].data == NULL ? operand : tangent, rows, &maps[1]);
+}
+
+void agi_hopper_emit_jvp(agi_cuda_job *j)
+{
+    const ag_args *a = &j->k.a;
+    const agi_hopper_choice choice = agi_hopper_choose(j->plan, AGI_hopper_jvp, j->device->shared_limit);
+    agi_hopper_jvp f = {.p = with_tiles(j, choice), .heads_together = agi_hopper_heads_together(j->p)};
+    map_pair(j, AGI_CUDA_Q, AGI_CUDA_TQ, 64, f.q);
+    map_pair(j, AGI_CUDA_K, AGI_CUDA_TK, choice.tile, f.k);
+    map_pair(j, AGI_CUDA_V, AGI_CUDA_TV, choice.tile, f.v);
+    f.o_in_boxes = a->o.data != NULL && !(a->accumulate & AG_ACC_O) && stores_boxes(j, &a->o);
+    f.to_in_boxes = !(a->accumulate & AG_ACC_TO) && stores_boxes(j, &a->to);
+    if (f.o_in_boxes) {
+        map_output(j, &a->o, &f.o);
+    }
+    if (f.to_in_boxes) {
+        map_output(j, &a->to, &f.to);
+    }
+    agi_cuda_emit(j, choice.kernel, query_blocks(j), &f, sizeof f, false);
+}
+
+/* One kernel of vjp. All boxes have 64 rows. */
+static void emit_hopper_backward(agi_cuda_job *j, agi_hopper_map map, const agi_hopper_backward *maps)
+{
+    const ag_problem *p = j->p;
+    const bool keys = map == AGI_hopper_dkdv;
+    const agi_hopper_choice choice = agi_hopper_choose(j->plan, map, j->device->shared_limit);
+    const int64_t blocks = agi_cuda_divide_up(keys ? p->kv_len : p->q_len, choice.rows);
+    agi_hopper_backward f = *maps;
+    j->k.w = (agi_cuda_part){.blocks = blocks};
+    f.p = j->k;
+    agi_cuda_emit(j, choice.kernel,
+                  agi_saturating_product(p->batch, keys ? p->kv_heads : p->heads, blocks, 1), &f, sizeof f,
+                  false);
+}
+
+/* ---- vjp in one kernel ---- */
+
+/* It gives dQ and at least one of dK and dV. */
+bool agi_hopper_has_ring(const agi_cuda_job *j)
+{
+    const ag_args *a = &j->k.a;
+    const agi_hopper_ring_size rings = agi_hopper_rings(j->p, j->device->ring_most);
+    return agi_hopper_may_have_ring(j->plan) && a->dq.data != NULL &&
+           (a->dk.data != NULL || a->dv.data != NULL) &&
+           agi_hopper_choose(j->plan, AGI_hopper_ring, j->device->shared_limit).kernel >= 0 &&
+           rings.blocks <= j->device->processors;
+}
+
+/* Can a gradient be stored by the copy engine? */
+static bool map_gradient(agi_cuda_job *j, const agi_cuda_source *s, const ag_tensor *t, uint32_t bit,
+                         agi_cuda_tensor_map *map)
+{
+    if (t->data == NULL || j->k.a.accumulate & bit || j->p->grad_dtype != j->p->dtype ||
+        !agi_cuda_is_direct(j->p, s, t) || !agi_cuda_has_boxes(j->p, s, t)) {
+        return false;
+    }
+    agi_cuda_box_view view = {.data = t->data, .strides = {t->strides[0], t->strides[1], t->strides[2]}};
+    agi_cuda_axes_of(j->p, s, view.size);
+    make_map(j, &view, 64, map);
+    return true;
+}
+
+/* Two 16-bit channels at a time. */
+static bool has_pairs(const agi_cuda_job *j, const ag_tensor *t)
+{
+    const int64_t odd = t->strides[0] | t->strides[1] | t->strides[2] | j->p->dim_qk;
+    return j->p->grad_dtype == j->p->dtype && !(j->k.a.accumulate & AG_ACC_DQ) && t->strides[3] == 1 &&
+           odd % 2 == 0 && (uintptr_t)t->data % 4 == 0;
+}
+
+static bool in_chunks(const agi_cuda_job *j)
+{
+    static const agi_cuda_source output = {0, false, true, true};
+    const ag_args *a = &j->k.a;
+    return agi_cuda_is_direct(j->p, &output, &a->o) && agi_cuda_is_direct(j->p, &output, &a->d_o) &&
+           (a->o_low.data == NULL || agi_cuda_is_direct(j->p, &output, &a->o_low));
+}
+
+static void set_ring(agi_cuda_job *j, agi_hopper_ring *f, const agi_hopper_backward *maps)
+{
+    const ag_args *a = &j->k.a;
+    const agi_hopper_choice choice = agi_hopper_choose(j->plan, AGI_hopper_ring, j->device->shared_limit);
+    const agi_hopper_ring_size rings = agi_hopper_rings(j->p, j->device->ring_most);
+    f->q = maps->q;
+    f->k = maps->k;
+    f->v = maps->v;
+    f->d_o = maps->d_o;
+    f->dk_in_boxes = map_gradient(j, &agi_cuda_sources[AGI_CUDA_K], &a->dk, AG_ACC_DK, &f->dk);
+    f->dv_in_boxes = map_gradient(j, &agi_cuda_sources[AGI_CUDA_V], &a->dv, AG_ACC_DV, &f->dv);
+    f->dq_in_pairs = has_pairs(j, &a->dq);
+    f->in_chunks = in_chunks(j);
+    f->tiles = agi_hopper_tiles(j->p, choice.tile);
+    f->lse = j->x->ring_rows[0];
+    f->delta = j->x->ring_rows[1];
+    f->sums = j->x->ring_sums;
+    f->passes = j->x->ring_passes;
+    f->tickets = f->passes + 2 * j->p->heads * f->tiles;
+    f->scale_log2 = (float)(j->p->scale * 1.4426950408889634);
+    f->is_ring = rings.is_ring;
+    f->ring = rings.blocks;
+    f->groups = rings.groups;
+}
+
+void agi_hopper_emit_ring(agi_cuda_job *j)
+{
+    const ag_problem *p = j->p;
+    const int32_t limit = j->device->shared_limit;
+    const agi_hopper_choice choice = agi_hopper_choose(j->plan, AGI_hopper_ring, limit);
+    const agi_hopper_choice before = agi_hopper_choose(j->plan, AGI_hopper_statistics, limit);
+    const int64_t heads = agi_saturating_product(p->batch, p->kv_heads, 1, 1);
+    agi_hopper_backward maps = {0};
+    agi_hopper_ring f = {0};
+    map_operand(j, AGI_CUDA_Q, choice.tile, &maps.q);
+    map_operand(j, AGI_CUDA_K, AGI_HOPPER_RING_KEYS, &maps.k);
+    map_operand(j, AGI_CUDA_V, AGI_HOPPER_RING_KEYS, &maps.v);
+    map_operand(j, AGI_CUDA_DO, choice.tile, &maps.d_o);
+    set_ring(j, &f, &maps);
+    j->k.w = (agi_cuda_part){.blocks = agi_cuda_divide_up(p->q_len, choice.tile)};
+    f.p = j->k;
+    agi_cuda_emit(j, before.kernel, agi_saturating_product(p->batch, p->heads, j->k.w.blocks, 1), &f,
+                  sizeof f, false);
+    const int64_t all = agi_saturating_product(heads, f.groups, 1, 1), rings = j->device->processors / f.ring;
+    const int64_t whole = (rings < all ? rings : all) * f.ring,
+                  items = agi_saturating_product(all, f.ring, 1, 1);
+    const int64_t most = items < j->device->processors ? items : j->device->processors;
+    agi_cuda_emit(j, choice.kernel, f.is_ring ? whole : most, &f, sizeof f, true);
+}
+
+void agi_hopper_emit_vjp(agi_cuda_job *j)
+{
+    const ag_args *a = &j->k.a;
+    emit_features(j);
+    agi_hopper_backward maps = {.x = j->features};
+    map_operand(j, AGI_CUDA_Q, 64, &maps.q);
+    map_operand(j, AGI_CUDA_K, 64, &maps.k);
+    map_operand(j, AGI_CUDA_V, 64, &maps.v);
+    map_operand(j, AGI_CUDA_DO, 64, &maps.d_o);
+    if (a->dk.data != NULL || a->dv.data != NULL) {
+        emit_hopper_backward(j, AGI_hopper_dkdv, &maps);
+    }
+    if (a->dq.data != NULL) {
+        emit_hopper_backward(j, AGI_hopper_dq, &maps);
+    }
+}
+
+/* One kernel of vjp_jvp. Boxes of the owners have 64 rows, those of the stream as many as its tiles. A matrix that the
+ * call lacks has a map of another one, outside of which it finds zeros. */
+static void emit_hopper_second(agi_cuda_job *j, agi_hopper_map map)
+{
+    const ag_problem *p = j->p;
+    const bool keys = map == AGI_hopper_tdkdv;
+    const agi_hopper_choice choice = agi_hopper_choose(j->plan, map, j->device->shared_limit);
+    const int64_t blocks = agi_cuda_divide_up(keys ? p->kv_len : p->q_len, choice.rows);
+    agi_hopper_second f = {0};
+    for (int operand = AGI_CUDA_Q; operand <= AGI_CUDA_TDO; operand++) {
+        const bool of_keys = agi_cuda_sources[operand].keys, absent = j->k.m[operand].data == NULL;
+        const int other = of_keys ? AGI_CUDA_K : AGI_CUDA_Q;
+        map_operand(j, absent ? other : operand, of_keys == keys ? 64 : choice.tile, &f.maps[operand]);
+    }
+    j->k.w = (agi_cuda_part){.blocks = blocks};
+    f.p = j->k;
+    agi_cuda_emit(j, choice.kernel,
+                  agi_saturating_product(p->batch, keys ? p->kv_heads : p->heads, blocks, 1), &f, sizeof f,
+                  false);
+}
+
+void agi_hopper_emit_vjp_jvp(agi_cuda_job *j)
+{
+    const ag_args *a = &j->k.a;
+    if (a->tdk.data != NULL || a->tdv.data != NULL) {
+        emit_hopper_second(j, AGI_hopper_tdkdv);
+    }
+    if (a->tdq.data != NULL) {
+        emit_hopper_second(j, AGI_hopper_tdq);
+    }
+}

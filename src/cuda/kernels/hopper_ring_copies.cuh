@@ -1,0 +1,148 @@
+/* vjp in one kernel (hopper_ring.cu): the threads that compute nothing. One takes the block's items and copies tiles, two
+ * pass dQ on from block to block. */
+#pragma once
+#include "cuda/kernels/hopper_ring_memory.cuh"
+
+/* ---- Thread 0: copies, and takes the items ---- */
+
+template <class T> struct ring_producer {
+    const agi_hopper_ring &f;
+    const ring_memory<T> &memory;
+    int n = 0; /* tiles of queries so far */
+
+    /* The results of an item take the place of its keys, even if it has none to load. */
+    VERB void copy_own(const key_walk<T> &at, int k)
+    {
+        if (k > 0) {
+            barrier_wait(memory.own_empty, (k - 1) % 2);
+        }
+        if (at.tiles == 0) {
+            barrier_arrive(memory.own_full);
+            return;
+        }
+        barrier_expect(memory.own_full, 2 * T::OWN);
+        for (int i = 0; i < 2 * T::BOXES; i++) {
+            const int matrix = i / T::BOXES, box = i % T::BOXES;
+            const box_place place = place_of(f.p.m[matrix == 0 ? AGI_CUDA_K : AGI_CUDA_V], at.s, true);
+            box_load(memory.own + i * 2 * T::SLAB, matrix == 0 ? f.k : f.v, memory.own_full, box * 64,
+                     place.row + at.row, at.kv_head, place.batch);
+        }
+    }
+    VERB void copy_tile(const key_walk<T> &at, const tile_ring<2> &ring, const agi_cuda_tensor_map &map, int operand,
+                        int h, int m, uint32_t stats_to, const float *stats)
+    {
+        const box_place place = place_of(f.p.m[operand], at.s, false);
+        const int64_t tile = h * f.tiles + first_tile_of(f.p, at.s, T::N) + m;
+        ring.begin(n, T::TILE + T::N * 4);
+        for (int box = 0; box < T::BOXES; box++) {
+            box_load(ring.tile(n) + box * T::BOX, map, ring.full(n), box * 64, place.row + m * T::N, h, place.batch);
+        }
+        bulk_load(stats_to, stats + tile * T::N, T::N * 4, ring.full(n));
+    }
+    /* Who takes the next item of a band may not wait for others any more: they may wait for this one. */
+    VERB bool take(item_list &items, key_item &item, int k) const
+    {
+        if (!f.is_ring && k > 0) {
+            barrier_wait(memory.walked, (k - 1) % 2);
+        }
+        return items.take(f, item);
+    }
+    VERB void run()
+    {
+        item_list items(f);
+        key_walk<T> at;
+        key_item item;
+        int k = 0;
+        for (; take(items, item, k); k++) {
+            at.begin(f, item);
+            memory.post(k, at);
+            copy_own(at, k);
+            for (int h = at.head; h < at.head + at.heads; h++) {
+                for (int c = 0; c < at.tiles; c++, n++) {
+                    copy_tile(at, memory.q, f.q, AGI_CUDA_Q, h, at.tile(c), memory.lse(n), f.lse);
+                    copy_tile(at, memory.d_o, f.d_o, AGI_CUDA_DO, h, at.tile(c), memory.delta(n), f.delta);
+                }
+            }
+        }
+        at.heads = 0;
+        memory.post(k, at);
+    }
+};
+
+/* ---- Two threads: dQ from block to block ---- */
+
+/* Passes half w of the tiles of dQ on. At the last tile's visitor the sum of the others is fetched for the warpgroup; at
+ * the other tiles what the warpgroup leaves is added to the sum in global memory, in its turn. */
+template <class T> struct dq_passer {
+    typedef ring_memory<T> M;
+    const agi_hopper_ring &f;
+    const M &memory;
+    const int w;
+    int n = 0;         /* steps so far */
+    uint32_t kept = 0; /* a bit per buffer: the warpgroup reads it, and says when it is done */
+
+    VERB void add(int32_t *passes, float *sum, int rank)
+    {
+        memory.wait_done(n, w);
+        wait_for_passes(passes, rank);
+        if (rank > 0) {
+            bulk_add(sum, memory.half(n, w), M::HALF);
+        } else {
+            bulk_store(sum, memory.half(n, w), M::HALF);
+        }
+        bulk_wait_read();
+        barrier_arrive(memory.empty(n, w));
+        bulk_wait();
+        pass(passes);
+    }
+    VERB void fetch(const int32_t *passes, const float *sum, int rank)
+    {
+        if (rank > 0) {
+            wait_for_passes(passes, rank);
+            barrier_expect(memory.fetched(n, w), M::HALF);
+            bulk_load(memory.half(n, w), sum, M::HALF, memory.fetched(n, w));
+        }
+    }
+    VERB void step(int64_t tile, bool last, int rank)
+    {
+        int32_t *const passes = f.passes + 2 * tile + w;
+        float *const sum = f.sums + (2 * tile + w) * (M::HALF / 4);
+        const uint32_t bit = 1u << n % M::STAGED;
+        if (kept & bit) {
+            memory.wait_done(n - M::STAGED, w);
+            barrier_arrive(memory.empty(n, w));
+        }
+        kept = last ? kept | bit : kept & ~bit;
+        if (last) {
+            fetch(passes, sum, rank);
+        } else {
+            add(passes, sum, rank);
+        }
+        n++;
+    }
+    VERB void walk(const key_walk<T> &at, int h)
+    {
+        const int64_t tiles = h * f.tiles + first_tile_of(f.p, at.s, T::N);
+        int nearest = at.position;
+        for (int c = 0; c < at.tiles; c++) {
+            const int m = at.tile(c);
+            nearest = m == 0 ? 0 : nearest;
+            const int rank = at.rank(m, nearest);
+            step(tiles + m, at.is_last(c), rank);
+        }
+    }
+    VERB void run()
+    {
+        for (int k = 0;; k++) {
+            const key_walk<T> &at = memory.walk(k);
+            if (at.heads == 0) {
+                return;
+            }
+            for (int h = at.head; h < at.head + at.heads; h++) {
+                walk(at, h);
+            }
+            barrier_arrive(memory.walked);
+            memory.done_with(k);
+        }
+    }
+};
