@@ -22,7 +22,7 @@ static const struct hopper_problem problems[] = {
     {"h1 q70 k130 d40 dv24 bf16", WITH_LOW},
     {"h1 q70 k70 d100 dv128 f16 causal", 0},
     {"h1 q66 k120 d20 dv13 bf16", WITH_LOW},
-    {"h1 q70 k140 d128 dv70 f16 out=f32", 0},
+    {"h1 q70 k140 d128 dv70 f16 out=f32", 0}, /* dK in boxes, dV row by row */
     {"h1 q70 k120 d64 bf16 out=f32 causal", 0},
     {"b2 h1 q70 k120 d64 bf16 window=30,0", WITH_OFFSETS},
     {"h1 q100 k70 d64 f16 scale=-0.3", 0},

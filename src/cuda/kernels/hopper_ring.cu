@@ -374,8 +374,11 @@ template <class T> struct ring_consumer {
         }
         named_sync(BOTH, 256); /* nobody needs the own matrices any more */
         store(at, f.p.a.dk, AG_ACC_DK, f.dk, f.dk_in_boxes && !cut, 0, dK, f.p.Dk);
-        if (cut || !f.dk_in_boxes || !f.dv_in_boxes) {
-            named_sync(BOTH, 256); /* rows take the place of both matrices */
+        if (cut || !f.dk_in_boxes || !f.dv_in_boxes) { /* rows take the place of both matrices */
+            if (in_group == 0) {
+                box_store_wait();
+            }
+            named_sync(BOTH, 256);
         }
         store(at, f.p.a.dv, AG_ACC_DV, f.dv, f.dv_in_boxes && !cut, 1, dV, f.p.Dv);
         named_sync(WARPGROUP + w, 128);
