@@ -7,8 +7,10 @@
  * is passed on from warpgroup to warpgroup, so that one makes weights while another multiplies. The first scores of
  * the next queries are made while O of these is stored.
  *
- * Weights are 2^(S log2 e - u), u = m log2 e rounded, with m the row's largest score so far; what was summed before
- * shrinks by 2^(u_old - u). float16's are larger by 2^14, its range, in O' and in l alike. */
+ * Weights are 2^(S rate - u), u = m rate rounded, with m the row's largest score so far; what was summed before shrinks
+ * by 2^(u_old - u). float16's are larger by 2^14, its range, in O' and in l alike. Scores are the products Q K^T, and
+ * rate = scale log2 e; if something is added to scores, or the scale is not positive, they are multiplied by the scale
+ * first and rate = log2 e. */
 #include "cuda/kernels/hopper_features.cuh"
 #include "cuda/kernels/hopper_results.cuh"
 #include "cuda/kernels/hopper_tiles.cuh"
@@ -146,11 +148,15 @@ enum { TURN = 1, WARPGROUP = 5 };
 template <class T> struct forward_consumer {
     typedef typename T::F F;
     static constexpr float RAISE = F::RAISED ? 14 : 0; /* weights are larger by 2^RAISE */
+    /* Features that need scores multiplied by the scale. */
+    static constexpr bool SCALED = (T::FEATURES & (AGI_HAS_SOFTCAP | AGI_HAS_RELATIVE | AGI_HAS_BIAS)) != 0;
     static constexpr bool HIDES = hides_by_data(T::FEATURES), DROPS = (T::FEATURES & AGI_HAS_DROPOUT) != 0;
 
     const agi_hopper_forward &f;
     const forward_memory<T> &memory;
     const int w;              /* of the warpgroup */
+    const bool scaled;        /* scores are multiplied by the scale */
+    const float rate;
     const query_block<T> *at; /* of the tile, in shared memory */
     int tile, step;           /* of the block's tiles; its first tile of keys, of all that the block visits */
     int row;                  /* the thread's first query, the other is row + 8 */
@@ -162,7 +168,9 @@ template <class T> struct forward_consumer {
     kept_weights<false, T::N / 2> kept;
 
     VERB forward_consumer(const agi_hopper_forward &call, const forward_memory<T> &shared)
-        : f(call), memory(shared), w(uniform((int)threadIdx.x / 128 - 1)), at(nullptr), tile(0), step(0)
+        : f(call), memory(shared), w(uniform((int)threadIdx.x / 128 - 1)),
+          scaled(SCALED || !(call.p.scale >= 0x1p-20 && call.p.scale <= 1)),
+          rate(scaled ? LOG2_E : (float)(call.p.scale * 1.4426950408889634)), at(nullptr), tile(0), step(0)
     {
     }
 
@@ -181,32 +189,31 @@ template <class T> struct forward_consumer {
     }
 
     /* u of a row whose largest score is m. */
-    static VERB float exponent(float m)
+    VERB float exponent(float m) const
     {
-        return add_rn(mul_rn(m, LOG2_E), -RAISE);
+        return add_rn(mul_rn(m, rate), -RAISE);
     }
     VERB float sink() const
     {
         const ag_tensor &t = f.p.a.sink;
         return t.data == nullptr ? -INFINITY : load_number<float>(f.p.aux_dtype, t.data, at->h * t.strides[1]);
     }
-    /* The sink counts as a score without a value. */
+    /* m of a row without keys: the sink counts as a score without a value. */
+    VERB float first_top() const
+    {
+        return fminf(fmaxf(sink() * (scaled ? 1 : LOG2_E / rate), LOWEST), -LOWEST);
+    }
     VERB void begin_rows()
     {
-        const float s = sink();
         seen[0] = seen[1] = false;
-        top[0] = top[1] = fminf(fmaxf(s, LOWEST), -LOWEST);
-        sum[0] = sum[1] = s > -INFINITY && threadIdx.x % 4 == 0 ? sink_weight(top[0]) : 0;
+        top[0] = top[1] = first_top();
+        sum[0] = sum[1] = sink() > -INFINITY && threadIdx.x % 4 == 0 ? sink_weight(top[0]) : 0;
     }
-    /* Of a row whose maximum m is the sink. */
+    /* Of a row whose maximum m is the sink. Where u is rounded by more than weights can take, which only sinks do: 1. */
     VERB float sink_weight(float m) const
     {
-        return exp2_fast(is_huge(m) ? 0 : fmaf(sink(), LOG2_E, -exponent(m)));
-    }
-    /* A maximum for which u is rounded by more than weights can take: only sinks are so large. */
-    static VERB bool is_huge(float m)
-    {
-        return fabsf(m) > 0x1p28f;
+        const float u = exponent(m);
+        return exp2_fast(fabsf(u) > 0x1p28f ? 0 : fmaf(sink(), LOG2_E, -u));
     }
 
     /* ---- Products ---- */
@@ -248,13 +255,15 @@ template <class T> struct forward_consumer {
     /* S of tile n, minus infinity where a pair is hidden. */
     VERB void scale_scores(int n)
     {
-        const float scale = (float)f.p.scale;
         const int first = at->key(n);
+        if (scaled) {
+            const float scale = (float)f.p.scale;
 #pragma unroll
-        for (int i = 0; i < T::N / 2; i++) {
-            S[i] = mul_rn(S[i], scale);
-            if constexpr ((T::FEATURES & AGI_HAS_SOFTCAP) != 0) {
-                S[i] = capped_score(f.x, S[i]);
+            for (int i = 0; i < T::N / 2; i++) {
+                S[i] = mul_rn(S[i], scale);
+                if constexpr ((T::FEATURES & AGI_HAS_SOFTCAP) != 0) {
+                    S[i] = capped_score(f.x, S[i]);
+                }
             }
         }
         add_features<F, T::FEATURES, false>(S, f.p, f.x, {at->s, at->h, row, first});
@@ -300,7 +309,15 @@ template <class T> struct forward_consumer {
         const float u[2] = {grow(0), grow(1)};
 #pragma unroll
         for (int i = 0; i < T::N / 2; i++) {
-            S[i] = exp2_fast(fmaf(S[i], LOG2_E, -u[i / 2 % 2]));
+            S[i] = exp2_fast(fmaf(S[i], rate, -u[i / 2 % 2]));
+        }
+    }
+    /* The compiler would move the wait for O' in front of the weights, but not into a loop. */
+    VERB void make_weights_beside_sums(int n)
+    {
+#pragma unroll 1
+        for (int i = 0; i < f.once; i++) {
+            make_weights(n);
         }
     }
     /* P, only when no product reads the old one any more. With dropout it is summed before some are dropped. */
@@ -420,10 +437,11 @@ template <class T> struct forward_consumer {
         pass_turn();
         sum_weights();
         find_kept(n);
+        hold(sum);
         products_wait<1>();
         hold(S);
         memory.k.release(step + n);
-        make_weights(n);
+        make_weights_beside_sums(n);
         products_wait<0>();
         hold(O);
         memory.v.release(step + n - 1);
@@ -475,16 +493,18 @@ template <class T> struct forward_consumer {
     {
         return row + 8 * half < at->s.n_q;
     }
-    /* L = m + log l, l freed of what rounding u put into the weights. If no key weighs anything it is the sink's logit, to
+    /* L = ln2 (u + log2 l), freed of what rounding the rate did to m. If no key weighs anything it is the sink's logit, to
      * the last bit: so vjp knows such rows. */
     VERB void store_lse(int half, float l) const
     {
         const int r = row + 8 * half;
         const bool sees =
             max(r + at->s.low, 0) < min(r + at->s.high + 1, at->s.n_k) && (!HIDES || seen[half] || !(l == l));
-        const double m = top[half], excess = m * (double)LOG2_E - (double)exponent(top[half]);
-        const bool by_keys = sees && (top[half] > sink() || l != sink_weight(top[half]));
-        const double L = by_keys ? m + (log((double)l) - excess * 0.6931471805599453) : (double)sink();
+        const double ln2 = 0.6931471805599453, m = top[half], unit = scaled ? 1 : f.p.scale;
+        const bool by_keys = sees && (top[half] > first_top() || l != sink_weight(top[half]));
+        const double L = by_keys ? m * (unit - ln2 * (double)rate) +
+                                       ln2 * ((double)exponent(top[half]) + (double)log2f(l))
+                                 : (double)sink();
         if (threadIdx.x % 4 == 0 && r < at->rows_of_tensor(f.p)) {
             store_row(f.p, f.p.a.lse, AG_ACC_LSE, {at->s, at->h}, r,
                       exists(half) && (l != 0 || !by_keys) ? L : -(double)INFINITY);
@@ -622,4 +642,6 @@ template <class T> VERB void run_forward(const agi_hopper_forward &f)
     }
 #define AGI_HOPPER_KERNELS(list, kernel, format) list(kernel, format)
 AGI_HOPPER_KERNELS(AGI_HOPPER_forward, AGI_HOPPER_KERNEL, AGI_FORMAT)
+#ifndef NO_SETS
 AGI_HOPPER_KERNELS(AGI_HOPPER_forward_sets, AGI_HOPPER_SET_KERNEL, AGI_FORMAT)
+#endif
