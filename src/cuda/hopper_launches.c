@@ -163,8 +163,7 @@ void agi_hopper_emit_forward(agi_cuda_job *j)
     agi_hopper_forward f = {.p = with_tiles(j, choice),
                             .x = j->features,
                             .heads_together = (int32_t)agi_hopper_heads_together(j->p),
-                            .drawn = (int64_t *)(uintptr_t)j->drawn,
-                            .once = 1};
+                            .drawn = (int64_t *)(uintptr_t)j->drawn};
     const int64_t all = query_blocks(j);
     f.tiles = (int32_t)all;
     map_operand(j, AGI_CUDA_Q, 64, &f.q);

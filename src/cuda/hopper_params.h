@@ -63,7 +63,6 @@ typedef struct {
     int32_t tiles;          /* of all heads */
     int64_t *drawn;         /* the counter; NULL: every n-th */
     int32_t stores_boxes;   /* o and o_low are stored by the copy engine, else row by row */
-    int32_t once; /* 1, which the compiler does not know */
 } agi_hopper_forward;
 
 /* ---- jvp ---- */

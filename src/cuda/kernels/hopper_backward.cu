@@ -190,7 +190,7 @@ struct backward_consumer : owner_consumer<T, KEYS, 2, KEYS ? 2 : 1, agi_hopper_b
         if constexpr (CAPPED) {
             hold(dP);
         }
-        make_weights(n);
+        before_next_wait(f.p.H, [&] { make_weights(n); });
         products_wait<0>();
         hold(dP);
         make_gradients(n);

@@ -312,14 +312,6 @@ template <class T> struct forward_consumer {
             S[i] = exp2_fast(fmaf(S[i], rate, -u[i / 2 % 2]));
         }
     }
-    /* The compiler would move the wait for O' in front of the weights, but not into a loop. */
-    VERB void make_weights_beside_sums(int n)
-    {
-#pragma unroll 1
-        for (int i = 0; i < f.once; i++) {
-            make_weights(n);
-        }
-    }
     /* P, only when no product reads the old one any more. With dropout it is summed before some are dropped. */
     VERB void pack_weights()
     {
@@ -441,7 +433,7 @@ template <class T> struct forward_consumer {
         products_wait<1>();
         hold(S);
         memory.k.release(step + n);
-        make_weights_beside_sums(n);
+        before_next_wait(f.p.H, [&] { make_weights(n); });
         products_wait<0>();
         hold(O);
         memory.v.release(step + n - 1);
@@ -642,6 +634,4 @@ template <class T> VERB void run_forward(const agi_hopper_forward &f)
     }
 #define AGI_HOPPER_KERNELS(list, kernel, format) list(kernel, format)
 AGI_HOPPER_KERNELS(AGI_HOPPER_forward, AGI_HOPPER_KERNEL, AGI_FORMAT)
-#ifndef NO_SETS
 AGI_HOPPER_KERNELS(AGI_HOPPER_forward_sets, AGI_HOPPER_SET_KERNEL, AGI_FORMAT)
-#endif

@@ -243,7 +243,7 @@ template <class T> struct jvp_consumer : query_consumer<T, 2> {
         }
         products_wait<1>();
         hold(S);
-        make_weights(n);
+        before_next_wait(f.p.H, [&] { make_weights(n); });
         products_wait<0>();
         hold(U);
         memory.k.release(n);

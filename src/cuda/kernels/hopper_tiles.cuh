@@ -41,6 +41,18 @@ VERB uint32_t channel_step(int k, uint32_t box)
     return k / 4 * box + k % 4 * 32;
 }
 
+/* ---- Work beside products ----
+ *
+ * Runs f, once, before products are waited for the next time. The compiler moves that wait in front of work that does not
+ * need it, but not into a loop; some: a number of the call that is not 0. */
+template <class Function> VERB void before_next_wait(int some, Function f)
+{
+#pragma unroll 1
+    for (int i = 0; i < min(some, 1); i++) {
+        f();
+    }
+}
+
 /* ---- A ring of tiles ----
  *
  * Tile number n is in slot n % STAGES. `full` ends a phase when the tile has come, `empty` when every warp of the
