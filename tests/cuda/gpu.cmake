@@ -37,6 +37,8 @@ foreach(name gpu_bits gpu_float32_floor gpu_host gpu_kernels gpu_long gpu_progre
 endforeach()
 add_gpu_test(kernels kernels $<TARGET_FILE:gpu_kernels> 8)
 add_gpu_test(kernels float32_floor $<TARGET_FILE:gpu_float32_floor>)
+add_gpu_test(kernels fork $<TARGET_FILE:test_cuda_fork>) # which runs on the fake driver too
+add_dependencies(gpu_tests test_cuda_fork)
 foreach(dtype bf16 f16 f32 f64)
     add_gpu_test(bits bits_${dtype} $<TARGET_FILE:gpu_bits> --dtype ${dtype})
     add_gpu_test(bits long_${dtype} $<TARGET_FILE:gpu_long> --dtype ${dtype})
