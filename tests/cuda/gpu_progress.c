@@ -1,7 +1,7 @@
 /* On a GPU: calls end, with the bits of a quiet run, whatever else the device does. Blocks of vjp wait for one another
- * on the table sm90 (docs/gpu.md): here other kernels hold 1, half or all but one of the multiprocessors for two seconds
- * while vjp and vjp_jvp run, up to eight vjps run side by side on streams of several priorities, and captured graphs are
- * replayed on two streams. A step that takes a minute has hung.
+ * on the table sm90 (docs/gpu.md): here other kernels hold 1, half or all but one of the multiprocessors for two
+ * seconds while vjp and vjp_jvp run, up to eight vjps run side by side on streams of several priorities, and captured
+ * graphs are replayed on two streams. A step that takes a minute has hung.
  *
  * gpu_progress [PROBLEM...]: the list below, or these. */
 #define _POSIX_C_SOURCE 200809L /* alarm, sigaction, nanosleep */
