@@ -241,9 +241,11 @@ agi_hopper_choice agi_hopper_choose(const ag_plan *plan, agi_hopper_map map, int
     const int64_t D = p->dim_qk > p->dim_v ? p->dim_qk : p->dim_v;
     agi_hopper_choice best = {-1, 0, 0};
     int64_t best_D = INT64_MAX;
-    for (int n = 0; n < N_HOPPER_KERNELS && hopper_serves(plan, shared_limit); n++) {
+    const agi_cuda_format format = agi_cuda_format_of(p->dtype);
+    const int count = hopper_serves(plan, shared_limit) ? N_HOPPER_KERNELS : 0;
+    for (int n = 0; n < count; n++) {
         const hopper_kernel *k = &hopper_kernels[n];
-        if (k->map == map && k->format == agi_cuda_format_of(p->dtype) && k->D >= D && k->D < best_D &&
+        if (k->map == map && k->format == format && k->D >= D && k->D < best_D &&
             agi_cuda_kernels[k->choice.kernel].shared <= shared_limit) {
             best = k->choice;
             best_D = k->D;
