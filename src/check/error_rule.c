@@ -19,6 +19,11 @@ static struct format format_of(ag_dtype dtype)
     }
 }
 
+double agc_error_floor(ag_dtype dtype)
+{
+    return format_of(dtype).floor;
+}
+
 /* Frobenius norm of a - b (b NULL: of a's finite values); equal infinities differ by 0. */
 static double distance(const double *a, const double *b, int64_t count)
 {

@@ -47,6 +47,9 @@ ag_status agc_error_entries(const struct error_truth *truth, const struct arrays
 /* x: any dtype, any backend, all maps run. Truth and entries in one call. */
 ag_status agc_error_rule(const struct arrays *x, int32_t threads, struct error_entry *entries, int *count);
 
+/* The rule's floor for a dtype: 4e-3 for bfloat16. */
+double agc_error_floor(ag_dtype dtype);
+
 int agc_error_entry_passed(const struct error_entry *e);
 
 /* The same as results: error against limit. */

@@ -1,8 +1,6 @@
 /* The checks of tensors: see operand.h. */
 #include "core/operand.h"
 
-#include <stdlib.h>
-
 #include "core/problem.h"
 
 static ag_status check_pointer(const agi_operand *x, agi_fail_function fail)
@@ -28,12 +26,13 @@ static ag_status check_extent(const agi_operand *x, agi_fail_function fail)
         const int64_t stride = x->t->strides[axis];
         const uint64_t distance = stride < 0 ? 0 - (uint64_t)stride : (uint64_t)stride;
         const uint64_t last = x->size[axis] > 1 ? (uint64_t)(x->size[axis] - 1) : 0;
-        if (last > 0 && distance > room / last) {
+        uint64_t all;
+        if (__builtin_mul_overflow(distance, last, &all) || all > room) {
             return fail(AG_INVALID_ARGUMENT, x->name,
                         "strides[%d] of %s is %lld: overflows over %lld elements", axis, x->name,
                         (long long)stride, (long long)x->size[axis]);
         }
-        room -= distance * last;
+        room -= all;
     }
     return AG_OK;
 }
@@ -42,10 +41,13 @@ typedef struct {
     int64_t stride, size; /* stride: its absolute value */
 } axis_layout;
 
-static int by_stride(const void *a, const void *b)
+/* Puts an axis at its place among n that are sorted by stride. */
+static void insert_by_stride(axis_layout axes[4], int n, axis_layout axis)
 {
-    const int64_t x = ((const axis_layout *)a)->stride, y = ((const axis_layout *)b)->stride;
-    return (x > y) - (x < y);
+    for (; n > 0 && axes[n - 1].stride > axis.stride; n--) {
+        axes[n] = axes[n - 1];
+    }
+    axes[n] = axis;
 }
 
 /* No two elements of an output may overlap. Checked by a sufficient condition: with the axes sorted by
@@ -56,9 +58,9 @@ static ag_status check_no_overlap(const agi_operand *x, agi_fail_function fail)
     int64_t extent = 0;
     for (int axis = 0; axis < 4; axis++) {
         const int64_t stride = x->t->strides[axis];
-        axes[axis] = (axis_layout){x->size[axis] > 1 ? (stride < 0 ? -stride : stride) : 0, x->size[axis]};
+        const int64_t distance = x->size[axis] > 1 ? (stride < 0 ? -stride : stride) : 0;
+        insert_by_stride(axes, axis, (axis_layout){distance, x->size[axis]});
     }
-    qsort(axes, 4, sizeof axes[0], by_stride);
     for (int axis = 0; axis < 4; axis++) {
         if (axes[axis].size > 1 && axes[axis].stride <= extent) {
             return fail(AG_INVALID_ARGUMENT, x->name, "a stride of %s is %lld: its elements overlap", x->name,

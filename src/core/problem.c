@@ -26,9 +26,15 @@ bool agi_product_fits(int64_t a, int64_t b, int64_t c, int64_t d, int64_t limit)
     return room > 0;
 }
 
+/* Without divisions, as every call of a map lays out its workspace by it. */
 int64_t agi_saturating_product(int64_t a, int64_t b, int64_t c, int64_t d)
 {
-    return agi_product_fits(a, b, c, d, INT64_MAX) ? a * b * c * d : INT64_MAX;
+    int64_t product;
+    if (!__builtin_mul_overflow(a, b, &product) && !__builtin_mul_overflow(product, c, &product) &&
+        !__builtin_mul_overflow(product, d, &product)) {
+        return product;
+    }
+    return a == 0 || b == 0 || c == 0 || d == 0 ? 0 : INT64_MAX;
 }
 
 static ag_status bad_integer(const char *field, int64_t value, const char *rule)

@@ -97,24 +97,31 @@ agi_role agi_role_of(const agi_tensor_info *f, agi_map map, uint32_t flags)
     return f->role[given_o && agi_is_output(f->role[AGI_FORWARD]) ? AGI_VJP : map];
 }
 
+static void set_size(int64_t size[4], int64_t batch, int64_t heads, int64_t rows, int64_t channels)
+{
+    size[0] = batch;
+    size[1] = heads;
+    size[2] = rows;
+    size[3] = channels;
+}
+
 void agi_shape_of(const ag_problem *p, agi_shape shape, int64_t size[4])
 {
     const bool packed = agi_has(p, AG_PACKED);
     const int64_t B = packed ? 1 : p->batch;
     const int64_t q_rows = packed ? p->q_total : p->q_len;
     const int64_t k_rows = packed ? p->kv_total : p->kv_len;
-    const int64_t shapes[][4] = {
-        [AGI_SHAPE_Q] = {B, p->heads, q_rows, p->dim_qk},
-        [AGI_SHAPE_K] = {B, p->kv_heads, k_rows, p->dim_qk},
-        [AGI_SHAPE_V] = {B, p->kv_heads, k_rows, p->dim_v},
-        [AGI_SHAPE_O] = {B, p->heads, q_rows, p->dim_v},
-        [AGI_SHAPE_ROW] = {B, p->heads, q_rows, 1},
-        [AGI_SHAPE_BIAS] = {p->bias_size[0], p->bias_size[1], p->bias_size[2], p->bias_size[3]},
-        [AGI_SHAPE_MASK] = {p->mask_size[0], p->mask_size[1], p->mask_size[2], p->mask_size[3]},
-        [AGI_SHAPE_TABLE] = {1, p->table_heads, 1, p->table_buckets},
-        [AGI_SHAPE_SINK] = {1, p->heads, 1, 1},
-    };
-    memcpy(size, shapes[shape], sizeof shapes[shape]);
+    switch (shape) {
+    case AGI_SHAPE_Q: set_size(size, B, p->heads, q_rows, p->dim_qk); break;
+    case AGI_SHAPE_K: set_size(size, B, p->kv_heads, k_rows, p->dim_qk); break;
+    case AGI_SHAPE_V: set_size(size, B, p->kv_heads, k_rows, p->dim_v); break;
+    case AGI_SHAPE_O: set_size(size, B, p->heads, q_rows, p->dim_v); break;
+    case AGI_SHAPE_ROW: set_size(size, B, p->heads, q_rows, 1); break;
+    case AGI_SHAPE_BIAS: memcpy(size, p->bias_size, sizeof p->bias_size); break;
+    case AGI_SHAPE_MASK: memcpy(size, p->mask_size, sizeof p->mask_size); break;
+    case AGI_SHAPE_TABLE: set_size(size, 1, p->table_heads, 1, p->table_buckets); break;
+    case AGI_SHAPE_SINK: set_size(size, 1, p->heads, 1, 1); break;
+    }
 }
 
 bool agi_has_low_half(const ag_problem *p)

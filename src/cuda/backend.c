@@ -122,8 +122,9 @@ static ag_status accept(ag_plan *plan)
         return agi_fail_field(AG_UNSUPPORTED, "options.flags",
                               "options: AG_ROUND_INTERMEDIATES is the reference backend's");
     }
-    if (agi_cuda_open(&cu) != AG_OK) {
-        return AGI_NOT_AVAILABLE;
+    status = agi_cuda_open(&cu);
+    if (status != AG_OK) {
+        return status == AG_UNSUPPORTED ? AGI_NOT_AVAILABLE : status;
     }
     agi_cuda_plan *data = agi_plan_alloc(plan, "the cuda plan", sizeof *data, &status);
     if (data == NULL) {
@@ -138,7 +139,8 @@ static void free_tables(const agi_cuda_plan *data)
 {
     const CUdeviceptr tables[] = {data->buckets, data->slopes};
     CUcontext popped;
-    if (data->tables_context == NULL || data->cu->CtxPushCurrent(data->tables_context) != 0) {
+    if (data->tables_context == NULL || agi_cuda_is_forked() ||
+        data->cu->CtxPushCurrent(data->tables_context) != 0) {
         return;
     }
     for (int i = 0; i < 2; i++) {

@@ -54,12 +54,12 @@ bool agi_cuda_device_runs(const agi_cuda_device *device, ag_isa isa)
     return isa == AG_ISA_SM90 ? device->capability == 90 : device->capability >= 80;
 }
 
-/* Does some device of this machine run it? */
+/* Does some device of this machine run it? In a forked process, which cannot know, a plan is refused later. */
 static bool is_supported(ag_isa isa)
 {
     const agi_cuda_driver *cu = agi_cuda_driver_if_any();
     agi_cuda_device device;
-    bool found = false;
+    bool found = agi_cuda_is_forked();
     for (int n = 0; cu != NULL && n < cu->n_devices && !found; n++) {
         found = agi_cuda_describe_device(cu, n, &device) == AG_OK && agi_cuda_device_runs(&device, isa);
     }

@@ -1,5 +1,6 @@
 /* Opens the driver, enters contexts, launches kernels: see driver.h. The only process state is the driver's table, made
- * once, and the primary contexts, retained once and never released: another library may still use them. */
+ * once, whether the process was forked since, and the primary contexts, retained once and never released: another
+ * library may still use them. */
 #include "cuda/driver.h"
 
 #include <dlfcn.h>
@@ -17,6 +18,7 @@ static struct {
     agi_cuda_driver driver;
     char problem[200]; /* why there is no driver; "": there is one */
     atomic_bool is_open;
+    atomic_bool forked; /* in a child of a process that has used the driver */
 } opened = {.once = PTHREAD_ONCE_INIT};
 
 static const struct {
@@ -53,6 +55,20 @@ static void name_result(const agi_cuda_driver *cu, CUresult result, char *text, 
     }
 }
 
+/* In the child of a fork. */
+static void note_fork(void)
+{
+    atomic_store(&opened.forked, true);
+}
+
+/* From a driver on which cuInit was called this means a fork, which another library's use of it may have preceded. */
+static void note_result(CUresult result)
+{
+    if (result == AGI_CU_NOT_INITIALIZED) {
+        note_fork();
+    }
+}
+
 static void find_devices(void)
 {
     agi_cuda_driver *cu = &opened.driver;
@@ -63,6 +79,7 @@ static void find_devices(void)
     }
     if (result != 0) {
         name_result(cu, result, reason, sizeof reason);
+        note_result(result);
     }
     if (result != 0 || cu->n_devices < 1) {
         snprintf(opened.problem, sizeof opened.problem, "no CUDA device: %s", reason);
@@ -105,31 +122,55 @@ static void open_driver(void)
         snprintf(opened.problem, sizeof opened.problem, "the CUDA driver has no %s", missing);
     } else {
         find_devices();
-        atomic_store(&opened.is_open, opened.problem[0] == '\0');
     }
+    if (opened.problem[0] == '\0') {
+        pthread_atfork(NULL, NULL, note_fork);
+        atomic_store(&opened.is_open, true);
+    }
+}
+
+bool agi_cuda_is_forked(void)
+{
+    return atomic_load(&opened.forked);
 }
 
 const agi_cuda_driver *agi_cuda_driver_if_open(void)
 {
-    return atomic_load(&opened.is_open) ? &opened.driver : NULL;
+    return atomic_load(&opened.is_open) && !agi_cuda_is_forked() ? &opened.driver : NULL;
 }
 
 const agi_cuda_driver *agi_cuda_driver_if_any(void)
 {
     pthread_once(&opened.once, open_driver);
-    return opened.problem[0] == '\0' ? &opened.driver : NULL;
+    return opened.problem[0] == '\0' && !agi_cuda_is_forked() ? &opened.driver : NULL;
+}
+
+ag_status agi_cuda_check_process(void)
+{
+    return !agi_cuda_is_forked()
+               ? AG_OK
+               : agi_fail(AG_DEVICE, "cuda: this process was forked from one that had used the CUDA driver, "
+                                     "and cannot use it: start it by exec or spawn");
 }
 
 ag_status agi_cuda_open(const agi_cuda_driver **driver)
 {
     *driver = agi_cuda_driver_if_any();
-    return *driver != NULL ? AG_OK
-                           : agi_fail_field(AG_UNSUPPORTED, "options.backend", "cuda: %s", opened.problem);
+    const ag_status status = agi_cuda_check_process();
+    if (*driver != NULL || status != AG_OK) {
+        return status;
+    }
+    return agi_fail_field(AG_UNSUPPORTED, "options.backend", "cuda: %s", opened.problem);
 }
 
 ag_status agi_cuda_fail(const agi_cuda_driver *cu, CUresult result, const char *what)
 {
     char words[200];
+    note_result(result);
+    const ag_status status = agi_cuda_check_process();
+    if (status != AG_OK) {
+        return status;
+    }
     name_result(cu, result, words, sizeof words);
     return agi_fail(result == AGI_CU_OUT_OF_MEMORY ? AG_NO_MEMORY : AG_DEVICE, "cuda: %s: %s", what, words);
 }
@@ -172,6 +213,10 @@ ag_status agi_cuda_enter(const agi_cuda_driver *cu, CUdevice device, agi_cuda_sc
 {
     CUdevice current = -1;
     scope->pushed = false;
+    const ag_status status = agi_cuda_check_process();
+    if (status != AG_OK) {
+        return status;
+    }
     CUresult result = current_context(cu, &scope->context, &current);
     if (result == 0 && (scope->context == NULL || current != device)) {
         result = primary_context(cu, device, &scope->context);

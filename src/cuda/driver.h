@@ -25,6 +25,7 @@ typedef int CUdevice_attribute, CUfunction_attribute, CUpointer_attribute, CUjit
 
 enum {
     AGI_CU_OUT_OF_MEMORY = 2,
+    AGI_CU_NOT_INITIALIZED = 3,
     AGI_CU_PROCESSORS = 16, /* attributes of a device */
     AGI_CU_MAJOR = 75,
     AGI_CU_MINOR = 76,
@@ -98,10 +99,16 @@ typedef struct {
 } agi_cuda_driver;
 
 /* Opens the driver, once per process; later calls return what the first one found. AG_UNSUPPORTED, with the reason:
- * there is no driver, it is too old for this library, or it has no device. Any thread may call it. */
+ * there is no driver, it is too old for this library, or it has no device. AG_DEVICE: see below. Any thread may call
+ * it. */
 ag_status agi_cuda_open(const agi_cuda_driver **driver);
 
-/* The same without a message: NULL if there is no driver that can be used. */
+/* A child of a process that has used the driver, which fork made, cannot use it: it is then not asked anything, so that
+ * plans for the host go on, and what needs it gets AG_DEVICE; else AG_OK. */
+bool agi_cuda_is_forked(void);
+ag_status agi_cuda_check_process(void);
+
+/* agi_cuda_open without a message: NULL if there is no driver that can be used. */
 const agi_cuda_driver *agi_cuda_driver_if_any(void);
 
 /* NULL too if nobody has opened it yet. */

@@ -114,7 +114,7 @@ static void clear_broadcast_strides(ag_tensor *t, const int64_t size[4])
     }
 }
 
-/* Tensors that the map does not use are absent; strides of axes of size 1 are zero. */
+/* Tensors that the map does not use are absent; of the others, strides of axes of size 1 are zero. */
 static void set_tensors(agi_cuda_params *k, const agi_call *call)
 {
     const ag_problem *p = &call->plan->p;
@@ -124,12 +124,14 @@ static void set_tensors(agi_cuda_params *k, const agi_call *call)
         ag_tensor *t = (ag_tensor *)(void *)((char *)&k->a + f->offset);
         int64_t size[4];
         const bool exists = f->feature == 0 || agi_has(p, f->feature);
-        agi_shape_of(p, f->shape, size);
         if (f->role[call->map] == AGI_NONE || !exists ||
             (f->element == AGI_LOW_HALF && !agi_has_low_half(p))) {
             t->data = NULL;
         }
-        clear_broadcast_strides(t, size);
+        if (t->data != NULL) {
+            agi_shape_of(p, f->shape, size);
+            clear_broadcast_strides(t, size);
+        }
     }
 }
 

@@ -12,6 +12,10 @@ ag_status agi_cuda_check_pointer(const ag_plan *plan, const char *name, const vo
     CUpointer_attribute attributes[] = {AGI_CU_POINTER_MEMORY_TYPE, AGI_CU_POINTER_IS_MANAGED,
                                         AGI_CU_POINTER_DEVICE};
     void *values[] = {&type, &managed, &device};
+    const ag_status status = agi_cuda_check_process();
+    if (status != AG_OK) {
+        return status;
+    }
     const CUresult result =
         data->cu->PointerGetAttributes(3, attributes, values, (CUdeviceptr)(uintptr_t)pointer);
     if (result != 0) {

@@ -289,7 +289,8 @@ static bool covers(const hopper_kernel *k, const ag_problem *p, int32_t shared_l
 agi_hopper_choice agi_hopper_choose(const ag_plan *plan, agi_hopper_map map, int32_t shared_limit)
 {
     const hopper_kernel *best = NULL;
-    for (int n = 0; n < N_HOPPER_KERNELS && hopper_serves(plan, shared_limit); n++) {
+    const int count = hopper_serves(plan, shared_limit) ? N_HOPPER_KERNELS : 0;
+    for (int n = 0; n < count; n++) {
         const hopper_kernel *k = &hopper_kernels[n];
         if (k->map != map || !covers(k, &plan->p, shared_limit)) {
             continue;

@@ -24,7 +24,7 @@ function(with_driver test kind)
     set_property(TEST ${ATTNGRAD_TEST_PREFIX}${test} APPEND PROPERTY ENVIRONMENT LD_LIBRARY_PATH=${fakes}/${kind})
 endfunction()
 
-foreach(name cuda_driver cuda_lists cuda_plan cuda_schedule cuda_stage)
+foreach(name cuda_driver cuda_fork cuda_lists cuda_plan cuda_schedule cuda_stage)
     add_test_program(${name} cuda/${name}.c)
     target_include_directories(test_${name} PRIVATE cuda)
     add_dependencies(test_${name} fake_driver_works)

@@ -1,7 +1,7 @@
 /* The fake CUDA driver: see fake_driver.h. Compiled as libcuda.so.1; with FAKE_INCOMPLETE it lacks a function, as a
  * driver of CUDA 11 does; with FAKE_NO_DEVICES it finds no device; with FAKE_COMPUTES its kernels run by emulation.
  * FAKE_VERSION is the version that it reports, 13000 for 13.0. */
-#define _POSIX_C_SOURCE 200809L /* nanosleep */
+#define _POSIX_C_SOURCE 200809L /* nanosleep, getpid */
 #include "fake_driver.h"
 
 #include "cuda/hopper_params.h"
@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -32,8 +33,25 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* ---- The script ---- */
 
+/* As the driver does: a process that fork made after cuInit cannot use it. */
+static atomic_int process; /* that called cuInit; 0: none */
+
+static CUresult check_process(void)
+{
+    const int first = atomic_load(&process);
+    if (first == 0 || first == (int)getpid()) {
+        return 0;
+    }
+    atomic_fetch_add(&ag_fake_driver.asked_after_fork, 1);
+    return AGI_CU_NOT_INITIALIZED;
+}
+
 static CUresult scripted(const char *symbol)
 {
+    const CUresult result = check_process();
+    if (result != 0) {
+        return result;
+    }
     const char *fails = atomic_load(&ag_fake_driver.fails);
     return fails != NULL && strcmp(fails, symbol) == 0 ? atomic_load(&ag_fake_driver.result) : 0;
 }
@@ -60,7 +78,9 @@ EXPORT CUresult cuInit(unsigned flags)
 #ifdef FAKE_NO_DEVICES
     return FAKE_NO_DEVICE;
 #else
-    return 0;
+    const CUresult result = check_process();
+    atomic_store(&process, result == 0 ? (int)getpid() : atomic_load(&process));
+    return result;
 #endif
 }
 
@@ -72,13 +92,14 @@ EXPORT CUresult cuDriverGetVersion(int *version)
 
 EXPORT CUresult cuGetErrorName(CUresult result, const char **name)
 {
-    *name = result == FAKE_NO_DEVICE         ? "CUDA_ERROR_NO_DEVICE"
-            : result == AGI_CU_OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY"
-            : result == FAKE_ILLEGAL_ADDRESS ? "CUDA_ERROR_ILLEGAL_ADDRESS"
-            : result == FAKE_LAUNCH_FAILED   ? "CUDA_ERROR_LAUNCH_FAILED"
-            : result == FAKE_IN_CAPTURE      ? "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"
-            : result == FAKE_INVALID_IMAGE   ? "CUDA_ERROR_INVALID_IMAGE"
-                                             : NULL;
+    *name = result == FAKE_NO_DEVICE           ? "CUDA_ERROR_NO_DEVICE"
+            : result == AGI_CU_OUT_OF_MEMORY   ? "CUDA_ERROR_OUT_OF_MEMORY"
+            : result == AGI_CU_NOT_INITIALIZED ? "CUDA_ERROR_NOT_INITIALIZED"
+            : result == FAKE_ILLEGAL_ADDRESS   ? "CUDA_ERROR_ILLEGAL_ADDRESS"
+            : result == FAKE_LAUNCH_FAILED     ? "CUDA_ERROR_LAUNCH_FAILED"
+            : result == FAKE_IN_CAPTURE        ? "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"
+            : result == FAKE_INVALID_IMAGE     ? "CUDA_ERROR_INVALID_IMAGE"
+                                               : NULL;
     return *name == NULL;
 }
 
@@ -92,13 +113,13 @@ EXPORT CUresult cuGetErrorString(CUresult result, const char **text)
 EXPORT CUresult cuDeviceGetCount(int *count)
 {
     *count = FAKE_DEVICES;
-    return 0;
+    return check_process();
 }
 
 EXPORT CUresult cuDeviceGetName(char *name, int size, CUdevice device)
 {
     snprintf(name, (size_t)size, "Fake GPU %d", device);
-    return 0;
+    return check_process();
 }
 
 EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
@@ -130,7 +151,7 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 EXPORT CUresult cuCtxGetCurrent(CUcontext *context)
 {
     *context = depth > 0 ? stack[depth - 1] : NULL;
-    return 0;
+    return check_process();
 }
 
 EXPORT CUresult cuCtxGetDevice(CUdevice *device)
@@ -144,7 +165,7 @@ EXPORT CUresult cuCtxGetDevice(CUdevice *device)
 
 EXPORT CUresult cuCtxPushCurrent_v2(CUcontext context)
 {
-    if (context == NULL || depth == MAX_STACK) {
+    if (check_process() != 0 || context == NULL || depth == MAX_STACK) {
         return FAKE_INVALID_CONTEXT;
     }
     stack[depth++] = context;

@@ -33,7 +33,8 @@ struct fake_driver {
     /* The record. */
     atomic_int retained[FAKE_DEVICES], pushed, popped, wrong_context;
     atomic_int images, launches, uploads, allocations;
-    char names[FAKE_NAMES][64]; /* of the kernels launched, launch n at n % FAKE_NAMES */
+    atomic_int asked_after_fork; /* calls in a child of the process that called cuInit; they fail */
+    char names[FAKE_NAMES][64];  /* of the kernels launched, launch n at n % FAKE_NAMES */
     atomic_int launched_on[FAKE_DEVICES];
     _Atomic(CUstream) last_stream;
 

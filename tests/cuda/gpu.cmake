@@ -25,8 +25,9 @@ foreach(name random_problems invariant error_rule low_precision feature_pairs_bf
     add_dependencies(gpu_tests test_${name})
 endforeach()
 
-# Every kernel; the range of float32; the same bits over repeats; small problems under memcheck; host time, for bench/gpu.py.
-foreach(name gpu_bits gpu_float32_floor gpu_host gpu_kernels)
+# Every kernel; the range of float32; the same bits over repeats, at length with values, and beside other work; small
+# problems under memcheck; host time, for bench/gpu.py.
+foreach(name gpu_bits gpu_float32_floor gpu_host gpu_kernels gpu_long gpu_progress)
     string(REPLACE gpu_float32 float32 source ${name}) # which runs by emulation too
     add_executable(${name} EXCLUDE_FROM_ALL cuda/${source}.c)
     target_include_directories(${name} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src)
@@ -36,12 +37,19 @@ foreach(name gpu_bits gpu_float32_floor gpu_host gpu_kernels)
 endforeach()
 add_gpu_test(kernels kernels $<TARGET_FILE:gpu_kernels> 8)
 add_gpu_test(kernels float32_floor $<TARGET_FILE:gpu_float32_floor>)
+add_gpu_test(kernels fork $<TARGET_FILE:test_cuda_fork>) # which runs on the fake driver too
+add_dependencies(gpu_tests test_cuda_fork)
 foreach(dtype bf16 f16 f32 f64)
     add_gpu_test(bits bits_${dtype} $<TARGET_FILE:gpu_bits> --dtype ${dtype})
+    add_gpu_test(bits long_${dtype} $<TARGET_FILE:gpu_long> --dtype ${dtype})
+    set_tests_properties(${ATTNGRAD_TEST_PREFIX}gpu_long_${dtype} PROPERTIES PROCESSORS 8) # its threads
     add_gpu_test(memcheck memcheck_${dtype} sh ${CMAKE_CURRENT_SOURCE_DIR}/cuda/gpu_memcheck.sh $<TARGET_FILE:gpu_bits>
         "h2 kv1 q70 k90 d40 causal ${dtype}" "h2 kv1 q1 k600 d64 ${dtype}" "b2 h1 q20 k30 d300 packed=30,40 ${dtype}"
         "b2 h2 q33 k70 d64 bias=1hqk table=5 mask sink softcap=4 dropout=0.2 ${dtype}")
 endforeach()
+# Alone: other processes would take the device away from it by turns.
+add_gpu_test(bits progress $<TARGET_FILE:gpu_progress>)
+set_tests_properties(${ATTNGRAD_TEST_PREFIX}gpu_progress PROPERTIES RUN_SERIAL TRUE)
 
 if(ATTNGRAD_COMMAND)
     add_gpu_test(command check_random $<TARGET_FILE:attngrad> check --random 200 --backend cuda)

@@ -1,0 +1,174 @@
+/* On a GPU: values and bits at lengths at which blocks of vjp wait for each other in several groups, and at which the
+ * reference, whose matrices have a number for each pair of query and key, would take too long. So the processor's
+ * kernels stand for it, which the error rule holds at shorter lengths: in float64 for the truth, in the problem's dtype
+ * for the baseline. What is left of the rule is |x - truth| <= max(2 |baseline - truth|, floor |truth|); it is applied
+ * to each result as a whole and, with twice the limit, to each 64 of its rows, so that one wrong tile cannot hide.
+ *
+ * gpu_long --dtype DTYPE: the list below; gpu_long PROBLEM...: these, all maps. */
+#include "check/error_rule.h"
+#include "outputs.h"
+
+#include <math.h>
+
+enum { REPEATS = 3, THREADS = 8, ROWS = 64, FIRST_ORDER = AG_MAP_FORWARD | AG_MAP_VJP };
+
+static void run_maps(struct arrays *x, uint32_t maps)
+{
+    for (int map = 0; map < MAPS; map++) {
+        if (maps & map_bit[map]) {
+            CHECK_OK(agc_arrays_run(x, map_bit[map]));
+        }
+    }
+}
+
+/* ---- Bits ---- */
+
+static void check_repeats(struct arrays *x, uint32_t maps, const char *text)
+{
+    void *kept[T_COUNT];
+    run_maps(x, maps);
+    keep_outputs(x, kept);
+    for (int n = 1; n < REPEATS; n++) {
+        run_maps(x, maps);
+        for (enum tensor t = 0; t < T_COUNT; t++) {
+            if (is_output(x, t, maps)) {
+                same_tensor(x, t, x->data[t], kept[t], text);
+            }
+        }
+    }
+    free_outputs(kept);
+}
+
+/* ---- Values ---- */
+
+struct result {
+    const char *text;
+    enum tensor t;
+    double floor;
+    double *got, *baseline, *truth; /* in the order [b][h][n][c] */
+};
+
+static double distance(const double *a, const double *b, int64_t count)
+{
+    double sum = 0;
+    for (int64_t n = 0; n < count; n++) {
+        const double d = a[n] == b[n] ? 0 : a[n] - b[n];
+        sum += d * d;
+    }
+    return sqrt(sum);
+}
+
+static double norm(const double *a, int64_t count)
+{
+    double sum = 0;
+    for (int64_t n = 0; n < count; n++) {
+        sum += isfinite(a[n]) ? a[n] * a[n] : 0;
+    }
+    return sqrt(sum);
+}
+
+/* The elements from `first` on; the error over its limit. */
+static double check_part(const struct result *r, int64_t first, int64_t count, double factor,
+                         const char *what)
+{
+    const double error = distance(r->got + first, r->truth + first, count);
+    const double baseline = distance(r->baseline + first, r->truth + first, count);
+    const double truth = norm(r->truth + first, count);
+    const double limit = factor * fmax(2 * baseline, r->floor * truth);
+    CHECK(error <= limit,
+          "'%s': %s, %s from element %lld: error %.2e, limit %.2e, baseline's %.2e, truth %.2e", r->text,
+          agc_tensor_info[r->t].name, what, (long long)first, error, limit, baseline, truth);
+    return error == 0 ? 0 : error / limit;
+}
+
+static void check_result(const struct result *r, const int64_t size[4])
+{
+    double worst = 0;
+    const int64_t heads = size[0] * size[1], row = size[3], head = size[2] * row;
+    const double whole = check_part(r, 0, heads * head, 1, "all");
+    for (int64_t first = 0; first < heads * head; first += ROWS * row) {
+        const int64_t rest = head - first % head, count = rest < ROWS * row ? rest : ROWS * row;
+        worst = fmax(worst, check_part(r, first, count, 2, "64 rows"));
+        first -= ROWS * row - count; /* the next head begins a part of its own */
+    }
+    printf("'%s': %s: error over limit %.2f, worst part %.2f\n", r->text, agc_tensor_info[r->t].name, whole,
+           worst);
+}
+
+/* The same call on the processor. */
+static void run_on_host(struct arrays *y, const struct arrays *x, ag_dtype dtype, uint32_t maps)
+{
+    ag_options options = AG_OPTIONS_INIT;
+    options.backend = AG_BACKEND_CPU;
+    options.threads = THREADS;
+    test_need(agc_arrays_clone_as(y, x, dtype, &options) == AG_OK, ag_last_message());
+    run_maps(y, maps);
+}
+
+/* Results that have rows: in gradients of sinks nearly everything cancels, and what that costs only the whole rule
+ * knows. */
+static void check_values(const struct arrays *x, uint32_t maps, const char *text)
+{
+    struct arrays truth, baseline;
+    run_on_host(&truth, x, AG_F64, maps);
+    run_on_host(&baseline, x, x->given.dtype, maps);
+    for (enum tensor t = 0; t < T_COUNT; t++) {
+        if (is_output(x, t, maps) && x->size[t][2] > 1) {
+            const struct result r = {.text = text,
+                                     .t = t,
+                                     .floor = agc_error_floor(x->given.dtype),
+                                     .got = test_read(x, t),
+                                     .baseline = test_read(&baseline, t),
+                                     .truth = test_read(&truth, t)};
+            check_result(&r, x->size[t]);
+            free(r.got);
+            free(r.baseline);
+            free(r.truth);
+        }
+    }
+    agc_arrays_destroy(&truth);
+    agc_arrays_destroy(&baseline);
+}
+
+/* ---- Problems ---- */
+
+static void check_problem(const char *text, uint32_t maps)
+{
+    struct arrays x;
+    ag_problem p = AG_PROBLEM_INIT;
+    test_need(ag_problem_parse(text, &p) == AG_OK && agc_arrays_create(&x, &p, NULL, 7) == AG_OK,
+              ag_last_message());
+    test_need(agc_on_device(x.plan), "the plan is not on a GPU: ATTNGRAD_BACKEND=cuda");
+    check_repeats(&x, maps, text);
+    check_values(&x, maps, text);
+    agc_arrays_destroy(&x);
+}
+
+static const struct {
+    const char *text;
+    uint32_t maps;
+} problems[] = {
+    {"h2 kv1 q9000 d64 causal", ALL_MAPS & ~AG_MAP_JVP_JVP},
+    {"h1 q9000 d128 causal", FIRST_ORDER},
+    {"h2 q9000 d64 window=1500,0 sink", FIRST_ORDER},
+    {"h1 q9000 d128 window=700,300", FIRST_ORDER},
+    {"h1 q17000 d64 causal", FIRST_ORDER},
+    {"h1 q17000 d128 causal", FIRST_ORDER},
+};
+
+int main(int argc, char **argv)
+{
+    char text[128];
+    test_need(argc > 1, "gpu_long --dtype DTYPE, or gpu_long PROBLEM...");
+    if (strcmp(argv[1], "--dtype") == 0 && argc == 3) {
+        for (size_t n = 0; n < sizeof problems / sizeof problems[0]; n++) {
+            snprintf(text, sizeof text, "%s %s", problems[n].text, argv[2]);
+            check_problem(text, problems[n].maps);
+        }
+        return test_summary();
+    }
+    for (int n = 1; n < argc; n++) {
+        check_problem(argv[n], ALL_MAPS & ~AG_MAP_JVP_JVP);
+    }
+    return test_summary();
+}
