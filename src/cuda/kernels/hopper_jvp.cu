@@ -243,7 +243,11 @@ template <class T> struct jvp_consumer : query_consumer<T, 2> {
         }
         products_wait<1>();
         hold(S);
-        before_next_wait(f.p.H, [&] { make_weights(n); });
+        if constexpr (T::D == 64) {
+            before_next_wait(f.p.H, [&] { make_weights(n); });
+        } else {
+            make_weights(n); /* faster if it comes after them */
+        }
         products_wait<0>();
         hold(U);
         memory.k.release(n);

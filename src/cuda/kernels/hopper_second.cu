@@ -168,7 +168,7 @@ struct second_consumer : owner_consumer<T, KEYS, MATRICES, KEYS ? 4 : 2, agi_hop
         products_wait<1>();
         hold(Z);
         hold(tZ);
-        before_next_wait(f.p.H, [&] { make_weights(n); });
+        make_weights(n);
         products_wait<0>();
         hold(dP);
         hold(tdP);
