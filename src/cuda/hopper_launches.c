@@ -51,7 +51,7 @@ void agi_hopper_lay_out_ring(agi_cuda_layout *x, agi_arena *arena, const ag_plan
     const agi_hopper_choice choice = agi_hopper_choose(plan, AGI_hopper_ring, INT32_MAX);
     const int64_t D = p->dim_qk > 64 || p->dim_v > 64 ? 128 : 64;
     const int64_t tiles = agi_saturating_product(p->heads, agi_hopper_tiles(p, choice.tile), 1, 1);
-    for (int n = 0; n < 2; n++) {
+    for (int n = 0; n < (choice.features & AGI_HAS_BIAS ? 3 : 2); n++) {
         x->ring_rows[n] = agi_take(arena, agi_saturating_product(tiles, choice.tile, 1, 1), sizeof(float));
     }
     x->ring_sums = agi_take(arena, agi_saturating_product(tiles, choice.tile, D, 1), sizeof(float));
@@ -250,6 +250,26 @@ static bool map_gradient(agi_cuda_job *j, const agi_cuda_source *s, const ag_ten
     return true;
 }
 
+/* Can the bias be read by the copy engine? */
+static bool map_bias(agi_cuda_job *j, agi_cuda_tensor_map *map)
+{
+    const ag_tensor *t = &j->k.a.bias;
+    const int64_t far = INT64_C(1) << 38;
+    agi_cuda_box_view view = {.data = t->data,
+                              .size = {j->p->batch, j->p->heads, j->p->q_len, j->p->kv_len},
+                              .strides = {t->strides[0], t->strides[1], t->strides[2]}};
+    bool fits = t->data != NULL && j->p->aux_dtype == j->p->dtype && (uintptr_t)t->data % 16 == 0 &&
+                t->strides[2] > 0 && t->strides[3] == 1;
+    for (int axis = 0; axis < 3; axis++) {
+        fits &= t->strides[axis] >= 0 && t->strides[axis] < far && t->strides[axis] % 8 == 0;
+        view.size[axis] = t->strides[axis] == 0 ? 1 : view.size[axis];
+    }
+    if (fits) {
+        make_map(j, &view, 64, map);
+    }
+    return fits;
+}
+
 /* Two 16-bit channels at a time. */
 static bool has_pairs(const agi_cuda_job *j, const ag_tensor *t)
 {
@@ -279,9 +299,11 @@ static void set_ring(agi_cuda_job *j, agi_hopper_ring *f, const agi_hopper_backw
     f->dv_in_boxes = map_gradient(j, &agi_cuda_sources[AGI_CUDA_V], &a->dv, AG_ACC_DV, &f->dv);
     f->dq_in_pairs = has_pairs(j, &a->dq);
     f->in_chunks = in_chunks(j);
+    f->bias_in_boxes = map_bias(j, &f->bias);
     f->tiles = agi_hopper_tiles(j->p, choice.tile);
     f->lse = j->x->ring_rows[0];
     f->delta = j->x->ring_rows[1];
+    f->lse_rest = j->x->ring_rows[2];
     f->sums = j->x->ring_sums;
     f->passes = j->x->ring_passes;
     f->tickets = f->passes + 2 * j->p->heads * f->tiles;
@@ -299,7 +321,8 @@ void agi_hopper_emit_ring(agi_cuda_job *j)
     const agi_hopper_choice before = agi_hopper_choose(j->plan, AGI_hopper_statistics, limit);
     const int64_t heads = agi_saturating_product(p->batch, p->kv_heads, 1, 1);
     agi_hopper_backward maps = {0};
-    agi_hopper_ring f = {0};
+    emit_features(j);
+    agi_hopper_ring f = {.x = j->features};
     map_operand(j, AGI_CUDA_Q, choice.tile, &maps.q);
     map_operand(j, AGI_CUDA_K, AGI_HOPPER_RING_KEYS, &maps.k);
     map_operand(j, AGI_CUDA_V, AGI_HOPPER_RING_KEYS, &maps.v);

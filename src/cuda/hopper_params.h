@@ -90,11 +90,15 @@ typedef struct {
 typedef struct {
     agi_cuda_tensor_map q, k, v, d_o;
     agi_cuda_tensor_map dk, dv; /* if dk_in_boxes, dv_in_boxes */
+    agi_cuda_tensor_map bias;   /* if bias_in_boxes: rows are queries, channels keys; boxes of 64 x 64 */
     agi_cuda_params p;          /* p.w.blocks, for the statistics: tiles of queries per head and sequence */
-    float *lse, *delta;         /* [H][tiles][N]: L in powers of two, D */
-    float *sums;                /* [H][tiles][2][N * D / 2]: dQ, as the registers of a warpgroup have it */
-    int32_t *passes;            /* [H][tiles][2]: how many blocks have added to the sum */
-    int32_t *tickets;           /* how many items have been taken, in a band */
+    agi_hopper_features x;
+    /* [H][tiles][N]: L in powers of two, D. If there is a bias, scores and with them L may be so large that their digits
+     * are needed: then lse is L, rounded, and lse_rest - log2 e times what rounding took from it. */
+    float *lse, *delta, *lse_rest;
+    float *sums;      /* [H][tiles][2][N * D / 2]: dQ, as the registers of a warpgroup have it */
+    int32_t *passes;  /* [H][tiles][2]: how many blocks have added to the sum */
+    int32_t *tickets; /* how many items have been taken, in a band */
     int64_t tiles;
     float scale_log2;                 /* scale * log2 e */
     int32_t is_ring;                  /* 1: every query sees every key; 0: a band */
@@ -102,6 +106,7 @@ typedef struct {
     int32_t dk_in_boxes, dv_in_boxes; /* stored by the copy engine, else row by row */
     int32_t dq_in_pairs;              /* two channels at a time, else row by row */
     int32_t in_chunks;                /* O and dO can be read 16 bytes at a time */
+    int32_t bias_in_boxes;            /* read by the copy engine, else entry by entry */
 } agi_hopper_ring;
 
 /* ---- vjp_jvp ---- */
@@ -161,12 +166,12 @@ enum { AGI_HOPPER_PLACE = 128 };
 #define AGI_HOPPER_STATS_hopper_tdkdv 1
 #define AGI_HOPPER_STATS_hopper_tdq 0
 
-/* Of vjp in one kernel: K and V of 128 keys, two tiles of Q and dO, twice dS, buffers of dQ, L and D of two tiles, the
- * barriers and two walks. */
-enum { AGI_HOPPER_RING_KEYS = 128, AGI_HOPPER_RING_WALK = 160 }; /* keys of a block; bytes of a walk */
+/* Of vjp in one kernel: K and V of 128 keys, two tiles of Q and dO, twice dS, buffers of dQ, L, D and the rest of L of
+ * two tiles, the barriers and two walks. Shared memory begins at a multiple of 16. */
+enum { AGI_HOPPER_RING_KEYS = 128, AGI_HOPPER_RING_WALK = 152 }; /* keys of a block; bytes of a walk */
 #define AGI_HOPPER_RING_STAGED(D) ((D) == 128 ? 2 : 1)
 #define AGI_HOPPER_RING_SHARED(D, CONSUMERS, N, STAGES)                                                      \
-    (1024 + 4 * 128 * (D) + 8 * (N) * (D) + 4 * 128 * (N) + AGI_HOPPER_RING_STAGED(D) * 4 * (N) * (D) +      \
-     16 * (N) + 120 + AGI_HOPPER_RING_STAGED(D) * 48 + 2 * AGI_HOPPER_RING_WALK)
+    (1008 + 4 * 128 * (D) + 8 * (N) * (D) + 4 * 128 * (N) + AGI_HOPPER_RING_STAGED(D) * 4 * (N) * (D) +      \
+     24 * (N) + 120 + AGI_HOPPER_RING_STAGED(D) * 48 + 2 * AGI_HOPPER_RING_WALK)
 
 #endif

@@ -32,7 +32,7 @@ typedef struct {
     void *stats;
     double *diagonals;
     void *splits;
-    float *ring_rows[2], *ring_sums; /* of vjp in one kernel: L and D, sums of dQ */
+    float *ring_rows[3], *ring_sums; /* of vjp in one kernel: L, D, the rest of L; sums of dQ */
     int32_t *ring_passes;            /* and the counter of tickets behind them */
     agi_hopper_features features;
     int64_t q_rows, k_rows, diagonal_tiles;

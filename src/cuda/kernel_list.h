@@ -36,7 +36,8 @@ enum {
 #define AGI_CUDA_HOPPER_PRE(map, format, D, CONSUMERS, N, STAGES)                                            \
     agi_kernel_hopper_statistics_##format##_d##D,
 #define AGI_CUDA_HOPPER_RING(format)                                                                         \
-    AGI_HOPPER_ring(AGI_CUDA_HOPPER, format) AGI_HOPPER_ring(AGI_CUDA_HOPPER_PRE, format)
+    AGI_HOPPER_ring(AGI_CUDA_HOPPER, format) AGI_HOPPER_ring(AGI_CUDA_HOPPER_PRE, format)                    \
+        AGI_HOPPER_ring_sets(AGI_CUDA_HOPPER_SET, format)
 #define AGI_CUDA_HOPPER_SECOND(format) AGI_HOPPER_second(AGI_CUDA_HOPPER, format)
     AGI_CUDA_FORMATS(AGI_CUDA_OF) AGI_CUDA_OTHERS(AGI_CUDA_OTHER) AGI_CUDA_N_PORTABLE,
     AGI_CUDA_LAST_PORTABLE = AGI_CUDA_N_PORTABLE - 1,

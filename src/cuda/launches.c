@@ -412,7 +412,7 @@ static void emit_backward(agi_cuda_job *j, bool tangent)
     const bool dq = (tangent ? a->tdq : a->dq).data != NULL;
     const bool dk = (tangent ? a->tdk : a->dk).data != NULL, dv = (tangent ? a->tdv : a->dv).data != NULL;
     const bool ring = j->hopper && !tangent && agi_hopper_has_ring(j);
-    if (!ring || a->dsink.data != NULL) {
+    if (!ring || a->dsink.data != NULL || a->dbias.data != NULL || a->dtable.data != NULL) {
         emit_statistics(j);
     }
     if (ring) {

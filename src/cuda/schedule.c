@@ -87,7 +87,12 @@ enum {
      AGI_HOPPER_RING_SHARED(D, CONSUMERS, N, STAGES)},
 #define HOPPER_STATISTICS(map, format, D, CONSUMERS, N, STAGES)                                              \
     {"hopper_statistics_" #format "_d" #D, #map "_" #format, 256, 0},
-#define HOPPER_RING_OF(format) AGI_HOPPER_ring(HOPPER_RING, format) AGI_HOPPER_ring(HOPPER_STATISTICS, format)
+#define HOPPER_RING_SET(map, format, D, CONSUMERS, N, STAGES, set)                                           \
+    {#map "_" #format "_d" #D "_" #set, #map "_" #format, 128 * (CONSUMERS + 1),                             \
+     AGI_HOPPER_RING_SHARED(D, CONSUMERS, N, STAGES)},
+#define HOPPER_RING_OF(format)                                                                               \
+    AGI_HOPPER_ring(HOPPER_RING, format) AGI_HOPPER_ring(HOPPER_STATISTICS, format)                          \
+        AGI_HOPPER_ring_sets(HOPPER_RING_SET, format)
 #define HOPPER_BEFORE(name, threads, shared) {#name, "sets", threads, shared},
 
 const agi_cuda_kernel agi_cuda_kernels[AGI_CUDA_N_KERNELS] = {
@@ -242,7 +247,8 @@ typedef struct {
         AGI_HOPPER_backward(HOPPER_CHOICE, format) AGI_HOPPER_ring(HOPPER_CHOICE, format)                    \
             AGI_HOPPER_ring(HOPPER_PRE_CHOICE, format) AGI_HOPPER_second(HOPPER_CHOICE, format)              \
                 AGI_HOPPER_forward_sets(HOPPER_SET_CHOICE, format)                                           \
-                    AGI_HOPPER_backward_sets(HOPPER_SET_CHOICE, format)
+                    AGI_HOPPER_backward_sets(HOPPER_SET_CHOICE, format)                                      \
+                        AGI_HOPPER_ring_sets(HOPPER_SET_CHOICE, format)
 
 static const hopper_kernel hopper_kernels[] = {AGI_HOPPER_FORMATS(HOPPER_CHOICES)};
 
@@ -275,11 +281,13 @@ static int count_features(uint32_t features)
     return count;
 }
 
-/* Does the kernel have what the problem needs? One with a softcap needs a softcap; others may be absent. */
+/* Does the kernel have what the problem needs? One with a softcap needs a softcap; others may be absent. Statistics are
+ * those of any problem. */
 static bool covers(const hopper_kernel *k, const ag_problem *p, int32_t shared_limit)
 {
     const int64_t D = p->dim_qk > p->dim_v ? p->dim_qk : p->dim_v;
-    const uint32_t wanted = score_features_of(p), has = k->choice.features;
+    const uint32_t wanted = k->map == AGI_hopper_statistics ? 0 : score_features_of(p);
+    const uint32_t has = k->choice.features;
     return k->format == agi_cuda_format_of(p->dtype) && k->D >= D && (wanted & ~has) == 0 &&
            (has & AGI_HAS_SOFTCAP) == (wanted & AGI_HAS_SOFTCAP) &&
            agi_cuda_kernels[k->choice.kernel].shared <= shared_limit;

@@ -22,6 +22,8 @@ static void check_limits(void)
           sizeof(agi_hopper_jvp));
     CHECK(sizeof(agi_hopper_backward) <= MAX_PARAMETER, "%zu bytes of parameters of Hopper's vjp",
           sizeof(agi_hopper_backward));
+    CHECK(sizeof(agi_hopper_ring) <= MAX_PARAMETER, "%zu bytes of parameters of Hopper's vjp in one kernel",
+          sizeof(agi_hopper_ring));
     CHECK(sizeof(agi_hopper_second) <= MAX_PARAMETER, "%zu bytes of parameters of Hopper's vjp_jvp",
           sizeof(agi_hopper_second));
     CHECK(sizeof(agi_hopper_before) <= MAX_PARAMETER, "%zu bytes of parameters before a feature set",
@@ -60,10 +62,11 @@ static const struct {
 };
 enum { N_SETS = sizeof sets / sizeof sets[0], ALL_FEATURES = 31 };
 
-/* Which maps have sets: forward and vjp in two kernels. */
+/* Which maps have sets: forward and vjp. */
 static bool has_sets(agi_hopper_map map)
 {
-    return map == AGI_hopper_forward || map == AGI_hopper_dkdv || map == AGI_hopper_dq;
+    return map == AGI_hopper_forward || map == AGI_hopper_dkdv || map == AGI_hopper_dq ||
+           map == AGI_hopper_ring;
 }
 
 /* The choice must be one of the smallest sets with all of the features; none if there is none. */

@@ -45,6 +45,8 @@ template <void (*KERNEL_FUNCTION)(agi_cuda_params)> static void run_map(const ag
     {agi_kernel_##map##_##format##_d##D##_##set, run<agi_hopper_forward, map##_##format##_d##D##_##set>},
 #define HOPPER_BACKWARD_SET(map, format, D, CONSUMERS, N, STAGES, set)                                       \
     {agi_kernel_##map##_##format##_d##D##_##set, run<agi_hopper_backward, map##_##format##_d##D##_##set>},
+#define HOPPER_RING_SET(map, format, D, CONSUMERS, N, STAGES, set)                                           \
+    {agi_kernel_##map##_##format##_d##D##_##set, run<agi_hopper_ring, map##_##format##_d##D##_##set>},
 #define HOPPERS(list, entry, format) list(entry, format)
 
 static const emulated_kernel kernels[] = {
@@ -67,7 +69,7 @@ static const emulated_kernel kernels[] = {
     HOPPERS(AGI_HOPPER_backward, HOPPER_BACKWARD, AGI_FORMAT)
         HOPPERS(AGI_HOPPER_backward_sets, HOPPER_BACKWARD_SET, AGI_FORMAT)
 #elif defined(AGI_IMAGE_hopper_ring)
-    HOPPERS(AGI_HOPPER_ring, HOPPER_RING, AGI_FORMAT)
+    HOPPERS(AGI_HOPPER_ring, HOPPER_RING, AGI_FORMAT) HOPPERS(AGI_HOPPER_ring_sets, HOPPER_RING_SET, AGI_FORMAT)
 #elif defined(AGI_IMAGE_hopper_second)
     HOPPERS(AGI_HOPPER_second, HOPPER_SECOND, AGI_FORMAT)
 #else

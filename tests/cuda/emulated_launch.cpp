@@ -68,12 +68,23 @@ static void spoil_feature(agi_cuda_params &p, agi_hopper_features &x)
     default: p.a.seed ^= 1; break;
     }
 }
+/* A map of the bias that has only its first keys. */
+template <class P> static void spoil_maps(P &)
+{
+}
+template <> void spoil_maps(agi_hopper_ring &f)
+{
+    if (wrong_feature == AGI_HAS_BIAS) {
+        ((agi_cuda_box_view *)f.bias.words)->size[3] = 8;
+    }
+}
 template <class P> static void run_spoiled(const agi_cuda_entry *launch)
 {
     P copy = *(const P *)launch->parameter;
     agi_cuda_entry other = *launch;
     other.parameter = &copy;
     spoil_feature(copy.p, copy.x);
+    spoil_maps(copy);
     runs[launch->kernel](&other);
 }
 
@@ -107,6 +118,8 @@ extern "C" ag_status emulate_launch_kernel(void *, const agi_cuda_entry *launch)
         runs[launch->kernel](launch);
     } else if (strcmp(wrong_kernel, "hopper_forward") == 0) {
         run_spoiled<agi_hopper_forward>(launch);
+    } else if (strcmp(wrong_kernel, "hopper_ring") == 0) {
+        run_spoiled<agi_hopper_ring>(launch);
     } else {
         run_spoiled<agi_hopper_backward>(launch);
     }

@@ -67,6 +67,11 @@ static const struct hopper_problem problems[] = {
     {"b2 h2 q60 k120 d64 f16 alibi=slopes", WITH_OFFSETS},
     {"b3 h1 q100 k140 d128 bf16 dropout=0.5 bias=1h1k", WITH_LENGTHS},
     {"b2 h2 kv1 q70 k150 d64 f16 bias=b1q1 mask sink", WITH_LENGTHS | WITH_LOW},
+    /* bias that the copy engine reads: tiles of several heads and blocks, cut ones, axes that are the same all along */
+    {"h2 kv1 q300 k264 d128 bf16 bias=1hqk causal", 0},
+    {"b2 h2 q140 k200 d128 f16 bias=b1qk mask=11qk", WITH_LENGTHS},
+    {"b3 h1 q120 k144 d64 bf16 packed=250,300 bias=11qk", 0},
+    {"b2 h2 q150 k264 d64 f16 dropout=0.2 bias=bhqk", 0},
 };
 enum { N_PROBLEMS = sizeof problems / sizeof problems[0] };
 
@@ -113,15 +118,17 @@ static void check_grids(const struct hopper_problem *problem)
     agc_arrays_destroy(&x);
 }
 
-/* Problems of the list, then those of the feature sets. */
+/* Problems of the list, then those of the feature sets; then these once more, with vjp in two kernels. */
 static void check_number(int number, int schedule)
 {
+    const int of_sets = N_HOPPER_SETS * N_SET_PROBLEMS;
     char text[256];
     struct hopper_problem of_set = {text, 0};
     if (number < N_PROBLEMS) {
         check_problem(&problems[number], number, schedule);
     } else {
-        const int n = number - N_PROBLEMS;
+        const int n = (number - N_PROBLEMS) % of_sets;
+        of_set.with = number - N_PROBLEMS < of_sets ? 0 : INVARIANT;
         format_set_problem(text, sizeof text, n / N_SET_PROBLEMS, n % N_SET_PROBLEMS);
         check_problem(&of_set, number, schedule);
     }
@@ -171,7 +178,7 @@ int main(int argc, char **argv)
 {
     const int schedules = argc > 1 ? atoi(argv[1]) : 1, only = argc > 2 ? atoi(argv[2]) : -1;
     emulated_hopper = true;
-    for (int n = 0; n < N_PROBLEMS + N_HOPPER_SETS * N_SET_PROBLEMS; n++) {
+    for (int n = 0; n < N_PROBLEMS + 2 * N_HOPPER_SETS * N_SET_PROBLEMS; n++) {
         for (int s = 0; s < schedules && (only < 0 || n == only); s++) {
             check_number(n, (n + n / 4 + s) % 4);
         }

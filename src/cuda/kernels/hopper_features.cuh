@@ -135,20 +135,21 @@ VERB void add_bias(float (&S)[COUNT], const agi_cuda_params &p, const fragment_p
     }
 }
 
+/* hidden: what takes the place of S. */
 template <bool KEYS, int COUNT>
-VERB void hide_masked(float (&S)[COUNT], const agi_cuda_params &p, const fragment_place &at)
+VERB void hide_masked(float (&S)[COUNT], const agi_cuda_params &p, const fragment_place &at, float hidden = -INFINITY)
 {
     const ag_tensor &t = p.a.mask;
     pair_entries<KEYS, COUNT> entries(p, t, at);
     if (entries.in_pairs(t.data, 1)) {
         entries.each_pair([&](int n, int64_t e) {
             const uint32_t both = *(const uint16_t *)((const uint8_t *)t.data + e);
-            S[n] = (both & 0xff) == 0 ? -INFINITY : S[n];
-            S[n + 1] = both >> 8 == 0 ? -INFINITY : S[n + 1];
+            S[n] = (both & 0xff) == 0 ? hidden : S[n];
+            S[n + 1] = both >> 8 == 0 ? hidden : S[n + 1];
         });
     } else {
         entries.each([&](int n, int64_t e) {
-            S[n] = ((const uint8_t *)t.data)[e] == 0 ? -INFINITY : S[n];
+            S[n] = ((const uint8_t *)t.data)[e] == 0 ? hidden : S[n];
         });
     }
 }

@@ -15,11 +15,19 @@
 
 /* ---- The consumers ---- */
 
+constexpr float LOG2_E = 1.4426950408889634f;
+
 enum { BOTH = 1, WARPGROUP = 2 }; /* named barriers */
 
 template <class T> struct ring_consumer {
     typedef typename T::F F;
     typedef ring_memory<T> M;
+    static constexpr bool CAPPED = (T::FEATURES & AGI_HAS_SOFTCAP) != 0;
+    static constexpr bool HAS_BIAS = (T::FEATURES & AGI_HAS_BIAS) != 0;
+    static constexpr bool HIDES = hides_by_data(T::FEATURES), DROPS = (T::FEATURES & AGI_HAS_DROPOUT) != 0;
+    /* Scores are multiplied by the scale, as something is done to them; else weights are made of the products. */
+    static constexpr bool SCALED = (T::FEATURES & (AGI_HAS_SOFTCAP | AGI_HAS_RELATIVE | AGI_HAS_BIAS)) != 0;
+    static_assert(!CAPPED || T::FEATURES == AGI_HAS_SOFTCAP, "with a softcap weights are made at once");
 
     const agi_hopper_ring &f;
     const M &memory;
@@ -28,6 +36,7 @@ template <class T> struct ring_consumer {
     uint32_t fetches = 0;        /* a bit per buffer: the parity of the next sum that is fetched into it */
     float S[T::N / 2], dP[T::N / 2], dK[T::D / 2], dV[T::D / 2], dQ[32];
     uint32_t P[T::N / 4], dS[T::N / 4];
+    kept_weights<true, T::N / 2> kept;
 
     VERB ring_consumer(const agi_hopper_ring &call, const M &shared)
         : f(call), memory(shared), w(uniform((int)threadIdx.x / 128 - 1)), lane((int)threadIdx.x % 32),
@@ -42,6 +51,10 @@ template <class T> struct ring_consumer {
     VERB int query(int m) const
     {
         return m * T::N + lane % 4 * 2;
+    }
+    VERB fragment_place place(const key_walk<T> &at, int h, int m) const
+    {
+        return {at.s, h, key(at), m * T::N};
     }
 
     /* ---- Products ---- */
@@ -84,12 +97,13 @@ template <class T> struct ring_consumer {
 
     /* ---- Rows that may hold anything become zeros in shared memory: 0 times NaN is NaN ---- */
 
-    /* Rows of a matrix of boxes that are not in first <= r < end. */
-    VERB void clear_rows(uint32_t matrix, uint32_t box, int rows, int first, int end) const
+    /* Rows r of a matrix of boxes that are not in first <= r < end, or for which is_dead(r). */
+    template <class Function>
+    VERB void clear_rows(uint32_t matrix, uint32_t box, int rows, int first, int end, Function is_dead) const
     {
         for (int i = in_group; i < rows * T::BOXES * 8; i += 128) {
             const int r = i / 8 % rows;
-            if (r < first || r >= end) {
+            if (r < first || r >= end || (HIDES && is_dead(r))) {
                 shared_zero_16(matrix + i / 8 / rows * box + r * 128 + i % 8 * 16);
             }
         }
@@ -99,21 +113,39 @@ template <class T> struct ring_consumer {
     {
         const int first = max(at.s.low, 0) - at.row - w * 64;
         const int end = min(at.s.n_k, at.s.n_q + min(at.s.high, FAR / 2)) - at.row - w * 64;
-        if (first > 0 || end < 64) {
-            clear_rows(memory.own + w * T::SLAB, 2 * T::SLAB, 64, first, end);
-            clear_rows(memory.own + T::OWN + w * T::SLAB, 2 * T::SLAB, 64, first, end);
+        const uint8_t *const live = live_keys(f.p, f.x, at.s, at.kv_head) + at.row + w * 64;
+        const auto is_dead = [&](int r) { return live[r] == 0; };
+        if (first > 0 || end < 64 || (HIDES && has_dead_keys<64>(live))) {
+            clear_rows(memory.own + w * T::SLAB, 2 * T::SLAB, 64, first, end, is_dead);
+            clear_rows(memory.own + T::OWN + w * T::SLAB, 2 * T::SLAB, 64, first, end, is_dead);
             shared_fence();
         }
         named_sync(BOTH, 256); /* either warpgroup multiplies the keys of both */
+    }
+    /* Does query r of the tile see no key at all? */
+    VERB bool is_blind(int r) const
+    {
+        return shared_load(memory.lse(n) + r * 4) == INFINITY;
+    }
+    /* Has the tile such queries? The same answer in the whole warp. */
+    VERB bool has_blind_queries() const
+    {
+        bool any = false;
+#pragma unroll
+        for (int r = 0; r < T::N; r += 32) {
+            any |= is_blind(r + lane);
+        }
+        return __any_sync(~0u, any);
     }
     /* Queries that see no key of the block. */
     VERB void clear_tile(const key_walk<T> &at, int m) const
     {
         const int first = at.from - m * T::N, end = at.to - m * T::N;
-        if (first > 0 || end < T::N) {
+        const auto is_dead = [&](int r) { return is_blind(r); };
+        if (first > 0 || end < T::N || (HIDES && has_blind_queries())) {
             memory.d_o.wait(n);
-            clear_rows(memory.q.tile(n), T::BOX, T::N, first, end);
-            clear_rows(memory.d_o.tile(n), T::BOX, T::N, first, end);
+            clear_rows(memory.q.tile(n), T::BOX, T::N, first, end, is_dead);
+            clear_rows(memory.d_o.tile(n), T::BOX, T::N, first, end, is_dead);
             shared_fence();
             named_sync(WARPGROUP + w, 128);
         }
@@ -127,8 +159,8 @@ template <class T> struct ring_consumer {
         const int j = at.row + w * 64, i = m * T::N;
         return j - (i + T::N - 1) < at.s.low || j + 63 - i > at.s.high || j + 64 > at.s.n_k || i + T::N > at.s.n_q;
     }
-    /* x = 0 where a pair is hidden. */
-    VERB void hide(const key_walk<T> &at, int m, float (&x)[T::N / 2]) const
+    /* Calls f(element) for each hidden pair. */
+    template <class Function> VERB void each_hidden(const key_walk<T> &at, int m, Function f) const
     {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
@@ -138,34 +170,134 @@ template <class T> struct ring_consumer {
 #pragma unroll
             for (int i = 0; i < T::N / 4; i++) {
                 const int column = i / 2 * 8 + i % 2;
-                float &y = x[i / 2 * 4 + 2 * half + i % 2];
-                y = column < first || column >= end ? 0 : y;
+                if (column < first || column >= end) {
+                    f(i / 2 * 4 + 2 * half + i % 2);
+                }
             }
         }
+    }
+    /* x = 0 where a pair is hidden. */
+    VERB void hide(const key_walk<T> &at, int m, float (&x)[T::N / 2]) const
+    {
+        each_hidden(at, m, [&](int i) { x[i] = 0; });
+    }
+    VERB void hide_packed(const key_walk<T> &at, int m, uint32_t (&x)[T::N / 4]) const
+    {
+        each_hidden(at, m, [&](int i) { x[i / 2] &= i % 2 == 0 ? 0xffff0000u : 0xffffu; });
+    }
+    /* Two numbers of the thread's columns 8 j and 8 j + 1 of a tile. */
+    VERB float2 of_columns(uint32_t stats, int j) const
+    {
+        return shared_load_2(stats + (8 * j + lane % 4 * 2) * 4);
     }
     /* P in the place of S. */
     VERB void make_weights()
     {
-        const float scale = f.scale_log2;
+        const float rate = SCALED ? LOG2_E : f.scale_log2;
 #pragma unroll
         for (int j = 0; j < T::N / 8; j++) {
-            const float2 L = shared_load_2(memory.lse(n) + (8 * j + lane % 4 * 2) * 4);
+            const float2 L = of_columns(memory.lse(n), j);
+            const float2 rest = HAS_BIAS ? of_columns(memory.lse_rest(n), j) : float2{};
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                S[4 * j + i] = exp2_fast(fmaf(S[4 * j + i], scale, i % 2 == 0 ? -L.x : -L.y));
+                float &x = S[4 * j + i];
+                const float of_row = i % 2 == 0 ? L.x : L.y;
+                x = exp2_fast(HAS_BIAS ? fmaf(add_rn(x, -of_row), rate, i % 2 == 0 ? rest.x : rest.y)
+                                       : fmaf(x, rate, -of_row));
             }
         }
     }
-    /* dS = P o (dP - D) in the place of dP, without the scale. */
+    /* S + bias, of which the copy engine has brought the tile: rows are queries, 128 bytes of 64 keys. */
+    VERB void add_bias_tile()
+    {
+        const int matrix = lane / 8, chunk = in_group / 32 * 2 + matrix % 2;
+#pragma unroll
+        for (int j = 0; j < T::N / 8; j += 2) {
+            const int r = 8 * (j + matrix / 2) % 64 + lane % 8;
+            uint32_t pairs[4];
+            load_matrices_transposed(pairs, memory.bias(n, 8 * j, w) + r * 128 + ((chunk ^ (r % 8)) << 4));
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const float2 both = F::unpack(pairs[i]);
+                S[4 * j + 2 * i] = with_bias(S[4 * j + 2 * i], both.x);
+                S[4 * j + 2 * i + 1] = with_bias(S[4 * j + 2 * i + 1], both.y);
+            }
+        }
+    }
+    /* What is added to scores. */
+    VERB void add_terms(const key_walk<T> &at, int h, int m)
+    {
+        constexpr int NO_MASK = T::FEATURES & ~AGI_HAS_MASK;
+        if (HAS_BIAS && f.bias_in_boxes) {
+            add_bias_tile();
+            add_features<F, NO_MASK & ~AGI_HAS_BIAS, true>(S, f.p, f.x, place(at, h, m));
+        } else {
+            add_features<F, NO_MASK, true>(S, f.p, f.x, place(at, h, m));
+        }
+    }
+    /* The scores' features, then P in the place of S, 0 where a pair is hidden. */
+    VERB void make_all_weights(const key_walk<T> &at, int h, int m, bool edge)
+    {
+        if constexpr (SCALED) {
+            const float scale = (float)f.p.scale;
+#pragma unroll
+            for (int i = 0; i < T::N / 2; i++) {
+                S[i] = mul_rn(S[i], scale);
+            }
+        }
+        add_terms(at, h, m);
+        make_weights();
+        if constexpr ((T::FEATURES & AGI_HAS_MASK) != 0) {
+            if (f.p.a.mask.data != nullptr) {
+                hide_masked<true>(S, f.p, place(at, h, m), 0);
+            }
+        }
+        if (edge) {
+            hide(at, m, S);
+        }
+        pack(P, S);
+        if constexpr (DROPS) {
+#pragma unroll
+            for (int i = 0; i < T::N / 4; i++) {
+                P[i] &= (kept[2 * i] ? 0xffffu : 0) | (kept[2 * i + 1] ? 0xffff0000u : 0);
+            }
+        }
+    }
+    /* With a softcap: P packed, and P o phi' in the place of S. */
+    VERB void make_capped_weights(const key_walk<T> &at, int m, bool edge)
+    {
+        const float scale = (float)f.p.scale;
+#pragma unroll
+        for (int j = 0; j < T::N / 8; j++) {
+            const float2 L = of_columns(memory.lse(n), j);
+            float weights[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                float slope;
+                const float capped = capped_score(f.x, mul_rn(S[4 * j + i], scale), slope);
+                weights[i] = exp2_fast(fmaf(capped, LOG2_E, i % 2 == 0 ? -L.x : -L.y));
+                S[4 * j + i] = weights[i] * slope;
+            }
+            P[2 * j] = F::pack(weights[0], weights[1]);
+            P[2 * j + 1] = F::pack(weights[2], weights[3]);
+        }
+        if (edge) {
+            hide(at, m, S);
+            hide_packed(at, m, P);
+        }
+    }
+    /* dS = P o phi' o (M o dP - D) in the place of dP, without the scale; M: what dropout multiplies weights with. */
     VERB void make_gradients()
     {
         constexpr float LOWER = F::RAISED ? 0x1p-14f : 1;
 #pragma unroll
         for (int j = 0; j < T::N / 8; j++) {
-            const float2 D = shared_load_2(memory.delta(n) + (8 * j + lane % 4 * 2) * 4);
+            const float2 D = of_columns(memory.delta(n), j);
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                dP[4 * j + i] = S[4 * j + i] * LOWER * (dP[4 * j + i] - (i % 2 == 0 ? D.x : D.y));
+            for (int i = 4 * j; i < 4 * j + 4; i++) {
+                const float x = !DROPS ? dP[i] : kept[i] ? dP[i] * f.x.inverse_keep : 0;
+                const float g = S[i] * LOWER * (x - (i % 2 == 0 ? D.x : D.y));
+                dP[i] = HIDES && S[i] == 0 ? 0 : g; /* behind a hidden pair dP may be NaN */
             }
         }
     }
@@ -277,13 +409,16 @@ template <class T> struct ring_consumer {
         memory.d_o.wait(n);
         start_scores(dP, 1, memory.d_o.tile(n));
         const bool edge = is_edge(at, m);
+        if constexpr (DROPS) {
+            kept.find(f.p, place(at, h, m));
+        }
         products_wait<1>();
         hold(S);
-        make_weights();
-        if (edge) {
-            hide(at, m, S);
+        if constexpr (CAPPED) {
+            make_capped_weights(at, m, edge);
+        } else {
+            make_all_weights(at, h, m, edge);
         }
-        pack(P, S);
         products_wait<0>();
         hold(dP);
         make_gradients();
@@ -291,6 +426,9 @@ template <class T> struct ring_consumer {
             hide(at, m, dP);
         }
         pack(dS, dP);
+        if (HAS_BIAS && f.bias_in_boxes) {
+            named_sync(WARPGROUP + w, 128); /* all have read the bias, whose place dS takes */
+        }
         put_scores();
         hold(dV);
         hold(P);
@@ -363,7 +501,7 @@ template <class T> struct ring_consumer {
     }
     VERB void finish(const key_walk<T> &at)
     {
-        const float scale = (float)f.p.scale, lower = F::RAISED ? 0x1p-14f : 1;
+        const float scale = (float)f.p.scale, lower = (F::RAISED ? 0x1p-14f : 1) * (DROPS ? f.x.inverse_keep : 1);
         /* Behind the end of a packed sequence the next one begins. */
         const bool cut = f.p.flags & AG_PACKED && at.row + KEYS_OF_BLOCK > at.s.n_k;
 #pragma unroll
@@ -441,6 +579,12 @@ template <class T> VERB void run_hopper_ring(const agi_hopper_ring &f)
     {                                                                                                        \
         run_##map<ring_shape<format, D, CONSUMERS, N, STAGES>>(f);                                           \
     }
+#define AGI_HOPPER_SET_KERNEL(map, format, D, CONSUMERS, N, STAGES, set)                                     \
+    KERNEL void __launch_bounds__(128 * (CONSUMERS + 1), 1)                                                  \
+        map##_##format##_d##D##_##set(const __grid_constant__ agi_hopper_ring f)                             \
+    {                                                                                                        \
+        run_##map<ring_shape<format, D, CONSUMERS, N, STAGES, AGI_SET_##set>>(f);                            \
+    }
 #define AGI_HOPPER_STATISTICS(map, format, D, CONSUMERS, N, STAGES)                                          \
     KERNEL void __launch_bounds__(256)                                                                       \
         hopper_statistics_##format##_d##D(const __grid_constant__ agi_hopper_ring f)                         \
@@ -449,4 +593,5 @@ template <class T> VERB void run_hopper_ring(const agi_hopper_ring &f)
     }
 #define AGI_HOPPER_KERNELS(list, kernel, format) list(kernel, format)
 AGI_HOPPER_KERNELS(AGI_HOPPER_ring, AGI_HOPPER_KERNEL, AGI_FORMAT)
+AGI_HOPPER_KERNELS(AGI_HOPPER_ring_sets, AGI_HOPPER_SET_KERNEL, AGI_FORMAT)
 AGI_HOPPER_KERNELS(AGI_HOPPER_ring, AGI_HOPPER_STATISTICS, AGI_FORMAT)

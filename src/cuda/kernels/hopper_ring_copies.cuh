@@ -28,16 +28,44 @@ template <class T> struct ring_producer {
                      place.row + at.row, at.kv_head, place.batch);
         }
     }
+    VERB int64_t first_row(const key_walk<T> &at, int h, int m) const
+    {
+        return (h * f.tiles + first_tile_of(f.p, at.s, T::N) + m) * T::N;
+    }
+    /* more: bytes that come with it. */
     VERB void copy_tile(const key_walk<T> &at, const tile_ring<2> &ring, const agi_cuda_tensor_map &map, int operand,
-                        int h, int m, uint32_t stats_to, const float *stats)
+                        int h, int m, uint32_t stats_to, const float *stats, uint32_t more)
     {
         const box_place place = place_of(f.p.m[operand], at.s, false);
-        const int64_t tile = h * f.tiles + first_tile_of(f.p, at.s, T::N) + m;
-        ring.begin(n, T::TILE + T::N * 4);
+        ring.begin(n, T::TILE + T::N * 4 + more);
         for (int box = 0; box < T::BOXES; box++) {
             box_load(ring.tile(n) + box * T::BOX, map, ring.full(n), box * 64, place.row + m * T::N, h, place.batch);
         }
-        bulk_load(stats_to, stats + tile * T::N, T::N * 4, ring.full(n));
+        bulk_load(stats_to, stats + first_row(at, h, m), T::N * 4, ring.full(n));
+    }
+    /* The bias comes to where dS will be: nobody reads the dS of two steps ago any more when the slot of Q is free. */
+    VERB void copy_bias(const key_walk<T> &at, int h, int m) const
+    {
+        const int64_t *const strides = f.p.a.bias.strides;
+        for (int box = 0; box < T::N / 64 * 2; box++) {
+            const int queries = box / 2 * 64, w = box % 2;
+            box_load(memory.bias(n, queries, w), f.bias, memory.q.full(n), at.row + w * 64, m * T::N + queries,
+                     strides[1] == 0 ? 0 : h, strides[0] == 0 ? 0 : (int)at.s.b);
+        }
+    }
+    VERB void copy_queries(const key_walk<T> &at, int h, int m)
+    {
+        constexpr bool HAS_BIAS = (T::FEATURES & AGI_HAS_BIAS) != 0;
+        const bool boxes = HAS_BIAS && f.bias_in_boxes;
+        const uint32_t more = (HAS_BIAS ? T::N * 4 : 0) + (boxes ? ring_memory<T>::SCORES : 0);
+        copy_tile(at, memory.q, f.q, AGI_CUDA_Q, h, m, memory.lse(n), f.lse, more);
+        if constexpr (HAS_BIAS) {
+            bulk_load(memory.lse_rest(n), f.lse_rest + first_row(at, h, m), T::N * 4, memory.q.full(n));
+        }
+        if (boxes) {
+            copy_bias(at, h, m);
+        }
+        copy_tile(at, memory.d_o, f.d_o, AGI_CUDA_DO, h, m, memory.delta(n), f.delta, 0);
     }
     /* Who takes the next item of a band may not wait for others any more: they may wait for this one. */
     VERB bool take(item_list &items, key_item &item, int k) const
@@ -59,8 +87,7 @@ template <class T> struct ring_producer {
             copy_own(at, k);
             for (int h = at.head; h < at.head + at.heads; h++) {
                 for (int c = 0; c < at.tiles; c++, n++) {
-                    copy_tile(at, memory.q, f.q, AGI_CUDA_Q, h, at.tile(c), memory.lse(n), f.lse);
-                    copy_tile(at, memory.d_o, f.d_o, AGI_CUDA_DO, h, at.tile(c), memory.delta(n), f.delta);
+                    copy_queries(at, h, at.tile(c));
                 }
             }
         }

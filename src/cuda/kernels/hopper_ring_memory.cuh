@@ -1,10 +1,11 @@
 /* vjp in one kernel (hopper_ring.cu): its shape, and its shared memory with the barriers in it. */
 #pragma once
+#include "cuda/kernels/hopper_features.cuh"
 #include "cuda/kernels/hopper_walk.cuh"
 
 /* At head size 64 a tile has 128 queries, whose scores need more registers. */
-template <class F, int D, int CONSUMERS, int N, int STAGES>
-struct ring_shape : hopper_shape<F, D, CONSUMERS, N, STAGES> {
+template <class F, int D, int CONSUMERS, int N, int STAGES, int FEATURES = 0>
+struct ring_shape : hopper_shape<F, D, CONSUMERS, N, STAGES, FEATURES> {
     static constexpr int PRODUCER_REGISTERS = D == 64 ? 24 : 40, CONSUMER_REGISTERS = D == 64 ? 240 : 232;
 };
 
@@ -24,7 +25,7 @@ template <class T> struct ring_memory {
         scores = rings + 4 * T::TILE;
         staged = scores + 2 * SCORES;
         stats = staged + STAGED * 2 * HALF;
-        const uint32_t barriers = stats + 4 * T::N * 4;
+        const uint32_t barriers = stats + 6 * T::N * 4;
         q = {rings, T::TILE, barriers};
         d_o = {rings + 2 * T::TILE, T::TILE, barriers + 32};
         own_full = barriers + 64;
@@ -70,7 +71,7 @@ template <class T> struct ring_memory {
     {
         barrier_arrive(posted + k % 2 * 16 + 8);
     }
-    /* L and D of the queries of step n. */
+    /* L, D and the rest of L of the queries of step n. */
     VERB uint32_t lse(int n) const
     {
         return stats + n % 2 * T::N * 4;
@@ -79,9 +80,18 @@ template <class T> struct ring_memory {
     {
         return stats + (2 + n % 2) * T::N * 4;
     }
+    VERB uint32_t lse_rest(int n) const
+    {
+        return stats + (4 + n % 2) * T::N * 4;
+    }
     VERB uint32_t scores_of(int n) const
     {
         return scores + n % 2 * SCORES;
+    }
+    /* The bias of 64 queries and of the keys of warpgroup w: in the place of their dS. */
+    VERB uint32_t bias(int n, int queries, int w) const
+    {
+        return scores_of(n) + queries / 64 * 16384 + w * T::SLAB;
     }
     /* A half of dQ at step n, and its barriers. `empty`: nobody needs what the buffer had before; `fetched`: the sum of
      * the blocks before is in it; `done`: the warps of the warpgroup have filled or read it. */

@@ -81,6 +81,13 @@ template <class T> struct tile_statistics {
         }
         return sum;
     }
+    /* Has mask or bias hidden every key from a row that has a sink? Then L is the sink. */
+    VERB bool sees_sink_alone(double L) const
+    {
+        const bool hides = f.p.a.bias.data != nullptr || f.p.a.mask.data != nullptr;
+        const ag_tensor &t = f.p.a.sink;
+        return hides && t.data != nullptr && L == load_aux(f.p.aux_dtype, t.data, h * t.strides[1], 0.0f);
+    }
     /* L in powers of two; a row that sees no key has none: its weights are then 0. D = rowsum(dO o O) - dL. */
     VERB void put_row(int r, float D) const
     {
@@ -88,8 +95,15 @@ template <class T> struct tile_statistics {
         const bool there = row < s.n_q;
         const double L = there ? row_number(f.p.a.lse, s, h, row) : -INFINITY;
         const bool sees = max(row + s.low, 0) < min(row + s.high + 1, s.n_k);
-        f.lse[tile * T::N + r] = L == -INFINITY ? INFINITY : (float)(L * 1.4426950408889634 - (double)RAISE<F>);
-        f.delta[tile * T::N + r] = there ? (sees ? D : 0) - (float)row_number(f.p.a.d_lse, s, h, row) : 0;
+        const bool none = L == -INFINITY || sees_sink_alone(L);
+        const int64_t at = tile * T::N + r;
+        if (f.lse_rest != nullptr) {
+            f.lse[at] = none ? INFINITY : (float)L;
+            f.lse_rest[at] = none ? 0 : (float)(((double)(float)L - L) * 1.4426950408889634) + RAISE<F>;
+        } else {
+            f.lse[at] = none ? INFINITY : (float)(L * 1.4426950408889634 - (double)RAISE<F>);
+        }
+        f.delta[at] = there ? (sees ? D : 0) - (float)row_number(f.p.a.d_lse, s, h, row) : 0;
     }
     VERB void put_rows() const
     {
