@@ -427,6 +427,19 @@ inline void shared_zero_16(uint32_t address)
     static const char zeros[16] = {};
     emulate_store_plain(address, zeros, 16);
 }
+template <class T> inline T __shfl_sync(unsigned, T x, int from)
+{
+    struct all {
+        T in, out;
+        int from;
+    } mine = {x, x, from};
+    emulate_together(mine, [](all *const *lane) {
+        for (int i = 0; i < 32; i++) {
+            lane[i]->out = lane[lane[i]->from]->in;
+        }
+    });
+    return mine.out;
+}
 inline void store_matrices(uint32_t address, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3)
 {
     struct registers {

@@ -163,7 +163,7 @@ enum { N_SET_PROBLEMS = 4 };
 static inline void format_set_problem(char *text, size_t size, int set, int number)
 {
     static const char *const problems[N_SET_PROBLEMS] = {
-        "h2 kv1 q140 k136 d64 bf16 causal", "b2 h1 q70 k150 d64 f16 sink",
+        "h2 kv1 q140 k144 d64 bf16 causal", "b2 h1 q70 k150 d64 f16 sink",
         "h2 q66 k140 d128 bf16 window=60,20", "b2 h2 kv1 q70 k131 d100 f16 packed=110,190"};
     snprintf(text, size, "%s", problems[number]);
     add_feature_words(text, size, hopper_sets[set].features, number % 2);

@@ -9,6 +9,7 @@
  * size 128, 64 queries at 64.
  *
  * hopper_statistics comes before it: L and D per query, no passes yet, and zeros in tiles of dQ that nobody visits. */
+#include "cuda/kernels/hopper_key_mask.cuh"
 #include "cuda/kernels/hopper_results.cuh"
 #include "cuda/kernels/hopper_ring_copies.cuh"
 #include "cuda/kernels/hopper_statistics.cuh"
@@ -23,7 +24,7 @@ template <class T> struct ring_consumer {
     typedef typename T::F F;
     typedef ring_memory<T> M;
     static constexpr bool CAPPED = (T::FEATURES & AGI_HAS_SOFTCAP) != 0;
-    static constexpr bool HAS_BIAS = (T::FEATURES & AGI_HAS_BIAS) != 0;
+    static constexpr bool HAS_BIAS = (T::FEATURES & AGI_HAS_BIAS) != 0, MASKED = (T::FEATURES & AGI_HAS_MASK) != 0;
     static constexpr bool HIDES = hides_by_data(T::FEATURES), DROPS = (T::FEATURES & AGI_HAS_DROPOUT) != 0;
     /* Scores are multiplied by the scale, as something is done to them; else weights are made of the products. */
     static constexpr bool SCALED = (T::FEATURES & (AGI_HAS_SOFTCAP | AGI_HAS_RELATIVE | AGI_HAS_BIAS)) != 0;
@@ -37,6 +38,7 @@ template <class T> struct ring_consumer {
     float S[T::N / 2], dP[T::N / 2], dK[T::D / 2], dV[T::D / 2], dQ[32];
     uint32_t P[T::N / 4], dS[T::N / 4];
     kept_weights<true, T::N / 2> kept;
+    key_mask<T::N> mask;
 
     VERB ring_consumer(const agi_hopper_ring &call, const M &shared)
         : f(call), memory(shared), w(uniform((int)threadIdx.x / 128 - 1)), lane((int)threadIdx.x % 32),
@@ -211,11 +213,11 @@ template <class T> struct ring_consumer {
     VERB void add_bias_tile()
     {
         const int matrix = lane / 8, chunk = in_group / 32 * 2 + matrix % 2;
+        const uint32_t rows = (matrix / 2 * 8 + lane % 8) * 128 + ((chunk ^ (lane % 8)) << 4);
 #pragma unroll
         for (int j = 0; j < T::N / 8; j += 2) {
-            const int r = 8 * (j + matrix / 2) % 64 + lane % 8;
             uint32_t pairs[4];
-            load_matrices_transposed(pairs, memory.bias(n, 8 * j, w) + r * 128 + ((chunk ^ (r % 8)) << 4));
+            load_matrices_transposed(pairs, memory.bias(n, 8 * j, w) + rows + j % 8 * 1024);
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 const float2 both = F::unpack(pairs[i]);
@@ -247,10 +249,8 @@ template <class T> struct ring_consumer {
         }
         add_terms(at, h, m);
         make_weights();
-        if constexpr ((T::FEATURES & AGI_HAS_MASK) != 0) {
-            if (f.p.a.mask.data != nullptr) {
-                hide_masked<true>(S, f.p, place(at, h, m), 0);
-            }
+        if constexpr (MASKED) {
+            mask.hide(S, f.p, place(at, h, m));
         }
         if (edge) {
             hide(at, m, S);
@@ -312,11 +312,11 @@ template <class T> struct ring_consumer {
     VERB void put_scores() const
     {
         const int matrix = lane / 8, r = w * 64 + in_group / 32 * 16 + lane % 8 + matrix % 2 * 8;
+        const uint32_t row = memory.scores_of(n) + r * 128 + ((matrix / 2 ^ (r % 8)) << 4); /* with its first chunk */
 #pragma unroll
         for (int c = 0; c < T::N / 8; c += 2) {
-            const int chunk = c % 8 + matrix / 2;
-            store_matrices(memory.scores_of(n) + c / 8 * 16384 + r * 128 + ((chunk ^ (r % 8)) << 4), dS[2 * c],
-                           dS[2 * c + 1], dS[2 * c + 2], dS[2 * c + 3]);
+            store_matrices((row ^ (uint32_t)(c % 8 << 4)) + c / 8 * 16384, dS[2 * c], dS[2 * c + 1], dS[2 * c + 2],
+                           dS[2 * c + 3]);
         }
         shared_fence();
     }
@@ -402,6 +402,9 @@ template <class T> struct ring_consumer {
 
     VERB void step(const key_walk<T> &at, int h, int m, bool last)
     {
+        if constexpr (MASKED) {
+            mask.load(f.p, place(at, h, m));
+        }
         memory.q.wait(n);
         clear_tile(at, m);
         products_begin();
@@ -411,6 +414,9 @@ template <class T> struct ring_consumer {
         const bool edge = is_edge(at, m);
         if constexpr (DROPS) {
             kept.find(f.p, place(at, h, m));
+        }
+        if constexpr (MASKED) {
+            mask.find();
         }
         products_wait<1>();
         hold(S);
