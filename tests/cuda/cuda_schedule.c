@@ -69,19 +69,21 @@ static bool has_sets(agi_hopper_map map)
            map == AGI_hopper_ring;
 }
 
-/* The choice must be one of the smallest sets with all of the features; none if there is none. */
-static void check_set(uint32_t features, agi_hopper_map map)
+/* The choice must be one of the smallest sets with all of the features that the map's kernels need to know; none if
+ * there is none. */
+static void check_set(uint32_t of_problem, agi_hopper_map map)
 {
+    const uint32_t features = map == AGI_hopper_statistics ? 0 : of_problem;
     ag_plan plan = {.p = AG_PROBLEM_INIT};
     ag_problem *p = &plan.p;
     int smallest = 99;
     p->dtype = AG_F16;
     p->q_len = p->kv_len = 100;
     p->dim_qk = p->dim_v = 80;
-    p->softcap = features & AGI_HAS_SOFTCAP ? 5 : 0;
-    p->dropout = features & AGI_HAS_DROPOUT ? 0.5 : 0;
-    p->flags = (features & AGI_HAS_RELATIVE ? AG_ALIBI : 0u) | (features & AGI_HAS_BIAS ? AG_BIAS : 0u) |
-               (features & AGI_HAS_MASK ? AG_MASK : 0u);
+    p->softcap = of_problem & AGI_HAS_SOFTCAP ? 5 : 0;
+    p->dropout = of_problem & AGI_HAS_DROPOUT ? 0.5 : 0;
+    p->flags = (of_problem & AGI_HAS_RELATIVE ? AG_ALIBI : 0u) | (of_problem & AGI_HAS_BIAS ? AG_BIAS : 0u) |
+               (of_problem & AGI_HAS_MASK ? AG_MASK : 0u);
     for (int n = 0; n < (has_sets(map) ? N_SETS : 1); n++) {
         const bool covers =
             (features & ~sets[n].features) == 0 && (sets[n].features & ~features & AGI_HAS_SOFTCAP) == 0;
