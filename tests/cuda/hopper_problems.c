@@ -72,6 +72,8 @@ static const struct hopper_problem problems[] = {
     {"b2 h2 q140 k208 d128 f16 bias=b1qk mask=11qk", WITH_LENGTHS},
     {"b3 h1 q120 k144 d64 bf16 packed=250,300 bias=11qk", 0},
     {"b2 h2 q150 k264 d64 f16 dropout=0.2 bias=bhqk", 0},
+    {"h1 q70 k72 d64 bf16 bias=11qk", FAR_BIAS},
+    {"h1 q70 k72 d64 bf16 bias=11qk", FAR_BIAS | INVARIANT},
     /* masks that are read 16 keys at a time, but for the last ones */
     {"b2 h2 kv1 q150 k160 d128 bf16 mask=bhqk", 0},
     {"b3 h1 q100 k144 d64 f16 packed=230,270 mask=b11k", 0},

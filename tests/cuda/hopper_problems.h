@@ -21,7 +21,8 @@ enum {
     LARGE_TANGENTS = 128, /* tS of 1e4 */
     COMMON_TANGENT = 256, /* tS of 1e3, nearly the same for all keys: tO is small */
     WITHOUT_TK = 512,     /* tangents that are absent */
-    WITHOUT_TQ_TV = 1024
+    WITHOUT_TQ_TV = 1024,
+    FAR_BIAS = 2048 /* the bias of one query is -1e9 for every key */
 };
 
 struct hopper_problem {
@@ -110,6 +111,16 @@ static inline void remove_tangents(struct arrays *x, uint32_t with)
     }
 }
 
+/* In bfloat16. */
+static inline void lower_bias(struct arrays *x)
+{
+    const ag_problem *p = ag_plan_problem(x->plan);
+    uint16_t *const bias = x->data[T_BIAS];
+    for (int64_t j = 0; j < p->kv_len; j++) {
+        bias[agc_arrays_index(x, T_BIAS, 0, 0, p->q_len / 2, j)] = 0xce6e;
+    }
+}
+
 static inline void make_hopper_problem(struct arrays *x, const struct hopper_problem *problem, uint64_t seed)
 {
     ag_check_case c = {.problem = AG_PROBLEM_INIT, .seed = seed};
@@ -123,6 +134,9 @@ static inline void make_hopper_problem(struct arrays *x, const struct hopper_pro
     test_need(agc_arrays_of_case(x, &c, &options) == AG_OK, "a plan");
     enlarge_tangents(x, problem->with);
     clear_tangents(x, problem->with);
+    if (problem->with & FAR_BIAS) {
+        lower_bias(x);
+    }
 }
 
 /* ---- Feature sets ---- */
