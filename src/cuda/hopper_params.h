@@ -93,8 +93,8 @@ typedef struct {
     agi_cuda_tensor_map bias;   /* if bias_in_boxes: rows are queries, channels keys; boxes of 64 x 64 */
     agi_cuda_params p;          /* p.w.blocks, for the statistics: tiles of queries per head and sequence */
     agi_hopper_features x;
-    /* [H][tiles][N]: L in powers of two, D. If there is a bias, scores and with them L may be so large that their digits
-     * are needed: then lse is L, rounded, and lse_rest - log2 e times what rounding took from it. */
+    /* [H][tiles][N]: L in powers of two, D. If there is a bias, scores and with them L may be so large that all its
+     * digits are needed: then lse is L, rounded, and lse_rest is -log2 e times what rounding took from it. */
     float *lse, *delta, *lse_rest;
     float *sums;      /* [H][tiles][2][N * D / 2]: dQ, as the registers of a warpgroup have it */
     int32_t *passes;  /* [H][tiles][2]: how many blocks have added to the sum */

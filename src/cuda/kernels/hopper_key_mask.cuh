@@ -1,6 +1,6 @@
 /* The mask of a tile of scores whose rows are keys and whose columns are queries. In memory the keys of a query are
- * neighbours, but a thread has few keys and many queries: so lanes read 16 keys of a query each, the keys of their warp,
- * and exchange bits. */
+ * neighbours, but a thread has few keys and many queries: so lanes read 16 keys of a query each, the keys of their
+ * warp, and exchange bits. */
 #pragma once
 #include "cuda/kernels/hopper_features.cuh"
 
