@@ -119,6 +119,7 @@ typedef struct {
 /* clang-format off */
 #define AGI_HOPPER_forward(X, format) \
     X(hopper_forward, format, 64, 3, 112, 4) \
+    X(hopper_forward_fine, format, 64, 4, 64, 4) \
     X(hopper_forward, format, 128, 2, 128, 2)
 #define AGI_HOPPER_jvp(X, format) \
     X(hopper_jvp, format, 64, 2, 112, 2) \

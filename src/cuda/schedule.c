@@ -59,7 +59,7 @@ enum {
 #define OTHER(name, threads) {#name, "common", threads, SHARED_##name},
 
 #define HOPPER_FORWARD(map, format, D, CONSUMERS, N, STAGES)                                                 \
-    {#map "_" #format "_d" #D, #map "_" #format, 128 * (CONSUMERS + 1),                                      \
+    {#map "_" #format "_d" #D, "hopper_forward_" #format, 128 * (CONSUMERS + 1),                             \
      AGI_HOPPER_SHARED(D, CONSUMERS, N, STAGES)},
 #define HOPPER_JVP(map, format, D, CONSUMERS, N, STAGES)                                                     \
     {#map "_" #format "_d" #D, #map "_" #format, 128 * (CONSUMERS + 1),                                      \
@@ -285,9 +285,20 @@ static bool covers(const hopper_kernel *k, const ag_problem *p, int32_t shared_l
            agi_cuda_kernels[k->choice.kernel].shared <= shared_limit;
 }
 
-/* The smallest set of features that covers the problem's, and the smallest head size. */
-agi_hopper_choice agi_hopper_choose(const ag_plan *plan, agi_hopper_map map, int32_t shared_limit)
+/* Has forward at small head sizes more from four warpgroups and short tiles of keys than from three and long ones? The
+ * bits are others, so not with AG_INVARIANT. */
+static bool is_fine(const ag_plan *plan)
 {
+    const ag_problem *p = &plan->p;
+    return p->dim_qk <= 64 && p->dim_v <= 64 && p->kv_len <= 4096 && score_features_of(p) == 0 &&
+           !(plan->flags & AG_INVARIANT);
+}
+
+/* The smallest set of features that covers the problem's, and the smallest head size. */
+agi_hopper_choice agi_hopper_choose(const ag_plan *plan, agi_hopper_map wanted, int32_t shared_limit)
+{
+    const agi_hopper_map map =
+        wanted == AGI_hopper_forward && is_fine(plan) ? AGI_hopper_forward_fine : wanted;
     const hopper_kernel *best = NULL;
     const int count = hopper_serves(plan, shared_limit) ? N_HOPPER_KERNELS : 0;
     for (int n = 0; n < count; n++) {

@@ -37,6 +37,7 @@ agi_cuda_choice agi_cuda_choose(const ag_problem *p, agi_cuda_map map, int32_t s
  * are for problems without these features. It has either both kernels of vjp_jvp or none. */
 typedef enum {
     AGI_hopper_forward,
+    AGI_hopper_forward_fine, /* which the choice for forward takes by itself */
     AGI_hopper_jvp,
     AGI_hopper_dkdv,
     AGI_hopper_dq,

@@ -108,14 +108,15 @@ static void table_of_hopper(void)
     }
     unsetenv("ATTNGRAD_ISA");
     atomic_store(&fake_state()->processors, 64);
-    forward_by("q65 k65 d16 bf16", "hopper_forward_bf16_d64", "cuda, sm90, ");
+    forward_by("q65 k65 d16 bf16", "hopper_forward_fine_bf16_d64", "cuda, sm90, ");
     atomic_store(&fake_state()->processors, 63);
     forward_by("q65 k65 d16 bf16", "forward_bf16_d32_plain", "cuda, sm80, ");
     setenv("ATTNGRAD_ISA", "sm90", 1);
-    forward_by("q65 k65 d16 bf16", "hopper_forward_bf16_d64",
+    forward_by("q65 k65 d16 bf16", "hopper_forward_fine_bf16_d64",
                "cuda, sm90, float32 inside, device 0, Fake GPU 0, wgmma in forward, vjp, jvp and vjp_jvp, "
                "deterministic");
-    forward_by("q65 k65 d16 f16 causal", "hopper_forward_f16_d64", "wgmma in forward");
+    forward_by("q65 k65 d16 f16 causal", "hopper_forward_fine_f16_d64", "wgmma in forward");
+    forward_by("q65 k5000 d16 f16 causal", "hopper_forward_f16_d64", "wgmma in forward");
     forward_by("q65 k65 d16 bf16 softcap=5", "hopper_forward_bf16_d64_softcap",
                "Fake GPU 0, wgmma in forward and vjp with softcap, deterministic");
     forward_by("q65 k65 d16 f16 alibi", "hopper_forward_f16_d64_relative", "vjp with relative, det");

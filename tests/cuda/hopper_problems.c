@@ -50,6 +50,8 @@ static const struct hopper_problem problems[] = {
     /* Several tiles for a block: of several heads and lengths, of one tile of keys, without any key, by rows. */
     {"b2 h2 q260 k200 d128 bf16", FORWARD_ALONE},
     {"b3 h2 q200 k240 d64 f16 causal sink", FORWARD_ALONE | WITH_LENGTHS | WITH_LOW},
+    {"b3 h2 q200 k240 d64 bf16 causal sink", FORWARD_ALONE | WITH_LENGTHS | WITH_LOW | INVARIANT},
+    {"h3 q450 k150 d64 f16 window=20,9", FORWARD_ALONE | INVARIANT},
     {"b2 h3 q130 k70 d128 f16", FORWARD_ALONE | WITH_LOW},
     {"h3 q450 k150 d64 bf16 window=20,9", FORWARD_ALONE},
     {"h2 kv1 q450 k150 d128 bf16 window=20,0 sink", FORWARD_ALONE},

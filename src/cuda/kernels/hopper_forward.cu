@@ -201,7 +201,8 @@ template <class T> struct forward_consumer {
     /* m of a row without keys: the sink counts as a score without a value. */
     VERB float first_top() const
     {
-        return fminf(fmaxf(sink() * (scaled ? 1 : LOG2_E / rate), LOWEST), -LOWEST);
+        const float s = sink();
+        return s == -INFINITY ? LOWEST : fminf(fmaxf(scaled ? s : s * (LOG2_E / rate), LOWEST), -LOWEST);
     }
     VERB void begin_rows()
     {
@@ -581,7 +582,13 @@ template <class T> struct forward_consumer {
         }
 #pragma unroll
         for (int i = 0; i < T::D / 2; i++) {
-            O[i] = exists(i / 2 % 2) ? O[i] * factor[i / 2 % 2] : 0;
+            O[i] *= factor[i / 2 % 2];
+        }
+        if (at->row + w * 64 + 64 > at->s.n_q) {
+#pragma unroll
+            for (int i = 0; i < T::D / 2; i++) {
+                O[i] = exists(i / 2 % 2) ? O[i] : 0;
+            }
         }
         /* Behind the end of a packed sequence the next one begins. */
         const bool cut = f.p.flags & AG_PACKED && at->row + T::ROWS > at->s.n_q;

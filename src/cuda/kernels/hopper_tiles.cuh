@@ -17,7 +17,8 @@ template <class F_, int D_, int CONSUMERS_, int N_, int STAGES_, int FEATURES_ =
     static constexpr int OWN = BOXES * ROWS * 128, TILE = BOXES * BOX;
     /* Registers of a thread: what the producer gives up, the consumers take. A launch has 65,536 / THREADS each. */
     static constexpr int PRODUCER_REGISTERS = CONSUMERS != 2 ? 32 : FEATURES == 0 ? 40 : 24;
-    static constexpr int CONSUMER_REGISTERS = CONSUMERS != 2 ? 160 : FEATURES == 0 ? 232 : 240;
+    static constexpr int CONSUMER_REGISTERS =
+        CONSUMERS == 4 ? 112 : CONSUMERS == 3 ? 160 : FEATURES == 0 ? 232 : 240;
     static constexpr bool PLACE_IN_MEMORY = false; /* see run_queries */
 };
 
