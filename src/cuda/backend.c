@@ -254,8 +254,9 @@ static void describe_place(const ag_plan *plan, char *text, size_t size)
     const int32_t limit = data->device_info.shared_limit;
     const bool hopper =
         plan->isa == AG_ISA_SM90 && agi_hopper_choose(plan, AGI_hopper_forward, limit).kernel >= 0;
-    snprintf(text, size, "device %d, %s%s", data->device, data->device_info.name,
-             hopper ? ", wgmma in forward, vjp, jvp and vjp_jvp" : "");
+    const char *const maps =
+        plan->p.dtype == AG_F32 ? ", wgmma in forward" : ", wgmma in forward, vjp, jvp and vjp_jvp";
+    snprintf(text, size, "device %d, %s%s", data->device, data->device_info.name, hopper ? maps : "");
 }
 
 const agi_backend agi_cuda_backend = {

@@ -18,6 +18,8 @@ static void check_limits(void)
     CHECK(sizeof(agi_cuda_upload) <= MAX_PARAMETER, "%zu bytes of lists", sizeof(agi_cuda_upload));
     CHECK(sizeof(agi_hopper_forward) <= MAX_PARAMETER, "%zu bytes of parameters of Hopper's forward",
           sizeof(agi_hopper_forward));
+    CHECK(sizeof(agi_hopper_planes) <= MAX_PARAMETER,
+          "%zu bytes of parameters of Hopper's forward in float32", sizeof(agi_hopper_planes));
     CHECK(sizeof(agi_hopper_jvp) <= MAX_PARAMETER, "%zu bytes of parameters of Hopper's jvp",
           sizeof(agi_hopper_jvp));
     CHECK(sizeof(agi_hopper_backward) <= MAX_PARAMETER, "%zu bytes of parameters of Hopper's vjp",
