@@ -130,8 +130,8 @@ foreach(name empty_rows extremes given_o invariant jvp_jvp low_halves merge pack
 endforeach()
 
 # Whole calls on that driver: the library as it is, kernels that compute, the check engine's copies.
-# The table sm90 where rows see nothing and sinks are huge.
-foreach(name empty_rows extremes)
+# The table sm90 where rows see nothing and sinks are huge; the range of its float32, and its scores.
+foreach(name empty_rows extremes float32_floor)
     add_attngrad_test(cuda_hopper_${name} ${CMAKE_COMMAND} -E env EMULATED_HOPPER=1 $<TARGET_FILE:cuda_${name}>)
 endforeach()
 
