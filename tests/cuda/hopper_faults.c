@@ -57,8 +57,8 @@ static const struct part {
 };
 enum { N_PARTS = sizeof parts / sizeof parts[0] };
 
-/* Faults that show in forward and vjp of 16 bits alone. In stored boxes: nothing waits for them; chunks are not exchanged, neither
- * when a box comes nor when a product reads it. In blocks that wait for each other: they do not. */
+/* Faults that show in forward and vjp of 16 bits alone. In stored boxes: nothing waits for them; chunks are not
+ * exchanged, neither when a box comes nor when a product reads it. In blocks that wait for each other: they do not. */
 static bool is_of_stores(int fault)
 {
     enum { NO_STORE_WAITS = 7, NO_SWIZZLE = 9, NO_PASSES = 10 };
