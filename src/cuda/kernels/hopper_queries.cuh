@@ -1,5 +1,5 @@
-/* What jvp and float32's forward on Hopper share: a block owns queries and walks over the keys, from the last that it sees to the
- * first.
+/* What jvp and float32's forward on Hopper share: a block owns queries and walks over the keys, from the last that it
+ * sees to the first.
  *
  * Warpgroup 0 copies: one of its threads asks for the queries once and for each tile of keys and values as soon as a
  * slot is free. The others compute, 64 queries each. MATRICES is 1 for Q, K and V alone, 2 if each has its tangent
