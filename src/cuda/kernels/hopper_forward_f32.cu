@@ -2,9 +2,9 @@
  * `prepare`; a product of two numbers is three of their planes, the small ones first (formats.cuh). hopper_queries.cuh
  * has what it shares with jvp: the second plane of a matrix comes where jvp has the matrix's tangent.
  *
- * Tensor cores cut sums off instead of rounding them. So a sum is never left to them for long: the scores of 32 channels
- * start from zero, and so does P V of a tile, and both are added up by rounded sums. The scores have the order of the
- * portable kernels (score_products in tiles.cuh) and so their bits: the other maps recompute them there.
+ * Tensor cores cut sums off instead of rounding them. So a sum is never left to them for long: the scores of 32
+ * channels start from zero, and so does P V of a tile, and both are added up by rounded sums. The scores have the order
+ * of the portable kernels (score_products in tiles.cuh) and so their bits: the other maps recompute them there.
  *
  * In its turn at the tensor cores a warpgroup has P V of one tile and the scores of the next. P V is added to O' while
  * the scores are multiplied: all of them, or the first chain if there are registers for no more beside P V. Then the
