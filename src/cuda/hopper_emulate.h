@@ -644,6 +644,10 @@ template <class F, int N> inline void product_weights(float (&d)[N / 2], const u
 {
     emulate_issue({d, a, 0, b, false}, N, false, emulate_is_bfloat<F>);
 }
+template <class F, int N> inline void product_weights_first(float (&d)[N / 2], const uint32_t *a, uint64_t b)
+{
+    emulate_issue({d, a, 0, b, false}, N, true, emulate_is_bfloat<F>);
+}
 template <class F> inline void product_columns_first(float (&d)[32], uint64_t a, uint64_t b)
 {
     emulate_issue({d, nullptr, a, b, true}, 64, true, emulate_is_bfloat<F>);

@@ -31,7 +31,7 @@ bool agi_hopper_draws_tiles(const agi_cuda_job *j)
     const ag_args *a = &j->k.a;
     const bool lengths = a->q_lengths != NULL || a->kv_lengths != NULL || a->q_lengths_device != NULL ||
                          a->kv_lengths_device != NULL;
-    return j->hopper && j->k.map == AGI_FORWARD &&
+    return j->hopper && j->k.map == AGI_FORWARD && j->p->dtype != AG_F32 &&
            (lengths || agi_has(j->p, AG_CAUSAL | AG_WINDOW | AG_PACKED));
 }
 
@@ -81,7 +81,7 @@ static const agi_cuda_source output_source = {offsetof(ag_args, o), false, true,
 static void make_map(agi_cuda_job *j, agi_cuda_box_view *view, int32_t rows, agi_cuda_tensor_map *map)
 {
     view->rows = rows;
-    view->dtype = j->p->dtype;
+    view->dtype = j->p->dtype == AG_F32 ? AG_F16 : j->p->dtype; /* a plane's */
     for (int axis = 0; axis < 3; axis++) {
         view->strides[axis] = view->size[axis] == 1 ? 8 : view->strides[axis]; /* any that the driver takes */
     }
@@ -91,11 +91,12 @@ static void make_map(agi_cuda_job *j, agi_cuda_box_view *view, int32_t rows, agi
 }
 
 /* rows: of a box. */
-static void map_operand(agi_cuda_job *j, int operand, int32_t rows, agi_cuda_tensor_map *map)
+static void map_plane(agi_cuda_job *j, int operand, int plane, int32_t rows, agi_cuda_tensor_map *map)
 {
     const agi_cuda_matrix *m = &j->k.m[operand];
     const agi_cuda_source *s = &agi_cuda_sources[operand];
-    agi_cuda_box_view view = {.data = (void *)(uintptr_t)m->data, .strides = {m->batch, m->head, m->row}};
+    agi_cuda_box_view view = {.data = (uint16_t *)(uintptr_t)m->data + plane * m->plane,
+                              .strides = {m->batch, m->head, m->row}};
     agi_cuda_axes_of(j->p, s, view.size);
     if (m->copied) {
         view.size[0] = 1;
@@ -103,6 +104,11 @@ static void map_operand(agi_cuda_job *j, int operand, int32_t rows, agi_cuda_ten
     }
     view.size[3] = m->width;
     make_map(j, &view, rows, map);
+}
+
+static void map_operand(agi_cuda_job *j, int operand, int32_t rows, agi_cuda_tensor_map *map)
+{
+    map_plane(j, operand, 0, rows, map);
 }
 
 static void map_output(agi_cuda_job *j, const ag_tensor *t, agi_cuda_tensor_map *map)
@@ -155,8 +161,31 @@ static void emit_features(agi_cuda_job *j)
 
 /* ---- forward and jvp ---- */
 
+/* Both planes of a matrix; for the kernel the second is where the matrix's tangent would be. */
+static void map_planes(agi_cuda_job *j, int operand, int32_t rows, agi_cuda_tensor_map maps[2])
+{
+    map_plane(j, operand, 0, rows, &maps[0]);
+    map_plane(j, operand, 1, rows, &maps[1]);
+    j->k.m[operand - AGI_CUDA_Q + AGI_CUDA_TQ] = j->k.m[operand];
+}
+
+static void emit_forward_f32(agi_cuda_job *j)
+{
+    const agi_hopper_choice choice = agi_hopper_choose(j->plan, AGI_hopper_forward, j->device->shared_limit);
+    agi_hopper_planes f = {.heads_together = agi_hopper_heads_together(j->p), .scale = (float)j->p->scale};
+    map_planes(j, AGI_CUDA_Q, 64, f.q);
+    map_planes(j, AGI_CUDA_K, choice.tile, f.k);
+    map_planes(j, AGI_CUDA_V, choice.tile, f.v);
+    f.p = with_tiles(j, choice);
+    agi_cuda_emit(j, choice.kernel, query_blocks(j), &f, sizeof f, false);
+}
+
 void agi_hopper_emit_forward(agi_cuda_job *j)
 {
+    if (j->p->dtype == AG_F32) {
+        emit_forward_f32(j);
+        return;
+    }
     const ag_args *a = &j->k.a;
     const agi_hopper_choice choice = agi_hopper_choose(j->plan, AGI_hopper_forward, j->device->shared_limit);
     emit_features(j);

@@ -65,6 +65,15 @@ typedef struct {
     int32_t stores_boxes;   /* o and o_low are stored by the copy engine, else row by row */
 } agi_hopper_forward;
 
+/* float32's: the two planes of each matrix. The second planes have the places of tangents: p.m[AGI_CUDA_TQ] is
+ * p.m[AGI_CUDA_Q], and so on. */
+typedef struct {
+    agi_cuda_tensor_map q[2], k[2], v[2];
+    agi_cuda_params p; /* as in agi_hopper_forward */
+    int64_t heads_together;
+    float scale; /* p.scale */
+} agi_hopper_planes;
+
 /* ---- jvp ---- */
 
 /* A matrix and its tangent, in this order; an absent tangent has the map of its matrix. There is no room for the maps
@@ -121,6 +130,9 @@ typedef struct {
     X(hopper_forward, format, 64, 3, 112, 4) \
     X(hopper_forward_fine, format, 64, 4, 64, 4) \
     X(hopper_forward, format, 128, 2, 128, 2)
+#define AGI_HOPPER_forward_f32(X, format) \
+    X(hopper_forward, format, 64, 3, 64, 4) \
+    X(hopper_forward, format, 128, 2, 64, 2)
 #define AGI_HOPPER_jvp(X, format) \
     X(hopper_jvp, format, 64, 2, 112, 2) \
     X(hopper_jvp, format, 128, 2, 64, 2)
@@ -146,7 +158,7 @@ typedef struct {
 #define AGI_HOPPER_SHARED(D, CONSUMERS, N, STAGES)                                                           \
     (1024 + 4 * (D) * (64 * (CONSUMERS) + (STAGES) * (N)) + 8 * 4 * (1 + (STAGES)) + AGI_HOPPER_PLACES)
 
-/* Of jvp, which has the tangent of each matrix; where the block is. */
+/* Of jvp, which has the tangent of each matrix, and of float32's forward, which has two planes; where the block is. */
 enum { AGI_HOPPER_PLACE = 128 };
 #define AGI_HOPPER_JVP_SHARED(D, CONSUMERS, N, STAGES)                                                       \
     (1024 + 4 * (D) * (64 * (CONSUMERS) + 2 * (STAGES) * (N)) + 8 * (1 + 4 * (STAGES)) + AGI_HOPPER_PLACE)

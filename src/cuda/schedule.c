@@ -92,9 +92,9 @@ enum {
 
 const agi_cuda_kernel agi_cuda_kernels[AGI_CUDA_N_KERNELS] = {
     AGI_CUDA_FORMATS(OF_FORMAT) AGI_CUDA_OTHERS(OTHER) AGI_HOPPER_FORMATS(HOPPER_FORWARD_OF)
-        AGI_HOPPER_FORMATS(HOPPER_JVP_OF) AGI_HOPPER_FORMATS(HOPPER_BACKWARD_OF)
-            AGI_HOPPER_FORMATS(HOPPER_RING_OF) AGI_HOPPER_FORMATS(HOPPER_SECOND_OF)
-                AGI_HOPPER_BEFORE(HOPPER_BEFORE)};
+        AGI_HOPPER_forward_f32(HOPPER_JVP, f32) AGI_HOPPER_FORMATS(HOPPER_JVP_OF)
+            AGI_HOPPER_FORMATS(HOPPER_BACKWARD_OF) AGI_HOPPER_FORMATS(HOPPER_RING_OF)
+                AGI_HOPPER_FORMATS(HOPPER_SECOND_OF) AGI_HOPPER_BEFORE(HOPPER_BEFORE)};
 
 /* ---- The stream kernels ---- */
 
@@ -244,7 +244,8 @@ typedef struct {
                 AGI_HOPPER_forward_sets(HOPPER_SET_CHOICE, format)                                           \
                     AGI_HOPPER_backward_sets(HOPPER_SET_CHOICE, format)
 
-static const hopper_kernel hopper_kernels[] = {AGI_HOPPER_FORMATS(HOPPER_CHOICES)};
+static const hopper_kernel hopper_kernels[] = {AGI_HOPPER_FORMATS(HOPPER_CHOICES)
+                                                   AGI_HOPPER_forward_f32(HOPPER_CHOICE, f32)};
 
 enum { N_HOPPER_KERNELS = sizeof hopper_kernels / sizeof hopper_kernels[0] };
 
@@ -290,7 +291,7 @@ static bool covers(const hopper_kernel *k, const ag_problem *p, int32_t shared_l
 static bool is_fine(const ag_plan *plan)
 {
     const ag_problem *p = &plan->p;
-    return p->dim_qk <= 64 && p->dim_v <= 64 && p->kv_len <= 4096 && score_features_of(p) == 0 &&
+    return p->dtype != AG_F32 && p->dim_qk <= 64 && p->dim_v <= 64 && p->kv_len <= 4096 && score_features_of(p) == 0 &&
            !(plan->flags & AG_INVARIANT);
 }
 
@@ -332,7 +333,8 @@ int64_t agi_hopper_heads_together(const ag_problem *p)
 {
     enum { CACHE = 24 << 20 }; /* bytes of K and V, about half of the L2 cache of an H100 */
     const int64_t heads = agi_saturating_product(p->batch, p->heads, 1, 1);
-    const int64_t bytes = agi_saturating_product(p->kv_len, p->dim_qk + p->dim_v, 2, 1);
+    const int64_t planes = agi_cuda_planes(agi_cuda_format_of(p->dtype));
+    const int64_t bytes = agi_saturating_product(p->kv_len, p->dim_qk + p->dim_v, 2, planes);
     const int64_t together = CACHE / bytes * (p->heads / p->kv_heads);
     if (!agi_has(p, AG_CAUSAL | AG_WINDOW) || together < 1) {
         return 1;

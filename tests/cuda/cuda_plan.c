@@ -129,7 +129,8 @@ static void table_of_hopper(void)
                "cuda, sm90, float32 inside, device 0, Fake GPU 0, det");
     forward_by("q65 k65 d16 bf16 softcap=300", "forward_bf16_d32_full", "Fake GPU 0, det");
     forward_by("q8 k8 d16 bf16", "forward_short_bf16_d32", "Fake GPU 0, det");
-    forward_by("q65 k65 d16 f32", "forward_f32_d32_plain", "Fake GPU 0, det");
+    forward_by("q65 k65 d16 f32", "hopper_forward_f32_d64", "Fake GPU 0, wgmma in forward, det");
+    forward_by("q65 k65 d16 f32 softcap=5", "forward_f32_d32_full", "Fake GPU 0, det");
     call_begin(&x, "q65 k65 d16 bf16", 0);
     fake_fails("cuTensorMapEncodeTiled", FAKE_INVALID_IMAGE);
     CHECK_STATUS(call_forward(&x, NULL), AG_DEVICE);

@@ -18,6 +18,8 @@ static void check_limits(void)
     CHECK(sizeof(agi_cuda_upload) <= MAX_PARAMETER, "%zu bytes of lists", sizeof(agi_cuda_upload));
     CHECK(sizeof(agi_hopper_forward) <= MAX_PARAMETER, "%zu bytes of parameters of Hopper's forward",
           sizeof(agi_hopper_forward));
+    CHECK(sizeof(agi_hopper_planes) <= MAX_PARAMETER,
+          "%zu bytes of parameters of Hopper's forward in float32", sizeof(agi_hopper_planes));
     CHECK(sizeof(agi_hopper_jvp) <= MAX_PARAMETER, "%zu bytes of parameters of Hopper's jvp",
           sizeof(agi_hopper_jvp));
     CHECK(sizeof(agi_hopper_backward) <= MAX_PARAMETER, "%zu bytes of parameters of Hopper's vjp",
@@ -97,6 +99,27 @@ static void check_set(uint32_t features, agi_hopper_map map)
     }
 }
 
+/* The table sm90 has forward in every dtype but float64, the other maps in 16 bits, for head sizes up to 128. */
+static void check_hopper(ag_dtype dtype, agi_hopper_map map)
+{
+    const bool has = dtype == AG_F32 ? map == AGI_hopper_forward : dtype != AG_F64;
+    for (int64_t d = 1; d <= 256; d++) {
+        const ag_plan plan = {.p = {.dtype = dtype,
+                                    .batch = 1,
+                                    .heads = 1,
+                                    .kv_heads = 1,
+                                    .q_len = 65,
+                                    .kv_len = 65,
+                                    .dim_qk = d,
+                                    .dim_v = 1}};
+        const agi_hopper_choice c = agi_hopper_choose(&plan, map, LIMIT_LARGE);
+        const char *name = c.kernel < 0 ? "none" : agi_cuda_kernels[c.kernel].name;
+        CHECK((c.kernel >= 0) == (has && d <= 128), "map %d of dtype %d, d%d: %s", (int)map, (int)dtype,
+              (int)d, name);
+        CHECK(c.kernel < 0 || strstr(name, d <= 64 ? "_d64" : "_d128") != NULL, "d%d: %s", (int)d, name);
+    }
+}
+
 int main(void)
 {
     static const ag_dtype dtypes[] = {AG_F64, AG_F32, AG_F16, AG_BF16};
@@ -104,10 +127,15 @@ int main(void)
     for (int n = 0; n < 4; n++) {
         check_choices(dtypes[n], LIMIT_SMALL);
         check_choices(dtypes[n], LIMIT_LARGE);
+        for (int map = AGI_hopper_forward; map <= AGI_hopper_tdq; map++) {
+            if (map != AGI_hopper_forward_fine) { /* which has small head sizes alone */
+                check_hopper(dtypes[n], (agi_hopper_map)map);
+            }
+        }
     }
     for (uint32_t features = 0; features <= ALL_FEATURES; features++) {
         for (int map = AGI_hopper_forward; map <= AGI_hopper_tdq; map++) {
-            if (map != AGI_hopper_forward_fine) { /* which has small head sizes alone */
+            if (map != AGI_hopper_forward_fine) {
                 check_set(features, (agi_hopper_map)map);
             }
         }

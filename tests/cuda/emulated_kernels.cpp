@@ -31,6 +31,8 @@ template <void (*KERNEL_FUNCTION)(agi_cuda_params)> static void run_map(const ag
 #define NAMES(list, format) list(NAMED, format)
 #define HOPPER(map, format, D, CONSUMERS, N, STAGES)                                                         \
     {agi_kernel_##map##_##format##_d##D, run<agi_hopper_forward, map##_##format##_d##D>},
+#define HOPPER_PLANES(map, format, D, CONSUMERS, N, STAGES)                                                  \
+    {agi_kernel_##map##_##format##_d##D, run<agi_hopper_planes, map##_##format##_d##D>},
 #define HOPPER_JVP(map, format, D, CONSUMERS, N, STAGES)                                                     \
     {agi_kernel_##map##_##format##_d##D, run<agi_hopper_jvp, map##_##format##_d##D>},
 #define HOPPER_BACKWARD(map, format, D, CONSUMERS, N, STAGES)                                                \
@@ -61,6 +63,8 @@ static const emulated_kernel kernels[] = {
     {agi_kernel_hopper_live, run<agi_hopper_before, hopper_live>},
 #elif defined(AGI_IMAGE_hopper_forward)
     HOPPERS(AGI_HOPPER_forward, HOPPER, AGI_FORMAT) HOPPERS(AGI_HOPPER_forward_sets, HOPPER_SET, AGI_FORMAT)
+#elif defined(AGI_IMAGE_hopper_forward_f32)
+    AGI_HOPPER_forward_f32(HOPPER_PLANES, f32)
 #elif defined(AGI_IMAGE_hopper_jvp)
     HOPPERS(AGI_HOPPER_jvp, HOPPER_JVP, AGI_FORMAT)
 #elif defined(AGI_IMAGE_hopper_backward)

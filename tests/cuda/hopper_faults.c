@@ -37,6 +37,13 @@ static const struct hopper_problem many_tiles[N_PROBLEMS] = {
     {"h6 q130 k70 d40 bf16", FORWARD_ALONE | WITH_LOW},
 };
 
+/* float32's forward: hidden keys that are NaN, many tiles, rows that are stored by way of the tiles of keys. */
+static const struct hopper_problem planes[N_PROBLEMS] = {
+    {"h1 q80 k200 d100 f32 causal", FORWARD_ALONE | NOT_A_NUMBER},
+    {"h1 q130 k900 d128 f32", FORWARD_ALONE},
+    {"h1 q190 k250 d40 dv23 f32", FORWARD_ALONE},
+};
+
 /* What runs with the fault: the kernels of these results; the others run without it. */
 static const struct part {
     const char *name;
@@ -46,13 +53,14 @@ static const struct part {
 } parts[] = {
     {"forward and vjp", first_order, FORWARD_RESULTS | VJP_RESULTS, true},
     {"forward's tiles", many_tiles, FORWARD_RESULTS, true},
+    {"float32's forward", planes, FORWARD_RESULTS, false},
     {"tdkdv", streamed_queries, RESULT(T_TDK) | RESULT(T_TDV), false},
     {"tdq", streamed_keys, RESULT(T_TDQ), false},
 };
 enum { N_PARTS = sizeof parts / sizeof parts[0] };
 
-/* Faults that show in forward and vjp alone. In stored boxes: nothing waits for them; chunks are not exchanged, neither
- * when a box comes nor when a product reads it. In blocks that wait for each other: they do not. */
+/* Faults that show in forward and vjp of 16 bits alone. In stored boxes: nothing waits for them; chunks are not
+ * exchanged, neither when a box comes nor when a product reads it. In blocks that wait for each other: they do not. */
 static bool is_of_stores(int fault)
 {
     enum { NO_STORE_WAITS = 7, NO_SWIZZLE = 9, NO_PASSES = 10 };

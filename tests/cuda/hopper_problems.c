@@ -69,6 +69,26 @@ static const struct hopper_problem problems[] = {
     {"b2 h2 q60 k120 d64 f16 alibi=slopes", WITH_OFFSETS},
     {"b3 h1 q100 k140 d128 bf16 dropout=0.5 bias=1h1k", WITH_LENGTHS},
     {"b2 h2 kv1 q70 k150 d64 f16 bias=b1q1 mask sink", WITH_LENGTHS | WITH_LOW},
+    /* float32, two planes: the other maps, which take its O and lse, are portable */
+    {"h1 q200 k300 d64 f32", 0},
+    {"h1 q140 k270 d128 f32 causal", 0},
+    {"h1 q300 k200 d64 f32", FORWARD_ALONE},
+    {"b2 h2 kv1 q130 k300 d128 f32 causal align=bottom-right", FORWARD_ALONE},
+    {"h4 kv2 q200 k260 d64 f32 window=40,9 sink", FORWARD_ALONE},
+    {"h1 q260 k90 d128 f32 window=-1,20 sink", FORWARD_ALONE},
+    {"b3 h1 q200 k240 d64 f32 causal", WITH_LENGTHS},
+    {"b3 h2 q70 k150 d128 f32 sink", FORWARD_ALONE | WITH_LENGTHS},
+    {"b3 h1 q100 k140 d128 f32 causal packed=230,270 sink", 0},
+    {"b6 h2 q190 k150 d64 f32 packed=420,500", FORWARD_ALONE},
+    {"h1 q70 k130 d40 dv23 f32", FORWARD_ALONE},
+    {"h1 q70 k70 d100 dv128 f32 causal", FORWARD_ALONE},
+    {"h1 q66 k120 d13 dv20 f32", FORWARD_ALONE},
+    {"b2 h1 q70 k120 d64 f32 window=30,0", FORWARD_ALONE | WITH_OFFSETS},
+    {"h1 q100 k70 d64 f32 scale=-0.3", FORWARD_ALONE},
+    {"h1 q80 k200 d64 f32 causal", NOT_A_NUMBER},
+    {"h1 q65 k200 d128 f32 causal", FORWARD_ALONE | NOT_A_NUMBER},
+    {"h1 q40 k60 d128 f32", FORWARD_ALONE | INVARIANT},
+    {"h1 q450 k150 d64 f32 window=20,9", FORWARD_ALONE},
 };
 enum { N_PROBLEMS = sizeof problems / sizeof problems[0] };
 
@@ -181,11 +201,14 @@ int main(int argc, char **argv)
     if (only < 0) {
         check_grids(&(struct hopper_problem){"h5 q130 k70 d128 bf16", 0});
         check_grids(&(struct hopper_problem){"b3 h1 q200 k240 d64 f16 causal", WITH_LENGTHS});
+        check_grids(&(struct hopper_problem){"b3 h1 q200 k240 d64 f32 causal", WITH_LENGTHS});
         check_all_maps("h1 q70 k80 d64 bf16 causal scale=300");
         check_all_maps("h1 q70 k70 d20 f16 scale=300");
         check_all_maps("h1 q70 k70 d64 bf16 scale=300 softcap=50");
         check_all_maps("h1 q70 k90 d128 bf16 scale=300");
         check_all_maps("h1 q66 k70 d100 f16 scale=300 causal");
+        check_all_maps("h1 q70 k130 d64 f32 scale=300");
+        check_all_maps("h1 q66 k70 d100 f32 scale=300 causal");
         for (uint32_t absent = 1; absent < 16; absent *= 2) {
             check_absent("h1 q70 k80 d64 bf16 causal", absent);
             check_absent("h1 q70 k80 d128 f16", ~absent);

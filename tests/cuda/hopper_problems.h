@@ -2,6 +2,8 @@
 #ifndef AG_TEST_HOPPER_PROBLEMS_H
 #define AG_TEST_HOPPER_PROBLEMS_H
 
+#include <math.h>
+
 #include "check/error_rule.h"
 #include "check/random_case.h"
 #include "cuda/hopper_sets.h"
@@ -35,11 +37,16 @@ static inline void spoil_rows(struct arrays *x, enum tensor t, int64_t first, in
     const ag_problem *p = ag_plan_problem(x->plan);
     const bool keys = t == T_K || t == T_V || t == T_TK || t == T_TV;
     const bool values = t == T_V || t == T_TV || t == T_D_O || t == T_TD_O;
-    uint16_t *const data = x->data[t];
+    void *const data = x->data[t];
     for (int64_t h = 0; h < (keys ? p->kv_heads : p->heads); h++) {
         for (int64_t n = first; n < end; n++) {
             for (int64_t c = 0; c < (values ? p->dim_v : p->dim_qk); c++) {
-                data[agc_arrays_index(x, t, 0, h, n, c)] = 0x7fff;
+                const int64_t at = agc_arrays_index(x, t, 0, h, n, c);
+                if (p->dtype == AG_F32) {
+                    ((float *)data)[at] = NAN;
+                } else {
+                    ((uint16_t *)data)[at] = 0x7fff;
+                }
             }
         }
     }

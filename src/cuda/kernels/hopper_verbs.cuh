@@ -320,6 +320,13 @@ VERB int here(int x)
                  : OPERANDS_##COUNT(ADDED_TO, d)                                                             \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
 
+/* The same, d = a b */
+#define PRODUCT_REGISTERS_FIRST(N, type, COUNT, A0, A1, A2, A3, B)                                           \
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, 0, 0;\n" PRODUCT(N, type) "{" REGISTERS_##COUNT       \
+                 "}, {%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B ", add, 1, 1, 1;\n}"                    \
+                 : OPERANDS_##COUNT(WRITTEN, d)                                                              \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+
 template <class F, class G> struct same_format {
     static constexpr bool value = false;
 };
@@ -404,6 +411,17 @@ template <class F, int N> VERB void product_weights(float (&d)[N / 2], const uin
         PRODUCT_REGISTERS(128, bf16, 64, 64, 65, 66, 67, 68);
     } else {
         PRODUCT_REGISTERS(128, f16, 64, 64, 65, 66, 67, 68);
+    }
+}
+
+/* The same, d = a b, of float16. */
+template <class F, int N> VERB void product_weights_first(float (&d)[N / 2], const uint32_t *a, uint64_t b)
+{
+    static_assert((N == 64 || N == 128) && !same_format<F, bf16>::value, "no product of this width or format");
+    if constexpr (N == 64) {
+        PRODUCT_REGISTERS_FIRST(64, f16, 32, 32, 33, 34, 35, 36);
+    } else {
+        PRODUCT_REGISTERS_FIRST(128, f16, 64, 64, 65, 66, 67, 68);
     }
 }
 
