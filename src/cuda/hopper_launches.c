@@ -42,8 +42,8 @@ static agi_hopper_map ring_of(agi_map map)
     return map == AGI_VJP_JVP ? AGI_hopper_second_ring : AGI_hopper_ring;
 }
 
-/* vjp and vjp_jvp in one kernel: a plan may have it if its table is not sm80. It sums dQ or tdQ over the keys in an order
- * that depends on the lengths, so not with AG_INVARIANT. */
+/* vjp and vjp_jvp in one kernel: a plan may have it if its table is not sm80. It sums dQ or tdQ over the keys in an
+ * order that depends on the lengths, so not with AG_INVARIANT. */
 bool agi_hopper_may_have_ring(const ag_plan *plan, agi_map map)
 {
     return (map == AGI_VJP || map == AGI_VJP_JVP) && plan->isa != AG_ISA_SM80 &&
@@ -310,8 +310,8 @@ void agi_hopper_emit_vjp(agi_cuda_job *j)
     }
 }
 
-/* The matrices of vjp_jvp, with so many rows in a box. One that the call lacks has a map of another one, outside of which
- * it finds zeros. */
+/* The matrices of vjp_jvp, with so many rows in a box. One that the call lacks has a map of another one, outside of
+ * which it finds zeros. */
 static void map_second(agi_cuda_job *j, int32_t query_rows, int32_t key_rows, agi_cuda_tensor_map *maps)
 {
     for (int operand = AGI_CUDA_Q; operand <= AGI_CUDA_TDO; operand++) {

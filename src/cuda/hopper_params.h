@@ -162,8 +162,8 @@ enum { AGI_HOPPER_RING_KEYS = 128, AGI_HOPPER_RING_WALK = 160 }; /* keys of a bl
     (1024 + 4 * 128 * (D) + 8 * (N) * (D) + 4 * 128 * (N) + AGI_HOPPER_RING_STAGED(D) * 4 * (N) * (D) +      \
      16 * (N) + 120 + AGI_HOPPER_RING_STAGED(D) * 48 + 2 * AGI_HOPPER_RING_WALK)
 
-/* Of vjp_jvp in one kernel: K, tK, V, tV of 128 keys, two tiles of Q, tQ, dO, tdO, dS and tdS, at head size 64 twice, one
- * tile of tdQ, four numbers for each query of two tiles, the barriers, two walks and the notes of two steps. */
+/* Of vjp_jvp in one kernel: K, tK, V, tV of 128 keys, two tiles of Q, tQ, dO, tdO, dZ and tdZ, at head size 64 twice,
+ * one tile of tdQ, four numbers for each query of two tiles, the barriers, two walks and the notes of two steps. */
 enum { AGI_HOPPER_RING_NOTE = 16 }; /* bytes of a note */
 #define AGI_HOPPER_SECOND_SCORES(D) ((D) == 128 ? 1 : 2)
 #define AGI_HOPPER_SECOND_RING_SHARED(D, CONSUMERS, N, STAGES)                                               \

@@ -50,8 +50,8 @@ typedef struct {
 } agi_hopper_choice;
 agi_hopper_choice agi_hopper_choose(const ag_plan *plan, agi_hopper_map map, int32_t shared_limit);
 
-/* The blocks of keys of vjp or vjp_jvp in one kernel (kernels/hopper_walk.cuh): groups of `blocks` blocks, at most `most`, which
- * must be on the device at once; `groups` of them per head. */
+/* The blocks of keys of vjp or vjp_jvp in one kernel (kernels/hopper_walk.cuh): groups of `blocks` blocks, at most
+ * `most`, which must be on the device at once; `groups` of them per head. */
 enum { AGI_HOPPER_RING_MOST = 64 };
 typedef struct {
     bool is_ring; /* every query sees every key */

@@ -1,17 +1,18 @@
-/* vjp_jvp on Hopper in one kernel, as vjp (hopper_ring.cu): a block owns 128 keys and walks over the tiles of queries that
- * see them. Scores are computed once, and twelve products are all there is.
+/* vjp_jvp on Hopper in one kernel, as vjp (hopper_ring.cu): a block owns 128 keys and walks over the tiles of queries
+ * that see them. Scores are computed once, and twelve products are all there is.
  *
  *     Z^T = K Q^T    tZ^T = K tQ^T + tK Q^T    dP^T = V dO^T    tdP^T = tV dO^T + V tdO^T
- *     tdV += tP^T dO + P^T tdO    tdK += tdZ^T Q + dZ^T tQ    tdQ^T of the tile += K^T tdZ^T + tK^T dZ^T, over all blocks
+ *     tdV += tP^T dO + P^T tdO    tdK += tdZ^T Q + dZ^T tQ
+ *     tdQ^T of the tile += K^T tdZ^T + tK^T dZ^T, over all blocks
  *
  * A tangent that the call lacks is zero. float16 weights are not raised as in vjp: tP has no bound.
  *
- * Warpgroup 0: thread 0 copies, and notes down what each step is; two more threads each pass one half of the tiles of tdQ
- * on to the next block. Two warpgroups compute, 64 keys each; dZ and tdZ go through shared memory to become operands of
- * tdQ, of which each warpgroup has 64 channels and 32 queries: its channels at head size 128, its queries at 64.
+ * Warpgroup 0: thread 0 copies, and notes down what each step is; two more threads each pass one half of the tiles of
+ * tdQ on to the next block. Two warpgroups compute, 64 keys each; dZ and tdZ go through shared memory to become operands
+ * of tdQ, of which each warpgroup has 64 channels and 32 queries: its channels at head size 128, its queries at 64.
  *
- * hopper_second_statistics comes before it: L, mu, D and tD per query, no passes yet, and zeros in tiles of tdQ that nobody
- * visits. */
+ * hopper_second_statistics comes before it: L, mu, D and tD per query, no passes yet, and zeros in tiles of tdQ that
+ * nobody visits. */
 #include "cuda/kernels/hopper_results.cuh"
 #include "cuda/kernels/hopper_second_ring_copies.cuh"
 
@@ -328,7 +329,8 @@ template <class T> struct second_ring_consumer {
         const ag_tensor &t = f.p.a.tdq;
         const int queries = memory.note(n).row + (T::D == 64 ? w * 32 : 0), channels = T::D == 64 ? 0 : w * 64;
         const int rows = (f.p.flags & AG_PACKED ? at.s.n_q : (int)f.p.Nq) - queries, width = f.p.Dk - channels;
-        const int64_t place = element_at(t, at.s.view, memory.note(n).head, at.s.q0 + queries) + channels * t.strides[3];
+        const int head = memory.note(n).head;
+        const int64_t place = element_at(t, at.s.view, head, at.s.q0 + queries) + channels * t.strides[3];
         const float scale = (float)f.p.scale;
 #pragma unroll
         for (int i = 0; i < 16; i++) {
@@ -417,11 +419,16 @@ template <class T> struct second_ring_consumer {
     {
         const int j = key(at), channel = lane() % 4 * 2;
         uint16_t *const to = (uint16_t *)t.data + element_at(t, at.s.view, at.kv_head, at.s.k0 + j) + channel;
+        uint16_t *const next = to + 8 * t.strides[2];
+        const int here_width = j < rows ? width : 0, next_width = j + 8 < rows ? width : 0;
 #pragma unroll
-        for (int i = 0; i < T::D / 4; i++) {
-            const int half = i % 2 * 8, c = i / 2 * 8;
-            if (j + half < rows && c + channel < width) {
-                *(uint32_t *)(to + half * t.strides[2] + c) = F::pack(x[2 * i], x[2 * i + 1]);
+        for (int c = 0; c < T::D; c += 8) {
+            const float *const y = x + c / 2;
+            if (c + channel < here_width) {
+                *(uint32_t *)(to + c) = F::pack(y[0], y[1]);
+            }
+            if (c + channel < next_width) {
+                *(uint32_t *)(next + c) = F::pack(y[2], y[3]);
             }
         }
     }

@@ -1,5 +1,5 @@
-/* vjp_jvp in one kernel (hopper_second_ring.cu): its shared memory with the barriers in it, and the thread that takes the
- * block's items, copies tiles and notes down for the computing threads what they would need the walk for. */
+/* vjp_jvp in one kernel (hopper_second_ring.cu): its shared memory with the barriers in it, and the thread that takes
+ * the block's items, copies tiles and notes down for the computing threads what they would need the walk for. */
 #pragma once
 #include "cuda/kernels/hopper_ring_copies.cuh"
 #include "cuda/kernels/hopper_second_operands.cuh"

@@ -1,5 +1,5 @@
-/* What comes before vjp and vjp_jvp in one kernel (hopper_ring.cu, hopper_second_ring.cu): the numbers of each query that
- * their scores need, counters at zero, and zeros in tiles of dQ or tdQ that no block of keys visits. */
+/* What comes before vjp and vjp_jvp in one kernel (hopper_ring.cu, hopper_second_ring.cu): the numbers of each query
+ * that their scores need, counters at zero, and zeros in tiles of dQ or tdQ that no block of keys visits. */
 #pragma once
 #include "cuda/kernels/hopper_walk.cuh"
 #include "cuda/kernels/results.cuh"
@@ -208,9 +208,10 @@ template <class T> struct tile_second_statistics : statistics_tile<T, agi_hopper
     VERB void put_row(int r, float D, float tD) const
     {
         const int row = m * T::N + r;
+        const bool has_mu = base::is_there(row) && base::sees(row);
         float *const to = f.rows + tile * ROW_NUMBERS * T::N + r;
         to[ROW_LSE * T::N] = base::lse(row, 0);
-        to[ROW_MU * T::N] = base::sees(row) && base::is_there(row) ? (float)row_number(f.p.a.mu, base::s, base::h, row) : 0;
+        to[ROW_MU * T::N] = has_mu ? (float)row_number(f.p.a.mu, base::s, base::h, row) : 0;
         to[ROW_D * T::N] = base::delta(row, D, f.p.a.d_lse);
         to[ROW_TD * T::N] = base::delta(row, tD, f.p.a.td_lse);
     }
