@@ -30,9 +30,9 @@ static const struct hopper_problem streamed_keys[N_PROBLEMS] = {
 
 /* Several blocks of keys that wait for each other, and several tiles of queries. */
 static const struct hopper_problem key_blocks[N_PROBLEMS] = {
-    {"h1 q260 k200 d100 bf16 causal align=bottom-right", NOT_A_NUMBER},
-    {"h1 q200 k400 d128 bf16", 0},
-    {"h1 q200 k260 d40 bf16", 0},
+    {"h1 q260 k200 d100 f16 causal align=bottom-right", NOT_A_NUMBER},
+    {"h1 q200 k400 d128 f16", 0},
+    {"h1 q200 k260 d40 f16", 0},
 };
 
 /* Forward alone: several tiles for each block. */
