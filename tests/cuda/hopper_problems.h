@@ -151,8 +151,8 @@ static inline ag_status run_hopper_maps(struct arrays *x, const struct hopper_pr
     return status;
 }
 
-/* On problems as small as these the rule allows errors as large as the results in bfloat16. Gradients of ordinary numbers
- * come within some roundings of 16 bits: what a kernel leaves out or takes twice shows. */
+/* On problems as small as these the rule allows errors as large as the results in bfloat16. Gradients of ordinary
+ * numbers come within some roundings of 16 bits: what a kernel leaves out or takes twice shows. */
 static inline bool is_near(const struct arrays *x, const struct error_entry *e)
 {
     const uint64_t gradients = (VJP_RESULTS | VJP_JVP_RESULTS) & ~(RESULT(T_DSINK) | RESULT(T_TDSINK));
