@@ -37,22 +37,29 @@ bool agi_hopper_draws_tiles(const agi_cuda_job *j)
 
 /* ---- The workspace ---- */
 
-/* vjp in one kernel: a plan may have it if its table is not sm80. It sums dQ over the keys in an order that depends on
- * the lengths, so not with AG_INVARIANT. */
-bool agi_hopper_may_have_ring(const ag_plan *plan)
+static agi_hopper_map ring_of(agi_map map)
 {
-    return plan->isa != AG_ISA_SM80 && !(plan->flags & AG_INVARIANT) &&
-           agi_hopper_choose(plan, AGI_hopper_ring, INT32_MAX).kernel >= 0;
+    return map == AGI_VJP_JVP ? AGI_hopper_second_ring : AGI_hopper_ring;
 }
 
-void agi_hopper_lay_out_ring(agi_cuda_layout *x, agi_arena *arena, const ag_plan *plan)
+/* vjp and vjp_jvp in one kernel: a plan may have it if its table is not sm80. It sums dQ or tdQ over the keys in an
+ * order that depends on the lengths, so not with AG_INVARIANT. */
+bool agi_hopper_may_have_ring(const ag_plan *plan, agi_map map)
+{
+    return (map == AGI_VJP || map == AGI_VJP_JVP) && plan->isa != AG_ISA_SM80 &&
+           !(plan->flags & AG_INVARIANT) && agi_hopper_choose(plan, ring_of(map), INT32_MAX).kernel >= 0;
+}
+
+void agi_hopper_lay_out_ring(agi_cuda_layout *x, agi_arena *arena, const ag_plan *plan, agi_map map)
 {
     const ag_problem *p = &plan->p;
-    const agi_hopper_choice choice = agi_hopper_choose(plan, AGI_hopper_ring, INT32_MAX);
+    const agi_hopper_choice choice = agi_hopper_choose(plan, ring_of(map), INT32_MAX);
     const int64_t D = p->dim_qk > 64 || p->dim_v > 64 ? 128 : 64;
     const int64_t tiles = agi_saturating_product(p->heads, agi_hopper_tiles(p, choice.tile), 1, 1);
+    const int64_t numbers[2] = {map == AGI_VJP ? 1 : 4, map == AGI_VJP ? 1 : 0}; /* of a row */
     for (int n = 0; n < 2; n++) {
-        x->ring_rows[n] = agi_take(arena, agi_saturating_product(tiles, choice.tile, 1, 1), sizeof(float));
+        x->ring_rows[n] =
+            agi_take(arena, agi_saturating_product(tiles, choice.tile, numbers[n], 1), sizeof(float));
     }
     x->ring_sums = agi_take(arena, agi_saturating_product(tiles, choice.tile, D, 1), sizeof(float));
     x->ring_passes = agi_take(arena, agi_saturating_product(tiles, 2, 1, 1) + 1, sizeof(int32_t));
@@ -254,15 +261,30 @@ static void emit_hopper_backward(agi_cuda_job *j, agi_hopper_map map, const agi_
 
 /* ---- vjp in one kernel ---- */
 
-/* It gives dQ and at least one of dK and dV. */
+/* It gives dQ and at least one of dK and dV; vjp_jvp their tangents. */
 bool agi_hopper_has_ring(const agi_cuda_job *j)
 {
     const ag_args *a = &j->k.a;
+    const agi_map map = (agi_map)j->k.map;
     const agi_hopper_ring_size rings = agi_hopper_rings(j->p, j->device->ring_most);
-    return agi_hopper_may_have_ring(j->plan) && a->dq.data != NULL &&
-           (a->dk.data != NULL || a->dv.data != NULL) &&
-           agi_hopper_choose(j->plan, AGI_hopper_ring, j->device->shared_limit).kernel >= 0 &&
+    const bool of_queries = (map == AGI_VJP ? a->dq : a->tdq).data != NULL;
+    const bool of_keys = map == AGI_VJP ? a->dk.data != NULL || a->dv.data != NULL
+                                        : a->tdk.data != NULL || a->tdv.data != NULL;
+    return agi_hopper_may_have_ring(j->plan, map) && of_queries && of_keys &&
+           agi_hopper_choose(j->plan, ring_of(map), j->device->shared_limit).kernel >= 0 &&
            rings.blocks <= j->device->processors;
+}
+
+/* Its grid: no larger than the device holds, as its blocks wait for each other. */
+static int64_t ring_grid(const agi_cuda_job *j, agi_hopper_ring_size size)
+{
+    const int64_t processors = j->device->processors, rings = processors / size.blocks;
+    const int64_t all = agi_saturating_product(j->p->batch, j->p->kv_heads, size.groups, 1);
+    const int64_t items = agi_saturating_product(all, size.blocks, 1, 1);
+    if (size.is_ring) {
+        return (rings < all ? rings : all) * size.blocks;
+    }
+    return items < processors ? items : processors;
 }
 
 /* Can a gradient be stored by the copy engine? */
@@ -280,19 +302,23 @@ static bool map_gradient(agi_cuda_job *j, const agi_cuda_source *s, const ag_ten
 }
 
 /* Two 16-bit channels at a time. */
-static bool has_pairs(const agi_cuda_job *j, const ag_tensor *t)
+static bool has_pairs(const agi_cuda_job *j, const ag_tensor *t, uint32_t bit, int64_t channels)
 {
-    const int64_t odd = t->strides[0] | t->strides[1] | t->strides[2] | j->p->dim_qk;
-    return j->p->grad_dtype == j->p->dtype && !(j->k.a.accumulate & AG_ACC_DQ) && t->strides[3] == 1 &&
+    const int64_t odd = t->strides[0] | t->strides[1] | t->strides[2] | channels;
+    return j->p->grad_dtype == j->p->dtype && !(j->k.a.accumulate & bit) && t->strides[3] == 1 &&
            odd % 2 == 0 && (uintptr_t)t->data % 4 == 0;
 }
 
+/* Can O, dO and their tangents be read 16 bytes at a time? */
 static bool in_chunks(const agi_cuda_job *j)
 {
-    static const agi_cuda_source output = {0, false, true, true};
     const ag_args *a = &j->k.a;
-    return agi_cuda_is_direct(j->p, &output, &a->o) && agi_cuda_is_direct(j->p, &output, &a->d_o) &&
-           (a->o_low.data == NULL || agi_cuda_is_direct(j->p, &output, &a->o_low));
+    const ag_tensor *const outputs[] = {&a->o, &a->o_low, &a->d_o, &a->to, &a->to_low, &a->td_o};
+    bool all = true;
+    for (int n = 0; n < 6; n++) {
+        all &= outputs[n]->data == NULL || agi_cuda_is_direct(j->p, &output_source, outputs[n]);
+    }
+    return all;
 }
 
 static void set_ring(agi_cuda_job *j, agi_hopper_ring *f, const agi_hopper_backward *maps)
@@ -306,7 +332,7 @@ static void set_ring(agi_cuda_job *j, agi_hopper_ring *f, const agi_hopper_backw
     f->d_o = maps->d_o;
     f->dk_in_boxes = map_gradient(j, &agi_cuda_sources[AGI_CUDA_K], &a->dk, AG_ACC_DK, &f->dk);
     f->dv_in_boxes = map_gradient(j, &agi_cuda_sources[AGI_CUDA_V], &a->dv, AG_ACC_DV, &f->dv);
-    f->dq_in_pairs = has_pairs(j, &a->dq);
+    f->dq_in_pairs = has_pairs(j, &a->dq, AG_ACC_DQ, j->p->dim_qk);
     f->in_chunks = in_chunks(j);
     f->tiles = agi_hopper_tiles(j->p, choice.tile);
     f->lse = j->x->ring_rows[0];
@@ -326,7 +352,6 @@ void agi_hopper_emit_ring(agi_cuda_job *j)
     const int32_t limit = j->device->shared_limit;
     const agi_hopper_choice choice = agi_hopper_choose(j->plan, AGI_hopper_ring, limit);
     const agi_hopper_choice before = agi_hopper_choose(j->plan, AGI_hopper_statistics, limit);
-    const int64_t heads = agi_saturating_product(p->batch, p->kv_heads, 1, 1);
     agi_hopper_backward maps = {0};
     agi_hopper_ring f = {0};
     map_operand(j, AGI_CUDA_Q, choice.tile, &maps.q);
@@ -338,11 +363,8 @@ void agi_hopper_emit_ring(agi_cuda_job *j)
     f.p = j->k;
     agi_cuda_emit(j, before.kernel, agi_saturating_product(p->batch, p->heads, j->k.w.blocks, 1), &f,
                   sizeof f, false);
-    const int64_t all = agi_saturating_product(heads, f.groups, 1, 1), rings = j->device->processors / f.ring;
-    const int64_t whole = (rings < all ? rings : all) * f.ring,
-                  items = agi_saturating_product(all, f.ring, 1, 1);
-    const int64_t most = items < j->device->processors ? items : j->device->processors;
-    agi_cuda_emit(j, choice.kernel, f.is_ring ? whole : most, &f, sizeof f, true);
+    agi_cuda_emit(j, choice.kernel, ring_grid(j, agi_hopper_rings(p, j->device->ring_most)), &f, sizeof f,
+                  true);
 }
 
 void agi_hopper_emit_vjp(agi_cuda_job *j)
@@ -362,8 +384,18 @@ void agi_hopper_emit_vjp(agi_cuda_job *j)
     }
 }
 
-/* One kernel of vjp_jvp. Boxes of the owners have 64 rows, those of the stream as many as its tiles. A matrix that the
- * call lacks has a map of another one, outside of which it finds zeros. */
+/* The matrices of vjp_jvp, with so many rows in a box. One that the call lacks has a map of another one, outside of
+ * which it finds zeros. */
+static void map_second(agi_cuda_job *j, int32_t query_rows, int32_t key_rows, agi_cuda_tensor_map *maps)
+{
+    for (int operand = AGI_CUDA_Q; operand <= AGI_CUDA_TDO; operand++) {
+        const bool of_keys = agi_cuda_sources[operand].keys, absent = j->k.m[operand].data == NULL;
+        const int other = of_keys ? AGI_CUDA_K : AGI_CUDA_Q;
+        map_operand(j, absent ? other : operand, of_keys ? key_rows : query_rows, &maps[operand]);
+    }
+}
+
+/* One kernel of vjp_jvp. Boxes of the owners have 64 rows, those of the stream as many as its tiles. */
 static void emit_hopper_second(agi_cuda_job *j, agi_hopper_map map)
 {
     const ag_problem *p = j->p;
@@ -371,11 +403,7 @@ static void emit_hopper_second(agi_cuda_job *j, agi_hopper_map map)
     const agi_hopper_choice choice = agi_hopper_choose(j->plan, map, j->device->shared_limit);
     const int64_t blocks = agi_cuda_divide_up(keys ? p->kv_len : p->q_len, choice.rows);
     agi_hopper_second f = {0};
-    for (int operand = AGI_CUDA_Q; operand <= AGI_CUDA_TDO; operand++) {
-        const bool of_keys = agi_cuda_sources[operand].keys, absent = j->k.m[operand].data == NULL;
-        const int other = of_keys ? AGI_CUDA_K : AGI_CUDA_Q;
-        map_operand(j, absent ? other : operand, of_keys == keys ? 64 : choice.tile, &f.maps[operand]);
-    }
+    map_second(j, keys ? choice.tile : 64, keys ? 64 : choice.tile, f.maps);
     j->k.w = (agi_cuda_part){.blocks = blocks};
     f.p = j->k;
     agi_cuda_emit(j, choice.kernel,
@@ -392,4 +420,42 @@ void agi_hopper_emit_vjp_jvp(agi_cuda_job *j)
     if (a->tdq.data != NULL) {
         emit_hopper_second(j, AGI_hopper_tdq);
     }
+}
+
+/* ---- vjp_jvp in one kernel ---- */
+
+static void set_second_ring(agi_cuda_job *j, agi_hopper_second_ring *f, int32_t tile)
+{
+    const ag_args *a = &j->k.a;
+    const agi_hopper_ring_size rings = agi_hopper_rings(j->p, j->device->ring_most);
+    f->tdq_in_pairs = has_pairs(j, &a->tdq, AG_ACC_TDQ, j->p->dim_qk);
+    f->tdk_in_pairs = has_pairs(j, &a->tdk, AG_ACC_TDK, j->p->dim_qk);
+    f->tdv_in_pairs = has_pairs(j, &a->tdv, AG_ACC_TDV, j->p->dim_v);
+    f->in_chunks = in_chunks(j);
+    f->tiles = agi_hopper_tiles(j->p, tile);
+    f->rows = j->x->ring_rows[0];
+    f->sums = j->x->ring_sums;
+    f->passes = j->x->ring_passes;
+    f->tickets = f->passes + 2 * j->p->heads * f->tiles;
+    f->scale_log2 = (float)(j->p->scale * 1.4426950408889634);
+    f->is_ring = rings.is_ring;
+    f->ring = rings.blocks;
+    f->groups = rings.groups;
+}
+
+void agi_hopper_emit_second_ring(agi_cuda_job *j)
+{
+    const ag_problem *p = j->p;
+    const int32_t limit = j->device->shared_limit;
+    const agi_hopper_choice choice = agi_hopper_choose(j->plan, AGI_hopper_second_ring, limit);
+    const agi_hopper_choice before = agi_hopper_choose(j->plan, AGI_hopper_second_statistics, limit);
+    agi_hopper_second_ring f = {0};
+    map_second(j, choice.tile, AGI_HOPPER_RING_KEYS, f.maps);
+    set_second_ring(j, &f, choice.tile);
+    j->k.w = (agi_cuda_part){.blocks = agi_cuda_divide_up(p->q_len, choice.tile)};
+    f.p = j->k;
+    agi_cuda_emit(j, before.kernel, agi_saturating_product(p->batch, p->heads, j->k.w.blocks, 1), &f,
+                  sizeof f, false);
+    agi_cuda_emit(j, choice.kernel, ring_grid(j, agi_hopper_rings(p, j->device->ring_most)), &f, sizeof f,
+                  true);
 }

@@ -120,6 +120,21 @@ typedef struct {
     agi_cuda_params p;                          /* p.w.blocks: blocks of rows per head */
 } agi_hopper_second;
 
+/* vjp_jvp in one kernel (kernels/hopper_second_ring.cu), and the statistics before it: fields of the same names as in
+ * agi_hopper_ring have the same meaning, with tdQ for dQ. There is no room for maps of results. */
+typedef struct {
+    agi_cuda_tensor_map maps[AGI_CUDA_TDO + 1]; /* as in agi_hopper_second */
+    agi_cuda_params p;
+    float *rows; /* [H][tiles][4][N]: L in powers of two, mu, D, tD */
+    float *sums; /* of tdQ, with channels as the rows of the registers */
+    int32_t *passes, *tickets;
+    int64_t tiles;
+    float scale_log2;
+    int32_t is_ring, ring, groups;
+    int32_t tdq_in_pairs, tdk_in_pairs, tdv_in_pairs; /* two channels at a time, else row by row */
+    int32_t in_chunks; /* O, dO and their tangents can be read 16 bytes at a time */
+} agi_hopper_second_ring;
+
 /* ---- The kernels ----
  *
  * A block has 64 rows, queries or keys, for each of CONSUMERS warpgroups and one warpgroup more, which only copies. It
@@ -149,6 +164,9 @@ typedef struct {
     X(hopper_tdkdv, format, 128, 2, 32, 2) \
     X(hopper_tdq, format, 64, 2, 64, 4) \
     X(hopper_tdq, format, 128, 2, 48, 2)
+#define AGI_HOPPER_second_ring(X, format) \
+    X(hopper_second_ring, format, 64, 2, 64, 2) \
+    X(hopper_second_ring, format, 128, 2, 32, 2)
 /* clang-format on */
 #define AGI_HOPPER_FORMATS(X) X(bf16) X(f16)
 
@@ -181,5 +199,13 @@ enum { AGI_HOPPER_RING_KEYS = 128, AGI_HOPPER_RING_WALK = 160 }; /* keys of a bl
 #define AGI_HOPPER_RING_SHARED(D, CONSUMERS, N, STAGES)                                                      \
     (1024 + 4 * 128 * (D) + 8 * (N) * (D) + 4 * 128 * (N) + AGI_HOPPER_RING_STAGED(D) * 4 * (N) * (D) +      \
      16 * (N) + 120 + AGI_HOPPER_RING_STAGED(D) * 48 + 2 * AGI_HOPPER_RING_WALK)
+
+/* Of vjp_jvp in one kernel: K, tK, V, tV of 128 keys, two tiles of Q, tQ, dO, tdO, dZ and tdZ, at head size 64 twice,
+ * one tile of tdQ, four numbers for each query of two tiles, the barriers, two walks and the notes of two steps. */
+enum { AGI_HOPPER_RING_NOTE = 16 }; /* bytes of a note */
+#define AGI_HOPPER_SECOND_SCORES(D) ((D) == 128 ? 1 : 2)
+#define AGI_HOPPER_SECOND_RING_SHARED(D, CONSUMERS, N, STAGES)                                               \
+    (1024 + 8 * 128 * (D) + 16 * (N) * (D) + AGI_HOPPER_SECOND_SCORES(D) * 4 * 128 * (N) + 4 * (N) * (D) +   \
+     32 * (N) + 176 + 2 * AGI_HOPPER_RING_WALK + 2 * AGI_HOPPER_RING_NOTE)
 
 #endif

@@ -32,8 +32,9 @@ typedef struct {
     void *stats;
     double *diagonals;
     void *splits;
-    float *ring_rows[2], *ring_sums; /* of vjp in one kernel: L and D, sums of dQ */
-    int32_t *ring_passes;            /* and the counter of tickets behind them */
+    float *ring_rows[2],
+        *ring_sums;       /* of vjp in one kernel: L and D, sums of dQ; of vjp_jvp: all rows in the first */
+    int32_t *ring_passes; /* and the counter of tickets behind them */
     agi_hopper_features features;
     int64_t q_rows, k_rows, diagonal_tiles;
 } agi_cuda_layout;

@@ -39,12 +39,17 @@ enum {
 #define AGI_CUDA_HOPPER_RING(format)                                                                         \
     AGI_HOPPER_ring(AGI_CUDA_HOPPER, format) AGI_HOPPER_ring(AGI_CUDA_HOPPER_PRE, format)
 #define AGI_CUDA_HOPPER_SECOND(format) AGI_HOPPER_second(AGI_CUDA_HOPPER, format)
+#define AGI_CUDA_HOPPER_SECOND_PRE(map, format, D, CONSUMERS, N, STAGES)                                     \
+    agi_kernel_hopper_second_statistics_##format##_d##D,
+#define AGI_CUDA_HOPPER_SECOND_RING(format)                                                                  \
+    AGI_HOPPER_second_ring(AGI_CUDA_HOPPER, format) AGI_HOPPER_second_ring(AGI_CUDA_HOPPER_SECOND_PRE, format)
     AGI_CUDA_FORMATS(AGI_CUDA_OF) AGI_CUDA_OTHERS(AGI_CUDA_OTHER) AGI_CUDA_N_PORTABLE,
     AGI_CUDA_LAST_PORTABLE = AGI_CUDA_N_PORTABLE - 1,
     AGI_HOPPER_FORMATS(AGI_CUDA_HOPPER_FORWARD) AGI_CUDA_HOPPER_F32 AGI_HOPPER_FORMATS(AGI_CUDA_HOPPER_JVP)
         AGI_HOPPER_FORMATS(AGI_CUDA_HOPPER_BACKWARD) AGI_HOPPER_FORMATS(AGI_CUDA_HOPPER_RING)
-            AGI_HOPPER_FORMATS(AGI_CUDA_HOPPER_SECOND) AGI_HOPPER_BEFORE(AGI_CUDA_HOPPER_BEFORE)
-                AGI_CUDA_N_KERNELS
+            AGI_HOPPER_FORMATS(AGI_CUDA_HOPPER_SECOND) AGI_HOPPER_FORMATS(AGI_CUDA_HOPPER_SECOND_RING)
+                AGI_HOPPER_BEFORE(AGI_CUDA_HOPPER_BEFORE)
+                    AGI_CUDA_N_KERNELS
 #undef AGI_CUDA_LEVELS
 #undef AGI_CUDA_ANY
 #undef AGI_CUDA_ONE
@@ -61,6 +66,8 @@ enum {
 #undef AGI_CUDA_HOPPER_PRE
 #undef AGI_CUDA_HOPPER_RING
 #undef AGI_CUDA_HOPPER_SECOND
+#undef AGI_CUDA_HOPPER_SECOND_PRE
+#undef AGI_CUDA_HOPPER_SECOND_RING
 };
 
 typedef struct {

@@ -89,12 +89,21 @@ enum {
     {"hopper_statistics_" #format "_d" #D, #map "_" #format, 256, 0},
 #define HOPPER_RING_OF(format) AGI_HOPPER_ring(HOPPER_RING, format) AGI_HOPPER_ring(HOPPER_STATISTICS, format)
 #define HOPPER_BEFORE(name, threads, shared) {#name, "sets", threads, shared},
+#define HOPPER_SECOND_RING(map, format, D, CONSUMERS, N, STAGES)                                             \
+    {#map "_" #format "_d" #D, #map "_" #format, 128 * (CONSUMERS + 1),                                      \
+     AGI_HOPPER_SECOND_RING_SHARED(D, CONSUMERS, N, STAGES)},
+#define HOPPER_SECOND_STATISTICS(map, format, D, CONSUMERS, N, STAGES)                                       \
+    {"hopper_second_statistics_" #format "_d" #D, #map "_" #format, 256, 0},
+#define HOPPER_SECOND_RING_OF(format)                                                                        \
+    AGI_HOPPER_second_ring(HOPPER_SECOND_RING, format)                                                       \
+        AGI_HOPPER_second_ring(HOPPER_SECOND_STATISTICS, format)
 
 const agi_cuda_kernel agi_cuda_kernels[AGI_CUDA_N_KERNELS] = {
     AGI_CUDA_FORMATS(OF_FORMAT) AGI_CUDA_OTHERS(OTHER) AGI_HOPPER_FORMATS(HOPPER_FORWARD_OF)
         AGI_HOPPER_forward_f32(HOPPER_JVP, f32) AGI_HOPPER_FORMATS(HOPPER_JVP_OF)
             AGI_HOPPER_FORMATS(HOPPER_BACKWARD_OF) AGI_HOPPER_FORMATS(HOPPER_RING_OF)
-                AGI_HOPPER_FORMATS(HOPPER_SECOND_OF) AGI_HOPPER_BEFORE(HOPPER_BEFORE)};
+                AGI_HOPPER_FORMATS(HOPPER_SECOND_OF) AGI_HOPPER_FORMATS(HOPPER_SECOND_RING_OF)
+                    AGI_HOPPER_BEFORE(HOPPER_BEFORE)};
 
 /* ---- The stream kernels ---- */
 
@@ -237,12 +246,19 @@ typedef struct {
      AGI_FORMAT_##format,                                                                                    \
      D,                                                                                                      \
      {agi_kernel_##map##_##format##_d##D##_##set, 64 * (CONSUMERS), N, AGI_SET_##set, #set}},
+#define HOPPER_SECOND_PRE_CHOICE(map, format, D, CONSUMERS, N, STAGES)                                       \
+    {AGI_hopper_second_statistics,                                                                           \
+     AGI_FORMAT_##format,                                                                                    \
+     D,                                                                                                      \
+     {agi_kernel_hopper_second_statistics_##format##_d##D, N, N, AGI_SET_none, ""}},
 #define HOPPER_CHOICES(format)                                                                               \
     AGI_HOPPER_forward(HOPPER_CHOICE, format) AGI_HOPPER_jvp(HOPPER_CHOICE, format)                          \
         AGI_HOPPER_backward(HOPPER_CHOICE, format) AGI_HOPPER_ring(HOPPER_CHOICE, format)                    \
             AGI_HOPPER_ring(HOPPER_PRE_CHOICE, format) AGI_HOPPER_second(HOPPER_CHOICE, format)              \
                 AGI_HOPPER_forward_sets(HOPPER_SET_CHOICE, format)                                           \
-                    AGI_HOPPER_backward_sets(HOPPER_SET_CHOICE, format)
+                    AGI_HOPPER_backward_sets(HOPPER_SET_CHOICE, format)                                          \
+                AGI_HOPPER_second_ring(HOPPER_CHOICE, format)                                                \
+                    AGI_HOPPER_second_ring(HOPPER_SECOND_PRE_CHOICE, format)
 
 static const hopper_kernel hopper_kernels[] = {AGI_HOPPER_FORMATS(HOPPER_CHOICES)
                                                    AGI_HOPPER_forward_f32(HOPPER_CHOICE, f32)};

@@ -44,7 +44,9 @@ typedef enum {
     AGI_hopper_ring,
     AGI_hopper_statistics,
     AGI_hopper_tdkdv,
-    AGI_hopper_tdq
+    AGI_hopper_tdq,
+    AGI_hopper_second_ring,
+    AGI_hopper_second_statistics
 } agi_hopper_map;
 typedef struct {
     int32_t kernel, rows, tile;
@@ -53,8 +55,8 @@ typedef struct {
 } agi_hopper_choice;
 agi_hopper_choice agi_hopper_choose(const ag_plan *plan, agi_hopper_map map, int32_t shared_limit);
 
-/* The blocks of keys of vjp in one kernel (kernels/hopper_walk.cuh): groups of `blocks` blocks, at most `most`, which
- * must be on the device at once; `groups` of them per head. */
+/* The blocks of keys of vjp or vjp_jvp in one kernel (kernels/hopper_walk.cuh): groups of `blocks` blocks, at most
+ * `most`, which must be on the device at once; `groups` of them per head. */
 enum { AGI_HOPPER_RING_MOST = 64 };
 typedef struct {
     bool is_ring; /* every query sees every key */

@@ -28,6 +28,10 @@ static void check_limits(void)
           sizeof(agi_hopper_second));
     CHECK(sizeof(agi_hopper_before) <= MAX_PARAMETER, "%zu bytes of parameters before a feature set",
           sizeof(agi_hopper_before));
+    CHECK(sizeof(agi_hopper_ring) <= MAX_PARAMETER, "%zu bytes of parameters of Hopper's vjp in one kernel",
+          sizeof(agi_hopper_ring));
+    CHECK(sizeof(agi_hopper_second_ring) <= MAX_PARAMETER,
+          "%zu bytes of parameters of Hopper's vjp_jvp in one kernel", sizeof(agi_hopper_second_ring));
     CHECK(sizeof(agi_cuda_merge) <= MAX_PARAMETER, "%zu bytes of a merge", sizeof(agi_cuda_merge));
 }
 

@@ -47,6 +47,10 @@ template <void (*KERNEL_FUNCTION)(agi_cuda_params)> static void run_map(const ag
     {agi_kernel_##map##_##format##_d##D##_##set, run<agi_hopper_forward, map##_##format##_d##D##_##set>},
 #define HOPPER_BACKWARD_SET(map, format, D, CONSUMERS, N, STAGES, set)                                       \
     {agi_kernel_##map##_##format##_d##D##_##set, run<agi_hopper_backward, map##_##format##_d##D##_##set>},
+#define HOPPER_SECOND_RING(map, format, D, CONSUMERS, N, STAGES)                                             \
+    {agi_kernel_##map##_##format##_d##D, run<agi_hopper_second_ring, map##_##format##_d##D>},                \
+        {agi_kernel_hopper_second_statistics_##format##_d##D,                                                \
+         run<agi_hopper_second_ring, hopper_second_statistics_##format##_d##D>},
 #define HOPPERS(list, entry, format) list(entry, format)
 
 static const emulated_kernel kernels[] = {
@@ -74,6 +78,8 @@ static const emulated_kernel kernels[] = {
     HOPPERS(AGI_HOPPER_ring, HOPPER_RING, AGI_FORMAT)
 #elif defined(AGI_IMAGE_hopper_second)
     HOPPERS(AGI_HOPPER_second, HOPPER_SECOND, AGI_FORMAT)
+#elif defined(AGI_IMAGE_hopper_second_ring)
+    HOPPERS(AGI_HOPPER_second_ring, HOPPER_SECOND_RING, AGI_FORMAT)
 #else
     {agi_kernel_upload, run<agi_cuda_upload, upload>},
     {agi_kernel_statistics_f32, run_map<statistics_f32>},

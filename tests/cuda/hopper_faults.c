@@ -30,6 +30,13 @@ static const struct hopper_problem streamed_keys[N_PROBLEMS] = {
     {"h1 q70 k80 d40 bf16", 0},
 };
 
+/* Several blocks of keys that wait for each other, and several tiles of queries. */
+static const struct hopper_problem key_blocks[N_PROBLEMS] = {
+    {"h1 q260 k200 d100 f16 causal align=bottom-right", NOT_A_NUMBER},
+    {"h1 q200 k400 d128 f16", 0},
+    {"h1 q200 k260 d40 f16", 0},
+};
+
 /* Forward alone: several tiles for each block. */
 static const struct hopper_problem many_tiles[N_PROBLEMS] = {
     {"b2 h5 q130 k100 d128 bf16", FORWARD_ALONE},
@@ -49,18 +56,19 @@ static const struct part {
     const char *name;
     const struct hopper_problem *problems;
     uint64_t results;
-    bool stores_boxes;
+    bool stores_boxes; /* or sums that blocks add to one after another */
 } parts[] = {
     {"forward and vjp", first_order, FORWARD_RESULTS | VJP_RESULTS, true},
     {"forward's tiles", many_tiles, FORWARD_RESULTS, true},
     {"float32's forward", planes, FORWARD_RESULTS, false},
     {"tdkdv", streamed_queries, RESULT(T_TDK) | RESULT(T_TDV), false},
     {"tdq", streamed_keys, RESULT(T_TDQ), false},
+    {"vjp_jvp in one kernel", key_blocks, RESULT(T_TDQ) | RESULT(T_TDK) | RESULT(T_TDV), true},
 };
 enum { N_PARTS = sizeof parts / sizeof parts[0] };
 
-/* Faults that show in forward and vjp of 16 bits alone. In stored boxes: nothing waits for them; chunks are not
- * exchanged, neither when a box comes nor when a product reads it. In blocks that wait for each other: they do not. */
+/* Faults that show in some kernels alone. In stored boxes and sums: nothing waits for them; chunks are not exchanged,
+ * neither when a box comes nor when a product reads it. In blocks that wait for each other: they do not. */
 static bool is_of_stores(int fault)
 {
     enum { NO_STORE_WAITS = 7, NO_SWIZZLE = 9, NO_PASSES = 10 };

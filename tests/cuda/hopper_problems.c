@@ -28,7 +28,12 @@ static const struct hopper_problem problems[] = {
     {"h1 q100 k70 d64 f16 scale=-0.3", 0},
     {"h1 q80 k200 d64 bf16 causal", NOT_A_NUMBER},
     {"h1 q65 k200 d128 f16 causal", NOT_A_NUMBER},
-    /* vjp in two kernels */
+    /* gradients that are not stored in pairs */
+    {"h2 kv1 q100 k150 d33 dv17 bf16 causal", 0},
+    {"b2 h1 q70 k200 d97 dv128 f16", WITH_LENGTHS},
+    {"h1 q90 k140 d64 f16 grad=f32 window=60,30", 0},
+    {"b2 h1 q90 k140 d128 bf16 grad=f32 packed=160,250", 0},
+    /* vjp and vjp_jvp in two kernels */
     {"h1 q200 k300 d64 bf16", INVARIANT},
     {"h2 kv1 q130 k300 d128 bf16 causal align=bottom-right", INVARIANT},
     {"b3 h1 q200 k240 d64 f16 causal", WITH_LENGTHS | INVARIANT},

@@ -206,6 +206,15 @@ static inline ag_status run_hopper_maps(struct arrays *x, const struct hopper_pr
     return status;
 }
 
+/* On problems as small as these the rule allows errors as large as the results in bfloat16. Gradients of ordinary
+ * numbers come within some roundings of 16 bits: what a kernel leaves out or takes twice shows. */
+static inline bool is_near(const struct arrays *x, const struct error_entry *e)
+{
+    const uint64_t gradients = (VJP_RESULTS | VJP_JVP_RESULTS) & ~(RESULT(T_DSINK) | RESULT(T_TDSINK));
+    const double near = ag_plan_problem(x->plan)->dtype == AG_F16 ? 0x1p-9 : 0x1p-6;
+    return !(gradients & RESULT(e->t)) || e->error <= near * e->truth;
+}
+
 /* How many of these results are out of the rule; each is printed if loud. */
 static inline int count_wrong_results(struct arrays *x, uint64_t results, const char *text, bool loud)
 {
@@ -217,7 +226,7 @@ static inline int count_wrong_results(struct arrays *x, uint64_t results, const 
     for (int n = 0; n < count; n++) {
         const struct error_entry *e = &entries[n];
         int64_t at[4] = {0, 0, 0, 0};
-        if (!(results & RESULT(e->t)) || agc_error_entry_passed(e)) {
+        if (!(results & RESULT(e->t)) || (agc_error_entry_passed(e) && is_near(x, e))) {
             continue;
         }
         wrong++;

@@ -2,8 +2,7 @@
  * matrices of them in shared memory, and walks over tiles of as many matrices of the other side, which stand in the
  * same order. Warpgroup 0 copies, the others own 64 rows each, as in hopper_forward.cu.
  *
- * A kernel's parameter, Call, has `p` and two functions: operand_of(call, keys, n), which operand the n-th matrix of a
- * side is, and map_of(call, keys, n), its tensor map. */
+ * A kernel's parameter, Call, is what box_copy (hopper_tiles.cuh) asks for. */
 #pragma once
 #include "cuda/kernels/hopper_results.cuh"
 #include "cuda/kernels/hopper_tiles.cuh"
@@ -128,23 +127,6 @@ template <class T, bool KEYS, int MATRICES> struct owner_memory {
 };
 
 /* ---- The producer ---- */
-
-/* 64 channels of a matrix from `row` of the sequence on, in a box of `rows` rows; zeros if the call lacks the matrix:
- * rows before the first are outside of every tensor. */
-template <class Call> struct box_copy {
-    const Call &f;
-    const sequence &s;
-    bool keys;
-    int rows, head;
-
-    VERB void load(uint32_t to, uint32_t full, int matrix, int box, int row) const
-    {
-        const agi_cuda_matrix &m = f.p.m[operand_of(f, keys, matrix)];
-        const box_place place = place_of(m, s, keys);
-        box_load(to, map_of(f, keys, matrix), full, box * 64, m.data == nullptr ? -rows : place.row + row, head,
-                 place.batch);
-    }
-};
 
 template <class T, bool KEYS, int MATRICES, class Call>
 VERB void copy_own(const Call &f, const owner_block<T, KEYS> &at, const owner_memory<T, KEYS, MATRICES> &memory)

@@ -165,3 +165,21 @@ VERB box_place place_of(const agi_cuda_matrix &m, const sequence &s, bool keys)
     }
     return {(int)(keys ? s.k0 : s.q0), (int)s.view};
 }
+
+/* 64 channels of a matrix from `row` of the sequence on, in a box of `rows` rows; zeros if the call lacks the matrix:
+ * rows before the first are outside of every tensor. Call has `p` and two functions: operand_of(call, keys, n), which
+ * operand the n-th matrix of a side is, and map_of(call, keys, n), its tensor map. */
+template <class Call> struct box_copy {
+    const Call &f;
+    const sequence &s;
+    bool keys;
+    int rows, head;
+
+    VERB void load(uint32_t to, uint32_t full, int matrix, int box, int row) const
+    {
+        const agi_cuda_matrix &m = f.p.m[operand_of(f, keys, matrix)];
+        const box_place place = place_of(m, s, keys);
+        box_load(to, map_of(f, keys, matrix), full, box * 64, m.data == nullptr ? -rows : place.row + row, head,
+                 place.batch);
+    }
+};

@@ -177,18 +177,25 @@ VERB void store_matrices(uint32_t address, uint32_t r0, uint32_t r1, uint32_t r2
                  "r"(r2), "r"(r3)
                  : "memory");
 }
+/* A matrix of 8 x 8 numbers of 16 bits, two neighbours of a row in each lane: its transpose. */
+VERB uint32_t transpose_matrix(uint32_t x)
+{
+    uint32_t y;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+    return y;
+}
 VERB void shared_store(uint32_t address, float x, float y)
 {
     asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(x), "f"(y) : "memory");
 }
-VERB void shared_store_4(uint32_t address, const float (&x)[32], int i)
+template <int N> VERB void shared_store_4(uint32_t address, const float (&x)[N], int i)
 {
     asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(x[i]), "f"(x[i + 1]), "f"(x[i + 2]),
                  "f"(x[i + 3])
                  : "memory");
 }
 /* x[i .. i + 3] += what is there. */
-VERB void shared_add_4(float (&x)[32], int i, uint32_t address)
+template <int N> VERB void shared_add_4(float (&x)[N], int i, uint32_t address)
 {
     float y[4];
     asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
@@ -303,15 +310,15 @@ VERB int here(int x)
                  : OPERANDS_##COUNT(ADDED_TO, d)                                                             \
                  : "l"(a), "l"(b))
 /* The same with the sum over the rows of both tiles. */
-#define PRODUCT_COLUMNS_NEXT(type)                                                                           \
-    asm volatile("{\n.reg .pred add;\nsetp.eq.b32 add, 0, 0;\n" PRODUCT(64, type) "{" REGISTERS_32          \
-                 "}, %32, %33, add, 1, 1, 1, 1;\n}"                                                          \
-                 : OPERANDS_32(ADDED_TO, d)                                                                  \
+#define PRODUCT_COLUMNS_NEXT(N, type, COUNT, A, B)                                                           \
+    asm volatile("{\n.reg .pred add;\nsetp.eq.b32 add, 0, 0;\n" PRODUCT(N, type) "{" REGISTERS_##COUNT       \
+                 "}, %" #A ", %" #B ", add, 1, 1, 1, 1;\n}"                                                  \
+                 : OPERANDS_##COUNT(ADDED_TO, d)                                                             \
                  : "l"(a), "l"(b))
-#define PRODUCT_COLUMNS_FIRST(type)                                                                          \
-    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, 0, 0;\n" PRODUCT(64, type) "{" REGISTERS_32          \
-                 "}, %32, %33, add, 1, 1, 1, 1;\n}"                                                          \
-                 : OPERANDS_32(WRITTEN, d)                                                                   \
+#define PRODUCT_COLUMNS_FIRST(N, type, COUNT, A, B)                                                          \
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, 0, 0;\n" PRODUCT(N, type) "{" REGISTERS_##COUNT       \
+                 "}, %" #A ", %" #B ", add, 1, 1, 1, 1;\n}"                                                  \
+                 : OPERANDS_##COUNT(WRITTEN, d)                                                              \
                  : "l"(a), "l"(b))
 /* d += a b, a in registers, b's rows along the sum */
 #define PRODUCT_REGISTERS(N, type, COUNT, A0, A1, A2, A3, B)                                                 \
@@ -425,21 +432,33 @@ template <class F, int N> VERB void product_weights_first(float (&d)[N / 2], con
     }
 }
 
-/* d = a^T b and d += a^T b: 16 rows of 64 numbers each. */
-template <class F> VERB void product_columns_first(float (&d)[32], uint64_t a, uint64_t b)
+/* d = a^T b and d += a^T b: 16 rows each, of 64 numbers and of 64 or 32. */
+template <class F, int COUNT> VERB void product_columns_first(float (&d)[COUNT], uint64_t a, uint64_t b)
 {
-    if constexpr (same_format<F, bf16>::value) {
-        PRODUCT_COLUMNS_FIRST(bf16);
+    constexpr bool BFLOAT = same_format<F, bf16>::value;
+    static_assert(COUNT == 16 || COUNT == 32, "no product of this width");
+    if constexpr (COUNT == 16 && BFLOAT) {
+        PRODUCT_COLUMNS_FIRST(32, bf16, 16, 16, 17);
+    } else if constexpr (COUNT == 16) {
+        PRODUCT_COLUMNS_FIRST(32, f16, 16, 16, 17);
+    } else if constexpr (BFLOAT) {
+        PRODUCT_COLUMNS_FIRST(64, bf16, 32, 32, 33);
     } else {
-        PRODUCT_COLUMNS_FIRST(f16);
+        PRODUCT_COLUMNS_FIRST(64, f16, 32, 32, 33);
     }
 }
-template <class F> VERB void product_columns_next(float (&d)[32], uint64_t a, uint64_t b)
+template <class F, int COUNT> VERB void product_columns_next(float (&d)[COUNT], uint64_t a, uint64_t b)
 {
-    if constexpr (same_format<F, bf16>::value) {
-        PRODUCT_COLUMNS_NEXT(bf16);
+    constexpr bool BFLOAT = same_format<F, bf16>::value;
+    static_assert(COUNT == 16 || COUNT == 32, "no product of this width");
+    if constexpr (COUNT == 16 && BFLOAT) {
+        PRODUCT_COLUMNS_NEXT(32, bf16, 16, 16, 17);
+    } else if constexpr (COUNT == 16) {
+        PRODUCT_COLUMNS_NEXT(32, f16, 16, 16, 17);
+    } else if constexpr (BFLOAT) {
+        PRODUCT_COLUMNS_NEXT(64, bf16, 32, 32, 33);
     } else {
-        PRODUCT_COLUMNS_NEXT(f16);
+        PRODUCT_COLUMNS_NEXT(64, f16, 32, 32, 33);
     }
 }
 
