@@ -256,9 +256,9 @@ typedef struct {
         AGI_HOPPER_backward(HOPPER_CHOICE, format) AGI_HOPPER_ring(HOPPER_CHOICE, format)                    \
             AGI_HOPPER_ring(HOPPER_PRE_CHOICE, format) AGI_HOPPER_second(HOPPER_CHOICE, format)              \
                 AGI_HOPPER_forward_sets(HOPPER_SET_CHOICE, format)                                           \
-                    AGI_HOPPER_backward_sets(HOPPER_SET_CHOICE, format)                                          \
-                AGI_HOPPER_second_ring(HOPPER_CHOICE, format)                                                \
-                    AGI_HOPPER_second_ring(HOPPER_SECOND_PRE_CHOICE, format)
+                    AGI_HOPPER_backward_sets(HOPPER_SET_CHOICE, format)                                      \
+                        AGI_HOPPER_second_ring(HOPPER_CHOICE, format)                                        \
+                            AGI_HOPPER_second_ring(HOPPER_SECOND_PRE_CHOICE, format)
 
 static const hopper_kernel hopper_kernels[] = {AGI_HOPPER_FORMATS(HOPPER_CHOICES)
                                                    AGI_HOPPER_forward_f32(HOPPER_CHOICE, f32)};
@@ -307,8 +307,8 @@ static bool covers(const hopper_kernel *k, const ag_problem *p, int32_t shared_l
 static bool is_fine(const ag_plan *plan)
 {
     const ag_problem *p = &plan->p;
-    return p->dtype != AG_F32 && p->dim_qk <= 64 && p->dim_v <= 64 && p->kv_len <= 4096 && score_features_of(p) == 0 &&
-           !(plan->flags & AG_INVARIANT);
+    return p->dtype != AG_F32 && p->dim_qk <= 64 && p->dim_v <= 64 && p->kv_len <= 4096 &&
+           score_features_of(p) == 0 && !(plan->flags & AG_INVARIANT);
 }
 
 /* The smallest set of features that covers the problem's, and the smallest head size. */
