@@ -119,7 +119,8 @@ typedef struct {
 /* clang-format off */
 #define AGI_HOPPER_forward(X, format) \
     X(hopper_forward, format, 64, 3, 112, 4) \
-    X(hopper_forward, format, 128, 2, 128, 2)
+    X(hopper_forward, format, 128, 2, 128, 2) \
+    X(hopper_forward, format, 256, 2, 80, 2)
 #define AGI_HOPPER_jvp(X, format) \
     X(hopper_jvp, format, 64, 2, 112, 2) \
     X(hopper_jvp, format, 128, 2, 64, 2)
@@ -140,10 +141,12 @@ typedef struct {
 #define AGI_HOPPER_FORMATS(X) X(bf16) X(f16)
 
 /* Shared memory in bytes: up to 1,024 of them to begin at a multiple of 1,024, the tiles, the barriers, the places of
- * tiles of queries. */
+ * tiles of queries. Two tiles of queries at once, where there is room. */
 #define AGI_HOPPER_PLACES 512
+#define AGI_HOPPER_Q_SLOTS(D) ((D) > 128 ? 1 : 2)
 #define AGI_HOPPER_SHARED(D, CONSUMERS, N, STAGES)                                                           \
-    (1024 + 4 * (D) * (64 * (CONSUMERS) + (STAGES) * (N)) + 8 * 4 * (1 + (STAGES)) + AGI_HOPPER_PLACES)
+    (1024 + 2 * (D) * (AGI_HOPPER_Q_SLOTS(D) * 64 * (CONSUMERS) + 2 * (STAGES) * (N)) +                      \
+     8 * (2 * AGI_HOPPER_Q_SLOTS(D) + 4 * (STAGES)) + AGI_HOPPER_PLACES)
 
 /* Of jvp, which has the tangent of each matrix; where the block is. */
 enum { AGI_HOPPER_PLACE = 128 };
