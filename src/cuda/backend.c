@@ -259,7 +259,7 @@ static void describe_place(const ag_plan *plan, char *text, size_t size)
     const bool second = agi_hopper_choose(plan, AGI_hopper_tdkdv, limit).kernel >= 0;
     const char *maps = choice.features != 0 ? ", wgmma in forward and vjp with "
                        : second             ? ", wgmma in forward, vjp, jvp and vjp_jvp"
-                                            : ", wgmma in forward";
+                                            : ", wgmma in forward and vjp";
     snprintf(text, size, "device %d, %s%s%s", data->device, data->device_info.name, hopper ? maps : "",
              hopper ? choice.set : "");
 }

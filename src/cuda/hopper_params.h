@@ -85,6 +85,14 @@ typedef struct {
     agi_hopper_features x;
 } agi_hopper_backward;
 
+/* vjp for head sizes above 128 (kernels/hopper_wide.cu), one of its two kernels. */
+typedef struct {
+    agi_cuda_tensor_map q, k, v, d_o;
+    agi_cuda_tensor_map results[2]; /* dV and dK, or dQ: if in_boxes */
+    agi_cuda_params p;              /* p.w.blocks: blocks of rows per head */
+    int32_t in_boxes[2];            /* stored by the copy engine, else row by row */
+} agi_hopper_wide;
+
 /* vjp in one kernel (kernels/hopper_ring.cu), and the statistics before it. Tiles of queries are counted over all
  * sequences of a head; each has two halves. */
 typedef struct {
@@ -129,6 +137,10 @@ typedef struct {
     X(hopper_dkdv, format, 128, 2, 64, 3) \
     X(hopper_dq, format, 64, 2, 64, 4) \
     X(hopper_dq, format, 128, 2, 64, 3)
+/* Those of hopper_wide.cu: X(map, format, D, rows of a block, N, STAGES); two warpgroups compute. */
+#define AGI_HOPPER_wide(X, format) \
+    X(hopper_dkdv, format, 256, 64, 64, 2) \
+    X(hopper_dq, format, 256, 128, 48, 2)
 #define AGI_HOPPER_ring(X, format) \
     X(hopper_ring, format, 64, 2, 128, 2) \
     X(hopper_ring, format, 128, 2, 64, 2)
@@ -163,6 +175,12 @@ enum { AGI_HOPPER_PLACE = 128 };
 #define AGI_HOPPER_STATS_hopper_dq 0
 #define AGI_HOPPER_STATS_hopper_tdkdv 1
 #define AGI_HOPPER_STATS_hopper_tdq 0
+
+/* Of vjp for head sizes above 128: with STATS P of the pairs and three numbers of each query beside each tile; three
+ * rings. */
+#define AGI_HOPPER_WIDE_SHARED(STATS, D, ROWS, N, STAGES)                                                    \
+    (1024 + 4 * (D) * ((ROWS) + (STAGES) * (N)) + (STATS) * (STAGES) * (N)*4 * ((ROWS) + 3) +                \
+     8 * (1 + 6 * (STAGES)) + AGI_HOPPER_NOTES)
 
 /* Of vjp in one kernel: K and V of 128 keys, two tiles of Q and dO, twice dS, buffers of dQ, L and D of two tiles, the
  * barriers and two walks. */

@@ -116,7 +116,8 @@ static void table_of_hopper(void)
                "cuda, sm90, float32 inside, device 0, Fake GPU 0, wgmma in forward, vjp, jvp and vjp_jvp, "
                "deterministic");
     forward_by("q65 k65 d16 f16 causal", "hopper_forward_f16_d64", "wgmma in forward");
-    forward_by("q65 k65 d129 f16 causal", "hopper_forward_f16_d256", "Fake GPU 0, wgmma in forward, det");
+    forward_by("q65 k65 d129 f16 causal", "hopper_forward_f16_d256",
+               "Fake GPU 0, wgmma in forward and vjp, det");
     forward_by("q65 k65 d129 f16 bias", "forward_f16_d256_full", "Fake GPU 0, det");
     forward_by("q65 k65 d16 bf16 softcap=5", "hopper_forward_bf16_d64_softcap",
                "Fake GPU 0, wgmma in forward and vjp with softcap, deterministic");

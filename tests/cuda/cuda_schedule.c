@@ -22,6 +22,8 @@ static void check_limits(void)
           sizeof(agi_hopper_jvp));
     CHECK(sizeof(agi_hopper_backward) <= MAX_PARAMETER, "%zu bytes of parameters of Hopper's vjp",
           sizeof(agi_hopper_backward));
+    CHECK(sizeof(agi_hopper_wide) <= MAX_PARAMETER, "%zu bytes of parameters of Hopper's wide vjp",
+          sizeof(agi_hopper_wide));
     CHECK(sizeof(agi_hopper_second) <= MAX_PARAMETER, "%zu bytes of parameters of Hopper's vjp_jvp",
           sizeof(agi_hopper_second));
     CHECK(sizeof(agi_hopper_before) <= MAX_PARAMETER, "%zu bytes of parameters before a feature set",
@@ -97,6 +99,25 @@ static void check_set(uint32_t features, agi_hopper_map map)
     }
 }
 
+/* Head sizes above 128 have forward and vjp; the largest is 256. */
+static void check_wide(int64_t d, agi_hopper_map map)
+{
+    ag_plan plan = {.p = AG_PROBLEM_INIT};
+    const bool first = map == AGI_hopper_forward || map == AGI_hopper_dkdv || map == AGI_hopper_dq;
+    plan.p.dtype = AG_BF16;
+    plan.p.q_len = plan.p.kv_len = 100;
+    plan.p.dim_qk = 40;
+    plan.p.dim_v = d;
+    const agi_hopper_choice c = agi_hopper_choose(&plan, map, LIMIT_LARGE);
+    CHECK((c.kernel >= 0) == (d <= 128 || (first && d <= 256)), "map %d has kernel %d for d%d", (int)map,
+          (int)c.kernel, (int)d);
+    CHECK(c.kernel < 0 || (strstr(agi_cuda_kernels[c.kernel].name, "_d256") != NULL) == (d > 128),
+          "%s for d%d", agi_cuda_kernels[c.kernel].name, (int)d);
+    plan.p.dropout = 0.1;
+    CHECK(d <= 128 || agi_hopper_choose(&plan, map, LIMIT_LARGE).kernel < 0, "map %d has dropout for d%d",
+          (int)map, (int)d);
+}
+
 int main(void)
 {
     static const ag_dtype dtypes[] = {AG_F64, AG_F32, AG_F16, AG_BF16};
@@ -108,6 +129,12 @@ int main(void)
     for (uint32_t features = 0; features <= ALL_FEATURES; features++) {
         for (int map = AGI_hopper_forward; map <= AGI_hopper_tdq; map++) {
             check_set(features, (agi_hopper_map)map);
+        }
+    }
+    for (int map = AGI_hopper_forward; map <= AGI_hopper_tdq; map++) {
+        static const int64_t sizes[] = {128, 129, 256, 257};
+        for (int n = 0; n < 4; n++) {
+            check_wide(sizes[n], (agi_hopper_map)map);
         }
     }
     return test_summary();
