@@ -367,6 +367,41 @@ void agi_hopper_emit_ring(agi_cuda_job *j)
                   true);
 }
 
+/* One kernel of vjp for head sizes above 128. Boxes of the owners and of queries have 64 rows. */
+static void emit_hopper_wide(agi_cuda_job *j, agi_hopper_map map)
+{
+    const ag_problem *p = j->p;
+    const ag_args *a = &j->k.a;
+    const bool keys = map == AGI_hopper_dkdv;
+    const agi_hopper_choice choice = agi_hopper_choose(j->plan, map, j->device->shared_limit);
+    const int64_t blocks = agi_cuda_divide_up(keys ? p->kv_len : p->q_len, choice.rows);
+    agi_hopper_wide f = {0};
+    map_operand(j, AGI_CUDA_Q, 64, &f.q);
+    map_operand(j, AGI_CUDA_DO, 64, &f.d_o);
+    map_operand(j, AGI_CUDA_K, keys ? 64 : choice.tile, &f.k);
+    map_operand(j, AGI_CUDA_V, keys ? 64 : choice.tile, &f.v);
+    if (keys) {
+        f.in_boxes[0] = map_gradient(j, &agi_cuda_sources[AGI_CUDA_V], &a->dv, AG_ACC_DV, &f.results[0]);
+        f.in_boxes[1] = map_gradient(j, &agi_cuda_sources[AGI_CUDA_K], &a->dk, AG_ACC_DK, &f.results[1]);
+    } else {
+        f.in_boxes[0] = map_gradient(j, &agi_cuda_sources[AGI_CUDA_Q], &a->dq, AG_ACC_DQ, &f.results[0]);
+    }
+    j->k.w = (agi_cuda_part){.blocks = blocks};
+    f.p = j->k;
+    agi_cuda_emit(j, choice.kernel,
+                  agi_saturating_product(p->batch, keys ? p->kv_heads : p->heads, blocks, 1), &f, sizeof f,
+                  false);
+}
+
+static void emit_vjp_kernel(agi_cuda_job *j, agi_hopper_map map, const agi_hopper_backward *maps)
+{
+    if (j->p->dim_qk > 128 || j->p->dim_v > 128) {
+        emit_hopper_wide(j, map);
+    } else {
+        emit_hopper_backward(j, map, maps);
+    }
+}
+
 void agi_hopper_emit_vjp(agi_cuda_job *j)
 {
     const ag_args *a = &j->k.a;
@@ -377,10 +412,10 @@ void agi_hopper_emit_vjp(agi_cuda_job *j)
     map_operand(j, AGI_CUDA_V, 64, &maps.v);
     map_operand(j, AGI_CUDA_DO, 64, &maps.d_o);
     if (a->dk.data != NULL || a->dv.data != NULL) {
-        emit_hopper_backward(j, AGI_hopper_dkdv, &maps);
+        emit_vjp_kernel(j, AGI_hopper_dkdv, &maps);
     }
     if (a->dq.data != NULL) {
-        emit_hopper_backward(j, AGI_hopper_dq, &maps);
+        emit_vjp_kernel(j, AGI_hopper_dq, &maps);
     }
 }
 

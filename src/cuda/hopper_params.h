@@ -94,6 +94,14 @@ typedef struct {
     agi_hopper_features x;
 } agi_hopper_backward;
 
+/* vjp for head sizes above 128 (kernels/hopper_wide.cu), one of its two kernels. */
+typedef struct {
+    agi_cuda_tensor_map q, k, v, d_o;
+    agi_cuda_tensor_map results[2]; /* dV and dK, or dQ: if in_boxes */
+    agi_cuda_params p;              /* p.w.blocks: blocks of rows per head */
+    int32_t in_boxes[2];            /* stored by the copy engine, else row by row */
+} agi_hopper_wide;
+
 /* vjp in one kernel (kernels/hopper_ring.cu), and the statistics before it. Tiles of queries are counted over all
  * sequences of a head; each has two halves. */
 typedef struct {
@@ -144,7 +152,8 @@ typedef struct {
 #define AGI_HOPPER_forward(X, format) \
     X(hopper_forward, format, 64, 3, 112, 4) \
     X(hopper_forward_fine, format, 64, 4, 64, 4) \
-    X(hopper_forward, format, 128, 2, 128, 2)
+    X(hopper_forward, format, 128, 2, 128, 2) \
+    X(hopper_forward, format, 256, 2, 80, 2)
 #define AGI_HOPPER_forward_f32(X, format) \
     X(hopper_forward, format, 64, 3, 64, 4) \
     X(hopper_forward, format, 128, 2, 64, 2)
@@ -156,6 +165,10 @@ typedef struct {
     X(hopper_dkdv, format, 128, 2, 64, 3) \
     X(hopper_dq, format, 64, 2, 64, 4) \
     X(hopper_dq, format, 128, 2, 64, 3)
+/* Those of hopper_wide.cu: X(map, format, D, rows of a block, N, STAGES); two warpgroups compute. */
+#define AGI_HOPPER_wide(X, format) \
+    X(hopper_dkdv, format, 256, 64, 64, 2) \
+    X(hopper_dq, format, 256, 128, 48, 2)
 #define AGI_HOPPER_ring(X, format) \
     X(hopper_ring, format, 64, 2, 128, 2) \
     X(hopper_ring, format, 128, 2, 64, 2)
@@ -171,10 +184,12 @@ typedef struct {
 #define AGI_HOPPER_FORMATS(X) X(bf16) X(f16)
 
 /* Shared memory in bytes: up to 1,024 of them to begin at a multiple of 1,024, the tiles, the barriers, the places of
- * tiles of queries. */
+ * tiles of queries. Two tiles of queries at once, where there is room. */
 #define AGI_HOPPER_PLACES 512
+#define AGI_HOPPER_Q_SLOTS(D) ((D) > 128 ? 1 : 2)
 #define AGI_HOPPER_SHARED(D, CONSUMERS, N, STAGES)                                                           \
-    (1024 + 4 * (D) * (64 * (CONSUMERS) + (STAGES) * (N)) + 8 * 4 * (1 + (STAGES)) + AGI_HOPPER_PLACES)
+    (1024 + 2 * (D) * (AGI_HOPPER_Q_SLOTS(D) * 64 * (CONSUMERS) + 2 * (STAGES) * (N)) +                      \
+     8 * (2 * AGI_HOPPER_Q_SLOTS(D) + 4 * (STAGES)) + AGI_HOPPER_PLACES)
 
 /* Of jvp, which has the tangent of each matrix, and of float32's forward, which has two planes; where the block is. */
 enum { AGI_HOPPER_PLACE = 128 };
@@ -191,6 +206,12 @@ enum { AGI_HOPPER_PLACE = 128 };
 #define AGI_HOPPER_STATS_hopper_dq 0
 #define AGI_HOPPER_STATS_hopper_tdkdv 1
 #define AGI_HOPPER_STATS_hopper_tdq 0
+
+/* Of vjp for head sizes above 128: with STATS P of the pairs and three numbers of each query beside each tile; three
+ * rings. */
+#define AGI_HOPPER_WIDE_SHARED(STATS, D, ROWS, N, STAGES)                                                    \
+    (1024 + 4 * (D) * ((ROWS) + (STAGES) * (N)) + (STATS) * (STAGES) * (N)*4 * ((ROWS) + 3) +                \
+     8 * (1 + 6 * (STAGES)) + AGI_HOPPER_NOTES)
 
 /* Of vjp in one kernel: K and V of 128 keys, two tiles of Q and dO, twice dS, buffers of dQ, L and D of two tiles, the
  * barriers and two walks. */

@@ -82,6 +82,10 @@ enum {
 #define HOPPER_BACKWARD_OF(format)                                                                           \
     AGI_HOPPER_backward(HOPPER_BACKWARD, format) AGI_HOPPER_backward_sets(HOPPER_BACKWARD_SET, format)
 #define HOPPER_SECOND_OF(format) AGI_HOPPER_second(HOPPER_SECOND, format)
+#define HOPPER_WIDE(map, format, D, ROWS, N, STAGES)                                                         \
+    {#map "_" #format "_d" #D, "hopper_wide_" #format, 384,                                                  \
+     AGI_HOPPER_WIDE_SHARED(AGI_HOPPER_STATS_##map, D, ROWS, N, STAGES)},
+#define HOPPER_WIDE_OF(format) AGI_HOPPER_wide(HOPPER_WIDE, format)
 #define HOPPER_RING(map, format, D, CONSUMERS, N, STAGES)                                                    \
     {#map "_" #format "_d" #D, #map "_" #format, 128 * (CONSUMERS + 1),                                      \
      AGI_HOPPER_RING_SHARED(D, CONSUMERS, N, STAGES)},
@@ -103,7 +107,7 @@ const agi_cuda_kernel agi_cuda_kernels[AGI_CUDA_N_KERNELS] = {
         AGI_HOPPER_forward_f32(HOPPER_JVP, f32) AGI_HOPPER_FORMATS(HOPPER_JVP_OF)
             AGI_HOPPER_FORMATS(HOPPER_BACKWARD_OF) AGI_HOPPER_FORMATS(HOPPER_RING_OF)
                 AGI_HOPPER_FORMATS(HOPPER_SECOND_OF) AGI_HOPPER_FORMATS(HOPPER_SECOND_RING_OF)
-                    AGI_HOPPER_BEFORE(HOPPER_BEFORE)};
+                    AGI_HOPPER_FORMATS(HOPPER_WIDE_OF) AGI_HOPPER_BEFORE(HOPPER_BEFORE)};
 
 /* ---- The stream kernels ---- */
 
@@ -236,6 +240,8 @@ typedef struct {
      AGI_FORMAT_##format,                                                                                    \
      D,                                                                                                      \
      {agi_kernel_##map##_##format##_d##D, 64 * (CONSUMERS), N, AGI_SET_none, ""}},
+#define HOPPER_WIDE_CHOICE(map, format, D, ROWS, N, STAGES)                                                  \
+    {AGI_##map, AGI_FORMAT_##format, D, {agi_kernel_##map##_##format##_d##D, ROWS, N, AGI_SET_none, ""}},
 #define HOPPER_PRE_CHOICE(map, format, D, CONSUMERS, N, STAGES)                                              \
     {AGI_hopper_statistics,                                                                                  \
      AGI_FORMAT_##format,                                                                                    \
@@ -258,7 +264,8 @@ typedef struct {
                 AGI_HOPPER_forward_sets(HOPPER_SET_CHOICE, format)                                           \
                     AGI_HOPPER_backward_sets(HOPPER_SET_CHOICE, format)                                      \
                         AGI_HOPPER_second_ring(HOPPER_CHOICE, format)                                        \
-                            AGI_HOPPER_second_ring(HOPPER_SECOND_PRE_CHOICE, format)
+                            AGI_HOPPER_second_ring(HOPPER_SECOND_PRE_CHOICE, format)                         \
+                                AGI_HOPPER_wide(HOPPER_WIDE_CHOICE, format)
 
 static const hopper_kernel hopper_kernels[] = {AGI_HOPPER_FORMATS(HOPPER_CHOICES)
                                                    AGI_HOPPER_forward_f32(HOPPER_CHOICE, f32)};

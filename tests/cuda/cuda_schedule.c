@@ -24,6 +24,8 @@ static void check_limits(void)
           sizeof(agi_hopper_jvp));
     CHECK(sizeof(agi_hopper_backward) <= MAX_PARAMETER, "%zu bytes of parameters of Hopper's vjp",
           sizeof(agi_hopper_backward));
+    CHECK(sizeof(agi_hopper_wide) <= MAX_PARAMETER, "%zu bytes of parameters of Hopper's wide vjp",
+          sizeof(agi_hopper_wide));
     CHECK(sizeof(agi_hopper_second) <= MAX_PARAMETER, "%zu bytes of parameters of Hopper's vjp_jvp",
           sizeof(agi_hopper_second));
     CHECK(sizeof(agi_hopper_before) <= MAX_PARAMETER, "%zu bytes of parameters before a feature set",
@@ -103,11 +105,12 @@ static void check_set(uint32_t features, agi_hopper_map map)
     }
 }
 
-/* The table sm90 has forward in every dtype but float64, the other maps in 16 bits, for head sizes up to 128. */
+/* The table sm90 has forward in every dtype but float64, the other maps in 16 bits, for head sizes up to 128. check_wide
+ * has the larger ones. */
 static void check_hopper(ag_dtype dtype, agi_hopper_map map)
 {
     const bool has = dtype == AG_F32 ? map == AGI_hopper_forward : dtype != AG_F64;
-    for (int64_t d = 1; d <= 256; d++) {
+    for (int64_t d = 1; d <= 128; d++) {
         const ag_plan plan = {.p = {.dtype = dtype,
                                     .batch = 1,
                                     .heads = 1,
@@ -118,10 +121,28 @@ static void check_hopper(ag_dtype dtype, agi_hopper_map map)
                                     .dim_v = 1}};
         const agi_hopper_choice c = agi_hopper_choose(&plan, map, LIMIT_LARGE);
         const char *name = c.kernel < 0 ? "none" : agi_cuda_kernels[c.kernel].name;
-        CHECK((c.kernel >= 0) == (has && d <= 128), "map %d of dtype %d, d%d: %s", (int)map, (int)dtype,
-              (int)d, name);
+        CHECK((c.kernel >= 0) == has, "map %d of dtype %d, d%d: %s", (int)map, (int)dtype, (int)d, name);
         CHECK(c.kernel < 0 || strstr(name, d <= 64 ? "_d64" : "_d128") != NULL, "d%d: %s", (int)d, name);
     }
+}
+
+/* Head sizes above 128 have forward and vjp; the largest is 256. */
+static void check_wide(int64_t d, agi_hopper_map map)
+{
+    ag_plan plan = {.p = AG_PROBLEM_INIT};
+    const bool first = map == AGI_hopper_forward || map == AGI_hopper_dkdv || map == AGI_hopper_dq;
+    plan.p.dtype = AG_BF16;
+    plan.p.q_len = plan.p.kv_len = 100;
+    plan.p.dim_qk = 40;
+    plan.p.dim_v = d;
+    const agi_hopper_choice c = agi_hopper_choose(&plan, map, LIMIT_LARGE);
+    CHECK((c.kernel >= 0) == (d <= 128 || (first && d <= 256)), "map %d has kernel %d for d%d", (int)map,
+          (int)c.kernel, (int)d);
+    CHECK(c.kernel < 0 || (strstr(agi_cuda_kernels[c.kernel].name, "_d256") != NULL) == (d > 128),
+          "%s for d%d", agi_cuda_kernels[c.kernel].name, (int)d);
+    plan.p.dropout = 0.1;
+    CHECK(d <= 128 || agi_hopper_choose(&plan, map, LIMIT_LARGE).kernel < 0, "map %d has dropout for d%d",
+          (int)map, (int)d);
 }
 
 int main(void)
@@ -142,6 +163,12 @@ int main(void)
             if (map != AGI_hopper_forward_fine) {
                 check_set(features, (agi_hopper_map)map);
             }
+        }
+    }
+    for (int map = AGI_hopper_forward; map <= AGI_hopper_tdq; map++) {
+        static const int64_t sizes[] = {128, 129, 256, 257};
+        for (int n = 0; n < 4 && map != AGI_hopper_forward_fine; n++) {
+            check_wide(sizes[n], (agi_hopper_map)map);
         }
     }
     return test_summary();

@@ -43,6 +43,8 @@ template <void (*KERNEL_FUNCTION)(agi_cuda_params)> static void run_map(const ag
          run<agi_hopper_ring, hopper_statistics_##format##_d##D>},
 #define HOPPER_SECOND(map, format, D, CONSUMERS, N, STAGES)                                                  \
     {agi_kernel_##map##_##format##_d##D, run<agi_hopper_second, map##_##format##_d##D>},
+#define HOPPER_WIDE(map, format, D, ROWS, N, STAGES)                                                         \
+    {agi_kernel_##map##_##format##_d##D, run<agi_hopper_wide, map##_##format##_d##D>},
 #define HOPPER_SET(map, format, D, CONSUMERS, N, STAGES, set)                                                \
     {agi_kernel_##map##_##format##_d##D##_##set, run<agi_hopper_forward, map##_##format##_d##D##_##set>},
 #define HOPPER_BACKWARD_SET(map, format, D, CONSUMERS, N, STAGES, set)                                       \
@@ -80,6 +82,8 @@ static const emulated_kernel kernels[] = {
     HOPPERS(AGI_HOPPER_second, HOPPER_SECOND, AGI_FORMAT)
 #elif defined(AGI_IMAGE_hopper_second_ring)
     HOPPERS(AGI_HOPPER_second_ring, HOPPER_SECOND_RING, AGI_FORMAT)
+#elif defined(AGI_IMAGE_hopper_wide)
+    HOPPERS(AGI_HOPPER_wide, HOPPER_WIDE, AGI_FORMAT)
 #else
     {agi_kernel_upload, run<agi_cuda_upload, upload>},
     {agi_kernel_statistics_f32, run_map<statistics_f32>},

@@ -156,6 +156,8 @@ static const struct {
     {"h1 q9000 d128 window=700,300", FIRST_ORDER},
     {"h1 q17000 d64 causal", FIRST_ORDER},
     {"h1 q17000 d128 causal", FIRST_ORDER},
+    {"h4 kv2 q3000 d256", FIRST_ORDER},
+    {"h2 q5000 d200 dv256 causal", FIRST_ORDER},
 };
 
 int main(int argc, char **argv)

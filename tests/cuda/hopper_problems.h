@@ -23,7 +23,8 @@ enum {
     LARGE_TANGENTS = 128, /* tS of 1e4 */
     COMMON_TANGENT = 256, /* tS of 1e3, nearly the same for all keys: tO is small */
     WITHOUT_TK = 512,     /* tangents that are absent */
-    WITHOUT_TQ_TV = 1024
+    WITHOUT_TQ_TV = 1024,
+    FIRST_ORDER = 2048 /* forward and vjp alone */
 };
 
 struct hopper_problem {
@@ -189,7 +190,9 @@ static inline void format_set_problem(char *text, size_t size, int set, int numb
 
 static inline uint64_t results_of(const struct hopper_problem *problem)
 {
-    return problem->with & FORWARD_ALONE ? FORWARD_RESULTS : ALL_RESULTS;
+    return problem->with & FORWARD_ALONE ? FORWARD_RESULTS
+           : problem->with & FIRST_ORDER ? FORWARD_RESULTS | VJP_RESULTS
+                                         : ALL_RESULTS;
 }
 
 /* jvp, which writes O and lse too, comes before forward: theirs are forward's. */
@@ -199,8 +202,9 @@ static inline ag_status run_hopper_maps(struct arrays *x, const struct hopper_pr
         return agc_arrays_run(x, AG_MAP_FORWARD);
     }
     static const uint32_t maps[] = {AG_MAP_JVP, AG_MAP_FORWARD, AG_MAP_VJP, AG_MAP_VJP_JVP};
+    const bool first = (problem->with & FIRST_ORDER) != 0;
     ag_status status = AG_OK;
-    for (int n = 0; n < 4 && status == AG_OK; n++) {
+    for (int n = first ? 1 : 0; n < (first ? 3 : 4) && status == AG_OK; n++) {
         status = agc_arrays_run(x, maps[n]);
     }
     return status;

@@ -5,7 +5,7 @@
  * over the borders of tiles of queries. The others compute, 64 queries each: S = Q K^T of the next tile and O' += P V
  * of this one are given to the tensor cores together, and while they run the weights of the next tile are made. A turn
  * is passed on from warpgroup to warpgroup, so that one makes weights while another multiplies. The first scores of
- * the next queries are made while O of these is stored.
+ * the next queries are made while O of these is stored, if there is room for two tiles of queries.
  *
  * Weights are 2^(S rate - u), u = m rate rounded, with m the row's largest score so far; what was summed before shrinks
  * by 2^(u_old - u). float16's are larger by 2^14, its range, in O' and in l alike. Scores are the products Q K^T, and
@@ -18,20 +18,21 @@
 constexpr float LOG2_E = 1.4426950408889634f;
 constexpr float LOWEST = -0x1p126f; /* of m: finite, so that a hidden pair's weight, 2^(-inf - u), needs no test */
 
-/* Slots of Q: in the slot of its queries a tile's O waits to be stored. The places of the tiles stay for twice as many,
- * so that the next one can be found before the slot of its Q is free. */
-enum { Q_SLOTS = 2, PLACES = 2 * Q_SLOTS };
+/* In the slot of its queries a tile's O waits to be stored. The places of the tiles stay for at least twice as many, so
+ * that the next one can be found before the slot of its Q is free. */
+enum { PLACES = 4 };
 
 template <class T> struct forward_memory {
-    tile_ring<Q_SLOTS> q;
+    tile_ring<T::Q_SLOTS> q;
     tile_ring<T::STAGES> k, v;
     query_block<T> *places;
 
     VERB forward_memory(char *shared)
     {
-        const uint32_t begin = (shared_address(shared) + 1023) & ~1023u, rings = begin + Q_SLOTS * T::OWN;
+        const uint32_t begin = (shared_address(shared) + 1023) & ~1023u, rings = begin + T::Q_SLOTS * T::OWN;
         const uint32_t barriers = rings + 2 * T::STAGES * T::TILE;
-        const uint32_t of_q = barriers + 4 * T::STAGES * 8, behind = of_q + 2 * Q_SLOTS * 8;
+        const uint32_t of_q = barriers + 4 * T::STAGES * 8, behind = of_q + 2 * T::Q_SLOTS * 8;
+        static_assert(PLACES >= 2 * T::Q_SLOTS, "places stay longer than slots");
         static_assert(PLACES * sizeof(query_block<T>) <= AGI_HOPPER_PLACES, "room for places");
         q = {begin, T::OWN, of_q};
         k = {rings, T::TILE, barriers};
@@ -101,8 +102,8 @@ template <class T> struct forward_producer {
                      place.row + at.row + w * 64, at.h, place.batch);
         }
     }
-    /* The keys of a step, and the values of the step before: so the first K and Q of a tile come before the last V of
-     * the tile before it. The next tile is looked for when the first copies of this one are under way. */
+    /* The keys of a step, and the values of the step before: so the first K and, if there is room, Q of a tile come before
+     * the last V of the tile before it. The next tile is looked for when the first copies of this one are under way. */
     VERB void run()
     {
         int x = -1, n = 0; /* the tile, and the tile of keys in it; before the first step there is none */
@@ -130,11 +131,14 @@ template <class T> struct forward_producer {
         if (at.count > 0) {
             copy_keys(at, memory.k, f.k, AGI_CUDA_K, step, n);
         }
-        if (n == 0) {
+        if (n == 0 && T::Q_SLOTS > 1) {
             copy_queries(at, x);
         }
         if (step > 0) {
             copy_keys(before, memory.v, f.v, AGI_CUDA_V, step - 1, n == 0 ? before.count - 1 : n - 1);
+        }
+        if (n == 0 && T::Q_SLOTS == 1) {
+            copy_queries(at, x); /* its slot is free when O has left it, which needs those values */
         }
         return at.count > 0;
     }
@@ -151,6 +155,7 @@ template <class T> struct forward_consumer {
     /* Features that need scores multiplied by the scale. */
     static constexpr bool SCALED = (T::FEATURES & (AGI_HAS_SOFTCAP | AGI_HAS_RELATIVE | AGI_HAS_BIAS)) != 0;
     static constexpr bool HIDES = hides_by_data(T::FEATURES), DROPS = (T::FEATURES & AGI_HAS_DROPOUT) != 0;
+    static constexpr bool NEXT_EARLY = T::Q_SLOTS > 1; /* the next tile begins before O of this one is stored */
 
     const agi_hopper_forward &f;
     const forward_memory<T> &memory;
@@ -405,16 +410,16 @@ template <class T> struct forward_consumer {
         memory.k.release(step);
         make_weights(0);
         pack_weights();
-        release_queries();
+        if (NEXT_EARLY && tile > 0) {
+            release_queries(tile - 1);
+        }
         clear_hidden(0);
     }
-    /* The slot of the tile before this one. */
-    VERB void release_queries() const
+    /* The slot of a tile. */
+    VERB void release_queries(int x) const
     {
-        if (tile > 0) {
-            wait_for_stores();
-            memory.q.release(tile - 1);
-        }
+        wait_for_stores();
+        memory.q.release(x);
     }
     /* S of tile n, and O' with tile n - 1. */
     VERB void next_keys(int n)
@@ -442,7 +447,7 @@ template <class T> struct forward_consumer {
         pack_weights();
         clear_hidden(n);
     }
-    /* O' with the last tile of keys; then the next tile begins. */
+    /* O' with the last tile of keys; then the next tile begins, if it has a slot. */
     VERB void last_keys()
     {
         memory.v.wait(step - 1);
@@ -450,9 +455,11 @@ template <class T> struct forward_consumer {
         hold(O);
         products_begin();
         start_sums(step - 1);
-        start_tile(tile + 1, step);
+        if constexpr (NEXT_EARLY) {
+            start_tile(tile + 1, step);
+        }
         sum_weights();
-        products_wait<1>();
+        products_wait<NEXT_EARLY ? 1 : 0>();
         hold(O);
         memory.v.release(step - 1);
     }
@@ -474,6 +481,11 @@ template <class T> struct forward_consumer {
             step += at->count;
             last_keys();
             finish();
+            if constexpr (!NEXT_EARLY) {
+                release_queries(tile);
+                products_begin();
+                start_tile(tile + 1, step);
+            }
         }
         products_wait<0>();
         hold(S);

@@ -94,7 +94,16 @@ template <class T, bool KEYS> VERB owner_step describe_step(const owner_block<T,
 /* In shared memory, so that the consumers keep their registers for sums. */
 template <class T, bool KEYS> struct owner_notes {
     owner_block<T, KEYS> at;
-    owner_step steps[T::STAGES];
+    owner_step steps[T::STEPS];
+
+    VERB owner_step &step(int n)
+    {
+        return steps[n % T::STEPS];
+    }
+    VERB const owner_step &step(int n) const
+    {
+        return steps[n % T::STEPS];
+    }
 };
 
 /* ---- Shared memory ---- */
@@ -124,18 +133,29 @@ template <class T, bool KEYS, int MATRICES> struct owner_memory {
         barrier_init(own_full, 1);
         barrier_init_done();
     }
+    /* A tile of step n; the next matrix follows it. */
+    VERB uint32_t tile(int matrix, int n) const
+    {
+        return ring.tile(n) + matrix * T::TILE;
+    }
+    /* Where results lie on their way to the tensors. */
+    VERB uint32_t results() const
+    {
+        return ring.tiles;
+    }
 };
 
 /* ---- The producer ---- */
 
-template <class T, bool KEYS, int MATRICES, class Call>
-VERB void copy_own(const Call &f, const owner_block<T, KEYS> &at, const owner_memory<T, KEYS, MATRICES> &memory)
+template <class T, bool KEYS, class Memory, class Call>
+VERB void copy_own(const Call &f, const owner_block<T, KEYS> &at, const Memory &memory)
 {
+    constexpr int SLABS = T::ROWS / 64;
     const box_copy<Call> copy = {f, at.s, KEYS, 64, KEYS ? at.kv_head : at.head};
     barrier_expect(memory.own_full, memory.OWN);
-    for (int n = 0; n < MATRICES * T::BOXES * T::CONSUMERS; n++) {
-        const int matrix = n / (T::BOXES * T::CONSUMERS), box = n / T::CONSUMERS % T::BOXES, w = n % T::CONSUMERS;
-        copy.load(memory.own + n * T::SLAB, memory.own_full, matrix, box, at.row + w * 64);
+    for (int n = 0; n < memory.OWN / T::SLAB; n++) {
+        const int matrix = n / (T::BOXES * SLABS), box = n / SLABS % T::BOXES, slab = n % SLABS;
+        copy.load(memory.own + n * T::SLAB, memory.own_full, matrix, box, at.row + slab * 64);
     }
 }
 template <class T, bool KEYS, int MATRICES, class Call>
@@ -146,7 +166,7 @@ VERB void copy_step(const Call &f, owner_notes<T, KEYS> &notes, const owner_memo
     const int row = at.stream_row(n), h = at.query_head(n);
     const box_copy<Call> copy = {f, at.s, !KEYS, T::N, KEYS ? h : at.kv_head};
     memory.ring.claim(n);
-    notes.steps[n % T::STAGES] = describe_step(at, n);
+    notes.step(n) = describe_step(at, n);
     barrier_expect(full, memory.STAGE);
     for (int i = 0; i < MATRICES * T::BOXES; i++) {
         copy.load(tile + i * T::BOX, full, i / T::BOXES, i % T::BOXES, row);
@@ -161,26 +181,36 @@ VERB void copy_step(const Call &f, owner_notes<T, KEYS> &notes, const owner_memo
 
 enum { WARPGROUP = 5, ALL_CONSUMERS = 9 }; /* named barriers */
 
-/* What a thread of a consumer knows and does whatever the map is. SUMMED: the first so many matrices of the stream are
- * multiplied by weights too, along their rows. */
-template <class T_, bool KEYS_, int MATRICES_, int SUMMED, class Call_> struct owner_consumer {
+/* A weight of a score in a row of L; larger by 2^14 in float16, whose range is small. */
+template <class F> VERB float weight_at(float S, float lse, float lse_low)
+{
+    constexpr float LOG2_E = 1.4426950408889634f;
+    return exp2_fast(fmaf(add_rn(add_rn(S, -lse), -lse_low), LOG2_E, F::RAISED ? 14 : 0));
+}
+
+/* What a thread of a consumer knows and does whatever the map is. A warpgroup has 64 rows of its own, or all have the
+ * same. SUMMED: the first so many matrices of the stream are multiplied by weights too, along their rows. */
+template <class T_, bool KEYS_, int MATRICES_, int SUMMED, class Call_,
+          class Memory = owner_memory<T_, KEYS_, MATRICES_>>
+struct owner_consumer {
     typedef T_ T;
     typedef Call_ Call;
     typedef typename T::F F;
     static constexpr bool KEYS = KEYS_;
     static constexpr int MATRICES = MATRICES_;
+    static constexpr bool SHARED_ROWS = T::ROWS == 64;
 
     const Call &f;
     const owner_notes<T, KEYS> &notes;
     const owner_block<T, KEYS> &at;
-    const owner_memory<T, KEYS, MATRICES> &memory;
+    const Memory &memory;
     const int w, row;         /* of the warpgroup; the thread's first row, the other is row + 8 */
     row_stats<float> mine[2]; /* of the thread's rows if they are queries */
 
-    VERB owner_consumer(const Call &call, const owner_notes<T, KEYS> &from,
-                        const owner_memory<T, KEYS, MATRICES> &shared)
+    VERB owner_consumer(const Call &call, const owner_notes<T, KEYS> &from, const Memory &shared)
         : f(call), notes(from), at(from.at), memory(shared), w(uniform((int)threadIdx.x / 128 - 1)),
-          row(from.at.row + (int)threadIdx.x / 32 * 16 - 64 + (int)threadIdx.x % 32 / 4)
+          row(from.at.row + (SHARED_ROWS ? (int)threadIdx.x % 128 / 32 * 16 : (int)threadIdx.x / 32 * 16 - 64) +
+              (int)threadIdx.x % 32 / 4)
     {
         if constexpr (!KEYS) {
             const float *const stats = stats_of_head<float>(f.p, {at.s, at.head});
@@ -195,11 +225,16 @@ template <class T_, bool KEYS_, int MATRICES_, int SUMMED, class Call_> struct o
         }
     }
 
+    /* The 64 rows of the block that the warpgroup has. */
+    VERB int slab() const
+    {
+        return SHARED_ROWS ? 0 : w;
+    }
     /* to = an own matrix times one of the step's, both along the channels; with ADD: to += that. */
     template <bool ADD = false> VERB void multiply(float (&to)[T::N / 2], int own_matrix, int stream_matrix, int n)
     {
-        const operand_tile own = rows_of(memory.own + own_matrix * T::OWN + w * T::SLAB);
-        const operand_tile stream = rows_of(memory.ring.tile(n) + stream_matrix * T::TILE);
+        const operand_tile own = rows_of(memory.own + own_matrix * T::OWN + slab() * T::SLAB);
+        const operand_tile stream = rows_of(memory.tile(stream_matrix, n));
         if constexpr (ADD) {
             product_next<F, T::N>(to, operand_at(own, 0), operand_at(stream, 0));
         } else {
@@ -207,14 +242,14 @@ template <class T_, bool KEYS_, int MATRICES_, int SUMMED, class Call_> struct o
         }
 #pragma unroll
         for (int step = 1; step < T::D / 16; step++) {
-            product_next<F, T::N>(to, operand_at(own, channel_step(step, T::CONSUMERS * T::SLAB)),
+            product_next<F, T::N>(to, operand_at(own, channel_step(step, T::ROWS * 128)),
                                   operand_at(stream, channel_step(step, T::BOX)));
         }
     }
     /* to += weights times the step's matrix, along its rows. */
     VERB void start_sum(float (&to)[T::D / 2], const uint32_t (&weights)[T::N / 4], int matrix, int n)
     {
-        const operand_tile stream = columns_of(memory.ring.tile(n) + matrix * T::TILE, T::BOX);
+        const operand_tile stream = columns_of(memory.tile(matrix, n), T::BOX);
 #pragma unroll
         for (int step = 0; step < T::N / 16; step++) {
             product_weights<F, T::D>(to, weights + 4 * step, operand_at(stream, step * 2048));
@@ -225,19 +260,19 @@ template <class T_, bool KEYS_, int MATRICES_, int SUMMED, class Call_> struct o
      * the matrices that are summed. Every warpgroup writes all of them before its own products. */
     VERB void clear_hidden(int n)
     {
-        if (notes.steps[n % T::STAGES].clear) {
-            clear_rows(n, [](int) { return false; });
+        if (notes.step(n).clear) {
+            clear_rows<SUMMED>(0, n, [](int) { return false; });
         }
     }
-    /* The same, and rows of the tile of which is_dead. */
-    template <class Function> VERB void clear_rows(int n, Function is_dead)
+    /* The same in COUNT matrices from `matrix` on, and rows of the tile of which is_dead. */
+    template <int COUNT, class Function> VERB void clear_rows(int matrix, int n, Function is_dead)
     {
-        const owner_step &step = notes.steps[n % T::STAGES];
+        const owner_step &step = notes.step(n);
         const int first = step.row;
-        for (int i = (int)threadIdx.x % 128; i < SUMMED * T::BOXES * T::N * 8; i += 128) {
+        for (int i = (int)threadIdx.x % 128; i < COUNT * T::BOXES * T::N * 8; i += 128) {
             const int box = i / (T::N * 8), r = i / 8 % T::N;
             if (first + r < at.from || first + r >= at.to || is_dead(r)) {
-                shared_zero_16(memory.ring.tile(n) + box * T::BOX + r * 128 + i % 8 * 16);
+                shared_zero_16(memory.tile(matrix, n) + box * T::BOX + r * 128 + i % 8 * 16);
             }
         }
         shared_fence();
@@ -254,8 +289,8 @@ template <class T_, bool KEYS_, int MATRICES_, int SUMMED, class Call_> struct o
     /* 0 in the place of weights of pairs that do not see each other. */
     VERB void hide(float (&x)[T::N / 2], int n) const
     {
-        const owner_step &step = notes.steps[n % T::STAGES];
-        if (!step.cut[w]) {
+        const owner_step &step = notes.step(n);
+        if (!step.cut[slab()]) {
             return;
         }
         const int first = step.row;
@@ -268,7 +303,7 @@ template <class T_, bool KEYS_, int MATRICES_, int SUMMED, class Call_> struct o
      * be NaN. */
     VERB void clear_behind(const float (&weights)[T::N / 2], float (&x)[T::N / 2], int n) const
     {
-        if (!notes.steps[n % T::STAGES].cut[w]) {
+        if (!notes.step(n).cut[slab()]) {
             return;
         }
 #pragma unroll
@@ -279,15 +314,20 @@ template <class T_, bool KEYS_, int MATRICES_, int SUMMED, class Call_> struct o
 
     /* ---- Results ---- */
 
+    /* Multiplied by a factor; 0 in rows that do not exist. */
+    VERB void scale_rows(float (&x)[T::D / 2], float factor) const
+    {
+#pragma unroll
+        for (int i = 0; i < T::D / 2; i++) {
+            x[i] = row + i / 2 % 2 * 8 < at.own_rows() ? x[i] * factor : 0;
+        }
+    }
     VERB void store(const warp_rows<T::D> &rows, float (&x)[T::D / 2], const ag_tensor &t, uint32_t bit, float factor,
                     int width) const
     {
         const int first = row - (int)threadIdx.x % 32 / 4;
         const int64_t place = element_at(t, at.s.view, KEYS ? at.kv_head : at.head, (KEYS ? at.s.k0 : at.s.q0) + first);
-#pragma unroll
-        for (int i = 0; i < T::D / 2; i++) {
-            x[i] = row + i / 2 % 2 * 8 < at.own_rows() ? x[i] * factor : 0;
-        }
+        scale_rows(x, factor);
         rows.put(x);
         rows.store({&t, f.p.grad_dtype, (f.p.a.accumulate & bit) != 0}, place, at.rows_of_tensor(f.p) - first, width,
                    false);
@@ -296,7 +336,7 @@ template <class T_, bool KEYS_, int MATRICES_, int SUMMED, class Call_> struct o
     VERB warp_rows<T::D> begin_results() const
     {
         named_sync(ALL_CONSUMERS, 128 * T::CONSUMERS);
-        return {memory.ring.tiles + ((int)threadIdx.x / 32 - 4) * 16 * T::D * 4};
+        return {memory.results() + ((int)threadIdx.x / 32 - 4) * 16 * T::D * 4};
     }
 };
 

@@ -15,6 +15,8 @@ template <class F_, int D_, int CONSUMERS_, int N_, int STAGES_, int FEATURES_ =
     static constexpr int SLAB = 64 * 128;       /* bytes of a box of 64 queries */
     static constexpr int BOX = N * 128;         /* of one of N keys */
     static constexpr int OWN = BOXES * ROWS * 128, TILE = BOXES * BOX;
+    static constexpr int STEPS = STAGES; /* of vjp and vjp_jvp: notes of so many steps stay */
+    static constexpr int Q_SLOTS = AGI_HOPPER_Q_SLOTS(D); /* of forward: tiles of queries at once */
     /* Registers of a thread: what the producer gives up, the consumers take. A launch has 65,536 / THREADS each. */
     static constexpr int PRODUCER_REGISTERS = CONSUMERS != 2 ? 32 : FEATURES == 0 ? 40 : 24;
     static constexpr int CONSUMER_REGISTERS =

@@ -284,6 +284,10 @@ VERB int here(int x)
 #define REGISTERS_56 REGISTERS_40 ", %40, %41, %42, %43, %44, %45, %46, " \
     "%47, %48, %49, %50, %51, %52, %53, %54, %55"
 #define REGISTERS_64 REGISTERS_56 ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define REGISTERS_128 REGISTERS_64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, " \
+    "%79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, " \
+    "%100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, " \
+    "%118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 #define EIGHT(mode, d, i) mode(d[i]), mode(d[i + 1]), mode(d[i + 2]), mode(d[i + 3]), mode(d[i + 4]), \
     mode(d[i + 5]), mode(d[i + 6]), mode(d[i + 7])
 #define OPERANDS_16(mode, d) EIGHT(mode, d, 0), EIGHT(mode, d, 8)
@@ -292,6 +296,10 @@ VERB int here(int x)
 #define OPERANDS_40(mode, d) OPERANDS_32(mode, d), EIGHT(mode, d, 32)
 #define OPERANDS_56(mode, d) OPERANDS_40(mode, d), EIGHT(mode, d, 40), EIGHT(mode, d, 48)
 #define OPERANDS_64(mode, d) OPERANDS_56(mode, d), EIGHT(mode, d, 56)
+#define OPERANDS_96(mode, d) OPERANDS_64(mode, d), EIGHT(mode, d, 64), EIGHT(mode, d, 72), EIGHT(mode, d, 80), \
+    EIGHT(mode, d, 88)
+#define OPERANDS_128(mode, d) OPERANDS_96(mode, d), EIGHT(mode, d, 96), EIGHT(mode, d, 104), EIGHT(mode, d, 112), \
+    EIGHT(mode, d, 120)
 /* clang-format on */
 #define WRITTEN(x) "=f"(x)
 #define ADDED_TO(x) "+f"(x)
@@ -409,11 +417,15 @@ template <class F, int N> VERB void product_next(float (&d)[N / 2], uint64_t a, 
 template <class F, int N> VERB void product_weights(float (&d)[N / 2], const uint32_t *a, uint64_t b)
 {
     constexpr bool BFLOAT = same_format<F, bf16>::value;
-    static_assert(N == 64 || N == 128, "no product of this width");
+    static_assert(N == 64 || N == 128 || N == 256, "no product of this width");
     if constexpr (N == 64 && BFLOAT) {
         PRODUCT_REGISTERS(64, bf16, 32, 32, 33, 34, 35, 36);
     } else if constexpr (N == 64) {
         PRODUCT_REGISTERS(64, f16, 32, 32, 33, 34, 35, 36);
+    } else if constexpr (N == 256 && BFLOAT) {
+        PRODUCT_REGISTERS(256, bf16, 128, 128, 129, 130, 131, 132);
+    } else if constexpr (N == 256) {
+        PRODUCT_REGISTERS(256, f16, 128, 128, 129, 130, 131, 132);
     } else if constexpr (BFLOAT) {
         PRODUCT_REGISTERS(128, bf16, 64, 64, 65, 66, 67, 68);
     } else {
