@@ -393,29 +393,23 @@ static void emit_hopper_wide(agi_cuda_job *j, agi_hopper_map map)
                   false);
 }
 
-static void emit_vjp_kernel(agi_cuda_job *j, agi_hopper_map map, const agi_hopper_backward *maps)
-{
-    if (j->p->dim_qk > 128 || j->p->dim_v > 128) {
-        emit_hopper_wide(j, map);
-    } else {
-        emit_hopper_backward(j, map, maps);
-    }
-}
-
 void agi_hopper_emit_vjp(agi_cuda_job *j)
 {
     const ag_args *a = &j->k.a;
+    const bool wide = j->p->dim_qk > 128 || j->p->dim_v > 128;
     emit_features(j);
     agi_hopper_backward maps = {.x = j->features};
-    map_operand(j, AGI_CUDA_Q, 64, &maps.q);
-    map_operand(j, AGI_CUDA_K, 64, &maps.k);
-    map_operand(j, AGI_CUDA_V, 64, &maps.v);
-    map_operand(j, AGI_CUDA_DO, 64, &maps.d_o);
+    if (!wide) {
+        map_operand(j, AGI_CUDA_Q, 64, &maps.q);
+        map_operand(j, AGI_CUDA_K, 64, &maps.k);
+        map_operand(j, AGI_CUDA_V, 64, &maps.v);
+        map_operand(j, AGI_CUDA_DO, 64, &maps.d_o);
+    }
     if (a->dk.data != NULL || a->dv.data != NULL) {
-        emit_vjp_kernel(j, AGI_hopper_dkdv, &maps);
+        wide ? emit_hopper_wide(j, AGI_hopper_dkdv) : emit_hopper_backward(j, AGI_hopper_dkdv, &maps);
     }
     if (a->dq.data != NULL) {
-        emit_vjp_kernel(j, AGI_hopper_dq, &maps);
+        wide ? emit_hopper_wide(j, AGI_hopper_dq) : emit_hopper_backward(j, AGI_hopper_dq, &maps);
     }
 }
 

@@ -149,6 +149,25 @@ struct wide_consumer : owner_consumer<T_, KEYS, 2, 1, agi_hopper_wide, wide_memo
         }
     }
 
+    /* As the base's, but without a branch for each pair: what a row sees of the stream is an interval. */
+    VERB void hide(float (&x)[T::N / 2], int n) const
+    {
+        const owner_step &step = base::notes.step(n);
+        if (!step.cut[base::slab()]) {
+            return;
+        }
+        const int low = KEYS ? -at.s.high : at.s.low, high = KEYS ? -at.s.low : at.s.high;
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int row = base::row + 8 * half - step.row;
+            const int from = row + low, to = min(row + high + 1, at.stream_rows() - step.row);
+#pragma unroll
+            for (int i = 2 * half; i < T::N / 2; i += i % 2 == 0 ? 1 : 3) {
+                x[i] = base::column(i) < from || base::column(i) >= to ? 0 : x[i];
+            }
+        }
+    }
+
     /* dZ = P o (dP - D), without the scale; behind a hidden pair dP may be NaN. */
     static VERB float gradient(float weight, float dP, float D)
     {
