@@ -21,8 +21,8 @@ const char *emulate_plant_hopper(int fault);
 /* Launches of Hopper's kernels whose names begin so get a score feature (AGI_HAS_*) wrong; 0: none. */
 void emulate_plant_feature(uint32_t feature, const char *kernel);
 
-/* What becomes of the classes of a mask's tiles once hopper_classes has made them. If all are mixed no tile is left out,
- * and each pair is tested. */
+/* What becomes of the classes of a mask's tiles once hopper_classes has made them. If all are mixed no tile is left
+ * out, and each pair is tested. */
 enum {
     CLASSES_AS_MADE,
     CLASSES_ALL_MIXED,

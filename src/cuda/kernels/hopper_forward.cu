@@ -22,8 +22,8 @@ constexpr float LOWEST = -0x1p126f; /* of m: finite, so that a hidden pair's wei
  * so that the next one can be found before the slot of its Q is free. */
 enum { Q_SLOTS = 2, PLACES = 2 * Q_SLOTS };
 
-/* What the producer tells the consumers about a step, if tiles of keys that the mask hides from the whole block are left
- * out. */
+/* What the producer tells the consumers about a step, if tiles of keys that the mask hides from the whole block are
+ * left out. */
 struct key_note {
     int key;       /* the first of the tile */
     bool last;     /* of the tile of queries */

@@ -29,7 +29,8 @@ template <int N> VERB int class_of_keys(const agi_hopper_features &x, const uint
     }
     return bits;
 }
-/* The highest tile of keys from `first` to `tile` in which one of two rows of classes has a pair that is seen; -1: none. */
+/* The highest tile of keys from `first` to `tile` in which one of two rows of classes has a pair that is seen; -1 if
+ * there is none, or one below `first`. */
 VERB int last_seen(const uint8_t *row, const uint8_t *other, int first, int tile)
 {
     uint32_t within = 0x01010101u >> 8 * (3 - tile % 4);
@@ -65,7 +66,7 @@ VERB uint32_t pack_bytes(const sixteen_bytes &first, const sixteen_bytes &second
            nonzero_bytes(second.z) >> 4 | nonzero_bytes(first.y) >> 3 | nonzero_bytes(first.w) >> 2 |
            nonzero_bytes(second.y) >> 1 | nonzero_bytes(second.w);
 }
-/* Of parts of `width` bits that follow each other in pairs, `low` the first of each: the lane without bit `other` gets the
+/* Parts of `width` bits follow each other in pairs, `low` has the first of each: the lane without bit `other` gets the
  * first ones of both lanes, the lane with it the second ones. */
 VERB uint32_t exchange_parts(uint32_t mine, int other, int width, uint32_t low)
 {

@@ -88,9 +88,11 @@ struct owner_step {
 template <class T, bool KEYS> VERB owner_step describe_step(const owner_block<T, KEYS> &at, int row, int head)
 {
     static_assert(T::CONSUMERS == 2, "cut is for two");
-    return {row, head, row < at.from || row + T::N > at.to, {!at.sees_tile(at.row, row), !at.sees_tile(at.row + 64, row)}};
+    return {row, head, row < at.from || row + T::N > at.to,
+            {!at.sees_tile(at.row, row), !at.sees_tile(at.row + 64, row)}};
 }
-/* With a mask: steps that it hides from the whole block are left out, and after the last one comes one that is not there. */
+/* With a mask: steps that it hides from the whole block are left out, and after the last one comes one that is not
+ * there. */
 struct masked_step {
     bool there;
     bool mixed[2]; /* of each warpgroup: the mask hides some of its pairs */
@@ -192,7 +194,7 @@ VERB void copy_steps(const Call &f, owner_notes<T, KEYS> &notes, const owner_mem
 
 /* ---- The same with a mask ---- */
 
-/* The classes of each warpgroup along the stream: tile n is at n * step. Behind the last queries the last ones count. */
+/* The classes of each warpgroup along the stream. Behind the last queries the last ones count. */
 template <class T, bool KEYS> struct stream_classes {
     static_assert(T::N == AGI_HOPPER_CLASS, "tiles of the stream are those of the mask");
     const uint8_t *own[2];
@@ -223,7 +225,8 @@ VERB void copy_seen_steps(const Call &f, owner_notes<T, KEYS> &notes, const owne
             const int has[2] = {classes.of(0, tile), classes.of(1, tile)};
             if (((has[0] | has[1]) & AGI_TILE_SEEN) != 0) {
                 memory.ring.claim(n);
-                notes.masked[n % T::STAGES] = {true, {(has[0] & AGI_TILE_HIDDEN) != 0, (has[1] & AGI_TILE_HIDDEN) != 0}};
+                notes.masked[n % T::STAGES] = {
+                    true, {(has[0] & AGI_TILE_HIDDEN) != 0, (has[1] & AGI_TILE_HIDDEN) != 0}};
                 copy_step(f, notes, memory, n, tile * T::N, h);
                 n++;
             }
