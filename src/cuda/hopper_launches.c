@@ -32,7 +32,7 @@ bool agi_hopper_draws_tiles(const agi_cuda_job *j)
     const bool lengths = a->q_lengths != NULL || a->kv_lengths != NULL || a->q_lengths_device != NULL ||
                          a->kv_lengths_device != NULL;
     return j->hopper && j->k.map == AGI_FORWARD && j->p->dtype != AG_F32 &&
-           (lengths || agi_has(j->p, AG_CAUSAL | AG_WINDOW | AG_PACKED));
+           (lengths || agi_has(j->p, AG_CAUSAL | AG_WINDOW | AG_PACKED | AG_MASK));
 }
 
 /* ---- The workspace ---- */
@@ -65,6 +65,16 @@ void agi_hopper_lay_out_ring(agi_cuda_layout *x, agi_arena *arena, const ag_plan
     x->ring_passes = agi_take(arena, agi_saturating_product(tiles, 2, 1, 1) + 1, sizeof(int32_t));
 }
 
+/* Tiles of a mask along an axis; one: it is the same there. */
+static int64_t class_tiles(const ag_problem *p, int axis, bool one)
+{
+    switch (axis) {
+    case 3: return agi_cuda_divide_up(p->kv_len, 4 * AGI_HOPPER_CLASS) * 4;
+    case 2: return one ? 1 : agi_cuda_divide_up(p->q_len, AGI_HOPPER_CLASS);
+    default: return one ? 1 : p->mask_size[axis];
+    }
+}
+
 /* What the kernels of a feature set read. */
 void agi_hopper_lay_out_features(agi_hopper_features *x, agi_arena *arena, const ag_plan *plan)
 {
@@ -78,6 +88,12 @@ void agi_hopper_lay_out_features(agi_hopper_features *x, agi_arena *arena, const
     }
     if (features & (AGI_HAS_BIAS | AGI_HAS_MASK)) {
         x->live = agi_take(arena, agi_saturating_product(p->batch, p->kv_heads, x->live_width, 1), 1);
+    }
+    if (features & AGI_HAS_MASK) {
+        const int64_t rows = class_tiles(p, 2, p->mask_size[2] == 1);
+        x->classes = agi_take(
+            arena, agi_saturating_product(p->mask_size[0], p->mask_size[1], rows, class_tiles(p, 3, false)),
+            1);
     }
 }
 
@@ -144,11 +160,39 @@ static int64_t query_blocks(const agi_cuda_job *j)
 
 /* ---- Features of the score ---- */
 
+/* Can 16 keys of the mask be read as 16 bytes? */
+static bool has_chunks(const ag_problem *p, const ag_tensor *mask)
+{
+    const int64_t odd = mask->strides[0] | mask->strides[1] | mask->strides[2] | p->kv_len;
+    return mask->strides[3] == 1 && odd % 16 == 0 && (uintptr_t)mask->data % 16 == 0;
+}
+
+/* The classes of the mask's tiles, of its own shape. */
+static void emit_classes(agi_cuda_job *j)
+{
+    enum { TILES_OF_BLOCK = 8 };
+    agi_hopper_features *x = &j->features;
+    const ag_tensor *mask = &j->k.a.mask;
+    int64_t tiles = 1;
+    for (int axis = 0; axis < 4; axis++) {
+        const int64_t n = class_tiles(j->p, axis, mask->strides[axis] == 0);
+        x->class_tiles[axis] = (int32_t)n;
+        tiles = agi_saturating_product(tiles, n, 1, 1);
+    }
+    x->mask_in_chunks = has_chunks(j->p, mask);
+    const agi_hopper_before f = {.p = j->k, .x = *x};
+    agi_cuda_emit(j, agi_kernel_hopper_classes, agi_cuda_divide_up(tiles, TILES_OF_BLOCK), &f, sizeof f,
+                  false);
+}
+
 /* Before the kernels of a feature set. */
 static void emit_features(agi_cuda_job *j)
 {
     const ag_problem *p = j->p;
     agi_hopper_features *x = &j->features;
+    if (x->classes != NULL) {
+        emit_classes(j);
+    }
     agi_hopper_before f = {.p = j->k, .x = *x};
     x->cap = (float)p->softcap;
     x->minus_two_caps = -2 * (float)p->softcap;

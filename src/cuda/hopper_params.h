@@ -30,6 +30,10 @@ typedef struct {
 
 enum { AGI_HOPPER_PAD = 256 }; /* rows that tiles reach beyond the ends of a sequence, and more */
 
+/* A boolean mask by tiles of so many queries and keys; the class of a tile, as bits: some of its pairs are seen, some
+ * are hidden. */
+enum { AGI_HOPPER_CLASS = 64, AGI_TILE_SEEN = 1, AGI_TILE_HIDDEN = 2 };
+
 /* What the kernels of a set need beside the call. */
 typedef struct {
     float cap, minus_two_caps, cap_rate; /* c, -2 c, 2 log2(e) / c */
@@ -41,9 +45,16 @@ typedef struct {
      * else 1 */
     uint8_t *live;
     int64_t relative_width, live_width;
+    /* [class_tiles], made by hopper_classes: the class of each tile of the mask, by batch, head, tile of queries, tile
+     * of keys. On an axis along which the mask is the same there is one, but not on the last, which is filled up to a
+     * multiple of 4 with tiles that have nothing. */
+    uint8_t *classes;
+    int32_t class_tiles[4];
+    int32_t
+        mask_in_chunks; /* 16 keys of the mask are 16 bytes in a row, aligned, and no row ends among them */
 } agi_hopper_features;
 
-/* The parameter of hopper_relative and hopper_live. p.w.blocks: blocks per head. */
+/* The parameter of hopper_relative, hopper_live and hopper_classes. p.w.blocks: blocks per head, of the first two. */
 typedef struct {
     agi_cuda_params p;
     agi_hopper_features x;

@@ -66,6 +66,7 @@ static const emulated_kernel kernels[] = {
     NAMES(AGI_CUDA_GRADIENTS, AGI_FORMAT)
 #elif defined(AGI_IMAGE_sets)
     {agi_kernel_hopper_relative, run<agi_hopper_before, hopper_relative>},
+    {agi_kernel_hopper_classes, run<agi_hopper_before, hopper_classes>},
     {agi_kernel_hopper_live, run<agi_hopper_before, hopper_live>},
 #elif defined(AGI_IMAGE_hopper_forward)
     HOPPERS(AGI_HOPPER_forward, HOPPER, AGI_FORMAT) HOPPERS(AGI_HOPPER_forward_sets, HOPPER_SET, AGI_FORMAT)

@@ -190,10 +190,34 @@ static void check_feature_faults(void)
     }
 }
 
+/* Classes of a mask's tiles that are wrong. */
+static void check_class_faults(void)
+{
+    const struct hopper_problem problem = {"h1 q200 k272 d64 bf16 mask=11qk", MASK_BY_TILES};
+    for (int kind = CLASSES_AS_MADE; kind < CLASSES_KINDS; kind++) {
+        const bool right = kind == CLASSES_AS_MADE || kind == CLASSES_ALL_MIXED;
+        struct arrays x;
+        make_hopper_problem(&x, &problem, 7);
+        emulate_schedule(0, EMULATE_FORWARDS);
+        CHECK_OK(agc_arrays_run(&x, AG_MAP_FORWARD));
+        emulate_change_classes(kind);
+        CHECK_OK(agc_arrays_run(&x, AG_MAP_VJP));
+        const int of_vjp = count_wrong_results(&x, RESULT(T_DQ) | RESULT(T_DK), problem.text, false);
+        CHECK_OK(agc_arrays_run(&x, AG_MAP_FORWARD));
+        const int of_forward = count_wrong_results(&x, RESULT(T_O), problem.text, false);
+        emulate_change_classes(CLASSES_AS_MADE);
+        CHECK(of_forward == !right && of_vjp == (right ? 0 : 2),
+              "classes of kind %d: %d results of forward and %d of vjp are out of the rule", kind, of_forward,
+              of_vjp);
+        agc_arrays_destroy(&x);
+    }
+}
+
 int main(void)
 {
     emulated_hopper = true;
     check_feature_faults();
+    check_class_faults();
     for (int n = 0; n < N_PARTS; n++) {
         check_part(&parts[n]);
     }

@@ -175,6 +175,50 @@ static void check_alone(const char *text)
     agc_arrays_destroy(&x);
 }
 
+/* ---- Masks by tiles ---- */
+
+static const struct hopper_problem tiled_masks[] = {
+    {"h2 kv1 q200 k400 d64 bf16 mask=11qk", MASK_BY_TILES},
+    {"h2 q270 k320 d128 f16 mask=1hqk sink", MASK_BY_TILES | WITH_LOW},
+    {"b2 h1 q130 k300 d128 bf16 mask=b1qk causal align=bottom-right", MASK_BY_TILES},
+    {"b3 h2 kv1 q200 k272 d64 f16 mask=11qk causal", MASK_BY_TILES | WITH_LENGTHS},
+    {"b3 h1 q140 k256 d128 bf16 mask=b1qk packed=300,500", MASK_BY_TILES},
+    {"b2 h2 q140 k336 d64 bf16 mask=bh1k", MASK_BY_TILES},
+    {"h2 q330 k130 d128 f16 mask=1hq1", MASK_BY_TILES},
+    {"h1 q200 k448 d128 bf16 bias=11qk mask=11qk", MASK_BY_TILES},
+    {"h2 kv1 q140 k320 d64 f16 bias=1h1k mask=11qk window=150,70", MASK_BY_TILES},
+    {"h1 q200 k272 d128 bf16 mask=11qk sink", MASK_EMPTY},
+    {"h1 q140 k200 d64 f16 mask=11qk", MASK_EMPTY},
+    {"h1 q140 k272 d128 f16 mask=11qk causal", MASK_FULL},
+    {"b3 h1 q200 k256 d128 bf16 mask=11qk causal", MASK_BY_TILES | WITH_LENGTHS | INVARIANT},
+};
+enum { N_TILED_MASKS = sizeof tiled_masks / sizeof tiled_masks[0] };
+
+/* Forward and vjp by the error rule; and with the bits that they have if no tile is left out. */
+static void check_tiled_mask(const struct hopper_problem *problem, int schedule)
+{
+    static const enum tensor results[] = {T_O, T_LSE, T_DQ, T_DK, T_DV};
+    struct arrays x;
+    void *kept[T_COUNT];
+    make_hopper_problem(&x, problem, 3);
+    spoil_masked_rows(&x);
+    emulate_schedule(schedule & 1, (schedule >> 1) % EMULATE_ORDERS);
+    CHECK_OK(agc_arrays_run(&x, AG_MAP_FORWARD));
+    CHECK_OK(agc_arrays_run(&x, AG_MAP_VJP));
+    const int wrong = count_wrong_results(&x, FORWARD_RESULTS | VJP_RESULTS, problem->text, true);
+    CHECK(wrong == 0, "'%s': %d results out of the rule", problem->text, wrong);
+    keep_outputs(&x, kept);
+    emulate_change_classes(CLASSES_ALL_MIXED);
+    CHECK_OK(agc_arrays_run(&x, AG_MAP_FORWARD));
+    CHECK_OK(agc_arrays_run(&x, AG_MAP_VJP));
+    emulate_change_classes(CLASSES_AS_MADE);
+    for (int n = 0; n < 5; n++) {
+        same_tensor(&x, results[n], x.data[results[n]], kept[results[n]], problem->text);
+    }
+    free_outputs(kept);
+    agc_arrays_destroy(&x);
+}
+
 /* Problems of the list, then those of the feature sets. */
 static void check_number(int number, int schedule)
 {
@@ -236,6 +280,11 @@ int main(int argc, char **argv)
     for (int n = 0; n < N_PROBLEMS + N_HOPPER_SETS * N_SET_PROBLEMS; n++) {
         for (int s = 0; s < schedules && (only < 0 || n == only); s++) {
             check_number(n, (n + n / 4 + s) % 4);
+        }
+    }
+    for (int n = 0; n < N_TILED_MASKS * schedules; n++) {
+        if (only < 0 || only == N_PROBLEMS + N_HOPPER_SETS * N_SET_PROBLEMS + n % N_TILED_MASKS) {
+            check_tiled_mask(&tiled_masks[n % N_TILED_MASKS], (n + n / N_TILED_MASKS) % 4);
         }
     }
     if (only < 0) {

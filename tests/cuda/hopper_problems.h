@@ -24,7 +24,11 @@ enum {
     COMMON_TANGENT = 256, /* tS of 1e3, nearly the same for all keys: tO is small */
     WITHOUT_TK = 512,     /* tangents that are absent */
     WITHOUT_TQ_TV = 1024,
-    FIRST_ORDER = 2048 /* forward and vjp alone */
+    FIRST_ORDER = 2048, /* forward and vjp alone */
+    MASK_BY_TILES =
+        4096, /* the mask's tiles of 64 x 64 are empty, full or mixed; queries and keys that nobody sees are NaN */
+    MASK_EMPTY = 8192,
+    MASK_FULL = 16384
 };
 
 struct hopper_problem {
@@ -118,6 +122,47 @@ static inline void remove_tangents(struct arrays *x, uint32_t with)
     }
 }
 
+/* ---- Masks by tiles ---- */
+
+enum { TILE_EMPTY, TILE_FULL, TILE_MIXED, TILE_KINDS };
+
+/* The second row and the third column of tiles are empty; one element in 50 of a mixed tile is hidden, or seen. */
+static inline bool shows_pair(uint32_t with, int64_t head, int64_t i, int64_t j)
+{
+    const int64_t row = i / 64, column = j / 64,
+                  kind = (row * 7 + column * 5 + row * column + head) % TILE_KINDS;
+    const bool rare = (i * 31 + j * 17 + i * j) % 50 == 0;
+    if (with & (MASK_EMPTY | MASK_FULL)) {
+        return (with & MASK_FULL) != 0;
+    }
+    if (row == 1 || column == 2 || kind == TILE_EMPTY) {
+        return false;
+    }
+    return kind == TILE_FULL || rare != (row % 2 == 0);
+}
+static inline void fill_mask_by_tiles(struct arrays *x, uint32_t with)
+{
+    const int64_t *size = x->size[T_MASK];
+    uint8_t *const mask = x->data[T_MASK];
+    for (int64_t n = 0; n < x->count[T_MASK]; n++) {
+        const int64_t j = n % size[3], i = n / size[3] % size[2], head = n / size[3] / size[2];
+        mask[n] = shows_pair(with, head, i, j) ? (uint8_t)(1 + n % 255) : 0;
+    }
+}
+/* Is row n of the first sequence, a query or a key, hidden from all of the other side by the mask alone? */
+static inline bool is_masked_row(const struct arrays *x, bool key, int64_t n)
+{
+    const ag_problem *p = ag_plan_problem(x->plan);
+    const uint8_t *const mask = x->data[T_MASK];
+    bool seen = false;
+    for (int64_t h = 0; h < p->heads; h++) {
+        for (int64_t other = 0; other < (key ? p->q_len : p->kv_len); other++) {
+            seen |= mask[agc_arrays_index(x, T_MASK, 0, h, key ? other : n, key ? n : other)] != 0;
+        }
+    }
+    return !seen;
+}
+
 static inline void make_hopper_problem(struct arrays *x, const struct hopper_problem *problem, uint64_t seed)
 {
     ag_check_case c = {.problem = AG_PROBLEM_INIT, .seed = seed};
@@ -131,6 +176,25 @@ static inline void make_hopper_problem(struct arrays *x, const struct hopper_pro
     test_need(agc_arrays_of_case(x, &c, &options) == AG_OK, "a plan");
     enlarge_tangents(x, problem->with);
     clear_tangents(x, problem->with);
+    if (problem->with & (MASK_BY_TILES | MASK_EMPTY | MASK_FULL)) {
+        fill_mask_by_tiles(x, problem->with);
+    }
+}
+/* NaN in all rows of the first sequence that the mask hides. */
+static inline void spoil_masked_rows(struct arrays *x)
+{
+    static const enum tensor of_keys[] = {T_K, T_V}, of_queries[] = {T_Q, T_D_O};
+    const ag_problem *p = ag_plan_problem(x->plan);
+    const int64_t keys = x->k_packed != NULL ? x->k_packed[1] : p->kv_len;
+    const int64_t queries = x->q_packed != NULL ? x->q_packed[1] : p->q_len;
+    for (int n = 0; n < 2; n++) {
+        for (int64_t j = 0; j < keys; j++) {
+            spoil_rows(x, of_keys[n], j, is_masked_row(x, true, j) ? j + 1 : j);
+        }
+        for (int64_t i = 0; i < queries; i++) {
+            spoil_rows(x, of_queries[n], i, is_masked_row(x, false, i) ? i + 1 : i);
+        }
+    }
 }
 
 /* ---- Feature sets ---- */

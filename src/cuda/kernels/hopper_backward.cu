@@ -38,6 +38,7 @@ struct backward_consumer : owner_consumer<T, KEYS, 2, KEYS ? 2 : 1, agi_hopper_b
     float sum[SUMS][T::D / 2]; /* dZ times Q or K; with KEYS then P^T dO */
     uint32_t P[T::N / 4], dZ[T::N / 4];
     kept_weights<KEYS, T::N / 2> kept;
+    mask_bits<KEYS, T::N / 2> visible; /* if the step is mixed */
 
     VERB backward_consumer(const agi_hopper_backward &call, const owner_notes<T, KEYS> &from,
                            const owner_memory<T, KEYS, 2> &shared)
@@ -128,7 +129,7 @@ struct backward_consumer : owner_consumer<T, KEYS, 2, KEYS ? 2 : 1, agi_hopper_b
             }
         }
         if constexpr (T::FEATURES != 0) {
-            add_features<F, T::FEATURES, KEYS>(S, f.p, f.x, place(n));
+            add_features<F, T::FEATURES, KEYS>(S, f.p, f.x, place(n), visible, base::is_mixed(n));
         }
     }
     /* P in the place of Z, 0 where a pair is hidden. */
@@ -181,6 +182,9 @@ struct backward_consumer : owner_consumer<T, KEYS, 2, KEYS ? 2 : 1, agi_hopper_b
         start_product(dP, 1, n);
         if constexpr (DROPS) {
             kept.find(f.p, place(n));
+        }
+        if (base::is_mixed(n)) {
+            visible.find(f.p, f.x, place(n));
         }
         products_wait<CAPPED ? 0 : 1>();
         hold(S);

@@ -4,6 +4,7 @@
  *
  * A kernel's parameter, Call, is what box_copy (hopper_tiles.cuh) asks for. */
 #pragma once
+#include "cuda/kernels/hopper_mask.cuh"
 #include "cuda/kernels/hopper_results.cuh"
 #include "cuda/kernels/hopper_tiles.cuh"
 #include "cuda/kernels/stream.cuh"
@@ -83,18 +84,24 @@ struct owner_step {
     bool clear;  /* some rows of the tile are seen by no row of the block */
     bool cut[2]; /* of each warpgroup: some pair of its rows and the tile's is hidden */
 };
-template <class T, bool KEYS> VERB owner_step describe_step(const owner_block<T, KEYS> &at, int n)
+template <class T, bool KEYS> VERB owner_step describe_step(const owner_block<T, KEYS> &at, int row, int head)
 {
     static_assert(T::CONSUMERS == 2, "cut is for two");
-    const int row = at.stream_row(n);
-    return {row, at.query_head(n), row < at.from || row + T::N > at.to,
+    return {row, head, row < at.from || row + T::N > at.to,
             {!at.sees_tile(at.row, row), !at.sees_tile(at.row + 64, row)}};
 }
+/* With a mask: steps that it hides from the whole block are left out, and after the last one comes one that is not
+ * there. */
+struct masked_step {
+    bool there;
+    bool mixed[2]; /* of each warpgroup: the mask hides some of its pairs */
+};
 
 /* In shared memory, so that the consumers keep their registers for sums. */
 template <class T, bool KEYS> struct owner_notes {
     owner_block<T, KEYS> at;
     owner_step steps[T::STEPS];
+    masked_step masked[has_mask(T::FEATURES) ? T::STAGES : 1];
 
     VERB owner_step &step(int n)
     {
@@ -159,14 +166,14 @@ VERB void copy_own(const Call &f, const owner_block<T, KEYS> &at, const Memory &
     }
 }
 template <class T, bool KEYS, int MATRICES, class Call>
-VERB void copy_step(const Call &f, owner_notes<T, KEYS> &notes, const owner_memory<T, KEYS, MATRICES> &memory, int n)
+VERB void copy_step(const Call &f, owner_notes<T, KEYS> &notes, const owner_memory<T, KEYS, MATRICES> &memory, int n,
+                    int row, int h)
 {
     const owner_block<T, KEYS> &at = notes.at;
     const uint32_t tile = memory.ring.tile(n), full = memory.ring.full(n);
-    const int row = at.stream_row(n), h = at.query_head(n);
     const box_copy<Call> copy = {f, at.s, !KEYS, T::N, KEYS ? h : at.kv_head};
     memory.ring.claim(n);
-    notes.step(n) = describe_step(at, n);
+    notes.step(n) = describe_step(at, row, h);
     barrier_expect(full, memory.STAGE);
     for (int i = 0; i < MATRICES * T::BOXES; i++) {
         copy.load(tile + i * T::BOX, full, i / T::BOXES, i % T::BOXES, row);
@@ -175,6 +182,61 @@ VERB void copy_step(const Call &f, owner_notes<T, KEYS> &notes, const owner_memo
         const float *const stats = stats_of_head<float>(f.p, {at.s, h}) + (int64_t)row * AGI_CUDA_STATS;
         bulk_load(tile + memory.TILES, stats, memory.STATS, full);
     }
+}
+
+/* All steps of the block. */
+template <class T, bool KEYS, int MATRICES, class Call>
+VERB void copy_steps(const Call &f, owner_notes<T, KEYS> &notes, const owner_memory<T, KEYS, MATRICES> &memory)
+{
+    const owner_block<T, KEYS> &at = notes.at;
+    for (int n = 0; n < at.steps(); n++) {
+        copy_step(f, notes, memory, n, at.stream_row(n), at.query_head(n));
+    }
+}
+
+/* ---- The same with a mask ---- */
+
+/* The classes of each warpgroup along the stream. Behind the last queries the last ones count. */
+template <class T, bool KEYS> struct stream_classes {
+    static_assert(T::N == AGI_HOPPER_CLASS, "tiles of the stream are those of the mask");
+    const uint8_t *own[2];
+    int step, last;
+
+    VERB stream_classes(const agi_hopper_features &x, const owner_block<T, KEYS> &at, int h)
+    {
+        own[0] = classes_of(x, at.s, h, KEYS ? 0 : at.row) + (KEYS ? at.row / T::N : 0);
+        own[1] = KEYS ? own[0] + 1 : classes_of(x, at.s, h, at.row + 64);
+        step = KEYS ? x.class_tiles[3] : 1;
+        last = KEYS ? x.class_tiles[2] - 1 : x.class_tiles[3] - 1;
+    }
+    VERB int of(int w, int tile) const
+    {
+        return own[w][(int64_t)min(tile, last) * step];
+    }
+};
+template <class T, bool KEYS, int MATRICES, class Call>
+VERB void copy_seen_steps(const Call &f, owner_notes<T, KEYS> &notes, const owner_memory<T, KEYS, MATRICES> &memory)
+{
+    const owner_block<T, KEYS> &at = notes.at;
+    int n = 0;
+#pragma unroll 1
+    for (int h = at.head; h < at.head + at.heads; h++) {
+        const stream_classes<T, KEYS> classes(f.x, at, h);
+#pragma unroll 1
+        for (int tile = at.first; tile < at.first + at.tiles; tile++) {
+            const int has[2] = {classes.of(0, tile), classes.of(1, tile)};
+            if (((has[0] | has[1]) & AGI_TILE_SEEN) != 0) {
+                memory.ring.claim(n);
+                notes.masked[n % T::STAGES] = {
+                    true, {(has[0] & AGI_TILE_HIDDEN) != 0, (has[1] & AGI_TILE_HIDDEN) != 0}};
+                copy_step(f, notes, memory, n, tile * T::N, h);
+                n++;
+            }
+        }
+    }
+    memory.ring.claim(n);
+    notes.masked[n % T::STAGES].there = false;
+    barrier_expect(memory.ring.full(n), 0);
 }
 
 /* ---- The consumers ---- */
@@ -230,6 +292,20 @@ struct owner_consumer {
     {
         return SHARED_ROWS ? 0 : w;
     }
+    VERB bool has_step(int n) const
+    {
+        if constexpr (has_mask(T::FEATURES)) {
+            memory.ring.wait(n);
+            return notes.masked[n % T::STAGES].there;
+        }
+        return n < at.steps();
+    }
+    /* Does the mask hide some pair of the warpgroup in step n? */
+    VERB bool is_mixed(int n) const
+    {
+        return has_mask(T::FEATURES) && notes.masked[n % T::STAGES].mixed[w];
+    }
+
     /* to = an own matrix times one of the step's, both along the channels; with ADD: to += that. */
     template <bool ADD = false> VERB void multiply(float (&to)[T::N / 2], int own_matrix, int stream_matrix, int n)
     {
@@ -363,8 +439,10 @@ template <class Consumer> VERB void run_owners(const typename Consumer::Call &f)
         give_registers<T::PRODUCER_REGISTERS>();
         if (threadIdx.x == 0) {
             copy_own(f, at, memory);
-            for (int n = 0; n < at.steps(); n++) {
-                copy_step(f, notes, memory, n);
+            if constexpr (has_mask(T::FEATURES)) {
+                copy_seen_steps(f, notes, memory);
+            } else {
+                copy_steps(f, notes, memory);
             }
         }
     } else {
@@ -372,7 +450,7 @@ template <class Consumer> VERB void run_owners(const typename Consumer::Call &f)
         Consumer c(f, notes, memory);
         barrier_wait(memory.own_full, 0);
 #pragma unroll 1
-        for (int n = 0; n < at.steps(); n++) {
+        for (int n = 0; c.has_step(n); n++) {
             c.step(n);
         }
         c.finish();

@@ -85,7 +85,7 @@ template <class T, bool KEYS> struct wide_producer {
         const box_copy<agi_hopper_wide> copy = {f, at.s, !KEYS, T::N, KEYS ? at.query_head(n) : at.kv_head};
         ring.claim(n);
         if (matrix == 0) {
-            notes.step(n) = describe_step(at, n);
+            notes.step(n) = describe_step(at, at.stream_row(n), at.query_head(n));
         }
         barrier_expect(ring.full(n), T::TILE);
         for (int box = 0; box < T::BOXES; box++) {
