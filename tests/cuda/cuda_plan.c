@@ -117,9 +117,8 @@ static void table_of_hopper(void)
                "deterministic");
     forward_by("q65 k65 d16 f16 causal", "hopper_forward_fine_f16_d64", "wgmma in forward");
     forward_by("q65 k5000 d16 f16 causal", "hopper_forward_f16_d64", "wgmma in forward");
-    forward_by("q65 k65 d129 f16 causal", "hopper_forward_f16_d256",
-               "Fake GPU 0, wgmma in forward and vjp, det");
-    forward_by("q65 k65 d129 f16 bias", "forward_f16_d256_full", "Fake GPU 0, det");
+    described_as("q65 k65 d129 f16 causal", "Fake GPU 0, wgmma in forward and vjp, det");
+    described_as("q65 k65 d129 f16 bias", "Fake GPU 0, det");
     forward_by("q65 k65 d16 bf16 softcap=5", "hopper_forward_bf16_d64_softcap",
                "Fake GPU 0, wgmma in forward and vjp with softcap, deterministic");
     forward_by("q65 k65 d16 f16 alibi", "hopper_forward_f16_d64_relative", "vjp with relative, det");
