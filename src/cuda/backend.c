@@ -256,8 +256,11 @@ static void describe_place(const ag_plan *plan, char *text, size_t size)
     const int32_t limit = data->device_info.shared_limit;
     const agi_hopper_choice choice = agi_hopper_choose(plan, AGI_hopper_forward, limit);
     const bool hopper = plan->isa == AG_ISA_SM90 && choice.kernel >= 0;
-    const char *maps = choice.features == 0 ? ", wgmma in forward, vjp, jvp and vjp_jvp"
-                                            : ", wgmma in forward and vjp with ";
+    const bool second = agi_hopper_choose(plan, AGI_hopper_tdkdv, limit).kernel >= 0;
+    const char *maps = plan->p.dtype == AG_F32 ? ", wgmma in forward"
+                       : choice.features != 0  ? ", wgmma in forward and vjp with "
+                       : second                ? ", wgmma in forward, vjp, jvp and vjp_jvp"
+                                               : ", wgmma in forward and vjp";
     snprintf(text, size, "device %d, %s%s%s", data->device, data->device_info.name, hopper ? maps : "",
              hopper ? choice.set : "");
 }

@@ -427,19 +427,6 @@ inline void shared_zero_16(uint32_t address)
     static const char zeros[16] = {};
     emulate_store_plain(address, zeros, 16);
 }
-template <class T> inline T __shfl_sync(unsigned, T x, int from)
-{
-    struct all {
-        T in, out;
-        int from;
-    } mine = {x, x, from};
-    emulate_together(mine, [](all *const *lane) {
-        for (int i = 0; i < 32; i++) {
-            lane[i]->out = lane[lane[i]->from]->in;
-        }
-    });
-    return mine.out;
-}
 inline void store_matrices(uint32_t address, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3)
 {
     struct registers {
@@ -455,17 +442,31 @@ inline void store_matrices(uint32_t address, uint32_t r0, uint32_t r1, uint32_t 
         }
     });
 }
+inline uint32_t transpose_matrix(uint32_t x)
+{
+    struct registers {
+        uint32_t from, to;
+    } mine = {x, 0};
+    emulate_together(mine, [](registers *const *lane) {
+        for (int l = 0; l < 32; l++) { /* row l / 4 of the transpose, columns 2 (l % 4) and the next */
+            const int shift = l / 4 % 2 * 16, from = l % 4 * 8 + l / 8;
+            lane[l]->to = (lane[from]->from >> shift & 0xffff) | (lane[from + 4]->from >> shift & 0xffff)
+                                                                     << 16;
+        }
+    });
+    return mine.to;
+}
 /* These are seen by threads, not by products and boxes. */
 inline void shared_store(uint32_t address, float x, float y)
 {
     const float both[2] = {x, y};
     memcpy(emulate_shared_at(address, 8), both, 8);
 }
-inline void shared_store_4(uint32_t address, const float (&x)[32], int i)
+template <int N> inline void shared_store_4(uint32_t address, const float (&x)[N], int i)
 {
     emulate_store_plain(address, x + i, 16);
 }
-inline void shared_add_4(float (&x)[32], int i, uint32_t address)
+template <int N> inline void shared_add_4(float (&x)[N], int i, uint32_t address)
 {
     const float *const y = (const float *)emulate_shared_at(address, 16);
     for (int n = 0; n < 4; n++) {
@@ -657,13 +658,17 @@ template <class F, int N> inline void product_weights(float (&d)[N / 2], const u
 {
     emulate_issue({d, a, 0, b, false}, N, false, emulate_is_bfloat<F>);
 }
-template <class F> inline void product_columns_first(float (&d)[32], uint64_t a, uint64_t b)
+template <class F, int N> inline void product_weights_first(float (&d)[N / 2], const uint32_t *a, uint64_t b)
 {
-    emulate_issue({d, nullptr, a, b, true}, 64, true, emulate_is_bfloat<F>);
+    emulate_issue({d, a, 0, b, false}, N, true, emulate_is_bfloat<F>);
 }
-template <class F> inline void product_columns_next(float (&d)[32], uint64_t a, uint64_t b)
+template <class F, int COUNT> inline void product_columns_first(float (&d)[COUNT], uint64_t a, uint64_t b)
 {
-    emulate_issue({d, nullptr, a, b, true}, 64, false, emulate_is_bfloat<F>);
+    emulate_issue({d, nullptr, a, b, true}, 2 * COUNT, true, emulate_is_bfloat<F>);
+}
+template <class F, int COUNT> inline void product_columns_next(float (&d)[COUNT], uint64_t a, uint64_t b)
+{
+    emulate_issue({d, nullptr, a, b, true}, 2 * COUNT, false, emulate_is_bfloat<F>);
 }
 
 inline float exp2_fast(float x)

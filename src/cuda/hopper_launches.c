@@ -31,31 +31,49 @@ bool agi_hopper_draws_tiles(const agi_cuda_job *j)
     const ag_args *a = &j->k.a;
     const bool lengths = a->q_lengths != NULL || a->kv_lengths != NULL || a->q_lengths_device != NULL ||
                          a->kv_lengths_device != NULL;
-    return j->hopper && j->k.map == AGI_FORWARD &&
-           (lengths || agi_has(j->p, AG_CAUSAL | AG_WINDOW | AG_PACKED));
+    return j->hopper && j->k.map == AGI_FORWARD && j->p->dtype != AG_F32 &&
+           (lengths || agi_has(j->p, AG_CAUSAL | AG_WINDOW | AG_PACKED | AG_MASK));
 }
 
 /* ---- The workspace ---- */
 
-/* vjp in one kernel: a plan may have it if its table is not sm80. It sums dQ over the keys in an order that depends on
- * the lengths, so not with AG_INVARIANT. */
-bool agi_hopper_may_have_ring(const ag_plan *plan)
+static agi_hopper_map ring_of(agi_map map)
 {
-    return plan->isa != AG_ISA_SM80 && !(plan->flags & AG_INVARIANT) &&
-           agi_hopper_choose(plan, AGI_hopper_ring, INT32_MAX).kernel >= 0;
+    return map == AGI_VJP_JVP ? AGI_hopper_second_ring : AGI_hopper_ring;
 }
 
-void agi_hopper_lay_out_ring(agi_cuda_layout *x, agi_arena *arena, const ag_plan *plan)
+/* vjp and vjp_jvp in one kernel: a plan may have it if its table is not sm80. It sums dQ or tdQ over the keys in an
+ * order that depends on the lengths, so not with AG_INVARIANT. */
+bool agi_hopper_may_have_ring(const ag_plan *plan, agi_map map)
+{
+    return (map == AGI_VJP || map == AGI_VJP_JVP) && plan->isa != AG_ISA_SM80 &&
+           !(plan->flags & AG_INVARIANT) && agi_hopper_choose(plan, ring_of(map), INT32_MAX).kernel >= 0;
+}
+
+void agi_hopper_lay_out_ring(agi_cuda_layout *x, agi_arena *arena, const ag_plan *plan, agi_map map)
 {
     const ag_problem *p = &plan->p;
-    const agi_hopper_choice choice = agi_hopper_choose(plan, AGI_hopper_ring, INT32_MAX);
+    const agi_hopper_choice choice = agi_hopper_choose(plan, ring_of(map), INT32_MAX);
     const int64_t D = p->dim_qk > 64 || p->dim_v > 64 ? 128 : 64;
     const int64_t tiles = agi_saturating_product(p->heads, agi_hopper_tiles(p, choice.tile), 1, 1);
-    for (int n = 0; n < (choice.features & AGI_HAS_BIAS ? 3 : 2); n++) {
-        x->ring_rows[n] = agi_take(arena, agi_saturating_product(tiles, choice.tile, 1, 1), sizeof(float));
+    const bool has_rest = map == AGI_VJP && (choice.features & AGI_HAS_BIAS) != 0;
+    const int64_t numbers[3] = {map == AGI_VJP ? 1 : 4, map == AGI_VJP ? 1 : 0, has_rest ? 1 : 0}; /* of a row */
+    for (int n = 0; n < 3 && numbers[n] > 0; n++) {
+        x->ring_rows[n] =
+            agi_take(arena, agi_saturating_product(tiles, choice.tile, numbers[n], 1), sizeof(float));
     }
     x->ring_sums = agi_take(arena, agi_saturating_product(tiles, choice.tile, D, 1), sizeof(float));
     x->ring_passes = agi_take(arena, agi_saturating_product(tiles, 2, 1, 1) + 1, sizeof(int32_t));
+}
+
+/* Tiles of a mask along an axis; one: it is the same there. */
+static int64_t class_tiles(const ag_problem *p, int axis, bool one)
+{
+    switch (axis) {
+    case 3: return agi_cuda_divide_up(p->kv_len, 4 * AGI_HOPPER_CLASS) * 4;
+    case 2: return one ? 1 : agi_cuda_divide_up(p->q_len, AGI_HOPPER_CLASS);
+    default: return one ? 1 : p->mask_size[axis];
+    }
 }
 
 /* What the kernels of a feature set read. */
@@ -72,6 +90,12 @@ void agi_hopper_lay_out_features(agi_hopper_features *x, agi_arena *arena, const
     if (features & (AGI_HAS_BIAS | AGI_HAS_MASK)) {
         x->live = agi_take(arena, agi_saturating_product(p->batch, p->kv_heads, x->live_width, 1), 1);
     }
+    if (features & AGI_HAS_MASK) {
+        const int64_t rows = class_tiles(p, 2, p->mask_size[2] == 1);
+        x->classes = agi_take(
+            arena, agi_saturating_product(p->mask_size[0], p->mask_size[1], rows, class_tiles(p, 3, false)),
+            1);
+    }
 }
 
 /* ---- Tensor maps ---- */
@@ -81,7 +105,7 @@ static const agi_cuda_source output_source = {offsetof(ag_args, o), false, true,
 static void make_map(agi_cuda_job *j, agi_cuda_box_view *view, int32_t rows, agi_cuda_tensor_map *map)
 {
     view->rows = rows;
-    view->dtype = j->p->dtype;
+    view->dtype = j->p->dtype == AG_F32 ? AG_F16 : j->p->dtype; /* a plane's */
     for (int axis = 0; axis < 3; axis++) {
         view->strides[axis] = view->size[axis] == 1 ? 8 : view->strides[axis]; /* any that the driver takes */
     }
@@ -91,11 +115,12 @@ static void make_map(agi_cuda_job *j, agi_cuda_box_view *view, int32_t rows, agi
 }
 
 /* rows: of a box. */
-static void map_operand(agi_cuda_job *j, int operand, int32_t rows, agi_cuda_tensor_map *map)
+static void map_plane(agi_cuda_job *j, int operand, int plane, int32_t rows, agi_cuda_tensor_map *map)
 {
     const agi_cuda_matrix *m = &j->k.m[operand];
     const agi_cuda_source *s = &agi_cuda_sources[operand];
-    agi_cuda_box_view view = {.data = (void *)(uintptr_t)m->data, .strides = {m->batch, m->head, m->row}};
+    agi_cuda_box_view view = {.data = (uint16_t *)(uintptr_t)m->data + plane * m->plane,
+                              .strides = {m->batch, m->head, m->row}};
     agi_cuda_axes_of(j->p, s, view.size);
     if (m->copied) {
         view.size[0] = 1;
@@ -103,6 +128,11 @@ static void map_operand(agi_cuda_job *j, int operand, int32_t rows, agi_cuda_ten
     }
     view.size[3] = m->width;
     make_map(j, &view, rows, map);
+}
+
+static void map_operand(agi_cuda_job *j, int operand, int32_t rows, agi_cuda_tensor_map *map)
+{
+    map_plane(j, operand, 0, rows, map);
 }
 
 static void map_output(agi_cuda_job *j, const ag_tensor *t, agi_cuda_tensor_map *map)
@@ -131,11 +161,39 @@ static int64_t query_blocks(const agi_cuda_job *j)
 
 /* ---- Features of the score ---- */
 
+/* Can 16 keys of the mask be read as 16 bytes? */
+static bool has_chunks(const ag_problem *p, const ag_tensor *mask)
+{
+    const int64_t odd = mask->strides[0] | mask->strides[1] | mask->strides[2] | p->kv_len;
+    return mask->strides[3] == 1 && odd % 16 == 0 && (uintptr_t)mask->data % 16 == 0;
+}
+
+/* The classes of the mask's tiles, of its own shape. */
+static void emit_classes(agi_cuda_job *j)
+{
+    enum { TILES_OF_BLOCK = 8 };
+    agi_hopper_features *x = &j->features;
+    const ag_tensor *mask = &j->k.a.mask;
+    int64_t tiles = 1;
+    for (int axis = 0; axis < 4; axis++) {
+        const int64_t n = class_tiles(j->p, axis, mask->strides[axis] == 0);
+        x->class_tiles[axis] = (int32_t)n;
+        tiles = agi_saturating_product(tiles, n, 1, 1);
+    }
+    x->mask_in_chunks = has_chunks(j->p, mask);
+    const agi_hopper_before f = {.p = j->k, .x = *x};
+    agi_cuda_emit(j, agi_kernel_hopper_classes, agi_cuda_divide_up(tiles, TILES_OF_BLOCK), &f, sizeof f,
+                  false);
+}
+
 /* Before the kernels of a feature set. */
 static void emit_features(agi_cuda_job *j)
 {
     const ag_problem *p = j->p;
     agi_hopper_features *x = &j->features;
+    if (x->classes != NULL) {
+        emit_classes(j);
+    }
     agi_hopper_before f = {.p = j->k, .x = *x};
     x->cap = (float)p->softcap;
     x->minus_two_caps = -2 * (float)p->softcap;
@@ -155,8 +213,31 @@ static void emit_features(agi_cuda_job *j)
 
 /* ---- forward and jvp ---- */
 
+/* Both planes of a matrix; for the kernel the second is where the matrix's tangent would be. */
+static void map_planes(agi_cuda_job *j, int operand, int32_t rows, agi_cuda_tensor_map maps[2])
+{
+    map_plane(j, operand, 0, rows, &maps[0]);
+    map_plane(j, operand, 1, rows, &maps[1]);
+    j->k.m[operand - AGI_CUDA_Q + AGI_CUDA_TQ] = j->k.m[operand];
+}
+
+static void emit_forward_f32(agi_cuda_job *j)
+{
+    const agi_hopper_choice choice = agi_hopper_choose(j->plan, AGI_hopper_forward, j->device->shared_limit);
+    agi_hopper_planes f = {.heads_together = agi_hopper_heads_together(j->p), .scale = (float)j->p->scale};
+    map_planes(j, AGI_CUDA_Q, 64, f.q);
+    map_planes(j, AGI_CUDA_K, choice.tile, f.k);
+    map_planes(j, AGI_CUDA_V, choice.tile, f.v);
+    f.p = with_tiles(j, choice);
+    agi_cuda_emit(j, choice.kernel, query_blocks(j), &f, sizeof f, false);
+}
+
 void agi_hopper_emit_forward(agi_cuda_job *j)
 {
+    if (j->p->dtype == AG_F32) {
+        emit_forward_f32(j);
+        return;
+    }
     const ag_args *a = &j->k.a;
     const agi_hopper_choice choice = agi_hopper_choose(j->plan, AGI_hopper_forward, j->device->shared_limit);
     emit_features(j);
@@ -225,15 +306,30 @@ static void emit_hopper_backward(agi_cuda_job *j, agi_hopper_map map, const agi_
 
 /* ---- vjp in one kernel ---- */
 
-/* It gives dQ and at least one of dK and dV. */
+/* It gives dQ and at least one of dK and dV; vjp_jvp their tangents. */
 bool agi_hopper_has_ring(const agi_cuda_job *j)
 {
     const ag_args *a = &j->k.a;
+    const agi_map map = (agi_map)j->k.map;
     const agi_hopper_ring_size rings = agi_hopper_rings(j->p, j->device->ring_most);
-    return agi_hopper_may_have_ring(j->plan) && a->dq.data != NULL &&
-           (a->dk.data != NULL || a->dv.data != NULL) &&
-           agi_hopper_choose(j->plan, AGI_hopper_ring, j->device->shared_limit).kernel >= 0 &&
+    const bool of_queries = (map == AGI_VJP ? a->dq : a->tdq).data != NULL;
+    const bool of_keys = map == AGI_VJP ? a->dk.data != NULL || a->dv.data != NULL
+                                        : a->tdk.data != NULL || a->tdv.data != NULL;
+    return agi_hopper_may_have_ring(j->plan, map) && of_queries && of_keys &&
+           agi_hopper_choose(j->plan, ring_of(map), j->device->shared_limit).kernel >= 0 &&
            rings.blocks <= j->device->processors;
+}
+
+/* Its grid: no larger than the device holds, as its blocks wait for each other. */
+static int64_t ring_grid(const agi_cuda_job *j, agi_hopper_ring_size size)
+{
+    const int64_t processors = j->device->processors, rings = processors / size.blocks;
+    const int64_t all = agi_saturating_product(j->p->batch, j->p->kv_heads, size.groups, 1);
+    const int64_t items = agi_saturating_product(all, size.blocks, 1, 1);
+    if (size.is_ring) {
+        return (rings < all ? rings : all) * size.blocks;
+    }
+    return items < processors ? items : processors;
 }
 
 /* Can a gradient be stored by the copy engine? */
@@ -271,19 +367,23 @@ static bool map_bias(agi_cuda_job *j, agi_cuda_tensor_map *map)
 }
 
 /* Two 16-bit channels at a time. */
-static bool has_pairs(const agi_cuda_job *j, const ag_tensor *t)
+static bool has_pairs(const agi_cuda_job *j, const ag_tensor *t, uint32_t bit, int64_t channels)
 {
-    const int64_t odd = t->strides[0] | t->strides[1] | t->strides[2] | j->p->dim_qk;
-    return j->p->grad_dtype == j->p->dtype && !(j->k.a.accumulate & AG_ACC_DQ) && t->strides[3] == 1 &&
+    const int64_t odd = t->strides[0] | t->strides[1] | t->strides[2] | channels;
+    return j->p->grad_dtype == j->p->dtype && !(j->k.a.accumulate & bit) && t->strides[3] == 1 &&
            odd % 2 == 0 && (uintptr_t)t->data % 4 == 0;
 }
 
+/* Can O, dO and their tangents be read 16 bytes at a time? */
 static bool in_chunks(const agi_cuda_job *j)
 {
-    static const agi_cuda_source output = {0, false, true, true};
     const ag_args *a = &j->k.a;
-    return agi_cuda_is_direct(j->p, &output, &a->o) && agi_cuda_is_direct(j->p, &output, &a->d_o) &&
-           (a->o_low.data == NULL || agi_cuda_is_direct(j->p, &output, &a->o_low));
+    const ag_tensor *const outputs[] = {&a->o, &a->o_low, &a->d_o, &a->to, &a->to_low, &a->td_o};
+    bool all = true;
+    for (int n = 0; n < 6; n++) {
+        all &= outputs[n]->data == NULL || agi_cuda_is_direct(j->p, &output_source, outputs[n]);
+    }
+    return all;
 }
 
 static void set_ring(agi_cuda_job *j, agi_hopper_ring *f, const agi_hopper_backward *maps)
@@ -297,7 +397,7 @@ static void set_ring(agi_cuda_job *j, agi_hopper_ring *f, const agi_hopper_backw
     f->d_o = maps->d_o;
     f->dk_in_boxes = map_gradient(j, &agi_cuda_sources[AGI_CUDA_K], &a->dk, AG_ACC_DK, &f->dk);
     f->dv_in_boxes = map_gradient(j, &agi_cuda_sources[AGI_CUDA_V], &a->dv, AG_ACC_DV, &f->dv);
-    f->dq_in_pairs = has_pairs(j, &a->dq);
+    f->dq_in_pairs = has_pairs(j, &a->dq, AG_ACC_DQ, j->p->dim_qk);
     f->in_chunks = in_chunks(j);
     f->bias_in_boxes = map_bias(j, &f->bias);
     f->tiles = agi_hopper_tiles(j->p, choice.tile);
@@ -319,7 +419,6 @@ void agi_hopper_emit_ring(agi_cuda_job *j)
     const int32_t limit = j->device->shared_limit;
     const agi_hopper_choice choice = agi_hopper_choose(j->plan, AGI_hopper_ring, limit);
     const agi_hopper_choice before = agi_hopper_choose(j->plan, AGI_hopper_statistics, limit);
-    const int64_t heads = agi_saturating_product(p->batch, p->kv_heads, 1, 1);
     agi_hopper_backward maps = {0};
     emit_features(j);
     agi_hopper_ring f = {.x = j->features};
@@ -332,32 +431,68 @@ void agi_hopper_emit_ring(agi_cuda_job *j)
     f.p = j->k;
     agi_cuda_emit(j, before.kernel, agi_saturating_product(p->batch, p->heads, j->k.w.blocks, 1), &f,
                   sizeof f, false);
-    const int64_t all = agi_saturating_product(heads, f.groups, 1, 1), rings = j->device->processors / f.ring;
-    const int64_t whole = (rings < all ? rings : all) * f.ring,
-                  items = agi_saturating_product(all, f.ring, 1, 1);
-    const int64_t most = items < j->device->processors ? items : j->device->processors;
-    agi_cuda_emit(j, choice.kernel, f.is_ring ? whole : most, &f, sizeof f, true);
+    agi_cuda_emit(j, choice.kernel, ring_grid(j, agi_hopper_rings(p, j->device->ring_most)), &f, sizeof f,
+                  true);
+}
+
+/* One kernel of vjp for head sizes above 128. Boxes of the owners and of queries have 64 rows. */
+static void emit_hopper_wide(agi_cuda_job *j, agi_hopper_map map)
+{
+    const ag_problem *p = j->p;
+    const ag_args *a = &j->k.a;
+    const bool keys = map == AGI_hopper_dkdv;
+    const agi_hopper_choice choice = agi_hopper_choose(j->plan, map, j->device->shared_limit);
+    const int64_t blocks = agi_cuda_divide_up(keys ? p->kv_len : p->q_len, choice.rows);
+    agi_hopper_wide f = {0};
+    map_operand(j, AGI_CUDA_Q, 64, &f.q);
+    map_operand(j, AGI_CUDA_DO, 64, &f.d_o);
+    map_operand(j, AGI_CUDA_K, keys ? 64 : choice.tile, &f.k);
+    map_operand(j, AGI_CUDA_V, keys ? 64 : choice.tile, &f.v);
+    if (keys) {
+        f.in_boxes[0] = map_gradient(j, &agi_cuda_sources[AGI_CUDA_V], &a->dv, AG_ACC_DV, &f.results[0]);
+        f.in_boxes[1] = map_gradient(j, &agi_cuda_sources[AGI_CUDA_K], &a->dk, AG_ACC_DK, &f.results[1]);
+    } else {
+        f.in_boxes[0] = map_gradient(j, &agi_cuda_sources[AGI_CUDA_Q], &a->dq, AG_ACC_DQ, &f.results[0]);
+    }
+    j->k.w = (agi_cuda_part){.blocks = blocks};
+    f.p = j->k;
+    agi_cuda_emit(j, choice.kernel,
+                  agi_saturating_product(p->batch, keys ? p->kv_heads : p->heads, blocks, 1), &f, sizeof f,
+                  false);
 }
 
 void agi_hopper_emit_vjp(agi_cuda_job *j)
 {
     const ag_args *a = &j->k.a;
+    const bool wide = j->p->dim_qk > 128 || j->p->dim_v > 128;
     emit_features(j);
     agi_hopper_backward maps = {.x = j->features};
-    map_operand(j, AGI_CUDA_Q, 64, &maps.q);
-    map_operand(j, AGI_CUDA_K, 64, &maps.k);
-    map_operand(j, AGI_CUDA_V, 64, &maps.v);
-    map_operand(j, AGI_CUDA_DO, 64, &maps.d_o);
+    if (!wide) {
+        map_operand(j, AGI_CUDA_Q, 64, &maps.q);
+        map_operand(j, AGI_CUDA_K, 64, &maps.k);
+        map_operand(j, AGI_CUDA_V, 64, &maps.v);
+        map_operand(j, AGI_CUDA_DO, 64, &maps.d_o);
+    }
     if (a->dk.data != NULL || a->dv.data != NULL) {
-        emit_hopper_backward(j, AGI_hopper_dkdv, &maps);
+        wide ? emit_hopper_wide(j, AGI_hopper_dkdv) : emit_hopper_backward(j, AGI_hopper_dkdv, &maps);
     }
     if (a->dq.data != NULL) {
-        emit_hopper_backward(j, AGI_hopper_dq, &maps);
+        wide ? emit_hopper_wide(j, AGI_hopper_dq) : emit_hopper_backward(j, AGI_hopper_dq, &maps);
     }
 }
 
-/* One kernel of vjp_jvp. Boxes of the owners have 64 rows, those of the stream as many as its tiles. A matrix that the
- * call lacks has a map of another one, outside of which it finds zeros. */
+/* The matrices of vjp_jvp, with so many rows in a box. One that the call lacks has a map of another one, outside of
+ * which it finds zeros. */
+static void map_second(agi_cuda_job *j, int32_t query_rows, int32_t key_rows, agi_cuda_tensor_map *maps)
+{
+    for (int operand = AGI_CUDA_Q; operand <= AGI_CUDA_TDO; operand++) {
+        const bool of_keys = agi_cuda_sources[operand].keys, absent = j->k.m[operand].data == NULL;
+        const int other = of_keys ? AGI_CUDA_K : AGI_CUDA_Q;
+        map_operand(j, absent ? other : operand, of_keys ? key_rows : query_rows, &maps[operand]);
+    }
+}
+
+/* One kernel of vjp_jvp. Boxes of the owners have 64 rows, those of the stream as many as its tiles. */
 static void emit_hopper_second(agi_cuda_job *j, agi_hopper_map map)
 {
     const ag_problem *p = j->p;
@@ -365,11 +500,7 @@ static void emit_hopper_second(agi_cuda_job *j, agi_hopper_map map)
     const agi_hopper_choice choice = agi_hopper_choose(j->plan, map, j->device->shared_limit);
     const int64_t blocks = agi_cuda_divide_up(keys ? p->kv_len : p->q_len, choice.rows);
     agi_hopper_second f = {0};
-    for (int operand = AGI_CUDA_Q; operand <= AGI_CUDA_TDO; operand++) {
-        const bool of_keys = agi_cuda_sources[operand].keys, absent = j->k.m[operand].data == NULL;
-        const int other = of_keys ? AGI_CUDA_K : AGI_CUDA_Q;
-        map_operand(j, absent ? other : operand, of_keys == keys ? 64 : choice.tile, &f.maps[operand]);
-    }
+    map_second(j, keys ? choice.tile : 64, keys ? 64 : choice.tile, f.maps);
     j->k.w = (agi_cuda_part){.blocks = blocks};
     f.p = j->k;
     agi_cuda_emit(j, choice.kernel,
@@ -386,4 +517,42 @@ void agi_hopper_emit_vjp_jvp(agi_cuda_job *j)
     if (a->tdq.data != NULL) {
         emit_hopper_second(j, AGI_hopper_tdq);
     }
+}
+
+/* ---- vjp_jvp in one kernel ---- */
+
+static void set_second_ring(agi_cuda_job *j, agi_hopper_second_ring *f, int32_t tile)
+{
+    const ag_args *a = &j->k.a;
+    const agi_hopper_ring_size rings = agi_hopper_rings(j->p, j->device->ring_most);
+    f->tdq_in_pairs = has_pairs(j, &a->tdq, AG_ACC_TDQ, j->p->dim_qk);
+    f->tdk_in_pairs = has_pairs(j, &a->tdk, AG_ACC_TDK, j->p->dim_qk);
+    f->tdv_in_pairs = has_pairs(j, &a->tdv, AG_ACC_TDV, j->p->dim_v);
+    f->in_chunks = in_chunks(j);
+    f->tiles = agi_hopper_tiles(j->p, tile);
+    f->rows = j->x->ring_rows[0];
+    f->sums = j->x->ring_sums;
+    f->passes = j->x->ring_passes;
+    f->tickets = f->passes + 2 * j->p->heads * f->tiles;
+    f->scale_log2 = (float)(j->p->scale * 1.4426950408889634);
+    f->is_ring = rings.is_ring;
+    f->ring = rings.blocks;
+    f->groups = rings.groups;
+}
+
+void agi_hopper_emit_second_ring(agi_cuda_job *j)
+{
+    const ag_problem *p = j->p;
+    const int32_t limit = j->device->shared_limit;
+    const agi_hopper_choice choice = agi_hopper_choose(j->plan, AGI_hopper_second_ring, limit);
+    const agi_hopper_choice before = agi_hopper_choose(j->plan, AGI_hopper_second_statistics, limit);
+    agi_hopper_second_ring f = {0};
+    map_second(j, choice.tile, AGI_HOPPER_RING_KEYS, f.maps);
+    set_second_ring(j, &f, choice.tile);
+    j->k.w = (agi_cuda_part){.blocks = agi_cuda_divide_up(p->q_len, choice.tile)};
+    f.p = j->k;
+    agi_cuda_emit(j, before.kernel, agi_saturating_product(p->batch, p->heads, j->k.w.blocks, 1), &f,
+                  sizeof f, false);
+    agi_cuda_emit(j, choice.kernel, ring_grid(j, agi_hopper_rings(p, j->device->ring_most)), &f, sizeof f,
+                  true);
 }

@@ -7,9 +7,9 @@
 /* Are the map's kernels those of the table sm90? */
 bool agi_hopper_serves_call(const agi_cuda_job *j);
 
-/* vjp in one kernel: may the plan have it, and its part of the workspace; does this call have it? */
-bool agi_hopper_may_have_ring(const ag_plan *plan);
-void agi_hopper_lay_out_ring(agi_cuda_layout *x, agi_arena *arena, const ag_plan *plan);
+/* vjp or vjp_jvp in one kernel: may the plan have it, and its part of the workspace; does this call have it? */
+bool agi_hopper_may_have_ring(const ag_plan *plan, agi_map map);
+void agi_hopper_lay_out_ring(agi_cuda_layout *x, agi_arena *arena, const ag_plan *plan, agi_map map);
 bool agi_hopper_has_ring(const agi_cuda_job *j);
 
 /* The part of the workspace of forward and vjp with features of the score. */
@@ -23,5 +23,6 @@ void agi_hopper_emit_jvp(agi_cuda_job *j);
 void agi_hopper_emit_ring(agi_cuda_job *j); /* with its statistics */
 void agi_hopper_emit_vjp(agi_cuda_job *j);  /* in two kernels; statistics come before */
 void agi_hopper_emit_vjp_jvp(agi_cuda_job *j);
+void agi_hopper_emit_second_ring(agi_cuda_job *j); /* with its statistics */
 
 #endif

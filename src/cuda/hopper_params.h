@@ -30,6 +30,10 @@ typedef struct {
 
 enum { AGI_HOPPER_PAD = 256 }; /* rows that tiles reach beyond the ends of a sequence, and more */
 
+/* A boolean mask by tiles of so many queries and keys; the class of a tile, as bits: some of its pairs are seen, some
+ * are hidden. */
+enum { AGI_HOPPER_CLASS = 64, AGI_TILE_SEEN = 1, AGI_TILE_HIDDEN = 2 };
+
 /* What the kernels of a set need beside the call. */
 typedef struct {
     float cap, minus_two_caps, cap_rate; /* c, -2 c, 2 log2(e) / c */
@@ -41,9 +45,16 @@ typedef struct {
      * else 1 */
     uint8_t *live;
     int64_t relative_width, live_width;
+    /* [class_tiles], made by hopper_classes: the class of each tile of the mask, by batch, head, tile of queries, tile
+     * of keys. On an axis along which the mask is the same there is one, but not on the last, which is filled up to a
+     * multiple of 4 with tiles that have nothing. */
+    uint8_t *classes;
+    int32_t class_tiles[4];
+    int32_t
+        mask_in_chunks; /* 16 keys of the mask are 16 bytes in a row, aligned, and no row ends among them */
 } agi_hopper_features;
 
-/* The parameter of hopper_relative and hopper_live. p.w.blocks: blocks per head. */
+/* The parameter of hopper_relative, hopper_live and hopper_classes. p.w.blocks: blocks per head, of the first two. */
 typedef struct {
     agi_cuda_params p;
     agi_hopper_features x;
@@ -65,6 +76,15 @@ typedef struct {
     int32_t stores_boxes;   /* o and o_low are stored by the copy engine, else row by row */
 } agi_hopper_forward;
 
+/* float32's: the two planes of each matrix. The second planes have the places of tangents: p.m[AGI_CUDA_TQ] is
+ * p.m[AGI_CUDA_Q], and so on. */
+typedef struct {
+    agi_cuda_tensor_map q[2], k[2], v[2];
+    agi_cuda_params p; /* as in agi_hopper_forward */
+    int64_t heads_together;
+    float scale; /* p.scale */
+} agi_hopper_planes;
+
 /* ---- jvp ---- */
 
 /* A matrix and its tangent, in this order; an absent tangent has the map of its matrix. There is no room for the maps
@@ -84,6 +104,14 @@ typedef struct {
     agi_cuda_params p; /* p.w.blocks: blocks of rows per head */
     agi_hopper_features x;
 } agi_hopper_backward;
+
+/* vjp for head sizes above 128 (kernels/hopper_wide.cu), one of its two kernels. */
+typedef struct {
+    agi_cuda_tensor_map q, k, v, d_o;
+    agi_cuda_tensor_map results[2]; /* dV and dK, or dQ: if in_boxes */
+    agi_cuda_params p;              /* p.w.blocks: blocks of rows per head */
+    int32_t in_boxes[2];            /* stored by the copy engine, else row by row */
+} agi_hopper_wide;
 
 /* vjp in one kernel (kernels/hopper_ring.cu), and the statistics before it. Tiles of queries are counted over all
  * sequences of a head; each has two halves. */
@@ -116,6 +144,21 @@ typedef struct {
     agi_cuda_params p;                          /* p.w.blocks: blocks of rows per head */
 } agi_hopper_second;
 
+/* vjp_jvp in one kernel (kernels/hopper_second_ring.cu), and the statistics before it: fields of the same names as in
+ * agi_hopper_ring have the same meaning, with tdQ for dQ. There is no room for maps of results. */
+typedef struct {
+    agi_cuda_tensor_map maps[AGI_CUDA_TDO + 1]; /* as in agi_hopper_second */
+    agi_cuda_params p;
+    float *rows; /* [H][tiles][4][N]: L in powers of two, mu, D, tD */
+    float *sums; /* of tdQ, with channels as the rows of the registers */
+    int32_t *passes, *tickets;
+    int64_t tiles;
+    float scale_log2;
+    int32_t is_ring, ring, groups;
+    int32_t tdq_in_pairs, tdk_in_pairs, tdv_in_pairs; /* two channels at a time, else row by row */
+    int32_t in_chunks; /* O, dO and their tangents can be read 16 bytes at a time */
+} agi_hopper_second_ring;
+
 /* ---- The kernels ----
  *
  * A block has 64 rows, queries or keys, for each of CONSUMERS warpgroups and one warpgroup more, which only copies. It
@@ -124,7 +167,12 @@ typedef struct {
 /* clang-format off */
 #define AGI_HOPPER_forward(X, format) \
     X(hopper_forward, format, 64, 3, 112, 4) \
-    X(hopper_forward, format, 128, 2, 128, 2)
+    X(hopper_forward_fine, format, 64, 4, 64, 4) \
+    X(hopper_forward, format, 128, 2, 128, 2) \
+    X(hopper_forward, format, 256, 2, 80, 2)
+#define AGI_HOPPER_forward_f32(X, format) \
+    X(hopper_forward, format, 64, 3, 64, 4) \
+    X(hopper_forward, format, 128, 2, 64, 2)
 #define AGI_HOPPER_jvp(X, format) \
     X(hopper_jvp, format, 64, 2, 112, 2) \
     X(hopper_jvp, format, 128, 2, 64, 2)
@@ -133,6 +181,10 @@ typedef struct {
     X(hopper_dkdv, format, 128, 2, 64, 3) \
     X(hopper_dq, format, 64, 2, 64, 4) \
     X(hopper_dq, format, 128, 2, 64, 3)
+/* Those of hopper_wide.cu: X(map, format, D, rows of a block, N, STAGES); two warpgroups compute. */
+#define AGI_HOPPER_wide(X, format) \
+    X(hopper_dkdv, format, 256, 64, 64, 2) \
+    X(hopper_dq, format, 256, 128, 48, 2)
 #define AGI_HOPPER_ring(X, format) \
     X(hopper_ring, format, 64, 2, 128, 2) \
     X(hopper_ring, format, 128, 2, 64, 2)
@@ -141,16 +193,21 @@ typedef struct {
     X(hopper_tdkdv, format, 128, 2, 32, 2) \
     X(hopper_tdq, format, 64, 2, 64, 4) \
     X(hopper_tdq, format, 128, 2, 48, 2)
+#define AGI_HOPPER_second_ring(X, format) \
+    X(hopper_second_ring, format, 64, 2, 64, 2) \
+    X(hopper_second_ring, format, 128, 2, 32, 2)
 /* clang-format on */
 #define AGI_HOPPER_FORMATS(X) X(bf16) X(f16)
 
 /* Shared memory in bytes: up to 1,024 of them to begin at a multiple of 1,024, the tiles, the barriers, the places of
- * tiles of queries. */
+ * tiles of queries. Two tiles of queries at once, where there is room. */
 #define AGI_HOPPER_PLACES 512
+#define AGI_HOPPER_Q_SLOTS(D) ((D) > 128 ? 1 : 2)
 #define AGI_HOPPER_SHARED(D, CONSUMERS, N, STAGES)                                                           \
-    (1024 + 4 * (D) * (64 * (CONSUMERS) + (STAGES) * (N)) + 8 * 4 * (1 + (STAGES)) + AGI_HOPPER_PLACES)
+    (1024 + 2 * (D) * (AGI_HOPPER_Q_SLOTS(D) * 64 * (CONSUMERS) + 2 * (STAGES) * (N)) +                      \
+     8 * (2 * AGI_HOPPER_Q_SLOTS(D) + 4 * (STAGES)) + AGI_HOPPER_PLACES)
 
-/* Of jvp, which has the tangent of each matrix; where the block is. */
+/* Of jvp, which has the tangent of each matrix, and of float32's forward, which has two planes; where the block is. */
 enum { AGI_HOPPER_PLACE = 128 };
 #define AGI_HOPPER_JVP_SHARED(D, CONSUMERS, N, STAGES)                                                       \
     (1024 + 4 * (D) * (64 * (CONSUMERS) + 2 * (STAGES) * (N)) + 8 * (1 + 4 * (STAGES)) + AGI_HOPPER_PLACE)
@@ -166,6 +223,12 @@ enum { AGI_HOPPER_PLACE = 128 };
 #define AGI_HOPPER_STATS_hopper_tdkdv 1
 #define AGI_HOPPER_STATS_hopper_tdq 0
 
+/* Of vjp for head sizes above 128: with STATS P of the pairs and three numbers of each query beside each tile; three
+ * rings. */
+#define AGI_HOPPER_WIDE_SHARED(STATS, D, ROWS, N, STAGES)                                                    \
+    (1024 + 4 * (D) * ((ROWS) + (STAGES) * (N)) + (STATS) * (STAGES) * (N)*4 * ((ROWS) + 3) +                \
+     8 * (1 + 6 * (STAGES)) + AGI_HOPPER_NOTES)
+
 /* Of vjp in one kernel: K and V of 128 keys, two tiles of Q and dO, twice dS, buffers of dQ, L, D and the rest of L of
  * two tiles, the barriers and two walks. Shared memory begins at a multiple of 16. */
 enum { AGI_HOPPER_RING_KEYS = 128, AGI_HOPPER_RING_WALK = 152 }; /* keys of a block; bytes of a walk */
@@ -173,5 +236,13 @@ enum { AGI_HOPPER_RING_KEYS = 128, AGI_HOPPER_RING_WALK = 152 }; /* keys of a bl
 #define AGI_HOPPER_RING_SHARED(D, CONSUMERS, N, STAGES)                                                      \
     (1008 + 4 * 128 * (D) + 8 * (N) * (D) + 4 * 128 * (N) + AGI_HOPPER_RING_STAGED(D) * 4 * (N) * (D) +      \
      24 * (N) + 120 + AGI_HOPPER_RING_STAGED(D) * 48 + 2 * AGI_HOPPER_RING_WALK)
+
+/* Of vjp_jvp in one kernel: K, tK, V, tV of 128 keys, two tiles of Q, tQ, dO, tdO, dZ and tdZ, at head size 64 twice,
+ * one tile of tdQ, four numbers for each query of two tiles, the barriers, two walks and the notes of two steps. */
+enum { AGI_HOPPER_RING_NOTE = 16 }; /* bytes of a note */
+#define AGI_HOPPER_SECOND_SCORES(D) ((D) == 128 ? 1 : 2)
+#define AGI_HOPPER_SECOND_RING_SHARED(D, CONSUMERS, N, STAGES)                                               \
+    (1024 + 8 * 128 * (D) + 16 * (N) * (D) + AGI_HOPPER_SECOND_SCORES(D) * 4 * 128 * (N) + 4 * (N) * (D) +   \
+     32 * (N) + 176 + 2 * AGI_HOPPER_RING_WALK + 2 * AGI_HOPPER_RING_NOTE)
 
 #endif

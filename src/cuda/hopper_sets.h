@@ -17,7 +17,7 @@ enum {
 #define AGI_HOPPER_MAX_SOFTCAP 256
 
 /* X(Y, format, name, features, of forward for head sizes up to 64: CONSUMERS, N, STAGES, up to 128: the same; of dkdv
- * and dq: the same). hopper_params.h says what they mean. vjp in one kernel has the shapes that it has without sets. */
+ * and dq: the same). hopper_params.h says what they mean. */
 /* clang-format off */
 #define AGI_HOPPER_SETS(X, Y, format) \
     X(Y, format, softcap, AGI_HAS_SOFTCAP, 3, 112, 4, 2, 128, 2, 2, 64, 4, 2, 64, 3) \
@@ -30,7 +30,7 @@ enum {
 /* clang-format on */
 
 /* Kernels that run before those of a set. X(name, threads, bytes of shared memory) */
-#define AGI_HOPPER_BEFORE(X) X(hopper_relative, 256, 0) X(hopper_live, 256, 128)
+#define AGI_HOPPER_BEFORE(X) X(hopper_relative, 256, 0) X(hopper_classes, 256, 0) X(hopper_live, 256, 128)
 
 /* The kernels of one format. Y(map, format, D, CONSUMERS, N, STAGES, set) */
 #define AGI_HOPPER_FORWARD_OF_SET(Y, format, set, features, C64, N64, S64, C128, N128, S128, ...)            \
@@ -40,11 +40,18 @@ enum {
     Y(hopper_dkdv, format, 64, C64, N64, S64, set)                                                           \
     Y(hopper_dkdv, format, 128, C128, N128, S128, set)                                                       \
     Y(hopper_dq, format, 64, C64, N64, S64, set) Y(hopper_dq, format, 128, C128, N128, S128, set)
-#define AGI_HOPPER_RING_OF_SET(Y, format, set, ...)                                                          \
+#define AGI_HOPPER_RING_OF_SET(Y, format, set)                                                               \
     Y(hopper_ring, format, 64, 2, 128, 2, set) Y(hopper_ring, format, 128, 2, 64, 2, set)
 #define AGI_HOPPER_forward_sets(Y, format) AGI_HOPPER_SETS(AGI_HOPPER_FORWARD_OF_SET, Y, format)
 #define AGI_HOPPER_backward_sets(Y, format) AGI_HOPPER_SETS(AGI_HOPPER_BACKWARD_OF_SET, Y, format)
-#define AGI_HOPPER_ring_sets(Y, format) AGI_HOPPER_SETS(AGI_HOPPER_RING_OF_SET, Y, format)
+/* vjp in one kernel, in the shapes that it has without sets. With a mask vjp is in two kernels, which leave out empty
+ * tiles. */
+#define AGI_HOPPER_ring_sets(Y, format)                                                                      \
+    AGI_HOPPER_RING_OF_SET(Y, format, softcap)                                                               \
+    AGI_HOPPER_RING_OF_SET(Y, format, relative)                                                              \
+    AGI_HOPPER_RING_OF_SET(Y, format, bias)                                                                  \
+    AGI_HOPPER_RING_OF_SET(Y, format, dropout)                                                               \
+    AGI_HOPPER_RING_OF_SET(Y, format, dropout_bias)
 
 /* AGI_SET_name: its features. */
 enum {

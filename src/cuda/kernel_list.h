@@ -30,6 +30,7 @@ enum {
 #define AGI_CUDA_HOPPER_BEFORE(name, threads, shared) agi_kernel_##name,
 #define AGI_CUDA_HOPPER_FORWARD(format)                                                                      \
     AGI_HOPPER_forward(AGI_CUDA_HOPPER, format) AGI_HOPPER_forward_sets(AGI_CUDA_HOPPER_SET, format)
+#define AGI_CUDA_HOPPER_F32 AGI_HOPPER_forward_f32(AGI_CUDA_HOPPER, f32)
 #define AGI_CUDA_HOPPER_JVP(format) AGI_HOPPER_jvp(AGI_CUDA_HOPPER, format)
 #define AGI_CUDA_HOPPER_BACKWARD(format)                                                                     \
     AGI_HOPPER_backward(AGI_CUDA_HOPPER, format) AGI_HOPPER_backward_sets(AGI_CUDA_HOPPER_SET, format)
@@ -39,12 +40,18 @@ enum {
     AGI_HOPPER_ring(AGI_CUDA_HOPPER, format) AGI_HOPPER_ring(AGI_CUDA_HOPPER_PRE, format)                    \
         AGI_HOPPER_ring_sets(AGI_CUDA_HOPPER_SET, format)
 #define AGI_CUDA_HOPPER_SECOND(format) AGI_HOPPER_second(AGI_CUDA_HOPPER, format)
+#define AGI_CUDA_HOPPER_SECOND_PRE(map, format, D, CONSUMERS, N, STAGES)                                     \
+    agi_kernel_hopper_second_statistics_##format##_d##D,
+#define AGI_CUDA_HOPPER_SECOND_RING(format)                                                                  \
+    AGI_HOPPER_second_ring(AGI_CUDA_HOPPER, format) AGI_HOPPER_second_ring(AGI_CUDA_HOPPER_SECOND_PRE, format)
+#define AGI_CUDA_HOPPER_WIDE(format) AGI_HOPPER_wide(AGI_CUDA_HOPPER, format)
     AGI_CUDA_FORMATS(AGI_CUDA_OF) AGI_CUDA_OTHERS(AGI_CUDA_OTHER) AGI_CUDA_N_PORTABLE,
     AGI_CUDA_LAST_PORTABLE = AGI_CUDA_N_PORTABLE - 1,
-    AGI_HOPPER_FORMATS(AGI_CUDA_HOPPER_FORWARD) AGI_HOPPER_FORMATS(AGI_CUDA_HOPPER_JVP)
+    AGI_HOPPER_FORMATS(AGI_CUDA_HOPPER_FORWARD) AGI_CUDA_HOPPER_F32 AGI_HOPPER_FORMATS(AGI_CUDA_HOPPER_JVP)
         AGI_HOPPER_FORMATS(AGI_CUDA_HOPPER_BACKWARD) AGI_HOPPER_FORMATS(AGI_CUDA_HOPPER_RING)
-            AGI_HOPPER_FORMATS(AGI_CUDA_HOPPER_SECOND) AGI_HOPPER_BEFORE(AGI_CUDA_HOPPER_BEFORE)
-                AGI_CUDA_N_KERNELS
+            AGI_HOPPER_FORMATS(AGI_CUDA_HOPPER_SECOND) AGI_HOPPER_FORMATS(AGI_CUDA_HOPPER_SECOND_RING)
+                AGI_HOPPER_FORMATS(AGI_CUDA_HOPPER_WIDE) AGI_HOPPER_BEFORE(AGI_CUDA_HOPPER_BEFORE)
+                    AGI_CUDA_N_KERNELS
 #undef AGI_CUDA_LEVELS
 #undef AGI_CUDA_ANY
 #undef AGI_CUDA_ONE
@@ -55,11 +62,15 @@ enum {
 #undef AGI_CUDA_HOPPER_SET
 #undef AGI_CUDA_HOPPER_BEFORE
 #undef AGI_CUDA_HOPPER_FORWARD
+#undef AGI_CUDA_HOPPER_F32
 #undef AGI_CUDA_HOPPER_JVP
 #undef AGI_CUDA_HOPPER_BACKWARD
 #undef AGI_CUDA_HOPPER_PRE
 #undef AGI_CUDA_HOPPER_RING
 #undef AGI_CUDA_HOPPER_SECOND
+#undef AGI_CUDA_HOPPER_SECOND_PRE
+#undef AGI_CUDA_HOPPER_SECOND_RING
+#undef AGI_CUDA_HOPPER_WIDE
 };
 
 typedef struct {

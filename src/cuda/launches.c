@@ -86,8 +86,8 @@ static void lay_out(agi_cuda_layout *x, agi_arena *arena, const ag_plan *plan, a
     if (backward) {
         x->stats = agi_take(arena, agi_saturating_product(x->q_rows, p->heads, AGI_CUDA_STATS, 1), real);
     }
-    if (map == AGI_VJP && agi_hopper_may_have_ring(plan)) {
-        agi_hopper_lay_out_ring(x, arena, plan);
+    if (agi_hopper_may_have_ring(plan, map)) {
+        agi_hopper_lay_out_ring(x, arena, plan, map);
     }
     if (backward && agi_has(p, AG_TABLE) && p->q_len > 0 && p->kv_len > 0) {
         x->diagonal_tiles = agi_cuda_divide_up(p->q_len, AGI_CUDA_PAIR_TILE) +
@@ -411,11 +411,14 @@ static void emit_backward(agi_cuda_job *j, bool tangent)
     const ag_problem *p = j->p;
     const bool dq = (tangent ? a->tdq : a->dq).data != NULL;
     const bool dk = (tangent ? a->tdk : a->dk).data != NULL, dv = (tangent ? a->tdv : a->dv).data != NULL;
-    const bool ring = j->hopper && !tangent && agi_hopper_has_ring(j);
-    if (!ring || a->dsink.data != NULL || a->dbias.data != NULL || a->dtable.data != NULL) {
+    const bool ring = j->hopper && agi_hopper_has_ring(j);
+    const bool of_scores = a->dbias.data != NULL || a->dtable.data != NULL;
+    if (!ring || (tangent ? a->tdsink : a->dsink).data != NULL || (!tangent && of_scores)) {
         emit_statistics(j);
     }
-    if (ring) {
+    if (ring && tangent) {
+        agi_hopper_emit_second_ring(j);
+    } else if (ring) {
         agi_hopper_emit_ring(j);
     } else if (j->hopper && tangent) {
         agi_hopper_emit_vjp_jvp(j);

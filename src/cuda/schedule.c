@@ -59,7 +59,7 @@ enum {
 #define OTHER(name, threads) {#name, "common", threads, SHARED_##name},
 
 #define HOPPER_FORWARD(map, format, D, CONSUMERS, N, STAGES)                                                 \
-    {#map "_" #format "_d" #D, #map "_" #format, 128 * (CONSUMERS + 1),                                      \
+    {#map "_" #format "_d" #D, "hopper_forward_" #format, 128 * (CONSUMERS + 1),                             \
      AGI_HOPPER_SHARED(D, CONSUMERS, N, STAGES)},
 #define HOPPER_JVP(map, format, D, CONSUMERS, N, STAGES)                                                     \
     {#map "_" #format "_d" #D, #map "_" #format, 128 * (CONSUMERS + 1),                                      \
@@ -82,6 +82,10 @@ enum {
 #define HOPPER_BACKWARD_OF(format)                                                                           \
     AGI_HOPPER_backward(HOPPER_BACKWARD, format) AGI_HOPPER_backward_sets(HOPPER_BACKWARD_SET, format)
 #define HOPPER_SECOND_OF(format) AGI_HOPPER_second(HOPPER_SECOND, format)
+#define HOPPER_WIDE(map, format, D, ROWS, N, STAGES)                                                         \
+    {#map "_" #format "_d" #D, "hopper_wide_" #format, 384,                                                  \
+     AGI_HOPPER_WIDE_SHARED(AGI_HOPPER_STATS_##map, D, ROWS, N, STAGES)},
+#define HOPPER_WIDE_OF(format) AGI_HOPPER_wide(HOPPER_WIDE, format)
 #define HOPPER_RING(map, format, D, CONSUMERS, N, STAGES)                                                    \
     {#map "_" #format "_d" #D, #map "_" #format, 128 * (CONSUMERS + 1),                                      \
      AGI_HOPPER_RING_SHARED(D, CONSUMERS, N, STAGES)},
@@ -94,12 +98,21 @@ enum {
     AGI_HOPPER_ring(HOPPER_RING, format) AGI_HOPPER_ring(HOPPER_STATISTICS, format)                          \
         AGI_HOPPER_ring_sets(HOPPER_RING_SET, format)
 #define HOPPER_BEFORE(name, threads, shared) {#name, "sets", threads, shared},
+#define HOPPER_SECOND_RING(map, format, D, CONSUMERS, N, STAGES)                                             \
+    {#map "_" #format "_d" #D, #map "_" #format, 128 * (CONSUMERS + 1),                                      \
+     AGI_HOPPER_SECOND_RING_SHARED(D, CONSUMERS, N, STAGES)},
+#define HOPPER_SECOND_STATISTICS(map, format, D, CONSUMERS, N, STAGES)                                       \
+    {"hopper_second_statistics_" #format "_d" #D, #map "_" #format, 256, 0},
+#define HOPPER_SECOND_RING_OF(format)                                                                        \
+    AGI_HOPPER_second_ring(HOPPER_SECOND_RING, format)                                                       \
+        AGI_HOPPER_second_ring(HOPPER_SECOND_STATISTICS, format)
 
 const agi_cuda_kernel agi_cuda_kernels[AGI_CUDA_N_KERNELS] = {
     AGI_CUDA_FORMATS(OF_FORMAT) AGI_CUDA_OTHERS(OTHER) AGI_HOPPER_FORMATS(HOPPER_FORWARD_OF)
-        AGI_HOPPER_FORMATS(HOPPER_JVP_OF) AGI_HOPPER_FORMATS(HOPPER_BACKWARD_OF)
-            AGI_HOPPER_FORMATS(HOPPER_RING_OF) AGI_HOPPER_FORMATS(HOPPER_SECOND_OF)
-                AGI_HOPPER_BEFORE(HOPPER_BEFORE)};
+        AGI_HOPPER_forward_f32(HOPPER_JVP, f32) AGI_HOPPER_FORMATS(HOPPER_JVP_OF)
+            AGI_HOPPER_FORMATS(HOPPER_BACKWARD_OF) AGI_HOPPER_FORMATS(HOPPER_RING_OF)
+                AGI_HOPPER_FORMATS(HOPPER_SECOND_OF) AGI_HOPPER_FORMATS(HOPPER_SECOND_RING_OF)
+                    AGI_HOPPER_FORMATS(HOPPER_WIDE_OF) AGI_HOPPER_BEFORE(HOPPER_BEFORE)};
 
 /* ---- The stream kernels ---- */
 
@@ -232,6 +245,8 @@ typedef struct {
      AGI_FORMAT_##format,                                                                                    \
      D,                                                                                                      \
      {agi_kernel_##map##_##format##_d##D, 64 * (CONSUMERS), N, AGI_SET_none, ""}},
+#define HOPPER_WIDE_CHOICE(map, format, D, ROWS, N, STAGES)                                                  \
+    {AGI_##map, AGI_FORMAT_##format, D, {agi_kernel_##map##_##format##_d##D, ROWS, N, AGI_SET_none, ""}},
 #define HOPPER_PRE_CHOICE(map, format, D, CONSUMERS, N, STAGES)                                              \
     {AGI_hopper_statistics,                                                                                  \
      AGI_FORMAT_##format,                                                                                    \
@@ -242,15 +257,24 @@ typedef struct {
      AGI_FORMAT_##format,                                                                                    \
      D,                                                                                                      \
      {agi_kernel_##map##_##format##_d##D##_##set, 64 * (CONSUMERS), N, AGI_SET_##set, #set}},
+#define HOPPER_SECOND_PRE_CHOICE(map, format, D, CONSUMERS, N, STAGES)                                       \
+    {AGI_hopper_second_statistics,                                                                           \
+     AGI_FORMAT_##format,                                                                                    \
+     D,                                                                                                      \
+     {agi_kernel_hopper_second_statistics_##format##_d##D, N, N, AGI_SET_none, ""}},
 #define HOPPER_CHOICES(format)                                                                               \
     AGI_HOPPER_forward(HOPPER_CHOICE, format) AGI_HOPPER_jvp(HOPPER_CHOICE, format)                          \
         AGI_HOPPER_backward(HOPPER_CHOICE, format) AGI_HOPPER_ring(HOPPER_CHOICE, format)                    \
             AGI_HOPPER_ring(HOPPER_PRE_CHOICE, format) AGI_HOPPER_second(HOPPER_CHOICE, format)              \
                 AGI_HOPPER_forward_sets(HOPPER_SET_CHOICE, format)                                           \
                     AGI_HOPPER_backward_sets(HOPPER_SET_CHOICE, format)                                      \
-                        AGI_HOPPER_ring_sets(HOPPER_SET_CHOICE, format)
+                        AGI_HOPPER_ring_sets(HOPPER_SET_CHOICE, format)                                      \
+                            AGI_HOPPER_second_ring(HOPPER_CHOICE, format)                                    \
+                                AGI_HOPPER_second_ring(HOPPER_SECOND_PRE_CHOICE, format)                     \
+                                    AGI_HOPPER_wide(HOPPER_WIDE_CHOICE, format)
 
-static const hopper_kernel hopper_kernels[] = {AGI_HOPPER_FORMATS(HOPPER_CHOICES)};
+static const hopper_kernel hopper_kernels[] = {AGI_HOPPER_FORMATS(HOPPER_CHOICES)
+                                                   AGI_HOPPER_forward_f32(HOPPER_CHOICE, f32)};
 
 enum { N_HOPPER_KERNELS = sizeof hopper_kernels / sizeof hopper_kernels[0] };
 
@@ -293,9 +317,20 @@ static bool covers(const hopper_kernel *k, const ag_problem *p, int32_t shared_l
            agi_cuda_kernels[k->choice.kernel].shared <= shared_limit;
 }
 
-/* The smallest set of features that covers the problem's, and the smallest head size. */
-agi_hopper_choice agi_hopper_choose(const ag_plan *plan, agi_hopper_map map, int32_t shared_limit)
+/* Has forward at small head sizes more from four warpgroups and short tiles of keys than from three and long ones? The
+ * bits are others, so not with AG_INVARIANT. */
+static bool is_fine(const ag_plan *plan)
 {
+    const ag_problem *p = &plan->p;
+    return p->dtype != AG_F32 && p->dim_qk <= 64 && p->dim_v <= 64 && p->kv_len <= 4096 &&
+           score_features_of(p) == 0 && !(plan->flags & AG_INVARIANT);
+}
+
+/* The smallest set of features that covers the problem's, and the smallest head size. */
+agi_hopper_choice agi_hopper_choose(const ag_plan *plan, agi_hopper_map wanted, int32_t shared_limit)
+{
+    const agi_hopper_map map =
+        wanted == AGI_hopper_forward && is_fine(plan) ? AGI_hopper_forward_fine : wanted;
     const hopper_kernel *best = NULL;
     const int count = hopper_serves(plan, shared_limit) ? N_HOPPER_KERNELS : 0;
     for (int n = 0; n < count; n++) {
@@ -329,7 +364,8 @@ int64_t agi_hopper_heads_together(const ag_problem *p)
 {
     enum { CACHE = 24 << 20 }; /* bytes of K and V, about half of the L2 cache of an H100 */
     const int64_t heads = agi_saturating_product(p->batch, p->heads, 1, 1);
-    const int64_t bytes = agi_saturating_product(p->kv_len, p->dim_qk + p->dim_v, 2, 1);
+    const int64_t planes = agi_cuda_planes(agi_cuda_format_of(p->dtype));
+    const int64_t bytes = agi_saturating_product(p->kv_len, p->dim_qk + p->dim_v, 2, planes);
     const int64_t together = CACHE / bytes * (p->heads / p->kv_heads);
     if (!agi_has(p, AG_CAUSAL | AG_WINDOW) || together < 1) {
         return 1;

@@ -33,17 +33,21 @@ agi_cuda_choice agi_cuda_choose(const ag_problem *p, agi_cuda_map map, int32_t s
 
 /* A kernel of the table sm90: kernel is -1 if it has none for the plan. rows: of a block; tile: rows of the other
  * side's tiles; features: the AGI_HAS_* that are compiled in, the set of that name in hopper_sets.h, "" if there are
- * none. It has either all kernels of forward and vjp for a set or none; those of the other maps are for problems
- * without these features. It has either both kernels of vjp_jvp or none. */
+ * none. It has either all kernels of forward and vjp for a set or none, but for a mask no vjp in one kernel; those of
+ * the other maps are for problems without these features and head sizes up to 128. It has either both kernels of
+ * vjp_jvp or none. */
 typedef enum {
     AGI_hopper_forward,
+    AGI_hopper_forward_fine, /* which the choice for forward takes by itself */
     AGI_hopper_jvp,
     AGI_hopper_dkdv,
     AGI_hopper_dq,
     AGI_hopper_ring,
     AGI_hopper_statistics,
     AGI_hopper_tdkdv,
-    AGI_hopper_tdq
+    AGI_hopper_tdq,
+    AGI_hopper_second_ring,
+    AGI_hopper_second_statistics
 } agi_hopper_map;
 typedef struct {
     int32_t kernel, rows, tile;
@@ -52,8 +56,8 @@ typedef struct {
 } agi_hopper_choice;
 agi_hopper_choice agi_hopper_choose(const ag_plan *plan, agi_hopper_map map, int32_t shared_limit);
 
-/* The blocks of keys of vjp in one kernel (kernels/hopper_walk.cuh): groups of `blocks` blocks, at most `most`, which
- * must be on the device at once; `groups` of them per head. */
+/* The blocks of keys of vjp or vjp_jvp in one kernel (kernels/hopper_walk.cuh): groups of `blocks` blocks, at most
+ * `most`, which must be on the device at once; `groups` of them per head. */
 enum { AGI_HOPPER_RING_MOST = 64 };
 typedef struct {
     bool is_ring; /* every query sees every key */

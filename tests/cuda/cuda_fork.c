@@ -104,8 +104,8 @@ static void is_refused_calls(void *ctx)
     ag_plan_destroy(s->with_tables);
     is_refused_plans(NULL);
     struct fake_driver *fake = fake_if_open();
-    CHECK(fake == NULL || atomic_load(&fake->asked_after_fork) == 0, "a child asked the driver %d times",
-          atomic_load(&fake->asked_after_fork));
+    const int asked = fake == NULL ? 0 : atomic_load(&fake->asked_after_fork);
+    CHECK(asked == 0, "a child asked the driver %d times", asked);
 }
 
 /* Another library has used the driver, this one has not: the driver's own answer. */

@@ -108,27 +108,33 @@ static void table_of_hopper(void)
     }
     unsetenv("ATTNGRAD_ISA");
     atomic_store(&fake_state()->processors, 64);
-    forward_by("q65 k65 d16 bf16", "hopper_forward_bf16_d64", "cuda, sm90, ");
+    forward_by("q65 k65 d16 bf16", "hopper_forward_fine_bf16_d64", "cuda, sm90, ");
     atomic_store(&fake_state()->processors, 63);
     forward_by("q65 k65 d16 bf16", "forward_bf16_d32_plain", "cuda, sm80, ");
     setenv("ATTNGRAD_ISA", "sm90", 1);
-    forward_by("q65 k65 d16 bf16", "hopper_forward_bf16_d64",
+    forward_by("q65 k65 d16 bf16", "hopper_forward_fine_bf16_d64",
                "cuda, sm90, float32 inside, device 0, Fake GPU 0, wgmma in forward, vjp, jvp and vjp_jvp, "
                "deterministic");
-    forward_by("q65 k65 d16 f16 causal", "hopper_forward_f16_d64", "wgmma in forward");
+    forward_by("q65 k65 d16 f16 causal", "hopper_forward_fine_f16_d64", "wgmma in forward");
+    forward_by("q65 k5000 d16 f16 causal", "hopper_forward_f16_d64", "wgmma in forward");
+    described_as("q65 k65 d129 f16 causal", "Fake GPU 0, wgmma in forward and vjp, det");
+    described_as("q65 k65 d129 f16 bias", "Fake GPU 0, det");
     forward_by("q65 k65 d16 bf16 softcap=5", "hopper_forward_bf16_d64_softcap",
                "Fake GPU 0, wgmma in forward and vjp with softcap, deterministic");
     forward_by("q65 k65 d16 f16 alibi", "hopper_forward_f16_d64_relative", "vjp with relative, det");
     forward_by("q65 k65 d16 f16 alibi", "hopper_relative", "vjp with relative, det");
     forward_by("q65 k65 d16 bf16 dropout=0.1", "hopper_forward_bf16_d64_dropout", "vjp with dropout, det");
     described_as("q65 k65 d100 f16 bias mask", "wgmma in forward and vjp with bias_mask, det");
+    forward_by("q65 k65 d16 bf16 mask", "hopper_classes", "vjp with mask, det");
+    forward_by("q65 k65 d16 bf16 mask", "hopper_live", "vjp with mask, det");
     described_as("q65 k65 d128 bf16 mask", "wgmma in forward and vjp with mask, det");
     described_as("q65 k65 d128 bf16 bias dropout=0.1", "wgmma in forward and vjp with dropout_bias, det");
     forward_by("q65 k65 d16 bf16 softcap=5 alibi", "forward_bf16_d32_full",
                "cuda, sm90, float32 inside, device 0, Fake GPU 0, det");
     forward_by("q65 k65 d16 bf16 softcap=300", "forward_bf16_d32_full", "Fake GPU 0, det");
     forward_by("q8 k8 d16 bf16", "forward_short_bf16_d32", "Fake GPU 0, det");
-    forward_by("q65 k65 d16 f32", "forward_f32_d32_plain", "Fake GPU 0, det");
+    forward_by("q65 k65 d16 f32", "hopper_forward_f32_d64", "Fake GPU 0, wgmma in forward, det");
+    forward_by("q65 k65 d16 f32 softcap=5", "forward_f32_d32_full", "Fake GPU 0, det");
     call_begin(&x, "q65 k65 d16 bf16", 0);
     fake_fails("cuTensorMapEncodeTiled", FAKE_INVALID_IMAGE);
     CHECK_STATUS(call_forward(&x, NULL), AG_DEVICE);

@@ -18,16 +18,22 @@ static void check_limits(void)
     CHECK(sizeof(agi_cuda_upload) <= MAX_PARAMETER, "%zu bytes of lists", sizeof(agi_cuda_upload));
     CHECK(sizeof(agi_hopper_forward) <= MAX_PARAMETER, "%zu bytes of parameters of Hopper's forward",
           sizeof(agi_hopper_forward));
+    CHECK(sizeof(agi_hopper_planes) <= MAX_PARAMETER,
+          "%zu bytes of parameters of Hopper's forward in float32", sizeof(agi_hopper_planes));
     CHECK(sizeof(agi_hopper_jvp) <= MAX_PARAMETER, "%zu bytes of parameters of Hopper's jvp",
           sizeof(agi_hopper_jvp));
     CHECK(sizeof(agi_hopper_backward) <= MAX_PARAMETER, "%zu bytes of parameters of Hopper's vjp",
           sizeof(agi_hopper_backward));
-    CHECK(sizeof(agi_hopper_ring) <= MAX_PARAMETER, "%zu bytes of parameters of Hopper's vjp in one kernel",
-          sizeof(agi_hopper_ring));
+    CHECK(sizeof(agi_hopper_wide) <= MAX_PARAMETER, "%zu bytes of parameters of Hopper's wide vjp",
+          sizeof(agi_hopper_wide));
     CHECK(sizeof(agi_hopper_second) <= MAX_PARAMETER, "%zu bytes of parameters of Hopper's vjp_jvp",
           sizeof(agi_hopper_second));
     CHECK(sizeof(agi_hopper_before) <= MAX_PARAMETER, "%zu bytes of parameters before a feature set",
           sizeof(agi_hopper_before));
+    CHECK(sizeof(agi_hopper_ring) <= MAX_PARAMETER, "%zu bytes of parameters of Hopper's vjp in one kernel",
+          sizeof(agi_hopper_ring));
+    CHECK(sizeof(agi_hopper_second_ring) <= MAX_PARAMETER,
+          "%zu bytes of parameters of Hopper's vjp_jvp in one kernel", sizeof(agi_hopper_second_ring));
     CHECK(sizeof(agi_cuda_merge) <= MAX_PARAMETER, "%zu bytes of a merge", sizeof(agi_cuda_merge));
 }
 
@@ -62,11 +68,11 @@ static const struct {
 };
 enum { N_SETS = sizeof sets / sizeof sets[0], ALL_FEATURES = 31 };
 
-/* Which maps have sets: forward and vjp. */
-static bool has_sets(agi_hopper_map map)
+/* Which maps have sets: forward and vjp, in one kernel those without a mask. */
+static bool has_set(agi_hopper_map map, uint32_t features)
 {
-    return map == AGI_hopper_forward || map == AGI_hopper_dkdv || map == AGI_hopper_dq ||
-           map == AGI_hopper_ring;
+    return features == 0 || map == AGI_hopper_forward || map == AGI_hopper_dkdv || map == AGI_hopper_dq ||
+           (map == AGI_hopper_ring && !(features & AGI_HAS_MASK));
 }
 
 /* The choice must be one of the smallest sets with all of the features that the map's kernels need to know; none if
@@ -84,9 +90,9 @@ static void check_set(uint32_t of_problem, agi_hopper_map map)
     p->dropout = of_problem & AGI_HAS_DROPOUT ? 0.5 : 0;
     p->flags = (of_problem & AGI_HAS_RELATIVE ? AG_ALIBI : 0u) | (of_problem & AGI_HAS_BIAS ? AG_BIAS : 0u) |
                (of_problem & AGI_HAS_MASK ? AG_MASK : 0u);
-    for (int n = 0; n < (has_sets(map) ? N_SETS : 1); n++) {
+    for (int n = 0; n < N_SETS; n++) {
         const bool covers =
-            (features & ~sets[n].features) == 0 && (sets[n].features & ~features & AGI_HAS_SOFTCAP) == 0;
+            has_set(map, sets[n].features) && (features & ~sets[n].features) == 0 && (sets[n].features & ~features & AGI_HAS_SOFTCAP) == 0;
         const int count = __builtin_popcount(sets[n].features);
         smallest = covers && count < smallest ? count : smallest;
     }
@@ -102,6 +108,46 @@ static void check_set(uint32_t of_problem, agi_hopper_map map)
     }
 }
 
+/* The table sm90 has forward in every dtype but float64, the other maps in 16 bits, for head sizes up to 128. check_wide
+ * has the larger ones. */
+static void check_hopper(ag_dtype dtype, agi_hopper_map map)
+{
+    const bool has = dtype == AG_F32 ? map == AGI_hopper_forward : dtype != AG_F64;
+    for (int64_t d = 1; d <= 128; d++) {
+        const ag_plan plan = {.p = {.dtype = dtype,
+                                    .batch = 1,
+                                    .heads = 1,
+                                    .kv_heads = 1,
+                                    .q_len = 65,
+                                    .kv_len = 65,
+                                    .dim_qk = d,
+                                    .dim_v = 1}};
+        const agi_hopper_choice c = agi_hopper_choose(&plan, map, LIMIT_LARGE);
+        const char *name = c.kernel < 0 ? "none" : agi_cuda_kernels[c.kernel].name;
+        CHECK((c.kernel >= 0) == has, "map %d of dtype %d, d%d: %s", (int)map, (int)dtype, (int)d, name);
+        CHECK(c.kernel < 0 || strstr(name, d <= 64 ? "_d64" : "_d128") != NULL, "d%d: %s", (int)d, name);
+    }
+}
+
+/* Head sizes above 128 have forward and vjp; the largest is 256. */
+static void check_wide(int64_t d, agi_hopper_map map)
+{
+    ag_plan plan = {.p = AG_PROBLEM_INIT};
+    const bool first = map == AGI_hopper_forward || map == AGI_hopper_dkdv || map == AGI_hopper_dq;
+    plan.p.dtype = AG_BF16;
+    plan.p.q_len = plan.p.kv_len = 100;
+    plan.p.dim_qk = 40;
+    plan.p.dim_v = d;
+    const agi_hopper_choice c = agi_hopper_choose(&plan, map, LIMIT_LARGE);
+    CHECK((c.kernel >= 0) == (d <= 128 || (first && d <= 256)), "map %d has kernel %d for d%d", (int)map,
+          (int)c.kernel, (int)d);
+    CHECK(c.kernel < 0 || (strstr(agi_cuda_kernels[c.kernel].name, "_d256") != NULL) == (d > 128),
+          "%s for d%d", agi_cuda_kernels[c.kernel].name, (int)d);
+    plan.p.dropout = 0.1;
+    CHECK(d <= 128 || agi_hopper_choose(&plan, map, LIMIT_LARGE).kernel < 0, "map %d has dropout for d%d",
+          (int)map, (int)d);
+}
+
 int main(void)
 {
     static const ag_dtype dtypes[] = {AG_F64, AG_F32, AG_F16, AG_BF16};
@@ -109,10 +155,23 @@ int main(void)
     for (int n = 0; n < 4; n++) {
         check_choices(dtypes[n], LIMIT_SMALL);
         check_choices(dtypes[n], LIMIT_LARGE);
+        for (int map = AGI_hopper_forward; map <= AGI_hopper_tdq; map++) {
+            if (map != AGI_hopper_forward_fine) { /* which has small head sizes alone */
+                check_hopper(dtypes[n], (agi_hopper_map)map);
+            }
+        }
     }
     for (uint32_t features = 0; features <= ALL_FEATURES; features++) {
         for (int map = AGI_hopper_forward; map <= AGI_hopper_tdq; map++) {
-            check_set(features, (agi_hopper_map)map);
+            if (map != AGI_hopper_forward_fine) {
+                check_set(features, (agi_hopper_map)map);
+            }
+        }
+    }
+    for (int map = AGI_hopper_forward; map <= AGI_hopper_tdq; map++) {
+        static const int64_t sizes[] = {128, 129, 256, 257};
+        for (int n = 0; n < 4 && map != AGI_hopper_forward_fine; n++) {
+            check_wide(sizes[n], (agi_hopper_map)map);
         }
     }
     return test_summary();

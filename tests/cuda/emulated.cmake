@@ -35,11 +35,13 @@ foreach(format bf16 f16 f32 f64)
 endforeach()
 emulated_image(common common)
 foreach(format bf16 f16)
-    foreach(source hopper_forward hopper_jvp hopper_backward hopper_ring hopper_second)
+    foreach(source hopper_forward hopper_jvp hopper_backward hopper_ring hopper_second hopper_second_ring
+            hopper_wide)
         emulated_image(${source}_${format} ${source} AGI_FORMAT=${format})
     endforeach()
 endforeach()
 emulated_image(sets sets)
+emulated_image(hopper_forward_f32 hopper_forward_f32)
 add_library(emulated_cuda_launch OBJECT cuda/emulated_launch.cpp)
 emulated_flags(emulated_cuda_launch)
 target_sources(emulated_kernels INTERFACE $<TARGET_OBJECTS:emulated_cuda_launch>)
@@ -130,8 +132,8 @@ foreach(name empty_rows extremes given_o invariant jvp_jvp low_halves merge pack
 endforeach()
 
 # Whole calls on that driver: the library as it is, kernels that compute, the check engine's copies.
-# The table sm90 where rows see nothing and sinks are huge.
-foreach(name empty_rows extremes)
+# The table sm90 where rows see nothing and sinks are huge; the range of its float32, and its scores.
+foreach(name empty_rows extremes float32_floor)
     add_attngrad_test(cuda_hopper_${name} ${CMAKE_COMMAND} -E env EMULATED_HOPPER=1 $<TARGET_FILE:cuda_${name}>)
 endforeach()
 

@@ -31,6 +31,8 @@ template <void (*KERNEL_FUNCTION)(agi_cuda_params)> static void run_map(const ag
 #define NAMES(list, format) list(NAMED, format)
 #define HOPPER(map, format, D, CONSUMERS, N, STAGES)                                                         \
     {agi_kernel_##map##_##format##_d##D, run<agi_hopper_forward, map##_##format##_d##D>},
+#define HOPPER_PLANES(map, format, D, CONSUMERS, N, STAGES)                                                  \
+    {agi_kernel_##map##_##format##_d##D, run<agi_hopper_planes, map##_##format##_d##D>},
 #define HOPPER_JVP(map, format, D, CONSUMERS, N, STAGES)                                                     \
     {agi_kernel_##map##_##format##_d##D, run<agi_hopper_jvp, map##_##format##_d##D>},
 #define HOPPER_BACKWARD(map, format, D, CONSUMERS, N, STAGES)                                                \
@@ -41,12 +43,18 @@ template <void (*KERNEL_FUNCTION)(agi_cuda_params)> static void run_map(const ag
          run<agi_hopper_ring, hopper_statistics_##format##_d##D>},
 #define HOPPER_SECOND(map, format, D, CONSUMERS, N, STAGES)                                                  \
     {agi_kernel_##map##_##format##_d##D, run<agi_hopper_second, map##_##format##_d##D>},
+#define HOPPER_WIDE(map, format, D, ROWS, N, STAGES)                                                         \
+    {agi_kernel_##map##_##format##_d##D, run<agi_hopper_wide, map##_##format##_d##D>},
 #define HOPPER_SET(map, format, D, CONSUMERS, N, STAGES, set)                                                \
     {agi_kernel_##map##_##format##_d##D##_##set, run<agi_hopper_forward, map##_##format##_d##D##_##set>},
 #define HOPPER_BACKWARD_SET(map, format, D, CONSUMERS, N, STAGES, set)                                       \
     {agi_kernel_##map##_##format##_d##D##_##set, run<agi_hopper_backward, map##_##format##_d##D##_##set>},
 #define HOPPER_RING_SET(map, format, D, CONSUMERS, N, STAGES, set)                                           \
     {agi_kernel_##map##_##format##_d##D##_##set, run<agi_hopper_ring, map##_##format##_d##D##_##set>},
+#define HOPPER_SECOND_RING(map, format, D, CONSUMERS, N, STAGES)                                             \
+    {agi_kernel_##map##_##format##_d##D, run<agi_hopper_second_ring, map##_##format##_d##D>},                \
+        {agi_kernel_hopper_second_statistics_##format##_d##D,                                                \
+         run<agi_hopper_second_ring, hopper_second_statistics_##format##_d##D>},
 #define HOPPERS(list, entry, format) list(entry, format)
 
 static const emulated_kernel kernels[] = {
@@ -60,9 +68,12 @@ static const emulated_kernel kernels[] = {
     NAMES(AGI_CUDA_GRADIENTS, AGI_FORMAT)
 #elif defined(AGI_IMAGE_sets)
     {agi_kernel_hopper_relative, run<agi_hopper_before, hopper_relative>},
+    {agi_kernel_hopper_classes, run<agi_hopper_before, hopper_classes>},
     {agi_kernel_hopper_live, run<agi_hopper_before, hopper_live>},
 #elif defined(AGI_IMAGE_hopper_forward)
     HOPPERS(AGI_HOPPER_forward, HOPPER, AGI_FORMAT) HOPPERS(AGI_HOPPER_forward_sets, HOPPER_SET, AGI_FORMAT)
+#elif defined(AGI_IMAGE_hopper_forward_f32)
+    AGI_HOPPER_forward_f32(HOPPER_PLANES, f32)
 #elif defined(AGI_IMAGE_hopper_jvp)
     HOPPERS(AGI_HOPPER_jvp, HOPPER_JVP, AGI_FORMAT)
 #elif defined(AGI_IMAGE_hopper_backward)
@@ -72,6 +83,10 @@ static const emulated_kernel kernels[] = {
     HOPPERS(AGI_HOPPER_ring, HOPPER_RING, AGI_FORMAT) HOPPERS(AGI_HOPPER_ring_sets, HOPPER_RING_SET, AGI_FORMAT)
 #elif defined(AGI_IMAGE_hopper_second)
     HOPPERS(AGI_HOPPER_second, HOPPER_SECOND, AGI_FORMAT)
+#elif defined(AGI_IMAGE_hopper_second_ring)
+    HOPPERS(AGI_HOPPER_second_ring, HOPPER_SECOND_RING, AGI_FORMAT)
+#elif defined(AGI_IMAGE_hopper_wide)
+    HOPPERS(AGI_HOPPER_wide, HOPPER_WIDE, AGI_FORMAT)
 #else
     {agi_kernel_upload, run<agi_cuda_upload, upload>},
     {agi_kernel_statistics_f32, run_map<statistics_f32>},

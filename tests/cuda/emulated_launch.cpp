@@ -64,7 +64,7 @@ static void spoil_feature(agi_cuda_params &p, agi_hopper_features &x)
     case AGI_HAS_SOFTCAP: x.minus_two_caps *= 0.5f; break;
     case AGI_HAS_RELATIVE: x.relative++; break;
     case AGI_HAS_BIAS: p.a.bias.strides[3] = 0; break;
-    case AGI_HAS_MASK: p.a.mask.strides[3] = 0; break;
+    case AGI_HAS_MASK: p.a.mask.strides[2] = p.a.mask.strides[3] = 0; break;
     default: p.a.seed ^= 1; break;
     }
 }
@@ -86,6 +86,29 @@ template <class P> static void run_spoiled(const agi_cuda_entry *launch)
     spoil_feature(copy.p, copy.x);
     spoil_maps(copy);
     runs[launch->kernel](&other);
+}
+
+static int changed_classes;
+
+extern "C" void emulate_change_classes(int kind)
+{
+    changed_classes = kind;
+}
+
+/* After hopper_classes. */
+static void change_classes(const agi_hopper_features &x)
+{
+    enum { MIXED = AGI_TILE_SEEN | AGI_TILE_HIDDEN };
+    static const uint8_t becomes[CLASSES_KINDS][4] = {{0, AGI_TILE_SEEN, AGI_TILE_HIDDEN, MIXED},
+                                                      {MIXED, MIXED, MIXED, MIXED},
+                                                      {0, AGI_TILE_SEEN, AGI_TILE_HIDDEN, AGI_TILE_HIDDEN},
+                                                      {0, AGI_TILE_SEEN, AGI_TILE_HIDDEN, AGI_TILE_SEEN},
+                                                      {0, AGI_TILE_HIDDEN, AGI_TILE_HIDDEN, MIXED},
+                                                      {0, AGI_TILE_SEEN, AGI_TILE_SEEN, MIXED}};
+    const int32_t *n = x.class_tiles;
+    for (int64_t i = 0; i < (int64_t)n[0] * n[1] * n[2] * n[3]; i++) {
+        x.classes[i] = becomes[changed_classes][x.classes[i]];
+    }
 }
 
 extern "C" ag_status emulate_make_map(const void *, const agi_cuda_box_view *view, agi_cuda_tensor_map *map)
@@ -122,6 +145,9 @@ extern "C" ag_status emulate_launch_kernel(void *, const agi_cuda_entry *launch)
         run_spoiled<agi_hopper_ring>(launch);
     } else {
         run_spoiled<agi_hopper_backward>(launch);
+    }
+    if (launch->kernel == agi_kernel_hopper_classes) {
+        change_classes(((const agi_hopper_before *)launch->parameter)->x);
     }
     has_run[launch->kernel] = true;
     return AG_OK;

@@ -93,6 +93,9 @@ static inline void call_begin(struct device_call *x, const char *text, CUdevice 
         *tensors[n] = ag_bhnd(device_memory(x, device, bytes), 1, 8, 16);
     }
     x->a.lse = ag_bhnd(device_memory(x, device, bytes), 1, 8, 1);
+    if (ag_plan_problem(x->plan)->flags & AG_MASK) {
+        x->a.mask = (ag_tensor){device_memory(x, device, bytes), {0, 0, 0, 1}};
+    }
     x->m =
         (ag_merge_args){.struct_size = sizeof x->m, .o1 = x->a.q, .o2 = x->a.k, .o = x->a.o, .lse = x->a.lse};
     x->m.lse1 = ag_bhnd(device_memory(x, device, bytes), 1, 8, 1);

@@ -1,7 +1,7 @@
 /* The fake CUDA driver: see fake_driver.h. Compiled as libcuda.so.1; with FAKE_INCOMPLETE it lacks a function, as a
  * driver of CUDA 11 does; with FAKE_NO_DEVICES it finds no device; with FAKE_COMPUTES its kernels run by emulation.
  * FAKE_VERSION is the version that it reports, 13000 for 13.0. */
-#define _POSIX_C_SOURCE 200809L /* nanosleep, getpid */
+#define _GNU_SOURCE /* nanosleep, getpid, MADV_DONTFORK */
 #include "fake_driver.h"
 
 #include "cuda/hopper_params.h"
@@ -13,12 +13,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
 #define EXPORT __attribute__((visibility("default")))
 
-enum { MAX_STACK = 8, MAX_BLOCKS = 1024, MAX_GRAPH = 16, MAX_KERNELS = 1024 };
+enum { MAX_STACK = 8, MAX_BLOCKS = 1024, MAX_GRAPH = 16, MAX_KERNELS = 1024, PAGE = 65536 };
 
 EXPORT struct fake_driver ag_fake_driver;
 
@@ -198,9 +199,14 @@ static struct {
     CUdevice device;
 } blocks[MAX_BLOCKS];
 
+/* Pages of their own, which a forked process does not have, as it has none of a device. */
 static CUdeviceptr allocate(CUdevice device, size_t bytes)
 {
-    void *memory = calloc(1, bytes > 0 ? bytes : 1);
+    const size_t pages = (bytes + PAGE) / PAGE * PAGE;
+    void *memory = mmap(NULL, pages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED || madvise(memory, pages, MADV_DONTFORK) != 0) {
+        abort();
+    }
     pthread_mutex_lock(&lock);
     for (int i = 0; i < MAX_BLOCKS; i++) {
         if (blocks[i].begin == 0) {
@@ -220,7 +226,7 @@ static void release(CUdeviceptr memory)
     for (int i = 0; i < MAX_BLOCKS; i++) {
         if (blocks[i].begin == memory) {
             blocks[i].begin = 0;
-            free((void *)(uintptr_t)memory);
+            munmap((void *)(uintptr_t)memory, (blocks[i].bytes + PAGE) / PAGE * PAGE);
         }
     }
     pthread_mutex_unlock(&lock);

@@ -33,6 +33,7 @@ static const char *const problems[] = {
     "b2 h2 q2048 k8192 d64 bias=1hqk dropout=0.1",
     "b3 h2 q6000 k8000 d48 dv80 packed=12000,16000 alibi",
     "h1 q8192 d256",
+    "b2 h2 kv1 q4000 d160 causal",
     "h8 kv1 q1 k20000 d128",
 };
 enum { N_PROBLEMS = sizeof problems / sizeof problems[0] };

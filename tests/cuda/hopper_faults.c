@@ -30,6 +30,19 @@ static const struct hopper_problem streamed_keys[N_PROBLEMS] = {
     {"h1 q70 k80 d40 bf16", 0},
 };
 
+/* Several blocks of keys that wait for each other, and several tiles of queries. */
+static const struct hopper_problem key_blocks[N_PROBLEMS] = {
+    {"h1 q260 k200 d100 f16 causal align=bottom-right", NOT_A_NUMBER},
+    {"h1 q200 k400 d128 f16", 0},
+    {"h1 q200 k260 d40 f16", 0},
+};
+/* Head sizes above 128: many tiles of queries and of keys, hidden rows that are NaN. */
+static const struct hopper_problem wide[N_PROBLEMS] = {
+    {"h1 q200 k66 d136 bf16 causal align=bottom-right", NOT_A_NUMBER},
+    {"h1 q66 k780 d256 bf16", 0},
+    {"h1 q66 k70 d130 bf16", 0},
+};
+
 /* Forward alone: several tiles for each block. */
 static const struct hopper_problem many_tiles[N_PROBLEMS] = {
     {"b2 h5 q130 k100 d128 bf16", FORWARD_ALONE},
@@ -37,26 +50,38 @@ static const struct hopper_problem many_tiles[N_PROBLEMS] = {
     {"h6 q130 k70 d40 bf16", FORWARD_ALONE | WITH_LOW},
 };
 
+/* float32's forward: hidden keys that are NaN, many tiles, rows that are stored by way of the tiles of keys. */
+static const struct hopper_problem planes[N_PROBLEMS] = {
+    {"h1 q80 k200 d100 f32 causal", FORWARD_ALONE | NOT_A_NUMBER},
+    {"h1 q130 k900 d128 f32", FORWARD_ALONE},
+    {"h1 q190 k250 d40 dv23 f32", FORWARD_ALONE},
+};
+
 /* What runs with the fault: the kernels of these results; the others run without it. */
 static const struct part {
     const char *name;
     const struct hopper_problem *problems;
     uint64_t results;
-    bool stores_boxes;
+    bool stores_boxes, waits_for_blocks; /* stores_boxes: or sums that blocks add to one after another */
 } parts[] = {
-    {"forward and vjp", first_order, FORWARD_RESULTS | VJP_RESULTS, true},
-    {"forward's tiles", many_tiles, FORWARD_RESULTS, true},
-    {"tdkdv", streamed_queries, RESULT(T_TDK) | RESULT(T_TDV), false},
-    {"tdq", streamed_keys, RESULT(T_TDQ), false},
+    {"forward and vjp", first_order, FORWARD_RESULTS | VJP_RESULTS, true, true},
+    {"forward's tiles", many_tiles, FORWARD_RESULTS, true, true},
+    {"float32's forward", planes, FORWARD_RESULTS, false, false},
+    {"forward and vjp of large heads", wide, FORWARD_RESULTS | VJP_RESULTS, true, false},
+    {"tdkdv", streamed_queries, RESULT(T_TDK) | RESULT(T_TDV), false, false},
+    {"tdq", streamed_keys, RESULT(T_TDQ), false, false},
+    {"vjp_jvp in one kernel", key_blocks, RESULT(T_TDQ) | RESULT(T_TDK) | RESULT(T_TDV), true, true},
 };
 enum { N_PARTS = sizeof parts / sizeof parts[0] };
 
-/* Faults that show in forward and vjp alone. In stored boxes: nothing waits for them; chunks are not exchanged, neither
- * when a box comes nor when a product reads it. In blocks that wait for each other: they do not. */
-static bool is_of_stores(int fault)
+/* Faults that show in some parts alone. In stored boxes and sums: nothing waits for them; chunks are not exchanged,
+ * neither when a box comes nor when a product reads it. In blocks that wait for each other: they do not. */
+static bool can_show(int fault, const struct part *part)
 {
     enum { NO_STORE_WAITS = 7, NO_SWIZZLE = 9, NO_PASSES = 10 };
-    return fault == NO_STORE_WAITS || fault == NO_SWIZZLE || fault == NO_PASSES;
+    return fault == NO_PASSES                               ? part->waits_for_blocks
+           : fault == NO_STORE_WAITS || fault == NO_SWIZZLE ? part->stores_boxes
+                                                            : true;
 }
 
 /* Forward and vjp, or jvp, which writes O and lse too, and vjp_jvp. */
@@ -121,8 +146,8 @@ static void check_part(const struct part *part)
         if (fault > 0 && of_queries != of_tiles) {
             continue; /* forward's slots are of its tiles alone, and its other barriers are those of the first part */
         }
-        if (is_of_stores(fault) && !part->stores_boxes) {
-            printf("%s: %s: left out, it stores no boxes and waits for no block\n", part->name, name);
+        if (!can_show(fault, part)) {
+            printf("%s: %s: left out, it stores no boxes or waits for no block\n", part->name, name);
             continue;
         }
         for (int n = 0; n < SCHEDULES * N_PROBLEMS && (fault == 0 || found == 0); n++) {
@@ -161,7 +186,9 @@ static void check_feature_faults(void)
         for (uint32_t feature = 1; feature <= hopper_sets[set].features; feature *= 2) {
             if (hopper_sets[set].features & feature) {
                 check_feature_fault(set, feature, "hopper_forward");
-                check_feature_fault(set, feature, "hopper_ring");
+                if (!(hopper_sets[set].features & AGI_HAS_MASK)) {
+                    check_feature_fault(set, feature, "hopper_ring");
+                }
                 check_feature_fault(set, feature, "hopper_dkdv");
                 check_feature_fault(set, feature, "hopper_dq");
             }
@@ -169,10 +196,34 @@ static void check_feature_faults(void)
     }
 }
 
+/* Classes of a mask's tiles that are wrong. */
+static void check_class_faults(void)
+{
+    const struct hopper_problem problem = {"h1 q200 k272 d64 bf16 mask=11qk", MASK_BY_TILES};
+    for (int kind = CLASSES_AS_MADE; kind < CLASSES_KINDS; kind++) {
+        const bool right = kind == CLASSES_AS_MADE || kind == CLASSES_ALL_MIXED;
+        struct arrays x;
+        make_hopper_problem(&x, &problem, 7);
+        emulate_schedule(0, EMULATE_FORWARDS);
+        CHECK_OK(agc_arrays_run(&x, AG_MAP_FORWARD));
+        emulate_change_classes(kind);
+        CHECK_OK(agc_arrays_run(&x, AG_MAP_VJP));
+        const int of_vjp = count_wrong_results(&x, RESULT(T_DQ) | RESULT(T_DK), problem.text, false);
+        CHECK_OK(agc_arrays_run(&x, AG_MAP_FORWARD));
+        const int of_forward = count_wrong_results(&x, RESULT(T_O), problem.text, false);
+        emulate_change_classes(CLASSES_AS_MADE);
+        CHECK(of_forward == !right && of_vjp == (right ? 0 : 2),
+              "classes of kind %d: %d results of forward and %d of vjp are out of the rule", kind, of_forward,
+              of_vjp);
+        agc_arrays_destroy(&x);
+    }
+}
+
 int main(void)
 {
     emulated_hopper = true;
     check_feature_faults();
+    check_class_faults();
     for (int n = 0; n < N_PARTS; n++) {
         check_part(&parts[n]);
     }

@@ -28,7 +28,12 @@ static const struct hopper_problem problems[] = {
     {"h1 q100 k70 d64 f16 scale=-0.3", 0},
     {"h1 q80 k200 d64 bf16 causal", NOT_A_NUMBER},
     {"h1 q65 k200 d128 f16 causal", NOT_A_NUMBER},
-    /* vjp in two kernels */
+    /* gradients that are not stored in pairs */
+    {"h2 kv1 q100 k150 d33 dv17 bf16 causal", 0},
+    {"b2 h1 q70 k200 d97 dv128 f16", WITH_LENGTHS},
+    {"h1 q90 k140 d64 f16 grad=f32 window=60,30", 0},
+    {"b2 h1 q90 k140 d128 bf16 grad=f32 packed=160,250", 0},
+    /* vjp and vjp_jvp in two kernels */
     {"h1 q200 k300 d64 bf16", INVARIANT},
     {"h2 kv1 q130 k300 d128 bf16 causal align=bottom-right", INVARIANT},
     {"b3 h1 q200 k240 d64 f16 causal", WITH_LENGTHS | INVARIANT},
@@ -50,6 +55,8 @@ static const struct hopper_problem problems[] = {
     /* Several tiles for a block: of several heads and lengths, of one tile of keys, without any key, by rows. */
     {"b2 h2 q260 k200 d128 bf16", FORWARD_ALONE},
     {"b3 h2 q200 k240 d64 f16 causal sink", FORWARD_ALONE | WITH_LENGTHS | WITH_LOW},
+    {"b3 h2 q200 k240 d64 bf16 causal sink", FORWARD_ALONE | WITH_LENGTHS | WITH_LOW | INVARIANT},
+    {"h3 q450 k150 d64 f16 window=20,9", FORWARD_ALONE | INVARIANT},
     {"b2 h3 q130 k70 d128 f16", FORWARD_ALONE | WITH_LOW},
     {"h3 q450 k150 d64 bf16 window=20,9", FORWARD_ALONE},
     {"h2 kv1 q450 k150 d128 bf16 window=20,0 sink", FORWARD_ALONE},
@@ -65,6 +72,17 @@ static const struct hopper_problem problems[] = {
     {"h2 q66 k100 d128 f16", WITHOUT_TQ_TV},
     {"b2 h1 q70 k120 d64 bf16 window=30,0 dropout=0.2", WITH_OFFSETS},
     {"b2 h2 q60 k120 d64 f16 alibi=slopes", WITH_OFFSETS},
+    /* head sizes above 128 */
+    {"h1 q140 k200 d256 bf16", FIRST_ORDER | WITH_LOW},
+    {"h2 kv1 q130 k170 d160 f16 causal", FIRST_ORDER},
+    {"h1 q200 k90 d200 dv256 bf16 window=40,9 sink", FIRST_ORDER},
+    {"b3 h1 q150 k140 d256 f16 causal", FIRST_ORDER | WITH_LENGTHS | WITH_LOW},
+    {"b3 h2 kv1 q100 k140 d192 dv136 bf16 causal packed=230,270 sink", FIRST_ORDER},
+    {"h1 q70 k130 d130 dv20 f16 out=f32", FIRST_ORDER},
+    {"h1 q65 k200 d256 bf16 causal", FIRST_ORDER | NOT_A_NUMBER},
+    {"h1 q200 k150 d256 f16 causal align=bottom-right", FIRST_ORDER | NOT_A_NUMBER},
+    {"b2 h1 q70 k90 d200 bf16 window=30,0", FIRST_ORDER | WITH_OFFSETS | INVARIANT},
+    {"h6 q66 k90 d256 bf16", FORWARD_ALONE},
     {"b3 h1 q100 k140 d128 bf16 dropout=0.5 bias=1h1k", WITH_LENGTHS},
     {"b2 h2 kv1 q70 k150 d64 f16 bias=b1q1 mask sink", WITH_LENGTHS | WITH_LOW},
     /* bias that the copy engine reads: tiles of several heads and blocks, cut ones, axes that are the same all along */
@@ -77,6 +95,26 @@ static const struct hopper_problem problems[] = {
     /* masks that are read 16 keys at a time, but for the last ones */
     {"b2 h2 kv1 q150 k160 d128 bf16 mask=bhqk", 0},
     {"b3 h1 q100 k144 d64 f16 packed=230,270 mask=b11k", 0},
+    /* float32, two planes: the other maps, which take its O and lse, are portable */
+    {"h1 q200 k300 d64 f32", 0},
+    {"h1 q140 k270 d128 f32 causal", 0},
+    {"h1 q300 k200 d64 f32", FORWARD_ALONE},
+    {"b2 h2 kv1 q130 k300 d128 f32 causal align=bottom-right", FORWARD_ALONE},
+    {"h4 kv2 q200 k260 d64 f32 window=40,9 sink", FORWARD_ALONE},
+    {"h1 q260 k90 d128 f32 window=-1,20 sink", FORWARD_ALONE},
+    {"b3 h1 q200 k240 d64 f32 causal", WITH_LENGTHS},
+    {"b3 h2 q70 k150 d128 f32 sink", FORWARD_ALONE | WITH_LENGTHS},
+    {"b3 h1 q100 k140 d128 f32 causal packed=230,270 sink", 0},
+    {"b6 h2 q190 k150 d64 f32 packed=420,500", FORWARD_ALONE},
+    {"h1 q70 k130 d40 dv23 f32", FORWARD_ALONE},
+    {"h1 q70 k70 d100 dv128 f32 causal", FORWARD_ALONE},
+    {"h1 q66 k120 d13 dv20 f32", FORWARD_ALONE},
+    {"b2 h1 q70 k120 d64 f32 window=30,0", FORWARD_ALONE | WITH_OFFSETS},
+    {"h1 q100 k70 d64 f32 scale=-0.3", FORWARD_ALONE},
+    {"h1 q80 k200 d64 f32 causal", NOT_A_NUMBER},
+    {"h1 q65 k200 d128 f32 causal", FORWARD_ALONE | NOT_A_NUMBER},
+    {"h1 q40 k60 d128 f32", FORWARD_ALONE | INVARIANT},
+    {"h1 q450 k150 d64 f32 window=20,9", FORWARD_ALONE},
 };
 enum { N_PROBLEMS = sizeof problems / sizeof problems[0] };
 
@@ -89,7 +127,7 @@ static void check_problem(const struct hopper_problem *problem, int number, int 
         spoil_hidden_rows(&x);
     }
     remove_tangents(&x, problem->with);
-    if (!(problem->with & FORWARD_ALONE) && CHECK_OK(agc_arrays_run(&x, AG_MAP_JVP))) {
+    if (!(problem->with & (FORWARD_ALONE | FIRST_ORDER)) && CHECK_OK(agc_arrays_run(&x, AG_MAP_JVP))) {
         const int wrong = count_wrong_results(&x, FORWARD_RESULTS | JVP_RESULTS, problem->text, true);
         CHECK(wrong == 0, "%d: '%s' under schedule %d: %d results of jvp out of the rule", number,
               problem->text, schedule, wrong);
@@ -123,7 +161,76 @@ static void check_grids(const struct hopper_problem *problem)
     agc_arrays_destroy(&x);
 }
 
-/* Problems of the list, then those of the feature sets; then these once more, with vjp in two kernels. */
+/* A gradient that is asked for alone has the bits that it has beside the others, in vjp in two kernels. */
+static void check_alone(const char *text)
+{
+    static const enum tensor gradients[] = {T_DQ, T_DK, T_DV};
+    const struct hopper_problem problem = {text, INVARIANT};
+    struct arrays x;
+    void *kept[T_COUNT];
+    make_hopper_problem(&x, &problem, 11);
+    CHECK_OK(agc_arrays_run(&x, AG_MAP_FORWARD));
+    CHECK_OK(agc_arrays_run(&x, AG_MAP_VJP));
+    keep_outputs(&x, kept);
+    for (int alone = 0; alone < 3; alone++) {
+        const enum tensor t = gradients[alone];
+        for (int n = 0; n < 3; n++) {
+            agc_arrays_tensor(&x, gradients[n])->data = n == alone ? x.data[gradients[n]] : NULL;
+        }
+        memset(x.data[t], 0x55, (size_t)x.count[t] * sizeof(uint16_t));
+        CHECK_OK(agc_arrays_run(&x, AG_MAP_VJP));
+        same_tensor(&x, t, x.data[t], kept[t], text);
+    }
+    free_outputs(kept);
+    agc_arrays_destroy(&x);
+}
+
+/* ---- Masks by tiles ---- */
+
+static const struct hopper_problem tiled_masks[] = {
+    {"h2 kv1 q200 k400 d64 bf16 mask=11qk", MASK_BY_TILES},
+    {"h2 q270 k320 d128 f16 mask=1hqk sink", MASK_BY_TILES | WITH_LOW},
+    {"b2 h1 q130 k300 d128 bf16 mask=b1qk causal align=bottom-right", MASK_BY_TILES},
+    {"b3 h2 kv1 q200 k272 d64 f16 mask=11qk causal", MASK_BY_TILES | WITH_LENGTHS},
+    {"b3 h1 q140 k256 d128 bf16 mask=b1qk packed=300,500", MASK_BY_TILES},
+    {"b2 h2 q140 k336 d64 bf16 mask=bh1k", MASK_BY_TILES},
+    {"h2 q330 k130 d128 f16 mask=1hq1", MASK_BY_TILES},
+    {"h1 q200 k448 d128 bf16 bias=11qk mask=11qk", MASK_BY_TILES},
+    {"h2 kv1 q140 k320 d64 f16 bias=1h1k mask=11qk window=150,70", MASK_BY_TILES},
+    {"h1 q200 k272 d128 bf16 mask=11qk sink", MASK_EMPTY},
+    {"h1 q140 k200 d64 f16 mask=11qk", MASK_EMPTY},
+    {"h1 q140 k272 d128 f16 mask=11qk causal", MASK_FULL},
+    {"b3 h1 q200 k256 d128 bf16 mask=11qk causal", MASK_BY_TILES | WITH_LENGTHS | INVARIANT},
+};
+enum { N_TILED_MASKS = sizeof tiled_masks / sizeof tiled_masks[0] };
+
+/* Forward and vjp by the error rule; and with the bits that they have if no tile is left out. */
+static void check_tiled_mask(const struct hopper_problem *problem, int schedule)
+{
+    static const enum tensor results[] = {T_O, T_LSE, T_DQ, T_DK, T_DV};
+    struct arrays x;
+    void *kept[T_COUNT];
+    make_hopper_problem(&x, problem, 3);
+    spoil_masked_rows(&x);
+    emulate_schedule(schedule & 1, (schedule >> 1) % EMULATE_ORDERS);
+    CHECK_OK(agc_arrays_run(&x, AG_MAP_FORWARD));
+    CHECK_OK(agc_arrays_run(&x, AG_MAP_VJP));
+    const int wrong = count_wrong_results(&x, FORWARD_RESULTS | VJP_RESULTS, problem->text, true);
+    CHECK(wrong == 0, "'%s': %d results out of the rule", problem->text, wrong);
+    keep_outputs(&x, kept);
+    emulate_change_classes(CLASSES_ALL_MIXED);
+    CHECK_OK(agc_arrays_run(&x, AG_MAP_FORWARD));
+    CHECK_OK(agc_arrays_run(&x, AG_MAP_VJP));
+    emulate_change_classes(CLASSES_AS_MADE);
+    for (int n = 0; n < 5; n++) {
+        same_tensor(&x, results[n], x.data[results[n]], kept[results[n]], problem->text);
+    }
+    free_outputs(kept);
+    agc_arrays_destroy(&x);
+}
+
+/* Problems of the list, then those of the feature sets; then these once more, with vjp in two kernels. With a mask it is
+ * in two kernels in any case. */
 static void check_number(int number, int schedule)
 {
     const int of_sets = N_HOPPER_SETS * N_SET_PROBLEMS;
@@ -133,9 +240,12 @@ static void check_number(int number, int schedule)
         check_problem(&problems[number], number, schedule);
     } else {
         const int n = (number - N_PROBLEMS) % of_sets;
-        of_set.with = number - N_PROBLEMS < of_sets ? 0 : INVARIANT;
+        const bool once_more = number - N_PROBLEMS >= of_sets;
+        of_set.with = once_more ? INVARIANT | FIRST_ORDER : 0;
         format_set_problem(text, sizeof text, n / N_SET_PROBLEMS, n % N_SET_PROBLEMS);
-        check_problem(&of_set, number, schedule);
+        if (!once_more || !(hopper_sets[n / N_SET_PROBLEMS].features & AGI_HAS_MASK)) {
+            check_problem(&of_set, number, schedule);
+        }
     }
 }
 
@@ -188,14 +298,26 @@ int main(int argc, char **argv)
             check_number(n, (n + n / 4 + s) % 4);
         }
     }
+    for (int n = 0; n < N_TILED_MASKS * schedules; n++) {
+        if (only < 0 || only == N_PROBLEMS + 2 * N_HOPPER_SETS * N_SET_PROBLEMS + n % N_TILED_MASKS) {
+            check_tiled_mask(&tiled_masks[n % N_TILED_MASKS], (n + n / N_TILED_MASKS) % 4);
+        }
+    }
     if (only < 0) {
         check_grids(&(struct hopper_problem){"h5 q130 k70 d128 bf16", 0});
         check_grids(&(struct hopper_problem){"b3 h1 q200 k240 d64 f16 causal", WITH_LENGTHS});
+        check_grids(&(struct hopper_problem){"b3 h1 q200 k240 d64 f32 causal", WITH_LENGTHS});
+        check_grids(&(struct hopper_problem){"h3 q130 k70 d256 f16 causal", 0});
+        check_alone("h2 kv1 q70 k80 d100 bf16");
+        check_alone("h2 kv1 q70 k80 d160 f16");
         check_all_maps("h1 q70 k80 d64 bf16 causal scale=300");
         check_all_maps("h1 q70 k70 d20 f16 scale=300");
         check_all_maps("h1 q70 k70 d64 bf16 scale=300 softcap=50");
         check_all_maps("h1 q70 k90 d128 bf16 scale=300");
         check_all_maps("h1 q66 k70 d100 f16 scale=300 causal");
+        check_all_maps("h1 q70 k130 d64 f32 scale=300");
+        check_all_maps("h1 q66 k70 d100 f32 scale=300 causal");
+        check_all_maps("h1 q66 k70 d160 bf16 scale=300");
         for (uint32_t absent = 1; absent < 16; absent *= 2) {
             check_absent("h1 q70 k80 d64 bf16 causal", absent);
             check_absent("h1 q70 k80 d128 f16", ~absent);

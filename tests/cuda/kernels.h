@@ -21,6 +21,19 @@ const char *emulate_plant_hopper(int fault);
 /* Launches of Hopper's kernels whose names begin so get a score feature (AGI_HAS_*) wrong; 0: none. */
 void emulate_plant_feature(uint32_t feature, const char *kernel);
 
+/* What becomes of the classes of a mask's tiles once hopper_classes has made them. If all are mixed no tile is left
+ * out, and each pair is tested. */
+enum {
+    CLASSES_AS_MADE,
+    CLASSES_ALL_MIXED,
+    CLASSES_MIXED_EMPTY,
+    CLASSES_MIXED_FULL,
+    CLASSES_FULL_EMPTY,
+    CLASSES_EMPTY_FULL,
+    CLASSES_KINDS
+};
+void emulate_change_classes(int kind);
+
 /* A tensor map as the emulation reads it. */
 ag_status emulate_make_map(const void *ctx, const agi_cuda_box_view *view, agi_cuda_tensor_map *map);
 

@@ -30,7 +30,6 @@ struct backward_consumer : owner_consumer<T, KEYS, 2, KEYS ? 2 : 1, agi_hopper_b
     using base::memory;
     using base::mine;
     using base::notes;
-    static constexpr float RAISE = F::RAISED ? 14 : 0; /* P is larger by 2^RAISE as an operand */
     static constexpr int SUMS = KEYS ? 2 : 1;
     static constexpr bool CAPPED = (T::FEATURES & AGI_HAS_SOFTCAP) != 0;
     static constexpr bool HIDES = hides_by_data(T::FEATURES), DROPS = (T::FEATURES & AGI_HAS_DROPOUT) != 0;
@@ -39,6 +38,7 @@ struct backward_consumer : owner_consumer<T, KEYS, 2, KEYS ? 2 : 1, agi_hopper_b
     float sum[SUMS][T::D / 2]; /* dZ times Q or K; with KEYS then P^T dO */
     uint32_t P[T::N / 4], dZ[T::N / 4];
     kept_weights<KEYS, T::N / 2> kept;
+    mask_bits<KEYS, T::N / 2> visible; /* if the step is mixed */
 
     VERB backward_consumer(const agi_hopper_backward &call, const owner_notes<T, KEYS> &from,
                            const owner_memory<T, KEYS, 2> &shared)
@@ -58,7 +58,7 @@ struct backward_consumer : owner_consumer<T, KEYS, 2, KEYS ? 2 : 1, agi_hopper_b
 
     VERB const owner_step &about(int n) const
     {
-        return notes.steps[n % T::STAGES];
+        return notes.step(n);
     }
     VERB fragment_place place(int n) const
     {
@@ -99,7 +99,7 @@ struct backward_consumer : owner_consumer<T, KEYS, 2, KEYS ? 2 : 1, agi_hopper_b
         if constexpr (!HIDES) {
             base::clear_hidden(n);
         } else if (about(n).clear || has_dead_rows(n)) {
-            base::clear_rows(n, [&](int r) { return is_dead(n, r); });
+            base::template clear_rows<SUMS>(0, n, [&](int r) { return is_dead(n, r); });
         }
     }
 
@@ -129,19 +129,17 @@ struct backward_consumer : owner_consumer<T, KEYS, 2, KEYS ? 2 : 1, agi_hopper_b
             }
         }
         if constexpr (T::FEATURES != 0) {
-            add_features<F, T::FEATURES, KEYS>(S, f.p, f.x, place(n));
+            add_features<F, T::FEATURES, KEYS>(S, f.p, f.x, place(n), visible, base::is_mixed(n));
         }
     }
     /* P in the place of Z, 0 where a pair is hidden. */
     VERB void make_weights(int n)
     {
-        constexpr float LOG2_E = 1.4426950408889634f;
         make_scores(n);
 #pragma unroll
         for (int i = 0; i < T::N / 2; i++) {
             const row_stats<float> r = stats(n, i);
-            const float x = add_rn(add_rn(S[i], -r.lse), -r.lse_low);
-            S[i] = exp2_fast(fmaf(x, LOG2_E, RAISE));
+            S[i] = weight_at<F>(S[i], r.lse, r.lse_low);
         }
         base::hide(S, n);
     }
@@ -184,6 +182,9 @@ struct backward_consumer : owner_consumer<T, KEYS, 2, KEYS ? 2 : 1, agi_hopper_b
         start_product(dP, 1, n);
         if constexpr (DROPS) {
             kept.find(f.p, place(n));
+        }
+        if (base::is_mixed(n)) {
+            visible.find(f.p, f.x, place(n));
         }
         products_wait<CAPPED ? 0 : 1>();
         hold(S);

@@ -1,22 +1,9 @@
-/* Score features on Hopper, those of the sets in hopper_sets.h, on fragments: the part that a thread has of a score
- * tile. Its element n is row own + 8 (n / 2 % 2) and column first + fragment_column(n) of the scores. Rows are queries
- * and columns keys; with KEYS it is the other way round.
+/* Score features on Hopper, those of the sets in hopper_sets.h, on fragments (hopper_fragments.cuh).
  *
  * A score has the same bits in every map and in both orientations, and, but for the softcap's, those of the portable
  * kernels. */
 #pragma once
-#include "cuda/hopper_sets.h"
-#include "cuda/kernels/features.cuh"
-#include "cuda/kernels/hopper_verbs.cuh"
-
-struct fragment_place {
-    const sequence &s;
-    int h, own, first;
-};
-VERB int fragment_column(int n)
-{
-    return n / 4 * 8 + (int)threadIdx.x % 4 * 2 + n % 2;
-}
+#include "cuda/kernels/hopper_mask.cuh"
 
 /* ---- Softcap ----
  *
@@ -62,53 +49,7 @@ template <bool KEYS, int COUNT> VERB void add_relative(float (&S)[COUNT], const 
     }
 }
 
-/* ---- Bias and mask: an entry for each pair ---- */
-
-/* Where a fragment's entries are in a tensor: rows, columns of the tile. */
-template <bool KEYS, int COUNT> struct pair_entries {
-    int64_t row[2], step; /* of the thread's first column */
-    int columns;          /* that the tensor has from there on; what lies behind its ends is hidden, and not read */
-
-    VERB pair_entries(const agi_cuda_params &p, const ag_tensor &t, const fragment_place &at)
-    {
-        const int64_t stride = t.strides[KEYS ? 3 : 2];
-        const int last = (int)(KEYS ? p.Nk : p.Nq) - 1, column = at.first + fragment_column(0);
-        step = t.strides[KEYS ? 2 : 3];
-        columns = (int)(KEYS ? p.Nq : p.Nk) - column;
-        row[0] = at.s.b * t.strides[0] + at.h * t.strides[1] + min(at.own, last) * stride + column * step;
-        row[1] = row[0] + (min(at.own + 8, last) - min(at.own, last)) * stride;
-    }
-    /* Calls f(n, offset) for each element n that the tensor has. */
-    template <class Function> VERB void each(Function f)
-    {
-#pragma unroll
-        for (int n = 0; n < COUNT; n += 4) {
-#pragma unroll
-            for (int c = 0; c < 2; c++) {
-                if (2 * n + c < columns) {
-                    f(n + c, row[0] + c * step);
-                    f(n + 2 + c, row[1] + c * step);
-                }
-            }
-            row[0] += 8 * step;
-            row[1] += 8 * step;
-        }
-    }
-    /* Are two columns neighbours in memory, aligned as a pair, in the whole warp? Then each_pair calls f(n, offset) for
-     * elements n and n + 1. `bytes`: of an entry. */
-    VERB bool in_pairs(const void *data, int bytes) const
-    {
-        const bool aligned = (row[0] | row[1]) % 2 == 0 && (uintptr_t)data % (2 * bytes) == 0;
-        return !KEYS && step == 1 && !__any_sync(~0u, !aligned || columns < 2 * COUNT - 6);
-    }
-    template <class Function> VERB void each_pair(Function f) const
-    {
-#pragma unroll
-        for (int n = 0; n < COUNT; n += 2) {
-            f(n, row[n / 2 % 2] + n / 4 * 8);
-        }
-    }
-};
+/* ---- Bias ---- */
 
 /* Minus infinity hides the pair, whatever its score is. */
 VERB float with_bias(float S, float bias)
@@ -135,30 +76,12 @@ VERB void add_bias(float (&S)[COUNT], const agi_cuda_params &p, const fragment_p
     }
 }
 
-/* hidden: what takes the place of S. */
-template <bool KEYS, int COUNT>
-VERB void hide_masked(float (&S)[COUNT], const agi_cuda_params &p, const fragment_place &at, float hidden = -INFINITY)
-{
-    const ag_tensor &t = p.a.mask;
-    pair_entries<KEYS, COUNT> entries(p, t, at);
-    if (entries.in_pairs(t.data, 1)) {
-        entries.each_pair([&](int n, int64_t e) {
-            const uint32_t both = *(const uint16_t *)((const uint8_t *)t.data + e);
-            S[n] = (both & 0xff) == 0 ? hidden : S[n];
-            S[n + 1] = both >> 8 == 0 ? hidden : S[n + 1];
-        });
-    } else {
-        entries.each([&](int n, int64_t e) {
-            S[n] = ((const uint8_t *)t.data)[e] == 0 ? hidden : S[n];
-        });
-    }
-}
-
 /* ---- All that is added to scores or hides them, but for causal and window ---- */
 
+/* visible: of the mask, unless it shows all pairs of the tile: then `mixed` is false. */
 template <class F, int FEATURES, bool KEYS, int COUNT>
 VERB void add_features(float (&S)[COUNT], const agi_cuda_params &p, const agi_hopper_features &x,
-                       const fragment_place &at)
+                       const fragment_place &at, const mask_bits<KEYS, COUNT> &visible, bool mixed)
 {
     if constexpr ((FEATURES & AGI_HAS_BIAS) != 0) {
         if (p.a.bias.data != nullptr) {
@@ -171,8 +94,8 @@ VERB void add_features(float (&S)[COUNT], const agi_cuda_params &p, const agi_ho
         }
     }
     if constexpr ((FEATURES & AGI_HAS_MASK) != 0) {
-        if (p.a.mask.data != nullptr) {
-            hide_masked<KEYS>(S, p, at);
+        if (mixed) {
+            visible.hide(S);
         }
     }
 }

@@ -5,7 +5,7 @@
  * over the borders of tiles of queries. The others compute, 64 queries each: S = Q K^T of the next tile and O' += P V
  * of this one are given to the tensor cores together, and while they run the weights of the next tile are made. A turn
  * is passed on from warpgroup to warpgroup, so that one makes weights while another multiplies. The first scores of
- * the next queries are made while O of these is stored.
+ * the next queries are made while O of these is stored, if there is room for two tiles of queries.
  *
  * Weights are 2^(S rate - u), u = m rate rounded, with m the row's largest score so far; what was summed before shrinks
  * by 2^(u_old - u). float16's are larger by 2^14, its range, in O' and in l alike. Scores are the products Q K^T, and
@@ -18,21 +18,33 @@
 constexpr float LOG2_E = 1.4426950408889634f;
 constexpr float LOWEST = -0x1p126f; /* of m: finite, so that a hidden pair's weight, 2^(-inf - u), needs no test */
 
-/* Slots of Q: in the slot of its queries a tile's O waits to be stored. The places of the tiles stay for twice as many,
- * so that the next one can be found before the slot of its Q is free. */
-enum { Q_SLOTS = 2, PLACES = 2 * Q_SLOTS };
+/* In the slot of its queries a tile's O waits to be stored. The places of the tiles stay for at least twice as many, so
+ * that the next one can be found before the slot of its Q is free. */
+enum { PLACES = 4 };
+
+/* What the producer tells the consumers about a step, if tiles of keys that the mask hides from the whole block are
+ * left out. */
+struct key_note {
+    int key;       /* the first of the tile */
+    bool last;     /* of the tile of queries */
+    bool mixed[2]; /* of each warpgroup: the mask hides some of its pairs */
+};
 
 template <class T> struct forward_memory {
-    tile_ring<Q_SLOTS> q;
+    static constexpr int NOTES = 2 * T::STAGES; /* a step's is read when the next K has come, but not the one after */
+    tile_ring<T::Q_SLOTS> q;
     tile_ring<T::STAGES> k, v;
     query_block<T> *places;
 
     VERB forward_memory(char *shared)
     {
-        const uint32_t begin = (shared_address(shared) + 1023) & ~1023u, rings = begin + Q_SLOTS * T::OWN;
+        const uint32_t begin = (shared_address(shared) + 1023) & ~1023u, rings = begin + T::Q_SLOTS * T::OWN;
         const uint32_t barriers = rings + 2 * T::STAGES * T::TILE;
-        const uint32_t of_q = barriers + 4 * T::STAGES * 8, behind = of_q + 2 * Q_SLOTS * 8;
-        static_assert(PLACES * sizeof(query_block<T>) <= AGI_HOPPER_PLACES, "room for places");
+        const uint32_t of_q = barriers + 4 * T::STAGES * 8, behind = of_q + 2 * T::Q_SLOTS * 8;
+        static_assert(PLACES >= 2 * T::Q_SLOTS, "places stay longer than slots");
+        static_assert(PLACES * sizeof(query_block<T>) + (has_mask(T::FEATURES) ? NOTES * sizeof(key_note) : 0) <=
+                          AGI_HOPPER_PLACES,
+                      "room for places and notes");
         q = {begin, T::OWN, of_q};
         k = {rings, T::TILE, barriers};
         v = {rings + T::STAGES * T::TILE, T::TILE, barriers + 2 * T::STAGES * 8};
@@ -50,6 +62,10 @@ template <class T> struct forward_memory {
     VERB query_block<T> &place(int x) const
     {
         return places[x & (PLACES - 1)];
+    }
+    VERB key_note &note(int step) const
+    {
+        return ((key_note *)(places + PLACES))[step % NOTES];
     }
 };
 
@@ -78,15 +94,15 @@ template <class T> struct forward_producer {
         to.count = 0;
     }
 
-    /* step: of the ring; n: of the tile. */
+    /* step: of the ring; key: the first of the tile. */
     VERB void copy_keys(const query_block<T> &at, const tile_ring<T::STAGES> &ring,
-                        const agi_cuda_tensor_map &map, int operand, int step, int n)
+                        const agi_cuda_tensor_map &map, int operand, int step, int key)
     {
         const box_place place = place_of(f.p.m[operand], at.s, true);
         ring.begin(step, T::TILE);
         for (int box = 0; box < T::BOXES; box++) {
-            box_load(ring.tile(step) + box * T::BOX, map, ring.full(step), box * 64, place.row + at.key(n),
-                     at.kv_head, place.batch);
+            box_load(ring.tile(step) + box * T::BOX, map, ring.full(step), box * 64, place.row + key, at.kv_head,
+                     place.batch);
         }
     }
     /* Without a tile, the word that there is none. */
@@ -101,8 +117,8 @@ template <class T> struct forward_producer {
                      place.row + at.row + w * 64, at.h, place.batch);
         }
     }
-    /* The keys of a step, and the values of the step before: so the first K and Q of a tile come before the last V of
-     * the tile before it. The next tile is looked for when the first copies of this one are under way. */
+    /* The keys of a step, and the values of the step before: so the first K and, if there is room, Q of a tile come before
+     * the last V of the tile before it. The next tile is looked for when the first copies of this one are under way. */
     VERB void run()
     {
         int x = -1, n = 0; /* the tile, and the tile of keys in it; before the first step there is none */
@@ -128,15 +144,83 @@ template <class T> struct forward_producer {
     {
         const query_block<T> &at = memory.place(x), &before = memory.place(n == 0 ? x - 1 : x);
         if (at.count > 0) {
-            copy_keys(at, memory.k, f.k, AGI_CUDA_K, step, n);
+            copy_keys(at, memory.k, f.k, AGI_CUDA_K, step, at.key(n));
         }
-        if (n == 0) {
+        if (n == 0 && T::Q_SLOTS > 1) {
             copy_queries(at, x);
         }
         if (step > 0) {
-            copy_keys(before, memory.v, f.v, AGI_CUDA_V, step - 1, n == 0 ? before.count - 1 : n - 1);
+            copy_keys(before, memory.v, f.v, AGI_CUDA_V, step - 1, before.key(n == 0 ? before.count - 1 : n - 1));
+        }
+        if (n == 0 && T::Q_SLOTS == 1) {
+            copy_queries(at, x); /* its slot is free when O has left it, which needs those values */
         }
         return at.count > 0;
+    }
+
+    /* ---- The same with a mask: empty tiles of keys are left out ---- */
+
+    VERB const uint8_t *classes(const query_block<T> &at, int w) const
+    {
+        return classes_of(f.x, at.s, at.h, at.row + w * 64);
+    }
+    /* The first tile from n on in which the block sees something; at.count or more if there is none. */
+    VERB int next_seen(const query_block<T> &at, int n) const
+    {
+        constexpr int TILE = AGI_HOPPER_CLASS;
+        if (n >= at.count) {
+            return n;
+        }
+        const int last = min((at.key(n) + T::N - 1) / TILE, f.x.class_tiles[3] - 1);
+        const int seen = last_seen(classes(at, 0), classes(at, 1), at.first * T::N / TILE, last);
+        return seen < 0 ? at.count : max(n, at.first + at.count - 1 - (seen * TILE + TILE - 1) / T::N);
+    }
+    VERB bool is_mixed(const query_block<T> &at, int w, int n) const
+    {
+        return (class_of_keys<T::N>(f.x, classes(at, w), at.key(n)) & AGI_TILE_HIDDEN) != 0;
+    }
+    VERB void write_note(const query_block<T> &at, int step, int n, bool last)
+    {
+        static_assert(T::CONSUMERS == 2, "notes are for two");
+        memory.k.claim(step);
+        memory.note(step) = {at.key(n), last, {is_mixed(at, 0, n), is_mixed(at, 1, n)}};
+    }
+    /* As run. A tile of queries that sees nothing visits its first tile of keys, all of it hidden. */
+    VERB void run_seen()
+    {
+        int step = 0;
+        number = blockIdx.x;
+        find(0);
+#pragma unroll 1
+        for (int x = 0;; x++) {
+            const query_block<T> &at = memory.place(x);
+            int n = next_seen(at, 0);
+            n = n < at.count ? n : 0;
+#pragma unroll 1
+            for (int visited = 0; n < at.count || visited == 0; visited++, step++) {
+                const int next = next_seen(at, n + 1);
+                const bool there = at.count > 0;
+                if (there) {
+                    write_note(at, step, n, next >= at.count);
+                    copy_keys(at, memory.k, f.k, AGI_CUDA_K, step, at.key(n));
+                }
+                if (visited == 0) {
+                    copy_queries(at, x);
+                }
+                if (step > 0) {
+                    copy_keys(memory.place(visited == 0 ? x - 1 : x), memory.v, f.v, AGI_CUDA_V, step - 1,
+                              memory.note(step - 1).key);
+                }
+                if (!there) {
+                    return;
+                }
+                if (visited == 1 || (visited == 0 && next >= at.count)) {
+                    count_on();
+                    find(x + 1);
+                }
+                n = next;
+            }
+        }
     }
 };
 
@@ -151,6 +235,8 @@ template <class T> struct forward_consumer {
     /* Features that need scores multiplied by the scale. */
     static constexpr bool SCALED = (T::FEATURES & (AGI_HAS_SOFTCAP | AGI_HAS_RELATIVE | AGI_HAS_BIAS)) != 0;
     static constexpr bool HIDES = hides_by_data(T::FEATURES), DROPS = (T::FEATURES & AGI_HAS_DROPOUT) != 0;
+    static constexpr bool NEXT_EARLY = T::Q_SLOTS > 1; /* the next tile begins before O of this one is stored */
+    static constexpr bool MASKED = has_mask(T::FEATURES);
 
     const agi_hopper_forward &f;
     const forward_memory<T> &memory;
@@ -166,6 +252,7 @@ template <class T> struct forward_consumer {
     float top[2], sum[2], factor[2];
     bool seen[2]; /* has the row met a pair that mask and bias do not hide? */
     kept_weights<false, T::N / 2> kept;
+    mask_bits<false, T::N / 2> visible; /* if the tile is mixed */
 
     VERB forward_consumer(const agi_hopper_forward &call, const forward_memory<T> &shared)
         : f(call), memory(shared), w(uniform((int)threadIdx.x / 128 - 1)),
@@ -188,6 +275,27 @@ template <class T> struct forward_consumer {
         }
     }
 
+    /* The first key of tile n. */
+    VERB int key(int n) const
+    {
+        if constexpr (MASKED) {
+            return memory.note(step + n).key;
+        }
+        return at->key(n);
+    }
+    VERB bool is_mixed(int n) const
+    {
+        return MASKED && memory.note(step + n).mixed[w];
+    }
+    /* Is there a tile n, after the one before it? */
+    VERB bool has_tile(int n) const
+    {
+        if constexpr (MASKED) {
+            return !memory.note(step + n - 1).last;
+        }
+        return n < at->count;
+    }
+
     /* u of a row whose largest score is m. */
     VERB float exponent(float m) const
     {
@@ -201,7 +309,8 @@ template <class T> struct forward_consumer {
     /* m of a row without keys: the sink counts as a score without a value. */
     VERB float first_top() const
     {
-        return fminf(fmaxf(sink() * (scaled ? 1 : LOG2_E / rate), LOWEST), -LOWEST);
+        const float s = sink();
+        return s == -INFINITY ? LOWEST : fminf(fmaxf(scaled ? s : s * (LOG2_E / rate), LOWEST), -LOWEST);
     }
     VERB void begin_rows()
     {
@@ -255,7 +364,7 @@ template <class T> struct forward_consumer {
     /* S of tile n, minus infinity where a pair is hidden. */
     VERB void scale_scores(int n)
     {
-        const int first = at->key(n);
+        const int first = key(n);
         if (scaled) {
             const float scale = (float)f.p.scale;
 #pragma unroll
@@ -266,7 +375,7 @@ template <class T> struct forward_consumer {
                 }
             }
         }
-        add_features<F, T::FEATURES, false>(S, f.p, f.x, {at->s, at->h, row, first});
+        add_features<F, T::FEATURES, false>(S, f.p, f.x, {at->s, at->h, row, first}, visible, is_mixed(n));
         if (first >= inside_from && first + T::N <= inside_to) {
             return;
         }
@@ -337,7 +446,13 @@ template <class T> struct forward_consumer {
     VERB void find_kept(int n)
     {
         if constexpr (DROPS) {
-            kept.find(f.p, {at->s, at->h, row, at->key(n)});
+            kept.find(f.p, {at->s, at->h, row, key(n)});
+        }
+    }
+    VERB void find_visible(int n)
+    {
+        if (is_mixed(n)) {
+            visible.find(f.p, f.x, {at->s, at->h, row, key(n)});
         }
     }
     /* l: the sum of the numbers that multiply V. */
@@ -367,7 +482,7 @@ template <class T> struct forward_consumer {
      * warpgroup writes all of them before its own product. */
     VERB void clear_hidden(int n)
     {
-        const int first = at->key(n), thread = here((int)threadIdx.x) % 128;
+        const int first = key(n), thread = here((int)threadIdx.x) % 128;
         const uint8_t *const live = live_keys(f.p, f.x, at->s, at->kv_head) + first;
         const bool dead = HIDES && has_dead_keys<T::N>(live);
         if (first >= at->from && first + T::N <= at->to && !dead) {
@@ -399,21 +514,22 @@ template <class T> struct forward_consumer {
     VERB void first_keys()
     {
         find_kept(0);
+        find_visible(0);
         products_wait<0>();
         hold(S);
         memory.k.release(step);
         make_weights(0);
         pack_weights();
-        release_queries();
+        if (NEXT_EARLY && tile > 0) {
+            release_queries(tile - 1);
+        }
         clear_hidden(0);
     }
-    /* The slot of the tile before this one. */
-    VERB void release_queries() const
+    /* The slot of a tile. */
+    VERB void release_queries(int x) const
     {
-        if (tile > 0) {
-            wait_for_stores();
-            memory.q.release(tile - 1);
-        }
+        wait_for_stores();
+        memory.q.release(x);
     }
     /* S of tile n, and O' with tile n - 1. */
     VERB void next_keys(int n)
@@ -429,6 +545,7 @@ template <class T> struct forward_consumer {
         pass_turn();
         sum_weights();
         find_kept(n);
+        find_visible(n);
         hold(sum);
         products_wait<1>();
         hold(S);
@@ -441,7 +558,7 @@ template <class T> struct forward_consumer {
         pack_weights();
         clear_hidden(n);
     }
-    /* O' with the last tile of keys; then the next tile begins. */
+    /* O' with the last tile of keys; then the next tile begins, if it has a slot. */
     VERB void last_keys()
     {
         memory.v.wait(step - 1);
@@ -449,9 +566,11 @@ template <class T> struct forward_consumer {
         hold(O);
         products_begin();
         start_sums(step - 1);
-        start_tile(tile + 1, step);
+        if constexpr (NEXT_EARLY) {
+            start_tile(tile + 1, step);
+        }
         sum_weights();
-        products_wait<1>();
+        products_wait<NEXT_EARLY ? 1 : 0>();
         hold(O);
         memory.v.release(step - 1);
     }
@@ -464,15 +583,21 @@ template <class T> struct forward_consumer {
         start_tile(0, 0);
 #pragma unroll 1
         for (; memory.place(tile).count > 0; tile++) {
+            int n;
             begin_tile();
             first_keys();
 #pragma unroll 1
-            for (int n = 1; n < at->count; n++) {
+            for (n = 1; has_tile(n); n++) {
                 next_keys(n);
             }
-            step += at->count;
+            step += MASKED ? n : at->count;
             last_keys();
             finish();
+            if constexpr (!NEXT_EARLY) {
+                release_queries(tile);
+                products_begin();
+                start_tile(tile + 1, step);
+            }
         }
         products_wait<0>();
         hold(S);
@@ -581,7 +706,13 @@ template <class T> struct forward_consumer {
         }
 #pragma unroll
         for (int i = 0; i < T::D / 2; i++) {
-            O[i] = exists(i / 2 % 2) ? O[i] * factor[i / 2 % 2] : 0;
+            O[i] *= factor[i / 2 % 2];
+        }
+        if (at->row + w * 64 + 64 > at->s.n_q) {
+#pragma unroll
+            for (int i = 0; i < T::D / 2; i++) {
+                O[i] = exists(i / 2 % 2) ? O[i] : 0;
+            }
         }
         /* Behind the end of a packed sequence the next one begins. */
         const bool cut = f.p.flags & AG_PACKED && at->row + T::ROWS > at->s.n_q;
@@ -611,7 +742,12 @@ template <class T> VERB void run_forward(const agi_hopper_forward &f)
     if (threadIdx.x < 128) {
         give_registers<T::PRODUCER_REGISTERS>();
         if (threadIdx.x == 0) {
-            forward_producer<T>{f, memory, 0}.run();
+            forward_producer<T> producer = {f, memory, 0};
+            if constexpr (has_mask(T::FEATURES)) {
+                producer.run_seen();
+            } else {
+                producer.run();
+            }
         }
     } else {
         take_registers<T::CONSUMER_REGISTERS>();

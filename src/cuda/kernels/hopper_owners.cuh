@@ -2,9 +2,9 @@
  * matrices of them in shared memory, and walks over tiles of as many matrices of the other side, which stand in the
  * same order. Warpgroup 0 copies, the others own 64 rows each, as in hopper_forward.cu.
  *
- * A kernel's parameter, Call, has `p` and two functions: operand_of(call, keys, n), which operand the n-th matrix of a
- * side is, and map_of(call, keys, n), its tensor map. */
+ * A kernel's parameter, Call, is what box_copy (hopper_tiles.cuh) asks for. */
 #pragma once
+#include "cuda/kernels/hopper_mask.cuh"
 #include "cuda/kernels/hopper_results.cuh"
 #include "cuda/kernels/hopper_tiles.cuh"
 #include "cuda/kernels/stream.cuh"
@@ -84,18 +84,33 @@ struct owner_step {
     bool clear;  /* some rows of the tile are seen by no row of the block */
     bool cut[2]; /* of each warpgroup: some pair of its rows and the tile's is hidden */
 };
-template <class T, bool KEYS> VERB owner_step describe_step(const owner_block<T, KEYS> &at, int n)
+template <class T, bool KEYS> VERB owner_step describe_step(const owner_block<T, KEYS> &at, int row, int head)
 {
     static_assert(T::CONSUMERS == 2, "cut is for two");
-    const int row = at.stream_row(n);
-    return {row, at.query_head(n), row < at.from || row + T::N > at.to,
+    return {row, head, row < at.from || row + T::N > at.to,
             {!at.sees_tile(at.row, row), !at.sees_tile(at.row + 64, row)}};
 }
+/* With a mask: steps that it hides from the whole block are left out, and after the last one comes one that is not
+ * there. */
+struct masked_step {
+    bool there;
+    bool mixed[2]; /* of each warpgroup: the mask hides some of its pairs */
+};
 
 /* In shared memory, so that the consumers keep their registers for sums. */
 template <class T, bool KEYS> struct owner_notes {
     owner_block<T, KEYS> at;
-    owner_step steps[T::STAGES];
+    owner_step steps[T::STEPS];
+    masked_step masked[has_mask(T::FEATURES) ? T::STAGES : 1];
+
+    VERB owner_step &step(int n)
+    {
+        return steps[n % T::STEPS];
+    }
+    VERB const owner_step &step(int n) const
+    {
+        return steps[n % T::STEPS];
+    }
 };
 
 /* ---- Shared memory ---- */
@@ -125,46 +140,40 @@ template <class T, bool KEYS, int MATRICES> struct owner_memory {
         barrier_init(own_full, 1);
         barrier_init_done();
     }
+    /* A tile of step n; the next matrix follows it. */
+    VERB uint32_t tile(int matrix, int n) const
+    {
+        return ring.tile(n) + matrix * T::TILE;
+    }
+    /* Where results lie on their way to the tensors. */
+    VERB uint32_t results() const
+    {
+        return ring.tiles;
+    }
 };
 
 /* ---- The producer ---- */
 
-/* 64 channels of a matrix from `row` of the sequence on, in a box of `rows` rows; zeros if the call lacks the matrix:
- * rows before the first are outside of every tensor. */
-template <class Call> struct box_copy {
-    const Call &f;
-    const sequence &s;
-    bool keys;
-    int rows, head;
-
-    VERB void load(uint32_t to, uint32_t full, int matrix, int box, int row) const
-    {
-        const agi_cuda_matrix &m = f.p.m[operand_of(f, keys, matrix)];
-        const box_place place = place_of(m, s, keys);
-        box_load(to, map_of(f, keys, matrix), full, box * 64, m.data == nullptr ? -rows : place.row + row, head,
-                 place.batch);
-    }
-};
-
-template <class T, bool KEYS, int MATRICES, class Call>
-VERB void copy_own(const Call &f, const owner_block<T, KEYS> &at, const owner_memory<T, KEYS, MATRICES> &memory)
+template <class T, bool KEYS, class Memory, class Call>
+VERB void copy_own(const Call &f, const owner_block<T, KEYS> &at, const Memory &memory)
 {
+    constexpr int SLABS = T::ROWS / 64;
     const box_copy<Call> copy = {f, at.s, KEYS, 64, KEYS ? at.kv_head : at.head};
     barrier_expect(memory.own_full, memory.OWN);
-    for (int n = 0; n < MATRICES * T::BOXES * T::CONSUMERS; n++) {
-        const int matrix = n / (T::BOXES * T::CONSUMERS), box = n / T::CONSUMERS % T::BOXES, w = n % T::CONSUMERS;
-        copy.load(memory.own + n * T::SLAB, memory.own_full, matrix, box, at.row + w * 64);
+    for (int n = 0; n < memory.OWN / T::SLAB; n++) {
+        const int matrix = n / (T::BOXES * SLABS), box = n / SLABS % T::BOXES, slab = n % SLABS;
+        copy.load(memory.own + n * T::SLAB, memory.own_full, matrix, box, at.row + slab * 64);
     }
 }
 template <class T, bool KEYS, int MATRICES, class Call>
-VERB void copy_step(const Call &f, owner_notes<T, KEYS> &notes, const owner_memory<T, KEYS, MATRICES> &memory, int n)
+VERB void copy_step(const Call &f, owner_notes<T, KEYS> &notes, const owner_memory<T, KEYS, MATRICES> &memory, int n,
+                    int row, int h)
 {
     const owner_block<T, KEYS> &at = notes.at;
     const uint32_t tile = memory.ring.tile(n), full = memory.ring.full(n);
-    const int row = at.stream_row(n), h = at.query_head(n);
     const box_copy<Call> copy = {f, at.s, !KEYS, T::N, KEYS ? h : at.kv_head};
     memory.ring.claim(n);
-    notes.steps[n % T::STAGES] = describe_step(at, n);
+    notes.step(n) = describe_step(at, row, h);
     barrier_expect(full, memory.STAGE);
     for (int i = 0; i < MATRICES * T::BOXES; i++) {
         copy.load(tile + i * T::BOX, full, i / T::BOXES, i % T::BOXES, row);
@@ -175,30 +184,95 @@ VERB void copy_step(const Call &f, owner_notes<T, KEYS> &notes, const owner_memo
     }
 }
 
+/* All steps of the block. */
+template <class T, bool KEYS, int MATRICES, class Call>
+VERB void copy_steps(const Call &f, owner_notes<T, KEYS> &notes, const owner_memory<T, KEYS, MATRICES> &memory)
+{
+    const owner_block<T, KEYS> &at = notes.at;
+    for (int n = 0; n < at.steps(); n++) {
+        copy_step(f, notes, memory, n, at.stream_row(n), at.query_head(n));
+    }
+}
+
+/* ---- The same with a mask ---- */
+
+/* The classes of each warpgroup along the stream. Behind the last queries the last ones count. */
+template <class T, bool KEYS> struct stream_classes {
+    static_assert(T::N == AGI_HOPPER_CLASS, "tiles of the stream are those of the mask");
+    const uint8_t *own[2];
+    int step, last;
+
+    VERB stream_classes(const agi_hopper_features &x, const owner_block<T, KEYS> &at, int h)
+    {
+        own[0] = classes_of(x, at.s, h, KEYS ? 0 : at.row) + (KEYS ? at.row / T::N : 0);
+        own[1] = KEYS ? own[0] + 1 : classes_of(x, at.s, h, at.row + 64);
+        step = KEYS ? x.class_tiles[3] : 1;
+        last = KEYS ? x.class_tiles[2] - 1 : x.class_tiles[3] - 1;
+    }
+    VERB int of(int w, int tile) const
+    {
+        return own[w][(int64_t)min(tile, last) * step];
+    }
+};
+template <class T, bool KEYS, int MATRICES, class Call>
+VERB void copy_seen_steps(const Call &f, owner_notes<T, KEYS> &notes, const owner_memory<T, KEYS, MATRICES> &memory)
+{
+    const owner_block<T, KEYS> &at = notes.at;
+    int n = 0;
+#pragma unroll 1
+    for (int h = at.head; h < at.head + at.heads; h++) {
+        const stream_classes<T, KEYS> classes(f.x, at, h);
+#pragma unroll 1
+        for (int tile = at.first; tile < at.first + at.tiles; tile++) {
+            const int has[2] = {classes.of(0, tile), classes.of(1, tile)};
+            if (((has[0] | has[1]) & AGI_TILE_SEEN) != 0) {
+                memory.ring.claim(n);
+                notes.masked[n % T::STAGES] = {
+                    true, {(has[0] & AGI_TILE_HIDDEN) != 0, (has[1] & AGI_TILE_HIDDEN) != 0}};
+                copy_step(f, notes, memory, n, tile * T::N, h);
+                n++;
+            }
+        }
+    }
+    memory.ring.claim(n);
+    notes.masked[n % T::STAGES].there = false;
+    barrier_expect(memory.ring.full(n), 0);
+}
+
 /* ---- The consumers ---- */
 
 enum { WARPGROUP = 5, ALL_CONSUMERS = 9 }; /* named barriers */
 
-/* What a thread of a consumer knows and does whatever the map is. SUMMED: the first so many matrices of the stream are
- * multiplied by weights too, along their rows. */
-template <class T_, bool KEYS_, int MATRICES_, int SUMMED, class Call_> struct owner_consumer {
+/* A weight of a score in a row of L; larger by 2^14 in float16, whose range is small. */
+template <class F> VERB float weight_at(float S, float lse, float lse_low)
+{
+    constexpr float LOG2_E = 1.4426950408889634f;
+    return exp2_fast(fmaf(add_rn(add_rn(S, -lse), -lse_low), LOG2_E, F::RAISED ? 14 : 0));
+}
+
+/* What a thread of a consumer knows and does whatever the map is. A warpgroup has 64 rows of its own, or all have the
+ * same. SUMMED: the first so many matrices of the stream are multiplied by weights too, along their rows. */
+template <class T_, bool KEYS_, int MATRICES_, int SUMMED, class Call_,
+          class Memory = owner_memory<T_, KEYS_, MATRICES_>>
+struct owner_consumer {
     typedef T_ T;
     typedef Call_ Call;
     typedef typename T::F F;
     static constexpr bool KEYS = KEYS_;
     static constexpr int MATRICES = MATRICES_;
+    static constexpr bool SHARED_ROWS = T::ROWS == 64;
 
     const Call &f;
     const owner_notes<T, KEYS> &notes;
     const owner_block<T, KEYS> &at;
-    const owner_memory<T, KEYS, MATRICES> &memory;
+    const Memory &memory;
     const int w, row;         /* of the warpgroup; the thread's first row, the other is row + 8 */
     row_stats<float> mine[2]; /* of the thread's rows if they are queries */
 
-    VERB owner_consumer(const Call &call, const owner_notes<T, KEYS> &from,
-                        const owner_memory<T, KEYS, MATRICES> &shared)
+    VERB owner_consumer(const Call &call, const owner_notes<T, KEYS> &from, const Memory &shared)
         : f(call), notes(from), at(from.at), memory(shared), w(uniform((int)threadIdx.x / 128 - 1)),
-          row(from.at.row + (int)threadIdx.x / 32 * 16 - 64 + (int)threadIdx.x % 32 / 4)
+          row(from.at.row + (SHARED_ROWS ? (int)threadIdx.x % 128 / 32 * 16 : (int)threadIdx.x / 32 * 16 - 64) +
+              (int)threadIdx.x % 32 / 4)
     {
         if constexpr (!KEYS) {
             const float *const stats = stats_of_head<float>(f.p, {at.s, at.head});
@@ -213,11 +287,30 @@ template <class T_, bool KEYS_, int MATRICES_, int SUMMED, class Call_> struct o
         }
     }
 
+    /* The 64 rows of the block that the warpgroup has. */
+    VERB int slab() const
+    {
+        return SHARED_ROWS ? 0 : w;
+    }
+    VERB bool has_step(int n) const
+    {
+        if constexpr (has_mask(T::FEATURES)) {
+            memory.ring.wait(n);
+            return notes.masked[n % T::STAGES].there;
+        }
+        return n < at.steps();
+    }
+    /* Does the mask hide some pair of the warpgroup in step n? */
+    VERB bool is_mixed(int n) const
+    {
+        return has_mask(T::FEATURES) && notes.masked[n % T::STAGES].mixed[w];
+    }
+
     /* to = an own matrix times one of the step's, both along the channels; with ADD: to += that. */
     template <bool ADD = false> VERB void multiply(float (&to)[T::N / 2], int own_matrix, int stream_matrix, int n)
     {
-        const operand_tile own = rows_of(memory.own + own_matrix * T::OWN + w * T::SLAB);
-        const operand_tile stream = rows_of(memory.ring.tile(n) + stream_matrix * T::TILE);
+        const operand_tile own = rows_of(memory.own + own_matrix * T::OWN + slab() * T::SLAB);
+        const operand_tile stream = rows_of(memory.tile(stream_matrix, n));
         if constexpr (ADD) {
             product_next<F, T::N>(to, operand_at(own, 0), operand_at(stream, 0));
         } else {
@@ -225,14 +318,14 @@ template <class T_, bool KEYS_, int MATRICES_, int SUMMED, class Call_> struct o
         }
 #pragma unroll
         for (int step = 1; step < T::D / 16; step++) {
-            product_next<F, T::N>(to, operand_at(own, channel_step(step, T::CONSUMERS * T::SLAB)),
+            product_next<F, T::N>(to, operand_at(own, channel_step(step, T::ROWS * 128)),
                                   operand_at(stream, channel_step(step, T::BOX)));
         }
     }
     /* to += weights times the step's matrix, along its rows. */
     VERB void start_sum(float (&to)[T::D / 2], const uint32_t (&weights)[T::N / 4], int matrix, int n)
     {
-        const operand_tile stream = columns_of(memory.ring.tile(n) + matrix * T::TILE, T::BOX);
+        const operand_tile stream = columns_of(memory.tile(matrix, n), T::BOX);
 #pragma unroll
         for (int step = 0; step < T::N / 16; step++) {
             product_weights<F, T::D>(to, weights + 4 * step, operand_at(stream, step * 2048));
@@ -243,19 +336,19 @@ template <class T_, bool KEYS_, int MATRICES_, int SUMMED, class Call_> struct o
      * the matrices that are summed. Every warpgroup writes all of them before its own products. */
     VERB void clear_hidden(int n)
     {
-        if (notes.steps[n % T::STAGES].clear) {
-            clear_rows(n, [](int) { return false; });
+        if (notes.step(n).clear) {
+            clear_rows<SUMMED>(0, n, [](int) { return false; });
         }
     }
-    /* The same, and rows of the tile of which is_dead. */
-    template <class Function> VERB void clear_rows(int n, Function is_dead)
+    /* The same in COUNT matrices from `matrix` on, and rows of the tile of which is_dead. */
+    template <int COUNT, class Function> VERB void clear_rows(int matrix, int n, Function is_dead)
     {
-        const owner_step &step = notes.steps[n % T::STAGES];
+        const owner_step &step = notes.step(n);
         const int first = step.row;
-        for (int i = (int)threadIdx.x % 128; i < SUMMED * T::BOXES * T::N * 8; i += 128) {
+        for (int i = (int)threadIdx.x % 128; i < COUNT * T::BOXES * T::N * 8; i += 128) {
             const int box = i / (T::N * 8), r = i / 8 % T::N;
             if (first + r < at.from || first + r >= at.to || is_dead(r)) {
-                shared_zero_16(memory.ring.tile(n) + box * T::BOX + r * 128 + i % 8 * 16);
+                shared_zero_16(memory.tile(matrix, n) + box * T::BOX + r * 128 + i % 8 * 16);
             }
         }
         shared_fence();
@@ -272,8 +365,8 @@ template <class T_, bool KEYS_, int MATRICES_, int SUMMED, class Call_> struct o
     /* 0 in the place of weights of pairs that do not see each other. */
     VERB void hide(float (&x)[T::N / 2], int n) const
     {
-        const owner_step &step = notes.steps[n % T::STAGES];
-        if (!step.cut[w]) {
+        const owner_step &step = notes.step(n);
+        if (!step.cut[slab()]) {
             return;
         }
         const int first = step.row;
@@ -286,7 +379,7 @@ template <class T_, bool KEYS_, int MATRICES_, int SUMMED, class Call_> struct o
      * be NaN. */
     VERB void clear_behind(const float (&weights)[T::N / 2], float (&x)[T::N / 2], int n) const
     {
-        if (!notes.steps[n % T::STAGES].cut[w]) {
+        if (!notes.step(n).cut[slab()]) {
             return;
         }
 #pragma unroll
@@ -297,15 +390,20 @@ template <class T_, bool KEYS_, int MATRICES_, int SUMMED, class Call_> struct o
 
     /* ---- Results ---- */
 
+    /* Multiplied by a factor; 0 in rows that do not exist. */
+    VERB void scale_rows(float (&x)[T::D / 2], float factor) const
+    {
+#pragma unroll
+        for (int i = 0; i < T::D / 2; i++) {
+            x[i] = row + i / 2 % 2 * 8 < at.own_rows() ? x[i] * factor : 0;
+        }
+    }
     VERB void store(const warp_rows<T::D> &rows, float (&x)[T::D / 2], const ag_tensor &t, uint32_t bit, float factor,
                     int width) const
     {
         const int first = row - (int)threadIdx.x % 32 / 4;
         const int64_t place = element_at(t, at.s.view, KEYS ? at.kv_head : at.head, (KEYS ? at.s.k0 : at.s.q0) + first);
-#pragma unroll
-        for (int i = 0; i < T::D / 2; i++) {
-            x[i] = row + i / 2 % 2 * 8 < at.own_rows() ? x[i] * factor : 0;
-        }
+        scale_rows(x, factor);
         rows.put(x);
         rows.store({&t, f.p.grad_dtype, (f.p.a.accumulate & bit) != 0}, place, at.rows_of_tensor(f.p) - first, width,
                    false);
@@ -314,7 +412,7 @@ template <class T_, bool KEYS_, int MATRICES_, int SUMMED, class Call_> struct o
     VERB warp_rows<T::D> begin_results() const
     {
         named_sync(ALL_CONSUMERS, 128 * T::CONSUMERS);
-        return {memory.ring.tiles + ((int)threadIdx.x / 32 - 4) * 16 * T::D * 4};
+        return {memory.results() + ((int)threadIdx.x / 32 - 4) * 16 * T::D * 4};
     }
 };
 
@@ -341,8 +439,10 @@ template <class Consumer> VERB void run_owners(const typename Consumer::Call &f)
         give_registers<T::PRODUCER_REGISTERS>();
         if (threadIdx.x == 0) {
             copy_own(f, at, memory);
-            for (int n = 0; n < at.steps(); n++) {
-                copy_step(f, notes, memory, n);
+            if constexpr (has_mask(T::FEATURES)) {
+                copy_seen_steps(f, notes, memory);
+            } else {
+                copy_steps(f, notes, memory);
             }
         }
     } else {
@@ -350,7 +450,7 @@ template <class Consumer> VERB void run_owners(const typename Consumer::Call &f)
         Consumer c(f, notes, memory);
         barrier_wait(memory.own_full, 0);
 #pragma unroll 1
-        for (int n = 0; n < at.steps(); n++) {
+        for (int n = 0; c.has_step(n); n++) {
             c.step(n);
         }
         c.finish();

@@ -1,5 +1,5 @@
-/* What forward and jvp on Hopper share: a block owns queries and walks over the keys, from the last that it sees to the
- * first.
+/* What jvp and float32's forward on Hopper share: a block owns queries and walks over the keys, from the last that it
+ * sees to the first.
  *
  * Warpgroup 0 copies: one of its threads asks for the queries once and for each tile of keys and values as soon as a
  * slot is free. The others compute, 64 queries each. MATRICES is 1 for Q, K and V alone, 2 if each has its tangent
@@ -210,11 +210,15 @@ template <class T, int MATRICES> struct query_consumer {
     VERB void scale_scores(float (&S)[T::N / 2], int n) const
     {
         const float scale = (float)p.scale;
-        const int first = anew(at.key(n));
 #pragma unroll
         for (int i = 0; i < T::N / 2; i++) {
             S[i] = mul_rn(S[i], scale);
         }
+        hide_pairs(S, n);
+    }
+    VERB void hide_pairs(float (&S)[T::N / 2], int n) const
+    {
+        const int first = anew(at.key(n));
         if (is_inside(n)) {
             return;
         }

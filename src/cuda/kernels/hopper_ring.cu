@@ -9,7 +9,6 @@
  * size 128, 64 queries at 64.
  *
  * hopper_statistics comes before it: L and D per query, no passes yet, and zeros in tiles of dQ that nobody visits. */
-#include "cuda/kernels/hopper_key_mask.cuh"
 #include "cuda/kernels/hopper_results.cuh"
 #include "cuda/kernels/hopper_ring_copies.cuh"
 #include "cuda/kernels/hopper_statistics.cuh"
@@ -24,10 +23,11 @@ template <class T> struct ring_consumer {
     typedef typename T::F F;
     typedef ring_memory<T> M;
     static constexpr bool CAPPED = (T::FEATURES & AGI_HAS_SOFTCAP) != 0;
-    static constexpr bool HAS_BIAS = (T::FEATURES & AGI_HAS_BIAS) != 0, MASKED = (T::FEATURES & AGI_HAS_MASK) != 0;
-    static constexpr bool HIDES = hides_by_data(T::FEATURES), DROPS = (T::FEATURES & AGI_HAS_DROPOUT) != 0;
+    static constexpr bool HAS_BIAS = (T::FEATURES & AGI_HAS_BIAS) != 0, HIDES = hides_by_data(T::FEATURES);
+    static constexpr bool DROPS = (T::FEATURES & AGI_HAS_DROPOUT) != 0;
     /* Scores are multiplied by the scale, as something is done to them; else weights are made of the products. */
     static constexpr bool SCALED = (T::FEATURES & (AGI_HAS_SOFTCAP | AGI_HAS_RELATIVE | AGI_HAS_BIAS)) != 0;
+    static_assert(!has_mask(T::FEATURES), "with a mask vjp is in two kernels, which leave out empty tiles");
     static_assert(!CAPPED || T::FEATURES == AGI_HAS_SOFTCAP, "with a softcap weights are made at once");
 
     const agi_hopper_ring &f;
@@ -38,7 +38,6 @@ template <class T> struct ring_consumer {
     float S[T::N / 2], dP[T::N / 2], dK[T::D / 2], dV[T::D / 2], dQ[32];
     uint32_t P[T::N / 4], dS[T::N / 4];
     kept_weights<true, T::N / 2> kept;
-    key_mask<T::N> mask;
 
     VERB ring_consumer(const agi_hopper_ring &call, const M &shared)
         : f(call), memory(shared), w(uniform((int)threadIdx.x / 128 - 1)), lane((int)threadIdx.x % 32),
@@ -229,12 +228,12 @@ template <class T> struct ring_consumer {
     /* What is added to scores. */
     VERB void add_terms(const key_walk<T> &at, int h, int m)
     {
-        constexpr int NO_MASK = T::FEATURES & ~AGI_HAS_MASK;
+        const mask_bits<true, T::N / 2> none = {};
         if (HAS_BIAS && f.bias_in_boxes) {
             add_bias_tile();
-            add_features<F, NO_MASK & ~AGI_HAS_BIAS, true>(S, f.p, f.x, place(at, h, m));
+            add_features<F, T::FEATURES & ~AGI_HAS_BIAS, true>(S, f.p, f.x, place(at, h, m), none, false);
         } else {
-            add_features<F, NO_MASK, true>(S, f.p, f.x, place(at, h, m));
+            add_features<F, T::FEATURES, true>(S, f.p, f.x, place(at, h, m), none, false);
         }
     }
     /* The scores' features, then P in the place of S, 0 where a pair is hidden. */
@@ -249,9 +248,6 @@ template <class T> struct ring_consumer {
         }
         add_terms(at, h, m);
         make_weights();
-        if constexpr (MASKED) {
-            mask.hide(S, f.p, place(at, h, m));
-        }
         if (edge) {
             hide(at, m, S);
         }
@@ -402,9 +398,6 @@ template <class T> struct ring_consumer {
 
     VERB void step(const key_walk<T> &at, int h, int m, bool last)
     {
-        if constexpr (MASKED) {
-            mask.load(f.p, place(at, h, m));
-        }
         memory.q.wait(n);
         clear_tile(at, m);
         products_begin();
@@ -414,9 +407,6 @@ template <class T> struct ring_consumer {
         const bool edge = is_edge(at, m);
         if constexpr (DROPS) {
             kept.find(f.p, place(at, h, m));
-        }
-        if constexpr (MASKED) {
-            mask.find();
         }
         products_wait<1>();
         hold(S);

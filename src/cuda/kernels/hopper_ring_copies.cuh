@@ -1,9 +1,19 @@
-/* vjp in one kernel (hopper_ring.cu): the threads that compute nothing. One takes the block's items and copies tiles, two
- * pass dQ on from block to block. */
+/* vjp in one kernel (hopper_ring.cu): the threads that compute nothing. One takes the block's items and copies tiles; two
+ * pass dQ on from block to block, and so tdQ in vjp_jvp (hopper_second_ring.cu). */
 #pragma once
 #include "cuda/kernels/hopper_ring_memory.cuh"
 
 /* ---- Thread 0: copies, and takes the items ---- */
+
+/* Who takes the next item of a band, its k-th, may not wait for others any more: they may wait for this one. */
+template <class Call, class Memory>
+VERB bool take_item(const Call &f, const Memory &memory, item_list &items, key_item &item, int k)
+{
+    if (!f.is_ring && k > 0) {
+        barrier_wait(memory.walked, (k - 1) % 2);
+    }
+    return items.take(f, item);
+}
 
 template <class T> struct ring_producer {
     const agi_hopper_ring &f;
@@ -67,21 +77,13 @@ template <class T> struct ring_producer {
         }
         copy_tile(at, memory.d_o, f.d_o, AGI_CUDA_DO, h, m, memory.delta(n), f.delta, 0);
     }
-    /* Who takes the next item of a band may not wait for others any more: they may wait for this one. */
-    VERB bool take(item_list &items, key_item &item, int k) const
-    {
-        if (!f.is_ring && k > 0) {
-            barrier_wait(memory.walked, (k - 1) % 2);
-        }
-        return items.take(f, item);
-    }
     VERB void run()
     {
         item_list items(f);
         key_walk<T> at;
         key_item item;
         int k = 0;
-        for (; take(items, item, k); k++) {
+        for (; take_item(f, memory, items, item, k); k++) {
             at.begin(f, item);
             memory.post(k, at);
             copy_own(at, k);
@@ -100,9 +102,8 @@ template <class T> struct ring_producer {
 
 /* Passes half w of the tiles of dQ on. At the last tile's visitor the sum of the others is fetched for the warpgroup; at
  * the other tiles what the warpgroup leaves is added to the sum in global memory, in its turn. */
-template <class T> struct dq_passer {
-    typedef ring_memory<T> M;
-    const agi_hopper_ring &f;
+template <class T, class M = ring_memory<T>, class Call = agi_hopper_ring> struct dq_passer {
+    const Call &f;
     const M &memory;
     const int w;
     int n = 0;         /* steps so far */

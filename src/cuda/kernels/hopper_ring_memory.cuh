@@ -1,4 +1,5 @@
-/* vjp in one kernel (hopper_ring.cu): its shape, and its shared memory with the barriers in it. */
+/* vjp in one kernel (hopper_ring.cu): its shape, and its shared memory with the barriers in it. What has to do with items
+ * and with sums that go from block to block serves vjp_jvp too (hopper_second_ring.cu). */
 #pragma once
 #include "cuda/kernels/hopper_features.cuh"
 #include "cuda/kernels/hopper_walk.cuh"
@@ -9,38 +10,15 @@ struct ring_shape : hopper_shape<F, D, CONSUMERS, N, STAGES, FEATURES> {
     static constexpr int PRODUCER_REGISTERS = D == 64 ? 24 : 40, CONSUMER_REGISTERS = D == 64 ? 240 : 232;
 };
 
-template <class T> struct ring_memory {
-    static constexpr int STAGED = AGI_HOPPER_RING_STAGED(T::D);       /* buffers of dQ */
-    static constexpr int SCORES = T::N * KEYS_OF_BLOCK * 2;           /* bytes of dS */
-    static constexpr int HALF = T::N * T::D * 2;                      /* bytes of half a tile of dQ */
-    uint32_t own, own_full, own_empty;
-    tile_ring<2> q, d_o;
-    uint32_t scores, staged, stats, passing, posted, walked;
+/* The walk of an item, and half tiles of dQ or tdQ on their way. STAGED: buffers of them. */
+template <class T, int STAGED_> struct passing_memory {
+    static constexpr int STAGED = STAGED_;
+    static constexpr int HALF = T::N * T::D * 2; /* bytes of half a tile of dQ */
+    uint32_t staged, passing, posted, walked;
     key_walk<T> *walks; /* of the item that is computed, and the next */
 
-    VERB ring_memory(char *memory)
+    VERB void init_passing() const
     {
-        const uint32_t shared = shared_address(memory), begin = (shared + 1023) & ~1023u, rings = begin + 2 * T::OWN;
-        own = begin;
-        scores = rings + 4 * T::TILE;
-        staged = scores + 2 * SCORES;
-        stats = staged + STAGED * 2 * HALF;
-        const uint32_t barriers = stats + 6 * T::N * 4;
-        q = {rings, T::TILE, barriers};
-        d_o = {rings + 2 * T::TILE, T::TILE, barriers + 32};
-        own_full = barriers + 64;
-        own_empty = barriers + 72;
-        posted = barriers + 80;
-        walked = barriers + 112;
-        passing = barriers + 120;
-        walks = (key_walk<T> *)(memory + (passing + STAGED * 48 - shared));
-    }
-    VERB void init() const
-    {
-        q.init(8);
-        d_o.init(8);
-        barrier_init(own_full, 1);
-        barrier_init(own_empty, 2);
         barrier_init(walked, 2);
         for (int n = 0; n < 2; n++) {
             barrier_init(posted + n * 16, 1);
@@ -51,7 +29,6 @@ template <class T> struct ring_memory {
             barrier_init(passing + half * 24 + 8, 1);
             barrier_init(passing + half * 24 + 16, 4);
         }
-        barrier_init_done();
     }
     /* The walk of item k: posted by the producer, read by the others until they are done with the item. */
     VERB void post(int k, const key_walk<T> &walk) const
@@ -70,28 +47,6 @@ template <class T> struct ring_memory {
     VERB void done_with(int k) const
     {
         barrier_arrive(posted + k % 2 * 16 + 8);
-    }
-    /* L, D and the rest of L of the queries of step n. */
-    VERB uint32_t lse(int n) const
-    {
-        return stats + n % 2 * T::N * 4;
-    }
-    VERB uint32_t delta(int n) const
-    {
-        return stats + (2 + n % 2) * T::N * 4;
-    }
-    VERB uint32_t lse_rest(int n) const
-    {
-        return stats + (4 + n % 2) * T::N * 4;
-    }
-    VERB uint32_t scores_of(int n) const
-    {
-        return scores + n % 2 * SCORES;
-    }
-    /* The bias of 64 queries and of the keys of warpgroup w: in the place of their dS. */
-    VERB uint32_t bias(int n, int queries, int w) const
-    {
-        return scores_of(n) + queries / 64 * 16384 + w * T::SLAB;
     }
     /* A half of dQ at step n, and its barriers. `empty`: nobody needs what the buffer had before; `fetched`: the sum of
      * the blocks before is in it; `done`: the warps of the warpgroup have filled or read it. */
@@ -120,5 +75,67 @@ template <class T> struct ring_memory {
     VERB void wait_done(int n, int w) const
     {
         barrier_wait(done(n, w), n / STAGED % 2);
+    }
+};
+
+template <class T> struct ring_memory : passing_memory<T, AGI_HOPPER_RING_STAGED(T::D)> {
+    typedef passing_memory<T, AGI_HOPPER_RING_STAGED(T::D)> base;
+    static constexpr int SCORES = T::N * KEYS_OF_BLOCK * 2; /* bytes of dS */
+    using base::passing;
+    using base::posted;
+    using base::staged;
+    using base::walked;
+    static_assert(sizeof(key_walk<T>) <= AGI_HOPPER_RING_WALK, "room for the walks");
+    uint32_t own, own_full, own_empty;
+    tile_ring<2> q, d_o;
+    uint32_t scores, stats;
+
+    VERB ring_memory(char *memory)
+    {
+        const uint32_t shared = shared_address(memory), begin = (shared + 1023) & ~1023u, rings = begin + 2 * T::OWN;
+        own = begin;
+        scores = rings + 4 * T::TILE;
+        staged = scores + 2 * SCORES;
+        stats = staged + base::STAGED * 2 * base::HALF;
+        const uint32_t barriers = stats + 6 * T::N * 4;
+        q = {rings, T::TILE, barriers};
+        d_o = {rings + 2 * T::TILE, T::TILE, barriers + 32};
+        own_full = barriers + 64;
+        own_empty = barriers + 72;
+        posted = barriers + 80;
+        walked = barriers + 112;
+        passing = barriers + 120;
+        base::walks = (key_walk<T> *)(memory + (passing + base::STAGED * 48 - shared));
+    }
+    VERB void init() const
+    {
+        q.init(8);
+        d_o.init(8);
+        barrier_init(own_full, 1);
+        barrier_init(own_empty, 2);
+        base::init_passing();
+        barrier_init_done();
+    }
+    /* L, D and the rest of L of the queries of step n. */
+    VERB uint32_t lse(int n) const
+    {
+        return stats + n % 2 * T::N * 4;
+    }
+    VERB uint32_t delta(int n) const
+    {
+        return stats + (2 + n % 2) * T::N * 4;
+    }
+    VERB uint32_t lse_rest(int n) const
+    {
+        return stats + (4 + n % 2) * T::N * 4;
+    }
+    VERB uint32_t scores_of(int n) const
+    {
+        return scores + n % 2 * SCORES;
+    }
+    /* The bias of 64 queries and of the keys of warpgroup w: in the place of their dS. */
+    VERB uint32_t bias(int n, int queries, int w) const
+    {
+        return scores_of(n) + queries / 64 * 16384 + w * T::SLAB;
     }
 };

@@ -11,21 +11,7 @@
  * L, mu, D and tD of the queries are those of `statistics`. float16 weights are not raised as in vjp, since tP, which
  * is summed together with P, has no bound. */
 #include "cuda/kernels/hopper_owners.cuh"
-
-/* The matrices of a side, in this order. */
-enum { QK, T_QK, OV, T_OV, MATRICES }; /* Q or K, tQ or tK, dO or V, tdO or tV */
-
-VERB int operand_of(const agi_hopper_second &, bool keys, int matrix)
-{
-    return matrix == QK       ? (keys ? AGI_CUDA_K : AGI_CUDA_Q)
-           : matrix == T_QK   ? (keys ? AGI_CUDA_TK : AGI_CUDA_TQ)
-           : matrix == OV ? (keys ? AGI_CUDA_V : AGI_CUDA_DO)
-                                 : (keys ? AGI_CUDA_TV : AGI_CUDA_TDO);
-}
-VERB const agi_cuda_tensor_map &map_of(const agi_hopper_second &f, bool keys, int matrix)
-{
-    return f.maps[operand_of(f, keys, matrix)];
-}
+#include "cuda/kernels/hopper_second_operands.cuh"
 
 template <class T, bool KEYS>
 struct second_consumer : owner_consumer<T, KEYS, MATRICES, KEYS ? 4 : 2, agi_hopper_second> {

@@ -1,38 +1,48 @@
-/* What comes before vjp in one kernel (hopper_ring.cu): L and D of each query, counters at zero, and zeros in tiles of dQ
- * that no block of keys visits. */
+/* What comes before vjp and vjp_jvp in one kernel (hopper_ring.cu, hopper_second_ring.cu): the numbers of each query
+ * that their scores need, counters at zero, and zeros in tiles of dQ or tdQ that no block of keys visits. */
 #pragma once
 #include "cuda/kernels/hopper_walk.cuh"
 #include "cuda/kernels/results.cuh"
 
+constexpr double LOG2_OF_E = 1.4426950408889634;
+
 /* P is larger by this power of two as an operand in float16, whose range is small. */
 template <class F> constexpr float RAISE = F::RAISED ? 14 : 0;
 
-/* O and dO of eight channels of a row; `low`: what rounding took from O. */
-VERB float dot_of_chunk(const agi_cuda_params &p, const sequence &s, int h, int row, int c)
+/* ---- A product of two outputs, row by row ---- */
+
+/* x and its low half, what rounding took from it, times y; an absent tensor is zero. */
+struct output_pair {
+    const ag_tensor &x, &low, &y;
+};
+
+/* Of eight channels of a row. */
+VERB float dot_of_chunk(const agi_cuda_params &p, const output_pair &t, const sequence &s, int h, int row, int c)
 {
-    const int64_t o = element_at(p.a.o, s.view, h, s.q0 + row), d_o = element_at(p.a.d_o, s.view, h, s.q0 + row);
-    const int64_t low = element_at(p.a.o_low, s.view, h, s.q0 + row);
+    const int64_t x = element_at(t.x, s.view, h, s.q0 + row), y = element_at(t.y, s.view, h, s.q0 + row);
+    const int64_t low = element_at(t.low, s.view, h, s.q0 + row);
     float sum = 0, of_low = 0;
 #pragma unroll
     for (int i = c; i < c + 8; i++) {
-        if (i < p.Dv) {
-            const float g = load_number<float>(p.out_dtype, p.a.d_o.data, d_o + i * p.a.d_o.strides[3]);
-            sum = fmaf(load_number<float>(p.out_dtype, p.a.o.data, o + i * p.a.o.strides[3]), g, sum);
-            if (p.a.o_low.data != nullptr) {
-                const float x = load_number<float>(p.out_dtype, p.a.o_low.data, low + i * p.a.o_low.strides[3]);
-                of_low = fmaf(x, g, of_low);
+        if (i < p.Dv && t.x.data != nullptr && t.y.data != nullptr) {
+            const float g = load_number<float>(p.out_dtype, t.y.data, y + i * t.y.strides[3]);
+            sum = fmaf(load_number<float>(p.out_dtype, t.x.data, x + i * t.x.strides[3]), g, sum);
+            if (t.low.data != nullptr) {
+                const float a = load_number<float>(p.out_dtype, t.low.data, low + i * t.low.strides[3]);
+                of_low = fmaf(a, g, of_low);
             }
         }
     }
     return sum + of_low * low_half_scale<float>(p.out_dtype);
 }
 /* The same where eight channels are 16 bytes in a row. */
-template <class F> VERB float dot_of_bytes(const agi_cuda_params &p, const sequence &s, int h, int row, int c)
+template <class F>
+VERB float dot_of_bytes(const agi_cuda_params &p, const output_pair &pair, const sequence &s, int h, int row, int c)
 {
     struct alignas(16) chunk {
         uint32_t words[4];
     };
-    const ag_tensor *const t[3] = {&p.a.o, &p.a.d_o, &p.a.o_low};
+    const ag_tensor *const t[3] = {&pair.x, &pair.y, &pair.low};
     chunk x[3] = {};
 #pragma unroll
     for (int n = 0; n < 3; n++) {
@@ -55,15 +65,18 @@ VERB double row_number(const ag_tensor &t, const sequence &s, int h, int row)
     return t.data == nullptr ? 0 : ((const double *)t.data)[element_at(t, s.view, h, s.q0 + row)];
 }
 
-/* A block has one tile of one head: 32 rows at a time, eight lanes each. */
-template <class T> struct tile_statistics {
+/* ---- A tile of one head ---- */
+
+/* A block has one: 32 rows at a time, eight lanes each. */
+template <class T, class Call> struct statistics_tile {
     typedef typename T::F F;
-    const agi_hopper_ring &f;
+    static constexpr int EACH = T::N / 32; /* rows of a lane */
+    const Call &f;
     sequence s;
     int h, m;
     int64_t tile; /* in the sums */
 
-    VERB tile_statistics(const agi_hopper_ring &call) : f(call)
+    VERB statistics_tile(const Call &call) : f(call)
     {
         const int64_t index = blockIdx.x / f.p.w.blocks;
         s = find_sequence(f.p, index / f.p.H);
@@ -71,89 +84,186 @@ template <class T> struct tile_statistics {
         m = (int)(blockIdx.x % f.p.w.blocks);
         tile = h * f.tiles + first_tile_of(f.p, s, T::N) + m;
     }
-    VERB float dot(int row) const
+    /* Of the lane's channels of its n-th row. */
+    VERB float dot(const output_pair &t, int n) const
     {
+        const int row = min(m * T::N + n * 32 + (int)threadIdx.x / 8, s.n_q - 1);
         float sum = 0;
 #pragma unroll
         for (int c = 0; c < T::D; c += 64) {
             const int mine = c + (int)threadIdx.x % 8 * 8;
-            sum += f.in_chunks ? dot_of_bytes<F>(f.p, s, h, row, mine) : dot_of_chunk(f.p, s, h, row, mine);
+            sum += f.in_chunks ? dot_of_bytes<F>(f.p, t, s, h, row, mine) : dot_of_chunk(f.p, t, s, h, row, mine);
         }
         return sum;
     }
-    /* Has mask or bias hidden every key from a row that has a sink? Then L is the sink. */
-    VERB bool sees_sink_alone(double L) const
+    VERB float sum_of_lanes(float x) const
     {
-        const bool hides = f.p.a.bias.data != nullptr || f.p.a.mask.data != nullptr;
-        const ag_tensor &t = f.p.a.sink;
-        return hides && t.data != nullptr && L == load_aux(f.p.aux_dtype, t.data, h * t.strides[1], 0.0f);
+        for (int step = 4; step > 0; step /= 2) {
+            x += __shfl_xor_sync(~0u, x, step);
+        }
+        return x;
     }
-    /* L in powers of two; a row that sees no key has none: its weights are then 0. D = rowsum(dO o O) - dL. */
-    VERB void put_row(int r, float D) const
+    VERB bool is_there(int row) const
     {
-        const int row = m * T::N + r;
-        const bool there = row < s.n_q;
-        const double L = there ? row_number(f.p.a.lse, s, h, row) : -INFINITY;
-        const bool sees = max(row + s.low, 0) < min(row + s.high + 1, s.n_k);
-        const bool none = L == -INFINITY || sees_sink_alone(L);
-        const int64_t at = tile * T::N + r;
-        if (f.lse_rest != nullptr) {
-            f.lse[at] = none ? INFINITY : (float)L;
-            f.lse_rest[at] = none ? 0 : (float)(((double)(float)L - L) * 1.4426950408889634) + RAISE<F>;
-        } else {
-            f.lse[at] = none ? INFINITY : (float)(L * 1.4426950408889634 - (double)RAISE<F>);
-        }
-        f.delta[at] = there ? (sees ? D : 0) - (float)row_number(f.p.a.d_lse, s, h, row) : 0;
+        return row < s.n_q;
     }
-    VERB void put_rows() const
+    VERB bool sees(int row) const
     {
-        constexpr int EACH = T::N / 32;
-        float D[EACH];
-#pragma unroll
-        for (int n = 0; n < EACH; n++) { /* the loads of all rows are issued before the first is used */
-            const int row = m * T::N + n * 32 + (int)threadIdx.x / 8;
-            D[n] = dot(min(row, s.n_q - 1));
-        }
-#pragma unroll
-        for (int n = 0; n < EACH; n++) {
-            for (int step = 4; step > 0; step /= 2) {
-                D[n] += __shfl_xor_sync(~0u, D[n], step);
-            }
-            if (threadIdx.x % 8 == 0) {
-                put_row(n * 32 + (int)threadIdx.x / 8, D[n]);
-            }
-        }
+        return max(row + s.low, 0) < min(row + s.high + 1, s.n_k);
     }
+    VERB double lse(int row) const
+    {
+        return is_there(row) ? row_number(f.p.a.lse, s, h, row) : -INFINITY;
+    }
+    /* In powers of two; a row that sees no key has none: its weights are then 0. */
+    static VERB float in_powers_of_two(double L, float raise)
+    {
+        return L == -INFINITY ? INFINITY : (float)(L * LOG2_OF_E - (double)raise);
+    }
+    /* rowsum - a cotangent of L; a row that sees no key has no O. */
+    VERB float delta(int row, float sum, const ag_tensor &d_lse) const
+    {
+        return is_there(row) ? (sees(row) ? sum : 0) - (float)row_number(d_lse, s, h, row) : 0;
+    }
+
     /* Does some block of keys visit the tile? */
     VERB bool is_visited() const
     {
         const int last = min((m + 1) * T::N, s.n_q) - 1;
         return m * T::N < s.n_q && max(m * T::N + s.low, 0) <= min(last + s.high, s.n_k - 1);
     }
-    VERB void clear_dq() const
+    VERB void clear(const output &out) const
     {
-        const output out = {&f.p.a.dq, f.p.grad_dtype, (f.p.a.accumulate & AG_ACC_DQ) != 0};
         const int rows = f.p.flags & AG_PACKED ? s.n_q : (int)f.p.Nq;
         for (int i = (int)threadIdx.x; i < T::N * f.p.Dk; i += 256) {
             const int row = m * T::N + i / f.p.Dk;
             if (row < rows) {
-                out.store(element_at(f.p.a.dq, s.view, h, s.q0 + row) + i % f.p.Dk * f.p.a.dq.strides[3], 0.0f);
+                out.store(element_at(*out.t, s.view, h, s.q0 + row) + i % f.p.Dk * out.t->strides[3], 0.0f);
+            }
+        }
+    }
+    /* Counters at zero. Returns whether the tile has rows. */
+    VERB bool begin() const
+    {
+        if (blockIdx.x == 0 && threadIdx.x == 0) {
+            *f.tickets = 0;
+        }
+        if (m * T::N < s.n_q && threadIdx.x < 2) {
+            f.passes[2 * tile + threadIdx.x] = 0;
+        }
+        return m * T::N < s.n_q;
+    }
+};
+
+/* ---- vjp: L and D = rowsum(dO o O) - dL ---- */
+
+template <class T> struct tile_statistics : statistics_tile<T, agi_hopper_ring> {
+    typedef statistics_tile<T, agi_hopper_ring> base;
+    using base::EACH;
+    using base::f;
+    using base::m;
+    using base::tile;
+
+    VERB tile_statistics(const agi_hopper_ring &call) : base(call)
+    {
+    }
+    /* Has the bias hidden every key from a row that has a sink? Then L is the sink. */
+    VERB bool sees_sink_alone(double L) const
+    {
+        const ag_tensor &t = f.p.a.sink;
+        return f.p.a.bias.data != nullptr && t.data != nullptr &&
+               L == load_aux(f.p.aux_dtype, t.data, base::h * t.strides[1], 0.0f);
+    }
+    VERB void put_lse(int64_t at, double of_row) const
+    {
+        constexpr float RAISED = RAISE<typename T::F>;
+        const double L = sees_sink_alone(of_row) ? -INFINITY : of_row;
+        const bool none = L == -INFINITY;
+        if (f.lse_rest != nullptr) {
+            f.lse[at] = none ? INFINITY : (float)L;
+            f.lse_rest[at] = none ? 0 : (float)(((double)(float)L - L) * LOG2_OF_E) + RAISED;
+        } else {
+            f.lse[at] = base::in_powers_of_two(L, RAISED);
+        }
+    }
+    VERB void put_rows() const
+    {
+        float D[EACH];
+#pragma unroll
+        for (int n = 0; n < EACH; n++) { /* the loads of all rows are issued before the first is used */
+            D[n] = base::dot({f.p.a.o, f.p.a.o_low, f.p.a.d_o}, n);
+        }
+#pragma unroll
+        for (int n = 0; n < EACH; n++) {
+            const int r = n * 32 + (int)threadIdx.x / 8, row = m * T::N + r;
+            const float sum = base::sum_of_lanes(D[n]);
+            if (threadIdx.x % 8 == 0) {
+                put_lse(tile * T::N + r, base::lse(row));
+                f.delta[tile * T::N + r] = base::delta(row, sum, f.p.a.d_lse);
             }
         }
     }
     VERB void run() const
     {
-        if (blockIdx.x == 0 && threadIdx.x == 0) {
-            *f.tickets = 0;
-        }
-        if (m * T::N < s.n_q) {
+        if (base::begin()) {
             put_rows();
-            if (threadIdx.x < 2) {
-                f.passes[2 * tile + threadIdx.x] = 0;
+        }
+        if (!base::is_visited()) {
+            base::clear({&f.p.a.dq, f.p.grad_dtype, (f.p.a.accumulate & AG_ACC_DQ) != 0});
+        }
+    }
+};
+
+/* ---- vjp_jvp: L, mu, D, and tD = rowsum(tO o dO + O o tdO) - tdL ---- */
+
+/* The numbers of a query, in this order. */
+enum { ROW_LSE, ROW_MU, ROW_D, ROW_TD, ROW_NUMBERS };
+
+template <class T> struct tile_second_statistics : statistics_tile<T, agi_hopper_second_ring> {
+    typedef statistics_tile<T, agi_hopper_second_ring> base;
+    using base::EACH;
+    using base::f;
+    using base::m;
+    using base::tile;
+
+    VERB tile_second_statistics(const agi_hopper_second_ring &call) : base(call)
+    {
+    }
+    VERB void put_row(int r, float D, float tD) const
+    {
+        const int row = m * T::N + r;
+        const bool has_mu = base::is_there(row) && base::sees(row);
+        float *const to = f.rows + tile * ROW_NUMBERS * T::N + r;
+        to[ROW_LSE * T::N] = base::in_powers_of_two(base::lse(row), 0);
+        to[ROW_MU * T::N] = has_mu ? (float)row_number(f.p.a.mu, base::s, base::h, row) : 0;
+        to[ROW_D * T::N] = base::delta(row, D, f.p.a.d_lse);
+        to[ROW_TD * T::N] = base::delta(row, tD, f.p.a.td_lse);
+    }
+    VERB void put_rows() const
+    {
+        const ag_args &a = f.p.a;
+        float D[EACH], tD[EACH];
+#pragma unroll
+        for (int n = 0; n < EACH; n++) {
+            D[n] = base::dot({a.o, a.o_low, a.d_o}, n);
+            tD[n] = base::dot({a.to, a.to_low, a.d_o}, n) + base::dot({a.o, a.o_low, a.td_o}, n);
+        }
+#pragma unroll
+        for (int n = 0; n < EACH; n++) {
+            D[n] = base::sum_of_lanes(D[n]);
+            tD[n] = base::sum_of_lanes(tD[n]);
+            if (threadIdx.x % 8 == 0) {
+                put_row(n * 32 + (int)threadIdx.x / 8, D[n], tD[n]);
             }
         }
-        if (!is_visited()) {
-            clear_dq();
+    }
+    VERB void run() const
+    {
+        if (base::begin()) {
+            put_rows();
+        }
+        if (!base::is_visited()) {
+            base::clear({&f.p.a.tdq, f.p.grad_dtype, (f.p.a.accumulate & AG_ACC_TDQ) != 0});
         }
     }
 };

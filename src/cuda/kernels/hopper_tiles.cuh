@@ -15,9 +15,12 @@ template <class F_, int D_, int CONSUMERS_, int N_, int STAGES_, int FEATURES_ =
     static constexpr int SLAB = 64 * 128;       /* bytes of a box of 64 queries */
     static constexpr int BOX = N * 128;         /* of one of N keys */
     static constexpr int OWN = BOXES * ROWS * 128, TILE = BOXES * BOX;
+    static constexpr int STEPS = STAGES; /* of vjp and vjp_jvp: notes of so many steps stay */
+    static constexpr int Q_SLOTS = AGI_HOPPER_Q_SLOTS(D); /* of forward: tiles of queries at once */
     /* Registers of a thread: what the producer gives up, the consumers take. A launch has 65,536 / THREADS each. */
     static constexpr int PRODUCER_REGISTERS = CONSUMERS != 2 ? 32 : FEATURES == 0 ? 40 : 24;
-    static constexpr int CONSUMER_REGISTERS = CONSUMERS != 2 ? 160 : FEATURES == 0 ? 232 : 240;
+    static constexpr int CONSUMER_REGISTERS =
+        CONSUMERS == 4 ? 112 : CONSUMERS == 3 ? 160 : FEATURES == 0 ? 232 : 240;
     static constexpr bool PLACE_IN_MEMORY = false; /* see run_queries */
 };
 
@@ -164,3 +167,21 @@ VERB box_place place_of(const agi_cuda_matrix &m, const sequence &s, bool keys)
     }
     return {(int)(keys ? s.k0 : s.q0), (int)s.view};
 }
+
+/* 64 channels of a matrix from `row` of the sequence on, in a box of `rows` rows; zeros if the call lacks the matrix:
+ * rows before the first are outside of every tensor. Call has `p` and two functions: operand_of(call, keys, n), which
+ * operand the n-th matrix of a side is, and map_of(call, keys, n), its tensor map. */
+template <class Call> struct box_copy {
+    const Call &f;
+    const sequence &s;
+    bool keys;
+    int rows, head;
+
+    VERB void load(uint32_t to, uint32_t full, int matrix, int box, int row) const
+    {
+        const agi_cuda_matrix &m = f.p.m[operand_of(f, keys, matrix)];
+        const box_place place = place_of(m, s, keys);
+        box_load(to, map_of(f, keys, matrix), full, box * 64, m.data == nullptr ? -rows : place.row + row, head,
+                 place.batch);
+    }
+};

@@ -177,18 +177,25 @@ VERB void store_matrices(uint32_t address, uint32_t r0, uint32_t r1, uint32_t r2
                  "r"(r2), "r"(r3)
                  : "memory");
 }
+/* A matrix of 8 x 8 numbers of 16 bits, two neighbours of a row in each lane: its transpose. */
+VERB uint32_t transpose_matrix(uint32_t x)
+{
+    uint32_t y;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+    return y;
+}
 VERB void shared_store(uint32_t address, float x, float y)
 {
     asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(x), "f"(y) : "memory");
 }
-VERB void shared_store_4(uint32_t address, const float (&x)[32], int i)
+template <int N> VERB void shared_store_4(uint32_t address, const float (&x)[N], int i)
 {
     asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(x[i]), "f"(x[i + 1]), "f"(x[i + 2]),
                  "f"(x[i + 3])
                  : "memory");
 }
 /* x[i .. i + 3] += what is there. */
-VERB void shared_add_4(float (&x)[32], int i, uint32_t address)
+template <int N> VERB void shared_add_4(float (&x)[N], int i, uint32_t address)
 {
     float y[4];
     asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
@@ -277,6 +284,10 @@ VERB int here(int x)
 #define REGISTERS_56 REGISTERS_40 ", %40, %41, %42, %43, %44, %45, %46, " \
     "%47, %48, %49, %50, %51, %52, %53, %54, %55"
 #define REGISTERS_64 REGISTERS_56 ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define REGISTERS_128 REGISTERS_64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, " \
+    "%79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, " \
+    "%100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, " \
+    "%118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 #define EIGHT(mode, d, i) mode(d[i]), mode(d[i + 1]), mode(d[i + 2]), mode(d[i + 3]), mode(d[i + 4]), \
     mode(d[i + 5]), mode(d[i + 6]), mode(d[i + 7])
 #define OPERANDS_16(mode, d) EIGHT(mode, d, 0), EIGHT(mode, d, 8)
@@ -285,6 +296,10 @@ VERB int here(int x)
 #define OPERANDS_40(mode, d) OPERANDS_32(mode, d), EIGHT(mode, d, 32)
 #define OPERANDS_56(mode, d) OPERANDS_40(mode, d), EIGHT(mode, d, 40), EIGHT(mode, d, 48)
 #define OPERANDS_64(mode, d) OPERANDS_56(mode, d), EIGHT(mode, d, 56)
+#define OPERANDS_96(mode, d) OPERANDS_64(mode, d), EIGHT(mode, d, 64), EIGHT(mode, d, 72), EIGHT(mode, d, 80), \
+    EIGHT(mode, d, 88)
+#define OPERANDS_128(mode, d) OPERANDS_96(mode, d), EIGHT(mode, d, 96), EIGHT(mode, d, 104), EIGHT(mode, d, 112), \
+    EIGHT(mode, d, 120)
 /* clang-format on */
 #define WRITTEN(x) "=f"(x)
 #define ADDED_TO(x) "+f"(x)
@@ -303,21 +318,28 @@ VERB int here(int x)
                  : OPERANDS_##COUNT(ADDED_TO, d)                                                             \
                  : "l"(a), "l"(b))
 /* The same with the sum over the rows of both tiles. */
-#define PRODUCT_COLUMNS_NEXT(type)                                                                           \
-    asm volatile("{\n.reg .pred add;\nsetp.eq.b32 add, 0, 0;\n" PRODUCT(64, type) "{" REGISTERS_32          \
-                 "}, %32, %33, add, 1, 1, 1, 1;\n}"                                                          \
-                 : OPERANDS_32(ADDED_TO, d)                                                                  \
+#define PRODUCT_COLUMNS_NEXT(N, type, COUNT, A, B)                                                           \
+    asm volatile("{\n.reg .pred add;\nsetp.eq.b32 add, 0, 0;\n" PRODUCT(N, type) "{" REGISTERS_##COUNT       \
+                 "}, %" #A ", %" #B ", add, 1, 1, 1, 1;\n}"                                                  \
+                 : OPERANDS_##COUNT(ADDED_TO, d)                                                             \
                  : "l"(a), "l"(b))
-#define PRODUCT_COLUMNS_FIRST(type)                                                                          \
-    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, 0, 0;\n" PRODUCT(64, type) "{" REGISTERS_32          \
-                 "}, %32, %33, add, 1, 1, 1, 1;\n}"                                                          \
-                 : OPERANDS_32(WRITTEN, d)                                                                   \
+#define PRODUCT_COLUMNS_FIRST(N, type, COUNT, A, B)                                                          \
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, 0, 0;\n" PRODUCT(N, type) "{" REGISTERS_##COUNT       \
+                 "}, %" #A ", %" #B ", add, 1, 1, 1, 1;\n}"                                                  \
+                 : OPERANDS_##COUNT(WRITTEN, d)                                                              \
                  : "l"(a), "l"(b))
 /* d += a b, a in registers, b's rows along the sum */
 #define PRODUCT_REGISTERS(N, type, COUNT, A0, A1, A2, A3, B)                                                 \
     asm volatile("{\n.reg .pred add;\nsetp.eq.b32 add, 0, 0;\n" PRODUCT(N, type) "{" REGISTERS_##COUNT       \
                  "}, {%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B ", add, 1, 1, 1;\n}"                    \
                  : OPERANDS_##COUNT(ADDED_TO, d)                                                             \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+
+/* The same, d = a b */
+#define PRODUCT_REGISTERS_FIRST(N, type, COUNT, A0, A1, A2, A3, B)                                           \
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, 0, 0;\n" PRODUCT(N, type) "{" REGISTERS_##COUNT       \
+                 "}, {%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B ", add, 1, 1, 1;\n}"                    \
+                 : OPERANDS_##COUNT(WRITTEN, d)                                                              \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
 
 template <class F, class G> struct same_format {
@@ -395,11 +417,15 @@ template <class F, int N> VERB void product_next(float (&d)[N / 2], uint64_t a, 
 template <class F, int N> VERB void product_weights(float (&d)[N / 2], const uint32_t *a, uint64_t b)
 {
     constexpr bool BFLOAT = same_format<F, bf16>::value;
-    static_assert(N == 64 || N == 128, "no product of this width");
+    static_assert(N == 64 || N == 128 || N == 256, "no product of this width");
     if constexpr (N == 64 && BFLOAT) {
         PRODUCT_REGISTERS(64, bf16, 32, 32, 33, 34, 35, 36);
     } else if constexpr (N == 64) {
         PRODUCT_REGISTERS(64, f16, 32, 32, 33, 34, 35, 36);
+    } else if constexpr (N == 256 && BFLOAT) {
+        PRODUCT_REGISTERS(256, bf16, 128, 128, 129, 130, 131, 132);
+    } else if constexpr (N == 256) {
+        PRODUCT_REGISTERS(256, f16, 128, 128, 129, 130, 131, 132);
     } else if constexpr (BFLOAT) {
         PRODUCT_REGISTERS(128, bf16, 64, 64, 65, 66, 67, 68);
     } else {
@@ -407,21 +433,44 @@ template <class F, int N> VERB void product_weights(float (&d)[N / 2], const uin
     }
 }
 
-/* d = a^T b and d += a^T b: 16 rows of 64 numbers each. */
-template <class F> VERB void product_columns_first(float (&d)[32], uint64_t a, uint64_t b)
+/* The same, d = a b, of float16. */
+template <class F, int N> VERB void product_weights_first(float (&d)[N / 2], const uint32_t *a, uint64_t b)
 {
-    if constexpr (same_format<F, bf16>::value) {
-        PRODUCT_COLUMNS_FIRST(bf16);
+    static_assert((N == 64 || N == 128) && !same_format<F, bf16>::value, "no product of this width or format");
+    if constexpr (N == 64) {
+        PRODUCT_REGISTERS_FIRST(64, f16, 32, 32, 33, 34, 35, 36);
     } else {
-        PRODUCT_COLUMNS_FIRST(f16);
+        PRODUCT_REGISTERS_FIRST(128, f16, 64, 64, 65, 66, 67, 68);
     }
 }
-template <class F> VERB void product_columns_next(float (&d)[32], uint64_t a, uint64_t b)
+
+/* d = a^T b and d += a^T b: 16 rows each, of 64 numbers and of 64 or 32. */
+template <class F, int COUNT> VERB void product_columns_first(float (&d)[COUNT], uint64_t a, uint64_t b)
 {
-    if constexpr (same_format<F, bf16>::value) {
-        PRODUCT_COLUMNS_NEXT(bf16);
+    constexpr bool BFLOAT = same_format<F, bf16>::value;
+    static_assert(COUNT == 16 || COUNT == 32, "no product of this width");
+    if constexpr (COUNT == 16 && BFLOAT) {
+        PRODUCT_COLUMNS_FIRST(32, bf16, 16, 16, 17);
+    } else if constexpr (COUNT == 16) {
+        PRODUCT_COLUMNS_FIRST(32, f16, 16, 16, 17);
+    } else if constexpr (BFLOAT) {
+        PRODUCT_COLUMNS_FIRST(64, bf16, 32, 32, 33);
     } else {
-        PRODUCT_COLUMNS_NEXT(f16);
+        PRODUCT_COLUMNS_FIRST(64, f16, 32, 32, 33);
+    }
+}
+template <class F, int COUNT> VERB void product_columns_next(float (&d)[COUNT], uint64_t a, uint64_t b)
+{
+    constexpr bool BFLOAT = same_format<F, bf16>::value;
+    static_assert(COUNT == 16 || COUNT == 32, "no product of this width");
+    if constexpr (COUNT == 16 && BFLOAT) {
+        PRODUCT_COLUMNS_NEXT(32, bf16, 16, 16, 17);
+    } else if constexpr (COUNT == 16) {
+        PRODUCT_COLUMNS_NEXT(32, f16, 16, 16, 17);
+    } else if constexpr (BFLOAT) {
+        PRODUCT_COLUMNS_NEXT(64, bf16, 32, 32, 33);
+    } else {
+        PRODUCT_COLUMNS_NEXT(64, f16, 32, 32, 33);
     }
 }
 

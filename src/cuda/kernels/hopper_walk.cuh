@@ -40,7 +40,8 @@ template <class T> struct key_walk {
     int last_from, last_to;        /* in these steps the block is the last to visit its tile */
     int from, to;                  /* queries that some key of the block sees */
 
-    VERB void begin(const agi_hopper_ring &f, const key_item &item)
+    /* Call, here and below: agi_hopper_ring or agi_hopper_second_ring. */
+    template <class Call> VERB void begin(const Call &f, const key_item &item)
     {
         const agi_cuda_params &p = f.p;
         s = find_sequence(p, item.head / p.Hk);
@@ -142,14 +143,14 @@ struct item_list {
     int64_t now, end, step;
     int position;
 
-    VERB item_list(const agi_hopper_ring &f)
+    template <class Call> VERB item_list(const Call &f)
     {
         end = f.p.B * f.p.Hk * f.groups;
         now = blockIdx.x / f.ring;
         step = gridDim.x / f.ring;
         position = (int)(blockIdx.x % f.ring);
     }
-    VERB bool take(const agi_hopper_ring &f, key_item &item)
+    template <class Call> VERB bool take(const Call &f, key_item &item)
     {
         const int64_t heads = f.p.B * f.p.Hk;
         if (!f.is_ring) {

@@ -77,15 +77,16 @@ template <class real> VERB rows_to_copy<real> find_rows_to_copy(const agi_cuda_p
     return x;
 }
 
-/* The largest finite magnitude of the block's rows, in every thread. */
-VERB float largest(const rows_to_copy<float> &x, char *memory)
+/* The larger of two magnitudes, unless the second is not finite. */
+VERB float larger(float most, float x)
+{
+    const float a = fabsf(x);
+    return fmaxf(most, a < INFINITY ? a : 0.0f);
+}
+/* The largest of all threads' numbers, in every thread. */
+VERB float largest_of_all(float most, char *memory)
 {
     float *const of_warps = (float *)memory;
-    float most = 0;
-    for (int i = threadIdx.x; i < AGI_CUDA_SCALE_ROWS * x.width; i += blockDim.x) {
-        const float a = fabsf(x.load(x.first + i / x.width, i % x.width));
-        most = fmaxf(most, a < INFINITY ? a : 0.0f);
-    }
     for (int step = 16; step > 0; step /= 2) {
         most = fmaxf(most, __shfl_xor_sync(~0u, most, step));
     }
@@ -98,6 +99,23 @@ VERB float largest(const rows_to_copy<float> &x, char *memory)
     }
     return most;
 }
+VERB float largest(const rows_to_copy<float> &x, char *memory)
+{
+    float most = 0;
+    for (int i = threadIdx.x; i < AGI_CUDA_SCALE_ROWS * x.width; i += blockDim.x) {
+        most = larger(most, x.load(x.first + i / x.width, i % x.width));
+    }
+    return largest_of_all(most, memory);
+}
+
+/* Where the power of two of the block's rows belongs. */
+VERB void store_inverse(const agi_cuda_params &p, const rows_to_copy<float> &x, int64_t copy, float inverse)
+{
+    const int64_t rows = is_of_keys(x.operand) ? p.k_rows : p.q_rows;
+    if (threadIdx.x == 0) {
+        ((float *)p.m[x.operand].inverse)[(x.head * rows + copy) / AGI_CUDA_SCALE_ROWS] = inverse;
+    }
+}
 
 template <class F> VERB void store_planes(const agi_cuda_matrix &m, int64_t at, float x, float y)
 {
@@ -108,6 +126,60 @@ template <class F> VERB void store_planes(const agi_cuda_matrix &m, int64_t at, 
         *(uint32_t *)((uint16_t *)m.data + at + n * m.plane) = plane[n];
     }
 }
+
+/* ---- Rows of float32 in whole chunks of 16 bytes: each is read once and stays in registers ---- */
+
+struct alignas(16) four_numbers {
+    float x[4];
+};
+struct alignas(8) four_halves {
+    uint32_t pairs[2];
+};
+enum { CHUNKS = 8 }; /* of a thread */
+
+VERB bool has_chunks(const rows_to_copy<float> &x, const agi_cuda_matrix &m)
+{
+    const ag_tensor &t = *x.from;
+    const int64_t all = t.strides[0] | t.strides[1] | t.strides[2];
+    return x.dtype == AG_F32 && x.width == m.width && t.strides[3] == 1 && all % 4 == 0 &&
+           (uintptr_t)t.data % 16 == 0 && AGI_CUDA_SCALE_ROWS * x.width / 4 <= CHUNKS * (int)blockDim.x;
+}
+
+template <class F>
+VERB void prepare_chunks(const agi_cuda_params &p, const rows_to_copy<float> &x, int64_t copy, char *memory)
+{
+    const agi_cuda_matrix &m = p.m[x.operand];
+    const int of_row = x.width / 4, count = min(x.n - x.first, (int)AGI_CUDA_SCALE_ROWS) * of_row;
+    const float *const from = (const float *)x.from->data + x.at;
+    uint16_t *const to = (uint16_t *)m.data + x.head * m.head + copy * m.row;
+    four_numbers y[CHUNKS] = {};
+    float most = 0, inverse;
+#pragma unroll
+    for (int n = 0; n < CHUNKS; n++) {
+        const int i = threadIdx.x + n * blockDim.x;
+        if (i < count) {
+            y[n] = *(const four_numbers *)(from + (x.first + i / of_row) * x.from->strides[2] + i % of_row * 4);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 4 * CHUNKS; i++) {
+        most = larger(most, y[i / 4].x[i % 4]);
+    }
+    const float up = raise_to_half(largest_of_all(most, memory), inverse);
+    store_inverse(p, x, copy, inverse);
+#pragma unroll
+    for (int n = 0; n < CHUNKS; n++) {
+        const int i = threadIdx.x + n * blockDim.x;
+        uint32_t first[F::PLANES], second[F::PLANES];
+        split<F>(y[n].x[0] * up, y[n].x[1] * up, first);
+        split<F>(y[n].x[2] * up, y[n].x[3] * up, second);
+        for (int plane = 0; plane < F::PLANES && i < count; plane++) {
+            *(four_halves *)(to + plane * m.plane + i * 4) = {{first[plane], second[plane]}};
+        }
+    }
+}
+
+/* ---- The kernel ---- */
 
 template <class F> VERB void prepare(const agi_cuda_params &p)
 {
@@ -123,11 +195,12 @@ template <class F> VERB void prepare(const agi_cuda_params &p)
     }
     float inverse = 1, up = 1;
     if constexpr (F::SCALED) {
-        up = raise_to_half(largest(x, memory), inverse);
-        if (threadIdx.x == 0) {
-            ((float *)m.inverse)[(x.head * (keys ? p.k_rows : p.q_rows) + copy) / AGI_CUDA_SCALE_ROWS] =
-                inverse;
+        if (has_chunks(x, m)) {
+            prepare_chunks<F>(p, x, copy, memory);
+            return;
         }
+        up = raise_to_half(largest(x, memory), inverse);
+        store_inverse(p, x, copy, inverse);
     }
     const int rows = min(x.n - x.first, (int)AGI_CUDA_SCALE_ROWS), pairs = m.width / 2;
     for (int i = threadIdx.x; i < rows * pairs; i += blockDim.x) {

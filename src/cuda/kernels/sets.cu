@@ -1,7 +1,6 @@
 /* What the kernels of some feature sets on Hopper read instead of working it out for each pair: the sum of ALiBi and
- * table by distance, and which keys some query sees. */
-#include "cuda/hopper_params.h"
-#include "cuda/kernels/features.cuh"
+ * table by distance, the classes of a mask's tiles, and which keys some query sees. */
+#include "cuda/kernels/hopper_mask.cuh"
 
 /* ---- hopper_relative: a number for each j - i of each head ---- */
 
@@ -26,6 +25,81 @@ KERNEL void __launch_bounds__(256) hopper_relative(const __grid_constant__ agi_h
     }
 }
 
+/* ---- hopper_classes: what the tiles of the mask have ---- */
+
+/* The part of the mask that a tile has, within its ends. */
+struct mask_tile {
+    const uint8_t *data;
+    int rows, columns;
+    int64_t row, column; /* strides */
+
+    VERB mask_tile(const agi_cuda_params &p, const int (&n)[4], int64_t number)
+    {
+        const ag_tensor &t = p.a.mask;
+        const int64_t key = number % n[3] * AGI_HOPPER_CLASS, query = number / n[3] % n[2] * AGI_HOPPER_CLASS;
+        const int64_t head = number / n[3] / n[2];
+        row = t.strides[2];
+        column = t.strides[3];
+        rows = row == 0 ? 1 : (int)min(p.Nq - query, (int64_t)AGI_HOPPER_CLASS);
+        columns = (int)min(p.Nk - key, (int64_t)(column == 0 ? 1 : AGI_HOPPER_CLASS));
+        data = (const uint8_t *)t.data + head / n[1] * t.strides[0] + head % n[1] * t.strides[1] + query * row +
+               key * column;
+    }
+};
+
+VERB uint32_t class_of_word(uint32_t x)
+{
+    const uint32_t seen = nonzero_bytes(x);
+    return (seen != 0 ? AGI_TILE_SEEN : 0) | (seen != 0x80808080u ? AGI_TILE_HIDDEN : 0);
+}
+/* What a lane finds: 16 bytes of every eighth row, all loads at once. */
+VERB uint32_t class_in_chunks(const mask_tile &tile, int lane)
+{
+    constexpr int LOADS = AGI_HOPPER_CLASS / 8;
+    sixteen_bytes x[LOADS];
+    uint32_t bits = 0;
+    if (lane % 4 * 16 >= tile.columns) {
+        return 0;
+    }
+#pragma unroll
+    for (int n = 0; n < LOADS; n++) {
+        const int r = min(lane / 4 + 8 * n, tile.rows - 1);
+        x[n] = *(const sixteen_bytes *)(tile.data + r * tile.row + lane % 4 * 16);
+    }
+#pragma unroll
+    for (int n = 0; n < LOADS; n++) {
+        bits |= class_of_word(x[n].x) | class_of_word(x[n].y) | class_of_word(x[n].z) | class_of_word(x[n].w);
+    }
+    return bits;
+}
+VERB uint32_t class_by_bytes(const mask_tile &tile, int lane)
+{
+    uint32_t bits = 0;
+    for (int c = lane; c < tile.columns; c += 32) {
+#pragma unroll 8
+        for (int r = 0; r < tile.rows; r++) {
+            bits |= tile.data[r * tile.row + c * tile.column] != 0 ? AGI_TILE_SEEN : AGI_TILE_HIDDEN;
+        }
+    }
+    return bits;
+}
+
+/* A warp per tile. */
+KERNEL void __launch_bounds__(256) hopper_classes(const __grid_constant__ agi_hopper_before f)
+{
+    const int(&n)[4] = f.x.class_tiles;
+    const int64_t number = (int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+    const int lane = threadIdx.x % 32;
+    if (number >= (int64_t)n[0] * n[1] * n[2] * n[3]) {
+        return;
+    }
+    const mask_tile tile(f.p, n, number);
+    const uint32_t bits = or_over_warp(f.x.mask_in_chunks ? class_in_chunks(tile, lane) : class_by_bytes(tile, lane));
+    if (lane == 0) {
+        f.x.classes[number] = (uint8_t)bits;
+    }
+}
+
 /* ---- hopper_live: has the key a visible pair? ---- */
 
 VERB bool is_visible(const agi_cuda_params &p, const head_place &x, int i, int j)
@@ -43,45 +117,64 @@ VERB bool is_broadcast(const agi_cuda_params &p, int axis)
            (p.a.bias.data == nullptr || p.a.bias.strides[axis] == 0);
 }
 
-/* Queries i, i + step, ... below end: COUNT loads at once. */
-template <int COUNT>
-VERB bool sees_some(const agi_cuda_params &p, const head_place &x, int i, int step, int end, int j)
+/* Queries that some mask and bias may show to a key. */
+struct query_range {
+    int from, end;
+
+    VERB query_range(const agi_cuda_params &p, const sequence &s, int j)
+    {
+        const int to = j < s.n_k ? min(j - s.low + 1, s.n_q) : 0;
+        from = max(j - s.high, 0);
+        end = is_broadcast(p, 2) ? min(to, from + 1) : to;
+    }
+};
+
+/* Of a tile of AGI_HOPPER_CLASS queries: all loads at once. */
+VERB bool sees_some(const agi_cuda_params &p, const head_place &x, const query_range &queries, int tile, int j)
 {
+    constexpr int WARPS = 8;
     bool some = false;
 #pragma unroll
-    for (int n = 0; n < COUNT; n++) {
-        some |= i + n * step < end && is_visible(p, x, i + n * step, j);
+    for (int n = 0; n < AGI_HOPPER_CLASS / WARPS; n++) {
+        const int i = tile * AGI_HOPPER_CLASS + n * WARPS + (int)threadIdx.x / 32;
+        some |= i >= queries.from && i < queries.end && is_visible(p, x, i, j);
     }
     return some;
 }
 
-/* A lane per key; the warps share its queries, and stop as soon as one of them has found a pair. */
+/* A lane per key; the warps share its queries, and stop as soon as one of them has found a pair. Tiles that the mask
+ * hides are left out, and of those that it shows nothing is read unless there is a bias. */
 KERNEL void __launch_bounds__(256) hopper_live(const __grid_constant__ agi_hopper_before f)
 {
-    constexpr int TOGETHER = 8;
     SHARED_MEMORY(shared);
     volatile int *const found = (volatile int *)shared;
     const agi_cuda_params &p = f.p;
     const int64_t head = blockIdx.x / p.w.blocks;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    const int j = (int)(blockIdx.x % p.w.blocks) * 32 + lane;
+    const int lane = threadIdx.x % 32, first = (int)(blockIdx.x % p.w.blocks) * 32, j = first + lane;
     head_place x = {find_sequence(p, head / p.Hk), 0};
-    const int from = max(j - x.s.high, 0), to = j < x.s.n_k ? min(j - x.s.low + 1, x.s.n_q) : 0;
-    const int end = is_broadcast(p, 2) ? min(to, from + 1) : to;
-    if (warp == 0) {
+    const query_range queries(p, x.s, j), of_first(p, x.s, first), of_last(p, x.s, min(first + 31, x.s.n_k - 1));
+    if (threadIdx.x < 32) {
         found[lane] = j >= x.s.n_k;
     }
     __syncthreads();
     for (int n = 0; n < (is_broadcast(p, 1) ? 1 : p.group); n++) {
         x.h = (int)(head % p.Hk) * p.group + n;
-        for (int i = from + warp; i < end && found[lane] == 0; i += TOGETHER * warps) {
-            if (sees_some<TOGETHER>(p, x, i, warps, end, j)) {
+        for (int tile = of_first.from / AGI_HOPPER_CLASS; tile * AGI_HOPPER_CLASS < of_last.end; tile++) {
+            const int begin = tile * AGI_HOPPER_CLASS, end = begin + AGI_HOPPER_CLASS;
+            const int has = p.a.mask.data == nullptr ? AGI_TILE_SEEN | AGI_TILE_HIDDEN
+                                                     : class_of_keys<32>(f.x, classes_of(f.x, x.s, x.h, begin), first);
+            if (!__any_sync(~0u, found[lane] == 0)) {
+                break;
+            }
+            if (has == AGI_TILE_SEEN && p.a.bias.data == nullptr) {
+                found[lane] |= max(queries.from, begin) < min(queries.end, end);
+            } else if (has & AGI_TILE_SEEN && found[lane] == 0 && sees_some(p, x, queries, tile, j)) {
                 found[lane] = 1;
             }
         }
     }
     __syncthreads();
-    if (warp == 0) {
+    if (threadIdx.x < 32) {
         f.x.live[head * f.x.live_width + j] = (uint8_t)found[lane];
     }
 }
