@@ -369,7 +369,10 @@ template <class T> struct forward_consumer {
                 }
             }
         }
-        add_features<F, T::FEATURES, false>(S, f.p, f.x, {at->s, at->h, row, first}, visible, is_mixed(n));
+        add_features<F, T::FEATURES, false>(S, f.p, f.x, {at->s, at->h, row, first});
+        if (is_mixed(n)) {
+            visible.hide(S, -INFINITY);
+        }
         if (first >= inside_from && first + T::N <= inside_to) {
             return;
         }
