@@ -446,8 +446,12 @@ template <class T> struct forward_consumer {
             kept.find(f.p, {at->s, at->h, row, key(n)});
         }
     }
+    /* After the weights have been summed: there are no registers for both. */
     VERB void find_visible(int n)
     {
+        if constexpr (MASKED) {
+            hold(sum);
+        }
         if (is_mixed(n)) {
             visible.find(f.p, f.x, {at->s, at->h, row, key(n)});
         }

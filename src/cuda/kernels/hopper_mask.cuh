@@ -137,7 +137,7 @@ template <bool KEYS, int COUNT> struct mask_bits {
         for (int word = 0; word < WORDS; word++) {
             constexpr int EIGHTS = COUNT / 4;
             bits[word] = 0;
-#pragma unroll 4
+#pragma unroll 2
             for (int eight = 8 * word; eight < min(8 * word + 8, EIGHTS); eight++) {
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
