@@ -193,9 +193,7 @@ struct backward_consumer : owner_consumer<T, KEYS, 2, KEYS ? 2 : 1, agi_hopper_b
         hold(S);
         if constexpr (CAPPED) {
             hold(dP);
-        }
-        if constexpr (CAPPED) {
-            make_weights(n); /* all products are waited for already */
+            make_weights(n);
         } else {
             before_next_wait(f.p.H, [&] { make_weights(n); });
         }
