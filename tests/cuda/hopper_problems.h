@@ -139,8 +139,7 @@ enum { TILE_EMPTY, TILE_FULL, TILE_MIXED, TILE_KINDS };
 /* The second row and the third column of tiles are empty; one element in 50 of a mixed tile is hidden, or seen. */
 static inline bool shows_pair(uint32_t with, int64_t head, int64_t i, int64_t j)
 {
-    const int64_t row = i / 64, column = j / 64,
-                  kind = (row * 7 + column * 5 + row * column + head) % TILE_KINDS;
+    const int64_t row = i / 64, column = j / 64, kind = (row + column + head) % TILE_KINDS;
     const bool rare = (i * 31 + j * 17 + i * j) % 50 == 0;
     if (with & (MASK_EMPTY | MASK_FULL)) {
         return (with & MASK_FULL) != 0;
@@ -148,7 +147,7 @@ static inline bool shows_pair(uint32_t with, int64_t head, int64_t i, int64_t j)
     if (row == 1 || column == 2 || kind == TILE_EMPTY) {
         return false;
     }
-    return kind == TILE_FULL || rare != (row % 2 == 0);
+    return kind == TILE_FULL || rare != (row % 4 == 0);
 }
 static inline void fill_mask_by_tiles(struct arrays *x, uint32_t with)
 {

@@ -129,7 +129,10 @@ struct backward_consumer : owner_consumer<T, KEYS, 2, KEYS ? 2 : 1, agi_hopper_b
             }
         }
         if constexpr (T::FEATURES != 0) {
-            add_features<F, T::FEATURES, KEYS>(S, f.p, f.x, place(n), visible, base::is_mixed(n));
+            add_features<F, T::FEATURES, KEYS>(S, f.p, f.x, place(n));
+        }
+        if (base::is_mixed(n)) {
+            visible.hide(S, -INFINITY);
         }
     }
     /* P in the place of Z, 0 where a pair is hidden. */
@@ -190,8 +193,10 @@ struct backward_consumer : owner_consumer<T, KEYS, 2, KEYS ? 2 : 1, agi_hopper_b
         hold(S);
         if constexpr (CAPPED) {
             hold(dP);
+            make_weights(n);
+        } else {
+            before_next_wait(f.p.H, [&] { make_weights(n); });
         }
-        before_next_wait(f.p.H, [&] { make_weights(n); });
         products_wait<0>();
         hold(dP);
         make_gradients(n);

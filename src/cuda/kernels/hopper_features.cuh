@@ -76,12 +76,11 @@ VERB void add_bias(float (&S)[COUNT], const agi_cuda_params &p, const fragment_p
     }
 }
 
-/* ---- All that is added to scores or hides them, but for causal and window ---- */
+/* ---- All that is added to scores; the mask is mask_bits' part, causal and window the kernels' ---- */
 
-/* visible: of the mask, unless it shows all pairs of the tile: then `mixed` is false. */
 template <class F, int FEATURES, bool KEYS, int COUNT>
 VERB void add_features(float (&S)[COUNT], const agi_cuda_params &p, const agi_hopper_features &x,
-                       const fragment_place &at, const mask_bits<KEYS, COUNT> &visible, bool mixed)
+                       const fragment_place &at)
 {
     if constexpr ((FEATURES & AGI_HAS_BIAS) != 0) {
         if (p.a.bias.data != nullptr) {
@@ -91,11 +90,6 @@ VERB void add_features(float (&S)[COUNT], const agi_cuda_params &p, const agi_ho
     if constexpr ((FEATURES & AGI_HAS_RELATIVE) != 0) {
         if (x.relative != nullptr) {
             add_relative<KEYS>(S, relative_at<KEYS>(p, x, at));
-        }
-    }
-    if constexpr ((FEATURES & AGI_HAS_MASK) != 0) {
-        if (mixed) {
-            visible.hide(S);
         }
     }
 }

@@ -375,7 +375,10 @@ template <class T> struct forward_consumer {
                 }
             }
         }
-        add_features<F, T::FEATURES, false>(S, f.p, f.x, {at->s, at->h, row, first}, visible, is_mixed(n));
+        add_features<F, T::FEATURES, false>(S, f.p, f.x, {at->s, at->h, row, first});
+        if (is_mixed(n)) {
+            visible.hide(S, -INFINITY);
+        }
         if (first >= inside_from && first + T::N <= inside_to) {
             return;
         }
@@ -449,8 +452,12 @@ template <class T> struct forward_consumer {
             kept.find(f.p, {at->s, at->h, row, key(n)});
         }
     }
+    /* After the weights have been summed: there are no registers for both. */
     VERB void find_visible(int n)
     {
+        if constexpr (MASKED) {
+            hold(sum);
+        }
         if (is_mixed(n)) {
             visible.find(f.p, f.x, {at->s, at->h, row, key(n)});
         }

@@ -86,11 +86,12 @@ template <bool KEYS, int COUNT> struct mask_bits {
         return KEYS ? 8 * (eight % 4) + 4 * (eight / 4) + 2 * odd + half
                     : 16 * (eight / 2 % 2) + 8 * odd + 4 * (eight / 4) + 2 * half + eight % 2;
     }
-    VERB void hide(float (&S)[COUNT]) const
+    /* `instead` in the place of what is hidden. */
+    VERB void hide(float (&S)[COUNT], float instead) const
     {
 #pragma unroll
         for (int n = 0; n < COUNT; n++) {
-            S[n] = bits[n / 32] & 1u << bit_of(n) ? S[n] : -INFINITY;
+            S[n] = bits[n / 32] & 1u << bit_of(n) ? S[n] : instead;
         }
     }
     VERB void find(const agi_cuda_params &p, const agi_hopper_features &x, const fragment_place &at)
@@ -136,7 +137,7 @@ template <bool KEYS, int COUNT> struct mask_bits {
         for (int word = 0; word < WORDS; word++) {
             constexpr int EIGHTS = COUNT / 4;
             bits[word] = 0;
-#pragma unroll 4
+#pragma unroll 2
             for (int eight = 8 * word; eight < min(8 * word + 8, EIGHTS); eight++) {
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
