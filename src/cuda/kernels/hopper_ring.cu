@@ -228,12 +228,11 @@ template <class T> struct ring_consumer {
     /* What is added to scores. */
     VERB void add_terms(const key_walk<T> &at, int h, int m)
     {
-        const mask_bits<true, T::N / 2> none = {};
         if (HAS_BIAS && f.bias_in_boxes) {
             add_bias_tile();
-            add_features<F, T::FEATURES & ~AGI_HAS_BIAS, true>(S, f.p, f.x, place(at, h, m), none, false);
+            add_features<F, T::FEATURES & ~AGI_HAS_BIAS, true>(S, f.p, f.x, place(at, h, m));
         } else {
-            add_features<F, T::FEATURES, true>(S, f.p, f.x, place(at, h, m), none, false);
+            add_features<F, T::FEATURES, true>(S, f.p, f.x, place(at, h, m));
         }
     }
     /* The scores' features, then P in the place of S, 0 where a pair is hidden. */
