@@ -57,7 +57,7 @@ void agi_hopper_lay_out_ring(agi_cuda_layout *x, agi_arena *arena, const ag_plan
     const int64_t D = p->dim_qk > 64 || p->dim_v > 64 ? 128 : 64;
     const int64_t tiles = agi_saturating_product(p->heads, agi_hopper_tiles(p, choice.tile), 1, 1);
     const bool has_rest = map == AGI_VJP && (choice.features & AGI_HAS_BIAS) != 0;
-    const int64_t numbers[3] = {map == AGI_VJP ? 1 : 4, map == AGI_VJP ? 1 : 0, has_rest ? 1 : 0}; /* of a row */
+    const int64_t numbers[3] = {map == AGI_VJP ? 1 : 4, map == AGI_VJP, has_rest}; /* of a row */
     for (int n = 0; n < 3 && numbers[n] > 0; n++) {
         x->ring_rows[n] =
             agi_take(arena, agi_saturating_product(tiles, choice.tile, numbers[n], 1), sizeof(float));

@@ -32,8 +32,9 @@ typedef struct {
     void *stats;
     double *diagonals;
     void *splits;
-    float *ring_rows[3]; /* of vjp in one kernel: L, D, with a bias the rest of L; of vjp_jvp: all in the first */
-    float *ring_sums;    /* of dQ or tdQ */
+    /* Of vjp in one kernel: L, D, with a bias the rest of L; of vjp_jvp: all in the first. */
+    float *ring_rows[3];
+    float *ring_sums;     /* of dQ or tdQ */
     int32_t *ring_passes; /* and the counter of tickets behind them */
     agi_hopper_features features;
     int64_t q_rows, k_rows, diagonal_tiles;

@@ -91,8 +91,8 @@ static void check_set(uint32_t of_problem, agi_hopper_map map)
     p->flags = (of_problem & AGI_HAS_RELATIVE ? AG_ALIBI : 0u) | (of_problem & AGI_HAS_BIAS ? AG_BIAS : 0u) |
                (of_problem & AGI_HAS_MASK ? AG_MASK : 0u);
     for (int n = 0; n < N_SETS; n++) {
-        const bool covers =
-            has_set(map, sets[n].features) && (features & ~sets[n].features) == 0 && (sets[n].features & ~features & AGI_HAS_SOFTCAP) == 0;
+        const bool covers = has_set(map, sets[n].features) && (features & ~sets[n].features) == 0 &&
+                            (sets[n].features & ~features & AGI_HAS_SOFTCAP) == 0;
         const int count = __builtin_popcount(sets[n].features);
         smallest = covers && count < smallest ? count : smallest;
     }
@@ -108,8 +108,8 @@ static void check_set(uint32_t of_problem, agi_hopper_map map)
     }
 }
 
-/* The table sm90 has forward in every dtype but float64, the other maps in 16 bits, for head sizes up to 128. check_wide
- * has the larger ones. */
+/* The table sm90 has forward in every dtype but float64, the other maps in 16 bits, for head sizes up to 128.
+ * check_wide has the larger ones. */
 static void check_hopper(ag_dtype dtype, agi_hopper_map map)
 {
     const bool has = dtype == AG_F32 ? map == AGI_hopper_forward : dtype != AG_F64;

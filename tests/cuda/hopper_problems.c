@@ -229,8 +229,8 @@ static void check_tiled_mask(const struct hopper_problem *problem, int schedule)
     agc_arrays_destroy(&x);
 }
 
-/* Problems of the list, then those of the feature sets; then these once more, with vjp in two kernels. With a mask it is
- * in two kernels in any case. */
+/* Problems of the list, then those of the feature sets; then these once more, with vjp in two kernels. With a mask it
+ * is so in any case. */
 static void check_number(int number, int schedule)
 {
     const int of_sets = N_HOPPER_SETS * N_SET_PROBLEMS;
