@@ -108,8 +108,8 @@ static void check_set(uint32_t of_problem, agi_hopper_map map)
     }
 }
 
-/* The table sm90 has forward in every dtype but float64, the other maps in 16 bits, for head sizes up to 128.
- * check_wide has the larger ones. */
+/* The table sm90 has forward in every dtype but float64, the other maps in 16 bits, for head sizes up to 128; larger
+ * ones are check_wide's. */
 static void check_hopper(ag_dtype dtype, agi_hopper_map map)
 {
     const bool has = dtype == AG_F32 ? map == AGI_hopper_forward : dtype != AG_F64;

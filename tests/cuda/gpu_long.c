@@ -1,9 +1,9 @@
 /* On a GPU: values and bits at lengths at which blocks of vjp wait for each other in several groups, and at which the
  * reference, whose matrices have a number for each pair of query and key, would take too long. So the processor's
  * kernels stand for it, which the error rule holds at shorter lengths: in float64 for the truth, in the problem's dtype
- * for the baseline. What is left of the rule is |x - truth| <= max(2 |baseline - truth|, floor |truth|), in float32 twice
- * that: without the rule's 8 eps A there is nothing for what tensor cores cut off in sums of so many numbers. It is
- * applied to each result as a whole and, with twice the limit, to each 64 of its rows: one wrong tile cannot hide.
+ * for the baseline. What is left of the rule is |x - truth| <= max(2 |baseline - truth|, floor |truth|), in float32
+ * twice that: without the rule's 8 eps A nothing is left for what tensor cores cut off in so long sums. It is applied
+ * to each result as a whole and, with twice the limit, to each 64 of its rows: one wrong tile cannot hide.
  *
  * gpu_long --dtype DTYPE: the list below; gpu_long PROBLEM...: these, all maps. */
 #include "check/error_rule.h"
