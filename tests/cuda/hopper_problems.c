@@ -161,7 +161,7 @@ static void check_grids(const struct hopper_problem *problem)
     agc_arrays_destroy(&x);
 }
 
-/* A gradient that is asked for alone has the bits that it has beside the others, in vjp in two kernels. */
+/* vjp in two kernels: a call that returns one gradient alone gives the same bits as one that returns all three. */
 static void check_alone(const char *text)
 {
     static const enum tensor gradients[] = {T_DQ, T_DK, T_DV};
