@@ -11,6 +11,7 @@
  * hopper_statistics comes before it: L and D per query, no passes yet, and zeros in tiles of dQ that nobody visits. */
 #include "cuda/kernels/hopper_results.cuh"
 #include "cuda/kernels/hopper_ring_copies.cuh"
+#include "cuda/kernels/hopper_ring_hidden.cuh"
 #include "cuda/kernels/hopper_statistics.cuh"
 
 /* ---- The consumers ---- */
@@ -82,16 +83,12 @@ template <class T> struct ring_consumer {
         products_commit();
     }
 
-    /* ---- Rows that may hold anything become zeros in shared memory: 0 times NaN is NaN ---- */
+    /* ---- Rows that may hold anything become zeros in shared memory ---- */
 
-    /* Rows of a matrix of boxes that are not in first <= r < end. */
     VERB void clear_rows(uint32_t matrix, uint32_t box, int rows, int first, int end) const
     {
         for (int i = in_group; i < rows * T::BOXES * 8; i += 128) {
-            const int r = i / 8 % rows;
-            if (r < first || r >= end) {
-                shared_zero_16(matrix + i / 8 / rows * box + r * 128 + i % 8 * 16);
-            }
+            clear_chunk(matrix, box, rows, first, end, i);
         }
     }
     /* Own keys that no query sees. */
@@ -121,28 +118,6 @@ template <class T> struct ring_consumer {
 
     /* ---- Weights ---- */
 
-    /* Does some key of the warpgroup not see some query of the tile? */
-    VERB bool is_edge(const key_walk<T> &at, int m) const
-    {
-        const int j = at.row + w * 64, i = m * T::N;
-        return j - (i + T::N - 1) < at.s.low || j + 63 - i > at.s.high || j + 64 > at.s.n_k || i + T::N > at.s.n_q;
-    }
-    /* x = 0 where a pair is hidden. */
-    VERB void hide(const key_walk<T> &at, int m, float (&x)[T::N / 2]) const
-    {
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int j = key(at) + 8 * half;
-            const int first = j - at.s.high - query(m);
-            const int end = j < at.s.n_k ? min(j - at.s.low + 1, at.s.n_q) - query(m) : -FAR;
-#pragma unroll
-            for (int i = 0; i < T::N / 4; i++) {
-                const int column = i / 2 * 8 + i % 2;
-                float &y = x[i / 2 * 4 + 2 * half + i % 2];
-                y = column < first || column >= end ? 0 : y;
-            }
-        }
-    }
     /* P in the place of S. */
     VERB void make_weights()
     {
@@ -276,19 +251,19 @@ template <class T> struct ring_consumer {
         start_scores(S, 0, memory.q.tile(n));
         memory.d_o.wait(n);
         start_scores(dP, 1, memory.d_o.tile(n));
-        const bool edge = is_edge(at, m);
+        const bool edge = is_edge<T>(at.s, at.row + w * 64, m * T::N);
         products_wait<1>();
         hold(S);
         make_weights();
         if (edge) {
-            hide(at, m, S);
+            hide_pairs(*this, at, m, S);
         }
         pack(P, S);
         products_wait<0>();
         hold(dP);
         make_gradients();
         if (edge) {
-            hide(at, m, dP);
+            hide_pairs(*this, at, m, dP);
         }
         pack(dS, dP);
         put_scores();
