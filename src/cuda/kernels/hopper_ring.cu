@@ -11,6 +11,7 @@
  * hopper_statistics comes before it: L and D per query, no passes yet, and zeros in tiles of dQ that nobody visits. */
 #include "cuda/kernels/hopper_results.cuh"
 #include "cuda/kernels/hopper_ring_copies.cuh"
+#include "cuda/kernels/hopper_ring_hidden.cuh"
 #include "cuda/kernels/hopper_statistics.cuh"
 
 /* ---- The consumers ---- */
@@ -96,17 +97,14 @@ template <class T> struct ring_consumer {
         products_commit();
     }
 
-    /* ---- Rows that may hold anything become zeros in shared memory: 0 times NaN is NaN ---- */
+    /* ---- Rows that may hold anything become zeros in shared memory ---- */
 
     /* Rows r of a matrix of boxes that are not in first <= r < end, or for which is_dead(r). */
     template <class Function>
     VERB void clear_rows(uint32_t matrix, uint32_t box, int rows, int first, int end, Function is_dead) const
     {
         for (int i = in_group; i < rows * T::BOXES * 8; i += 128) {
-            const int r = i / 8 % rows;
-            if (r < first || r >= end || (HIDES && is_dead(r))) {
-                shared_zero_16(matrix + i / 8 / rows * box + r * 128 + i % 8 * 16);
-            }
+            clear_chunk(matrix, box, rows, HIDES && is_dead(i / 8 % rows) ? rows : first, end, i);
         }
     }
     /* Own keys that no query sees. */
@@ -154,38 +152,6 @@ template <class T> struct ring_consumer {
 
     /* ---- Weights ---- */
 
-    /* Does some key of the warpgroup not see some query of the tile? */
-    VERB bool is_edge(const key_walk<T> &at, int m) const
-    {
-        const int j = at.row + w * 64, i = m * T::N;
-        return j - (i + T::N - 1) < at.s.low || j + 63 - i > at.s.high || j + 64 > at.s.n_k || i + T::N > at.s.n_q;
-    }
-    /* Calls f(element) for each hidden pair. */
-    template <class Function> VERB void each_hidden(const key_walk<T> &at, int m, Function f) const
-    {
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int j = key(at) + 8 * half;
-            const int first = j - at.s.high - query(m);
-            const int end = j < at.s.n_k ? min(j - at.s.low + 1, at.s.n_q) - query(m) : -FAR;
-#pragma unroll
-            for (int i = 0; i < T::N / 4; i++) {
-                const int column = i / 2 * 8 + i % 2;
-                if (column < first || column >= end) {
-                    f(i / 2 * 4 + 2 * half + i % 2);
-                }
-            }
-        }
-    }
-    /* x = 0 where a pair is hidden. */
-    VERB void hide(const key_walk<T> &at, int m, float (&x)[T::N / 2]) const
-    {
-        each_hidden(at, m, [&](int i) { x[i] = 0; });
-    }
-    VERB void hide_packed(const key_walk<T> &at, int m, uint32_t (&x)[T::N / 4]) const
-    {
-        each_hidden(at, m, [&](int i) { x[i / 2] &= i % 2 == 0 ? 0xffff0000u : 0xffffu; });
-    }
     /* Two numbers of the thread's columns 8 j and 8 j + 1 of a tile. */
     VERB float2 of_columns(uint32_t stats, int j) const
     {
@@ -248,7 +214,7 @@ template <class T> struct ring_consumer {
         add_terms(at, h, m);
         make_weights();
         if (edge) {
-            hide(at, m, S);
+            hide_pairs(*this, at, m, S);
         }
         pack(P, S);
         if constexpr (DROPS) {
@@ -277,8 +243,8 @@ template <class T> struct ring_consumer {
             P[2 * j + 1] = F::pack(weights[2], weights[3]);
         }
         if (edge) {
-            hide(at, m, S);
-            hide_packed(at, m, P);
+            hide_pairs(*this, at, m, S);
+            each_hidden(*this, at, m, [&](int i) { P[i / 2] &= i % 2 == 0 ? 0xffff0000u : 0xffffu; });
         }
     }
     /* dS = P o phi' o (M o dP - D) in the place of dP, without the scale; M: what dropout multiplies weights with. */
@@ -403,7 +369,7 @@ template <class T> struct ring_consumer {
         start_scores(S, 0, memory.q.tile(n));
         memory.d_o.wait(n);
         start_scores(dP, 1, memory.d_o.tile(n));
-        const bool edge = is_edge(at, m);
+        const bool edge = is_edge<T>(at.s, at.row + w * 64, m * T::N);
         if constexpr (DROPS) {
             kept.find(f.p, place(at, h, m));
         }
@@ -418,7 +384,7 @@ template <class T> struct ring_consumer {
         hold(dP);
         make_gradients();
         if (edge) {
-            hide(at, m, dP);
+            hide_pairs(*this, at, m, dP);
         }
         pack(dS, dP);
         if (HAS_BIAS && f.bias_in_boxes) {

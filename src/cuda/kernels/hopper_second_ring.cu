@@ -52,6 +52,11 @@ template <class T> struct second_ring_consumer {
         const int thread = here((int)threadIdx.x) - 128;
         return at.row + thread / 32 * 16 + thread % 32 / 4;
     }
+    /* The first query of its pairs of columns; row: the first of the tile. */
+    VERB int query(int row) const
+    {
+        return row + lane() % 4 * 2;
+    }
 
     /* ---- Products ---- */
 
@@ -126,17 +131,13 @@ template <class T> struct second_ring_consumer {
         products_commit();
     }
 
-    /* ---- Rows that may hold anything become zeros in shared memory: 0 times NaN is NaN ---- */
+    /* ---- Rows that may hold anything become zeros in shared memory ---- */
 
-    /* Rows of a matrix of boxes that are not in first <= r < end. */
     VERB void clear_rows(uint32_t matrix, uint32_t box, int rows, int first, int end) const
     {
 #pragma unroll 1
         for (int i = in_group(); i < rows * T::BOXES * 8; i += 128) {
-            const int r = i / 8 % rows;
-            if (r < first || r >= end) {
-                shared_zero_16(matrix + i / 8 / rows * box + r * 128 + i % 8 * 16);
-            }
+            clear_chunk(matrix, box, rows, first, end, i);
         }
     }
     /* Own keys that no query sees. */
@@ -174,23 +175,6 @@ template <class T> struct second_ring_consumer {
     {
         return shared_load_2(memory.numbers(n, which) + 32 * j + of_lane);
     }
-    /* x = 0 where a pair is hidden. */
-    VERB void hide(const key_walk<T> &at, score_tile &x) const
-    {
-        const int query = memory.note(n).row + lane() % 4 * 2, first_key = key(at);
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int j = first_key + 8 * half;
-            const int first = j - at.s.high - query;
-            const int end = j < at.s.n_k ? min(j - at.s.low + 1, at.s.n_q) - query : -FAR;
-#pragma unroll
-            for (int i = 0; i < T::N / 4; i++) {
-                const int column = i / 2 * 8 + i % 2;
-                float &y = x[i / 2 * 4 + 2 * half + i % 2];
-                y = column < first || column >= end ? 0 : y;
-            }
-        }
-    }
     /* x = 0 where the weight is: behind a hidden pair there may be NaN. */
     VERB void clear_behind(score_tile &x) const
     {
@@ -214,7 +198,7 @@ template <class T> struct second_ring_consumer {
             }
         }
         if (edge) {
-            hide(at, Z);
+            hide_pairs(*this, at, memory.note(n).row, Z);
             clear_behind(tZ);
         }
 #pragma unroll

@@ -2,6 +2,7 @@
  * the block's items, copies tiles and notes down for the computing threads what they would need the walk for. */
 #pragma once
 #include "cuda/kernels/hopper_ring_copies.cuh"
+#include "cuda/kernels/hopper_ring_hidden.cuh"
 #include "cuda/kernels/hopper_second_operands.cuh"
 #include "cuda/kernels/hopper_statistics.cuh"
 
@@ -18,17 +19,12 @@ struct ring_note {
     uint32_t flags;
 };
 
-/* Does some of the 64 keys from j on not see some query of the tile from i on? */
-template <class T> VERB bool is_edge(const key_walk<T> &at, int j, int i)
-{
-    return j - (i + T::N - 1) < at.s.low || j + 63 - i > at.s.high || j + 64 > at.s.n_k || i + T::N > at.s.n_q;
-}
 /* Step c of the walk over head h. */
 template <class T> VERB ring_note describe_step(const key_walk<T> &at, int h, int c)
 {
     const int m = at.tile(c), row = m * T::N;
-    uint32_t flags = is_edge(at, at.row, row) ? ring_note::EDGE : 0;
-    flags |= is_edge(at, at.row + 64, row) ? ring_note::EDGE << 1 : 0;
+    uint32_t flags = is_edge<T>(at.s, at.row, row) ? ring_note::EDGE : 0;
+    flags |= is_edge<T>(at.s, at.row + 64, row) ? ring_note::EDGE << 1 : 0;
     flags |= row < at.from || row + T::N > at.to ? ring_note::UNSEEN : 0;
     if (at.is_last(c)) {
         flags |= at.is_alone(m) ? ring_note::LAST | ring_note::ALONE : ring_note::LAST;
