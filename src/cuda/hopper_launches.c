@@ -19,7 +19,7 @@ bool agi_hopper_serves_call(const agi_cuda_job *j)
         return agi_hopper_choose(j->plan, AGI_hopper_tdkdv, limit).kernel >= 0;
     }
     if (j->k.map == AGI_JVP) {
-        return !j->k.given_o && agi_hopper_choose(j->plan, AGI_hopper_jvp, limit).kernel >= 0;
+        return agi_hopper_choose(j->plan, AGI_hopper_jvp, limit).kernel >= 0;
     }
     return j->k.map == AGI_VJP && j->k.a.d_o.data != NULL &&
            agi_hopper_choose(j->plan, AGI_hopper_dkdv, limit).kernel >= 0;
@@ -270,9 +270,18 @@ static void map_pair(agi_cuda_job *j, int operand, int tangent, int32_t rows, ag
     map_operand(j, j->k.m[tangent].data == NULL ? operand : tangent, rows, &maps[1]);
 }
 
+/* jvp that is given o and lse computes them again: that costs less than the portable kernel, which reads them. */
+static void keep_given(ag_args *a)
+{
+    a->o.data = a->o_low.data = a->lse.data = NULL;
+}
+
 void agi_hopper_emit_jvp(agi_cuda_job *j)
 {
     const ag_args *a = &j->k.a;
+    if (j->k.given_o) {
+        keep_given(&j->k.a);
+    }
     const agi_hopper_choice choice = agi_hopper_choose(j->plan, AGI_hopper_jvp, j->device->shared_limit);
     agi_hopper_jvp f = {.p = with_tiles(j, choice), .heads_together = agi_hopper_heads_together(j->p)};
     map_pair(j, AGI_CUDA_Q, AGI_CUDA_TQ, 64, f.q);

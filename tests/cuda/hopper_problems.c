@@ -161,6 +161,26 @@ static void check_grids(const struct hopper_problem *problem)
     agc_arrays_destroy(&x);
 }
 
+/* jvp that is given o and lse: the same tangents, bit for bit, and what is given stays. */
+static void check_given(const char *text)
+{
+    const struct hopper_problem problem = {text, 0};
+    static const enum tensor all[] = {T_O, T_O_LOW, T_LSE, T_TO, T_TO_LOW, T_MU};
+    struct arrays x;
+    void *kept[T_COUNT];
+    make_hopper_problem(&x, &problem, 11);
+    CHECK_OK(agc_arrays_run(&x, AG_MAP_JVP));
+    keep_outputs(&x, kept);
+    run_given_jvp(&x);
+    for (int n = 0; n < 6; n++) {
+        if (x.data[all[n]] != NULL) {
+            same_tensor(&x, all[n], x.data[all[n]], kept[all[n]], text);
+        }
+    }
+    free_outputs(kept);
+    agc_arrays_destroy(&x);
+}
+
 /* vjp in two kernels: a call that returns one gradient alone gives the same bits as one that returns all three. */
 static void check_alone(const char *text)
 {
@@ -308,6 +328,8 @@ int main(int argc, char **argv)
         check_grids(&(struct hopper_problem){"b3 h1 q200 k240 d64 f16 causal", WITH_LENGTHS});
         check_grids(&(struct hopper_problem){"b3 h1 q200 k240 d64 f32 causal", WITH_LENGTHS});
         check_grids(&(struct hopper_problem){"h3 q130 k70 d256 f16 causal", 0});
+        check_given("b2 h2 kv1 q70 k80 d64 bf16 causal sink");
+        check_given("b3 h1 q100 k140 d128 f16 packed=230,270");
         check_alone("h2 kv1 q70 k80 d100 bf16");
         check_alone("h2 kv1 q70 k80 d160 f16");
         check_all_maps("h1 q70 k80 d64 bf16 causal scale=300");

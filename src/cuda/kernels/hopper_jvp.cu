@@ -283,8 +283,9 @@ template <class T> struct jvp_consumer : query_consumer<T, 2> {
     VERB void store_matrix(const float (&x)[T::D / 2], bool boxes, const ag_tensor &t, const ag_tensor &low,
                            uint32_t bit) const
     {
-        if (!boxes || low.data != nullptr) {
-            base::store_rows(x, boxes ? nullptr : &t, low, bit);
+        const bool by_rows = !boxes && t.data != nullptr;
+        if (by_rows || low.data != nullptr) {
+            base::store_rows(x, by_rows ? &t : nullptr, low, bit);
         }
     }
     /* Low halves are stored by rows: a launch has no room for their maps. */
@@ -299,7 +300,7 @@ template <class T> struct jvp_consumer : query_consumer<T, 2> {
         if (to_boxes) {
             base::template store_boxes<false>(f.to, TO, 1);
         }
-        if (!o_boxes || !to_boxes || a.o_low.data != nullptr || a.to_low.data != nullptr) {
+        if ((!o_boxes && a.o.data != nullptr) || !to_boxes || a.o_low.data != nullptr || a.to_low.data != nullptr) {
             base::finish_tiles();
             store_matrix(O, o_boxes, a.o, a.o_low, AG_ACC_O);
             store_matrix(TO, to_boxes, a.to, a.to_low, AG_ACC_TO);
