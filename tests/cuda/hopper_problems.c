@@ -70,6 +70,8 @@ static const struct hopper_problem problems[] = {
     {"h1 q70 k200 d128 f16", COMMON_TANGENT | WITH_LOW},
     {"b2 h2 kv1 q70 k90 d64 bf16 causal", WITHOUT_TK},
     {"h2 q66 k100 d128 f16", WITHOUT_TQ_TV},
+    {"h2 q66 k100 d64 bf16", WITHOUT_TQ_TV | INVARIANT},
+    {"h2 kv1 q70 k90 d128 f16 causal", WITHOUT_TK | INVARIANT},
     {"b2 h1 q70 k120 d64 bf16 window=30,0 dropout=0.2", WITH_OFFSETS},
     {"b2 h2 q60 k120 d64 f16 alibi=slopes", WITH_OFFSETS},
     /* head sizes above 128 */
@@ -221,6 +223,9 @@ static const struct hopper_problem tiled_masks[] = {
     {"h1 q140 k200 d64 f16 mask=11qk", MASK_EMPTY},
     {"h1 q140 k272 d128 f16 mask=11qk causal", MASK_FULL},
     {"b3 h1 q200 k256 d128 bf16 mask=11qk causal", MASK_BY_TILES | WITH_LENGTHS | INVARIANT},
+    /* more tiles in a row than a warp has lanes */
+    {"h2 kv1 q2150 k70 d64 bf16 mask=1hqk", MASK_BY_TILES},
+    {"h1 q70 k2200 d64 f16 mask=11qk", MASK_BY_TILES},
 };
 enum { N_TILED_MASKS = sizeof tiled_masks / sizeof tiled_masks[0] };
 

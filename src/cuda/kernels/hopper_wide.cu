@@ -8,9 +8,11 @@
 #include "cuda/kernels/hopper_owners.cuh"
 
 /* ROWS: of a block. */
-template <class F_, int D_, int ROWS_, int N_, int STAGES_> struct wide_shape : hopper_shape<F_, D_, 2, N_, STAGES_> {
+template <class F_, int D_, int ROWS_, int N_, int STAGES_>
+struct wide_shape : hopper_shape<F_, D_, 2, N_, STAGES_> {
     static constexpr int ROWS = ROWS_, OWN = D_ / 64 * ROWS * 128;
-    static constexpr int STEPS = 2 * STAGES_; /* a step's notes are read when the first of its tiles is released */
+    static constexpr int STEPS =
+        2 * STAGES_; /* a step's notes are read when the first of its tiles is released */
 };
 
 /* Which matrices: 0 is Q or K, 1 is dO or V. */
@@ -78,38 +80,35 @@ template <class T, bool KEYS> struct wide_producer {
     owner_notes<T, KEYS> &notes;
     const wide_memory<T, KEYS> &memory;
 
-    VERB void copy_tile(int matrix, int n) const
+    /* By a thread: a matrix of the stream. That of the first one describes the steps. */
+    template <int MATRIX> VERB void run() const
     {
-        const owner_block<T, KEYS> &at = notes.at;
-        const tile_ring<T::STAGES> &ring = memory.stream[matrix];
-        const box_copy<agi_hopper_wide> copy = {f, at.s, !KEYS, T::N, KEYS ? at.query_head(n) : at.kv_head};
-        ring.claim(n);
-        if (matrix == 0) {
-            notes.step(n) = describe_step(at, at.stream_row(n), at.query_head(n));
-        }
-        barrier_expect(ring.full(n), T::TILE);
-        for (int box = 0; box < T::BOXES; box++) {
-            copy.load(ring.tile(n) + box * T::BOX, ring.full(n), matrix, box, at.stream_row(n));
-        }
-    }
-    VERB void run() const
-    {
-        copy_own(f, notes.at, memory);
-        for (int n = 0; n < notes.at.steps(); n++) {
-            copy_tile(0, n);
-            copy_tile(1, n);
+        const side_copy<T, MATRIX, 1, agi_hopper_wide> copy(f, notes.at.s, !KEYS);
+        const tile_ring<T::STAGES> &ring = memory.stream[MATRIX];
+        const int kv_head = notes.at.kv_head;
+        owner_walk<T, KEYS> walk(notes.at);
+#pragma unroll 1
+        for (int n = 0; walk.is_there(); walk.next(), n++) {
+            const owner_step step = walk.describe();
+            ring.claim(n);
+            if (MATRIX == 0) {
+                notes.step(n) = step;
+            }
+            barrier_expect(ring.full(n), T::TILE);
+            copy.load_tiles(ring.tile(n), ring.full(n), step.row, KEYS ? step.head : kv_head);
         }
     }
 
     /* By a warp: the statistics of each step, two queries for each lane. */
     VERB void run_stats() const
     {
-        const owner_block<T, KEYS> &at = notes.at;
         const int lane = (int)threadIdx.x % 32;
+        const float *const stats = stats_of_head<float>(f.p, {notes.at.s, 0}) + 2 * lane * AGI_CUDA_STATS;
+        owner_walk<T, KEYS> walk(notes.at);
         static_assert(!KEYS || T::N == 64, "two queries for each lane");
-        for (int n = 0; n < at.steps(); n++) {
-            const float *const from = stats_of_head<float>(f.p, {at.s, at.query_head(n)}) +
-                                      (int64_t)(at.stream_row(n) + 2 * lane) * AGI_CUDA_STATS;
+#pragma unroll 1
+        for (int n = 0; walk.is_there(); walk.next(), n++) {
+            const float *const from = stats + (walk.head * f.p.q_rows + walk.row) * AGI_CUDA_STATS;
             const row_stats<float> a = stats_at(from), b = stats_at(from + AGI_CUDA_STATS);
             memory.stats.claim(n);
             const uint32_t to = memory.stats.tile(n);
@@ -208,8 +207,8 @@ struct wide_consumer : owner_consumer<T_, KEYS, 2, 1, agi_hopper_wide, wide_memo
         if (threadIdx.x % 128 == 0) {
             const int row = (int)(KEYS ? at.s.k0 : at.s.q0) + at.row + base::slab() * 64;
             for (int box = 0; box < T::BOXES; box++) {
-                box_store(f.results[result], slab + box * NEXT_BOX, box * 64, row, KEYS ? at.kv_head : at.head,
-                          (int)at.s.view);
+                box_store(f.results[result], slab + box * NEXT_BOX, box * 64, row,
+                          KEYS ? at.kv_head : at.head, (int)at.s.view);
             }
             box_store_wait();
         }
@@ -234,18 +233,23 @@ template <class T> struct keys_consumer : wide_consumer<T, true> {
     uint32_t packed[T::N / 4];
 
     VERB keys_consumer(const agi_hopper_wide &call, const owner_notes<T, true> &from,
-                  const wide_memory<T, true> &shared)
+                       const wide_memory<T, true> &shared)
         : base(call, from, shared)
     {
     }
 
-    /* Starts a product of one own matrix and the same of the stream; then the sum of the step before is done too. */
+    /* Starts a product of one own matrix and the same of the stream. While it runs, the sum of the step before is done,
+     * and the other matrix of that step makes room. */
     VERB void multiply(int matrix, int n)
     {
         memory.stream[matrix].wait(n);
         products_begin();
         base::multiply(S, matrix, matrix, n);
         products_commit();
+        products_wait<1>();
+        if (n > 0) {
+            memory.stream[1 - matrix].release(n - 1);
+        }
         memory.stats.wait(n);
     }
     VERB void wait_for_products(int matrix, int n)
@@ -253,9 +257,6 @@ template <class T> struct keys_consumer : wide_consumer<T, true> {
         products_wait<0>();
         hold(S);
         hold(sum);
-        if (n > 0) {
-            memory.stream[1 - matrix].release(n - 1);
-        }
         memory.stream[matrix].release(n);
     }
     /* Queries of the tile that no key of the block sees may hold anything. */
@@ -371,7 +372,7 @@ template <class T> struct queries_consumer : wide_consumer<T, false> {
     uint32_t dZ[T::N / 4];
 
     VERB queries_consumer(const agi_hopper_wide &call, const owner_notes<T, false> &from,
-                  const wide_memory<T, false> &shared)
+                          const wide_memory<T, false> &shared)
         : base(call, from, shared)
     {
     }
@@ -448,8 +449,11 @@ template <class T, bool KEYS, class Consumer> VERB void run_wide(const agi_hoppe
         give_registers<T::PRODUCER_REGISTERS>();
         const wide_producer<T, KEYS> producer = {f, notes, memory};
         if (threadIdx.x == 0) {
-            producer.run();
-        } else if (KEYS && threadIdx.x / 32 == 1) {
+            copy_own<T, KEYS, 2>(f, at, memory);
+            producer.template run<0>();
+        } else if (threadIdx.x == 32) {
+            producer.template run<1>();
+        } else if (KEYS && threadIdx.x / 32 == 2) {
             producer.run_stats();
         }
     } else {
