@@ -186,8 +186,8 @@ static void emit_classes(agi_cuda_job *j)
                   false);
 }
 
-/* Mask and bias may be the same for all sequences and heads, and then so are the keys that nobody sees, unless lengths or
- * offsets differ. Returns how many lists of them there are. */
+/* Mask and bias may be the same for all sequences and heads, and then so are the keys that nobody sees, unless lengths
+ * or offsets differ. Returns how many lists of them there are. */
 static int64_t count_live_lists(agi_cuda_job *j)
 {
     const ag_args *a = &j->k.a;

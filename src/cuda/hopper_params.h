@@ -243,7 +243,8 @@ enum { AGI_HOPPER_PLACE = 128 };
     (1024 + 4 * (D) * ((ROWS) + (STAGES) * (N)) + (STATS) * (STAGES) * (N)*4 * ((ROWS) + 3) +                \
      8 * (1 + 6 * (STAGES)) + AGI_HOPPER_NOTES)
 
-/* Of the gradient of the bias: stages of Q, dO, K, V and the statistics of the queries, two barriers and a note of each. */
+/* Of the gradient of the bias: stages of Q, dO, K, V and the statistics of the queries, with two barriers and a note of
+ * each. */
 #define AGI_HOPPER_DBIAS_NOTE 112
 #define AGI_HOPPER_DBIAS_SHARED(D, CONSUMERS, N, STAGES)                                                     \
     (1024 + (STAGES) * (4 * (D) * (64 * (CONSUMERS) + (N)) + 64 * (CONSUMERS)*4 * AGI_CUDA_STATS + 16 +      \

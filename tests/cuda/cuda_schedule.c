@@ -70,7 +70,8 @@ static const struct {
 };
 enum { N_SETS = sizeof sets / sizeof sets[0], ALL_FEATURES = 31 };
 
-/* Which maps have sets: forward and vjp, in one kernel those without a mask; the gradient of the bias those with one. */
+/* Which maps have sets: forward and vjp, in one kernel those without a mask; the gradient of the bias has those with a
+ * bias. */
 static bool has_set(agi_hopper_map map, uint32_t features)
 {
     if (map == AGI_hopper_dbias) {

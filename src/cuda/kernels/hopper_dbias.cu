@@ -1,10 +1,10 @@
-/* The gradient of the bias on Hopper. A block owns a tile of dB, 64 queries for each warpgroup and 64 keys, in registers,
+/* The gradient of the bias on Hopper. A block owns a tile of dB in registers, 64 keys and 64 queries for each warpgroup,
  * and walks over the sequences and heads that share it:
  *
  *     S = Q K^T, dP = dO V^T    dB += P o (M o dP - D)
  *
- * Warpgroup 0 copies, the others compute, as in hopper_forward.cu. The tile's bias is the same at every step and stays in
- * registers. Pairs add nothing to each other here: rows that nobody sees need no zeros, their pairs are left out.
+ * Warpgroup 0 copies, the others compute, as in hopper_forward.cu. The tile's bias is the same at every step and stays
+ * in registers. Nothing is summed over rows here, so those that nobody sees may hold anything: their pairs are left out.
  *
  * If there are few tiles, the walk is cut into parts, a block for each, whose sums hopper_dbias_sum adds up in order. */
 #include "cuda/kernels/hopper_features.cuh"
