@@ -257,7 +257,9 @@ static void describe_place(const ag_plan *plan, char *text, size_t size)
     const agi_hopper_choice choice = agi_hopper_choose(plan, AGI_hopper_forward, limit);
     const bool hopper = plan->isa == AG_ISA_SM90 && choice.kernel >= 0;
     const bool second = agi_hopper_choose(plan, AGI_hopper_tdkdv, limit).kernel >= 0;
+    const bool dbias = agi_has(&plan->p, AG_BIAS) && agi_hopper_walk_of_bias(plan, limit).tiles > 0;
     const char *maps = plan->p.dtype == AG_F32 ? ", wgmma in forward"
+                       : dbias                 ? ", wgmma in forward, vjp and dbias with "
                        : choice.features != 0  ? ", wgmma in forward and vjp with "
                        : second                ? ", wgmma in forward, vjp, jvp and vjp_jvp"
                                                : ", wgmma in forward and vjp";

@@ -186,6 +186,25 @@ static void emit_classes(agi_cuda_job *j)
                   false);
 }
 
+/* Mask and bias may be the same for all sequences and heads, and then so are the keys that nobody sees, unless lengths
+ * or offsets differ. Returns how many lists of them there are. */
+static int64_t count_live_lists(agi_cuda_job *j)
+{
+    const ag_args *a = &j->k.a;
+    agi_hopper_features *x = &j->features;
+    bool one[2];
+    for (int axis = 0; axis < 2; axis++) {
+        one[axis] = (a->bias.data == NULL || a->bias.strides[axis] == 0) &&
+                    (a->mask.data == NULL || a->mask.strides[axis] == 0);
+    }
+    one[0] &= a->q_lengths == NULL && a->kv_lengths == NULL && a->q_offsets == NULL && a->k_offsets == NULL &&
+              !agi_has(j->p, AG_PACKED);
+    const int64_t heads = one[1] ? 1 : j->p->kv_heads;
+    x->live_head = one[1] ? 0 : x->live_width;
+    x->live_batch = one[0] ? 0 : heads * x->live_width;
+    return agi_saturating_product(one[0] ? 1 : j->p->batch, heads, 1, 1);
+}
+
 /* Before the kernels of a feature set. */
 static void emit_features(agi_cuda_job *j)
 {
@@ -194,6 +213,7 @@ static void emit_features(agi_cuda_job *j)
     if (x->classes != NULL) {
         emit_classes(j);
     }
+    const int64_t lists = count_live_lists(j);
     agi_hopper_before f = {.p = j->k, .x = *x};
     x->cap = (float)p->softcap;
     x->minus_two_caps = -2 * (float)p->softcap;
@@ -206,8 +226,8 @@ static void emit_features(agi_cuda_job *j)
     }
     if (x->live != NULL) {
         f.p.w = (agi_cuda_part){.blocks = x->live_width / 32};
-        agi_cuda_emit(j, agi_kernel_hopper_live,
-                      agi_saturating_product(p->batch, p->kv_heads, f.p.w.blocks, 1), &f, sizeof f, false);
+        agi_cuda_emit(j, agi_kernel_hopper_live, agi_saturating_product(lists, f.p.w.blocks, 1, 1), &f,
+                      sizeof f, false);
     }
 }
 
@@ -487,6 +507,56 @@ void agi_hopper_emit_vjp(agi_cuda_job *j)
     }
     if (a->dq.data != NULL) {
         wide ? emit_hopper_wide(j, AGI_hopper_dq) : emit_hopper_backward(j, AGI_hopper_dq, &maps);
+    }
+}
+
+/* ---- The gradient of the bias ---- */
+
+void agi_hopper_lay_out_bias_sums(agi_cuda_layout *x, agi_arena *arena, const ag_plan *plan)
+{
+    const ag_problem *p = &plan->p;
+    const agi_hopper_bias_walk walk = agi_hopper_walk_of_bias(plan, INT32_MAX);
+    if (walk.parts > 1 && plan->isa != AG_ISA_SM80) {
+        const int64_t numbers = agi_saturating_product(p->bias_size[0], p->bias_size[1], p->q_len, p->kv_len);
+        x->bias_sums = agi_take(arena, agi_saturating_product(walk.parts, numbers, 1, 1), sizeof(float));
+    }
+}
+
+bool agi_hopper_has_bias_gradient(const agi_cuda_job *j)
+{
+    return j->hopper && j->k.map == AGI_VJP && j->k.a.dbias.data != NULL &&
+           agi_hopper_walk_of_bias(j->plan, j->device->shared_limit).tiles > 0;
+}
+
+void agi_hopper_emit_bias_gradient(agi_cuda_job *j)
+{
+    enum { NUMBERS_OF_BLOCK = 256 };
+    const ag_problem *p = j->p;
+    const agi_hopper_choice choice = agi_hopper_choose(j->plan, AGI_hopper_dbias, j->device->shared_limit);
+    const agi_hopper_bias_walk walk = agi_hopper_walk_of_bias(j->plan, j->device->shared_limit);
+    agi_hopper_dbias f = {.x = j->features, .steps = walk.steps};
+    f.sums = walk.parts > 1 ? j->x->bias_sums : NULL;
+    map_operand(j, AGI_CUDA_Q, choice.rows, &f.q);
+    map_operand(j, AGI_CUDA_DO, choice.rows, &f.d_o);
+    map_operand(j, AGI_CUDA_K, choice.tile, &f.k);
+    map_operand(j, AGI_CUDA_V, choice.tile, &f.v);
+    if (agi_hopper_has_ring(j)) {
+        f.tile = agi_hopper_choose(j->plan, AGI_hopper_ring, j->device->shared_limit).tile;
+        f.tiles = agi_hopper_tiles(p, f.tile);
+        f.lse = j->x->ring_rows[0];
+        f.delta = j->x->ring_rows[1];
+        f.lse_rest = j->x->ring_rows[2];
+    }
+    j->k.w =
+        (agi_cuda_part){.blocks = agi_cuda_divide_up(p->kv_len, choice.tile), .parts = (int32_t)walk.parts};
+    f.p = j->k;
+    agi_cuda_emit(j, choice.kernel, agi_saturating_product(walk.tiles, walk.parts, 1, 1), &f, sizeof f,
+                  false);
+    if (walk.parts > 1) {
+        const int64_t numbers = agi_saturating_product(p->bias_size[0], p->bias_size[1], p->q_len, p->kv_len);
+        agi_cuda_emit(j,
+                      p->dtype == AG_F16 ? agi_kernel_hopper_dbias_sum_f16 : agi_kernel_hopper_dbias_sum_bf16,
+                      agi_cuda_divide_up(numbers, NUMBERS_OF_BLOCK), &f, sizeof f, false);
     }
 }
 

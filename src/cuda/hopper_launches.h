@@ -12,6 +12,11 @@ bool agi_hopper_may_have_ring(const ag_plan *plan, agi_map map);
 void agi_hopper_lay_out_ring(agi_cuda_layout *x, agi_arena *arena, const ag_plan *plan, agi_map map);
 bool agi_hopper_has_ring(const agi_cuda_job *j);
 
+/* The gradient of the bias: its part of the workspace; does this call have it from the table sm90? After vjp. */
+void agi_hopper_lay_out_bias_sums(agi_cuda_layout *x, agi_arena *arena, const ag_plan *plan);
+bool agi_hopper_has_bias_gradient(const agi_cuda_job *j);
+void agi_hopper_emit_bias_gradient(agi_cuda_job *j);
+
 /* The part of the workspace of forward and vjp with features of the score. */
 void agi_hopper_lay_out_features(agi_hopper_features *x, agi_arena *arena, const ag_plan *plan);
 

@@ -41,10 +41,11 @@ typedef struct {
     /* [B][H][relative_width], made by hopper_relative: what ALiBi and table add to a score, by
      * j - i + Nq + AGI_HOPPER_PAD */
     float *relative;
-    /* [B][Hk][live_width], made by hopper_live: 0 if mask and bias hide the key from every query that would see it,
-     * else 1 */
+    /* Made by hopper_live: 0 if mask and bias hide the key from every query that would see it, else 1. That of key j is
+     * at b live_batch + hk live_head + j; 0: all sequences, or all kv heads, have the same. */
     uint8_t *live;
     int64_t relative_width, live_width;
+    int64_t live_batch, live_head;
     /* [class_tiles], made by hopper_classes: the class of each tile of the mask, by batch, head, tile of queries, tile
      * of keys. On an axis along which the mask is the same there is one, but not on the last, which is filled up to a
      * multiple of 4 with tiles that have nothing. */
@@ -137,6 +138,19 @@ typedef struct {
     int32_t bias_in_boxes;            /* read by the copy engine, else entry by entry */
 } agi_hopper_ring;
 
+/* The gradient of the bias (kernels/hopper_dbias.cu): blocks by part, tile of the bias. p.w.blocks: tiles of keys;
+ * p.w.parts: of the walk over the sequences and heads that share a tile. */
+typedef struct {
+    agi_cuda_tensor_map q, k, v, d_o;
+    agi_cuda_params p;
+    agi_hopper_features x;
+    const float *lse, *delta, *lse_rest; /* those of agi_hopper_ring; NULL: p.stats has them */
+    int64_t tiles;                       /* likewise, of `tile` queries each */
+    float *sums;   /* [parts][the bias's shape]; NULL: one part, stored into dB at once */
+    int64_t steps; /* of a part */
+    int32_t tile;
+} agi_hopper_dbias;
+
 /* ---- vjp_jvp ---- */
 
 typedef struct {
@@ -228,6 +242,13 @@ enum { AGI_HOPPER_PLACE = 128 };
 #define AGI_HOPPER_WIDE_SHARED(STATS, D, ROWS, N, STAGES)                                                    \
     (1024 + 4 * (D) * ((ROWS) + (STAGES) * (N)) + (STATS) * (STAGES) * (N)*4 * ((ROWS) + 3) +                \
      8 * (1 + 6 * (STAGES)) + AGI_HOPPER_NOTES)
+
+/* Of the gradient of the bias: stages of Q, dO, K, V and the statistics of the queries, with two barriers and a note of
+ * each. */
+#define AGI_HOPPER_DBIAS_NOTE 112
+#define AGI_HOPPER_DBIAS_SHARED(D, CONSUMERS, N, STAGES)                                                     \
+    (1024 + (STAGES) * (4 * (D) * (64 * (CONSUMERS) + (N)) + 64 * (CONSUMERS)*4 * AGI_CUDA_STATS + 16 +      \
+                        AGI_HOPPER_DBIAS_NOTE))
 
 /* Of vjp in one kernel: K and V of 128 keys, two tiles of Q and dO, twice dS, buffers of dQ, L, D and the rest of L of
  * two tiles, the barriers and two walks. Shared memory begins at a multiple of 16. */

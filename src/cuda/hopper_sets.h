@@ -53,6 +53,15 @@ enum {
     AGI_HOPPER_RING_OF_SET(Y, format, dropout)                                                               \
     AGI_HOPPER_RING_OF_SET(Y, format, dropout_bias)
 
+/* The gradient of the bias, for sets that have one; and the sum of its parts, X(name, format, threads). */
+#define AGI_HOPPER_dbias_sum(X, format) X(hopper_dbias_sum, format, 256)
+#define AGI_HOPPER_DBIAS_OF_SET(Y, format, set, C64, S64)                                                    \
+    Y(hopper_dbias, format, 64, C64, 64, S64, set) Y(hopper_dbias, format, 128, 2, 64, 2, set)
+#define AGI_HOPPER_dbias_sets(Y, format)                                                                     \
+    AGI_HOPPER_DBIAS_OF_SET(Y, format, bias, 3, 3)                                                           \
+    AGI_HOPPER_DBIAS_OF_SET(Y, format, bias_mask, 2, 4)                                                      \
+    AGI_HOPPER_DBIAS_OF_SET(Y, format, dropout_bias, 3, 3)
+
 /* AGI_SET_name: its features. */
 enum {
 #define AGI_HOPPER_FEATURES_OF(Y, format, set, features, ...) AGI_SET_##set = features,

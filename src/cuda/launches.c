@@ -89,6 +89,9 @@ static void lay_out(agi_cuda_layout *x, agi_arena *arena, const ag_plan *plan, a
     if (agi_hopper_may_have_ring(plan, map)) {
         agi_hopper_lay_out_ring(x, arena, plan, map);
     }
+    if (map == AGI_VJP) {
+        agi_hopper_lay_out_bias_sums(x, arena, plan);
+    }
     if (backward && agi_has(p, AG_TABLE) && p->q_len > 0 && p->kv_len > 0) {
         x->diagonal_tiles = agi_cuda_divide_up(p->q_len, AGI_CUDA_PAIR_TILE) +
                             agi_cuda_divide_up(p->kv_len, AGI_CUDA_PAIR_TILE) - 1;
@@ -376,7 +379,9 @@ static void emit_bias_gradient(agi_cuda_job *j, bool tangent)
     const ag_problem *p = j->p;
     const int64_t blocks =
         agi_saturating_product(p->bias_size[0], p->bias_size[1], bias_tiles(p, 2), bias_tiles(p, 3));
-    if ((tangent ? j->k.a.tdbias : j->k.a.dbias).data != NULL) {
+    if (agi_hopper_has_bias_gradient(j)) {
+        agi_hopper_emit_bias_gradient(j);
+    } else if ((tangent ? j->k.a.tdbias : j->k.a.dbias).data != NULL) {
         emit(j, kernels[tangent][agi_cuda_format_of(p->dtype)], blocks,
              (agi_cuda_part){.blocks = bias_tiles(p, 3)});
     }
@@ -412,7 +417,8 @@ static void emit_backward(agi_cuda_job *j, bool tangent)
     const bool dq = (tangent ? a->tdq : a->dq).data != NULL;
     const bool dk = (tangent ? a->tdk : a->dk).data != NULL, dv = (tangent ? a->tdv : a->dv).data != NULL;
     const bool ring = j->hopper && agi_hopper_has_ring(j);
-    const bool of_scores = a->dbias.data != NULL || a->dtable.data != NULL;
+    const bool of_scores =
+        (a->dbias.data != NULL && !agi_hopper_has_bias_gradient(j)) || a->dtable.data != NULL;
     if (!ring || (tangent ? a->tdsink : a->dsink).data != NULL || (!tangent && of_scores)) {
         emit_statistics(j);
     }

@@ -106,13 +106,20 @@ enum {
 #define HOPPER_SECOND_RING_OF(format)                                                                        \
     AGI_HOPPER_second_ring(HOPPER_SECOND_RING, format)                                                       \
         AGI_HOPPER_second_ring(HOPPER_SECOND_STATISTICS, format)
+#define HOPPER_DBIAS_SET(map, format, D, CONSUMERS, N, STAGES, set)                                          \
+    {#map "_" #format "_d" #D "_" #set, #map "_" #format, 128 * (CONSUMERS + 1),                             \
+     AGI_HOPPER_DBIAS_SHARED(D, CONSUMERS, N, STAGES)},
+#define HOPPER_DBIAS_SUM(name, format, threads) {#name "_" #format, "hopper_dbias_" #format, threads, 0},
+#define HOPPER_DBIAS_OF(format)                                                                              \
+    AGI_HOPPER_dbias_sets(HOPPER_DBIAS_SET, format) AGI_HOPPER_dbias_sum(HOPPER_DBIAS_SUM, format)
 
 const agi_cuda_kernel agi_cuda_kernels[AGI_CUDA_N_KERNELS] = {
     AGI_CUDA_FORMATS(OF_FORMAT) AGI_CUDA_OTHERS(OTHER) AGI_HOPPER_FORMATS(HOPPER_FORWARD_OF)
         AGI_HOPPER_forward_f32(HOPPER_JVP, f32) AGI_HOPPER_FORMATS(HOPPER_JVP_OF)
             AGI_HOPPER_FORMATS(HOPPER_BACKWARD_OF) AGI_HOPPER_FORMATS(HOPPER_RING_OF)
                 AGI_HOPPER_FORMATS(HOPPER_SECOND_OF) AGI_HOPPER_FORMATS(HOPPER_SECOND_RING_OF)
-                    AGI_HOPPER_FORMATS(HOPPER_WIDE_OF) AGI_HOPPER_BEFORE(HOPPER_BEFORE)};
+                    AGI_HOPPER_FORMATS(HOPPER_WIDE_OF) AGI_HOPPER_FORMATS(HOPPER_DBIAS_OF)
+                        AGI_HOPPER_BEFORE(HOPPER_BEFORE)};
 
 /* ---- The stream kernels ---- */
 
@@ -271,7 +278,8 @@ typedef struct {
                         AGI_HOPPER_ring_sets(HOPPER_SET_CHOICE, format)                                      \
                             AGI_HOPPER_second_ring(HOPPER_CHOICE, format)                                    \
                                 AGI_HOPPER_second_ring(HOPPER_SECOND_PRE_CHOICE, format)                     \
-                                    AGI_HOPPER_wide(HOPPER_WIDE_CHOICE, format)
+                                    AGI_HOPPER_wide(HOPPER_WIDE_CHOICE, format)                              \
+                                        AGI_HOPPER_dbias_sets(HOPPER_SET_CHOICE, format)
 
 static const hopper_kernel hopper_kernels[] = {AGI_HOPPER_FORMATS(HOPPER_CHOICES)
                                                    AGI_HOPPER_forward_f32(HOPPER_CHOICE, f32)};
@@ -358,6 +366,24 @@ int64_t agi_hopper_tiles(const ag_problem *p, int64_t rows)
     const int64_t total =
         agi_has(p, AG_PACKED) ? p->q_total : agi_saturating_product(p->batch, p->q_len, 1, 1);
     return total / rows + p->batch;
+}
+
+agi_hopper_bias_walk agi_hopper_walk_of_bias(const ag_plan *plan, int32_t shared_limit)
+{
+    enum { BLOCKS = 512, FEWEST_STEPS = 8 }; /* wanted, about four per multiprocessor; of a part */
+    const ag_problem *p = &plan->p;
+    const agi_hopper_choice choice = agi_hopper_choose(plan, AGI_hopper_dbias, shared_limit);
+    if (choice.kernel < 0 || p->bias_size[2] != p->q_len || p->bias_size[3] != p->kv_len) {
+        return (agi_hopper_bias_walk){0};
+    }
+    const int64_t tiles =
+        agi_saturating_product(p->bias_size[0], p->bias_size[1], agi_cuda_divide_up(p->q_len, choice.rows),
+                               agi_cuda_divide_up(p->kv_len, choice.tile));
+    const int64_t steps = agi_saturating_product(p->bias_size[0] == 1 ? p->batch : 1,
+                                                 p->bias_size[1] == 1 ? p->heads : 1, 1, 1);
+    const int64_t wanted = agi_cuda_divide_up(BLOCKS, tiles), most = agi_cuda_divide_up(steps, FEWEST_STEPS);
+    const int64_t of_part = agi_cuda_divide_up(steps, wanted < most ? wanted : most);
+    return (agi_hopper_bias_walk){tiles, of_part, agi_cuda_divide_up(steps, of_part)};
 }
 
 int64_t agi_hopper_heads_together(const ag_problem *p)

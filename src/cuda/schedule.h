@@ -47,7 +47,8 @@ typedef enum {
     AGI_hopper_tdkdv,
     AGI_hopper_tdq,
     AGI_hopper_second_ring,
-    AGI_hopper_second_statistics
+    AGI_hopper_second_statistics,
+    AGI_hopper_dbias
 } agi_hopper_map;
 typedef struct {
     int32_t kernel, rows, tile;
@@ -67,6 +68,14 @@ agi_hopper_ring_size agi_hopper_rings(const ag_problem *p, int64_t most);
 
 /* Tiles of `rows` queries of one head, all sequences together: each begins at a tile of its own. */
 int64_t agi_hopper_tiles(const ag_problem *p, int64_t rows);
+
+/* The gradient of the bias on Hopper (kernels/hopper_dbias.cu): tiles of the bias, and the walk over the sequences and
+ * heads that share one, in parts of `steps` steps. No tiles: the portable kernel makes it, as always if a row or a
+ * column of the bias serves all queries or keys. */
+typedef struct {
+    int64_t tiles, steps, parts;
+} agi_hopper_bias_walk;
+agi_hopper_bias_walk agi_hopper_walk_of_bias(const ag_plan *plan, int32_t shared_limit);
 
 /* How many heads of forward's tiles are taken together, so that the longest tiles come first, and yet their keys and
  * values stay in the L2 cache. */

@@ -32,6 +32,8 @@ static void check_limits(void)
           sizeof(agi_hopper_before));
     CHECK(sizeof(agi_hopper_ring) <= MAX_PARAMETER, "%zu bytes of parameters of Hopper's vjp in one kernel",
           sizeof(agi_hopper_ring));
+    CHECK(sizeof(agi_hopper_dbias) <= MAX_PARAMETER, "%zu bytes of parameters of the bias's gradient",
+          sizeof(agi_hopper_dbias));
     CHECK(sizeof(agi_hopper_second_ring) <= MAX_PARAMETER,
           "%zu bytes of parameters of Hopper's vjp_jvp in one kernel", sizeof(agi_hopper_second_ring));
     CHECK(sizeof(agi_cuda_merge) <= MAX_PARAMETER, "%zu bytes of a merge", sizeof(agi_cuda_merge));
@@ -68,9 +70,13 @@ static const struct {
 };
 enum { N_SETS = sizeof sets / sizeof sets[0], ALL_FEATURES = 31 };
 
-/* Which maps have sets: forward and vjp, in one kernel those without a mask. */
+/* Which maps have sets: forward and vjp, in one kernel those without a mask; the gradient of the bias has those with a
+ * bias. */
 static bool has_set(agi_hopper_map map, uint32_t features)
 {
+    if (map == AGI_hopper_dbias) {
+        return (features & AGI_HAS_BIAS) != 0;
+    }
     return features == 0 || map == AGI_hopper_forward || map == AGI_hopper_dkdv || map == AGI_hopper_dq ||
            (map == AGI_hopper_ring && !(features & AGI_HAS_MASK));
 }
@@ -148,6 +154,35 @@ static void check_wide(int64_t d, agi_hopper_map map)
           (int)map, (int)d);
 }
 
+/* The walk over what shares a tile of the bias: its parts have all steps, the last one at least one. */
+static void check_bias_walk(int64_t batch, int64_t heads, int64_t n, bool over_batch, bool over_heads)
+{
+    ag_plan plan = {.p = AG_PROBLEM_INIT};
+    ag_problem *p = &plan.p;
+    p->dtype = AG_BF16;
+    p->flags = AG_BIAS;
+    p->batch = batch;
+    p->heads = p->kv_heads = heads;
+    p->q_len = p->kv_len = n;
+    p->dim_qk = p->dim_v = 32;
+    p->bias_size[0] = over_batch ? 1 : batch;
+    p->bias_size[1] = over_heads ? 1 : heads;
+    p->bias_size[2] = p->bias_size[3] = n;
+    const agi_hopper_bias_walk walk = agi_hopper_walk_of_bias(&plan, LIMIT_LARGE);
+    const int64_t steps = (over_batch ? batch : 1) * (over_heads ? heads : 1);
+    CHECK(walk.tiles > 0 && walk.steps * walk.parts >= steps && walk.steps * (walk.parts - 1) < steps,
+          "%d steps are %d parts of %d", (int)steps, (int)walk.parts, (int)walk.steps);
+    CHECK(walk.parts == 1 || walk.tiles * (walk.parts - 1) < 512, "%d parts of %d tiles", (int)walk.parts,
+          (int)walk.tiles);
+    CHECK(walk.tiles * walk.parts >= 512 || walk.steps <= 8, "%d parts of %d tiles, %d steps each",
+          (int)walk.parts, (int)walk.tiles, (int)walk.steps);
+    p->bias_size[2] = 1;
+    CHECK(agi_hopper_walk_of_bias(&plan, LIMIT_LARGE).tiles == 0, "a bias with one row");
+    p->bias_size[2] = n;
+    p->softcap = 5;
+    CHECK(agi_hopper_walk_of_bias(&plan, LIMIT_LARGE).tiles == 0, "a bias with a softcap");
+}
+
 int main(void)
 {
     static const ag_dtype dtypes[] = {AG_F64, AG_F32, AG_F16, AG_BF16};
@@ -173,6 +208,15 @@ int main(void)
         for (int n = 0; n < 4 && map != AGI_hopper_forward_fine; n++) {
             check_wide(sizes[n], (agi_hopper_map)map);
         }
+    }
+    for (uint32_t features = 0; features <= ALL_FEATURES; features++) {
+        check_set(features, AGI_hopper_dbias);
+    }
+    for (int n = 0; n < 4; n++) {
+        check_bias_walk(384, 4, 384, n & 1, n & 2);
+        check_bias_walk(7, 3, 100, n & 1, n & 2);
+        check_bias_walk(1, 16, 4096, n & 1, n & 2);
+        check_bias_walk(4096, 2, 70, n & 1, n & 2);
     }
     return test_summary();
 }

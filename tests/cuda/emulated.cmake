@@ -36,7 +36,7 @@ endforeach()
 emulated_image(common common)
 foreach(format bf16 f16)
     foreach(source hopper_forward hopper_jvp hopper_backward hopper_ring hopper_second hopper_second_ring
-            hopper_wide)
+            hopper_wide hopper_dbias)
         emulated_image(${source}_${format} ${source} AGI_FORMAT=${format})
     endforeach()
 endforeach()

@@ -55,6 +55,10 @@ template <void (*KERNEL_FUNCTION)(agi_cuda_params)> static void run_map(const ag
     {agi_kernel_##map##_##format##_d##D, run<agi_hopper_second_ring, map##_##format##_d##D>},                \
         {agi_kernel_hopper_second_statistics_##format##_d##D,                                                \
          run<agi_hopper_second_ring, hopper_second_statistics_##format##_d##D>},
+#define HOPPER_DBIAS_SET(map, format, D, CONSUMERS, N, STAGES, set)                                          \
+    {agi_kernel_##map##_##format##_d##D##_##set, run<agi_hopper_dbias, map##_##format##_d##D##_##set>},
+#define HOPPER_DBIAS_SUM(name, format, threads)                                                              \
+    {agi_kernel_##name##_##format, run<agi_hopper_dbias, name##_##format>},
 #define HOPPERS(list, entry, format) list(entry, format)
 
 static const emulated_kernel kernels[] = {
@@ -87,6 +91,9 @@ static const emulated_kernel kernels[] = {
     HOPPERS(AGI_HOPPER_second_ring, HOPPER_SECOND_RING, AGI_FORMAT)
 #elif defined(AGI_IMAGE_hopper_wide)
     HOPPERS(AGI_HOPPER_wide, HOPPER_WIDE, AGI_FORMAT)
+#elif defined(AGI_IMAGE_hopper_dbias)
+    HOPPERS(AGI_HOPPER_dbias_sets, HOPPER_DBIAS_SET, AGI_FORMAT)
+        HOPPERS(AGI_HOPPER_dbias_sum, HOPPER_DBIAS_SUM, AGI_FORMAT)
 #else
     {agi_kernel_upload, run<agi_cuda_upload, upload>},
     {agi_kernel_statistics_f32, run_map<statistics_f32>},

@@ -57,20 +57,29 @@ static const struct hopper_problem planes[N_PROBLEMS] = {
     {"h1 q190 k250 d40 dv23 f32", FORWARD_ALONE},
 };
 
+/* The gradient of the bias alone: hidden keys that are NaN, a walk in two parts, channels that do not exist. */
+static const struct hopper_problem shared_bias[N_PROBLEMS] = {
+    {"b2 h2 q130 k150 d100 bf16 bias=11qk causal", NOT_A_NUMBER},
+    {"b5 h2 q70 k70 d128 bf16 bias=11qk", 0},
+    {"b2 h4 kv2 q200 k70 d40 bf16 bias=b1qk", 0},
+};
+
 /* What runs with the fault: the kernels of these results; the others run without it. */
 static const struct part {
     const char *name;
     const struct hopper_problem *problems;
     uint64_t results;
     bool stores_boxes, waits_for_blocks; /* stores_boxes: or sums that blocks add to one after another */
+    bool only_reads_tiles;               /* nothing is stored into a tile that a product reads */
 } parts[] = {
-    {"forward and vjp", first_order, FORWARD_RESULTS | VJP_RESULTS, true, true},
-    {"forward's tiles", many_tiles, FORWARD_RESULTS, true, true},
-    {"float32's forward", planes, FORWARD_RESULTS, false, false},
-    {"forward and vjp of large heads", wide, FORWARD_RESULTS | VJP_RESULTS, true, false},
-    {"tdkdv", streamed_queries, RESULT(T_TDK) | RESULT(T_TDV), false, false},
-    {"tdq", streamed_keys, RESULT(T_TDQ), false, false},
-    {"vjp_jvp in one kernel", key_blocks, RESULT(T_TDQ) | RESULT(T_TDK) | RESULT(T_TDV), true, true},
+    {"forward and vjp", first_order, FORWARD_RESULTS | VJP_RESULTS, true, true, false},
+    {"forward's tiles", many_tiles, FORWARD_RESULTS, true, true, false},
+    {"float32's forward", planes, FORWARD_RESULTS, false, false, false},
+    {"forward and vjp of large heads", wide, FORWARD_RESULTS | VJP_RESULTS, true, false, false},
+    {"the gradient of the bias", shared_bias, RESULT(T_DBIAS), false, false, true},
+    {"tdkdv", streamed_queries, RESULT(T_TDK) | RESULT(T_TDV), false, false, false},
+    {"tdq", streamed_keys, RESULT(T_TDQ), false, false, false},
+    {"vjp_jvp in one kernel", key_blocks, RESULT(T_TDQ) | RESULT(T_TDK) | RESULT(T_TDV), true, true, false},
 };
 enum { N_PARTS = sizeof parts / sizeof parts[0] };
 
@@ -78,10 +87,24 @@ enum { N_PARTS = sizeof parts / sizeof parts[0] };
  * neither when a box comes nor when a product reads it. In blocks that wait for each other: they do not. */
 static bool can_show(int fault, const struct part *part)
 {
-    enum { NO_STORE_WAITS = 7, NO_SWIZZLE = 9, NO_PASSES = 10 };
+    enum { NO_FENCES = 5, NO_STORE_WAITS = 7, NO_SWIZZLE = 9, NO_PASSES = 10 };
     return fault == NO_PASSES                               ? part->waits_for_blocks
+           : fault == NO_FENCES                             ? !part->only_reads_tiles
            : fault == NO_STORE_WAITS || fault == NO_SWIZZLE ? part->stores_boxes
                                                             : true;
+}
+
+/* vjp with the fault, of which dbias is the only result. */
+static ag_status run_bias_gradient(struct arrays *x, int fault)
+{
+    static const enum tensor others[] = {T_DQ, T_DK, T_DV};
+    emulate_plant_hopper(0);
+    const ag_status status = agc_arrays_run(x, AG_MAP_FORWARD);
+    for (int n = 0; n < 3; n++) {
+        agc_arrays_tensor(x, others[n])->data = NULL;
+    }
+    emulate_plant_hopper(fault);
+    return status == AG_OK ? agc_arrays_run(x, AG_MAP_VJP) : status;
 }
 
 /* Forward and vjp, or jvp, which writes O and lse too, and vjp_jvp. */
@@ -89,6 +112,9 @@ static ag_status run_part(struct arrays *x, const struct part *part, int fault)
 {
     static const enum tensor second[] = {T_TDQ, T_TDK, T_TDV};
     const bool first = (part->results & FORWARD_RESULTS) != 0;
+    if (part->problems == shared_bias) {
+        return run_bias_gradient(x, fault);
+    }
     if (!first) {
         emulate_plant_hopper(0);
     }
@@ -147,7 +173,8 @@ static void check_part(const struct part *part)
             continue; /* forward's slots are of its tiles alone, and its other barriers are those of the first part */
         }
         if (!can_show(fault, part)) {
-            printf("%s: %s: left out, it stores no boxes or waits for no block\n", part->name, name);
+            printf("%s: %s: left out, it stores no boxes, waits for no block or only reads tiles\n",
+                   part->name, name);
             continue;
         }
         for (int n = 0; n < SCHEDULES * N_PROBLEMS && (fault == 0 || found == 0); n++) {
@@ -191,6 +218,9 @@ static void check_feature_faults(void)
                 }
                 check_feature_fault(set, feature, "hopper_dkdv");
                 check_feature_fault(set, feature, "hopper_dq");
+                if (hopper_sets[set].features & AGI_HAS_BIAS) {
+                    check_feature_fault(set, feature, "hopper_dbias");
+                }
             }
         }
     }

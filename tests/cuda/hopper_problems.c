@@ -94,6 +94,17 @@ static const struct hopper_problem problems[] = {
     {"b2 h2 q150 k264 d64 f16 dropout=0.2 bias=bhqk", 0},
     {"h1 q70 k72 d64 bf16 bias=11qk", FAR_BIAS},
     {"h1 q70 k72 d64 bf16 bias=11qk", FAR_BIAS | INVARIANT},
+    /* the gradient of a bias that sequences or heads share: walks in one part and in two, empty and cut tiles */
+    {"b5 h2 q70 k66 d64 bf16 bias=11qk", FIRST_ORDER},
+    {"b9 h1 q66 k70 d128 f16 bias=1hqk causal", FIRST_ORDER | WITH_LENGTHS},
+    {"b2 h6 kv2 q210 k140 d40 f16 bias=b1qk", FIRST_ORDER},
+    {"b3 h4 kv1 q130 k150 d128 bf16 bias=11qk mask=b1qk", FIRST_ORDER},
+    {"b2 h3 q200 k144 d64 f16 bias=1hqk mask=bhqk causal", FIRST_ORDER | INVARIANT},
+    {"b5 h2 q70 k100 d100 bf16 bias=1hqk dropout=0.3 causal", FIRST_ORDER | WITH_OFFSETS},
+    {"b3 h4 kv2 q66 k100 d64 f16 packed=150,230 bias=11qk aux=f32 sink", FIRST_ORDER},
+    {"b3 h2 q200 k130 d24 bf16 bias=bhqk window=40,9", FIRST_ORDER | WITH_LENGTHS},
+    {"b9 h1 q70 k70 d64 bf16 bias=11qk", FIRST_ORDER | FAR_BIAS | INVARIANT},
+    {"b2 h2 kv1 q80 k200 d64 f16 bias=11qk causal", FIRST_ORDER | NOT_A_NUMBER},
     /* masks that are read 16 keys at a time, but for the last ones */
     {"b2 h2 kv1 q150 k160 d128 bf16 mask=bhqk", 0},
     {"b3 h1 q100 k144 d64 f16 packed=230,270 mask=b11k", 0},

@@ -100,9 +100,9 @@ constexpr VERB bool hides_by_data(int features)
     return (features & (AGI_HAS_BIAS | AGI_HAS_MASK)) != 0;
 }
 /* Of the keys of one kv head: whether they are seen at all. */
-VERB const uint8_t *live_keys(const agi_cuda_params &p, const agi_hopper_features &x, const sequence &s, int kv_head)
+VERB const uint8_t *live_keys(const agi_cuda_params &, const agi_hopper_features &x, const sequence &s, int kv_head)
 {
-    return x.live + (s.b * p.Hk + kv_head) * x.live_width;
+    return x.live + s.b * x.live_batch + kv_head * x.live_head;
 }
 /* Is one of N keys dead? The same answer in the whole warp. */
 template <int N> VERB bool has_dead_keys(const uint8_t *live)

@@ -149,16 +149,17 @@ KERNEL void __launch_bounds__(256) hopper_live(const __grid_constant__ agi_hoppe
     SHARED_MEMORY(shared);
     volatile int *const found = (volatile int *)shared;
     const agi_cuda_params &p = f.p;
-    const int64_t head = blockIdx.x / p.w.blocks;
+    const int64_t index = blockIdx.x / p.w.blocks, heads = f.x.live_head == 0 ? 1 : p.Hk;
+    const int64_t b = index / heads, kv_head = index % heads;
     const int lane = threadIdx.x % 32, first = (int)(blockIdx.x % p.w.blocks) * 32, j = first + lane;
-    head_place x = {find_sequence(p, head / p.Hk), 0};
+    head_place x = {find_sequence(p, b), 0};
     const query_range queries(p, x.s, j), of_first(p, x.s, first), of_last(p, x.s, min(first + 31, x.s.n_k - 1));
     if (threadIdx.x < 32) {
         found[lane] = j >= x.s.n_k;
     }
     __syncthreads();
     for (int n = 0; n < (is_broadcast(p, 1) ? 1 : p.group); n++) {
-        x.h = (int)(head % p.Hk) * p.group + n;
+        x.h = (int)kv_head * p.group + n;
         for (int tile = of_first.from / AGI_HOPPER_CLASS; tile * AGI_HOPPER_CLASS < of_last.end; tile++) {
             const int begin = tile * AGI_HOPPER_CLASS, end = begin + AGI_HOPPER_CLASS;
             const int has = p.a.mask.data == nullptr ? AGI_TILE_SEEN | AGI_TILE_HIDDEN
@@ -175,6 +176,6 @@ KERNEL void __launch_bounds__(256) hopper_live(const __grid_constant__ agi_hoppe
     }
     __syncthreads();
     if (threadIdx.x < 32) {
-        f.x.live[head * f.x.live_width + j] = (uint8_t)found[lane];
+        f.x.live[b * f.x.live_batch + kv_head * f.x.live_head + j] = (uint8_t)found[lane];
     }
 }
