@@ -422,10 +422,14 @@ inline void shared_fence()
     }
     all.clear();
 }
+inline void shared_fill_16(uint32_t address, uint32_t word)
+{
+    const uint32_t words[4] = {word, word, word, word};
+    emulate_store_plain(address, words, 16);
+}
 inline void shared_zero_16(uint32_t address)
 {
-    static const char zeros[16] = {};
-    emulate_store_plain(address, zeros, 16);
+    shared_fill_16(address, 0);
 }
 inline void store_matrices(uint32_t address, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3)
 {

@@ -220,6 +220,8 @@ typedef struct {
 #define AGI_HOPPER_SHARED(D, CONSUMERS, N, STAGES)                                                           \
     (1024 + 2 * (D) * (AGI_HOPPER_Q_SLOTS(D) * 64 * (CONSUMERS) + 2 * (STAGES) * (N)) +                      \
      8 * (2 * AGI_HOPPER_Q_SLOTS(D) + 4 * (STAGES)) + AGI_HOPPER_PLACES)
+/* Of forward without score features, beside that: ones behind each tile of V, for the sums of the weights. */
+#define AGI_HOPPER_ONES(D, N, STAGES) ((D) > 128 ? 0 : (STAGES) * (N)*128)
 
 /* Of jvp, which has the tangent of each matrix, and of float32's forward, which has two planes; where the block is. */
 enum { AGI_HOPPER_PLACE = 128 };

@@ -60,7 +60,7 @@ enum {
 
 #define HOPPER_FORWARD(map, format, D, CONSUMERS, N, STAGES)                                                 \
     {#map "_" #format "_d" #D, "hopper_forward_" #format, 128 * (CONSUMERS + 1),                             \
-     AGI_HOPPER_SHARED(D, CONSUMERS, N, STAGES)},
+     AGI_HOPPER_SHARED(D, CONSUMERS, N, STAGES) + AGI_HOPPER_ONES(D, N, STAGES)},
 #define HOPPER_JVP(map, format, D, CONSUMERS, N, STAGES)                                                     \
     {#map "_" #format "_d" #D, #map "_" #format, 128 * (CONSUMERS + 1),                                      \
      AGI_HOPPER_JVP_SHARED(D, CONSUMERS, N, STAGES)},

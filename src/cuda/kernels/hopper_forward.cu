@@ -10,7 +10,11 @@
  * Weights are 2^(S rate - u), u = m rate rounded, with m the row's largest score so far; what was summed before shrinks
  * by 2^(u_old - u). float16's are larger by 2^14, its range, in O' and in l alike. Scores are the products Q K^T, and
  * rate = scale log2 e; if something is added to scores, or the scale is not positive, they are multiplied by the scale
- * first and rate = log2 e. */
+ * first and rate = log2 e.
+ *
+ * l, the sum of the weights as they multiply V, is a column of O': behind each tile of V lie eight columns of ones. P V
+ * takes an eighth or a sixteenth longer, and the other units are spared two instructions for each weight. Where there
+ * is no room for ones, or dropout takes weights from O' alone, the weights are added up. */
 #include "cuda/kernels/hopper_features.cuh"
 #include "cuda/kernels/hopper_results.cuh"
 #include "cuda/kernels/hopper_tiles.cuh"
@@ -30,7 +34,14 @@ struct key_note {
     bool mixed[2]; /* of each warpgroup: the mask hides some of its pairs */
 };
 
+/* Is l a column of O'? */
+template <class T> constexpr VERB bool has_ones()
+{
+    return T::FEATURES == 0 && T::D <= 128;
+}
+
 template <class T> struct forward_memory {
+    static constexpr int ONES = has_ones<T>() ? T::BOX : 0; /* bytes behind each tile of V */
     static constexpr int NOTES = 2 * T::STAGES; /* a step's is read when the next K has come, but not the one after */
     tile_ring<T::Q_SLOTS> q;
     tile_ring<T::STAGES> k, v;
@@ -39,7 +50,7 @@ template <class T> struct forward_memory {
     VERB forward_memory(char *shared)
     {
         const uint32_t begin = (shared_address(shared) + 1023) & ~1023u, rings = begin + T::Q_SLOTS * T::OWN;
-        const uint32_t barriers = rings + 2 * T::STAGES * T::TILE;
+        const uint32_t barriers = rings + T::STAGES * (2 * T::TILE + ONES);
         const uint32_t of_q = barriers + 4 * T::STAGES * 8, behind = of_q + 2 * T::Q_SLOTS * 8;
         static_assert(PLACES >= 2 * T::Q_SLOTS, "places stay longer than slots");
         static_assert(PLACES * sizeof(query_block<T>) + (has_mask(T::FEATURES) ? NOTES * sizeof(key_note) : 0) <=
@@ -47,7 +58,7 @@ template <class T> struct forward_memory {
                       "room for places and notes");
         q = {begin, T::OWN, of_q};
         k = {rings, T::TILE, barriers};
-        v = {rings + T::STAGES * T::TILE, T::TILE, barriers + 2 * T::STAGES * 8};
+        v = {rings + T::STAGES * T::TILE, T::TILE + ONES, barriers + 2 * T::STAGES * 8};
         places = (query_block<T> *)(shared + (behind - shared_address(shared)));
     }
     VERB void init() const
@@ -56,6 +67,15 @@ template <class T> struct forward_memory {
         v.init(4 * T::CONSUMERS);
         q.init(4 * T::CONSUMERS);
         barrier_init_done();
+    }
+    /* By all threads of the block. */
+    VERB void write_ones() const
+    {
+        const uint32_t ones = T::F::pack(1, 1);
+        for (int i = (int)threadIdx.x; i < T::STAGES * ONES / 16; i += T::THREADS) {
+            shared_fill_16(v.tile(i / (T::BOX / 16)) + T::TILE + i % (T::BOX / 16) * 16, ones);
+        }
+        shared_fence();
     }
     /* The block's x-th tile of queries. Consumers may read it between q.wait(x) and q.release(x). After the last tile comes
      * one with count 0. */
@@ -237,6 +257,7 @@ template <class T> struct forward_consumer {
     static constexpr bool HIDES = hides_by_data(T::FEATURES), DROPS = (T::FEATURES & AGI_HAS_DROPOUT) != 0;
     static constexpr bool NEXT_EARLY = T::Q_SLOTS > 1; /* the next tile begins before O of this one is stored */
     static constexpr bool MASKED = has_mask(T::FEATURES);
+    static constexpr int COLUMNS = has_ones<T>() ? T::D + 8 : T::D; /* of O' */
 
     const agi_hopper_forward &f;
     const forward_memory<T> &memory;
@@ -247,9 +268,10 @@ template <class T> struct forward_consumer {
     int tile, step;           /* of the block's tiles; its first tile of keys, of all that the block visits */
     int row;                  /* the thread's first query, the other is row + 8 */
     int inside_from, inside_to; /* keys that every query of the warpgroup sees */
-    float S[T::N / 2], O[T::D / 2];
+    float S[T::N / 2], O[COLUMNS / 2];
     uint32_t P[T::N / 4];
-    float top[2], sum[2], factor[2];
+    float top[2], factor[2];
+    float sum[2]; /* the thread's part of l, unless that is in O' */
     bool seen[2]; /* has the row met a pair that mask and bias do not hide? */
     kept_weights<false, T::N / 2> kept;
     mask_bits<false, T::N / 2> visible; /* if the tile is mixed */
@@ -268,11 +290,11 @@ template <class T> struct forward_consumer {
         const int first = at->row + w * 64;
         inside_from = first + 63 + at->s.low;
         inside_to = min(first + at->s.high + 1, at->s.n_k);
-        begin_rows();
 #pragma unroll
-        for (int i = 0; i < T::D / 2; i++) {
+        for (int i = 0; i < COLUMNS / 2; i++) {
             O[i] = 0;
         }
+        begin_rows();
     }
 
     /* The first key of tile n. */
@@ -316,7 +338,12 @@ template <class T> struct forward_consumer {
     {
         seen[0] = seen[1] = false;
         top[0] = top[1] = first_top();
-        sum[0] = sum[1] = sink() > -INFINITY && threadIdx.x % 4 == 0 ? sink_weight(top[0]) : 0;
+        const float of_sink = sink() > -INFINITY ? sink_weight(top[0]) : 0;
+        if constexpr (has_ones<T>()) {
+            O[T::D / 2] = O[T::D / 2 + 2] = of_sink;
+        } else {
+            sum[0] = sum[1] = threadIdx.x % 4 == 0 ? of_sink : 0;
+        }
     }
     /* Of a row whose maximum m is the sink. Where u is rounded by more than weights can take, which only sinks do: 1. */
     VERB float sink_weight(float m) const
@@ -344,7 +371,7 @@ template <class T> struct forward_consumer {
         const operand_tile v = columns_of(memory.v.tile(keys), T::BOX);
 #pragma unroll
         for (int step = 0; step < T::N / 16; step++) {
-            product_weights<F, T::D>(O, P + 4 * step, operand_at(v, step * 2048));
+            product_weights<F, COLUMNS>(O, P + 4 * step, operand_at(v, step * 2048));
         }
         products_commit();
     }
@@ -439,11 +466,11 @@ template <class T> struct forward_consumer {
             }
         }
     }
-    /* While products run. */
+    /* While products run: not among their instructions, where it would keep the others from their turn. */
     VERB void sum_weights()
     {
-        if constexpr (!DROPS) {
-            add_weights();
+        if constexpr (!DROPS && !has_ones<T>()) {
+            before_next_wait(f.p.H, [&] { add_weights(); });
         }
     }
     VERB void find_kept(int n)
@@ -480,7 +507,7 @@ template <class T> struct forward_consumer {
     VERB void shrink()
     {
 #pragma unroll
-        for (int i = 0; i < T::D / 2; i++) {
+        for (int i = 0; i < COLUMNS / 2; i++) {
             O[i] *= factor[i / 2 % 2];
         }
     }
@@ -553,7 +580,9 @@ template <class T> struct forward_consumer {
         sum_weights();
         find_kept(n);
         find_visible(n);
-        hold(sum);
+        if constexpr (!has_ones<T>()) {
+            hold(sum);
+        }
         products_wait<1>();
         hold(S);
         memory.k.release(step + n);
@@ -701,13 +730,20 @@ template <class T> struct forward_consumer {
         shared_fence();
     }
 
+    VERB float sum_of_row(int half) const
+    {
+        if constexpr (has_ones<T>()) {
+            return O[T::D / 2 + 2 * half];
+        }
+        const float l = sum[half] + __shfl_xor_sync(~0u, sum[half], 1);
+        return l + __shfl_xor_sync(~0u, l, 2);
+    }
     /* O = O' / l; 0 if the row sees nothing or is not there. */
     VERB void finish()
     {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            float l = sum[half] + __shfl_xor_sync(~0u, sum[half], 1);
-            l += __shfl_xor_sync(~0u, l, 2);
+            const float l = sum_of_row(half);
             store_lse(half, l);
             factor[half] = l == 0 ? 0 : (DROPS ? f.x.inverse_keep : 1) / l;
         }
@@ -745,6 +781,7 @@ template <class T> VERB void run_forward(const agi_hopper_forward &f)
     if (threadIdx.x == 0) {
         memory.init();
     }
+    memory.write_ones();
     __syncthreads();
     if (threadIdx.x < 128) {
         give_registers<T::PRODUCER_REGISTERS>();

@@ -166,9 +166,14 @@ VERB void shared_fence()
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
+/* 16 bytes, the same word four times. */
+VERB void shared_fill_16(uint32_t address, uint32_t word)
+{
+    asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(address), "r"(word) : "memory");
+}
 VERB void shared_zero_16(uint32_t address)
 {
-    asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(address), "r"(0) : "memory");
+    shared_fill_16(address, 0);
 }
 /* Four matrices of 8 x 8 numbers of 16 bits, in the lanes as load_matrices has them. */
 VERB void store_matrices(uint32_t address, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3)
@@ -280,22 +285,27 @@ VERB int here(int x)
 #define REGISTERS_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define REGISTERS_24 REGISTERS_16 ", %16, %17, %18, %19, %20, %21, %22, %23"
 #define REGISTERS_32 REGISTERS_24 ", %24, %25, %26, %27, %28, %29, %30, %31"
-#define REGISTERS_40 REGISTERS_32 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define REGISTERS_36 REGISTERS_32 ", %32, %33, %34, %35"
+#define REGISTERS_40 REGISTERS_36 ", %36, %37, %38, %39"
 #define REGISTERS_56 REGISTERS_40 ", %40, %41, %42, %43, %44, %45, %46, " \
     "%47, %48, %49, %50, %51, %52, %53, %54, %55"
 #define REGISTERS_64 REGISTERS_56 ", %56, %57, %58, %59, %60, %61, %62, %63"
-#define REGISTERS_128 REGISTERS_64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, " \
+#define REGISTERS_68 REGISTERS_64 ", %64, %65, %66, %67"
+#define REGISTERS_128 REGISTERS_68 ", %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, " \
     "%79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, " \
     "%100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, " \
     "%118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define FOUR(mode, d, i) mode(d[i]), mode(d[i + 1]), mode(d[i + 2]), mode(d[i + 3])
 #define EIGHT(mode, d, i) mode(d[i]), mode(d[i + 1]), mode(d[i + 2]), mode(d[i + 3]), mode(d[i + 4]), \
     mode(d[i + 5]), mode(d[i + 6]), mode(d[i + 7])
 #define OPERANDS_16(mode, d) EIGHT(mode, d, 0), EIGHT(mode, d, 8)
 #define OPERANDS_24(mode, d) OPERANDS_16(mode, d), EIGHT(mode, d, 16)
 #define OPERANDS_32(mode, d) OPERANDS_24(mode, d), EIGHT(mode, d, 24)
+#define OPERANDS_36(mode, d) OPERANDS_32(mode, d), FOUR(mode, d, 32)
 #define OPERANDS_40(mode, d) OPERANDS_32(mode, d), EIGHT(mode, d, 32)
 #define OPERANDS_56(mode, d) OPERANDS_40(mode, d), EIGHT(mode, d, 40), EIGHT(mode, d, 48)
 #define OPERANDS_64(mode, d) OPERANDS_56(mode, d), EIGHT(mode, d, 56)
+#define OPERANDS_68(mode, d) OPERANDS_64(mode, d), FOUR(mode, d, 64)
 #define OPERANDS_96(mode, d) OPERANDS_64(mode, d), EIGHT(mode, d, 64), EIGHT(mode, d, 72), EIGHT(mode, d, 80), \
     EIGHT(mode, d, 88)
 #define OPERANDS_128(mode, d) OPERANDS_96(mode, d), EIGHT(mode, d, 96), EIGHT(mode, d, 104), EIGHT(mode, d, 112), \
@@ -417,11 +427,19 @@ template <class F, int N> VERB void product_next(float (&d)[N / 2], uint64_t a, 
 template <class F, int N> VERB void product_weights(float (&d)[N / 2], const uint32_t *a, uint64_t b)
 {
     constexpr bool BFLOAT = same_format<F, bf16>::value;
-    static_assert(N == 64 || N == 128 || N == 256, "no product of this width");
+    static_assert(N == 64 || N == 72 || N == 128 || N == 136 || N == 256, "no product of this width");
     if constexpr (N == 64 && BFLOAT) {
         PRODUCT_REGISTERS(64, bf16, 32, 32, 33, 34, 35, 36);
     } else if constexpr (N == 64) {
         PRODUCT_REGISTERS(64, f16, 32, 32, 33, 34, 35, 36);
+    } else if constexpr (N == 72 && BFLOAT) {
+        PRODUCT_REGISTERS(72, bf16, 36, 36, 37, 38, 39, 40);
+    } else if constexpr (N == 72) {
+        PRODUCT_REGISTERS(72, f16, 36, 36, 37, 38, 39, 40);
+    } else if constexpr (N == 136 && BFLOAT) {
+        PRODUCT_REGISTERS(136, bf16, 68, 68, 69, 70, 71, 72);
+    } else if constexpr (N == 136) {
+        PRODUCT_REGISTERS(136, f16, 68, 68, 69, 70, 71, 72);
     } else if constexpr (N == 256 && BFLOAT) {
         PRODUCT_REGISTERS(256, bf16, 128, 128, 129, 130, 131, 132);
     } else if constexpr (N == 256) {
