@@ -5,7 +5,8 @@
  * over the borders of tiles of queries. The others compute, 64 queries each: S = Q K^T of the next tile and O' += P V
  * of this one are given to the tensor cores together, and while they run the weights of the next tile are made. A turn
  * is passed on from warpgroup to warpgroup, so that one makes weights while another multiplies. The first scores of
- * the next queries are made while O of these is stored, if there is room for two tiles of queries.
+ * the next queries are made while O of these is stored, if there is room for two tiles of queries. Four warpgroups need
+ * neither, as some of them always make weights; of the tiles of keys each leaves out those behind its own queries.
  *
  * Weights are 2^(S rate - u), u = m rate rounded, with m the row's largest score so far; what was summed before shrinks
  * by 2^(u_old - u). float16's are larger by 2^14, its range, in O' and in l alike. Scores are the products Q K^T, and
@@ -255,7 +256,10 @@ template <class T> struct forward_consumer {
     /* Features that need scores multiplied by the scale. */
     static constexpr bool SCALED = (T::FEATURES & (AGI_HAS_SOFTCAP | AGI_HAS_RELATIVE | AGI_HAS_BIAS)) != 0;
     static constexpr bool HIDES = hides_by_data(T::FEATURES), DROPS = (T::FEATURES & AGI_HAS_DROPOUT) != 0;
-    static constexpr bool NEXT_EARLY = T::Q_SLOTS > 1; /* the next tile begins before O of this one is stored */
+    static constexpr bool SKIPS = T::CONSUMERS == 4, TURNS = !SKIPS;
+    /* The next tile begins before O of this one is stored. Who skips keys would wait for more of them than there are
+     * slots, as the last values of this tile have not been given back. */
+    static constexpr bool NEXT_EARLY = T::Q_SLOTS > 1 && !SKIPS;
     static constexpr bool MASKED = has_mask(T::FEATURES);
     static constexpr int COLUMNS = has_ones<T>() ? T::D + 8 : T::D; /* of O' */
 
@@ -266,6 +270,7 @@ template <class T> struct forward_consumer {
     const float rate;
     const query_block<T> *at; /* of the tile, in shared memory */
     int tile, step;           /* of the block's tiles; its first tile of keys, of all that the block visits */
+    int skipped;              /* of its tiles of keys, from the first on */
     int row;                  /* the thread's first query, the other is row + 8 */
     int inside_from, inside_to; /* keys that every query of the warpgroup sees */
     float S[T::N / 2], O[COLUMNS / 2];
@@ -279,7 +284,8 @@ template <class T> struct forward_consumer {
     VERB forward_consumer(const agi_hopper_forward &call, const forward_memory<T> &shared)
         : f(call), memory(shared), w(uniform((int)threadIdx.x / 128 - 1)),
           scaled(SCALED || !(call.p.scale >= 0x1p-20 && call.p.scale <= 1)),
-          rate(scaled ? LOG2_E : (float)(call.p.scale * 1.4426950408889634)), at(nullptr), tile(0), step(0)
+          rate(scaled ? LOG2_E : (float)(call.p.scale * 1.4426950408889634)), at(nullptr), tile(0), step(0),
+          skipped(0)
     {
     }
 
@@ -541,23 +547,41 @@ template <class T> struct forward_consumer {
     {
         memory.q.wait(x);
         if (memory.place(x).count > 0) {
-            memory.k.wait(keys);
+            skipped = SKIPS ? keys_behind(memory.place(x)) : 0;
+            for (int n = 0; n < skipped; n++) {
+                memory.k.wait(keys + n);
+                memory.k.release(keys + n);
+            }
+            memory.k.wait(keys + skipped);
         }
-        start_scores(x, keys);
+        start_scores(x, keys + skipped);
+    }
+    /* How many of the first tiles of keys no query of the warpgroup sees; the last tile of all is always visited. While it
+     * passes over K, their values stay in their slots. */
+    VERB int keys_behind(const query_block<T> &of) const
+    {
+        const int seen = min(of.row + w * 64 + 64 + of.s.high, of.s.n_k); /* keys up to there */
+        const int behind = of.first + of.count - (max(seen, 1) + T::N - 1) / T::N;
+        return max(min(min(behind, of.count - 1), T::STAGES - 1), 0);
     }
     VERB void first_keys()
     {
-        find_kept(0);
-        find_visible(0);
+        const int n = skipped;
+        find_kept(n);
+        find_visible(n);
+        for (int i = 0; i < skipped; i++) {
+            memory.v.wait(step + i);
+            memory.v.release(step + i);
+        }
         products_wait<0>();
         hold(S);
-        memory.k.release(step);
-        make_weights(0);
+        memory.k.release(step + n);
+        make_weights(n);
         pack_weights();
-        if (NEXT_EARLY && tile > 0) {
+        if (T::Q_SLOTS > 1 && tile > 0) {
             release_queries(tile - 1);
         }
-        clear_hidden(0);
+        clear_hidden(n);
     }
     /* The slot of a tile. */
     VERB void release_queries(int x) const
@@ -569,14 +593,18 @@ template <class T> struct forward_consumer {
     VERB void next_keys(int n)
     {
         memory.k.wait(step + n);
-        take_turn();
+        if constexpr (TURNS) {
+            take_turn();
+        }
         hold(P);
         hold(O);
         products_begin();
         start_scores(tile, step + n);
         memory.v.wait(step + n - 1);
         start_sums(step + n - 1);
-        pass_turn();
+        if constexpr (TURNS) {
+            pass_turn();
+        }
         sum_weights();
         find_kept(n);
         find_visible(n);
@@ -594,7 +622,7 @@ template <class T> struct forward_consumer {
         pack_weights();
         clear_hidden(n);
     }
-    /* O' with the last tile of keys; then the next tile begins, if it has a slot. */
+    /* O' with the last tile of keys; then the next tile begins, if it may. */
     VERB void last_keys()
     {
         memory.v.wait(step - 1);
@@ -612,7 +640,7 @@ template <class T> struct forward_consumer {
     }
     VERB void walk()
     {
-        if (w == T::CONSUMERS - 1) {
+        if (TURNS && w == T::CONSUMERS - 1) {
             pass_turn();
         }
         products_begin();
@@ -623,14 +651,16 @@ template <class T> struct forward_consumer {
             begin_tile();
             first_keys();
 #pragma unroll 1
-            for (n = 1; has_tile(n); n++) {
+            for (n = skipped + 1; has_tile(n); n++) {
                 next_keys(n);
             }
             step += MASKED ? n : at->count;
             last_keys();
             finish();
-            if constexpr (!NEXT_EARLY) {
+            if (T::Q_SLOTS == 1) {
                 release_queries(tile);
+            }
+            if constexpr (!NEXT_EARLY) {
                 products_begin();
                 start_tile(tile + 1, step);
             }
