@@ -272,11 +272,12 @@ template <class T> struct forward_consumer {
     int tile, step;           /* of the block's tiles; its first tile of keys, of all that the block visits */
     int skipped;              /* of its tiles of keys, from the first on */
     int row;                  /* the thread's first query, the other is row + 8 */
+    int first_key, count;     /* of the tile: the first key that is visited, its tiles of keys */
     int inside_from, inside_to; /* keys that every query of the warpgroup sees */
     float S[T::N / 2], O[COLUMNS / 2];
     uint32_t P[T::N / 4];
     float top[2], factor[2];
-    float sum[2]; /* the thread's part of l, unless that is in O' */
+    float sum[2]; /* the thread's part of l, unless that is in O'; in the end l */
     bool seen[2]; /* has the row met a pair that mask and bias do not hide? */
     kept_weights<false, T::N / 2> kept;
     mask_bits<false, T::N / 2> visible; /* if the tile is mixed */
@@ -294,6 +295,8 @@ template <class T> struct forward_consumer {
         at = &memory.place(tile);
         row = at->row + (int)threadIdx.x / 32 * 16 - 64 + (int)threadIdx.x % 32 / 4;
         const int first = at->row + w * 64;
+        first_key = at->key(0);
+        count = at->count;
         inside_from = first + 63 + at->s.low;
         inside_to = min(first + at->s.high + 1, at->s.n_k);
 #pragma unroll
@@ -309,7 +312,7 @@ template <class T> struct forward_consumer {
         if constexpr (MASKED) {
             return memory.note(step + n).key;
         }
-        return at->key(n);
+        return first_key - n * T::N;
     }
     VERB bool is_mixed(int n) const
     {
@@ -321,13 +324,14 @@ template <class T> struct forward_consumer {
         if constexpr (MASKED) {
             return !memory.note(step + n - 1).last;
         }
-        return n < at->count;
+        return n < count;
     }
 
     /* u of a row whose largest score is m. */
     VERB float exponent(float m) const
     {
-        return add_rn(mul_rn(m, rate), -RAISE);
+        const float u = mul_rn(m, rate);
+        return F::RAISED ? add_rn(u, -RAISE) : u;
     }
     VERB float sink() const
     {
@@ -432,8 +436,8 @@ template <class T> struct forward_consumer {
     {
         float most = HIDES ? -INFINITY : top[half];
 #pragma unroll
-        for (int i = 0; i < T::N / 4; i++) {
-            most = fmaxf(most, S[i / 2 * 4 + 2 * half + i % 2]);
+        for (int i = 2 * half; i < T::N / 2; i += 4) {
+            most = fmaxf(most, fmaxf(S[i], S[i + 1]));
         }
         most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
         most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
@@ -578,6 +582,10 @@ template <class T> struct forward_consumer {
         memory.k.release(step + n);
         make_weights(n);
         pack_weights();
+        if constexpr (has_ones<T>()) { /* O' is 0, but for a sink's weight */
+            O[T::D / 2] *= factor[0];
+            O[T::D / 2 + 2] *= factor[1];
+        }
         if (T::Q_SLOTS > 1 && tile > 0) {
             release_queries(tile - 1);
         }
@@ -654,9 +662,9 @@ template <class T> struct forward_consumer {
             for (n = skipped + 1; has_tile(n); n++) {
                 next_keys(n);
             }
-            step += MASKED ? n : at->count;
+            step += MASKED ? n : count;
             last_keys();
-            finish();
+            store_values();
             if (T::Q_SLOTS == 1) {
                 release_queries(tile);
             }
@@ -664,6 +672,7 @@ template <class T> struct forward_consumer {
                 products_begin();
                 start_tile(tile + 1, step);
             }
+            store_lse(); /* beside the next scores */
         }
         products_wait<0>();
         hold(S);
@@ -677,21 +686,22 @@ template <class T> struct forward_consumer {
         return row + 8 * half < at->s.n_q;
     }
     /* L = ln2 (u + log2 l), freed of what rounding the rate did to m. If no key weighs anything it is the sink's logit, to
-     * the last bit: so vjp knows such rows. */
-    VERB void store_lse(int half, float l) const
+     * the last bit: so vjp knows such rows. Of four threads with the same rows two store one each. */
+    VERB void store_lse() const
     {
-        const int r = row + 8 * half;
-        const bool sees =
-            max(r + at->s.low, 0) < min(r + at->s.high + 1, at->s.n_k) && (!HIDES || seen[half] || !(l == l));
-        const double ln2 = 0.6931471805599453, m = top[half], unit = scaled ? 1 : f.p.scale;
-        const bool by_keys = sees && (top[half] > first_top() || l != sink_weight(top[half]));
-        const double L = by_keys ? m * (unit - ln2 * (double)rate) +
-                                       ln2 * ((double)exponent(top[half]) + (double)log2f(l))
-                                 : (double)sink();
-        if (threadIdx.x % 4 == 0 && r < at->rows_of_tensor(f.p)) {
-            store_row(f.p, f.p.a.lse, AG_ACC_LSE, {at->s, at->h}, r,
-                      exists(half) && (l != 0 || !by_keys) ? L : -(double)INFINITY);
+        const int half = (int)threadIdx.x % 4, r = row + 8 * half;
+        if (half > 1 || r >= at->rows_of_tensor(f.p)) {
+            return;
         }
+        const float most = half == 0 ? top[0] : top[1], l = half == 0 ? sum[0] : sum[1];
+        const bool met = !HIDES || (half == 0 ? seen[0] : seen[1]) || !(l == l);
+        const bool sees = max(r + at->s.low, 0) < min(r + at->s.high + 1, at->s.n_k) && met;
+        const double ln2 = 0.6931471805599453, m = most, unit = scaled ? 1 : f.p.scale;
+        const bool by_keys = sees && (most > first_top() || l != sink_weight(most));
+        const double L = by_keys ? m * (unit - ln2 * (double)rate) + ln2 * ((double)exponent(most) + (double)log2f(l))
+                                 : (double)sink();
+        store_row(f.p, f.p.a.lse, AG_ACC_LSE, {at->s, at->h}, r,
+                  exists(half) && (l != 0 || !by_keys) ? L : -(double)INFINITY);
     }
 
     /* Two numbers of O, or what rounding takes from them. */
@@ -769,13 +779,12 @@ template <class T> struct forward_consumer {
         return l + __shfl_xor_sync(~0u, l, 2);
     }
     /* O = O' / l; 0 if the row sees nothing or is not there. */
-    VERB void finish()
+    VERB void store_values()
     {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            const float l = sum_of_row(half);
-            store_lse(half, l);
-            factor[half] = l == 0 ? 0 : (DROPS ? f.x.inverse_keep : 1) / l;
+            sum[half] = sum_of_row(half);
+            factor[half] = sum[half] == 0 ? 0 : (DROPS ? f.x.inverse_keep : 1) / sum[half];
         }
 #pragma unroll
         for (int i = 0; i < T::D / 2; i++) {
