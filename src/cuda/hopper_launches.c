@@ -231,6 +231,26 @@ static void emit_features(agi_cuda_job *j)
     }
 }
 
+/* Can the bias be read by the copy engine? */
+static bool map_bias(agi_cuda_job *j, agi_cuda_tensor_map *map)
+{
+    const ag_tensor *t = &j->k.a.bias;
+    const int64_t far = INT64_C(1) << 38;
+    agi_cuda_box_view view = {.data = t->data,
+                              .size = {j->p->batch, j->p->heads, j->p->q_len, j->p->kv_len},
+                              .strides = {t->strides[0], t->strides[1], t->strides[2]}};
+    bool fits = t->data != NULL && j->p->aux_dtype == j->p->dtype && (uintptr_t)t->data % 16 == 0 &&
+                t->strides[2] > 0 && t->strides[3] == 1;
+    for (int axis = 0; axis < 3; axis++) {
+        fits &= t->strides[axis] >= 0 && t->strides[axis] < far && t->strides[axis] % 8 == 0;
+        view.size[axis] = t->strides[axis] == 0 ? 1 : view.size[axis];
+    }
+    if (fits) {
+        make_map(j, &view, 64, map);
+    }
+    return fits;
+}
+
 /* ---- forward and jvp ---- */
 
 /* Both planes of a matrix; for the kernel the second is where the matrix's tangent would be. */
@@ -278,6 +298,7 @@ void agi_hopper_emit_forward(agi_cuda_job *j)
     if (f.stores_boxes && a->o_low.data != NULL) {
         map_output(j, &a->o_low, &f.o_low);
     }
+    f.bias_in_boxes = map_bias(j, &f.bias);
     /* Each processor has one block; tiles are counted by 32 bits, and more of them are refused. */
     const bool few = all < j->device->processors || all > INT32_MAX;
     agi_cuda_emit(j, choice.kernel, few ? all : j->device->processors, &f, sizeof f, false);
@@ -373,26 +394,6 @@ static bool map_gradient(agi_cuda_job *j, const agi_cuda_source *s, const ag_ten
     agi_cuda_axes_of(j->p, s, view.size);
     make_map(j, &view, 64, map);
     return true;
-}
-
-/* Can the bias be read by the copy engine? */
-static bool map_bias(agi_cuda_job *j, agi_cuda_tensor_map *map)
-{
-    const ag_tensor *t = &j->k.a.bias;
-    const int64_t far = INT64_C(1) << 38;
-    agi_cuda_box_view view = {.data = t->data,
-                              .size = {j->p->batch, j->p->heads, j->p->q_len, j->p->kv_len},
-                              .strides = {t->strides[0], t->strides[1], t->strides[2]}};
-    bool fits = t->data != NULL && j->p->aux_dtype == j->p->dtype && (uintptr_t)t->data % 16 == 0 &&
-                t->strides[2] > 0 && t->strides[3] == 1;
-    for (int axis = 0; axis < 3; axis++) {
-        fits &= t->strides[axis] >= 0 && t->strides[axis] < far && t->strides[axis] % 8 == 0;
-        view.size[axis] = t->strides[axis] == 0 ? 1 : view.size[axis];
-    }
-    if (fits) {
-        make_map(j, &view, 64, map);
-    }
-    return fits;
 }
 
 /* Two 16-bit channels at a time. */

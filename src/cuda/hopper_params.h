@@ -69,12 +69,14 @@ typedef struct {
 typedef struct {
     agi_cuda_tensor_map q, k, v;
     agi_cuda_tensor_map o, o_low; /* if stores_boxes; o_low only if the call has it */
+    agi_cuda_tensor_map bias;     /* if bias_in_boxes: as in agi_hopper_ring */
     agi_cuda_params p;            /* p.w.blocks: tiles of queries per head */
     agi_hopper_features x;
     int32_t heads_together; /* heads of a group, all sequences counted */
     int32_t tiles;          /* of all heads */
     int64_t *drawn;         /* the counter; NULL: every n-th */
     int32_t stores_boxes;   /* o and o_low are stored by the copy engine, else row by row */
+    int32_t bias_in_boxes;  /* read by the copy engine, else entry by entry */
 } agi_hopper_forward;
 
 /* float32's: the two planes of each matrix. The second planes have the places of tangents: p.m[AGI_CUDA_TQ] is
@@ -222,6 +224,8 @@ typedef struct {
      8 * (2 * AGI_HOPPER_Q_SLOTS(D) + 4 * (STAGES)) + AGI_HOPPER_PLACES)
 /* Of forward without score features, beside that: ones behind each tile of V, for the sums of the weights. */
 #define AGI_HOPPER_ONES(D, N, STAGES) ((D) > 128 ? 0 : (STAGES) * (N)*128)
+/* Beside each tile of keys, in sets with a bias: the bias of the block's queries and of the keys, 64 at a time. */
+#define AGI_HOPPER_BIAS_TILE(CONSUMERS, N) (64 * (CONSUMERS)*128 * (((N) + 63) / 64))
 
 /* Of jvp, which has the tangent of each matrix, and of float32's forward, which has two planes; where the block is. */
 enum { AGI_HOPPER_PLACE = 128 };

@@ -72,7 +72,8 @@ enum {
      AGI_HOPPER_OWNERS_SHARED(4, AGI_HOPPER_STATS_##map, D, CONSUMERS, N, STAGES)},
 #define HOPPER_FORWARD_SET(map, format, D, CONSUMERS, N, STAGES, set)                                        \
     {#map "_" #format "_d" #D "_" #set, #map "_" #format, 128 * (CONSUMERS + 1),                             \
-     AGI_HOPPER_SHARED(D, CONSUMERS, N, STAGES)},
+     AGI_HOPPER_SHARED(D, CONSUMERS, N, STAGES) +                                                            \
+         (AGI_SET_##set & AGI_HAS_BIAS ? (STAGES)*AGI_HOPPER_BIAS_TILE(CONSUMERS, N) : 0)},
 #define HOPPER_BACKWARD_SET(map, format, D, CONSUMERS, N, STAGES, set)                                       \
     {#map "_" #format "_d" #D "_" #set, "hopper_backward_" #format, 128 * (CONSUMERS + 1),                   \
      AGI_HOPPER_OWNERS_SHARED(2, AGI_HOPPER_STATS_##map, D, CONSUMERS, N, STAGES)},

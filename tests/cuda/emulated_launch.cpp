@@ -65,18 +65,31 @@ static void spoil_feature(agi_cuda_params &p, agi_hopper_features &x)
     case AGI_HAS_RELATIVE: x.relative++; break;
     case AGI_HAS_BIAS: p.a.bias.strides[3] = 0; break;
     case AGI_HAS_MASK: p.a.mask.strides[2] = p.a.mask.strides[3] = 0; break;
+    case WRONG_BIAS_TILE: break;
     default: p.a.seed ^= 1; break;
     }
 }
-/* A map of the bias that has only its first keys. */
+/* A map of the bias that has only its first keys, or begins with the second tile of them. */
+static void spoil_bias(agi_cuda_tensor_map &map)
+{
+    agi_cuda_box_view *const view = (agi_cuda_box_view *)map.words;
+    if (wrong_feature == AGI_HAS_BIAS) {
+        view->size[3] = 8;
+    } else if (wrong_feature == WRONG_BIAS_TILE) {
+        view->data = (uint16_t *)view->data + 64;
+        view->size[3] -= 64;
+    }
+}
 template <class P> static void spoil_maps(P &)
 {
 }
+template <> void spoil_maps(agi_hopper_forward &f)
+{
+    spoil_bias(f.bias);
+}
 template <> void spoil_maps(agi_hopper_ring &f)
 {
-    if (wrong_feature == AGI_HAS_BIAS) {
-        ((agi_cuda_box_view *)f.bias.words)->size[3] = 8;
-    }
+    spoil_bias(f.bias);
 }
 template <class P> static void run_spoiled(const agi_cuda_entry *launch)
 {

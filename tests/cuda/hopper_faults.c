@@ -223,6 +223,9 @@ static void check_feature_faults(void)
                 }
             }
         }
+        if (hopper_sets[set].features & AGI_HAS_BIAS) {
+            check_feature_fault(set, WRONG_BIAS_TILE, "hopper_forward");
+        }
     }
 }
 

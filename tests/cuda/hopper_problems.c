@@ -92,6 +92,14 @@ static const struct hopper_problem problems[] = {
     {"b2 h2 q140 k208 d128 f16 bias=b1qk mask=11qk", WITH_LENGTHS},
     {"b3 h1 q120 k144 d64 bf16 packed=250,300 bias=11qk", 0},
     {"b2 h2 q150 k264 d64 f16 dropout=0.2 bias=bhqk", 0},
+    /* forward: many tiles of it, packed sequences, rows that no copy can read, pairs and keys that it alone hides */
+    {"b2 h3 q330 k200 d128 f16 bias=1hqk window=70,40", FORWARD_ALONE | WITH_LOW},
+    {"b3 h2 q150 k104 d128 bf16 packed=300,200 bias=bhqk dropout=0.2", FORWARD_ALONE},
+    {"b2 h2 kv1 q150 k392 d64 f16 bias=11qk mask=11qk", FORWARD_ALONE | WITH_LENGTHS | HIDING_BIAS},
+    {"h2 q200 k296 d128 bf16 bias=1hqk sink", FORWARD_ALONE | HIDING_BIAS},
+    {"h2 q140 k265 d128 bf16 bias=1hqk", FORWARD_ALONE | HIDING_BIAS},
+    {"b2 h2 q140 k200 d100 f16 bias=bhqk aux=f32 dropout=0.3", FORWARD_ALONE},
+    {"b4 h3 q260 k136 d40 bf16 bias=b1qk causal", FORWARD_ALONE | INVARIANT},
     {"h1 q70 k72 d64 bf16 bias=11qk", FAR_BIAS},
     {"h1 q70 k72 d64 bf16 bias=11qk", FAR_BIAS | INVARIANT},
     /* the gradient of a bias that sequences or heads share: walks in one part and in two, empty and cut tiles */

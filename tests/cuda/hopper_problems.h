@@ -29,7 +29,9 @@ enum {
         4096, /* the mask's tiles of 64 x 64 are empty, full or mixed; queries and keys that nobody sees are NaN */
     MASK_EMPTY = 8192,
     MASK_FULL = 16384,
-    FAR_BIAS = 32768 /* the bias of one query is -1e9 for every key */
+    FAR_BIAS = 32768, /* the bias of one query is -1e9 for every key */
+    HIDING_BIAS =
+        65536 /* the bias hides every third key, all keys of every seventh query, and half of the other pairs */
 };
 
 struct hopper_problem {
@@ -134,6 +136,18 @@ static inline void lower_bias(struct arrays *x)
         bias[agc_arrays_index(x, T_BIAS, 0, 0, p->q_len / 2, j)] = MINUS_1E9;
     }
 }
+static inline void hide_by_bias(struct arrays *x)
+{
+    const ag_problem *p = ag_plan_problem(x->plan);
+    uint16_t *const bias = x->data[T_BIAS];
+    const int64_t *size = x->size[T_BIAS];
+    for (int64_t n = 0; n < x->count[T_BIAS]; n++) {
+        const int64_t j = n % size[3], i = n / size[3] % size[2];
+        if (j % 3 == 0 || i % 7 == 0 || (i * 31 + j * 17 + i * j) % 2 == 0) {
+            bias[n] = p->dtype == AG_F16 ? 0xfc00 : 0xff80; /* minus infinity */
+        }
+    }
+}
 static inline bool has_far_bias(const struct arrays *x)
 {
     const ag_problem *p = ag_plan_problem(x->plan);
@@ -196,6 +210,9 @@ static inline void make_hopper_problem(struct arrays *x, const struct hopper_pro
     clear_tangents(x, problem->with);
     if (problem->with & FAR_BIAS) {
         lower_bias(x);
+    }
+    if (problem->with & HIDING_BIAS) {
+        hide_by_bias(x);
     }
     if (problem->with & (MASK_BY_TILES | MASK_EMPTY | MASK_FULL)) {
         fill_mask_by_tiles(x, problem->with);

@@ -6,7 +6,8 @@
  * of this one are given to the tensor cores together, and while they run the weights of the next tile are made. A turn
  * is passed on from warpgroup to warpgroup, so that one makes weights while another multiplies. The first scores of
  * the next queries are made while O of these is stored, if there is room for two tiles of queries. Four warpgroups need
- * neither, as some of them always make weights; of the tiles of keys each leaves out those behind its own queries.
+ * neither, as some of them always make weights; of the tiles of keys each leaves out those behind its own queries. A
+ * bias that the copy engine can read comes with K, and is in registers before the scores are.
  *
  * Weights are 2^(S rate - u), u = m rate rounded, with m the row's largest score so far; what was summed before shrinks
  * by 2^(u_old - u). float16's are larger by 2^14, its range, in O' and in l alike. Scores are the products Q K^T, and
@@ -44,14 +45,17 @@ template <class T> constexpr VERB bool has_ones()
 template <class T> struct forward_memory {
     static constexpr int ONES = has_ones<T>() ? T::BOX : 0; /* bytes behind each tile of V */
     static constexpr int NOTES = 2 * T::STAGES; /* a step's is read when the next K has come, but not the one after */
+    static constexpr int BIAS = T::FEATURES & AGI_HAS_BIAS ? AGI_HOPPER_BIAS_TILE(T::CONSUMERS, T::N) : 0; /* bytes */
     tile_ring<T::Q_SLOTS> q;
     tile_ring<T::STAGES> k, v;
+    uint32_t biases; /* tiles of the bias, in the slots of K */
     query_block<T> *places;
 
     VERB forward_memory(char *shared)
     {
         const uint32_t begin = (shared_address(shared) + 1023) & ~1023u, rings = begin + T::Q_SLOTS * T::OWN;
-        const uint32_t barriers = rings + T::STAGES * (2 * T::TILE + ONES);
+        biases = rings + T::STAGES * (2 * T::TILE + ONES);
+        const uint32_t barriers = biases + T::STAGES * BIAS;
         const uint32_t of_q = barriers + 4 * T::STAGES * 8, behind = of_q + 2 * T::Q_SLOTS * 8;
         static_assert(PLACES >= 2 * T::Q_SLOTS, "places stay longer than slots");
         static_assert(PLACES * sizeof(query_block<T>) + (has_mask(T::FEATURES) ? NOTES * sizeof(key_note) : 0) <=
@@ -88,6 +92,11 @@ template <class T> struct forward_memory {
     {
         return ((key_note *)(places + PLACES))[step % NOTES];
     }
+    /* The bias of the queries of warpgroup w and of the tile's box-th 64 keys. */
+    VERB uint32_t bias(int step, int w, int box) const
+    {
+        return biases + step % T::STAGES * BIAS + (box * T::CONSUMERS + w) * T::SLAB;
+    }
 };
 
 /* ---- The producer ---- */
@@ -115,15 +124,28 @@ template <class T> struct forward_producer {
         to.count = 0;
     }
 
-    /* step: of the ring; key: the first of the tile. */
+    /* step: of the ring; key: the first of the tile; more: bytes that come with it. */
     VERB void copy_keys(const query_block<T> &at, const tile_ring<T::STAGES> &ring,
-                        const agi_cuda_tensor_map &map, int operand, int step, int key)
+                        const agi_cuda_tensor_map &map, int operand, int step, int key, int more)
     {
         const box_place place = place_of(f.p.m[operand], at.s, true);
-        ring.begin(step, T::TILE);
+        ring.begin(step, T::TILE + more);
         for (int box = 0; box < T::BOXES; box++) {
             box_load(ring.tile(step) + box * T::BOX, map, ring.full(step), box * 64, place.row + key, at.kv_head,
                      place.batch);
+        }
+    }
+    /* K, and the bias of its keys. */
+    VERB void copy_k(const query_block<T> &at, int step, int key)
+    {
+        constexpr int BOXES = forward_memory<T>::BIAS / (T::CONSUMERS * T::SLAB);
+        const bool with_bias = BOXES > 0 && f.bias_in_boxes;
+        const int64_t *const strides = f.p.a.bias.strides;
+        copy_keys(at, memory.k, f.k, AGI_CUDA_K, step, key, with_bias ? forward_memory<T>::BIAS : 0);
+        for (int n = 0; with_bias && n < T::CONSUMERS * BOXES; n++) {
+            const int box = n / T::CONSUMERS, w = n % T::CONSUMERS;
+            box_load(memory.bias(step, w, box), f.bias, memory.k.full(step), key + box * 64, at.row + w * 64,
+                     strides[1] == 0 ? 0 : at.h, strides[0] == 0 ? 0 : (int)at.s.b);
         }
     }
     /* Without a tile, the word that there is none. */
@@ -165,13 +187,14 @@ template <class T> struct forward_producer {
     {
         const query_block<T> &at = memory.place(x), &before = memory.place(n == 0 ? x - 1 : x);
         if (at.count > 0) {
-            copy_keys(at, memory.k, f.k, AGI_CUDA_K, step, at.key(n));
+            copy_k(at, step, at.key(n));
         }
         if (n == 0 && T::Q_SLOTS > 1) {
             copy_queries(at, x);
         }
         if (step > 0) {
-            copy_keys(before, memory.v, f.v, AGI_CUDA_V, step - 1, before.key(n == 0 ? before.count - 1 : n - 1));
+            copy_keys(before, memory.v, f.v, AGI_CUDA_V, step - 1, before.key(n == 0 ? before.count - 1 : n - 1),
+                      0);
         }
         if (n == 0 && T::Q_SLOTS == 1) {
             copy_queries(at, x); /* its slot is free when O has left it, which needs those values */
@@ -223,14 +246,14 @@ template <class T> struct forward_producer {
                 const bool there = at.count > 0;
                 if (there) {
                     write_note(at, step, n, next >= at.count);
-                    copy_keys(at, memory.k, f.k, AGI_CUDA_K, step, at.key(n));
+                    copy_k(at, step, at.key(n));
                 }
                 if (visited == 0) {
                     copy_queries(at, x);
                 }
                 if (step > 0) {
                     copy_keys(memory.place(visited == 0 ? x - 1 : x), memory.v, f.v, AGI_CUDA_V, step - 1,
-                              memory.note(step - 1).key);
+                              memory.note(step - 1).key, 0);
                 }
                 if (!there) {
                     return;
@@ -262,6 +285,7 @@ template <class T> struct forward_consumer {
     static constexpr bool NEXT_EARLY = T::Q_SLOTS > 1 && !SKIPS;
     static constexpr bool MASKED = has_mask(T::FEATURES);
     static constexpr int COLUMNS = has_ones<T>() ? T::D + 8 : T::D; /* of O' */
+    static constexpr bool HAS_BIAS = (T::FEATURES & AGI_HAS_BIAS) != 0;
 
     const agi_hopper_forward &f;
     const forward_memory<T> &memory;
@@ -281,6 +305,7 @@ template <class T> struct forward_consumer {
     bool seen[2]; /* has the row met a pair that mask and bias do not hide? */
     kept_weights<false, T::N / 2> kept;
     mask_bits<false, T::N / 2> visible; /* if the tile is mixed */
+    uint32_t bias[T::N / 4];            /* if it comes in boxes: pairs as in P */
 
     VERB forward_consumer(const agi_hopper_forward &call, const forward_memory<T> &shared)
         : f(call), memory(shared), w(uniform((int)threadIdx.x / 128 - 1)),
@@ -398,6 +423,22 @@ template <class T> struct forward_consumer {
 
     /* ---- Weights ---- */
 
+    /* What is added to scores. */
+    VERB void add_terms(int first)
+    {
+        const fragment_place place = {at->s, at->h, row, first};
+        if (HAS_BIAS && f.bias_in_boxes) {
+#pragma unroll
+            for (int i = 0; i < T::N / 4; i++) {
+                const float2 both = F::unpack(bias[i]);
+                S[2 * i] = with_bias(S[2 * i], both.x);
+                S[2 * i + 1] = with_bias(S[2 * i + 1], both.y);
+            }
+            add_features<F, T::FEATURES & ~AGI_HAS_BIAS, false>(S, f.p, f.x, place);
+        } else {
+            add_features<F, T::FEATURES, false>(S, f.p, f.x, place);
+        }
+    }
     /* S of tile n, minus infinity where a pair is hidden. */
     VERB void scale_scores(int n)
     {
@@ -412,7 +453,7 @@ template <class T> struct forward_consumer {
                 }
             }
         }
-        add_features<F, T::FEATURES, false>(S, f.p, f.x, {at->s, at->h, row, first});
+        add_terms(first);
         if (is_mixed(n)) {
             visible.hide(S, -INFINITY);
         }
@@ -487,6 +528,24 @@ template <class T> struct forward_consumer {
     {
         if constexpr (DROPS) {
             kept.find(f.p, {at->s, at->h, row, key(n)});
+        }
+    }
+    /* The bias of tile n, of which the copy engine has brought 64 queries by 64 keys at a time with K. */
+    VERB void find_bias(int n)
+    {
+        if (HAS_BIAS && f.bias_in_boxes) {
+            const int thread = here((int)threadIdx.x) % 128, matrix = thread % 32 / 8;
+            const int r = thread / 32 * 16 + thread % 8 + matrix % 2 * 8;
+            const uint32_t from = memory.bias(step + n, w, 0) + r * 128 + ((matrix / 2 ^ (r % 8)) << 4);
+#pragma unroll
+            for (int c = 0; c < T::N / 8; c += 2) {
+                uint32_t pairs[4];
+                load_matrices(pairs, (from ^ (uint32_t)(c % 8 << 4)) + c / 8 * T::CONSUMERS * T::SLAB);
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    bias[2 * c + i] = pairs[i];
+                }
+            }
         }
     }
     /* After the weights have been summed: there are no registers for both. */
@@ -573,6 +632,7 @@ template <class T> struct forward_consumer {
         const int n = skipped;
         find_kept(n);
         find_visible(n);
+        find_bias(n);
         for (int i = 0; i < skipped; i++) {
             memory.v.wait(step + i);
             memory.v.release(step + i);
@@ -616,6 +676,7 @@ template <class T> struct forward_consumer {
         sum_weights();
         find_kept(n);
         find_visible(n);
+        find_bias(n);
         if constexpr (!has_ones<T>()) {
             hold(sum);
         }

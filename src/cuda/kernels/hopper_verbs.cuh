@@ -287,8 +287,8 @@ VERB int here(int x)
 #define REGISTERS_32 REGISTERS_24 ", %24, %25, %26, %27, %28, %29, %30, %31"
 #define REGISTERS_36 REGISTERS_32 ", %32, %33, %34, %35"
 #define REGISTERS_40 REGISTERS_36 ", %36, %37, %38, %39"
-#define REGISTERS_56 REGISTERS_40 ", %40, %41, %42, %43, %44, %45, %46, " \
-    "%47, %48, %49, %50, %51, %52, %53, %54, %55"
+#define REGISTERS_48 REGISTERS_40 ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define REGISTERS_56 REGISTERS_48 ", %48, %49, %50, %51, %52, %53, %54, %55"
 #define REGISTERS_64 REGISTERS_56 ", %56, %57, %58, %59, %60, %61, %62, %63"
 #define REGISTERS_68 REGISTERS_64 ", %64, %65, %66, %67"
 #define REGISTERS_128 REGISTERS_68 ", %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, " \
@@ -303,7 +303,8 @@ VERB int here(int x)
 #define OPERANDS_32(mode, d) OPERANDS_24(mode, d), EIGHT(mode, d, 24)
 #define OPERANDS_36(mode, d) OPERANDS_32(mode, d), FOUR(mode, d, 32)
 #define OPERANDS_40(mode, d) OPERANDS_32(mode, d), EIGHT(mode, d, 32)
-#define OPERANDS_56(mode, d) OPERANDS_40(mode, d), EIGHT(mode, d, 40), EIGHT(mode, d, 48)
+#define OPERANDS_48(mode, d) OPERANDS_40(mode, d), EIGHT(mode, d, 40)
+#define OPERANDS_56(mode, d) OPERANDS_48(mode, d), EIGHT(mode, d, 48)
 #define OPERANDS_64(mode, d) OPERANDS_56(mode, d), EIGHT(mode, d, 56)
 #define OPERANDS_68(mode, d) OPERANDS_64(mode, d), FOUR(mode, d, 64)
 #define OPERANDS_96(mode, d) OPERANDS_64(mode, d), EIGHT(mode, d, 64), EIGHT(mode, d, 72), EIGHT(mode, d, 80), \
@@ -363,7 +364,8 @@ template <class F> struct same_format<F, F> {
 template <class F, int N> VERB void product_first(float (&d)[N / 2], uint64_t a, uint64_t b)
 {
     constexpr bool BFLOAT = same_format<F, bf16>::value;
-    static_assert(N == 32 || N == 48 || N == 64 || N == 80 || N == 112 || N == 128, "no product of this width");
+    static_assert(N == 32 || N == 48 || N == 64 || N == 80 || N == 96 || N == 112 || N == 128,
+                  "no product of this width");
     if constexpr (N == 32 && BFLOAT) {
         PRODUCT_FIRST(32, bf16, 16, 16, 17);
     } else if constexpr (N == 32) {
@@ -380,6 +382,10 @@ template <class F, int N> VERB void product_first(float (&d)[N / 2], uint64_t a,
         PRODUCT_FIRST(80, bf16, 40, 40, 41);
     } else if constexpr (N == 80) {
         PRODUCT_FIRST(80, f16, 40, 40, 41);
+    } else if constexpr (N == 96 && BFLOAT) {
+        PRODUCT_FIRST(96, bf16, 48, 48, 49);
+    } else if constexpr (N == 96) {
+        PRODUCT_FIRST(96, f16, 48, 48, 49);
     } else if constexpr (N == 112 && BFLOAT) {
         PRODUCT_FIRST(112, bf16, 56, 56, 57);
     } else if constexpr (N == 112) {
@@ -395,7 +401,8 @@ template <class F, int N> VERB void product_first(float (&d)[N / 2], uint64_t a,
 template <class F, int N> VERB void product_next(float (&d)[N / 2], uint64_t a, uint64_t b)
 {
     constexpr bool BFLOAT = same_format<F, bf16>::value;
-    static_assert(N == 32 || N == 48 || N == 64 || N == 80 || N == 112 || N == 128, "no product of this width");
+    static_assert(N == 32 || N == 48 || N == 64 || N == 80 || N == 96 || N == 112 || N == 128,
+                  "no product of this width");
     if constexpr (N == 32 && BFLOAT) {
         PRODUCT_NEXT(32, bf16, 16, 16, 17);
     } else if constexpr (N == 32) {
@@ -412,6 +419,10 @@ template <class F, int N> VERB void product_next(float (&d)[N / 2], uint64_t a, 
         PRODUCT_NEXT(80, bf16, 40, 40, 41);
     } else if constexpr (N == 80) {
         PRODUCT_NEXT(80, f16, 40, 40, 41);
+    } else if constexpr (N == 96 && BFLOAT) {
+        PRODUCT_NEXT(96, bf16, 48, 48, 49);
+    } else if constexpr (N == 96) {
+        PRODUCT_NEXT(96, f16, 48, 48, 49);
     } else if constexpr (N == 112 && BFLOAT) {
         PRODUCT_NEXT(112, bf16, 56, 56, 57);
     } else if constexpr (N == 112) {
